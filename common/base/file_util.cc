@@ -1,0 +1,136 @@
+#include "common/base/file_util.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstddef>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+
+namespace eps {
+namespace {
+
+bool IsDirectory(const std::string& path) {
+  struct stat info;
+  return stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode);
+}
+
+// Unique among the processes and threads that may write the same file at once.
+std::string TemporaryName(const std::string& path) {
+  static std::atomic<int64_t> counter{0};
+  return absl::StrCat(path, ".tmp.", getpid(), ".", counter.fetch_add(1));
+}
+
+absl::Status WriteAndSync(const std::string& path, absl::string_view content) {
+  EPS_ASSIGN_OR_RETURN(FileDescriptor file, OpenFile(path, O_WRONLY | O_CREAT | O_EXCL));
+  EPS_RETURN_IF_ERROR(WriteAt(file, path, 0, content));
+  if (fsync(file.get()) != 0) return FileError(errno, "sync", path);
+  return Annotate(file.Close(), absl::StrCat("cannot close \"", path, "\""));
+}
+
+}  // namespace
+
+FileDescriptor& FileDescriptor::operator=(FileDescriptor&& other) noexcept {
+  if (this != &other) {
+    if (is_open()) close(fd_);
+    fd_ = std::exchange(other.fd_, -1);
+  }
+  return *this;
+}
+
+FileDescriptor::~FileDescriptor() {
+  if (is_open()) close(fd_);
+}
+
+absl::Status FileDescriptor::Close() {
+  const int fd = std::exchange(fd_, -1);
+  // After EINTR the descriptor is gone on Linux: closing again could close somebody else's.
+  if (fd >= 0 && close(fd) != 0 && errno != EINTR) return absl::ErrnoToStatus(errno, "close");
+  return absl::OkStatus();
+}
+
+absl::Status FileError(int error_number, absl::string_view action, const std::string& path) {
+  return absl::ErrnoToStatus(error_number, absl::StrCat("cannot ", action, " \"", path, "\""));
+}
+
+absl::StatusOr<FileDescriptor> OpenFile(const std::string& path, int flags) {
+  int fd;
+  do {
+    fd = open(path.c_str(), flags | O_CLOEXEC, 0644);
+  } while (fd < 0 && errno == EINTR);
+  if (fd < 0) return FileError(errno, (flags & O_CREAT) != 0 ? "create" : "open", path);
+  return FileDescriptor(fd);
+}
+
+absl::StatusOr<std::string> ReadFile(const std::string& path, int64_t max_bytes) {
+  EPS_ASSIGN_OR_RETURN(const FileDescriptor file, OpenFile(path, O_RDONLY));
+  std::string content;
+  char buffer[65536];
+  for (;;) {
+    const ssize_t n = read(file.get(), buffer, sizeof(buffer));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return FileError(errno, "read", path);
+    if (n == 0) return content;
+    content.append(buffer, static_cast<size_t>(n));
+    if (static_cast<int64_t>(content.size()) > max_bytes) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("\"", path, "\" is longer than ", max_bytes, " bytes, the most that is read of it"));
+    }
+  }
+}
+
+absl::Status WriteAt(const FileDescriptor& file, const std::string& path, int64_t offset_bytes,
+                     absl::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t n = pwrite(file.get(), bytes.data(), bytes.size(), offset_bytes);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return FileError(errno, "write", path);
+    if (n == 0) return FileError(ENOSPC, "write", path);
+    bytes.remove_prefix(static_cast<size_t>(n));
+    offset_bytes += n;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status WriteFileAtomically(const std::string& path, absl::string_view content) {
+  const std::string temporary = TemporaryName(path);
+  absl::Status status = WriteAndSync(temporary, content);
+  if (status.ok() && rename(temporary.c_str(), path.c_str()) != 0) status = FileError(errno, "replace", path);
+  if (!status.ok()) {
+    unlink(temporary.c_str());
+    return status;
+  }
+  return SyncDirectory(DirName(path));
+}
+
+absl::Status SyncDirectory(const std::string& path) {
+  EPS_ASSIGN_OR_RETURN(const FileDescriptor directory, OpenFile(path, O_RDONLY | O_DIRECTORY));
+  if (fsync(directory.get()) != 0) return FileError(errno, "sync", path);
+  return absl::OkStatus();
+}
+
+absl::Status MakeDirs(const std::string& path) {
+  for (size_t end = path.find('/', 1);; end = path.find('/', end + 1)) {
+    const std::string part = path.substr(0, end);
+    if (mkdir(part.c_str(), 0755) != 0) {
+      const int error_number = errno;
+      // A file in its place is an error; a folder that another process made meanwhile is none. The system may say
+      // EROFS or EACCES of a folder that is there.
+      if (!IsDirectory(part)) return FileError(error_number, "make folder", part);
+    }
+    if (end == std::string::npos) return absl::OkStatus();
+  }
+}
+
+std::string DirName(const std::string& path) {
+  const size_t slash = path.rfind('/');
+  if (slash == std::string::npos) return ".";
+  return slash == 0 ? "/" : path.substr(0, slash);
+}
+
+}  // namespace eps

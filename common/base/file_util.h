@@ -1,0 +1,61 @@
+#ifndef EPS_COMMON_BASE_FILE_UTIL_H_
+#define EPS_COMMON_BASE_FILE_UTIL_H_
+
+#include <cstdint>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace eps {
+
+// Owns an open file descriptor.
+class FileDescriptor {
+ public:
+  FileDescriptor() = default;
+  explicit FileDescriptor(int fd) : fd_(fd) {}
+  FileDescriptor(FileDescriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  FileDescriptor& operator=(FileDescriptor&& other) noexcept;
+  ~FileDescriptor();
+
+  bool is_open() const { return fd_ >= 0; }
+  int get() const { return fd_; }
+  // Errors: the system's, without a name: the caller knows what it closed.
+  absl::Status Close();
+
+ private:
+  int fd_ = -1;
+};
+
+// "cannot open "x.txt": No such file or directory", with the code that fits `error_number`: NOT_FOUND, ALREADY_EXISTS,
+// PERMISSION_DENIED, RESOURCE_EXHAUSTED (full disk, too many files), ... `action` is a verb.
+absl::Status FileError(int error_number, absl::string_view action, const std::string& path);
+
+// `flags` as for open(2); O_CLOEXEC is added, a new file gets mode 0644. Errors: FileError's.
+absl::StatusOr<FileDescriptor> OpenFile(const std::string& path, int flags);
+
+// The whole file. Errors: FileError's · INVALID_ARGUMENT longer than `max_bytes`
+absl::StatusOr<std::string> ReadFile(const std::string& path, int64_t max_bytes = int64_t{1} << 30);
+
+// Writes all of `bytes` at `offset_bytes`, whatever the system takes at once. Errors: FileError's.
+absl::Status WriteAt(const FileDescriptor& file, const std::string& path, int64_t offset_bytes,
+                     absl::string_view bytes);
+
+// After OK, `path` holds `content` even after a power failure; at no moment does it hold a part of it: written beside,
+// synced, renamed, the folder synced. Errors: FileError's; then `path` is as it was and nothing else is left behind.
+absl::Status WriteFileAtomically(const std::string& path, absl::string_view content);
+
+// Makes renames and new files in folder `path` last.
+absl::Status SyncDirectory(const std::string& path);
+
+// Makes the folder and its parents; one that is there is fine. Errors: FileError's, naming the part that failed.
+absl::Status MakeDirs(const std::string& path);
+
+// "a/b/c" -> "a/b", "c" -> ".", "/c" -> "/".
+std::string DirName(const std::string& path);
+
+}  // namespace eps
+
+#endif  // EPS_COMMON_BASE_FILE_UTIL_H_

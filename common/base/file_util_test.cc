@@ -1,0 +1,120 @@
+#include "common/base/file_util.h"
+
+#include <errno.h>
+#include <fcntl.h>
+
+#include <filesystem>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/testing/status_matchers.h"
+#include "common/testing/temp_dir.h"
+#include "gtest/gtest.h"
+
+namespace eps {
+namespace {
+
+std::vector<std::string> Names(const std::string& folder) {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) names.push_back(entry.path().filename());
+  return names;
+}
+
+TEST(FileUtilTest, WhatIsWrittenIsRead) {
+  const TempDir dir;
+  std::string content(200000, 'x');
+  content[5] = '\0';
+  EXPECT_OK(WriteFileAtomically(dir.File("a"), content));
+  EXPECT_THAT(ReadFile(dir.File("a")), IsOkAndHolds(content));
+  EXPECT_OK(WriteFileAtomically(dir.File("a"), ""));
+  EXPECT_THAT(ReadFile(dir.File("a")), IsOkAndHolds(""));
+  EXPECT_EQ(Names(dir.path()), std::vector<std::string>{"a"});
+}
+
+TEST(FileUtilTest, AMissingFileIsNamed) {
+  const TempDir dir;
+  EXPECT_THAT(ReadFile(dir.File("none.txt")),
+              StatusIs(absl::StatusCode::kNotFound, "\"" + dir.File("none.txt") + "\": No such file or directory"));
+}
+
+TEST(FileUtilTest, AFolderIsNoFile) {
+  const TempDir dir;
+  EXPECT_THAT(ReadFile(dir.path()), StatusIs(absl::StatusCode::kFailedPrecondition, "Is a directory"));
+}
+
+TEST(FileUtilTest, AFileThatIsTooLongIsNotRead) {
+  const TempDir dir;
+  ASSERT_OK(WriteFileAtomically(dir.File("a"), "12345"));
+  EXPECT_THAT(ReadFile(dir.File("a"), 5), IsOkAndHolds("12345"));
+  EXPECT_THAT(ReadFile(dir.File("a"), 4), StatusIs(absl::StatusCode::kInvalidArgument, "longer than 4 bytes"));
+  EXPECT_THAT(ReadFile("/dev/zero", 1000), StatusIs(absl::StatusCode::kInvalidArgument, "/dev/zero"));
+}
+
+TEST(FileUtilTest, AFailedWriteLeavesNothingBehind) {
+  const TempDir dir;
+  EXPECT_THAT(WriteFileAtomically(dir.File("none/a"), "x"), StatusIs(absl::StatusCode::kNotFound, "none/a"));
+  ASSERT_OK(MakeDirs(dir.File("folder")));
+  EXPECT_THAT(WriteFileAtomically(dir.File("folder"), "x"), testing::Not(IsOk()));  // no file replaces a folder
+  EXPECT_EQ(Names(dir.path()), std::vector<std::string>{"folder"});
+}
+
+TEST(FileUtilTest, AFullDiskIsNamedAsSuch) {
+  ASSERT_OK_AND_ASSIGN(const FileDescriptor full, OpenFile("/dev/full", O_WRONLY));
+  EXPECT_THAT(WriteAt(full, "/dev/full", 0, "x"),
+              StatusIs(absl::StatusCode::kResourceExhausted, "\"/dev/full\": No space left on device"));
+}
+
+TEST(FileUtilTest, WriteAtGoesToItsPlace) {
+  const TempDir dir;
+  ASSERT_OK_AND_ASSIGN(FileDescriptor file, OpenFile(dir.File("a"), O_WRONLY | O_CREAT));
+  ASSERT_OK(WriteAt(file, dir.File("a"), 3, "def"));
+  ASSERT_OK(WriteAt(file, dir.File("a"), 0, "abc"));
+  ASSERT_OK(file.Close());
+  EXPECT_THAT(ReadFile(dir.File("a")), IsOkAndHolds("abcdef"));
+}
+
+TEST(FileUtilTest, MakeDirsMakesParentsAndTakesWhatIsThere) {
+  const TempDir dir;
+  EXPECT_OK(MakeDirs(dir.File("a/b/c")));
+  EXPECT_OK(MakeDirs(dir.File("a/b/c")));
+  EXPECT_OK(MakeDirs(dir.File("a/b/c/")));
+  EXPECT_OK(MakeDirs("/"));
+  EXPECT_TRUE(std::filesystem::is_directory(dir.File("a/b/c")));
+}
+
+TEST(FileUtilTest, MakeDirsNamesThePartThatIsAFile) {
+  const TempDir dir;
+  ASSERT_OK(WriteFileAtomically(dir.File("a"), "x"));
+  EXPECT_THAT(MakeDirs(dir.File("a/b")), StatusIs(absl::StatusCode::kAlreadyExists, "\"" + dir.File("a") + "\""));
+}
+
+TEST(FileUtilTest, SyncingAFolderThatIsNotThereFails) {
+  const TempDir dir;
+  EXPECT_OK(SyncDirectory(dir.path()));
+  EXPECT_THAT(SyncDirectory(dir.File("none")), StatusIs(absl::StatusCode::kNotFound, "none"));
+}
+
+TEST(FileUtilTest, ADescriptorIsClosedOnceAndMoves) {
+  ASSERT_OK_AND_ASSIGN(FileDescriptor a, OpenFile("/dev/null", O_RDONLY));
+  const int number = a.get();
+  FileDescriptor b = std::move(a);
+  EXPECT_EQ(b.get(), number);
+  {
+    FileDescriptor c;
+    c = std::move(b);
+    EXPECT_TRUE(c.is_open());
+  }
+  EXPECT_EQ(fcntl(number, F_GETFD), -1);
+  EXPECT_EQ(errno, EBADF);
+}
+
+TEST(FileUtilTest, TheFolderOfAPath) {
+  EXPECT_EQ(DirName("a/b/c"), "a/b");
+  EXPECT_EQ(DirName("c"), ".");
+  EXPECT_EQ(DirName("/c"), "/");
+}
+
+}  // namespace
+}  // namespace eps

@@ -1,0 +1,143 @@
+#include "common/formats/chunk_header.h"
+
+#include <limits>
+#include <type_traits>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "common/model/model_spec.h"
+
+namespace eps {
+namespace {
+
+constexpr uint32_t kMagic = 0x43535045;  // "EPSC" as little-endian bytes
+constexpr uint32_t kMaxPayloadBytes = kChunkElems * 4;
+
+// Offsets of the fields; the table is in the header file.
+constexpr int kMagicAt = 0, kFormatAt = 4, kKindAt = 6, kDtypeAt = 7, kIncarnationAt = 8, kStepAt = 16, kBlobAt = 24,
+              kUseAt = 28, kFirstAt = 32, kCountAt = 36, kChunkAt = 40, kPayloadAt = 44, kNonfiniteAt = 48,
+              kContributionAt = 52, kReservedAt = 56;
+
+template <typename T>
+void Store(std::array<std::byte, kChunkHeaderBytes>& bytes, int offset, T value) {
+  const auto bits = static_cast<std::make_unsigned_t<T>>(value);
+  for (size_t i = 0; i < sizeof(T); ++i) bytes[offset + i] = static_cast<std::byte>(bits >> (8 * i) & 0xFF);
+}
+
+template <typename T>
+T Load(absl::Span<const std::byte> bytes, int offset) {
+  uint64_t bits = 0;
+  for (size_t i = 0; i < sizeof(T); ++i) bits |= std::to_integer<uint64_t>(bytes[offset + i]) << (8 * i);
+  return static_cast<T>(bits);
+}
+
+template <typename Found>
+absl::Status Bad(absl::string_view field, int offset, Found found, absl::string_view wanted) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("chunk header: ", field, " (offset ", offset, "): ", found, ", must be ", wanted));
+}
+
+absl::Status CheckPreamble(absl::Span<const std::byte> bytes) {
+  if (const auto magic = Load<uint32_t>(bytes, kMagicAt); magic != kMagic) {
+    return Bad("magic", kMagicAt, absl::StrCat("0x", absl::Hex(magic, absl::kZeroPad8)), "0x43535045 (\"EPSC\")");
+  }
+  if (const auto format = Load<uint16_t>(bytes, kFormatAt); format != kChunkFormat) {
+    return Bad("format", kFormatAt, format, absl::StrCat(kChunkFormat));
+  }
+  if (const auto kind = Load<uint8_t>(bytes, kKindAt); kind != 1 && kind != 2) {
+    return Bad("kind", kKindAt, kind, "1 (weights) or 2 (gradient)");
+  }
+  if (const auto dtype = Load<uint8_t>(bytes, kDtypeAt); dtype != 1 && dtype != 2) {
+    return Bad("dtype", kDtypeAt, dtype, "1 (F32) or 2 (BF16)");
+  }
+  if (const auto reserved = Load<uint64_t>(bytes, kReservedAt); reserved != 0) {
+    return Bad("reserved", kReservedAt, reserved, "0");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckNode(const ChunkHeader& header) {
+  if (header.kind == ChunkKind::kWeights) {
+    if (header.use != 0) return Bad("use", kUseAt, header.use, "0 for weights");
+    if (header.node.first != 0) return Bad("node.first", kFirstAt, header.node.first, "0 for weights");
+    if (header.node.count != 0) return Bad("node.count", kCountAt, header.node.count, "0 for weights");
+    if (header.contribution != 0) return Bad("contribution", kContributionAt, header.contribution, "0 for weights");
+    if (header.nonfinite_vnode != -1) {
+      return Bad("nonfinite_vnode", kNonfiniteAt, header.nonfinite_vnode, "-1 for weights");
+    }
+    return absl::OkStatus();
+  }
+  if (header.use < 0) return Bad("use", kUseAt, header.use, "at least 0");
+  if (header.node.first < 0) return Bad("node.first", kFirstAt, header.node.first, "at least 0");
+  if (header.node.count < 1) return Bad("node.count", kCountAt, header.node.count, "at least 1");
+  // So that node.end() cannot overflow.
+  if (header.node.first > std::numeric_limits<int32_t>::max() - header.node.count) {
+    return Bad("node.count", kCountAt, header.node.count,
+               absl::StrCat("small enough for node.first ", header.node.first));
+  }
+  if (header.nonfinite_vnode != -1 && !header.node.Contains({header.nonfinite_vnode, 1})) {
+    return Bad("nonfinite_vnode", kNonfiniteAt, header.nonfinite_vnode,
+               absl::StrCat("-1 or one of ", DebugString(header.node)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckNumbers(const ChunkHeader& header) {
+  if (header.step < 0) return Bad("step", kStepAt, header.step, "at least 0");
+  if (header.blob.value() < 0) return Bad("blob", kBlobAt, header.blob.value(), "at least 0");
+  if (header.chunk < 0) return Bad("chunk", kChunkAt, header.chunk, "at least 0");
+  const int64_t elem_bytes = SizeOf(header.dtype);
+  if (header.payload_bytes == 0 || header.payload_bytes > kChunkElems * elem_bytes ||
+      header.payload_bytes % elem_bytes != 0) {
+    return Bad("payload_bytes", kPayloadAt, header.payload_bytes,
+               absl::StrCat("a multiple of ", elem_bytes, " between ", elem_bytes, " and ", kChunkElems * elem_bytes));
+  }
+  return CheckNode(header);
+}
+
+}  // namespace
+
+std::array<std::byte, kChunkHeaderBytes> EncodeChunkHeader(const ChunkHeader& header) {
+  static_assert(kMaxPayloadBytes == 1 << 20);  // a message of the data plane is at most 1 MiB + 64 B
+  std::array<std::byte, kChunkHeaderBytes> bytes{};
+  Store(bytes, kMagicAt, kMagic);
+  Store(bytes, kFormatAt, kChunkFormat);
+  Store(bytes, kKindAt, static_cast<uint8_t>(header.kind));
+  Store(bytes, kDtypeAt, static_cast<uint8_t>(header.dtype));
+  Store(bytes, kIncarnationAt, header.incarnation);
+  Store(bytes, kStepAt, header.step);
+  Store(bytes, kBlobAt, header.blob.value());
+  Store(bytes, kUseAt, header.use);
+  Store(bytes, kFirstAt, static_cast<int32_t>(header.node.first));
+  Store(bytes, kCountAt, static_cast<int32_t>(header.node.count));
+  Store(bytes, kChunkAt, header.chunk);
+  Store(bytes, kPayloadAt, header.payload_bytes);
+  Store(bytes, kNonfiniteAt, header.nonfinite_vnode);
+  Store(bytes, kContributionAt, header.contribution);
+  return bytes;
+}
+
+absl::StatusOr<ChunkHeader> DecodeChunkHeader(absl::Span<const std::byte> bytes) {
+  if (bytes.size() < kChunkHeaderBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("chunk header: ", bytes.size(), " bytes, must be at least ", kChunkHeaderBytes));
+  }
+  if (absl::Status status = CheckPreamble(bytes); !status.ok()) return status;
+  ChunkHeader header;
+  header.kind = static_cast<ChunkKind>(Load<uint8_t>(bytes, kKindAt));
+  header.dtype = static_cast<Dtype>(Load<uint8_t>(bytes, kDtypeAt));
+  header.incarnation = Load<uint64_t>(bytes, kIncarnationAt);
+  header.step = Load<int64_t>(bytes, kStepAt);
+  header.blob = BlobId(Load<int32_t>(bytes, kBlobAt));
+  header.use = Load<int32_t>(bytes, kUseAt);
+  header.node = {Load<int32_t>(bytes, kFirstAt), Load<int32_t>(bytes, kCountAt)};
+  header.chunk = Load<int32_t>(bytes, kChunkAt);
+  header.payload_bytes = Load<uint32_t>(bytes, kPayloadAt);
+  header.nonfinite_vnode = Load<int32_t>(bytes, kNonfiniteAt);
+  header.contribution = Load<uint32_t>(bytes, kContributionAt);
+  if (absl::Status status = CheckNumbers(header); !status.ok()) return status;
+  return header;
+}
+
+}  // namespace eps

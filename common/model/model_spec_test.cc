@@ -1,0 +1,326 @@
+#include "common/model/model_spec.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/base/ids.h"
+#include "common/testing/status_matchers.h"
+#include "gtest/gtest.h"
+
+namespace eps {
+namespace {
+
+constexpr absl::StatusCode kInvalid = absl::StatusCode::kInvalidArgument;
+
+Gpt2Config SmallConfig() {
+  Gpt2Config config;
+  config.num_layers = 3;
+  config.d_model = 24;
+  config.num_heads = 4;
+  config.context = 10;
+  config.vocab = 101;
+  config.init_seed = 1;
+  return config;
+}
+
+ModelSpec Build(const Gpt2Config& config) {
+  absl::StatusOr<ModelSpec> model = BuildGpt2(config);
+  EXPECT_OK(model);
+  return model.ok() ? *std::move(model) : ModelSpec{};
+}
+
+std::vector<std::string> TensorNames(const BlobSpec& blob) {
+  std::vector<std::string> names;
+  for (const TensorSpec& tensor : blob.tensors) names.push_back(tensor.name);
+  return names;
+}
+
+const TensorSpec& FindTensor(const ModelSpec& model, const std::string& name) {
+  for (const BlobSpec& blob : model.blobs) {
+    for (const TensorSpec& tensor : blob.tensors) {
+      if (tensor.name == name) return tensor;
+    }
+  }
+  ADD_FAILURE() << "no tensor " << name;
+  return model.blobs[0].tensors[0];
+}
+
+std::vector<float> InitialValues(const TensorSpec& tensor, uint64_t seed) {
+  std::vector<float> values(tensor.num_elems(), -7.0f);
+  InitTensor(tensor, seed, values.data());
+  return values;
+}
+
+TEST(ModelSpecTest, LayersAndBlobsStandInRelayAndPullOrder) {
+  const ModelSpec model = Build(SmallConfig());
+  std::vector<std::string> layers, blobs;
+  for (const LayerSpec& layer : model.layers) layers.push_back(layer.name);
+  for (const BlobSpec& blob : model.blobs) blobs.push_back(blob.name);
+  EXPECT_EQ(layers, (std::vector<std::string>{"embedding", "h.0", "h.1", "h.2", "head"}));
+  EXPECT_EQ(blobs, (std::vector<std::string>{"wte", "wpe", "h.0", "h.1", "h.2", "ln_f"}));
+  EXPECT_EQ(model.layers.front().kind, LayerKind::kEmbedding);
+  EXPECT_EQ(model.layers[1].kind, LayerKind::kBlock);
+  EXPECT_EQ(model.layers.back().kind, LayerKind::kHead);
+}
+
+TEST(ModelSpecTest, IdsArePositions) {
+  const ModelSpec model = Build(SmallConfig());
+  for (size_t i = 0; i < model.layers.size(); ++i) {
+    EXPECT_EQ(model.layers[i].id, LayerId(static_cast<int32_t>(i)));
+    EXPECT_EQ(&model.layer(model.layers[i].id), &model.layers[i]);
+  }
+  for (size_t i = 0; i < model.blobs.size(); ++i) {
+    EXPECT_EQ(model.blobs[i].id, BlobId(static_cast<int32_t>(i)));
+    EXPECT_EQ(&model.blob(model.blobs[i].id), &model.blobs[i]);
+  }
+}
+
+TEST(ModelSpecTest, TheTiedEmbeddingIsUsedByTheEmbeddingAndTheHead) {
+  const ModelSpec model = Build(SmallConfig());
+  const BlobSpec& wte = model.blobs[0];
+  EXPECT_EQ(wte.uses, (std::vector<LayerId>{LayerId(0), LayerId(4)}));
+  const LayerSpec& head = model.layers.back();
+  ASSERT_EQ(head.blobs.size(), 2u);
+  EXPECT_EQ(model.blob(head.blobs[0].blob).name, "ln_f");
+  EXPECT_EQ(head.blobs[0].use, 0);
+  EXPECT_EQ(head.blobs[1].blob, wte.id);
+  EXPECT_EQ(head.blobs[1].use, 1);
+  EXPECT_EQ(model.layers[0].blobs[0].blob, wte.id);
+  EXPECT_EQ(model.layers[0].blobs[0].use, 0);
+}
+
+TEST(ModelSpecTest, EveryUseOfABlobPointsBackAtItsLayer) {
+  const ModelSpec model = Build(SmallConfig());
+  for (const LayerSpec& layer : model.layers) {
+    for (const BlobUse& use : layer.blobs) {
+      EXPECT_EQ(model.blob(use.blob).uses[use.use], layer.id);
+    }
+  }
+}
+
+TEST(ModelSpecTest, ABlockHasTheTensorsOfHuggingFaceGpt2) {
+  const ModelSpec model = Build(SmallConfig());
+  const std::string p = "transformer.h.1.";
+  EXPECT_EQ(TensorNames(model.blobs[3]),
+            (std::vector<std::string>{
+                p + "ln_1.weight", p + "ln_1.bias", p + "attn.c_attn.weight", p + "attn.c_attn.bias",
+                p + "attn.c_proj.weight", p + "attn.c_proj.bias", p + "ln_2.weight", p + "ln_2.bias",
+                p + "mlp.c_fc.weight", p + "mlp.c_fc.bias", p + "mlp.c_proj.weight", p + "mlp.c_proj.bias"}));
+  EXPECT_EQ(FindTensor(model, p + "attn.c_attn.weight").shape, (std::vector<int64_t>{24, 72}));
+  EXPECT_EQ(FindTensor(model, p + "attn.c_attn.bias").shape, (std::vector<int64_t>{72}));
+  EXPECT_EQ(FindTensor(model, p + "attn.c_proj.weight").shape, (std::vector<int64_t>{24, 24}));
+  EXPECT_EQ(FindTensor(model, p + "mlp.c_fc.weight").shape, (std::vector<int64_t>{24, 96}));
+  EXPECT_EQ(FindTensor(model, p + "mlp.c_proj.weight").shape, (std::vector<int64_t>{96, 24}));
+  EXPECT_EQ(FindTensor(model, "transformer.wte.weight").shape, (std::vector<int64_t>{101, 24}));
+  EXPECT_EQ(FindTensor(model, "transformer.wpe.weight").shape, (std::vector<int64_t>{10, 24}));
+  EXPECT_EQ(FindTensor(model, "transformer.ln_f.bias").shape, (std::vector<int64_t>{24}));
+}
+
+TEST(ModelSpecTest, TensorsAreAlignedAndDoNotOverlap) {
+  const ModelSpec model = Build(SmallConfig());
+  for (const BlobSpec& blob : model.blobs) {
+    int64_t end = 0;
+    for (const TensorSpec& tensor : blob.tensors) {
+      EXPECT_EQ(tensor.offset_elems % kTensorAlignElems, 0) << tensor.name;
+      EXPECT_GE(tensor.offset_elems, end) << tensor.name;
+      EXPECT_LT(tensor.offset_elems - end, kTensorAlignElems) << tensor.name;
+      end = tensor.offset_elems + tensor.num_elems();
+    }
+    EXPECT_EQ(blob.num_elems % kTensorAlignElems, 0);
+    EXPECT_GE(blob.num_elems, end);
+    EXPECT_LT(blob.num_elems - end, kTensorAlignElems);
+  }
+}
+
+TEST(ModelSpecTest, BlobsOfASlotAreAlignedAndDoNotOverlap) {
+  const ModelSpec model = Build(SmallConfig());
+  for (const LayerSpec& layer : model.layers) {
+    int64_t end = 0;
+    for (const BlobUse& use : layer.blobs) {
+      EXPECT_EQ(use.offset_elems % kTensorAlignElems, 0);
+      EXPECT_EQ(use.offset_elems, end);
+      end += model.blob(use.blob).num_elems;
+    }
+    EXPECT_EQ(layer.num_elems, end);
+    EXPECT_LE(layer.num_elems, model.max_layer_elems());
+  }
+}
+
+TEST(ModelSpecTest, ParametersOfGpt2SmallAreCounted) {
+  Gpt2Config config;
+  config.num_layers = 12;
+  config.d_model = 768;
+  config.num_heads = 12;
+  config.context = 1024;
+  config.vocab = 50257;
+  const ModelSpec model = Build(config);
+  EXPECT_EQ(model.num_parameters(), 124439808);  // what Hugging Face counts for "gpt2"
+  EXPECT_EQ(model.num_elems(), 124439808 + 0);   // 768 and 50257 * 768 are multiples of 64
+  EXPECT_EQ(model.max_layer_elems(), 50257 * 768 + 1024 * 768);
+}
+
+TEST(ModelSpecTest, PaddingIsCountedInElementsAndNotInParameters) {
+  const ModelSpec model = Build(SmallConfig());
+  const BlobSpec& ln_f = model.blobs.back();
+  EXPECT_EQ(ln_f.num_parameters(), 48);
+  EXPECT_EQ(ln_f.num_elems, 128);
+  EXPECT_LT(model.num_parameters(), model.num_elems());
+}
+
+TEST(ModelSpecTest, ChunksCoverABlobAndTheLastOneIsTheRest) {
+  BlobSpec blob;
+  blob.num_elems = 2 * kChunkElems + 64;
+  EXPECT_EQ(blob.num_chunks(), 3);
+  EXPECT_EQ(blob.chunk_elems(0), kChunkElems);
+  EXPECT_EQ(blob.chunk_elems(1), kChunkElems);
+  EXPECT_EQ(blob.chunk_elems(2), 64);
+  blob.num_elems = kChunkElems;
+  EXPECT_EQ(blob.num_chunks(), 1);
+  EXPECT_EQ(blob.chunk_elems(0), kChunkElems);
+}
+
+TEST(ModelSpecTest, OnlyTensorsOfTwoDimensionsDecay) {
+  const ModelSpec model = Build(SmallConfig());
+  EXPECT_TRUE(FindTensor(model, "transformer.wte.weight").decays());
+  EXPECT_TRUE(FindTensor(model, "transformer.h.0.mlp.c_fc.weight").decays());
+  EXPECT_FALSE(FindTensor(model, "transformer.h.0.mlp.c_fc.bias").decays());
+  EXPECT_FALSE(FindTensor(model, "transformer.ln_f.weight").decays());
+}
+
+TEST(ModelSpecTest, HeadsThatDoNotDivideTheWidthAreNamed) {
+  Gpt2Config config = SmallConfig();
+  config.d_model = 384;
+  config.num_heads = 5;
+  EXPECT_THAT(BuildGpt2(config), StatusIs(kInvalid, "model.heads: 5 does not divide model.d_model 384"));
+}
+
+TEST(ModelSpecTest, HeadsWiderThanTheKernelsTakeAreRefused) {
+  Gpt2Config config = SmallConfig();
+  config.d_model = 1024;
+  config.num_heads = 2;
+  EXPECT_THAT(BuildGpt2(config), StatusIs(kInvalid, "heads of 512, at most 256"));
+  config.num_heads = 4;
+  EXPECT_OK(BuildGpt2(config));
+  config.num_heads = 1024;  // heads of 1
+  EXPECT_OK(BuildGpt2(config));
+}
+
+TEST(ModelSpecTest, NumbersOutsideTheirRangeAreNamed) {
+  struct Case {
+    int64_t Gpt2Config::*field;
+    const char* name;
+    int64_t too_large;
+  };
+  for (const Case& c : {Case{&Gpt2Config::num_layers, "model.layers", 4097},
+                        Case{&Gpt2Config::d_model, "model.d_model", 65537},
+                        Case{&Gpt2Config::num_heads, "model.heads", 25},
+                        Case{&Gpt2Config::context, "model.context", (1 << 20) + 1},
+                        Case{&Gpt2Config::vocab, "model.vocab", (1 << 24) + 1}}) {
+    for (const int64_t bad : {int64_t{0}, int64_t{-1}, c.too_large, std::numeric_limits<int64_t>::max(),
+                              std::numeric_limits<int64_t>::min()}) {
+      Gpt2Config config = SmallConfig();
+      config.*c.field = bad;
+      EXPECT_THAT(BuildGpt2(config), StatusIs(kInvalid, std::string(c.name) + ": " + std::to_string(bad)));
+    }
+  }
+}
+
+TEST(ModelSpecTest, DropoutAndEpsilonOutsideTheirRangeAreNamed) {
+  struct Case {
+    double Gpt2Config::*field;
+    const char* name;
+  };
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  for (const Case& c : {Case{&Gpt2Config::embedding_dropout, "model.embedding_dropout"},
+                        Case{&Gpt2Config::attention_dropout, "model.attention_dropout"},
+                        Case{&Gpt2Config::residual_dropout, "model.residual_dropout"},
+                        Case{&Gpt2Config::layer_norm_eps, "model.layer_norm_eps"}}) {
+    for (const double bad : {-0.1, 1.0, nan}) {
+      Gpt2Config config = SmallConfig();
+      config.*c.field = bad;
+      EXPECT_THAT(BuildGpt2(config), StatusIs(kInvalid, c.name)) << bad;
+    }
+  }
+}
+
+TEST(ModelSpecTest, TheLargestModelDoesNotOverflow) {
+  Gpt2Config config;
+  config.num_layers = 4096;
+  config.d_model = 65536;
+  config.num_heads = 256;
+  config.context = 1 << 20;
+  config.vocab = 1 << 24;
+  const ModelSpec model = Build(config);
+  EXPECT_GT(model.num_elems(), int64_t{1} << 47);
+  EXPECT_LT(model.num_elems(), int64_t{1} << 58);
+  EXPECT_GE(model.num_elems(), model.num_parameters());
+}
+
+TEST(InitTensorTest, BiasesAreZeroAndNormScalesAreOne) {
+  const ModelSpec model = Build(SmallConfig());
+  for (const float v : InitialValues(FindTensor(model, "transformer.h.0.mlp.c_fc.bias"), 1)) EXPECT_EQ(v, 0.0f);
+  for (const float v : InitialValues(FindTensor(model, "transformer.h.0.ln_1.bias"), 1)) EXPECT_EQ(v, 0.0f);
+  for (const float v : InitialValues(FindTensor(model, "transformer.h.0.ln_1.weight"), 1)) EXPECT_EQ(v, 1.0f);
+  for (const float v : InitialValues(FindTensor(model, "transformer.ln_f.weight"), 1)) EXPECT_EQ(v, 1.0f);
+}
+
+TEST(InitTensorTest, ProjectionsIntoTheResidualStreamStartSmallerWithDepth) {
+  const ModelSpec model = Build(SmallConfig());
+  const double small = 0.02 / std::sqrt(6.0);
+  EXPECT_DOUBLE_EQ(FindTensor(model, "transformer.h.2.attn.c_proj.weight").init_stddev, small);
+  EXPECT_DOUBLE_EQ(FindTensor(model, "transformer.h.2.mlp.c_proj.weight").init_stddev, small);
+  EXPECT_DOUBLE_EQ(FindTensor(model, "transformer.h.2.attn.c_attn.weight").init_stddev, 0.02);
+  EXPECT_DOUBLE_EQ(FindTensor(model, "transformer.wpe.weight").init_stddev, 0.02);
+}
+
+TEST(InitTensorTest, TheSameSeedAndNameGiveTheSameBits) {
+  TensorSpec tensor{"transformer.x", {1000}, 0, InitRule::kNormal, 0.02};
+  const std::vector<float> once = InitialValues(tensor, 5);
+  const std::vector<float> again = InitialValues(tensor, 5);
+  EXPECT_EQ(std::memcmp(once.data(), again.data(), once.size() * 4), 0);
+}
+
+TEST(InitTensorTest, AnotherSeedOrNameGivesOtherValues) {
+  TensorSpec a{"transformer.a", {1000}, 0, InitRule::kNormal, 1};
+  TensorSpec b{"transformer.b", {1000}, 0, InitRule::kNormal, 1};
+  EXPECT_NE(InitialValues(a, 5), InitialValues(a, 6));
+  EXPECT_NE(InitialValues(a, 5), InitialValues(b, 5));
+}
+
+TEST(InitTensorTest, AnElementDependsOnItsPlaceAndNotOnTheTensorsSize) {
+  TensorSpec longer{"t", {1001}, 0, InitRule::kNormal, 1};
+  TensorSpec shorter{"t", {7}, 0, InitRule::kNormal, 1};
+  const std::vector<float> all = InitialValues(longer, 5);
+  const std::vector<float> some = InitialValues(shorter, 5);
+  EXPECT_TRUE(std::equal(some.begin(), some.end(), all.begin()));
+}
+
+TEST(InitTensorTest, ValuesAreNormal) {
+  TensorSpec tensor{"t", {200000}, 0, InitRule::kNormal, 0.02};
+  const std::vector<float> values = InitialValues(tensor, 3);
+  double sum = 0, squares = 0, fourth = 0;
+  int64_t within_one = 0;
+  for (const float v : values) {
+    const double z = v / 0.02;
+    sum += z;
+    squares += z * z;
+    fourth += z * z * z * z;
+    within_one += std::fabs(z) < 1;
+  }
+  const double n = static_cast<double>(values.size());
+  // Five standard errors of each estimate.
+  EXPECT_NEAR(sum / n, 0, 5 / std::sqrt(n));
+  EXPECT_NEAR(squares / n, 1, 5 * std::sqrt(2 / n));
+  EXPECT_NEAR(fourth / n, 3, 5 * std::sqrt(96 / n));
+  EXPECT_NEAR(static_cast<double>(within_one) / n, 0.682689, 5 * 0.47 / std::sqrt(n));
+  EXPECT_GT(std::set<float>(values.begin(), values.end()).size(), values.size() * 9 / 10);
+}
+
+}  // namespace
+}  // namespace eps

@@ -1,0 +1,37 @@
+#ifndef EPS_COMMON_NUMERIC_BF16_H_
+#define EPS_COMMON_NUMERIC_BF16_H_
+
+#include <bit>
+#include <cstdint>
+
+namespace eps {
+
+// bfloat16 as its bits. fp32 -> bf16 rounds to nearest, ties away from zero: (bits + 0x8000) >> 16. With
+// this rule the 16 bits that the shift drops, kept beside the result, restore the fp32 value exactly; see
+// SplitFloat. It is the one rounding of the project: weights on the wire and gradient leaves. A NaN may
+// come out as a number: look for non-finite values before rounding.
+struct Bf16 {
+  uint16_t bits = 0;
+};
+
+constexpr Bf16 ToBf16(float value) {
+  return {static_cast<uint16_t>((std::bit_cast<uint32_t>(value) + 0x8000u) >> 16)};
+}
+constexpr float ToFloat(Bf16 value) { return std::bit_cast<float>(uint32_t{value.bits} << 16); }
+
+// A fp32 value as its wire form and the rest: Join(Split(x)) == x, bit for bit, for every x.
+struct SplitFloat {
+  Bf16 wire;
+  uint16_t rest = 0;
+};
+constexpr SplitFloat Split(float value) {
+  const uint32_t rounded = std::bit_cast<uint32_t>(value) + 0x8000u;
+  return {{static_cast<uint16_t>(rounded >> 16)}, static_cast<uint16_t>(rounded)};
+}
+constexpr float Join(SplitFloat split) {
+  return std::bit_cast<float>((uint32_t{split.wire.bits} << 16 | split.rest) - 0x8000u);
+}
+
+}  // namespace eps
+
+#endif  // EPS_COMMON_NUMERIC_BF16_H_

@@ -1,0 +1,37 @@
+#ifndef EPS_COMMON_SCHEDULE_VNODE_BATCH_H_
+#define EPS_COMMON_SCHEDULE_VNODE_BATCH_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "common/base/ids.h"
+
+namespace eps {
+
+// What one virtual node computes in one step. Shape of both arrays: (micro_batches, micro_batch, context),
+// row-major; a label of -100 is not counted.
+struct VnodeBatch {
+  int vnode = 0;
+  std::vector<int32_t> tokens;
+  std::vector<int32_t> labels;
+};
+
+// What one worker is to do for a step: all of its vnodes, or, after another worker was lost, those that
+// came on top (then the step is one that the worker may already have run with other vnodes).
+struct Assignment {
+  StepId step;
+  int64_t counted_tokens = 0;        // of the whole step, over all vnodes: the loss is the mean over them
+  std::vector<VnodeBatch> vnodes;    // rising by vnode
+};
+
+// What one vnode adds to its step, beside gradients.
+struct VnodeRecord {
+  int vnode = 0;
+  double loss_sum = 0;               // nats, over the vnode's counted tokens
+  int64_t counted_tokens = 0;
+  bool finite = true;                // the loss; gradients say it with each contribution
+};
+
+}  // namespace eps
+
+#endif  // EPS_COMMON_SCHEDULE_VNODE_BATCH_H_

@@ -1,0 +1,77 @@
+#include "common/spec/run_config.h"
+
+#include <filesystem>
+#include <system_error>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/file_util.h"
+#include "common/base/status_macros.h"
+#include "common/model/hf_config.h"
+#include "common/spec/run_spec_check.h"
+#include "common/spec/run_spec_text.h"
+#include "proto/run_spec.pb.h"
+
+namespace eps {
+namespace {
+
+constexpr int64_t kMaxRunSpecBytes = 1 << 20;
+constexpr int64_t kMaxHfConfigBytes = 1 << 24;
+
+// Errors start with `path`, as a compiler's do: "run.textproto:3:17: ...".
+absl::StatusOr<proto::RunSpec> ParseFile(const std::string& path, const std::string& text) {
+  if (absl::EndsWith(path, ".json")) {
+    absl::StatusOr<proto::RunSpec> spec = RunSpecFromJson(text);
+    EPS_RETURN_IF_ERROR_WITH(spec.status(), path);
+    return spec;
+  }
+  if (absl::EndsWith(path, ".textproto")) return RunSpecFromTextproto(text, path);
+  return absl::InvalidArgumentError(absl::StrCat(path, ": a RunSpec's file name ends in .textproto or .json"));
+}
+
+// `path` as it is written in a file of folder `base`.
+std::string AbsolutePath(const std::string& base, const std::string& path) {
+  const std::filesystem::path joined = std::filesystem::path(base) / path;
+  std::error_code error;
+  const std::filesystem::path absolute = std::filesystem::absolute(joined, error);
+  return (error ? joined : absolute).lexically_normal().string();
+}
+
+absl::StatusOr<Gpt2Config> ReadHfFolder(const std::string& folder) {
+  const std::string path = folder + "/config.json";
+  EPS_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kMaxHfConfigBytes));
+  absl::StatusOr<Gpt2Config> config = Gpt2ConfigFromJson(text);
+  EPS_RETURN_IF_ERROR_WITH(config.status(), path);
+  return config;
+}
+
+absl::StatusOr<RunConfig> Check(proto::RunSpec spec, const std::string& path,
+                                const std::vector<FieldOverride>& overrides) {
+  for (const FieldOverride& field : overrides) EPS_RETURN_IF_ERROR(ApplyOverride(field, spec));
+  const std::string base = DirName(path);
+  return CheckRunSpec(spec, {.absolute_path = [&](const std::string& p) { return AbsolutePath(base, p); },
+                             .read_model = ReadHfFolder});
+}
+
+}  // namespace
+
+absl::StatusOr<RunConfig> LoadRunConfig(const std::string& path, const std::vector<FieldOverride>& overrides) {
+  EPS_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kMaxRunSpecBytes));
+  EPS_ASSIGN_OR_RETURN(const proto::RunSpec spec, ParseFile(path, text));
+  absl::StatusOr<RunConfig> config = Check(spec, path, overrides);
+  EPS_RETURN_IF_ERROR_WITH(config.status(), path);
+  return config;
+}
+
+std::string SerializeRunConfig(const RunConfig& config) { return RunSpecToTextproto(ToRunSpec(config)); }
+
+absl::StatusOr<RunConfig> ParseRunConfig(const std::string& text) {
+  EPS_ASSIGN_OR_RETURN(const proto::RunSpec spec, RunSpecFromTextproto(text, "run config"));
+  return CheckRunSpec(spec, {.absolute_path = [](const std::string& p) { return p; }, .read_model = nullptr});
+}
+
+std::vector<std::string> DifferencesThatMatter(const RunConfig& was, const RunConfig& now) {
+  return RunSpecDifferences(ToRunSpec(was), ToRunSpec(now), {"relay", "transport", "checkpoint"});
+}
+
+}  // namespace eps

@@ -1,0 +1,132 @@
+#ifndef EPS_COMMON_SPEC_RUN_CONFIG_H_
+#define EPS_COMMON_SPEC_RUN_CONFIG_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/model/model_spec.h"
+#include "common/tensor/dtype.h"
+
+namespace eps {
+
+// The run as plain structs: checked, defaults filled in, paths absolute. Made from a RunSpec by
+// LoadRunConfig; nothing above common/spec sees the proto. Field meanings: proto/run_spec.proto.
+
+enum class Tokenizer { kBytes, kTokenFile };
+enum class DataOrder { kSequential, kShuffled };
+enum class OptimizerRule { kAdamW, kSgd };
+enum class ScheduleDecay { kConstant, kLinear, kCosine };
+enum class ClipMode { kNone, kExact, kPerBlob, kLagged };
+enum class InnerPolicy { kAuto, kKeep, kRecompute };
+enum class BoundaryPolicy { kAuto, kHost, kDevice };
+enum class TransportChoice { kAuto, kGrpc };
+
+struct DataConfig {
+  std::string path;
+  Tokenizer tokenizer = Tokenizer::kBytes;
+  int token_bytes = 2;  // kTokenFile only: 2 or 4
+  DataOrder order = DataOrder::kSequential;
+  uint64_t seed = 0;
+
+  friend bool operator==(const DataConfig&, const DataConfig&) = default;
+};
+
+struct BatchConfig {
+  int virtual_nodes = 1;   // V
+  int micro_batches = 1;   // per vnode
+  int micro_batch = 1;     // sequences that a layer runs at once
+
+  int64_t sequences_per_vnode() const { return int64_t{micro_batches} * micro_batch; }
+  int64_t sequences_per_step() const { return virtual_nodes * sequences_per_vnode(); }
+
+  friend bool operator==(const BatchConfig&, const BatchConfig&) = default;
+};
+
+struct OptimizerConfig {
+  OptimizerRule rule = OptimizerRule::kAdamW;
+  double beta1 = 0.9, beta2 = 0.999, eps = 1e-8;  // AdamW
+  double momentum = 0;                            // SGD
+  double weight_decay = 0;
+  double peak_learning_rate = 0;
+  double final_learning_rate = 0;
+  int64_t warmup_steps = 0;
+  ScheduleDecay decay = ScheduleDecay::kConstant;
+  ClipMode clip = ClipMode::kNone;
+  double clip_norm = 0;
+
+  friend bool operator==(const OptimizerConfig&, const OptimizerConfig&) = default;
+};
+
+struct PrecisionConfig {
+  Dtype wire = Dtype::kBf16;
+  Dtype gradients = Dtype::kBf16;
+
+  friend bool operator==(const PrecisionConfig&, const PrecisionConfig&) = default;
+};
+
+struct CheckpointConfig {
+  int64_t every_steps = 0;  // 0: only after the last step
+  int keep = 2;             // newest checkpoints that stay; >= 1
+
+  friend bool operator==(const CheckpointConfig&, const CheckpointConfig&) = default;
+};
+
+struct RelayConfig {
+  InnerPolicy inner = InnerPolicy::kAuto;
+  BoundaryPolicy boundaries = BoundaryPolicy::kAuto;
+  bool resident = false;
+  int weight_slots = 2;
+
+  friend bool operator==(const RelayConfig&, const RelayConfig&) = default;
+};
+
+struct RunConfig {
+  Gpt2Config model;
+  std::string model_from;  // folder the weights come from; empty: initialised from model.init_seed
+  DataConfig data;
+  BatchConfig batch;
+  OptimizerConfig optimizer;
+  PrecisionConfig precision;
+  RelayConfig relay;
+  TransportChoice transport = TransportChoice::kAuto;
+  CheckpointConfig checkpoint;
+  int64_t steps = 0;
+
+  int64_t tokens_per_step() const { return batch.sequences_per_step() * model.context; }
+
+  friend bool operator==(const RunConfig&, const RunConfig&) = default;
+};
+
+// One `--set field.path=value`; a plain value for a scalar, the enum's name for an enum.
+struct FieldOverride {
+  std::string path;
+  std::string value;
+};
+
+// Reads a RunSpec (.textproto or .json, by the file's ending), applies the overrides, reads the model's
+// config.json if `model.from` is given, fills defaults, and checks every value.
+//
+// Paths:  relative ones are taken from the folder of `path`, and are absolute in the result
+// Errors: NOT_FOUND no such file · INVALID_ARGUMENT naming the file, the line where known, the field, the
+//         value found and what is allowed
+absl::StatusOr<RunConfig> LoadRunConfig(const std::string& path,
+                                        const std::vector<FieldOverride>& overrides);
+
+// The run as canonical text, with the model explicit and every default written out: what the daemon
+// sends to workers and keeps in a checkpoint. ParseRunConfig(SerializeRunConfig(c)) == c, for every c that LoadRunConfig
+// gives; ParseRunConfig reads no file, checks every value again, and its errors are LoadRunConfig's.
+std::string SerializeRunConfig(const RunConfig& config);
+absl::StatusOr<RunConfig> ParseRunConfig(const std::string& text);
+
+// The fields whose change would change bits, as "optimizer.schedule.peak: was 0.0006, now 0.001"; empty when `now` may
+// resume `was`. relay, transport and checkpoint change no bits and may differ. steps may not: with the same steps done,
+// the schedule would be another one.
+std::vector<std::string> DifferencesThatMatter(const RunConfig& was, const RunConfig& now);
+
+}  // namespace eps
+
+#endif  // EPS_COMMON_SPEC_RUN_CONFIG_H_

@@ -1,0 +1,397 @@
+#include "common/spec/run_spec_check.h"
+
+#include <cstdint>
+#include <limits>
+#include <optional>
+
+#include "absl/status/status.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "common/base/status_macros.h"
+#include "common/tensor/dtype.h"
+
+namespace eps {
+namespace {
+
+// The value of an optional proto field, or nullopt.
+#define EPS_FIELD(message, name) \
+  ((message).has_##name() ? std::make_optional((message).name()) : std::nullopt)
+
+constexpr int64_t kMaxSteps = 1'000'000'000'000;
+constexpr int64_t kMaxTokensPerStep = int64_t{1} << 40;
+
+// Checks one value after the other and keeps the first error. An absent field's default is checked too: 0 where the
+// field is required.
+class Checker {
+ public:
+  const absl::Status& status() const { return status_; }
+
+  void Fail(absl::string_view field, absl::string_view what) {
+    if (status_.ok()) status_ = absl::InvalidArgumentError(absl::StrCat(field, ": ", what));
+  }
+
+  template <typename T>
+  T Integer(absl::string_view field, std::optional<T> given, T absent, int64_t min, int64_t max) {
+    const T value = given.value_or(absent);
+    if (value < min) Fail(field, absl::StrCat(value, ", must be at least ", min));
+    if (value > max) Fail(field, absl::StrCat(value, ", must be at most ", max));
+    return value;
+  }
+
+  // All comparisons fail for NaN.
+  double Positive(absl::string_view field, std::optional<double> given, double absent) {
+    const double value = given.value_or(absent);
+    if (!(value > 0 && value <= kMaxDouble)) Fail(field, absl::StrCat(value, ", must be greater than 0"));
+    return value;
+  }
+  double NotNegative(absl::string_view field, std::optional<double> given, double absent) {
+    const double value = given.value_or(absent);
+    if (!(value >= 0 && value <= kMaxDouble)) Fail(field, absl::StrCat(value, ", must be at least 0 and finite"));
+    return value;
+  }
+  double BelowOne(absl::string_view field, std::optional<double> given, double absent) {
+    const double value = given.value_or(absent);
+    if (!(value >= 0 && value < 1)) Fail(field, absl::StrCat(value, ", must be at least 0 and less than 1"));
+    return value;
+  }
+
+ private:
+  static constexpr double kMaxDouble = std::numeric_limits<double>::max();
+  absl::Status status_;
+};
+
+// ---- Model ---------------------------------------------------------------------------------------------------------
+
+Gpt2Config ShapeOf(const proto::Model& model) {
+  Gpt2Config config;
+  config.num_layers = model.layers();
+  config.d_model = model.d_model();
+  config.num_heads = model.heads();
+  config.context = model.context();
+  config.vocab = model.vocab();
+  config.layer_norm_eps = EPS_FIELD(model, layer_norm_eps).value_or(config.layer_norm_eps);
+  return config;
+}
+
+// The shape stands in the folder; a second one in the RunSpec could only contradict it.
+absl::Status RefuseShapeBesideFrom(const proto::Model& model) {
+  const struct {
+    absl::string_view name;
+    bool given;
+  } fields[] = {{"layers", model.has_layers()},   {"d_model", model.has_d_model()},
+                {"heads", model.has_heads()},     {"context", model.has_context()},
+                {"vocab", model.has_vocab()},     {"layer_norm_eps", model.has_layer_norm_eps()}};
+  for (const auto& field : fields) {
+    if (field.given) {
+      return absl::InvalidArgumentError(absl::StrCat("model.", field.name,
+                                                     ": given beside model.from, which says it already; beside "
+                                                     "model.from only init_seed and dropouts may stand"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Gpt2Config> BaseModel(const proto::Model& model, const CheckContext& context,
+                                     const std::string& from) {
+  if (from.empty() || context.read_model == nullptr) return ShapeOf(model);
+  EPS_RETURN_IF_ERROR(RefuseShapeBesideFrom(model));
+  absl::StatusOr<Gpt2Config> config = context.read_model(from);
+  EPS_RETURN_IF_ERROR_WITH(config.status(), "model.from");
+  return config;
+}
+
+absl::Status CheckModel(const proto::RunSpec& spec, const CheckContext& context, RunConfig& config) {
+  const proto::Model& model = spec.model();
+  if (!spec.has_model()) {
+    return absl::InvalidArgumentError("model: missing; give from, or layers, d_model, heads, context and vocab");
+  }
+  if (model.has_from() && model.from().empty()) return absl::InvalidArgumentError("model.from: is empty");
+  if (model.has_from()) config.model_from = context.absolute_path(model.from());
+  EPS_ASSIGN_OR_RETURN(config.model, BaseModel(model, context, config.model_from));
+  Checker check;
+  // Checked here and not only as what it becomes, so that the error names the field that was written.
+  if (model.has_dropout()) check.BelowOne("model.dropout", model.dropout(), 0);
+  EPS_RETURN_IF_ERROR(check.status());
+  Gpt2Config& out = config.model;
+  const auto all = EPS_FIELD(model, dropout);
+  out.embedding_dropout = EPS_FIELD(model, embedding_dropout).value_or(all.value_or(out.embedding_dropout));
+  out.attention_dropout = EPS_FIELD(model, attention_dropout).value_or(all.value_or(out.attention_dropout));
+  out.residual_dropout = EPS_FIELD(model, residual_dropout).value_or(all.value_or(out.residual_dropout));
+  out.init_seed = model.init_seed();
+  return BuildGpt2(out).status();  // the ranges
+}
+
+// ---- Data and batch ------------------------------------------------------------------------------------------------
+
+void CheckData(const proto::Data& data, const CheckContext& context, Checker& check, DataConfig& out) {
+  if (data.path().empty()) {
+    check.Fail("data.path", "missing");
+    return;
+  }
+  out.path = context.absolute_path(data.path());
+  const bool looks_like_ids = absl::EndsWith(data.path(), ".bin") || data.has_token_bytes();
+  const auto tokenizer = EPS_FIELD(data, tokenizer)
+                             .value_or(looks_like_ids ? proto::Data::TOKEN_IDS : proto::Data::BYTES);
+  out.tokenizer = tokenizer == proto::Data::BYTES ? Tokenizer::kBytes : Tokenizer::kTokenFile;
+  if (out.tokenizer == Tokenizer::kBytes && data.has_token_bytes()) {
+    check.Fail("data.token_bytes", "given, but data.tokenizer is BYTES; use tokenizer: TOKEN_IDS");
+  }
+  out.token_bytes = EPS_FIELD(data, token_bytes).value_or(2);
+  if (out.token_bytes != 2 && out.token_bytes != 4) {
+    check.Fail("data.token_bytes", absl::StrCat(out.token_bytes, ", must be 2 or 4"));
+  }
+  out.order = data.order() == proto::Data::SHUFFLED ? DataOrder::kShuffled : DataOrder::kSequential;
+  out.seed = data.seed();
+}
+
+void CheckBatch(const proto::Batch& batch, Checker& check, BatchConfig& out) {
+  out.virtual_nodes = check.Integer("batch.virtual_nodes", EPS_FIELD(batch, virtual_nodes), 1, 1, 65536);
+  out.micro_batches = check.Integer("batch.micro_batches", EPS_FIELD(batch, micro_batches), 1, 1, 1 << 20);
+  out.micro_batch = check.Integer("batch.micro_batch", EPS_FIELD(batch, micro_batch), 1, 1, 65536);
+}
+
+// Keeps tokens of a step and places of samples far from overflow: 2^16 * 2^20 * 2^16 sequences alone do not overflow.
+absl::Status CheckProducts(const RunConfig& config) {
+  const int64_t sequences = config.batch.sequences_per_step();
+  if (sequences > kMaxTokensPerStep / config.model.context) {
+    return absl::InvalidArgumentError(absl::StrCat("batch: ", sequences, " sequences of ", config.model.context,
+                                                   " tokens per step, must be at most ", kMaxTokensPerStep,
+                                                   " tokens"));
+  }
+  if (config.steps > (std::numeric_limits<int64_t>::max() / 4) / sequences) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("steps: ", config.steps, " of ", sequences, " sequences each, must be fewer than 2^61 sequences"));
+  }
+  return absl::OkStatus();
+}
+
+// ---- Optimizer -----------------------------------------------------------------------------------------------------
+
+void CheckRule(const proto::Optimizer& optimizer, Checker& check, OptimizerConfig& out) {
+  if (optimizer.has_sgd()) {
+    const proto::Sgd& sgd = optimizer.sgd();
+    out.rule = OptimizerRule::kSgd;
+    out.momentum = check.BelowOne("optimizer.sgd.momentum", EPS_FIELD(sgd, momentum), 0);
+    out.weight_decay = check.NotNegative("optimizer.sgd.weight_decay", EPS_FIELD(sgd, weight_decay), 0);
+    return;
+  }
+  const proto::AdamW& adamw = optimizer.adamw();
+  out.rule = OptimizerRule::kAdamW;
+  out.beta1 = check.BelowOne("optimizer.adamw.beta1", EPS_FIELD(adamw, beta1), 0.9);
+  out.beta2 = check.BelowOne("optimizer.adamw.beta2", EPS_FIELD(adamw, beta2), 0.999);
+  out.eps = check.Positive("optimizer.adamw.eps", EPS_FIELD(adamw, eps), 1e-8);
+  out.weight_decay = check.NotNegative("optimizer.adamw.weight_decay", EPS_FIELD(adamw, weight_decay), 0.01);
+}
+
+void CheckSchedule(const proto::Schedule& schedule, Checker& check, OptimizerConfig& out) {
+  out.peak_learning_rate = check.Positive("optimizer.schedule.peak", EPS_FIELD(schedule, peak), 0);
+  out.final_learning_rate = check.NotNegative("optimizer.schedule.final", EPS_FIELD(schedule, final), 0);
+  out.warmup_steps = check.Integer<int64_t>("optimizer.schedule.warmup_steps", EPS_FIELD(schedule, warmup_steps), 0,
+                                            0, kMaxSteps);
+  if (schedule.has_final() && !schedule.has_decay()) {
+    check.Fail("optimizer.schedule.final", "given without optimizer.schedule.decay; add decay: LINEAR or COSINE");
+  }
+  switch (schedule.decay()) {
+    case proto::Schedule::LINEAR:
+      out.decay = ScheduleDecay::kLinear;
+      break;
+    case proto::Schedule::COSINE:
+      out.decay = ScheduleDecay::kCosine;
+      break;
+    default:
+      out.decay = ScheduleDecay::kConstant;
+  }
+}
+
+void CheckClip(const proto::Clip& clip, Checker& check, OptimizerConfig& out) {
+  if (!clip.has_mode()) check.Fail("optimizer.clip.mode", "missing, must be EXACT, PER_BLOB or LAGGED");
+  switch (clip.mode()) {
+    case proto::Clip::EXACT:
+      out.clip = ClipMode::kExact;
+      break;
+    case proto::Clip::PER_BLOB:
+      out.clip = ClipMode::kPerBlob;
+      break;
+    case proto::Clip::LAGGED:
+      out.clip = ClipMode::kLagged;
+      break;
+    default:
+      out.clip = ClipMode::kNone;
+      out.clip_norm = check.NotNegative("optimizer.clip.norm", EPS_FIELD(clip, norm), 0);
+      return;
+  }
+  out.clip_norm = check.Positive("optimizer.clip.norm", EPS_FIELD(clip, norm), 0);
+}
+
+// ---- Precision, relay, transport, checkpoint -----------------------------------------------------------------------
+
+void CheckPrecision(const proto::Precision& precision, Checker& check, PrecisionConfig& out) {
+  const auto dtype = [](std::optional<proto::Precision::Format> given) {
+    return given.value_or(proto::Precision::BF16) == proto::Precision::FP32 ? Dtype::kF32 : Dtype::kBf16;
+  };
+  out.wire = dtype(EPS_FIELD(precision, wire));
+  out.gradients = dtype(EPS_FIELD(precision, gradients));
+  if (precision.has_moments() && precision.moments() != proto::Precision::FP32) {
+    check.Fail("precision.moments", absl::StrCat(proto::Precision::Format_Name(precision.moments()),
+                                                 " is not available yet; use FP32"));
+  }
+}
+
+void CheckRelay(const proto::Relay& relay, Checker& check, RelayConfig& out) {
+  out.inner = relay.inner() == proto::Relay::Inner::KEEP        ? InnerPolicy::kKeep
+              : relay.inner() == proto::Relay::Inner::RECOMPUTE ? InnerPolicy::kRecompute
+                                                                : InnerPolicy::kAuto;
+  out.boundaries = relay.boundaries() == proto::Relay::Boundary::HOST     ? BoundaryPolicy::kHost
+                   : relay.boundaries() == proto::Relay::Boundary::DEVICE ? BoundaryPolicy::kDevice
+                                                                          : BoundaryPolicy::kAuto;
+  out.resident = relay.resident();
+  if (out.boundaries == BoundaryPolicy::kDevice && !out.resident) {
+    check.Fail("relay.boundaries", "DEVICE is not available yet without relay.resident: true; use AUTO or HOST");
+  }
+  out.weight_slots = check.Integer("relay.weight_slots", EPS_FIELD(relay, weight_slots), 2, 2, 64);
+}
+
+TransportChoice CheckTransport(const proto::RunSpec& spec, Checker& check) {
+  if (spec.transport() == proto::Transport::SHARED_MEMORY) {
+    check.Fail("transport", "SHARED_MEMORY is not available yet; use AUTO or GRPC");
+  }
+  return spec.transport() == proto::Transport::GRPC ? TransportChoice::kGrpc : TransportChoice::kAuto;
+}
+
+void CheckCheckpoint(const proto::Checkpoint& checkpoint, Checker& check, CheckpointConfig& out) {
+  out.every_steps =
+      check.Integer<int64_t>("checkpoint.every_steps", EPS_FIELD(checkpoint, every_steps), 0, 0, kMaxSteps);
+  out.keep = check.Integer("checkpoint.keep", EPS_FIELD(checkpoint, keep), 2, 1, 1'000'000);
+}
+
+#undef EPS_FIELD
+
+// ---- Back to a RunSpec ---------------------------------------------------------------------------------------------
+
+void WriteModel(const RunConfig& config, proto::Model& out) {
+  const Gpt2Config& model = config.model;
+  out.set_family(proto::Model::GPT2);
+  if (!config.model_from.empty()) out.set_from(config.model_from);
+  out.set_layers(model.num_layers);
+  out.set_d_model(model.d_model);
+  out.set_heads(model.num_heads);
+  out.set_context(model.context);
+  out.set_vocab(model.vocab);
+  out.set_init_seed(model.init_seed);
+  out.set_embedding_dropout(model.embedding_dropout);
+  out.set_attention_dropout(model.attention_dropout);
+  out.set_residual_dropout(model.residual_dropout);
+  out.set_layer_norm_eps(model.layer_norm_eps);
+}
+
+void WriteData(const DataConfig& data, proto::Data& out) {
+  out.set_path(data.path);
+  out.set_tokenizer(data.tokenizer == Tokenizer::kBytes ? proto::Data::BYTES : proto::Data::TOKEN_IDS);
+  if (data.tokenizer == Tokenizer::kTokenFile) out.set_token_bytes(data.token_bytes);
+  out.set_order(data.order == DataOrder::kShuffled ? proto::Data::SHUFFLED : proto::Data::SEQUENTIAL);
+  out.set_seed(data.seed);
+}
+
+proto::Schedule::Decay ToProto(ScheduleDecay decay) {
+  switch (decay) {
+    case ScheduleDecay::kConstant:
+      return proto::Schedule::CONSTANT;
+    case ScheduleDecay::kLinear:
+      return proto::Schedule::LINEAR;
+    case ScheduleDecay::kCosine:
+      return proto::Schedule::COSINE;
+  }
+  return proto::Schedule::CONSTANT;
+}
+
+proto::Clip::Mode ToProto(ClipMode mode) {
+  switch (mode) {
+    case ClipMode::kNone:
+      return proto::Clip::NONE;
+    case ClipMode::kExact:
+      return proto::Clip::EXACT;
+    case ClipMode::kPerBlob:
+      return proto::Clip::PER_BLOB;
+    case ClipMode::kLagged:
+      return proto::Clip::LAGGED;
+  }
+  return proto::Clip::NONE;
+}
+
+void WriteOptimizer(const OptimizerConfig& optimizer, proto::Optimizer& out) {
+  if (optimizer.rule == OptimizerRule::kAdamW) {
+    proto::AdamW& adamw = *out.mutable_adamw();
+    adamw.set_beta1(optimizer.beta1);
+    adamw.set_beta2(optimizer.beta2);
+    adamw.set_eps(optimizer.eps);
+    adamw.set_weight_decay(optimizer.weight_decay);
+  } else {
+    out.mutable_sgd()->set_momentum(optimizer.momentum);
+    out.mutable_sgd()->set_weight_decay(optimizer.weight_decay);
+  }
+  proto::Schedule& schedule = *out.mutable_schedule();
+  schedule.set_peak(optimizer.peak_learning_rate);
+  schedule.set_warmup_steps(optimizer.warmup_steps);
+  schedule.set_decay(ToProto(optimizer.decay));
+  schedule.set_final(optimizer.final_learning_rate);
+  out.mutable_clip()->set_mode(ToProto(optimizer.clip));
+  out.mutable_clip()->set_norm(optimizer.clip_norm);
+}
+
+void WriteRelay(const RelayConfig& relay, proto::Relay& out) {
+  out.set_inner(relay.inner == InnerPolicy::kKeep        ? proto::Relay::Inner::KEEP
+                : relay.inner == InnerPolicy::kRecompute ? proto::Relay::Inner::RECOMPUTE
+                                                         : proto::Relay::Inner::AUTO);
+  out.set_boundaries(relay.boundaries == BoundaryPolicy::kHost     ? proto::Relay::Boundary::HOST
+                     : relay.boundaries == BoundaryPolicy::kDevice ? proto::Relay::Boundary::DEVICE
+                                                                   : proto::Relay::Boundary::AUTO);
+  out.set_resident(relay.resident);
+  out.set_weight_slots(relay.weight_slots);
+}
+
+proto::Precision::Format ToProto(Dtype dtype) {
+  return dtype == Dtype::kF32 ? proto::Precision::FP32 : proto::Precision::BF16;
+}
+
+}  // namespace
+
+absl::StatusOr<RunConfig> CheckRunSpec(const proto::RunSpec& spec, const CheckContext& context) {
+  RunConfig config;
+  EPS_RETURN_IF_ERROR(CheckModel(spec, context, config));
+  Checker check;
+  CheckData(spec.data(), context, check, config.data);
+  CheckBatch(spec.batch(), check, config.batch);
+  CheckRule(spec.optimizer(), check, config.optimizer);
+  CheckSchedule(spec.optimizer().schedule(), check, config.optimizer);
+  if (spec.optimizer().has_clip()) CheckClip(spec.optimizer().clip(), check, config.optimizer);
+  CheckPrecision(spec.precision(), check, config.precision);
+  CheckRelay(spec.relay(), check, config.relay);
+  config.transport = CheckTransport(spec, check);
+  CheckCheckpoint(spec.checkpoint(), check, config.checkpoint);
+  config.steps = check.Integer<int64_t>("steps", spec.steps(), 0, 1, kMaxSteps);
+  EPS_RETURN_IF_ERROR(check.status());
+  EPS_RETURN_IF_ERROR(CheckProducts(config));
+  return config;
+}
+
+proto::RunSpec ToRunSpec(const RunConfig& config) {
+  proto::RunSpec spec;
+  WriteModel(config, *spec.mutable_model());
+  WriteData(config.data, *spec.mutable_data());
+  spec.mutable_batch()->set_virtual_nodes(config.batch.virtual_nodes);
+  spec.mutable_batch()->set_micro_batches(config.batch.micro_batches);
+  spec.mutable_batch()->set_micro_batch(config.batch.micro_batch);
+  WriteOptimizer(config.optimizer, *spec.mutable_optimizer());
+  spec.mutable_precision()->set_wire(ToProto(config.precision.wire));
+  spec.mutable_precision()->set_gradients(ToProto(config.precision.gradients));
+  spec.mutable_precision()->set_moments(proto::Precision::FP32);
+  WriteRelay(config.relay, *spec.mutable_relay());
+  spec.set_transport(config.transport == TransportChoice::kGrpc ? proto::Transport::GRPC : proto::Transport::AUTO);
+  spec.mutable_checkpoint()->set_every_steps(config.checkpoint.every_steps);
+  spec.mutable_checkpoint()->set_keep(config.checkpoint.keep);
+  spec.set_steps(config.steps);
+  return spec;
+}
+
+}  // namespace eps

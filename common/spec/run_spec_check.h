@@ -1,0 +1,33 @@
+#ifndef EPS_COMMON_SPEC_RUN_SPEC_CHECK_H_
+#define EPS_COMMON_SPEC_RUN_SPEC_CHECK_H_
+
+#include <functional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "common/model/model_spec.h"
+#include "common/spec/run_config.h"
+#include "proto/run_spec.pb.h"
+
+namespace eps {
+
+// What a check needs to know of the world, passed in so that checking reads no file.
+struct CheckContext {
+  // "data/kjv.txt" as it is written -> the path that a process in any folder opens.
+  std::function<std::string(const std::string&)> absolute_path;
+  // The model in the folder `model.from` (already absolute). Null: the RunSpec itself gives the model's shape beside
+  // `from`, as SerializeRunConfig writes it.
+  std::function<absl::StatusOr<Gpt2Config>(const std::string& folder)> read_model;
+};
+
+// Fills defaults and checks every value.
+//
+// Errors: INVALID_ARGUMENT naming the first bad field, its value and what is allowed; read_model's
+absl::StatusOr<RunConfig> CheckRunSpec(const proto::RunSpec& spec, const CheckContext& context);
+
+// The run with every default written out; CheckRunSpec takes it back.
+proto::RunSpec ToRunSpec(const RunConfig& config);
+
+}  // namespace eps
+
+#endif  // EPS_COMMON_SPEC_RUN_SPEC_CHECK_H_

@@ -1,0 +1,271 @@
+#include "common/spec/run_spec_text.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+#include "common/base/status_macros.h"
+#include "google/protobuf/descriptor.h"
+#include "google/protobuf/io/tokenizer.h"
+#include "google/protobuf/message.h"
+#include "google/protobuf/text_format.h"
+#include "google/protobuf/util/json_util.h"
+
+namespace eps {
+namespace {
+
+using google::protobuf::Descriptor;
+using google::protobuf::FieldDescriptor;
+using google::protobuf::Message;
+using google::protobuf::Reflection;
+using google::protobuf::TextFormat;
+
+std::string JoinPath(absl::string_view parent, absl::string_view name) {
+  return parent.empty() ? std::string(name) : absl::StrCat(parent, ".", name);
+}
+
+// "unknown field; known: layers, d_model, ..." for a name that is no field of `message`.
+std::string UnknownFieldText(const Descriptor& message) {
+  std::vector<std::string> names;
+  for (int i = 0; i < message.field_count(); ++i) names.push_back(message.field(i)->name());
+  return absl::StrCat("unknown field; known: ", absl::StrJoin(names, ", "));
+}
+
+// The message that the last name of `path` stands in, or null if there is none.
+const Descriptor* ParentOf(absl::string_view path) {
+  const std::vector<std::string> names = absl::StrSplit(path, '.');
+  const Descriptor* message = proto::RunSpec::descriptor();
+  for (size_t i = 0; i + 1 < names.size(); ++i) {
+    const FieldDescriptor* field = message->FindFieldByName(names[i]);
+    if (field == nullptr || field->message_type() == nullptr) return nullptr;
+    message = field->message_type();
+  }
+  return message;
+}
+
+// ---- Where in a textproto an error is ------------------------------------------------------------------------------
+
+// The byte at a position as the tokenizer counts it: from 0, a tab going to the next multiple of 8.
+size_t OffsetOf(absl::string_view text, int line, int column) {
+  size_t offset = 0;
+  for (; line > 0 && offset < text.size(); ++offset) line -= text[offset] == '\n';
+  for (int at = 0; at < column && offset < text.size() && text[offset] != '\n'; ++offset) {
+    at += text[offset] == '\t' ? 8 - at % 8 : 1;
+  }
+  return offset;
+}
+
+bool IsWordPart(char c) { return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '_'; }
+
+// The field that is being read at the end of `text`, with the messages it stands in: "optimizer.adamw.beta1". The
+// parser's own messages often leave it out.
+std::string PathAtEnd(absl::string_view text) {
+  std::vector<std::string> enclosing;
+  std::string name;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (c == '#') {
+      while (i < text.size() && text[i] != '\n') ++i;
+    } else if (c == '"' || c == '\'') {
+      for (++i; i < text.size() && text[i] != c; ++i) i += text[i] == '\\';
+    } else if (c == '{' || c == '<') {
+      enclosing.push_back(std::exchange(name, ""));
+    } else if (c == '}' || c == '>') {
+      if (!enclosing.empty()) enclosing.pop_back();
+      name.clear();
+    } else if (IsWordPart(c)) {
+      size_t end = i;
+      while (end < text.size() && IsWordPart(text[end])) ++end;
+      // A field's name follows no colon, as an enum's value does, and is no number, like 6e-4.
+      const absl::string_view before = absl::StripTrailingAsciiWhitespace(text.substr(0, i));
+      if (!absl::EndsWith(before, ":") && !absl::ascii_isdigit(static_cast<unsigned char>(c))) name = std::string(text.substr(i, end - i));
+      i = end - 1;
+    }
+  }
+  enclosing.push_back(name);
+  enclosing.erase(std::remove(enclosing.begin(), enclosing.end(), ""), enclosing.end());
+  return absl::StrJoin(enclosing, ".");
+}
+
+// Keeps the first error, with its position and field.
+class FirstError : public google::protobuf::io::ErrorCollector {
+ public:
+  explicit FirstError(const std::string& text) : text_(text) {}
+
+  void AddError(int line, google::protobuf::io::ColumnNumber column, const std::string& message) override {
+    if (!message_.empty()) return;
+    if (line < 0) {
+      message_ = absl::StrCat(" ", message);
+      return;
+    }
+    const std::string path = PathAtEnd(absl::string_view(text_).substr(0, OffsetOf(text_, line, column)));
+    const Descriptor* parent = ParentOf(path);
+    const bool unknown = absl::StrContains(message, "has no field named") && parent != nullptr;
+    message_ = absl::StrCat(line + 1, ":", column + 1, ": ", path, path.empty() ? "" : ": ",
+                            unknown ? UnknownFieldText(*parent) : message);
+  }
+
+  const std::string& message() const { return message_; }
+
+ private:
+  const std::string& text_;
+  std::string message_;
+};
+
+// ---- Checks that protobuf leaves out -------------------------------------------------------------------------------
+
+// proto3 takes any number for an enum; only the named ones mean something.
+absl::Status CheckEnums(const Message& message, const std::string& path) {
+  const Reflection& reflection = *message.GetReflection();
+  std::vector<const FieldDescriptor*> fields;
+  reflection.ListFields(message, &fields);
+  for (const FieldDescriptor* field : fields) {
+    const std::string field_path = JoinPath(path, field->name());
+    if (field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE) {
+      EPS_RETURN_IF_ERROR(CheckEnums(reflection.GetMessage(message, field), field_path));
+    } else if (field->cpp_type() == FieldDescriptor::CPPTYPE_ENUM) {
+      const int value = reflection.GetEnumValue(message, field);
+      if (field->enum_type()->FindValueByNumber(value) == nullptr) {
+        return absl::InvalidArgumentError(absl::StrCat(field_path, ": ", value, " names no value"));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+std::string EnumNames(const FieldDescriptor& field) {
+  std::vector<std::string> names;
+  for (int i = 0; i < field.enum_type()->value_count(); ++i) names.push_back(field.enum_type()->value(i)->name());
+  return absl::StrJoin(names, ", ");
+}
+
+// ---- Overrides -----------------------------------------------------------------------------------------------------
+
+absl::string_view TypeWords(const FieldDescriptor& field) {
+  switch (field.cpp_type()) {
+    case FieldDescriptor::CPPTYPE_INT32:
+    case FieldDescriptor::CPPTYPE_INT64:
+      return "a whole number";
+    case FieldDescriptor::CPPTYPE_UINT32:
+    case FieldDescriptor::CPPTYPE_UINT64:
+      return "a whole number, at least 0";
+    case FieldDescriptor::CPPTYPE_BOOL:
+      return "true or false";
+    default:
+      return "a number";
+  }
+}
+
+absl::Status SetField(const FieldOverride& override_field, const FieldDescriptor& field, Message& message) {
+  if (field.cpp_type() == FieldDescriptor::CPPTYPE_STRING) {
+    message.GetReflection()->SetString(&message, &field, override_field.value);
+    return absl::OkStatus();
+  }
+  if (field.cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(override_field.path, ": is a group; set one of its fields: ",
+                     UnknownFieldText(*field.message_type()).substr(sizeof("unknown field; known: ") - 1)));
+  }
+  FirstError quiet(override_field.value);
+  TextFormat::Parser parser;
+  parser.RecordErrorsTo(&quiet);
+  if (!parser.ParseFieldValueFromString(override_field.value, &field, &message)) {
+    const bool is_enum = field.cpp_type() == FieldDescriptor::CPPTYPE_ENUM;
+    return absl::InvalidArgumentError(absl::StrCat(
+        override_field.path, ": \"", override_field.value, "\", must be ",
+        is_enum ? absl::StrCat("one of ", EnumNames(field)) : std::string(TypeWords(field))));
+  }
+  return absl::OkStatus();
+}
+
+// ---- Differences ---------------------------------------------------------------------------------------------------
+
+std::string ShowField(const Message& message, const FieldDescriptor& field) {
+  if (!message.GetReflection()->HasField(message, &field)) return "absent";
+  if (field.cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE) return "given";
+  std::string text;
+  TextFormat::PrintFieldValueToString(message, &field, -1, &text);
+  return text;
+}
+
+void AppendDifferences(const Message& was, const Message& now, const std::string& path,
+                       const std::vector<std::string>& skipped, std::vector<std::string>& out) {
+  const Descriptor& type = *was.GetDescriptor();
+  for (int i = 0; i < type.field_count(); ++i) {
+    const FieldDescriptor& field = *type.field(i);
+    const std::string field_path = JoinPath(path, field.name());
+    if (std::find(skipped.begin(), skipped.end(), field_path) != skipped.end()) continue;
+    const std::string old_text = ShowField(was, field), new_text = ShowField(now, field);
+    if (old_text != new_text) {
+      out.push_back(absl::StrCat(field_path, ": was ", old_text, ", now ", new_text));
+    } else if (field.cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE && old_text != "absent") {
+      AppendDifferences(was.GetReflection()->GetMessage(was, &field), now.GetReflection()->GetMessage(now, &field),
+                        field_path, skipped, out);
+    }
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<proto::RunSpec> RunSpecFromTextproto(const std::string& text, const std::string& file_name) {
+  proto::RunSpec spec;
+  FirstError error(text);
+  TextFormat::Parser parser;
+  parser.RecordErrorsTo(&error);
+  if (!parser.ParseFromString(text, &spec)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(file_name, ":", error.message().empty() ? " not a textproto" : error.message()));
+  }
+  EPS_RETURN_IF_ERROR_WITH(CheckEnums(spec, ""), file_name);
+  return spec;
+}
+
+absl::StatusOr<proto::RunSpec> RunSpecFromJson(const std::string& text) {
+  proto::RunSpec spec;
+  const auto status = google::protobuf::util::JsonStringToMessage(text, &spec);
+  if (!status.ok()) return absl::InvalidArgumentError(std::string(status.message()));
+  EPS_RETURN_IF_ERROR(CheckEnums(spec, ""));
+  return spec;
+}
+
+absl::Status ApplyOverride(const FieldOverride& override_field, proto::RunSpec& spec) {
+  const std::vector<std::string> names = absl::StrSplit(override_field.path, '.');
+  Message* message = &spec;
+  for (size_t i = 0; i < names.size(); ++i) {
+    const FieldDescriptor* field = message->GetDescriptor()->FindFieldByName(names[i]);
+    if (field == nullptr) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(override_field.path, ": ", UnknownFieldText(*message->GetDescriptor())));
+    }
+    if (i + 1 == names.size()) {
+      EPS_RETURN_IF_ERROR(SetField(override_field, *field, *message));
+      break;
+    }
+    if (field->cpp_type() != FieldDescriptor::CPPTYPE_MESSAGE) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(override_field.path, ": ", names[i], " is a value and has no field ", names[i + 1]));
+    }
+    message = message->GetReflection()->MutableMessage(message, field);
+  }
+  return CheckEnums(spec, "");
+}
+
+std::string RunSpecToTextproto(const proto::RunSpec& spec) {
+  std::string text;
+  TextFormat::PrintToString(spec, &text);
+  return text;
+}
+
+std::vector<std::string> RunSpecDifferences(const proto::RunSpec& was, const proto::RunSpec& now,
+                                            const std::vector<std::string>& skipped) {
+  std::vector<std::string> differences;
+  AppendDifferences(was, now, "", skipped, differences);
+  return differences;
+}
+
+}  // namespace eps

@@ -1,0 +1,73 @@
+#ifndef EPS_SERVER_CHECKPOINT_CHECKPOINTER_H_
+#define EPS_SERVER_CHECKPOINT_CHECKPOINTER_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/base/ids.h"
+#include "common/model/model_spec.h"
+#include "common/spec/run_config.h"
+#include "eps_server/store/store.h"
+
+namespace eps::server {
+
+// What a run is beside its tensors, at a step boundary. All of it is in manifest.json.
+struct RunState {
+  Version version;                    // of every blob; the number of steps done
+  std::vector<double> losses;         // of each step from 0, nats
+  std::vector<double> gradient_norms; // of each step; NaN-free: -1 where it was not computed
+  double last_norm = 0;               // for LAGGED clipping
+  int64_t tokens = 0;                 // counted so far
+  double train_seconds = 0;           // spent in steps so far, over all sittings
+};
+
+// Writes and loads checkpoints of one run in `directory` (DIR/checkpoints):
+//
+//   step-NNNNNNNN/model.safetensors      fp32 masters under their Hugging Face names
+//   step-NNNNNNNN/optimizer.safetensors  "exp_avg.<name>", "exp_avg_sq.<name>" (SGD: "momentum.<name>")
+//   step-NNNNNNNN/config.json            Hugging Face GPT-2 form, so the folder loads there
+//   step-NNNNNNNN/manifest.json          format, RunState, the RunConfig's text, sha256 and bytes of each file
+//   latest                               the newest one's name
+//
+// A checkpoint is written into a folder of another name, synced, checked and renamed; `latest` is replaced
+// after it. Older ones beyond `keep` are removed last. docs/formats.md describes every file.
+class Checkpointer {
+ public:
+  static absl::StatusOr<std::unique_ptr<Checkpointer>> Create(std::string directory, const ModelSpec& model,
+                                                              const RunConfig& run);
+  virtual ~Checkpointer() = default;
+
+  // Writes every blob at state.version. Before a blob is read nothing is assumed but that it is at that
+  // version and is not being updated; `captured(blob)` is called as soon as it may be updated again. Blobs
+  // are taken in the order given. Returns the checkpoint's path. One Write at a time; blocks.
+  // Errors: the system's, naming the file; what stood before still stands
+  virtual absl::StatusOr<std::string> Write(const Store& store, const RunState& state,
+                                            const std::vector<BlobId>& order,
+                                            const std::function<void(BlobId)>& captured) = 0;
+
+  // Loads the newest complete checkpoint into an empty store: masters, moments; publishes nothing.
+  // Errors: NOT_FOUND there is none · FAILED_PRECONDITION of another run: names the fields that differ ·
+  //         DATA_LOSS a checksum or size is wrong: names file and what to do
+  virtual absl::StatusOr<RunState> LoadLatest(Store& store) = 0;
+
+  // "" if there is none.
+  virtual std::string LatestPath() const = 0;
+};
+
+// Fills an empty store from a folder with config.json and safetensors of the Hugging Face GPT-2 form (names
+// with or without "transformer."; tied head), any of F32, F16, BF16. Everything is checked before the first
+// tensor is stored.
+// Errors: NOT_FOUND, INVALID_ARGUMENT naming file, tensor, shape or dtype found and wanted
+absl::Status LoadHuggingFace(const std::string& folder, const ModelSpec& model, Store& store);
+
+// Fills an empty store with initial values (InitTensor).
+void InitStore(const ModelSpec& model, Store& store);
+
+}  // namespace eps::server
+
+#endif  // EPS_SERVER_CHECKPOINT_CHECKPOINTER_H_

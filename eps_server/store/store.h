@@ -1,0 +1,97 @@
+#ifndef EPS_SERVER_STORE_STORE_H_
+#define EPS_SERVER_STORE_STORE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "common/base/ids.h"
+#include "common/model/model_spec.h"
+#include "common/spec/run_config.h"
+#include "common/tensor/dtype.h"
+
+namespace eps::server {
+
+// What a parameter costs in the daemon's DRAM; eps plan prints it before anything is allocated.
+//
+//   wire bf16: 2 + 2 (two wire buffers) + 2 (the rest of the master, common/numeric/bf16.h) + moments
+//   wire fp32: 4 + 4 (the wire form is the master) + moments
+//   moments:   AdamW 4 + 4 · SGD 4 with momentum, else 0
+struct StoreSizes {
+  int64_t wire_bytes = 0;      // both buffers
+  int64_t rest_bytes = 0;      // masters, less what the wire form holds of them
+  int64_t moment_bytes = 0;
+  int64_t total_bytes() const { return wire_bytes + rest_bytes + moment_bytes; }
+};
+StoreSizes ComputeStoreSizes(const ModelSpec& model, const RunConfig& run);
+
+// Raw memory of a chunk under update: what it reads at version s and what it writes for s + 1.
+// Lengths are the chunk's elements. Exactly one of the wire pairs is used, by the run's wire dtype.
+struct ChunkState {
+  Dtype wire_dtype = Dtype::kBf16;
+  const void* wire_in = nullptr;   // version s, buffer s mod 2
+  void* wire_out = nullptr;        // version s + 1, the other buffer
+  uint16_t* rest = nullptr;        // bf16 wire only; read and written
+  float* moment1 = nullptr;        // AdamW's m, SGD's momentum; null if the rule has none
+  float* moment2 = nullptr;        // AdamW's v
+  int64_t num_elems = 0;
+};
+
+// The model in DRAM: per blob the fp32 master, the optimizer's moments and two wire buffers. Version s is in
+// buffer s mod 2, so step s's weights stay readable while s + 1 is being made.
+//
+// The fp32 master is kept as the current version's wire form and the bits that it lacks: exact, and 2 bytes
+// less per parameter than a copy of its own.
+//
+// Threads: all methods are safe. Readers of a published version take no lock while they read.
+class Store {
+ public:
+  // Allocates everything (zeroed); versions start unpublished.
+  // Errors: RESOURCE_EXHAUSTED, with what was needed
+  static absl::StatusOr<std::unique_ptr<Store>> Create(const ModelSpec& model, const RunConfig& run);
+  virtual ~Store() = default;
+
+  virtual StoreSizes sizes() const = 0;
+  virtual Dtype wire_dtype() const = 0;
+
+  // Sets the fp32 masters of a tensor (or any elements) of a blob that has no published version yet, for
+  // `version`; moments likewise (which: 0 or 1). Padding stays zero.
+  virtual void LoadMaster(BlobId blob, Version version, int64_t offset_elems,
+                          absl::Span<const float> values) = 0;
+  virtual void LoadMoment(BlobId blob, int which, int64_t offset_elems, absl::Span<const float> values) = 0;
+
+  // Makes `version` readable; wakes who waits for it. Versions of a blob are published in order.
+  virtual void Publish(BlobId blob, Version version) = 0;
+  // The newest published version; Version(-1) before the first.
+  virtual Version published(BlobId blob) const = 0;
+
+  // Calls `done` once `version` of `blob` is published (at once if it is), or cannot be read any more:
+  // ABORTED overwritten (older than the newest but one) or CancelWaiters' status. Not under a lock.
+  virtual void WhenPublished(BlobId blob, Version version, std::function<void(absl::Status)> done) = 0;
+  // Ends every wait with `reason`, now and later.
+  virtual void CancelWaiters(absl::Status reason) = 0;
+
+  // The wire form of a published version, in place: valid until version + 2 is being made, which the gate
+  // of the step (design: life of a step) puts after every contribution of step `version` is in.
+  virtual absl::Span<const std::byte> Wire(BlobId blob, Version version) const = 0;
+
+  // The memory of one chunk for the update from `version` to version + 1.
+  virtual ChunkState Chunk(BlobId blob, int64_t chunk, Version version) = 0;
+  // Copies the wire form of `version` to version + 1's buffer: a step that changes nothing.
+  virtual void CarryOver(BlobId blob, Version version) = 0;
+
+  // For checkpoints: the fp32 master of `version` (the newest made), exact; moments. The caller sees to it
+  // that the blob is not updated meanwhile.
+  virtual void ReadMaster(BlobId blob, Version version, int64_t offset_elems,
+                          absl::Span<float> values) const = 0;
+  virtual int num_moments() const = 0;
+  virtual void ReadMoment(BlobId blob, int which, int64_t offset_elems, absl::Span<float> values) const = 0;
+};
+
+}  // namespace eps::server
+
+#endif  // EPS_SERVER_STORE_STORE_H_

@@ -1,0 +1,98 @@
+#include "gpu_worker/device/conformance_memory.h"
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <random>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "common/numeric/bf16.h"
+#include "common/testing/status_matchers.h"
+#include "gtest/gtest.h"
+
+namespace eps::worker {
+
+void* ConformanceMemory::Alloc(int64_t num_bytes) {
+  const int64_t rounded = (num_bytes + kArenaAlignBytes - 1) / kArenaAlignBytes * kArenaAlignBytes;
+  const std::vector<std::byte> pattern(static_cast<size_t>(rounded), std::byte{0xFF});
+  const absl::StatusOr<void*> address = device_.Address({used_bytes_, rounded});
+  EXPECT_OK(address);
+  if (!address.ok()) std::abort();  // a test that asks for too much; nothing could go on
+  used_bytes_ += rounded;
+  device_.stream(StreamId::kCompute).CopyIn(*address, pattern);
+  EXPECT_OK(device_.stream(StreamId::kCompute).Synchronize());
+  return *address;
+}
+
+void* ConformanceMemory::PutBytes(absl::Span<const std::byte> bytes) {
+  void* to = Alloc(static_cast<int64_t>(bytes.size()));
+  device_.stream(StreamId::kCompute).CopyIn(to, bytes);
+  EXPECT_OK(device_.stream(StreamId::kCompute).Synchronize());
+  return to;
+}
+
+void ConformanceMemory::GetBytes(absl::Span<std::byte> bytes, const void* from) {
+  device_.stream(StreamId::kCompute).CopyOut(bytes, from);
+  EXPECT_OK(device_.stream(StreamId::kCompute).Synchronize());
+}
+
+void* ConformanceMemory::AllocAct(int64_t n) { return Alloc(n * SizeOf(act())); }
+
+void* ConformanceMemory::PutAct(const reference::Array& values) {
+  if (act() == Dtype::kF32) return PutF32(values);
+  std::vector<uint16_t> bits;
+  for (const double v : values) bits.push_back(ToBf16(static_cast<float>(v)).bits);
+  return Put(bits);
+}
+
+reference::Array ConformanceMemory::GetAct(const void* from, int64_t n) {
+  if (act() == Dtype::kF32) return GetF32(from, n);
+  reference::Array values;
+  for (const uint16_t bits : Get<uint16_t>(from, n)) values.push_back(ToFloat(Bf16{bits}));
+  return values;
+}
+
+float* ConformanceMemory::PutF32(const reference::Array& values) {
+  return Put(std::vector<float>(values.begin(), values.end()));
+}
+
+reference::Array ConformanceMemory::GetF32(const void* from, int64_t n) {
+  const std::vector<float> values = Get<float>(from, n);
+  return reference::Array(values.begin(), values.end());
+}
+
+reference::Array RandomArray(std::mt19937& random, int64_t n, double range) {
+  std::uniform_real_distribution<double> uniform(-range, range);
+  reference::Array values(static_cast<size_t>(n));
+  for (double& v : values) v = ToFloat(ToBf16(static_cast<float>(uniform(random))));
+  return values;
+}
+
+void ExpectNear(const reference::Array& got, const reference::Array& want, const reference::Array& tolerance,
+                const char* what) {
+  ASSERT_EQ(got.size(), want.size()) << what;
+  int failures = 0;
+  for (size_t i = 0; i < got.size() && failures < 5; ++i) {
+    if (!(std::abs(got[i] - want[i]) <= tolerance[i])) {
+      ADD_FAILURE() << what << "[" << i << "] of " << got.size() << " is " << got[i] << ", not " << want[i] << " +- "
+                    << tolerance[i];
+      ++failures;
+    }
+  }
+}
+
+void ExpectNear(const reference::Array& got, const reference::Array& want, double absolute, double relative,
+                const char* what) {
+  reference::Array tolerance;
+  for (const double v : want) tolerance.push_back(absolute + relative * std::abs(v));
+  ExpectNear(got, want, tolerance, what);
+}
+
+double Dot(const reference::Array& a, const reference::Array& b) {
+  double sum = 0;
+  for (size_t i = 0; i < a.size(); ++i) sum += a[i] * b[i];
+  return sum;
+}
+
+}  // namespace eps::worker

@@ -1,0 +1,333 @@
+#include "gpu_worker/device/cpu/attention.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+
+#include "gpu_worker/device/cpu/thread_pool.h"
+#include "gpu_worker/device/cpu/vector_targets.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "gpu_worker/device/cpu/attention.cc"
+#include "hwy/foreach_target.h"
+#include "hwy/highway.h"
+// After foreach_target.h: these are per target.
+#include "gpu_worker/device/cpu/dropout-inl.h"
+#include "gpu_worker/device/cpu/tile_product-inl.h"
+#include "gpu_worker/device/cpu/vector_math-inl.h"
+#include "hwy/contrib/math/math-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace eps::worker::cpu {
+namespace HWY_NAMESPACE {
+namespace {
+
+inline constexpr int64_t kTile = kAttentionTile;
+inline constexpr int64_t kSquare = kTile * kTile;
+inline constexpr int64_t kPanel = kTile * kMaxHeadDim;
+static_assert(kTile % kBlockColumns == 0 && kTile % kBlockRows == 0);
+
+// One (sample, head) of qkv (B, T, 3, H, D) or o (B, T, H, D).
+struct HeadShape {
+  int64_t b, h, T, H, D;
+  int64_t qkv_row() const { return 3 * H * D; }
+  int64_t o_row() const { return H * D; }
+  int64_t qkv_offset(int64_t which, int64_t t) const { return ((b * T + t) * 3 + which) * H * D + h * D; }
+  int64_t o_offset(int64_t t) const { return ((b * T + t) * H + h) * D; }
+  int64_t lse_offset(int64_t t) const { return (b * H + h) * T + t; }
+};
+
+// A tile of scores: q rows [i, i + ni), k rows [j, j + nj).
+struct TilePlace {
+  int64_t i, ni, j, nj;
+  bool diagonal() const { return i == j; }
+};
+
+// x (columns of kTile lanes, `rows` of them) *= factor.
+HWY_INLINE void ScaleRows(float* x, int64_t rows, float factor) {
+  const DF d;
+  for (int64_t at = 0; at < rows * kTile; at += kVecLanes) {
+    hn::Store(hn::Mul(hn::Load(d, x + at), hn::Set(d, factor)), d, x + at);
+  }
+}
+
+// dst (D, kTile) = rows (n, D) transposed; lanes from n on are zero.
+HWY_INLINE void PackTransposed(const float* rows, int64_t row, int64_t n, int64_t D, float* dst) {
+  if (n < kTile) std::memset(dst, 0, static_cast<size_t>(D * kTile) * sizeof(float));
+  TransposeTile(rows, row, n, D, dst, kTile);
+}
+
+// dst (n, D) = rows * factor, dense.
+HWY_INLINE void PackRows(const float* rows, int64_t row, int64_t n, int64_t D, float factor, float* dst) {
+  const DF d;
+  for (int64_t i = 0; i < n; ++i) {
+    for (int64_t c = 0; c < D; c += kVecLanes) {
+      StoreTail(hn::Mul(LoadTail(d, rows + i * row + c, D - c), hn::Set(d, factor)), d, dst + i * D + c, D - c);
+    }
+  }
+}
+
+// The dropout words of a tile of probabilities, (k row, q row) as the scores are. rows: room for two tiles.
+HWY_INLINE void KeepTile(const DropoutPlan& dropout, const HeadShape& s, const TilePlace& at, float* words, float* rows) {
+  HWY_ALIGN uint32_t buf[KeepBitsWords(kTile)];
+  for (int64_t i = 0; i < at.ni; ++i) {
+    const int64_t element = (s.lse_offset(at.i + i)) * s.T + at.j;
+    std::memcpy(rows + i * kTile, KeepBits(dropout, element, kTile, buf), kTile * sizeof(float));
+  }
+  TransposeTile(rows, kTile, at.ni, kTile, words, kTile);
+}
+
+// The state of the running softmax of kTile q rows.
+struct SoftmaxState {
+  float* max;    // (kTile)
+  float* sum;    // (kTile)
+  float* scale;  // (kTile) out of a step: what earlier sums are multiplied by
+};
+
+// Scores (k row, q row) -> probabilities relative to the new maximum. Rows of a vector's columns that the diagonal
+// masks become 0, down to the last row that the following product reads.
+HWY_INLINE void SoftmaxStep(float* scores, const TilePlace& at, const SoftmaxState& state, const DropoutPlan& dropout,
+                            const float* words) {
+  const DF d;
+  const hn::RebindToSigned<DF> di;
+  const VF lowest = hn::Set(d, -std::numeric_limits<float>::infinity());
+  for (int64_t c = 0; c < kTile; c += kVecLanes) {
+    const auto lane = hn::Iota(di, static_cast<int32_t>(c));
+    const int64_t end = at.diagonal() ? std::min(at.nj, c / kBlockColumns * kBlockColumns + kBlockColumns) : at.nj;
+    const VF old_max = hn::Load(d, state.max + c);
+    VF max = old_max;
+    for (int64_t j = 0; j < end; ++j) {
+      VF score = hn::Load(d, scores + j * kTile + c);
+      if (at.diagonal() && j > c) {
+        const auto seen = hn::RebindMask(d, hn::Gt(lane, hn::Set(di, static_cast<int32_t>(j - 1))));
+        score = hn::IfThenElse(seen, score, lowest);
+        hn::Store(score, d, scores + j * kTile + c);
+      }
+      max = hn::IfThenElse(hn::Gt(score, max), score, max);
+    }
+    const VF scale = Exp(d, hn::Sub(old_max, max));
+    VF sum = hn::Mul(hn::Load(d, state.sum + c), scale);
+    for (int64_t j = 0; j < end; ++j) {
+      VF p = Exp(d, hn::Sub(hn::Load(d, scores + j * kTile + c), max));
+      sum = hn::Add(sum, p);
+      if (words != nullptr) p = DropV(dropout, p, hn::Load(DU32(), reinterpret_cast<const uint32_t*>(words) + j * kTile + c));
+      hn::Store(p, d, scores + j * kTile + c);
+    }
+    hn::Store(max, d, state.max + c);
+    hn::Store(sum, d, state.sum + c);
+    hn::Store(scale, d, state.scale + c);
+  }
+}
+
+// o rows = out_t columns / sum; lse = max + log(sum).
+HWY_INLINE void FinishRows(const AttentionArgs& args, const HeadShape& s, const TilePlace& at, const SoftmaxState& state,
+                           float* out_t) {
+  const DF d;
+  for (int64_t c = 0; c < kTile; c += kVecLanes) {
+    const VF sum = hn::Load(d, state.sum + c);
+    const VF log = hn::IfThenElse(hn::IsNaN(sum), sum, hn::Log(d, sum));
+    StoreTail(hn::Add(hn::Load(d, state.max + c), log), d, args.lse + s.lse_offset(at.i) + c, at.ni - c);
+    const VF inverse = hn::Div(hn::Set(d, 1.0f), sum);
+    for (int64_t row = 0; row < s.D; ++row) {
+      float* x = out_t + row * kTile + c;
+      hn::Store(hn::Mul(hn::Load(d, x), inverse), d, x);
+    }
+  }
+  TransposeTile(out_t, kTile, s.D, at.ni, static_cast<float*>(args.o) + s.o_offset(at.i), s.o_row());
+}
+
+void AttentionForwardImpl(const AttentionArgs& args, const DropoutPlan& dropout, int64_t task, float* scratch) {
+  const int64_t q_tiles = (args.T + kTile - 1) / kTile;
+  const int64_t head = task / q_tiles;
+  const HeadShape s = {head / args.H, head % args.H, args.T, args.H, args.D};
+  float* q_t = scratch;             // (D, kTile), scaled
+  float* out_t = q_t + kPanel;      // (D, kTile)
+  float* scores = out_t + kPanel;   // (kTile, kTile)
+  float* words = scores + kSquare;  // (kTile, kTile)
+  float* rows = words + kSquare;    // (kTile, kTile)
+  const SoftmaxState state = {rows + kSquare, rows + kSquare + kTile, rows + kSquare + 2 * kTile};
+  const float* qkv = static_cast<const float*>(args.qkv);
+
+  TilePlace at;
+  // The longest rows first, so that threads end together.
+  at.i = (q_tiles - 1 - task % q_tiles) * kTile;
+  at.ni = std::min(kTile, s.T - at.i);
+  PackTransposed(qkv + s.qkv_offset(0, at.i), s.qkv_row(), at.ni, s.D, q_t);
+  ScaleRows(q_t, s.D, static_cast<float>(args.scale));
+  std::fill(state.max, state.max + kTile, std::numeric_limits<float>::lowest());
+  std::fill(state.sum, state.sum + kTile, 0.0f);
+
+  for (at.j = 0; at.j <= at.i; at.j += kTile) {
+    at.nj = std::min(kTile, s.T - at.j);
+    const float* k = qkv + s.qkv_offset(1, at.j);
+    const float* v = qkv + s.qkv_offset(2, at.j);
+    MultiplyTile({.a = k, .a_row = s.qkv_row(), .a_k = 1, .b = q_t, .ldb = kTile, .c = scores, .ldc = kTile}, at.nj,
+                 kTile, s.D, at.diagonal() ? Triangle::kSkipColumnsBelowRow : Triangle::kFull);
+    if (dropout.on) KeepTile(dropout, s, at, words, rows);
+    SoftmaxStep(scores, at, state, dropout, dropout.on ? words : nullptr);
+    MultiplyTile({.a = v, .a_row = 1, .a_k = s.qkv_row(), .b = scores, .ldb = kTile, .c = out_t, .ldc = kTile,
+                  .add = at.j > 0, .column_scale = at.j > 0 ? state.scale : nullptr},
+                 s.D, kTile, at.nj, at.diagonal() ? Triangle::kEndAtColumn : Triangle::kFull);
+  }
+  FinishRows(args, s, at, state, out_t);
+}
+
+// What the backward pass of kTile q rows keeps at hand.
+struct BackwardRows {
+  float* q_t;    // (D, kTile), scaled
+  float* do_t;   // (D, kTile)
+  float* q;      // (ni, D), scaled
+  float* d_o;    // (ni, D)
+  float* k;      // (nj, D)
+  float* dq;     // (ni, D), without the scale
+  float* p;      // (kTile, kTile) scores, then probabilities after dropout
+  float* ds;     // (kTile, kTile) gradient of p, then of the scores
+  float* words;  // (kTile, kTile)
+  float* rows;   // (kTile, kTile)
+  float* lse;    // (kTile)
+  float* delta;  // (kTile): sums of d_o * o
+};
+
+HWY_INLINE void LoadRows(const AttentionBackwardArgs& args, const HeadShape& s, const TilePlace& at,
+                         const BackwardRows& r) {
+  const DF d;
+  const float* q = static_cast<const float*>(args.qkv) + s.qkv_offset(0, at.i);
+  const float* d_o = static_cast<const float*>(args.d_o) + s.o_offset(at.i);
+  const float* o = static_cast<const float*>(args.o) + s.o_offset(at.i);
+  PackRows(q, s.qkv_row(), at.ni, s.D, static_cast<float>(args.scale), r.q);
+  PackRows(d_o, s.o_row(), at.ni, s.D, 1.0f, r.d_o);
+  PackTransposed(r.q, s.D, at.ni, s.D, r.q_t);
+  PackTransposed(r.d_o, s.D, at.ni, s.D, r.do_t);
+  std::fill(r.lse, r.lse + kTile, 0.0f);
+  std::fill(r.delta, r.delta + kTile, 0.0f);
+  std::copy_n(args.lse + s.lse_offset(at.i), at.ni, r.lse);
+  for (int64_t i = 0; i < at.ni; ++i) {
+    RowSum sum;
+    for (int64_t c = 0; c < s.D; c += kLogicalLanes) {
+      for (int64_t l = 0; l < kAccs; ++l) {
+        const int64_t e = c + l * kVecLanes;
+        sum.acc[l] = hn::MulAdd(LoadTail(d, d_o + i * s.o_row() + e, s.D - e),
+                                LoadTail(d, o + i * s.o_row() + e, s.D - e), sum.acc[l]);
+      }
+    }
+    r.delta[i] = sum.Total();
+  }
+}
+
+// p: scores -> probabilities after dropout; ds: their gradients -> the scores'. All rows of the tile are written, zero where
+// masked.
+HWY_INLINE void ScoreGradients(const TilePlace& at, const BackwardRows& r, const DropoutPlan& dropout) {
+  const DF d;
+  const hn::RebindToSigned<DF> di;
+  for (int64_t c = 0; c < kTile; c += kVecLanes) {
+    const auto lane = hn::Iota(di, static_cast<int32_t>(c));
+    const VF lse = hn::Load(d, r.lse + c), delta = hn::Load(d, r.delta + c);
+    for (int64_t j = 0; j < at.nj; ++j) {
+      const int64_t e = j * kTile + c;
+      VF p = Exp(d, hn::Sub(hn::Load(d, r.p + e), lse));
+      VF dp = hn::Load(d, r.ds + e);
+      if (at.diagonal() && j > c) {  // also where the products were skipped
+        const auto seen = hn::RebindMask(d, hn::Gt(lane, hn::Set(di, static_cast<int32_t>(j - 1))));
+        p = hn::IfThenElseZero(seen, p);
+        dp = hn::IfThenElseZero(seen, dp);
+      }
+      VF dropped = p;
+      if (dropout.on) {
+        const auto words = hn::Load(DU32(), reinterpret_cast<const uint32_t*>(r.words) + e);
+        dropped = DropV(dropout, p, words);
+        dp = DropV(dropout, dp, words);
+      }
+      hn::Store(dropped, d, r.p + e);
+      hn::Store(hn::Mul(p, hn::Sub(dp, delta)), d, r.ds + e);
+    }
+  }
+}
+
+HWY_INLINE void BackwardTile(const AttentionBackwardArgs& args, const HeadShape& s, const TilePlace& at,
+                             const BackwardRows& r, const DropoutPlan& dropout) {
+  const float* k = static_cast<const float*>(args.qkv) + s.qkv_offset(1, at.j);
+  const float* v = static_cast<const float*>(args.qkv) + s.qkv_offset(2, at.j);
+  float* dk = static_cast<float*>(args.dqkv) + s.qkv_offset(1, at.j);
+  float* dv = static_cast<float*>(args.dqkv) + s.qkv_offset(2, at.j);
+  const bool diagonal = at.diagonal();
+  const Triangle scores = diagonal ? Triangle::kSkipColumnsBelowRow : Triangle::kFull;
+  PackRows(k, s.qkv_row(), at.nj, s.D, 1.0f, r.k);
+  MultiplyTile({.a = r.k, .a_row = s.D, .a_k = 1, .b = r.q_t, .ldb = kTile, .c = r.p, .ldc = kTile}, at.nj, kTile, s.D,
+               scores);
+  MultiplyTile({.a = v, .a_row = s.qkv_row(), .a_k = 1, .b = r.do_t, .ldb = kTile, .c = r.ds, .ldc = kTile}, at.nj,
+               kTile, s.D, scores);
+  if (dropout.on) KeepTile(dropout, s, at, r.words, r.rows);
+  ScoreGradients(at, r, dropout);
+  // The diagonal is the first tile that touches these rows of dk and dv.
+  const Triangle sums = diagonal ? Triangle::kStartAtRow : Triangle::kFull;
+  MultiplyTile({.a = r.p, .a_row = kTile, .a_k = 1, .b = r.d_o, .ldb = s.D, .c = dv, .ldc = s.qkv_row(),
+                .add = !diagonal}, at.nj, s.D, at.ni, sums);
+  MultiplyTile({.a = r.ds, .a_row = kTile, .a_k = 1, .b = r.q, .ldb = s.D, .c = dk, .ldc = s.qkv_row(),
+                .add = !diagonal}, at.nj, s.D, at.ni, sums);
+  MultiplyTile({.a = r.ds, .a_row = 1, .a_k = kTile, .b = r.k, .ldb = s.D, .c = r.dq, .ldc = s.D, .add = at.j > 0},
+               at.ni, s.D, at.nj, diagonal ? Triangle::kEndAtRow : Triangle::kFull);
+}
+
+void AttentionBackwardImpl(const AttentionBackwardArgs& args, const DropoutPlan& dropout, int64_t task, float* scratch) {
+  const HeadShape s = {task / args.H, task % args.H, args.T, args.H, args.D};
+  float* squares = scratch + 6 * kPanel;
+  const BackwardRows r = {.q_t = scratch,
+                          .do_t = scratch + kPanel,
+                          .q = scratch + 2 * kPanel,
+                          .d_o = scratch + 3 * kPanel,
+                          .k = scratch + 4 * kPanel,
+                          .dq = scratch + 5 * kPanel,
+                          .p = squares,
+                          .ds = squares + kSquare,
+                          .words = squares + 2 * kSquare,
+                          .rows = squares + 3 * kSquare,
+                          .lse = squares + 4 * kSquare,
+                          .delta = squares + 4 * kSquare + kTile};
+  const DF d;
+  for (int64_t i = 0; i < s.T; i += kTile) {
+    TilePlace at = {.i = i, .ni = std::min(kTile, s.T - i), .j = 0, .nj = 0};
+    LoadRows(args, s, at, r);
+    for (at.j = 0; at.j <= at.i; at.j += kTile) {
+      at.nj = std::min(kTile, s.T - at.j);
+      BackwardTile(args, s, at, r, dropout);
+    }
+    float* dq = static_cast<float*>(args.dqkv) + s.qkv_offset(0, i);
+    for (int64_t row = 0; row < at.ni; ++row) {
+      for (int64_t c = 0; c < s.D; c += kVecLanes) {
+        const VF v = hn::Mul(LoadTail(d, r.dq + row * s.D + c, s.D - c), hn::Set(d, static_cast<float>(args.scale)));
+        StoreTail(v, d, dq + row * s.qkv_row() + c, s.D - c);
+      }
+    }
+  }
+}
+
+static_assert(2 * kPanel + 3 * kSquare + 3 * kTile <= kTileScratchFloats);
+static_assert(6 * kPanel + 4 * kSquare + 2 * kTile <= kTileScratchFloats);
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace eps::worker::cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace eps::worker::cpu {
+
+HWY_EXPORT(AttentionForwardImpl);
+HWY_EXPORT(AttentionBackwardImpl);
+
+int64_t AttentionForwardTasks(const AttentionArgs& args) {
+  return args.B * args.H * ((args.T + kAttentionTile - 1) / kAttentionTile);
+}
+void AttentionForwardTask(const AttentionArgs& args, const DropoutPlan& dropout, int64_t task, float* scratch) {
+  HWY_DYNAMIC_DISPATCH(AttentionForwardImpl)(args, dropout, task, scratch);
+}
+
+int64_t AttentionBackwardTasks(const AttentionBackwardArgs& args) { return args.B * args.H; }
+void AttentionBackwardTask(const AttentionBackwardArgs& args, const DropoutPlan& dropout, int64_t task,
+                           float* scratch) {
+  HWY_DYNAMIC_DISPATCH(AttentionBackwardImpl)(args, dropout, task, scratch);
+}
+
+}  // namespace eps::worker::cpu
+#endif  // HWY_ONCE

@@ -1,0 +1,200 @@
+#include "gpu_worker/device/cpu/cpu_kernels.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <cstring>
+
+#include "common/base/status_macros.h"
+#include "gpu_worker/device/cpu/attention.h"
+#include "gpu_worker/device/cpu/cpu_kernel_sizes.h"
+#include "gpu_worker/device/cpu/dropout_plan.h"
+#include "gpu_worker/device/cpu/elementwise.h"
+#include "gpu_worker/device/cpu/layer_norm.h"
+#include "gpu_worker/device/cpu/matmul.h"
+#include "gpu_worker/device/cpu/softmax.h"
+
+namespace eps::worker::cpu {
+namespace {
+
+// Tiles of kernels that pass once over memory: 64 KiB of fp32 and more, so that handing one out costs nothing beside it.
+constexpr int64_t kTileElems = 16384;  // with a transcendental function per element
+constexpr int64_t kLongTileElems = 65536;
+constexpr int64_t kTileRows = 32;
+constexpr int64_t kTileColumns = 64;   // 4 cache lines of a row
+
+// A row reduction's second half: partial sums (num_tiles, stride) onto out, which takes its columns [0, n) of them.
+void ReducePartials(ThreadPool& pool, const float* partial, int64_t num_tiles, int64_t stride, int64_t n, float* out) {
+  pool.ParallelFor((n + kTileColumns - 1) / kTileColumns, [&](int64_t tile, float*) {
+    AddPartials(partial, num_tiles, stride, tile * kTileColumns, std::min((tile + 1) * kTileColumns, n), out);
+  });
+}
+
+}  // namespace
+
+template <typename Fn>
+void CpuKernels::ForRanges(int64_t n, int64_t tile, const Fn& fn) {
+  pool_.ParallelFor((n + tile - 1) / tile, [&](int64_t index, float* scratch) {
+    fn(index * tile, std::min((index + 1) * tile, n), scratch);
+  });
+}
+
+void CpuKernels::MatMul(const MatMulArgs& args) {
+  compute_.Launch([this, args] {
+    const MatMulTiling tiling = TileMatMul(args.M, args.N, args.K);
+    const DropoutPlan dropout = PlanDropout(args.dropout);
+    pool_.ParallelFor(tiling.num_tiles(),
+                      [&](int64_t tile, float* scratch) { MatMulTile(args, dropout, tiling, tile, scratch); });
+  });
+}
+
+void CpuKernels::Embedding(const EmbeddingArgs& args) {
+  EPS_CHECK(args.C + 64 <= kTileScratchFloats);
+  compute_.Launch([this, args] {
+    const DropoutPlan dropout = PlanDropout(args.dropout);
+    ForRanges(args.B * args.T, kTileRows, [&](int64_t begin, int64_t end, float* scratch) {
+      EmbeddingRows(args, dropout, begin, end, scratch);
+    });
+  });
+}
+
+void CpuKernels::EmbeddingBackward(const EmbeddingBackwardArgs& args) {
+  compute_.Launch([this, args] {
+    const DropoutPlan dropout = PlanDropout(args.dropout);
+    float* dy = static_cast<float*>(args.dy);
+    if (dropout.on) {
+      ForRanges(args.B * args.T * args.C, kTileElems, [&](int64_t begin, int64_t end, float* scratch) {
+        DropoutElems(dropout, dy, dy, begin, end, scratch);
+      });
+    }
+    ForRanges(args.C, kTileColumns,
+              [&](int64_t begin, int64_t end, float*) { EmbeddingBackwardColumns(args, begin, end); });
+  });
+}
+
+void CpuKernels::LayerNorm(const LayerNormArgs& args) {
+  compute_.Launch([this, args] {
+    ForRanges(args.M, kTileRows, [&](int64_t begin, int64_t end, float*) { LayerNormRows(args, begin, end); });
+  });
+}
+
+void CpuKernels::LayerNormApply(const LayerNormApplyArgs& args) {
+  compute_.Launch([this, args] {
+    ForRanges(args.M, kTileRows, [&](int64_t begin, int64_t end, float*) { LayerNormApplyRows(args, begin, end); });
+  });
+}
+
+void CpuKernels::LayerNormBackward(const LayerNormBackwardArgs& args) {
+  compute_.Launch([this, args] {
+    const RowTiling tiling = ReductionTiling(args.M);
+    float* partials = static_cast<float*>(args.scratch);
+    const int64_t stride = 2 * args.C;
+    ForRanges(args.M, tiling.rows_per_tile, [&](int64_t begin, int64_t end, float*) {
+      LayerNormBackwardRows(args, begin, end, partials + begin / tiling.rows_per_tile * stride);
+    });
+    ReducePartials(pool_, partials, tiling.num_tiles, stride, args.C, args.dgamma);
+    ReducePartials(pool_, partials + args.C, tiling.num_tiles, stride, args.C, args.dbeta);
+  });
+}
+
+void CpuKernels::Attention(const AttentionArgs& args) {
+  EPS_CHECK(args.D <= kMaxHeadDim);
+  compute_.Launch([this, args] {
+    const DropoutPlan dropout = PlanDropout(args.dropout);
+    pool_.ParallelFor(AttentionForwardTasks(args), [&](int64_t task, float* scratch) {
+      AttentionForwardTask(args, dropout, task, scratch);
+    });
+  });
+}
+
+void CpuKernels::AttentionBackward(const AttentionBackwardArgs& args) {
+  EPS_CHECK(args.D <= kMaxHeadDim);
+  compute_.Launch([this, args] {
+    const DropoutPlan dropout = PlanDropout(args.dropout);
+    pool_.ParallelFor(AttentionBackwardTasks(args), [&](int64_t task, float* scratch) {
+      AttentionBackwardTask(args, dropout, task, scratch);
+    });
+  });
+}
+
+void CpuKernels::GeluBackward(const GeluBackwardArgs& args) {
+  compute_.Launch([this, args] {
+    ForRanges(args.n, kTileElems, [&](int64_t begin, int64_t end, float*) { GeluBackwardElems(args, begin, end); });
+  });
+}
+
+void CpuKernels::ApplyDropout(const DropoutArgs& args) {
+  compute_.Launch([this, args] {
+    const DropoutPlan dropout = PlanDropout(args.dropout);
+    ForRanges(args.n, kTileElems, [&](int64_t begin, int64_t end, float* scratch) {
+      DropoutElems(dropout, static_cast<const float*>(args.x), static_cast<float*>(args.y), begin, end, scratch);
+    });
+  });
+}
+
+void CpuKernels::ColumnSum(const ColumnSumArgs& args) {
+  compute_.Launch([this, args] {
+    const RowTiling tiling = ReductionTiling(args.M);
+    float* partials = static_cast<float*>(args.scratch);
+    ForRanges(args.M, tiling.rows_per_tile, [&](int64_t begin, int64_t end, float*) {
+      ColumnSumRows(args, begin, end, partials + begin / tiling.rows_per_tile * args.N);
+    });
+    ReducePartials(pool_, partials, tiling.num_tiles, args.N, args.N, args.out);
+  });
+}
+
+void CpuKernels::SoftmaxChunk(const SoftmaxChunkArgs& args) {
+  compute_.Launch([this, args] {
+    ForRanges(args.M, kTileRows, [&](int64_t begin, int64_t end, float*) { SoftmaxChunkRows(args, begin, end); });
+  });
+}
+
+void CpuKernels::SoftmaxChunkBackward(const SoftmaxChunkBackwardArgs& args) {
+  compute_.Launch([this, args] {
+    ForRanges(args.M, kTileRows,
+              [&](int64_t begin, int64_t end, float*) { SoftmaxChunkBackwardRows(args, begin, end); });
+  });
+}
+
+void CpuKernels::Loss(const LossArgs& args) {
+  compute_.Launch([args] { AddLoss(args); });
+}
+
+void CpuKernels::Widen(const WidenArgs& args) {
+  compute_.Launch([this, args] {
+    ForRanges(args.n, kLongTileElems, [&](int64_t begin, int64_t end, float*) { WidenElems(args, begin, end); });
+  });
+}
+
+void CpuKernels::FinishLeaf(const FinishLeafArgs& args) {
+  compute_.Launch([this, args] {
+    std::atomic<bool> finite{true};
+    ForRanges(args.n, kLongTileElems, [&](int64_t begin, int64_t end, float*) {
+      if (!FinishLeafElems(args, begin, end)) finite.store(false, std::memory_order_relaxed);
+    });
+    if (!finite.load(std::memory_order_relaxed)) *args.finite = 0;
+  });
+}
+
+void CpuKernels::AddGradient(const AddGradientArgs& args) {
+  compute_.Launch([this, args] {
+    ForRanges(args.n, kLongTileElems, [&](int64_t begin, int64_t end, float*) { AddGradientElems(args, begin, end); });
+  });
+}
+
+void CpuKernels::EmitGradient(const EmitGradientArgs& args) {
+  compute_.Launch([this, args] {
+    ForRanges(args.n, kLongTileElems,
+              [&](int64_t begin, int64_t end, float*) { EmitGradientElems(args, begin, end); });
+  });
+}
+
+void CpuKernels::FillZero(const FillZeroArgs& args) {
+  compute_.Launch([this, args] {
+    ForRanges(args.num_bytes, kLongTileElems * 4, [&](int64_t begin, int64_t end, float*) {
+      std::memset(static_cast<char*>(args.dst) + begin, 0, static_cast<size_t>(end - begin));
+    });
+  });
+}
+
+}  // namespace eps::worker::cpu

@@ -1,0 +1,138 @@
+#include "gpu_worker/device/cpu/cpu_stream.h"
+
+#include <chrono>
+#include <cstddef>
+#include <cstring>
+#include <functional>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "common/base/mutex.h"
+#include "common/base/status_macros.h"
+#include "gpu_worker/device/cpu/float_mode.h"
+#include "gpu_worker/device/device.h"
+
+namespace eps::worker::cpu {
+
+void CpuEvent::Reset() {
+  MutexLock lock(mu_);
+  recorded_ = false;
+  status_ = absl::OkStatus();
+}
+
+void CpuEvent::Record(const absl::Status& status) {
+  MutexLock lock(mu_);
+  EPS_CHECK(!recorded_);  // once between two Resets
+  recorded_ = true;
+  status_ = status;
+  recorded_cv_.NotifyAll();  // under the lock: a waiter may free the event as soon as it sees it
+}
+
+absl::Status CpuEvent::Wait(const std::atomic<bool>& closing) {
+  MutexLock lock(mu_);
+  while (!recorded_) {
+    if (closing.load(std::memory_order_relaxed)) return absl::CancelledError("the device is closing");
+    // Looks up now and then, so that closing a device needs no list of who waits for what.
+    recorded_cv_.WaitFor(mu_, std::chrono::milliseconds(50));
+  }
+  return status_;
+}
+
+CpuStream::CpuStream() : thread_([this] { Loop(); }) {}
+
+CpuStream::~CpuStream() {
+  Close();
+  thread_.join();
+}
+
+void CpuStream::Wait(Event& event, WaitCause cause) {
+  auto* cpu_event = static_cast<CpuEvent*>(&event);
+  Enqueue({.run = [this, cpu_event] { return cpu_event->Wait(closing_); }, .waits = true, .cause = cause});
+}
+
+void CpuStream::Record(Event& event) { Enqueue({.record = static_cast<CpuEvent*>(&event)}); }
+
+void CpuStream::CopyIn(void* device, absl::Span<const std::byte> host) {
+  Launch([device, host] { std::memcpy(device, host.data(), host.size()); });
+}
+
+void CpuStream::CopyOut(absl::Span<std::byte> host, const void* device) {
+  Launch([device, host] { std::memcpy(host.data(), device, host.size()); });
+}
+
+void CpuStream::HostCall(std::function<absl::Status()> call) { Enqueue({.run = std::move(call)}); }
+
+void CpuStream::Launch(std::function<void()> work) {
+  Enqueue({.run = [work = std::move(work)] {
+    work();
+    return absl::OkStatus();
+  }});
+}
+
+void CpuStream::Enqueue(Task task) {
+  MutexLock lock(mu_);
+  tasks_.push_back(std::move(task));
+  work_.NotifyOne();
+}
+
+absl::Status CpuStream::Synchronize() {
+  MutexLock lock(mu_);
+  while (running_ || !tasks_.empty()) idle_.Wait(mu_);
+  return status_;
+}
+
+void CpuStream::Recover() {
+  MutexLock lock(mu_);
+  while (running_ || !tasks_.empty()) idle_.Wait(mu_);
+  status_ = absl::OkStatus();
+}
+
+void CpuStream::Close() {
+  MutexLock lock(mu_);
+  closing_.store(true, std::memory_order_relaxed);
+  if (status_.ok()) status_ = absl::CancelledError("the device is closing");
+  work_.NotifyAll();
+}
+
+StreamStats CpuStream::TakeStats() {
+  MutexLock lock(mu_);
+  return std::exchange(stats_, StreamStats());
+}
+
+void CpuStream::Finish(const Task& task, const absl::Status& status, Clock::duration elapsed) {
+  MutexLock lock(mu_);
+  if (status_.ok()) status_ = status;
+  if (task.record != nullptr) task.record->Record(status_);
+  const double seconds = std::chrono::duration<double>(elapsed).count();
+  if (task.waits) {
+    stats_.wait_seconds[static_cast<size_t>(task.cause)] += seconds;
+  } else {
+    stats_.busy_seconds += seconds;
+  }
+}
+
+void CpuStream::Loop() {
+  FlushDenormals();
+  mu_.Lock();
+  for (;;) {
+    while (tasks_.empty() && !closing_.load(std::memory_order_relaxed)) work_.Wait(mu_);
+    if (tasks_.empty()) break;
+    {
+      const Task task = std::move(tasks_.front());
+      tasks_.pop_front();
+      running_ = true;
+      const bool skip = !status_.ok() || task.run == nullptr;
+      mu_.Unlock();
+      const Clock::time_point start = Clock::now();
+      const absl::Status status = skip ? absl::OkStatus() : task.run();
+      Finish(task, status, Clock::now() - start);
+    }  // what the task captured is gone before the stream counts as idle
+    mu_.Lock();
+    running_ = false;
+    if (tasks_.empty()) idle_.NotifyAll();
+  }
+  mu_.Unlock();
+}
+
+}  // namespace eps::worker::cpu

@@ -1,0 +1,82 @@
+#ifndef EPS_GPU_WORKER_DEVICE_CPU_CPU_STREAM_H_
+#define EPS_GPU_WORKER_DEVICE_CPU_CPU_STREAM_H_
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <deque>
+#include <functional>
+#include <thread>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "common/base/mutex.h"
+#include "gpu_worker/device/device.h"
+
+namespace eps::worker::cpu {
+
+class CpuEvent : public Event {
+ public:
+  void Reset() override;
+  // `status`: of the stream that records.
+  void Record(const absl::Status& status);
+  // Returns the recording stream's status, or CANCELLED once `closing`.
+  absl::Status Wait(const std::atomic<bool>& closing);
+
+ private:
+  Mutex mu_;
+  CondVar recorded_cv_;
+  bool recorded_ ABSL_GUARDED_BY(mu_) = false;
+  absl::Status status_ ABSL_GUARDED_BY(mu_);
+};
+
+// A thread with a queue.
+class CpuStream : public Stream {
+ public:
+  CpuStream();
+  // What was not begun is skipped.
+  ~CpuStream() override;
+
+  void Wait(Event& event, WaitCause cause) override;
+  void Record(Event& event) override;
+  void CopyIn(void* device, absl::Span<const std::byte> host) override;
+  void CopyOut(absl::Span<std::byte> host, const void* device) override;
+  void HostCall(std::function<absl::Status()> call) override;
+  absl::Status Synchronize() override;
+  StreamStats TakeStats() override;
+
+  // Runs `work` in stream order; skipped when the stream has failed.
+  void Launch(std::function<void()> work);
+  // Waits until nothing is queued, then clears the error.
+  void Recover();
+  // From now on queued work is skipped and waits return: the device goes away. Does not block.
+  void Close();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  struct Task {
+    std::function<absl::Status()> run;  // skipped when the stream has failed ...
+    CpuEvent* record = nullptr;         // ... but this is recorded in any case
+    bool waits = false;                 // the time counts as waiting, for `cause`
+    WaitCause cause = WaitCause::kNone;
+  };
+  void Enqueue(Task task);
+  void Loop();
+  void Finish(const Task& task, const absl::Status& status, Clock::duration elapsed) ABSL_LOCKS_EXCLUDED(mu_);
+
+  std::atomic<bool> closing_{false};  // atomic, because events look at it without mu_
+
+  Mutex mu_;
+  CondVar work_, idle_;
+  std::deque<Task> tasks_ ABSL_GUARDED_BY(mu_);
+  bool running_ ABSL_GUARDED_BY(mu_) = false;  // a task has been taken and is not finished
+  absl::Status status_ ABSL_GUARDED_BY(mu_);   // the first error
+  StreamStats stats_ ABSL_GUARDED_BY(mu_);
+
+  std::thread thread_;  // last: it uses all of the above
+};
+
+}  // namespace eps::worker::cpu
+
+#endif  // EPS_GPU_WORKER_DEVICE_CPU_CPU_STREAM_H_

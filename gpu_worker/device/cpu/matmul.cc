@@ -1,0 +1,85 @@
+#include "gpu_worker/device/cpu/matmul.h"
+
+#include <dnnl.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "gpu_worker/device/cpu/matmul_epilogue.h"
+
+// Of the OpenMP runtime that oneDNN is linked with; <omp.h> is the compiler's and not every compiler has it.
+extern "C" void omp_set_num_threads(int);
+
+namespace eps::worker::cpu {
+namespace {
+
+constexpr int64_t kMaxTileM = 256, kMinTileM = 64;
+constexpr int64_t kMaxTileN = 384, kMinTileN = 192;
+constexpr int64_t kKernelN = 48, kKernelM = 8;  // oneDNN's AVX-512 micro-kernel
+constexpr int64_t kMinTiles = 8;
+
+constexpr int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// Equal pieces of at most `max`, each a multiple of `step` but the last.
+int64_t Piece(int64_t total, int64_t max, int64_t step) {
+  const int64_t even = CeilDiv(total, CeilDiv(total, max));
+  return std::min(CeilDiv(even, step) * step, max);
+}
+
+std::string IsaName(dnnl_cpu_isa_t isa) {
+  switch (isa) {
+    case dnnl_cpu_isa_sse41: return "sse41";
+    case dnnl_cpu_isa_avx: return "avx";
+    case dnnl_cpu_isa_avx2: return "avx2";
+    case dnnl_cpu_isa_avx512_core: return "avx512_core";
+    case dnnl_cpu_isa_avx512_core_vnni: return "avx512_core_vnni";
+    case dnnl_cpu_isa_avx512_core_bf16: return "avx512_core_bf16";
+    default: return absl::StrCat("isa", static_cast<int>(isa));
+  }
+}
+
+}  // namespace
+
+MatMulTiling TileMatMul(int64_t M, int64_t N, int64_t) {
+  MatMulTiling tiling;
+  int64_t max_m = kMaxTileM, max_n = kMaxTileN;
+  const auto num_tiles = [&] { return CeilDiv(M, max_m) * CeilDiv(N, max_n); };
+  while (num_tiles() < kMinTiles && max_m > kMinTileM) max_m /= 2;
+  while (num_tiles() < kMinTiles && max_n > kMinTileN) max_n /= 2;
+  tiling.tile_m = Piece(M, max_m, kKernelM);
+  tiling.tile_n = Piece(N, max_n, kKernelN);
+  tiling.tiles_m = CeilDiv(M, tiling.tile_m);
+  tiling.tiles_n = CeilDiv(N, tiling.tile_n);
+  return tiling;
+}
+
+void MatMulTile(const MatMulArgs& args, const DropoutPlan& dropout, const MatMulTiling& tiling, int64_t tile,
+                float* scratch) {
+  const int64_t i = tile % tiling.tiles_m * tiling.tile_m;
+  const int64_t j = tile / tiling.tiles_m * tiling.tile_n;
+  const int64_t m = std::min(tiling.tile_m, args.M - i);
+  const int64_t n = std::min(tiling.tile_n, args.N - j);
+  const float* a = static_cast<const float*>(args.a) + (args.trans_a ? i : i * args.lda);
+  const float* b = static_cast<const float*>(args.b) + (args.trans_b ? j * args.ldb : j);
+  float* c = static_cast<float*>(args.c) + i * args.ldc + j;
+  // A residual in place is a sum onto c.
+  const bool in_place = args.epilogue == MatMulArgs::Epilogue::kResidual && args.residual == args.c;
+  // The setting belongs to the calling thread: oneDNN then computes here, with no threads of its own.
+  static thread_local const bool one_thread = (omp_set_num_threads(1), true);
+  const dnnl_status_t status =
+      dnnl_sgemm(args.trans_a ? 'T' : 'N', args.trans_b ? 'T' : 'N', m, n, args.K, 1.0f, a, args.lda, b, args.ldb,
+                 args.accumulate || in_place ? 1.0f : 0.0f, c, args.ldc);
+  EPS_CHECK(one_thread && status == dnnl_success);
+  MatMulEpilogue(args, dropout, {.row = i, .column = j, .num_rows = m, .num_columns = n}, scratch);
+}
+
+std::string MatMulLibrary() {
+  const dnnl_version_t* version = dnnl_version();
+  return absl::StrCat("onednn-", version->major, ".", version->minor, ".", version->patch, "-",
+                      IsaName(dnnl_get_effective_cpu_isa()));
+}
+
+}  // namespace eps::worker::cpu

@@ -1,0 +1,60 @@
+#ifndef EPS_GPU_WORKER_DEVICE_CPU_THREAD_POOL_H_
+#define EPS_GPU_WORKER_DEVICE_CPU_THREAD_POOL_H_
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
+#include "common/base/mutex.h"
+
+namespace eps::worker::cpu {
+
+// What a thread may scribble on while it computes a tile: enough for attention at D = 256, the largest user.
+inline constexpr int64_t kTileScratchFloats = 144 * 1024;  // 576 KiB; see attention.cc
+
+// A fixed set of threads that computes the tiles of one kernel at a time. Which thread gets which tile is left to
+// chance; as tiles do not depend on each other nor on the number of threads, the bits do not either.
+//
+// Not oneTBB's: nothing here nests or steals, the caller is one of the threads, and a late helper is not waited for, so
+// that a small kernel costs no wake-up. All threads flush denormals.
+//
+// Threads: ParallelFor from one thread at a time
+class ThreadPool {
+ public:
+  // `threads` >= 1, the caller of ParallelFor included.
+  explicit ThreadPool(int threads);
+  ~ThreadPool();
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
+
+  // `scratch`: kTileScratchFloats of the computing thread, 64-byte aligned, of any content.
+  using TileFn = absl::FunctionRef<void(int64_t tile, float* scratch)>;
+  // Runs tile(0) ... tile(num_tiles - 1), each once, and returns when all are done.
+  void ParallelFor(int64_t num_tiles, TileFn tile);
+
+  int threads() const { return threads_; }
+
+ private:
+  struct Job;
+  void HelperLoop(int index);
+  float* scratch(int index) { return scratch_.get() + index * kTileScratchFloats; }
+
+  // Fixed after construction.
+  const int threads_;
+  std::unique_ptr<float[], void (*)(float*)> scratch_;
+  std::vector<std::thread> helpers_;
+
+  Mutex mu_;
+  CondVar work_, done_;
+  Job* job_ ABSL_GUARDED_BY(mu_) = nullptr;
+  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+};
+
+}  // namespace eps::worker::cpu
+
+#endif  // EPS_GPU_WORKER_DEVICE_CPU_THREAD_POOL_H_

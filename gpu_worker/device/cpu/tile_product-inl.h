@@ -1,0 +1,160 @@
+// Products of small tiles, for attention; included once per target.
+
+#if defined(EPS_GPU_WORKER_DEVICE_CPU_TILE_PRODUCT_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef EPS_GPU_WORKER_DEVICE_CPU_TILE_PRODUCT_INL_H_
+#undef EPS_GPU_WORKER_DEVICE_CPU_TILE_PRODUCT_INL_H_
+#else
+#define EPS_GPU_WORKER_DEVICE_CPU_TILE_PRODUCT_INL_H_
+#endif
+
+#include <algorithm>
+#include <cstdint>
+
+#include "gpu_worker/device/cpu/vector_math-inl.h"
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace eps::worker::cpu {
+namespace HWY_NAMESPACE {
+
+// c (rows, columns) = a (rows, K) b (K, columns) [+ c [* column_scale]]. Each element is one chain of fused
+// multiply-adds over k in order, whatever the width of a vector or the block it is in: so blocks may be skipped or
+// cut differently on another target and the bits stay.
+struct TileProduct {
+  const float* a = nullptr;  // element (i, k) at a[i * a_row + k * a_k]: a transpose costs nothing
+  int64_t a_row = 0, a_k = 0;
+  const float* b = nullptr;  // rows of `columns` elements, ldb apart
+  int64_t ldb = 0;
+  float* c = nullptr;
+  int64_t ldc = 0;
+  bool add = false;                    // onto c
+  const float* column_scale = nullptr; // with add: c's columns are first multiplied by these
+};
+
+// 8 rows by 2 vectors: 16 sums in registers hide the latency of two fused multiply-add units with AVX-512, whose 32
+// registers hold them; with 16 registers (AVX2), 4 rows.
+inline constexpr int kBlockRows = kVecLanes == 16 ? 8 : 4;
+inline constexpr int kBlockVecs = 2;
+inline constexpr int64_t kBlockColumns = kBlockVecs * kVecLanes;
+
+template <int kRows, int kVecs>
+HWY_INLINE void ProductBlock(const TileProduct& p, int64_t row, int64_t column, int64_t columns, int64_t k_begin,
+                             int64_t k_end) {
+  const DF d;
+  const int64_t left = columns - column;        // of the last vector, some lanes may be behind the end
+  const bool whole = left >= kVecs * kVecLanes;
+  VF acc[kRows][kVecs];
+  float* c = p.c + row * p.ldc + column;
+  HWY_UNROLL(8)
+  for (int i = 0; i < kRows; ++i) {
+    HWY_UNROLL(2)
+    for (int v = 0; v < kVecs; ++v) {
+      const int64_t at = v * kVecLanes;
+      acc[i][v] = !p.add ? hn::Zero(d) : whole ? hn::LoadU(d, c + i * p.ldc + at)
+                                               : LoadTail(d, c + i * p.ldc + at, left - at);
+      if (p.column_scale != nullptr) acc[i][v] = hn::Mul(acc[i][v], hn::LoadU(d, p.column_scale + column + at));
+    }
+  }
+  const float* a = p.a + row * p.a_row + k_begin * p.a_k;
+  const float* b = p.b + k_begin * p.ldb + column;
+  for (int64_t k = k_begin; k < k_end; ++k, a += p.a_k, b += p.ldb) {
+    VF bv[kVecs];
+    HWY_UNROLL(2)
+    for (int v = 0; v < kVecs; ++v) {
+      bv[v] = whole ? hn::LoadU(d, b + v * kVecLanes) : LoadTail(d, b + v * kVecLanes, left - v * kVecLanes);
+    }
+    HWY_UNROLL(8)
+    for (int i = 0; i < kRows; ++i) {
+      const VF av = hn::Set(d, a[i * p.a_row]);
+      HWY_UNROLL(2)
+      for (int v = 0; v < kVecs; ++v) acc[i][v] = hn::MulAdd(av, bv[v], acc[i][v]);
+    }
+  }
+  HWY_UNROLL(8)
+  for (int i = 0; i < kRows; ++i) {
+    HWY_UNROLL(2)
+    for (int v = 0; v < kVecs; ++v) {
+      const int64_t at = v * kVecLanes;
+      if (whole) {
+        hn::StoreU(acc[i][v], d, c + i * p.ldc + at);
+      } else {
+        StoreTail(acc[i][v], d, c + i * p.ldc + at, left - at);
+      }
+    }
+  }
+}
+
+template <int kRows>
+HWY_INLINE void ProductRows(const TileProduct& p, int64_t row, int64_t column, int64_t columns, int64_t k_begin,
+                            int64_t k_end) {
+  if (columns - column > kVecLanes) {
+    ProductBlock<kRows, kBlockVecs>(p, row, column, columns, k_begin, k_end);
+  } else {
+    ProductBlock<kRows, 1>(p, row, column, columns, k_begin, k_end);
+  }
+}
+
+// Which part of the product a triangular operand leaves.
+//   kFull
+//   kSkipColumnsBelowRow: element (i, j) is not needed where j < i
+//   kStartAtRow:          a (i, k) is zero where k < i
+//   kEndAtRow:            a (i, k) is zero where k > i
+//   kEndAtColumn:         b (k, j) is zero where k > j
+enum class Triangle { kFull, kSkipColumnsBelowRow, kStartAtRow, kEndAtRow, kEndAtColumn };
+
+HWY_INLINE void MultiplyTile(const TileProduct& p, int64_t rows, int64_t columns, int64_t K, Triangle triangle) {
+  int64_t row = 0;
+  while (row < rows) {
+    const int64_t block = rows - row >= kBlockRows ? kBlockRows : 1;
+    int64_t column = 0;
+    if (triangle == Triangle::kSkipColumnsBelowRow) column = row / kBlockColumns * kBlockColumns;
+    const int64_t k_begin = triangle == Triangle::kStartAtRow ? std::min(row, K) : 0;
+    for (; column < columns; column += kBlockColumns) {
+      int64_t k_end = K;
+      if (triangle == Triangle::kEndAtRow) k_end = std::min(K, row + block);
+      if (triangle == Triangle::kEndAtColumn) k_end = std::min(K, column + kBlockColumns);
+      if (block == kBlockRows) {
+        ProductRows<kBlockRows>(p, row, column, columns, k_begin, k_end);
+      } else {
+        ProductRows<1>(p, row, column, columns, k_begin, k_end);
+      }
+    }
+    row += block;
+  }
+}
+
+// dst (columns, rows) = src (rows, columns) transposed: moves only.
+HWY_INLINE void TransposeTile(const float* src, int64_t src_row, int64_t rows, int64_t columns, float* dst,
+                              int64_t dst_row) {
+  const hn::FixedTag<float, 4> d;
+  const hn::Repartition<double, decltype(d)> d64;
+  const int64_t rows4 = rows / 4 * 4, columns4 = columns / 4 * 4;
+  for (int64_t i = 0; i < rows4; i += 4) {
+    for (int64_t j = 0; j < columns4; j += 4) {
+      const float* s = src + i * src_row + j;
+      const auto r0 = hn::LoadU(d, s), r1 = hn::LoadU(d, s + src_row);
+      const auto r2 = hn::LoadU(d, s + 2 * src_row), r3 = hn::LoadU(d, s + 3 * src_row);
+      const auto l01 = hn::BitCast(d64, hn::InterleaveLower(d, r0, r1));
+      const auto l23 = hn::BitCast(d64, hn::InterleaveLower(d, r2, r3));
+      const auto u01 = hn::BitCast(d64, hn::InterleaveUpper(d, r0, r1));
+      const auto u23 = hn::BitCast(d64, hn::InterleaveUpper(d, r2, r3));
+      float* t = dst + j * dst_row + i;
+      hn::StoreU(hn::BitCast(d, hn::InterleaveLower(d64, l01, l23)), d, t);
+      hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(d64, l01, l23)), d, t + dst_row);
+      hn::StoreU(hn::BitCast(d, hn::InterleaveLower(d64, u01, u23)), d, t + 2 * dst_row);
+      hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(d64, u01, u23)), d, t + 3 * dst_row);
+    }
+    for (int64_t j = columns4; j < columns; ++j) {
+      for (int64_t k = i; k < i + 4; ++k) dst[j * dst_row + k] = src[k * src_row + j];
+    }
+  }
+  for (int64_t i = rows4; i < rows; ++i) {
+    for (int64_t j = 0; j < columns; ++j) dst[j * dst_row + i] = src[i * src_row + j];
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace eps::worker::cpu
+HWY_AFTER_NAMESPACE();
+
+#endif  // EPS_GPU_WORKER_DEVICE_CPU_TILE_PRODUCT_INL_H_

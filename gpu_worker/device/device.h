@@ -1,0 +1,112 @@
+#ifndef EPS_GPU_WORKER_DEVICE_DEVICE_H_
+#define EPS_GPU_WORKER_DEVICE_DEVICE_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "common/tensor/dtype.h"
+#include "gpu_worker/device/kernels.h"
+
+namespace eps::worker {
+
+// A place in the arena. The planner chose it; nobody else does.
+struct ArenaSpan {
+  int64_t offset_bytes = 0;
+  int64_t num_bytes = 0;
+
+  int64_t end_bytes() const { return offset_bytes + num_bytes; }
+  friend bool operator==(const ArenaSpan&, const ArenaSpan&) = default;
+};
+inline constexpr int64_t kArenaAlignBytes = 256;  // every span starts at a multiple
+
+enum class StreamId { kCompute, kIn, kOut };
+inline constexpr int kNumStreams = 3;
+
+// Why a stream waits for an event; the key of WaitStats.
+enum class WaitCause { kNone, kPull, kStash, kPush, kVersion };
+inline constexpr int kNumWaitCauses = 5;
+absl::string_view WaitCauseName(WaitCause cause);  // "pull", "stash", ...
+
+struct StreamStats {
+  double busy_seconds = 0;                              // executing what was enqueued
+  std::array<double, kNumWaitCauses> wait_seconds = {};  // blocked in Wait, by cause
+};
+
+// A point in a stream's work that another stream, or the host, can wait for. Made by Device::NewEvent,
+// recorded once between two Resets. Threads: safe.
+class Event {
+ public:
+  virtual ~Event() = default;
+  // Makes it unrecorded again. No stream may be waiting for it.
+  virtual void Reset() = 0;
+};
+
+// A queue of work that runs in order, beside the other streams. Enqueueing never blocks.
+//
+// Errors:  the first failure (of a host call, or an aborted wait) makes the stream fail: what is queued
+//          behind it is skipped, but events are still recorded, so that nothing waits for ever; every
+//          later Synchronize returns that first error, until Device::Recover.
+// Threads: enqueue from one thread at a time
+class Stream {
+ public:
+  virtual ~Stream() = default;
+  // Work enqueued after this starts once `event` is recorded. The time it blocks is counted under `cause`.
+  // A failed stream's error travels with its events: waiting for one fails this stream as well.
+  virtual void Wait(Event& event, WaitCause cause) = 0;
+  virtual void Record(Event& event) = 0;
+  // Copies; `host` stays valid until an event recorded behind the copy is reached. Sizes are equal.
+  virtual void CopyIn(void* device, absl::Span<const std::byte> host) = 0;
+  virtual void CopyOut(absl::Span<std::byte> host, const void* device) = 0;
+  // Runs `call` on the host in stream order. It may block, e.g. for a pull. Not for kernels.
+  virtual void HostCall(std::function<absl::Status()> call) = 0;
+  // Blocks the caller until all that was enqueued is done; returns the stream's first error.
+  virtual absl::Status Synchronize() = 0;
+  // Since the last call, which resets them.
+  virtual StreamStats TakeStats() = 0;
+};
+
+struct DeviceProperties {
+  std::string name;               // "cpu", "cuda:0"
+  // What results depend on to the bit, and nothing more: "cpu avx512 openblas-0.3.21 SkylakeX".
+  std::string model;
+  Dtype compute_dtype = Dtype::kF32;  // of weights and activations in kernels
+  bool host_addressable = false;      // arena memory may be read and written by host code (the cpu device)
+  int threads = 1;
+};
+
+// One device: an arena, three streams, events and a table of kernels. Everything above this interface is
+// the same for every device. No allocation of device memory happens after Create.
+//
+// Conformance: gpu_worker/device/device_conformance.h runs over every implementation, against fp64.
+class Device {
+ public:
+  virtual ~Device() = default;
+  virtual const DeviceProperties& properties() const = 0;
+
+  virtual int64_t arena_bytes() const = 0;
+  // The address of a span; raises the high-water mark to its end.
+  // Errors: OUT_OF_RANGE beyond the arena · INVALID_ARGUMENT not aligned to kArenaAlignBytes
+  virtual absl::StatusOr<void*> Address(ArenaSpan span) = 0;
+  virtual int64_t arena_high_water_bytes() const = 0;
+  // Memory that libraries hold on the device outside the arena (packing buffers, contexts).
+  virtual int64_t outside_bytes() const = 0;
+
+  virtual Stream& stream(StreamId id) = 0;
+  virtual std::unique_ptr<Event> NewEvent() = 0;
+  // Kernels run on the compute stream.
+  virtual Kernels& kernels() = 0;
+  // After an error: waits until the streams are idle and clears their errors.
+  virtual void Recover() = 0;
+};
+
+}  // namespace eps::worker
+
+#endif  // EPS_GPU_WORKER_DEVICE_DEVICE_H_

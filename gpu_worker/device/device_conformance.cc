@@ -1,0 +1,262 @@
+// Streams, events, copies and the arena. The kernels are in kernel_conformance.cc.
+
+#include "gpu_worker/device/device_conformance.h"
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "common/testing/status_matchers.h"
+#include "gpu_worker/device/device.h"
+#include "gtest/gtest.h"
+
+namespace eps::worker {
+namespace {
+
+constexpr int64_t kArenaBytes = int64_t{64} << 20;
+
+}  // namespace
+
+void DeviceConformanceTest::SetUp() {
+  ASSERT_OK_AND_ASSIGN(device_, GetParam().make(kArenaBytes));
+}
+void DeviceConformanceTest::TearDown() { device_.reset(); }
+
+TEST_P(DeviceConformanceTest, PropertiesAreStated) {
+  EXPECT_FALSE(device().properties().name.empty());
+  EXPECT_FALSE(device().properties().model.empty());
+  EXPECT_GE(device().properties().threads, 1);
+  EXPECT_EQ(device().properties().compute_dtype, GetParam().sizes.compute_dtype);
+  EXPECT_EQ(device().arena_bytes(), kArenaBytes);
+  EXPECT_GE(device().outside_bytes(), 0);
+}
+
+TEST_P(DeviceConformanceTest, WaitCausesHaveNames) {
+  EXPECT_EQ(WaitCauseName(WaitCause::kPull), "pull");
+  EXPECT_EQ(WaitCauseName(WaitCause::kStash), "stash");
+  EXPECT_EQ(WaitCauseName(WaitCause::kPush), "push");
+  EXPECT_EQ(WaitCauseName(WaitCause::kVersion), "version");
+}
+
+TEST_P(DeviceConformanceTest, AddressesAreDistinctAndAligned) {
+  ASSERT_OK_AND_ASSIGN(void* first, device().Address({0, 512}));
+  ASSERT_OK_AND_ASSIGN(void* second, device().Address({512, 256}));
+  EXPECT_EQ(static_cast<char*>(second) - static_cast<char*>(first), 512);
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(first) % kArenaAlignBytes, 0u);
+}
+
+TEST_P(DeviceConformanceTest, AddressRefusesWhatIsNotAlignedOrBeyondTheArena) {
+  EXPECT_THAT(device().Address({128, 4}), StatusIs(absl::StatusCode::kInvalidArgument, "128"));
+  EXPECT_THAT(device().Address({kArenaBytes, 1}), StatusIs(absl::StatusCode::kOutOfRange));
+  EXPECT_THAT(device().Address({0, kArenaBytes + 1}), StatusIs(absl::StatusCode::kOutOfRange));
+  EXPECT_THAT(device().Address({-256, 16}), StatusIs(absl::StatusCode::kOutOfRange));
+  EXPECT_THAT(device().Address({0, -1}), StatusIs(absl::StatusCode::kOutOfRange));
+  EXPECT_THAT(device().Address({256, INT64_MAX}), StatusIs(absl::StatusCode::kOutOfRange));
+  EXPECT_OK(device().Address({kArenaBytes - 256, 256}));
+  EXPECT_OK(device().Address({kArenaBytes, 0}));
+}
+
+TEST_P(DeviceConformanceTest, HighWaterMarkIsTheLargestEndAskedFor) {
+  EXPECT_EQ(device().arena_high_water_bytes(), 0);
+  ASSERT_OK(device().Address({1024, 100}));
+  EXPECT_EQ(device().arena_high_water_bytes(), 1124);
+  ASSERT_OK(device().Address({0, 256}));
+  EXPECT_EQ(device().arena_high_water_bytes(), 1124);
+  EXPECT_FALSE(device().Address({0, kArenaBytes + 1}).ok());
+  EXPECT_EQ(device().arena_high_water_bytes(), 1124) << "a refused span must not count";
+  ASSERT_OK(device().Address({4096, 256}));
+  EXPECT_EQ(device().arena_high_water_bytes(), 4352);
+}
+
+TEST_P(DeviceConformanceTest, CopiesArriveWhole) {
+  for (const int64_t num_bytes : {1, 3, 4096, 1000003}) {
+    for (const StreamId id : {StreamId::kCompute, StreamId::kIn, StreamId::kOut}) {
+      ASSERT_OK_AND_ASSIGN(void* at, device().Address({0, num_bytes}));
+      std::vector<std::byte> sent(num_bytes), received(num_bytes);
+      for (int64_t i = 0; i < num_bytes; ++i) sent[i] = static_cast<std::byte>(i * 31 + num_bytes);
+      device().stream(id).CopyIn(at, sent);
+      device().stream(id).CopyOut(absl::MakeSpan(received), at);
+      ASSERT_OK(device().stream(id).Synchronize());
+      EXPECT_TRUE(sent == received) << num_bytes;
+    }
+  }
+}
+
+TEST_P(DeviceConformanceTest, AStreamRunsInOrder) {
+  std::vector<int> order;
+  for (int i = 0; i < 100; ++i) {
+    device().stream(StreamId::kIn).HostCall([&order, i] {
+      order.push_back(i);
+      return absl::OkStatus();
+    });
+  }
+  ASSERT_OK(device().stream(StreamId::kIn).Synchronize());
+  ASSERT_EQ(order.size(), 100u);
+  for (int i = 0; i < 100; ++i) EXPECT_EQ(order[i], i);
+}
+
+TEST_P(DeviceConformanceTest, EnqueueingDoesNotBlock) {
+  std::atomic<bool> go{false};
+  const std::unique_ptr<Event> event = device().NewEvent();
+  device().stream(StreamId::kIn).HostCall([&go] {
+    while (!go.load()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    return absl::OkStatus();
+  });
+  device().stream(StreamId::kIn).Record(*event);
+  device().stream(StreamId::kCompute).Wait(*event, WaitCause::kPull);
+  bool computed = false;
+  device().stream(StreamId::kCompute).HostCall([&] {
+    computed = go.load();
+    return absl::OkStatus();
+  });
+  // Another stream goes on meanwhile.
+  ASSERT_OK(device().stream(StreamId::kOut).Synchronize());
+  go = true;
+  ASSERT_OK(device().stream(StreamId::kCompute).Synchronize());
+  EXPECT_TRUE(computed) << "compute ran before the event that it waits for";
+}
+
+TEST_P(DeviceConformanceTest, AnEventCanBeUsedAgainAfterReset) {
+  const std::unique_ptr<Event> event = device().NewEvent();
+  int value = 0;
+  for (int round = 1; round <= 3; ++round) {
+    device().stream(StreamId::kCompute).Wait(*event, WaitCause::kStash);
+    int seen = 0;
+    device().stream(StreamId::kCompute).HostCall([&] {
+      seen = value;
+      return absl::OkStatus();
+    });
+    device().stream(StreamId::kOut).HostCall([&value, round] {
+      value = round;
+      return absl::OkStatus();
+    });
+    device().stream(StreamId::kOut).Record(*event);
+    ASSERT_OK(device().stream(StreamId::kCompute).Synchronize());
+    EXPECT_EQ(seen, round);
+    ASSERT_OK(device().stream(StreamId::kOut).Synchronize());
+    event->Reset();
+  }
+}
+
+TEST_P(DeviceConformanceTest, TheFirstErrorStaysAndWhatFollowsIsSkipped) {
+  Stream& in = device().stream(StreamId::kIn);
+  bool ran = false;
+  in.HostCall([] { return absl::DataLossError("first"); });
+  in.HostCall([&ran] {
+    ran = true;
+    return absl::InternalError("second");
+  });
+  EXPECT_THAT(in.Synchronize(), StatusIs(absl::StatusCode::kDataLoss, "first"));
+  in.HostCall([&ran] {
+    ran = true;
+    return absl::OkStatus();
+  });
+  EXPECT_THAT(in.Synchronize(), StatusIs(absl::StatusCode::kDataLoss, "first"));
+  EXPECT_FALSE(ran);
+  EXPECT_OK(device().stream(StreamId::kCompute).Synchronize());
+  EXPECT_OK(device().stream(StreamId::kOut).Synchronize());
+}
+
+TEST_P(DeviceConformanceTest, AFailedStreamSkipsCopiesAndKernels) {
+  ASSERT_OK_AND_ASSIGN(void* at, device().Address({0, 256}));
+  std::vector<std::byte> ones(256, std::byte{1}), twos(256, std::byte{2}), received(256);
+  Stream& compute = device().stream(StreamId::kCompute);
+  compute.CopyIn(at, ones);
+  compute.HostCall([] { return absl::AbortedError("stop"); });
+  compute.CopyIn(at, twos);
+  device().kernels().FillZero({.num_bytes = 256, .dst = at});
+  EXPECT_FALSE(compute.Synchronize().ok());
+  device().Recover();
+  compute.CopyOut(absl::MakeSpan(received), at);
+  ASSERT_OK(compute.Synchronize());
+  EXPECT_TRUE(received == ones);
+}
+
+TEST_P(DeviceConformanceTest, AnErrorTravelsWithEventsAndNothingWaitsForEver) {
+  const std::unique_ptr<Event> pulled = device().NewEvent(), computed = device().NewEvent();
+  device().stream(StreamId::kIn).HostCall([] { return absl::UnavailableError("the daemon is gone"); });
+  device().stream(StreamId::kIn).Record(*pulled);
+  device().stream(StreamId::kCompute).Wait(*pulled, WaitCause::kPull);
+  bool ran = false;
+  device().stream(StreamId::kCompute).HostCall([&ran] {
+    ran = true;
+    return absl::OkStatus();
+  });
+  device().stream(StreamId::kCompute).Record(*computed);
+  device().stream(StreamId::kOut).Wait(*computed, WaitCause::kNone);
+  for (const StreamId id : {StreamId::kOut, StreamId::kCompute, StreamId::kIn}) {
+    EXPECT_THAT(device().stream(id).Synchronize(), StatusIs(absl::StatusCode::kUnavailable, "the daemon is gone"));
+  }
+  EXPECT_FALSE(ran);
+}
+
+TEST_P(DeviceConformanceTest, RecoverMakesItUsableAgain) {
+  const std::unique_ptr<Event> event = device().NewEvent();
+  device().stream(StreamId::kIn).HostCall([] { return absl::AbortedError("new assignment"); });
+  device().stream(StreamId::kIn).Record(*event);
+  device().stream(StreamId::kCompute).Wait(*event, WaitCause::kPull);
+  device().Recover();
+  for (const StreamId id : {StreamId::kCompute, StreamId::kIn, StreamId::kOut}) {
+    EXPECT_OK(device().stream(id).Synchronize());
+  }
+  event->Reset();
+  bool ran = false;
+  device().stream(StreamId::kIn).Record(*event);
+  device().stream(StreamId::kCompute).Wait(*event, WaitCause::kPull);
+  device().stream(StreamId::kCompute).HostCall([&ran] {
+    ran = true;
+    return absl::OkStatus();
+  });
+  ASSERT_OK(device().stream(StreamId::kCompute).Synchronize());
+  EXPECT_TRUE(ran);
+}
+
+TEST_P(DeviceConformanceTest, WaitsAreCountedByCauseAndTakenOnce) {
+  constexpr auto kPause = std::chrono::milliseconds(40);
+  const std::unique_ptr<Event> pull = device().NewEvent(), push = device().NewEvent();
+  Stream& in = device().stream(StreamId::kIn);
+  Stream& compute = device().stream(StreamId::kCompute);
+  const auto pause = [kPause] {
+    std::this_thread::sleep_for(kPause);
+    return absl::OkStatus();
+  };
+  compute.Wait(*pull, WaitCause::kPull);
+  compute.Wait(*push, WaitCause::kPush);
+  in.HostCall(pause);
+  in.Record(*pull);
+  in.HostCall(pause);
+  in.Record(*push);
+  ASSERT_OK(compute.Synchronize());
+  ASSERT_OK(in.Synchronize());
+  const StreamStats waited = compute.TakeStats();
+  const double least = std::chrono::duration<double>(kPause).count() * 0.5;
+  EXPECT_GE(waited.wait_seconds[static_cast<size_t>(WaitCause::kPull)], least);
+  EXPECT_GE(waited.wait_seconds[static_cast<size_t>(WaitCause::kPush)], least);
+  EXPECT_EQ(waited.wait_seconds[static_cast<size_t>(WaitCause::kStash)], 0);
+  EXPECT_EQ(waited.wait_seconds[static_cast<size_t>(WaitCause::kVersion)], 0);
+  EXPECT_GE(in.TakeStats().busy_seconds, 2 * least);
+  const StreamStats again = compute.TakeStats();
+  EXPECT_EQ(again.busy_seconds, 0);
+  for (const double seconds : again.wait_seconds) EXPECT_EQ(seconds, 0);
+}
+
+TEST_P(DeviceConformanceTest, ADeviceWithWorkLeftCanBeDestroyed) {
+  ASSERT_OK_AND_ASSIGN(std::unique_ptr<Device> other, GetParam().make(4096));
+  const std::unique_ptr<Event> never = other->NewEvent();
+  other->stream(StreamId::kCompute).Wait(*never, WaitCause::kPull);
+  bool ran = false;
+  other->stream(StreamId::kCompute).HostCall([&ran] {
+    ran = true;
+    return absl::OkStatus();
+  });
+  other.reset();
+  EXPECT_FALSE(ran);
+}
+
+}  // namespace eps::worker

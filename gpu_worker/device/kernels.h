@@ -1,0 +1,251 @@
+#ifndef EPS_GPU_WORKER_DEVICE_KERNELS_H_
+#define EPS_GPU_WORKER_DEVICE_KERNELS_H_
+
+#include <cstdint>
+
+#include "common/numeric/philox.h"
+#include "common/tensor/dtype.h"
+
+namespace eps::worker {
+
+// The kernel table. Letters (docs/notation.md): B samples of a micro-batch, T tokens of a sample, M = B * T
+// rows, C d_model, H heads, D = C / H, V vocabulary. All arrays are row-major and dense unless a leading
+// dimension is given, start 64-byte aligned (MatMul operands: 4), and do not overlap unless said so.
+//
+// "act" arrays hold activations and expanded weights in the device's compute dtype (fp32 on cpu);
+// gradients of parameters, statistics and losses are always fp32.
+//
+// Every call enqueues on the compute stream and returns at once; a kernel cannot fail, given valid
+// arguments. Bits: for equal arguments every kernel gives equal bits, for any number of threads: work is
+// cut into tiles whose shape depends on the problem alone, and each is computed by one thread.
+
+// out = in / (1 - rate) where kept, else 0. Element i is kept by the (i mod 4)-th 32 bits of
+// Philox(key.philox(), counter {i / 4 low, i / 4 high, 0, 0}), counted from first_element: it is kept when the
+// bits, as an unsigned number, are >= rate * 2^32. Nothing depends on the shape of a tile or batch.
+struct Dropout {
+  double rate = 0;             // [0, 1); 0 turns it off
+  RandomKey key;
+  int64_t first_element = 0;   // index within the vnode of the array's element 0; a multiple of 4
+};
+
+// c (M, N) = op(a) (M, K) * op(b) (K, N)  [+ c if accumulate] [+ bias]; then the epilogue.
+// Leading dimensions are in elements; op(x) is x or its transpose, given by trans_*.
+struct MatMulArgs {
+  int64_t M = 0, N = 0, K = 0;
+  const void* a = nullptr;  int64_t lda = 0;  bool trans_a = false;  // act; (M, K), or (K, M) if trans_a
+  const void* b = nullptr;  int64_t ldb = 0;  bool trans_b = false;  // act; (K, N), or (N, K) if trans_b
+  void* c = nullptr;        int64_t ldc = 0;                         // act, or fp32 if c_is_gradient
+  bool c_is_gradient = false;
+  bool accumulate = false;
+  const void* bias = nullptr;      // act (N) or null; not with accumulate
+  // kNone; kGelu: c receives the product plus bias (what backward needs) and gelu_out (act, (M, N), leading
+  // dimension ldc) its GELU; kResidual: c = residual + dropout(product + bias), residual (act, (M, N), ldc)
+  // may be c itself only when dropout.rate is 0.
+  enum class Epilogue { kNone, kGelu, kResidual } epilogue = Epilogue::kNone;
+  void* gelu_out = nullptr;
+  const void* residual = nullptr;
+  Dropout dropout;
+};
+
+struct EmbeddingArgs {
+  int64_t B = 0, T = 0, C = 0, V = 0;
+  const int32_t* tokens = nullptr;  // (B, T), each in [0, V)
+  const void* wte = nullptr;        // (V, C) in wire_dtype: gathered from the wire form, not expanded
+  const void* wpe = nullptr;        // (>= T, C) in wire_dtype
+  Dtype wire_dtype = Dtype::kF32;
+  void* y = nullptr;                // act (M, C)
+  Dropout dropout;
+};
+struct EmbeddingBackwardArgs {
+  int64_t B = 0, T = 0, C = 0, V = 0;
+  const int32_t* tokens = nullptr;  // (B, T)
+  void* dy = nullptr;               // act (M, C); overwritten by its dropout backward
+  float* dwte = nullptr;            // (V, C), added to: for each row in the order of its positions
+  float* dwpe = nullptr;            // (>= T, C), added to: samples in order
+  Dropout dropout;
+};
+
+struct LayerNormArgs {
+  int64_t M = 0, C = 0;
+  double eps = 1e-5;
+  const void* x = nullptr;      // act (M, C)
+  const void* gamma = nullptr;  // act (C)
+  const void* beta = nullptr;   // act (C)
+  void* y = nullptr;            // act (M, C)
+  float* mean = nullptr;        // (M) out
+  float* rstd = nullptr;        // (M) out
+};
+// y again from x, mean and rstd: the same bits as LayerNorm gave.
+struct LayerNormApplyArgs {
+  int64_t M = 0, C = 0;
+  const void* x = nullptr; const void* gamma = nullptr; const void* beta = nullptr;
+  const float* mean = nullptr; const float* rstd = nullptr;
+  void* y = nullptr;
+};
+struct LayerNormBackwardArgs {
+  int64_t M = 0, C = 0;
+  const void* dy = nullptr;     // act (M, C)
+  const void* x = nullptr;      // act (M, C)
+  const void* gamma = nullptr;  // act (C)
+  const float* mean = nullptr;  // (M)
+  const float* rstd = nullptr;  // (M)
+  const void* dresidual = nullptr;  // act (M, C) or null: added to dx
+  void* dx = nullptr;           // act (M, C); may be dresidual or dy
+  float* dgamma = nullptr;      // (C), added to
+  float* dbeta = nullptr;       // (C), added to
+  void* scratch = nullptr;      // LayerNormBackwardScratchBytes(M, C)
+};
+
+// Causal self-attention in tiles with a running softmax; the (T, T) matrix never exists.
+// Source: Dao et al., FlashAttention, arXiv:2205.14135, algorithms 1 and 4.
+struct AttentionArgs {
+  int64_t B = 0, T = 0, H = 0, D = 0;
+  const void* qkv = nullptr;    // act (B, T, 3, H, D)
+  void* o = nullptr;            // act (B, T, H, D)
+  float* lse = nullptr;         // (B, H, T) out: log of the softmax's sum, max included
+  double scale = 1;             // of q k^T, usually 1 / sqrt(D)
+  Dropout dropout;              // of the probabilities; element ((b * H + h) * T + row) * T + column
+  void* scratch = nullptr;      // AttentionScratchBytes
+};
+struct AttentionBackwardArgs {
+  int64_t B = 0, T = 0, H = 0, D = 0;
+  const void* qkv = nullptr;
+  const void* o = nullptr;
+  const float* lse = nullptr;
+  const void* d_o = nullptr;    // act (B, T, H, D)
+  void* dqkv = nullptr;         // act (B, T, 3, H, D) out
+  double scale = 1;
+  Dropout dropout;
+  void* scratch = nullptr;      // AttentionBackwardScratchBytes
+};
+
+// GELU as GPT-2 has it: 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))).
+struct GeluBackwardArgs {
+  int64_t n = 0;
+  const void* x = nullptr;      // act (n): before the GELU
+  void* dy = nullptr;           // act (n): in, the gradient of gelu(x); out, that of x
+  void* gelu_out = nullptr;     // act (n) out: gelu(x) again, the bits that MatMul's kGelu gave; or null
+};
+
+// y = dropout(x), and its own backward. y may be x.
+struct DropoutArgs {
+  int64_t n = 0;
+  const void* x = nullptr;
+  void* y = nullptr;
+  Dropout dropout;
+};
+
+// out (N) += sum over rows of x (M, N), in a fixed order.
+struct ColumnSumArgs {
+  int64_t M = 0, N = 0;
+  const void* x = nullptr;
+  float* out = nullptr;
+  void* scratch = nullptr;      // ColumnSumScratchBytes(M, N)
+};
+
+// The fused cross-entropy, one chunk of the vocabulary at a time: logits (M, chunk) exist, never (M, V).
+// First pass, every chunk in order: row_max and row_sum are the running softmax over the chunks seen.
+struct SoftmaxChunkArgs {
+  int64_t M = 0, chunk = 0, first = 0;  // columns [first, first + chunk) of the vocabulary
+  const void* logits = nullptr;         // act (M, chunk)
+  const int32_t* labels = nullptr;      // (M); a label outside [0, V) is not counted (-100 by convention)
+  float* row_max = nullptr;             // (M) in and out; set by this call when first == 0
+  float* row_sum = nullptr;             // (M) in and out
+  float* target = nullptr;              // (M) out: the label's logit, when it lies in this chunk
+};
+// Second pass: logits -> their gradient, in place: (softmax - onehot) * scale, 0 for uncounted rows.
+struct SoftmaxChunkBackwardArgs {
+  int64_t M = 0, chunk = 0, first = 0, V = 0;
+  void* logits = nullptr;               // act (M, chunk) in; gradient out
+  const int32_t* labels = nullptr;
+  const float* row_max = nullptr;
+  const float* row_sum = nullptr;
+  double scale = 1;                     // 1 / counted tokens of the whole step
+};
+// What one vnode adds to the step's loss; micro-batches in order, rows by the rule of docs/notation.md.
+struct LossRecord {
+  double loss_sum = 0;                  // nats, over counted rows
+  int64_t counted = 0;
+  int64_t finite = 1;                   // 0 if a row's loss was not finite
+};
+struct LossArgs {
+  int64_t M = 0, V = 0;
+  const int32_t* labels = nullptr;
+  const float* row_max = nullptr;
+  const float* row_sum = nullptr;
+  const float* target = nullptr;
+  LossRecord* record = nullptr;         // added to; fp64, 16 logical lanes, then lanes in order
+};
+
+// Wire form -> compute dtype (weights), n elements. src may be fp32 or bf16.
+struct WidenArgs {
+  int64_t n = 0;
+  const void* src = nullptr;
+  Dtype src_dtype = Dtype::kBf16;
+  void* dst = nullptr;                  // act (n)
+};
+// The end of a vnode's gradient of a layer. round_bf16: src is rounded to bf16 values in place (a leaf is
+// rounded once). *finite becomes 0 if an element is not finite (looked at before rounding), else stays.
+struct FinishLeafArgs {
+  int64_t n = 0;
+  float* src = nullptr;
+  bool round_bf16 = false;
+  int32_t* finite = nullptr;
+};
+// dst (n) += src (n): left += right, in the reduction tree.
+struct AddGradientArgs {
+  int64_t n = 0;
+  float* dst = nullptr;
+  const float* src = nullptr;
+};
+// fp32 gradient -> what is pushed: fp32, or bf16 (exact after FinishLeaf rounded it).
+struct EmitGradientArgs {
+  int64_t n = 0;
+  const float* src = nullptr;
+  Dtype dst_dtype = Dtype::kF32;
+  void* dst = nullptr;
+};
+struct FillZeroArgs {
+  int64_t num_bytes = 0;
+  void* dst = nullptr;
+};
+
+class Kernels {
+ public:
+  virtual ~Kernels() = default;
+  virtual void MatMul(const MatMulArgs&) = 0;
+  virtual void Embedding(const EmbeddingArgs&) = 0;
+  virtual void EmbeddingBackward(const EmbeddingBackwardArgs&) = 0;
+  virtual void LayerNorm(const LayerNormArgs&) = 0;
+  virtual void LayerNormApply(const LayerNormApplyArgs&) = 0;
+  virtual void LayerNormBackward(const LayerNormBackwardArgs&) = 0;
+  virtual void Attention(const AttentionArgs&) = 0;
+  virtual void AttentionBackward(const AttentionBackwardArgs&) = 0;
+  virtual void GeluBackward(const GeluBackwardArgs&) = 0;
+  virtual void ApplyDropout(const DropoutArgs&) = 0;
+  virtual void ColumnSum(const ColumnSumArgs&) = 0;
+  virtual void SoftmaxChunk(const SoftmaxChunkArgs&) = 0;
+  virtual void SoftmaxChunkBackward(const SoftmaxChunkBackwardArgs&) = 0;
+  virtual void Loss(const LossArgs&) = 0;
+  virtual void Widen(const WidenArgs&) = 0;
+  virtual void FinishLeaf(const FinishLeafArgs&) = 0;
+  virtual void AddGradient(const AddGradientArgs&) = 0;
+  virtual void EmitGradient(const EmitGradientArgs&) = 0;
+  virtual void FillZero(const FillZeroArgs&) = 0;
+
+};
+
+// Scratch that kernels of a kind of device need: pure functions of the problem's shape, so that the planner
+// can ask before any device exists.
+struct KernelSizes {
+  Dtype compute_dtype = Dtype::kF32;
+  int64_t (*layer_norm_backward)(int64_t M, int64_t C) = nullptr;
+  int64_t (*attention)(int64_t B, int64_t T, int64_t H, int64_t D) = nullptr;
+  int64_t (*attention_backward)(int64_t B, int64_t T, int64_t H, int64_t D) = nullptr;
+  int64_t (*column_sum)(int64_t M, int64_t N) = nullptr;
+};
+// cpu/cpu_kernel_sizes.h: KernelSizes CpuKernelSizes();
+
+}  // namespace eps::worker
+
+#endif  // EPS_GPU_WORKER_DEVICE_KERNELS_H_

@@ -1,0 +1,198 @@
+#include "gpu_worker/device/reference_kernels.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "common/numeric/philox.h"
+#include "gpu_worker/device/kernels.h"
+
+namespace eps::worker::reference {
+namespace {
+
+constexpr double kTwoOverPi = 0.63661977236758134308;
+constexpr double kCubic = 0.044715;
+
+}  // namespace
+
+Array DropoutFactors(const Dropout& dropout, int64_t n) {
+  Array factors(static_cast<size_t>(n), 1.0);
+  if (dropout.rate == 0) return factors;
+  for (int64_t i = 0; i < n; ++i) {
+    const uint64_t element = static_cast<uint64_t>(dropout.first_element + i);
+    const uint64_t counter = element / 4;
+    const std::array<uint32_t, 4> words =
+        Philox(dropout.key.philox(), {static_cast<uint32_t>(counter), static_cast<uint32_t>(counter >> 32), 0, 0});
+    const bool keep = static_cast<double>(words[element % 4]) >= dropout.rate * 4294967296.0;
+    factors[i] = keep ? 1.0 / (1.0 - dropout.rate) : 0.0;
+  }
+  return factors;
+}
+
+double Gelu(double x) { return 0.5 * x * (1 + std::tanh(std::sqrt(kTwoOverPi) * (x + kCubic * x * x * x))); }
+
+double GeluDerivative(double x) {
+  const double t = std::tanh(std::sqrt(kTwoOverPi) * (x + kCubic * x * x * x));
+  return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * std::sqrt(kTwoOverPi) * (1 + 3 * kCubic * x * x);
+}
+
+Array MatMul(const Array& a, bool trans_a, const Array& b, bool trans_b, int64_t M, int64_t N, int64_t K) {
+  Array c(static_cast<size_t>(M * N), 0.0);
+  for (int64_t i = 0; i < M; ++i) {
+    for (int64_t k = 0; k < K; ++k) {
+      const double aik = trans_a ? a[k * M + i] : a[i * K + k];
+      for (int64_t j = 0; j < N; ++j) c[i * N + j] += aik * (trans_b ? b[j * K + k] : b[k * N + j]);
+    }
+  }
+  return c;
+}
+
+LayerNormResult LayerNorm(const Array& x, const Array& gamma, const Array& beta, double eps, int64_t M, int64_t C) {
+  LayerNormResult r{Array(M * C), Array(M), Array(M)};
+  for (int64_t i = 0; i < M; ++i) {
+    double mean = 0, variance = 0;
+    for (int64_t c = 0; c < C; ++c) mean += x[i * C + c] / static_cast<double>(C);
+    for (int64_t c = 0; c < C; ++c) variance += std::pow(x[i * C + c] - mean, 2) / static_cast<double>(C);
+    r.mean[i] = mean;
+    r.rstd[i] = 1 / std::sqrt(variance + eps);
+    for (int64_t c = 0; c < C; ++c) r.y[i * C + c] = (x[i * C + c] - mean) * r.rstd[i] * gamma[c] + beta[c];
+  }
+  return r;
+}
+
+LayerNormGradients LayerNormBackward(const Array& dy, const Array& x, const Array& gamma, double eps, int64_t M,
+                                     int64_t C) {
+  const LayerNormResult f = LayerNorm(x, gamma, Array(C, 0.0), eps, M, C);
+  LayerNormGradients r{Array(M * C), Array(C, 0.0), Array(C, 0.0)};
+  for (int64_t i = 0; i < M; ++i) {
+    double mean_g = 0, mean_gx = 0;
+    const auto xhat = [&](int64_t c) { return (x[i * C + c] - f.mean[i]) * f.rstd[i]; };
+    for (int64_t c = 0; c < C; ++c) {
+      const double g = dy[i * C + c] * gamma[c];
+      mean_g += g / static_cast<double>(C);
+      mean_gx += g * xhat(c) / static_cast<double>(C);
+      r.dgamma[c] += dy[i * C + c] * xhat(c);
+      r.dbeta[c] += dy[i * C + c];
+    }
+    for (int64_t c = 0; c < C; ++c) {
+      r.dx[i * C + c] = f.rstd[i] * (dy[i * C + c] * gamma[c] - mean_g - xhat(c) * mean_gx);
+    }
+  }
+  return r;
+}
+
+namespace {
+
+// Indices into qkv (B, T, 3, H, D), o (B, T, H, D) and the probabilities (B, H, T, T).
+struct Index {
+  AttentionShape s;
+  int64_t Qkv(int64_t b, int64_t t, int64_t which, int64_t h, int64_t e) const {
+    return (((b * s.T + t) * 3 + which) * s.H + h) * s.D + e;
+  }
+  int64_t O(int64_t b, int64_t t, int64_t h, int64_t e) const { return ((b * s.T + t) * s.H + h) * s.D + e; }
+  int64_t Lse(int64_t b, int64_t h, int64_t t) const { return (b * s.H + h) * s.T + t; }
+  int64_t P(int64_t b, int64_t h, int64_t i, int64_t j) const { return Lse(b, h, i) * s.T + j; }
+};
+
+// The probabilities of one row, and the log of its sum.
+double SoftmaxRow(const Array& qkv, const Index& at, int64_t b, int64_t h, int64_t i, Array* p) {
+  p->assign(i + 1, 0.0);
+  double max = -std::numeric_limits<double>::infinity();
+  for (int64_t j = 0; j <= i; ++j) {
+    for (int64_t e = 0; e < at.s.D; ++e) (*p)[j] += qkv[at.Qkv(b, i, 0, h, e)] * qkv[at.Qkv(b, j, 1, h, e)];
+    (*p)[j] *= at.s.scale;
+    max = std::max(max, (*p)[j]);
+  }
+  double sum = 0;
+  for (double& v : *p) sum += v = std::exp(v - max);
+  for (double& v : *p) v /= sum;
+  return max + std::log(sum);
+}
+
+}  // namespace
+
+AttentionResult Attention(const Array& qkv, const AttentionShape& s, const Array& factors) {
+  AttentionResult r{Array(s.B * s.T * s.H * s.D, 0.0), Array(s.B * s.H * s.T)};
+  const Index at{s};
+  Array p;
+  for (int64_t b = 0; b < s.B; ++b) {
+    for (int64_t h = 0; h < s.H; ++h) {
+      for (int64_t i = 0; i < s.T; ++i) {
+        r.lse[at.Lse(b, h, i)] = SoftmaxRow(qkv, at, b, h, i, &p);
+        for (int64_t j = 0; j <= i; ++j) {
+          const double factor = factors.empty() ? 1.0 : factors[at.P(b, h, i, j)];
+          for (int64_t e = 0; e < s.D; ++e) r.o[at.O(b, i, h, e)] += p[j] * factor * qkv[at.Qkv(b, j, 2, h, e)];
+        }
+      }
+    }
+  }
+  return r;
+}
+
+Array AttentionBackward(const Array& qkv, const Array& d_o, const AttentionShape& s, const Array& factors) {
+  Array dqkv(qkv.size(), 0.0);
+  const Index at{s};
+  Array p, dp;
+  for (int64_t b = 0; b < s.B; ++b) {
+    for (int64_t h = 0; h < s.H; ++h) {
+      for (int64_t i = 0; i < s.T; ++i) {
+        SoftmaxRow(qkv, at, b, h, i, &p);
+        dp.assign(i + 1, 0.0);
+        double dot = 0;
+        for (int64_t j = 0; j <= i; ++j) {
+          const double factor = factors.empty() ? 1.0 : factors[at.P(b, h, i, j)];
+          for (int64_t e = 0; e < s.D; ++e) {
+            dp[j] += d_o[at.O(b, i, h, e)] * qkv[at.Qkv(b, j, 2, h, e)] * factor;
+            dqkv[at.Qkv(b, j, 2, h, e)] += p[j] * factor * d_o[at.O(b, i, h, e)];
+          }
+          dot += p[j] * dp[j];
+        }
+        for (int64_t j = 0; j <= i; ++j) {
+          const double ds = p[j] * (dp[j] - dot) * s.scale;
+          for (int64_t e = 0; e < s.D; ++e) {
+            dqkv[at.Qkv(b, i, 0, h, e)] += ds * qkv[at.Qkv(b, j, 1, h, e)];
+            dqkv[at.Qkv(b, j, 1, h, e)] += ds * qkv[at.Qkv(b, i, 0, h, e)];
+          }
+        }
+      }
+    }
+  }
+  return dqkv;
+}
+
+namespace {
+
+double LogSum(const Array& logits, int64_t row, int64_t V) {
+  double max = -std::numeric_limits<double>::infinity(), sum = 0;
+  for (int64_t v = 0; v < V; ++v) max = std::max(max, logits[row * V + v]);
+  for (int64_t v = 0; v < V; ++v) sum += std::exp(logits[row * V + v] - max);
+  return max + std::log(sum);
+}
+
+}  // namespace
+
+double CrossEntropy(const Array& logits, const std::vector<int32_t>& labels, int64_t M, int64_t V) {
+  double loss = 0;
+  for (int64_t i = 0; i < M; ++i) {
+    if (labels[i] >= 0 && labels[i] < V) loss += LogSum(logits, i, V) - logits[i * V + labels[i]];
+  }
+  return loss;
+}
+
+Array CrossEntropyGradient(const Array& logits, const std::vector<int32_t>& labels, int64_t M, int64_t V,
+                           double scale) {
+  Array d(logits.size(), 0.0);
+  for (int64_t i = 0; i < M; ++i) {
+    if (labels[i] < 0 || labels[i] >= V) continue;
+    const double log_sum = LogSum(logits, i, V);
+    for (int64_t v = 0; v < V; ++v) {
+      d[i * V + v] = scale * (std::exp(logits[i * V + v] - log_sum) - (v == labels[i] ? 1.0 : 0.0));
+    }
+  }
+  return d;
+}
+
+}  // namespace eps::worker::reference

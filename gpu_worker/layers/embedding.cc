@@ -1,0 +1,33 @@
+#include "gpu_worker/layers/embedding.h"
+
+#include "gpu_worker/layers/tensor_offsets.h"
+
+namespace eps::worker {
+
+EmbeddingOffsets EmbeddingOffsetsOf(const ModelSpec& model, LayerId layer) {
+  return {.wte = TensorOffset(model, layer, "wte.weight"), .wpe = TensorOffset(model, layer, "wpe.weight")};
+}
+
+void EmbeddingForward(Kernels& kernels, const LayerShape& shape, const MicroBatchKey& key,
+                      const EmbeddingOffsets& offsets, const void* weights, const int32_t* tokens, void* y) {
+  const int64_t elem_bytes = SizeOf(shape.wire);
+  kernels.Embedding({.B = shape.B, .T = shape.T, .C = shape.C, .V = shape.V,
+                     .tokens = tokens,
+                     .wte = At(weights, offsets.wte * elem_bytes),
+                     .wpe = At(weights, offsets.wpe * elem_bytes),
+                     .wire_dtype = shape.wire,
+                     .y = y,
+                     .dropout = key.MakeDropout(shape.embedding_dropout, 0, shape.M() * shape.C)});
+}
+
+void EmbeddingBackward(Kernels& kernels, const LayerShape& shape, const MicroBatchKey& key,
+                       const EmbeddingOffsets& offsets, const int32_t* tokens, void* dy, float* gradient) {
+  kernels.EmbeddingBackward({.B = shape.B, .T = shape.T, .C = shape.C, .V = shape.V,
+                             .tokens = tokens,
+                             .dy = dy,
+                             .dwte = gradient + offsets.wte,
+                             .dwpe = gradient + offsets.wpe,
+                             .dropout = key.MakeDropout(shape.embedding_dropout, 0, shape.M() * shape.C)});
+}
+
+}  // namespace eps::worker

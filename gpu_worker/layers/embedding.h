@@ -1,0 +1,30 @@
+#ifndef EPS_GPU_WORKER_LAYERS_EMBEDDING_H_
+#define EPS_GPU_WORKER_LAYERS_EMBEDDING_H_
+
+#include <cstdint>
+
+#include "common/model/model_spec.h"
+#include "gpu_worker/device/kernels.h"
+#include "gpu_worker/layers/layer_shape.h"
+
+namespace eps::worker {
+
+// y = dropout(wte[token] + wpe[position]). Gathers from the wire form: no table is ever expanded.
+// Random numbers: use 0 is y's dropout.
+struct EmbeddingOffsets {  // in elements of the layer's slot
+  int64_t wte = 0;         // (V, C)
+  int64_t wpe = 0;         // (context, C)
+};
+EmbeddingOffsets EmbeddingOffsetsOf(const ModelSpec& model, LayerId layer);
+
+// weights: the layer's slot, in the wire dtype. y: act (M, C).
+void EmbeddingForward(Kernels& kernels, const LayerShape& shape, const MicroBatchKey& key,
+                      const EmbeddingOffsets& offsets, const void* weights, const int32_t* tokens, void* y);
+
+// dy: act (M, C), overwritten. gradient: the layer's slot, fp32, added to. Needs no weights.
+void EmbeddingBackward(Kernels& kernels, const LayerShape& shape, const MicroBatchKey& key,
+                       const EmbeddingOffsets& offsets, const int32_t* tokens, void* dy, float* gradient);
+
+}  // namespace eps::worker
+
+#endif  // EPS_GPU_WORKER_LAYERS_EMBEDDING_H_

@@ -1,0 +1,44 @@
+#include "gpu_worker/layers/layer_shape.h"
+
+#include "gpu_worker/layers/block.h"
+#include "gpu_worker/layers/head.h"
+
+namespace eps::worker {
+
+LayerShape MakeLayerShape(const Gpt2Config& model, int64_t micro_batch, Dtype wire, Dtype compute) {
+  LayerShape shape;
+  shape.B = micro_batch;
+  shape.T = model.context;
+  shape.C = model.d_model;
+  shape.H = model.num_heads;
+  shape.V = model.vocab;
+  shape.layer_norm_eps = model.layer_norm_eps;
+  shape.embedding_dropout = model.embedding_dropout;
+  shape.attention_dropout = model.attention_dropout;
+  shape.residual_dropout = model.residual_dropout;
+  shape.wire = wire;
+  shape.compute = compute;
+  return shape;
+}
+
+LayerSizes SizesOf(const LayerSpec& layer, const LayerShape& shape, const KernelSizes& kernels) {
+  LayerSizes sizes;
+  sizes.wire_bytes = layer.num_elems * SizeOf(shape.wire);
+  sizes.gradient_bytes = layer.num_elems * int64_t{sizeof(float)};
+  switch (layer.kind) {
+    case LayerKind::kEmbedding:  // gathers from the wire form, and its backward needs the tokens alone
+      break;
+    case LayerKind::kBlock:
+      if (shape.expands()) sizes.expanded_bytes = layer.num_elems * shape.act_bytes();
+      sizes.inner_bytes = BlockInner(shape).total_bytes;
+      sizes.forward_scratch_bytes = BlockForwardScratchBytes(shape, kernels);
+      sizes.backward_scratch_bytes = BlockBackwardScratchBytes(shape, kernels);
+      break;
+    case LayerKind::kHead:
+      sizes.backward_scratch_bytes = HeadScratchBytes(shape, kernels);
+      break;
+  }
+  return sizes;
+}
+
+}  // namespace eps::worker

@@ -1,0 +1,91 @@
+#ifndef EPS_GPU_WORKER_LAYERS_LAYER_SHAPE_H_
+#define EPS_GPU_WORKER_LAYERS_LAYER_SHAPE_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "common/base/byte_size.h"
+#include "common/base/ids.h"
+#include "common/model/model_spec.h"
+#include "common/numeric/philox.h"
+#include "common/tensor/dtype.h"
+#include "gpu_worker/device/device.h"
+#include "gpu_worker/device/kernels.h"
+
+namespace eps::worker {
+
+// The shape of one micro-batch in any layer of a model. All that sizes depend on.
+struct LayerShape {
+  int64_t B = 0, T = 0, C = 0, H = 0, V = 0;
+  double layer_norm_eps = 1e-5;
+  double embedding_dropout = 0, attention_dropout = 0, residual_dropout = 0;
+  Dtype wire = Dtype::kBf16;     // what weights are pulled in
+  Dtype compute = Dtype::kF32;   // of activations, and of weights in kernels
+
+  int64_t M() const { return B * T; }
+  int64_t D() const { return C / H; }
+  bool expands() const { return wire != compute; }
+  int64_t act_bytes() const { return SizeOf(compute); }
+  int64_t boundary_bytes() const { return M() * C * act_bytes(); }
+  int64_t token_bytes() const { return 2 * M() * int64_t{sizeof(int32_t)}; }  // token ids, then labels
+};
+LayerShape MakeLayerShape(const Gpt2Config& model, int64_t micro_batch, Dtype wire, Dtype compute);
+
+// What one layer needs of the arena, for one micro-batch.
+struct LayerSizes {
+  int64_t wire_bytes = 0;              // a weight slot
+  int64_t expanded_bytes = 0;          // its weights in the compute dtype; 0 if nothing is expanded as a whole
+  int64_t gradient_bytes = 0;          // fp32
+  int64_t inner_bytes = 0;             // what backward needs beside the boundary
+  int64_t forward_scratch_bytes = 0;   // recomputing needs no more than that
+  int64_t backward_scratch_bytes = 0;  // the head's one visit is counted here
+};
+LayerSizes SizesOf(const LayerSpec& layer, const LayerShape& shape, const KernelSizes& kernels);
+
+// Which micro-batch a layer runs: all that its random numbers depend on.
+struct MicroBatchKey {
+  uint64_t seed = 0;
+  StepId step;
+  int vnode = 0;
+  LayerId layer;
+  int64_t micro_batch = 0;  // its place within the vnode
+  bool training = true;     // false: no dropout
+
+  // The dropout number `use` of the layer, over an array of `num_elems` elements a micro-batch. A
+  // micro-batch's elements start at a multiple of 4 because one counter makes four numbers.
+  Dropout MakeDropout(double rate, int use, int64_t num_elems) const {
+    Dropout dropout;
+    dropout.rate = training ? rate : 0;
+    dropout.key = RandomKey{.seed = seed, .step = step.value(), .vnode = vnode, .layer = layer.value(), .use = use};
+    dropout.first_element = micro_batch * RoundUp(num_elems, 4);
+    return dropout;
+  }
+};
+
+// Lays arrays one after the other; sizes and addresses come from the same code, so they cannot differ.
+class Layout {
+ public:
+  // The offset of the next array.
+  int64_t Take(int64_t num_bytes) {
+    const int64_t offset = total_bytes_;
+    total_bytes_ = RoundUp(offset + num_bytes, kArenaAlignBytes);
+    return offset;
+  }
+  int64_t total_bytes() const { return total_bytes_; }
+
+ private:
+  int64_t total_bytes_ = 0;
+};
+
+inline std::byte* At(void* base, int64_t offset_bytes) { return static_cast<std::byte*>(base) + offset_bytes; }
+inline const std::byte* At(const void* base, int64_t offset_bytes) {
+  return static_cast<const std::byte*>(base) + offset_bytes;
+}
+inline float* FloatsAt(void* base, int64_t offset_bytes) { return reinterpret_cast<float*>(At(base, offset_bytes)); }
+inline const float* FloatsAt(const void* base, int64_t offset_bytes) {
+  return reinterpret_cast<const float*>(At(base, offset_bytes));
+}
+
+}  // namespace eps::worker
+
+#endif  // EPS_GPU_WORKER_LAYERS_LAYER_SHAPE_H_

@@ -1,0 +1,74 @@
+#ifndef EPS_GPU_WORKER_PLAN_RELAY_PLAN_H_
+#define EPS_GPU_WORKER_PLAN_RELAY_PLAN_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/model/model_spec.h"
+#include "common/spec/run_config.h"
+#include "gpu_worker/device/device.h"
+#include "gpu_worker/device/kernels.h"
+
+namespace eps::worker {
+
+// Where every buffer of a run lies in the arena. Made once, before step one, from sizes alone: no device,
+// clock or file. The relay executor carries it out and chooses nothing.
+//
+// With boundaries on the host and nothing kept, no term depends on the number of layers or micro-batches
+// (L2L's constant-memory form, arXiv:2002.05645).
+struct RelayPlan {
+  int64_t cap_bytes = 0;            // what the user allows
+  int64_t arena_bytes = 0;          // what the plan uses: <= cap_bytes, and the run's high-water mark
+
+  bool resident = false;            // every layer's weights and every boundary stay on the device
+  std::vector<ArenaSpan> weight_slots;      // wire form of a layer; resident: one per layer
+  ArenaSpan expanded_weights;               // a layer in the compute dtype; empty if that is the wire dtype
+  // fp32 gradient accumulators of a layer: one, and one more for each level of the reduction tree that is
+  // summed on the device. d of them sum subtrees of up to 2^(d-1) leaves.
+  std::vector<ArenaSpan> gradient_slots;
+  std::vector<ArenaSpan> push_slots;        // what leaves the device, in the dtype of the push
+  std::vector<ArenaSpan> boundary_slots;    // layer inputs and outputs and their gradients, one micro-batch each
+  std::vector<ArenaSpan> token_slots;       // token ids and labels of one micro-batch
+  // Inner activations. The last slot is the one that recomputing (or a layer in turn) uses; the ones before
+  // it keep the inner activations of the last (layer, micro-batch)s before the head, from forward to backward.
+  std::vector<ArenaSpan> inner_slots;
+  ArenaSpan scratch;                        // the largest layer's, forward or backward
+  ArenaSpan records;                        // loss records and finite flags
+  int max_pass_vnodes = 1;                  // a worker that holds more runs further passes
+
+  int64_t max_subtree_leaves() const { return int64_t{1} << (gradient_slots.size() - 1); }
+  int64_t kept_inner() const { return static_cast<int64_t>(inner_slots.size()) - 1; }
+
+  int64_t host_boundary_bytes = 0;          // worker's host memory: boundaries and their gradients
+  int64_t host_push_bytes = 0;              // and gradients waiting for the daemon, at most
+  int64_t device_outside_bytes = 0;         // libraries' own, not part of the cap
+};
+
+// One line of `eps plan`: what, where, how many bytes, and why.
+struct PlanLine {
+  std::string what;
+  int64_t num_bytes = 0;
+  std::string why;                          // the arithmetic: "2 slots * 3.4 MiB"
+};
+std::vector<PlanLine> Describe(const RelayPlan& plan);
+
+struct PlanRequest {
+  const ModelSpec* model = nullptr;
+  const RunConfig* run = nullptr;
+  KernelSizes kernels;
+  int64_t cap_bytes = 0;                    // 0: as much as the plan can use
+  int max_pass_vnodes = 0;                  // 0: all of the run's
+};
+
+// Errors: RESOURCE_EXHAUSTED when nothing fits; the message holds "needs at least N bytes", the smallest cap
+//         that does, and what to change. Any cap >= N works.
+absl::StatusOr<RelayPlan> MakeRelayPlan(const PlanRequest& request);
+
+// That N. It depends on neither num_layers nor micro_batches (unless the run asks to be resident or to keep).
+int64_t SmallestCapBytes(const PlanRequest& request);
+
+}  // namespace eps::worker
+
+#endif  // EPS_GPU_WORKER_PLAN_RELAY_PLAN_H_

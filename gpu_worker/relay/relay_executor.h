@@ -1,0 +1,55 @@
+#ifndef EPS_GPU_WORKER_RELAY_RELAY_EXECUTOR_H_
+#define EPS_GPU_WORKER_RELAY_RELAY_EXECUTOR_H_
+
+#include <array>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "common/schedule/vnode_batch.h"
+#include "gpu_worker/device/device.h"
+#include "gpu_worker/plan/relay_plan.h"
+#include "gpu_worker/transport/transport.h"
+
+namespace eps::worker {
+
+struct PassResult {
+  std::vector<VnodeRecord> records;  // one per vnode of the assignment
+  double seconds = 0;                // of the pass
+  std::array<double, kNumWaitCauses> compute_wait_seconds = {};
+};
+
+// Carries a RelayPlan out: the forward and backward relay of a set of vnodes through every layer.
+// Decides nothing: sizes and places come from the plan, order from BuildSchedule.
+//
+// Threads: one caller. Pulls run on the device's in-stream, pushes leave from its out-stream.
+class RelayExecutor {
+ public:
+  struct Options {
+    const ModelSpec* model = nullptr;   // these four outlive the executor
+    const RunConfig* run = nullptr;
+    Device* device = nullptr;
+    Transport* transport = nullptr;
+    RelayPlan plan;
+  };
+  static absl::StatusOr<std::unique_ptr<RelayExecutor>> Create(Options options);
+  virtual ~RelayExecutor() = default;
+
+  // Runs the assignment's vnodes, in passes of plan.max_pass_vnodes, with version `assignment.step` of every
+  // blob, and hands every contribution to the transport. Returns when compute is done; contributions may
+  // still be on their way (Transport::Flush).
+  // Errors: the transport's or the device's first one, with step, layer and direction in front. The executor
+  //         can be used again afterwards.
+  virtual absl::StatusOr<PassResult> Run(const Assignment& assignment) = 0;
+
+  // Forward only, with `version` of every blob: the logits (vocab) after the last of `tokens`
+  // (1 .. context of them). No dropout.
+  virtual absl::StatusOr<std::vector<float>> NextTokenLogits(Version version,
+                                                             absl::Span<const int32_t> tokens) = 0;
+};
+
+}  // namespace eps::worker
+
+#endif  // EPS_GPU_WORKER_RELAY_RELAY_EXECUTOR_H_

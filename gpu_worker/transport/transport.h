@@ -1,0 +1,64 @@
+#ifndef EPS_GPU_WORKER_TRANSPORT_TRANSPORT_H_
+#define EPS_GPU_WORKER_TRANSPORT_TRANSPORT_H_
+
+#include <cstddef>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "common/base/ids.h"
+#include "common/schedule/reduction_tree.h"
+#include "common/tensor/dtype.h"
+
+namespace eps::worker {
+
+// Where a pull's time went.
+struct PullTiming {
+  double version_wait_seconds = 0;  // until the daemon had the version
+  double transfer_seconds = 0;      // from the first byte to the last
+};
+
+// One node of the reduction tree of one (step, blob, use), on the host, on its way to the daemon.
+struct Contribution {
+  StepId step;
+  BlobId blob;
+  int use = 0;
+  TreeNode node;
+  Dtype dtype = Dtype::kF32;          // bf16 only for a leaf
+  int nonfinite_vnode = -1;           // a vnode of `node` whose gradient is not finite; -1: none
+  absl::Span<const std::byte> payload;  // the whole blob, num_elems * SizeOf(dtype)
+  // Keeps `payload` alive; released when the daemon has it all or does not want it.
+  std::shared_ptr<void> owner;
+};
+
+// How weights and gradients travel between the daemon and this worker. The relay executor is its only user.
+//
+// Errors:  ABORTED the version was overwritten, or the assignment is void · UNAVAILABLE the daemon is gone ·
+//          DATA_LOSS, INTERNAL a chunk that is not what was asked for. Once failed, it stays failed with its
+//          first error.
+// Threads: Pull from one thread, Push from another; Cancel from any
+// Conformance: gpu_worker/transport/transport_conformance.h
+class Transport {
+ public:
+  virtual ~Transport() = default;
+
+  // Waits until `version` of `blob` is published and copies its wire form to `destination`, whose length is
+  // the blob's num_elems times the wire dtype's size. Blocks.
+  virtual absl::StatusOr<PullTiming> Pull(BlobId blob, Version version,
+                                          absl::Span<std::byte> destination) = 0;
+
+  // Hands a contribution over and returns at once. It is offered to the daemon, sent when the daemon has
+  // room for it, and waits in host memory until then; several may wait, and they may overtake each other.
+  virtual void Push(Contribution contribution) = 0;
+
+  // Blocks until everything pushed so far is held by the daemon, or was not wanted (already counted).
+  virtual absl::Status Flush() = 0;
+
+  // Fails everything that is under way or comes later with `reason`.
+  virtual void Cancel(absl::Status reason) = 0;
+};
+
+}  // namespace eps::worker
+
+#endif  // EPS_GPU_WORKER_TRANSPORT_TRANSPORT_H_

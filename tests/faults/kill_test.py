@@ -1,0 +1,149 @@
+"""Invariants 4 and 5: processes are killed, runs are interrupted, and the final bits are those of a quiet run."""
+
+import os
+import signal
+import time
+
+from eps_run import (SystemTest, children, committed_steps, latest_checkpoint, model_hash, start_train, summary,
+                     train, wait_for_steps)
+
+LONG = {"steps": 60, "checkpoint": {"every_steps": 10, "keep": 3}}
+
+
+class KillTest(SystemTest):
+    def setUp(self):
+        super().setUp()
+        self.specs = {
+            "bf16": self.work.spec(LONG, name="bf16.json"),
+            "fp32": self.work.spec({**LONG, "precision": {"wire": "FP32", "gradients": "FP32"}}, name="fp32.json"),
+        }
+
+    def quiet_run(self, name):
+        out = self.work.out(f"{name}-quiet")
+        if not out.exists():
+            self.train_ok(self.specs[name], out)
+        return model_hash(out), summary(out)["loss"]
+
+    def finishes_like_a_quiet_run(self, name, out):
+        bits, losses = self.quiet_run(name)
+        self.assertEqual(model_hash(out), bits)
+        self.assertEqual(summary(out)["loss"], losses)
+
+    def resume(self, name, out, *args):
+        self.train_ok(self.specs[name], out, "--resume", *args)
+        self.finishes_like_a_quiet_run(name, out)
+
+    def end(self, process, timeout=60):
+        stdout, stderr = process.communicate(timeout=timeout)
+        return process.returncode, stderr
+
+    def test_interrupted_by_signal_the_step_is_finished_and_a_resume_gives_the_same_bits(self):
+        for name, number, code in (("bf16", signal.SIGINT, 130), ("fp32", signal.SIGTERM, 143)):
+            out = self.work.out(f"{name}-interrupted")
+            process = start_train(self.specs[name], out, "--workers", 2)
+            wait_for_steps(process, out, 13)
+            process.send_signal(number)
+            returncode, stderr = self.end(process)
+            self.assertEqual(returncode, code, stderr)
+            steps = committed_steps(out)
+            self.assertEqual(latest_checkpoint(out).name, f"step-{steps:08d}")
+            self.assertLess(steps, 60)
+            self.resume(name, out)
+
+    def test_daemon_killed_the_newest_checkpoint_is_named_and_a_resume_gives_the_same_bits(self):
+        for name, steps in (("bf16", 14), ("fp32", 27)):
+            out = self.work.out(f"{name}-daemon-killed")
+            process = start_train(self.specs[name], out, "--workers", 2)
+            wait_for_steps(process, out, steps)
+            os.kill(children(process.pid, "eps_server")[0], signal.SIGKILL)
+            returncode, stderr = self.end(process)
+            self.assertEqual(returncode, 1, stderr)
+            self.assertIn(latest_checkpoint(out).name, stderr)
+            self.assertEqual(children(process.pid, "gpu_worker"), [])
+            self.resume(name, out, "--workers", 1)
+
+    def test_a_worker_killed_in_mid_run_changes_no_bit(self):
+        for name, kill_at in (("bf16", (7,)), ("fp32", (11,)), ("bf16", (5, 20))):
+            out = self.work.out(f"{name}-worker-killed-{len(kill_at)}")
+            process = start_train(self.specs[name], out, "--workers", len(kill_at) + 1)
+            for steps in kill_at:
+                wait_for_steps(process, out, steps)
+                os.kill(children(process.pid, "gpu_worker")[0], signal.SIGKILL)
+            returncode, stderr = self.end(process, timeout=120)
+            self.assertEqual(returncode, 0, stderr)
+            self.finishes_like_a_quiet_run(name, out)
+
+    def test_a_worker_killed_at_any_moment_of_a_step_changes_no_bit(self):
+        for delay_ms in (0, 3, 7, 12, 18, 25):
+            out = self.work.out(f"moment-{delay_ms}")
+            process = start_train(self.specs["bf16"], out, "--workers", 2)
+            wait_for_steps(process, out, 10)
+            time.sleep(delay_ms / 1000)
+            os.kill(children(process.pid, "gpu_worker")[1], signal.SIGKILL)
+            returncode, stderr = self.end(process, timeout=120)
+            self.assertEqual(returncode, 0, stderr)
+            self.finishes_like_a_quiet_run("bf16", out)
+
+    def test_a_worker_that_stops_answering_loses_its_lease_and_the_run_goes_on(self):
+        out = self.work.out("stopped")
+        process = start_train(self.specs["bf16"], out, "--workers", 2)
+        wait_for_steps(process, out, 10)
+        worker = children(process.pid, "gpu_worker")[0]
+        os.kill(worker, signal.SIGSTOP)
+        try:
+            returncode, stderr = self.end(process, timeout=180)
+        finally:
+            try:
+                os.kill(worker, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        self.assertEqual(returncode, 0, stderr)
+        self.finishes_like_a_quiet_run("bf16", out)
+
+    def test_when_the_last_worker_dies_the_newest_checkpoint_is_named(self):
+        out = self.work.out("none-left")
+        process = start_train(self.specs["bf16"], out, "--workers", 2)
+        wait_for_steps(process, out, 14)
+        for pid in children(process.pid, "gpu_worker"):
+            os.kill(pid, signal.SIGKILL)
+        returncode, stderr = self.end(process)
+        self.assertEqual(returncode, 1, stderr)
+        self.assertIn(latest_checkpoint(out).name, stderr)
+        self.assertEqual(children(process.pid, "eps_server"), [])
+        self.resume("bf16", out)
+
+    def test_a_killed_eps_train_leaves_no_process_behind(self):
+        out = self.work.out("parent-killed")
+        process = start_train(self.specs["bf16"], out, "--workers", 2)
+        wait_for_steps(process, out, 12)
+        pids = children(process.pid, "gpu_worker") + children(process.pid, "eps_server")
+        self.assertEqual(len(pids), 3)
+        process.kill()
+        process.communicate()
+        deadline = time.monotonic() + 30
+        while any(os.path.exists(f"/proc/{pid}") for pid in pids):
+            self.assertLess(time.monotonic(), deadline, "still alive after 30 s")
+            time.sleep(0.1)
+        self.resume("bf16", out)
+
+    def test_resuming_a_finished_run_ends_at_once_and_changes_nothing(self):
+        spec = self.work.spec({"steps": 6}, name="short.json")
+        out = self.work.out("finished")
+        self.train_ok(spec, out)
+        before = model_hash(out)
+        self.train_ok(spec, out, "--resume", timeout=30)
+        self.assertEqual(model_hash(out), before)
+
+    def test_a_run_is_not_resumed_with_another_run_spec(self):
+        spec = self.work.spec({"steps": 6}, name="short.json")
+        out = self.work.out("other")
+        self.train_ok(spec, out)
+        self.refused(train(spec, out, "--resume", "--set", "optimizer.schedule.peak=0.5"), 2, "peak")
+
+    def test_a_folder_that_holds_a_run_is_not_overwritten_without_resume(self):
+        spec = self.work.spec({"steps": 6}, name="short.json")
+        out = self.work.out("twice")
+        self.train_ok(spec, out)
+        before = model_hash(out)
+        self.refused(train(spec, out), 2, "--resume")
+        self.assertEqual(model_hash(out), before)

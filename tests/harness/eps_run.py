@@ -1,0 +1,188 @@
+"""Whole-system tests: starts the real programs of bin/ and looks at what they leave. Python's standard library only."""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+BIN = ROOT / "bin"
+EPS = BIN / "eps"
+
+# A model that trains in milliseconds a step, with several chunks, vnodes and micro-batches all the same.
+TINY = {
+    "model": {"family": "GPT2", "layers": 3, "d_model": 64, "heads": 4, "context": 32, "vocab": 256, "init_seed": 1},
+    "data": {"path": "text.txt", "tokenizer": "BYTES", "order": "SHUFFLED", "seed": 7},
+    "batch": {"virtual_nodes": 4, "micro_batches": 2, "micro_batch": 2},
+    "optimizer": {
+        "adamw": {"beta1": 0.9, "beta2": 0.95, "eps": 1e-8, "weight_decay": 0.1},
+        "schedule": {"peak": 1e-3, "warmup_steps": 5, "decay": "COSINE", "final": 1e-4},
+        "clip": {"mode": "EXACT", "norm": 1.0},
+    },
+    "precision": {"wire": "BF16", "gradients": "BF16", "moments": "FP32"},
+    "steps": 12,
+    "checkpoint": {"every_steps": 5, "keep": 3},
+}
+
+
+def merged(base, changes):
+    """`base` with the nested dictionary `changes` laid over it; a value of None removes the key."""
+    result = dict(base)
+    for key, value in changes.items():
+        if value is None:
+            result.pop(key, None)
+        elif isinstance(value, dict) and isinstance(result.get(key), dict):
+            result[key] = merged(result[key], value)
+        else:
+            result[key] = value
+    return result
+
+
+def sample_text(num_bytes=200_000):
+    """Text with structure to learn, the same every time."""
+    words = ("and the lord said unto moses let there be light in the beginning god created heaven earth "
+             "waters day night of to a that he shall not for all they his").split()
+    state, out, length = 12345, [], 0
+    while length < num_bytes:
+        state = (state * 1103515245 + 12345) & 0x7FFFFFFF
+        word = words[(state >> 16) % len(words)]
+        out.append(word)
+        length += len(word) + 1
+    return " ".join(out)[:num_bytes].encode()
+
+
+class Workspace:
+    """A folder for one test case, with a text and RunSpecs."""
+
+    def __init__(self):
+        self.path = Path(tempfile.mkdtemp(prefix="eps-test-"))
+        (self.path / "text.txt").write_bytes(sample_text())
+
+    def remove(self):
+        shutil.rmtree(self.path, ignore_errors=True)
+
+    def spec(self, changes=None, name="run.json", base=TINY):
+        path = self.path / name
+        path.write_text(json.dumps(merged(base, changes or {})))
+        return path
+
+    def out(self, name):
+        return self.path / name
+
+
+def train_command(spec, out, *args):
+    return [str(EPS), "train", "--run", str(spec), "--out", str(out), "--quiet", *map(str, args)]
+
+
+def run(command, timeout=300, **kwargs):
+    return subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True,
+                          timeout=timeout, **kwargs)
+
+
+def train(spec, out, *args, timeout=300):
+    return run(train_command(spec, out, *args), timeout=timeout)
+
+
+def start_train(spec, out, *args):
+    return subprocess.Popen(train_command(spec, out, *args), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                            stdin=subprocess.DEVNULL, text=True, start_new_session=True)
+
+
+def summary(out):
+    return json.loads((Path(out) / "summary.json").read_text())
+
+
+def latest_checkpoint(out):
+    folder = Path(out) / "checkpoints"
+    return folder / (folder / "latest").read_text().strip()
+
+
+def model_hash(out):
+    return hashlib.sha256((latest_checkpoint(out) / "model.safetensors").read_bytes()).hexdigest()
+
+
+def committed_steps(out):
+    try:
+        return sum(1 for line in (Path(out) / "metrics.jsonl").read_text().splitlines() if line.endswith("}"))
+    except FileNotFoundError:
+        return 0
+
+
+def wait_for_steps(process, out, steps, timeout=120):
+    """Until `steps` steps are committed. Fails when the process ends first."""
+    deadline = time.monotonic() + timeout
+    while committed_steps(out) < steps:
+        if process.poll() is not None:
+            raise AssertionError(f"ended with {process.returncode} before step {steps}: {process.communicate()}")
+        if time.monotonic() > deadline:
+            process.kill()
+            raise AssertionError(f"step {steps} not reached in {timeout} s")
+        time.sleep(0.005)
+
+
+def children(pid, name):
+    """Direct children of `pid` whose process name is `name`, oldest first."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            stat = (entry / "stat").read_text()
+        except OSError:
+            continue
+        command, rest = re.match(r"\d+ \((.*)\) (.*)", stat, re.S).groups()
+        fields = rest.split()
+        if command == name and int(fields[1]) == pid and fields[0] != "Z":
+            found.append(int(entry.name))
+    return sorted(found)
+
+
+def needs_at_least(message):
+    """The smallest cap that a refusal names."""
+    match = re.search(r"needs at least (\d+) bytes", message)
+    if not match:
+        raise AssertionError(f"no smallest cap is named in: {message}")
+    return int(match.group(1))
+
+
+class SystemTest(unittest.TestCase):
+    maxDiff = None
+
+    def setUp(self):
+        self.work = Workspace()
+
+    def tearDown(self):
+        if sys.exc_info()[0] is None:
+            self.work.remove()
+
+    def train_ok(self, spec, out, *args, **kwargs):
+        done = train(spec, out, *args, **kwargs)
+        self.assertEqual(done.returncode, 0, f"{' '.join(map(str, done.args))}\n{done.stdout}\n{done.stderr}")
+        return done
+
+    def refused(self, done, code, *words):
+        self.assertEqual(done.returncode, code, f"{' '.join(map(str, done.args))}\n{done.stdout}\n{done.stderr}")
+        for word in words:
+            self.assertIn(word, done.stderr)
+
+
+def main(folder):
+    """Runs every *_test.py beside the calling script; its last line counts the cases."""
+    loader = unittest.TestLoader()
+    if len(sys.argv) > 1:
+        loader.testNamePatterns = [f"*{word}*" for word in sys.argv[1:]]
+    suite = loader.discover(str(folder), pattern="*_test.py", top_level_dir=str(folder))
+    result = unittest.TextTestRunner(verbosity=2, stream=sys.stdout).run(suite)
+    failed = len(result.failures) + len(result.errors)
+    skipped = len(result.skipped)
+    passed = result.testsRun - failed - skipped
+    print(f"{passed} passed, {failed} failed" + (f", {skipped} skipped" if skipped else ""))
+    return 1 if failed or not passed else 0

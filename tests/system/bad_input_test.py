@@ -1,0 +1,250 @@
+"""Invariant 6: bad input is refused by name, before anything is started or changed."""
+
+import json
+import socket
+import struct
+
+from eps_run import BIN, EPS, SystemTest, merged, needs_at_least, run, summary, train, TINY
+
+
+class BadRunSpecTest(SystemTest):
+    def refuse(self, changes, *words, args=()):
+        out = self.work.out("run")
+        done = train(self.work.spec(changes), out, *args)
+        self.refused(done, 2, *words)
+        self.assertFalse(out.exists(), "something was started")
+
+    def test_an_unknown_field_is_named(self):
+        self.refuse({"batch": {"virtual_knodes": 4}}, "virtual_knodes")
+
+    def test_an_unknown_field_of_a_textproto_is_named_with_its_line(self):
+        path = self.work.path / "run.textproto"
+        path.write_text('model { family: GPT2 layers: 2\n  d_modell: 64 }\n')
+        self.refused(train(path, self.work.out("run")), 2, "d_modell", "run.textproto:2")
+
+    def test_a_wrong_type_is_named(self):
+        self.refuse({"model": {"layers": "three"}}, "layers")
+
+    def test_an_unknown_enumerator_is_named(self):
+        self.refuse({"optimizer": {"clip": {"mode": "SOMETIMES"}}}, "SOMETIMES")
+
+    def test_heads_that_do_not_divide_d_model_are_named(self):
+        self.refuse({"model": {"heads": 5}}, "heads", "d_model", "64")
+
+    def test_zero_steps_are_refused(self):
+        self.refuse({"steps": 0}, "steps")
+
+    def test_negative_and_zero_counts_are_named(self):
+        for group, field in (("batch", "virtual_nodes"), ("batch", "micro_batch"), ("model", "layers")):
+            self.refuse({group: {field: -1}}, field)
+
+    def test_a_set_of_an_unknown_field_is_named(self):
+        self.refuse({}, "batch.nothing", args=("--set", "batch.nothing=3"))
+
+    def test_a_missing_run_spec_is_named(self):
+        self.refused(train(self.work.path / "nowhere.textproto", self.work.out("run")), 2, "nowhere.textproto")
+
+    def test_not_json(self):
+        path = self.work.path / "run.json"
+        path.write_text('{"model": ')
+        self.refused(train(path, self.work.out("run")), 2, "run.json")
+
+
+class BadDataTest(SystemTest):
+    def refuse(self, changes, *words):
+        out = self.work.out("run")
+        self.refused(train(self.work.spec(changes), out), 2, *words)
+        self.assertFalse((out / "checkpoints").exists())
+
+    def test_an_empty_text_is_refused(self):
+        (self.work.path / "empty.txt").write_bytes(b"")
+        self.refuse({"data": {"path": "empty.txt"}}, "empty.txt")
+
+    def test_a_text_too_short_for_one_sample_says_how_much_is_needed(self):
+        (self.work.path / "short.txt").write_bytes(b"x" * 32)
+        self.refuse({"data": {"path": "short.txt"}}, "short.txt", "33")
+
+    def test_a_missing_text_is_named(self):
+        self.refuse({"data": {"path": "missing.txt"}}, "missing.txt")
+
+    def test_a_token_beyond_the_vocabulary_is_named_with_its_place(self):
+        tokens = [i % 50 for i in range(5000)]
+        tokens[4321] = 77
+        (self.work.path / "tokens.bin").write_bytes(struct.pack(f"<{len(tokens)}H", *tokens))
+        self.refuse({"model": {"vocab": 64}, "data": {"path": "tokens.bin", "tokenizer": None, "token_bytes": 2}},
+                    "tokens.bin", "77", "64", "8642")
+
+    def test_a_token_file_of_an_odd_length_is_refused(self):
+        (self.work.path / "tokens.bin").write_bytes(b"\0" * 4001)
+        self.refuse({"data": {"path": "tokens.bin", "tokenizer": None, "token_bytes": 2}}, "tokens.bin", "4001")
+
+    def test_token_files_of_two_and_four_bytes_train_alike(self):
+        tokens = [(i * i) % 200 for i in range(5000)]
+        losses = []
+        for size, code in ((2, "H"), (4, "I")):
+            (self.work.path / f"tokens{size}.bin").write_bytes(struct.pack(f"<{len(tokens)}{code}", *tokens))
+            out = self.work.out(f"run{size}")
+            spec = self.work.spec({"steps": 3, "data": {"path": f"tokens{size}.bin", "tokenizer": None,
+                                                        "token_bytes": size}})
+            self.train_ok(spec, out)
+            losses.append(summary(out)["loss"])
+        self.assertEqual(losses[0], losses[1])
+
+
+class BadModelFolderTest(SystemTest):
+    """Adversarial safetensors, through the whole program."""
+
+    CONFIG = {"model_type": "gpt2", "n_layer": 1, "n_embd": 8, "n_head": 2, "n_positions": 16, "vocab_size": 256,
+              "layer_norm_epsilon": 1e-5, "activation_function": "gelu_new", "embd_pdrop": 0, "attn_pdrop": 0,
+              "resid_pdrop": 0}
+
+    def setUp(self):
+        super().setUp()
+        self.folder = self.work.path / "hf"
+        self.folder.mkdir()
+        (self.folder / "config.json").write_text(json.dumps(self.CONFIG))
+        self.file = self.folder / "model.safetensors"
+        d, shapes = 8, {"transformer.wte.weight": [256, 8], "transformer.wpe.weight": [16, 8]}
+        h = "transformer.h.0."
+        shapes.update({h + "ln_1.weight": [d], h + "ln_1.bias": [d], h + "attn.c_attn.weight": [d, 3 * d],
+                       h + "attn.c_attn.bias": [3 * d], h + "attn.c_proj.weight": [d, d], h + "attn.c_proj.bias": [d],
+                       h + "ln_2.weight": [d], h + "ln_2.bias": [d], h + "mlp.c_fc.weight": [d, 4 * d],
+                       h + "mlp.c_fc.bias": [4 * d], h + "mlp.c_proj.weight": [4 * d, d], h + "mlp.c_proj.bias": [d],
+                       "transformer.ln_f.weight": [d], "transformer.ln_f.bias": [d]})
+        self.header, offset = {}, 0
+        for name, shape in shapes.items():
+            length = 4 * shape[0] * (shape[1] if len(shape) > 1 else 1)
+            self.header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [offset, offset + length]}
+            offset += length
+        self.data = b"\0" * offset
+
+    def write(self, header=None, data=None, length=None):
+        text = json.dumps(self.header if header is None else header).encode()
+        data = self.data if data is None else data
+        self.file.write_bytes(struct.pack("<Q", len(text) if length is None else length) + text + data)
+
+    def spec(self):
+        return self.work.spec({
+            "model": {"from": "hf", **{k: None for k in ("family", "layers", "d_model", "heads", "context", "vocab",
+                                                         "init_seed")}}, "steps": 2})
+
+    def refuse(self, *words):
+        out = self.work.out("run")
+        self.refused(train(self.spec(), out), 2, "model.safetensors", *words)
+        self.assertFalse((out / "checkpoints").exists())
+        imported = self.work.out("imported")
+        self.refused(run([str(EPS), "import", "--from", str(self.folder), "--out", str(imported)]), 2,
+                     "model.safetensors", *words)
+        self.assertFalse(imported.exists())
+
+    def test_a_good_folder_trains(self):
+        self.write()
+        self.train_ok(self.spec(), self.work.out("run"))
+
+    def test_missing_file(self):
+        self.refuse()
+
+    def test_truncated_data(self):
+        self.write(data=self.data[:-5])
+        self.refuse()
+
+    def test_header_length_beyond_the_file(self):
+        self.write(length=1 << 40)
+        self.refuse("header")
+
+    def test_header_of_more_than_100_mb(self):
+        self.file.write_bytes(struct.pack("<Q", 100_000_001) + b" " * 100_000_001 + self.data)
+        self.refuse("header")
+
+    def test_header_that_is_not_json(self):
+        self.file.write_bytes(struct.pack("<Q", 16) + b"{" * 16 + self.data)
+        self.refuse("header")
+
+    def test_overlapping_offsets(self):
+        name = "transformer.wpe.weight"
+        begin, end = self.header[name]["data_offsets"]
+        self.header[name]["data_offsets"] = [begin - 64, end - 64]
+        self.write()
+        self.refuse(name)
+
+    def test_offsets_beyond_the_file(self):
+        name = "transformer.ln_f.bias"
+        self.header[name]["data_offsets"] = [1 << 60, (1 << 60) + 32]
+        self.write()
+        self.refuse(name)
+
+    def test_wrong_dtype(self):
+        self.header["transformer.wpe.weight"]["dtype"] = "I32"
+        self.write()
+        self.refuse("transformer.wpe.weight", "I32")
+
+    def test_wrong_shape(self):
+        self.header["transformer.wpe.weight"]["shape"] = [8, 16]
+        self.write()
+        self.refuse("transformer.wpe.weight")
+
+    def test_missing_tensor(self):
+        header = {k: v for k, v in self.header.items() if k != "transformer.ln_f.bias"}
+        self.write(header=header, data=self.data[:-32])
+        self.refuse("ln_f.bias")
+
+    def test_config_without_heads(self):
+        (self.folder / "config.json").write_text(json.dumps({k: v for k, v in self.CONFIG.items() if k != "n_head"}))
+        self.write()
+        self.refused(train(self.spec(), self.work.out("run")), 2, "config.json", "n_head")
+
+
+class BadCheckpointTest(SystemTest):
+    def test_a_corrupted_checkpoint_is_named_and_not_trained_from(self):
+        spec = self.work.spec({"steps": 6})
+        out = self.work.out("run")
+        self.train_ok(spec, out, "--steps", 6)
+        folder = out / "checkpoints" / (out / "checkpoints" / "latest").read_text().strip()
+        for name in ("model.safetensors", "optimizer.safetensors"):
+            file = folder / name
+            good = file.read_bytes()
+            for bad in (good[:-1], good[:5000] + bytes([good[5000] ^ 1]) + good[5001:], b""):
+                file.write_bytes(bad)
+                done = run([str(EPS), "export", "--checkpoint", str(folder), "--out", str(self.work.out("exported"))])
+                if name == "model.safetensors":
+                    self.refused(done, 2, name)
+                    self.assertFalse(self.work.out("exported").exists())
+            file.write_bytes(good)
+
+
+class DoorsTest(SystemTest):
+    def test_an_occupied_port_is_named(self):
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            taken.listen()
+            address = f"127.0.0.1:{taken.getsockname()[1]}"
+            done = run([str(BIN / "eps_server"), "--run", str(self.work.spec()), "--out", str(self.work.out("run")),
+                        "--listen", address], timeout=60)
+            self.refused(done, 1, address)
+
+    def test_a_listen_address_that_is_not_loopback_is_refused(self):
+        for address in ("0.0.0.0:0", "[::]:0", "10.0.0.1:0", "example.org:0"):
+            done = run([str(BIN / "eps_server"), "--run", str(self.work.spec()), "--out", str(self.work.out("run")),
+                        "--listen", address], timeout=60)
+            self.refused(done, 2, address)
+            self.assertFalse(self.work.out("run").exists())
+
+    def test_bad_usage_ends_with_2(self):
+        for command in ([EPS, "train"], [EPS, "nothing"], [EPS, "train", "--frobnicate"], [BIN / "eps_server"],
+                        [BIN / "gpu_worker"], [EPS, "plan", "--run", self.work.spec(), "--device-memory", "12 parsecs"]):
+            done = run([str(word) for word in command], timeout=60)
+            self.assertEqual(done.returncode, 2, f"{command}: {done.stdout} {done.stderr}")
+            self.assertNotEqual(done.stderr, "")
+
+    def test_a_cuda_worker_says_what_is_missing(self):
+        out = self.work.out("run")
+        done = train(self.work.spec({"steps": 1}), out, "--device", "cuda:0")
+        self.refused(done, 1, "cuda")
+
+    def test_help_of_every_command_ends_with_0(self):
+        commands = ("train", "status", "plan", "import", "export", "sample", "checkpoint", "stop")
+        for command in ([EPS, "--help"], [BIN / "eps_server", "--help"], [BIN / "gpu_worker", "--help"],
+                        *([EPS, name, "--help"] for name in commands)):
+            done = run([str(word) for word in command], timeout=60)
+            self.assertEqual(done.returncode, 0, f"{command}: {done.stderr}")
+            self.assertIn("--", done.stdout)

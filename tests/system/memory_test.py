@@ -1,0 +1,73 @@
+"""Invariant 3: the arena's high-water mark is the plan's; the smallest cap depends on neither depth nor micro-batches."""
+
+import json
+import os
+import time
+from pathlib import Path
+
+from eps_run import EPS, SystemTest, children, needs_at_least, run, start_train, summary, train, wait_for_steps
+
+
+class DeviceMemoryTest(SystemTest):
+    def smallest_cap(self, spec):
+        return needs_at_least(train(spec, self.work.out("refused"), "--device-memory", 1024).stderr)
+
+    def test_smallest_cap_and_peak_are_the_same_for_any_depth_and_micro_batches(self):
+        caps, peaks = {}, {}
+        for layers, micro_batches in ((4, 1), (32, 1), (4, 16), (32, 16)):
+            changes = {"model": {"layers": layers}, "batch": {"micro_batches": micro_batches}, "steps": 2}
+            spec = self.work.spec(changes, name=f"{layers}-{micro_batches}.json")
+            key = (layers, micro_batches)
+            caps[key] = self.smallest_cap(spec)
+            out = self.work.out(f"{layers}-{micro_batches}")
+            self.train_ok(spec, out, "--device-memory", caps[key])
+            peaks[key] = summary(out)["device_peak_bytes"]
+        self.assertEqual(len(set(caps.values())), 1, caps)
+        self.assertEqual(peaks, caps)
+
+    def test_one_byte_less_than_the_smallest_cap_is_refused_and_nothing_is_started(self):
+        spec = self.work.spec({"steps": 1})
+        smallest = self.smallest_cap(spec)
+        out = self.work.out("run")
+        self.refused(train(spec, out, "--device-memory", smallest - 1), 3, f"needs at least {smallest} bytes")
+        self.assertFalse(out.exists(), "a refused run left a folder")
+
+    def test_the_peak_is_the_plan_s_figure_at_any_cap(self):
+        spec = self.work.spec({"steps": 2})
+        smallest = self.smallest_cap(spec)
+        for cap in (smallest, smallest + 100_000, smallest * 2, smallest * 8):
+            plan = run([str(EPS), "plan", "--run", str(spec), "--device-memory", str(cap), "--json"])
+            self.assertEqual(plan.returncode, 0, plan.stderr)
+            planned = json.loads(plan.stdout)["device"]["arena_bytes"]
+            out = self.work.out(f"run-{cap}")
+            self.train_ok(spec, out, "--device-memory", cap)
+            self.assertEqual(summary(out)["device_peak_bytes"], planned)
+            self.assertEqual(summary(out)["device_cap_bytes"], cap)
+            self.assertLessEqual(planned, cap)
+
+
+class DaemonMemoryTest(SystemTest):
+    def test_resident_memory_is_the_state_the_window_and_a_constant(self):
+        spec = self.work.spec({
+            "model": {"layers": 10, "d_model": 640, "heads": 10, "context": 16},
+            "batch": {"virtual_nodes": 2, "micro_batches": 1, "micro_batch": 1},
+            "optimizer": {"clip": None}, "steps": 8, "checkpoint": {"every_steps": 4}})
+        plan = json.loads(run([str(EPS), "plan", "--run", str(spec), "--json"]).stdout)["host"]
+        bound = 1.05 * (plan["model_state_bytes"] + plan["contribution_window_bytes"] + plan["daemon_constant_bytes"])
+        out = self.work.out("run")
+        process = start_train(spec, out, "--workers", 2)
+        peak = 0
+        while process.poll() is None:
+            for pid in children(process.pid, "eps_server"):
+                try:
+                    status = Path(f"/proc/{pid}/status").read_text()
+                except OSError:
+                    continue
+                for line in status.splitlines():
+                    if line.startswith("VmHWM:"):
+                        peak = max(peak, int(line.split()[1]) * 1024)
+            time.sleep(0.02)
+        self.assertEqual(process.returncode, 0, process.communicate())
+        self.assertEqual(summary(out)["model_state_bytes"], plan["model_state_bytes"])
+        self.assertGreater(peak, 0.9 * plan["model_state_bytes"])
+        self.assertLessEqual(peak, bound, plan)

@@ -1,0 +1,121 @@
+"""What a run leaves, and what one can ask of it while it goes on."""
+
+import json
+import time
+import xml.dom.minidom
+
+from eps_run import (EPS, ROOT, SystemTest, committed_steps, latest_checkpoint, run, start_train, summary, train,
+                     wait_for_steps)
+
+
+class RunFolderTest(SystemTest):
+    def test_a_run_leaves_what_the_contract_says(self):
+        out = self.work.out("run")
+        self.train_ok(self.work.spec(), out, "--workers", 2)
+        result = summary(out)
+        self.assertEqual(result["steps"], 12)
+        self.assertEqual(result["tokens"], 12 * 4 * 2 * 2 * 32)
+        self.assertEqual(len(result["loss"]), 12)
+        self.assertEqual((result["loss_first"], result["loss_last"]), (result["loss"][0], result["loss"][-1]))
+        self.assertEqual(result["workers"], 2)
+        self.assertGreater(result["tokens_per_second"], 0)
+        self.assertGreater(result["seconds"], 0)
+        self.assertGreater(result["device_cap_bytes"], 0)
+        self.assertLessEqual(result["device_peak_bytes"], result["device_cap_bytes"])
+        # 3 blocks of 12 d^2 + 13 d, embeddings and the last norm.
+        self.assertEqual(result["parameters"], 3 * (12 * 64 * 64 + 13 * 64) + (256 + 32) * 64 + 2 * 64)
+        self.assertGreaterEqual(result["model_state_bytes"], 14 * result["parameters"])
+        self.assertTrue(all(0 <= share <= 1 for share in result["wait_fraction"].values()), result["wait_fraction"])
+        lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+        self.assertEqual([line["step"] for line in lines], list(range(12)))
+        self.assertEqual([line["loss"] for line in lines], result["loss"])
+        for line in lines:
+            for key in ("learning_rate", "gradient_norm", "tokens_per_second"):
+                self.assertIn(key, line)
+        xml.dom.minidom.parse(str(out / "loss.svg"))
+        names = sorted(path.name for path in (out / "checkpoints").iterdir())
+        self.assertEqual(names, ["latest", "step-00000005", "step-00000010", "step-00000012"])
+        files = {path.name for path in latest_checkpoint(out).iterdir()}
+        self.assertEqual(files, {"model.safetensors", "optimizer.safetensors", "config.json", "manifest.json"})
+        manifest = json.loads((latest_checkpoint(out) / "manifest.json").read_text())
+        self.assertEqual(manifest["step"], 12)
+
+    def test_steps_on_the_command_line_override_the_run_spec(self):
+        out = self.work.out("run")
+        self.train_ok(self.work.spec(), out, "--steps", 3)
+        self.assertEqual(summary(out)["steps"], 3)
+
+    def test_a_textproto_and_a_json_of_the_same_run_give_the_same_loss(self):
+        text = self.work.path / "run.textproto"
+        text.write_text("""
+          model { family: GPT2  layers: 3  d_model: 64  heads: 4  context: 32  vocab: 256  init_seed: 1 }
+          data { path: "text.txt"  tokenizer: BYTES  order: SHUFFLED  seed: 7 }
+          batch { virtual_nodes: 4  micro_batches: 2  micro_batch: 2 }
+          optimizer { adamw { beta1: 0.9  beta2: 0.95  eps: 1e-8  weight_decay: 0.1 }
+                      schedule { peak: 1e-3  warmup_steps: 5  decay: COSINE  final: 1e-4 }
+                      clip { mode: EXACT  norm: 1.0 } }
+          precision { wire: BF16  gradients: BF16  moments: FP32 }
+          steps: 12
+          checkpoint { every_steps: 5  keep: 3 }""")
+        self.train_ok(text, self.work.out("text"))
+        self.train_ok(self.work.spec(), self.work.out("json"))
+        self.assertEqual(summary(self.work.out("text"))["loss"], summary(self.work.out("json"))["loss"])
+
+
+class CommandsTest(SystemTest):
+    def test_status_checkpoint_and_stop_of_a_run_in_progress(self):
+        spec = self.work.spec({"steps": 100000, "checkpoint": {"every_steps": 0}})
+        out = self.work.out("run")
+        process = start_train(spec, out)
+        try:
+            wait_for_steps(process, out, 5)
+            status = run([str(EPS), "status", "--out", str(out)])
+            self.assertEqual(status.returncode, 0, status.stderr)
+            self.assertIn("100000", status.stdout)
+            checkpoint = run([str(EPS), "checkpoint", "--out", str(out)])
+            self.assertEqual(checkpoint.returncode, 0, checkpoint.stderr)
+            name = latest_checkpoint(out).name
+            self.assertIn(name, checkpoint.stdout)
+            steps = committed_steps(out)
+            wait_for_steps(process, out, steps + 3)
+            stopped = run([str(EPS), "stop", "--out", str(out)])
+            self.assertEqual(stopped.returncode, 0, stopped.stderr)
+            stdout, stderr = process.communicate(timeout=60)
+            self.assertEqual(process.returncode, 0, stderr)
+        finally:
+            process.kill()
+            process.communicate()
+        self.assertEqual(latest_checkpoint(out).name, f"step-{committed_steps(out):08d}")
+        self.assertEqual(summary(out)["steps"], committed_steps(out))
+
+    def test_sample_gives_the_same_text_for_the_same_seed(self):
+        out = self.work.out("run")
+        self.train_ok(self.work.spec({"steps": 60, "checkpoint": {"every_steps": 0}}), out)
+        command = [str(EPS), "sample", "--checkpoint", str(latest_checkpoint(out)), "--prompt", "and the", "--tokens",
+                   "40", "--seed", "5"]
+        first, again = run(command), run(command)
+        self.assertEqual(first.returncode, 0, first.stderr)
+        self.assertEqual(first.stdout, again.stdout)
+        self.assertGreaterEqual(len(first.stdout), 40)
+        other = run(command[:-1] + ["6"])
+        self.assertNotEqual(first.stdout, other.stdout)
+
+    def test_an_exported_folder_trains_on_and_comes_back_the_same(self):
+        out = self.work.out("run")
+        self.train_ok(self.work.spec(), out)
+        exported, imported = self.work.out("exported"), self.work.out("imported")
+        done = run([str(EPS), "export", "--checkpoint", str(latest_checkpoint(out)), "--out", str(exported)])
+        self.assertEqual(done.returncode, 0, done.stderr)
+        config = json.loads((exported / "config.json").read_text())
+        self.assertEqual((config["model_type"], config["n_layer"], config["n_embd"]), ("gpt2", 3, 64))
+        done = run([str(EPS), "import", "--from", str(exported), "--out", str(imported)])
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual((imported / "model.safetensors").read_bytes(), (exported / "model.safetensors").read_bytes())
+
+    def test_every_example_is_a_run_spec_that_plans(self):
+        for spec in sorted((ROOT / "examples").glob("*.textproto")):
+            text = spec.read_text().replace("../out/quickstart/kjv.txt", str(self.work.path / "text.txt"))
+            copy = self.work.path / spec.name
+            copy.write_text(text)
+            done = run([str(EPS), "plan", "--run", str(copy)])
+            self.assertEqual(done.returncode, 0, f"{spec.name}: {done.stderr}")
