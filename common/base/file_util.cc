@@ -78,8 +78,8 @@ absl::StatusOr<std::string> ReadFile(const std::string& path, int64_t max_bytes)
     if (n == 0) return content;
     content.append(buffer, static_cast<size_t>(n));
     if (static_cast<int64_t>(content.size()) > max_bytes) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("\"", path, "\" is longer than ", max_bytes, " bytes, the most that is read of it"));
+      return absl::InvalidArgumentError(absl::StrCat("\"", path, "\" is longer than ", max_bytes,
+                                                     " bytes, the most that is read of it"));
     }
   }
 }
@@ -100,7 +100,8 @@ absl::Status WriteAt(const FileDescriptor& file, const std::string& path, int64_
 absl::Status WriteFileAtomically(const std::string& path, absl::string_view content) {
   const std::string temporary = TemporaryName(path);
   absl::Status status = WriteAndSync(temporary, content);
-  if (status.ok() && rename(temporary.c_str(), path.c_str()) != 0) status = FileError(errno, "replace", path);
+  if (status.ok() && rename(temporary.c_str(), path.c_str()) != 0)
+    status = FileError(errno, "replace", path);
   if (!status.ok()) {
     unlink(temporary.c_str());
     return status;
@@ -119,8 +120,8 @@ absl::Status MakeDirs(const std::string& path) {
     const std::string part = path.substr(0, end);
     if (mkdir(part.c_str(), 0755) != 0) {
       const int error_number = errno;
-      // A file in its place is an error; a folder that another process made meanwhile is none. The system may say
-      // EROFS or EACCES of a folder that is there.
+      // A file in its place is an error; a folder that another process made meanwhile is none. The
+      // system may say EROFS or EACCES of a folder that is there.
       if (!IsDirectory(part)) return FileError(error_number, "make folder", part);
     }
     if (end == std::string::npos) return absl::OkStatus();

@@ -29,8 +29,9 @@ class FileDescriptor {
   int fd_ = -1;
 };
 
-// "cannot open "x.txt": No such file or directory", with the code that fits `error_number`: NOT_FOUND, ALREADY_EXISTS,
-// PERMISSION_DENIED, RESOURCE_EXHAUSTED (full disk, too many files), ... `action` is a verb.
+// "cannot open "x.txt": No such file or directory", with the code that fits `error_number`:
+// NOT_FOUND, ALREADY_EXISTS, PERMISSION_DENIED, RESOURCE_EXHAUSTED (full disk, too many files), ...
+// `action` is a verb.
 absl::Status FileError(int error_number, absl::string_view action, const std::string& path);
 
 // `flags` as for open(2); O_CLOEXEC is added, a new file gets mode 0644. Errors: FileError's.
@@ -43,14 +44,16 @@ absl::StatusOr<std::string> ReadFile(const std::string& path, int64_t max_bytes 
 absl::Status WriteAt(const FileDescriptor& file, const std::string& path, int64_t offset_bytes,
                      absl::string_view bytes);
 
-// After OK, `path` holds `content` even after a power failure; at no moment does it hold a part of it: written beside,
-// synced, renamed, the folder synced. Errors: FileError's; then `path` is as it was and nothing else is left behind.
+// After OK, `path` holds `content` even after a power failure; at no moment does it hold a part of
+// it: written beside, synced, renamed, the folder synced. Errors: FileError's; then `path` is as it
+// was and nothing else is left behind.
 absl::Status WriteFileAtomically(const std::string& path, absl::string_view content);
 
 // Makes renames and new files in folder `path` last.
 absl::Status SyncDirectory(const std::string& path);
 
-// Makes the folder and its parents; one that is there is fine. Errors: FileError's, naming the part that failed.
+// Makes the folder and its parents; one that is there is fine. Errors: FileError's, naming the part
+// that failed.
 absl::Status MakeDirs(const std::string& path);
 
 // "a/b/c" -> "a/b", "c" -> ".", "/c" -> "/".

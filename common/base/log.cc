@@ -22,8 +22,8 @@ absl::string_view LevelName(LogLevel level) {
   return "UNKNOWN";
 }
 
-// A bare value holds nothing that would end it early: a line splits at spaces, and no value can forge a
-// second line.
+// A bare value holds nothing that would end it early: a line splits at spaces, and no value can
+// forge a second line.
 bool NeedsQuotes(absl::string_view value) {
   if (value.empty()) return true;
   for (const unsigned char c : value) {
@@ -41,8 +41,8 @@ void AppendValue(std::string& line, absl::string_view value) {
 }
 
 void WriteLine(const std::string& line) {
-  // One call a line, so that lines of several threads and processes do not mix. A pipe may still take a long
-  // line in parts; a closed one is no reason to stop.
+  // One call a line, so that lines of several threads and processes do not mix. A pipe may still
+  // take a long line in parts; a closed one is no reason to stop.
   size_t written = 0;
   while (written < line.size()) {
     const ssize_t n = write(STDERR_FILENO, line.data() + written, line.size() - written);
@@ -55,8 +55,9 @@ void WriteLine(const std::string& line) {
 }  // namespace
 
 void Log(LogLevel level, absl::string_view event, std::initializer_list<LogField> fields) {
-  std::string line = absl::StrCat(absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", absl::Now(), absl::UTCTimeZone()), " ",
-                                  LevelName(level), " ", event);
+  std::string line =
+      absl::StrCat(absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", absl::Now(), absl::UTCTimeZone()), " ",
+                   LevelName(level), " ", event);
   for (const LogField& field : fields) {
     absl::StrAppend(&line, " ", field.key, "=");
     AppendValue(line, field.value);

@@ -20,6 +20,11 @@ namespace eps {
 // The largest message of the data plane: a header and a chunk of fp32.
 inline constexpr int64_t kMaxDataMessageBytes = kChunkHeaderBytes + kChunkElems * 4;
 
+// How both ends of a data connection set up gRPC.
+inline constexpr int kDataFrameBytes = 2 << 20;   // a message is one HTTP/2 frame (default: 16 KiB frames)
+inline constexpr int kDataWindowBytes = 4 << 20;  // under way at once on a stream, so that none waits for an ack
+inline constexpr int kDataReadBytes = 256 << 10;  // taken from the socket at once
+
 // A message of the data plane, whose payload is sent from where it lies. `owner`, if there is one, is held
 // until gRPC has let go of the payload; without one the payload must outlive the call.
 grpc::ByteBuffer ChunkMessage(const ChunkHeader& header, absl::Span<const std::byte> payload,

@@ -32,8 +32,10 @@ void Cover(TreeNode node, absl::Span<const int> held, int max_leaves, std::vecto
   Cover(RightChild(node), held.subspan(split), max_leaves, out);
 }
 
-// Appends the program that leaves the sum of `node` on the stack; `next` is the first node not yet loaded.
-void Sum(TreeNode node, absl::Span<const TreeNode> nodes, size_t& next, std::vector<SumOp>& program) {
+// Appends the program that leaves the sum of `node` on the stack; `next` is the first node not yet
+// loaded.
+void Sum(TreeNode node, absl::Span<const TreeNode> nodes, size_t& next,
+         std::vector<SumOp>& program) {
   EPS_CHECK(next < nodes.size());
   if (nodes[next] == node) {
     program.push_back({SumOp::Kind::kLoad, static_cast<int>(next++)});

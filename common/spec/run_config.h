@@ -36,9 +36,9 @@ struct DataConfig {
 };
 
 struct BatchConfig {
-  int virtual_nodes = 1;   // V
-  int micro_batches = 1;   // per vnode
-  int micro_batch = 1;     // sequences that a layer runs at once
+  int virtual_nodes = 1;  // V
+  int micro_batches = 1;  // per vnode
+  int micro_batch = 1;    // sequences that a layer runs at once
 
   int64_t sequences_per_vnode() const { return int64_t{micro_batches} * micro_batch; }
   int64_t sequences_per_step() const { return virtual_nodes * sequences_per_vnode(); }
@@ -107,24 +107,25 @@ struct FieldOverride {
   std::string value;
 };
 
-// Reads a RunSpec (.textproto or .json, by the file's ending), applies the overrides, reads the model's
-// config.json if `model.from` is given, fills defaults, and checks every value.
+// Reads a RunSpec (.textproto or .json, by the file's ending), applies the overrides, reads the
+// model's config.json if `model.from` is given, fills defaults, and checks every value.
 //
 // Paths:  relative ones are taken from the folder of `path`, and are absolute in the result
-// Errors: NOT_FOUND no such file · INVALID_ARGUMENT naming the file, the line where known, the field, the
-//         value found and what is allowed
+// Errors: NOT_FOUND no such file · INVALID_ARGUMENT naming the file, the line where known, the
+//         field, the value found and what is allowed
 absl::StatusOr<RunConfig> LoadRunConfig(const std::string& path,
                                         const std::vector<FieldOverride>& overrides);
 
 // The run as canonical text, with the model explicit and every default written out: what the daemon
-// sends to workers and keeps in a checkpoint. ParseRunConfig(SerializeRunConfig(c)) == c, for every c that LoadRunConfig
-// gives; ParseRunConfig reads no file, checks every value again, and its errors are LoadRunConfig's.
+// sends to workers and keeps in a checkpoint. ParseRunConfig(SerializeRunConfig(c)) == c, for every
+// c that LoadRunConfig gives; ParseRunConfig reads no file, checks every value again, and its
+// errors are LoadRunConfig's.
 std::string SerializeRunConfig(const RunConfig& config);
 absl::StatusOr<RunConfig> ParseRunConfig(const std::string& text);
 
-// The fields whose change would change bits, as "optimizer.schedule.peak: was 0.0006, now 0.001"; empty when `now` may
-// resume `was`. relay, transport and checkpoint change no bits and may differ. steps may not: with the same steps done,
-// the schedule would be another one.
+// The fields whose change would change bits, as "optimizer.schedule.peak: was 0.0006, now 0.001";
+// empty when `now` may resume `was`. relay, transport and checkpoint change no bits and may differ.
+// steps may not: with the same steps done, the schedule would be another one.
 std::vector<std::string> DifferencesThatMatter(const RunConfig& was, const RunConfig& now);
 
 }  // namespace eps

@@ -15,8 +15,8 @@ namespace eps {
 struct CheckContext {
   // "data/kjv.txt" as it is written -> the path that a process in any folder opens.
   std::function<std::string(const std::string&)> absolute_path;
-  // The model in the folder `model.from` (already absolute). Null: the RunSpec itself gives the model's shape beside
-  // `from`, as SerializeRunConfig writes it.
+  // The model in the folder `model.from` (already absolute). Null: the RunSpec itself gives the
+  // model's shape beside `from`, as SerializeRunConfig writes it.
   std::function<absl::StatusOr<Gpt2Config>(const std::string& folder)> read_model;
 };
 

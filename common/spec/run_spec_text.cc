@@ -48,7 +48,8 @@ const Descriptor* ParentOf(absl::string_view path) {
   return message;
 }
 
-// ---- Where in a textproto an error is ------------------------------------------------------------------------------
+// ---- Where in a textproto an error is
+// ------------------------------------------------------------------------------
 
 // The byte at a position as the tokenizer counts it: from 0, a tab going to the next multiple of 8.
 size_t OffsetOf(absl::string_view text, int line, int column) {
@@ -62,8 +63,8 @@ size_t OffsetOf(absl::string_view text, int line, int column) {
 
 bool IsWordPart(char c) { return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '_'; }
 
-// The field that is being read at the end of `text`, with the messages it stands in: "optimizer.adamw.beta1". The
-// parser's own messages often leave it out.
+// The field that is being read at the end of `text`, with the messages it stands in:
+// "optimizer.adamw.beta1". The parser's own messages often leave it out.
 std::string PathAtEnd(absl::string_view text) {
   std::vector<std::string> enclosing;
   std::string name;
@@ -83,7 +84,8 @@ std::string PathAtEnd(absl::string_view text) {
       while (end < text.size() && IsWordPart(text[end])) ++end;
       // A field's name follows no colon, as an enum's value does, and is no number, like 6e-4.
       const absl::string_view before = absl::StripTrailingAsciiWhitespace(text.substr(0, i));
-      if (!absl::EndsWith(before, ":") && !absl::ascii_isdigit(static_cast<unsigned char>(c))) name = std::string(text.substr(i, end - i));
+      if (!absl::EndsWith(before, ":") && !absl::ascii_isdigit(static_cast<unsigned char>(c)))
+        name = std::string(text.substr(i, end - i));
       i = end - 1;
     }
   }
@@ -97,13 +99,15 @@ class FirstError : public google::protobuf::io::ErrorCollector {
  public:
   explicit FirstError(const std::string& text) : text_(text) {}
 
-  void AddError(int line, google::protobuf::io::ColumnNumber column, const std::string& message) override {
+  void AddError(int line, google::protobuf::io::ColumnNumber column,
+                const std::string& message) override {
     if (!message_.empty()) return;
     if (line < 0) {
       message_ = absl::StrCat(" ", message);
       return;
     }
-    const std::string path = PathAtEnd(absl::string_view(text_).substr(0, OffsetOf(text_, line, column)));
+    const std::string path =
+        PathAtEnd(absl::string_view(text_).substr(0, OffsetOf(text_, line, column)));
     const Descriptor* parent = ParentOf(path);
     const bool unknown = absl::StrContains(message, "has no field named") && parent != nullptr;
     message_ = absl::StrCat(line + 1, ":", column + 1, ": ", path, path.empty() ? "" : ": ",
@@ -117,7 +121,8 @@ class FirstError : public google::protobuf::io::ErrorCollector {
   std::string message_;
 };
 
-// ---- Checks that protobuf leaves out -------------------------------------------------------------------------------
+// ---- Checks that protobuf leaves out
+// -------------------------------------------------------------------------------
 
 // proto3 takes any number for an enum; only the named ones mean something.
 absl::Status CheckEnums(const Message& message, const std::string& path) {
@@ -140,11 +145,13 @@ absl::Status CheckEnums(const Message& message, const std::string& path) {
 
 std::string EnumNames(const FieldDescriptor& field) {
   std::vector<std::string> names;
-  for (int i = 0; i < field.enum_type()->value_count(); ++i) names.push_back(field.enum_type()->value(i)->name());
+  for (int i = 0; i < field.enum_type()->value_count(); ++i)
+    names.push_back(field.enum_type()->value(i)->name());
   return absl::StrJoin(names, ", ");
 }
 
-// ---- Overrides -----------------------------------------------------------------------------------------------------
+// ---- Overrides
+// -----------------------------------------------------------------------------------------------------
 
 absl::string_view TypeWords(const FieldDescriptor& field) {
   switch (field.cpp_type()) {
@@ -161,15 +168,16 @@ absl::string_view TypeWords(const FieldDescriptor& field) {
   }
 }
 
-absl::Status SetField(const FieldOverride& override_field, const FieldDescriptor& field, Message& message) {
+absl::Status SetField(const FieldOverride& override_field, const FieldDescriptor& field,
+                      Message& message) {
   if (field.cpp_type() == FieldDescriptor::CPPTYPE_STRING) {
     message.GetReflection()->SetString(&message, &field, override_field.value);
     return absl::OkStatus();
   }
   if (field.cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(override_field.path, ": is a group; set one of its fields: ",
-                     UnknownFieldText(*field.message_type()).substr(sizeof("unknown field; known: ") - 1)));
+    return absl::InvalidArgumentError(absl::StrCat(
+        override_field.path, ": is a group; set one of its fields: ",
+        UnknownFieldText(*field.message_type()).substr(sizeof("unknown field; known: ") - 1)));
   }
   FirstError quiet(override_field.value);
   TextFormat::Parser parser;
@@ -183,7 +191,8 @@ absl::Status SetField(const FieldOverride& override_field, const FieldDescriptor
   return absl::OkStatus();
 }
 
-// ---- Differences ---------------------------------------------------------------------------------------------------
+// ---- Differences
+// ---------------------------------------------------------------------------------------------------
 
 std::string ShowField(const Message& message, const FieldDescriptor& field) {
   if (!message.GetReflection()->HasField(message, &field)) return "absent";
@@ -204,22 +213,23 @@ void AppendDifferences(const Message& was, const Message& now, const std::string
     if (old_text != new_text) {
       out.push_back(absl::StrCat(field_path, ": was ", old_text, ", now ", new_text));
     } else if (field.cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE && old_text != "absent") {
-      AppendDifferences(was.GetReflection()->GetMessage(was, &field), now.GetReflection()->GetMessage(now, &field),
-                        field_path, skipped, out);
+      AppendDifferences(was.GetReflection()->GetMessage(was, &field),
+                        now.GetReflection()->GetMessage(now, &field), field_path, skipped, out);
     }
   }
 }
 
 }  // namespace
 
-absl::StatusOr<proto::RunSpec> RunSpecFromTextproto(const std::string& text, const std::string& file_name) {
+absl::StatusOr<proto::RunSpec> RunSpecFromTextproto(const std::string& text,
+                                                    const std::string& file_name) {
   proto::RunSpec spec;
   FirstError error(text);
   TextFormat::Parser parser;
   parser.RecordErrorsTo(&error);
   if (!parser.ParseFromString(text, &spec)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(file_name, ":", error.message().empty() ? " not a textproto" : error.message()));
+    return absl::InvalidArgumentError(absl::StrCat(
+        file_name, ":", error.message().empty() ? " not a textproto" : error.message()));
   }
   EPS_RETURN_IF_ERROR_WITH(CheckEnums(spec, ""), file_name);
   return spec;
@@ -247,8 +257,8 @@ absl::Status ApplyOverride(const FieldOverride& override_field, proto::RunSpec& 
       break;
     }
     if (field->cpp_type() != FieldDescriptor::CPPTYPE_MESSAGE) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(override_field.path, ": ", names[i], " is a value and has no field ", names[i + 1]));
+      return absl::InvalidArgumentError(absl::StrCat(
+          override_field.path, ": ", names[i], " is a value and has no field ", names[i + 1]));
     }
     message = message->GetReflection()->MutableMessage(message, field);
   }

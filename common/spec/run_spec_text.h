@@ -13,8 +13,10 @@ namespace eps {
 
 // Text -> RunSpec: names, types and enum values are checked, ranges are not.
 //
-// Errors: INVALID_ARGUMENT "file_name:line:column: model.layers: what is wrong" for textproto, the field's path for JSON
-absl::StatusOr<proto::RunSpec> RunSpecFromTextproto(const std::string& text, const std::string& file_name);
+// Errors: INVALID_ARGUMENT "file_name:line:column: model.layers: what is wrong" for textproto, the
+// field's path for JSON
+absl::StatusOr<proto::RunSpec> RunSpecFromTextproto(const std::string& text,
+                                                    const std::string& file_name);
 absl::StatusOr<proto::RunSpec> RunSpecFromJson(const std::string& text);
 
 // Errors: INVALID_ARGUMENT naming the path and, where a name is unknown, the known ones
@@ -23,7 +25,8 @@ absl::Status ApplyOverride(const FieldOverride& field, proto::RunSpec& spec);
 // Every present field on its own line; doubles are written so that they are read back exactly.
 std::string RunSpecToTextproto(const proto::RunSpec& spec);
 
-// The leaves that differ, as "batch.micro_batch: was 4, now 2"; the top-level fields in `skipped` are not looked at.
+// The leaves that differ, as "batch.micro_batch: was 4, now 2"; the top-level fields in `skipped`
+// are not looked at.
 std::vector<std::string> RunSpecDifferences(const proto::RunSpec& was, const proto::RunSpec& now,
                                             const std::vector<std::string>& skipped);
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,8 @@ struct ConformanceParam {
   KernelSizes sizes;
   // Devices that must give the same bits as `make`'s: other numbers of threads.
   std::vector<DeviceFactory> same_bits;
+
+  friend void PrintTo(const ConformanceParam& param, std::ostream* out) { *out << param.name; }
 };
 
 class DeviceConformanceTest : public ::testing::TestWithParam<ConformanceParam> {

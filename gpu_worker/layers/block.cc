@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "absl/strings/string_view.h"
 #include "gpu_worker/layers/tensor_offsets.h"
 
 namespace eps::worker {
@@ -29,27 +30,33 @@ struct ForwardScratch {
 // Scratch of the backward pass: two areas of 4C numbers a token, each used for several arrays in turn.
 struct BackwardScratch {
   explicit BackwardScratch(const LayerShape& s) {
-    Layout layout;
     const int64_t bytes = s.boundary_bytes();
-    d_fc = layout.Take(4 * bytes);
-    gelu = layout.Take(4 * bytes);
-    dropped = s.residual_dropout > 0 ? layout.Take(bytes) : -1;
+    Layout first, first_again, second, second_again;
+    d_fc = first.Take(4 * bytes);
+    d_o = first_again.Take(bytes);
+    normed1 = first_again.Take(bytes);
+    d_normed1 = first_again.Take(bytes);
+    gelu = second.Take(4 * bytes);
+    d_qkv = 0;  // 3 of the 4 that gelu had
+    normed2 = second_again.Take(bytes);
+    d_normed2 = second_again.Take(bytes);
+
+    Layout layout;
+    layout.Take(std::max(first.total_bytes(), first_again.total_bytes()));
+    const int64_t area = layout.Take(std::max(second.total_bytes(), second_again.total_bytes()));
+    for (int64_t* offset : {&gelu, &d_qkv, &normed2, &d_normed2}) *offset += area;
+    dropped = layout.Take(s.residual_dropout > 0 ? bytes : 0);
     kernel = layout.total_bytes();
-    // Second life of the areas. Slices are whole multiples of M * C elements, which kernels take as they are.
-    normed2 = gelu;
-    d_normed2 = gelu + bytes;
-    d_o = d_fc;
-    normed1 = d_fc + bytes;
-    d_normed1 = d_fc + 2 * bytes;
-    d_qkv = gelu;
   }
-  int64_t d_fc;       // act (M, 4C)
-  int64_t gelu;       // act (M, 4C), needed for the gradient of w_proj; dead before normed2 is made
-  int64_t dropped;    // act (M, C): the dropout's backward; only with dropout
-  int64_t normed2, d_normed2;       // act (M, C) each, after gelu
-  int64_t d_o, normed1, d_normed1;  // act (M, C) each, after d_fc
-  int64_t d_qkv;                    // act (M, 3C), after normed2 and d_normed2
-  int64_t kernel;
+  // First area: d_fc, and when it is dead the gradients of the attention part.
+  int64_t d_fc;                     // act (M, 4C)
+  int64_t d_o, normed1, d_normed1;  // act (M, C) each
+  // Second area: three lives.
+  int64_t gelu;                     // act (M, 4C), for the gradient of w_proj
+  int64_t normed2, d_normed2;       // act (M, C) each
+  int64_t d_qkv;                    // act (M, 3C)
+  int64_t dropped;                  // act (M, C): a dropout's backward; empty without dropout
+  int64_t kernel;                   // kernels' own; last, so that no address depends on its size
 };
 
 struct BlockKernels {
@@ -109,7 +116,7 @@ void MlpBackward(const BlockKernels& b, const BlockInner& in, const BackwardScra
   const float* mean = FloatsAt(a.inner, in.ln2_mean);
   const float* rstd = FloatsAt(a.inner, in.ln2_rstd);
 
-  const void* d_out = b.ThroughDropout(dy, kMlpProjectionDropoutUse, At(a.scratch, std::max<int64_t>(at.dropped, 0)));
+  const void* d_out = b.ThroughDropout(dy, kMlpProjectionDropoutUse, At(a.scratch, at.dropped));
   b.LinearBackwardInput(d_out, F, C, a.offsets.w_proj, d_fc);
   b.k.GeluBackward({.n = b.M * F, .x = At(a.inner, in.fc), .dy = d_fc, .gelu_out = gelu});
   b.LinearBackwardWeight(gelu, d_out, F, C, gradient + a.offsets.w_proj, gradient + a.offsets.b_proj, kernel);
@@ -137,7 +144,7 @@ void AttentionPartBackward(const BlockKernels& b, const BlockInner& in, const Ba
   const float* rstd = FloatsAt(a.inner, in.ln1_rstd);
 
   const void* d_out =
-      b.ThroughDropout(dx, kAttentionProjectionDropoutUse, At(a.scratch, std::max<int64_t>(at.dropped, 0)));
+      b.ThroughDropout(dx, kAttentionProjectionDropoutUse, At(a.scratch, at.dropped));
   b.LinearBackwardInput(d_out, C, C, a.offsets.w_o, d_o);
   b.LinearBackwardWeight(At(a.inner, in.o), d_out, C, C, gradient + a.offsets.w_o, gradient + a.offsets.b_o, kernel);
   b.k.AttentionBackward({.B = s.B, .T = s.T, .H = s.H, .D = s.D(), .qkv = At(a.inner, in.qkv),

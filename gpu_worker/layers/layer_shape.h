@@ -27,7 +27,9 @@ struct LayerShape {
   bool expands() const { return wire != compute; }
   int64_t act_bytes() const { return SizeOf(compute); }
   int64_t boundary_bytes() const { return M() * C * act_bytes(); }
-  int64_t token_bytes() const { return 2 * M() * int64_t{sizeof(int32_t)}; }  // token ids, then labels
+  // Token ids (M), then labels (M), each array aligned.
+  int64_t labels_offset_bytes() const { return RoundUp(M() * int64_t{sizeof(int32_t)}, kArenaAlignBytes); }
+  int64_t token_bytes() const { return 2 * labels_offset_bytes(); }
 };
 LayerShape MakeLayerShape(const Gpt2Config& model, int64_t micro_batch, Dtype wire, Dtype compute);
 

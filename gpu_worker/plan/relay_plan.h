@@ -33,13 +33,24 @@ struct RelayPlan {
   std::vector<ArenaSpan> token_slots;       // token ids and labels of one micro-batch
   // Inner activations. The last slot is the one that recomputing (or a layer in turn) uses; the ones before
   // it keep the inner activations of the last (layer, micro-batch)s before the head, from forward to backward.
+  // When every one is kept, the last slot keeps as well.
   std::vector<ArenaSpan> inner_slots;
+  bool keeps_all_inner = false;
   ArenaSpan scratch;                        // the largest layer's, forward or backward
-  ArenaSpan records;                        // loss records and finite flags
+  ArenaSpan records;                        // loss records and finite flags: RecordOffset, FlagsOffset
   int max_pass_vnodes = 1;                  // a worker that holds more runs further passes
 
   int64_t max_subtree_leaves() const { return int64_t{1} << (gradient_slots.size() - 1); }
-  int64_t kept_inner() const { return static_cast<int64_t>(inner_slots.size()) - 1; }
+  int64_t kept_inner() const { return static_cast<int64_t>(inner_slots.size()) - (keeps_all_inner ? 0 : 1); }
+  // Within `records`, in bytes: loss record `index` of kLossRecords (one is copied out while the next is filled) ...
+  static int64_t RecordOffset(int index);
+  // ... and the finite flags (int32) of what is gathered for a push slot: one a leaf, max_subtree_leaves() of them.
+  int64_t FlagsOffset(int push_slot) const;
+  static constexpr int kLossRecords = 2;
+  // Without `resident` a micro-batch's boundary is in one of four slots: two for a layer's input, the next one loaded
+  // while this one is read, and two for its output, or, on the way back, for the gradient that goes in and out.
+  static constexpr int kInputSlots = 2, kOutputSlots = 2;
+  static constexpr int kTokenSlots = 2;
 
   int64_t host_boundary_bytes = 0;          // worker's host memory: boundaries and their gradients
   int64_t host_push_bytes = 0;              // and gradients waiting for the daemon, at most

@@ -54,10 +54,12 @@ void CpuStream::Wait(Event& event, WaitCause cause) {
 void CpuStream::Record(Event& event) { Enqueue({.record = static_cast<CpuEvent*>(&event)}); }
 
 void CpuStream::CopyIn(void* device, absl::Span<const std::byte> host) {
+  if (host.empty()) return;
   Launch([device, host] { std::memcpy(device, host.data(), host.size()); });
 }
 
 void CpuStream::CopyOut(absl::Span<std::byte> host, const void* device) {
+  if (host.empty()) return;
   Launch([device, host] { std::memcpy(host.data(), device, host.size()); });
 }
 

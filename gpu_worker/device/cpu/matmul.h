@@ -21,16 +21,17 @@ namespace eps::worker::cpu {
 //     TN 384 x 1536 x 4096      141|192  147|204  161|205  164|206  157|197  165|208
 //
 // oneDNN reads operands in place where OpenBLAS copies each tile's operands first, so it wins by a quarter, and a tile
-// may be flat. Only NT (b transposed, copied by both) gains from height. So: 384 columns (8 of its 48-wide kernels), up to
-// 256 rows, and fewer of either while there are fewer than kMinTiles tiles to share among threads.
+// may be flat. Only NT (b transposed, copied by both) gains from height. So: 384 columns (8 of its 48-wide kernels) and as
+// many rows, up to 256, as leave at least 8 tiles, or 4; a multiple of 4, as 9 tiles for 2 threads lose a tenth.
 struct MatMulTiling {
   int64_t tile_m = 0, tile_n = 0;
   int64_t tiles_m = 0, tiles_n = 0;
   int64_t num_tiles() const { return tiles_m * tiles_n; }
 };
-MatMulTiling TileMatMul(int64_t M, int64_t N, int64_t K);
+MatMulTiling TileMatMul(int64_t M, int64_t N);
 
-// c tile = op(a) op(b) [+ c], then the epilogue while the tile is in cache. Tiles of a column are neighbours.
+// c tile = op(a) op(b) [+ c], then the epilogue while the tile is in cache. Tiles are numbered row by row, as
+// those of other kernels are, so that a thread meets its own rows again.
 void MatMulTile(const MatMulArgs& args, const DropoutPlan& dropout, const MatMulTiling& tiling, int64_t tile,
                 float* scratch);
 

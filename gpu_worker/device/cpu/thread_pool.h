@@ -17,8 +17,10 @@ namespace eps::worker::cpu {
 // What a thread may scribble on while it computes a tile: enough for attention at D = 256, the largest user.
 inline constexpr int64_t kTileScratchFloats = 144 * 1024;  // 576 KiB; see attention.cc
 
-// A fixed set of threads that computes the tiles of one kernel at a time. Which thread gets which tile is left to
-// chance; as tiles do not depend on each other nor on the number of threads, the bits do not either.
+// A fixed set of threads that computes the tiles of one kernel at a time. Thread i begins with the i-th part of the tiles, so
+// that what it wrote in one kernel is still in its cache when it reads it in the next, and then takes over what others
+// have left. So which thread computes a tile is left to chance; as tiles do not depend on each other nor on the number of
+// threads, the bits do not either.
 //
 // Not oneTBB's: nothing here nests or steals, the caller is one of the threads, and a late helper is not waited for, so
 // that a small kernel costs no wake-up. All threads flush denormals.
@@ -41,18 +43,28 @@ class ThreadPool {
 
  private:
   struct Job;
+  // A thread's part of the tiles. A cache line of its own, as all threads count here.
+  struct alignas(64) Part {
+    std::atomic<int64_t> next{0};  // the first that nobody took yet; atomic, because others take over
+    int64_t end = 0;
+  };
   void HelperLoop(int index);
+  void RunParts(const Job& job, int index);
+  bool TilesLeft() const;
   float* scratch(int index) { return scratch_.get() + index * kTileScratchFloats; }
 
   // Fixed after construction.
   const int threads_;
   std::unique_ptr<float[], void (*)(float*)> scratch_;
-  std::vector<std::thread> helpers_;
+  // Set by ParallelFor while no helper works, then shared through mu_.
+  std::vector<Part> parts_;
 
   Mutex mu_;
   CondVar work_, done_;
   Job* job_ ABSL_GUARDED_BY(mu_) = nullptr;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+
+  std::vector<std::thread> helpers_;  // last: they use all of the above
 };
 
 }  // namespace eps::worker::cpu

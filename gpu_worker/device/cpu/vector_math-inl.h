@@ -66,7 +66,10 @@ HWY_INLINE VF Exp(DF d, VF x) {
   const auto too_low = hn::Lt(x, lo);
   x = hn::IfThenElse(too_low, lo, x);
   x = hn::IfThenElse(hn::Gt(x, hi), hi, x);
-  const VF n = hn::Round(hn::Mul(x, hn::Set(d, 1.44269504088896341f)));
+  // Adding 1.5 * 2^23 rounds to an integer, which is then in the low bits, here with the exponent's bias.
+  const VF magic = hn::Set(d, 12582912.0f + 127.0f);
+  const VF shifted = hn::MulAdd(x, hn::Set(d, 1.44269504088896341f), magic);
+  const VF n = hn::Sub(shifted, magic);
   VF r = hn::NegMulAdd(n, hn::Set(d, 0.693359375f), x);
   r = hn::NegMulAdd(n, hn::Set(d, -2.12194440e-4f), r);
   VF p = hn::Set(d, 1.9875691500e-4f);
@@ -76,9 +79,8 @@ HWY_INLINE VF Exp(DF d, VF x) {
   p = hn::MulAdd(p, r, hn::Set(d, 1.6666665459e-1f));
   p = hn::MulAdd(p, r, hn::Set(d, 5.0000001201e-1f));
   p = hn::MulAdd(p, hn::Mul(r, r), hn::Add(r, hn::Set(d, 1.0f)));
-  // NaN: the conversion gives INT_MIN, which the shift turns into 0.
-  const auto exponent = hn::ShiftLeft<23>(hn::ConvertTo(di, n));
-  const VF e = hn::BitCast(d, hn::Add(hn::BitCast(di, p), exponent));
+  // A product, not a sum of exponents, so that NaN stays NaN.
+  const VF e = hn::Mul(p, hn::BitCast(d, hn::ShiftLeft<23>(hn::BitCast(di, shifted))));
   return hn::IfThenElse(too_low, hn::Zero(d), e);
 }
 

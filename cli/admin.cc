@@ -1,0 +1,58 @@
+// eps checkpoint, eps stop: one call to a daemon each.
+
+#include <cstdio>
+#include <memory>
+
+#include "absl/time/time.h"
+#include "cli/command.h"
+#include "cli/common_flags.h"
+#include "cli/daemon_client.h"
+#include "common/base/exit_code.h"
+#include "common/base/status_macros.h"
+
+namespace eps::cli {
+namespace {
+
+constexpr absl::Duration kCheckpointTimeout = absl::Hours(6);  // a large state on a slow disk
+constexpr absl::Duration kStopTimeout = absl::Seconds(10);
+
+absl::Status RunCheckpoint(const DaemonFlags& flags) {
+  EPS_ASSIGN_OR_RETURN(const std::string address, flags.Address());
+  EPS_ASSIGN_OR_RETURN(const proto::CheckpointReply reply, DaemonClient(address).Checkpoint(kCheckpointTimeout));
+  std::printf("%s\n", reply.path().c_str());
+  return absl::OkStatus();
+}
+
+absl::Status RunStop(const DaemonFlags& flags, const std::string& reason) {
+  EPS_ASSIGN_OR_RETURN(const std::string address, flags.Address());
+  EPS_ASSIGN_OR_RETURN(const proto::StopReply reply, DaemonClient(address).Stop(reason, kStopTimeout));
+  std::printf("the run ends after step %lld, with a checkpoint\n", static_cast<long long>(reply.step()));
+  return absl::OkStatus();
+}
+
+int Finish(const absl::Status& status) {
+  if (!status.ok()) PrintError(status);
+  return ExitCodeBeforeStart(status);
+}
+
+}  // namespace
+
+void AddCheckpoint(CLI::App& app, int* exit_code) {
+  CLI::App* command = app.add_subcommand(
+      "checkpoint", "Takes a checkpoint of a run in progress, after the present step; prints its path when it is on disk");
+  auto flags = std::make_shared<DaemonFlags>();
+  flags->AddTo(*command);
+  command->callback([flags, exit_code] { *exit_code = Finish(RunCheckpoint(*flags)); });
+}
+
+void AddStop(CLI::App& app, int* exit_code) {
+  CLI::App* command =
+      app.add_subcommand("stop", "Ends a run after the present step, with a checkpoint; it can be resumed");
+  auto flags = std::make_shared<DaemonFlags>();
+  auto reason = std::make_shared<std::string>("eps stop");
+  flags->AddTo(*command);
+  command->add_option("--reason", *reason, "For the log")->type_name("TEXT")->capture_default_str();
+  command->callback([flags, reason, exit_code] { *exit_code = Finish(RunStop(*flags, *reason)); });
+}
+
+}  // namespace eps::cli

@@ -1,0 +1,92 @@
+#include "cli/child_process.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <fstream>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/file_util.h"
+#include "common/base/status_macros.h"
+
+namespace eps::cli {
+namespace {
+
+// Between fork and exec: async-signal-safe calls only.
+[[noreturn]] void BecomeChild(const SpawnOptions& options, char* const* argv, int log_fd, pid_t parent) {
+  setpgid(0, 0);
+  if (options.signal_when_parent_dies != 0) {
+    prctl(PR_SET_PDEATHSIG, options.signal_when_parent_dies);
+    if (getppid() != parent) _exit(127);  // it died before the line above
+  }
+  sigset_t none;
+  sigemptyset(&none);
+  sigprocmask(SIG_SETMASK, &none, nullptr);
+  const int null_fd = open("/dev/null", O_RDONLY);
+  dup2(null_fd, STDIN_FILENO);
+  dup2(log_fd, STDOUT_FILENO);
+  dup2(log_fd, STDERR_FILENO);
+  execv(argv[0], argv);
+  constexpr char kMessage[] = "cannot execute the program\n";
+  [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, kMessage, sizeof(kMessage) - 1);
+  _exit(127);
+}
+
+}  // namespace
+
+absl::StatusOr<ChildProcess> Spawn(const SpawnOptions& options) {
+  if (access(options.program.c_str(), X_OK) != 0) return FileError(errno, "execute", options.program);
+  EPS_ASSIGN_OR_RETURN(const FileDescriptor log, OpenFile(options.log_path, O_WRONLY | O_CREAT | O_APPEND));
+  std::vector<std::string> words = {options.program};
+  words.insert(words.end(), options.arguments.begin(), options.arguments.end());
+  std::vector<char*> argv;
+  for (std::string& word : words) argv.push_back(word.data());
+  argv.push_back(nullptr);
+
+  const pid_t parent = getpid();
+  const pid_t pid = fork();
+  if (pid < 0) return FileError(errno, "fork for", options.program);
+  if (pid == 0) BecomeChild(options, argv.data(), log.get(), parent);
+  setpgid(pid, pid);  // here as well, so that it holds before the child has run
+  return ChildProcess{.name = options.name, .pid = pid, .log_path = options.log_path, .wait_status = {}};
+}
+
+void Reap(std::vector<ChildProcess*> children) {
+  for (ChildProcess* child : children) {
+    int status = 0;
+    if (child->running() && waitpid(child->pid, &status, WNOHANG) == child->pid) child->wait_status = status;
+  }
+}
+
+std::string EndOf(const ChildProcess& child) {
+  if (!child.wait_status.has_value()) return "still running";
+  if (WIFSIGNALED(*child.wait_status)) {
+    const int number = WTERMSIG(*child.wait_status);
+    return absl::StrCat("signal ", number, " (", strsignal(number), ")");
+  }
+  return absl::StrCat("exit code ", WEXITSTATUS(*child.wait_status));
+}
+
+std::string LastWords(const ChildProcess& child) {
+  const std::string program = child.name.substr(0, child.name.find(' ')) + ": ";
+  std::ifstream log(child.log_path);
+  std::string last;
+  for (std::string line; std::getline(log, line);) {
+    if (absl::StartsWith(line, program)) last = line;
+  }
+  return last;
+}
+
+absl::StatusOr<std::string> ProgramFolder() {
+  char path[4096];
+  const ssize_t length = readlink("/proc/self/exe", path, sizeof(path));
+  if (length <= 0) return FileError(errno, "read", "/proc/self/exe");
+  return DirName(std::string(path, static_cast<size_t>(length)));
+}
+
+}  // namespace eps::cli

@@ -1,0 +1,51 @@
+#ifndef EPS_CLI_CHILD_PROCESS_H_
+#define EPS_CLI_CHILD_PROCESS_H_
+
+#include <sys/types.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace eps::cli {
+
+// A direct child, in a process group of its own (a Ctrl-C in the terminal does not reach it), its output in a log file.
+struct ChildProcess {
+  std::string name;       // "eps_server", "gpu_worker 1"; for people
+  pid_t pid = -1;
+  std::string log_path;
+  std::optional<int> wait_status;  // as waitpid gives it, once it has ended
+
+  bool running() const { return pid > 0 && !wait_status.has_value(); }
+  bool ended_well() const { return wait_status.has_value() && *wait_status == 0; }
+};
+
+struct SpawnOptions {
+  std::string name;
+  std::string program;                 // path
+  std::vector<std::string> arguments;  // without the program
+  std::string log_path;                // appended to
+  int signal_when_parent_dies = 0;     // 0: none
+};
+
+// Errors: INTERNAL or the system's, naming the program
+absl::StatusOr<ChildProcess> Spawn(const SpawnOptions& options);
+
+// Notes which of `children` have ended since. Never blocks.
+void Reap(std::vector<ChildProcess*> children);
+
+// "exit code 1", "signal 9 (Killed)", "still running".
+std::string EndOf(const ChildProcess& child);
+
+// The last line of the child's log that starts with "PROGRAM: ", which is how our programs say why they end; "" if none.
+std::string LastWords(const ChildProcess& child);
+
+// The folder of this program's own binary, where the others lie too.
+absl::StatusOr<std::string> ProgramFolder();
+
+}  // namespace eps::cli
+
+#endif  // EPS_CLI_CHILD_PROCESS_H_

@@ -1,0 +1,63 @@
+#include "cli/child_process.h"
+
+#include <signal.h>
+
+#include "absl/time/clock.h"
+#include "common/testing/status_matchers.h"
+#include "common/testing/temp_dir.h"
+#include "gtest/gtest.h"
+
+namespace eps::cli {
+namespace {
+
+ChildProcess RunShell(const TempDir& dir, const std::string& script) {
+  auto child = Spawn({.name = "sh 1",
+                      .program = "/bin/sh",
+                      .arguments = {"-c", script},
+                      .log_path = dir.File("log"),
+                      .signal_when_parent_dies = 0});
+  EXPECT_OK(child.status());
+  return *child;
+}
+
+void WaitForEnd(ChildProcess& child) {
+  while (child.running()) {
+    Reap({&child});
+    absl::SleepFor(absl::Milliseconds(1));
+  }
+}
+
+TEST(ChildProcessTest, AnExitCodeAndTheLastWordsAreKept) {
+  TempDir dir;
+  ChildProcess child = RunShell(dir, "echo 'sh: first'; echo 'sh: last' >&2; echo other; exit 3");
+  WaitForEnd(child);
+  EXPECT_EQ(EndOf(child), "exit code 3");
+  EXPECT_EQ(LastWords(child), "sh: last");
+  EXPECT_FALSE(child.ended_well());
+}
+
+TEST(ChildProcessTest, ADeathBySignalIsNamed) {
+  TempDir dir;
+  ChildProcess child = RunShell(dir, "sleep 100");
+  EXPECT_EQ(EndOf(child), "still running");
+  kill(child.pid, SIGKILL);
+  WaitForEnd(child);
+  EXPECT_EQ(EndOf(child), "signal 9 (Killed)");
+}
+
+TEST(ChildProcessTest, AChildIsOutsideOurProcessGroup) {
+  TempDir dir;
+  ChildProcess child = RunShell(dir, "sleep 100");
+  EXPECT_NE(getpgid(child.pid), getpgrp());
+  kill(child.pid, SIGKILL);
+  WaitForEnd(child);
+}
+
+TEST(ChildProcessTest, AProgramThatIsNotThereIsNamed) {
+  TempDir dir;
+  EXPECT_THAT(Spawn({.name = "x", .program = dir.File("nothing"), .arguments = {}, .log_path = dir.File("log")}),
+              StatusIs(absl::StatusCode::kNotFound, "nothing"));
+}
+
+}  // namespace
+}  // namespace eps::cli

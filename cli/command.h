@@ -1,0 +1,21 @@
+#ifndef EPS_CLI_COMMAND_H_
+#define EPS_CLI_COMMAND_H_
+
+#include "CLI/CLI.hpp"
+
+namespace eps::cli {
+
+// Each adds its subcommand and flags to `app`. When the subcommand is the one given, CLI11 calls its callback, which
+// does the work and puts the program's exit code into *exit_code. `app` and *exit_code outlive the parse.
+void AddTrain(CLI::App& app, int* exit_code);
+void AddStatus(CLI::App& app, int* exit_code);
+void AddPlan(CLI::App& app, int* exit_code);
+void AddImport(CLI::App& app, int* exit_code);
+void AddExport(CLI::App& app, int* exit_code);
+void AddSample(CLI::App& app, int* exit_code);
+void AddCheckpoint(CLI::App& app, int* exit_code);
+void AddStop(CLI::App& app, int* exit_code);
+
+}  // namespace eps::cli
+
+#endif  // EPS_CLI_COMMAND_H_

@@ -1,0 +1,37 @@
+#ifndef EPS_CLI_COMMON_FLAGS_H_
+#define EPS_CLI_COMMON_FLAGS_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "CLI/CLI.hpp"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/spec/run_config.h"
+
+namespace eps::cli {
+
+// What names a run: its RunSpec and what overrides it.
+struct RunFlags {
+  std::string run;
+  std::vector<std::string> set;
+  int64_t steps = 0;  // 0: the RunSpec's
+
+  void AddTo(CLI::App& command);
+  // Errors: LoadRunConfig's, and INVALID_ARGUMENT for a --set without "="
+  absl::StatusOr<RunConfig> Load() const;
+  // The same flags for another program.
+  std::vector<std::string> ToArguments() const;
+};
+
+// --device-memory as bytes; 0 when not given.
+absl::StatusOr<int64_t> ParseDeviceMemory(const std::string& text);
+
+// Prints "eps: MESSAGE" to stderr.
+void PrintError(const absl::Status& status);
+
+}  // namespace eps::cli
+
+#endif  // EPS_CLI_COMMON_FLAGS_H_

@@ -1,0 +1,73 @@
+#include "cli/daemon_client.h"
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "common/base/file_util.h"
+#include "common/base/status_macros.h"
+#include "common/grpc/grpc_status.h"
+#include "grpcpp/create_channel.h"
+#include "grpcpp/security/credentials.h"
+#include "nlohmann/json.hpp"
+
+namespace eps::cli {
+
+absl::StatusOr<Endpoint> ReadEndpoint(const std::string& out) {
+  const std::string path = absl::StrCat(out, "/endpoints.json");
+  EPS_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
+  const nlohmann::json json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object() || !json.contains("grpc") || !json["grpc"].is_string() || !json.contains("pid") ||
+      !json["pid"].is_number_integer()) {
+    return absl::InvalidArgumentError(absl::StrCat(path, ": wants a text \"grpc\" and a number \"pid\""));
+  }
+  return Endpoint{json["grpc"].get<std::string>(), json["pid"].get<int64_t>()};
+}
+
+void DaemonFlags::AddTo(CLI::App& command) {
+  auto* connect_option =
+      command.add_option("--connect", connect, "The daemon's gRPC address")->type_name("HOST:PORT");
+  command.add_option("--out", out, "The folder of the run, whose endpoints.json names the address")
+      ->type_name("DIR")
+      ->excludes(connect_option);
+}
+
+absl::StatusOr<std::string> DaemonFlags::Address() const {
+  if (!connect.empty()) return connect;
+  if (out.empty()) return absl::InvalidArgumentError("one of --connect HOST:PORT and --out DIR is needed");
+  EPS_ASSIGN_OR_RETURN(const Endpoint endpoint, ReadEndpoint(out));
+  return endpoint.address;
+}
+
+DaemonClient::DaemonClient(const std::string& address)
+    : stub_(proto::Control::NewStub(grpc::CreateChannel(address, grpc::InsecureChannelCredentials()))) {}
+
+namespace {
+
+template <typename Request, typename Reply>
+absl::StatusOr<Reply> Call(proto::Control::Stub& stub,
+                           grpc::Status (proto::Control::Stub::*method)(grpc::ClientContext*, const Request&, Reply*),
+                           const Request& request, absl::Duration timeout) {
+  grpc::ClientContext context;
+  context.set_deadline(absl::ToChronoTime(absl::Now() + timeout));
+  Reply reply;
+  const grpc::Status status = (stub.*method)(&context, request, &reply);
+  if (!status.ok()) return FromGrpc(status);
+  return reply;
+}
+
+}  // namespace
+
+absl::StatusOr<proto::StatusReply> DaemonClient::Status(absl::Duration timeout) {
+  return Call(*stub_, &proto::Control::Stub::GetStatus, proto::StatusRequest(), timeout);
+}
+
+absl::StatusOr<proto::CheckpointReply> DaemonClient::Checkpoint(absl::Duration timeout) {
+  return Call(*stub_, &proto::Control::Stub::Checkpoint, proto::CheckpointRequest(), timeout);
+}
+
+absl::StatusOr<proto::StopReply> DaemonClient::Stop(const std::string& reason, absl::Duration timeout) {
+  proto::StopRequest request;
+  request.set_reason(reason);
+  return Call(*stub_, &proto::Control::Stub::Stop, request, timeout);
+}
+
+}  // namespace eps::cli

@@ -1,0 +1,132 @@
+// eps plan: every byte that a run will take, on the device and on the host, before anything is started.
+
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "cli/command.h"
+#include "cli/common_flags.h"
+#include "common/base/byte_size.h"
+#include "common/base/exit_code.h"
+#include "common/base/status_macros.h"
+#include "common/model/model_spec.h"
+#include "eps_server/memory/daemon_memory.h"
+#include "gpu_worker/device/cpu/cpu_kernel_sizes.h"
+#include "gpu_worker/plan/relay_plan.h"
+#include "nlohmann/json.hpp"
+
+namespace eps::cli {
+namespace {
+
+struct PlanFlags {
+  RunFlags run;
+  std::string device_memory;
+  bool json = false;
+};
+
+struct WholePlan {
+  RunConfig run;
+  ModelSpec model;
+  worker::RelayPlan device;
+  int64_t smallest_cap_bytes = 0;
+  server::DaemonMemory host;
+};
+
+absl::StatusOr<WholePlan> MakeWholePlan(const PlanFlags& flags) {
+  WholePlan plan;
+  EPS_ASSIGN_OR_RETURN(const int64_t cap_bytes, ParseDeviceMemory(flags.device_memory));
+  EPS_ASSIGN_OR_RETURN(plan.run, flags.run.Load());
+  EPS_ASSIGN_OR_RETURN(plan.model, BuildGpt2(plan.run.model));
+  const worker::PlanRequest request = {.model = &plan.model,
+                                       .run = &plan.run,
+                                       .kernels = worker::CpuKernelSizes(),
+                                       .cap_bytes = cap_bytes,
+                                       .max_pass_vnodes = 0};
+  plan.smallest_cap_bytes = worker::SmallestCapBytes(request);
+  EPS_ASSIGN_OR_RETURN(plan.device, worker::MakeRelayPlan(request));
+  plan.host = server::ComputeDaemonMemory(plan.model, plan.run);
+  return plan;
+}
+
+void Row(const std::string& what, int64_t num_bytes, const std::string& why) {
+  std::printf("  %-28s %14lld  %10s  %s\n", what.c_str(), static_cast<long long>(num_bytes),
+              FormatByteSize(num_bytes).c_str(), why.c_str());
+}
+
+void PrintForPeople(const WholePlan& plan) {
+  const ModelSpec& model = plan.model;
+  std::printf("model: %lld parameters in %zu layers, %zu blobs; %lld tokens a step\n",
+              static_cast<long long>(model.num_parameters()), model.layers.size(), model.blobs.size(),
+              static_cast<long long>(plan.run.tokens_per_step()));
+  std::printf("\ndevice, each worker (cpu):%48s\n", "");
+  for (const worker::PlanLine& line : worker::Describe(plan.device)) Row(line.what, line.num_bytes, line.why);
+  Row("total", plan.device.arena_bytes, "the run's peak, and no byte more");
+  Row("smallest cap", plan.smallest_cap_bytes, "whatever the depth and the number of micro-batches");
+  Row("outside the cap", plan.device.device_outside_bytes, "what libraries hold for themselves");
+  std::printf("\nhost, each worker:\n");
+  Row("boundaries", plan.device.host_boundary_bytes, "layer inputs of every micro-batch, and their gradients");
+  Row("gradients on their way", plan.device.host_push_bytes, "at most");
+  std::printf("\nhost, the daemon:\n");
+  for (const server::DaemonMemoryLine& line : server::Describe(plan.host)) Row(line.what, line.num_bytes, line.why);
+  Row("total", plan.host.total_bytes(),
+      absl::StrCat(plan.host.model_state_bytes() / std::max<int64_t>(1, model.num_parameters()),
+                   " bytes of state a parameter"));
+}
+
+void PrintJson(const WholePlan& plan) {
+  nlohmann::ordered_json buffers = nlohmann::ordered_json::array();
+  for (const worker::PlanLine& line : worker::Describe(plan.device)) {
+    buffers.push_back({{"what", line.what}, {"bytes", line.num_bytes}, {"why", line.why}});
+  }
+  const nlohmann::ordered_json json = {
+      {"parameters", plan.model.num_parameters()},
+      {"tokens_per_step", plan.run.tokens_per_step()},
+      {"device",
+       {{"cap_bytes", plan.device.cap_bytes},
+        {"arena_bytes", plan.device.arena_bytes},
+        {"smallest_cap_bytes", plan.smallest_cap_bytes},
+        {"outside_bytes", plan.device.device_outside_bytes},
+        {"kept_inner", plan.device.kept_inner()},
+        {"buffers", buffers}}},
+      {"worker_host",
+       {{"boundary_bytes", plan.device.host_boundary_bytes}, {"push_bytes", plan.device.host_push_bytes}}},
+      {"host",
+       {{"model_state_bytes", plan.host.model_state_bytes()},
+        {"contribution_window_bytes", plan.host.contribution_window_bytes},
+        {"hold_bytes", plan.host.hold_bytes},
+        {"daemon_constant_bytes", plan.host.constant_bytes},
+        {"total_bytes", plan.host.total_bytes()}}}};
+  std::printf("%s\n", json.dump(2).c_str());
+}
+
+absl::Status RunPlan(const PlanFlags& flags) {
+  EPS_ASSIGN_OR_RETURN(const WholePlan plan, MakeWholePlan(flags));
+  if (flags.json) {
+    PrintJson(plan);
+  } else {
+    PrintForPeople(plan);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void AddPlan(CLI::App& app, int* exit_code) {
+  CLI::App* command = app.add_subcommand(
+      "plan", "Says what a run will take: every byte of device and host memory, before anything is started");
+  auto flags = std::make_shared<PlanFlags>();
+  flags->run.AddTo(*command);
+  command->add_option("--device-memory", flags->device_memory, "What the device may hold. Default: what the plan can use")
+      ->type_name("SIZE");
+  command->add_flag("--json", flags->json, "As JSON");
+  command->footer("Ends with 3 when the plan does not fit, naming the smallest cap that would do.");
+  command->callback([flags, exit_code] {
+    const absl::Status status = RunPlan(*flags);
+    if (!status.ok()) PrintError(status);
+    *exit_code = ExitCodeBeforeStart(status);
+  });
+}
+
+}  // namespace eps::cli

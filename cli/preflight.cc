@@ -1,0 +1,62 @@
+#include "cli/preflight.h"
+
+#include <filesystem>
+#include <memory>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "common/formats/gpt2_folder.h"
+#include "common/formats/token_file.h"
+#include "common/model/model_spec.h"
+#include "gpu_worker/device/cpu/cpu_kernel_sizes.h"
+#include "gpu_worker/plan/relay_plan.h"
+
+namespace eps::cli {
+namespace {
+
+absl::Status CheckDevice(const std::string& device) {
+  if (device == "cpu" || device == "cuda" || absl::StartsWith(device, "cuda:")) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("--device ", device, ": not one of cpu, cuda, cuda:I"));
+}
+
+absl::Status CheckFolder(const Preflight& preflight) {
+  std::error_code ignored;
+  const bool holds_a_run = std::filesystem::exists(preflight.out + "/checkpoints", ignored);
+  if (holds_a_run && !preflight.resume) {
+    return absl::AlreadyExistsError(
+        absl::StrCat(preflight.out, " holds a run already: go on with --resume, or give another --out"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckData(const RunConfig& run) {
+  const int token_bytes = run.data.tokenizer == Tokenizer::kBytes ? 1 : run.data.token_bytes;
+  EPS_ASSIGN_OR_RETURN(const std::unique_ptr<TokenFile> file, TokenFile::Open(run.data.path, token_bytes));
+  if (NumSamples(file->num_tokens(), run.model.context) > 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(run.data.path, " holds ", file->num_tokens(),
+                                                 " tokens; a sample of model.context ", run.model.context, " needs ",
+                                                 run.model.context + 1));
+}
+
+absl::Status CheckPlan(const Preflight& preflight, const RunConfig& run) {
+  EPS_ASSIGN_OR_RETURN(const int64_t cap_bytes, ParseDeviceMemory(preflight.device_memory));
+  if (cap_bytes == 0 || preflight.device != "cpu") return absl::OkStatus();
+  EPS_ASSIGN_OR_RETURN(const ModelSpec model, BuildGpt2(run.model));
+  return worker::MakeRelayPlan(
+             {.model = &model, .run = &run, .kernels = worker::CpuKernelSizes(), .cap_bytes = cap_bytes, .max_pass_vnodes = 0})
+      .status();
+}
+
+}  // namespace
+
+absl::Status CheckBeforeTraining(const Preflight& preflight) {
+  EPS_RETURN_IF_ERROR(CheckDevice(preflight.device));
+  EPS_ASSIGN_OR_RETURN(const RunConfig run, preflight.run.Load());
+  EPS_RETURN_IF_ERROR(CheckFolder(preflight));
+  EPS_RETURN_IF_ERROR(CheckData(run));
+  if (!run.model_from.empty() && !preflight.resume) EPS_RETURN_IF_ERROR(Gpt2Folder::Open(run.model_from).status());
+  return CheckPlan(preflight, run);
+}
+
+}  // namespace eps::cli

@@ -1,0 +1,27 @@
+#ifndef EPS_CLI_PREFLIGHT_H_
+#define EPS_CLI_PREFLIGHT_H_
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "cli/common_flags.h"
+
+namespace eps::cli {
+
+struct Preflight {
+  RunFlags run;
+  std::string out;
+  std::string device;
+  std::string device_memory;  // as given; "" for the default
+  bool resume = false;
+};
+
+// What can be refused before anything is started or made: the RunSpec, the data, the model's folder, a run that is
+// already there, and a cap that is too small. The daemon and the workers check again what is theirs.
+//
+// Errors: as ExitCodeBeforeStart takes them; RESOURCE_EXHAUSTED names the smallest cap that would do
+absl::Status CheckBeforeTraining(const Preflight& preflight);
+
+}  // namespace eps::cli
+
+#endif  // EPS_CLI_PREFLIGHT_H_

@@ -1,0 +1,104 @@
+#include "cli/progress.h"
+
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "common/base/byte_size.h"
+
+namespace eps::cli {
+namespace {
+
+constexpr absl::Duration kPlainInterval = absl::Seconds(5);  // between lines where there is no terminal
+constexpr int kBarCells = 20;
+constexpr int kNoTerminalWidth = 200;
+
+int TerminalWidth() {
+  winsize size{};
+  return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
+}
+
+std::string Bar(int64_t step, int64_t steps) {
+  const int filled = steps > 0 ? static_cast<int>(kBarCells * step / steps) : 0;
+  return absl::StrCat("[", std::string(filled, '#'), std::string(kBarCells - filled, '-'), "]");
+}
+
+// The worker nearest its cap.
+std::string DeviceMemory(const proto::StatusReply& status) {
+  const proto::WorkerStatus* fullest = nullptr;
+  for (const proto::WorkerStatus& worker : status.workers()) {
+    if (worker.device_cap_bytes() <= 0 || worker.device_peak_bytes() <= 0) continue;
+    if (fullest == nullptr || worker.device_peak_bytes() > fullest->device_peak_bytes()) fullest = &worker;
+  }
+  if (fullest == nullptr) return "";
+  return absl::StrCat("  dev ", FormatByteSize(fullest->device_peak_bytes()), " of ",
+                      FormatByteSize(fullest->device_cap_bytes()));
+}
+
+}  // namespace
+
+std::string FormatEta(double seconds) {
+  if (!(seconds >= 0) || seconds > 1e8) return "-:--";
+  const int64_t whole = std::llround(seconds);
+  if (whole >= 3600) return absl::StrFormat("%d:%02d:%02d", whole / 3600, whole / 60 % 60, whole % 60);
+  return absl::StrFormat("%d:%02d", whole / 60, whole % 60);
+}
+
+std::string FormatWaits(const proto::StatusReply& status) {
+  std::string text;
+  for (const char* cause : {"pull", "stash", "push", "version"}) {
+    const auto found = status.wait_fraction().find(cause);
+    if (found == status.wait_fraction().end() || found->second < 0.005) continue;
+    absl::StrAppend(&text, text.empty() ? "" : " ", cause, " ", std::lround(found->second * 100), "%");
+  }
+  return text.empty() ? "nothing" : text;
+}
+
+std::string ProgressLine(const proto::StatusReply& status, int width) {
+  if (status.state() != "training" && status.state() != "finishing" && status.step() == 0) {
+    return absl::StrCat(status.state(), " ...").substr(0, width);
+  }
+  const int64_t percent = status.steps() > 0 ? 100 * status.step() / status.steps() : 0;
+  std::string line = absl::StrFormat("%s %3d%% step %d/%d  loss %.3f  %.0f tok/s  eta %s", Bar(status.step(), status.steps()),
+                                     percent, status.step(), status.steps(), status.loss(), status.tokens_per_second(),
+                                     FormatEta(status.eta_seconds()));
+  absl::StrAppend(&line, DeviceMemory(status), "  waits ", FormatWaits(status));
+  return line.substr(0, width);
+}
+
+ProgressPrinter::ProgressPrinter(bool quiet) : quiet_(quiet), terminal_(isatty(STDOUT_FILENO) == 1) {}
+
+void ProgressPrinter::Show(const proto::StatusReply& status) {
+  if (quiet_) return;
+  if (terminal_) {
+    std::printf("\r\033[K%s", ProgressLine(status, TerminalWidth() - 1).c_str());
+    line_open_ = true;
+  } else {
+    if (status.step() == last_step_ || absl::Now() - last_shown_ < kPlainInterval) return;
+    std::printf("%s\n", ProgressLine(status, kNoTerminalWidth).c_str());
+  }
+  last_step_ = status.step();
+  last_shown_ = absl::Now();
+  std::fflush(stdout);
+}
+
+void ProgressPrinter::Note(const std::string& text) {
+  if (quiet_) return;
+  std::printf("%s%s\n", line_open_ ? "\r\033[K" : "", text.c_str());
+  std::fflush(stdout);
+  line_open_ = false;
+}
+
+void ProgressPrinter::Finish() {
+  if (line_open_) std::printf("\n");
+  std::fflush(stdout);
+  line_open_ = false;
+}
+
+}  // namespace eps::cli

@@ -1,0 +1,41 @@
+#ifndef EPS_CLI_PROGRESS_H_
+#define EPS_CLI_PROGRESS_H_
+
+#include <string>
+
+#include "absl/time/time.h"
+#include "proto/control.pb.h"
+
+namespace eps::cli {
+
+// "1:05:09", "2:05", "-:--" when unknown (negative).
+std::string FormatEta(double seconds);
+
+// One line of a run in progress, at most `width` characters:
+//   [#######-------------]  35% step 105/300  loss 2.613  1640 tok/s  eta 2:05  dev 14.2/16.0 MiB  waits pull 1% version 3%
+std::string ProgressLine(const proto::StatusReply& status, int width);
+
+// What a step's compute waited for, the shares of at least half a percent: "pull 1% version 3%"; "nothing".
+std::string FormatWaits(const proto::StatusReply& status);
+
+// Shows ProgressLine: on a terminal one line that is written over, elsewhere a line every few seconds.
+class ProgressPrinter {
+ public:
+  explicit ProgressPrinter(bool quiet);
+  void Show(const proto::StatusReply& status);
+  // Prints a line of its own above the progress line. Also when quiet is not set only.
+  void Note(const std::string& text);
+  // Leaves the last line standing.
+  void Finish();
+
+ private:
+  const bool quiet_;
+  const bool terminal_;
+  bool line_open_ = false;
+  int64_t last_step_ = -1;
+  absl::Time last_shown_ = absl::InfinitePast();
+};
+
+}  // namespace eps::cli
+
+#endif  // EPS_CLI_PROGRESS_H_

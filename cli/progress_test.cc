@@ -1,0 +1,50 @@
+#include "cli/progress.h"
+
+#include "gtest/gtest.h"
+
+namespace eps::cli {
+namespace {
+
+proto::StatusReply Training() {
+  proto::StatusReply status;
+  status.set_state("training");
+  status.set_step(105);
+  status.set_steps(300);
+  status.set_loss(2.6131);
+  status.set_tokens_per_second(1640.4);
+  status.set_eta_seconds(125);
+  (*status.mutable_wait_fraction())["pull"] = 0.012;
+  (*status.mutable_wait_fraction())["stash"] = 0.001;
+  (*status.mutable_wait_fraction())["version"] = 0.031;
+  for (const int64_t peak : {int64_t{3} << 20, int64_t{14} << 20}) {
+    proto::WorkerStatus* worker = status.add_workers();
+    worker->set_device_cap_bytes(int64_t{16} << 20);
+    worker->set_device_peak_bytes(peak);
+  }
+  return status;
+}
+
+TEST(ProgressTest, ALineSaysHowFarHowFastHowLongAndWhatWaits) {
+  EXPECT_EQ(ProgressLine(Training(), 200),
+            "[#######-------------]  35% step 105/300  loss 2.613  1640 tok/s  eta 2:05  dev 14.0 MiB of 16.0 MiB  waits "
+            "pull 1% version 3%");
+}
+
+TEST(ProgressTest, ALineIsCutToTheTerminal) { EXPECT_EQ(ProgressLine(Training(), 40).size(), 40u); }
+
+TEST(ProgressTest, BeforeTheFirstStepTheStateIsShown) {
+  proto::StatusReply status;
+  status.set_state("waiting_for_workers");
+  EXPECT_EQ(ProgressLine(status, 80), "waiting_for_workers ...");
+}
+
+TEST(ProgressTest, AnEtaIsHoursMinutesSecondsOrUnknown) {
+  EXPECT_EQ(FormatEta(3909), "1:05:09");
+  EXPECT_EQ(FormatEta(59.6), "1:00");
+  EXPECT_EQ(FormatEta(-1), "-:--");
+}
+
+TEST(ProgressTest, NoWaitIsNothing) { EXPECT_EQ(FormatWaits(proto::StatusReply()), "nothing"); }
+
+}  // namespace
+}  // namespace eps::cli

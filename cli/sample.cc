@@ -1,0 +1,231 @@
+// eps sample: text from a checkpoint, computed by a daemon that serves it and a worker that relays.
+
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
+#include "cli/checkpoint_folder.h"
+#include "cli/child_process.h"
+#include "cli/command.h"
+#include "cli/common_flags.h"
+#include "cli/daemon_client.h"
+#include "common/base/exit_code.h"
+#include "common/base/file_util.h"
+#include "common/base/status_macros.h"
+#include "common/grpc/grpc_status.h"
+#include "common/model/hf_config.h"
+
+namespace eps::cli {
+namespace {
+
+constexpr int64_t kByteVocab = 256;  // a model of bytes, the one tokenizer that needs no file
+constexpr absl::Duration kStartTimeout = absl::Minutes(10);
+
+struct SampleFlags {
+  std::string checkpoint;
+  std::string prompt;
+  std::string prompt_tokens;
+  int32_t tokens = 200;
+  double temperature = 0.8;
+  int32_t top_k = 0;
+  uint64_t seed = 1;
+  std::string device = "cpu";
+  std::string device_memory;
+  int threads = 0;
+};
+
+// A daemon and a worker in a folder of their own; both end with this object.
+class Server {
+ public:
+  static absl::StatusOr<std::unique_ptr<Server>> Start(const std::string& checkpoint, const SampleFlags& flags) {
+    auto server = std::unique_ptr<Server>(new Server);
+    char folder[] = "/tmp/eps-sample-XXXXXX";
+    if (mkdtemp(folder) == nullptr) return FileError(errno, "make", folder);
+    server->folder_ = folder;
+    EPS_ASSIGN_OR_RETURN(const std::string programs, ProgramFolder());
+    EPS_ASSIGN_OR_RETURN(server->daemon_,
+                         Spawn({.name = "eps_server",
+                                .program = programs + "/eps_server",
+                                .arguments = {"--serve", checkpoint, "--out", server->folder_, "--listen", "127.0.0.1:0"},
+                                .log_path = server->folder_ + "/eps_server.log",
+                                .signal_when_parent_dies = SIGKILL}));
+    EPS_RETURN_IF_ERROR(server->WaitForEndpoint());
+    const int threads = flags.threads > 0 ? flags.threads : std::max(1u, std::thread::hardware_concurrency());
+    std::vector<std::string> arguments = {"--connect", server->address_, "--device", flags.device, "--threads",
+                                          absl::StrCat(threads)};
+    if (!flags.device_memory.empty()) {
+      arguments.push_back("--device-memory");
+      arguments.push_back(flags.device_memory);
+    }
+    EPS_ASSIGN_OR_RETURN(server->worker_, Spawn({.name = "gpu_worker",
+                                                 .program = programs + "/gpu_worker",
+                                                 .arguments = arguments,
+                                                 .log_path = server->folder_ + "/gpu_worker.log",
+                                                 .signal_when_parent_dies = SIGKILL}));
+    return server;
+  }
+
+  ~Server() {
+    for (ChildProcess* child : {&worker_, &daemon_}) {
+      if (child->running()) kill(child->pid, SIGKILL);
+      while (child->running()) {
+        Reap({child});
+        absl::SleepFor(absl::Milliseconds(1));
+      }
+    }
+    std::error_code ignored;
+    if (!folder_.empty()) std::filesystem::remove_all(folder_, ignored);
+  }
+
+  const std::string& address() const { return address_; }
+
+  // OK while both live; else why one ended, with the code of its exit.
+  absl::Status Check() {
+    Reap({&daemon_, &worker_});
+    for (const ChildProcess* child : {&daemon_, &worker_}) {
+      if (child->pid < 0 || child->running()) continue;
+      const std::string words = LastWords(*child);
+      const std::string message = words.empty() ? absl::StrCat(child->name, " ended: ", EndOf(*child)) : words;
+      if (WIFEXITED(*child->wait_status) && WEXITSTATUS(*child->wait_status) == kExitBadInput) {
+        return absl::InvalidArgumentError(message);
+      }
+      if (WIFEXITED(*child->wait_status) && WEXITSTATUS(*child->wait_status) == kExitDoesNotFit) {
+        return absl::ResourceExhaustedError(message);
+      }
+      return absl::InternalError(message);
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  Server() = default;
+
+  absl::Status WaitForEndpoint() {
+    const absl::Time deadline = absl::Now() + kStartTimeout;
+    while (absl::Now() < deadline) {
+      EPS_RETURN_IF_ERROR(Check());
+      const absl::StatusOr<Endpoint> endpoint = ReadEndpoint(folder_);
+      if (endpoint.ok()) {
+        address_ = endpoint->address;
+        return absl::OkStatus();
+      }
+      absl::SleepFor(absl::Milliseconds(5));
+    }
+    return absl::DeadlineExceededError("the daemon did not listen in time");
+  }
+
+  std::string folder_;
+  std::string address_;
+  ChildProcess daemon_;
+  ChildProcess worker_;
+};
+
+absl::StatusOr<std::vector<int32_t>> PromptTokens(const SampleFlags& flags, int64_t vocab) {
+  std::vector<int32_t> tokens;
+  if (!flags.prompt_tokens.empty()) {
+    for (const auto word : absl::StrSplit(flags.prompt_tokens, absl::ByAnyChar(", "), absl::SkipEmpty())) {
+      int32_t token = 0;
+      if (!absl::SimpleAtoi(word, &token) || token < 0 || token >= vocab) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("--prompt-tokens: ", word, " is not a token id in [0, ", vocab, ")"));
+      }
+      tokens.push_back(token);
+    }
+    return tokens;
+  }
+  if (vocab != kByteVocab) {
+    return absl::InvalidArgumentError(absl::StrCat("the model has a vocabulary of ", vocab,
+                                                   ", not of bytes: give token ids with --prompt-tokens"));
+  }
+  for (const char c : flags.prompt) tokens.push_back(static_cast<unsigned char>(c));
+  return tokens;
+}
+
+absl::Status Generate(Server& server, const proto::GenerateRequest& request,
+                      const std::function<void(int32_t)>& print) {
+  DaemonClient client(server.address());
+  grpc::ClientContext context;
+  const auto stream = client.stub().Generate(&context, request);
+  for (proto::GenerateReply reply; stream->Read(&reply);) print(reply.token());
+  const absl::Status status = FromGrpc(stream->Finish());
+  const absl::Status processes = server.Check();
+  return processes.ok() ? status : processes;
+}
+
+absl::Status RunSample(const SampleFlags& flags) {
+  EPS_ASSIGN_OR_RETURN(const std::string folder, FindCheckpoint(flags.checkpoint));
+  EPS_RETURN_IF_ERROR(ParseDeviceMemory(flags.device_memory).status());
+  EPS_ASSIGN_OR_RETURN(const std::string config_text, ReadFile(folder + "/config.json"));
+  absl::StatusOr<Gpt2Config> config = Gpt2ConfigFromJson(config_text);
+  if (!config.ok()) return Annotate(config.status(), folder + "/config.json");
+  EPS_ASSIGN_OR_RETURN(const std::vector<int32_t> prompt, PromptTokens(flags, config->vocab));
+  if (prompt.empty()) return absl::InvalidArgumentError("--prompt: at least one byte is needed");
+
+  proto::GenerateRequest request;
+  request.mutable_prompt()->Add(prompt.begin(), prompt.end());
+  request.set_max_tokens(flags.tokens);
+  request.set_temperature(flags.temperature);
+  request.set_top_k(flags.top_k);
+  request.set_seed(flags.seed);
+  EPS_ASSIGN_OR_RETURN(const std::unique_ptr<Server> server, Server::Start(folder, flags));
+  const bool text = flags.prompt_tokens.empty();
+  if (text) std::fputs(flags.prompt.c_str(), stdout);
+  EPS_RETURN_IF_ERROR(Generate(*server, request, [text](int32_t token) {
+    if (text) {
+      std::fputc(token, stdout);
+    } else {
+      std::printf("%d ", token);
+    }
+    std::fflush(stdout);
+  }));
+  std::printf("\n");
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void AddSample(CLI::App& app, int* exit_code) {
+  CLI::App* command = app.add_subcommand(
+      "sample", "Continues a text with a checkpoint's model, by relay: a layer at a time on the device");
+  auto flags = std::make_shared<SampleFlags>();
+  command->add_option("--checkpoint", flags->checkpoint,
+                      "A step-NNNNNNNN folder, checkpoints/latest, a run's folder, or a Hugging Face GPT-2 folder")
+      ->type_name("PATH")
+      ->required();
+  auto* prompt = command->add_option("--prompt", flags->prompt, "The text to continue")->default_str("a newline");
+  flags->prompt = "\n";
+  command->add_option("--prompt-tokens", flags->prompt_tokens, "Token ids to continue, for models that are not of bytes")
+      ->type_name("ID,ID,...")
+      ->excludes(prompt);
+  command->add_option("--tokens", flags->tokens, "How many to add")
+      ->check(CLI::Range(1, 1000000))
+      ->capture_default_str();
+  command->add_option("--temperature", flags->temperature, "0 takes the most likely token each time")
+      ->check(CLI::Range(0.0, 100.0))
+      ->capture_default_str();
+  command->add_option("--top-k", flags->top_k, "Only among the K most likely; 0: among all")
+      ->check(CLI::Range(0, 1 << 24))
+      ->capture_default_str();
+  command->add_option("--seed", flags->seed, "The same seed gives the same text")->capture_default_str();
+  command->add_option("--device", flags->device, "cpu, cuda or cuda:I")->capture_default_str();
+  command->add_option("--device-memory", flags->device_memory, "What the device may hold")->type_name("SIZE");
+  command->add_option("--threads", flags->threads, "Threads that compute. Default: all cores")->check(CLI::Range(1, 1024));
+  command->callback([flags, exit_code] {
+    const absl::Status status = RunSample(*flags);
+    if (!status.ok()) PrintError(status);
+    *exit_code = ExitCodeBeforeStart(status);
+  });
+}
+
+}  // namespace eps::cli

@@ -1,0 +1,79 @@
+// eps status: where a run stands.
+
+#include <cstdio>
+#include <memory>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/time.h"
+#include "cli/command.h"
+#include "cli/common_flags.h"
+#include "cli/daemon_client.h"
+#include "cli/progress.h"
+#include "common/base/byte_size.h"
+#include "common/base/exit_code.h"
+#include "common/base/status_macros.h"
+#include "google/protobuf/util/json_util.h"
+
+namespace eps::cli {
+namespace {
+
+void Line(const char* what, const std::string& value) { std::printf("%-20s %s\n", what, value.c_str()); }
+
+void PrintForPeople(const proto::StatusReply& status) {
+  Line("state", status.failure().empty() ? status.state() : absl::StrCat(status.state(), ": ", status.failure()));
+  Line("step", absl::StrCat(status.step(), " of ", status.steps(), ", eta ", FormatEta(status.eta_seconds())));
+  Line("loss", absl::StrCat(status.loss(), " nats a token; gradient norm ", status.gradient_norm(), ", learning rate ",
+                            status.learning_rate()));
+  Line("speed", absl::StrCat(std::to_string(static_cast<int64_t>(status.tokens_per_second())), " tokens/s, ",
+                             status.tokens(), " tokens in all"));
+  Line("compute waits for", FormatWaits(status));
+  Line("model", absl::StrCat(status.parameters(), " parameters, state ", FormatByteSize(status.model_state_bytes())));
+  Line("daemon memory", absl::StrCat(FormatByteSize(status.resident_bytes()), " resident; contributions ",
+                                     FormatByteSize(status.contribution_window_used_bytes()), " of ",
+                                     FormatByteSize(status.contribution_window_bytes())));
+  Line("newest checkpoint", status.newest_checkpoint().empty() ? "none" : status.newest_checkpoint());
+  for (const proto::WorkerStatus& worker : status.workers()) {
+    Line(absl::StrCat("worker ", worker.worker_id()).c_str(),
+         absl::StrCat(worker.state(), ", ", worker.device_name(), ", pid ", worker.process_id(), ", vnodes {",
+                      absl::StrJoin(worker.vnodes(), ","), "}, device ", FormatByteSize(worker.device_peak_bytes()), " of ",
+                      FormatByteSize(worker.device_cap_bytes()), ", last pass ",
+                      FormatEta(worker.pass_seconds())));
+  }
+}
+
+absl::Status RunStatusCommand(const DaemonFlags& flags, bool json) {
+  EPS_ASSIGN_OR_RETURN(const std::string address, flags.Address());
+  EPS_ASSIGN_OR_RETURN(const proto::StatusReply status, DaemonClient(address).Status(absl::Seconds(10)));
+  if (!json) {
+    PrintForPeople(status);
+    return absl::OkStatus();
+  }
+  std::string text;
+  google::protobuf::util::JsonPrintOptions options;
+  options.add_whitespace = true;
+  options.always_print_primitive_fields = true;
+  options.preserve_proto_field_names = true;
+  if (!google::protobuf::util::MessageToJsonString(status, &text, options).ok()) {
+    return absl::InternalError("the daemon's answer cannot be written as JSON");
+  }
+  std::printf("%s", text.c_str());
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void AddStatus(CLI::App& app, int* exit_code) {
+  CLI::App* command = app.add_subcommand("status", "Where a run stands: progress, workers, memory, waits");
+  auto flags = std::make_shared<DaemonFlags>();
+  auto json = std::make_shared<bool>(false);
+  flags->AddTo(*command);
+  command->add_flag("--json", *json, "As JSON, field names as in proto/control.proto");
+  command->callback([flags, json, exit_code] {
+    const absl::Status status = RunStatusCommand(*flags, *json);
+    if (!status.ok()) PrintError(status);
+    *exit_code = ExitCodeBeforeStart(status);
+  });
+}
+
+}  // namespace eps::cli

@@ -1,0 +1,335 @@
+// eps train: a daemon and its workers on this machine in one command.
+
+#include <signal.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "cli/child_process.h"
+#include "cli/command.h"
+#include "cli/common_flags.h"
+#include "cli/daemon_client.h"
+#include "cli/preflight.h"
+#include "cli/progress.h"
+#include "common/base/exit_code.h"
+#include "common/base/file_util.h"
+#include "common/base/status_macros.h"
+
+namespace eps::cli {
+namespace {
+
+constexpr absl::Duration kDaemonStartTimeout = absl::Minutes(10);  // loading a checkpoint of hundreds of GB takes long
+constexpr absl::Duration kPollInterval = absl::Milliseconds(100);
+constexpr absl::Duration kGraceAtEnd = absl::Seconds(10);  // for a child to end by itself
+
+struct TrainFlags {
+  RunFlags run;
+  int workers = 1;
+  std::string device = "cpu";
+  std::string device_memory;
+  std::string out;
+  int threads = 0;
+  bool resume = false;
+  bool quiet = false;
+
+  std::string OutFolder() const {
+    return out.empty() ? absl::StrCat("runs/", std::filesystem::path(run.run).stem().string()) : out;
+  }
+};
+
+std::string NewestCheckpoint(const std::string& out) {
+  const absl::StatusOr<std::string> name = ReadFile(absl::StrCat(out, "/checkpoints/latest"));
+  if (!name.ok()) return "there is no checkpoint yet";
+  return absl::StrCat("the newest checkpoint is ", out, "/checkpoints/", name->substr(0, name->find('\n')),
+                      "; go on with --resume");
+}
+
+// SIGINT and SIGTERM as something to poll: blocked for the process, read from a descriptor.
+class SignalQueue {
+ public:
+  static absl::StatusOr<SignalQueue> Create() {
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGINT);
+    sigaddset(&set, SIGTERM);
+    sigprocmask(SIG_BLOCK, &set, nullptr);
+    const int fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+    if (fd < 0) return FileError(errno, "open", "signalfd");
+    return SignalQueue(FileDescriptor(fd));
+  }
+  // Waits up to `timeout`; the signal's number if one came.
+  std::optional<int> Wait(absl::Duration timeout) {
+    pollfd poll_fd{.fd = fd_.get(), .events = POLLIN, .revents = 0};
+    poll(&poll_fd, 1, static_cast<int>(absl::ToInt64Milliseconds(timeout)));
+    signalfd_siginfo info;
+    if (read(fd_.get(), &info, sizeof(info)) != sizeof(info)) return std::nullopt;
+    return static_cast<int>(info.ssi_signo);
+  }
+
+ private:
+  explicit SignalQueue(FileDescriptor fd) : fd_(std::move(fd)) {}
+  FileDescriptor fd_;
+};
+
+// One sitting of a run: starts the processes, watches them, and says how it ended.
+class Sitting {
+ public:
+  Sitting(const TrainFlags& flags, std::string programs, SignalQueue signals)
+      : flags_(flags), out_(flags.OutFolder()), programs_(std::move(programs)), signals_(std::move(signals)),
+        progress_(flags.quiet) {}
+
+  ~Sitting() { EndChildren(); }
+
+  // The program's exit code; says on stderr what went wrong.
+  int Run() {
+    if (absl::Status status = StartDaemon(); !status.ok()) return Fail(status);
+    absl::StatusOr<bool> listening = WaitForEndpoint();
+    if (!listening.ok()) return Fail(listening.status());
+    if (!*listening) return DaemonEnded();
+    if (absl::Status status = StartWorkers(); !status.ok()) return Fail(status);
+    return Watch();
+  }
+
+ private:
+  int ThreadsPerWorker() const {
+    if (flags_.threads > 0) return flags_.threads;
+    return std::max<int>(1, static_cast<int>(std::thread::hardware_concurrency()) / flags_.workers);
+  }
+
+  absl::Status StartDaemon() {
+    std::vector<std::string> arguments = flags_.run.ToArguments();
+    const std::vector<std::string> more = {"--out", out_, "--listen", "127.0.0.1:0", "--expect-workers",
+                                           absl::StrCat(flags_.workers)};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    if (flags_.resume) arguments.push_back("--resume");
+    // A daemon whose starter died finishes its step, writes the checkpoint, and lets its workers go.
+    EPS_ASSIGN_OR_RETURN(daemon_, Spawn({.name = "eps_server",
+                                         .program = programs_ + "/eps_server",
+                                         .arguments = arguments,
+                                         .log_path = out_ + "/logs/eps_server.log",
+                                         .signal_when_parent_dies = SIGTERM}));
+    return absl::OkStatus();
+  }
+
+  // False when the daemon ended first.
+  absl::StatusOr<bool> WaitForEndpoint() {
+    const absl::Time deadline = absl::Now() + kDaemonStartTimeout;
+    while (true) {
+      Reap({&daemon_});
+      if (!daemon_.running()) return false;
+      const absl::StatusOr<Endpoint> endpoint = ReadEndpoint(out_);
+      if (endpoint.ok() && endpoint->process_id == daemon_.pid) {
+        address_ = endpoint->address;
+        return true;
+      }
+      if (absl::Now() > deadline) {
+        return absl::DeadlineExceededError(
+            absl::StrCat("the daemon did not listen within ", absl::FormatDuration(kDaemonStartTimeout), "; see ",
+                         daemon_.log_path));
+      }
+      if (const std::optional<int> number = signals_.Wait(absl::Milliseconds(5))) PassOn(*number);
+    }
+  }
+
+  absl::Status StartWorkers() {
+    for (int i = 1; i <= flags_.workers; ++i) {
+      std::vector<std::string> arguments = {"--connect", address_, "--device", flags_.device, "--threads",
+                                            absl::StrCat(ThreadsPerWorker())};
+      if (!flags_.device_memory.empty()) {
+        arguments.push_back("--device-memory");
+        arguments.push_back(flags_.device_memory);
+      }
+      EPS_ASSIGN_OR_RETURN(ChildProcess worker,
+                           Spawn({.name = absl::StrCat("gpu_worker ", i),
+                                  .program = programs_ + "/gpu_worker",
+                                  .arguments = arguments,
+                                  .log_path = absl::StrCat(out_, "/logs/gpu_worker-", i, ".log"),
+                                  .signal_when_parent_dies = 0}));
+      workers_.push_back(std::move(worker));
+      reported_.push_back(false);
+    }
+    return absl::OkStatus();
+  }
+
+  int Watch() {
+    DaemonClient client(address_);
+    bool none_left_said = false;
+    while (true) {
+      if (const std::optional<int> number = signals_.Wait(kPollInterval)) PassOn(*number);
+      ReapAll();
+      if (!daemon_.running()) return DaemonEnded();
+      NoteDeadWorkers();
+      const bool none_left = std::none_of(workers_.begin(), workers_.end(), [](const ChildProcess& w) { return w.running(); });
+      const bool one_failed = std::any_of(workers_.begin(), workers_.end(), [](const ChildProcess& w) { return !w.ended_well(); });
+      if (none_left && one_failed && !none_left_said) {
+        // Nobody can finish the step: the daemon ends with the checkpoint that stands.
+        none_left_said = true;
+        kill(daemon_.pid, SIGTERM);
+      }
+      if (const absl::StatusOr<proto::StatusReply> status = client.Status(absl::Seconds(1)); status.ok()) {
+        progress_.Show(*status);
+      }
+    }
+  }
+
+  void ReapAll() {
+    std::vector<ChildProcess*> children = {&daemon_};
+    for (ChildProcess& worker : workers_) children.push_back(&worker);
+    Reap(children);
+  }
+
+  void NoteDeadWorkers() {
+    for (size_t i = 0; i < workers_.size(); ++i) {
+      if (workers_[i].running() || workers_[i].ended_well() || reported_[i]) continue;
+      reported_[i] = true;
+      const std::string words = LastWords(workers_[i]);
+      progress_.Note(absl::StrCat("eps: ", workers_[i].name, " ended: ", EndOf(workers_[i]),
+                                  words.empty() ? "" : absl::StrCat(": ", words)));
+    }
+  }
+
+  void PassOn(int number) {
+    if (interrupted_by_ != 0) return EndChildren();  // asked twice: at once
+    interrupted_by_ = number;
+    progress_.Note("eps: finishing the step in progress; once more ends at once");
+    if (daemon_.running()) kill(daemon_.pid, number);
+  }
+
+  int DaemonEnded() {
+    WaitForWorkers();
+    progress_.Finish();
+    const int status = *daemon_.wait_status;
+    const int code = WIFEXITED(status) ? WEXITSTATUS(status) : kExitFailed;
+    if (code == kExitDone) {
+      if (!flags_.quiet) std::printf("eps: done; figures in %s/summary.json, the curve in %s/loss.svg\n", out_.c_str(), out_.c_str());
+      return kExitDone;
+    }
+    const std::string words = LastWords(daemon_);
+    if (code == kExitSignal + SIGINT || code == kExitSignal + SIGTERM) {
+      std::fprintf(stderr, "eps: ended by a signal; %s\n", NewestCheckpoint(out_).c_str());
+      return code;
+    }
+    for (const ChildProcess& worker : workers_) {
+      if (worker.ended_well()) continue;
+      const std::string worker_words = LastWords(worker);
+      std::fprintf(stderr, "eps: %s ended: %s%s%s\n", worker.name.c_str(), EndOf(worker).c_str(),
+                   worker_words.empty() ? "" : ": ", worker_words.c_str());
+    }
+    std::fprintf(stderr, "eps: the daemon ended: %s%s%s (log: %s)\n", EndOf(daemon_).c_str(), words.empty() ? "" : ": ",
+                 words.c_str(), daemon_.log_path.c_str());
+    // Refused before it started: there is nothing to go on with.
+    if (code == kExitBadInput || code == kExitDoesNotFit) return code;
+    std::fprintf(stderr, "eps: %s\n", NewestCheckpoint(out_).c_str());
+    return kExitFailed;
+  }
+
+  // Workers end by themselves once the daemon has said that the run is over; those of a dead daemon are ended.
+  void WaitForWorkers() {
+    const bool daemon_died = WIFSIGNALED(*daemon_.wait_status);
+    const absl::Time deadline = absl::Now() + (daemon_died ? absl::ZeroDuration() : kGraceAtEnd);
+    while (AnyRunning() && absl::Now() < deadline) {
+      absl::SleepFor(absl::Milliseconds(5));
+      ReapAll();
+    }
+    EndChildren();
+  }
+
+  bool AnyRunning() const {
+    return daemon_.running() ||
+           std::any_of(workers_.begin(), workers_.end(), [](const ChildProcess& worker) { return worker.running(); });
+  }
+
+  void EndChildren() {
+    ReapAll();
+    for (ChildProcess& worker : workers_) {
+      if (worker.running()) kill(worker.pid, SIGKILL);
+    }
+    if (daemon_.running()) kill(daemon_.pid, SIGKILL);
+    while (AnyRunning()) {
+      absl::SleepFor(absl::Milliseconds(2));
+      ReapAll();
+    }
+  }
+
+  int Fail(const absl::Status& status) {
+    progress_.Finish();
+    PrintError(status);
+    return kExitFailed;
+  }
+
+  const TrainFlags& flags_;
+  const std::string out_;
+  const std::string programs_;
+  SignalQueue signals_;
+  ProgressPrinter progress_;
+  std::string address_;
+  ChildProcess daemon_;
+  std::vector<ChildProcess> workers_;
+  std::vector<bool> reported_;  // whose end was said
+  int interrupted_by_ = 0;
+};
+
+int RunTrain(const TrainFlags& flags) {
+  const std::string out = flags.OutFolder();
+  absl::Status status = CheckBeforeTraining({.run = flags.run,
+                                             .out = out,
+                                             .device = flags.device,
+                                             .device_memory = flags.device_memory,
+                                             .resume = flags.resume});
+  if (!status.ok()) {
+    PrintError(status);
+    return ExitCodeBeforeStart(status);
+  }
+  status = MakeDirs(out + "/logs");
+  const absl::StatusOr<std::string> programs = ProgramFolder();
+  absl::StatusOr<SignalQueue> signals = SignalQueue::Create();
+  for (const absl::Status& each : {status, programs.status(), signals.status()}) {
+    if (!each.ok()) {
+      PrintError(each);
+      return kExitFailed;
+    }
+  }
+  return Sitting(flags, *programs, *std::move(signals)).Run();
+}
+
+}  // namespace
+
+void AddTrain(CLI::App& app, int* exit_code) {
+  CLI::App* command =
+      app.add_subcommand("train", "Trains: starts a daemon and workers on this machine, shows progress, ends when the last "
+                                  "checkpoint is on disk");
+  auto flags = std::make_shared<TrainFlags>();
+  flags->run.AddTo(*command);
+  command->add_option("--workers", flags->workers, "Worker processes")
+      ->type_name("N")
+      ->check(CLI::Range(1, 4096))
+      ->capture_default_str();
+  command->add_option("--device", flags->device, "Each worker's device: cpu, cuda or cuda:I")->capture_default_str();
+  command->add_option("--device-memory", flags->device_memory,
+                      "What each worker's device may hold: 512MiB, 1.5GiB, or bytes. Default: what the plan can use, at "
+                      "most half of the free memory")
+      ->type_name("SIZE");
+  command->add_option("--out", flags->out, "The run's folder. Default: runs/NAME of the RunSpec")->type_name("DIR");
+  command->add_option("--threads", flags->threads, "Threads that compute in each worker. Default: cores / workers")
+      ->type_name("N")
+      ->check(CLI::Range(1, 1024));
+  command->add_flag("--resume", flags->resume, "Goes on from the newest checkpoint in the run's folder");
+  command->add_flag("--quiet", flags->quiet, "No progress");
+  command->footer("In DIR it leaves summary.json, metrics.jsonl, loss.svg, checkpoints/ and logs/ (docs/formats.md).\n"
+                  "SIGINT and SIGTERM let the step in progress finish, write its checkpoint, and end with 130 or 143.");
+  command->callback([flags, exit_code] { *exit_code = RunTrain(*flags); });
+}
+
+}  // namespace eps::cli

@@ -1,0 +1,36 @@
+#ifndef EPS_COMMON_BASE_EXIT_CODE_H_
+#define EPS_COMMON_BASE_EXIT_CODE_H_
+
+#include "absl/status/status.h"
+
+namespace eps {
+
+// Exit codes of every program. A run that was ended by a signal adds 128 + its number.
+inline constexpr int kExitDone = 0;
+inline constexpr int kExitFailed = 1;       // the run, or the system, failed
+inline constexpr int kExitBadInput = 2;     // usage, config or input file
+inline constexpr int kExitDoesNotFit = 3;   // the message names what would
+
+// The exit code of a program that could not start because of `status`. What goes wrong after the start is kExitFailed.
+inline int StartExitCode(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kOk:
+      return kExitDone;
+    case absl::StatusCode::kInvalidArgument:
+    case absl::StatusCode::kNotFound:
+    case absl::StatusCode::kAlreadyExists:
+    case absl::StatusCode::kPermissionDenied:
+    case absl::StatusCode::kFailedPrecondition:
+    case absl::StatusCode::kOutOfRange:
+    case absl::StatusCode::kDataLoss:
+      return kExitBadInput;
+    case absl::StatusCode::kResourceExhausted:
+      return kExitDoesNotFit;
+    default:
+      return kExitFailed;
+  }
+}
+
+}  // namespace eps
+
+#endif  // EPS_COMMON_BASE_EXIT_CODE_H_

@@ -1,0 +1,214 @@
+#include "common/formats/gpt2_folder.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <set>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
+#include "common/base/file_util.h"
+#include "common/base/status_macros.h"
+#include "common/model/hf_config.h"
+#include "nlohmann/json.hpp"
+
+namespace eps {
+namespace {
+
+constexpr absl::string_view kPrefix = "transformer.";
+constexpr absl::string_view kHead = "lm_head.weight";
+
+// Buffers that older exports carry: the causal mask and its fill value.
+bool IsMask(absl::string_view name) {
+  return absl::EndsWith(name, ".attn.bias") || absl::EndsWith(name, ".attn.masked_bias");
+}
+
+std::string ShapeText(const std::vector<int64_t>& shape) {
+  return absl::StrCat("(", absl::StrJoin(shape, ", "), ")");
+}
+
+// Nearest, ties to even, as every other program rounds; our own wire form (common/numeric/bf16.h) differs on ties.
+uint16_t ToBf16NearestEven(float value) {
+  const uint32_t bits = std::bit_cast<uint32_t>(value);
+  return static_cast<uint16_t>((bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16);
+}
+uint16_t ToFp16NearestEven(float value) { return std::bit_cast<uint16_t>(static_cast<_Float16>(value)); }
+
+std::vector<std::byte> Encode(absl::Span<const float> values, const std::string& dtype) {
+  const size_t elem_bytes = dtype == "F32" ? 4 : 2;
+  std::vector<std::byte> bytes(values.size() * elem_bytes);
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (elem_bytes == 4) {
+      std::memcpy(&bytes[i * 4], &values[i], 4);
+    } else {
+      const uint16_t half = dtype == "BF16" ? ToBf16NearestEven(values[i]) : ToFp16NearestEven(values[i]);
+      std::memcpy(&bytes[i * 2], &half, 2);
+    }
+  }
+  return bytes;
+}
+
+// The files that hold the tensors: one, or those that the index names.
+absl::StatusOr<std::vector<std::string>> TensorFiles(const std::string& folder) {
+  const std::string index_path = absl::StrCat(folder, "/model.safetensors.index.json");
+  const std::string whole_path = absl::StrCat(folder, "/model.safetensors");
+  if (!std::filesystem::exists(index_path)) return std::vector<std::string>{whole_path};
+  EPS_ASSIGN_OR_RETURN(const std::string text, ReadFile(index_path));
+  const nlohmann::json index = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!index.is_object() || !index.contains("weight_map") || !index["weight_map"].is_object()) {
+    return absl::InvalidArgumentError(absl::StrCat(index_path, ": no object weight_map"));
+  }
+  std::set<std::string> names;
+  for (const auto& [tensor, file] : index["weight_map"].items()) {
+    // A name, never a path: an index must not lead out of its folder.
+    if (!file.is_string() || file.get<std::string>().find('/') != std::string::npos || file.get<std::string>().empty()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(index_path, ": weight_map.", tensor, " is not the name of a file beside it"));
+    }
+    names.insert(file.get<std::string>());
+  }
+  std::vector<std::string> paths;
+  for (const std::string& name : names) paths.push_back(absl::StrCat(folder, "/", name));
+  return paths;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Gpt2Folder>> Gpt2Folder::Open(const std::string& folder) {
+  const std::string config_path = absl::StrCat(folder, "/config.json");
+  EPS_ASSIGN_OR_RETURN(const std::string config_text, ReadFile(config_path));
+  absl::StatusOr<Gpt2Config> config = Gpt2ConfigFromJson(config_text);
+  if (!config.ok()) return Annotate(config.status(), config_path);
+  auto result = std::unique_ptr<Gpt2Folder>(new Gpt2Folder);
+  result->folder_ = folder;
+  EPS_ASSIGN_OR_RETURN(result->model_, BuildGpt2(*config));
+  EPS_RETURN_IF_ERROR(result->OpenFiles(folder));
+  EPS_RETURN_IF_ERROR(result->FindTensors());
+  EPS_RETURN_IF_ERROR(result->CheckHead());
+  return result;
+}
+
+absl::Status Gpt2Folder::OpenFiles(const std::string& folder) {
+  EPS_ASSIGN_OR_RETURN(const std::vector<std::string> paths, TensorFiles(folder));
+  for (const std::string& path : paths) {
+    EPS_ASSIGN_OR_RETURN(std::unique_ptr<SafetensorsReader> file, SafetensorsReader::Open(path));
+    for (const SafetensorsEntry& entry : file->entries()) {
+      const std::string name(absl::StripPrefix(entry.name, kPrefix));
+      if (!stored_.emplace(name, Place{file.get(), &entry}).second) {
+        return absl::InvalidArgumentError(absl::StrCat(path, ": tensor ", entry.name, " is there twice"));
+      }
+    }
+    files_.push_back(std::move(file));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Gpt2Folder::FindTensors() {
+  std::set<std::string> used = {std::string(kHead)};
+  for (const BlobSpec& blob : model_.blobs) {
+    for (const TensorSpec& tensor : blob.tensors) {
+      const std::string name(absl::StripPrefix(tensor.name, kPrefix));
+      const auto found = stored_.find(name);
+      if (found == stored_.end()) {
+        return absl::InvalidArgumentError(
+            absl::StrCat(folder_, "/model.safetensors: tensor ", tensor.name, " is missing"));
+      }
+      const SafetensorsEntry& entry = *found->second.entry;
+      if (entry.shape != tensor.shape) {
+        return absl::InvalidArgumentError(absl::StrCat(folder_, "/model.safetensors: tensor ", entry.name, " at byte ",
+                                                       entry.offset_bytes, " has the shape ", ShapeText(entry.shape),
+                                                       ", config.json asks for ", ShapeText(tensor.shape)));
+      }
+      if (entry.dtype != "F32" && entry.dtype != "F16" && entry.dtype != "BF16") {
+        return absl::InvalidArgumentError(absl::StrCat(folder_, "/model.safetensors: tensor ", entry.name, " at byte ",
+                                                       entry.offset_bytes, " is ", entry.dtype,
+                                                       ", not F32, F16 or BF16"));
+      }
+      places_[tensor.name] = found->second;
+      used.insert(name);
+    }
+  }
+  for (const auto& [name, place] : stored_) {
+    if (!used.contains(name) && !IsMask(name)) unused_.push_back(place.entry->name);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Gpt2Folder::CheckHead() const {
+  const auto head = stored_.find(std::string(kHead));
+  if (head == stored_.end()) return absl::OkStatus();
+  const Place& embedding = stored_.at("wte.weight");
+  const auto head_bytes = head->second.file->Data(*head->second.entry);
+  const auto embedding_bytes = embedding.file->Data(*embedding.entry);
+  if (head->second.entry->dtype == embedding.entry->dtype &&
+      std::equal(head_bytes.begin(), head_bytes.end(), embedding_bytes.begin(), embedding_bytes.end())) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      folder_, "/model.safetensors: lm_head.weight is not the token embedding; only tied heads are supported"));
+}
+
+absl::Status Gpt2Folder::Read(const TensorSpec& tensor, absl::Span<float> values) const {
+  const Place& place = places_.at(tensor.name);
+  return place.file->ReadFloats(*place.entry, values);
+}
+
+namespace {
+
+absl::Status WriteTensors(const std::string& path, const ModelSpec& model, const std::string& dtype,
+                          const std::function<absl::Status(const TensorSpec&, absl::Span<float>)>& read) {
+  std::vector<SafetensorsEntry> entries;
+  std::vector<const TensorSpec*> tensors;
+  for (const BlobSpec& blob : model.blobs) {
+    for (const TensorSpec& tensor : blob.tensors) {
+      entries.push_back({.name = tensor.name, .dtype = dtype, .shape = tensor.shape});
+      tensors.push_back(&tensor);
+    }
+  }
+  EPS_ASSIGN_OR_RETURN(std::unique_ptr<SafetensorsWriter> writer,
+                       SafetensorsWriter::Create(path, std::move(entries), {{"format", "pt"}}));
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    std::vector<float> values(tensors[i]->num_elems());
+    EPS_RETURN_IF_ERROR(read(*tensors[i], absl::MakeSpan(values)));
+    EPS_RETURN_IF_ERROR(writer->Write(i, 0, Encode(values, dtype)));
+  }
+  return writer->Finish();
+}
+
+}  // namespace
+
+absl::Status WriteGpt2Folder(const std::string& folder, const ModelSpec& model, const std::string& dtype,
+                             const std::function<absl::Status(const TensorSpec&, absl::Span<float>)>& read) {
+  if (dtype != "F32" && dtype != "F16" && dtype != "BF16") {
+    return absl::InvalidArgumentError(absl::StrCat("dtype ", dtype, " is not one of F32, F16, BF16"));
+  }
+  std::error_code ignored;
+  if (std::filesystem::exists(folder, ignored) && !std::filesystem::is_empty(folder, ignored)) {
+    return absl::AlreadyExistsError(absl::StrCat(folder, " is there and not empty; choose another folder"));
+  }
+  const std::filesystem::path target = std::filesystem::absolute(folder).lexically_normal();
+  const std::string clean = target.has_filename() ? target.string() : target.parent_path().string();
+  const std::string aside = absl::StrCat(clean, ".tmp");
+  std::filesystem::remove_all(aside, ignored);
+  EPS_RETURN_IF_ERROR(MakeDirs(aside));
+  absl::Status status = WriteTensors(absl::StrCat(aside, "/model.safetensors"), model, dtype, read);
+  if (status.ok()) {
+    status = WriteFileAtomically(absl::StrCat(aside, "/config.json"), Gpt2ConfigToJson(model.config));
+  }
+  if (status.ok()) {
+    std::filesystem::remove(clean, ignored);  // an empty folder would be in the way
+    if (std::rename(aside.c_str(), clean.c_str()) != 0) status = FileError(errno, "rename", aside);
+  }
+  if (!status.ok()) {
+    std::filesystem::remove_all(aside, ignored);
+    return status;
+  }
+  return SyncDirectory(DirName(clean));
+}
+
+}  // namespace eps

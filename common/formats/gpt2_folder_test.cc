@@ -1,0 +1,134 @@
+#include "common/formats/gpt2_folder.h"
+
+#include <fstream>
+
+#include "common/model/hf_config.h"
+#include "common/testing/status_matchers.h"
+#include "common/testing/temp_dir.h"
+#include "gtest/gtest.h"
+
+namespace eps {
+namespace {
+
+ModelSpec SmallModel() {
+  return BuildGpt2({.num_layers = 2, .d_model = 8, .num_heads = 2, .context = 4, .vocab = 10}).value();
+}
+
+// A value that names its tensor and place, exact in every dtype.
+float ValueAt(const TensorSpec& tensor, int64_t i) {
+  return static_cast<float>((tensor.name.size() * 7 + static_cast<size_t>(i)) % 64) / 64;
+}
+absl::Status Fill(const TensorSpec& tensor, absl::Span<float> values) {
+  for (size_t i = 0; i < values.size(); ++i) values[i] = ValueAt(tensor, static_cast<int64_t>(i));
+  return absl::OkStatus();
+}
+
+TEST(Gpt2FolderTest, WhatIsWrittenIsReadBackInEveryDtype) {
+  for (const std::string dtype : {"F32", "F16", "BF16"}) {
+    TempDir dir;
+    const std::string folder = dir.path() + "/out";
+    ASSERT_OK(WriteGpt2Folder(folder, SmallModel(), dtype, Fill));
+    auto opened = Gpt2Folder::Open(folder);
+    ASSERT_OK(opened.status());
+    EXPECT_EQ((*opened)->model().config.num_layers, 2);
+    EXPECT_TRUE((*opened)->unused_tensors().empty());
+    for (const BlobSpec& blob : (*opened)->model().blobs) {
+      for (const TensorSpec& tensor : blob.tensors) {
+        std::vector<float> values(tensor.num_elems());
+        ASSERT_OK((*opened)->Read(tensor, absl::MakeSpan(values)));
+        for (size_t i = 0; i < values.size(); ++i) {
+          ASSERT_EQ(values[i], ValueAt(tensor, static_cast<int64_t>(i))) << tensor.name << " " << i;
+        }
+      }
+    }
+  }
+}
+
+TEST(Gpt2FolderTest, AFolderThatIsNotEmptyIsNotWrittenTo) {
+  TempDir dir;
+  std::ofstream(dir.path() + "/kept") << "x";
+  EXPECT_THAT(WriteGpt2Folder(dir.path(), SmallModel(), "F32", Fill),
+              StatusIs(absl::StatusCode::kAlreadyExists, "not empty"));
+}
+
+TEST(Gpt2FolderTest, AReadThatFailsLeavesNothing) {
+  TempDir dir;
+  const std::string folder = dir.path() + "/out";
+  const auto fail = [](const TensorSpec&, absl::Span<float>) { return absl::DataLossError("no"); };
+  EXPECT_THAT(WriteGpt2Folder(folder, SmallModel(), "F32", fail), StatusIs(absl::StatusCode::kDataLoss, "no"));
+  EXPECT_FALSE(std::ifstream(folder + ".tmp/config.json").good());
+  EXPECT_FALSE(std::ifstream(folder + "/config.json").good());
+}
+
+TEST(Gpt2FolderTest, AnUnknownDtypeIsNamed) {
+  TempDir dir;
+  EXPECT_THAT(WriteGpt2Folder(dir.path() + "/out", SmallModel(), "F64", Fill),
+              StatusIs(absl::StatusCode::kInvalidArgument, "F64"));
+}
+
+// Writes the tensors of `model` under names made by `rename`, with `extra` ones on top.
+void WriteFile(const std::string& folder, const ModelSpec& model, const std::string& strip,
+               std::vector<SafetensorsEntry> extra, float extra_value) {
+  std::vector<SafetensorsEntry> entries;
+  std::vector<const TensorSpec*> tensors;
+  for (const BlobSpec& blob : model.blobs) {
+    for (const TensorSpec& tensor : blob.tensors) {
+      entries.push_back({.name = tensor.name.substr(strip.size()), .dtype = "F32", .shape = tensor.shape});
+      tensors.push_back(&tensor);
+    }
+  }
+  for (const SafetensorsEntry& entry : extra) entries.push_back(entry);
+  auto writer = SafetensorsWriter::Create(folder + "/model.safetensors", entries, {});
+  ASSERT_OK(writer.status());
+  for (size_t i = 0; i < entries.size(); ++i) {
+    int64_t num_elems = 1;
+    for (int64_t dim : entries[i].shape) num_elems *= dim;
+    std::vector<float> values(num_elems, extra_value);
+    if (i < tensors.size()) {
+      ASSERT_OK(Fill(*tensors[i], absl::MakeSpan(values)));
+    }
+    ASSERT_OK((*writer)->Write(i, 0, absl::MakeConstSpan(reinterpret_cast<const std::byte*>(values.data()),
+                                                         values.size() * sizeof(float))));
+  }
+  ASSERT_OK((*writer)->Finish());
+  std::ofstream(folder + "/config.json") << Gpt2ConfigToJson(model.config);
+}
+
+TEST(Gpt2FolderTest, NamesWithoutPrefixMasksAndStrangersAreTakenAsTheyShould) {
+  TempDir dir;
+  WriteFile(dir.path(), SmallModel(), "transformer.",
+            {{.name = "h.0.attn.bias", .dtype = "F32", .shape = {1, 1, 4, 4}},
+             {.name = "score.weight", .dtype = "F32", .shape = {2, 8}}},
+            1);
+  auto opened = Gpt2Folder::Open(dir.path());
+  ASSERT_OK(opened.status());
+  EXPECT_EQ((*opened)->unused_tensors(), std::vector<std::string>{"score.weight"});
+}
+
+TEST(Gpt2FolderTest, AHeadOfItsOwnIsRefused) {
+  TempDir dir;
+  WriteFile(dir.path(), SmallModel(), "", {{.name = "lm_head.weight", .dtype = "F32", .shape = {10, 8}}}, 9);
+  EXPECT_THAT(Gpt2Folder::Open(dir.path()).status(), StatusIs(absl::StatusCode::kInvalidArgument, "lm_head.weight"));
+}
+
+TEST(Gpt2FolderTest, AMissingTensorOrAnotherShapeIsNamed) {
+  TempDir dir;
+  WriteFile(dir.path(), SmallModel(), "", {}, 0);
+  ModelSpec deeper = BuildGpt2({.num_layers = 3, .d_model = 8, .num_heads = 2, .context = 4, .vocab = 10}).value();
+  std::ofstream(dir.path() + "/config.json") << Gpt2ConfigToJson(deeper.config);
+  EXPECT_THAT(Gpt2Folder::Open(dir.path()).status(),
+              StatusIs(absl::StatusCode::kInvalidArgument, "transformer.h.2.ln_1.weight"));
+  ModelSpec longer = BuildGpt2({.num_layers = 2, .d_model = 8, .num_heads = 2, .context = 6, .vocab = 10}).value();
+  std::ofstream(dir.path() + "/config.json") << Gpt2ConfigToJson(longer.config);
+  EXPECT_THAT(Gpt2Folder::Open(dir.path()).status(), StatusIs(absl::StatusCode::kInvalidArgument, "(4, 8)"));
+}
+
+TEST(Gpt2FolderTest, AnIndexThatLeadsOutOfTheFolderIsRefused) {
+  TempDir dir;
+  WriteFile(dir.path(), SmallModel(), "", {}, 0);
+  std::ofstream(dir.path() + "/model.safetensors.index.json") << R"({"weight_map": {"wte.weight": "../x"}})";
+  EXPECT_THAT(Gpt2Folder::Open(dir.path()).status(), StatusIs(absl::StatusCode::kInvalidArgument, "wte.weight"));
+}
+
+}  // namespace
+}  // namespace eps

@@ -1,0 +1,38 @@
+#ifndef EPS_COMMON_FORMATS_MAPPED_FILE_H_
+#define EPS_COMMON_FORMATS_MAPPED_FILE_H_
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+
+namespace eps {
+
+// A whole file, memory-mapped for reading. Safe to read from several threads. Who shortens a file
+// while it is mapped ends this process with SIGBUS: files are replaced by renaming.
+class MappedFile {
+ public:
+  // Errors: NOT_FOUND, PERMISSION_DENIED, ... as the system says · INVALID_ARGUMENT a folder, a
+  // pipe, an empty file
+  static absl::StatusOr<std::unique_ptr<MappedFile>> Open(const std::string& path);
+  ~MappedFile();
+  MappedFile(const MappedFile&) = delete;
+  MappedFile& operator=(const MappedFile&) = delete;
+
+  const std::string& path() const { return path_; }
+  absl::Span<const std::byte> bytes() const { return bytes_; }
+
+ private:
+  MappedFile(std::string path, absl::Span<const std::byte> bytes)
+      : path_(std::move(path)), bytes_(bytes) {}
+
+  std::string path_;
+  absl::Span<const std::byte> bytes_;
+};
+
+}  // namespace eps
+
+#endif  // EPS_COMMON_FORMATS_MAPPED_FILE_H_

@@ -1,0 +1,85 @@
+#include <cstring>
+#include <unordered_map>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "common/formats/mapped_file.h"
+#include "common/formats/safetensors.h"
+#include "common/formats/safetensors_header.h"
+#include "common/numeric/bf16.h"
+#include "common/numeric/fp16.h"
+
+namespace eps {
+namespace {
+
+// A header's length need not keep tensors aligned: elements are copied out.
+template <typename T>
+void Convert(absl::Span<const std::byte> bytes, absl::Span<float> values) {
+  for (size_t i = 0; i < values.size(); ++i) {
+    T element;
+    std::memcpy(&element, bytes.data() + i * sizeof(T), sizeof(T));
+    values[i] = ToFloat(element);
+  }
+}
+
+class MappedSafetensors final : public SafetensorsReader {
+ public:
+  MappedSafetensors(std::unique_ptr<MappedFile> file, SafetensorsHeader header)
+      : file_(std::move(file)), header_(std::move(header)) {
+    for (size_t i = 0; i < header_.entries.size(); ++i) index_.emplace(header_.entries[i].name, i);
+  }
+
+  const std::vector<SafetensorsEntry>& entries() const override { return header_.entries; }
+  const std::map<std::string, std::string>& metadata() const override { return header_.metadata; }
+
+  const SafetensorsEntry* Find(const std::string& name) const override {
+    const auto it = index_.find(name);
+    return it == index_.end() ? nullptr : &header_.entries[it->second];
+  }
+
+  absl::Span<const std::byte> Data(const SafetensorsEntry& entry) const override {
+    return file_->bytes().subspan(static_cast<size_t>(entry.offset_bytes),
+                                  static_cast<size_t>(entry.num_bytes));
+  }
+
+  absl::Status ReadFloats(const SafetensorsEntry& entry, absl::Span<float> values) const override {
+    const auto fail = [&](absl::string_view what) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(file_->path(), ": tensor ", ShowTensorName(entry.name), ": ", what));
+    };
+    const int64_t elem_bytes = entry.dtype == "F32"                            ? 4
+                               : entry.dtype == "F16" || entry.dtype == "BF16" ? 2
+                                                                               : 0;
+    if (elem_bytes == 0)
+      return fail(absl::StrCat("dtype ", entry.dtype, ", must be F32, F16 or BF16"));
+    if (entry.num_bytes / elem_bytes != static_cast<int64_t>(values.size())) {
+      return fail(absl::StrCat(entry.num_bytes / elem_bytes, " elements, must be ", values.size()));
+    }
+    if (entry.dtype == "F16") {
+      Convert<Fp16>(Data(entry), values);
+    } else if (entry.dtype == "BF16") {
+      Convert<Bf16>(Data(entry), values);
+    } else if (!values.empty()) {
+      std::memcpy(values.data(), Data(entry).data(), values.size() * sizeof(float));
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  const std::unique_ptr<MappedFile> file_;
+  const SafetensorsHeader header_;
+  std::unordered_map<std::string, size_t> index_;  // fixed after construction
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<SafetensorsReader>> SafetensorsReader::Open(
+    const std::string& path) {
+  EPS_ASSIGN_OR_RETURN(std::unique_ptr<MappedFile> file, MappedFile::Open(path));
+  absl::StatusOr<SafetensorsHeader> header = ParseSafetensorsHeader(file->bytes());
+  EPS_RETURN_IF_ERROR_WITH(header.status(), path);
+  return std::make_unique<MappedSafetensors>(std::move(file), *std::move(header));
+}
+
+}  // namespace eps

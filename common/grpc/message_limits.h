@@ -1,0 +1,22 @@
+#ifndef EPS_COMMON_GRPC_MESSAGE_LIMITS_H_
+#define EPS_COMMON_GRPC_MESSAGE_LIMITS_H_
+
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+#include "common/spec/run_config.h"
+
+namespace eps {
+
+// A message of the control plane that carries no tokens, logits or run: reports, status, small replies.
+inline constexpr int64_t kSmallMessageBytes = 256 * 1024;
+
+// The largest message of the control plane in a run: a step's tokens and labels (all of them may go to one
+// worker), or the logits of one token.
+//
+// Errors: INVALID_ARGUMENT naming the batch, when a step's data is more than gRPC can carry in one message
+absl::StatusOr<int> MaxControlMessageBytes(const RunConfig& run);
+
+}  // namespace eps
+
+#endif  // EPS_COMMON_GRPC_MESSAGE_LIMITS_H_

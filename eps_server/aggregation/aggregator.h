@@ -1,0 +1,108 @@
+#ifndef EPS_SERVER_AGGREGATION_AGGREGATOR_H_
+#define EPS_SERVER_AGGREGATION_AGGREGATOR_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "common/base/ids.h"
+#include "common/model/model_spec.h"
+#include "common/schedule/reduction_tree.h"
+#include "common/tensor/dtype.h"
+#include "eps_server/optimizer/chunk_gradient.h"
+
+namespace eps::server {
+
+// One node of the reduction tree of one (step, blob, use): what a worker offers and then sends chunk by chunk.
+struct ContributionKey {
+  StepId step;
+  BlobId blob;
+  int use = 0;
+  TreeNode node;
+  Dtype dtype = Dtype::kF32;
+  int nonfinite_vnode = -1;  // a vnode of `node` whose gradient is not finite; -1: none
+};
+
+// "step 3, blob 7 (h.5), use 0, node {0..3}" for messages.
+std::string DebugString(const ContributionKey& key);
+
+enum class Verdict {
+  kAdmitted,   // send its chunks
+  kNotWanted,  // already counted, or its step is over: release it
+};
+
+struct ChunkOutcome {
+  bool counted = false;   // false: it was there already, or its step is over
+  bool complete = false;  // every chunk of the contribution is held: a sender in order sees it at the last chunk at the
+                          // latest, and earlier when another worker sent the same
+};
+
+// Counts every gradient once. Keeps, per (step, blob, use, chunk), which nodes of the reduction tree are there; drops
+// what is covered by a node that came before, replaces pending descendants, and hands a chunk to `consume` the moment
+// that all its uses are covered whole, in whatever order things came.
+//
+// Memory: contributions live in a window of window_bytes. Each reserves its missing chunks when it is admitted; what does
+// not fit is answered later, the highest layer first. The layer that backward completes next is always admitted, once no
+// finished blob still waits for its update, so that a redo never starves: the window is exceeded by one layer's
+// contributions at most.
+//
+// Threads: all methods are safe; payloads are copied outside the lock. Callbacks come without a lock, from the calling
+// thread or from the one that released memory.
+class Aggregator {
+ public:
+  struct Options {
+    const ModelSpec* model = nullptr;  // outlives the aggregator
+    int virtual_nodes = 1;
+    Dtype gradients = Dtype::kF32;     // of leaves
+    int64_t window_bytes = 0;          // 0: DefaultWindowBytes(model)
+    // A chunk is complete: its contributions of all uses, as a program; called once per (step, blob, chunk). The memory
+    // is given back when the ChunkGradient is destroyed.
+    std::function<void(StepId, BlobId, int64_t chunk, ChunkGradient)> consume;
+    // Every chunk of every blob was consumed; after the last `consume` was called (it may still be running elsewhere).
+    std::function<void(StepId)> on_step_in;
+  };
+  // Errors: INVALID_ARGUMENT a negative window
+  static absl::StatusOr<std::unique_ptr<Aggregator>> Create(Options options);
+  virtual ~Aggregator() = default;
+
+  // Contributions of `step` are taken from now on; those of earlier steps are not wanted any more.
+  virtual void BeginStep(StepId step) = 0;
+
+  // Calls `answer` at once, or when the window has room, or when the step is over, or at Stop.
+  //
+  // Errors (given to `answer`): INVALID_ARGUMENT naming the field: no such blob or use, not a node of the tree, a dtype
+  //   that a node may not have (BF16 only for leaves, and only if the run's gradients are BF16), nonfinite_vnode not in
+  //   the node, a step that was not begun · RESOURCE_EXHAUSTED too many offers wait · Stop's reason
+  virtual void Offer(const ContributionKey& key, std::function<void(absl::StatusOr<Verdict>)> answer) = 0;
+
+  // Copies one chunk of an admitted contribution. A repeated one, and one of a step that is over, is dropped quietly.
+  //
+  // Errors: INVALID_ARGUMENT as in Offer, and: no such chunk, a payload that is not exactly the chunk's bytes ·
+  //   FAILED_PRECONDITION the contribution was not admitted · RESOURCE_EXHAUSTED no memory · Stop's reason
+  virtual absl::StatusOr<ChunkOutcome> AddChunk(const ContributionKey& key, int64_t chunk,
+                                                absl::Span<const std::byte> payload) = 0;
+
+  // The stream of an admitted contribution ended before its last chunk: gives back what it reserved and did not fill.
+  // Chunks that came stay valid. Call once per admission that did not reach `complete`; harmless after that.
+  virtual void Abandon(const ContributionKey& key) = 0;
+
+  // missing[v]: some chunk of the current step still lacks vnode v.
+  virtual std::vector<bool> MissingVnodes() const = 0;
+
+  virtual int64_t window_bytes() const = 0;       // the limit
+  virtual int64_t window_used_bytes() const = 0;  // held, and reserved by what was admitted
+  virtual int64_t waiting_offers() const = 0;
+
+  // Answers every offer that waits, or comes later, with `reason`.
+  virtual void Stop(absl::Status reason) = 0;
+};
+
+}  // namespace eps::server
+
+#endif  // EPS_SERVER_AGGREGATION_AGGREGATOR_H_

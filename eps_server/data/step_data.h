@@ -1,0 +1,49 @@
+#ifndef EPS_SERVER_DATA_STEP_DATA_H_
+#define EPS_SERVER_DATA_STEP_DATA_H_
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/base/ids.h"
+#include "common/formats/token_file.h"
+#include "common/schedule/sample_order.h"
+#include "common/schedule/vnode_batch.h"
+#include "common/spec/run_config.h"
+
+namespace eps::server {
+
+// The tokens of each step: which sample goes to which vnode is a function of the run and the step alone.
+//
+// Threads: safe; fixed after construction.
+class StepData {
+ public:
+  // Opens the run's file and checks it whole: at least one sample, and every id below the vocabulary (read once where an
+  // id can be too large).
+  // Errors: NOT_FOUND · INVALID_ARGUMENT naming the file and: its tokens and how many are needed; the token index, byte
+  //   offset, id and vocabulary
+  static absl::StatusOr<std::unique_ptr<StepData>> Create(const RunConfig& run);
+
+  // The batches of `step`, one per vnode, by rising vnode.
+  absl::StatusOr<std::vector<VnodeBatch>> Read(StepId step) const;
+
+  int64_t num_samples() const { return num_samples_; }
+
+ private:
+  StepData(const RunConfig& run, std::unique_ptr<TokenFile> file, int64_t num_samples);
+
+  const BatchConfig batch_;
+  const int64_t context_;
+  const int64_t vocab_;
+  const std::unique_ptr<TokenFile> file_;
+  const int64_t num_samples_;
+  const SampleOrder order_;
+};
+
+// Labels that are counted, i.e. other than -100.
+int64_t CountedTokens(const VnodeBatch& batch);
+
+}  // namespace eps::server
+
+#endif  // EPS_SERVER_DATA_STEP_DATA_H_

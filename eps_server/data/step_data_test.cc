@@ -1,0 +1,106 @@
+#include "eps_server/data/step_data.h"
+
+#include <cstdint>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/base/file_util.h"
+#include "common/base/ids.h"
+#include "common/schedule/sample_order.h"
+#include "common/schedule/vnode_batch.h"
+#include "common/spec/run_config.h"
+#include "common/testing/status_matchers.h"
+#include "common/testing/temp_dir.h"
+#include "gtest/gtest.h"
+
+namespace eps::server {
+namespace {
+
+// context 4, 2 vnodes of 1 * 2 sequences: 4 sequences a step.
+RunConfig RunOn(const std::string& path) {
+  RunConfig run;
+  run.model.context = 4;
+  run.model.vocab = 256;
+  run.data.path = path;
+  run.batch = {.virtual_nodes = 2, .micro_batches = 1, .micro_batch = 2};
+  return run;
+}
+
+std::string Rising(int num_tokens) {
+  std::string text(num_tokens, '\0');
+  for (int i = 0; i < num_tokens; ++i) text[i] = static_cast<char>(i);
+  return text;
+}
+
+TEST(StepDataTest, SequentialSamplesAreCutAndWrapAround) {
+  TempDir dir;
+  ASSERT_OK(WriteFileAtomically(dir.File("text"), Rising(25)));  // samples 0..5
+  ASSERT_OK_AND_ASSIGN(auto data, StepData::Create(RunOn(dir.File("text"))));
+  EXPECT_EQ(data->num_samples(), 6);
+  ASSERT_OK_AND_ASSIGN(const std::vector<VnodeBatch> step0, data->Read(StepId(0)));
+  ASSERT_EQ(step0.size(), 2u);
+  EXPECT_EQ(step0[0].vnode, 0);
+  EXPECT_EQ(step0[0].tokens, (std::vector<int32_t>{0, 1, 2, 3, 4, 5, 6, 7}));
+  EXPECT_EQ(step0[0].labels, (std::vector<int32_t>{1, 2, 3, 4, 5, 6, 7, 8}));
+  EXPECT_EQ(step0[1].vnode, 1);
+  EXPECT_EQ(step0[1].tokens, (std::vector<int32_t>{8, 9, 10, 11, 12, 13, 14, 15}));
+  ASSERT_OK_AND_ASSIGN(const std::vector<VnodeBatch> step1, data->Read(StepId(1)));
+  EXPECT_EQ(step1[0].tokens, (std::vector<int32_t>{16, 17, 18, 19, 20, 21, 22, 23}));
+  EXPECT_EQ(step1[0].labels.back(), 24);
+  EXPECT_EQ(step1[1].tokens, step0[0].tokens);
+  EXPECT_EQ(CountedTokens(step1[0]), 8);
+}
+
+TEST(StepDataTest, ShuffledTakesEverySampleOncePerEpoch) {
+  TempDir dir;
+  ASSERT_OK(WriteFileAtomically(dir.File("text"), Rising(4 * 12 + 1)));
+  RunConfig run = RunOn(dir.File("text"));
+  run.data.order = DataOrder::kShuffled;
+  run.data.seed = 5;
+  ASSERT_OK_AND_ASSIGN(auto data, StepData::Create(run));
+  std::set<int32_t> firsts;
+  for (int step = 0; step < 3; ++step) {
+    ASSERT_OK_AND_ASSIGN(const std::vector<VnodeBatch> batches, data->Read(StepId(step)));
+    for (const VnodeBatch& batch : batches) {
+      for (size_t i = 0; i < batch.tokens.size(); i += 4) firsts.insert(batch.tokens[i]);
+    }
+  }
+  EXPECT_EQ(firsts.size(), 12u);
+}
+
+TEST(StepDataTest, NotCountedLabelsAreLeftOut) {
+  VnodeBatch batch;
+  batch.labels = {3, -100, 7, -100};
+  EXPECT_EQ(CountedTokens(batch), 2);
+}
+
+TEST(StepDataTest, TooShortFileNamesWhatIsNeeded) {
+  TempDir dir;
+  ASSERT_OK(WriteFileAtomically(dir.File("text"), Rising(4)));
+  EXPECT_THAT(StepData::Create(RunOn(dir.File("text"))),
+              StatusIs(absl::StatusCode::kInvalidArgument, "text has 4 tokens; one sample needs 5"));
+  EXPECT_THAT(StepData::Create(RunOn(dir.File("none"))), StatusIs(absl::StatusCode::kNotFound));
+}
+
+TEST(StepDataTest, IdBeyondTheVocabularyIsFoundAtTheStart) {
+  TempDir dir;
+  std::string bytes(2 * 40, '\0');
+  bytes[2 * 33 + 1] = 1;  // token 33 is 256, far behind the first step's samples
+  ASSERT_OK(WriteFileAtomically(dir.File("ids.bin"), bytes));
+  RunConfig run = RunOn(dir.File("ids.bin"));
+  run.data.tokenizer = Tokenizer::kTokenFile;
+  run.data.token_bytes = 2;
+  EXPECT_THAT(StepData::Create(run), StatusIs(absl::StatusCode::kInvalidArgument, "66"));  // the offset
+  run.model.vocab = 257;
+  EXPECT_OK(StepData::Create(run));
+  // Bytes can be too large as well, when the vocabulary is small.
+  ASSERT_OK(WriteFileAtomically(dir.File("text"), "aaaaaaaaz"));
+  RunConfig text = RunOn(dir.File("text"));
+  text.model.vocab = 'b';
+  EXPECT_THAT(StepData::Create(text), StatusIs(absl::StatusCode::kInvalidArgument, "122"));
+}
+
+}  // namespace
+}  // namespace eps::server

@@ -1,0 +1,150 @@
+#include "eps_server/membership/membership.h"
+
+#include <cstddef>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+
+namespace eps::server {
+namespace {
+
+constexpr size_t kMaxDeviceName = 64, kMaxDeviceModel = 256;  // bytes; proto/control.proto
+constexpr size_t kMaxLost = 16;  // for Status: enough to see what happened, bounded for a worker that comes and goes
+
+absl::Status CheckInfo(const WorkerInfo& info) {
+  if (info.device_name.size() > kMaxDeviceName) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("device_name: ", info.device_name.size(), " bytes, at most ", kMaxDeviceName));
+  }
+  if (info.device_model.size() > kMaxDeviceModel) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("device_model: ", info.device_model.size(), " bytes, at most ", kMaxDeviceModel));
+  }
+  if (info.device_cap_bytes <= 0) {
+    return absl::InvalidArgumentError(absl::StrCat("device_cap_bytes: ", info.device_cap_bytes, ", must be positive"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::string_view WorkerStateName(WorkerState state) {
+  switch (state) {
+    case WorkerState::kAttaching:
+      return "attaching";
+    case WorkerState::kIdle:
+      return "idle";
+    case WorkerState::kRunning:
+      return "running";
+    case WorkerState::kLost:
+      return "lost";
+  }
+  return "unknown";
+}
+
+absl::StatusOr<WorkerId> Membership::Attach(WorkerInfo info, absl::Duration now) {
+  EPS_RETURN_IF_ERROR(CheckInfo(info));
+  const WorkerId id(next_id_++);
+  Worker& worker = workers_[id];
+  worker.status.id = id;
+  worker.status.info = std::move(info);
+  worker.deadline = now + lease_;
+  return id;
+}
+
+absl::StatusOr<Membership::Worker*> Membership::Find(WorkerId worker, absl::Duration now) {
+  const auto found = workers_.find(worker);
+  if (found == workers_.end()) {
+    return absl::NotFoundError(absl::StrCat("worker_id: ", worker.value(), " is unknown, or was lost"));
+  }
+  found->second.deadline = now + lease_;
+  return &found->second;
+}
+
+absl::Status Membership::Connect(WorkerId worker, std::shared_ptr<WorkerChannel> channel, absl::Duration now) {
+  EPS_ASSIGN_OR_RETURN(Worker * found, Find(worker, now));
+  if (found->channel != nullptr) {
+    return absl::FailedPreconditionError(absl::StrCat("worker_id: ", worker.value(), " has an event stream already"));
+  }
+  found->channel = std::move(channel);
+  return absl::OkStatus();
+}
+
+absl::Status Membership::Renew(WorkerId worker, absl::Duration now) { return Find(worker, now).status(); }
+
+absl::Status Membership::Ready(WorkerId worker, WorkerMemory memory, absl::Duration now) {
+  EPS_ASSIGN_OR_RETURN(Worker * found, Find(worker, now));
+  if (found->channel == nullptr) {
+    return absl::FailedPreconditionError(absl::StrCat("worker_id: ", worker.value(), " has no event stream"));
+  }
+  found->ready = true;
+  found->status.memory = memory;
+  found->status.state = WorkerState::kIdle;
+  return absl::OkStatus();
+}
+
+absl::Status Membership::RecordPass(WorkerId worker, PassTiming timing, absl::Duration now) {
+  EPS_ASSIGN_OR_RETURN(Worker * found, Find(worker, now));
+  found->status.last_pass = std::move(timing);
+  return absl::OkStatus();
+}
+
+std::shared_ptr<WorkerChannel> Membership::Remove(WorkerId worker) {
+  const auto found = workers_.find(worker);
+  if (found == workers_.end()) return nullptr;
+  std::shared_ptr<WorkerChannel> channel = std::move(found->second.channel);
+  lost_.push_back(std::move(found->second.status));
+  lost_.back().state = WorkerState::kLost;
+  if (lost_.size() > kMaxLost) lost_.pop_front();
+  workers_.erase(found);
+  return channel;
+}
+
+std::vector<WorkerId> Membership::Expired(absl::Duration now) const {
+  std::vector<WorkerId> expired;
+  for (const auto& [id, worker] : workers_) {
+    if (worker.deadline <= now) expired.push_back(id);
+  }
+  return expired;
+}
+
+std::vector<WorkerId> Membership::ReadyWorkers() const {
+  std::vector<WorkerId> ready;
+  for (const auto& [id, worker] : workers_) {
+    if (worker.ready) ready.push_back(id);
+  }
+  return ready;
+}
+
+std::shared_ptr<WorkerChannel> Membership::channel(WorkerId worker) const {
+  const auto found = workers_.find(worker);
+  return found == workers_.end() ? nullptr : found->second.channel;
+}
+
+std::vector<std::shared_ptr<WorkerChannel>> Membership::Channels() const {
+  std::vector<std::shared_ptr<WorkerChannel>> channels;
+  for (const auto& [id, worker] : workers_) {
+    if (worker.channel != nullptr) channels.push_back(worker.channel);
+  }
+  return channels;
+}
+
+std::vector<WorkerStatus> Membership::List() const {
+  std::vector<WorkerStatus> list(lost_.begin(), lost_.end());
+  for (const auto& [id, worker] : workers_) list.push_back(worker.status);
+  return list;
+}
+
+std::vector<std::vector<int>> SplitVnodes(absl::Span<const int> vnodes, int num_workers) {
+  std::vector<std::vector<int>> parts(static_cast<size_t>(num_workers));
+  const size_t count = vnodes.size();
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const size_t begin = i * count / parts.size(), end = (i + 1) * count / parts.size();
+    parts[i].assign(vnodes.begin() + begin, vnodes.begin() + end);
+  }
+  return parts;
+}
+
+}  // namespace eps::server

@@ -1,0 +1,115 @@
+#ifndef EPS_SERVER_MEMBERSHIP_MEMBERSHIP_H_
+#define EPS_SERVER_MEMBERSHIP_MEMBERSHIP_H_
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "common/base/ids.h"
+#include "common/schedule/vnode_batch.h"
+
+namespace eps::server {
+
+// What a worker says of itself when it attaches.
+struct WorkerInfo {
+  std::string device_name;       // "cpu", "cuda:0"; at most 64 bytes
+  std::string device_model;      // what its bits depend on; at most 256 bytes
+  int64_t device_cap_bytes = 0;  // > 0
+  int64_t process_id = 0;
+  int threads = 0;
+};
+
+// What its plan uses.
+struct WorkerMemory {
+  int64_t device_arena_bytes = 0;
+  int64_t device_outside_bytes = 0;
+  int64_t host_bytes = 0;
+};
+
+// Where the time of a pass went.
+struct PassTiming {
+  double seconds = 0;
+  std::map<std::string, double> wait_seconds;  // compute's, by cause: pull, stash, push, version
+  int64_t device_peak_bytes = 0;               // so far
+};
+
+// The way to a worker. Methods never block and may be called after the stream has ended.
+class WorkerChannel {
+ public:
+  virtual ~WorkerChannel() = default;
+  virtual void SendAssignment(std::shared_ptr<const Assignment> assignment) = 0;
+  // The worker is not wanted any more: it exits, 0 if `ok`.
+  virtual void SendFinish(bool ok, std::string reason) = 0;
+};
+
+enum class WorkerState { kAttaching, kIdle, kRunning, kLost };
+absl::string_view WorkerStateName(WorkerState state);  // "attaching", ... as in WorkerStatus.state
+
+struct WorkerStatus {
+  WorkerId id;
+  WorkerInfo info;
+  WorkerState state = WorkerState::kAttaching;
+  std::vector<int> vnodes;  // of the current step
+  WorkerMemory memory;
+  PassTiming last_pass;
+};
+
+// Who takes part: leases and the list of the ready. Decides nothing about steps.
+//
+// Threads: none of its own; the owner guards it.
+class Membership {
+ public:
+  explicit Membership(absl::Duration lease) : lease_(lease) {}
+
+  // Errors: INVALID_ARGUMENT naming the field
+  absl::StatusOr<WorkerId> Attach(WorkerInfo info, absl::Duration now);
+  absl::Status Connect(WorkerId worker, std::shared_ptr<WorkerChannel> channel, absl::Duration now);
+  // Any sign of life. Errors: NOT_FOUND
+  absl::Status Renew(WorkerId worker, absl::Duration now);
+  absl::Status Ready(WorkerId worker, WorkerMemory memory, absl::Duration now);
+  absl::Status RecordPass(WorkerId worker, PassTiming timing, absl::Duration now);
+
+  // Forgets a worker; its channel is returned (null: unknown, or it never connected). It is listed as lost for a while.
+  std::shared_ptr<WorkerChannel> Remove(WorkerId worker);
+  bool Contains(WorkerId worker) const { return workers_.count(worker) > 0; }
+
+  // Those whose lease has run out.
+  std::vector<WorkerId> Expired(absl::Duration now) const;
+  // Connected and ready, by rising id.
+  std::vector<WorkerId> ReadyWorkers() const;
+  int num_alive() const { return static_cast<int>(workers_.size()); }  // attaching ones too
+  std::shared_ptr<WorkerChannel> channel(WorkerId worker) const;
+  std::vector<std::shared_ptr<WorkerChannel>> Channels() const;
+
+  // kIdle or kRunning by what the caller knows; vnodes too.
+  std::vector<WorkerStatus> List() const;
+
+ private:
+  struct Worker {
+    WorkerStatus status;
+    bool ready = false;
+    std::shared_ptr<WorkerChannel> channel;
+    absl::Duration deadline;
+  };
+  absl::StatusOr<Worker*> Find(WorkerId worker, absl::Duration now);
+
+  absl::Duration lease_;
+  std::map<WorkerId, Worker> workers_;
+  std::deque<WorkerStatus> lost_;  // newest last, at most kMaxLost
+  int64_t next_id_ = 1;
+};
+
+// vnodes cut into contiguous ranges: worker i of W gets [i * n / W, (i + 1) * n / W) of the n.
+std::vector<std::vector<int>> SplitVnodes(absl::Span<const int> vnodes, int num_workers);
+
+}  // namespace eps::server
+
+#endif  // EPS_SERVER_MEMBERSHIP_MEMBERSHIP_H_

@@ -1,0 +1,101 @@
+#include "eps_server/membership/membership.h"
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "common/base/ids.h"
+#include "common/schedule/vnode_batch.h"
+#include "common/testing/status_matchers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace eps::server {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+class SilentChannel : public WorkerChannel {
+ public:
+  void SendAssignment(std::shared_ptr<const Assignment>) override {}
+  void SendFinish(bool, std::string) override {}
+};
+
+WorkerInfo Cpu() { return {.device_name = "cpu", .device_model = "test", .device_cap_bytes = 1 << 20}; }
+absl::Duration At(int seconds) { return absl::Seconds(seconds); }
+
+WorkerId JoinReady(Membership& members, int now) {
+  const WorkerId id = *members.Attach(Cpu(), At(now));
+  EXPECT_OK(members.Connect(id, std::make_shared<SilentChannel>(), At(now)));
+  EXPECT_OK(members.Ready(id, {}, At(now)));
+  return id;
+}
+
+TEST(MembershipTest, IdsRiseAndAreNeverUsedTwice) {
+  Membership members(absl::Seconds(10));
+  const WorkerId first = JoinReady(members, 0);
+  EXPECT_NE(members.Remove(first), nullptr);
+  const WorkerId second = JoinReady(members, 0);
+  EXPECT_GE(first.value(), 1);
+  EXPECT_GT(second, first);
+  EXPECT_THAT(members.Renew(first, At(0)), StatusIs(absl::StatusCode::kNotFound, "worker_id: 1"));
+  EXPECT_EQ(members.Remove(first), nullptr);
+}
+
+TEST(MembershipTest, OnlyConnectedAndReadyWorkersAreReady) {
+  Membership members(absl::Seconds(10));
+  const WorkerId id = *members.Attach(Cpu(), At(0));
+  EXPECT_THAT(members.Ready(id, {}, At(0)), StatusIs(absl::StatusCode::kFailedPrecondition));
+  EXPECT_OK(members.Connect(id, std::make_shared<SilentChannel>(), At(0)));
+  EXPECT_THAT(members.Connect(id, std::make_shared<SilentChannel>(), At(0)),
+              StatusIs(absl::StatusCode::kFailedPrecondition, "already"));
+  EXPECT_THAT(members.ReadyWorkers(), IsEmpty());
+  EXPECT_OK(members.Ready(id, {}, At(0)));
+  EXPECT_THAT(members.ReadyWorkers(), ElementsAre(id));
+}
+
+TEST(MembershipTest, LeaseRunsOutUnlessRenewed) {
+  Membership members(absl::Seconds(10));
+  const WorkerId silent = JoinReady(members, 0), lively = JoinReady(members, 0);
+  EXPECT_OK(members.Renew(lively, At(9)));
+  EXPECT_THAT(members.Expired(At(9)), IsEmpty());
+  EXPECT_THAT(members.Expired(At(10)), ElementsAre(silent));
+  EXPECT_OK(members.RecordPass(silent, {}, At(10)));  // any sign of life counts
+  EXPECT_THAT(members.Expired(At(18)), IsEmpty());
+  EXPECT_THAT(members.Expired(At(20)), ElementsAre(silent, lively));
+}
+
+TEST(MembershipTest, LostWorkersAreListedForAWhile) {
+  Membership members(absl::Seconds(10));
+  for (int i = 0; i < 40; ++i) members.Remove(JoinReady(members, 0));
+  JoinReady(members, 0);
+  const std::vector<WorkerStatus> list = members.List();
+  EXPECT_EQ(list.size(), 17u);
+  EXPECT_EQ(list.front().state, WorkerState::kLost);
+  EXPECT_EQ(list.back().state, WorkerState::kIdle);
+  EXPECT_EQ(members.num_alive(), 1);
+}
+
+TEST(MembershipTest, BadIntroductionNamesTheField) {
+  Membership members(absl::Seconds(10));
+  WorkerInfo name = Cpu(), model = Cpu(), cap = Cpu();
+  name.device_name = std::string(65, 'x');
+  model.device_model = std::string(257, 'x');
+  cap.device_cap_bytes = 0;
+  EXPECT_THAT(members.Attach(name, At(0)), StatusIs(absl::StatusCode::kInvalidArgument, "device_name: 65"));
+  EXPECT_THAT(members.Attach(model, At(0)), StatusIs(absl::StatusCode::kInvalidArgument, "device_model: 257"));
+  EXPECT_THAT(members.Attach(cap, At(0)), StatusIs(absl::StatusCode::kInvalidArgument, "device_cap_bytes: 0"));
+  EXPECT_EQ(members.num_alive(), 0);
+}
+
+TEST(SplitVnodesTest, RangesAreContiguousAndCoverAll) {
+  EXPECT_THAT(SplitVnodes({0, 1, 2, 3}, 1), ElementsAre(ElementsAre(0, 1, 2, 3)));
+  EXPECT_THAT(SplitVnodes({0, 1, 2, 3}, 3), ElementsAre(ElementsAre(0), ElementsAre(1), ElementsAre(2, 3)));
+  EXPECT_THAT(SplitVnodes({5, 7}, 3), ElementsAre(IsEmpty(), ElementsAre(5), ElementsAre(7)));
+}
+
+}  // namespace
+}  // namespace eps::server

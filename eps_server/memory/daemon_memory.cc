@@ -1,0 +1,26 @@
+#include "eps_server/memory/daemon_memory.h"
+
+#include "eps_server/aggregation/window_size.h"
+
+namespace eps::server {
+
+DaemonMemory ComputeDaemonMemory(const ModelSpec& model, const RunConfig& run) {
+  const int64_t hold_bytes =
+      run.optimizer.clip == ClipMode::kExact ? model.num_elems() * static_cast<int64_t>(sizeof(float)) : 0;
+  return {.store = ComputeStoreSizes(model, run),
+          .contribution_window_bytes = DefaultWindowBytes(model),
+          .hold_bytes = hold_bytes};
+}
+
+std::vector<DaemonMemoryLine> Describe(const DaemonMemory& memory) {
+  return {
+      {"weights on the wire", memory.store.wire_bytes, "two versions, so that a lost worker's part is run again as it was"},
+      {"rest of the masters", memory.store.rest_bytes, "what the wire form lacks of fp32"},
+      {"optimizer moments", memory.store.moment_bytes, "fp32"},
+      {"gradients in flight", memory.contribution_window_bytes, "at most; what does not fit waits in the workers"},
+      {"gradients held", memory.hold_bytes, "fp32 sums until the step's norm is known; EXACT clipping only"},
+      {"constant", memory.constant_bytes, "code, libraries, transport buffers, one chunk of a checkpoint"},
+  };
+}
+
+}  // namespace eps::server

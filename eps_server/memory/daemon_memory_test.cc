@@ -1,0 +1,43 @@
+#include "eps_server/memory/daemon_memory.h"
+
+#include "gtest/gtest.h"
+
+namespace eps::server {
+namespace {
+
+TEST(DaemonMemoryTest, BytesPerParameterAreWhatTheHeaderOfTheStoreSays) {
+  // Every tensor is a multiple of the alignment, so there is no padding.
+  const ModelSpec model =
+      BuildGpt2({.num_layers = 2, .d_model = 64, .num_heads = 1, .context = 64, .vocab = 64}).value();
+  ASSERT_EQ(model.num_elems(), model.num_parameters());
+  RunConfig run;
+  run.precision = {.wire = Dtype::kBf16, .gradients = Dtype::kBf16};
+  EXPECT_EQ(ComputeDaemonMemory(model, run).model_state_bytes(), 14 * model.num_parameters());
+  run.precision.wire = Dtype::kF32;
+  EXPECT_EQ(ComputeDaemonMemory(model, run).model_state_bytes(), 16 * model.num_parameters());
+  run.optimizer.rule = OptimizerRule::kSgd;
+  EXPECT_EQ(ComputeDaemonMemory(model, run).model_state_bytes(), 8 * model.num_parameters());
+}
+
+TEST(DaemonMemoryTest, OnlyExactClippingHoldsGradients) {
+  const ModelSpec model =
+      BuildGpt2({.num_layers = 2, .d_model = 64, .num_heads = 1, .context = 64, .vocab = 64}).value();
+  RunConfig run;
+  EXPECT_EQ(ComputeDaemonMemory(model, run).hold_bytes, 0);
+  run.optimizer.clip = ClipMode::kExact;
+  EXPECT_EQ(ComputeDaemonMemory(model, run).hold_bytes, 4 * model.num_elems());
+}
+
+TEST(DaemonMemoryTest, TheLinesAddUpToTheTotal) {
+  const ModelSpec model =
+      BuildGpt2({.num_layers = 2, .d_model = 48, .num_heads = 3, .context = 20, .vocab = 100}).value();
+  RunConfig run;
+  run.optimizer.clip = ClipMode::kExact;
+  const DaemonMemory memory = ComputeDaemonMemory(model, run);
+  int64_t sum = 0;
+  for (const DaemonMemoryLine& line : Describe(memory)) sum += line.num_bytes;
+  EXPECT_EQ(sum, memory.total_bytes());
+}
+
+}  // namespace
+}  // namespace eps::server

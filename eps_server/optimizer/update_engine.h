@@ -1,0 +1,77 @@
+#ifndef EPS_SERVER_OPTIMIZER_UPDATE_ENGINE_H_
+#define EPS_SERVER_OPTIMIZER_UPDATE_ENGINE_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/base/ids.h"
+#include "common/model/model_spec.h"
+#include "common/spec/run_config.h"
+#include "eps_server/optimizer/chunk_gradient.h"
+#include "eps_server/store/store.h"
+
+namespace eps::server {
+
+// What the optimizer made of a step.
+struct StepUpdate {
+  StepId step;
+  double gradient_norm = 0;  // of the step's mean gradient, before clipping; not finite if skipped for that
+  double scale = 1;          // what clipping multiplied the gradient with; the smallest one with PER_BLOB
+  double learning_rate = 0;
+  bool skipped = false;      // the gradient was not finite: weights and moments are unchanged
+};
+
+// Makes version s + 1 of every blob from version s and the step's gradients, chunk by chunk, on oneTBB threads.
+//
+// Eager (no clipping, PER_BLOB, LAGGED): a chunk (PER_BLOB: a blob) is updated as soon as its gradient is in. A gradient
+// that is not finite ends the run: on_failure names step, layer and vnode.
+// Held (EXACT): a chunk's gradient is summed into a buffer of 4 bytes per parameter as soon as it is in; once all are,
+// the global norm is known and blobs are updated in pull order. A step with a gradient that is not finite is skipped whole.
+//
+// Bits: norms are sums of squares in fp64: 16 logical lanes, lanes in order, chunks in order, blobs in order. Nothing
+// depends on threads, arrival or vector width.
+// Optimizer step: bias corrections count the updates that were made, without skipped steps, as PyTorch's AMP does; the
+// learning rate follows the step.
+// Threads: all methods are safe and return at once. Callbacks come without a lock, from the engine's threads.
+class UpdateEngine {
+ public:
+  struct Options {
+    const ModelSpec* model = nullptr;  // these outlive the engine
+    const RunConfig* run = nullptr;
+    Store* store = nullptr;
+    int threads = 1;                   // that compute
+    StepId first_step;                 // the next step to be made
+    int64_t skipped_steps = 0;         // before first_step
+    double last_norm = 0;              // of the step before first_step, for LAGGED
+    // Version `version` of `blob` is made; the callee publishes it.
+    std::function<void(BlobId, Version)> on_blob_made;
+    // After the on_blob_made of every blob of the step.
+    std::function<void(const StepUpdate&)> on_step_made;
+    // At most once; nothing is made after it.
+    std::function<void(absl::Status)> on_failure;
+  };
+  // Errors: FAILED_PRECONDITION this processor's vectors lack fused multiply-add · RESOURCE_EXHAUSTED
+  static absl::StatusOr<std::unique_ptr<UpdateEngine>> Create(Options options);
+  // Waits for what is running; what is queued is dropped.
+  virtual ~UpdateEngine() = default;
+
+  // The gradient of a chunk is complete. Chunks of a step wait until the step before is made.
+  virtual void Submit(StepId step, BlobId blob, int64_t chunk, ChunkGradient gradient) = 0;
+
+  // Blobs at `version` are not updated to version + 1 before ReleaseUpdate; call before gradients of step `version` come.
+  virtual void HoldUpdates(Version version) = 0;
+  virtual void ReleaseUpdate(BlobId blob, Version version) = 0;
+
+  // Nothing more is made; tasks that run end first or later, on their own.
+  virtual void Stop() = 0;
+};
+
+// Bytes beside the store that holding costs: 4 per element with EXACT clipping, else 0.
+int64_t HoldBytes(const ModelSpec& model, const RunConfig& run);
+
+}  // namespace eps::server
+
+#endif  // EPS_SERVER_OPTIMIZER_UPDATE_ENGINE_H_

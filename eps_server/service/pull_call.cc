@@ -1,0 +1,145 @@
+#include "eps_server/service/pull_call.h"
+
+#include <cstddef>
+#include <memory>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
+#include "common/base/mutex.h"
+#include "common/base/status_macros.h"
+#include "common/formats/chunk_header.h"
+#include "common/grpc/byte_buffers.h"
+#include "common/grpc/grpc_status.h"
+#include "common/tensor/dtype.h"
+#include "proto/data_plane.pb.h"
+
+namespace eps::server {
+namespace {
+
+class PullCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
+ public:
+  explicit PullCall(const DataServiceOptions& options) : options_(options) {}
+
+  void Begin(const grpc::ByteBuffer& request, std::shared_ptr<PullCall> self) {
+    self_ = std::move(self);
+    if (absl::Status status = Check(request); !status.ok()) return End(status);
+    // The store may keep this for a long time: it holds the call, not the stream.
+    options_.store->WhenPublished(BlobId(request_.blob()), Version(request_.version()),
+                                  [call = self_](absl::Status status) { call->OnPublished(status); });
+  }
+
+ private:
+  absl::Status Check(const grpc::ByteBuffer& message) {
+    EPS_RETURN_IF_ERROR_WITH(ParseProto(message, request_), "pull");
+    if (request_.incarnation() != options_.incarnation) {
+      return absl::FailedPreconditionError(absl::StrCat("incarnation: ", request_.incarnation(), ", this daemon is ",
+                                                        options_.incarnation, ": attach anew"));
+    }
+    const int64_t num_blobs = static_cast<int64_t>(options_.model->blobs.size());
+    if (request_.blob() < 0 || request_.blob() >= num_blobs) {
+      return absl::NotFoundError(absl::StrCat("blob: ", request_.blob(), ", the model has ", num_blobs));
+    }
+    if (request_.version() < 0 || request_.version() > options_.last_version.value()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("version: ", request_.version(), ", want 0 to ", options_.last_version.value()));
+    }
+    return absl::OkStatus();
+  }
+
+  void OnPublished(const absl::Status& status) {
+    if (!status.ok()) return End(status);
+    wire_ = options_.store->Wire(BlobId(request_.blob()), Version(request_.version()));
+    WriteNext();
+  }
+
+  void WriteNext() {
+    const BlobId blob(request_.blob());
+    const BlobSpec& spec = options_.model->blob(blob);
+    if (chunk_ == spec.num_chunks()) return End(absl::OkStatus());
+    // Two versions later the buffer is another version's.
+    if (options_.store->published(blob).value() > request_.version() + 1) {
+      return End(absl::AbortedError(absl::StrCat("version ", request_.version(), " was overwritten")));
+    }
+    const int64_t elem_bytes = SizeOf(options_.store->wire_dtype());
+    const auto payload = wire_.subspan(static_cast<size_t>(chunk_ * kChunkElems * elem_bytes),
+                                       static_cast<size_t>(spec.chunk_elems(chunk_) * elem_bytes));
+    const ChunkHeader header = {.kind = ChunkKind::kWeights,
+                                .dtype = options_.store->wire_dtype(),
+                                .incarnation = options_.incarnation,
+                                .step = request_.version(),
+                                .blob = blob,
+                                .chunk = static_cast<int32_t>(chunk_),
+                                .payload_bytes = static_cast<uint32_t>(payload.size())};
+    ++chunk_;
+    message_ = ChunkMessage(header, payload);
+    Write();
+  }
+
+  // The stream may have been cancelled meanwhile: then it is finished, and takes no more.
+  void Write() {
+    {
+      MutexLock lock(mu_);
+      if (ended_) return;
+      writing_ = true;
+    }
+    StartWrite(&message_);
+  }
+
+  void End(const absl::Status& status) {
+    {
+      MutexLock lock(mu_);
+      if (ended_) return;
+      ended_ = true;
+    }
+    Finish(ToGrpc(status));
+  }
+
+  void OnWriteDone(bool ok) override {
+    {
+      MutexLock lock(mu_);
+      writing_ = false;
+    }
+    if (!ok) return End(absl::CancelledError("pull: the stream is broken"));
+    WriteNext();
+  }
+
+  void OnCancel() override {
+    {
+      MutexLock lock(mu_);
+      if (writing_) return;  // OnWriteDone comes, and ends it
+    }
+    End(absl::CancelledError("pull: cancelled"));
+  }
+
+  void OnDone() override { self_.reset(); }
+
+  // Fixed after Begin.
+  const DataServiceOptions& options_;
+  proto::PullRequest request_;
+  // Of one thread at a time: who is published, then who has written.
+  absl::Span<const std::byte> wire_;
+  int64_t chunk_ = 0;
+  grpc::ByteBuffer message_;
+
+  Mutex mu_;
+  bool ended_ ABSL_GUARDED_BY(mu_) = false;
+  bool writing_ ABSL_GUARDED_BY(mu_) = false;
+
+  std::shared_ptr<PullCall> self_;  // until OnDone
+};
+
+}  // namespace
+
+grpc::ServerWriteReactor<grpc::ByteBuffer>* StartPullCall(const DataServiceOptions& options,
+                                                          const grpc::ByteBuffer& request) {
+  auto call = std::make_shared<PullCall>(options);
+  PullCall* reactor = call.get();
+  reactor->Begin(request, std::move(call));
+  return reactor;
+}
+
+}  // namespace eps::server

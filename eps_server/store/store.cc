@@ -1,0 +1,277 @@
+#include "eps_server/store/store.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/byte_size.h"
+#include "common/base/mutex.h"
+#include "common/base/status_macros.h"
+#include "common/numeric/bf16.h"
+
+namespace eps::server {
+namespace {
+
+int NumMoments(const OptimizerConfig& optimizer) {
+  if (optimizer.rule == OptimizerRule::kAdamW) return 2;
+  return optimizer.momentum != 0 ? 1 : 0;
+}
+
+// One anonymous mapping, in huge pages where the system allows them.
+class Memory {
+ public:
+  static absl::StatusOr<Memory> Map(int64_t num_bytes) {
+    void* base = mmap(nullptr, static_cast<size_t>(num_bytes), PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (base == MAP_FAILED) {
+      return absl::ResourceExhaustedError(absl::StrCat("model state needs ", num_bytes, " bytes (",
+                                                       FormatByteSize(num_bytes),
+                                                       ") of memory: ", strerror(errno)));
+    }
+    // Advice only: without huge pages everything works, a little slower.
+    madvise(base, static_cast<size_t>(num_bytes), MADV_HUGEPAGE);
+    Memory memory;
+    memory.base_ = static_cast<std::byte*>(base);
+    memory.num_bytes_ = num_bytes;
+    return memory;
+  }
+  Memory() = default;
+  Memory(Memory&& other) noexcept
+      : base_(std::exchange(other.base_, nullptr)), num_bytes_(std::exchange(other.num_bytes_, 0)) {}
+  Memory& operator=(Memory&&) = delete;
+  ~Memory() {
+    if (base_ != nullptr) munmap(base_, static_cast<size_t>(num_bytes_));
+  }
+  std::byte* base() const { return base_; }
+
+ private:
+  std::byte* base_ = nullptr;
+  int64_t num_bytes_ = 0;
+};
+
+// Where a blob lies. Every array starts at a multiple of 64 bytes, as blobs are multiples of 64 elements.
+struct BlobMemory {
+  std::byte* wire[2] = {nullptr, nullptr};
+  uint16_t* rest = nullptr;  // bf16 wire only
+  float* moments[2] = {nullptr, nullptr};
+  int64_t num_elems = 0;
+};
+
+class StoreImpl final : public Store {
+ public:
+  StoreImpl(const ModelSpec& model, const RunConfig& run, Memory memory)
+      : sizes_(ComputeStoreSizes(model, run)),
+        wire_dtype_(run.precision.wire),
+        num_moments_(NumMoments(run.optimizer)),
+        memory_(std::move(memory)),
+        states_(model.blobs.size()) {
+    LayOut(model);
+  }
+
+  StoreSizes sizes() const override { return sizes_; }
+  Dtype wire_dtype() const override { return wire_dtype_; }
+  int num_moments() const override { return num_moments_; }
+
+  void LoadMaster(BlobId blob, Version version, int64_t offset_elems, absl::Span<const float> values) override {
+    const BlobMemory& at = Range(blob, offset_elems, static_cast<int64_t>(values.size()));
+    EPS_CHECK(published(blob) < version);
+    std::byte* wire = at.wire[version.value() & 1];
+    if (wire_dtype_ == Dtype::kF32) {
+      std::copy(values.begin(), values.end(), reinterpret_cast<float*>(wire) + offset_elems);
+      return;
+    }
+    uint16_t* high = reinterpret_cast<uint16_t*>(wire) + offset_elems;
+    uint16_t* low = at.rest + offset_elems;
+    for (size_t i = 0; i < values.size(); ++i) {
+      const SplitFloat split = Split(values[i]);
+      high[i] = split.wire.bits;
+      low[i] = split.rest;
+    }
+  }
+
+  void LoadMoment(BlobId blob, int which, int64_t offset_elems, absl::Span<const float> values) override {
+    const BlobMemory& at = Range(blob, offset_elems, static_cast<int64_t>(values.size()));
+    EPS_CHECK(which >= 0 && which < num_moments_);
+    std::copy(values.begin(), values.end(), at.moments[which] + offset_elems);
+  }
+
+  void Publish(BlobId blob, Version version) override {
+    std::vector<Waiter> ready;
+    {
+      MutexLock lock(mu_);
+      State& state = states_[Index(blob)];
+      EPS_CHECK(state.published.value() < 0 || version.value() == state.published.value() + 1);
+      state.published = version;
+      auto waits_on = std::partition(state.waiters.begin(), state.waiters.end(),
+                                     [&](const Waiter& waiter) { return waiter.version > version; });
+      std::move(waits_on, state.waiters.end(), std::back_inserter(ready));
+      state.waiters.erase(waits_on, state.waiters.end());
+    }
+    for (const Waiter& waiter : ready) waiter.done(Readable(blob, waiter.version, version));
+  }
+
+  Version published(BlobId blob) const override {
+    MutexLock lock(mu_);
+    return states_[Index(blob)].published;
+  }
+
+  void WhenPublished(BlobId blob, Version version, std::function<void(absl::Status)> done) override {
+    absl::Status status;
+    {
+      MutexLock lock(mu_);
+      if (blob.value() < 0 || static_cast<size_t>(blob.value()) >= blobs_.size()) {
+        status = absl::NotFoundError(absl::StrCat("blob: ", blob.value(), ", there are ", blobs_.size()));
+      } else if (version.value() < 0) {
+        status = absl::InvalidArgumentError(absl::StrCat("version: ", version.value(), ", must be at least 0"));
+      } else {
+        State& state = states_[Index(blob)];
+        if (version > state.published && cancelled_.ok()) {
+          state.waiters.push_back({version, std::move(done)});
+          return;
+        }
+        status = version > state.published ? cancelled_ : Readable(blob, version, state.published);
+      }
+    }
+    done(status);
+  }
+
+  void CancelWaiters(absl::Status reason) override {
+    std::vector<Waiter> ended;
+    {
+      MutexLock lock(mu_);
+      if (!cancelled_.ok()) return;  // the first reason is the cause
+      cancelled_ = reason;
+      for (State& state : states_) {
+        std::move(state.waiters.begin(), state.waiters.end(), std::back_inserter(ended));
+        state.waiters.clear();
+      }
+    }
+    for (const Waiter& waiter : ended) waiter.done(reason);
+  }
+
+  absl::Span<const std::byte> Wire(BlobId blob, Version version) const override {
+    const BlobMemory& at = blobs_[Index(blob)];
+    return {at.wire[version.value() & 1], static_cast<size_t>(at.num_elems * SizeOf(wire_dtype_))};
+  }
+
+  ChunkState Chunk(BlobId blob, int64_t chunk, Version version) override {
+    const BlobMemory& at = blobs_[Index(blob)];
+    const int64_t first = chunk * kChunkElems;
+    EPS_CHECK(chunk >= 0 && first < at.num_elems);
+    const int64_t wire_offset = first * SizeOf(wire_dtype_);
+    ChunkState state;
+    state.wire_dtype = wire_dtype_;
+    state.wire_in = at.wire[version.value() & 1] + wire_offset;
+    state.wire_out = at.wire[(version.value() + 1) & 1] + wire_offset;
+    if (at.rest != nullptr) state.rest = at.rest + first;
+    if (num_moments_ > 0) state.moment1 = at.moments[0] + first;
+    if (num_moments_ > 1) state.moment2 = at.moments[1] + first;
+    state.num_elems = std::min(kChunkElems, at.num_elems - first);
+    return state;
+  }
+
+  void CarryOver(BlobId blob, Version version) override {
+    const BlobMemory& at = blobs_[Index(blob)];
+    memcpy(at.wire[(version.value() + 1) & 1], at.wire[version.value() & 1],
+           static_cast<size_t>(at.num_elems * SizeOf(wire_dtype_)));
+  }
+
+  void ReadMaster(BlobId blob, Version version, int64_t offset_elems, absl::Span<float> values) const override {
+    const BlobMemory& at = Range(blob, offset_elems, static_cast<int64_t>(values.size()));
+    const std::byte* wire = at.wire[version.value() & 1];
+    if (wire_dtype_ == Dtype::kF32) {
+      std::copy_n(reinterpret_cast<const float*>(wire) + offset_elems, values.size(), values.begin());
+      return;
+    }
+    const uint16_t* high = reinterpret_cast<const uint16_t*>(wire) + offset_elems;
+    const uint16_t* low = at.rest + offset_elems;
+    for (size_t i = 0; i < values.size(); ++i) values[i] = Join({{high[i]}, low[i]});
+  }
+
+  void ReadMoment(BlobId blob, int which, int64_t offset_elems, absl::Span<float> values) const override {
+    const BlobMemory& at = Range(blob, offset_elems, static_cast<int64_t>(values.size()));
+    EPS_CHECK(which >= 0 && which < num_moments_);
+    std::copy_n(at.moments[which] + offset_elems, values.size(), values.begin());
+  }
+
+ private:
+  struct Waiter {
+    Version version;
+    std::function<void(absl::Status)> done;
+  };
+  struct State {
+    Version published = Version(-1);
+    std::vector<Waiter> waiters;
+  };
+
+  // Array after array, each over all blobs in pull order.
+  void LayOut(const ModelSpec& model) {
+    std::byte* next = memory_.base();
+    const auto take = [&next](int64_t num_bytes) { return std::exchange(next, next + num_bytes); };
+    blobs_.resize(model.blobs.size());
+    for (size_t b = 0; b < blobs_.size(); ++b) blobs_[b].num_elems = model.blobs[b].num_elems;
+    for (int i = 0; i < 2; ++i) {
+      for (BlobMemory& blob : blobs_) blob.wire[i] = take(blob.num_elems * SizeOf(wire_dtype_));
+    }
+    for (BlobMemory& blob : blobs_) {
+      if (wire_dtype_ == Dtype::kBf16) blob.rest = reinterpret_cast<uint16_t*>(take(blob.num_elems * 2));
+    }
+    for (int i = 0; i < num_moments_; ++i) {
+      for (BlobMemory& blob : blobs_) blob.moments[i] = reinterpret_cast<float*>(take(blob.num_elems * 4));
+    }
+    EPS_CHECK(next - memory_.base() == sizes_.total_bytes());
+  }
+
+  size_t Index(BlobId blob) const {
+    EPS_CHECK(blob.value() >= 0 && static_cast<size_t>(blob.value()) < blobs_.size());
+    return static_cast<size_t>(blob.value());
+  }
+  const BlobMemory& Range(BlobId blob, int64_t offset_elems, int64_t num_elems) const {
+    const BlobMemory& at = blobs_[Index(blob)];
+    EPS_CHECK(offset_elems >= 0 && num_elems >= 0 && num_elems <= at.num_elems - offset_elems);
+    return at;
+  }
+  static absl::Status Readable(BlobId blob, Version version, Version newest) {
+    if (version.value() >= newest.value() - 1) return absl::OkStatus();
+    return absl::AbortedError(absl::StrCat("version ", version.value(), " of blob ", blob.value(),
+                                           " was overwritten; the newest is ", newest.value()));
+  }
+
+  // Fixed after construction.
+  const StoreSizes sizes_;
+  const Dtype wire_dtype_;
+  const int num_moments_;
+  const Memory memory_;
+  std::vector<BlobMemory> blobs_;
+
+  mutable Mutex mu_;
+  std::vector<State> states_ ABSL_GUARDED_BY(mu_);  // its length is fixed
+  absl::Status cancelled_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace
+
+StoreSizes ComputeStoreSizes(const ModelSpec& model, const RunConfig& run) {
+  const int64_t num_elems = model.num_elems();
+  StoreSizes sizes;
+  sizes.wire_bytes = 2 * num_elems * SizeOf(run.precision.wire);
+  sizes.rest_bytes = run.precision.wire == Dtype::kBf16 ? num_elems * 2 : 0;
+  sizes.moment_bytes = num_elems * 4 * NumMoments(run.optimizer);
+  return sizes;
+}
+
+absl::StatusOr<std::unique_ptr<Store>> Store::Create(const ModelSpec& model, const RunConfig& run) {
+  for (const BlobSpec& blob : model.blobs) EPS_CHECK(blob.num_elems > 0 && blob.num_elems % kTensorAlignElems == 0);
+  EPS_ASSIGN_OR_RETURN(Memory memory, Memory::Map(ComputeStoreSizes(model, run).total_bytes()));
+  return std::make_unique<StoreImpl>(model, run, std::move(memory));
+}
+
+}  // namespace eps::server

@@ -1,0 +1,200 @@
+#include "eps_server/store/store.h"
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "common/base/ids.h"
+#include "common/model/model_spec.h"
+#include "common/numeric/bf16.h"
+#include "common/spec/run_config.h"
+#include "common/tensor/dtype.h"
+#include "common/testing/status_matchers.h"
+#include "gtest/gtest.h"
+
+namespace eps::server {
+namespace {
+
+constexpr BlobId kWte(0), kBlock(2);
+
+RunConfig SmallRun(Dtype wire) {
+  RunConfig run;
+  run.model = {.num_layers = 2, .d_model = 32, .num_heads = 2, .context = 16, .vocab = 100};
+  run.precision.wire = wire;
+  return run;
+}
+
+struct Fixture {
+  explicit Fixture(Dtype wire, OptimizerRule rule = OptimizerRule::kAdamW, double momentum = 0) {
+    run = SmallRun(wire);
+    run.optimizer.rule = rule;
+    run.optimizer.momentum = momentum;
+    model = *BuildGpt2(run.model);
+    store = *Store::Create(model, run);
+  }
+  RunConfig run;
+  ModelSpec model;
+  std::unique_ptr<Store> store;
+};
+
+std::vector<float> OddValues(int64_t count) {
+  std::vector<float> values(count);
+  for (int64_t i = 0; i < count; ++i) values[i] = std::ldexp(1.0f + static_cast<float>(i) * 0x1.001p-9f, i % 40 - 20);
+  values[1] = -values[1];
+  values[2] = std::numeric_limits<float>::denorm_min();
+  values[3] = -0.0f;
+  return values;
+}
+
+class StoreTest : public ::testing::TestWithParam<Dtype> {};
+
+TEST_P(StoreTest, MasterIsExactAndWireIsItsRounding) {
+  Fixture f(GetParam());
+  const int64_t num_elems = f.model.blob(kBlock).num_elems;
+  const std::vector<float> values = OddValues(num_elems);
+  f.store->LoadMaster(kBlock, Version(4), 0, values);
+  std::vector<float> read(values.size());
+  f.store->ReadMaster(kBlock, Version(4), 0, absl::MakeSpan(read));
+  for (size_t i = 0; i < values.size(); ++i) {
+    ASSERT_EQ(std::bit_cast<uint32_t>(read[i]), std::bit_cast<uint32_t>(values[i])) << i;
+  }
+  f.store->Publish(kBlock, Version(4));
+  const absl::Span<const std::byte> wire = f.store->Wire(kBlock, Version(4));
+  ASSERT_EQ(static_cast<int64_t>(wire.size()), num_elems * SizeOf(GetParam()));
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(wire.data()) % 64, 0u);
+  if (GetParam() == Dtype::kBf16) {
+    const auto* bits = reinterpret_cast<const uint16_t*>(wire.data());
+    for (size_t i = 0; i < values.size(); ++i) ASSERT_EQ(bits[i], ToBf16(values[i]).bits) << i;
+  }
+}
+
+TEST_P(StoreTest, CarryOverMakesTheNextVersionEqualAndKeepsTheOld) {
+  Fixture f(GetParam());
+  const std::vector<float> values = OddValues(f.model.blob(kWte).num_elems);
+  f.store->LoadMaster(kWte, Version(0), 0, values);
+  f.store->Publish(kWte, Version(0));
+  f.store->CarryOver(kWte, Version(0));
+  f.store->Publish(kWte, Version(1));
+  EXPECT_EQ(f.store->Wire(kWte, Version(0)), f.store->Wire(kWte, Version(1)));
+  EXPECT_NE(f.store->Wire(kWte, Version(0)).data(), f.store->Wire(kWte, Version(1)).data());
+  std::vector<float> read(values.size());
+  f.store->ReadMaster(kWte, Version(1), 0, absl::MakeSpan(read));
+  EXPECT_EQ(read, values);
+}
+
+INSTANTIATE_TEST_SUITE_P(Wire, StoreTest, ::testing::Values(Dtype::kF32, Dtype::kBf16));
+
+TEST(StoreSizesTest, CountsEachParameterAsDocumented) {
+  const ModelSpec model = *BuildGpt2(SmallRun(Dtype::kBf16).model);
+  const auto bytes_per_elem = [&](Dtype wire, OptimizerRule rule, double momentum) {
+    RunConfig run = SmallRun(wire);
+    run.optimizer.rule = rule;
+    run.optimizer.momentum = momentum;
+    return ComputeStoreSizes(model, run).total_bytes() / model.num_elems();
+  };
+  EXPECT_EQ(bytes_per_elem(Dtype::kBf16, OptimizerRule::kAdamW, 0), 14);
+  EXPECT_EQ(bytes_per_elem(Dtype::kF32, OptimizerRule::kAdamW, 0), 16);
+  EXPECT_EQ(bytes_per_elem(Dtype::kBf16, OptimizerRule::kSgd, 0.9), 10);
+  EXPECT_EQ(bytes_per_elem(Dtype::kF32, OptimizerRule::kSgd, 0), 8);
+}
+
+TEST(StoreChunkTest, ReadsOneBufferAndWritesTheOther) {
+  Fixture f(Dtype::kBf16);
+  const ChunkState even = f.store->Chunk(kBlock, 0, Version(6));
+  const ChunkState odd = f.store->Chunk(kBlock, 0, Version(7));
+  EXPECT_EQ(even.wire_in, odd.wire_out);
+  EXPECT_EQ(even.wire_out, odd.wire_in);
+  EXPECT_EQ(even.rest, odd.rest);
+  EXPECT_NE(even.moment1, nullptr);
+  EXPECT_NE(even.moment2, nullptr);
+  EXPECT_EQ(even.num_elems, f.model.blob(kBlock).num_elems);
+  Fixture sgd(Dtype::kF32, OptimizerRule::kSgd, 0);
+  const ChunkState plain = sgd.store->Chunk(kBlock, 0, Version(0));
+  EXPECT_EQ(plain.rest, nullptr);
+  EXPECT_EQ(plain.moment1, nullptr);
+}
+
+TEST(StoreMomentTest, AreKeptApart) {
+  Fixture f(Dtype::kBf16);
+  f.store->LoadMoment(kBlock, 0, 64, std::vector<float>{1, 2, 3});
+  f.store->LoadMoment(kBlock, 1, 64, std::vector<float>{4, 5, 6});
+  std::vector<float> read(3);
+  f.store->ReadMoment(kBlock, 1, 64, absl::MakeSpan(read));
+  EXPECT_EQ(read, (std::vector<float>{4, 5, 6}));
+  f.store->ReadMoment(kBlock, 0, 63, absl::MakeSpan(read));
+  EXPECT_EQ(read, (std::vector<float>{0, 1, 2}));
+}
+
+struct Answer {
+  std::vector<absl::Status> got;
+  std::function<void(absl::Status)> callback() {
+    return [this](absl::Status status) { got.push_back(status); };
+  }
+};
+
+TEST(StoreWaitTest, WakesAtItsVersionAndNotBefore) {
+  Fixture f(Dtype::kF32);
+  EXPECT_EQ(f.store->published(kWte), Version(-1));
+  Answer first, second, now;
+  f.store->WhenPublished(kWte, Version(0), first.callback());
+  f.store->WhenPublished(kWte, Version(1), second.callback());
+  EXPECT_TRUE(first.got.empty());
+  f.store->Publish(kWte, Version(0));
+  ASSERT_EQ(first.got.size(), 1u);
+  EXPECT_OK(first.got[0]);
+  EXPECT_TRUE(second.got.empty());
+  f.store->Publish(kWte, Version(1));
+  ASSERT_EQ(second.got.size(), 1u);
+  EXPECT_OK(second.got[0]);
+  f.store->WhenPublished(kWte, Version(0), now.callback());
+  ASSERT_EQ(now.got.size(), 1u);
+  EXPECT_OK(now.got[0]);
+}
+
+TEST(StoreWaitTest, OverwrittenVersionIsAborted) {
+  Fixture f(Dtype::kF32);
+  for (int version = 5; version <= 7; ++version) f.store->Publish(kWte, Version(version));
+  Answer old, kept;
+  f.store->WhenPublished(kWte, Version(5), old.callback());
+  f.store->WhenPublished(kWte, Version(6), kept.callback());
+  EXPECT_THAT(old.got.at(0), StatusIs(absl::StatusCode::kAborted, "version 5 of blob 0 was overwritten"));
+  EXPECT_OK(kept.got.at(0));
+}
+
+TEST(StoreWaitTest, CancelEndsWaitsNowAndLaterButNotWhatIsReadable) {
+  Fixture f(Dtype::kF32);
+  f.store->Publish(kWte, Version(0));
+  Answer waiting, later, readable;
+  f.store->WhenPublished(kWte, Version(1), waiting.callback());
+  f.store->CancelWaiters(absl::UnavailableError("the run is over"));
+  EXPECT_THAT(waiting.got.at(0), StatusIs(absl::StatusCode::kUnavailable, "the run is over"));
+  f.store->WhenPublished(kWte, Version(2), later.callback());
+  EXPECT_THAT(later.got.at(0), StatusIs(absl::StatusCode::kUnavailable, "the run is over"));
+  f.store->WhenPublished(kWte, Version(0), readable.callback());
+  EXPECT_OK(readable.got.at(0));
+}
+
+TEST(StoreWaitTest, NonsenseFromAPeerIsAnError) {
+  Fixture f(Dtype::kF32);
+  Answer blob, negative, version;
+  f.store->WhenPublished(BlobId(99), Version(0), blob.callback());
+  f.store->WhenPublished(BlobId(-1), Version(0), negative.callback());
+  f.store->WhenPublished(kWte, Version(-1), version.callback());
+  EXPECT_THAT(blob.got.at(0), StatusIs(absl::StatusCode::kNotFound, "blob: 99"));
+  EXPECT_THAT(negative.got.at(0), StatusIs(absl::StatusCode::kNotFound, "blob: -1"));
+  EXPECT_THAT(version.got.at(0), StatusIs(absl::StatusCode::kInvalidArgument, "version: -1"));
+}
+
+TEST(StoreCreateTest, SaysHowMuchMemoryIsMissing) {
+  RunConfig run = SmallRun(Dtype::kF32);
+  ModelSpec model = *BuildGpt2(run.model);
+  model.blobs[0].num_elems = int64_t{1} << 50;
+  EXPECT_THAT(Store::Create(model, run), StatusIs(absl::StatusCode::kResourceExhausted, "model state needs 1801439"));
+}
+
+}  // namespace
+}  // namespace eps::server

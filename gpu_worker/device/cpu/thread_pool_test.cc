@@ -1,0 +1,69 @@
+#include "gpu_worker/device/cpu/thread_pool.h"
+
+#include <atomic>
+#include <cstdint>
+#include <set>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+namespace eps::worker::cpu {
+namespace {
+
+TEST(ThreadPoolTest, RunsEveryTileOnce) {
+  for (const int threads : {1, 2, 3, 8}) {
+    ThreadPool pool(threads);
+    for (const int64_t num_tiles : {0, 1, 2, 7, 1000}) {
+      std::vector<std::atomic<int>> runs(num_tiles);
+      pool.ParallelFor(num_tiles, [&](int64_t tile, float*) { ++runs[tile]; });
+      for (const std::atomic<int>& count : runs) EXPECT_EQ(count.load(), 1);
+    }
+  }
+}
+
+TEST(ThreadPoolTest, ManySmallJobsFollowEachOther) {
+  ThreadPool pool(3);
+  int64_t sum = 0;
+  for (int round = 0; round < 5000; ++round) {
+    std::atomic<int64_t> tiles{0};
+    pool.ParallelFor(3, [&](int64_t tile, float*) { tiles += tile + 1; });
+    sum += tiles.load();
+  }
+  EXPECT_EQ(sum, 5000 * 6);
+}
+
+TEST(ThreadPoolTest, ThreadsHaveScratchOfTheirOwn) {
+  ThreadPool pool(2);
+  std::atomic<bool> clash{false};
+  pool.ParallelFor(200, [&](int64_t tile, float* scratch) {
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(scratch) % 64, 0u);
+    const float mark = static_cast<float>(tile);
+    for (int64_t i = 0; i < kTileScratchFloats; i += 1024) scratch[i] = mark;
+    for (int64_t i = 0; i < kTileScratchFloats; i += 1024) clash = clash || scratch[i] != mark;
+  });
+  EXPECT_FALSE(clash.load());
+}
+
+TEST(ThreadPoolTest, HelpersFlushDenormals) {
+  ThreadPool pool(2);
+  std::atomic<int> denormals{0};
+  // The caller is a thread of the test and keeps its own mode: a sum over many tiles sees the helper's.
+  std::atomic<int> tiles_of_helper{0};
+  float* const caller_scratch = [&] {
+    float* seen = nullptr;
+    pool.ParallelFor(1, [&](int64_t, float* scratch) { seen = scratch; });
+    return seen;
+  }();
+  for (int round = 0; round < 1000 && tiles_of_helper.load() == 0; ++round) {
+    pool.ParallelFor(64, [&](int64_t, float* scratch) {
+      if (scratch == caller_scratch) return;
+      volatile float tiny = 1e-30f;
+      if (tiny * tiny * 1e30f * 1e30f != 0.0f) ++denormals;
+      ++tiles_of_helper;
+    });
+  }
+  EXPECT_EQ(denormals.load(), 0);
+}
+
+}  // namespace
+}  // namespace eps::worker::cpu

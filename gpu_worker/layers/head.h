@@ -1,0 +1,52 @@
+#ifndef EPS_GPU_WORKER_LAYERS_HEAD_H_
+#define EPS_GPU_WORKER_LAYERS_HEAD_H_
+
+#include <cstdint>
+#include <functional>
+
+#include "common/model/model_spec.h"
+#include "gpu_worker/device/kernels.h"
+#include "gpu_worker/layers/layer_shape.h"
+
+namespace eps::worker {
+
+// The final layer norm, the product with the tied token table, and the mean cross-entropy over the step. It is
+// visited once: forward and backward together, so its weights are pulled once and its logits never leave scratch.
+//
+// The vocabulary goes by in chunks of columns: a first pass makes the running softmax, a second one, last chunk
+// first, makes each chunk's logits again and turns them into their gradient. The last chunk's logits are still
+// there from the first pass; a vocabulary of one chunk computes its logits once.
+// Cost: products of 4 M C V multiply-adds for several chunks, 3 for one.
+struct HeadOffsets {           // in elements of the layer's slot
+  int64_t gamma = 0, beta = 0; // (C)
+  int64_t wte = 0;             // (V, C)
+};
+HeadOffsets HeadOffsetsOf(const ModelSpec& model, LayerId layer);
+
+// Width of a chunk, a function of the shape alone, because bits depend on it. At most 4096 columns: then the
+// logits of a row are no larger than the row's share of a block's scratch from d_model 512 on (8 C numbers), while
+// products stay far wider than any tile. Chunks are evened out, so that none is a thin rest.
+int64_t VocabChunk(const LayerShape& shape);
+
+int64_t HeadScratchBytes(const LayerShape& shape, const KernelSizes& kernels);
+
+struct HeadArgs {
+  LayerShape shape;
+  HeadOffsets offsets;
+  const void* weights = nullptr;  // the layer's slot, in the wire dtype: the table is expanded chunk by chunk
+  void* scratch = nullptr;
+};
+
+// x: act (M, C). labels: (M). record: added to. dx: act (M, C) out. gradient: the layer's slot, fp32, added to.
+// scale: what a counted token's loss weighs in the step's: 1 / counted tokens of the step.
+void HeadForwardBackward(Kernels& kernels, const HeadArgs& args, const void* x, const int32_t* labels, double scale,
+                         LossRecord* record, void* dx, float* gradient);
+
+// The logits of the last row. x: act (M, C). Calls `take` after each chunk of columns [first, first + chunk): `logits`,
+// act (chunk), lies in scratch until the next chunk is computed on the compute stream.
+void HeadLogits(Kernels& kernels, const HeadArgs& args, const void* x,
+                const std::function<void(int64_t first, int64_t chunk, const void* logits)>& take);
+
+}  // namespace eps::worker
+
+#endif  // EPS_GPU_WORKER_LAYERS_HEAD_H_

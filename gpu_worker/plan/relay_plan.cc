@@ -1,0 +1,278 @@
+#include "gpu_worker/plan/relay_plan.h"
+
+#include <algorithm>
+#include <bit>
+#include <limits>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/base/byte_size.h"
+#include "common/schedule/reduction_tree.h"
+#include "gpu_worker/layers/layer_shape.h"
+
+namespace eps::worker {
+namespace {
+
+constexpr int64_t kRecordStrideBytes = 64;
+constexpr int64_t kFlagBytes = sizeof(int32_t);
+
+// What the run needs, whatever the plan chooses.
+struct Needs {
+  LayerSizes largest;             // each field over all layers
+  std::vector<int64_t> wire_bytes;  // of each layer
+  int64_t boundary_bytes = 0;
+  int64_t token_bytes = 0;
+  int64_t num_layers = 0;         // embedding and head included
+  int64_t items = 0;              // micro-batches of a pass
+  int64_t inner_total = 0;        // (block, micro-batch)s of a pass
+  Dtype gradients = Dtype::kF32;
+  int num_vnodes = 1;             // of the run
+  int max_pass_vnodes = 1;
+  RelayConfig relay;
+};
+
+Needs NeedsOf(const PlanRequest& request) {
+  const ModelSpec& model = *request.model;
+  const RunConfig& run = *request.run;
+  const LayerShape shape =
+      MakeLayerShape(model.config, run.batch.micro_batch, run.precision.wire, request.kernels.compute_dtype);
+  Needs needs;
+  for (const LayerSpec& layer : model.layers) {
+    const LayerSizes sizes = SizesOf(layer, shape, request.kernels);
+    const auto raise = [&](int64_t LayerSizes::*field) {
+      needs.largest.*field = std::max(needs.largest.*field, sizes.*field);
+    };
+    for (auto field : {&LayerSizes::wire_bytes, &LayerSizes::expanded_bytes, &LayerSizes::gradient_bytes,
+                       &LayerSizes::inner_bytes, &LayerSizes::forward_scratch_bytes,
+                       &LayerSizes::backward_scratch_bytes}) {
+      raise(field);
+    }
+    needs.wire_bytes.push_back(sizes.wire_bytes);
+  }
+  needs.boundary_bytes = shape.boundary_bytes();
+  needs.token_bytes = shape.token_bytes();
+  needs.num_layers = static_cast<int64_t>(model.layers.size());
+  needs.num_vnodes = run.batch.virtual_nodes;
+  needs.max_pass_vnodes = request.max_pass_vnodes > 0 ? std::min(request.max_pass_vnodes, needs.num_vnodes)
+                                                      : needs.num_vnodes;
+  needs.items = int64_t{needs.max_pass_vnodes} * run.batch.micro_batches;
+  needs.inner_total = model.config.num_layers * needs.items;
+  needs.gradients = run.precision.gradients;
+  needs.relay = run.relay;
+  return needs;
+}
+
+// What the plan may choose.
+struct Choice {
+  int64_t inner_slots = 1;
+  int gradient_slots = 1;
+  int push_slots = 1;
+};
+
+// Sums are pushed in fp32; leaves in the run's dtype. Nodes of one or two leaves go as leaves when gradients are
+// bf16 (two bf16 leaves are no more bytes than one fp32 sum), so a bf16 run pushes sums from three leaves on.
+Dtype PushDtype(const Needs& needs, int gradient_slots) {
+  return gradient_slots >= 3 ? Dtype::kF32 : needs.gradients;
+}
+
+// The depths worth having, rising: 1, then those that make larger subtrees than the one before. Two slots sum two
+// leaves, which a bf16 run pushes as leaves all the same.
+std::vector<int> UsefulGradientSlots(const Needs& needs) {
+  std::vector<int> slots = {1};
+  const int most = 1 + static_cast<int>(std::bit_width(static_cast<unsigned>(needs.max_pass_vnodes) - 1));
+  for (int depth = needs.gradients == Dtype::kBf16 ? 3 : 2; depth <= most; ++depth) slots.push_back(depth);
+  return slots;
+}
+
+// Lays the arena out.
+class ArenaBuilder {
+ public:
+  ArenaSpan Take(int64_t num_bytes) {
+    const ArenaSpan span{end_bytes_, RoundUp(num_bytes, kArenaAlignBytes)};
+    end_bytes_ = span.end_bytes();
+    return span;
+  }
+  std::vector<ArenaSpan> Take(int64_t count, int64_t num_bytes) {
+    std::vector<ArenaSpan> spans;
+    for (int64_t i = 0; i < count; ++i) spans.push_back(Take(num_bytes));
+    return spans;
+  }
+  int64_t end_bytes() const { return end_bytes_; }
+
+ private:
+  int64_t end_bytes_ = 0;
+};
+
+int64_t HostPushBytes(const ModelSpec& model, const Needs& needs, int64_t max_leaves) {
+  // A worker that holds every vnode and whose daemon takes nothing until the end of the step.
+  std::vector<int> all;
+  for (int v = 0; v < needs.num_vnodes; ++v) all.push_back(v);
+  int64_t elem_bytes = 0;
+  for (const TreeNode& node : LargestSubtrees(all, needs.num_vnodes, static_cast<int>(max_leaves))) {
+    const bool as_leaves = needs.gradients == Dtype::kBf16 && node.count <= 2;
+    elem_bytes += as_leaves ? node.count * SizeOf(Dtype::kBf16) : SizeOf(Dtype::kF32);
+  }
+  int64_t elems = 0;
+  for (const LayerSpec& layer : model.layers) elems += layer.num_elems;
+  return elems * elem_bytes;
+}
+
+RelayPlan Lay(const PlanRequest& request, const Needs& needs, const Choice& choice) {
+  RelayPlan plan;
+  ArenaBuilder arena;
+  plan.cap_bytes = request.cap_bytes;
+  plan.resident = needs.relay.resident;
+  plan.max_pass_vnodes = needs.max_pass_vnodes;
+
+  if (plan.resident) {
+    for (const int64_t bytes : needs.wire_bytes) plan.weight_slots.push_back(arena.Take(bytes));
+  } else {
+    plan.weight_slots = arena.Take(std::clamp<int64_t>(needs.relay.weight_slots, 1, needs.num_layers),
+                                   needs.largest.wire_bytes);
+  }
+  plan.expanded_weights = arena.Take(needs.largest.expanded_bytes);
+  plan.gradient_slots = arena.Take(choice.gradient_slots, needs.largest.gradient_bytes);
+  const int64_t layer_elems = needs.largest.gradient_bytes / int64_t{sizeof(float)};
+  plan.push_slots = arena.Take(choice.push_slots, layer_elems * SizeOf(PushDtype(needs, choice.gradient_slots)));
+  // Resident: the input of every layer but the first, and one gradient, of each micro-batch of a pass.
+  const int64_t boundary_slots =
+      plan.resident ? needs.num_layers * needs.items : RelayPlan::kInputSlots + RelayPlan::kOutputSlots;
+  plan.boundary_slots = arena.Take(boundary_slots, needs.boundary_bytes);
+  plan.token_slots = arena.Take(RelayPlan::kTokenSlots, needs.token_bytes);
+  plan.inner_slots = arena.Take(choice.inner_slots, needs.largest.inner_bytes);
+  plan.keeps_all_inner =
+      needs.relay.inner != InnerPolicy::kRecompute && choice.inner_slots == needs.inner_total;
+  plan.scratch = arena.Take(std::max(needs.largest.forward_scratch_bytes, needs.largest.backward_scratch_bytes));
+  plan.records = arena.Take(RelayPlan::kLossRecords * kRecordStrideBytes +
+                            choice.push_slots * plan.max_subtree_leaves() * kFlagBytes);
+  plan.arena_bytes = arena.end_bytes();
+
+  plan.host_boundary_bytes = plan.resident ? 0 : needs.num_layers * needs.items * needs.boundary_bytes;
+  plan.host_push_bytes = HostPushBytes(*request.model, needs, plan.max_subtree_leaves());
+  return plan;
+}
+
+Choice LeastChoice(const Needs& needs) {
+  Choice choice;
+  if (needs.relay.inner == InnerPolicy::kKeep) choice.inner_slots = needs.inner_total;
+  return choice;
+}
+
+// Spends what the cap leaves, in this order:
+//   1. inner activations: each one kept saves recomputing a block's forward pass, compute time that nothing hides;
+//   2. gradient slots: they save bytes pushed, which mostly travel under compute;
+//   3. a second push slot: a gradient then leaves while the next one is emitted.
+Choice BestChoice(const PlanRequest& request, const Needs& needs) {
+  const int64_t cap = request.cap_bytes > 0 ? request.cap_bytes : std::numeric_limits<int64_t>::max();
+  const auto fits = [&](const Choice& choice) { return Lay(request, needs, choice).arena_bytes <= cap; };
+  Choice best = LeastChoice(needs);
+  if (needs.relay.inner == InnerPolicy::kAuto) {
+    const int64_t left = cap - Lay(request, needs, best).arena_bytes;
+    const int64_t slot_bytes = RoundUp(needs.largest.inner_bytes, kArenaAlignBytes);
+    best.inner_slots = std::min(needs.inner_total, 1 + left / slot_bytes);
+  }
+  for (const int slots : UsefulGradientSlots(needs)) {
+    Choice more = best;
+    more.gradient_slots = slots;
+    if (fits(more)) best = more;
+  }
+  Choice more = best;
+  more.push_slots = 2;
+  return fits(more) ? more : best;
+}
+
+// What the user could change, each with the cap that would then do.
+std::string Suggestions(const PlanRequest& request, int64_t needed_bytes) {
+  std::vector<std::string> lines;
+  const auto suggest = [&](absl::string_view what, auto change) {
+    RunConfig run = *request.run;
+    change(run);
+    PlanRequest changed = request;
+    changed.run = &run;
+    const int64_t bytes = SmallestCapBytes(changed);
+    if (bytes < needed_bytes) lines.push_back(absl::StrCat(what, " (", bytes, " bytes)"));
+  };
+  suggest("relay.resident: false", [](RunConfig& run) { run.relay.resident = false; });
+  suggest("relay.inner: RECOMPUTE", [](RunConfig& run) { run.relay.inner = InnerPolicy::kRecompute; });
+  suggest("relay.weight_slots: 1", [](RunConfig& run) { run.relay.weight_slots = 1; });
+  suggest("batch.micro_batch: 1", [](RunConfig& run) { run.batch.micro_batch = 1; });
+  if (lines.empty()) return "";
+  return absl::StrCat("; less would do with ", absl::StrJoin(lines, ", "));
+}
+
+std::string Slots(const std::vector<ArenaSpan>& slots) {
+  return absl::StrCat(slots.size(), slots.size() == 1 ? " slot * " : " slots * ",
+                      FormatByteSize(slots.empty() ? 0 : slots[0].num_bytes));
+}
+
+int64_t TotalBytes(const std::vector<ArenaSpan>& slots) {
+  int64_t sum = 0;
+  for (const ArenaSpan& slot : slots) sum += slot.num_bytes;
+  return sum;
+}
+
+}  // namespace
+
+int64_t RelayPlan::RecordOffset(int index) { return index * kRecordStrideBytes; }
+
+int64_t RelayPlan::FlagsOffset(int push_slot) const {
+  return kLossRecords * kRecordStrideBytes + push_slot * max_subtree_leaves() * kFlagBytes;
+}
+
+absl::StatusOr<RelayPlan> MakeRelayPlan(const PlanRequest& request) {
+  const int64_t smallest = SmallestCapBytes(request);
+  if (request.cap_bytes < 0 || (request.cap_bytes > 0 && request.cap_bytes < smallest)) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("device memory of ", request.cap_bytes, " bytes is too small: this run needs at least ", smallest,
+                     " bytes (", FormatByteSize(smallest), ")", Suggestions(request, smallest)));
+  }
+  const Needs needs = NeedsOf(request);
+  return Lay(request, needs, BestChoice(request, needs));
+}
+
+int64_t SmallestCapBytes(const PlanRequest& request) {
+  const Needs needs = NeedsOf(request);
+  return Lay(request, needs, LeastChoice(needs)).arena_bytes;
+}
+
+std::vector<PlanLine> Describe(const RelayPlan& plan) {
+  std::vector<PlanLine> lines;
+  const auto add = [&](std::string what, int64_t num_bytes, std::string why) {
+    lines.push_back({std::move(what), num_bytes, std::move(why)});
+  };
+  add("weights", TotalBytes(plan.weight_slots),
+      plan.resident ? absl::StrCat(plan.weight_slots.size(), " layers, each in a slot of its own, wire form")
+                    : absl::StrCat(Slots(plan.weight_slots), ": the largest layer, wire form"));
+  if (plan.expanded_weights.num_bytes > 0) {
+    add("expanded weights", plan.expanded_weights.num_bytes, "one block in the compute dtype");
+  }
+  add("gradients", TotalBytes(plan.gradient_slots),
+      absl::StrCat(Slots(plan.gradient_slots),
+                   plan.max_subtree_leaves() == 1
+                       ? std::string(": one vnode's, fp32")
+                       : absl::StrCat(": sums of up to ", plan.max_subtree_leaves(), " vnodes, fp32")));
+  add("push", TotalBytes(plan.push_slots), absl::StrCat(Slots(plan.push_slots), ": a layer's gradient on its way out"));
+  add("boundaries", TotalBytes(plan.boundary_slots),
+      absl::StrCat(Slots(plan.boundary_slots),
+                   plan.resident ? ": every layer's input, and one gradient" : ": two inputs, two outputs or gradients"));
+  add("tokens", TotalBytes(plan.token_slots), absl::StrCat(Slots(plan.token_slots), ": token ids and labels"));
+  add("inner activations", TotalBytes(plan.inner_slots),
+      plan.keeps_all_inner ? absl::StrCat(Slots(plan.inner_slots), ": all kept, nothing is recomputed")
+                           : absl::StrCat(Slots(plan.inner_slots), ": ", plan.kept_inner(),
+                                          " kept, one in turn; the rest is recomputed"));
+  add("scratch", plan.scratch.num_bytes, "the largest layer's, forward or backward");
+  add("records", plan.records.num_bytes, "loss records and finite flags");
+  add("device total", plan.arena_bytes,
+      plan.cap_bytes > 0 ? absl::StrCat("of ", FormatByteSize(plan.cap_bytes), " allowed") : "no cap given");
+  if (plan.device_outside_bytes > 0) {
+    add("device, outside", plan.device_outside_bytes, "held by libraries; not part of the cap");
+  }
+  add("host boundaries", plan.host_boundary_bytes,
+      plan.resident ? "boundaries stay on the device" : "every layer's input, and one gradient");
+  add("host gradients", plan.host_push_bytes, "at most, while the daemon has no room");
+  return lines;
+}
+
+}  // namespace eps::worker

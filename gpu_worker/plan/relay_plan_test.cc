@@ -1,0 +1,216 @@
+#include "gpu_worker/plan/relay_plan.h"
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/testing/status_matchers.h"
+#include "gpu_worker/device/cpu/cpu_kernel_sizes.h"
+
+namespace eps::worker {
+namespace {
+
+// A run and the request for its plan.
+struct TestRun {
+  explicit TestRun(int64_t layers = 4, int micro_batches = 2) {
+    run.model = {.num_layers = layers, .d_model = 64, .num_heads = 4, .context = 32, .vocab = 256};
+    run.batch = {.virtual_nodes = 4, .micro_batches = micro_batches, .micro_batch = 2};
+    run.steps = 1;
+  }
+  PlanRequest Request(int64_t cap_bytes) {
+    model = BuildGpt2(run.model).value();
+    return {.model = &model, .run = &run, .kernels = CpuKernelSizes(), .cap_bytes = cap_bytes};
+  }
+  absl::StatusOr<RelayPlan> Plan(int64_t cap_bytes) { return MakeRelayPlan(Request(cap_bytes)); }
+  int64_t Smallest() { return SmallestCapBytes(Request(0)); }
+
+  RunConfig run;
+  ModelSpec model;
+};
+
+std::vector<ArenaSpan> AllSpans(const RelayPlan& plan) {
+  std::vector<ArenaSpan> spans = {plan.expanded_weights, plan.scratch, plan.records};
+  for (const auto* slots : {&plan.weight_slots, &plan.gradient_slots, &plan.push_slots, &plan.boundary_slots,
+                            &plan.token_slots, &plan.inner_slots}) {
+    spans.insert(spans.end(), slots->begin(), slots->end());
+  }
+  return spans;
+}
+
+void ExpectSound(const RelayPlan& plan) {
+  std::vector<ArenaSpan> spans = AllSpans(plan);
+  std::sort(spans.begin(), spans.end(), [](const ArenaSpan& a, const ArenaSpan& b) {
+    return a.offset_bytes != b.offset_bytes ? a.offset_bytes < b.offset_bytes : a.num_bytes < b.num_bytes;
+  });
+  int64_t end = 0;
+  for (const ArenaSpan& span : spans) {
+    EXPECT_EQ(span.offset_bytes % kArenaAlignBytes, 0);
+    EXPECT_GE(span.offset_bytes, end);
+    end = span.end_bytes();
+  }
+  EXPECT_EQ(end, plan.arena_bytes);
+  if (plan.cap_bytes > 0) {
+    EXPECT_LE(plan.arena_bytes, plan.cap_bytes);
+  }
+}
+
+std::string Print(const RelayPlan& plan) {
+  std::string text;
+  for (const PlanLine& line : Describe(plan)) absl::StrAppend(&text, line.what, " ", line.num_bytes, " (", line.why, ")\n");
+  return text;
+}
+
+TEST(RelayPlanTest, TheSmallestCapWorksAndOneByteLessDoesNot) {
+  for (const Dtype dtype : {Dtype::kF32, Dtype::kBf16}) {
+    for (const InnerPolicy inner : {InnerPolicy::kAuto, InnerPolicy::kKeep, InnerPolicy::kRecompute}) {
+      for (const bool resident : {false, true}) {
+        TestRun run;
+        run.run.precision = {.wire = dtype, .gradients = dtype};
+        run.run.relay.inner = inner;
+        run.run.relay.resident = resident;
+        const int64_t smallest = run.Smallest();
+        ASSERT_OK_AND_ASSIGN(const RelayPlan plan, run.Plan(smallest));
+        ExpectSound(plan);
+        EXPECT_EQ(plan.arena_bytes, smallest);
+        const std::string want = absl::StrCat("needs at least ", smallest, " bytes");
+        EXPECT_THAT(run.Plan(smallest - 1), StatusIs(absl::StatusCode::kResourceExhausted, want));
+        EXPECT_THAT(run.Plan(1), StatusIs(absl::StatusCode::kResourceExhausted, want));
+      }
+    }
+  }
+}
+
+TEST(RelayPlanTest, TheSmallestCapDependsOnNeitherDepthNorMicroBatchesNorVnodes) {
+  const int64_t smallest = TestRun(4, 1).Smallest();
+  EXPECT_EQ(TestRun(32, 1).Smallest(), smallest);
+  EXPECT_EQ(TestRun(1, 1).Smallest(), smallest);
+  EXPECT_EQ(TestRun(4, 16).Smallest(), smallest);
+  EXPECT_EQ(TestRun(32, 16).Smallest(), smallest);
+  TestRun more_vnodes(4, 1);
+  more_vnodes.run.batch.virtual_nodes = 64;
+  EXPECT_EQ(more_vnodes.Smallest(), smallest);
+}
+
+TEST(RelayPlanTest, TheSmallestPlanIsTheSameForAnyDepth) {
+  const int64_t smallest = TestRun(4).Smallest();
+  const RelayPlan few = TestRun(4).Plan(smallest).value();
+  const RelayPlan many = TestRun(32, 16).Plan(smallest).value();
+  EXPECT_EQ(AllSpans(few), AllSpans(many));
+  EXPECT_EQ(few.kept_inner(), 0);
+}
+
+TEST(RelayPlanTest, ALargerCapNeverKeepsLess) {
+  TestRun run;
+  const int64_t smallest = run.Smallest();
+  const RelayPlan most = run.Plan(0).value();
+  ExpectSound(most);
+  EXPECT_EQ(most.kept_inner(), 4 * 4 * 2);
+  EXPECT_TRUE(most.keeps_all_inner);
+  EXPECT_EQ(most.max_subtree_leaves(), 4);
+  EXPECT_EQ(most.push_slots.size(), 2u);
+  int64_t kept = 0;
+  size_t gradient_slots = 1, push_slots = 1;
+  for (int64_t cap = smallest; cap <= most.arena_bytes + 4096; cap += 40000) {
+    ASSERT_OK_AND_ASSIGN(const RelayPlan plan, run.Plan(cap));
+    ExpectSound(plan);
+    EXPECT_GE(plan.kept_inner(), kept);
+    EXPECT_GE(plan.gradient_slots.size() + plan.push_slots.size() + static_cast<size_t>(plan.kept_inner()),
+              gradient_slots + push_slots + static_cast<size_t>(kept));
+    kept = plan.kept_inner();
+    gradient_slots = plan.gradient_slots.size();
+    push_slots = plan.push_slots.size();
+  }
+  EXPECT_EQ(run.Plan(most.arena_bytes).value().arena_bytes, most.arena_bytes);
+}
+
+TEST(RelayPlanTest, KeepAndRecomputeDoAsTheySay) {
+  TestRun run;
+  run.run.relay.inner = InnerPolicy::kKeep;
+  EXPECT_EQ(run.Plan(0).value().kept_inner(), 32);
+  run.run.relay.inner = InnerPolicy::kRecompute;
+  EXPECT_EQ(run.Plan(0).value().kept_inner(), 0);
+  TestRun one(1, 1);
+  one.run.batch.virtual_nodes = 1;
+  one.run.relay.inner = InnerPolicy::kRecompute;
+  EXPECT_EQ(one.Plan(0).value().kept_inner(), 0);
+  one.run.relay.inner = InnerPolicy::kKeep;
+  EXPECT_EQ(one.Plan(0).value().kept_inner(), 1);
+  EXPECT_EQ(one.Plan(0).value().inner_slots.size(), 1u);
+}
+
+TEST(RelayPlanTest, WhatDoesNotFitSaysWhatToChange) {
+  TestRun run;
+  run.run.relay.inner = InnerPolicy::kKeep;
+  const int64_t smallest = run.Smallest();
+  TestRun recompute;
+  recompute.run.relay.inner = InnerPolicy::kRecompute;
+  EXPECT_THAT(run.Plan(smallest - 256),
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       absl::StrCat("relay.inner: RECOMPUTE (", recompute.Smallest(), " bytes)")));
+  EXPECT_THAT(run.Plan(1), StatusIs(absl::StatusCode::kResourceExhausted, "relay.weight_slots: 1"));
+}
+
+TEST(RelayPlanTest, ResidentHoldsEveryLayerAndBoundary) {
+  TestRun run;
+  run.run.relay.resident = true;
+  ASSERT_OK_AND_ASSIGN(const RelayPlan plan, run.Plan(0));
+  ASSERT_EQ(plan.weight_slots.size(), 6u);
+  for (size_t i = 0; i < 6; ++i) EXPECT_GE(plan.weight_slots[i].num_bytes, run.model.layers[i].num_elems * 2);
+  EXPECT_EQ(plan.boundary_slots.size(), 6u * 4 * 2);
+  EXPECT_EQ(plan.host_boundary_bytes, 0);
+}
+
+TEST(RelayPlanTest, FewerVnodesInAPassNeedLess) {
+  TestRun run;
+  PlanRequest request = run.Request(0);
+  request.max_pass_vnodes = 2;
+  ASSERT_OK_AND_ASSIGN(const RelayPlan plan, MakeRelayPlan(request));
+  EXPECT_EQ(plan.max_pass_vnodes, 2);
+  EXPECT_EQ(plan.kept_inner(), 4 * 2 * 2);
+  EXPECT_EQ(plan.max_subtree_leaves(), 1);  // two leaves go as leaves in bf16
+  EXPECT_EQ(plan.host_boundary_bytes, 6 * 2 * 2 * (2 * 32 * 64 * 4));
+}
+
+TEST(RelayPlanTest, Fp32WireNeedsNoExpandedWeights) {
+  TestRun run;
+  run.run.precision = {.wire = Dtype::kF32, .gradients = Dtype::kF32};
+  EXPECT_EQ(run.Plan(0).value().expanded_weights.num_bytes, 0);
+  EXPECT_EQ(run.Plan(0).value().gradient_slots.size(), 3u);
+}
+
+// Golden: read it as `eps plan` shows it.
+TEST(RelayPlanTest, PrintsEveryBufferWithItsReason) {
+  TestRun run;
+  EXPECT_EQ(Print(run.Plan(run.Smallest()).value()),
+            R"(weights 200192 (2 slots * 97.8 KiB: the largest layer, wire form)
+expanded weights 199936 (one block in the compute dtype)
+gradients 199936 (1 slot * 195.2 KiB: one vnode's, fp32)
+push 100096 (1 slot * 97.8 KiB: a layer's gradient on its way out)
+boundaries 65536 (4 slots * 16.0 KiB: two inputs, two outputs or gradients)
+tokens 1024 (2 slots * 512 B: token ids and labels)
+inner activations 149504 (1 slot * 146.0 KiB: 0 kept, one in turn; the rest is recomputed)
+scratch 166656 (the largest layer's, forward or backward)
+records 256 (loss records and finite flags)
+device total 1083136 (of 1.0 MiB allowed)
+host boundaries 786432 (every layer's input, and one gradient)
+host gradients 1879040 (at most, while the daemon has no room)
+)");
+  EXPECT_EQ(Print(run.Plan(0).value()),
+            R"(weights 200192 (2 slots * 97.8 KiB: the largest layer, wire form)
+expanded weights 199936 (one block in the compute dtype)
+gradients 599808 (3 slots * 195.2 KiB: sums of up to 4 vnodes, fp32)
+push 399872 (2 slots * 195.2 KiB: a layer's gradient on its way out)
+boundaries 65536 (4 slots * 16.0 KiB: two inputs, two outputs or gradients)
+tokens 1024 (2 slots * 512 B: token ids and labels)
+inner activations 4784128 (32 slots * 146.0 KiB: all kept, nothing is recomputed)
+scratch 166656 (the largest layer's, forward or backward)
+records 256 (loss records and finite flags)
+device total 6417408 (no cap given)
+host boundaries 786432 (every layer's input, and one gradient)
+host gradients 939520 (at most, while the daemon has no room)
+)");
+}
+
+}  // namespace
+}  // namespace eps::worker

@@ -1,0 +1,47 @@
+#ifndef EPS_GPU_WORKER_RELAY_HAZARDS_H_
+#define EPS_GPU_WORKER_RELAY_HAZARDS_H_
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "gpu_worker/device/device.h"
+
+namespace eps::worker {
+
+// A thing that steps read and write: a slot of the arena or a buffer of the host.
+enum class ResourceKind {
+  kWeights, kExpanded, kGradient, kPush, kFlags, kBoundary, kTokens, kInner, kRecord, kHostBoundary, kHostGradient
+};
+using Resource = std::pair<ResourceKind, int64_t>;
+
+// Finds what each step of a list has to wait for, given that steps of one stream run in order.
+//
+// Each step is told in list order. The result leaves out what follows from earlier waits (vector clocks, one entry a
+// stream), so a stream is not slowed down by waits that say nothing new.
+class HazardTracker {
+ public:
+  // The steps, by index, that a step of `stream` must wait for explicitly.
+  std::vector<int> Add(StreamId stream, const std::vector<Resource>& reads, const std::vector<Resource>& writes);
+
+ private:
+  using Clock = std::array<int, kNumStreams>;  // by stream: all its steps with an index below this are done
+  struct Uses {
+    int last_writer = -1;
+    std::vector<int> readers;  // since then
+  };
+  struct Known {
+    StreamId stream;
+    Clock before;  // what is done when the step starts
+  };
+
+  std::vector<Known> steps_;
+  std::array<Clock, kNumStreams> latest_ = {};  // of each stream's last step
+  std::map<Resource, Uses> uses_;
+};
+
+}  // namespace eps::worker
+
+#endif  // EPS_GPU_WORKER_RELAY_HAZARDS_H_

@@ -1,0 +1,153 @@
+#include "gpu_worker/relay/layer_runner.h"
+
+#include "common/base/status_macros.h"
+
+namespace eps::worker {
+namespace {
+
+// What flags and records start as; copied to the device, so they live for ever.
+constexpr int32_t kFinite = 1;
+constexpr LossRecord kNoLoss;
+
+template <typename T>
+absl::Span<const std::byte> BytesOf(const T& value) {
+  return absl::MakeConstSpan(reinterpret_cast<const std::byte*>(&value), sizeof(value));
+}
+
+}  // namespace
+
+LayerRunner::LayerRunner(const ModelSpec& model, const RelayPlan& plan, const ArenaMap& arena, Device& device)
+    : model_(model), plan_(plan), arena_(arena), device_(device), blocks_(model.layers.size()) {
+  for (const LayerSpec& layer : model.layers) {
+    switch (layer.kind) {
+      case LayerKind::kEmbedding: embedding_ = EmbeddingOffsetsOf(model, layer.id); break;
+      case LayerKind::kBlock: blocks_[static_cast<size_t>(layer.id.value())] = BlockOffsetsOf(model, layer.id); break;
+      case LayerKind::kHead: head_ = HeadOffsetsOf(model, layer.id); break;
+    }
+  }
+}
+
+void LayerRunner::Run(const RelayStep& step, const PassContext& pass) {
+  Stream& compute = device_.stream(StreamId::kCompute);
+  switch (step.kind) {
+    case RelayStep::Kind::kExpand: return Expand(step, pass);
+    case RelayStep::Kind::kForward: return Forward(step, pass);
+    case RelayStep::Kind::kRecompute:
+      return BlockForward(device_.kernels(), BlockOf(step, pass), Slot(arena_.boundaries, step.input), nullptr);
+    case RelayStep::Kind::kHead: return Head(step, pass);
+    case RelayStep::Kind::kLogits: return Logits(step, pass);
+    case RelayStep::Kind::kBackward: return Backward(step, pass);
+    case RelayStep::Kind::kZeroGradient:
+      return device_.kernels().FillZero(
+          {.num_bytes = model_.layer(step.layer).num_elems * int64_t{sizeof(float)}, .dst = Gradient(step.gradient)});
+    case RelayStep::Kind::kFinishLeaf: return FinishLeaf(step, pass);
+    case RelayStep::Kind::kAddGradient:
+      return device_.kernels().AddGradient({.n = model_.layer(step.layer).num_elems,
+                                            .dst = Gradient(step.gradient),
+                                            .src = Gradient(step.other_gradient)});
+    case RelayStep::Kind::kEmitGradient: return Emit(step, pass);
+    case RelayStep::Kind::kStartRecord: return compute.CopyIn(Record(step), BytesOf(kNoLoss));
+    default: EPS_CHECK(false);  // not a step of the compute stream
+  }
+}
+
+MicroBatchKey LayerRunner::Key(const RelayStep& step, const PassContext& pass) const {
+  return {.seed = pass.seed,
+          .step = pass.step,
+          .vnode = pass.vnodes[static_cast<size_t>(step.vnode)],
+          .layer = step.layer,
+          .micro_batch = step.micro_batch,
+          .training = pass.training};
+}
+
+BlockArgs LayerRunner::BlockOf(const RelayStep& step, const PassContext& pass) const {
+  return {.shape = pass.shape,
+          .key = Key(step, pass),
+          .offsets = blocks_[static_cast<size_t>(step.layer.value())],
+          .weights = pass.shape.expands() ? arena_.expanded : Slot(arena_.weights, step.weights),
+          .inner = Slot(arena_.inners, step.inner),
+          .scratch = arena_.scratch};
+}
+
+HeadArgs LayerRunner::HeadOf(const RelayStep& step, const PassContext& pass) const {
+  return {.shape = pass.shape,
+          .offsets = head_,
+          .weights = Slot(arena_.weights, step.weights),
+          .scratch = arena_.scratch};
+}
+
+int32_t* LayerRunner::Flag(const RelayStep& step, int vnode) const {
+  return reinterpret_cast<int32_t*>(arena_.records + plan_.FlagsOffset(step.push)) + (vnode - step.node.first);
+}
+
+LossRecord* LayerRunner::Record(const RelayStep& step) const {
+  return reinterpret_cast<LossRecord*>(arena_.records + RelayPlan::RecordOffset(step.record));
+}
+
+const int32_t* LayerRunner::Tokens(const RelayStep& step) const {
+  return reinterpret_cast<const int32_t*>(Slot(arena_.tokens, step.tokens));
+}
+
+const int32_t* LayerRunner::Labels(const RelayStep& step, const PassContext& pass) const {
+  return reinterpret_cast<const int32_t*>(Slot(arena_.tokens, step.tokens) + pass.shape.labels_offset_bytes());
+}
+
+void LayerRunner::Expand(const RelayStep& step, const PassContext& pass) {
+  device_.kernels().Widen({.n = model_.layer(step.layer).num_elems,
+                           .src = Slot(arena_.weights, step.weights),
+                           .src_dtype = pass.shape.wire,
+                           .dst = arena_.expanded});
+}
+
+void LayerRunner::Forward(const RelayStep& step, const PassContext& pass) {
+  void* y = Slot(arena_.boundaries, step.output);
+  if (model_.layer(step.layer).kind == LayerKind::kEmbedding) {
+    return EmbeddingForward(device_.kernels(), pass.shape, Key(step, pass), embedding_,
+                            Slot(arena_.weights, step.weights), Tokens(step), y);
+  }
+  BlockForward(device_.kernels(), BlockOf(step, pass), Slot(arena_.boundaries, step.input), y);
+}
+
+void LayerRunner::Head(const RelayStep& step, const PassContext& pass) {
+  HeadForwardBackward(device_.kernels(), HeadOf(step, pass), Slot(arena_.boundaries, step.input), Labels(step, pass),
+                      pass.loss_scale, Record(step), Slot(arena_.boundaries, step.output), Gradient(step.gradient));
+}
+
+void LayerRunner::Logits(const RelayStep& step, const PassContext& pass) {
+  Stream& compute = device_.stream(StreamId::kCompute);
+  const auto elem_bytes = static_cast<size_t>(pass.shape.act_bytes());
+  HeadLogits(device_.kernels(), HeadOf(step, pass), Slot(arena_.boundaries, step.input),
+             [&](int64_t first, int64_t chunk, const void* logits) {
+               compute.CopyOut(pass.logits.subspan(static_cast<size_t>(first) * elem_bytes,
+                                                   static_cast<size_t>(chunk) * elem_bytes),
+                               logits);
+             });
+}
+
+void LayerRunner::Backward(const RelayStep& step, const PassContext& pass) {
+  void* dy = Slot(arena_.boundaries, step.output);
+  if (model_.layer(step.layer).kind == LayerKind::kEmbedding) {
+    return EmbeddingBackward(device_.kernels(), pass.shape, Key(step, pass), embedding_, Tokens(step), dy,
+                             Gradient(step.gradient));
+  }
+  BlockBackward(device_.kernels(), BlockOf(step, pass), Slot(arena_.boundaries, step.input), dy,
+                Gradient(step.gradient));
+}
+
+void LayerRunner::FinishLeaf(const RelayStep& step, const PassContext& pass) {
+  int32_t* flag = Flag(step, pass.vnodes[static_cast<size_t>(step.vnode)]);
+  device_.stream(StreamId::kCompute).CopyIn(flag, BytesOf(kFinite));
+  device_.kernels().FinishLeaf({.n = model_.layer(step.layer).num_elems,
+                                .src = Gradient(step.gradient),
+                                .round_bf16 = pass.gradients == Dtype::kBf16,
+                                .finite = flag});
+}
+
+void LayerRunner::Emit(const RelayStep& step, const PassContext& pass) {
+  device_.kernels().EmitGradient({.n = model_.layer(step.layer).num_elems,
+                                  .src = Gradient(step.gradient),
+                                  .dst_dtype = PushedDtype(step.node, pass.gradients),
+                                  .dst = Slot(arena_.pushes, step.push)});
+}
+
+}  // namespace eps::worker

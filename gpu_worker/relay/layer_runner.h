@@ -1,0 +1,75 @@
+#ifndef EPS_GPU_WORKER_RELAY_LAYER_RUNNER_H_
+#define EPS_GPU_WORKER_RELAY_LAYER_RUNNER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "common/base/ids.h"
+#include "common/model/model_spec.h"
+#include "common/tensor/dtype.h"
+#include "gpu_worker/device/device.h"
+#include "gpu_worker/layers/block.h"
+#include "gpu_worker/layers/embedding.h"
+#include "gpu_worker/layers/head.h"
+#include "gpu_worker/layers/layer_shape.h"
+#include "gpu_worker/plan/relay_plan.h"
+#include "gpu_worker/relay/arena_map.h"
+#include "gpu_worker/relay/schedule.h"
+
+namespace eps::worker {
+
+// What the compute steps of one pass depend on beside the plan.
+struct PassContext {
+  LayerShape shape;
+  uint64_t seed = 0;
+  StepId step;
+  absl::Span<const int> vnodes;    // of the pass
+  double loss_scale = 1;           // 1 / counted tokens of the step
+  Dtype gradients = Dtype::kF32;
+  bool training = true;            // false: no dropout
+  absl::Span<std::byte> logits;    // kLogits only: (vocab) in the compute dtype, on the host
+};
+
+// Runs the steps of the compute stream: the arena's slots, the layers, the kernel table.
+class LayerRunner {
+ public:
+  // All outlive the runner.
+  LayerRunner(const ModelSpec& model, const RelayPlan& plan, const ArenaMap& arena, Device& device);
+
+  void Run(const RelayStep& step, const PassContext& pass);
+
+ private:
+  MicroBatchKey Key(const RelayStep& step, const PassContext& pass) const;
+  BlockArgs BlockOf(const RelayStep& step, const PassContext& pass) const;
+  HeadArgs HeadOf(const RelayStep& step, const PassContext& pass) const;
+  int32_t* Flag(const RelayStep& step, int vnode) const;
+  LossRecord* Record(const RelayStep& step) const;
+  float* Gradient(int slot) const { return reinterpret_cast<float*>(Slot(arena_.gradients, slot)); }
+  const int32_t* Tokens(const RelayStep& step) const;
+  const int32_t* Labels(const RelayStep& step, const PassContext& pass) const;
+
+  void Expand(const RelayStep& step, const PassContext& pass);
+  void Forward(const RelayStep& step, const PassContext& pass);
+  void Head(const RelayStep& step, const PassContext& pass);
+  void Logits(const RelayStep& step, const PassContext& pass);
+  void Backward(const RelayStep& step, const PassContext& pass);
+  void FinishLeaf(const RelayStep& step, const PassContext& pass);
+  void Emit(const RelayStep& step, const PassContext& pass);
+
+  const ModelSpec& model_;
+  const RelayPlan& plan_;
+  const ArenaMap& arena_;
+  Device& device_;
+  EmbeddingOffsets embedding_;
+  HeadOffsets head_;
+  std::vector<BlockOffsets> blocks_;  // by layer; empty ones for embedding and head
+};
+
+// What a push of `node` carries.
+inline Dtype PushedDtype(TreeNode node, Dtype gradients) { return node.is_leaf() ? gradients : Dtype::kF32; }
+
+}  // namespace eps::worker
+
+#endif  // EPS_GPU_WORKER_RELAY_LAYER_RUNNER_H_

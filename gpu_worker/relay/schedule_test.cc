@@ -1,0 +1,481 @@
+#include "gpu_worker/relay/schedule.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "gtest/gtest.h"
+
+namespace eps::worker {
+namespace {
+
+using Kind = RelayStep::Kind;
+
+struct Shape {
+  int layers = 2, vnodes = 2, micro_batches = 2;
+  int weight_slots = 2, inner_slots = 1, gradient_slots = 1, push_slots = 1;
+  bool keeps_all = false, resident = false, expands = true, bf16 = true;
+  std::vector<int> held;  // empty: all
+};
+
+std::string Print(const Shape& s) {
+  return absl::StrCat("layers ", s.layers, " vnodes ", s.vnodes, " micro-batches ", s.micro_batches, " weight slots ",
+                      s.weight_slots, " inner slots ", s.inner_slots, s.keeps_all ? " (all)" : "", " gradient slots ",
+                      s.gradient_slots, " push slots ", s.push_slots, s.resident ? " resident" : "",
+                      s.expands ? " expands" : "", s.bf16 ? " bf16" : " fp32", " held ", absl::StrJoin(s.held, ","));
+}
+
+// A schedule with all that the checks need. Only counts of slots matter to a schedule, so spans stay empty.
+struct Made {
+  explicit Made(const Shape& shape) : shape(shape) {
+    model = BuildGpt2({.num_layers = shape.layers, .d_model = 4, .num_heads = 1, .context = 2, .vocab = 4}).value();
+    const int num_layers = shape.layers + 2;
+    plan.max_pass_vnodes = shape.vnodes;
+    plan.resident = shape.resident;
+    plan.weight_slots.resize(static_cast<size_t>(shape.resident ? num_layers : shape.weight_slots));
+    plan.inner_slots.resize(static_cast<size_t>(shape.inner_slots));
+    plan.keeps_all_inner = shape.keeps_all;
+    plan.gradient_slots.resize(static_cast<size_t>(shape.gradient_slots));
+    plan.push_slots.resize(static_cast<size_t>(shape.push_slots));
+    plan.boundary_slots.resize(
+        static_cast<size_t>(shape.resident ? num_layers * shape.vnodes * shape.micro_batches : 4));
+    plan.token_slots.resize(2);
+    pass.vnodes = shape.held;
+    if (shape.held.empty()) {
+      for (int v = 0; v < shape.vnodes; ++v) pass.vnodes.push_back(v);
+    }
+    pass.num_vnodes = shape.vnodes;
+    pass.micro_batches = shape.micro_batches;
+    pass.gradients = shape.bf16 ? Dtype::kBf16 : Dtype::kF32;
+    pass.expands = shape.expands;
+  }
+  std::vector<RelayStep> Build() const { return BuildSchedule(model, plan, pass); }
+
+  Shape shape;
+  ModelSpec model;
+  RelayPlan plan;
+  PassShape pass;
+};
+
+// Runs a schedule on names instead of numbers: every buffer holds the name of its content. Steps run in list order;
+// CheckOrder shows that any order the streams allow gives the same.
+//
+// Written from what steps mean, not from how the builder makes them.
+class Simulator {
+ public:
+  Simulator(const Made& made, const std::vector<RelayStep>& steps) : made_(made), steps_(steps) {}
+
+  void Run() {
+    for (const RelayStep& step : steps_) {
+      accesses_.emplace_back();
+      Do(step);
+    }
+    CheckOrder();
+    CheckPushes();
+    CheckRecords();
+  }
+
+  int num_pulls() const { return num_pulls_; }
+  int num_recomputes() const { return num_recomputes_; }
+  const std::map<int, std::vector<TreeNode>>& pushes() const { return pushes_; }
+
+ private:
+  struct Access {
+    std::string buffer;
+    bool write = false;
+  };
+
+  // ---- buffers ----
+  std::string Read(const std::string& buffer, int index) {
+    const std::string name = absl::StrCat(buffer, index);
+    EXPECT_GE(index, 0) << buffer;
+    accesses_.back().push_back({name, false});
+    return buffers_[name];
+  }
+  void Write(const std::string& buffer, int index, std::string content) {
+    const std::string name = absl::StrCat(buffer, index);
+    EXPECT_GE(index, 0) << buffer;
+    accesses_.back().push_back({name, true});
+    buffers_[name] = std::move(content);
+  }
+  void Expect(const std::string& got, const std::string& want, const RelayStep& step) {
+    EXPECT_EQ(got, want) << DebugString(step, made_.model);
+  }
+
+  // ---- names of contents ----
+  static std::string Weights(int layer) { return absl::StrCat("weights of ", layer); }
+  std::string Item(const RelayStep& step) const { return absl::StrCat(" item ", step.vnode, ".", step.micro_batch); }
+  std::string InputOf(int layer, const RelayStep& step) const { return absl::StrCat("input of ", layer, Item(step)); }
+  std::string GradientOf(int layer, const RelayStep& step) const {
+    return absl::StrCat("gradient of input of ", layer, Item(step));
+  }
+  int HostItem(const RelayStep& step) const { return step.vnode * made_.pass.micro_batches + step.micro_batch; }
+  int VnodeOf(const RelayStep& step) const { return made_.pass.vnodes[static_cast<size_t>(step.vnode)]; }
+  LayerKind KindOf(int layer) const { return made_.model.layers[static_cast<size_t>(layer)].kind; }
+
+  void ReadWeights(const RelayStep& step) {
+    const int layer = step.layer.value();
+    if (made_.pass.expands && KindOf(layer) == LayerKind::kBlock) {
+      Expect(Read("expanded", 0), Weights(layer), step);
+    } else {
+      Expect(Read("weights", step.weights), Weights(layer), step);
+    }
+  }
+  void ReadTokens(const RelayStep& step) { Expect(Read("tokens", step.tokens), "tokens" + Item(step), step); }
+  void ReadInput(const RelayStep& step) {
+    Expect(Read("boundary", step.input), InputOf(step.layer.value(), step), step);
+  }
+  std::string Inner(const RelayStep& step) const { return absl::StrCat("inner of ", step.layer.value(), Item(step)); }
+  // A micro-batch adds to the gradient of its vnode: "gradient of 3 vnode 1: 0 1".
+  void Accumulate(const RelayStep& step) {
+    const std::string got = Read("gradient", step.gradient);
+    std::string want = absl::StrCat("gradient of ", step.layer.value(), " vnode ", VnodeOf(step), ":");
+    for (int m = 0; m < step.micro_batch; ++m) absl::StrAppend(&want, " ", m);
+    Expect(got, want, step);
+    Write("gradient", step.gradient, absl::StrCat(want, " ", step.micro_batch));
+  }
+  static std::string Sum(int layer, TreeNode node) { return absl::StrCat("sum of ", layer, " ", DebugString(node)); }
+
+  void Do(const RelayStep& step) {
+    const int layer = step.layer.value();
+    switch (step.kind) {
+      case Kind::kPull:
+        ++num_pulls_;
+        return Write("weights", step.weights, Weights(layer));
+      case Kind::kExpand:
+        Expect(Read("weights", step.weights), Weights(layer), step);
+        return Write("expanded", 0, Weights(layer));
+      case Kind::kLoadTokens:
+        return Write("tokens", step.tokens, "tokens" + Item(step));
+      case Kind::kLoadBoundary:
+        return Write("boundary", step.input, Read(absl::StrCat("host input of ", layer, " "), HostItem(step)));
+      case Kind::kLoadGradient:
+        return Write("boundary", step.output, Read("host gradient ", HostItem(step)));
+      case Kind::kStoreBoundary:
+        return Write(absl::StrCat("host input of ", layer + 1, " "), HostItem(step), Read("boundary", step.output));
+      case Kind::kStoreGradient:
+        return Write("host gradient ", HostItem(step), Read("boundary", step.output));
+      case Kind::kForward:
+        ReadWeights(step);
+        if (KindOf(layer) == LayerKind::kEmbedding) {
+          ReadTokens(step);
+        } else {
+          ReadInput(step);
+          Write("inner", step.inner, Inner(step));
+        }
+        return Write("boundary", step.output, InputOf(layer + 1, step));
+      case Kind::kRecompute:
+        ++num_recomputes_;
+        ReadWeights(step);
+        ReadInput(step);
+        return Write("inner", step.inner, Inner(step));
+      case Kind::kHead:
+        ReadWeights(step);
+        ReadInput(step);
+        ReadTokens(step);
+        Accumulate(step);
+        Expect(Read("record", step.record), Record(step, step.micro_batch), step);
+        Write("record", step.record, Record(step, step.micro_batch + 1));
+        return Write("boundary", step.output, GradientOf(layer, step));
+      case Kind::kBackward:
+        Expect(Read("boundary", step.output), GradientOf(layer + 1, step), step);
+        if (KindOf(layer) == LayerKind::kEmbedding) {
+          ReadTokens(step);
+        } else {
+          ReadWeights(step);
+          ReadInput(step);
+          Expect(Read("inner", step.inner), Inner(step), step);
+        }
+        Accumulate(step);
+        return Write("boundary", step.output, GradientOf(layer, step));
+      case Kind::kZeroGradient:
+        return Write("gradient", step.gradient, absl::StrCat("gradient of ", layer, " vnode ", VnodeOf(step), ":"));
+      case Kind::kFinishLeaf: return FinishLeaf(step);
+      case Kind::kAddGradient: return AddGradient(step);
+      case Kind::kEmitGradient:
+        Expect(Read("gradient", step.gradient), Sum(layer, step.node), step);
+        return Write("push", step.push, Sum(layer, step.node));
+      case Kind::kPush: return Push(step);
+      case Kind::kStartRecord:
+        return Write("record", step.record, Record(step, 0));
+      case Kind::kStoreRecord:
+        Expect(Read("record", step.record), Record(step, made_.pass.micro_batches), step);
+        records_.push_back(VnodeOf(step));
+        return;
+      case Kind::kLogits:
+        ReadWeights(step);
+        return ReadInput(step);
+    }
+  }
+  std::string Record(const RelayStep& step, int micro_batches) const {
+    return absl::StrCat("record of ", VnodeOf(step), " with ", micro_batches);
+  }
+  static int Flag(int push, int leaf) { return push * 100 + leaf; }
+
+  void FinishLeaf(const RelayStep& step) {
+    const int layer = step.layer.value(), vnode = VnodeOf(step);
+    std::string want = absl::StrCat("gradient of ", layer, " vnode ", vnode, ":");
+    for (int m = 0; m < made_.pass.micro_batches; ++m) absl::StrAppend(&want, " ", m);
+    Expect(Read("gradient", step.gradient), want, step);
+    EXPECT_TRUE(step.node.Contains({vnode, 1}));
+    EXPECT_LE(step.node.count, made_.plan.max_subtree_leaves());
+    Write("gradient", step.gradient, Sum(layer, {vnode, 1}));
+    sums_[step.gradient] = {vnode, 1};
+    Write("flag", Flag(step.push, vnode - step.node.first), absl::StrCat("flag of ", layer, " vnode ", vnode));
+  }
+  void AddGradient(const RelayStep& step) {
+    const int layer = step.layer.value();
+    const TreeNode left = sums_[step.gradient], right = sums_[step.other_gradient];
+    Expect(Read("gradient", step.gradient), Sum(layer, left), step);
+    Expect(Read("gradient", step.other_gradient), Sum(layer, right), step);
+    const TreeNode parent{left.first, left.count + right.count};
+    EXPECT_EQ(left.end(), right.first);
+    EXPECT_TRUE(IsTreeNode(parent, made_.pass.num_vnodes)) << DebugString(parent);
+    EXPECT_EQ(LeftLeaves(parent.count), left.count);
+    sums_[step.gradient] = parent;
+    Write("gradient", step.gradient, Sum(layer, parent));
+  }
+  void Push(const RelayStep& step) {
+    const int layer = step.layer.value();
+    Expect(Read("push", step.push), Sum(layer, step.node), step);
+    for (int leaf = 0; leaf < step.node.count; ++leaf) {
+      Expect(Read("flag", Flag(step.push, leaf)), absl::StrCat("flag of ", layer, " vnode ", step.node.first + leaf),
+             step);
+    }
+    pushes_[layer].push_back(step.node);
+  }
+
+  // Every two accesses of a buffer, one of them a write, are ordered by the streams and the waits, the way they are in
+  // the list. Waits point backwards in the list, so in-order streams cannot deadlock.
+  void CheckOrder() {
+    std::vector<std::array<int, kNumStreams>> done(steps_.size());  // by stream: last step known done when i is done
+    std::array<int, kNumStreams> last_of = {-1, -1, -1};
+    std::vector<bool> signalled(steps_.size(), false);
+    std::map<std::string, std::vector<std::pair<int, bool>>> history;
+    for (size_t i = 0; i < steps_.size(); ++i) {
+      const auto stream = static_cast<size_t>(steps_[i].stream());
+      std::array<int, kNumStreams> before = {-1, -1, -1};
+      if (last_of[stream] >= 0) before = done[static_cast<size_t>(last_of[stream])];
+      for (const int other : steps_[i].waits_for) {
+        ASSERT_LT(other, static_cast<int>(i));
+        EXPECT_NE(steps_[static_cast<size_t>(other)].stream(), steps_[i].stream());
+        EXPECT_TRUE(steps_[static_cast<size_t>(other)].signals);
+        for (size_t s = 0; s < before.size(); ++s) {
+          before[s] = std::max(before[s], done[static_cast<size_t>(other)][s]);
+        }
+      }
+      for (const Access& access : accesses_[i]) {
+        for (const auto& [other, wrote] : history[access.buffer]) {
+          if (!wrote && !access.write) continue;
+          if (other == static_cast<int>(i)) continue;
+          const auto other_stream = static_cast<size_t>(steps_[static_cast<size_t>(other)].stream());
+          EXPECT_LE(other, before[other_stream])
+              << access.buffer << ": " << DebugString(steps_[static_cast<size_t>(other)], made_.model) << " and "
+              << DebugString(steps_[i], made_.model);
+        }
+      }
+      for (const Access& access : accesses_[i]) {
+        auto& uses = history[access.buffer];
+        // What came before a write is ordered before it, and so before all that comes later.
+        if (access.write) std::erase_if(uses, [&](const auto& use) { return use.first != static_cast<int>(i); });
+        uses.emplace_back(static_cast<int>(i), access.write);
+      }
+      done[i] = before;
+      done[i][stream] = static_cast<int>(i);
+      last_of[stream] = static_cast<int>(i);
+    }
+  }
+
+  void CheckPushes() {
+    EXPECT_EQ(pushes_.size(), made_.model.layers.size());
+    for (const auto& [layer, nodes] : pushes_) {
+      std::vector<int> covered;
+      for (const TreeNode& node : nodes) {
+        EXPECT_TRUE(IsTreeNode(node, made_.pass.num_vnodes));
+        EXPECT_FALSE(made_.shape.bf16 && node.count == 2) << "two leaves go as leaves";
+        for (int v = node.first; v < node.end(); ++v) covered.push_back(v);
+      }
+      EXPECT_EQ(covered, made_.pass.vnodes) << "layer " << layer;
+    }
+  }
+  void CheckRecords() { EXPECT_EQ(records_, made_.pass.vnodes); }
+
+  const Made& made_;
+  const std::vector<RelayStep>& steps_;
+  std::map<std::string, std::string> buffers_;
+  std::vector<std::vector<Access>> accesses_;
+  std::map<int, TreeNode> sums_;  // by gradient slot
+  std::map<int, std::vector<TreeNode>> pushes_;
+  std::vector<int> records_;
+  int num_pulls_ = 0, num_recomputes_ = 0;
+};
+
+void Check(const Shape& shape) {
+  SCOPED_TRACE(Print(shape));
+  const Made made(shape);
+  const std::vector<RelayStep> steps = made.Build();
+  Simulator simulator(made, steps);
+  simulator.Run();
+
+  const int blocks = shape.layers, items = static_cast<int>(made.pass.vnodes.size()) * shape.micro_batches;
+  const int kept = std::min(static_cast<int>(made.plan.kept_inner()), blocks * items);
+  EXPECT_EQ(simulator.num_recomputes(), blocks * items - kept);
+  const int slots = static_cast<int>(made.plan.weight_slots.size());
+  // There: N. Back: every block that is no longer in a slot; one slot holds the head.
+  EXPECT_EQ(simulator.num_pulls(), blocks + 2 + std::max(0, blocks - (slots - 1)));
+}
+
+TEST(ScheduleTest, NoBufferIsOverwrittenWhileNeededForManyShapes) {
+  for (int layers = 1; layers <= 5; ++layers) {
+    for (int vnodes = 1; vnodes <= 5; ++vnodes) {
+      for (int micro_batches = 1; micro_batches <= 3; ++micro_batches) {
+        const int total = layers * vnodes * micro_batches;
+        for (int weight_slots = 1; weight_slots <= 3; ++weight_slots) {
+          for (const int inner_slots : {1, 2, total / 2 + 1, total}) {
+            // The remaining choices do not interact with these; they take turns.
+            const int turn = layers + vnodes + micro_batches + weight_slots + inner_slots;
+            Shape shape{.layers = layers, .vnodes = vnodes, .micro_batches = micro_batches,
+                        .weight_slots = weight_slots, .inner_slots = std::min(inner_slots, total),
+                        .gradient_slots = 1 + turn % 4, .push_slots = 1 + turn % 2};
+            shape.keeps_all = shape.inner_slots == total && turn % 3 != 0;
+            shape.expands = turn % 2 == 0;
+            shape.bf16 = turn % 5 < 3;
+            shape.resident = turn % 7 == 0;
+            Check(shape);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(ScheduleTest, EveryNumberOfGradientSlotsSumsInTheTreesOrder) {
+  for (int vnodes = 1; vnodes <= 9; ++vnodes) {
+    for (int gradient_slots = 1; gradient_slots <= 5; ++gradient_slots) {
+      for (const bool bf16 : {false, true}) {
+        for (int push_slots = 1; push_slots <= 2; ++push_slots) {
+          Check({.layers = 1, .vnodes = vnodes, .micro_batches = 1, .gradient_slots = gradient_slots,
+                 .push_slots = push_slots, .bf16 = bf16});
+        }
+      }
+    }
+  }
+}
+
+TEST(ScheduleTest, AnyVnodesOfTheRunMakeAPass) {
+  for (const std::vector<int>& held :
+       std::vector<std::vector<int>>{{0}, {3}, {1, 2}, {0, 2, 4}, {0, 1, 2}, {2, 3, 4, 5, 6}, {6}}) {
+    for (const bool resident : {false, true}) {
+      Check({.layers = 3, .vnodes = 7, .micro_batches = 2, .inner_slots = 5, .gradient_slots = 3,
+             .resident = resident, .held = held});
+    }
+  }
+}
+
+TEST(ScheduleTest, SubtreesOfTheLargestSizeArePushed) {
+  const Made made({.layers = 1, .vnodes = 7, .gradient_slots = 3});
+  const std::vector<RelayStep> steps = made.Build();
+  Simulator simulator(made, steps);
+  simulator.Run();
+  EXPECT_EQ(simulator.pushes().at(1), (std::vector<TreeNode>{{0, 4}, {4, 3}}));
+}
+
+TEST(ScheduleTest, APullWaitsForNothingButItsSlot) {
+  const Made made({.layers = 4, .vnodes = 2, .micro_batches = 2});
+  const std::vector<RelayStep> steps = made.Build();
+  int pulls = 0;
+  for (const RelayStep& step : steps) {
+    if (step.kind != Kind::kPull) continue;
+    // Two slots: the first two wait for nothing, later ones at most for the last reader of the slot's weights.
+    EXPECT_LE(step.waits_for.size(), pulls < 2 ? 0u : 1u) << DebugString(step, made.model);
+    for (const int other : step.waits_for) {
+      EXPECT_EQ(steps[static_cast<size_t>(other)].weights, step.weights);
+      EXPECT_EQ(steps[static_cast<size_t>(other)].stream(), StreamId::kCompute);
+    }
+    ++pulls;
+  }
+}
+
+TEST(ScheduleTest, InputsAreLoadedWhileTheMicroBatchBeforeIsComputed) {
+  const Made made({.layers = 3, .vnodes = 2, .micro_batches = 2});
+  const std::vector<RelayStep> steps = made.Build();
+  int last_compute = -1, before_last = -1;
+  for (size_t i = 0; i < steps.size(); ++i) {
+    const RelayStep& step = steps[i];
+    if (step.kind == Kind::kForward || step.kind == Kind::kHead || step.kind == Kind::kBackward) {
+      before_last = last_compute;
+      last_compute = static_cast<int>(i);
+    }
+    if (step.kind != Kind::kLoadBoundary) continue;
+    // A load that is listed behind turn t may wait for turn t - 1, never for t, but where a layer's first input is its
+    // predecessor's only, last output.
+    for (const int other : step.waits_for) EXPECT_LE(other, before_last) << DebugString(step, made.model);
+  }
+}
+
+TEST(ScheduleTest, AForwardOnlyPassEndsWithLogits) {
+  for (const bool resident : {false, true}) {
+    Made made({.layers = 2, .vnodes = 3, .micro_batches = 2, .resident = resident, .held = {0}});
+    made.pass.forward_only = true;
+    made.pass.micro_batches = 1;
+    const std::vector<RelayStep> steps = made.Build();
+    EXPECT_EQ(steps.back().kind, Kind::kLogits);
+    for (const RelayStep& step : steps) {
+      EXPECT_NE(step.kind, Kind::kBackward);
+      EXPECT_NE(step.kind, Kind::kPush);
+      EXPECT_NE(step.kind, Kind::kZeroGradient);
+    }
+  }
+}
+
+// Golden: the smallest relay there is.
+TEST(ScheduleTest, PrintsAsALine) {
+  const Made made({.layers = 1, .vnodes = 1, .micro_batches = 1});
+  std::string text;
+  for (const RelayStep& step : made.Build()) absl::StrAppend(&text, DebugString(step, made.model), "\n");
+  EXPECT_EQ(text, R"(pull embedding weights 0
+load_tokens embedding vnode 0 micro-batch 0 tokens 0
+forward embedding vnode 0 micro-batch 0 weights 0 tokens 0 output 2 after 0 after 1
+store_boundary embedding vnode 0 micro-batch 0 output 2 after 2
+pull h.0 weights 1
+expand h.0 weights 1 after 4
+load_boundary h.0 vnode 0 micro-batch 0 input 1
+forward h.0 vnode 0 micro-batch 0 weights 1 input 1 output 3 inner 0 after 6
+store_boundary h.0 vnode 0 micro-batch 0 output 3 after 7
+pull head weights 0 after 2
+load_tokens head vnode 0 micro-batch 0 tokens 0
+load_boundary head vnode 0 micro-batch 0 input 0
+zero_gradient head vnode 0 gradient 0
+start_record head vnode 0 record 0
+head head vnode 0 micro-batch 0 weights 0 tokens 0 input 0 output 2 gradient 0 record 0 after 9 after 11
+store_gradient head vnode 0 micro-batch 0 output 2 after 14
+store_record head vnode 0 record 0
+finish_leaf head vnode 0 gradient 0 push 0
+emit_gradient head vnode 0 node {0} gradient 0 push 0
+push head vnode 0 node {0} push 0 after 18
+load_boundary h.0 vnode 0 micro-batch 0 input 1
+load_gradient h.0 vnode 0 micro-batch 0 output 3
+zero_gradient h.0 vnode 0 gradient 0
+recompute h.0 vnode 0 micro-batch 0 weights 1 input 1 inner 0 after 20
+backward h.0 vnode 0 micro-batch 0 weights 1 input 1 output 3 inner 0 gradient 0 after 21
+store_gradient h.0 vnode 0 micro-batch 0 output 3 after 24
+finish_leaf h.0 vnode 0 gradient 0 push 0
+emit_gradient h.0 vnode 0 node {0} gradient 0 push 0
+push h.0 vnode 0 node {0} push 0 after 27
+load_tokens embedding vnode 0 micro-batch 0 tokens 0
+load_gradient embedding vnode 0 micro-batch 0 output 2
+zero_gradient embedding vnode 0 gradient 0
+backward embedding vnode 0 micro-batch 0 tokens 0 output 2 gradient 0 after 30
+finish_leaf embedding vnode 0 gradient 0 push 0
+emit_gradient embedding vnode 0 node {0} gradient 0 push 0
+push embedding vnode 0 node {0} push 0 after 34
+)");
+}
+
+}  // namespace
+}  // namespace eps::worker

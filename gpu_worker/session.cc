@@ -1,0 +1,131 @@
+#include "gpu_worker/session.h"
+
+#include <utility>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/log.h"
+#include "common/base/status_macros.h"
+#include "gpu_worker/transport/grpc_channel.h"
+#include "gpu_worker/transport/grpc_control.h"
+#include "gpu_worker/transport/grpc_transport.h"
+
+namespace eps::worker {
+
+void Link::Watch(Transport* transport, Control* control) {
+  MutexLock lock(mu_);
+  transport_ = transport;
+  control_ = control;
+}
+
+void Link::Fail(absl::Status why) {
+  // Held to the end, so that Unwatch waits: neither Cancel blocks, or calls back.
+  MutexLock lock(mu_);
+  if (!failure_.ok()) return;
+  failure_ = why;
+  if (transport_ != nullptr) transport_->Cancel(why);
+  if (control_ != nullptr) control_->Cancel(why);
+}
+
+absl::Status Link::failure() const {
+  MutexLock lock(mu_);
+  return failure_;
+}
+
+absl::StatusOr<std::unique_ptr<Session>> Session::Open(const WorkerOptions& options, const DeviceBackend& backend,
+                                                       Attachment attachment) {
+  std::unique_ptr<Session> session(new Session(options, std::move(attachment)));
+  EPS_RETURN_IF_ERROR(session->Connect());
+  if (absl::Status status = session->Prepare(backend); !status.ok()) {
+    session->control_->SendFailed(status);
+    return status;
+  }
+  return session;
+}
+
+Session::~Session() {
+  executor_.reset();  // it uses the transport
+  link_.Unwatch();
+}
+
+absl::Status Session::Connect() {
+  EPS_ASSIGN_OR_RETURN(model_, BuildGpt2(attachment_.run.model));
+  transport_ = NewGrpcTransport({.channel = NewDataChannel(options_.address),
+                                 .incarnation = attachment_.incarnation,
+                                 .worker_id = attachment_.worker_id,
+                                 .model = &model_,
+                                 .wire_dtype = attachment_.run.precision.wire,
+                                 .on_failure = [this](absl::Status why) { link_.Fail(std::move(why)); }});
+  EPS_ASSIGN_OR_RETURN(control_, OpenGrpcControl(options_.address, attachment_,
+                                                 [this](absl::Status why) { link_.Fail(std::move(why)); }));
+  link_.Watch(transport_.get(), control_.get());
+  return absl::OkStatus();
+}
+
+absl::Status Session::Prepare(const DeviceBackend& backend) {
+  EPS_ASSIGN_OR_RETURN(RelayPlan plan, MakeRelayPlan({.model = &model_,
+                                                      .run = &attachment_.run,
+                                                      .kernels = backend.kernels,
+                                                      .cap_bytes = options_.device_memory_bytes}));
+  EPS_ASSIGN_OR_RETURN(device_,
+                       backend.create({.arena_bytes = plan.arena_bytes, .threads = options_.threads}));
+  const MemoryReport memory = {.device_arena_bytes = plan.arena_bytes,
+                               .device_outside_bytes = device_->outside_bytes(),
+                               .host_bytes = plan.host_boundary_bytes + plan.host_push_bytes};
+  EPS_ASSIGN_OR_RETURN(executor_, RelayExecutor::Create({.model = &model_,
+                                                         .run = &attachment_.run,
+                                                         .device = device_.get(),
+                                                         .transport = transport_.get(),
+                                                         .plan = std::move(plan)}));
+  LogInfo("worker_ready", {{"worker", attachment_.worker_id.value()},
+                           {"device_arena_bytes", memory.device_arena_bytes},
+                           {"device_outside_bytes", memory.device_outside_bytes},
+                           {"host_bytes", memory.host_bytes},
+                           {"threads", options_.threads}});
+  control_->SendReady(memory);
+  return absl::OkStatus();
+}
+
+Session::End Session::Run() {
+  while (true) {
+    const absl::StatusOr<Order> order = control_->Next();
+    if (!order.ok()) return {.status = order.status(), .link_failed = true};
+    if (const auto* finish = std::get_if<FinishOrder>(&*order)) {
+      LogInfo("worker_finish", {{"ok", finish->ok ? 1 : 0}, {"reason", finish->reason}});
+      if (finish->ok) return {};
+      return {.status = absl::AbortedError(absl::StrCat("the daemon ended this worker: ", finish->reason))};
+    }
+    const auto* assignment = std::get_if<Assignment>(&*order);
+    const absl::Status status = assignment != nullptr ? Carry(*assignment) : Carry(std::get<InferOrder>(*order));
+    if (status.ok()) continue;
+    // A broken link is the cause, whatever followed from it.
+    if (absl::Status link = link_.failure(); !link.ok()) return {.status = link, .link_failed = true};
+    control_->SendFailed(status);
+    return {.status = status};
+  }
+}
+
+absl::Status Session::Carry(const Assignment& assignment) {
+  EPS_ASSIGN_OR_RETURN(PassResult result, executor_->Run(assignment));
+  PassReport report = {.step = assignment.step,
+                       .records = std::move(result.records),
+                       .seconds = result.seconds,
+                       .wait_seconds = {},
+                       .device_peak_bytes = device_->arena_high_water_bytes()};
+  for (int cause = 0; cause < kNumWaitCauses; ++cause) {
+    if (static_cast<WaitCause>(cause) == WaitCause::kNone) continue;
+    const auto name = WaitCauseName(static_cast<WaitCause>(cause));
+    report.wait_seconds[std::string(name.data(), name.size())] = result.compute_wait_seconds[cause];
+  }
+  control_->SendPassDone(report);
+  return absl::OkStatus();
+}
+
+absl::Status Session::Carry(const InferOrder& order) {
+  auto logits = executor_->NextTokenLogits(attachment_.serving_version, order.tokens);
+  if (!link_.failure().ok()) return logits.status();
+  control_->SendInferred(order.request_id, std::move(logits));
+  return absl::OkStatus();
+}
+
+}  // namespace eps::worker

@@ -1,0 +1,78 @@
+#ifndef EPS_GPU_WORKER_SESSION_H_
+#define EPS_GPU_WORKER_SESSION_H_
+
+#include <memory>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/base/mutex.h"
+#include "common/model/model_spec.h"
+#include "gpu_worker/device/device.h"
+#include "gpu_worker/device_registry.h"
+#include "gpu_worker/plan/relay_plan.h"
+#include "gpu_worker/relay/relay_executor.h"
+#include "gpu_worker/transport/control.h"
+#include "gpu_worker/transport/transport.h"
+#include "gpu_worker/worker.h"
+
+namespace eps::worker {
+
+// The two connections of a session fail together: what breaks one cancels the other, so that nobody waits for a daemon
+// that is gone. Keeps the first error.
+//
+// Threads: safe
+class Link {
+ public:
+  void Watch(Transport* transport, Control* control) ABSL_LOCKS_EXCLUDED(mu_);
+  // Before what is watched is destroyed.
+  void Unwatch() ABSL_LOCKS_EXCLUDED(mu_) { Watch(nullptr, nullptr); }
+  void Fail(absl::Status why) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status failure() const ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  mutable Mutex mu_;
+  absl::Status failure_ ABSL_GUARDED_BY(mu_);
+  Transport* transport_ ABSL_GUARDED_BY(mu_) = nullptr;
+  Control* control_ ABSL_GUARDED_BY(mu_) = nullptr;
+};
+
+// One attachment to a daemon process, from plan to finish. It shares nothing with the one before.
+class Session {
+ public:
+  // Plans the run and makes device, connections and executor; says Ready.
+  // Errors: as RunWorker. What is the worker's own fault was reported to the daemon
+  static absl::StatusOr<std::unique_ptr<Session>> Open(const WorkerOptions& options, const DeviceBackend& backend,
+                                                       Attachment attachment);
+  ~Session();
+
+  struct End {
+    absl::Status status;       // OK: the daemon said that the run is done
+    bool link_failed = false;  // the error came over the wire: attaching anew may help
+  };
+  // Carries orders out until there are no more.
+  End Run();
+
+ private:
+  Session(const WorkerOptions& options, Attachment attachment)
+      : options_(options), attachment_(std::move(attachment)) {}
+
+  absl::Status Connect();
+  absl::Status Prepare(const DeviceBackend& backend);
+  absl::Status Carry(const Assignment& assignment);
+  absl::Status Carry(const InferOrder& order);
+
+  // Fixed after Open. Rising order of use: the later ones point to the earlier ones.
+  const WorkerOptions options_;
+  const Attachment attachment_;
+  ModelSpec model_;
+  Link link_;
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<Transport> transport_;
+  std::unique_ptr<Control> control_;
+  std::unique_ptr<RelayExecutor> executor_;
+};
+
+}  // namespace eps::worker
+
+#endif  // EPS_GPU_WORKER_SESSION_H_

@@ -1,0 +1,90 @@
+#ifndef EPS_GPU_WORKER_TRANSPORT_CONTROL_H_
+#define EPS_GPU_WORKER_TRANSPORT_CONTROL_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "common/base/ids.h"
+#include "common/schedule/vnode_batch.h"
+#include "common/spec/run_config.h"
+
+namespace eps::worker {
+
+// What a worker says of itself when it attaches.
+struct Introduction {
+  std::string device_name;       // "cpu"
+  std::string device_model;      // what its bits depend on
+  int64_t device_cap_bytes = 0;  // what the user allows; > 0
+  int threads = 1;
+};
+
+// What the daemon answers.
+struct Attachment {
+  WorkerId worker_id;
+  uint64_t incarnation = 0;      // of the daemon process
+  RunConfig run;
+  absl::Duration lease;          // a heartbeat every third of it
+  bool serving = false;          // only inference will be asked for, of serving_version
+  Version serving_version;
+};
+
+// What the planned worker uses.
+struct MemoryReport {
+  int64_t device_arena_bytes = 0;
+  int64_t device_outside_bytes = 0;
+  int64_t host_bytes = 0;
+};
+
+struct PassReport {
+  StepId step;
+  std::vector<VnodeRecord> records;
+  double seconds = 0;
+  std::map<std::string, double> wait_seconds;  // compute's, by cause
+  int64_t device_peak_bytes = 0;
+};
+
+// What the daemon may ask for.
+struct InferOrder {
+  int64_t request_id = 0;
+  std::vector<int32_t> tokens;   // 1 .. context
+};
+struct FinishOrder {
+  bool ok = false;
+  std::string reason;
+};
+using Order = std::variant<Assignment, InferOrder, FinishOrder>;
+
+// The control plane as an attached worker sees it: orders in, reports out. Heartbeats go out by themselves.
+//
+// Threads: Next from one; the rest from any, and never blocking
+// Errors:  once the stream has failed every Next gives its first error: UNAVAILABLE the daemon is gone · NOT_FOUND the
+//          lease ran out · INVALID_ARGUMENT an order that makes no sense, naming the field · Cancel's reason
+class Control {
+ public:
+  virtual ~Control() = default;
+
+  // Blocks until there is an order.
+  virtual absl::StatusOr<Order> Next() = 0;
+
+  virtual void SendReady(const MemoryReport& memory) = 0;
+  virtual void SendPassDone(const PassReport& report) = 0;
+  // Logits (vocab), or why there are none.
+  virtual void SendInferred(int64_t request_id, absl::StatusOr<std::vector<float>> logits) = 0;
+  // This worker ends because of `why`; blocks until that is sent, or a second has passed.
+  virtual void SendFailed(absl::Status why) = 0;
+
+  // Ends the stream from this side. Does not block, and calls nobody back.
+  virtual void Cancel(absl::Status reason) = 0;
+};
+
+}  // namespace eps::worker
+
+#endif  // EPS_GPU_WORKER_TRANSPORT_CONTROL_H_

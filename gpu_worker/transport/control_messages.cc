@@ -1,0 +1,137 @@
+#include "gpu_worker/transport/control_messages.h"
+
+#include <cstring>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "common/base/status_macros.h"
+
+namespace eps::worker {
+namespace {
+
+constexpr int32_t kNotCounted = -100;
+
+absl::Status Wrong(absl::string_view field, int64_t found, absl::string_view wanted) {
+  return absl::InvalidArgumentError(absl::StrCat(field, ": ", found, ", want ", wanted));
+}
+
+// int32 little endian, as this processor has them.
+std::vector<int32_t> ToInts(const std::string& bytes) {
+  std::vector<int32_t> values(bytes.size() / sizeof(int32_t));
+  std::memcpy(values.data(), bytes.data(), values.size() * sizeof(int32_t));
+  return values;
+}
+
+absl::Status CheckIds(absl::string_view field, const std::vector<int32_t>& ids, int64_t vocab, bool may_skip) {
+  for (const int32_t id : ids) {
+    if ((id < 0 || id >= vocab) && !(may_skip && id == kNotCounted)) {
+      return Wrong(field, id, absl::StrCat("below ", vocab));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<VnodeBatch> ToVnode(const proto::VnodeData& data, const RunConfig& run) {
+  const std::string where = absl::StrCat("assign.vnodes[", data.vnode(), "]");
+  if (data.vnode() < 0 || data.vnode() >= run.batch.virtual_nodes) {
+    return Wrong("assign.vnodes.vnode", data.vnode(), absl::StrCat("below ", run.batch.virtual_nodes));
+  }
+  const size_t want_bytes =
+      static_cast<size_t>(run.batch.sequences_per_vnode() * run.model.context) * sizeof(int32_t);
+  for (const std::string* bytes : {&data.tokens(), &data.labels()}) {
+    if (bytes->size() != want_bytes) {
+      return Wrong(absl::StrCat(where, bytes == &data.tokens() ? ".tokens" : ".labels", " bytes"),
+                   static_cast<int64_t>(bytes->size()), absl::StrCat(want_bytes));
+    }
+  }
+  VnodeBatch batch = {.vnode = data.vnode(), .tokens = ToInts(data.tokens()), .labels = ToInts(data.labels())};
+  EPS_RETURN_IF_ERROR(CheckIds(absl::StrCat(where, ".tokens"), batch.tokens, run.model.vocab, false));
+  EPS_RETURN_IF_ERROR(CheckIds(absl::StrCat(where, ".labels"), batch.labels, run.model.vocab, true));
+  return batch;
+}
+
+absl::StatusOr<Order> ToAssignment(const proto::Assign& assign, const RunConfig& run) {
+  if (assign.step() < 0 || assign.step() >= run.steps) {
+    return Wrong("assign.step", assign.step(), absl::StrCat("below ", run.steps));
+  }
+  if (assign.counted_tokens() < 0) return Wrong("assign.counted_tokens", assign.counted_tokens(), "at least 0");
+  Assignment assignment;
+  assignment.step = StepId(assign.step());
+  assignment.counted_tokens = assign.counted_tokens();
+  for (const proto::VnodeData& data : assign.vnodes()) {
+    EPS_ASSIGN_OR_RETURN(VnodeBatch batch, ToVnode(data, run));
+    if (!assignment.vnodes.empty() && batch.vnode <= assignment.vnodes.back().vnode) {
+      return Wrong("assign.vnodes.vnode", batch.vnode, absl::StrCat("above ", assignment.vnodes.back().vnode));
+    }
+    assignment.vnodes.push_back(std::move(batch));
+  }
+  return Order(std::move(assignment));
+}
+
+absl::StatusOr<Order> ToInfer(const proto::Infer& infer, const RunConfig& run) {
+  const int64_t tokens = static_cast<int64_t>(infer.tokens().size() / sizeof(int32_t));
+  if (infer.tokens().size() % sizeof(int32_t) != 0 || tokens < 1 || tokens > run.model.context) {
+    return Wrong("infer.tokens bytes", static_cast<int64_t>(infer.tokens().size()),
+                 absl::StrCat("4 to ", run.model.context * 4, ", a multiple of 4"));
+  }
+  InferOrder order = {.request_id = infer.request_id(), .tokens = ToInts(infer.tokens())};
+  EPS_RETURN_IF_ERROR(CheckIds("infer.tokens", order.tokens, run.model.vocab, false));
+  return Order(std::move(order));
+}
+
+}  // namespace
+
+absl::StatusOr<Attachment> ToAttachment(const proto::AttachReply& reply) {
+  if (reply.worker_id() < 1) return Wrong("worker_id", reply.worker_id(), "at least 1");
+  if (reply.lease_millis() < 1) return Wrong("lease_millis", reply.lease_millis(), "at least 1");
+  if (reply.serving_version() < 0) return Wrong("serving_version", reply.serving_version(), "at least 0");
+  Attachment attachment;
+  attachment.worker_id = WorkerId(reply.worker_id());
+  attachment.incarnation = reply.incarnation();
+  attachment.lease = absl::Milliseconds(reply.lease_millis());
+  attachment.serving = reply.serving();
+  attachment.serving_version = Version(reply.serving_version());
+  auto run = ParseRunConfig(reply.run_config());
+  EPS_RETURN_IF_ERROR_WITH(run.status(), "run_config");
+  attachment.run = *std::move(run);
+  return attachment;
+}
+
+absl::StatusOr<Order> ToOrder(const proto::DaemonEvent& event, const Attachment& attachment) {
+  if (event.incarnation() != attachment.incarnation) {
+    return absl::UnavailableError(absl::StrCat("incarnation: ", event.incarnation(), ", attached to ",
+                                               attachment.incarnation, ": the daemon was restarted"));
+  }
+  switch (event.event_case()) {
+    case proto::DaemonEvent::kAssign:
+      return ToAssignment(event.assign(), attachment.run);
+    case proto::DaemonEvent::kInfer:
+      return ToInfer(event.infer(), attachment.run);
+    case proto::DaemonEvent::kFinish:
+      return Order(FinishOrder{.ok = event.finish().ok(), .reason = event.finish().reason()});
+    default:
+      return absl::InvalidArgumentError("event: none that this worker knows");
+  }
+}
+
+proto::PassDone ToProto(const PassReport& report) {
+  proto::PassDone done;
+  done.set_step(report.step.value());
+  for (const VnodeRecord& record : report.records) {
+    proto::Record& out = *done.add_records();
+    out.set_vnode(record.vnode);
+    out.set_loss_sum(record.loss_sum);
+    out.set_counted_tokens(record.counted_tokens);
+    out.set_finite(record.finite);
+  }
+  done.set_seconds(report.seconds);
+  for (const auto& [cause, seconds] : report.wait_seconds) (*done.mutable_wait_seconds())[cause] = seconds;
+  done.set_device_peak_bytes(report.device_peak_bytes);
+  return done;
+}
+
+}  // namespace eps::worker

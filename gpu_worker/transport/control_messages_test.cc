@@ -1,0 +1,139 @@
+#include "gpu_worker/transport/control_messages.h"
+
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/spec/run_config.h"
+#include "common/testing/status_matchers.h"
+#include "gtest/gtest.h"
+
+namespace eps::worker {
+namespace {
+
+using absl::StatusCode;
+
+std::string Bytes(const std::vector<int32_t>& values) {
+  return std::string(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(int32_t));
+}
+
+class ControlMessagesTest : public testing::Test {
+ protected:
+  ControlMessagesTest() {
+    attachment_.incarnation = 5;
+    attachment_.run.model = {.num_layers = 1, .d_model = 4, .num_heads = 1, .context = 3, .vocab = 10};
+    attachment_.run.batch = {.virtual_nodes = 2, .micro_batches = 1, .micro_batch = 1};
+    attachment_.run.steps = 4;
+
+    event_.set_incarnation(5);
+    proto::Assign& assign = *event_.mutable_assign();
+    assign.set_step(3);
+    assign.set_counted_tokens(6);
+    for (int vnode : {0, 1}) {
+      proto::VnodeData& data = *assign.add_vnodes();
+      data.set_vnode(vnode);
+      data.set_tokens(Bytes({1, 2, 9}));
+      data.set_labels(Bytes({2, -100, 0}));
+    }
+  }
+
+  void ExpectRefused(const std::string& field) {
+    EXPECT_THAT(ToOrder(event_, attachment_), StatusIs(StatusCode::kInvalidArgument, field));
+  }
+
+  Attachment attachment_;
+  proto::DaemonEvent event_;
+};
+
+TEST_F(ControlMessagesTest, AnAssignmentComesThroughWhole) {
+  ASSERT_OK_AND_ASSIGN(const Order order, ToOrder(event_, attachment_));
+  const auto& assignment = std::get<Assignment>(order);
+  EXPECT_EQ(assignment.step, StepId(3));
+  EXPECT_EQ(assignment.counted_tokens, 6);
+  ASSERT_EQ(assignment.vnodes.size(), 2u);
+  EXPECT_EQ(assignment.vnodes[1].vnode, 1);
+  EXPECT_EQ(assignment.vnodes[1].tokens, (std::vector<int32_t>{1, 2, 9}));
+  EXPECT_EQ(assignment.vnodes[1].labels, (std::vector<int32_t>{2, -100, 0}));
+}
+
+TEST_F(ControlMessagesTest, AnotherIncarnationIsAnotherDaemon) {
+  event_.set_incarnation(6);
+  EXPECT_THAT(ToOrder(event_, attachment_), StatusIs(StatusCode::kUnavailable, "incarnation"));
+}
+
+TEST_F(ControlMessagesTest, AStepOutsideOfTheRunIsRefused) {
+  event_.mutable_assign()->set_step(4);
+  ExpectRefused("assign.step");
+}
+
+TEST_F(ControlMessagesTest, VnodesAreInRangeAndRising) {
+  event_.mutable_assign()->mutable_vnodes(1)->set_vnode(2);
+  ExpectRefused("assign.vnodes.vnode");
+  event_.mutable_assign()->mutable_vnodes(1)->set_vnode(0);
+  ExpectRefused("assign.vnodes.vnode");
+}
+
+TEST_F(ControlMessagesTest, TokensAreAsManyAsTheRunSaysAndInTheVocabulary) {
+  proto::VnodeData& data = *event_.mutable_assign()->mutable_vnodes(0);
+  data.set_tokens(Bytes({1, 2}));
+  ExpectRefused(".tokens bytes");
+  data.set_tokens(Bytes({1, 2, 10}));
+  ExpectRefused(".tokens");
+  data.set_tokens(Bytes({1, 2, -100}));
+  ExpectRefused(".tokens");
+  data.set_tokens(Bytes({1, 2, 3}));
+  data.set_labels(Bytes({1, 2, -1}));
+  ExpectRefused(".labels");
+  data.set_labels(Bytes({1, 2, 3, 4}));
+  ExpectRefused(".labels bytes");
+}
+
+TEST_F(ControlMessagesTest, AnInferenceHasOneToContextTokens) {
+  event_.mutable_infer()->set_request_id(8);
+  ExpectRefused("infer.tokens");
+  event_.mutable_infer()->set_tokens("abc");
+  ExpectRefused("infer.tokens");
+  event_.mutable_infer()->set_tokens(Bytes({1, 2, 3, 4}));
+  ExpectRefused("infer.tokens");
+  event_.mutable_infer()->set_tokens(Bytes({1, 2}));
+  ASSERT_OK_AND_ASSIGN(const Order order, ToOrder(event_, attachment_));
+  EXPECT_EQ(std::get<InferOrder>(order).request_id, 8);
+  EXPECT_EQ(std::get<InferOrder>(order).tokens, (std::vector<int32_t>{1, 2}));
+}
+
+TEST_F(ControlMessagesTest, AnEventOfAnUnknownKindIsRefused) {
+  event_.clear_event();
+  ExpectRefused("event");
+}
+
+TEST_F(ControlMessagesTest, AnAttachmentNamesAWorkerALeaseAndARun) {
+  proto::AttachReply reply;
+  EXPECT_THAT(ToAttachment(reply), StatusIs(StatusCode::kInvalidArgument, "worker_id"));
+  reply.set_worker_id(1);
+  EXPECT_THAT(ToAttachment(reply), StatusIs(StatusCode::kInvalidArgument, "lease_millis"));
+  reply.set_lease_millis(1000);
+  reply.set_run_config("nonsense {");
+  EXPECT_THAT(ToAttachment(reply), StatusIs(StatusCode::kInvalidArgument, "run_config"));
+}
+
+TEST_F(ControlMessagesTest, APassReportComesThroughWhole) {
+  const PassReport report = {.step = StepId(2),
+                             .records = {{.vnode = 1, .loss_sum = 2.5, .counted_tokens = 3, .finite = false}},
+                             .seconds = 0.5,
+                             .wait_seconds = {{"pull", 0.25}},
+                             .device_peak_bytes = 77};
+  const proto::PassDone done = ToProto(report);
+  EXPECT_EQ(done.step(), 2);
+  ASSERT_EQ(done.records_size(), 1);
+  EXPECT_EQ(done.records(0).vnode(), 1);
+  EXPECT_EQ(done.records(0).loss_sum(), 2.5);
+  EXPECT_EQ(done.records(0).counted_tokens(), 3);
+  EXPECT_FALSE(done.records(0).finite());
+  EXPECT_EQ(done.wait_seconds().at("pull"), 0.25);
+  EXPECT_EQ(done.device_peak_bytes(), 77);
+}
+
+}  // namespace
+}  // namespace eps::worker

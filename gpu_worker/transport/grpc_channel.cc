@@ -1,0 +1,37 @@
+#include "gpu_worker/transport/grpc_channel.h"
+
+#include "common/grpc/byte_buffers.h"
+#include "grpcpp/create_channel.h"
+#include "grpcpp/security/credentials.h"
+#include "grpcpp/support/channel_arguments.h"
+
+namespace eps::worker {
+namespace {
+
+grpc::ChannelArguments CommonArguments(int max_message_bytes) {
+  grpc::ChannelArguments arguments;
+  arguments.SetMaxReceiveMessageSize(max_message_bytes);
+  arguments.SetMaxSendMessageSize(max_message_bytes);
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  // A proxy of the environment's is not for the daemon.
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  // Retrying would keep copies of what was sent; a broken stream is attached anew instead.
+  arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
+  return arguments;
+}
+
+}  // namespace
+
+std::shared_ptr<grpc::Channel> NewControlChannel(const std::string& address, int max_message_bytes) {
+  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), CommonArguments(max_message_bytes));
+}
+
+std::shared_ptr<grpc::Channel> NewDataChannel(const std::string& address) {
+  grpc::ChannelArguments arguments = CommonArguments(static_cast<int>(kMaxDataMessageBytes));
+  arguments.SetInt(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, kDataFrameBytes);
+  arguments.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, kDataWindowBytes);
+  arguments.SetInt("grpc.experimental.tcp_read_chunk_size", kDataReadBytes);
+  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+}
+
+}  // namespace eps::worker

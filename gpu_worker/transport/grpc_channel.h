@@ -1,0 +1,21 @@
+#ifndef EPS_GPU_WORKER_TRANSPORT_GRPC_CHANNEL_H_
+#define EPS_GPU_WORKER_TRANSPORT_GRPC_CHANNEL_H_
+
+#include <memory>
+#include <string>
+
+#include "grpcpp/channel.h"
+
+namespace eps::worker {
+
+// Connections to a daemon at `address` (HOST:PORT). Each call opens one of its own, so that heartbeats do not
+// queue behind gradients.
+//
+// Control: messages of up to `max_message_bytes`.
+// Data:    a chunk and its header, in HTTP/2 frames as large as the chunk.
+std::shared_ptr<grpc::Channel> NewControlChannel(const std::string& address, int max_message_bytes);
+std::shared_ptr<grpc::Channel> NewDataChannel(const std::string& address);
+
+}  // namespace eps::worker
+
+#endif  // EPS_GPU_WORKER_TRANSPORT_GRPC_CHANNEL_H_

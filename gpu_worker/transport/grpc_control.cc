@@ -1,0 +1,239 @@
+#include "gpu_worker/transport/grpc_control.h"
+
+#include <unistd.h>
+
+#include <chrono>
+#include <deque>
+#include <thread>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/mutex.h"
+#include "common/base/protocol_version.h"
+#include "common/base/status_macros.h"
+#include "common/grpc/grpc_status.h"
+#include "common/grpc/message_limits.h"
+#include "gpu_worker/transport/control_messages.h"
+#include "gpu_worker/transport/grpc_channel.h"
+#include "grpcpp/client_context.h"
+#include "proto/control.grpc.pb.h"
+
+namespace eps::worker {
+namespace {
+
+constexpr size_t kMaxFailureBytes = 4096;  // WorkerFailed.message
+
+class GrpcControl final : public Control {
+ public:
+  GrpcControl(std::shared_ptr<grpc::Channel> channel, const Attachment& attachment,
+              std::function<void(absl::Status)> on_lost)
+      : attachment_(attachment),
+        heartbeat_every_(absl::ToChronoNanoseconds(attachment.lease / 3)),
+        on_lost_(std::move(on_lost)),
+        stub_(proto::Control::NewStub(std::move(channel))),
+        stream_(stub_->Events(&context_)),
+        sender_([this] { Send(); }),
+        receiver_([this] { Receive(); }) {}
+
+  ~GrpcControl() override {
+    {
+      MutexLock lock(mu_);
+      closing_ = true;
+      to_send_changed_.NotifyAll();
+    }
+    // What was reported still goes out, then the stream is closed from this side and the daemon ends it.
+    sender_.join();
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(1);
+    {
+      MutexLock lock(mu_);
+      while (!received_all_ && std::chrono::steady_clock::now() < deadline) {
+        orders_changed_.WaitFor(mu_, std::chrono::milliseconds(100));
+      }
+    }
+    context_.TryCancel();
+    receiver_.join();
+  }
+
+  absl::StatusOr<Order> Next() override {
+    MutexLock lock(mu_);
+    while (orders_.empty() && failure_.ok()) orders_changed_.Wait(mu_);
+    if (orders_.empty()) return failure_;
+    Order order = std::move(orders_.front());
+    orders_.pop_front();
+    return order;
+  }
+
+  void SendReady(const MemoryReport& memory) override {
+    proto::WorkerEvent event;
+    event.mutable_ready()->set_device_arena_bytes(memory.device_arena_bytes);
+    event.mutable_ready()->set_device_outside_bytes(memory.device_outside_bytes);
+    event.mutable_ready()->set_host_bytes(memory.host_bytes);
+    Enqueue(std::move(event));
+  }
+
+  void SendPassDone(const PassReport& report) override {
+    proto::WorkerEvent event;
+    *event.mutable_pass_done() = ToProto(report);
+    Enqueue(std::move(event));
+  }
+
+  void SendInferred(int64_t request_id, absl::StatusOr<std::vector<float>> logits) override {
+    proto::WorkerEvent event;
+    event.mutable_inferred()->set_request_id(request_id);
+    if (logits.ok()) {
+      event.mutable_inferred()->set_logits(logits->data(), logits->size() * sizeof(float));
+    } else {
+      event.mutable_inferred()->set_error(std::string(logits.status().ToString()));
+    }
+    Enqueue(std::move(event));
+  }
+
+  void SendFailed(absl::Status why) override {
+    proto::WorkerEvent event;
+    event.mutable_failed()->set_message(std::string(why.ToString()).substr(0, kMaxFailureBytes));
+    Enqueue(std::move(event));
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(1);
+    MutexLock lock(mu_);
+    while ((!to_send_.empty() || sending_) && failure_.ok() && std::chrono::steady_clock::now() < deadline) {
+      to_send_changed_.WaitFor(mu_, std::chrono::milliseconds(10));
+    }
+  }
+
+  void Cancel(absl::Status reason) override {
+    {
+      MutexLock lock(mu_);
+      lost_ = true;
+      if (failure_.ok()) failure_ = std::move(reason);
+      orders_changed_.NotifyAll();
+      to_send_changed_.NotifyAll();
+    }
+    context_.TryCancel();
+  }
+
+ private:
+  void Enqueue(proto::WorkerEvent event) {
+    MutexLock lock(mu_);
+    to_send_.push_back(std::move(event));
+    to_send_changed_.NotifyAll();
+  }
+
+  // The stream's only writer: reports as they come, a heartbeat when there was none for a while and as the first.
+  void Send() {
+    bool open = true;
+    bool first = true;
+    while (open) {
+      proto::WorkerEvent event;
+      event.mutable_heartbeat();
+      {
+        MutexLock lock(mu_);
+        sending_ = false;
+        to_send_changed_.NotifyAll();
+        const auto due = std::chrono::steady_clock::now() + heartbeat_every_;
+        while (!first && to_send_.empty() && !closing_ && failure_.ok() &&
+               std::chrono::steady_clock::now() < due) {
+          to_send_changed_.WaitFor(mu_, due - std::chrono::steady_clock::now());
+        }
+        if (!failure_.ok() || (to_send_.empty() && closing_ && !first)) break;
+        if (!first && !to_send_.empty()) {
+          event = std::move(to_send_.front());
+          to_send_.pop_front();
+        }
+        sending_ = true;
+      }
+      first = false;
+      event.set_incarnation(attachment_.incarnation);
+      event.set_worker_id(attachment_.worker_id.value());
+      open = stream_->Write(event);  // false: the stream is over; the receiver learns why
+    }
+    stream_->WritesDone();
+    MutexLock lock(mu_);
+    sending_ = false;
+    to_send_.clear();
+    to_send_changed_.NotifyAll();
+  }
+
+  void Receive() {
+    proto::DaemonEvent event;
+    while (stream_->Read(&event)) {
+      absl::StatusOr<Order> order = ToOrder(event, attachment_);
+      if (!order.ok()) {
+        Fail(order.status());
+        break;
+      }
+      MutexLock lock(mu_);
+      orders_.push_back(*std::move(order));
+      orders_changed_.NotifyAll();
+    }
+    const absl::Status status = FromGrpc(stream_->Finish());
+    Fail(status.ok() ? absl::UnavailableError("the daemon ended the event stream") : status);
+    MutexLock lock(mu_);
+    received_all_ = true;
+    orders_changed_.NotifyAll();
+  }
+
+  // The stream has failed by itself: says so first, so that whoever learns it from Next finds it known.
+  void Fail(absl::Status why) {
+    {
+      MutexLock lock(mu_);
+      if (lost_) return;
+      lost_ = true;
+    }
+    on_lost_(why);
+    Cancel(std::move(why));
+  }
+
+  // Fixed after construction.
+  const Attachment attachment_;
+  const std::chrono::nanoseconds heartbeat_every_;
+  const std::function<void(absl::Status)> on_lost_;
+  grpc::ClientContext context_;
+  const std::unique_ptr<proto::Control::Stub> stub_;
+  const std::unique_ptr<grpc::ClientReaderWriter<proto::WorkerEvent, proto::DaemonEvent>> stream_;
+
+  Mutex mu_;
+  CondVar orders_changed_;
+  CondVar to_send_changed_;
+  std::deque<Order> orders_ ABSL_GUARDED_BY(mu_);
+  std::deque<proto::WorkerEvent> to_send_ ABSL_GUARDED_BY(mu_);
+  bool sending_ ABSL_GUARDED_BY(mu_) = false;
+  bool closing_ ABSL_GUARDED_BY(mu_) = false;
+  bool received_all_ ABSL_GUARDED_BY(mu_) = false;
+  bool lost_ ABSL_GUARDED_BY(mu_) = false;
+  absl::Status failure_ ABSL_GUARDED_BY(mu_);
+
+  // Last: they use all of the above.
+  std::thread sender_;
+  std::thread receiver_;
+};
+
+}  // namespace
+
+absl::StatusOr<Attachment> GrpcAttach(const std::string& address, const Introduction& introduction,
+                                      absl::Duration timeout) {
+  const auto stub = proto::Control::NewStub(NewControlChannel(address, static_cast<int>(kSmallMessageBytes)));
+  proto::AttachRequest request;
+  request.set_protocol_version(kProtocolVersion);
+  request.set_device_name(introduction.device_name);
+  request.set_device_model(introduction.device_model);
+  request.set_device_cap_bytes(introduction.device_cap_bytes);
+  request.set_process_id(getpid());
+  request.set_threads(static_cast<uint32_t>(introduction.threads));
+  grpc::ClientContext context;
+  context.set_deadline(absl::ToChronoTime(absl::Now() + timeout));
+  proto::AttachReply reply;
+  EPS_RETURN_IF_ERROR_WITH(FromGrpc(stub->Attach(&context, request, &reply)),
+                           absl::StrCat("attach to ", address));
+  auto attachment = ToAttachment(reply);
+  EPS_RETURN_IF_ERROR_WITH(attachment.status(), absl::StrCat("attach to ", address, ": its answer"));
+  return attachment;
+}
+
+absl::StatusOr<std::unique_ptr<Control>> OpenGrpcControl(const std::string& address, const Attachment& attachment,
+                                                         std::function<void(absl::Status)> on_lost) {
+  EPS_ASSIGN_OR_RETURN(const int max_message_bytes, MaxControlMessageBytes(attachment.run));
+  return std::unique_ptr<Control>(std::make_unique<GrpcControl>(NewControlChannel(address, max_message_bytes),
+                                                                attachment, std::move(on_lost)));
+}
+
+}  // namespace eps::worker

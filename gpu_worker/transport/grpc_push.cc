@@ -1,0 +1,209 @@
+#include "gpu_worker/transport/grpc_push.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/grpc/byte_buffers.h"
+#include "common/grpc/grpc_status.h"
+
+namespace eps::worker {
+namespace {
+
+constexpr char kPushMethod[] = "/eps.proto.Data/Push";
+
+}  // namespace
+
+GrpcPush::GrpcPush(grpc::GenericStub& stub, uint64_t incarnation, WorkerId worker_id, const ModelSpec& model,
+                   std::function<void(absl::Status)> on_failure)
+    : incarnation_(incarnation), worker_id_(worker_id), model_(model), on_failure_(std::move(on_failure)) {
+  stub.PrepareBidiStreamingCall(&context_, kPushMethod, grpc::StubOptions(), this);
+  AddHold();
+  StartRead(&incoming_);
+  StartCall();
+}
+
+GrpcPush::~GrpcPush() {
+  Cancel(absl::CancelledError("the transport was closed"));
+  MutexLock lock(mu_);
+  while (!done_) changed_.Wait(mu_);
+}
+
+void GrpcPush::Push(Contribution contribution) {
+  {
+    MutexLock lock(mu_);
+    if (!first_error_.ok()) return;  // Flush says why
+    const uint32_t number = ++last_number_;
+    pending_.emplace(number, Pending{std::move(contribution)});
+    offers_.push_back(number);
+  }
+  SendNext();
+}
+
+absl::Status GrpcPush::Flush() {
+  MutexLock lock(mu_);
+  while (first_error_.ok() && !pending_.empty()) changed_.Wait(mu_);
+  return first_error_;
+}
+
+void GrpcPush::Cancel(absl::Status reason) {
+  std::map<uint32_t, Pending> released;  // owners are let go outside of the lock
+  bool drop_hold = false;
+  {
+    MutexLock lock(mu_);
+    if (first_error_.ok()) first_error_ = std::move(reason);
+    released.swap(pending_);
+    offers_.clear();
+    admitted_.clear();
+    drop_hold = End();
+    changed_.NotifyAll();
+  }
+  context_.TryCancel();
+  if (drop_hold) RemoveHold();
+}
+
+bool GrpcPush::End() {
+  ended_ = true;
+  // While a message is under way its reaction still comes, and drops the hold.
+  return !writing_ && std::exchange(held_, false);
+}
+
+void GrpcPush::SendNext() {
+  {
+    MutexLock lock(mu_);
+    if (writing_ || ended_) return;
+    std::optional<grpc::ByteBuffer> message = NextMessage();
+    if (!message.has_value()) return;
+    writing_ = true;
+    outgoing_.Swap(&*message);
+  }
+  StartWrite(&outgoing_);  // only the one who set writing_ comes here
+}
+
+std::optional<grpc::ByteBuffer> GrpcPush::NextMessage() {
+  if (!offers_.empty()) {
+    const uint32_t number = offers_.front();
+    offers_.pop_front();
+    return Offer(number);
+  }
+  while (!admitted_.empty()) {
+    const uint32_t number = admitted_.front();
+    auto it = pending_.find(number);
+    if (it != pending_.end() &&
+        it->second.next_chunk < model_.blob(it->second.contribution.blob).num_chunks()) {
+      return NextChunk(number, it->second);
+    }
+    admitted_.pop_front();  // all sent, or not wanted any more
+  }
+  return std::nullopt;
+}
+
+grpc::ByteBuffer GrpcPush::Offer(uint32_t number) const {
+  const Contribution& contribution = pending_.at(number).contribution;
+  proto::Offer offer;
+  offer.set_incarnation(incarnation_);
+  offer.set_contribution(number);
+  offer.set_step(contribution.step.value());
+  offer.set_blob(contribution.blob.value());
+  offer.set_use(contribution.use);
+  offer.set_node_first(contribution.node.first);
+  offer.set_node_count(contribution.node.count);
+  offer.set_dtype(static_cast<uint32_t>(contribution.dtype));
+  offer.set_nonfinite_vnode(contribution.nonfinite_vnode);
+  offer.set_worker_id(worker_id_.value());
+  return OfferMessage(offer);
+}
+
+grpc::ByteBuffer GrpcPush::NextChunk(uint32_t number, Pending& pending) const {
+  const Contribution& contribution = pending.contribution;
+  const int64_t chunk = pending.next_chunk++;
+  const int64_t elem_bytes = SizeOf(contribution.dtype);
+  const auto payload = contribution.payload.subspan(
+      static_cast<size_t>(chunk * kChunkElems * elem_bytes),
+      static_cast<size_t>(model_.blob(contribution.blob).chunk_elems(chunk) * elem_bytes));
+  const ChunkHeader header = {.kind = ChunkKind::kGradient,
+                              .dtype = contribution.dtype,
+                              .incarnation = incarnation_,
+                              .step = contribution.step.value(),
+                              .blob = contribution.blob,
+                              .use = contribution.use,
+                              .node = contribution.node,
+                              .chunk = static_cast<int32_t>(chunk),
+                              .payload_bytes = static_cast<uint32_t>(payload.size()),
+                              .nonfinite_vnode = contribution.nonfinite_vnode,
+                              .contribution = number};
+  return ChunkMessage(header, payload, contribution.owner);
+}
+
+void GrpcPush::OnWriteDone(bool ok) {
+  bool drop_hold = false;
+  {
+    MutexLock lock(mu_);
+    outgoing_.Clear();
+    writing_ = false;
+    if (!ok || ended_) drop_hold = End();
+  }
+  if (drop_hold) {
+    RemoveHold();
+  } else {
+    SendNext();
+  }
+}
+
+void GrpcPush::OnReadDone(bool ok) {
+  if (!ok) {
+    bool drop_hold = false;
+    {
+      MutexLock lock(mu_);
+      drop_hold = End();
+    }
+    if (drop_hold) RemoveHold();
+    return;
+  }
+  proto::PushReply reply;
+  absl::Status status = ParseProto(incoming_, reply);
+  incoming_.Clear();
+  if (status.ok()) status = Apply(reply);
+  if (!status.ok()) return Cancel(std::move(status));
+  StartRead(&incoming_);
+  SendNext();
+}
+
+absl::Status GrpcPush::Apply(const proto::PushReply& reply) {
+  std::optional<Pending> released;  // its owner is let go outside of the lock
+  MutexLock lock(mu_);
+  const auto it = pending_.find(reply.contribution());
+  switch (reply.verdict()) {
+    case proto::PushReply::ADMITTED:
+      if (it != pending_.end()) admitted_.push_back(reply.contribution());
+      return absl::OkStatus();
+    case proto::PushReply::NOT_WANTED:
+    case proto::PushReply::COMPLETE:
+      if (it != pending_.end()) {
+        released = std::move(it->second);
+        pending_.erase(it);
+      }
+      if (pending_.empty()) changed_.NotifyAll();
+      return absl::OkStatus();
+    default:
+      return absl::InternalError(absl::StrCat("push: verdict ", static_cast<int>(reply.verdict()), " is unknown"));
+  }
+}
+
+void GrpcPush::OnDone(const grpc::Status& status) {
+  const absl::Status ended =
+      status.ok() ? absl::UnavailableError("push: the daemon ended the stream") : FromGrpc(status);
+  bool failed;
+  {
+    MutexLock lock(mu_);
+    failed = first_error_.ok();
+    if (failed) first_error_ = ended;
+  }
+  if (failed && on_failure_) on_failure_(ended);
+  std::map<uint32_t, Pending> released;
+  MutexLock lock(mu_);
+  released.swap(pending_);
+  done_ = true;
+  changed_.NotifyAll();
+}
+
+}  // namespace eps::worker

@@ -1,0 +1,37 @@
+#ifndef EPS_GPU_WORKER_TRANSPORT_GRPC_TRANSPORT_H_
+#define EPS_GPU_WORKER_TRANSPORT_GRPC_TRANSPORT_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "common/base/ids.h"
+#include "common/model/model_spec.h"
+#include "common/tensor/dtype.h"
+#include "gpu_worker/transport/transport.h"
+#include "grpcpp/channel.h"
+
+namespace eps::worker {
+
+struct GrpcTransportOptions {
+  std::shared_ptr<grpc::Channel> channel;  // NewDataChannel
+  uint64_t incarnation = 0;                // of the daemon; from Attach, as is worker_id
+  WorkerId worker_id;
+  const ModelSpec* model = nullptr;        // outlives the transport
+  Dtype wire_dtype = Dtype::kBf16;
+  // Called when it fails by itself, perhaps while nobody waits for it: with the first error, from any thread, once.
+  std::function<void(absl::Status)> on_failure = nullptr;
+};
+
+// The data plane over gRPC (proto/data_plane.proto), with raw messages: a pulled chunk is copied once, from
+// gRPC's slices to its destination, while the next one is being read; a pushed chunk is sent from the
+// contribution's own memory.
+//
+// Pulls are a call each. Pushes share one stream, opened by the first: offers go out at once, the chunks of
+// what the daemon admits follow in the order of admission.
+std::unique_ptr<Transport> NewGrpcTransport(GrpcTransportOptions options);
+
+}  // namespace eps::worker
+
+#endif  // EPS_GPU_WORKER_TRANSPORT_GRPC_TRANSPORT_H_

@@ -1,0 +1,87 @@
+#include "gpu_worker/worker.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "absl/time/clock.h"
+#include "common/base/log.h"
+#include "common/base/status_macros.h"
+#include "gpu_worker/device_memory.h"
+#include "gpu_worker/device_registry.h"
+#include "gpu_worker/session.h"
+#include "gpu_worker/transport/grpc_control.h"
+
+namespace eps::worker {
+namespace {
+
+constexpr absl::Duration kFirstWait = absl::Milliseconds(100);
+constexpr absl::Duration kLongestWait = absl::Seconds(2);
+
+// The same again later may work: the daemon is away, was restarted, or has given up this worker's lease.
+bool MayRetry(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kUnavailable:
+    case absl::StatusCode::kDeadlineExceeded:
+    case absl::StatusCode::kAborted:
+    case absl::StatusCode::kCancelled:
+    case absl::StatusCode::kNotFound:
+      return true;
+    default:
+      return false;
+  }
+}
+
+absl::StatusOr<Introduction> Introduce(const WorkerOptions& options, const DeviceBackend& backend) {
+  EPS_ASSIGN_OR_RETURN(const auto device, backend.create({.arena_bytes = 0, .threads = options.threads}));
+  const DeviceProperties& properties = device->properties();
+  return Introduction{.device_name = properties.name,
+                      .device_model = properties.model,
+                      .device_cap_bytes = options.device_memory_bytes,
+                      .threads = options.threads};
+}
+
+// Attaches, waiting longer and longer between attempts, until `options.reconnect` has passed since the connection was
+// lost. `first_error` is what made us try; it is returned if nothing helps.
+absl::StatusOr<Attachment> AttachWithPatience(const WorkerOptions& options, const Introduction& introduction,
+                                              absl::Status first_error) {
+  const absl::Time deadline = absl::Now() + options.reconnect;
+  for (absl::Duration wait = kFirstWait;; wait = std::min(wait * 2, kLongestWait)) {
+    auto attachment = GrpcAttach(options.address, introduction,
+                                 std::max(deadline - absl::Now(), absl::Seconds(1)));
+    if (attachment.ok() || !MayRetry(attachment.status())) return attachment;
+    if (first_error.ok()) {
+      first_error = attachment.status();
+      LogInfo("worker_waits_for_daemon", {{"address", options.address}, {"error", first_error.ToString()}});
+    }
+    if (absl::Now() + wait > deadline) return first_error;
+    absl::SleepFor(wait);
+  }
+}
+
+}  // namespace
+
+absl::Status RunWorker(const WorkerOptions& user_options) {
+  WorkerOptions options = user_options;
+  if (options.device_memory_bytes == 0) {
+    EPS_ASSIGN_OR_RETURN(options.device_memory_bytes, DefaultDeviceMemoryBytes());
+  }
+  EPS_ASSIGN_OR_RETURN(const DeviceBackend backend, FindDevice(options.device));
+  EPS_ASSIGN_OR_RETURN(const Introduction introduction, Introduce(options, backend));
+  absl::Status lost;  // why the connection before was lost
+  while (true) {
+    EPS_ASSIGN_OR_RETURN(Attachment attachment, AttachWithPatience(options, introduction, lost));
+    LogInfo("worker_attached", {{"worker", attachment.worker_id.value()},
+                                {"incarnation", attachment.incarnation},
+                                {"device", introduction.device_name},
+                                {"device_model", introduction.device_model}});
+    EPS_ASSIGN_OR_RETURN(const auto session, Session::Open(options, backend, std::move(attachment)));
+    const Session::End end = session->Run();
+    if (!end.link_failed || !MayRetry(end.status)) return end.status;
+    lost = end.status;
+    LogWarning("worker_lost_daemon", {{"error", lost.ToString()}});
+  }
+}
+
+}  // namespace eps::worker

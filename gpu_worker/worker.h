@@ -1,0 +1,30 @@
+#ifndef EPS_GPU_WORKER_WORKER_H_
+#define EPS_GPU_WORKER_WORKER_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+
+namespace eps::worker {
+
+struct WorkerOptions {
+  std::string address;              // HOST:PORT of the daemon
+  std::string device = "cpu";
+  int64_t device_memory_bytes = 0;  // the arena's cap; 0: what the plan can use, at most half of the free memory
+  int threads = 1;                  // that compute
+  absl::Duration reconnect = absl::Seconds(30);  // a daemon that cannot be reached for so long is gone
+};
+
+// Attaches to the daemon, plans, and does what it says until it says finish. A broken connection ends what is under
+// way; the worker then waits, attaches anew and starts clean.
+//
+// Errors: INVALID_ARGUMENT, UNIMPLEMENTED the device · RESOURCE_EXHAUSTED the run does not fit: the message holds "needs
+//         at least N bytes" · UNAVAILABLE the daemon could not be reached; the first error stands · ABORTED the daemon
+//         ended the run as failed · the device's own
+absl::Status RunWorker(const WorkerOptions& options);
+
+}  // namespace eps::worker
+
+#endif  // EPS_GPU_WORKER_WORKER_H_
