@@ -32,7 +32,7 @@ absl::Status RunStop(const DaemonFlags& flags, const std::string& reason) {
 
 int Finish(const absl::Status& status) {
   if (!status.ok()) PrintError(status);
-  return ExitCodeBeforeStart(status);
+  return StartExitCode(status);
 }
 
 }  // namespace

@@ -38,7 +38,7 @@ absl::Status RunExport(const std::string& checkpoint, const std::string& out, co
 
 int Finish(const absl::Status& status) {
   if (!status.ok()) PrintError(status);
-  return ExitCodeBeforeStart(status);
+  return StartExitCode(status);
 }
 
 }  // namespace

@@ -125,7 +125,7 @@ void AddPlan(CLI::App& app, int* exit_code) {
   command->callback([flags, exit_code] {
     const absl::Status status = RunPlan(*flags);
     if (!status.ok()) PrintError(status);
-    *exit_code = ExitCodeBeforeStart(status);
+    *exit_code = StartExitCode(status);
   });
 }
 

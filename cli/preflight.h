@@ -19,7 +19,7 @@ struct Preflight {
 // What can be refused before anything is started or made: the RunSpec, the data, the model's folder, a run that is
 // already there, and a cap that is too small. The daemon and the workers check again what is theirs.
 //
-// Errors: as ExitCodeBeforeStart takes them; RESOURCE_EXHAUSTED names the smallest cap that would do
+// Errors: as StartExitCode takes them; RESOURCE_EXHAUSTED names the smallest cap that would do
 absl::Status CheckBeforeTraining(const Preflight& preflight);
 
 }  // namespace eps::cli

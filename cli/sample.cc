@@ -224,7 +224,7 @@ void AddSample(CLI::App& app, int* exit_code) {
   command->callback([flags, exit_code] {
     const absl::Status status = RunSample(*flags);
     if (!status.ok()) PrintError(status);
-    *exit_code = ExitCodeBeforeStart(status);
+    *exit_code = StartExitCode(status);
   });
 }
 

@@ -72,7 +72,7 @@ void AddStatus(CLI::App& app, int* exit_code) {
   command->callback([flags, json, exit_code] {
     const absl::Status status = RunStatusCommand(*flags, *json);
     if (!status.ok()) PrintError(status);
-    *exit_code = ExitCodeBeforeStart(status);
+    *exit_code = StartExitCode(status);
   });
 }
 

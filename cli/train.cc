@@ -290,7 +290,7 @@ int RunTrain(const TrainFlags& flags) {
                                              .resume = flags.resume});
   if (!status.ok()) {
     PrintError(status);
-    return ExitCodeBeforeStart(status);
+    return StartExitCode(status);
   }
   status = MakeDirs(out + "/logs");
   const absl::StatusOr<std::string> programs = ProgramFolder();

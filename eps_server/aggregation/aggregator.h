@@ -29,7 +29,7 @@ struct ContributionKey {
   int nonfinite_vnode = -1;  // a vnode of `node` whose gradient is not finite; -1: none
 };
 
-// "step 3, blob 7 (h.5), use 0, node {0..3}" for messages.
+// "step 3, blob 7, use 0, node {0..3}" for messages.
 std::string DebugString(const ContributionKey& key);
 
 enum class Verdict {
@@ -62,7 +62,7 @@ class Aggregator {
     Dtype gradients = Dtype::kF32;     // of leaves
     int64_t window_bytes = 0;          // 0: DefaultWindowBytes(model)
     // A chunk is complete: its contributions of all uses, as a program; called once per (step, blob, chunk). The memory
-    // is given back when the ChunkGradient is destroyed.
+    // is given back when the ChunkGradient is destroyed, which must be before the aggregator is.
     std::function<void(StepId, BlobId, int64_t chunk, ChunkGradient)> consume;
     // Every chunk of every blob was consumed; after the last `consume` was called (it may still be running elsewhere).
     std::function<void(StepId)> on_step_in;

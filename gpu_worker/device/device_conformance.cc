@@ -23,9 +23,7 @@ constexpr int64_t kArenaBytes = int64_t{64} << 20;
 
 }  // namespace
 
-void DeviceConformanceTest::SetUp() {
-  ASSERT_OK_AND_ASSIGN(device_, GetParam().make(kArenaBytes));
-}
+void DeviceConformanceTest::SetUp() { ASSERT_OK_AND_ASSIGN(device_, GetParam().make(kArenaBytes)); }
 void DeviceConformanceTest::TearDown() { device_.reset(); }
 
 TEST_P(DeviceConformanceTest, PropertiesAreStated) {
@@ -180,7 +178,9 @@ TEST_P(DeviceConformanceTest, AFailedStreamSkipsCopiesAndKernels) {
 
 TEST_P(DeviceConformanceTest, AnErrorTravelsWithEventsAndNothingWaitsForEver) {
   const std::unique_ptr<Event> pulled = device().NewEvent(), computed = device().NewEvent();
-  device().stream(StreamId::kIn).HostCall([] { return absl::UnavailableError("the daemon is gone"); });
+  device().stream(StreamId::kIn).HostCall([] {
+    return absl::UnavailableError("the daemon is gone");
+  });
   device().stream(StreamId::kIn).Record(*pulled);
   device().stream(StreamId::kCompute).Wait(*pulled, WaitCause::kPull);
   bool ran = false;
@@ -191,7 +191,8 @@ TEST_P(DeviceConformanceTest, AnErrorTravelsWithEventsAndNothingWaitsForEver) {
   device().stream(StreamId::kCompute).Record(*computed);
   device().stream(StreamId::kOut).Wait(*computed, WaitCause::kNone);
   for (const StreamId id : {StreamId::kOut, StreamId::kCompute, StreamId::kIn}) {
-    EXPECT_THAT(device().stream(id).Synchronize(), StatusIs(absl::StatusCode::kUnavailable, "the daemon is gone"));
+    EXPECT_THAT(device().stream(id).Synchronize(),
+                StatusIs(absl::StatusCode::kUnavailable, "the daemon is gone"));
   }
   EXPECT_FALSE(ran);
 }

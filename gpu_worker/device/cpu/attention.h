@@ -8,20 +8,22 @@
 
 namespace eps::worker::cpu {
 
-inline constexpr int64_t kAttentionTile = 64;     // rows of q, and rows of k, of a tile of scores
+inline constexpr int64_t kAttentionTile = 64;  // rows of q, and rows of k, of a tile of scores
 inline constexpr int64_t kMaxHeadDim = 256;
 
-// Causal attention in tiles of 64 x 64 scores; tiles above the diagonal are skipped. Scores are kept transposed,
-// (k row, q row): the running softmax of 64 q rows then runs in vector lanes, without sums across lanes, and only q is
-// ever transposed, once per 64 rows.
+// Causal attention in tiles of 64 x 64 scores; tiles above the diagonal are skipped. Scores are
+// kept transposed, (k row, q row): the running softmax of 64 q rows then runs in vector lanes,
+// without sums across lanes, and only q is ever transposed, once per 64 rows.
 //
-// A task of the forward pass is one tile of q rows of one (sample, head); of the backward pass a whole (sample, head),
-// q tiles in order, so that dk and dv are summed in one order.
+// A task of the forward pass is one tile of q rows of one (sample, head); of the backward pass a
+// whole (sample, head), q tiles in order, so that dk and dv are summed in one order.
 int64_t AttentionForwardTasks(const AttentionArgs& args);
-void AttentionForwardTask(const AttentionArgs& args, const DropoutPlan& dropout, int64_t task, float* scratch);
+void AttentionForwardTask(const AttentionArgs& args, const DropoutPlan& dropout, int64_t task,
+                          float* scratch);
 
 int64_t AttentionBackwardTasks(const AttentionBackwardArgs& args);
-void AttentionBackwardTask(const AttentionBackwardArgs& args, const DropoutPlan& dropout, int64_t task, float* scratch);
+void AttentionBackwardTask(const AttentionBackwardArgs& args, const DropoutPlan& dropout,
+                           int64_t task, float* scratch);
 
 }  // namespace eps::worker::cpu
 

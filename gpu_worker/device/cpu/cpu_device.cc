@@ -34,8 +34,8 @@ class Arena {
     void* mapping = mmap(nullptr, static_cast<size_t>(mapped_bytes), PROT_READ | PROT_WRITE,
                          MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (mapping == MAP_FAILED) {
-      return absl::ResourceExhaustedError(absl::StrCat("cannot map an arena of ", num_bytes, " bytes: ",
-                                                       std::strerror(errno)));
+      return absl::ResourceExhaustedError(
+          absl::StrCat("cannot map an arena of ", num_bytes, " bytes: ", std::strerror(errno)));
     }
     const uintptr_t address = reinterpret_cast<uintptr_t>(mapping);
     const uintptr_t start = (address + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes;
@@ -44,7 +44,9 @@ class Arena {
     return Arena(mapping, mapped_bytes, reinterpret_cast<char*>(start));
   }
   Arena(Arena&& other) noexcept
-      : mapping_(std::exchange(other.mapping_, nullptr)), mapped_bytes_(other.mapped_bytes_), start_(other.start_) {}
+      : mapping_(std::exchange(other.mapping_, nullptr)),
+        mapped_bytes_(other.mapped_bytes_),
+        start_(other.start_) {}
   ~Arena() {
     if (mapping_ != nullptr) munmap(mapping_, static_cast<size_t>(mapped_bytes_));
   }
@@ -63,7 +65,10 @@ class Arena {
 class CpuDevice : public Device {
  public:
   CpuDevice(const CpuDeviceOptions& options, Arena arena)
-      : options_(options), arena_(std::move(arena)), pool_(options.threads), kernels_(&compute_, &pool_) {
+      : options_(options),
+        arena_(std::move(arena)),
+        pool_(options.threads),
+        kernels_(&compute_, &pool_) {
     properties_.name = "cpu";
     properties_.model = absl::StrCat("cpu ", cpu::VectorTargetName(), " ", cpu::MatMulLibrary());
     properties_.compute_dtype = Dtype::kF32;
@@ -80,30 +85,38 @@ class CpuDevice : public Device {
 
   absl::StatusOr<void*> Address(ArenaSpan span) override {
     if (span.offset_bytes % kArenaAlignBytes != 0) {
-      return absl::InvalidArgumentError(absl::StrCat("arena offset ", span.offset_bytes, " is not a multiple of ",
-                                                     kArenaAlignBytes));
+      return absl::InvalidArgumentError(absl::StrCat("arena offset ", span.offset_bytes,
+                                                     " is not a multiple of ", kArenaAlignBytes));
     }
     if (span.offset_bytes < 0 || span.num_bytes < 0 || span.offset_bytes > options_.arena_bytes ||
         span.num_bytes > options_.arena_bytes - span.offset_bytes) {
-      return absl::OutOfRangeError(absl::StrCat("span of ", span.num_bytes, " bytes at ", span.offset_bytes,
-                                                " is beyond the arena's ", options_.arena_bytes, " bytes"));
+      return absl::OutOfRangeError(absl::StrCat("span of ", span.num_bytes, " bytes at ",
+                                                span.offset_bytes, " is beyond the arena's ",
+                                                options_.arena_bytes, " bytes"));
     }
     int64_t mark = high_water_bytes_.load(std::memory_order_relaxed);
-    while (mark < span.end_bytes() && !high_water_bytes_.compare_exchange_weak(mark, span.end_bytes())) {
+    while (mark < span.end_bytes() &&
+           !high_water_bytes_.compare_exchange_weak(mark, span.end_bytes())) {
     }
     return arena_.start() + span.offset_bytes;
   }
-  int64_t arena_high_water_bytes() const override { return high_water_bytes_.load(std::memory_order_relaxed); }
+  int64_t arena_high_water_bytes() const override {
+    return high_water_bytes_.load(std::memory_order_relaxed);
+  }
   int64_t outside_bytes() const override {
     return cpu::kMatMulBytes +
-           options_.threads * (cpu::kMatMulBytesPerThread + cpu::kTileScratchFloats * int64_t{sizeof(float)});
+           options_.threads *
+               (cpu::kMatMulBytesPerThread + cpu::kTileScratchFloats * int64_t{sizeof(float)});
   }
 
   Stream& stream(StreamId id) override {
     switch (id) {
-      case StreamId::kCompute: return compute_;
-      case StreamId::kIn: return in_;
-      case StreamId::kOut: return out_;
+      case StreamId::kCompute:
+        return compute_;
+      case StreamId::kIn:
+        return in_;
+      case StreamId::kOut:
+        return out_;
     }
     return compute_;
   }
@@ -132,14 +145,17 @@ class CpuDevice : public Device {
 
 absl::StatusOr<std::unique_ptr<Device>> NewCpuDevice(CpuDeviceOptions options) {
   if (options.threads < 1 || options.threads > kMaxThreads) {
-    return absl::InvalidArgumentError(absl::StrCat("threads: ", options.threads, " is not in [1, ", kMaxThreads, "]"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("threads: ", options.threads, " is not in [1, ", kMaxThreads, "]"));
   }
   if (options.arena_bytes < 0) {
-    return absl::InvalidArgumentError(absl::StrCat("arena_bytes: ", options.arena_bytes, " is negative"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("arena_bytes: ", options.arena_bytes, " is negative"));
   }
   if (!cpu::VectorTargetSupported()) {
     return absl::FailedPreconditionError(
-        "this processor has no fused multiply-add vector instructions (AVX2 with FMA, or AVX-512, on x86), "
+        "this processor has no fused multiply-add vector instructions (AVX2 with FMA, or AVX-512, "
+        "on x86), "
         "which the cpu device needs: without them results would have other bits");
   }
   EPS_ASSIGN_OR_RETURN(Arena arena, Arena::Map(options.arena_bytes));

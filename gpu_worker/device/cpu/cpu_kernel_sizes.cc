@@ -18,11 +18,14 @@ int64_t LayerNormBackwardBytes(int64_t M, int64_t C) {
   return RoundUp64(ReductionTiling(M).num_tiles * 2 * C * kF32Bytes);
 }
 
-// None, forward and backward: a tile's scores and sums live in the computing thread's own scratch (outside_bytes).
+// None, forward and backward: a tile's scores and sums live in the computing thread's own scratch
+// (outside_bytes).
 int64_t AttentionBytes(int64_t, int64_t, int64_t, int64_t) { return 0; }
 
 // (num_tiles, N): each tile's column sums.
-int64_t ColumnSumBytes(int64_t M, int64_t N) { return RoundUp64(ReductionTiling(M).num_tiles * N * kF32Bytes); }
+int64_t ColumnSumBytes(int64_t M, int64_t N) {
+  return RoundUp64(ReductionTiling(M).num_tiles * N * kF32Bytes);
+}
 
 }  // namespace
 

@@ -10,9 +10,9 @@ namespace eps::worker {
 // Scratch of the cpu device's kernels, for the planner; see KernelSizes.
 KernelSizes CpuKernelSizes();
 
-// How a reduction over M rows is cut: each tile of rows leaves one partial sum, and the partial sums are
-// added in tile order. A function of M alone, so the order of the sum is too. At most kMaxRowTiles tiles, so that
-// the partial sums stay small beside the rows.
+// How a reduction over M rows is cut: each tile of rows leaves one partial sum, and the partial
+// sums are added in tile order. A function of M alone, so the order of the sum is too. At most
+// kMaxRowTiles tiles, so that the partial sums stay small beside the rows.
 struct RowTiling {
   int64_t rows_per_tile = 0;
   int64_t num_tiles = 0;

@@ -17,16 +17,20 @@
 namespace eps::worker::cpu {
 namespace {
 
-// Tiles of kernels that pass once over memory: 64 KiB of fp32 and more, so that handing one out costs nothing beside it.
+// Tiles of kernels that pass once over memory: 64 KiB of fp32 and more, so that handing one out
+// costs nothing beside it.
 constexpr int64_t kTileElems = 16384;  // with a transcendental function per element
 constexpr int64_t kLongTileElems = 65536;
 constexpr int64_t kTileRows = 32;
-constexpr int64_t kTileColumns = 64;   // 4 cache lines of a row
+constexpr int64_t kTileColumns = 64;  // 4 cache lines of a row
 
-// A row reduction's second half: partial sums (num_tiles, stride) onto out, which takes its columns [0, n) of them.
-void ReducePartials(ThreadPool& pool, const float* partial, int64_t num_tiles, int64_t stride, int64_t n, float* out) {
+// A row reduction's second half: partial sums (num_tiles, stride) onto out, which takes its columns
+// [0, n) of them.
+void ReducePartials(ThreadPool& pool, const float* partial, int64_t num_tiles, int64_t stride,
+                    int64_t n, float* out) {
   pool.ParallelFor((n + kTileColumns - 1) / kTileColumns, [&](int64_t tile, float*) {
-    AddPartials(partial, num_tiles, stride, tile * kTileColumns, std::min((tile + 1) * kTileColumns, n), out);
+    AddPartials(partial, num_tiles, stride, tile * kTileColumns,
+                std::min((tile + 1) * kTileColumns, n), out);
   });
 }
 
@@ -43,8 +47,9 @@ void CpuKernels::MatMul(const MatMulArgs& args) {
   compute_.Launch([this, args] {
     const MatMulTiling tiling = TileMatMul(args.M, args.N);
     const DropoutPlan dropout = PlanDropout(args.dropout);
-    pool_.ParallelFor(tiling.num_tiles(),
-                      [&](int64_t tile, float* scratch) { MatMulTile(args, dropout, tiling, tile, scratch); });
+    pool_.ParallelFor(tiling.num_tiles(), [&](int64_t tile, float* scratch) {
+      MatMulTile(args, dropout, tiling, tile, scratch);
+    });
   });
 }
 
@@ -63,24 +68,28 @@ void CpuKernels::EmbeddingBackward(const EmbeddingBackwardArgs& args) {
     const DropoutPlan dropout = PlanDropout(args.dropout);
     float* dy = static_cast<float*>(args.dy);
     if (dropout.on) {
-      ForRanges(args.B * args.T * args.C, kTileElems, [&](int64_t begin, int64_t end, float* scratch) {
-        DropoutElems(dropout, dy, dy, begin, end, scratch);
-      });
+      ForRanges(args.B * args.T * args.C, kTileElems,
+                [&](int64_t begin, int64_t end, float* scratch) {
+                  DropoutElems(dropout, dy, dy, begin, end, scratch);
+                });
     }
-    ForRanges(args.C, kTileColumns,
-              [&](int64_t begin, int64_t end, float*) { EmbeddingBackwardColumns(args, begin, end); });
+    ForRanges(args.C, kTileColumns, [&](int64_t begin, int64_t end, float*) {
+      EmbeddingBackwardColumns(args, begin, end);
+    });
   });
 }
 
 void CpuKernels::LayerNorm(const LayerNormArgs& args) {
   compute_.Launch([this, args] {
-    ForRanges(args.M, kTileRows, [&](int64_t begin, int64_t end, float*) { LayerNormRows(args, begin, end); });
+    ForRanges(args.M, kTileRows,
+              [&](int64_t begin, int64_t end, float*) { LayerNormRows(args, begin, end); });
   });
 }
 
 void CpuKernels::LayerNormApply(const LayerNormApplyArgs& args) {
   compute_.Launch([this, args] {
-    ForRanges(args.M, kTileRows, [&](int64_t begin, int64_t end, float*) { LayerNormApplyRows(args, begin, end); });
+    ForRanges(args.M, kTileRows,
+              [&](int64_t begin, int64_t end, float*) { LayerNormApplyRows(args, begin, end); });
   });
 }
 
@@ -119,7 +128,8 @@ void CpuKernels::AttentionBackward(const AttentionBackwardArgs& args) {
 
 void CpuKernels::GeluBackward(const GeluBackwardArgs& args) {
   compute_.Launch([this, args] {
-    ForRanges(args.n, kTileElems, [&](int64_t begin, int64_t end, float*) { GeluBackwardElems(args, begin, end); });
+    ForRanges(args.n, kTileElems,
+              [&](int64_t begin, int64_t end, float*) { GeluBackwardElems(args, begin, end); });
   });
 }
 
@@ -127,7 +137,8 @@ void CpuKernels::ApplyDropout(const DropoutArgs& args) {
   compute_.Launch([this, args] {
     const DropoutPlan dropout = PlanDropout(args.dropout);
     ForRanges(args.n, kTileElems, [&](int64_t begin, int64_t end, float* scratch) {
-      DropoutElems(dropout, static_cast<const float*>(args.x), static_cast<float*>(args.y), begin, end, scratch);
+      DropoutElems(dropout, static_cast<const float*>(args.x), static_cast<float*>(args.y), begin,
+                   end, scratch);
     });
   });
 }
@@ -145,14 +156,16 @@ void CpuKernels::ColumnSum(const ColumnSumArgs& args) {
 
 void CpuKernels::SoftmaxChunk(const SoftmaxChunkArgs& args) {
   compute_.Launch([this, args] {
-    ForRanges(args.M, kTileRows, [&](int64_t begin, int64_t end, float*) { SoftmaxChunkRows(args, begin, end); });
+    ForRanges(args.M, kTileRows,
+              [&](int64_t begin, int64_t end, float*) { SoftmaxChunkRows(args, begin, end); });
   });
 }
 
 void CpuKernels::SoftmaxChunkBackward(const SoftmaxChunkBackwardArgs& args) {
   compute_.Launch([this, args] {
-    ForRanges(args.M, kTileRows,
-              [&](int64_t begin, int64_t end, float*) { SoftmaxChunkBackwardRows(args, begin, end); });
+    ForRanges(args.M, kTileRows, [&](int64_t begin, int64_t end, float*) {
+      SoftmaxChunkBackwardRows(args, begin, end);
+    });
   });
 }
 
@@ -162,7 +175,8 @@ void CpuKernels::Loss(const LossArgs& args) {
 
 void CpuKernels::Widen(const WidenArgs& args) {
   compute_.Launch([this, args] {
-    ForRanges(args.n, kLongTileElems, [&](int64_t begin, int64_t end, float*) { WidenElems(args, begin, end); });
+    ForRanges(args.n, kLongTileElems,
+              [&](int64_t begin, int64_t end, float*) { WidenElems(args, begin, end); });
   });
 }
 
@@ -178,7 +192,8 @@ void CpuKernels::FinishLeaf(const FinishLeafArgs& args) {
 
 void CpuKernels::AddGradient(const AddGradientArgs& args) {
   compute_.Launch([this, args] {
-    ForRanges(args.n, kLongTileElems, [&](int64_t begin, int64_t end, float*) { AddGradientElems(args, begin, end); });
+    ForRanges(args.n, kLongTileElems,
+              [&](int64_t begin, int64_t end, float*) { AddGradientElems(args, begin, end); });
   });
 }
 

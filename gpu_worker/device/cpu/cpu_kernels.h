@@ -10,7 +10,8 @@
 
 namespace eps::worker::cpu {
 
-// The kernel table over a stream and a pool: cuts each kernel in tiles by its shape, and lets the pool compute them.
+// The kernel table over a stream and a pool: cuts each kernel in tiles by its shape, and lets the
+// pool compute them.
 class CpuKernels : public Kernels {
  public:
   // `compute` and `pool` outlive it; only work on `compute` uses the pool.

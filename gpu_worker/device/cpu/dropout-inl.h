@@ -27,8 +27,8 @@ constexpr int64_t KeepBitsWords(int64_t n) { return n + 8 + 4 * 8; }
 
 // The random words of counters first ... first + kCountersPerStep - 1, four words each, in order.
 //
-// Each 64-bit lane holds one counter; a 32-bit word of Philox's state is the lane's low half, and what the high half
-// holds is ignored by the multiplication.
+// Each 64-bit lane holds one counter; a 32-bit word of Philox's state is the lane's low half, and
+// what the high half holds is ignored by the multiplication.
 HWY_INLINE void PhiloxStep(PhiloxKey key, uint64_t first, uint32_t* out) {
   const DU64 d64;
   const DU32 d32;
@@ -51,8 +51,10 @@ HWY_INLINE void PhiloxStep(PhiloxKey key, uint64_t first, uint32_t* out) {
   hn::StoreInterleaved2(words01, words23, d64, reinterpret_cast<uint64_t*>(out));
 }
 
-// The random words of elements [element, element + n) of the array, somewhere in buf (KeepBitsWords(n), 8-byte aligned).
-HWY_INLINE const uint32_t* KeepBits(const DropoutPlan& plan, int64_t element, int64_t n, uint32_t* buf) {
+// The random words of elements [element, element + n) of the array, somewhere in buf
+// (KeepBitsWords(n), 8-byte aligned).
+HWY_INLINE const uint32_t* KeepBits(const DropoutPlan& plan, int64_t element, int64_t n,
+                                    uint32_t* buf) {
   const int64_t begin = plan.first_element + element;
   const int64_t end = begin + n;
   const int64_t first_counter = begin / 4;

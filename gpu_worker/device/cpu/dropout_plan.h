@@ -13,8 +13,8 @@ namespace eps::worker::cpu {
 struct DropoutPlan {
   bool on = false;
   PhiloxKey key;
-  uint32_t drop_up_to = 0;    // an element is kept when its 32 bits are above: bits >= rate * 2^32
-  float keep_scale = 1;       // 1 / (1 - rate)
+  uint32_t drop_up_to = 0;  // an element is kept when its 32 bits are above: bits >= rate * 2^32
+  float keep_scale = 1;     // 1 / (1 - rate)
   int64_t first_element = 0;
 };
 
@@ -23,7 +23,8 @@ inline DropoutPlan PlanDropout(const Dropout& dropout) {
   plan.on = dropout.rate > 0;
   if (!plan.on) return plan;
   plan.key = dropout.key.philox();
-  plan.drop_up_to = static_cast<uint32_t>(static_cast<uint64_t>(std::ceil(dropout.rate * 4294967296.0)) - 1);
+  plan.drop_up_to =
+      static_cast<uint32_t>(static_cast<uint64_t>(std::ceil(dropout.rate * 4294967296.0)) - 1);
   plan.keep_scale = static_cast<float>(1.0 / (1.0 - dropout.rate));
   plan.first_element = dropout.first_element;
   return plan;

@@ -10,9 +10,9 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "gpu_worker/device/cpu/elementwise.cc"
+#include "hwy/cache_control.h"
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
-#include "hwy/cache_control.h"
 // After foreach_target.h: these are per target.
 #include "gpu_worker/device/cpu/dropout-inl.h"
 #include "gpu_worker/device/cpu/vector_math-inl.h"
@@ -35,8 +35,9 @@ void GeluBackwardImpl(const GeluBackwardArgs& args, int64_t begin, int64_t end) 
     const VF v = LoadTail(d, x + i, left);
     const GeluParts g = Gelu(d, v);
     if (gelu_out != nullptr) {
-      // Past the caches: the array is large, nothing reads it soon, and its lines may be shared with other cores since its last
-      // use. 2.0 in place of 7.5 ms for 6.3 M elements on two Zen 4 cores apart; no difference where they share a cache.
+      // Past the caches: the array is large, nothing reads it soon, and its lines may be shared
+      // with other cores since its last use. 2.0 in place of 7.5 ms for 6.3 M elements on two Zen 4
+      // cores apart; no difference where they share a cache.
       if (left >= kVecLanes) {
         hn::Stream(hn::Mul(v, g.gate), d, gelu_out + i);
       } else {
@@ -51,7 +52,8 @@ void GeluBackwardImpl(const GeluBackwardArgs& args, int64_t begin, int64_t end) 
   hwy::FlushStream();  // streamed stores become visible before the tile counts as done
 }
 
-void DropoutImpl(const DropoutPlan& dropout, const float* x, float* y, int64_t begin, int64_t end, float* scratch) {
+void DropoutImpl(const DropoutPlan& dropout, const float* x, float* y, int64_t begin, int64_t end,
+                 float* scratch) {
   const DF d;
   constexpr int64_t kStep = 1024;
   uint32_t* buf = reinterpret_cast<uint32_t*>(scratch);
@@ -89,7 +91,8 @@ bool FinishLeafImpl(const FinishLeafArgs& args, int64_t begin, int64_t end) {
     const VF v = LoadTail(d, args.src + i, left);
     poison = hn::MulAdd(v, zero, poison);
     if (args.round_bf16) {
-      StoreTail(hn::BitCast(d, hn::And(hn::Add(hn::BitCast(du, v), half), high)), d, args.src + i, left);
+      StoreTail(hn::BitCast(d, hn::And(hn::Add(hn::BitCast(du, v), half), high)), d, args.src + i,
+                left);
     }
   }
   return hn::AllTrue(d, hn::Eq(poison, zero));
@@ -99,7 +102,8 @@ void AddGradientImpl(const AddGradientArgs& args, int64_t begin, int64_t end) {
   const DF d;
   for (int64_t i = begin; i < end; i += kVecLanes) {
     const int64_t left = end - i;
-    StoreTail(hn::Add(LoadTail(d, args.dst + i, left), LoadTail(d, args.src + i, left)), d, args.dst + i, left);
+    StoreTail(hn::Add(LoadTail(d, args.dst + i, left), LoadTail(d, args.src + i, left)), d,
+              args.dst + i, left);
   }
 }
 
@@ -132,7 +136,8 @@ HWY_INLINE VF TableV(const void* row, int64_t c, int64_t left) {
 }
 
 template <Dtype kDtype>
-HWY_INLINE void EmbeddingRow(const EmbeddingArgs& args, const DropoutPlan& dropout, int64_t row, float* scratch) {
+HWY_INLINE void EmbeddingRow(const EmbeddingArgs& args, const DropoutPlan& dropout, int64_t row,
+                             float* scratch) {
   const DF d;
   const int64_t C = args.C, row_bytes = C * SizeOf(kDtype);
   const char* wte = static_cast<const char*>(args.wte) + args.tokens[row] * row_bytes;
@@ -148,7 +153,8 @@ HWY_INLINE void EmbeddingRow(const EmbeddingArgs& args, const DropoutPlan& dropo
   }
 }
 
-void EmbeddingImpl(const EmbeddingArgs& args, const DropoutPlan& dropout, int64_t begin, int64_t end, float* scratch) {
+void EmbeddingImpl(const EmbeddingArgs& args, const DropoutPlan& dropout, int64_t begin,
+                   int64_t end, float* scratch) {
   for (int64_t row = begin; row < end; ++row) {
     if (args.wire_dtype == Dtype::kF32) {
       EmbeddingRow<Dtype::kF32>(args, dropout, row, scratch);
@@ -194,7 +200,8 @@ HWY_EXPORT(EmbeddingBackwardImpl);
 void GeluBackwardElems(const GeluBackwardArgs& args, int64_t begin, int64_t end) {
   HWY_DYNAMIC_DISPATCH(GeluBackwardImpl)(args, begin, end);
 }
-void DropoutElems(const DropoutPlan& dropout, const float* x, float* y, int64_t begin, int64_t end, float* scratch) {
+void DropoutElems(const DropoutPlan& dropout, const float* x, float* y, int64_t begin, int64_t end,
+                  float* scratch) {
   if (dropout.on) {
     HWY_DYNAMIC_DISPATCH(DropoutImpl)(dropout, x, y, begin, end, scratch);
   } else if (x != y) {
@@ -223,7 +230,8 @@ void EmitGradientElems(const EmitGradientArgs& args, int64_t begin, int64_t end)
                 static_cast<size_t>(end - begin) * sizeof(float));
   }
 }
-void EmbeddingRows(const EmbeddingArgs& args, const DropoutPlan& dropout, int64_t begin, int64_t end, float* scratch) {
+void EmbeddingRows(const EmbeddingArgs& args, const DropoutPlan& dropout, int64_t begin,
+                   int64_t end, float* scratch) {
   HWY_DYNAMIC_DISPATCH(EmbeddingImpl)(args, dropout, begin, end, scratch);
 }
 void EmbeddingBackwardColumns(const EmbeddingBackwardArgs& args, int64_t begin, int64_t end) {

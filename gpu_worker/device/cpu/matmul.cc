@@ -10,7 +10,8 @@
 #include "common/base/status_macros.h"
 #include "gpu_worker/device/cpu/matmul_epilogue.h"
 
-// Of the OpenMP runtime that oneDNN is linked with; <omp.h> is the compiler's and not every compiler has it.
+// Of the OpenMP runtime that oneDNN is linked with; <omp.h> is the compiler's and not every
+// compiler has it.
 extern "C" void omp_set_num_threads(int);
 
 namespace eps::worker::cpu {
@@ -19,12 +20,14 @@ namespace {
 constexpr int64_t kMaxTileM = 256, kMinTileM = 64;
 constexpr int64_t kMaxTileN = 384, kMinTileN = 192;
 constexpr int64_t kKernelN = 48, kKernelM = 8;  // oneDNN's AVX-512 micro-kernel
-constexpr int64_t kManyTiles = 32;              // from here on a tile more or less for a thread is nothing
+constexpr int64_t kManyTiles = 32;  // from here on a tile more or less for a thread is nothing
 
 constexpr int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // The size of `pieces` even pieces of `total`, a multiple of `step`.
-int64_t PieceOf(int64_t total, int64_t pieces, int64_t step) { return CeilDiv(CeilDiv(total, pieces), step) * step; }
+int64_t PieceOf(int64_t total, int64_t pieces, int64_t step) {
+  return CeilDiv(CeilDiv(total, pieces), step) * step;
+}
 
 MatMulTiling TilesOf(int64_t M, int64_t N, int64_t pieces_m, int64_t pieces_n) {
   MatMulTiling tiling;
@@ -37,13 +40,20 @@ MatMulTiling TilesOf(int64_t M, int64_t N, int64_t pieces_m, int64_t pieces_n) {
 
 std::string IsaName(dnnl_cpu_isa_t isa) {
   switch (isa) {
-    case dnnl_cpu_isa_sse41: return "sse41";
-    case dnnl_cpu_isa_avx: return "avx";
-    case dnnl_cpu_isa_avx2: return "avx2";
-    case dnnl_cpu_isa_avx512_core: return "avx512_core";
-    case dnnl_cpu_isa_avx512_core_vnni: return "avx512_core_vnni";
-    case dnnl_cpu_isa_avx512_core_bf16: return "avx512_core_bf16";
-    default: return absl::StrCat("isa", static_cast<int>(isa));
+    case dnnl_cpu_isa_sse41:
+      return "sse41";
+    case dnnl_cpu_isa_avx:
+      return "avx";
+    case dnnl_cpu_isa_avx2:
+      return "avx2";
+    case dnnl_cpu_isa_avx512_core:
+      return "avx512_core";
+    case dnnl_cpu_isa_avx512_core_vnni:
+      return "avx512_core_vnni";
+    case dnnl_cpu_isa_avx512_core_bf16:
+      return "avx512_core_bf16";
+    default:
+      return absl::StrCat("isa", static_cast<int>(isa));
   }
 }
 
@@ -62,8 +72,8 @@ MatMulTiling TileMatMul(int64_t M, int64_t N) {
   return TilesOf(M, N, most_m, CeilDiv(N, kMinTileN));
 }
 
-void MatMulTile(const MatMulArgs& args, const DropoutPlan& dropout, const MatMulTiling& tiling, int64_t tile,
-                float* scratch) {
+void MatMulTile(const MatMulArgs& args, const DropoutPlan& dropout, const MatMulTiling& tiling,
+                int64_t tile, float* scratch) {
   const int64_t i = tile / tiling.tiles_n * tiling.tile_m;
   const int64_t j = tile % tiling.tiles_n * tiling.tile_n;
   const int64_t m = std::min(tiling.tile_m, args.M - i);
@@ -73,11 +83,12 @@ void MatMulTile(const MatMulArgs& args, const DropoutPlan& dropout, const MatMul
   float* c = static_cast<float*>(args.c) + i * args.ldc + j;
   // A residual in place is a sum onto c.
   const bool in_place = args.epilogue == MatMulArgs::Epilogue::kResidual && args.residual == args.c;
-  // The setting belongs to the calling thread: oneDNN then computes here, with no threads of its own.
+  // The setting belongs to the calling thread: oneDNN then computes here, with no threads of its
+  // own.
   static thread_local const bool one_thread = (omp_set_num_threads(1), true);
   const dnnl_status_t status =
-      dnnl_sgemm(args.trans_a ? 'T' : 'N', args.trans_b ? 'T' : 'N', m, n, args.K, 1.0f, a, args.lda, b, args.ldb,
-                 args.accumulate || in_place ? 1.0f : 0.0f, c, args.ldc);
+      dnnl_sgemm(args.trans_a ? 'T' : 'N', args.trans_b ? 'T' : 'N', m, n, args.K, 1.0f, a,
+                 args.lda, b, args.ldb, args.accumulate || in_place ? 1.0f : 0.0f, c, args.ldc);
   EPS_CHECK(one_thread && status == dnnl_success);
   MatMulEpilogue(args, dropout, {.row = i, .column = j, .num_rows = m, .num_columns = n}, scratch);
 }

@@ -9,20 +9,24 @@
 
 namespace eps::worker::cpu {
 
-// How the output (M, N) is cut; a function of the shape alone. K is never split: each element's sum is one thread's.
+// How the output (M, N) is cut; a function of the shape alone. K is never split: each element's sum
+// is one thread's.
 //
-// oneDNN's sgemm computes a tile, called by the thread that took it, with one OpenMP thread. Why oneDNN and why these
-// tiles: bench/gemm_bench on two AMD EPYC (Zen 4) cores, 21 Nov 2026, GFLOP/s with 2 threads, OpenBLAS 0.3.21 against oneDNN
-// 2.6.3, for C = 384, M = 4096 (peak 236):
+// oneDNN's sgemm computes a tile, called by the thread that took it, with one OpenMP thread. Why
+// oneDNN and why these tiles: bench/gemm_bench on two AMD EPYC (Zen 4) cores, 21 Nov 2026, GFLOP/s
+// with 2 threads, OpenBLAS 0.3.21 against oneDNN 2.6.3, for C = 384, M = 4096 (peak 236):
 //
 //     tile                       64x256   64x384  128x384  192x384  256x256  256x384
 //     NN 4096 x 1536 x 384      131|200  140|207  148|209  152|206  146|203  153|210
 //     NT 4096 x 384 x 1536      157|159  167|163  182|179  187|190  176|186  190|188
 //     TN 384 x 1536 x 4096      141|192  147|204  161|205  164|206  157|197  165|208
 //
-// oneDNN reads operands in place where OpenBLAS copies each tile's operands first, so it wins by a quarter, and a tile
-// may be flat. Only NT (b transposed, copied by both) gains from height. So: 384 columns (8 of its 48-wide kernels) and as
-// many rows, up to 256, as leave at least 8 tiles, or 4; a multiple of 4, as 9 tiles for 2 threads lose a tenth.
+// Over all shapes of the benchmark, with the tiles below, oneDNN is 1.13 times as fast with 1
+// thread and 1.17 with 2; both give the same bits whoever computes a tile. oneDNN reads operands in
+// place where OpenBLAS copies each tile's first, so a tile may be flat; only NT (b transposed,
+// copied by both) gains from height. So: 384 columns (8 of its 48-wide kernels) and as many rows,
+// up to 256, as leave at least 8 tiles, or 4; and a multiple of 4, as 9 tiles for 2 threads lose a
+// tenth.
 struct MatMulTiling {
   int64_t tile_m = 0, tile_n = 0;
   int64_t tiles_m = 0, tiles_n = 0;
@@ -30,17 +34,18 @@ struct MatMulTiling {
 };
 MatMulTiling TileMatMul(int64_t M, int64_t N);
 
-// c tile = op(a) op(b) [+ c], then the epilogue while the tile is in cache. Tiles are numbered row by row, as
-// those of other kernels are, so that a thread meets its own rows again.
-void MatMulTile(const MatMulArgs& args, const DropoutPlan& dropout, const MatMulTiling& tiling, int64_t tile,
-                float* scratch);
+// c tile = op(a) op(b) [+ c], then the epilogue while the tile is in cache. Tiles are numbered row
+// by row, as those of other kernels are, so that a thread meets its own rows again.
+void MatMulTile(const MatMulArgs& args, const DropoutPlan& dropout, const MatMulTiling& tiling,
+                int64_t tile, float* scratch);
 
 // oneDNN's version and the instructions that it uses: "onednn-2.6.3-avx512_core".
 std::string MatMulLibrary();
 
 // What oneDNN holds beside the arena: its packed copy of b, per thread, and generated code.
-inline constexpr int64_t kMatMulBytesPerThread = int64_t{2} << 20;  // measured: 0.98 MiB, NT 256 x 384, any K
-inline constexpr int64_t kMatMulBytes = int64_t{4} << 20;           // generated code
+inline constexpr int64_t kMatMulBytesPerThread = int64_t{2}
+                                                 << 20;  // measured: 0.98 MiB, NT 256 x 384, any K
+inline constexpr int64_t kMatMulBytes = int64_t{4} << 20;  // generated code
 
 }  // namespace eps::worker::cpu
 

@@ -7,7 +7,8 @@
 
 namespace eps::worker::cpu {
 
-// Rows [begin, end) of each kernel. Sums over a row: 16 logical lanes, then the lanes in a fixed order.
+// Rows [begin, end) of each kernel. Sums over a row: 16 logical lanes, then the lanes in a fixed
+// order.
 void SoftmaxChunkRows(const SoftmaxChunkArgs& args, int64_t begin, int64_t end);
 void SoftmaxChunkBackwardRows(const SoftmaxChunkBackwardArgs& args, int64_t begin, int64_t end);
 

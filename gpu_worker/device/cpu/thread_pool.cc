@@ -35,7 +35,8 @@ bool ThreadPool::TilesLeft() const {
 
 ThreadPool::ThreadPool(int threads)
     : threads_(threads),
-      scratch_(static_cast<float*>(std::aligned_alloc(4096, threads * kTileScratchFloats * sizeof(float))),
+      scratch_(static_cast<float*>(
+                   std::aligned_alloc(4096, threads * kTileScratchFloats * sizeof(float))),
                [](float* scratch) { std::free(scratch); }),
       parts_(static_cast<size_t>(threads)) {
   EPS_CHECK(threads >= 1 && scratch_ != nullptr);
@@ -76,7 +77,8 @@ void ThreadPool::HelperLoop(int index) {
   FlushDenormals();
   mu_.Lock();
   for (;;) {
-    // A job whose tiles are all taken is left alone, or its helpers would spin until the last one is done.
+    // A job whose tiles are all taken is left alone, or its helpers would spin until the last one
+    // is done.
     while (!stopping_ && (job_ == nullptr || !TilesLeft())) work_.Wait(mu_);
     if (stopping_) break;
     Job* job = job_;

@@ -14,16 +14,18 @@
 
 namespace eps::worker::cpu {
 
-// What a thread may scribble on while it computes a tile: enough for attention at D = 256, the largest user.
+// What a thread may scribble on while it computes a tile: enough for attention at D = 256, the
+// largest user.
 inline constexpr int64_t kTileScratchFloats = 144 * 1024;  // 576 KiB; see attention.cc
 
-// A fixed set of threads that computes the tiles of one kernel at a time. Thread i begins with the i-th part of the tiles, so
-// that what it wrote in one kernel is still in its cache when it reads it in the next, and then takes over what others
-// have left. So which thread computes a tile is left to chance; as tiles do not depend on each other nor on the number of
-// threads, the bits do not either.
+// A fixed set of threads that computes the tiles of one kernel at a time. Thread i begins with the
+// i-th part of the tiles, so that what it wrote in one kernel is still in its cache when it reads
+// it in the next, and then takes over what others have left. So which thread computes a tile is
+// left to chance; as tiles do not depend on each other nor on the number of threads, the bits do
+// not either.
 //
-// Not oneTBB's: nothing here nests or steals, the caller is one of the threads, and a late helper is not waited for, so
-// that a small kernel costs no wake-up. All threads flush denormals.
+// Not oneTBB's: nothing here nests or steals, the caller is one of the threads, and a late helper
+// is not waited for, so that a small kernel costs no wake-up. All threads flush denormals.
 //
 // Threads: ParallelFor from one thread at a time
 class ThreadPool {
@@ -45,7 +47,8 @@ class ThreadPool {
   struct Job;
   // A thread's part of the tiles. A cache line of its own, as all threads count here.
   struct alignas(64) Part {
-    std::atomic<int64_t> next{0};  // the first that nobody took yet; atomic, because others take over
+    std::atomic<int64_t> next{
+        0};  // the first that nobody took yet; atomic, because others take over
     int64_t end = 0;
   };
   void HelperLoop(int index);

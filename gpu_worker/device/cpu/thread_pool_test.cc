@@ -47,7 +47,8 @@ TEST(ThreadPoolTest, ThreadsHaveScratchOfTheirOwn) {
 TEST(ThreadPoolTest, HelpersFlushDenormals) {
   ThreadPool pool(2);
   std::atomic<int> denormals{0};
-  // The caller is a thread of the test and keeps its own mode: a sum over many tiles sees the helper's.
+  // The caller is a thread of the test and keeps its own mode: a sum over many tiles sees the
+  // helper's.
   std::atomic<int> tiles_of_helper{0};
   float* const caller_scratch = [&] {
     float* seen = nullptr;

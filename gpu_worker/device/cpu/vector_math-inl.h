@@ -1,4 +1,5 @@
-// Vector helpers of the kernels; included once per target, between HWY_BEFORE_NAMESPACE and HWY_AFTER_NAMESPACE.
+// Vector helpers of the kernels; included once per target, between HWY_BEFORE_NAMESPACE and
+// HWY_AFTER_NAMESPACE.
 
 #if defined(EPS_GPU_WORKER_DEVICE_CPU_VECTOR_MATH_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef EPS_GPU_WORKER_DEVICE_CPU_VECTOR_MATH_INL_H_
@@ -17,7 +18,8 @@ namespace eps::worker::cpu {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Sums over a row use 16 logical lanes at any vector width, so that the width does not change the sum.
+// Sums over a row use 16 logical lanes at any vector width, so that the width does not change the
+// sum.
 inline constexpr int64_t kLogicalLanes = 16;
 using DF = hn::CappedTag<float, kLogicalLanes>;
 using VF = hn::Vec<DF>;
@@ -26,7 +28,8 @@ inline constexpr int64_t kAccs = kLogicalLanes / kVecLanes;
 
 // The first min(n, lanes) elements, zero behind them. Nothing behind p[n - 1] is read.
 HWY_INLINE VF LoadTail(DF d, const float* p, int64_t n) {
-  return n >= kVecLanes ? hn::LoadU(d, p) : hn::MaskedLoad(hn::FirstN(d, static_cast<size_t>(n > 0 ? n : 0)), d, p);
+  return n >= kVecLanes ? hn::LoadU(d, p)
+                        : hn::MaskedLoad(hn::FirstN(d, static_cast<size_t>(n > 0 ? n : 0)), d, p);
 }
 HWY_INLINE void StoreTail(VF v, DF d, float* p, int64_t n) {
   if (n >= kVecLanes) {
@@ -57,16 +60,18 @@ struct RowSum {
   }
 };
 
-// e^x within 2 ulp for x in [-87, 88]; 0 below, e^88 above, so that callers never see inf; NaN stays NaN, which
-// Highway's own Exp does not promise, and a lost NaN would hide a run that has diverged.
-// Source: Cephes expf (Moshier): x = n ln 2 + r, |r| <= ln 2 / 2, a polynomial of degree 7 in r, then 2^n by the exponent.
+// e^x within 2 ulp for x in [-87, 88]; 0 below, e^88 above, so that callers never see inf; NaN
+// stays NaN, which Highway's own Exp does not promise, and a lost NaN would hide a run that has
+// diverged. Source: Cephes expf (Moshier): x = n ln 2 + r, |r| <= ln 2 / 2, a polynomial of degree
+// 7 in r, then 2^n by the exponent.
 HWY_INLINE VF Exp(DF d, VF x) {
   const hn::RebindToSigned<DF> di;
   const VF lo = hn::Set(d, -87.0f), hi = hn::Set(d, 88.0f);
   const auto too_low = hn::Lt(x, lo);
   x = hn::IfThenElse(too_low, lo, x);
   x = hn::IfThenElse(hn::Gt(x, hi), hi, x);
-  // Adding 1.5 * 2^23 rounds to an integer, which is then in the low bits, here with the exponent's bias.
+  // Adding 1.5 * 2^23 rounds to an integer, which is then in the low bits, here with the exponent's
+  // bias.
   const VF magic = hn::Set(d, 12582912.0f + 127.0f);
   const VF shifted = hn::MulAdd(x, hn::Set(d, 1.44269504088896341f), magic);
   const VF n = hn::Sub(shifted, magic);
@@ -84,8 +89,8 @@ HWY_INLINE VF Exp(DF d, VF x) {
   return hn::IfThenElse(too_low, hn::Zero(d), e);
 }
 
-// GELU (tanh form) by the identity 0.5 (1 + tanh u) = 1 / (1 + e^-2u), which does not cancel for negative u.
-// Forward and backward call this one function: the same bits.
+// GELU (tanh form) by the identity 0.5 (1 + tanh u) = 1 / (1 + e^-2u), which does not cancel for
+// negative u. Forward and backward call this one function: the same bits.
 struct GeluParts {
   VF gate;   // 0.5 (1 + tanh u); gelu(x) = x * gate
   VF slope;  // d(2 u) / dx
@@ -94,7 +99,8 @@ HWY_INLINE GeluParts Gelu(DF d, VF x) {
   constexpr float kTwoRoot = 1.5957691216057308f;  // 2 sqrt(2 / pi)
   constexpr float kCubic = 0.044715f;
   const VF square = hn::Mul(x, x);
-  const VF inner = hn::MulAdd(square, hn::Set(d, kTwoRoot * kCubic), hn::Set(d, kTwoRoot));  // 2 u / x
+  const VF inner =
+      hn::MulAdd(square, hn::Set(d, kTwoRoot * kCubic), hn::Set(d, kTwoRoot));  // 2 u / x
   const VF one = hn::Set(d, 1.0f);
   const VF e = Exp(d, hn::Neg(hn::Mul(x, inner)));
   return {hn::Div(one, hn::Add(one, e)),

@@ -1,0 +1,124 @@
+#include "eps_server/service/control_service.h"
+
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/log.h"
+#include "common/base/protocol_version.h"
+#include "common/base/status_macros.h"
+#include "common/grpc/grpc_status.h"
+#include "eps_server/service/event_stream.h"
+#include "eps_server/service/generate_call.h"
+#include "eps_server/service/status_reply.h"
+#include "proto/control.grpc.pb.h"
+
+namespace eps::server {
+namespace {
+
+constexpr size_t kMaxReasonBytes = 256;
+
+class ControlService final : public proto::Control::CallbackService {
+ public:
+  explicit ControlService(ControlServiceOptions options) : options_(std::move(options)) {}
+
+  grpc::ServerUnaryReactor* Attach(grpc::CallbackServerContext* context, const proto::AttachRequest* request,
+                                   proto::AttachReply* reply) override {
+    return Answer(context, AttachWorker(*request, *reply));
+  }
+
+  grpc::ServerBidiReactor<proto::WorkerEvent, proto::DaemonEvent>* Events(grpc::CallbackServerContext*) override {
+    return StartEventStream(*options_.host, options_.incarnation);
+  }
+
+  grpc::ServerUnaryReactor* GetStatus(grpc::CallbackServerContext* context, const proto::StatusRequest*,
+                                      proto::StatusReply* reply) override {
+    if (options_.coordinator != nullptr) {
+      FillStatus(options_.coordinator->Status(), *reply);
+    } else {
+      RunStatus status = options_.serving_status;
+      status.workers = options_.serving->Workers();
+      FillStatus(status, *reply);
+      reply->set_state("serving");
+    }
+    reply->set_incarnation(options_.incarnation);
+    return Answer(context, absl::OkStatus());
+  }
+
+  grpc::ServerUnaryReactor* Checkpoint(grpc::CallbackServerContext* context, const proto::CheckpointRequest*,
+                                       proto::CheckpointReply* reply) override {
+    if (options_.coordinator == nullptr) return Answer(context, NotTraining());
+    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+    // `reply` lives until the reactor has finished.
+    options_.coordinator->RequestCheckpoint([reactor, reply](absl::StatusOr<std::string> path) {
+      if (path.ok()) {
+        reply->set_path(*path);
+        reply->set_step(CheckpointStep(*path));
+      }
+      reactor->Finish(ToGrpc(path.status()));
+    });
+    return reactor;
+  }
+
+  grpc::ServerUnaryReactor* Stop(grpc::CallbackServerContext* context, const proto::StopRequest* request,
+                                 proto::StopReply* reply) override {
+    const std::string reason = request->reason().substr(0, kMaxReasonBytes);
+    LogInfo("stop_requested", {{"reason", reason}});
+    if (options_.coordinator != nullptr) {
+      reply->set_step(options_.coordinator->RequestStop(reason));
+    } else {
+      options_.on_stop();
+    }
+    return Answer(context, absl::OkStatus());
+  }
+
+  grpc::ServerWriteReactor<proto::GenerateReply>* Generate(grpc::CallbackServerContext*,
+                                                           const proto::GenerateRequest* request) override {
+    return StartGenerateCall(options_.serving, *request);
+  }
+
+ private:
+  static absl::Status NotTraining() {
+    return absl::FailedPreconditionError("this daemon serves a checkpoint and trains nothing");
+  }
+
+  static grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context, const absl::Status& status) {
+    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+    reactor->Finish(ToGrpc(status));
+    return reactor;
+  }
+
+  absl::Status AttachWorker(const proto::AttachRequest& request, proto::AttachReply& reply) {
+    // Before anything else: of another version, no other field can be trusted.
+    if (request.protocol_version() != kProtocolVersion) {
+      return absl::FailedPreconditionError(absl::StrCat("protocol_version: the worker speaks ",
+                                                        request.protocol_version(), ", this daemon ",
+                                                        kProtocolVersion, "; use programs of one release"));
+    }
+    EPS_ASSIGN_OR_RETURN(const WorkerId worker,
+                         options_.host->Attach({.device_name = request.device_name(),
+                                                .device_model = request.device_model(),
+                                                .device_cap_bytes = request.device_cap_bytes(),
+                                                .process_id = request.process_id(),
+                                                .threads = static_cast<int>(request.threads())}));
+    reply.set_worker_id(worker.value());
+    reply.set_incarnation(options_.incarnation);
+    reply.set_run_config(options_.run_config);
+    reply.set_lease_millis(absl::ToInt64Milliseconds(options_.host->lease()));
+    reply.set_serving(options_.serving != nullptr);
+    reply.set_serving_version(options_.serving_version.value());
+    return absl::OkStatus();
+  }
+
+  const ControlServiceOptions options_;
+};
+
+}  // namespace
+
+std::unique_ptr<grpc::Service> NewControlService(ControlServiceOptions options) {
+  return std::make_unique<ControlService>(std::move(options));
+}
+
+}  // namespace eps::server

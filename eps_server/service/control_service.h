@@ -1,0 +1,35 @@
+#ifndef EPS_SERVER_SERVICE_CONTROL_SERVICE_H_
+#define EPS_SERVER_SERVICE_CONTROL_SERVICE_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "common/base/ids.h"
+#include "eps_server/service/serving_host.h"
+#include "eps_server/service/worker_host.h"
+#include "eps_server/step/coordinator.h"
+#include "grpcpp/impl/service_type.h"
+
+namespace eps::server {
+
+struct ControlServiceOptions {
+  uint64_t incarnation = 0;             // of this process
+  std::string run_config;               // what workers get: SerializeRunConfig
+  WorkerHost* host = nullptr;           // these outlive the server that the service is registered with
+  // Exactly one of these two.
+  Coordinator* coordinator = nullptr;   // while training
+  ServingHost* serving = nullptr;       // while serving
+  Version serving_version;
+  RunStatus serving_status;             // what GetStatus says of the model that is served
+  std::function<void()> on_stop;        // Stop was called while serving
+};
+
+// The control plane (proto/control.proto): translates between messages and the coordinator (or the host that serves),
+// and decides nothing.
+std::unique_ptr<grpc::Service> NewControlService(ControlServiceOptions options);
+
+}  // namespace eps::server
+
+#endif  // EPS_SERVER_SERVICE_CONTROL_SERVICE_H_

@@ -1,0 +1,102 @@
+#ifndef EPS_SERVER_SERVICE_SERVING_HOST_H_
+#define EPS_SERVER_SERVICE_SERVING_HOST_H_
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/base/mutex.h"
+#include "common/spec/run_config.h"
+#include "eps_server/membership/membership.h"
+#include "eps_server/service/sampler.h"
+#include "eps_server/service/worker_host.h"
+
+namespace eps::server {
+
+struct GenerateOptions {
+  std::vector<int32_t> prompt;  // at least one token
+  int64_t max_tokens = 1;
+  SamplingOptions sampling;
+};
+
+// Workers of a daemon that serves a checkpoint, and the texts that they write.
+//
+// A text is a chain of requests for the logits after its last `context` tokens; each goes to the worker that has the
+// fewest, and to another one if that is lost. Without a worker it waits for one.
+//
+// Threads: safe; no thread of its own
+class ServingHost final : public WorkerHost {
+ public:
+  explicit ServingHost(const RunConfig& run) : vocab_(run.model.vocab), context_(run.model.context) {}
+
+  // One text under way.
+  struct Text {
+    std::function<void(int32_t token)> on_token;   // in order; not under a lock
+    std::function<void(absl::Status)> on_end;      // once, after the last token
+  };
+  // Errors: INVALID_ARGUMENT naming the field
+  absl::StatusOr<int64_t> Generate(GenerateOptions options, Text text);
+  // Its on_end is not called any more. Quiet for one that has ended.
+  void CancelText(int64_t text_id);
+
+  absl::Duration lease() const override { return absl::Seconds(30); }
+  absl::StatusOr<WorkerId> Attach(WorkerInfo info) override;
+  absl::Status Connect(WorkerId worker, std::shared_ptr<EventChannel> channel) override;
+  absl::Status Heartbeat(WorkerId worker) override;
+  absl::Status Ready(WorkerId worker, WorkerMemory memory) override;
+  absl::Status PassDone(WorkerId, StepId, std::vector<VnodeRecord>, PassTiming) override {
+    return absl::FailedPreconditionError("event: pass_done: this daemon serves a checkpoint");
+  }
+  absl::Status Inferred(WorkerId worker, int64_t request_id, absl::StatusOr<std::vector<float>> logits) override;
+  void Disconnect(WorkerId worker, absl::Status why) override;
+
+  std::vector<WorkerStatus> Workers() const;
+  // Tells every worker that it is not needed any more.
+  void Finish();
+
+ private:
+  struct Worker {
+    WorkerStatus status;
+    std::shared_ptr<EventChannel> channel;
+    bool ready = false;
+    int requests = 0;
+  };
+  struct TextState {
+    GenerateOptions options;
+    Text text;
+    std::vector<int32_t> tokens;  // prompt and what was written
+    int64_t written = 0;
+    WorkerId worker;              // who computes the next token; 0: nobody yet
+    bool answering = false;       // the next token is on its way out
+  };
+  struct Sending {                // what to send when the lock is gone
+    std::shared_ptr<EventChannel> channel;
+    int64_t text_id = 0;
+    std::vector<int32_t> tokens;
+  };
+
+  absl::Status Check(const GenerateOptions& options) const;
+  absl::StatusOr<Worker*> Find(WorkerId worker) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Gives every text that nobody works on to a ready worker.
+  std::vector<Sending> Distribute() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  static void Send(const std::vector<Sending>& sendings);
+
+  const int64_t vocab_;
+  const int64_t context_;
+
+  mutable Mutex mu_;
+  std::map<int64_t, Worker> workers_ ABSL_GUARDED_BY(mu_);
+  std::map<int64_t, TextState> texts_ ABSL_GUARDED_BY(mu_);  // the id is also the id of its one request
+  int64_t last_worker_ ABSL_GUARDED_BY(mu_) = 0;
+  int64_t last_text_ ABSL_GUARDED_BY(mu_) = 0;
+};
+
+}  // namespace eps::server
+
+#endif  // EPS_SERVER_SERVICE_SERVING_HOST_H_

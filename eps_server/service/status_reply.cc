@@ -1,0 +1,56 @@
+#include "eps_server/service/status_reply.h"
+
+#include <cstdlib>
+
+#include "absl/strings/string_view.h"
+
+namespace eps::server {
+namespace {
+
+std::string ToString(absl::string_view text) { return std::string(text.data(), text.size()); }
+
+void FillWorker(const WorkerStatus& status, proto::WorkerStatus& worker) {
+  worker.set_worker_id(status.id.value());
+  worker.set_device_name(status.info.device_name);
+  worker.set_process_id(status.info.process_id);
+  worker.set_state(ToString(WorkerStateName(status.state)));
+  for (const int vnode : status.vnodes) worker.add_vnodes(vnode);
+  worker.set_device_cap_bytes(status.info.device_cap_bytes);
+  worker.set_device_arena_bytes(status.memory.device_arena_bytes);
+  worker.set_device_peak_bytes(status.last_pass.device_peak_bytes);
+  worker.set_pass_seconds(status.last_pass.seconds);
+  for (const auto& [cause, seconds] : status.last_pass.wait_seconds) {
+    (*worker.mutable_wait_seconds())[cause] = seconds;
+  }
+}
+
+}  // namespace
+
+void FillStatus(const RunStatus& status, proto::StatusReply& reply) {
+  reply.set_state(ToString(RunPhaseName(status.phase)));
+  reply.set_failure(status.failure);
+  reply.set_step(status.step);
+  reply.set_steps(status.steps);
+  reply.set_loss(status.loss);
+  reply.set_learning_rate(status.learning_rate);
+  reply.set_gradient_norm(status.gradient_norm);
+  reply.set_tokens_per_second(status.tokens_per_second);
+  reply.set_eta_seconds(status.eta_seconds);
+  reply.set_seconds(status.seconds);
+  reply.set_tokens(status.tokens);
+  reply.set_model_state_bytes(status.model_state_bytes);
+  reply.set_contribution_window_bytes(status.window_bytes);
+  reply.set_contribution_window_used_bytes(status.window_used_bytes);
+  reply.set_resident_bytes(status.resident_bytes);
+  reply.set_newest_checkpoint(status.newest_checkpoint);
+  for (const WorkerStatus& worker : status.workers) FillWorker(worker, *reply.add_workers());
+  reply.set_parameters(status.parameters);
+  for (const auto& [cause, share] : status.wait_fraction) (*reply.mutable_wait_fraction())[cause] = share;
+}
+
+int64_t CheckpointStep(const std::string& path) {
+  const size_t at = path.rfind('-');
+  return at == std::string::npos ? 0 : std::strtoll(path.c_str() + at + 1, nullptr, 10);
+}
+
+}  // namespace eps::server

@@ -1,0 +1,42 @@
+#ifndef EPS_SERVER_SERVICE_TRAINING_HOST_H_
+#define EPS_SERVER_SERVICE_TRAINING_HOST_H_
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "eps_server/service/worker_host.h"
+#include "eps_server/step/coordinator.h"
+
+namespace eps::server {
+
+// Workers of a training run: everything goes to its coordinator, which outlives this.
+class TrainingHost final : public WorkerHost {
+ public:
+  explicit TrainingHost(Coordinator& coordinator) : coordinator_(coordinator) {}
+
+  absl::Duration lease() const override { return coordinator_.lease(); }
+  absl::StatusOr<WorkerId> Attach(WorkerInfo info) override { return coordinator_.Attach(std::move(info)); }
+  absl::Status Connect(WorkerId worker, std::shared_ptr<EventChannel> channel) override {
+    return coordinator_.Connect(worker, std::move(channel));
+  }
+  absl::Status Heartbeat(WorkerId worker) override { return coordinator_.Heartbeat(worker); }
+  absl::Status Ready(WorkerId worker, WorkerMemory memory) override { return coordinator_.Ready(worker, memory); }
+  absl::Status PassDone(WorkerId worker, StepId step, std::vector<VnodeRecord> records, PassTiming timing) override {
+    return coordinator_.PassDone(worker, step, std::move(records), std::move(timing));
+  }
+  absl::Status Inferred(WorkerId, int64_t, absl::StatusOr<std::vector<float>>) override {
+    return absl::FailedPreconditionError("event: inferred: this daemon trains");
+  }
+  void Disconnect(WorkerId worker, absl::Status why) override { coordinator_.Disconnect(worker, std::move(why)); }
+
+ private:
+  Coordinator& coordinator_;
+};
+
+}  // namespace eps::server
+
+#endif  // EPS_SERVER_SERVICE_TRAINING_HOST_H_

@@ -1,0 +1,335 @@
+#include "gpu_worker/device/conformance_cases.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <random>
+#include <vector>
+
+#include "common/numeric/bf16.h"
+#include "common/tensor/dtype.h"
+#include "gpu_worker/device/conformance_memory.h"
+#include "gpu_worker/device/device.h"
+#include "gpu_worker/device/kernels.h"
+#include "gtest/gtest.h"
+
+namespace eps::worker::conformance {
+namespace {
+
+// (rows, columns) with `extra` columns of junk behind each row.
+Array Spread(const Array& x, int64_t columns, int64_t extra) {
+  Array y;
+  for (size_t i = 0; i < x.size(); i += columns) {
+    y.insert(y.end(), x.begin() + i, x.begin() + i + columns);
+    y.insert(y.end(), extra, 77.0);
+  }
+  return y;
+}
+Array Gather(const Array& y, int64_t columns, int64_t extra) {
+  Array x;
+  for (size_t i = 0; i < y.size(); i += columns + extra)
+    x.insert(x.end(), y.begin() + i, y.begin() + i + columns);
+  return x;
+}
+
+void* PutWire(ConformanceMemory& memory, const Array& values, Dtype dtype) {
+  if (dtype == Dtype::kF32) return memory.PutF32(values);
+  std::vector<uint16_t> bits;
+  for (const double v : values) bits.push_back(ToBf16(static_cast<float>(v)).bits);
+  return memory.Put(bits);
+}
+
+Array Columns(const Array& x, int64_t V, int64_t first, int64_t n) {
+  Array y;
+  for (size_t row = 0; row < x.size(); row += V)
+    y.insert(y.end(), x.begin() + row + first, x.begin() + row + first + n);
+  return y;
+}
+
+}  // namespace
+
+double ActEps(const ConformanceMemory& memory) {
+  return memory.act() == Dtype::kF32 ? kEps : 1.0 / (1 << 8);
+}
+
+Dropout SomeDropout(double rate, int64_t first_element) {
+  return {.rate = rate,
+          .key = {.seed = 3, .step = 5, .vnode = 2, .layer = 7, .use = 1},
+          .first_element = first_element};
+}
+
+MatMulInputs MakeMatMulInputs(const MatMulCase& t) {
+  std::mt19937 random(static_cast<uint32_t>(t.M * 31 + t.N * 7 + t.K));
+  return {RandomArray(random, t.M * t.K), RandomArray(random, t.K * t.N),
+          RandomArray(random, t.M * t.N), RandomArray(random, t.N), RandomArray(random, t.M * t.N)};
+}
+
+Outputs RunMatMul(ConformanceMemory& memory, const MatMulCase& t) {
+  const MatMulInputs in = MakeMatMulInputs(t);
+  const int64_t x = t.ld_extra;
+  const int64_t a_columns = t.trans_a ? t.M : t.K, b_columns = t.trans_b ? t.K : t.N;
+  MatMulArgs args = {.M = t.M, .N = t.N, .K = t.K, .trans_a = t.trans_a, .trans_b = t.trans_b};
+  args.a = memory.PutAct(Spread(in.a, a_columns, x));
+  args.lda = a_columns + x;
+  args.b = memory.PutAct(Spread(in.b, b_columns, x));
+  args.ldb = b_columns + x;
+  args.c = memory.PutAct(Spread(t.in_place ? in.residual : in.c, t.N, x));
+  args.ldc = t.N + x;
+  args.accumulate = t.accumulate;
+  if (t.bias) args.bias = memory.PutAct(in.bias);
+  args.epilogue = t.epilogue;
+  const int64_t padded = t.M * (t.N + x);
+  if (t.epilogue == MatMulArgs::Epilogue::kGelu) args.gelu_out = memory.AllocAct(padded);
+  if (t.epilogue == MatMulArgs::Epilogue::kResidual) {
+    args.residual = t.in_place ? args.c : memory.PutAct(Spread(in.residual, t.N, x));
+    if (t.dropout > 0) args.dropout = SomeDropout(t.dropout, 1024);
+  }
+  memory.device().kernels().MatMul(args);
+  Outputs out = {memory.GetAct(args.c, padded)};
+  for (int64_t row = 0; row < t.M; ++row) {
+    for (int64_t e = 0; e < x; ++e) {
+      EXPECT_EQ(out[0][row * (t.N + x) + t.N + e], 77.0)
+          << "written behind a row of c: " << t.Name();
+    }
+  }
+  out[0] = Gather(out[0], t.N, x);
+  if (args.gelu_out != nullptr) out.push_back(Gather(memory.GetAct(args.gelu_out, padded), t.N, x));
+  return out;
+}
+
+EmbeddingInputs MakeEmbeddingInputs(const EmbeddingCase& t) {
+  std::mt19937 random(17);
+  EmbeddingInputs in;
+  for (int64_t i = 0; i < t.B * t.T; ++i) in.tokens.push_back(static_cast<int32_t>(random() % t.V));
+  in.tokens[0] = 0;
+  in.tokens.back() = static_cast<int32_t>(t.V - 1);
+  in.wte = RandomArray(random, t.V * t.C);
+  in.wpe = RandomArray(random, (t.T + 2) * t.C);
+  in.dy = RandomArray(random, t.B * t.T * t.C);
+  in.dwte = RandomArray(random, t.V * t.C);
+  in.dwpe = RandomArray(random, (t.T + 2) * t.C);
+  return in;
+}
+
+Outputs RunEmbedding(ConformanceMemory& memory, const EmbeddingCase& t) {
+  const EmbeddingInputs in = MakeEmbeddingInputs(t);
+  const int64_t n = t.B * t.T * t.C;
+  const Dropout dropout = t.dropout > 0 ? SomeDropout(t.dropout, 4096) : Dropout();
+  const int32_t* tokens = memory.Put(in.tokens);
+  void* y = memory.AllocAct(n);
+  void* dy = memory.PutAct(in.dy);
+  float* dwte = memory.PutF32(in.dwte);
+  float* dwpe = memory.PutF32(in.dwpe);
+  memory.device().kernels().Embedding({.B = t.B,
+                                       .T = t.T,
+                                       .C = t.C,
+                                       .V = t.V,
+                                       .tokens = tokens,
+                                       .wte = PutWire(memory, in.wte, t.wire),
+                                       .wpe = PutWire(memory, in.wpe, t.wire),
+                                       .wire_dtype = t.wire,
+                                       .y = y,
+                                       .dropout = dropout});
+  memory.device().kernels().EmbeddingBackward({.B = t.B,
+                                               .T = t.T,
+                                               .C = t.C,
+                                               .V = t.V,
+                                               .tokens = tokens,
+                                               .dy = dy,
+                                               .dwte = dwte,
+                                               .dwpe = dwpe,
+                                               .dropout = dropout});
+  return {memory.GetAct(y, n), memory.GetAct(dy, n), memory.GetF32(dwte, t.V * t.C),
+          memory.GetF32(dwpe, (t.T + 2) * t.C)};
+}
+
+LayerNormInputs MakeLayerNormInputs(const LayerNormCase& t) {
+  std::mt19937 random(static_cast<uint32_t>(t.M + t.C));
+  LayerNormInputs in{RandomArray(random, t.M * t.C), RandomArray(random, t.C),
+                     RandomArray(random, t.C),       RandomArray(random, t.M * t.C),
+                     RandomArray(random, t.M * t.C), RandomArray(random, t.C),
+                     RandomArray(random, t.C)};
+  for (double& v : in.x) v += t.offset;
+  return in;
+}
+
+Outputs RunLayerNorm(ConformanceMemory& memory, const LayerNormCase& t, const KernelSizes& sizes) {
+  const LayerNormInputs in = MakeLayerNormInputs(t);
+  const int64_t n = t.M * t.C;
+  const void* x = memory.PutAct(in.x);
+  const void* gamma = memory.PutAct(in.gamma);
+  const void* beta = memory.PutAct(in.beta);
+  void* y = memory.AllocAct(n);
+  void* again = memory.AllocAct(n);
+  float* mean = static_cast<float*>(memory.Alloc(t.M * 4));
+  float* rstd = static_cast<float*>(memory.Alloc(t.M * 4));
+  float* dgamma = memory.PutF32(in.dgamma);
+  float* dbeta = memory.PutF32(in.dbeta);
+  void* residual = t.residual ? memory.PutAct(in.residual) : nullptr;
+  void* dx = t.in_place ? residual : memory.AllocAct(n);
+  Kernels& kernels = memory.device().kernels();
+  kernels.LayerNorm({.M = t.M,
+                     .C = t.C,
+                     .x = x,
+                     .gamma = gamma,
+                     .beta = beta,
+                     .y = y,
+                     .mean = mean,
+                     .rstd = rstd});
+  kernels.LayerNormApply({.M = t.M,
+                          .C = t.C,
+                          .x = x,
+                          .gamma = gamma,
+                          .beta = beta,
+                          .mean = mean,
+                          .rstd = rstd,
+                          .y = again});
+  kernels.LayerNormBackward({.M = t.M,
+                             .C = t.C,
+                             .dy = memory.PutAct(in.dy),
+                             .x = x,
+                             .gamma = gamma,
+                             .mean = mean,
+                             .rstd = rstd,
+                             .dresidual = residual,
+                             .dx = dx,
+                             .dgamma = dgamma,
+                             .dbeta = dbeta,
+                             .scratch = memory.Alloc(sizes.layer_norm_backward(t.M, t.C))});
+  return {memory.GetAct(y, n),      memory.GetF32(mean, t.M), memory.GetF32(rstd, t.M),
+          memory.GetAct(again, n),  memory.GetAct(dx, n),     memory.GetF32(dgamma, t.C),
+          memory.GetF32(dbeta, t.C)};
+}
+
+AttentionInputs MakeAttentionInputs(const AttentionCase& t) {
+  std::mt19937 random(static_cast<uint32_t>(t.T * 100 + t.D));
+  return {RandomArray(random, 3 * t.o_elems(), t.range), RandomArray(random, t.o_elems())};
+}
+
+Outputs RunAttention(ConformanceMemory& memory, const AttentionCase& t, const KernelSizes& sizes) {
+  const AttentionInputs in = MakeAttentionInputs(t);
+  const void* qkv = memory.PutAct(in.qkv);
+  void* o = memory.AllocAct(t.o_elems());
+  void* dqkv = memory.AllocAct(3 * t.o_elems());
+  float* lse = static_cast<float*>(memory.Alloc(t.B * t.H * t.T * 4));
+  Kernels& kernels = memory.device().kernels();
+  kernels.Attention({.B = t.B,
+                     .T = t.T,
+                     .H = t.H,
+                     .D = t.D,
+                     .qkv = qkv,
+                     .o = o,
+                     .lse = lse,
+                     .scale = t.scale(),
+                     .dropout = t.MakeDropout(),
+                     .scratch = memory.Alloc(sizes.attention(t.B, t.T, t.H, t.D))});
+  kernels.AttentionBackward(
+      {.B = t.B,
+       .T = t.T,
+       .H = t.H,
+       .D = t.D,
+       .qkv = qkv,
+       .o = o,
+       .lse = lse,
+       .d_o = memory.PutAct(in.d_o),
+       .dqkv = dqkv,
+       .scale = t.scale(),
+       .dropout = t.MakeDropout(),
+       .scratch = memory.Alloc(sizes.attention_backward(t.B, t.T, t.H, t.D))});
+  return {memory.GetAct(o, t.o_elems()), memory.GetF32(lse, t.B * t.H * t.T),
+          memory.GetAct(dqkv, 3 * t.o_elems())};
+}
+
+Outputs RunGeluBackward(ConformanceMemory& memory, const Array& x, const Array& dy) {
+  const int64_t n = static_cast<int64_t>(x.size());
+  void* d = memory.PutAct(dy);
+  void* gelu = memory.AllocAct(n);
+  memory.device().kernels().GeluBackward(
+      {.n = n, .x = memory.PutAct(x), .dy = d, .gelu_out = gelu});
+  return {memory.GetAct(d, n), memory.GetAct(gelu, n)};
+}
+
+Array RunDropout(ConformanceMemory& memory, const Array& x, const Dropout& dropout, bool in_place) {
+  const int64_t n = static_cast<int64_t>(x.size());
+  void* from = memory.PutAct(x);
+  void* to = in_place ? from : memory.AllocAct(n);
+  memory.device().kernels().ApplyDropout({.n = n, .x = from, .y = to, .dropout = dropout});
+  return memory.GetAct(to, n);
+}
+
+Array RunColumnSum(ConformanceMemory& memory, int64_t M, int64_t N, const KernelSizes& sizes) {
+  std::mt19937 random(6);
+  const Array x = RandomArray(random, M * N);
+  float* out = memory.PutF32(Array(N, 0.25));
+  memory.device().kernels().ColumnSum({.M = M,
+                                       .N = N,
+                                       .x = memory.PutAct(x),
+                                       .out = out,
+                                       .scratch = memory.Alloc(sizes.column_sum(M, N))});
+  return memory.GetF32(out, N);
+}
+
+LossInputs MakeLossInputs(const LossCase& t) {
+  std::mt19937 random(static_cast<uint32_t>(t.V));
+  LossInputs in{RandomArray(random, t.M * t.V, t.range), {}};
+  for (int64_t i = 0; i < t.M; ++i) {
+    in.labels.push_back(i % 5 == 3 ? (i % 2 == 0 ? -100 : static_cast<int32_t>(t.V))
+                                   : static_cast<int32_t>(random() % t.V));
+  }
+  return in;
+}
+
+LossOutputs RunLoss(ConformanceMemory& memory, const LossCase& t, const LossInputs& in,
+                    double scale) {
+  Kernels& kernels = memory.device().kernels();
+  const int32_t* labels = memory.Put(in.labels);
+  float* row_max = static_cast<float*>(memory.Alloc(t.M * 4));
+  float* row_sum = static_cast<float*>(memory.Alloc(t.M * 4));
+  float* target = static_cast<float*>(memory.Alloc(t.M * 4));
+  LossRecord* record =
+      memory.Put(std::vector<LossRecord>{{.loss_sum = 0.5, .counted = 2, .finite = 1}});
+  for (int64_t first = 0; first < t.V; first += t.chunk) {
+    const int64_t n = std::min(t.chunk, t.V - first);
+    kernels.SoftmaxChunk({.M = t.M,
+                          .chunk = n,
+                          .first = first,
+                          .logits = memory.PutAct(Columns(in.logits, t.V, first, n)),
+                          .labels = labels,
+                          .row_max = row_max,
+                          .row_sum = row_sum,
+                          .target = target});
+  }
+  kernels.Loss({.M = t.M,
+                .V = t.V,
+                .labels = labels,
+                .row_max = row_max,
+                .row_sum = row_sum,
+                .target = target,
+                .record = record});
+  LossOutputs out{Array(t.M * t.V), memory.Get<LossRecord>(record, 1)[0]};
+  for (int64_t first = 0; first < t.V; first += t.chunk) {
+    const int64_t n = std::min(t.chunk, t.V - first);
+    void* logits = memory.PutAct(Columns(in.logits, t.V, first, n));
+    kernels.SoftmaxChunkBackward({.M = t.M,
+                                  .chunk = n,
+                                  .first = first,
+                                  .V = t.V,
+                                  .logits = logits,
+                                  .labels = labels,
+                                  .row_max = row_max,
+                                  .row_sum = row_sum,
+                                  .scale = scale});
+    const Array d = memory.GetAct(logits, t.M * n);
+    for (int64_t i = 0; i < t.M * n; ++i) out.dlogits[i / n * t.V + first + i % n] = d[i];
+  }
+  return out;
+}
+
+double Slope(const std::function<double(const Array&)>& f, const Array& x, const Array& u) {
+  constexpr double kStep = 1e-5;
+  Array plus = x, minus = x;
+  for (size_t i = 0; i < x.size(); ++i) plus[i] += kStep * u[i], minus[i] -= kStep * u[i];
+  return (f(plus) - f(minus)) / (2 * kStep);
+}
+
+}  // namespace eps::worker::conformance

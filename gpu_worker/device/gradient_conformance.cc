@@ -1,0 +1,112 @@
+// What happens to weights and gradients between the wire and the kernels: exact, to the bit.
+
+#include <cstdint>
+#include <limits>
+#include <random>
+#include <vector>
+
+#include "common/numeric/bf16.h"
+#include "common/tensor/dtype.h"
+#include "gpu_worker/device/conformance_cases.h"
+#include "gpu_worker/device/conformance_memory.h"
+#include "gpu_worker/device/device.h"
+#include "gpu_worker/device/device_conformance.h"
+#include "gpu_worker/device/kernels.h"
+#include "gtest/gtest.h"
+
+namespace eps::worker {
+namespace {
+
+using conformance::Array;
+
+constexpr int64_t kWireElems = 65536 + 4099;
+
+std::vector<float> SomeFloats(uint32_t seed) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal;
+  std::vector<float> values(kWireElems);
+  for (float& v : values) v = normal(random);
+  values[0] = 0.0f, values[1] = -0.0f, values[2] = 1e30f, values[3] = -3e-30f;
+  return values;
+}
+
+TEST_P(DeviceConformanceTest, WidenIsExact) {
+  ConformanceMemory memory(device());
+  const std::vector<float> values = SomeFloats(1);
+  std::vector<uint16_t> bits;
+  Array want;
+  for (const float v : values) {
+    bits.push_back(ToBf16(v).bits);
+    want.push_back(ToFloat(ToBf16(v)));
+  }
+  void* dst = memory.AllocAct(kWireElems);
+  device().kernels().Widen(
+      {.n = kWireElems, .src = memory.Put(bits), .src_dtype = Dtype::kBf16, .dst = dst});
+  EXPECT_TRUE(memory.GetAct(dst, kWireElems) == want);
+  const float* from = memory.Put(values);
+  device().kernels().Widen({.n = kWireElems, .src = from, .src_dtype = Dtype::kF32, .dst = dst});
+  if (memory.act() == Dtype::kF32) {
+    EXPECT_TRUE(memory.Get<float>(dst, kWireElems) == values);
+  }
+}
+
+TEST_P(DeviceConformanceTest, FinishLeafRoundsOnceAndEmitKeepsIt) {
+  ConformanceMemory memory(device());
+  const std::vector<float> values = SomeFloats(2);
+  float* src = memory.Put(values);
+  int32_t* finite = memory.Put(std::vector<int32_t>{1});
+  void* wire = memory.Alloc(kWireElems * 2);
+  void* wide = memory.Alloc(kWireElems * 4);
+  device().kernels().FinishLeaf(
+      {.n = kWireElems, .src = src, .round_bf16 = true, .finite = finite});
+  device().kernels().EmitGradient(
+      {.n = kWireElems, .src = src, .dst_dtype = Dtype::kBf16, .dst = wire});
+  device().kernels().EmitGradient(
+      {.n = kWireElems, .src = src, .dst_dtype = Dtype::kF32, .dst = wide});
+  const std::vector<float> rounded = memory.Get<float>(src, kWireElems);
+  const std::vector<uint16_t> bits = memory.Get<uint16_t>(wire, kWireElems);
+  for (int64_t i = 0; i < kWireElems; ++i) {
+    ASSERT_EQ(rounded[i], ToFloat(ToBf16(values[i]))) << i;
+    ASSERT_EQ(bits[i], ToBf16(values[i]).bits) << i;
+  }
+  EXPECT_TRUE(memory.Get<float>(wide, kWireElems) == rounded);
+  EXPECT_EQ(memory.Get<int32_t>(finite, 1)[0], 1);
+}
+
+TEST_P(DeviceConformanceTest, FinishLeafSeesEveryElementThatIsNotFinite) {
+  for (const float bad :
+       {std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity(),
+        std::numeric_limits<float>::quiet_NaN()}) {
+    for (const int64_t at : {int64_t{0}, int64_t{70}, kWireElems - 1}) {
+      for (const bool round : {false, true}) {
+        ConformanceMemory memory(device());
+        std::vector<float> values = SomeFloats(3);
+        values[at] = bad;
+        int32_t* finite = memory.Put(std::vector<int32_t>{1});
+        device().kernels().FinishLeaf(
+            {.n = kWireElems, .src = memory.Put(values), .round_bf16 = round, .finite = finite});
+        EXPECT_EQ(memory.Get<int32_t>(finite, 1)[0], 0) << bad << " at " << at;
+      }
+    }
+  }
+  ConformanceMemory memory(device());
+  int32_t* finite = memory.Put(std::vector<int32_t>{0});
+  device().kernels().FinishLeaf({.n = 5, .src = memory.Put(SomeFloats(4)), .finite = finite});
+  EXPECT_EQ(memory.Get<int32_t>(finite, 1)[0], 0) << "a flag that is down stays down";
+}
+
+TEST_P(DeviceConformanceTest, AddGradientAndFillZero) {
+  ConformanceMemory memory(device());
+  const std::vector<float> left = SomeFloats(5), right = SomeFloats(6);
+  float* dst = memory.Put(left);
+  device().kernels().AddGradient({.n = kWireElems, .dst = dst, .src = memory.Put(right)});
+  const std::vector<float> sum = memory.Get<float>(dst, kWireElems);
+  for (int64_t i = 0; i < kWireElems; ++i) ASSERT_EQ(sum[i], left[i] + right[i]) << i;
+  device().kernels().FillZero({.num_bytes = kWireElems * 4 - 4, .dst = dst});
+  const std::vector<float> zero = memory.Get<float>(dst, kWireElems);
+  for (int64_t i = 0; i + 1 < kWireElems; ++i) ASSERT_EQ(zero[i], 0.0f) << i;
+  EXPECT_EQ(zero.back(), sum.back()) << "FillZero wrote behind its end";
+}
+
+}  // namespace
+}  // namespace eps::worker

@@ -1,0 +1,86 @@
+// The fused cross-entropy against plain fp64 loops and finite differences.
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <random>
+#include <string>
+
+#include "gpu_worker/device/conformance_cases.h"
+#include "gpu_worker/device/conformance_memory.h"
+#include "gpu_worker/device/device.h"
+#include "gpu_worker/device/device_conformance.h"
+#include "gpu_worker/device/reference_kernels.h"
+#include "gtest/gtest.h"
+
+namespace eps::worker {
+namespace {
+
+using conformance::ActEps;
+using conformance::Array;
+using conformance::kEps;
+using conformance::LossCase;
+using conformance::LossInputs;
+using conformance::LossOutputs;
+using conformance::MakeLossInputs;
+using conformance::RunLoss;
+using conformance::Slope;
+
+TEST_P(DeviceConformanceTest, CrossEntropyInChunksAgreesWithFp64) {
+  for (const LossCase& t :
+       {LossCase{7, 256, 256}, LossCase{65, 1000, 300}, LossCase{33, 37, 10}, LossCase{1, 1, 1},
+        LossCase{40, 500, 128, 60.0}, LossCase{40, 100, 7, 1000.0}}) {
+    SCOPED_TRACE(std::to_string(t.V) + " by " + std::to_string(t.chunk));
+    ConformanceMemory memory(device());
+    const LossInputs in = MakeLossInputs(t);
+    const double scale = 1.0 / static_cast<double>(t.M);
+    const LossOutputs out = RunLoss(memory, t, in, scale);
+    int64_t counted = 2;
+    for (const int32_t label : in.labels) counted += label >= 0 && label < t.V;
+    EXPECT_EQ(out.record.counted, counted);
+    EXPECT_EQ(out.record.finite, 1);
+    // A row's loss: roundings of logits - max (size 2 range) and of the sum, a few ulp each.
+    const double row = (16 + 4 * t.range) * kEps + ActEps(memory) * t.range;
+    EXPECT_NEAR(out.record.loss_sum, 0.5 + reference::CrossEntropy(in.logits, in.labels, t.M, t.V),
+                row * static_cast<double>(t.M));
+    ExpectNear(out.dlogits, reference::CrossEntropyGradient(in.logits, in.labels, t.M, t.V, scale),
+               scale * row, 4 * ActEps(memory), "dlogits");
+    for (int64_t i = 0; i < t.M * t.V; ++i) {
+      if (in.labels[i / t.V] < 0 || in.labels[i / t.V] >= t.V) {
+        ASSERT_EQ(out.dlogits[i], 0.0) << "of a row that does not count";
+      }
+    }
+  }
+}
+
+TEST_P(DeviceConformanceTest, CrossEntropyGradientAgreesWithFiniteDifferences) {
+  const LossCase t = {20, 50, 16};
+  ConformanceMemory memory(device());
+  const LossInputs in = MakeLossInputs(t);
+  const LossOutputs out = RunLoss(memory, t, in, 1.0);
+  std::mt19937 random(3);
+  const Array u = RandomArray(random, t.M * t.V);
+  const double slope =
+      Slope([&](const Array& x) { return reference::CrossEntropy(x, in.labels, t.M, t.V); },
+            in.logits, u);
+  EXPECT_NEAR(Dot(out.dlogits, u), slope, 1e-5 + 100 * ActEps(memory) * (1 + std::abs(slope)));
+}
+
+TEST_P(DeviceConformanceTest, LossSaysWhenItIsNotFinite) {
+  const LossCase t = {10, 40, 16};
+  for (const double bad :
+       {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()}) {
+    ConformanceMemory memory(device());
+    LossInputs in = MakeLossInputs(t);
+    in.logits[2 * t.V + 20] = bad;  // of a counted row, not its label
+    in.labels[2] = 5;
+    EXPECT_EQ(RunLoss(memory, t, in, 1.0).record.finite, 0) << bad;
+  }
+  ConformanceMemory memory(device());
+  LossInputs in = MakeLossInputs(t);
+  in.logits[3 * t.V + 20] = std::numeric_limits<double>::quiet_NaN();  // row 3 does not count
+  EXPECT_EQ(RunLoss(memory, t, in, 1.0).record.finite, 1);
+}
+
+}  // namespace
+}  // namespace eps::worker

@@ -1,0 +1,45 @@
+#include "gpu_worker/relay/push_buffers.h"
+
+#include <cstring>
+#include <memory>
+#include <utility>
+
+#include "gtest/gtest.h"
+
+namespace eps::worker {
+namespace {
+
+TEST(PushBuffersTest, ABufferComesBackWhenItsLastOwnerLetsGo) {
+  PushBuffers pool;
+  PushBuffers::Buffer first = pool.Acquire(1000);
+  EXPECT_EQ(first.bytes.size(), 1000u);
+  std::byte* const place = first.bytes.data();
+  std::shared_ptr<void> another = first.owner;
+  first = {};
+  PushBuffers::Buffer second = pool.Acquire(1000);
+  EXPECT_NE(second.bytes.data(), place);
+  EXPECT_EQ(pool.held_bytes(), 2000);
+  another.reset();
+  PushBuffers::Buffer third = pool.Acquire(1000);
+  EXPECT_EQ(third.bytes.data(), place);
+  EXPECT_EQ(pool.held_bytes(), 2000);
+}
+
+TEST(PushBuffersTest, SizesDoNotMix) {
+  PushBuffers pool;
+  { PushBuffers::Buffer large = pool.Acquire(1000); }
+  PushBuffers::Buffer small = pool.Acquire(10);
+  EXPECT_EQ(small.bytes.size(), 10u);
+  EXPECT_EQ(pool.held_bytes(), 1010);
+}
+
+TEST(PushBuffersTest, ABufferOutlivesThePool) {
+  auto pool = std::make_unique<PushBuffers>();
+  PushBuffers::Buffer buffer = pool->Acquire(16);
+  pool.reset();
+  std::memset(buffer.bytes.data(), 1, buffer.bytes.size());
+  buffer = {};
+}
+
+}  // namespace
+}  // namespace eps::worker

@@ -1,0 +1,478 @@
+#include "gpu_worker/relay/relay_executor.h"
+
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/numeric/bf16.h"
+#include "common/numeric/philox.h"
+#include "common/testing/status_matchers.h"
+#include "gpu_worker/device/cpu/cpu_device.h"
+#include "gpu_worker/device/cpu/cpu_kernel_sizes.h"
+#include "gpu_worker/layers/reference_gpt2.h"
+#include "gpu_worker/transport/in_process.h"
+
+namespace eps::worker {
+namespace {
+
+constexpr StepId kStep(5);
+
+// A small run with odd sizes: T, C and the vocabulary are no multiples of any vector.
+RunConfig SmallRun(Dtype dtype = Dtype::kF32) {
+  RunConfig run;
+  run.model = {.num_layers = 3, .d_model = 24, .num_heads = 3, .context = 13, .vocab = 37, .init_seed = 11};
+  run.batch = {.virtual_nodes = 4, .micro_batches = 2, .micro_batch = 2};
+  run.precision = {.wire = dtype, .gradients = dtype};
+  run.relay.inner = InnerPolicy::kRecompute;
+  run.steps = 1;
+  return run;
+}
+
+// Weights large enough that every gradient matters, the same for every test.
+std::vector<std::vector<float>> Masters(const ModelSpec& model, Dtype wire) {
+  std::vector<std::vector<float>> masters;
+  for (const BlobSpec& blob : model.blobs) {
+    std::vector<float> values(static_cast<size_t>(blob.num_elems));
+    for (TensorSpec tensor : blob.tensors) {
+      const bool is_scale = tensor.init == InitRule::kOnes;
+      tensor.init = InitRule::kNormal;
+      tensor.init_stddev = tensor.shape.size() >= 2 ? 0.2 : 0.1;
+      float* out = values.data() + tensor.offset_elems;
+      InitTensor(tensor, 3, out);
+      for (int64_t i = 0; i < tensor.num_elems(); ++i) {
+        if (is_scale) out[i] += 1;
+        if (wire == Dtype::kBf16) out[i] = ToFloat(ToBf16(out[i]));  // the reference sees what is on the wire
+      }
+    }
+    masters.push_back(std::move(values));
+  }
+  return masters;
+}
+
+Assignment MakeAssignment(const RunConfig& run) {
+  Assignment assignment{.step = kStep};
+  for (int vnode = 0; vnode < run.batch.virtual_nodes; ++vnode) {
+    VnodeBatch batch{.vnode = vnode, .tokens = {}, .labels = {}};
+    const int64_t n = run.batch.sequences_per_vnode() * run.model.context;
+    for (int64_t i = 0; i < n; ++i) {
+      const uint64_t bits = Mix64(static_cast<uint64_t>(vnode) * 1000 + static_cast<uint64_t>(i));
+      batch.tokens.push_back(static_cast<int32_t>(bits % static_cast<uint64_t>(run.model.vocab)));
+      const bool counted = (bits >> 32) % 5 != 0;
+      batch.labels.push_back(counted ? static_cast<int32_t>((bits >> 40) % static_cast<uint64_t>(run.model.vocab)) : -100);
+      assignment.counted_tokens += counted ? 1 : 0;
+    }
+    assignment.vnodes.push_back(std::move(batch));
+  }
+  return assignment;
+}
+
+Assignment Only(const Assignment& all, const std::vector<int>& vnodes) {
+  Assignment some{.step = all.step, .counted_tokens = all.counted_tokens};
+  for (const int v : vnodes) some.vnodes.push_back(all.vnodes[static_cast<size_t>(v)]);
+  return some;
+}
+
+// Passes everything on, but says that the host cannot address the arena, as a GPU does.
+class DeviceWithMemoryOfItsOwn : public Device {
+ public:
+  explicit DeviceWithMemoryOfItsOwn(std::unique_ptr<Device> device)
+      : device_(std::move(device)), properties_(device_->properties()) {
+    properties_.host_addressable = false;
+  }
+  const DeviceProperties& properties() const override { return properties_; }
+  int64_t arena_bytes() const override { return device_->arena_bytes(); }
+  absl::StatusOr<void*> Address(ArenaSpan span) override { return device_->Address(span); }
+  int64_t arena_high_water_bytes() const override { return device_->arena_high_water_bytes(); }
+  int64_t outside_bytes() const override { return device_->outside_bytes(); }
+  Stream& stream(StreamId id) override { return device_->stream(id); }
+  std::unique_ptr<Event> NewEvent() override { return device_->NewEvent(); }
+  Kernels& kernels() override { return device_->kernels(); }
+  void Recover() override { device_->Recover(); }
+
+ private:
+  std::unique_ptr<Device> device_;
+  DeviceProperties properties_;
+};
+
+// How a step is run; none of it may change a bit.
+struct Way {
+  InnerPolicy inner = InnerPolicy::kRecompute;
+  int64_t more_bytes = 0;    // cap above the smallest; -1: as much as the plan can use
+  bool resident = false;
+  int weight_slots = 2;
+  int max_pass_vnodes = 0;
+  int threads = 2;
+  bool own_memory = false;
+  std::vector<std::vector<int>> workers = {};  // vnodes of each; empty: one worker with all
+};
+
+// A worker: a device, a plan, an executor on a store.
+struct Worker {
+  Worker(const ModelSpec& model, const RunConfig& run_in, const Way& way, InProcessStore& store)
+      : run(run_in), transport(&store) {
+    run.relay.inner = way.inner;
+    run.relay.resident = way.resident;
+    run.relay.weight_slots = way.weight_slots;
+    PlanRequest request{.model = &model, .run = &run, .kernels = CpuKernelSizes(),
+                        .max_pass_vnodes = way.max_pass_vnodes};
+    if (way.more_bytes >= 0) request.cap_bytes = SmallestCapBytes(request) + way.more_bytes;
+    plan = MakeRelayPlan(request).value();
+    device = NewCpuDevice({.arena_bytes = plan.arena_bytes, .threads = way.threads}).value();
+    if (way.own_memory) device = std::make_unique<DeviceWithMemoryOfItsOwn>(std::move(device));
+    executor = RelayExecutor::Create({.model = &model, .run = &run, .device = device.get(), .transport = &transport,
+                                      .plan = plan})
+                   .value();
+  }
+  RunConfig run;
+  InProcessTransport transport;
+  RelayPlan plan;
+  std::unique_ptr<Device> device;
+  std::unique_ptr<RelayExecutor> executor;
+};
+
+struct StepOutcome {
+  std::map<int, VnodeRecord> records;
+  std::vector<std::vector<std::vector<float>>> use_gradients;  // by blob, use
+  int64_t pulls = 0, pushes = 0;
+};
+
+class RelayExecutorTest : public ::testing::Test {
+ protected:
+  void Use(const RunConfig& run) {
+    run_ = run;
+    model_ = BuildGpt2(run.model).value();
+    masters_ = Masters(model_, run.precision.wire);
+    all_ = MakeAssignment(run);
+  }
+  std::unique_ptr<InProcessStore> NewStore() {
+    auto store = std::make_unique<InProcessStore>(&model_, run_.batch.virtual_nodes, run_.precision.wire);
+    Publish(*store);
+    return store;
+  }
+  void Publish(InProcessStore& store) {
+    for (const BlobSpec& blob : model_.blobs) {
+      store.Publish(blob.id, ReadVersion(kStep), masters_[static_cast<size_t>(blob.id.value())]);
+    }
+  }
+
+  StepOutcome RunStep(const Way& way) {
+    std::unique_ptr<InProcessStore> store = NewStore();
+    StepOutcome outcome;
+    std::vector<std::vector<int>> workers = way.workers;
+    if (workers.empty()) workers = {{}};
+    for (const std::vector<int>& vnodes : workers) {
+      Worker worker(model_, run_, way, *store);
+      const auto result = worker.executor->Run(vnodes.empty() ? all_ : Only(all_, vnodes));
+      EXPECT_OK(result);
+      if (!result.ok()) return outcome;
+      EXPECT_OK(worker.transport.Flush());
+      EXPECT_EQ(worker.device->arena_high_water_bytes(), worker.plan.arena_bytes);
+      for (const VnodeRecord& record : result->records) outcome.records[record.vnode] = record;
+    }
+    Collect(*store, outcome);
+    return outcome;
+  }
+  void Collect(const InProcessStore& store, StepOutcome& outcome) {
+    for (const BlobSpec& blob : model_.blobs) {
+      std::vector<std::vector<float>> uses;
+      for (size_t use = 0; use < blob.uses.size(); ++use) {
+        const auto gradient = store.UseGradient(kStep, blob.id, static_cast<int>(use));
+        EXPECT_OK(gradient);
+        uses.push_back(gradient.ok() ? *gradient : std::vector<float>());
+      }
+      outcome.use_gradients.push_back(std::move(uses));
+    }
+    outcome.pulls = store.num_pulls();
+    outcome.pushes = store.num_pushes();
+  }
+
+  void ExpectSameBits(const StepOutcome& a, const StepOutcome& b, const std::string& what) {
+    ASSERT_EQ(a.records.size(), b.records.size()) << what;
+    for (const auto& [vnode, record] : a.records) {
+      const VnodeRecord& other = b.records.at(vnode);
+      EXPECT_EQ(std::memcmp(&record.loss_sum, &other.loss_sum, sizeof(double)), 0) << what << " vnode " << vnode;
+      EXPECT_EQ(record.counted_tokens, other.counted_tokens) << what;
+      EXPECT_EQ(record.finite, other.finite) << what;
+    }
+    for (size_t blob = 0; blob < a.use_gradients.size(); ++blob) {
+      for (size_t use = 0; use < a.use_gradients[blob].size(); ++use) {
+        const std::vector<float>& x = a.use_gradients[blob][use];
+        const std::vector<float>& y = b.use_gradients[blob][use];
+        ASSERT_EQ(x.size(), y.size()) << what;
+        EXPECT_EQ(std::memcmp(x.data(), y.data(), x.size() * sizeof(float)), 0)
+            << what << " " << model_.blobs[blob].name << " use " << use;
+      }
+    }
+  }
+
+  // Every tensor of every use against the fp64 reference: the error of the whole tensor relative to its norm.
+  void ExpectNearReference(const StepOutcome& got, double tolerance) {
+    std::vector<std::vector<double>> masters;
+    for (const auto& blob : masters_) masters.emplace_back(blob.begin(), blob.end());
+    const ReferenceGpt2 reference(&model_, masters);
+    const auto want = reference.Step(all_, run_.batch.micro_batch, run_.model.init_seed);
+    for (const auto& [vnode, record] : got.records) {
+      const auto v = static_cast<size_t>(vnode);
+      EXPECT_LE(std::abs(record.loss_sum / want.loss_sum[v] - 1), 1e-5) << "vnode " << vnode;
+      EXPECT_EQ(record.counted_tokens, want.counted[v]);
+      EXPECT_TRUE(record.finite);
+    }
+    for (const LayerSpec& layer : model_.layers) {
+      for (const BlobUse& use : layer.blobs) {
+        for (const TensorSpec& tensor : model_.blob(use.blob).tensors) {
+          ExpectNear(layer, use, tensor, want.gradients[static_cast<size_t>(layer.id.value())],
+                     got.use_gradients[static_cast<size_t>(use.blob.value())][static_cast<size_t>(use.use)], tolerance);
+        }
+      }
+    }
+  }
+  void ExpectNear(const LayerSpec& layer, const BlobUse& use, const TensorSpec& tensor,
+                  const std::vector<double>& want_slot, const std::vector<float>& got_blob, double tolerance) {
+    double error = 0, norm = 0;
+    for (int64_t i = 0; i < tensor.num_elems(); ++i) {
+      const double want = want_slot[static_cast<size_t>(use.offset_elems + tensor.offset_elems + i)];
+      const double got = static_cast<double>(got_blob[static_cast<size_t>(tensor.offset_elems + i)]);
+      error += (got - want) * (got - want);
+      norm += want * want;
+    }
+    EXPECT_GT(norm, 0) << layer.name << " " << tensor.name;
+    EXPECT_LE(std::sqrt(error / norm), tolerance) << layer.name << " " << tensor.name;
+  }
+
+  RunConfig run_;
+  ModelSpec model_;
+  std::vector<std::vector<float>> masters_;
+  Assignment all_;
+};
+
+TEST_F(RelayExecutorTest, AStepGivesTheGradientsOfTheWholeModelInFp64) {
+  Use(SmallRun());
+  // fp32 sums of a few hundred terms: 1e-6 relative, some bits lost in the soft maxima.
+  ExpectNearReference(RunStep({}), 1e-5);
+}
+
+TEST_F(RelayExecutorTest, DropoutMasksAreThoseOfTheDefinition) {
+  RunConfig run = SmallRun();
+  run.model.embedding_dropout = 0.1;
+  run.model.attention_dropout = 0.2;
+  run.model.residual_dropout = 0.3;
+  Use(run);
+  ExpectNearReference(RunStep({}), 1e-5);
+  ExpectNearReference(RunStep({.inner = InnerPolicy::kKeep}), 1e-5);
+}
+
+TEST_F(RelayExecutorTest, Bf16GradientsAreThoseOfTheWholeModelUpToTheirRounding) {
+  Use(SmallRun(Dtype::kBf16));
+  // Each leaf is rounded once, to 8 bits: 2^-9 of each element at most.
+  ExpectNearReference(RunStep({}), 1.0 / 512);
+}
+
+TEST_F(RelayExecutorTest, SeveralChunksOfTheVocabularyGiveTheSameGradients) {
+  RunConfig run = SmallRun();
+  run.model = {.num_layers = 1, .d_model = 8, .num_heads = 2, .context = 5, .vocab = 9001, .init_seed = 1};
+  run.batch = {.virtual_nodes = 1, .micro_batches = 1, .micro_batch = 1};
+  for (const Dtype wire : {Dtype::kF32, Dtype::kBf16}) {
+    run.precision.wire = wire;
+    Use(run);
+    ExpectNearReference(RunStep({}), 1e-5);
+  }
+}
+
+TEST_F(RelayExecutorTest, NoChoiceOfThePlanChangesABit) {
+  for (const Dtype dtype : {Dtype::kF32, Dtype::kBf16}) {
+    RunConfig run = SmallRun(dtype);
+    run.model.embedding_dropout = run.model.attention_dropout = run.model.residual_dropout = 0.1;
+    Use(run);
+    const StepOutcome want = RunStep({});
+    const std::string name(DtypeName(dtype));
+    ExpectSameBits(want, RunStep({}), name + " again");
+    ExpectSameBits(want, RunStep({.threads = 1}), name + " one thread");
+    ExpectSameBits(want, RunStep({.inner = InnerPolicy::kKeep}), name + " keep");
+    ExpectSameBits(want, RunStep({.inner = InnerPolicy::kAuto, .more_bytes = 200000}), name + " keep some");
+    ExpectSameBits(want, RunStep({.inner = InnerPolicy::kAuto, .more_bytes = -1}), name + " no cap");
+    ExpectSameBits(want, RunStep({.more_bytes = 60000}), name + " more gradient slots");
+    ExpectSameBits(want, RunStep({.more_bytes = -1}), name + " most gradient slots");
+    for (const int weight_slots : {1, 3, 5}) {
+      ExpectSameBits(want, RunStep({.weight_slots = weight_slots}), absl::StrCat(name, " weight slots ", weight_slots));
+    }
+    ExpectSameBits(want, RunStep({.resident = true}), name + " resident");
+    ExpectSameBits(want, RunStep({.inner = InnerPolicy::kKeep, .more_bytes = -1, .resident = true}),
+                   name + " resident, kept");
+    ExpectSameBits(want, RunStep({.max_pass_vnodes = 1}), name + " passes of one vnode");
+    ExpectSameBits(want, RunStep({.inner = InnerPolicy::kKeep, .more_bytes = -1, .max_pass_vnodes = 3}),
+                   name + " passes of three vnodes");
+    ExpectSameBits(want, RunStep({.own_memory = true}), name + " memory of its own");
+  }
+}
+
+TEST_F(RelayExecutorTest, NoSplitOfVnodesAmongWorkersChangesABit) {
+  for (const Dtype dtype : {Dtype::kF32, Dtype::kBf16}) {
+    RunConfig run = SmallRun(dtype);
+    run.batch.virtual_nodes = 5;
+    run.model.residual_dropout = 0.1;
+    Use(run);
+    const StepOutcome want = RunStep({.more_bytes = -1});
+    const std::vector<std::vector<std::vector<int>>> splits = {
+        {{0, 1}, {2, 3, 4}}, {{0}, {1}, {2, 3}, {4}}, {{0, 2, 4}, {1, 3}}, {{4}, {0, 1, 2, 3}}};
+    for (const auto& split : splits) {
+      for (const int64_t more_bytes : {0, -1}) {
+        ExpectSameBits(want, RunStep({.inner = InnerPolicy::kAuto, .more_bytes = more_bytes, .workers = split}),
+                       absl::StrCat(std::string(DtypeName(dtype)), " ", split.size(), " workers"));
+      }
+    }
+  }
+}
+
+TEST_F(RelayExecutorTest, PullsAndPushesAreAsManyAsTheScheduleSays) {
+  Use(SmallRun(Dtype::kBf16));
+  // Layers: embedding (2 blobs), 3 blocks, head (2 blobs). Two slots: all there, two blocks on the way back.
+  const StepOutcome relay = RunStep({});
+  EXPECT_EQ(relay.pulls, 2 + 3 + 2 + 2);
+  EXPECT_EQ(relay.pushes, (2 + 3 + 2) * 4);
+  const StepOutcome resident = RunStep({.more_bytes = -1, .resident = true});
+  EXPECT_EQ(resident.pulls, 2 + 3 + 2);
+  EXPECT_EQ(resident.pushes, 2 + 3 + 2);  // one sum of four vnodes each
+}
+
+TEST_F(RelayExecutorTest, OnlyLeavesAreRoundedAndSentInBf16) {
+  Use(SmallRun(Dtype::kBf16));
+  std::unique_ptr<InProcessStore> store = NewStore();
+  Worker worker(model_, run_, {.more_bytes = -1}, *store);
+  ASSERT_OK(worker.executor->Run(Only(all_, {0, 1, 2})));
+  const BlobId blob = model_.layers[1].blobs[0].blob;
+  // {0, 1} would be a sum of two: it goes as leaves.
+  EXPECT_EQ(store->Held(kStep, blob, 0), (std::vector<TreeNode>{{0, 1}, {1, 1}, {2, 1}}));
+  EXPECT_THAT(store->HeldDtype(kStep, blob, 0, {0, 1}), IsOkAndHolds(Dtype::kBf16));
+  ASSERT_OK(worker.executor->Run(all_));
+  EXPECT_EQ(store->Held(kStep, blob, 0), (std::vector<TreeNode>{{0, 4}}));
+  EXPECT_THAT(store->HeldDtype(kStep, blob, 0, {0, 4}), IsOkAndHolds(Dtype::kF32));
+}
+
+TEST_F(RelayExecutorTest, AFailedPullNamesStepLayerAndDirectionAndTheExecutorGoesOn) {
+  Use(SmallRun());
+  const StepOutcome want = RunStep({});
+  std::unique_ptr<InProcessStore> store = NewStore();
+  Worker worker(model_, run_, {}, *store);
+  const BlobId block = model_.layers[1].blobs[0].blob;
+  store->FailPull(block, 0, absl::AbortedError("overwritten"));
+  EXPECT_THAT(worker.executor->Run(all_),
+              StatusIs(absl::StatusCode::kAborted, "step 5, layer h.0, forward: pull of blob h.0: overwritten"));
+  store->FailPull(block, 1, absl::AbortedError("overwritten again"));
+  EXPECT_THAT(worker.executor->Run(all_),
+              StatusIs(absl::StatusCode::kAborted, "step 5, layer h.0, backward: pull of blob h.0"));
+  const BlobId head = model_.layers.back().blobs[0].blob;
+  store->FailPull(head, 0, absl::UnavailableError("gone"));
+  EXPECT_THAT(worker.executor->Run(all_), StatusIs(absl::StatusCode::kUnavailable, "layer head, forward"));
+  const auto result = worker.executor->Run(all_);
+  ASSERT_OK(result);
+  StepOutcome outcome;
+  for (const VnodeRecord& record : result->records) outcome.records[record.vnode] = record;
+  Collect(*store, outcome);
+  ExpectSameBits(want, outcome, "after failures");
+}
+
+TEST_F(RelayExecutorTest, AWaitForAVersionIsEndedByCancel) {
+  Use(SmallRun());
+  InProcessStore store(&model_, run_.batch.virtual_nodes, run_.precision.wire);  // no version at all
+  Worker worker(model_, run_, {}, store);
+  std::thread canceller([&] { worker.transport.Cancel(absl::AbortedError("a new assignment")); });
+  EXPECT_THAT(worker.executor->Run(all_), StatusIs(absl::StatusCode::kAborted, "a new assignment"));
+  canceller.join();
+}
+
+TEST_F(RelayExecutorTest, WaitingForAVersionIsCountedAsThatAndNotAsPulling) {
+  Use(SmallRun());
+  InProcessStore store(&model_, run_.batch.virtual_nodes, run_.precision.wire);
+  Worker worker(model_, run_, {}, store);
+  std::thread publisher([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    Publish(store);
+  });
+  const auto result = worker.executor->Run(all_);
+  publisher.join();
+  ASSERT_OK(result);
+  const auto waited = [&](WaitCause cause) { return result->compute_wait_seconds[static_cast<size_t>(cause)]; };
+  EXPECT_GE(waited(WaitCause::kVersion), 0.05);
+  EXPECT_LE(waited(WaitCause::kPull), waited(WaitCause::kVersion));
+  EXPECT_LE(waited(WaitCause::kVersion), result->seconds);
+}
+
+TEST_F(RelayExecutorTest, AGradientThatIsNotFiniteNamesItsVnode) {
+  Use(SmallRun());
+  // A row of the table so large that logits overflow, and one vnode whose labels count.
+  for (int c = 0; c < 24; ++c) masters_[0][static_cast<size_t>(36 * 24 + c)] = c % 2 == 0 ? 3e38f : -3e38f;
+  for (VnodeBatch& batch : all_.vnodes) {
+    for (int32_t& token : batch.tokens) token %= 36;
+    if (batch.vnode != 2) batch.labels.assign(batch.labels.size(), -100);
+  }
+  for (const int64_t more_bytes : {0, -1}) {
+    std::unique_ptr<InProcessStore> store = NewStore();
+    Worker worker(model_, run_, {.more_bytes = more_bytes}, *store);
+    const auto result = worker.executor->Run(all_);
+    ASSERT_OK(result);
+    for (const VnodeRecord& record : result->records) EXPECT_EQ(record.finite, record.vnode != 2);
+    const std::vector<int> vnodes = store->NonFiniteVnodes(kStep);
+    EXPECT_FALSE(vnodes.empty());
+    EXPECT_EQ(vnodes, std::vector<int>(vnodes.size(), 2));
+  }
+}
+
+TEST_F(RelayExecutorTest, NextTokenLogitsAreTheModelsForEveryLength) {
+  for (const Dtype wire : {Dtype::kF32, Dtype::kBf16}) {
+    RunConfig run = SmallRun(wire);
+    run.model.residual_dropout = 0.5;  // not used when sampling
+    Use(run);
+    std::vector<std::vector<double>> masters;
+    for (const auto& blob : masters_) masters.emplace_back(blob.begin(), blob.end());
+    const ReferenceGpt2 reference(&model_, masters);
+    std::unique_ptr<InProcessStore> store = NewStore();
+    for (const bool resident : {false, true}) {
+      Worker worker(model_, run_, {.resident = resident}, *store);
+      for (const size_t length : {1u, 2u, 7u, 13u}) {
+        const std::vector<int32_t> tokens(all_.vnodes[1].tokens.begin(), all_.vnodes[1].tokens.begin() + length);
+        ASSERT_OK_AND_ASSIGN(const std::vector<float> got,
+                             worker.executor->NextTokenLogits(ReadVersion(kStep), tokens));
+        const std::vector<double> want = reference.NextTokenLogits(tokens);
+        ASSERT_EQ(got.size(), want.size());
+        for (size_t v = 0; v < got.size(); ++v) EXPECT_LE(std::abs(got[v] - want[v]), 1e-4) << length << " " << v;
+      }
+    }
+  }
+}
+
+TEST_F(RelayExecutorTest, AnAssignmentThatDoesNotFitTheRunIsRefused) {
+  Use(SmallRun());
+  std::unique_ptr<InProcessStore> store = NewStore();
+  Worker worker(model_, run_, {}, *store);
+  Assignment bad = all_;
+  bad.vnodes[1].tokens[5] = 37;
+  EXPECT_THAT(worker.executor->Run(bad), StatusIs(absl::StatusCode::kInvalidArgument, "vnode 1, token 5: id 37"));
+  bad = all_;
+  bad.vnodes[1].labels.pop_back();
+  EXPECT_THAT(worker.executor->Run(bad), StatusIs(absl::StatusCode::kInvalidArgument, "51 labels, want 52"));
+  bad = all_;
+  bad.vnodes[3].vnode = 4;
+  EXPECT_THAT(worker.executor->Run(bad), StatusIs(absl::StatusCode::kInvalidArgument, "vnode 4"));
+  EXPECT_THAT(worker.executor->NextTokenLogits(ReadVersion(kStep), {}),
+              StatusIs(absl::StatusCode::kInvalidArgument, "0 tokens"));
+  EXPECT_EQ(store->num_pulls(), 0);
+}
+
+TEST_F(RelayExecutorTest, AnArenaSmallerThanThePlanIsRefused) {
+  Use(SmallRun());
+  std::unique_ptr<InProcessStore> store = NewStore();
+  Worker worker(model_, run_, {}, *store);
+  auto device = NewCpuDevice({.arena_bytes = worker.plan.arena_bytes - 1, .threads = 1}).value();
+  EXPECT_THAT(RelayExecutor::Create({.model = &model_, .run = &run_, .device = device.get(),
+                                     .transport = &worker.transport, .plan = worker.plan}),
+              StatusIs(absl::StatusCode::kResourceExhausted, "arena"));
+}
+
+}  // namespace
+}  // namespace eps::worker
