@@ -60,15 +60,10 @@ void PrintForPeople(const WholePlan& plan) {
   std::printf("model: %lld parameters in %zu layers, %zu blobs; %lld tokens a step\n",
               static_cast<long long>(model.num_parameters()), model.layers.size(), model.blobs.size(),
               static_cast<long long>(plan.run.tokens_per_step()));
-  std::printf("\ndevice, each worker (cpu):%48s\n", "");
+  std::printf("\neach worker, device (cpu) and host:\n");
   for (const worker::PlanLine& line : worker::Describe(plan.device)) Row(line.what, line.num_bytes, line.why);
-  Row("total", plan.device.arena_bytes, "the run's peak, and no byte more");
-  Row("smallest cap", plan.smallest_cap_bytes, "whatever the depth and the number of micro-batches");
-  Row("outside the cap", plan.device.device_outside_bytes, "what libraries hold for themselves");
-  std::printf("\nhost, each worker:\n");
-  Row("boundaries", plan.device.host_boundary_bytes, "layer inputs of every micro-batch, and their gradients");
-  Row("gradients on their way", plan.device.host_push_bytes, "at most");
-  std::printf("\nhost, the daemon:\n");
+  Row("smallest device cap", plan.smallest_cap_bytes, "whatever the depth and the number of micro-batches");
+  std::printf("\nthe daemon:\n");
   for (const server::DaemonMemoryLine& line : server::Describe(plan.host)) Row(line.what, line.num_bytes, line.why);
   Row("total", plan.host.total_bytes(),
       absl::StrCat(plan.host.model_state_bytes() / std::max<int64_t>(1, model.num_parameters()),
@@ -87,7 +82,6 @@ void PrintJson(const WholePlan& plan) {
        {{"cap_bytes", plan.device.cap_bytes},
         {"arena_bytes", plan.device.arena_bytes},
         {"smallest_cap_bytes", plan.smallest_cap_bytes},
-        {"outside_bytes", plan.device.device_outside_bytes},
         {"kept_inner", plan.device.kept_inner()},
         {"buffers", buffers}}},
       {"worker_host",

@@ -145,10 +145,11 @@ absl::Status Gpt2Folder::CheckHead() const {
   const Place& embedding = stored_.at("wte.weight");
   const auto head_bytes = head->second.file->Data(*head->second.entry);
   const auto embedding_bytes = embedding.file->Data(*embedding.entry);
-  if (head->second.entry->dtype == embedding.entry->dtype &&
-      std::equal(head_bytes.begin(), head_bytes.end(), embedding_bytes.begin(), embedding_bytes.end())) {
-    return absl::OkStatus();
-  }
+  const bool tied = head->second.entry->dtype == embedding.entry->dtype &&
+                    std::equal(head_bytes.begin(), head_bytes.end(), embedding_bytes.begin(), embedding_bytes.end());
+  head->second.file->Release(*head->second.entry);
+  embedding.file->Release(*embedding.entry);
+  if (tied) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
       folder_, "/model.safetensors: lm_head.weight is not the token embedding; only tied heads are supported"));
 }
@@ -156,6 +157,13 @@ absl::Status Gpt2Folder::CheckHead() const {
 absl::Status Gpt2Folder::Read(const TensorSpec& tensor, absl::Span<float> values) const {
   const Place& place = places_.at(tensor.name);
   return place.file->ReadFloats(*place.entry, values);
+}
+
+absl::Status Gpt2Folder::ReadPart(const TensorSpec& tensor, int64_t first_elem, absl::Span<float> values) const {
+  const Place& place = places_.at(tensor.name);
+  absl::Status status = place.file->ReadFloatsAt(*place.entry, first_elem, values);
+  place.file->Release(*place.entry);
+  return status;
 }
 
 namespace {

@@ -29,6 +29,8 @@ class Gpt2Folder {
   const std::vector<std::string>& unused_tensors() const { return unused_; }
   // Fills `values` (the tensor's num_elems) as fp32. `tensor` is one of model()'s.
   absl::Status Read(const TensorSpec& tensor, absl::Span<float> values) const;
+  // As Read, of elements [first_elem, first_elem + values.size()) alone; the file's pages do not stay in memory.
+  absl::Status ReadPart(const TensorSpec& tensor, int64_t first_elem, absl::Span<float> values) const;
 
  private:
   struct Place {

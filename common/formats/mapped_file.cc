@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -25,6 +26,14 @@ absl::StatusOr<std::unique_ptr<MappedFile>> MappedFile::Open(const std::string& 
   if (start == MAP_FAILED) return FileError(errno, "map", path);
   return std::unique_ptr<MappedFile>(
       new MappedFile(path, {static_cast<const std::byte*>(start), num_bytes}));
+}
+
+void MappedFile::Release(int64_t offset_bytes, int64_t num_bytes) const {
+  const int64_t page_bytes = sysconf(_SC_PAGESIZE);
+  const int64_t begin = offset_bytes / page_bytes * page_bytes;
+  // Advice only. Of a shared mapping of a file it discards nothing but the pages' presence here.
+  madvise(const_cast<std::byte*>(bytes_.data()) + begin,
+          static_cast<size_t>(offset_bytes + num_bytes - begin), MADV_DONTNEED);
 }
 
 MappedFile::~MappedFile() { munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size()); }

@@ -2,6 +2,7 @@
 #define EPS_COMMON_FORMATS_MAPPED_FILE_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>
@@ -24,6 +25,8 @@ class MappedFile {
 
   const std::string& path() const { return path_; }
   absl::Span<const std::byte> bytes() const { return bytes_; }
+  // Takes these pages out of the process's resident memory; reading them again brings them back.
+  void Release(int64_t offset_bytes, int64_t num_bytes) const;
 
  private:
   MappedFile(std::string path, absl::Span<const std::byte> bytes)

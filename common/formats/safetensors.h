@@ -42,6 +42,12 @@ class SafetensorsReader {
   virtual absl::Span<const std::byte> Data(const SafetensorsEntry& entry) const = 0;
   // Converts F32, F16 or BF16 to fp32. Errors: INVALID_ARGUMENT wrong dtype, or `values` of another length.
   virtual absl::Status ReadFloats(const SafetensorsEntry& entry, absl::Span<float> values) const = 0;
+  // As ReadFloats, of elements [first_elem, first_elem + values.size()) alone.
+  virtual absl::Status ReadFloatsAt(const SafetensorsEntry& entry, int64_t first_elem,
+                                    absl::Span<float> values) const = 0;
+  // The tensor's bytes need not stay in this process's memory: a model is read in pieces and must not count
+  // twice. They can be read again at any time.
+  virtual void Release(const SafetensorsEntry& entry) const = 0;
 };
 
 // A file written at fixed places: the header first, made from the entries (dtype and shape; offsets are

@@ -44,29 +44,56 @@ class MappedSafetensors final : public SafetensorsReader {
   }
 
   absl::Status ReadFloats(const SafetensorsEntry& entry, absl::Span<float> values) const override {
-    const auto fail = [&](absl::string_view what) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(file_->path(), ": tensor ", ShowTensorName(entry.name), ": ", what));
-    };
-    const int64_t elem_bytes = entry.dtype == "F32"                            ? 4
-                               : entry.dtype == "F16" || entry.dtype == "BF16" ? 2
-                                                                               : 0;
-    if (elem_bytes == 0)
-      return fail(absl::StrCat("dtype ", entry.dtype, ", must be F32, F16 or BF16"));
-    if (entry.num_bytes / elem_bytes != static_cast<int64_t>(values.size())) {
-      return fail(absl::StrCat(entry.num_bytes / elem_bytes, " elements, must be ", values.size()));
+    EPS_ASSIGN_OR_RETURN(const int64_t num_elems, NumFloats(entry));
+    if (num_elems != static_cast<int64_t>(values.size())) {
+      return Fail(entry, absl::StrCat(num_elems, " elements, must be ", values.size()));
     }
+    return ReadFloatsAt(entry, 0, values);
+  }
+
+  absl::Status ReadFloatsAt(const SafetensorsEntry& entry, int64_t first_elem,
+                            absl::Span<float> values) const override {
+    EPS_ASSIGN_OR_RETURN(const int64_t num_elems, NumFloats(entry));
+    const auto count = static_cast<int64_t>(values.size());
+    if (first_elem < 0 || count > num_elems || first_elem > num_elems - count) {
+      return Fail(entry, absl::StrCat(num_elems, " elements, asked for ", count, " from ", first_elem));
+    }
+    if (values.empty()) return absl::OkStatus();
+    const int64_t elem_bytes = ElemBytes(entry);
+    const absl::Span<const std::byte> bytes =
+        Data(entry).subspan(static_cast<size_t>(first_elem * elem_bytes), static_cast<size_t>(count * elem_bytes));
     if (entry.dtype == "F16") {
-      Convert<Fp16>(Data(entry), values);
+      Convert<Fp16>(bytes, values);
     } else if (entry.dtype == "BF16") {
-      Convert<Bf16>(Data(entry), values);
-    } else if (!values.empty()) {
-      std::memcpy(values.data(), Data(entry).data(), values.size() * sizeof(float));
+      Convert<Bf16>(bytes, values);
+    } else {
+      std::memcpy(values.data(), bytes.data(), bytes.size());
     }
     return absl::OkStatus();
   }
 
+  void Release(const SafetensorsEntry& entry) const override {
+    file_->Release(entry.offset_bytes, entry.num_bytes);
+  }
+
  private:
+  absl::Status Fail(const SafetensorsEntry& entry, absl::string_view what) const {
+    return absl::InvalidArgumentError(
+        absl::StrCat(file_->path(), ": tensor ", ShowTensorName(entry.name), ": ", what));
+  }
+  // 0: not one of those that become fp32.
+  static int64_t ElemBytes(const SafetensorsEntry& entry) {
+    if (entry.dtype == "F32") return 4;
+    return entry.dtype == "F16" || entry.dtype == "BF16" ? 2 : 0;
+  }
+  absl::StatusOr<int64_t> NumFloats(const SafetensorsEntry& entry) const {
+    const int64_t elem_bytes = ElemBytes(entry);
+    if (elem_bytes == 0) {
+      return Fail(entry, absl::StrCat("dtype ", entry.dtype, ", must be F32, F16 or BF16"));
+    }
+    return entry.num_bytes / elem_bytes;
+  }
+
   const std::unique_ptr<MappedFile> file_;
   const SafetensorsHeader header_;
   std::unordered_map<std::string, size_t> index_;  // fixed after construction

@@ -1,7 +1,6 @@
 #ifndef EPS_SERVER_CHECKPOINT_CHECKPOINTER_H_
 #define EPS_SERVER_CHECKPOINT_CHECKPOINTER_H_
 
-#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -12,20 +11,10 @@
 #include "common/base/ids.h"
 #include "common/model/model_spec.h"
 #include "common/spec/run_config.h"
+#include "eps_server/checkpoint/run_state.h"
 #include "eps_server/store/store.h"
 
 namespace eps::server {
-
-// What a run is beside its tensors, at a step boundary. All of it is in manifest.json.
-struct RunState {
-  Version version;                    // of every blob; the number of steps done
-  std::vector<double> losses;         // of each step from 0, nats
-  std::vector<double> gradient_norms; // of each step; NaN-free: -1 where it was not computed
-  double last_norm = 0;               // for LAGGED clipping
-  int64_t tokens = 0;                 // counted so far
-  double train_seconds = 0;           // spent in steps so far, over all sittings
-  int64_t skipped_steps = 0;          // whose gradient was not finite; the optimizer's own step does not count them
-};
 
 // Writes and loads checkpoints of one run in `directory` (DIR/checkpoints):
 //
@@ -37,8 +26,11 @@ struct RunState {
 //
 // A checkpoint is written into a folder of another name, synced, checked and renamed; `latest` is replaced
 // after it. Older ones beyond `keep` are removed last. docs/formats.md describes every file.
+//
+// Threads: LatestPath is safe from any; the others one at a time
 class Checkpointer {
  public:
+  // Removes what a killed run left half written; makes nothing before the first Write.
   static absl::StatusOr<std::unique_ptr<Checkpointer>> Create(std::string directory, const ModelSpec& model,
                                                               const RunConfig& run);
   virtual ~Checkpointer() = default;
@@ -46,7 +38,9 @@ class Checkpointer {
   // Writes every blob at state.version. Before a blob is read nothing is assumed but that it is at that
   // version and is not being updated; `captured(blob)` is called as soon as it may be updated again. Blobs
   // are taken in the order given. Returns the checkpoint's path. One Write at a time; blocks.
-  // Errors: the system's, naming the file; what stood before still stands
+  // After an error no blob is being read any more.
+  // Errors: the system's, naming the file; what stood before still stands · INVALID_ARGUMENT `order` does not
+  //         have each blob once, or `state` is one that no run has
   virtual absl::StatusOr<std::string> Write(const Store& store, const RunState& state,
                                             const std::vector<BlobId>& order,
                                             const std::function<void(BlobId)>& captured) = 0;
@@ -56,7 +50,7 @@ class Checkpointer {
   //         DATA_LOSS a checksum or size is wrong: names file and what to do
   virtual absl::StatusOr<RunState> LoadLatest(Store& store) = 0;
 
-  // "" if there is none.
+  // Of the newest that this object found or wrote; "" if there is none.
   virtual std::string LatestPath() const = 0;
 };
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -22,6 +23,7 @@ struct StepUpdate {
   double scale = 1;          // what clipping multiplied the gradient with; the smallest one with PER_BLOB
   double learning_rate = 0;
   bool skipped = false;      // the gradient was not finite: weights and moments are unchanged
+  std::string why_skipped;   // layer and vnode
 };
 
 // Makes version s + 1 of every blob from version s and the step's gradients, chunk by chunk, on oneTBB threads.

@@ -10,7 +10,7 @@ namespace eps::server {
 namespace {
 
 class DataService final
-    : public proto::Data::WithRawCallbackMethod_Pull<proto::Data::WithRawCallbackMethod_Push<proto::Data::Service>> {
+    : public proto::DataPlane::WithRawCallbackMethod_Pull<proto::DataPlane::WithRawCallbackMethod_Push<proto::DataPlane::Service>> {
  public:
   explicit DataService(DataServiceOptions options) : options_(std::move(options)) {}
 

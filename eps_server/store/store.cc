@@ -228,6 +228,19 @@ class StoreImpl final : public Store {
       for (BlobMemory& blob : blobs_) blob.moments[i] = reinterpret_cast<float*>(take(blob.num_elems * 4));
     }
     EPS_CHECK(next - memory_.base() == sizes_.total_bytes());
+    if (wire_dtype_ == Dtype::kBf16) ZeroPadding(model);
+  }
+
+  // Zeroed memory is not the split form of 0: its rest is not 0. Whole tensors come with LoadMaster.
+  void ZeroPadding(const ModelSpec& model) {
+    for (size_t b = 0; b < blobs_.size(); ++b) {
+      const std::vector<TensorSpec>& tensors = model.blobs[b].tensors;
+      for (size_t t = 0; t < tensors.size(); ++t) {
+        const int64_t begin = tensors[t].offset_elems + tensors[t].num_elems();
+        const int64_t end = t + 1 < tensors.size() ? tensors[t + 1].offset_elems : blobs_[b].num_elems;
+        std::fill(blobs_[b].rest + begin, blobs_[b].rest + end, Split(0.0f).rest);
+      }
+    }
   }
 
   size_t Index(BlobId blob) const {

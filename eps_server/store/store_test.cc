@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
+#include "common/base/byte_size.h"
 #include "common/base/ids.h"
 #include "common/model/model_spec.h"
 #include "common/numeric/bf16.h"
@@ -187,6 +188,21 @@ TEST(StoreWaitTest, NonsenseFromAPeerIsAnError) {
   EXPECT_THAT(blob.got.at(0), StatusIs(absl::StatusCode::kNotFound, "blob: 99"));
   EXPECT_THAT(negative.got.at(0), StatusIs(absl::StatusCode::kNotFound, "blob: -1"));
   EXPECT_THAT(version.got.at(0), StatusIs(absl::StatusCode::kInvalidArgument, "version: -1"));
+}
+
+TEST_P(StoreTest, PaddingIsZero) {
+  RunConfig run = SmallRun(GetParam());
+  run.model.d_model = 24;  // no multiple of the alignment
+  const ModelSpec model = *BuildGpt2(run.model);
+  const std::unique_ptr<Store> store = *Store::Create(model, run);
+  for (const BlobSpec& blob : model.blobs) {
+    for (const TensorSpec& tensor : blob.tensors) {
+      const int64_t end = tensor.offset_elems + tensor.num_elems();
+      std::vector<float> padding(RoundUp(end, kTensorAlignElems) - end, 1.0f);
+      store->ReadMaster(blob.id, Version(0), end, absl::MakeSpan(padding));
+      for (const float value : padding) ASSERT_EQ(std::bit_cast<uint32_t>(value), 0u) << tensor.name;
+    }
+  }
 }
 
 TEST(StoreCreateTest, SaysHowMuchMemoryIsMissing) {

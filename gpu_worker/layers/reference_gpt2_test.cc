@@ -48,7 +48,8 @@ TEST(ReferenceGpt2Test, GradientsAreThoseOfFiniteDifferences) {
         for (const LayerId layer : blob.uses) {
           for (const BlobUse& use : model.layer(layer).blobs) {
             if (use.blob == blob.id) {
-              gradient += result.gradients[static_cast<size_t>(layer.value())][static_cast<size_t>(use.offset_elems + at)];
+              const auto& slot = result.gradients[static_cast<size_t>(layer.value())];
+              gradient += slot[static_cast<size_t>(use.offset_elems + at)];
             }
           }
         }

@@ -255,8 +255,8 @@ std::vector<PlanLine> Describe(const RelayPlan& plan) {
                        : absl::StrCat(": sums of up to ", plan.max_subtree_leaves(), " vnodes, fp32")));
   add("push", TotalBytes(plan.push_slots), absl::StrCat(Slots(plan.push_slots), ": a layer's gradient on its way out"));
   add("boundaries", TotalBytes(plan.boundary_slots),
-      absl::StrCat(Slots(plan.boundary_slots),
-                   plan.resident ? ": every layer's input, and one gradient" : ": two inputs, two outputs or gradients"));
+      absl::StrCat(Slots(plan.boundary_slots), plan.resident ? ": every layer's input, and one gradient"
+                                                             : ": two inputs, two outputs or gradients"));
   add("tokens", TotalBytes(plan.token_slots), absl::StrCat(Slots(plan.token_slots), ": token ids and labels"));
   add("inner activations", TotalBytes(plan.inner_slots),
       plan.keeps_all_inner ? absl::StrCat(Slots(plan.inner_slots), ": all kept, nothing is recomputed")

@@ -57,7 +57,9 @@ void ExpectSound(const RelayPlan& plan) {
 
 std::string Print(const RelayPlan& plan) {
   std::string text;
-  for (const PlanLine& line : Describe(plan)) absl::StrAppend(&text, line.what, " ", line.num_bytes, " (", line.why, ")\n");
+  for (const PlanLine& line : Describe(plan)) {
+    absl::StrAppend(&text, line.what, " ", line.num_bytes, " (", line.why, ")\n");
+  }
   return text;
 }
 

@@ -150,7 +150,7 @@ absl::Status RelayExecutorImpl::RunPass(const Assignment& assignment, absl::Span
                   .seed = model_.config.init_seed,
                   .step = assignment.step,
                   .vnodes = shape.vnodes,
-                  .loss_scale = assignment.counted_tokens > 0 ? 1.0 / static_cast<double>(assignment.counted_tokens) : 0,
+                  .loss_scale = 1.0 / static_cast<double>(std::max<int64_t>(assignment.counted_tokens, 1)),
                   .gradients = run_.precision.gradients};
   pass.version = ReadVersion(assignment.step);
   pass.steps = &Schedule(shape);

@@ -1,5 +1,7 @@
 #include "gpu_worker/relay/relay_executor.h"
 
+#include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <map>
@@ -64,7 +66,8 @@ Assignment MakeAssignment(const RunConfig& run) {
       const uint64_t bits = Mix64(static_cast<uint64_t>(vnode) * 1000 + static_cast<uint64_t>(i));
       batch.tokens.push_back(static_cast<int32_t>(bits % static_cast<uint64_t>(run.model.vocab)));
       const bool counted = (bits >> 32) % 5 != 0;
-      batch.labels.push_back(counted ? static_cast<int32_t>((bits >> 40) % static_cast<uint64_t>(run.model.vocab)) : -100);
+      const auto label = static_cast<int32_t>((bits >> 40) % static_cast<uint64_t>(run.model.vocab));
+      batch.labels.push_back(counted ? label : -100);
       assignment.counted_tokens += counted ? 1 : 0;
     }
     assignment.vnodes.push_back(std::move(batch));

@@ -13,7 +13,7 @@
 namespace eps::worker {
 namespace {
 
-constexpr char kPullMethod[] = "/eps.proto.Data/Pull";
+constexpr char kPullMethod[] = "/eps.proto.DataPlane/Pull";
 
 absl::Status Wrong(absl::string_view field, absl::string_view found, absl::string_view wanted) {
   return absl::DataLossError(absl::StrCat(field, ": the daemon sent ", found, ", want ", wanted));

@@ -9,7 +9,7 @@
 namespace eps::worker {
 namespace {
 
-constexpr char kPushMethod[] = "/eps.proto.Data/Push";
+constexpr char kPushMethod[] = "/eps.proto.DataPlane/Push";
 
 }  // namespace
 

@@ -56,8 +56,9 @@ void InProcessStore::Publish(BlobId blob, Version version, absl::Span<const floa
 
 void InProcessStore::Retire(Version version) {
   MutexLock lock(mu_);
-  retired_ = std::max(retired_, version.value());
-  std::erase_if(versions_, [&](const auto& entry) { return entry.first.second <= retired_; });
+  const int64_t retired = std::max(retired_, version.value());
+  retired_ = retired;
+  std::erase_if(versions_, [&](const auto& entry) { return entry.first.second <= retired; });
   changed_.NotifyAll();
 }
 

@@ -1,0 +1,358 @@
+#include "eps_server/aggregation/aggregator.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "common/base/ids.h"
+#include "common/model/model_spec.h"
+#include "common/schedule/reduction_tree.h"
+#include "common/tensor/dtype.h"
+#include "common/testing/status_matchers.h"
+#include "eps_server/aggregation/window_size.h"
+#include "eps_server/optimizer/chunk_gradient.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace eps::server {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+// wte (one chunk, used by embedding and head), wpe, two blocks of four chunks, ln_f.
+ModelSpec SmallModel() {
+  return *BuildGpt2({.num_layers = 2, .d_model = 256, .num_heads = 2, .context = 16, .vocab = 100});
+}
+constexpr BlobId kWte(0), kWpe(1), kBlock0(2), kBlock1(3), kLnF(4);
+
+struct Consumed {
+  StepId step;
+  BlobId blob;
+  int64_t chunk;
+  ChunkGradient gradient;
+};
+
+std::string Nodes(const ChunkGradient& gradient) {
+  std::string text;
+  for (const GradientOperand& operand : gradient.operands) text += DebugString(operand.node);
+  return text;
+}
+
+class AggregatorTest : public ::testing::Test {
+ protected:
+  void Start(int virtual_nodes, int64_t window_bytes = 0, Dtype gradients = Dtype::kF32) {
+    auto created = Aggregator::Create({.model = &model_,
+                                       .virtual_nodes = virtual_nodes,
+                                       .gradients = gradients,
+                                       .window_bytes = window_bytes,
+                                       .consume =
+                                           [this](StepId step, BlobId blob, int64_t chunk, ChunkGradient gradient) {
+                                             consumed_.push_back({step, blob, chunk, std::move(gradient)});
+                                           },
+                                       .on_step_in = [this](StepId step) { steps_in_.push_back(step.value()); }});
+    ASSERT_OK(created);
+    aggregator_ = *std::move(created);
+    aggregator_->BeginStep(StepId(0));
+  }
+
+  ContributionKey Key(BlobId blob, int use, TreeNode node, int64_t step = 0, Dtype dtype = Dtype::kF32) {
+    return {StepId(step), blob, use, node, dtype, -1};
+  }
+
+  // The offer's answers, in order, appear in `answers_` as "name:admitted".
+  void Offer(const ContributionKey& key, const std::string& name) {
+    aggregator_->Offer(key, [this, name](absl::StatusOr<Verdict> verdict) {
+      answers_.push_back(name + (!verdict.ok()                          ? ":" + std::string(verdict.status().message())
+                                 : *verdict == Verdict::kAdmitted ? ":admitted"
+                                                                  : ":not wanted"));
+    });
+  }
+  std::vector<std::string> Answers() { return std::exchange(answers_, {}); }
+
+  std::vector<std::byte> Payload(const ContributionKey& key, int64_t chunk) {
+    return std::vector<std::byte>(static_cast<size_t>(model_.blob(key.blob).chunk_elems(chunk) * SizeOf(key.dtype)),
+                                  std::byte(key.node.first));
+  }
+  absl::StatusOr<ChunkOutcome> Add(const ContributionKey& key, int64_t chunk) {
+    return aggregator_->AddChunk(key, chunk, Payload(key, chunk));
+  }
+  // Offers and sends all of it; returns how many chunks counted, -1 if it was not admitted.
+  int Send(const ContributionKey& key) {
+    answers_.clear();
+    Offer(key, "");
+    if (Answers() != std::vector<std::string>{":admitted"}) return -1;
+    int counted = 0;
+    for (int64_t c = 0; c < model_.blob(key.blob).num_chunks(); ++c) {
+      const ChunkOutcome outcome = *Add(key, c);
+      counted += outcome.counted ? 1 : 0;
+      if (outcome.complete) break;
+    }
+    return counted;
+  }
+  // What a contribution to the whole blob costs: whole pages per chunk.
+  int64_t BlobBytes(BlobId blob) const {
+    int64_t sum = 0;
+    for (int64_t c = 0; c < model_.blob(blob).num_chunks(); ++c) {
+      sum += (model_.blob(blob).chunk_elems(c) * 4 + 4095) / 4096 * 4096;
+    }
+    return sum;
+  }
+
+  const ModelSpec model_ = SmallModel();
+  std::unique_ptr<Aggregator> aggregator_;
+  std::vector<int64_t> steps_in_;
+  std::vector<std::string> answers_;
+  std::vector<Consumed> consumed_;  // destroyed first: memory that is given back makes the aggregator answer
+};
+
+TEST_F(AggregatorTest, ChunkIsHandedOverWhenItsTreeIsWhole) {
+  Start(4);
+  EXPECT_EQ(Send(Key(kBlock0, 0, {2, 2})), 4);
+  EXPECT_EQ(Send(Key(kBlock0, 0, {0, 1})), 4);
+  EXPECT_THAT(consumed_, IsEmpty());
+  EXPECT_EQ(Send(Key(kBlock0, 0, {1, 1})), 4);
+  ASSERT_EQ(consumed_.size(), 4u);
+  EXPECT_EQ(consumed_[2].chunk, 2);
+  EXPECT_EQ(Nodes(consumed_[2].gradient), "{0}{1}{2..3}");
+  EXPECT_EQ(consumed_[2].gradient.operands[2].values[0], std::byte{2});
+  EXPECT_EQ(consumed_[2].gradient.program.size(), 5u);
+}
+
+TEST_F(AggregatorTest, TiedBlobIsCompleteWithBothUsesAndRootsAreAddedInLayerOrder) {
+  Start(2);
+  EXPECT_EQ(Send(Key(kWte, 1, {0, 2})), 1);
+  EXPECT_THAT(consumed_, IsEmpty());
+  EXPECT_EQ(Send(Key(kWte, 0, {0, 1})), 1);
+  EXPECT_EQ(Send(Key(kWte, 0, {1, 1})), 1);
+  ASSERT_EQ(consumed_.size(), 1u);
+  const ChunkGradient& gradient = consumed_[0].gradient;
+  EXPECT_EQ(Nodes(gradient), "{0}{1}{0..1}");
+  EXPECT_EQ(gradient.operands[2].use, 1);
+  std::string program;
+  for (const SumOp& op : gradient.program) {
+    program += op.kind == SumOp::Kind::kAdd ? "+" : std::to_string(op.operand);
+  }
+  EXPECT_EQ(program, "01+2+");
+}
+
+TEST_F(AggregatorTest, RepeatedContributionIsAcknowledgedAndCountedOnce) {
+  Start(2);
+  const ContributionKey key = Key(kWpe, 0, {0, 1});
+  Offer(key, "a");
+  Offer(key, "b");
+  EXPECT_THAT(Answers(), ElementsAre("a:admitted", "b:admitted"));
+  EXPECT_EQ(aggregator_->window_used_bytes(), BlobBytes(kWpe));  // one reservation
+  const ChunkOutcome first = *Add(key, 0), second = *Add(key, 0);
+  EXPECT_TRUE(first.counted && first.complete);
+  EXPECT_TRUE(!second.counted && second.complete);
+  aggregator_->Abandon(key);  // harmless
+  Offer(key, "c");
+  EXPECT_THAT(Answers(), ElementsAre("c:not wanted"));
+  EXPECT_EQ(aggregator_->window_used_bytes(), BlobBytes(kWpe));
+  EXPECT_EQ(Send(Key(kWpe, 0, {1, 1})), 1);
+  EXPECT_EQ(Nodes(consumed_.at(0).gradient), "{0}{1}");
+}
+
+TEST_F(AggregatorTest, AncestorReplacesPendingDescendantsAndGivesTheirMemoryBack) {
+  Start(4);
+  EXPECT_EQ(Send(Key(kWpe, 0, {0, 1})), 1);
+  EXPECT_EQ(Send(Key(kWpe, 0, {1, 1})), 1);
+  EXPECT_EQ(aggregator_->window_used_bytes(), 2 * BlobBytes(kWpe));
+  EXPECT_EQ(Send(Key(kWpe, 0, {0, 2})), 1);
+  EXPECT_EQ(aggregator_->window_used_bytes(), BlobBytes(kWpe));
+  EXPECT_EQ(Send(Key(kWpe, 0, {1, 1})), -1);  // covered
+  EXPECT_EQ(Send(Key(kWpe, 0, {0, 4})), 1);
+  EXPECT_EQ(Nodes(consumed_.at(0).gradient), "{0..3}");
+}
+
+TEST_F(AggregatorTest, LostWorkersHalfAndTheRedoCountOnce) {
+  Start(4);
+  // {0..3} of a lost worker: two of four chunks came.
+  const ContributionKey lost = Key(kBlock1, 0, {0, 4});
+  Offer(lost, "lost");
+  ASSERT_TRUE(Add(lost, 0)->counted);
+  ASSERT_TRUE(Add(lost, 1)->counted);
+  EXPECT_EQ(consumed_.size(), 2u);
+  EXPECT_EQ(aggregator_->MissingVnodes(), std::vector<bool>(4, true));
+  aggregator_->Abandon(lost);
+  consumed_.clear();
+  EXPECT_EQ(aggregator_->window_used_bytes(), 0);
+  // The redo, by two survivors.
+  EXPECT_EQ(Send(Key(kBlock1, 0, {0, 2})), 2);
+  EXPECT_EQ(Send(Key(kBlock1, 0, {2, 2})), 2);
+  ASSERT_EQ(consumed_.size(), 2u);
+  EXPECT_EQ(consumed_[0].chunk, 2);
+  EXPECT_EQ(consumed_[1].chunk, 3);
+  EXPECT_EQ(Nodes(consumed_[1].gradient), "{0..1}{2..3}");
+}
+
+TEST_F(AggregatorTest, KnowsWhichVnodesAreMissing) {
+  Start(4);
+  for (const BlobSpec& blob : model_.blobs) {
+    for (int use = 0; use < static_cast<int>(blob.uses.size()); ++use) {
+      if (blob.id == kBlock0) continue;
+      ASSERT_GT(Send(Key(blob.id, use, {0, 4})), 0);
+      consumed_.clear();
+    }
+  }
+  ASSERT_GT(Send(Key(kBlock0, 0, {0, 1})), 0);
+  const ContributionKey half = Key(kBlock0, 0, {2, 1});
+  Offer(half, "half");
+  ASSERT_TRUE(Add(half, 3)->counted);
+  EXPECT_THAT(aggregator_->MissingVnodes(), ElementsAre(false, true, true, true));
+  EXPECT_THAT(steps_in_, IsEmpty());
+  ASSERT_GT(Send(Key(kBlock0, 0, {0, 4})), 0);
+  EXPECT_THAT(aggregator_->MissingVnodes(), ElementsAre(false, false, false, false));
+  EXPECT_THAT(steps_in_, ElementsAre(0));
+}
+
+TEST_F(AggregatorTest, EveryChunkIsConsumedOncePerStepAndLateOnesAreDropped) {
+  Start(1);
+  for (int step = 0; step < 3; ++step) {
+    for (const BlobSpec& blob : model_.blobs) {
+      for (int use = 0; use < static_cast<int>(blob.uses.size()); ++use) {
+        ASSERT_EQ(Send(Key(blob.id, use, {0, 1}, step)), blob.num_chunks());
+      }
+    }
+    EXPECT_EQ(consumed_.size(), 11u);
+    EXPECT_EQ(steps_in_.size(), static_cast<size_t>(step) + 1);
+    consumed_.clear();
+    EXPECT_EQ(aggregator_->window_used_bytes(), 0);
+    aggregator_->BeginStep(StepId(step + 1));
+    const ContributionKey late = Key(kLnF, 0, {0, 1}, step);
+    Offer(late, "late");
+    EXPECT_THAT(Answers(), ElementsAre("late:not wanted"));
+    const ChunkOutcome outcome = *Add(late, 0);
+    EXPECT_TRUE(!outcome.counted && outcome.complete);
+    aggregator_->Abandon(late);
+  }
+  EXPECT_THAT(consumed_, IsEmpty());
+}
+
+TEST_F(AggregatorTest, WhatDoesNotFitWaitsHighestLayerFirst) {
+  const int64_t window = 3 * BlobBytes(kBlock0);
+  Start(2, window);
+  // Vnode 0 of both blocks and half of the head are under way: the window has room for one more block.
+  Offer(Key(kBlock0, 0, {0, 1}), "b0 v0");
+  Offer(Key(kBlock1, 0, {0, 1}), "b1 v0");
+  EXPECT_THAT(Answers(), ElementsAre("b0 v0:admitted", "b1 v0:admitted"));
+  Offer(Key(kBlock0, 0, {1, 1}), "b0 v1");
+  EXPECT_THAT(Answers(), ElementsAre("b0 v1:admitted"));
+  Offer(Key(kWpe, 0, {0, 1}), "wpe v0");
+  Offer(Key(kBlock1, 0, {1, 1}), "b1 v1");
+  EXPECT_THAT(Answers(), IsEmpty());
+  EXPECT_EQ(aggregator_->waiting_offers(), 2);
+  // The head comes first in backward: always admitted, though the window is full.
+  Offer(Key(kLnF, 0, {0, 2}), "ln_f");
+  Offer(Key(kWte, 1, {0, 2}), "wte");
+  EXPECT_THAT(Answers(), ElementsAre("ln_f:admitted", "wte:admitted"));
+  EXPECT_GT(aggregator_->window_used_bytes(), window);
+  // Once the head is in, block 1 is the one that backward completes next.
+  ASSERT_TRUE(Add(Key(kLnF, 0, {0, 2}), 0)->complete);
+  EXPECT_THAT(Answers(), IsEmpty());
+  ASSERT_TRUE(Add(Key(kWte, 1, {0, 2}), 0)->complete);
+  EXPECT_THAT(Answers(), IsEmpty());  // ln_f is finished, and its memory still in use
+  consumed_.clear();
+  EXPECT_THAT(Answers(), ElementsAre("b1 v1:admitted"));
+  // An abandoned reservation makes room for what waits.
+  aggregator_->Abandon(Key(kBlock0, 0, {0, 1}));
+  EXPECT_THAT(Answers(), IsEmpty());
+  aggregator_->Abandon(Key(kBlock0, 0, {1, 1}));
+  EXPECT_THAT(Answers(), ElementsAre("wpe v0:admitted"));
+}
+
+TEST_F(AggregatorTest, RedoIsNeverStarvedByAFullWindow) {
+  Start(2, 1);  // nothing fits but what goes first
+  for (const int vnode : {0, 1}) {
+    for (BlobId blob = kWpe; blob < kLnF; blob = BlobId(blob.value() + 1)) Offer(Key(blob, 0, {vnode, 1}), "other");
+  }
+  EXPECT_THAT(Answers(), IsEmpty());
+  // Backward order, one worker after the other.
+  for (const auto& [blob, use] : std::vector<std::pair<BlobId, int>>{{kLnF, 0}, {kWte, 1}}) {
+    EXPECT_GT(Send(Key(blob, use, {0, 1})), 0);
+    EXPECT_GT(Send(Key(blob, use, {1, 1})), 0);
+    consumed_.clear();
+  }
+  EXPECT_THAT(Answers(), ElementsAre("other:admitted", "other:admitted"));  // both of block 1
+  EXPECT_EQ(aggregator_->waiting_offers(), 4);
+}
+
+TEST_F(AggregatorTest, NonfiniteVnodeGoesAlong) {
+  Start(2);
+  ContributionKey bad = Key(kWpe, 0, {1, 1});
+  bad.nonfinite_vnode = 1;
+  EXPECT_EQ(Send(bad), 1);
+  EXPECT_EQ(Send(Key(kWpe, 0, {0, 1})), 1);
+  EXPECT_EQ(consumed_.at(0).gradient.nonfinite_vnode, 1);
+}
+
+TEST_F(AggregatorTest, NonsenseIsRefusedByField) {
+  Start(4, 0, Dtype::kBf16);
+  const auto answer = [this](const ContributionKey& key) {
+    Offer(key, "");
+    return Answers().at(0);
+  };
+  using ::testing::StartsWith;
+  EXPECT_THAT(answer(Key(BlobId(5), 0, {0, 1})), StartsWith(":blob: 5"));
+  EXPECT_THAT(answer(Key(BlobId(-1), 0, {0, 1})), StartsWith(":blob: -1"));
+  EXPECT_THAT(answer(Key(kWte, 2, {0, 1})), StartsWith(":use: 2"));
+  EXPECT_THAT(answer(Key(kBlock0, -1, {0, 1})), StartsWith(":use: -1"));
+  EXPECT_THAT(answer(Key(kWte, 0, {1, 2})), StartsWith(":node: first 1, count 2"));
+  EXPECT_THAT(answer(Key(kWte, 0, {0, 5})), StartsWith(":node: first 0, count 5"));
+  EXPECT_THAT(answer(Key(kWte, 0, {0, 2}, 0, Dtype::kBf16)), StartsWith(":dtype: BF16 for node {0..1}"));
+  EXPECT_THAT(answer(Key(kWte, 0, {0, 1}, 0, static_cast<Dtype>(9))), StartsWith(":dtype: 9"));
+  EXPECT_THAT(answer(Key(kWte, 0, {0, 1}, 1)), StartsWith(":step: 1"));
+  EXPECT_THAT(answer(Key(kWte, 0, {0, 1}, -1)), StartsWith(":step: -1"));
+  ContributionKey nonfinite = Key(kWte, 0, {0, 1});
+  nonfinite.nonfinite_vnode = 1;
+  EXPECT_THAT(answer(nonfinite), StartsWith(":nonfinite_vnode: 1"));
+
+  const ContributionKey good = Key(kBlock0, 0, {0, 1}, 0, Dtype::kBf16);
+  EXPECT_THAT(Add(good, 0), StatusIs(absl::StatusCode::kFailedPrecondition, "not admitted"));
+  EXPECT_EQ(answer(good), ":admitted");
+  const std::vector<std::byte> payload = Payload(good, 0);
+  EXPECT_THAT(aggregator_->AddChunk(good, 4, payload), StatusIs(absl::StatusCode::kInvalidArgument, "chunk: 4"));
+  EXPECT_THAT(aggregator_->AddChunk(good, -1, payload), StatusIs(absl::StatusCode::kInvalidArgument, "chunk: -1"));
+  EXPECT_THAT(aggregator_->AddChunk(good, 0, absl::MakeConstSpan(payload).subspan(2)),
+              StatusIs(absl::StatusCode::kInvalidArgument, "payload_bytes: 524286, chunk 0 of blob 2 in BF16 has 524288"));
+  EXPECT_THAT(aggregator_->AddChunk(Key(kBlock0, 1, {0, 1}), 0, payload),
+              StatusIs(absl::StatusCode::kInvalidArgument, "use: 1"));
+  EXPECT_TRUE(Add(good, 0)->counted);
+}
+
+TEST_F(AggregatorTest, Bf16NeedsARunWithBf16Gradients) {
+  Start(2);
+  Offer(Key(kWte, 0, {0, 1}, 0, Dtype::kBf16), "");
+  EXPECT_THAT(Answers().at(0), ::testing::HasSubstr("precision.gradients"));
+}
+
+TEST_F(AggregatorTest, StopAnswersWhatWaitsAndWhatComes) {
+  Start(2, 1);
+  Offer(Key(kWpe, 0, {0, 1}), "waits");
+  aggregator_->Stop(absl::AbortedError("over"));
+  EXPECT_THAT(Answers(), ElementsAre("waits:over"));
+  Offer(Key(kLnF, 0, {0, 1}), "comes");
+  EXPECT_THAT(Answers(), ElementsAre("comes:over"));
+  EXPECT_THAT(Add(Key(kLnF, 0, {0, 1}), 0), StatusIs(absl::StatusCode::kAborted, "over"));
+}
+
+TEST_F(AggregatorTest, OffersThatWaitAreBounded) {
+  Start(1, 1);
+  for (int i = 0; i < 3000; ++i) Offer(Key(kWpe, 0, {0, 1}), "");
+  EXPECT_LT(aggregator_->waiting_offers(), 1200);
+  EXPECT_THAT(answers_.back(), ::testing::HasSubstr("offers wait for the window already"));
+}
+
+TEST(WindowSizeTest, DefaultIsFourTimesTheLargestBlob) {
+  const ModelSpec model = SmallModel();
+  EXPECT_EQ(DefaultWindowBytes(model), 16 * model.blob(kBlock0).num_elems);
+}
+
+}  // namespace
+}  // namespace eps::server

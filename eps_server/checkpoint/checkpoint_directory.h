@@ -1,0 +1,61 @@
+#ifndef EPS_SERVER_CHECKPOINT_CHECKPOINT_DIRECTORY_H_
+#define EPS_SERVER_CHECKPOINT_CHECKPOINT_DIRECTORY_H_
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "common/base/ids.h"
+
+namespace eps::server {
+
+// "step-00000120" of version 120; nullopt for any other name.
+std::string StepFolderName(Version version);
+std::optional<Version> ParseStepFolderName(absl::string_view name);
+
+// A run's checkpoints as folders: which there are, and how one comes and goes so that a process killed at any
+// moment loses none. What is in a folder is not its business.
+//
+//   step-NNNNNNNN            a checkpoint
+//   latest                   the name of the newest, one line
+//   .tmp-step-NNNNNNNN       being written
+//   .old-step-NNNNNNNN       being replaced by another of the same step
+//   .removed-step-NNNNNNNN   being removed
+class CheckpointDirectory {
+ public:
+  explicit CheckpointDirectory(std::string path) : path_(std::move(path)) {}
+
+  const std::string& path() const { return path_; }
+  std::string FolderOf(Version version) const;
+
+  // Of every checkpoint, newest first; none if the directory is not there. Errors: the system's
+  absl::StatusOr<std::vector<Version>> Steps() const;
+  // What `latest` names; nullopt if it is not there, says something else, or names a folder that is gone.
+  std::optional<Version> Latest() const;
+
+  // Ends what a killed process began: removes what was half written or half removed, and puts back what was
+  // to be replaced if its replacement did not come. Errors: the system's
+  absl::Status CleanUp() const;
+
+  // An empty folder to write a checkpoint into, made with its parents. Errors: the system's
+  absl::StatusOr<std::string> StartWriting(Version version) const;
+  // Makes that folder the checkpoint, in place of one of the same step, and then `latest`. Lasts when it
+  // returns. Errors: the system's; what was there still is
+  absl::Status FinishWriting(Version version) const;
+  // Removes the folder of StartWriting.
+  void AbandonWriting(Version version) const;
+
+  // Errors: the system's
+  absl::Status Remove(Version version) const;
+
+ private:
+  std::string path_;
+};
+
+}  // namespace eps::server
+
+#endif  // EPS_SERVER_CHECKPOINT_CHECKPOINT_DIRECTORY_H_

@@ -1,0 +1,155 @@
+#include "eps_server/checkpoint/checkpointer.h"
+
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/base/log.h"
+#include "common/base/mutex.h"
+#include "common/base/status_macros.h"
+#include "eps_server/checkpoint/checkpoint_directory.h"
+#include "eps_server/checkpoint/checkpoint_folder.h"
+#include "eps_server/checkpoint/manifest.h"
+
+namespace eps::server {
+namespace {
+
+// What can be told without reading the tensors.
+absl::Status CheckComplete(const std::string& folder) {
+  EPS_ASSIGN_OR_RETURN(const Manifest manifest, ReadManifest(folder));
+  return CheckSizes(folder, manifest);
+}
+
+class FolderCheckpointer final : public Checkpointer {
+ public:
+  FolderCheckpointer(std::string directory, const ModelSpec& model, const RunConfig& run)
+      : directory_(std::move(directory)), model_(model), run_(run) {}
+
+  absl::Status Start() {
+    EPS_RETURN_IF_ERROR(directory_.CleanUp());
+    EPS_ASSIGN_OR_RETURN(const std::vector<Version> steps, directory_.Steps());
+    if (steps.empty()) return absl::OkStatus();
+    // A damaged one is LoadLatest's to report; a run that does not resume may go on without.
+    if (const absl::StatusOr<Version> newest = FindNewest(); newest.ok()) SetLatestPath(directory_.FolderOf(*newest));
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<std::string> Write(const Store& store, const RunState& state, const std::vector<BlobId>& order,
+                                    const std::function<void(BlobId)>& captured) override {
+    EPS_ASSIGN_OR_RETURN(const std::string aside, directory_.StartWriting(state.version));
+    absl::Status status = WriteCheckpointFolder(aside, store, model_, run_, state, order, captured);
+    if (status.ok()) status = directory_.FinishWriting(state.version);
+    if (!status.ok()) {
+      directory_.AbandonWriting(state.version);
+      return Annotate(status, absl::StrCat("checkpoint of step ", state.version.value()));
+    }
+    std::string path = directory_.FolderOf(state.version);
+    SetLatestPath(path);
+    Retain(state.version);
+    return path;
+  }
+
+  absl::StatusOr<RunState> LoadLatest(Store& store) override {
+    EPS_ASSIGN_OR_RETURN(const Version version, FindNewest());
+    const std::string folder = directory_.FolderOf(version);
+    absl::StatusOr<Manifest> manifest = CheckForResume(version, folder);
+    absl::Status status = manifest.status();
+    if (status.ok()) status = LoadTensors(folder, model_, *manifest, LoadWhat::kMastersAndMoments, store);
+    if (absl::IsDataLoss(status)) return absl::DataLossError(absl::StrCat(status.message(), "; ", WhatToDo(version)));
+    EPS_RETURN_IF_ERROR(status);
+    SetLatestPath(folder);
+    return std::move(manifest->state);
+  }
+
+  std::string LatestPath() const override {
+    MutexLock lock(mu_);
+    return latest_path_;
+  }
+
+ private:
+  // What `latest` names, in whatever state it is; without it the newest complete one.
+  absl::StatusOr<Version> FindNewest() const {
+    if (const std::optional<Version> version = directory_.Latest(); version.has_value()) return *version;
+    EPS_ASSIGN_OR_RETURN(const std::vector<Version> steps, directory_.Steps());
+    if (steps.empty()) return absl::NotFoundError(absl::StrCat("there is no checkpoint in ", directory_.path()));
+    for (const Version version : steps) {
+      if (CheckComplete(directory_.FolderOf(version)).ok()) return version;
+    }
+    return steps.front();  // its damage is what there is to report
+  }
+
+  // Everything but the tensors' names, before anything is stored.
+  absl::StatusOr<Manifest> CheckForResume(Version version, const std::string& folder) const {
+    EPS_ASSIGN_OR_RETURN(Manifest manifest, ReadManifest(folder));
+    const std::vector<std::string> differences = DifferencesThatMatter(manifest.run, run_);
+    if (!differences.empty()) {
+      return absl::FailedPreconditionError(absl::StrCat(folder, " is of another run: ", absl::StrJoin(differences, "; "),
+                                                        "; resume with that run, or start this one in another folder"));
+    }
+    if (manifest.state.version != version) {
+      return absl::DataLossError(absl::StrCat(folder, "/", kManifestFile, ": step: found ",
+                                              manifest.state.version.value(), ", must be ", version.value(),
+                                              " as the folder's name says"));
+    }
+    EPS_RETURN_IF_ERROR(CheckSizes(folder, manifest));
+    EPS_RETURN_IF_ERROR(CheckSums(folder, manifest, {kConfigFile, kModelFile, kOptimizerFile}));
+    return manifest;
+  }
+
+  std::string WhatToDo(Version damaged) const {
+    const absl::StatusOr<std::vector<Version>> steps = directory_.Steps();
+    if (steps.ok()) {
+      for (const Version version : *steps) {
+        if (version == damaged || !CheckComplete(directory_.FolderOf(version)).ok()) continue;
+        return absl::StrCat("remove the folder ", directory_.FolderOf(damaged), " to go on from ",
+                            StepFolderName(version));
+      }
+    }
+    return absl::StrCat("there is no other checkpoint in ", directory_.path(),
+                        ": put the file back from a copy, or start the run anew in another folder");
+  }
+
+  // Removes the complete ones before `written` that are too many. One that lies after it, or is damaged, is
+  // not this run's making: it is left for a person to look at.
+  void Retain(Version written) const {
+    const absl::StatusOr<std::vector<Version>> steps = directory_.Steps();
+    if (!steps.ok()) return LogNotRemoved(directory_.path(), steps.status());
+    int kept = 1;
+    for (const Version version : *steps) {
+      if (version >= written || !CheckComplete(directory_.FolderOf(version)).ok()) continue;
+      if (kept++ < run_.checkpoint.keep) continue;
+      if (const absl::Status status = directory_.Remove(version); !status.ok()) {
+        LogNotRemoved(directory_.FolderOf(version), status);
+      }
+    }
+  }
+  // Costs disk, and no checkpoint: the run goes on.
+  static void LogNotRemoved(const std::string& path, const absl::Status& status) {
+    LogWarning("checkpoint_not_removed", {{"path", path}, {"error", status.message()}});
+  }
+
+  void SetLatestPath(std::string path) {
+    MutexLock lock(mu_);
+    latest_path_ = std::move(path);
+  }
+
+  // Fixed after construction.
+  const CheckpointDirectory directory_;
+  const ModelSpec model_;
+  const RunConfig run_;
+
+  mutable Mutex mu_;
+  std::string latest_path_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Checkpointer>> Checkpointer::Create(std::string directory, const ModelSpec& model,
+                                                                   const RunConfig& run) {
+  auto checkpointer = std::make_unique<FolderCheckpointer>(std::move(directory), model, run);
+  EPS_RETURN_IF_ERROR(checkpointer->Start());
+  return checkpointer;
+}
+
+}  // namespace eps::server

@@ -1,0 +1,424 @@
+#include "eps_server/checkpoint/checkpointer.h"
+
+#include <bit>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
+#include "common/base/file_util.h"
+#include "common/base/ids.h"
+#include "common/formats/gpt2_folder.h"
+#include "common/formats/safetensors.h"
+#include "common/model/model_spec.h"
+#include "common/spec/run_config.h"
+#include "common/tensor/dtype.h"
+#include "common/testing/status_matchers.h"
+#include "common/testing/temp_dir.h"
+#include "eps_server/checkpoint/manifest.h"
+#include "eps_server/checkpoint/run_state.h"
+#include "eps_server/checkpoint/testing.h"
+#include "eps_server/store/store.h"
+#include "gtest/gtest.h"
+
+namespace eps::server {
+namespace {
+
+using nlohmann::ordered_json;
+
+// A run's folder, its model, and stores as they are after a number of steps.
+struct Fixture {
+  explicit Fixture(RunConfig of_run = SmallRun())
+      : run(std::move(of_run)), model(BuildGpt2(run.model).value()), directory(dir.File("checkpoints")) {}
+
+  std::unique_ptr<Checkpointer> Open() const { return Checkpointer::Create(directory, model, run).value(); }
+  std::unique_ptr<Store> StoreAt(int64_t step) const {
+    return FilledStore(model, run, Version(step), static_cast<uint64_t>(step));
+  }
+  std::string WriteAt(Checkpointer& checkpointer, int64_t step) const {
+    return checkpointer.Write(*StoreAt(step), StateAt(step), AllBlobs(model), [](BlobId) {}).value();
+  }
+  std::string FolderOf(int64_t step) const { return absl::StrCat(directory, "/step-0000000", step); }
+  absl::StatusOr<RunState> Load() const {
+    const std::unique_ptr<Store> store = Store::Create(model, run).value();
+    return Open()->LoadLatest(*store);
+  }
+
+  TempDir dir;
+  RunConfig run;
+  ModelSpec model;
+  std::string directory;
+};
+
+std::vector<std::string> Names(const std::string& folder) {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) names.push_back(entry.path().filename());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+// ---- What is written is what is loaded
+// -----------------------------------------------------------------------------
+
+class RoundTripTest : public ::testing::TestWithParam<std::pair<Dtype, Rule>> {};
+
+TEST_P(RoundTripTest, EveryBitComesBack) {
+  const Fixture f(SmallRun(GetParam().first, GetParam().second));
+  const std::unique_ptr<Store> written = f.StoreAt(7);
+  const RunState state = StateAt(7);
+  ASSERT_OK_AND_ASSIGN(const std::string path, f.Open()->Write(*written, state, AllBlobs(f.model), [](BlobId) {}));
+  EXPECT_EQ(path, f.FolderOf(7));
+  EXPECT_EQ(Names(path), (std::vector<std::string>{"config.json", "manifest.json", "model.safetensors",
+                                                   "optimizer.safetensors"}));
+
+  const std::unique_ptr<Store> loaded = Store::Create(f.model, f.run).value();
+  ASSERT_OK_AND_ASSIGN(const RunState read, f.Open()->LoadLatest(*loaded));
+  EXPECT_EQ(read.version, Version(7));
+  EXPECT_EQ(read.losses, state.losses);
+  EXPECT_EQ(read.gradient_norms, state.gradient_norms);
+  EXPECT_EQ(read.last_norm, state.last_norm);
+  EXPECT_EQ(read.tokens, state.tokens);
+  EXPECT_EQ(read.train_seconds, state.train_seconds);
+  EXPECT_EQ(read.skipped_steps, state.skipped_steps);
+  ExpectSameTensors(f.model, *written, *loaded, Version(7));
+  for (const BlobSpec& blob : f.model.blobs) EXPECT_EQ(loaded->published(blob.id), Version(-1));
+}
+
+INSTANTIATE_TEST_SUITE_P(WireAndRule, RoundTripTest,
+                         ::testing::Values(std::pair(Dtype::kBf16, Rule::kAdamW), std::pair(Dtype::kF32, Rule::kAdamW),
+                                           std::pair(Dtype::kBf16, Rule::kSgd), std::pair(Dtype::kF32, Rule::kSgd),
+                                           std::pair(Dtype::kBf16, Rule::kSgdMomentum),
+                                           std::pair(Dtype::kF32, Rule::kSgdMomentum)));
+
+TEST(CheckpointerTest, TensorsHaveTheirUsualNames) {
+  const Fixture f;
+  const std::string folder = f.WriteAt(*f.Open(), 3);
+  ASSERT_OK_AND_ASSIGN(const auto masters, SafetensorsReader::Open(folder + "/model.safetensors"));
+  ASSERT_OK_AND_ASSIGN(const auto moments, SafetensorsReader::Open(folder + "/optimizer.safetensors"));
+  const std::string name = "transformer.h.1.attn.c_attn.weight";
+  ASSERT_NE(masters->Find(name), nullptr);
+  EXPECT_EQ(masters->Find(name)->dtype, "F32");
+  EXPECT_EQ(masters->Find(name)->shape, (std::vector<int64_t>{24, 72}));
+  EXPECT_NE(moments->Find("exp_avg." + name), nullptr);
+  EXPECT_NE(moments->Find("exp_avg_sq." + name), nullptr);
+  EXPECT_EQ(moments->entries().size(), 2 * masters->entries().size());
+}
+
+TEST(CheckpointerTest, AFolderLoadsAsAHuggingFaceOne) {
+  const Fixture f;
+  const std::string folder = f.WriteAt(*f.Open(), 3);
+  const std::unique_ptr<Store> loaded = Store::Create(f.model, f.run).value();
+  ASSERT_OK(LoadHuggingFace(folder, f.model, *loaded));
+  const std::unique_ptr<Store> written = f.StoreAt(3);
+  std::vector<float> a(1000), b(1000);
+  written->ReadMaster(BlobId(2), Version(3), 0, absl::MakeSpan(a));
+  loaded->ReadMaster(BlobId(2), Version(0), 0, absl::MakeSpan(b));
+  EXPECT_EQ(std::memcmp(a.data(), b.data(), a.size() * sizeof(float)), 0);
+}
+
+TEST(CheckpointerTest, TheSameTensorsAreTheSameBytesInAnyOrderAndAtAnyTime) {
+  const Fixture a, b;
+  std::vector<BlobId> backwards = AllBlobs(b.model);
+  std::reverse(backwards.begin(), backwards.end());
+  RunState later = StateAt(5);
+  later.train_seconds = 1e6;
+  ASSERT_OK_AND_ASSIGN(const std::string path_a,
+                       a.Open()->Write(*a.StoreAt(5), StateAt(5), AllBlobs(a.model), [](BlobId) {}));
+  ASSERT_OK_AND_ASSIGN(const std::string path_b, b.Open()->Write(*b.StoreAt(5), later, backwards, [](BlobId) {}));
+  for (const char* file : {kModelFile, kOptimizerFile, kConfigFile}) {
+    EXPECT_EQ(ReadFile(absl::StrCat(path_a, "/", file)).value(), ReadFile(absl::StrCat(path_b, "/", file)).value())
+        << file;
+  }
+}
+
+// ---- While training goes on
+// ----------------------------------------------------------------------------------------
+
+TEST(CheckpointerTest, BlobsAreTakenInTheOrderGivenAndMayChangeOnceCaptured) {
+  const Fixture f(SmallRun(Dtype::kF32));
+  const std::unique_ptr<Store> store = f.StoreAt(4);
+  const std::vector<BlobId> order = {BlobId(3), BlobId(0), BlobId(4), BlobId(2), BlobId(1)};
+  std::vector<BlobId> seen;
+  const auto captured = [&](BlobId blob) {
+    seen.push_back(blob);
+    // The next step's update: its result must not show.
+    const ChunkState chunk = store->Chunk(blob, 0, Version(4));
+    std::memset(const_cast<void*>(chunk.wire_in), 0x11, 16);
+    std::memset(chunk.moment1, 0x22, 16);
+  };
+  ASSERT_OK(f.Open()->Write(*store, StateAt(4), order, captured));
+  EXPECT_EQ(seen, order);
+  const std::unique_ptr<Store> loaded = Store::Create(f.model, f.run).value();
+  ASSERT_OK(f.Open()->LoadLatest(*loaded));
+  ExpectSameTensors(f.model, *f.StoreAt(4), *loaded, Version(4));
+}
+
+TEST(CheckpointerTest, AnOrderThatLeavesABlobOutIsRefusedAndNothingChanges) {
+  const Fixture f;
+  const std::unique_ptr<Checkpointer> checkpointer = f.Open();
+  f.WriteAt(*checkpointer, 3);
+  const auto before = TreeOf(f.directory);
+  for (const std::vector<BlobId>& order :
+       {std::vector<BlobId>{}, {BlobId(0), BlobId(1), BlobId(2), BlobId(3)},
+        {BlobId(0), BlobId(1), BlobId(2), BlobId(3), BlobId(3)}, {BlobId(0), BlobId(1), BlobId(2), BlobId(3), BlobId(9)}}) {
+    EXPECT_THAT(checkpointer->Write(*f.StoreAt(5), StateAt(5), order, [](BlobId) {}),
+                StatusIs(absl::StatusCode::kInvalidArgument, "order"));
+  }
+  EXPECT_EQ(TreeOf(f.directory), before);
+  EXPECT_EQ(checkpointer->LatestPath(), f.FolderOf(3));
+}
+
+TEST(CheckpointerTest, AStateThatNoReaderWouldTakeIsNotWritten) {
+  const Fixture f;
+  const std::unique_ptr<Checkpointer> checkpointer = f.Open();
+  f.WriteAt(*checkpointer, 3);
+  const auto before = TreeOf(f.directory);
+  RunState state = StateAt(5);
+  state.losses.pop_back();
+  EXPECT_THAT(checkpointer->Write(*f.StoreAt(5), state, AllBlobs(f.model), [](BlobId) {}),
+              StatusIs(absl::StatusCode::kInvalidArgument, "losses: found an array of 4"));
+  EXPECT_EQ(TreeOf(f.directory), before);
+}
+
+TEST(CheckpointerTest, AFolderThatCannotBeMadeIsNamed) {
+  const Fixture f;
+  const std::unique_ptr<Checkpointer> checkpointer = f.Open();
+  ASSERT_OK(WriteFileAtomically(f.directory, "a file in its place"));
+  EXPECT_THAT(checkpointer->Write(*f.StoreAt(1), StateAt(1), AllBlobs(f.model), [](BlobId) {}).status().ToString(),
+              ::testing::HasSubstr("checkpoints"));
+}
+
+// ---- Folders
+// -------------------------------------------------------------------------------------------------------
+
+TEST(CheckpointerTest, NothingIsMadeBeforeTheFirstWrite) {
+  const Fixture f;
+  EXPECT_THAT(f.Load(), StatusIs(absl::StatusCode::kNotFound, f.directory));
+  EXPECT_EQ(f.Open()->LatestPath(), "");
+  EXPECT_FALSE(std::filesystem::exists(f.directory));
+}
+
+TEST(CheckpointerTest, TheNewestStay) {
+  RunConfig run = SmallRun();
+  run.checkpoint.keep = 2;
+  const Fixture f(run);
+  const std::unique_ptr<Checkpointer> checkpointer = f.Open();
+  for (const int64_t step : {1, 2, 4, 9}) {
+    EXPECT_EQ(f.WriteAt(*checkpointer, step), f.FolderOf(step));
+    EXPECT_EQ(checkpointer->LatestPath(), f.FolderOf(step));
+  }
+  EXPECT_EQ(Names(f.directory), (std::vector<std::string>{"latest", "step-00000004", "step-00000009"}));
+}
+
+TEST(CheckpointerTest, KeepingOneNeverRemovesTheOneJustWritten) {
+  RunConfig run = SmallRun();
+  run.checkpoint.keep = 1;
+  const Fixture f(run);
+  const std::unique_ptr<Checkpointer> checkpointer = f.Open();
+  f.WriteAt(*checkpointer, 9);
+  f.WriteAt(*checkpointer, 3);  // the run went on from an earlier one
+  EXPECT_EQ(Names(f.directory), (std::vector<std::string>{"latest", "step-00000003", "step-00000009"}));
+  ASSERT_OK_AND_ASSIGN(const RunState state, f.Load());
+  EXPECT_EQ(state.version, Version(3));
+}
+
+TEST(CheckpointerTest, ADamagedOneDoesNotPushAGoodOneOut) {
+  RunConfig run = SmallRun();
+  run.checkpoint.keep = 2;
+  const Fixture f(run);
+  const std::unique_ptr<Checkpointer> checkpointer = f.Open();
+  f.WriteAt(*checkpointer, 1);
+  f.WriteAt(*checkpointer, 2);
+  std::filesystem::remove(f.FolderOf(2) + "/model.safetensors");
+  f.WriteAt(*checkpointer, 3);
+  EXPECT_EQ(Names(f.directory),
+            (std::vector<std::string>{"latest", "step-00000001", "step-00000002", "step-00000003"}));
+}
+
+TEST(CheckpointerTest, WhatAKilledRunLeftIsRemovedAndWhatItCommittedStands) {
+  const Fixture f;
+  f.WriteAt(*f.Open(), 3);
+  const auto committed = TreeOf(f.directory);
+  std::filesystem::copy(f.FolderOf(3), f.directory + "/.tmp-step-00000005");
+  std::filesystem::remove(f.directory + "/.tmp-step-00000005/manifest.json");
+  ASSERT_OK(WriteFileAtomically(f.directory + "/latest.tmp.4242.0", "step-0"));
+  const std::unique_ptr<Checkpointer> checkpointer = f.Open();
+  EXPECT_EQ(TreeOf(f.directory), committed);
+  EXPECT_EQ(checkpointer->LatestPath(), f.FolderOf(3));
+}
+
+TEST(CheckpointerTest, KilledBetweenTheFolderAndLatestTheOlderIsGoneOnFromAndTheNewerReplaced) {
+  const Fixture f;
+  f.WriteAt(*f.Open(), 3);
+  const std::string latest = ReadFile(f.directory + "/latest").value();
+  f.WriteAt(*f.Open(), 5);
+  ASSERT_OK(WriteFileAtomically(f.directory + "/latest", latest));
+  ASSERT_OK_AND_ASSIGN(const RunState state, f.Load());
+  EXPECT_EQ(state.version, Version(3));
+  f.WriteAt(*f.Open(), 5);
+  ASSERT_OK_AND_ASSIGN(const RunState again, f.Load());
+  EXPECT_EQ(again.version, Version(5));
+}
+
+TEST(CheckpointerTest, WithoutAUsefulLatestTheNewestCompleteOneIsTaken) {
+  const Fixture f;
+  const std::unique_ptr<Checkpointer> checkpointer = f.Open();
+  f.WriteAt(*checkpointer, 3);
+  f.WriteAt(*checkpointer, 5);
+  ASSERT_OK(WriteFileAtomically(f.directory + "/latest", "step-00000009\n"));  // dangling
+  EXPECT_EQ(f.Open()->LatestPath(), f.FolderOf(5));
+  ASSERT_OK_AND_ASSIGN(RunState state, f.Load());
+  EXPECT_EQ(state.version, Version(5));
+
+  std::filesystem::remove(f.directory + "/latest");
+  std::filesystem::remove(f.FolderOf(5) + "/manifest.json");
+  EXPECT_EQ(f.Open()->LatestPath(), f.FolderOf(3));
+  ASSERT_OK_AND_ASSIGN(state, f.Load());
+  EXPECT_EQ(state.version, Version(3));
+
+  std::filesystem::remove(f.FolderOf(3) + "/config.json");
+  EXPECT_THAT(f.Load(), StatusIs(absl::StatusCode::kDataLoss, "step-00000005/manifest.json: found nothing"));
+}
+
+// ---- Damage
+// --------------------------------------------------------------------------------------------------------
+
+TEST(CheckpointerTest, ADamagedFileOfAnyKindIsNamedWithWhatToDo) {
+  Fixture f;
+  const std::unique_ptr<Checkpointer> checkpointer = f.Open();
+  f.WriteAt(*checkpointer, 3);
+  f.WriteAt(*checkpointer, 5);
+  for (const std::string file : {kModelFile, kOptimizerFile, kConfigFile, kManifestFile}) {
+    const std::string path = f.FolderOf(5) + "/" + file;
+    const std::string good = ReadFile(path).value();
+    const auto expect_refused = [&](const std::string& how) {
+      const absl::Status status = f.Load().status();
+      EXPECT_THAT(status, StatusIs(absl::StatusCode::kDataLoss, path)) << how;
+      EXPECT_THAT(status, StatusIs(absl::StatusCode::kDataLoss,
+                                   "remove the folder " + f.FolderOf(5) + " to go on from step-00000003"))
+          << how;
+    };
+    for (const size_t at : {size_t{0}, good.size() / 2, good.size() - 1}) {
+      FlipByte(path, static_cast<int64_t>(at));
+      expect_refused(absl::StrCat(file, " byte ", at));
+      ASSERT_OK(WriteFileAtomically(path, good));
+    }
+    for (const std::string& content : {good.substr(0, good.size() - 1), std::string(), good + "x"}) {
+      ASSERT_OK(WriteFileAtomically(path, content));
+      expect_refused(absl::StrCat(file, " of ", content.size(), " bytes"));
+    }
+    std::filesystem::remove(path);
+    expect_refused(file + " missing");
+    std::filesystem::create_directory(path);
+    expect_refused(file + " a folder");
+    std::filesystem::remove(path);
+    ASSERT_OK(WriteFileAtomically(path, good));
+  }
+  ASSERT_OK(f.Load());
+}
+
+TEST(CheckpointerTest, RemovingTheDamagedFolderGoesOnFromTheOneBefore) {
+  const Fixture f;
+  const std::unique_ptr<Checkpointer> checkpointer = f.Open();
+  f.WriteAt(*checkpointer, 3);
+  f.WriteAt(*checkpointer, 5);
+  FlipByte(f.FolderOf(5) + "/model.safetensors", 5000);
+  EXPECT_THAT(f.Load(), StatusIs(absl::StatusCode::kDataLoss, "found sha256"));
+  std::filesystem::remove_all(f.FolderOf(5));
+  ASSERT_OK_AND_ASSIGN(const RunState state, f.Load());
+  EXPECT_EQ(state.version, Version(3));
+}
+
+TEST(CheckpointerTest, TheOnlyOneDamagedSaysSo) {
+  const Fixture f;
+  f.WriteAt(*f.Open(), 3);
+  FlipByte(f.FolderOf(3) + "/optimizer.safetensors", 700);
+  EXPECT_THAT(f.Load(), StatusIs(absl::StatusCode::kDataLoss, "there is no other checkpoint in " + f.directory));
+}
+
+TEST(CheckpointerTest, NothingIsStoredOfADamagedCheckpoint) {
+  const Fixture f;
+  f.WriteAt(*f.Open(), 3);
+  FlipByte(f.FolderOf(3) + "/optimizer.safetensors", 700);
+  const std::unique_ptr<Store> store = Store::Create(f.model, f.run).value();
+  EXPECT_FALSE(f.Open()->LoadLatest(*store).ok());
+  ExpectSameTensors(f.model, *store, *Store::Create(f.model, f.run).value(), Version(3));
+}
+
+TEST(CheckpointerTest, ARightSumOverTheWrongTensorsIsNotEnough) {
+  const Fixture f;
+  f.WriteAt(*f.Open(), 3);
+  const std::string manifest_path = f.FolderOf(3) + "/manifest.json";
+  const std::string text = ReadFile(manifest_path).value();
+  // The moments in the masters' place, honestly summed.
+  std::filesystem::copy_file(f.FolderOf(3) + "/optimizer.safetensors", f.FolderOf(3) + "/model.safetensors",
+                             std::filesystem::copy_options::overwrite_existing);
+  ASSERT_OK(WriteFileAtomically(manifest_path, EditManifest(text, [](ordered_json& manifest) {
+                                  manifest["files"]["model.safetensors"] = manifest["files"]["optimizer.safetensors"];
+                                })));
+  EXPECT_THAT(f.Load(), StatusIs(absl::StatusCode::kDataLoss, "tensor transformer.wte.weight is missing"));
+}
+
+TEST(CheckpointerTest, AFolderUnderAnotherStepsNameIsRefused) {
+  const Fixture f;
+  f.WriteAt(*f.Open(), 3);
+  std::filesystem::rename(f.FolderOf(3), f.FolderOf(6));
+  EXPECT_THAT(f.Load(), StatusIs(absl::StatusCode::kDataLoss, "step: found 3, must be 6"));
+}
+
+// ---- Resuming
+// ------------------------------------------------------------------------------------------------------
+
+TEST(CheckpointerTest, AnotherRunIsRefusedByField) {
+  const Fixture f;
+  f.WriteAt(*f.Open(), 3);
+  const auto before = TreeOf(f.directory);
+  RunConfig other = f.run;
+  other.optimizer.peak_learning_rate = 0.002;
+  other.data.seed = 9;
+  ASSERT_OK_AND_ASSIGN(const auto checkpointer, Checkpointer::Create(f.directory, f.model, other));
+  const std::unique_ptr<Store> store = Store::Create(f.model, other).value();
+  const absl::Status status = checkpointer->LoadLatest(*store).status();
+  EXPECT_THAT(status, StatusIs(absl::StatusCode::kFailedPrecondition, "optimizer.schedule.peak: was 0.001, now 0.002"));
+  EXPECT_THAT(status, StatusIs(absl::StatusCode::kFailedPrecondition, "data.seed"));
+  EXPECT_EQ(TreeOf(f.directory), before);
+}
+
+TEST(CheckpointerTest, WhatChangesNoBitsMayDiffer) {
+  const Fixture f;
+  f.WriteAt(*f.Open(), 3);
+  RunConfig other = f.run;
+  other.checkpoint = {.every_steps = 5, .keep = 9};
+  other.relay.weight_slots = 4;
+  ASSERT_OK_AND_ASSIGN(const auto checkpointer, Checkpointer::Create(f.directory, f.model, other));
+  const std::unique_ptr<Store> store = Store::Create(f.model, other).value();
+  EXPECT_OK(checkpointer->LoadLatest(*store));
+}
+
+TEST(CheckpointerTest, AnotherFormatIsNamed) {
+  const Fixture f;
+  f.WriteAt(*f.Open(), 3);
+  const std::string path = f.FolderOf(3) + "/manifest.json";
+  const std::string text = EditManifest(ReadFile(path).value(), [](ordered_json& m) { m["format"] = 2; });
+  ASSERT_OK(WriteFileAtomically(path, text));
+  EXPECT_THAT(f.Load(), StatusIs(absl::StatusCode::kFailedPrecondition, path + ": format: found 2"));
+}
+
+TEST(CheckpointerTest, AFinishedRunIsLoadedAsFinished) {
+  RunConfig run = SmallRun();
+  run.steps = 5;
+  const Fixture f(run);
+  f.WriteAt(*f.Open(), 5);
+  ASSERT_OK_AND_ASSIGN(const RunState state, f.Load());
+  EXPECT_EQ(state.version.value(), run.steps);
+  EXPECT_EQ(state.losses.size(), 5u);
+}
+
+}  // namespace
+}  // namespace eps::server

@@ -1,0 +1,81 @@
+// Where a run that does not resume gets its weights; declared in checkpointer.h.
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/types/span.h"
+#include "common/base/ids.h"
+#include "common/base/log.h"
+#include "common/base/status_macros.h"
+#include "common/formats/gpt2_folder.h"
+#include "common/model/model_spec.h"
+#include "eps_server/checkpoint/checkpointer.h"
+#include "eps_server/store/store.h"
+
+namespace eps::server {
+namespace {
+
+constexpr Version kInitialVersion(0);
+
+// Dropouts and the seed belong to the run, which may set them; the rest belongs to the weights.
+absl::Status CheckShape(const std::string& folder, const Gpt2Config& found, const Gpt2Config& wanted) {
+  const struct {
+    const char* key;
+    double found, wanted;
+  } numbers[] = {
+      {"n_layer", static_cast<double>(found.num_layers), static_cast<double>(wanted.num_layers)},
+      {"n_embd", static_cast<double>(found.d_model), static_cast<double>(wanted.d_model)},
+      {"n_head", static_cast<double>(found.num_heads), static_cast<double>(wanted.num_heads)},
+      {"n_positions", static_cast<double>(found.context), static_cast<double>(wanted.context)},
+      {"vocab_size", static_cast<double>(found.vocab), static_cast<double>(wanted.vocab)},
+      {"layer_norm_epsilon", found.layer_norm_eps, wanted.layer_norm_eps},
+  };
+  for (const auto& number : numbers) {
+    if (number.found != number.wanted) {
+      return absl::InvalidArgumentError(absl::StrCat(folder, "/config.json: ", number.key, ": found ", number.found,
+                                                     ", the run's model has ", number.wanted));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status LoadHuggingFace(const std::string& folder, const ModelSpec& model, Store& store) {
+  EPS_ASSIGN_OR_RETURN(const std::unique_ptr<Gpt2Folder> source, Gpt2Folder::Open(folder));
+  EPS_RETURN_IF_ERROR(CheckShape(folder, source->model().config, model.config));
+  if (!source->unused_tensors().empty()) {
+    LogWarning("tensors_not_used", {{"folder", folder}, {"tensors", absl::StrJoin(source->unused_tensors(), ",")}});
+  }
+  std::vector<float> buffer(kChunkElems);
+  for (const BlobSpec& blob : model.blobs) {
+    for (const TensorSpec& tensor : blob.tensors) {
+      const int64_t num_elems = tensor.num_elems();
+      for (int64_t first = 0; first < num_elems; first += kChunkElems) {
+        const auto values =
+            absl::MakeSpan(buffer).subspan(0, static_cast<size_t>(std::min(kChunkElems, num_elems - first)));
+        EPS_RETURN_IF_ERROR(source->ReadPart(tensor, first, values));
+        store.LoadMaster(blob.id, kInitialVersion, tensor.offset_elems + first, values);
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+void InitStore(const ModelSpec& model, Store& store) {
+  std::vector<float> values;
+  for (const BlobSpec& blob : model.blobs) {
+    for (const TensorSpec& tensor : blob.tensors) {
+      values.resize(static_cast<size_t>(tensor.num_elems()));
+      InitTensor(tensor, model.config.init_seed, values.data());
+      store.LoadMaster(blob.id, kInitialVersion, tensor.offset_elems, values);
+    }
+  }
+}
+
+}  // namespace eps::server

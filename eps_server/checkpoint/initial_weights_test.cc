@@ -1,0 +1,139 @@
+#include <cstddef>
+#include <fstream>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "common/base/ids.h"
+#include "common/formats/gpt2_folder.h"
+#include "common/formats/safetensors.h"
+#include "common/model/hf_config.h"
+#include "common/model/model_spec.h"
+#include "common/spec/run_config.h"
+#include "common/tensor/dtype.h"
+#include "common/testing/status_matchers.h"
+#include "common/testing/temp_dir.h"
+#include "eps_server/checkpoint/checkpointer.h"
+#include "eps_server/checkpoint/testing.h"
+#include "eps_server/store/store.h"
+#include "gtest/gtest.h"
+
+namespace eps::server {
+namespace {
+
+// A value that names its tensor and place, exact in every dtype.
+float ValueAt(const TensorSpec& tensor, int64_t i) {
+  return static_cast<float>((tensor.name.size() * 7 + static_cast<size_t>(i)) % 61) / 64;
+}
+absl::Status Fill(const TensorSpec& tensor, absl::Span<float> values) {
+  for (size_t i = 0; i < values.size(); ++i) values[i] = ValueAt(tensor, static_cast<int64_t>(i));
+  return absl::OkStatus();
+}
+
+// Every tensor is as `value` says, and what lies between them is zero.
+void ExpectStoreHolds(const ModelSpec& model, const Store& store,
+                      const std::function<float(const TensorSpec&, int64_t)>& value) {
+  for (const BlobSpec& blob : model.blobs) {
+    std::vector<float> wanted(static_cast<size_t>(blob.num_elems)), found(wanted.size());
+    for (const TensorSpec& tensor : blob.tensors) {
+      for (int64_t i = 0; i < tensor.num_elems(); ++i) {
+        wanted[static_cast<size_t>(tensor.offset_elems + i)] = value(tensor, i);
+      }
+    }
+    store.ReadMaster(blob.id, Version(0), 0, absl::MakeSpan(found));
+    EXPECT_EQ(found, wanted) << blob.name;
+    EXPECT_EQ(store.published(blob.id), Version(-1));
+  }
+}
+
+struct Fixture {
+  RunConfig run = SmallRun();
+  ModelSpec model = BuildGpt2(run.model).value();
+  std::unique_ptr<Store> store = Store::Create(model, run).value();
+  TempDir dir;
+};
+
+TEST(InitStoreTest, EveryTensorHasItsInitialValues) {
+  Fixture f;
+  InitStore(f.model, *f.store);
+  std::vector<float> values;
+  std::string of;
+  ExpectStoreHolds(f.model, *f.store, [&](const TensorSpec& tensor, int64_t i) {
+    if (of != tensor.name) {
+      of = tensor.name;
+      values.resize(static_cast<size_t>(tensor.num_elems()));
+      InitTensor(tensor, f.run.model.init_seed, values.data());
+    }
+    return values[static_cast<size_t>(i)];
+  });
+}
+
+TEST(LoadHuggingFaceTest, EveryDtypeBecomesFp32) {
+  for (const std::string dtype : {"F32", "F16", "BF16"}) {
+    Fixture f;
+    const std::string folder = f.dir.File("hf");
+    ASSERT_OK(WriteGpt2Folder(folder, f.model, dtype, Fill));
+    ASSERT_OK(LoadHuggingFace(folder, f.model, *f.store)) << dtype;
+    ExpectStoreHolds(f.model, *f.store, ValueAt);
+  }
+}
+
+TEST(LoadHuggingFaceTest, NamesMayComeWithoutTheirPrefix) {
+  Fixture f;
+  const std::string prefix = "transformer.";
+  std::vector<SafetensorsEntry> entries;
+  std::vector<TensorSpec> tensors;
+  for (const BlobSpec& blob : f.model.blobs) {
+    for (const TensorSpec& tensor : blob.tensors) {
+      entries.push_back({.name = tensor.name.substr(prefix.size()), .dtype = "F32", .shape = tensor.shape});
+      tensors.push_back(tensor);
+    }
+  }
+  ASSERT_OK_AND_ASSIGN(const auto file, SafetensorsWriter::Create(f.dir.File("model.safetensors"), entries, {}));
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    std::vector<float> values(static_cast<size_t>(tensors[i].num_elems()));
+    ASSERT_OK(Fill(tensors[i], absl::MakeSpan(values)));
+    ASSERT_OK(file->Write(i, 0, {reinterpret_cast<const std::byte*>(values.data()), values.size() * sizeof(float)}));
+  }
+  ASSERT_OK(file->Finish());
+  std::ofstream(f.dir.File("config.json")) << Gpt2ConfigToJson(f.model.config);
+  ASSERT_OK(LoadHuggingFace(f.dir.path(), f.model, *f.store));
+  ExpectStoreHolds(f.model, *f.store, ValueAt);
+}
+
+TEST(LoadHuggingFaceTest, AnotherShapeThanTheRunsIsNamedAndNothingIsStored) {
+  Fixture f;
+  const std::string folder = f.dir.File("hf");
+  ASSERT_OK(WriteGpt2Folder(folder, f.model, "F32", Fill));
+  RunConfig other = SmallRun(Dtype::kF32);
+  other.model.context = 6;
+  const ModelSpec wider = BuildGpt2(other.model).value();
+  const std::unique_ptr<Store> store = Store::Create(wider, other).value();
+  EXPECT_THAT(LoadHuggingFace(folder, wider, *store),
+              StatusIs(absl::StatusCode::kInvalidArgument, folder + "/config.json: n_positions: found 5, the run's model has 6"));
+  ExpectStoreHolds(wider, *store, [](const TensorSpec&, int64_t) { return 0.0f; });
+}
+
+TEST(LoadHuggingFaceTest, DropoutAndSeedAreTheRunsOwn) {
+  Fixture f;
+  const std::string folder = f.dir.File("hf");
+  ASSERT_OK(WriteGpt2Folder(folder, f.model, "F32", Fill));
+  f.model.config.residual_dropout = 0.25;
+  f.model.config.init_seed = 99;
+  EXPECT_OK(LoadHuggingFace(folder, f.model, *f.store));
+}
+
+TEST(LoadHuggingFaceTest, AMissingFolderOrFileIsNamed) {
+  Fixture f;
+  EXPECT_THAT(LoadHuggingFace(f.dir.File("none"), f.model, *f.store),
+              StatusIs(absl::StatusCode::kNotFound, "none/config.json"));
+  std::ofstream(f.dir.File("config.json")) << Gpt2ConfigToJson(f.model.config);
+  EXPECT_THAT(LoadHuggingFace(f.dir.path(), f.model, *f.store),
+              StatusIs(absl::StatusCode::kNotFound, "model.safetensors"));
+}
+
+}  // namespace
+}  // namespace eps::server

@@ -1,0 +1,254 @@
+#include "eps_server/checkpoint/manifest.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstddef>
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "common/base/sha256.h"
+#include "common/base/status_macros.h"
+#include "nlohmann/json.hpp"
+
+namespace eps::server {
+namespace {
+
+using nlohmann::json;
+using nlohmann::ordered_json;  // for writing: members in our order, but slow to look up
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr int64_t kMaxInteger = std::numeric_limits<int64_t>::max();
+constexpr std::array<absl::string_view, 3> kFiles = {kConfigFile, kModelFile, kOptimizerFile};
+constexpr std::array<absl::string_view, 12> kMembers = {
+    "format",        "step",          "run",       "files",  "data_position",  "tokens",
+    "skipped_steps", "train_seconds", "last_norm", "losses", "gradient_norms", "sha256"};
+constexpr int kMaxDepth = 3;  // files.<name>.<member>
+
+// ---- The manifest's own checksum
+// -----------------------------------------------------------------------------------
+
+constexpr absl::string_view kSumStart = "  \"sha256\": \"";
+constexpr absl::string_view kSumEnd = "\"\n}\n";
+constexpr size_t kDigits = 64;
+constexpr size_t kSumBytes = kSumStart.size() + kDigits + kSumEnd.size();
+
+std::string HashText(absl::string_view text) {
+  return Sha256Hex({reinterpret_cast<const std::byte*>(text.data()), text.size()});
+}
+
+// ---- Writing
+// -------------------------------------------------------------------------------------------------------
+
+ordered_json LossToJson(double loss) {
+  if (std::isnan(loss)) return "NaN";
+  if (std::isinf(loss)) return loss > 0 ? "Infinity" : "-Infinity";
+  return loss;
+}
+
+ordered_json FilesToJson(const std::map<std::string, FileSum>& files) {
+  ordered_json object = ordered_json::object();
+  for (const auto& [name, sum] : files) {
+    object[name] = {{"bytes", sum.num_bytes}, {"sha256", sum.sha256}};
+  }
+  return object;
+}
+
+// ---- Reading
+// -------------------------------------------------------------------------------------------------------
+
+absl::Status Wrong(absl::string_view field, absl::string_view found, absl::string_view wanted) {
+  return absl::DataLossError(absl::StrCat(field, ": found ", found, ", must be ", wanted));
+}
+
+// A value as an error shows it: short, whatever it is.
+std::string Show(const json& value) {
+  if (value.is_array()) return absl::StrCat("an array of ", value.size());
+  if (value.is_object()) return absl::StrCat("an object of ", value.size());
+  const std::string text = value.dump(-1, ' ', /*ensure_ascii=*/true, json::error_handler_t::replace);
+  return text.size() <= 60 ? text : absl::StrCat(text.substr(0, 60), "...");
+}
+
+absl::Status CheckMembers(const json& document) {
+  for (const absl::string_view name : kMembers) {
+    if (!document.contains(std::string(name))) return Wrong(name, "nothing", "there");
+  }
+  for (const auto& [name, value] : document.items()) {
+    if (std::find(kMembers.begin(), kMembers.end(), name) == kMembers.end()) {
+      return absl::DataLossError(absl::StrCat(Show(name), " is no field of format ", kManifestFormat));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<int64_t> ReadInteger(const json& value, absl::string_view field, int64_t min, int64_t max) {
+  // In this library a negative number is signed, another one unsigned, and one beyond 64 bits a double.
+  const bool fits = value.is_number_unsigned() ? value.get<uint64_t>() <= uint64_t{kMaxInteger}
+                                               : value.is_number_integer();
+  if (!fits || value.get<int64_t>() < min || value.get<int64_t>() > max) {
+    return Wrong(field, Show(value),
+                 min == max ? absl::StrCat(min) : absl::StrCat("a whole number from ", min, " to ", max));
+  }
+  return value.get<int64_t>();
+}
+
+absl::StatusOr<double> ReadDouble(const json& value, absl::string_view field, double min) {
+  if (!value.is_number() || !(value.get<double>() >= min && value.get<double>() < kInfinity)) {
+    return Wrong(field, Show(value), absl::StrCat("a finite number, at least ", min));
+  }
+  return value.get<double>();
+}
+
+absl::StatusOr<double> ReadLoss(const json& value, absl::string_view field) {
+  if (value == "NaN") return std::numeric_limits<double>::quiet_NaN();
+  if (value == "Infinity") return kInfinity;
+  if (value == "-Infinity") return -kInfinity;
+  if (!value.is_number()) return Wrong(field, Show(value), "a number, \"NaN\", \"Infinity\" or \"-Infinity\"");
+  return value.get<double>();
+}
+
+// -1: not computed.
+absl::StatusOr<double> ReadNorm(const json& value, absl::string_view field) {
+  if (value.is_number() && value.get<double>() == -1) return -1;
+  return ReadDouble(value, field, 0);
+}
+
+// One number per step done.
+template <typename Reader>
+absl::StatusOr<std::vector<double>> ReadPerStep(const json& value, absl::string_view field, int64_t steps,
+                                                const Reader& reader) {
+  if (!value.is_array() || static_cast<int64_t>(value.size()) != steps) {
+    return Wrong(field, Show(value), absl::StrCat("an array of ", steps, ", one for each step"));
+  }
+  std::vector<double> numbers;
+  numbers.reserve(value.size());
+  for (const json& element : value) {
+    EPS_ASSIGN_OR_RETURN(const double number, reader(element, absl::StrCat(field, "[", numbers.size(), "]")));
+    numbers.push_back(number);
+  }
+  return numbers;
+}
+
+bool IsSha256(const json& value) {
+  if (!value.is_string()) return false;
+  const std::string text = value.get<std::string>();
+  return text.size() == kDigits && text.find_first_not_of("0123456789abcdef") == std::string::npos;
+}
+
+absl::StatusOr<std::map<std::string, FileSum>> ReadFiles(const json& value) {
+  if (!value.is_object()) return Wrong("files", Show(value), "an object");
+  std::map<std::string, FileSum> files;
+  for (const auto& [name, sum] : value.items()) {
+    if (std::find(kFiles.begin(), kFiles.end(), name) == kFiles.end()) {
+      return Wrong("files", absl::StrCat("the name ", Show(name)),
+                   "config.json, model.safetensors and optimizer.safetensors");
+    }
+    const std::string field = absl::StrCat("files.", name);
+    if (!sum.is_object() || sum.size() != 2 || !sum.contains("bytes") || !sum.contains("sha256")) {
+      return Wrong(field, Show(sum), "an object with bytes and sha256 alone");
+    }
+    EPS_ASSIGN_OR_RETURN(const int64_t num_bytes, ReadInteger(sum["bytes"], field + ".bytes", 1, kMaxInteger));
+    if (!IsSha256(sum["sha256"])) {
+      return Wrong(field + ".sha256", Show(sum["sha256"]), "64 lower-case hexadecimal digits");
+    }
+    files[name] = {num_bytes, sum["sha256"].get<std::string>()};
+  }
+  for (const absl::string_view name : kFiles) {
+    if (!files.contains(std::string(name))) return Wrong(absl::StrCat("files.", name), "nothing", "there");
+  }
+  return files;
+}
+
+absl::Status ReadState(const json& document, const RunConfig& run, RunState& state) {
+  EPS_ASSIGN_OR_RETURN(const int64_t step, ReadInteger(document["step"], "step", 0, run.steps));
+  state.version = Version(step);
+  const int64_t position = step * run.batch.sequences_per_step();  // below 2^61: `run` is checked
+  EPS_RETURN_IF_ERROR(ReadInteger(document["data_position"], "data_position", position, position).status());
+  EPS_ASSIGN_OR_RETURN(state.tokens, ReadInteger(document["tokens"], "tokens", 0, kMaxInteger));
+  EPS_ASSIGN_OR_RETURN(state.skipped_steps, ReadInteger(document["skipped_steps"], "skipped_steps", 0, step));
+  EPS_ASSIGN_OR_RETURN(state.train_seconds, ReadDouble(document["train_seconds"], "train_seconds", 0));
+  EPS_ASSIGN_OR_RETURN(state.last_norm, ReadNorm(document["last_norm"], "last_norm"));
+  EPS_ASSIGN_OR_RETURN(state.losses, ReadPerStep(document["losses"], "losses", step, ReadLoss));
+  EPS_ASSIGN_OR_RETURN(state.gradient_norms,
+                       ReadPerStep(document["gradient_norms"], "gradient_norms", step, ReadNorm));
+  return absl::OkStatus();
+}
+
+absl::Status CheckOwnSum(absl::string_view text) {
+  if (text.size() < kSumBytes || !absl::StartsWith(text.substr(text.size() - kSumBytes), kSumStart) ||
+      !absl::EndsWith(text, kSumEnd)) {
+    return Wrong("sha256", "something else", "the last field, on a line of its own");
+  }
+  const absl::string_view body = text.substr(0, text.size() - kSumBytes);
+  const std::string found = HashText(body);
+  const absl::string_view wanted = text.substr(body.size() + kSumStart.size(), kDigits);
+  if (found == wanted) return absl::OkStatus();
+  return absl::DataLossError(absl::StrCat("sha256: found ", found, " for what stands before it, must be ", wanted));
+}
+
+absl::StatusOr<json> ParseJson(const std::string& text) {
+  // Nothing of ours lies deeper; what does is not kept, so that nesting costs no memory.
+  bool too_deep = false;
+  const auto shallow = [&too_deep](int depth, json::parse_event_t, json&) {
+    too_deep |= depth > kMaxDepth;
+    return !too_deep;
+  };
+  json document = json::parse(text, shallow, /*allow_exceptions=*/false);
+  if (document.is_discarded() || too_deep || !document.is_object()) {
+    return absl::DataLossError(absl::StrCat("found ", text.size(), " bytes that are no JSON object of a manifest"));
+  }
+  return document;
+}
+
+}  // namespace
+
+std::string ManifestToJson(const Manifest& manifest) {
+  const RunState& state = manifest.state;
+  ordered_json object;
+  object["format"] = kManifestFormat;
+  object["step"] = state.version.value();
+  object["run"] = SerializeRunConfig(manifest.run);
+  object["files"] = FilesToJson(manifest.files);
+  object["data_position"] = state.version.value() * manifest.run.batch.sequences_per_step();
+  object["tokens"] = state.tokens;
+  object["skipped_steps"] = state.skipped_steps;
+  object["train_seconds"] = state.train_seconds;
+  object["last_norm"] = state.last_norm;
+  object["losses"] = ordered_json::array();
+  for (const double loss : state.losses) object["losses"].push_back(LossToJson(loss));
+  object["gradient_norms"] = state.gradient_norms;
+  std::string text = object.dump(2, ' ', /*ensure_ascii=*/true, ordered_json::error_handler_t::replace);
+  text.resize(text.size() - 2);  // "\n}"
+  text += ",\n";
+  const std::string sum = HashText(text);
+  absl::StrAppend(&text, kSumStart, sum, kSumEnd);
+  return text;
+}
+
+absl::StatusOr<Manifest> ParseManifest(const std::string& text) {
+  EPS_ASSIGN_OR_RETURN(const json document, ParseJson(text));
+  if (!document.contains("format")) return Wrong("format", "nothing", "there");
+  EPS_ASSIGN_OR_RETURN(const int64_t format, ReadInteger(document["format"], "format", 1, kMaxInteger));
+  if (format != kManifestFormat) {
+    return absl::FailedPreconditionError(absl::StrCat("format: found ", format, ", this program reads ",
+                                                      kManifestFormat, "; use the program that wrote it"));
+  }
+  EPS_RETURN_IF_ERROR(CheckMembers(document));
+  EPS_RETURN_IF_ERROR(CheckOwnSum(text));
+  if (!document["run"].is_string()) return Wrong("run", Show(document["run"]), "a string");
+  absl::StatusOr<RunConfig> run = ParseRunConfig(document["run"].get<std::string>());
+  if (!run.ok()) return absl::DataLossError(absl::StrCat("run: ", run.status().message()));
+  Manifest manifest;
+  manifest.run = *std::move(run);
+  EPS_ASSIGN_OR_RETURN(manifest.files, ReadFiles(document["files"]));
+  EPS_RETURN_IF_ERROR(ReadState(document, manifest.run, manifest.state));
+  return manifest;
+}
+
+}  // namespace eps::server

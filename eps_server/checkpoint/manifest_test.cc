@@ -1,0 +1,167 @@
+#include "eps_server/checkpoint/manifest.h"
+
+#include <bit>
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <string>
+
+#include "absl/status/status.h"
+#include "common/base/ids.h"
+#include "common/spec/run_config.h"
+#include "common/testing/status_matchers.h"
+#include "eps_server/checkpoint/run_state.h"
+#include "eps_server/checkpoint/testing.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+
+namespace eps::server {
+namespace {
+
+using nlohmann::ordered_json;
+
+Manifest Example() {
+  const std::string sum(64, 'a');
+  return {.run = SmallRun(),
+          .state = StateAt(4),
+          .files = {{kConfigFile, {10, sum}}, {kModelFile, {int64_t{1} << 40, sum}}, {kOptimizerFile, {64, sum}}}};
+}
+
+void ExpectSameBits(const std::vector<double>& a, const std::vector<double>& b) {
+  ASSERT_EQ(a.size(), b.size());
+  for (size_t i = 0; i < a.size(); ++i) {
+    EXPECT_EQ(std::bit_cast<uint64_t>(a[i]), std::bit_cast<uint64_t>(b[i])) << i;
+  }
+}
+
+TEST(ManifestTest, EveryFieldComesBackAsItWas) {
+  const Manifest manifest = Example();
+  ASSERT_OK_AND_ASSIGN(const Manifest read, ParseManifest(ManifestToJson(manifest)));
+  EXPECT_EQ(read.run, manifest.run);
+  EXPECT_EQ(read.files, manifest.files);
+  EXPECT_EQ(read.state.version, Version(4));
+  ExpectSameBits(read.state.losses, manifest.state.losses);
+  ExpectSameBits(read.state.gradient_norms, manifest.state.gradient_norms);
+  EXPECT_EQ(read.state.last_norm, manifest.state.last_norm);
+  EXPECT_EQ(read.state.tokens, manifest.state.tokens);
+  EXPECT_EQ(read.state.train_seconds, manifest.state.train_seconds);
+  EXPECT_EQ(read.state.skipped_steps, manifest.state.skipped_steps);
+  EXPECT_EQ(ordered_json::parse(ManifestToJson(manifest))["data_position"], 16);
+}
+
+TEST(ManifestTest, DoublesKeepEveryBit) {
+  Manifest manifest = Example();
+  const double infinity = std::numeric_limits<double>::infinity();
+  manifest.state.losses = {0.1 + 0.2, std::numeric_limits<double>::denorm_min(), -0.0, 5e300 / 7};
+  ASSERT_OK_AND_ASSIGN(Manifest read, ParseManifest(ManifestToJson(manifest)));
+  ExpectSameBits(read.state.losses, manifest.state.losses);
+  manifest.state.losses = {infinity, -infinity, std::numeric_limits<double>::max(), 3};
+  ASSERT_OK_AND_ASSIGN(read, ParseManifest(ManifestToJson(manifest)));
+  ExpectSameBits(read.state.losses, manifest.state.losses);
+  manifest.state.losses[0] = std::nan("");
+  ASSERT_OK_AND_ASSIGN(read, ParseManifest(ManifestToJson(manifest)));
+  EXPECT_TRUE(std::isnan(read.state.losses[0]));
+}
+
+TEST(ManifestTest, BeforeTheFirstStepListsAreEmpty) {
+  Manifest manifest = Example();
+  manifest.state = StateAt(0);
+  ASSERT_OK_AND_ASSIGN(const Manifest read, ParseManifest(ManifestToJson(manifest)));
+  EXPECT_TRUE(read.state.losses.empty());
+}
+
+TEST(ManifestTest, EveryFlippedByteIsNoticed) {
+  const std::string text = ManifestToJson(Example());
+  for (size_t i = 0; i < text.size(); ++i) {
+    for (const int bit : {0, 5}) {
+      std::string damaged = text;
+      damaged[i] = static_cast<char>(damaged[i] ^ (1 << bit));
+      EXPECT_FALSE(ParseManifest(damaged).ok()) << "byte " << i << " bit " << bit;
+    }
+  }
+}
+
+TEST(ManifestTest, EveryTruncationIsNoticed) {
+  const std::string text = ManifestToJson(Example());
+  for (size_t i = 0; i < text.size(); ++i) {
+    EXPECT_THAT(ParseManifest(text.substr(0, i)), StatusIs(absl::StatusCode::kDataLoss)) << i;
+  }
+  EXPECT_FALSE(ParseManifest(text + "\n").ok());
+}
+
+TEST(ManifestTest, WhatIsNoManifestIsSaid) {
+  const std::string deep(1 << 20, '[');
+  for (const std::string& text : {std::string(), std::string("model"), std::string("[1, 2]"), std::string("null"),
+                                  std::string("\0\0\0", 3), std::string("{\"format\": 1e999}"), deep,
+                                  "{\"format\":1,\"losses\":" + deep + "}"}) {
+    EXPECT_THAT(ParseManifest(text), StatusIs(absl::StatusCode::kDataLoss, "no JSON object")) << text.substr(0, 40);
+  }
+}
+
+TEST(ManifestTest, AnotherFormatIsNamed) {
+  const std::string text = EditManifest(ManifestToJson(Example()), [](ordered_json& m) { m["format"] = 2; });
+  EXPECT_THAT(ParseManifest(text), StatusIs(absl::StatusCode::kFailedPrecondition, "format: found 2"));
+  EXPECT_THAT(ParseManifest("{\"format\": 7}"), StatusIs(absl::StatusCode::kFailedPrecondition, "format: found 7"));
+}
+
+struct BadField {
+  const char* error;
+  std::function<void(ordered_json&)> edit;
+};
+
+TEST(ManifestTest, AFieldThatIsWrongIsNamedWithWhatWasFound) {
+  const BadField cases[] = {
+      {"format: found nothing", [](ordered_json& m) { m.erase("format"); }},
+      {"format: found \"1\"", [](ordered_json& m) { m["format"] = "1"; }},
+      {"format: found 0", [](ordered_json& m) { m["format"] = 0; }},
+      {"step: found nothing", [](ordered_json& m) { m.erase("step"); }},
+      {"step: found -1", [](ordered_json& m) { m["step"] = -1; }},
+      {"step: found 4.0", [](ordered_json& m) { m["step"] = 4.0; }},
+      {"step: found 21", [](ordered_json& m) { m["step"] = 21; }},
+      {"step: found 18446744073709551615", [](ordered_json& m) { m["step"] = ~uint64_t{0}; }},
+      {"step: found null", [](ordered_json& m) { m["step"] = nullptr; }},
+      {"data_position: found 15, must be 16", [](ordered_json& m) { m["data_position"] = 15; }},
+      {"tokens: found -5", [](ordered_json& m) { m["tokens"] = -5; }},
+      {"tokens: found true", [](ordered_json& m) { m["tokens"] = true; }},
+      {"skipped_steps: found 5", [](ordered_json& m) { m["skipped_steps"] = 5; }},
+      {"train_seconds: found -0.5", [](ordered_json& m) { m["train_seconds"] = -0.5; }},
+      {"train_seconds: found \"1\"", [](ordered_json& m) { m["train_seconds"] = "1"; }},
+      {"last_norm: found -2", [](ordered_json& m) { m["last_norm"] = -2; }},
+      {"losses: found an array of 3", [](ordered_json& m) { m["losses"].erase(0); }},
+      {"losses: found an object of 0", [](ordered_json& m) { m["losses"] = ordered_json::object(); }},
+      {"losses[2]: found \"nan\"", [](ordered_json& m) { m["losses"][2] = "nan"; }},
+      {"losses[0]: found an array of 1", [](ordered_json& m) { m["losses"][0] = ordered_json::array({1}); }},
+      {"gradient_norms[1]: found -0.5", [](ordered_json& m) { m["gradient_norms"][1] = -0.5; }},
+      {"gradient_norms[1]: found null", [](ordered_json& m) { m["gradient_norms"][1] = nullptr; }},
+      {"gradient_norms: found an array of 5", [](ordered_json& m) { m["gradient_norms"].push_back(1); }},
+      {"run: found 3", [](ordered_json& m) { m["run"] = 3; }},
+      {"run: run config:1:", [](ordered_json& m) { m["run"] = "stepz: 3"; }},
+      {"run: model: missing", [](ordered_json& m) { m["run"] = ""; }},
+      {"files: found an array", [](ordered_json& m) { m["files"] = ordered_json::array(); }},
+      {"files.model.safetensors: found nothing", [](ordered_json& m) { m["files"].erase(kModelFile); }},
+      {"files: found the name \"../../etc/passwd\"",
+       [](ordered_json& m) { m["files"]["../../etc/passwd"] = m["files"][kModelFile]; }},
+      {"files.model.safetensors.bytes: found -1", [](ordered_json& m) { m["files"][kModelFile]["bytes"] = -1; }},
+      {"files.model.safetensors.bytes: found 0", [](ordered_json& m) { m["files"][kModelFile]["bytes"] = 0; }},
+      {"files.model.safetensors: found an object of 3", [](ordered_json& m) { m["files"][kModelFile]["mode"] = 7; }},
+      {"files.config.json.sha256: found \"AB\"", [](ordered_json& m) { m["files"][kConfigFile]["sha256"] = "AB"; }},
+      {"files.config.json.sha256: found 12", [](ordered_json& m) { m["files"][kConfigFile]["sha256"] = 12; }},
+      {"\"colour\" is no field of format 1", [](ordered_json& m) { m["colour"] = "red"; }},
+  };
+  const std::string text = ManifestToJson(Example());
+  ASSERT_OK(ParseManifest(EditManifest(text, [](ordered_json&) {})));
+  for (const BadField& bad : cases) {
+    EXPECT_THAT(ParseManifest(EditManifest(text, bad.edit)), StatusIs(absl::StatusCode::kDataLoss, bad.error));
+  }
+}
+
+TEST(ManifestTest, AnEditedOneWithoutItsSumIsRefused) {
+  std::string text = ManifestToJson(Example());
+  const size_t tokens = text.find("\"tokens\": 80");
+  ASSERT_NE(tokens, std::string::npos);
+  text[tokens + 10] = '9';
+  EXPECT_THAT(ParseManifest(text), StatusIs(absl::StatusCode::kDataLoss, "sha256: found"));
+}
+
+}  // namespace
+}  // namespace eps::server

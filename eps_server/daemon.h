@@ -1,0 +1,61 @@
+#ifndef EPS_SERVER_DAEMON_H_
+#define EPS_SERVER_DAEMON_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/spec/run_config.h"
+
+namespace eps::server {
+
+struct DaemonOptions {
+  std::string run_file;                  // a RunSpec: train it
+  std::vector<FieldOverride> overrides;  // of its fields
+  bool resume = false;                   // go on from the newest checkpoint in `out`
+  std::string serve_folder;              // or a checkpoint or Hugging Face folder: serve it
+  std::string out;                       // where everything is left
+  std::string listen = "127.0.0.1:0";
+  int expected_workers = 1;              // the first step waits until so many are ready
+  int threads = 1;                       // of the optimizer
+  int64_t window_bytes = 0;              // of contributions; 0: the run's default
+  absl::Duration lease = absl::Seconds(10);
+};
+
+// The daemon: a model in memory, and the services through which workers and people reach it.
+//
+// Threads: Wait from one; Stop and Abort from any
+class Daemon {
+ public:
+  // Checks everything that can be wrong with the input (listen address, RunSpec, data, weights, checkpoints) and loads
+  // the model; then, and not before, makes `out`.
+  // Errors: INVALID_ARGUMENT, NOT_FOUND, FAILED_PRECONDITION, DATA_LOSS, naming the field or file · UNAVAILABLE the
+  //         address is in use · RESOURCE_EXHAUSTED
+  static absl::StatusOr<std::unique_ptr<Daemon>> Create(const DaemonOptions& options);
+  virtual ~Daemon() = default;
+
+  // True if there is nothing to do: the run was resumed and is done.
+  virtual bool finished_before() const { return false; }
+
+  // Listens and writes OUT/endpoints.json. Errors: UNAVAILABLE the address is in use · the system's, naming the file
+  virtual absl::Status Start() = 0;
+
+  // Blocks until the run is over (or, while serving, until Stop), and leaves its reports in OUT.
+  // Errors: why the run failed, and which checkpoint stands
+  virtual absl::Status Wait() = 0;
+  // True if the run was ended before its last step; after Wait.
+  virtual bool stopped_early() const { return false; }
+
+  // Lets the step in progress finish, with a checkpoint.
+  virtual void Stop(const std::string& reason) = 0;
+  // Ends at once, as failed.
+  virtual void Abort(absl::Status why) = 0;
+};
+
+}  // namespace eps::server
+
+#endif  // EPS_SERVER_DAEMON_H_

@@ -1,0 +1,29 @@
+#include "eps_server/endpoint_file.h"
+
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "common/base/file_util.h"
+#include "nlohmann/json.hpp"
+
+namespace eps::server {
+namespace {
+
+std::string PathIn(const std::string& out) { return out + "/endpoints.json"; }
+
+}  // namespace
+
+absl::Status WriteEndpointFile(const std::string& out, const std::string& grpc_address) {
+  nlohmann::ordered_json endpoints;
+  endpoints["grpc"] = grpc_address;
+  endpoints["pid"] = getpid();
+  return WriteFileAtomically(PathIn(out), endpoints.dump() + "\n");
+}
+
+absl::Status RemoveEndpointFile(const std::string& out) {
+  if (unlink(PathIn(out).c_str()) == 0 || errno == ENOENT) return absl::OkStatus();
+  return FileError(errno, "remove", PathIn(out));
+}
+
+}  // namespace eps::server

@@ -1,0 +1,17 @@
+#ifndef EPS_SERVER_ENDPOINT_FILE_H_
+#define EPS_SERVER_ENDPOINT_FILE_H_
+
+#include <string>
+
+#include "absl/status/status.h"
+
+namespace eps::server {
+
+// OUT/endpoints.json: where this daemon listens, and which process it is, so that a file that a dead one left is known
+// for what it is. Errors: the system's, naming the file
+absl::Status WriteEndpointFile(const std::string& out, const std::string& grpc_address);
+absl::Status RemoveEndpointFile(const std::string& out);
+
+}  // namespace eps::server
+
+#endif  // EPS_SERVER_ENDPOINT_FILE_H_

@@ -1,0 +1,165 @@
+// eps_server: keeps a model in memory and trains it with the workers that attach; or serves a checkpoint.
+
+#include <malloc.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "CLI/CLI.hpp"
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "common/base/byte_size.h"
+#include "common/base/exit_code.h"
+#include "common/base/log.h"
+#include "eps_server/daemon.h"
+#include "eps_server/signal_watcher.h"
+
+namespace eps::server {
+namespace {
+
+// What was typed, before it is checked. Every flag and its default stands here and in AddFlags, nowhere else.
+struct Flags {
+  DaemonOptions options;
+  std::vector<std::string> overrides;  // field.path=value
+  int64_t steps = 0;
+  std::string contribution_window;
+  int64_t lease_millis = absl::ToInt64Milliseconds(DaemonOptions().lease);
+};
+
+void AddFlags(CLI::App& app, Flags& flags) {
+  DaemonOptions& options = flags.options;
+  options.threads = std::max(1u, std::thread::hardware_concurrency());
+  auto* run = app.add_option("--run", options.run_file, "RunSpec to train (.textproto or .json)")->type_name("FILE");
+  auto* serve = app.add_option("--serve", options.serve_folder,
+                               "Checkpoint or Hugging Face folder to serve instead: text for `eps sample`; no training")
+                    ->type_name("DIR");
+  run->excludes(serve);
+  app.add_option("--set", flags.overrides, "Overrides a field of the RunSpec; may be given again")
+      ->type_name("FIELD.PATH=VALUE")
+      ->expected(1)
+      ->take_all()
+      ->needs(run);
+  app.add_option("--steps", flags.steps, "Overrides the RunSpec's steps")
+      ->type_name("N")
+      ->check(CLI::Range(int64_t{1}, int64_t{1000000000000}))
+      ->needs(run);
+  app.add_option("--out", options.out,
+                 "Folder for checkpoints, metrics.jsonl, summary.json, loss.svg and endpoints.json (required)")
+      ->type_name("DIR")
+      ->required();
+  app.add_flag("--resume", options.resume, "Goes on from the newest checkpoint in --out")->needs(run);
+  app.add_option("--listen", options.listen, "gRPC address; loopback only; port 0: the system chooses")
+      ->type_name("HOST:PORT")
+      ->capture_default_str();
+  app.add_option("--expect-workers", options.expected_workers, "The first step waits until so many are ready")
+      ->type_name("N")
+      ->check(CLI::Range(1, 65536))
+      ->capture_default_str();
+  app.add_option("--threads", options.threads, "Threads of the optimizer; default: all cores")
+      ->type_name("N")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  app.add_option("--contribution-window", flags.contribution_window,
+                 "Gradients in flight that are held at most: bytes, or with KiB, MiB, GiB; default: 4 times the largest "
+                 "blob in fp32")
+      ->type_name("SIZE");
+  app.add_option("--lease-millis", flags.lease_millis, "A worker that is not heard of for so long is lost")
+      ->type_name("MS")
+      ->check(CLI::Range(int64_t{100}, int64_t{86400000}))
+      ->capture_default_str();
+  app.footer(
+      "SIGINT and SIGTERM let the step in progress finish and write its checkpoint; a second one ends at once.\n"
+      "Exit codes: 0 done, 1 the run failed, 2 bad usage, config or input file, 3 does not fit, 130 or 143 ended by a\n"
+      "signal after its checkpoint.");
+}
+
+// The rest of what is typed becomes options here. Errors: INVALID_ARGUMENT naming the flag
+absl::Status FinishOptions(Flags& flags) {
+  DaemonOptions& options = flags.options;
+  if (options.run_file.empty() && options.serve_folder.empty()) {
+    return absl::InvalidArgumentError("--run FILE (or --serve DIR) is required");
+  }
+  for (const std::string& text : flags.overrides) {
+    const size_t equals = text.find('=');
+    if (equals == std::string::npos || equals == 0) {
+      return absl::InvalidArgumentError(absl::StrCat("--set ", text, ": want FIELD.PATH=VALUE"));
+    }
+    options.overrides.push_back({text.substr(0, equals), text.substr(equals + 1)});
+  }
+  if (flags.steps > 0) options.overrides.push_back({"steps", absl::StrCat(flags.steps)});
+  if (!flags.contribution_window.empty()) {
+    const auto bytes = ParseByteSize(flags.contribution_window);
+    if (!bytes.ok()) return absl::InvalidArgumentError(absl::StrCat("--contribution-window: ", bytes.status().message()));
+    if (*bytes < 1) return absl::InvalidArgumentError("--contribution-window: must be at least 1 byte");
+    options.window_bytes = *bytes;
+  }
+  options.lease = absl::Milliseconds(flags.lease_millis);
+  return absl::OkStatus();
+}
+
+int Fail(const absl::Status& status, int exit_code) {
+  std::fprintf(stderr, "eps_server: %s\n", std::string(status.message()).c_str());
+  return exit_code;
+}
+
+// The daemon's memory is the model, the window and a constant (eps_server/memory): the allocator must not add to it.
+void TightenAllocator() {
+  mallopt(M_ARENA_MAX, 2);                   // one for each thread keeps what that thread once needed
+  mallopt(M_MMAP_THRESHOLD, 4 << 20);        // fixed: by itself it grows up to 32 MiB, and holes stay
+  mallopt(M_TRIM_THRESHOLD, 4 << 20);
+}
+
+int RunDaemon(const DaemonOptions& options, std::unique_ptr<SignalWatcher> early_signals) {
+  auto daemon = Daemon::Create(options);
+  if (!daemon.ok()) return Fail(daemon.status(), StartExitCode(daemon.status()));
+  if ((*daemon)->finished_before()) {
+    LogInfo("run_is_done", {{"out", options.out}});
+    return kExitDone;
+  }
+  malloc_trim(0);  // what loading needed
+  if (absl::Status status = (*daemon)->Start(); !status.ok()) return Fail(status, kExitFailed);
+  std::atomic<int> first_signal = 0;
+  const std::unique_ptr<SignalWatcher> signals = std::move(early_signals);  // ends before what it calls
+  signals->Watch([&](int number) {
+    const std::string name = number == SIGINT ? "SIGINT" : "SIGTERM";
+    if (int none = 0; first_signal.compare_exchange_strong(none, number)) {
+      (*daemon)->Stop(name);
+    } else {
+      (*daemon)->Abort(absl::CancelledError(absl::StrCat("ended at once by a second signal, ", name)));
+    }
+  });
+  if (absl::Status status = (*daemon)->Wait(); !status.ok()) return Fail(status, kExitFailed);
+  const int number = first_signal;
+  return (*daemon)->stopped_early() && number != 0 ? kExitSignal + number : kExitDone;
+}
+
+int Main(int argc, char** argv) {
+  TightenAllocator();
+  CLI::App app("Keeps a model in memory and trains it with the gpu_worker processes that attach.");
+  app.get_formatter()->column_width(34);
+  Flags flags;
+  AddFlags(app, flags);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? kExitDone : kExitBadInput;
+  }
+  if (absl::Status status = FinishOptions(flags); !status.ok()) return Fail(status, kExitBadInput);
+  signal(SIGPIPE, SIG_IGN);  // a peer that is gone is an error of its stream
+  auto signals = SignalWatcher::Create();
+  if (!signals.ok()) return Fail(signals.status(), kExitFailed);
+  return RunDaemon(flags.options, *std::move(signals));
+}
+
+}  // namespace
+}  // namespace eps::server
+
+int main(int argc, char** argv) { return eps::server::Main(argc, argv); }

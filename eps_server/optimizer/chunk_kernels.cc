@@ -1,0 +1,419 @@
+#include "eps_server/optimizer/chunk_kernels.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "hwy/cache_control.h"
+#include "hwy/detect_targets.h"
+// Leaves out targets without fused multiply-add and those whose vectors have no size at compile time. Highway's portable
+// fallback is compiled because it asks for it, and refused by CheckVectorUnit.
+#undef HWY_DISABLED_TARGETS
+#define HWY_DISABLED_TARGETS \
+  (HWY_SSSE3 | HWY_SSE4 | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128)
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "eps_server/optimizer/chunk_kernels.cc"
+#include "hwy/foreach_target.h"  // must come before highway.h
+#include "hwy/highway.h"
+
+#ifndef EPS_SERVER_OPTIMIZER_CHUNK_KERNELS_ONCE
+#define EPS_SERVER_OPTIMIZER_CHUNK_KERNELS_ONCE
+namespace eps::server {
+
+inline constexpr int64_t kLanes = 16;           // logical, at any vector width
+inline constexpr int64_t kBlockElems = 1024;    // 4 KiB of fp32: a block of sums stays in L1
+inline constexpr int kMaxDepth = 24;            // partial sums of 2^16 vnodes, and one more use
+inline constexpr int64_t kPrefetchElems = 1024;
+
+// The summing program with loads and adds joined where they follow each other.
+struct FusedOp {
+  enum class Kind {
+    kLoad,     // push a
+    kLoadAdd,  // push a + b
+    kAddTo,    // top += a
+    kAdd       // pop right, then top += right
+  } kind;
+  int a = 0;
+  int b = 0;
+};
+
+struct FusedProgram {
+  std::vector<FusedOp> ops;
+  const GradientOperand* operands = nullptr;
+};
+
+FusedProgram Fuse(const ChunkGradient& gradient) {
+  FusedProgram fused;
+  fused.operands = gradient.operands.data();
+  const std::vector<SumOp>& program = gradient.program;
+  const auto is = [&](size_t i, SumOp::Kind kind) { return i < program.size() && program[i].kind == kind; };
+  int depth = 0;
+  for (size_t i = 0; i < program.size();) {
+    if (is(i, SumOp::Kind::kAdd)) {
+      fused.ops.push_back({FusedOp::Kind::kAdd});
+      --depth;
+      ++i;
+    } else if (is(i + 1, SumOp::Kind::kLoad) && is(i + 2, SumOp::Kind::kAdd)) {
+      fused.ops.push_back({FusedOp::Kind::kLoadAdd, program[i].operand, program[i + 1].operand});
+      ++depth;
+      i += 3;
+    } else if (depth > 0 && is(i + 1, SumOp::Kind::kAdd)) {
+      fused.ops.push_back({FusedOp::Kind::kAddTo, program[i].operand});
+      i += 2;
+    } else {
+      fused.ops.push_back({FusedOp::Kind::kLoad, program[i].operand});
+      ++depth;
+      ++i;
+    }
+    EPS_CHECK(depth >= 1 && depth <= kMaxDepth);
+  }
+  EPS_CHECK(depth == 1);
+  return fused;
+}
+
+struct SquareLanes {
+  alignas(64) double lanes[kLanes] = {};
+  double Total() const {
+    double total = 0;
+    for (const double lane : lanes) total += lane;
+    return total;
+  }
+};
+
+}  // namespace eps::server
+#endif  // EPS_SERVER_OPTIMIZER_CHUNK_KERNELS_ONCE
+
+HWY_BEFORE_NAMESPACE();
+namespace eps::server {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+using DF = hn::CappedTag<float, kLanes>;
+using VF = hn::Vec<DF>;
+using DU = hn::RebindToUnsigned<DF>;
+using DI = hn::RebindToSigned<DF>;
+using D16 = hn::Rebind<uint16_t, DF>;
+using DHalf = hn::Half<DF>;
+using DD = hn::Rebind<double, DHalf>;
+using VD = hn::Vec<DD>;
+constexpr int64_t kVec = static_cast<int64_t>(hn::MaxLanes(DF()));
+constexpr int64_t kVecs = kLanes / kVec;  // vectors per 16 logical lanes
+
+bool HasFusedMultiplyAdd() { return HWY_NATIVE_FMA != 0; }
+
+HWY_INLINE VF LoadBf16(const uint16_t* from) {
+  return hn::BitCast(DF(), hn::ShiftLeft<16>(hn::PromoteTo(DU(), hn::LoadU(D16(), from))));
+}
+HWY_INLINE void StoreLow16(hn::Vec<DU> value, uint16_t* to) {
+  // At most 0xFFFF: the saturating conversion changes nothing.
+  hn::StoreU(hn::DemoteTo(D16(), hn::BitCast(DI(), value)), D16(), to);
+}
+
+template <Dtype kDtype>
+HWY_INLINE VF LoadOperand(const std::byte* values, int64_t i) {
+  if constexpr (kDtype == Dtype::kBf16) return LoadBf16(reinterpret_cast<const uint16_t*>(values) + i);
+  return hn::LoadU(DF(), reinterpret_cast<const float*>(values) + i);
+}
+
+// ---- sums ----
+
+template <Dtype kA>
+void LoadBlock(const std::byte* a, int64_t first, int64_t count, float* HWY_RESTRICT out) {
+  for (int64_t i = 0; i < count; i += kVec) hn::Store(LoadOperand<kA>(a, first + i), DF(), out + i);
+}
+template <Dtype kA, Dtype kB>
+void LoadAddBlock(const std::byte* a, const std::byte* b, int64_t first, int64_t count, float* HWY_RESTRICT out) {
+  for (int64_t i = 0; i < count; i += kVec) {
+    hn::Store(hn::Add(LoadOperand<kA>(a, first + i), LoadOperand<kB>(b, first + i)), DF(), out + i);
+  }
+}
+template <Dtype kA>
+void AddToBlock(const std::byte* a, int64_t first, int64_t count, float* HWY_RESTRICT out) {
+  for (int64_t i = 0; i < count; i += kVec) {
+    hn::Store(hn::Add(hn::Load(DF(), out + i), LoadOperand<kA>(a, first + i)), DF(), out + i);
+  }
+}
+void AddBlock(const float* HWY_RESTRICT right, int64_t count, float* HWY_RESTRICT left) {
+  for (int64_t i = 0; i < count; i += kVec) {
+    hn::Store(hn::Add(hn::Load(DF(), left + i), hn::Load(DF(), right + i)), DF(), left + i);
+  }
+}
+
+// Elements [first, first + count) of the sum: in place if there is a single fp32 contribution, else in scratch.
+const float* SumBlock(const FusedProgram& program, int64_t first, int64_t count, float (*scratch)[kBlockElems]) {
+  constexpr Dtype kF32 = Dtype::kF32, kBf16 = Dtype::kBf16;
+  if (program.ops.size() == 1 && program.ops[0].kind == FusedOp::Kind::kLoad) {
+    const GradientOperand& only = program.operands[program.ops[0].a];
+    if (only.dtype == kF32) return reinterpret_cast<const float*>(only.values) + first;
+  }
+  int depth = 0;
+  for (const FusedOp& op : program.ops) {
+    const GradientOperand& a = program.operands[op.a];
+    const GradientOperand& b = program.operands[op.b];
+    const bool a16 = a.dtype == kBf16, b16 = b.dtype == kBf16;
+    switch (op.kind) {
+      case FusedOp::Kind::kLoad:
+        (a16 ? LoadBlock<kBf16> : LoadBlock<kF32>)(a.values, first, count, scratch[depth++]);
+        break;
+      case FusedOp::Kind::kLoadAdd:
+        (a16 ? (b16 ? LoadAddBlock<kBf16, kBf16> : LoadAddBlock<kBf16, kF32>)
+             : (b16 ? LoadAddBlock<kF32, kBf16> : LoadAddBlock<kF32, kF32>))(a.values, b.values, first, count,
+                                                                             scratch[depth++]);
+        break;
+      case FusedOp::Kind::kAddTo:
+        (a16 ? AddToBlock<kBf16> : AddToBlock<kF32>)(a.values, first, count, scratch[depth - 1]);
+        break;
+      case FusedOp::Kind::kAdd:
+        --depth;
+        AddBlock(scratch[depth], count, scratch[depth - 1]);
+        break;
+    }
+  }
+  return scratch[0];
+}
+
+// ---- sums of squares ----
+
+// Element i goes to lane i mod 16. The product of two floats is exact in fp64, so fused or not is the same.
+struct SquareSum {
+  static constexpr int64_t kDoubles = static_cast<int64_t>(hn::MaxLanes(DD()));
+  static constexpr int64_t kAccs = kLanes / kDoubles;
+  VD acc[kAccs];
+  HWY_INLINE explicit SquareSum(const SquareLanes& from) {
+    for (int64_t k = 0; k < kAccs; ++k) acc[k] = hn::Load(DD(), from.lanes + k * kDoubles);
+  }
+  HWY_INLINE void Add(int64_t vec, VF g) {
+#if HWY_TARGET == HWY_SCALAR
+    const VD x = hn::PromoteTo(DD(), g);
+    acc[vec] = hn::MulAdd(x, x, acc[vec]);
+#else
+    const VD low = hn::PromoteTo(DD(), hn::LowerHalf(DHalf(), g));
+    const VD high = hn::PromoteTo(DD(), hn::UpperHalf(DHalf(), g));
+    acc[2 * vec] = hn::MulAdd(low, low, acc[2 * vec]);
+    acc[2 * vec + 1] = hn::MulAdd(high, high, acc[2 * vec + 1]);
+#endif
+  }
+  HWY_INLINE void SaveTo(SquareLanes& to) const {
+    for (int64_t k = 0; k < kAccs; ++k) hn::Store(acc[k], DD(), to.lanes + k * kDoubles);
+  }
+};
+
+double SumChunkImpl(const ChunkGradient& gradient, int64_t num_elems, float* sum) {
+  const FusedProgram program = Fuse(gradient);
+  HWY_ALIGN float scratch[kMaxDepth][kBlockElems];
+  SquareLanes squares;
+  for (int64_t first = 0; first < num_elems; first += kBlockElems) {
+    const int64_t count = std::min(kBlockElems, num_elems - first);
+    const float* g = SumBlock(program, first, count, scratch);
+    SquareSum square(squares);
+    for (int64_t i = 0; i < count; i += kLanes) {
+      for (int64_t k = 0; k < kVecs; ++k) {
+        const VF value = hn::LoadU(DF(), g + i + k * kVec);
+        if (sum != nullptr) hn::StoreU(value, DF(), sum + first + i + k * kVec);
+        square.Add(k, value);
+      }
+    }
+    square.SaveTo(squares);
+  }
+  return squares.Total();
+}
+
+// ---- updates ----
+
+struct Fp32Master {
+  const float* in;
+  float* out;
+  explicit Fp32Master(const ChunkState& chunk)
+      : in(static_cast<const float*>(chunk.wire_in)), out(static_cast<float*>(chunk.wire_out)) {}
+  HWY_INLINE VF Load(int64_t i) const { return hn::LoadU(DF(), in + i); }
+  HWY_INLINE void Store(VF p, int64_t i) const { hn::StoreU(p, DF(), out + i); }
+  HWY_INLINE void Prefetch(int64_t i) const {
+    hwy::Prefetch(in + i);
+    hwy::Prefetch(out + i);
+  }
+};
+
+// common/numeric/bf16.h: Split and Join.
+struct SplitMaster {
+  const uint16_t* in;
+  uint16_t* out;
+  uint16_t* rest;
+  explicit SplitMaster(const ChunkState& chunk)
+      : in(static_cast<const uint16_t*>(chunk.wire_in)),
+        out(static_cast<uint16_t*>(chunk.wire_out)),
+        rest(chunk.rest) {}
+  HWY_INLINE VF Load(int64_t i) const {
+    const auto high = hn::PromoteTo(DU(), hn::LoadU(D16(), in + i));
+    const auto low = hn::PromoteTo(DU(), hn::LoadU(D16(), rest + i));
+    return hn::BitCast(DF(), hn::Sub(hn::Or(hn::ShiftLeft<16>(high), low), hn::Set(DU(), 0x8000u)));
+  }
+  HWY_INLINE void Store(VF p, int64_t i) const {
+    const auto rounded = hn::Add(hn::BitCast(DU(), p), hn::Set(DU(), 0x8000u));
+    StoreLow16(hn::ShiftRight<16>(rounded), out + i);
+    StoreLow16(hn::And(rounded, hn::Set(DU(), 0xFFFFu)), rest + i);
+  }
+  HWY_INLINE void Prefetch(int64_t i) const {
+    hwy::Prefetch(in + i);
+    hwy::Prefetch(out + i);
+    hwy::Prefetch(rest + i);
+  }
+};
+
+struct AdamW {
+  float* m;
+  float* v;
+  VF keep, beta1, one_minus_beta1, beta2, one_minus_beta2, inv_sqrt_bias2, eps, step_size;
+  AdamW(const ChunkState& chunk, const UpdateScalars& s, bool decays)
+      : m(chunk.moment1),
+        v(chunk.moment2),
+        keep(hn::Set(DF(), decays ? s.keep : 1.0f)),
+        beta1(hn::Set(DF(), s.beta1)),
+        one_minus_beta1(hn::Set(DF(), s.one_minus_beta1)),
+        beta2(hn::Set(DF(), s.beta2)),
+        one_minus_beta2(hn::Set(DF(), s.one_minus_beta2)),
+        inv_sqrt_bias2(hn::Set(DF(), s.inv_sqrt_bias2)),
+        eps(hn::Set(DF(), s.eps)),
+        step_size(hn::Set(DF(), s.step_size)) {}
+  HWY_INLINE VF Update(VF p, VF g, int64_t i) const {
+    const VF mi = hn::MulAdd(hn::LoadU(DF(), m + i), beta1, hn::Mul(g, one_minus_beta1));
+    const VF vi = hn::MulAdd(hn::LoadU(DF(), v + i), beta2, hn::Mul(hn::Mul(g, g), one_minus_beta2));
+    hn::StoreU(mi, DF(), m + i);
+    hn::StoreU(vi, DF(), v + i);
+    const VF denominator = hn::MulAdd(hn::Sqrt(vi), inv_sqrt_bias2, eps);
+    return hn::NegMulAdd(step_size, hn::Div(mi, denominator), hn::Mul(p, keep));
+  }
+  HWY_INLINE void Prefetch(int64_t i) const {
+    hwy::Prefetch(m + i);
+    hwy::Prefetch(v + i);
+  }
+};
+
+template <bool kMomentum>
+struct Sgd {
+  float* b;
+  VF decay, momentum, step_size;
+  Sgd(const ChunkState& chunk, const UpdateScalars& s, bool decays)
+      : b(chunk.moment1),
+        decay(hn::Set(DF(), decays ? s.decay : 0.0f)),
+        momentum(hn::Set(DF(), s.momentum)),
+        step_size(hn::Set(DF(), s.step_size)) {}
+  HWY_INLINE VF Update(VF p, VF g, int64_t i) const {
+    g = hn::MulAdd(decay, p, g);
+    if constexpr (kMomentum) {
+      g = hn::MulAdd(momentum, hn::LoadU(DF(), b + i), g);
+      hn::StoreU(g, DF(), b + i);
+    }
+    return hn::NegMulAdd(step_size, g, p);
+  }
+  HWY_INLINE void Prefetch(int64_t i) const {
+    if constexpr (kMomentum) hwy::Prefetch(b + i);
+  }
+};
+
+template <typename Rule, typename Master>
+void UpdateBlock(const Rule rule, const Master master, const VF scale, const float* g, int64_t first, int64_t count,
+                 bool with_squares, SquareLanes& squares) {
+  SquareSum square(squares);
+  for (int64_t i = 0; i < count; i += kLanes) {
+    // One cache line of fp32 each; lines of 16-bit arrays are asked for twice, which costs less than a branch.
+    rule.Prefetch(first + i + kPrefetchElems);
+    master.Prefetch(first + i + kPrefetchElems);
+    for (int64_t k = 0; k < kVecs; ++k) {
+      const int64_t at = i + k * kVec;
+      const VF gradient = hn::LoadU(DF(), g + at);
+      if (with_squares) square.Add(k, gradient);
+      const VF p = rule.Update(master.Load(first + at), hn::Mul(gradient, scale), first + at);
+      master.Store(p, first + at);
+    }
+  }
+  square.SaveTo(squares);
+}
+
+template <typename Rule, typename Master>
+double UpdateWith(const ChunkState& chunk, const FusedProgram& program, const DecayRange* ranges, size_t num_ranges,
+                  const UpdateScalars& scalars, bool with_squares) {
+  HWY_ALIGN float scratch[kMaxDepth][kBlockElems];
+  SquareLanes squares;
+  const VF scale = hn::Set(DF(), scalars.gradient_scale);
+  const Master master(chunk);
+  for (size_t r = 0; r < num_ranges; ++r) {
+    const Rule rule(chunk, scalars, ranges[r].decays);
+    for (int64_t first = ranges[r].begin; first < ranges[r].end; first += kBlockElems) {
+      const int64_t count = std::min(kBlockElems, ranges[r].end - first);
+      const float* g = SumBlock(program, first, count, scratch);
+      UpdateBlock(rule, master, scale, g, first, count, with_squares, squares);
+    }
+  }
+  return squares.Total();
+}
+
+double UpdateChunkImpl(const ChunkState& chunk, const ChunkGradient& gradient, const DecayRange* ranges,
+                       size_t num_ranges, const UpdateScalars& scalars, bool with_squares) {
+  const FusedProgram program = Fuse(gradient);
+  const bool split = chunk.wire_dtype == Dtype::kBf16;
+  const auto update = [&] {
+    if (scalars.rule == OptimizerRule::kAdamW) return split ? UpdateWith<AdamW, SplitMaster> : UpdateWith<AdamW, Fp32Master>;
+    if (chunk.moment1 != nullptr) {
+      return split ? UpdateWith<Sgd<true>, SplitMaster> : UpdateWith<Sgd<true>, Fp32Master>;
+    }
+    return split ? UpdateWith<Sgd<false>, SplitMaster> : UpdateWith<Sgd<false>, Fp32Master>;
+  }();
+  return update(chunk, program, ranges, num_ranges, scalars, with_squares);
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace eps::server
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace eps::server {
+
+HWY_EXPORT(HasFusedMultiplyAdd);
+HWY_EXPORT(SumChunkImpl);
+HWY_EXPORT(UpdateChunkImpl);
+
+absl::Status CheckVectorUnit() {
+  if (HWY_DYNAMIC_DISPATCH(HasFusedMultiplyAdd)()) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      "this processor's vectors have no fused multiply-add (x86: AVX2 with FMA), which the bits of a run depend on");
+}
+
+UpdateScalars ComputeUpdateScalars(const OptimizerConfig& optimizer, double learning_rate, int64_t update,
+                                   double gradient_scale) {
+  UpdateScalars s;
+  s.rule = optimizer.rule;
+  s.gradient_scale = static_cast<float>(gradient_scale);
+  if (optimizer.rule == OptimizerRule::kSgd) {
+    s.step_size = static_cast<float>(learning_rate);
+    s.decay = static_cast<float>(optimizer.weight_decay);
+    s.momentum = static_cast<float>(optimizer.momentum);
+    return s;
+  }
+  const double t = static_cast<double>(update);
+  s.step_size = static_cast<float>(learning_rate / (1 - std::pow(optimizer.beta1, t)));
+  s.keep = static_cast<float>(1 - learning_rate * optimizer.weight_decay);
+  s.beta1 = static_cast<float>(optimizer.beta1);
+  s.one_minus_beta1 = static_cast<float>(1 - optimizer.beta1);
+  s.beta2 = static_cast<float>(optimizer.beta2);
+  s.one_minus_beta2 = static_cast<float>(1 - optimizer.beta2);
+  s.inv_sqrt_bias2 = static_cast<float>(1 / std::sqrt(1 - std::pow(optimizer.beta2, t)));
+  s.eps = static_cast<float>(optimizer.eps);
+  return s;
+}
+
+void UpdateChunk(const ChunkState& chunk, const ChunkGradient& gradient, absl::Span<const DecayRange> ranges,
+                 const UpdateScalars& scalars, double* sum_of_squares) {
+  const double squares = HWY_DYNAMIC_DISPATCH(UpdateChunkImpl)(chunk, gradient, ranges.data(), ranges.size(), scalars,
+                                                               sum_of_squares != nullptr);
+  if (sum_of_squares != nullptr) *sum_of_squares = squares;
+}
+
+double SumChunk(const ChunkGradient& gradient, int64_t num_elems, float* sum) {
+  return HWY_DYNAMIC_DISPATCH(SumChunkImpl)(gradient, num_elems, sum);
+}
+
+}  // namespace eps::server
+#endif  // HWY_ONCE

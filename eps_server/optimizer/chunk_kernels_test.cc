@@ -1,0 +1,280 @@
+#include "eps_server/optimizer/chunk_kernels.h"
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "common/numeric/bf16.h"
+#include "common/schedule/reduction_tree.h"
+#include "common/spec/run_config.h"
+#include "common/tensor/dtype.h"
+#include "common/testing/status_matchers.h"
+#include "eps_server/optimizer/chunk_gradient.h"
+#include "eps_server/store/store.h"
+#include "gtest/gtest.h"
+#include "hwy/targets.h"
+
+namespace eps::server {
+namespace {
+
+constexpr int64_t kElems = 5 * 1024 + 64;  // blocks and a part of one
+
+std::vector<float> Normal(int64_t count, uint64_t seed, double scale = 1) {
+  std::mt19937_64 random(seed);
+  std::normal_distribution<double> normal(0, scale);
+  std::vector<float> values(count);
+  for (float& value : values) value = static_cast<float>(normal(random));
+  return values;
+}
+
+// Leaves or subtree sums over `nodes`, and the program that adds them.
+struct Gradient {
+  Gradient(const std::vector<TreeNode>& nodes, int num_vnodes, Dtype leaves, uint64_t seed, double scale = 1e-2) {
+    for (const TreeNode node : nodes) {
+      f32.push_back(Normal(kElems, seed + node.first, scale));
+      bf16.emplace_back();
+      const bool round = leaves == Dtype::kBf16 && node.is_leaf();
+      for (float& value : f32.back()) {
+        if (!round) break;
+        bf16.back().push_back(ToBf16(value).bits);
+        value = ToFloat(ToBf16(value));
+      }
+      dtypes.push_back(round ? Dtype::kBf16 : Dtype::kF32);
+    }
+    for (size_t i = 0; i < nodes.size(); ++i) {
+      const void* values = dtypes[i] == Dtype::kBf16 ? static_cast<const void*>(bf16[i].data()) : f32[i].data();
+      gradient.operands.push_back({dtypes[i], static_cast<const std::byte*>(values), nodes[i], 0});
+    }
+    gradient.program = SumProgram(nodes, num_vnodes);
+  }
+  // The program as it is defined, element by element.
+  float SumAt(int64_t i) const {
+    std::vector<float> stack;
+    for (const SumOp& op : gradient.program) {
+      if (op.kind == SumOp::Kind::kLoad) {
+        stack.push_back(f32[op.operand][i]);
+      } else {
+        const float right = stack.back();
+        stack.pop_back();
+        stack.back() += right;
+      }
+    }
+    return stack.back();
+  }
+  std::vector<std::vector<float>> f32;
+  std::vector<std::vector<uint16_t>> bf16;
+  std::vector<Dtype> dtypes;
+  ChunkGradient gradient;
+};
+
+std::vector<TreeNode> Leaves(int count) {
+  std::vector<TreeNode> leaves;
+  for (int i = 0; i < count; ++i) leaves.push_back({i, 1});
+  return leaves;
+}
+
+// A chunk with memory of its own.
+struct Chunk {
+  Chunk(Dtype dtype, uint64_t seed, bool moments = true) : dtype(dtype), master(Normal(kElems, seed, 0.1)) {
+    wire16.resize(kElems);
+    out16.resize(kElems);
+    rest.resize(kElems);
+    out32.resize(kElems);
+    for (int64_t i = 0; i < kElems; ++i) {
+      wire16[i] = Split(master[i]).wire.bits;
+      rest[i] = Split(master[i]).rest;
+    }
+    m = Normal(kElems, seed + 1, 1e-3);
+    v = Normal(kElems, seed + 2, 1e-3);
+    for (float& value : v) value *= value;
+    state.wire_dtype = dtype;
+    const bool split = dtype == Dtype::kBf16;
+    state.wire_in = split ? static_cast<const void*>(wire16.data()) : master.data();
+    state.wire_out = split ? static_cast<void*>(out16.data()) : out32.data();
+    state.rest = split ? rest.data() : nullptr;
+    state.moment1 = moments ? m.data() : nullptr;
+    state.moment2 = moments ? v.data() : nullptr;
+    state.num_elems = kElems;
+  }
+  float Updated(int64_t i) const { return dtype == Dtype::kBf16 ? Join({{out16[i]}, rest[i]}) : out32[i]; }
+
+  Dtype dtype;
+  std::vector<float> master, out32, m, v;
+  std::vector<uint16_t> wire16, out16, rest;
+  ChunkState state;
+};
+
+OptimizerConfig AdamWConfig() {
+  OptimizerConfig config;
+  config.beta1 = 0.9;
+  config.beta2 = 0.95;
+  config.weight_decay = 0.1;
+  return config;
+}
+OptimizerConfig SgdConfig(double momentum) {
+  OptimizerConfig config;
+  config.rule = OptimizerRule::kSgd;
+  config.momentum = momentum;
+  config.weight_decay = 0.1;
+  return config;
+}
+// The middle decays.
+const std::vector<DecayRange> kRanges = {{0, 64, false}, {64, 2048 + 128, true}, {2048 + 128, kElems, false}};
+bool Decays(int64_t i) { return i >= 64 && i < 2048 + 128; }
+
+void ExpectClose(double got, double want, double tolerance, int64_t i) {
+  // NaN fails.
+  if (!(std::abs(got - want) <= tolerance * (1e-3 + std::abs(want)))) {
+    ADD_FAILURE() << "element " << i << ": " << got << ", want " << want;
+  }
+}
+
+class ChunkKernelsTest : public ::testing::TestWithParam<Dtype> {};
+
+TEST_P(ChunkKernelsTest, AdamWAgreesWithFp64) {
+  const Gradient gradient(Leaves(4), 4, Dtype::kBf16, 1);
+  Chunk chunk(GetParam(), 2);
+  const Chunk before = chunk;
+  const double lr = 1e-3, scale = 0.25;
+  const int t = 3;
+  double squares = 0;
+  UpdateChunk(chunk.state, gradient.gradient, kRanges, ComputeUpdateScalars(AdamWConfig(), lr, t, scale), &squares);
+  double want_squares = 0;
+  for (int64_t i = 0; i < kElems; ++i) {
+    const double sum = gradient.SumAt(i), g = sum * scale;
+    want_squares += sum * sum;
+    const double m = 0.9 * before.m[i] + 0.1 * g;
+    const double v = 0.95 * before.v[i] + 0.05 * g * g;
+    const double bias1 = 1 - std::pow(0.9, t), bias2 = 1 - std::pow(0.95, t);
+    double p = before.master[i];
+    if (Decays(i)) p *= 1 - lr * 0.1;
+    p -= lr / bias1 * m / (std::sqrt(v) / std::sqrt(bias2) + 1e-8);
+    // fp32 keeps 24 bits; the update itself is about 1e-3 of the value.
+    ExpectClose(chunk.Updated(i), p, 1e-6, i);
+    ExpectClose(chunk.m[i], m, 1e-6, i);
+    ExpectClose(chunk.v[i], v, 1e-6, i);
+  }
+  ExpectClose(squares, want_squares, 1e-12, -1);
+}
+
+TEST_P(ChunkKernelsTest, SgdAgreesWithFp64) {
+  for (const double momentum : {0.0, 0.9}) {
+    const Gradient gradient(Leaves(3), 3, Dtype::kF32, 5);
+    Chunk chunk(GetParam(), 6, momentum != 0);
+    const Chunk before = chunk;
+    UpdateChunk(chunk.state, gradient.gradient, kRanges, ComputeUpdateScalars(SgdConfig(momentum), 0.1, 1, 1), nullptr);
+    for (int64_t i = 0; i < kElems; ++i) {
+      double g = gradient.SumAt(i);
+      if (Decays(i)) g += 0.1 * before.master[i];
+      if (momentum != 0) {
+        g += momentum * before.m[i];
+        ExpectClose(chunk.m[i], g, 1e-6, i);
+      }
+      ExpectClose(chunk.Updated(i), before.master[i] - 0.1 * g, 1e-6, i);
+    }
+  }
+}
+
+TEST_P(ChunkKernelsTest, ZeroPaddingStaysZero) {
+  Gradient gradient(Leaves(1), 1, Dtype::kF32, 1);
+  std::fill(gradient.f32[0].begin(), gradient.f32[0].end(), 0.0f);
+  for (const OptimizerConfig& config : {AdamWConfig(), SgdConfig(0.9)}) {
+    Chunk chunk(GetParam(), 2);
+    for (std::vector<float>* zeros : {&chunk.master, &chunk.m, &chunk.v}) std::fill(zeros->begin(), zeros->end(), 0.0f);
+    for (int64_t i = 0; i < kElems; ++i) {
+      chunk.wire16[i] = Split(0.0f).wire.bits;
+      chunk.rest[i] = Split(0.0f).rest;
+    }
+    UpdateChunk(chunk.state, gradient.gradient, kRanges, ComputeUpdateScalars(config, 0.1, 1, 1), nullptr);
+    for (int64_t i = 0; i < kElems; ++i) ASSERT_EQ(chunk.Updated(i), 0.0f) << i;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Wire, ChunkKernelsTest, ::testing::Values(Dtype::kF32, Dtype::kBf16));
+
+TEST(SumChunkTest, IsTheTreesSumBitForBitForAnySplit) {
+  for (const int num_vnodes : {1, 2, 3, 5, 7, 8, 13}) {
+    const Gradient leaves(Leaves(num_vnodes), num_vnodes, Dtype::kBf16, 3);
+    std::vector<float> sum(kElems);
+    SumChunk(leaves.gradient, kElems, sum.data());
+    for (int64_t i = 0; i < kElems; ++i) ASSERT_EQ(sum[i], leaves.SumAt(i)) << num_vnodes << " " << i;
+    // The same leaves, the first half already summed by a worker.
+    if (num_vnodes < 3) continue;
+    const int left = LeftLeaves(num_vnodes);
+    Gradient worker(Leaves(left), left, Dtype::kBf16, 3);
+    std::vector<float> partial(kElems), again(kElems);
+    SumChunk(worker.gradient, kElems, partial.data());
+    ChunkGradient mixed = leaves.gradient;
+    mixed.operands.erase(mixed.operands.begin(), mixed.operands.begin() + left);
+    mixed.operands.insert(mixed.operands.begin(),
+                          {Dtype::kF32, reinterpret_cast<const std::byte*>(partial.data()), {0, left}, 0});
+    std::vector<TreeNode> nodes;
+    for (const GradientOperand& operand : mixed.operands) nodes.push_back(operand.node);
+    mixed.program = SumProgram(nodes, num_vnodes);
+    SumChunk(mixed, kElems, again.data());
+    ASSERT_EQ(std::memcmp(sum.data(), again.data(), kElems * 4), 0) << num_vnodes;
+  }
+}
+
+TEST(SumChunkTest, SquaresAreAddedBySixteenLanesInOrder) {
+  const Gradient gradient(Leaves(2), 2, Dtype::kF32, 9);
+  double lanes[16] = {};
+  for (int64_t i = 0; i < kElems; ++i) lanes[i % 16] += double{gradient.SumAt(i)} * gradient.SumAt(i);
+  double want = 0;
+  for (const double lane : lanes) want += lane;
+  EXPECT_EQ(SumChunk(gradient.gradient, kElems, nullptr), want);
+}
+
+TEST(SumChunkTest, SquaresTellOfAnyElementThatIsNotFinite) {
+  for (const float bad : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
+    Gradient gradient(Leaves(2), 2, Dtype::kF32, 9);
+    gradient.f32[1][777] = bad;
+    EXPECT_FALSE(std::isfinite(SumChunk(gradient.gradient, kElems, nullptr)));
+    // The largest finite gradients do not overflow the squares.
+    Gradient large(Leaves(1), 1, Dtype::kF32, 9);
+    std::fill(large.f32[0].begin(), large.f32[0].end(), std::numeric_limits<float>::max());
+    EXPECT_TRUE(std::isfinite(SumChunk(large.gradient, kElems, nullptr)));
+  }
+}
+
+// Every vector width that this processor has gives the same bits.
+TEST(ChunkKernelsBitsTest, DoNotDependOnTheVectorWidth) {
+  ASSERT_OK(CheckVectorUnit());
+  std::vector<std::string> results;
+  const int64_t supported = hwy::SupportedTargets();
+  for (const int64_t target : {HWY_AVX3, HWY_AVX2, HWY_NEON}) {
+    if ((supported & target) == 0) continue;
+    hwy::SetSupportedTargetsForTest(target);
+    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+    ASSERT_OK(CheckVectorUnit());
+    std::string bits;
+    for (const Dtype dtype : {Dtype::kF32, Dtype::kBf16}) {
+      for (const OptimizerConfig& config : {AdamWConfig(), SgdConfig(0.9)}) {
+        const Gradient gradient(Leaves(5), 5, Dtype::kBf16, 4);
+        Chunk chunk(dtype, 8);
+        double squares = 0;
+        UpdateChunk(chunk.state, gradient.gradient, kRanges, ComputeUpdateScalars(config, 1e-3, 2, 0.7), &squares);
+        for (int64_t i = 0; i < kElems; ++i) {
+          for (const float value : {chunk.Updated(i), chunk.m[i], chunk.v[i]}) {
+            bits.append(reinterpret_cast<const char*>(&value), sizeof(value));
+          }
+        }
+        bits.append(reinterpret_cast<const char*>(&squares), sizeof(squares));
+      }
+    }
+    results.push_back(bits);
+  }
+  hwy::SetSupportedTargetsForTest(0);
+  hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+  for (const std::string& bits : results) EXPECT_TRUE(bits == results[0]);
+  RecordProperty("widths", static_cast<int>(results.size()));
+  EXPECT_GE(results.size(), 1u);
+}
+
+}  // namespace
+}  // namespace eps::server

@@ -1,0 +1,21 @@
+#ifndef EPS_SERVER_OPTIMIZER_SCHEDULE_H_
+#define EPS_SERVER_OPTIMIZER_SCHEDULE_H_
+
+#include <cstdint>
+
+#include "common/base/ids.h"
+#include "common/spec/run_config.h"
+
+namespace eps::server {
+
+// The learning rate of a step of a run of `steps` steps, in fp64. With W = warmup_steps:
+//
+//   s < W               peak * (s + 1) / W
+//   s >= W, CONSTANT    peak
+//   s >= W, LINEAR      peak + (final - peak) * x          x = (s - W) / (steps - 1 - W), and 1 at the last step:
+//   s >= W, COSINE      final + (peak - final) * (1 + cos(pi x)) / 2      peak at s = W, final at s = steps - 1
+double LearningRate(const OptimizerConfig& optimizer, int64_t steps, StepId step);
+
+}  // namespace eps::server
+
+#endif  // EPS_SERVER_OPTIMIZER_SCHEDULE_H_

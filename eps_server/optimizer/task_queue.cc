@@ -1,0 +1,64 @@
+#include "eps_server/optimizer/task_queue.h"
+
+#include <utility>
+
+#include "eps_server/optimizer/float_mode.h"
+#include "oneapi/tbb/global_control.h"
+#include "oneapi/tbb/task_arena.h"
+
+namespace eps::server {
+
+struct TaskQueue::Arena {
+  explicit Arena(int threads)
+      // Nobody waits inside the arena, so it needs `threads` workers of oneTBB's, one more than it would start for that
+      // many threads; more than the machine has cores, if asked.
+      : parallelism(tbb::global_control::max_allowed_parallelism, static_cast<size_t>(threads) + 1),
+        arena(threads, /*reserved_for_masters=*/0) {}
+  tbb::global_control parallelism;
+  tbb::task_arena arena;
+};
+
+TaskQueue::TaskQueue(int threads) : arena_(std::make_unique<Arena>(threads)) {}
+
+TaskQueue::~TaskQueue() {
+  Close();
+  MutexLock lock(mu_);
+  while (tickets_ > 0) idle_.Wait(mu_);
+}
+
+void TaskQueue::Push(std::function<void()> task) {
+  {
+    MutexLock lock(mu_);
+    if (closed_) return;
+    tasks_.push_back(std::move(task));
+    ++tickets_;
+  }
+  arena_->arena.enqueue([this] { RunFirst(); });
+}
+
+void TaskQueue::Close() {
+  std::deque<std::function<void()>> dropped;  // destroyed without the lock
+  MutexLock lock(mu_);
+  closed_ = true;
+  dropped.swap(tasks_);
+}
+
+void TaskQueue::RunFirst() {
+  std::function<void()> task;
+  {
+    MutexLock lock(mu_);
+    if (!tasks_.empty()) {
+      task = std::move(tasks_.front());
+      tasks_.pop_front();
+    }
+  }
+  if (task) {
+    const ScopedFlushDenormals flush;
+    task();
+    task = nullptr;
+  }
+  MutexLock lock(mu_);
+  if (--tickets_ == 0) idle_.NotifyAll();
+}
+
+}  // namespace eps::server

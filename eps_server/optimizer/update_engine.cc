@@ -1,0 +1,429 @@
+#include "eps_server/optimizer/update_engine.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <iterator>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/byte_size.h"
+#include "common/base/mutex.h"
+#include "common/base/status_macros.h"
+#include "common/numeric/bf16.h"
+#include "common/schedule/reduction_tree.h"
+#include "common/tensor/dtype.h"
+#include "eps_server/optimizer/chunk_kernels.h"
+#include "eps_server/optimizer/schedule.h"
+#include "eps_server/optimizer/task_queue.h"
+
+namespace eps::server {
+namespace {
+
+constexpr double kClipEpsilon = 1e-6;  // of torch.nn.utils.clip_grad_norm_
+
+double ClipScale(const OptimizerConfig& optimizer, double norm) {
+  return std::min(1.0, optimizer.clip_norm / (norm + kClipEpsilon));
+}
+
+// The chunk's elements by whether they decay; a tensor's padding goes with the tensor.
+std::vector<DecayRange> RangesOf(const BlobSpec& blob, int64_t chunk) {
+  const int64_t chunk_begin = chunk * kChunkElems, chunk_end = chunk_begin + blob.chunk_elems(chunk);
+  std::vector<DecayRange> ranges;
+  for (size_t t = 0; t < blob.tensors.size(); ++t) {
+    const int64_t next = t + 1 < blob.tensors.size() ? blob.tensors[t + 1].offset_elems : blob.num_elems;
+    const int64_t begin = std::max(blob.tensors[t].offset_elems, chunk_begin), end = std::min(next, chunk_end);
+    if (begin >= end) continue;
+    const bool decays = blob.tensors[t].decays();
+    if (!ranges.empty() && ranges.back().decays == decays) {
+      ranges.back().end = end - chunk_begin;
+    } else {
+      ranges.push_back({begin - chunk_begin, end - chunk_begin, decays});
+    }
+  }
+  return ranges;
+}
+
+// The summed gradient of the whole model, for EXACT clipping.
+class HoldBuffer {
+ public:
+  static absl::StatusOr<HoldBuffer> Map(const ModelSpec& model, int64_t num_bytes) {
+    HoldBuffer hold;
+    if (num_bytes == 0) return hold;
+    void* base = mmap(nullptr, static_cast<size_t>(num_bytes), PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (base == MAP_FAILED) {
+      return absl::ResourceExhaustedError(absl::StrCat("optimizer.clip EXACT needs ", num_bytes, " bytes (",
+                                                       FormatByteSize(num_bytes), ") to hold gradients: ",
+                                                       strerror(errno)));
+    }
+    madvise(base, static_cast<size_t>(num_bytes), MADV_HUGEPAGE);
+    hold.base_ = static_cast<float*>(base);
+    hold.num_bytes_ = num_bytes;
+    int64_t offset = 0;
+    for (const BlobSpec& blob : model.blobs) hold.offsets_.push_back(std::exchange(offset, offset + blob.num_elems));
+    return hold;
+  }
+  HoldBuffer(HoldBuffer&& other) noexcept
+      : base_(std::exchange(other.base_, nullptr)),
+        num_bytes_(other.num_bytes_),
+        offsets_(std::move(other.offsets_)) {}
+  HoldBuffer& operator=(HoldBuffer&&) = delete;
+  ~HoldBuffer() {
+    if (base_ != nullptr) munmap(base_, static_cast<size_t>(num_bytes_));
+  }
+  float* Chunk(BlobId blob, int64_t chunk) const { return base_ + offsets_[blob.value()] + chunk * kChunkElems; }
+
+ private:
+  HoldBuffer() = default;
+  float* base_ = nullptr;
+  int64_t num_bytes_ = 0;
+  std::vector<int64_t> offsets_;
+};
+
+bool IsFiniteAt(const GradientOperand& operand, int64_t i) {
+  if (operand.dtype == Dtype::kF32) return std::isfinite(reinterpret_cast<const float*>(operand.values)[i]);
+  return std::isfinite(ToFloat({reinterpret_cast<const uint16_t*>(operand.values)[i]}));
+}
+
+class UpdateEngineImpl final : public UpdateEngine {
+ public:
+  UpdateEngineImpl(Options options, HoldBuffer hold)
+      : model_(*options.model),
+        run_(*options.run),
+        store_(*options.store),
+        clip_(options.run->optimizer.clip),
+        on_blob_made_(std::move(options.on_blob_made)),
+        on_step_made_(std::move(options.on_step_made)),
+        on_failure_(std::move(options.on_failure)),
+        hold_(std::move(hold)),
+        last_norm_(options.last_norm),
+        updates_made_(options.first_step.value() - options.skipped_steps),
+        queue_(options.threads) {
+    for (const BlobSpec& blob : model_.blobs) {
+      std::vector<std::vector<DecayRange>>& ranges = ranges_.emplace_back();
+      for (int64_t c = 0; c < blob.num_chunks(); ++c) ranges.push_back(RangesOf(blob, c));
+      total_chunks_ += blob.num_chunks();
+    }
+    MutexLock lock(mu_);
+    BeginStep(options.first_step);
+  }
+
+  ~UpdateEngineImpl() override { stopped_ = true; }  // then queue_ waits for what runs
+
+  void Submit(StepId step, BlobId blob, int64_t chunk, ChunkGradient gradient) override {
+    if (stopped_) return;
+    MutexLock lock(mu_);
+    EPS_CHECK(step >= step_);
+    if (step > step_) {
+      later_.push_back({step, blob, chunk, std::move(gradient)});
+    } else {
+      Gather(blob, chunk, std::move(gradient));
+    }
+  }
+
+  void HoldUpdates(Version version) override {
+    MutexLock lock(mu_);
+    EPS_CHECK(version >= ReadVersion(step_));
+    for (const BlobSpec& blob : model_.blobs) held_.insert({version, blob.id});
+  }
+
+  void ReleaseUpdate(BlobId blob, Version version) override {
+    MutexLock lock(mu_);
+    if (held_.erase({version, blob}) == 0 || version != ReadVersion(step_)) return;
+    BlobState& state = blobs_[blob.value()];
+    if (!IsEager() && state.ready) return PushUpdates(blob);
+    for (auto& [chunk, gradient] : std::exchange(state.blocked, {})) PushEager(blob, chunk, std::move(gradient));
+  }
+
+  void Stop() override {
+    stopped_ = true;
+    queue_.Close();
+  }
+
+ private:
+  struct Submitted {
+    StepId step;
+    BlobId blob;
+    int64_t chunk = 0;
+    ChunkGradient gradient;
+  };
+  struct BlobState {
+    std::vector<double> squares;       // by chunk
+    std::vector<ChunkGradient> kept;   // by chunk, PER_BLOB
+    std::vector<std::pair<int64_t, ChunkGradient>> blocked;  // eager: wait for ReleaseUpdate
+    int64_t gathered = 0;              // chunks measured (PER_BLOB) or summed (EXACT)
+    int64_t updated = 0;               // chunks
+    bool ready = false;                // scalars are known, updates may run unless held (PER_BLOB, EXACT)
+    UpdateScalars scalars;
+    double Squares() const {
+      double sum = 0;
+      for (const double square : squares) sum += square;
+      return sum;
+    }
+  };
+
+  bool IsEager() const { return clip_ == ClipMode::kNone || clip_ == ClipMode::kLagged; }
+  bool IsHeld(BlobId blob) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return held_.count({ReadVersion(step_), blob}) > 0;
+  }
+  UpdateScalars Scalars(double scale) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return ComputeUpdateScalars(run_.optimizer, learning_rate_, updates_made_ + 1, scale);
+  }
+
+  void BeginStep(StepId step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    step_ = step;
+    learning_rate_ = LearningRate(run_.optimizer, run_.steps, step);
+    scale_ = clip_ == ClipMode::kLagged && step.value() > 0 ? ClipScale(run_.optimizer, last_norm_) : 1;
+    skipped_ = false;
+    nonfinite_.clear();
+    gathered_ = blobs_made_ = 0;
+    blobs_.assign(model_.blobs.size(), {});
+    for (const BlobSpec& blob : model_.blobs) {
+      BlobState& state = blobs_[blob.id.value()];
+      state.squares.resize(static_cast<size_t>(blob.num_chunks()));
+      state.scalars = Scalars(scale_);
+      if (clip_ == ClipMode::kPerBlob) state.kept.resize(static_cast<size_t>(blob.num_chunks()));
+    }
+    std::vector<Submitted> later = std::exchange(later_, {});
+    for (Submitted& submitted : later) {
+      if (submitted.step == step_) {
+        Gather(submitted.blob, submitted.chunk, std::move(submitted.gradient));
+      } else {
+        later_.push_back(std::move(submitted));
+      }
+    }
+  }
+
+  // First use of a chunk's gradient.
+  void Gather(BlobId blob, int64_t chunk, ChunkGradient gradient) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    if (!IsEager()) {
+      // A std::function must be copyable, so the gradient goes behind a pointer.
+      Push([this, blob, chunk, shared = std::make_shared<ChunkGradient>(std::move(gradient))] {
+        clip_ == ClipMode::kExact ? SumToHold(blob, chunk, *shared) : Measure(blob, chunk, *shared);
+      });
+    } else if (IsHeld(blob)) {
+      blobs_[blob.value()].blocked.emplace_back(chunk, std::move(gradient));
+    } else {
+      PushEager(blob, chunk, std::move(gradient));
+    }
+  }
+
+  void PushEager(BlobId blob, int64_t chunk, ChunkGradient gradient) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    Push([this, blob, chunk, scalars = blobs_[blob.value()].scalars, step = step_,
+          shared = std::make_shared<ChunkGradient>(std::move(gradient))] {
+      UpdateEager(step, blob, chunk, *shared, scalars);
+    });
+  }
+
+  void Push(std::function<void()> task) {
+    queue_.Push([this, task = std::move(task)] {
+      if (!stopped_) task();
+    });
+  }
+
+  // ---- tasks; they run without the lock ----
+
+  // One pass: sum, norm, update.
+  void UpdateEager(StepId step, BlobId blob, int64_t chunk, ChunkGradient& gradient, const UpdateScalars& scalars) {
+    if (gradient.nonfinite_vnode >= 0) return FailNonFinite(blob, chunk, gradient);
+    double squares = 0;
+    UpdateChunk(store_.Chunk(blob, chunk, ReadVersion(step)), gradient, ranges_[blob.value()][chunk], scalars, &squares);
+    if (!std::isfinite(squares)) return FailNonFinite(blob, chunk, gradient);
+    gradient = {};
+    FinishChunk(blob, [&](BlobState& state) { state.squares[chunk] = squares; });
+  }
+
+  // PER_BLOB, first pass.
+  void Measure(BlobId blob, int64_t chunk, ChunkGradient& gradient) {
+    const double squares = SumChunk(gradient, model_.blob(blob).chunk_elems(chunk), nullptr);
+    if (gradient.nonfinite_vnode >= 0 || !std::isfinite(squares)) return FailNonFinite(blob, chunk, gradient);
+    MutexLock lock(mu_);
+    BlobState& state = blobs_[blob.value()];
+    state.squares[chunk] = squares;
+    state.kept[chunk] = std::move(gradient);
+    if (++state.gathered < model_.blob(blob).num_chunks()) return;
+    const double scale = ClipScale(run_.optimizer, std::sqrt(state.Squares()));
+    scale_ = std::min(scale_, scale);
+    state.scalars = Scalars(scale);
+    MakeReady(blob);
+  }
+
+  // EXACT: the gradient's memory is free after this.
+  void SumToHold(BlobId blob, int64_t chunk, ChunkGradient& gradient) {
+    const double squares =
+        SumChunk(gradient, model_.blob(blob).chunk_elems(chunk), hold_.Chunk(blob, chunk));
+    std::string nonfinite;
+    if (gradient.nonfinite_vnode >= 0 || !std::isfinite(squares)) nonfinite = DescribeNonFinite(blob, chunk, gradient);
+    gradient = {};
+    MutexLock lock(mu_);
+    if (!nonfinite.empty() && (nonfinite_.empty() || nonfinite < nonfinite_)) nonfinite_ = nonfinite;
+    blobs_[blob.value()].squares[chunk] = squares;
+    if (++gathered_ == total_chunks_) DecideHeldStep();
+  }
+
+  void DecideHeldStep() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    const double norm = Norm();
+    skipped_ = !nonfinite_.empty();
+    scale_ = skipped_ ? 1 : ClipScale(run_.optimizer, norm);
+    for (const BlobSpec& blob : model_.blobs) {  // pull order: the next forward waits for the first layer first
+      blobs_[blob.id.value()].scalars = Scalars(scale_);
+      MakeReady(blob.id);
+    }
+  }
+
+  void MakeReady(BlobId blob) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    blobs_[blob.value()].ready = true;
+    if (!IsHeld(blob)) PushUpdates(blob);
+  }
+
+  void PushUpdates(BlobId blob) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    if (skipped_) {
+      Push([this, blob, step = step_] {
+        store_.CarryOver(blob, ReadVersion(step));
+        FinishChunk(blob, [&](BlobState& state) { state.updated = model_.blob(blob).num_chunks() - 1; });
+      });
+      return;
+    }
+    for (int64_t chunk = 0; chunk < model_.blob(blob).num_chunks(); ++chunk) {
+      Push([this, blob, chunk, step = step_, scalars = blobs_[blob.value()].scalars] {
+        UpdateGathered(step, blob, chunk, scalars);
+      });
+    }
+  }
+
+  // PER_BLOB and EXACT, second pass.
+  void UpdateGathered(StepId step, BlobId blob, int64_t chunk, const UpdateScalars& scalars) {
+    ChunkGradient gradient;
+    if (clip_ == ClipMode::kExact) {
+      gradient.operands = {{Dtype::kF32, reinterpret_cast<const std::byte*>(hold_.Chunk(blob, chunk)), {}, 0}};
+      gradient.program = {{SumOp::Kind::kLoad, 0}};
+    } else {
+      MutexLock lock(mu_);
+      gradient = std::exchange(blobs_[blob.value()].kept[chunk], {});
+    }
+    UpdateChunk(store_.Chunk(blob, chunk, ReadVersion(step)), gradient, ranges_[blob.value()][chunk], scalars, nullptr);
+    gradient = {};
+    FinishChunk(blob, [](BlobState&) {});
+  }
+
+  template <typename Note>
+  void FinishChunk(BlobId blob, Note note) {
+    Version version;
+    {
+      MutexLock lock(mu_);
+      BlobState& state = blobs_[blob.value()];
+      note(state);
+      if (++state.updated < model_.blob(blob).num_chunks()) return;
+      version = NextVersion(step_);
+    }
+    on_blob_made_(blob, version);
+    FinishBlob();
+  }
+
+  void FinishBlob() {
+    StepUpdate update;
+    {
+      MutexLock lock(mu_);
+      // Counted after the call above, so that the step is told last.
+      if (++blobs_made_ < model_.blobs.size()) return;
+      update = {step_, Norm(), scale_, learning_rate_, skipped_, nonfinite_};
+      if (!skipped_) ++updates_made_;
+      last_norm_ = update.gradient_norm;
+    }
+    on_step_made_(update);
+    MutexLock lock(mu_);
+    BeginStep(StepId(update.step.value() + 1));
+  }
+
+  double Norm() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    double sum = 0;
+    for (const BlobState& state : blobs_) sum += state.Squares();
+    return std::sqrt(sum);
+  }
+
+  // "blob h.2, transformer.h.2.mlp.c_fc.weight, vnode 5"
+  std::string DescribeNonFinite(BlobId id, int64_t chunk, const ChunkGradient& gradient) const {
+    const BlobSpec& blob = model_.blob(id);
+    if (gradient.nonfinite_vnode >= 0) return absl::StrCat("layer ", blob.name, ", vnode ", gradient.nonfinite_vnode);
+    for (const GradientOperand& operand : gradient.operands) {
+      for (int64_t i = 0; i < blob.chunk_elems(chunk); ++i) {
+        if (IsFiniteAt(operand, i)) continue;
+        const char* kind = operand.node.is_leaf() ? ", vnode " : ", one of vnodes ";
+        const std::string nodes = operand.node.is_leaf() ? absl::StrCat(operand.node.first) : DebugString(operand.node);
+        return absl::StrCat("layer ", blob.name, ", ", TensorAt(blob, chunk * kChunkElems + i), kind, nodes);
+      }
+    }
+    return absl::StrCat("layer ", blob.name, ", the sum over the vnodes");
+  }
+  static std::string TensorAt(const BlobSpec& blob, int64_t elem) {
+    const auto after = std::find_if(blob.tensors.begin(), blob.tensors.end(),
+                                    [elem](const TensorSpec& tensor) { return tensor.offset_elems > elem; });
+    return std::prev(after)->name;
+  }
+
+  void FailNonFinite(BlobId blob, int64_t chunk, const ChunkGradient& gradient) {
+    if (stopped_.exchange(true)) return;
+    int64_t step = 0;
+    {
+      MutexLock lock(mu_);
+      step = step_.value();
+    }
+    on_failure_(absl::OutOfRangeError(absl::StrCat("step ", step, ": the gradient of ",
+                                                   DescribeNonFinite(blob, chunk, gradient), " is not finite")));
+  }
+
+  // Fixed after construction.
+  const ModelSpec& model_;
+  const RunConfig& run_;
+  Store& store_;
+  const ClipMode clip_;
+  const std::function<void(BlobId, Version)> on_blob_made_;
+  const std::function<void(const StepUpdate&)> on_step_made_;
+  const std::function<void(absl::Status)> on_failure_;
+  std::vector<std::vector<std::vector<DecayRange>>> ranges_;  // by blob and chunk
+  int64_t total_chunks_ = 0;
+  const HoldBuffer hold_;
+
+  std::atomic<bool> stopped_ = false;  // atomic, because tasks look at it without the lock
+
+  Mutex mu_;
+  StepId step_ ABSL_GUARDED_BY(mu_);  // the one being made
+  std::vector<BlobState> blobs_ ABSL_GUARDED_BY(mu_);
+  std::vector<Submitted> later_ ABSL_GUARDED_BY(mu_);
+  std::set<std::pair<Version, BlobId>> held_ ABSL_GUARDED_BY(mu_);
+  int64_t gathered_ ABSL_GUARDED_BY(mu_) = 0;   // chunks, EXACT
+  size_t blobs_made_ ABSL_GUARDED_BY(mu_) = 0;  // and announced
+  std::string nonfinite_ ABSL_GUARDED_BY(mu_);  // what makes EXACT skip the step
+  double learning_rate_ ABSL_GUARDED_BY(mu_) = 0;
+  double scale_ ABSL_GUARDED_BY(mu_) = 1;
+  bool skipped_ ABSL_GUARDED_BY(mu_) = false;
+  double last_norm_ ABSL_GUARDED_BY(mu_);
+  int64_t updates_made_ ABSL_GUARDED_BY(mu_);
+
+  TaskQueue queue_;  // last: its destructor waits for tasks that use all of the above
+};
+
+}  // namespace
+
+int64_t HoldBytes(const ModelSpec& model, const RunConfig& run) {
+  return run.optimizer.clip == ClipMode::kExact ? model.num_elems() * int64_t{sizeof(float)} : 0;
+}
+
+absl::StatusOr<std::unique_ptr<UpdateEngine>> UpdateEngine::Create(Options options) {
+  EPS_CHECK(options.model != nullptr && options.run != nullptr && options.store != nullptr);
+  EPS_CHECK(options.threads >= 1 && options.on_blob_made && options.on_step_made && options.on_failure);
+  EPS_RETURN_IF_ERROR(CheckVectorUnit());
+  EPS_ASSIGN_OR_RETURN(HoldBuffer hold, HoldBuffer::Map(*options.model, HoldBytes(*options.model, *options.run)));
+  return std::make_unique<UpdateEngineImpl>(std::move(options), std::move(hold));
+}
+
+}  // namespace eps::server

@@ -1,0 +1,387 @@
+#include "eps_server/optimizer/update_engine.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "common/base/ids.h"
+#include "common/base/mutex.h"
+#include "common/model/model_spec.h"
+#include "common/numeric/bf16.h"
+#include "common/schedule/reduction_tree.h"
+#include "common/spec/run_config.h"
+#include "common/tensor/dtype.h"
+#include "common/testing/status_matchers.h"
+#include "eps_server/optimizer/chunk_gradient.h"
+#include "eps_server/store/store.h"
+#include "gtest/gtest.h"
+
+namespace eps::server {
+namespace {
+
+constexpr int kVnodes = 3;
+constexpr BlobId kWte(0), kBlock(2);
+
+RunConfig SmallRun(ClipMode clip, double clip_norm = 1) {
+  RunConfig run;
+  // The block has 4 chunks and ends in a part of one.
+  run.model = {.num_layers = 1, .d_model = 256, .num_heads = 2, .context = 16, .vocab = 100};
+  run.batch.virtual_nodes = kVnodes;
+  run.steps = 20;
+  run.optimizer.peak_learning_rate = 1e-2;
+  run.optimizer.weight_decay = 0.1;
+  run.optimizer.clip = clip;
+  run.optimizer.clip_norm = clip_norm;
+  return run;
+}
+
+struct ChunkId {
+  BlobId blob;
+  int64_t chunk;
+};
+
+// A store and an engine; publishes what is made.
+class Trainer {
+ public:
+  explicit Trainer(const RunConfig& run, int threads = 2, int64_t first_step = 0, int64_t skipped = 0, double last_norm = 0)
+      : run_(run), model_(*BuildGpt2(run.model)), store_(*Store::Create(model_, run_)) {
+    for (const BlobSpec& blob : model_.blobs) {
+      std::vector<float> values(static_cast<size_t>(blob.num_elems));
+      for (size_t i = 0; i < values.size(); ++i) values[i] = 0.01f * static_cast<float>((i * 7 + 3) % 101) - 0.5f;
+      store_->LoadMaster(blob.id, Version(first_step), 0, values);
+      store_->Publish(blob.id, Version(first_step));
+      for (int64_t c = 0; c < blob.num_chunks(); ++c) chunks_.push_back({blob.id, c});
+    }
+    engine_ = *UpdateEngine::Create({.model = &model_,
+                                     .run = &run_,
+                                     .store = store_.get(),
+                                     .threads = threads,
+                                     .first_step = StepId(first_step),
+                                     .skipped_steps = skipped,
+                                     .last_norm = last_norm,
+                                     .on_blob_made =
+                                         [this](BlobId blob, Version version) {
+                                           store_->Publish(blob, version);
+                                           MutexLock lock(mu_);
+                                           made_.push_back(blob);
+                                           changed_.NotifyAll();
+                                         },
+                                     .on_step_made =
+                                         [this](const StepUpdate& update) {
+                                           MutexLock lock(mu_);
+                                           updates_.push_back(update);
+                                           changed_.NotifyAll();
+                                         },
+                                     .on_failure =
+                                         [this](absl::Status status) {
+                                           MutexLock lock(mu_);
+                                           failure_ = status;
+                                           changed_.NotifyAll();
+                                         }});
+  }
+
+  const ModelSpec& model() const { return model_; }
+  Store& store() { return *store_; }
+  UpdateEngine& engine() { return *engine_; }
+  const std::vector<ChunkId>& chunks() const { return chunks_; }
+
+  // A gradient of vnode `vnode` that depends on nothing else than its arguments.
+  static float GradientAt(int64_t step, int vnode, BlobId blob, int64_t elem) {
+    const uint64_t mixed = (static_cast<uint64_t>(step + 1) * 1000003 + vnode * 7919 + blob.value() * 104729 + elem) * 0x9E3779B97F4A7C15u;
+    return static_cast<float>(static_cast<int64_t>(mixed >> 40) - (1 << 23)) * 0x1p-30f;
+  }
+  // Summed by the "worker" over each of `nodes`, in the tree's order.
+  ChunkGradient Gradient(int64_t step, ChunkId id, const std::vector<TreeNode>& nodes) const {
+    struct Values {
+      std::vector<std::vector<float>> nodes;
+    };
+    const int64_t count = model_.blob(id.blob).chunk_elems(id.chunk);
+    auto values = std::make_shared<Values>();
+    ChunkGradient gradient;
+    for (const TreeNode node : nodes) {
+      std::vector<float>& sums = values->nodes.emplace_back(static_cast<size_t>(count));
+      for (int64_t i = 0; i < count; ++i) sums[i] = SumAt(step, node, id.blob, id.chunk * kChunkElems + i);
+      gradient.operands.push_back({Dtype::kF32, reinterpret_cast<const std::byte*>(sums.data()), node, 0});
+    }
+    gradient.program = SumProgram(nodes, kVnodes);
+    gradient.owner = values;
+    return gradient;
+  }
+  static std::vector<TreeNode> Leaves() { return {{0, 1}, {1, 1}, {2, 1}}; }
+
+  void Submit(int64_t step, ChunkId id, const std::vector<TreeNode>& nodes = Leaves()) {
+    engine_->Submit(StepId(step), id.blob, id.chunk, Gradient(step, id, nodes));
+  }
+  void SubmitAll(int64_t step) {
+    for (const ChunkId id : chunks_) Submit(step, id);
+  }
+
+  StepUpdate WaitForStep(int64_t step) {
+    MutexLock lock(mu_);
+    while (failure_.ok() && (updates_.empty() || updates_.back().step.value() < step)) changed_.Wait(mu_);
+    EXPECT_OK(failure_);
+    return updates_.empty() ? StepUpdate() : updates_.back();
+  }
+  absl::Status WaitForFailure() {
+    MutexLock lock(mu_);
+    while (failure_.ok()) changed_.Wait(mu_);
+    return failure_;
+  }
+  size_t WaitForBlobs(size_t count) {
+    MutexLock lock(mu_);
+    while (made_.size() < count) changed_.Wait(mu_);
+    return made_.size();
+  }
+  std::vector<BlobId> made() {
+    MutexLock lock(mu_);
+    return made_;
+  }
+
+  // Masters and moments.
+  std::string Bits(int64_t version) const {
+    std::string bits;
+    for (const BlobSpec& blob : model_.blobs) {
+      std::vector<float> values(static_cast<size_t>(blob.num_elems));
+      const auto append = [&] { bits.append(reinterpret_cast<const char*>(values.data()), values.size() * 4); };
+      store_->ReadMaster(blob.id, Version(version), 0, absl::MakeSpan(values));
+      append();
+      for (int which = 0; which < store_->num_moments(); ++which) {
+        store_->ReadMoment(blob.id, which, 0, absl::MakeSpan(values));
+        append();
+      }
+    }
+    return bits;
+  }
+
+  double Norm(int64_t step, BlobId only = BlobId(-1)) const {
+    double sum = 0;
+    for (const BlobSpec& blob : model_.blobs) {
+      if (only.value() >= 0 && blob.id != only) continue;
+      for (int64_t i = 0; i < blob.num_elems; ++i) {
+        const double g = SumAt(step, {0, kVnodes}, blob.id, i);
+        sum += g * g;
+      }
+    }
+    return std::sqrt(sum);
+  }
+
+ private:
+  static float SumAt(int64_t step, TreeNode node, BlobId blob, int64_t elem) {
+    if (node.is_leaf()) return GradientAt(step, node.first, blob, elem);
+    const int left = LeftLeaves(node.count);
+    return SumAt(step, {node.first, left}, blob, elem) +
+           SumAt(step, {node.first + left, node.count - left}, blob, elem);
+  }
+
+  const RunConfig run_;
+  const ModelSpec model_;
+  const std::unique_ptr<Store> store_;
+  std::vector<ChunkId> chunks_;
+  Mutex mu_;
+  CondVar changed_;
+  std::vector<BlobId> made_ ABSL_GUARDED_BY(mu_);
+  std::vector<StepUpdate> updates_ ABSL_GUARDED_BY(mu_);
+  absl::Status failure_ ABSL_GUARDED_BY(mu_);
+  std::unique_ptr<UpdateEngine> engine_;  // last: its threads use the above
+};
+
+std::string Train(const RunConfig& run, int threads, int steps) {
+  Trainer trainer(run, threads);
+  for (int step = 0; step < steps; ++step) {
+    trainer.SubmitAll(step);
+    trainer.WaitForStep(step);
+  }
+  return trainer.Bits(steps);
+}
+
+class UpdateEngineTest : public ::testing::TestWithParam<ClipMode> {};
+
+TEST_P(UpdateEngineTest, BitsDoNotDependOnThreadsArrivalOrSplit) {
+  const RunConfig run = SmallRun(GetParam(), 0.01);
+  const std::string want = Train(run, 1, 3);
+  for (const int threads : {2, 3, 4}) EXPECT_TRUE(Train(run, threads, 3) == want) << threads;
+
+  const std::vector<std::vector<TreeNode>> splits = {{{0, 3}}, {{0, 2}, {2, 1}}, {{0, 1}, {1, 1}, {2, 1}}};
+  std::mt19937 random(1);
+  Trainer trainer(run, 2);
+  for (int step = 0; step < 3; ++step) {
+    std::vector<ChunkId> chunks = trainer.chunks();
+    std::shuffle(chunks.begin(), chunks.end(), random);
+    for (const ChunkId id : chunks) trainer.Submit(step, id, splits[random() % splits.size()]);
+    trainer.WaitForStep(step);
+  }
+  EXPECT_TRUE(trainer.Bits(3) == want);
+}
+
+TEST_P(UpdateEngineTest, ClippingThatNeverBitesChangesNoBit) {
+  EXPECT_TRUE(Train(SmallRun(GetParam(), 1e9), 2, 2) == Train(SmallRun(ClipMode::kNone), 2, 2));
+}
+
+TEST_P(UpdateEngineTest, ReportsTheNorm) {
+  Trainer trainer(SmallRun(GetParam(), 1));
+  for (int step = 0; step < 2; ++step) {
+    trainer.SubmitAll(step);
+    const StepUpdate update = trainer.WaitForStep(step);
+    EXPECT_EQ(update.step, StepId(step));
+    EXPECT_NEAR(update.gradient_norm, trainer.Norm(step), 1e-9 * trainer.Norm(step));
+    EXPECT_EQ(update.learning_rate, 1e-2);
+    EXPECT_FALSE(update.skipped);
+  }
+}
+
+TEST_P(UpdateEngineTest, HeldBlobsWaitForTheirRelease) {
+  Trainer trainer(SmallRun(GetParam(), 0.01));
+  trainer.SubmitAll(0);
+  trainer.WaitForStep(0);
+  const size_t num_blobs = trainer.model().blobs.size();
+  trainer.engine().HoldUpdates(Version(1));
+  trainer.engine().ReleaseUpdate(kBlock, Version(1));
+  trainer.SubmitAll(1);
+  EXPECT_EQ(trainer.WaitForBlobs(num_blobs + 1), num_blobs + 1);
+  EXPECT_EQ(trainer.made().back(), kBlock);
+  for (const BlobSpec& blob : trainer.model().blobs) {
+    EXPECT_EQ(trainer.store().published(blob.id), Version(blob.id == kBlock ? 2 : 1));
+  }
+  // Of another version: no effect.
+  trainer.engine().ReleaseUpdate(kWte, Version(2));
+  EXPECT_EQ(trainer.store().published(kWte), Version(1));
+  for (const BlobSpec& blob : trainer.model().blobs) trainer.engine().ReleaseUpdate(blob.id, Version(1));
+  trainer.WaitForStep(1);
+  EXPECT_TRUE(trainer.Bits(2) == Train(SmallRun(GetParam(), 0.01), 1, 2));
+}
+
+TEST_P(UpdateEngineTest, ChunksOfALaterStepWait) {
+  Trainer trainer(SmallRun(GetParam(), 0.01));
+  trainer.SubmitAll(1);
+  EXPECT_TRUE(trainer.made().empty());
+  trainer.SubmitAll(0);
+  trainer.WaitForStep(1);
+  EXPECT_TRUE(trainer.Bits(2) == Train(SmallRun(GetParam(), 0.01), 1, 2));
+}
+
+TEST_P(UpdateEngineTest, DestructionDropsWhatIsQueued) {
+  Trainer trainer(SmallRun(GetParam()));
+  trainer.SubmitAll(0);
+  trainer.SubmitAll(1);
+}
+
+INSTANTIATE_TEST_SUITE_P(Clip, UpdateEngineTest,
+                         ::testing::Values(ClipMode::kNone, ClipMode::kExact, ClipMode::kPerBlob, ClipMode::kLagged));
+
+TEST(UpdateEngineClipTest, ExactIsTorchsAndBlobsComeInPullOrder) {
+  Trainer trainer(SmallRun(ClipMode::kExact, 0.01), 1);
+  trainer.SubmitAll(0);
+  const StepUpdate update = trainer.WaitForStep(0);
+  EXPECT_NEAR(update.scale, 0.01 / (trainer.Norm(0) + 1e-6), 1e-12);
+  const std::vector<BlobId> made = trainer.made();
+  for (size_t b = 0; b < made.size(); ++b) EXPECT_EQ(made[b], BlobId(static_cast<int32_t>(b)));
+  // m = (1 - beta1) * scale * g
+  std::vector<float> m(1);
+  trainer.store().ReadMoment(kBlock, 0, 5, absl::MakeSpan(m));
+  double g = 0;
+  for (int v = 0; v < kVnodes; ++v) g += Trainer::GradientAt(0, v, kBlock, 5);
+  EXPECT_NEAR(m[0], 0.1 * update.scale * g, 1e-5 * std::abs(m[0]));
+}
+
+TEST(UpdateEngineClipTest, PerBlobScalesEachByItsOwnNorm) {
+  Trainer trainer(SmallRun(ClipMode::kPerBlob, 0.01));
+  trainer.SubmitAll(0);
+  trainer.WaitForStep(0);
+  for (const BlobId blob : {kWte, kBlock}) {
+    std::vector<float> m(1);
+    trainer.store().ReadMoment(blob, 0, 5, absl::MakeSpan(m));
+    double g = 0;
+    for (int v = 0; v < kVnodes; ++v) g += Trainer::GradientAt(0, v, blob, 5);
+    EXPECT_NEAR(m[0], 0.1 * g * 0.01 / (trainer.Norm(0, blob) + 1e-6), 1e-5 * std::abs(m[0]));
+  }
+}
+
+TEST(UpdateEngineClipTest, LaggedUsesTheNormOfTheStepBeforeAndOneAtStepZero) {
+  Trainer trainer(SmallRun(ClipMode::kLagged, 0.01));
+  trainer.SubmitAll(0);
+  EXPECT_EQ(trainer.WaitForStep(0).scale, 1);
+  trainer.SubmitAll(1);
+  const double want = 0.01 / (trainer.Norm(0) + 1e-6);
+  EXPECT_NEAR(trainer.WaitForStep(1).scale, want, 1e-12);
+  // A resumed run knows that norm.
+  Trainer resumed(SmallRun(ClipMode::kLagged, 0.01), 2, 1, 0, trainer.Norm(0));
+  resumed.SubmitAll(1);
+  EXPECT_NEAR(resumed.WaitForStep(1).scale, want, 1e-12);
+}
+
+// Makes one element of vnode 2's gradient infinite.
+ChunkGradient Infinite(const Trainer& trainer, ChunkId id) {
+  ChunkGradient gradient = trainer.Gradient(0, id, Trainer::Leaves());
+  const_cast<float*>(reinterpret_cast<const float*>(gradient.operands[2].values))[300] =
+      std::numeric_limits<float>::infinity();
+  return gradient;
+}
+
+TEST(UpdateEngineNonfiniteTest, EndsAnEagerRunNamingLayerTensorAndVnode) {
+  for (const ClipMode clip : {ClipMode::kNone, ClipMode::kLagged, ClipMode::kPerBlob}) {
+    Trainer trainer(SmallRun(clip));
+    trainer.engine().Submit(StepId(0), kBlock, 0, Infinite(trainer, {kBlock, 0}));
+    EXPECT_THAT(trainer.WaitForFailure(),
+                StatusIs(absl::StatusCode::kOutOfRange,
+                         "step 0: the gradient of layer h.0, transformer.h.0.ln_1.bias, vnode 2 is not finite"));
+    trainer.SubmitAll(0);  // quietly dropped
+    EXPECT_EQ(trainer.store().published(kBlock), Version(0));
+  }
+}
+
+TEST(UpdateEngineNonfiniteTest, AWorkersReportIsEnough) {
+  Trainer trainer(SmallRun(ClipMode::kNone));
+  ChunkGradient gradient = trainer.Gradient(0, {kBlock, 1}, Trainer::Leaves());
+  gradient.nonfinite_vnode = 1;
+  trainer.engine().Submit(StepId(0), kBlock, 1, std::move(gradient));
+  EXPECT_THAT(trainer.WaitForFailure(), StatusIs(absl::StatusCode::kOutOfRange, "layer h.0, vnode 1"));
+}
+
+TEST(UpdateEngineNonfiniteTest, ExactSkipsTheStepWhole) {
+  const RunConfig run = SmallRun(ClipMode::kExact);
+  Trainer trainer(run);
+  const std::string before = trainer.Bits(0);
+  for (const ChunkId id : trainer.chunks()) {
+    if (id.blob == kBlock && id.chunk == 0) {
+      trainer.engine().Submit(StepId(0), id.blob, id.chunk, Infinite(trainer, id));
+    } else {
+      trainer.Submit(0, id);
+    }
+  }
+  const StepUpdate update = trainer.WaitForStep(0);
+  EXPECT_TRUE(update.skipped);
+  EXPECT_EQ(update.why_skipped, "layer h.0, transformer.h.0.ln_1.bias, vnode 2");
+  EXPECT_TRUE(trainer.Bits(1) == before);
+  EXPECT_EQ(trainer.store().published(kWte), Version(1));
+
+  // The next update is the optimizer's first: as in a run that was resumed behind the skipped step.
+  trainer.SubmitAll(1);
+  trainer.WaitForStep(1);
+  Trainer resumed(run, 1, 1, 1);
+  resumed.SubmitAll(1);
+  resumed.WaitForStep(1);
+  EXPECT_TRUE(trainer.Bits(2) == resumed.Bits(2));
+  Trainer counted(run, 1, 1, 0);
+  counted.SubmitAll(1);
+  counted.WaitForStep(1);
+  EXPECT_FALSE(trainer.Bits(2) == counted.Bits(2));
+}
+
+TEST(HoldBytesTest, OnlyExactHolds) {
+  const ModelSpec model = *BuildGpt2(SmallRun(ClipMode::kNone).model);
+  EXPECT_EQ(HoldBytes(model, SmallRun(ClipMode::kExact)), 4 * model.num_elems());
+  EXPECT_EQ(HoldBytes(model, SmallRun(ClipMode::kLagged)), 0);
+}
+
+}  // namespace
+}  // namespace eps::server

@@ -1,0 +1,139 @@
+#include <cmath>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "common/base/file_util.h"
+#include "common/testing/status_matchers.h"
+#include "common/testing/temp_dir.h"
+#include "eps_server/report/loss_svg.h"
+#include "eps_server/report/metrics_log.h"
+#include "eps_server/report/summary.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+
+namespace eps::server {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+StepReport ReportOf(int64_t step) {
+  StepReport report;
+  report.step = StepId(step);
+  report.loss = 5.5 - 0.1 * static_cast<double>(step);
+  report.wait_fraction = {{"pull", 0.25}};
+  return report;
+}
+
+std::vector<int64_t> StepsIn(const std::string& path) {
+  std::vector<int64_t> steps;
+  const std::string text = ReadFile(path).value();
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = text.find('\n', at);
+    EXPECT_NE(end, std::string::npos);
+    steps.push_back(nlohmann::json::parse(text.substr(at, end - at))["step"].get<int64_t>());
+    at = end + 1;
+  }
+  return steps;
+}
+
+TEST(MetricsLogTest, ALineForEachStepAsItCommits) {
+  TempDir dir;
+  const std::string path = dir.File("metrics.jsonl");
+  ASSERT_OK_AND_ASSIGN(const auto log, MetricsLog::Open(path, 0));
+  log->OnCommit(ReportOf(0));
+  log->OnCommit(ReportOf(1));
+  EXPECT_THAT(StepsIn(path), ElementsAre(0, 1));
+  const auto line = nlohmann::json::parse(MetricsLine(ReportOf(3)));
+  EXPECT_EQ(line["waits"]["pull"], 0.25);
+  for (const char* key : {"loss", "learning_rate", "gradient_norm", "tokens_per_second", "step_seconds"}) {
+    EXPECT_TRUE(line.contains(key)) << key;
+  }
+}
+
+TEST(MetricsLogTest, AResumeCutsWhatIsBeyondTheCheckpointAndHalfALine) {
+  TempDir dir;
+  const std::string path = dir.File("metrics.jsonl");
+  std::string text;
+  for (int64_t step = 0; step < 5; ++step) text += MetricsLine(ReportOf(step));
+  ASSERT_OK(WriteFileAtomically(path, text + "{\"step\": 2, \"lo"));
+  {
+    ASSERT_OK_AND_ASSIGN(const auto log, MetricsLog::Open(path, 3));
+    EXPECT_THAT(StepsIn(path), ElementsAre(0, 1, 2));
+    log->OnCommit(ReportOf(3));
+  }
+  EXPECT_THAT(StepsIn(path), ElementsAre(0, 1, 2, 3));
+}
+
+TEST(MetricsLogTest, ANewRunStartsWithAnEmptyFile) {
+  TempDir dir;
+  const std::string path = dir.File("metrics.jsonl");
+  ASSERT_OK(WriteFileAtomically(path, MetricsLine(ReportOf(0))));
+  ASSERT_OK_AND_ASSIGN(const auto log, MetricsLog::Open(path, 0));
+  EXPECT_THAT(StepsIn(path), ElementsAre());
+}
+
+TEST(MetricsLogTest, ALossThatIsNotANumberStillGivesJson) {
+  StepReport report = ReportOf(0);
+  report.loss = std::numeric_limits<double>::quiet_NaN();
+  EXPECT_TRUE(nlohmann::json::parse(MetricsLine(report))["loss"].is_null());
+}
+
+TEST(SummaryTest, HasEveryFieldOfTheContract) {
+  RunStatus status;
+  status.step = 2;
+  status.tokens = 100;
+  status.seconds = 3;
+  status.losses = {5, 4};
+  status.device_peak_bytes = 9;
+  status.wait_fraction = {{"pull", 0.5}};
+  WorkerStatus worker;
+  worker.info.device_cap_bytes = 10;
+  worker.memory.device_arena_bytes = 9;
+  status.workers = {worker, WorkerStatus()};
+  const auto summary = nlohmann::json::parse(SummaryJson(status, 2));
+  EXPECT_EQ(summary["steps"], 2);
+  EXPECT_EQ(summary["seconds"], 5.0);
+  EXPECT_EQ(summary["tokens_per_second"], 20.0);
+  EXPECT_EQ(summary["loss_first"], 5.0);
+  EXPECT_EQ(summary["loss_last"], 4.0);
+  EXPECT_EQ(summary["loss"].size(), 2u);
+  EXPECT_EQ(summary["device_cap_bytes"], 10);
+  EXPECT_EQ(summary["workers"], 1);
+  EXPECT_EQ(summary["wait_fraction"]["pull"], 0.5);
+  for (const char* key : {"tokens", "parameters", "model_state_bytes", "device_peak_bytes"}) {
+    EXPECT_TRUE(summary.contains(key)) << key;
+  }
+}
+
+TEST(LossSvgTest, TicksAreRoundNumbersInside) {
+  EXPECT_THAT(Ticks(0, 10, 5), ElementsAre(0, 2, 4, 6, 8, 10));
+  EXPECT_THAT(Ticks(-0.3, 0.7, 4), ElementsAre(0, 0.5));
+  EXPECT_THAT(Ticks(2.2, 5.6, 6), ElementsAre(3, 4, 5));
+}
+
+TEST(LossSvgTest, TheMeanLeavesOutWhatIsNotANumber) {
+  const double nan = std::nan("");
+  const std::vector<double> values = {1, nan, 3, 5};
+  EXPECT_THAT(MovingMean(values, 1), ElementsAre(1, 2, 4, 4));
+  EXPECT_TRUE(std::isnan(MovingMean(std::vector<double>{nan}, 3)[0]));
+}
+
+TEST(LossSvgTest, IsWholeForAnyNumberOfSteps) {
+  for (const size_t steps : {0u, 1u, 2u, 3u, 1000u, 12345u}) {
+    std::vector<double> losses(steps);
+    for (size_t i = 0; i < steps; ++i) losses[i] = 5 / (1.0 + static_cast<double>(i) / 100);
+    const std::string svg = LossSvg(losses);
+    EXPECT_THAT(svg, testing::StartsWith("<svg "));
+    EXPECT_THAT(svg, testing::EndsWith("</svg>\n"));
+    EXPECT_THAT(svg, HasSubstr("loss (nats per token)"));
+    EXPECT_THAT(svg, testing::Not(HasSubstr("nan")));
+    EXPECT_LT(svg.size(), 100000u);
+  }
+  EXPECT_THAT(LossSvg(std::vector<double>{2, std::nan(""), 1}), HasSubstr("class=\"mean\""));
+}
+
+}  // namespace
+}  // namespace eps::server

@@ -1,0 +1,40 @@
+#include "eps_server/report/summary.h"
+
+#include <algorithm>
+#include <cstdint>
+
+#include "nlohmann/json.hpp"
+
+namespace eps::server {
+
+std::string SummaryJson(const RunStatus& status, double seconds_before) {
+  const double seconds = seconds_before + status.seconds;
+  int64_t cap_bytes = 0;
+  int workers = 0;
+  for (const WorkerStatus& worker : status.workers) {
+    cap_bytes = std::max(cap_bytes, worker.info.device_cap_bytes);
+    if (worker.memory.device_arena_bytes > 0) ++workers;  // it planned, and was ready
+  }
+  nlohmann::ordered_json summary;
+  summary["steps"] = status.step;
+  summary["tokens"] = status.tokens;
+  summary["seconds"] = seconds;
+  summary["tokens_per_second"] = seconds > 0 ? static_cast<double>(status.tokens) / seconds : 0.0;
+  summary["loss_first"] = status.losses.empty() ? nlohmann::json() : nlohmann::json(status.losses.front());
+  summary["loss_last"] = status.losses.empty() ? nlohmann::json() : nlohmann::json(status.losses.back());
+  summary["loss"] = status.losses;
+  summary["parameters"] = status.parameters;
+  summary["model_state_bytes"] = status.model_state_bytes;
+  summary["device_cap_bytes"] = cap_bytes;
+  summary["device_peak_bytes"] = status.device_peak_bytes;
+  summary["workers"] = workers;
+  summary["wait_fraction"] = nlohmann::ordered_json::object();
+  for (const auto& [cause, share] : status.wait_fraction) summary["wait_fraction"][cause] = share;
+  summary["contribution_window_bytes"] = status.window_bytes;
+  summary["hold_bytes"] = status.hold_bytes;
+  summary["resident_bytes"] = status.resident_bytes;
+  summary["newest_checkpoint"] = status.newest_checkpoint;
+  return summary.dump(2) + "\n";
+}
+
+}  // namespace eps::server

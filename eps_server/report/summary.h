@@ -1,0 +1,15 @@
+#ifndef EPS_SERVER_REPORT_SUMMARY_H_
+#define EPS_SERVER_REPORT_SUMMARY_H_
+
+#include <string>
+
+#include "eps_server/step/coordinator.h"
+
+namespace eps::server {
+
+// summary.json of a run that has ended. `seconds_before` is the training time of earlier sittings.
+std::string SummaryJson(const RunStatus& status, double seconds_before);
+
+}  // namespace eps::server
+
+#endif  // EPS_SERVER_REPORT_SUMMARY_H_

@@ -1,0 +1,374 @@
+#include "eps_server/service/control_service.h"
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "common/base/mutex.h"
+#include "common/base/protocol_version.h"
+#include "common/grpc/grpc_status.h"
+#include "common/spec/run_config.h"
+#include "common/testing/status_matchers.h"
+#include "eps_server/service/rpc_server.h"
+#include "eps_server/service/serving_host.h"
+#include "eps_server/service/training_host.h"
+#include "eps_server/step/coordinator.h"
+#include "grpcpp/create_channel.h"
+#include "grpcpp/security/credentials.h"
+#include "gtest/gtest.h"
+#include "proto/control.grpc.pb.h"
+
+namespace eps::server {
+namespace {
+
+using absl::StatusCode;
+
+constexpr uint64_t kIncarnation = 99;
+
+// Keeps what it is told.
+class FakeCoordinator final : public Coordinator {
+ public:
+  Aggregator& aggregator() override { std::abort(); }
+  absl::Duration lease() const override { return absl::Milliseconds(1500); }
+  absl::StatusOr<WorkerId> Attach(WorkerInfo info) override {
+    MutexLock lock(mu);
+    infos.push_back(std::move(info));
+    return WorkerId(7);
+  }
+  absl::Status Connect(WorkerId worker, std::shared_ptr<WorkerChannel> connected) override {
+    if (worker != WorkerId(7)) return absl::NotFoundError("worker_id: unknown");
+    MutexLock lock(mu);
+    channel = std::move(connected);
+    return absl::OkStatus();
+  }
+  absl::Status Heartbeat(WorkerId) override { return absl::OkStatus(); }
+  absl::Status Ready(WorkerId, WorkerMemory memory) override {
+    std::shared_ptr<WorkerChannel> to;
+    {
+      MutexLock lock(mu);
+      arena_bytes = memory.device_arena_bytes;
+      to = channel;
+    }
+    auto assignment = std::make_shared<Assignment>();
+    assignment->step = StepId(5);
+    assignment->counted_tokens = 3;
+    assignment->vnodes = {{.vnode = 1, .tokens = {4, 5, 6}, .labels = {5, 6, -100}}};
+    to->SendAssignment(std::move(assignment));
+    return absl::OkStatus();
+  }
+  absl::Status PassDone(WorkerId, StepId step, std::vector<VnodeRecord> done, PassTiming timing) override {
+    std::shared_ptr<WorkerChannel> to;
+    {
+      MutexLock lock(mu);
+      records = std::move(done);
+      last_timing = std::move(timing);
+      to = channel;
+    }
+    if (step != StepId(5)) return absl::InvalidArgumentError("pass_done.step: a future one");
+    to->SendFinish(true, "all done");
+    return absl::OkStatus();
+  }
+  void Disconnect(WorkerId, absl::Status why) override {
+    MutexLock lock(mu);
+    disconnected = std::move(why);
+    gone = true;
+    changed.NotifyAll();
+  }
+  RunStatus Status() const override {
+    RunStatus status;
+    status.phase = RunPhase::kTraining;
+    status.step = 3;
+    status.loss = 2.5;
+    status.wait_fraction = {{"pull", 0.5}};
+    status.workers = {WorkerStatus{.id = WorkerId(7), .vnodes = {1}}};
+    return status;
+  }
+  void RequestCheckpoint(std::function<void(absl::StatusOr<std::string>)> done) override {
+    done(std::string("/out/checkpoints/step-00000012"));
+  }
+  int64_t RequestStop(std::string reason) override {
+    MutexLock lock(mu);
+    stop_reason = std::move(reason);
+    return 4;
+  }
+  void Fail(absl::Status) override {}
+  absl::Status WaitUntilFinished() override { return absl::OkStatus(); }
+
+  absl::Status WaitForDisconnect() {
+    MutexLock lock(mu);
+    while (!gone) changed.Wait(mu);
+    return disconnected;
+  }
+
+  Mutex mu;
+  CondVar changed;
+  std::vector<WorkerInfo> infos;
+  std::shared_ptr<WorkerChannel> channel;
+  int64_t arena_bytes = 0;
+  std::vector<VnodeRecord> records;
+  PassTiming last_timing;
+  absl::Status disconnected;
+  bool gone = false;
+  std::string stop_reason;
+};
+
+class ControlServiceTest : public testing::Test {
+ protected:
+  ControlServiceTest() : host_(coordinator_) {
+    Start({.incarnation = kIncarnation, .run_config = "the run", .host = &host_, .coordinator = &coordinator_});
+  }
+
+  void Start(ControlServiceOptions options) {
+    std::vector<std::unique_ptr<grpc::Service>> services;
+    services.push_back(NewControlService(std::move(options)));
+    server_ = RpcServer::Start({.host = "127.0.0.1", .port = 0}, std::move(services), 1 << 20).value();
+    stub_ = proto::Control::NewStub(grpc::CreateChannel(server_->address(), grpc::InsecureChannelCredentials()));
+  }
+
+  using Stream = grpc::ClientReaderWriter<proto::WorkerEvent, proto::DaemonEvent>;
+  static proto::WorkerEvent Event(int64_t worker = 7) {
+    proto::WorkerEvent event;
+    event.set_incarnation(kIncarnation);
+    event.set_worker_id(worker);
+    event.mutable_heartbeat();
+    return event;
+  }
+  // What the stream ends with after `events`.
+  absl::Status EndAfter(const std::vector<proto::WorkerEvent>& events) {
+    grpc::ClientContext context;
+    const auto stream = stub_->Events(&context);
+    for (const auto& event : events) stream->Write(event);
+    proto::DaemonEvent answer;
+    while (stream->Read(&answer)) {
+    }
+    return FromGrpc(stream->Finish());
+  }
+
+  FakeCoordinator coordinator_;
+  TrainingHost host_;
+  std::unique_ptr<RpcServer> server_;
+  std::unique_ptr<proto::Control::Stub> stub_;
+};
+
+TEST_F(ControlServiceTest, AWorkerOfAnotherProtocolVersionIsRefusedWithBothNamed) {
+  grpc::ClientContext context;
+  proto::AttachRequest request;
+  request.set_protocol_version(kProtocolVersion + 41);
+  proto::AttachReply reply;
+  const absl::Status status = FromGrpc(stub_->Attach(&context, request, &reply));
+  EXPECT_THAT(status, StatusIs(StatusCode::kFailedPrecondition, "protocol_version"));
+  EXPECT_THAT(status, StatusIs(StatusCode::kFailedPrecondition, std::to_string(kProtocolVersion + 41)));
+  EXPECT_TRUE(coordinator_.infos.empty());
+}
+
+TEST_F(ControlServiceTest, AnAttachedWorkerGetsItsIdLeaseAndRun) {
+  grpc::ClientContext context;
+  proto::AttachRequest request;
+  request.set_protocol_version(kProtocolVersion);
+  request.set_device_name("cpu");
+  request.set_device_cap_bytes(1000);
+  request.set_threads(3);
+  proto::AttachReply reply;
+  ASSERT_OK(FromGrpc(stub_->Attach(&context, request, &reply)));
+  EXPECT_EQ(reply.worker_id(), 7);
+  EXPECT_EQ(reply.incarnation(), kIncarnation);
+  EXPECT_EQ(reply.run_config(), "the run");
+  EXPECT_EQ(reply.lease_millis(), 1500);
+  EXPECT_FALSE(reply.serving());
+  ASSERT_EQ(coordinator_.infos.size(), 1u);
+  EXPECT_EQ(coordinator_.infos[0].device_name, "cpu");
+  EXPECT_EQ(coordinator_.infos[0].device_cap_bytes, 1000);
+  EXPECT_EQ(coordinator_.infos[0].threads, 3);
+}
+
+TEST_F(ControlServiceTest, OrdersAndReportsPassThroughTheStream) {
+  grpc::ClientContext context;
+  const auto stream = stub_->Events(&context);
+  ASSERT_TRUE(stream->Write(Event()));
+  proto::WorkerEvent event = Event();
+  event.mutable_ready()->set_device_arena_bytes(555);
+  ASSERT_TRUE(stream->Write(event));
+  proto::DaemonEvent answer;
+  ASSERT_TRUE(stream->Read(&answer));
+  EXPECT_EQ(answer.incarnation(), kIncarnation);
+  EXPECT_EQ(answer.assign().step(), 5);
+  EXPECT_EQ(answer.assign().counted_tokens(), 3);
+  ASSERT_EQ(answer.assign().vnodes_size(), 1);
+  EXPECT_EQ(answer.assign().vnodes(0).tokens(), std::string("\4\0\0\0\5\0\0\0\6\0\0\0", 12));
+  EXPECT_EQ(answer.assign().vnodes(0).labels(), std::string("\5\0\0\0\6\0\0\0\x9c\xff\xff\xff", 12));
+
+  event = Event();
+  event.mutable_pass_done()->set_step(5);
+  proto::Record& record = *event.mutable_pass_done()->add_records();
+  record.set_vnode(1);
+  record.set_loss_sum(1.25);
+  record.set_counted_tokens(2);
+  record.set_finite(true);
+  (*event.mutable_pass_done()->mutable_wait_seconds())["pull"] = 0.5;
+  ASSERT_TRUE(stream->Write(event));
+  ASSERT_TRUE(stream->Read(&answer));
+  EXPECT_TRUE(answer.finish().ok());
+  EXPECT_EQ(answer.finish().reason(), "all done");
+  stream->WritesDone();
+  EXPECT_OK(FromGrpc(stream->Finish()));
+  EXPECT_THAT(coordinator_.WaitForDisconnect(), StatusIs(StatusCode::kUnavailable));
+  EXPECT_EQ(coordinator_.arena_bytes, 555);
+  ASSERT_EQ(coordinator_.records.size(), 1u);
+  EXPECT_EQ(coordinator_.records[0].loss_sum, 1.25);
+  EXPECT_EQ(coordinator_.last_timing.wait_seconds.at("pull"), 0.5);
+}
+
+TEST_F(ControlServiceTest, AWrongEventEndsTheStreamAndNamesTheField) {
+  proto::WorkerEvent event = Event();
+  event.set_incarnation(1);
+  EXPECT_THAT(EndAfter({event}), StatusIs(StatusCode::kFailedPrecondition, "incarnation"));
+  EXPECT_THAT(EndAfter({Event(8)}), StatusIs(StatusCode::kNotFound, "worker_id"));
+  event = Event();
+  event.mutable_ready();
+  EXPECT_THAT(EndAfter({event}), StatusIs(StatusCode::kInvalidArgument, "heartbeat"));
+  EXPECT_THAT(EndAfter({Event(), Event(8)}), StatusIs(StatusCode::kInvalidArgument, "worker_id"));
+  event = Event();
+  event.clear_event();
+  EXPECT_THAT(EndAfter({Event(), event}), StatusIs(StatusCode::kInvalidArgument, "event"));
+  event.mutable_pass_done()->set_seconds(-1);
+  EXPECT_THAT(EndAfter({Event(), event}), StatusIs(StatusCode::kInvalidArgument, "pass_done.seconds"));
+  event.mutable_pass_done()->set_seconds(1);
+  (*event.mutable_pass_done()->mutable_wait_seconds())["coffee"] = 1;
+  EXPECT_THAT(EndAfter({Event(), event}), StatusIs(StatusCode::kInvalidArgument, "wait_seconds"));
+  event.mutable_pass_done()->clear_wait_seconds();
+  event.mutable_pass_done()->set_step(6);
+  EXPECT_THAT(EndAfter({Event(), event}), StatusIs(StatusCode::kInvalidArgument, "pass_done.step"));
+  event.mutable_inferred();
+  EXPECT_THAT(EndAfter({Event(), event}), StatusIs(StatusCode::kFailedPrecondition, "inferred"));
+}
+
+TEST_F(ControlServiceTest, AFailedWorkerIsDisconnectedWithItsReason) {
+  proto::WorkerEvent event = Event();
+  event.mutable_failed()->set_message("out of luck");
+  EXPECT_THAT(EndAfter({Event(), event}), StatusIs(StatusCode::kAborted, "out of luck"));
+  EXPECT_THAT(coordinator_.WaitForDisconnect(), StatusIs(StatusCode::kAborted, "out of luck"));
+}
+
+TEST_F(ControlServiceTest, ABrokenConnectionDisconnectsTheWorker) {
+  {
+    grpc::ClientContext context;
+    const auto stream = stub_->Events(&context);
+    ASSERT_TRUE(stream->Write(Event()));
+    proto::WorkerEvent ready = Event();
+    ready.mutable_ready();
+    ASSERT_TRUE(stream->Write(ready));
+    proto::DaemonEvent answer;
+    ASSERT_TRUE(stream->Read(&answer));
+    context.TryCancel();
+    (void)stream->Finish();
+  }
+  EXPECT_THAT(coordinator_.WaitForDisconnect(), StatusIs(StatusCode::kUnavailable));
+}
+
+TEST_F(ControlServiceTest, StatusCheckpointAndStopAreAnswered) {
+  {
+    grpc::ClientContext context;
+    proto::StatusReply reply;
+    ASSERT_OK(FromGrpc(stub_->GetStatus(&context, {}, &reply)));
+    EXPECT_EQ(reply.state(), "training");
+    EXPECT_EQ(reply.step(), 3);
+    EXPECT_EQ(reply.loss(), 2.5);
+    EXPECT_EQ(reply.wait_fraction().at("pull"), 0.5);
+    EXPECT_EQ(reply.incarnation(), kIncarnation);
+    ASSERT_EQ(reply.workers_size(), 1);
+    EXPECT_EQ(reply.workers(0).vnodes(0), 1);
+  }
+  {
+    grpc::ClientContext context;
+    proto::CheckpointReply reply;
+    ASSERT_OK(FromGrpc(stub_->Checkpoint(&context, {}, &reply)));
+    EXPECT_EQ(reply.path(), "/out/checkpoints/step-00000012");
+    EXPECT_EQ(reply.step(), 12);
+  }
+  {
+    grpc::ClientContext context;
+    proto::StopRequest request;
+    request.set_reason("enough");
+    proto::StopReply reply;
+    ASSERT_OK(FromGrpc(stub_->Stop(&context, request, &reply)));
+    EXPECT_EQ(reply.step(), 4);
+    EXPECT_EQ(coordinator_.stop_reason, "enough");
+  }
+  {
+    grpc::ClientContext context;
+    const auto stream = stub_->Generate(&context, {});
+    proto::GenerateReply reply;
+    EXPECT_FALSE(stream->Read(&reply));
+    EXPECT_THAT(FromGrpc(stream->Finish()), StatusIs(StatusCode::kFailedPrecondition, "trains"));
+  }
+}
+
+TEST(ServingControlServiceTest, TextComesFromAnAttachedWorkerTokenByToken) {
+  RunConfig run;
+  run.model.vocab = 5;
+  run.model.context = 4;
+  ServingHost serving(run);
+  bool stopped = false;
+  std::vector<std::unique_ptr<grpc::Service>> services;
+  services.push_back(NewControlService({.incarnation = kIncarnation,
+                                        .run_config = "the run",
+                                        .host = &serving,
+                                        .serving = &serving,
+                                        .on_stop = [&] { stopped = true; }}));
+  ASSERT_OK_AND_ASSIGN(const auto server, RpcServer::Start({.host = "127.0.0.1", .port = 0}, std::move(services), 0));
+  const auto stub =
+      proto::Control::NewStub(grpc::CreateChannel(server->address(), grpc::InsecureChannelCredentials()));
+
+  // Asked before there is a worker: it waits.
+  grpc::ClientContext generate_context;
+  proto::GenerateRequest generate;
+  generate.add_prompt(1);
+  generate.set_max_tokens(3);
+  const auto text = stub->Generate(&generate_context, generate);
+
+  proto::AttachRequest attach;
+  attach.set_protocol_version(kProtocolVersion);
+  proto::AttachReply attached;
+  grpc::ClientContext attach_context;
+  ASSERT_OK(FromGrpc(stub->Attach(&attach_context, attach, &attached)));
+  EXPECT_TRUE(attached.serving());
+  grpc::ClientContext events_context;
+  const auto events = stub->Events(&events_context);
+  proto::WorkerEvent event;
+  event.set_incarnation(kIncarnation);
+  event.set_worker_id(attached.worker_id());
+  event.mutable_heartbeat();
+  ASSERT_TRUE(events->Write(event));
+  event.mutable_ready();
+  ASSERT_TRUE(events->Write(event));
+  for (int32_t token = 2; token < 5; ++token) {
+    proto::DaemonEvent order;
+    ASSERT_TRUE(events->Read(&order));
+    EXPECT_EQ(order.infer().tokens().size(), 4u * (token - 1));
+    std::vector<float> logits(5, 0);
+    logits[token] = 3;
+    event.mutable_inferred()->set_request_id(order.infer().request_id());
+    event.mutable_inferred()->set_logits(logits.data(), logits.size() * sizeof(float));
+    ASSERT_TRUE(events->Write(event));
+    proto::GenerateReply reply;
+    ASSERT_TRUE(text->Read(&reply));
+    EXPECT_EQ(reply.token(), token);
+  }
+  proto::GenerateReply reply;
+  EXPECT_FALSE(text->Read(&reply));
+  EXPECT_OK(FromGrpc(text->Finish()));
+
+  grpc::ClientContext stop_context;
+  proto::StopReply stop_reply;
+  EXPECT_OK(FromGrpc(stub->Stop(&stop_context, {}, &stop_reply)));
+  EXPECT_TRUE(stopped);
+  events->WritesDone();
+  (void)events->Finish();
+}
+
+}  // namespace
+}  // namespace eps::server

@@ -1,0 +1,384 @@
+#include "eps_server/service/data_service.h"
+
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "common/base/ids.h"
+#include "common/base/mutex.h"
+#include "common/formats/chunk_header.h"
+#include "common/grpc/byte_buffers.h"
+#include "common/grpc/grpc_status.h"
+#include "common/model/model_spec.h"
+#include "common/spec/run_config.h"
+#include "common/testing/status_matchers.h"
+#include "eps_server/aggregation/aggregator.h"
+#include "eps_server/service/rpc_server.h"
+#include "eps_server/store/store.h"
+#include "grpcpp/create_channel.h"
+#include "grpcpp/generic/generic_stub.h"
+#include "grpcpp/security/credentials.h"
+#include "gtest/gtest.h"
+#include "proto/data_plane.pb.h"
+
+namespace eps::server {
+namespace {
+
+using absl::StatusCode;
+
+constexpr uint64_t kIncarnation = 77;
+constexpr BlobId kWte(0);  // two chunks
+
+// A call whose messages the test makes byte by byte.
+class RawCall {
+ public:
+  RawCall(grpc::GenericStub& stub, const std::string& method) {
+    call_ = stub.PrepareCall(&context_, method, &queue_);
+    call_->StartCall(this);
+    Next();
+  }
+  ~RawCall() {
+    context_.TryCancel();
+    if (!finished_) (void)Finish();
+    queue_.Shutdown();
+    void* tag;
+    bool ok;
+    while (queue_.Next(&tag, &ok)) {
+    }
+  }
+
+  bool Write(const grpc::ByteBuffer& message) {
+    call_->Write(message, this);
+    return Next();
+  }
+  bool WritesDone() {
+    call_->WritesDone(this);
+    return Next();
+  }
+  std::optional<grpc::ByteBuffer> Read() {
+    grpc::ByteBuffer message;
+    call_->Read(&message, this);
+    if (!Next()) return std::nullopt;
+    return message;
+  }
+  absl::Status Finish() {
+    grpc::Status status;
+    call_->Finish(&status, this);
+    Next();
+    finished_ = true;
+    return FromGrpc(status);
+  }
+  void Cancel() { context_.TryCancel(); }
+
+ private:
+  bool Next() {
+    void* tag;
+    bool ok = false;
+    return queue_.Next(&tag, &ok) && ok;
+  }
+
+  grpc::ClientContext context_;
+  grpc::CompletionQueue queue_;
+  std::unique_ptr<grpc::GenericClientAsyncReaderWriter> call_;
+  bool finished_ = false;
+};
+
+grpc::ByteBuffer Bytes(const std::string& bytes) {
+  const grpc::Slice slice(bytes);
+  return grpc::ByteBuffer(&slice, 1);
+}
+
+class DataServiceTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    run_.model = {.num_layers = 1, .d_model = 200, .num_heads = 2, .context = 4, .vocab = 2000};
+    run_.batch.virtual_nodes = 2;
+    run_.precision = {.wire = Dtype::kBf16, .gradients = Dtype::kBf16};
+    run_.steps = 10;
+    ASSERT_OK_AND_ASSIGN(model_, BuildGpt2(run_.model));
+    ASSERT_EQ(model_.blob(kWte).num_chunks(), 2);
+    ASSERT_OK_AND_ASSIGN(store_, Store::Create(model_, run_));
+    for (const BlobSpec& blob : model_.blobs) {
+      std::vector<float> values(blob.num_elems);
+      for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i % 1000);
+      store_->LoadMaster(blob.id, Version(0), 0, values);
+    }
+    ASSERT_OK_AND_ASSIGN(aggregator_, Aggregator::Create({.model = &model_,
+                                                          .virtual_nodes = 2,
+                                                          .gradients = Dtype::kBf16,
+                                                          .window_bytes = 0,
+                                                          .consume =
+                                                              [this](StepId, BlobId blob, int64_t, ChunkGradient) {
+                                                                MutexLock lock(mu_);
+                                                                consumed_.push_back(blob);
+                                                              },
+                                                          .on_step_in = [](StepId) {}}));
+    aggregator_->BeginStep(StepId(0));
+    std::vector<std::unique_ptr<grpc::Service>> services;
+    services.push_back(NewDataService({.incarnation = kIncarnation,
+                                       .model = &model_,
+                                       .store = store_.get(),
+                                       .aggregator = aggregator_.get(),
+                                       .last_version = Version(10)}));
+    ASSERT_OK_AND_ASSIGN(server_, RpcServer::Start({.host = "127.0.0.1", .port = 0}, std::move(services), 0));
+    grpc::ChannelArguments arguments;
+    arguments.SetMaxReceiveMessageSize(-1);
+    stub_ = std::make_unique<grpc::GenericStub>(
+        grpc::CreateCustomChannel(server_->address(), grpc::InsecureChannelCredentials(), arguments));
+  }
+
+  void TearDown() override {
+    if (aggregator_ != nullptr) aggregator_->Stop(absl::CancelledError("the test is over"));
+    if (store_ != nullptr) store_->CancelWaiters(absl::CancelledError("the test is over"));
+  }
+
+  std::unique_ptr<RawCall> Pull(int blob, int64_t version, uint64_t incarnation = kIncarnation) {
+    proto::PullRequest request;
+    request.set_incarnation(incarnation);
+    request.set_blob(blob);
+    request.set_version(version);
+    auto call = std::make_unique<RawCall>(*stub_, "/eps.proto.DataPlane/Pull");
+    call->Write(ProtoMessage(request));
+    call->WritesDone();
+    return call;
+  }
+  std::unique_ptr<RawCall> Push() { return std::make_unique<RawCall>(*stub_, "/eps.proto.DataPlane/Push"); }
+
+  static proto::Offer OfferOf(uint32_t number, int vnode) {
+    proto::Offer offer;
+    offer.set_incarnation(kIncarnation);
+    offer.set_contribution(number);
+    offer.set_step(0);
+    offer.set_blob(kWte.value());
+    offer.set_use(0);
+    offer.set_node_first(vnode);
+    offer.set_node_count(1);
+    offer.set_dtype(2);
+    offer.set_nonfinite_vnode(-1);
+    offer.set_worker_id(1);
+    return offer;
+  }
+  // Chunk `chunk` of what OfferOf(number, vnode) offers.
+  ChunkHeader HeaderOf(uint32_t number, int vnode, int chunk) const {
+    return {.kind = ChunkKind::kGradient,
+            .dtype = Dtype::kBf16,
+            .incarnation = kIncarnation,
+            .step = 0,
+            .blob = kWte,
+            .use = 0,
+            .node = {vnode, 1},
+            .chunk = chunk,
+            .payload_bytes = static_cast<uint32_t>(model_.blob(kWte).chunk_elems(chunk) * 2),
+            .contribution = number};
+  }
+  grpc::ByteBuffer ChunkOf(const ChunkHeader& header) {
+    payload_.resize(header.payload_bytes);
+    return ChunkMessage(header, payload_);
+  }
+
+  static std::pair<uint32_t, int> ReadVerdict(RawCall& call) {
+    const auto message = call.Read();
+    proto::PushReply reply;
+    if (!message.has_value() || !ParseProto(*message, reply).ok()) return {0, -1};
+    return {reply.contribution(), reply.verdict()};
+  }
+
+  // A push stream on which contribution 1 is admitted.
+  std::unique_ptr<RawCall> Admitted() {
+    auto call = Push();
+    EXPECT_TRUE(call->Write(OfferMessage(OfferOf(1, 0))));
+    EXPECT_EQ(ReadVerdict(*call), std::make_pair(1u, int{proto::PushReply::ADMITTED}));
+    return call;
+  }
+
+  // `message` ends the stream, saying `words`, and nothing was taken.
+  void ExpectRefused(RawCall& call, const grpc::ByteBuffer& message, StatusCode code, const std::string& words) {
+    call.Write(message);
+    while (call.Read().has_value()) {
+    }
+    EXPECT_THAT(call.Finish(), StatusIs(code, words));
+    EXPECT_TRUE(aggregator_->MissingVnodes()[0]);
+  }
+  void ExpectRefused(RawCall& call, const grpc::ByteBuffer& message, const std::string& words) {
+    ExpectRefused(call, message, StatusCode::kInvalidArgument, words);
+  }
+
+  RunConfig run_;
+  ModelSpec model_;
+  std::unique_ptr<Store> store_;
+  std::unique_ptr<Aggregator> aggregator_;
+  std::unique_ptr<RpcServer> server_;
+  std::unique_ptr<grpc::GenericStub> stub_;
+  std::vector<std::byte> payload_;
+  Mutex mu_;
+  std::vector<BlobId> consumed_ ABSL_GUARDED_BY(mu_);
+};
+
+TEST_F(DataServiceTest, APullWaitsForItsVersionAndGivesTheWireFormInChunks) {
+  auto call = Pull(0, 0);
+  store_->Publish(kWte, Version(0));
+  std::string bytes;
+  for (int chunk = 0; chunk < 2; ++chunk) {
+    const auto message = call->Read();
+    ASSERT_TRUE(message.has_value());
+    ASSERT_OK_AND_ASSIGN(const auto received, ReceivedMessage::Create(*message));
+    ASSERT_OK_AND_ASSIGN(const ChunkHeader header, received.ParseChunk());
+    EXPECT_EQ(header.kind, ChunkKind::kWeights);
+    EXPECT_EQ(header.incarnation, kIncarnation);
+    EXPECT_EQ(header.blob, kWte);
+    EXPECT_EQ(header.step, 0);
+    EXPECT_EQ(header.chunk, chunk);
+    std::string payload(header.payload_bytes, '\0');
+    received.CopyPayload(absl::MakeSpan(reinterpret_cast<std::byte*>(payload.data()), payload.size()));
+    bytes += payload;
+  }
+  EXPECT_FALSE(call->Read().has_value());
+  EXPECT_OK(call->Finish());
+  const auto wire = store_->Wire(kWte, Version(0));
+  ASSERT_EQ(bytes.size(), wire.size());
+  EXPECT_EQ(std::memcmp(bytes.data(), wire.data(), wire.size()), 0);
+}
+
+TEST_F(DataServiceTest, APullOfWhatIsNotThereIsRefused) {
+  EXPECT_THAT(Pull(99, 0)->Finish(), StatusIs(StatusCode::kNotFound, "blob: 99"));
+  EXPECT_THAT(Pull(-1, 0)->Finish(), StatusIs(StatusCode::kNotFound, "blob: -1"));
+  EXPECT_THAT(Pull(0, -1)->Finish(), StatusIs(StatusCode::kInvalidArgument, "version: -1"));
+  EXPECT_THAT(Pull(0, 11)->Finish(), StatusIs(StatusCode::kInvalidArgument, "version: 11"));
+  EXPECT_THAT(Pull(0, 0, kIncarnation + 1)->Finish(), StatusIs(StatusCode::kFailedPrecondition, "incarnation"));
+  RawCall nonsense(*stub_, "/eps.proto.DataPlane/Pull");
+  nonsense.Write(Bytes("\xff\xff\xff\xff"));
+  nonsense.WritesDone();
+  EXPECT_THAT(nonsense.Finish(), StatusIs(StatusCode::kInvalidArgument, "PullRequest"));
+}
+
+TEST_F(DataServiceTest, AnOverwrittenVersionIsAborted) {
+  for (int64_t version = 0; version < 3; ++version) {
+    if (version > 0) store_->CarryOver(kWte, Version(version - 1));
+    store_->Publish(kWte, Version(version));
+  }
+  EXPECT_THAT(Pull(0, 0)->Finish(), StatusIs(StatusCode::kAborted));
+}
+
+TEST_F(DataServiceTest, ACancelledPullLetsGoBeforeItsVersionIsPublished) {
+  auto call = Pull(0, 0);
+  call->Cancel();
+  EXPECT_THAT(call->Finish(), StatusIs(StatusCode::kCancelled));
+  store_->Publish(kWte, Version(0));  // finds nobody
+}
+
+TEST_F(DataServiceTest, AContributionIsOfferedAdmittedSentAndComplete) {
+  auto call = Admitted();
+  ASSERT_TRUE(call->Write(ChunkOf(HeaderOf(1, 0, 0))));
+  ASSERT_TRUE(call->Write(ChunkOf(HeaderOf(1, 0, 1))));
+  EXPECT_EQ(ReadVerdict(*call), std::make_pair(1u, int{proto::PushReply::COMPLETE}));
+  // The same again, by any worker, is not wanted.
+  ASSERT_TRUE(call->Write(OfferMessage(OfferOf(2, 0))));
+  EXPECT_EQ(ReadVerdict(*call), std::make_pair(2u, int{proto::PushReply::NOT_WANTED}));
+  call->WritesDone();
+  EXPECT_OK(call->Finish());
+}
+
+TEST_F(DataServiceTest, ARepeatedChunkIsCountedOnce) {
+  auto call = Admitted();
+  for (const int chunk : {0, 0, 1, 0, 1}) ASSERT_TRUE(call->Write(ChunkOf(HeaderOf(1, 0, chunk))));
+  EXPECT_EQ(ReadVerdict(*call), std::make_pair(1u, int{proto::PushReply::COMPLETE}));
+  call->WritesDone();
+  EXPECT_FALSE(call->Read().has_value());
+  EXPECT_OK(call->Finish());
+}
+
+TEST_F(DataServiceTest, ABrokenStreamGivesItsReservationBackAndItsChunksStay) {
+  {
+    auto call = Admitted();
+    ASSERT_TRUE(call->Write(ChunkOf(HeaderOf(1, 0, 0))));
+    call->WritesDone();
+    EXPECT_OK(call->Finish());
+  }
+  // Another worker sends all of it; the chunk that is there is dropped.
+  auto call = Admitted();
+  for (const int chunk : {0, 1}) ASSERT_TRUE(call->Write(ChunkOf(HeaderOf(1, 0, chunk))));
+  EXPECT_EQ(ReadVerdict(*call), std::make_pair(1u, int{proto::PushReply::COMPLETE}));
+}
+
+TEST_F(DataServiceTest, MalformedMessagesAreRefused) {
+  ExpectRefused(*Push(), Bytes(""), "magic");
+  ExpectRefused(*Push(), Bytes("EPS"), "magic");
+  ExpectRefused(*Push(), Bytes("GET / HTTP/1.1"), "");
+  ExpectRefused(*Push(), Bytes("EPSC and too short"), "");
+  ExpectRefused(*Push(), Bytes("EPSO\xff\xff\xff\xff"), "offer");
+  grpc::ByteBuffer chunk = ChunkOf(HeaderOf(1, 0, 0));
+  std::vector<grpc::Slice> slices;
+  ASSERT_TRUE(chunk.Dump(&slices).ok());
+  std::string header(reinterpret_cast<const char*>(slices[0].begin()), slices[0].size());
+  header[60] = 1;  // reserved
+  ExpectRefused(*Push(), Bytes(header), "");
+}
+
+TEST_F(DataServiceTest, AnImpossibleOfferIsRefusedByField) {
+  const auto refused = [&](const std::function<void(proto::Offer&)>& change, const std::string& field) {
+    proto::Offer offer = OfferOf(1, 0);
+    change(offer);
+    ExpectRefused(*Push(), OfferMessage(offer), field);
+  };
+  refused([](proto::Offer& o) { o.set_dtype(9); }, "dtype");
+  refused([](proto::Offer& o) { o.set_blob(1000); }, "blob");
+  refused([](proto::Offer& o) { o.set_blob(-1); }, "blob");
+  refused([](proto::Offer& o) { o.set_use(2); }, "use");
+  refused([](proto::Offer& o) { o.set_node_first(5); }, "node");
+  refused([](proto::Offer& o) { o.set_node_count(0); }, "node");
+  refused([](proto::Offer& o) { o.set_node_count(2), o.set_dtype(2); }, "dtype");
+  refused([](proto::Offer& o) { o.set_step(3); }, "step");
+  refused([](proto::Offer& o) { o.set_nonfinite_vnode(1); }, "nonfinite_vnode");
+  proto::Offer foreign = OfferOf(1, 0);
+  foreign.set_incarnation(1);
+  ExpectRefused(*Push(), OfferMessage(foreign), StatusCode::kFailedPrecondition, "incarnation");
+  ExpectRefused(*Admitted(), OfferMessage(OfferOf(1, 1)), "contribution: 1");
+}
+
+TEST_F(DataServiceTest, AChunkThatIsNotWhatWasOfferedIsRefusedByField) {
+  const auto refused = [&](const std::function<void(ChunkHeader&)>& change, const std::string& field) {
+    ChunkHeader header = HeaderOf(1, 0, 0);
+    change(header);
+    ExpectRefused(*Admitted(), ChunkOf(header), field);
+  };
+  refused([](ChunkHeader& h) { h.contribution = 2; }, "contribution: 2");
+  refused([](ChunkHeader& h) { h.incarnation = 1; }, "incarnation");
+  refused([](ChunkHeader& h) { h.step = 1; }, "step");
+  refused([](ChunkHeader& h) { h.blob = BlobId(1); }, "blob");
+  refused([](ChunkHeader& h) { h.blob = BlobId(1000); }, "blob");
+  refused([](ChunkHeader& h) { h.use = 1; }, "use");
+  refused([](ChunkHeader& h) { h.node = {1, 1}; }, "node.first");
+  refused([](ChunkHeader& h) { h.dtype = Dtype::kF32; }, "dtype");
+  refused([](ChunkHeader& h) { h.nonfinite_vnode = 0; }, "nonfinite_vnode");
+  refused([](ChunkHeader& h) { h.chunk = 1; }, "chunk: 1");          // out of order
+  refused([](ChunkHeader& h) { h.chunk = 1000000; }, "chunk");
+  refused([](ChunkHeader& h) { h.payload_bytes -= 2; }, "payload_bytes");
+  refused([](ChunkHeader& h) { h.kind = ChunkKind::kWeights; }, "");
+}
+
+TEST_F(DataServiceTest, AChunkThatWasNotAdmittedIsRefused) {
+  ExpectRefused(*Push(), ChunkOf(HeaderOf(1, 0, 0)), "contribution: 1");
+}
+
+TEST_F(DataServiceTest, AnOversizedMessageEndsTheStream) {
+  ExpectRefused(*Admitted(), Bytes("EPSC" + std::string(2 << 20, 'x')), StatusCode::kResourceExhausted, "");
+}
+
+TEST_F(DataServiceTest, ADaemonThatServesTakesNoGradients) {
+  std::vector<std::unique_ptr<grpc::Service>> services;
+  services.push_back(NewDataService({.incarnation = kIncarnation, .model = &model_, .store = store_.get()}));
+  ASSERT_OK_AND_ASSIGN(const auto server,
+                       RpcServer::Start({.host = "127.0.0.1", .port = 0}, std::move(services), 0));
+  grpc::GenericStub stub(grpc::CreateChannel(server->address(), grpc::InsecureChannelCredentials()));
+  RawCall call(stub, "/eps.proto.DataPlane/Push");
+  EXPECT_THAT(call.Finish(), StatusIs(StatusCode::kFailedPrecondition, "serves"));
+}
+
+}  // namespace
+}  // namespace eps::server

@@ -1,0 +1,58 @@
+#include "eps_server/service/listen_address.h"
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/testing/status_matchers.h"
+#include "eps_server/service/data_service.h"
+#include "eps_server/service/rpc_server.h"
+#include "gtest/gtest.h"
+
+namespace eps::server {
+namespace {
+
+using absl::StatusCode;
+
+TEST(ListenAddressTest, LoopbackAddressesAreTaken) {
+  ASSERT_OK_AND_ASSIGN(const ListenAddress v4, ParseListenAddress("127.0.0.1:0"));
+  EXPECT_EQ(v4.ToString(), "127.0.0.1:0");
+  ASSERT_OK_AND_ASSIGN(const ListenAddress other, ParseListenAddress("127.3.4.5:99"));
+  EXPECT_EQ(other.port, 99);
+  ASSERT_OK_AND_ASSIGN(const ListenAddress v6, ParseListenAddress("[::1]:7"));
+  EXPECT_EQ(v6.ToString(), "[::1]:7");
+  ASSERT_OK_AND_ASSIGN(const ListenAddress name, ParseListenAddress("localhost:65535"));
+  EXPECT_EQ(name.ToString(), "127.0.0.1:65535");
+}
+
+TEST(ListenAddressTest, AnyOtherHostIsRefusedWithTheReason) {
+  for (const char* text : {"0.0.0.0:1", "10.0.0.1:1", "[::]:1", "example.com:1", "128.0.0.1:1", "[::ffff:8.8.8.8]:1"}) {
+    EXPECT_THAT(ParseListenAddress(text), StatusIs(StatusCode::kInvalidArgument, "TLS")) << text;
+  }
+}
+
+TEST(ListenAddressTest, NonsenseIsRefused) {
+  for (const char* text : {"", "127.0.0.1", ":5", "127.0.0.1:", "127.0.0.1:x", "127.0.0.1:-1", "127.0.0.1:65536"}) {
+    EXPECT_THAT(ParseListenAddress(text), StatusIs(StatusCode::kInvalidArgument, "want HOST:PORT")) << text;
+  }
+}
+
+TEST(ListenAddressTest, AnOccupiedPortIsNamed) {
+  ASSERT_OK_AND_ASSIGN(const ListenAddress any, ParseListenAddress("127.0.0.1:0"));
+  // gRPC wants a service to be there.
+  const auto start = [](const ListenAddress& address) {
+    std::vector<std::unique_ptr<grpc::Service>> services;
+    services.push_back(NewDataService({}));
+    return RpcServer::Start(address, std::move(services), 1000);
+  };
+  ASSERT_OK_AND_ASSIGN(const auto first, start(any));
+  ASSERT_OK_AND_ASSIGN(const ListenAddress taken, ParseListenAddress(first->address()));
+  EXPECT_THAT(CheckPortIsFree(taken), StatusIs(StatusCode::kUnavailable, first->address()));
+  EXPECT_THAT(start(taken), StatusIs(StatusCode::kUnavailable, first->address()));
+  EXPECT_OK(CheckPortIsFree(any));
+}
+
+}  // namespace
+}  // namespace eps::server

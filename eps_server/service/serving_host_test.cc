@@ -1,0 +1,144 @@
+#include "eps_server/service/serving_host.h"
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/spec/run_config.h"
+#include "common/testing/status_matchers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace eps::server {
+namespace {
+
+using absl::StatusCode;
+using testing::ElementsAre;
+
+class FakeChannel final : public EventChannel {
+ public:
+  struct Request {
+    int64_t id;
+    std::vector<int32_t> tokens;
+  };
+  void SendAssignment(std::shared_ptr<const Assignment>) override { FAIL(); }
+  void SendFinish(bool ok, std::string) override { finished = ok; }
+  void SendInfer(int64_t request_id, std::vector<int32_t> tokens) override {
+    requests.push_back({request_id, std::move(tokens)});
+  }
+  void Close(absl::Status) override { FAIL(); }
+
+  std::vector<Request> requests;
+  bool finished = false;
+};
+
+class ServingHostTest : public testing::Test {
+ protected:
+  ServingHostTest() {
+    RunConfig run;
+    run.model.vocab = 4;
+    run.model.context = 3;
+    host_ = std::make_unique<ServingHost>(run);
+  }
+
+  std::pair<WorkerId, std::shared_ptr<FakeChannel>> AddWorker() {
+    const WorkerId worker = host_->Attach({.device_name = "cpu"}).value();
+    auto channel = std::make_shared<FakeChannel>();
+    EXPECT_OK(host_->Connect(worker, channel));
+    EXPECT_OK(host_->Ready(worker, {}));
+    return {worker, channel};
+  }
+
+  absl::StatusOr<int64_t> Generate(std::vector<int32_t> prompt, int64_t max_tokens) {
+    return host_->Generate({.prompt = std::move(prompt), .max_tokens = max_tokens, .sampling = {.temperature = 0}},
+                           {.on_token = [this](int32_t token) { tokens_.push_back(token); },
+                            .on_end = [this](absl::Status status) { ends_.push_back(status); }});
+  }
+
+  // Logits whose largest is `token`'s.
+  static std::vector<float> Likes(int32_t token) {
+    std::vector<float> logits(4, 0);
+    logits[token] = 1;
+    return logits;
+  }
+
+  std::unique_ptr<ServingHost> host_;
+  std::vector<int32_t> tokens_;
+  std::vector<absl::Status> ends_;
+};
+
+TEST_F(ServingHostTest, ATextIsWrittenTokenByTokenFromTheLastContextTokens) {
+  const auto [worker, channel] = AddWorker();
+  ASSERT_OK(Generate({0, 1}, 3));
+  for (const int32_t token : {2, 3, 1}) {
+    ASSERT_OK(host_->Inferred(worker, channel->requests.back().id, Likes(token)));
+  }
+  EXPECT_THAT(tokens_, ElementsAre(2, 3, 1));
+  ASSERT_EQ(ends_.size(), 1u);
+  EXPECT_OK(ends_[0]);
+  ASSERT_EQ(channel->requests.size(), 3u);
+  EXPECT_THAT(channel->requests[0].tokens, ElementsAre(0, 1));
+  EXPECT_THAT(channel->requests[1].tokens, ElementsAre(0, 1, 2));
+  EXPECT_THAT(channel->requests[2].tokens, ElementsAre(1, 2, 3));
+}
+
+TEST_F(ServingHostTest, ATextWaitsForAWorkerAndMovesToAnotherWhenItsOwnIsLost) {
+  ASSERT_OK(Generate({0}, 1));
+  const auto [first, first_channel] = AddWorker();
+  ASSERT_EQ(first_channel->requests.size(), 1u);
+  const auto [second, second_channel] = AddWorker();
+  host_->Disconnect(first, absl::UnavailableError("gone"));
+  ASSERT_EQ(second_channel->requests.size(), 1u);
+  // What the lost one says late is not known any more.
+  EXPECT_THAT(host_->Inferred(first, first_channel->requests[0].id, Likes(1)), StatusIs(StatusCode::kNotFound));
+  ASSERT_OK(host_->Inferred(second, second_channel->requests[0].id, Likes(2)));
+  EXPECT_THAT(tokens_, ElementsAre(2));
+}
+
+TEST_F(ServingHostTest, TextsAreSpreadOverTheWorkers) {
+  const auto [first, first_channel] = AddWorker();
+  const auto [second, second_channel] = AddWorker();
+  ASSERT_OK(Generate({0}, 1));
+  ASSERT_OK(Generate({1}, 1));
+  EXPECT_EQ(first_channel->requests.size(), 1u);
+  EXPECT_EQ(second_channel->requests.size(), 1u);
+}
+
+TEST_F(ServingHostTest, ACancelledTextSaysNoMore) {
+  const auto [worker, channel] = AddWorker();
+  ASSERT_OK_AND_ASSIGN(const int64_t text, Generate({0}, 5));
+  host_->CancelText(text);
+  EXPECT_OK(host_->Inferred(worker, channel->requests[0].id, Likes(1)));
+  EXPECT_THAT(tokens_, ElementsAre());
+  EXPECT_TRUE(ends_.empty());
+}
+
+TEST_F(ServingHostTest, AnErrorOfTheWorkerEndsTheText) {
+  const auto [worker, channel] = AddWorker();
+  ASSERT_OK(Generate({0}, 5));
+  ASSERT_OK(host_->Inferred(worker, channel->requests[0].id, absl::InternalError("no memory")));
+  ASSERT_EQ(ends_.size(), 1u);
+  EXPECT_THAT(ends_[0], StatusIs(StatusCode::kInternal, "no memory"));
+}
+
+TEST_F(ServingHostTest, WrongRequestsAreRefusedByField) {
+  EXPECT_THAT(Generate({}, 1), StatusIs(StatusCode::kInvalidArgument, "prompt"));
+  EXPECT_THAT(Generate({4}, 1), StatusIs(StatusCode::kInvalidArgument, "prompt"));
+  EXPECT_THAT(Generate({0}, 0), StatusIs(StatusCode::kInvalidArgument, "max_tokens"));
+  const auto [worker, channel] = AddWorker();
+  ASSERT_OK(Generate({0}, 1));
+  EXPECT_THAT(host_->Inferred(worker, channel->requests[0].id, std::vector<float>(3)),
+              StatusIs(StatusCode::kInvalidArgument, "inferred.logits"));
+  EXPECT_THAT(host_->PassDone(worker, StepId(0), {}, {}), StatusIs(StatusCode::kFailedPrecondition));
+}
+
+TEST_F(ServingHostTest, FinishTellsEveryWorker) {
+  const auto [worker, channel] = AddWorker();
+  host_->Finish();
+  EXPECT_TRUE(channel->finished);
+}
+
+}  // namespace
+}  // namespace eps::server

@@ -1,0 +1,118 @@
+#include "eps_server/serving_daemon.h"
+
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "common/base/file_util.h"
+#include "common/base/log.h"
+#include "common/base/mutex.h"
+#include "common/base/status_macros.h"
+#include "common/grpc/message_limits.h"
+#include "common/spec/run_config.h"
+#include "eps_server/checkpoint/serving_checkpoint.h"
+#include "eps_server/endpoint_file.h"
+#include "eps_server/incarnation.h"
+#include "eps_server/service/control_service.h"
+#include "eps_server/service/data_service.h"
+#include "eps_server/service/rpc_server.h"
+#include "eps_server/service/serving_host.h"
+
+namespace eps::server {
+namespace {
+
+constexpr absl::Duration kLeaveTime = absl::Seconds(2);
+
+class ServingDaemon final : public Daemon {
+ public:
+  ServingDaemon(const DaemonOptions& options, ListenAddress listen)
+      : options_(options), listen_(std::move(listen)), incarnation_(NewIncarnation()) {}
+
+  absl::Status Load() {
+    EPS_RETURN_IF_ERROR(CheckPortIsFree(listen_));
+    EPS_ASSIGN_OR_RETURN(served_, LoadCheckpointForServing(options_.serve_folder));
+    EPS_ASSIGN_OR_RETURN(max_message_bytes_, MaxControlMessageBytes(served_.run));
+    host_ = std::make_unique<ServingHost>(served_.run);
+    EPS_RETURN_IF_ERROR(MakeDirs(options_.out));
+    return RemoveEndpointFile(options_.out);
+  }
+
+  absl::Status Start() override {
+    RunStatus status;
+    status.parameters = served_.model.num_parameters();
+    status.model_state_bytes = served_.store->sizes().total_bytes();
+    status.newest_checkpoint = served_.folder;
+    status.step = served_.state.version.value();
+    status.losses = served_.state.losses;
+    std::vector<std::unique_ptr<grpc::Service>> services;
+    services.push_back(NewControlService({.incarnation = incarnation_,
+                                          .run_config = SerializeRunConfig(served_.run),
+                                          .host = host_.get(),
+                                          .serving = host_.get(),
+                                          .serving_version = served_.state.version,
+                                          .serving_status = std::move(status),
+                                          .on_stop = [this] { Stop("asked to"); }}));
+    services.push_back(NewDataService({.incarnation = incarnation_,
+                                       .model = &served_.model,
+                                       .store = served_.store.get(),
+                                       .aggregator = nullptr,
+                                       .last_version = served_.state.version}));
+    EPS_ASSIGN_OR_RETURN(server_, RpcServer::Start(listen_, std::move(services), max_message_bytes_));
+    LogInfo("daemon_listening", {{"grpc", server_->address()},
+                                 {"incarnation", incarnation_},
+                                 {"serves", served_.folder},
+                                 {"parameters", served_.model.num_parameters()}});
+    return WriteEndpointFile(options_.out, server_->address());
+  }
+
+  absl::Status Wait() override {
+    {
+      MutexLock lock(mu_);
+      while (!stopped_) changed_.Wait(mu_);
+    }
+    host_->Finish();
+    server_->Shutdown(kLeaveTime);
+    server_.reset();
+    MutexLock lock(mu_);
+    return why_;
+  }
+
+  void Stop(const std::string& reason) override {
+    LogInfo("daemon_stops", {{"reason", reason}});
+    End(absl::OkStatus());
+  }
+  void Abort(absl::Status why) override { End(std::move(why)); }
+
+ private:
+  void End(absl::Status why) {
+    MutexLock lock(mu_);
+    if (!stopped_) why_ = std::move(why);
+    stopped_ = true;
+    changed_.NotifyAll();
+  }
+
+  // Fixed after Load.
+  const DaemonOptions options_;
+  const ListenAddress listen_;
+  const uint64_t incarnation_;
+  ServingCheckpoint served_;
+  int max_message_bytes_ = 0;
+  std::unique_ptr<ServingHost> host_;
+  std::unique_ptr<RpcServer> server_;
+
+  Mutex mu_;
+  CondVar changed_;
+  bool stopped_ ABSL_GUARDED_BY(mu_) = false;
+  absl::Status why_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Daemon>> CreateServingDaemon(const DaemonOptions& options, const ListenAddress& listen) {
+  auto daemon = std::make_unique<ServingDaemon>(options, listen);
+  EPS_RETURN_IF_ERROR(daemon->Load());
+  return daemon;
+}
+
+}  // namespace eps::server

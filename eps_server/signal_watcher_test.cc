@@ -1,0 +1,37 @@
+#include "eps_server/signal_watcher.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <vector>
+
+#include "common/base/mutex.h"
+#include "common/testing/status_matchers.h"
+#include "gtest/gtest.h"
+
+namespace eps::server {
+namespace {
+
+TEST(SignalWatcherTest, SignalsAreCallsAlsoThoseThatCameBeforeWatch) {
+  ASSERT_OK_AND_ASSIGN(const auto watcher, SignalWatcher::Create());
+  kill(getpid(), SIGTERM);  // blocked: it waits
+  Mutex mu;
+  CondVar changed;
+  std::vector<int> seen;
+  watcher->Watch([&](int number) {
+    MutexLock lock(mu);
+    seen.push_back(number);
+    changed.NotifyAll();
+  });
+  {
+    MutexLock lock(mu);
+    while (seen.empty()) changed.Wait(mu);
+  }
+  kill(getpid(), SIGINT);
+  MutexLock lock(mu);
+  while (seen.size() < 2) changed.Wait(mu);
+  EXPECT_EQ(seen, (std::vector<int>{SIGTERM, SIGINT}));
+}
+
+}  // namespace
+}  // namespace eps::server

@@ -1,0 +1,726 @@
+#include "eps_server/step/coordinator.h"
+
+#include <stdio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <deque>
+#include <iterator>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/log.h"
+#include "common/base/mutex.h"
+#include "common/base/status_macros.h"
+#include "eps_server/optimizer/chunk_gradient.h"
+#include "eps_server/optimizer/update_engine.h"
+#include "eps_server/step/checkpoint_writer.h"
+#include "eps_server/step/vnode_ledger.h"
+
+namespace eps::server {
+namespace {
+
+constexpr std::chrono::milliseconds kTick(50);  // how late an expired lease is seen, at most
+constexpr size_t kRecentSteps = 10;             // that tokens_per_second and eta_seconds look at
+
+using CheckpointAnswer = std::function<void(absl::StatusOr<std::string>)>;
+
+// The order in which blobs are updated: EXACT in pull order, eager as backward completes them.
+std::vector<BlobId> UpdateOrder(const ModelSpec& model, ClipMode clip) {
+  std::vector<BlobId> order;
+  for (const BlobSpec& blob : model.blobs) order.push_back(blob.id);
+  if (clip == ClipMode::kExact) return order;
+  const auto first_use = [&](BlobId id) { return *std::min_element(model.blob(id).uses.begin(), model.blob(id).uses.end()); };
+  std::stable_sort(order.begin(), order.end(), [&](BlobId a, BlobId b) { return first_use(a) > first_use(b); });
+  return order;
+}
+
+int64_t ResidentBytes() {
+  int64_t total_pages = 0, resident_pages = 0;
+  FILE* file = fopen("/proc/self/statm", "re");
+  if (file == nullptr) return 0;
+  const int fields = fscanf(file, "%ld %ld", &total_pages, &resident_pages);
+  fclose(file);
+  return fields == 2 ? resident_pages * sysconf(_SC_PAGESIZE) : 0;
+}
+
+// Where the workers' time went, over some passes.
+struct PassTotals {
+  double seconds = 0;
+  std::map<std::string, double> wait_seconds;
+
+  void Add(const PassTiming& timing) {
+    seconds += timing.seconds;
+    for (const auto& [cause, waited] : timing.wait_seconds) wait_seconds[cause] += waited;
+  }
+  std::map<std::string, double> Fractions() const {
+    std::map<std::string, double> fractions;
+    for (const auto& [cause, waited] : wait_seconds) fractions[cause] = seconds > 0 ? waited / seconds : 0;
+    return fractions;
+  }
+};
+
+class CoordinatorImpl final : public Coordinator {
+ public:
+  explicit CoordinatorImpl(Options options)
+      : model_(*options.model),
+        run_(*options.run),
+        store_(*options.store),
+        checkpointer_(*options.checkpointer),
+        observer_(options.observer),
+        data_(std::move(options.data)),
+        expected_workers_(options.expected_workers),
+        expect_timeout_(options.expect_timeout),
+        lease_(options.lease),
+        clock_(std::move(options.clock)),
+        start_(clock_()),
+        update_order_(UpdateOrder(model_, run_.optimizer.clip)),
+        members_(options.lease),
+        state_(std::move(options.resume)),
+        step_(state_.version.value()),
+        end_(std::max(run_.steps, state_.version.value())),
+        gate_(state_.version),
+        written_version_(state_.version.value() > 0 ? state_.version : Version(-1)),
+        started_version_(written_version_),
+        newest_checkpoint_(checkpointer_.LatestPath()),
+        last_commit_(start_) {
+    for (const BlobUse& use : model_.layers.front().blobs) first_layer_.push_back(use.blob);
+  }
+
+  absl::Status Start(int threads, int64_t window_bytes) {
+    EPS_ASSIGN_OR_RETURN(engine_, UpdateEngine::Create({.model = &model_,
+                                                        .run = &run_,
+                                                        .store = &store_,
+                                                        .threads = threads,
+                                                        .first_step = step_,
+                                                        .skipped_steps = state_.skipped_steps,
+                                                        .last_norm = state_.last_norm,
+                                                        .on_blob_made = [this](BlobId b, Version v) { OnBlobMade(b, v); },
+                                                        .on_step_made = [this](const StepUpdate& u) { OnStepMade(u); },
+                                                        .on_failure = [this](absl::Status s) { Fail(std::move(s)); }}));
+    EPS_ASSIGN_OR_RETURN(
+        aggregator_,
+        Aggregator::Create({.model = &model_,
+                            .virtual_nodes = run_.batch.virtual_nodes,
+                            .gradients = run_.precision.gradients,
+                            .window_bytes = window_bytes,
+                            .consume = [this](StepId step, BlobId blob, int64_t chunk, ChunkGradient gradient) {
+                              engine_->Submit(step, blob, chunk, std::move(gradient));
+                            },
+                            .on_step_in = [this](StepId step) { OnStepIn(step); }}));
+    writer_ = std::make_unique<CheckpointWriter>(&checkpointer_, &store_);
+    for (const BlobSpec& blob : model_.blobs) store_.Publish(blob.id, state_.version);
+    loop_ = std::thread([this] { Loop(); });
+    return absl::OkStatus();
+  }
+
+  ~CoordinatorImpl() override {
+    {
+      MutexLock lock(mu_);
+      shutdown_ = true;
+      wake_.NotifyAll();
+    }
+    if (loop_.joinable()) loop_.join();
+    writer_.reset();      // it releases updates of the engine
+    engine_.reset();      // it gives memory back to the aggregator
+    aggregator_.reset();
+  }
+
+  Aggregator& aggregator() override { return *aggregator_; }
+  absl::Duration lease() const override { return lease_; }
+
+  absl::StatusOr<WorkerId> Attach(WorkerInfo info) override {
+    const WorkerInfo shown = info;
+    absl::StatusOr<WorkerId> worker;
+    {
+      MutexLock lock(mu_);
+      if (over_) return absl::FailedPreconditionError("the run is over");
+      worker = members_.Attach(std::move(info), clock_());
+    }
+    if (worker.ok()) {
+      LogInfo("worker_attached", {{"worker", worker->value()},
+                                  {"device", shown.device_name},
+                                  {"device_model", shown.device_model},
+                                  {"device_cap_bytes", shown.device_cap_bytes},
+                                  {"process", shown.process_id},
+                                  {"threads", shown.threads}});
+    }
+    return worker;
+  }
+
+  absl::Status Connect(WorkerId worker, std::shared_ptr<WorkerChannel> channel) override {
+    MutexLock lock(mu_);
+    if (over_) return absl::FailedPreconditionError("the run is over");
+    return members_.Connect(worker, std::move(channel), clock_());
+  }
+
+  absl::Status Heartbeat(WorkerId worker) override {
+    MutexLock lock(mu_);
+    return members_.Renew(worker, clock_());
+  }
+
+  absl::Status Ready(WorkerId worker, WorkerMemory memory) override {
+    {
+      MutexLock lock(mu_);
+      EPS_RETURN_IF_ERROR(members_.Ready(worker, memory, clock_()));
+      Wake();
+    }
+    LogInfo("worker_ready", {{"worker", worker.value()},
+                             {"device_arena_bytes", memory.device_arena_bytes},
+                             {"device_outside_bytes", memory.device_outside_bytes},
+                             {"host_bytes", memory.host_bytes}});
+    return absl::OkStatus();
+  }
+
+  absl::Status PassDone(WorkerId worker, StepId step, std::vector<VnodeRecord> records, PassTiming timing) override {
+    MutexLock lock(mu_);
+    EPS_RETURN_IF_ERROR(members_.Renew(worker, clock_()));
+    if (over_) return absl::OkStatus();
+    if (step > step_ || (step == step_ && ledger_ == nullptr) || step.value() < 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("pass_done.step: ", step.value(), ", the step in progress is ", step_.value()));
+    }
+    if (step == step_) {
+      EPS_RETURN_IF_ERROR(ledger_->AddRecords(worker, records));
+      step_passes_.Add(timing);
+      if (const std::optional<int> vnode = ledger_->NonfiniteVnode(); vnode && !SkipsNonfinite()) {
+        FailLocked(absl::OutOfRangeError(
+            absl::StrCat("step ", step.value(), ": the loss of vnode ", *vnode, " is not finite")));
+      }
+    }
+    all_passes_.Add(timing);
+    device_peak_bytes_ = std::max(device_peak_bytes_, timing.device_peak_bytes);
+    Wake();
+    return members_.RecordPass(worker, std::move(timing), clock_());
+  }
+
+  void Disconnect(WorkerId worker, absl::Status why) override {
+    int vnodes = 0;
+    StepId step;
+    {
+      MutexLock lock(mu_);
+      if (!members_.Contains(worker)) return;
+      vnodes = Lose(worker);
+      step = step_;
+      Wake();
+    }
+    LogLost(worker, step, vnodes, why);
+  }
+
+  RunStatus Status() const override {
+    RunStatus status;
+    {
+      MutexLock lock(mu_);
+      FillStatus(status);
+    }
+    status.steps = run_.steps;
+    status.parameters = model_.num_parameters();
+    status.model_state_bytes = store_.sizes().total_bytes();
+    status.hold_bytes = HoldBytes(model_, run_);
+    status.window_bytes = aggregator_->window_bytes();
+    status.window_used_bytes = aggregator_->window_used_bytes();
+    status.resident_bytes = ResidentBytes();
+    return status;
+  }
+
+  void RequestCheckpoint(CheckpointAnswer done) override {
+    absl::StatusOr<std::string> answer;
+    {
+      MutexLock lock(mu_);
+      if (!over_) {
+        requests_.push_back(std::move(done));
+        Wake();
+        return;
+      }
+      answer = failure_.ok() ? absl::StatusOr<std::string>(newest_checkpoint_)
+                             : absl::FailedPreconditionError(absl::StrCat("the run has failed: ", failure_.message()));
+    }
+    done(std::move(answer));
+  }
+
+  int64_t RequestStop(std::string reason) override {
+    int64_t last = 0;
+    {
+      MutexLock lock(mu_);
+      if (over_) return state_.version.value();
+      stop_requested_ = true;
+      end_ = std::min(end_, step_.value() + (opened_ ? 1 : 0));
+      last = end_;
+      Wake();
+    }
+    LogInfo("stop_requested", {{"reason", reason}, {"after_steps", last}});
+    return last;
+  }
+
+  void Fail(absl::Status why) override {
+    MutexLock lock(mu_);
+    FailLocked(std::move(why));
+  }
+
+  absl::Status WaitUntilFinished() override {
+    MutexLock lock(mu_);
+    while (!told_) over_cv_.Wait(mu_);
+    return failure_;
+  }
+
+ private:
+  // What the loop does once it has let go of the lock, in order.
+  using Actions = std::vector<std::function<void()>>;
+
+  // A step whose gate is open but that is not committed: some blobs are still being made.
+  struct Closing {
+    std::unique_ptr<VnodeLedger> ledger;
+    PassTotals passes;
+    absl::Duration opened_at;
+    bool checkpoint = false;
+    int workers = 0;
+  };
+
+  void Wake() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    awake_ = true;
+    wake_.NotifyAll();
+  }
+  void FailLocked(absl::Status why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    if (over_ || !failure_.ok()) return;  // the first reason is the cause
+    failure_ = std::move(why);
+    Wake();
+  }
+  bool SkipsNonfinite() const { return run_.optimizer.clip == ClipMode::kExact; }
+  bool IsFirstLayer(BlobId blob) const {
+    return std::find(first_layer_.begin(), first_layer_.end(), blob) != first_layer_.end();
+  }
+
+  // ---- called by the engine and the aggregator ----
+
+  void OnBlobMade(BlobId blob, Version version) {
+    if (IsFirstLayer(blob)) {
+      MutexLock lock(mu_);
+      if (version > gate_) {
+        behind_gate_.push_back(blob);
+        return;
+      }
+    }
+    store_.Publish(blob, version);
+  }
+  void OnStepMade(const StepUpdate& update) {
+    MutexLock lock(mu_);
+    made_.push_back(update);
+    Wake();
+  }
+  void OnStepIn(StepId step) {
+    MutexLock lock(mu_);
+    contributions_in_ = step;
+    Wake();
+  }
+
+  // ---- the loop: decides under the lock, acts without it ----
+
+  void Loop() {
+    while (true) {
+      Actions actions;
+      {
+        MutexLock lock(mu_);
+        if (shutdown_) return;
+        awake_ = false;
+        Advance(actions);
+        if (actions.empty() && !awake_) wake_.WaitFor(mu_, kTick);
+      }
+      for (const std::function<void()>& action : actions) action();
+    }
+  }
+
+  void Advance(Actions& actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    if (over_) return;
+    if (!failure_.ok()) return End(actions);
+    ExpireLeases(actions);
+    if (closing_.has_value() && !made_.empty()) Commit(actions);
+    if (opened_ && ledger_ != nullptr && ledger_->AllRecordsIn() && contributions_in_ == step_ && !closing_.has_value()) {
+      OpenGate(actions);
+    }
+    if (!opened_ && step_.value() < end_ && MayBegin()) OpenStep(actions);
+    if (ledger_ != nullptr) AssignVnodes(actions);
+    if (!opened_ && !closing_.has_value()) AtBoundary(actions);
+    if (stop_requested_ && opened_ && members_.num_alive() == 0) {
+      FailLocked(absl::UnavailableError(
+          absl::StrCat("stopped, and no worker is left to finish step ", step_.value())));
+    }
+  }
+
+  void ExpireLeases(Actions& actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    for (const WorkerId worker : members_.Expired(clock_())) {
+      std::shared_ptr<WorkerChannel> channel = members_.channel(worker);
+      const int vnodes = Lose(worker);
+      const absl::Status why = absl::DeadlineExceededError(
+          absl::StrCat("not heard of for ", absl::FormatDuration(lease_)));
+      actions.push_back([this, worker, vnodes, why, channel, step = step_] {
+        LogLost(worker, step, vnodes, why);
+        if (channel != nullptr) channel->SendFinish(false, std::string(why.message()));
+      });
+    }
+  }
+
+  // Returns how many vnodes others must run again.
+  int Lose(WorkerId worker) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    members_.Remove(worker);
+    if (ledger_ == nullptr || !ledger_->Holds(worker)) return 0;
+    return ledger_->Lose(worker, aggregator_->MissingVnodes());
+  }
+  void LogLost(WorkerId worker, StepId step, int vnodes, const absl::Status& why) const {
+    const LogLevel level = why.ok() && vnodes == 0 ? LogLevel::kInfo : LogLevel::kWarning;
+    Log(level, "worker_lost", {{"worker", worker.value()},
+                               {"step", step.value()},
+                               {"vnodes_to_redo", vnodes},
+                               {"why", why.ok() ? absl::string_view("it left") : why.message()}});
+  }
+
+  bool MayBegin() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    const int ready = static_cast<int>(members_.ReadyWorkers().size());
+    if (ready == 0) return false;
+    return begun_ || ready >= expected_workers_ || clock_() - start_ >= expect_timeout_;
+  }
+
+  void OpenStep(Actions& actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    begun_ = opened_ = true;
+    step_opened_at_ = clock_();
+    step_passes_ = {};
+    actions.push_back([this, step = step_] {
+      absl::StatusOr<std::vector<VnodeBatch>> batches = data_->Read(step);
+      aggregator_->BeginStep(step);
+      MutexLock lock(mu_);
+      if (!batches.ok()) return FailLocked(batches.status());
+      ledger_ = std::make_unique<VnodeLedger>(step, *std::move(batches));
+      Wake();
+    });
+  }
+
+  // All vnodes at a step's begin; those of lost workers later.
+  void AssignVnodes(Actions& actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    const std::vector<int> vnodes = ledger_->Unassigned();
+    const std::vector<WorkerId> workers = members_.ReadyWorkers();
+    if (vnodes.empty() || workers.empty()) return;
+    const std::vector<std::vector<int>> parts = SplitVnodes(vnodes, static_cast<int>(workers.size()));
+    for (size_t i = 0; i < workers.size(); ++i) {
+      if (parts[i].empty()) continue;
+      auto assignment = std::make_shared<const Assignment>(ledger_->Assign(workers[i], parts[i]));
+      actions.push_back([channel = members_.channel(workers[i]), assignment] { channel->SendAssignment(assignment); });
+    }
+  }
+
+  bool CheckpointIsDue(Version version) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    const int64_t every = run_.checkpoint.every_steps;
+    return (every > 0 && version.value() % every == 0) || version.value() >= end_ || !requests_.empty();
+  }
+
+  // Every contribution and record of the step is in: nothing of it can be lost any more, so the next may begin.
+  void OpenGate(Actions& actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    const Version next = NextVersion(step_);
+    closing_.emplace();
+    closing_->ledger = std::move(ledger_);
+    closing_->passes = std::move(step_passes_);
+    closing_->opened_at = step_opened_at_;
+    closing_->workers = static_cast<int>(members_.ReadyWorkers().size());
+    closing_->checkpoint = CheckpointIsDue(next);
+    // Before the next step's contributions can come: no blob runs away from its capture.
+    if (closing_->checkpoint) StartCheckpoint(next);
+    opened_ = false;
+    step_ = StepId(next.value());
+    gate_ = next;
+    actions.push_back([this, next, blobs = std::exchange(behind_gate_, {})] {
+      for (const BlobId blob : blobs) store_.Publish(blob, next);
+    });
+  }
+
+  // The requests so far are answered with this version's checkpoint.
+  void StartCheckpoint(Version version) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    engine_->HoldUpdates(version);
+    started_version_ = version;
+    std::vector<CheckpointAnswer>& answers = answers_[version];
+    std::move(requests_.begin(), requests_.end(), std::back_inserter(answers));
+    requests_.clear();
+  }
+  CheckpointWriter::Job CheckpointJob() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    const Version version = state_.version;
+    return {.state = state_,
+            .order = update_order_,
+            .captured = [this, version](BlobId blob) { engine_->ReleaseUpdate(blob, version); },
+            .done = [this, version](absl::StatusOr<std::string> path) { OnWritten(version, std::move(path)); }};
+  }
+
+  // Every blob is at the next version and every record is in.
+  void Commit(Actions& actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    const absl::Duration now = clock_();
+    const VnodeLedger& ledger = *closing_->ledger;
+    const StepUpdate made = std::move(made_.front());
+    made_.pop_front();
+    EPS_CHECK(made.step == ledger.step());
+    StepReport report;
+    report.step = ledger.step();
+    report.loss = ledger.Loss();
+    report.learning_rate = made.learning_rate;
+    report.gradient_norm = std::isfinite(made.gradient_norm) ? made.gradient_norm : -1;
+    report.skipped = made.skipped;
+    report.seconds = absl::ToDoubleSeconds(now - std::max(last_commit_, closing_->opened_at));
+    report.tokens = ledger.counted_tokens();
+    report.tokens_per_second = report.seconds > 0 ? static_cast<double>(report.tokens) / report.seconds : 0;
+    report.wait_fraction = closing_->passes.Fractions();
+    report.device_peak_bytes = device_peak_bytes_;
+    report.workers = closing_->workers;
+
+    state_.version = NextVersion(report.step);
+    state_.losses.push_back(report.loss);
+    state_.gradient_norms.push_back(report.gradient_norm);
+    state_.last_norm = report.gradient_norm;
+    state_.tokens += report.tokens;
+    state_.train_seconds += report.seconds;
+    state_.skipped_steps += report.skipped ? 1 : 0;
+    seconds_ += report.seconds;
+    last_commit_ = now;
+    recent_.push_back({report.seconds, report.tokens});
+    if (recent_.size() > kRecentSteps) recent_.pop_front();
+    last_report_ = report;
+
+    if (closing_->checkpoint) {
+      actions.push_back([this, job = CheckpointJob()] { writer_->Push(job); });
+    }
+    actions.push_back([this, report, why_skipped = made.why_skipped] { Tell(report, why_skipped); });
+    closing_.reset();
+  }
+
+  void Tell(const StepReport& report, const std::string& why_skipped) {
+    LogInfo("step", {{"step", report.step.value()},
+                     {"loss", report.loss},
+                     {"learning_rate", report.learning_rate},
+                     {"gradient_norm", report.gradient_norm},
+                     {"seconds", report.seconds},
+                     {"tokens_per_second", report.tokens_per_second},
+                     {"workers", report.workers}});
+    if (report.skipped) {
+      LogWarning("step_skipped", {{"step", report.step.value()}, {"gradient_not_finite", why_skipped}});
+    }
+    if (observer_ != nullptr) observer_->OnCommit(report);
+  }
+
+  // No step is in progress and all are committed: checkpoints of this very version, and the end.
+  void AtBoundary(Actions& actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    const bool ends = step_.value() >= end_;
+    const bool written = written_version_ == state_.version;
+    if (!requests_.empty() && started_version_ == state_.version) {
+      if (!written) {  // under way: its path is what they want
+        StartWaitingForWritten();
+      } else {
+        actions.push_back([answers = std::exchange(requests_, {}), path = newest_checkpoint_] {
+          for (const CheckpointAnswer& answer : answers) answer(path);
+        });
+      }
+    }
+    if ((ends || !requests_.empty()) && started_version_ != state_.version) {
+      StartCheckpoint(state_.version);
+      actions.push_back([this, job = CheckpointJob()] { writer_->Push(job); });
+    }
+    if (ends && written) End(actions);
+  }
+  void StartWaitingForWritten() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    std::vector<CheckpointAnswer>& answers = answers_[state_.version];
+    std::move(requests_.begin(), requests_.end(), std::back_inserter(answers));
+    requests_.clear();
+  }
+
+  void OnWritten(Version version, absl::StatusOr<std::string> path) {
+    std::vector<CheckpointAnswer> answers;
+    {
+      MutexLock lock(mu_);
+      answers = std::move(answers_[version]);
+      answers_.erase(version);
+      if (path.ok()) {
+        written_version_ = version;
+        newest_checkpoint_ = *path;
+      } else if (version.value() >= end_) {
+        FailLocked(Annotate(path.status(), "the last checkpoint"));
+      } else if (started_version_ == version) {
+        started_version_ = Version(-1);  // may be tried again
+      }
+      Wake();
+    }
+    if (path.ok()) {
+      LogInfo("checkpoint_written", {{"step", version.value()}, {"path", *path}});
+    } else {
+      LogError("checkpoint_failed", {{"step", version.value()}, {"why", path.status().message()}});
+    }
+    for (const CheckpointAnswer& answer : answers) answer(path);
+  }
+
+  // The run is over: everybody is told, then WaitUntilFinished returns.
+  void End(Actions& actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    over_ = true;
+    std::vector<CheckpointAnswer> unanswered = std::exchange(requests_, {});
+    if (!failure_.ok()) {
+      for (auto& [version, answers] : answers_) std::move(answers.begin(), answers.end(), std::back_inserter(unanswered));
+      answers_.clear();
+    }
+    actions.push_back([this, failure = failure_, channels = members_.Channels(), unanswered,
+                       path = newest_checkpoint_, steps = state_.version.value()] {
+      const absl::Status reason = failure.ok() ? absl::UnavailableError("the run is over")
+                                               : absl::AbortedError(absl::StrCat("the run has failed: ", failure.message()));
+      if (failure.ok()) {
+        LogInfo("run_finished", {{"steps", steps}, {"checkpoint", path}});
+      } else {
+        LogError("run_failed", {{"steps", steps}, {"why", failure.message()}, {"checkpoint", path}});
+      }
+      engine_->Stop();
+      aggregator_->Stop(reason);
+      store_.CancelWaiters(reason);
+      for (const std::shared_ptr<WorkerChannel>& channel : channels) {
+        channel->SendFinish(failure.ok(), failure.ok() ? "the run is over" : std::string(failure.message()));
+      }
+      for (const CheckpointAnswer& answer : unanswered) {
+        answer(failure.ok() ? absl::StatusOr<std::string>(path)
+                            : absl::FailedPreconditionError(std::string(reason.message())));
+      }
+      MutexLock lock(mu_);
+      told_ = true;
+      over_cv_.NotifyAll();
+    });
+  }
+
+  RunPhase Phase() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    if (!failure_.ok()) return RunPhase::kFailed;
+    if (over_) return RunPhase::kFinished;
+    if (step_.value() >= end_ || (stop_requested_ && opened_)) return RunPhase::kFinishing;
+    if (members_.ReadyWorkers().empty() || !begun_) return RunPhase::kWaitingForWorkers;
+    return RunPhase::kTraining;
+  }
+
+  void FillStatus(RunStatus& status) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    status.phase = Phase();
+    status.failure = std::string(failure_.message());
+    status.step = state_.version.value();
+    status.loss = state_.losses.empty() ? 0 : state_.losses.back();
+    status.gradient_norm = state_.gradient_norms.empty() ? -1 : state_.gradient_norms.back();
+    status.learning_rate = last_report_.learning_rate;
+    double seconds = 0, tokens = 0;
+    for (const auto& [step_seconds, step_tokens] : recent_) {
+      seconds += step_seconds;
+      tokens += static_cast<double>(step_tokens);
+    }
+    if (seconds > 0) {
+      status.tokens_per_second = tokens / seconds;
+      status.eta_seconds = static_cast<double>(end_ - status.step) * seconds / static_cast<double>(recent_.size());
+    }
+    status.seconds = seconds_;
+    status.tokens = state_.tokens;
+    status.newest_checkpoint = newest_checkpoint_;
+    status.wait_fraction = all_passes_.Fractions();
+    status.device_peak_bytes = device_peak_bytes_;
+    status.losses = state_.losses;
+    status.workers = members_.List();
+    for (WorkerStatus& worker : status.workers) {
+      if (ledger_ == nullptr || worker.state != WorkerState::kIdle) continue;
+      worker.vnodes = ledger_->VnodesOf(worker.id);
+      if (ledger_->IsRunning(worker.id)) worker.state = WorkerState::kRunning;
+    }
+  }
+
+  // Fixed after construction.
+  const ModelSpec& model_;
+  const RunConfig& run_;
+  Store& store_;
+  Checkpointer& checkpointer_;
+  StepObserver* const observer_;
+  const std::unique_ptr<StepData> data_;
+  const int expected_workers_;
+  const absl::Duration expect_timeout_;
+  const absl::Duration lease_;
+  const MonotonicClock clock_;
+  const absl::Duration start_;
+  const std::vector<BlobId> update_order_;
+  std::vector<BlobId> first_layer_;  // what the gate keeps back
+  std::unique_ptr<Aggregator> aggregator_;
+  std::unique_ptr<UpdateEngine> engine_;
+  std::unique_ptr<CheckpointWriter> writer_;
+  std::thread loop_;
+
+  // Guarded by mu_. The engine's and the aggregator's locks are taken inside it, never the other way round.
+  mutable Mutex mu_;
+  CondVar wake_, over_cv_;
+  bool awake_ ABSL_GUARDED_BY(mu_) = false;     // something happened since the loop last looked
+  bool shutdown_ ABSL_GUARDED_BY(mu_) = false;
+  Membership members_ ABSL_GUARDED_BY(mu_);
+
+  RunState state_ ABSL_GUARDED_BY(mu_);         // as committed
+  StepId step_ ABSL_GUARDED_BY(mu_);            // in progress if opened_, else the next one
+  int64_t end_ ABSL_GUARDED_BY(mu_);            // steps after which the run ends; never rises
+  bool begun_ ABSL_GUARDED_BY(mu_) = false;     // the first step of this sitting was opened
+  bool opened_ ABSL_GUARDED_BY(mu_) = false;
+  std::unique_ptr<VnodeLedger> ledger_ ABSL_GUARDED_BY(mu_);  // of step_; null until its data is read
+  PassTotals step_passes_ ABSL_GUARDED_BY(mu_);
+  absl::Duration step_opened_at_ ABSL_GUARDED_BY(mu_);
+  StepId contributions_in_ ABSL_GUARDED_BY(mu_) = StepId(-1);
+  Version gate_ ABSL_GUARDED_BY(mu_);           // newest version of the first layer that may be published
+  std::vector<BlobId> behind_gate_ ABSL_GUARDED_BY(mu_);  // made at gate_ + 1, not published
+  std::optional<Closing> closing_ ABSL_GUARDED_BY(mu_);
+  std::deque<StepUpdate> made_ ABSL_GUARDED_BY(mu_);      // not committed
+
+  std::vector<CheckpointAnswer> requests_ ABSL_GUARDED_BY(mu_);
+  std::map<Version, std::vector<CheckpointAnswer>> answers_ ABSL_GUARDED_BY(mu_);  // to give when it is on disk
+  Version written_version_ ABSL_GUARDED_BY(mu_);
+  Version started_version_ ABSL_GUARDED_BY(mu_);  // the newest that was written or is to be
+  std::string newest_checkpoint_ ABSL_GUARDED_BY(mu_);
+
+  bool stop_requested_ ABSL_GUARDED_BY(mu_) = false;
+  bool over_ ABSL_GUARDED_BY(mu_) = false;
+  bool told_ ABSL_GUARDED_BY(mu_) = false;      // everybody that it is over
+  absl::Status failure_ ABSL_GUARDED_BY(mu_);
+
+  PassTotals all_passes_ ABSL_GUARDED_BY(mu_);
+  int64_t device_peak_bytes_ ABSL_GUARDED_BY(mu_) = 0;
+  StepReport last_report_ ABSL_GUARDED_BY(mu_);
+  double seconds_ ABSL_GUARDED_BY(mu_) = 0;
+  absl::Duration last_commit_ ABSL_GUARDED_BY(mu_);
+  std::deque<std::pair<double, int64_t>> recent_ ABSL_GUARDED_BY(mu_);  // seconds and tokens of the last steps
+};
+
+}  // namespace
+
+absl::string_view RunPhaseName(RunPhase phase) {
+  switch (phase) {
+    case RunPhase::kStarting:
+      return "starting";
+    case RunPhase::kWaitingForWorkers:
+      return "waiting_for_workers";
+    case RunPhase::kTraining:
+      return "training";
+    case RunPhase::kFinishing:
+      return "finishing";
+    case RunPhase::kFinished:
+      return "finished";
+    case RunPhase::kFailed:
+      return "failed";
+  }
+  return "unknown";
+}
+
+absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Create(Options options) {
+  EPS_CHECK(options.model != nullptr && options.run != nullptr && options.store != nullptr);
+  EPS_CHECK(options.checkpointer != nullptr && options.data != nullptr && options.clock);
+  if (options.expected_workers < 1) {
+    return absl::InvalidArgumentError(absl::StrCat("expected_workers: ", options.expected_workers, ", must be positive"));
+  }
+  if (options.lease <= absl::ZeroDuration()) {
+    return absl::InvalidArgumentError(absl::StrCat("lease: ", absl::FormatDuration(options.lease), ", must be positive"));
+  }
+  if (options.threads < 1) {
+    return absl::InvalidArgumentError(absl::StrCat("threads: ", options.threads, ", must be positive"));
+  }
+  const int threads = options.threads;
+  const int64_t window_bytes = options.window_bytes;
+  auto coordinator = std::make_unique<CoordinatorImpl>(std::move(options));
+  EPS_RETURN_IF_ERROR(coordinator->Start(threads, window_bytes));
+  return coordinator;
+}
+
+}  // namespace eps::server

@@ -1,0 +1,120 @@
+#include "eps_server/step/vnode_ledger.h"
+
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "common/schedule/reduction_tree.h"
+#include "eps_server/data/step_data.h"
+
+namespace eps::server {
+
+VnodeLedger::VnodeLedger(StepId step, std::vector<VnodeBatch> batches) : step_(step) {
+  for (VnodeBatch& batch : batches) {
+    Entry& entry = vnodes_.emplace_back();
+    entry.counted_tokens = CountedTokens(batch);
+    entry.batch = std::move(batch);
+    counted_tokens_ += entry.counted_tokens;
+  }
+}
+
+std::vector<int> VnodeLedger::Unassigned() const {
+  std::vector<int> unassigned;
+  for (size_t v = 0; v < vnodes_.size(); ++v) {
+    if (!vnodes_[v].holder.has_value()) unassigned.push_back(static_cast<int>(v));
+  }
+  return unassigned;
+}
+
+Assignment VnodeLedger::Assign(WorkerId worker, absl::Span<const int> vnodes) {
+  Assignment assignment{step_, counted_tokens_, {}};
+  for (const int vnode : vnodes) {
+    EPS_CHECK(!vnodes_[vnode].holder.has_value());
+    vnodes_[vnode].holder = worker;
+    assignment.vnodes.push_back(vnodes_[vnode].batch);
+  }
+  return assignment;
+}
+
+int VnodeLedger::Lose(WorkerId worker, const std::vector<bool>& missing) {
+  int lost = 0;
+  for (size_t v = 0; v < vnodes_.size(); ++v) {
+    Entry& entry = vnodes_[v];
+    if (entry.holder != worker || (entry.record.has_value() && !missing[v])) continue;
+    entry.holder.reset();
+    ++lost;
+  }
+  return lost;
+}
+
+bool VnodeLedger::Holds(WorkerId worker) const { return !VnodesOf(worker).empty(); }
+
+std::vector<int> VnodeLedger::VnodesOf(WorkerId worker) const {
+  std::vector<int> vnodes;
+  for (size_t v = 0; v < vnodes_.size(); ++v) {
+    if (vnodes_[v].holder == worker) vnodes.push_back(static_cast<int>(v));
+  }
+  return vnodes;
+}
+
+bool VnodeLedger::IsRunning(WorkerId worker) const {
+  for (const Entry& entry : vnodes_) {
+    if (entry.holder == worker && !entry.record.has_value()) return true;
+  }
+  return false;
+}
+
+absl::Status VnodeLedger::Check(WorkerId worker, const VnodeRecord& record) const {
+  if (record.vnode < 0 || static_cast<size_t>(record.vnode) >= vnodes_.size()) {
+    return absl::InvalidArgumentError(absl::StrCat("record.vnode: ", record.vnode, ", there are ", vnodes_.size()));
+  }
+  const Entry& entry = vnodes_[record.vnode];
+  if (entry.holder != worker) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("record.vnode: ", record.vnode, " was not assigned to worker ", worker.value()));
+  }
+  if (record.counted_tokens != entry.counted_tokens) {
+    return absl::InvalidArgumentError(absl::StrCat("record.counted_tokens: ", record.counted_tokens, ", vnode ",
+                                                   record.vnode, " has ", entry.counted_tokens));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status VnodeLedger::AddRecords(WorkerId worker, absl::Span<const VnodeRecord> records) {
+  for (const VnodeRecord& record : records) EPS_RETURN_IF_ERROR(Check(worker, record));
+  for (const VnodeRecord& record : records) {
+    Entry& entry = vnodes_[record.vnode];
+    if (entry.record.has_value()) continue;
+    entry.record = record;
+    entry.record->finite = record.finite && std::isfinite(record.loss_sum);
+    ++records_in_;
+  }
+  return absl::OkStatus();
+}
+
+std::optional<int> VnodeLedger::NonfiniteVnode() const {
+  for (size_t v = 0; v < vnodes_.size(); ++v) {
+    if (vnodes_[v].record.has_value() && !vnodes_[v].record->finite) return static_cast<int>(v);
+  }
+  return std::nullopt;
+}
+
+double VnodeLedger::Loss() const {
+  EPS_CHECK(AllRecordsIn());
+  std::vector<TreeNode> leaves;
+  for (int v = 0; v < static_cast<int>(vnodes_.size()); ++v) leaves.push_back({v, 1});
+  std::vector<double> stack;
+  for (const SumOp& op : SumProgram(leaves, static_cast<int>(leaves.size()))) {
+    if (op.kind == SumOp::Kind::kLoad) {
+      stack.push_back(vnodes_[op.operand].record->loss_sum);
+    } else {
+      const double right = stack.back();
+      stack.pop_back();
+      stack.back() += right;
+    }
+  }
+  return stack.back() / static_cast<double>(counted_tokens_);
+}
+
+}  // namespace eps::server

@@ -1,0 +1,65 @@
+#ifndef EPS_SERVER_STEP_VNODE_LEDGER_H_
+#define EPS_SERVER_STEP_VNODE_LEDGER_H_
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "common/base/ids.h"
+#include "common/schedule/vnode_batch.h"
+
+namespace eps::server {
+
+// Of one step: which worker computes which vnode, and the records that came back.
+//
+// Threads: none of its own; the owner guards it.
+class VnodeLedger {
+ public:
+  // One batch per vnode, by rising vnode. Nobody holds any yet.
+  VnodeLedger(StepId step, std::vector<VnodeBatch> batches);
+
+  StepId step() const { return step_; }
+  int64_t counted_tokens() const { return counted_tokens_; }  // of the whole step
+
+  // Vnodes that nobody holds and somebody must compute, rising.
+  std::vector<int> Unassigned() const;
+  // Gives `vnodes` (unassigned ones) to `worker`; returns what to send.
+  Assignment Assign(WorkerId worker, absl::Span<const int> vnodes);
+  // `worker` is gone: those of its vnodes without a record, or with contributions missing (by vnode), are unassigned
+  // again. Returns how many.
+  int Lose(WorkerId worker, const std::vector<bool>& missing);
+  bool Holds(WorkerId worker) const;
+  std::vector<int> VnodesOf(WorkerId worker) const;
+  // `worker` holds a vnode whose record has not come.
+  bool IsRunning(WorkerId worker) const;
+
+  // Counts each record once. All are checked before the first is counted.
+  // Errors: INVALID_ARGUMENT naming the field: no such vnode, one that is not `worker`'s, other counted_tokens
+  absl::Status AddRecords(WorkerId worker, absl::Span<const VnodeRecord> records);
+  bool AllRecordsIn() const { return records_in_ == static_cast<int>(vnodes_.size()); }
+  // The lowest vnode whose loss is not finite.
+  std::optional<int> NonfiniteVnode() const;
+
+  // Mean over the counted tokens: the vnodes' sums, added in the reduction tree's order in fp64. Needs AllRecordsIn().
+  double Loss() const;
+
+ private:
+  struct Entry {
+    VnodeBatch batch;
+    int64_t counted_tokens = 0;
+    std::optional<WorkerId> holder;
+    std::optional<VnodeRecord> record;
+  };
+  absl::Status Check(WorkerId worker, const VnodeRecord& record) const;
+
+  StepId step_;
+  std::vector<Entry> vnodes_;
+  int64_t counted_tokens_ = 0;
+  int records_in_ = 0;
+};
+
+}  // namespace eps::server
+
+#endif  // EPS_SERVER_STEP_VNODE_LEDGER_H_

@@ -1,0 +1,95 @@
+#include "eps_server/step/vnode_ledger.h"
+
+#include <limits>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/base/ids.h"
+#include "common/schedule/vnode_batch.h"
+#include "common/testing/status_matchers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace eps::server {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+constexpr WorkerId kA(1), kB(2);
+
+// Vnode v has v + 1 counted tokens and one that is not counted.
+VnodeLedger FourVnodes() {
+  std::vector<VnodeBatch> batches(4);
+  for (int v = 0; v < 4; ++v) {
+    batches[v].vnode = v;
+    batches[v].labels.assign(v + 1, 7);
+    batches[v].labels.push_back(-100);
+  }
+  return VnodeLedger(StepId(5), batches);
+}
+VnodeRecord Record(int vnode, double loss_sum) { return {vnode, loss_sum, vnode + 1, true}; }
+
+TEST(VnodeLedgerTest, HandsOutAndTakesBackOnlyWhatIsNotDone) {
+  VnodeLedger ledger = FourVnodes();
+  EXPECT_EQ(ledger.counted_tokens(), 10);
+  EXPECT_THAT(ledger.Unassigned(), ElementsAre(0, 1, 2, 3));
+  const Assignment assignment = ledger.Assign(kA, {0, 1, 2});
+  EXPECT_EQ(assignment.step, StepId(5));
+  EXPECT_EQ(assignment.counted_tokens, 10);
+  ASSERT_EQ(assignment.vnodes.size(), 3u);
+  EXPECT_EQ(assignment.vnodes[2].vnode, 2);
+  ledger.Assign(kB, {3});
+  EXPECT_THAT(ledger.Unassigned(), IsEmpty());
+  EXPECT_TRUE(ledger.IsRunning(kA));
+
+  // Vnode 0 is done; 1 has a record but a contribution is missing; 2 has no record.
+  EXPECT_OK(ledger.AddRecords(kA, {Record(0, 1), Record(1, 1)}));
+  EXPECT_EQ(ledger.Lose(kA, {false, true, false, true}), 2);
+  EXPECT_THAT(ledger.Unassigned(), ElementsAre(1, 2));
+  ledger.Assign(kB, {1, 2});
+  EXPECT_THAT(ledger.VnodesOf(kB), ElementsAre(1, 2, 3));
+}
+
+TEST(VnodeLedgerTest, CountsEachRecordOnceAndSumsInTreeOrder) {
+  VnodeLedger ledger = FourVnodes();
+  ledger.Assign(kA, {0, 1, 2, 3});
+  // (1e16 + 1) + (-1e16 + 1): from left to right it would be another number.
+  EXPECT_OK(ledger.AddRecords(kA, {Record(3, 1), Record(0, 1e16)}));
+  EXPECT_OK(ledger.AddRecords(kA, {Record(0, 12345)}));
+  EXPECT_FALSE(ledger.AllRecordsIn());
+  EXPECT_OK(ledger.AddRecords(kA, {Record(1, 1), Record(2, -1e16)}));
+  ASSERT_TRUE(ledger.AllRecordsIn());
+  EXPECT_EQ(ledger.Loss(), ((1e16 + 1) + (-1e16 + 1)) / 10);
+  EXPECT_FALSE(ledger.IsRunning(kA));
+}
+
+TEST(VnodeLedgerTest, BadRecordsNameTheFieldAndCountNothing) {
+  VnodeLedger ledger = FourVnodes();
+  ledger.Assign(kA, {0, 1});
+  ledger.Assign(kB, {2, 3});
+  VnodeRecord tokens = Record(1, 1);
+  tokens.counted_tokens = 9;
+  EXPECT_THAT(ledger.AddRecords(kA, {Record(0, 1), Record(4, 1)}),
+              StatusIs(absl::StatusCode::kInvalidArgument, "record.vnode: 4"));
+  EXPECT_THAT(ledger.AddRecords(kA, {Record(0, 1), Record(-1, 1)}),
+              StatusIs(absl::StatusCode::kInvalidArgument, "record.vnode: -1"));
+  EXPECT_THAT(ledger.AddRecords(kA, {Record(0, 1), Record(2, 1)}),
+              StatusIs(absl::StatusCode::kInvalidArgument, "not assigned to worker 1"));
+  EXPECT_THAT(ledger.AddRecords(kA, {Record(0, 1), tokens}),
+              StatusIs(absl::StatusCode::kInvalidArgument, "record.counted_tokens: 9, vnode 1 has 2"));
+  EXPECT_OK(ledger.AddRecords(kB, {Record(2, 1), Record(3, 1)}));
+  EXPECT_OK(ledger.AddRecords(kA, {Record(1, 1)}));
+  EXPECT_FALSE(ledger.AllRecordsIn());  // vnode 0 was never counted
+}
+
+TEST(VnodeLedgerTest, FindsALossThatIsNotFinite) {
+  VnodeLedger ledger = FourVnodes();
+  ledger.Assign(kA, {0, 1, 2, 3});
+  EXPECT_OK(ledger.AddRecords(kA, {Record(0, 1)}));
+  EXPECT_EQ(ledger.NonfiniteVnode(), std::nullopt);
+  EXPECT_OK(ledger.AddRecords(kA, {Record(2, std::numeric_limits<double>::quiet_NaN())}));
+  EXPECT_EQ(ledger.NonfiniteVnode(), 2);
+}
+
+}  // namespace
+}  // namespace eps::server

@@ -1,0 +1,204 @@
+#include "eps_server/training_daemon.h"
+
+#include <filesystem>
+#include <string>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/file_util.h"
+#include "common/base/log.h"
+#include "common/base/status_macros.h"
+#include "common/grpc/message_limits.h"
+#include "common/model/model_spec.h"
+#include "eps_server/checkpoint/checkpointer.h"
+#include "eps_server/data/step_data.h"
+#include "eps_server/endpoint_file.h"
+#include "eps_server/incarnation.h"
+#include "eps_server/report/loss_svg.h"
+#include "eps_server/report/metrics_log.h"
+#include "eps_server/report/summary.h"
+#include "eps_server/service/control_service.h"
+#include "eps_server/service/data_service.h"
+#include "eps_server/service/rpc_server.h"
+#include "eps_server/service/training_host.h"
+#include "eps_server/step/coordinator.h"
+#include "eps_server/store/store.h"
+
+namespace eps::server {
+namespace {
+
+// Workers that were told to finish leave within this time; then their streams are cut.
+constexpr absl::Duration kLeaveTime = absl::Seconds(5);
+
+std::string CheckpointFolder(const std::string& out) { return out + "/checkpoints"; }
+
+// Looks without changing anything: a Checkpointer would clean up.
+bool HoldsCheckpoints(const std::string& out) {
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(CheckpointFolder(out), error)) {
+    const std::string name = entry.path().filename().string();
+    if (name == "latest" || absl::StartsWith(name, "step-")) return true;
+  }
+  return false;
+}
+
+absl::Status CheckOut(const DaemonOptions& options) {
+  std::error_code error;
+  const auto status = std::filesystem::status(options.out, error);
+  if (std::filesystem::exists(status) && !std::filesystem::is_directory(status)) {
+    return absl::InvalidArgumentError(absl::StrCat("--out ", options.out, ": not a folder"));
+  }
+  if (options.resume && !std::filesystem::exists(status)) {
+    return absl::NotFoundError(absl::StrCat("--resume: there is no folder ", options.out));
+  }
+  if (!options.resume && HoldsCheckpoints(options.out)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("--out ", options.out, " holds checkpoints of a run: give --resume to go on from the newest, or "
+                     "another folder for a new run"));
+  }
+  return absl::OkStatus();
+}
+
+class TrainingDaemon final : public Daemon {
+ public:
+  TrainingDaemon(const DaemonOptions& options, ListenAddress listen)
+      : options_(options), listen_(std::move(listen)), incarnation_(NewIncarnation()) {}
+
+  ~TrainingDaemon() override { Close(absl::ZeroDuration()); }
+
+  // Reads and checks; changes nothing on disk.
+  absl::Status Load() {
+    EPS_RETURN_IF_ERROR(CheckOut(options_));
+    EPS_ASSIGN_OR_RETURN(run_, LoadRunConfig(options_.run_file, options_.overrides));
+    EPS_ASSIGN_OR_RETURN(model_, BuildGpt2(run_.model));
+    EPS_ASSIGN_OR_RETURN(max_message_bytes_, MaxControlMessageBytes(run_));
+    EPS_ASSIGN_OR_RETURN(data_, StepData::Create(run_));
+    EPS_RETURN_IF_ERROR(CheckPortIsFree(listen_));
+    EPS_ASSIGN_OR_RETURN(store_, Store::Create(model_, run_));
+    if (options_.resume && HoldsCheckpoints(options_.out)) return Resume();
+    if (run_.model_from.empty()) {
+      InitStore(model_, *store_);
+      return absl::OkStatus();
+    }
+    return LoadHuggingFace(run_.model_from, model_, *store_);
+  }
+
+  // Makes the folder, and everything that writes into it.
+  absl::Status Open() {
+    EPS_RETURN_IF_ERROR(MakeDirs(options_.out));
+    EPS_RETURN_IF_ERROR(RemoveEndpointFile(options_.out));
+    if (checkpointer_ == nullptr) {
+      EPS_ASSIGN_OR_RETURN(checkpointer_, Checkpointer::Create(CheckpointFolder(options_.out), model_, run_));
+    }
+    EPS_ASSIGN_OR_RETURN(metrics_, MetricsLog::Open(options_.out + "/metrics.jsonl", resumed_.version.value()));
+    EPS_ASSIGN_OR_RETURN(coordinator_, Coordinator::Create({.model = &model_,
+                                                            .run = &run_,
+                                                            .store = store_.get(),
+                                                            .checkpointer = checkpointer_.get(),
+                                                            .observer = metrics_.get(),
+                                                            .data = std::move(data_),
+                                                            .resume = resumed_,
+                                                            .expected_workers = options_.expected_workers,
+                                                            .lease = options_.lease,
+                                                            .threads = options_.threads,
+                                                            .window_bytes = options_.window_bytes}));
+    host_ = std::make_unique<TrainingHost>(*coordinator_);
+    return absl::OkStatus();
+  }
+
+  bool finished_before() const override { return options_.resume && resumed_.version.value() >= run_.steps; }
+
+  absl::Status Start() override {
+    std::vector<std::unique_ptr<grpc::Service>> services;
+    services.push_back(NewControlService({.incarnation = incarnation_,
+                                          .run_config = SerializeRunConfig(run_),
+                                          .host = host_.get(),
+                                          .coordinator = coordinator_.get()}));
+    services.push_back(NewDataService({.incarnation = incarnation_,
+                                       .model = &model_,
+                                       .store = store_.get(),
+                                       .aggregator = &coordinator_->aggregator(),
+                                       .last_version = Version(run_.steps)}));
+    EPS_ASSIGN_OR_RETURN(server_, RpcServer::Start(listen_, std::move(services), max_message_bytes_));
+    LogInfo("daemon_listening", {{"grpc", server_->address()},
+                                 {"incarnation", incarnation_},
+                                 {"step", resumed_.version.value()},
+                                 {"steps", run_.steps},
+                                 {"parameters", model_.num_parameters()},
+                                 {"model_state_bytes", store_->sizes().total_bytes()},
+                                 {"contribution_window_bytes", coordinator_->aggregator().window_bytes()}});
+    return WriteEndpointFile(options_.out, server_->address());
+  }
+
+  absl::Status Wait() override {
+    const absl::Status ended = coordinator_->WaitUntilFinished();
+    const RunStatus status = coordinator_->Status();
+    stopped_early_ = status.step < run_.steps;
+    absl::Status reported;
+    if (ended.ok()) reported = Report(status);
+    // Workers were told how it ended; what still waits is answered.
+    Close(kLeaveTime);
+    if (ended.ok()) return reported;
+    return Annotate(ended, status.newest_checkpoint.empty()
+                               ? "the run failed before its first checkpoint"
+                               : absl::StrCat("the run failed; its newest checkpoint is ", status.newest_checkpoint,
+                                              " (go on with --resume)"));
+  }
+
+  bool stopped_early() const override { return stopped_early_; }
+  void Stop(const std::string& reason) override { coordinator_->RequestStop(reason); }
+  void Abort(absl::Status why) override { coordinator_->Fail(std::move(why)); }
+
+ private:
+  absl::Status Resume() {
+    EPS_ASSIGN_OR_RETURN(checkpointer_, Checkpointer::Create(CheckpointFolder(options_.out), model_, run_));
+    EPS_ASSIGN_OR_RETURN(resumed_, checkpointer_->LoadLatest(*store_));
+    LogInfo("run_resumed", {{"checkpoint", checkpointer_->LatestPath()}, {"step", resumed_.version.value()}});
+    return absl::OkStatus();
+  }
+
+  absl::Status Report(const RunStatus& status) {
+    EPS_RETURN_IF_ERROR(WriteFileAtomically(options_.out + "/loss.svg", LossSvg(status.losses)));
+    return WriteFileAtomically(options_.out + "/summary.json", SummaryJson(status, resumed_.train_seconds));
+  }
+
+  void Close(absl::Duration grace) {
+    if (server_ == nullptr) return;
+    store_->CancelWaiters(absl::UnavailableError("the daemon ends"));
+    server_->Shutdown(grace);
+    server_.reset();
+  }
+
+  // Fixed after Load and Open. In order of use: the later ones point to the earlier ones.
+  const DaemonOptions options_;
+  const ListenAddress listen_;
+  const uint64_t incarnation_;
+  RunConfig run_;
+  ModelSpec model_;
+  int max_message_bytes_ = 0;
+  std::unique_ptr<StepData> data_;
+  std::unique_ptr<Store> store_;
+  std::unique_ptr<Checkpointer> checkpointer_;
+  RunState resumed_;
+  std::unique_ptr<MetricsLog> metrics_;
+  std::unique_ptr<Coordinator> coordinator_;
+  std::unique_ptr<TrainingHost> host_;
+  std::unique_ptr<RpcServer> server_;
+  bool stopped_early_ = false;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Daemon>> CreateTrainingDaemon(const DaemonOptions& options, const ListenAddress& listen) {
+  auto daemon = std::make_unique<TrainingDaemon>(options, listen);
+  EPS_RETURN_IF_ERROR(daemon->Load());
+  if (daemon->finished_before()) return daemon;
+  EPS_RETURN_IF_ERROR(daemon->Open());
+  return daemon;
+}
+
+}  // namespace eps::server

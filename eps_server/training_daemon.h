@@ -1,0 +1,17 @@
+#ifndef EPS_SERVER_TRAINING_DAEMON_H_
+#define EPS_SERVER_TRAINING_DAEMON_H_
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "eps_server/daemon.h"
+#include "eps_server/service/listen_address.h"
+
+namespace eps::server {
+
+// Daemon::Create for a run that is trained.
+absl::StatusOr<std::unique_ptr<Daemon>> CreateTrainingDaemon(const DaemonOptions& options, const ListenAddress& listen);
+
+}  // namespace eps::server
+
+#endif  // EPS_SERVER_TRAINING_DAEMON_H_

@@ -1,0 +1,230 @@
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "common/testing/status_matchers.h"
+#include "gpu_worker/device/cpu/cpu_device.h"
+#include "gpu_worker/device/cpu/cpu_kernel_sizes.h"
+#include "gpu_worker/layers/block.h"
+#include "gpu_worker/layers/embedding.h"
+#include "gpu_worker/layers/head.h"
+#include "gpu_worker/layers/layer_shape.h"
+
+// Sizes and bits of single layers; their gradients are tested against fp64 in relay/relay_executor_test.cc.
+
+namespace eps::worker {
+namespace {
+
+constexpr unsigned char kGuard = 0xA5;
+
+// Buffers of a cpu device's arena with guard bytes before and behind each: a layer that needs more than it says
+// overwrites them.
+class GuardedArena {
+ public:
+  GuardedArena() : device_(NewCpuDevice({.arena_bytes = kBytes, .threads = 2}).value()) {
+    base_ = static_cast<std::byte*>(device_->Address({0, kBytes}).value());
+    std::memset(base_, kGuard, kBytes);
+  }
+  // Exactly num_bytes, filled with a NaN pattern: what is read before it is written shows.
+  void* Take(int64_t num_bytes) {
+    next_ += kArenaAlignBytes;
+    std::byte* buffer = base_ + next_;
+    std::memset(buffer, 0xFF, static_cast<size_t>(num_bytes));
+    taken_.push_back({next_, num_bytes});
+    next_ = RoundUp(next_ + num_bytes, kArenaAlignBytes);
+    EXPECT_LE(next_ + kArenaAlignBytes, kBytes);
+    return buffer;
+  }
+  float* TakeFloats(int64_t n) { return static_cast<float*>(Take(n * 4)); }
+  void ExpectGuardsIntact() {
+    ASSERT_OK(device_->stream(StreamId::kCompute).Synchronize());
+    int64_t at = 0;
+    for (const ArenaSpan& span : taken_) {
+      for (; at < span.offset_bytes; ++at) ASSERT_EQ(base_[at], std::byte{kGuard}) << "before " << span.offset_bytes;
+      at = span.end_bytes();
+    }
+    for (; at < next_ + kArenaAlignBytes; ++at) ASSERT_EQ(base_[at], std::byte{kGuard}) << "at the end";
+  }
+  Device& device() { return *device_; }
+
+ private:
+  static constexpr int64_t kBytes = int64_t{16} << 20;
+  std::unique_ptr<Device> device_;
+  std::byte* base_ = nullptr;
+  int64_t next_ = 0;
+  std::vector<ArenaSpan> taken_;
+};
+
+struct Case {
+  Gpt2Config config;
+  int64_t micro_batch = 1;
+  Dtype wire = Dtype::kF32;
+};
+std::vector<Case> Cases() {
+  std::vector<Case> cases;
+  for (const Dtype wire : {Dtype::kF32, Dtype::kBf16}) {
+    for (const double dropout : {0.0, 0.2}) {
+      Gpt2Config odd{.num_layers = 1, .d_model = 6, .num_heads = 3, .context = 7, .vocab = 11};
+      odd.embedding_dropout = odd.attention_dropout = odd.residual_dropout = dropout;
+      Gpt2Config even = odd;
+      even.d_model = 64;
+      even.num_heads = 2;
+      even.context = 48;
+      even.vocab = 5000;  // two chunks
+      cases.push_back({odd, 1, wire});
+      cases.push_back({odd, 3, wire});
+      cases.push_back({even, 2, wire});
+    }
+  }
+  return cases;
+}
+
+void FillSmall(float* values, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) values[i] = static_cast<float>(std::sin(static_cast<double>(i) * 0.7)) * 0.3f;
+}
+bool AllFinite(const float* values, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) {
+    if (!std::isfinite(values[i])) return false;
+  }
+  return true;
+}
+
+TEST(LayersTest, ABlockStaysWithinItsSizesAndRecomputesTheSameBits) {
+  for (const Case& c : Cases()) {
+    const ModelSpec model = BuildGpt2(c.config).value();
+    const LayerSpec& layer = model.layers[1];
+    const LayerShape shape = MakeLayerShape(c.config, c.micro_batch, c.wire, Dtype::kF32);
+    const LayerSizes sizes = SizesOf(layer, shape, CpuKernelSizes());
+    const int64_t boundary_elems = shape.M() * shape.C;
+    GuardedArena arena;
+    Kernels& kernels = arena.device().kernels();
+    float* weights = arena.TakeFloats(layer.num_elems);
+    FillSmall(weights, layer.num_elems);
+    float* gradient = arena.TakeFloats(layer.num_elems);
+    std::memset(gradient, 0, static_cast<size_t>(layer.num_elems) * 4);
+    float* x = arena.TakeFloats(boundary_elems);
+    FillSmall(x, boundary_elems);
+    float* y = arena.TakeFloats(boundary_elems);
+    void* inner = arena.Take(sizes.inner_bytes);
+    BlockArgs args{.shape = shape, .key = {.layer = layer.id, .micro_batch = 1},
+                   .offsets = BlockOffsetsOf(model, layer.id), .weights = weights, .inner = inner,
+                   .scratch = arena.Take(sizes.forward_scratch_bytes)};
+    BlockForward(kernels, args, x, y);
+    BlockArgs again = args;
+    again.inner = arena.Take(sizes.inner_bytes);
+    again.scratch = arena.Take(sizes.forward_scratch_bytes);
+    BlockForward(kernels, again, x, nullptr);
+    arena.ExpectGuardsIntact();
+    EXPECT_TRUE(AllFinite(y, boundary_elems));
+    EXPECT_EQ(std::memcmp(inner, again.inner, static_cast<size_t>(sizes.inner_bytes)), 0);
+
+    args.scratch = arena.Take(sizes.backward_scratch_bytes);
+    FillSmall(y, boundary_elems);
+    BlockBackward(kernels, args, x, y, gradient);
+    arena.ExpectGuardsIntact();
+    EXPECT_TRUE(AllFinite(y, boundary_elems));
+    EXPECT_TRUE(AllFinite(gradient, layer.num_elems));
+  }
+}
+
+TEST(LayersTest, EmbeddingAndHeadStayWithinTheirSizes) {
+  for (const Case& c : Cases()) {
+    const ModelSpec model = BuildGpt2(c.config).value();
+    const LayerSpec& embedding = model.layers.front();
+    const LayerSpec& head = model.layers.back();
+    const LayerShape shape = MakeLayerShape(c.config, c.micro_batch, c.wire, Dtype::kF32);
+    const int64_t boundary_elems = shape.M() * shape.C;
+    GuardedArena arena;
+    Kernels& kernels = arena.device().kernels();
+    const auto take_weights = [&](const LayerSpec& layer) {
+      const LayerSizes sizes = SizesOf(layer, shape, CpuKernelSizes());
+      void* weights = arena.Take(sizes.wire_bytes);
+      std::memset(weights, 0x3D, static_cast<size_t>(sizes.wire_bytes));  // about 0.05 in either dtype
+      return weights;
+    };
+    const auto take_gradient = [&](const LayerSpec& layer) {
+      float* gradient = arena.TakeFloats(layer.num_elems);
+      std::memset(gradient, 0, static_cast<size_t>(layer.num_elems) * 4);
+      return gradient;
+    };
+    auto* tokens = static_cast<int32_t*>(arena.Take(shape.token_bytes()));
+    auto* labels = reinterpret_cast<int32_t*>(At(tokens, shape.labels_offset_bytes()));
+    for (int64_t i = 0; i < shape.M(); ++i) {
+      tokens[i] = static_cast<int32_t>(i * 5 % shape.V);
+      labels[i] = i % 4 == 0 ? -100 : static_cast<int32_t>(i * 3 % shape.V);
+    }
+    const MicroBatchKey key{.layer = embedding.id};
+    float* y = arena.TakeFloats(boundary_elems);
+    const EmbeddingOffsets offsets = EmbeddingOffsetsOf(model, embedding.id);
+    EmbeddingForward(kernels, shape, key, offsets, take_weights(embedding), tokens, y);
+    arena.ExpectGuardsIntact();
+    EXPECT_TRUE(AllFinite(y, boundary_elems));
+
+    float* head_gradient = take_gradient(head);
+    float* dx = arena.TakeFloats(boundary_elems);
+    auto* record = static_cast<LossRecord*>(arena.Take(sizeof(LossRecord)));
+    *record = LossRecord();
+    const LayerSizes sizes = SizesOf(head, shape, CpuKernelSizes());
+    HeadForwardBackward(kernels,
+                        {.shape = shape, .offsets = HeadOffsetsOf(model, head.id), .weights = take_weights(head),
+                         .scratch = arena.Take(sizes.backward_scratch_bytes)},
+                        y, labels, 0.25, record, dx, head_gradient);
+    arena.ExpectGuardsIntact();
+    EXPECT_TRUE(AllFinite(dx, boundary_elems));
+    EXPECT_TRUE(AllFinite(head_gradient, head.num_elems));
+    EXPECT_EQ(record->counted, shape.M() - (shape.M() + 3) / 4);
+
+    float* embedding_gradient = take_gradient(embedding);
+    EmbeddingBackward(kernels, shape, key, offsets, tokens, dx, embedding_gradient);
+    arena.ExpectGuardsIntact();
+    EXPECT_TRUE(AllFinite(embedding_gradient, embedding.num_elems));
+  }
+}
+
+TEST(LayersTest, VocabularyChunksCoverItEvenly) {
+  const auto width = [](int64_t vocab) {
+    LayerShape shape;
+    shape.V = vocab;
+    return VocabChunk(shape);
+  };
+  EXPECT_EQ(width(1), 1);
+  EXPECT_EQ(width(256), 256);
+  EXPECT_EQ(width(4096), 4096);
+  EXPECT_EQ(width(4097), 2112);    // 2049 rounded up to 64
+  EXPECT_EQ(width(50257), 3904);   // 13 chunks, the last one of 3409
+  for (int64_t vocab = 4000; vocab < 200000; vocab += 997) {
+    const int64_t w = width(vocab), chunks = (vocab + w - 1) / w;
+    EXPECT_LE(w, 4096);
+    EXPECT_GE(vocab - (chunks - 1) * w, w - 64 * chunks) << vocab;  // each rounding takes from the last one
+  }
+}
+
+TEST(LayersTest, AMicroBatchsRandomNumbersDependOnItsPlaceInTheVnodeOnly) {
+  const MicroBatchKey key{.seed = 9, .step = StepId(3), .vnode = 2, .layer = LayerId(1), .micro_batch = 3};
+  const Dropout dropout = key.MakeDropout(0.1, 2, 10);
+  EXPECT_EQ(dropout.first_element, 36);  // 3 * 10 rounded up to 12, as elements come in fours
+  EXPECT_EQ(dropout.key.use, 2);
+  MicroBatchKey sampling = key;
+  sampling.training = false;
+  EXPECT_EQ(sampling.MakeDropout(0.1, 2, 10).rate, 0);
+}
+
+TEST(LayersTest, SizesDoNotDependOnDepth) {
+  Gpt2Config config{.num_layers = 4, .d_model = 64, .num_heads = 4, .context = 32, .vocab = 256};
+  const ModelSpec few = BuildGpt2(config).value();
+  config.num_layers = 32;
+  const ModelSpec many = BuildGpt2(config).value();
+  const LayerShape shape = MakeLayerShape(config, 2, Dtype::kBf16, Dtype::kF32);
+  const LayerSizes a = SizesOf(few.layers[1], shape, CpuKernelSizes());
+  const LayerSizes b = SizesOf(many.layers[31], shape, CpuKernelSizes());
+  EXPECT_EQ(a.inner_bytes, b.inner_bytes);
+  EXPECT_EQ(a.backward_scratch_bytes, b.backward_scratch_bytes);
+  EXPECT_EQ(a.wire_bytes, b.wire_bytes);
+  // 9 C numbers a token: qkv, attention output, x_mid, 4 C of the MLP; and rows of statistics.
+  const int64_t act = shape.M() * 64 * 4, rows = shape.M() * 4;
+  EXPECT_EQ(a.inner_bytes, 9 * act + 4 * rows + 4 * rows);
+}
+
+}  // namespace
+}  // namespace eps::worker

@@ -1,0 +1,213 @@
+#include "gpu_worker/transport/transport_conformance.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <thread>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "common/numeric/bf16.h"
+#include "common/testing/status_matchers.h"
+
+namespace eps::worker {
+namespace {
+
+using absl::StatusCode;
+
+constexpr int kVnodes = 4;
+constexpr BlobId kWte(0);  // two chunks, two uses
+constexpr BlobId kWpe(1);  // one chunk, one use
+
+}  // namespace
+
+void TransportConformanceTest::SetUp() {
+  const auto model = BuildGpt2({.num_layers = 1, .d_model = 200, .num_heads = 2, .context = 4, .vocab = 2000});
+  ASSERT_OK(model);
+  model_ = *model;
+  ASSERT_EQ(model_.blob(kWte).num_chunks(), 2);
+  ASSERT_EQ(model_.blob(kWte).uses.size(), 2u);
+}
+
+void TransportConformanceTest::StartDaemon(Dtype wire_dtype) {
+  dtype_ = wire_dtype;
+  daemon_ = GetParam().new_daemon({.model = &model_, .virtual_nodes = kVnodes, .wire_dtype = wire_dtype});
+}
+
+std::vector<float> TransportConformanceTest::Master(BlobId blob, int64_t version) const {
+  std::vector<float> values(model_.blob(blob).num_elems);
+  for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>((i + 7 * blob.value() + version) % 251);
+  return values;
+}
+
+std::vector<float> TransportConformanceTest::Leaf(BlobId blob, int use, int vnode) const {
+  std::vector<float> values(model_.blob(blob).num_elems);
+  for (size_t i = 0; i < values.size(); ++i) {
+    values[i] = static_cast<float>((i + 3 * vnode + 5 * use + blob.value()) % 61) - 30;
+  }
+  return values;
+}
+
+std::vector<std::byte> TransportConformanceTest::ToWire(absl::Span<const float> values, Dtype dtype) const {
+  std::vector<std::byte> bytes(values.size() * SizeOf(dtype));
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (dtype == Dtype::kF32) {
+      std::memcpy(&bytes[i * 4], &values[i], 4);
+    } else {
+      const Bf16 narrow = ToBf16(values[i]);
+      std::memcpy(&bytes[i * 2], &narrow, 2);
+    }
+  }
+  return bytes;
+}
+
+Contribution TransportConformanceTest::Make(StepId step, BlobId blob, int use, TreeNode node, Dtype dtype,
+                                            bool* released) const {
+  std::vector<float> sum = Leaf(blob, use, node.first);
+  for (int vnode = node.first + 1; vnode < node.end(); ++vnode) {
+    const std::vector<float> leaf = Leaf(blob, use, vnode);
+    for (size_t i = 0; i < sum.size(); ++i) sum[i] += leaf[i];
+  }
+  auto* bytes = new std::vector<std::byte>(ToWire(sum, dtype));
+  std::shared_ptr<void> owner(bytes, [released](std::vector<std::byte>* memory) {
+    std::fill(memory->begin(), memory->end(), std::byte{0xee});  // whoever still reads it reads nonsense
+    delete memory;
+    if (released != nullptr) *released = true;
+  });
+  return {.step = step, .blob = blob, .use = use, .node = node, .dtype = dtype, .payload = *bytes, .owner = owner};
+}
+
+absl::StatusOr<std::vector<std::byte>> TransportConformanceTest::PullBytes(Transport& transport, BlobId blob,
+                                                                           Version version) const {
+  std::vector<std::byte> bytes(model_.blob(blob).num_elems * SizeOf(dtype_), std::byte{0xab});
+  const auto timing = transport.Pull(blob, version, absl::MakeSpan(bytes));
+  if (!timing.ok()) return timing.status();
+  EXPECT_GE(timing->version_wait_seconds, 0);
+  EXPECT_GE(timing->transfer_seconds, 0);
+  return bytes;
+}
+
+std::vector<float> TransportConformanceTest::ExpectedGradient(BlobId blob) const {
+  std::vector<float> sum(model_.blob(blob).num_elems, 0.f);
+  for (size_t use = 0; use < model_.blob(blob).uses.size(); ++use) {
+    for (int vnode = 0; vnode < kVnodes; ++vnode) {
+      const std::vector<float> leaf = Leaf(blob, static_cast<int>(use), vnode);
+      for (size_t i = 0; i < sum.size(); ++i) sum[i] += leaf[i];
+    }
+  }
+  return sum;
+}
+
+TEST_P(TransportConformanceTest, APullGivesTheBytesOfItsVersion) {
+  for (const Dtype dtype : {Dtype::kBf16, Dtype::kF32}) {
+    StartDaemon(dtype);
+    const auto transport = daemon_->NewTransport();
+    for (int64_t version = 0; version < 2; ++version) {
+      for (const BlobId blob : {kWte, kWpe}) daemon_->Publish(blob, Version(version), Master(blob, version));
+    }
+    for (int64_t version = 0; version < 2; ++version) {
+      for (const BlobId blob : {kWte, kWpe}) {
+        EXPECT_THAT(PullBytes(*transport, blob, Version(version)),
+                    IsOkAndHolds(ToWire(Master(blob, version), dtype)));
+      }
+    }
+  }
+}
+
+TEST_P(TransportConformanceTest, APullWaitsUntilItsVersionIsPublished) {
+  StartDaemon(Dtype::kBf16);
+  const auto transport = daemon_->NewTransport();
+  std::atomic<bool> published = false;
+  std::thread publisher([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    published = true;
+    daemon_->Publish(kWpe, Version(0), Master(kWpe, 0));
+  });
+  EXPECT_THAT(PullBytes(*transport, kWpe, Version(0)), IsOkAndHolds(ToWire(Master(kWpe, 0), dtype_)));
+  EXPECT_TRUE(published);
+  publisher.join();
+}
+
+TEST_P(TransportConformanceTest, LeavesAndSubtreesAddUpToTheGradient) {
+  StartDaemon(Dtype::kBf16);
+  daemon_->BeginStep(StepId(0));
+  const auto first = daemon_->NewTransport();
+  const auto second = daemon_->NewTransport();
+  for (const BlobId blob : {kWte, kWpe}) {
+    for (size_t use = 0; use < model_.blob(blob).uses.size(); ++use) {
+      const int u = static_cast<int>(use);
+      first->Push(Make(StepId(0), blob, u, {0, 1}, Dtype::kBf16));
+      first->Push(Make(StepId(0), blob, u, {1, 1}, Dtype::kBf16));
+      second->Push(Make(StepId(0), blob, u, {2, 2}, Dtype::kF32));
+    }
+  }
+  EXPECT_OK(first->Flush());
+  EXPECT_OK(second->Flush());
+  EXPECT_THAT(daemon_->Gradient(StepId(0), kWte), IsOkAndHolds(ExpectedGradient(kWte)));
+  EXPECT_THAT(daemon_->Gradient(StepId(0), kWpe), IsOkAndHolds(ExpectedGradient(kWpe)));
+}
+
+TEST_P(TransportConformanceTest, AContributionThatComesTwiceIsCountedOnce) {
+  StartDaemon(Dtype::kF32);
+  daemon_->BeginStep(StepId(0));
+  const auto first = daemon_->NewTransport();
+  const auto second = daemon_->NewTransport();
+  first->Push(Make(StepId(0), kWpe, 0, {0, 2}, Dtype::kF32));
+  EXPECT_OK(first->Flush());
+  second->Push(Make(StepId(0), kWpe, 0, {0, 2}, Dtype::kF32));
+  second->Push(Make(StepId(0), kWpe, 0, {1, 1}, Dtype::kF32));
+  EXPECT_OK(second->Flush());
+  first->Push(Make(StepId(0), kWpe, 0, {2, 2}, Dtype::kF32));
+  EXPECT_OK(first->Flush());
+  EXPECT_THAT(daemon_->Gradient(StepId(0), kWpe), IsOkAndHolds(ExpectedGradient(kWpe)));
+}
+
+TEST_P(TransportConformanceTest, MemoryIsLetGoOnceTheDaemonHoldsIt) {
+  StartDaemon(Dtype::kBf16);
+  daemon_->BeginStep(StepId(0));
+  bool released = false;
+  {
+    const auto transport = daemon_->NewTransport();
+    transport->Push(Make(StepId(0), kWte, 1, {3, 1}, Dtype::kBf16, &released));
+    EXPECT_OK(transport->Flush());
+  }
+  EXPECT_TRUE(released);
+}
+
+TEST_P(TransportConformanceTest, FlushOfNothingReturns) {
+  StartDaemon(Dtype::kBf16);
+  EXPECT_OK(daemon_->NewTransport()->Flush());
+}
+
+TEST_P(TransportConformanceTest, CancelEndsAPullThatWaitsAndTheFirstErrorStays) {
+  StartDaemon(Dtype::kBf16);
+  const auto transport = daemon_->NewTransport();
+  std::thread canceller([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    transport->Cancel(absl::AbortedError("the assignment is void"));
+  });
+  EXPECT_THAT(PullBytes(*transport, kWpe, Version(0)), StatusIs(StatusCode::kAborted, "the assignment is void"));
+  canceller.join();
+  transport->Cancel(absl::InternalError("something later"));
+  daemon_->Publish(kWpe, Version(0), Master(kWpe, 0));
+  EXPECT_THAT(PullBytes(*transport, kWpe, Version(0)), StatusIs(StatusCode::kAborted, "the assignment is void"));
+  EXPECT_THAT(transport->Flush(), StatusIs(StatusCode::kAborted, "the assignment is void"));
+  // Another transport of the same daemon is not touched.
+  EXPECT_THAT(PullBytes(*daemon_->NewTransport(), kWpe, Version(0)), IsOk());
+}
+
+TEST_P(TransportConformanceTest, CancelLetsGoOfWhatWasPushed) {
+  StartDaemon(Dtype::kBf16);
+  daemon_->BeginStep(StepId(0));
+  bool released = false;
+  {
+    const auto transport = daemon_->NewTransport();
+    transport->Cancel(absl::CancelledError("over"));
+    transport->Push(Make(StepId(0), kWte, 0, {0, 1}, Dtype::kBf16, &released));
+    EXPECT_THAT(transport->Flush(), StatusIs(StatusCode::kCancelled, "over"));
+  }
+  EXPECT_TRUE(released);
+}
+
+}  // namespace eps::worker
