@@ -165,7 +165,6 @@ class Sitting {
 
   int Watch() {
     DaemonClient client(address_);
-    bool none_left_said = false;
     while (true) {
       if (const std::optional<int> number = signals_.Wait(kPollInterval)) PassOn(*number);
       ReapAll();
@@ -173,9 +172,9 @@ class Sitting {
       NoteDeadWorkers();
       const bool none_left = std::none_of(workers_.begin(), workers_.end(), [](const ChildProcess& w) { return w.running(); });
       const bool one_failed = std::any_of(workers_.begin(), workers_.end(), [](const ChildProcess& w) { return !w.ended_well(); });
-      if (none_left && one_failed && !none_left_said) {
+      if (none_left && one_failed && !none_left_) {
         // Nobody can finish the step: the daemon ends with the checkpoint that stands.
-        none_left_said = true;
+        none_left_ = true;
         kill(daemon_.pid, SIGTERM);
       }
       if (const absl::StatusOr<proto::StatusReply> status = client.Status(absl::Seconds(1)); status.ok()) {
@@ -217,7 +216,8 @@ class Sitting {
       return kExitDone;
     }
     const std::string words = LastWords(daemon_);
-    if (code == kExitSignal + SIGINT || code == kExitSignal + SIGTERM) {
+    const bool asked_to_end = code == kExitSignal + SIGINT || code == kExitSignal + SIGTERM;
+    if (asked_to_end && !none_left_) {
       std::fprintf(stderr, "eps: ended by a signal; %s\n", NewestCheckpoint(out_).c_str());
       return code;
     }
@@ -278,6 +278,7 @@ class Sitting {
   ChildProcess daemon_;
   std::vector<ChildProcess> workers_;
   std::vector<bool> reported_;  // whose end was said
+  bool none_left_ = false;  // the last worker has died, and the daemon was told to end for that
   int interrupted_by_ = 0;
 };
 

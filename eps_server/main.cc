@@ -52,7 +52,7 @@ void AddFlags(CLI::App& app, Flags& flags) {
       ->check(CLI::Range(int64_t{1}, int64_t{1000000000000}))
       ->needs(run);
   app.add_option("--out", options.out,
-                 "Folder for checkpoints, metrics.jsonl, summary.json, loss.svg and endpoints.json (required)")
+                 "Folder for checkpoints, metrics.jsonl, summary.json, loss.svg and endpoints.json")
       ->type_name("DIR")
       ->required();
   app.add_flag("--resume", options.resume, "Goes on from the newest checkpoint in --out")->needs(run);

@@ -35,15 +35,18 @@ int Main(int argc, char** argv) {
   WorkerOptions options;
   std::string device_memory;
   double reconnect_seconds = absl::ToDoubleSeconds(options.reconnect);
-  app.add_option("--connect", options.address, "HOST:PORT of the daemon's gRPC (required)")->required();
-  app.add_option("--device", options.device, "cpu, cuda or cuda:I")->capture_default_str();
+  app.add_option("--connect", options.address, "The daemon's gRPC address")->type_name("HOST:PORT")->required();
+  app.add_option("--device", options.device, "cpu, cuda or cuda:I")->type_name("DEVICE")->capture_default_str();
   app.add_option("--device-memory", device_memory,
-                 "most device memory to use: bytes, or with KiB, MiB, GiB (default: what the plan can use, at most "
-                 "half of the free memory)");
-  app.add_option("--threads", options.threads, "threads that compute")
+                 "Most device memory to use: bytes, or with KiB, MiB, GiB (default: what the plan can use, at most "
+                 "half of the free memory)")
+      ->type_name("SIZE");
+  app.add_option("--threads", options.threads, "Threads that compute")
+      ->type_name("N")
       ->capture_default_str()
       ->check(CLI::Range(1, 1024));
-  app.add_option("--reconnect-seconds", reconnect_seconds, "how long to look for a daemon that is away")
+  app.add_option("--reconnect-seconds", reconnect_seconds, "How long to look for a daemon that is away")
+      ->type_name("S")
       ->capture_default_str()
       ->check(CLI::Range(0.0, 1e6));
   app.footer("Exit codes: 0 done, 1 failed, 2 bad usage, 3 the run does not fit the device memory.");

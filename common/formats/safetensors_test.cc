@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <random>
+#include <limits>
 #include <string>
 #include <thread>
 #include <utility>
@@ -127,6 +128,28 @@ TEST_F(SafetensorsTest, SixteenBitFloatsAreConverted) {
   EXPECT_EQ(values, (std::vector<float>{1, -2}));
   ASSERT_OK(file->ReadFloats(*file->Find("h"), absl::MakeSpan(values)));
   EXPECT_EQ(values, (std::vector<float>{1, -2}));
+}
+
+TEST_F(SafetensorsTest, APartIsReadAloneAndAgainAfterRelease) {
+  const std::vector<uint16_t> data = {0x3F80, 0xC000, 0x4040, 0x3C00, 0xC000, 0x4200};  // bf16 1 -2 3; fp16 1 -2 3
+  const std::string bytes(reinterpret_cast<const char*>(data.data()), 12);
+  ASSERT_OK_AND_ASSIGN(const auto file,
+                       Open(FileOf(R"({"b":{"dtype":"BF16","shape":[3],"data_offsets":[0,6]},)"
+                                   R"("h":{"dtype":"F16","shape":[3],"data_offsets":[6,12]}})",
+                                   bytes)));
+  for (const char* name : {"b", "h"}) {
+    const SafetensorsEntry& entry = *file->Find(name);
+    std::vector<float> values(2);
+    for (int repeat = 0; repeat < 2; ++repeat) {
+      ASSERT_OK(file->ReadFloatsAt(entry, 1, absl::MakeSpan(values)));
+      EXPECT_EQ(values, (std::vector<float>{-2, 3}));
+      file->Release(entry);
+    }
+    EXPECT_OK(file->ReadFloatsAt(entry, 3, {}));
+    for (const int64_t first : {int64_t{-1}, int64_t{2}, std::numeric_limits<int64_t>::max()}) {
+      EXPECT_THAT(file->ReadFloatsAt(entry, first, absl::MakeSpan(values)), StatusIs(kInvalid, "asked for 2 from"));
+    }
+  }
 }
 
 TEST_F(SafetensorsTest, FloatsOfAnotherDtypeOrLengthAreRefused) {

@@ -38,7 +38,8 @@ absl::Status RemoveTree(const std::string& path) {
 }
 
 absl::Status Rename(const std::string& from, const std::string& to) {
-  if (rename(from.c_str(), to.c_str()) != 0) return FileError(errno, absl::StrCat("rename to \"", to, "\""), from);
+  if (rename(from.c_str(), to.c_str()) != 0)
+    return FileError(errno, absl::StrCat("rename to \"", to, "\""), from);
   return absl::OkStatus();
 }
 
@@ -57,11 +58,14 @@ absl::StatusOr<std::vector<std::string>> NamesIn(const std::string& path) {
 
 }  // namespace
 
-std::string StepFolderName(Version version) { return absl::StrFormat("step-%08d", version.value()); }
+std::string StepFolderName(Version version) {
+  return absl::StrFormat("step-%08d", version.value());
+}
 
 std::optional<Version> ParseStepFolderName(absl::string_view name) {
   int64_t number = 0;
-  if (!absl::ConsumePrefix(&name, "step-") || !absl::SimpleAtoi(name, &number) || number < 0) return std::nullopt;
+  if (!absl::ConsumePrefix(&name, "step-") || !absl::SimpleAtoi(name, &number) || number < 0)
+    return std::nullopt;
   // One name per version: no sign, no space, no other count of zeros.
   if (StepFolderName(Version(number)) != absl::StrCat("step-", name)) return std::nullopt;
   return Version(number);
@@ -83,7 +87,8 @@ absl::StatusOr<std::vector<Version>> CheckpointDirectory::Steps() const {
 }
 
 std::optional<Version> CheckpointDirectory::Latest() const {
-  const absl::StatusOr<std::string> text = ReadFile(absl::StrCat(path_, "/", kLatest), kMaxLatestBytes);
+  const absl::StatusOr<std::string> text =
+      ReadFile(absl::StrCat(path_, "/", kLatest), kMaxLatestBytes);
   if (!text.ok()) return std::nullopt;
   const std::optional<Version> version = ParseStepFolderName(absl::StripSuffix(*text, "\n"));
   if (!version.has_value() || !IsFolder(FolderOf(*version))) return std::nullopt;
@@ -121,7 +126,8 @@ absl::Status CheckpointDirectory::FinishWriting(Version version) const {
   const std::string place = FolderOf(version);
   EPS_RETURN_IF_ERROR(SyncDirectory(aside));
   const bool replaces = IsFolder(place);
-  // A folder that is not empty cannot be renamed over. Killed between the two, CleanUp puts the old one back.
+  // A folder that is not empty cannot be renamed over. Killed between the two, CleanUp puts the old
+  // one back.
   if (replaces) {
     EPS_RETURN_IF_ERROR(RemoveTree(old));
     EPS_RETURN_IF_ERROR(Rename(place, old));
@@ -137,7 +143,8 @@ absl::Status CheckpointDirectory::FinishWriting(Version version) const {
 }
 
 void CheckpointDirectory::AbandonWriting(Version version) const {
-  RemoveTree(absl::StrCat(path_, "/", kWriting, StepFolderName(version))).IgnoreError();  // CleanUp tries again
+  RemoveTree(absl::StrCat(path_, "/", kWriting, StepFolderName(version)))
+      .IgnoreError();  // CleanUp tries again
 }
 
 absl::Status CheckpointDirectory::Remove(Version version) const {

@@ -31,11 +31,13 @@ class FolderCheckpointer final : public Checkpointer {
     EPS_ASSIGN_OR_RETURN(const std::vector<Version> steps, directory_.Steps());
     if (steps.empty()) return absl::OkStatus();
     // A damaged one is LoadLatest's to report; a run that does not resume may go on without.
-    if (const absl::StatusOr<Version> newest = FindNewest(); newest.ok()) SetLatestPath(directory_.FolderOf(*newest));
+    if (const absl::StatusOr<Version> newest = FindNewest(); newest.ok())
+      SetLatestPath(directory_.FolderOf(*newest));
     return absl::OkStatus();
   }
 
-  absl::StatusOr<std::string> Write(const Store& store, const RunState& state, const std::vector<BlobId>& order,
+  absl::StatusOr<std::string> Write(const Store& store, const RunState& state,
+                                    const std::vector<BlobId>& order,
                                     const std::function<void(BlobId)>& captured) override {
     EPS_ASSIGN_OR_RETURN(const std::string aside, directory_.StartWriting(state.version));
     absl::Status status = WriteCheckpointFolder(aside, store, model_, run_, state, order, captured);
@@ -55,8 +57,10 @@ class FolderCheckpointer final : public Checkpointer {
     const std::string folder = directory_.FolderOf(version);
     absl::StatusOr<Manifest> manifest = CheckForResume(version, folder);
     absl::Status status = manifest.status();
-    if (status.ok()) status = LoadTensors(folder, model_, *manifest, LoadWhat::kMastersAndMoments, store);
-    if (absl::IsDataLoss(status)) return absl::DataLossError(absl::StrCat(status.message(), "; ", WhatToDo(version)));
+    if (status.ok())
+      status = LoadTensors(folder, model_, *manifest, LoadWhat::kMastersAndMoments, store);
+    if (absl::IsDataLoss(status))
+      return absl::DataLossError(absl::StrCat(status.message(), "; ", WhatToDo(version)));
     EPS_RETURN_IF_ERROR(status);
     SetLatestPath(folder);
     return std::move(manifest->state);
@@ -70,9 +74,11 @@ class FolderCheckpointer final : public Checkpointer {
  private:
   // What `latest` names, in whatever state it is; without it the newest complete one.
   absl::StatusOr<Version> FindNewest() const {
-    if (const std::optional<Version> version = directory_.Latest(); version.has_value()) return *version;
+    if (const std::optional<Version> version = directory_.Latest(); version.has_value())
+      return *version;
     EPS_ASSIGN_OR_RETURN(const std::vector<Version> steps, directory_.Steps());
-    if (steps.empty()) return absl::NotFoundError(absl::StrCat("there is no checkpoint in ", directory_.path()));
+    if (steps.empty())
+      return absl::NotFoundError(absl::StrCat("there is no checkpoint in ", directory_.path()));
     for (const Version version : steps) {
       if (CheckComplete(directory_.FolderOf(version)).ok()) return version;
     }
@@ -84,13 +90,14 @@ class FolderCheckpointer final : public Checkpointer {
     EPS_ASSIGN_OR_RETURN(Manifest manifest, ReadManifest(folder));
     const std::vector<std::string> differences = DifferencesThatMatter(manifest.run, run_);
     if (!differences.empty()) {
-      return absl::FailedPreconditionError(absl::StrCat(folder, " is of another run: ", absl::StrJoin(differences, "; "),
-                                                        "; resume with that run, or start this one in another folder"));
+      return absl::FailedPreconditionError(
+          absl::StrCat(folder, " is of another run: ", absl::StrJoin(differences, "; "),
+                       "; resume with that run, or start this one in another folder"));
     }
     if (manifest.state.version != version) {
       return absl::DataLossError(absl::StrCat(folder, "/", kManifestFile, ": step: found ",
-                                              manifest.state.version.value(), ", must be ", version.value(),
-                                              " as the folder's name says"));
+                                              manifest.state.version.value(), ", must be ",
+                                              version.value(), " as the folder's name says"));
     }
     EPS_RETURN_IF_ERROR(CheckSizes(folder, manifest));
     EPS_RETURN_IF_ERROR(CheckSums(folder, manifest, {kConfigFile, kModelFile, kOptimizerFile}));
@@ -110,8 +117,8 @@ class FolderCheckpointer final : public Checkpointer {
                         ": put the file back from a copy, or start the run anew in another folder");
   }
 
-  // Removes the complete ones before `written` that are too many. One that lies after it, or is damaged, is
-  // not this run's making: it is left for a person to look at.
+  // Removes the complete ones before `written` that are too many. One that lies after it, or is
+  // damaged, is not this run's making: it is left for a person to look at.
   void Retain(Version written) const {
     const absl::StatusOr<std::vector<Version>> steps = directory_.Steps();
     if (!steps.ok()) return LogNotRemoved(directory_.path(), steps.status());
@@ -145,7 +152,8 @@ class FolderCheckpointer final : public Checkpointer {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Checkpointer>> Checkpointer::Create(std::string directory, const ModelSpec& model,
+absl::StatusOr<std::unique_ptr<Checkpointer>> Checkpointer::Create(std::string directory,
+                                                                   const ModelSpec& model,
                                                                    const RunConfig& run) {
   auto checkpointer = std::make_unique<FolderCheckpointer>(std::move(directory), model, run);
   EPS_RETURN_IF_ERROR(checkpointer->Start());

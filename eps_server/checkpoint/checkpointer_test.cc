@@ -1,12 +1,17 @@
 #include "eps_server/checkpoint/checkpointer.h"
 
-#include <bit>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <map>
+#include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
@@ -35,16 +40,23 @@ using nlohmann::ordered_json;
 // A run's folder, its model, and stores as they are after a number of steps.
 struct Fixture {
   explicit Fixture(RunConfig of_run = SmallRun())
-      : run(std::move(of_run)), model(BuildGpt2(run.model).value()), directory(dir.File("checkpoints")) {}
+      : run(std::move(of_run)),
+        model(BuildGpt2(run.model).value()),
+        directory(dir.File("checkpoints")) {}
 
-  std::unique_ptr<Checkpointer> Open() const { return Checkpointer::Create(directory, model, run).value(); }
+  std::unique_ptr<Checkpointer> Open() const {
+    return Checkpointer::Create(directory, model, run).value();
+  }
   std::unique_ptr<Store> StoreAt(int64_t step) const {
     return FilledStore(model, run, Version(step), static_cast<uint64_t>(step));
   }
   std::string WriteAt(Checkpointer& checkpointer, int64_t step) const {
-    return checkpointer.Write(*StoreAt(step), StateAt(step), AllBlobs(model), [](BlobId) {}).value();
+    return checkpointer.Write(*StoreAt(step), StateAt(step), AllBlobs(model), [](BlobId) {})
+        .value();
   }
-  std::string FolderOf(int64_t step) const { return absl::StrCat(directory, "/step-0000000", step); }
+  std::string FolderOf(int64_t step) const {
+    return absl::StrCat(directory, "/step-0000000", step);
+  }
   absl::StatusOr<RunState> Load() const {
     const std::unique_ptr<Store> store = Store::Create(model, run).value();
     return Open()->LoadLatest(*store);
@@ -58,7 +70,8 @@ struct Fixture {
 
 std::vector<std::string> Names(const std::string& folder) {
   std::vector<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator(folder)) names.push_back(entry.path().filename());
+  for (const auto& entry : std::filesystem::directory_iterator(folder))
+    names.push_back(entry.path().filename());
   std::sort(names.begin(), names.end());
   return names;
 }
@@ -72,10 +85,11 @@ TEST_P(RoundTripTest, EveryBitComesBack) {
   const Fixture f(SmallRun(GetParam().first, GetParam().second));
   const std::unique_ptr<Store> written = f.StoreAt(7);
   const RunState state = StateAt(7);
-  ASSERT_OK_AND_ASSIGN(const std::string path, f.Open()->Write(*written, state, AllBlobs(f.model), [](BlobId) {}));
+  ASSERT_OK_AND_ASSIGN(const std::string path,
+                       f.Open()->Write(*written, state, AllBlobs(f.model), [](BlobId) {}));
   EXPECT_EQ(path, f.FolderOf(7));
-  EXPECT_EQ(Names(path), (std::vector<std::string>{"config.json", "manifest.json", "model.safetensors",
-                                                   "optimizer.safetensors"}));
+  EXPECT_EQ(Names(path), (std::vector<std::string>{"config.json", "manifest.json",
+                                                   "model.safetensors", "optimizer.safetensors"}));
 
   const std::unique_ptr<Store> loaded = Store::Create(f.model, f.run).value();
   ASSERT_OK_AND_ASSIGN(const RunState read, f.Open()->LoadLatest(*loaded));
@@ -91,8 +105,10 @@ TEST_P(RoundTripTest, EveryBitComesBack) {
 }
 
 INSTANTIATE_TEST_SUITE_P(WireAndRule, RoundTripTest,
-                         ::testing::Values(std::pair(Dtype::kBf16, Rule::kAdamW), std::pair(Dtype::kF32, Rule::kAdamW),
-                                           std::pair(Dtype::kBf16, Rule::kSgd), std::pair(Dtype::kF32, Rule::kSgd),
+                         ::testing::Values(std::pair(Dtype::kBf16, Rule::kAdamW),
+                                           std::pair(Dtype::kF32, Rule::kAdamW),
+                                           std::pair(Dtype::kBf16, Rule::kSgd),
+                                           std::pair(Dtype::kF32, Rule::kSgd),
                                            std::pair(Dtype::kBf16, Rule::kSgdMomentum),
                                            std::pair(Dtype::kF32, Rule::kSgdMomentum)));
 
@@ -100,7 +116,8 @@ TEST(CheckpointerTest, TensorsHaveTheirUsualNames) {
   const Fixture f;
   const std::string folder = f.WriteAt(*f.Open(), 3);
   ASSERT_OK_AND_ASSIGN(const auto masters, SafetensorsReader::Open(folder + "/model.safetensors"));
-  ASSERT_OK_AND_ASSIGN(const auto moments, SafetensorsReader::Open(folder + "/optimizer.safetensors"));
+  ASSERT_OK_AND_ASSIGN(const auto moments,
+                       SafetensorsReader::Open(folder + "/optimizer.safetensors"));
   const std::string name = "transformer.h.1.attn.c_attn.weight";
   ASSERT_NE(masters->Find(name), nullptr);
   EXPECT_EQ(masters->Find(name)->dtype, "F32");
@@ -128,11 +145,13 @@ TEST(CheckpointerTest, TheSameTensorsAreTheSameBytesInAnyOrderAndAtAnyTime) {
   std::reverse(backwards.begin(), backwards.end());
   RunState later = StateAt(5);
   later.train_seconds = 1e6;
-  ASSERT_OK_AND_ASSIGN(const std::string path_a,
-                       a.Open()->Write(*a.StoreAt(5), StateAt(5), AllBlobs(a.model), [](BlobId) {}));
-  ASSERT_OK_AND_ASSIGN(const std::string path_b, b.Open()->Write(*b.StoreAt(5), later, backwards, [](BlobId) {}));
+  ASSERT_OK_AND_ASSIGN(const std::string path_a, a.Open()->Write(*a.StoreAt(5), StateAt(5),
+                                                                 AllBlobs(a.model), [](BlobId) {}));
+  ASSERT_OK_AND_ASSIGN(const std::string path_b,
+                       b.Open()->Write(*b.StoreAt(5), later, backwards, [](BlobId) {}));
   for (const char* file : {kModelFile, kOptimizerFile, kConfigFile}) {
-    EXPECT_EQ(ReadFile(absl::StrCat(path_a, "/", file)).value(), ReadFile(absl::StrCat(path_b, "/", file)).value())
+    EXPECT_EQ(ReadFile(absl::StrCat(path_a, "/", file)).value(),
+              ReadFile(absl::StrCat(path_b, "/", file)).value())
         << file;
   }
 }
@@ -165,8 +184,10 @@ TEST(CheckpointerTest, AnOrderThatLeavesABlobOutIsRefusedAndNothingChanges) {
   f.WriteAt(*checkpointer, 3);
   const auto before = TreeOf(f.directory);
   for (const std::vector<BlobId>& order :
-       {std::vector<BlobId>{}, {BlobId(0), BlobId(1), BlobId(2), BlobId(3)},
-        {BlobId(0), BlobId(1), BlobId(2), BlobId(3), BlobId(3)}, {BlobId(0), BlobId(1), BlobId(2), BlobId(3), BlobId(9)}}) {
+       {std::vector<BlobId>{},
+        {BlobId(0), BlobId(1), BlobId(2), BlobId(3)},
+        {BlobId(0), BlobId(1), BlobId(2), BlobId(3), BlobId(3)},
+        {BlobId(0), BlobId(1), BlobId(2), BlobId(3), BlobId(9)}}) {
     EXPECT_THAT(checkpointer->Write(*f.StoreAt(5), StateAt(5), order, [](BlobId) {}),
                 StatusIs(absl::StatusCode::kInvalidArgument, "order"));
   }
@@ -190,7 +211,9 @@ TEST(CheckpointerTest, AFolderThatCannotBeMadeIsNamed) {
   const Fixture f;
   const std::unique_ptr<Checkpointer> checkpointer = f.Open();
   ASSERT_OK(WriteFileAtomically(f.directory, "a file in its place"));
-  EXPECT_THAT(checkpointer->Write(*f.StoreAt(1), StateAt(1), AllBlobs(f.model), [](BlobId) {}).status().ToString(),
+  EXPECT_THAT(checkpointer->Write(*f.StoreAt(1), StateAt(1), AllBlobs(f.model), [](BlobId) {})
+                  .status()
+                  .ToString(),
               ::testing::HasSubstr("checkpoints"));
 }
 
@@ -213,7 +236,8 @@ TEST(CheckpointerTest, TheNewestStay) {
     EXPECT_EQ(f.WriteAt(*checkpointer, step), f.FolderOf(step));
     EXPECT_EQ(checkpointer->LatestPath(), f.FolderOf(step));
   }
-  EXPECT_EQ(Names(f.directory), (std::vector<std::string>{"latest", "step-00000004", "step-00000009"}));
+  EXPECT_EQ(Names(f.directory),
+            (std::vector<std::string>{"latest", "step-00000004", "step-00000009"}));
 }
 
 TEST(CheckpointerTest, KeepingOneNeverRemovesTheOneJustWritten) {
@@ -223,7 +247,8 @@ TEST(CheckpointerTest, KeepingOneNeverRemovesTheOneJustWritten) {
   const std::unique_ptr<Checkpointer> checkpointer = f.Open();
   f.WriteAt(*checkpointer, 9);
   f.WriteAt(*checkpointer, 3);  // the run went on from an earlier one
-  EXPECT_EQ(Names(f.directory), (std::vector<std::string>{"latest", "step-00000003", "step-00000009"}));
+  EXPECT_EQ(Names(f.directory),
+            (std::vector<std::string>{"latest", "step-00000003", "step-00000009"}));
   ASSERT_OK_AND_ASSIGN(const RunState state, f.Load());
   EXPECT_EQ(state.version, Version(3));
 }
@@ -237,8 +262,8 @@ TEST(CheckpointerTest, ADamagedOneDoesNotPushAGoodOneOut) {
   f.WriteAt(*checkpointer, 2);
   std::filesystem::remove(f.FolderOf(2) + "/model.safetensors");
   f.WriteAt(*checkpointer, 3);
-  EXPECT_EQ(Names(f.directory),
-            (std::vector<std::string>{"latest", "step-00000001", "step-00000002", "step-00000003"}));
+  EXPECT_EQ(Names(f.directory), (std::vector<std::string>{"latest", "step-00000001",
+                                                          "step-00000002", "step-00000003"}));
 }
 
 TEST(CheckpointerTest, WhatAKilledRunLeftIsRemovedAndWhatItCommittedStands) {
@@ -283,7 +308,88 @@ TEST(CheckpointerTest, WithoutAUsefulLatestTheNewestCompleteOneIsTaken) {
   EXPECT_EQ(state.version, Version(3));
 
   std::filesystem::remove(f.FolderOf(3) + "/config.json");
-  EXPECT_THAT(f.Load(), StatusIs(absl::StatusCode::kDataLoss, "step-00000005/manifest.json: found nothing"));
+  EXPECT_THAT(f.Load(),
+              StatusIs(absl::StatusCode::kDataLoss, "step-00000005/manifest.json: found nothing"));
+}
+
+// ---- Failure in the middle
+// ------------------------------------------------------------------------------------------
+
+// Files of this process cannot grow beyond `max_bytes` while it lives.
+class FileLimit {
+ public:
+  explicit FileLimit(rlim_t max_bytes) {
+    signal(SIGXFSZ, SIG_IGN);  // an error instead
+    getrlimit(RLIMIT_FSIZE, &before_);
+    rlimit limit = before_;
+    limit.rlim_cur = max_bytes;
+    setrlimit(RLIMIT_FSIZE, &limit);
+  }
+  ~FileLimit() { setrlimit(RLIMIT_FSIZE, &before_); }
+
+ private:
+  rlimit before_;
+};
+
+TEST(CheckpointerTest, AWriteThatFailsLeavesWhatStoodBefore) {
+  const Fixture f;
+  const std::unique_ptr<Checkpointer> checkpointer = f.Open();
+  f.WriteAt(*checkpointer, 3);
+  const auto before = TreeOf(f.directory);
+  const std::unique_ptr<Store> store = f.StoreAt(5);
+  // Too little for the masters, for the moments, for the manifest alone.
+  for (const rlim_t max_bytes : {100'000, 1'200'000, 400}) {
+    const FileLimit limit(max_bytes);
+    const absl::Status status =
+        checkpointer->Write(*store, StateAt(5), AllBlobs(f.model), [](BlobId) {}).status();
+    EXPECT_THAT(std::string(status.message()),
+                ::testing::HasSubstr("checkpoint of step 5: cannot"));
+  }
+  EXPECT_EQ(TreeOf(f.directory), before);
+  EXPECT_EQ(checkpointer->LatestPath(), f.FolderOf(3));
+  EXPECT_EQ(f.WriteAt(*checkpointer, 5), f.FolderOf(5));
+}
+
+// Invariant 5 of the design: writes one checkpoint after another, the last step twice, until it is
+// killed.
+[[noreturn]] void WriteUntilKilled(const Fixture& f, int ready) {
+  const std::unique_ptr<Checkpointer> checkpointer = f.Open();
+  for (;;) {
+    for (const int64_t step : {1, 2, 3, 4, 5, 5}) {
+      if (!checkpointer->Write(*f.StoreAt(step), StateAt(step), AllBlobs(f.model), [](BlobId) {})
+               .ok())
+        _exit(1);
+      if (write(ready, "x", 1) != 1) _exit(1);
+    }
+  }
+}
+
+TEST(CheckpointerTest, KilledAtAnyMomentACommittedCheckpointIsLoaded) {
+  RunConfig run = SmallRun();
+  run.checkpoint.keep = 1;
+  const Fixture f(run);
+  for (int round = 0; round < 12; ++round) {
+    int ready[2];
+    ASSERT_EQ(pipe(ready), 0);
+    const pid_t child = fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) WriteUntilKilled(f, ready[1]);
+    char byte;
+    ASSERT_EQ(read(ready[0], &byte, 1), 1);
+    usleep(static_cast<useconds_t>(round * 7919 % 60'000));
+    kill(child, SIGKILL);
+    int how = 0;
+    ASSERT_EQ(waitpid(child, &how, 0), child);
+    ASSERT_TRUE(WIFSIGNALED(how)) << "a Write failed";
+    close(ready[0]);
+    close(ready[1]);
+
+    const std::unique_ptr<Store> loaded = Store::Create(f.model, f.run).value();
+    ASSERT_OK_AND_ASSIGN(const RunState state, f.Open()->LoadLatest(*loaded));
+    ExpectSameTensors(f.model, *f.StoreAt(state.version.value()), *loaded, state.version);
+    for (const std::string& name : Names(f.directory))
+      EXPECT_FALSE(absl::StartsWith(name, ".")) << name;
+  }
 }
 
 // ---- Damage
@@ -300,8 +406,9 @@ TEST(CheckpointerTest, ADamagedFileOfAnyKindIsNamedWithWhatToDo) {
     const auto expect_refused = [&](const std::string& how) {
       const absl::Status status = f.Load().status();
       EXPECT_THAT(status, StatusIs(absl::StatusCode::kDataLoss, path)) << how;
-      EXPECT_THAT(status, StatusIs(absl::StatusCode::kDataLoss,
-                                   "remove the folder " + f.FolderOf(5) + " to go on from step-00000003"))
+      EXPECT_THAT(status,
+                  StatusIs(absl::StatusCode::kDataLoss,
+                           "remove the folder " + f.FolderOf(5) + " to go on from step-00000003"))
           << how;
     };
     for (const size_t at : {size_t{0}, good.size() / 2, good.size() - 1}) {
@@ -309,7 +416,8 @@ TEST(CheckpointerTest, ADamagedFileOfAnyKindIsNamedWithWhatToDo) {
       expect_refused(absl::StrCat(file, " byte ", at));
       ASSERT_OK(WriteFileAtomically(path, good));
     }
-    for (const std::string& content : {good.substr(0, good.size() - 1), std::string(), good + "x"}) {
+    for (const std::string& content :
+         {good.substr(0, good.size() - 1), std::string(), good + "x"}) {
       ASSERT_OK(WriteFileAtomically(path, content));
       expect_refused(absl::StrCat(file, " of ", content.size(), " bytes"));
     }
@@ -339,7 +447,8 @@ TEST(CheckpointerTest, TheOnlyOneDamagedSaysSo) {
   const Fixture f;
   f.WriteAt(*f.Open(), 3);
   FlipByte(f.FolderOf(3) + "/optimizer.safetensors", 700);
-  EXPECT_THAT(f.Load(), StatusIs(absl::StatusCode::kDataLoss, "there is no other checkpoint in " + f.directory));
+  EXPECT_THAT(f.Load(), StatusIs(absl::StatusCode::kDataLoss,
+                                 "there is no other checkpoint in " + f.directory));
 }
 
 TEST(CheckpointerTest, NothingIsStoredOfADamagedCheckpoint) {
@@ -357,12 +466,15 @@ TEST(CheckpointerTest, ARightSumOverTheWrongTensorsIsNotEnough) {
   const std::string manifest_path = f.FolderOf(3) + "/manifest.json";
   const std::string text = ReadFile(manifest_path).value();
   // The moments in the masters' place, honestly summed.
-  std::filesystem::copy_file(f.FolderOf(3) + "/optimizer.safetensors", f.FolderOf(3) + "/model.safetensors",
+  std::filesystem::copy_file(f.FolderOf(3) + "/optimizer.safetensors",
+                             f.FolderOf(3) + "/model.safetensors",
                              std::filesystem::copy_options::overwrite_existing);
   ASSERT_OK(WriteFileAtomically(manifest_path, EditManifest(text, [](ordered_json& manifest) {
-                                  manifest["files"]["model.safetensors"] = manifest["files"]["optimizer.safetensors"];
+                                  manifest["files"]["model.safetensors"] =
+                                      manifest["files"]["optimizer.safetensors"];
                                 })));
-  EXPECT_THAT(f.Load(), StatusIs(absl::StatusCode::kDataLoss, "tensor transformer.wte.weight is missing"));
+  EXPECT_THAT(f.Load(),
+              StatusIs(absl::StatusCode::kDataLoss, "tensor transformer.wte.weight is missing"));
 }
 
 TEST(CheckpointerTest, AFolderUnderAnotherStepsNameIsRefused) {
@@ -385,7 +497,8 @@ TEST(CheckpointerTest, AnotherRunIsRefusedByField) {
   ASSERT_OK_AND_ASSIGN(const auto checkpointer, Checkpointer::Create(f.directory, f.model, other));
   const std::unique_ptr<Store> store = Store::Create(f.model, other).value();
   const absl::Status status = checkpointer->LoadLatest(*store).status();
-  EXPECT_THAT(status, StatusIs(absl::StatusCode::kFailedPrecondition, "optimizer.schedule.peak: was 0.001, now 0.002"));
+  EXPECT_THAT(status, StatusIs(absl::StatusCode::kFailedPrecondition,
+                               "optimizer.schedule.peak: was 0.001, now 0.002"));
   EXPECT_THAT(status, StatusIs(absl::StatusCode::kFailedPrecondition, "data.seed"));
   EXPECT_EQ(TreeOf(f.directory), before);
 }
@@ -405,9 +518,11 @@ TEST(CheckpointerTest, AnotherFormatIsNamed) {
   const Fixture f;
   f.WriteAt(*f.Open(), 3);
   const std::string path = f.FolderOf(3) + "/manifest.json";
-  const std::string text = EditManifest(ReadFile(path).value(), [](ordered_json& m) { m["format"] = 2; });
+  const std::string text =
+      EditManifest(ReadFile(path).value(), [](ordered_json& m) { m["format"] = 2; });
   ASSERT_OK(WriteFileAtomically(path, text));
-  EXPECT_THAT(f.Load(), StatusIs(absl::StatusCode::kFailedPrecondition, path + ": format: found 2"));
+  EXPECT_THAT(f.Load(),
+              StatusIs(absl::StatusCode::kFailedPrecondition, path + ": format: found 2"));
 }
 
 TEST(CheckpointerTest, AFinishedRunIsLoadedAsFinished) {

@@ -23,7 +23,8 @@ namespace {
 constexpr Version kInitialVersion(0);
 
 // Dropouts and the seed belong to the run, which may set them; the rest belongs to the weights.
-absl::Status CheckShape(const std::string& folder, const Gpt2Config& found, const Gpt2Config& wanted) {
+absl::Status CheckShape(const std::string& folder, const Gpt2Config& found,
+                        const Gpt2Config& wanted) {
   const struct {
     const char* key;
     double found, wanted;
@@ -37,7 +38,8 @@ absl::Status CheckShape(const std::string& folder, const Gpt2Config& found, cons
   };
   for (const auto& number : numbers) {
     if (number.found != number.wanted) {
-      return absl::InvalidArgumentError(absl::StrCat(folder, "/config.json: ", number.key, ": found ", number.found,
+      return absl::InvalidArgumentError(absl::StrCat(folder, "/config.json: ", number.key,
+                                                     ": found ", number.found,
                                                      ", the run's model has ", number.wanted));
     }
   }
@@ -50,15 +52,16 @@ absl::Status LoadHuggingFace(const std::string& folder, const ModelSpec& model, 
   EPS_ASSIGN_OR_RETURN(const std::unique_ptr<Gpt2Folder> source, Gpt2Folder::Open(folder));
   EPS_RETURN_IF_ERROR(CheckShape(folder, source->model().config, model.config));
   if (!source->unused_tensors().empty()) {
-    LogWarning("tensors_not_used", {{"folder", folder}, {"tensors", absl::StrJoin(source->unused_tensors(), ",")}});
+    LogWarning("tensors_not_used",
+               {{"folder", folder}, {"tensors", absl::StrJoin(source->unused_tensors(), ",")}});
   }
   std::vector<float> buffer(kChunkElems);
   for (const BlobSpec& blob : model.blobs) {
     for (const TensorSpec& tensor : blob.tensors) {
       const int64_t num_elems = tensor.num_elems();
       for (int64_t first = 0; first < num_elems; first += kChunkElems) {
-        const auto values =
-            absl::MakeSpan(buffer).subspan(0, static_cast<size_t>(std::min(kChunkElems, num_elems - first)));
+        const auto values = absl::MakeSpan(buffer).subspan(
+            0, static_cast<size_t>(std::min(kChunkElems, num_elems - first)));
         EPS_RETURN_IF_ERROR(source->ReadPart(tensor, first, values));
         store.LoadMaster(blob.id, kInitialVersion, tensor.offset_elems + first, values);
       }

@@ -88,15 +88,18 @@ TEST(LoadHuggingFaceTest, NamesMayComeWithoutTheirPrefix) {
   std::vector<TensorSpec> tensors;
   for (const BlobSpec& blob : f.model.blobs) {
     for (const TensorSpec& tensor : blob.tensors) {
-      entries.push_back({.name = tensor.name.substr(prefix.size()), .dtype = "F32", .shape = tensor.shape});
+      entries.push_back(
+          {.name = tensor.name.substr(prefix.size()), .dtype = "F32", .shape = tensor.shape});
       tensors.push_back(tensor);
     }
   }
-  ASSERT_OK_AND_ASSIGN(const auto file, SafetensorsWriter::Create(f.dir.File("model.safetensors"), entries, {}));
+  ASSERT_OK_AND_ASSIGN(const auto file,
+                       SafetensorsWriter::Create(f.dir.File("model.safetensors"), entries, {}));
   for (size_t i = 0; i < tensors.size(); ++i) {
     std::vector<float> values(static_cast<size_t>(tensors[i].num_elems()));
     ASSERT_OK(Fill(tensors[i], absl::MakeSpan(values)));
-    ASSERT_OK(file->Write(i, 0, {reinterpret_cast<const std::byte*>(values.data()), values.size() * sizeof(float)}));
+    ASSERT_OK(file->Write(
+        i, 0, {reinterpret_cast<const std::byte*>(values.data()), values.size() * sizeof(float)}));
   }
   ASSERT_OK(file->Finish());
   std::ofstream(f.dir.File("config.json")) << Gpt2ConfigToJson(f.model.config);
@@ -113,7 +116,8 @@ TEST(LoadHuggingFaceTest, AnotherShapeThanTheRunsIsNamedAndNothingIsStored) {
   const ModelSpec wider = BuildGpt2(other.model).value();
   const std::unique_ptr<Store> store = Store::Create(wider, other).value();
   EXPECT_THAT(LoadHuggingFace(folder, wider, *store),
-              StatusIs(absl::StatusCode::kInvalidArgument, folder + "/config.json: n_positions: found 5, the run's model has 6"));
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       folder + "/config.json: n_positions: found 5, the run's model has 6"));
   ExpectStoreHolds(wider, *store, [](const TensorSpec&, int64_t) { return 0.0f; });
 }
 

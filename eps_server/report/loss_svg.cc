@@ -17,16 +17,19 @@ constexpr double kWidth = 800, kHeight = 480;
 constexpr double kLeft = 72, kRight = 24, kTop = 56, kBottom = 56;
 constexpr int64_t kMaxPoints = 1600;  // two for each pixel column: more cannot be seen
 
+// Colours are written out twice: not every viewer knows CSS variables.
 constexpr absl::string_view kStyle = R"(<style>
-  svg { --ground: #ffffff; --ink: #24292f; --faint: #d0d7de; --raw: #9ec5e8; --mean: #0b5cad;
-        font-family: system-ui, sans-serif; font-size: 13px; }
+  svg { font-family: system-ui, sans-serif; font-size: 13px; }
+  .title { font-size: 17px; font-weight: 600; }
+  .grid { stroke-width: 1; } .axis { stroke-width: 1.2; }
+  .raw { fill: none; stroke-width: 1; stroke-linejoin: round; }
+  .mean { fill: none; stroke-width: 2.2; stroke-linejoin: round; }
+  .ground { fill: #ffffff; } text { fill: #24292f; } .grid { stroke: #d0d7de; } .axis { stroke: #24292f; }
+  .raw { stroke: #9ec5e8; } .mean { stroke: #0b5cad; }
   @media (prefers-color-scheme: dark) {
-    svg { --ground: #0d1117; --ink: #e6edf3; --faint: #30363d; --raw: #2f5d86; --mean: #6cb6ff; }
+    .ground { fill: #0d1117; } text { fill: #e6edf3; } .grid { stroke: #30363d; } .axis { stroke: #e6edf3; }
+    .raw { stroke: #2f5d86; } .mean { stroke: #6cb6ff; }
   }
-  .ground { fill: var(--ground); } text { fill: var(--ink); } .title { font-size: 17px; font-weight: 600; }
-  .grid { stroke: var(--faint); stroke-width: 1; } .axis { stroke: var(--ink); stroke-width: 1.2; }
-  .raw { fill: none; stroke: var(--raw); stroke-width: 1; stroke-linejoin: round; }
-  .mean { fill: none; stroke: var(--mean); stroke-width: 2.2; stroke-linejoin: round; }
 </style>
 )";
 

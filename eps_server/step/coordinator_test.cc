@@ -1,0 +1,770 @@
+#include "eps_server/step/coordinator.h"
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <limits>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "common/base/file_util.h"
+#include "common/base/ids.h"
+#include "common/base/mutex.h"
+#include "common/model/model_spec.h"
+#include "common/numeric/bf16.h"
+#include "common/schedule/reduction_tree.h"
+#include "common/schedule/vnode_batch.h"
+#include "common/spec/run_config.h"
+#include "common/tensor/dtype.h"
+#include "common/testing/status_matchers.h"
+#include "common/testing/temp_dir.h"
+#include "eps_server/aggregation/aggregator.h"
+#include "eps_server/checkpoint/checkpointer.h"
+#include "eps_server/data/step_data.h"
+#include "eps_server/membership/membership.h"
+#include "eps_server/membership/monotonic_clock.h"
+#include "eps_server/store/store.h"
+#include "gtest/gtest.h"
+
+namespace eps::server {
+namespace {
+
+// Two blocks of two chunks each.
+RunConfig SmallRun(ClipMode clip = ClipMode::kExact, Dtype dtype = Dtype::kBf16) {
+  RunConfig run;
+  run.model = {.num_layers = 2, .d_model = 160, .num_heads = 2, .context = 8, .vocab = 256};
+  run.batch = {.virtual_nodes = 4, .micro_batches = 1, .micro_batch = 2};
+  run.optimizer.peak_learning_rate = 1e-2;
+  run.optimizer.weight_decay = 0.1;
+  run.optimizer.clip = clip;
+  run.optimizer.clip_norm = 0.5;
+  run.precision = {.wire = dtype, .gradients = dtype};
+  run.steps = 4;
+  return run;
+}
+
+// Waits for `condition`, which another thread makes true; a test that hangs fails instead.
+void WaitFor(const std::function<bool()>& condition) {
+  for (int i = 0; i < 20000 && !condition(); ++i) absl::SleepFor(absl::Milliseconds(1));
+  ASSERT_TRUE(condition());
+}
+
+// ---- a checkpointer in memory ----
+
+struct Snapshot {
+  RunState state;
+  std::map<BlobId, std::vector<std::vector<float>>> blobs;  // master, then moments
+};
+
+class MemoryCheckpointer : public Checkpointer {
+ public:
+  explicit MemoryCheckpointer(const ModelSpec& model) : model_(model) {}
+
+  absl::StatusOr<std::string> Write(const Store& store, const RunState& state, const std::vector<BlobId>& order,
+                                    const std::function<void(BlobId)>& captured) override {
+    Snapshot snapshot{state, {}};
+    for (size_t b = 0; b < order.size(); ++b) {
+      WaitAt(b);
+      {
+        MutexLock lock(mu_);
+        if (!failure_.ok()) return failure_;
+      }
+      std::vector<std::vector<float>>& tensors = snapshot.blobs[order[b]];
+      for (int which = -1; which < store.num_moments(); ++which) {
+        std::vector<float>& values = tensors.emplace_back(static_cast<size_t>(model_.blob(order[b]).num_elems));
+        if (which < 0) {
+          store.ReadMaster(order[b], state.version, 0, absl::MakeSpan(values));
+        } else {
+          store.ReadMoment(order[b], which, 0, absl::MakeSpan(values));
+        }
+      }
+      captured(order[b]);
+    }
+    MutexLock lock(mu_);
+    snapshots_[state.version.value()] = std::move(snapshot);
+    latest_ = absl::StrCat("step-", state.version.value());
+    return latest_;
+  }
+  absl::StatusOr<RunState> LoadLatest(Store&) override { return absl::UnimplementedError("not here"); }
+  std::string LatestPath() const override {
+    MutexLock lock(mu_);
+    return latest_;
+  }
+
+  // The next writes stop before capturing blob `blob` of the order, until Pass.
+  void StopAt(size_t blob) {
+    MutexLock lock(mu_);
+    stop_at_ = static_cast<int>(blob);
+  }
+  void Pass() {
+    MutexLock lock(mu_);
+    stop_at_ = -1;
+    changed_.NotifyAll();
+  }
+  bool stopped() {
+    MutexLock lock(mu_);
+    return stopped_;
+  }
+  void FailWith(absl::Status status) {
+    MutexLock lock(mu_);
+    failure_ = status;
+  }
+  std::map<int64_t, Snapshot> snapshots() {
+    MutexLock lock(mu_);
+    return snapshots_;
+  }
+
+ private:
+  void WaitAt(size_t blob) {
+    MutexLock lock(mu_);
+    while (stop_at_ == static_cast<int>(blob)) {
+      stopped_ = true;
+      changed_.Wait(mu_);
+    }
+  }
+  const ModelSpec& model_;
+  mutable Mutex mu_;
+  CondVar changed_;
+  int stop_at_ ABSL_GUARDED_BY(mu_) = -1;
+  bool stopped_ ABSL_GUARDED_BY(mu_) = false;
+  absl::Status failure_ ABSL_GUARDED_BY(mu_);
+  std::map<int64_t, Snapshot> snapshots_ ABSL_GUARDED_BY(mu_);
+  std::string latest_ ABSL_GUARDED_BY(mu_);
+};
+
+// ---- a run: data, store, coordinator ----
+
+struct FakeClock {
+  std::atomic<int64_t> seconds = 0;
+  MonotonicClock clock() {
+    return [this] { return absl::Seconds(seconds.load()); };
+  }
+};
+
+class Reports : public StepObserver {
+ public:
+  void OnCommit(const StepReport& report) override {
+    MutexLock lock(mu_);
+    all_.push_back(report);
+  }
+  std::vector<StepReport> all() {
+    MutexLock lock(mu_);
+    return all_;
+  }
+
+ private:
+  Mutex mu_;
+  std::vector<StepReport> all_ ABSL_GUARDED_BY(mu_);
+};
+
+struct RunOptions {
+  int expected_workers = 1;
+  int threads = 2;
+  int64_t window_bytes = 0;
+  FakeClock* clock = nullptr;
+  const Snapshot* resume = nullptr;
+};
+
+struct TestRun {
+  explicit TestRun(const RunConfig& config, RunOptions options = {}) : config(config), model(*BuildGpt2(config.model)) {
+    EXPECT_OK(WriteFileAtomically(dir.File("text"), std::string(1000, 'x')));
+    this->config.data.path = dir.File("text");
+    store = *Store::Create(model, this->config);
+    for (const BlobSpec& blob : model.blobs) Load(blob, options.resume);
+    checkpointer = std::make_unique<MemoryCheckpointer>(model);
+    Coordinator::Options made{.model = &model,
+                              .run = &this->config,
+                              .store = store.get(),
+                              .checkpointer = checkpointer.get(),
+                              .observer = &reports,
+                              .data = *StepData::Create(this->config),
+                              .expected_workers = options.expected_workers,
+                              .threads = options.threads,
+                              .window_bytes = options.window_bytes};
+    if (options.resume != nullptr) made.resume = options.resume->state;
+    if (options.clock != nullptr) made.clock = options.clock->clock();
+    coordinator = *Coordinator::Create(std::move(made));
+  }
+
+  void Load(const BlobSpec& blob, const Snapshot* from) {
+    if (from == nullptr) {
+      std::vector<float> values(static_cast<size_t>(blob.num_elems));
+      for (size_t i = 0; i < values.size(); ++i) values[i] = 0.01f * static_cast<float>((i * 7 + 3) % 101) - 0.5f;
+      store->LoadMaster(blob.id, Version(0), 0, values);
+      return;
+    }
+    const std::vector<std::vector<float>>& tensors = from->blobs.at(blob.id);
+    store->LoadMaster(blob.id, from->state.version, 0, tensors[0]);
+    for (size_t which = 1; which < tensors.size(); ++which) {
+      store->LoadMoment(blob.id, static_cast<int>(which) - 1, 0, tensors[which]);
+    }
+  }
+
+  // Masters of the end, as bits, and the losses.
+  std::string Result(int64_t version) {
+    std::string bits;
+    for (const BlobSpec& blob : model.blobs) {
+      std::vector<float> values(static_cast<size_t>(blob.num_elems));
+      store->ReadMaster(blob.id, Version(version), 0, absl::MakeSpan(values));
+      bits.append(reinterpret_cast<const char*>(values.data()), values.size() * 4);
+    }
+    for (const double loss : coordinator->Status().losses) bits.append(reinterpret_cast<const char*>(&loss), 8);
+    return bits;
+  }
+  int64_t committed() { return coordinator->Status().step; }
+
+  TempDir dir;
+  RunConfig config;
+  const ModelSpec model;
+  std::unique_ptr<Store> store;
+  std::unique_ptr<MemoryCheckpointer> checkpointer;
+  Reports reports;
+  std::unique_ptr<Coordinator> coordinator;
+};
+
+// ---- a worker: pulls every version that it needs, and pushes gradients that depend on them ----
+
+constexpr int kNever = std::numeric_limits<int>::max();
+
+class FakeWorker {
+ public:
+  // Dies, without a word, before it sends its `dies_at`th message (chunks and records).
+  explicit FakeWorker(TestRun& run, int dies_at = kNever) : run_(run), messages_left_(dies_at) {
+    id_ = *run.coordinator->Attach({.device_name = "cpu", .device_model = "test", .device_cap_bytes = 1 << 20});
+    EXPECT_OK(run.coordinator->Connect(id_, channel_));
+    EXPECT_OK(run.coordinator->Ready(id_, {}));
+    thread_ = std::thread([this] { Loop(); });
+  }
+  ~FakeWorker() {
+    channel_->Close();
+    thread_.join();
+  }
+
+  WorkerId id() const { return id_; }
+  bool finished_ok() const { return channel_->finished_ok(); }
+  void Kill() { dead_ = true; }
+  bool dead() const { return dead_; }
+  // Sends records whose loss is no number.
+  void BreakLoss() { broken_loss_ = true; }
+
+ private:
+  class Channel : public WorkerChannel {
+   public:
+    void SendAssignment(std::shared_ptr<const Assignment> assignment) override {
+      MutexLock lock(mu_);
+      assignments_.push_back(std::move(assignment));
+      changed_.NotifyAll();
+    }
+    void SendFinish(bool ok, std::string) override {
+      MutexLock lock(mu_);
+      ok_ = ok;
+      closed_ = true;
+      changed_.NotifyAll();
+    }
+    void Close() {
+      MutexLock lock(mu_);
+      closed_ = true;
+      changed_.NotifyAll();
+    }
+    std::shared_ptr<const Assignment> Next() {
+      MutexLock lock(mu_);
+      while (assignments_.empty() && !closed_) changed_.Wait(mu_);
+      if (assignments_.empty()) return nullptr;
+      auto next = assignments_.front();
+      assignments_.pop_front();
+      return next;
+    }
+    bool finished_ok() {
+      MutexLock lock(mu_);
+      return ok_;
+    }
+
+   private:
+    Mutex mu_;
+    CondVar changed_;
+    std::deque<std::shared_ptr<const Assignment>> assignments_ ABSL_GUARDED_BY(mu_);
+    bool closed_ ABSL_GUARDED_BY(mu_) = false;
+    bool ok_ ABSL_GUARDED_BY(mu_) = false;
+  };
+
+  // Answers to offers, which may come from any thread, also after the worker's death.
+  struct Answers {
+    Mutex mu;
+    CondVar changed;
+    std::deque<std::pair<ContributionKey, absl::StatusOr<Verdict>>> got ABSL_GUARDED_BY(mu);
+    bool closed ABSL_GUARDED_BY(mu) = false;
+  };
+
+  void Loop() {
+    while (std::shared_ptr<const Assignment> assignment = channel_->Next()) {
+      if (!RunPass(*assignment)) break;
+    }
+    if (!dead_) return;
+    {
+      MutexLock lock(answers_->mu);
+      answers_->closed = true;
+      for (auto& [key, verdict] : answers_->got) {
+        if (verdict.ok() && *verdict == Verdict::kAdmitted) run_.coordinator->aggregator().Abandon(key);
+      }
+    }
+    run_.coordinator->Disconnect(id_, absl::UnavailableError("killed"));
+  }
+
+  bool MaySend() {
+    if (messages_left_-- <= 0) dead_ = true;
+    return !dead_;
+  }
+
+  // False: dead, or the run is over.
+  bool RunPass(const Assignment& assignment) {
+    for (const LayerSpec& layer : run_.model.layers) {
+      for (const BlobUse& use : layer.blobs) {
+        if (!Pull(use.blob, ReadVersion(assignment.step))) return false;
+      }
+    }
+    std::vector<int> held;
+    for (const VnodeBatch& batch : assignment.vnodes) held.push_back(batch.vnode);
+    const int num_vnodes = run_.config.batch.virtual_nodes;
+    // As a worker pushes: leaves for one or two vnodes, subtree sums from three.
+    const std::vector<TreeNode> nodes = LargestSubtrees(held, num_vnodes, held.size() < 3 ? 1 : num_vnodes);
+    size_t waiting = 0;
+    for (auto layer = run_.model.layers.rbegin(); layer != run_.model.layers.rend(); ++layer) {
+      for (const BlobUse& use : layer->blobs) {
+        if (!Pull(use.blob, ReadVersion(assignment.step))) return false;
+        for (const TreeNode node : nodes) {
+          Offer({assignment.step, use.blob, use.use, node, LeafDtype(node), -1});
+          ++waiting;
+        }
+      }
+      if (!SendAdmitted(waiting, /*all=*/false)) return false;
+    }
+    if (!SendAdmitted(waiting, /*all=*/true)) return false;
+    return SendRecords(assignment);
+  }
+
+  bool Pull(BlobId blob, Version version) {
+    struct Wait {
+      Mutex mu;
+      CondVar changed;
+      bool done ABSL_GUARDED_BY(mu) = false;
+      absl::Status status ABSL_GUARDED_BY(mu);
+    };
+    auto wait = std::make_shared<Wait>();
+    run_.store->WhenPublished(blob, version, [wait](absl::Status status) {
+      MutexLock lock(wait->mu);
+      wait->done = true;
+      wait->status = status;
+      wait->changed.NotifyAll();
+    });
+    MutexLock lock(wait->mu);
+    while (!wait->done && !dead_) wait->changed.WaitFor(wait->mu, std::chrono::milliseconds(5));
+    return wait->done && wait->status.ok() && !dead_;
+  }
+
+  Dtype LeafDtype(TreeNode node) const { return node.is_leaf() ? run_.config.precision.gradients : Dtype::kF32; }
+
+  void Offer(const ContributionKey& key) {
+    run_.coordinator->aggregator().Offer(key, [answers = answers_, key, run = &run_](absl::StatusOr<Verdict> verdict) {
+      const bool admitted = verdict.ok() && *verdict == Verdict::kAdmitted;
+      {
+        MutexLock lock(answers->mu);
+        if (!answers->closed) {
+          answers->got.emplace_back(key, std::move(verdict));
+          answers->changed.NotifyAll();
+          return;
+        }
+      }
+      if (admitted) run->coordinator->aggregator().Abandon(key);
+    });
+  }
+
+  bool SendAdmitted(size_t& waiting, bool all) {
+    while (waiting > 0) {
+      std::pair<ContributionKey, absl::StatusOr<Verdict>> next;
+      {
+        MutexLock lock(answers_->mu);
+        while (all && answers_->got.empty() && !dead_) answers_->changed.WaitFor(answers_->mu, std::chrono::milliseconds(5));
+        if (dead_) return false;
+        if (answers_->got.empty()) return true;
+        next = std::move(answers_->got.front());
+        answers_->got.pop_front();
+      }
+      --waiting;
+      if (!next.second.ok()) return false;  // the run is over
+      if (*next.second == Verdict::kAdmitted && !Send(next.first)) return false;
+    }
+    return true;
+  }
+
+  bool Send(const ContributionKey& key) {
+    const BlobSpec& blob = run_.model.blob(key.blob);
+    for (int64_t chunk = 0; chunk < blob.num_chunks(); ++chunk) {
+      if (!MaySend()) {
+        run_.coordinator->aggregator().Abandon(key);
+        return false;
+      }
+      const auto outcome = run_.coordinator->aggregator().AddChunk(key, chunk, Payload(key, chunk));
+      if (!outcome.ok()) return false;
+      if (outcome->complete) return true;
+    }
+    ADD_FAILURE() << DebugString(key) << " is not complete after its last chunk";
+    return false;
+  }
+
+  std::vector<std::byte> Payload(const ContributionKey& key, int64_t chunk) const {
+    const int64_t count = run_.model.blob(key.blob).chunk_elems(chunk);
+    std::vector<std::byte> payload(static_cast<size_t>(count * SizeOf(key.dtype)));
+    for (int64_t i = 0; i < count; ++i) {
+      const float value = Sum(key, key.node, chunk * kChunkElems + i);
+      if (key.dtype == Dtype::kBf16) {
+        reinterpret_cast<uint16_t*>(payload.data())[i] = ToBf16(value).bits;
+      } else {
+        reinterpret_cast<float*>(payload.data())[i] = value;
+      }
+    }
+    return payload;
+  }
+  float Sum(const ContributionKey& key, TreeNode node, int64_t elem) const {
+    if (!node.is_leaf()) {
+      const int left = LeftLeaves(node.count);
+      return Sum(key, {node.first, left}, elem) + Sum(key, {node.first + left, node.count - left}, elem);
+    }
+    // Depends on the weights of the step's own version: a wrong one would show in the bits.
+    const absl::Span<const std::byte> wire = run_.store->Wire(key.blob, ReadVersion(key.step));
+    const float weight = run_.config.precision.wire == Dtype::kBf16
+                             ? ToFloat({reinterpret_cast<const uint16_t*>(wire.data())[elem]})
+                             : reinterpret_cast<const float*>(wire.data())[elem];
+    const uint64_t mixed =
+        (static_cast<uint64_t>(key.step.value() * 31 + node.first * 7 + key.use) << 32 | static_cast<uint64_t>(elem)) *
+        0x9E3779B97F4A7C15u;
+    const float noise = static_cast<float>(static_cast<int64_t>(mixed >> 40) - (1 << 23)) * 0x1p-30f;
+    const float gradient = noise + 1e-3f * weight;
+    return run_.config.precision.gradients == Dtype::kBf16 ? ToFloat(ToBf16(gradient)) : gradient;
+  }
+
+  bool SendRecords(const Assignment& assignment) {
+    if (!MaySend()) return false;
+    std::vector<VnodeRecord> records;
+    for (const VnodeBatch& batch : assignment.vnodes) {
+      const double loss = broken_loss_ ? std::numeric_limits<double>::quiet_NaN()
+                                       : 1.0 / static_cast<double>(3 + batch.vnode + assignment.step.value());
+      records.push_back({batch.vnode, loss, CountedTokens(batch), true});
+    }
+    EXPECT_OK(run_.coordinator->PassDone(id_, assignment.step, records,
+                                         {.seconds = 1, .wait_seconds = {{"pull", 0.25}}, .device_peak_bytes = 77}));
+    return true;
+  }
+
+  TestRun& run_;
+  WorkerId id_;
+  const std::shared_ptr<Channel> channel_ = std::make_shared<Channel>();
+  const std::shared_ptr<Answers> answers_ = std::make_shared<Answers>();
+  std::atomic<bool> dead_ = false;
+  std::atomic<bool> broken_loss_ = false;
+  int messages_left_;
+  std::thread thread_;
+};
+
+std::string Reference(const RunConfig& config) {
+  TestRun run(config);
+  FakeWorker worker(run);
+  EXPECT_OK(run.coordinator->WaitUntilFinished());
+  return run.Result(config.steps);
+}
+
+// ---- tests ----
+
+struct Mode {
+  ClipMode clip;
+  Dtype dtype;
+};
+class CoordinatorModeTest : public ::testing::TestWithParam<Mode> {
+ protected:
+  RunConfig Config() const { return SmallRun(GetParam().clip, GetParam().dtype); }
+};
+
+TEST_P(CoordinatorModeTest, SameBitsForAnyNumberOfWorkersThreadsAndWindow) {
+  const std::string want = Reference(Config());
+  for (const int workers : {2, 3, 5}) {
+    for (const int64_t window_bytes : {0, 1}) {
+      TestRun run(Config(), {.expected_workers = workers, .threads = workers, .window_bytes = window_bytes});
+      std::vector<std::unique_ptr<FakeWorker>> fleet;
+      for (int i = 0; i < workers; ++i) fleet.push_back(std::make_unique<FakeWorker>(run));
+      ASSERT_OK(run.coordinator->WaitUntilFinished());
+      EXPECT_TRUE(run.Result(4) == want) << workers;
+      for (const auto& worker : fleet) EXPECT_TRUE(worker->finished_ok());
+    }
+  }
+}
+
+TEST_P(CoordinatorModeTest, SameBitsWhenAWorkerDiesAtAnyPoint) {
+  const std::string want = Reference(Config());
+  // A worker with two of four vnodes sends 17 messages per step: 16 chunks, then its records.
+  for (int dies_at = 0; dies_at <= 36; ++dies_at) {
+    TestRun run(Config(), {.expected_workers = 2});
+    FakeWorker first(run, dies_at % 2 == 0 ? dies_at : kNever), second(run, dies_at % 2 == 0 ? kNever : dies_at);
+    ASSERT_OK(run.coordinator->WaitUntilFinished());
+    ASSERT_TRUE(run.Result(4) == want) << dies_at;
+    EXPECT_TRUE(first.dead() || second.dead());
+  }
+}
+
+TEST_P(CoordinatorModeTest, SameBitsWhenAllDieAndOthersCome) {
+  const std::string want = Reference(Config());
+  TestRun run(Config(), {.expected_workers = 2});
+  {
+    FakeWorker first(run, 20), second(run, 25);
+    WaitFor([&] { return first.dead() && second.dead(); });
+    WaitFor([&] { return run.coordinator->Status().phase == RunPhase::kWaitingForWorkers; });
+  }
+  FakeWorker third(run, 7);
+  WaitFor([&] { return third.dead(); });
+  FakeWorker fourth(run), fifth(run);
+  ASSERT_OK(run.coordinator->WaitUntilFinished());
+  EXPECT_TRUE(run.Result(4) == want);
+}
+
+TEST_P(CoordinatorModeTest, CheckpointIsItsVersionThoughTrainingGoesOnAndResumeContinuesExactly) {
+  RunConfig config = Config();
+  config.steps = 6;
+  const std::string want = Reference(config);
+  config.checkpoint.every_steps = 2;
+  std::map<int64_t, Snapshot> snapshots;
+  {
+    TestRun run(config);
+    // The capture stops before its third blob: the step under way cannot commit, since that blob may not be updated.
+    run.checkpointer->StopAt(2);
+    FakeWorker worker(run);
+    WaitFor([&] { return run.checkpointer->stopped(); });
+    absl::SleepFor(absl::Milliseconds(50));
+    EXPECT_EQ(run.committed(), 2);
+    run.checkpointer->Pass();
+    ASSERT_OK(run.coordinator->WaitUntilFinished());
+    EXPECT_TRUE(run.Result(6) == want);
+    snapshots = run.checkpointer->snapshots();
+  }
+  ASSERT_EQ(snapshots.size(), 3u);
+  for (const auto& [version, snapshot] : snapshots) {
+    EXPECT_EQ(snapshot.state.version, Version(version));
+    EXPECT_EQ(snapshot.state.losses.size(), static_cast<size_t>(version));
+    EXPECT_EQ(snapshot.state.gradient_norms.size(), static_cast<size_t>(version));
+    EXPECT_EQ(snapshot.state.tokens, version * config.tokens_per_step());
+    TestRun resumed(config, {.resume = &snapshot});
+    if (version == 6) {
+      EXPECT_OK(resumed.coordinator->WaitUntilFinished());
+      continue;
+    }
+    FakeWorker worker(resumed);
+    ASSERT_OK(resumed.coordinator->WaitUntilFinished());
+    EXPECT_TRUE(resumed.Result(6) == want) << version;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Modes, CoordinatorModeTest,
+                         ::testing::Values(Mode{ClipMode::kExact, Dtype::kBf16}, Mode{ClipMode::kNone, Dtype::kF32},
+                                           Mode{ClipMode::kLagged, Dtype::kBf16}, Mode{ClipMode::kPerBlob, Dtype::kBf16}));
+
+TEST(CoordinatorTest, ReportsEachStepOnceAndInOrder) {
+  TestRun run(SmallRun());
+  FakeWorker worker(run);
+  ASSERT_OK(run.coordinator->WaitUntilFinished());
+  const std::vector<StepReport> reports = run.reports.all();
+  ASSERT_EQ(reports.size(), 4u);
+  for (int64_t s = 0; s < 4; ++s) {
+    const StepReport& report = reports[s];
+    EXPECT_EQ(report.step, StepId(s));
+    double loss = 0;
+    for (int v = 0; v < 4; ++v) loss += 1.0 / static_cast<double>(3 + v + s);
+    EXPECT_DOUBLE_EQ(report.loss, loss / 64);  // 4 vnodes of 2 sequences of 8 tokens
+    EXPECT_EQ(report.tokens, 64);
+    EXPECT_GT(report.gradient_norm, 0);
+    EXPECT_EQ(report.learning_rate, 1e-2);
+    EXPECT_EQ(report.wait_fraction.at("pull"), 0.25);
+    EXPECT_EQ(report.device_peak_bytes, 77);
+    EXPECT_EQ(report.workers, 1);
+  }
+  const RunStatus status = run.coordinator->Status();
+  EXPECT_EQ(status.phase, RunPhase::kFinished);
+  EXPECT_EQ(status.step, 4);
+  EXPECT_EQ(status.tokens, 256);
+  EXPECT_EQ(status.losses.size(), 4u);
+  EXPECT_EQ(status.newest_checkpoint, "step-4");
+  EXPECT_EQ(status.eta_seconds, 0);
+  EXPECT_GT(status.resident_bytes, 0);
+  EXPECT_THAT(run.coordinator->Attach({.device_name = "cpu", .device_cap_bytes = 1}),
+              StatusIs(absl::StatusCode::kFailedPrecondition, "the run is over"));
+}
+
+TEST(CoordinatorTest, FirstLayersNextVersionStaysBehindTheGate) {
+  // Two workers; the second sends all its contributions and no records: every blob but the first layer's may get on.
+  const RunConfig config = SmallRun(ClipMode::kNone);
+  TestRun run(config, {.expected_workers = 2});
+  FakeWorker first(run), second(run, 16);
+  WaitFor([&] { return second.dead(); });
+  // Its vnodes are redone by the first, though all contributions are in: the records are missing.
+  ASSERT_OK(run.coordinator->WaitUntilFinished());
+  EXPECT_TRUE(run.Result(4) == Reference(config));
+}
+
+TEST(CoordinatorTest, LeaseRunsOutAndOthersDoTheWork) {
+  FakeClock clock;
+  TestRun run(SmallRun(), {.expected_workers = 2, .clock = &clock});
+  // A worker that attaches and never says anything again.
+  class Silent : public WorkerChannel {
+   public:
+    void SendAssignment(std::shared_ptr<const Assignment> assignment) override { got = assignment->vnodes.size(); }
+    void SendFinish(bool ok, std::string why) override {
+      EXPECT_FALSE(ok);
+      EXPECT_EQ(why, "not heard of for 10s");
+      finished = true;
+    }
+    std::atomic<size_t> got = 0;
+    std::atomic<bool> finished = false;
+  };
+  const auto silent = std::make_shared<Silent>();
+  const WorkerId id = *run.coordinator->Attach({.device_name = "cpu", .device_cap_bytes = 1});
+  ASSERT_OK(run.coordinator->Connect(id, silent));
+  ASSERT_OK(run.coordinator->Ready(id, {}));
+  FakeWorker worker(run);
+  WaitFor([&] { return silent->got == 2u; });
+  clock.seconds = 6;
+  EXPECT_OK(run.coordinator->Heartbeat(worker.id()));
+  absl::SleepFor(absl::Milliseconds(120));
+  EXPECT_EQ(run.committed(), 0);
+  EXPECT_FALSE(silent->finished);
+  clock.seconds = 11;
+  ASSERT_OK(run.coordinator->WaitUntilFinished());
+  EXPECT_TRUE(silent->finished);
+  EXPECT_THAT(run.coordinator->Heartbeat(id), StatusIs(absl::StatusCode::kNotFound));
+  EXPECT_TRUE(run.Result(4) == Reference(SmallRun()));
+}
+
+TEST(CoordinatorTest, WaitsForTheExpectedWorkersOrItsPatience) {
+  FakeClock clock;
+  TestRun run(SmallRun(), {.expected_workers = 2, .clock = &clock});
+  FakeWorker worker(run);
+  absl::SleepFor(absl::Milliseconds(80));
+  EXPECT_EQ(run.coordinator->Status().phase, RunPhase::kWaitingForWorkers);
+  for (; clock.seconds < 60; clock.seconds += 5) EXPECT_OK(run.coordinator->Heartbeat(worker.id()));
+  ASSERT_OK(run.coordinator->WaitUntilFinished());
+}
+
+TEST(CoordinatorTest, StopEndsAfterTheStepInProgressWithItsCheckpoint) {
+  RunConfig config = SmallRun();
+  config.steps = 1000000;
+  TestRun run(config);
+  FakeWorker worker(run);
+  WaitFor([&] { return run.committed() >= 2; });
+  const int64_t last = run.coordinator->RequestStop("test");
+  ASSERT_OK(run.coordinator->WaitUntilFinished());
+  EXPECT_EQ(run.committed(), last);
+  EXPECT_EQ(run.checkpointer->snapshots().count(last), 1u);
+  EXPECT_TRUE(worker.finished_ok());
+  // Constant schedule: the same as a run of that length.
+  config.steps = last;
+  EXPECT_TRUE(run.Result(last) == Reference(config));
+  EXPECT_EQ(run.coordinator->RequestStop("again"), last);
+}
+
+TEST(CoordinatorTest, StopWithoutAnybodyToFinishTheStepFails) {
+  TestRun run(SmallRun());
+  FakeWorker worker(run, 30);
+  WaitFor([&] { return worker.dead(); });
+  EXPECT_EQ(run.coordinator->RequestStop("test"), run.committed() + 1);
+  EXPECT_THAT(run.coordinator->WaitUntilFinished(),
+              StatusIs(absl::StatusCode::kUnavailable, "no worker is left to finish step"));
+  EXPECT_EQ(run.coordinator->Status().phase, RunPhase::kFailed);
+}
+
+TEST(CoordinatorTest, StopBeforeAnyStepLeavesACheckpointOfTheStart) {
+  TestRun run(SmallRun());
+  EXPECT_EQ(run.coordinator->RequestStop("test"), 0);
+  EXPECT_OK(run.coordinator->WaitUntilFinished());
+  EXPECT_EQ(run.checkpointer->snapshots().count(0), 1u);
+}
+
+TEST(CoordinatorTest, CheckpointsOnRequest) {
+  RunConfig config = SmallRun();
+  config.steps = 1000000;
+  TestRun run(config);
+  const auto request = [&] {
+    auto path = std::make_shared<std::string>();
+    auto done = std::make_shared<std::atomic<bool>>(false);
+    run.coordinator->RequestCheckpoint([path, done](absl::StatusOr<std::string> got) {
+      EXPECT_OK(got);
+      *path = *got;
+      *done = true;
+    });
+    WaitFor([&] { return done->load(); });
+    return *path;
+  };
+  EXPECT_EQ(request(), "step-0");  // nothing is in progress
+  EXPECT_EQ(request(), "step-0");  // no second write
+  FakeWorker worker(run);
+  WaitFor([&] { return run.committed() >= 1; });
+  const std::string path = request();
+  EXPECT_NE(path, "step-0");
+  EXPECT_TRUE(path == run.coordinator->Status().newest_checkpoint || run.committed() > 1);
+  run.coordinator->RequestStop("test");
+  ASSERT_OK(run.coordinator->WaitUntilFinished());
+  EXPECT_EQ(request(), run.coordinator->Status().newest_checkpoint);
+}
+
+TEST(CoordinatorTest, FailedCheckpointInMidRunIsSurvivedTheLastOneIsNot) {
+  RunConfig config = SmallRun();
+  config.checkpoint.every_steps = 1;
+  TestRun run(config);
+  run.checkpointer->FailWith(absl::ResourceExhaustedError("disk full"));
+  FakeWorker worker(run);
+  EXPECT_THAT(run.coordinator->WaitUntilFinished(),
+              StatusIs(absl::StatusCode::kResourceExhausted, "the last checkpoint: disk full"));
+  EXPECT_EQ(run.committed(), 4);
+  EXPECT_FALSE(worker.finished_ok());
+}
+
+TEST(CoordinatorTest, LossThatIsNotFiniteEndsAnEagerRun) {
+  TestRun run(SmallRun(ClipMode::kNone));
+  FakeWorker worker(run);
+  worker.BreakLoss();
+  EXPECT_THAT(run.coordinator->WaitUntilFinished(), StatusIs(absl::StatusCode::kOutOfRange, "the loss of vnode"));
+  EXPECT_THAT(run.coordinator->Status().failure, ::testing::HasSubstr("is not finite"));
+}
+
+TEST(CoordinatorTest, NonsenseFromAWorkerIsRefusedByField) {
+  TestRun run(SmallRun());
+  const WorkerId id = *run.coordinator->Attach({.device_name = "cpu", .device_cap_bytes = 1});
+  EXPECT_THAT(run.coordinator->PassDone(id, StepId(0), {}, {}),
+              StatusIs(absl::StatusCode::kInvalidArgument, "pass_done.step: 0"));
+  EXPECT_THAT(run.coordinator->PassDone(id, StepId(-1), {}, {}), StatusIs(absl::StatusCode::kInvalidArgument));
+  EXPECT_THAT(run.coordinator->PassDone(WorkerId(99), StepId(0), {}, {}), StatusIs(absl::StatusCode::kNotFound));
+  EXPECT_THAT(run.coordinator->Ready(id, {}), StatusIs(absl::StatusCode::kFailedPrecondition));
+  EXPECT_THAT(run.coordinator->Attach({.device_name = "cpu"}),
+              StatusIs(absl::StatusCode::kInvalidArgument, "device_cap_bytes"));
+  run.coordinator->Disconnect(WorkerId(99), absl::OkStatus());
+  run.coordinator->Disconnect(id, absl::OkStatus());
+}
+
+TEST(CoordinatorTest, FailTellsEverybody) {
+  TestRun run(SmallRun());
+  run.coordinator->Fail(absl::InternalError("boom"));
+  EXPECT_THAT(run.coordinator->WaitUntilFinished(), StatusIs(absl::StatusCode::kInternal, "boom"));
+  absl::Status pull;
+  run.store->WhenPublished(BlobId(0), Version(1), [&](absl::Status status) { pull = status; });
+  EXPECT_THAT(pull, StatusIs(absl::StatusCode::kAborted, "boom"));
+  run.coordinator->RequestCheckpoint([](absl::StatusOr<std::string> path) {
+    EXPECT_THAT(path, StatusIs(absl::StatusCode::kFailedPrecondition, "boom"));
+  });
+}
+
+}  // namespace
+}  // namespace eps::server
