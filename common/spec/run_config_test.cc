@@ -434,7 +434,7 @@ TEST_F(RunConfigTest, ValuesOutsideTheirRangeAreNamed) {
            Case{"optimizer.clip.norm", "1", "optimizer.clip.mode: missing"},
            Case{"optimizer.clip.mode", "EXACT", "optimizer.clip.norm: 0, must be greater than 0"},
            Case{"precision.moments", "BF16", "precision.moments: BF16 is not available yet"},
-           Case{"relay.weight_slots", "1", "relay.weight_slots: 1, must be at least 2"},
+           Case{"relay.weight_slots", "0", "relay.weight_slots: 0, must be at least 1"},
            Case{"relay.boundaries", "DEVICE",
                 "relay.boundaries: DEVICE is not available yet without relay.resident"},
            Case{"transport", "SHARED_MEMORY",

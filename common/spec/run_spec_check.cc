@@ -277,7 +277,7 @@ void CheckRelay(const proto::Relay& relay, Checker& check, RelayConfig& out) {
     check.Fail("relay.boundaries",
                "DEVICE is not available yet without relay.resident: true; use AUTO or HOST");
   }
-  out.weight_slots = check.Integer("relay.weight_slots", EPS_FIELD(relay, weight_slots), 2, 2, 64);
+  out.weight_slots = check.Integer("relay.weight_slots", EPS_FIELD(relay, weight_slots), 2, 1, 64);
 }
 
 TransportChoice CheckTransport(const proto::RunSpec& spec, Checker& check) {

@@ -58,9 +58,7 @@ absl::StatusOr<std::vector<std::string>> NamesIn(const std::string& path) {
 
 }  // namespace
 
-std::string StepFolderName(Version version) {
-  return absl::StrFormat("step-%08d", version.value());
-}
+std::string StepFolderName(Version version) { return absl::StrFormat("step-%08d", version.value()); }
 
 std::optional<Version> ParseStepFolderName(absl::string_view name) {
   int64_t number = 0;
@@ -87,8 +85,7 @@ absl::StatusOr<std::vector<Version>> CheckpointDirectory::Steps() const {
 }
 
 std::optional<Version> CheckpointDirectory::Latest() const {
-  const absl::StatusOr<std::string> text =
-      ReadFile(absl::StrCat(path_, "/", kLatest), kMaxLatestBytes);
+  const absl::StatusOr<std::string> text = ReadFile(absl::StrCat(path_, "/", kLatest), kMaxLatestBytes);
   if (!text.ok()) return std::nullopt;
   const std::optional<Version> version = ParseStepFolderName(absl::StripSuffix(*text, "\n"));
   if (!version.has_value() || !IsFolder(FolderOf(*version))) return std::nullopt;
@@ -126,8 +123,7 @@ absl::Status CheckpointDirectory::FinishWriting(Version version) const {
   const std::string place = FolderOf(version);
   EPS_RETURN_IF_ERROR(SyncDirectory(aside));
   const bool replaces = IsFolder(place);
-  // A folder that is not empty cannot be renamed over. Killed between the two, CleanUp puts the old
-  // one back.
+  // A folder that is not empty cannot be renamed over. Killed between the two, CleanUp puts the old one back.
   if (replaces) {
     EPS_RETURN_IF_ERROR(RemoveTree(old));
     EPS_RETURN_IF_ERROR(Rename(place, old));

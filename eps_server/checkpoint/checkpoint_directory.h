@@ -17,8 +17,8 @@ namespace eps::server {
 std::string StepFolderName(Version version);
 std::optional<Version> ParseStepFolderName(absl::string_view name);
 
-// A run's checkpoints as folders: which there are, and how one comes and goes so that a process
-// killed at any moment loses none. What is in a folder is not its business.
+// A run's checkpoints as folders: which there are, and how one comes and goes so that a process killed at any
+// moment loses none. What is in a folder is not its business.
 //
 //   step-NNNNNNNN            a checkpoint
 //   latest                   the name of the newest, one line
@@ -34,18 +34,17 @@ class CheckpointDirectory {
 
   // Of every checkpoint, newest first; none if the directory is not there. Errors: the system's
   absl::StatusOr<std::vector<Version>> Steps() const;
-  // What `latest` names; nullopt if it is not there, says something else, or names a folder that is
-  // gone.
+  // What `latest` names; nullopt if it is not there, says something else, or names a folder that is gone.
   std::optional<Version> Latest() const;
 
-  // Ends what a killed process began: removes what was half written or half removed, and puts back
-  // what was to be replaced if its replacement did not come. Errors: the system's
+  // Ends what a killed process began: removes what was half written or half removed, and puts back what was
+  // to be replaced if its replacement did not come. Errors: the system's
   absl::Status CleanUp() const;
 
   // An empty folder to write a checkpoint into, made with its parents. Errors: the system's
   absl::StatusOr<std::string> StartWriting(Version version) const;
-  // Makes that folder the checkpoint, in place of one of the same step, and then `latest`. Lasts
-  // when it returns. Errors: the system's; what was there still is
+  // Makes that folder the checkpoint, in place of one of the same step, and then `latest`. Lasts when it
+  // returns. Errors: the system's; what was there still is
   absl::Status FinishWriting(Version version) const;
   // Removes the folder of StartWriting.
   void AbandonWriting(Version version) const;

@@ -16,8 +16,7 @@ namespace eps::server {
 namespace {
 
 // A step folder with one file that says which it is.
-void MakeFolder(const CheckpointDirectory& directory, const std::string& name,
-                const std::string& content) {
+void MakeFolder(const CheckpointDirectory& directory, const std::string& name, const std::string& content) {
   const std::string folder = directory.path() + "/" + name;
   ASSERT_OK(MakeDirs(folder));
   ASSERT_OK(WriteFileAtomically(folder + "/file", content));
@@ -37,10 +36,9 @@ TEST(CheckpointDirectoryTest, NamesAreOneToOne) {
   for (const int64_t step : {int64_t{0}, int64_t{99999999}, int64_t{100000000}}) {
     EXPECT_EQ(ParseStepFolderName(StepFolderName(Version(step))), Version(step));
   }
-  for (const char* name :
-       {"", "step-", "step-1", "step-000000001", "step--0000001", "step-+0000001", "step- 0000001",
-        "step-0000000x", "step-00000001 ", "step-00000001/", "step-99999999999999999999",
-        ".tmp-step-00000001", "../step-00000001"}) {
+  for (const char* name : {"", "step-", "step-1", "step-000000001", "step--0000001", "step-+0000001",
+                           "step- 0000001", "step-0000000x", "step-00000001 ", "step-00000001/",
+                           "step-99999999999999999999", ".tmp-step-00000001", "../step-00000001"}) {
     EXPECT_EQ(ParseStepFolderName(name), std::nullopt) << name;
   }
 }

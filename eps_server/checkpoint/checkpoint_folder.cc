@@ -26,8 +26,7 @@ std::string PathOf(const std::string& folder, absl::string_view file) {
   return absl::StrCat(folder, "/", file);
 }
 
-// What stands before a tensor's name in optimizer.safetensors, by the store's `which`; as PyTorch
-// calls them.
+// What stands before a tensor's name in optimizer.safetensors, by the store's `which`; as PyTorch calls them.
 std::vector<absl::string_view> MomentNames(const OptimizerConfig& optimizer) {
   if (optimizer.rule == OptimizerRule::kAdamW) return {"exp_avg", "exp_avg_sq"};
   if (optimizer.momentum != 0) return {"momentum"};
@@ -72,14 +71,12 @@ absl::Status ForEachPiece(const TensorSpec& tensor, const Visit& visit) {
   return absl::OkStatus();
 }
 
-// ---- Writing
-// -------------------------------------------------------------------------------------------------------
+// ---- Writing ----------------------------------------------------------------------------------------------
 
 class TensorFiles {
  public:
   TensorFiles(const Store& store, const ModelSpec& model, Version version,
-              std::unique_ptr<SafetensorsWriter> masters,
-              std::unique_ptr<SafetensorsWriter> moments)
+              std::unique_ptr<SafetensorsWriter> masters, std::unique_ptr<SafetensorsWriter> moments)
       : store_(store),
         model_(model),
         version_(version),
@@ -111,8 +108,8 @@ class TensorFiles {
       const int num_moments = store_.num_moments();
       for (int which = 0; which < num_moments; ++which) {
         store_.ReadMoment(blob, which, tensor.offset_elems + first, values);
-        EPS_RETURN_IF_ERROR(moments_->Write(index * num_moments + which,
-                                            first * int64_t{sizeof(float)}, Bytes(values)));
+        EPS_RETURN_IF_ERROR(
+            moments_->Write(index * num_moments + which, first * int64_t{sizeof(float)}, Bytes(values)));
       }
       return absl::OkStatus();
     });
@@ -135,11 +132,10 @@ class TensorFiles {
 absl::Status CheckOrder(const ModelSpec& model, std::vector<BlobId> order) {
   std::sort(order.begin(), order.end());
   bool whole = order.size() == model.blobs.size();
-  for (size_t i = 0; whole && i < order.size(); ++i)
-    whole = order[i] == BlobId(static_cast<int32_t>(i));
+  for (size_t i = 0; whole && i < order.size(); ++i) whole = order[i] == BlobId(static_cast<int32_t>(i));
   if (whole) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      "order: ", order.size(), " blobs that are not each of ", model.blobs.size(), " once"));
+  return absl::InvalidArgumentError(
+      absl::StrCat("order: ", order.size(), " blobs that are not each of ", model.blobs.size(), " once"));
 }
 
 absl::Status WriteTensors(const std::string& folder, const Store& store, const ModelSpec& model,
@@ -149,11 +145,10 @@ absl::Status WriteTensors(const std::string& folder, const Store& store, const M
   EPS_CHECK(store.num_moments() == static_cast<int>(moment_names.size()));
   // What every writer of PyTorch tensors says, and some readers ask for.
   const std::map<std::string, std::string> metadata = {{"format", "pt"}};
-  EPS_ASSIGN_OR_RETURN(auto masters, SafetensorsWriter::Create(PathOf(folder, kModelFile),
-                                                               Entries(model, {""}), metadata));
-  EPS_ASSIGN_OR_RETURN(auto moments,
-                       SafetensorsWriter::Create(PathOf(folder, kOptimizerFile),
-                                                 Entries(model, moment_names), metadata));
+  EPS_ASSIGN_OR_RETURN(auto masters,
+                       SafetensorsWriter::Create(PathOf(folder, kModelFile), Entries(model, {""}), metadata));
+  EPS_ASSIGN_OR_RETURN(auto moments, SafetensorsWriter::Create(PathOf(folder, kOptimizerFile),
+                                                               Entries(model, moment_names), metadata));
   TensorFiles files(store, model, version, std::move(masters), std::move(moments));
   for (const BlobId blob : order) {
     EPS_RETURN_IF_ERROR(files.WriteBlob(blob));
@@ -166,8 +161,7 @@ absl::StatusOr<int64_t> FileBytes(const std::string& path) {
   std::error_code error;
   if (!std::filesystem::is_regular_file(path, error)) {
     return absl::DataLossError(absl::StrCat(
-        path, ": found ",
-        error || !std::filesystem::exists(path, error) ? "nothing" : "no regular file"));
+        path, ": found ", error || !std::filesystem::exists(path, error) ? "nothing" : "no regular file"));
   }
   const uintmax_t num_bytes = std::filesystem::file_size(path, error);
   if (error) return FileError(error.value(), "stat", path);
@@ -181,16 +175,15 @@ absl::StatusOr<FileSum> SumOf(const std::string& path) {
   return sum;
 }
 
-// ---- Reading
-// -------------------------------------------------------------------------------------------------------
+// ---- Reading ----------------------------------------------------------------------------------------------
 
 std::string ShapeText(const std::vector<int64_t>& shape) {
   return absl::StrCat("(", absl::StrJoin(shape, ", "), ")");
 }
 
 // A file that holds exactly `wanted`.
-absl::StatusOr<std::unique_ptr<SafetensorsReader>> OpenTensors(
-    const std::string& path, const std::vector<SafetensorsEntry>& wanted) {
+absl::StatusOr<std::unique_ptr<SafetensorsReader>> OpenTensors(const std::string& path,
+                                                               const std::vector<SafetensorsEntry>& wanted) {
   absl::StatusOr<std::unique_ptr<SafetensorsReader>> file = SafetensorsReader::Open(path);
   if (!file.ok()) return absl::DataLossError(file.status().message());
   for (const SafetensorsEntry& tensor : wanted) {
@@ -198,20 +191,19 @@ absl::StatusOr<std::unique_ptr<SafetensorsReader>> OpenTensors(
     if (found == nullptr)
       return absl::DataLossError(absl::StrCat(path, ": tensor ", tensor.name, " is missing"));
     if (found->dtype != tensor.dtype || found->shape != tensor.shape) {
-      return absl::DataLossError(absl::StrCat(
-          path, ": tensor ", tensor.name, ": found ", found->dtype, " ", ShapeText(found->shape),
-          ", must be ", tensor.dtype, " ", ShapeText(tensor.shape)));
+      return absl::DataLossError(absl::StrCat(path, ": tensor ", tensor.name, ": found ", found->dtype, " ",
+                                              ShapeText(found->shape), ", must be ", tensor.dtype, " ",
+                                              ShapeText(tensor.shape)));
     }
   }
   if ((*file)->entries().size() != wanted.size()) {
-    return absl::DataLossError(absl::StrCat(path, ": found ", (*file)->entries().size(),
-                                            " tensors, must be ", wanted.size()));
+    return absl::DataLossError(
+        absl::StrCat(path, ": found ", (*file)->entries().size(), " tensors, must be ", wanted.size()));
   }
   return file;
 }
 
-// Hands each tensor of `file`, a piece at a time, to `load(blob, which prefix, offset_elems,
-// values)`.
+// Hands each tensor of `file`, a piece at a time, to `load(blob, which prefix, offset_elems, values)`.
 template <typename Load>
 absl::Status ReadTensors(const SafetensorsReader& file, const ModelSpec& model,
                          const std::vector<absl::string_view>& prefixes, const Load& load) {
@@ -222,14 +214,13 @@ absl::Status ReadTensors(const SafetensorsReader& file, const ModelSpec& model,
     for (const TensorSpec& tensor : blob.tensors) {
       for (size_t which = 0; which < prefixes.size(); ++which, ++entry) {
         const SafetensorsEntry& stored = *file.Find(entry->name);
-        EPS_RETURN_IF_ERROR(
-            ForEachPiece(tensor, [&](int64_t first, int64_t num_elems) -> absl::Status {
-              const auto values = absl::MakeSpan(buffer).subspan(0, static_cast<size_t>(num_elems));
-              EPS_RETURN_IF_ERROR(file.ReadFloatsAt(stored, first, values));
-              file.Release(stored);
-              load(blob.id, static_cast<int>(which), tensor.offset_elems + first, values);
-              return absl::OkStatus();
-            }));
+        EPS_RETURN_IF_ERROR(ForEachPiece(tensor, [&](int64_t first, int64_t num_elems) -> absl::Status {
+          const auto values = absl::MakeSpan(buffer).subspan(0, static_cast<size_t>(num_elems));
+          EPS_RETURN_IF_ERROR(file.ReadFloatsAt(stored, first, values));
+          file.Release(stored);
+          load(blob.id, static_cast<int>(which), tensor.offset_elems + first, values);
+          return absl::OkStatus();
+        }));
       }
     }
   }
@@ -238,14 +229,13 @@ absl::Status ReadTensors(const SafetensorsReader& file, const ModelSpec& model,
 
 }  // namespace
 
-absl::Status WriteCheckpointFolder(const std::string& folder, const Store& store,
-                                   const ModelSpec& model, const RunConfig& run,
-                                   const RunState& state, const std::vector<BlobId>& order,
+absl::Status WriteCheckpointFolder(const std::string& folder, const Store& store, const ModelSpec& model,
+                                   const RunConfig& run, const RunState& state,
+                                   const std::vector<BlobId>& order,
                                    const std::function<void(BlobId)>& captured) {
   EPS_RETURN_IF_ERROR(CheckOrder(model, order));
   EPS_RETURN_IF_ERROR(WriteTensors(folder, store, model, run, state.version, order, captured));
-  EPS_RETURN_IF_ERROR(
-      WriteFileAtomically(PathOf(folder, kConfigFile), Gpt2ConfigToJson(model.config)));
+  EPS_RETURN_IF_ERROR(WriteFileAtomically(PathOf(folder, kConfigFile), Gpt2ConfigToJson(model.config)));
   Manifest manifest{.run = run, .state = state, .files = {}};
   for (const char* name : {kModelFile, kOptimizerFile, kConfigFile}) {
     EPS_ASSIGN_OR_RETURN(manifest.files[name], SumOf(PathOf(folder, name)));
@@ -253,8 +243,7 @@ absl::Status WriteCheckpointFolder(const std::string& folder, const Store& store
   const std::string text = ManifestToJson(manifest);
   // A checkpoint that no reader takes is worse than none: it would push good ones out.
   if (const absl::Status status = ParseManifest(text).status(); !status.ok()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(PathOf(folder, kManifestFile), ": ", status.message()));
+    return absl::InvalidArgumentError(absl::StrCat(PathOf(folder, kManifestFile), ": ", status.message()));
   }
   EPS_RETURN_IF_ERROR(WriteFileAtomically(PathOf(folder, kManifestFile), text));
   EPS_ASSIGN_OR_RETURN(const Manifest read, ReadManifest(folder));
@@ -275,8 +264,8 @@ absl::Status CheckSizes(const std::string& folder, const Manifest& manifest) {
     const std::string path = PathOf(folder, name);
     EPS_ASSIGN_OR_RETURN(const int64_t found, FileBytes(path));
     if (found != sum.num_bytes) {
-      return absl::DataLossError(absl::StrCat(path, ": found ", found, " bytes, must be ",
-                                              sum.num_bytes, " as its manifest says"));
+      return absl::DataLossError(
+          absl::StrCat(path, ": found ", found, " bytes, must be ", sum.num_bytes, " as its manifest says"));
     }
   }
   return absl::OkStatus();
@@ -289,33 +278,29 @@ absl::Status CheckSums(const std::string& folder, const Manifest& manifest,
     EPS_ASSIGN_OR_RETURN(const std::string found, Sha256HexOfFile(path));
     const std::string& wanted = manifest.files.at(std::string(name)).sha256;
     if (found != wanted) {
-      return absl::DataLossError(absl::StrCat(path, ": found sha256 ", found, ", must be ", wanted,
-                                              " as its manifest says"));
+      return absl::DataLossError(
+          absl::StrCat(path, ": found sha256 ", found, ", must be ", wanted, " as its manifest says"));
     }
   }
   return absl::OkStatus();
 }
 
-absl::Status LoadTensors(const std::string& folder, const ModelSpec& model,
-                         const Manifest& manifest, LoadWhat what, Store& store) {
+absl::Status LoadTensors(const std::string& folder, const ModelSpec& model, const Manifest& manifest,
+                         LoadWhat what, Store& store) {
   const std::vector<absl::string_view> moment_names = MomentNames(manifest.run.optimizer);
-  EPS_ASSIGN_OR_RETURN(const auto masters,
-                       OpenTensors(PathOf(folder, kModelFile), Entries(model, {""})));
+  EPS_ASSIGN_OR_RETURN(const auto masters, OpenTensors(PathOf(folder, kModelFile), Entries(model, {""})));
   std::unique_ptr<SafetensorsReader> moments;
   if (what == LoadWhat::kMastersAndMoments) {
     EPS_CHECK(store.num_moments() == static_cast<int>(moment_names.size()));
-    EPS_ASSIGN_OR_RETURN(moments,
-                         OpenTensors(PathOf(folder, kOptimizerFile), Entries(model, moment_names)));
+    EPS_ASSIGN_OR_RETURN(moments, OpenTensors(PathOf(folder, kOptimizerFile), Entries(model, moment_names)));
   }
-  EPS_RETURN_IF_ERROR(
-      ReadTensors(*masters, model, {""}, [&](BlobId blob, int, int64_t offset, auto values) {
-        store.LoadMaster(blob, manifest.state.version, offset, values);
-      }));
+  EPS_RETURN_IF_ERROR(ReadTensors(*masters, model, {""}, [&](BlobId blob, int, int64_t offset, auto values) {
+    store.LoadMaster(blob, manifest.state.version, offset, values);
+  }));
   if (moments == nullptr) return absl::OkStatus();
-  return ReadTensors(*moments, model, moment_names,
-                     [&](BlobId blob, int which, int64_t offset, auto values) {
-                       store.LoadMoment(blob, which, offset, values);
-                     });
+  return ReadTensors(*moments, model, moment_names, [&](BlobId blob, int which, int64_t offset, auto values) {
+    store.LoadMoment(blob, which, offset, values);
+  });
 }
 
 }  // namespace eps::server

@@ -57,8 +57,7 @@ class FolderCheckpointer final : public Checkpointer {
     const std::string folder = directory_.FolderOf(version);
     absl::StatusOr<Manifest> manifest = CheckForResume(version, folder);
     absl::Status status = manifest.status();
-    if (status.ok())
-      status = LoadTensors(folder, model_, *manifest, LoadWhat::kMastersAndMoments, store);
+    if (status.ok()) status = LoadTensors(folder, model_, *manifest, LoadWhat::kMastersAndMoments, store);
     if (absl::IsDataLoss(status))
       return absl::DataLossError(absl::StrCat(status.message(), "; ", WhatToDo(version)));
     EPS_RETURN_IF_ERROR(status);
@@ -74,8 +73,7 @@ class FolderCheckpointer final : public Checkpointer {
  private:
   // What `latest` names, in whatever state it is; without it the newest complete one.
   absl::StatusOr<Version> FindNewest() const {
-    if (const std::optional<Version> version = directory_.Latest(); version.has_value())
-      return *version;
+    if (const std::optional<Version> version = directory_.Latest(); version.has_value()) return *version;
     EPS_ASSIGN_OR_RETURN(const std::vector<Version> steps, directory_.Steps());
     if (steps.empty())
       return absl::NotFoundError(absl::StrCat("there is no checkpoint in ", directory_.path()));
@@ -96,8 +94,8 @@ class FolderCheckpointer final : public Checkpointer {
     }
     if (manifest.state.version != version) {
       return absl::DataLossError(absl::StrCat(folder, "/", kManifestFile, ": step: found ",
-                                              manifest.state.version.value(), ", must be ",
-                                              version.value(), " as the folder's name says"));
+                                              manifest.state.version.value(), ", must be ", version.value(),
+                                              " as the folder's name says"));
     }
     EPS_RETURN_IF_ERROR(CheckSizes(folder, manifest));
     EPS_RETURN_IF_ERROR(CheckSums(folder, manifest, {kConfigFile, kModelFile, kOptimizerFile}));
@@ -117,8 +115,8 @@ class FolderCheckpointer final : public Checkpointer {
                         ": put the file back from a copy, or start the run anew in another folder");
   }
 
-  // Removes the complete ones before `written` that are too many. One that lies after it, or is
-  // damaged, is not this run's making: it is left for a person to look at.
+  // Removes the complete ones before `written` that are too many. One that lies after it, or is damaged, is
+  // not this run's making: it is left for a person to look at.
   void Retain(Version written) const {
     const absl::StatusOr<std::vector<Version>> steps = directory_.Steps();
     if (!steps.ok()) return LogNotRemoved(directory_.path(), steps.status());

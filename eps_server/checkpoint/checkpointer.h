@@ -19,37 +19,34 @@ namespace eps::server {
 // Writes and loads checkpoints of one run in `directory` (DIR/checkpoints):
 //
 //   step-NNNNNNNN/model.safetensors      fp32 masters under their Hugging Face names
-//   step-NNNNNNNN/optimizer.safetensors  "exp_avg.<name>", "exp_avg_sq.<name>" (SGD:
-//   "momentum.<name>") step-NNNNNNNN/config.json            Hugging Face GPT-2 form, so the folder
-//   loads there step-NNNNNNNN/manifest.json          format, RunState, the RunConfig's text, sha256
-//   and bytes of each file latest                               the newest one's name
+//   step-NNNNNNNN/optimizer.safetensors  "exp_avg.<name>", "exp_avg_sq.<name>" (SGD: "momentum.<name>")
+//   step-NNNNNNNN/config.json            Hugging Face GPT-2 form, so the folder loads there
+//   step-NNNNNNNN/manifest.json          format, RunState, the RunConfig's text, sha256 and bytes of each file
+//   latest                               the newest one's name
 //
-// A checkpoint is written into a folder of another name, synced, checked and renamed; `latest` is
-// replaced after it. Older ones beyond `keep` are removed last. docs/formats.md describes every
-// file.
+// A checkpoint is written into a folder of another name, synced, checked and renamed; `latest` is replaced
+// after it. Older ones beyond `keep` are removed last. docs/formats.md describes every file.
 //
 // Threads: LatestPath is safe from any; the others one at a time
 class Checkpointer {
  public:
   // Removes what a killed run left half written; makes nothing before the first Write.
-  static absl::StatusOr<std::unique_ptr<Checkpointer>> Create(std::string directory,
-                                                              const ModelSpec& model,
+  static absl::StatusOr<std::unique_ptr<Checkpointer>> Create(std::string directory, const ModelSpec& model,
                                                               const RunConfig& run);
   virtual ~Checkpointer() = default;
 
-  // Writes every blob at state.version. Before a blob is read nothing is assumed but that it is at
-  // that version and is not being updated; `captured(blob)` is called as soon as it may be updated
-  // again. Blobs are taken in the order given. Returns the checkpoint's path. One Write at a time;
-  // blocks. After an error no blob is being read any more. Errors: the system's, naming the file;
-  // what stood before still stands · INVALID_ARGUMENT `order` does not
+  // Writes every blob at state.version. Before a blob is read nothing is assumed but that it is at that
+  // version and is not being updated; `captured(blob)` is called as soon as it may be updated again. Blobs
+  // are taken in the order given. Returns the checkpoint's path. One Write at a time; blocks.
+  // After an error no blob is being read any more.
+  // Errors: the system's, naming the file; what stood before still stands · INVALID_ARGUMENT `order` does not
   //         have each blob once, or `state` is one that no run has
   virtual absl::StatusOr<std::string> Write(const Store& store, const RunState& state,
                                             const std::vector<BlobId>& order,
                                             const std::function<void(BlobId)>& captured) = 0;
 
   // Loads the newest complete checkpoint into an empty store: masters, moments; publishes nothing.
-  // Errors: NOT_FOUND there is none · FAILED_PRECONDITION of another run: names the fields that
-  // differ ·
+  // Errors: NOT_FOUND there is none · FAILED_PRECONDITION of another run: names the fields that differ ·
   //         DATA_LOSS a checksum or size is wrong: names file and what to do
   virtual absl::StatusOr<RunState> LoadLatest(Store& store) = 0;
 
@@ -57,10 +54,10 @@ class Checkpointer {
   virtual std::string LatestPath() const = 0;
 };
 
-// Fills an empty store from a folder with config.json and safetensors of the Hugging Face GPT-2
-// form (names with or without "transformer."; tied head), any of F32, F16, BF16. Everything is
-// checked before the first tensor is stored. Errors: NOT_FOUND, INVALID_ARGUMENT naming file,
-// tensor, shape or dtype found and wanted
+// Fills an empty store from a folder with config.json and safetensors of the Hugging Face GPT-2 form (names
+// with or without "transformer."; tied head), any of F32, F16, BF16. Everything is checked before the first
+// tensor is stored.
+// Errors: NOT_FOUND, INVALID_ARGUMENT naming file, tensor, shape or dtype found and wanted
 absl::Status LoadHuggingFace(const std::string& folder, const ModelSpec& model, Store& store);
 
 // Fills an empty store with initial values (InitTensor).

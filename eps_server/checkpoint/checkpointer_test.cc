@@ -40,23 +40,16 @@ using nlohmann::ordered_json;
 // A run's folder, its model, and stores as they are after a number of steps.
 struct Fixture {
   explicit Fixture(RunConfig of_run = SmallRun())
-      : run(std::move(of_run)),
-        model(BuildGpt2(run.model).value()),
-        directory(dir.File("checkpoints")) {}
+      : run(std::move(of_run)), model(BuildGpt2(run.model).value()), directory(dir.File("checkpoints")) {}
 
-  std::unique_ptr<Checkpointer> Open() const {
-    return Checkpointer::Create(directory, model, run).value();
-  }
+  std::unique_ptr<Checkpointer> Open() const { return Checkpointer::Create(directory, model, run).value(); }
   std::unique_ptr<Store> StoreAt(int64_t step) const {
     return FilledStore(model, run, Version(step), static_cast<uint64_t>(step));
   }
   std::string WriteAt(Checkpointer& checkpointer, int64_t step) const {
-    return checkpointer.Write(*StoreAt(step), StateAt(step), AllBlobs(model), [](BlobId) {})
-        .value();
+    return checkpointer.Write(*StoreAt(step), StateAt(step), AllBlobs(model), [](BlobId) {}).value();
   }
-  std::string FolderOf(int64_t step) const {
-    return absl::StrCat(directory, "/step-0000000", step);
-  }
+  std::string FolderOf(int64_t step) const { return absl::StrCat(directory, "/step-0000000", step); }
   absl::StatusOr<RunState> Load() const {
     const std::unique_ptr<Store> store = Store::Create(model, run).value();
     return Open()->LoadLatest(*store);
@@ -76,8 +69,7 @@ std::vector<std::string> Names(const std::string& folder) {
   return names;
 }
 
-// ---- What is written is what is loaded
-// -----------------------------------------------------------------------------
+// ---- What is written is what is loaded --------------------------------------------------------------------
 
 class RoundTripTest : public ::testing::TestWithParam<std::pair<Dtype, Rule>> {};
 
@@ -88,8 +80,8 @@ TEST_P(RoundTripTest, EveryBitComesBack) {
   ASSERT_OK_AND_ASSIGN(const std::string path,
                        f.Open()->Write(*written, state, AllBlobs(f.model), [](BlobId) {}));
   EXPECT_EQ(path, f.FolderOf(7));
-  EXPECT_EQ(Names(path), (std::vector<std::string>{"config.json", "manifest.json",
-                                                   "model.safetensors", "optimizer.safetensors"}));
+  EXPECT_EQ(Names(path), (std::vector<std::string>{"config.json", "manifest.json", "model.safetensors",
+                                                   "optimizer.safetensors"}));
 
   const std::unique_ptr<Store> loaded = Store::Create(f.model, f.run).value();
   ASSERT_OK_AND_ASSIGN(const RunState read, f.Open()->LoadLatest(*loaded));
@@ -116,8 +108,7 @@ TEST(CheckpointerTest, TensorsHaveTheirUsualNames) {
   const Fixture f;
   const std::string folder = f.WriteAt(*f.Open(), 3);
   ASSERT_OK_AND_ASSIGN(const auto masters, SafetensorsReader::Open(folder + "/model.safetensors"));
-  ASSERT_OK_AND_ASSIGN(const auto moments,
-                       SafetensorsReader::Open(folder + "/optimizer.safetensors"));
+  ASSERT_OK_AND_ASSIGN(const auto moments, SafetensorsReader::Open(folder + "/optimizer.safetensors"));
   const std::string name = "transformer.h.1.attn.c_attn.weight";
   ASSERT_NE(masters->Find(name), nullptr);
   EXPECT_EQ(masters->Find(name)->dtype, "F32");
@@ -145,8 +136,8 @@ TEST(CheckpointerTest, TheSameTensorsAreTheSameBytesInAnyOrderAndAtAnyTime) {
   std::reverse(backwards.begin(), backwards.end());
   RunState later = StateAt(5);
   later.train_seconds = 1e6;
-  ASSERT_OK_AND_ASSIGN(const std::string path_a, a.Open()->Write(*a.StoreAt(5), StateAt(5),
-                                                                 AllBlobs(a.model), [](BlobId) {}));
+  ASSERT_OK_AND_ASSIGN(const std::string path_a,
+                       a.Open()->Write(*a.StoreAt(5), StateAt(5), AllBlobs(a.model), [](BlobId) {}));
   ASSERT_OK_AND_ASSIGN(const std::string path_b,
                        b.Open()->Write(*b.StoreAt(5), later, backwards, [](BlobId) {}));
   for (const char* file : {kModelFile, kOptimizerFile, kConfigFile}) {
@@ -156,8 +147,7 @@ TEST(CheckpointerTest, TheSameTensorsAreTheSameBytesInAnyOrderAndAtAnyTime) {
   }
 }
 
-// ---- While training goes on
-// ----------------------------------------------------------------------------------------
+// ---- While training goes on -------------------------------------------------------------------------------
 
 TEST(CheckpointerTest, BlobsAreTakenInTheOrderGivenAndMayChangeOnceCaptured) {
   const Fixture f(SmallRun(Dtype::kF32));
@@ -183,11 +173,10 @@ TEST(CheckpointerTest, AnOrderThatLeavesABlobOutIsRefusedAndNothingChanges) {
   const std::unique_ptr<Checkpointer> checkpointer = f.Open();
   f.WriteAt(*checkpointer, 3);
   const auto before = TreeOf(f.directory);
-  for (const std::vector<BlobId>& order :
-       {std::vector<BlobId>{},
-        {BlobId(0), BlobId(1), BlobId(2), BlobId(3)},
-        {BlobId(0), BlobId(1), BlobId(2), BlobId(3), BlobId(3)},
-        {BlobId(0), BlobId(1), BlobId(2), BlobId(3), BlobId(9)}}) {
+  for (const std::vector<BlobId>& order : {std::vector<BlobId>{},
+                                           {BlobId(0), BlobId(1), BlobId(2), BlobId(3)},
+                                           {BlobId(0), BlobId(1), BlobId(2), BlobId(3), BlobId(3)},
+                                           {BlobId(0), BlobId(1), BlobId(2), BlobId(3), BlobId(9)}}) {
     EXPECT_THAT(checkpointer->Write(*f.StoreAt(5), StateAt(5), order, [](BlobId) {}),
                 StatusIs(absl::StatusCode::kInvalidArgument, "order"));
   }
@@ -211,14 +200,12 @@ TEST(CheckpointerTest, AFolderThatCannotBeMadeIsNamed) {
   const Fixture f;
   const std::unique_ptr<Checkpointer> checkpointer = f.Open();
   ASSERT_OK(WriteFileAtomically(f.directory, "a file in its place"));
-  EXPECT_THAT(checkpointer->Write(*f.StoreAt(1), StateAt(1), AllBlobs(f.model), [](BlobId) {})
-                  .status()
-                  .ToString(),
-              ::testing::HasSubstr("checkpoints"));
+  EXPECT_THAT(
+      checkpointer->Write(*f.StoreAt(1), StateAt(1), AllBlobs(f.model), [](BlobId) {}).status().ToString(),
+      ::testing::HasSubstr("checkpoints"));
 }
 
-// ---- Folders
-// -------------------------------------------------------------------------------------------------------
+// ---- Folders ----------------------------------------------------------------------------------------------
 
 TEST(CheckpointerTest, NothingIsMadeBeforeTheFirstWrite) {
   const Fixture f;
@@ -236,8 +223,7 @@ TEST(CheckpointerTest, TheNewestStay) {
     EXPECT_EQ(f.WriteAt(*checkpointer, step), f.FolderOf(step));
     EXPECT_EQ(checkpointer->LatestPath(), f.FolderOf(step));
   }
-  EXPECT_EQ(Names(f.directory),
-            (std::vector<std::string>{"latest", "step-00000004", "step-00000009"}));
+  EXPECT_EQ(Names(f.directory), (std::vector<std::string>{"latest", "step-00000004", "step-00000009"}));
 }
 
 TEST(CheckpointerTest, KeepingOneNeverRemovesTheOneJustWritten) {
@@ -247,8 +233,7 @@ TEST(CheckpointerTest, KeepingOneNeverRemovesTheOneJustWritten) {
   const std::unique_ptr<Checkpointer> checkpointer = f.Open();
   f.WriteAt(*checkpointer, 9);
   f.WriteAt(*checkpointer, 3);  // the run went on from an earlier one
-  EXPECT_EQ(Names(f.directory),
-            (std::vector<std::string>{"latest", "step-00000003", "step-00000009"}));
+  EXPECT_EQ(Names(f.directory), (std::vector<std::string>{"latest", "step-00000003", "step-00000009"}));
   ASSERT_OK_AND_ASSIGN(const RunState state, f.Load());
   EXPECT_EQ(state.version, Version(3));
 }
@@ -262,8 +247,8 @@ TEST(CheckpointerTest, ADamagedOneDoesNotPushAGoodOneOut) {
   f.WriteAt(*checkpointer, 2);
   std::filesystem::remove(f.FolderOf(2) + "/model.safetensors");
   f.WriteAt(*checkpointer, 3);
-  EXPECT_EQ(Names(f.directory), (std::vector<std::string>{"latest", "step-00000001",
-                                                          "step-00000002", "step-00000003"}));
+  EXPECT_EQ(Names(f.directory),
+            (std::vector<std::string>{"latest", "step-00000001", "step-00000002", "step-00000003"}));
 }
 
 TEST(CheckpointerTest, WhatAKilledRunLeftIsRemovedAndWhatItCommittedStands) {
@@ -308,12 +293,10 @@ TEST(CheckpointerTest, WithoutAUsefulLatestTheNewestCompleteOneIsTaken) {
   EXPECT_EQ(state.version, Version(3));
 
   std::filesystem::remove(f.FolderOf(3) + "/config.json");
-  EXPECT_THAT(f.Load(),
-              StatusIs(absl::StatusCode::kDataLoss, "step-00000005/manifest.json: found nothing"));
+  EXPECT_THAT(f.Load(), StatusIs(absl::StatusCode::kDataLoss, "step-00000005/manifest.json: found nothing"));
 }
 
-// ---- Failure in the middle
-// ------------------------------------------------------------------------------------------
+// ---- Failure in the middle --------------------------------------------------------------------------------
 
 // Files of this process cannot grow beyond `max_bytes` while it lives.
 class FileLimit {
@@ -342,8 +325,7 @@ TEST(CheckpointerTest, AWriteThatFailsLeavesWhatStoodBefore) {
     const FileLimit limit(max_bytes);
     const absl::Status status =
         checkpointer->Write(*store, StateAt(5), AllBlobs(f.model), [](BlobId) {}).status();
-    EXPECT_THAT(std::string(status.message()),
-                ::testing::HasSubstr("checkpoint of step 5: cannot"));
+    EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("checkpoint of step 5: cannot"));
   }
   EXPECT_EQ(TreeOf(f.directory), before);
   EXPECT_EQ(checkpointer->LatestPath(), f.FolderOf(3));
@@ -356,8 +338,7 @@ TEST(CheckpointerTest, AWriteThatFailsLeavesWhatStoodBefore) {
   const std::unique_ptr<Checkpointer> checkpointer = f.Open();
   for (;;) {
     for (const int64_t step : {1, 2, 3, 4, 5, 5}) {
-      if (!checkpointer->Write(*f.StoreAt(step), StateAt(step), AllBlobs(f.model), [](BlobId) {})
-               .ok())
+      if (!checkpointer->Write(*f.StoreAt(step), StateAt(step), AllBlobs(f.model), [](BlobId) {}).ok())
         _exit(1);
       if (write(ready, "x", 1) != 1) _exit(1);
     }
@@ -387,13 +368,11 @@ TEST(CheckpointerTest, KilledAtAnyMomentACommittedCheckpointIsLoaded) {
     const std::unique_ptr<Store> loaded = Store::Create(f.model, f.run).value();
     ASSERT_OK_AND_ASSIGN(const RunState state, f.Open()->LoadLatest(*loaded));
     ExpectSameTensors(f.model, *f.StoreAt(state.version.value()), *loaded, state.version);
-    for (const std::string& name : Names(f.directory))
-      EXPECT_FALSE(absl::StartsWith(name, ".")) << name;
+    for (const std::string& name : Names(f.directory)) EXPECT_FALSE(absl::StartsWith(name, ".")) << name;
   }
 }
 
-// ---- Damage
-// --------------------------------------------------------------------------------------------------------
+// ---- Damage -----------------------------------------------------------------------------------------------
 
 TEST(CheckpointerTest, ADamagedFileOfAnyKindIsNamedWithWhatToDo) {
   Fixture f;
@@ -406,9 +385,8 @@ TEST(CheckpointerTest, ADamagedFileOfAnyKindIsNamedWithWhatToDo) {
     const auto expect_refused = [&](const std::string& how) {
       const absl::Status status = f.Load().status();
       EXPECT_THAT(status, StatusIs(absl::StatusCode::kDataLoss, path)) << how;
-      EXPECT_THAT(status,
-                  StatusIs(absl::StatusCode::kDataLoss,
-                           "remove the folder " + f.FolderOf(5) + " to go on from step-00000003"))
+      EXPECT_THAT(status, StatusIs(absl::StatusCode::kDataLoss,
+                                   "remove the folder " + f.FolderOf(5) + " to go on from step-00000003"))
           << how;
     };
     for (const size_t at : {size_t{0}, good.size() / 2, good.size() - 1}) {
@@ -416,8 +394,7 @@ TEST(CheckpointerTest, ADamagedFileOfAnyKindIsNamedWithWhatToDo) {
       expect_refused(absl::StrCat(file, " byte ", at));
       ASSERT_OK(WriteFileAtomically(path, good));
     }
-    for (const std::string& content :
-         {good.substr(0, good.size() - 1), std::string(), good + "x"}) {
+    for (const std::string& content : {good.substr(0, good.size() - 1), std::string(), good + "x"}) {
       ASSERT_OK(WriteFileAtomically(path, content));
       expect_refused(absl::StrCat(file, " of ", content.size(), " bytes"));
     }
@@ -447,8 +424,8 @@ TEST(CheckpointerTest, TheOnlyOneDamagedSaysSo) {
   const Fixture f;
   f.WriteAt(*f.Open(), 3);
   FlipByte(f.FolderOf(3) + "/optimizer.safetensors", 700);
-  EXPECT_THAT(f.Load(), StatusIs(absl::StatusCode::kDataLoss,
-                                 "there is no other checkpoint in " + f.directory));
+  EXPECT_THAT(f.Load(),
+              StatusIs(absl::StatusCode::kDataLoss, "there is no other checkpoint in " + f.directory));
 }
 
 TEST(CheckpointerTest, NothingIsStoredOfADamagedCheckpoint) {
@@ -466,15 +443,13 @@ TEST(CheckpointerTest, ARightSumOverTheWrongTensorsIsNotEnough) {
   const std::string manifest_path = f.FolderOf(3) + "/manifest.json";
   const std::string text = ReadFile(manifest_path).value();
   // The moments in the masters' place, honestly summed.
-  std::filesystem::copy_file(f.FolderOf(3) + "/optimizer.safetensors",
-                             f.FolderOf(3) + "/model.safetensors",
+  std::filesystem::copy_file(f.FolderOf(3) + "/optimizer.safetensors", f.FolderOf(3) + "/model.safetensors",
                              std::filesystem::copy_options::overwrite_existing);
   ASSERT_OK(WriteFileAtomically(manifest_path, EditManifest(text, [](ordered_json& manifest) {
                                   manifest["files"]["model.safetensors"] =
                                       manifest["files"]["optimizer.safetensors"];
                                 })));
-  EXPECT_THAT(f.Load(),
-              StatusIs(absl::StatusCode::kDataLoss, "tensor transformer.wte.weight is missing"));
+  EXPECT_THAT(f.Load(), StatusIs(absl::StatusCode::kDataLoss, "tensor transformer.wte.weight is missing"));
 }
 
 TEST(CheckpointerTest, AFolderUnderAnotherStepsNameIsRefused) {
@@ -484,8 +459,7 @@ TEST(CheckpointerTest, AFolderUnderAnotherStepsNameIsRefused) {
   EXPECT_THAT(f.Load(), StatusIs(absl::StatusCode::kDataLoss, "step: found 3, must be 6"));
 }
 
-// ---- Resuming
-// ------------------------------------------------------------------------------------------------------
+// ---- Resuming ---------------------------------------------------------------------------------------------
 
 TEST(CheckpointerTest, AnotherRunIsRefusedByField) {
   const Fixture f;
@@ -518,11 +492,9 @@ TEST(CheckpointerTest, AnotherFormatIsNamed) {
   const Fixture f;
   f.WriteAt(*f.Open(), 3);
   const std::string path = f.FolderOf(3) + "/manifest.json";
-  const std::string text =
-      EditManifest(ReadFile(path).value(), [](ordered_json& m) { m["format"] = 2; });
+  const std::string text = EditManifest(ReadFile(path).value(), [](ordered_json& m) { m["format"] = 2; });
   ASSERT_OK(WriteFileAtomically(path, text));
-  EXPECT_THAT(f.Load(),
-              StatusIs(absl::StatusCode::kFailedPrecondition, path + ": format: found 2"));
+  EXPECT_THAT(f.Load(), StatusIs(absl::StatusCode::kFailedPrecondition, path + ": format: found 2"));
 }
 
 TEST(CheckpointerTest, AFinishedRunIsLoadedAsFinished) {

@@ -23,8 +23,7 @@ namespace {
 constexpr Version kInitialVersion(0);
 
 // Dropouts and the seed belong to the run, which may set them; the rest belongs to the weights.
-absl::Status CheckShape(const std::string& folder, const Gpt2Config& found,
-                        const Gpt2Config& wanted) {
+absl::Status CheckShape(const std::string& folder, const Gpt2Config& found, const Gpt2Config& wanted) {
   const struct {
     const char* key;
     double found, wanted;
@@ -38,9 +37,8 @@ absl::Status CheckShape(const std::string& folder, const Gpt2Config& found,
   };
   for (const auto& number : numbers) {
     if (number.found != number.wanted) {
-      return absl::InvalidArgumentError(absl::StrCat(folder, "/config.json: ", number.key,
-                                                     ": found ", number.found,
-                                                     ", the run's model has ", number.wanted));
+      return absl::InvalidArgumentError(absl::StrCat(folder, "/config.json: ", number.key, ": found ",
+                                                     number.found, ", the run's model has ", number.wanted));
     }
   }
   return absl::OkStatus();
@@ -60,8 +58,8 @@ absl::Status LoadHuggingFace(const std::string& folder, const ModelSpec& model, 
     for (const TensorSpec& tensor : blob.tensors) {
       const int64_t num_elems = tensor.num_elems();
       for (int64_t first = 0; first < num_elems; first += kChunkElems) {
-        const auto values = absl::MakeSpan(buffer).subspan(
-            0, static_cast<size_t>(std::min(kChunkElems, num_elems - first)));
+        const auto values =
+            absl::MakeSpan(buffer).subspan(0, static_cast<size_t>(std::min(kChunkElems, num_elems - first)));
         EPS_RETURN_IF_ERROR(source->ReadPart(tensor, first, values));
         store.LoadMaster(blob.id, kInitialVersion, tensor.offset_elems + first, values);
       }

@@ -88,8 +88,7 @@ TEST(LoadHuggingFaceTest, NamesMayComeWithoutTheirPrefix) {
   std::vector<TensorSpec> tensors;
   for (const BlobSpec& blob : f.model.blobs) {
     for (const TensorSpec& tensor : blob.tensors) {
-      entries.push_back(
-          {.name = tensor.name.substr(prefix.size()), .dtype = "F32", .shape = tensor.shape});
+      entries.push_back({.name = tensor.name.substr(prefix.size()), .dtype = "F32", .shape = tensor.shape});
       tensors.push_back(tensor);
     }
   }

@@ -25,14 +25,13 @@ using nlohmann::ordered_json;  // for writing: members in our order, but slow to
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr int64_t kMaxInteger = std::numeric_limits<int64_t>::max();
-constexpr std::array<absl::string_view, 3> kFiles = {kConfigFile, kModelFile, kOptimizerFile};
+constexpr std::array<const char*, 3> kFiles = {kConfigFile, kModelFile, kOptimizerFile};
 constexpr std::array<absl::string_view, 12> kMembers = {
     "format",        "step",          "run",       "files",  "data_position",  "tokens",
     "skipped_steps", "train_seconds", "last_norm", "losses", "gradient_norms", "sha256"};
 constexpr int kMaxDepth = 3;  // files.<name>.<member>
 
-// ---- The manifest's own checksum
-// -----------------------------------------------------------------------------------
+// ---- The manifest's own checksum --------------------------------------------------------------------------
 
 constexpr absl::string_view kSumStart = "  \"sha256\": \"";
 constexpr absl::string_view kSumEnd = "\"\n}\n";
@@ -43,8 +42,7 @@ std::string HashText(absl::string_view text) {
   return Sha256Hex({reinterpret_cast<const std::byte*>(text.data()), text.size()});
 }
 
-// ---- Writing
-// -------------------------------------------------------------------------------------------------------
+// ---- Writing ----------------------------------------------------------------------------------------------
 
 ordered_json LossToJson(double loss) {
   if (std::isnan(loss)) return "NaN";
@@ -60,8 +58,7 @@ ordered_json FilesToJson(const std::map<std::string, FileSum>& files) {
   return object;
 }
 
-// ---- Reading
-// -------------------------------------------------------------------------------------------------------
+// ---- Reading ----------------------------------------------------------------------------------------------
 
 absl::Status Wrong(absl::string_view field, absl::string_view found, absl::string_view wanted) {
   return absl::DataLossError(absl::StrCat(field, ": found ", found, ", must be ", wanted));
@@ -71,8 +68,7 @@ absl::Status Wrong(absl::string_view field, absl::string_view found, absl::strin
 std::string Show(const json& value) {
   if (value.is_array()) return absl::StrCat("an array of ", value.size());
   if (value.is_object()) return absl::StrCat("an object of ", value.size());
-  const std::string text =
-      value.dump(-1, ' ', /*ensure_ascii=*/true, json::error_handler_t::replace);
+  const std::string text = value.dump(-1, ' ', /*ensure_ascii=*/true, json::error_handler_t::replace);
   return text.size() <= 60 ? text : absl::StrCat(text.substr(0, 60), "...");
 }
 
@@ -82,23 +78,19 @@ absl::Status CheckMembers(const json& document) {
   }
   for (const auto& [name, value] : document.items()) {
     if (std::find(kMembers.begin(), kMembers.end(), name) == kMembers.end()) {
-      return absl::DataLossError(
-          absl::StrCat(Show(name), " is no field of format ", kManifestFormat));
+      return absl::DataLossError(absl::StrCat(Show(name), " is no field of format ", kManifestFormat));
     }
   }
   return absl::OkStatus();
 }
 
-absl::StatusOr<int64_t> ReadInteger(const json& value, absl::string_view field, int64_t min,
-                                    int64_t max) {
-  // In this library a negative number is signed, another one unsigned, and one beyond 64 bits a
-  // double.
-  const bool fits = value.is_number_unsigned() ? value.get<uint64_t>() <= uint64_t{kMaxInteger}
-                                               : value.is_number_integer();
+absl::StatusOr<int64_t> ReadInteger(const json& value, absl::string_view field, int64_t min, int64_t max) {
+  // In this library a negative number is signed, another one unsigned, and one beyond 64 bits a double.
+  const bool fits =
+      value.is_number_unsigned() ? value.get<uint64_t>() <= uint64_t{kMaxInteger} : value.is_number_integer();
   if (!fits || value.get<int64_t>() < min || value.get<int64_t>() > max) {
-    return Wrong(
-        field, Show(value),
-        min == max ? absl::StrCat(min) : absl::StrCat("a whole number from ", min, " to ", max));
+    return Wrong(field, Show(value),
+                 min == max ? absl::StrCat(min) : absl::StrCat("a whole number from ", min, " to ", max));
   }
   return value.get<int64_t>();
 }
@@ -127,16 +119,15 @@ absl::StatusOr<double> ReadNorm(const json& value, absl::string_view field) {
 
 // One number per step done.
 template <typename Reader>
-absl::StatusOr<std::vector<double>> ReadPerStep(const json& value, absl::string_view field,
-                                                int64_t steps, const Reader& reader) {
+absl::StatusOr<std::vector<double>> ReadPerStep(const json& value, absl::string_view field, int64_t steps,
+                                                const Reader& reader) {
   if (!value.is_array() || static_cast<int64_t>(value.size()) != steps) {
     return Wrong(field, Show(value), absl::StrCat("an array of ", steps, ", one for each step"));
   }
   std::vector<double> numbers;
   numbers.reserve(value.size());
   for (const json& element : value) {
-    EPS_ASSIGN_OR_RETURN(const double number,
-                         reader(element, absl::StrCat(field, "[", numbers.size(), "]")));
+    EPS_ASSIGN_OR_RETURN(const double number, reader(element, absl::StrCat(field, "[", numbers.size(), "]")));
     numbers.push_back(number);
   }
   return numbers;
@@ -168,8 +159,7 @@ absl::StatusOr<std::map<std::string, FileSum>> ReadFiles(const json& value) {
     files[name] = {num_bytes, sum["sha256"].get<std::string>()};
   }
   for (const absl::string_view name : kFiles) {
-    if (!files.contains(std::string(name)))
-      return Wrong(absl::StrCat("files.", name), "nothing", "there");
+    if (!files.contains(std::string(name))) return Wrong(absl::StrCat("files.", name), "nothing", "there");
   }
   return files;
 }
@@ -178,13 +168,10 @@ absl::Status ReadState(const json& document, const RunConfig& run, RunState& sta
   EPS_ASSIGN_OR_RETURN(const int64_t step, ReadInteger(document["step"], "step", 0, run.steps));
   state.version = Version(step);
   const int64_t position = step * run.batch.sequences_per_step();  // below 2^61: `run` is checked
-  EPS_RETURN_IF_ERROR(
-      ReadInteger(document["data_position"], "data_position", position, position).status());
+  EPS_RETURN_IF_ERROR(ReadInteger(document["data_position"], "data_position", position, position).status());
   EPS_ASSIGN_OR_RETURN(state.tokens, ReadInteger(document["tokens"], "tokens", 0, kMaxInteger));
-  EPS_ASSIGN_OR_RETURN(state.skipped_steps,
-                       ReadInteger(document["skipped_steps"], "skipped_steps", 0, step));
-  EPS_ASSIGN_OR_RETURN(state.train_seconds,
-                       ReadDouble(document["train_seconds"], "train_seconds", 0));
+  EPS_ASSIGN_OR_RETURN(state.skipped_steps, ReadInteger(document["skipped_steps"], "skipped_steps", 0, step));
+  EPS_ASSIGN_OR_RETURN(state.train_seconds, ReadDouble(document["train_seconds"], "train_seconds", 0));
   EPS_ASSIGN_OR_RETURN(state.last_norm, ReadNorm(document["last_norm"], "last_norm"));
   EPS_ASSIGN_OR_RETURN(state.losses, ReadPerStep(document["losses"], "losses", step, ReadLoss));
   EPS_ASSIGN_OR_RETURN(state.gradient_norms,
@@ -193,8 +180,7 @@ absl::Status ReadState(const json& document, const RunConfig& run, RunState& sta
 }
 
 absl::Status CheckOwnSum(absl::string_view text) {
-  if (text.size() < kSumBytes ||
-      !absl::StartsWith(text.substr(text.size() - kSumBytes), kSumStart) ||
+  if (text.size() < kSumBytes || !absl::StartsWith(text.substr(text.size() - kSumBytes), kSumStart) ||
       !absl::EndsWith(text, kSumEnd)) {
     return Wrong("sha256", "something else", "the last field, on a line of its own");
   }
@@ -238,8 +224,7 @@ std::string ManifestToJson(const Manifest& manifest) {
   object["losses"] = ordered_json::array();
   for (const double loss : state.losses) object["losses"].push_back(LossToJson(loss));
   object["gradient_norms"] = state.gradient_norms;
-  std::string text =
-      object.dump(2, ' ', /*ensure_ascii=*/true, ordered_json::error_handler_t::replace);
+  std::string text = object.dump(2, ' ', /*ensure_ascii=*/true, ordered_json::error_handler_t::replace);
   text.resize(text.size() - 2);  // "\n}"
   text += ",\n";
   const std::string sum = HashText(text);
@@ -250,12 +235,10 @@ std::string ManifestToJson(const Manifest& manifest) {
 absl::StatusOr<Manifest> ParseManifest(const std::string& text) {
   EPS_ASSIGN_OR_RETURN(const json document, ParseJson(text));
   if (!document.contains("format")) return Wrong("format", "nothing", "there");
-  EPS_ASSIGN_OR_RETURN(const int64_t format,
-                       ReadInteger(document["format"], "format", 1, kMaxInteger));
+  EPS_ASSIGN_OR_RETURN(const int64_t format, ReadInteger(document["format"], "format", 1, kMaxInteger));
   if (format != kManifestFormat) {
-    return absl::FailedPreconditionError(absl::StrCat("format: found ", format,
-                                                      ", this program reads ", kManifestFormat,
-                                                      "; use the program that wrote it"));
+    return absl::FailedPreconditionError(absl::StrCat("format: found ", format, ", this program reads ",
+                                                      kManifestFormat, "; use the program that wrote it"));
   }
   EPS_RETURN_IF_ERROR(CheckMembers(document));
   EPS_RETURN_IF_ERROR(CheckOwnSum(text));

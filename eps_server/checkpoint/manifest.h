@@ -39,15 +39,14 @@ struct Manifest {
 //   "run"             SerializeRunConfig's text
 //   "files"           {"config.json": {"bytes": N, "sha256": "..."}, "model.safetensors": ..., ...}
 //   "data_position"   samples consumed: step * sequences per step
-//   "tokens", "skipped_steps", "train_seconds", "last_norm", "losses", "gradient_norms" RunState's
+//   "tokens", "skipped_steps", "train_seconds", "last_norm", "losses", "gradient_norms"   RunState's
 //   "sha256"          of every byte of this file before the line of this member
 //
-// Numbers have the digits that give the same double again. A loss that is not finite, which only a
-// skipped step has, is the string "NaN", "Infinity" or "-Infinity".
+// Numbers have the digits that give the same double again. A loss that is not finite, which only a skipped
+// step has, is the string "NaN", "Infinity" or "-Infinity".
 std::string ManifestToJson(const Manifest& manifest);
 
-// Trusts no byte: every member is there and known, of its type, within its range, and fits the
-// others.
+// Trusts no byte: every member is there and known, of its type, within its range, and fits the others.
 //
 // Errors: DATA_LOSS naming the field, found and wanted · FAILED_PRECONDITION another format
 absl::StatusOr<Manifest> ParseManifest(const std::string& text);

@@ -24,9 +24,8 @@ Manifest Example() {
   const std::string sum(64, 'a');
   return {.run = SmallRun(),
           .state = StateAt(4),
-          .files = {{kConfigFile, {10, sum}},
-                    {kModelFile, {int64_t{1} << 40, sum}},
-                    {kOptimizerFile, {64, sum}}}};
+          .files = {
+              {kConfigFile, {10, sum}}, {kModelFile, {int64_t{1} << 40, sum}}, {kOptimizerFile, {64, sum}}}};
 }
 
 void ExpectSameBits(const std::vector<double>& a, const std::vector<double>& b) {
@@ -103,10 +102,8 @@ TEST(ManifestTest, WhatIsNoManifestIsSaid) {
 }
 
 TEST(ManifestTest, AnotherFormatIsNamed) {
-  const std::string text =
-      EditManifest(ManifestToJson(Example()), [](ordered_json& m) { m["format"] = 2; });
-  EXPECT_THAT(ParseManifest(text),
-              StatusIs(absl::StatusCode::kFailedPrecondition, "format: found 2"));
+  const std::string text = EditManifest(ManifestToJson(Example()), [](ordered_json& m) { m["format"] = 2; });
+  EXPECT_THAT(ParseManifest(text), StatusIs(absl::StatusCode::kFailedPrecondition, "format: found 2"));
   EXPECT_THAT(ParseManifest("{\"format\": 7}"),
               StatusIs(absl::StatusCode::kFailedPrecondition, "format: found 7"));
 }
@@ -135,21 +132,17 @@ TEST(ManifestTest, AFieldThatIsWrongIsNamedWithWhatWasFound) {
       {"train_seconds: found \"1\"", [](ordered_json& m) { m["train_seconds"] = "1"; }},
       {"last_norm: found -2", [](ordered_json& m) { m["last_norm"] = -2; }},
       {"losses: found an array of 3", [](ordered_json& m) { m["losses"].erase(0); }},
-      {"losses: found an object of 0",
-       [](ordered_json& m) { m["losses"] = ordered_json::object(); }},
+      {"losses: found an object of 0", [](ordered_json& m) { m["losses"] = ordered_json::object(); }},
       {"losses[2]: found \"nan\"", [](ordered_json& m) { m["losses"][2] = "nan"; }},
-      {"losses[0]: found an array of 1",
-       [](ordered_json& m) { m["losses"][0] = ordered_json::array({1}); }},
+      {"losses[0]: found an array of 1", [](ordered_json& m) { m["losses"][0] = ordered_json::array({1}); }},
       {"gradient_norms[1]: found -0.5", [](ordered_json& m) { m["gradient_norms"][1] = -0.5; }},
       {"gradient_norms[1]: found null", [](ordered_json& m) { m["gradient_norms"][1] = nullptr; }},
-      {"gradient_norms: found an array of 5",
-       [](ordered_json& m) { m["gradient_norms"].push_back(1); }},
+      {"gradient_norms: found an array of 5", [](ordered_json& m) { m["gradient_norms"].push_back(1); }},
       {"run: found 3", [](ordered_json& m) { m["run"] = 3; }},
       {"run: run config:1:", [](ordered_json& m) { m["run"] = "stepz: 3"; }},
       {"run: model: missing", [](ordered_json& m) { m["run"] = ""; }},
       {"files: found an array", [](ordered_json& m) { m["files"] = ordered_json::array(); }},
-      {"files.model.safetensors: found nothing",
-       [](ordered_json& m) { m["files"].erase(kModelFile); }},
+      {"files.model.safetensors: found nothing", [](ordered_json& m) { m["files"].erase(kModelFile); }},
       {"files: found the name \"../../etc/passwd\"",
        [](ordered_json& m) { m["files"]["../../etc/passwd"] = m["files"][kModelFile]; }},
       {"files.model.safetensors.bytes: found -1",
@@ -160,8 +153,7 @@ TEST(ManifestTest, AFieldThatIsWrongIsNamedWithWhatWasFound) {
        [](ordered_json& m) { m["files"][kModelFile]["mode"] = 7; }},
       {"files.config.json.sha256: found \"AB\"",
        [](ordered_json& m) { m["files"][kConfigFile]["sha256"] = "AB"; }},
-      {"files.config.json.sha256: found 12",
-       [](ordered_json& m) { m["files"][kConfigFile]["sha256"] = 12; }},
+      {"files.config.json.sha256: found 12", [](ordered_json& m) { m["files"][kConfigFile]["sha256"] = 12; }},
       {"\"colour\" is no field of format 1", [](ordered_json& m) { m["colour"] = "red"; }},
   };
   const std::string text = ManifestToJson(Example());

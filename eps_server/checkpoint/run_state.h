@@ -16,8 +16,7 @@ struct RunState {
   double last_norm = 0;                // for LAGGED clipping
   int64_t tokens = 0;                  // counted so far
   double train_seconds = 0;            // spent in steps so far, over all sittings
-  int64_t skipped_steps =
-      0;  // whose gradient was not finite; the optimizer's own step does not count them
+  int64_t skipped_steps = 0;  // whose gradient was not finite; the optimizer's own step does not count them
 };
 
 }  // namespace eps::server

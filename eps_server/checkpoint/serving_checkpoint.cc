@@ -44,16 +44,14 @@ absl::StatusOr<std::string> NewestIn(const std::string& directory) {
 absl::StatusOr<std::string> FindFolder(const std::string& path) {
   if (!Exists(path)) return absl::NotFoundError(absl::StrCat("there is no checkpoint at ", path));
   if (!IsFolder(path)) return NewestIn(DirName(path));  // the file `latest`
-  if (Exists(absl::StrCat(path, "/", kManifestFile)) ||
-      Exists(absl::StrCat(path, "/", kConfigFile)))
+  if (Exists(absl::StrCat(path, "/", kManifestFile)) || Exists(absl::StrCat(path, "/", kConfigFile)))
     return path;
-  if (IsFolder(absl::StrCat(path, "/checkpoints")))
-    return NewestIn(absl::StrCat(path, "/checkpoints"));
+  if (IsFolder(absl::StrCat(path, "/checkpoints"))) return NewestIn(absl::StrCat(path, "/checkpoints"));
   const absl::StatusOr<std::string> newest = NewestIn(path);
   if (newest.ok()) return newest;
-  return absl::NotFoundError(
-      absl::StrCat(path, " holds no checkpoint: neither ", kManifestFile, ", ", kConfigFile,
-                   ", latest, a step-NNNNNNNN folder nor a folder checkpoints"));
+  return absl::NotFoundError(absl::StrCat(path, " holds no checkpoint: neither ", kManifestFile, ", ",
+                                          kConfigFile,
+                                          ", latest, a step-NNNNNNNN folder nor a folder checkpoints"));
 }
 
 // The run as one that trains nothing: what serving needs, and no more memory.
@@ -78,8 +76,7 @@ absl::Status LoadStepFolder(ServingCheckpoint& result) {
   EPS_RETURN_IF_ERROR(CheckSums(result.folder, manifest, {kConfigFile, kModelFile}));
   result.run = WithoutTraining(manifest.run);
   EPS_RETURN_IF_ERROR(MakeStore(result));
-  EPS_RETURN_IF_ERROR(
-      LoadTensors(result.folder, result.model, manifest, LoadWhat::kMasters, *result.store));
+  EPS_RETURN_IF_ERROR(LoadTensors(result.folder, result.model, manifest, LoadWhat::kMasters, *result.store));
   result.state = std::move(manifest.state);
   return absl::OkStatus();
 }
@@ -103,15 +100,12 @@ absl::Status LoadHuggingFaceFolder(ServingCheckpoint& result) {
 absl::StatusOr<ServingCheckpoint> LoadCheckpointForServing(const std::string& path) {
   ServingCheckpoint result;
   EPS_ASSIGN_OR_RETURN(result.folder, FindFolder(path));
-  const std::string name =
-      std::filesystem::path(result.folder).lexically_normal().filename().string();
-  // A step folder that lost its manifest is damaged; it does not pass as somebody's Hugging Face
-  // folder.
-  const bool is_step = Exists(absl::StrCat(result.folder, "/", kManifestFile)) ||
-                       ParseStepFolderName(name).has_value();
+  const std::string name = std::filesystem::path(result.folder).lexically_normal().filename().string();
+  // A step folder that lost its manifest is damaged; it does not pass as somebody's Hugging Face folder.
+  const bool is_step =
+      Exists(absl::StrCat(result.folder, "/", kManifestFile)) || ParseStepFolderName(name).has_value();
   EPS_RETURN_IF_ERROR(is_step ? LoadStepFolder(result) : LoadHuggingFaceFolder(result));
-  for (const BlobSpec& blob : result.model.blobs)
-    result.store->Publish(blob.id, result.state.version);
+  for (const BlobSpec& blob : result.model.blobs) result.store->Publish(blob.id, result.state.version);
   return result;
 }
 

@@ -15,23 +15,21 @@ namespace eps::server {
 // A checkpoint's model, ready to be pulled: `state.version` of every blob is published.
 struct ServingCheckpoint {
   std::string folder;
-  // The run that wrote it, without its optimizer's moments and without dropout: nothing is trained
-  // here. Its text is SerializeRunConfig(run). Of a Hugging Face folder: the model alone, fp32 on
-  // the wire.
+  // The run that wrote it, without its optimizer's moments and without dropout: nothing is trained here. Its
+  // text is SerializeRunConfig(run). Of a Hugging Face folder: the model alone, fp32 on the wire.
   RunConfig run;
   RunState state;
   ModelSpec model;
   std::unique_ptr<Store> store;
 };
 
-// Loads the model of a checkpoint: a step-NNNNNNNN folder, a file `latest`, the folder that holds
-// them (DIR/checkpoints), a run's DIR, or a Hugging Face GPT-2 folder. The sums of the files that
-// are read are checked, the optimizer's state is not read. Changes nothing on disk, whoever writes
-// there meanwhile.
+// Loads the model of a checkpoint: a step-NNNNNNNN folder, a file `latest`, the folder that holds them
+// (DIR/checkpoints), a run's DIR, or a Hugging Face GPT-2 folder. The sums of the files that are read are
+// checked, the optimizer's state is not read. Changes nothing on disk, whoever writes there meanwhile.
 //
 // Errors: NOT_FOUND, saying what was looked for · DATA_LOSS naming the file, found and wanted ·
-//         FAILED_PRECONDITION another format · INVALID_ARGUMENT a Hugging Face folder's, naming the
-//         tensor · RESOURCE_EXHAUSTED Store::Create's
+//         FAILED_PRECONDITION another format · INVALID_ARGUMENT a Hugging Face folder's, naming the tensor ·
+//         RESOURCE_EXHAUSTED Store::Create's
 absl::StatusOr<ServingCheckpoint> LoadCheckpointForServing(const std::string& path);
 
 }  // namespace eps::server

@@ -25,8 +25,7 @@ namespace {
 
 // A run's DIR with checkpoints of steps 3 and 5.
 struct Fixture {
-  explicit Fixture(Dtype wire = Dtype::kBf16)
-      : run(SmallRun(wire)), model(BuildGpt2(run.model).value()) {
+  explicit Fixture(Dtype wire = Dtype::kBf16) : run(SmallRun(wire)), model(BuildGpt2(run.model).value()) {
     const auto checkpointer = Checkpointer::Create(dir.File("checkpoints"), model, run).value();
     for (const int64_t step : {3, 5}) {
       const auto store = FilledStore(model, run, Version(step), static_cast<uint64_t>(step));
@@ -55,8 +54,7 @@ TEST(ServingCheckpointTest, EveryWayToNameItFindsTheSameModel) {
     const auto written = FilledStore(f.model, f.run, Version(5), 5);
     for (const char* path :
          {"checkpoints/step-00000005", "checkpoints/latest", "checkpoints", "checkpoints/", "."}) {
-      ASSERT_OK_AND_ASSIGN(const ServingCheckpoint served,
-                           LoadCheckpointForServing(f.dir.File(path)));
+      ASSERT_OK_AND_ASSIGN(const ServingCheckpoint served, LoadCheckpointForServing(f.dir.File(path)));
       EXPECT_EQ(served.state.version, Version(5)) << path;
       EXPECT_EQ(served.state.losses, StateAt(5).losses);
       EXPECT_EQ(served.run.model, f.run.model);
@@ -99,8 +97,7 @@ TEST(ServingCheckpointTest, AStepFolderWithoutItsManifestDoesNotPassAsSomethingE
 
 TEST(ServingCheckpointTest, NothingOnDiskIsChanged) {
   const Fixture f;
-  std::filesystem::create_directory(
-      f.dir.File("checkpoints/.tmp-step-00000007"));  // a run is writing it
+  std::filesystem::create_directory(f.dir.File("checkpoints/.tmp-step-00000007"));  // a run is writing it
   const auto before = TreeOf(f.dir.path());
   EXPECT_OK(LoadCheckpointForServing(f.dir.path()));
   EXPECT_EQ(TreeOf(f.dir.path()), before);
@@ -108,8 +105,7 @@ TEST(ServingCheckpointTest, NothingOnDiskIsChanged) {
 
 TEST(ServingCheckpointTest, WhereThereIsNoneItSaysWhatItLookedFor) {
   TempDir dir;
-  EXPECT_THAT(LoadCheckpointForServing(dir.File("none")),
-              StatusIs(absl::StatusCode::kNotFound, "none"));
+  EXPECT_THAT(LoadCheckpointForServing(dir.File("none")), StatusIs(absl::StatusCode::kNotFound, "none"));
   EXPECT_THAT(LoadCheckpointForServing(dir.path()),
               StatusIs(absl::StatusCode::kNotFound, "a folder checkpoints"));
 }
@@ -117,11 +113,10 @@ TEST(ServingCheckpointTest, WhereThereIsNoneItSaysWhatItLookedFor) {
 TEST(ServingCheckpointTest, AHuggingFaceFolderIsServedInFp32) {
   const Fixture f;
   const std::string folder = f.dir.File("hf");
-  ASSERT_OK(WriteGpt2Folder(folder, f.model, "F32",
-                            [](const TensorSpec& tensor, absl::Span<float> values) {
-                              InitTensor(tensor, 3, values.data());
-                              return absl::OkStatus();
-                            }));
+  ASSERT_OK(WriteGpt2Folder(folder, f.model, "F32", [](const TensorSpec& tensor, absl::Span<float> values) {
+    InitTensor(tensor, 3, values.data());
+    return absl::OkStatus();
+  }));
   ASSERT_OK_AND_ASSIGN(const ServingCheckpoint served, LoadCheckpointForServing(folder));
   EXPECT_EQ(served.store->wire_dtype(), Dtype::kF32);
   EXPECT_EQ(served.state.version, Version(0));

@@ -43,8 +43,7 @@ std::vector<float> ReadAll(const Store& store, const BlobSpec& blob, int kind, V
 RunConfig SmallRun(Dtype wire, Rule rule) {
   RunConfig run;
   // The token embedding is longer than a chunk and no multiple of one.
-  run.model = {
-      .num_layers = 2, .d_model = 24, .num_heads = 2, .context = 5, .vocab = 11000, .init_seed = 3};
+  run.model = {.num_layers = 2, .d_model = 24, .num_heads = 2, .context = 5, .vocab = 11000, .init_seed = 3};
   run.data.path = "/data/text";
   run.batch = {.virtual_nodes = 2, .micro_batches = 2, .micro_batch = 1};
   run.optimizer.peak_learning_rate = 1e-3;
@@ -98,8 +97,7 @@ void ExpectSameTensors(const ModelSpec& model, const Store& a, const Store& b, V
       const std::vector<float> of_b = ReadAll(b, blob, kind, version);
       for (size_t i = 0; i < of_a.size(); ++i) {
         ASSERT_EQ(std::bit_cast<uint32_t>(of_a[i]), std::bit_cast<uint32_t>(of_b[i]))
-            << blob.name << " element " << i << (kind < 0 ? " of the master" : " of moment ")
-            << kind;
+            << blob.name << " element " << i << (kind < 0 ? " of the master" : " of moment ") << kind;
       }
     }
   }
@@ -128,16 +126,14 @@ void FlipByte(const std::string& path, int64_t offset_bytes) {
   ASSERT_OK(WriteFileAtomically(path, content));
 }
 
-std::string EditManifest(const std::string& text,
-                         const std::function<void(nlohmann::ordered_json&)>& edit) {
+std::string EditManifest(const std::string& text, const std::function<void(nlohmann::ordered_json&)>& edit) {
   nlohmann::ordered_json object = nlohmann::ordered_json::parse(text);
   object.erase("sha256");
   edit(object);
   std::string edited = object.dump(2);
   edited.resize(edited.size() - 2);
   edited += ",\n";
-  const std::string sum =
-      Sha256Hex({reinterpret_cast<const std::byte*>(edited.data()), edited.size()});
+  const std::string sum = Sha256Hex({reinterpret_cast<const std::byte*>(edited.data()), edited.size()});
   return absl::StrCat(edited, "  \"sha256\": \"", sum, "\"\n}\n");
 }
 

@@ -27,8 +27,8 @@ RunConfig SmallRun(Dtype wire = Dtype::kBf16, Rule rule = Rule::kAdamW);
 // State after `steps` steps.
 RunState StateAt(int64_t steps);
 
-// A store at `version`, every blob published; masters and moments are odd numbers made from `seed`,
-// denormals, -0 and the largest ones among them. Padding is zero.
+// A store at `version`, every blob published; masters and moments are odd numbers made from `seed`, denormals,
+// -0 and the largest ones among them. Padding is zero.
 std::unique_ptr<Store> FilledStore(const ModelSpec& model, const RunConfig& run, Version version,
                                    uint64_t seed);
 
@@ -43,8 +43,7 @@ std::map<std::string, std::string> TreeOf(const std::string& folder);
 // Changes one byte of a file.
 void FlipByte(const std::string& path, int64_t offset_bytes);
 // The text of a manifest after `edit`, with a right sum of its own.
-std::string EditManifest(const std::string& text,
-                         const std::function<void(nlohmann::ordered_json&)>& edit);
+std::string EditManifest(const std::string& text, const std::function<void(nlohmann::ordered_json&)>& edit);
 
 }  // namespace eps::server
 

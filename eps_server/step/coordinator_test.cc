@@ -276,13 +276,17 @@ class FakeWorker {
       closed_ = true;
       changed_.NotifyAll();
     }
+    // Null: there is none.
     std::shared_ptr<const Assignment> Next() {
       MutexLock lock(mu_);
-      while (assignments_.empty() && !closed_) changed_.Wait(mu_);
       if (assignments_.empty()) return nullptr;
       auto next = assignments_.front();
       assignments_.pop_front();
       return next;
+    }
+    bool closed() {
+      MutexLock lock(mu_);
+      return closed_;
     }
     bool finished_ok() {
       MutexLock lock(mu_);
@@ -306,8 +310,11 @@ class FakeWorker {
   };
 
   void Loop() {
-    while (std::shared_ptr<const Assignment> assignment = channel_->Next()) {
-      if (!RunPass(*assignment)) break;
+    // A contribution that was offered waits for its answer while the next assignment is computed: otherwise a redo would
+    // wait for room that only the redo makes.
+    while (!dead_ && !channel_->closed()) {
+      const std::shared_ptr<const Assignment> assignment = channel_->Next();
+      if (!(assignment != nullptr ? RunPass(*assignment) : SendAdmitted(/*may_wait=*/true))) break;
     }
     if (!dead_) return;
     {
@@ -337,18 +344,15 @@ class FakeWorker {
     const int num_vnodes = run_.config.batch.virtual_nodes;
     // As a worker pushes: leaves for one or two vnodes, subtree sums from three.
     const std::vector<TreeNode> nodes = LargestSubtrees(held, num_vnodes, held.size() < 3 ? 1 : num_vnodes);
-    size_t waiting = 0;
     for (auto layer = run_.model.layers.rbegin(); layer != run_.model.layers.rend(); ++layer) {
       for (const BlobUse& use : layer->blobs) {
         if (!Pull(use.blob, ReadVersion(assignment.step))) return false;
         for (const TreeNode node : nodes) {
           Offer({assignment.step, use.blob, use.use, node, LeafDtype(node), -1});
-          ++waiting;
         }
       }
-      if (!SendAdmitted(waiting, /*all=*/false)) return false;
+      if (!SendAdmitted(/*may_wait=*/false)) return false;
     }
-    if (!SendAdmitted(waiting, /*all=*/true)) return false;
     return SendRecords(assignment);
   }
 
@@ -388,22 +392,22 @@ class FakeWorker {
     });
   }
 
-  bool SendAdmitted(size_t& waiting, bool all) {
-    while (waiting > 0) {
+  // Sends what was admitted so far; false: dead, or the run is over.
+  bool SendAdmitted(bool may_wait) {
+    while (true) {
       std::pair<ContributionKey, absl::StatusOr<Verdict>> next;
       {
         MutexLock lock(answers_->mu);
-        while (all && answers_->got.empty() && !dead_) answers_->changed.WaitFor(answers_->mu, std::chrono::milliseconds(5));
+        if (may_wait && answers_->got.empty()) answers_->changed.WaitFor(answers_->mu, std::chrono::milliseconds(1));
         if (dead_) return false;
         if (answers_->got.empty()) return true;
         next = std::move(answers_->got.front());
         answers_->got.pop_front();
       }
-      --waiting;
+      may_wait = false;
       if (!next.second.ok()) return false;  // the run is over
       if (*next.second == Verdict::kAdmitted && !Send(next.first)) return false;
     }
-    return true;
   }
 
   bool Send(const ContributionKey& key) {
@@ -509,7 +513,7 @@ TEST_P(CoordinatorModeTest, SameBitsForAnyNumberOfWorkersThreadsAndWindow) {
 
 TEST_P(CoordinatorModeTest, SameBitsWhenAWorkerDiesAtAnyPoint) {
   const std::string want = Reference(Config());
-  // A worker with two of four vnodes sends 17 messages per step: 16 chunks, then its records.
+  // A worker with two of four vnodes sends 17 messages per step: 16 chunks, and its records among or behind them.
   for (int dies_at = 0; dies_at <= 36; ++dies_at) {
     TestRun run(Config(), {.expected_workers = 2});
     FakeWorker first(run, dies_at % 2 == 0 ? dies_at : kNever), second(run, dies_at % 2 == 0 ? kNever : dies_at);
@@ -606,7 +610,7 @@ TEST(CoordinatorTest, ReportsEachStepOnceAndInOrder) {
 }
 
 TEST(CoordinatorTest, FirstLayersNextVersionStaysBehindTheGate) {
-  // Two workers; the second sends all its contributions and no records: every blob but the first layer's may get on.
+  // Two workers; the second may send all its contributions and no records: every blob but the first layer's gets on.
   const RunConfig config = SmallRun(ClipMode::kNone);
   TestRun run(config, {.expected_workers = 2});
   FakeWorker first(run), second(run, 16);

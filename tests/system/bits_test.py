@@ -36,6 +36,7 @@ class BitsTest(SystemTest):
         self.same_bits(spec, expected, "recompute", "--set", "relay.inner=RECOMPUTE")
         self.same_bits(spec, expected, "keep", "--set", "relay.inner=KEEP")
         self.same_bits(spec, expected, "three-slots", "--set", "relay.weight_slots=3")
+        self.same_bits(spec, expected, "one-slot", "--set", "relay.weight_slots=1")
         self.same_bits(spec, expected, "resident", "--set", "relay.resident=true")
 
     def test_bf16_wire_gives_the_same_bits_however_the_run_is_carried_out(self):
