@@ -15,6 +15,7 @@
 #include "common/base/file_util.h"
 #include "common/base/status_macros.h"
 #include "common/model/hf_config.h"
+#include "common/numeric/fp16.h"
 #include "nlohmann/json.hpp"
 
 namespace eps {
@@ -37,7 +38,6 @@ uint16_t ToBf16NearestEven(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
   return static_cast<uint16_t>((bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16);
 }
-uint16_t ToFp16NearestEven(float value) { return std::bit_cast<uint16_t>(static_cast<_Float16>(value)); }
 
 std::vector<std::byte> Encode(absl::Span<const float> values, const std::string& dtype) {
   const size_t elem_bytes = dtype == "F32" ? 4 : 2;
@@ -46,7 +46,7 @@ std::vector<std::byte> Encode(absl::Span<const float> values, const std::string&
     if (elem_bytes == 4) {
       std::memcpy(&bytes[i * 4], &values[i], 4);
     } else {
-      const uint16_t half = dtype == "BF16" ? ToBf16NearestEven(values[i]) : ToFp16NearestEven(values[i]);
+      const uint16_t half = dtype == "BF16" ? ToBf16NearestEven(values[i]) : ToFp16(values[i]).bits;
       std::memcpy(&bytes[i * 2], &half, 2);
     }
   }

@@ -24,6 +24,27 @@ constexpr float ToFloat(Fp16 value) {
   return std::bit_cast<float>(sign | std::bit_cast<uint32_t>(magnitude));
 }
 
+// To nearest, ties to even; what is too large becomes infinity, a NaN stays one.
+constexpr Fp16 ToFp16(float value) {
+  constexpr uint32_t kInfinity = 0x7F800000u;
+  constexpr uint32_t kTooLarge = 0x477FF000u;       // 65520: halfway from the largest binary16 to the next power
+  constexpr uint32_t kSmallestNormal = 0x38800000u;  // 2^-14
+  constexpr uint32_t kHalf = 0x3F000000u;            // one unit in the last place of 0.5 is binary16's smallest subnormal
+  const uint32_t bits = std::bit_cast<uint32_t>(value);
+  const uint16_t sign = static_cast<uint16_t>((bits >> 16) & 0x8000u);
+  const uint32_t magnitude = bits & 0x7FFFFFFFu;
+  if (magnitude > kInfinity) return {static_cast<uint16_t>(sign | 0x7E00u)};
+  if (magnitude >= kTooLarge) return {static_cast<uint16_t>(sign | 0x7C00u)};
+  if (magnitude < kSmallestNormal) {
+    // The sum rounds as binary16 would: both have the same last place.
+    const float shifted = std::bit_cast<float>(magnitude) + std::bit_cast<float>(kHalf);
+    return {static_cast<uint16_t>(sign | (std::bit_cast<uint32_t>(shifted) - kHalf))};
+  }
+  const uint32_t odd = (magnitude >> 13) & 1u;
+  const uint32_t rounded = magnitude - ((127u - 15u) << 23) + 0xFFFu + odd;
+  return {static_cast<uint16_t>(sign | (rounded >> 13))};
+}
+
 }  // namespace eps
 
 #endif  // EPS_COMMON_NUMERIC_FP16_H_

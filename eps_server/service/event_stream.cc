@@ -52,8 +52,12 @@ std::vector<VnodeRecord> ToRecords(const proto::PassDone& done) {
 
 absl::StatusOr<std::vector<float>> ToLogits(const proto::Inferred& inferred) {
   if (!inferred.error().empty()) return absl::InternalError(absl::StrCat("the worker says: ", inferred.error()));
-  std::vector<float> logits(inferred.logits().size() / sizeof(float));
-  std::memcpy(logits.data(), inferred.logits().data(), logits.size() * sizeof(float));
+  const std::string& bytes = inferred.logits();
+  if (bytes.empty() || bytes.size() % sizeof(float) != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("inferred.logits: ", bytes.size(), " bytes"));
+  }
+  std::vector<float> logits(bytes.size() / sizeof(float));
+  std::memcpy(logits.data(), bytes.data(), bytes.size());
   return logits;
 }
 

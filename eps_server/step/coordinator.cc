@@ -531,6 +531,11 @@ class CoordinatorImpl final : public Coordinator {
   }
 
   void OnWritten(Version version, absl::StatusOr<std::string> path) {
+    if (path.ok()) {
+      LogInfo("checkpoint_written", {{"step", version.value()}, {"path", *path}});
+    } else {
+      LogError("checkpoint_failed", {{"step", version.value()}, {"why", path.status().message()}});
+    }
     std::vector<CheckpointAnswer> answers;
     {
       MutexLock lock(mu_);
@@ -545,11 +550,6 @@ class CoordinatorImpl final : public Coordinator {
         started_version_ = Version(-1);  // may be tried again
       }
       Wake();
-    }
-    if (path.ok()) {
-      LogInfo("checkpoint_written", {{"step", version.value()}, {"path", *path}});
-    } else {
-      LogError("checkpoint_failed", {{"step", version.value()}, {"why", path.status().message()}});
     }
     for (const CheckpointAnswer& answer : answers) answer(path);
   }

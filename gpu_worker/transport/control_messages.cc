@@ -22,7 +22,7 @@ absl::Status Wrong(absl::string_view field, int64_t found, absl::string_view wan
 // int32 little endian, as this processor has them.
 std::vector<int32_t> ToInts(const std::string& bytes) {
   std::vector<int32_t> values(bytes.size() / sizeof(int32_t));
-  std::memcpy(values.data(), bytes.data(), values.size() * sizeof(int32_t));
+  if (!values.empty()) std::memcpy(values.data(), bytes.data(), values.size() * sizeof(int32_t));
   return values;
 }
 
