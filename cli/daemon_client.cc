@@ -7,6 +7,7 @@
 #include "common/grpc/grpc_status.h"
 #include "grpcpp/create_channel.h"
 #include "grpcpp/security/credentials.h"
+#include "grpcpp/support/channel_arguments.h"
 #include "nlohmann/json.hpp"
 
 namespace eps::cli {
@@ -37,8 +38,11 @@ absl::StatusOr<std::string> DaemonFlags::Address() const {
   return endpoint.address;
 }
 
-DaemonClient::DaemonClient(const std::string& address)
-    : stub_(proto::Control::NewStub(grpc::CreateChannel(address, grpc::InsecureChannelCredentials()))) {}
+DaemonClient::DaemonClient(const std::string& address) {
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);  // http_proxy is for the web: a daemon is spoken to directly
+  stub_ = proto::Control::NewStub(grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments));
+}
 
 namespace {
 

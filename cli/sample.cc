@@ -8,7 +8,9 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <stop_token>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/numbers.h"
@@ -156,10 +158,20 @@ absl::Status Generate(Server& server, const proto::GenerateRequest& request,
                       const std::function<void(int32_t)>& print) {
   DaemonClient client(server.address());
   grpc::ClientContext context;
+  // A worker that could not start never answers, and the daemon waits for another one: the call must not.
+  absl::Status processes;
+  std::jthread watch([&](const std::stop_token& stop) {
+    while (!stop.stop_requested()) {
+      processes = server.Check();
+      if (!processes.ok()) return context.TryCancel();
+      absl::SleepFor(absl::Milliseconds(20));
+    }
+  });
   const auto stream = client.stub().Generate(&context, request);
   for (proto::GenerateReply reply; stream->Read(&reply);) print(reply.token());
   const absl::Status status = FromGrpc(stream->Finish());
-  const absl::Status processes = server.Check();
+  watch.request_stop();
+  watch.join();
   return processes.ok() ? status : processes;
 }
 
@@ -180,8 +192,9 @@ absl::Status RunSample(const SampleFlags& flags) {
   request.set_seed(flags.seed);
   EPS_ASSIGN_OR_RETURN(const std::unique_ptr<Server> server, Server::Start(folder, flags));
   const bool text = flags.prompt_tokens.empty();
-  if (text) std::fputs(flags.prompt.c_str(), stdout);
-  EPS_RETURN_IF_ERROR(Generate(*server, request, [text](int32_t token) {
+  bool first = true;
+  EPS_RETURN_IF_ERROR(Generate(*server, request, [&](int32_t token) {
+    if (text && std::exchange(first, false)) std::fputs(flags.prompt.c_str(), stdout);
     if (text) {
       std::fputc(token, stdout);
     } else {

@@ -19,6 +19,7 @@
 #include "common/base/byte_size.h"
 #include "common/base/exit_code.h"
 #include "common/base/log.h"
+#include "common/base/malloc_settings.h"
 #include "eps_server/daemon.h"
 #include "eps_server/signal_watcher.h"
 
@@ -110,13 +111,6 @@ int Fail(const absl::Status& status, int exit_code) {
   return exit_code;
 }
 
-// The daemon's memory is the model, the window and a constant (eps_server/memory): the allocator must not add to it.
-void TightenAllocator() {
-  mallopt(M_ARENA_MAX, 2);                   // one for each thread keeps what that thread once needed
-  mallopt(M_MMAP_THRESHOLD, 4 << 20);        // fixed: by itself it grows up to 32 MiB, and holes stay
-  mallopt(M_TRIM_THRESHOLD, 4 << 20);
-}
-
 int RunDaemon(const DaemonOptions& options, std::unique_ptr<SignalWatcher> early_signals) {
   auto daemon = Daemon::Create(options);
   if (!daemon.ok()) return Fail(daemon.status(), StartExitCode(daemon.status()));
@@ -142,7 +136,7 @@ int RunDaemon(const DaemonOptions& options, std::unique_ptr<SignalWatcher> early
 }
 
 int Main(int argc, char** argv) {
-  TightenAllocator();
+  SetUpMalloc();
   CLI::App app("Keeps a model in memory and trains it with the gpu_worker processes that attach.");
   app.get_formatter()->column_width(34);
   Flags flags;

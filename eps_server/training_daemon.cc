@@ -72,6 +72,8 @@ class TrainingDaemon final : public Daemon {
 
   // Reads and checks; changes nothing on disk.
   absl::Status Load() {
+    std::error_code ignored;
+    if (std::filesystem::exists(options_.out, ignored)) EPS_RETURN_IF_ERROR(LockOut());
     EPS_RETURN_IF_ERROR(CheckOut(options_));
     EPS_ASSIGN_OR_RETURN(run_, LoadRunConfig(options_.run_file, options_.overrides));
     EPS_ASSIGN_OR_RETURN(model_, BuildGpt2(run_.model));
@@ -90,6 +92,7 @@ class TrainingDaemon final : public Daemon {
   // Makes the folder, and everything that writes into it.
   absl::Status Open() {
     EPS_RETURN_IF_ERROR(MakeDirs(options_.out));
+    EPS_RETURN_IF_ERROR(LockOut());
     EPS_RETURN_IF_ERROR(RemoveEndpointFile(options_.out));
     if (checkpointer_ == nullptr) {
       EPS_ASSIGN_OR_RETURN(checkpointer_, Checkpointer::Create(CheckpointFolder(options_.out), model_, run_));
@@ -107,6 +110,15 @@ class TrainingDaemon final : public Daemon {
                                                             .threads = options_.threads,
                                                             .window_bytes = options_.window_bytes}));
     host_ = std::make_unique<TrainingHost>(*coordinator_);
+    return absl::OkStatus();
+  }
+
+  // One daemon at a time writes into the folder.
+  absl::Status LockOut() {
+    if (out_lock_.is_open()) return absl::OkStatus();
+    absl::StatusOr<FileDescriptor> lock = LockDirectory(options_.out);
+    if (!lock.ok()) return Annotate(lock.status(), "--out");
+    out_lock_ = *std::move(lock);
     return absl::OkStatus();
   }
 
@@ -175,6 +187,7 @@ class TrainingDaemon final : public Daemon {
 
   // Fixed after Load and Open. In order of use: the later ones point to the earlier ones.
   const DaemonOptions options_;
+  FileDescriptor out_lock_;
   const ListenAddress listen_;
   const uint64_t incarnation_;
   RunConfig run_;

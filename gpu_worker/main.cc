@@ -9,6 +9,7 @@
 #include "absl/time/time.h"
 #include "common/base/byte_size.h"
 #include "common/base/exit_code.h"
+#include "common/base/malloc_settings.h"
 #include "gpu_worker/worker.h"
 
 namespace eps::worker {
@@ -28,6 +29,7 @@ int Report(const absl::Status& status) {
 }
 
 int Main(int argc, char** argv) {
+  SetUpMalloc();
   CLI::App app(
       "Computes for an eps_server: pulls one layer at a time into a device, runs it, pushes its gradient.\n"
       "Everything else, model and data included, comes from the daemon.");

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -126,6 +127,15 @@ absl::Status MakeDirs(const std::string& path) {
     }
     if (end == std::string::npos) return absl::OkStatus();
   }
+}
+
+absl::StatusOr<FileDescriptor> LockDirectory(const std::string& path) {
+  EPS_ASSIGN_OR_RETURN(FileDescriptor folder, OpenFile(path, O_RDONLY | O_DIRECTORY));
+  if (flock(folder.get(), LOCK_EX | LOCK_NB) == 0) return folder;
+  if (errno == EWOULDBLOCK) {
+    return absl::FailedPreconditionError(absl::StrCat(path, " is in use by another process"));
+  }
+  return FileError(errno, "lock", path);
 }
 
 std::string DirName(const std::string& path) {

@@ -56,6 +56,10 @@ absl::Status SyncDirectory(const std::string& path);
 // that failed.
 absl::Status MakeDirs(const std::string& path);
 
+// Takes the folder for this process alone, as long as the result lives; the system lets go when the process dies.
+// Errors: FAILED_PRECONDITION another process has it · FileError's
+absl::StatusOr<FileDescriptor> LockDirectory(const std::string& path);
+
 // "a/b/c" -> "a/b", "c" -> ".", "/c" -> "/".
 std::string DirName(const std::string& path);
 

@@ -125,5 +125,15 @@ TEST(FileUtilTest, TheFolderOfAPath) {
   EXPECT_EQ(DirName("/c"), "/");
 }
 
+TEST(FileUtilTest, AFolderIsLockedByOneAtATime) {
+  TempDir dir;
+  {
+    auto first = LockDirectory(dir.path());
+    ASSERT_OK(first.status());
+    EXPECT_THAT(LockDirectory(dir.path()).status(), StatusIs(absl::StatusCode::kFailedPrecondition, "in use"));
+  }
+  EXPECT_OK(LockDirectory(dir.path()).status());
+}
+
 }  // namespace
 }  // namespace eps

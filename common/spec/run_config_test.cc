@@ -423,6 +423,8 @@ TEST_F(RunConfigTest, ValuesOutsideTheirRangeAreNamed) {
            Case{"optimizer.adamw.beta1", "1", "optimizer.adamw.beta1: 1"},
            Case{"optimizer.adamw.beta2", "-0.5", "optimizer.adamw.beta2: -0.5"},
            Case{"optimizer.adamw.eps", "0", "optimizer.adamw.eps: 0, must be greater than 0"},
+           Case{"optimizer.adamw.eps", "1e-300", "optimizer.adamw.eps: 1e-300, must be greater than 0"},
+           Case{"optimizer.schedule.peak", "1e39", "optimizer.schedule.peak: 1e+39"},
            Case{"optimizer.adamw.weight_decay", "inf", "optimizer.adamw.weight_decay: inf"},
            Case{"optimizer.sgd.momentum", "1", "optimizer.sgd.momentum: 1"},
            Case{"optimizer.schedule.peak", "0",

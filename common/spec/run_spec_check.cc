@@ -42,14 +42,14 @@ class Checker {
   // All comparisons fail for NaN.
   double Positive(absl::string_view field, std::optional<double> given, double absent) {
     const double value = given.value_or(absent);
-    if (!(value > 0 && value <= kMaxDouble))
-      Fail(field, absl::StrCat(value, ", must be greater than 0"));
+    if (!(value >= kMinFloat && value <= kMaxFloat))
+      Fail(field, absl::StrCat(value, ", must be greater than 0, and a normal number in fp32"));
     return value;
   }
   double NotNegative(absl::string_view field, std::optional<double> given, double absent) {
     const double value = given.value_or(absent);
-    if (!(value >= 0 && value <= kMaxDouble))
-      Fail(field, absl::StrCat(value, ", must be at least 0 and finite"));
+    if (!(value >= 0 && value <= kMaxFloat))
+      Fail(field, absl::StrCat(value, ", must be at least 0 and finite in fp32"));
     return value;
   }
   double BelowOne(absl::string_view field, std::optional<double> given, double absent) {
@@ -60,7 +60,9 @@ class Checker {
   }
 
  private:
-  static constexpr double kMaxDouble = std::numeric_limits<double>::max();
+  // The optimizer computes in fp32, where denormals are zero.
+  static constexpr double kMinFloat = std::numeric_limits<float>::min();
+  static constexpr double kMaxFloat = std::numeric_limits<float>::max();
   absl::Status status_;
 };
 

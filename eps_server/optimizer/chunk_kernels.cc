@@ -26,7 +26,9 @@ namespace eps::server {
 inline constexpr int64_t kLanes = 16;           // logical, at any vector width
 inline constexpr int64_t kBlockElems = 1024;    // 4 KiB of fp32: a block of sums stays in L1
 inline constexpr int kMaxDepth = 24;            // partial sums of 2^16 vnodes, and one more use
-inline constexpr int64_t kPrefetchElems = 1024;
+inline constexpr int64_t kPrefetchElems = 512;  // how far ahead
+inline constexpr int64_t kPrefetchUnit = 32;    // at once: a cache line of 16-bit elements, two of fp32
+static_assert(kTensorAlignElems % kPrefetchUnit == 0);
 
 // The summing program with loads and adds joined where they follow each other.
 struct FusedOp {
@@ -107,9 +109,16 @@ bool HasFusedMultiplyAdd() { return HWY_NATIVE_FMA != 0; }
 HWY_INLINE VF LoadBf16(const uint16_t* from) {
   return hn::BitCast(DF(), hn::ShiftLeft<16>(hn::PromoteTo(DU(), hn::LoadU(D16(), from))));
 }
+// The low 16 bits of each lane.
 HWY_INLINE void StoreLow16(hn::Vec<DU> value, uint16_t* to) {
+#if HWY_TARGET <= HWY_AVX3
+  // One instruction, where Highway's own takes three.
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtepi32_epi16(value.raw));
+#else
   // At most 0xFFFF: the saturating conversion changes nothing.
-  hn::StoreU(hn::DemoteTo(D16(), hn::BitCast(DI(), value)), D16(), to);
+  const auto low = hn::And(value, hn::Set(DU(), 0xFFFFu));
+  hn::StoreU(hn::DemoteTo(D16(), hn::BitCast(DI(), low)), D16(), to);
+#endif
 }
 
 template <Dtype kDtype>
@@ -231,8 +240,10 @@ struct Fp32Master {
   HWY_INLINE VF Load(int64_t i) const { return hn::LoadU(DF(), in + i); }
   HWY_INLINE void Store(VF p, int64_t i) const { hn::StoreU(p, DF(), out + i); }
   HWY_INLINE void Prefetch(int64_t i) const {
-    hwy::Prefetch(in + i);
-    hwy::Prefetch(out + i);
+    for (const int64_t at : {i, i + kLanes}) {
+      hwy::Prefetch(in + at);
+      hwy::Prefetch(out + at);
+    }
   }
 };
 
@@ -253,7 +264,7 @@ struct SplitMaster {
   HWY_INLINE void Store(VF p, int64_t i) const {
     const auto rounded = hn::Add(hn::BitCast(DU(), p), hn::Set(DU(), 0x8000u));
     StoreLow16(hn::ShiftRight<16>(rounded), out + i);
-    StoreLow16(hn::And(rounded, hn::Set(DU(), 0xFFFFu)), rest + i);
+    StoreLow16(rounded, rest + i);
   }
   HWY_INLINE void Prefetch(int64_t i) const {
     hwy::Prefetch(in + i);
@@ -286,8 +297,10 @@ struct AdamW {
     return hn::NegMulAdd(step_size, hn::Div(mi, denominator), hn::Mul(p, keep));
   }
   HWY_INLINE void Prefetch(int64_t i) const {
-    hwy::Prefetch(m + i);
-    hwy::Prefetch(v + i);
+    for (const int64_t at : {i, i + kLanes}) {
+      hwy::Prefetch(m + at);
+      hwy::Prefetch(v + at);
+    }
   }
 };
 
@@ -309,49 +322,111 @@ struct Sgd {
     return hn::NegMulAdd(step_size, g, p);
   }
   HWY_INLINE void Prefetch(int64_t i) const {
-    if constexpr (kMomentum) hwy::Prefetch(b + i);
+    if constexpr (!kMomentum) return;
+    hwy::Prefetch(b + i);
+    hwy::Prefetch(b + i + kLanes);
   }
 };
 
-template <typename Rule, typename Master>
-void UpdateBlock(const Rule rule, const Master master, const VF scale, const float* g, int64_t first, int64_t count,
-                 bool with_squares, SquareLanes& squares) {
+// Where the summed gradient comes from. The usual cases, at most two contributions, are read as the update goes; sums of
+// more go through a block in L1.
+struct Fp32Source {
+  const float* values;
+  HWY_INLINE VF Load(int64_t i) const { return hn::LoadU(DF(), values + i); }
+  HWY_INLINE void Prefetch(int64_t i) const {
+    hwy::Prefetch(values + i);
+    hwy::Prefetch(values + i + kLanes);
+  }
+};
+struct Bf16Source {
+  const uint16_t* values;
+  HWY_INLINE VF Load(int64_t i) const { return LoadBf16(values + i); }
+  HWY_INLINE void Prefetch(int64_t i) const { hwy::Prefetch(values + i); }
+};
+template <typename Left, typename Right>
+struct SumSource {
+  Left left;
+  Right right;
+  HWY_INLINE VF Load(int64_t i) const { return hn::Add(left.Load(i), right.Load(i)); }
+  HWY_INLINE void Prefetch(int64_t i) const {
+    left.Prefetch(i);
+    right.Prefetch(i);
+  }
+};
+struct BlockSource {
+  const float* block;  // of element `first`
+  int64_t first;
+  HWY_INLINE VF Load(int64_t i) const { return hn::Load(DF(), block + (i - first)); }
+  HWY_INLINE void Prefetch(int64_t) const {}
+};
+
+template <typename Rule, typename Master, typename Source>
+void UpdateRange(const Rule rule, const Master master, const Source source, const VF scale, int64_t begin, int64_t end,
+                 SquareLanes& squares) {
   SquareSum square(squares);
-  for (int64_t i = 0; i < count; i += kLanes) {
-    // One cache line of fp32 each; lines of 16-bit arrays are asked for twice, which costs less than a branch.
-    rule.Prefetch(first + i + kPrefetchElems);
-    master.Prefetch(first + i + kPrefetchElems);
-    for (int64_t k = 0; k < kVecs; ++k) {
-      const int64_t at = i + k * kVec;
-      const VF gradient = hn::LoadU(DF(), g + at);
-      if (with_squares) square.Add(k, gradient);
-      const VF p = rule.Update(master.Load(first + at), hn::Mul(gradient, scale), first + at);
-      master.Store(p, first + at);
+  for (int64_t i = begin; i < end; i += kPrefetchUnit) {
+    const int64_t ahead = i + kPrefetchElems;
+    rule.Prefetch(ahead);
+    master.Prefetch(ahead);
+    source.Prefetch(ahead);
+    for (int64_t at = i; at < i + kPrefetchUnit; at += kLanes) {
+      for (int64_t k = 0; k < kVecs; ++k) {
+        const VF gradient = source.Load(at + k * kVec);
+        square.Add(k, gradient);
+        const VF p = rule.Update(master.Load(at + k * kVec), hn::Mul(gradient, scale), at + k * kVec);
+        master.Store(p, at + k * kVec);
+      }
     }
   }
   square.SaveTo(squares);
 }
 
 template <typename Rule, typename Master>
-double UpdateWith(const ChunkState& chunk, const FusedProgram& program, const DecayRange* ranges, size_t num_ranges,
-                  const UpdateScalars& scalars, bool with_squares) {
-  HWY_ALIGN float scratch[kMaxDepth][kBlockElems];
-  SquareLanes squares;
-  const VF scale = hn::Set(DF(), scalars.gradient_scale);
-  const Master master(chunk);
-  for (size_t r = 0; r < num_ranges; ++r) {
-    const Rule rule(chunk, scalars, ranges[r].decays);
-    for (int64_t first = ranges[r].begin; first < ranges[r].end; first += kBlockElems) {
-      const int64_t count = std::min(kBlockElems, ranges[r].end - first);
-      const float* g = SumBlock(program, first, count, scratch);
-      UpdateBlock(rule, master, scale, g, first, count, with_squares, squares);
+void UpdateDecayRange(const Rule rule, const Master master, const FusedProgram& program, const VF scale,
+                      const DecayRange& range, SquareLanes& squares) {
+  const auto update = [&](auto source, int64_t begin, int64_t end) {
+    UpdateRange(rule, master, source, scale, begin, end, squares);
+  };
+  if (program.ops.size() == 1) {
+    const FusedOp& only = program.ops[0];
+    const GradientOperand& a = program.operands[only.a];
+    const GradientOperand& b = program.operands[only.b];
+    const auto* a32 = reinterpret_cast<const float*>(a.values);
+    const auto* b32 = reinterpret_cast<const float*>(b.values);
+    const auto* a16 = reinterpret_cast<const uint16_t*>(a.values);
+    const auto* b16 = reinterpret_cast<const uint16_t*>(b.values);
+    const bool is_a16 = a.dtype == Dtype::kBf16, is_b16 = b.dtype == Dtype::kBf16;
+    if (only.kind == FusedOp::Kind::kLoad) {
+      if (is_a16) return update(Bf16Source{a16}, range.begin, range.end);
+      return update(Fp32Source{a32}, range.begin, range.end);
     }
+    if (is_a16 && is_b16) {
+      return update(SumSource<Bf16Source, Bf16Source>{{a16}, {b16}}, range.begin, range.end);
+    }
+    if (!is_a16 && !is_b16) {
+      return update(SumSource<Fp32Source, Fp32Source>{{a32}, {b32}}, range.begin, range.end);
+    }
+  }
+  HWY_ALIGN float scratch[kMaxDepth][kBlockElems];
+  for (int64_t first = range.begin; first < range.end; first += kBlockElems) {
+    const int64_t count = std::min(kBlockElems, range.end - first);
+    update(BlockSource{SumBlock(program, first, count, scratch), first}, first, first + count);
+  }
+}
+
+template <typename Rule, typename Master>
+double UpdateWith(const ChunkState& chunk, const FusedProgram& program, const DecayRange* ranges, size_t num_ranges,
+                  const UpdateScalars& scalars) {
+  SquareLanes squares;
+  for (size_t r = 0; r < num_ranges; ++r) {
+    UpdateDecayRange(Rule(chunk, scalars, ranges[r].decays), Master(chunk), program,
+                     hn::Set(DF(), scalars.gradient_scale), ranges[r], squares);
   }
   return squares.Total();
 }
 
 double UpdateChunkImpl(const ChunkState& chunk, const ChunkGradient& gradient, const DecayRange* ranges,
-                       size_t num_ranges, const UpdateScalars& scalars, bool with_squares) {
+                       size_t num_ranges, const UpdateScalars& scalars) {
   const FusedProgram program = Fuse(gradient);
   const bool split = chunk.wire_dtype == Dtype::kBf16;
   const auto update = [&] {
@@ -361,7 +436,7 @@ double UpdateChunkImpl(const ChunkState& chunk, const ChunkGradient& gradient, c
     }
     return split ? UpdateWith<Sgd<false>, SplitMaster> : UpdateWith<Sgd<false>, Fp32Master>;
   }();
-  return update(chunk, program, ranges, num_ranges, scalars, with_squares);
+  return update(chunk, program, ranges, num_ranges, scalars);
 }
 
 }  // namespace HWY_NAMESPACE
@@ -406,8 +481,8 @@ UpdateScalars ComputeUpdateScalars(const OptimizerConfig& optimizer, double lear
 
 void UpdateChunk(const ChunkState& chunk, const ChunkGradient& gradient, absl::Span<const DecayRange> ranges,
                  const UpdateScalars& scalars, double* sum_of_squares) {
-  const double squares = HWY_DYNAMIC_DISPATCH(UpdateChunkImpl)(chunk, gradient, ranges.data(), ranges.size(), scalars,
-                                                               sum_of_squares != nullptr);
+  const double squares =
+      HWY_DYNAMIC_DISPATCH(UpdateChunkImpl)(chunk, gradient, ranges.data(), ranges.size(), scalars);
   if (sum_of_squares != nullptr) *sum_of_squares = squares;
 }
 

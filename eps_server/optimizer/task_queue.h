@@ -27,6 +27,7 @@ class TaskQueue {
 
  private:
   struct Arena;  // keeps oneTBB's headers out of this one
+  struct Ticket;
   void RunFirst();
 
   Mutex mu_;

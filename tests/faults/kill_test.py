@@ -147,3 +147,12 @@ class KillTest(SystemTest):
         before = model_hash(out)
         self.refused(train(spec, out), 2, "--resume")
         self.assertEqual(model_hash(out), before)
+
+    def test_a_folder_with_a_run_in_progress_is_left_to_it(self):
+        out = self.work.out("busy")
+        process = start_train(self.specs["bf16"], out)
+        wait_for_steps(process, out, 12)
+        self.refused(train(self.specs["bf16"], out, "--resume"), 2, "in use")
+        returncode, stderr = self.end(process, timeout=120)
+        self.assertEqual(returncode, 0, stderr)
+        self.finishes_like_a_quiet_run("bf16", out)

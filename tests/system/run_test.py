@@ -117,3 +117,11 @@ class CommandsTest(SystemTest):
         for spec in sorted((ROOT / "examples").glob("*.textproto")):
             done = run([str(EPS), "plan", "--run", str(spec)])  # in place: paths in it are seen from its folder
             self.assertEqual(done.returncode, 0, f"{spec.name}: {done.stderr}")
+
+    def test_sample_says_so_when_its_worker_cannot_start(self):
+        out = self.work.out("run")
+        self.train_ok(self.work.spec({"steps": 2}), out)
+        command = [str(EPS), "sample", "--checkpoint", str(out), "--prompt", "x", "--tokens", "3"]
+        done = run([*command, "--device-memory", "1"], timeout=60)
+        self.refused(done, 3, "needs at least")
+        self.assertEqual(done.stdout, "")
