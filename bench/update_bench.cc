@@ -1,9 +1,11 @@
-// The fused AdamW update of one step (sum of two 16-bit contributions, norm, update, next 16-bit wire form) against plain
-// loops that read and write the same bytes and compute nothing: one as the compiler makes it, one with the update's
-// prefetching; the faster is the floor. The sides run in turn, A B C A B C, on the same memory, in one process; the ratio
-// of their medians is what matters, absolute figures drift with the machine.
+// The fused AdamW update of one step (sum of two 16-bit contributions, norm, update, next 16-bit
+// wire form) against a plain loop that reads and writes the same bytes and computes nothing
+// (prefetching made it slower, so it has none). The two sides run in turn, A B A B, on the same
+// memory, in one process; the ratio of their medians is what matters, absolute figures drift with
+// the machine.
 //
-//   bytes per parameter: reads 2 (wire) + 2 (rest) + 8 (moments) + 4 (contributions), writes 2 + 2 + 8
+//   bytes per parameter: reads 2 (wire) + 2 (rest) + 8 (moments) + 4 (contributions), writes 2 + 2
+//   + 8
 
 #include <algorithm>
 #include <atomic>
@@ -59,13 +61,17 @@ class Work {
   int64_t num_chunks() const { return num_chunks_; }
   int64_t num_elems() const { return num_chunks_ * kChunkElems; }
   ChunkState Chunk(int64_t chunk) { return store_->Chunk(BlobId(0), chunk, Version(0)); }
-  const uint16_t* Leaf(int which, int64_t chunk) const { return leaves_[which].data() + chunk * kChunkElems; }
+  const uint16_t* Leaf(int which, int64_t chunk) const {
+    return leaves_[which].data() + chunk * kChunkElems;
+  }
 
   // Values of the usual sizes; first touched by the threads that use them.
   void Fill(int64_t chunk) {
     std::vector<float> weights(kChunkElems), first(kChunkElems), second(kChunkElems);
     for (int64_t i = 0; i < kChunkElems; ++i) {
-      const auto noise = static_cast<int32_t>((static_cast<uint64_t>(i + chunk) * 0x9E3779B97F4A7C15u) >> 40) - (1 << 23);
+      const auto noise =
+          static_cast<int32_t>((static_cast<uint64_t>(i + chunk) * 0x9E3779B97F4A7C15u) >> 40) -
+          (1 << 23);
       weights[i] = static_cast<float>(noise) * 0x1p-28f;
       first[i] = static_cast<float>(noise) * 0x1p-35f;
       second[i] = first[i] * first[i];
@@ -87,15 +93,16 @@ class Work {
 void Update(Work& work, int64_t chunk, const UpdateScalars& scalars, double& squares) {
   ChunkGradient gradient;
   for (int v = 0; v < 2; ++v) {
-    gradient.operands.push_back({Dtype::kBf16, reinterpret_cast<const std::byte*>(work.Leaf(v, chunk)), {v, 1}, 0});
+    gradient.operands.push_back(
+        {Dtype::kBf16, reinterpret_cast<const std::byte*>(work.Leaf(v, chunk)), {v, 1}, 0});
   }
   gradient.program = {{SumOp::Kind::kLoad, 0}, {SumOp::Kind::kLoad, 1}, {SumOp::Kind::kAdd, 0}};
   const DecayRange all{0, kChunkElems, true};
   UpdateChunk(work.Chunk(chunk), gradient, absl::MakeConstSpan(&all, 1), scalars, &squares);
 }
 
-// Reads and writes what Update does. `one` and `zero` are not known to the compiler, so nothing is left out, and no value
-// changes, so both sides always see the same numbers.
+// Reads and writes what Update does. `one` and `zero` are not known to the compiler, so nothing is
+// left out, and no value changes, so both sides always see the same numbers.
 #if defined(__x86_64__)
 __attribute__((target_clones("avx512f", "avx2", "default")))
 #endif
@@ -131,34 +138,12 @@ double Median(std::vector<double> values) {
   return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
 }
 
-// The same with the prefetching that the update does.
-#if defined(__x86_64__)
-__attribute__((target_clones("avx512f", "avx2", "default")))
-#endif
-void PrefetchedFloor(const uint16_t* __restrict wire_in, uint16_t* __restrict wire_out, uint16_t* __restrict rest,
-                     float* __restrict m, float* __restrict v, const uint16_t* __restrict a,
-                     const uint16_t* __restrict b, float one, uint16_t zero) {
-  constexpr int64_t kUnit = 32, kAhead = 256;
-  for (int64_t i = 0; i < kChunkElems; i += kUnit) {
-    for (const uint16_t* line : {wire_in + i, static_cast<const uint16_t*>(wire_out) + i,
-                                 static_cast<const uint16_t*>(rest) + i, a + i, b + i}) {
-      __builtin_prefetch(line + kAhead);
-    }
-    for (const float* line : {m + i, m + i + 16, v + i, v + i + 16}) __builtin_prefetch(line + kAhead);
-    for (int64_t j = i; j < i + kUnit; ++j) {
-      wire_out[j] = static_cast<uint16_t>(wire_in[j] ^ (a[j] & zero));
-      rest[j] = static_cast<uint16_t>(rest[j] ^ (b[j] & zero));
-      m[j] *= one;
-      v[j] *= one;
-    }
-  }
-}
-
 void PrintSide(const char* name, const std::vector<double>& seconds, double parameters) {
   const double median = Median(seconds);
   std::printf("%-10s %8.4f s  [%.4f .. %.4f]  %7.0f M parameters/s  %6.1f GB/s\n", name, median,
-              *std::min_element(seconds.begin(), seconds.end()), *std::max_element(seconds.begin(), seconds.end()),
-              parameters / median / 1e6, parameters * kBytesPerParameter / median / 1e9);
+              *std::min_element(seconds.begin(), seconds.end()),
+              *std::max_element(seconds.begin(), seconds.end()), parameters / median / 1e6,
+              parameters * kBytesPerParameter / median / 1e9);
 }
 
 void Measure(const Settings& settings) {
@@ -170,32 +155,27 @@ void Measure(const Settings& settings) {
   volatile uint16_t zero = 0;
   std::vector<double> squares(static_cast<size_t>(work.num_chunks()));
   const auto update = [&](int64_t c) { Update(work, c, scalars, squares[c]); };
-  const auto floor_by = [&](auto loop) {
-    return [&work, &one, &zero, loop](int64_t c) {
-      const ChunkState s = work.Chunk(c);
-      loop(static_cast<const uint16_t*>(s.wire_in), static_cast<uint16_t*>(s.wire_out), s.rest, s.moment1, s.moment2,
-           work.Leaf(0, c), work.Leaf(1, c), one, zero);
-    };
+  const auto floor = [&](int64_t c) {
+    const ChunkState s = work.Chunk(c);
+    Floor(static_cast<const uint16_t*>(s.wire_in), static_cast<uint16_t*>(s.wire_out), s.rest,
+          s.moment1, s.moment2, work.Leaf(0, c), work.Leaf(1, c), one, zero);
   };
   RunAll(settings.threads, work.num_chunks(), [&](int64_t c) { work.Fill(c); });
   const auto run = [&](const std::function<void(int64_t)>& body) {
     return RunAll(settings.threads, work.num_chunks(), body);
   };
-  std::vector<double> plain, prefetched, updates;
+  std::vector<double> floors, updates;
   for (int r = -1; r < settings.repeats; ++r) {
-    const double seconds[] = {run(floor_by(Floor)), run(floor_by(PrefetchedFloor)), run(update)};
+    const double floor_seconds = run(floor), update_seconds = run(update);
     if (r < 0) continue;  // warm-up
-    plain.push_back(seconds[0]);
-    prefetched.push_back(seconds[1]);
-    updates.push_back(seconds[2]);
+    floors.push_back(floor_seconds);
+    updates.push_back(update_seconds);
   }
   const double parameters = static_cast<double>(work.num_elems());
-  const double floor_seconds = std::min(Median(plain), Median(prefetched));
-  const double ratio = floor_seconds / Median(updates);
-  std::printf("fused AdamW update, %.0f M parameters, %d threads, median of %d\n", parameters / 1e6, settings.threads,
-              settings.repeats);
-  PrintSide("plain loop", plain, parameters);
-  PrintSide("prefetched", prefetched, parameters);
+  const double ratio = Median(floors) / Median(updates);
+  std::printf("fused AdamW update, %.0f M parameters, %d threads, median of %d\n", parameters / 1e6,
+              settings.threads, settings.repeats);
+  PrintSide("plain loop", floors, parameters);
   PrintSide("update", updates, parameters);
   std::printf("update reaches %.3f of the byte floor (goal: 0.85)\n", ratio);
   const nlohmann::json line = {{"name", "update"},
@@ -203,7 +183,7 @@ void Measure(const Settings& settings) {
                                {"parameters", work.num_elems()},
                                {"threads", settings.threads},
                                {"repeats", settings.repeats},
-                               {"floor_seconds", floor_seconds},
+                               {"floor_seconds", Median(floors)},
                                {"update_seconds", Median(updates)}};
   std::printf("%s\n", line.dump().c_str());
 }
@@ -214,9 +194,15 @@ void Measure(const Settings& settings) {
 int main(int argc, char** argv) {
   eps::server::Settings settings;
   CLI::App app{"The fused AdamW update against a plain loop with the same reads and writes."};
-  app.add_option("--millions", settings.millions, "Parameters, in millions")->capture_default_str()->check(CLI::Range(1, 100000));
-  app.add_option("--threads", settings.threads, "Threads on both sides")->capture_default_str()->check(CLI::Range(1, 1024));
-  app.add_option("--repeats", settings.repeats, "Runs of each side")->capture_default_str()->check(CLI::Range(1, 1000));
+  app.add_option("--millions", settings.millions, "Parameters, in millions")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 100000));
+  app.add_option("--threads", settings.threads, "Threads on both sides")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1024));
+  app.add_option("--repeats", settings.repeats, "Runs of each side")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1000));
   CLI11_PARSE(app, argc, argv);
   eps::server::Measure(settings);
   return 0;

@@ -19,7 +19,8 @@
 
 namespace eps::server {
 
-// One node of the reduction tree of one (step, blob, use): what a worker offers and then sends chunk by chunk.
+// One node of the reduction tree of one (step, blob, use): what a worker offers and then sends
+// chunk by chunk.
 struct ContributionKey {
   StepId step;
   BlobId blob;
@@ -38,33 +39,39 @@ enum class Verdict {
 };
 
 struct ChunkOutcome {
-  bool counted = false;   // false: it was there already, or its step is over
-  bool complete = false;  // every chunk of the contribution is held: a sender in order sees it at the last chunk at the
-                          // latest, and earlier when another worker sent the same
+  bool counted = false;  // false: it was there already, or its step is over
+  // Every chunk of the contribution is held: a sender in order sees it at the last chunk at the
+  // latest, and earlier when another worker sent the same.
+  bool complete = false;
 };
 
-// Counts every gradient once. Keeps, per (step, blob, use, chunk), which nodes of the reduction tree are there; drops
-// what is covered by a node that came before, replaces pending descendants, and hands a chunk to `consume` the moment
-// that all its uses are covered whole, in whatever order things came.
+// Counts every gradient once. Keeps, per (step, blob, use, chunk), which nodes of the reduction
+// tree are there; drops what is covered by a node that came before, replaces pending descendants,
+// and hands a chunk to `consume` the moment that all its uses are covered whole, in whatever order
+// things came.
 //
-// Memory: contributions live in a window of window_bytes. Each reserves its missing chunks when it is admitted; what does
-// not fit is answered later, the highest layer first. The layer that backward completes next is always admitted, once no
-// finished blob still waits for its update, so that a redo never starves: the window is exceeded by one layer's
-// contributions at most.
+// Memory: contributions live in a window of window_bytes. Each reserves its missing chunks when it
+// is admitted; what does not fit is answered later, the highest layer first. The layer that
+// backward completes next is always admitted, once no finished blob still waits for its update, so
+// that a redo never starves: the window is exceeded by one layer's contributions at most.
+// A worker must go on to its next assignment while offers of an earlier one are not answered: that
+// assignment, the redo of a lost worker's part, may be what makes the room.
 //
-// Threads: all methods are safe; payloads are copied outside the lock. Callbacks come without a lock, from the calling
-// thread or from the one that released memory.
+// Threads: all methods are safe; payloads are copied outside the lock. Callbacks come without a
+// lock, from the calling thread or from the one that released memory.
 class Aggregator {
  public:
   struct Options {
     const ModelSpec* model = nullptr;  // outlives the aggregator
     int virtual_nodes = 1;
-    Dtype gradients = Dtype::kF32;     // of leaves
-    int64_t window_bytes = 0;          // 0: DefaultWindowBytes(model)
-    // A chunk is complete: its contributions of all uses, as a program; called once per (step, blob, chunk). The memory
-    // is given back when the ChunkGradient is destroyed, which must be before the aggregator is.
+    Dtype gradients = Dtype::kF32;  // of leaves
+    int64_t window_bytes = 0;       // 0: DefaultWindowBytes(model)
+    // A chunk is complete: its contributions of all uses, as a program; called once per (step,
+    // blob, chunk). The memory is given back when the ChunkGradient is destroyed, which must be
+    // before the aggregator is.
     std::function<void(StepId, BlobId, int64_t chunk, ChunkGradient)> consume;
-    // Every chunk of every blob was consumed; after the last `consume` was called (it may still be running elsewhere).
+    // Every chunk of every blob was consumed; after the last `consume` was called (it may still be
+    // running elsewhere).
     std::function<void(StepId)> on_step_in;
   };
   // Errors: INVALID_ARGUMENT a negative window
@@ -76,20 +83,27 @@ class Aggregator {
 
   // Calls `answer` at once, or when the window has room, or when the step is over, or at Stop.
   //
-  // Errors (given to `answer`): INVALID_ARGUMENT naming the field: no such blob or use, not a node of the tree, a dtype
-  //   that a node may not have (BF16 only for leaves, and only if the run's gradients are BF16), nonfinite_vnode not in
-  //   the node, a step that was not begun · RESOURCE_EXHAUSTED too many offers wait · Stop's reason
-  virtual void Offer(const ContributionKey& key, std::function<void(absl::StatusOr<Verdict>)> answer) = 0;
+  // Errors (given to `answer`): INVALID_ARGUMENT naming the field: no such blob or use, not a node
+  // of the tree, a dtype
+  //   that a node may not have (BF16 only for leaves, and only if the run's gradients are BF16),
+  //   nonfinite_vnode not in the node, a step that was not begun · RESOURCE_EXHAUSTED too many
+  //   offers wait · Stop's reason
+  virtual void Offer(const ContributionKey& key,
+                     std::function<void(absl::StatusOr<Verdict>)> answer) = 0;
 
-  // Copies one chunk of an admitted contribution. A repeated one, and one of a step that is over, is dropped quietly.
+  // Copies one chunk of an admitted contribution. A repeated one, and one of a step that is over,
+  // is dropped quietly.
   //
-  // Errors: INVALID_ARGUMENT as in Offer, and: no such chunk, a payload that is not exactly the chunk's bytes ·
-  //   FAILED_PRECONDITION the contribution was not admitted · RESOURCE_EXHAUSTED no memory · Stop's reason
+  // Errors: INVALID_ARGUMENT as in Offer, and: no such chunk, a payload that is not exactly the
+  // chunk's bytes ·
+  //   FAILED_PRECONDITION the contribution was not admitted · RESOURCE_EXHAUSTED no memory · Stop's
+  //   reason
   virtual absl::StatusOr<ChunkOutcome> AddChunk(const ContributionKey& key, int64_t chunk,
                                                 absl::Span<const std::byte> payload) = 0;
 
-  // The stream of an admitted contribution ended before its last chunk: gives back what it reserved and did not fill.
-  // Chunks that came stay valid. Call once per admission that did not reach `complete`; harmless after that.
+  // The stream of an admitted contribution ended before its last chunk: gives back what it reserved
+  // and did not fill. Chunks that came stay valid. Call once per admission that did not reach
+  // `complete`; harmless after that.
   virtual void Abandon(const ContributionKey& key) = 0;
 
   // missing[v]: some chunk of the current step still lacks vnode v.

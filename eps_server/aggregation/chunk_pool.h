@@ -37,8 +37,9 @@ class ChunkBuffer {
   int64_t num_bytes_ = 0;
 };
 
-// Memory for contributions: whole pages straight from the system, kept for reuse up to `keep_bytes` in all, so that what
-// the process holds is what is counted. Chunks come in few sizes, the same ones every step.
+// Memory for contributions: whole pages straight from the system, kept for reuse up to `keep_bytes`
+// in all, so that what the process holds is what is counted. Chunks come in few sizes, the same
+// ones every step.
 //
 // Threads: safe.
 class ChunkPool : public std::enable_shared_from_this<ChunkPool> {

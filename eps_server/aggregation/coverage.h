@@ -18,7 +18,8 @@ struct HeldContribution {
   ChunkBuffer buffer;
 };
 
-// Which nodes of the reduction tree are there for one (step, blob, use, chunk): disjoint, by rising first vnode.
+// Which nodes of the reduction tree are there for one (step, blob, use, chunk): disjoint, by rising
+// first vnode.
 //
 // Threads: none of its own; the owner guards it.
 class Coverage {

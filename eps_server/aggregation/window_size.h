@@ -8,8 +8,9 @@
 
 namespace eps::server {
 
-// Bytes of gradients in flight that the daemon holds, unless told otherwise: 4 * the largest blob in fp32. That is two
-// layers (one being updated, one coming in), each as two fp32 subtree sums or four 16-bit leaves.
+// Bytes of gradients in flight that the daemon holds, unless told otherwise: 4 * the largest blob
+// in fp32. That is two layers (one being updated, one coming in), each as two fp32 subtree sums or
+// four 16-bit leaves.
 inline int64_t DefaultWindowBytes(const ModelSpec& model) {
   int64_t largest_elems = 0;
   for (const BlobSpec& blob : model.blobs) largest_elems = std::max(largest_elems, blob.num_elems);

@@ -14,14 +14,15 @@
 
 namespace eps::server {
 
-// The tokens of each step: which sample goes to which vnode is a function of the run and the step alone.
+// The tokens of each step: which sample goes to which vnode is a function of the run and the step
+// alone.
 //
 // Threads: safe; fixed after construction.
 class StepData {
  public:
-  // Opens the run's file and checks it whole: at least one sample, and every id below the vocabulary (read once where an
-  // id can be too large).
-  // Errors: NOT_FOUND · INVALID_ARGUMENT naming the file and: its tokens and how many are needed; the token index, byte
+  // Opens the run's file and checks it whole: at least one sample, and every id below the
+  // vocabulary (read once where an id can be too large). Errors: NOT_FOUND · INVALID_ARGUMENT
+  // naming the file and: its tokens and how many are needed; the token index, byte
   //   offset, id and vocabulary
   static absl::StatusOr<std::unique_ptr<StepData>> Create(const RunConfig& run);
 

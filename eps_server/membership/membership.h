@@ -77,7 +77,8 @@ class Membership {
   absl::Status Ready(WorkerId worker, WorkerMemory memory, absl::Duration now);
   absl::Status RecordPass(WorkerId worker, PassTiming timing, absl::Duration now);
 
-  // Forgets a worker; its channel is returned (null: unknown, or it never connected). It is listed as lost for a while.
+  // Forgets a worker; its channel is returned (null: unknown, or it never connected). It is listed
+  // as lost for a while.
   std::shared_ptr<WorkerChannel> Remove(WorkerId worker);
   bool Contains(WorkerId worker) const { return workers_.count(worker) > 0; }
 

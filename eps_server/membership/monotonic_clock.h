@@ -7,7 +7,8 @@
 
 namespace eps::server {
 
-// Time since some fixed moment; never goes back. Leases use it, so that setting the wall clock loses no worker.
+// Time since some fixed moment; never goes back. Leases use it, so that setting the wall clock
+// loses no worker.
 using MonotonicClock = std::function<absl::Duration()>;
 
 MonotonicClock SteadyClock();

@@ -18,7 +18,8 @@ struct GradientOperand {
   int use = 0;
 };
 
-// All contributions to one chunk and the order in which they are summed: each use's tree, then the roots in layer order.
+// All contributions to one chunk and the order in which they are summed: each use's tree, then the
+// roots in layer order.
 struct ChunkGradient {
   std::vector<GradientOperand> operands;
   std::vector<SumOp> program;   // postfix, over `operands`; leaves one value

@@ -11,16 +11,17 @@
 
 namespace eps::server {
 
-// The kernels over one chunk: sum of its contributions, norm, update, next wire form. Vector code is chosen at run time;
-// the same bits at any width. Every element count is a multiple of kTensorAlignElems: there are no tails.
+// The kernels over one chunk: sum of its contributions, norm, update, next wire form. Vector code
+// is chosen at run time; the same bits at any width. Every element count is a multiple of
+// kTensorAlignElems: there are no tails.
 //
-// Cost: one pass. An update with a 16-bit wire reads 2 (wire) + 2 (rest) + 8 (moments) + contributions and writes
-// 2 + 2 + 8 bytes per element.
+// Cost: one pass. An update with a 16-bit wire reads 2 (wire) + 2 (rest) + 8 (moments) +
+// contributions and writes 2 + 2 + 8 bytes per element.
 
 // FAILED_PRECONDITION if this processor's vectors have no fused multiply-add: other bits.
 absl::Status CheckVectorUnit();
 
-// What one update is made of, rounded to fp32 once. AdamW, in PyTorch's order (torch/optim/adamw.py):
+// What one update is made of, rounded to fp32 once. AdamW, in the order of torch/optim/adamw.py:
 //
 //   p *= keep          m = beta1 m + (1 - beta1) g       v = beta2 v + (1 - beta2) g^2
 //   p -= step_size * m / (sqrt(v) * inv_sqrt_bias2 + eps)
@@ -39,8 +40,8 @@ struct UpdateScalars {
   float momentum = 0;
 };
 // `update` counts from 1 the updates that were made, without skipped steps.
-UpdateScalars ComputeUpdateScalars(const OptimizerConfig& optimizer, double learning_rate, int64_t update,
-                                   double gradient_scale);
+UpdateScalars ComputeUpdateScalars(const OptimizerConfig& optimizer, double learning_rate,
+                                   int64_t update, double gradient_scale);
 
 // Elements [begin, end) of a chunk, multiples of kTensorAlignElems.
 struct DecayRange {
@@ -49,13 +50,14 @@ struct DecayRange {
   bool decays = false;
 };
 
-// Updates the chunk by the sum of `gradient`. `ranges` cover it. sum_of_squares, if not null, gets that of the unscaled
-// sum: not finite exactly if some element of the sum is not.
-void UpdateChunk(const ChunkState& chunk, const ChunkGradient& gradient, absl::Span<const DecayRange> ranges,
-                 const UpdateScalars& scalars, double* sum_of_squares);
+// Updates the chunk by the sum of `gradient`. `ranges` cover it. sum_of_squares, if not null, gets
+// that of the unscaled sum: not finite exactly if some element of the sum is not.
+void UpdateChunk(const ChunkState& chunk, const ChunkGradient& gradient,
+                 absl::Span<const DecayRange> ranges, const UpdateScalars& scalars,
+                 double* sum_of_squares);
 
-// The sum of `gradient` into `sum` (num_elems of it) if that is not null, and its sum of squares: element i into lane
-// i mod 16, the lanes in order, in fp64.
+// The sum of `gradient` into `sum` (num_elems of it) if that is not null, and its sum of squares:
+// element i into lane i mod 16, the lanes in order, in fp64.
 double SumChunk(const ChunkGradient& gradient, int64_t num_elems, float* sum);
 
 }  // namespace eps::server

@@ -9,8 +9,8 @@
 
 namespace eps::server {
 
-// Reads and writes denormal numbers as zero (DAZ and FTZ) for its scope, on this thread. Bits depend on it, and denormal
-// moments make an update tens of times slower (design.md, "Numbers").
+// Reads and writes denormal numbers as zero (DAZ and FTZ) for its scope, on this thread. Bits
+// depend on it, and denormal moments make an update tens of times slower (design.md, "Numbers").
 class ScopedFlushDenormals {
  public:
 #if defined(__x86_64__)

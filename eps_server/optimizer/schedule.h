@@ -12,8 +12,11 @@ namespace eps::server {
 //
 //   s < W               peak * (s + 1) / W
 //   s >= W, CONSTANT    peak
-//   s >= W, LINEAR      peak + (final - peak) * x          x = (s - W) / (steps - 1 - W), and 1 at the last step:
-//   s >= W, COSINE      final + (peak - final) * (1 + cos(pi x)) / 2      peak at s = W, final at s = steps - 1
+//   s >= W, LINEAR      peak + (final - peak) * x
+//   s >= W, COSINE      final + (peak - final) * (1 + cos(pi x)) / 2
+//
+// with x = (s - W) / (steps - 1 - W), and x = 1 at the last step: `peak` at s = W, `final` at
+// s = steps - 1.
 double LearningRate(const OptimizerConfig& optimizer, int64_t steps, StepId step);
 
 }  // namespace eps::server

@@ -10,16 +10,17 @@ namespace eps::server {
 
 struct TaskQueue::Arena {
   explicit Arena(int threads)
-      // Nobody waits inside the arena, so it needs `threads` workers of oneTBB's, one more than it would start for that
-      // many threads; more than the machine has cores, if asked.
+      // Nobody waits inside the arena, so it needs `threads` workers of oneTBB's, one more than it
+      // would start for that many threads; more than the machine has cores, if asked.
       : parallelism(tbb::global_control::max_allowed_parallelism, static_cast<size_t>(threads) + 1),
         arena(threads, /*reserved_for_masters=*/0) {}
   tbb::global_control parallelism;
   tbb::task_arena arena;
 };
 
-// What oneTBB runs: takes the first task from the queue. ThreadSanitizer cannot see what orders oneTBB's task object, in
-// which `queue` lies, and would report its reading; the tasks themselves go through mu_ and are looked at.
+// What oneTBB runs: takes the first task from the queue. ThreadSanitizer cannot see what orders
+// oneTBB's task object, in which `queue` lies, and would report its reading; the tasks themselves
+// go through mu_ and are looked at.
 struct TaskQueue::Ticket {
   TaskQueue* queue;
   __attribute__((no_sanitize("thread"))) void operator()() const { queue->RunFirst(); }

@@ -11,8 +11,8 @@
 
 namespace eps::server {
 
-// Runs tasks on oneTBB threads, denormals flushed. Tasks start in the order they were pushed, which oneTBB alone does not
-// promise: what is pulled first is to be updated first.
+// Runs tasks on oneTBB threads, denormals flushed. Tasks start in the order they were pushed, which
+// oneTBB alone does not promise: what is pulled first is to be updated first.
 //
 // Threads: safe. Tasks may push.
 class TaskQueue {

@@ -19,35 +19,37 @@ namespace eps::server {
 // What the optimizer made of a step.
 struct StepUpdate {
   StepId step;
-  double gradient_norm = 0;  // of the step's mean gradient, before clipping; not finite if skipped for that
-  double scale = 1;          // what clipping multiplied the gradient with; the smallest one with PER_BLOB
+  double gradient_norm = 0;  // of the step's mean gradient, before clipping; may be not finite
+  double scale = 1;          // that clipping multiplied the gradient with; PER_BLOB: the smallest
   double learning_rate = 0;
   bool skipped = false;      // the gradient was not finite: weights and moments are unchanged
   std::string why_skipped;   // layer and vnode
 };
 
-// Makes version s + 1 of every blob from version s and the step's gradients, chunk by chunk, on oneTBB threads.
+// Makes version s + 1 of every blob from version s and the step's gradients, chunk by chunk, on
+// oneTBB threads.
 //
-// Eager (no clipping, PER_BLOB, LAGGED): a chunk (PER_BLOB: a blob) is updated as soon as its gradient is in. A gradient
-// that is not finite ends the run: on_failure names step, layer and vnode.
-// Held (EXACT): a chunk's gradient is summed into a buffer of 4 bytes per parameter as soon as it is in; once all are,
-// the global norm is known and blobs are updated in pull order. A step with a gradient that is not finite is skipped whole.
+// Eager (no clipping, PER_BLOB, LAGGED): a chunk (PER_BLOB: a blob) is updated as soon as its
+// gradient is in. A gradient that is not finite ends the run: on_failure names step, layer and
+// vnode. Held (EXACT): a chunk's gradient is summed into a buffer of 4 bytes per parameter as soon
+// as it is in; once all are, the global norm is known and blobs are updated in pull order. A step
+// with a gradient that is not finite is skipped whole.
 //
-// Bits: norms are sums of squares in fp64: 16 logical lanes, lanes in order, chunks in order, blobs in order. Nothing
-// depends on threads, arrival or vector width.
-// Optimizer step: bias corrections count the updates that were made, without skipped steps, as PyTorch's AMP does; the
-// learning rate follows the step.
-// Threads: all methods are safe and return at once. Callbacks come without a lock, from the engine's threads.
+// Bits: norms are sums of squares in fp64: 16 logical lanes, lanes in order, chunks in order, blobs
+// in order. Nothing depends on threads, arrival or vector width. Optimizer step: bias corrections
+// count the updates that were made, without skipped steps, as PyTorch's AMP does; the learning rate
+// follows the step. Threads: all methods are safe and return at once. Callbacks come without a
+// lock, from the engine's threads.
 class UpdateEngine {
  public:
   struct Options {
     const ModelSpec* model = nullptr;  // these outlive the engine
     const RunConfig* run = nullptr;
     Store* store = nullptr;
-    int threads = 1;                   // that compute
-    StepId first_step;                 // the next step to be made
-    int64_t skipped_steps = 0;         // before first_step
-    double last_norm = 0;              // of the step before first_step, for LAGGED
+    int threads = 1;            // that compute
+    StepId first_step;          // the next step to be made
+    int64_t skipped_steps = 0;  // before first_step
+    double last_norm = 0;       // of the step before first_step, for LAGGED
     // Version `version` of `blob` is made; the callee publishes it.
     std::function<void(BlobId, Version)> on_blob_made;
     // After the on_blob_made of every blob of the step.
@@ -55,7 +57,8 @@ class UpdateEngine {
     // At most once; nothing is made after it.
     std::function<void(absl::Status)> on_failure;
   };
-  // Errors: FAILED_PRECONDITION this processor's vectors lack fused multiply-add · RESOURCE_EXHAUSTED
+  // Errors: FAILED_PRECONDITION this processor's vectors lack fused multiply-add ·
+  //         RESOURCE_EXHAUSTED no memory to hold gradients
   static absl::StatusOr<std::unique_ptr<UpdateEngine>> Create(Options options);
   // Waits for what is running; what is queued is dropped.
   virtual ~UpdateEngine() = default;
@@ -63,7 +66,8 @@ class UpdateEngine {
   // The gradient of a chunk is complete. Chunks of a step wait until the step before is made.
   virtual void Submit(StepId step, BlobId blob, int64_t chunk, ChunkGradient gradient) = 0;
 
-  // Blobs at `version` are not updated to version + 1 before ReleaseUpdate; call before gradients of step `version` come.
+  // Blobs at `version` are not updated to version + 1 before ReleaseUpdate; call before gradients
+  // of step `version` come.
   virtual void HoldUpdates(Version version) = 0;
   virtual void ReleaseUpdate(BlobId blob, Version version) = 0;
 

@@ -35,8 +35,11 @@ std::vector<BlobId> UpdateOrder(const ModelSpec& model, ClipMode clip) {
   std::vector<BlobId> order;
   for (const BlobSpec& blob : model.blobs) order.push_back(blob.id);
   if (clip == ClipMode::kExact) return order;
-  const auto first_use = [&](BlobId id) { return *std::min_element(model.blob(id).uses.begin(), model.blob(id).uses.end()); };
-  std::stable_sort(order.begin(), order.end(), [&](BlobId a, BlobId b) { return first_use(a) > first_use(b); });
+  const auto first_use = [&](BlobId id) {
+    return *std::min_element(model.blob(id).uses.begin(), model.blob(id).uses.end());
+  };
+  std::stable_sort(order.begin(), order.end(),
+                   [&](BlobId a, BlobId b) { return first_use(a) > first_use(b); });
   return order;
 }
 
@@ -60,9 +63,19 @@ struct PassTotals {
   }
   std::map<std::string, double> Fractions() const {
     std::map<std::string, double> fractions;
-    for (const auto& [cause, waited] : wait_seconds) fractions[cause] = seconds > 0 ? waited / seconds : 0;
+    for (const auto& [cause, waited] : wait_seconds)
+      fractions[cause] = seconds > 0 ? waited / seconds : 0;
     return fractions;
   }
+};
+
+// A step whose gate is open but that is not committed: some blobs are still being made.
+struct Closing {
+  std::unique_ptr<VnodeLedger> ledger;
+  PassTotals passes;
+  absl::Duration opened_at;
+  bool checkpoint = false;
+  int workers = 0;
 };
 
 class CoordinatorImpl final : public Coordinator {
@@ -93,28 +106,41 @@ class CoordinatorImpl final : public Coordinator {
   }
 
   absl::Status Start(int threads, int64_t window_bytes) {
-    EPS_ASSIGN_OR_RETURN(engine_, UpdateEngine::Create({.model = &model_,
-                                                        .run = &run_,
-                                                        .store = &store_,
-                                                        .threads = threads,
-                                                        .first_step = step_,
-                                                        .skipped_steps = state_.skipped_steps,
-                                                        .last_norm = state_.last_norm,
-                                                        .on_blob_made = [this](BlobId b, Version v) { OnBlobMade(b, v); },
-                                                        .on_step_made = [this](const StepUpdate& u) { OnStepMade(u); },
-                                                        .on_failure = [this](absl::Status s) { Fail(std::move(s)); }}));
+    StepId first_step;
+    int64_t skipped_steps = 0;
+    double last_norm = 0;
+    {
+      MutexLock lock(mu_);
+      first_step = step_;
+      skipped_steps = state_.skipped_steps;
+      last_norm = state_.last_norm;
+    }
+    EPS_ASSIGN_OR_RETURN(
+        engine_,
+        UpdateEngine::Create({.model = &model_,
+                              .run = &run_,
+                              .store = &store_,
+                              .threads = threads,
+                              .first_step = first_step,
+                              .skipped_steps = skipped_steps,
+                              .last_norm = last_norm,
+                              .on_blob_made = [this](BlobId b, Version v) { OnBlobMade(b, v); },
+                              .on_step_made = [this](const StepUpdate& u) { OnStepMade(u); },
+                              .on_failure = [this](absl::Status s) { Fail(std::move(s)); }}));
     EPS_ASSIGN_OR_RETURN(
         aggregator_,
-        Aggregator::Create({.model = &model_,
-                            .virtual_nodes = run_.batch.virtual_nodes,
-                            .gradients = run_.precision.gradients,
-                            .window_bytes = window_bytes,
-                            .consume = [this](StepId step, BlobId blob, int64_t chunk, ChunkGradient gradient) {
-                              engine_->Submit(step, blob, chunk, std::move(gradient));
-                            },
-                            .on_step_in = [this](StepId step) { OnStepIn(step); }}));
+        Aggregator::Create(
+            {.model = &model_,
+             .virtual_nodes = run_.batch.virtual_nodes,
+             .gradients = run_.precision.gradients,
+             .window_bytes = window_bytes,
+             .consume =
+                 [this](StepId step, BlobId blob, int64_t chunk, ChunkGradient gradient) {
+                   engine_->Submit(step, blob, chunk, std::move(gradient));
+                 },
+             .on_step_in = [this](StepId step) { OnStepIn(step); }}));
     writer_ = std::make_unique<CheckpointWriter>(&checkpointer_, &store_);
-    for (const BlobSpec& blob : model_.blobs) store_.Publish(blob.id, state_.version);
+    for (const BlobSpec& blob : model_.blobs) store_.Publish(blob.id, ReadVersion(first_step));
     loop_ = std::thread([this] { Loop(); });
     return absl::OkStatus();
   }
@@ -126,8 +152,8 @@ class CoordinatorImpl final : public Coordinator {
       wake_.NotifyAll();
     }
     if (loop_.joinable()) loop_.join();
-    writer_.reset();      // it releases updates of the engine
-    engine_.reset();      // it gives memory back to the aggregator
+    writer_.reset();  // it releases updates of the engine
+    engine_.reset();  // it gives memory back to the aggregator
     aggregator_.reset();
   }
 
@@ -177,13 +203,14 @@ class CoordinatorImpl final : public Coordinator {
     return absl::OkStatus();
   }
 
-  absl::Status PassDone(WorkerId worker, StepId step, std::vector<VnodeRecord> records, PassTiming timing) override {
+  absl::Status PassDone(WorkerId worker, StepId step, std::vector<VnodeRecord> records,
+                        PassTiming timing) override {
     MutexLock lock(mu_);
     EPS_RETURN_IF_ERROR(members_.Renew(worker, clock_()));
     if (over_) return absl::OkStatus();
     if (step > step_ || (step == step_ && ledger_ == nullptr) || step.value() < 0) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("pass_done.step: ", step.value(), ", the step in progress is ", step_.value()));
+      return absl::InvalidArgumentError(absl::StrCat("pass_done.step: ", step.value(),
+                                                     ", the step in progress is ", step_.value()));
     }
     if (step == step_) {
       EPS_RETURN_IF_ERROR(ledger_->AddRecords(worker, records));
@@ -238,7 +265,8 @@ class CoordinatorImpl final : public Coordinator {
         return;
       }
       answer = failure_.ok() ? absl::StatusOr<std::string>(newest_checkpoint_)
-                             : absl::FailedPreconditionError(absl::StrCat("the run has failed: ", failure_.message()));
+                             : absl::FailedPreconditionError(
+                                   absl::StrCat("the run has failed: ", failure_.message()));
     }
     done(std::move(answer));
   }
@@ -271,15 +299,6 @@ class CoordinatorImpl final : public Coordinator {
  private:
   // What the loop does once it has let go of the lock, in order.
   using Actions = std::vector<std::function<void()>>;
-
-  // A step whose gate is open but that is not committed: some blobs are still being made.
-  struct Closing {
-    std::unique_ptr<VnodeLedger> ledger;
-    PassTotals passes;
-    absl::Duration opened_at;
-    bool checkpoint = false;
-    int workers = 0;
-  };
 
   void Wake() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     awake_ = true;
@@ -339,7 +358,8 @@ class CoordinatorImpl final : public Coordinator {
     if (!failure_.ok()) return End(actions);
     ExpireLeases(actions);
     if (closing_.has_value() && !made_.empty()) Commit(actions);
-    if (opened_ && ledger_ != nullptr && ledger_->AllRecordsIn() && contributions_in_ == step_ && !closing_.has_value()) {
+    if (opened_ && ledger_ != nullptr && ledger_->AllRecordsIn() && contributions_in_ == step_ &&
+        !closing_.has_value()) {
       OpenGate(actions);
     }
     if (!opened_ && step_.value() < end_ && MayBegin()) OpenStep(actions);
@@ -372,10 +392,11 @@ class CoordinatorImpl final : public Coordinator {
   }
   void LogLost(WorkerId worker, StepId step, int vnodes, const absl::Status& why) const {
     const LogLevel level = why.ok() && vnodes == 0 ? LogLevel::kInfo : LogLevel::kWarning;
-    Log(level, "worker_lost", {{"worker", worker.value()},
-                               {"step", step.value()},
-                               {"vnodes_to_redo", vnodes},
-                               {"why", why.ok() ? absl::string_view("it left") : why.message()}});
+    Log(level, "worker_lost",
+        {{"worker", worker.value()},
+         {"step", step.value()},
+         {"vnodes_to_redo", vnodes},
+         {"why", why.ok() ? absl::string_view("it left") : why.message()}});
   }
 
   bool MayBegin() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
@@ -403,20 +424,25 @@ class CoordinatorImpl final : public Coordinator {
     const std::vector<int> vnodes = ledger_->Unassigned();
     const std::vector<WorkerId> workers = members_.ReadyWorkers();
     if (vnodes.empty() || workers.empty()) return;
-    const std::vector<std::vector<int>> parts = SplitVnodes(vnodes, static_cast<int>(workers.size()));
+    const std::vector<std::vector<int>> parts =
+        SplitVnodes(vnodes, static_cast<int>(workers.size()));
     for (size_t i = 0; i < workers.size(); ++i) {
       if (parts[i].empty()) continue;
       auto assignment = std::make_shared<const Assignment>(ledger_->Assign(workers[i], parts[i]));
-      actions.push_back([channel = members_.channel(workers[i]), assignment] { channel->SendAssignment(assignment); });
+      actions.push_back([channel = members_.channel(workers[i]), assignment] {
+        channel->SendAssignment(assignment);
+      });
     }
   }
 
   bool CheckpointIsDue(Version version) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     const int64_t every = run_.checkpoint.every_steps;
-    return (every > 0 && version.value() % every == 0) || version.value() >= end_ || !requests_.empty();
+    return (every > 0 && version.value() % every == 0) || version.value() >= end_ ||
+           !requests_.empty();
   }
 
-  // Every contribution and record of the step is in: nothing of it can be lost any more, so the next may begin.
+  // Every contribution and record of the step is in: nothing of it can be lost any more, so the
+  // next may begin.
   void OpenGate(Actions& actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     const Version next = NextVersion(step_);
     closing_.emplace();
@@ -448,7 +474,8 @@ class CoordinatorImpl final : public Coordinator {
     return {.state = state_,
             .order = update_order_,
             .captured = [this, version](BlobId blob) { engine_->ReleaseUpdate(blob, version); },
-            .done = [this, version](absl::StatusOr<std::string> path) { OnWritten(version, std::move(path)); }};
+            .done = [this, version](
+                        absl::StatusOr<std::string> path) { OnWritten(version, std::move(path)); }};
   }
 
   // Every blob is at the next version and every record is in.
@@ -466,7 +493,8 @@ class CoordinatorImpl final : public Coordinator {
     report.skipped = made.skipped;
     report.seconds = absl::ToDoubleSeconds(now - std::max(last_commit_, closing_->opened_at));
     report.tokens = ledger.counted_tokens();
-    report.tokens_per_second = report.seconds > 0 ? static_cast<double>(report.tokens) / report.seconds : 0;
+    report.tokens_per_second =
+        report.seconds > 0 ? static_cast<double>(report.tokens) / report.seconds : 0;
     report.wait_fraction = closing_->passes.Fractions();
     report.device_peak_bytes = device_peak_bytes_;
     report.workers = closing_->workers;
@@ -487,7 +515,8 @@ class CoordinatorImpl final : public Coordinator {
     if (closing_->checkpoint) {
       actions.push_back([this, job = CheckpointJob()] { writer_->Push(job); });
     }
-    actions.push_back([this, report, why_skipped = made.why_skipped] { Tell(report, why_skipped); });
+    actions.push_back(
+        [this, report, why_skipped = made.why_skipped] { Tell(report, why_skipped); });
     closing_.reset();
   }
 
@@ -500,7 +529,8 @@ class CoordinatorImpl final : public Coordinator {
                      {"tokens_per_second", report.tokens_per_second},
                      {"workers", report.workers}});
     if (report.skipped) {
-      LogWarning("step_skipped", {{"step", report.step.value()}, {"gradient_not_finite", why_skipped}});
+      LogWarning("step_skipped",
+                 {{"step", report.step.value()}, {"gradient_not_finite", why_skipped}});
     }
     if (observer_ != nullptr) observer_->OnCommit(report);
   }
@@ -559,23 +589,28 @@ class CoordinatorImpl final : public Coordinator {
     over_ = true;
     std::vector<CheckpointAnswer> unanswered = std::exchange(requests_, {});
     if (!failure_.ok()) {
-      for (auto& [version, answers] : answers_) std::move(answers.begin(), answers.end(), std::back_inserter(unanswered));
+      for (auto& [version, answers] : answers_)
+        std::move(answers.begin(), answers.end(), std::back_inserter(unanswered));
       answers_.clear();
     }
     actions.push_back([this, failure = failure_, channels = members_.Channels(), unanswered,
                        path = newest_checkpoint_, steps = state_.version.value()] {
-      const absl::Status reason = failure.ok() ? absl::UnavailableError("the run is over")
-                                               : absl::AbortedError(absl::StrCat("the run has failed: ", failure.message()));
+      const absl::Status reason =
+          failure.ok()
+              ? absl::UnavailableError("the run is over")
+              : absl::AbortedError(absl::StrCat("the run has failed: ", failure.message()));
       if (failure.ok()) {
         LogInfo("run_finished", {{"steps", steps}, {"checkpoint", path}});
       } else {
-        LogError("run_failed", {{"steps", steps}, {"why", failure.message()}, {"checkpoint", path}});
+        LogError("run_failed",
+                 {{"steps", steps}, {"why", failure.message()}, {"checkpoint", path}});
       }
       engine_->Stop();
       aggregator_->Stop(reason);
       store_.CancelWaiters(reason);
       for (const std::shared_ptr<WorkerChannel>& channel : channels) {
-        channel->SendFinish(failure.ok(), failure.ok() ? "the run is over" : std::string(failure.message()));
+        channel->SendFinish(failure.ok(),
+                            failure.ok() ? "the run is over" : std::string(failure.message()));
       }
       for (const CheckpointAnswer& answer : unanswered) {
         answer(failure.ok() ? absl::StatusOr<std::string>(path)
@@ -609,7 +644,8 @@ class CoordinatorImpl final : public Coordinator {
     }
     if (seconds > 0) {
       status.tokens_per_second = tokens / seconds;
-      status.eta_seconds = static_cast<double>(end_ - status.step) * seconds / static_cast<double>(recent_.size());
+      status.eta_seconds =
+          static_cast<double>(end_ - status.step) * seconds / static_cast<double>(recent_.size());
     }
     status.seconds = seconds_;
     status.tokens = state_.tokens;
@@ -644,36 +680,39 @@ class CoordinatorImpl final : public Coordinator {
   std::unique_ptr<CheckpointWriter> writer_;
   std::thread loop_;
 
-  // Guarded by mu_. The engine's and the aggregator's locks are taken inside it, never the other way round.
+  // Guarded by mu_. The engine's and the aggregator's locks are taken inside it, never the other
+  // way round.
   mutable Mutex mu_;
   CondVar wake_, over_cv_;
-  bool awake_ ABSL_GUARDED_BY(mu_) = false;     // something happened since the loop last looked
+  bool awake_ ABSL_GUARDED_BY(mu_) = false;  // something happened since the loop last looked
   bool shutdown_ ABSL_GUARDED_BY(mu_) = false;
   Membership members_ ABSL_GUARDED_BY(mu_);
 
-  RunState state_ ABSL_GUARDED_BY(mu_);         // as committed
-  StepId step_ ABSL_GUARDED_BY(mu_);            // in progress if opened_, else the next one
-  int64_t end_ ABSL_GUARDED_BY(mu_);            // steps after which the run ends; never rises
-  bool begun_ ABSL_GUARDED_BY(mu_) = false;     // the first step of this sitting was opened
+  RunState state_ ABSL_GUARDED_BY(mu_);      // as committed
+  StepId step_ ABSL_GUARDED_BY(mu_);         // in progress if opened_, else the next one
+  int64_t end_ ABSL_GUARDED_BY(mu_);         // steps after which the run ends; never rises
+  bool begun_ ABSL_GUARDED_BY(mu_) = false;  // the first step of this sitting was opened
   bool opened_ ABSL_GUARDED_BY(mu_) = false;
-  std::unique_ptr<VnodeLedger> ledger_ ABSL_GUARDED_BY(mu_);  // of step_; null until its data is read
+  std::unique_ptr<VnodeLedger> ledger_
+      ABSL_GUARDED_BY(mu_);  // of step_; null until its data is read
   PassTotals step_passes_ ABSL_GUARDED_BY(mu_);
   absl::Duration step_opened_at_ ABSL_GUARDED_BY(mu_);
   StepId contributions_in_ ABSL_GUARDED_BY(mu_) = StepId(-1);
-  Version gate_ ABSL_GUARDED_BY(mu_);           // newest version of the first layer that may be published
+  Version gate_ ABSL_GUARDED_BY(mu_);  // newest version of the first layer that may be published
   std::vector<BlobId> behind_gate_ ABSL_GUARDED_BY(mu_);  // made at gate_ + 1, not published
   std::optional<Closing> closing_ ABSL_GUARDED_BY(mu_);
-  std::deque<StepUpdate> made_ ABSL_GUARDED_BY(mu_);      // not committed
+  std::deque<StepUpdate> made_ ABSL_GUARDED_BY(mu_);  // not committed
 
   std::vector<CheckpointAnswer> requests_ ABSL_GUARDED_BY(mu_);
-  std::map<Version, std::vector<CheckpointAnswer>> answers_ ABSL_GUARDED_BY(mu_);  // to give when it is on disk
+  std::map<Version, std::vector<CheckpointAnswer>> answers_
+      ABSL_GUARDED_BY(mu_);  // to give when it is on disk
   Version written_version_ ABSL_GUARDED_BY(mu_);
   Version started_version_ ABSL_GUARDED_BY(mu_);  // the newest that was written or is to be
   std::string newest_checkpoint_ ABSL_GUARDED_BY(mu_);
 
   bool stop_requested_ ABSL_GUARDED_BY(mu_) = false;
   bool over_ ABSL_GUARDED_BY(mu_) = false;
-  bool told_ ABSL_GUARDED_BY(mu_) = false;      // everybody that it is over
+  bool told_ ABSL_GUARDED_BY(mu_) = false;  // everybody that it is over
   absl::Status failure_ ABSL_GUARDED_BY(mu_);
 
   PassTotals all_passes_ ABSL_GUARDED_BY(mu_);
@@ -681,7 +720,8 @@ class CoordinatorImpl final : public Coordinator {
   StepReport last_report_ ABSL_GUARDED_BY(mu_);
   double seconds_ ABSL_GUARDED_BY(mu_) = 0;
   absl::Duration last_commit_ ABSL_GUARDED_BY(mu_);
-  std::deque<std::pair<double, int64_t>> recent_ ABSL_GUARDED_BY(mu_);  // seconds and tokens of the last steps
+  std::deque<std::pair<double, int64_t>> recent_
+      ABSL_GUARDED_BY(mu_);  // seconds and tokens of the last steps
 };
 
 }  // namespace
@@ -708,13 +748,16 @@ absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Create(Options options
   EPS_CHECK(options.model != nullptr && options.run != nullptr && options.store != nullptr);
   EPS_CHECK(options.checkpointer != nullptr && options.data != nullptr && options.clock);
   if (options.expected_workers < 1) {
-    return absl::InvalidArgumentError(absl::StrCat("expected_workers: ", options.expected_workers, ", must be positive"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("expected_workers: ", options.expected_workers, ", must be positive"));
   }
   if (options.lease <= absl::ZeroDuration()) {
-    return absl::InvalidArgumentError(absl::StrCat("lease: ", absl::FormatDuration(options.lease), ", must be positive"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("lease: ", absl::FormatDuration(options.lease), ", must be positive"));
   }
   if (options.threads < 1) {
-    return absl::InvalidArgumentError(absl::StrCat("threads: ", options.threads, ", must be positive"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("threads: ", options.threads, ", must be positive"));
   }
   const int threads = options.threads;
   const int64_t window_bytes = options.window_bytes;

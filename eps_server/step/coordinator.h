@@ -27,14 +27,15 @@ namespace eps::server {
 // A committed step, as metrics.jsonl and the log show it.
 struct StepReport {
   StepId step;
-  double loss = 0;                // nats per counted token
+  double loss = 0;  // nats per counted token
   double learning_rate = 0;
-  double gradient_norm = 0;       // before clipping; -1 if it is not finite
-  bool skipped = false;           // the gradient was not finite: nothing changed
-  double seconds = 0;             // from the commit before, or from its own start if that was later
-  int64_t tokens = 0;             // counted in this step
+  double gradient_norm = 0;  // before clipping; -1 if it is not finite
+  bool skipped = false;      // the gradient was not finite: nothing changed
+  double seconds = 0;        // from the commit before, or from its own start if that was later
+  int64_t tokens = 0;        // counted in this step
   double tokens_per_second = 0;
-  std::map<std::string, double> wait_fraction;  // share of the workers' pass time in which compute waited, by cause
+  std::map<std::string, double>
+      wait_fraction;  // share of the workers' pass time in which compute waited, by cause
   int64_t device_peak_bytes = 0;  // the largest over the workers so far
   int workers = 0;                // that are ready
 };
@@ -42,7 +43,8 @@ struct StepReport {
 class StepObserver {
  public:
   virtual ~StepObserver() = default;
-  // In step order, from one thread, after the step is visible in Status(). May do I/O; a slow one delays the next gate.
+  // In step order, from one thread, after the step is visible in Status(). May do I/O; a slow one
+  // delays the next gate.
   virtual void OnCommit(const StepReport& report) = 0;
 };
 
@@ -54,57 +56,60 @@ absl::string_view RunPhaseName(RunPhase phase);
 struct RunStatus {
   RunPhase phase = RunPhase::kStarting;
   std::string failure;
-  int64_t step = 0;               // steps committed
-  int64_t steps = 0;              // of the whole run
-  double loss = 0;                // of the last committed step; 0 before the first
+  int64_t step = 0;   // steps committed
+  int64_t steps = 0;  // of the whole run
+  double loss = 0;    // of the last committed step; 0 before the first
   double learning_rate = 0;
-  double gradient_norm = -1;      // -1: none yet, or not finite
-  double tokens_per_second = 0;   // over the last steps
-  double eta_seconds = -1;        // -1: unknown
-  double seconds = 0;             // training time of this sitting
-  int64_t tokens = 0;             // over all sittings
+  double gradient_norm = -1;     // -1: none yet, or not finite
+  double tokens_per_second = 0;  // over the last steps
+  double eta_seconds = -1;       // -1: unknown
+  double seconds = 0;            // training time of this sitting
+  int64_t tokens = 0;            // over all sittings
   int64_t parameters = 0;
   int64_t model_state_bytes = 0;  // Store's sizes
   int64_t hold_bytes = 0;         // of summed gradients, EXACT clipping only
   int64_t window_bytes = 0;
   int64_t window_used_bytes = 0;
-  int64_t resident_bytes = 0;     // of this process
-  std::string newest_checkpoint;  // path, "" if none
+  int64_t resident_bytes = 0;                   // of this process
+  std::string newest_checkpoint;                // path, "" if none
   std::map<std::string, double> wait_fraction;  // over this sitting
-  int64_t device_peak_bytes = 0;  // the largest over all workers of this sitting
-  std::vector<double> losses;     // of each step from 0
+  int64_t device_peak_bytes = 0;                // the largest over all workers of this sitting
+  std::vector<double> losses;                   // of each step from 0
   std::vector<WorkerStatus> workers;
 };
 
-// The life of a run's steps: who computes what, when a step may begin (the gate), when it is done (the commit), when a
-// checkpoint is taken, and what happens when a worker is lost. The only class that the service talks to for control;
-// gradients go to aggregator().
+// The life of a run's steps: who computes what, when a step may begin (the gate), when it is done
+// (the commit), when a checkpoint is taken, and what happens when a worker is lost. The only class
+// that the service talks to for control; gradients go to aggregator().
 //
-// The gate: version s + 1 of the first layer's blobs is published only when every contribution and every record of step
-// s is in; every other blob is published when it is made. A step commits when every blob is at s + 1 and every record is
-// in. The next step may be open by then.
-// A worker that is lost gives its vnodes whose record or contributions are not all in to the ready ones, in the same step.
+// The gate: version s + 1 of the first layer's blobs is published only when every contribution and
+// every record of step s is in; every other blob is published when it is made. A step commits when
+// every blob is at s + 1 and every record is in. The next step may be open by then. A worker that
+// is lost gives its vnodes whose record or contributions are not all in to the ready ones, in the
+// same step.
 //
-// Threads: all methods are safe. Decisions are made by one thread of its own, which also calls channels and observers.
+// Threads: all methods are safe. Decisions are made by one thread of its own, which also calls
+// channels and observers.
 class Coordinator {
  public:
   struct Options {
-    const ModelSpec* model = nullptr;      // these outlive the coordinator
+    const ModelSpec* model = nullptr;  // these outlive the coordinator
     const RunConfig* run = nullptr;
-    Store* store = nullptr;                // loaded at resume.version, nothing published
+    Store* store = nullptr;  // loaded at resume.version, nothing published
     Checkpointer* checkpointer = nullptr;
-    StepObserver* observer = nullptr;      // may be null
+    StepObserver* observer = nullptr;  // may be null
     std::unique_ptr<StepData> data;
-    RunState resume;                       // default for a new run
-    int expected_workers = 1;              // the first step waits until so many are ready
+    RunState resume;           // default for a new run
+    int expected_workers = 1;  // the first step waits until so many are ready
     absl::Duration expect_timeout = absl::Seconds(60);  // then it goes with those it has, if any
     absl::Duration lease = absl::Seconds(10);
-    int threads = 1;                       // of the optimizer
-    int64_t window_bytes = 0;              // of contributions; 0: DefaultWindowBytes
+    int threads = 1;           // of the optimizer
+    int64_t window_bytes = 0;  // of contributions; 0: DefaultWindowBytes
     MonotonicClock clock = SteadyClock();
   };
-  // Publishes resume.version of every blob and starts. A run that is done already is kFinished at once.
-  // Errors: UpdateEngine's and Aggregator's · INVALID_ARGUMENT expected_workers or lease not positive
+  // Publishes resume.version of every blob and starts. A run that is done already is kFinished at
+  // once. Errors: UpdateEngine's and Aggregator's · INVALID_ARGUMENT expected_workers or lease not
+  // positive
   static absl::StatusOr<std::unique_ptr<Coordinator>> Create(Options options);
   virtual ~Coordinator() = default;
 
@@ -121,20 +126,25 @@ class Coordinator {
   virtual absl::Status Heartbeat(WorkerId worker) = 0;
   // It can run. The first assignment follows.
   virtual absl::Status Ready(WorkerId worker, WorkerMemory memory) = 0;
-  // An assignment of `step` was computed. Records already counted are dropped, those of an older step too.
-  // Errors: INVALID_ARGUMENT naming the field: a future step, a vnode that is not this worker's, counted_tokens other
+  // An assignment of `step` was computed. Records already counted are dropped, those of an older
+  // step too. Errors: INVALID_ARGUMENT naming the field: a future step, a vnode that is not this
+  // worker's, counted_tokens other
   //   than the daemon's
-  virtual absl::Status PassDone(WorkerId worker, StepId step, std::vector<VnodeRecord> records, PassTiming timing) = 0;
-  // The worker is gone: its stream ended, it reported a failure, it sent nonsense. Quiet for an unknown one.
+  virtual absl::Status PassDone(WorkerId worker, StepId step, std::vector<VnodeRecord> records,
+                                PassTiming timing) = 0;
+  // The worker is gone: its stream ended, it reported a failure, it sent nonsense. Quiet for an
+  // unknown one.
   virtual void Disconnect(WorkerId worker, absl::Status why) = 0;
 
   virtual RunStatus Status() const = 0;
 
-  // A checkpoint after the step in progress (or of this very version if there is none); `done` gets its path when it is
-  // on disk. Errors: FAILED_PRECONDITION the run has failed · those of Checkpointer::Write
+  // A checkpoint after the step in progress (or of this very version if there is none); `done` gets
+  // its path when it is on disk. Errors: FAILED_PRECONDITION the run has failed · those of
+  // Checkpointer::Write
   virtual void RequestCheckpoint(std::function<void(absl::StatusOr<std::string>)> done) = 0;
-  // Ends the run after the step in progress, with a checkpoint; returns how many steps are committed then. If nobody is
-  // left to finish that step, the run fails: the newest checkpoint stands.
+  // Ends the run after the step in progress, with a checkpoint; returns how many steps are
+  // committed then. If nobody is left to finish that step, the run fails: the newest checkpoint
+  // stands.
   virtual int64_t RequestStop(std::string reason) = 0;
 
   // Ends the run as failed now: every wait is answered with `why`.

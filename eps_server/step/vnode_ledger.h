@@ -27,8 +27,8 @@ class VnodeLedger {
   std::vector<int> Unassigned() const;
   // Gives `vnodes` (unassigned ones) to `worker`; returns what to send.
   Assignment Assign(WorkerId worker, absl::Span<const int> vnodes);
-  // `worker` is gone: those of its vnodes without a record, or with contributions missing (by vnode), are unassigned
-  // again. Returns how many.
+  // `worker` is gone: those of its vnodes without a record, or with contributions missing (by
+  // vnode), are unassigned again. Returns how many.
   int Lose(WorkerId worker, const std::vector<bool>& missing);
   bool Holds(WorkerId worker) const;
   std::vector<int> VnodesOf(WorkerId worker) const;
@@ -36,13 +36,15 @@ class VnodeLedger {
   bool IsRunning(WorkerId worker) const;
 
   // Counts each record once. All are checked before the first is counted.
-  // Errors: INVALID_ARGUMENT naming the field: no such vnode, one that is not `worker`'s, other counted_tokens
+  // Errors: INVALID_ARGUMENT naming the field: no such vnode, one that is not `worker`'s, other
+  // counted_tokens
   absl::Status AddRecords(WorkerId worker, absl::Span<const VnodeRecord> records);
   bool AllRecordsIn() const { return records_in_ == static_cast<int>(vnodes_.size()); }
   // The lowest vnode whose loss is not finite.
   std::optional<int> NonfiniteVnode() const;
 
-  // Mean over the counted tokens: the vnodes' sums, added in the reduction tree's order in fp64. Needs AllRecordsIn().
+  // Mean over the counted tokens: the vnodes' sums, added in the reduction tree's order in fp64.
+  // Needs AllRecordsIn().
   double Loss() const;
 
  private:
