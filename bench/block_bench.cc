@@ -37,15 +37,11 @@ struct Kernel {
 
 class BlockBench {
  public:
-  BlockBench(Device& device, const Shape& shape)
-      : device_(device), k_(device.kernels()), s_(shape) {
+  BlockBench(Device& device, const Shape& shape) : device_(device), k_(device.kernels()), s_(shape) {
     const int64_t M = s_.M(), C = s_.C;
-    x_ = Take(M * C), normed_ = Take(M * C), qkv_ = Take(3 * M * C), o_ = Take(M * C),
-    mid_ = Take(M * C);
-    fc_ = Take(4 * M * C), gelu_ = Take(4 * M * C), y_ = Take(M * C), lse_ = Take(M * s_.H),
-    mean_ = Take(M);
-    rstd_ = Take(M), d_ = Take(M * C), d_wide_ = Take(4 * M * C), d_qkv_ = Take(3 * M * C),
-    gamma_ = Take(C);
+    x_ = Take(M * C), normed_ = Take(M * C), qkv_ = Take(3 * M * C), o_ = Take(M * C), mid_ = Take(M * C);
+    fc_ = Take(4 * M * C), gelu_ = Take(4 * M * C), y_ = Take(M * C), lse_ = Take(M * s_.H), mean_ = Take(M);
+    rstd_ = Take(M), d_ = Take(M * C), d_wide_ = Take(4 * M * C), d_qkv_ = Take(3 * M * C), gamma_ = Take(C);
     w_ = Take(4 * C * C), dw_ = Take(4 * C * C), bias_ = Take(4 * C), db_ = Take(4 * C);
     const KernelSizes sizes = CpuKernelSizes();
     scratch_ = Take(std::max(sizes.layer_norm_backward(M, C), sizes.column_sum(M, 4 * C)) / 4);
@@ -72,8 +68,7 @@ class BlockBench {
                                    .residual = x_});
                       }});
     };
-    const auto backward = [&](const std::string& name, float* x, float* dy, int64_t in, int64_t out,
-                              float* dx) {
+    const auto backward = [&](const std::string& name, float* x, float* dy, int64_t in, int64_t out, float* dx) {
       list.push_back({name + " dx", 2 * M * static_cast<double>(in * out), [=, this] {
                         k_.MatMul({.M = s_.M(),
                                    .N = in,
@@ -100,10 +95,8 @@ class BlockBench {
                                    .c_is_gradient = true,
                                    .accumulate = true});
                       }});
-      list.push_back({name + " db", 0, [=, this] {
-                        k_.ColumnSum(
-                            {.M = s_.M(), .N = out, .x = dy, .out = db_, .scratch = scratch_});
-                      }});
+      list.push_back({name + " db", 0,
+                      [=, this] { k_.ColumnSum({.M = s_.M(), .N = out, .x = dy, .out = db_, .scratch = scratch_}); }});
     };
     const auto norm = [&](const char* name, float* x) {
       list.push_back({name, 0, [=, this] {
@@ -145,29 +138,20 @@ class BlockBench {
     };
     const int64_t c = s_.C, D = s_.C / s_.H;
     const double scale = 1 / std::sqrt(static_cast<double>(D));
-    const double half_scores =
-        M * C * static_cast<double>(s_.T);  // a product of half the scores: M * T / 2 * C * 2
+    const double half_scores = M * C * static_cast<double>(s_.T);  // a product of half the scores: M * T / 2 * C * 2
     norm("ln1", x_);
     linear("qkv", normed_, c, 3 * c, qkv_, MatMulArgs::Epilogue::kNone);
     list.push_back({"attention", 2 * half_scores, [=, this] {
-                      k_.Attention({.B = s_.B,
-                                    .T = s_.T,
-                                    .H = s_.H,
-                                    .D = D,
-                                    .qkv = qkv_,
-                                    .o = o_,
-                                    .lse = lse_,
-                                    .scale = scale});
+                      k_.Attention(
+                          {.B = s_.B, .T = s_.T, .H = s_.H, .D = D, .qkv = qkv_, .o = o_, .lse = lse_, .scale = scale});
                     }});
     linear("attention proj", o_, c, c, mid_, MatMulArgs::Epilogue::kResidual);
     norm("ln2", mid_);
     linear("fc + gelu", normed_, c, 4 * c, fc_, MatMulArgs::Epilogue::kGelu);
     linear("mlp proj", gelu_, 4 * c, c, y_, MatMulArgs::Epilogue::kResidual);
     backward("mlp proj", gelu_, d_, 4 * c, c, d_wide_);
-    list.push_back({"gelu backward", 0, [=, this] {
-                      k_.GeluBackward(
-                          {.n = s_.M() * 4 * c, .x = fc_, .dy = d_wide_, .gelu_out = gelu_});
-                    }});
+    list.push_back({"gelu backward", 0,
+                    [=, this] { k_.GeluBackward({.n = s_.M() * 4 * c, .x = fc_, .dy = d_wide_, .gelu_out = gelu_}); }});
     backward("fc", normed_, d_wide_, c, 4 * c, y_);
     norm_backward("ln2", mid_);
     backward("attention proj", o_, d_, c, c, y_);
@@ -188,9 +172,7 @@ class BlockBench {
     return list;
   }
 
-  static int64_t ArenaBytes(const Shape& s) {
-    return 4 * (30 * s.M() * s.C + 40 * s.C * s.C + 1000 * s.C) + (1 << 22);
-  }
+  static int64_t ArenaBytes(const Shape& s) { return 4 * (30 * s.M() * s.C + 40 * s.C * s.C + 1000 * s.C) + (1 << 22); }
 
  private:
   // Filled with small numbers, as weights and gradients are.
@@ -198,8 +180,7 @@ class BlockBench {
     const int64_t num_bytes = (n * 4 + kArenaAlignBytes - 1) / kArenaAlignBytes * kArenaAlignBytes;
     float* p = static_cast<float*>(device_.Address({used_bytes_, num_bytes}).value());
     used_bytes_ += num_bytes;
-    for (int64_t i = 0; i < n; ++i)
-      p[i] = static_cast<float>((i * 2654435761u >> 8) % 1000) * 1e-4f - 0.05f;
+    for (int64_t i = 0; i < n; ++i) p[i] = static_cast<float>((i * 2654435761u >> 8) % 1000) * 1e-4f - 0.05f;
     return p;
   }
 
@@ -207,8 +188,8 @@ class BlockBench {
   eps::worker::Kernels& k_;
   const Shape s_;
   int64_t used_bytes_ = 0;
-  float *x_, *normed_, *qkv_, *o_, *mid_, *fc_, *gelu_, *y_, *lse_, *mean_, *rstd_, *d_, *d_wide_,
-      *d_qkv_, *gamma_, *w_, *dw_, *bias_, *db_, *scratch_;
+  float *x_, *normed_, *qkv_, *o_, *mid_, *fc_, *gelu_, *y_, *lse_, *mean_, *rstd_, *d_, *d_wide_, *d_qkv_, *gamma_,
+      *w_, *dw_, *bias_, *db_, *scratch_;
 };
 
 double Median(std::vector<double> values) {
@@ -238,9 +219,9 @@ int Run(const Shape& shape, int threads, int rounds) {
   }
   double total = 0;
   for (size_t i = 0; i < kernels.size(); ++i) total += Median(seconds[i]);
-  std::printf("%s, %d threads; C %ld H %ld T %ld B %ld\n", (*device)->properties().model.c_str(),
-              threads, static_cast<long>(shape.C), static_cast<long>(shape.H),
-              static_cast<long>(shape.T), static_cast<long>(shape.B));
+  std::printf("%s, %d threads; C %ld H %ld T %ld B %ld\n", (*device)->properties().model.c_str(), threads,
+              static_cast<long>(shape.C), static_cast<long>(shape.H), static_cast<long>(shape.T),
+              static_cast<long>(shape.B));
   std::printf("%-20s %10s %7s %9s\n", "kernel", "ms", "share", "GFLOP/s");
   nlohmann::json shares;
   for (size_t i = 0; i < kernels.size(); ++i) {
@@ -251,9 +232,8 @@ int Run(const Shape& shape, int threads, int rounds) {
     std::printf("\n");
   }
   const double tokens_per_second = static_cast<double>(shape.M()) / total;
-  std::printf("%-20s %10.3f          tokens/s of one block: %.0f\n", "total", 1e3 * total,
-              tokens_per_second);
-  const nlohmann::json line = {{"bench", "block"},
+  std::printf("%-20s %10.3f          tokens/s of one block: %.0f\n", "total", 1e3 * total, tokens_per_second);
+  const nlohmann::json line = {{"name", "block"},
                                {"threads", threads},
                                {"C", shape.C},
                                {"T", shape.T},
@@ -269,10 +249,7 @@ int Run(const Shape& shape, int threads, int rounds) {
 }  // namespace eps::worker
 
 int main(int argc, char** argv) {
-  const auto number = [&](int i, int64_t otherwise) {
-    return i < argc ? std::atoll(argv[i]) : otherwise;
-  };
-  return eps::worker::Run(
-      {.C = number(1, 384), .H = number(2, 6), .T = number(3, 256), .B = number(4, 16)},
-      static_cast<int>(number(5, 2)), static_cast<int>(number(6, 7)));
+  const auto number = [&](int i, int64_t otherwise) { return i < argc ? std::atoll(argv[i]) : otherwise; };
+  return eps::worker::Run({.C = number(1, 384), .H = number(2, 6), .T = number(3, 256), .B = number(4, 16)},
+                          static_cast<int>(number(5, 2)), static_cast<int>(number(6, 7)));
 }

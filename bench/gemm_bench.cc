@@ -30,14 +30,11 @@ namespace eps::worker::cpu {
 namespace {
 
 struct Problem {
-  const char*
-      form;  // "NN" forward, "NT" gradient of the input, "TN" gradient of the weight, added to
+  const char* form;  // "NN" forward, "NT" gradient of the input, "TN" gradient of the weight, added to
   int64_t M, N, K;
   bool trans_a() const { return form[0] == 'T'; }
   bool trans_b() const { return form[1] == 'T'; }
-  double flops() const {
-    return 2.0 * static_cast<double>(M) * static_cast<double>(N) * static_cast<double>(K);
-  }
+  double flops() const { return 2.0 * static_cast<double>(M) * static_cast<double>(N) * static_cast<double>(K); }
 };
 
 struct Operands {
@@ -57,16 +54,14 @@ struct Tile {
 using TileFn = void (*)(const Problem&, const Tile&);
 
 void OpenBlasTile(const Problem& p, const Tile& t) {
-  cblas_sgemm(CblasRowMajor, p.trans_a() ? CblasTrans : CblasNoTrans,
-              p.trans_b() ? CblasTrans : CblasNoTrans, static_cast<blasint>(t.m),
-              static_cast<blasint>(t.n), static_cast<blasint>(t.k), 1.0f, t.a,
-              static_cast<blasint>(t.lda), t.b, static_cast<blasint>(t.ldb),
-              p.trans_a() ? 1.0f : 0.0f, t.c, static_cast<blasint>(t.ldc));
+  cblas_sgemm(CblasRowMajor, p.trans_a() ? CblasTrans : CblasNoTrans, p.trans_b() ? CblasTrans : CblasNoTrans,
+              static_cast<blasint>(t.m), static_cast<blasint>(t.n), static_cast<blasint>(t.k), 1.0f, t.a,
+              static_cast<blasint>(t.lda), t.b, static_cast<blasint>(t.ldb), p.trans_a() ? 1.0f : 0.0f, t.c,
+              static_cast<blasint>(t.ldc));
 }
 
 void OneDnnTile(const Problem& p, const Tile& t) {
-  dnnl_sgemm(p.form[0], p.form[1], t.m, t.n, t.k, 1.0f, t.a, t.lda, t.b, t.ldb,
-             p.trans_a() ? 1.0f : 0.0f, t.c, t.ldc);
+  dnnl_sgemm(p.form[0], p.form[1], t.m, t.n, t.k, 1.0f, t.a, t.lda, t.b, t.ldb, p.trans_a() ? 1.0f : 0.0f, t.c, t.ldc);
 }
 
 void Multiply(const Problem& p, Operands& x, int threads, TileFn tile_fn) {
@@ -76,8 +71,7 @@ void Multiply(const Problem& p, Operands& x, int threads, TileFn tile_fn) {
   const auto work = [&] {
     omp_set_num_threads(1);
     for (int64_t tile = next++; tile < tiling.num_tiles(); tile = next++) {
-      const int64_t i = tile / tiling.tiles_n * tiling.tile_m,
-                    j = tile % tiling.tiles_n * tiling.tile_n;
+      const int64_t i = tile / tiling.tiles_n * tiling.tile_m, j = tile % tiling.tiles_n * tiling.tile_n;
       tile_fn(p, {.m = std::min(tiling.tile_m, p.M - i),
                   .n = std::min(tiling.tile_n, p.N - j),
                   .k = p.K,
@@ -122,8 +116,7 @@ std::vector<Problem> Problems(int64_t largest_m) {
   for (const int64_t C : {384, 768}) {
     for (const int64_t M : {256, 512, 1024, 4096}) {
       if (M > largest_m) continue;
-      for (const auto& [N, K] :
-           {std::pair<int64_t, int64_t>{3 * C, C}, {C, C}, {4 * C, C}, {C, 4 * C}}) {
+      for (const auto& [N, K] : {std::pair<int64_t, int64_t>{3 * C, C}, {C, C}, {4 * C, C}, {C, 4 * C}}) {
         problems.push_back({"NN", M, N, K});
         problems.push_back({"NT", M, K, N});
         problems.push_back({"TN", K, N, M});
@@ -145,12 +138,9 @@ int Run(int64_t largest_m) {
   bool same_bits[2] = {true, true};
   const std::vector<Problem> problems = Problems(largest_m);
   for (const Problem& p : problems) {
-    Operands x{std::vector<float>(p.M * p.K), std::vector<float>(p.K * p.N),
-               std::vector<float>(p.M * p.N)};
-    for (size_t i = 0; i < x.a.size(); ++i)
-      x.a[i] = static_cast<float>(i * 2654435761u % 1000) * 1e-3f - 0.5f;
-    for (size_t i = 0; i < x.b.size(); ++i)
-      x.b[i] = static_cast<float>(i * 2246822519u % 1000) * 1e-3f - 0.5f;
+    Operands x{std::vector<float>(p.M * p.K), std::vector<float>(p.K * p.N), std::vector<float>(p.M * p.N)};
+    for (size_t i = 0; i < x.a.size(); ++i) x.a[i] = static_cast<float>(i * 2654435761u % 1000) * 1e-3f - 0.5f;
+    for (size_t i = 0; i < x.b.size(); ++i) x.b[i] = static_cast<float>(i * 2246822519u % 1000) * 1e-3f - 0.5f;
     same_bits[0] = SameBits(p, x, OpenBlasTile) && same_bits[0];
     same_bits[1] = SameBits(p, x, OneDnnTile) && same_bits[1];
     double rate[2][2];
@@ -160,13 +150,11 @@ int Run(int64_t largest_m) {
         seconds[0].push_back(Seconds(p, x, threads, OpenBlasTile));
         seconds[1].push_back(Seconds(p, x, threads, OneDnnTile));
       }
-      for (int side = 0; side < 2; ++side)
-        rate[threads - 1][side] = p.flops() / Median(seconds[side]) * 1e-9;
+      for (int side = 0; side < 2; ++side) rate[threads - 1][side] = p.flops() / Median(seconds[side]) * 1e-9;
       log_ratio[threads - 1] += std::log(rate[threads - 1][1] / rate[threads - 1][0]);
     }
-    std::printf("%-4s %6ld %6ld %6ld | %9.1f %10.1f | %9.1f %10.1f\n", p.form,
-                static_cast<long>(p.M), static_cast<long>(p.N), static_cast<long>(p.K), rate[0][0],
-                rate[0][1], rate[1][0], rate[1][1]);
+    std::printf("%-4s %6ld %6ld %6ld | %9.1f %10.1f | %9.1f %10.1f\n", p.form, static_cast<long>(p.M),
+                static_cast<long>(p.N), static_cast<long>(p.K), rate[0][0], rate[0][1], rate[1][0], rate[1][1]);
     rows.push_back({{"form", p.form},
                     {"M", p.M},
                     {"N", p.N},
@@ -176,15 +164,13 @@ int Run(int64_t largest_m) {
   }
   const double count = static_cast<double>(problems.size());
   const double ratio[2] = {std::exp(log_ratio[0] / count), std::exp(log_ratio[1] / count)};
-  std::printf("oneDNN over OpenBLAS, geometric mean: %.3f with 1 thread, %.3f with 2\n", ratio[0],
-              ratio[1]);
-  std::printf("same bits whoever computes a tile: OpenBLAS %s, oneDNN %s\n",
-              same_bits[0] ? "yes" : "NO", same_bits[1] ? "yes" : "NO");
-  const nlohmann::json line = {
-      {"bench", "gemm"},
-      {"onednn_over_openblas", {{"1", ratio[0]}, {"2", ratio[1]}}},
-      {"same_bits", {{"openblas", same_bits[0]}, {"onednn", same_bits[1]}}},
-      {"rows", rows}};
+  std::printf("oneDNN over OpenBLAS, geometric mean: %.3f with 1 thread, %.3f with 2\n", ratio[0], ratio[1]);
+  std::printf("same bits whoever computes a tile: OpenBLAS %s, oneDNN %s\n", same_bits[0] ? "yes" : "NO",
+              same_bits[1] ? "yes" : "NO");
+  const nlohmann::json line = {{"name", "gemm"},
+                               {"onednn_over_openblas", {{"1", ratio[0]}, {"2", ratio[1]}}},
+                               {"same_bits", {{"openblas", same_bits[0]}, {"onednn", same_bits[1]}}},
+                               {"rows", rows}};
   std::printf("%s\n", line.dump().c_str());
   return same_bits[1] ? 0 : 1;
 }
@@ -192,6 +178,4 @@ int Run(int64_t largest_m) {
 }  // namespace
 }  // namespace eps::worker::cpu
 
-int main(int argc, char** argv) {
-  return eps::worker::cpu::Run(argc > 1 ? std::atoll(argv[1]) : 4096);
-}
+int main(int argc, char** argv) { return eps::worker::cpu::Run(argc > 1 ? std::atoll(argv[1]) : 4096); }

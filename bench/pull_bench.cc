@@ -1,8 +1,11 @@
 // Pull throughput over loopback: a worker's transport from a daemon's data service, against a bare gRPC stream of
-// messages of the same size, from memory that is sent as it lies and received to be thrown away. Both with the same
-// settings and in the same two processes, in turn (A B A B), medians.
+// messages of the same size, sent as they lie in memory and received to be thrown away. In the same two processes, in
+// turn (A B A B); a ratio is the median of the rounds' own, so that what else the machine does meanwhile counts less.
 //
-//   pull_bench [rounds]     9 by default
+// The bare stream is read in three ways: with gRPC's defaults, and with the settings of our data plane by callbacks and
+// from a queue of its own. `ratio` is the smaller of those to the latter two.
+//
+//   pull_bench [rounds]     25 by default
 
 #include <signal.h>
 #include <sys/mman.h>
@@ -34,8 +37,10 @@
 #include "eps_server/store/store.h"
 #include "gpu_worker/transport/grpc_channel.h"
 #include "gpu_worker/transport/grpc_transport.h"
+#include "grpcpp/create_channel.h"
 #include "grpcpp/generic/async_generic_service.h"
 #include "grpcpp/generic/generic_stub.h"
+#include "grpcpp/security/credentials.h"
 #include "grpcpp/security/server_credentials.h"
 #include "grpcpp/server_builder.h"
 #include "nlohmann/json.hpp"
@@ -112,7 +117,8 @@ class BareService final : public grpc::CallbackGenericService {
   const absl::Span<const std::byte> memory_ = NewMemory(27 * kMaxDataMessageBytes);
 };
 
-// The daemon's process: writes "ADDRESS bf16|fp32|bare\n" lines, and serves until it is killed.
+// The daemon's process: writes the addresses of a bf16 store, a fp32 store, a bare stream with our settings and one with
+// gRPC's, a line each, and serves until it is killed.
 void Serve(int out_fd) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   const ModelSpec model = BenchModel();
@@ -132,15 +138,20 @@ void Serve(int out_fd) {
     addresses += servers.back()->address() + "\n";
   }
   BareService bare;
-  grpc::ServerBuilder builder;
-  int port = 0;
-  builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
-  builder.RegisterCallbackGenericService(&bare);
-  builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, kDataFrameBytes);
-  builder.AddChannelArgument(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, kDataWindowBytes);
-  builder.AddChannelArgument("grpc.experimental.tcp_read_chunk_size", kDataReadBytes);
-  const auto bare_server = builder.BuildAndStart();
-  addresses += "127.0.0.1:" + std::to_string(port) + "\n";
+  std::vector<std::unique_ptr<grpc::Server>> bare_servers;
+  for (const bool as_ours : {true, false}) {
+    grpc::ServerBuilder builder;
+    int port = 0;
+    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
+    builder.RegisterCallbackGenericService(&bare);
+    if (as_ours) {
+      builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, kDataFrameBytes);
+      builder.AddChannelArgument(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, kDataWindowBytes);
+      builder.AddChannelArgument("grpc.experimental.tcp_read_chunk_size", kDataReadBytes);
+    }
+    bare_servers.push_back(builder.BuildAndStart());
+    addresses += "127.0.0.1:" + std::to_string(port) + "\n";
+  }
   EPS_CHECK(write(out_fd, addresses.data(), addresses.size()) == static_cast<ssize_t>(addresses.size()));
   pause();
 }
@@ -214,12 +225,21 @@ double Median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-struct Result {
-  double pull_gbps = 0, bare_gbps = 0, bare_queue_gbps = 0, ratio = 0;
+struct Side {
+  std::string name;
+  std::vector<double> gbps;  // of each round
 };
 
-Result Measure(const std::string& pull_address, const std::string& bare_address, const ModelSpec& model, Dtype dtype,
-               int rounds) {
+// Medians of the rounds' own ratios.
+double Ratio(const Side& a, const Side& b) {
+  std::vector<double> ratios;
+  for (size_t i = 0; i < a.gbps.size(); ++i) ratios.push_back(a.gbps[i] / b.gbps[i]);
+  return Median(ratios);
+}
+
+// The sides: pull, bare by callbacks, bare from a queue, bare with gRPC's defaults.
+std::vector<Side> Measure(const std::string& pull_address, const std::string& bare_address,
+                          const std::string& default_address, const ModelSpec& model, Dtype dtype, int rounds) {
   const BlobSpec& blob = model.blob(kWte);
   const auto transport = worker::NewGrpcTransport({.channel = worker::NewDataChannel(pull_address),
                                                    .incarnation = kIncarnation,
@@ -227,34 +247,35 @@ Result Measure(const std::string& pull_address, const std::string& bare_address,
                                                    .model = &model,
                                                    .wire_dtype = dtype});
   grpc::GenericStub stub(worker::NewDataChannel(bare_address));
+  grpc::ChannelArguments defaults;
+  defaults.SetMaxReceiveMessageSize(-1);
+  grpc::GenericStub default_stub(
+      grpc::CreateCustomChannel(default_address, grpc::InsecureChannelCredentials(), defaults));
   const absl::Span<std::byte> destination = NewMemory(blob.num_elems * SizeOf(dtype));
   const int64_t message_bytes = kChunkHeaderBytes + kChunkElems * SizeOf(dtype);
   const std::string method = "/" + std::to_string(blob.num_chunks()) + "/" + std::to_string(message_bytes);
   const int64_t num_bytes = blob.num_chunks() * message_bytes;
-  // GB/s of a few calls in a row.
-  const auto measure = [&](const std::function<void()>& call) {
-    const auto start = Clock::now();
-    for (int i = 0; i < kPullsPerRound; ++i) call();
-    return static_cast<double>(kPullsPerRound * num_bytes) / 1e9 / SecondsSince(start);
+  const auto read_bare = [&](grpc::GenericStub& from) {
+    BareReader reader;
+    reader.Run(from, method);
+    EPS_CHECK(reader.num_bytes() == num_bytes);
   };
-
-  std::vector<double> pulls, bares, queues;
+  const std::vector<std::function<void()>> calls = {
+      [&] { EPS_CHECK(transport->Pull(kWte, Version(0), destination).ok()); },
+      [&] { read_bare(stub); },
+      [&] { EPS_CHECK(ReadBareFromQueue(stub, method) == num_bytes); },
+      [&] { read_bare(default_stub); },
+  };
+  std::vector<Side> sides = {{"pull"}, {"bare, callbacks"}, {"bare, queue"}, {"bare, defaults"}};
   for (int round = -1; round < rounds; ++round) {  // the first warms up
-    const double pull = measure([&] { EPS_CHECK(transport->Pull(kWte, Version(0), destination).ok()); });
-    const double bare = measure([&] {
-      BareReader reader;
-      reader.Run(stub, method);
-      EPS_CHECK(reader.num_bytes() == num_bytes);
-    });
-    const double queue = measure([&] { EPS_CHECK(ReadBareFromQueue(stub, method) == num_bytes); });
-    if (round < 0) continue;
-    pulls.push_back(pull);
-    bares.push_back(bare);
-    queues.push_back(queue);
+    for (size_t i = 0; i < calls.size(); ++i) {
+      const auto start = Clock::now();
+      for (int call = 0; call < kPullsPerRound; ++call) calls[i]();
+      const double gbps = static_cast<double>(kPullsPerRound * num_bytes) / 1e9 / SecondsSince(start);
+      if (round >= 0) sides[i].gbps.push_back(gbps);
+    }
   }
-  Result result = {Median(pulls), Median(bares), Median(queues)};
-  result.ratio = result.pull_gbps / std::max(result.bare_gbps, result.bare_queue_gbps);
-  return result;
+  return sides;
 }
 
 int Main(int rounds) {
@@ -267,7 +288,7 @@ int Main(int rounds) {
     return 0;
   }
   std::string text;
-  while (std::count(text.begin(), text.end(), '\n') < 3) {
+  while (std::count(text.begin(), text.end(), '\n') < 4) {
     char buffer[256];
     const ssize_t got = read(fds[0], buffer, sizeof(buffer));
     EPS_CHECK(got > 0);
@@ -278,21 +299,22 @@ int Main(int rounds) {
     addresses.push_back(text.substr(at, text.find('\n', at) - at));
   }
   const ModelSpec model = BenchModel();
-  std::printf("one blob of %lld chunks, a block of GPT-2 small; GB/s, medians of %d rounds, in turn\n",
+  std::printf("a blob of %lld chunks, as a block of GPT-2 small; GB/s, medians of %d rounds\n",
               static_cast<long long>(model.blob(kWte).num_chunks()), rounds);
-  std::printf("%-6s %12s %10s %18s %20s %8s\n", "wire", "message", "pull", "bare (callbacks)", "bare (its own queue)",
-              "ratio");
+  std::printf("%-5s %-10s %-18s %8s %14s\n", "wire", "message", "side", "GB/s", "pull / side");
   nlohmann::ordered_json json = {{"name", "pull"}, {"ratio", 1e9}};
   for (const Dtype dtype : {Dtype::kBf16, Dtype::kF32}) {
     const std::string name = dtype == Dtype::kBf16 ? "bf16" : "fp32";
-    const Result result = Measure(addresses[dtype == Dtype::kBf16 ? 0 : 1], addresses[2], model, dtype, rounds);
-    std::printf("%-6s %8lld KiB %10.2f %18.2f %20.2f %8.3f\n", name.c_str(),
-                static_cast<long long>(kChunkElems * SizeOf(dtype) / 1024), result.pull_gbps, result.bare_gbps,
-                result.bare_queue_gbps, result.ratio);
-    json["ratio"] = std::min(json["ratio"].get<double>(), result.ratio);
-    json[name] = {{"pull_gb_per_second", result.pull_gbps},
-                  {"bare_gb_per_second", std::max(result.bare_gbps, result.bare_queue_gbps)},
-                  {"ratio", result.ratio}};
+    const std::vector<Side> sides =
+        Measure(addresses[dtype == Dtype::kBf16 ? 0 : 1], addresses[2], addresses[3], model, dtype, rounds);
+    for (size_t i = 0; i < sides.size(); ++i) {
+      const double ratio = Ratio(sides[0], sides[i]);
+      std::printf("%-5s %5lld KiB  %-18s %8.2f %14.3f\n", name.c_str(),
+                  static_cast<long long>(kChunkElems * SizeOf(dtype) / 1024), sides[i].name.c_str(),
+                  Median(sides[i].gbps), ratio);
+      json[name][sides[i].name] = {{"gb_per_second", Median(sides[i].gbps)}, {"ratio", ratio}};
+      if (i == 1 || i == 2) json["ratio"] = std::min(json["ratio"].get<double>(), ratio);
+    }
   }
   kill(child, SIGKILL);
   waitpid(child, nullptr, 0);
@@ -303,4 +325,4 @@ int Main(int rounds) {
 }  // namespace
 }  // namespace eps
 
-int main(int argc, char** argv) { return eps::Main(argc > 1 ? std::max(1, std::atoi(argv[1])) : 9); }
+int main(int argc, char** argv) { return eps::Main(argc > 1 ? std::max(1, std::atoi(argv[1])) : 25); }

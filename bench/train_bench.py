@@ -6,8 +6,9 @@
   relay         under the smallest cap, recompute  against everything resident, recompute
 
 Both sides: the same GPT-2 shape, batch, fp32 and AdamW; a step is batch + forward + backward + update. PyTorch runs on
-OpenBLAS with its allocator tuned to keep its pages (default settings cost it up to half: see docs). The sides take
-turns; each round starts fresh processes and drops their first step. Prints a table and, last, one JSON line.
+OpenBLAS with its allocator tuned to keep its pages: with glibc's defaults it gives them back and faults them in again,
+every step. The sides take turns; each round starts fresh processes and drops their first step. Prints a table and,
+last, one JSON line.
 """
 
 import argparse

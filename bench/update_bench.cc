@@ -61,17 +61,14 @@ class Work {
   int64_t num_chunks() const { return num_chunks_; }
   int64_t num_elems() const { return num_chunks_ * kChunkElems; }
   ChunkState Chunk(int64_t chunk) { return store_->Chunk(BlobId(0), chunk, Version(0)); }
-  const uint16_t* Leaf(int which, int64_t chunk) const {
-    return leaves_[which].data() + chunk * kChunkElems;
-  }
+  const uint16_t* Leaf(int which, int64_t chunk) const { return leaves_[which].data() + chunk * kChunkElems; }
 
   // Values of the usual sizes; first touched by the threads that use them.
   void Fill(int64_t chunk) {
     std::vector<float> weights(kChunkElems), first(kChunkElems), second(kChunkElems);
     for (int64_t i = 0; i < kChunkElems; ++i) {
       const auto noise =
-          static_cast<int32_t>((static_cast<uint64_t>(i + chunk) * 0x9E3779B97F4A7C15u) >> 40) -
-          (1 << 23);
+          static_cast<int32_t>((static_cast<uint64_t>(i + chunk) * 0x9E3779B97F4A7C15u) >> 40) - (1 << 23);
       weights[i] = static_cast<float>(noise) * 0x1p-28f;
       first[i] = static_cast<float>(noise) * 0x1p-35f;
       second[i] = first[i] * first[i];
@@ -93,8 +90,7 @@ class Work {
 void Update(Work& work, int64_t chunk, const UpdateScalars& scalars, double& squares) {
   ChunkGradient gradient;
   for (int v = 0; v < 2; ++v) {
-    gradient.operands.push_back(
-        {Dtype::kBf16, reinterpret_cast<const std::byte*>(work.Leaf(v, chunk)), {v, 1}, 0});
+    gradient.operands.push_back({Dtype::kBf16, reinterpret_cast<const std::byte*>(work.Leaf(v, chunk)), {v, 1}, 0});
   }
   gradient.program = {{SumOp::Kind::kLoad, 0}, {SumOp::Kind::kLoad, 1}, {SumOp::Kind::kAdd, 0}};
   const DecayRange all{0, kChunkElems, true};
@@ -141,9 +137,8 @@ double Median(std::vector<double> values) {
 void PrintSide(const char* name, const std::vector<double>& seconds, double parameters) {
   const double median = Median(seconds);
   std::printf("%-10s %8.4f s  [%.4f .. %.4f]  %7.0f M parameters/s  %6.1f GB/s\n", name, median,
-              *std::min_element(seconds.begin(), seconds.end()),
-              *std::max_element(seconds.begin(), seconds.end()), parameters / median / 1e6,
-              parameters * kBytesPerParameter / median / 1e9);
+              *std::min_element(seconds.begin(), seconds.end()), *std::max_element(seconds.begin(), seconds.end()),
+              parameters / median / 1e6, parameters * kBytesPerParameter / median / 1e9);
 }
 
 void Measure(const Settings& settings) {
@@ -157,8 +152,8 @@ void Measure(const Settings& settings) {
   const auto update = [&](int64_t c) { Update(work, c, scalars, squares[c]); };
   const auto floor = [&](int64_t c) {
     const ChunkState s = work.Chunk(c);
-    Floor(static_cast<const uint16_t*>(s.wire_in), static_cast<uint16_t*>(s.wire_out), s.rest,
-          s.moment1, s.moment2, work.Leaf(0, c), work.Leaf(1, c), one, zero);
+    Floor(static_cast<const uint16_t*>(s.wire_in), static_cast<uint16_t*>(s.wire_out), s.rest, s.moment1, s.moment2,
+          work.Leaf(0, c), work.Leaf(1, c), one, zero);
   };
   RunAll(settings.threads, work.num_chunks(), [&](int64_t c) { work.Fill(c); });
   const auto run = [&](const std::function<void(int64_t)>& body) {
@@ -173,8 +168,8 @@ void Measure(const Settings& settings) {
   }
   const double parameters = static_cast<double>(work.num_elems());
   const double ratio = Median(floors) / Median(updates);
-  std::printf("fused AdamW update, %.0f M parameters, %d threads, median of %d\n", parameters / 1e6,
-              settings.threads, settings.repeats);
+  std::printf("fused AdamW update, %.0f M parameters, %d threads, median of %d\n", parameters / 1e6, settings.threads,
+              settings.repeats);
   PrintSide("plain loop", floors, parameters);
   PrintSide("update", updates, parameters);
   std::printf("update reaches %.3f of the byte floor (goal: 0.85)\n", ratio);
@@ -200,9 +195,7 @@ int main(int argc, char** argv) {
   app.add_option("--threads", settings.threads, "Threads on both sides")
       ->capture_default_str()
       ->check(CLI::Range(1, 1024));
-  app.add_option("--repeats", settings.repeats, "Runs of each side")
-      ->capture_default_str()
-      ->check(CLI::Range(1, 1000));
+  app.add_option("--repeats", settings.repeats, "Runs of each side")->capture_default_str()->check(CLI::Range(1, 1000));
   CLI11_PARSE(app, argc, argv);
   eps::server::Measure(settings);
   return 0;

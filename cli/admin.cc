@@ -39,7 +39,8 @@ int Finish(const absl::Status& status) {
 
 void AddCheckpoint(CLI::App& app, int* exit_code) {
   CLI::App* command = app.add_subcommand(
-      "checkpoint", "Takes a checkpoint of a run in progress, after the present step; prints its path when it is on disk");
+      "checkpoint",
+      "Takes a checkpoint of a run in progress, after the present step; prints its path when it is on disk");
   auto flags = std::make_shared<DaemonFlags>();
   flags->AddTo(*command);
   command->callback([flags, exit_code] { *exit_code = Finish(RunCheckpoint(*flags)); });

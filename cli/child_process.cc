@@ -7,7 +7,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <cstdlib>
+#include <filesystem>
 #include <fstream>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -80,6 +84,27 @@ std::string LastWords(const ChildProcess& child) {
     if (absl::StartsWith(line, program)) last = line;
   }
   return last;
+}
+
+absl::StatusOr<ProgramEnd> RunProgram(const std::string& program, std::vector<std::string> arguments) {
+  std::string log_path = std::filesystem::temp_directory_path().string() + "/eps-log-XXXXXX";
+  const FileDescriptor log(mkostemp(log_path.data(), O_CLOEXEC));
+  if (!log.is_open()) return FileError(errno, "make", log_path);
+  absl::StatusOr<ChildProcess> child = Spawn({.name = program.substr(program.rfind('/') + 1),
+                                              .program = program,
+                                              .arguments = std::move(arguments),
+                                              .log_path = log_path,
+                                              .signal_when_parent_dies = SIGKILL});
+  int status = 0;
+  if (child.ok()) {
+    while (waitpid(child->pid, &status, 0) < 0 && errno == EINTR) continue;
+    child->wait_status = status;
+  }
+  const std::string last_words = child.ok() ? LastWords(*child) : "";
+  unlink(log_path.c_str());
+  EPS_RETURN_IF_ERROR(child.status());
+  if (!WIFEXITED(status)) return absl::AbortedError(absl::StrCat(program, ": ", EndOf(*child)));
+  return ProgramEnd{.exit_code = WEXITSTATUS(status), .last_words = last_words};
 }
 
 absl::StatusOr<std::string> ProgramFolder() {

@@ -14,7 +14,7 @@ namespace eps::cli {
 
 // A direct child, in a process group of its own (a Ctrl-C in the terminal does not reach it), its output in a log file.
 struct ChildProcess {
-  std::string name;       // "eps_server", "gpu_worker 1"; for people
+  std::string name;  // "eps_server", "gpu_worker 1"; for people
   pid_t pid = -1;
   std::string log_path;
   std::optional<int> wait_status;  // as waitpid gives it, once it has ended
@@ -42,6 +42,14 @@ std::string EndOf(const ChildProcess& child);
 
 // The last line of the child's log that starts with "PROGRAM: ", which is how our programs say why they end; "" if none.
 std::string LastWords(const ChildProcess& child);
+
+struct ProgramEnd {
+  int exit_code = 0;
+  std::string last_words;  // LastWords
+};
+// Runs a program to its end, some seconds at most; what it writes is not shown.
+// Errors: Spawn's · ABORTED it was ended by a signal
+absl::StatusOr<ProgramEnd> RunProgram(const std::string& program, std::vector<std::string> arguments);
 
 // The folder of this program's own binary, where the others lie too.
 absl::StatusOr<std::string> ProgramFolder();

@@ -53,6 +53,13 @@ TEST(ChildProcessTest, AChildIsOutsideOurProcessGroup) {
   WaitForEnd(child);
 }
 
+TEST(ChildProcessTest, AProgramIsRunToItsEnd) {
+  ASSERT_OK_AND_ASSIGN(const ProgramEnd end, RunProgram("/bin/sh", {"-c", "echo 'sh: why'; exit 2"}));
+  EXPECT_EQ(end.exit_code, 2);
+  EXPECT_EQ(end.last_words, "sh: why");
+  EXPECT_THAT(RunProgram("/bin/sh", {"-c", "kill -9 $$"}), StatusIs(absl::StatusCode::kAborted, "signal 9"));
+}
+
 TEST(ChildProcessTest, AProgramThatIsNotThereIsNamed) {
   TempDir dir;
   EXPECT_THAT(Spawn({.name = "x", .program = dir.File("nothing"), .arguments = {}, .log_path = dir.File("log")}),

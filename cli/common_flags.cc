@@ -3,7 +3,7 @@
 #include <cstdio>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/byte_size.h"
+#include "common/base/flags.h"
 #include "common/base/status_macros.h"
 
 namespace eps::cli {
@@ -45,12 +45,29 @@ std::vector<std::string> RunFlags::ToArguments() const {
   return arguments;
 }
 
-absl::StatusOr<int64_t> ParseDeviceMemory(const std::string& text) {
-  if (text.empty()) return 0;
-  absl::StatusOr<int64_t> num_bytes = ParseByteSize(text);
-  if (!num_bytes.ok()) return Annotate(num_bytes.status(), "--device-memory");
-  if (*num_bytes <= 0) return absl::InvalidArgumentError("--device-memory: must be at least 1 byte");
-  return num_bytes;
+void WorkerFlags::AddTo(CLI::App& command) {
+  command.add_option("--device", device, "Each worker's device: cpu, cuda or cuda:I")
+      ->type_name("DEVICE")
+      ->capture_default_str();
+  command
+      .add_option("--device-memory", device_memory_bytes,
+                  "What each worker's device may hold: 512MiB, 1.5GiB, or bytes. Default: what the plan can use, at "
+                  "most half of the free memory")
+      ->type_name("SIZE")
+      ->transform(AsByteSize());
+  command.add_option("--threads", threads, "Threads that compute in each worker. Default: cores / workers")
+      ->type_name("N")
+      ->check(CLI::Range(1, 1024));
+}
+
+std::vector<std::string> WorkerFlags::ToArguments(const std::string& address, int default_threads) const {
+  std::vector<std::string> arguments = {
+      "--connect", address, "--device", device, "--threads", absl::StrCat(threads > 0 ? threads : default_threads)};
+  if (device_memory_bytes > 0) {
+    arguments.push_back("--device-memory");
+    arguments.push_back(absl::StrCat(device_memory_bytes));
+  }
+  return arguments;
 }
 
 void PrintError(const absl::Status& status) {

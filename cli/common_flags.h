@@ -26,8 +26,16 @@ struct RunFlags {
   std::vector<std::string> ToArguments() const;
 };
 
-// --device-memory as bytes; 0 when not given.
-absl::StatusOr<int64_t> ParseDeviceMemory(const std::string& text);
+// What a worker computes with.
+struct WorkerFlags {
+  std::string device = "cpu";
+  int64_t device_memory_bytes = 0;  // 0: not given
+  int threads = 0;                  // 0: not given
+
+  void AddTo(CLI::App& command);
+  // The worker's own flags, for the daemon at `address`, with `threads` where none were given.
+  std::vector<std::string> ToArguments(const std::string& address, int default_threads) const;
+};
 
 // Prints "eps: MESSAGE" to stderr.
 void PrintError(const absl::Status& status);

@@ -5,11 +5,11 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "cli/checkpoint_folder.h"
 #include "cli/command.h"
 #include "cli/common_flags.h"
 #include "common/base/exit_code.h"
 #include "common/base/status_macros.h"
+#include "common/checkpoint/checkpoint_files.h"
 #include "common/formats/gpt2_folder.h"
 
 namespace eps::cli {
@@ -31,8 +31,8 @@ absl::Status Copy(const std::string& from, const std::string& to, const std::str
 }
 
 absl::Status RunExport(const std::string& checkpoint, const std::string& out, const std::string& dtype) {
-  EPS_ASSIGN_OR_RETURN(const std::string folder, FindCheckpoint(checkpoint));
-  EPS_RETURN_IF_ERROR(VerifyCheckpoint(folder));
+  EPS_ASSIGN_OR_RETURN(const std::string folder, FindCheckpointFolder(checkpoint));
+  EPS_RETURN_IF_ERROR(VerifyCheckpointFolder(folder));
   return Copy(folder, out, dtype);
 }
 

@@ -3,6 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/base/file_util.h"
+#include "common/base/flags.h"
 #include "common/base/status_macros.h"
 #include "common/grpc/grpc_status.h"
 #include "grpcpp/create_channel.h"
@@ -25,7 +26,7 @@ absl::StatusOr<Endpoint> ReadEndpoint(const std::string& out) {
 
 void DaemonFlags::AddTo(CLI::App& command) {
   auto* connect_option =
-      command.add_option("--connect", connect, "The daemon's gRPC address")->type_name("HOST:PORT");
+      command.add_option("--connect", connect, "The daemon's gRPC address")->type_name("HOST:PORT")->check(IsAddress());
   command.add_option("--out", out, "The folder of the run, whose endpoints.json names the address")
       ->type_name("DIR")
       ->excludes(connect_option);
@@ -62,6 +63,12 @@ absl::StatusOr<Reply> Call(proto::Control::Stub& stub,
 
 absl::StatusOr<proto::StatusReply> DaemonClient::Status(absl::Duration timeout) {
   return Call(*stub_, &proto::Control::Stub::GetStatus, proto::StatusRequest(), timeout);
+}
+
+absl::Status DaemonClient::ExpectWorkers(int workers, absl::Duration timeout) {
+  proto::ExpectWorkersRequest request;
+  request.set_workers(workers);
+  return Call(*stub_, &proto::Control::Stub::ExpectWorkers, request, timeout).status();
 }
 
 absl::StatusOr<proto::CheckpointReply> DaemonClient::Checkpoint(absl::Duration timeout) {

@@ -35,6 +35,7 @@ class DaemonClient {
 
   // Errors: UNAVAILABLE nobody listens · DEADLINE_EXCEEDED · the daemon's
   absl::StatusOr<proto::StatusReply> Status(absl::Duration timeout);
+  absl::Status ExpectWorkers(int workers, absl::Duration timeout);
   absl::StatusOr<proto::CheckpointReply> Checkpoint(absl::Duration timeout);
   absl::StatusOr<proto::StopReply> Stop(const std::string& reason, absl::Duration timeout);
   proto::Control::Stub& stub() { return *stub_; }

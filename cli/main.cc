@@ -7,12 +7,14 @@
 #include "common/base/exit_code.h"
 
 int main(int argc, char** argv) {
-  CLI::App app{"eps: trains large neural networks on devices far too small for them.\n"
-               "The model lives in the memory of a daemon; workers hold a layer at a time."};
+  CLI::App app{
+      "eps: trains large neural networks on devices far too small for them.\n"
+      "The model lives in the memory of a daemon; workers hold a layer at a time."};
   app.name("eps");
   app.require_subcommand(1);
-  app.footer("Exit codes: 0 done, 1 the run failed, 2 bad usage, config or input, 3 does not fit the device memory,\n"
-             "130 or 143 ended by a signal after its checkpoint. `eps COMMAND --help` says more.");
+  app.footer(
+      "Exit codes: 0 done, 1 the run failed, 2 bad usage, config or input, 3 does not fit the device memory,\n"
+      "130 or 143 ended by a signal after its checkpoint. `eps COMMAND --help` says more.");
   int exit_code = eps::kExitDone;
   eps::cli::AddTrain(app, &exit_code);
   eps::cli::AddStatus(app, &exit_code);

@@ -1,8 +1,10 @@
 // eps plan: every byte that a run will take, on the device and on the host, before anything is started.
 
+#include <algorithm>
 #include <cstdio>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -10,6 +12,7 @@
 #include "cli/common_flags.h"
 #include "common/base/byte_size.h"
 #include "common/base/exit_code.h"
+#include "common/base/flags.h"
 #include "common/base/status_macros.h"
 #include "common/model/model_spec.h"
 #include "eps_server/memory/daemon_memory.h"
@@ -22,7 +25,8 @@ namespace {
 
 struct PlanFlags {
   RunFlags run;
-  std::string device_memory;
+  int64_t device_memory_bytes = 0;  // 0: not given
+  int threads = 0;                  // 0: not given
   bool json = false;
 };
 
@@ -31,21 +35,25 @@ struct WholePlan {
   ModelSpec model;
   worker::RelayPlan device;
   int64_t smallest_cap_bytes = 0;
+  int threads = 0;  // of each worker
+  int64_t outside_bytes = 0;
   server::DaemonMemory host;
 };
 
 absl::StatusOr<WholePlan> MakeWholePlan(const PlanFlags& flags) {
   WholePlan plan;
-  EPS_ASSIGN_OR_RETURN(const int64_t cap_bytes, ParseDeviceMemory(flags.device_memory));
   EPS_ASSIGN_OR_RETURN(plan.run, flags.run.Load());
   EPS_ASSIGN_OR_RETURN(plan.model, BuildGpt2(plan.run.model));
   const worker::PlanRequest request = {.model = &plan.model,
                                        .run = &plan.run,
                                        .kernels = worker::CpuKernelSizes(),
-                                       .cap_bytes = cap_bytes,
+                                       .cap_bytes = flags.device_memory_bytes,
                                        .max_pass_vnodes = 0};
   plan.smallest_cap_bytes = worker::SmallestCapBytes(request);
   EPS_ASSIGN_OR_RETURN(plan.device, worker::MakeRelayPlan(request));
+  plan.threads =
+      flags.threads > 0 ? flags.threads : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  plan.outside_bytes = request.kernels.outside_bytes(plan.threads);
   plan.host = server::ComputeDaemonMemory(plan.model, plan.run);
   return plan;
 }
@@ -62,6 +70,8 @@ void PrintForPeople(const WholePlan& plan) {
               static_cast<long long>(plan.run.tokens_per_step()));
   std::printf("\neach worker, device (cpu) and host:\n");
   for (const worker::PlanLine& line : worker::Describe(plan.device)) Row(line.what, line.num_bytes, line.why);
+  Row("beside the cap", plan.outside_bytes,
+      absl::StrCat("libraries and threads, with ", plan.threads, " threads in each worker (--threads)"));
   Row("smallest device cap", plan.smallest_cap_bytes, "whatever the depth and the number of micro-batches");
   std::printf("\nthe daemon:\n");
   for (const server::DaemonMemoryLine& line : server::Describe(plan.host)) Row(line.what, line.num_bytes, line.why);
@@ -81,6 +91,7 @@ void PrintJson(const WholePlan& plan) {
       {"device",
        {{"cap_bytes", plan.device.cap_bytes},
         {"arena_bytes", plan.device.arena_bytes},
+        {"outside_bytes", plan.outside_bytes},
         {"smallest_cap_bytes", plan.smallest_cap_bytes},
         {"kept_inner", plan.device.kept_inner()},
         {"buffers", buffers}}},
@@ -112,8 +123,14 @@ void AddPlan(CLI::App& app, int* exit_code) {
       "plan", "Says what a run will take: every byte of device and host memory, before anything is started");
   auto flags = std::make_shared<PlanFlags>();
   flags->run.AddTo(*command);
-  command->add_option("--device-memory", flags->device_memory, "What the device may hold. Default: what the plan can use")
-      ->type_name("SIZE");
+  command
+      ->add_option("--device-memory", flags->device_memory_bytes,
+                   "What the device may hold. Default: what the plan can use")
+      ->type_name("SIZE")
+      ->transform(AsByteSize());
+  command->add_option("--threads", flags->threads, "Threads that compute in each worker. Default: the cores")
+      ->type_name("N")
+      ->check(CLI::Range(1, 1024));
   command->add_flag("--json", flags->json, "As JSON");
   command->footer("Ends with 3 when the plan does not fit, naming the smallest cap that would do.");
   command->callback([flags, exit_code] {

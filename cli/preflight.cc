@@ -3,8 +3,9 @@
 #include <filesystem>
 #include <memory>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "cli/child_process.h"
+#include "common/base/exit_code.h"
 #include "common/base/status_macros.h"
 #include "common/formats/gpt2_folder.h"
 #include "common/formats/token_file.h"
@@ -15,9 +16,13 @@
 namespace eps::cli {
 namespace {
 
+// Devices are the worker's matter: it is asked.
 absl::Status CheckDevice(const std::string& device) {
-  if (device == "cpu" || device == "cuda" || absl::StartsWith(device, "cuda:")) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("--device ", device, ": not one of cpu, cuda, cuda:I"));
+  if (device == "cpu") return absl::OkStatus();  // always there
+  EPS_ASSIGN_OR_RETURN(const std::string programs, ProgramFolder());
+  EPS_ASSIGN_OR_RETURN(const ProgramEnd end, RunProgram(programs + "/gpu_worker", {"--device", device, "--probe"}));
+  if (end.exit_code == kExitDone) return absl::OkStatus();
+  return absl::InvalidArgumentError(end.last_words);
 }
 
 absl::Status CheckFolder(const Preflight& preflight) {
@@ -40,18 +45,20 @@ absl::Status CheckData(const RunConfig& run) {
 }
 
 absl::Status CheckPlan(const Preflight& preflight, const RunConfig& run) {
-  EPS_ASSIGN_OR_RETURN(const int64_t cap_bytes, ParseDeviceMemory(preflight.device_memory));
-  if (cap_bytes == 0 || preflight.device != "cpu") return absl::OkStatus();
+  if (preflight.worker.device != "cpu") return absl::OkStatus();
   EPS_ASSIGN_OR_RETURN(const ModelSpec model, BuildGpt2(run.model));
-  return worker::MakeRelayPlan(
-             {.model = &model, .run = &run, .kernels = worker::CpuKernelSizes(), .cap_bytes = cap_bytes, .max_pass_vnodes = 0})
+  return worker::MakeRelayPlan({.model = &model,
+                                .run = &run,
+                                .kernels = worker::CpuKernelSizes(),
+                                .cap_bytes = preflight.worker.device_memory_bytes,
+                                .max_pass_vnodes = 0})
       .status();
 }
 
 }  // namespace
 
 absl::Status CheckBeforeTraining(const Preflight& preflight) {
-  EPS_RETURN_IF_ERROR(CheckDevice(preflight.device));
+  EPS_RETURN_IF_ERROR(CheckDevice(preflight.worker.device));
   EPS_ASSIGN_OR_RETURN(const RunConfig run, preflight.run.Load());
   EPS_RETURN_IF_ERROR(CheckFolder(preflight));
   EPS_RETURN_IF_ERROR(CheckData(run));

@@ -11,13 +11,12 @@ namespace eps::cli {
 struct Preflight {
   RunFlags run;
   std::string out;
-  std::string device;
-  std::string device_memory;  // as given; "" for the default
+  WorkerFlags worker;
   bool resume = false;
 };
 
 // What can be refused before anything is started or made: the RunSpec, the data, the model's folder, a run that is
-// already there, and a cap that is too small. The daemon and the workers check again what is theirs.
+// already there, a device that does not start, and a cap that is too small. The daemon and the workers check again what is theirs.
 //
 // Errors: as StartExitCode takes them; RESOURCE_EXHAUSTED names the smallest cap that would do
 absl::Status CheckBeforeTraining(const Preflight& preflight);

@@ -65,9 +65,9 @@ std::string ProgressLine(const proto::StatusReply& status, int width) {
     return absl::StrCat(status.state(), " ...").substr(0, width);
   }
   const int64_t percent = status.steps() > 0 ? 100 * status.step() / status.steps() : 0;
-  std::string line = absl::StrFormat("%s %3d%% step %d/%d  loss %.3f  %.0f tok/s  eta %s", Bar(status.step(), status.steps()),
-                                     percent, status.step(), status.steps(), status.loss(), status.tokens_per_second(),
-                                     FormatEta(status.eta_seconds()));
+  std::string line = absl::StrFormat("%s %3d%% step %d/%d  loss %.3f  %.0f tok/s  eta %s",
+                                     Bar(status.step(), status.steps()), percent, status.step(), status.steps(),
+                                     status.loss(), status.tokens_per_second(), FormatEta(status.eta_seconds()));
   absl::StrAppend(&line, DeviceMemory(status), "  waits ", FormatWaits(status));
   return line.substr(0, width);
 }

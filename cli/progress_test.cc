@@ -25,9 +25,10 @@ proto::StatusReply Training() {
 }
 
 TEST(ProgressTest, ALineSaysHowFarHowFastHowLongAndWhatWaits) {
-  EXPECT_EQ(ProgressLine(Training(), 200),
-            "[#######-------------]  35% step 105/300  loss 2.613  1640 tok/s  eta 2:05  dev 14.0 MiB of 16.0 MiB  waits "
-            "pull 1% version 3%");
+  EXPECT_EQ(
+      ProgressLine(Training(), 200),
+      "[#######-------------]  35% step 105/300  loss 2.613  1640 tok/s  eta 2:05  dev 14.0 MiB of 16.0 MiB  waits "
+      "pull 1% version 3%");
 }
 
 TEST(ProgressTest, ALineIsCutToTheTerminal) { EXPECT_EQ(ProgressLine(Training(), 40).size(), 40u); }

@@ -2,6 +2,7 @@
 
 #include <signal.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/wait.h>
 
 #include <cstdio>
@@ -17,14 +18,16 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
-#include "cli/checkpoint_folder.h"
 #include "cli/child_process.h"
 #include "cli/command.h"
 #include "cli/common_flags.h"
 #include "cli/daemon_client.h"
+#include "cli/signal_queue.h"
 #include "common/base/exit_code.h"
 #include "common/base/file_util.h"
+#include "common/base/flags.h"
 #include "common/base/status_macros.h"
+#include "common/checkpoint/checkpoint_files.h"
 #include "common/grpc/grpc_status.h"
 #include "common/model/hf_config.h"
 
@@ -42,37 +45,32 @@ struct SampleFlags {
   double temperature = 0.8;
   int32_t top_k = 0;
   uint64_t seed = 1;
-  std::string device = "cpu";
-  std::string device_memory;
-  int threads = 0;
+  WorkerFlags worker;
 };
 
 // A daemon and a worker in a folder of their own; both end with this object.
 class Server {
  public:
-  static absl::StatusOr<std::unique_ptr<Server>> Start(const std::string& checkpoint, const SampleFlags& flags) {
-    auto server = std::unique_ptr<Server>(new Server);
-    char folder[] = "/tmp/eps-sample-XXXXXX";
-    if (mkdtemp(folder) == nullptr) return FileError(errno, "make", folder);
+  // `signals` outlives the server.
+  static absl::StatusOr<std::unique_ptr<Server>> Start(const std::string& checkpoint, const SampleFlags& flags,
+                                                       SignalQueue& signals) {
+    auto server = std::unique_ptr<Server>(new Server(signals));
+    std::string folder = std::filesystem::temp_directory_path().string() + "/eps-sample-XXXXXX";
+    if (mkdtemp(folder.data()) == nullptr) return FileError(errno, "make", folder);
     server->folder_ = folder;
     EPS_ASSIGN_OR_RETURN(const std::string programs, ProgramFolder());
-    EPS_ASSIGN_OR_RETURN(server->daemon_,
-                         Spawn({.name = "eps_server",
-                                .program = programs + "/eps_server",
-                                .arguments = {"--serve", checkpoint, "--out", server->folder_, "--listen", "127.0.0.1:0"},
-                                .log_path = server->folder_ + "/eps_server.log",
-                                .signal_when_parent_dies = SIGKILL}));
+    EPS_ASSIGN_OR_RETURN(
+        server->daemon_,
+        Spawn({.name = "eps_server",
+               .program = programs + "/eps_server",
+               .arguments = {"--serve", checkpoint, "--out", server->folder_, "--listen", "127.0.0.1:0"},
+               .log_path = server->folder_ + "/eps_server.log",
+               .signal_when_parent_dies = SIGKILL}));
     EPS_RETURN_IF_ERROR(server->WaitForEndpoint());
-    const int threads = flags.threads > 0 ? flags.threads : std::max(1u, std::thread::hardware_concurrency());
-    std::vector<std::string> arguments = {"--connect", server->address_, "--device", flags.device, "--threads",
-                                          absl::StrCat(threads)};
-    if (!flags.device_memory.empty()) {
-      arguments.push_back("--device-memory");
-      arguments.push_back(flags.device_memory);
-    }
+    const int threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
     EPS_ASSIGN_OR_RETURN(server->worker_, Spawn({.name = "gpu_worker",
                                                  .program = programs + "/gpu_worker",
-                                                 .arguments = arguments,
+                                                 .arguments = flags.worker.ToArguments(server->address_, threads),
                                                  .log_path = server->folder_ + "/gpu_worker.log",
                                                  .signal_when_parent_dies = SIGKILL}));
     return server;
@@ -92,8 +90,12 @@ class Server {
 
   const std::string& address() const { return address_; }
 
-  // OK while both live; else why one ended, with the code of its exit.
-  absl::Status Check() {
+  // Waits up to `timeout` for a signal. OK while both live and none came; else why one ended, with the code of its
+  // exit, or CANCELLED.
+  absl::Status Check(absl::Duration timeout) {
+    if (signals_.Wait(timeout).has_value() || signals_.last() != 0) {
+      return absl::CancelledError(absl::StrCat("ended by a signal (", strsignal(signals_.last()), ")"));
+    }
     Reap({&daemon_, &worker_});
     for (const ChildProcess* child : {&daemon_, &worker_}) {
       if (child->pid < 0 || child->running()) continue;
@@ -111,22 +113,22 @@ class Server {
   }
 
  private:
-  Server() = default;
+  explicit Server(SignalQueue& signals) : signals_(signals) {}
 
   absl::Status WaitForEndpoint() {
     const absl::Time deadline = absl::Now() + kStartTimeout;
     while (absl::Now() < deadline) {
-      EPS_RETURN_IF_ERROR(Check());
+      EPS_RETURN_IF_ERROR(Check(absl::Milliseconds(5)));
       const absl::StatusOr<Endpoint> endpoint = ReadEndpoint(folder_);
       if (endpoint.ok()) {
         address_ = endpoint->address;
         return absl::OkStatus();
       }
-      absl::SleepFor(absl::Milliseconds(5));
     }
     return absl::DeadlineExceededError("the daemon did not listen in time");
   }
 
+  SignalQueue& signals_;
   std::string folder_;
   std::string address_;
   ChildProcess daemon_;
@@ -147,8 +149,8 @@ absl::StatusOr<std::vector<int32_t>> PromptTokens(const SampleFlags& flags, int6
     return tokens;
   }
   if (vocab != kByteVocab) {
-    return absl::InvalidArgumentError(absl::StrCat("the model has a vocabulary of ", vocab,
-                                                   ", not of bytes: give token ids with --prompt-tokens"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("the model has a vocabulary of ", vocab, ", not of bytes: give token ids with --prompt-tokens"));
   }
   for (const char c : flags.prompt) tokens.push_back(static_cast<unsigned char>(c));
   return tokens;
@@ -162,9 +164,8 @@ absl::Status Generate(Server& server, const proto::GenerateRequest& request,
   absl::Status processes;
   std::jthread watch([&](const std::stop_token& stop) {
     while (!stop.stop_requested()) {
-      processes = server.Check();
+      processes = server.Check(absl::Milliseconds(20));
       if (!processes.ok()) return context.TryCancel();
-      absl::SleepFor(absl::Milliseconds(20));
     }
   });
   const auto stream = client.stub().Generate(&context, request);
@@ -175,9 +176,8 @@ absl::Status Generate(Server& server, const proto::GenerateRequest& request,
   return processes.ok() ? status : processes;
 }
 
-absl::Status RunSample(const SampleFlags& flags) {
-  EPS_ASSIGN_OR_RETURN(const std::string folder, FindCheckpoint(flags.checkpoint));
-  EPS_RETURN_IF_ERROR(ParseDeviceMemory(flags.device_memory).status());
+absl::Status RunSample(const SampleFlags& flags, SignalQueue& signals) {
+  EPS_ASSIGN_OR_RETURN(const std::string folder, FindCheckpointFolder(flags.checkpoint));
   EPS_ASSIGN_OR_RETURN(const std::string config_text, ReadFile(folder + "/config.json"));
   absl::StatusOr<Gpt2Config> config = Gpt2ConfigFromJson(config_text);
   if (!config.ok()) return Annotate(config.status(), folder + "/config.json");
@@ -190,7 +190,7 @@ absl::Status RunSample(const SampleFlags& flags) {
   request.set_temperature(flags.temperature);
   request.set_top_k(flags.top_k);
   request.set_seed(flags.seed);
-  EPS_ASSIGN_OR_RETURN(const std::unique_ptr<Server> server, Server::Start(folder, flags));
+  EPS_ASSIGN_OR_RETURN(const std::unique_ptr<Server> server, Server::Start(folder, flags, signals));
   const bool text = flags.prompt_tokens.empty();
   bool first = true;
   EPS_RETURN_IF_ERROR(Generate(*server, request, [&](int32_t token) {
@@ -212,32 +212,33 @@ void AddSample(CLI::App& app, int* exit_code) {
   CLI::App* command = app.add_subcommand(
       "sample", "Continues a text with a checkpoint's model, by relay: a layer at a time on the device");
   auto flags = std::make_shared<SampleFlags>();
-  command->add_option("--checkpoint", flags->checkpoint,
-                      "A step-NNNNNNNN folder, checkpoints/latest, a run's folder, or a Hugging Face GPT-2 folder")
+  command
+      ->add_option("--checkpoint", flags->checkpoint,
+                   "A step-NNNNNNNN folder, checkpoints/latest, a run's folder, or a Hugging Face GPT-2 folder")
       ->type_name("PATH")
       ->required();
   auto* prompt = command->add_option("--prompt", flags->prompt, "The text to continue")->default_str("a newline");
   flags->prompt = "\n";
-  command->add_option("--prompt-tokens", flags->prompt_tokens, "Token ids to continue, for models that are not of bytes")
+  command
+      ->add_option("--prompt-tokens", flags->prompt_tokens, "Token ids to continue, for models that are not of bytes")
       ->type_name("ID,ID,...")
       ->excludes(prompt);
   command->add_option("--tokens", flags->tokens, "How many to add")
       ->check(CLI::Range(1, 1000000))
       ->capture_default_str();
   command->add_option("--temperature", flags->temperature, "0 takes the most likely token each time")
-      ->check(CLI::Range(0.0, 100.0))
+      ->check(NumberIn(0, 100))
       ->capture_default_str();
   command->add_option("--top-k", flags->top_k, "Only among the K most likely; 0: among all")
       ->check(CLI::Range(0, 1 << 24))
       ->capture_default_str();
   command->add_option("--seed", flags->seed, "The same seed gives the same text")->capture_default_str();
-  command->add_option("--device", flags->device, "cpu, cuda or cuda:I")->capture_default_str();
-  command->add_option("--device-memory", flags->device_memory, "What the device may hold")->type_name("SIZE");
-  command->add_option("--threads", flags->threads, "Threads that compute. Default: all cores")->check(CLI::Range(1, 1024));
+  flags->worker.AddTo(*command);
   command->callback([flags, exit_code] {
-    const absl::Status status = RunSample(*flags);
+    absl::StatusOr<SignalQueue> signals = SignalQueue::Create();
+    const absl::Status status = signals.ok() ? RunSample(*flags, *signals) : signals.status();
     if (!status.ok()) PrintError(status);
-    *exit_code = StartExitCode(status);
+    *exit_code = absl::IsCancelled(status) ? kExitSignal + signals->last() : StartExitCode(status);
   });
 }
 

@@ -1,10 +1,7 @@
 // eps train: a daemon and its workers on this machine in one command.
 
 #include <signal.h>
-#include <sys/signalfd.h>
 #include <sys/wait.h>
-#include <poll.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -23,6 +20,7 @@
 #include "cli/daemon_client.h"
 #include "cli/preflight.h"
 #include "cli/progress.h"
+#include "cli/signal_queue.h"
 #include "common/base/exit_code.h"
 #include "common/base/file_util.h"
 #include "common/base/status_macros.h"
@@ -36,11 +34,9 @@ constexpr absl::Duration kGraceAtEnd = absl::Seconds(10);  // for a child to end
 
 struct TrainFlags {
   RunFlags run;
+  WorkerFlags worker;
   int workers = 1;
-  std::string device = "cpu";
-  std::string device_memory;
   std::string out;
-  int threads = 0;
   bool resume = false;
   bool quiet = false;
 
@@ -56,38 +52,16 @@ std::string NewestCheckpoint(const std::string& out) {
                       "; go on with --resume");
 }
 
-// SIGINT and SIGTERM as something to poll: blocked for the process, read from a descriptor.
-class SignalQueue {
- public:
-  static absl::StatusOr<SignalQueue> Create() {
-    sigset_t set;
-    sigemptyset(&set);
-    sigaddset(&set, SIGINT);
-    sigaddset(&set, SIGTERM);
-    sigprocmask(SIG_BLOCK, &set, nullptr);
-    const int fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
-    if (fd < 0) return FileError(errno, "open", "signalfd");
-    return SignalQueue(FileDescriptor(fd));
-  }
-  // Waits up to `timeout`; the signal's number if one came.
-  std::optional<int> Wait(absl::Duration timeout) {
-    pollfd poll_fd{.fd = fd_.get(), .events = POLLIN, .revents = 0};
-    poll(&poll_fd, 1, static_cast<int>(absl::ToInt64Milliseconds(timeout)));
-    signalfd_siginfo info;
-    if (read(fd_.get(), &info, sizeof(info)) != sizeof(info)) return std::nullopt;
-    return static_cast<int>(info.ssi_signo);
-  }
-
- private:
-  explicit SignalQueue(FileDescriptor fd) : fd_(std::move(fd)) {}
-  FileDescriptor fd_;
-};
-
 // One sitting of a run: starts the processes, watches them, and says how it ended.
 class Sitting {
  public:
-  Sitting(const TrainFlags& flags, std::string programs, SignalQueue signals)
-      : flags_(flags), out_(flags.OutFolder()), programs_(std::move(programs)), signals_(std::move(signals)),
+  // `out_is_new`: the run's folder was not there before.
+  Sitting(const TrainFlags& flags, bool out_is_new, std::string programs, SignalQueue signals)
+      : flags_(flags),
+        out_(flags.OutFolder()),
+        out_is_new_(out_is_new),
+        programs_(std::move(programs)),
+        signals_(std::move(signals)),
         progress_(flags.quiet) {}
 
   ~Sitting() { EndChildren(); }
@@ -103,15 +77,14 @@ class Sitting {
   }
 
  private:
-  int ThreadsPerWorker() const {
-    if (flags_.threads > 0) return flags_.threads;
+  int DefaultThreads() const {
     return std::max<int>(1, static_cast<int>(std::thread::hardware_concurrency()) / flags_.workers);
   }
 
   absl::Status StartDaemon() {
     std::vector<std::string> arguments = flags_.run.ToArguments();
-    const std::vector<std::string> more = {"--out", out_, "--listen", "127.0.0.1:0", "--expect-workers",
-                                           absl::StrCat(flags_.workers)};
+    const std::vector<std::string> more = {
+        "--out", out_, "--listen", "127.0.0.1:0", "--expect-workers", absl::StrCat(flags_.workers)};
     arguments.insert(arguments.end(), more.begin(), more.end());
     if (flags_.resume) arguments.push_back("--resume");
     // A daemon whose starter died finishes its step, writes the checkpoint, and lets its workers go.
@@ -135,9 +108,9 @@ class Sitting {
         return true;
       }
       if (absl::Now() > deadline) {
-        return absl::DeadlineExceededError(
-            absl::StrCat("the daemon did not listen within ", absl::FormatDuration(kDaemonStartTimeout), "; see ",
-                         daemon_.log_path));
+        return absl::DeadlineExceededError(absl::StrCat("the daemon did not listen within ",
+                                                        absl::FormatDuration(kDaemonStartTimeout), "; see ",
+                                                        daemon_.log_path));
       }
       if (const std::optional<int> number = signals_.Wait(absl::Milliseconds(5))) PassOn(*number);
     }
@@ -145,16 +118,10 @@ class Sitting {
 
   absl::Status StartWorkers() {
     for (int i = 1; i <= flags_.workers; ++i) {
-      std::vector<std::string> arguments = {"--connect", address_, "--device", flags_.device, "--threads",
-                                            absl::StrCat(ThreadsPerWorker())};
-      if (!flags_.device_memory.empty()) {
-        arguments.push_back("--device-memory");
-        arguments.push_back(flags_.device_memory);
-      }
       EPS_ASSIGN_OR_RETURN(ChildProcess worker,
                            Spawn({.name = absl::StrCat("gpu_worker ", i),
                                   .program = programs_ + "/gpu_worker",
-                                  .arguments = arguments,
+                                  .arguments = flags_.worker.ToArguments(address_, DefaultThreads()),
                                   .log_path = absl::StrCat(out_, "/logs/gpu_worker-", i, ".log"),
                                   .signal_when_parent_dies = 0}));
       workers_.push_back(std::move(worker));
@@ -169,10 +136,13 @@ class Sitting {
       if (const std::optional<int> number = signals_.Wait(kPollInterval)) PassOn(*number);
       ReapAll();
       if (!daemon_.running()) return DaemonEnded();
-      NoteDeadWorkers();
-      const bool none_left = std::none_of(workers_.begin(), workers_.end(), [](const ChildProcess& w) { return w.running(); });
-      const bool one_failed = std::any_of(workers_.begin(), workers_.end(), [](const ChildProcess& w) { return !w.ended_well(); });
-      if (none_left && one_failed && !none_left_) {
+      const int num_running = static_cast<int>(
+          std::count_if(workers_.begin(), workers_.end(), [](const ChildProcess& w) { return w.running(); }));
+      // A worker that died before it attached is not waited for.
+      if (NoteDeadWorkers() && num_running > 0) client.ExpectWorkers(num_running, absl::Seconds(1)).IgnoreError();
+      const bool one_failed =
+          std::any_of(workers_.begin(), workers_.end(), [](const ChildProcess& w) { return !w.ended_well(); });
+      if (num_running == 0 && one_failed && !none_left_) {
         // Nobody can finish the step: the daemon ends with the checkpoint that stands.
         none_left_ = true;
         kill(daemon_.pid, SIGTERM);
@@ -189,19 +159,25 @@ class Sitting {
     Reap(children);
   }
 
-  void NoteDeadWorkers() {
+  // True if there are new ones.
+  bool NoteDeadWorkers() {
+    bool found = false;
     for (size_t i = 0; i < workers_.size(); ++i) {
       if (workers_[i].running() || workers_[i].ended_well() || reported_[i]) continue;
-      reported_[i] = true;
+      reported_[i] = found = true;
       const std::string words = LastWords(workers_[i]);
       progress_.Note(absl::StrCat("eps: ", workers_[i].name, " ended: ", EndOf(workers_[i]),
                                   words.empty() ? "" : absl::StrCat(": ", words)));
     }
+    return found;
   }
 
   void PassOn(int number) {
-    if (interrupted_by_ != 0) return EndChildren();  // asked twice: at once
-    interrupted_by_ = number;
+    if (interrupted_) {
+      at_once_ = true;
+      return EndChildren();
+    }
+    interrupted_ = true;
     progress_.Note("eps: finishing the step in progress; once more ends at once");
     if (daemon_.running()) kill(daemon_.pid, number);
   }
@@ -212,10 +188,22 @@ class Sitting {
     const int status = *daemon_.wait_status;
     const int code = WIFEXITED(status) ? WEXITSTATUS(status) : kExitFailed;
     if (code == kExitDone) {
-      if (!flags_.quiet) std::printf("eps: done; figures in %s/summary.json, the curve in %s/loss.svg\n", out_.c_str(), out_.c_str());
+      if (!flags_.quiet)
+        std::printf("eps: done; figures in %s/summary.json, the curve in %s/loss.svg\n", out_.c_str(), out_.c_str());
       return kExitDone;
     }
+    if (at_once_) {
+      std::fprintf(stderr, "eps: ended at once, by a second signal; %s\n", NewestCheckpoint(out_).c_str());
+      return kExitFailed;
+    }
     const std::string words = LastWords(daemon_);
+    if (address_.empty() && (code == kExitBadInput || code == kExitDoesNotFit)) {
+      std::fprintf(stderr, "eps: %s\n", words.c_str());
+      // Nothing was started: nothing is left.
+      std::error_code ignored;
+      if (out_is_new_) std::filesystem::remove_all(out_, ignored);
+      return code;
+    }
     const bool asked_to_end = code == kExitSignal + SIGINT || code == kExitSignal + SIGTERM;
     if (asked_to_end && !none_left_) {
       std::fprintf(stderr, "eps: ended by a signal; %s\n", NewestCheckpoint(out_).c_str());
@@ -229,8 +217,6 @@ class Sitting {
     }
     std::fprintf(stderr, "eps: the daemon ended: %s%s%s (log: %s)\n", EndOf(daemon_).c_str(), words.empty() ? "" : ": ",
                  words.c_str(), daemon_.log_path.c_str());
-    // Refused before it started: there is nothing to go on with.
-    if (code == kExitBadInput || code == kExitDoesNotFit) return code;
     std::fprintf(stderr, "eps: %s\n", NewestCheckpoint(out_).c_str());
     return kExitFailed;
   }
@@ -271,6 +257,7 @@ class Sitting {
 
   const TrainFlags& flags_;
   const std::string out_;
+  const bool out_is_new_;
   const std::string programs_;
   SignalQueue signals_;
   ProgressPrinter progress_;
@@ -278,21 +265,21 @@ class Sitting {
   ChildProcess daemon_;
   std::vector<ChildProcess> workers_;
   std::vector<bool> reported_;  // whose end was said
-  bool none_left_ = false;  // the last worker has died, and the daemon was told to end for that
-  int interrupted_by_ = 0;
+  bool none_left_ = false;      // the last worker has died, and the daemon was told to end for that
+  bool interrupted_ = false;
+  bool at_once_ = false;  // interrupted twice
 };
 
 int RunTrain(const TrainFlags& flags) {
   const std::string out = flags.OutFolder();
-  absl::Status status = CheckBeforeTraining({.run = flags.run,
-                                             .out = out,
-                                             .device = flags.device,
-                                             .device_memory = flags.device_memory,
-                                             .resume = flags.resume});
+  absl::Status status =
+      CheckBeforeTraining({.run = flags.run, .out = out, .worker = flags.worker, .resume = flags.resume});
   if (!status.ok()) {
     PrintError(status);
     return StartExitCode(status);
   }
+  std::error_code ignored;
+  const bool out_is_new = !std::filesystem::exists(out, ignored);
   status = MakeDirs(out + "/logs");
   const absl::StatusOr<std::string> programs = ProgramFolder();
   absl::StatusOr<SignalQueue> signals = SignalQueue::Create();
@@ -302,34 +289,29 @@ int RunTrain(const TrainFlags& flags) {
       return kExitFailed;
     }
   }
-  return Sitting(flags, *programs, *std::move(signals)).Run();
+  return Sitting(flags, out_is_new, *programs, *std::move(signals)).Run();
 }
 
 }  // namespace
 
 void AddTrain(CLI::App& app, int* exit_code) {
   CLI::App* command =
-      app.add_subcommand("train", "Trains: starts a daemon and workers on this machine, shows progress, ends when the last "
-                                  "checkpoint is on disk");
+      app.add_subcommand("train",
+                         "Trains: starts a daemon and workers on this machine, shows progress, ends when the last "
+                         "checkpoint is on disk");
   auto flags = std::make_shared<TrainFlags>();
   flags->run.AddTo(*command);
   command->add_option("--workers", flags->workers, "Worker processes")
       ->type_name("N")
       ->check(CLI::Range(1, 4096))
       ->capture_default_str();
-  command->add_option("--device", flags->device, "Each worker's device: cpu, cuda or cuda:I")->capture_default_str();
-  command->add_option("--device-memory", flags->device_memory,
-                      "What each worker's device may hold: 512MiB, 1.5GiB, or bytes. Default: what the plan can use, at "
-                      "most half of the free memory")
-      ->type_name("SIZE");
+  flags->worker.AddTo(*command);
   command->add_option("--out", flags->out, "The run's folder. Default: runs/NAME of the RunSpec")->type_name("DIR");
-  command->add_option("--threads", flags->threads, "Threads that compute in each worker. Default: cores / workers")
-      ->type_name("N")
-      ->check(CLI::Range(1, 1024));
   command->add_flag("--resume", flags->resume, "Goes on from the newest checkpoint in the run's folder");
   command->add_flag("--quiet", flags->quiet, "No progress");
-  command->footer("In DIR it leaves summary.json, metrics.jsonl, loss.svg, checkpoints/ and logs/ (docs/formats.md).\n"
-                  "SIGINT and SIGTERM let the step in progress finish, write its checkpoint, and end with 130 or 143.");
+  command->footer(
+      "In DIR it leaves summary.json, metrics.jsonl, loss.svg, checkpoints/ and logs/ (docs/formats.md).\n"
+      "SIGINT and SIGTERM let the step in progress finish, write its checkpoint, and end with 130 or 143.");
   command->callback([flags, exit_code] { *exit_code = RunTrain(*flags); });
 }
 

@@ -20,9 +20,9 @@ struct DaemonOptions {
   std::string serve_folder;              // or a checkpoint or Hugging Face folder: serve it
   std::string out;                       // where everything is left
   std::string listen = "127.0.0.1:0";
-  int expected_workers = 1;              // the first step waits until so many are ready
-  int threads = 1;                       // of the optimizer
-  int64_t window_bytes = 0;              // of contributions; 0: the run's default
+  int expected_workers = 1;  // the first step waits until so many are ready
+  int threads = 1;           // of the optimizer
+  int64_t window_bytes = 0;  // of contributions; 0: the run's default
   absl::Duration lease = absl::Seconds(10);
 };
 

@@ -68,9 +68,10 @@ void AddFlags(CLI::App& app, Flags& flags) {
       ->type_name("N")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
-  app.add_option("--contribution-window", flags.contribution_window,
-                 "Gradients in flight that are held at most: bytes, or with KiB, MiB, GiB; default: 4 times the largest "
-                 "blob in fp32")
+  app.add_option(
+         "--contribution-window", flags.contribution_window,
+         "Gradients in flight that are held at most: bytes, or with KiB, MiB, GiB; default: 4 times the largest "
+         "blob in fp32")
       ->type_name("SIZE");
   app.add_option("--lease-millis", flags.lease_millis, "A worker that is not heard of for so long is lost")
       ->type_name("MS")
@@ -98,7 +99,8 @@ absl::Status FinishOptions(Flags& flags) {
   if (flags.steps > 0) options.overrides.push_back({"steps", absl::StrCat(flags.steps)});
   if (!flags.contribution_window.empty()) {
     const auto bytes = ParseByteSize(flags.contribution_window);
-    if (!bytes.ok()) return absl::InvalidArgumentError(absl::StrCat("--contribution-window: ", bytes.status().message()));
+    if (!bytes.ok())
+      return absl::InvalidArgumentError(absl::StrCat("--contribution-window: ", bytes.status().message()));
     if (*bytes < 1) return absl::InvalidArgumentError("--contribution-window: must be at least 1 byte");
     options.window_bytes = *bytes;
   }

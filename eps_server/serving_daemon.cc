@@ -29,6 +29,8 @@ class ServingDaemon final : public Daemon {
   ServingDaemon(const DaemonOptions& options, ListenAddress listen)
       : options_(options), listen_(std::move(listen)), incarnation_(NewIncarnation()) {}
 
+  ~ServingDaemon() override { server_.reset(); }  // first: its calls use all of what follows it
+
   absl::Status Load() {
     EPS_RETURN_IF_ERROR(CheckPortIsFree(listen_));
     EPS_ASSIGN_OR_RETURN(served_, LoadCheckpointForServing(options_.serve_folder));
@@ -52,7 +54,7 @@ class ServingDaemon final : public Daemon {
                                           .serving = host_.get(),
                                           .serving_version = served_.state.version,
                                           .serving_status = std::move(status),
-                                          .on_stop = [this] { Stop("asked to"); }}));
+                                          .on_stop = [this](const std::string& reason) { Stop(reason); }}));
     services.push_back(NewDataService({.incarnation = incarnation_,
                                        .model = &served_.model,
                                        .store = served_.store.get(),

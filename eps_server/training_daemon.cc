@@ -57,7 +57,8 @@ absl::Status CheckOut(const DaemonOptions& options) {
   }
   if (!options.resume && HoldsCheckpoints(options.out)) {
     return absl::FailedPreconditionError(
-        absl::StrCat("--out ", options.out, " holds checkpoints of a run: give --resume to go on from the newest, or "
+        absl::StrCat("--out ", options.out,
+                     " holds checkpoints of a run: give --resume to go on from the newest, or "
                      "another folder for a new run"));
   }
   return absl::OkStatus();
@@ -206,7 +207,8 @@ class TrainingDaemon final : public Daemon {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Daemon>> CreateTrainingDaemon(const DaemonOptions& options, const ListenAddress& listen) {
+absl::StatusOr<std::unique_ptr<Daemon>> CreateTrainingDaemon(const DaemonOptions& options,
+                                                             const ListenAddress& listen) {
   auto daemon = std::make_unique<TrainingDaemon>(options, listen);
   EPS_RETURN_IF_ERROR(daemon->Load());
   if (daemon->finished_before()) return daemon;

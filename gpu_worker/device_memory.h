@@ -7,7 +7,8 @@
 
 namespace eps::worker {
 
-// The cap of a worker whose user named none: half of the memory that this host can give now (MemAvailable). The plan
+// The cap of a worker whose user named none: half of the memory that this host, or the
+// control group that it runs in, can give now. The plan
 // takes no more of it than it can use. Errors: the system's.
 absl::StatusOr<int64_t> DefaultDeviceMemoryBytes();
 

@@ -67,8 +67,7 @@ absl::Status Session::Prepare(const DeviceBackend& backend) {
                                                       .run = &attachment_.run,
                                                       .kernels = backend.kernels,
                                                       .cap_bytes = options_.device_memory_bytes}));
-  EPS_ASSIGN_OR_RETURN(device_,
-                       backend.create({.arena_bytes = plan.arena_bytes, .threads = options_.threads}));
+  EPS_ASSIGN_OR_RETURN(device_, backend.create({.arena_bytes = plan.arena_bytes, .threads = options_.threads}));
   const MemoryReport memory = {.device_arena_bytes = plan.arena_bytes,
                                .device_outside_bytes = device_->outside_bytes(),
                                .host_bytes = plan.host_boundary_bytes + plan.host_push_bytes};

@@ -33,9 +33,8 @@ bool MayRetry(const absl::Status& status) {
   }
 }
 
-absl::StatusOr<Introduction> Introduce(const WorkerOptions& options, const DeviceBackend& backend) {
-  EPS_ASSIGN_OR_RETURN(const auto device, backend.create({.arena_bytes = 0, .threads = options.threads}));
-  const DeviceProperties& properties = device->properties();
+absl::StatusOr<Introduction> Introduce(const WorkerOptions& options) {
+  EPS_ASSIGN_OR_RETURN(const DeviceProperties properties, ProbeDevice(options));
   return Introduction{.device_name = properties.name,
                       .device_model = properties.model,
                       .device_cap_bytes = options.device_memory_bytes,
@@ -48,8 +47,7 @@ absl::StatusOr<Attachment> AttachWithPatience(const WorkerOptions& options, cons
                                               absl::Status first_error) {
   const absl::Time deadline = absl::Now() + options.reconnect;
   for (absl::Duration wait = kFirstWait;; wait = std::min(wait * 2, kLongestWait)) {
-    auto attachment = GrpcAttach(options.address, introduction,
-                                 std::max(deadline - absl::Now(), absl::Seconds(1)));
+    auto attachment = GrpcAttach(options.address, introduction, std::max(deadline - absl::Now(), absl::Seconds(1)));
     if (attachment.ok() || !MayRetry(attachment.status())) return attachment;
     if (first_error.ok()) {
       first_error = attachment.status();
@@ -60,7 +58,18 @@ absl::StatusOr<Attachment> AttachWithPatience(const WorkerOptions& options, cons
   }
 }
 
+// What goes wrong once the worker has joined is not its user's input.
+absl::Status AfterAttach(const absl::Status& status) {
+  return absl::IsInvalidArgument(status) ? absl::InternalError(status.message()) : status;
+}
+
 }  // namespace
+
+absl::StatusOr<DeviceProperties> ProbeDevice(const WorkerOptions& options) {
+  EPS_ASSIGN_OR_RETURN(const DeviceBackend backend, FindDevice(options.device));
+  EPS_ASSIGN_OR_RETURN(const auto device, backend.create({.arena_bytes = 0, .threads = options.threads}));
+  return device->properties();
+}
 
 absl::Status RunWorker(const WorkerOptions& user_options) {
   WorkerOptions options = user_options;
@@ -68,7 +77,7 @@ absl::Status RunWorker(const WorkerOptions& user_options) {
     EPS_ASSIGN_OR_RETURN(options.device_memory_bytes, DefaultDeviceMemoryBytes());
   }
   EPS_ASSIGN_OR_RETURN(const DeviceBackend backend, FindDevice(options.device));
-  EPS_ASSIGN_OR_RETURN(const Introduction introduction, Introduce(options, backend));
+  EPS_ASSIGN_OR_RETURN(const Introduction introduction, Introduce(options));
   absl::Status lost;  // why the connection before was lost
   while (true) {
     EPS_ASSIGN_OR_RETURN(Attachment attachment, AttachWithPatience(options, introduction, lost));
@@ -78,9 +87,10 @@ absl::Status RunWorker(const WorkerOptions& user_options) {
                                 {"device_model", introduction.device_model}});
     EPS_ASSIGN_OR_RETURN(const auto session, Session::Open(options, backend, std::move(attachment)));
     const Session::End end = session->Run();
-    if (!end.link_failed || !MayRetry(end.status)) return end.status;
+    if (!end.link_failed || !MayRetry(end.status)) return AfterAttach(end.status);
     lost = end.status;
     LogWarning("worker_lost_daemon", {{"error", lost.ToString()}});
+    absl::SleepFor(kFirstWait);  // a daemon that lets us in and ends us at once is not asked without a pause
   }
 }
 

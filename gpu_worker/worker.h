@@ -5,12 +5,14 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "gpu_worker/device/device.h"
 
 namespace eps::worker {
 
 struct WorkerOptions {
-  std::string address;              // HOST:PORT of the daemon
+  std::string address;  // HOST:PORT of the daemon
   std::string device = "cpu";
   int64_t device_memory_bytes = 0;  // the arena's cap; 0: what the plan can use, at most half of the free memory
   int threads = 1;                  // that compute
@@ -24,6 +26,10 @@ struct WorkerOptions {
 //         at least N bytes" · UNAVAILABLE the daemon could not be reached; the first error stands · ABORTED the daemon
 //         ended the run as failed · the device's own
 absl::Status RunWorker(const WorkerOptions& options);
+
+// Starts the device without an arena and ends it: what it is, or why it does not start.
+// Errors: INVALID_ARGUMENT, UNIMPLEMENTED the device · the device's own
+absl::StatusOr<DeviceProperties> ProbeDevice(const WorkerOptions& options);
 
 }  // namespace eps::worker
 

@@ -17,12 +17,11 @@ struct Unit {
   absl::string_view name;
   int shift;
 };
-constexpr std::array<Unit, 5> kUnits = {
-    {{"B", 0}, {"KiB", 10}, {"MiB", 20}, {"GiB", 30}, {"TiB", 40}}};
+constexpr std::array<Unit, 5> kUnits = {{{"B", 0}, {"KiB", 10}, {"MiB", 20}, {"GiB", 30}, {"TiB", 40}}};
 
 absl::Status BadByteSize(absl::string_view text) {
-  return absl::InvalidArgumentError(absl::StrCat(
-      "\"", text, "\" is no size: write a number and a unit (B KiB MiB GiB TiB), like 512MiB"));
+  return absl::InvalidArgumentError(
+      absl::StrCat("\"", text, "\" is no size: write a number and a unit (B KiB MiB GiB TiB), like 512MiB"));
 }
 
 bool IsNumberPart(char c) { return absl::ascii_isdigit(static_cast<unsigned char>(c)) || c == '.'; }
@@ -55,13 +54,11 @@ std::string FormatByteSize(int64_t num_bytes) {
   const double magnitude = std::fabs(static_cast<double>(num_bytes));
   size_t unit = 0;
   // 1023.95 KiB would be shown as 1024.0 KiB.
-  while (unit + 1 < kUnits.size() &&
-         std::ldexp(magnitude, -kUnits[unit].shift) >= (unit == 0 ? 1024.0 : 1023.95)) {
+  while (unit + 1 < kUnits.size() && std::ldexp(magnitude, -kUnits[unit].shift) >= (unit == 0 ? 1024.0 : 1023.95)) {
     ++unit;
   }
   if (unit == 0) return absl::StrCat(num_bytes, " B");
-  return absl::StrFormat("%.1f %s", std::ldexp(static_cast<double>(num_bytes), -kUnits[unit].shift),
-                         kUnits[unit].name);
+  return absl::StrFormat("%.1f %s", std::ldexp(static_cast<double>(num_bytes), -kUnits[unit].shift), kUnits[unit].name);
 }
 
 }  // namespace eps

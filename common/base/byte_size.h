@@ -16,9 +16,7 @@ absl::StatusOr<int64_t> ParseByteSize(absl::string_view text);
 // 45088768 -> "43.0 MiB".
 std::string FormatByteSize(int64_t num_bytes);
 
-constexpr int64_t RoundUp(int64_t value, int64_t multiple) {
-  return (value + multiple - 1) / multiple * multiple;
-}
+constexpr int64_t RoundUp(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 
 }  // namespace eps
 

@@ -31,19 +31,15 @@ TEST(ByteSizeTest, FractionsAreCutToWholeBytes) {
 }
 
 TEST(ByteSizeTest, LargeWholeNumbersAreExact) {
-  EXPECT_THAT(ParseByteSize("9223372036854775807"),
-              IsOkAndHolds(std::numeric_limits<int64_t>::max()));
+  EXPECT_THAT(ParseByteSize("9223372036854775807"), IsOkAndHolds(std::numeric_limits<int64_t>::max()));
   EXPECT_THAT(ParseByteSize("9007199254740993"), IsOkAndHolds(9007199254740993));
 }
 
 TEST(ByteSizeTest, BadSizesAreNamedTogetherWithTheUnits) {
-  for (const std::string bad :
-       {"", " ", "MiB", "12 apples", "12MB", "12 M", "-1MiB", "1e3", "1.2.3MiB", "nan", "0x10",
-        "9223372036854775808", "8388608TiB", "99999999999999999999.5TiB", ".", "1 KiB KiB"}) {
-    EXPECT_THAT(ParseByteSize(bad), StatusIs(absl::StatusCode::kInvalidArgument, "\"" + bad + "\""))
-        << bad;
-    EXPECT_THAT(ParseByteSize(bad), StatusIs(absl::StatusCode::kInvalidArgument, "KiB MiB GiB TiB"))
-        << bad;
+  for (const std::string bad : {"", " ", "MiB", "12 apples", "12MB", "12 M", "-1MiB", "1e3", "1.2.3MiB", "nan", "0x10",
+                                "9223372036854775808", "8388608TiB", "99999999999999999999.5TiB", ".", "1 KiB KiB"}) {
+    EXPECT_THAT(ParseByteSize(bad), StatusIs(absl::StatusCode::kInvalidArgument, "\"" + bad + "\"")) << bad;
+    EXPECT_THAT(ParseByteSize(bad), StatusIs(absl::StatusCode::kInvalidArgument, "KiB MiB GiB TiB")) << bad;
   }
 }
 

@@ -7,10 +7,10 @@ namespace eps {
 
 // Exit codes of every program; docs/operations.md has the same table.
 inline constexpr int kExitDone = 0;
-inline constexpr int kExitFailed = 1;       // the run, or the system, failed
-inline constexpr int kExitBadInput = 2;     // usage, config or input file
-inline constexpr int kExitDoesNotFit = 3;   // the message names what would
-inline constexpr int kExitSignal = 128;     // + its number: ended by a signal, after its checkpoint
+inline constexpr int kExitFailed = 1;      // the run, or the system, failed
+inline constexpr int kExitBadInput = 2;    // usage, config or input file
+inline constexpr int kExitDoesNotFit = 3;  // the message names what would
+inline constexpr int kExitSignal = 128;    // + its number: ended by a signal, after its checkpoint
 
 // The exit code of a program that could not start because of `status`. What goes wrong after the start is kExitFailed.
 inline int StartExitCode(const absl::Status& status) {
@@ -24,6 +24,7 @@ inline int StartExitCode(const absl::Status& status) {
     case absl::StatusCode::kFailedPrecondition:
     case absl::StatusCode::kOutOfRange:
     case absl::StatusCode::kDataLoss:
+    case absl::StatusCode::kUnimplemented:  // this build has no such device
       return kExitBadInput;
     case absl::StatusCode::kResourceExhausted:
       return kExitDoesNotFit;

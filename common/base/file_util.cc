@@ -79,8 +79,8 @@ absl::StatusOr<std::string> ReadFile(const std::string& path, int64_t max_bytes)
     if (n == 0) return content;
     content.append(buffer, static_cast<size_t>(n));
     if (static_cast<int64_t>(content.size()) > max_bytes) {
-      return absl::InvalidArgumentError(absl::StrCat("\"", path, "\" is longer than ", max_bytes,
-                                                     " bytes, the most that is read of it"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("\"", path, "\" is longer than ", max_bytes, " bytes, the most that is read of it"));
     }
   }
 }
@@ -101,8 +101,7 @@ absl::Status WriteAt(const FileDescriptor& file, const std::string& path, int64_
 absl::Status WriteFileAtomically(const std::string& path, absl::string_view content) {
   const std::string temporary = TemporaryName(path);
   absl::Status status = WriteAndSync(temporary, content);
-  if (status.ok() && rename(temporary.c_str(), path.c_str()) != 0)
-    status = FileError(errno, "replace", path);
+  if (status.ok() && rename(temporary.c_str(), path.c_str()) != 0) status = FileError(errno, "replace", path);
   if (!status.ok()) {
     unlink(temporary.c_str());
     return status;

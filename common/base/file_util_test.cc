@@ -18,8 +18,7 @@ namespace {
 
 std::vector<std::string> Names(const std::string& folder) {
   std::vector<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator(folder))
-    names.push_back(entry.path().filename());
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) names.push_back(entry.path().filename());
   return names;
 }
 
@@ -37,30 +36,25 @@ TEST(FileUtilTest, WhatIsWrittenIsRead) {
 TEST(FileUtilTest, AMissingFileIsNamed) {
   const TempDir dir;
   EXPECT_THAT(ReadFile(dir.File("none.txt")),
-              StatusIs(absl::StatusCode::kNotFound,
-                       "\"" + dir.File("none.txt") + "\": No such file or directory"));
+              StatusIs(absl::StatusCode::kNotFound, "\"" + dir.File("none.txt") + "\": No such file or directory"));
 }
 
 TEST(FileUtilTest, AFolderIsNoFile) {
   const TempDir dir;
-  EXPECT_THAT(ReadFile(dir.path()),
-              StatusIs(absl::StatusCode::kFailedPrecondition, "Is a directory"));
+  EXPECT_THAT(ReadFile(dir.path()), StatusIs(absl::StatusCode::kFailedPrecondition, "Is a directory"));
 }
 
 TEST(FileUtilTest, AFileThatIsTooLongIsNotRead) {
   const TempDir dir;
   ASSERT_OK(WriteFileAtomically(dir.File("a"), "12345"));
   EXPECT_THAT(ReadFile(dir.File("a"), 5), IsOkAndHolds("12345"));
-  EXPECT_THAT(ReadFile(dir.File("a"), 4),
-              StatusIs(absl::StatusCode::kInvalidArgument, "longer than 4 bytes"));
-  EXPECT_THAT(ReadFile("/dev/zero", 1000),
-              StatusIs(absl::StatusCode::kInvalidArgument, "/dev/zero"));
+  EXPECT_THAT(ReadFile(dir.File("a"), 4), StatusIs(absl::StatusCode::kInvalidArgument, "longer than 4 bytes"));
+  EXPECT_THAT(ReadFile("/dev/zero", 1000), StatusIs(absl::StatusCode::kInvalidArgument, "/dev/zero"));
 }
 
 TEST(FileUtilTest, AFailedWriteLeavesNothingBehind) {
   const TempDir dir;
-  EXPECT_THAT(WriteFileAtomically(dir.File("none/a"), "x"),
-              StatusIs(absl::StatusCode::kNotFound, "none/a"));
+  EXPECT_THAT(WriteFileAtomically(dir.File("none/a"), "x"), StatusIs(absl::StatusCode::kNotFound, "none/a"));
   ASSERT_OK(MakeDirs(dir.File("folder")));
   EXPECT_THAT(WriteFileAtomically(dir.File("folder"), "x"),
               testing::Not(IsOk()));  // no file replaces a folder
@@ -69,9 +63,8 @@ TEST(FileUtilTest, AFailedWriteLeavesNothingBehind) {
 
 TEST(FileUtilTest, AFullDiskIsNamedAsSuch) {
   ASSERT_OK_AND_ASSIGN(const FileDescriptor full, OpenFile("/dev/full", O_WRONLY));
-  EXPECT_THAT(
-      WriteAt(full, "/dev/full", 0, "x"),
-      StatusIs(absl::StatusCode::kResourceExhausted, "\"/dev/full\": No space left on device"));
+  EXPECT_THAT(WriteAt(full, "/dev/full", 0, "x"),
+              StatusIs(absl::StatusCode::kResourceExhausted, "\"/dev/full\": No space left on device"));
 }
 
 TEST(FileUtilTest, WriteAtGoesToItsPlace) {
@@ -95,8 +88,7 @@ TEST(FileUtilTest, MakeDirsMakesParentsAndTakesWhatIsThere) {
 TEST(FileUtilTest, MakeDirsNamesThePartThatIsAFile) {
   const TempDir dir;
   ASSERT_OK(WriteFileAtomically(dir.File("a"), "x"));
-  EXPECT_THAT(MakeDirs(dir.File("a/b")),
-              StatusIs(absl::StatusCode::kAlreadyExists, "\"" + dir.File("a") + "\""));
+  EXPECT_THAT(MakeDirs(dir.File("a/b")), StatusIs(absl::StatusCode::kAlreadyExists, "\"" + dir.File("a") + "\""));
 }
 
 TEST(FileUtilTest, SyncingAFolderThatIsNotThereFails) {

@@ -27,10 +27,10 @@ class Id {
   Rep value_ = 0;
 };
 
-using BlobId = Id<struct BlobIdTag, int32_t>;    // position in ModelSpec::blobs, which is pull order
-using LayerId = Id<struct LayerIdTag, int32_t>;  // position in ModelSpec::layers, which is relay order
-using StepId = Id<struct StepIdTag, int64_t>;    // counted from 0
-using Version = Id<struct VersionTag, int64_t>;  // step s reads version s of a blob and makes s + 1
+using BlobId = Id<struct BlobIdTag, int32_t>;      // position in ModelSpec::blobs, which is pull order
+using LayerId = Id<struct LayerIdTag, int32_t>;    // position in ModelSpec::layers, which is relay order
+using StepId = Id<struct StepIdTag, int64_t>;      // counted from 0
+using Version = Id<struct VersionTag, int64_t>;    // step s reads version s of a blob and makes s + 1
 using WorkerId = Id<struct WorkerIdTag, int64_t>;  // given by the daemon at attach, never reused
 
 constexpr Version ReadVersion(StepId step) { return Version(step.value()); }

@@ -55,9 +55,8 @@ void WriteLine(const std::string& line) {
 }  // namespace
 
 void Log(LogLevel level, absl::string_view event, std::initializer_list<LogField> fields) {
-  std::string line =
-      absl::StrCat(absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", absl::Now(), absl::UTCTimeZone()), " ",
-                   LevelName(level), " ", event);
+  std::string line = absl::StrCat(absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", absl::Now(), absl::UTCTimeZone()), " ",
+                                  LevelName(level), " ", event);
   for (const LogField& field : fields) {
     absl::StrAppend(&line, " ", field.key, "=");
     AppendValue(line, field.value);

@@ -20,9 +20,8 @@ TEST(LogTest, AnEventIsOneLineWithTimeLevelNameAndFields) {
   CaptureStderr();
   LogInfo("blob_published", {{"blob", 7}, {"version", int64_t{42}}, {"rate", 0.5}});
   const std::string line = GetCapturedStderr();
-  EXPECT_THAT(line, ::testing::MatchesRegex(
-                        "[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\\.[0-9]{3}Z "
-                        "INFO blob_published blob=7 version=42 rate=0\\.5\n"));
+  EXPECT_THAT(line, ::testing::MatchesRegex("[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\\.[0-9]{3}Z "
+                                            "INFO blob_published blob=7 version=42 rate=0\\.5\n"));
 }
 
 TEST(LogTest, LevelsAreNamed) {
@@ -37,8 +36,7 @@ TEST(LogTest, LevelsAreNamed) {
 TEST(LogTest, ValuesWithSpacesAreQuoted) {
   CaptureStderr();
   LogInfo("e", {{"path", "a b"}, {"empty", ""}, {"plain", "a/b.txt"}, {"expr", "a=b"}});
-  EXPECT_THAT(GetCapturedStderr(),
-              HasSubstr(" path=\"a b\" empty=\"\" plain=a/b.txt expr=\"a=b\"\n"));
+  EXPECT_THAT(GetCapturedStderr(), HasSubstr(" path=\"a b\" empty=\"\" plain=a/b.txt expr=\"a=b\"\n"));
 }
 
 TEST(LogTest, AValueCannotForgeASecondLine) {
@@ -53,8 +51,7 @@ TEST(LogTest, AValueCannotForgeASecondLine) {
 TEST(LogTest, TextThatIsNotAsciiStaysReadable) {
   CaptureStderr();
   LogInfo("e", {{"path", "/data/\xC3\xA9t\xC3\xA9.txt"}, {"spaced", "\xC3\xA9 x"}});
-  EXPECT_THAT(GetCapturedStderr(),
-              HasSubstr("path=/data/\xC3\xA9t\xC3\xA9.txt spaced=\"\xC3\xA9 x\"\n"));
+  EXPECT_THAT(GetCapturedStderr(), HasSubstr("path=/data/\xC3\xA9t\xC3\xA9.txt spaced=\"\xC3\xA9 x\"\n"));
 }
 
 TEST(LogTest, LinesOfSeveralThreadsDoNotMix) {

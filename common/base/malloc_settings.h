@@ -13,7 +13,7 @@ namespace eps {
 // ever was. Few arenas, that keep a little, are faster and smaller.
 inline void SetUpMalloc() {
   mallopt(M_ARENA_MAX, 2);
-  mallopt(M_MMAP_THRESHOLD, 4 << 20);  // blocks up to this come from the arenas; fixed, for by itself it grows
+  mallopt(M_MMAP_THRESHOLD, 4 << 20);   // blocks up to this come from the arenas; fixed, for by itself it grows
   mallopt(M_TRIM_THRESHOLD, 16 << 20);  // what an arena keeps free
   mallopt(M_TOP_PAD, 1 << 20);
 }

@@ -36,8 +36,7 @@ std::string Sha256::FinishHex() {
   unsigned int num_bytes = 0;
   EPS_CHECK(context_ != nullptr && EVP_DigestFinal_ex(context_->md, digest, &num_bytes) == 1);
   context_.reset();
-  return absl::BytesToHexString(
-      absl::string_view(reinterpret_cast<const char*>(digest), num_bytes));
+  return absl::BytesToHexString(absl::string_view(reinterpret_cast<const char*>(digest), num_bytes));
 }
 
 std::string Sha256Hex(absl::Span<const std::byte> bytes) {

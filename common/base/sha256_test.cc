@@ -49,10 +49,8 @@ TEST(Sha256Test, AFileOfSeveralPiecesIsReadWhole) {
 
 TEST(Sha256Test, AFileThatCannotBeReadIsNamed) {
   const TempDir dir;
-  EXPECT_THAT(Sha256HexOfFile(dir.File("none")),
-              StatusIs(absl::StatusCode::kNotFound, dir.File("none")));
-  EXPECT_THAT(Sha256HexOfFile(dir.path()),
-              StatusIs(absl::StatusCode::kFailedPrecondition, "Is a directory"));
+  EXPECT_THAT(Sha256HexOfFile(dir.File("none")), StatusIs(absl::StatusCode::kNotFound, dir.File("none")));
+  EXPECT_THAT(Sha256HexOfFile(dir.path()), StatusIs(absl::StatusCode::kFailedPrecondition, "Is a directory"));
 }
 
 TEST(Sha256DeathTest, AFinishedObjectTakesNoMore) {

@@ -24,21 +24,19 @@ inline absl::Status Annotate(const absl::Status& status, absl::string_view where
 #define EPS_CONCAT_(a, b) EPS_CONCAT_INNER_(a, b)
 
 // Returns from the enclosing function if `expr` (an absl::Status) is not OK.
-#define EPS_RETURN_IF_ERROR(expr)                       \
-  do {                                                  \
+#define EPS_RETURN_IF_ERROR(expr)                                                 \
+  do {                                                                            \
     if (absl::Status eps_status_ = (expr); !eps_status_.ok()) return eps_status_; \
   } while (false)
 
 // Returns Annotate(status, where) if `expr` is not OK.
-#define EPS_RETURN_IF_ERROR_WITH(expr, where)           \
-  do {                                                  \
-    if (absl::Status eps_status_ = (expr); !eps_status_.ok())                     \
-      return ::eps::Annotate(eps_status_, (where));     \
+#define EPS_RETURN_IF_ERROR_WITH(expr, where)                                                               \
+  do {                                                                                                      \
+    if (absl::Status eps_status_ = (expr); !eps_status_.ok()) return ::eps::Annotate(eps_status_, (where)); \
   } while (false)
 
 // EPS_ASSIGN_OR_RETURN(auto value, MakeValue()): the value, or returns the error.
-#define EPS_ASSIGN_OR_RETURN(lhs, expr) \
-  EPS_ASSIGN_OR_RETURN_IMPL_(EPS_CONCAT_(eps_statusor_, __LINE__), lhs, expr)
+#define EPS_ASSIGN_OR_RETURN(lhs, expr) EPS_ASSIGN_OR_RETURN_IMPL_(EPS_CONCAT_(eps_statusor_, __LINE__), lhs, expr)
 #define EPS_ASSIGN_OR_RETURN_IMPL_(statusor, lhs, expr) \
   auto statusor = (expr);                               \
   if (!statusor.ok()) return statusor.status();         \

@@ -15,35 +15,32 @@ constexpr uint32_t kMagic = 0x43535045;  // "EPSC" as little-endian bytes
 constexpr uint32_t kMaxPayloadBytes = kChunkElems * 4;
 
 // Offsets of the fields; the table is in the header file.
-constexpr int kMagicAt = 0, kFormatAt = 4, kKindAt = 6, kDtypeAt = 7, kIncarnationAt = 8,
-              kStepAt = 16, kBlobAt = 24, kUseAt = 28, kFirstAt = 32, kCountAt = 36, kChunkAt = 40,
-              kPayloadAt = 44, kNonfiniteAt = 48, kContributionAt = 52, kReservedAt = 56;
+constexpr int kMagicAt = 0, kFormatAt = 4, kKindAt = 6, kDtypeAt = 7, kIncarnationAt = 8, kStepAt = 16, kBlobAt = 24,
+              kUseAt = 28, kFirstAt = 32, kCountAt = 36, kChunkAt = 40, kPayloadAt = 44, kNonfiniteAt = 48,
+              kContributionAt = 52, kReservedAt = 56;
 
 template <typename T>
 void Store(std::array<std::byte, kChunkHeaderBytes>& bytes, int offset, T value) {
   const auto bits = static_cast<std::make_unsigned_t<T>>(value);
-  for (size_t i = 0; i < sizeof(T); ++i)
-    bytes[offset + i] = static_cast<std::byte>(bits >> (8 * i) & 0xFF);
+  for (size_t i = 0; i < sizeof(T); ++i) bytes[offset + i] = static_cast<std::byte>(bits >> (8 * i) & 0xFF);
 }
 
 template <typename T>
 T Load(absl::Span<const std::byte> bytes, int offset) {
   uint64_t bits = 0;
-  for (size_t i = 0; i < sizeof(T); ++i)
-    bits |= std::to_integer<uint64_t>(bytes[offset + i]) << (8 * i);
+  for (size_t i = 0; i < sizeof(T); ++i) bits |= std::to_integer<uint64_t>(bytes[offset + i]) << (8 * i);
   return static_cast<T>(bits);
 }
 
 template <typename Found>
 absl::Status Bad(absl::string_view field, int offset, Found found, absl::string_view wanted) {
-  return absl::InvalidArgumentError(absl::StrCat("chunk header: ", field, " (offset ", offset,
-                                                 "): ", found, ", must be ", wanted));
+  return absl::InvalidArgumentError(
+      absl::StrCat("chunk header: ", field, " (offset ", offset, "): ", found, ", must be ", wanted));
 }
 
 absl::Status CheckPreamble(absl::Span<const std::byte> bytes) {
   if (const auto magic = Load<uint32_t>(bytes, kMagicAt); magic != kMagic) {
-    return Bad("magic", kMagicAt, absl::StrCat("0x", absl::Hex(magic, absl::kZeroPad8)),
-               "0x43535045 (\"EPSC\")");
+    return Bad("magic", kMagicAt, absl::StrCat("0x", absl::Hex(magic, absl::kZeroPad8)), "0x43535045 (\"EPSC\")");
   }
   if (const auto format = Load<uint16_t>(bytes, kFormatAt); format != kChunkFormat) {
     return Bad("format", kFormatAt, format, absl::StrCat(kChunkFormat));
@@ -63,12 +60,9 @@ absl::Status CheckPreamble(absl::Span<const std::byte> bytes) {
 absl::Status CheckNode(const ChunkHeader& header) {
   if (header.kind == ChunkKind::kWeights) {
     if (header.use != 0) return Bad("use", kUseAt, header.use, "0 for weights");
-    if (header.node.first != 0)
-      return Bad("node.first", kFirstAt, header.node.first, "0 for weights");
-    if (header.node.count != 0)
-      return Bad("node.count", kCountAt, header.node.count, "0 for weights");
-    if (header.contribution != 0)
-      return Bad("contribution", kContributionAt, header.contribution, "0 for weights");
+    if (header.node.first != 0) return Bad("node.first", kFirstAt, header.node.first, "0 for weights");
+    if (header.node.count != 0) return Bad("node.count", kCountAt, header.node.count, "0 for weights");
+    if (header.contribution != 0) return Bad("contribution", kContributionAt, header.contribution, "0 for weights");
     if (header.nonfinite_vnode != -1) {
       return Bad("nonfinite_vnode", kNonfiniteAt, header.nonfinite_vnode, "-1 for weights");
     }
@@ -83,8 +77,7 @@ absl::Status CheckNode(const ChunkHeader& header) {
                absl::StrCat("small enough for node.first ", header.node.first));
   }
   // Not node.Contains: the end of a node that starts at the largest int overflows.
-  const bool inside =
-      header.nonfinite_vnode >= header.node.first && header.nonfinite_vnode < header.node.end();
+  const bool inside = header.nonfinite_vnode >= header.node.first && header.nonfinite_vnode < header.node.end();
   if (header.nonfinite_vnode != -1 && !inside) {
     return Bad("nonfinite_vnode", kNonfiniteAt, header.nonfinite_vnode,
                absl::StrCat("-1 or one of ", DebugString(header.node)));
@@ -100,8 +93,7 @@ absl::Status CheckNumbers(const ChunkHeader& header) {
   if (header.payload_bytes == 0 || header.payload_bytes > kChunkElems * elem_bytes ||
       header.payload_bytes % elem_bytes != 0) {
     return Bad("payload_bytes", kPayloadAt, header.payload_bytes,
-               absl::StrCat("a multiple of ", elem_bytes, " between ", elem_bytes, " and ",
-                            kChunkElems * elem_bytes));
+               absl::StrCat("a multiple of ", elem_bytes, " between ", elem_bytes, " and ", kChunkElems * elem_bytes));
   }
   return CheckNode(header);
 }
@@ -109,8 +101,7 @@ absl::Status CheckNumbers(const ChunkHeader& header) {
 }  // namespace
 
 std::array<std::byte, kChunkHeaderBytes> EncodeChunkHeader(const ChunkHeader& header) {
-  static_assert(kMaxPayloadBytes ==
-                1 << 20);  // a message of the data plane is at most 1 MiB + 64 B
+  static_assert(kMaxPayloadBytes == 1 << 20);  // a message of the data plane is at most 1 MiB + 64 B
   std::array<std::byte, kChunkHeaderBytes> bytes{};
   Store(bytes, kMagicAt, kMagic);
   Store(bytes, kFormatAt, kChunkFormat);
@@ -131,8 +122,8 @@ std::array<std::byte, kChunkHeaderBytes> EncodeChunkHeader(const ChunkHeader& he
 
 absl::StatusOr<ChunkHeader> DecodeChunkHeader(absl::Span<const std::byte> bytes) {
   if (bytes.size() < kChunkHeaderBytes) {
-    return absl::InvalidArgumentError(absl::StrCat("chunk header: ", bytes.size(),
-                                                   " bytes, must be at least ", kChunkHeaderBytes));
+    return absl::InvalidArgumentError(
+        absl::StrCat("chunk header: ", bytes.size(), " bytes, must be at least ", kChunkHeaderBytes));
   }
   if (absl::Status status = CheckPreamble(bytes); !status.ok()) return status;
   ChunkHeader header;

@@ -51,8 +51,7 @@ ChunkHeader Weights() {
 // A header with `num_bytes` bytes from `offset` on replaced by `value`, little endian.
 Bytes With(const ChunkHeader& header, int offset, int num_bytes, uint64_t value) {
   Bytes bytes = EncodeChunkHeader(header);
-  for (int i = 0; i < num_bytes; ++i)
-    bytes[offset + i] = static_cast<std::byte>(value >> (8 * i) & 0xFF);
+  for (int i = 0; i < num_bytes; ++i) bytes[offset + i] = static_cast<std::byte>(value >> (8 * i) & 0xFF);
   return bytes;
 }
 
@@ -64,15 +63,14 @@ TEST(ChunkHeaderTest, WhatIsEncodedIsDecoded) {
 }
 
 TEST(ChunkHeaderTest, BytesAreAsDocumented) {
-  const std::vector<int> want = {
-      'E',  'P',  'S',  'C',  1,    0,    2,    2,     // magic, format, kind, dtype
-      0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11,  // incarnation
-      0x05, 0x04, 0x03, 0x02, 0x01, 0,    0,    0,     // step
-      7,    0,    0,    0,    1,    0,    0,    0,     // blob, use
-      4,    0,    0,    0,    2,    0,    0,    0,     // node
-      2,    1,    0,    0,    0,    0,    8,    0,     // chunk, payload_bytes
-      5,    0,    0,    0,    0xFF, 0xFF, 0xFF, 0xFF,  // nonfinite_vnode, contribution
-      0,    0,    0,    0,    0,    0,    0,    0};
+  const std::vector<int> want = {'E',  'P',  'S',  'C',  1,    0,    2,    2,     // magic, format, kind, dtype
+                                 0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11,  // incarnation
+                                 0x05, 0x04, 0x03, 0x02, 0x01, 0,    0,    0,     // step
+                                 7,    0,    0,    0,    1,    0,    0,    0,     // blob, use
+                                 4,    0,    0,    0,    2,    0,    0,    0,     // node
+                                 2,    1,    0,    0,    0,    0,    8,    0,     // chunk, payload_bytes
+                                 5,    0,    0,    0,    0xFF, 0xFF, 0xFF, 0xFF,  // nonfinite_vnode, contribution
+                                 0,    0,    0,    0,    0,    0,    0,    0};
   const Bytes bytes = EncodeChunkHeader(Gradient());
   for (size_t i = 0; i < bytes.size(); ++i) EXPECT_EQ(std::to_integer<int>(bytes[i]), want[i]) << i;
 }
@@ -122,15 +120,12 @@ TEST(ChunkHeaderTest, EachBadFieldIsNamedWithItsOffsetAndValue) {
            Case{56, 8, 1, "reserved (offset 56): 1"},
            Case{63, 1, 1, "reserved (offset 56)"},
        }) {
-    EXPECT_THAT(Decode(With(Gradient(), c.offset, c.num_bytes, c.value)),
-                StatusIs(kInvalid, c.message))
-        << c.message;
+    EXPECT_THAT(Decode(With(Gradient(), c.offset, c.num_bytes, c.value)), StatusIs(kInvalid, c.message)) << c.message;
   }
 }
 
 TEST(ChunkHeaderTest, WeightsHaveNoFieldsOfGradients) {
-  EXPECT_THAT(Decode(With(Weights(), 28, 4, 1)),
-              StatusIs(kInvalid, "use (offset 28): 1, must be 0 for weights"));
+  EXPECT_THAT(Decode(With(Weights(), 28, 4, 1)), StatusIs(kInvalid, "use (offset 28): 1, must be 0 for weights"));
   EXPECT_THAT(Decode(With(Weights(), 32, 4, 1)), StatusIs(kInvalid, "node.first"));
   EXPECT_THAT(Decode(With(Weights(), 36, 4, 1)), StatusIs(kInvalid, "node.count"));
   EXPECT_THAT(Decode(With(Weights(), 48, 4, 0)), StatusIs(kInvalid, "nonfinite_vnode"));

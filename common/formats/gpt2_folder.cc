@@ -1,11 +1,15 @@
 #include "common/formats/gpt2_folder.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <set>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -29,13 +33,13 @@ bool IsMask(absl::string_view name) {
   return absl::EndsWith(name, ".attn.bias") || absl::EndsWith(name, ".attn.masked_bias");
 }
 
-std::string ShapeText(const std::vector<int64_t>& shape) {
-  return absl::StrCat("(", absl::StrJoin(shape, ", "), ")");
-}
+std::string ShapeText(const std::vector<int64_t>& shape) { return absl::StrCat("(", absl::StrJoin(shape, ", "), ")"); }
 
-// Nearest, ties to even, as every other program rounds; our own wire form (common/numeric/bf16.h) differs on ties.
+// Nearest, ties to even, as every other program rounds; our own wire form (common/numeric/bf16.h) differs on ties. A NaN
+// stays one: rounded like a number, some would become -0.
 uint16_t ToBf16NearestEven(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
+  if (std::isnan(value)) return static_cast<uint16_t>((bits >> 16) | 0x0040u);
   return static_cast<uint16_t>((bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16);
 }
 
@@ -57,7 +61,8 @@ std::vector<std::byte> Encode(absl::Span<const float> values, const std::string&
 absl::StatusOr<std::vector<std::string>> TensorFiles(const std::string& folder) {
   const std::string index_path = absl::StrCat(folder, "/model.safetensors.index.json");
   const std::string whole_path = absl::StrCat(folder, "/model.safetensors");
-  if (!std::filesystem::exists(index_path)) return std::vector<std::string>{whole_path};
+  std::error_code ignored;  // what cannot be looked at cannot be opened either: opening says why
+  if (!std::filesystem::exists(index_path, ignored)) return std::vector<std::string>{whole_path};
   EPS_ASSIGN_OR_RETURN(const std::string text, ReadFile(index_path));
   const nlohmann::json index = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!index.is_object() || !index.contains("weight_map") || !index["weight_map"].is_object()) {
@@ -66,7 +71,8 @@ absl::StatusOr<std::vector<std::string>> TensorFiles(const std::string& folder) 
   std::set<std::string> names;
   for (const auto& [tensor, file] : index["weight_map"].items()) {
     // A name, never a path: an index must not lead out of its folder.
-    if (!file.is_string() || file.get<std::string>().find('/') != std::string::npos || file.get<std::string>().empty()) {
+    if (!file.is_string() || file.get<std::string>().find('/') != std::string::npos ||
+        file.get<std::string>().empty()) {
       return absl::InvalidArgumentError(
           absl::StrCat(index_path, ": weight_map.", tensor, " is not the name of a file beside it"));
     }
@@ -199,9 +205,11 @@ absl::Status WriteGpt2Folder(const std::string& folder, const ModelSpec& model, 
   if (std::filesystem::exists(folder, ignored) && !std::filesystem::is_empty(folder, ignored)) {
     return absl::AlreadyExistsError(absl::StrCat(folder, " is there and not empty; choose another folder"));
   }
-  const std::filesystem::path target = std::filesystem::absolute(folder).lexically_normal();
+  std::error_code error;
+  const std::filesystem::path target = std::filesystem::absolute(folder, error).lexically_normal();
+  if (error) return FileError(error.value(), "find", folder);
   const std::string clean = target.has_filename() ? target.string() : target.parent_path().string();
-  const std::string aside = absl::StrCat(clean, ".tmp");
+  const std::string aside = absl::StrCat(clean, ".tmp.", getpid());  // nobody else's folder
   std::filesystem::remove_all(aside, ignored);
   EPS_RETURN_IF_ERROR(MakeDirs(aside));
   absl::Status status = WriteTensors(absl::StrCat(aside, "/model.safetensors"), model, dtype, read);

@@ -54,9 +54,8 @@ class Gpt2Folder {
 // BF16; 16-bit forms are rounded to nearest even). `read` gives a tensor's values. The folder must not exist or be empty;
 // it is written aside and renamed, so that nothing half-done remains.
 // Errors: ALREADY_EXISTS · INVALID_ARGUMENT dtype · the system's, naming the file · those of `read`
-absl::Status WriteGpt2Folder(
-    const std::string& folder, const ModelSpec& model, const std::string& dtype,
-    const std::function<absl::Status(const TensorSpec&, absl::Span<float>)>& read);
+absl::Status WriteGpt2Folder(const std::string& folder, const ModelSpec& model, const std::string& dtype,
+                             const std::function<absl::Status(const TensorSpec&, absl::Span<float>)>& read);
 
 }  // namespace eps
 

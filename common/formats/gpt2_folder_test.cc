@@ -1,6 +1,10 @@
 #include "common/formats/gpt2_folder.h"
 
+#include <bit>
+#include <cmath>
+#include <filesystem>
 #include <fstream>
+#include <limits>
 
 #include "common/model/hf_config.h"
 #include "common/testing/status_matchers.h"
@@ -56,8 +60,34 @@ TEST(Gpt2FolderTest, AReadThatFailsLeavesNothing) {
   const std::string folder = dir.path() + "/out";
   const auto fail = [](const TensorSpec&, absl::Span<float>) { return absl::DataLossError("no"); };
   EXPECT_THAT(WriteGpt2Folder(folder, SmallModel(), "F32", fail), StatusIs(absl::StatusCode::kDataLoss, "no"));
-  EXPECT_FALSE(std::ifstream(folder + ".tmp/config.json").good());
-  EXPECT_FALSE(std::ifstream(folder + "/config.json").good());
+  EXPECT_TRUE(std::filesystem::is_empty(dir.path()));
+}
+
+TEST(Gpt2FolderTest, AFolderBesideTheTargetIsNotTouched) {
+  TempDir dir;
+  std::filesystem::create_directory(dir.path() + "/out.tmp");
+  std::ofstream(dir.path() + "/out.tmp/kept") << "x";
+  ASSERT_OK(WriteGpt2Folder(dir.path() + "/out", SmallModel(), "F32", Fill));
+  EXPECT_TRUE(std::filesystem::exists(dir.path() + "/out.tmp/kept"));
+}
+
+TEST(Gpt2FolderTest, WhatIsNoNumberStaysSoInEveryDtype) {
+  const auto not_finite = [](const TensorSpec&, absl::Span<float> values) {
+    for (size_t i = 0; i < values.size(); ++i) {
+      values[i] = i % 2 == 0 ? std::bit_cast<float>(0x7FFFFFFFu) : std::numeric_limits<float>::infinity();
+    }
+    return absl::OkStatus();
+  };
+  for (const std::string dtype : {"F32", "F16", "BF16"}) {
+    TempDir dir;
+    ASSERT_OK(WriteGpt2Folder(dir.path() + "/out", SmallModel(), dtype, not_finite));
+    ASSERT_OK_AND_ASSIGN(const auto opened, Gpt2Folder::Open(dir.path() + "/out"));
+    const TensorSpec& tensor = opened->model().blobs.front().tensors.front();
+    std::vector<float> values(tensor.num_elems());
+    ASSERT_OK(opened->Read(tensor, absl::MakeSpan(values)));
+    EXPECT_TRUE(std::isnan(values[0])) << dtype;
+    EXPECT_TRUE(std::isinf(values[1])) << dtype;
+  }
 }
 
 TEST(Gpt2FolderTest, AnUnknownDtypeIsNamed) {
@@ -87,8 +117,8 @@ void WriteFile(const std::string& folder, const ModelSpec& model, const std::str
     if (i < tensors.size()) {
       ASSERT_OK(Fill(*tensors[i], absl::MakeSpan(values)));
     }
-    ASSERT_OK((*writer)->Write(i, 0, absl::MakeConstSpan(reinterpret_cast<const std::byte*>(values.data()),
-                                                         values.size() * sizeof(float))));
+    ASSERT_OK((*writer)->Write(
+        i, 0, absl::MakeConstSpan(reinterpret_cast<const std::byte*>(values.data()), values.size() * sizeof(float))));
   }
   ASSERT_OK((*writer)->Finish());
   std::ofstream(folder + "/config.json") << Gpt2ConfigToJson(model.config);

@@ -18,22 +18,20 @@ absl::StatusOr<std::unique_ptr<MappedFile>> MappedFile::Open(const std::string& 
   if (!file.ok()) return file.status();
   struct stat info;
   if (fstat(file->get(), &info) != 0) return FileError(errno, "stat", path);
-  if (!S_ISREG(info.st_mode))
-    return absl::InvalidArgumentError(absl::StrCat("\"", path, "\" is not a regular file"));
+  if (!S_ISREG(info.st_mode)) return absl::InvalidArgumentError(absl::StrCat("\"", path, "\" is not a regular file"));
   if (info.st_size == 0) return absl::InvalidArgumentError(absl::StrCat("\"", path, "\" is empty"));
   const auto num_bytes = static_cast<size_t>(info.st_size);
   void* start = mmap(nullptr, num_bytes, PROT_READ, MAP_SHARED, file->get(), 0);
   if (start == MAP_FAILED) return FileError(errno, "map", path);
-  return std::unique_ptr<MappedFile>(
-      new MappedFile(path, {static_cast<const std::byte*>(start), num_bytes}));
+  return std::unique_ptr<MappedFile>(new MappedFile(path, {static_cast<const std::byte*>(start), num_bytes}));
 }
 
 void MappedFile::Release(int64_t offset_bytes, int64_t num_bytes) const {
   const int64_t page_bytes = sysconf(_SC_PAGESIZE);
   const int64_t begin = offset_bytes / page_bytes * page_bytes;
   // Advice only. Of a shared mapping of a file it discards nothing but the pages' presence here.
-  madvise(const_cast<std::byte*>(bytes_.data()) + begin,
-          static_cast<size_t>(offset_bytes + num_bytes - begin), MADV_DONTNEED);
+  madvise(const_cast<std::byte*>(bytes_.data()) + begin, static_cast<size_t>(offset_bytes + num_bytes - begin),
+          MADV_DONTNEED);
 }
 
 MappedFile::~MappedFile() { munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size()); }

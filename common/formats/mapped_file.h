@@ -29,8 +29,7 @@ class MappedFile {
   void Release(int64_t offset_bytes, int64_t num_bytes) const;
 
  private:
-  MappedFile(std::string path, absl::Span<const std::byte> bytes)
-      : path_(std::move(path)), bytes_(bytes) {}
+  MappedFile(std::string path, absl::Span<const std::byte> bytes) : path_(std::move(path)), bytes_(bytes) {}
 
   std::string path_;
   absl::Span<const std::byte> bytes_;

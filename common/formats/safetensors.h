@@ -21,9 +21,9 @@ inline constexpr int64_t kMaxSafetensorsHeaderBytes = 100'000'000;
 
 struct SafetensorsEntry {
   std::string name;
-  std::string dtype;            // as written: "F32", "F16", "BF16", "I64", ...
+  std::string dtype;  // as written: "F32", "F16", "BF16", "I64", ...
   std::vector<int64_t> shape;
-  int64_t offset_bytes = 0;     // from the start of the file
+  int64_t offset_bytes = 0;  // from the start of the file
   int64_t num_bytes = 0;
 };
 
@@ -55,9 +55,9 @@ class SafetensorsReader {
 class SafetensorsWriter {
  public:
   // Creates or truncates `path`.
-  static absl::StatusOr<std::unique_ptr<SafetensorsWriter>> Create(
-      const std::string& path, std::vector<SafetensorsEntry> entries,
-      const std::map<std::string, std::string>& metadata);
+  static absl::StatusOr<std::unique_ptr<SafetensorsWriter>> Create(const std::string& path,
+                                                                   std::vector<SafetensorsEntry> entries,
+                                                                   const std::map<std::string, std::string>& metadata);
   virtual ~SafetensorsWriter() = default;
 
   // Writes `bytes` of tensor `index` from byte `offset_bytes` of it on.

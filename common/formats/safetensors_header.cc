@@ -42,7 +42,6 @@ constexpr std::array<DtypeSize, 15> kDtypes = {{{"BOOL", 1},
                                                 {"F64", 8}}};
 
 // ---- The JSON, as events
-// -------------------------------------------------------------------------------------------
 
 // Builds a SafetensorsHeader from {"__metadata__": {"k": "v"}, "name": {"dtype": "F32", "shape":
 // [2, 3], "data_offsets": [0, 24]}, ...} and stops at the first event that does not fit. Offsets
@@ -102,11 +101,9 @@ class HeaderBuilder final : public nlohmann::json_sax<nlohmann::json> {
 
   bool number_unsigned(number_unsigned_t value) override {
     if (!array_open_) return Wrong("a number");
-    if (value > uint64_t{std::numeric_limits<int64_t>::max()})
-      return Fail(absl::StrCat(value, " is too large"));
+    if (value > uint64_t{std::numeric_limits<int64_t>::max()}) return Fail(absl::StrCat(value, " is too large"));
     if (state_ == State::kShape) {
-      if (entry_.shape.size() == kMaxDimensions)
-        return Fail(absl::StrCat("more than ", kMaxDimensions, " dimensions"));
+      if (entry_.shape.size() == kMaxDimensions) return Fail(absl::StrCat("more than ", kMaxDimensions, " dimensions"));
       entry_.shape.push_back(static_cast<int64_t>(value));
     } else if (offsets_.size() == 2) {
       return Fail("must be two numbers");
@@ -140,12 +137,10 @@ class HeaderBuilder final : public nlohmann::json_sax<nlohmann::json> {
   bool null() override { return Wrong("null"); }
   bool boolean(bool) override { return Wrong("a truth value"); }
   bool binary(binary_t&) override { return Wrong("binary"); }
-  bool parse_error(size_t position, const std::string&,
-                   const nlohmann::detail::exception&) override {
+  bool parse_error(size_t position, const std::string&, const nlohmann::detail::exception&) override {
     // The library counts characters from 1.
     const size_t offset = kLengthBytes + position - (position > 0 ? 1 : 0);
-    status_ = absl::InvalidArgumentError(
-        absl::StrCat("header is not valid JSON at byte offset ", offset));
+    status_ = absl::InvalidArgumentError(absl::StrCat("header is not valid JSON at byte offset ", offset));
     return false;
   }
 
@@ -166,10 +161,8 @@ class HeaderBuilder final : public nlohmann::json_sax<nlohmann::json> {
   bool Fail(absl::string_view what) {
     std::string where;
     if (state_ != State::kStart && state_ != State::kNames) {
-      where = in_metadata_ ? std::string(kMetadataName)
-                           : absl::StrCat("tensor ", ShowTensorName(entry_.name));
-      if (state_ != State::kName && state_ != State::kTensor)
-        absl::StrAppend(&where, ": ", ShowKey());
+      where = in_metadata_ ? std::string(kMetadataName) : absl::StrCat("tensor ", ShowTensorName(entry_.name));
+      if (state_ != State::kName && state_ != State::kTensor) absl::StrAppend(&where, ": ", ShowKey());
       where += ": ";
     }
     status_ = absl::InvalidArgumentError(absl::StrCat("header: ", where, what));
@@ -186,9 +179,8 @@ class HeaderBuilder final : public nlohmann::json_sax<nlohmann::json> {
       case State::kDtype:
         return Fail(absl::StrCat("is ", found, ", must be a string"));
       default:
-        return Fail(array_open_
-                        ? absl::StrCat("holds ", found, ", must hold whole numbers")
-                        : absl::StrCat("is ", found, ", must be an array of whole numbers"));
+        return Fail(array_open_ ? absl::StrCat("holds ", found, ", must hold whole numbers")
+                                : absl::StrCat("is ", found, ", must be an array of whole numbers"));
     }
   }
 
@@ -245,38 +237,31 @@ class HeaderBuilder final : public nlohmann::json_sax<nlohmann::json> {
 };
 
 // ---- The places
-// ----------------------------------------------------------------------------------------------------
 
 // Sorts the entries and makes their offsets absolute; together they must be exactly the bytes after
 // the header.
-absl::Status PlaceEntries(int64_t data_start, int64_t file_bytes,
-                          std::vector<SafetensorsEntry>& entries) {
-  std::sort(entries.begin(), entries.end(),
-            [](const SafetensorsEntry& a, const SafetensorsEntry& b) {
-              return std::tie(a.offset_bytes, a.num_bytes, a.name) <
-                     std::tie(b.offset_bytes, b.num_bytes, b.name);
-            });
+absl::Status PlaceEntries(int64_t data_start, int64_t file_bytes, std::vector<SafetensorsEntry>& entries) {
+  std::sort(entries.begin(), entries.end(), [](const SafetensorsEntry& a, const SafetensorsEntry& b) {
+    return std::tie(a.offset_bytes, a.num_bytes, a.name) < std::tie(b.offset_bytes, b.num_bytes, b.name);
+  });
   const int64_t data_bytes = file_bytes - data_start;
   int64_t end = 0;  // of the tensors so far, relative to data_start
   for (SafetensorsEntry& entry : entries) {
     const auto fail = [&](absl::string_view what) {
-      return absl::InvalidArgumentError(absl::StrCat("tensor ", ShowTensorName(entry.name),
-                                                     " at data offset ", entry.offset_bytes, " of ",
-                                                     entry.num_bytes, " bytes ", what));
+      return absl::InvalidArgumentError(absl::StrCat("tensor ", ShowTensorName(entry.name), " at data offset ",
+                                                     entry.offset_bytes, " of ", entry.num_bytes, " bytes ", what));
     };
     if (entry.offset_bytes > data_bytes - entry.num_bytes) {
       return fail(absl::StrCat("ends beyond the file, which has ", data_bytes, " bytes of data"));
     }
-    if (entry.offset_bytes < end)
-      return fail(absl::StrCat("overlaps the one before, which ends at ", end));
+    if (entry.offset_bytes < end) return fail(absl::StrCat("overlaps the one before, which ends at ", end));
     if (entry.offset_bytes > end) return fail(absl::StrCat("leaves a gap after ", end));
     end += entry.num_bytes;
     entry.offset_bytes += data_start;
   }
   if (end != data_bytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(data_bytes - end, " bytes after the last tensor, from byte offset ",
-                     data_start + end, " on, belong to none"));
+    return absl::InvalidArgumentError(absl::StrCat(data_bytes - end, " bytes after the last tensor, from byte offset ",
+                                                   data_start + end, " on, belong to none"));
   }
   return absl::OkStatus();
 }
@@ -285,22 +270,19 @@ absl::Status PlaceEntries(int64_t data_start, int64_t file_bytes,
 absl::StatusOr<int64_t> HeaderBytes(absl::Span<const std::byte> file) {
   const auto file_bytes = static_cast<int64_t>(file.size());
   if (file_bytes < kLengthBytes) {
-    return absl::InvalidArgumentError(absl::StrCat(file_bytes, " bytes, must be at least the ",
-                                                   kLengthBytes, " of the header's length"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(file_bytes, " bytes, must be at least the ", kLengthBytes, " of the header's length"));
   }
   uint64_t length = 0;
   for (int i = 0; i < kLengthBytes; ++i) length |= std::to_integer<uint64_t>(file[i]) << (8 * i);
-  if (length == 0)
-    return absl::InvalidArgumentError("header length (byte offset 0): 0, must be at least 2");
+  if (length == 0) return absl::InvalidArgumentError("header length (byte offset 0): 0, must be at least 2");
   if (length > uint64_t{kMaxSafetensorsHeaderBytes}) {
-    return absl::InvalidArgumentError(absl::StrCat("header length (byte offset 0): ", length,
-                                                   ", must be at most ",
-                                                   kMaxSafetensorsHeaderBytes));
+    return absl::InvalidArgumentError(
+        absl::StrCat("header length (byte offset 0): ", length, ", must be at most ", kMaxSafetensorsHeaderBytes));
   }
   if (static_cast<int64_t>(length) > file_bytes - kLengthBytes) {
-    return absl::InvalidArgumentError(absl::StrCat("header length (byte offset 0): ", length,
-                                                   ", but only ", file_bytes - kLengthBytes,
-                                                   " bytes follow"));
+    return absl::InvalidArgumentError(absl::StrCat("header length (byte offset 0): ", length, ", but only ",
+                                                   file_bytes - kLengthBytes, " bytes follow"));
   }
   return static_cast<int64_t>(length);
 }
@@ -313,13 +295,10 @@ std::string ShowTensorName(absl::string_view name) {
   return absl::StrCat("\"", absl::CHexEscape(name.substr(0, kMaxShown)), "...\"");
 }
 
-absl::StatusOr<int64_t> SafetensorsTensorBytes(absl::string_view dtype,
-                                               const std::vector<int64_t>& shape) {
-  const auto* known = std::find_if(kDtypes.begin(), kDtypes.end(),
-                                   [&](const DtypeSize& d) { return d.name == dtype; });
+absl::StatusOr<int64_t> SafetensorsTensorBytes(absl::string_view dtype, const std::vector<int64_t>& shape) {
+  const auto* known = std::find_if(kDtypes.begin(), kDtypes.end(), [&](const DtypeSize& d) { return d.name == dtype; });
   if (known == kDtypes.end()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("dtype ", ShowTensorName(dtype), " is not known"));
+    return absl::InvalidArgumentError(absl::StrCat("dtype ", ShowTensorName(dtype), " is not known"));
   }
   int64_t num_bytes = known->num_bytes;
   for (const int64_t dim : shape) {
@@ -338,8 +317,8 @@ absl::StatusOr<SafetensorsHeader> ParseSafetensorsHeader(absl::Span<const std::b
   const bool parsed = nlohmann::json::sax_parse(json, json + header_bytes, &builder);
   EPS_RETURN_IF_ERROR(builder.status());
   EPS_CHECK(parsed);  // every event that ends the parse leaves a status
-  EPS_RETURN_IF_ERROR(PlaceEntries(kLengthBytes + header_bytes, static_cast<int64_t>(file.size()),
-                                   builder.header().entries));
+  EPS_RETURN_IF_ERROR(
+      PlaceEntries(kLengthBytes + header_bytes, static_cast<int64_t>(file.size()), builder.header().entries));
   return std::move(builder.header());
 }
 

@@ -28,8 +28,7 @@ absl::StatusOr<SafetensorsHeader> ParseSafetensorsHeader(absl::Span<const std::b
 
 // shape times dtype. Errors: INVALID_ARGUMENT unknown dtype, negative dimension, more than 2^63 - 1
 // bytes
-absl::StatusOr<int64_t> SafetensorsTensorBytes(absl::string_view dtype,
-                                               const std::vector<int64_t>& shape);
+absl::StatusOr<int64_t> SafetensorsTensorBytes(absl::string_view dtype, const std::vector<int64_t>& shape);
 
 // A name as an error shows it: quoted, escaped, cut.
 std::string ShowTensorName(absl::string_view name);

@@ -39,8 +39,7 @@ class MappedSafetensors final : public SafetensorsReader {
   }
 
   absl::Span<const std::byte> Data(const SafetensorsEntry& entry) const override {
-    return file_->bytes().subspan(static_cast<size_t>(entry.offset_bytes),
-                                  static_cast<size_t>(entry.num_bytes));
+    return file_->bytes().subspan(static_cast<size_t>(entry.offset_bytes), static_cast<size_t>(entry.num_bytes));
   }
 
   absl::Status ReadFloats(const SafetensorsEntry& entry, absl::Span<float> values) const override {
@@ -72,14 +71,11 @@ class MappedSafetensors final : public SafetensorsReader {
     return absl::OkStatus();
   }
 
-  void Release(const SafetensorsEntry& entry) const override {
-    file_->Release(entry.offset_bytes, entry.num_bytes);
-  }
+  void Release(const SafetensorsEntry& entry) const override { file_->Release(entry.offset_bytes, entry.num_bytes); }
 
  private:
   absl::Status Fail(const SafetensorsEntry& entry, absl::string_view what) const {
-    return absl::InvalidArgumentError(
-        absl::StrCat(file_->path(), ": tensor ", ShowTensorName(entry.name), ": ", what));
+    return absl::InvalidArgumentError(absl::StrCat(file_->path(), ": tensor ", ShowTensorName(entry.name), ": ", what));
   }
   // 0: not one of those that become fp32.
   static int64_t ElemBytes(const SafetensorsEntry& entry) {
@@ -101,8 +97,7 @@ class MappedSafetensors final : public SafetensorsReader {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<SafetensorsReader>> SafetensorsReader::Open(
-    const std::string& path) {
+absl::StatusOr<std::unique_ptr<SafetensorsReader>> SafetensorsReader::Open(const std::string& path) {
   EPS_ASSIGN_OR_RETURN(std::unique_ptr<MappedFile> file, MappedFile::Open(path));
   absl::StatusOr<SafetensorsHeader> header = ParseSafetensorsHeader(file->bytes());
   EPS_RETURN_IF_ERROR_WITH(header.status(), path);

@@ -7,10 +7,10 @@
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
+#include <limits>
 #include <map>
 #include <memory>
 #include <random>
-#include <limits>
 #include <string>
 #include <thread>
 #include <utility>
@@ -36,17 +36,14 @@ std::string LengthBytes(uint64_t length) {
   return bytes;
 }
 
-std::string FileOf(const std::string& json, const std::string& data) {
-  return LengthBytes(json.size()) + json + data;
-}
+std::string FileOf(const std::string& json, const std::string& data) { return LengthBytes(json.size()) + json + data; }
 
 template <typename T>
 absl::Span<const std::byte> BytesOf(const std::vector<T>& values) {
   return {reinterpret_cast<const std::byte*>(values.data()), values.size() * sizeof(T)};
 }
 
-SafetensorsEntry Entry(const std::string& name, const std::string& dtype,
-                       std::vector<int64_t> shape) {
+SafetensorsEntry Entry(const std::string& name, const std::string& dtype, std::vector<int64_t> shape) {
   SafetensorsEntry entry;
   entry.name = name;
   entry.dtype = dtype;
@@ -79,7 +76,6 @@ class SafetensorsTest : public ::testing::Test {
 };
 
 // ---- Reading
-// ---------------------------------------------------------------------------------------------------------
 
 TEST_F(SafetensorsTest, AFileThatAnotherProgramWroteIsRead) {
   const std::string json =
@@ -119,10 +115,9 @@ TEST_F(SafetensorsTest, SixteenBitFloatsAreConverted) {
   const std::vector<uint16_t> data = {0x3F80, 0xC000, 0x3C00, 0xC000};  // bf16 1, -2; fp16 1, -2
   std::string bytes(8, '\0');
   std::memcpy(bytes.data(), data.data(), 8);
-  ASSERT_OK_AND_ASSIGN(const auto file,
-                       Open(FileOf(R"({"b":{"dtype":"BF16","shape":[2],"data_offsets":[0,4]},)"
-                                   R"("h":{"dtype":"F16","shape":[2],"data_offsets":[4,8]}})",
-                                   bytes)));
+  ASSERT_OK_AND_ASSIGN(const auto file, Open(FileOf(R"({"b":{"dtype":"BF16","shape":[2],"data_offsets":[0,4]},)"
+                                                    R"("h":{"dtype":"F16","shape":[2],"data_offsets":[4,8]}})",
+                                                    bytes)));
   std::vector<float> values(2);
   ASSERT_OK(file->ReadFloats(*file->Find("b"), absl::MakeSpan(values)));
   EXPECT_EQ(values, (std::vector<float>{1, -2}));
@@ -133,10 +128,9 @@ TEST_F(SafetensorsTest, SixteenBitFloatsAreConverted) {
 TEST_F(SafetensorsTest, APartIsReadAloneAndAgainAfterRelease) {
   const std::vector<uint16_t> data = {0x3F80, 0xC000, 0x4040, 0x3C00, 0xC000, 0x4200};  // bf16 1 -2 3; fp16 1 -2 3
   const std::string bytes(reinterpret_cast<const char*>(data.data()), 12);
-  ASSERT_OK_AND_ASSIGN(const auto file,
-                       Open(FileOf(R"({"b":{"dtype":"BF16","shape":[3],"data_offsets":[0,6]},)"
-                                   R"("h":{"dtype":"F16","shape":[3],"data_offsets":[6,12]}})",
-                                   bytes)));
+  ASSERT_OK_AND_ASSIGN(const auto file, Open(FileOf(R"({"b":{"dtype":"BF16","shape":[3],"data_offsets":[0,6]},)"
+                                                    R"("h":{"dtype":"F16","shape":[3],"data_offsets":[6,12]}})",
+                                                    bytes)));
   for (const char* name : {"b", "h"}) {
     const SafetensorsEntry& entry = *file->Find(name);
     std::vector<float> values(2);
@@ -153,10 +147,9 @@ TEST_F(SafetensorsTest, APartIsReadAloneAndAgainAfterRelease) {
 }
 
 TEST_F(SafetensorsTest, FloatsOfAnotherDtypeOrLengthAreRefused) {
-  ASSERT_OK_AND_ASSIGN(const auto file,
-                       Open(FileOf(R"({"i":{"dtype":"I32","shape":[1],"data_offsets":[0,4]},)"
-                                   R"("f":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})",
-                                   "12345678")));
+  ASSERT_OK_AND_ASSIGN(const auto file, Open(FileOf(R"({"i":{"dtype":"I32","shape":[1],"data_offsets":[0,4]},)"
+                                                    R"("f":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})",
+                                                    "12345678")));
   std::vector<float> values(2);
   EXPECT_THAT(file->ReadFloats(*file->Find("i"), absl::MakeSpan(values).subspan(0, 1)),
               StatusIs(kInvalid, path_ + ": tensor \"i\": dtype I32, must be F32, F16 or BF16"));
@@ -165,7 +158,6 @@ TEST_F(SafetensorsTest, FloatsOfAnotherDtypeOrLengthAreRefused) {
 }
 
 // ---- Files that lie
-// --------------------------------------------------------------------------------------------------
 
 TEST_F(SafetensorsTest, AMissingFileIsNamed) {
   EXPECT_THAT(SafetensorsReader::Open(path_), StatusIs(absl::StatusCode::kNotFound, path_));
@@ -175,13 +167,10 @@ TEST_F(SafetensorsTest, AnImpossibleHeaderLengthIsRefused) {
   EXPECT_THAT(Open(""), StatusIs(kInvalid, "is empty"));
   EXPECT_THAT(Open("1234567"), StatusIs(kInvalid, path_ + ": 7 bytes"));
   EXPECT_THAT(Open(LengthBytes(0) + "{}"), StatusIs(kInvalid, "header length (byte offset 0): 0"));
-  EXPECT_THAT(Open(LengthBytes(3) + "{}"),
-              StatusIs(kInvalid, "header length (byte offset 0): 3, but only 2 bytes"));
-  EXPECT_THAT(
-      Open(LengthBytes(100'000'001) + "{}"),
-      StatusIs(kInvalid, "header length (byte offset 0): 100000001, must be at most 100000000"));
-  EXPECT_THAT(Open(LengthBytes(~uint64_t{0}) + "{}"),
-              StatusIs(kInvalid, "18446744073709551615, must be at most"));
+  EXPECT_THAT(Open(LengthBytes(3) + "{}"), StatusIs(kInvalid, "header length (byte offset 0): 3, but only 2 bytes"));
+  EXPECT_THAT(Open(LengthBytes(100'000'001) + "{}"),
+              StatusIs(kInvalid, "header length (byte offset 0): 100000001, must be at most 100000000"));
+  EXPECT_THAT(Open(LengthBytes(~uint64_t{0}) + "{}"), StatusIs(kInvalid, "18446744073709551615, must be at most"));
   EXPECT_THAT(Open(LengthBytes(uint64_t{1} << 63) + "{}"), StatusIs(kInvalid, "must be at most"));
 }
 
@@ -194,10 +183,9 @@ TEST_F(SafetensorsTest, AHundredMegabytesOfHeaderThatSayNothingAreRefused) {
 }
 
 TEST_F(SafetensorsTest, AHeaderThatIsNoJsonIsRefusedWithItsPlace) {
-  EXPECT_THAT(Read("{\"a\" 3}"),
-              StatusIs(kInvalid, path_ + ": header is not valid JSON at byte offset 13"));
-  for (const std::string bad : {"{", "x", "{\"a\":", "{}{}", "{},", "\xFF\xFF", "{\"\xFF\":{}}",
-                                "{'a':1}", "{\"a\\u12\":{}}"}) {
+  EXPECT_THAT(Read("{\"a\" 3}"), StatusIs(kInvalid, path_ + ": header is not valid JSON at byte offset 13"));
+  for (const std::string bad :
+       {"{", "x", "{\"a\":", "{}{}", "{},", "\xFF\xFF", "{\"\xFF\":{}}", "{'a':1}", "{\"a\\u12\":{}}"}) {
     EXPECT_THAT(Read(bad), StatusIs(kInvalid, "not valid JSON")) << bad;
   }
 }
@@ -228,10 +216,8 @@ TEST_F(SafetensorsTest, FieldsOfAnotherTypeAreNamed) {
            Case{R"({"shape":[2.0]})", "tensor \"t\": shape: 2.0 is no whole number"},
            Case{R"({"shape":[-2]})", "tensor \"t\": shape: -2 is negative"},
            Case{R"({"shape":[9223372036854775808]})", "shape: 9223372036854775808 is too large"},
-           Case{R"({"shape":[99999999999999999999]})",
-                "tensor \"t\": shape: 99999999999999999999 is no whole number"},
-           Case{R"({"data_offsets":{}})",
-                "tensor \"t\": data_offsets: is an object, must be an array"},
+           Case{R"({"shape":[99999999999999999999]})", "tensor \"t\": shape: 99999999999999999999 is no whole number"},
+           Case{R"({"data_offsets":{}})", "tensor \"t\": data_offsets: is an object, must be an array"},
            Case{R"({"data_offsets":[-1,7]})", "tensor \"t\": data_offsets: -1 is negative"},
            Case{R"({"data_offsets":[]})", "tensor \"t\": data_offsets: must be two numbers"},
            Case{R"({"data_offsets":[0]})", "tensor \"t\": data_offsets: must be two numbers"},
@@ -243,24 +229,21 @@ TEST_F(SafetensorsTest, FieldsOfAnotherTypeAreNamed) {
            Case{R"({"dtype":"F32","shape":[]})", "tensor \"t\": data_offsets is missing"},
            Case{R"({})", "tensor \"t\": dtype is missing"},
        }) {
-    EXPECT_THAT(Read(std::string("{\"t\":") + c.tensor + "}"), StatusIs(kInvalid, c.message))
-        << c.tensor;
+    EXPECT_THAT(Read(std::string("{\"t\":") + c.tensor + "}"), StatusIs(kInvalid, c.message)) << c.tensor;
   }
 }
 
 TEST_F(SafetensorsTest, ADtypeThatIsNotKnownIsRefused) {
   EXPECT_THAT(Read(R"({"t":{"dtype":"F33","shape":[2],"data_offsets":[0,8]}})"),
               StatusIs(kInvalid, "tensor \"t\": dtype \"F33\" is not known"));
-  EXPECT_THAT(Read(R"({"t":{"dtype":"f32","shape":[2],"data_offsets":[0,8]}})"),
-              StatusIs(kInvalid, "not known"));
+  EXPECT_THAT(Read(R"({"t":{"dtype":"f32","shape":[2],"data_offsets":[0,8]}})"), StatusIs(kInvalid, "not known"));
 }
 
 TEST_F(SafetensorsTest, ShapesThatOverflowAreRefused) {
-  for (const std::string shape : {"9223372036854775807", "4294967296,4294967296",
-                                  "4294967296,4294967296,0", "3037000500,3037000500"}) {
-    EXPECT_THAT(
-        Read("{\"t\":{\"dtype\":\"F32\",\"shape\":[" + shape + "],\"data_offsets\":[0,8]}}"),
-        StatusIs(kInvalid, "tensor \"t\": shape: more than 2^63 - 1 bytes"))
+  for (const std::string shape :
+       {"9223372036854775807", "4294967296,4294967296", "4294967296,4294967296,0", "3037000500,3037000500"}) {
+    EXPECT_THAT(Read("{\"t\":{\"dtype\":\"F32\",\"shape\":[" + shape + "],\"data_offsets\":[0,8]}}"),
+                StatusIs(kInvalid, "tensor \"t\": shape: more than 2^63 - 1 bytes"))
         << shape;
   }
   std::string ones = "1";
@@ -270,38 +253,27 @@ TEST_F(SafetensorsTest, ShapesThatOverflowAreRefused) {
 }
 
 TEST_F(SafetensorsTest, OffsetsThatDoNotFitTheShapeAreRefused) {
-  for (const std::string offsets :
-       {"0,4", "0,12", "8,0", "0,0", "9223372036854775807,0", "0,9223372036854775807"}) {
-    EXPECT_THAT(
-        Read("{\"t\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[" + offsets + "]}}"),
-        StatusIs(kInvalid, "do not span the 8 bytes"))
+  for (const std::string offsets : {"0,4", "0,12", "8,0", "0,0", "9223372036854775807,0", "0,9223372036854775807"}) {
+    EXPECT_THAT(Read("{\"t\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[" + offsets + "]}}"),
+                StatusIs(kInvalid, "do not span the 8 bytes"))
         << offsets;
   }
 }
 
 TEST_F(SafetensorsTest, TensorsBeyondTheFileAreRefused) {
-  EXPECT_THAT(
-      Read(R"({"t":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})", 7),
-      StatusIs(kInvalid,
-               "tensor \"t\" at data offset 0 of 8 bytes ends beyond the file, which has 7"));
-  EXPECT_THAT(
-      Read(
-          R"({"t":{"dtype":"U8","shape":[1],"data_offsets":[9223372036854775806,9223372036854775807]}})"),
-      StatusIs(kInvalid, "ends beyond the file"));
-  EXPECT_THAT(
-      Read(
-          R"({"t":{"dtype":"U8","shape":[9223372036854775807],"data_offsets":[0,9223372036854775807]}})"),
-      StatusIs(kInvalid, "ends beyond the file"));
+  EXPECT_THAT(Read(R"({"t":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})", 7),
+              StatusIs(kInvalid, "tensor \"t\" at data offset 0 of 8 bytes ends beyond the file, which has 7"));
+  EXPECT_THAT(Read(R"({"t":{"dtype":"U8","shape":[1],"data_offsets":[9223372036854775806,9223372036854775807]}})"),
+              StatusIs(kInvalid, "ends beyond the file"));
+  EXPECT_THAT(Read(R"({"t":{"dtype":"U8","shape":[9223372036854775807],"data_offsets":[0,9223372036854775807]}})"),
+              StatusIs(kInvalid, "ends beyond the file"));
 }
 
 TEST_F(SafetensorsTest, TensorsThatOverlapAreRefused) {
-  EXPECT_THAT(
-      Read(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},
+  EXPECT_THAT(Read(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},
                       "b":{"dtype":"F32","shape":[1],"data_offsets":[2,6]},
                       "c":{"dtype":"U8","shape":[2],"data_offsets":[6,8]}})"),
-      StatusIs(
-          kInvalid,
-          "tensor \"b\" at data offset 2 of 4 bytes overlaps the one before, which ends at 4"));
+              StatusIs(kInvalid, "tensor \"b\" at data offset 2 of 4 bytes overlaps the one before, which ends at 4"));
   EXPECT_THAT(Read(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},
                       "b":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})"),
               StatusIs(kInvalid, "tensor \"b\" at data offset 0 of 8 bytes overlaps"));
@@ -311,8 +283,7 @@ TEST_F(SafetensorsTest, GapsAndTrailingBytesAreRefused) {
   EXPECT_THAT(Read(R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},
                       "b":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})"),
               StatusIs(kInvalid, "tensor \"b\" at data offset 4 of 4 bytes leaves a gap after 2"));
-  EXPECT_THAT(Read(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})"),
-              StatusIs(kInvalid, "a gap after 0"));
+  EXPECT_THAT(Read(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})"), StatusIs(kInvalid, "a gap after 0"));
   EXPECT_THAT(Read(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})"),
               StatusIs(kInvalid, "4 bytes after the last tensor, from byte offset"));
   EXPECT_THAT(Read("{}", 1), StatusIs(kInvalid, "1 bytes after the last tensor"));
@@ -322,19 +293,14 @@ TEST_F(SafetensorsTest, ANameGivenTwiceIsRefused) {
   EXPECT_THAT(Read(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},
                       "a":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})"),
               StatusIs(kInvalid, "tensor \"a\": given twice"));
-  EXPECT_THAT(Read(R"({"__metadata__":{},"__metadata__":{}})", 0),
-              StatusIs(kInvalid, "__metadata__: given twice"));
+  EXPECT_THAT(Read(R"({"__metadata__":{},"__metadata__":{}})", 0), StatusIs(kInvalid, "__metadata__: given twice"));
 }
 
 TEST_F(SafetensorsTest, MetadataHoldsTextAlone) {
-  EXPECT_THAT(Read(R"({"__metadata__":3})", 0),
-              StatusIs(kInvalid, "__metadata__: is a number, must be an object"));
-  EXPECT_THAT(Read(R"({"__metadata__":{"a":1}})", 0),
-              StatusIs(kInvalid, "__metadata__: \"a\": is a number"));
-  EXPECT_THAT(Read(R"({"__metadata__":{"a":{}}})", 0),
-              StatusIs(kInvalid, "\"a\": is an object, must be a string"));
-  EXPECT_THAT(Read(R"({"__metadata__":{"a":["b"]}})", 0),
-              StatusIs(kInvalid, "\"a\": is an array, must be a string"));
+  EXPECT_THAT(Read(R"({"__metadata__":3})", 0), StatusIs(kInvalid, "__metadata__: is a number, must be an object"));
+  EXPECT_THAT(Read(R"({"__metadata__":{"a":1}})", 0), StatusIs(kInvalid, "__metadata__: \"a\": is a number"));
+  EXPECT_THAT(Read(R"({"__metadata__":{"a":{}}})", 0), StatusIs(kInvalid, "\"a\": is an object, must be a string"));
+  EXPECT_THAT(Read(R"({"__metadata__":{"a":["b"]}})", 0), StatusIs(kInvalid, "\"a\": is an array, must be a string"));
   EXPECT_THAT(Read(R"({"__metadata__":{"a":"1","a":"2"}})", 0), StatusIs(kInvalid, "given twice"));
 }
 
@@ -347,24 +313,21 @@ TEST_F(SafetensorsTest, NamesFromTheFileAreEscapedAndCut) {
 }
 
 TEST_F(SafetensorsTest, EveryTruncationOfAFileIsRefused) {
-  const std::string whole =
-      FileOf(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})", "12345678");
+  const std::string whole = FileOf(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})", "12345678");
   for (size_t length = 0; length < whole.size(); ++length) {
     EXPECT_THAT(Open(whole.substr(0, length)), StatusIs(kInvalid)) << length;
   }
 }
 
 TEST_F(SafetensorsTest, ChangedBytesAreRefusedOrStayInsideTheFile) {
-  const std::string whole =
-      FileOf(R"({"__metadata__":{"k":"v"},"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},)"
-             R"("b":{"dtype":"F16","shape":[1,2],"data_offsets":[8,12]}})",
-             "123456789012");
+  const std::string whole = FileOf(R"({"__metadata__":{"k":"v"},"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},)"
+                                   R"("b":{"dtype":"F16","shape":[1,2],"data_offsets":[8,12]}})",
+                                   "123456789012");
   std::mt19937 random(1);
   for (int round = 0; round < 3000; ++round) {
     std::string changed = whole;
     for (unsigned i = 0; i < 1 + round % 3u; ++i) {
-      const char byte =
-          round % 2 == 0 ? static_cast<char>(random() & 0xFF) : " {}[]\":,0129"[random() % 12];
+      const char byte = round % 2 == 0 ? static_cast<char>(random() & 0xFF) : " {}[]\":,0129"[random() % 12];
       changed[random() % changed.size()] = byte;
     }
     // In place: thousands of synced files would take their time.
@@ -383,15 +346,13 @@ TEST_F(SafetensorsTest, ChangedBytesAreRefusedOrStayInsideTheFile) {
 }
 
 // ---- Writing
-// ---------------------------------------------------------------------------------------------------------
 
 TEST_F(SafetensorsTest, WhatIsWrittenIsRead) {
   const std::vector<float> a = {1, 2, 3, 4, 5, 6};
   const std::vector<uint16_t> b = {0x3F80};
-  ASSERT_OK_AND_ASSIGN(
-      const auto writer,
-      Create({Entry("a", "F32", {2, 3}), Entry("empty", "F32", {0}), Entry("b \"q\"", "BF16", {1})},
-             {{"format", "pt"}, {"line", "1\n2"}}));
+  ASSERT_OK_AND_ASSIGN(const auto writer,
+                       Create({Entry("a", "F32", {2, 3}), Entry("empty", "F32", {0}), Entry("b \"q\"", "BF16", {1})},
+                              {{"format", "pt"}, {"line", "1\n2"}}));
   ASSERT_OK(writer->Write(2, 0, BytesOf(b)));
   ASSERT_OK(writer->Write(0, 0, BytesOf(a)));
   ASSERT_OK(writer->Finish());
@@ -423,8 +384,7 @@ TEST_F(SafetensorsTest, TheDataStartsAlignedAndThePaddingIsSpaces) {
 }
 
 TEST_F(SafetensorsTest, TheHeaderIsJsonWithTheTensorsInTheOrderGiven) {
-  ASSERT_OK_AND_ASSIGN(const auto writer,
-                       Create({Entry("z", "F32", {}), Entry("a", "I64", {1})}, {{"k", "v"}}));
+  ASSERT_OK_AND_ASSIGN(const auto writer, Create({Entry("z", "F32", {}), Entry("a", "I64", {1})}, {{"k", "v"}}));
   const std::string content = Content();
   uint64_t length = 0;
   std::memcpy(&length, content.data(), 8);
@@ -436,8 +396,7 @@ TEST_F(SafetensorsTest, TheHeaderIsJsonWithTheTensorsInTheOrderGiven) {
 
 TEST_F(SafetensorsTest, PartsMayComeFromSeveralThreadsInAnyOrder) {
   constexpr int kThreads = 4, kParts = 100, kPartElems = 7;
-  ASSERT_OK_AND_ASSIGN(const auto writer,
-                       Create({Entry("a", "F32", {kThreads * kParts * kPartElems})}));
+  ASSERT_OK_AND_ASSIGN(const auto writer, Create({Entry("a", "F32", {kThreads * kParts * kPartElems})}));
   std::vector<std::thread> threads;
   for (int t = 0; t < kThreads; ++t) {
     threads.emplace_back([&, t] {
@@ -485,30 +444,23 @@ TEST_F(SafetensorsTest, WritesOutsideATensorAreRefused) {
   const std::vector<uint8_t> bytes(10, 1);
   ASSERT_OK_AND_ASSIGN(const auto writer, Create({Entry("a", "U8", {10}), Entry("b", "U8", {10})}));
   EXPECT_THAT(writer->Write(2, 0, {}), StatusIs(kInvalid, "tensor 2 of 2"));
-  EXPECT_THAT(writer->Write(0, 1, BytesOf(bytes)),
-              StatusIs(kInvalid, "tensor \"a\": 10 bytes at 1 of 10"));
+  EXPECT_THAT(writer->Write(0, 1, BytesOf(bytes)), StatusIs(kInvalid, "tensor \"a\": 10 bytes at 1 of 10"));
   EXPECT_THAT(writer->Write(0, -1, BytesOf(bytes).subspan(0, 1)), StatusIs(kInvalid, "at -1"));
-  EXPECT_THAT(writer->Write(0, INT64_MAX, BytesOf(bytes).subspan(0, 1)),
-              StatusIs(kInvalid, "tensor \"a\""));
+  EXPECT_THAT(writer->Write(0, INT64_MAX, BytesOf(bytes).subspan(0, 1)), StatusIs(kInvalid, "tensor \"a\""));
 }
 
 TEST_F(SafetensorsTest, AfterFinishNothingIsWritten) {
   ASSERT_OK_AND_ASSIGN(const auto writer, Create({}));
   ASSERT_OK(writer->Finish());
-  EXPECT_THAT(writer->Finish(),
-              StatusIs(absl::StatusCode::kFailedPrecondition, "already finished"));
-  EXPECT_THAT(writer->Write(0, 0, {}),
-              StatusIs(absl::StatusCode::kFailedPrecondition, "already finished"));
+  EXPECT_THAT(writer->Finish(), StatusIs(absl::StatusCode::kFailedPrecondition, "already finished"));
+  EXPECT_THAT(writer->Write(0, 0, {}), StatusIs(absl::StatusCode::kFailedPrecondition, "already finished"));
 }
 
 TEST_F(SafetensorsTest, BadEntriesAreRefusedBeforeAFileIsMade) {
-  EXPECT_THAT(Create({Entry("a", "F33", {1})}),
-              StatusIs(kInvalid, "tensor \"a\": dtype \"F33\" is not known"));
-  EXPECT_THAT(Create({Entry("a", "F32", {-1})}),
-              StatusIs(kInvalid, "tensor \"a\": shape: -1 is negative"));
+  EXPECT_THAT(Create({Entry("a", "F33", {1})}), StatusIs(kInvalid, "tensor \"a\": dtype \"F33\" is not known"));
+  EXPECT_THAT(Create({Entry("a", "F32", {-1})}), StatusIs(kInvalid, "tensor \"a\": shape: -1 is negative"));
   EXPECT_THAT(Create({Entry("a", "F32", {INT64_MAX})}), StatusIs(kInvalid, "tensor \"a\": shape"));
-  EXPECT_THAT(Create({Entry("a", "U8", {INT64_MAX}), Entry("b", "U8", {INT64_MAX})}),
-              StatusIs(kInvalid, "2^62"));
+  EXPECT_THAT(Create({Entry("a", "U8", {INT64_MAX}), Entry("b", "U8", {INT64_MAX})}), StatusIs(kInvalid, "2^62"));
   EXPECT_THAT(Create({Entry("a", "F32", {1}), Entry("a", "F32", {1})}),
               StatusIs(kInvalid, "tensor \"a\": given twice"));
   EXPECT_THAT(Create({Entry("__metadata__", "F32", {1})}), StatusIs(kInvalid, "reserved"));

@@ -25,12 +25,10 @@ constexpr int64_t kLengthBytes = 8;
 constexpr int64_t kDataAlignBytes = 64;
 
 // ---- The header
-// ----------------------------------------------------------------------------------------------------
 
 absl::StatusOr<std::string> QuoteJson(const std::string& text) {
   using nlohmann::json;
-  const std::string quoted =
-      json(text).dump(-1, ' ', /*ensure_ascii=*/false, json::error_handler_t::ignore);
+  const std::string quoted = json(text).dump(-1, ' ', /*ensure_ascii=*/false, json::error_handler_t::ignore);
   if (json::parse(quoted, nullptr, /*allow_exceptions=*/false) != json(text)) {
     return absl::InvalidArgumentError(absl::StrCat(ShowTensorName(text), " is not UTF-8"));
   }
@@ -57,13 +55,11 @@ absl::StatusOr<std::string> MakeHeader(const std::vector<SafetensorsEntry>& entr
   for (const SafetensorsEntry& entry : entries) {
     EPS_ASSIGN_OR_RETURN(const std::string name, QuoteJson(entry.name));
     members.push_back(absl::StrCat(name, ":{\"dtype\":\"", entry.dtype, "\",\"shape\":[",
-                                   absl::StrJoin(entry.shape, ","), "],\"data_offsets\":[",
-                                   entry.offset_bytes, ",", entry.offset_bytes + entry.num_bytes,
-                                   "]}"));
+                                   absl::StrJoin(entry.shape, ","), "],\"data_offsets\":[", entry.offset_bytes, ",",
+                                   entry.offset_bytes + entry.num_bytes, "]}"));
   }
   std::string json = absl::StrCat("{", absl::StrJoin(members, ","), "}");
-  const int64_t padded =
-      RoundUp(kLengthBytes + static_cast<int64_t>(json.size()), kDataAlignBytes) - kLengthBytes;
+  const int64_t padded = RoundUp(kLengthBytes + static_cast<int64_t>(json.size()), kDataAlignBytes) - kLengthBytes;
   if (padded > kMaxSafetensorsHeaderBytes) {
     return absl::InvalidArgumentError(
         absl::StrCat("header of ", padded, " bytes, must be at most ", kMaxSafetensorsHeaderBytes));
@@ -85,21 +81,19 @@ absl::StatusOr<int64_t> LayOut(std::vector<SafetensorsEntry>& entries) {
           absl::StrCat("tensor ", ShowTensorName(entry.name), ": given twice or reserved"));
     }
     absl::StatusOr<int64_t> num_bytes = SafetensorsTensorBytes(entry.dtype, entry.shape);
-    EPS_RETURN_IF_ERROR_WITH(num_bytes.status(),
-                             absl::StrCat("tensor ", ShowTensorName(entry.name)));
+    EPS_RETURN_IF_ERROR_WITH(num_bytes.status(), absl::StrCat("tensor ", ShowTensorName(entry.name)));
     entry.offset_bytes = end;
     entry.num_bytes = *num_bytes;
     // 2^62: room for the header.
     if (__builtin_add_overflow(end, *num_bytes, &end) || end > int64_t{1} << 62) {
-      return absl::InvalidArgumentError(absl::StrCat("tensor ", ShowTensorName(entry.name),
-                                                     ": the file would be longer than 2^62 bytes"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("tensor ", ShowTensorName(entry.name), ": the file would be longer than 2^62 bytes"));
     }
   }
   return end;
 }
 
 // ---- What has been written
-// -----------------------------------------------------------------------------------------
 
 // The union of the ranges that were added, as disjoint ranges that do not touch.
 class Coverage {
@@ -129,18 +123,13 @@ class Coverage {
 class FileWriter final : public SafetensorsWriter {
  public:
   FileWriter(std::string path, FileDescriptor file, std::vector<SafetensorsEntry> entries)
-      : path_(std::move(path)),
-        entries_(std::move(entries)),
-        file_(std::move(file)),
-        written_(entries_.size()) {}
+      : path_(std::move(path)), entries_(std::move(entries)), file_(std::move(file)), written_(entries_.size()) {}
 
-  absl::Status Write(size_t index, int64_t offset_bytes,
-                     absl::Span<const std::byte> bytes) override {
+  absl::Status Write(size_t index, int64_t offset_bytes, absl::Span<const std::byte> bytes) override {
     EPS_RETURN_IF_ERROR(CheckWrite(index, offset_bytes, static_cast<int64_t>(bytes.size())));
     // Not under the lock: writes to different places do not disturb each other.
-    absl::Status status =
-        WriteAt(file_, path_, entries_[index].offset_bytes + offset_bytes,
-                absl::string_view(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
+    absl::Status status = WriteAt(file_, path_, entries_[index].offset_bytes + offset_bytes,
+                                  absl::string_view(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
     MutexLock lock(mu_);
     if (!status.ok()) {
       if (status_.ok()) status_ = status;
@@ -153,8 +142,7 @@ class FileWriter final : public SafetensorsWriter {
   absl::Status Finish() override {
     {
       MutexLock lock(mu_);
-      if (finished_)
-        return absl::FailedPreconditionError(absl::StrCat(path_, ": already finished"));
+      if (finished_) return absl::FailedPreconditionError(absl::StrCat(path_, ": already finished"));
       finished_ = true;
       EPS_RETURN_IF_ERROR(status_);
       EPS_RETURN_IF_ERROR(CheckWhole());
@@ -169,15 +157,12 @@ class FileWriter final : public SafetensorsWriter {
     if (finished_) return absl::FailedPreconditionError(absl::StrCat(path_, ": already finished"));
     EPS_RETURN_IF_ERROR(status_);  // the first error stays the answer
     if (index >= entries_.size()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(path_, ": tensor ", index, " of ", entries_.size()));
+      return absl::InvalidArgumentError(absl::StrCat(path_, ": tensor ", index, " of ", entries_.size()));
     }
     const SafetensorsEntry& entry = entries_[index];
-    if (offset_bytes < 0 || num_bytes > entry.num_bytes ||
-        offset_bytes > entry.num_bytes - num_bytes) {
-      return absl::InvalidArgumentError(absl::StrCat(path_, ": tensor ", ShowTensorName(entry.name),
-                                                     ": ", num_bytes, " bytes at ", offset_bytes,
-                                                     " of ", entry.num_bytes));
+    if (offset_bytes < 0 || num_bytes > entry.num_bytes || offset_bytes > entry.num_bytes - num_bytes) {
+      return absl::InvalidArgumentError(absl::StrCat(path_, ": tensor ", ShowTensorName(entry.name), ": ", num_bytes,
+                                                     " bytes at ", offset_bytes, " of ", entry.num_bytes));
     }
     return absl::OkStatus();
   }
@@ -186,9 +171,9 @@ class FileWriter final : public SafetensorsWriter {
     for (size_t i = 0; i < entries_.size(); ++i) {
       const int64_t missing = written_[i].FirstMissing(entries_[i].num_bytes);
       if (missing != entries_[i].num_bytes) {
-        return absl::FailedPreconditionError(
-            absl::StrCat(path_, ": tensor ", ShowTensorName(entries_[i].name), ": byte ", missing,
-                         " of ", entries_[i].num_bytes, " was never written"));
+        return absl::FailedPreconditionError(absl::StrCat(path_, ": tensor ", ShowTensorName(entries_[i].name),
+                                                          ": byte ", missing, " of ", entries_[i].num_bytes,
+                                                          " was never written"));
       }
     }
     return absl::OkStatus();

@@ -35,15 +35,13 @@ class MappedTokenFile final : public TokenFile {
   MappedTokenFile(std::unique_ptr<MappedFile> file, int token_bytes)
       : file_(std::move(file)), token_bytes_(token_bytes) {}
 
-  int64_t num_tokens() const override {
-    return static_cast<int64_t>(file_->bytes().size()) / token_bytes_;
-  }
+  int64_t num_tokens() const override { return static_cast<int64_t>(file_->bytes().size()) / token_bytes_; }
 
   absl::Status Read(int64_t first, int64_t vocab, absl::Span<int32_t> ids) const override {
     const auto count = static_cast<int64_t>(ids.size());
     if (first < 0 || count > num_tokens() || first > num_tokens() - count) {
-      return absl::OutOfRangeError(absl::StrCat("\"", file_->path(), "\": tokens ", first, " to ",
-                                                first, " + ", count, " of ", num_tokens()));
+      return absl::OutOfRangeError(
+          absl::StrCat("\"", file_->path(), "\": tokens ", first, " to ", first, " + ", count, " of ", num_tokens()));
     }
     const std::byte* bytes = file_->bytes().data() + first * token_bytes_;
     const size_t good = token_bytes_ == 1   ? CopyIds<1>(bytes, vocab, ids)
@@ -57,12 +55,10 @@ class MappedTokenFile final : public TokenFile {
   absl::Status BadId(int64_t token, int64_t vocab) const {
     const int64_t offset_bytes = token * token_bytes_;
     const std::byte* bytes = file_->bytes().data() + offset_bytes;
-    const uint32_t id = token_bytes_ == 1   ? LoadId<1>(bytes)
-                        : token_bytes_ == 2 ? LoadId<2>(bytes)
-                                            : LoadId<4>(bytes);
-    return absl::InvalidArgumentError(absl::StrCat("\"", file_->path(), "\": token ", token,
-                                                   " (byte offset ", offset_bytes, "): id ", id,
-                                                   ", must be below the vocabulary of ", vocab));
+    const uint32_t id = token_bytes_ == 1 ? LoadId<1>(bytes) : token_bytes_ == 2 ? LoadId<2>(bytes) : LoadId<4>(bytes);
+    return absl::InvalidArgumentError(absl::StrCat("\"", file_->path(), "\": token ", token, " (byte offset ",
+                                                   offset_bytes, "): id ", id, ", must be below the vocabulary of ",
+                                                   vocab));
   }
 
   const std::unique_ptr<MappedFile> file_;
@@ -71,18 +67,15 @@ class MappedTokenFile final : public TokenFile {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<TokenFile>> TokenFile::Open(const std::string& path,
-                                                           int token_bytes) {
+absl::StatusOr<std::unique_ptr<TokenFile>> TokenFile::Open(const std::string& path, int token_bytes) {
   if (token_bytes != 1 && token_bytes != 2 && token_bytes != 4) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("token_bytes: ", token_bytes, ", must be 1, 2 or 4"));
+    return absl::InvalidArgumentError(absl::StrCat("token_bytes: ", token_bytes, ", must be 1, 2 or 4"));
   }
   EPS_ASSIGN_OR_RETURN(std::unique_ptr<MappedFile> file, MappedFile::Open(path));
   const auto num_bytes = static_cast<int64_t>(file->bytes().size());
   if (num_bytes % token_bytes != 0) {
-    return absl::InvalidArgumentError(absl::StrCat("\"", path, "\": ", num_bytes,
-                                                   " bytes, must be a multiple of ", token_bytes,
-                                                   ", the bytes of a token id"));
+    return absl::InvalidArgumentError(absl::StrCat("\"", path, "\": ", num_bytes, " bytes, must be a multiple of ",
+                                                   token_bytes, ", the bytes of a token id"));
   }
   return std::make_unique<MappedTokenFile>(std::move(file), token_bytes);
 }

@@ -57,9 +57,7 @@ TEST_F(TokenFileTest, AnIdBeyondTheVocabularyIsNamedWithItsPlace) {
   ASSERT_OK_AND_ASSIGN(const auto file, Open(std::string("\x01\x00\x02\x00\x63\x00", 6), 2));
   EXPECT_THAT(
       file->Read(1, 99, absl::MakeSpan(ids)),
-      StatusIs(
-          kInvalid,
-          "\"" + path_ + "\": token 2 (byte offset 4): id 99, must be below the vocabulary of 99"));
+      StatusIs(kInvalid, "\"" + path_ + "\": token 2 (byte offset 4): id 99, must be below the vocabulary of 99"));
   EXPECT_OK(file->Read(1, 100, absl::MakeSpan(ids)));
   EXPECT_OK(file->Read(0, 99, absl::MakeSpan(ids)));  // what is not read is not looked at
 }
@@ -80,10 +78,9 @@ TEST_F(TokenFileTest, AnIdThatIsNegativeAsAnIntIsRefusedForAnyVocabulary) {
 TEST_F(TokenFileTest, ReadingBeyondTheEndIsRefused) {
   std::vector<int32_t> ids(2);
   ASSERT_OK_AND_ASSIGN(const auto file, Open("abc", 1));
-  for (const int64_t first : {int64_t{2}, int64_t{-1}, std::numeric_limits<int64_t>::max(),
-                              std::numeric_limits<int64_t>::min()}) {
-    EXPECT_THAT(file->Read(first, 256, absl::MakeSpan(ids)),
-                StatusIs(absl::StatusCode::kOutOfRange, "of 3"));
+  for (const int64_t first :
+       {int64_t{2}, int64_t{-1}, std::numeric_limits<int64_t>::max(), std::numeric_limits<int64_t>::min()}) {
+    EXPECT_THAT(file->Read(first, 256, absl::MakeSpan(ids)), StatusIs(absl::StatusCode::kOutOfRange, "of 3"));
   }
   ids.resize(4);
   EXPECT_THAT(file->Read(0, 256, absl::MakeSpan(ids)), StatusIs(absl::StatusCode::kOutOfRange));
@@ -91,8 +88,7 @@ TEST_F(TokenFileTest, ReadingBeyondTheEndIsRefused) {
 }
 
 TEST_F(TokenFileTest, MissingEmptyAndOddFilesAreNamed) {
-  EXPECT_THAT(TokenFile::Open(dir_.File("none"), 1),
-              StatusIs(absl::StatusCode::kNotFound, dir_.File("none")));
+  EXPECT_THAT(TokenFile::Open(dir_.File("none"), 1), StatusIs(absl::StatusCode::kNotFound, dir_.File("none")));
   EXPECT_THAT(Open("", 1), StatusIs(kInvalid, "\"" + path_ + "\" is empty"));
   EXPECT_THAT(Open("abc", 2), StatusIs(kInvalid, "3 bytes, must be a multiple of 2"));
   EXPECT_THAT(Open("abcde", 4), StatusIs(kInvalid, "5 bytes, must be a multiple of 4"));

@@ -20,10 +20,10 @@ grpc::ByteBuffer ChunkMessage(const ChunkHeader& header, absl::Span<const std::b
   const auto encoded = EncodeChunkHeader(header);
   // gRPC takes void*, but only reads what is sent.
   void* bytes = const_cast<std::byte*>(payload.data());
-  const grpc::Slice slices[2] = {
-      grpc::Slice(encoded.data(), encoded.size()),
-      owner == nullptr ? grpc::Slice(bytes, payload.size(), grpc::Slice::STATIC_SLICE)
-                       : grpc::Slice(bytes, payload.size(), &ReleaseOwner, new std::shared_ptr<void>(std::move(owner)))};
+  const grpc::Slice slices[2] = {grpc::Slice(encoded.data(), encoded.size()),
+                                 owner == nullptr ? grpc::Slice(bytes, payload.size(), grpc::Slice::STATIC_SLICE)
+                                                  : grpc::Slice(bytes, payload.size(), &ReleaseOwner,
+                                                                new std::shared_ptr<void>(std::move(owner)))};
   return grpc::ByteBuffer(slices, 2);
 }
 

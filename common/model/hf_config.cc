@@ -36,8 +36,7 @@ absl::StatusOr<int64_t> ReadInteger(const json& object, const char* key) {
   const json* value = Find(object, key);
   if (value == nullptr) return absl::InvalidArgumentError(absl::StrCat(key, ": missing"));
   if (!value->is_number_integer() ||
-      (value->is_number_unsigned() &&
-       value->get<uint64_t>() > uint64_t{std::numeric_limits<int64_t>::max()})) {
+      (value->is_number_unsigned() && value->get<uint64_t>() > uint64_t{std::numeric_limits<int64_t>::max()})) {
     return Bad(key, *value, "a whole number");
   }
   return value->get<int64_t>();
@@ -62,12 +61,10 @@ absl::Status RequireOwnComputation(const json& object, int64_t d_model) {
   if (type == nullptr) return absl::InvalidArgumentError("model_type: missing, must be \"gpt2\"");
   if (*type != json("gpt2")) return Bad("model_type", *type, "\"gpt2\"");
   if (const json* activation = Find(object, "activation_function");
-      activation != nullptr && *activation != json("gelu_new") &&
-      *activation != json("gelu_pytorch_tanh")) {
+      activation != nullptr && *activation != json("gelu_new") && *activation != json("gelu_pytorch_tanh")) {
     return Bad("activation_function", *activation, "\"gelu_new\" or \"gelu_pytorch_tanh\"");
   }
-  if (const json* inner = Find(object, "n_inner");
-      inner != nullptr && *inner != json(4 * d_model)) {
+  if (const json* inner = Find(object, "n_inner"); inner != nullptr && *inner != json(4 * d_model)) {
     return Bad("n_inner", *inner, absl::StrCat("4 * n_embd = ", 4 * d_model));
   }
   EPS_RETURN_IF_ERROR(RequireFlag(object, "tie_word_embeddings", true));
@@ -87,17 +84,14 @@ absl::StatusOr<Gpt2Config> Gpt2ConfigFromJson(const std::string& text) {
   EPS_ASSIGN_OR_RETURN(config.num_layers, ReadInteger(object, "n_layer"));
   EPS_ASSIGN_OR_RETURN(config.d_model, ReadInteger(object, "n_embd"));
   EPS_ASSIGN_OR_RETURN(config.num_heads, ReadInteger(object, "n_head"));
-  const bool has_positions =
-      Find(object, "n_positions") != nullptr || Find(object, "n_ctx") == nullptr;
-  EPS_ASSIGN_OR_RETURN(config.context,
-                       ReadInteger(object, has_positions ? "n_positions" : "n_ctx"));
+  const bool has_positions = Find(object, "n_positions") != nullptr || Find(object, "n_ctx") == nullptr;
+  EPS_ASSIGN_OR_RETURN(config.context, ReadInteger(object, has_positions ? "n_positions" : "n_ctx"));
   EPS_ASSIGN_OR_RETURN(config.vocab, ReadInteger(object, "vocab_size"));
   EPS_RETURN_IF_ERROR(ReadNumber(object, "layer_norm_epsilon", config.layer_norm_eps));
   EPS_RETURN_IF_ERROR(ReadNumber(object, "embd_pdrop", config.embedding_dropout));
   EPS_RETURN_IF_ERROR(ReadNumber(object, "attn_pdrop", config.attention_dropout));
   EPS_RETURN_IF_ERROR(ReadNumber(object, "resid_pdrop", config.residual_dropout));
-  EPS_RETURN_IF_ERROR(
-      BuildGpt2(config).status());  // ranges; first, so that 4 * d_model cannot overflow
+  EPS_RETURN_IF_ERROR(BuildGpt2(config).status());  // ranges; first, so that 4 * d_model cannot overflow
   EPS_RETURN_IF_ERROR(RequireOwnComputation(object, config.d_model));
   return config;
 }

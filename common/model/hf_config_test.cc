@@ -59,8 +59,7 @@ TEST(HfConfigTest, WhatIsWrittenIsReadWithTheSameBits) {
 TEST(HfConfigTest, TheOldNameOfTheContextIsTaken) {
   ASSERT_OK_AND_ASSIGN(
       const Gpt2Config config,
-      Gpt2ConfigFromJson(
-          R"({"model_type":"gpt2","n_layer":2,"n_embd":8,"n_head":2,"n_ctx":5,"vocab_size":9})"));
+      Gpt2ConfigFromJson(R"({"model_type":"gpt2","n_layer":2,"n_embd":8,"n_head":2,"n_ctx":5,"vocab_size":9})"));
   EXPECT_EQ(config.context, 5);
 }
 
@@ -68,40 +67,31 @@ TEST(HfConfigTest, AComputationThatIsNotOursIsRefusedByKey) {
   for (const std::string bad :
        {R"("activation_function": "relu")", R"("tie_word_embeddings": false)",
         R"("scale_attn_by_inverse_layer_idx": true)", R"("scale_attn_weights": false)",
-        R"("reorder_and_upcast_attn": true)", R"("add_cross_attention": true)",
-        R"("n_inner": 31)"}) {
+        R"("reorder_and_upcast_attn": true)", R"("add_cross_attention": true)", R"("n_inner": 31)"}) {
     const std::string key = bad.substr(1, bad.find('"', 1) - 1);
     EXPECT_THAT(Gpt2ConfigFromJson(Config(bad)), StatusIs(kInvalid, key + ": ")) << bad;
   }
-  EXPECT_OK(
-      Gpt2ConfigFromJson(Config(R"("n_inner": 32, "activation_function": "gelu_pytorch_tanh")")));
+  EXPECT_OK(Gpt2ConfigFromJson(Config(R"("n_inner": 32, "activation_function": "gelu_pytorch_tanh")")));
 }
 
 TEST(HfConfigTest, AnotherModelIsRefused) {
-  EXPECT_THAT(
-      Gpt2ConfigFromJson(R"({"model_type":"llama","n_layer":2,"n_embd":8,"n_head":2,"n_positions":5,
+  EXPECT_THAT(Gpt2ConfigFromJson(R"({"model_type":"llama","n_layer":2,"n_embd":8,"n_head":2,"n_positions":5,
                                      "vocab_size":9})"),
-      StatusIs(kInvalid, "model_type: \"llama\", must be \"gpt2\""));
-  EXPECT_THAT(
-      Gpt2ConfigFromJson(R"({"n_layer":2,"n_embd":8,"n_head":2,"n_positions":5,"vocab_size":9})"),
-      StatusIs(kInvalid, "model_type: missing"));
+              StatusIs(kInvalid, "model_type: \"llama\", must be \"gpt2\""));
+  EXPECT_THAT(Gpt2ConfigFromJson(R"({"n_layer":2,"n_embd":8,"n_head":2,"n_positions":5,"vocab_size":9})"),
+              StatusIs(kInvalid, "model_type: missing"));
 }
 
 TEST(HfConfigTest, MissingAndMistypedKeysAreNamed) {
-  EXPECT_THAT(Gpt2ConfigFromJson(R"({"model_type": "gpt2"})"),
-              StatusIs(kInvalid, "n_layer: missing"));
-  EXPECT_THAT(Gpt2ConfigFromJson(R"({"model_type": "gpt2", "n_layer": null})"),
-              StatusIs(kInvalid, "n_layer: missing"));
+  EXPECT_THAT(Gpt2ConfigFromJson(R"({"model_type": "gpt2"})"), StatusIs(kInvalid, "n_layer: missing"));
+  EXPECT_THAT(Gpt2ConfigFromJson(R"({"model_type": "gpt2", "n_layer": null})"), StatusIs(kInvalid, "n_layer: missing"));
   EXPECT_THAT(Gpt2ConfigFromJson(R"({"model_type": "gpt2", "n_layer": "2"})"),
               StatusIs(kInvalid, "n_layer: \"2\", must be a whole number"));
-  EXPECT_THAT(Gpt2ConfigFromJson(R"({"model_type": "gpt2", "n_layer": 2.5})"),
-              StatusIs(kInvalid, "n_layer: 2.5"));
+  EXPECT_THAT(Gpt2ConfigFromJson(R"({"model_type": "gpt2", "n_layer": 2.5})"), StatusIs(kInvalid, "n_layer: 2.5"));
   EXPECT_THAT(Gpt2ConfigFromJson(R"({"model_type": "gpt2", "n_layer": 18446744073709551615})"),
               StatusIs(kInvalid, "n_layer"));
-  EXPECT_THAT(Gpt2ConfigFromJson(Config(R"("attn_pdrop": "x")")),
-              StatusIs(kInvalid, "attn_pdrop: \"x\""));
-  EXPECT_THAT(Gpt2ConfigFromJson(Config(R"("attn_pdrop": 1)")),
-              StatusIs(kInvalid, "attention_dropout"));
+  EXPECT_THAT(Gpt2ConfigFromJson(Config(R"("attn_pdrop": "x")")), StatusIs(kInvalid, "attn_pdrop: \"x\""));
+  EXPECT_THAT(Gpt2ConfigFromJson(Config(R"("attn_pdrop": 1)")), StatusIs(kInvalid, "attention_dropout"));
 }
 
 TEST(HfConfigTest, TextThatIsNoJsonObjectIsRefused) {

@@ -28,14 +28,12 @@ constexpr double kInitStddev = 0.02;  // GPT-2's initializer_range
 
 absl::Status CheckRange(absl::string_view field, int64_t value, int64_t max) {
   if (value >= 1 && value <= max) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(field, ": ", value, ", must be between 1 and ", max));
+  return absl::InvalidArgumentError(absl::StrCat(field, ": ", value, ", must be between 1 and ", max));
 }
 
 absl::Status CheckDropout(absl::string_view field, double value) {
   if (value >= 0 && value < 1) return absl::OkStatus();  // NaN fails
-  return absl::InvalidArgumentError(
-      absl::StrCat(field, ": ", value, ", must be at least 0 and less than 1"));
+  return absl::InvalidArgumentError(absl::StrCat(field, ": ", value, ", must be at least 0 and less than 1"));
 }
 
 absl::Status CheckConfig(const Gpt2Config& config) {
@@ -45,17 +43,17 @@ absl::Status CheckConfig(const Gpt2Config& config) {
   EPS_RETURN_IF_ERROR(CheckRange("model.context", config.context, kMaxContext));
   EPS_RETURN_IF_ERROR(CheckRange("model.vocab", config.vocab, kMaxVocab));
   if (config.d_model % config.num_heads != 0) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "model.heads: ", config.num_heads, " does not divide model.d_model ", config.d_model));
+    return absl::InvalidArgumentError(
+        absl::StrCat("model.heads: ", config.num_heads, " does not divide model.d_model ", config.d_model));
   }
   if (config.head_dim() > kMaxHeadDim) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("model.heads: ", config.num_heads, " of model.d_model ", config.d_model,
-                     " makes heads of ", config.head_dim(), ", at most ", kMaxHeadDim));
+    return absl::InvalidArgumentError(absl::StrCat("model.heads: ", config.num_heads, " of model.d_model ",
+                                                   config.d_model, " makes heads of ", config.head_dim(), ", at most ",
+                                                   kMaxHeadDim));
   }
   if (!(config.layer_norm_eps > 0 && config.layer_norm_eps < 1)) {
-    return absl::InvalidArgumentError(absl::StrCat("model.layer_norm_eps: ", config.layer_norm_eps,
-                                                   ", must be greater than 0 and less than 1"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("model.layer_norm_eps: ", config.layer_norm_eps, ", must be greater than 0 and less than 1"));
   }
   EPS_RETURN_IF_ERROR(CheckDropout("model.embedding_dropout", config.embedding_dropout));
   EPS_RETURN_IF_ERROR(CheckDropout("model.attention_dropout", config.attention_dropout));
@@ -95,8 +93,7 @@ BlobSpec BlockBlob(const Gpt2Config& config, int64_t index) {
   const std::string prefix = absl::StrCat("transformer.h.", index, ".");
   // Projections into the residual stream start smaller, so that its variance does not grow with
   // depth (GPT-2, section 2.3).
-  const double residual_stddev =
-      kInitStddev / std::sqrt(2.0 * static_cast<double>(config.num_layers));
+  const double residual_stddev = kInitStddev / std::sqrt(2.0 * static_cast<double>(config.num_layers));
   return BlobBuilder(absl::StrCat("h.", index))
       .Ones(prefix + "ln_1.weight", {d})
       .Zeros(prefix + "ln_1.bias", {d})
@@ -169,8 +166,8 @@ void FillNormal(const TensorSpec& tensor, uint64_t seed, float* values) {
   const int64_t num_elems = tensor.num_elems();
   for (int64_t i = 0; i < num_elems; i += 2) {
     const uint64_t pair = static_cast<uint64_t>(i) / 2;
-    const std::array<double, 2> normal = NormalPair(
-        Philox(key, {static_cast<uint32_t>(pair), static_cast<uint32_t>(pair >> 32), 0, 0}));
+    const std::array<double, 2> normal =
+        NormalPair(Philox(key, {static_cast<uint32_t>(pair), static_cast<uint32_t>(pair >> 32), 0, 0}));
     values[i] = static_cast<float>(tensor.init_stddev * normal[0]);
     if (i + 1 < num_elems) values[i + 1] = static_cast<float>(tensor.init_stddev * normal[1]);
   }
@@ -217,19 +214,15 @@ absl::StatusOr<ModelSpec> BuildGpt2(const Gpt2Config& config) {
   EPS_RETURN_IF_ERROR(CheckConfig(config));
   const int64_t d = config.d_model;
   ModelBuilder builder(config);
-  const BlobId wte = builder.AddBlob(
-      BlobBuilder("wte").Normal("transformer.wte.weight", {config.vocab, d}).Build());
-  const BlobId wpe = builder.AddBlob(
-      BlobBuilder("wpe").Normal("transformer.wpe.weight", {config.context, d}).Build());
+  const BlobId wte = builder.AddBlob(BlobBuilder("wte").Normal("transformer.wte.weight", {config.vocab, d}).Build());
+  const BlobId wpe = builder.AddBlob(BlobBuilder("wpe").Normal("transformer.wpe.weight", {config.context, d}).Build());
   builder.AddLayer(LayerKind::kEmbedding, "embedding", {wte, wpe});
   for (int64_t i = 0; i < config.num_layers; ++i) {
     const BlobId block = builder.AddBlob(BlockBlob(config, i));
     builder.AddLayer(LayerKind::kBlock, absl::StrCat("h.", i), {block});
   }
-  const BlobId ln_f = builder.AddBlob(BlobBuilder("ln_f")
-                                          .Ones("transformer.ln_f.weight", {d})
-                                          .Zeros("transformer.ln_f.bias", {d})
-                                          .Build());
+  const BlobId ln_f = builder.AddBlob(
+      BlobBuilder("ln_f").Ones("transformer.ln_f.weight", {d}).Zeros("transformer.ln_f.bias", {d}).Build());
   builder.AddLayer(LayerKind::kHead, "head", {ln_f, wte});
   return builder.Build();
 }

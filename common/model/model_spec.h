@@ -18,10 +18,10 @@ inline constexpr int64_t kTensorAlignElems = 64;
 
 // The numbers that make a GPT-2-family model. All are >= 1 unless said otherwise.
 struct Gpt2Config {
-  int64_t num_layers = 0;   // transformer blocks
-  int64_t d_model = 0;      // a multiple of num_heads
+  int64_t num_layers = 0;  // transformer blocks
+  int64_t d_model = 0;     // a multiple of num_heads
   int64_t num_heads = 0;
-  int64_t context = 0;      // T, tokens per sample and rows of the position table
+  int64_t context = 0;  // T, tokens per sample and rows of the position table
   int64_t vocab = 0;
   double layer_norm_eps = 1e-5;
   double embedding_dropout = 0;  // [0, 1)
@@ -36,11 +36,11 @@ struct Gpt2Config {
 enum class InitRule { kZeros, kOnes, kNormal };
 
 struct TensorSpec {
-  std::string name;             // Hugging Face name, e.g. "transformer.h.3.attn.c_attn.weight"
-  std::vector<int64_t> shape;   // row-major; GPT-2's linear weights are (in, out)
-  int64_t offset_elems = 0;     // within the blob, a multiple of kTensorAlignElems
+  std::string name;            // Hugging Face name, e.g. "transformer.h.3.attn.c_attn.weight"
+  std::vector<int64_t> shape;  // row-major; GPT-2's linear weights are (in, out)
+  int64_t offset_elems = 0;    // within the blob, a multiple of kTensorAlignElems
   InitRule init = InitRule::kZeros;
-  double init_stddev = 0;       // kNormal only
+  double init_stddev = 0;  // kNormal only
 
   int64_t num_elems() const;
   bool decays() const { return shape.size() >= 2; }  // the default decay rule
@@ -49,12 +49,12 @@ struct TensorSpec {
 // All parameters of one layer, or a tensor that two layers share.
 struct BlobSpec {
   BlobId id;
-  std::string name;                   // for people: "wte", "wpe", "h.3", "ln_f"
-  std::vector<TensorSpec> tensors;    // by rising offset
-  int64_t num_elems = 0;              // padding included
-  std::vector<LayerId> uses;          // the layers that pull it, in relay order; the index is the `use`
+  std::string name;                 // for people: "wte", "wpe", "h.3", "ln_f"
+  std::vector<TensorSpec> tensors;  // by rising offset
+  int64_t num_elems = 0;            // padding included
+  std::vector<LayerId> uses;        // the layers that pull it, in relay order; the index is the `use`
 
-  int64_t num_parameters() const;     // padding not included
+  int64_t num_parameters() const;  // padding not included
   int64_t num_chunks() const { return (num_elems + kChunkElems - 1) / kChunkElems; }
   // Elements of chunk `chunk`: kChunkElems, less for the last one.
   int64_t chunk_elems(int64_t chunk) const;
@@ -64,16 +64,16 @@ enum class LayerKind { kEmbedding, kBlock, kHead };
 
 struct BlobUse {
   BlobId blob;
-  int use = 0;                   // index into BlobSpec::uses
-  int64_t offset_elems = 0;      // where the blob lies in the layer's weight slot and gradient slot
+  int use = 0;               // index into BlobSpec::uses
+  int64_t offset_elems = 0;  // where the blob lies in the layer's weight slot and gradient slot
 };
 
 struct LayerSpec {
   LayerId id;
   LayerKind kind = LayerKind::kBlock;
-  std::string name;              // "embedding", "h.3", "head"
-  std::vector<BlobUse> blobs;    // in slot order
-  int64_t num_elems = 0;         // of a slot that holds all of them
+  std::string name;            // "embedding", "h.3", "head"
+  std::vector<BlobUse> blobs;  // in slot order
+  int64_t num_elems = 0;       // of a slot that holds all of them
 };
 
 // The model as both programs see it: which layers, which blobs, where each tensor lies.
@@ -86,7 +86,7 @@ struct ModelSpec {
   std::vector<BlobSpec> blobs;
 
   int64_t num_parameters() const;
-  int64_t num_elems() const;        // over all blobs, padding included
+  int64_t num_elems() const;  // over all blobs, padding included
   int64_t max_layer_elems() const;
   const BlobSpec& blob(BlobId id) const { return blobs[id.value()]; }
   const LayerSpec& layer(LayerId id) const { return layers[id.value()]; }

@@ -109,9 +109,8 @@ TEST(ModelSpecTest, ABlockHasTheTensorsOfHuggingFaceGpt2) {
   const std::string p = "transformer.h.1.";
   EXPECT_EQ(TensorNames(model.blobs[3]),
             (std::vector<std::string>{p + "ln_1.weight", p + "ln_1.bias", p + "attn.c_attn.weight",
-                                      p + "attn.c_attn.bias", p + "attn.c_proj.weight",
-                                      p + "attn.c_proj.bias", p + "ln_2.weight", p + "ln_2.bias",
-                                      p + "mlp.c_fc.weight", p + "mlp.c_fc.bias",
+                                      p + "attn.c_attn.bias", p + "attn.c_proj.weight", p + "attn.c_proj.bias",
+                                      p + "ln_2.weight", p + "ln_2.bias", p + "mlp.c_fc.weight", p + "mlp.c_fc.bias",
                                       p + "mlp.c_proj.weight", p + "mlp.c_proj.bias"}));
   EXPECT_EQ(FindTensor(model, p + "attn.c_attn.weight").shape, (std::vector<int64_t>{24, 72}));
   EXPECT_EQ(FindTensor(model, p + "attn.c_attn.bias").shape, (std::vector<int64_t>{72}));
@@ -198,8 +197,7 @@ TEST(ModelSpecTest, HeadsThatDoNotDivideTheWidthAreNamed) {
   Gpt2Config config = SmallConfig();
   config.d_model = 384;
   config.num_heads = 5;
-  EXPECT_THAT(BuildGpt2(config),
-              StatusIs(kInvalid, "model.heads: 5 does not divide model.d_model 384"));
+  EXPECT_THAT(BuildGpt2(config), StatusIs(kInvalid, "model.heads: 5 does not divide model.d_model 384"));
 }
 
 TEST(ModelSpecTest, HeadsWiderThanTheKernelsTakeAreRefused) {
@@ -219,18 +217,15 @@ TEST(ModelSpecTest, NumbersOutsideTheirRangeAreNamed) {
     const char* name;
     int64_t too_large;
   };
-  for (const Case& c : {Case{&Gpt2Config::num_layers, "model.layers", 4097},
-                        Case{&Gpt2Config::d_model, "model.d_model", 65537},
-                        Case{&Gpt2Config::num_heads, "model.heads", 25},
-                        Case{&Gpt2Config::context, "model.context", (1 << 20) + 1},
-                        Case{&Gpt2Config::vocab, "model.vocab", (1 << 24) + 1}}) {
-    for (const int64_t bad :
-         {int64_t{0}, int64_t{-1}, c.too_large, std::numeric_limits<int64_t>::max(),
-          std::numeric_limits<int64_t>::min()}) {
+  for (const Case& c :
+       {Case{&Gpt2Config::num_layers, "model.layers", 4097}, Case{&Gpt2Config::d_model, "model.d_model", 65537},
+        Case{&Gpt2Config::num_heads, "model.heads", 25}, Case{&Gpt2Config::context, "model.context", (1 << 20) + 1},
+        Case{&Gpt2Config::vocab, "model.vocab", (1 << 24) + 1}}) {
+    for (const int64_t bad : {int64_t{0}, int64_t{-1}, c.too_large, std::numeric_limits<int64_t>::max(),
+                              std::numeric_limits<int64_t>::min()}) {
       Gpt2Config config = SmallConfig();
       config.*c.field = bad;
-      EXPECT_THAT(BuildGpt2(config),
-                  StatusIs(kInvalid, std::string(c.name) + ": " + std::to_string(bad)));
+      EXPECT_THAT(BuildGpt2(config), StatusIs(kInvalid, std::string(c.name) + ": " + std::to_string(bad)));
     }
   }
 }
@@ -268,14 +263,10 @@ TEST(ModelSpecTest, TheLargestModelDoesNotOverflow) {
 
 TEST(InitTensorTest, BiasesAreZeroAndNormScalesAreOne) {
   const ModelSpec model = Build(SmallConfig());
-  for (const float v : InitialValues(FindTensor(model, "transformer.h.0.mlp.c_fc.bias"), 1))
-    EXPECT_EQ(v, 0.0f);
-  for (const float v : InitialValues(FindTensor(model, "transformer.h.0.ln_1.bias"), 1))
-    EXPECT_EQ(v, 0.0f);
-  for (const float v : InitialValues(FindTensor(model, "transformer.h.0.ln_1.weight"), 1))
-    EXPECT_EQ(v, 1.0f);
-  for (const float v : InitialValues(FindTensor(model, "transformer.ln_f.weight"), 1))
-    EXPECT_EQ(v, 1.0f);
+  for (const float v : InitialValues(FindTensor(model, "transformer.h.0.mlp.c_fc.bias"), 1)) EXPECT_EQ(v, 0.0f);
+  for (const float v : InitialValues(FindTensor(model, "transformer.h.0.ln_1.bias"), 1)) EXPECT_EQ(v, 0.0f);
+  for (const float v : InitialValues(FindTensor(model, "transformer.h.0.ln_1.weight"), 1)) EXPECT_EQ(v, 1.0f);
+  for (const float v : InitialValues(FindTensor(model, "transformer.ln_f.weight"), 1)) EXPECT_EQ(v, 1.0f);
 }
 
 TEST(InitTensorTest, ProjectionsIntoTheResidualStreamStartSmallerWithDepth) {

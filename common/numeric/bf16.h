@@ -14,9 +14,7 @@ struct Bf16 {
   uint16_t bits = 0;
 };
 
-constexpr Bf16 ToBf16(float value) {
-  return {static_cast<uint16_t>((std::bit_cast<uint32_t>(value) + 0x8000u) >> 16)};
-}
+constexpr Bf16 ToBf16(float value) { return {static_cast<uint16_t>((std::bit_cast<uint32_t>(value) + 0x8000u) >> 16)}; }
 constexpr float ToFloat(Bf16 value) { return std::bit_cast<float>(uint32_t{value.bits} << 16); }
 
 // A fp32 value as its wire form and the rest: Join(Split(x)) == x, bit for bit, for every x.

@@ -13,8 +13,7 @@ namespace {
 
 TEST(Bf16Test, ValuesWithShortMantissasAreExact) {
   for (const float value : {0.0f, -0.0f, 1.0f, -2.0f, 0.5f, 3.0f, 255.0f, 0x1p-126f, -0x1p127f}) {
-    EXPECT_EQ(std::bit_cast<uint32_t>(ToFloat(ToBf16(value))), std::bit_cast<uint32_t>(value))
-        << value;
+    EXPECT_EQ(std::bit_cast<uint32_t>(ToFloat(ToBf16(value))), std::bit_cast<uint32_t>(value)) << value;
   }
 }
 
@@ -28,8 +27,7 @@ TEST(Bf16Test, RoundingIsToTheNearestAndTiesGoAwayFromZero) {
 TEST(Bf16Test, TheErrorIsAtMostHalfAUnit) {
   std::mt19937 random(1);
   for (int i = 0; i < 100000; ++i) {
-    const float value = std::ldexp(1 + static_cast<float>(random()) * 0x1p-32f,
-                                   static_cast<int>(random() % 200) - 100);
+    const float value = std::ldexp(1 + static_cast<float>(random()) * 0x1p-32f, static_cast<int>(random() % 200) - 100);
     const float error = std::fabs(ToFloat(ToBf16(value)) - value);
     ASSERT_FALSE(!(error <= std::ldexp(value, -8))) << value;
   }

@@ -16,8 +16,7 @@ constexpr float ToFloat(Fp16 value) {
   const uint32_t sign = uint32_t{value.bits & 0x8000u} << 16;
   const uint32_t exponent = (value.bits >> 10) & 0x1Fu, mantissa = value.bits & 0x3FFu;
   if (exponent == 0x1F) return std::bit_cast<float>(sign | 0x7F800000u | mantissa << 13);
-  if (exponent != 0)
-    return std::bit_cast<float>(sign | (exponent + 127 - 15) << 23 | mantissa << 13);
+  if (exponent != 0) return std::bit_cast<float>(sign | (exponent + 127 - 15) << 23 | mantissa << 13);
   // Subnormal: mantissa * 2^-24, which is a normal fp32 value, so flushing denormals does not touch
   // it.
   const float magnitude = static_cast<float>(mantissa) * 0x1p-24f;
@@ -27,9 +26,9 @@ constexpr float ToFloat(Fp16 value) {
 // To nearest, ties to even; what is too large becomes infinity, a NaN stays one.
 constexpr Fp16 ToFp16(float value) {
   constexpr uint32_t kInfinity = 0x7F800000u;
-  constexpr uint32_t kTooLarge = 0x477FF000u;       // 65520: halfway from the largest binary16 to the next power
+  constexpr uint32_t kTooLarge = 0x477FF000u;        // 65520: halfway from the largest binary16 to the next power
   constexpr uint32_t kSmallestNormal = 0x38800000u;  // 2^-14
-  constexpr uint32_t kHalf = 0x3F000000u;            // one unit in the last place of 0.5 is binary16's smallest subnormal
+  constexpr uint32_t kHalf = 0x3F000000u;  // one unit in the last place of 0.5 is binary16's smallest subnormal
   const uint32_t bits = std::bit_cast<uint32_t>(value);
   const uint16_t sign = static_cast<uint16_t>((bits >> 16) & 0x8000u);
   const uint32_t magnitude = bits & 0x7FFFFFFFu;

@@ -13,8 +13,7 @@ TEST(Fp16Test, EveryFiniteValueIsItsDefinition) {
   for (uint32_t bits = 0; bits < 0x10000; ++bits) {
     const int exponent = bits >> 10 & 0x1F, mantissa = bits & 0x3FF;
     if (exponent == 0x1F) continue;
-    double want =
-        exponent == 0 ? std::ldexp(mantissa, -24) : std::ldexp(1024 + mantissa, exponent - 25);
+    double want = exponent == 0 ? std::ldexp(mantissa, -24) : std::ldexp(1024 + mantissa, exponent - 25);
     if (bits & 0x8000) want = -want;
     const float got = ToFloat(Fp16{static_cast<uint16_t>(bits)});
     ASSERT_EQ(got, want) << bits;

@@ -19,10 +19,8 @@ constexpr std::array<uint32_t, 4> Philox(PhiloxKey key, std::array<uint32_t, 4> 
   for (int round = 0; round < 10; ++round) {
     const uint64_t product0 = uint64_t{kMul0} * counter[0];
     const uint64_t product1 = uint64_t{kMul1} * counter[2];
-    counter = {static_cast<uint32_t>(product1 >> 32) ^ counter[1] ^ key.k0,
-               static_cast<uint32_t>(product1),
-               static_cast<uint32_t>(product0 >> 32) ^ counter[3] ^ key.k1,
-               static_cast<uint32_t>(product0)};
+    counter = {static_cast<uint32_t>(product1 >> 32) ^ counter[1] ^ key.k0, static_cast<uint32_t>(product1),
+               static_cast<uint32_t>(product0 >> 32) ^ counter[3] ^ key.k1, static_cast<uint32_t>(product0)};
     key.k0 += kWeyl0;
     key.k1 += kWeyl1;
   }
@@ -39,11 +37,11 @@ constexpr uint64_t Mix64(uint64_t x) {
 
 // What a random number of the run depends on, and all it depends on: nothing about placement.
 struct RandomKey {
-  uint64_t seed = 0;    // the run's
+  uint64_t seed = 0;  // the run's
   int64_t step = 0;
   int32_t vnode = 0;
   int32_t layer = 0;
-  int32_t use = 0;      // which dropout of the layer
+  int32_t use = 0;  // which dropout of the layer
 
   constexpr PhiloxKey philox() const {
     uint64_t h = Mix64(seed);

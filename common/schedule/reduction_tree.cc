@@ -34,8 +34,7 @@ void Cover(TreeNode node, absl::Span<const int> held, int max_leaves, std::vecto
 
 // Appends the program that leaves the sum of `node` on the stack; `next` is the first node not yet
 // loaded.
-void Sum(TreeNode node, absl::Span<const TreeNode> nodes, size_t& next,
-         std::vector<SumOp>& program) {
+void Sum(TreeNode node, absl::Span<const TreeNode> nodes, size_t& next, std::vector<SumOp>& program) {
   EPS_CHECK(next < nodes.size());
   if (nodes[next] == node) {
     program.push_back({SumOp::Kind::kLoad, static_cast<int>(next++)});

@@ -42,8 +42,7 @@ Nodes AllNodes(TreeNode node) {
   Nodes nodes{node};
   if (node.is_leaf()) return nodes;
   const int left = LeftLeaves(node.count);
-  for (const TreeNode child :
-       {TreeNode{node.first, left}, TreeNode{node.first + left, node.count - left}}) {
+  for (const TreeNode child : {TreeNode{node.first, left}, TreeNode{node.first + left, node.count - left}}) {
     for (const TreeNode below : AllNodes(child)) nodes.push_back(below);
   }
   return nodes;
@@ -127,8 +126,8 @@ TEST(ReductionTreeTest, SubtreesCoverExactlyWhatIsHeldAndNoTwoSiblingsCouldBeJoi
     EXPECT_EQ(covered, held);
     for (size_t i = 1; i < nodes.size(); ++i) {
       const TreeNode joined{nodes[i - 1].first, nodes[i - 1].count + nodes[i].count};
-      EXPECT_FALSE(nodes[i - 1].end() == nodes[i].first && joined.count <= max_leaves &&
-                   IsTreeNode(joined, v) && LeftLeaves(joined.count) == nodes[i - 1].count);
+      EXPECT_FALSE(nodes[i - 1].end() == nodes[i].first && joined.count <= max_leaves && IsTreeNode(joined, v) &&
+                   LeftLeaves(joined.count) == nodes[i - 1].count);
     }
   }
 }

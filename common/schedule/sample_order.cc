@@ -13,8 +13,7 @@ constexpr int kRounds = 8;
 // A keyed bijection of [0, 2^(2 * half_bits)): a balanced Feistel network (Luby and Rackoff, 1988).
 class Feistel {
  public:
-  Feistel(int half_bits, uint64_t key)
-      : half_bits_(half_bits), mask_((uint64_t{1} << half_bits) - 1), key_(key) {}
+  Feistel(int half_bits, uint64_t key) : half_bits_(half_bits), mask_((uint64_t{1} << half_bits) - 1), key_(key) {}
 
   uint64_t operator()(uint64_t x) const {
     uint64_t left = x >> half_bits_, right = x & mask_;

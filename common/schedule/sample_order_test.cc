@@ -15,16 +15,14 @@ namespace {
 
 std::vector<int64_t> Epoch(const SampleOrder& order, int64_t num_samples, int64_t epoch) {
   std::vector<int64_t> samples;
-  for (int64_t i = 0; i < num_samples; ++i)
-    samples.push_back(order.SampleAt(epoch * num_samples + i));
+  for (int64_t i = 0; i < num_samples; ++i) samples.push_back(order.SampleAt(epoch * num_samples + i));
   return samples;
 }
 
 TEST(SampleOrderTest, SequentialGoesRoundAndRound) {
   const SampleOrder order(3, /*shuffled=*/false, 9);
   EXPECT_EQ(Epoch(order, 7, 0), (std::vector<int64_t>{0, 1, 2, 0, 1, 2, 0}));
-  EXPECT_EQ(order.SampleAt(std::numeric_limits<int64_t>::max()),
-            std::numeric_limits<int64_t>::max() % 3);
+  EXPECT_EQ(order.SampleAt(std::numeric_limits<int64_t>::max()), std::numeric_limits<int64_t>::max() % 3);
 }
 
 TEST(SampleOrderTest, EveryEpochTakesEverySampleOnce) {
@@ -47,8 +45,7 @@ TEST(SampleOrderTest, SeedsAndEpochsGiveOtherOrders) {
 
 // A checkpoint holds a place and not a permutation: the order may never change.
 TEST(SampleOrderTest, TheOrderIsFixedForEver) {
-  EXPECT_EQ(Epoch(SampleOrder(10, true, 7), 10, 0),
-            (std::vector<int64_t>{7, 8, 1, 5, 2, 4, 0, 9, 6, 3}));
+  EXPECT_EQ(Epoch(SampleOrder(10, true, 7), 10, 0), (std::vector<int64_t>{7, 8, 1, 5, 2, 4, 0, 9, 6, 3}));
   EXPECT_EQ(SampleOrder(int64_t{1} << 40, true, 7).SampleAt(12345), 241581167742);
 }
 
@@ -78,8 +75,7 @@ TEST(SampleOrderTest, NeighboursDoNotStayNeighbours) {
   constexpr int64_t kSamples = 100000;
   const std::vector<int64_t> samples = Epoch(SampleOrder(kSamples, true, 5), kSamples, 0);
   double distance = 0;
-  for (int64_t i = 1; i < kSamples; ++i)
-    distance += std::abs(static_cast<double>(samples[i] - samples[i - 1]));
+  for (int64_t i = 1; i < kSamples; ++i) distance += std::abs(static_cast<double>(samples[i] - samples[i - 1]));
   // Two random places of [0, n) are n / 3 apart on average.
   EXPECT_NEAR(distance / kSamples, kSamples / 3.0, kSamples * 0.01);
 }

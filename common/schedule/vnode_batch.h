@@ -20,16 +20,16 @@ struct VnodeBatch {
 // came on top (then the step is one that the worker may already have run with other vnodes).
 struct Assignment {
   StepId step;
-  int64_t counted_tokens = 0;        // of the whole step, over all vnodes: the loss is the mean over them
-  std::vector<VnodeBatch> vnodes;    // rising by vnode
+  int64_t counted_tokens = 0;      // of the whole step, over all vnodes: the loss is the mean over them
+  std::vector<VnodeBatch> vnodes;  // rising by vnode
 };
 
 // What one vnode adds to its step, beside gradients.
 struct VnodeRecord {
   int vnode = 0;
-  double loss_sum = 0;               // nats, over the vnode's counted tokens
+  double loss_sum = 0;  // nats, over the vnode's counted tokens
   int64_t counted_tokens = 0;
-  bool finite = true;                // the loss; gradients say it with each contribution
+  bool finite = true;  // the loss; gradients say it with each contribution
 };
 
 }  // namespace eps

@@ -26,8 +26,7 @@ absl::StatusOr<proto::RunSpec> ParseFile(const std::string& path, const std::str
     return spec;
   }
   if (absl::EndsWith(path, ".textproto")) return RunSpecFromTextproto(text, path);
-  return absl::InvalidArgumentError(
-      absl::StrCat(path, ": a RunSpec's file name ends in .textproto or .json"));
+  return absl::InvalidArgumentError(absl::StrCat(path, ": a RunSpec's file name ends in .textproto or .json"));
 }
 
 // `path` as it is written in a file of folder `base`.
@@ -50,15 +49,13 @@ absl::StatusOr<RunConfig> Check(proto::RunSpec spec, const std::string& path,
                                 const std::vector<FieldOverride>& overrides) {
   for (const FieldOverride& field : overrides) EPS_RETURN_IF_ERROR(ApplyOverride(field, spec));
   const std::string base = DirName(path);
-  return CheckRunSpec(spec,
-                      {.absolute_path = [&](const std::string& p) { return AbsolutePath(base, p); },
-                       .read_model = ReadHfFolder});
+  return CheckRunSpec(
+      spec, {.absolute_path = [&](const std::string& p) { return AbsolutePath(base, p); }, .read_model = ReadHfFolder});
 }
 
 }  // namespace
 
-absl::StatusOr<RunConfig> LoadRunConfig(const std::string& path,
-                                        const std::vector<FieldOverride>& overrides) {
+absl::StatusOr<RunConfig> LoadRunConfig(const std::string& path, const std::vector<FieldOverride>& overrides) {
   EPS_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kMaxRunSpecBytes));
   EPS_ASSIGN_OR_RETURN(const proto::RunSpec spec, ParseFile(path, text));
   absl::StatusOr<RunConfig> config = Check(spec, path, overrides);
@@ -66,14 +63,11 @@ absl::StatusOr<RunConfig> LoadRunConfig(const std::string& path,
   return config;
 }
 
-std::string SerializeRunConfig(const RunConfig& config) {
-  return RunSpecToTextproto(ToRunSpec(config));
-}
+std::string SerializeRunConfig(const RunConfig& config) { return RunSpecToTextproto(ToRunSpec(config)); }
 
 absl::StatusOr<RunConfig> ParseRunConfig(const std::string& text) {
   EPS_ASSIGN_OR_RETURN(const proto::RunSpec spec, RunSpecFromTextproto(text, "run config"));
-  return CheckRunSpec(
-      spec, {.absolute_path = [](const std::string& p) { return p; }, .read_model = nullptr});
+  return CheckRunSpec(spec, {.absolute_path = [](const std::string& p) { return p; }, .read_model = nullptr});
 }
 
 std::vector<std::string> DifferencesThatMatter(const RunConfig& was, const RunConfig& now) {

@@ -113,8 +113,7 @@ struct FieldOverride {
 // Paths:  relative ones are taken from the folder of `path`, and are absolute in the result
 // Errors: NOT_FOUND no such file · INVALID_ARGUMENT naming the file, the line where known, the
 //         field, the value found and what is allowed
-absl::StatusOr<RunConfig> LoadRunConfig(const std::string& path,
-                                        const std::vector<FieldOverride>& overrides);
+absl::StatusOr<RunConfig> LoadRunConfig(const std::string& path, const std::vector<FieldOverride>& overrides);
 
 // The run as canonical text, with the model explicit and every default written out: what the daemon
 // sends to workers and keeps in a checkpoint. ParseRunConfig(SerializeRunConfig(c)) == c, for every

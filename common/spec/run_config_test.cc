@@ -62,8 +62,7 @@ class RunConfigTest : public ::testing::Test {
     EXPECT_OK(WriteFileAtomically(dir_.File(name), text));
     return LoadRunConfig(dir_.File(name), overrides);
   }
-  absl::StatusOr<RunConfig> Load(const std::string& text,
-                                 const std::vector<FieldOverride>& overrides = {}) {
+  absl::StatusOr<RunConfig> Load(const std::string& text, const std::vector<FieldOverride>& overrides = {}) {
     return LoadAs("run.textproto", text, overrides);
   }
   // kSmall with one field set, as a file would have it.
@@ -109,7 +108,6 @@ RunConfig ExampleConfig(const TempDir& dir) {
 }
 
 // ---- What is right
-// ---------------------------------------------------------------------------------------------------
 
 TEST_F(RunConfigTest, TheDocumentedExampleIsRead) {
   EXPECT_THAT(Load(kExample), IsOkAndHolds(ExampleConfig(dir_)));
@@ -142,8 +140,7 @@ TEST_F(RunConfigTest, AbsentFieldsTakeTheirDefaults) {
 }
 
 TEST_F(RunConfigTest, AnExplicitZeroIsNoAbsentField) {
-  const RunConfig config =
-      MustLoad(kSmall, {{"optimizer.adamw.weight_decay", "0"}, {"optimizer.adamw.beta1", "0"}});
+  const RunConfig config = MustLoad(kSmall, {{"optimizer.adamw.weight_decay", "0"}, {"optimizer.adamw.beta1", "0"}});
   EXPECT_EQ(config.optimizer.weight_decay, 0);
   EXPECT_EQ(config.optimizer.beta1, 0);
 }
@@ -165,18 +162,15 @@ TEST_F(RunConfigTest, RelayTransportAndPrecisionAreRead) {
 }
 
 TEST_F(RunConfigTest, EveryClipModeIsRead) {
-  EXPECT_EQ(MustLoad(kSmall, {{"optimizer.clip.mode", "PER_BLOB"}, {"optimizer.clip.norm", "2"}})
-                .optimizer.clip,
+  EXPECT_EQ(MustLoad(kSmall, {{"optimizer.clip.mode", "PER_BLOB"}, {"optimizer.clip.norm", "2"}}).optimizer.clip,
             ClipMode::kPerBlob);
-  EXPECT_EQ(MustLoad(kSmall, {{"optimizer.clip.mode", "LAGGED"}, {"optimizer.clip.norm", "2"}})
-                .optimizer.clip,
+  EXPECT_EQ(MustLoad(kSmall, {{"optimizer.clip.mode", "LAGGED"}, {"optimizer.clip.norm", "2"}}).optimizer.clip,
             ClipMode::kLagged);
   EXPECT_EQ(MustLoad(kSmall, {{"optimizer.clip.mode", "NONE"}}).optimizer.clip, ClipMode::kNone);
 }
 
 TEST_F(RunConfigTest, OneDropoutIsAllThreeAndANamedOneGoesFirst) {
-  const RunConfig config =
-      MustLoad(kSmall, {{"model.dropout", "0.1"}, {"model.attention_dropout", "0"}});
+  const RunConfig config = MustLoad(kSmall, {{"model.dropout", "0.1"}, {"model.attention_dropout", "0"}});
   EXPECT_EQ(config.model.embedding_dropout, 0.1);
   EXPECT_EQ(config.model.attention_dropout, 0);
   EXPECT_EQ(config.model.residual_dropout, 0.1);
@@ -233,7 +227,6 @@ TEST_F(RunConfigTest, TheLargestSeedsAreKept) {
 }
 
 // ---- model.from
-// ------------------------------------------------------------------------------------------------------
 
 constexpr char kFrom[] = R"(
 model { from: "gpt2" }  data { path: "a.txt" }  optimizer { schedule { peak: 0.1 } }  steps: 3)";
@@ -255,16 +248,14 @@ TEST_F(RunConfigTest, AModelFromAFolderHasThatFoldersShapeAndDropouts) {
 }
 
 TEST_F(RunConfigTest, AModelFromAFolderSurvivesSerialisationWithoutTheFolder) {
-  WriteHfFolder(
-      R"({"model_type":"gpt2","n_layer":2,"n_embd":8,"n_head":2,"n_positions":5,"vocab_size":9})");
+  WriteHfFolder(R"({"model_type":"gpt2","n_layer":2,"n_embd":8,"n_head":2,"n_positions":5,"vocab_size":9})");
   const RunConfig config = MustLoad(kFrom);
   std::filesystem::remove_all(dir_.File("gpt2"));
   EXPECT_THAT(ParseRunConfig(SerializeRunConfig(config)), IsOkAndHolds(config));
 }
 
 TEST_F(RunConfigTest, AShapeBesideAFolderIsRefused) {
-  WriteHfFolder(
-      R"({"model_type":"gpt2","n_layer":2,"n_embd":8,"n_head":2,"n_positions":5,"vocab_size":9})");
+  WriteHfFolder(R"({"model_type":"gpt2","n_layer":2,"n_embd":8,"n_head":2,"n_positions":5,"vocab_size":9})");
   for (const std::string field : {"layers", "d_model", "heads", "context", "vocab"}) {
     EXPECT_THAT(Load(kFrom, {{"model." + field, "2"}}),
                 StatusIs(kInvalid, "model." + field + ": given beside model.from"));
@@ -274,14 +265,12 @@ TEST_F(RunConfigTest, AShapeBesideAFolderIsRefused) {
 TEST_F(RunConfigTest, AFolderThatIsMissingOrWrongIsNamed) {
   EXPECT_THAT(Load(kFrom), StatusIs(absl::StatusCode::kNotFound, "model.from: "));
   EXPECT_THAT(Load(kFrom), StatusIs(absl::StatusCode::kNotFound, dir_.File("gpt2/config.json")));
-  WriteHfFolder(
-      R"({"model_type":"llama","n_layer":2,"n_embd":8,"n_head":2,"n_positions":5,"vocab_size":9})");
+  WriteHfFolder(R"({"model_type":"llama","n_layer":2,"n_embd":8,"n_head":2,"n_positions":5,"vocab_size":9})");
   EXPECT_THAT(Load(kFrom), StatusIs(kInvalid, "gpt2/config.json: model_type: \"llama\""));
   EXPECT_THAT(Load(kFrom, {{"model.from", ""}}), StatusIs(kInvalid, "model.from: is empty"));
 }
 
 // ---- What is wrong
-// ---------------------------------------------------------------------------------------------------
 
 TEST_F(RunConfigTest, AMissingFileIsNamed) {
   EXPECT_THAT(LoadRunConfig(dir_.File("none.textproto"), {}),
@@ -293,23 +282,18 @@ TEST_F(RunConfigTest, AnotherEndingIsRefused) {
 }
 
 TEST_F(RunConfigTest, AnUnknownFieldIsNamedWithItsLineAndTheKnownOnes) {
-  const absl::StatusOr<RunConfig> result =
-      Load("steps: 3\nbatch { virtual_nodes: 1 micro_batche: 3 }\n");
+  const absl::StatusOr<RunConfig> result = Load("steps: 3\nbatch { virtual_nodes: 1 micro_batche: 3 }\n");
   EXPECT_THAT(result, StatusIs(kInvalid,
                                "run.textproto:2:38: batch.micro_batche: unknown field; known: "
                                "virtual_nodes, micro_batches, micro_batch"));
-  EXPECT_THAT(Load("# a { comment\nstep: 3"),
-              StatusIs(kInvalid, "2:5: step: unknown field; known: model, data"));
-  EXPECT_THAT(Load("optimizer { adamw { betas: 3 } }"),
-              StatusIs(kInvalid, "optimizer.adamw.betas: unknown field"));
-  EXPECT_THAT(Load("data { path: \"a { \\\" b\" } foo { }"),
-              StatusIs(kInvalid, ": foo: unknown field"));
+  EXPECT_THAT(Load("# a { comment\nstep: 3"), StatusIs(kInvalid, "2:5: step: unknown field; known: model, data"));
+  EXPECT_THAT(Load("optimizer { adamw { betas: 3 } }"), StatusIs(kInvalid, "optimizer.adamw.betas: unknown field"));
+  EXPECT_THAT(Load("data { path: \"a { \\\" b\" } foo { }"), StatusIs(kInvalid, ": foo: unknown field"));
   EXPECT_THAT(Load("steps: 3\n\tfoo: 1"), StatusIs(kInvalid, ": foo: unknown field"));
 }
 
 TEST_F(RunConfigTest, AWrongTypeIsNamedWithItsLineAndField) {
-  EXPECT_THAT(Load("model {\n  layers: \"twelve\" }"),
-              StatusIs(kInvalid, "2:11: model.layers: Expected integer"));
+  EXPECT_THAT(Load("model {\n  layers: \"twelve\" }"), StatusIs(kInvalid, "2:11: model.layers: Expected integer"));
   EXPECT_THAT(Load("model { layers: 1.5 }"), StatusIs(kInvalid, "model.layers: "));
   EXPECT_THAT(Load("model { init_seed: -1 }"), StatusIs(kInvalid, "model.init_seed: "));
   EXPECT_THAT(Load("model { layers: 99999999999999999999 }"), StatusIs(kInvalid, "model.layers: "));
@@ -338,11 +322,9 @@ TEST_F(RunConfigTest, ANumberThatNamesNoEnumValueIsRefused) {
 
 TEST_F(RunConfigTest, JsonErrorsNameTheField) {
   EXPECT_THAT(LoadAs("run.json", R"({"model": {"layerz": 3}})"), StatusIs(kInvalid, "layerz"));
-  EXPECT_THAT(LoadAs("run.json", R"({"model": {"layers": "twelve"}})"),
-              StatusIs(kInvalid, "layers"));
+  EXPECT_THAT(LoadAs("run.json", R"({"model": {"layers": "twelve"}})"), StatusIs(kInvalid, "layers"));
   EXPECT_THAT(LoadAs("run.json", R"({"model": {"layers": 1.5}})"), StatusIs(kInvalid, "layers"));
-  EXPECT_THAT(LoadAs("run.json", R"({"batch": {"micro_batch": 4294967296}})"),
-              StatusIs(kInvalid, "micro_batch"));
+  EXPECT_THAT(LoadAs("run.json", R"({"batch": {"micro_batch": 4294967296}})"), StatusIs(kInvalid, "micro_batch"));
   EXPECT_THAT(LoadAs("run.json", R"({"data": {"order": "RANDOM"}})"), StatusIs(kInvalid, "order"));
   EXPECT_THAT(LoadAs("run.json", R"({"data": 3})"), StatusIs(kInvalid, "data"));
   EXPECT_THAT(LoadAs("run.json", "{"), StatusIs(kInvalid, "run.json: "));
@@ -350,29 +332,33 @@ TEST_F(RunConfigTest, JsonErrorsNameTheField) {
   EXPECT_THAT(LoadAs("run.json", std::string(200000, '[')), StatusIs(kInvalid, "run.json: "));
 }
 
+TEST_F(RunConfigTest, AnOverrideDoesNotChangeTheOptimizersRule) {
+  EXPECT_THAT(Load(kExample, {{"optimizer.sgd.momentum", "0.5"}}),
+              StatusIs(kInvalid, "optimizer.sgd.momentum: the run has adamw, not sgd"));
+}
+
+TEST_F(RunConfigTest, AMemberThatJsonHasTwiceIsNamed) {
+  EXPECT_THAT(LoadAs("run.json", R"({"model": {"layers": 1}, "model": {"heads": 1}})"),
+              StatusIs(kInvalid, "model: given twice"));
+  EXPECT_THAT(LoadAs("run.json", R"({"optimizer": {"adamw": {"beta1": 0.5, "eps": 1, "beta1": 0.5}}})"),
+              StatusIs(kInvalid, "optimizer.adamw.beta1: given twice"));
+}
+
 TEST_F(RunConfigTest, OverrideErrorsNameThePath) {
-  EXPECT_THAT(
-      LoadWith("batch.foo", "1"),
-      StatusIs(kInvalid,
-               "batch.foo: unknown field; known: virtual_nodes, micro_batches, micro_batch"));
-  EXPECT_THAT(LoadWith("foo.bar", "1"),
-              StatusIs(kInvalid, "foo.bar: unknown field; known: model, data"));
+  EXPECT_THAT(LoadWith("batch.foo", "1"),
+              StatusIs(kInvalid, "batch.foo: unknown field; known: virtual_nodes, micro_batches, micro_batch"));
+  EXPECT_THAT(LoadWith("foo.bar", "1"), StatusIs(kInvalid, "foo.bar: unknown field; known: model, data"));
   EXPECT_THAT(LoadWith("", "1"), StatusIs(kInvalid, "unknown field"));
-  EXPECT_THAT(LoadWith("batch", "1"),
-              StatusIs(kInvalid, "batch: is a group; set one of its fields: virtual_nodes"));
-  EXPECT_THAT(LoadWith("steps.x", "1"),
-              StatusIs(kInvalid, "steps.x: steps is a value and has no field x"));
-  EXPECT_THAT(LoadWith("steps", "many"),
-              StatusIs(kInvalid, "steps: \"many\", must be a whole number"));
+  EXPECT_THAT(LoadWith("batch", "1"), StatusIs(kInvalid, "batch: is a group; set one of its fields: virtual_nodes"));
+  EXPECT_THAT(LoadWith("steps.x", "1"), StatusIs(kInvalid, "steps.x: steps is a value and has no field x"));
+  EXPECT_THAT(LoadWith("steps", "many"), StatusIs(kInvalid, "steps: \"many\", must be a whole number"));
   EXPECT_THAT(LoadWith("steps", "3 4"), StatusIs(kInvalid, "steps: \"3 4\""));
   EXPECT_THAT(LoadWith("steps", ""), StatusIs(kInvalid, "steps: \"\""));
-  EXPECT_THAT(LoadWith("model.init_seed", "-1"),
-              StatusIs(kInvalid, "model.init_seed: \"-1\", must be a whole number"));
+  EXPECT_THAT(LoadWith("model.init_seed", "-1"), StatusIs(kInvalid, "model.init_seed: \"-1\", must be a whole number"));
   EXPECT_THAT(LoadWith("data.order", "RANDOM"),
               StatusIs(kInvalid, "data.order: \"RANDOM\", must be one of SEQUENTIAL, SHUFFLED"));
   EXPECT_THAT(LoadWith("data.order", "9"), StatusIs(kInvalid, "data.order"));
-  EXPECT_THAT(LoadWith("relay.resident", "maybe"),
-              StatusIs(kInvalid, "relay.resident: \"maybe\", must be true or"));
+  EXPECT_THAT(LoadWith("relay.resident", "maybe"), StatusIs(kInvalid, "relay.resident: \"maybe\", must be true or"));
   EXPECT_THAT(LoadWith("optimizer.schedule.peak", "big"), StatusIs(kInvalid, "must be a number"));
 }
 
@@ -385,9 +371,8 @@ TEST_F(RunConfigTest, ZeroOrAbsentStepsAreRefused) {
 }
 
 TEST_F(RunConfigTest, HeadsThatDoNotDivideTheWidthAreRefused) {
-  EXPECT_THAT(
-      Load(kExample, {{"model.heads", "5"}}),
-      StatusIs(kInvalid, "run.textproto: model.heads: 5 does not divide model.d_model 384"));
+  EXPECT_THAT(Load(kExample, {{"model.heads", "5"}}),
+              StatusIs(kInvalid, "run.textproto: model.heads: 5 does not divide model.d_model 384"));
 }
 
 TEST_F(RunConfigTest, RequiredFieldsAreNamedWhenTheyAreMissing) {
@@ -395,10 +380,8 @@ TEST_F(RunConfigTest, RequiredFieldsAreNamedWhenTheyAreMissing) {
   EXPECT_THAT(Load("model { d_model: 8 }"), StatusIs(kInvalid, "model.layers: 0"));
   EXPECT_THAT(Load("model { layers: 1 d_model: 8 heads: 2 context: 4 vocab: 9 } steps: 3"),
               StatusIs(kInvalid, "data.path: missing"));
-  EXPECT_THAT(
-      Load(
-          R"(model { layers: 1 d_model: 8 heads: 2 context: 4 vocab: 9 } data { path: "a" } steps: 3)"),
-      StatusIs(kInvalid, "optimizer.schedule.peak: 0, must be greater than 0"));
+  EXPECT_THAT(Load(R"(model { layers: 1 d_model: 8 heads: 2 context: 4 vocab: 9 } data { path: "a" } steps: 3)"),
+              StatusIs(kInvalid, "optimizer.schedule.peak: 0, must be greater than 0"));
 }
 
 TEST_F(RunConfigTest, ValuesOutsideTheirRangeAreNamed) {
@@ -416,8 +399,7 @@ TEST_F(RunConfigTest, ValuesOutsideTheirRangeAreNamed) {
            Case{"data.path", "", "data.path: missing"},
            Case{"data.token_bytes", "3", "data.token_bytes: 3, must be 2 or 4"},
            Case{"batch.virtual_nodes", "0", "batch.virtual_nodes: 0, must be at least 1"},
-           Case{"batch.virtual_nodes", "65537",
-                "batch.virtual_nodes: 65537, must be at most 65536"},
+           Case{"batch.virtual_nodes", "65537", "batch.virtual_nodes: 65537, must be at most 65536"},
            Case{"batch.micro_batches", "-1", "batch.micro_batches: -1, must be at least 1"},
            Case{"batch.micro_batch", "0", "batch.micro_batch: 0, must be at least 1"},
            Case{"optimizer.adamw.beta1", "1", "optimizer.adamw.beta1: 1"},
@@ -427,8 +409,7 @@ TEST_F(RunConfigTest, ValuesOutsideTheirRangeAreNamed) {
            Case{"optimizer.schedule.peak", "1e39", "optimizer.schedule.peak: 1e+39"},
            Case{"optimizer.adamw.weight_decay", "inf", "optimizer.adamw.weight_decay: inf"},
            Case{"optimizer.sgd.momentum", "1", "optimizer.sgd.momentum: 1"},
-           Case{"optimizer.schedule.peak", "0",
-                "optimizer.schedule.peak: 0, must be greater than 0"},
+           Case{"optimizer.schedule.peak", "0", "optimizer.schedule.peak: 0, must be greater than 0"},
            Case{"optimizer.schedule.peak", "nan", "optimizer.schedule.peak: nan"},
            Case{"optimizer.schedule.peak", "inf", "optimizer.schedule.peak: inf"},
            Case{"optimizer.schedule.warmup_steps", "-1", "optimizer.schedule.warmup_steps: -1"},
@@ -437,16 +418,13 @@ TEST_F(RunConfigTest, ValuesOutsideTheirRangeAreNamed) {
            Case{"optimizer.clip.mode", "EXACT", "optimizer.clip.norm: 0, must be greater than 0"},
            Case{"precision.moments", "BF16", "precision.moments: BF16 is not available yet"},
            Case{"relay.weight_slots", "0", "relay.weight_slots: 0, must be at least 1"},
-           Case{"relay.boundaries", "DEVICE",
-                "relay.boundaries: DEVICE is not available yet without relay.resident"},
-           Case{"transport", "SHARED_MEMORY",
-                "transport: SHARED_MEMORY is not available yet; use AUTO or GRPC"},
+           Case{"relay.boundaries", "DEVICE", "relay.boundaries: DEVICE is not available yet without relay.resident"},
+           Case{"transport", "SHARED_MEMORY", "transport: SHARED_MEMORY is not available yet; use AUTO or GRPC"},
            Case{"checkpoint.keep", "0", "checkpoint.keep: 0, must be at least 1"},
            Case{"checkpoint.every_steps", "-1", "checkpoint.every_steps: -1"},
            Case{"steps", "1000000000001", "steps: 1000000000001, must be at most"},
        }) {
-    EXPECT_THAT(LoadWith(c.path, c.value), StatusIs(kInvalid, c.message))
-        << c.path << " = " << c.value;
+    EXPECT_THAT(LoadWith(c.path, c.value), StatusIs(kInvalid, c.message)) << c.path << " = " << c.value;
   }
 }
 
@@ -456,24 +434,21 @@ TEST_F(RunConfigTest, BytesOfSeveralBytesAreRefused) {
 }
 
 TEST_F(RunConfigTest, ProductsThatWouldOverflowAreRefused) {
-  EXPECT_THAT(Load(kSmall, {{"batch.virtual_nodes", "65536"},
-                            {"batch.micro_batches", "1048576"},
-                            {"batch.micro_batch", "65536"}}),
-              StatusIs(kInvalid, "batch: 4503599627370496 sequences of 4 tokens per step"));
-  EXPECT_THAT(Load(kSmall, {{"batch.virtual_nodes", "65536"},
-                            {"batch.micro_batches", "1048576"},
-                            {"steps", "1000000000000"}}),
-              StatusIs(kInvalid, "steps: 1000000000000 of 68719476736 sequences"));
+  EXPECT_THAT(
+      Load(kSmall,
+           {{"batch.virtual_nodes", "65536"}, {"batch.micro_batches", "1048576"}, {"batch.micro_batch", "65536"}}),
+      StatusIs(kInvalid, "batch: 4503599627370496 sequences of 4 tokens per step"));
+  EXPECT_THAT(
+      Load(kSmall, {{"batch.virtual_nodes", "65536"}, {"batch.micro_batches", "1048576"}, {"steps", "1000000000000"}}),
+      StatusIs(kInvalid, "steps: 1000000000000 of 68719476736 sequences"));
 }
 
 // ---- Canonical text
-// --------------------------------------------------------------------------------------------------
 
 TEST_F(RunConfigTest, WhatIsSerialisedIsParsedWithTheSameBits) {
   for (RunConfig config :
        {MustLoad(kExample), MustLoad(kSmall), MustLoad(kSmall, {{"optimizer.sgd.momentum", "0.9"}}),
-        MustLoad(kSmall,
-                 {{"data.path", "x.bin"}, {"data.token_bytes", "4"}, {"relay.inner", "KEEP"}})}) {
+        MustLoad(kSmall, {{"data.path", "x.bin"}, {"data.token_bytes", "4"}, {"relay.inner", "KEEP"}})}) {
     config.optimizer.peak_learning_rate = 0.1 + 0.2;
     config.optimizer.warmup_steps = 123456789012;
     config.model.layer_norm_eps = 1e-5 / 3;
@@ -511,7 +486,6 @@ TEST_F(RunConfigTest, ParsedTextIsCheckedAgain) {
 }
 
 // ---- Resuming
-// --------------------------------------------------------------------------------------------------------
 
 TEST_F(RunConfigTest, TheSameRunHasNoDifferences) {
   EXPECT_THAT(DifferencesThatMatter(MustLoad(kExample), MustLoad(kExample)), IsEmpty());
@@ -561,10 +535,8 @@ TEST_F(RunConfigTest, EachFieldThatChangesBitsIsNamedWithBothValues) {
 }
 
 TEST_F(RunConfigTest, AnotherRuleAndAnotherTextAreNamed) {
-  EXPECT_THAT(
-      DifferencesThatMatter(MustLoad(kSmall), MustLoad(kSmall, {{"optimizer.sgd.momentum", "0"}})),
-      ElementsAre("optimizer.adamw: was given, now absent",
-                  "optimizer.sgd: was absent, now given"));
+  EXPECT_THAT(DifferencesThatMatter(MustLoad(kSmall), MustLoad(kSmall, {{"optimizer.sgd.momentum", "0"}})),
+              ElementsAre("optimizer.adamw: was given, now absent", "optimizer.sgd: was absent, now given"));
   EXPECT_THAT(DifferencesThatMatter(MustLoad(kSmall), MustLoad(kSmall, {{"data.path", "/b.txt"}})),
               ElementsAre("data.path: was \"" + dir_.File("a.txt") + "\", now \"/b.txt\""));
 }

@@ -15,8 +15,7 @@ namespace eps {
 namespace {
 
 // The value of an optional proto field, or nullopt.
-#define EPS_FIELD(message, name) \
-  ((message).has_##name() ? std::make_optional((message).name()) : std::nullopt)
+#define EPS_FIELD(message, name) ((message).has_##name() ? std::make_optional((message).name()) : std::nullopt)
 
 constexpr int64_t kMaxSteps = 1'000'000'000'000;
 constexpr int64_t kMaxTokensPerStep = int64_t{1} << 40;
@@ -54,8 +53,7 @@ class Checker {
   }
   double BelowOne(absl::string_view field, std::optional<double> given, double absent) {
     const double value = given.value_or(absent);
-    if (!(value >= 0 && value < 1))
-      Fail(field, absl::StrCat(value, ", must be at least 0 and less than 1"));
+    if (!(value >= 0 && value < 1)) Fail(field, absl::StrCat(value, ", must be at least 0 and less than 1"));
     return value;
   }
 
@@ -67,7 +65,6 @@ class Checker {
 };
 
 // ---- Model
-// ---------------------------------------------------------------------------------------------------------
 
 Gpt2Config ShapeOf(const proto::Model& model) {
   Gpt2Config config;
@@ -90,17 +87,15 @@ absl::Status RefuseShapeBesideFrom(const proto::Model& model) {
                 {"vocab", model.has_vocab()},   {"layer_norm_eps", model.has_layer_norm_eps()}};
   for (const auto& field : fields) {
     if (field.given) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("model.", field.name,
-                       ": given beside model.from, which says it already; beside "
-                       "model.from only init_seed and dropouts may stand"));
+      return absl::InvalidArgumentError(absl::StrCat("model.", field.name,
+                                                     ": given beside model.from, which says it already; beside "
+                                                     "model.from only init_seed and dropouts may stand"));
     }
   }
   return absl::OkStatus();
 }
 
-absl::StatusOr<Gpt2Config> BaseModel(const proto::Model& model, const CheckContext& context,
-                                     const std::string& from) {
+absl::StatusOr<Gpt2Config> BaseModel(const proto::Model& model, const CheckContext& context, const std::string& from) {
   if (from.empty() || context.read_model == nullptr) return ShapeOf(model);
   EPS_RETURN_IF_ERROR(RefuseShapeBesideFrom(model));
   absl::StatusOr<Gpt2Config> config = context.read_model(from);
@@ -108,15 +103,12 @@ absl::StatusOr<Gpt2Config> BaseModel(const proto::Model& model, const CheckConte
   return config;
 }
 
-absl::Status CheckModel(const proto::RunSpec& spec, const CheckContext& context,
-                        RunConfig& config) {
+absl::Status CheckModel(const proto::RunSpec& spec, const CheckContext& context, RunConfig& config) {
   const proto::Model& model = spec.model();
   if (!spec.has_model()) {
-    return absl::InvalidArgumentError(
-        "model: missing; give from, or layers, d_model, heads, context and vocab");
+    return absl::InvalidArgumentError("model: missing; give from, or layers, d_model, heads, context and vocab");
   }
-  if (model.has_from() && model.from().empty())
-    return absl::InvalidArgumentError("model.from: is empty");
+  if (model.has_from() && model.from().empty()) return absl::InvalidArgumentError("model.from: is empty");
   if (model.has_from()) config.model_from = context.absolute_path(model.from());
   EPS_ASSIGN_OR_RETURN(config.model, BaseModel(model, context, config.model_from));
   Checker check;
@@ -126,21 +118,16 @@ absl::Status CheckModel(const proto::RunSpec& spec, const CheckContext& context,
   EPS_RETURN_IF_ERROR(check.status());
   Gpt2Config& out = config.model;
   const auto all = EPS_FIELD(model, dropout);
-  out.embedding_dropout =
-      EPS_FIELD(model, embedding_dropout).value_or(all.value_or(out.embedding_dropout));
-  out.attention_dropout =
-      EPS_FIELD(model, attention_dropout).value_or(all.value_or(out.attention_dropout));
-  out.residual_dropout =
-      EPS_FIELD(model, residual_dropout).value_or(all.value_or(out.residual_dropout));
+  out.embedding_dropout = EPS_FIELD(model, embedding_dropout).value_or(all.value_or(out.embedding_dropout));
+  out.attention_dropout = EPS_FIELD(model, attention_dropout).value_or(all.value_or(out.attention_dropout));
+  out.residual_dropout = EPS_FIELD(model, residual_dropout).value_or(all.value_or(out.residual_dropout));
   out.init_seed = model.init_seed();
   return BuildGpt2(out).status();  // the ranges
 }
 
 // ---- Data and batch
-// ------------------------------------------------------------------------------------------------
 
-void CheckData(const proto::Data& data, const CheckContext& context, Checker& check,
-               DataConfig& out) {
+void CheckData(const proto::Data& data, const CheckContext& context, Checker& check, DataConfig& out) {
   if (data.path().empty()) {
     check.Fail("data.path", "missing");
     return;
@@ -148,8 +135,7 @@ void CheckData(const proto::Data& data, const CheckContext& context, Checker& ch
   out.path = context.absolute_path(data.path());
   const bool looks_like_ids = absl::EndsWith(data.path(), ".bin") || data.has_token_bytes();
   const auto tokenizer =
-      EPS_FIELD(data, tokenizer)
-          .value_or(looks_like_ids ? proto::Data::TOKEN_IDS : proto::Data::BYTES);
+      EPS_FIELD(data, tokenizer).value_or(looks_like_ids ? proto::Data::TOKEN_IDS : proto::Data::BYTES);
   out.tokenizer = tokenizer == proto::Data::BYTES ? Tokenizer::kBytes : Tokenizer::kTokenFile;
   if (out.tokenizer == Tokenizer::kBytes && data.has_token_bytes()) {
     check.Fail("data.token_bytes", "given, but data.tokenizer is BYTES; use tokenizer: TOKEN_IDS");
@@ -163,10 +149,8 @@ void CheckData(const proto::Data& data, const CheckContext& context, Checker& ch
 }
 
 void CheckBatch(const proto::Batch& batch, Checker& check, BatchConfig& out) {
-  out.virtual_nodes =
-      check.Integer("batch.virtual_nodes", EPS_FIELD(batch, virtual_nodes), 1, 1, 65536);
-  out.micro_batches =
-      check.Integer("batch.micro_batches", EPS_FIELD(batch, micro_batches), 1, 1, 1 << 20);
+  out.virtual_nodes = check.Integer("batch.virtual_nodes", EPS_FIELD(batch, virtual_nodes), 1, 1, 65536);
+  out.micro_batches = check.Integer("batch.micro_batches", EPS_FIELD(batch, micro_batches), 1, 1, 1 << 20);
   out.micro_batch = check.Integer("batch.micro_batch", EPS_FIELD(batch, micro_batch), 1, 1, 65536);
 }
 
@@ -175,28 +159,24 @@ void CheckBatch(const proto::Batch& batch, Checker& check, BatchConfig& out) {
 absl::Status CheckProducts(const RunConfig& config) {
   const int64_t sequences = config.batch.sequences_per_step();
   if (sequences > kMaxTokensPerStep / config.model.context) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("batch: ", sequences, " sequences of ", config.model.context,
-                     " tokens per step, must be at most ", kMaxTokensPerStep, " tokens"));
+    return absl::InvalidArgumentError(absl::StrCat("batch: ", sequences, " sequences of ", config.model.context,
+                                                   " tokens per step, must be at most ", kMaxTokensPerStep, " tokens"));
   }
   if (config.steps > (std::numeric_limits<int64_t>::max() / 4) / sequences) {
     return absl::InvalidArgumentError(
-        absl::StrCat("steps: ", config.steps, " of ", sequences,
-                     " sequences each, must be fewer than 2^61 sequences"));
+        absl::StrCat("steps: ", config.steps, " of ", sequences, " sequences each, must be fewer than 2^61 sequences"));
   }
   return absl::OkStatus();
 }
 
 // ---- Optimizer
-// -----------------------------------------------------------------------------------------------------
 
 void CheckRule(const proto::Optimizer& optimizer, Checker& check, OptimizerConfig& out) {
   if (optimizer.has_sgd()) {
     const proto::Sgd& sgd = optimizer.sgd();
     out.rule = OptimizerRule::kSgd;
     out.momentum = check.BelowOne("optimizer.sgd.momentum", EPS_FIELD(sgd, momentum), 0);
-    out.weight_decay =
-        check.NotNegative("optimizer.sgd.weight_decay", EPS_FIELD(sgd, weight_decay), 0);
+    out.weight_decay = check.NotNegative("optimizer.sgd.weight_decay", EPS_FIELD(sgd, weight_decay), 0);
     return;
   }
   const proto::AdamW& adamw = optimizer.adamw();
@@ -204,19 +184,16 @@ void CheckRule(const proto::Optimizer& optimizer, Checker& check, OptimizerConfi
   out.beta1 = check.BelowOne("optimizer.adamw.beta1", EPS_FIELD(adamw, beta1), 0.9);
   out.beta2 = check.BelowOne("optimizer.adamw.beta2", EPS_FIELD(adamw, beta2), 0.999);
   out.eps = check.Positive("optimizer.adamw.eps", EPS_FIELD(adamw, eps), 1e-8);
-  out.weight_decay =
-      check.NotNegative("optimizer.adamw.weight_decay", EPS_FIELD(adamw, weight_decay), 0.01);
+  out.weight_decay = check.NotNegative("optimizer.adamw.weight_decay", EPS_FIELD(adamw, weight_decay), 0.01);
 }
 
 void CheckSchedule(const proto::Schedule& schedule, Checker& check, OptimizerConfig& out) {
   out.peak_learning_rate = check.Positive("optimizer.schedule.peak", EPS_FIELD(schedule, peak), 0);
-  out.final_learning_rate =
-      check.NotNegative("optimizer.schedule.final", EPS_FIELD(schedule, final), 0);
-  out.warmup_steps = check.Integer<int64_t>("optimizer.schedule.warmup_steps",
-                                            EPS_FIELD(schedule, warmup_steps), 0, 0, kMaxSteps);
+  out.final_learning_rate = check.NotNegative("optimizer.schedule.final", EPS_FIELD(schedule, final), 0);
+  out.warmup_steps =
+      check.Integer<int64_t>("optimizer.schedule.warmup_steps", EPS_FIELD(schedule, warmup_steps), 0, 0, kMaxSteps);
   if (schedule.has_final() && !schedule.has_decay()) {
-    check.Fail("optimizer.schedule.final",
-               "given without optimizer.schedule.decay; add decay: LINEAR or COSINE");
+    check.Fail("optimizer.schedule.final", "given without optimizer.schedule.decay; add decay: LINEAR or COSINE");
   }
   switch (schedule.decay()) {
     case proto::Schedule::LINEAR:
@@ -231,8 +208,7 @@ void CheckSchedule(const proto::Schedule& schedule, Checker& check, OptimizerCon
 }
 
 void CheckClip(const proto::Clip& clip, Checker& check, OptimizerConfig& out) {
-  if (!clip.has_mode())
-    check.Fail("optimizer.clip.mode", "missing, must be EXACT, PER_BLOB or LAGGED");
+  if (!clip.has_mode()) check.Fail("optimizer.clip.mode", "missing, must be EXACT, PER_BLOB or LAGGED");
   switch (clip.mode()) {
     case proto::Clip::EXACT:
       out.clip = ClipMode::kExact;
@@ -252,18 +228,16 @@ void CheckClip(const proto::Clip& clip, Checker& check, OptimizerConfig& out) {
 }
 
 // ---- Precision, relay, transport, checkpoint
-// -----------------------------------------------------------------------
 
 void CheckPrecision(const proto::Precision& precision, Checker& check, PrecisionConfig& out) {
   const auto dtype = [](std::optional<proto::Precision::Format> given) {
-    return given.value_or(proto::Precision::BF16) == proto::Precision::FP32 ? Dtype::kF32
-                                                                            : Dtype::kBf16;
+    return given.value_or(proto::Precision::BF16) == proto::Precision::FP32 ? Dtype::kF32 : Dtype::kBf16;
   };
   out.wire = dtype(EPS_FIELD(precision, wire));
   out.gradients = dtype(EPS_FIELD(precision, gradients));
   if (precision.has_moments() && precision.moments() != proto::Precision::FP32) {
-    check.Fail("precision.moments", absl::StrCat(proto::Precision::Format_Name(precision.moments()),
-                                                 " is not available yet; use FP32"));
+    check.Fail("precision.moments",
+               absl::StrCat(proto::Precision::Format_Name(precision.moments()), " is not available yet; use FP32"));
   }
 }
 
@@ -276,8 +250,7 @@ void CheckRelay(const proto::Relay& relay, Checker& check, RelayConfig& out) {
                                                                           : BoundaryPolicy::kAuto;
   out.resident = relay.resident();
   if (out.boundaries == BoundaryPolicy::kDevice && !out.resident) {
-    check.Fail("relay.boundaries",
-               "DEVICE is not available yet without relay.resident: true; use AUTO or HOST");
+    check.Fail("relay.boundaries", "DEVICE is not available yet without relay.resident: true; use AUTO or HOST");
   }
   out.weight_slots = check.Integer("relay.weight_slots", EPS_FIELD(relay, weight_slots), 2, 1, 64);
 }
@@ -286,20 +259,18 @@ TransportChoice CheckTransport(const proto::RunSpec& spec, Checker& check) {
   if (spec.transport() == proto::Transport::SHARED_MEMORY) {
     check.Fail("transport", "SHARED_MEMORY is not available yet; use AUTO or GRPC");
   }
-  return spec.transport() == proto::Transport::GRPC ? TransportChoice::kGrpc
-                                                    : TransportChoice::kAuto;
+  return spec.transport() == proto::Transport::GRPC ? TransportChoice::kGrpc : TransportChoice::kAuto;
 }
 
 void CheckCheckpoint(const proto::Checkpoint& checkpoint, Checker& check, CheckpointConfig& out) {
-  out.every_steps = check.Integer<int64_t>("checkpoint.every_steps",
-                                           EPS_FIELD(checkpoint, every_steps), 0, 0, kMaxSteps);
+  out.every_steps =
+      check.Integer<int64_t>("checkpoint.every_steps", EPS_FIELD(checkpoint, every_steps), 0, 0, kMaxSteps);
   out.keep = check.Integer("checkpoint.keep", EPS_FIELD(checkpoint, keep), 2, 1, 1'000'000);
 }
 
 #undef EPS_FIELD
 
 // ---- Back to a RunSpec
-// ---------------------------------------------------------------------------------------------
 
 void WriteModel(const RunConfig& config, proto::Model& out) {
   const Gpt2Config& model = config.model;
@@ -319,11 +290,9 @@ void WriteModel(const RunConfig& config, proto::Model& out) {
 
 void WriteData(const DataConfig& data, proto::Data& out) {
   out.set_path(data.path);
-  out.set_tokenizer(data.tokenizer == Tokenizer::kBytes ? proto::Data::BYTES
-                                                        : proto::Data::TOKEN_IDS);
+  out.set_tokenizer(data.tokenizer == Tokenizer::kBytes ? proto::Data::BYTES : proto::Data::TOKEN_IDS);
   if (data.tokenizer == Tokenizer::kTokenFile) out.set_token_bytes(data.token_bytes);
-  out.set_order(data.order == DataOrder::kShuffled ? proto::Data::SHUFFLED
-                                                   : proto::Data::SEQUENTIAL);
+  out.set_order(data.order == DataOrder::kShuffled ? proto::Data::SHUFFLED : proto::Data::SEQUENTIAL);
   out.set_seed(data.seed);
 }
 
@@ -421,8 +390,7 @@ proto::RunSpec ToRunSpec(const RunConfig& config) {
   spec.mutable_precision()->set_gradients(ToProto(config.precision.gradients));
   spec.mutable_precision()->set_moments(proto::Precision::FP32);
   WriteRelay(config.relay, *spec.mutable_relay());
-  spec.set_transport(config.transport == TransportChoice::kGrpc ? proto::Transport::GRPC
-                                                                : proto::Transport::AUTO);
+  spec.set_transport(config.transport == TransportChoice::kGrpc ? proto::Transport::GRPC : proto::Transport::AUTO);
   spec.mutable_checkpoint()->set_every_steps(config.checkpoint.every_steps);
   spec.mutable_checkpoint()->set_keep(config.checkpoint.keep);
   spec.set_steps(config.steps);

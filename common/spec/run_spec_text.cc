@@ -1,6 +1,7 @@
 #include "common/spec/run_spec_text.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -15,6 +16,7 @@
 #include "google/protobuf/message.h"
 #include "google/protobuf/text_format.h"
 #include "google/protobuf/util/json_util.h"
+#include "nlohmann/json.hpp"
 
 namespace eps {
 namespace {
@@ -49,7 +51,6 @@ const Descriptor* ParentOf(absl::string_view path) {
 }
 
 // ---- Where in a textproto an error is
-// ------------------------------------------------------------------------------
 
 // The byte at a position as the tokenizer counts it: from 0, a tab going to the next multiple of 8.
 size_t OffsetOf(absl::string_view text, int line, int column) {
@@ -99,15 +100,13 @@ class FirstError : public google::protobuf::io::ErrorCollector {
  public:
   explicit FirstError(const std::string& text) : text_(text) {}
 
-  void AddError(int line, google::protobuf::io::ColumnNumber column,
-                const std::string& message) override {
+  void AddError(int line, google::protobuf::io::ColumnNumber column, const std::string& message) override {
     if (!message_.empty()) return;
     if (line < 0) {
       message_ = absl::StrCat(" ", message);
       return;
     }
-    const std::string path =
-        PathAtEnd(absl::string_view(text_).substr(0, OffsetOf(text_, line, column)));
+    const std::string path = PathAtEnd(absl::string_view(text_).substr(0, OffsetOf(text_, line, column)));
     const Descriptor* parent = ParentOf(path);
     const bool unknown = absl::StrContains(message, "has no field named") && parent != nullptr;
     message_ = absl::StrCat(line + 1, ":", column + 1, ": ", path, path.empty() ? "" : ": ",
@@ -122,7 +121,6 @@ class FirstError : public google::protobuf::io::ErrorCollector {
 };
 
 // ---- Checks that protobuf leaves out
-// -------------------------------------------------------------------------------
 
 // proto3 takes any number for an enum; only the named ones mean something.
 absl::Status CheckEnums(const Message& message, const std::string& path) {
@@ -145,13 +143,35 @@ absl::Status CheckEnums(const Message& message, const std::string& path) {
 
 std::string EnumNames(const FieldDescriptor& field) {
   std::vector<std::string> names;
-  for (int i = 0; i < field.enum_type()->value_count(); ++i)
-    names.push_back(field.enum_type()->value(i)->name());
+  for (int i = 0; i < field.enum_type()->value_count(); ++i) names.push_back(field.enum_type()->value(i)->name());
   return absl::StrJoin(names, ", ");
 }
 
+// The path of a member that an object of `text` has twice, "" if there is none. protobuf takes the last one, or merges.
+std::string RepeatedMember(const std::string& text) {
+  std::vector<std::set<std::string>> seen;  // of each object that is open
+  std::vector<std::string> path;            // the member that is being read, of each of them
+  std::string repeated;
+  const auto note = [&](int, nlohmann::json::parse_event_t event, nlohmann::json& value) {
+    using Event = nlohmann::json::parse_event_t;
+    if (event == Event::object_start) {
+      seen.emplace_back();
+      path.emplace_back();
+    } else if (event == Event::object_end) {
+      seen.pop_back();
+      path.pop_back();
+    } else if (event == Event::key) {
+      path.back() = value.get<std::string>();
+      if (!seen.back().insert(path.back()).second && repeated.empty()) repeated = absl::StrJoin(path, ".");
+    }
+    return true;
+  };
+  // What is no JSON at all is reported by protobuf's parser.
+  const nlohmann::json parsed = nlohmann::json::parse(text, note, /*allow_exceptions=*/false);
+  return repeated;
+}
+
 // ---- Overrides
-// -----------------------------------------------------------------------------------------------------
 
 absl::string_view TypeWords(const FieldDescriptor& field) {
   switch (field.cpp_type()) {
@@ -168,31 +188,29 @@ absl::string_view TypeWords(const FieldDescriptor& field) {
   }
 }
 
-absl::Status SetField(const FieldOverride& override_field, const FieldDescriptor& field,
-                      Message& message) {
+absl::Status SetField(const FieldOverride& override_field, const FieldDescriptor& field, Message& message) {
   if (field.cpp_type() == FieldDescriptor::CPPTYPE_STRING) {
     message.GetReflection()->SetString(&message, &field, override_field.value);
     return absl::OkStatus();
   }
   if (field.cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        override_field.path, ": is a group; set one of its fields: ",
-        UnknownFieldText(*field.message_type()).substr(sizeof("unknown field; known: ") - 1)));
+    return absl::InvalidArgumentError(
+        absl::StrCat(override_field.path, ": is a group; set one of its fields: ",
+                     UnknownFieldText(*field.message_type()).substr(sizeof("unknown field; known: ") - 1)));
   }
   FirstError quiet(override_field.value);
   TextFormat::Parser parser;
   parser.RecordErrorsTo(&quiet);
   if (!parser.ParseFieldValueFromString(override_field.value, &field, &message)) {
     const bool is_enum = field.cpp_type() == FieldDescriptor::CPPTYPE_ENUM;
-    return absl::InvalidArgumentError(absl::StrCat(
-        override_field.path, ": \"", override_field.value, "\", must be ",
-        is_enum ? absl::StrCat("one of ", EnumNames(field)) : std::string(TypeWords(field))));
+    return absl::InvalidArgumentError(
+        absl::StrCat(override_field.path, ": \"", override_field.value, "\", must be ",
+                     is_enum ? absl::StrCat("one of ", EnumNames(field)) : std::string(TypeWords(field))));
   }
   return absl::OkStatus();
 }
 
 // ---- Differences
-// ---------------------------------------------------------------------------------------------------
 
 std::string ShowField(const Message& message, const FieldDescriptor& field) {
   if (!message.GetReflection()->HasField(message, &field)) return "absent";
@@ -213,29 +231,31 @@ void AppendDifferences(const Message& was, const Message& now, const std::string
     if (old_text != new_text) {
       out.push_back(absl::StrCat(field_path, ": was ", old_text, ", now ", new_text));
     } else if (field.cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE && old_text != "absent") {
-      AppendDifferences(was.GetReflection()->GetMessage(was, &field),
-                        now.GetReflection()->GetMessage(now, &field), field_path, skipped, out);
+      AppendDifferences(was.GetReflection()->GetMessage(was, &field), now.GetReflection()->GetMessage(now, &field),
+                        field_path, skipped, out);
     }
   }
 }
 
 }  // namespace
 
-absl::StatusOr<proto::RunSpec> RunSpecFromTextproto(const std::string& text,
-                                                    const std::string& file_name) {
+absl::StatusOr<proto::RunSpec> RunSpecFromTextproto(const std::string& text, const std::string& file_name) {
   proto::RunSpec spec;
   FirstError error(text);
   TextFormat::Parser parser;
   parser.RecordErrorsTo(&error);
   if (!parser.ParseFromString(text, &spec)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        file_name, ":", error.message().empty() ? " not a textproto" : error.message()));
+    return absl::InvalidArgumentError(
+        absl::StrCat(file_name, ":", error.message().empty() ? " not a textproto" : error.message()));
   }
   EPS_RETURN_IF_ERROR_WITH(CheckEnums(spec, ""), file_name);
   return spec;
 }
 
 absl::StatusOr<proto::RunSpec> RunSpecFromJson(const std::string& text) {
+  if (const std::string member = RepeatedMember(text); !member.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(member, ": given twice"));
+  }
   proto::RunSpec spec;
   const auto status = google::protobuf::util::JsonStringToMessage(text, &spec);
   if (!status.ok()) return absl::InvalidArgumentError(std::string(status.message()));
@@ -257,8 +277,16 @@ absl::Status ApplyOverride(const FieldOverride& override_field, proto::RunSpec& 
       break;
     }
     if (field->cpp_type() != FieldDescriptor::CPPTYPE_MESSAGE) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          override_field.path, ": ", names[i], " is a value and has no field ", names[i + 1]));
+      return absl::InvalidArgumentError(
+          absl::StrCat(override_field.path, ": ", names[i], " is a value and has no field ", names[i + 1]));
+    }
+    // Setting a field of another alternative would silently throw away the one that the file chose.
+    if (const google::protobuf::OneofDescriptor* choice = field->real_containing_oneof(); choice != nullptr) {
+      const FieldDescriptor* chosen = message->GetReflection()->GetOneofFieldDescriptor(*message, choice);
+      if (chosen != nullptr && chosen != field) {
+        return absl::InvalidArgumentError(
+            absl::StrCat(override_field.path, ": the run has ", chosen->name(), ", not ", field->name()));
+      }
     }
     message = message->GetReflection()->MutableMessage(message, field);
   }

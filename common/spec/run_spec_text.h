@@ -15,8 +15,7 @@ namespace eps {
 //
 // Errors: INVALID_ARGUMENT "file_name:line:column: model.layers: what is wrong" for textproto, the
 // field's path for JSON
-absl::StatusOr<proto::RunSpec> RunSpecFromTextproto(const std::string& text,
-                                                    const std::string& file_name);
+absl::StatusOr<proto::RunSpec> RunSpecFromTextproto(const std::string& text, const std::string& file_name);
 absl::StatusOr<proto::RunSpec> RunSpecFromJson(const std::string& text);
 
 // Errors: INVALID_ARGUMENT naming the path and, where a name is unknown, the known ones

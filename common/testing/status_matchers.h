@@ -13,9 +13,9 @@
 // Matchers for absl::Status and absl::StatusOr, which this Abseil does not bring:
 //
 //   EXPECT_OK(store.Close());
-//   EXPECT_THAT(ParseByteSize("12 apples"), StatusIs(absl::StatusCode::kInvalidArgument,
-//   "apples")); EXPECT_THAT(ParseByteSize("1KiB"), IsOkAndHolds(1024)); ASSERT_OK_AND_ASSIGN(auto
-//   file, TokenFile::Open(path, 1));
+//   EXPECT_THAT(ParseByteSize("12 apples"), StatusIs(absl::StatusCode::kInvalidArgument, "apples"));
+//   EXPECT_THAT(ParseByteSize("1KiB"), IsOkAndHolds(1024));
+//   ASSERT_OK_AND_ASSIGN(auto file, TokenFile::Open(path, 1));
 
 namespace eps {
 namespace testing_internal {

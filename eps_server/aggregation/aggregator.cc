@@ -55,8 +55,7 @@ class AggregatorImpl final : public Aggregator {
     }
     std::stable_sort(backward_order_.begin(), backward_order_.end(),
                      [this](Use a, Use b) { return Position(a) > Position(b); });
-    max_waiting_ =
-        std::min<int64_t>(1 << 20, 1024 + int64_t{4} * num_vnodes_ * backward_order_.size());
+    max_waiting_ = std::min<int64_t>(1 << 20, 1024 + int64_t{4} * num_vnodes_ * backward_order_.size());
   }
 
   void BeginStep(StepId step) override {
@@ -76,8 +75,7 @@ class AggregatorImpl final : public Aggregator {
       for (UseSlot& use : blob.uses) use.chunks.resize(static_cast<size_t>(spec.num_chunks()));
     }
     // Whatever waited was for an earlier step.
-    for (auto& [place, waiting] : waiting_)
-      calls.Add(std::move(waiting.answer), Verdict::kNotWanted);
+    for (auto& [place, waiting] : waiting_) calls.Add(std::move(waiting.answer), Verdict::kNotWanted);
     waiting_.clear();
   }
 
@@ -87,12 +85,10 @@ class AggregatorImpl final : public Aggregator {
     if (absl::Status status = stopped_.ok() ? Check(key) : stopped_; !status.ok()) {
       return calls.Add(std::move(answer), status);
     }
-    if (key.step < step_ || IsCovered(key))
-      return calls.Add(std::move(answer), Verdict::kNotWanted);
+    if (key.step < step_ || IsCovered(key)) return calls.Add(std::move(answer), Verdict::kNotWanted);
     if (static_cast<int64_t>(waiting_.size()) >= max_waiting_) {
-      return calls.Add(std::move(answer),
-                       absl::ResourceExhaustedError(
-                           absl::StrCat(waiting_.size(), " offers wait for the window already")));
+      return calls.Add(std::move(answer), absl::ResourceExhaustedError(
+                                              absl::StrCat(waiting_.size(), " offers wait for the window already")));
     }
     waiting_.emplace(PlaceInQueue(key), Waiting{key, std::move(answer)});
     Pump(calls);
@@ -108,8 +104,7 @@ class AggregatorImpl final : public Aggregator {
       EPS_RETURN_IF_ERROR(CheckChunk(key, chunk, payload));
       if (!IsWanted(key, chunk)) return Drop(key, chunk, calls);
       if (open_.find(OpenKeyOf(key)) == open_.end()) {
-        return absl::FailedPreconditionError(
-            absl::StrCat(DebugString(key), ": chunk ", chunk, " was not admitted"));
+        return absl::FailedPreconditionError(absl::StrCat(DebugString(key), ": chunk ", chunk, " was not admitted"));
       }
     }
     EPS_ASSIGN_OR_RETURN(ChunkBuffer buffer, pool_->Take(static_cast<int64_t>(payload.size())));
@@ -228,9 +223,7 @@ class AggregatorImpl final : public Aggregator {
   };
 
   int Position(Use use) const { return model_.blob(use.blob).uses[use.use].value(); }
-  static OpenKey OpenKeyOf(const ContributionKey& key) {
-    return {key.blob, key.use, key.node, key.dtype};
-  }
+  static OpenKey OpenKeyOf(const ContributionKey& key) { return {key.blob, key.use, key.node, key.dtype}; }
   UseSlot& SlotOf(const ContributionKey& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     return blobs_[key.blob.value()].uses[key.use];
   }
@@ -238,17 +231,13 @@ class AggregatorImpl final : public Aggregator {
     return model_.blob(key.blob).chunk_elems(chunk) * SizeOf(key.dtype);
   }
   QueuePlace PlaceInQueue(const ContributionKey& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    return {-Position({key.blob, key.use}), key.blob, key.node.first, key.node.count,
-            next_offer_++};
+    return {-Position({key.blob, key.use}), key.blob, key.node.first, key.node.count, next_offer_++};
   }
 
   absl::Status Check(const ContributionKey& key) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  absl::Status CheckChunk(const ContributionKey& key, int64_t chunk,
-                          absl::Span<const std::byte> payload) const;
+  absl::Status CheckChunk(const ContributionKey& key, int64_t chunk, absl::Span<const std::byte> payload) const;
 
-  int64_t UsedBytes() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    return reserved_bytes_ + pool_->held_bytes();
-  }
+  int64_t UsedBytes() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return reserved_bytes_ + pool_->held_bytes(); }
 
   // Answers offers from the front of the queue, as far as the window has room.
   void Pump(Calls& calls) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
@@ -267,16 +256,14 @@ class AggregatorImpl final : public Aggregator {
   void AdvanceFront() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     while (front_ < backward_order_.size() && !blobs_.empty()) {
       const Use use = backward_order_[front_];
-      if (blobs_[use.blob.value()].uses[use.use].whole_chunks < model_.blob(use.blob).num_chunks())
-        return;
+      if (blobs_[use.blob.value()].uses[use.use].whole_chunks < model_.blob(use.blob).num_chunks()) return;
       ++front_;
     }
   }
 
   bool IsCovered(const ContributionKey& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     const std::vector<Coverage>& chunks = SlotOf(key).chunks;
-    return std::all_of(chunks.begin(), chunks.end(),
-                       [&](const Coverage& chunk) { return chunk.Covers(key.node); });
+    return std::all_of(chunks.begin(), chunks.end(), [&](const Coverage& chunk) { return chunk.Covers(key.node); });
   }
 
   bool Admit(const ContributionKey& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
@@ -291,8 +278,7 @@ class AggregatorImpl final : public Aggregator {
     open.reserved.resize(chunks.size());
     for (size_t c = 0; c < chunks.size(); ++c) {
       open.reserved[c] = !chunks[c].Covers(key.node);
-      if (open.reserved[c])
-        open.reserved_bytes += ChunkPool::CostBytes(ChunkBytes(key, static_cast<int64_t>(c)));
+      if (open.reserved[c]) open.reserved_bytes += ChunkPool::CostBytes(ChunkBytes(key, static_cast<int64_t>(c)));
     }
     if (UsedBytes() + open.reserved_bytes > window_bytes_ && !GoesFirst(key)) return false;
     reserved_bytes_ += open.reserved_bytes;
@@ -333,8 +319,7 @@ class AggregatorImpl final : public Aggregator {
     return key.step == step_ && !SlotOf(key).chunks[chunk].Covers(key.node);
   }
 
-  ChunkOutcome Drop(const ContributionKey& key, int64_t chunk, Calls& calls)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+  ChunkOutcome Drop(const ContributionKey& key, int64_t chunk, Calls& calls) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     if (key.step < step_) return {.counted = false, .complete = true};
     Unreserve(key, chunk);
     const bool complete = CloseIfComplete(key);
@@ -342,16 +327,14 @@ class AggregatorImpl final : public Aggregator {
     return {.counted = false, .complete = complete};
   }
 
-  void Count(const ContributionKey& key, int64_t chunk, ChunkBuffer buffer)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+  void Count(const ContributionKey& key, int64_t chunk, ChunkBuffer buffer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     Unreserve(key, chunk);
     UseSlot& use = SlotOf(key);
     use.chunks[chunk].Add({key.node, key.dtype, key.nonfinite_vnode, std::move(buffer)});
     if (use.chunks[chunk].IsWhole(num_vnodes_)) ++use.whole_chunks;
   }
 
-  std::optional<ChunkGradient> ConsumeIfWhole(BlobId id, int64_t chunk)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+  std::optional<ChunkGradient> ConsumeIfWhole(BlobId id, int64_t chunk) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     BlobSlot& blob = blobs_[id.value()];
     for (const UseSlot& use : blob.uses) {
       if (!use.chunks[chunk].IsWhole(num_vnodes_)) return std::nullopt;
@@ -364,20 +347,17 @@ class AggregatorImpl final : public Aggregator {
     consumed->released = [this, step = step_, id] { OnReleased(step, id); };
     gradient.owner = std::move(consumed);
     ++blob.at_consumer;
-    if (++blob.consumed_chunks == model_.blob(id).num_chunks())
-      finished_at_consumer_ += blob.at_consumer;
+    if (++blob.consumed_chunks == model_.blob(id).num_chunks()) finished_at_consumer_ += blob.at_consumer;
     --chunks_left_;
     return gradient;
   }
 
-  void AppendUse(std::vector<HeldContribution> held, int use, ChunkGradient& gradient,
-                 ConsumedChunk& consumed) const {
+  void AppendUse(std::vector<HeldContribution> held, int use, ChunkGradient& gradient, ConsumedChunk& consumed) const {
     std::vector<TreeNode> nodes;
     const int first_operand = static_cast<int>(gradient.operands.size());
     for (HeldContribution& contribution : held) {
       nodes.push_back(contribution.node);
-      gradient.operands.push_back(
-          {contribution.dtype, contribution.buffer.data(), contribution.node, use});
+      gradient.operands.push_back({contribution.dtype, contribution.buffer.data(), contribution.node, use});
       const int vnode = contribution.nonfinite_vnode;
       if (vnode >= 0 && (gradient.nonfinite_vnode < 0 || vnode < gradient.nonfinite_vnode)) {
         gradient.nonfinite_vnode = vnode;
@@ -436,20 +416,17 @@ class AggregatorImpl final : public Aggregator {
 };
 
 absl::Status AggregatorImpl::Check(const ContributionKey& key) const {
-  const auto error = [](auto... parts) {
-    return absl::InvalidArgumentError(absl::StrCat(parts...));
-  };
+  const auto error = [](auto... parts) { return absl::InvalidArgumentError(absl::StrCat(parts...)); };
   if (key.blob.value() < 0 || static_cast<size_t>(key.blob.value()) >= model_.blobs.size()) {
     return error("blob: ", key.blob.value(), ", the model has ", model_.blobs.size());
   }
   const BlobSpec& blob = model_.blob(key.blob);
   if (key.use < 0 || static_cast<size_t>(key.use) >= blob.uses.size()) {
-    return error("use: ", key.use, ", blob ", key.blob.value(), " (", blob.name, ") has ",
-                 blob.uses.size());
+    return error("use: ", key.use, ", blob ", key.blob.value(), " (", blob.name, ") has ", blob.uses.size());
   }
   if (!IsTreeNode(key.node, num_vnodes_)) {
-    return error("node: first ", key.node.first, ", count ", key.node.count,
-                 ", is no node of the reduction tree over ", num_vnodes_, " virtual nodes");
+    return error("node: first ", key.node.first, ", count ", key.node.count, ", is no node of the reduction tree over ",
+                 num_vnodes_, " virtual nodes");
   }
   if (key.dtype != Dtype::kF32 && key.dtype != Dtype::kBf16) {
     return error("dtype: ", static_cast<int>(key.dtype), ", must be F32 or BF16");
@@ -458,10 +435,10 @@ absl::Status AggregatorImpl::Check(const ContributionKey& key) const {
     return error("dtype: BF16 for node ", DebugString(key.node), "; it is for single virtual nodes",
                  gradients_ == Dtype::kBf16 ? "" : " of a run with precision.gradients BF16");
   }
-  if (key.nonfinite_vnode < -1 ||
-      (key.nonfinite_vnode >= 0 && !key.node.Contains(TreeNode{key.nonfinite_vnode, 1}))) {
-    return error("nonfinite_vnode: ", key.nonfinite_vnode, " is not in node ",
-                 DebugString(key.node));
+  // Not node.Contains: the end of a node that starts at the largest int overflows.
+  const bool in_node = key.nonfinite_vnode >= key.node.first && key.nonfinite_vnode < key.node.end();
+  if (key.nonfinite_vnode != -1 && !in_node) {
+    return error("nonfinite_vnode: ", key.nonfinite_vnode, " is not in node ", DebugString(key.node));
   }
   if (key.step.value() < 0 || key.step > step_) {
     return error("step: ", key.step.value(), ", the step in progress is ", step_.value());
@@ -473,14 +450,12 @@ absl::Status AggregatorImpl::CheckChunk(const ContributionKey& key, int64_t chun
                                         absl::Span<const std::byte> payload) const {
   const int64_t num_chunks = model_.blob(key.blob).num_chunks();
   if (chunk < 0 || chunk >= num_chunks) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("chunk: ", chunk, ", blob ", key.blob.value(), " has ", num_chunks));
+    return absl::InvalidArgumentError(absl::StrCat("chunk: ", chunk, ", blob ", key.blob.value(), " has ", num_chunks));
   }
   const int64_t wanted = ChunkBytes(key, chunk);
   if (static_cast<int64_t>(payload.size()) != wanted) {
-    return absl::InvalidArgumentError(absl::StrCat("payload_bytes: ", payload.size(), ", chunk ",
-                                                   chunk, " of blob ", key.blob.value(), " in ",
-                                                   DtypeName(key.dtype), " has ", wanted));
+    return absl::InvalidArgumentError(absl::StrCat("payload_bytes: ", payload.size(), ", chunk ", chunk, " of blob ",
+                                                   key.blob.value(), " in ", DtypeName(key.dtype), " has ", wanted));
   }
   return absl::OkStatus();
 }
@@ -488,17 +463,15 @@ absl::Status AggregatorImpl::CheckChunk(const ContributionKey& key, int64_t chun
 }  // namespace
 
 std::string DebugString(const ContributionKey& key) {
-  return absl::StrCat("step ", key.step.value(), ", blob ", key.blob.value(), ", use ", key.use,
-                      ", node ", DebugString(key.node));
+  return absl::StrCat("step ", key.step.value(), ", blob ", key.blob.value(), ", use ", key.use, ", node ",
+                      DebugString(key.node));
 }
 
 absl::StatusOr<std::unique_ptr<Aggregator>> Aggregator::Create(Options options) {
   if (options.window_bytes < 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("window_bytes: ", options.window_bytes, ", must be at least 0"));
+    return absl::InvalidArgumentError(absl::StrCat("window_bytes: ", options.window_bytes, ", must be at least 0"));
   }
-  EPS_CHECK(options.model != nullptr && options.virtual_nodes >= 1 && options.consume &&
-            options.on_step_in);
+  EPS_CHECK(options.model != nullptr && options.virtual_nodes >= 1 && options.consume && options.on_step_in);
   if (options.window_bytes == 0) options.window_bytes = DefaultWindowBytes(*options.model);
   return std::make_unique<AggregatorImpl>(std::move(options));
 }

@@ -83,21 +83,18 @@ class Aggregator {
 
   // Calls `answer` at once, or when the window has room, or when the step is over, or at Stop.
   //
-  // Errors (given to `answer`): INVALID_ARGUMENT naming the field: no such blob or use, not a node
-  // of the tree, a dtype
-  //   that a node may not have (BF16 only for leaves, and only if the run's gradients are BF16),
-  //   nonfinite_vnode not in the node, a step that was not begun · RESOURCE_EXHAUSTED too many
-  //   offers wait · Stop's reason
-  virtual void Offer(const ContributionKey& key,
-                     std::function<void(absl::StatusOr<Verdict>)> answer) = 0;
+  // Errors: (given to `answer`) INVALID_ARGUMENT naming the field: no such blob or use, not a node of
+  //         the tree, a dtype that a node may not have (BF16 only for leaves, and only if the run's
+  //         gradients are BF16), nonfinite_vnode not in the node, a step that was not begun ·
+  //         RESOURCE_EXHAUSTED too many offers wait · Stop's reason
+  virtual void Offer(const ContributionKey& key, std::function<void(absl::StatusOr<Verdict>)> answer) = 0;
 
   // Copies one chunk of an admitted contribution. A repeated one, and one of a step that is over,
   // is dropped quietly.
   //
   // Errors: INVALID_ARGUMENT as in Offer, and: no such chunk, a payload that is not exactly the
-  // chunk's bytes ·
-  //   FAILED_PRECONDITION the contribution was not admitted · RESOURCE_EXHAUSTED no memory · Stop's
-  //   reason
+  //         chunk's bytes · FAILED_PRECONDITION the contribution was not admitted ·
+  //         RESOURCE_EXHAUSTED no memory · Stop's reason
   virtual absl::StatusOr<ChunkOutcome> AddChunk(const ContributionKey& key, int64_t chunk,
                                                 absl::Span<const std::byte> payload) = 0;
 

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <string>
 #include <utility>
@@ -47,30 +48,28 @@ std::string Nodes(const ChunkGradient& gradient) {
 class AggregatorTest : public ::testing::Test {
  protected:
   void Start(int virtual_nodes, int64_t window_bytes = 0, Dtype gradients = Dtype::kF32) {
-    auto created = Aggregator::Create(
-        {.model = &model_,
-         .virtual_nodes = virtual_nodes,
-         .gradients = gradients,
-         .window_bytes = window_bytes,
-         .consume =
-             [this](StepId step, BlobId blob, int64_t chunk, ChunkGradient gradient) {
-               consumed_.push_back({step, blob, chunk, std::move(gradient)});
-             },
-         .on_step_in = [this](StepId step) { steps_in_.push_back(step.value()); }});
+    auto created = Aggregator::Create({.model = &model_,
+                                       .virtual_nodes = virtual_nodes,
+                                       .gradients = gradients,
+                                       .window_bytes = window_bytes,
+                                       .consume =
+                                           [this](StepId step, BlobId blob, int64_t chunk, ChunkGradient gradient) {
+                                             consumed_.push_back({step, blob, chunk, std::move(gradient)});
+                                           },
+                                       .on_step_in = [this](StepId step) { steps_in_.push_back(step.value()); }});
     ASSERT_OK(created);
     aggregator_ = *std::move(created);
     aggregator_->BeginStep(StepId(0));
   }
 
-  ContributionKey Key(BlobId blob, int use, TreeNode node, int64_t step = 0,
-                      Dtype dtype = Dtype::kF32) {
+  ContributionKey Key(BlobId blob, int use, TreeNode node, int64_t step = 0, Dtype dtype = Dtype::kF32) {
     return {StepId(step), blob, use, node, dtype, -1};
   }
 
   // The offer's answers, in order, appear in `answers_` as "name:admitted".
   void Offer(const ContributionKey& key, const std::string& name) {
     aggregator_->Offer(key, [this, name](absl::StatusOr<Verdict> verdict) {
-      answers_.push_back(name + (!verdict.ok() ? ":" + std::string(verdict.status().message())
+      answers_.push_back(name + (!verdict.ok()                    ? ":" + std::string(verdict.status().message())
                                  : *verdict == Verdict::kAdmitted ? ":admitted"
                                                                   : ":not wanted"));
     });
@@ -78,9 +77,8 @@ class AggregatorTest : public ::testing::Test {
   std::vector<std::string> Answers() { return std::exchange(answers_, {}); }
 
   std::vector<std::byte> Payload(const ContributionKey& key, int64_t chunk) {
-    return std::vector<std::byte>(
-        static_cast<size_t>(model_.blob(key.blob).chunk_elems(chunk) * SizeOf(key.dtype)),
-        std::byte(key.node.first));
+    return std::vector<std::byte>(static_cast<size_t>(model_.blob(key.blob).chunk_elems(chunk) * SizeOf(key.dtype)),
+                                  std::byte(key.node.first));
   }
   absl::StatusOr<ChunkOutcome> Add(const ContributionKey& key, int64_t chunk) {
     return aggregator_->AddChunk(key, chunk, Payload(key, chunk));
@@ -111,8 +109,7 @@ class AggregatorTest : public ::testing::Test {
   std::unique_ptr<Aggregator> aggregator_;
   std::vector<int64_t> steps_in_;
   std::vector<std::string> answers_;
-  std::vector<Consumed>
-      consumed_;  // destroyed first: memory that is given back makes the aggregator answer
+  std::vector<Consumed> consumed_;  // destroyed first: memory that is given back makes the aggregator answer
 };
 
 TEST_F(AggregatorTest, ChunkIsHandedOverWhenItsTreeIsWhole) {
@@ -275,8 +272,7 @@ TEST_F(AggregatorTest, WhatDoesNotFitWaitsHighestLayerFirst) {
 TEST_F(AggregatorTest, RedoIsNeverStarvedByAFullWindow) {
   Start(2, 1);  // nothing fits but what goes first
   for (const int vnode : {0, 1}) {
-    for (BlobId blob = kWpe; blob < kLnF; blob = BlobId(blob.value() + 1))
-      Offer(Key(blob, 0, {vnode, 1}), "other");
+    for (BlobId blob = kWpe; blob < kLnF; blob = BlobId(blob.value() + 1)) Offer(Key(blob, 0, {vnode, 1}), "other");
   }
   EXPECT_THAT(Answers(), IsEmpty());
   // Backward order, one worker after the other.
@@ -311,26 +307,27 @@ TEST_F(AggregatorTest, NonsenseIsRefusedByField) {
   EXPECT_THAT(answer(Key(kBlock0, -1, {0, 1})), StartsWith(":use: -1"));
   EXPECT_THAT(answer(Key(kWte, 0, {1, 2})), StartsWith(":node: first 1, count 2"));
   EXPECT_THAT(answer(Key(kWte, 0, {0, 5})), StartsWith(":node: first 0, count 5"));
-  EXPECT_THAT(answer(Key(kWte, 0, {0, 2}, 0, Dtype::kBf16)),
-              StartsWith(":dtype: BF16 for node {0..1}"));
+  EXPECT_THAT(answer(Key(kWte, 0, {0, 2}, 0, Dtype::kBf16)), StartsWith(":dtype: BF16 for node {0..1}"));
   EXPECT_THAT(answer(Key(kWte, 0, {0, 1}, 0, static_cast<Dtype>(9))), StartsWith(":dtype: 9"));
   EXPECT_THAT(answer(Key(kWte, 0, {0, 1}, 1)), StartsWith(":step: 1"));
   EXPECT_THAT(answer(Key(kWte, 0, {0, 1}, -1)), StartsWith(":step: -1"));
   ContributionKey nonfinite = Key(kWte, 0, {0, 1});
   nonfinite.nonfinite_vnode = 1;
   EXPECT_THAT(answer(nonfinite), StartsWith(":nonfinite_vnode: 1"));
+  nonfinite.nonfinite_vnode = std::numeric_limits<int>::max();
+  EXPECT_THAT(answer(nonfinite), StartsWith(":nonfinite_vnode: 2147483647"));
+  nonfinite.nonfinite_vnode = -2;
+  EXPECT_THAT(answer(nonfinite), StartsWith(":nonfinite_vnode: -2"));
 
   const ContributionKey good = Key(kBlock0, 0, {0, 1}, 0, Dtype::kBf16);
   EXPECT_THAT(Add(good, 0), StatusIs(absl::StatusCode::kFailedPrecondition, "not admitted"));
   EXPECT_EQ(answer(good), ":admitted");
   const std::vector<std::byte> payload = Payload(good, 0);
-  EXPECT_THAT(aggregator_->AddChunk(good, 4, payload),
-              StatusIs(absl::StatusCode::kInvalidArgument, "chunk: 4"));
-  EXPECT_THAT(aggregator_->AddChunk(good, -1, payload),
-              StatusIs(absl::StatusCode::kInvalidArgument, "chunk: -1"));
-  EXPECT_THAT(aggregator_->AddChunk(good, 0, absl::MakeConstSpan(payload).subspan(2)),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       "payload_bytes: 524286, chunk 0 of blob 2 in BF16 has 524288"));
+  EXPECT_THAT(aggregator_->AddChunk(good, 4, payload), StatusIs(absl::StatusCode::kInvalidArgument, "chunk: 4"));
+  EXPECT_THAT(aggregator_->AddChunk(good, -1, payload), StatusIs(absl::StatusCode::kInvalidArgument, "chunk: -1"));
+  EXPECT_THAT(
+      aggregator_->AddChunk(good, 0, absl::MakeConstSpan(payload).subspan(2)),
+      StatusIs(absl::StatusCode::kInvalidArgument, "payload_bytes: 524286, chunk 0 of blob 2 in BF16 has 524288"));
   EXPECT_THAT(aggregator_->AddChunk(Key(kBlock0, 1, {0, 1}), 0, payload),
               StatusIs(absl::StatusCode::kInvalidArgument, "use: 1"));
   EXPECT_TRUE(Add(good, 0)->counted);

@@ -59,8 +59,7 @@ absl::StatusOr<ChunkBuffer> ChunkPool::Take(int64_t num_bytes) {
     // Spares of other sizes make room first: the sum stays within keep_bytes wherever the buffers
     // alone do.
     UnmapSpare(held_bytes_ + spare_bytes_ + cost - keep_bytes_);
-    void* mapped = mmap(nullptr, static_cast<size_t>(cost), PROT_READ | PROT_WRITE,
-                        MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void* mapped = mmap(nullptr, static_cast<size_t>(cost), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (mapped == MAP_FAILED) {
       return absl::ResourceExhaustedError(
           absl::StrCat("a contribution needs ", cost, " bytes of memory: ", strerror(errno)));

@@ -8,9 +8,8 @@
 namespace eps::server {
 
 bool Coverage::Covers(TreeNode node) const {
-  return whole_ || std::any_of(held_.begin(), held_.end(), [node](const HeldContribution& held) {
-           return held.node.Contains(node);
-         });
+  return whole_ || std::any_of(held_.begin(), held_.end(),
+                               [node](const HeldContribution& held) { return held.node.Contains(node); });
 }
 
 int Coverage::Add(HeldContribution contribution) {

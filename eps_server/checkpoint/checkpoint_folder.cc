@@ -3,28 +3,21 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <filesystem>
 #include <memory>
-#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/file_util.h"
-#include "common/base/sha256.h"
 #include "common/base/status_macros.h"
+#include "common/checkpoint/checkpoint_files.h"
 #include "common/formats/safetensors.h"
 #include "common/model/hf_config.h"
 
 namespace eps::server {
 namespace {
 
-// Losses and norms of six million steps.
-constexpr int64_t kMaxManifestBytes = int64_t{256} << 20;
-
-std::string PathOf(const std::string& folder, absl::string_view file) {
-  return absl::StrCat(folder, "/", file);
-}
+std::string PathOf(const std::string& folder, absl::string_view file) { return absl::StrCat(folder, "/", file); }
 
 // What stands before a tensor's name in optimizer.safetensors, by the store's `which`; as PyTorch calls them.
 std::vector<absl::string_view> MomentNames(const OptimizerConfig& optimizer) {
@@ -35,8 +28,7 @@ std::vector<absl::string_view> MomentNames(const OptimizerConfig& optimizer) {
 
 // The tensors of a file, in the model's order: the same model gives the same bytes.
 //   prefixes {""}: the masters; else each tensor once per prefix, beside each other
-std::vector<SafetensorsEntry> Entries(const ModelSpec& model,
-                                      const std::vector<absl::string_view>& prefixes) {
+std::vector<SafetensorsEntry> Entries(const ModelSpec& model, const std::vector<absl::string_view>& prefixes) {
   std::vector<SafetensorsEntry> entries;
   for (const BlobSpec& blob : model.blobs) {
     for (const TensorSpec& tensor : blob.tensors) {
@@ -75,8 +67,8 @@ absl::Status ForEachPiece(const TensorSpec& tensor, const Visit& visit) {
 
 class TensorFiles {
  public:
-  TensorFiles(const Store& store, const ModelSpec& model, Version version,
-              std::unique_ptr<SafetensorsWriter> masters, std::unique_ptr<SafetensorsWriter> moments)
+  TensorFiles(const Store& store, const ModelSpec& model, Version version, std::unique_ptr<SafetensorsWriter> masters,
+              std::unique_ptr<SafetensorsWriter> moments)
       : store_(store),
         model_(model),
         version_(version),
@@ -138,8 +130,8 @@ absl::Status CheckOrder(const ModelSpec& model, std::vector<BlobId> order) {
       absl::StrCat("order: ", order.size(), " blobs that are not each of ", model.blobs.size(), " once"));
 }
 
-absl::Status WriteTensors(const std::string& folder, const Store& store, const ModelSpec& model,
-                          const RunConfig& run, Version version, const std::vector<BlobId>& order,
+absl::Status WriteTensors(const std::string& folder, const Store& store, const ModelSpec& model, const RunConfig& run,
+                          Version version, const std::vector<BlobId>& order,
                           const std::function<void(BlobId)>& captured) {
   const std::vector<absl::string_view> moment_names = MomentNames(run.optimizer);
   EPS_CHECK(store.num_moments() == static_cast<int>(moment_names.size()));
@@ -147,8 +139,8 @@ absl::Status WriteTensors(const std::string& folder, const Store& store, const M
   const std::map<std::string, std::string> metadata = {{"format", "pt"}};
   EPS_ASSIGN_OR_RETURN(auto masters,
                        SafetensorsWriter::Create(PathOf(folder, kModelFile), Entries(model, {""}), metadata));
-  EPS_ASSIGN_OR_RETURN(auto moments, SafetensorsWriter::Create(PathOf(folder, kOptimizerFile),
-                                                               Entries(model, moment_names), metadata));
+  EPS_ASSIGN_OR_RETURN(
+      auto moments, SafetensorsWriter::Create(PathOf(folder, kOptimizerFile), Entries(model, moment_names), metadata));
   TensorFiles files(store, model, version, std::move(masters), std::move(moments));
   for (const BlobId blob : order) {
     EPS_RETURN_IF_ERROR(files.WriteBlob(blob));
@@ -157,29 +149,9 @@ absl::Status WriteTensors(const std::string& folder, const Store& store, const M
   return files.Finish();
 }
 
-absl::StatusOr<int64_t> FileBytes(const std::string& path) {
-  std::error_code error;
-  if (!std::filesystem::is_regular_file(path, error)) {
-    return absl::DataLossError(absl::StrCat(
-        path, ": found ", error || !std::filesystem::exists(path, error) ? "nothing" : "no regular file"));
-  }
-  const uintmax_t num_bytes = std::filesystem::file_size(path, error);
-  if (error) return FileError(error.value(), "stat", path);
-  return static_cast<int64_t>(num_bytes);
-}
-
-absl::StatusOr<FileSum> SumOf(const std::string& path) {
-  FileSum sum;
-  EPS_ASSIGN_OR_RETURN(sum.num_bytes, FileBytes(path));
-  EPS_ASSIGN_OR_RETURN(sum.sha256, Sha256HexOfFile(path));
-  return sum;
-}
-
 // ---- Reading ----------------------------------------------------------------------------------------------
 
-std::string ShapeText(const std::vector<int64_t>& shape) {
-  return absl::StrCat("(", absl::StrJoin(shape, ", "), ")");
-}
+std::string ShapeText(const std::vector<int64_t>& shape) { return absl::StrCat("(", absl::StrJoin(shape, ", "), ")"); }
 
 // A file that holds exactly `wanted`.
 absl::StatusOr<std::unique_ptr<SafetensorsReader>> OpenTensors(const std::string& path,
@@ -188,8 +160,7 @@ absl::StatusOr<std::unique_ptr<SafetensorsReader>> OpenTensors(const std::string
   if (!file.ok()) return absl::DataLossError(file.status().message());
   for (const SafetensorsEntry& tensor : wanted) {
     const SafetensorsEntry* found = (*file)->Find(tensor.name);
-    if (found == nullptr)
-      return absl::DataLossError(absl::StrCat(path, ": tensor ", tensor.name, " is missing"));
+    if (found == nullptr) return absl::DataLossError(absl::StrCat(path, ": tensor ", tensor.name, " is missing"));
     if (found->dtype != tensor.dtype || found->shape != tensor.shape) {
       return absl::DataLossError(absl::StrCat(path, ": tensor ", tensor.name, ": found ", found->dtype, " ",
                                               ShapeText(found->shape), ", must be ", tensor.dtype, " ",
@@ -230,15 +201,14 @@ absl::Status ReadTensors(const SafetensorsReader& file, const ModelSpec& model,
 }  // namespace
 
 absl::Status WriteCheckpointFolder(const std::string& folder, const Store& store, const ModelSpec& model,
-                                   const RunConfig& run, const RunState& state,
-                                   const std::vector<BlobId>& order,
+                                   const RunConfig& run, const RunState& state, const std::vector<BlobId>& order,
                                    const std::function<void(BlobId)>& captured) {
   EPS_RETURN_IF_ERROR(CheckOrder(model, order));
   EPS_RETURN_IF_ERROR(WriteTensors(folder, store, model, run, state.version, order, captured));
   EPS_RETURN_IF_ERROR(WriteFileAtomically(PathOf(folder, kConfigFile), Gpt2ConfigToJson(model.config)));
   Manifest manifest{.run = run, .state = state, .files = {}};
-  for (const char* name : {kModelFile, kOptimizerFile, kConfigFile}) {
-    EPS_ASSIGN_OR_RETURN(manifest.files[name], SumOf(PathOf(folder, name)));
+  for (const absl::string_view name : kSummedFiles) {
+    EPS_ASSIGN_OR_RETURN(manifest.files[std::string(name)], SumFile(PathOf(folder, name)));
   }
   const std::string text = ManifestToJson(manifest);
   // A checkpoint that no reader takes is worse than none: it would push good ones out.
@@ -246,47 +216,11 @@ absl::Status WriteCheckpointFolder(const std::string& folder, const Store& store
     return absl::InvalidArgumentError(absl::StrCat(PathOf(folder, kManifestFile), ": ", status.message()));
   }
   EPS_RETURN_IF_ERROR(WriteFileAtomically(PathOf(folder, kManifestFile), text));
-  EPS_ASSIGN_OR_RETURN(const Manifest read, ReadManifest(folder));
-  return CheckSizes(folder, read);
+  return CheckComplete(folder);
 }
 
-absl::StatusOr<Manifest> ReadManifest(const std::string& folder) {
-  const std::string path = PathOf(folder, kManifestFile);
-  EPS_RETURN_IF_ERROR(FileBytes(path).status());
-  EPS_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kMaxManifestBytes));
-  absl::StatusOr<Manifest> manifest = ParseManifest(text);
-  EPS_RETURN_IF_ERROR_WITH(manifest.status(), path);
-  return manifest;
-}
-
-absl::Status CheckSizes(const std::string& folder, const Manifest& manifest) {
-  for (const auto& [name, sum] : manifest.files) {
-    const std::string path = PathOf(folder, name);
-    EPS_ASSIGN_OR_RETURN(const int64_t found, FileBytes(path));
-    if (found != sum.num_bytes) {
-      return absl::DataLossError(
-          absl::StrCat(path, ": found ", found, " bytes, must be ", sum.num_bytes, " as its manifest says"));
-    }
-  }
-  return absl::OkStatus();
-}
-
-absl::Status CheckSums(const std::string& folder, const Manifest& manifest,
-                       absl::Span<const absl::string_view> files) {
-  for (const absl::string_view name : files) {
-    const std::string path = PathOf(folder, name);
-    EPS_ASSIGN_OR_RETURN(const std::string found, Sha256HexOfFile(path));
-    const std::string& wanted = manifest.files.at(std::string(name)).sha256;
-    if (found != wanted) {
-      return absl::DataLossError(
-          absl::StrCat(path, ": found sha256 ", found, ", must be ", wanted, " as its manifest says"));
-    }
-  }
-  return absl::OkStatus();
-}
-
-absl::Status LoadTensors(const std::string& folder, const ModelSpec& model, const Manifest& manifest,
-                         LoadWhat what, Store& store) {
+absl::Status LoadTensors(const std::string& folder, const ModelSpec& model, const Manifest& manifest, LoadWhat what,
+                         Store& store) {
   const std::vector<absl::string_view> moment_names = MomentNames(manifest.run.optimizer);
   EPS_ASSIGN_OR_RETURN(const auto masters, OpenTensors(PathOf(folder, kModelFile), Entries(model, {""})));
   std::unique_ptr<SafetensorsReader> moments;

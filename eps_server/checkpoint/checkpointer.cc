@@ -8,18 +8,13 @@
 #include "common/base/log.h"
 #include "common/base/mutex.h"
 #include "common/base/status_macros.h"
-#include "eps_server/checkpoint/checkpoint_directory.h"
+#include "common/checkpoint/checkpoint_directory.h"
+#include "common/checkpoint/checkpoint_files.h"
+#include "common/checkpoint/manifest.h"
 #include "eps_server/checkpoint/checkpoint_folder.h"
-#include "eps_server/checkpoint/manifest.h"
 
 namespace eps::server {
 namespace {
-
-// What can be told without reading the tensors.
-absl::Status CheckComplete(const std::string& folder) {
-  EPS_ASSIGN_OR_RETURN(const Manifest manifest, ReadManifest(folder));
-  return CheckSizes(folder, manifest);
-}
 
 class FolderCheckpointer final : public Checkpointer {
  public:
@@ -31,13 +26,12 @@ class FolderCheckpointer final : public Checkpointer {
     EPS_ASSIGN_OR_RETURN(const std::vector<Version> steps, directory_.Steps());
     if (steps.empty()) return absl::OkStatus();
     // A damaged one is LoadLatest's to report; a run that does not resume may go on without.
-    if (const absl::StatusOr<Version> newest = FindNewest(); newest.ok())
+    if (const absl::StatusOr<Version> newest = FindNewestCheckpoint(directory_); newest.ok())
       SetLatestPath(directory_.FolderOf(*newest));
     return absl::OkStatus();
   }
 
-  absl::StatusOr<std::string> Write(const Store& store, const RunState& state,
-                                    const std::vector<BlobId>& order,
+  absl::StatusOr<std::string> Write(const Store& store, const RunState& state, const std::vector<BlobId>& order,
                                     const std::function<void(BlobId)>& captured) override {
     EPS_ASSIGN_OR_RETURN(const std::string aside, directory_.StartWriting(state.version));
     absl::Status status = WriteCheckpointFolder(aside, store, model_, run_, state, order, captured);
@@ -53,13 +47,12 @@ class FolderCheckpointer final : public Checkpointer {
   }
 
   absl::StatusOr<RunState> LoadLatest(Store& store) override {
-    EPS_ASSIGN_OR_RETURN(const Version version, FindNewest());
+    EPS_ASSIGN_OR_RETURN(const Version version, FindNewestCheckpoint(directory_));
     const std::string folder = directory_.FolderOf(version);
     absl::StatusOr<Manifest> manifest = CheckForResume(version, folder);
     absl::Status status = manifest.status();
     if (status.ok()) status = LoadTensors(folder, model_, *manifest, LoadWhat::kMastersAndMoments, store);
-    if (absl::IsDataLoss(status))
-      return absl::DataLossError(absl::StrCat(status.message(), "; ", WhatToDo(version)));
+    if (absl::IsDataLoss(status)) return absl::DataLossError(absl::StrCat(status.message(), "; ", WhatToDo(version)));
     EPS_RETURN_IF_ERROR(status);
     SetLatestPath(folder);
     return std::move(manifest->state);
@@ -71,26 +64,14 @@ class FolderCheckpointer final : public Checkpointer {
   }
 
  private:
-  // What `latest` names, in whatever state it is; without it the newest complete one.
-  absl::StatusOr<Version> FindNewest() const {
-    if (const std::optional<Version> version = directory_.Latest(); version.has_value()) return *version;
-    EPS_ASSIGN_OR_RETURN(const std::vector<Version> steps, directory_.Steps());
-    if (steps.empty())
-      return absl::NotFoundError(absl::StrCat("there is no checkpoint in ", directory_.path()));
-    for (const Version version : steps) {
-      if (CheckComplete(directory_.FolderOf(version)).ok()) return version;
-    }
-    return steps.front();  // its damage is what there is to report
-  }
-
   // Everything but the tensors' names, before anything is stored.
   absl::StatusOr<Manifest> CheckForResume(Version version, const std::string& folder) const {
     EPS_ASSIGN_OR_RETURN(Manifest manifest, ReadManifest(folder));
     const std::vector<std::string> differences = DifferencesThatMatter(manifest.run, run_);
     if (!differences.empty()) {
-      return absl::FailedPreconditionError(
-          absl::StrCat(folder, " is of another run: ", absl::StrJoin(differences, "; "),
-                       "; resume with that run, or start this one in another folder"));
+      return absl::FailedPreconditionError(absl::StrCat(folder,
+                                                        " is of another run: ", absl::StrJoin(differences, "; "),
+                                                        "; resume with that run, or start this one in another folder"));
     }
     if (manifest.state.version != version) {
       return absl::DataLossError(absl::StrCat(folder, "/", kManifestFile, ": step: found ",
@@ -98,7 +79,7 @@ class FolderCheckpointer final : public Checkpointer {
                                               " as the folder's name says"));
     }
     EPS_RETURN_IF_ERROR(CheckSizes(folder, manifest));
-    EPS_RETURN_IF_ERROR(CheckSums(folder, manifest, {kConfigFile, kModelFile, kOptimizerFile}));
+    EPS_RETURN_IF_ERROR(CheckSums(folder, manifest, kSummedFiles));
     return manifest;
   }
 
@@ -150,8 +131,7 @@ class FolderCheckpointer final : public Checkpointer {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Checkpointer>> Checkpointer::Create(std::string directory,
-                                                                   const ModelSpec& model,
+absl::StatusOr<std::unique_ptr<Checkpointer>> Checkpointer::Create(std::string directory, const ModelSpec& model,
                                                                    const RunConfig& run) {
   auto checkpointer = std::make_unique<FolderCheckpointer>(std::move(directory), model, run);
   EPS_RETURN_IF_ERROR(checkpointer->Start());

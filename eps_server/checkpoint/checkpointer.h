@@ -9,9 +9,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/base/ids.h"
+#include "common/checkpoint/run_state.h"
 #include "common/model/model_spec.h"
 #include "common/spec/run_config.h"
-#include "eps_server/checkpoint/run_state.h"
 #include "eps_server/store/store.h"
 
 namespace eps::server {
@@ -41,8 +41,7 @@ class Checkpointer {
   // After an error no blob is being read any more.
   // Errors: the system's, naming the file; what stood before still stands · INVALID_ARGUMENT `order` does not
   //         have each blob once, or `state` is one that no run has
-  virtual absl::StatusOr<std::string> Write(const Store& store, const RunState& state,
-                                            const std::vector<BlobId>& order,
+  virtual absl::StatusOr<std::string> Write(const Store& store, const RunState& state, const std::vector<BlobId>& order,
                                             const std::function<void(BlobId)>& captured) = 0;
 
   // Loads the newest complete checkpoint into an empty store: masters, moments; publishes nothing.

@@ -19,6 +19,9 @@
 #include "absl/types/span.h"
 #include "common/base/file_util.h"
 #include "common/base/ids.h"
+#include "common/checkpoint/manifest.h"
+#include "common/checkpoint/run_state.h"
+#include "common/checkpoint/testing.h"
 #include "common/formats/gpt2_folder.h"
 #include "common/formats/safetensors.h"
 #include "common/model/model_spec.h"
@@ -26,11 +29,10 @@
 #include "common/tensor/dtype.h"
 #include "common/testing/status_matchers.h"
 #include "common/testing/temp_dir.h"
-#include "eps_server/checkpoint/manifest.h"
-#include "eps_server/checkpoint/run_state.h"
 #include "eps_server/checkpoint/testing.h"
 #include "eps_server/store/store.h"
 #include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
 
 namespace eps::server {
 namespace {
@@ -63,8 +65,7 @@ struct Fixture {
 
 std::vector<std::string> Names(const std::string& folder) {
   std::vector<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator(folder))
-    names.push_back(entry.path().filename());
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) names.push_back(entry.path().filename());
   std::sort(names.begin(), names.end());
   return names;
 }
@@ -77,11 +78,10 @@ TEST_P(RoundTripTest, EveryBitComesBack) {
   const Fixture f(SmallRun(GetParam().first, GetParam().second));
   const std::unique_ptr<Store> written = f.StoreAt(7);
   const RunState state = StateAt(7);
-  ASSERT_OK_AND_ASSIGN(const std::string path,
-                       f.Open()->Write(*written, state, AllBlobs(f.model), [](BlobId) {}));
+  ASSERT_OK_AND_ASSIGN(const std::string path, f.Open()->Write(*written, state, AllBlobs(f.model), [](BlobId) {}));
   EXPECT_EQ(path, f.FolderOf(7));
-  EXPECT_EQ(Names(path), (std::vector<std::string>{"config.json", "manifest.json", "model.safetensors",
-                                                   "optimizer.safetensors"}));
+  EXPECT_EQ(Names(path),
+            (std::vector<std::string>{"config.json", "manifest.json", "model.safetensors", "optimizer.safetensors"}));
 
   const std::unique_ptr<Store> loaded = Store::Create(f.model, f.run).value();
   ASSERT_OK_AND_ASSIGN(const RunState read, f.Open()->LoadLatest(*loaded));
@@ -97,10 +97,8 @@ TEST_P(RoundTripTest, EveryBitComesBack) {
 }
 
 INSTANTIATE_TEST_SUITE_P(WireAndRule, RoundTripTest,
-                         ::testing::Values(std::pair(Dtype::kBf16, Rule::kAdamW),
-                                           std::pair(Dtype::kF32, Rule::kAdamW),
-                                           std::pair(Dtype::kBf16, Rule::kSgd),
-                                           std::pair(Dtype::kF32, Rule::kSgd),
+                         ::testing::Values(std::pair(Dtype::kBf16, Rule::kAdamW), std::pair(Dtype::kF32, Rule::kAdamW),
+                                           std::pair(Dtype::kBf16, Rule::kSgd), std::pair(Dtype::kF32, Rule::kSgd),
                                            std::pair(Dtype::kBf16, Rule::kSgdMomentum),
                                            std::pair(Dtype::kF32, Rule::kSgdMomentum)));
 
@@ -138,11 +136,9 @@ TEST(CheckpointerTest, TheSameTensorsAreTheSameBytesInAnyOrderAndAtAnyTime) {
   later.train_seconds = 1e6;
   ASSERT_OK_AND_ASSIGN(const std::string path_a,
                        a.Open()->Write(*a.StoreAt(5), StateAt(5), AllBlobs(a.model), [](BlobId) {}));
-  ASSERT_OK_AND_ASSIGN(const std::string path_b,
-                       b.Open()->Write(*b.StoreAt(5), later, backwards, [](BlobId) {}));
+  ASSERT_OK_AND_ASSIGN(const std::string path_b, b.Open()->Write(*b.StoreAt(5), later, backwards, [](BlobId) {}));
   for (const char* file : {kModelFile, kOptimizerFile, kConfigFile}) {
-    EXPECT_EQ(ReadFile(absl::StrCat(path_a, "/", file)).value(),
-              ReadFile(absl::StrCat(path_b, "/", file)).value())
+    EXPECT_EQ(ReadFile(absl::StrCat(path_a, "/", file)).value(), ReadFile(absl::StrCat(path_b, "/", file)).value())
         << file;
   }
 }
@@ -200,9 +196,8 @@ TEST(CheckpointerTest, AFolderThatCannotBeMadeIsNamed) {
   const Fixture f;
   const std::unique_ptr<Checkpointer> checkpointer = f.Open();
   ASSERT_OK(WriteFileAtomically(f.directory, "a file in its place"));
-  EXPECT_THAT(
-      checkpointer->Write(*f.StoreAt(1), StateAt(1), AllBlobs(f.model), [](BlobId) {}).status().ToString(),
-      ::testing::HasSubstr("checkpoints"));
+  EXPECT_THAT(checkpointer->Write(*f.StoreAt(1), StateAt(1), AllBlobs(f.model), [](BlobId) {}).status().ToString(),
+              ::testing::HasSubstr("checkpoints"));
 }
 
 // ---- Folders ----------------------------------------------------------------------------------------------
@@ -323,8 +318,7 @@ TEST(CheckpointerTest, AWriteThatFailsLeavesWhatStoodBefore) {
   // Too little for the masters, for the moments, for the manifest alone.
   for (const rlim_t max_bytes : {100'000, 1'200'000, 400}) {
     const FileLimit limit(max_bytes);
-    const absl::Status status =
-        checkpointer->Write(*store, StateAt(5), AllBlobs(f.model), [](BlobId) {}).status();
+    const absl::Status status = checkpointer->Write(*store, StateAt(5), AllBlobs(f.model), [](BlobId) {}).status();
     EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("checkpoint of step 5: cannot"));
   }
   EXPECT_EQ(TreeOf(f.directory), before);
@@ -338,8 +332,7 @@ TEST(CheckpointerTest, AWriteThatFailsLeavesWhatStoodBefore) {
   const std::unique_ptr<Checkpointer> checkpointer = f.Open();
   for (;;) {
     for (const int64_t step : {1, 2, 3, 4, 5, 5}) {
-      if (!checkpointer->Write(*f.StoreAt(step), StateAt(step), AllBlobs(f.model), [](BlobId) {}).ok())
-        _exit(1);
+      if (!checkpointer->Write(*f.StoreAt(step), StateAt(step), AllBlobs(f.model), [](BlobId) {}).ok()) _exit(1);
       if (write(ready, "x", 1) != 1) _exit(1);
     }
   }
@@ -424,8 +417,7 @@ TEST(CheckpointerTest, TheOnlyOneDamagedSaysSo) {
   const Fixture f;
   f.WriteAt(*f.Open(), 3);
   FlipByte(f.FolderOf(3) + "/optimizer.safetensors", 700);
-  EXPECT_THAT(f.Load(),
-              StatusIs(absl::StatusCode::kDataLoss, "there is no other checkpoint in " + f.directory));
+  EXPECT_THAT(f.Load(), StatusIs(absl::StatusCode::kDataLoss, "there is no other checkpoint in " + f.directory));
 }
 
 TEST(CheckpointerTest, NothingIsStoredOfADamagedCheckpoint) {
@@ -446,8 +438,7 @@ TEST(CheckpointerTest, ARightSumOverTheWrongTensorsIsNotEnough) {
   std::filesystem::copy_file(f.FolderOf(3) + "/optimizer.safetensors", f.FolderOf(3) + "/model.safetensors",
                              std::filesystem::copy_options::overwrite_existing);
   ASSERT_OK(WriteFileAtomically(manifest_path, EditManifest(text, [](ordered_json& manifest) {
-                                  manifest["files"]["model.safetensors"] =
-                                      manifest["files"]["optimizer.safetensors"];
+                                  manifest["files"]["model.safetensors"] = manifest["files"]["optimizer.safetensors"];
                                 })));
   EXPECT_THAT(f.Load(), StatusIs(absl::StatusCode::kDataLoss, "tensor transformer.wte.weight is missing"));
 }
@@ -471,8 +462,7 @@ TEST(CheckpointerTest, AnotherRunIsRefusedByField) {
   ASSERT_OK_AND_ASSIGN(const auto checkpointer, Checkpointer::Create(f.directory, f.model, other));
   const std::unique_ptr<Store> store = Store::Create(f.model, other).value();
   const absl::Status status = checkpointer->LoadLatest(*store).status();
-  EXPECT_THAT(status, StatusIs(absl::StatusCode::kFailedPrecondition,
-                               "optimizer.schedule.peak: was 0.001, now 0.002"));
+  EXPECT_THAT(status, StatusIs(absl::StatusCode::kFailedPrecondition, "optimizer.schedule.peak: was 0.001, now 0.002"));
   EXPECT_THAT(status, StatusIs(absl::StatusCode::kFailedPrecondition, "data.seed"));
   EXPECT_EQ(TreeOf(f.directory), before);
 }

@@ -37,8 +37,8 @@ absl::Status CheckShape(const std::string& folder, const Gpt2Config& found, cons
   };
   for (const auto& number : numbers) {
     if (number.found != number.wanted) {
-      return absl::InvalidArgumentError(absl::StrCat(folder, "/config.json: ", number.key, ": found ",
-                                                     number.found, ", the run's model has ", number.wanted));
+      return absl::InvalidArgumentError(absl::StrCat(folder, "/config.json: ", number.key, ": found ", number.found,
+                                                     ", the run's model has ", number.wanted));
     }
   }
   return absl::OkStatus();
@@ -50,8 +50,7 @@ absl::Status LoadHuggingFace(const std::string& folder, const ModelSpec& model, 
   EPS_ASSIGN_OR_RETURN(const std::unique_ptr<Gpt2Folder> source, Gpt2Folder::Open(folder));
   EPS_RETURN_IF_ERROR(CheckShape(folder, source->model().config, model.config));
   if (!source->unused_tensors().empty()) {
-    LogWarning("tensors_not_used",
-               {{"folder", folder}, {"tensors", absl::StrJoin(source->unused_tensors(), ",")}});
+    LogWarning("tensors_not_used", {{"folder", folder}, {"tensors", absl::StrJoin(source->unused_tensors(), ",")}});
   }
   std::vector<float> buffer(kChunkElems);
   for (const BlobSpec& blob : model.blobs) {

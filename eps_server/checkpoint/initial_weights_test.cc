@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "common/base/ids.h"
+#include "common/checkpoint/testing.h"
 #include "common/formats/gpt2_folder.h"
 #include "common/formats/safetensors.h"
 #include "common/model/hf_config.h"
@@ -92,13 +93,11 @@ TEST(LoadHuggingFaceTest, NamesMayComeWithoutTheirPrefix) {
       tensors.push_back(tensor);
     }
   }
-  ASSERT_OK_AND_ASSIGN(const auto file,
-                       SafetensorsWriter::Create(f.dir.File("model.safetensors"), entries, {}));
+  ASSERT_OK_AND_ASSIGN(const auto file, SafetensorsWriter::Create(f.dir.File("model.safetensors"), entries, {}));
   for (size_t i = 0; i < tensors.size(); ++i) {
     std::vector<float> values(static_cast<size_t>(tensors[i].num_elems()));
     ASSERT_OK(Fill(tensors[i], absl::MakeSpan(values)));
-    ASSERT_OK(file->Write(
-        i, 0, {reinterpret_cast<const std::byte*>(values.data()), values.size() * sizeof(float)}));
+    ASSERT_OK(file->Write(i, 0, {reinterpret_cast<const std::byte*>(values.data()), values.size() * sizeof(float)}));
   }
   ASSERT_OK(file->Finish());
   std::ofstream(f.dir.File("config.json")) << Gpt2ConfigToJson(f.model.config);

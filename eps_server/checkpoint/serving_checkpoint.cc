@@ -1,58 +1,19 @@
 #include "eps_server/checkpoint/serving_checkpoint.h"
 
-#include <filesystem>
-#include <optional>
-#include <system_error>
 #include <utility>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "common/base/file_util.h"
 #include "common/base/status_macros.h"
+#include "common/checkpoint/checkpoint_files.h"
+#include "common/checkpoint/manifest.h"
 #include "common/formats/gpt2_folder.h"
 #include "common/tensor/dtype.h"
-#include "eps_server/checkpoint/checkpoint_directory.h"
 #include "eps_server/checkpoint/checkpoint_folder.h"
 #include "eps_server/checkpoint/checkpointer.h"
-#include "eps_server/checkpoint/manifest.h"
 
 namespace eps::server {
 namespace {
-
-bool Exists(const std::string& path) {
-  std::error_code ignored;
-  return std::filesystem::exists(path, ignored);
-}
-
-bool IsFolder(const std::string& path) {
-  std::error_code ignored;
-  return std::filesystem::is_directory(path, ignored);
-}
-
-// The newest step folder of `directory`: what `latest` names, or the newest there is.
-absl::StatusOr<std::string> NewestIn(const std::string& directory) {
-  const CheckpointDirectory checkpoints(directory);
-  if (const std::optional<Version> latest = checkpoints.Latest(); latest.has_value()) {
-    return checkpoints.FolderOf(*latest);
-  }
-  EPS_ASSIGN_OR_RETURN(const std::vector<Version> steps, checkpoints.Steps());
-  if (!steps.empty()) return checkpoints.FolderOf(steps.front());
-  return absl::NotFoundError(absl::StrCat("there is no checkpoint in ", directory));
-}
-
-absl::StatusOr<std::string> FindFolder(const std::string& path) {
-  if (!Exists(path)) return absl::NotFoundError(absl::StrCat("there is no checkpoint at ", path));
-  if (!IsFolder(path)) return NewestIn(DirName(path));  // the file `latest`
-  if (Exists(absl::StrCat(path, "/", kManifestFile)) || Exists(absl::StrCat(path, "/", kConfigFile)))
-    return path;
-  if (IsFolder(absl::StrCat(path, "/checkpoints"))) return NewestIn(absl::StrCat(path, "/checkpoints"));
-  const absl::StatusOr<std::string> newest = NewestIn(path);
-  if (newest.ok()) return newest;
-  return absl::NotFoundError(absl::StrCat(path, " holds no checkpoint: neither ", kManifestFile, ", ",
-                                          kConfigFile,
-                                          ", latest, a step-NNNNNNNN folder nor a folder checkpoints"));
-}
 
 // The run as one that trains nothing: what serving needs, and no more memory.
 RunConfig WithoutTraining(RunConfig run) {
@@ -99,12 +60,8 @@ absl::Status LoadHuggingFaceFolder(ServingCheckpoint& result) {
 
 absl::StatusOr<ServingCheckpoint> LoadCheckpointForServing(const std::string& path) {
   ServingCheckpoint result;
-  EPS_ASSIGN_OR_RETURN(result.folder, FindFolder(path));
-  const std::string name = std::filesystem::path(result.folder).lexically_normal().filename().string();
-  // A step folder that lost its manifest is damaged; it does not pass as somebody's Hugging Face folder.
-  const bool is_step =
-      Exists(absl::StrCat(result.folder, "/", kManifestFile)) || ParseStepFolderName(name).has_value();
-  EPS_RETURN_IF_ERROR(is_step ? LoadStepFolder(result) : LoadHuggingFaceFolder(result));
+  EPS_ASSIGN_OR_RETURN(result.folder, FindCheckpointFolder(path));
+  EPS_RETURN_IF_ERROR(IsStepFolder(result.folder) ? LoadStepFolder(result) : LoadHuggingFaceFolder(result));
   for (const BlobSpec& blob : result.model.blobs) result.store->Publish(blob.id, result.state.version);
   return result;
 }

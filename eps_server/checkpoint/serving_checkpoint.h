@@ -5,9 +5,9 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "common/checkpoint/run_state.h"
 #include "common/model/model_spec.h"
 #include "common/spec/run_config.h"
-#include "eps_server/checkpoint/run_state.h"
 #include "eps_server/store/store.h"
 
 namespace eps::server {

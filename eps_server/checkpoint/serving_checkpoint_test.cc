@@ -8,6 +8,8 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "common/base/ids.h"
+#include "common/checkpoint/run_state.h"
+#include "common/checkpoint/testing.h"
 #include "common/formats/gpt2_folder.h"
 #include "common/model/model_spec.h"
 #include "common/spec/run_config.h"
@@ -15,7 +17,6 @@
 #include "common/testing/status_matchers.h"
 #include "common/testing/temp_dir.h"
 #include "eps_server/checkpoint/checkpointer.h"
-#include "eps_server/checkpoint/run_state.h"
 #include "eps_server/checkpoint/testing.h"
 #include "eps_server/store/store.h"
 #include "gtest/gtest.h"
@@ -52,8 +53,7 @@ TEST(ServingCheckpointTest, EveryWayToNameItFindsTheSameModel) {
   for (const Dtype wire : {Dtype::kBf16, Dtype::kF32}) {
     const Fixture f(wire);
     const auto written = FilledStore(f.model, f.run, Version(5), 5);
-    for (const char* path :
-         {"checkpoints/step-00000005", "checkpoints/latest", "checkpoints", "checkpoints/", "."}) {
+    for (const char* path : {"checkpoints/step-00000005", "checkpoints/latest", "checkpoints", "checkpoints/", "."}) {
       ASSERT_OK_AND_ASSIGN(const ServingCheckpoint served, LoadCheckpointForServing(f.dir.File(path)));
       EXPECT_EQ(served.state.version, Version(5)) << path;
       EXPECT_EQ(served.state.losses, StateAt(5).losses);
@@ -91,8 +91,7 @@ TEST(ServingCheckpointTest, AStepFolderWithoutItsManifestDoesNotPassAsSomethingE
   const Fixture f;
   const std::string folder = f.dir.File("checkpoints/step-00000005");
   std::filesystem::remove(folder + "/manifest.json");
-  EXPECT_THAT(LoadCheckpointForServing(folder),
-              StatusIs(absl::StatusCode::kDataLoss, "manifest.json: found nothing"));
+  EXPECT_THAT(LoadCheckpointForServing(folder), StatusIs(absl::StatusCode::kDataLoss, "manifest.json: found nothing"));
 }
 
 TEST(ServingCheckpointTest, NothingOnDiskIsChanged) {
@@ -106,8 +105,7 @@ TEST(ServingCheckpointTest, NothingOnDiskIsChanged) {
 TEST(ServingCheckpointTest, WhereThereIsNoneItSaysWhatItLookedFor) {
   TempDir dir;
   EXPECT_THAT(LoadCheckpointForServing(dir.File("none")), StatusIs(absl::StatusCode::kNotFound, "none"));
-  EXPECT_THAT(LoadCheckpointForServing(dir.path()),
-              StatusIs(absl::StatusCode::kNotFound, "a folder checkpoints"));
+  EXPECT_THAT(LoadCheckpointForServing(dir.path()), StatusIs(absl::StatusCode::kNotFound, "a folder checkpoints"));
 }
 
 TEST(ServingCheckpointTest, AHuggingFaceFolderIsServedInFp32) {

@@ -13,17 +13,14 @@
 namespace eps::server {
 namespace {
 
-int TokenBytes(const DataConfig& data) {
-  return data.tokenizer == Tokenizer::kBytes ? 1 : data.token_bytes;
-}
+int TokenBytes(const DataConfig& data) { return data.tokenizer == Tokenizer::kBytes ? 1 : data.token_bytes; }
 
 absl::Status CheckIds(const TokenFile& file, int64_t vocab) {
   constexpr int64_t kBlockTokens = 1 << 16;
   std::vector<int32_t> ids(kBlockTokens);
   for (int64_t first = 0; first < file.num_tokens(); first += kBlockTokens) {
     const int64_t count = std::min(kBlockTokens, file.num_tokens() - first);
-    EPS_RETURN_IF_ERROR(
-        file.Read(first, vocab, absl::MakeSpan(ids.data(), static_cast<size_t>(count))));
+    EPS_RETURN_IF_ERROR(file.Read(first, vocab, absl::MakeSpan(ids.data(), static_cast<size_t>(count))));
   }
   return absl::OkStatus();
 }
@@ -31,13 +28,12 @@ absl::Status CheckIds(const TokenFile& file, int64_t vocab) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<StepData>> StepData::Create(const RunConfig& run) {
-  EPS_ASSIGN_OR_RETURN(std::unique_ptr<TokenFile> file,
-                       TokenFile::Open(run.data.path, TokenBytes(run.data)));
+  EPS_ASSIGN_OR_RETURN(std::unique_ptr<TokenFile> file, TokenFile::Open(run.data.path, TokenBytes(run.data)));
   const int64_t num_samples = NumSamples(file->num_tokens(), run.model.context);
   if (num_samples < 1) {
-    return absl::InvalidArgumentError(absl::StrCat("data.path: ", run.data.path, " has ",
-                                                   file->num_tokens(), " tokens; one sample needs ",
-                                                   run.model.context + 1, " (model.context + 1)"));
+    return absl::InvalidArgumentError(absl::StrCat("data.path: ", run.data.path, " has ", file->num_tokens(),
+                                                   " tokens; one sample needs ", run.model.context + 1,
+                                                   " (model.context + 1)"));
   }
   // A byte is below any vocabulary of 256 or more.
   if (run.data.tokenizer != Tokenizer::kBytes || run.model.vocab < 256) {
@@ -66,9 +62,8 @@ absl::StatusOr<std::vector<VnodeBatch>> StepData::Read(StepId step) const {
     batch.tokens.reserve(static_cast<size_t>(vnode_tokens));
     batch.labels.reserve(static_cast<size_t>(vnode_tokens));
     for (int64_t i = 0; i < per_vnode; ++i, ++place) {
-      EPS_RETURN_IF_ERROR_WITH(
-          file_->Read(order_.SampleAt(place) * context_, vocab_, absl::MakeSpan(sample)),
-          absl::StrCat("step ", step.value(), ", vnode ", v));
+      EPS_RETURN_IF_ERROR_WITH(file_->Read(order_.SampleAt(place) * context_, vocab_, absl::MakeSpan(sample)),
+                               absl::StrCat("step ", step.value(), ", vnode ", v));
       batch.tokens.insert(batch.tokens.end(), sample.begin(), sample.end() - 1);
       batch.labels.insert(batch.labels.end(), sample.begin() + 1, sample.end());
     }
@@ -78,8 +73,7 @@ absl::StatusOr<std::vector<VnodeBatch>> StepData::Read(StepId step) const {
 
 int64_t CountedTokens(const VnodeBatch& batch) {
   constexpr int32_t kNotCounted = -100;
-  return static_cast<int64_t>(batch.labels.size()) -
-         std::count(batch.labels.begin(), batch.labels.end(), kNotCounted);
+  return static_cast<int64_t>(batch.labels.size()) - std::count(batch.labels.begin(), batch.labels.end(), kNotCounted);
 }
 
 }  // namespace eps::server

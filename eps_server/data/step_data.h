@@ -21,9 +21,9 @@ namespace eps::server {
 class StepData {
  public:
   // Opens the run's file and checks it whole: at least one sample, and every id below the
-  // vocabulary (read once where an id can be too large). Errors: NOT_FOUND · INVALID_ARGUMENT
-  // naming the file and: its tokens and how many are needed; the token index, byte
-  //   offset, id and vocabulary
+  // vocabulary (read once where an id can be too large).
+  // Errors: NOT_FOUND · INVALID_ARGUMENT naming the file and: its tokens and how many are needed; or
+  //         the token index, byte offset, id and vocabulary
   static absl::StatusOr<std::unique_ptr<StepData>> Create(const RunConfig& run);
 
   // The batches of `step`, one per vnode, by rising vnode.

@@ -79,9 +79,8 @@ TEST(StepDataTest, NotCountedLabelsAreLeftOut) {
 TEST(StepDataTest, TooShortFileNamesWhatIsNeeded) {
   TempDir dir;
   ASSERT_OK(WriteFileAtomically(dir.File("text"), Rising(4)));
-  EXPECT_THAT(
-      StepData::Create(RunOn(dir.File("text"))),
-      StatusIs(absl::StatusCode::kInvalidArgument, "text has 4 tokens; one sample needs 5"));
+  EXPECT_THAT(StepData::Create(RunOn(dir.File("text"))),
+              StatusIs(absl::StatusCode::kInvalidArgument, "text has 4 tokens; one sample needs 5"));
   EXPECT_THAT(StepData::Create(RunOn(dir.File("none"))), StatusIs(absl::StatusCode::kNotFound));
 }
 
@@ -93,8 +92,7 @@ TEST(StepDataTest, IdBeyondTheVocabularyIsFoundAtTheStart) {
   RunConfig run = RunOn(dir.File("ids.bin"));
   run.data.tokenizer = Tokenizer::kTokenFile;
   run.data.token_bytes = 2;
-  EXPECT_THAT(StepData::Create(run),
-              StatusIs(absl::StatusCode::kInvalidArgument, "66"));  // the offset
+  EXPECT_THAT(StepData::Create(run), StatusIs(absl::StatusCode::kInvalidArgument, "66"));  // the offset
   run.model.vocab = 257;
   EXPECT_OK(StepData::Create(run));
   // Bytes can be too large as well, when the vocabulary is small.

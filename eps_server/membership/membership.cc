@@ -11,8 +11,7 @@ namespace eps::server {
 namespace {
 
 constexpr size_t kMaxDeviceName = 64, kMaxDeviceModel = 256;  // bytes; proto/control.proto
-constexpr size_t kMaxLost =
-    16;  // for Status: enough to see what happened, bounded for a worker that comes and goes
+constexpr size_t kMaxLost = 16;  // for Status: enough to see what happened, bounded for a worker that comes and goes
 
 absl::Status CheckInfo(const WorkerInfo& info) {
   if (info.device_name.size() > kMaxDeviceName) {
@@ -20,12 +19,14 @@ absl::Status CheckInfo(const WorkerInfo& info) {
         absl::StrCat("device_name: ", info.device_name.size(), " bytes, at most ", kMaxDeviceName));
   }
   if (info.device_model.size() > kMaxDeviceModel) {
-    return absl::InvalidArgumentError(absl::StrCat("device_model: ", info.device_model.size(),
-                                                   " bytes, at most ", kMaxDeviceModel));
+    return absl::InvalidArgumentError(
+        absl::StrCat("device_model: ", info.device_model.size(), " bytes, at most ", kMaxDeviceModel));
   }
   if (info.device_cap_bytes <= 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("device_cap_bytes: ", info.device_cap_bytes, ", must be positive"));
+    return absl::InvalidArgumentError(absl::StrCat("device_cap_bytes: ", info.device_cap_bytes, ", must be positive"));
+  }
+  if (info.threads < 0) {
+    return absl::InvalidArgumentError(absl::StrCat("threads: ", info.threads, ", must not be negative"));
   }
   return absl::OkStatus();
 }
@@ -59,33 +60,27 @@ absl::StatusOr<WorkerId> Membership::Attach(WorkerInfo info, absl::Duration now)
 absl::StatusOr<Membership::Worker*> Membership::Find(WorkerId worker, absl::Duration now) {
   const auto found = workers_.find(worker);
   if (found == workers_.end()) {
-    return absl::NotFoundError(
-        absl::StrCat("worker_id: ", worker.value(), " is unknown, or was lost"));
+    return absl::NotFoundError(absl::StrCat("worker_id: ", worker.value(), " is unknown, or was lost"));
   }
   found->second.deadline = now + lease_;
   return &found->second;
 }
 
-absl::Status Membership::Connect(WorkerId worker, std::shared_ptr<WorkerChannel> channel,
-                                 absl::Duration now) {
+absl::Status Membership::Connect(WorkerId worker, std::shared_ptr<WorkerChannel> channel, absl::Duration now) {
   EPS_ASSIGN_OR_RETURN(Worker * found, Find(worker, now));
   if (found->channel != nullptr) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("worker_id: ", worker.value(), " has an event stream already"));
+    return absl::FailedPreconditionError(absl::StrCat("worker_id: ", worker.value(), " has an event stream already"));
   }
   found->channel = std::move(channel);
   return absl::OkStatus();
 }
 
-absl::Status Membership::Renew(WorkerId worker, absl::Duration now) {
-  return Find(worker, now).status();
-}
+absl::Status Membership::Renew(WorkerId worker, absl::Duration now) { return Find(worker, now).status(); }
 
 absl::Status Membership::Ready(WorkerId worker, WorkerMemory memory, absl::Duration now) {
   EPS_ASSIGN_OR_RETURN(Worker * found, Find(worker, now));
   if (found->channel == nullptr) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("worker_id: ", worker.value(), " has no event stream"));
+    return absl::FailedPreconditionError(absl::StrCat("worker_id: ", worker.value(), " has no event stream"));
   }
   found->ready = true;
   found->status.memory = memory;
@@ -108,6 +103,13 @@ std::shared_ptr<WorkerChannel> Membership::Remove(WorkerId worker) {
   if (lost_.size() > kMaxLost) lost_.pop_front();
   workers_.erase(found);
   return channel;
+}
+
+std::string Membership::OtherDeviceModel(absl::string_view device_model) const {
+  for (const auto& [id, worker] : workers_) {
+    if (worker.status.info.device_model != device_model) return worker.status.info.device_model;
+  }
+  return "";
 }
 
 std::vector<WorkerId> Membership::Expired(absl::Duration now) const {

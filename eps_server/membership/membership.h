@@ -82,6 +82,9 @@ class Membership {
   std::shared_ptr<WorkerChannel> Remove(WorkerId worker);
   bool Contains(WorkerId worker) const { return workers_.count(worker) > 0; }
 
+  // What a worker who takes part computes with if it is not `device_model`; "" if there is none.
+  std::string OtherDeviceModel(absl::string_view device_model) const;
+
   // Those whose lease has run out.
   std::vector<WorkerId> Expired(absl::Duration now) const;
   // Connected and ready, by rising id.

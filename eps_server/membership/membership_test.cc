@@ -24,9 +24,7 @@ class SilentChannel : public WorkerChannel {
   void SendFinish(bool, std::string) override {}
 };
 
-WorkerInfo Cpu() {
-  return {.device_name = "cpu", .device_model = "test", .device_cap_bytes = 1 << 20};
-}
+WorkerInfo Cpu() { return {.device_name = "cpu", .device_model = "test", .device_cap_bytes = 1 << 20}; }
 absl::Duration At(int seconds) { return absl::Seconds(seconds); }
 
 WorkerId JoinReady(Membership& members, int now) {
@@ -34,6 +32,16 @@ WorkerId JoinReady(Membership& members, int now) {
   EXPECT_OK(members.Connect(id, std::make_shared<SilentChannel>(), At(now)));
   EXPECT_OK(members.Ready(id, {}, At(now)));
   return id;
+}
+
+TEST(MembershipTest, AnotherDeviceModelIsNamedWhileItsWorkerTakesPart) {
+  Membership members(absl::Seconds(10));
+  EXPECT_EQ(members.OtherDeviceModel("test"), "");
+  const WorkerId id = *members.Attach(Cpu(), At(0));
+  EXPECT_EQ(members.OtherDeviceModel("test"), "");
+  EXPECT_EQ(members.OtherDeviceModel("another"), "test");
+  members.Remove(id);
+  EXPECT_EQ(members.OtherDeviceModel("another"), "");
 }
 
 TEST(MembershipTest, IdsRiseAndAreNeverUsedTwice) {
@@ -87,19 +95,15 @@ TEST(MembershipTest, BadIntroductionNamesTheField) {
   name.device_name = std::string(65, 'x');
   model.device_model = std::string(257, 'x');
   cap.device_cap_bytes = 0;
-  EXPECT_THAT(members.Attach(name, At(0)),
-              StatusIs(absl::StatusCode::kInvalidArgument, "device_name: 65"));
-  EXPECT_THAT(members.Attach(model, At(0)),
-              StatusIs(absl::StatusCode::kInvalidArgument, "device_model: 257"));
-  EXPECT_THAT(members.Attach(cap, At(0)),
-              StatusIs(absl::StatusCode::kInvalidArgument, "device_cap_bytes: 0"));
+  EXPECT_THAT(members.Attach(name, At(0)), StatusIs(absl::StatusCode::kInvalidArgument, "device_name: 65"));
+  EXPECT_THAT(members.Attach(model, At(0)), StatusIs(absl::StatusCode::kInvalidArgument, "device_model: 257"));
+  EXPECT_THAT(members.Attach(cap, At(0)), StatusIs(absl::StatusCode::kInvalidArgument, "device_cap_bytes: 0"));
   EXPECT_EQ(members.num_alive(), 0);
 }
 
 TEST(SplitVnodesTest, RangesAreContiguousAndCoverAll) {
   EXPECT_THAT(SplitVnodes({0, 1, 2, 3}, 1), ElementsAre(ElementsAre(0, 1, 2, 3)));
-  EXPECT_THAT(SplitVnodes({0, 1, 2, 3}, 3),
-              ElementsAre(ElementsAre(0), ElementsAre(1), ElementsAre(2, 3)));
+  EXPECT_THAT(SplitVnodes({0, 1, 2, 3}, 3), ElementsAre(ElementsAre(0), ElementsAre(1), ElementsAre(2, 3)));
   EXPECT_THAT(SplitVnodes({5, 7}, 3), ElementsAre(IsEmpty(), ElementsAre(5), ElementsAre(7)));
 }
 

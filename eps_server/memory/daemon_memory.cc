@@ -1,20 +1,20 @@
 #include "eps_server/memory/daemon_memory.h"
 
 #include "eps_server/aggregation/window_size.h"
+#include "eps_server/optimizer/hold_bytes.h"
 
 namespace eps::server {
 
 DaemonMemory ComputeDaemonMemory(const ModelSpec& model, const RunConfig& run) {
-  const int64_t hold_bytes =
-      run.optimizer.clip == ClipMode::kExact ? model.num_elems() * static_cast<int64_t>(sizeof(float)) : 0;
   return {.store = ComputeStoreSizes(model, run),
           .contribution_window_bytes = DefaultWindowBytes(model),
-          .hold_bytes = hold_bytes};
+          .hold_bytes = HoldBytes(model, run)};
 }
 
 std::vector<DaemonMemoryLine> Describe(const DaemonMemory& memory) {
   return {
-      {"weights on the wire", memory.store.wire_bytes, "two versions, so that a lost worker's part is run again as it was"},
+      {"weights on the wire", memory.store.wire_bytes,
+       "two versions, so that a lost worker's part is run again as it was"},
       {"rest of the masters", memory.store.rest_bytes, "what the wire form lacks of fp32"},
       {"optimizer moments", memory.store.moment_bytes, "fp32"},
       {"gradients in flight", memory.contribution_window_bytes, "at most; what does not fit waits in the workers"},

@@ -24,9 +24,7 @@ struct DaemonMemory {
   int64_t constant_bytes = kDaemonConstantBytes;
 
   int64_t model_state_bytes() const { return store.total_bytes(); }
-  int64_t total_bytes() const {
-    return model_state_bytes() + contribution_window_bytes + hold_bytes + constant_bytes;
-  }
+  int64_t total_bytes() const { return model_state_bytes() + contribution_window_bytes + hold_bytes + constant_bytes; }
 };
 DaemonMemory ComputeDaemonMemory(const ModelSpec& model, const RunConfig& run);
 

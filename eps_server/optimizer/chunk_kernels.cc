@@ -13,8 +13,7 @@
 // time. Highway's portable fallback is compiled because it asks for it, and refused by
 // CheckVectorUnit.
 #undef HWY_DISABLED_TARGETS
-#define HWY_DISABLED_TARGETS \
-  (HWY_SSSE3 | HWY_SSE4 | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128)
+#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4 | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128)
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "eps_server/optimizer/chunk_kernels.cc"
 #include "hwy/foreach_target.h"  // must come before highway.h
@@ -54,9 +53,7 @@ FusedProgram Fuse(const ChunkGradient& gradient) {
   FusedProgram fused;
   fused.operands = gradient.operands.data();
   const std::vector<SumOp>& program = gradient.program;
-  const auto is = [&](size_t i, SumOp::Kind kind) {
-    return i < program.size() && program[i].kind == kind;
-  };
+  const auto is = [&](size_t i, SumOp::Kind kind) { return i < program.size() && program[i].kind == kind; };
   int depth = 0;
   for (size_t i = 0; i < program.size();) {
     if (is(i, SumOp::Kind::kAdd)) {
@@ -128,8 +125,7 @@ HWY_INLINE void StoreLow16(hn::Vec<DU> value, uint16_t* to) {
 
 template <Dtype kDtype>
 HWY_INLINE VF LoadOperand(const std::byte* values, int64_t i) {
-  if constexpr (kDtype == Dtype::kBf16)
-    return LoadBf16(reinterpret_cast<const uint16_t*>(values) + i);
+  if constexpr (kDtype == Dtype::kBf16) return LoadBf16(reinterpret_cast<const uint16_t*>(values) + i);
   return hn::LoadU(DF(), reinterpret_cast<const float*>(values) + i);
 }
 
@@ -140,8 +136,7 @@ void LoadBlock(const std::byte* a, int64_t first, int64_t count, float* HWY_REST
   for (int64_t i = 0; i < count; i += kVec) hn::Store(LoadOperand<kA>(a, first + i), DF(), out + i);
 }
 template <Dtype kA, Dtype kB>
-void LoadAddBlock(const std::byte* a, const std::byte* b, int64_t first, int64_t count,
-                  float* HWY_RESTRICT out) {
+void LoadAddBlock(const std::byte* a, const std::byte* b, int64_t first, int64_t count, float* HWY_RESTRICT out) {
   for (int64_t i = 0; i < count; i += kVec) {
     hn::Store(hn::Add(LoadOperand<kA>(a, first + i), LoadOperand<kB>(b, first + i)), DF(), out + i);
   }
@@ -160,8 +155,7 @@ void AddBlock(const float* HWY_RESTRICT right, int64_t count, float* HWY_RESTRIC
 
 // Elements [first, first + count) of the sum: in place if there is a single fp32 contribution, else
 // in scratch.
-const float* SumBlock(const FusedProgram& program, int64_t first, int64_t count,
-                      float (*scratch)[kBlockElems]) {
+const float* SumBlock(const FusedProgram& program, int64_t first, int64_t count, float (*scratch)[kBlockElems]) {
   constexpr Dtype kF32 = Dtype::kF32, kBf16 = Dtype::kBf16;
   if (program.ops.size() == 1 && program.ops[0].kind == FusedOp::Kind::kLoad) {
     const GradientOperand& only = program.operands[program.ops[0].a];
@@ -178,8 +172,8 @@ const float* SumBlock(const FusedProgram& program, int64_t first, int64_t count,
         break;
       case FusedOp::Kind::kLoadAdd:
         (a16 ? (b16 ? LoadAddBlock<kBf16, kBf16> : LoadAddBlock<kBf16, kF32>)
-             : (b16 ? LoadAddBlock<kF32, kBf16> : LoadAddBlock<kF32, kF32>))(
-            a.values, b.values, first, count, scratch[depth++]);
+             : (b16 ? LoadAddBlock<kF32, kBf16> : LoadAddBlock<kF32, kF32>))(a.values, b.values, first, count,
+                                                                             scratch[depth++]);
         break;
       case FusedOp::Kind::kAddTo:
         (a16 ? AddToBlock<kBf16> : AddToBlock<kF32>)(a.values, first, count, scratch[depth - 1]);
@@ -300,8 +294,7 @@ struct AdamW {
         step_size(hn::Set(DF(), s.step_size)) {}
   HWY_INLINE VF Update(VF p, VF g, int64_t i) const {
     const VF mi = hn::MulAdd(hn::LoadU(DF(), m + i), beta1, hn::Mul(g, one_minus_beta1));
-    const VF vi =
-        hn::MulAdd(hn::LoadU(DF(), v + i), beta2, hn::Mul(hn::Mul(g, g), one_minus_beta2));
+    const VF vi = hn::MulAdd(hn::LoadU(DF(), v + i), beta2, hn::Mul(hn::Mul(g, g), one_minus_beta2));
     hn::StoreU(mi, DF(), m + i);
     hn::StoreU(vi, DF(), v + i);
     const VF denominator = hn::MulAdd(hn::Sqrt(vi), inv_sqrt_bias2, eps);
@@ -372,8 +365,8 @@ struct BlockSource {
 };
 
 template <typename Rule, typename Master, typename Source>
-void UpdateRange(const Rule rule, const Master master, const Source source, const VF scale,
-                 int64_t begin, int64_t end, SquareLanes& squares) {
+void UpdateRange(const Rule rule, const Master master, const Source source, const VF scale, int64_t begin, int64_t end,
+                 SquareLanes& squares) {
   SquareSum square(squares);
   for (int64_t i = begin; i < end; i += kPrefetchUnit) {
     const int64_t ahead = i + kPrefetchElems;
@@ -384,8 +377,7 @@ void UpdateRange(const Rule rule, const Master master, const Source source, cons
       for (int64_t k = 0; k < kVecs; ++k) {
         const VF gradient = source.Load(at + k * kVec);
         square.Add(k, gradient);
-        const VF p =
-            rule.Update(master.Load(at + k * kVec), hn::Mul(gradient, scale), at + k * kVec);
+        const VF p = rule.Update(master.Load(at + k * kVec), hn::Mul(gradient, scale), at + k * kVec);
         master.Store(p, at + k * kVec);
       }
     }
@@ -394,8 +386,8 @@ void UpdateRange(const Rule rule, const Master master, const Source source, cons
 }
 
 template <typename Rule, typename Master>
-void UpdateDecayRange(const Rule rule, const Master master, const FusedProgram& program,
-                      const VF scale, const DecayRange& range, SquareLanes& squares) {
+void UpdateDecayRange(const Rule rule, const Master master, const FusedProgram& program, const VF scale,
+                      const DecayRange& range, SquareLanes& squares) {
   const auto update = [&](auto source, int64_t begin, int64_t end) {
     UpdateRange(rule, master, source, scale, begin, end, squares);
   };
@@ -427,8 +419,8 @@ void UpdateDecayRange(const Rule rule, const Master master, const FusedProgram& 
 }
 
 template <typename Rule, typename Master>
-double UpdateWith(const ChunkState& chunk, const FusedProgram& program, const DecayRange* ranges,
-                  size_t num_ranges, const UpdateScalars& scalars) {
+double UpdateWith(const ChunkState& chunk, const FusedProgram& program, const DecayRange* ranges, size_t num_ranges,
+                  const UpdateScalars& scalars) {
   SquareLanes squares;
   for (size_t r = 0; r < num_ranges; ++r) {
     UpdateDecayRange(Rule(chunk, scalars, ranges[r].decays), Master(chunk), program,
@@ -437,8 +429,8 @@ double UpdateWith(const ChunkState& chunk, const FusedProgram& program, const De
   return squares.Total();
 }
 
-double UpdateChunkImpl(const ChunkState& chunk, const ChunkGradient& gradient,
-                       const DecayRange* ranges, size_t num_ranges, const UpdateScalars& scalars) {
+double UpdateChunkImpl(const ChunkState& chunk, const ChunkGradient& gradient, const DecayRange* ranges,
+                       size_t num_ranges, const UpdateScalars& scalars) {
   const FusedProgram program = Fuse(gradient);
   const bool split = chunk.wire_dtype == Dtype::kBf16;
   const auto update = [&] {
@@ -470,8 +462,8 @@ absl::Status CheckVectorUnit() {
       "a run depend on");
 }
 
-UpdateScalars ComputeUpdateScalars(const OptimizerConfig& optimizer, double learning_rate,
-                                   int64_t update, double gradient_scale) {
+UpdateScalars ComputeUpdateScalars(const OptimizerConfig& optimizer, double learning_rate, int64_t update,
+                                   double gradient_scale) {
   UpdateScalars s;
   s.rule = optimizer.rule;
   s.gradient_scale = static_cast<float>(gradient_scale);
@@ -493,11 +485,9 @@ UpdateScalars ComputeUpdateScalars(const OptimizerConfig& optimizer, double lear
   return s;
 }
 
-void UpdateChunk(const ChunkState& chunk, const ChunkGradient& gradient,
-                 absl::Span<const DecayRange> ranges, const UpdateScalars& scalars,
-                 double* sum_of_squares) {
-  const double squares =
-      HWY_DYNAMIC_DISPATCH(UpdateChunkImpl)(chunk, gradient, ranges.data(), ranges.size(), scalars);
+void UpdateChunk(const ChunkState& chunk, const ChunkGradient& gradient, absl::Span<const DecayRange> ranges,
+                 const UpdateScalars& scalars, double* sum_of_squares) {
+  const double squares = HWY_DYNAMIC_DISPATCH(UpdateChunkImpl)(chunk, gradient, ranges.data(), ranges.size(), scalars);
   if (sum_of_squares != nullptr) *sum_of_squares = squares;
 }
 

@@ -40,8 +40,8 @@ struct UpdateScalars {
   float momentum = 0;
 };
 // `update` counts from 1 the updates that were made, without skipped steps.
-UpdateScalars ComputeUpdateScalars(const OptimizerConfig& optimizer, double learning_rate,
-                                   int64_t update, double gradient_scale);
+UpdateScalars ComputeUpdateScalars(const OptimizerConfig& optimizer, double learning_rate, int64_t update,
+                                   double gradient_scale);
 
 // Elements [begin, end) of a chunk, multiples of kTensorAlignElems.
 struct DecayRange {
@@ -52,9 +52,8 @@ struct DecayRange {
 
 // Updates the chunk by the sum of `gradient`. `ranges` cover it. sum_of_squares, if not null, gets
 // that of the unscaled sum: not finite exactly if some element of the sum is not.
-void UpdateChunk(const ChunkState& chunk, const ChunkGradient& gradient,
-                 absl::Span<const DecayRange> ranges, const UpdateScalars& scalars,
-                 double* sum_of_squares);
+void UpdateChunk(const ChunkState& chunk, const ChunkGradient& gradient, absl::Span<const DecayRange> ranges,
+                 const UpdateScalars& scalars, double* sum_of_squares);
 
 // The sum of `gradient` into `sum` (num_elems of it) if that is not null, and its sum of squares:
 // element i into lane i mod 16, the lanes in order, in fp64.

@@ -34,8 +34,7 @@ std::vector<float> Normal(int64_t count, uint64_t seed, double scale = 1) {
 
 // Leaves or subtree sums over `nodes`, and the program that adds them.
 struct Gradient {
-  Gradient(const std::vector<TreeNode>& nodes, int num_vnodes, Dtype leaves, uint64_t seed,
-           double scale = 1e-2) {
+  Gradient(const std::vector<TreeNode>& nodes, int num_vnodes, Dtype leaves, uint64_t seed, double scale = 1e-2) {
     for (const TreeNode node : nodes) {
       f32.push_back(Normal(kElems, seed + node.first, scale));
       bf16.emplace_back();
@@ -48,8 +47,7 @@ struct Gradient {
       dtypes.push_back(round ? Dtype::kBf16 : Dtype::kF32);
     }
     for (size_t i = 0; i < nodes.size(); ++i) {
-      const void* values =
-          dtypes[i] == Dtype::kBf16 ? static_cast<const void*>(bf16[i].data()) : f32[i].data();
+      const void* values = dtypes[i] == Dtype::kBf16 ? static_cast<const void*>(bf16[i].data()) : f32[i].data();
       gradient.operands.push_back({dtypes[i], static_cast<const std::byte*>(values), nodes[i], 0});
     }
     gradient.program = SumProgram(nodes, num_vnodes);
@@ -82,8 +80,7 @@ std::vector<TreeNode> Leaves(int count) {
 
 // A chunk with memory of its own.
 struct Chunk {
-  Chunk(Dtype dtype, uint64_t seed, bool moments = true)
-      : dtype(dtype), master(Normal(kElems, seed, 0.1)) {
+  Chunk(Dtype dtype, uint64_t seed, bool moments = true) : dtype(dtype), master(Normal(kElems, seed, 0.1)) {
     wire16.resize(kElems);
     out16.resize(kElems);
     rest.resize(kElems);
@@ -104,9 +101,7 @@ struct Chunk {
     state.moment2 = moments ? v.data() : nullptr;
     state.num_elems = kElems;
   }
-  float Updated(int64_t i) const {
-    return dtype == Dtype::kBf16 ? Join({{out16[i]}, rest[i]}) : out32[i];
-  }
+  float Updated(int64_t i) const { return dtype == Dtype::kBf16 ? Join({{out16[i]}, rest[i]}) : out32[i]; }
 
   Dtype dtype;
   std::vector<float> master, out32, m, v;
@@ -129,8 +124,7 @@ OptimizerConfig SgdConfig(double momentum) {
   return config;
 }
 // The middle decays.
-const std::vector<DecayRange> kRanges = {
-    {0, 64, false}, {64, 2048 + 128, true}, {2048 + 128, kElems, false}};
+const std::vector<DecayRange> kRanges = {{0, 64, false}, {64, 2048 + 128, true}, {2048 + 128, kElems, false}};
 bool Decays(int64_t i) { return i >= 64 && i < 2048 + 128; }
 
 void ExpectClose(double got, double want, double tolerance, int64_t i) {
@@ -149,8 +143,7 @@ TEST_P(ChunkKernelsTest, AdamWAgreesWithFp64) {
   const double lr = 1e-3, scale = 0.25;
   const int t = 3;
   double squares = 0;
-  UpdateChunk(chunk.state, gradient.gradient, kRanges,
-              ComputeUpdateScalars(AdamWConfig(), lr, t, scale), &squares);
+  UpdateChunk(chunk.state, gradient.gradient, kRanges, ComputeUpdateScalars(AdamWConfig(), lr, t, scale), &squares);
   double want_squares = 0;
   for (int64_t i = 0; i < kElems; ++i) {
     const double sum = gradient.SumAt(i), g = sum * scale;
@@ -174,8 +167,7 @@ TEST_P(ChunkKernelsTest, SgdAgreesWithFp64) {
     const Gradient gradient(Leaves(3), 3, Dtype::kF32, 5);
     Chunk chunk(GetParam(), 6, momentum != 0);
     const Chunk before = chunk;
-    UpdateChunk(chunk.state, gradient.gradient, kRanges,
-                ComputeUpdateScalars(SgdConfig(momentum), 0.1, 1, 1), nullptr);
+    UpdateChunk(chunk.state, gradient.gradient, kRanges, ComputeUpdateScalars(SgdConfig(momentum), 0.1, 1, 1), nullptr);
     for (int64_t i = 0; i < kElems; ++i) {
       double g = gradient.SumAt(i);
       if (Decays(i)) g += 0.1 * before.master[i];
@@ -193,14 +185,12 @@ TEST_P(ChunkKernelsTest, ZeroPaddingStaysZero) {
   std::fill(gradient.f32[0].begin(), gradient.f32[0].end(), 0.0f);
   for (const OptimizerConfig& config : {AdamWConfig(), SgdConfig(0.9)}) {
     Chunk chunk(GetParam(), 2);
-    for (std::vector<float>* zeros : {&chunk.master, &chunk.m, &chunk.v})
-      std::fill(zeros->begin(), zeros->end(), 0.0f);
+    for (std::vector<float>* zeros : {&chunk.master, &chunk.m, &chunk.v}) std::fill(zeros->begin(), zeros->end(), 0.0f);
     for (int64_t i = 0; i < kElems; ++i) {
       chunk.wire16[i] = Split(0.0f).wire.bits;
       chunk.rest[i] = Split(0.0f).rest;
     }
-    UpdateChunk(chunk.state, gradient.gradient, kRanges, ComputeUpdateScalars(config, 0.1, 1, 1),
-                nullptr);
+    UpdateChunk(chunk.state, gradient.gradient, kRanges, ComputeUpdateScalars(config, 0.1, 1, 1), nullptr);
     for (int64_t i = 0; i < kElems; ++i) ASSERT_EQ(chunk.Updated(i), 0.0f) << i;
   }
 }
@@ -212,8 +202,7 @@ TEST(SumChunkTest, IsTheTreesSumBitForBitForAnySplit) {
     const Gradient leaves(Leaves(num_vnodes), num_vnodes, Dtype::kBf16, 3);
     std::vector<float> sum(kElems);
     SumChunk(leaves.gradient, kElems, sum.data());
-    for (int64_t i = 0; i < kElems; ++i)
-      ASSERT_EQ(sum[i], leaves.SumAt(i)) << num_vnodes << " " << i;
+    for (int64_t i = 0; i < kElems; ++i) ASSERT_EQ(sum[i], leaves.SumAt(i)) << num_vnodes << " " << i;
     // The same leaves, the first half already summed by a worker.
     if (num_vnodes < 3) continue;
     const int left = LeftLeaves(num_vnodes);
@@ -222,9 +211,8 @@ TEST(SumChunkTest, IsTheTreesSumBitForBitForAnySplit) {
     SumChunk(worker.gradient, kElems, partial.data());
     ChunkGradient mixed = leaves.gradient;
     mixed.operands.erase(mixed.operands.begin(), mixed.operands.begin() + left);
-    mixed.operands.insert(
-        mixed.operands.begin(),
-        {Dtype::kF32, reinterpret_cast<const std::byte*>(partial.data()), {0, left}, 0});
+    mixed.operands.insert(mixed.operands.begin(),
+                          {Dtype::kF32, reinterpret_cast<const std::byte*>(partial.data()), {0, left}, 0});
     std::vector<TreeNode> nodes;
     for (const GradientOperand& operand : mixed.operands) nodes.push_back(operand.node);
     mixed.program = SumProgram(nodes, num_vnodes);
@@ -236,16 +224,14 @@ TEST(SumChunkTest, IsTheTreesSumBitForBitForAnySplit) {
 TEST(SumChunkTest, SquaresAreAddedBySixteenLanesInOrder) {
   const Gradient gradient(Leaves(2), 2, Dtype::kF32, 9);
   double lanes[16] = {};
-  for (int64_t i = 0; i < kElems; ++i)
-    lanes[i % 16] += double{gradient.SumAt(i)} * gradient.SumAt(i);
+  for (int64_t i = 0; i < kElems; ++i) lanes[i % 16] += double{gradient.SumAt(i)} * gradient.SumAt(i);
   double want = 0;
   for (const double lane : lanes) want += lane;
   EXPECT_EQ(SumChunk(gradient.gradient, kElems, nullptr), want);
 }
 
 TEST(SumChunkTest, SquaresTellOfAnyElementThatIsNotFinite) {
-  for (const float bad :
-       {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
+  for (const float bad : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
     Gradient gradient(Leaves(2), 2, Dtype::kF32, 9);
     gradient.f32[1][777] = bad;
     EXPECT_FALSE(std::isfinite(SumChunk(gradient.gradient, kElems, nullptr)));
@@ -272,8 +258,7 @@ TEST(ChunkKernelsBitsTest, DoNotDependOnTheVectorWidth) {
         const Gradient gradient(Leaves(5), 5, Dtype::kBf16, 4);
         Chunk chunk(dtype, 8);
         double squares = 0;
-        UpdateChunk(chunk.state, gradient.gradient, kRanges,
-                    ComputeUpdateScalars(config, 1e-3, 2, 0.7), &squares);
+        UpdateChunk(chunk.state, gradient.gradient, kRanges, ComputeUpdateScalars(config, 1e-3, 2, 0.7), &squares);
         for (int64_t i = 0; i < kElems; ++i) {
           for (const float value : {chunk.Updated(i), chunk.m[i], chunk.v[i]}) {
             bits.append(reinterpret_cast<const char*>(&value), sizeof(value));

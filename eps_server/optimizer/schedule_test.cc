@@ -17,8 +17,7 @@ OptimizerConfig Schedule(ScheduleDecay decay, int64_t warmup) {
 }
 
 TEST(ScheduleTest, WarmsUpToThePeak) {
-  for (const ScheduleDecay decay :
-       {ScheduleDecay::kConstant, ScheduleDecay::kLinear, ScheduleDecay::kCosine}) {
+  for (const ScheduleDecay decay : {ScheduleDecay::kConstant, ScheduleDecay::kLinear, ScheduleDecay::kCosine}) {
     const OptimizerConfig config = Schedule(decay, 4);
     EXPECT_DOUBLE_EQ(LearningRate(config, 100, StepId(0)), 2);
     EXPECT_DOUBLE_EQ(LearningRate(config, 100, StepId(3)), 8);
@@ -33,8 +32,7 @@ TEST(ScheduleTest, ReachesFinalAtTheLastStep) {
   EXPECT_DOUBLE_EQ(LearningRate(Schedule(ScheduleDecay::kLinear, 0), 5, StepId(0)), 8);
   EXPECT_DOUBLE_EQ(LearningRate(Schedule(ScheduleDecay::kLinear, 0), 5, StepId(1)), 6.5);
   EXPECT_DOUBLE_EQ(LearningRate(Schedule(ScheduleDecay::kCosine, 0), 5, StepId(2)), 5);
-  EXPECT_NEAR(LearningRate(Schedule(ScheduleDecay::kCosine, 2), 7, StepId(3)),
-              2 + 6 * (1 + 0.70710678) / 2, 1e-7);
+  EXPECT_NEAR(LearningRate(Schedule(ScheduleDecay::kCosine, 2), 7, StepId(3)), 2 + 6 * (1 + 0.70710678) / 2, 1e-7);
 }
 
 TEST(ScheduleTest, ShortRunsHaveNoHole) {

@@ -36,14 +36,11 @@ double ClipScale(const OptimizerConfig& optimizer, double norm) {
 
 // The chunk's elements by whether they decay; a tensor's padding goes with the tensor.
 std::vector<DecayRange> RangesOf(const BlobSpec& blob, int64_t chunk) {
-  const int64_t chunk_begin = chunk * kChunkElems,
-                chunk_end = chunk_begin + blob.chunk_elems(chunk);
+  const int64_t chunk_begin = chunk * kChunkElems, chunk_end = chunk_begin + blob.chunk_elems(chunk);
   std::vector<DecayRange> ranges;
   for (size_t t = 0; t < blob.tensors.size(); ++t) {
-    const int64_t next =
-        t + 1 < blob.tensors.size() ? blob.tensors[t + 1].offset_elems : blob.num_elems;
-    const int64_t begin = std::max(blob.tensors[t].offset_elems, chunk_begin),
-                  end = std::min(next, chunk_end);
+    const int64_t next = t + 1 < blob.tensors.size() ? blob.tensors[t + 1].offset_elems : blob.num_elems;
+    const int64_t begin = std::max(blob.tensors[t].offset_elems, chunk_begin), end = std::min(next, chunk_end);
     if (begin >= end) continue;
     const bool decays = blob.tensors[t].decays();
     if (!ranges.empty() && ranges.back().decays == decays) {
@@ -61,32 +58,27 @@ class HoldBuffer {
   static absl::StatusOr<HoldBuffer> Map(const ModelSpec& model, int64_t num_bytes) {
     HoldBuffer hold;
     if (num_bytes == 0) return hold;
-    void* base = mmap(nullptr, static_cast<size_t>(num_bytes), PROT_READ | PROT_WRITE,
-                      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void* base =
+        mmap(nullptr, static_cast<size_t>(num_bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (base == MAP_FAILED) {
-      return absl::ResourceExhaustedError(absl::StrCat("optimizer.clip EXACT needs ", num_bytes,
-                                                       " bytes (", FormatByteSize(num_bytes),
+      return absl::ResourceExhaustedError(absl::StrCat("optimizer.clip EXACT needs ", num_bytes, " bytes (",
+                                                       FormatByteSize(num_bytes),
                                                        ") to hold gradients: ", strerror(errno)));
     }
     madvise(base, static_cast<size_t>(num_bytes), MADV_HUGEPAGE);
     hold.base_ = static_cast<float*>(base);
     hold.num_bytes_ = num_bytes;
     int64_t offset = 0;
-    for (const BlobSpec& blob : model.blobs)
-      hold.offsets_.push_back(std::exchange(offset, offset + blob.num_elems));
+    for (const BlobSpec& blob : model.blobs) hold.offsets_.push_back(std::exchange(offset, offset + blob.num_elems));
     return hold;
   }
   HoldBuffer(HoldBuffer&& other) noexcept
-      : base_(std::exchange(other.base_, nullptr)),
-        num_bytes_(other.num_bytes_),
-        offsets_(std::move(other.offsets_)) {}
+      : base_(std::exchange(other.base_, nullptr)), num_bytes_(other.num_bytes_), offsets_(std::move(other.offsets_)) {}
   HoldBuffer& operator=(HoldBuffer&&) = delete;
   ~HoldBuffer() {
     if (base_ != nullptr) munmap(base_, static_cast<size_t>(num_bytes_));
   }
-  float* Chunk(BlobId blob, int64_t chunk) const {
-    return base_ + offsets_[blob.value()] + chunk * kChunkElems;
-  }
+  float* Chunk(BlobId blob, int64_t chunk) const { return base_ + offsets_[blob.value()] + chunk * kChunkElems; }
 
  private:
   HoldBuffer() = default;
@@ -96,8 +88,7 @@ class HoldBuffer {
 };
 
 bool IsFiniteAt(const GradientOperand& operand, int64_t i) {
-  if (operand.dtype == Dtype::kF32)
-    return std::isfinite(reinterpret_cast<const float*>(operand.values)[i]);
+  if (operand.dtype == Dtype::kF32) return std::isfinite(reinterpret_cast<const float*>(operand.values)[i]);
   return std::isfinite(ToFloat({reinterpret_cast<const uint16_t*>(operand.values)[i]}));
 }
 
@@ -148,8 +139,7 @@ class UpdateEngineImpl final : public UpdateEngine {
     if (held_.erase({version, blob}) == 0 || version != ReadVersion(step_)) return;
     BlobState& state = blobs_[blob.value()];
     if (!IsEager() && state.ready) return PushUpdates(blob);
-    for (auto& [chunk, gradient] : std::exchange(state.blocked, {}))
-      PushEager(blob, chunk, std::move(gradient));
+    for (auto& [chunk, gradient] : std::exchange(state.blocked, {})) PushEager(blob, chunk, std::move(gradient));
   }
 
   void Stop() override {
@@ -168,9 +158,9 @@ class UpdateEngineImpl final : public UpdateEngine {
     std::vector<double> squares;                             // by chunk
     std::vector<ChunkGradient> kept;                         // by chunk, PER_BLOB
     std::vector<std::pair<int64_t, ChunkGradient>> blocked;  // eager: wait for ReleaseUpdate
-    int64_t gathered = 0;  // chunks measured (PER_BLOB) or summed (EXACT)
-    int64_t updated = 0;   // chunks
-    bool ready = false;    // scalars are known, updates may run unless held (PER_BLOB, EXACT)
+    int64_t gathered = 0;                                    // chunks measured (PER_BLOB) or summed (EXACT)
+    int64_t updated = 0;                                     // chunks
+    bool ready = false;  // scalars are known, updates may run unless held (PER_BLOB, EXACT)
     UpdateScalars scalars;
     double Squares() const {
       double sum = 0;
@@ -190,8 +180,7 @@ class UpdateEngineImpl final : public UpdateEngine {
   void BeginStep(StepId step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     step_ = step;
     learning_rate_ = LearningRate(run_.optimizer, run_.steps, step);
-    scale_ =
-        clip_ == ClipMode::kLagged && step.value() > 0 ? ClipScale(run_.optimizer, last_norm_) : 1;
+    scale_ = clip_ == ClipMode::kLagged && step.value() > 0 ? ClipScale(run_.optimizer, last_norm_) : 1;
     skipped_ = false;
     nonfinite_.clear();
     gathered_ = blobs_made_ = 0;
@@ -213,8 +202,7 @@ class UpdateEngineImpl final : public UpdateEngine {
   }
 
   // First use of a chunk's gradient.
-  void Gather(BlobId blob, int64_t chunk, ChunkGradient gradient)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+  void Gather(BlobId blob, int64_t chunk, ChunkGradient gradient) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     if (!IsEager()) {
       // A std::function must be copyable, so the gradient goes behind a pointer.
       Push([this, blob, chunk, shared = std::make_shared<ChunkGradient>(std::move(gradient))] {
@@ -227,8 +215,7 @@ class UpdateEngineImpl final : public UpdateEngine {
     }
   }
 
-  void PushEager(BlobId blob, int64_t chunk, ChunkGradient gradient)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+  void PushEager(BlobId blob, int64_t chunk, ChunkGradient gradient) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     Push([this, blob, chunk, scalars = blobs_[blob.value()].scalars, step = step_,
           shared = std::make_shared<ChunkGradient>(std::move(gradient))] {
       UpdateEager(step, blob, chunk, *shared, scalars);
@@ -244,12 +231,11 @@ class UpdateEngineImpl final : public UpdateEngine {
   // ---- tasks; they run without the lock ----
 
   // One pass: sum, norm, update.
-  void UpdateEager(StepId step, BlobId blob, int64_t chunk, ChunkGradient& gradient,
-                   const UpdateScalars& scalars) {
+  void UpdateEager(StepId step, BlobId blob, int64_t chunk, ChunkGradient& gradient, const UpdateScalars& scalars) {
     if (gradient.nonfinite_vnode >= 0) return FailNonFinite(blob, chunk, gradient);
     double squares = 0;
-    UpdateChunk(store_.Chunk(blob, chunk, ReadVersion(step)), gradient,
-                ranges_[blob.value()][chunk], scalars, &squares);
+    UpdateChunk(store_.Chunk(blob, chunk, ReadVersion(step)), gradient, ranges_[blob.value()][chunk], scalars,
+                &squares);
     if (!std::isfinite(squares)) return FailNonFinite(blob, chunk, gradient);
     gradient = {};
     FinishChunk(blob, [&](BlobState& state) { state.squares[chunk] = squares; });
@@ -258,8 +244,7 @@ class UpdateEngineImpl final : public UpdateEngine {
   // PER_BLOB, first pass.
   void Measure(BlobId blob, int64_t chunk, ChunkGradient& gradient) {
     const double squares = SumChunk(gradient, model_.blob(blob).chunk_elems(chunk), nullptr);
-    if (gradient.nonfinite_vnode >= 0 || !std::isfinite(squares))
-      return FailNonFinite(blob, chunk, gradient);
+    if (gradient.nonfinite_vnode >= 0 || !std::isfinite(squares)) return FailNonFinite(blob, chunk, gradient);
     MutexLock lock(mu_);
     BlobState& state = blobs_[blob.value()];
     state.squares[chunk] = squares;
@@ -273,15 +258,12 @@ class UpdateEngineImpl final : public UpdateEngine {
 
   // EXACT: the gradient's memory is free after this.
   void SumToHold(BlobId blob, int64_t chunk, ChunkGradient& gradient) {
-    const double squares =
-        SumChunk(gradient, model_.blob(blob).chunk_elems(chunk), hold_.Chunk(blob, chunk));
+    const double squares = SumChunk(gradient, model_.blob(blob).chunk_elems(chunk), hold_.Chunk(blob, chunk));
     std::string nonfinite;
-    if (gradient.nonfinite_vnode >= 0 || !std::isfinite(squares))
-      nonfinite = DescribeNonFinite(blob, chunk, gradient);
+    if (gradient.nonfinite_vnode >= 0 || !std::isfinite(squares)) nonfinite = DescribeNonFinite(blob, chunk, gradient);
     gradient = {};
     MutexLock lock(mu_);
-    if (!nonfinite.empty() && (nonfinite_.empty() || nonfinite < nonfinite_))
-      nonfinite_ = nonfinite;
+    if (!nonfinite.empty() && (nonfinite_.empty() || nonfinite < nonfinite_)) nonfinite_ = nonfinite;
     blobs_[blob.value()].squares[chunk] = squares;
     if (++gathered_ == total_chunks_) DecideHeldStep();
   }
@@ -290,8 +272,7 @@ class UpdateEngineImpl final : public UpdateEngine {
     const double norm = Norm();
     skipped_ = !nonfinite_.empty();
     scale_ = skipped_ ? 1 : ClipScale(run_.optimizer, norm);
-    for (const BlobSpec& blob :
-         model_.blobs) {  // pull order: the next forward waits for the first layer first
+    for (const BlobSpec& blob : model_.blobs) {  // pull order: the next forward waits for the first layer first
       blobs_[blob.id.value()].scalars = Scalars(scale_);
       MakeReady(blob.id);
     }
@@ -306,8 +287,7 @@ class UpdateEngineImpl final : public UpdateEngine {
     if (skipped_) {
       Push([this, blob, step = step_] {
         store_.CarryOver(blob, ReadVersion(step));
-        FinishChunk(blob,
-                    [&](BlobState& state) { state.updated = model_.blob(blob).num_chunks() - 1; });
+        FinishChunk(blob, [&](BlobState& state) { state.updated = model_.blob(blob).num_chunks() - 1; });
       });
       return;
     }
@@ -322,15 +302,13 @@ class UpdateEngineImpl final : public UpdateEngine {
   void UpdateGathered(StepId step, BlobId blob, int64_t chunk, const UpdateScalars& scalars) {
     ChunkGradient gradient;
     if (clip_ == ClipMode::kExact) {
-      gradient.operands = {
-          {Dtype::kF32, reinterpret_cast<const std::byte*>(hold_.Chunk(blob, chunk)), {}, 0}};
+      gradient.operands = {{Dtype::kF32, reinterpret_cast<const std::byte*>(hold_.Chunk(blob, chunk)), {}, 0}};
       gradient.program = {{SumOp::Kind::kLoad, 0}};
     } else {
       MutexLock lock(mu_);
       gradient = std::exchange(blobs_[blob.value()].kept[chunk], {});
     }
-    UpdateChunk(store_.Chunk(blob, chunk, ReadVersion(step)), gradient,
-                ranges_[blob.value()][chunk], scalars, nullptr);
+    UpdateChunk(store_.Chunk(blob, chunk, ReadVersion(step)), gradient, ranges_[blob.value()][chunk], scalars, nullptr);
     gradient = {};
     FinishChunk(blob, [](BlobState&) {});
   }
@@ -373,24 +351,20 @@ class UpdateEngineImpl final : public UpdateEngine {
   // "blob h.2, transformer.h.2.mlp.c_fc.weight, vnode 5"
   std::string DescribeNonFinite(BlobId id, int64_t chunk, const ChunkGradient& gradient) const {
     const BlobSpec& blob = model_.blob(id);
-    if (gradient.nonfinite_vnode >= 0)
-      return absl::StrCat("layer ", blob.name, ", vnode ", gradient.nonfinite_vnode);
+    if (gradient.nonfinite_vnode >= 0) return absl::StrCat("layer ", blob.name, ", vnode ", gradient.nonfinite_vnode);
     for (const GradientOperand& operand : gradient.operands) {
       for (int64_t i = 0; i < blob.chunk_elems(chunk); ++i) {
         if (IsFiniteAt(operand, i)) continue;
         const char* kind = operand.node.is_leaf() ? ", vnode " : ", one of vnodes ";
-        const std::string nodes =
-            operand.node.is_leaf() ? absl::StrCat(operand.node.first) : DebugString(operand.node);
-        return absl::StrCat("layer ", blob.name, ", ", TensorAt(blob, chunk * kChunkElems + i),
-                            kind, nodes);
+        const std::string nodes = operand.node.is_leaf() ? absl::StrCat(operand.node.first) : DebugString(operand.node);
+        return absl::StrCat("layer ", blob.name, ", ", TensorAt(blob, chunk * kChunkElems + i), kind, nodes);
       }
     }
     return absl::StrCat("layer ", blob.name, ", the sum over the vnodes");
   }
   static std::string TensorAt(const BlobSpec& blob, int64_t elem) {
-    const auto after =
-        std::find_if(blob.tensors.begin(), blob.tensors.end(),
-                     [elem](const TensorSpec& tensor) { return tensor.offset_elems > elem; });
+    const auto after = std::find_if(blob.tensors.begin(), blob.tensors.end(),
+                                    [elem](const TensorSpec& tensor) { return tensor.offset_elems > elem; });
     return std::prev(after)->name;
   }
 
@@ -401,9 +375,8 @@ class UpdateEngineImpl final : public UpdateEngine {
       MutexLock lock(mu_);
       step = step_.value();
     }
-    on_failure_(absl::OutOfRangeError(absl::StrCat("step ", step, ": the gradient of ",
-                                                   DescribeNonFinite(blob, chunk, gradient),
-                                                   " is not finite")));
+    on_failure_(absl::OutOfRangeError(
+        absl::StrCat("step ", step, ": the gradient of ", DescribeNonFinite(blob, chunk, gradient), " is not finite")));
   }
 
   // Fixed after construction.
@@ -439,17 +412,11 @@ class UpdateEngineImpl final : public UpdateEngine {
 
 }  // namespace
 
-int64_t HoldBytes(const ModelSpec& model, const RunConfig& run) {
-  return run.optimizer.clip == ClipMode::kExact ? model.num_elems() * int64_t{sizeof(float)} : 0;
-}
-
 absl::StatusOr<std::unique_ptr<UpdateEngine>> UpdateEngine::Create(Options options) {
   EPS_CHECK(options.model != nullptr && options.run != nullptr && options.store != nullptr);
-  EPS_CHECK(options.threads >= 1 && options.on_blob_made && options.on_step_made &&
-            options.on_failure);
+  EPS_CHECK(options.threads >= 1 && options.on_blob_made && options.on_step_made && options.on_failure);
   EPS_RETURN_IF_ERROR(CheckVectorUnit());
-  EPS_ASSIGN_OR_RETURN(HoldBuffer hold,
-                       HoldBuffer::Map(*options.model, HoldBytes(*options.model, *options.run)));
+  EPS_ASSIGN_OR_RETURN(HoldBuffer hold, HoldBuffer::Map(*options.model, HoldBytes(*options.model, *options.run)));
   return std::make_unique<UpdateEngineImpl>(std::move(options), std::move(hold));
 }
 

@@ -12,6 +12,7 @@
 #include "common/model/model_spec.h"
 #include "common/spec/run_config.h"
 #include "eps_server/optimizer/chunk_gradient.h"
+#include "eps_server/optimizer/hold_bytes.h"  // what holding costs
 #include "eps_server/store/store.h"
 
 namespace eps::server {
@@ -22,8 +23,8 @@ struct StepUpdate {
   double gradient_norm = 0;  // of the step's mean gradient, before clipping; may be not finite
   double scale = 1;          // that clipping multiplied the gradient with; PER_BLOB: the smallest
   double learning_rate = 0;
-  bool skipped = false;      // the gradient was not finite: weights and moments are unchanged
-  std::string why_skipped;   // layer and vnode
+  bool skipped = false;     // the gradient was not finite: weights and moments are unchanged
+  std::string why_skipped;  // layer and vnode
 };
 
 // Makes version s + 1 of every blob from version s and the step's gradients, chunk by chunk, on
@@ -74,9 +75,6 @@ class UpdateEngine {
   // Nothing more is made; tasks that run end first or later, on their own.
   virtual void Stop() = 0;
 };
-
-// Bytes beside the store that holding costs: 4 per element with EXACT clipping, else 0.
-int64_t HoldBytes(const ModelSpec& model, const RunConfig& run);
 
 }  // namespace eps::server
 

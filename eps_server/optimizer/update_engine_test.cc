@@ -53,13 +53,12 @@ struct ChunkId {
 // A store and an engine; publishes what is made.
 class Trainer {
  public:
-  explicit Trainer(const RunConfig& run, int threads = 2, int64_t first_step = 0,
-                   int64_t skipped = 0, double last_norm = 0)
+  explicit Trainer(const RunConfig& run, int threads = 2, int64_t first_step = 0, int64_t skipped = 0,
+                   double last_norm = 0)
       : run_(run), model_(*BuildGpt2(run.model)), store_(*Store::Create(model_, run_)) {
     for (const BlobSpec& blob : model_.blobs) {
       std::vector<float> values(static_cast<size_t>(blob.num_elems));
-      for (size_t i = 0; i < values.size(); ++i)
-        values[i] = 0.01f * static_cast<float>((i * 7 + 3) % 101) - 0.5f;
+      for (size_t i = 0; i < values.size(); ++i) values[i] = 0.01f * static_cast<float>((i * 7 + 3) % 101) - 0.5f;
       store_->LoadMaster(blob.id, Version(first_step), 0, values);
       store_->Publish(blob.id, Version(first_step));
       for (int64_t c = 0; c < blob.num_chunks(); ++c) chunks_.push_back({blob.id, c});
@@ -100,8 +99,7 @@ class Trainer {
   // A gradient of vnode `vnode` that depends on nothing else than its arguments.
   static float GradientAt(int64_t step, int vnode, BlobId blob, int64_t elem) {
     const uint64_t mixed =
-        (static_cast<uint64_t>(step + 1) * 1000003 + vnode * 7919 + blob.value() * 104729 + elem) *
-        0x9E3779B97F4A7C15u;
+        (static_cast<uint64_t>(step + 1) * 1000003 + vnode * 7919 + blob.value() * 104729 + elem) * 0x9E3779B97F4A7C15u;
     return static_cast<float>(static_cast<int64_t>(mixed >> 40) - (1 << 23)) * 0x1p-30f;
   }
   // Summed by the "worker" over each of `nodes`, in the tree's order.
@@ -114,10 +112,8 @@ class Trainer {
     ChunkGradient gradient;
     for (const TreeNode node : nodes) {
       std::vector<float>& sums = values->nodes.emplace_back(static_cast<size_t>(count));
-      for (int64_t i = 0; i < count; ++i)
-        sums[i] = SumAt(step, node, id.blob, id.chunk * kChunkElems + i);
-      gradient.operands.push_back(
-          {Dtype::kF32, reinterpret_cast<const std::byte*>(sums.data()), node, 0});
+      for (int64_t i = 0; i < count; ++i) sums[i] = SumAt(step, node, id.blob, id.chunk * kChunkElems + i);
+      gradient.operands.push_back({Dtype::kF32, reinterpret_cast<const std::byte*>(sums.data()), node, 0});
     }
     gradient.program = SumProgram(nodes, kVnodes);
     gradient.owner = values;
@@ -134,8 +130,7 @@ class Trainer {
 
   StepUpdate WaitForStep(int64_t step) {
     MutexLock lock(mu_);
-    while (failure_.ok() && (updates_.empty() || updates_.back().step.value() < step))
-      changed_.Wait(mu_);
+    while (failure_.ok() && (updates_.empty() || updates_.back().step.value() < step)) changed_.Wait(mu_);
     EXPECT_OK(failure_);
     return updates_.empty() ? StepUpdate() : updates_.back();
   }
@@ -159,9 +154,7 @@ class Trainer {
     std::string bits;
     for (const BlobSpec& blob : model_.blobs) {
       std::vector<float> values(static_cast<size_t>(blob.num_elems));
-      const auto append = [&] {
-        bits.append(reinterpret_cast<const char*>(values.data()), values.size() * 4);
-      };
+      const auto append = [&] { bits.append(reinterpret_cast<const char*>(values.data()), values.size() * 4); };
       store_->ReadMaster(blob.id, Version(version), 0, absl::MakeSpan(values));
       append();
       for (int which = 0; which < store_->num_moments(); ++which) {
@@ -220,8 +213,7 @@ TEST_P(UpdateEngineTest, BitsDoNotDependOnThreadsArrivalOrSplit) {
   const std::string want = Train(run, 1, 3);
   for (const int threads : {2, 3, 4}) EXPECT_TRUE(Train(run, threads, 3) == want) << threads;
 
-  const std::vector<std::vector<TreeNode>> splits = {
-      {{0, 3}}, {{0, 2}, {2, 1}}, {{0, 1}, {1, 1}, {2, 1}}};
+  const std::vector<std::vector<TreeNode>> splits = {{{0, 3}}, {{0, 2}, {2, 1}}, {{0, 1}, {1, 1}, {2, 1}}};
   std::mt19937 random(1);
   Trainer trainer(run, 2);
   for (int step = 0; step < 3; ++step) {
@@ -265,8 +257,7 @@ TEST_P(UpdateEngineTest, HeldBlobsWaitForTheirRelease) {
   // Of another version: no effect.
   trainer.engine().ReleaseUpdate(kWte, Version(2));
   EXPECT_EQ(trainer.store().published(kWte), Version(1));
-  for (const BlobSpec& blob : trainer.model().blobs)
-    trainer.engine().ReleaseUpdate(blob.id, Version(1));
+  for (const BlobSpec& blob : trainer.model().blobs) trainer.engine().ReleaseUpdate(blob.id, Version(1));
   trainer.WaitForStep(1);
   EXPECT_TRUE(trainer.Bits(2) == Train(SmallRun(GetParam(), 0.01), 1, 2));
 }
@@ -287,8 +278,7 @@ TEST_P(UpdateEngineTest, DestructionDropsWhatIsQueued) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Clip, UpdateEngineTest,
-                         ::testing::Values(ClipMode::kNone, ClipMode::kExact, ClipMode::kPerBlob,
-                                           ClipMode::kLagged));
+                         ::testing::Values(ClipMode::kNone, ClipMode::kExact, ClipMode::kPerBlob, ClipMode::kLagged));
 
 TEST(UpdateEngineClipTest, ExactIsTorchsAndBlobsComeInPullOrder) {
   Trainer trainer(SmallRun(ClipMode::kExact, 0.01), 1);
@@ -343,11 +333,9 @@ TEST(UpdateEngineNonfiniteTest, EndsAnEagerRunNamingLayerTensorAndVnode) {
   for (const ClipMode clip : {ClipMode::kNone, ClipMode::kLagged, ClipMode::kPerBlob}) {
     Trainer trainer(SmallRun(clip));
     trainer.engine().Submit(StepId(0), kBlock, 0, Infinite(trainer, {kBlock, 0}));
-    EXPECT_THAT(
-        trainer.WaitForFailure(),
-        StatusIs(
-            absl::StatusCode::kOutOfRange,
-            "step 0: the gradient of layer h.0, transformer.h.0.ln_1.bias, vnode 2 is not finite"));
+    EXPECT_THAT(trainer.WaitForFailure(),
+                StatusIs(absl::StatusCode::kOutOfRange,
+                         "step 0: the gradient of layer h.0, transformer.h.0.ln_1.bias, vnode 2 is not finite"));
     trainer.SubmitAll(0);  // quietly dropped
     EXPECT_EQ(trainer.store().published(kBlock), Version(0));
   }
@@ -358,8 +346,7 @@ TEST(UpdateEngineNonfiniteTest, AWorkersReportIsEnough) {
   ChunkGradient gradient = trainer.Gradient(0, {kBlock, 1}, Trainer::Leaves());
   gradient.nonfinite_vnode = 1;
   trainer.engine().Submit(StepId(0), kBlock, 1, std::move(gradient));
-  EXPECT_THAT(trainer.WaitForFailure(),
-              StatusIs(absl::StatusCode::kOutOfRange, "layer h.0, vnode 1"));
+  EXPECT_THAT(trainer.WaitForFailure(), StatusIs(absl::StatusCode::kOutOfRange, "layer h.0, vnode 1"));
 }
 
 TEST(UpdateEngineNonfiniteTest, ExactSkipsTheStepWhole) {

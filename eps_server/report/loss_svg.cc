@@ -59,7 +59,8 @@ Frame FrameOf(absl::Span<const double> losses) {
 }
 
 std::string Line(absl::string_view kind, double x1, double y1, double x2, double y2) {
-  return absl::StrFormat("<line class=\"%s\" x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\"/>\n", kind, x1, y1, x2, y2);
+  return absl::StrFormat("<line class=\"%s\" x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\"/>\n", kind, x1, y1, x2,
+                         y2);
 }
 
 std::string Text(double x, double y, absl::string_view anchor, absl::string_view text, absl::string_view more = "") {
@@ -77,11 +78,12 @@ std::string Axes(const Frame& frame) {
     absl::StrAppend(&svg, Line("grid", frame.x(tick), kTop, frame.x(tick), kHeight - kBottom),
                     Text(frame.x(tick), kHeight - kBottom + 18, "middle", absl::StrFormat("%.0f", tick)));
   }
-  absl::StrAppend(&svg, Line("axis", kLeft, kHeight - kBottom, kWidth - kRight, kHeight - kBottom),
-                  Line("axis", kLeft, kTop, kLeft, kHeight - kBottom),
-                  Text((kLeft + kWidth - kRight) / 2, kHeight - 14, "middle", "step"),
-                  Text(0, 0, "middle", "loss (nats per token)",
-                       absl::StrFormat(" transform=\"translate(20 %.1f) rotate(-90)\"", (kTop + kHeight - kBottom) / 2)));
+  absl::StrAppend(
+      &svg, Line("axis", kLeft, kHeight - kBottom, kWidth - kRight, kHeight - kBottom),
+      Line("axis", kLeft, kTop, kLeft, kHeight - kBottom),
+      Text((kLeft + kWidth - kRight) / 2, kHeight - 14, "middle", "step"),
+      Text(0, 0, "middle", "loss (nats per token)",
+           absl::StrFormat(" transform=\"translate(20 %.1f) rotate(-90)\"", (kTop + kHeight - kBottom) / 2)));
   return svg;
 }
 
@@ -160,7 +162,8 @@ std::string LossSvg(absl::Span<const double> losses) {
   const int64_t radius = std::max<int64_t>(1, static_cast<int64_t>(losses.size()) / 50);
   std::string title = "Training loss";
   if (!losses.empty()) {
-    absl::StrAppend(&title, absl::StrFormat(": %.4g to %.4g in %d steps", losses.front(), losses.back(), losses.size()));
+    absl::StrAppend(&title,
+                    absl::StrFormat(": %.4g to %.4g in %d steps", losses.front(), losses.back(), losses.size()));
   }
   return absl::StrCat(
       absl::StrFormat("<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %g %g\" width=\"%g\" height=\"%g\" "
@@ -168,9 +171,8 @@ std::string LossSvg(absl::Span<const double> losses) {
                       kWidth, kHeight, kWidth, kHeight, title),
       kStyle, absl::StrFormat("<rect class=\"ground\" width=\"%g\" height=\"%g\"/>\n", kWidth, kHeight),
       Text(kLeft, 32, "start", title, " class=\"title\""), Axes(frame), Curve(frame, "raw", losses),
-      Curve(frame, "mean", MovingMean(losses, radius)),
-      Line("raw", kWidth - 220, 28, kWidth - 196, 28), Text(kWidth - 190, 32, "start", "each step"),
-      Line("mean", kWidth - 120, 28, kWidth - 96, 28),
+      Curve(frame, "mean", MovingMean(losses, radius)), Line("raw", kWidth - 220, 28, kWidth - 196, 28),
+      Text(kWidth - 190, 32, "start", "each step"), Line("mean", kWidth - 120, 28, kWidth - 96, 28),
       Text(kWidth - 90, 32, "start", absl::StrCat("mean of ", 2 * radius + 1)), "</svg>\n");
 }
 

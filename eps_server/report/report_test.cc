@@ -108,6 +108,13 @@ TEST(SummaryTest, HasEveryFieldOfTheContract) {
   }
 }
 
+TEST(SummaryTest, APathThatIsNotUtf8StillGivesJson) {
+  RunStatus status;
+  status.newest_checkpoint = "/out\xff/checkpoints/step-00000002";
+  const auto summary = nlohmann::json::parse(SummaryJson(status, 0));
+  EXPECT_THAT(summary["newest_checkpoint"].get<std::string>(), HasSubstr("step-00000002"));
+}
+
 TEST(LossSvgTest, TicksAreRoundNumbersInside) {
   EXPECT_THAT(Ticks(0, 10, 5), ElementsAre(0, 2, 4, 6, 8, 10));
   EXPECT_THAT(Ticks(-0.3, 0.7, 4), ElementsAre(0, 0.5));

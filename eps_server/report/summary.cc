@@ -34,7 +34,8 @@ std::string SummaryJson(const RunStatus& status, double seconds_before) {
   summary["hold_bytes"] = status.hold_bytes;
   summary["resident_bytes"] = status.resident_bytes;
   summary["newest_checkpoint"] = status.newest_checkpoint;
-  return summary.dump(2) + "\n";
+  // A path need not be UTF-8, and the end of a run is no time to stumble over it.
+  return summary.dump(2, ' ', /*ensure_ascii=*/false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
 
 }  // namespace eps::server

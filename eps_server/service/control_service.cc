@@ -1,12 +1,12 @@
 #include "eps_server/service/control_service.h"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "common/base/log.h"
 #include "common/base/protocol_version.h"
 #include "common/base/status_macros.h"
 #include "common/grpc/grpc_status.h"
@@ -19,6 +19,7 @@ namespace eps::server {
 namespace {
 
 constexpr size_t kMaxReasonBytes = 256;
+constexpr uint32_t kMaxThreads = 1 << 16;  // for people: more is shown as so many
 
 class ControlService final : public proto::Control::CallbackService {
  public:
@@ -47,6 +48,13 @@ class ControlService final : public proto::Control::CallbackService {
     return Answer(context, absl::OkStatus());
   }
 
+  grpc::ServerUnaryReactor* ExpectWorkers(grpc::CallbackServerContext* context,
+                                          const proto::ExpectWorkersRequest* request,
+                                          proto::ExpectWorkersReply*) override {
+    if (options_.coordinator == nullptr) return Answer(context, NotTraining());
+    return Answer(context, options_.coordinator->ExpectWorkers(request->workers()));
+  }
+
   grpc::ServerUnaryReactor* Checkpoint(grpc::CallbackServerContext* context, const proto::CheckpointRequest*,
                                        proto::CheckpointReply* reply) override {
     if (options_.coordinator == nullptr) return Answer(context, NotTraining());
@@ -64,12 +72,11 @@ class ControlService final : public proto::Control::CallbackService {
 
   grpc::ServerUnaryReactor* Stop(grpc::CallbackServerContext* context, const proto::StopRequest* request,
                                  proto::StopReply* reply) override {
-    const std::string reason = request->reason().substr(0, kMaxReasonBytes);
-    LogInfo("stop_requested", {{"reason", reason}});
+    std::string reason = request->reason().substr(0, kMaxReasonBytes);
     if (options_.coordinator != nullptr) {
-      reply->set_step(options_.coordinator->RequestStop(reason));
+      reply->set_step(options_.coordinator->RequestStop(std::move(reason)));
     } else {
-      options_.on_stop();
+      options_.on_stop(reason);
     }
     return Answer(context, absl::OkStatus());
   }
@@ -94,15 +101,16 @@ class ControlService final : public proto::Control::CallbackService {
     // Before anything else: of another version, no other field can be trusted.
     if (request.protocol_version() != kProtocolVersion) {
       return absl::FailedPreconditionError(absl::StrCat("protocol_version: the worker speaks ",
-                                                        request.protocol_version(), ", this daemon ",
-                                                        kProtocolVersion, "; use programs of one release"));
+                                                        request.protocol_version(), ", this daemon ", kProtocolVersion,
+                                                        "; use programs of one release"));
     }
-    EPS_ASSIGN_OR_RETURN(const WorkerId worker,
-                         options_.host->Attach({.device_name = request.device_name(),
-                                                .device_model = request.device_model(),
-                                                .device_cap_bytes = request.device_cap_bytes(),
-                                                .process_id = request.process_id(),
-                                                .threads = static_cast<int>(request.threads())}));
+    EPS_ASSIGN_OR_RETURN(
+        const WorkerId worker,
+        options_.host->Attach({.device_name = request.device_name(),
+                               .device_model = request.device_model(),
+                               .device_cap_bytes = request.device_cap_bytes(),
+                               .process_id = request.process_id(),
+                               .threads = static_cast<int>(std::min(request.threads(), kMaxThreads))}));
     reply.set_worker_id(worker.value());
     reply.set_incarnation(options_.incarnation);
     reply.set_run_config(options_.run_config);

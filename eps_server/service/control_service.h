@@ -15,15 +15,15 @@
 namespace eps::server {
 
 struct ControlServiceOptions {
-  uint64_t incarnation = 0;             // of this process
-  std::string run_config;               // what workers get: SerializeRunConfig
-  WorkerHost* host = nullptr;           // these outlive the server that the service is registered with
+  uint64_t incarnation = 0;    // of this process
+  std::string run_config;      // what workers get: SerializeRunConfig
+  WorkerHost* host = nullptr;  // these outlive the server that the service is registered with
   // Exactly one of these two.
-  Coordinator* coordinator = nullptr;   // while training
-  ServingHost* serving = nullptr;       // while serving
+  Coordinator* coordinator = nullptr;  // while training
+  ServingHost* serving = nullptr;      // while serving
   Version serving_version;
-  RunStatus serving_status;             // what GetStatus says of the model that is served
-  std::function<void()> on_stop;        // Stop was called while serving
+  RunStatus serving_status;                                // what GetStatus says of the model that is served
+  std::function<void(const std::string& reason)> on_stop;  // Stop was called while serving
 };
 
 // The control plane (proto/control.proto): translates between messages and the coordinator (or the host that serves),

@@ -34,6 +34,11 @@ class FakeCoordinator final : public Coordinator {
  public:
   Aggregator& aggregator() override { std::abort(); }
   absl::Duration lease() const override { return absl::Milliseconds(1500); }
+  absl::Status ExpectWorkers(int workers) override {
+    MutexLock lock(mu);
+    expected = workers;
+    return absl::OkStatus();
+  }
   absl::StatusOr<WorkerId> Attach(WorkerInfo info) override {
     MutexLock lock(mu);
     infos.push_back(std::move(info));
@@ -106,6 +111,7 @@ class FakeCoordinator final : public Coordinator {
 
   Mutex mu;
   CondVar changed;
+  int expected = 0;
   std::vector<WorkerInfo> infos;
   std::shared_ptr<WorkerChannel> channel;
   int64_t arena_bytes = 0;
@@ -215,7 +221,7 @@ TEST_F(ControlServiceTest, OrdersAndReportsPassThroughTheStream) {
   EXPECT_EQ(answer.finish().reason(), "all done");
   stream->WritesDone();
   EXPECT_OK(FromGrpc(stream->Finish()));
-  EXPECT_THAT(coordinator_.WaitForDisconnect(), StatusIs(StatusCode::kUnavailable));
+  EXPECT_OK(coordinator_.WaitForDisconnect());  // it was told to leave
   EXPECT_EQ(coordinator_.arena_bytes, 555);
   ASSERT_EQ(coordinator_.records.size(), 1u);
   EXPECT_EQ(coordinator_.records[0].loss_sum, 1.25);
@@ -234,6 +240,11 @@ TEST_F(ControlServiceTest, AWrongEventEndsTheStreamAndNamesTheField) {
   event = Event();
   event.clear_event();
   EXPECT_THAT(EndAfter({Event(), event}), StatusIs(StatusCode::kInvalidArgument, "event"));
+  event.mutable_ready()->set_host_bytes(-1);
+  EXPECT_THAT(EndAfter({Event(), event}), StatusIs(StatusCode::kInvalidArgument, "ready.host_bytes"));
+  event.mutable_pass_done()->set_device_peak_bytes(-1);
+  EXPECT_THAT(EndAfter({Event(), event}), StatusIs(StatusCode::kInvalidArgument, "pass_done.device_peak_bytes"));
+  event.mutable_pass_done()->set_device_peak_bytes(0);
   event.mutable_pass_done()->set_seconds(-1);
   EXPECT_THAT(EndAfter({Event(), event}), StatusIs(StatusCode::kInvalidArgument, "pass_done.seconds"));
   event.mutable_pass_done()->set_seconds(1);
@@ -244,6 +255,26 @@ TEST_F(ControlServiceTest, AWrongEventEndsTheStreamAndNamesTheField) {
   EXPECT_THAT(EndAfter({Event(), event}), StatusIs(StatusCode::kInvalidArgument, "pass_done.step"));
   event.mutable_inferred();
   EXPECT_THAT(EndAfter({Event(), event}), StatusIs(StatusCode::kFailedPrecondition, "inferred"));
+}
+
+TEST_F(ControlServiceTest, AWorkerThatLeavesUnaskedIsReported) {
+  EXPECT_OK([&] {
+    grpc::ClientContext context;
+    const auto stream = stub_->Events(&context);
+    stream->Write(Event());
+    stream->WritesDone();
+    return FromGrpc(stream->Finish());
+  }());
+  EXPECT_THAT(coordinator_.WaitForDisconnect(), StatusIs(StatusCode::kUnavailable, "has left"));
+}
+
+TEST_F(ControlServiceTest, TheNumberOfExpectedWorkersIsPassedOn) {
+  grpc::ClientContext context;
+  proto::ExpectWorkersRequest request;
+  request.set_workers(3);
+  proto::ExpectWorkersReply reply;
+  EXPECT_OK(FromGrpc(stub_->ExpectWorkers(&context, request, &reply)));
+  EXPECT_EQ(coordinator_.expected, 3);
 }
 
 TEST_F(ControlServiceTest, AFailedWorkerIsDisconnectedWithItsReason) {
@@ -318,10 +349,9 @@ TEST(ServingControlServiceTest, TextComesFromAnAttachedWorkerTokenByToken) {
                                         .run_config = "the run",
                                         .host = &serving,
                                         .serving = &serving,
-                                        .on_stop = [&] { stopped = true; }}));
+                                        .on_stop = [&](const std::string&) { stopped = true; }}));
   ASSERT_OK_AND_ASSIGN(const auto server, RpcServer::Start({.host = "127.0.0.1", .port = 0}, std::move(services), 0));
-  const auto stub =
-      proto::Control::NewStub(grpc::CreateChannel(server->address(), grpc::InsecureChannelCredentials()));
+  const auto stub = proto::Control::NewStub(grpc::CreateChannel(server->address(), grpc::InsecureChannelCredentials()));
 
   // Asked before there is a worker: it waits.
   grpc::ClientContext generate_context;

@@ -9,8 +9,8 @@
 namespace eps::server {
 namespace {
 
-class DataService final
-    : public proto::DataPlane::WithRawCallbackMethod_Pull<proto::DataPlane::WithRawCallbackMethod_Push<proto::DataPlane::Service>> {
+class DataService final : public proto::DataPlane::WithRawCallbackMethod_Pull<
+                              proto::DataPlane::WithRawCallbackMethod_Push<proto::DataPlane::Service>> {
  public:
   explicit DataService(DataServiceOptions options) : options_(std::move(options)) {}
 

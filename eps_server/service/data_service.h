@@ -13,11 +13,11 @@
 namespace eps::server {
 
 struct DataServiceOptions {
-  uint64_t incarnation = 0;           // of this process
-  const ModelSpec* model = nullptr;   // these outlive the server that the service is registered with
+  uint64_t incarnation = 0;          // of this process
+  const ModelSpec* model = nullptr;  // these outlive the server that the service is registered with
   Store* store = nullptr;
-  Aggregator* aggregator = nullptr;   // null: nothing is trained, and a push is refused
-  Version last_version;               // of the run: no later one will ever be made
+  Aggregator* aggregator = nullptr;  // null: nothing is trained, and a push is refused
+  Version last_version;              // of the run: no later one will ever be made
 };
 
 // The data plane (proto/data_plane.proto), raw: weights go out as slices of the store's own wire buffers, gradients

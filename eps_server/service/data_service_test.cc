@@ -265,6 +265,12 @@ TEST_F(DataServiceTest, AnOverwrittenVersionIsAborted) {
   EXPECT_THAT(Pull(0, 0)->Finish(), StatusIs(StatusCode::kAborted));
 }
 
+TEST_F(DataServiceTest, AVersionBeforeTheFirstIsAborted) {
+  store_->CarryOver(kWte, Version(0));
+  store_->Publish(kWte, Version(1));  // as after a resume: version 0 was never published here
+  EXPECT_THAT(Pull(0, 0)->Finish(), StatusIs(StatusCode::kAborted, "the first is 1"));
+}
+
 TEST_F(DataServiceTest, ACancelledPullLetsGoBeforeItsVersionIsPublished) {
   auto call = Pull(0, 0);
   call->Cancel();
@@ -335,6 +341,7 @@ TEST_F(DataServiceTest, AnImpossibleOfferIsRefusedByField) {
   refused([](proto::Offer& o) { o.set_node_count(2), o.set_dtype(2); }, "dtype");
   refused([](proto::Offer& o) { o.set_step(3); }, "step");
   refused([](proto::Offer& o) { o.set_nonfinite_vnode(1); }, "nonfinite_vnode");
+  refused([](proto::Offer& o) { o.set_nonfinite_vnode(2147483647); }, "nonfinite_vnode");
   proto::Offer foreign = OfferOf(1, 0);
   foreign.set_incarnation(1);
   ExpectRefused(*Push(), OfferMessage(foreign), StatusCode::kFailedPrecondition, "incarnation");
@@ -356,7 +363,7 @@ TEST_F(DataServiceTest, AChunkThatIsNotWhatWasOfferedIsRefusedByField) {
   refused([](ChunkHeader& h) { h.node = {1, 1}; }, "node.first");
   refused([](ChunkHeader& h) { h.dtype = Dtype::kF32; }, "dtype");
   refused([](ChunkHeader& h) { h.nonfinite_vnode = 0; }, "nonfinite_vnode");
-  refused([](ChunkHeader& h) { h.chunk = 1; }, "chunk: 1");          // out of order
+  refused([](ChunkHeader& h) { h.chunk = 1; }, "chunk: 1");  // out of order
   refused([](ChunkHeader& h) { h.chunk = 1000000; }, "chunk");
   refused([](ChunkHeader& h) { h.payload_bytes -= 2; }, "payload_bytes");
   refused([](ChunkHeader& h) { h.kind = ChunkKind::kWeights; }, "");
@@ -373,8 +380,7 @@ TEST_F(DataServiceTest, AnOversizedMessageEndsTheStream) {
 TEST_F(DataServiceTest, ADaemonThatServesTakesNoGradients) {
   std::vector<std::unique_ptr<grpc::Service>> services;
   services.push_back(NewDataService({.incarnation = kIncarnation, .model = &model_, .store = store_.get()}));
-  ASSERT_OK_AND_ASSIGN(const auto server,
-                       RpcServer::Start({.host = "127.0.0.1", .port = 0}, std::move(services), 0));
+  ASSERT_OK_AND_ASSIGN(const auto server, RpcServer::Start({.host = "127.0.0.1", .port = 0}, std::move(services), 0));
   grpc::GenericStub stub(grpc::CreateChannel(server->address(), grpc::InsecureChannelCredentials()));
   RawCall call(stub, "/eps.proto.DataPlane/Push");
   EXPECT_THAT(call.Finish(), StatusIs(StatusCode::kFailedPrecondition, "serves"));

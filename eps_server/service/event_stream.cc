@@ -1,5 +1,6 @@
 #include "eps_server/service/event_stream.h"
 
+#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <deque>
@@ -20,7 +21,13 @@ namespace {
 
 constexpr size_t kMaxFailureBytes = 4096;  // WorkerFailed.message
 
+absl::Status CheckNotNegative(absl::string_view field, int64_t value) {
+  if (value >= 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(field, ": ", value, ", want at least 0"));
+}
+
 absl::StatusOr<PassTiming> ToTiming(const proto::PassDone& done) {
+  EPS_RETURN_IF_ERROR(CheckNotNegative("pass_done.device_peak_bytes", done.device_peak_bytes()));
   PassTiming timing = {.seconds = done.seconds(), .wait_seconds = {}, .device_peak_bytes = done.device_peak_bytes()};
   if (!(done.seconds() >= 0) || std::isinf(done.seconds())) {
     return absl::InvalidArgumentError(absl::StrCat("pass_done.seconds: ", done.seconds(), ", want at least 0"));
@@ -89,6 +96,7 @@ class EventStream final : public grpc::ServerBidiReactor<proto::WorkerEvent, pro
     proto::DaemonEvent event;
     event.mutable_finish()->set_ok(ok);
     event.mutable_finish()->set_reason(std::move(reason));
+    told_to_leave_ = true;
     Send(std::move(event));
   }
   void SendInfer(int64_t request_id, std::vector<int32_t> tokens) override {
@@ -108,8 +116,8 @@ class EventStream final : public grpc::ServerBidiReactor<proto::WorkerEvent, pro
 
   absl::Status Handle(const proto::WorkerEvent& event) {
     if (event.incarnation() != incarnation_) {
-      return absl::FailedPreconditionError(absl::StrCat("incarnation: ", event.incarnation(), ", this daemon is ",
-                                                        incarnation_, ": attach anew"));
+      return absl::FailedPreconditionError(
+          absl::StrCat("incarnation: ", event.incarnation(), ", this daemon is ", incarnation_, ": attach anew"));
     }
     const WorkerId worker(event.worker_id());
     if (worker_ == WorkerId()) {
@@ -119,8 +127,8 @@ class EventStream final : public grpc::ServerBidiReactor<proto::WorkerEvent, pro
       return absl::OkStatus();
     }
     if (worker != worker_) {
-      return absl::InvalidArgumentError(absl::StrCat("worker_id: ", worker.value(), ", this stream is ",
-                                                     worker_.value(), "'s"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("worker_id: ", worker.value(), ", this stream is ", worker_.value(), "'s"));
     }
     return Pass(event);
   }
@@ -130,6 +138,9 @@ class EventStream final : public grpc::ServerBidiReactor<proto::WorkerEvent, pro
       case proto::WorkerEvent::kHeartbeat:
         return host_.Heartbeat(worker_);
       case proto::WorkerEvent::kReady:
+        EPS_RETURN_IF_ERROR(CheckNotNegative("ready.device_arena_bytes", event.ready().device_arena_bytes()));
+        EPS_RETURN_IF_ERROR(CheckNotNegative("ready.device_outside_bytes", event.ready().device_outside_bytes()));
+        EPS_RETURN_IF_ERROR(CheckNotNegative("ready.host_bytes", event.ready().host_bytes()));
         return host_.Ready(worker_, {.device_arena_bytes = event.ready().device_arena_bytes(),
                                      .device_outside_bytes = event.ready().device_outside_bytes(),
                                      .host_bytes = event.ready().host_bytes()});
@@ -198,7 +209,8 @@ class EventStream final : public grpc::ServerBidiReactor<proto::WorkerEvent, pro
 
   void OnDone() override {
     if (worker_ != WorkerId()) {
-      host_.Disconnect(worker_, end_.ok() ? absl::UnavailableError("the worker has left") : end_);
+      const bool left_unasked = end_.ok() && !told_to_leave_;
+      host_.Disconnect(worker_, left_unasked ? absl::UnavailableError("the worker has left") : end_);
     }
     self_.reset();
   }
@@ -212,6 +224,8 @@ class EventStream final : public grpc::ServerBidiReactor<proto::WorkerEvent, pro
   // Of the reading reaction, one at a time.
   WorkerId worker_;  // 0: the first message has not come yet
 
+  std::atomic<bool> told_to_leave_ = false;  // atomic, because the host says it and OnDone asks
+
   Mutex mu_;
   std::deque<proto::DaemonEvent> to_send_ ABSL_GUARDED_BY(mu_);  // the host sends a few per step and worker
   bool writing_ ABSL_GUARDED_BY(mu_) = false;
@@ -224,7 +238,7 @@ class EventStream final : public grpc::ServerBidiReactor<proto::WorkerEvent, pro
 }  // namespace
 
 grpc::ServerBidiReactor<proto::WorkerEvent, proto::DaemonEvent>* StartEventStream(WorkerHost& host,
-                                                                                 uint64_t incarnation) {
+                                                                                  uint64_t incarnation) {
   auto stream = std::make_shared<EventStream>(host, incarnation);
   EventStream* reactor = stream.get();
   reactor->Begin(std::move(stream));

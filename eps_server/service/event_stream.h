@@ -11,7 +11,7 @@ namespace eps::server {
 
 // One worker's event stream, from its first heartbeat to its end. It owns itself; `host` outlives it.
 grpc::ServerBidiReactor<proto::WorkerEvent, proto::DaemonEvent>* StartEventStream(WorkerHost& host,
-                                                                                 uint64_t incarnation);
+                                                                                  uint64_t incarnation);
 
 }  // namespace eps::server
 

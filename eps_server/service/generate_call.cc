@@ -22,11 +22,10 @@ class GenerateCall final : public grpc::ServerWriteReactor<proto::GenerateReply>
     if (serving_ == nullptr) {
       return End(absl::FailedPreconditionError("this daemon trains; text comes from one that serves a checkpoint"));
     }
-    GenerateOptions options = {.prompt = {request.prompt().begin(), request.prompt().end()},
-                               .max_tokens = request.max_tokens(),
-                               .sampling = {.temperature = request.temperature(),
-                                            .top_k = request.top_k(),
-                                            .seed = request.seed()}};
+    GenerateOptions options = {
+        .prompt = {request.prompt().begin(), request.prompt().end()},
+        .max_tokens = request.max_tokens(),
+        .sampling = {.temperature = request.temperature(), .top_k = request.top_k(), .seed = request.seed()}};
     absl::StatusOr<int64_t> text =
         serving_->Generate(std::move(options), {.on_token = [call = self_](int32_t token) { call->Add(token); },
                                                 .on_end = [call = self_](absl::Status status) { call->End(status); }});
@@ -118,7 +117,7 @@ class GenerateCall final : public grpc::ServerWriteReactor<proto::GenerateReply>
   proto::GenerateReply reply_;  // used by gRPC between StartWrite and OnWriteDone
 
   Mutex mu_;
-  std::deque<int32_t> tokens_ ABSL_GUARDED_BY(mu_);  // at most one more than was asked of the worker
+  std::deque<int32_t> tokens_ ABSL_GUARDED_BY(mu_);  // drawn and not yet written: a slow client's, at most max_tokens
   bool writing_ ABSL_GUARDED_BY(mu_) = false;
   bool ending_ ABSL_GUARDED_BY(mu_) = false;  // no more tokens will come
   bool ended_ ABSL_GUARDED_BY(mu_) = false;   // Finish was called, or is about to be

@@ -67,8 +67,8 @@ absl::StatusOr<IncomingContributions::Place> IncomingContributions::Take(const C
     return Wrong("chunk", absl::StrCat(header.chunk),
                  absl::StrCat(entry.next_chunk, " (the blob has ", blob.num_chunks(), ")"));
   }
-  EPS_RETURN_IF_ERROR(Expect("payload_bytes", int64_t{header.payload_bytes},
-                             blob.chunk_elems(header.chunk) * SizeOf(entry.key.dtype)));
+  EPS_RETURN_IF_ERROR(
+      Expect("payload_bytes", int64_t{header.payload_bytes}, blob.chunk_elems(header.chunk) * SizeOf(entry.key.dtype)));
   const bool repeated = header.chunk < entry.next_chunk;
   if (!repeated) ++entry.next_chunk;
   return Place{.key = entry.key,

@@ -42,9 +42,10 @@ absl::StatusOr<ListenAddress> ParseListenAddress(const std::string& text) {
   }
   if (address.host == "localhost") address.host = "127.0.0.1";
   if (!IsLoopback(address.host)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--listen ", text, ": only loopback addresses (127.0.0.1, [::1], localhost): TLS and tokens, without which no "
-        "other address is served, come in a later release"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("--listen ", text,
+                     ": only loopback addresses (127.0.0.1, [::1], localhost): TLS and tokens, without which no "
+                     "other address is served, come in a later release"));
   }
   return address;
 }

@@ -109,10 +109,12 @@ class PullCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
 
   void OnCancel() override {
     {
+      // Looked at and ended at once: a version that is published meanwhile must not start a write after Finish.
       MutexLock lock(mu_);
-      if (writing_) return;  // OnWriteDone comes, and ends it
+      if (writing_ || ended_) return;  // if it writes, OnWriteDone comes, and ends it
+      ended_ = true;
     }
-    End(absl::CancelledError("pull: cancelled"));
+    Finish(ToGrpc(absl::CancelledError("pull: cancelled")));
   }
 
   void OnDone() override { self_.reset(); }

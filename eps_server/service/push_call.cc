@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
+#include "common/base/ids.h"
 #include "common/base/log.h"
 #include "common/base/mutex.h"
 #include "common/base/status_macros.h"
@@ -28,8 +29,8 @@ namespace {
 
 absl::StatusOr<ContributionKey> ToKey(const proto::Offer& offer, uint64_t incarnation) {
   if (offer.incarnation() != incarnation) {
-    return absl::FailedPreconditionError(absl::StrCat("offer: incarnation: ", offer.incarnation(),
-                                                      ", this daemon is ", incarnation, ": attach anew"));
+    return absl::FailedPreconditionError(
+        absl::StrCat("offer: incarnation: ", offer.incarnation(), ", this daemon is ", incarnation, ": attach anew"));
   }
   if (offer.dtype() != static_cast<uint32_t>(Dtype::kF32) && offer.dtype() != static_cast<uint32_t>(Dtype::kBf16)) {
     return absl::InvalidArgumentError(absl::StrCat("offer: dtype: ", offer.dtype(), ", want 1 (F32) or 2 (BF16)"));
@@ -61,7 +62,7 @@ class PushCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::By
     absl::Status status = Handle(incoming_);
     incoming_.Clear();
     if (!status.ok()) {
-      LogWarning("push_refused", {{"error", status.ToString()}});
+      LogWarning("push_refused", {{"worker", worker_.value()}, {"error", status.ToString()}});
       return End(status);
     }
     // The next message is read when this one is held: what is not read, gRPC's flow control keeps at the worker.
@@ -76,6 +77,7 @@ class PushCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::By
   absl::Status HandleOffer(const ReceivedMessage& message) {
     proto::Offer offer;
     EPS_RETURN_IF_ERROR(message.ParseOffer(offer));
+    worker_ = WorkerId(offer.worker_id());
     EPS_ASSIGN_OR_RETURN(const ContributionKey key, ToKey(offer, options_.incarnation));
     {
       MutexLock lock(mu_);
@@ -107,8 +109,8 @@ class PushCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::By
       return absl::InvalidArgumentError("chunk: kind: weights, want gradient");
     }
     if (header.incarnation != options_.incarnation) {
-      return absl::InvalidArgumentError(absl::StrCat("chunk: incarnation: ", header.incarnation, ", this daemon is ",
-                                                     options_.incarnation));
+      return absl::InvalidArgumentError(
+          absl::StrCat("chunk: incarnation: ", header.incarnation, ", this daemon is ", options_.incarnation));
     }
     IncomingContributions::Place place;
     {
@@ -118,8 +120,7 @@ class PushCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::By
     if (!place.wanted) return absl::OkStatus();
     payload_.resize(header.payload_bytes);
     message.CopyPayload(absl::MakeSpan(payload_));
-    EPS_ASSIGN_OR_RETURN(const ChunkOutcome outcome,
-                         options_.aggregator->AddChunk(place.key, header.chunk, payload_));
+    EPS_ASSIGN_OR_RETURN(const ChunkOutcome outcome, options_.aggregator->AddChunk(place.key, header.chunk, payload_));
     if (outcome.complete || place.last) {
       {
         MutexLock lock(mu_);
@@ -198,6 +199,7 @@ class PushCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::By
   grpc::ByteBuffer outgoing_;
   // Of the reading reaction, one at a time. A chunk in one piece: at most 1 MiB a stream, and it stays in cache.
   std::vector<std::byte> payload_;
+  WorkerId worker_;  // as its last offer says: for the log, nothing depends on it
 
   Mutex mu_;
   IncomingContributions contributions_ ABSL_GUARDED_BY(mu_);

@@ -43,7 +43,8 @@ absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(const ListenAddress&
   builder.AddChannelArgument("grpc.experimental.tcp_read_chunk_size", kDataReadBytes);
   result->server_ = builder.BuildAndStart();
   if (result->server_ == nullptr || port == 0) {
-    return absl::UnavailableError(absl::StrCat("cannot listen on ", address.ToString(), ": the address is in use"));
+    return absl::UnavailableError(
+        absl::StrCat("cannot listen on ", address.ToString(), ": the address is taken, or not this host's"));
   }
   result->address_ = ListenAddress{address.host, port}.ToString();
   return result;

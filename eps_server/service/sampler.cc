@@ -27,12 +27,11 @@ absl::StatusOr<int32_t> SampleToken(absl::Span<const float> logits, const Sampli
   }
   std::vector<int32_t> tokens(logits.size());
   std::iota(tokens.begin(), tokens.end(), 0);
-  const auto likelier = [&](int32_t a, int32_t b) {
-    return logits[a] != logits[b] ? logits[a] > logits[b] : a < b;
-  };
+  const auto likelier = [&](int32_t a, int32_t b) { return logits[a] != logits[b] ? logits[a] > logits[b] : a < b; };
   const auto best = std::min_element(tokens.begin(), tokens.end(), likelier);
   if (options.temperature == 0 || options.top_k == 1) return *best;
   const double highest = logits[*best];
+  if (!std::isfinite(highest)) return absl::DataLossError(absl::StrCat("the highest logit is ", highest));
   if (options.top_k > 0 && static_cast<size_t>(options.top_k) < tokens.size()) {
     std::nth_element(tokens.begin(), tokens.begin() + options.top_k, tokens.end(), likelier);
     tokens.resize(options.top_k);

@@ -55,6 +55,9 @@ TEST(SamplerTest, AnImpossibleTokenIsNeverDrawnAndNaNIsRefused) {
     ASSERT_OK_AND_ASSIGN(const int32_t token, SampleToken(logits, {}, index));
     EXPECT_NE(token, 1);
   }
+  std::vector<float> infinite = {0, std::numeric_limits<float>::infinity()};
+  EXPECT_THAT(SampleToken(infinite, {}, 0), StatusIs(absl::StatusCode::kDataLoss, "highest"));
+  EXPECT_THAT(SampleToken({logits.data() + 1, 1}, {}, 0), StatusIs(absl::StatusCode::kDataLoss, "highest"));
   logits[2] = std::nanf("");
   EXPECT_THAT(SampleToken(logits, {}, 0), StatusIs(absl::StatusCode::kDataLoss, "token 2"));
 }

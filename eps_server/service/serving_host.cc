@@ -1,6 +1,7 @@
 #include "eps_server/service/serving_host.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -25,7 +26,9 @@ absl::Status ServingHost::Check(const GenerateOptions& options) const {
   if (options.max_tokens < 1 || options.max_tokens > kMaxTokens) {
     return Wrong("max_tokens", static_cast<double>(options.max_tokens), absl::StrCat("1 to ", kMaxTokens));
   }
-  if (!(options.sampling.temperature >= 0)) return Wrong("temperature", options.sampling.temperature, "at least 0");
+  if (!(options.sampling.temperature >= 0) || std::isinf(options.sampling.temperature)) {
+    return Wrong("temperature", options.sampling.temperature, "at least 0, and finite");
+  }
   if (options.sampling.top_k < 0) return Wrong("top_k", options.sampling.top_k, "at least 0");
   return absl::OkStatus();
 }
@@ -180,8 +183,9 @@ std::vector<WorkerStatus> ServingHost::Workers() const {
   std::vector<WorkerStatus> statuses;
   for (const auto& [id, worker] : workers_) {
     WorkerStatus status = worker.status;
-    status.state = !worker.ready ? WorkerState::kAttaching
-                                 : worker.requests > 0 ? WorkerState::kRunning : WorkerState::kIdle;
+    status.state = !worker.ready         ? WorkerState::kAttaching
+                   : worker.requests > 0 ? WorkerState::kRunning
+                                         : WorkerState::kIdle;
     statuses.push_back(std::move(status));
   }
   return statuses;

@@ -37,8 +37,8 @@ class ServingHost final : public WorkerHost {
 
   // One text under way.
   struct Text {
-    std::function<void(int32_t token)> on_token;   // in order; not under a lock
-    std::function<void(absl::Status)> on_end;      // once, after the last token
+    std::function<void(int32_t token)> on_token;  // in order; not under a lock
+    std::function<void(absl::Status)> on_end;     // once, after the last token
   };
   // Errors: INVALID_ARGUMENT naming the field
   absl::StatusOr<int64_t> Generate(GenerateOptions options, Text text);
@@ -72,10 +72,10 @@ class ServingHost final : public WorkerHost {
     Text text;
     std::vector<int32_t> tokens;  // prompt and what was written
     int64_t written = 0;
-    WorkerId worker;              // who computes the next token; 0: nobody yet
-    bool answering = false;       // the next token is on its way out
+    WorkerId worker;         // who computes the next token; 0: nobody yet
+    bool answering = false;  // the next token is on its way out
   };
-  struct Sending {                // what to send when the lock is gone
+  struct Sending {  // what to send when the lock is gone
     std::shared_ptr<EventChannel> channel;
     int64_t text_id = 0;
     std::vector<int32_t> tokens;

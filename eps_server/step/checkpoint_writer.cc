@@ -40,10 +40,9 @@ void CheckpointWriter::Loop() {
 void CheckpointWriter::Write(const Job& job) {
   // A write that fails half-way has captured only some: the others may be updated all the same.
   std::set<BlobId> left(job.order.begin(), job.order.end());
-  absl::StatusOr<std::string> path =
-      checkpointer_->Write(*store_, job.state, job.order, [&](BlobId blob) {
-        if (left.erase(blob) > 0) job.captured(blob);
-      });
+  absl::StatusOr<std::string> path = checkpointer_->Write(*store_, job.state, job.order, [&](BlobId blob) {
+    if (left.erase(blob) > 0) job.captured(blob);
+  });
   for (const BlobId blob : left) job.captured(blob);
   job.done(std::move(path));
 }

@@ -23,9 +23,8 @@ class CheckpointWriter {
  public:
   struct Job {
     RunState state;
-    std::vector<BlobId> order;  // in which blobs are captured: as they are updated next
-    std::function<void(BlobId)>
-        captured;  // once per blob of `order`, whatever becomes of the write
+    std::vector<BlobId> order;                              // in which blobs are captured: as they are updated next
+    std::function<void(BlobId)> captured;                   // once per blob of `order`, whatever becomes of the write
     std::function<void(absl::StatusOr<std::string>)> done;  // the path; after every `captured`
   };
 

@@ -38,9 +38,13 @@ std::vector<BlobId> UpdateOrder(const ModelSpec& model, ClipMode clip) {
   const auto first_use = [&](BlobId id) {
     return *std::min_element(model.blob(id).uses.begin(), model.blob(id).uses.end());
   };
-  std::stable_sort(order.begin(), order.end(),
-                   [&](BlobId a, BlobId b) { return first_use(a) > first_use(b); });
+  std::stable_sort(order.begin(), order.end(), [&](BlobId a, BlobId b) { return first_use(a) > first_use(b); });
   return order;
+}
+
+absl::Status CheckExpectedWorkers(int workers) {
+  if (workers >= 1) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("expected_workers: ", workers, ", must be positive"));
 }
 
 int64_t ResidentBytes() {
@@ -63,8 +67,7 @@ struct PassTotals {
   }
   std::map<std::string, double> Fractions() const {
     std::map<std::string, double> fractions;
-    for (const auto& [cause, waited] : wait_seconds)
-      fractions[cause] = seconds > 0 ? waited / seconds : 0;
+    for (const auto& [cause, waited] : wait_seconds) fractions[cause] = seconds > 0 ? waited / seconds : 0;
     return fractions;
   }
 };
@@ -87,13 +90,13 @@ class CoordinatorImpl final : public Coordinator {
         checkpointer_(*options.checkpointer),
         observer_(options.observer),
         data_(std::move(options.data)),
-        expected_workers_(options.expected_workers),
         expect_timeout_(options.expect_timeout),
         lease_(options.lease),
         clock_(std::move(options.clock)),
         start_(clock_()),
         update_order_(UpdateOrder(model_, run_.optimizer.clip)),
         members_(options.lease),
+        expected_workers_(options.expected_workers),
         state_(std::move(options.resume)),
         step_(state_.version.value()),
         end_(std::max(run_.steps, state_.version.value())),
@@ -115,30 +118,27 @@ class CoordinatorImpl final : public Coordinator {
       skipped_steps = state_.skipped_steps;
       last_norm = state_.last_norm;
     }
+    EPS_ASSIGN_OR_RETURN(engine_,
+                         UpdateEngine::Create({.model = &model_,
+                                               .run = &run_,
+                                               .store = &store_,
+                                               .threads = threads,
+                                               .first_step = first_step,
+                                               .skipped_steps = skipped_steps,
+                                               .last_norm = last_norm,
+                                               .on_blob_made = [this](BlobId b, Version v) { OnBlobMade(b, v); },
+                                               .on_step_made = [this](const StepUpdate& u) { OnStepMade(u); },
+                                               .on_failure = [this](absl::Status s) { Fail(std::move(s)); }}));
     EPS_ASSIGN_OR_RETURN(
-        engine_,
-        UpdateEngine::Create({.model = &model_,
-                              .run = &run_,
-                              .store = &store_,
-                              .threads = threads,
-                              .first_step = first_step,
-                              .skipped_steps = skipped_steps,
-                              .last_norm = last_norm,
-                              .on_blob_made = [this](BlobId b, Version v) { OnBlobMade(b, v); },
-                              .on_step_made = [this](const StepUpdate& u) { OnStepMade(u); },
-                              .on_failure = [this](absl::Status s) { Fail(std::move(s)); }}));
-    EPS_ASSIGN_OR_RETURN(
-        aggregator_,
-        Aggregator::Create(
-            {.model = &model_,
-             .virtual_nodes = run_.batch.virtual_nodes,
-             .gradients = run_.precision.gradients,
-             .window_bytes = window_bytes,
-             .consume =
-                 [this](StepId step, BlobId blob, int64_t chunk, ChunkGradient gradient) {
-                   engine_->Submit(step, blob, chunk, std::move(gradient));
-                 },
-             .on_step_in = [this](StepId step) { OnStepIn(step); }}));
+        aggregator_, Aggregator::Create({.model = &model_,
+                                         .virtual_nodes = run_.batch.virtual_nodes,
+                                         .gradients = run_.precision.gradients,
+                                         .window_bytes = window_bytes,
+                                         .consume =
+                                             [this](StepId step, BlobId blob, int64_t chunk, ChunkGradient gradient) {
+                                               engine_->Submit(step, blob, chunk, std::move(gradient));
+                                             },
+                                         .on_step_in = [this](StepId step) { OnStepIn(step); }}));
     writer_ = std::make_unique<CheckpointWriter>(&checkpointer_, &store_);
     for (const BlobSpec& blob : model_.blobs) store_.Publish(blob.id, ReadVersion(first_step));
     loop_ = std::thread([this] { Loop(); });
@@ -160,13 +160,33 @@ class CoordinatorImpl final : public Coordinator {
   Aggregator& aggregator() override { return *aggregator_; }
   absl::Duration lease() const override { return lease_; }
 
+  absl::Status ExpectWorkers(int workers) override {
+    EPS_RETURN_IF_ERROR(CheckExpectedWorkers(workers));
+    {
+      MutexLock lock(mu_);
+      expected_workers_ = workers;
+      Wake();
+    }
+    LogInfo("workers_expected", {{"workers", workers}});
+    return absl::OkStatus();
+  }
+
   absl::StatusOr<WorkerId> Attach(WorkerInfo info) override {
     const WorkerInfo shown = info;
     absl::StatusOr<WorkerId> worker;
+    std::string other_model;
     {
       MutexLock lock(mu_);
       if (over_) return absl::FailedPreconditionError("the run is over");
+      other_model = members_.OtherDeviceModel(info.device_model);
       worker = members_.Attach(std::move(info), clock_());
+    }
+    if (worker.ok() && !other_model.empty()) {
+      LogWarning("device_models_differ",
+                 {{"worker", worker->value()},
+                  {"device_model", shown.device_model},
+                  {"other", other_model},
+                  {"means", "the run goes on; its bits are promised for one device model only"}});
     }
     if (worker.ok()) {
       LogInfo("worker_attached", {{"worker", worker->value()},
@@ -203,14 +223,13 @@ class CoordinatorImpl final : public Coordinator {
     return absl::OkStatus();
   }
 
-  absl::Status PassDone(WorkerId worker, StepId step, std::vector<VnodeRecord> records,
-                        PassTiming timing) override {
+  absl::Status PassDone(WorkerId worker, StepId step, std::vector<VnodeRecord> records, PassTiming timing) override {
     MutexLock lock(mu_);
     EPS_RETURN_IF_ERROR(members_.Renew(worker, clock_()));
     if (over_) return absl::OkStatus();
     if (step > step_ || (step == step_ && ledger_ == nullptr) || step.value() < 0) {
-      return absl::InvalidArgumentError(absl::StrCat("pass_done.step: ", step.value(),
-                                                     ", the step in progress is ", step_.value()));
+      return absl::InvalidArgumentError(
+          absl::StrCat("pass_done.step: ", step.value(), ", the step in progress is ", step_.value()));
     }
     if (step == step_) {
       EPS_RETURN_IF_ERROR(ledger_->AddRecords(worker, records));
@@ -265,8 +284,7 @@ class CoordinatorImpl final : public Coordinator {
         return;
       }
       answer = failure_.ok() ? absl::StatusOr<std::string>(newest_checkpoint_)
-                             : absl::FailedPreconditionError(
-                                   absl::StrCat("the run has failed: ", failure_.message()));
+                             : absl::FailedPreconditionError(absl::StrCat("the run has failed: ", failure_.message()));
     }
     done(std::move(answer));
   }
@@ -366,8 +384,7 @@ class CoordinatorImpl final : public Coordinator {
     if (ledger_ != nullptr) AssignVnodes(actions);
     if (!opened_ && !closing_.has_value()) AtBoundary(actions);
     if (stop_requested_ && opened_ && members_.num_alive() == 0) {
-      FailLocked(absl::UnavailableError(
-          absl::StrCat("stopped, and no worker is left to finish step ", step_.value())));
+      FailLocked(absl::UnavailableError(absl::StrCat("stopped, and no worker is left to finish step ", step_.value())));
     }
   }
 
@@ -375,8 +392,8 @@ class CoordinatorImpl final : public Coordinator {
     for (const WorkerId worker : members_.Expired(clock_())) {
       std::shared_ptr<WorkerChannel> channel = members_.channel(worker);
       const int vnodes = Lose(worker);
-      const absl::Status why = absl::DeadlineExceededError(
-          absl::StrCat("not heard of for ", absl::FormatDuration(lease_)));
+      const absl::Status why =
+          absl::DeadlineExceededError(absl::StrCat("not heard of for ", absl::FormatDuration(lease_)));
       actions.push_back([this, worker, vnodes, why, channel, step = step_] {
         LogLost(worker, step, vnodes, why);
         if (channel != nullptr) channel->SendFinish(false, std::string(why.message()));
@@ -424,21 +441,17 @@ class CoordinatorImpl final : public Coordinator {
     const std::vector<int> vnodes = ledger_->Unassigned();
     const std::vector<WorkerId> workers = members_.ReadyWorkers();
     if (vnodes.empty() || workers.empty()) return;
-    const std::vector<std::vector<int>> parts =
-        SplitVnodes(vnodes, static_cast<int>(workers.size()));
+    const std::vector<std::vector<int>> parts = SplitVnodes(vnodes, static_cast<int>(workers.size()));
     for (size_t i = 0; i < workers.size(); ++i) {
       if (parts[i].empty()) continue;
       auto assignment = std::make_shared<const Assignment>(ledger_->Assign(workers[i], parts[i]));
-      actions.push_back([channel = members_.channel(workers[i]), assignment] {
-        channel->SendAssignment(assignment);
-      });
+      actions.push_back([channel = members_.channel(workers[i]), assignment] { channel->SendAssignment(assignment); });
     }
   }
 
   bool CheckpointIsDue(Version version) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     const int64_t every = run_.checkpoint.every_steps;
-    return (every > 0 && version.value() % every == 0) || version.value() >= end_ ||
-           !requests_.empty();
+    return (every > 0 && version.value() % every == 0) || version.value() >= end_ || !requests_.empty();
   }
 
   // Every contribution and record of the step is in: nothing of it can be lost any more, so the
@@ -474,8 +487,7 @@ class CoordinatorImpl final : public Coordinator {
     return {.state = state_,
             .order = update_order_,
             .captured = [this, version](BlobId blob) { engine_->ReleaseUpdate(blob, version); },
-            .done = [this, version](
-                        absl::StatusOr<std::string> path) { OnWritten(version, std::move(path)); }};
+            .done = [this, version](absl::StatusOr<std::string> path) { OnWritten(version, std::move(path)); }};
   }
 
   // Every blob is at the next version and every record is in.
@@ -493,8 +505,7 @@ class CoordinatorImpl final : public Coordinator {
     report.skipped = made.skipped;
     report.seconds = absl::ToDoubleSeconds(now - std::max(last_commit_, closing_->opened_at));
     report.tokens = ledger.counted_tokens();
-    report.tokens_per_second =
-        report.seconds > 0 ? static_cast<double>(report.tokens) / report.seconds : 0;
+    report.tokens_per_second = report.seconds > 0 ? static_cast<double>(report.tokens) / report.seconds : 0;
     report.wait_fraction = closing_->passes.Fractions();
     report.device_peak_bytes = device_peak_bytes_;
     report.workers = closing_->workers;
@@ -515,8 +526,7 @@ class CoordinatorImpl final : public Coordinator {
     if (closing_->checkpoint) {
       actions.push_back([this, job = CheckpointJob()] { writer_->Push(job); });
     }
-    actions.push_back(
-        [this, report, why_skipped = made.why_skipped] { Tell(report, why_skipped); });
+    actions.push_back([this, report, why_skipped = made.why_skipped] { Tell(report, why_skipped); });
     closing_.reset();
   }
 
@@ -529,8 +539,7 @@ class CoordinatorImpl final : public Coordinator {
                      {"tokens_per_second", report.tokens_per_second},
                      {"workers", report.workers}});
     if (report.skipped) {
-      LogWarning("step_skipped",
-                 {{"step", report.step.value()}, {"gradient_not_finite", why_skipped}});
+      LogWarning("step_skipped", {{"step", report.step.value()}, {"gradient_not_finite", why_skipped}});
     }
     if (observer_ != nullptr) observer_->OnCommit(report);
   }
@@ -593,24 +602,21 @@ class CoordinatorImpl final : public Coordinator {
         std::move(answers.begin(), answers.end(), std::back_inserter(unanswered));
       answers_.clear();
     }
-    actions.push_back([this, failure = failure_, channels = members_.Channels(), unanswered,
-                       path = newest_checkpoint_, steps = state_.version.value()] {
-      const absl::Status reason =
-          failure.ok()
-              ? absl::UnavailableError("the run is over")
-              : absl::AbortedError(absl::StrCat("the run has failed: ", failure.message()));
+    actions.push_back([this, failure = failure_, channels = members_.Channels(), unanswered, path = newest_checkpoint_,
+                       steps = state_.version.value()] {
+      const absl::Status reason = failure.ok()
+                                      ? absl::UnavailableError("the run is over")
+                                      : absl::AbortedError(absl::StrCat("the run has failed: ", failure.message()));
       if (failure.ok()) {
         LogInfo("run_finished", {{"steps", steps}, {"checkpoint", path}});
       } else {
-        LogError("run_failed",
-                 {{"steps", steps}, {"why", failure.message()}, {"checkpoint", path}});
+        LogError("run_failed", {{"steps", steps}, {"why", failure.message()}, {"checkpoint", path}});
       }
       engine_->Stop();
       aggregator_->Stop(reason);
       store_.CancelWaiters(reason);
       for (const std::shared_ptr<WorkerChannel>& channel : channels) {
-        channel->SendFinish(failure.ok(),
-                            failure.ok() ? "the run is over" : std::string(failure.message()));
+        channel->SendFinish(failure.ok(), failure.ok() ? "the run is over" : std::string(failure.message()));
       }
       for (const CheckpointAnswer& answer : unanswered) {
         answer(failure.ok() ? absl::StatusOr<std::string>(path)
@@ -644,8 +650,7 @@ class CoordinatorImpl final : public Coordinator {
     }
     if (seconds > 0) {
       status.tokens_per_second = tokens / seconds;
-      status.eta_seconds =
-          static_cast<double>(end_ - status.step) * seconds / static_cast<double>(recent_.size());
+      status.eta_seconds = static_cast<double>(end_ - status.step) * seconds / static_cast<double>(recent_.size());
     }
     status.seconds = seconds_;
     status.tokens = state_.tokens;
@@ -668,7 +673,6 @@ class CoordinatorImpl final : public Coordinator {
   Checkpointer& checkpointer_;
   StepObserver* const observer_;
   const std::unique_ptr<StepData> data_;
-  const int expected_workers_;
   const absl::Duration expect_timeout_;
   const absl::Duration lease_;
   const MonotonicClock clock_;
@@ -687,25 +691,24 @@ class CoordinatorImpl final : public Coordinator {
   bool awake_ ABSL_GUARDED_BY(mu_) = false;  // something happened since the loop last looked
   bool shutdown_ ABSL_GUARDED_BY(mu_) = false;
   Membership members_ ABSL_GUARDED_BY(mu_);
+  int expected_workers_ ABSL_GUARDED_BY(mu_);  // the first step waits until so many are ready
 
   RunState state_ ABSL_GUARDED_BY(mu_);      // as committed
   StepId step_ ABSL_GUARDED_BY(mu_);         // in progress if opened_, else the next one
   int64_t end_ ABSL_GUARDED_BY(mu_);         // steps after which the run ends; never rises
   bool begun_ ABSL_GUARDED_BY(mu_) = false;  // the first step of this sitting was opened
   bool opened_ ABSL_GUARDED_BY(mu_) = false;
-  std::unique_ptr<VnodeLedger> ledger_
-      ABSL_GUARDED_BY(mu_);  // of step_; null until its data is read
+  std::unique_ptr<VnodeLedger> ledger_ ABSL_GUARDED_BY(mu_);  // of step_; null until its data is read
   PassTotals step_passes_ ABSL_GUARDED_BY(mu_);
   absl::Duration step_opened_at_ ABSL_GUARDED_BY(mu_);
   StepId contributions_in_ ABSL_GUARDED_BY(mu_) = StepId(-1);
-  Version gate_ ABSL_GUARDED_BY(mu_);  // newest version of the first layer that may be published
+  Version gate_ ABSL_GUARDED_BY(mu_);                     // newest version of the first layer that may be published
   std::vector<BlobId> behind_gate_ ABSL_GUARDED_BY(mu_);  // made at gate_ + 1, not published
   std::optional<Closing> closing_ ABSL_GUARDED_BY(mu_);
   std::deque<StepUpdate> made_ ABSL_GUARDED_BY(mu_);  // not committed
 
   std::vector<CheckpointAnswer> requests_ ABSL_GUARDED_BY(mu_);
-  std::map<Version, std::vector<CheckpointAnswer>> answers_
-      ABSL_GUARDED_BY(mu_);  // to give when it is on disk
+  std::map<Version, std::vector<CheckpointAnswer>> answers_ ABSL_GUARDED_BY(mu_);  // to give when it is on disk
   Version written_version_ ABSL_GUARDED_BY(mu_);
   Version started_version_ ABSL_GUARDED_BY(mu_);  // the newest that was written or is to be
   std::string newest_checkpoint_ ABSL_GUARDED_BY(mu_);
@@ -720,8 +723,7 @@ class CoordinatorImpl final : public Coordinator {
   StepReport last_report_ ABSL_GUARDED_BY(mu_);
   double seconds_ ABSL_GUARDED_BY(mu_) = 0;
   absl::Duration last_commit_ ABSL_GUARDED_BY(mu_);
-  std::deque<std::pair<double, int64_t>> recent_
-      ABSL_GUARDED_BY(mu_);  // seconds and tokens of the last steps
+  std::deque<std::pair<double, int64_t>> recent_ ABSL_GUARDED_BY(mu_);  // seconds and tokens of the last steps
 };
 
 }  // namespace
@@ -747,17 +749,13 @@ absl::string_view RunPhaseName(RunPhase phase) {
 absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Create(Options options) {
   EPS_CHECK(options.model != nullptr && options.run != nullptr && options.store != nullptr);
   EPS_CHECK(options.checkpointer != nullptr && options.data != nullptr && options.clock);
-  if (options.expected_workers < 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("expected_workers: ", options.expected_workers, ", must be positive"));
-  }
+  EPS_RETURN_IF_ERROR(CheckExpectedWorkers(options.expected_workers));
   if (options.lease <= absl::ZeroDuration()) {
     return absl::InvalidArgumentError(
         absl::StrCat("lease: ", absl::FormatDuration(options.lease), ", must be positive"));
   }
   if (options.threads < 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("threads: ", options.threads, ", must be positive"));
+    return absl::InvalidArgumentError(absl::StrCat("threads: ", options.threads, ", must be positive"));
   }
   const int threads = options.threads;
   const int64_t window_bytes = options.window_bytes;

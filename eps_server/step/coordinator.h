@@ -34,10 +34,9 @@ struct StepReport {
   double seconds = 0;        // from the commit before, or from its own start if that was later
   int64_t tokens = 0;        // counted in this step
   double tokens_per_second = 0;
-  std::map<std::string, double>
-      wait_fraction;  // share of the workers' pass time in which compute waited, by cause
-  int64_t device_peak_bytes = 0;  // the largest over the workers so far
-  int workers = 0;                // that are ready
+  std::map<std::string, double> wait_fraction;  // share of the workers' pass time in which compute waited, by cause
+  int64_t device_peak_bytes = 0;                // the largest over the workers so far
+  int workers = 0;                              // that are ready
 };
 
 class StepObserver {
@@ -99,8 +98,8 @@ class Coordinator {
     Checkpointer* checkpointer = nullptr;
     StepObserver* observer = nullptr;  // may be null
     std::unique_ptr<StepData> data;
-    RunState resume;           // default for a new run
-    int expected_workers = 1;  // the first step waits until so many are ready
+    RunState resume;                                    // default for a new run
+    int expected_workers = 1;                           // the first step waits until so many are ready
     absl::Duration expect_timeout = absl::Seconds(60);  // then it goes with those it has, if any
     absl::Duration lease = absl::Seconds(10);
     int threads = 1;           // of the optimizer
@@ -117,6 +116,10 @@ class Coordinator {
   virtual Aggregator& aggregator() = 0;
   virtual absl::Duration lease() const = 0;
 
+  // In place of Options::expected_workers; no effect once the first step has begun.
+  // Errors: INVALID_ARGUMENT below 1
+  virtual absl::Status ExpectWorkers(int workers) = 0;
+
   // A worker introduces itself; its lease starts.
   // Errors: INVALID_ARGUMENT naming the field · FAILED_PRECONDITION the run is over
   virtual absl::StatusOr<WorkerId> Attach(WorkerInfo info) = 0;
@@ -130,8 +133,7 @@ class Coordinator {
   // step too. Errors: INVALID_ARGUMENT naming the field: a future step, a vnode that is not this
   // worker's, counted_tokens other
   //   than the daemon's
-  virtual absl::Status PassDone(WorkerId worker, StepId step, std::vector<VnodeRecord> records,
-                                PassTiming timing) = 0;
+  virtual absl::Status PassDone(WorkerId worker, StepId step, std::vector<VnodeRecord> records, PassTiming timing) = 0;
   // The worker is gone: its stream ended, it reported a failure, it sent nonsense. Quiet for an
   // unknown one.
   virtual void Disconnect(WorkerId worker, absl::Status why) = 0;

@@ -1,5 +1,6 @@
 #include "eps_server/step/coordinator.h"
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -73,8 +74,7 @@ class MemoryCheckpointer : public Checkpointer {
  public:
   explicit MemoryCheckpointer(const ModelSpec& model) : model_(model) {}
 
-  absl::StatusOr<std::string> Write(const Store& store, const RunState& state,
-                                    const std::vector<BlobId>& order,
+  absl::StatusOr<std::string> Write(const Store& store, const RunState& state, const std::vector<BlobId>& order,
                                     const std::function<void(BlobId)>& captured) override {
     Snapshot snapshot{state, {}};
     for (size_t b = 0; b < order.size(); ++b) {
@@ -85,8 +85,7 @@ class MemoryCheckpointer : public Checkpointer {
       }
       std::vector<std::vector<float>>& tensors = snapshot.blobs[order[b]];
       for (int which = -1; which < store.num_moments(); ++which) {
-        std::vector<float>& values =
-            tensors.emplace_back(static_cast<size_t>(model_.blob(order[b]).num_elems));
+        std::vector<float>& values = tensors.emplace_back(static_cast<size_t>(model_.blob(order[b]).num_elems));
         if (which < 0) {
           store.ReadMaster(order[b], state.version, 0, absl::MakeSpan(values));
         } else {
@@ -100,9 +99,7 @@ class MemoryCheckpointer : public Checkpointer {
     latest_ = absl::StrCat("step-", state.version.value());
     return latest_;
   }
-  absl::StatusOr<RunState> LoadLatest(Store&) override {
-    return absl::UnimplementedError("not here");
-  }
+  absl::StatusOr<RunState> LoadLatest(Store&) override { return absl::UnimplementedError("not here"); }
   std::string LatestPath() const override {
     MutexLock lock(mu_);
     return latest_;
@@ -183,8 +180,7 @@ struct RunOptions {
 };
 
 struct TestRun {
-  explicit TestRun(const RunConfig& config, RunOptions options = {})
-      : config(config), model(*BuildGpt2(config.model)) {
+  explicit TestRun(const RunConfig& config, RunOptions options = {}) : config(config), model(*BuildGpt2(config.model)) {
     EXPECT_OK(WriteFileAtomically(dir.File("text"), std::string(1000, 'x')));
     this->config.data.path = dir.File("text");
     store = *Store::Create(model, this->config);
@@ -207,8 +203,7 @@ struct TestRun {
   void Load(const BlobSpec& blob, const Snapshot* from) {
     if (from == nullptr) {
       std::vector<float> values(static_cast<size_t>(blob.num_elems));
-      for (size_t i = 0; i < values.size(); ++i)
-        values[i] = 0.01f * static_cast<float>((i * 7 + 3) % 101) - 0.5f;
+      for (size_t i = 0; i < values.size(); ++i) values[i] = 0.01f * static_cast<float>((i * 7 + 3) % 101) - 0.5f;
       store->LoadMaster(blob.id, Version(0), 0, values);
       return;
     }
@@ -227,8 +222,7 @@ struct TestRun {
       store->ReadMaster(blob.id, Version(version), 0, absl::MakeSpan(values));
       bits.append(reinterpret_cast<const char*>(values.data()), values.size() * 4);
     }
-    for (const double loss : coordinator->Status().losses)
-      bits.append(reinterpret_cast<const char*>(&loss), 8);
+    for (const double loss : coordinator->Status().losses) bits.append(reinterpret_cast<const char*>(&loss), 8);
     return bits;
   }
   int64_t committed() { return coordinator->Status().step; }
@@ -250,8 +244,7 @@ class FakeWorker {
  public:
   // Dies, without a word, before it sends its `dies_at`th message (chunks and records).
   explicit FakeWorker(TestRun& run, int dies_at = kNever) : run_(run), messages_left_(dies_at) {
-    id_ = *run.coordinator->Attach(
-        {.device_name = "cpu", .device_model = "test", .device_cap_bytes = 1 << 20});
+    id_ = *run.coordinator->Attach({.device_name = "cpu", .device_model = "test", .device_cap_bytes = 1 << 20});
     EXPECT_OK(run.coordinator->Connect(id_, channel_));
     EXPECT_OK(run.coordinator->Ready(id_, {}));
     thread_ = std::thread([this] { Loop(); });
@@ -267,6 +260,9 @@ class FakeWorker {
   bool dead() const { return dead_; }
   // Sends records whose loss is no number.
   void BreakLoss() { broken_loss_ = true; }
+  // Sends contributions, but no record until ReleaseRecords.
+  void HoldRecords() { holds_records_ = true; }
+  void ReleaseRecords() { holds_records_ = false; }
 
  private:
   class Channel : public WorkerChannel {
@@ -335,8 +331,7 @@ class FakeWorker {
       got.swap(answers_->got);
     }
     for (auto& [key, verdict] : got) {
-      if (verdict.ok() && *verdict == Verdict::kAdmitted)
-        run_.coordinator->aggregator().Abandon(key);
+      if (verdict.ok() && *verdict == Verdict::kAdmitted) run_.coordinator->aggregator().Abandon(key);
     }
     run_.coordinator->Disconnect(id_, absl::UnavailableError("killed"));
   }
@@ -357,8 +352,7 @@ class FakeWorker {
     for (const VnodeBatch& batch : assignment.vnodes) held.push_back(batch.vnode);
     const int num_vnodes = run_.config.batch.virtual_nodes;
     // As a worker pushes: leaves for one or two vnodes, subtree sums from three.
-    const std::vector<TreeNode> nodes =
-        LargestSubtrees(held, num_vnodes, held.size() < 3 ? 1 : num_vnodes);
+    const std::vector<TreeNode> nodes = LargestSubtrees(held, num_vnodes, held.size() < 3 ? 1 : num_vnodes);
     for (auto layer = run_.model.layers.rbegin(); layer != run_.model.layers.rend(); ++layer) {
       for (const BlobUse& use : layer->blobs) {
         if (!Pull(use.blob, ReadVersion(assignment.step))) return false;
@@ -390,24 +384,21 @@ class FakeWorker {
     return wait->done && wait->status.ok() && !dead_;
   }
 
-  Dtype LeafDtype(TreeNode node) const {
-    return node.is_leaf() ? run_.config.precision.gradients : Dtype::kF32;
-  }
+  Dtype LeafDtype(TreeNode node) const { return node.is_leaf() ? run_.config.precision.gradients : Dtype::kF32; }
 
   void Offer(const ContributionKey& key) {
-    run_.coordinator->aggregator().Offer(
-        key, [answers = answers_, key, run = &run_](absl::StatusOr<Verdict> verdict) {
-          const bool admitted = verdict.ok() && *verdict == Verdict::kAdmitted;
-          {
-            MutexLock lock(answers->mu);
-            if (!answers->closed) {
-              answers->got.emplace_back(key, std::move(verdict));
-              answers->changed.NotifyAll();
-              return;
-            }
-          }
-          if (admitted) run->coordinator->aggregator().Abandon(key);
-        });
+    run_.coordinator->aggregator().Offer(key, [answers = answers_, key, run = &run_](absl::StatusOr<Verdict> verdict) {
+      const bool admitted = verdict.ok() && *verdict == Verdict::kAdmitted;
+      {
+        MutexLock lock(answers->mu);
+        if (!answers->closed) {
+          answers->got.emplace_back(key, std::move(verdict));
+          answers->changed.NotifyAll();
+          return;
+        }
+      }
+      if (admitted) run->coordinator->aggregator().Abandon(key);
+    });
   }
 
   // Sends what was admitted so far; false: dead, or the run is over.
@@ -416,8 +407,7 @@ class FakeWorker {
       std::pair<ContributionKey, absl::StatusOr<Verdict>> next;
       {
         MutexLock lock(answers_->mu);
-        if (may_wait && answers_->got.empty())
-          answers_->changed.WaitFor(answers_->mu, std::chrono::milliseconds(1));
+        if (may_wait && answers_->got.empty()) answers_->changed.WaitFor(answers_->mu, std::chrono::milliseconds(1));
         if (dead_) return false;
         if (answers_->got.empty()) return true;
         next = std::move(answers_->got.front());
@@ -460,8 +450,7 @@ class FakeWorker {
   float Sum(const ContributionKey& key, TreeNode node, int64_t elem) const {
     if (!node.is_leaf()) {
       const int left = LeftLeaves(node.count);
-      return Sum(key, {node.first, left}, elem) +
-             Sum(key, {node.first + left, node.count - left}, elem);
+      return Sum(key, {node.first, left}, elem) + Sum(key, {node.first + left, node.count - left}, elem);
     }
     // Depends on the weights of the step's own version: a wrong one would show in the bits.
     const absl::Span<const std::byte> wire = run_.store->Wire(key.blob, ReadVersion(key.step));
@@ -469,27 +458,26 @@ class FakeWorker {
                              ? ToFloat({reinterpret_cast<const uint16_t*>(wire.data())[elem]})
                              : reinterpret_cast<const float*>(wire.data())[elem];
     const uint64_t mixed =
-        (static_cast<uint64_t>(key.step.value() * 31 + node.first * 7 + key.use) << 32 |
-         static_cast<uint64_t>(elem)) *
+        (static_cast<uint64_t>(key.step.value() * 31 + node.first * 7 + key.use) << 32 | static_cast<uint64_t>(elem)) *
         0x9E3779B97F4A7C15u;
-    const float noise =
-        static_cast<float>(static_cast<int64_t>(mixed >> 40) - (1 << 23)) * 0x1p-30f;
+    const float noise = static_cast<float>(static_cast<int64_t>(mixed >> 40) - (1 << 23)) * 0x1p-30f;
     const float gradient = noise + 1e-3f * weight;
     return run_.config.precision.gradients == Dtype::kBf16 ? ToFloat(ToBf16(gradient)) : gradient;
   }
 
   bool SendRecords(const Assignment& assignment) {
+    while (holds_records_) {
+      if (!SendAdmitted(/*may_wait=*/true)) return false;
+    }
     if (!MaySend()) return false;
     std::vector<VnodeRecord> records;
     for (const VnodeBatch& batch : assignment.vnodes) {
-      const double loss =
-          broken_loss_ ? std::numeric_limits<double>::quiet_NaN()
-                       : 1.0 / static_cast<double>(3 + batch.vnode + assignment.step.value());
+      const double loss = broken_loss_ ? std::numeric_limits<double>::quiet_NaN()
+                                       : 1.0 / static_cast<double>(3 + batch.vnode + assignment.step.value());
       records.push_back({batch.vnode, loss, CountedTokens(batch), true});
     }
-    EXPECT_OK(run_.coordinator->PassDone(
-        id_, assignment.step, records,
-        {.seconds = 1, .wait_seconds = {{"pull", 0.25}}, .device_peak_bytes = 77}));
+    EXPECT_OK(run_.coordinator->PassDone(id_, assignment.step, records,
+                                         {.seconds = 1, .wait_seconds = {{"pull", 0.25}}, .device_peak_bytes = 77}));
     return true;
   }
 
@@ -499,6 +487,7 @@ class FakeWorker {
   const std::shared_ptr<Answers> answers_ = std::make_shared<Answers>();
   std::atomic<bool> dead_ = false;
   std::atomic<bool> broken_loss_ = false;
+  std::atomic<bool> holds_records_ = false;
   int messages_left_;
   std::thread thread_;
 };
@@ -525,8 +514,7 @@ TEST_P(CoordinatorModeTest, SameBitsForAnyNumberOfWorkersThreadsAndWindow) {
   const std::string want = Reference(Config());
   for (const int workers : {2, 3, 5}) {
     for (const int64_t window_bytes : {0, 1}) {
-      TestRun run(Config(),
-                  {.expected_workers = workers, .threads = workers, .window_bytes = window_bytes});
+      TestRun run(Config(), {.expected_workers = workers, .threads = workers, .window_bytes = window_bytes});
       std::vector<std::unique_ptr<FakeWorker>> fleet;
       for (int i = 0; i < workers; ++i) fleet.push_back(std::make_unique<FakeWorker>(run));
       ASSERT_OK(run.coordinator->WaitUntilFinished());
@@ -544,12 +532,22 @@ TEST_P(CoordinatorModeTest, SameBitsWhenAWorkerDiesAtAnyPoint) {
   const int stride = GetParam().clip == ClipMode::kExact ? 1 : 5;
   for (int dies_at = 0; dies_at <= 36; dies_at += stride) {
     TestRun run(Config(), {.expected_workers = 2});
-    FakeWorker first(run, dies_at % 2 == 0 ? dies_at : kNever),
-        second(run, dies_at % 2 == 0 ? kNever : dies_at);
+    FakeWorker first(run, dies_at % 2 == 0 ? dies_at : kNever), second(run, dies_at % 2 == 0 ? kNever : dies_at);
     ASSERT_OK(run.coordinator->WaitUntilFinished());
     ASSERT_TRUE(run.Result(4) == want) << dies_at;
     EXPECT_TRUE(first.dead() || second.dead());
   }
+}
+
+TEST(CoordinatorTest, TheFirstStepWaitsForTheExpectedUntilFewerAre) {
+  FakeClock clock;  // never moves: no timeout helps
+  TestRun run(SmallRun(), {.expected_workers = 2, .clock = &clock});
+  FakeWorker only(run);
+  EXPECT_EQ(run.coordinator->Status().phase, RunPhase::kWaitingForWorkers);
+  EXPECT_THAT(run.coordinator->ExpectWorkers(0), StatusIs(absl::StatusCode::kInvalidArgument, "expected_workers"));
+  EXPECT_EQ(run.coordinator->Status().phase, RunPhase::kWaitingForWorkers);
+  ASSERT_OK(run.coordinator->ExpectWorkers(1));
+  EXPECT_OK(run.coordinator->WaitUntilFinished());
 }
 
 TEST_P(CoordinatorModeTest, SameBitsWhenAllDieAndOthersCome) {
@@ -605,8 +603,7 @@ TEST_P(CoordinatorModeTest, CheckpointIsItsVersionThoughTrainingGoesOnAndResumeC
 }
 
 INSTANTIATE_TEST_SUITE_P(Modes, CoordinatorModeTest,
-                         ::testing::Values(Mode{ClipMode::kExact, Dtype::kBf16},
-                                           Mode{ClipMode::kNone, Dtype::kF32},
+                         ::testing::Values(Mode{ClipMode::kExact, Dtype::kBf16}, Mode{ClipMode::kNone, Dtype::kF32},
                                            Mode{ClipMode::kLagged, Dtype::kBf16},
                                            Mode{ClipMode::kPerBlob, Dtype::kBf16}));
 
@@ -642,13 +639,35 @@ TEST(CoordinatorTest, ReportsEachStepOnceAndInOrder) {
 }
 
 TEST(CoordinatorTest, FirstLayersNextVersionStaysBehindTheGate) {
-  // Two workers; the second may send all its contributions and no records: every blob but the first
-  // layer's gets on.
   const RunConfig config = SmallRun(ClipMode::kNone);
   TestRun run(config, {.expected_workers = 2});
-  FakeWorker first(run), second(run, 16);
+  FakeWorker first(run);
+  first.HoldRecords();
+  FakeWorker second(run);
+  // Every contribution is in and every blob is made, but the first worker's records are missing: it may still be lost,
+  // and its vnodes run again with version 0.
+  const auto is_out = [&](const BlobSpec& blob) { return run.store->published(blob.id) == Version(1); };
+  const auto is_first_layers = [&](const BlobSpec& blob) { return blob.uses.front() == LayerId(0); };
+  const auto& blobs = run.model.blobs;
+  WaitFor([&] {
+    return std::all_of(blobs.begin(), blobs.end(),
+                       [&](const BlobSpec& blob) { return is_first_layers(blob) || is_out(blob); }) &&
+           run.coordinator->aggregator().window_used_bytes() == 0;
+  });
+  absl::SleepFor(absl::Milliseconds(50));
+  EXPECT_TRUE(std::none_of(blobs.begin(), blobs.end(),
+                           [&](const BlobSpec& blob) { return is_first_layers(blob) && is_out(blob); }));
+  EXPECT_EQ(run.committed(), 0);
+  first.ReleaseRecords();
+  ASSERT_OK(run.coordinator->WaitUntilFinished());
+  EXPECT_TRUE(run.Result(4) == Reference(config));
+}
+
+TEST(CoordinatorTest, VnodesWithoutARecordAreRedoneThoughTheirContributionsAreIn) {
+  const RunConfig config = SmallRun(ClipMode::kNone);
+  TestRun run(config, {.expected_workers = 2});
+  FakeWorker first(run), second(run, 16);  // dies before its records
   WaitFor([&] { return second.dead(); });
-  // Its vnodes are redone by the first, though all contributions are in: the records are missing.
   ASSERT_OK(run.coordinator->WaitUntilFinished());
   EXPECT_TRUE(run.Result(4) == Reference(config));
 }
@@ -659,9 +678,7 @@ TEST(CoordinatorTest, LeaseRunsOutAndOthersDoTheWork) {
   // A worker that attaches and never says anything again.
   class Silent : public WorkerChannel {
    public:
-    void SendAssignment(std::shared_ptr<const Assignment> assignment) override {
-      got = assignment->vnodes.size();
-    }
+    void SendAssignment(std::shared_ptr<const Assignment> assignment) override { got = assignment->vnodes.size(); }
     void SendFinish(bool ok, std::string why) override {
       EXPECT_FALSE(ok);
       EXPECT_EQ(why, "not heard of for 10s");
@@ -775,8 +792,7 @@ TEST(CoordinatorTest, LossThatIsNotFiniteEndsAnEagerRun) {
   TestRun run(SmallRun(ClipMode::kNone));
   FakeWorker worker(run);
   worker.BreakLoss();
-  EXPECT_THAT(run.coordinator->WaitUntilFinished(),
-              StatusIs(absl::StatusCode::kOutOfRange, "the loss of vnode"));
+  EXPECT_THAT(run.coordinator->WaitUntilFinished(), StatusIs(absl::StatusCode::kOutOfRange, "the loss of vnode"));
   EXPECT_THAT(run.coordinator->Status().failure, ::testing::HasSubstr("is not finite"));
 }
 
@@ -785,10 +801,8 @@ TEST(CoordinatorTest, NonsenseFromAWorkerIsRefusedByField) {
   const WorkerId id = *run.coordinator->Attach({.device_name = "cpu", .device_cap_bytes = 1});
   EXPECT_THAT(run.coordinator->PassDone(id, StepId(0), {}, {}),
               StatusIs(absl::StatusCode::kInvalidArgument, "pass_done.step: 0"));
-  EXPECT_THAT(run.coordinator->PassDone(id, StepId(-1), {}, {}),
-              StatusIs(absl::StatusCode::kInvalidArgument));
-  EXPECT_THAT(run.coordinator->PassDone(WorkerId(99), StepId(0), {}, {}),
-              StatusIs(absl::StatusCode::kNotFound));
+  EXPECT_THAT(run.coordinator->PassDone(id, StepId(-1), {}, {}), StatusIs(absl::StatusCode::kInvalidArgument));
+  EXPECT_THAT(run.coordinator->PassDone(WorkerId(99), StepId(0), {}, {}), StatusIs(absl::StatusCode::kNotFound));
   EXPECT_THAT(run.coordinator->Ready(id, {}), StatusIs(absl::StatusCode::kFailedPrecondition));
   EXPECT_THAT(run.coordinator->Attach({.device_name = "cpu"}),
               StatusIs(absl::StatusCode::kInvalidArgument, "device_cap_bytes"));

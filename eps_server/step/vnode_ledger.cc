@@ -67,18 +67,16 @@ bool VnodeLedger::IsRunning(WorkerId worker) const {
 
 absl::Status VnodeLedger::Check(WorkerId worker, const VnodeRecord& record) const {
   if (record.vnode < 0 || static_cast<size_t>(record.vnode) >= vnodes_.size()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("record.vnode: ", record.vnode, ", there are ", vnodes_.size()));
+    return absl::InvalidArgumentError(absl::StrCat("record.vnode: ", record.vnode, ", there are ", vnodes_.size()));
   }
   const Entry& entry = vnodes_[record.vnode];
   if (entry.holder != worker) {
-    return absl::InvalidArgumentError(absl::StrCat("record.vnode: ", record.vnode,
-                                                   " was not assigned to worker ", worker.value()));
+    return absl::InvalidArgumentError(
+        absl::StrCat("record.vnode: ", record.vnode, " was not assigned to worker ", worker.value()));
   }
   if (record.counted_tokens != entry.counted_tokens) {
-    return absl::InvalidArgumentError(absl::StrCat("record.counted_tokens: ", record.counted_tokens,
-                                                   ", vnode ", record.vnode, " has ",
-                                                   entry.counted_tokens));
+    return absl::InvalidArgumentError(absl::StrCat("record.counted_tokens: ", record.counted_tokens, ", vnode ",
+                                                   record.vnode, " has ", entry.counted_tokens));
   }
   return absl::OkStatus();
 }

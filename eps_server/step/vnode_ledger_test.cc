@@ -75,9 +75,8 @@ TEST(VnodeLedgerTest, BadRecordsNameTheFieldAndCountNothing) {
               StatusIs(absl::StatusCode::kInvalidArgument, "record.vnode: -1"));
   EXPECT_THAT(ledger.AddRecords(kA, {Record(0, 1), Record(2, 1)}),
               StatusIs(absl::StatusCode::kInvalidArgument, "not assigned to worker 1"));
-  EXPECT_THAT(
-      ledger.AddRecords(kA, {Record(0, 1), tokens}),
-      StatusIs(absl::StatusCode::kInvalidArgument, "record.counted_tokens: 9, vnode 1 has 2"));
+  EXPECT_THAT(ledger.AddRecords(kA, {Record(0, 1), tokens}),
+              StatusIs(absl::StatusCode::kInvalidArgument, "record.counted_tokens: 9, vnode 1 has 2"));
   EXPECT_OK(ledger.AddRecords(kB, {Record(2, 1), Record(3, 1)}));
   EXPECT_OK(ledger.AddRecords(kA, {Record(1, 1)}));
   EXPECT_FALSE(ledger.AllRecordsIn());  // vnode 0 was never counted

@@ -29,12 +29,11 @@ int NumMoments(const OptimizerConfig& optimizer) {
 class Memory {
  public:
   static absl::StatusOr<Memory> Map(int64_t num_bytes) {
-    void* base = mmap(nullptr, static_cast<size_t>(num_bytes), PROT_READ | PROT_WRITE,
-                      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void* base =
+        mmap(nullptr, static_cast<size_t>(num_bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (base == MAP_FAILED) {
       return absl::ResourceExhaustedError(absl::StrCat("model state needs ", num_bytes, " bytes (",
-                                                       FormatByteSize(num_bytes),
-                                                       ") of memory: ", strerror(errno)));
+                                                       FormatByteSize(num_bytes), ") of memory: ", strerror(errno)));
     }
     // Advice only: without huge pages everything works, a little slower.
     madvise(base, static_cast<size_t>(num_bytes), MADV_HUGEPAGE);
@@ -45,8 +44,7 @@ class Memory {
   }
   Memory() = default;
   Memory(Memory&& other) noexcept
-      : base_(std::exchange(other.base_, nullptr)),
-        num_bytes_(std::exchange(other.num_bytes_, 0)) {}
+      : base_(std::exchange(other.base_, nullptr)), num_bytes_(std::exchange(other.num_bytes_, 0)) {}
   Memory& operator=(Memory&&) = delete;
   ~Memory() {
     if (base_ != nullptr) munmap(base_, static_cast<size_t>(num_bytes_));
@@ -82,8 +80,7 @@ class StoreImpl final : public Store {
   Dtype wire_dtype() const override { return wire_dtype_; }
   int num_moments() const override { return num_moments_; }
 
-  void LoadMaster(BlobId blob, Version version, int64_t offset_elems,
-                  absl::Span<const float> values) override {
+  void LoadMaster(BlobId blob, Version version, int64_t offset_elems, absl::Span<const float> values) override {
     const BlobMemory& at = Range(blob, offset_elems, static_cast<int64_t>(values.size()));
     EPS_CHECK(published(blob) < version);
     std::byte* wire = at.wire[version.value() & 1];
@@ -100,8 +97,7 @@ class StoreImpl final : public Store {
     }
   }
 
-  void LoadMoment(BlobId blob, int which, int64_t offset_elems,
-                  absl::Span<const float> values) override {
+  void LoadMoment(BlobId blob, int which, int64_t offset_elems, absl::Span<const float> values) override {
     const BlobMemory& at = Range(blob, offset_elems, static_cast<int64_t>(values.size()));
     EPS_CHECK(which >= 0 && which < num_moments_);
     std::copy(values.begin(), values.end(), at.moments[which] + offset_elems);
@@ -109,18 +105,20 @@ class StoreImpl final : public Store {
 
   void Publish(BlobId blob, Version version) override {
     std::vector<Waiter> ready;
+    Version first;
     {
       MutexLock lock(mu_);
       State& state = states_[Index(blob)];
       EPS_CHECK(state.published.value() < 0 || version.value() == state.published.value() + 1);
+      if (state.published.value() < 0) state.first = version;
       state.published = version;
-      auto waits_on =
-          std::partition(state.waiters.begin(), state.waiters.end(),
-                         [&](const Waiter& waiter) { return waiter.version > version; });
+      auto waits_on = std::partition(state.waiters.begin(), state.waiters.end(),
+                                     [&](const Waiter& waiter) { return waiter.version > version; });
       std::move(waits_on, state.waiters.end(), std::back_inserter(ready));
       state.waiters.erase(waits_on, state.waiters.end());
+      first = state.first;
     }
-    for (const Waiter& waiter : ready) waiter.done(Readable(blob, waiter.version, version));
+    for (const Waiter& waiter : ready) waiter.done(Readable(blob, waiter.version, first, version));
   }
 
   Version published(BlobId blob) const override {
@@ -128,24 +126,21 @@ class StoreImpl final : public Store {
     return states_[Index(blob)].published;
   }
 
-  void WhenPublished(BlobId blob, Version version,
-                     std::function<void(absl::Status)> done) override {
+  void WhenPublished(BlobId blob, Version version, std::function<void(absl::Status)> done) override {
     absl::Status status;
     {
       MutexLock lock(mu_);
       if (blob.value() < 0 || static_cast<size_t>(blob.value()) >= blobs_.size()) {
-        status = absl::NotFoundError(
-            absl::StrCat("blob: ", blob.value(), ", there are ", blobs_.size()));
+        status = absl::NotFoundError(absl::StrCat("blob: ", blob.value(), ", there are ", blobs_.size()));
       } else if (version.value() < 0) {
-        status = absl::InvalidArgumentError(
-            absl::StrCat("version: ", version.value(), ", must be at least 0"));
+        status = absl::InvalidArgumentError(absl::StrCat("version: ", version.value(), ", must be at least 0"));
       } else {
         State& state = states_[Index(blob)];
         if (version > state.published && cancelled_.ok()) {
           state.waiters.push_back({version, std::move(done)});
           return;
         }
-        status = version > state.published ? cancelled_ : Readable(blob, version, state.published);
+        status = version > state.published ? cancelled_ : Readable(blob, version, state.first, state.published);
       }
     }
     done(status);
@@ -192,13 +187,11 @@ class StoreImpl final : public Store {
            static_cast<size_t>(at.num_elems * SizeOf(wire_dtype_)));
   }
 
-  void ReadMaster(BlobId blob, Version version, int64_t offset_elems,
-                  absl::Span<float> values) const override {
+  void ReadMaster(BlobId blob, Version version, int64_t offset_elems, absl::Span<float> values) const override {
     const BlobMemory& at = Range(blob, offset_elems, static_cast<int64_t>(values.size()));
     const std::byte* wire = at.wire[version.value() & 1];
     if (wire_dtype_ == Dtype::kF32) {
-      std::copy_n(reinterpret_cast<const float*>(wire) + offset_elems, values.size(),
-                  values.begin());
+      std::copy_n(reinterpret_cast<const float*>(wire) + offset_elems, values.size(), values.begin());
       return;
     }
     const uint16_t* high = reinterpret_cast<const uint16_t*>(wire) + offset_elems;
@@ -206,8 +199,7 @@ class StoreImpl final : public Store {
     for (size_t i = 0; i < values.size(); ++i) values[i] = Join({{high[i]}, low[i]});
   }
 
-  void ReadMoment(BlobId blob, int which, int64_t offset_elems,
-                  absl::Span<float> values) const override {
+  void ReadMoment(BlobId blob, int which, int64_t offset_elems, absl::Span<float> values) const override {
     const BlobMemory& at = Range(blob, offset_elems, static_cast<int64_t>(values.size()));
     EPS_CHECK(which >= 0 && which < num_moments_);
     std::copy_n(at.moments[which] + offset_elems, values.size(), values.begin());
@@ -219,6 +211,7 @@ class StoreImpl final : public Store {
     std::function<void(absl::Status)> done;
   };
   struct State {
+    Version first = Version(-1);  // that was published: the other buffer held nothing before it
     Version published = Version(-1);
     std::vector<Waiter> waiters;
   };
@@ -233,12 +226,10 @@ class StoreImpl final : public Store {
       for (BlobMemory& blob : blobs_) blob.wire[i] = take(blob.num_elems * SizeOf(wire_dtype_));
     }
     for (BlobMemory& blob : blobs_) {
-      if (wire_dtype_ == Dtype::kBf16)
-        blob.rest = reinterpret_cast<uint16_t*>(take(blob.num_elems * 2));
+      if (wire_dtype_ == Dtype::kBf16) blob.rest = reinterpret_cast<uint16_t*>(take(blob.num_elems * 2));
     }
     for (int i = 0; i < num_moments_; ++i) {
-      for (BlobMemory& blob : blobs_)
-        blob.moments[i] = reinterpret_cast<float*>(take(blob.num_elems * 4));
+      for (BlobMemory& blob : blobs_) blob.moments[i] = reinterpret_cast<float*>(take(blob.num_elems * 4));
     }
     EPS_CHECK(next - memory_.base() == sizes_.total_bytes());
     if (wire_dtype_ == Dtype::kBf16) ZeroPadding(model);
@@ -251,8 +242,7 @@ class StoreImpl final : public Store {
       const std::vector<TensorSpec>& tensors = model.blobs[b].tensors;
       for (size_t t = 0; t < tensors.size(); ++t) {
         const int64_t begin = tensors[t].offset_elems + tensors[t].num_elems();
-        const int64_t end =
-            t + 1 < tensors.size() ? tensors[t + 1].offset_elems : blobs_[b].num_elems;
+        const int64_t end = t + 1 < tensors.size() ? tensors[t + 1].offset_elems : blobs_[b].num_elems;
         std::fill(blobs_[b].rest + begin, blobs_[b].rest + end, Split(0.0f).rest);
       }
     }
@@ -267,7 +257,11 @@ class StoreImpl final : public Store {
     EPS_CHECK(offset_elems >= 0 && num_elems >= 0 && num_elems <= at.num_elems - offset_elems);
     return at;
   }
-  static absl::Status Readable(BlobId blob, Version version, Version newest) {
+  static absl::Status Readable(BlobId blob, Version version, Version first, Version newest) {
+    if (version < first) {
+      return absl::AbortedError(absl::StrCat("version ", version.value(), " of blob ", blob.value(),
+                                             " was never here; the first is ", first.value()));
+    }
     if (version.value() >= newest.value() - 1) return absl::OkStatus();
     return absl::AbortedError(absl::StrCat("version ", version.value(), " of blob ", blob.value(),
                                            " was overwritten; the newest is ", newest.value()));
@@ -297,8 +291,7 @@ StoreSizes ComputeStoreSizes(const ModelSpec& model, const RunConfig& run) {
 }
 
 absl::StatusOr<std::unique_ptr<Store>> Store::Create(const ModelSpec& model, const RunConfig& run) {
-  for (const BlobSpec& blob : model.blobs)
-    EPS_CHECK(blob.num_elems > 0 && blob.num_elems % kTensorAlignElems == 0);
+  for (const BlobSpec& blob : model.blobs) EPS_CHECK(blob.num_elems > 0 && blob.num_elems % kTensorAlignElems == 0);
   EPS_ASSIGN_OR_RETURN(Memory memory, Memory::Map(ComputeStoreSizes(model, run).total_bytes()));
   return std::make_unique<StoreImpl>(model, run, std::move(memory));
 }

@@ -22,22 +22,22 @@ namespace eps::server {
 //   wire fp32: 4 + 4 (the wire form is the master) + moments
 //   moments:   AdamW 4 + 4 · SGD 4 with momentum, else 0
 struct StoreSizes {
-  int64_t wire_bytes = 0;      // both buffers
-  int64_t rest_bytes = 0;      // masters, less what the wire form holds of them
+  int64_t wire_bytes = 0;  // both buffers
+  int64_t rest_bytes = 0;  // masters, less what the wire form holds of them
   int64_t moment_bytes = 0;
   int64_t total_bytes() const { return wire_bytes + rest_bytes + moment_bytes; }
 };
 StoreSizes ComputeStoreSizes(const ModelSpec& model, const RunConfig& run);
 
-// Raw memory of a chunk under update: what it reads at version s and what it writes for s + 1.
-// Lengths are the chunk's elements. Exactly one of the wire pairs is used, by the run's wire dtype.
+// Raw memory of a chunk under update: what it reads at version s and what it writes for s + 1. Every
+// array has num_elems elements; wire_in and wire_out are of wire_dtype. Owned by the store.
 struct ChunkState {
   Dtype wire_dtype = Dtype::kBf16;
-  const void* wire_in = nullptr;   // version s, buffer s mod 2
-  void* wire_out = nullptr;        // version s + 1, the other buffer
-  uint16_t* rest = nullptr;        // bf16 wire only; read and written
-  float* moment1 = nullptr;        // AdamW's m, SGD's momentum; null if the rule has none
-  float* moment2 = nullptr;        // AdamW's v
+  const void* wire_in = nullptr;  // version s, buffer s mod 2
+  void* wire_out = nullptr;       // version s + 1, the other buffer
+  uint16_t* rest = nullptr;       // bf16 wire only; read and written
+  float* moment1 = nullptr;       // AdamW's m, SGD's momentum; null if the rule has none
+  float* moment2 = nullptr;       // AdamW's v
   int64_t num_elems = 0;
 };
 
@@ -60,8 +60,7 @@ class Store {
 
   // Sets the fp32 masters of a tensor (or any elements) of a blob that has no published version yet, for
   // `version`; moments likewise (which: 0 or 1). Padding stays zero.
-  virtual void LoadMaster(BlobId blob, Version version, int64_t offset_elems,
-                          absl::Span<const float> values) = 0;
+  virtual void LoadMaster(BlobId blob, Version version, int64_t offset_elems, absl::Span<const float> values) = 0;
   virtual void LoadMoment(BlobId blob, int which, int64_t offset_elems, absl::Span<const float> values) = 0;
 
   // Makes `version` readable; wakes who waits for it. Versions of a blob are published in order.
@@ -69,8 +68,10 @@ class Store {
   // The newest published version; Version(-1) before the first.
   virtual Version published(BlobId blob) const = 0;
 
-  // Calls `done` once `version` of `blob` is published (at once if it is), or cannot be read any more:
-  // ABORTED overwritten (older than the newest but one) or CancelWaiters' status. Not under a lock.
+  // Calls `done` once `version` of `blob` is published (at once if it is), or cannot be read any more. Not under a
+  // lock.
+  // Errors: NOT_FOUND no such blob · INVALID_ARGUMENT a negative version · ABORTED overwritten (older than the newest
+  //         but one), or older than the first that was published · CancelWaiters' status
   virtual void WhenPublished(BlobId blob, Version version, std::function<void(absl::Status)> done) = 0;
   // Ends every wait with `reason`, now and later.
   virtual void CancelWaiters(absl::Status reason) = 0;
@@ -86,8 +87,7 @@ class Store {
 
   // For checkpoints: the fp32 master of `version` (the newest made), exact; moments. The caller sees to it
   // that the blob is not updated meanwhile.
-  virtual void ReadMaster(BlobId blob, Version version, int64_t offset_elems,
-                          absl::Span<float> values) const = 0;
+  virtual void ReadMaster(BlobId blob, Version version, int64_t offset_elems, absl::Span<float> values) const = 0;
   virtual int num_moments() const = 0;
   virtual void ReadMoment(BlobId blob, int which, int64_t offset_elems, absl::Span<float> values) const = 0;
 };

@@ -44,8 +44,7 @@ struct Fixture {
 
 std::vector<float> OddValues(int64_t count) {
   std::vector<float> values(count);
-  for (int64_t i = 0; i < count; ++i)
-    values[i] = std::ldexp(1.0f + static_cast<float>(i) * 0x1.001p-9f, i % 40 - 20);
+  for (int64_t i = 0; i < count; ++i) values[i] = std::ldexp(1.0f + static_cast<float>(i) * 0x1.001p-9f, i % 40 - 20);
   values[1] = -values[1];
   values[2] = std::numeric_limits<float>::denorm_min();
   values[3] = -0.0f;
@@ -163,9 +162,20 @@ TEST(StoreWaitTest, OverwrittenVersionIsAborted) {
   Answer old, kept;
   f.store->WhenPublished(kWte, Version(5), old.callback());
   f.store->WhenPublished(kWte, Version(6), kept.callback());
-  EXPECT_THAT(old.got.at(0),
-              StatusIs(absl::StatusCode::kAborted, "version 5 of blob 0 was overwritten"));
+  EXPECT_THAT(old.got.at(0), StatusIs(absl::StatusCode::kAborted, "version 5 of blob 0 was overwritten"));
   EXPECT_OK(kept.got.at(0));
+}
+
+TEST(StoreWaitTest, VersionBeforeTheFirstIsAbortedThoughItsBufferIsThere) {
+  Fixture f(Dtype::kF32);
+  Answer waiting, before, first;
+  f.store->WhenPublished(kWte, Version(4), waiting.callback());
+  f.store->Publish(kWte, Version(5));  // as after a resume
+  f.store->WhenPublished(kWte, Version(4), before.callback());
+  f.store->WhenPublished(kWte, Version(5), first.callback());
+  EXPECT_THAT(waiting.got.at(0), StatusIs(absl::StatusCode::kAborted, "version 4 of blob 0"));
+  EXPECT_THAT(before.got.at(0), StatusIs(absl::StatusCode::kAborted, "the first is 5"));
+  EXPECT_OK(first.got.at(0));
 }
 
 TEST(StoreWaitTest, CancelEndsWaitsNowAndLaterButNotWhatIsReadable) {
@@ -202,8 +212,7 @@ TEST_P(StoreTest, PaddingIsZero) {
       const int64_t end = tensor.offset_elems + tensor.num_elems();
       std::vector<float> padding(RoundUp(end, kTensorAlignElems) - end, 1.0f);
       store->ReadMaster(blob.id, Version(0), end, absl::MakeSpan(padding));
-      for (const float value : padding)
-        ASSERT_EQ(std::bit_cast<uint32_t>(value), 0u) << tensor.name;
+      for (const float value : padding) ASSERT_EQ(std::bit_cast<uint32_t>(value), 0u) << tensor.name;
     }
   }
 }
@@ -212,8 +221,7 @@ TEST(StoreCreateTest, SaysHowMuchMemoryIsMissing) {
   RunConfig run = SmallRun(Dtype::kF32);
   ModelSpec model = *BuildGpt2(run.model);
   model.blobs[0].num_elems = int64_t{1} << 50;
-  EXPECT_THAT(Store::Create(model, run),
-              StatusIs(absl::StatusCode::kResourceExhausted, "model state needs 1801439"));
+  EXPECT_THAT(Store::Create(model, run), StatusIs(absl::StatusCode::kResourceExhausted, "model state needs 1801439"));
 }
 
 }  // namespace

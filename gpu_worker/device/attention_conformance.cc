@@ -36,30 +36,27 @@ void CheckAttention(ConformanceMemory& memory, const AttentionCase& t, const Ker
   // probability by as much relatively; the gradients are sums of up to T such terms of size range.
   // Measured errors are 5 to 20 times below.
   const double keep = t.dropout > 0 ? 1 / (1 - t.dropout) : 1;
-  const double score =
-      kEps * 8 * (1 + t.range * t.range * std::sqrt(static_cast<double>(t.D))) + 2 * ActEps(memory);
+  const double score = kEps * 8 * (1 + t.range * t.range * std::sqrt(static_cast<double>(t.D))) + 2 * ActEps(memory);
   ExpectNear(out[0], want.o, 4 * keep * t.range * score, 4 * ActEps(memory), "o");
   ExpectNear(out[1], want.lse, score, 4 * kEps, "lse");
   const double terms = std::sqrt(static_cast<double>(t.T)) * (1 + t.range * t.range);
-  ExpectNear(out[2], reference::AttentionBackward(in.qkv, in.d_o, t.shape(), factors),
-             8 * keep * keep * terms * score, 32 * kEps + 4 * ActEps(memory), "dqkv");
+  ExpectNear(out[2], reference::AttentionBackward(in.qkv, in.d_o, t.shape(), factors), 8 * keep * keep * terms * score,
+             32 * kEps + 4 * ActEps(memory), "dqkv");
 }
 
 TEST_P(DeviceConformanceTest, AttentionAndItsBackwardAgreeWithFp64) {
   for (const AttentionCase& t :
-       {AttentionCase{1, 1, 1, 1}, AttentionCase{2, 7, 3, 5}, AttentionCase{1, 64, 2, 64},
-        AttentionCase{2, 65, 1, 16}, AttentionCase{1, 100, 2, 33}, AttentionCase{1, 191, 1, 24},
-        AttentionCase{1, 130, 1, 80}, AttentionCase{1, 70, 1, 256},
-        AttentionCase{1, 96, 2, 64, 0, 8.0}}) {
+       {AttentionCase{1, 1, 1, 1}, AttentionCase{2, 7, 3, 5}, AttentionCase{1, 64, 2, 64}, AttentionCase{2, 65, 1, 16},
+        AttentionCase{1, 100, 2, 33}, AttentionCase{1, 191, 1, 24}, AttentionCase{1, 130, 1, 80},
+        AttentionCase{1, 70, 1, 256}, AttentionCase{1, 96, 2, 64, 0, 8.0}}) {
     ConformanceMemory memory(device());
     CheckAttention(memory, t, GetParam().sizes);
   }
 }
 
 TEST_P(DeviceConformanceTest, AttentionDropsTheProbabilitiesThatPhiloxNames) {
-  for (const AttentionCase& t :
-       {AttentionCase{2, 70, 2, 16, 0.2}, AttentionCase{1, 33, 3, 8, 0.5},
-        AttentionCase{1, 130, 1, 32, 0.9}}) {  // 70, 33, 130: rows not at multiples of 4
+  for (const AttentionCase& t : {AttentionCase{2, 70, 2, 16, 0.2}, AttentionCase{1, 33, 3, 8, 0.5},
+                                 AttentionCase{1, 130, 1, 32, 0.9}}) {  // 70, 33, 130: rows not at multiples of 4
     ConformanceMemory memory(device());
     CheckAttention(memory, t, GetParam().sizes);
   }
@@ -73,10 +70,7 @@ TEST_P(DeviceConformanceTest, AttentionBackwardAgreesWithFiniteDifferences) {
     std::mt19937 random(9);
     const Array u = RandomArray(random, static_cast<int64_t>(in.qkv.size())), factors = t.Factors();
     const double slope = Slope(
-        [&](const Array& qkv) {
-          return Dot(reference::Attention(qkv, t.shape(), factors).o, in.d_o);
-        },
-        in.qkv, u);
+        [&](const Array& qkv) { return Dot(reference::Attention(qkv, t.shape(), factors).o, in.d_o); }, in.qkv, u);
     EXPECT_NEAR(Dot(out[2], u), slope, 2e-5 + 400 * ActEps(memory) * (1 + std::abs(slope)));
   }
 }

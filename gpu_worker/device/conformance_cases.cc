@@ -27,8 +27,7 @@ Array Spread(const Array& x, int64_t columns, int64_t extra) {
 }
 Array Gather(const Array& y, int64_t columns, int64_t extra) {
   Array x;
-  for (size_t i = 0; i < y.size(); i += columns + extra)
-    x.insert(x.end(), y.begin() + i, y.begin() + i + columns);
+  for (size_t i = 0; i < y.size(); i += columns + extra) x.insert(x.end(), y.begin() + i, y.begin() + i + columns);
   return x;
 }
 
@@ -48,20 +47,17 @@ Array Columns(const Array& x, int64_t V, int64_t first, int64_t n) {
 
 }  // namespace
 
-double ActEps(const ConformanceMemory& memory) {
-  return memory.act() == Dtype::kF32 ? kEps : 1.0 / (1 << 8);
-}
+double ActEps(const ConformanceMemory& memory) { return memory.act() == Dtype::kF32 ? kEps : 1.0 / (1 << 8); }
 
 Dropout SomeDropout(double rate, int64_t first_element) {
-  return {.rate = rate,
-          .key = {.seed = 3, .step = 5, .vnode = 2, .layer = 7, .use = 1},
-          .first_element = first_element};
+  return {
+      .rate = rate, .key = {.seed = 3, .step = 5, .vnode = 2, .layer = 7, .use = 1}, .first_element = first_element};
 }
 
 MatMulInputs MakeMatMulInputs(const MatMulCase& t) {
   std::mt19937 random(static_cast<uint32_t>(t.M * 31 + t.N * 7 + t.K));
-  return {RandomArray(random, t.M * t.K), RandomArray(random, t.K * t.N),
-          RandomArray(random, t.M * t.N), RandomArray(random, t.N), RandomArray(random, t.M * t.N)};
+  return {RandomArray(random, t.M * t.K), RandomArray(random, t.K * t.N), RandomArray(random, t.M * t.N),
+          RandomArray(random, t.N), RandomArray(random, t.M * t.N)};
 }
 
 Outputs RunMatMul(ConformanceMemory& memory, const MatMulCase& t) {
@@ -88,8 +84,7 @@ Outputs RunMatMul(ConformanceMemory& memory, const MatMulCase& t) {
   Outputs out = {memory.GetAct(args.c, padded)};
   for (int64_t row = 0; row < t.M; ++row) {
     for (int64_t e = 0; e < x; ++e) {
-      EXPECT_EQ(out[0][row * (t.N + x) + t.N + e], 77.0)
-          << "written behind a row of c: " << t.Name();
+      EXPECT_EQ(out[0][row * (t.N + x) + t.N + e], 77.0) << "written behind a row of c: " << t.Name();
     }
   }
   out[0] = Gather(out[0], t.N, x);
@@ -145,9 +140,8 @@ Outputs RunEmbedding(ConformanceMemory& memory, const EmbeddingCase& t) {
 
 LayerNormInputs MakeLayerNormInputs(const LayerNormCase& t) {
   std::mt19937 random(static_cast<uint32_t>(t.M + t.C));
-  LayerNormInputs in{RandomArray(random, t.M * t.C), RandomArray(random, t.C),
-                     RandomArray(random, t.C),       RandomArray(random, t.M * t.C),
-                     RandomArray(random, t.M * t.C), RandomArray(random, t.C),
+  LayerNormInputs in{RandomArray(random, t.M * t.C), RandomArray(random, t.C),       RandomArray(random, t.C),
+                     RandomArray(random, t.M * t.C), RandomArray(random, t.M * t.C), RandomArray(random, t.C),
                      RandomArray(random, t.C)};
   for (double& v : in.x) v += t.offset;
   return in;
@@ -168,22 +162,9 @@ Outputs RunLayerNorm(ConformanceMemory& memory, const LayerNormCase& t, const Ke
   void* residual = t.residual ? memory.PutAct(in.residual) : nullptr;
   void* dx = t.in_place ? residual : memory.AllocAct(n);
   Kernels& kernels = memory.device().kernels();
-  kernels.LayerNorm({.M = t.M,
-                     .C = t.C,
-                     .x = x,
-                     .gamma = gamma,
-                     .beta = beta,
-                     .y = y,
-                     .mean = mean,
-                     .rstd = rstd});
-  kernels.LayerNormApply({.M = t.M,
-                          .C = t.C,
-                          .x = x,
-                          .gamma = gamma,
-                          .beta = beta,
-                          .mean = mean,
-                          .rstd = rstd,
-                          .y = again});
+  kernels.LayerNorm({.M = t.M, .C = t.C, .x = x, .gamma = gamma, .beta = beta, .y = y, .mean = mean, .rstd = rstd});
+  kernels.LayerNormApply(
+      {.M = t.M, .C = t.C, .x = x, .gamma = gamma, .beta = beta, .mean = mean, .rstd = rstd, .y = again});
   kernels.LayerNormBackward({.M = t.M,
                              .C = t.C,
                              .dy = memory.PutAct(in.dy),
@@ -196,9 +177,8 @@ Outputs RunLayerNorm(ConformanceMemory& memory, const LayerNormCase& t, const Ke
                              .dgamma = dgamma,
                              .dbeta = dbeta,
                              .scratch = memory.Alloc(sizes.layer_norm_backward(t.M, t.C))});
-  return {memory.GetAct(y, n),      memory.GetF32(mean, t.M), memory.GetF32(rstd, t.M),
-          memory.GetAct(again, n),  memory.GetAct(dx, n),     memory.GetF32(dgamma, t.C),
-          memory.GetF32(dbeta, t.C)};
+  return {memory.GetAct(y, n),  memory.GetF32(mean, t.M),   memory.GetF32(rstd, t.M), memory.GetAct(again, n),
+          memory.GetAct(dx, n), memory.GetF32(dgamma, t.C), memory.GetF32(dbeta, t.C)};
 }
 
 AttentionInputs MakeAttentionInputs(const AttentionCase& t) {
@@ -223,29 +203,26 @@ Outputs RunAttention(ConformanceMemory& memory, const AttentionCase& t, const Ke
                      .scale = t.scale(),
                      .dropout = t.MakeDropout(),
                      .scratch = memory.Alloc(sizes.attention(t.B, t.T, t.H, t.D))});
-  kernels.AttentionBackward(
-      {.B = t.B,
-       .T = t.T,
-       .H = t.H,
-       .D = t.D,
-       .qkv = qkv,
-       .o = o,
-       .lse = lse,
-       .d_o = memory.PutAct(in.d_o),
-       .dqkv = dqkv,
-       .scale = t.scale(),
-       .dropout = t.MakeDropout(),
-       .scratch = memory.Alloc(sizes.attention_backward(t.B, t.T, t.H, t.D))});
-  return {memory.GetAct(o, t.o_elems()), memory.GetF32(lse, t.B * t.H * t.T),
-          memory.GetAct(dqkv, 3 * t.o_elems())};
+  kernels.AttentionBackward({.B = t.B,
+                             .T = t.T,
+                             .H = t.H,
+                             .D = t.D,
+                             .qkv = qkv,
+                             .o = o,
+                             .lse = lse,
+                             .d_o = memory.PutAct(in.d_o),
+                             .dqkv = dqkv,
+                             .scale = t.scale(),
+                             .dropout = t.MakeDropout(),
+                             .scratch = memory.Alloc(sizes.attention_backward(t.B, t.T, t.H, t.D))});
+  return {memory.GetAct(o, t.o_elems()), memory.GetF32(lse, t.B * t.H * t.T), memory.GetAct(dqkv, 3 * t.o_elems())};
 }
 
 Outputs RunGeluBackward(ConformanceMemory& memory, const Array& x, const Array& dy) {
   const int64_t n = static_cast<int64_t>(x.size());
   void* d = memory.PutAct(dy);
   void* gelu = memory.AllocAct(n);
-  memory.device().kernels().GeluBackward(
-      {.n = n, .x = memory.PutAct(x), .dy = d, .gelu_out = gelu});
+  memory.device().kernels().GeluBackward({.n = n, .x = memory.PutAct(x), .dy = d, .gelu_out = gelu});
   return {memory.GetAct(d, n), memory.GetAct(gelu, n)};
 }
 
@@ -261,11 +238,8 @@ Array RunColumnSum(ConformanceMemory& memory, int64_t M, int64_t N, const Kernel
   std::mt19937 random(6);
   const Array x = RandomArray(random, M * N);
   float* out = memory.PutF32(Array(N, 0.25));
-  memory.device().kernels().ColumnSum({.M = M,
-                                       .N = N,
-                                       .x = memory.PutAct(x),
-                                       .out = out,
-                                       .scratch = memory.Alloc(sizes.column_sum(M, N))});
+  memory.device().kernels().ColumnSum(
+      {.M = M, .N = N, .x = memory.PutAct(x), .out = out, .scratch = memory.Alloc(sizes.column_sum(M, N))});
   return memory.GetF32(out, N);
 }
 
@@ -279,15 +253,13 @@ LossInputs MakeLossInputs(const LossCase& t) {
   return in;
 }
 
-LossOutputs RunLoss(ConformanceMemory& memory, const LossCase& t, const LossInputs& in,
-                    double scale) {
+LossOutputs RunLoss(ConformanceMemory& memory, const LossCase& t, const LossInputs& in, double scale) {
   Kernels& kernels = memory.device().kernels();
   const int32_t* labels = memory.Put(in.labels);
   float* row_max = static_cast<float*>(memory.Alloc(t.M * 4));
   float* row_sum = static_cast<float*>(memory.Alloc(t.M * 4));
   float* target = static_cast<float*>(memory.Alloc(t.M * 4));
-  LossRecord* record =
-      memory.Put(std::vector<LossRecord>{{.loss_sum = 0.5, .counted = 2, .finite = 1}});
+  LossRecord* record = memory.Put(std::vector<LossRecord>{{.loss_sum = 0.5, .counted = 2, .finite = 1}});
   for (int64_t first = 0; first < t.V; first += t.chunk) {
     const int64_t n = std::min(t.chunk, t.V - first);
     kernels.SoftmaxChunk({.M = t.M,

@@ -36,10 +36,10 @@ struct MatMulCase {
   bool in_place = false;  // residual is c
 
   std::string Name() const {
-    return "matmul " + std::to_string(M) + "x" + std::to_string(N) + "x" + std::to_string(K) +
-           (trans_a ? " Ta" : "") + (trans_b ? " Tb" : "") + (accumulate ? " acc" : "") +
-           (bias ? " bias" : "") + " epilogue " + std::to_string(static_cast<int>(epilogue)) +
-           " dropout " + std::to_string(dropout) + " ld+" + std::to_string(ld_extra);
+    return "matmul " + std::to_string(M) + "x" + std::to_string(N) + "x" + std::to_string(K) + (trans_a ? " Ta" : "") +
+           (trans_b ? " Tb" : "") + (accumulate ? " acc" : "") + (bias ? " bias" : "") + " epilogue " +
+           std::to_string(static_cast<int>(epilogue)) + " dropout " + std::to_string(dropout) + " ld+" +
+           std::to_string(ld_extra);
   }
 };
 struct MatMulInputs {
@@ -81,16 +81,14 @@ struct AttentionCase {
   double range = 1;  // of q, k, v
 
   std::string Name() const {
-    return "attention B" + std::to_string(B) + " T" + std::to_string(T) + " H" + std::to_string(H) +
-           " D" + std::to_string(D) + " dropout " + std::to_string(dropout);
+    return "attention B" + std::to_string(B) + " T" + std::to_string(T) + " H" + std::to_string(H) + " D" +
+           std::to_string(D) + " dropout " + std::to_string(dropout);
   }
   int64_t o_elems() const { return B * T * H * D; }
   double scale() const { return 1 / std::sqrt(static_cast<double>(D)); }
   reference::AttentionShape shape() const { return {B, T, H, D, scale()}; }
   Dropout MakeDropout() const { return dropout > 0 ? SomeDropout(dropout, 4 * 4097) : Dropout(); }
-  Array Factors() const {
-    return dropout > 0 ? reference::DropoutFactors(MakeDropout(), B * H * T * T) : Array();
-  }
+  Array Factors() const { return dropout > 0 ? reference::DropoutFactors(MakeDropout(), B * H * T * T) : Array(); }
 };
 struct AttentionInputs {
   Array qkv, d_o;
@@ -119,8 +117,7 @@ struct LossOutputs {
   LossRecord record;
 };
 // The record starts with a loss of 0.5 over 2 rows.
-LossOutputs RunLoss(ConformanceMemory& memory, const LossCase& t, const LossInputs& in,
-                    double scale);
+LossOutputs RunLoss(ConformanceMemory& memory, const LossCase& t, const LossInputs& in, double scale);
 
 // (f(x + h u) - f(x - h u)) / 2h, for a direction u.
 double Slope(const std::function<double(const Array&)>& f, const Array& x, const Array& u);

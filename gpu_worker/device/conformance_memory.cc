@@ -70,21 +70,21 @@ reference::Array RandomArray(std::mt19937& random, int64_t n, double range) {
   return values;
 }
 
-void ExpectNear(const reference::Array& got, const reference::Array& want,
-                const reference::Array& tolerance, const char* what) {
+void ExpectNear(const reference::Array& got, const reference::Array& want, const reference::Array& tolerance,
+                const char* what) {
   ASSERT_EQ(got.size(), want.size()) << what;
   int failures = 0;
   for (size_t i = 0; i < got.size() && failures < 5; ++i) {
     if (!(std::abs(got[i] - want[i]) <= tolerance[i])) {
-      ADD_FAILURE() << what << "[" << i << "] of " << got.size() << " is " << got[i] << ", not "
-                    << want[i] << " +- " << tolerance[i];
+      ADD_FAILURE() << what << "[" << i << "] of " << got.size() << " is " << got[i] << ", not " << want[i] << " +- "
+                    << tolerance[i];
       ++failures;
     }
   }
 }
 
-void ExpectNear(const reference::Array& got, const reference::Array& want, double absolute,
-                double relative, const char* what) {
+void ExpectNear(const reference::Array& got, const reference::Array& want, double absolute, double relative,
+                const char* what) {
   reference::Array tolerance;
   for (const double v : want) tolerance.push_back(absolute + relative * std::abs(v));
   ExpectNear(got, want, tolerance, what);

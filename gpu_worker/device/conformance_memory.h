@@ -22,14 +22,13 @@ class ConformanceMemory {
   void* Alloc(int64_t num_bytes);
   template <typename T>
   T* Put(const std::vector<T>& values) {
-    return static_cast<T*>(PutBytes(absl::MakeConstSpan(
-        reinterpret_cast<const std::byte*>(values.data()), values.size() * sizeof(T))));
+    return static_cast<T*>(
+        PutBytes(absl::MakeConstSpan(reinterpret_cast<const std::byte*>(values.data()), values.size() * sizeof(T))));
   }
   template <typename T>
   std::vector<T> Get(const void* from, int64_t n) {
     std::vector<T> values(static_cast<size_t>(n));
-    GetBytes(absl::MakeSpan(reinterpret_cast<std::byte*>(values.data()), values.size() * sizeof(T)),
-             from);
+    GetBytes(absl::MakeSpan(reinterpret_cast<std::byte*>(values.data()), values.size() * sizeof(T)), from);
     return values;
   }
   // In the device's compute dtype; values must be representable in it (see Random).
@@ -54,10 +53,10 @@ class ConformanceMemory {
 reference::Array RandomArray(std::mt19937& random, int64_t n, double range = 1.0);
 
 // Fails unless |got - want| <= tolerance for every element; a NaN fails.
-void ExpectNear(const reference::Array& got, const reference::Array& want,
-                const reference::Array& tolerance, const char* what);
-void ExpectNear(const reference::Array& got, const reference::Array& want, double absolute,
-                double relative, const char* what);
+void ExpectNear(const reference::Array& got, const reference::Array& want, const reference::Array& tolerance,
+                const char* what);
+void ExpectNear(const reference::Array& got, const reference::Array& want, double absolute, double relative,
+                const char* what);
 
 double Dot(const reference::Array& a, const reference::Array& b);
 

@@ -36,7 +36,7 @@ inline constexpr int kNumWaitCauses = 5;
 absl::string_view WaitCauseName(WaitCause cause);  // "pull", "stash", ...
 
 struct StreamStats {
-  double busy_seconds = 0;                              // executing what was enqueued
+  double busy_seconds = 0;                               // executing what was enqueued
   std::array<double, kNumWaitCauses> wait_seconds = {};  // blocked in Wait, by cause
 };
 
@@ -74,7 +74,7 @@ class Stream {
 };
 
 struct DeviceProperties {
-  std::string name;               // "cpu", "cuda:0"
+  std::string name;  // "cpu", "cuda:0"
   // What results depend on to the bit, and nothing more: "cpu avx512 openblas-0.3.21 SkylakeX".
   std::string model;
   Dtype compute_dtype = Dtype::kF32;  // of weights and activations in kernels

@@ -178,9 +178,7 @@ TEST_P(DeviceConformanceTest, AFailedStreamSkipsCopiesAndKernels) {
 
 TEST_P(DeviceConformanceTest, AnErrorTravelsWithEventsAndNothingWaitsForEver) {
   const std::unique_ptr<Event> pulled = device().NewEvent(), computed = device().NewEvent();
-  device().stream(StreamId::kIn).HostCall([] {
-    return absl::UnavailableError("the daemon is gone");
-  });
+  device().stream(StreamId::kIn).HostCall([] { return absl::UnavailableError("the daemon is gone"); });
   device().stream(StreamId::kIn).Record(*pulled);
   device().stream(StreamId::kCompute).Wait(*pulled, WaitCause::kPull);
   bool ran = false;
@@ -191,8 +189,7 @@ TEST_P(DeviceConformanceTest, AnErrorTravelsWithEventsAndNothingWaitsForEver) {
   device().stream(StreamId::kCompute).Record(*computed);
   device().stream(StreamId::kOut).Wait(*computed, WaitCause::kNone);
   for (const StreamId id : {StreamId::kOut, StreamId::kCompute, StreamId::kIn}) {
-    EXPECT_THAT(device().stream(id).Synchronize(),
-                StatusIs(absl::StatusCode::kUnavailable, "the daemon is gone"));
+    EXPECT_THAT(device().stream(id).Synchronize(), StatusIs(absl::StatusCode::kUnavailable, "the daemon is gone"));
   }
   EXPECT_FALSE(ran);
 }

@@ -40,8 +40,7 @@ TEST_P(DeviceConformanceTest, WidenIsExact) {
     want.push_back(ToFloat(ToBf16(v)));
   }
   void* dst = memory.AllocAct(kWireElems);
-  device().kernels().Widen(
-      {.n = kWireElems, .src = memory.Put(bits), .src_dtype = Dtype::kBf16, .dst = dst});
+  device().kernels().Widen({.n = kWireElems, .src = memory.Put(bits), .src_dtype = Dtype::kBf16, .dst = dst});
   EXPECT_TRUE(memory.GetAct(dst, kWireElems) == want);
   const float* from = memory.Put(values);
   device().kernels().Widen({.n = kWireElems, .src = from, .src_dtype = Dtype::kF32, .dst = dst});
@@ -57,12 +56,9 @@ TEST_P(DeviceConformanceTest, FinishLeafRoundsOnceAndEmitKeepsIt) {
   int32_t* finite = memory.Put(std::vector<int32_t>{1});
   void* wire = memory.Alloc(kWireElems * 2);
   void* wide = memory.Alloc(kWireElems * 4);
-  device().kernels().FinishLeaf(
-      {.n = kWireElems, .src = src, .round_bf16 = true, .finite = finite});
-  device().kernels().EmitGradient(
-      {.n = kWireElems, .src = src, .dst_dtype = Dtype::kBf16, .dst = wire});
-  device().kernels().EmitGradient(
-      {.n = kWireElems, .src = src, .dst_dtype = Dtype::kF32, .dst = wide});
+  device().kernels().FinishLeaf({.n = kWireElems, .src = src, .round_bf16 = true, .finite = finite});
+  device().kernels().EmitGradient({.n = kWireElems, .src = src, .dst_dtype = Dtype::kBf16, .dst = wire});
+  device().kernels().EmitGradient({.n = kWireElems, .src = src, .dst_dtype = Dtype::kF32, .dst = wide});
   const std::vector<float> rounded = memory.Get<float>(src, kWireElems);
   const std::vector<uint16_t> bits = memory.Get<uint16_t>(wire, kWireElems);
   for (int64_t i = 0; i < kWireElems; ++i) {
@@ -74,9 +70,8 @@ TEST_P(DeviceConformanceTest, FinishLeafRoundsOnceAndEmitKeepsIt) {
 }
 
 TEST_P(DeviceConformanceTest, FinishLeafSeesEveryElementThatIsNotFinite) {
-  for (const float bad :
-       {std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity(),
-        std::numeric_limits<float>::quiet_NaN()}) {
+  for (const float bad : {std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity(),
+                          std::numeric_limits<float>::quiet_NaN()}) {
     for (const int64_t at : {int64_t{0}, int64_t{70}, kWireElems - 1}) {
       for (const bool round : {false, true}) {
         ConformanceMemory memory(device());

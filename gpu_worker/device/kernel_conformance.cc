@@ -65,18 +65,15 @@ void CheckMatMul(ConformanceMemory& memory, const MatMulCase& t) {
   // A sum of K products errs by about sqrt(K) roundings of the sum of their sizes; 16 of them hold
   // for every K here.
   Array size = reference::MatMul(Abs(in.a), t.trans_a, Abs(in.b), t.trans_b, t.M, t.N, t.K);
-  const Array factors = t.dropout > 0
-                            ? reference::DropoutFactors(SomeDropout(t.dropout, 1024), t.M * t.N)
-                            : Array(t.M * t.N, 1.0);
+  const Array factors =
+      t.dropout > 0 ? reference::DropoutFactors(SomeDropout(t.dropout, 1024), t.M * t.N) : Array(t.M * t.N, 1.0);
   Array tolerance(want.size()), gelu(want.size());
   for (size_t i = 0; i < want.size(); ++i) {
     if (t.bias) want[i] += in.bias[i % t.N];
     if (t.accumulate) want[i] += in.c[i];
     gelu[i] = reference::Gelu(want[i]);
-    if (t.epilogue == MatMulArgs::Epilogue::kResidual)
-      want[i] = in.residual[i] + factors[i] * want[i];
-    tolerance[i] =
-        factors[i] * (16 * kEps * size[i] + 4 * kEps) + 4 * ActEps(memory) * std::abs(want[i]);
+    if (t.epilogue == MatMulArgs::Epilogue::kResidual) want[i] = in.residual[i] + factors[i] * want[i];
+    tolerance[i] = factors[i] * (16 * kEps * size[i] + 4 * kEps) + 4 * ActEps(memory) * std::abs(want[i]);
   }
   ExpectNear(out[0], want, tolerance, "c");
   // The slope of GELU is below 1.13.
@@ -90,12 +87,7 @@ std::vector<MatMulCase> MatMulCases() {
   for (const bool trans_a : {false, true}) {
     for (const bool trans_b : {false, true}) {
       for (const bool accumulate : {false, true}) {
-        cases.push_back({.M = 65,
-                         .N = 37,
-                         .K = 19,
-                         .trans_a = trans_a,
-                         .trans_b = trans_b,
-                         .accumulate = accumulate});
+        cases.push_back({.M = 65, .N = 37, .K = 19, .trans_a = trans_a, .trans_b = trans_b, .accumulate = accumulate});
         cases.push_back({.M = 300,
                          .N = 401,
                          .K = 96,
@@ -108,18 +100,14 @@ std::vector<MatMulCase> MatMulCases() {
   }
   for (const E epilogue : {E::kNone, E::kGelu, E::kResidual}) {
     for (const bool bias : {false, true}) {
-      cases.push_back(
-          {.M = 33, .N = 70, .K = 50, .bias = bias, .epilogue = epilogue, .ld_extra = 5});
+      cases.push_back({.M = 33, .N = 70, .K = 50, .bias = bias, .epilogue = epilogue, .ld_extra = 5});
       cases.push_back({.M = 257, .N = 770, .K = 64, .bias = bias, .epilogue = epilogue});
     }
   }
-  for (const int64_t N :
-       {64, 71, 395}) {  // 71 and 395: rows that do not start at a multiple of 4 elements
-    cases.push_back(
-        {.M = 130, .N = N, .K = 40, .bias = true, .epilogue = E::kResidual, .dropout = 0.3});
+  for (const int64_t N : {64, 71, 395}) {  // 71 and 395: rows that do not start at a multiple of 4 elements
+    cases.push_back({.M = 130, .N = N, .K = 40, .bias = true, .epilogue = E::kResidual, .dropout = 0.3});
   }
-  cases.push_back(
-      {.M = 130, .N = 77, .K = 40, .bias = true, .epilogue = E::kResidual, .in_place = true});
+  cases.push_back({.M = 130, .N = 77, .K = 40, .bias = true, .epilogue = E::kResidual, .in_place = true});
   cases.push_back({.M = 1, .N = 1, .K = 1});
   cases.push_back({.M = 1, .N = 513, .K = 700, .bias = true});
   cases.push_back({.M = 513, .N = 1, .K = 70, .trans_b = true});
@@ -139,8 +127,7 @@ TEST_P(DeviceConformanceTest, MatMulDoesNotDependOnWhereItsOperandsLie) {
   std::mt19937 random(1);
   const Array a = RandomArray(random, M * K), b = RandomArray(random, K * N);
   Outputs results;
-  for (const int64_t offset :
-       {0, 1, 2, 3, 5, 8}) {  // elements: MatMul promises no more than 4-byte alignment
+  for (const int64_t offset : {0, 1, 2, 3, 5, 8}) {  // elements: MatMul promises no more than 4-byte alignment
     ConformanceMemory memory(device());
     Array shifted_a(offset, 0.0), shifted_b(2 * offset, 0.0);
     shifted_a.insert(shifted_a.end(), a.begin(), a.end());
@@ -149,8 +136,7 @@ TEST_P(DeviceConformanceTest, MatMulDoesNotDependOnWhereItsOperandsLie) {
     const char* at_a = static_cast<const char*>(memory.PutAct(shifted_a)) + offset * elem_bytes;
     const char* at_b = static_cast<const char*>(memory.PutAct(shifted_b)) + 2 * offset * elem_bytes;
     char* at_c = static_cast<char*>(memory.AllocAct(M * N + offset)) + offset * elem_bytes;
-    device().kernels().MatMul(
-        {.M = M, .N = N, .K = K, .a = at_a, .lda = K, .b = at_b, .ldb = N, .c = at_c, .ldc = N});
+    device().kernels().MatMul({.M = M, .N = N, .K = K, .a = at_a, .lda = K, .b = at_b, .ldb = N, .c = at_c, .ldc = N});
     results.push_back(memory.GetAct(at_c, M * N));
     EXPECT_TRUE(results.back() == results.front()) << "offset " << offset;
   }
@@ -180,16 +166,14 @@ TEST_P(DeviceConformanceTest, MatMulLetsNaNThrough) {
 }
 
 TEST_P(DeviceConformanceTest, EmbeddingAndItsBackwardAgreeWithFp64) {
-  for (const EmbeddingCase& t :
-       {EmbeddingCase{3, 7, 33, 11}, EmbeddingCase{2, 16, 64, 5, Dtype::kBf16},
-        EmbeddingCase{2, 9, 50, 13, Dtype::kBf16, 0.25}, EmbeddingCase{1, 1, 1, 1},
-        EmbeddingCase{4, 33, 200, 7, Dtype::kF32, 0.5}}) {
+  for (const EmbeddingCase& t : {EmbeddingCase{3, 7, 33, 11}, EmbeddingCase{2, 16, 64, 5, Dtype::kBf16},
+                                 EmbeddingCase{2, 9, 50, 13, Dtype::kBf16, 0.25}, EmbeddingCase{1, 1, 1, 1},
+                                 EmbeddingCase{4, 33, 200, 7, Dtype::kF32, 0.5}}) {
     ConformanceMemory memory(device());
     const Outputs out = RunEmbedding(memory, t);
     const EmbeddingInputs in = MakeEmbeddingInputs(t);
     const int64_t n = t.B * t.T * t.C;
-    const Array factors =
-        t.dropout > 0 ? reference::DropoutFactors(SomeDropout(t.dropout, 4096), n) : Array(n, 1.0);
+    const Array factors = t.dropout > 0 ? reference::DropoutFactors(SomeDropout(t.dropout, 4096), n) : Array(n, 1.0);
     Array y(n), dy(n), dwte = in.dwte, dwpe = in.dwpe;
     for (int64_t i = 0; i < n; ++i) {
       const int64_t c = i % t.C, row = i / t.C, position = row % t.T;
@@ -245,16 +229,15 @@ TEST_P(DeviceConformanceTest, LayerNormBackwardAgreesWithFiniteDifferences) {
   const Outputs out = RunLayerNorm(memory, t, GetParam().sizes);
   const LayerNormInputs in = MakeLayerNormInputs(t);
   std::mt19937 random(5);
-  const auto check = [&](const Array& at, const Array& gradient, const Array& start,
-                         const char* what, const std::function<Array(const Array&)>& y) {
+  const auto check = [&](const Array& at, const Array& gradient, const Array& start, const char* what,
+                         const std::function<Array(const Array&)>& y) {
     const Array u = RandomArray(random, static_cast<int64_t>(at.size()));
     const double slope = Slope([&](const Array& x) { return Dot(y(x), in.dy); }, at, u);
     const double got = Dot(gradient, u) - (start.empty() ? 0 : Dot(start, u));
     EXPECT_NEAR(got, slope, 2e-5 + 400 * ActEps(memory) * (1 + std::abs(slope))) << what;
   };
-  check(in.x, out[4], {}, "dx", [&](const Array& x) {
-    return reference::LayerNorm(x, in.gamma, in.beta, 1e-5, t.M, t.C).y;
-  });
+  check(in.x, out[4], {}, "dx",
+        [&](const Array& x) { return reference::LayerNorm(x, in.gamma, in.beta, 1e-5, t.M, t.C).y; });
   check(in.gamma, out[5], in.dgamma, "dgamma",
         [&](const Array& g) { return reference::LayerNorm(in.x, g, in.beta, 1e-5, t.M, t.C).y; });
   check(in.beta, out[6], in.dbeta, "dbeta",
@@ -284,8 +267,7 @@ TEST_P(DeviceConformanceTest, GeluBackwardAgreesWithFp64AndFiniteDifferences) {
 }
 
 TEST_P(DeviceConformanceTest, GeluBackwardGivesTheBitsOfTheForward) {
-  const MatMulCase t = {
-      .M = 67, .N = 129, .K = 40, .bias = true, .epilogue = MatMulArgs::Epilogue::kGelu};
+  const MatMulCase t = {.M = 67, .N = 129, .K = 40, .bias = true, .epilogue = MatMulArgs::Epilogue::kGelu};
   ConformanceMemory memory(device());
   const Outputs forward = RunMatMul(memory, t);
   const Outputs backward = RunGeluBackward(memory, forward[0], Array(forward[0].size(), 1.0));
@@ -295,8 +277,7 @@ TEST_P(DeviceConformanceTest, GeluBackwardGivesTheBitsOfTheForward) {
 TEST_P(DeviceConformanceTest, DropoutKeepsWhatPhiloxSays) {
   std::mt19937 random(4);
   for (const double rate : {0.0, 1e-12, 0.1, 0.5, 0.999}) {
-    for (const int64_t first :
-         {int64_t{0}, int64_t{4}, int64_t{1} << 36}) {  // 2^36: both words of the counter
+    for (const int64_t first : {int64_t{0}, int64_t{4}, int64_t{1} << 36}) {  // 2^36: both words of the counter
       const int64_t n = 40003;
       ConformanceMemory memory(device());
       Array x = RandomArray(random, n);
@@ -346,8 +327,7 @@ TEST_P(DeviceConformanceTest, ColumnSumAgreesWithFp64) {
     const Array x = RandomArray(random, M * N);
     Array want(N, 0.25);
     for (int64_t i = 0; i < M * N; ++i) want[i % N] += x[i];
-    ExpectNear(RunColumnSum(memory, M, N, GetParam().sizes), want,
-               4 * kEps * static_cast<double>(M), 4 * kEps, "sum");
+    ExpectNear(RunColumnSum(memory, M, N, GetParam().sizes), want, 4 * kEps * static_cast<double>(M), 4 * kEps, "sum");
   }
 }
 
@@ -365,24 +345,15 @@ Outputs RunEverything(Device& device, const KernelSizes& sizes) {
   for (const MatMulCase& t :
        {MatMulCase{.M = 512, .N = 1152, .K = 384, .bias = true},
         MatMulCase{.M = 500, .N = 700, .K = 130, .bias = true, .epilogue = E::kGelu},
-        MatMulCase{
-            .M = 512, .N = 384, .K = 384, .bias = true, .epilogue = E::kResidual, .dropout = 0.1},
+        MatMulCase{.M = 512, .N = 384, .K = 384, .bias = true, .epilogue = E::kResidual, .dropout = 0.1},
         MatMulCase{.M = 512, .N = 384, .K = 700, .trans_b = true},
         MatMulCase{.M = 384, .N = 500, .K = 1024, .trans_a = true, .accumulate = true}}) {
     with_memory([&](ConformanceMemory& memory) { return RunMatMul(memory, t); });
   }
-  with_memory([&](ConformanceMemory& memory) {
-    return RunEmbedding(memory, {4, 100, 330, 20, Dtype::kBf16, 0.1});
-  });
-  with_memory([&](ConformanceMemory& memory) {
-    return RunLayerNorm(memory, {1000, 384, true}, sizes);
-  });
-  with_memory([&](ConformanceMemory& memory) {
-    return RunAttention(memory, {2, 150, 3, 64}, sizes);
-  });
-  with_memory([&](ConformanceMemory& memory) {
-    return RunAttention(memory, {2, 150, 3, 40, 0.1}, sizes);
-  });
+  with_memory([&](ConformanceMemory& memory) { return RunEmbedding(memory, {4, 100, 330, 20, Dtype::kBf16, 0.1}); });
+  with_memory([&](ConformanceMemory& memory) { return RunLayerNorm(memory, {1000, 384, true}, sizes); });
+  with_memory([&](ConformanceMemory& memory) { return RunAttention(memory, {2, 150, 3, 64}, sizes); });
+  with_memory([&](ConformanceMemory& memory) { return RunAttention(memory, {2, 150, 3, 40, 0.1}, sizes); });
   with_memory([&](ConformanceMemory& memory) {
     std::mt19937 random(8);
     return RunGeluBackward(memory, RandomArray(random, 100000, 5.0), RandomArray(random, 100000));
@@ -391,8 +362,7 @@ Outputs RunEverything(Device& device, const KernelSizes& sizes) {
     std::mt19937 random(8);
     return Outputs{RunDropout(memory, RandomArray(random, 100000), SomeDropout(0.3), false)};
   });
-  with_memory(
-      [&](ConformanceMemory& memory) { return Outputs{RunColumnSum(memory, 3000, 384, sizes)}; });
+  with_memory([&](ConformanceMemory& memory) { return Outputs{RunColumnSum(memory, 3000, 384, sizes)}; });
   with_memory([&](ConformanceMemory& memory) {
     const LossCase t = {500, 300, 128};
     const LossOutputs out = RunLoss(memory, t, MakeLossInputs(t), 1.0 / 500);
@@ -405,13 +375,11 @@ TEST_P(DeviceConformanceTest, BitsDoNotDependOnThreadsNorOnTheRun) {
   const Outputs want = RunEverything(device(), GetParam().sizes);
   EXPECT_TRUE(RunEverything(device(), GetParam().sizes) == want) << "a second run gave other bits";
   for (size_t i = 0; i < GetParam().same_bits.size(); ++i) {
-    ASSERT_OK_AND_ASSIGN(std::unique_ptr<Device> other,
-                         GetParam().same_bits[i](device().arena_bytes()));
+    ASSERT_OK_AND_ASSIGN(std::unique_ptr<Device> other, GetParam().same_bits[i](device().arena_bytes()));
     EXPECT_EQ(other->properties().model, device().properties().model);
     const Outputs got = RunEverything(*other, GetParam().sizes);
     ASSERT_EQ(got.size(), want.size());
-    for (size_t k = 0; k < want.size(); ++k)
-      EXPECT_TRUE(got[k] == want[k]) << "device " << i << ", output " << k;
+    for (size_t k = 0; k < want.size(); ++k) EXPECT_TRUE(got[k] == want[k]) << "device " << i << ", output " << k;
   }
 }
 

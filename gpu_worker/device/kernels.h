@@ -23,21 +23,26 @@ namespace eps::worker {
 // Philox(key.philox(), counter {i / 4 low, i / 4 high, 0, 0}), counted from first_element: it is kept when the
 // bits, as an unsigned number, are >= rate * 2^32. Nothing depends on the shape of a tile or batch.
 struct Dropout {
-  double rate = 0;             // [0, 1); 0 turns it off
+  double rate = 0;  // [0, 1); 0 turns it off
   RandomKey key;
-  int64_t first_element = 0;   // index within the vnode of the array's element 0; a multiple of 4
+  int64_t first_element = 0;  // index within the vnode of the array's element 0; a multiple of 4
 };
 
 // c (M, N) = op(a) (M, K) * op(b) (K, N)  [+ c if accumulate] [+ bias]; then the epilogue.
 // Leading dimensions are in elements; op(x) is x or its transpose, given by trans_*.
 struct MatMulArgs {
   int64_t M = 0, N = 0, K = 0;
-  const void* a = nullptr;  int64_t lda = 0;  bool trans_a = false;  // act; (M, K), or (K, M) if trans_a
-  const void* b = nullptr;  int64_t ldb = 0;  bool trans_b = false;  // act; (K, N), or (N, K) if trans_b
-  void* c = nullptr;        int64_t ldc = 0;                         // act, or fp32 if c_is_gradient
+  const void* a = nullptr;
+  int64_t lda = 0;
+  bool trans_a = false;  // act; (M, K), or (K, M) if trans_a
+  const void* b = nullptr;
+  int64_t ldb = 0;
+  bool trans_b = false;  // act; (K, N), or (N, K) if trans_b
+  void* c = nullptr;
+  int64_t ldc = 0;  // act, or fp32 if c_is_gradient
   bool c_is_gradient = false;
   bool accumulate = false;
-  const void* bias = nullptr;      // act (N) or null; not with accumulate
+  const void* bias = nullptr;  // act (N) or null; not with accumulate
   // kNone; kGelu: c receives the product plus bias (what backward needs) and gelu_out (act, (M, N), leading
   // dimension ldc) its GELU; kResidual: c = residual + dropout(product + bias), residual (act, (M, N), ldc)
   // may be c itself only when dropout.rate is 0.
@@ -53,7 +58,7 @@ struct EmbeddingArgs {
   const void* wte = nullptr;        // (V, C) in wire_dtype: gathered from the wire form, not expanded
   const void* wpe = nullptr;        // (>= T, C) in wire_dtype
   Dtype wire_dtype = Dtype::kF32;
-  void* y = nullptr;                // act (M, C)
+  void* y = nullptr;  // act (M, C)
   Dropout dropout;
 };
 struct EmbeddingBackwardArgs {
@@ -78,53 +83,56 @@ struct LayerNormArgs {
 // y again from x, mean and rstd: the same bits as LayerNorm gave.
 struct LayerNormApplyArgs {
   int64_t M = 0, C = 0;
-  const void* x = nullptr; const void* gamma = nullptr; const void* beta = nullptr;
-  const float* mean = nullptr; const float* rstd = nullptr;
+  const void* x = nullptr;
+  const void* gamma = nullptr;
+  const void* beta = nullptr;
+  const float* mean = nullptr;
+  const float* rstd = nullptr;
   void* y = nullptr;
 };
 struct LayerNormBackwardArgs {
   int64_t M = 0, C = 0;
-  const void* dy = nullptr;     // act (M, C)
-  const void* x = nullptr;      // act (M, C)
-  const void* gamma = nullptr;  // act (C)
-  const float* mean = nullptr;  // (M)
-  const float* rstd = nullptr;  // (M)
+  const void* dy = nullptr;         // act (M, C)
+  const void* x = nullptr;          // act (M, C)
+  const void* gamma = nullptr;      // act (C)
+  const float* mean = nullptr;      // (M)
+  const float* rstd = nullptr;      // (M)
   const void* dresidual = nullptr;  // act (M, C) or null: added to dx
-  void* dx = nullptr;           // act (M, C); may be dresidual or dy
-  float* dgamma = nullptr;      // (C), added to
-  float* dbeta = nullptr;       // (C), added to
-  void* scratch = nullptr;      // LayerNormBackwardScratchBytes(M, C)
+  void* dx = nullptr;               // act (M, C); may be dresidual or dy
+  float* dgamma = nullptr;          // (C), added to
+  float* dbeta = nullptr;           // (C), added to
+  void* scratch = nullptr;          // KernelSizes::layer_norm_backward(M, C) bytes
 };
 
 // Causal self-attention in tiles with a running softmax; the (T, T) matrix never exists.
 // Source: Dao et al., FlashAttention, arXiv:2205.14135, algorithms 1 and 4.
 struct AttentionArgs {
   int64_t B = 0, T = 0, H = 0, D = 0;
-  const void* qkv = nullptr;    // act (B, T, 3, H, D)
-  void* o = nullptr;            // act (B, T, H, D)
-  float* lse = nullptr;         // (B, H, T) out: log of the softmax's sum, max included
-  double scale = 1;             // of q k^T, usually 1 / sqrt(D)
-  Dropout dropout;              // of the probabilities; element ((b * H + h) * T + row) * T + column
-  void* scratch = nullptr;      // AttentionScratchBytes
+  const void* qkv = nullptr;  // act (B, T, 3, H, D)
+  void* o = nullptr;          // act (B, T, H, D)
+  float* lse = nullptr;       // (B, H, T) out: log of the softmax's sum, max included
+  double scale = 1;           // of q k^T, usually 1 / sqrt(D)
+  Dropout dropout;            // of the probabilities; element ((b * H + h) * T + row) * T + column
+  void* scratch = nullptr;    // KernelSizes::attention(B, T, H, D) bytes
 };
 struct AttentionBackwardArgs {
   int64_t B = 0, T = 0, H = 0, D = 0;
   const void* qkv = nullptr;
   const void* o = nullptr;
   const float* lse = nullptr;
-  const void* d_o = nullptr;    // act (B, T, H, D)
-  void* dqkv = nullptr;         // act (B, T, 3, H, D) out
+  const void* d_o = nullptr;  // act (B, T, H, D)
+  void* dqkv = nullptr;       // act (B, T, 3, H, D) out
   double scale = 1;
   Dropout dropout;
-  void* scratch = nullptr;      // AttentionBackwardScratchBytes
+  void* scratch = nullptr;  // KernelSizes::attention_backward(B, T, H, D) bytes
 };
 
 // GELU as GPT-2 has it: 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))).
 struct GeluBackwardArgs {
   int64_t n = 0;
-  const void* x = nullptr;      // act (n): before the GELU
-  void* dy = nullptr;           // act (n): in, the gradient of gelu(x); out, that of x
-  void* gelu_out = nullptr;     // act (n) out: gelu(x) again, the bits that MatMul's kGelu gave; or null
+  const void* x = nullptr;   // act (n): before the GELU
+  void* dy = nullptr;        // act (n): in, the gradient of gelu(x); out, that of x
+  void* gelu_out = nullptr;  // act (n) out: gelu(x) again, the bits that MatMul's kGelu gave; or null
 };
 
 // y = dropout(x), and its own backward. y may be x.
@@ -140,7 +148,7 @@ struct ColumnSumArgs {
   int64_t M = 0, N = 0;
   const void* x = nullptr;
   float* out = nullptr;
-  void* scratch = nullptr;      // ColumnSumScratchBytes(M, N)
+  void* scratch = nullptr;  // KernelSizes::column_sum(M, N) bytes
 };
 
 // The fused cross-entropy, one chunk of the vocabulary at a time: logits (M, chunk) exist, never (M, V).
@@ -156,17 +164,17 @@ struct SoftmaxChunkArgs {
 // Second pass: logits -> their gradient, in place: (softmax - onehot) * scale, 0 for uncounted rows.
 struct SoftmaxChunkBackwardArgs {
   int64_t M = 0, chunk = 0, first = 0, V = 0;
-  void* logits = nullptr;               // act (M, chunk) in; gradient out
+  void* logits = nullptr;  // act (M, chunk) in; gradient out
   const int32_t* labels = nullptr;
   const float* row_max = nullptr;
   const float* row_sum = nullptr;
-  double scale = 1;                     // 1 / counted tokens of the whole step
+  double scale = 1;  // 1 / counted tokens of the whole step
 };
 // What one vnode adds to the step's loss; micro-batches in order, rows by the rule of docs/notation.md.
 struct LossRecord {
-  double loss_sum = 0;                  // nats, over counted rows
+  double loss_sum = 0;  // nats, over counted rows
   int64_t counted = 0;
-  int64_t finite = 1;                   // 0 if a row's loss was not finite
+  int64_t finite = 1;  // 0 if a row's loss was not finite
 };
 struct LossArgs {
   int64_t M = 0, V = 0;
@@ -174,7 +182,7 @@ struct LossArgs {
   const float* row_max = nullptr;
   const float* row_sum = nullptr;
   const float* target = nullptr;
-  LossRecord* record = nullptr;         // added to; fp64, 16 logical lanes, then lanes in order
+  LossRecord* record = nullptr;  // added to; fp64, 16 logical lanes, then lanes in order
 };
 
 // Wire form -> compute dtype (weights), n elements. src may be fp32 or bf16.
@@ -182,7 +190,7 @@ struct WidenArgs {
   int64_t n = 0;
   const void* src = nullptr;
   Dtype src_dtype = Dtype::kBf16;
-  void* dst = nullptr;                  // act (n)
+  void* dst = nullptr;  // act (n)
 };
 // The end of a vnode's gradient of a layer. round_bf16: src is rounded to bf16 values in place (a leaf is
 // rounded once). *finite becomes 0 if an element is not finite (looked at before rounding), else stays.
@@ -232,19 +240,19 @@ class Kernels {
   virtual void AddGradient(const AddGradientArgs&) = 0;
   virtual void EmitGradient(const EmitGradientArgs&) = 0;
   virtual void FillZero(const FillZeroArgs&) = 0;
-
 };
 
 // Scratch that kernels of a kind of device need: pure functions of the problem's shape, so that the planner
-// can ask before any device exists.
+// can ask before any device exists. Every kind of device has one: CpuKernelSizes.
 struct KernelSizes {
   Dtype compute_dtype = Dtype::kF32;
   int64_t (*layer_norm_backward)(int64_t M, int64_t C) = nullptr;
   int64_t (*attention)(int64_t B, int64_t T, int64_t H, int64_t D) = nullptr;
   int64_t (*attention_backward)(int64_t B, int64_t T, int64_t H, int64_t D) = nullptr;
   int64_t (*column_sum)(int64_t M, int64_t N) = nullptr;
+  // Not scratch: what libraries and threads hold beside the arena, as Device::outside_bytes says.
+  int64_t (*outside_bytes)(int threads) = nullptr;
 };
-// cpu/cpu_kernel_sizes.h: KernelSizes CpuKernelSizes();
 
 }  // namespace eps::worker
 

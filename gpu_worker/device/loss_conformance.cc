@@ -27,9 +27,8 @@ using conformance::RunLoss;
 using conformance::Slope;
 
 TEST_P(DeviceConformanceTest, CrossEntropyInChunksAgreesWithFp64) {
-  for (const LossCase& t :
-       {LossCase{7, 256, 256}, LossCase{65, 1000, 300}, LossCase{33, 37, 10}, LossCase{1, 1, 1},
-        LossCase{40, 500, 128, 60.0}, LossCase{40, 100, 7, 1000.0}}) {
+  for (const LossCase& t : {LossCase{7, 256, 256}, LossCase{65, 1000, 300}, LossCase{33, 37, 10}, LossCase{1, 1, 1},
+                            LossCase{40, 500, 128, 60.0}, LossCase{40, 100, 7, 1000.0}}) {
     SCOPED_TRACE(std::to_string(t.V) + " by " + std::to_string(t.chunk));
     ConformanceMemory memory(device());
     const LossInputs in = MakeLossInputs(t);
@@ -43,8 +42,8 @@ TEST_P(DeviceConformanceTest, CrossEntropyInChunksAgreesWithFp64) {
     const double row = (16 + 4 * t.range) * kEps + ActEps(memory) * t.range;
     EXPECT_NEAR(out.record.loss_sum, 0.5 + reference::CrossEntropy(in.logits, in.labels, t.M, t.V),
                 row * static_cast<double>(t.M));
-    ExpectNear(out.dlogits, reference::CrossEntropyGradient(in.logits, in.labels, t.M, t.V, scale),
-               scale * row, 4 * ActEps(memory), "dlogits");
+    ExpectNear(out.dlogits, reference::CrossEntropyGradient(in.logits, in.labels, t.M, t.V, scale), scale * row,
+               4 * ActEps(memory), "dlogits");
     for (int64_t i = 0; i < t.M * t.V; ++i) {
       if (in.labels[i / t.V] < 0 || in.labels[i / t.V] >= t.V) {
         ASSERT_EQ(out.dlogits[i], 0.0) << "of a row that does not count";
@@ -61,15 +60,13 @@ TEST_P(DeviceConformanceTest, CrossEntropyGradientAgreesWithFiniteDifferences) {
   std::mt19937 random(3);
   const Array u = RandomArray(random, t.M * t.V);
   const double slope =
-      Slope([&](const Array& x) { return reference::CrossEntropy(x, in.labels, t.M, t.V); },
-            in.logits, u);
+      Slope([&](const Array& x) { return reference::CrossEntropy(x, in.labels, t.M, t.V); }, in.logits, u);
   EXPECT_NEAR(Dot(out.dlogits, u), slope, 1e-5 + 100 * ActEps(memory) * (1 + std::abs(slope)));
 }
 
 TEST_P(DeviceConformanceTest, LossSaysWhenItIsNotFinite) {
   const LossCase t = {10, 40, 16};
-  for (const double bad :
-       {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()}) {
+  for (const double bad : {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()}) {
     ConformanceMemory memory(device());
     LossInputs in = MakeLossInputs(t);
     in.logits[2 * t.V + 20] = bad;  // of a counted row, not its label

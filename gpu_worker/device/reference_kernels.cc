@@ -25,25 +25,21 @@ Array DropoutFactors(const Dropout& dropout, int64_t n) {
     const uint64_t element = static_cast<uint64_t>(dropout.first_element + i);
     const uint64_t counter = element / 4;
     const std::array<uint32_t, 4> words =
-        Philox(dropout.key.philox(),
-               {static_cast<uint32_t>(counter), static_cast<uint32_t>(counter >> 32), 0, 0});
+        Philox(dropout.key.philox(), {static_cast<uint32_t>(counter), static_cast<uint32_t>(counter >> 32), 0, 0});
     const bool keep = static_cast<double>(words[element % 4]) >= dropout.rate * 4294967296.0;
     factors[i] = keep ? 1.0 / (1.0 - dropout.rate) : 0.0;
   }
   return factors;
 }
 
-double Gelu(double x) {
-  return 0.5 * x * (1 + std::tanh(std::sqrt(kTwoOverPi) * (x + kCubic * x * x * x)));
-}
+double Gelu(double x) { return 0.5 * x * (1 + std::tanh(std::sqrt(kTwoOverPi) * (x + kCubic * x * x * x))); }
 
 double GeluDerivative(double x) {
   const double t = std::tanh(std::sqrt(kTwoOverPi) * (x + kCubic * x * x * x));
   return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * std::sqrt(kTwoOverPi) * (1 + 3 * kCubic * x * x);
 }
 
-Array MatMul(const Array& a, bool trans_a, const Array& b, bool trans_b, int64_t M, int64_t N,
-             int64_t K) {
+Array MatMul(const Array& a, bool trans_a, const Array& b, bool trans_b, int64_t M, int64_t N, int64_t K) {
   Array c(static_cast<size_t>(M * N), 0.0);
   for (int64_t i = 0; i < M; ++i) {
     for (int64_t k = 0; k < K; ++k) {
@@ -54,24 +50,21 @@ Array MatMul(const Array& a, bool trans_a, const Array& b, bool trans_b, int64_t
   return c;
 }
 
-LayerNormResult LayerNorm(const Array& x, const Array& gamma, const Array& beta, double eps,
-                          int64_t M, int64_t C) {
+LayerNormResult LayerNorm(const Array& x, const Array& gamma, const Array& beta, double eps, int64_t M, int64_t C) {
   LayerNormResult r{Array(M * C), Array(M), Array(M)};
   for (int64_t i = 0; i < M; ++i) {
     double mean = 0, variance = 0;
     for (int64_t c = 0; c < C; ++c) mean += x[i * C + c] / static_cast<double>(C);
-    for (int64_t c = 0; c < C; ++c)
-      variance += std::pow(x[i * C + c] - mean, 2) / static_cast<double>(C);
+    for (int64_t c = 0; c < C; ++c) variance += std::pow(x[i * C + c] - mean, 2) / static_cast<double>(C);
     r.mean[i] = mean;
     r.rstd[i] = 1 / std::sqrt(variance + eps);
-    for (int64_t c = 0; c < C; ++c)
-      r.y[i * C + c] = (x[i * C + c] - mean) * r.rstd[i] * gamma[c] + beta[c];
+    for (int64_t c = 0; c < C; ++c) r.y[i * C + c] = (x[i * C + c] - mean) * r.rstd[i] * gamma[c] + beta[c];
   }
   return r;
 }
 
-LayerNormGradients LayerNormBackward(const Array& dy, const Array& x, const Array& gamma,
-                                     double eps, int64_t M, int64_t C) {
+LayerNormGradients LayerNormBackward(const Array& dy, const Array& x, const Array& gamma, double eps, int64_t M,
+                                     int64_t C) {
   const LayerNormResult f = LayerNorm(x, gamma, Array(C, 0.0), eps, M, C);
   LayerNormGradients r{Array(M * C), Array(C, 0.0), Array(C, 0.0)};
   for (int64_t i = 0; i < M; ++i) {
@@ -99,9 +92,7 @@ struct Index {
   int64_t Qkv(int64_t b, int64_t t, int64_t which, int64_t h, int64_t e) const {
     return (((b * s.T + t) * 3 + which) * s.H + h) * s.D + e;
   }
-  int64_t O(int64_t b, int64_t t, int64_t h, int64_t e) const {
-    return ((b * s.T + t) * s.H + h) * s.D + e;
-  }
+  int64_t O(int64_t b, int64_t t, int64_t h, int64_t e) const { return ((b * s.T + t) * s.H + h) * s.D + e; }
   int64_t Lse(int64_t b, int64_t h, int64_t t) const { return (b * s.H + h) * s.T + t; }
   int64_t P(int64_t b, int64_t h, int64_t i, int64_t j) const { return Lse(b, h, i) * s.T + j; }
 };
@@ -111,8 +102,7 @@ double SoftmaxRow(const Array& qkv, const Index& at, int64_t b, int64_t h, int64
   p->assign(i + 1, 0.0);
   double max = -std::numeric_limits<double>::infinity();
   for (int64_t j = 0; j <= i; ++j) {
-    for (int64_t e = 0; e < at.s.D; ++e)
-      (*p)[j] += qkv[at.Qkv(b, i, 0, h, e)] * qkv[at.Qkv(b, j, 1, h, e)];
+    for (int64_t e = 0; e < at.s.D; ++e) (*p)[j] += qkv[at.Qkv(b, i, 0, h, e)] * qkv[at.Qkv(b, j, 1, h, e)];
     (*p)[j] *= at.s.scale;
     max = std::max(max, (*p)[j]);
   }
@@ -134,8 +124,7 @@ AttentionResult Attention(const Array& qkv, const AttentionShape& s, const Array
         r.lse[at.Lse(b, h, i)] = SoftmaxRow(qkv, at, b, h, i, &p);
         for (int64_t j = 0; j <= i; ++j) {
           const double factor = factors.empty() ? 1.0 : factors[at.P(b, h, i, j)];
-          for (int64_t e = 0; e < s.D; ++e)
-            r.o[at.O(b, i, h, e)] += p[j] * factor * qkv[at.Qkv(b, j, 2, h, e)];
+          for (int64_t e = 0; e < s.D; ++e) r.o[at.O(b, i, h, e)] += p[j] * factor * qkv[at.Qkv(b, j, 2, h, e)];
         }
       }
     }
@@ -143,8 +132,7 @@ AttentionResult Attention(const Array& qkv, const AttentionShape& s, const Array
   return r;
 }
 
-Array AttentionBackward(const Array& qkv, const Array& d_o, const AttentionShape& s,
-                        const Array& factors) {
+Array AttentionBackward(const Array& qkv, const Array& d_o, const AttentionShape& s, const Array& factors) {
   Array dqkv(qkv.size(), 0.0);
   const Index at{s};
   Array p, dp;
@@ -194,8 +182,8 @@ double CrossEntropy(const Array& logits, const std::vector<int32_t>& labels, int
   return loss;
 }
 
-Array CrossEntropyGradient(const Array& logits, const std::vector<int32_t>& labels, int64_t M,
-                           int64_t V, double scale) {
+Array CrossEntropyGradient(const Array& logits, const std::vector<int32_t>& labels, int64_t M, int64_t V,
+                           double scale) {
   Array d(logits.size(), 0.0);
   for (int64_t i = 0; i < M; ++i) {
     if (labels[i] < 0 || labels[i] >= V) continue;

@@ -20,19 +20,17 @@ double Gelu(double x);
 double GeluDerivative(double x);
 
 // (M, N) = op(a) op(b); a is (M, K), or (K, M) if trans_a; b is (K, N), or (N, K) if trans_b.
-Array MatMul(const Array& a, bool trans_a, const Array& b, bool trans_b, int64_t M, int64_t N,
-             int64_t K);
+Array MatMul(const Array& a, bool trans_a, const Array& b, bool trans_b, int64_t M, int64_t N, int64_t K);
 
 struct LayerNormResult {
   Array y, mean, rstd;
 };
-LayerNormResult LayerNorm(const Array& x, const Array& gamma, const Array& beta, double eps,
-                          int64_t M, int64_t C);
+LayerNormResult LayerNorm(const Array& x, const Array& gamma, const Array& beta, double eps, int64_t M, int64_t C);
 struct LayerNormGradients {
   Array dx, dgamma, dbeta;
 };
-LayerNormGradients LayerNormBackward(const Array& dy, const Array& x, const Array& gamma,
-                                     double eps, int64_t M, int64_t C);
+LayerNormGradients LayerNormBackward(const Array& dy, const Array& x, const Array& gamma, double eps, int64_t M,
+                                     int64_t C);
 
 struct AttentionShape {
   int64_t B = 0, T = 0, H = 0, D = 0;
@@ -43,13 +41,11 @@ struct AttentionResult {
 };
 // factors: the dropout's, of the (B, H, T, T) probabilities; empty for none.
 AttentionResult Attention(const Array& qkv, const AttentionShape& shape, const Array& factors);
-Array AttentionBackward(const Array& qkv, const Array& d_o, const AttentionShape& shape,
-                        const Array& factors);
+Array AttentionBackward(const Array& qkv, const Array& d_o, const AttentionShape& shape, const Array& factors);
 
 // The sum over counted rows of -log softmax(logits)[label].
 double CrossEntropy(const Array& logits, const std::vector<int32_t>& labels, int64_t M, int64_t V);
-Array CrossEntropyGradient(const Array& logits, const std::vector<int32_t>& labels, int64_t M,
-                           int64_t V, double scale);
+Array CrossEntropyGradient(const Array& logits, const std::vector<int32_t>& labels, int64_t M, int64_t V, double scale);
 
 }  // namespace eps::worker::reference
 

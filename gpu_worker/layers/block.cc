@@ -52,11 +52,11 @@ struct BackwardScratch {
   int64_t d_fc;                     // act (M, 4C)
   int64_t d_o, normed1, d_normed1;  // act (M, C) each
   // Second area: three lives.
-  int64_t gelu;                     // act (M, 4C), for the gradient of w_proj
-  int64_t normed2, d_normed2;       // act (M, C) each
-  int64_t d_qkv;                    // act (M, 3C)
-  int64_t dropped;                  // act (M, C): a dropout's backward; empty without dropout
-  int64_t kernel;                   // kernels' own; last, so that no address depends on its size
+  int64_t gelu;                // act (M, 4C), for the gradient of w_proj
+  int64_t normed2, d_normed2;  // act (M, C) each
+  int64_t d_qkv;               // act (M, 3C)
+  int64_t dropped;             // act (M, C): a dropout's backward; empty without dropout
+  int64_t kernel;              // kernels' own; last, so that no address depends on its size
 };
 
 struct BlockKernels {
@@ -69,29 +69,61 @@ struct BlockKernels {
 
   // y (M, out) = x (M, in) w (in, out) + b
   MatMulArgs Linear(const void* x, int64_t in, int64_t out, int64_t w, int64_t b, void* y) const {
-    return {.M = M, .N = out, .K = in, .a = x, .lda = in, .b = Weight(w), .ldb = out, .c = y, .ldc = out,
+    return {.M = M,
+            .N = out,
+            .K = in,
+            .a = x,
+            .lda = in,
+            .b = Weight(w),
+            .ldb = out,
+            .c = y,
+            .ldc = out,
             .bias = Weight(b)};
   }
   // dx (M, in) = dy (M, out) w^T
   void LinearBackwardInput(const void* dy, int64_t in, int64_t out, int64_t w, void* dx) const {
-    k.MatMul({.M = M, .N = in, .K = out, .a = dy, .lda = out, .b = Weight(w), .ldb = out, .trans_b = true,
-              .c = dx, .ldc = in});
+    k.MatMul({.M = M,
+              .N = in,
+              .K = out,
+              .a = dy,
+              .lda = out,
+              .b = Weight(w),
+              .ldb = out,
+              .trans_b = true,
+              .c = dx,
+              .ldc = in});
   }
   // dw (in, out) += x^T dy; db (out) += the sum of dy's rows
   void LinearBackwardWeight(const void* x, const void* dy, int64_t in, int64_t out, float* dw, float* db,
                             void* scratch) const {
-    k.MatMul({.M = in, .N = out, .K = M, .a = x, .lda = in, .trans_a = true, .b = dy, .ldb = out, .c = dw,
-              .ldc = out, .c_is_gradient = true, .accumulate = true});
+    k.MatMul({.M = in,
+              .N = out,
+              .K = M,
+              .a = x,
+              .lda = in,
+              .trans_a = true,
+              .b = dy,
+              .ldb = out,
+              .c = dw,
+              .ldc = out,
+              .c_is_gradient = true,
+              .accumulate = true});
     k.ColumnSum({.M = M, .N = out, .x = dy, .out = db, .scratch = scratch});
   }
   void Normalize(const void* x, int64_t gamma, int64_t beta, float* mean, float* rstd, void* y) const {
-    k.LayerNorm({.M = M, .C = C, .eps = s.layer_norm_eps, .x = x, .gamma = Weight(gamma), .beta = Weight(beta),
-                 .y = y, .mean = mean, .rstd = rstd});
+    k.LayerNorm({.M = M,
+                 .C = C,
+                 .eps = s.layer_norm_eps,
+                 .x = x,
+                 .gamma = Weight(gamma),
+                 .beta = Weight(beta),
+                 .y = y,
+                 .mean = mean,
+                 .rstd = rstd});
   }
-  void NormalizeAgain(const void* x, int64_t gamma, int64_t beta, const float* mean, const float* rstd,
-                      void* y) const {
-    k.LayerNormApply({.M = M, .C = C, .x = x, .gamma = Weight(gamma), .beta = Weight(beta), .mean = mean,
-                      .rstd = rstd, .y = y});
+  void NormalizeAgain(const void* x, int64_t gamma, int64_t beta, const float* mean, const float* rstd, void* y) const {
+    k.LayerNormApply(
+        {.M = M, .C = C, .x = x, .gamma = Weight(gamma), .beta = Weight(beta), .mean = mean, .rstd = rstd, .y = y});
   }
   // The gradient through the dropout of a residual branch: dy itself without dropout.
   const void* ThroughDropout(void* dy, int use, void* dropped) const {
@@ -126,9 +158,17 @@ void MlpBackward(const BlockKernels& b, const BlockInner& in, const BackwardScra
   b.NormalizeAgain(x_mid, a.offsets.ln2_gamma, a.offsets.ln2_beta, mean, rstd, normed);
   b.LinearBackwardWeight(normed, d_fc, C, F, gradient + a.offsets.w_fc, gradient + a.offsets.b_fc, kernel);
   b.LinearBackwardInput(d_fc, C, F, a.offsets.w_fc, d_normed);
-  b.k.LayerNormBackward({.M = b.M, .C = C, .dy = d_normed, .x = x_mid, .gamma = b.Weight(a.offsets.ln2_gamma),
-                         .mean = mean, .rstd = rstd, .dresidual = dy, .dx = dy,
-                         .dgamma = gradient + a.offsets.ln2_gamma, .dbeta = gradient + a.offsets.ln2_beta,
+  b.k.LayerNormBackward({.M = b.M,
+                         .C = C,
+                         .dy = d_normed,
+                         .x = x_mid,
+                         .gamma = b.Weight(a.offsets.ln2_gamma),
+                         .mean = mean,
+                         .rstd = rstd,
+                         .dresidual = dy,
+                         .dx = dy,
+                         .dgamma = gradient + a.offsets.ln2_gamma,
+                         .dbeta = gradient + a.offsets.ln2_beta,
                          .scratch = kernel});
 }
 
@@ -143,22 +183,38 @@ void AttentionPartBackward(const BlockKernels& b, const BlockInner& in, const Ba
   const float* mean = FloatsAt(a.inner, in.ln1_mean);
   const float* rstd = FloatsAt(a.inner, in.ln1_rstd);
 
-  const void* d_out =
-      b.ThroughDropout(dx, kAttentionProjectionDropoutUse, At(a.scratch, at.dropped));
+  const void* d_out = b.ThroughDropout(dx, kAttentionProjectionDropoutUse, At(a.scratch, at.dropped));
   b.LinearBackwardInput(d_out, C, C, a.offsets.w_o, d_o);
   b.LinearBackwardWeight(At(a.inner, in.o), d_out, C, C, gradient + a.offsets.w_o, gradient + a.offsets.b_o, kernel);
-  b.k.AttentionBackward({.B = s.B, .T = s.T, .H = s.H, .D = s.D(), .qkv = At(a.inner, in.qkv),
-                         .o = At(a.inner, in.o), .lse = FloatsAt(a.inner, in.lse), .d_o = d_o, .dqkv = d_qkv,
-                         .scale = b.attention_scale(), .dropout = b.attention_dropout(), .scratch = kernel});
+  b.k.AttentionBackward({.B = s.B,
+                         .T = s.T,
+                         .H = s.H,
+                         .D = s.D(),
+                         .qkv = At(a.inner, in.qkv),
+                         .o = At(a.inner, in.o),
+                         .lse = FloatsAt(a.inner, in.lse),
+                         .d_o = d_o,
+                         .dqkv = d_qkv,
+                         .scale = b.attention_scale(),
+                         .dropout = b.attention_dropout(),
+                         .scratch = kernel});
 
   void* normed = At(a.scratch, at.normed1);
   void* d_normed = At(a.scratch, at.d_normed1);
   b.NormalizeAgain(x, a.offsets.ln1_gamma, a.offsets.ln1_beta, mean, rstd, normed);
   b.LinearBackwardWeight(normed, d_qkv, C, 3 * C, gradient + a.offsets.w_qkv, gradient + a.offsets.b_qkv, kernel);
   b.LinearBackwardInput(d_qkv, C, 3 * C, a.offsets.w_qkv, d_normed);
-  b.k.LayerNormBackward({.M = b.M, .C = C, .dy = d_normed, .x = x, .gamma = b.Weight(a.offsets.ln1_gamma),
-                         .mean = mean, .rstd = rstd, .dresidual = dx, .dx = dx,
-                         .dgamma = gradient + a.offsets.ln1_gamma, .dbeta = gradient + a.offsets.ln1_beta,
+  b.k.LayerNormBackward({.M = b.M,
+                         .C = C,
+                         .dy = d_normed,
+                         .x = x,
+                         .gamma = b.Weight(a.offsets.ln1_gamma),
+                         .mean = mean,
+                         .rstd = rstd,
+                         .dresidual = dx,
+                         .dx = dx,
+                         .dgamma = gradient + a.offsets.ln1_gamma,
+                         .dbeta = gradient + a.offsets.ln1_beta,
                          .scratch = kernel});
 }
 
@@ -166,12 +222,18 @@ void AttentionPartBackward(const BlockKernels& b, const BlockInner& in, const Ba
 
 BlockOffsets BlockOffsetsOf(const ModelSpec& model, LayerId layer) {
   const auto offset = [&](absl::string_view suffix) { return TensorOffset(model, layer, suffix); };
-  return {.ln1_gamma = offset(".ln_1.weight"), .ln1_beta = offset(".ln_1.bias"),
-          .w_qkv = offset(".attn.c_attn.weight"), .b_qkv = offset(".attn.c_attn.bias"),
-          .w_o = offset(".attn.c_proj.weight"), .b_o = offset(".attn.c_proj.bias"),
-          .ln2_gamma = offset(".ln_2.weight"), .ln2_beta = offset(".ln_2.bias"),
-          .w_fc = offset(".mlp.c_fc.weight"), .b_fc = offset(".mlp.c_fc.bias"),
-          .w_proj = offset(".mlp.c_proj.weight"), .b_proj = offset(".mlp.c_proj.bias")};
+  return {.ln1_gamma = offset(".ln_1.weight"),
+          .ln1_beta = offset(".ln_1.bias"),
+          .w_qkv = offset(".attn.c_attn.weight"),
+          .b_qkv = offset(".attn.c_attn.bias"),
+          .w_o = offset(".attn.c_proj.weight"),
+          .b_o = offset(".attn.c_proj.bias"),
+          .ln2_gamma = offset(".ln_2.weight"),
+          .ln2_beta = offset(".ln_2.bias"),
+          .w_fc = offset(".mlp.c_fc.weight"),
+          .b_fc = offset(".mlp.c_fc.bias"),
+          .w_proj = offset(".mlp.c_proj.weight"),
+          .b_proj = offset(".mlp.c_proj.bias")};
 }
 
 BlockInner::BlockInner(const LayerShape& shape) {
@@ -212,9 +274,16 @@ void BlockForward(Kernels& kernels, const BlockArgs& args, const void* x, void* 
 
   b.Normalize(x, w.ln1_gamma, w.ln1_beta, FloatsAt(args.inner, in.ln1_mean), FloatsAt(args.inner, in.ln1_rstd), normed);
   kernels.MatMul(b.Linear(normed, C, 3 * C, w.w_qkv, w.b_qkv, At(args.inner, in.qkv)));
-  kernels.Attention({.B = s.B, .T = s.T, .H = s.H, .D = s.D(), .qkv = At(args.inner, in.qkv),
-                     .o = At(args.inner, in.o), .lse = FloatsAt(args.inner, in.lse), .scale = b.attention_scale(),
-                     .dropout = b.attention_dropout(), .scratch = At(args.scratch, at.kernel)});
+  kernels.Attention({.B = s.B,
+                     .T = s.T,
+                     .H = s.H,
+                     .D = s.D(),
+                     .qkv = At(args.inner, in.qkv),
+                     .o = At(args.inner, in.o),
+                     .lse = FloatsAt(args.inner, in.lse),
+                     .scale = b.attention_scale(),
+                     .dropout = b.attention_dropout(),
+                     .scratch = At(args.scratch, at.kernel)});
   MatMulArgs project = b.Linear(At(args.inner, in.o), C, C, w.w_o, w.b_o, x_mid);
   project.epilogue = MatMulArgs::Epilogue::kResidual;
   project.residual = x;
@@ -243,7 +312,7 @@ void BlockBackward(Kernels& kernels, const BlockArgs& args, const void* x, void*
   const BlockKernels b{kernels, args, s, s.M(), s.C};
   const BlockInner in(s);
   const BackwardScratch at(s);
-  MlpBackward(b, in, at, dy, gradient);             // dy is now the gradient of x_mid
+  MlpBackward(b, in, at, dy, gradient);               // dy is now the gradient of x_mid
   AttentionPartBackward(b, in, at, x, dy, gradient);  // and now that of x
 }
 

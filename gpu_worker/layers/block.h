@@ -13,10 +13,10 @@ namespace eps::worker {
 //   x_mid = x + dropout1(attention(ln1(x)) W_o + b_o)       attention has dropout 0 on its probabilities
 //   y     = x_mid + dropout2(gelu(ln2(x_mid) W_fc + b_fc) W_proj + b_proj)
 // Linear weights are (in, out).
-struct BlockOffsets {        // in elements of the layer's slot
+struct BlockOffsets {  // in elements of the layer's slot
   int64_t ln1_gamma = 0, ln1_beta = 0;
-  int64_t w_qkv = 0, b_qkv = 0;    // (C, 3C), (3C)
-  int64_t w_o = 0, b_o = 0;        // (C, C), (C)
+  int64_t w_qkv = 0, b_qkv = 0;  // (C, 3C), (3C)
+  int64_t w_o = 0, b_o = 0;      // (C, C), (C)
   int64_t ln2_gamma = 0, ln2_beta = 0;
   int64_t w_fc = 0, b_fc = 0;      // (C, 4C), (4C)
   int64_t w_proj = 0, b_proj = 0;  // (4C, C), (C)
@@ -25,7 +25,7 @@ BlockOffsets BlockOffsetsOf(const ModelSpec& model, LayerId layer);
 
 // What backward needs beside x: 9 C numbers a token and little else. Outputs of the layer norms and of the
 // GELU are not kept: they are elementwise functions of what is, and cheap.
-struct BlockInner {          // in bytes of the inner slot
+struct BlockInner {  // in bytes of the inner slot
   explicit BlockInner(const LayerShape& shape);
   int64_t ln1_mean, ln1_rstd;  // fp32 (M)
   int64_t qkv;                 // act (M, 3C)

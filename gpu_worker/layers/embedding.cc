@@ -11,7 +11,10 @@ EmbeddingOffsets EmbeddingOffsetsOf(const ModelSpec& model, LayerId layer) {
 void EmbeddingForward(Kernels& kernels, const LayerShape& shape, const MicroBatchKey& key,
                       const EmbeddingOffsets& offsets, const void* weights, const int32_t* tokens, void* y) {
   const int64_t elem_bytes = SizeOf(shape.wire);
-  kernels.Embedding({.B = shape.B, .T = shape.T, .C = shape.C, .V = shape.V,
+  kernels.Embedding({.B = shape.B,
+                     .T = shape.T,
+                     .C = shape.C,
+                     .V = shape.V,
                      .tokens = tokens,
                      .wte = At(weights, offsets.wte * elem_bytes),
                      .wpe = At(weights, offsets.wpe * elem_bytes),
@@ -22,7 +25,10 @@ void EmbeddingForward(Kernels& kernels, const LayerShape& shape, const MicroBatc
 
 void EmbeddingBackward(Kernels& kernels, const LayerShape& shape, const MicroBatchKey& key,
                        const EmbeddingOffsets& offsets, const int32_t* tokens, void* dy, float* gradient) {
-  kernels.EmbeddingBackward({.B = shape.B, .T = shape.T, .C = shape.C, .V = shape.V,
+  kernels.EmbeddingBackward({.B = shape.B,
+                             .T = shape.T,
+                             .C = shape.C,
+                             .V = shape.V,
                              .tokens = tokens,
                              .dy = dy,
                              .dwte = gradient + offsets.wte,

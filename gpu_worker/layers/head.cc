@@ -28,13 +28,13 @@ struct HeadScratch {
     table = layout.Take(s.expands() ? VocabChunk(s) * s.C * s.act_bytes() : 0);
     kernel = layout.total_bytes();
   }
-  int64_t gamma, beta;       // act (C) each, when the wire form is not the compute dtype
-  int64_t normed, d_normed;  // act (M, C) each
-  int64_t mean, rstd;        // fp32 (M) each
+  int64_t gamma, beta;               // act (C) each, when the wire form is not the compute dtype
+  int64_t normed, d_normed;          // act (M, C) each
+  int64_t mean, rstd;                // fp32 (M) each
   int64_t row_max, row_sum, target;  // fp32 (M) each: the running softmax
-  int64_t logits;            // act (M, chunk)
-  int64_t table;             // act (chunk, C), when the wire form is not the compute dtype
-  int64_t kernel;            // kernels' own; last, so that no address depends on its size
+  int64_t logits;                    // act (M, chunk)
+  int64_t table;                     // act (chunk, C), when the wire form is not the compute dtype
+  int64_t kernel;                    // kernels' own; last, so that no address depends on its size
 };
 
 // The head's work, step by step, over one micro-batch.
@@ -55,31 +55,71 @@ class HeadWork {
   void Normalize(const void* x) {
     gamma_ = Parameter(args_.offsets.gamma, s_.C, at_.gamma);
     const void* beta = Parameter(args_.offsets.beta, s_.C, at_.beta);
-    k_.LayerNorm({.M = rows_, .C = s_.C, .eps = s_.layer_norm_eps, .x = x, .gamma = gamma_, .beta = beta,
-                  .y = normed(), .mean = Floats(at_.mean), .rstd = Floats(at_.rstd)});
+    k_.LayerNorm({.M = rows_,
+                  .C = s_.C,
+                  .eps = s_.layer_norm_eps,
+                  .x = x,
+                  .gamma = gamma_,
+                  .beta = beta,
+                  .y = normed(),
+                  .mean = Floats(at_.mean),
+                  .rstd = Floats(at_.rstd)});
   }
 
   // logits (num_rows, chunk) = normed (num_rows, C) table[first, first + chunk)^T, for the last `num_rows` rows.
   // Leaves the table's chunk in table_.
   void Logits(int64_t first, int64_t chunk, int64_t num_rows) {
     table_ = Parameter(args_.offsets.wte + first * s_.C, chunk * s_.C, at_.table);
-    k_.MatMul({.M = num_rows, .N = chunk, .K = s_.C,
-               .a = At(normed(), (rows_ - num_rows) * s_.C * s_.act_bytes()), .lda = s_.C,
-               .b = table_, .ldb = s_.C, .trans_b = true, .c = logits(), .ldc = chunk});
+    k_.MatMul({.M = num_rows,
+               .N = chunk,
+               .K = s_.C,
+               .a = At(normed(), (rows_ - num_rows) * s_.C * s_.act_bytes()),
+               .lda = s_.C,
+               .b = table_,
+               .ldb = s_.C,
+               .trans_b = true,
+               .c = logits(),
+               .ldc = chunk});
   }
 
   // starts: d_normed is set, not added to.
   void LogitsBackward(int64_t first, int64_t chunk, bool starts, float* d_wte) {
-    k_.MatMul({.M = rows_, .N = s_.C, .K = chunk, .a = logits(), .lda = chunk, .b = table_, .ldb = s_.C,
-               .c = d_normed(), .ldc = s_.C, .accumulate = !starts});
-    k_.MatMul({.M = chunk, .N = s_.C, .K = rows_, .a = logits(), .lda = chunk, .trans_a = true, .b = normed(),
-               .ldb = s_.C, .c = d_wte + first * s_.C, .ldc = s_.C, .c_is_gradient = true, .accumulate = true});
+    k_.MatMul({.M = rows_,
+               .N = s_.C,
+               .K = chunk,
+               .a = logits(),
+               .lda = chunk,
+               .b = table_,
+               .ldb = s_.C,
+               .c = d_normed(),
+               .ldc = s_.C,
+               .accumulate = !starts});
+    k_.MatMul({.M = chunk,
+               .N = s_.C,
+               .K = rows_,
+               .a = logits(),
+               .lda = chunk,
+               .trans_a = true,
+               .b = normed(),
+               .ldb = s_.C,
+               .c = d_wte + first * s_.C,
+               .ldc = s_.C,
+               .c_is_gradient = true,
+               .accumulate = true});
   }
 
   void NormalizeBackward(const void* x, void* dx, float* gradient) {
-    k_.LayerNormBackward({.M = rows_, .C = s_.C, .dy = d_normed(), .x = x, .gamma = gamma_, .mean = Floats(at_.mean),
-                          .rstd = Floats(at_.rstd), .dx = dx, .dgamma = gradient + args_.offsets.gamma,
-                          .dbeta = gradient + args_.offsets.beta, .scratch = Scratch(at_.kernel)});
+    k_.LayerNormBackward({.M = rows_,
+                          .C = s_.C,
+                          .dy = d_normed(),
+                          .x = x,
+                          .gamma = gamma_,
+                          .mean = Floats(at_.mean),
+                          .rstd = Floats(at_.rstd),
+                          .dx = dx,
+                          .dgamma = gradient + args_.offsets.gamma,
+                          .dbeta = gradient + args_.offsets.beta,
+                          .scratch = Scratch(at_.kernel)});
   }
 
   void* logits() { return Scratch(at_.logits); }
@@ -131,16 +171,33 @@ void HeadForwardBackward(Kernels& kernels, const HeadArgs& args, const void* x, 
   work.Normalize(x);
   for (int64_t i = 0; i < num_chunks; ++i) {
     work.Logits(i * width, columns(i), M);
-    kernels.SoftmaxChunk({.M = M, .chunk = columns(i), .first = i * width, .logits = work.logits(), .labels = labels,
-                          .row_max = work.row_max(), .row_sum = work.row_sum(), .target = work.target()});
+    kernels.SoftmaxChunk({.M = M,
+                          .chunk = columns(i),
+                          .first = i * width,
+                          .logits = work.logits(),
+                          .labels = labels,
+                          .row_max = work.row_max(),
+                          .row_sum = work.row_sum(),
+                          .target = work.target()});
   }
-  kernels.Loss({.M = M, .V = V, .labels = labels, .row_max = work.row_max(), .row_sum = work.row_sum(),
-                .target = work.target(), .record = record});
+  kernels.Loss({.M = M,
+                .V = V,
+                .labels = labels,
+                .row_max = work.row_max(),
+                .row_sum = work.row_sum(),
+                .target = work.target(),
+                .record = record});
   for (int64_t i = num_chunks - 1; i >= 0; --i) {
     const bool is_last = i == num_chunks - 1;
     if (!is_last) work.Logits(i * width, columns(i), M);
-    kernels.SoftmaxChunkBackward({.M = M, .chunk = columns(i), .first = i * width, .V = V, .logits = work.logits(),
-                                  .labels = labels, .row_max = work.row_max(), .row_sum = work.row_sum(),
+    kernels.SoftmaxChunkBackward({.M = M,
+                                  .chunk = columns(i),
+                                  .first = i * width,
+                                  .V = V,
+                                  .logits = work.logits(),
+                                  .labels = labels,
+                                  .row_max = work.row_max(),
+                                  .row_sum = work.row_sum(),
                                   .scale = scale});
     work.LogitsBackward(i * width, columns(i), is_last, gradient + args.offsets.wte);
   }

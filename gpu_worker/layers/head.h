@@ -17,9 +17,9 @@ namespace eps::worker {
 // first, makes each chunk's logits again and turns them into their gradient. The last chunk's logits are still
 // there from the first pass; a vocabulary of one chunk computes its logits once.
 // Cost: products of 4 M C V multiply-adds for several chunks, 3 for one.
-struct HeadOffsets {           // in elements of the layer's slot
-  int64_t gamma = 0, beta = 0; // (C)
-  int64_t wte = 0;             // (V, C)
+struct HeadOffsets {            // in elements of the layer's slot
+  int64_t gamma = 0, beta = 0;  // (C)
+  int64_t wte = 0;              // (V, C)
 };
 HeadOffsets HeadOffsetsOf(const ModelSpec& model, LayerId layer);
 

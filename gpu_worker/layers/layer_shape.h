@@ -19,8 +19,8 @@ struct LayerShape {
   int64_t B = 0, T = 0, C = 0, H = 0, V = 0;
   double layer_norm_eps = 1e-5;
   double embedding_dropout = 0, attention_dropout = 0, residual_dropout = 0;
-  Dtype wire = Dtype::kBf16;     // what weights are pulled in
-  Dtype compute = Dtype::kF32;   // of activations, and of weights in kernels
+  Dtype wire = Dtype::kBf16;    // what weights are pulled in
+  Dtype compute = Dtype::kF32;  // of activations, and of weights in kernels
 
   int64_t M() const { return B * T; }
   int64_t D() const { return C / H; }

@@ -107,8 +107,11 @@ TEST(LayersTest, ABlockStaysWithinItsSizesAndRecomputesTheSameBits) {
     FillSmall(x, boundary_elems);
     float* y = arena.TakeFloats(boundary_elems);
     void* inner = arena.Take(sizes.inner_bytes);
-    BlockArgs args{.shape = shape, .key = {.layer = layer.id, .micro_batch = 1},
-                   .offsets = BlockOffsetsOf(model, layer.id), .weights = weights, .inner = inner,
+    BlockArgs args{.shape = shape,
+                   .key = {.layer = layer.id, .micro_batch = 1},
+                   .offsets = BlockOffsetsOf(model, layer.id),
+                   .weights = weights,
+                   .inner = inner,
                    .scratch = arena.Take(sizes.forward_scratch_bytes)};
     BlockForward(kernels, args, x, y);
     BlockArgs again = args;
@@ -167,7 +170,9 @@ TEST(LayersTest, EmbeddingAndHeadStayWithinTheirSizes) {
     *record = LossRecord();
     const LayerSizes sizes = SizesOf(head, shape, CpuKernelSizes());
     HeadForwardBackward(kernels,
-                        {.shape = shape, .offsets = HeadOffsetsOf(model, head.id), .weights = take_weights(head),
+                        {.shape = shape,
+                         .offsets = HeadOffsetsOf(model, head.id),
+                         .weights = take_weights(head),
                          .scratch = arena.Take(sizes.backward_scratch_bytes)},
                         y, labels, 0.25, record, dx, head_gradient);
     arena.ExpectGuardsIntact();
@@ -191,8 +196,8 @@ TEST(LayersTest, VocabularyChunksCoverItEvenly) {
   EXPECT_EQ(width(1), 1);
   EXPECT_EQ(width(256), 256);
   EXPECT_EQ(width(4096), 4096);
-  EXPECT_EQ(width(4097), 2112);    // 2049 rounded up to 64
-  EXPECT_EQ(width(50257), 3904);   // 13 chunks, the last one of 3409
+  EXPECT_EQ(width(4097), 2112);   // 2049 rounded up to 64
+  EXPECT_EQ(width(50257), 3904);  // 13 chunks, the last one of 3409
   for (int64_t vocab = 4000; vocab < 200000; vocab += 997) {
     const int64_t w = width(vocab), chunks = (vocab + w - 1) / w;
     EXPECT_LE(w, 4096);

@@ -28,8 +28,8 @@ struct Mask {
   double Factor(int64_t element) const {
     if (rate == 0) return 1;
     const auto index = static_cast<uint64_t>(first + element);
-    const auto bits = Philox(key.philox(), {static_cast<uint32_t>(index / 4), static_cast<uint32_t>((index / 4) >> 32),
-                                            0, 0})[index % 4];
+    const auto bits = Philox(
+        key.philox(), {static_cast<uint32_t>(index / 4), static_cast<uint32_t>((index / 4) >> 32), 0, 0})[index % 4];
     return static_cast<double>(bits) >= rate * 4294967296.0 ? 1 / (1 - rate) : 0;
   }
 };
@@ -223,7 +223,11 @@ Matrix AttentionBackward(const Matrix& qkv, const Matrix& p, const Matrix& d_o, 
 class Sample {
  public:
   Sample(const ModelSpec& model, std::vector<Matrix>& parameters, const Place& place, std::vector<int32_t> tokens)
-      : model_(model), config_(model.config), parameters_(parameters), place_(place), tokens_(std::move(tokens)),
+      : model_(model),
+        config_(model.config),
+        parameters_(parameters),
+        place_(place),
+        tokens_(std::move(tokens)),
         d_{static_cast<int64_t>(tokens_.size()), config_.d_model, config_.num_heads, config_.vocab,
            config_.layer_norm_eps} {}
 
@@ -267,8 +271,8 @@ class Sample {
         }
       }
     }
-    Matrix dx = LayerNormBackward(ln_f_, head["ln_f.weight"], d_normed, d_head["ln_f.weight"], d_head["ln_f.bias"],
-                                  d_.T, d_.C);
+    Matrix dx =
+        LayerNormBackward(ln_f_, head["ln_f.weight"], d_normed, d_head["ln_f.weight"], d_head["ln_f.bias"], d_.T, d_.C);
     for (int layer = last - 1; layer >= 1; --layer) dx = BlockBackward(layer, dx, gradients);
     Multiply(dx, EmbeddingMask());
     const Slot g = SlotOf(0, gradients);
@@ -326,15 +330,15 @@ class Sample {
     for (size_t i = 0; i < d_fc.size(); ++i) d_fc[i] *= GeluDerivative(s.fc[i]);
     Matrix d_normed =
         LinearBackward(s.ln2.y, w["mlp.c_fc.weight"], d_fc, g["mlp.c_fc.weight"], g["mlp.c_fc.bias"], T, C, 4 * C);
-    const Matrix d_mid = Plus(
-        LayerNormBackward(s.ln2, w["ln_2.weight"], d_normed, g["ln_2.weight"], g["ln_2.bias"], T, C), dy);
+    const Matrix d_mid =
+        Plus(LayerNormBackward(s.ln2, w["ln_2.weight"], d_normed, g["ln_2.weight"], g["ln_2.bias"], T, C), dy);
     branch = d_mid;
     Multiply(branch, ResidualMask(layer, 1));
-    const Matrix d_o = LinearBackward(s.o, w["attn.c_proj.weight"], branch, g["attn.c_proj.weight"],
-                                      g["attn.c_proj.bias"], T, C, C);
+    const Matrix d_o =
+        LinearBackward(s.o, w["attn.c_proj.weight"], branch, g["attn.c_proj.weight"], g["attn.c_proj.bias"], T, C, C);
     const Matrix dqkv = AttentionBackward(s.qkv, s.probabilities, d_o, AttentionMask(layer), d_);
-    d_normed = LinearBackward(s.ln1.y, w["attn.c_attn.weight"], dqkv, g["attn.c_attn.weight"], g["attn.c_attn.bias"],
-                              T, C, 3 * C);
+    d_normed = LinearBackward(s.ln1.y, w["attn.c_attn.weight"], dqkv, g["attn.c_attn.weight"], g["attn.c_attn.bias"], T,
+                              C, 3 * C);
     return Plus(LayerNormBackward(s.ln1, w["ln_1.weight"], d_normed, g["ln_1.weight"], g["ln_1.bias"], T, C), d_mid);
   }
 

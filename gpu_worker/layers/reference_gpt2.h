@@ -17,10 +17,10 @@ class ReferenceGpt2 {
   ReferenceGpt2(const ModelSpec* model, std::vector<std::vector<double>> masters);
 
   struct StepResult {
-    std::vector<double> loss_sum;                  // by vnode of the assignment
+    std::vector<double> loss_sum;  // by vnode of the assignment
     std::vector<int64_t> counted;
-    std::vector<std::vector<double>> gradients;    // by layer, laid out as its slot: one use of each blob
-    double mean_loss = 0;                          // over assignment.counted_tokens
+    std::vector<std::vector<double>> gradients;  // by layer, laid out as its slot: one use of each blob
+    double mean_loss = 0;                        // over assignment.counted_tokens
   };
   // The gradient of the mean loss over assignment.counted_tokens, from the assignment's vnodes.
   StepResult Step(const Assignment& assignment, int64_t micro_batch, uint64_t seed) const;

@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/byte_size.h"
-#include "common/schedule/reduction_tree.h"
+#include "common/base/status_macros.h"
 #include "gpu_worker/layers/layer_shape.h"
 
 namespace eps::worker {
@@ -18,17 +18,46 @@ namespace {
 constexpr int64_t kRecordStrideBytes = 64;
 constexpr int64_t kFlagBytes = sizeof(int32_t);
 
+// Far beyond what a device could compute, and low enough that no size overflows and the steps of a pass can be listed.
+constexpr int64_t kMostTurns = int64_t{1} << 22;          // layers * micro-batches of a pass
+constexpr int64_t kMostBoundaryBytes = int64_t{1} << 36;  // of one micro-batch
+
+int PassVnodes(const PlanRequest& request) {
+  const int all = request.run->batch.virtual_nodes;
+  return request.max_pass_vnodes > 0 ? std::min(request.max_pass_vnodes, all) : all;
+}
+
+absl::Status CheckPass(const PlanRequest& request) {
+  const BatchConfig& batch = request.run->batch;
+  const auto num_layers = static_cast<int64_t>(request.model->layers.size());
+  const int64_t turns = num_layers * PassVnodes(request) * batch.micro_batches;
+  if (turns > kMostTurns) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "batch.micro_batches: ", batch.micro_batches, " of each of ", PassVnodes(request), " virtual nodes in ",
+        num_layers, " layers are ", turns, " turns of a pass, must be at most ", kMostTurns));
+  }
+  const Gpt2Config& config = request.model->config;
+  const int64_t boundary_bytes =
+      batch.micro_batch * config.context * config.d_model * SizeOf(request.kernels.compute_dtype);
+  if (boundary_bytes > kMostBoundaryBytes) {
+    return absl::InvalidArgumentError(absl::StrCat("batch.micro_batch: ", batch.micro_batch, " sequences of ",
+                                                   config.context, " tokens, ", config.d_model, " wide, are ",
+                                                   boundary_bytes, " bytes, must be at most ", kMostBoundaryBytes));
+  }
+  return absl::OkStatus();
+}
+
 // What the run needs, whatever the plan chooses.
 struct Needs {
-  LayerSizes largest;             // each field over all layers
+  LayerSizes largest;               // each field over all layers
   std::vector<int64_t> wire_bytes;  // of each layer
   int64_t boundary_bytes = 0;
   int64_t token_bytes = 0;
-  int64_t num_layers = 0;         // embedding and head included
-  int64_t items = 0;              // micro-batches of a pass
-  int64_t inner_total = 0;        // (block, micro-batch)s of a pass
+  int64_t num_layers = 0;   // embedding and head included
+  int64_t items = 0;        // micro-batches of a pass
+  int64_t inner_total = 0;  // (block, micro-batch)s of a pass
   Dtype gradients = Dtype::kF32;
-  int num_vnodes = 1;             // of the run
+  int num_vnodes = 1;  // of the run
   int max_pass_vnodes = 1;
   RelayConfig relay;
 };
@@ -44,9 +73,9 @@ Needs NeedsOf(const PlanRequest& request) {
     const auto raise = [&](int64_t LayerSizes::*field) {
       needs.largest.*field = std::max(needs.largest.*field, sizes.*field);
     };
-    for (auto field : {&LayerSizes::wire_bytes, &LayerSizes::expanded_bytes, &LayerSizes::gradient_bytes,
-                       &LayerSizes::inner_bytes, &LayerSizes::forward_scratch_bytes,
-                       &LayerSizes::backward_scratch_bytes}) {
+    for (auto field :
+         {&LayerSizes::wire_bytes, &LayerSizes::expanded_bytes, &LayerSizes::gradient_bytes, &LayerSizes::inner_bytes,
+          &LayerSizes::forward_scratch_bytes, &LayerSizes::backward_scratch_bytes}) {
       raise(field);
     }
     needs.wire_bytes.push_back(sizes.wire_bytes);
@@ -55,8 +84,7 @@ Needs NeedsOf(const PlanRequest& request) {
   needs.token_bytes = shape.token_bytes();
   needs.num_layers = static_cast<int64_t>(model.layers.size());
   needs.num_vnodes = run.batch.virtual_nodes;
-  needs.max_pass_vnodes = request.max_pass_vnodes > 0 ? std::min(request.max_pass_vnodes, needs.num_vnodes)
-                                                      : needs.num_vnodes;
+  needs.max_pass_vnodes = PassVnodes(request);
   needs.items = int64_t{needs.max_pass_vnodes} * run.batch.micro_batches;
   needs.inner_total = model.config.num_layers * needs.items;
   needs.gradients = run.precision.gradients;
@@ -73,9 +101,7 @@ struct Choice {
 
 // Sums are pushed in fp32; leaves in the run's dtype. Nodes of one or two leaves go as leaves when gradients are
 // bf16 (two bf16 leaves are no more bytes than one fp32 sum), so a bf16 run pushes sums from three leaves on.
-Dtype PushDtype(const Needs& needs, int gradient_slots) {
-  return gradient_slots >= 3 ? Dtype::kF32 : needs.gradients;
-}
+Dtype PushDtype(const Needs& needs, int gradient_slots) { return gradient_slots >= 3 ? Dtype::kF32 : needs.gradients; }
 
 // The depths worth having, rising: 1, then those that make larger subtrees than the one before. Two slots sum two
 // leaves, which a bf16 run pushes as leaves all the same.
@@ -105,18 +131,12 @@ class ArenaBuilder {
   int64_t end_bytes_ = 0;
 };
 
-int64_t HostPushBytes(const ModelSpec& model, const Needs& needs, int64_t max_leaves) {
-  // A worker that holds every vnode and whose daemon takes nothing until the end of the step.
-  std::vector<int> all;
-  for (int v = 0; v < needs.num_vnodes; ++v) all.push_back(v);
-  int64_t elem_bytes = 0;
-  for (const TreeNode& node : LargestSubtrees(all, needs.num_vnodes, static_cast<int>(max_leaves))) {
-    const bool as_leaves = needs.gradients == Dtype::kBf16 && node.count <= 2;
-    elem_bytes += as_leaves ? node.count * SizeOf(Dtype::kBf16) : SizeOf(Dtype::kF32);
-  }
+// A worker whose daemon takes nothing until the end of the step, and that got the vnodes one after the other, as others
+// were lost: each is a leaf of its own. Sums take no more (fp32 ones are pushed from three 16-bit leaves on).
+int64_t HostPushBytes(const ModelSpec& model, const Needs& needs) {
   int64_t elems = 0;
   for (const LayerSpec& layer : model.layers) elems += layer.num_elems;
-  return elems * elem_bytes;
+  return elems * needs.num_vnodes * SizeOf(needs.gradients);
 }
 
 RelayPlan Lay(const PlanRequest& request, const Needs& needs, const Choice& choice) {
@@ -129,8 +149,8 @@ RelayPlan Lay(const PlanRequest& request, const Needs& needs, const Choice& choi
   if (plan.resident) {
     for (const int64_t bytes : needs.wire_bytes) plan.weight_slots.push_back(arena.Take(bytes));
   } else {
-    plan.weight_slots = arena.Take(std::clamp<int64_t>(needs.relay.weight_slots, 1, needs.num_layers),
-                                   needs.largest.wire_bytes);
+    plan.weight_slots =
+        arena.Take(std::clamp<int64_t>(needs.relay.weight_slots, 1, needs.num_layers), needs.largest.wire_bytes);
   }
   plan.expanded_weights = arena.Take(needs.largest.expanded_bytes);
   plan.gradient_slots = arena.Take(choice.gradient_slots, needs.largest.gradient_bytes);
@@ -142,15 +162,14 @@ RelayPlan Lay(const PlanRequest& request, const Needs& needs, const Choice& choi
   plan.boundary_slots = arena.Take(boundary_slots, needs.boundary_bytes);
   plan.token_slots = arena.Take(RelayPlan::kTokenSlots, needs.token_bytes);
   plan.inner_slots = arena.Take(choice.inner_slots, needs.largest.inner_bytes);
-  plan.keeps_all_inner =
-      needs.relay.inner != InnerPolicy::kRecompute && choice.inner_slots == needs.inner_total;
+  plan.keeps_all_inner = needs.relay.inner != InnerPolicy::kRecompute && choice.inner_slots == needs.inner_total;
   plan.scratch = arena.Take(std::max(needs.largest.forward_scratch_bytes, needs.largest.backward_scratch_bytes));
   plan.records = arena.Take(RelayPlan::kLossRecords * kRecordStrideBytes +
                             choice.push_slots * plan.max_subtree_leaves() * kFlagBytes);
   plan.arena_bytes = arena.end_bytes();
 
   plan.host_boundary_bytes = plan.resident ? 0 : needs.num_layers * needs.items * needs.boundary_bytes;
-  plan.host_push_bytes = HostPushBytes(*request.model, needs, plan.max_subtree_leaves());
+  plan.host_push_bytes = HostPushBytes(*request.model, needs);
   return plan;
 }
 
@@ -222,6 +241,7 @@ int64_t RelayPlan::FlagsOffset(int push_slot) const {
 }
 
 absl::StatusOr<RelayPlan> MakeRelayPlan(const PlanRequest& request) {
+  EPS_RETURN_IF_ERROR(CheckPass(request));
   const int64_t smallest = SmallestCapBytes(request);
   if (request.cap_bytes < 0 || (request.cap_bytes > 0 && request.cap_bytes < smallest)) {
     return absl::ResourceExhaustedError(
@@ -233,6 +253,7 @@ absl::StatusOr<RelayPlan> MakeRelayPlan(const PlanRequest& request) {
 }
 
 int64_t SmallestCapBytes(const PlanRequest& request) {
+  if (!CheckPass(request).ok()) return std::numeric_limits<int64_t>::max();
   const Needs needs = NeedsOf(request);
   return Lay(request, needs, LeastChoice(needs)).arena_bytes;
 }
@@ -266,9 +287,6 @@ std::vector<PlanLine> Describe(const RelayPlan& plan) {
   add("records", plan.records.num_bytes, "loss records and finite flags");
   add("device total", plan.arena_bytes,
       plan.cap_bytes > 0 ? absl::StrCat("of ", FormatByteSize(plan.cap_bytes), " allowed") : "no cap given");
-  if (plan.device_outside_bytes > 0) {
-    add("device, outside", plan.device_outside_bytes, "held by libraries; not part of the cap");
-  }
   add("host boundaries", plan.host_boundary_bytes,
       plan.resident ? "boundaries stay on the device" : "every layer's input, and one gradient");
   add("host gradients", plan.host_push_bytes, "at most, while the daemon has no room");

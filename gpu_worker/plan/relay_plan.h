@@ -19,26 +19,26 @@ namespace eps::worker {
 // With boundaries on the host and nothing kept, no term depends on the number of layers or micro-batches
 // (L2L's constant-memory form, arXiv:2002.05645).
 struct RelayPlan {
-  int64_t cap_bytes = 0;            // what the user allows
-  int64_t arena_bytes = 0;          // what the plan uses: <= cap_bytes, and the run's high-water mark
+  int64_t cap_bytes = 0;    // what the user allows
+  int64_t arena_bytes = 0;  // what the plan uses: <= cap_bytes, and the run's high-water mark
 
-  bool resident = false;            // every layer's weights and every boundary stay on the device
-  std::vector<ArenaSpan> weight_slots;      // wire form of a layer; resident: one per layer
-  ArenaSpan expanded_weights;               // a layer in the compute dtype; empty if that is the wire dtype
+  bool resident = false;                // every layer's weights and every boundary stay on the device
+  std::vector<ArenaSpan> weight_slots;  // wire form of a layer; resident: one per layer
+  ArenaSpan expanded_weights;           // a layer in the compute dtype; empty if that is the wire dtype
   // fp32 gradient accumulators of a layer: one, and one more for each level of the reduction tree that is
   // summed on the device. d of them sum subtrees of up to 2^(d-1) leaves.
   std::vector<ArenaSpan> gradient_slots;
-  std::vector<ArenaSpan> push_slots;        // what leaves the device, in the dtype of the push
-  std::vector<ArenaSpan> boundary_slots;    // layer inputs and outputs and their gradients, one micro-batch each
-  std::vector<ArenaSpan> token_slots;       // token ids and labels of one micro-batch
+  std::vector<ArenaSpan> push_slots;      // what leaves the device, in the dtype of the push
+  std::vector<ArenaSpan> boundary_slots;  // layer inputs and outputs and their gradients, one micro-batch each
+  std::vector<ArenaSpan> token_slots;     // token ids and labels of one micro-batch
   // Inner activations. The last slot is the one that recomputing (or a layer in turn) uses; the ones before
   // it keep the inner activations of the last (layer, micro-batch)s before the head, from forward to backward.
   // When every one is kept, the last slot keeps as well.
   std::vector<ArenaSpan> inner_slots;
   bool keeps_all_inner = false;
-  ArenaSpan scratch;                        // the largest layer's, forward or backward
-  ArenaSpan records;                        // loss records and finite flags: RecordOffset, FlagsOffset
-  int max_pass_vnodes = 1;                  // a worker that holds more runs further passes
+  ArenaSpan scratch;        // the largest layer's, forward or backward
+  ArenaSpan records;        // loss records and finite flags: RecordOffset, FlagsOffset
+  int max_pass_vnodes = 1;  // a worker that holds more runs further passes
 
   int64_t max_subtree_leaves() const { return int64_t{1} << (gradient_slots.size() - 1); }
   int64_t kept_inner() const { return static_cast<int64_t>(inner_slots.size()) - (keeps_all_inner ? 0 : 1); }
@@ -52,16 +52,16 @@ struct RelayPlan {
   static constexpr int kInputSlots = 2, kOutputSlots = 2;
   static constexpr int kTokenSlots = 2;
 
-  int64_t host_boundary_bytes = 0;          // worker's host memory: boundaries and their gradients
-  int64_t host_push_bytes = 0;              // and gradients waiting for the daemon, at most
-  int64_t device_outside_bytes = 0;         // libraries' own, not part of the cap
+  int64_t host_boundary_bytes = 0;  // worker's host memory: boundaries and their gradients
+  // And gradients waiting for the daemon, at most: every vnode's of a whole step, each pushed alone.
+  int64_t host_push_bytes = 0;
 };
 
 // One line of `eps plan`: what, where, how many bytes, and why.
 struct PlanLine {
   std::string what;
   int64_t num_bytes = 0;
-  std::string why;                          // the arithmetic: "2 slots * 3.4 MiB"
+  std::string why;  // the arithmetic: "2 slots * 3.4 MiB"
 };
 std::vector<PlanLine> Describe(const RelayPlan& plan);
 
@@ -69,15 +69,16 @@ struct PlanRequest {
   const ModelSpec* model = nullptr;
   const RunConfig* run = nullptr;
   KernelSizes kernels;
-  int64_t cap_bytes = 0;                    // 0: as much as the plan can use
-  int max_pass_vnodes = 0;                  // 0: all of the run's
+  int64_t cap_bytes = 0;    // 0: as much as the plan can use
+  int max_pass_vnodes = 0;  // 0: all of the run's
 };
 
 // Errors: RESOURCE_EXHAUSTED when nothing fits; the message holds "needs at least N bytes", the smallest cap
-//         that does, and what to change. Any cap >= N works.
+//         that does, and what to change. Any cap >= N works · INVALID_ARGUMENT a pass beyond all measure, by field
 absl::StatusOr<RelayPlan> MakeRelayPlan(const PlanRequest& request);
 
-// That N. It depends on neither num_layers nor micro_batches (unless the run asks to be resident or to keep).
+// That N. It depends on neither num_layers nor micro_batches (unless the run asks to be resident or to keep). INT64_MAX
+// where MakeRelayPlan says INVALID_ARGUMENT.
 int64_t SmallestCapBytes(const PlanRequest& request);
 
 }  // namespace eps::worker

@@ -153,6 +153,33 @@ TEST(RelayPlanTest, WhatDoesNotFitSaysWhatToChange) {
   EXPECT_THAT(run.Plan(1), StatusIs(absl::StatusCode::kResourceExhausted, "relay.weight_slots: 1"));
 }
 
+TEST(RelayPlanTest, APassBeyondAllMeasureIsRefusedByField) {
+  for (const InnerPolicy inner : {InnerPolicy::kAuto, InnerPolicy::kKeep, InnerPolicy::kRecompute}) {
+    TestRun run(4, 16384);
+    run.run.relay.inner = inner;
+    run.run.batch.virtual_nodes = 65536;
+    for (const int64_t cap : {int64_t{0}, int64_t{1} << 20}) {
+      EXPECT_THAT(run.Plan(cap), StatusIs(absl::StatusCode::kInvalidArgument, "batch.micro_batches: 16384"));
+    }
+    EXPECT_GT(run.Smallest(), int64_t{1} << 60);
+  }
+  TestRun wide;
+  wide.run.model.context = 1 << 20;
+  wide.run.batch.micro_batch = 65536;
+  EXPECT_THAT(wide.Plan(0), StatusIs(absl::StatusCode::kInvalidArgument, "batch.micro_batch: 65536"));
+}
+
+// The largest sizes that are allowed still fit 64 bits.
+TEST(RelayPlanTest, SizesDoNotOverflow) {
+  TestRun run(4094, 1);
+  run.run.model.context = 1 << 20;
+  run.run.batch = {.virtual_nodes = 1024, .micro_batches = 1, .micro_batch = 256};
+  run.run.relay.inner = InnerPolicy::kKeep;
+  run.run.relay.resident = true;
+  EXPECT_GT(run.Smallest(), int64_t{1} << 60);
+  EXPECT_THAT(run.Plan(int64_t{1} << 40), StatusIs(absl::StatusCode::kResourceExhausted, "needs at least"));
+}
+
 TEST(RelayPlanTest, ResidentHoldsEveryLayerAndBoundary) {
   TestRun run;
   run.run.relay.resident = true;
@@ -210,7 +237,7 @@ scratch 166656 (the largest layer's, forward or backward)
 records 256 (loss records and finite flags)
 device total 6417408 (no cap given)
 host boundaries 786432 (every layer's input, and one gradient)
-host gradients 939520 (at most, while the daemon has no room)
+host gradients 1879040 (at most, while the daemon has no room)
 )");
 }
 

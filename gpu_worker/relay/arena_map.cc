@@ -15,7 +15,7 @@ absl::StatusOr<std::byte*> Map(ArenaSpan span, Device& device) {
 absl::StatusOr<std::vector<std::byte*>> Map(const std::vector<ArenaSpan>& spans, Device& device) {
   std::vector<std::byte*> addresses;
   for (const ArenaSpan& span : spans) {
-    EPS_ASSIGN_OR_RETURN(std::byte* address, Map(span, device));
+    EPS_ASSIGN_OR_RETURN(std::byte * address, Map(span, device));
     addresses.push_back(address);
   }
   return addresses;

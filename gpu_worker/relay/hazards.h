@@ -13,7 +13,17 @@ namespace eps::worker {
 
 // A thing that steps read and write: a slot of the arena or a buffer of the host.
 enum class ResourceKind {
-  kWeights, kExpanded, kGradient, kPush, kFlags, kBoundary, kTokens, kInner, kRecord, kHostBoundary, kHostGradient
+  kWeights,
+  kExpanded,
+  kGradient,
+  kPush,
+  kFlags,
+  kBoundary,
+  kTokens,
+  kInner,
+  kRecord,
+  kHostBoundary,
+  kHostGradient
 };
 using Resource = std::pair<ResourceKind, int64_t>;
 

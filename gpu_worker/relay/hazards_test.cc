@@ -36,8 +36,8 @@ TEST(HazardTrackerTest, StepsOfOneStreamNeverWaitForEachOther) {
 
 TEST(HazardTrackerTest, WhatAnEarlierWaitImpliesIsNotWaitedForAgain) {
   HazardTracker tracker;
-  tracker.Add(kIn, {}, {kA});                            // 0
-  tracker.Add(kCompute, {kA}, {kB});                     // 1 after 0
+  tracker.Add(kIn, {}, {kA});                              // 0
+  tracker.Add(kCompute, {kA}, {kB});                       // 1 after 0
   EXPECT_EQ(tracker.Add(kOut, {kA, kB}, {}), Waits({1}));  // 0 is done when 1 is
   EXPECT_EQ(tracker.Add(kOut, {kA}, {}), Waits());
 }

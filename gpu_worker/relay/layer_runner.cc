@@ -20,9 +20,15 @@ LayerRunner::LayerRunner(const ModelSpec& model, const RelayPlan& plan, const Ar
     : model_(model), plan_(plan), arena_(arena), device_(device), blocks_(model.layers.size()) {
   for (const LayerSpec& layer : model.layers) {
     switch (layer.kind) {
-      case LayerKind::kEmbedding: embedding_ = EmbeddingOffsetsOf(model, layer.id); break;
-      case LayerKind::kBlock: blocks_[static_cast<size_t>(layer.id.value())] = BlockOffsetsOf(model, layer.id); break;
-      case LayerKind::kHead: head_ = HeadOffsetsOf(model, layer.id); break;
+      case LayerKind::kEmbedding:
+        embedding_ = EmbeddingOffsetsOf(model, layer.id);
+        break;
+      case LayerKind::kBlock:
+        blocks_[static_cast<size_t>(layer.id.value())] = BlockOffsetsOf(model, layer.id);
+        break;
+      case LayerKind::kHead:
+        head_ = HeadOffsetsOf(model, layer.id);
+        break;
     }
   }
 }
@@ -30,24 +36,33 @@ LayerRunner::LayerRunner(const ModelSpec& model, const RelayPlan& plan, const Ar
 void LayerRunner::Run(const RelayStep& step, const PassContext& pass) {
   Stream& compute = device_.stream(StreamId::kCompute);
   switch (step.kind) {
-    case RelayStep::Kind::kExpand: return Expand(step, pass);
-    case RelayStep::Kind::kForward: return Forward(step, pass);
+    case RelayStep::Kind::kExpand:
+      return Expand(step, pass);
+    case RelayStep::Kind::kForward:
+      return Forward(step, pass);
     case RelayStep::Kind::kRecompute:
       return BlockForward(device_.kernels(), BlockOf(step, pass), Slot(arena_.boundaries, step.input), nullptr);
-    case RelayStep::Kind::kHead: return Head(step, pass);
-    case RelayStep::Kind::kLogits: return Logits(step, pass);
-    case RelayStep::Kind::kBackward: return Backward(step, pass);
+    case RelayStep::Kind::kHead:
+      return Head(step, pass);
+    case RelayStep::Kind::kLogits:
+      return Logits(step, pass);
+    case RelayStep::Kind::kBackward:
+      return Backward(step, pass);
     case RelayStep::Kind::kZeroGradient:
       return device_.kernels().FillZero(
           {.num_bytes = model_.layer(step.layer).num_elems * int64_t{sizeof(float)}, .dst = Gradient(step.gradient)});
-    case RelayStep::Kind::kFinishLeaf: return FinishLeaf(step, pass);
+    case RelayStep::Kind::kFinishLeaf:
+      return FinishLeaf(step, pass);
     case RelayStep::Kind::kAddGradient:
       return device_.kernels().AddGradient({.n = model_.layer(step.layer).num_elems,
                                             .dst = Gradient(step.gradient),
                                             .src = Gradient(step.other_gradient)});
-    case RelayStep::Kind::kEmitGradient: return Emit(step, pass);
-    case RelayStep::Kind::kStartRecord: return compute.CopyIn(Record(step), BytesOf(kNoLoss));
-    default: EPS_CHECK(false);  // not a step of the compute stream
+    case RelayStep::Kind::kEmitGradient:
+      return Emit(step, pass);
+    case RelayStep::Kind::kStartRecord:
+      return compute.CopyIn(Record(step), BytesOf(kNoLoss));
+    default:
+      EPS_CHECK(false);  // not a step of the compute stream
   }
 }
 
@@ -70,10 +85,8 @@ BlockArgs LayerRunner::BlockOf(const RelayStep& step, const PassContext& pass) c
 }
 
 HeadArgs LayerRunner::HeadOf(const RelayStep& step, const PassContext& pass) const {
-  return {.shape = pass.shape,
-          .offsets = head_,
-          .weights = Slot(arena_.weights, step.weights),
-          .scratch = arena_.scratch};
+  return {
+      .shape = pass.shape, .offsets = head_, .weights = Slot(arena_.weights, step.weights), .scratch = arena_.scratch};
 }
 
 int32_t* LayerRunner::Flag(const RelayStep& step, int vnode) const {

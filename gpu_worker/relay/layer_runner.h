@@ -25,11 +25,11 @@ struct PassContext {
   LayerShape shape;
   uint64_t seed = 0;
   StepId step;
-  absl::Span<const int> vnodes;    // of the pass
-  double loss_scale = 1;           // 1 / counted tokens of the step
+  absl::Span<const int> vnodes;  // of the pass
+  double loss_scale = 1;         // 1 / counted tokens of the step
   Dtype gradients = Dtype::kF32;
-  bool training = true;            // false: no dropout
-  absl::Span<std::byte> logits;    // kLogits only: (vocab) in the compute dtype, on the host
+  bool training = true;          // false: no dropout
+  absl::Span<std::byte> logits;  // kLogits only: (vocab) in the compute dtype, on the host
 };
 
 // Runs the steps of the compute stream: the arena's slots, the layers, the kernel table.

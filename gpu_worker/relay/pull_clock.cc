@@ -6,8 +6,7 @@ namespace eps::worker {
 
 void PullClock::Pulled(size_t index, Time begin, double version_wait_seconds, Time end) {
   Pull& pull = pulls_[index];
-  const auto waited =
-      std::chrono::duration_cast<Time::duration>(std::chrono::duration<double>(version_wait_seconds));
+  const auto waited = std::chrono::duration_cast<Time::duration>(std::chrono::duration<double>(version_wait_seconds));
   pull.version_waits.push_back({begin, std::min(begin + waited, end)});
   pull.end = end;
 }

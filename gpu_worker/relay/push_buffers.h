@@ -13,13 +13,14 @@
 namespace eps::worker {
 
 // Host memory for gradients on their way to the daemon. A buffer comes back when the last Contribution that points
-// into it is let go, which may be after the pool itself is gone. Memory is kept for the next step: at most what was
-// under way at once (RelayPlan::host_push_bytes).
+// into it is let go, which may be after the pool itself is gone. Memory is kept for the next step, and given back where
+// other sizes would take the whole beyond `keep_bytes`.
 //
 // Threads: safe
 class PushBuffers {
  public:
-  PushBuffers() : free_(std::make_shared<FreeList>()) {}
+  // keep_bytes: what is under way at once at most (RelayPlan::host_push_bytes).
+  explicit PushBuffers(int64_t keep_bytes) : keep_bytes_(keep_bytes), free_(std::make_shared<FreeList>()) {}
 
   struct Buffer {
     absl::Span<std::byte> bytes;
@@ -40,9 +41,11 @@ class PushBuffers {
     std::vector<Block> blocks ABSL_GUARDED_BY(mu);
     int64_t held_bytes ABSL_GUARDED_BY(mu) = 0;
   };
-  static Block Take(FreeList& list, int64_t num_bytes);
+  Block Take(int64_t num_bytes);
 
-  std::shared_ptr<FreeList> free_;
+  // Fixed after construction.
+  const int64_t keep_bytes_;
+  const std::shared_ptr<FreeList> free_;
 };
 
 }  // namespace eps::worker

@@ -10,7 +10,7 @@ namespace eps::worker {
 namespace {
 
 TEST(PushBuffersTest, ABufferComesBackWhenItsLastOwnerLetsGo) {
-  PushBuffers pool;
+  PushBuffers pool(10000);
   PushBuffers::Buffer first = pool.Acquire(1000);
   EXPECT_EQ(first.bytes.size(), 1000u);
   std::byte* const place = first.bytes.data();
@@ -26,15 +26,26 @@ TEST(PushBuffersTest, ABufferComesBackWhenItsLastOwnerLetsGo) {
 }
 
 TEST(PushBuffersTest, SizesDoNotMix) {
-  PushBuffers pool;
+  PushBuffers pool(10000);
   { PushBuffers::Buffer large = pool.Acquire(1000); }
   PushBuffers::Buffer small = pool.Acquire(10);
   EXPECT_EQ(small.bytes.size(), 10u);
   EXPECT_EQ(pool.held_bytes(), 1010);
 }
 
+TEST(PushBuffersTest, FreeBuffersOfOtherSizesMakeRoom) {
+  PushBuffers pool(2000);
+  PushBuffers::Buffer used = pool.Acquire(500);
+  { PushBuffers::Buffer free = pool.Acquire(1000); }
+  EXPECT_EQ(pool.held_bytes(), 1500);
+  PushBuffers::Buffer other = pool.Acquire(600);
+  EXPECT_EQ(pool.held_bytes(), 1100);
+  PushBuffers::Buffer more = pool.Acquire(1500);  // what is in use is never refused
+  EXPECT_EQ(pool.held_bytes(), 2600);
+}
+
 TEST(PushBuffersTest, ABufferOutlivesThePool) {
-  auto pool = std::make_unique<PushBuffers>();
+  auto pool = std::make_unique<PushBuffers>(16);
   PushBuffers::Buffer buffer = pool->Acquire(16);
   pool.reset();
   std::memset(buffer.bytes.data(), 1, buffer.bytes.size());

@@ -39,12 +39,18 @@ absl::Span<const std::byte> AsBytes(absl::Span<const T> values) {
 class RelayExecutorImpl : public RelayExecutor {
  public:
   RelayExecutorImpl(Options options, ArenaMap arena)
-      : options_(std::move(options)), model_(*options_.model), run_(*options_.run), plan_(options_.plan),
-        device_(*options_.device), transport_(*options_.transport), arena_(std::move(arena)),
+      : options_(std::move(options)),
+        model_(*options_.model),
+        run_(*options_.run),
+        plan_(options_.plan),
+        device_(*options_.device),
+        transport_(*options_.transport),
+        arena_(std::move(arena)),
         shape_(MakeLayerShape(model_.config, run_.batch.micro_batch, run_.precision.wire,
                               device_.properties().compute_dtype)),
         layers_(model_, plan_, arena_, device_),
-        boundaries_(std::make_unique_for_overwrite<std::byte[]>(static_cast<size_t>(plan_.host_boundary_bytes))) {
+        boundaries_(std::make_unique_for_overwrite<std::byte[]>(static_cast<size_t>(plan_.host_boundary_bytes))),
+        push_buffers_(plan_.host_push_bytes) {
     // A device whose arena the host cannot address goes through host memory of its own.
     if (!device_.properties().host_addressable) {
       staging_in_.resize(static_cast<size_t>(model_.max_layer_elems() * SizeOf(shape_.wire)));
@@ -89,7 +95,7 @@ class RelayExecutorImpl : public RelayExecutor {
 
   std::unique_ptr<std::byte[]> boundaries_;  // host: input of layer 1 .. N-1 of every micro-batch, one gradient each
   std::vector<std::byte> staging_in_, staging_out_;
-  std::vector<int32_t> flags_;               // of the push under way
+  std::vector<int32_t> flags_;  // of the push under way
   PushBuffers push_buffers_;
   std::vector<std::unique_ptr<Event>> events_;  // by step of a pass; grows to the longest pass
   std::map<std::pair<std::vector<int>, bool>, std::vector<RelayStep>> schedules_;
@@ -104,8 +110,8 @@ absl::Status RelayExecutorImpl::Check(const Assignment& assignment) const {
   int last = -1;
   for (const VnodeBatch& batch : assignment.vnodes) {
     if (batch.vnode <= last || batch.vnode >= run_.batch.virtual_nodes) {
-      return absl::InvalidArgumentError(absl::StrCat("vnode ", batch.vnode, " after ", last, ": must rise, below ",
-                                                     run_.batch.virtual_nodes));
+      return absl::InvalidArgumentError(
+          absl::StrCat("vnode ", batch.vnode, " after ", last, ": must rise, below ", run_.batch.virtual_nodes));
     }
     last = batch.vnode;
     if (batch.tokens.size() != want || batch.labels.size() != want) {
@@ -193,7 +199,10 @@ absl::StatusOr<std::vector<float>> RelayExecutorImpl::NextTokenLogits(Version ve
   std::vector<std::byte> logits(static_cast<size_t>(config.vocab * shape_.act_bytes()));
 
   Pass pass;
-  pass.context = {.shape = shape_, .step = StepId(version.value()), .vnodes = shape.vnodes, .training = false,
+  pass.context = {.shape = shape_,
+                  .step = StepId(version.value()),
+                  .vnodes = shape.vnodes,
+                  .training = false,
                   .logits = absl::MakeSpan(logits)};
   pass.context.shape.B = 1;
   pass.context.shape.T = static_cast<int64_t>(tokens.size());
@@ -268,8 +277,12 @@ void RelayExecutorImpl::Enqueue(int index, Pass& pass) {
   Stream& out = device_.stream(StreamId::kOut);
   EnqueueWaits(step, pass);
   switch (step.kind) {
-    case RelayStep::Kind::kPull: EnqueuePull(index, step, pass); break;
-    case RelayStep::Kind::kLoadTokens: EnqueueLoadTokens(step, pass); break;
+    case RelayStep::Kind::kPull:
+      EnqueuePull(index, step, pass);
+      break;
+    case RelayStep::Kind::kLoadTokens:
+      EnqueueLoadTokens(step, pass);
+      break;
     case RelayStep::Kind::kLoadBoundary:
       out.CopyIn(Slot(arena_.boundaries, step.input), HostBoundary(step.layer.value(), step, pass));
       break;
@@ -282,13 +295,16 @@ void RelayExecutorImpl::Enqueue(int index, Pass& pass) {
     case RelayStep::Kind::kStoreGradient:
       out.CopyOut(HostGradient(step, pass), Slot(arena_.boundaries, step.output));
       break;
-    case RelayStep::Kind::kPush: EnqueuePush(step, pass); break;
+    case RelayStep::Kind::kPush:
+      EnqueuePush(step, pass);
+      break;
     case RelayStep::Kind::kStoreRecord:
       out.CopyOut(absl::MakeSpan(reinterpret_cast<std::byte*>(&pass.records[static_cast<size_t>(step.vnode)]),
                                  sizeof(LossRecord)),
                   arena_.records + RelayPlan::RecordOffset(step.record));
       break;
-    default: layers_.Run(step, pass.context);
+    default:
+      layers_.Run(step, pass.context);
   }
   if (step.signals) device_.stream(step.stream()).Record(*events_[static_cast<size_t>(index)]);
 }
@@ -312,8 +328,8 @@ absl::Status RelayExecutorImpl::PullBlobs(size_t pull, const RelayStep& step, co
   const int64_t elem_bytes = SizeOf(shape_.wire);
   for (const BlobUse& use : model_.layer(step.layer).blobs) {
     const BlobSpec& blob = model_.blob(use.blob);
-    const auto room = absl::MakeSpan(destination + use.offset_elems * elem_bytes,
-                                     static_cast<size_t>(blob.num_elems * elem_bytes));
+    const auto room =
+        absl::MakeSpan(destination + use.offset_elems * elem_bytes, static_cast<size_t>(blob.num_elems * elem_bytes));
     const Clock::time_point begin = Clock::now();
     const absl::StatusOr<PullTiming> timing = transport_.Pull(use.blob, pass.version, room);
     if (!timing.ok()) return Annotate(timing.status(), absl::StrCat("pull of blob ", blob.name));

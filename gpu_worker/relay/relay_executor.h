@@ -28,7 +28,7 @@ struct PassResult {
 class RelayExecutor {
  public:
   struct Options {
-    const ModelSpec* model = nullptr;   // these four outlive the executor
+    const ModelSpec* model = nullptr;  // these four outlive the executor
     const RunConfig* run = nullptr;
     Device* device = nullptr;
     Transport* transport = nullptr;
@@ -46,8 +46,7 @@ class RelayExecutor {
 
   // Forward only, with `version` of every blob: the logits (vocab) after the last of `tokens`
   // (1 .. context of them). No dropout.
-  virtual absl::StatusOr<std::vector<float>> NextTokenLogits(Version version,
-                                                             absl::Span<const int32_t> tokens) = 0;
+  virtual absl::StatusOr<std::vector<float>> NextTokenLogits(Version version, absl::Span<const int32_t> tokens) = 0;
 };
 
 }  // namespace eps::worker

@@ -106,7 +106,7 @@ class DeviceWithMemoryOfItsOwn : public Device {
 // How a step is run; none of it may change a bit.
 struct Way {
   InnerPolicy inner = InnerPolicy::kRecompute;
-  int64_t more_bytes = 0;    // cap above the smallest; -1: as much as the plan can use
+  int64_t more_bytes = 0;  // cap above the smallest; -1: as much as the plan can use
   bool resident = false;
   int weight_slots = 2;
   int max_pass_vnodes = 0;
@@ -122,14 +122,14 @@ struct Worker {
     run.relay.inner = way.inner;
     run.relay.resident = way.resident;
     run.relay.weight_slots = way.weight_slots;
-    PlanRequest request{.model = &model, .run = &run, .kernels = CpuKernelSizes(),
-                        .max_pass_vnodes = way.max_pass_vnodes};
+    PlanRequest request{
+        .model = &model, .run = &run, .kernels = CpuKernelSizes(), .max_pass_vnodes = way.max_pass_vnodes};
     if (way.more_bytes >= 0) request.cap_bytes = SmallestCapBytes(request) + way.more_bytes;
     plan = MakeRelayPlan(request).value();
     device = NewCpuDevice({.arena_bytes = plan.arena_bytes, .threads = way.threads}).value();
     if (way.own_memory) device = std::make_unique<DeviceWithMemoryOfItsOwn>(std::move(device));
-    executor = RelayExecutor::Create({.model = &model, .run = &run, .device = device.get(), .transport = &transport,
-                                      .plan = plan})
+    executor = RelayExecutor::Create(
+                   {.model = &model, .run = &run, .device = device.get(), .transport = &transport, .plan = plan})
                    .value();
   }
   RunConfig run;
@@ -472,8 +472,11 @@ TEST_F(RelayExecutorTest, AnArenaSmallerThanThePlanIsRefused) {
   std::unique_ptr<InProcessStore> store = NewStore();
   Worker worker(model_, run_, {}, *store);
   auto device = NewCpuDevice({.arena_bytes = worker.plan.arena_bytes - 1, .threads = 1}).value();
-  EXPECT_THAT(RelayExecutor::Create({.model = &model_, .run = &run_, .device = device.get(),
-                                     .transport = &worker.transport, .plan = worker.plan}),
+  EXPECT_THAT(RelayExecutor::Create({.model = &model_,
+                                     .run = &run_,
+                                     .device = device.get(),
+                                     .transport = &worker.transport,
+                                     .plan = worker.plan}),
               StatusIs(absl::StatusCode::kResourceExhausted, "arena"));
 }
 

@@ -48,9 +48,14 @@ struct Turn {
 class ScheduleBuilder {
  public:
   ScheduleBuilder(const ModelSpec& model, const RelayPlan& plan, const PassShape& pass)
-      : model_(model), plan_(plan), pass_(pass), num_layers_(static_cast<int>(model.layers.size())),
-        items_(static_cast<int>(pass.vnodes.size()) * pass.micro_batches), pushed_(PushedNodes(plan, pass)),
-        slot_layer_(plan.weight_slots.size(), -1), slot_used_(plan.weight_slots.size(), -1) {}
+      : model_(model),
+        plan_(plan),
+        pass_(pass),
+        num_layers_(static_cast<int>(model.layers.size())),
+        items_(static_cast<int>(pass.vnodes.size()) * pass.micro_batches),
+        pushed_(PushedNodes(plan, pass)),
+        slot_layer_(plan.weight_slots.size(), -1),
+        slot_used_(plan.weight_slots.size(), -1) {}
 
   std::vector<RelayStep> Build() {
     ListTurns();
@@ -74,9 +79,12 @@ class ScheduleBuilder {
   }
   void ListVisit(int layer, bool backward) {
     for (int item = 0; item < items_; ++item) {
-      turns_.push_back({.layer = LayerId(layer), .kind = model_.layers[static_cast<size_t>(layer)].kind,
-                        .backward = backward, .vnode = item / pass_.micro_batches,
-                        .micro_batch = item % pass_.micro_batches, .starts_visit = item == 0});
+      turns_.push_back({.layer = LayerId(layer),
+                        .kind = model_.layers[static_cast<size_t>(layer)].kind,
+                        .backward = backward,
+                        .vnode = item / pass_.micro_batches,
+                        .micro_batch = item % pass_.micro_batches,
+                        .starts_visit = item == 0});
     }
   }
   int Item(const Turn& turn) const { return turn.vnode * pass_.micro_batches + turn.micro_batch; }
@@ -140,8 +148,8 @@ class ScheduleBuilder {
     const int layer = turn.layer.value();
     const auto held = std::find(slot_layer_.begin(), slot_layer_.end(), layer);
     const auto oldest = std::min_element(slot_used_.begin(), slot_used_.end());
-    const int slot = static_cast<int>(held != slot_layer_.end() ? held - slot_layer_.begin()
-                                                                : oldest - slot_used_.begin());
+    const int slot =
+        static_cast<int>(held != slot_layer_.end() ? held - slot_layer_.begin() : oldest - slot_used_.begin());
     slot_used_[static_cast<size_t>(slot)] = num_visits_++;
     if (held != slot_layer_.end()) return slot;
     slot_layer_[static_cast<size_t>(slot)] = layer;
@@ -256,8 +264,7 @@ class ScheduleBuilder {
     step.tokens = TokenSlot(t);
     step.gradient = gradient();
     step.record = turn.vnode % RelayPlan::kLossRecords;
-    Add(step,
-        {Parameters(turn), Of(ResourceKind::kBoundary, step.input), Of(ResourceKind::kTokens, step.tokens)},
+    Add(step, {Parameters(turn), Of(ResourceKind::kBoundary, step.input), Of(ResourceKind::kTokens, step.tokens)},
         {Of(ResourceKind::kBoundary, step.output), Of(ResourceKind::kGradient, step.gradient),
          Of(ResourceKind::kRecord, step.record)});
   }
@@ -286,8 +293,7 @@ class ScheduleBuilder {
     step.weights = weights_;
     step.input = InputSlot(t);
     step.inner = InnerSlot(turns_[t]);
-    Add(step, {Parameters(turns_[t]), Of(ResourceKind::kBoundary, step.input)},
-        {Of(ResourceKind::kInner, step.inner)});
+    Add(step, {Parameters(turns_[t]), Of(ResourceKind::kBoundary, step.input)}, {Of(ResourceKind::kInner, step.inner)});
   }
 
   // ---- gradients ----
@@ -368,39 +374,58 @@ class ScheduleBuilder {
   std::vector<Turn> turns_;
   std::vector<RelayStep> steps_;
   HazardTracker hazards_;
-  std::vector<int> slot_layer_;   // by weight slot: the layer whose weights it holds, -1 none
-  std::vector<int> slot_used_;    // by weight slot: the last visit that used it
+  std::vector<int> slot_layer_;  // by weight slot: the layer whose weights it holds, -1 none
+  std::vector<int> slot_used_;   // by weight slot: the last visit that used it
   int num_visits_ = 0;
-  int weights_ = -1;              // the slot of the present visit
+  int weights_ = -1;  // the slot of the present visit
   int expanded_layer_ = -1;
-  int num_loaded_ = 0;            // turns whose loads are in the list
+  int num_loaded_ = 0;                           // turns whose loads are in the list
   std::set<std::tuple<int, int, bool>> stored_;  // (layer, item, gradient): input of that layer, or its gradient
-  size_t gathered_ = 0;           // index into pushed_
+  size_t gathered_ = 0;                          // index into pushed_
   std::vector<TreeNode> sums_;
   int next_push_ = 0;
 };
 
 absl::string_view KindName(Kind kind) {
   switch (kind) {
-    case Kind::kPull: return "pull";
-    case Kind::kExpand: return "expand";
-    case Kind::kLoadTokens: return "load_tokens";
-    case Kind::kLoadBoundary: return "load_boundary";
-    case Kind::kLoadGradient: return "load_gradient";
-    case Kind::kForward: return "forward";
-    case Kind::kRecompute: return "recompute";
-    case Kind::kHead: return "head";
-    case Kind::kLogits: return "logits";
-    case Kind::kBackward: return "backward";
-    case Kind::kStoreBoundary: return "store_boundary";
-    case Kind::kStoreGradient: return "store_gradient";
-    case Kind::kZeroGradient: return "zero_gradient";
-    case Kind::kFinishLeaf: return "finish_leaf";
-    case Kind::kAddGradient: return "add_gradient";
-    case Kind::kEmitGradient: return "emit_gradient";
-    case Kind::kPush: return "push";
-    case Kind::kStartRecord: return "start_record";
-    case Kind::kStoreRecord: return "store_record";
+    case Kind::kPull:
+      return "pull";
+    case Kind::kExpand:
+      return "expand";
+    case Kind::kLoadTokens:
+      return "load_tokens";
+    case Kind::kLoadBoundary:
+      return "load_boundary";
+    case Kind::kLoadGradient:
+      return "load_gradient";
+    case Kind::kForward:
+      return "forward";
+    case Kind::kRecompute:
+      return "recompute";
+    case Kind::kHead:
+      return "head";
+    case Kind::kLogits:
+      return "logits";
+    case Kind::kBackward:
+      return "backward";
+    case Kind::kStoreBoundary:
+      return "store_boundary";
+    case Kind::kStoreGradient:
+      return "store_gradient";
+    case Kind::kZeroGradient:
+      return "zero_gradient";
+    case Kind::kFinishLeaf:
+      return "finish_leaf";
+    case Kind::kAddGradient:
+      return "add_gradient";
+    case Kind::kEmitGradient:
+      return "emit_gradient";
+    case Kind::kPush:
+      return "push";
+    case Kind::kStartRecord:
+      return "start_record";
+    case Kind::kStoreRecord:
+      return "store_record";
   }
   return "unknown";
 }
@@ -426,9 +451,12 @@ StreamId RelayStep::stream() const {
 
 WaitCause RelayStep::cause() const {
   switch (stream()) {
-    case StreamId::kIn: return WaitCause::kPull;
-    case StreamId::kOut: return kind == Kind::kPush ? WaitCause::kPush : WaitCause::kStash;
-    case StreamId::kCompute: return WaitCause::kNone;
+    case StreamId::kIn:
+      return WaitCause::kPull;
+    case StreamId::kOut:
+      return kind == Kind::kPush ? WaitCause::kPush : WaitCause::kStash;
+    case StreamId::kCompute:
+      return WaitCause::kNone;
   }
   return WaitCause::kNone;
 }

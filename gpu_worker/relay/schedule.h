@@ -19,38 +19,38 @@ namespace eps::worker {
 // Slots are indices into the plan's; -1 where a step uses none.
 struct RelayStep {
   enum class Kind {
-    kPull,            // in: every blob of the layer -> weights
-    kExpand,          // compute: weights -> the expanded weights
-    kLoadTokens,      // out: token ids and labels of a micro-batch -> tokens
-    kLoadBoundary,    // out: host -> input
-    kLoadGradient,    // out: host -> output: the gradient of the layer's output
-    kForward,         // compute: input (or tokens) -> output, and inner
-    kRecompute,       // compute: input -> inner
-    kHead,            // compute: input -> output (its gradient), gradient, record
-    kLogits,          // compute: input -> the logits of the last row; forward-only passes
-    kBackward,        // compute: input, inner, output (gradient of the output -> that of the input), gradient
-    kStoreBoundary,   // out: output -> host: the input of layer + 1
-    kStoreGradient,   // out: output -> host: the gradient of the layer's input
-    kZeroGradient,    // compute: a vnode's gradient starts
-    kFinishLeaf,      // compute: a vnode's gradient is complete
-    kAddGradient,     // compute: gradient += other_gradient
-    kEmitGradient,    // compute: gradient -> push
-    kPush,            // out: push -> a host buffer -> the transport
-    kStartRecord,     // compute: a vnode's loss record starts
-    kStoreRecord,     // out: record -> host
+    kPull,           // in: every blob of the layer -> weights
+    kExpand,         // compute: weights -> the expanded weights
+    kLoadTokens,     // out: token ids and labels of a micro-batch -> tokens
+    kLoadBoundary,   // out: host -> input
+    kLoadGradient,   // out: host -> output: the gradient of the layer's output
+    kForward,        // compute: input (or tokens) -> output, and inner
+    kRecompute,      // compute: input -> inner
+    kHead,           // compute: input -> output (its gradient), gradient, record
+    kLogits,         // compute: input -> the logits of the last row; forward-only passes
+    kBackward,       // compute: input, inner, output (gradient of the output -> that of the input), gradient
+    kStoreBoundary,  // out: output -> host: the input of layer + 1
+    kStoreGradient,  // out: output -> host: the gradient of the layer's input
+    kZeroGradient,   // compute: a vnode's gradient starts
+    kFinishLeaf,     // compute: a vnode's gradient is complete
+    kAddGradient,    // compute: gradient += other_gradient
+    kEmitGradient,   // compute: gradient -> push
+    kPush,           // out: push -> a host buffer -> the transport
+    kStartRecord,    // compute: a vnode's loss record starts
+    kStoreRecord,    // out: record -> host
   };
   Kind kind = Kind::kPull;
   LayerId layer;
   bool backward = false;  // on the way back; the head counts as backward
   int vnode = -1;         // index into PassShape::vnodes
   int micro_batch = -1;
-  TreeNode node;          // kEmitGradient, kPush, kFinishLeaf: what is gathered
+  TreeNode node;  // kFinishLeaf, kAddGradient, kEmitGradient, kPush: what is gathered
   int weights = -1, input = -1, output = -1, tokens = -1, inner = -1;
   int gradient = -1, other_gradient = -1, push = -1, record = -1;
   // Steps of other streams, earlier in the list, that must be done before this one starts. Steps of the same stream
   // run in the order of the list.
   std::vector<int> waits_for;
-  bool signals = false;   // another step waits for this one
+  bool signals = false;  // another step waits for this one
 
   StreamId stream() const;
   // What a stream that waits for this step waits for.
@@ -58,12 +58,12 @@ struct RelayStep {
 };
 
 struct PassShape {
-  std::vector<int> vnodes;   // of the run, rising; at most plan.max_pass_vnodes
-  int num_vnodes = 1;        // of the run
-  int micro_batches = 1;     // a vnode
+  std::vector<int> vnodes;  // of the run, rising; at most plan.max_pass_vnodes
+  int num_vnodes = 1;       // of the run
+  int micro_batches = 1;    // a vnode
   Dtype gradients = Dtype::kF32;
-  bool expands = false;      // the wire form is not the compute dtype
-  bool forward_only = false; // logits of one micro-batch: one vnode, micro_batches 1
+  bool expands = false;       // the wire form is not the compute dtype
+  bool forward_only = false;  // logits of one micro-batch: one vnode, micro_batches 1
 };
 
 // The order of a whole pass: the forward relay, the head, the relay back.
@@ -73,8 +73,8 @@ struct PassShape {
 //    starts when the last reader of its slot is done. Slots are reused least recently used first, and a layer that is
 //    still in a slot is not pulled again: with weight_slots >= 2 the last block is pulled once, and with as many slots
 //    as layers (resident) every layer is.
-//  - The embedding's backward needs tokens only. So N layers take at most 2 N - 2 pulls: N - 1 blocks and embedding and
-//    head on the way there, N - 2 blocks on the way back.
+//  - The embedding's backward needs tokens only. So N layers, N - 2 of them blocks, take N pulls on the way there and
+//    N - 2 on the way back with one slot, one fewer for each further slot.
 //  - The out-stream carries everything that is short: loads and stores of boundaries, gradients that leave. The loads
 //    of a micro-batch are put before the stores of the one before it, so that compute finds its input there.
 // Waits follow from what each step reads and writes: a step waits for the last writer of what it reads, and for the

@@ -195,12 +195,15 @@ class Simulator {
         return Write("boundary", step.output, GradientOf(layer, step));
       case Kind::kZeroGradient:
         return Write("gradient", step.gradient, absl::StrCat("gradient of ", layer, " vnode ", VnodeOf(step), ":"));
-      case Kind::kFinishLeaf: return FinishLeaf(step);
-      case Kind::kAddGradient: return AddGradient(step);
+      case Kind::kFinishLeaf:
+        return FinishLeaf(step);
+      case Kind::kAddGradient:
+        return AddGradient(step);
       case Kind::kEmitGradient:
         Expect(Read("gradient", step.gradient), Sum(layer, step.node), step);
         return Write("push", step.push, Sum(layer, step.node));
-      case Kind::kPush: return Push(step);
+      case Kind::kPush:
+        return Push(step);
       case Kind::kStartRecord:
         return Write("record", step.record, Record(step, 0));
       case Kind::kStoreRecord:
@@ -339,9 +342,13 @@ TEST(ScheduleTest, NoBufferIsOverwrittenWhileNeededForManyShapes) {
           for (const int inner_slots : {1, 2, total / 2 + 1, total}) {
             // The remaining choices do not interact with these; they take turns.
             const int turn = layers + vnodes + micro_batches + weight_slots + inner_slots;
-            Shape shape{.layers = layers, .vnodes = vnodes, .micro_batches = micro_batches,
-                        .weight_slots = weight_slots, .inner_slots = std::min(inner_slots, total),
-                        .gradient_slots = 1 + turn % 4, .push_slots = 1 + turn % 2};
+            Shape shape{.layers = layers,
+                        .vnodes = vnodes,
+                        .micro_batches = micro_batches,
+                        .weight_slots = weight_slots,
+                        .inner_slots = std::min(inner_slots, total),
+                        .gradient_slots = 1 + turn % 4,
+                        .push_slots = 1 + turn % 2};
             shape.keeps_all = shape.inner_slots == total && turn % 3 != 0;
             shape.expands = turn % 2 == 0;
             shape.bf16 = turn % 5 < 3;
@@ -359,8 +366,12 @@ TEST(ScheduleTest, EveryNumberOfGradientSlotsSumsInTheTreesOrder) {
     for (int gradient_slots = 1; gradient_slots <= 5; ++gradient_slots) {
       for (const bool bf16 : {false, true}) {
         for (int push_slots = 1; push_slots <= 2; ++push_slots) {
-          Check({.layers = 1, .vnodes = vnodes, .micro_batches = 1, .gradient_slots = gradient_slots,
-                 .push_slots = push_slots, .bf16 = bf16});
+          Check({.layers = 1,
+                 .vnodes = vnodes,
+                 .micro_batches = 1,
+                 .gradient_slots = gradient_slots,
+                 .push_slots = push_slots,
+                 .bf16 = bf16});
         }
       }
     }
@@ -371,8 +382,13 @@ TEST(ScheduleTest, AnyVnodesOfTheRunMakeAPass) {
   for (const std::vector<int>& held :
        std::vector<std::vector<int>>{{0}, {3}, {1, 2}, {0, 2, 4}, {0, 1, 2}, {2, 3, 4, 5, 6}, {6}}) {
     for (const bool resident : {false, true}) {
-      Check({.layers = 3, .vnodes = 7, .micro_batches = 2, .inner_slots = 5, .gradient_slots = 3,
-             .resident = resident, .held = held});
+      Check({.layers = 3,
+             .vnodes = 7,
+             .micro_batches = 2,
+             .inner_slots = 5,
+             .gradient_slots = 3,
+             .resident = resident,
+             .held = held});
     }
   }
 }

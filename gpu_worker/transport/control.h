@@ -29,10 +29,10 @@ struct Introduction {
 // What the daemon answers.
 struct Attachment {
   WorkerId worker_id;
-  uint64_t incarnation = 0;      // of the daemon process
+  uint64_t incarnation = 0;  // of the daemon process
   RunConfig run;
-  absl::Duration lease;          // a heartbeat every third of it
-  bool serving = false;          // only inference will be asked for, of serving_version
+  absl::Duration lease;  // a heartbeat every third of it
+  bool serving = false;  // only inference will be asked for, of serving_version
   Version serving_version;
 };
 
@@ -54,7 +54,7 @@ struct PassReport {
 // What the daemon may ask for.
 struct InferOrder {
   int64_t request_id = 0;
-  std::vector<int32_t> tokens;   // 1 .. context
+  std::vector<int32_t> tokens;  // 1 .. context
 };
 struct FinishOrder {
   bool ok = false;

@@ -40,8 +40,7 @@ absl::StatusOr<VnodeBatch> ToVnode(const proto::VnodeData& data, const RunConfig
   if (data.vnode() < 0 || data.vnode() >= run.batch.virtual_nodes) {
     return Wrong("assign.vnodes.vnode", data.vnode(), absl::StrCat("below ", run.batch.virtual_nodes));
   }
-  const size_t want_bytes =
-      static_cast<size_t>(run.batch.sequences_per_vnode() * run.model.context) * sizeof(int32_t);
+  const size_t want_bytes = static_cast<size_t>(run.batch.sequences_per_vnode() * run.model.context) * sizeof(int32_t);
   for (const std::string* bytes : {&data.tokens(), &data.labels()}) {
     if (bytes->size() != want_bytes) {
       return Wrong(absl::StrCat(where, bytes == &data.tokens() ? ".tokens" : ".labels", " bytes"),

@@ -14,8 +14,6 @@ grpc::ChannelArguments CommonArguments(int max_message_bytes) {
   arguments.SetMaxReceiveMessageSize(max_message_bytes);
   arguments.SetMaxSendMessageSize(max_message_bytes);
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  // A proxy of the environment's is not for the daemon.
-  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   // Retrying would keep copies of what was sent; a broken stream is attached anew instead.
   arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
   return arguments;

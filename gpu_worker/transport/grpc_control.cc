@@ -130,8 +130,7 @@ class GrpcControl final : public Control {
         sending_ = false;
         to_send_changed_.NotifyAll();
         const auto due = std::chrono::steady_clock::now() + heartbeat_every_;
-        while (!first && to_send_.empty() && !closing_ && failure_.ok() &&
-               std::chrono::steady_clock::now() < due) {
+        while (!first && to_send_.empty() && !closing_ && failure_.ok() && std::chrono::steady_clock::now() < due) {
           to_send_changed_.WaitFor(mu_, due - std::chrono::steady_clock::now());
         }
         if (!failure_.ok() || (to_send_.empty() && closing_ && !first)) break;
@@ -222,8 +221,7 @@ absl::StatusOr<Attachment> GrpcAttach(const std::string& address, const Introduc
   grpc::ClientContext context;
   context.set_deadline(absl::ToChronoTime(absl::Now() + timeout));
   proto::AttachReply reply;
-  EPS_RETURN_IF_ERROR_WITH(FromGrpc(stub->Attach(&context, request, &reply)),
-                           absl::StrCat("attach to ", address));
+  EPS_RETURN_IF_ERROR_WITH(FromGrpc(stub->Attach(&context, request, &reply)), absl::StrCat("attach to ", address));
   auto attachment = ToAttachment(reply);
   EPS_RETURN_IF_ERROR_WITH(attachment.status(), absl::StrCat("attach to ", address, ": its answer"));
   return attachment;
@@ -232,8 +230,8 @@ absl::StatusOr<Attachment> GrpcAttach(const std::string& address, const Introduc
 absl::StatusOr<std::unique_ptr<Control>> OpenGrpcControl(const std::string& address, const Attachment& attachment,
                                                          std::function<void(absl::Status)> on_lost) {
   EPS_ASSIGN_OR_RETURN(const int max_message_bytes, MaxControlMessageBytes(attachment.run));
-  return std::unique_ptr<Control>(std::make_unique<GrpcControl>(NewControlChannel(address, max_message_bytes),
-                                                                attachment, std::move(on_lost)));
+  return std::unique_ptr<Control>(
+      std::make_unique<GrpcControl>(NewControlChannel(address, max_message_bytes), attachment, std::move(on_lost)));
 }
 
 }  // namespace eps::worker

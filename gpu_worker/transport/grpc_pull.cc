@@ -70,8 +70,8 @@ void GrpcPull::OnReadDone(bool ok) {
   }
   if (absl::Status status = Check(*header, chunk); !status.ok()) return Fail(status);
   StartRead(&incoming_);  // another thread may take the next chunk while this one is copied
-  message->CopyPayload(request_.destination.subspan(
-      static_cast<size_t>(chunk * kChunkElems * SizeOf(request_.dtype)), header->payload_bytes));
+  message->CopyPayload(request_.destination.subspan(static_cast<size_t>(chunk * kChunkElems * SizeOf(request_.dtype)),
+                                                    header->payload_bytes));
 }
 
 absl::Status GrpcPull::Check(const ChunkHeader& header, int64_t chunk) const {

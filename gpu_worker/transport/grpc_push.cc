@@ -88,8 +88,7 @@ std::optional<grpc::ByteBuffer> GrpcPush::NextMessage() {
   while (!admitted_.empty()) {
     const uint32_t number = admitted_.front();
     auto it = pending_.find(number);
-    if (it != pending_.end() &&
-        it->second.next_chunk < model_.blob(it->second.contribution.blob).num_chunks()) {
+    if (it != pending_.end() && it->second.next_chunk < model_.blob(it->second.contribution.blob).num_chunks()) {
       return NextChunk(number, it->second);
     }
     admitted_.pop_front();  // all sent, or not wanted any more
@@ -117,9 +116,9 @@ grpc::ByteBuffer GrpcPush::NextChunk(uint32_t number, Pending& pending) const {
   const Contribution& contribution = pending.contribution;
   const int64_t chunk = pending.next_chunk++;
   const int64_t elem_bytes = SizeOf(contribution.dtype);
-  const auto payload = contribution.payload.subspan(
-      static_cast<size_t>(chunk * kChunkElems * elem_bytes),
-      static_cast<size_t>(model_.blob(contribution.blob).chunk_elems(chunk) * elem_bytes));
+  const auto payload =
+      contribution.payload.subspan(static_cast<size_t>(chunk * kChunkElems * elem_bytes),
+                                   static_cast<size_t>(model_.blob(contribution.blob).chunk_elems(chunk) * elem_bytes));
   const ChunkHeader header = {.kind = ChunkKind::kGradient,
                               .dtype = contribution.dtype,
                               .incarnation = incarnation_,

@@ -44,7 +44,7 @@ class GrpcPush final : private grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::B
  private:
   struct Pending {
     Contribution contribution;
-    int64_t next_chunk = 0;   // of those to send
+    int64_t next_chunk = 0;  // of those to send
   };
 
   void OnReadDone(bool ok) override;
@@ -72,12 +72,12 @@ class GrpcPush final : private grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::B
 
   Mutex mu_;
   CondVar changed_;
-  std::map<uint32_t, Pending> pending_ ABSL_GUARDED_BY(mu_);      // by number; until COMPLETE or NOT_WANTED
-  std::deque<uint32_t> offers_ ABSL_GUARDED_BY(mu_);              // to be sent
-  std::deque<uint32_t> admitted_ ABSL_GUARDED_BY(mu_);            // whose chunks are to be sent
+  std::map<uint32_t, Pending> pending_ ABSL_GUARDED_BY(mu_);  // by number; until COMPLETE or NOT_WANTED
+  std::deque<uint32_t> offers_ ABSL_GUARDED_BY(mu_);          // to be sent
+  std::deque<uint32_t> admitted_ ABSL_GUARDED_BY(mu_);        // whose chunks are to be sent
   uint32_t last_number_ ABSL_GUARDED_BY(mu_) = 0;
   bool writing_ ABSL_GUARDED_BY(mu_) = false;
-  bool held_ ABSL_GUARDED_BY(mu_) = true;  // gRPC's hold: messages may be sent from outside of reactions
+  bool held_ ABSL_GUARDED_BY(mu_) = true;    // gRPC's hold: messages may be sent from outside of reactions
   bool ended_ ABSL_GUARDED_BY(mu_) = false;  // nothing may be sent any more; OnDone will say why
   bool done_ ABSL_GUARDED_BY(mu_) = false;
   absl::Status first_error_ ABSL_GUARDED_BY(mu_);

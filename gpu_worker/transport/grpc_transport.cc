@@ -19,8 +19,7 @@ namespace {
 
 class GrpcTransport final : public Transport {
  public:
-  explicit GrpcTransport(GrpcTransportOptions options)
-      : options_(std::move(options)), stub_(options_.channel) {}
+  explicit GrpcTransport(GrpcTransportOptions options) : options_(std::move(options)), stub_(options_.channel) {}
 
   ~GrpcTransport() override {
     Cancel(absl::CancelledError("the transport was closed"));

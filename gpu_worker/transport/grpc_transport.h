@@ -18,7 +18,7 @@ struct GrpcTransportOptions {
   std::shared_ptr<grpc::Channel> channel;  // NewDataChannel
   uint64_t incarnation = 0;                // of the daemon; from Attach, as is worker_id
   WorkerId worker_id;
-  const ModelSpec* model = nullptr;        // outlives the transport
+  const ModelSpec* model = nullptr;  // outlives the transport
   Dtype wire_dtype = Dtype::kBf16;
   // Called when it fails by itself, perhaps while nobody waits for it: with the first error, from any thread, once.
   std::function<void(absl::Status)> on_failure = nullptr;

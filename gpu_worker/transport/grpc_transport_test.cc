@@ -34,8 +34,8 @@ constexpr uint64_t kIncarnation = 5;
 constexpr BlobId kWte(0);  // two chunks
 
 // Sends what the test says, right or wrong.
-class ScriptedDaemon final
-    : public proto::DataPlane::WithRawCallbackMethod_Pull<proto::DataPlane::WithRawCallbackMethod_Push<proto::DataPlane::Service>> {
+class ScriptedDaemon final : public proto::DataPlane::WithRawCallbackMethod_Pull<
+                                 proto::DataPlane::WithRawCallbackMethod_Push<proto::DataPlane::Service>> {
  public:
   std::vector<grpc::ByteBuffer> pull_messages;
   grpc::Status pull_end;
@@ -243,13 +243,23 @@ TEST_F(GrpcTransportTest, AnUnknownVerdictIsOurPeersBug) {
 }
 
 TEST_F(GrpcTransportTest, VerdictsForNobodyAreIgnored) {
-  daemon_.answer = [](const ReceivedMessage& message) -> std::optional<grpc::ByteBuffer> {
-    if (message.is_offer()) return Reply(12345, proto::PushReply::ADMITTED);
-    return Reply(12345, proto::PushReply::COMPLETE);
+  auto verdict = proto::PushReply::UNKNOWN;
+  daemon_.answer = [&](const ReceivedMessage& message) -> std::optional<grpc::ByteBuffer> {
+    if (message.is_offer()) {
+      proto::Offer offer;
+      EXPECT_OK(message.ParseOffer(offer));
+      return Reply(offer.contribution(), proto::PushReply::ADMITTED);
+    }
+    const auto header = message.ParseChunk();
+    EXPECT_OK(header);
+    if (header->chunk == 0) return Reply(12345, verdict);
+    return Reply(header->contribution, proto::PushReply::COMPLETE);
   };
-  transport_->Push(Make());
-  transport_->Cancel(absl::CancelledError("over"));
-  EXPECT_THAT(transport_->Flush(), StatusIs(StatusCode::kCancelled));
+  for (const auto of_nobody : {proto::PushReply::ADMITTED, proto::PushReply::NOT_WANTED, proto::PushReply::COMPLETE}) {
+    verdict = of_nobody;
+    transport_->Push(Make());
+    EXPECT_OK(transport_->Flush());
+  }
 }
 
 }  // namespace

@@ -89,12 +89,12 @@ absl::Status InProcessStore::Take(const Contribution& c) {
   const BlobSpec& blob = model_.blob(c.blob);
   const size_t want_bytes = static_cast<size_t>(blob.num_elems * SizeOf(c.dtype));
   if (c.payload.size() != want_bytes) {
-    return absl::InvalidArgumentError(absl::StrCat("contribution to blob ", blob.name, ": ", c.payload.size(),
-                                                   " bytes, want ", want_bytes));
+    return absl::InvalidArgumentError(
+        absl::StrCat("contribution to blob ", blob.name, ": ", c.payload.size(), " bytes, want ", want_bytes));
   }
   if (!IsTreeNode(c.node, num_vnodes_) || (c.dtype == Dtype::kBf16 && !c.node.is_leaf())) {
-    return absl::InvalidArgumentError(absl::StrCat("contribution to blob ", blob.name, ": node ",
-                                                   DebugString(c.node), " in ", std::string(DtypeName(c.dtype))));
+    return absl::InvalidArgumentError(absl::StrCat("contribution to blob ", blob.name, ": node ", DebugString(c.node),
+                                                   " in ", std::string(DtypeName(c.dtype))));
   }
   HeldNode node{c.node, c.dtype, ToFloats(c.payload, c.dtype)};
   MutexLock lock(mu_);
@@ -105,8 +105,8 @@ absl::Status InProcessStore::Take(const Contribution& c) {
     if (other.node.Contains(c.node)) return absl::OkStatus();  // already counted
   }
   std::erase_if(held, [&](const HeldNode& other) { return c.node.Contains(other.node); });
-  const auto after = std::find_if(held.begin(), held.end(),
-                                  [&](const HeldNode& other) { return other.node.first > c.node.first; });
+  const auto after =
+      std::find_if(held.begin(), held.end(), [&](const HeldNode& other) { return other.node.first > c.node.first; });
   held.insert(after, std::move(node));
   return absl::OkStatus();
 }
@@ -188,8 +188,7 @@ int64_t InProcessStore::num_pushes() const {
   return num_pushes_;
 }
 
-absl::StatusOr<PullTiming> InProcessTransport::Pull(BlobId blob, Version version,
-                                                    absl::Span<std::byte> destination) {
+absl::StatusOr<PullTiming> InProcessTransport::Pull(BlobId blob, Version version, absl::Span<std::byte> destination) {
   const auto asked = std::chrono::steady_clock::now();
   PullTiming timing;
   std::vector<std::byte> wire;
@@ -200,8 +199,8 @@ absl::StatusOr<PullTiming> InProcessTransport::Pull(BlobId blob, Version version
   }
   timing.version_wait_seconds = SecondsSince(asked);
   if (wire.size() != destination.size()) {
-    return absl::InvalidArgumentError(absl::StrCat("pull of blob ", blob.value(), ": room for ", destination.size(),
-                                                   " bytes, has ", wire.size()));
+    return absl::InvalidArgumentError(
+        absl::StrCat("pull of blob ", blob.value(), ": room for ", destination.size(), " bytes, has ", wire.size()));
   }
   std::memcpy(destination.data(), wire.data(), wire.size());
   timing.transfer_seconds = SecondsSince(asked) - timing.version_wait_seconds;

@@ -16,9 +16,7 @@ class InProcessDaemon final : public TransportTestDaemon {
     store_.Publish(blob, version, master);
   }
   void BeginStep(StepId) override {}
-  absl::StatusOr<std::vector<float>> Gradient(StepId step, BlobId blob) override {
-    return store_.Gradient(step, blob);
-  }
+  absl::StatusOr<std::vector<float>> Gradient(StepId step, BlobId blob) override { return store_.Gradient(step, blob); }
 
  private:
   InProcessStore store_;

@@ -14,7 +14,11 @@ ModelSpec Model() {
 
 Contribution Make(const ModelSpec& model, BlobId blob, TreeNode node, float value) {
   auto values = std::make_shared<std::vector<float>>(static_cast<size_t>(model.blob(blob).num_elems), value);
-  return {.step = StepId(0), .blob = blob, .use = 0, .node = node, .dtype = Dtype::kF32,
+  return {.step = StepId(0),
+          .blob = blob,
+          .use = 0,
+          .node = node,
+          .dtype = Dtype::kF32,
           .payload = absl::MakeConstSpan(reinterpret_cast<const std::byte*>(values->data()), values->size() * 4),
           .owner = values};
 }

@@ -25,8 +25,8 @@ struct Contribution {
   BlobId blob;
   int use = 0;
   TreeNode node;
-  Dtype dtype = Dtype::kF32;          // bf16 only for a leaf
-  int nonfinite_vnode = -1;           // a vnode of `node` whose gradient is not finite; -1: none
+  Dtype dtype = Dtype::kF32;            // bf16 only for a leaf
+  int nonfinite_vnode = -1;             // a vnode of `node` whose gradient is not finite; -1: none
   absl::Span<const std::byte> payload;  // the whole blob, num_elems * SizeOf(dtype)
   // Keeps `payload` alive; released when the daemon has it all or does not want it.
   std::shared_ptr<void> owner;
@@ -45,8 +45,7 @@ class Transport {
 
   // Waits until `version` of `blob` is published and copies its wire form to `destination`, whose length is
   // the blob's num_elems times the wire dtype's size. Blocks.
-  virtual absl::StatusOr<PullTiming> Pull(BlobId blob, Version version,
-                                          absl::Span<std::byte> destination) = 0;
+  virtual absl::StatusOr<PullTiming> Pull(BlobId blob, Version version, absl::Span<std::byte> destination) = 0;
 
   // Hands a contribution over and returns at once. It is offered to the daemon, sent when the daemon has
   // room for it, and waits in host memory until then; several may wait, and they may overtake each other.

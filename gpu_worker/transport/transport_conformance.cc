@@ -108,8 +108,7 @@ TEST_P(TransportConformanceTest, APullGivesTheBytesOfItsVersion) {
     }
     for (int64_t version = 0; version < 2; ++version) {
       for (const BlobId blob : {kWte, kWpe}) {
-        EXPECT_THAT(PullBytes(*transport, blob, Version(version)),
-                    IsOkAndHolds(ToWire(Master(blob, version), dtype)));
+        EXPECT_THAT(PullBytes(*transport, blob, Version(version)), IsOkAndHolds(ToWire(Master(blob, version), dtype)));
       }
     }
   }

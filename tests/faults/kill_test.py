@@ -2,9 +2,10 @@
 
 import os
 import signal
+import subprocess
 import time
 
-from eps_run import (SystemTest, children, committed_steps, latest_checkpoint, model_hash, start_train, summary,
+from eps_run import (EPS, SystemTest, children, committed_steps, latest_checkpoint, model_hash, start_train, summary,
                      train, wait_for_steps)
 
 LONG = {"steps": 60, "checkpoint": {"every_steps": 10, "keep": 3}}
@@ -55,11 +56,13 @@ class KillTest(SystemTest):
             out = self.work.out(f"{name}-daemon-killed")
             process = start_train(self.specs[name], out, "--workers", 2)
             wait_for_steps(process, out, steps)
+            workers = children(process.pid, "gpu_worker")
+            self.assertEqual(len(workers), 2)
             os.kill(children(process.pid, "eps_server")[0], signal.SIGKILL)
             returncode, stderr = self.end(process)
             self.assertEqual(returncode, 1, stderr)
             self.assertIn(latest_checkpoint(out).name, stderr)
-            self.assertEqual(children(process.pid, "gpu_worker"), [])
+            self.gone(workers, timeout=5)
             self.resume(name, out, "--workers", 1)
 
     def test_a_worker_killed_in_mid_run_changes_no_bit(self):
@@ -72,6 +75,47 @@ class KillTest(SystemTest):
             returncode, stderr = self.end(process, timeout=120)
             self.assertEqual(returncode, 0, stderr)
             self.finishes_like_a_quiet_run(name, out)
+
+    def test_a_worker_killed_before_it_attached_is_not_waited_for(self):
+        out = self.work.out("killed-at-start")
+        process = start_train(self.specs["bf16"], out, "--workers", 2)
+        while not (workers := children(process.pid, "gpu_worker")):
+            self.assertIsNone(process.poll())
+        os.kill(workers[0], signal.SIGKILL)
+        returncode, stderr = self.end(process, timeout=50)  # a daemon that waits for it does so for a minute
+        self.assertEqual(returncode, 0, stderr)
+        self.finishes_like_a_quiet_run("bf16", out)
+
+    def test_a_second_signal_ends_at_once_and_a_resume_gives_the_same_bits(self):
+        out = self.work.out("asked-twice")
+        process = start_train(self.specs["bf16"], out, "--workers", 2)
+        wait_for_steps(process, out, 13)
+        os.kill(children(process.pid, "gpu_worker")[0], signal.SIGSTOP)  # the step cannot be finished now
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.5)
+        process.send_signal(signal.SIGINT)
+        returncode, stderr = self.end(process)
+        self.assertEqual(returncode, 1, stderr)
+        self.assertIn("second signal", stderr)
+        self.assertIn(latest_checkpoint(out).name, stderr)
+        self.resume("bf16", out)
+
+    def test_a_sample_ended_by_a_signal_leaves_nothing_behind(self):
+        self.quiet_run("bf16")
+        folder = self.work.out("temporary")
+        folder.mkdir()
+        process = subprocess.Popen([str(EPS), "sample", "--checkpoint", str(self.work.out("bf16-quiet")), "--tokens",
+                                    "1000000"], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                   env={**os.environ, "TMPDIR": str(folder)})
+        self.assertTrue(process.stdout.read(40))  # it is under way
+        self.assertEqual(len(list(folder.iterdir())), 1)
+        pids = children(process.pid, "gpu_worker") + children(process.pid, "eps_server")
+        self.assertEqual(len(pids), 2)
+        process.terminate()
+        _, stderr = process.communicate(timeout=30)
+        self.assertEqual(process.returncode, 143, stderr)
+        self.assertEqual(list(folder.iterdir()), [])
+        self.assertFalse(any(os.path.exists(f"/proc/{pid}") for pid in pids))
 
     def test_a_worker_killed_at_any_moment_of_a_step_changes_no_bit(self):
         for delay_ms in (0, 3, 7, 12, 18, 25):
@@ -104,12 +148,14 @@ class KillTest(SystemTest):
         out = self.work.out("none-left")
         process = start_train(self.specs["bf16"], out, "--workers", 2)
         wait_for_steps(process, out, 14)
+        daemon = children(process.pid, "eps_server")
+        self.assertEqual(len(daemon), 1)
         for pid in children(process.pid, "gpu_worker"):
             os.kill(pid, signal.SIGKILL)
         returncode, stderr = self.end(process)
         self.assertEqual(returncode, 1, stderr)
         self.assertIn(latest_checkpoint(out).name, stderr)
-        self.assertEqual(children(process.pid, "eps_server"), [])
+        self.gone(daemon, timeout=5)
         self.resume("bf16", out)
 
     def test_a_killed_eps_train_leaves_no_process_behind(self):
@@ -120,10 +166,7 @@ class KillTest(SystemTest):
         self.assertEqual(len(pids), 3)
         process.kill()
         process.communicate()
-        deadline = time.monotonic() + 30
-        while any(os.path.exists(f"/proc/{pid}") for pid in pids):
-            self.assertLess(time.monotonic(), deadline, "still alive after 30 s")
-            time.sleep(0.1)
+        self.gone(pids)
         self.resume("bf16", out)
 
     def test_resuming_a_finished_run_ends_at_once_and_changes_nothing(self):

@@ -2,10 +2,8 @@
 
 import hashlib
 import json
-import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -145,6 +143,14 @@ def children(pid, name):
     return sorted(found)
 
 
+def alive(pid):
+    """Whether a process is there and more than a zombie, whoever its parent is by now."""
+    try:
+        return (Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
 def needs_at_least(message):
     """The smallest cap that a refusal names."""
     match = re.search(r"needs at least (\d+) bytes", message)
@@ -160,8 +166,16 @@ class SystemTest(unittest.TestCase):
         self.work = Workspace()
 
     def tearDown(self):
-        if sys.exc_info()[0] is None:
+        if self._outcome.success:
             self.work.remove()
+        else:
+            print(f"its files are left in {self.work.path}")
+
+    def gone(self, pids, timeout=30):
+        deadline = time.monotonic() + timeout
+        while left := [pid for pid in pids if alive(pid)]:
+            self.assertLess(time.monotonic(), deadline, f"still alive after {timeout} s: {left}")
+            time.sleep(0.05)
 
     def train_ok(self, spec, out, *args, **kwargs):
         done = train(spec, out, *args, **kwargs)

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 
 
 def names(layers):
-    """Tensor names and the shape of each, as functions of (layers, d, context, vocab)."""
+    """Tensor names, as Hugging Face has them."""
     result = ["transformer.wte.weight", "transformer.wpe.weight"]
     for i in range(layers):
         h = f"transformer.h.{i}."

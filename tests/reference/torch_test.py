@@ -83,7 +83,8 @@ class TorchTest(SystemTest):
         ours = summary(out)["loss"]
         self.assertEqual(len(ours), STEPS)
         worst_loss = max(abs(a - b) / abs(b) for a, b in zip(ours, losses))
-        self.assertTrue(worst_loss <= TOLERANCE, f"loss: {worst_loss}\n{ours}\n{losses}")
+        for a, b in zip(ours, losses):  # one by one: max() may pass over a NaN
+            self.assertTrue(abs(a - b) <= TOLERANCE * abs(b), f"loss: {a}, {b}\n{ours}\n{losses}")
         tensors = safetensors_file.read(exported / "model.safetensors")
         self.assertEqual(sorted(tensors), sorted(weights))
         worst = {}

@@ -4,7 +4,7 @@ import json
 import socket
 import struct
 
-from eps_run import BIN, EPS, SystemTest, merged, needs_at_least, run, summary, train, TINY
+from eps_run import BIN, EPS, SystemTest, run, summary, train
 
 
 class BadRunSpecTest(SystemTest):
@@ -54,7 +54,7 @@ class BadDataTest(SystemTest):
     def refuse(self, changes, *words):
         out = self.work.out("run")
         self.refused(train(self.work.spec(changes), out), 2, *words)
-        self.assertFalse((out / "checkpoints").exists())
+        self.assertFalse(out.exists(), "something was started")
 
     def test_an_empty_text_is_refused(self):
         (self.work.path / "empty.txt").write_bytes(b"")
@@ -131,7 +131,7 @@ class BadModelFolderTest(SystemTest):
     def refuse(self, *words):
         out = self.work.out("run")
         self.refused(train(self.spec(), out), 2, "model.safetensors", *words)
-        self.assertFalse((out / "checkpoints").exists())
+        self.assertFalse(out.exists(), "something was started")
         imported = self.work.out("imported")
         self.refused(run([str(EPS), "import", "--from", str(self.folder), "--out", str(imported)]), 2,
                      "model.safetensors", *words)
@@ -197,19 +197,23 @@ class BadModelFolderTest(SystemTest):
 class BadCheckpointTest(SystemTest):
     def test_a_corrupted_checkpoint_is_named_and_not_trained_from(self):
         spec = self.work.spec({"steps": 6})
-        out = self.work.out("run")
-        self.train_ok(spec, out, "--steps", 6)
-        folder = out / "checkpoints" / (out / "checkpoints" / "latest").read_text().strip()
-        for name in ("model.safetensors", "optimizer.safetensors"):
+        out, exported = self.work.out("run"), self.work.out("exported")
+        self.train_ok(spec, out)
+        folder = out / "checkpoints" / "step-00000005"
+        (out / "checkpoints" / "latest").write_text(folder.name + "\n")  # as if the run had been ended there
+        for name in ("model.safetensors", "optimizer.safetensors", "manifest.json"):
             file = folder / name
             good = file.read_bytes()
-            for bad in (good[:-1], good[:5000] + bytes([good[5000] ^ 1]) + good[5001:], b""):
+            at = len(good) // 2
+            for bad in (good[:-1], good[:at] + bytes([good[at] ^ 1]) + good[at + 1:], b""):
                 file.write_bytes(bad)
-                done = run([str(EPS), "export", "--checkpoint", str(folder), "--out", str(self.work.out("exported"))])
+                self.refused(train(spec, out, "--resume"), 2, name)
                 if name == "model.safetensors":
-                    self.refused(done, 2, name)
-                    self.assertFalse(self.work.out("exported").exists())
+                    self.refused(run([str(EPS), "export", "--checkpoint", str(folder), "--out", str(exported)]), 2, name)
+                    self.assertFalse(exported.exists())
             file.write_bytes(good)
+        self.train_ok(spec, out, "--resume")
+        self.assertEqual(summary(out)["steps"], 6)
 
 
 class DoorsTest(SystemTest):
@@ -230,8 +234,13 @@ class DoorsTest(SystemTest):
             self.assertFalse(self.work.out("run").exists())
 
     def test_bad_usage_ends_with_2(self):
+        spec = self.work.spec()
         for command in ([EPS, "train"], [EPS, "nothing"], [EPS, "train", "--frobnicate"], [BIN / "eps_server"],
-                        [BIN / "gpu_worker"], [EPS, "plan", "--run", self.work.spec(), "--device-memory", "12 parsecs"]):
+                        [BIN / "gpu_worker"], [BIN / "gpu_worker", "--connect", "127.0.0.1:70000"],
+                        [EPS, "status", "--connect", "127.0.0.1"], [EPS, "status"],
+                        [EPS, "sample", "--checkpoint", ".", "--temperature", "nan"],
+                        [EPS, "plan", "--run", spec, "--device-memory", "12 parsecs"],
+                        [EPS, "plan", "--run", spec, "--device-memory", ""]):
             done = run([str(word) for word in command], timeout=60)
             self.assertEqual(done.returncode, 2, f"{command}: {done.stdout} {done.stderr}")
             self.assertNotEqual(done.stderr, "")
@@ -239,7 +248,8 @@ class DoorsTest(SystemTest):
     def test_a_cuda_worker_says_what_is_missing(self):
         out = self.work.out("run")
         done = train(self.work.spec({"steps": 1}), out, "--device", "cuda:0")
-        self.refused(done, 1, "cuda")
+        self.refused(done, 2, "cuda")
+        self.assertFalse(out.exists(), "nothing is started for a device that is not there")
 
     def test_help_of_every_command_ends_with_0(self):
         commands = ("train", "status", "plan", "import", "export", "sample", "checkpoint", "stop")

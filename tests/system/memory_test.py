@@ -1,11 +1,10 @@
 """Invariant 3: the arena's high-water mark is the plan's; the smallest cap depends on neither depth nor micro-batches."""
 
 import json
-import os
 import time
 from pathlib import Path
 
-from eps_run import EPS, SystemTest, children, needs_at_least, run, start_train, summary, train, wait_for_steps
+from eps_run import EPS, SystemTest, children, needs_at_least, run, start_train, summary, train
 
 
 class DeviceMemoryTest(SystemTest):

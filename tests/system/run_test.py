@@ -4,7 +4,7 @@ import json
 import subprocess
 import xml.dom.minidom
 
-from eps_run import (EPS, ROOT, SystemTest, committed_steps, latest_checkpoint, run, start_train, summary, train,
+from eps_run import (EPS, ROOT, SystemTest, committed_steps, latest_checkpoint, run, start_train, summary,
                      wait_for_steps)
 
 

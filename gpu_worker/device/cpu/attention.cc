@@ -33,9 +33,7 @@ struct HeadShape {
   int64_t b, h, T, H, D;
   int64_t qkv_row() const { return 3 * H * D; }
   int64_t o_row() const { return H * D; }
-  int64_t qkv_offset(int64_t which, int64_t t) const {
-    return ((b * T + t) * 3 + which) * H * D + h * D;
-  }
+  int64_t qkv_offset(int64_t which, int64_t t) const { return ((b * T + t) * 3 + which) * H * D + h * D; }
   int64_t o_offset(int64_t t) const { return ((b * T + t) * H + h) * D; }
   int64_t lse_offset(int64_t t) const { return (b * H + h) * T + t; }
 };
@@ -61,21 +59,19 @@ HWY_INLINE void PackTransposed(const float* rows, int64_t row, int64_t n, int64_
 }
 
 // dst (n, D) = rows * factor, dense.
-HWY_INLINE void PackRows(const float* rows, int64_t row, int64_t n, int64_t D, float factor,
-                         float* dst) {
+HWY_INLINE void PackRows(const float* rows, int64_t row, int64_t n, int64_t D, float factor, float* dst) {
   const DF d;
   for (int64_t i = 0; i < n; ++i) {
     for (int64_t c = 0; c < D; c += kVecLanes) {
-      StoreTail(hn::Mul(LoadTail(d, rows + i * row + c, D - c), hn::Set(d, factor)), d,
-                dst + i * D + c, D - c);
+      StoreTail(hn::Mul(LoadTail(d, rows + i * row + c, D - c), hn::Set(d, factor)), d, dst + i * D + c, D - c);
     }
   }
 }
 
 // The dropout words of a tile of probabilities, (k row, q row) as the scores are. rows: room for
 // two tiles.
-HWY_INLINE void KeepTile(const DropoutPlan& dropout, const HeadShape& s, const TilePlace& at,
-                         float* words, float* rows) {
+HWY_INLINE void KeepTile(const DropoutPlan& dropout, const HeadShape& s, const TilePlace& at, float* words,
+                         float* rows) {
   HWY_ALIGN uint32_t buf[KeepBitsWords(kTile)];
   for (int64_t i = 0; i < at.ni; ++i) {
     const int64_t element = (s.lse_offset(at.i + i)) * s.T + at.j;
@@ -93,15 +89,14 @@ struct SoftmaxState {
 
 // Scores (k row, q row) -> probabilities relative to the new maximum. Rows of a vector's columns
 // that the diagonal masks become 0, down to the last row that the following product reads.
-HWY_INLINE void SoftmaxStep(float* scores, const TilePlace& at, const SoftmaxState& state,
-                            const DropoutPlan& dropout, const float* words) {
+HWY_INLINE void SoftmaxStep(float* scores, const TilePlace& at, const SoftmaxState& state, const DropoutPlan& dropout,
+                            const float* words) {
   const DF d;
   const hn::RebindToSigned<DF> di;
   const VF lowest = hn::Set(d, -std::numeric_limits<float>::infinity());
   for (int64_t c = 0; c < kTile; c += kVecLanes) {
     const auto lane = hn::Iota(di, static_cast<int32_t>(c));
-    const int64_t end =
-        at.diagonal() ? std::min(at.nj, c / kBlockColumns * kBlockColumns + kBlockColumns) : at.nj;
+    const int64_t end = at.diagonal() ? std::min(at.nj, c / kBlockColumns * kBlockColumns + kBlockColumns) : at.nj;
     const VF old_max = hn::Load(d, state.max + c);
     VF max = old_max;
     for (int64_t j = 0; j < end; ++j) {
@@ -119,8 +114,7 @@ HWY_INLINE void SoftmaxStep(float* scores, const TilePlace& at, const SoftmaxSta
       VF p = Exp(d, hn::Sub(hn::Load(d, scores + j * kTile + c), max));
       sum = hn::Add(sum, p);
       if (words != nullptr)
-        p = DropV(dropout, p,
-                  hn::Load(DU32(), reinterpret_cast<const uint32_t*>(words) + j * kTile + c));
+        p = DropV(dropout, p, hn::Load(DU32(), reinterpret_cast<const uint32_t*>(words) + j * kTile + c));
       hn::Store(p, d, scores + j * kTile + c);
     }
     hn::Store(max, d, state.max + c);
@@ -136,20 +130,17 @@ HWY_INLINE void FinishRows(const AttentionArgs& args, const HeadShape& s, const 
   for (int64_t c = 0; c < kTile; c += kVecLanes) {
     const VF sum = hn::Load(d, state.sum + c);
     const VF log = hn::IfThenElse(hn::IsNaN(sum), sum, hn::Log(d, sum));
-    StoreTail(hn::Add(hn::Load(d, state.max + c), log), d, args.lse + s.lse_offset(at.i) + c,
-              at.ni - c);
+    StoreTail(hn::Add(hn::Load(d, state.max + c), log), d, args.lse + s.lse_offset(at.i) + c, at.ni - c);
     const VF inverse = hn::Div(hn::Set(d, 1.0f), sum);
     for (int64_t row = 0; row < s.D; ++row) {
       float* x = out_t + row * kTile + c;
       hn::Store(hn::Mul(hn::Load(d, x), inverse), d, x);
     }
   }
-  TransposeTile(out_t, kTile, s.D, at.ni, static_cast<float*>(args.o) + s.o_offset(at.i),
-                s.o_row());
+  TransposeTile(out_t, kTile, s.D, at.ni, static_cast<float*>(args.o) + s.o_offset(at.i), s.o_row());
 }
 
-void AttentionForwardImpl(const AttentionArgs& args, const DropoutPlan& dropout, int64_t task,
-                          float* scratch) {
+void AttentionForwardImpl(const AttentionArgs& args, const DropoutPlan& dropout, int64_t task, float* scratch) {
   const int64_t q_tiles = (args.T + kTile - 1) / kTile;
   const int64_t head = task / q_tiles;
   const HeadShape s = {head / args.H, head % args.H, args.T, args.H, args.D};
@@ -174,9 +165,8 @@ void AttentionForwardImpl(const AttentionArgs& args, const DropoutPlan& dropout,
     at.nj = std::min(kTile, s.T - at.j);
     const float* k = qkv + s.qkv_offset(1, at.j);
     const float* v = qkv + s.qkv_offset(2, at.j);
-    MultiplyTile(
-        {.a = k, .a_row = s.qkv_row(), .a_k = 1, .b = q_t, .ldb = kTile, .c = scores, .ldc = kTile},
-        at.nj, kTile, s.D, at.diagonal() ? Triangle::kSkipColumnsBelowRow : Triangle::kFull);
+    MultiplyTile({.a = k, .a_row = s.qkv_row(), .a_k = 1, .b = q_t, .ldb = kTile, .c = scores, .ldc = kTile}, at.nj,
+                 kTile, s.D, at.diagonal() ? Triangle::kSkipColumnsBelowRow : Triangle::kFull);
     if (dropout.on) KeepTile(dropout, s, at, words, rows);
     SoftmaxStep(scores, at, state, dropout, dropout.on ? words : nullptr);
     MultiplyTile({.a = v,
@@ -237,8 +227,7 @@ HWY_INLINE void LoadRows(const AttentionBackwardArgs& args, const HeadShape& s, 
 
 // p: scores -> probabilities after dropout; ds: their gradients -> the scores'. All rows of the
 // tile are written, zero where masked.
-HWY_INLINE void ScoreGradients(const TilePlace& at, const BackwardRows& r,
-                               const DropoutPlan& dropout) {
+HWY_INLINE void ScoreGradients(const TilePlace& at, const BackwardRows& r, const DropoutPlan& dropout) {
   const DF d;
   const hn::RebindToSigned<DF> di;
   for (int64_t c = 0; c < kTile; c += kVecLanes) {
@@ -265,9 +254,8 @@ HWY_INLINE void ScoreGradients(const TilePlace& at, const BackwardRows& r,
   }
 }
 
-HWY_INLINE void BackwardTile(const AttentionBackwardArgs& args, const HeadShape& s,
-                             const TilePlace& at, const BackwardRows& r,
-                             const DropoutPlan& dropout) {
+HWY_INLINE void BackwardTile(const AttentionBackwardArgs& args, const HeadShape& s, const TilePlace& at,
+                             const BackwardRows& r, const DropoutPlan& dropout) {
   const float* k = static_cast<const float*>(args.qkv) + s.qkv_offset(1, at.j);
   const float* v = static_cast<const float*>(args.qkv) + s.qkv_offset(2, at.j);
   float* dk = static_cast<float*>(args.dqkv) + s.qkv_offset(1, at.j);
@@ -275,46 +263,26 @@ HWY_INLINE void BackwardTile(const AttentionBackwardArgs& args, const HeadShape&
   const bool diagonal = at.diagonal();
   const Triangle scores = diagonal ? Triangle::kSkipColumnsBelowRow : Triangle::kFull;
   PackRows(k, s.qkv_row(), at.nj, s.D, 1.0f, r.k);
-  MultiplyTile({.a = r.k, .a_row = s.D, .a_k = 1, .b = r.q_t, .ldb = kTile, .c = r.p, .ldc = kTile},
-               at.nj, kTile, s.D, scores);
-  MultiplyTile(
-      {.a = v, .a_row = s.qkv_row(), .a_k = 1, .b = r.do_t, .ldb = kTile, .c = r.ds, .ldc = kTile},
-      at.nj, kTile, s.D, scores);
+  MultiplyTile({.a = r.k, .a_row = s.D, .a_k = 1, .b = r.q_t, .ldb = kTile, .c = r.p, .ldc = kTile}, at.nj, kTile, s.D,
+               scores);
+  MultiplyTile({.a = v, .a_row = s.qkv_row(), .a_k = 1, .b = r.do_t, .ldb = kTile, .c = r.ds, .ldc = kTile}, at.nj,
+               kTile, s.D, scores);
   if (dropout.on) KeepTile(dropout, s, at, r.words, r.rows);
   ScoreGradients(at, r, dropout);
   // The diagonal is the first tile that touches these rows of dk and dv.
   const Triangle sums = diagonal ? Triangle::kStartAtRow : Triangle::kFull;
-  MultiplyTile({.a = r.p,
-                .a_row = kTile,
-                .a_k = 1,
-                .b = r.d_o,
-                .ldb = s.D,
-                .c = dv,
-                .ldc = s.qkv_row(),
-                .add = !diagonal},
-               at.nj, s.D, at.ni, sums);
-  MultiplyTile({.a = r.ds,
-                .a_row = kTile,
-                .a_k = 1,
-                .b = r.q,
-                .ldb = s.D,
-                .c = dk,
-                .ldc = s.qkv_row(),
-                .add = !diagonal},
-               at.nj, s.D, at.ni, sums);
-  MultiplyTile({.a = r.ds,
-                .a_row = 1,
-                .a_k = kTile,
-                .b = r.k,
-                .ldb = s.D,
-                .c = r.dq,
-                .ldc = s.D,
-                .add = at.j > 0},
+  MultiplyTile(
+      {.a = r.p, .a_row = kTile, .a_k = 1, .b = r.d_o, .ldb = s.D, .c = dv, .ldc = s.qkv_row(), .add = !diagonal},
+      at.nj, s.D, at.ni, sums);
+  MultiplyTile(
+      {.a = r.ds, .a_row = kTile, .a_k = 1, .b = r.q, .ldb = s.D, .c = dk, .ldc = s.qkv_row(), .add = !diagonal}, at.nj,
+      s.D, at.ni, sums);
+  MultiplyTile({.a = r.ds, .a_row = 1, .a_k = kTile, .b = r.k, .ldb = s.D, .c = r.dq, .ldc = s.D, .add = at.j > 0},
                at.ni, s.D, at.nj, diagonal ? Triangle::kEndAtRow : Triangle::kFull);
 }
 
-void AttentionBackwardImpl(const AttentionBackwardArgs& args, const DropoutPlan& dropout,
-                           int64_t task, float* scratch) {
+void AttentionBackwardImpl(const AttentionBackwardArgs& args, const DropoutPlan& dropout, int64_t task,
+                           float* scratch) {
   const HeadShape s = {task / args.H, task % args.H, args.T, args.H, args.D};
   float* squares = scratch + 6 * kPanel;
   const BackwardRows r = {.q_t = scratch,
@@ -340,8 +308,7 @@ void AttentionBackwardImpl(const AttentionBackwardArgs& args, const DropoutPlan&
     float* dq = static_cast<float*>(args.dqkv) + s.qkv_offset(0, i);
     for (int64_t row = 0; row < at.ni; ++row) {
       for (int64_t c = 0; c < s.D; c += kVecLanes) {
-        const VF v = hn::Mul(LoadTail(d, r.dq + row * s.D + c, s.D - c),
-                             hn::Set(d, static_cast<float>(args.scale)));
+        const VF v = hn::Mul(LoadTail(d, r.dq + row * s.D + c, s.D - c), hn::Set(d, static_cast<float>(args.scale)));
         StoreTail(v, d, dq + row * s.qkv_row() + c, s.D - c);
       }
     }
@@ -365,14 +332,13 @@ HWY_EXPORT(AttentionBackwardImpl);
 int64_t AttentionForwardTasks(const AttentionArgs& args) {
   return args.B * args.H * ((args.T + kAttentionTile - 1) / kAttentionTile);
 }
-void AttentionForwardTask(const AttentionArgs& args, const DropoutPlan& dropout, int64_t task,
-                          float* scratch) {
+void AttentionForwardTask(const AttentionArgs& args, const DropoutPlan& dropout, int64_t task, float* scratch) {
   HWY_DYNAMIC_DISPATCH(AttentionForwardImpl)(args, dropout, task, scratch);
 }
 
 int64_t AttentionBackwardTasks(const AttentionBackwardArgs& args) { return args.B * args.H; }
-void AttentionBackwardTask(const AttentionBackwardArgs& args, const DropoutPlan& dropout,
-                           int64_t task, float* scratch) {
+void AttentionBackwardTask(const AttentionBackwardArgs& args, const DropoutPlan& dropout, int64_t task,
+                           float* scratch) {
   HWY_DYNAMIC_DISPATCH(AttentionBackwardImpl)(args, dropout, task, scratch);
 }
 

@@ -18,12 +18,10 @@ inline constexpr int64_t kMaxHeadDim = 256;
 // A task of the forward pass is one tile of q rows of one (sample, head); of the backward pass a
 // whole (sample, head), q tiles in order, so that dk and dv are summed in one order.
 int64_t AttentionForwardTasks(const AttentionArgs& args);
-void AttentionForwardTask(const AttentionArgs& args, const DropoutPlan& dropout, int64_t task,
-                          float* scratch);
+void AttentionForwardTask(const AttentionArgs& args, const DropoutPlan& dropout, int64_t task, float* scratch);
 
 int64_t AttentionBackwardTasks(const AttentionBackwardArgs& args);
-void AttentionBackwardTask(const AttentionBackwardArgs& args, const DropoutPlan& dropout,
-                           int64_t task, float* scratch);
+void AttentionBackwardTask(const AttentionBackwardArgs& args, const DropoutPlan& dropout, int64_t task, float* scratch);
 
 }  // namespace eps::worker::cpu
 

@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "gpu_worker/device/cpu/cpu_kernel_sizes.h"
 #include "gpu_worker/device/cpu/cpu_kernels.h"
 #include "gpu_worker/device/cpu/cpu_stream.h"
 #include "gpu_worker/device/cpu/elementwise.h"
@@ -31,8 +32,8 @@ class Arena {
  public:
   static absl::StatusOr<Arena> Map(int64_t num_bytes) {
     const int64_t mapped_bytes = num_bytes + kHugePageBytes;
-    void* mapping = mmap(nullptr, static_cast<size_t>(mapped_bytes), PROT_READ | PROT_WRITE,
-                         MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void* mapping =
+        mmap(nullptr, static_cast<size_t>(mapped_bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (mapping == MAP_FAILED) {
       return absl::ResourceExhaustedError(
           absl::StrCat("cannot map an arena of ", num_bytes, " bytes: ", std::strerror(errno)));
@@ -44,9 +45,7 @@ class Arena {
     return Arena(mapping, mapped_bytes, reinterpret_cast<char*>(start));
   }
   Arena(Arena&& other) noexcept
-      : mapping_(std::exchange(other.mapping_, nullptr)),
-        mapped_bytes_(other.mapped_bytes_),
-        start_(other.start_) {}
+      : mapping_(std::exchange(other.mapping_, nullptr)), mapped_bytes_(other.mapped_bytes_), start_(other.start_) {}
   ~Arena() {
     if (mapping_ != nullptr) munmap(mapping_, static_cast<size_t>(mapped_bytes_));
   }
@@ -65,10 +64,7 @@ class Arena {
 class CpuDevice : public Device {
  public:
   CpuDevice(const CpuDeviceOptions& options, Arena arena)
-      : options_(options),
-        arena_(std::move(arena)),
-        pool_(options.threads),
-        kernels_(&compute_, &pool_) {
+      : options_(options), arena_(std::move(arena)), pool_(options.threads), kernels_(&compute_, &pool_) {
     properties_.name = "cpu";
     properties_.model = absl::StrCat("cpu ", cpu::VectorTargetName(), " ", cpu::MatMulLibrary());
     properties_.compute_dtype = Dtype::kF32;
@@ -76,8 +72,9 @@ class CpuDevice : public Device {
     properties_.threads = options.threads;
   }
   ~CpuDevice() override {
-    // All at once: one may be waiting for another.
+    // All at once: one may be waiting for another. Then idle: their work uses every other member.
     for (cpu::CpuStream* stream : {&compute_, &in_, &out_}) stream->Close();
+    for (cpu::CpuStream* stream : {&compute_, &in_, &out_}) stream->Synchronize().IgnoreError();
   }
 
   const DeviceProperties& properties() const override { return properties_; }
@@ -85,29 +82,21 @@ class CpuDevice : public Device {
 
   absl::StatusOr<void*> Address(ArenaSpan span) override {
     if (span.offset_bytes % kArenaAlignBytes != 0) {
-      return absl::InvalidArgumentError(absl::StrCat("arena offset ", span.offset_bytes,
-                                                     " is not a multiple of ", kArenaAlignBytes));
+      return absl::InvalidArgumentError(
+          absl::StrCat("arena offset ", span.offset_bytes, " is not a multiple of ", kArenaAlignBytes));
     }
     if (span.offset_bytes < 0 || span.num_bytes < 0 || span.offset_bytes > options_.arena_bytes ||
         span.num_bytes > options_.arena_bytes - span.offset_bytes) {
-      return absl::OutOfRangeError(absl::StrCat("span of ", span.num_bytes, " bytes at ",
-                                                span.offset_bytes, " is beyond the arena's ",
-                                                options_.arena_bytes, " bytes"));
+      return absl::OutOfRangeError(absl::StrCat("span of ", span.num_bytes, " bytes at ", span.offset_bytes,
+                                                " is beyond the arena's ", options_.arena_bytes, " bytes"));
     }
     int64_t mark = high_water_bytes_.load(std::memory_order_relaxed);
-    while (mark < span.end_bytes() &&
-           !high_water_bytes_.compare_exchange_weak(mark, span.end_bytes())) {
+    while (mark < span.end_bytes() && !high_water_bytes_.compare_exchange_weak(mark, span.end_bytes())) {
     }
     return arena_.start() + span.offset_bytes;
   }
-  int64_t arena_high_water_bytes() const override {
-    return high_water_bytes_.load(std::memory_order_relaxed);
-  }
-  int64_t outside_bytes() const override {
-    return cpu::kMatMulBytes +
-           options_.threads *
-               (cpu::kMatMulBytesPerThread + cpu::kTileScratchFloats * int64_t{sizeof(float)});
-  }
+  int64_t arena_high_water_bytes() const override { return high_water_bytes_.load(std::memory_order_relaxed); }
+  int64_t outside_bytes() const override { return CpuKernelSizes().outside_bytes(options_.threads); }
 
   Stream& stream(StreamId id) override {
     switch (id) {
@@ -135,7 +124,6 @@ class CpuDevice : public Device {
   const Arena arena_;
 
   std::atomic<int64_t> high_water_bytes_{0};  // atomic, because spans are asked for from any thread
-  // The streams are destroyed first: their work uses all of the above.
   cpu::ThreadPool pool_;
   cpu::CpuStream in_, out_, compute_;
   cpu::CpuKernels kernels_;
@@ -145,12 +133,10 @@ class CpuDevice : public Device {
 
 absl::StatusOr<std::unique_ptr<Device>> NewCpuDevice(CpuDeviceOptions options) {
   if (options.threads < 1 || options.threads > kMaxThreads) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("threads: ", options.threads, " is not in [1, ", kMaxThreads, "]"));
+    return absl::InvalidArgumentError(absl::StrCat("threads: ", options.threads, " is not in [1, ", kMaxThreads, "]"));
   }
   if (options.arena_bytes < 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("arena_bytes: ", options.arena_bytes, " is negative"));
+    return absl::InvalidArgumentError(absl::StrCat("arena_bytes: ", options.arena_bytes, " is negative"));
   }
   if (!cpu::VectorTargetSupported()) {
     return absl::FailedPreconditionError(

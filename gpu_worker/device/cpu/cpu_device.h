@@ -11,7 +11,7 @@ namespace eps::worker {
 
 struct CpuDeviceOptions {
   int64_t arena_bytes = 0;  // the user's cap, >= 0; reserved at once, and touched as it is used
-  int threads = 1;  // that compute, [1, 1024]; the streams' own threads (in, out) mostly wait
+  int threads = 1;          // that compute, [1, 1024]; the streams' own threads (in, out) mostly wait
 };
 
 // The processor as a device: the arena is one mapping of the host's memory, the streams are

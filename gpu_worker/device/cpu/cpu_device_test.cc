@@ -16,18 +16,13 @@ namespace eps::worker {
 namespace {
 
 DeviceFactory WithThreads(int threads) {
-  return [threads](int64_t arena_bytes) {
-    return NewCpuDevice({.arena_bytes = arena_bytes, .threads = threads});
-  };
+  return [threads](int64_t arena_bytes) { return NewCpuDevice({.arena_bytes = arena_bytes, .threads = threads}); };
 }
 
 // The reference of bits is one thread; each number of threads is compared with another.
 INSTANTIATE_TEST_SUITE_P(
     Cpu, DeviceConformanceTest,
-    ::testing::Values(ConformanceParam{"Threads1",
-                                       WithThreads(1),
-                                       CpuKernelSizes(),
-                                       {WithThreads(2), WithThreads(3)}},
+    ::testing::Values(ConformanceParam{"Threads1", WithThreads(1), CpuKernelSizes(), {WithThreads(2), WithThreads(3)}},
                       ConformanceParam{"Threads2", WithThreads(2), CpuKernelSizes(), {}},
                       ConformanceParam{"Threads3", WithThreads(3), CpuKernelSizes(), {}}),
     [](const auto& info) { return info.param.name; });
@@ -47,10 +42,8 @@ TEST(CpuDeviceTest, AnArenaThatCannotBeMappedIsRefused) {
 }
 
 TEST(CpuDeviceTest, SaysWhatItsBitsDependOn) {
-  ASSERT_OK_AND_ASSIGN(std::unique_ptr<Device> one,
-                       NewCpuDevice({.arena_bytes = 4096, .threads = 1}));
-  ASSERT_OK_AND_ASSIGN(std::unique_ptr<Device> two,
-                       NewCpuDevice({.arena_bytes = 8192, .threads = 2}));
+  ASSERT_OK_AND_ASSIGN(std::unique_ptr<Device> one, NewCpuDevice({.arena_bytes = 4096, .threads = 1}));
+  ASSERT_OK_AND_ASSIGN(std::unique_ptr<Device> two, NewCpuDevice({.arena_bytes = 8192, .threads = 2}));
   EXPECT_EQ(one->properties().model, two->properties().model);
   EXPECT_NE(one->properties().model.find("onednn-"), std::string::npos) << one->properties().model;
   EXPECT_TRUE(one->properties().host_addressable);
@@ -59,15 +52,13 @@ TEST(CpuDeviceTest, SaysWhatItsBitsDependOn) {
 }
 
 TEST(CpuDeviceTest, EveryStreamFlushesDenormals) {
-  ASSERT_OK_AND_ASSIGN(std::unique_ptr<Device> device,
-                       NewCpuDevice({.arena_bytes = 4096, .threads = 2}));
+  ASSERT_OK_AND_ASSIGN(std::unique_ptr<Device> device, NewCpuDevice({.arena_bytes = 4096, .threads = 2}));
   for (const StreamId id : {StreamId::kCompute, StreamId::kIn, StreamId::kOut}) {
     float product = 1;
     device->stream(id).HostCall([&product] {
-      volatile float tiny = 1e-30f;
-      product = tiny * tiny * 1e30f;
-      volatile float denormal = 1e-40f;
-      product += denormal * 1e30f;
+      volatile float small = 1e-20f, denormal = 1e-40f;
+      volatile float flushed = small * small;  // 1e-40 where denormals are kept
+      product = flushed * 1e30f + denormal * 1e30f;
       return absl::OkStatus();
     });
     ASSERT_OK(device->stream(id).Synchronize());

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "common/tensor/dtype.h"
+#include "gpu_worker/device/cpu/thread_pool.h"
 #include "gpu_worker/device/kernels.h"
 
 namespace eps::worker {
@@ -23,8 +24,14 @@ int64_t LayerNormBackwardBytes(int64_t M, int64_t C) {
 int64_t AttentionBytes(int64_t, int64_t, int64_t, int64_t) { return 0; }
 
 // (num_tiles, N): each tile's column sums.
-int64_t ColumnSumBytes(int64_t M, int64_t N) {
-  return RoundUp64(ReductionTiling(M).num_tiles * N * kF32Bytes);
+int64_t ColumnSumBytes(int64_t M, int64_t N) { return RoundUp64(ReductionTiling(M).num_tiles * N * kF32Bytes); }
+
+// What oneDNN holds: generated code, and a packed copy of b per thread.
+constexpr int64_t kMatMulBytes = int64_t{4} << 20;
+constexpr int64_t kMatMulBytesPerThread = int64_t{2} << 20;  // measured: 0.98 MiB, NT 256 x 384, any K
+
+int64_t OutsideBytes(int threads) {
+  return kMatMulBytes + threads * (kMatMulBytesPerThread + cpu::kTileScratchFloats * kF32Bytes);
 }
 
 }  // namespace
@@ -43,6 +50,7 @@ KernelSizes CpuKernelSizes() {
   sizes.attention = &AttentionBytes;
   sizes.attention_backward = &AttentionBytes;
   sizes.column_sum = &ColumnSumBytes;
+  sizes.outside_bytes = &OutsideBytes;
   return sizes;
 }
 

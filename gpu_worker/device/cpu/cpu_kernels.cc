@@ -26,11 +26,9 @@ constexpr int64_t kTileColumns = 64;  // 4 cache lines of a row
 
 // A row reduction's second half: partial sums (num_tiles, stride) onto out, which takes its columns
 // [0, n) of them.
-void ReducePartials(ThreadPool& pool, const float* partial, int64_t num_tiles, int64_t stride,
-                    int64_t n, float* out) {
+void ReducePartials(ThreadPool& pool, const float* partial, int64_t num_tiles, int64_t stride, int64_t n, float* out) {
   pool.ParallelFor((n + kTileColumns - 1) / kTileColumns, [&](int64_t tile, float*) {
-    AddPartials(partial, num_tiles, stride, tile * kTileColumns,
-                std::min((tile + 1) * kTileColumns, n), out);
+    AddPartials(partial, num_tiles, stride, tile * kTileColumns, std::min((tile + 1) * kTileColumns, n), out);
   });
 }
 
@@ -38,18 +36,16 @@ void ReducePartials(ThreadPool& pool, const float* partial, int64_t num_tiles, i
 
 template <typename Fn>
 void CpuKernels::ForRanges(int64_t n, int64_t tile, const Fn& fn) {
-  pool_.ParallelFor((n + tile - 1) / tile, [&](int64_t index, float* scratch) {
-    fn(index * tile, std::min((index + 1) * tile, n), scratch);
-  });
+  pool_.ParallelFor((n + tile - 1) / tile,
+                    [&](int64_t index, float* scratch) { fn(index * tile, std::min((index + 1) * tile, n), scratch); });
 }
 
 void CpuKernels::MatMul(const MatMulArgs& args) {
   compute_.Launch([this, args] {
     const MatMulTiling tiling = TileMatMul(args.M, args.N);
     const DropoutPlan dropout = PlanDropout(args.dropout);
-    pool_.ParallelFor(tiling.num_tiles(), [&](int64_t tile, float* scratch) {
-      MatMulTile(args, dropout, tiling, tile, scratch);
-    });
+    pool_.ParallelFor(tiling.num_tiles(),
+                      [&](int64_t tile, float* scratch) { MatMulTile(args, dropout, tiling, tile, scratch); });
   });
 }
 
@@ -57,9 +53,8 @@ void CpuKernels::Embedding(const EmbeddingArgs& args) {
   EPS_CHECK(args.C + 64 <= kTileScratchFloats);
   compute_.Launch([this, args] {
     const DropoutPlan dropout = PlanDropout(args.dropout);
-    ForRanges(args.B * args.T, kTileRows, [&](int64_t begin, int64_t end, float* scratch) {
-      EmbeddingRows(args, dropout, begin, end, scratch);
-    });
+    ForRanges(args.B * args.T, kTileRows,
+              [&](int64_t begin, int64_t end, float* scratch) { EmbeddingRows(args, dropout, begin, end, scratch); });
   });
 }
 
@@ -68,28 +63,24 @@ void CpuKernels::EmbeddingBackward(const EmbeddingBackwardArgs& args) {
     const DropoutPlan dropout = PlanDropout(args.dropout);
     float* dy = static_cast<float*>(args.dy);
     if (dropout.on) {
-      ForRanges(args.B * args.T * args.C, kTileElems,
-                [&](int64_t begin, int64_t end, float* scratch) {
-                  DropoutElems(dropout, dy, dy, begin, end, scratch);
-                });
+      ForRanges(args.B * args.T * args.C, kTileElems, [&](int64_t begin, int64_t end, float* scratch) {
+        DropoutElems(dropout, dy, dy, begin, end, scratch);
+      });
     }
-    ForRanges(args.C, kTileColumns, [&](int64_t begin, int64_t end, float*) {
-      EmbeddingBackwardColumns(args, begin, end);
-    });
+    ForRanges(args.C, kTileColumns,
+              [&](int64_t begin, int64_t end, float*) { EmbeddingBackwardColumns(args, begin, end); });
   });
 }
 
 void CpuKernels::LayerNorm(const LayerNormArgs& args) {
   compute_.Launch([this, args] {
-    ForRanges(args.M, kTileRows,
-              [&](int64_t begin, int64_t end, float*) { LayerNormRows(args, begin, end); });
+    ForRanges(args.M, kTileRows, [&](int64_t begin, int64_t end, float*) { LayerNormRows(args, begin, end); });
   });
 }
 
 void CpuKernels::LayerNormApply(const LayerNormApplyArgs& args) {
   compute_.Launch([this, args] {
-    ForRanges(args.M, kTileRows,
-              [&](int64_t begin, int64_t end, float*) { LayerNormApplyRows(args, begin, end); });
+    ForRanges(args.M, kTileRows, [&](int64_t begin, int64_t end, float*) { LayerNormApplyRows(args, begin, end); });
   });
 }
 
@@ -110,9 +101,8 @@ void CpuKernels::Attention(const AttentionArgs& args) {
   EPS_CHECK(args.D <= kMaxHeadDim);
   compute_.Launch([this, args] {
     const DropoutPlan dropout = PlanDropout(args.dropout);
-    pool_.ParallelFor(AttentionForwardTasks(args), [&](int64_t task, float* scratch) {
-      AttentionForwardTask(args, dropout, task, scratch);
-    });
+    pool_.ParallelFor(AttentionForwardTasks(args),
+                      [&](int64_t task, float* scratch) { AttentionForwardTask(args, dropout, task, scratch); });
   });
 }
 
@@ -120,16 +110,14 @@ void CpuKernels::AttentionBackward(const AttentionBackwardArgs& args) {
   EPS_CHECK(args.D <= kMaxHeadDim);
   compute_.Launch([this, args] {
     const DropoutPlan dropout = PlanDropout(args.dropout);
-    pool_.ParallelFor(AttentionBackwardTasks(args), [&](int64_t task, float* scratch) {
-      AttentionBackwardTask(args, dropout, task, scratch);
-    });
+    pool_.ParallelFor(AttentionBackwardTasks(args),
+                      [&](int64_t task, float* scratch) { AttentionBackwardTask(args, dropout, task, scratch); });
   });
 }
 
 void CpuKernels::GeluBackward(const GeluBackwardArgs& args) {
   compute_.Launch([this, args] {
-    ForRanges(args.n, kTileElems,
-              [&](int64_t begin, int64_t end, float*) { GeluBackwardElems(args, begin, end); });
+    ForRanges(args.n, kTileElems, [&](int64_t begin, int64_t end, float*) { GeluBackwardElems(args, begin, end); });
   });
 }
 
@@ -137,8 +125,7 @@ void CpuKernels::ApplyDropout(const DropoutArgs& args) {
   compute_.Launch([this, args] {
     const DropoutPlan dropout = PlanDropout(args.dropout);
     ForRanges(args.n, kTileElems, [&](int64_t begin, int64_t end, float* scratch) {
-      DropoutElems(dropout, static_cast<const float*>(args.x), static_cast<float*>(args.y), begin,
-                   end, scratch);
+      DropoutElems(dropout, static_cast<const float*>(args.x), static_cast<float*>(args.y), begin, end, scratch);
     });
   });
 }
@@ -156,16 +143,14 @@ void CpuKernels::ColumnSum(const ColumnSumArgs& args) {
 
 void CpuKernels::SoftmaxChunk(const SoftmaxChunkArgs& args) {
   compute_.Launch([this, args] {
-    ForRanges(args.M, kTileRows,
-              [&](int64_t begin, int64_t end, float*) { SoftmaxChunkRows(args, begin, end); });
+    ForRanges(args.M, kTileRows, [&](int64_t begin, int64_t end, float*) { SoftmaxChunkRows(args, begin, end); });
   });
 }
 
 void CpuKernels::SoftmaxChunkBackward(const SoftmaxChunkBackwardArgs& args) {
   compute_.Launch([this, args] {
-    ForRanges(args.M, kTileRows, [&](int64_t begin, int64_t end, float*) {
-      SoftmaxChunkBackwardRows(args, begin, end);
-    });
+    ForRanges(args.M, kTileRows,
+              [&](int64_t begin, int64_t end, float*) { SoftmaxChunkBackwardRows(args, begin, end); });
   });
 }
 
@@ -175,8 +160,7 @@ void CpuKernels::Loss(const LossArgs& args) {
 
 void CpuKernels::Widen(const WidenArgs& args) {
   compute_.Launch([this, args] {
-    ForRanges(args.n, kLongTileElems,
-              [&](int64_t begin, int64_t end, float*) { WidenElems(args, begin, end); });
+    ForRanges(args.n, kLongTileElems, [&](int64_t begin, int64_t end, float*) { WidenElems(args, begin, end); });
   });
 }
 
@@ -192,15 +176,13 @@ void CpuKernels::FinishLeaf(const FinishLeafArgs& args) {
 
 void CpuKernels::AddGradient(const AddGradientArgs& args) {
   compute_.Launch([this, args] {
-    ForRanges(args.n, kLongTileElems,
-              [&](int64_t begin, int64_t end, float*) { AddGradientElems(args, begin, end); });
+    ForRanges(args.n, kLongTileElems, [&](int64_t begin, int64_t end, float*) { AddGradientElems(args, begin, end); });
   });
 }
 
 void CpuKernels::EmitGradient(const EmitGradientArgs& args) {
   compute_.Launch([this, args] {
-    ForRanges(args.n, kLongTileElems,
-              [&](int64_t begin, int64_t end, float*) { EmitGradientElems(args, begin, end); });
+    ForRanges(args.n, kLongTileElems, [&](int64_t begin, int64_t end, float*) { EmitGradientElems(args, begin, end); });
   });
 }
 

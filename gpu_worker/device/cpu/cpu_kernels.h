@@ -2,7 +2,6 @@
 #define EPS_GPU_WORKER_DEVICE_CPU_CPU_KERNELS_H_
 
 #include <cstdint>
-#include <functional>
 
 #include "gpu_worker/device/cpu/cpu_stream.h"
 #include "gpu_worker/device/cpu/thread_pool.h"

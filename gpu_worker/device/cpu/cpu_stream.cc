@@ -32,8 +32,7 @@ void CpuEvent::Record(const absl::Status& status) {
 absl::Status CpuEvent::Wait(const std::atomic<bool>& closing) {
   MutexLock lock(mu_);
   while (!recorded_) {
-    if (closing.load(std::memory_order_relaxed))
-      return absl::CancelledError("the device is closing");
+    if (closing.load(std::memory_order_relaxed)) return absl::CancelledError("the device is closing");
     // Looks up now and then, so that closing a device needs no list of who waits for what.
     recorded_cv_.WaitFor(mu_, std::chrono::milliseconds(50));
   }
@@ -49,9 +48,7 @@ CpuStream::~CpuStream() {
 
 void CpuStream::Wait(Event& event, WaitCause cause) {
   auto* cpu_event = static_cast<CpuEvent*>(&event);
-  Enqueue({.run = [this, cpu_event] { return cpu_event->Wait(closing_); },
-           .waits = true,
-           .cause = cause});
+  Enqueue({.run = [this, cpu_event] { return cpu_event->Wait(closing_); }, .waits = true, .cause = cause});
 }
 
 void CpuStream::Record(Event& event) { Enqueue({.record = static_cast<CpuEvent*>(&event)}); }

@@ -63,8 +63,7 @@ class CpuStream : public Stream {
   };
   void Enqueue(Task task);
   void Loop();
-  void Finish(const Task& task, const absl::Status& status, Clock::duration elapsed)
-      ABSL_LOCKS_EXCLUDED(mu_);
+  void Finish(const Task& task, const absl::Status& status, Clock::duration elapsed) ABSL_LOCKS_EXCLUDED(mu_);
 
   std::atomic<bool> closing_{false};  // atomic, because events look at it without mu_
 

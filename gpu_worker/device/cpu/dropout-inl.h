@@ -53,8 +53,7 @@ HWY_INLINE void PhiloxStep(PhiloxKey key, uint64_t first, uint32_t* out) {
 
 // The random words of elements [element, element + n) of the array, somewhere in buf
 // (KeepBitsWords(n), 8-byte aligned).
-HWY_INLINE const uint32_t* KeepBits(const DropoutPlan& plan, int64_t element, int64_t n,
-                                    uint32_t* buf) {
+HWY_INLINE const uint32_t* KeepBits(const DropoutPlan& plan, int64_t element, int64_t n, uint32_t* buf) {
   const int64_t begin = plan.first_element + element;
   const int64_t end = begin + n;
   const int64_t first_counter = begin / 4;

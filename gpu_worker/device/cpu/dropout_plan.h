@@ -23,8 +23,7 @@ inline DropoutPlan PlanDropout(const Dropout& dropout) {
   plan.on = dropout.rate > 0;
   if (!plan.on) return plan;
   plan.key = dropout.key.philox();
-  plan.drop_up_to =
-      static_cast<uint32_t>(static_cast<uint64_t>(std::ceil(dropout.rate * 4294967296.0)) - 1);
+  plan.drop_up_to = static_cast<uint32_t>(static_cast<uint64_t>(std::ceil(dropout.rate * 4294967296.0)) - 1);
   plan.keep_scale = static_cast<float>(1.0 / (1.0 - dropout.rate));
   plan.first_element = dropout.first_element;
   return plan;

@@ -52,8 +52,7 @@ void GeluBackwardImpl(const GeluBackwardArgs& args, int64_t begin, int64_t end) 
   hwy::FlushStream();  // streamed stores become visible before the tile counts as done
 }
 
-void DropoutImpl(const DropoutPlan& dropout, const float* x, float* y, int64_t begin, int64_t end,
-                 float* scratch) {
+void DropoutImpl(const DropoutPlan& dropout, const float* x, float* y, int64_t begin, int64_t end, float* scratch) {
   const DF d;
   constexpr int64_t kStep = 1024;
   uint32_t* buf = reinterpret_cast<uint32_t*>(scratch);
@@ -91,8 +90,7 @@ bool FinishLeafImpl(const FinishLeafArgs& args, int64_t begin, int64_t end) {
     const VF v = LoadTail(d, args.src + i, left);
     poison = hn::MulAdd(v, zero, poison);
     if (args.round_bf16) {
-      StoreTail(hn::BitCast(d, hn::And(hn::Add(hn::BitCast(du, v), half), high)), d, args.src + i,
-                left);
+      StoreTail(hn::BitCast(d, hn::And(hn::Add(hn::BitCast(du, v), half), high)), d, args.src + i, left);
     }
   }
   return hn::AllTrue(d, hn::Eq(poison, zero));
@@ -102,8 +100,7 @@ void AddGradientImpl(const AddGradientArgs& args, int64_t begin, int64_t end) {
   const DF d;
   for (int64_t i = begin; i < end; i += kVecLanes) {
     const int64_t left = end - i;
-    StoreTail(hn::Add(LoadTail(d, args.dst + i, left), LoadTail(d, args.src + i, left)), d,
-              args.dst + i, left);
+    StoreTail(hn::Add(LoadTail(d, args.dst + i, left), LoadTail(d, args.src + i, left)), d, args.dst + i, left);
   }
 }
 
@@ -136,8 +133,7 @@ HWY_INLINE VF TableV(const void* row, int64_t c, int64_t left) {
 }
 
 template <Dtype kDtype>
-HWY_INLINE void EmbeddingRow(const EmbeddingArgs& args, const DropoutPlan& dropout, int64_t row,
-                             float* scratch) {
+HWY_INLINE void EmbeddingRow(const EmbeddingArgs& args, const DropoutPlan& dropout, int64_t row, float* scratch) {
   const DF d;
   const int64_t C = args.C, row_bytes = C * SizeOf(kDtype);
   const char* wte = static_cast<const char*>(args.wte) + args.tokens[row] * row_bytes;
@@ -153,8 +149,7 @@ HWY_INLINE void EmbeddingRow(const EmbeddingArgs& args, const DropoutPlan& dropo
   }
 }
 
-void EmbeddingImpl(const EmbeddingArgs& args, const DropoutPlan& dropout, int64_t begin,
-                   int64_t end, float* scratch) {
+void EmbeddingImpl(const EmbeddingArgs& args, const DropoutPlan& dropout, int64_t begin, int64_t end, float* scratch) {
   for (int64_t row = begin; row < end; ++row) {
     if (args.wire_dtype == Dtype::kF32) {
       EmbeddingRow<Dtype::kF32>(args, dropout, row, scratch);
@@ -200,8 +195,7 @@ HWY_EXPORT(EmbeddingBackwardImpl);
 void GeluBackwardElems(const GeluBackwardArgs& args, int64_t begin, int64_t end) {
   HWY_DYNAMIC_DISPATCH(GeluBackwardImpl)(args, begin, end);
 }
-void DropoutElems(const DropoutPlan& dropout, const float* x, float* y, int64_t begin, int64_t end,
-                  float* scratch) {
+void DropoutElems(const DropoutPlan& dropout, const float* x, float* y, int64_t begin, int64_t end, float* scratch) {
   if (dropout.on) {
     HWY_DYNAMIC_DISPATCH(DropoutImpl)(dropout, x, y, begin, end, scratch);
   } else if (x != y) {
@@ -230,8 +224,7 @@ void EmitGradientElems(const EmitGradientArgs& args, int64_t begin, int64_t end)
                 static_cast<size_t>(end - begin) * sizeof(float));
   }
 }
-void EmbeddingRows(const EmbeddingArgs& args, const DropoutPlan& dropout, int64_t begin,
-                   int64_t end, float* scratch) {
+void EmbeddingRows(const EmbeddingArgs& args, const DropoutPlan& dropout, int64_t begin, int64_t end, float* scratch) {
   HWY_DYNAMIC_DISPATCH(EmbeddingImpl)(args, dropout, begin, end, scratch);
 }
 void EmbeddingBackwardColumns(const EmbeddingBackwardArgs& args, int64_t begin, int64_t end) {

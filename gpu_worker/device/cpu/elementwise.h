@@ -12,8 +12,7 @@ namespace eps::worker::cpu {
 // tile starts.
 void GeluBackwardElems(const GeluBackwardArgs& args, int64_t begin, int64_t end);
 // scratch: a computing thread's. x may be y.
-void DropoutElems(const DropoutPlan& dropout, const float* x, float* y, int64_t begin, int64_t end,
-                  float* scratch);
+void DropoutElems(const DropoutPlan& dropout, const float* x, float* y, int64_t begin, int64_t end, float* scratch);
 void WidenElems(const WidenArgs& args, int64_t begin, int64_t end);
 // Returns whether all were finite, looked at before rounding.
 bool FinishLeafElems(const FinishLeafArgs& args, int64_t begin, int64_t end);
@@ -21,8 +20,7 @@ void AddGradientElems(const AddGradientArgs& args, int64_t begin, int64_t end);
 void EmitGradientElems(const EmitGradientArgs& args, int64_t begin, int64_t end);
 
 // Rows [begin, end) of y = dropout(wte[token] + wpe[position]).
-void EmbeddingRows(const EmbeddingArgs& args, const DropoutPlan& dropout, int64_t begin,
-                   int64_t end, float* scratch);
+void EmbeddingRows(const EmbeddingArgs& args, const DropoutPlan& dropout, int64_t begin, int64_t end, float* scratch);
 // Columns [begin, end) of dwte and dwpe, all rows in order; dy has been through the dropout.
 void EmbeddingBackwardColumns(const EmbeddingBackwardArgs& args, int64_t begin, int64_t end);
 

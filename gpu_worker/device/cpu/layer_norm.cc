@@ -46,23 +46,21 @@ HWY_INLINE float RowSquares(const float* x, float mean, int64_t C) {
     const int64_t left = C - c - k * kVecLanes;
     if (left <= 0) break;
     const auto there = hn::FirstN(d, static_cast<size_t>(std::min(left, kVecLanes)));
-    const VF v =
-        hn::IfThenElseZero(there, hn::Sub(hn::MaskedLoad(there, d, x + c + k * kVecLanes), m));
+    const VF v = hn::IfThenElseZero(there, hn::Sub(hn::MaskedLoad(there, d, x + c + k * kVecLanes), m));
     sum.acc[k] = hn::MulAdd(v, v, sum.acc[k]);
   }
   return sum.Total();
 }
 
 // Forward and Apply both end here: the same bits.
-HWY_INLINE void NormalizeRow(const float* x, float mean, float rstd, const float* gamma,
-                             const float* beta, float* y, int64_t C) {
+HWY_INLINE void NormalizeRow(const float* x, float mean, float rstd, const float* gamma, const float* beta, float* y,
+                             int64_t C) {
   const DF d;
   const VF m = hn::Set(d, mean), r = hn::Set(d, rstd);
   for (int64_t c = 0; c < C; c += kVecLanes) {
     const int64_t left = C - c;
     const VF xhat = hn::Mul(hn::Sub(LoadTail(d, x + c, left), m), r);
-    StoreTail(hn::MulAdd(xhat, LoadTail(d, gamma + c, left), LoadTail(d, beta + c, left)), d, y + c,
-              left);
+    StoreTail(hn::MulAdd(xhat, LoadTail(d, gamma + c, left), LoadTail(d, beta + c, left)), d, y + c, left);
   }
 }
 
@@ -75,8 +73,8 @@ void LayerNormImpl(const LayerNormArgs& args, int64_t begin, int64_t end) {
     const float rstd = static_cast<float>(1.0 / std::sqrt(variance + args.eps));
     args.mean[row] = mean;
     args.rstd[row] = rstd;
-    NormalizeRow(x, mean, rstd, static_cast<const float*>(args.gamma),
-                 static_cast<const float*>(args.beta), static_cast<float*>(args.y) + row * C, C);
+    NormalizeRow(x, mean, rstd, static_cast<const float*>(args.gamma), static_cast<const float*>(args.beta),
+                 static_cast<float*>(args.y) + row * C, C);
   }
 }
 
@@ -91,8 +89,7 @@ void LayerNormApplyImpl(const LayerNormApplyArgs& args, int64_t begin, int64_t e
 // With g = dy * gamma and xhat = (x - mean) * rstd:
 // dx = rstd * (g - mean over C of g - xhat * mean over C of (g * xhat)); dgamma += dy * xhat; dbeta
 // += dy.
-void LayerNormBackwardImpl(const LayerNormBackwardArgs& args, int64_t begin, int64_t end,
-                           float* partial) {
+void LayerNormBackwardImpl(const LayerNormBackwardArgs& args, int64_t begin, int64_t end, float* partial) {
   const DF d;
   const int64_t C = args.C;
   const float* gamma = static_cast<const float*>(args.gamma);
@@ -102,16 +99,14 @@ void LayerNormBackwardImpl(const LayerNormBackwardArgs& args, int64_t begin, int
   for (int64_t row = begin; row < end; ++row) {
     const float* dy = static_cast<const float*>(args.dy) + row * C;
     const float* x = static_cast<const float*>(args.x) + row * C;
-    const float* residual =
-        args.dresidual == nullptr ? nullptr : static_cast<const float*>(args.dresidual) + row * C;
+    const float* residual = args.dresidual == nullptr ? nullptr : static_cast<const float*>(args.dresidual) + row * C;
     float* dx = static_cast<float*>(args.dx) + row * C;
     const VF mean = hn::Set(d, args.mean[row]), rstd = hn::Set(d, args.rstd[row]);
     RowSum sum_g, sum_gx;
     for (int64_t c = 0; c < C; c += kLogicalLanes) {
       for (int64_t k = 0; k < kAccs; ++k) {
         const int64_t at = c + k * kVecLanes, left = C - at;
-        const VF dyv =
-            LoadTail(d, dy + at, left);  // zero behind the row, and so is all that follows from it
+        const VF dyv = LoadTail(d, dy + at, left);  // zero behind the row, and so is all that follows from it
         const VF xhat = hn::Mul(hn::Sub(LoadTail(d, x + at, left), mean), rstd);
         const VF g = hn::Mul(dyv, LoadTail(d, gamma + at, left));
         sum_g.acc[k] = hn::Add(sum_g.acc[k], g);
@@ -140,14 +135,12 @@ void ColumnSumImpl(const ColumnSumArgs& args, int64_t begin, int64_t end, float*
   for (int64_t row = begin; row < end; ++row) {
     const float* x = static_cast<const float*>(args.x) + row * N;
     for (int64_t c = 0; c < N; c += kVecLanes) {
-      StoreTail(hn::Add(LoadTail(d, partial + c, N - c), LoadTail(d, x + c, N - c)), d, partial + c,
-                N - c);
+      StoreTail(hn::Add(LoadTail(d, partial + c, N - c), LoadTail(d, x + c, N - c)), d, partial + c, N - c);
     }
   }
 }
 
-void AddPartialsImpl(const float* partial, int64_t num_tiles, int64_t stride, int64_t begin,
-                     int64_t end, float* out) {
+void AddPartialsImpl(const float* partial, int64_t num_tiles, int64_t stride, int64_t begin, int64_t end, float* out) {
   const DF d;
   for (int64_t c = begin; c < end; c += kVecLanes) {
     VF sum = LoadTail(d, partial + c, end - c);
@@ -178,15 +171,13 @@ void LayerNormRows(const LayerNormArgs& args, int64_t begin, int64_t end) {
 void LayerNormApplyRows(const LayerNormApplyArgs& args, int64_t begin, int64_t end) {
   HWY_DYNAMIC_DISPATCH(LayerNormApplyImpl)(args, begin, end);
 }
-void LayerNormBackwardRows(const LayerNormBackwardArgs& args, int64_t begin, int64_t end,
-                           float* partial) {
+void LayerNormBackwardRows(const LayerNormBackwardArgs& args, int64_t begin, int64_t end, float* partial) {
   HWY_DYNAMIC_DISPATCH(LayerNormBackwardImpl)(args, begin, end, partial);
 }
 void ColumnSumRows(const ColumnSumArgs& args, int64_t begin, int64_t end, float* partial) {
   HWY_DYNAMIC_DISPATCH(ColumnSumImpl)(args, begin, end, partial);
 }
-void AddPartials(const float* partial, int64_t num_tiles, int64_t stride, int64_t begin,
-                 int64_t end, float* out) {
+void AddPartials(const float* partial, int64_t num_tiles, int64_t stride, int64_t begin, int64_t end, float* out) {
   HWY_DYNAMIC_DISPATCH(AddPartialsImpl)(partial, num_tiles, stride, begin, end, out);
 }
 

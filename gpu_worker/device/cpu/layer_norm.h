@@ -12,15 +12,13 @@ namespace eps::worker::cpu {
 void LayerNormRows(const LayerNormArgs& args, int64_t begin, int64_t end);
 void LayerNormApplyRows(const LayerNormApplyArgs& args, int64_t begin, int64_t end);
 // partial: (2, C), set to these rows' sums for dgamma and dbeta.
-void LayerNormBackwardRows(const LayerNormBackwardArgs& args, int64_t begin, int64_t end,
-                           float* partial);
+void LayerNormBackwardRows(const LayerNormBackwardArgs& args, int64_t begin, int64_t end, float* partial);
 
 // partial: (N), set to the column sums of rows [begin, end) of x (M, N).
 void ColumnSumRows(const ColumnSumArgs& args, int64_t begin, int64_t end, float* partial);
 
 // out[c] += the sum over tiles, in order, of partial[tile * stride + c], for c in [begin, end).
-void AddPartials(const float* partial, int64_t num_tiles, int64_t stride, int64_t begin,
-                 int64_t end, float* out);
+void AddPartials(const float* partial, int64_t num_tiles, int64_t stride, int64_t begin, int64_t end, float* out);
 
 }  // namespace eps::worker::cpu
 

@@ -20,14 +20,12 @@ namespace {
 constexpr int64_t kMaxTileM = 256, kMinTileM = 64;
 constexpr int64_t kMaxTileN = 384, kMinTileN = 192;
 constexpr int64_t kKernelN = 48, kKernelM = 8;  // oneDNN's AVX-512 micro-kernel
-constexpr int64_t kManyTiles = 32;  // from here on a tile more or less for a thread is nothing
+constexpr int64_t kManyTiles = 32;              // from here on a tile more or less for a thread is nothing
 
 constexpr int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // The size of `pieces` even pieces of `total`, a multiple of `step`.
-int64_t PieceOf(int64_t total, int64_t pieces, int64_t step) {
-  return CeilDiv(CeilDiv(total, pieces), step) * step;
-}
+int64_t PieceOf(int64_t total, int64_t pieces, int64_t step) { return CeilDiv(CeilDiv(total, pieces), step) * step; }
 
 MatMulTiling TilesOf(int64_t M, int64_t N, int64_t pieces_m, int64_t pieces_n) {
   MatMulTiling tiling;
@@ -72,8 +70,8 @@ MatMulTiling TileMatMul(int64_t M, int64_t N) {
   return TilesOf(M, N, most_m, CeilDiv(N, kMinTileN));
 }
 
-void MatMulTile(const MatMulArgs& args, const DropoutPlan& dropout, const MatMulTiling& tiling,
-                int64_t tile, float* scratch) {
+void MatMulTile(const MatMulArgs& args, const DropoutPlan& dropout, const MatMulTiling& tiling, int64_t tile,
+                float* scratch) {
   const int64_t i = tile / tiling.tiles_n * tiling.tile_m;
   const int64_t j = tile % tiling.tiles_n * tiling.tile_n;
   const int64_t m = std::min(tiling.tile_m, args.M - i);
@@ -87,8 +85,8 @@ void MatMulTile(const MatMulArgs& args, const DropoutPlan& dropout, const MatMul
   // own.
   static thread_local const bool one_thread = (omp_set_num_threads(1), true);
   const dnnl_status_t status =
-      dnnl_sgemm(args.trans_a ? 'T' : 'N', args.trans_b ? 'T' : 'N', m, n, args.K, 1.0f, a,
-                 args.lda, b, args.ldb, args.accumulate || in_place ? 1.0f : 0.0f, c, args.ldc);
+      dnnl_sgemm(args.trans_a ? 'T' : 'N', args.trans_b ? 'T' : 'N', m, n, args.K, 1.0f, a, args.lda, b, args.ldb,
+                 args.accumulate || in_place ? 1.0f : 0.0f, c, args.ldc);
   EPS_CHECK(one_thread && status == dnnl_success);
   MatMulEpilogue(args, dropout, {.row = i, .column = j, .num_rows = m, .num_columns = n}, scratch);
 }

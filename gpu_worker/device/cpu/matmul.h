@@ -36,16 +36,11 @@ MatMulTiling TileMatMul(int64_t M, int64_t N);
 
 // c tile = op(a) op(b) [+ c], then the epilogue while the tile is in cache. Tiles are numbered row
 // by row, as those of other kernels are, so that a thread meets its own rows again.
-void MatMulTile(const MatMulArgs& args, const DropoutPlan& dropout, const MatMulTiling& tiling,
-                int64_t tile, float* scratch);
+void MatMulTile(const MatMulArgs& args, const DropoutPlan& dropout, const MatMulTiling& tiling, int64_t tile,
+                float* scratch);
 
 // oneDNN's version and the instructions that it uses: "onednn-2.6.3-avx512_core".
 std::string MatMulLibrary();
-
-// What oneDNN holds beside the arena: its packed copy of b, per thread, and generated code.
-inline constexpr int64_t kMatMulBytesPerThread = int64_t{2}
-                                                 << 20;  // measured: 0.98 MiB, NT 256 x 384, any K
-inline constexpr int64_t kMatMulBytes = int64_t{4} << 20;  // generated code
 
 }  // namespace eps::worker::cpu
 

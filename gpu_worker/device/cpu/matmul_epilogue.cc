@@ -40,8 +40,8 @@ HWY_INLINE void GeluRow(float* c, const float* bias, float* gelu_out, int64_t n)
 }
 
 // words: the dropout's, or null.
-HWY_INLINE void ResidualRow(float* c, const float* bias, const float* residual,
-                            const DropoutPlan& dropout, const uint32_t* words, int64_t n) {
+HWY_INLINE void ResidualRow(float* c, const float* bias, const float* residual, const DropoutPlan& dropout,
+                            const uint32_t* words, int64_t n) {
   const DF d;
   for (int64_t j = 0; j < n; j += kVecLanes) {
     VF x = LoadTail(d, c + j, n - j);
@@ -51,11 +51,9 @@ HWY_INLINE void ResidualRow(float* c, const float* bias, const float* residual,
   }
 }
 
-void EpilogueImpl(const MatMulArgs& args, const DropoutPlan& dropout, const OutputTile& tile,
-                  float* scratch) {
+void EpilogueImpl(const MatMulArgs& args, const DropoutPlan& dropout, const OutputTile& tile, float* scratch) {
   const int64_t n = tile.num_columns;
-  const float* bias =
-      args.bias == nullptr ? nullptr : static_cast<const float*>(args.bias) + tile.column;
+  const float* bias = args.bias == nullptr ? nullptr : static_cast<const float*>(args.bias) + tile.column;
   for (int64_t row = tile.row; row < tile.row + tile.num_rows; ++row) {
     const int64_t at = row * args.ldc + tile.column;
     float* c = static_cast<float*>(args.c) + at;
@@ -67,15 +65,13 @@ void EpilogueImpl(const MatMulArgs& args, const DropoutPlan& dropout, const Outp
         GeluRow(c, bias, static_cast<float*>(args.gelu_out) + at, n);
         break;
       case Epilogue::kResidual: {
-        if (args.residual ==
-            args.c) {  // the product was added to it already; there is no dropout then
+        if (args.residual == args.c) {  // the product was added to it already; there is no dropout then
           if (bias != nullptr) BiasRow(c, bias, n);
           break;
         }
         const uint32_t* words = nullptr;
         if (dropout.on) {
-          words = KeepBits(dropout, row * args.N + tile.column, n,
-                           reinterpret_cast<uint32_t*>(scratch));
+          words = KeepBits(dropout, row * args.N + tile.column, n, reinterpret_cast<uint32_t*>(scratch));
         }
         ResidualRow(c, bias, static_cast<const float*>(args.residual) + at, dropout, words, n);
         break;
@@ -94,8 +90,7 @@ namespace eps::worker::cpu {
 
 HWY_EXPORT(EpilogueImpl);
 
-void MatMulEpilogue(const MatMulArgs& args, const DropoutPlan& dropout, const OutputTile& tile,
-                    float* scratch) {
+void MatMulEpilogue(const MatMulArgs& args, const DropoutPlan& dropout, const OutputTile& tile, float* scratch) {
   if (args.epilogue == MatMulArgs::Epilogue::kNone && args.bias == nullptr) return;
   HWY_DYNAMIC_DISPATCH(EpilogueImpl)(args, dropout, tile, scratch);
 }

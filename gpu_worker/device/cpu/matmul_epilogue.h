@@ -14,8 +14,7 @@ struct OutputTile {
 };
 
 // Bias, GELU, and residual with dropout on a tile of c that holds the product.
-void MatMulEpilogue(const MatMulArgs& args, const DropoutPlan& dropout, const OutputTile& tile,
-                    float* scratch);
+void MatMulEpilogue(const MatMulArgs& args, const DropoutPlan& dropout, const OutputTile& tile, float* scratch);
 
 }  // namespace eps::worker::cpu
 

@@ -26,8 +26,7 @@ TEST(MatMulTilingTest, ShapesOfTrainingShareOutEvenly) {
     for (const int64_t C : {384, 768}) {
       for (const int64_t N : {C, 3 * C, 4 * C}) {
         for (const MatMulTiling& t : {TileMatMul(M, N), TileMatMul(C, N), TileMatMul(N, C)}) {
-          EXPECT_TRUE(t.num_tiles() >= 32 || t.num_tiles() % 4 == 0)
-              << M << " " << N << ": " << t.num_tiles();
+          EXPECT_TRUE(t.num_tiles() >= 32 || t.num_tiles() % 4 == 0) << M << " " << N << ": " << t.num_tiles();
         }
       }
     }

@@ -45,8 +45,7 @@ HWY_INLINE float RowExpSum(const float* x, int64_t n, float max) {
     for (int64_t k = 0; k < kAccs; ++k) {
       const int64_t at = c + k * kVecLanes, left = n - at;
       const VF e = Exp(d, hn::Sub(LoadTail(d, x + at, left), m));
-      const auto there =
-          hn::FirstN(d, static_cast<size_t>(std::clamp<int64_t>(left, 0, kVecLanes)));
+      const auto there = hn::FirstN(d, static_cast<size_t>(std::clamp<int64_t>(left, 0, kVecLanes)));
       sum.acc[k] = hn::Add(sum.acc[k], hn::IfThenElseZero(there, e));
     }
   }
@@ -82,8 +81,7 @@ void SoftmaxChunkBackwardImpl(const SoftmaxChunkBackwardArgs& args, int64_t begi
       continue;
     }
     const VF max = hn::Set(d, args.row_max[row]);
-    const VF factor =
-        hn::Set(d, static_cast<float>(args.scale / static_cast<double>(args.row_sum[row])));
+    const VF factor = hn::Set(d, static_cast<float>(args.scale / static_cast<double>(args.row_sum[row])));
     for (int64_t c = 0; c < args.chunk; c += kVecLanes) {
       const int64_t left = args.chunk - c;
       StoreTail(hn::Mul(Exp(d, hn::Sub(LoadTail(d, x + c, left), max)), factor), d, x + c, left);
@@ -116,8 +114,7 @@ void AddLoss(const LossArgs& args) {
   std::array<double, 16> lanes = {};
   for (int64_t row = 0; row < args.M; ++row) {
     if (args.labels[row] < 0 || args.labels[row] >= args.V) continue;
-    const double loss = static_cast<double>(args.row_max[row]) +
-                        std::log(static_cast<double>(args.row_sum[row])) -
+    const double loss = static_cast<double>(args.row_max[row]) + std::log(static_cast<double>(args.row_sum[row])) -
                         static_cast<double>(args.target[row]);
     lanes[row % 16] += loss;
     ++args.record->counted;

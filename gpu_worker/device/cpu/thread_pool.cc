@@ -35,8 +35,7 @@ bool ThreadPool::TilesLeft() const {
 
 ThreadPool::ThreadPool(int threads)
     : threads_(threads),
-      scratch_(static_cast<float*>(
-                   std::aligned_alloc(4096, threads * kTileScratchFloats * sizeof(float))),
+      scratch_(static_cast<float*>(std::aligned_alloc(4096, threads * kTileScratchFloats * sizeof(float))),
                [](float* scratch) { std::free(scratch); }),
       parts_(static_cast<size_t>(threads)) {
   EPS_CHECK(threads >= 1 && scratch_ != nullptr);

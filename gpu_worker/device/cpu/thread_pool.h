@@ -3,7 +3,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <thread>
 #include <vector>
@@ -24,8 +23,9 @@ inline constexpr int64_t kTileScratchFloats = 144 * 1024;  // 576 KiB; see atten
 // left to chance; as tiles do not depend on each other nor on the number of threads, the bits do
 // not either.
 //
-// Not oneTBB's: nothing here nests or steals, the caller is one of the threads, and a late helper
-// is not waited for, so that a small kernel costs no wake-up. All threads flush denormals.
+// Not oneTBB's: nothing here nests, the caller is one of the threads, and a late helper is not
+// waited for, so that a small kernel costs no wake-up. The helpers flush denormals; the caller, a
+// stream's thread, does so itself.
 //
 // Threads: ParallelFor from one thread at a time
 class ThreadPool {
@@ -47,8 +47,7 @@ class ThreadPool {
   struct Job;
   // A thread's part of the tiles. A cache line of its own, as all threads count here.
   struct alignas(64) Part {
-    std::atomic<int64_t> next{
-        0};  // the first that nobody took yet; atomic, because others take over
+    std::atomic<int64_t> next{0};  // the first that nobody took yet; atomic, because others take over
     int64_t end = 0;
   };
   void HelperLoop(int index);

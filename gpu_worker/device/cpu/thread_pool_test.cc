@@ -2,7 +2,7 @@
 
 #include <atomic>
 #include <cstdint>
-#include <set>
+#include <thread>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -47,22 +47,23 @@ TEST(ThreadPoolTest, ThreadsHaveScratchOfTheirOwn) {
 TEST(ThreadPoolTest, HelpersFlushDenormals) {
   ThreadPool pool(2);
   std::atomic<int> denormals{0};
-  // The caller is a thread of the test and keeps its own mode: a sum over many tiles sees the
-  // helper's.
+  // The caller is a thread of the test and keeps its own mode: only tiles of the helper count.
   std::atomic<int> tiles_of_helper{0};
   float* const caller_scratch = [&] {
     float* seen = nullptr;
     pool.ParallelFor(1, [&](int64_t, float* scratch) { seen = scratch; });
     return seen;
   }();
-  for (int round = 0; round < 1000 && tiles_of_helper.load() == 0; ++round) {
+  for (int round = 0; round < 100000 && tiles_of_helper.load() == 0; ++round) {
     pool.ParallelFor(64, [&](int64_t, float* scratch) {
-      if (scratch == caller_scratch) return;
-      volatile float tiny = 1e-30f;
-      if (tiny * tiny * 1e30f * 1e30f != 0.0f) ++denormals;
+      if (scratch == caller_scratch) return std::this_thread::yield();
+      volatile float small = 1e-20f, denormal = 1e-40f;
+      volatile float product = small * small;  // 1e-40 where denormals are kept
+      if (product * 1e30f != 0.0f || denormal * 1e30f != 0.0f) ++denormals;
       ++tiles_of_helper;
     });
   }
+  EXPECT_GT(tiles_of_helper.load(), 0) << "the helper never came to help";
   EXPECT_EQ(denormals.load(), 0);
 }
 

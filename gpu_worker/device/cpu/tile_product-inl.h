@@ -38,8 +38,8 @@ inline constexpr int kBlockVecs = 2;
 inline constexpr int64_t kBlockColumns = kBlockVecs * kVecLanes;
 
 template <int kRows, int kVecs>
-HWY_INLINE void ProductBlock(const TileProduct& p, int64_t row, int64_t column, int64_t columns,
-                             int64_t k_begin, int64_t k_end) {
+HWY_INLINE void ProductBlock(const TileProduct& p, int64_t row, int64_t column, int64_t columns, int64_t k_begin,
+                             int64_t k_end) {
   const DF d;
   const int64_t left = columns - column;  // of the last vector, some lanes may be behind the end
   const bool whole = left >= kVecs * kVecLanes;
@@ -53,8 +53,7 @@ HWY_INLINE void ProductBlock(const TileProduct& p, int64_t row, int64_t column, 
       acc[i][v] = !p.add  ? hn::Zero(d)
                   : whole ? hn::LoadU(d, c + i * p.ldc + at)
                           : LoadTail(d, c + i * p.ldc + at, left - at);
-      if (p.column_scale != nullptr)
-        acc[i][v] = hn::Mul(acc[i][v], hn::LoadU(d, p.column_scale + column + at));
+      if (p.column_scale != nullptr) acc[i][v] = hn::Mul(acc[i][v], hn::LoadU(d, p.column_scale + column + at));
     }
   }
   const float* a = p.a + row * p.a_row + k_begin * p.a_k;
@@ -63,8 +62,7 @@ HWY_INLINE void ProductBlock(const TileProduct& p, int64_t row, int64_t column, 
     VF bv[kVecs];
     HWY_UNROLL(2)
     for (int v = 0; v < kVecs; ++v) {
-      bv[v] = whole ? hn::LoadU(d, b + v * kVecLanes)
-                    : LoadTail(d, b + v * kVecLanes, left - v * kVecLanes);
+      bv[v] = whole ? hn::LoadU(d, b + v * kVecLanes) : LoadTail(d, b + v * kVecLanes, left - v * kVecLanes);
     }
     HWY_UNROLL(8)
     for (int i = 0; i < kRows; ++i) {
@@ -88,8 +86,8 @@ HWY_INLINE void ProductBlock(const TileProduct& p, int64_t row, int64_t column, 
 }
 
 template <int kRows>
-HWY_INLINE void ProductRows(const TileProduct& p, int64_t row, int64_t column, int64_t columns,
-                            int64_t k_begin, int64_t k_end) {
+HWY_INLINE void ProductRows(const TileProduct& p, int64_t row, int64_t column, int64_t columns, int64_t k_begin,
+                            int64_t k_end) {
   if (columns - column > kVecLanes) {
     ProductBlock<kRows, kBlockVecs>(p, row, column, columns, k_begin, k_end);
   } else {
@@ -105,8 +103,7 @@ HWY_INLINE void ProductRows(const TileProduct& p, int64_t row, int64_t column, i
 //   kEndAtColumn:         b (k, j) is zero where k > j
 enum class Triangle { kFull, kSkipColumnsBelowRow, kStartAtRow, kEndAtRow, kEndAtColumn };
 
-HWY_INLINE void MultiplyTile(const TileProduct& p, int64_t rows, int64_t columns, int64_t K,
-                             Triangle triangle) {
+HWY_INLINE void MultiplyTile(const TileProduct& p, int64_t rows, int64_t columns, int64_t K, Triangle triangle) {
   int64_t row = 0;
   while (row < rows) {
     const int64_t block = rows - row >= kBlockRows ? kBlockRows : 1;
@@ -128,8 +125,8 @@ HWY_INLINE void MultiplyTile(const TileProduct& p, int64_t rows, int64_t columns
 }
 
 // dst (columns, rows) = src (rows, columns) transposed: moves only.
-HWY_INLINE void TransposeTile(const float* src, int64_t src_row, int64_t rows, int64_t columns,
-                              float* dst, int64_t dst_row) {
+HWY_INLINE void TransposeTile(const float* src, int64_t src_row, int64_t rows, int64_t columns, float* dst,
+                              int64_t dst_row) {
   const hn::FixedTag<float, 4> d;
   const hn::Repartition<double, decltype(d)> d64;
   const int64_t rows4 = rows / 4 * 4, columns4 = columns / 4 * 4;

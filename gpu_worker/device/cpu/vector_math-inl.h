@@ -28,8 +28,7 @@ inline constexpr int64_t kAccs = kLogicalLanes / kVecLanes;
 
 // The first min(n, lanes) elements, zero behind them. Nothing behind p[n - 1] is read.
 HWY_INLINE VF LoadTail(DF d, const float* p, int64_t n) {
-  return n >= kVecLanes ? hn::LoadU(d, p)
-                        : hn::MaskedLoad(hn::FirstN(d, static_cast<size_t>(n > 0 ? n : 0)), d, p);
+  return n >= kVecLanes ? hn::LoadU(d, p) : hn::MaskedLoad(hn::FirstN(d, static_cast<size_t>(n > 0 ? n : 0)), d, p);
 }
 HWY_INLINE void StoreTail(VF v, DF d, float* p, int64_t n) {
   if (n >= kVecLanes) {
@@ -99,12 +98,10 @@ HWY_INLINE GeluParts Gelu(DF d, VF x) {
   constexpr float kTwoRoot = 1.5957691216057308f;  // 2 sqrt(2 / pi)
   constexpr float kCubic = 0.044715f;
   const VF square = hn::Mul(x, x);
-  const VF inner =
-      hn::MulAdd(square, hn::Set(d, kTwoRoot * kCubic), hn::Set(d, kTwoRoot));  // 2 u / x
+  const VF inner = hn::MulAdd(square, hn::Set(d, kTwoRoot * kCubic), hn::Set(d, kTwoRoot));  // 2 u / x
   const VF one = hn::Set(d, 1.0f);
   const VF e = Exp(d, hn::Neg(hn::Mul(x, inner)));
-  return {hn::Div(one, hn::Add(one, e)),
-          hn::MulAdd(square, hn::Set(d, 3 * kTwoRoot * kCubic), hn::Set(d, kTwoRoot))};
+  return {hn::Div(one, hn::Add(one, e)), hn::MulAdd(square, hn::Set(d, 3 * kTwoRoot * kCubic), hn::Set(d, kTwoRoot))};
 }
 
 }  // namespace HWY_NAMESPACE

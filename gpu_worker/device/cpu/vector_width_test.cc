@@ -52,24 +52,15 @@ class Arrays {
 // All kernels but MatMul, which is left to its epilogues, on sizes with tails. The whole arena
 // afterwards.
 std::vector<float> RunKernels() {
-  std::unique_ptr<Device> device =
-      NewCpuDevice({.arena_bytes = int64_t{32} << 20, .threads = 1}).value();
+  std::unique_ptr<Device> device = NewCpuDevice({.arena_bytes = int64_t{32} << 20, .threads = 1}).value();
   Arrays a(*device);
   Kernels& k = device->kernels();
   const KernelSizes sizes = CpuKernelSizes();
   const int64_t M = 70, C = 101, B = 2, T = 131, H = 2, D = 37, V = 203;
   const Dropout dropout = {.rate = 0.2, .key = {.seed = 1, .step = 2}, .first_element = 8};
 
-  float *x = a.Filled(M * C, 1), *gamma = a.Filled(C, 2), *beta = a.Filled(C, 3), *mean = a.Zero(M),
-        *rstd = a.Zero(M);
-  k.LayerNorm({.M = M,
-               .C = C,
-               .x = x,
-               .gamma = gamma,
-               .beta = beta,
-               .y = a.Zero(M * C),
-               .mean = mean,
-               .rstd = rstd});
+  float *x = a.Filled(M * C, 1), *gamma = a.Filled(C, 2), *beta = a.Filled(C, 3), *mean = a.Zero(M), *rstd = a.Zero(M);
+  k.LayerNorm({.M = M, .C = C, .x = x, .gamma = gamma, .beta = beta, .y = a.Zero(M * C), .mean = mean, .rstd = rstd});
   k.LayerNormBackward({.M = M,
                        .C = C,
                        .dy = a.Filled(M * C, 4),
@@ -81,23 +72,14 @@ std::vector<float> RunKernels() {
                        .dgamma = a.Zero(C),
                        .dbeta = a.Zero(C),
                        .scratch = a.Zero(sizes.layer_norm_backward(M, C) / 4)});
-  k.ColumnSum(
-      {.M = M, .N = C, .x = x, .out = a.Zero(C), .scratch = a.Zero(sizes.column_sum(M, C) / 4)});
+  k.ColumnSum({.M = M, .N = C, .x = x, .out = a.Zero(C), .scratch = a.Zero(sizes.column_sum(M, C) / 4)});
 
   const int64_t n = B * T * H * D;
   for (const double rate : {0.0, 0.2}) {
     Dropout drop = dropout;
     drop.rate = rate;
     float *qkv = a.Filled(3 * n, 5), *o = a.Zero(n), *lse = a.Zero(B * H * T);
-    k.Attention({.B = B,
-                 .T = T,
-                 .H = H,
-                 .D = D,
-                 .qkv = qkv,
-                 .o = o,
-                 .lse = lse,
-                 .scale = 0.2,
-                 .dropout = drop});
+    k.Attention({.B = B, .T = T, .H = H, .D = D, .qkv = qkv, .o = o, .lse = lse, .scale = 0.2, .dropout = drop});
     k.AttentionBackward({.B = B,
                          .T = T,
                          .H = H,
@@ -143,25 +125,14 @@ std::vector<float> RunKernels() {
   auto* labels = reinterpret_cast<int32_t*>(a.Zero(M));
   for (int64_t i = 0; i < M; ++i) labels[i] = static_cast<int32_t>(i * 3);
   float *logits = a.Filled(M * V, 10), *max = a.Zero(M), *sum = a.Zero(M);
-  k.SoftmaxChunk({.M = M,
-                  .chunk = V,
-                  .logits = logits,
-                  .labels = labels,
-                  .row_max = max,
-                  .row_sum = sum,
-                  .target = a.Zero(M)});
-  k.SoftmaxChunkBackward({.M = M,
-                          .chunk = V,
-                          .V = V,
-                          .logits = logits,
-                          .labels = labels,
-                          .row_max = max,
-                          .row_sum = sum,
-                          .scale = 0.01});
+  k.SoftmaxChunk(
+      {.M = M, .chunk = V, .logits = logits, .labels = labels, .row_max = max, .row_sum = sum, .target = a.Zero(M)});
+  k.SoftmaxChunkBackward(
+      {.M = M, .chunk = V, .V = V, .logits = logits, .labels = labels, .row_max = max, .row_sum = sum, .scale = 0.01});
   k.Embedding({.B = 1,
                .T = M,
                .C = C,
-               .V = M,
+               .V = 3 * M,
                .tokens = labels,
                .wte = a.Filled(3 * M * C, 11),
                .wpe = x,
@@ -178,8 +149,7 @@ void UseTargets(int64_t targets) {
 
 TEST(VectorWidthTest, BitsAreTheSameForEveryWidth) {
   const int64_t supported = hwy::SupportedTargets();
-  if ((supported & HWY_AVX3) == 0 || (supported & HWY_AVX2) == 0)
-    GTEST_SKIP() << "needs AVX-512 and AVX2";
+  if ((supported & HWY_AVX3) == 0 || (supported & HWY_AVX2) == 0) GTEST_SKIP() << "needs AVX-512 and AVX2";
   const std::vector<float> wide = RunKernels();
   UseTargets(HWY_AVX2);
   const std::vector<float> narrow = RunKernels();

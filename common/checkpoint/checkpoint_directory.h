@@ -1,5 +1,5 @@
-#ifndef EPS_SERVER_CHECKPOINT_CHECKPOINT_DIRECTORY_H_
-#define EPS_SERVER_CHECKPOINT_CHECKPOINT_DIRECTORY_H_
+#ifndef EPS_COMMON_CHECKPOINT_CHECKPOINT_DIRECTORY_H_
+#define EPS_COMMON_CHECKPOINT_CHECKPOINT_DIRECTORY_H_
 
 #include <optional>
 #include <string>
@@ -11,7 +11,10 @@
 #include "absl/strings/string_view.h"
 #include "common/base/ids.h"
 
-namespace eps::server {
+namespace eps {
+
+inline constexpr char kCheckpointsFolder[] = "checkpoints";  // in a run's folder
+inline constexpr char kLatestFile[] = "latest";
 
 // "step-00000120" of version 120; nullopt for any other name.
 std::string StepFolderName(Version version);
@@ -56,6 +59,6 @@ class CheckpointDirectory {
   std::string path_;
 };
 
-}  // namespace eps::server
+}  // namespace eps
 
-#endif  // EPS_SERVER_CHECKPOINT_CHECKPOINT_DIRECTORY_H_
+#endif  // EPS_COMMON_CHECKPOINT_CHECKPOINT_DIRECTORY_H_

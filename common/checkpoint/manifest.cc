@@ -1,4 +1,4 @@
-#include "eps_server/checkpoint/manifest.h"
+#include "common/checkpoint/manifest.h"
 
 #include <algorithm>
 #include <array>
@@ -17,7 +17,7 @@
 #include "common/base/status_macros.h"
 #include "nlohmann/json.hpp"
 
-namespace eps::server {
+namespace eps {
 namespace {
 
 using nlohmann::json;
@@ -25,7 +25,6 @@ using nlohmann::ordered_json;  // for writing: members in our order, but slow to
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr int64_t kMaxInteger = std::numeric_limits<int64_t>::max();
-constexpr std::array<const char*, 3> kFiles = {kConfigFile, kModelFile, kOptimizerFile};
 constexpr std::array<absl::string_view, 12> kMembers = {
     "format",        "step",          "run",       "files",  "data_position",  "tokens",
     "skipped_steps", "train_seconds", "last_norm", "losses", "gradient_norms", "sha256"};
@@ -106,8 +105,7 @@ absl::StatusOr<double> ReadLoss(const json& value, absl::string_view field) {
   if (value == "NaN") return std::numeric_limits<double>::quiet_NaN();
   if (value == "Infinity") return kInfinity;
   if (value == "-Infinity") return -kInfinity;
-  if (!value.is_number())
-    return Wrong(field, Show(value), "a number, \"NaN\", \"Infinity\" or \"-Infinity\"");
+  if (!value.is_number()) return Wrong(field, Show(value), "a number, \"NaN\", \"Infinity\" or \"-Infinity\"");
   return value.get<double>();
 }
 
@@ -143,7 +141,7 @@ absl::StatusOr<std::map<std::string, FileSum>> ReadFiles(const json& value) {
   if (!value.is_object()) return Wrong("files", Show(value), "an object");
   std::map<std::string, FileSum> files;
   for (const auto& [name, sum] : value.items()) {
-    if (std::find(kFiles.begin(), kFiles.end(), name) == kFiles.end()) {
+    if (std::find(kSummedFiles.begin(), kSummedFiles.end(), name) == kSummedFiles.end()) {
       return Wrong("files", absl::StrCat("the name ", Show(name)),
                    "config.json, model.safetensors and optimizer.safetensors");
     }
@@ -151,14 +149,13 @@ absl::StatusOr<std::map<std::string, FileSum>> ReadFiles(const json& value) {
     if (!sum.is_object() || sum.size() != 2 || !sum.contains("bytes") || !sum.contains("sha256")) {
       return Wrong(field, Show(sum), "an object with bytes and sha256 alone");
     }
-    EPS_ASSIGN_OR_RETURN(const int64_t num_bytes,
-                         ReadInteger(sum["bytes"], field + ".bytes", 1, kMaxInteger));
+    EPS_ASSIGN_OR_RETURN(const int64_t num_bytes, ReadInteger(sum["bytes"], field + ".bytes", 1, kMaxInteger));
     if (!IsSha256(sum["sha256"])) {
       return Wrong(field + ".sha256", Show(sum["sha256"]), "64 lower-case hexadecimal digits");
     }
     files[name] = {num_bytes, sum["sha256"].get<std::string>()};
   }
-  for (const absl::string_view name : kFiles) {
+  for (const absl::string_view name : kSummedFiles) {
     if (!files.contains(std::string(name))) return Wrong(absl::StrCat("files.", name), "nothing", "there");
   }
   return files;
@@ -174,8 +171,7 @@ absl::Status ReadState(const json& document, const RunConfig& run, RunState& sta
   EPS_ASSIGN_OR_RETURN(state.train_seconds, ReadDouble(document["train_seconds"], "train_seconds", 0));
   EPS_ASSIGN_OR_RETURN(state.last_norm, ReadNorm(document["last_norm"], "last_norm"));
   EPS_ASSIGN_OR_RETURN(state.losses, ReadPerStep(document["losses"], "losses", step, ReadLoss));
-  EPS_ASSIGN_OR_RETURN(state.gradient_norms,
-                       ReadPerStep(document["gradient_norms"], "gradient_norms", step, ReadNorm));
+  EPS_ASSIGN_OR_RETURN(state.gradient_norms, ReadPerStep(document["gradient_norms"], "gradient_norms", step, ReadNorm));
   return absl::OkStatus();
 }
 
@@ -188,8 +184,7 @@ absl::Status CheckOwnSum(absl::string_view text) {
   const std::string found = HashText(body);
   const absl::string_view wanted = text.substr(body.size() + kSumStart.size(), kDigits);
   if (found == wanted) return absl::OkStatus();
-  return absl::DataLossError(
-      absl::StrCat("sha256: found ", found, " for what stands before it, must be ", wanted));
+  return absl::DataLossError(absl::StrCat("sha256: found ", found, " for what stands before it, must be ", wanted));
 }
 
 absl::StatusOr<json> ParseJson(const std::string& text) {
@@ -201,8 +196,7 @@ absl::StatusOr<json> ParseJson(const std::string& text) {
   };
   json document = json::parse(text, shallow, /*allow_exceptions=*/false);
   if (document.is_discarded() || too_deep || !document.is_object()) {
-    return absl::DataLossError(
-        absl::StrCat("found ", text.size(), " bytes that are no JSON object of a manifest"));
+    return absl::DataLossError(absl::StrCat("found ", text.size(), " bytes that are no JSON object of a manifest"));
   }
   return document;
 }
@@ -252,4 +246,4 @@ absl::StatusOr<Manifest> ParseManifest(const std::string& text) {
   return manifest;
 }
 
-}  // namespace eps::server
+}  // namespace eps

@@ -1,4 +1,4 @@
-#include "eps_server/checkpoint/checkpoint_directory.h"
+#include "common/checkpoint/checkpoint_directory.h"
 
 #include <filesystem>
 #include <optional>
@@ -12,7 +12,7 @@
 #include "common/testing/temp_dir.h"
 #include "gtest/gtest.h"
 
-namespace eps::server {
+namespace eps {
 namespace {
 
 // A step folder with one file that says which it is.
@@ -36,9 +36,9 @@ TEST(CheckpointDirectoryTest, NamesAreOneToOne) {
   for (const int64_t step : {int64_t{0}, int64_t{99999999}, int64_t{100000000}}) {
     EXPECT_EQ(ParseStepFolderName(StepFolderName(Version(step))), Version(step));
   }
-  for (const char* name : {"", "step-", "step-1", "step-000000001", "step--0000001", "step-+0000001",
-                           "step- 0000001", "step-0000000x", "step-00000001 ", "step-00000001/",
-                           "step-99999999999999999999", ".tmp-step-00000001", "../step-00000001"}) {
+  for (const char* name :
+       {"", "step-", "step-1", "step-000000001", "step--0000001", "step-+0000001", "step- 0000001", "step-0000000x",
+        "step-00000001 ", "step-00000001/", "step-99999999999999999999", ".tmp-step-00000001", "../step-00000001"}) {
     EXPECT_EQ(ParseStepFolderName(name), std::nullopt) << name;
   }
 }
@@ -105,8 +105,7 @@ TEST(CheckpointDirectoryTest, CleanUpRemovesWhatAKilledProcessLeftAndNothingElse
   ASSERT_OK(WriteFileAtomically(dir.File("latest"), "step-00000005\n"));
   ASSERT_OK(WriteFileAtomically(dir.File("latest.tmp.77.0"), "step-000"));
   ASSERT_OK(directory.CleanUp());
-  for (const char* name : {"step-00000005", ".tmp-mine", "notes", "latest"})
-    EXPECT_TRUE(Has(directory, name)) << name;
+  for (const char* name : {"step-00000005", ".tmp-mine", "notes", "latest"}) EXPECT_TRUE(Has(directory, name)) << name;
   for (const char* name : {".tmp-step-00000006", ".removed-step-00000001", "latest.tmp.77.0"}) {
     EXPECT_FALSE(Has(directory, name)) << name;
   }
@@ -137,9 +136,8 @@ TEST(CheckpointDirectoryTest, ALatestThatSaysNothingUsefulIsNone) {
   TempDir dir;
   const CheckpointDirectory directory(dir.path());
   MakeFolder(directory, "step-00000007", "x");
-  for (const std::string& text :
-       {std::string(), std::string("step-00000008\n"), std::string("../step-00000007"),
-        std::string("step-00000007\n\n"), std::string(1000, 'x'), std::string("\0", 1)}) {
+  for (const std::string& text : {std::string(), std::string("step-00000008\n"), std::string("../step-00000007"),
+                                  std::string("step-00000007\n\n"), std::string(1000, 'x'), std::string("\0", 1)}) {
     ASSERT_OK(WriteFileAtomically(dir.File("latest"), text));
     EXPECT_EQ(directory.Latest(), std::nullopt) << text.substr(0, 40);
   }
@@ -157,4 +155,4 @@ TEST(CheckpointDirectoryTest, RemovedIsGone) {
 }
 
 }  // namespace
-}  // namespace eps::server
+}  // namespace eps

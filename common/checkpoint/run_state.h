@@ -1,12 +1,12 @@
-#ifndef EPS_SERVER_CHECKPOINT_RUN_STATE_H_
-#define EPS_SERVER_CHECKPOINT_RUN_STATE_H_
+#ifndef EPS_COMMON_CHECKPOINT_RUN_STATE_H_
+#define EPS_COMMON_CHECKPOINT_RUN_STATE_H_
 
 #include <cstdint>
 #include <vector>
 
 #include "common/base/ids.h"
 
-namespace eps::server {
+namespace eps {
 
 // What a run is beside its tensors, at a step boundary. All of it is in manifest.json.
 struct RunState {
@@ -16,9 +16,9 @@ struct RunState {
   double last_norm = 0;                // for LAGGED clipping
   int64_t tokens = 0;                  // counted so far
   double train_seconds = 0;            // spent in steps so far, over all sittings
-  int64_t skipped_steps = 0;  // whose gradient was not finite; the optimizer's own step does not count them
+  int64_t skipped_steps = 0;           // whose gradient was not finite; the optimizer's own step does not count them
 };
 
-}  // namespace eps::server
+}  // namespace eps
 
-#endif  // EPS_SERVER_CHECKPOINT_RUN_STATE_H_
+#endif  // EPS_COMMON_CHECKPOINT_RUN_STATE_H_

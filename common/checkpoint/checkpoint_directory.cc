@@ -1,4 +1,4 @@
-#include "eps_server/checkpoint/checkpoint_directory.h"
+#include "common/checkpoint/checkpoint_directory.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -17,13 +17,12 @@
 #include "common/base/file_util.h"
 #include "common/base/status_macros.h"
 
-namespace eps::server {
+namespace eps {
 namespace {
 
 constexpr absl::string_view kWriting = ".tmp-";
 constexpr absl::string_view kReplaced = ".old-";
 constexpr absl::string_view kRemoved = ".removed-";
-constexpr char kLatest[] = "latest";
 constexpr int64_t kMaxLatestBytes = 256;
 
 bool IsFolder(const std::string& path) {
@@ -38,8 +37,7 @@ absl::Status RemoveTree(const std::string& path) {
 }
 
 absl::Status Rename(const std::string& from, const std::string& to) {
-  if (rename(from.c_str(), to.c_str()) != 0)
-    return FileError(errno, absl::StrCat("rename to \"", to, "\""), from);
+  if (rename(from.c_str(), to.c_str()) != 0) return FileError(errno, absl::StrCat("rename to \"", to, "\""), from);
   return absl::OkStatus();
 }
 
@@ -62,8 +60,7 @@ std::string StepFolderName(Version version) { return absl::StrFormat("step-%08d"
 
 std::optional<Version> ParseStepFolderName(absl::string_view name) {
   int64_t number = 0;
-  if (!absl::ConsumePrefix(&name, "step-") || !absl::SimpleAtoi(name, &number) || number < 0)
-    return std::nullopt;
+  if (!absl::ConsumePrefix(&name, "step-") || !absl::SimpleAtoi(name, &number) || number < 0) return std::nullopt;
   // One name per version: no sign, no space, no other count of zeros.
   if (StepFolderName(Version(number)) != absl::StrCat("step-", name)) return std::nullopt;
   return Version(number);
@@ -85,7 +82,7 @@ absl::StatusOr<std::vector<Version>> CheckpointDirectory::Steps() const {
 }
 
 std::optional<Version> CheckpointDirectory::Latest() const {
-  const absl::StatusOr<std::string> text = ReadFile(absl::StrCat(path_, "/", kLatest), kMaxLatestBytes);
+  const absl::StatusOr<std::string> text = ReadFile(absl::StrCat(path_, "/", kLatestFile), kMaxLatestBytes);
   if (!text.ok()) return std::nullopt;
   const std::optional<Version> version = ParseStepFolderName(absl::StripSuffix(*text, "\n"));
   if (!version.has_value() || !IsFolder(FolderOf(*version))) return std::nullopt;
@@ -102,7 +99,7 @@ absl::Status CheckpointDirectory::CleanUp() const {
       EPS_RETURN_IF_ERROR(IsFolder(place) ? RemoveTree(path) : Rename(path, place));
     } else if (((absl::ConsumePrefix(&step, kWriting) || absl::ConsumePrefix(&step, kRemoved)) &&
                 ParseStepFolderName(step).has_value()) ||
-               absl::StartsWith(name, absl::StrCat(kLatest, ".tmp."))) {  // WriteFileAtomically's
+               absl::StartsWith(name, absl::StrCat(kLatestFile, ".tmp."))) {  // WriteFileAtomically's
       EPS_RETURN_IF_ERROR(RemoveTree(path));
     }
   }
@@ -134,13 +131,12 @@ absl::Status CheckpointDirectory::FinishWriting(Version version) const {
   }
   EPS_RETURN_IF_ERROR(SyncDirectory(path_));
   EPS_RETURN_IF_ERROR(SyncDirectory(DirName(path_)));
-  EPS_RETURN_IF_ERROR(WriteFileAtomically(absl::StrCat(path_, "/", kLatest), name + "\n"));
+  EPS_RETURN_IF_ERROR(WriteFileAtomically(absl::StrCat(path_, "/", kLatestFile), name + "\n"));
   return RemoveTree(old);
 }
 
 void CheckpointDirectory::AbandonWriting(Version version) const {
-  RemoveTree(absl::StrCat(path_, "/", kWriting, StepFolderName(version)))
-      .IgnoreError();  // CleanUp tries again
+  RemoveTree(absl::StrCat(path_, "/", kWriting, StepFolderName(version))).IgnoreError();  // CleanUp tries again
 }
 
 absl::Status CheckpointDirectory::Remove(Version version) const {
@@ -151,4 +147,4 @@ absl::Status CheckpointDirectory::Remove(Version version) const {
   return RemoveTree(aside);
 }
 
-}  // namespace eps::server
+}  // namespace eps

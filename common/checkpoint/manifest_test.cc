@@ -1,4 +1,4 @@
-#include "eps_server/checkpoint/manifest.h"
+#include "common/checkpoint/manifest.h"
 
 #include <bit>
 #include <cmath>
@@ -8,14 +8,14 @@
 
 #include "absl/status/status.h"
 #include "common/base/ids.h"
+#include "common/checkpoint/run_state.h"
+#include "common/checkpoint/testing.h"
 #include "common/spec/run_config.h"
 #include "common/testing/status_matchers.h"
-#include "eps_server/checkpoint/run_state.h"
-#include "eps_server/checkpoint/testing.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 
-namespace eps::server {
+namespace eps {
 namespace {
 
 using nlohmann::ordered_json;
@@ -24,8 +24,7 @@ Manifest Example() {
   const std::string sum(64, 'a');
   return {.run = SmallRun(),
           .state = StateAt(4),
-          .files = {
-              {kConfigFile, {10, sum}}, {kModelFile, {int64_t{1} << 40, sum}}, {kOptimizerFile, {64, sum}}}};
+          .files = {{kConfigFile, {10, sum}}, {kModelFile, {int64_t{1} << 40, sum}}, {kOptimizerFile, {64, sum}}}};
 }
 
 void ExpectSameBits(const std::vector<double>& a, const std::vector<double>& b) {
@@ -93,19 +92,16 @@ TEST(ManifestTest, EveryTruncationIsNoticed) {
 TEST(ManifestTest, WhatIsNoManifestIsSaid) {
   const std::string deep(1 << 20, '[');
   for (const std::string& text :
-       {std::string(), std::string("model"), std::string("[1, 2]"), std::string("null"),
-        std::string("\0\0\0", 3), std::string("{\"format\": 1e999}"), deep,
-        "{\"format\":1,\"losses\":" + deep + "}"}) {
-    EXPECT_THAT(ParseManifest(text), StatusIs(absl::StatusCode::kDataLoss, "no JSON object"))
-        << text.substr(0, 40);
+       {std::string(), std::string("model"), std::string("[1, 2]"), std::string("null"), std::string("\0\0\0", 3),
+        std::string("{\"format\": 1e999}"), deep, "{\"format\":1,\"losses\":" + deep + "}"}) {
+    EXPECT_THAT(ParseManifest(text), StatusIs(absl::StatusCode::kDataLoss, "no JSON object")) << text.substr(0, 40);
   }
 }
 
 TEST(ManifestTest, AnotherFormatIsNamed) {
   const std::string text = EditManifest(ManifestToJson(Example()), [](ordered_json& m) { m["format"] = 2; });
   EXPECT_THAT(ParseManifest(text), StatusIs(absl::StatusCode::kFailedPrecondition, "format: found 2"));
-  EXPECT_THAT(ParseManifest("{\"format\": 7}"),
-              StatusIs(absl::StatusCode::kFailedPrecondition, "format: found 7"));
+  EXPECT_THAT(ParseManifest("{\"format\": 7}"), StatusIs(absl::StatusCode::kFailedPrecondition, "format: found 7"));
 }
 
 struct BadField {
@@ -145,22 +141,17 @@ TEST(ManifestTest, AFieldThatIsWrongIsNamedWithWhatWasFound) {
       {"files.model.safetensors: found nothing", [](ordered_json& m) { m["files"].erase(kModelFile); }},
       {"files: found the name \"../../etc/passwd\"",
        [](ordered_json& m) { m["files"]["../../etc/passwd"] = m["files"][kModelFile]; }},
-      {"files.model.safetensors.bytes: found -1",
-       [](ordered_json& m) { m["files"][kModelFile]["bytes"] = -1; }},
-      {"files.model.safetensors.bytes: found 0",
-       [](ordered_json& m) { m["files"][kModelFile]["bytes"] = 0; }},
-      {"files.model.safetensors: found an object of 3",
-       [](ordered_json& m) { m["files"][kModelFile]["mode"] = 7; }},
-      {"files.config.json.sha256: found \"AB\"",
-       [](ordered_json& m) { m["files"][kConfigFile]["sha256"] = "AB"; }},
+      {"files.model.safetensors.bytes: found -1", [](ordered_json& m) { m["files"][kModelFile]["bytes"] = -1; }},
+      {"files.model.safetensors.bytes: found 0", [](ordered_json& m) { m["files"][kModelFile]["bytes"] = 0; }},
+      {"files.model.safetensors: found an object of 3", [](ordered_json& m) { m["files"][kModelFile]["mode"] = 7; }},
+      {"files.config.json.sha256: found \"AB\"", [](ordered_json& m) { m["files"][kConfigFile]["sha256"] = "AB"; }},
       {"files.config.json.sha256: found 12", [](ordered_json& m) { m["files"][kConfigFile]["sha256"] = 12; }},
       {"\"colour\" is no field of format 1", [](ordered_json& m) { m["colour"] = "red"; }},
   };
   const std::string text = ManifestToJson(Example());
   ASSERT_OK(ParseManifest(EditManifest(text, [](ordered_json&) {})));
   for (const BadField& bad : cases) {
-    EXPECT_THAT(ParseManifest(EditManifest(text, bad.edit)),
-                StatusIs(absl::StatusCode::kDataLoss, bad.error));
+    EXPECT_THAT(ParseManifest(EditManifest(text, bad.edit)), StatusIs(absl::StatusCode::kDataLoss, bad.error));
   }
 }
 
@@ -173,4 +164,4 @@ TEST(ManifestTest, AnEditedOneWithoutItsSumIsRefused) {
 }
 
 }  // namespace
-}  // namespace eps::server
+}  // namespace eps

@@ -1,21 +1,25 @@
-#ifndef EPS_SERVER_CHECKPOINT_MANIFEST_H_
-#define EPS_SERVER_CHECKPOINT_MANIFEST_H_
+#ifndef EPS_COMMON_CHECKPOINT_MANIFEST_H_
+#define EPS_COMMON_CHECKPOINT_MANIFEST_H_
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "common/checkpoint/run_state.h"
 #include "common/spec/run_config.h"
-#include "eps_server/checkpoint/run_state.h"
 
-namespace eps::server {
+namespace eps {
 
 // The files of a checkpoint's folder.
 inline constexpr char kModelFile[] = "model.safetensors";
 inline constexpr char kOptimizerFile[] = "optimizer.safetensors";
 inline constexpr char kConfigFile[] = "config.json";
 inline constexpr char kManifestFile[] = "manifest.json";
+// Those of which the manifest holds size and sum.
+inline constexpr std::array<absl::string_view, 3> kSummedFiles = {kConfigFile, kModelFile, kOptimizerFile};
 
 inline constexpr int64_t kManifestFormat = 1;
 
@@ -29,7 +33,7 @@ struct FileSum {
 struct Manifest {
   RunConfig run;
   RunState state;
-  std::map<std::string, FileSum> files;  // the three above, less the manifest
+  std::map<std::string, FileSum> files;  // kSummedFiles
 };
 
 // manifest.json, a JSON object with these members in this order:
@@ -51,6 +55,6 @@ std::string ManifestToJson(const Manifest& manifest);
 // Errors: DATA_LOSS naming the field, found and wanted · FAILED_PRECONDITION another format
 absl::StatusOr<Manifest> ParseManifest(const std::string& text);
 
-}  // namespace eps::server
+}  // namespace eps
 
-#endif  // EPS_SERVER_CHECKPOINT_MANIFEST_H_
+#endif  // EPS_COMMON_CHECKPOINT_MANIFEST_H_

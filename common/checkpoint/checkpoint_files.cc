@@ -1,0 +1,148 @@
+#include "common/checkpoint/checkpoint_files.h"
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <system_error>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/file_util.h"
+#include "common/base/sha256.h"
+#include "common/base/status_macros.h"
+
+namespace eps {
+namespace {
+
+// Losses and norms of six million steps.
+constexpr int64_t kMaxManifestBytes = int64_t{256} << 20;
+
+std::string PathOf(const std::string& folder, absl::string_view file) { return absl::StrCat(folder, "/", file); }
+
+bool Exists(const std::string& path) {
+  std::error_code ignored;
+  return std::filesystem::exists(path, ignored);
+}
+
+bool IsFolder(const std::string& path) {
+  std::error_code ignored;
+  return std::filesystem::is_directory(path, ignored);
+}
+
+// "step-00000120" of "a/step-00000120/", of a link to it, and of "." in it.
+std::string NameOf(const std::string& folder) {
+  std::error_code error;
+  const std::filesystem::path whole = std::filesystem::canonical(folder, error);
+  return (error ? std::filesystem::path(folder) : whole).filename().string();
+}
+
+absl::StatusOr<int64_t> FileBytes(const std::string& path) {
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(path, error)) {
+    return absl::DataLossError(absl::StrCat(path, ": found ", error || !Exists(path) ? "nothing" : "no regular file"));
+  }
+  const uintmax_t num_bytes = std::filesystem::file_size(path, error);
+  if (error) return FileError(error.value(), "stat", path);
+  return static_cast<int64_t>(num_bytes);
+}
+
+absl::StatusOr<std::string> NewestFolderOf(const std::string& path) {
+  const CheckpointDirectory directory(path);
+  EPS_ASSIGN_OR_RETURN(const Version newest, FindNewestCheckpoint(directory));
+  return directory.FolderOf(newest);
+}
+
+absl::Status CheckEveryFile(const std::string& folder) {
+  EPS_ASSIGN_OR_RETURN(const Manifest manifest, ReadManifest(folder));
+  EPS_RETURN_IF_ERROR(CheckSizes(folder, manifest));
+  return CheckSums(folder, manifest, kSummedFiles);
+}
+
+}  // namespace
+
+absl::StatusOr<FileSum> SumFile(const std::string& path) {
+  FileSum sum;
+  EPS_ASSIGN_OR_RETURN(sum.num_bytes, FileBytes(path));
+  EPS_ASSIGN_OR_RETURN(sum.sha256, Sha256HexOfFile(path));
+  return sum;
+}
+
+absl::StatusOr<Manifest> ReadManifest(const std::string& folder) {
+  const std::string path = PathOf(folder, kManifestFile);
+  EPS_RETURN_IF_ERROR(FileBytes(path).status());
+  EPS_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kMaxManifestBytes));
+  absl::StatusOr<Manifest> manifest = ParseManifest(text);
+  EPS_RETURN_IF_ERROR_WITH(manifest.status(), path);
+  return manifest;
+}
+
+absl::Status CheckSizes(const std::string& folder, const Manifest& manifest) {
+  for (const auto& [name, sum] : manifest.files) {
+    const std::string path = PathOf(folder, name);
+    EPS_ASSIGN_OR_RETURN(const int64_t found, FileBytes(path));
+    if (found != sum.num_bytes) {
+      return absl::DataLossError(
+          absl::StrCat(path, ": found ", found, " bytes, must be ", sum.num_bytes, " as its manifest says"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckSums(const std::string& folder, const Manifest& manifest, absl::Span<const absl::string_view> files) {
+  for (const absl::string_view name : files) {
+    const std::string path = PathOf(folder, name);
+    EPS_ASSIGN_OR_RETURN(const std::string found, Sha256HexOfFile(path));
+    const std::string& wanted = manifest.files.at(std::string(name)).sha256;
+    if (found != wanted) {
+      return absl::DataLossError(
+          absl::StrCat(path, ": found sha256 ", found, ", must be ", wanted, " as its manifest says"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckComplete(const std::string& folder) {
+  EPS_ASSIGN_OR_RETURN(const Manifest manifest, ReadManifest(folder));
+  return CheckSizes(folder, manifest);
+}
+
+bool IsStepFolder(const std::string& folder) {
+  return Exists(PathOf(folder, kManifestFile)) || ParseStepFolderName(NameOf(folder)).has_value();
+}
+
+absl::Status VerifyCheckpointFolder(const std::string& folder) {
+  if (!IsStepFolder(folder)) return absl::OkStatus();
+  const absl::Status status = CheckEveryFile(folder);
+  if (!absl::IsDataLoss(status)) return status;
+  return absl::DataLossError(absl::StrCat(status.message(), "; take an older checkpoint"));
+}
+
+absl::StatusOr<Version> FindNewestCheckpoint(const CheckpointDirectory& directory) {
+  if (const std::optional<Version> latest = directory.Latest(); latest.has_value()) return *latest;
+  EPS_ASSIGN_OR_RETURN(const std::vector<Version> steps, directory.Steps());
+  if (steps.empty()) return absl::NotFoundError(absl::StrCat("there is no checkpoint in ", directory.path()));
+  for (const Version version : steps) {
+    if (CheckComplete(directory.FolderOf(version)).ok()) return version;
+  }
+  return steps.front();
+}
+
+absl::StatusOr<std::string> FindCheckpointFolder(const std::string& path) {
+  if (!Exists(path)) return absl::NotFoundError(absl::StrCat("there is no checkpoint at ", path));
+  if (!IsFolder(path)) {
+    if (std::filesystem::path(path).filename() == kLatestFile) return NewestFolderOf(DirName(path));
+    return absl::InvalidArgumentError(absl::StrCat(path, ": found a file, must be a checkpoint's folder, ",
+                                                   "a run's folder, or the file ", kLatestFile));
+  }
+  if (Exists(PathOf(path, kManifestFile)) || Exists(PathOf(path, kConfigFile))) return path;
+  const std::string checkpoints = PathOf(path, kCheckpointsFolder);
+  if (IsFolder(checkpoints)) return NewestFolderOf(checkpoints);
+  if (IsStepFolder(path)) return path;  // it lost both; who reads it says so
+  absl::StatusOr<std::string> newest = NewestFolderOf(path);
+  if (!absl::IsNotFound(newest.status())) return newest;
+  return absl::NotFoundError(absl::StrCat(path, " holds no checkpoint: neither ", kManifestFile, ", ", kConfigFile,
+                                          ", ", kLatestFile, ", a step-NNNNNNNN folder nor a folder ",
+                                          kCheckpointsFolder));
+}
+
+}  // namespace eps

@@ -1,0 +1,55 @@
+#ifndef EPS_COMMON_CHECKPOINT_CHECKPOINT_FILES_H_
+#define EPS_COMMON_CHECKPOINT_CHECKPOINT_FILES_H_
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "common/base/ids.h"
+#include "common/checkpoint/checkpoint_directory.h"
+#include "common/checkpoint/manifest.h"
+
+// Finding a checkpoint, and trusting its files. Nothing here writes. docs/formats.md, Checkpoints.
+namespace eps {
+
+// Bytes and sha256 of a regular file.
+// Errors: DATA_LOSS there is none · the system's
+absl::StatusOr<FileSum> SumFile(const std::string& path);
+
+// Errors: DATA_LOSS naming file and field · FAILED_PRECONDITION another format · the system's
+absl::StatusOr<Manifest> ReadManifest(const std::string& folder);
+
+// Every file of the manifest is there with its size: cheap.
+// Errors: DATA_LOSS naming the file, found and wanted
+absl::Status CheckSizes(const std::string& folder, const Manifest& manifest);
+// As the manifest says, byte for byte, of those files: reads them whole.
+// Errors: DATA_LOSS naming the file, found and wanted · the system's
+absl::Status CheckSums(const std::string& folder, const Manifest& manifest, absl::Span<const absl::string_view> files);
+// ReadManifest and CheckSizes: what can be told without reading the tensors.
+absl::Status CheckComplete(const std::string& folder);
+
+// Whether `folder` is, or was, a checkpoint of a run and no Hugging Face folder: it has a manifest or a step's name.
+// One that lost its manifest is damaged; it must not pass as somebody's Hugging Face folder.
+bool IsStepFolder(const std::string& folder);
+
+// Compares a step folder with its manifest: the manifest itself, then the size and the sum of every file. OK for another
+// folder, which has nothing to be compared with.
+// Errors: those of ReadManifest, CheckSizes and CheckSums; DATA_LOSS says what to do
+absl::Status VerifyCheckpointFolder(const std::string& folder);
+
+// What `latest` names, in whatever state it is; without a useful `latest` the newest complete one; if none is complete
+// the newest, whose damage is what there is to report.
+// Errors: NOT_FOUND there is none · the system's
+absl::StatusOr<Version> FindNewestCheckpoint(const CheckpointDirectory& directory);
+
+// The folder that `path` means. A step-NNNNNNNN folder and a Hugging Face folder (config.json) stand for themselves; a
+// run's DIR, its DIR/checkpoints and the file DIR/checkpoints/latest for the newest checkpoint there. What is found may
+// be damaged. A `latest` can only name a step folder that lies beside it.
+// Errors: NOT_FOUND, saying what was looked for · INVALID_ARGUMENT another file · the system's
+absl::StatusOr<std::string> FindCheckpointFolder(const std::string& path);
+
+}  // namespace eps
+
+#endif  // EPS_COMMON_CHECKPOINT_CHECKPOINT_FILES_H_

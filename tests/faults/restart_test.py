@@ -1,0 +1,85 @@
+"""Invariants 4 and 5 without `eps train`: a daemon that is started again, and workers that come and go by themselves."""
+
+import json
+import subprocess
+import time
+
+from eps_run import BIN, SystemTest, alive, model_hash, summary, wait_for_steps
+
+LONG = {"steps": 80, "checkpoint": {"every_steps": 10, "keep": 3}}
+
+
+class RestartTest(SystemTest):
+    def setUp(self):
+        super().setUp()
+        self.spec = self.work.spec(LONG)
+        self.out = self.work.out("by-hand")
+        self.processes = []
+        self.addCleanup(self.end_all)
+
+    def end_all(self):
+        for process in self.processes:
+            process.kill()
+            process.wait()
+
+    def log(self, process):
+        return self.work.path / f"{self.processes.index(process)}.log"
+
+    def start(self, program, *args):
+        with open(self.work.path / f"{len(self.processes)}.log", "w") as log:  # a pipe that nobody reads would fill up
+            process = subprocess.Popen([str(BIN / program), *map(str, args)], stdout=log, stderr=log,
+                                       stdin=subprocess.DEVNULL)
+        self.processes.append(process)
+        return process
+
+    def start_daemon(self, *args):
+        """A daemon of the run, and its address."""
+        daemon = self.start("eps_server", "--run", self.spec, "--out", self.out, "--expect-workers", 1, *args)
+        deadline = time.monotonic() + 60
+        while True:
+            self.assertIsNone(daemon.poll(), "the daemon ended")
+            self.assertLess(time.monotonic(), deadline, "the daemon does not say where it listens")
+            try:
+                endpoint = json.loads((self.out / "endpoints.json").read_text())
+            except FileNotFoundError:
+                endpoint = {}
+            if endpoint.get("pid") == daemon.pid:
+                return daemon, endpoint["grpc"]
+            time.sleep(0.01)
+
+    def start_worker(self, address):
+        return self.start("gpu_worker", "--connect", address, "--device-memory", "64MiB")
+
+    def ends_with(self, process, code, timeout=120):
+        self.assertEqual(process.wait(timeout), code, f"{process.args}\n{self.log(process).read_text()}")
+
+    def quiet_run(self):
+        out = self.work.out("quiet")
+        self.train_ok(self.spec, out)
+        return model_hash(out), summary(out)["loss"]
+
+    def test_a_daemon_started_again_is_found_by_its_workers_and_a_worker_may_join(self):
+        daemon, address = self.start_daemon("--listen", "127.0.0.1:0")
+        workers = [self.start_worker(address)]
+        wait_for_steps(daemon, self.out, 5)
+        workers.append(self.start_worker(address))
+        wait_for_steps(daemon, self.out, 25)
+        daemon.kill()
+        daemon.wait()
+        time.sleep(0.5)
+        self.assertTrue(all(alive(worker.pid) for worker in workers), "a worker did not wait for its daemon")
+        daemon, again = self.start_daemon("--listen", address, "--resume")
+        self.assertEqual(again, address)
+        for process in (*workers, daemon):
+            self.ends_with(process, 0)
+        bits, losses = self.quiet_run()
+        self.assertEqual(model_hash(self.out), bits)
+        self.assertEqual(summary(self.out)["loss"], losses)
+
+    def test_a_worker_whose_daemon_does_not_come_back_ends_with_an_error(self):
+        daemon, address = self.start_daemon("--listen", "127.0.0.1:0")
+        worker = self.start("gpu_worker", "--connect", address, "--device-memory", "64MiB", "--reconnect-seconds", 1)
+        wait_for_steps(daemon, self.out, 5)
+        daemon.kill()
+        self.ends_with(worker, 1, timeout=30)
+        self.assertIn("gpu_worker: ", self.log(worker).read_text())
