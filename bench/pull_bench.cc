@@ -137,13 +137,13 @@ void Serve(int out_fd) {
     servers.push_back(server::RpcServer::Start({.host = "127.0.0.1", .port = 0}, std::move(services), 0).value());
     addresses += servers.back()->address() + "\n";
   }
-  BareService bare;
+  BareService bare_as_ours, bare_default;  // one service belongs to one server
   std::vector<std::unique_ptr<grpc::Server>> bare_servers;
   for (const bool as_ours : {true, false}) {
     grpc::ServerBuilder builder;
     int port = 0;
     builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
-    builder.RegisterCallbackGenericService(&bare);
+    builder.RegisterCallbackGenericService(as_ours ? &bare_as_ours : &bare_default);
     if (as_ours) {
       builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, kDataFrameBytes);
       builder.AddChannelArgument(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, kDataWindowBytes);
