@@ -5,7 +5,7 @@
 // The bare stream is read in three ways: with gRPC's defaults, and with the settings of our data plane by callbacks and
 // from a queue of its own. `ratio` is the smaller of those to the latter two.
 //
-//   pull_bench [rounds]     25 by default
+//   pull_bench [rounds]     60 by default
 
 #include <signal.h>
 #include <sys/mman.h>
@@ -241,7 +241,7 @@ double Ratio(const Side& a, const Side& b) {
 std::vector<Side> Measure(const std::string& pull_address, const std::string& bare_address,
                           const std::string& default_address, const ModelSpec& model, Dtype dtype, int rounds) {
   const BlobSpec& blob = model.blob(kWte);
-  const auto transport = worker::NewGrpcTransport({.channel = worker::NewDataChannel(pull_address),
+  const auto transport = worker::NewGrpcTransport({.channels = {worker::NewDataChannel(pull_address), worker::NewDataChannel(pull_address)},
                                                    .incarnation = kIncarnation,
                                                    .worker_id = WorkerId(1),
                                                    .model = &model,
@@ -325,4 +325,4 @@ int Main(int rounds) {
 }  // namespace
 }  // namespace eps
 
-int main(int argc, char** argv) { return eps::Main(argc > 1 ? std::max(1, std::atoi(argv[1])) : 25); }
+int main(int argc, char** argv) { return eps::Main(argc > 1 ? std::max(1, std::atoi(argv[1])) : 60); }

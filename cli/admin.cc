@@ -17,15 +17,15 @@ constexpr absl::Duration kCheckpointTimeout = absl::Hours(6);  // a large state 
 constexpr absl::Duration kStopTimeout = absl::Seconds(10);
 
 absl::Status RunCheckpoint(const DaemonFlags& flags) {
-  EPS_ASSIGN_OR_RETURN(const std::string address, flags.Address());
-  EPS_ASSIGN_OR_RETURN(const proto::CheckpointReply reply, DaemonClient(address).Checkpoint(kCheckpointTimeout));
+  EPS_ASSIGN_OR_RETURN(DaemonClient client, flags.Client());
+  EPS_ASSIGN_OR_RETURN(const proto::CheckpointReply reply, client.Checkpoint(kCheckpointTimeout));
   std::printf("%s\n", reply.path().c_str());
   return absl::OkStatus();
 }
 
 absl::Status RunStop(const DaemonFlags& flags, const std::string& reason) {
-  EPS_ASSIGN_OR_RETURN(const std::string address, flags.Address());
-  EPS_ASSIGN_OR_RETURN(const proto::StopReply reply, DaemonClient(address).Stop(reason, kStopTimeout));
+  EPS_ASSIGN_OR_RETURN(DaemonClient client, flags.Client());
+  EPS_ASSIGN_OR_RETURN(const proto::StopReply reply, client.Stop(reason, kStopTimeout));
   std::printf("the run ends after step %lld, with a checkpoint\n", static_cast<long long>(reply.step()));
   return absl::OkStatus();
 }

@@ -9,7 +9,6 @@
 
 #include <cerrno>
 #include <cstdlib>
-#include <filesystem>
 #include <fstream>
 #include <utility>
 
@@ -87,7 +86,8 @@ std::string LastWords(const ChildProcess& child) {
 }
 
 absl::StatusOr<ProgramEnd> RunProgram(const std::string& program, std::vector<std::string> arguments) {
-  std::string log_path = std::filesystem::temp_directory_path().string() + "/eps-log-XXXXXX";
+  EPS_ASSIGN_OR_RETURN(std::string log_path, TemporaryFolder());
+  log_path += "/eps-log-XXXXXX";
   const FileDescriptor log(mkostemp(log_path.data(), O_CLOEXEC));
   if (!log.is_open()) return FileError(errno, "make", log_path);
   absl::StatusOr<ChildProcess> child = Spawn({.name = program.substr(program.rfind('/') + 1),

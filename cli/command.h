@@ -15,6 +15,9 @@ void AddExport(CLI::App& app, int* exit_code);
 void AddSample(CLI::App& app, int* exit_code);
 void AddCheckpoint(CLI::App& app, int* exit_code);
 void AddStop(CLI::App& app, int* exit_code);
+void AddTop(CLI::App& app, int* exit_code);
+void AddDoctor(CLI::App& app, int* exit_code);
+void AddKeys(CLI::App& app, int* exit_code);
 
 }  // namespace eps::cli
 

@@ -38,6 +38,7 @@ absl::Status RunExport(const std::string& checkpoint, const std::string& out, co
 
 int Finish(const absl::Status& status) {
   if (!status.ok()) PrintError(status);
+  if (absl::IsResourceExhausted(status)) return kExitFailed;  // a full disk, not a device that is too small
   return StartExitCode(status);
 }
 

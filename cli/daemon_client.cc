@@ -1,10 +1,18 @@
 #include "cli/daemon_client.h"
 
+#include <errno.h>
+#include <signal.h>
+
+#include <filesystem>
+#include <system_error>
+
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "cli/run_report.h"
 #include "common/base/file_util.h"
 #include "common/base/flags.h"
 #include "common/base/status_macros.h"
+#include "common/grpc/door_flags.h"
 #include "common/grpc/grpc_status.h"
 #include "grpcpp/create_channel.h"
 #include "grpcpp/security/credentials.h"
@@ -24,25 +32,50 @@ absl::StatusOr<Endpoint> ReadEndpoint(const std::string& out) {
   return Endpoint{json["grpc"].get<std::string>(), json["pid"].get<int64_t>()};
 }
 
+namespace {
+
+// EPERM: it is another user's, and there.
+bool IsAlive(int64_t process_id) { return kill(static_cast<pid_t>(process_id), 0) == 0 || errno == EPERM; }
+
+}  // namespace
+
+std::string RunTokenFile(const std::string& out) { return out + "/token"; }
+
 void DaemonFlags::AddTo(CLI::App& command) {
   auto* connect_option =
       command.add_option("--connect", connect, "The daemon's gRPC address")->type_name("HOST:PORT")->check(IsAddress());
   command.add_option("--out", out, "The folder of the run, whose endpoints.json names the address")
       ->type_name("DIR")
       ->excludes(connect_option);
+  AddClientDoorFlags(command, doors);
 }
 
-absl::StatusOr<std::string> DaemonFlags::Address() const {
-  if (!connect.empty()) return connect;
-  if (out.empty()) return absl::InvalidArgumentError("one of --connect HOST:PORT and --out DIR is needed");
-  EPS_ASSIGN_OR_RETURN(const Endpoint endpoint, ReadEndpoint(out));
-  return endpoint.address;
+absl::StatusOr<DaemonClient> DaemonFlags::Client() const {
+  if (connect.empty() && out.empty()) {
+    return absl::InvalidArgumentError("one of --connect HOST:PORT and --out DIR is needed");
+  }
+  std::string address = connect;
+  ClientDoors shown = doors;
+  if (address.empty()) {
+    const absl::StatusOr<Endpoint> endpoint = ReadEndpoint(out);
+    if (absl::IsNotFound(endpoint.status())) return absl::UnavailableError(NotRunningText(out));
+    EPS_RETURN_IF_ERROR(endpoint.status());
+    if (!IsAlive(endpoint->process_id)) return absl::UnavailableError(NotRunningText(out));
+    address = endpoint->address;
+    std::error_code ignored;
+    if (shown.token_file.empty() && std::filesystem::exists(RunTokenFile(out), ignored)) {
+      shown.token_file = RunTokenFile(out);
+    }
+  }
+  EPS_ASSIGN_OR_RETURN(auto credentials, NewChannelCredentials(shown, address, absl::Now()));
+  return DaemonClient(address, std::move(credentials));
 }
 
-DaemonClient::DaemonClient(const std::string& address) {
+DaemonClient::DaemonClient(const std::string& address, std::shared_ptr<grpc::ChannelCredentials> credentials) {
+  if (credentials == nullptr) credentials = grpc::InsecureChannelCredentials();
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);  // http_proxy is for the web: a daemon is spoken to directly
-  stub_ = proto::Control::NewStub(grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments));
+  stub_ = proto::Control::NewStub(grpc::CreateCustomChannel(address, credentials, arguments));
 }
 
 namespace {

@@ -7,6 +7,7 @@
 #include "CLI/CLI.hpp"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "common/grpc/credentials.h"
 #include "proto/control.grpc.pb.h"
 
 namespace eps::cli {
@@ -19,19 +20,14 @@ struct Endpoint {
 // Errors: NOT_FOUND no such file · INVALID_ARGUMENT naming the file and field
 absl::StatusOr<Endpoint> ReadEndpoint(const std::string& out);
 
-// Where a command finds its daemon: --connect HOST:PORT, or --out DIR of a run.
-struct DaemonFlags {
-  std::string connect;
-  std::string out;
-
-  void AddTo(CLI::App& command);
-  absl::StatusOr<std::string> Address() const;
-};
+// Where `eps train` leaves the token of a run's daemon.
+std::string RunTokenFile(const std::string& out);
 
 // A connection to the control plane. Copies share it.
 class DaemonClient {
  public:
-  explicit DaemonClient(const std::string& address);
+  // Without credentials in plaintext.
+  explicit DaemonClient(const std::string& address, std::shared_ptr<grpc::ChannelCredentials> credentials = nullptr);
 
   // Errors: UNAVAILABLE nobody listens · DEADLINE_EXCEEDED · the daemon's
   absl::StatusOr<proto::StatusReply> Status(absl::Duration timeout);
@@ -42,6 +38,19 @@ class DaemonClient {
 
  private:
   std::shared_ptr<proto::Control::Stub> stub_;
+};
+
+// Where a command finds its daemon: --connect HOST:PORT, or --out DIR of a run.
+struct DaemonFlags {
+  std::string connect;
+  std::string out;
+
+  ClientDoors doors;
+
+  void AddTo(CLI::App& command);
+  // With --out alone it also shows the token that `eps train` has left there.
+  // Errors: ReadEndpoint's, NewChannelCredentials' · UNAVAILABLE no daemon runs for --out, and where the run stands
+  absl::StatusOr<DaemonClient> Client() const;
 };
 
 }  // namespace eps::cli

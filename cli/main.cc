@@ -1,34 +1,57 @@
 // eps: the command line. One file per subcommand; this one only gathers them.
 
+#include <cerrno>
+#include <csignal>
 #include <cstdio>
 
 #include "CLI/CLI.hpp"
+#include "absl/strings/str_cat.h"
 #include "cli/command.h"
 #include "common/base/exit_code.h"
+#include "common/base/protocol_version.h"
+
+namespace {
+
+// What was printed is out, or nobody is there to read it any more. Prints why not.
+bool FlushOutput() {
+  errno = 0;
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return true;
+  if (errno == EPIPE || errno == 0) return true;
+  std::perror("eps: cannot write the output");
+  return false;
+}
+
+}  // namespace
 
 int main(int argc, char** argv) {
+  std::signal(SIGPIPE, SIG_IGN);  // `| head` ends the output and nothing else
   CLI::App app{
       "eps: trains large neural networks on devices far too small for them.\n"
       "The model lives in the memory of a daemon; workers hold a layer at a time."};
   app.name("eps");
   app.require_subcommand(1);
+  app.set_version_flag("--version", absl::StrCat("eps, protocol ", eps::kProtocolVersion));
   app.footer(
       "Exit codes: 0 done, 1 the run failed, 2 bad usage, config or input, 3 does not fit the device memory,\n"
       "130 or 143 ended by a signal after its checkpoint. `eps COMMAND --help` says more.");
   int exit_code = eps::kExitDone;
   eps::cli::AddTrain(app, &exit_code);
   eps::cli::AddStatus(app, &exit_code);
+  eps::cli::AddTop(app, &exit_code);
   eps::cli::AddPlan(app, &exit_code);
   eps::cli::AddImport(app, &exit_code);
   eps::cli::AddExport(app, &exit_code);
   eps::cli::AddSample(app, &exit_code);
   eps::cli::AddCheckpoint(app, &exit_code);
   eps::cli::AddStop(app, &exit_code);
+  eps::cli::AddDoctor(app, &exit_code);
+  eps::cli::AddKeys(app, &exit_code);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     // CLI11 ends --help this way too; everything else is bad usage.
     return app.exit(error) == 0 ? eps::kExitDone : eps::kExitBadInput;
   }
+  if (!FlushOutput() && exit_code == eps::kExitDone) return eps::kExitFailed;
   return exit_code;
 }

@@ -4,19 +4,19 @@
 #include <cstdio>
 #include <memory>
 #include <string>
-#include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "cli/command.h"
 #include "cli/common_flags.h"
+#include "cli/whole_plan.h"
 #include "common/base/byte_size.h"
 #include "common/base/exit_code.h"
 #include "common/base/flags.h"
 #include "common/base/status_macros.h"
 #include "common/model/model_spec.h"
 #include "eps_server/memory/daemon_memory.h"
-#include "gpu_worker/device/cpu/cpu_kernel_sizes.h"
 #include "gpu_worker/plan/relay_plan.h"
 #include "nlohmann/json.hpp"
 
@@ -29,34 +29,6 @@ struct PlanFlags {
   int threads = 0;                  // 0: not given
   bool json = false;
 };
-
-struct WholePlan {
-  RunConfig run;
-  ModelSpec model;
-  worker::RelayPlan device;
-  int64_t smallest_cap_bytes = 0;
-  int threads = 0;  // of each worker
-  int64_t outside_bytes = 0;
-  server::DaemonMemory host;
-};
-
-absl::StatusOr<WholePlan> MakeWholePlan(const PlanFlags& flags) {
-  WholePlan plan;
-  EPS_ASSIGN_OR_RETURN(plan.run, flags.run.Load());
-  EPS_ASSIGN_OR_RETURN(plan.model, BuildGpt2(plan.run.model));
-  const worker::PlanRequest request = {.model = &plan.model,
-                                       .run = &plan.run,
-                                       .kernels = worker::CpuKernelSizes(),
-                                       .cap_bytes = flags.device_memory_bytes,
-                                       .max_pass_vnodes = 0};
-  plan.smallest_cap_bytes = worker::SmallestCapBytes(request);
-  EPS_ASSIGN_OR_RETURN(plan.device, worker::MakeRelayPlan(request));
-  plan.threads =
-      flags.threads > 0 ? flags.threads : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
-  plan.outside_bytes = request.kernels.outside_bytes(plan.threads);
-  plan.host = server::ComputeDaemonMemory(plan.model, plan.run);
-  return plan;
-}
 
 void Row(const std::string& what, int64_t num_bytes, const std::string& why) {
   std::printf("  %-28s %14lld  %10s  %s\n", what.c_str(), static_cast<long long>(num_bytes),
@@ -101,13 +73,15 @@ void PrintJson(const WholePlan& plan) {
        {{"model_state_bytes", plan.host.model_state_bytes()},
         {"contribution_window_bytes", plan.host.contribution_window_bytes},
         {"hold_bytes", plan.host.hold_bytes},
+        {"checkpoint_bytes", plan.host.checkpoint_bytes},
         {"daemon_constant_bytes", plan.host.constant_bytes},
         {"total_bytes", plan.host.total_bytes()}}}};
   std::printf("%s\n", json.dump(2).c_str());
 }
 
 absl::Status RunPlan(const PlanFlags& flags) {
-  EPS_ASSIGN_OR_RETURN(const WholePlan plan, MakeWholePlan(flags));
+  EPS_ASSIGN_OR_RETURN(RunConfig run, flags.run.Load());
+  EPS_ASSIGN_OR_RETURN(const WholePlan plan, MakeWholePlan(std::move(run), flags.device_memory_bytes, flags.threads));
   if (flags.json) {
     PrintJson(plan);
   } else {

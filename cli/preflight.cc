@@ -10,6 +10,7 @@
 #include "common/formats/gpt2_folder.h"
 #include "common/formats/token_file.h"
 #include "common/model/model_spec.h"
+#include "eps_server/memory/daemon_memory.h"
 #include "gpu_worker/device/cpu/cpu_kernel_sizes.h"
 #include "gpu_worker/plan/relay_plan.h"
 
@@ -35,18 +36,19 @@ absl::Status CheckFolder(const Preflight& preflight) {
   return absl::OkStatus();
 }
 
-absl::Status CheckData(const RunConfig& run) {
+// How many samples there are: at least one.
+absl::StatusOr<int64_t> CheckData(const RunConfig& run) {
   const int token_bytes = run.data.tokenizer == Tokenizer::kBytes ? 1 : run.data.token_bytes;
   EPS_ASSIGN_OR_RETURN(const std::unique_ptr<TokenFile> file, TokenFile::Open(run.data.path, token_bytes));
-  if (NumSamples(file->num_tokens(), run.model.context) > 0) return absl::OkStatus();
+  const int64_t num_samples = NumSamples(file->num_tokens(), run.model.context);
+  if (num_samples > 0) return num_samples;
   return absl::InvalidArgumentError(absl::StrCat(run.data.path, " holds ", file->num_tokens(),
                                                  " tokens; a sample of model.context ", run.model.context, " needs ",
                                                  run.model.context + 1));
 }
 
-absl::Status CheckPlan(const Preflight& preflight, const RunConfig& run) {
+absl::Status CheckPlan(const Preflight& preflight, const RunConfig& run, const ModelSpec& model) {
   if (preflight.worker.device != "cpu") return absl::OkStatus();
-  EPS_ASSIGN_OR_RETURN(const ModelSpec model, BuildGpt2(run.model));
   return worker::MakeRelayPlan({.model = &model,
                                 .run = &run,
                                 .kernels = worker::CpuKernelSizes(),
@@ -57,13 +59,20 @@ absl::Status CheckPlan(const Preflight& preflight, const RunConfig& run) {
 
 }  // namespace
 
-absl::Status CheckBeforeTraining(const Preflight& preflight) {
+absl::StatusOr<RunOutline> CheckBeforeTraining(const Preflight& preflight) {
   EPS_RETURN_IF_ERROR(CheckDevice(preflight.worker.device));
   EPS_ASSIGN_OR_RETURN(const RunConfig run, preflight.run.Load());
   EPS_RETURN_IF_ERROR(CheckFolder(preflight));
-  EPS_RETURN_IF_ERROR(CheckData(run));
+  RunOutline outline = {.steps = run.steps,
+                        .tokens_per_step = run.tokens_per_step(),
+                        .sequences_per_step = run.batch.sequences_per_step()};
+  EPS_ASSIGN_OR_RETURN(outline.samples, CheckData(run));
   if (!run.model_from.empty() && !preflight.resume) EPS_RETURN_IF_ERROR(Gpt2Folder::Open(run.model_from).status());
-  return CheckPlan(preflight, run);
+  EPS_ASSIGN_OR_RETURN(const ModelSpec model, BuildGpt2(run.model));
+  EPS_RETURN_IF_ERROR(CheckPlan(preflight, run, model));
+  outline.parameters = model.num_parameters();
+  outline.model_state_bytes = server::ComputeDaemonMemory(model, run).model_state_bytes();
+  return outline;
 }
 
 }  // namespace eps::cli

@@ -3,8 +3,9 @@
 
 #include <string>
 
-#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "cli/common_flags.h"
+#include "cli/run_report.h"
 
 namespace eps::cli {
 
@@ -19,7 +20,7 @@ struct Preflight {
 // already there, a device that does not start, and a cap that is too small. The daemon and the workers check again what is theirs.
 //
 // Errors: as StartExitCode takes them; RESOURCE_EXHAUSTED names the smallest cap that would do
-absl::Status CheckBeforeTraining(const Preflight& preflight);
+absl::StatusOr<RunOutline> CheckBeforeTraining(const Preflight& preflight);
 
 }  // namespace eps::cli
 

@@ -65,10 +65,17 @@ std::string ProgressLine(const proto::StatusReply& status, int width) {
     return absl::StrCat(status.state(), " ...").substr(0, width);
   }
   const int64_t percent = status.steps() > 0 ? 100 * status.step() / status.steps() : 0;
-  std::string line = absl::StrFormat("%s %3d%% step %d/%d  loss %.3f  %.0f tok/s  eta %s",
-                                     Bar(status.step(), status.steps()), percent, status.step(), status.steps(),
-                                     status.loss(), status.tokens_per_second(), FormatEta(status.eta_seconds()));
-  absl::StrAppend(&line, DeviceMemory(status), "  waits ", FormatWaits(status));
+  std::string line = absl::StrFormat("%3d%% step %d/%d", percent, status.step(), status.steps());
+  if (status.step() == 0) return line.substr(0, width);  // nothing is known yet
+  absl::StrAppend(&line, absl::StrFormat("  loss %.3f  %.0f tok/s  eta %s", status.loss(), status.tokens_per_second(),
+                                         FormatEta(status.eta_seconds())));
+  const std::string memory = DeviceMemory(status);
+  const std::string waits = absl::StrCat("  waits ", FormatWaits(status));
+  // What a narrow terminal has no room for goes whole: the bar first, then the waits, then the memory.
+  for (const std::string& longest : {absl::StrCat(Bar(status.step(), status.steps()), " ", line, memory, waits),
+                                     absl::StrCat(line, memory, waits), absl::StrCat(line, memory)}) {
+    if (static_cast<int>(longest.size()) <= width) return longest;
+  }
   return line.substr(0, width);
 }
 

@@ -1,5 +1,7 @@
 #include "cli/progress.h"
 
+#include <string>
+
 #include "gtest/gtest.h"
 
 namespace eps::cli {
@@ -31,7 +33,19 @@ TEST(ProgressTest, ALineSaysHowFarHowFastHowLongAndWhatWaits) {
       "pull 1% version 3%");
 }
 
-TEST(ProgressTest, ALineIsCutToTheTerminal) { EXPECT_EQ(ProgressLine(Training(), 40).size(), 40u); }
+TEST(ProgressTest, ANarrowTerminalLosesWholeFields) {
+  const std::string memory = " 35% step 105/300  loss 2.613  1640 tok/s  eta 2:05  dev 14.0 MiB of 16.0 MiB";
+  EXPECT_EQ(ProgressLine(Training(), 110), memory + "  waits pull 1% version 3%");
+  EXPECT_EQ(ProgressLine(Training(), 80), memory);
+  EXPECT_EQ(ProgressLine(Training(), 60), " 35% step 105/300  loss 2.613  1640 tok/s  eta 2:05");
+  EXPECT_EQ(ProgressLine(Training(), 10), " 35% step ");
+}
+
+TEST(ProgressTest, BeforeTheFirstStepIsDoneNothingIsMadeUp) {
+  proto::StatusReply status = Training();
+  status.set_step(0);
+  EXPECT_EQ(ProgressLine(status, 200), "  0% step 0/300");
+}
 
 TEST(ProgressTest, BeforeTheFirstStepTheStateIsShown) {
   proto::StatusReply status;

@@ -55,9 +55,12 @@ class Server {
   static absl::StatusOr<std::unique_ptr<Server>> Start(const std::string& checkpoint, const SampleFlags& flags,
                                                        SignalQueue& signals) {
     auto server = std::unique_ptr<Server>(new Server(signals));
-    std::string folder = std::filesystem::temp_directory_path().string() + "/eps-sample-XXXXXX";
+    EPS_ASSIGN_OR_RETURN(std::string folder, TemporaryFolder());
+    folder += "/eps-sample-XXXXXX";
     if (mkdtemp(folder.data()) == nullptr) return FileError(errno, "make", folder);
     server->folder_ = folder;
+    // Where the daemon's socket goes: so that nothing is left even when it is killed.
+    setenv("XDG_RUNTIME_DIR", folder.c_str(), 1);
     EPS_ASSIGN_OR_RETURN(const std::string programs, ProgramFolder());
     EPS_ASSIGN_OR_RETURN(
         server->daemon_,

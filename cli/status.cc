@@ -33,9 +33,16 @@ void PrintForPeople(const proto::StatusReply& status) {
                                      FormatByteSize(status.contribution_window_used_bytes()), " of ",
                                      FormatByteSize(status.contribution_window_bytes())));
   Line("newest checkpoint", status.newest_checkpoint().empty() ? "none" : status.newest_checkpoint());
+  if (status.checkpoint_failures() > 0) {
+    Line("checkpoints failed",
+         absl::StrCat(
+             status.checkpoint_failures(), " of this sitting; the newest ",
+             status.checkpoint_error().empty() ? "was written" : absl::StrCat("failed: ", status.checkpoint_error())));
+  }
   for (const proto::WorkerStatus& worker : status.workers()) {
     Line(absl::StrCat("worker ", worker.worker_id()).c_str(),
-         absl::StrCat(worker.state(), ", ", worker.device_name(), ", pid ", worker.process_id(), ", vnodes {",
+         absl::StrCat(worker.state(), ", ", worker.device_name(), ", pid ", worker.process_id(),
+                      worker.transport().empty() ? "" : absl::StrCat(", over ", worker.transport()), ", vnodes {",
                       absl::StrJoin(worker.vnodes(), ","), "}, device ", FormatByteSize(worker.device_peak_bytes()),
                       " of ", FormatByteSize(worker.device_cap_bytes()), ", last pass ",
                       FormatEta(worker.pass_seconds())));
@@ -43,8 +50,8 @@ void PrintForPeople(const proto::StatusReply& status) {
 }
 
 absl::Status RunStatusCommand(const DaemonFlags& flags, bool json) {
-  EPS_ASSIGN_OR_RETURN(const std::string address, flags.Address());
-  EPS_ASSIGN_OR_RETURN(const proto::StatusReply status, DaemonClient(address).Status(absl::Seconds(10)));
+  EPS_ASSIGN_OR_RETURN(DaemonClient client, flags.Client());
+  EPS_ASSIGN_OR_RETURN(const proto::StatusReply status, client.Status(absl::Seconds(10)));
   if (!json) {
     PrintForPeople(status);
     return absl::OkStatus();

@@ -1,7 +1,9 @@
 // eps train: a daemon and its workers on this machine in one command.
 
 #include <signal.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -20,10 +22,17 @@
 #include "cli/daemon_client.h"
 #include "cli/preflight.h"
 #include "cli/progress.h"
+#include "cli/run_report.h"
 #include "cli/signal_queue.h"
 #include "common/base/exit_code.h"
 #include "common/base/file_util.h"
+#include "common/base/flags.h"
 #include "common/base/status_macros.h"
+#include "common/checkpoint/checkpoint_directory.h"
+#include "common/checkpoint/checkpoint_files.h"
+#include "common/grpc/credentials.h"
+#include "common/security/secret_file.h"
+#include "common/security/token.h"
 
 namespace eps::cli {
 namespace {
@@ -37,20 +46,18 @@ struct TrainFlags {
   WorkerFlags worker;
   int workers = 1;
   std::string out;
+  std::string metrics_listen;
   bool resume = false;
   bool quiet = false;
 
+  int ThreadsPerWorker() const {
+    if (worker.threads > 0) return worker.threads;
+    return std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / workers);
+  }
   std::string OutFolder() const {
     return out.empty() ? absl::StrCat("runs/", std::filesystem::path(run.run).stem().string()) : out;
   }
 };
-
-std::string NewestCheckpoint(const std::string& out) {
-  const absl::StatusOr<std::string> name = ReadFile(absl::StrCat(out, "/checkpoints/latest"));
-  if (!name.ok()) return "there is no checkpoint yet";
-  return absl::StrCat("the newest checkpoint is ", out, "/checkpoints/", name->substr(0, name->find('\n')),
-                      "; go on with --resume");
-}
 
 // One sitting of a run: starts the processes, watches them, and says how it ended.
 class Sitting {
@@ -70,6 +77,11 @@ class Sitting {
   int Run() {
     if (absl::Status status = StartDaemon(); !status.ok()) return Fail(status);
     absl::StatusOr<bool> listening = WaitForEndpoint();
+    if (absl::IsCancelled(listening.status())) {
+      EndChildren();
+      PrintError(listening.status());
+      return kExitSignal + signals_.last();
+    }
     if (!listening.ok()) return Fail(listening.status());
     if (!*listening) return DaemonEnded();
     if (absl::Status status = StartWorkers(); !status.ok()) return Fail(status);
@@ -77,26 +89,42 @@ class Sitting {
   }
 
  private:
-  int DefaultThreads() const {
-    return std::max<int>(1, static_cast<int>(std::thread::hardware_concurrency()) / flags_.workers);
+  // Other users of this machine reach loopback too: a token of this sitting, which only this user can read, keeps them
+  // out. `eps status --out` and the like find it.
+  absl::Status MakeToken() {
+    doors_.token_file = RunTokenFile(out_);
+    unlink(doors_.token_file.c_str());  // of the sitting before
+    EPS_ASSIGN_OR_RETURN(const std::string token, NewToken());
+    return WriteSecretFile(doors_.token_file, token + "\n");
   }
 
   absl::Status StartDaemon() {
+    EPS_RETURN_IF_ERROR(MakeToken());
     std::vector<std::string> arguments = flags_.run.ToArguments();
-    const std::vector<std::string> more = {
-        "--out", out_, "--listen", "127.0.0.1:0", "--expect-workers", absl::StrCat(flags_.workers)};
+    const std::vector<std::string> more = {"--out",
+                                           out_,
+                                           "--listen",
+                                           "127.0.0.1:0",
+                                           "--token-file",
+                                           doors_.token_file,
+                                           "--expect-workers",
+                                           absl::StrCat(flags_.workers)};
     arguments.insert(arguments.end(), more.begin(), more.end());
     if (flags_.resume) arguments.push_back("--resume");
+    if (!flags_.metrics_listen.empty()) {
+      arguments.push_back("--metrics-listen");
+      arguments.push_back(flags_.metrics_listen);
+    }
     // A daemon whose starter died finishes its step, writes the checkpoint, and lets its workers go.
     EPS_ASSIGN_OR_RETURN(daemon_, Spawn({.name = "eps_server",
                                          .program = programs_ + "/eps_server",
                                          .arguments = arguments,
                                          .log_path = out_ + "/logs/eps_server.log",
-                                         .signal_when_parent_dies = SIGTERM}));
+                                         .signal_when_parent_dies = SIGHUP}));
     return absl::OkStatus();
   }
 
-  // False when the daemon ended first.
+  // False when the daemon ended first. Errors: CANCELLED a signal came: there is no step to finish yet
   absl::StatusOr<bool> WaitForEndpoint() {
     const absl::Time deadline = absl::Now() + kDaemonStartTimeout;
     while (true) {
@@ -112,18 +140,25 @@ class Sitting {
                                                         absl::FormatDuration(kDaemonStartTimeout), "; see ",
                                                         daemon_.log_path));
       }
-      if (const std::optional<int> number = signals_.Wait(absl::Milliseconds(5))) PassOn(*number);
+      if (signals_.Wait(absl::Milliseconds(5)).has_value()) {
+        return absl::CancelledError("ended by a signal before the run had begun; nothing was changed");
+      }
     }
+  }
+
+  std::vector<std::string> WorkerArguments() const {
+    std::vector<std::string> arguments = flags_.worker.ToArguments(address_, flags_.ThreadsPerWorker());
+    arguments.insert(arguments.end(), {"--token-file", doors_.token_file});
+    return arguments;
   }
 
   absl::Status StartWorkers() {
     for (int i = 1; i <= flags_.workers; ++i) {
-      EPS_ASSIGN_OR_RETURN(ChildProcess worker,
-                           Spawn({.name = absl::StrCat("gpu_worker ", i),
-                                  .program = programs_ + "/gpu_worker",
-                                  .arguments = flags_.worker.ToArguments(address_, DefaultThreads()),
-                                  .log_path = absl::StrCat(out_, "/logs/gpu_worker-", i, ".log"),
-                                  .signal_when_parent_dies = 0}));
+      EPS_ASSIGN_OR_RETURN(ChildProcess worker, Spawn({.name = absl::StrCat("gpu_worker ", i),
+                                                       .program = programs_ + "/gpu_worker",
+                                                       .arguments = WorkerArguments(),
+                                                       .log_path = absl::StrCat(out_, "/logs/gpu_worker-", i, ".log"),
+                                                       .signal_when_parent_dies = 0}));
       workers_.push_back(std::move(worker));
       reported_.push_back(false);
     }
@@ -131,7 +166,9 @@ class Sitting {
   }
 
   int Watch() {
-    DaemonClient client(address_);
+    auto credentials = NewChannelCredentials(doors_, address_, absl::Now());
+    if (!credentials.ok()) return Fail(credentials.status());
+    DaemonClient client(address_, *std::move(credentials));
     while (true) {
       if (const std::optional<int> number = signals_.Wait(kPollInterval)) PassOn(*number);
       ReapAll();
@@ -140,9 +177,10 @@ class Sitting {
           std::count_if(workers_.begin(), workers_.end(), [](const ChildProcess& w) { return w.running(); }));
       // A worker that died before it attached is not waited for.
       if (NoteDeadWorkers() && num_running > 0) client.ExpectWorkers(num_running, absl::Seconds(1)).IgnoreError();
-      const bool one_failed =
-          std::any_of(workers_.begin(), workers_.end(), [](const ChildProcess& w) { return !w.ended_well(); });
-      if (num_running == 0 && one_failed && !none_left_) {
+      // A worker that ended well was told that the run is over: the daemon ends by itself, whoever was lost before.
+      const bool over =
+          std::any_of(workers_.begin(), workers_.end(), [](const ChildProcess& w) { return w.ended_well(); });
+      if (num_running == 0 && !over && !none_left_) {
         // Nobody can finish the step: the daemon ends with the checkpoint that stands.
         none_left_ = true;
         kill(daemon_.pid, SIGTERM);
@@ -188,12 +226,11 @@ class Sitting {
     const int status = *daemon_.wait_status;
     const int code = WIFEXITED(status) ? WEXITSTATUS(status) : kExitFailed;
     if (code == kExitDone) {
-      if (!flags_.quiet)
-        std::printf("eps: done; figures in %s/summary.json, the curve in %s/loss.svg\n", out_.c_str(), out_.c_str());
+      if (!flags_.quiet) std::printf("%s\n", EndText(out_).c_str());
       return kExitDone;
     }
     if (at_once_) {
-      std::fprintf(stderr, "eps: ended at once, by a second signal; %s\n", NewestCheckpoint(out_).c_str());
+      std::fprintf(stderr, "eps: ended at once, by a second signal; %s\n", NewestCheckpointText(out_).c_str());
       return kExitFailed;
     }
     const std::string words = LastWords(daemon_);
@@ -206,7 +243,7 @@ class Sitting {
     }
     const bool asked_to_end = code == kExitSignal + SIGINT || code == kExitSignal + SIGTERM;
     if (asked_to_end && !none_left_) {
-      std::fprintf(stderr, "eps: ended by a signal; %s\n", NewestCheckpoint(out_).c_str());
+      std::fprintf(stderr, "eps: ended by a signal; %s\n", NewestCheckpointText(out_).c_str());
       return code;
     }
     for (const ChildProcess& worker : workers_) {
@@ -217,7 +254,7 @@ class Sitting {
     }
     std::fprintf(stderr, "eps: the daemon ended: %s%s%s (log: %s)\n", EndOf(daemon_).c_str(), words.empty() ? "" : ": ",
                  words.c_str(), daemon_.log_path.c_str());
-    std::fprintf(stderr, "eps: %s\n", NewestCheckpoint(out_).c_str());
+    std::fprintf(stderr, "eps: %s\n", NewestCheckpointText(out_).c_str());
     return kExitFailed;
   }
 
@@ -262,6 +299,7 @@ class Sitting {
   SignalQueue signals_;
   ProgressPrinter progress_;
   std::string address_;
+  ClientDoors doors_;
   ChildProcess daemon_;
   std::vector<ChildProcess> workers_;
   std::vector<bool> reported_;  // whose end was said
@@ -270,25 +308,45 @@ class Sitting {
   bool at_once_ = false;  // interrupted twice
 };
 
+void SayStart(const TrainFlags& flags, const RunOutline& outline) {
+  const std::string out = flags.OutFolder();
+  StartOptions options = {.workers = flags.workers,
+                          .device = flags.worker.device,
+                          .threads = flags.ThreadsPerWorker(),
+                          .device_memory_bytes = flags.worker.device_memory_bytes,
+                          .out = out};
+  if (flags.resume) {
+    const absl::StatusOr<Version> newest = FindNewestCheckpoint(CheckpointDirectory(out + "/checkpoints"));
+    if (newest.ok()) options.resumes_from = StepFolderName(*newest);
+  }
+  std::printf("%s\n", StartText(outline, options).c_str());
+  if (flags.resume && options.resumes_from.empty()) {
+    std::printf("eps: there is no checkpoint in %s: it starts from step 0\n", out.c_str());
+  }
+  std::fflush(stdout);
+}
+
 int RunTrain(const TrainFlags& flags) {
   const std::string out = flags.OutFolder();
-  absl::Status status =
+  const absl::StatusOr<RunOutline> outline =
       CheckBeforeTraining({.run = flags.run, .out = out, .worker = flags.worker, .resume = flags.resume});
-  if (!status.ok()) {
-    PrintError(status);
-    return StartExitCode(status);
+  if (!outline.ok()) {
+    PrintError(outline.status());
+    return StartExitCode(outline.status());
   }
+  umask(077);  // what is made here and by the daemon is this user's alone
   std::error_code ignored;
   const bool out_is_new = !std::filesystem::exists(out, ignored);
-  status = MakeDirs(out + "/logs");
+  const absl::Status made = MakeDirs(out + "/logs");
   const absl::StatusOr<std::string> programs = ProgramFolder();
   absl::StatusOr<SignalQueue> signals = SignalQueue::Create();
-  for (const absl::Status& each : {status, programs.status(), signals.status()}) {
+  for (const absl::Status& each : {made, programs.status(), signals.status()}) {
     if (!each.ok()) {
       PrintError(each);
-      return kExitFailed;
+      return StartExitCode(each);
     }
   }
+  if (!flags.quiet) SayStart(flags, *outline);
   return Sitting(flags, out_is_new, *programs, *std::move(signals)).Run();
 }
 
@@ -306,8 +364,15 @@ void AddTrain(CLI::App& app, int* exit_code) {
       ->check(CLI::Range(1, 4096))
       ->capture_default_str();
   flags->worker.AddTo(*command);
-  command->add_option("--out", flags->out, "The run's folder. Default: runs/NAME of the RunSpec")->type_name("DIR");
+  command->add_option("--out", flags->out, "The run's folder. Default: runs/NAME of the RunSpec")
+      ->type_name("DIR")
+      ->check(NotEmpty());
   command->add_flag("--resume", flags->resume, "Goes on from the newest checkpoint in the run's folder");
+  command
+      ->add_option("--metrics-listen", flags->metrics_listen,
+                   "HTTP address of the daemon's /metrics, /healthz and /readyz; loopback only. Default: 127.0.0.1:0, "
+                   "DIR/endpoints.json says the port")
+      ->type_name("HOST:PORT");
   command->add_flag("--quiet", flags->quiet, "No progress");
   command->footer(
       "In DIR it leaves summary.json, metrics.jsonl, loss.svg, checkpoints/ and logs/ (docs/formats.md).\n"

@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "common/grpc/credentials.h"
 #include "common/spec/run_config.h"
 
 namespace eps::server {
@@ -20,9 +21,13 @@ struct DaemonOptions {
   std::string serve_folder;              // or a checkpoint or Hugging Face folder: serve it
   std::string out;                       // where everything is left
   std::string listen = "127.0.0.1:0";
-  int expected_workers = 1;  // the first step waits until so many are ready
-  int threads = 1;           // of the optimizer
-  int64_t window_bytes = 0;  // of contributions; 0: the run's default
+  std::string metrics_listen = "127.0.0.1:0";  // the HTTP page
+  bool metrics_any_address = false;            // of which others than this host may be reached
+  ServerDoors doors;                           // of that address
+  int max_connections = 0;                     // 0: 1024, or 8 for each expected worker if that is more
+  int expected_workers = 1;                    // the first step waits until so many are ready
+  int threads = 1;                             // of the optimizer
+  int64_t window_bytes = 0;                    // of contributions; 0: the run's default
   absl::Duration lease = absl::Seconds(10);
 };
 

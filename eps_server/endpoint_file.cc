@@ -14,9 +14,11 @@ std::string PathIn(const std::string& out) { return out + "/endpoints.json"; }
 
 }  // namespace
 
-absl::Status WriteEndpointFile(const std::string& out, const std::string& grpc_address) {
+absl::Status WriteEndpointFile(const std::string& out, const std::string& grpc_address,
+                               const std::string& metrics_address) {
   nlohmann::ordered_json endpoints;
   endpoints["grpc"] = grpc_address;
+  endpoints["metrics"] = metrics_address;
   endpoints["pid"] = getpid();
   return WriteFileAtomically(PathIn(out), endpoints.dump() + "\n");
 }

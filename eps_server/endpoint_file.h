@@ -9,7 +9,8 @@ namespace eps::server {
 
 // OUT/endpoints.json: where this daemon listens, and which process it is, so that a file that a dead one left is known
 // for what it is. Errors: the system's, naming the file
-absl::Status WriteEndpointFile(const std::string& out, const std::string& grpc_address);
+absl::Status WriteEndpointFile(const std::string& out, const std::string& grpc_address,
+                               const std::string& metrics_address);
 absl::Status RemoveEndpointFile(const std::string& out);
 
 }  // namespace eps::server

@@ -2,6 +2,7 @@
 
 #include <malloc.h>
 #include <signal.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <atomic>
@@ -20,6 +21,7 @@
 #include "common/base/exit_code.h"
 #include "common/base/log.h"
 #include "common/base/malloc_settings.h"
+#include "common/grpc/door_flags.h"
 #include "eps_server/daemon.h"
 #include "eps_server/signal_watcher.h"
 
@@ -57,9 +59,22 @@ void AddFlags(CLI::App& app, Flags& flags) {
       ->type_name("DIR")
       ->required();
   app.add_flag("--resume", options.resume, "Goes on from the newest checkpoint in --out")->needs(run);
-  app.add_option("--listen", options.listen, "gRPC address; loopback only; port 0: the system chooses")
+  app.add_option("--listen", options.listen,
+                 "gRPC address; one that other machines reach needs doors; port 0: the system chooses")
       ->type_name("HOST:PORT")
       ->capture_default_str();
+  AddServerDoorFlags(app, options.doors);
+  app.add_option("--max-connections", options.max_connections,
+                 "Most connections at once; default: 1024, or 8 for each expected worker if that is more")
+      ->type_name("N")
+      ->check(CLI::Range(1, 1000000));
+  app.add_option(
+         "--metrics-listen", options.metrics_listen,
+         "HTTP address of /metrics, /healthz and /readyz; port 0: the system chooses, OUT/endpoints.json says it")
+      ->type_name("HOST:PORT")
+      ->capture_default_str();
+  app.add_flag("--metrics-any-address", options.metrics_any_address,
+               "Allows a --metrics-listen that other machines reach; the page has neither TLS nor a password");
   app.add_option("--expect-workers", options.expected_workers, "The first step waits until so many are ready")
       ->type_name("N")
       ->check(CLI::Range(1, 65536))
@@ -125,6 +140,9 @@ int RunDaemon(const DaemonOptions& options, std::unique_ptr<SignalWatcher> early
   std::atomic<int> first_signal = 0;
   const std::unique_ptr<SignalWatcher> signals = std::move(early_signals);  // ends before what it calls
   signals->Watch([&](int number) {
+    // SIGHUP says that whoever started us is gone, once for each of its threads: however often it comes, it asks to end
+    // and never to end at once.
+    if (number == SIGHUP) return (*daemon)->Stop("SIGHUP");
     const std::string name = number == SIGINT ? "SIGINT" : "SIGTERM";
     if (int none = 0; first_signal.compare_exchange_strong(none, number)) {
       (*daemon)->Stop(name);
@@ -149,7 +167,9 @@ int Main(int argc, char** argv) {
     return app.exit(error) == 0 ? kExitDone : kExitBadInput;
   }
   if (absl::Status status = FinishOptions(flags); !status.ok()) return Fail(status, kExitBadInput);
+  umask(077);                // the model, its checkpoints and its figures are this user's alone
   signal(SIGPIPE, SIG_IGN);  // a peer that is gone is an error of its stream
+  signal(SIGXFSZ, SIG_IGN);  // a file beyond the limit is an error of its write, as on a full disk
   auto signals = SignalWatcher::Create();
   if (!signals.ok()) return Fail(signals.status(), kExitFailed);
   return RunDaemon(flags.options, *std::move(signals));

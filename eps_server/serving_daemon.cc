@@ -12,27 +12,38 @@
 #include "common/grpc/message_limits.h"
 #include "common/spec/run_config.h"
 #include "eps_server/checkpoint/serving_checkpoint.h"
+#include "eps_server/doors.h"
 #include "eps_server/endpoint_file.h"
 #include "eps_server/incarnation.h"
 #include "eps_server/service/control_service.h"
 #include "eps_server/service/data_service.h"
 #include "eps_server/service/rpc_server.h"
 #include "eps_server/service/serving_host.h"
+#include "eps_server/service/traffic.h"
+#include "eps_server/shared_memory_door.h"
+#include "eps_server/telemetry/daemon_page.h"
 
 namespace eps::server {
 namespace {
 
 constexpr absl::Duration kLeaveTime = absl::Seconds(2);
+constexpr absl::Duration kLeaseCheck = absl::Seconds(1);
 
 class ServingDaemon final : public Daemon {
  public:
   ServingDaemon(const DaemonOptions& options, ListenAddress listen)
       : options_(options), listen_(std::move(listen)), incarnation_(NewIncarnation()) {}
 
-  ~ServingDaemon() override { server_.reset(); }  // first: its calls use all of what follows it
+  ~ServingDaemon() override {  // first these: they use all of what follows them
+    page_.reset();
+    server_.reset();
+    shared_memory_.reset();
+  }
 
   absl::Status Load() {
+    EPS_ASSIGN_OR_RETURN(rpc_options_, OpenDoors(listen_, options_));
     EPS_RETURN_IF_ERROR(CheckPortIsFree(listen_));
+    EPS_ASSIGN_OR_RETURN(page_, DaemonPage::Start(options_.metrics_listen, options_.metrics_any_address));
     EPS_ASSIGN_OR_RETURN(served_, LoadCheckpointForServing(options_.serve_folder));
     EPS_ASSIGN_OR_RETURN(max_message_bytes_, MaxControlMessageBytes(served_.run));
     host_ = std::make_unique<ServingHost>(served_.run);
@@ -46,10 +57,24 @@ class ServingDaemon final : public Daemon {
     status.model_state_bytes = served_.store->sizes().total_bytes();
     status.newest_checkpoint = served_.folder;
     status.step = served_.state.version.value();
-    status.losses = served_.state.losses;
+    status.loss = served_.state.losses.empty() ? 0 : served_.state.losses.back();
+    page_->Show([this, status] {
+      DaemonView view{.phase = "serving", .status = status};
+      view.status.workers = host_->Workers();
+      view.status.lease_seconds = absl::ToDoubleSeconds(host_->lease());
+      view.grpc_pulled_bytes = traffic_.grpc.pulled_bytes;
+      view.shared_memory_pulled_bytes = traffic_.shared_memory.pulled_bytes;
+      return view;
+    });
+    EPS_ASSIGN_OR_RETURN(shared_memory_, OpenSharedMemory(served_.run, {.incarnation = incarnation_,
+                                                                        .model = &served_.model,
+                                                                        .store = served_.store.get(),
+                                                                        .last_version = served_.state.version,
+                                                                        .traffic = &traffic_.shared_memory}));
     std::vector<std::unique_ptr<grpc::Service>> services;
     services.push_back(NewControlService({.incarnation = incarnation_,
                                           .run_config = SerializeRunConfig(served_.run),
+                                          .shared_memory_socket = SharedMemorySocket(shared_memory_),
                                           .host = host_.get(),
                                           .serving = host_.get(),
                                           .serving_version = served_.state.version,
@@ -59,23 +84,23 @@ class ServingDaemon final : public Daemon {
                                        .model = &served_.model,
                                        .store = served_.store.get(),
                                        .aggregator = nullptr,
-                                       .last_version = served_.state.version}));
-    EPS_ASSIGN_OR_RETURN(server_, RpcServer::Start(listen_, std::move(services), max_message_bytes_));
+                                       .last_version = served_.state.version,
+                                       .traffic = &traffic_.grpc}));
+    EPS_ASSIGN_OR_RETURN(server_, RpcServer::Start(listen_, std::move(services), max_message_bytes_, rpc_options_));
     LogInfo("daemon_listening", {{"grpc", server_->address()},
+                                 {"metrics", page_->address()},
                                  {"incarnation", incarnation_},
                                  {"serves", served_.folder},
                                  {"parameters", served_.model.num_parameters()}});
-    return WriteEndpointFile(options_.out, server_->address());
+    return WriteEndpointFile(options_.out, server_->LocalAddress(), page_->address());
   }
 
   absl::Status Wait() override {
-    {
-      MutexLock lock(mu_);
-      while (!stopped_) changed_.Wait(mu_);
-    }
+    while (!StoppedWithin(kLeaseCheck)) host_->EndExpiredLeases();
     host_->Finish();
     server_->Shutdown(kLeaveTime);
     server_.reset();
+    shared_memory_.reset();
     MutexLock lock(mu_);
     return why_;
   }
@@ -87,6 +112,12 @@ class ServingDaemon final : public Daemon {
   void Abort(absl::Status why) override { End(std::move(why)); }
 
  private:
+  bool StoppedWithin(absl::Duration time) {
+    MutexLock lock(mu_);
+    if (!stopped_) changed_.WaitFor(mu_, absl::ToChronoNanoseconds(time));
+    return stopped_;
+  }
+
   void End(absl::Status why) {
     MutexLock lock(mu_);
     if (!stopped_) why_ = std::move(why);
@@ -98,10 +129,14 @@ class ServingDaemon final : public Daemon {
   const DaemonOptions options_;
   const ListenAddress listen_;
   const uint64_t incarnation_;
+  RpcServerOptions rpc_options_;
   ServingCheckpoint served_;
   int max_message_bytes_ = 0;
   std::unique_ptr<ServingHost> host_;
+  Traffic traffic_;
+  std::unique_ptr<SharedMemoryServer> shared_memory_;
   std::unique_ptr<RpcServer> server_;
+  std::unique_ptr<DaemonPage> page_;
 
   Mutex mu_;
   CondVar changed_;

@@ -20,8 +20,9 @@ absl::StatusOr<std::unique_ptr<SignalWatcher>> SignalWatcher::Create() {
   sigemptyset(&set);
   sigaddset(&set, SIGINT);
   sigaddset(&set, SIGTERM);
+  sigaddset(&set, SIGHUP);
   if (const int error = pthread_sigmask(SIG_BLOCK, &set, nullptr); error != 0) {
-    return FileError(error, "block", "SIGINT and SIGTERM");
+    return FileError(error, "block", "SIGINT, SIGTERM and SIGHUP");
   }
   FileDescriptor signals(signalfd(-1, &set, SFD_CLOEXEC));
   FileDescriptor stop(eventfd(0, EFD_CLOEXEC));

@@ -10,7 +10,7 @@
 
 namespace eps::server {
 
-// SIGINT and SIGTERM as calls from a thread of its own: nothing runs in a signal handler.
+// SIGINT, SIGTERM and SIGHUP as calls from a thread of its own: nothing runs in a signal handler.
 //
 // Make it before any other thread: threads inherit that the signals are blocked.
 class SignalWatcher {

@@ -16,8 +16,10 @@
 #include "common/model/model_spec.h"
 #include "eps_server/checkpoint/checkpointer.h"
 #include "eps_server/data/step_data.h"
+#include "eps_server/doors.h"
 #include "eps_server/endpoint_file.h"
 #include "eps_server/incarnation.h"
+#include "eps_server/memory/daemon_memory.h"
 #include "eps_server/report/loss_svg.h"
 #include "eps_server/report/metrics_log.h"
 #include "eps_server/report/summary.h"
@@ -25,8 +27,11 @@
 #include "eps_server/service/data_service.h"
 #include "eps_server/service/rpc_server.h"
 #include "eps_server/service/training_host.h"
+#include "eps_server/shared_memory_door.h"
 #include "eps_server/step/coordinator.h"
+#include "eps_server/service/traffic.h"
 #include "eps_server/store/store.h"
+#include "eps_server/telemetry/daemon_page.h"
 
 namespace eps::server {
 namespace {
@@ -73,14 +78,20 @@ class TrainingDaemon final : public Daemon {
 
   // Reads and checks; changes nothing on disk.
   absl::Status Load() {
+    EPS_ASSIGN_OR_RETURN(rpc_options_, OpenDoors(listen_, options_));
     std::error_code ignored;
     if (std::filesystem::exists(options_.out, ignored)) EPS_RETURN_IF_ERROR(LockOut());
     EPS_RETURN_IF_ERROR(CheckOut(options_));
     EPS_ASSIGN_OR_RETURN(run_, LoadRunConfig(options_.run_file, options_.overrides));
     EPS_ASSIGN_OR_RETURN(model_, BuildGpt2(run_.model));
     EPS_ASSIGN_OR_RETURN(max_message_bytes_, MaxControlMessageBytes(run_));
+    DaemonMemory memory = ComputeDaemonMemory(model_, run_);
+    if (options_.window_bytes > 0) memory.contribution_window_bytes = options_.window_bytes;
+    expected_resident_bytes_ = memory.total_bytes();
     EPS_ASSIGN_OR_RETURN(data_, StepData::Create(run_));
     EPS_RETURN_IF_ERROR(CheckPortIsFree(listen_));
+    // Before the model is loaded, which may take minutes: the page says so meanwhile.
+    EPS_ASSIGN_OR_RETURN(page_, DaemonPage::Start(options_.metrics_listen, options_.metrics_any_address));
     EPS_ASSIGN_OR_RETURN(store_, Store::Create(model_, run_));
     if (options_.resume && HoldsCheckpoints(options_.out)) return Resume();
     if (run_.model_from.empty()) {
@@ -111,6 +122,7 @@ class TrainingDaemon final : public Daemon {
                                                             .threads = options_.threads,
                                                             .window_bytes = options_.window_bytes}));
     host_ = std::make_unique<TrainingHost>(*coordinator_);
+    page_->Show([this] { return View(); });
     return absl::OkStatus();
   }
 
@@ -123,36 +135,61 @@ class TrainingDaemon final : public Daemon {
     return absl::OkStatus();
   }
 
+  // A run that was killed after its last checkpoint may lack its reports: what the checkpoint knows makes them.
+  absl::Status ReportIfMissing() {
+    std::error_code ignored;
+    if (std::filesystem::exists(options_.out + "/summary.json", ignored)) return absl::OkStatus();
+    RunStatus status;
+    status.step = resumed_.version.value();
+    status.steps = run_.steps;
+    status.tokens = resumed_.tokens;
+    status.skipped_steps = resumed_.skipped_steps;
+    status.parameters = model_.num_parameters();
+    status.model_state_bytes = store_->sizes().total_bytes();
+    status.newest_checkpoint = checkpointer_->LatestPath();
+    return Report(status, resumed_.losses);
+  }
+
   bool finished_before() const override { return options_.resume && resumed_.version.value() >= run_.steps; }
 
   absl::Status Start() override {
+    EPS_ASSIGN_OR_RETURN(shared_memory_, OpenSharedMemory(run_, {.incarnation = incarnation_,
+                                                                 .model = &model_,
+                                                                 .store = store_.get(),
+                                                                 .aggregator = &coordinator_->aggregator(),
+                                                                 .last_version = Version(run_.steps),
+                                                                 .traffic = &traffic_.shared_memory}));
     std::vector<std::unique_ptr<grpc::Service>> services;
     services.push_back(NewControlService({.incarnation = incarnation_,
                                           .run_config = SerializeRunConfig(run_),
+                                          .shared_memory_socket = SharedMemorySocket(shared_memory_),
                                           .host = host_.get(),
                                           .coordinator = coordinator_.get()}));
     services.push_back(NewDataService({.incarnation = incarnation_,
                                        .model = &model_,
                                        .store = store_.get(),
                                        .aggregator = &coordinator_->aggregator(),
-                                       .last_version = Version(run_.steps)}));
-    EPS_ASSIGN_OR_RETURN(server_, RpcServer::Start(listen_, std::move(services), max_message_bytes_));
+                                       .last_version = Version(run_.steps),
+                                       .traffic = &traffic_.grpc}));
+    EPS_ASSIGN_OR_RETURN(server_, RpcServer::Start(listen_, std::move(services), max_message_bytes_, rpc_options_));
     LogInfo("daemon_listening", {{"grpc", server_->address()},
+                                 {"metrics", page_->address()},
                                  {"incarnation", incarnation_},
                                  {"step", resumed_.version.value()},
                                  {"steps", run_.steps},
                                  {"parameters", model_.num_parameters()},
                                  {"model_state_bytes", store_->sizes().total_bytes()},
                                  {"contribution_window_bytes", coordinator_->aggregator().window_bytes()}});
-    return WriteEndpointFile(options_.out, server_->address());
+    return WriteEndpointFile(options_.out, server_->LocalAddress(), page_->address());
   }
 
   absl::Status Wait() override {
     const absl::Status ended = coordinator_->WaitUntilFinished();
+    server_->SetServing(false);
     const RunStatus status = coordinator_->Status();
     stopped_early_ = status.step < run_.steps;
     absl::Status reported;
-    if (ended.ok()) reported = Report(status);
+    if (ended.ok()) reported = Report(status, coordinator_->Losses());
     // Workers were told how it ended; what still waits is answered.
     Close(kLeaveTime);
     if (ended.ok()) return reported;
@@ -174,9 +211,22 @@ class TrainingDaemon final : public Daemon {
     return absl::OkStatus();
   }
 
-  absl::Status Report(const RunStatus& status) {
-    EPS_RETURN_IF_ERROR(WriteFileAtomically(options_.out + "/loss.svg", LossSvg(status.losses)));
-    return WriteFileAtomically(options_.out + "/summary.json", SummaryJson(status, resumed_.train_seconds));
+  DaemonView View() const {
+    DaemonView view{.status = coordinator_->Status()};
+    const absl::string_view phase = RunPhaseName(view.status.phase);
+    view.phase = std::string(phase.data(), phase.size());
+    view.expected_resident_bytes = expected_resident_bytes_;
+    view.checkpoint_every_steps = run_.checkpoint.every_steps;
+    view.grpc_pulled_bytes = traffic_.grpc.pulled_bytes;
+    view.grpc_pushed_bytes = traffic_.grpc.pushed_bytes;
+    view.shared_memory_pulled_bytes = traffic_.shared_memory.pulled_bytes;
+    view.shared_memory_pushed_bytes = traffic_.shared_memory.pushed_bytes;
+    return view;
+  }
+
+  absl::Status Report(const RunStatus& status, const std::vector<double>& losses) {
+    EPS_RETURN_IF_ERROR(WriteFileAtomically(options_.out + "/loss.svg", LossSvg(losses)));
+    return WriteFileAtomically(options_.out + "/summary.json", SummaryJson(status, losses, resumed_.train_seconds));
   }
 
   void Close(absl::Duration grace) {
@@ -184,6 +234,7 @@ class TrainingDaemon final : public Daemon {
     store_->CancelWaiters(absl::UnavailableError("the daemon ends"));
     server_->Shutdown(grace);
     server_.reset();
+    shared_memory_.reset();
   }
 
   // Fixed after Load and Open. In order of use: the later ones point to the earlier ones.
@@ -191,6 +242,7 @@ class TrainingDaemon final : public Daemon {
   FileDescriptor out_lock_;
   const ListenAddress listen_;
   const uint64_t incarnation_;
+  RpcServerOptions rpc_options_;
   RunConfig run_;
   ModelSpec model_;
   int max_message_bytes_ = 0;
@@ -201,7 +253,11 @@ class TrainingDaemon final : public Daemon {
   std::unique_ptr<MetricsLog> metrics_;
   std::unique_ptr<Coordinator> coordinator_;
   std::unique_ptr<TrainingHost> host_;
+  int64_t expected_resident_bytes_ = 0;
+  Traffic traffic_;
+  std::unique_ptr<SharedMemoryServer> shared_memory_;
   std::unique_ptr<RpcServer> server_;
+  std::unique_ptr<DaemonPage> page_;  // last: it asks all of the above
   bool stopped_early_ = false;
 };
 
@@ -211,7 +267,10 @@ absl::StatusOr<std::unique_ptr<Daemon>> CreateTrainingDaemon(const DaemonOptions
                                                              const ListenAddress& listen) {
   auto daemon = std::make_unique<TrainingDaemon>(options, listen);
   EPS_RETURN_IF_ERROR(daemon->Load());
-  if (daemon->finished_before()) return daemon;
+  if (daemon->finished_before()) {
+    EPS_RETURN_IF_ERROR(daemon->ReportIfMissing());
+    return daemon;
+  }
   EPS_RETURN_IF_ERROR(daemon->Open());
   return daemon;
 }

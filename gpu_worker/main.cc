@@ -2,19 +2,27 @@
 
 #include <cstdint>
 #include <cstdio>
+#include <map>
 #include <string>
 
 #include "CLI/CLI.hpp"
 #include "absl/status/status.h"
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "common/base/exit_code.h"
 #include "common/base/flags.h"
 #include "common/base/malloc_settings.h"
 #include "common/base/status_macros.h"
+#include "common/grpc/credentials.h"
+#include "common/grpc/door_flags.h"
 #include "gpu_worker/worker.h"
 
 namespace eps::worker {
 namespace {
+
+const std::map<std::string, TransportChoice> kTransports = {{"auto", TransportChoice::kAuto},
+                                                            {"grpc", TransportChoice::kGrpc},
+                                                            {"shared_memory", TransportChoice::kSharedMemory}};
 
 int Report(const absl::Status& status) {
   if (status.ok()) return kExitDone;
@@ -30,6 +38,12 @@ int Report(const absl::Status& status) {
   }
 }
 
+// What is wrong with the flags of the doors, or with their files.
+int RefuseDoors(const absl::Status& status) {
+  std::fprintf(stderr, "gpu_worker: %s\n", std::string(status.message()).c_str());
+  return StartExitCode(status);
+}
+
 absl::Status Probe(const WorkerOptions& options) {
   EPS_ASSIGN_OR_RETURN(const DeviceProperties device, ProbeDevice(options));
   std::printf("%s: %s, %d threads\n", device.name.c_str(), device.model.c_str(), device.threads);
@@ -43,11 +57,13 @@ int Main(int argc, char** argv) {
       "Everything else, model and data included, comes from the daemon.");
   app.get_formatter()->column_width(34);
   WorkerOptions options;
+  ClientDoors doors;
   bool probe = false;
   double reconnect_seconds = absl::ToDoubleSeconds(options.reconnect);
   auto* connect = app.add_option("--connect", options.address, "The daemon's gRPC address")
                       ->type_name("HOST:PORT")
                       ->check(IsAddress());
+  AddClientDoorFlags(app, doors);
   app.add_option("--device", options.device, "cpu, cuda or cuda:I")->type_name("DEVICE")->capture_default_str();
   app.add_option("--device-memory", options.device_memory_bytes,
                  "Most device memory to use: bytes, or with KiB, MiB, GiB (default: what the plan can use, at most "
@@ -58,10 +74,23 @@ int Main(int argc, char** argv) {
       ->type_name("N")
       ->capture_default_str()
       ->check(CLI::Range(1, 1024));
+  std::string transport;
+  app.add_option("--transport", transport,
+                 "How weights and gradients travel: auto, grpc or shared_memory (default: as the run says)")
+      ->type_name("HOW")
+      ->check([](const std::string& how) {
+        return kTransports.count(how) > 0 ? "" : "must be auto, grpc or shared_memory";
+      });
   app.add_option("--reconnect-seconds", reconnect_seconds, "How long to look for a daemon that is away")
       ->type_name("S")
       ->capture_default_str()
       ->check(NumberIn(0, 1e6));
+  app.add_option("--metrics-listen", options.metrics_listen,
+                 "HTTP address of /metrics, /healthz and /readyz; port 0: the system chooses, the log says it")
+      ->type_name("HOST:PORT")
+      ->capture_default_str();
+  app.add_flag("--metrics-any-address", options.metrics_any_address,
+               "Allows a --metrics-listen that other machines reach; the page has neither TLS nor a password");
   app.add_flag("--probe", probe, "Only start the device, say what it is, and end")->excludes(connect);
   app.footer("Exit codes: 0 done, 1 failed, 2 bad usage, 3 the run does not fit the device memory.");
   try {
@@ -71,7 +100,12 @@ int Main(int argc, char** argv) {
     return app.exit(error) == 0 ? kExitDone : kExitBadInput;
   }
   options.reconnect = absl::Seconds(reconnect_seconds);
-  return Report(probe ? Probe(options) : RunWorker(options));
+  if (!transport.empty()) options.transport = kTransports.at(transport);
+  if (probe) return Report(Probe(options));
+  auto credentials = NewChannelCredentials(doors, options.address, absl::Now());
+  if (!credentials.ok()) return RefuseDoors(credentials.status());
+  options.credentials = *std::move(credentials);
+  return Report(RunWorker(options));
 }
 
 }  // namespace

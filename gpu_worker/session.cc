@@ -6,9 +6,11 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
+#include "gpu_worker/telemetry/worker_metrics.h"
 #include "gpu_worker/transport/grpc_channel.h"
 #include "gpu_worker/transport/grpc_control.h"
 #include "gpu_worker/transport/grpc_transport.h"
+#include "gpu_worker/transport/shared_memory_transport.h"
 
 namespace eps::worker {
 
@@ -16,15 +18,20 @@ void Link::Watch(Transport* transport, Control* control) {
   MutexLock lock(mu_);
   transport_ = transport;
   control_ = control;
+  if (!failure_.ok()) CancelBoth();
+}
+
+// Under the lock: neither Cancel blocks, or calls back.
+void Link::CancelBoth() {
+  if (transport_ != nullptr) transport_->Cancel(failure_);
+  if (control_ != nullptr) control_->Cancel(failure_);
 }
 
 void Link::Fail(absl::Status why) {
-  // Held to the end, so that Unwatch waits: neither Cancel blocks, or calls back.
-  MutexLock lock(mu_);
+  MutexLock lock(mu_);  // held to the end, so that Unwatch waits
   if (!failure_.ok()) return;
-  failure_ = why;
-  if (transport_ != nullptr) transport_->Cancel(why);
-  if (control_ != nullptr) control_->Cancel(why);
+  failure_ = std::move(why);
+  CancelBoth();
 }
 
 absl::Status Link::failure() const {
@@ -33,8 +40,12 @@ absl::Status Link::failure() const {
 }
 
 absl::StatusOr<std::unique_ptr<Session>> Session::Open(const WorkerOptions& options, const DeviceBackend& backend,
-                                                       Attachment attachment) {
-  std::unique_ptr<Session> session(new Session(options, std::move(attachment)));
+                                                       Attachment attachment, WorkerPage& page) {
+  std::unique_ptr<Session> session(new Session(options, std::move(attachment), page));
+  page.Update([](WorkerView& view) {
+    view.phase = WorkerPhase::kPreparing;
+    ++view.attachments;
+  });
   EPS_RETURN_IF_ERROR(session->Connect());
   if (absl::Status status = session->Prepare(backend); !status.ok()) {
     session->control_->SendFailed(status);
@@ -50,15 +61,44 @@ Session::~Session() {
 
 absl::Status Session::Connect() {
   EPS_ASSIGN_OR_RETURN(model_, BuildGpt2(attachment_.run.model));
-  transport_ = NewGrpcTransport({.channel = NewDataChannel(options_.address),
+  EPS_ASSIGN_OR_RETURN(control_, OpenGrpcControl(
+                                     options_.address, attachment_,
+                                     [this](absl::Status why) { link_.Fail(std::move(why)); }, options_.credentials));
+  link_.Watch(nullptr, control_.get());
+  return absl::OkStatus();
+}
+
+absl::Status Session::OpenTransport(const RelayPlan& plan) {
+  const auto on_failure = [this](absl::Status why) { link_.Fail(std::move(why)); };
+  const TransportChoice choice = options_.transport.value_or(attachment_.run.transport);
+  if (choice != TransportChoice::kGrpc) {
+    auto shared = attachment_.shared_memory_socket.empty()
+                      ? absl::FailedPreconditionError("the daemon does not offer it")
+                      : ConnectSharedMemory({.socket_path = attachment_.shared_memory_socket,
+                                             .incarnation = attachment_.incarnation,
+                                             .worker_id = attachment_.worker_id,
+                                             .model = &model_,
+                                             .wire_dtype = attachment_.run.precision.wire,
+                                             .push_bytes = attachment_.serving ? 0 : plan.host_push_bytes,
+                                             .on_failure = on_failure});
+    if (shared.ok()) {
+      transport_ = *std::move(shared);
+      transport_name_ = "shared_memory";
+      return absl::OkStatus();
+    }
+    if (choice == TransportChoice::kSharedMemory) {
+      return absl::FailedPreconditionError(absl::StrCat("transport: SHARED_MEMORY: ", shared.status().message()));
+    }
+    LogInfo("shared_memory_not_used", {{"reason", shared.status().ToString()}});
+  }
+  transport_ = NewGrpcTransport({.channels = {NewDataChannel(options_.address, options_.credentials),
+                                              NewDataChannel(options_.address, options_.credentials)},
                                  .incarnation = attachment_.incarnation,
                                  .worker_id = attachment_.worker_id,
                                  .model = &model_,
                                  .wire_dtype = attachment_.run.precision.wire,
-                                 .on_failure = [this](absl::Status why) { link_.Fail(std::move(why)); }});
-  EPS_ASSIGN_OR_RETURN(control_, OpenGrpcControl(options_.address, attachment_,
-                                                 [this](absl::Status why) { link_.Fail(std::move(why)); }));
-  link_.Watch(transport_.get(), control_.get());
+                                 .on_failure = on_failure});
+  transport_name_ = "grpc";
   return absl::OkStatus();
 }
 
@@ -67,20 +107,30 @@ absl::Status Session::Prepare(const DeviceBackend& backend) {
                                                       .run = &attachment_.run,
                                                       .kernels = backend.kernels,
                                                       .cap_bytes = options_.device_memory_bytes}));
+  EPS_RETURN_IF_ERROR(OpenTransport(plan));
+  link_.Watch(transport_.get(), control_.get());
   EPS_ASSIGN_OR_RETURN(device_, backend.create({.arena_bytes = plan.arena_bytes, .threads = options_.threads}));
   const MemoryReport memory = {.device_arena_bytes = plan.arena_bytes,
                                .device_outside_bytes = device_->outside_bytes(),
-                               .host_bytes = plan.host_boundary_bytes + plan.host_push_bytes};
+                               .host_bytes = plan.host_boundary_bytes + plan.host_push_bytes,
+                               .transport = transport_name_};
   EPS_ASSIGN_OR_RETURN(executor_, RelayExecutor::Create({.model = &model_,
                                                          .run = &attachment_.run,
                                                          .device = device_.get(),
                                                          .transport = transport_.get(),
                                                          .plan = std::move(plan)}));
   LogInfo("worker_ready", {{"worker", attachment_.worker_id.value()},
+                           {"transport", memory.transport},
                            {"device_arena_bytes", memory.device_arena_bytes},
                            {"device_outside_bytes", memory.device_outside_bytes},
                            {"host_bytes", memory.host_bytes},
                            {"threads", options_.threads}});
+  page_.Update([&](WorkerView& view) {
+    view.phase = WorkerPhase::kIdle;
+    view.device_arena_bytes = memory.device_arena_bytes;
+    view.device_outside_bytes = memory.device_outside_bytes;
+    view.host_bytes = memory.host_bytes;
+  });
   control_->SendReady(memory);
   return absl::OkStatus();
 }
@@ -105,6 +155,11 @@ Session::End Session::Run() {
 }
 
 absl::Status Session::Carry(const Assignment& assignment) {
+  page_.Update([&](WorkerView& view) {
+    view.phase = WorkerPhase::kRunning;
+    view.step = assignment.step.value();
+    view.vnodes = static_cast<int64_t>(assignment.vnodes.size());
+  });
   EPS_ASSIGN_OR_RETURN(PassResult result, executor_->Run(assignment));
   PassReport report = {.step = assignment.step,
                        .records = std::move(result.records),
@@ -116,6 +171,14 @@ absl::Status Session::Carry(const Assignment& assignment) {
     const auto name = WaitCauseName(static_cast<WaitCause>(cause));
     report.wait_seconds[std::string(name.data(), name.size())] = result.compute_wait_seconds[cause];
   }
+  page_.Update([&](WorkerView& view) {
+    view.phase = WorkerPhase::kIdle;
+    ++view.passes;
+    view.last_pass_seconds = report.seconds;
+    view.pass_seconds += report.seconds;
+    for (const auto& [cause, waited] : report.wait_seconds) view.wait_seconds[cause] += waited;
+    view.device_peak_bytes = report.device_peak_bytes;
+  });
   control_->SendPassDone(report);
   return absl::OkStatus();
 }

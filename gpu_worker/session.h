@@ -2,6 +2,7 @@
 #define EPS_GPU_WORKER_SESSION_H_
 
 #include <memory>
+#include <string>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -12,6 +13,7 @@
 #include "gpu_worker/device_registry.h"
 #include "gpu_worker/plan/relay_plan.h"
 #include "gpu_worker/relay/relay_executor.h"
+#include "gpu_worker/telemetry/worker_page.h"
 #include "gpu_worker/transport/control.h"
 #include "gpu_worker/transport/transport.h"
 #include "gpu_worker/worker.h"
@@ -24,6 +26,7 @@ namespace eps::worker {
 // Threads: safe
 class Link {
  public:
+  // What is watched from now on; of a link that has failed it is cancelled at once.
   void Watch(Transport* transport, Control* control) ABSL_LOCKS_EXCLUDED(mu_);
   // Before what is watched is destroyed.
   void Unwatch() ABSL_LOCKS_EXCLUDED(mu_) { Watch(nullptr, nullptr); }
@@ -31,6 +34,8 @@ class Link {
   absl::Status failure() const ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
+  void CancelBoth() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
   mutable Mutex mu_;
   absl::Status failure_ ABSL_GUARDED_BY(mu_);
   Transport* transport_ ABSL_GUARDED_BY(mu_) = nullptr;
@@ -42,8 +47,9 @@ class Session {
  public:
   // Plans the run and makes device, connections and executor; says Ready.
   // Errors: as RunWorker. What is the worker's own fault was reported to the daemon
+  // `page` shows what the session does, and outlives it.
   static absl::StatusOr<std::unique_ptr<Session>> Open(const WorkerOptions& options, const DeviceBackend& backend,
-                                                       Attachment attachment);
+                                                       Attachment attachment, WorkerPage& page);
   ~Session();
 
   struct End {
@@ -54,19 +60,23 @@ class Session {
   End Run();
 
  private:
-  Session(const WorkerOptions& options, Attachment attachment)
-      : options_(options), attachment_(std::move(attachment)) {}
+  Session(const WorkerOptions& options, Attachment attachment, WorkerPage& page)
+      : options_(options), attachment_(std::move(attachment)), page_(page) {}
 
   absl::Status Connect();
   absl::Status Prepare(const DeviceBackend& backend);
+  // Shared memory or gRPC, by the run's choice, or the user's.
+  absl::Status OpenTransport(const RelayPlan& plan);
   absl::Status Carry(const Assignment& assignment);
   absl::Status Carry(const InferOrder& order);
 
   // Fixed after Open. Rising order of use: the later ones point to the earlier ones.
   const WorkerOptions options_;
   const Attachment attachment_;
+  WorkerPage& page_;
   ModelSpec model_;
   Link link_;
+  std::string transport_name_;  // "grpc", "shared_memory"
   std::unique_ptr<Device> device_;
   std::unique_ptr<Transport> transport_;
   std::unique_ptr<Control> control_;

@@ -5,12 +5,15 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/match.h"
 #include "absl/time/clock.h"
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
 #include "gpu_worker/device_memory.h"
 #include "gpu_worker/device_registry.h"
 #include "gpu_worker/session.h"
+#include "gpu_worker/telemetry/worker_metrics.h"
+#include "gpu_worker/telemetry/worker_page.h"
 #include "gpu_worker/transport/grpc_control.h"
 
 namespace eps::worker {
@@ -33,6 +36,13 @@ bool MayRetry(const absl::Status& status) {
   }
 }
 
+// Whoever answered at the address is not the daemon that --tls-ca stands for, and will not become it. gRPC gives such a
+// handshake no code of its own.
+bool IsAnotherDaemon(const absl::Status& status) {
+  return absl::StrContains(status.message(), "certificate verify failed") ||
+         absl::StrContains(status.message(), "is not in peer certificate");
+}
+
 absl::StatusOr<Introduction> Introduce(const WorkerOptions& options) {
   EPS_ASSIGN_OR_RETURN(const DeviceProperties properties, ProbeDevice(options));
   return Introduction{.device_name = properties.name,
@@ -47,8 +57,9 @@ absl::StatusOr<Attachment> AttachWithPatience(const WorkerOptions& options, cons
                                               absl::Status first_error) {
   const absl::Time deadline = absl::Now() + options.reconnect;
   for (absl::Duration wait = kFirstWait;; wait = std::min(wait * 2, kLongestWait)) {
-    auto attachment = GrpcAttach(options.address, introduction, std::max(deadline - absl::Now(), absl::Seconds(1)));
-    if (attachment.ok() || !MayRetry(attachment.status())) return attachment;
+    auto attachment = GrpcAttach(options.address, introduction, std::max(deadline - absl::Now(), absl::Seconds(1)),
+                                 options.credentials);
+    if (attachment.ok() || !MayRetry(attachment.status()) || IsAnotherDaemon(attachment.status())) return attachment;
     if (first_error.ok()) {
       first_error = attachment.status();
       LogInfo("worker_waits_for_daemon", {{"address", options.address}, {"error", first_error.ToString()}});
@@ -78,6 +89,9 @@ absl::Status RunWorker(const WorkerOptions& user_options) {
   }
   EPS_ASSIGN_OR_RETURN(const DeviceBackend backend, FindDevice(options.device));
   EPS_ASSIGN_OR_RETURN(const Introduction introduction, Introduce(options));
+  EPS_ASSIGN_OR_RETURN(const auto page, WorkerPage::Start(options.metrics_listen, options.metrics_any_address));
+  page->Update([&](WorkerView& view) { view.device_cap_bytes = options.device_memory_bytes; });
+  LogInfo("worker_page", {{"metrics", page->address()}});
   absl::Status lost;  // why the connection before was lost
   while (true) {
     EPS_ASSIGN_OR_RETURN(Attachment attachment, AttachWithPatience(options, introduction, lost));
@@ -85,10 +99,14 @@ absl::Status RunWorker(const WorkerOptions& user_options) {
                                 {"incarnation", attachment.incarnation},
                                 {"device", introduction.device_name},
                                 {"device_model", introduction.device_model}});
-    EPS_ASSIGN_OR_RETURN(const auto session, Session::Open(options, backend, std::move(attachment)));
+    EPS_ASSIGN_OR_RETURN(const auto session, Session::Open(options, backend, std::move(attachment), *page));
     const Session::End end = session->Run();
     if (!end.link_failed || !MayRetry(end.status)) return AfterAttach(end.status);
     lost = end.status;
+    page->Update([](WorkerView& view) {
+      view.phase = WorkerPhase::kConnecting;
+      ++view.lost_daemons;
+    });
     LogWarning("worker_lost_daemon", {{"error", lost.ToString()}});
     absl::SleepFor(kFirstWait);  // a daemon that lets us in and ends us at once is not asked without a pause
   }

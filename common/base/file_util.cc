@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -69,6 +70,10 @@ absl::StatusOr<FileDescriptor> OpenFile(const std::string& path, int flags) {
 }
 
 absl::StatusOr<std::string> ReadFile(const std::string& path, int64_t max_bytes) {
+  struct stat info;
+  if (stat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode) && !S_ISDIR(info.st_mode)) {
+    return absl::InvalidArgumentError(absl::StrCat("\"", path, "\" is no regular file"));
+  }
   EPS_ASSIGN_OR_RETURN(const FileDescriptor file, OpenFile(path, O_RDONLY));
   std::string content;
   char buffer[65536];
@@ -135,6 +140,13 @@ absl::StatusOr<FileDescriptor> LockDirectory(const std::string& path) {
     return absl::FailedPreconditionError(absl::StrCat(path, " is in use by another process"));
   }
   return FileError(errno, "lock", path);
+}
+
+absl::StatusOr<std::string> TemporaryFolder() {
+  const char* chosen = getenv("TMPDIR");
+  const std::string path = chosen != nullptr && *chosen != '\0' ? chosen : "/tmp";
+  if (IsDirectory(path)) return path;
+  return absl::NotFoundError(absl::StrCat("\"", path, "\", where temporary files go, is no folder; set TMPDIR"));
 }
 
 std::string DirName(const std::string& path) {

@@ -22,6 +22,8 @@ class FileDescriptor {
 
   bool is_open() const { return fd_ >= 0; }
   int get() const { return fd_; }
+  // Hands the descriptor over to the caller.
+  int Release() { return std::exchange(fd_, -1); }
   // Errors: the system's, without a name: the caller knows what it closed.
   absl::Status Close();
 
@@ -37,7 +39,8 @@ absl::Status FileError(int error_number, absl::string_view action, const std::st
 // `flags` as for open(2); O_CLOEXEC is added, a new file gets mode 0644. Errors: FileError's.
 absl::StatusOr<FileDescriptor> OpenFile(const std::string& path, int flags);
 
-// The whole file. Errors: FileError's · INVALID_ARGUMENT longer than `max_bytes`
+// The whole file. Errors: FileError's · INVALID_ARGUMENT longer than `max_bytes`, or no file but a pipe or the like,
+// whose reader might wait for ever
 absl::StatusOr<std::string> ReadFile(const std::string& path, int64_t max_bytes = int64_t{1} << 30);
 
 // Writes all of `bytes` at `offset_bytes`, whatever the system takes at once. Errors: FileError's.
@@ -59,6 +62,9 @@ absl::Status MakeDirs(const std::string& path);
 // Takes the folder for this process alone, as long as the result lives; the system lets go when the process dies.
 // Errors: FAILED_PRECONDITION another process has it · FileError's
 absl::StatusOr<FileDescriptor> LockDirectory(const std::string& path);
+
+// Where temporary files go: $TMPDIR, else /tmp. Errors: NOT_FOUND naming it when it is no folder
+absl::StatusOr<std::string> TemporaryFolder();
 
 // "a/b/c" -> "a/b", "c" -> ".", "/c" -> "/".
 std::string DirName(const std::string& path);

@@ -33,6 +33,10 @@ CLI::Validator NumberIn(double lowest, double highest) {
       absl::StrCat("FLOAT ", wanted), "number");
 }
 
+CLI::Validator NotEmpty() {
+  return CLI::Validator([](std::string& text) -> std::string { return text.empty() ? "must not be empty" : ""; }, "");
+}
+
 CLI::Validator IsAddress() {
   return CLI::Validator(
       [](std::string& text) -> std::string {

@@ -12,6 +12,9 @@ CLI::Validator AsByteSize();
 // A number in [lowest, highest]. CLI::Range takes NaN for one.
 CLI::Validator NumberIn(double lowest, double highest);
 
+// Not "", which a shell makes of a variable that is not set.
+CLI::Validator NotEmpty();
+
 // HOST:PORT with a port in [1, 65535].
 CLI::Validator IsAddress();
 

@@ -136,7 +136,10 @@ absl::Status CheckpointDirectory::FinishWriting(Version version) const {
 }
 
 void CheckpointDirectory::AbandonWriting(Version version) const {
-  RemoveTree(absl::StrCat(path_, "/", kWriting, StepFolderName(version))).IgnoreError();  // CleanUp tries again
+  const std::string name = StepFolderName(version);
+  RemoveTree(absl::StrCat(path_, "/", kWriting, name)).IgnoreError();  // CleanUp tries again
+  // FinishWriting may have stopped after its renames. What it replaced is wanted no more, and a full disk wants the room.
+  if (IsFolder(FolderOf(version))) RemoveTree(absl::StrCat(path_, "/", kReplaced, name)).IgnoreError();
 }
 
 absl::Status CheckpointDirectory::Remove(Version version) const {

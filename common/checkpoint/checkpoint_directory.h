@@ -49,7 +49,7 @@ class CheckpointDirectory {
   // Makes that folder the checkpoint, in place of one of the same step, and then `latest`. Lasts when it
   // returns. Errors: the system's; what was there still is
   absl::Status FinishWriting(Version version) const;
-  // Removes the folder of StartWriting.
+  // Removes the folder of StartWriting, and what FinishWriting may have left when it failed.
   void AbandonWriting(Version version) const;
 
   // Errors: the system's

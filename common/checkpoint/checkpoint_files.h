@@ -14,7 +14,7 @@
 // Finding a checkpoint, and trusting its files. Nothing here writes. docs/formats.md, Checkpoints.
 namespace eps {
 
-// Bytes and sha256 of a regular file.
+// Bytes, sha256 and the parts' CRC-32 of a regular file, which is read once.
 // Errors: DATA_LOSS there is none · the system's
 absl::StatusOr<FileSum> SumFile(const std::string& path);
 
@@ -25,7 +25,7 @@ absl::StatusOr<Manifest> ReadManifest(const std::string& folder);
 // Errors: DATA_LOSS naming the file, found and wanted
 absl::Status CheckSizes(const std::string& folder, const Manifest& manifest);
 // As the manifest says, byte for byte, of those files: reads them whole.
-// Errors: DATA_LOSS naming the file, found and wanted · the system's
+// Errors: DATA_LOSS naming the file, found and wanted, and which bytes are damaged · the system's
 absl::Status CheckSums(const std::string& folder, const Manifest& manifest, absl::Span<const absl::string_view> files);
 // ReadManifest and CheckSizes: what can be told without reading the tensors.
 absl::Status CheckComplete(const std::string& folder);

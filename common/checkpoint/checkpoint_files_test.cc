@@ -166,6 +166,41 @@ TEST(CheckpointFilesTest, EveryFileIsComparedWithTheManifest) {
   EXPECT_OK(VerifyCheckpointFolder(folder));
 }
 
+TEST(CheckpointFilesTest, DamageIsNamedByItsPlace) {
+  const Fixture f;
+  const std::string path = f.FolderOf(5) + "/model.safetensors";
+  Write(path, std::string(3 * kPartBytes + 10, 'w'));
+  const auto update_manifest = [&](ordered_json& manifest) {
+    const FileSum sum = SumFile(path).value();
+    ASSERT_EQ(sum.part_crcs.size(), 4u);
+    std::string crcs;
+    for (const uint32_t crc : sum.part_crcs) absl::StrAppend(&crcs, absl::Hex(crc, absl::kZeroPad8));
+    manifest["files"]["model.safetensors"] = {{"bytes", sum.num_bytes}, {"sha256", sum.sha256}};
+    if (manifest["format"] == 2) manifest["files"]["model.safetensors"]["crc32_per_mib"] = crcs;
+  };
+  const std::string manifest = f.FolderOf(5) + "/manifest.json";
+  Write(manifest, EditManifest(ReadFile(manifest).value(), update_manifest));
+  ASSERT_OK(VerifyCheckpointFolder(f.FolderOf(5)));
+  const auto expect_damage = [&](const std::string& message) {
+    EXPECT_THAT(VerifyCheckpointFolder(f.FolderOf(5)), StatusIs(absl::StatusCode::kDataLoss, message));
+  };
+  FlipByte(path, 3 * kPartBytes + 9);
+  expect_damage("damaged in 1 of 4 parts, first between byte 3145728 and 3145737; take an older");
+  FlipByte(path, kPartBytes);
+  expect_damage("damaged in 2 of 4 parts, first between byte 1048576 and 2097151; take an older");
+  FlipByte(path, 0);
+  expect_damage("damaged in 3 of 4 parts, first between byte 0 and 1048575; take an older");
+
+  for (const int64_t offset : {int64_t{0}, kPartBytes, 3 * kPartBytes + 9}) FlipByte(path, offset);
+  Write(manifest, EditManifest(ReadFile(manifest).value(), [&](ordered_json& m) {
+          m["format"] = 1;
+          for (auto& [name, sum] : m["files"].items()) sum.erase("crc32_per_mib");
+        }));
+  ASSERT_OK(VerifyCheckpointFolder(f.FolderOf(5)));
+  FlipByte(path, 0);
+  expect_damage("as its manifest says; take an older");
+}
+
 TEST(CheckpointFilesTest, OnlyTheFilesAskedForAreSummed) {
   const Fixture f;
   ASSERT_OK_AND_ASSIGN(const Manifest manifest, ReadManifest(f.FolderOf(5)));
@@ -188,9 +223,9 @@ TEST(CheckpointFilesTest, AManifestThatIsNoneIsNamed) {
 TEST(CheckpointFilesTest, AnotherFormatIsNoDamage) {
   const Fixture f;
   const std::string path = f.FolderOf(5) + "/manifest.json";
-  Write(path, EditManifest(ReadFile(path).value(), [](ordered_json& manifest) { manifest["format"] = 2; }));
+  Write(path, EditManifest(ReadFile(path).value(), [](ordered_json& manifest) { manifest["format"] = 3; }));
   EXPECT_THAT(VerifyCheckpointFolder(f.FolderOf(5)),
-              StatusIs(absl::StatusCode::kFailedPrecondition, path + ": format: found 2"));
+              StatusIs(absl::StatusCode::kFailedPrecondition, path + ": format: found 3"));
 }
 
 TEST(CheckpointFilesTest, AStepFolderThatLostItsManifestDoesNotPassAsSomethingElse) {
@@ -214,6 +249,7 @@ TEST(CheckpointFilesTest, ASumIsOfEveryByte) {
   EXPECT_EQ(sum.num_bytes, 7);
   const std::string content = "weights";
   EXPECT_EQ(sum.sha256, Sha256Hex({reinterpret_cast<const std::byte*>(content.data()), content.size()}));
+  EXPECT_EQ(sum.part_crcs, std::vector<uint32_t>{0x1ad27358});  // python3: zlib.crc32(b"weights")
   EXPECT_THAT(SumFile(dir.path()), StatusIs(absl::StatusCode::kDataLoss, "no regular file"));
 }
 

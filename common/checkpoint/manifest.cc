@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
@@ -29,6 +30,8 @@ constexpr std::array<absl::string_view, 12> kMembers = {
     "format",        "step",          "run",       "files",  "data_position",  "tokens",
     "skipped_steps", "train_seconds", "last_norm", "losses", "gradient_norms", "sha256"};
 constexpr int kMaxDepth = 3;  // files.<name>.<member>
+constexpr char kCrcMember[] = "crc32_per_mib";
+constexpr size_t kCrcDigits = 8;
 
 // ---- The manifest's own checksum --------------------------------------------------------------------------
 
@@ -52,7 +55,9 @@ ordered_json LossToJson(double loss) {
 ordered_json FilesToJson(const std::map<std::string, FileSum>& files) {
   ordered_json object = ordered_json::object();
   for (const auto& [name, sum] : files) {
-    object[name] = {{"bytes", sum.num_bytes}, {"sha256", sum.sha256}};
+    std::string crcs;
+    for (const uint32_t crc : sum.part_crcs) absl::StrAppend(&crcs, absl::Hex(crc, absl::kZeroPad8));
+    object[name] = {{"bytes", sum.num_bytes}, {"sha256", sum.sha256}, {kCrcMember, crcs}};
   }
   return object;
 }
@@ -71,13 +76,13 @@ std::string Show(const json& value) {
   return text.size() <= 60 ? text : absl::StrCat(text.substr(0, 60), "...");
 }
 
-absl::Status CheckMembers(const json& document) {
+absl::Status CheckMembers(const json& document, int64_t format) {
   for (const absl::string_view name : kMembers) {
     if (!document.contains(std::string(name))) return Wrong(name, "nothing", "there");
   }
   for (const auto& [name, value] : document.items()) {
     if (std::find(kMembers.begin(), kMembers.end(), name) == kMembers.end()) {
-      return absl::DataLossError(absl::StrCat(Show(name), " is no field of format ", kManifestFormat));
+      return absl::DataLossError(absl::StrCat(Show(name), " is no field of format ", format));
     }
   }
   return absl::OkStatus();
@@ -131,13 +136,48 @@ absl::StatusOr<std::vector<double>> ReadPerStep(const json& value, absl::string_
   return numbers;
 }
 
-bool IsSha256(const json& value) {
+bool IsHex(const json& value, size_t digits) {
   if (!value.is_string()) return false;
-  const std::string text = value.get<std::string>();
-  return text.size() == kDigits && text.find_first_not_of("0123456789abcdef") == std::string::npos;
+  const std::string& text = value.get_ref<const std::string&>();
+  return text.size() == digits && text.find_first_not_of("0123456789abcdef") == std::string::npos;
 }
 
-absl::StatusOr<std::map<std::string, FileSum>> ReadFiles(const json& value) {
+absl::StatusOr<std::vector<uint32_t>> ReadPartCrcs(const json& value, absl::string_view field, int64_t num_bytes) {
+  const auto parts = static_cast<size_t>(NumParts(num_bytes));
+  if (!IsHex(value, parts * kCrcDigits)) {
+    return Wrong(field, Show(value),
+                 absl::StrCat(parts, " times ", kCrcDigits, " lower-case hexadecimal digits, for each MiB of ",
+                              num_bytes, " bytes"));
+  }
+  const absl::string_view text = value.get_ref<const std::string&>();
+  std::vector<uint32_t> crcs(parts);
+  for (size_t i = 0; i < parts; ++i) {
+    EPS_CHECK(absl::SimpleHexAtoi(text.substr(i * kCrcDigits, kCrcDigits), &crcs[i]));
+  }
+  return crcs;
+}
+
+absl::StatusOr<FileSum> ReadFileSum(const json& value, const std::string& field, int64_t format) {
+  const bool has_parts = format >= 2;
+  if (!value.is_object() || value.size() != (has_parts ? 3 : 2) || !value.contains("bytes") ||
+      !value.contains("sha256") || (has_parts && !value.contains(kCrcMember))) {
+    return Wrong(
+        field, Show(value),
+        has_parts ? "an object with bytes, sha256 and crc32_per_mib alone" : "an object with bytes and sha256 alone");
+  }
+  FileSum sum;
+  EPS_ASSIGN_OR_RETURN(sum.num_bytes, ReadInteger(value["bytes"], field + ".bytes", 1, kMaxInteger));
+  if (!IsHex(value["sha256"], kDigits)) {
+    return Wrong(field + ".sha256", Show(value["sha256"]), "64 lower-case hexadecimal digits");
+  }
+  sum.sha256 = value["sha256"].get<std::string>();
+  if (has_parts) {
+    EPS_ASSIGN_OR_RETURN(sum.part_crcs, ReadPartCrcs(value[kCrcMember], field + "." + kCrcMember, sum.num_bytes));
+  }
+  return sum;
+}
+
+absl::StatusOr<std::map<std::string, FileSum>> ReadFiles(const json& value, int64_t format) {
   if (!value.is_object()) return Wrong("files", Show(value), "an object");
   std::map<std::string, FileSum> files;
   for (const auto& [name, sum] : value.items()) {
@@ -145,15 +185,7 @@ absl::StatusOr<std::map<std::string, FileSum>> ReadFiles(const json& value) {
       return Wrong("files", absl::StrCat("the name ", Show(name)),
                    "config.json, model.safetensors and optimizer.safetensors");
     }
-    const std::string field = absl::StrCat("files.", name);
-    if (!sum.is_object() || sum.size() != 2 || !sum.contains("bytes") || !sum.contains("sha256")) {
-      return Wrong(field, Show(sum), "an object with bytes and sha256 alone");
-    }
-    EPS_ASSIGN_OR_RETURN(const int64_t num_bytes, ReadInteger(sum["bytes"], field + ".bytes", 1, kMaxInteger));
-    if (!IsSha256(sum["sha256"])) {
-      return Wrong(field + ".sha256", Show(sum["sha256"]), "64 lower-case hexadecimal digits");
-    }
-    files[name] = {num_bytes, sum["sha256"].get<std::string>()};
+    EPS_ASSIGN_OR_RETURN(files[name], ReadFileSum(sum, absl::StrCat("files.", name), format));
   }
   for (const absl::string_view name : kSummedFiles) {
     if (!files.contains(std::string(name))) return Wrong(absl::StrCat("files.", name), "nothing", "there");
@@ -230,18 +262,18 @@ absl::StatusOr<Manifest> ParseManifest(const std::string& text) {
   EPS_ASSIGN_OR_RETURN(const json document, ParseJson(text));
   if (!document.contains("format")) return Wrong("format", "nothing", "there");
   EPS_ASSIGN_OR_RETURN(const int64_t format, ReadInteger(document["format"], "format", 1, kMaxInteger));
-  if (format != kManifestFormat) {
-    return absl::FailedPreconditionError(absl::StrCat("format: found ", format, ", this program reads ",
+  if (format > kManifestFormat) {
+    return absl::FailedPreconditionError(absl::StrCat("format: found ", format, ", this program reads 1 to ",
                                                       kManifestFormat, "; use the program that wrote it"));
   }
-  EPS_RETURN_IF_ERROR(CheckMembers(document));
+  EPS_RETURN_IF_ERROR(CheckMembers(document, format));
   EPS_RETURN_IF_ERROR(CheckOwnSum(text));
   if (!document["run"].is_string()) return Wrong("run", Show(document["run"]), "a string");
   absl::StatusOr<RunConfig> run = ParseRunConfig(document["run"].get<std::string>());
   if (!run.ok()) return absl::DataLossError(absl::StrCat("run: ", run.status().message()));
   Manifest manifest;
   manifest.run = *std::move(run);
-  EPS_ASSIGN_OR_RETURN(manifest.files, ReadFiles(document["files"]));
+  EPS_ASSIGN_OR_RETURN(manifest.files, ReadFiles(document["files"], format));
   EPS_RETURN_IF_ERROR(ReadState(document, manifest.run, manifest.state));
   return manifest;
 }

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -18,14 +19,24 @@ inline constexpr char kModelFile[] = "model.safetensors";
 inline constexpr char kOptimizerFile[] = "optimizer.safetensors";
 inline constexpr char kConfigFile[] = "config.json";
 inline constexpr char kManifestFile[] = "manifest.json";
-// Those of which the manifest holds size and sum.
-inline constexpr std::array<absl::string_view, 3> kSummedFiles = {kConfigFile, kModelFile, kOptimizerFile};
+// Those of which the manifest holds size and sum. With lengths: under -fsanitize=undefined g++ does not know at compile
+// time that the name of an array is not null, which the other constructor asks.
+inline constexpr std::array<absl::string_view, 3> kSummedFiles = {
+    absl::string_view(kConfigFile, sizeof(kConfigFile) - 1),
+    absl::string_view(kModelFile, sizeof(kModelFile) - 1),
+    absl::string_view(kOptimizerFile, sizeof(kOptimizerFile) - 1),
+};
 
-inline constexpr int64_t kManifestFormat = 1;
+inline constexpr int64_t kManifestFormat = 2;
+
+// sha256 says whether a file is as it was written, the parts' CRC-32 (zlib's) where it is not.
+inline constexpr int64_t kPartBytes = int64_t{1} << 20;
+constexpr int64_t NumParts(int64_t num_bytes) { return num_bytes / kPartBytes + (num_bytes % kPartBytes != 0 ? 1 : 0); }
 
 struct FileSum {
   int64_t num_bytes = 0;
-  std::string sha256;  // 64 lower-case hexadecimal digits
+  std::string sha256;               // 64 lower-case hexadecimal digits
+  std::vector<uint32_t> part_crcs;  // one per kPartBytes begun; none in a manifest of format 1
 
   friend bool operator==(const FileSum&, const FileSum&) = default;
 };
@@ -38,19 +49,20 @@ struct Manifest {
 
 // manifest.json, a JSON object with these members in this order:
 //
-//   "format"          1
+//   "format"          2
 //   "step"            steps done, which is the version of every blob
 //   "run"             SerializeRunConfig's text
-//   "files"           {"config.json": {"bytes": N, "sha256": "..."}, "model.safetensors": ..., ...}
+//   "files"           {"config.json": {"bytes": N, "sha256": "...", "crc32_per_mib": "..."}, ...}
 //   "data_position"   samples consumed: step * sequences per step
 //   "tokens", "skipped_steps", "train_seconds", "last_norm", "losses", "gradient_norms"   RunState's
 //   "sha256"          of every byte of this file before the line of this member
 //
 // Numbers have the digits that give the same double again. A loss that is not finite, which only a skipped
-// step has, is the string "NaN", "Infinity" or "-Infinity".
+// step has, is the string "NaN", "Infinity" or "-Infinity". crc32_per_mib: 8 hexadecimal digits for each part.
 std::string ManifestToJson(const Manifest& manifest);
 
-// Trusts no byte: every member is there and known, of its type, within its range, and fits the others.
+// Trusts no byte: every member is there and known, of its type, within its range, and fits the others. Format 1, which
+// has no crc32_per_mib, is read too.
 //
 // Errors: DATA_LOSS naming the field, found and wanted · FAILED_PRECONDITION another format
 absl::StatusOr<Manifest> ParseManifest(const std::string& text);

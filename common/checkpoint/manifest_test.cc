@@ -24,7 +24,9 @@ Manifest Example() {
   const std::string sum(64, 'a');
   return {.run = SmallRun(),
           .state = StateAt(4),
-          .files = {{kConfigFile, {10, sum}}, {kModelFile, {int64_t{1} << 40, sum}}, {kOptimizerFile, {64, sum}}}};
+          .files = {{kConfigFile, {10, sum, {0x0a1b2c3d}}},
+                    {kModelFile, {2 * kPartBytes + 1, sum, {0, 0xffffffff, 7}}},
+                    {kOptimizerFile, {kPartBytes, sum, {42}}}}};
 }
 
 void ExpectSameBits(const std::vector<double>& a, const std::vector<double>& b) {
@@ -98,9 +100,22 @@ TEST(ManifestTest, WhatIsNoManifestIsSaid) {
   }
 }
 
+TEST(ManifestTest, TheFirstFormatHasNoSumsOfPartsAndIsReadToo) {
+  const auto to_format_1 = [](ordered_json& m) {
+    m["format"] = 1;
+    for (auto& [name, sum] : m["files"].items()) sum.erase("crc32_per_mib");
+  };
+  const Manifest manifest = Example();
+  ASSERT_OK_AND_ASSIGN(const Manifest read, ParseManifest(EditManifest(ManifestToJson(manifest), to_format_1)));
+  EXPECT_EQ(read.files.at(kModelFile).sha256, manifest.files.at(kModelFile).sha256);
+  EXPECT_TRUE(read.files.at(kModelFile).part_crcs.empty());
+  EXPECT_THAT(ParseManifest(EditManifest(ManifestToJson(manifest), [](ordered_json& m) { m["format"] = 1; })),
+              StatusIs(absl::StatusCode::kDataLoss, "found an object of 3, must be an object with bytes and sha256"));
+}
+
 TEST(ManifestTest, AnotherFormatIsNamed) {
-  const std::string text = EditManifest(ManifestToJson(Example()), [](ordered_json& m) { m["format"] = 2; });
-  EXPECT_THAT(ParseManifest(text), StatusIs(absl::StatusCode::kFailedPrecondition, "format: found 2"));
+  const std::string text = EditManifest(ManifestToJson(Example()), [](ordered_json& m) { m["format"] = 3; });
+  EXPECT_THAT(ParseManifest(text), StatusIs(absl::StatusCode::kFailedPrecondition, "format: found 3"));
   EXPECT_THAT(ParseManifest("{\"format\": 7}"), StatusIs(absl::StatusCode::kFailedPrecondition, "format: found 7"));
 }
 
@@ -143,10 +158,22 @@ TEST(ManifestTest, AFieldThatIsWrongIsNamedWithWhatWasFound) {
        [](ordered_json& m) { m["files"]["../../etc/passwd"] = m["files"][kModelFile]; }},
       {"files.model.safetensors.bytes: found -1", [](ordered_json& m) { m["files"][kModelFile]["bytes"] = -1; }},
       {"files.model.safetensors.bytes: found 0", [](ordered_json& m) { m["files"][kModelFile]["bytes"] = 0; }},
-      {"files.model.safetensors: found an object of 3", [](ordered_json& m) { m["files"][kModelFile]["mode"] = 7; }},
+      {"files.model.safetensors: found an object of 4", [](ordered_json& m) { m["files"][kModelFile]["mode"] = 7; }},
       {"files.config.json.sha256: found \"AB\"", [](ordered_json& m) { m["files"][kConfigFile]["sha256"] = "AB"; }},
       {"files.config.json.sha256: found 12", [](ordered_json& m) { m["files"][kConfigFile]["sha256"] = 12; }},
-      {"\"colour\" is no field of format 1", [](ordered_json& m) { m["colour"] = "red"; }},
+      {"files.model.safetensors: found an object of 2",
+       [](ordered_json& m) { m["files"][kModelFile].erase("crc32_per_mib"); }},
+      {"files.model.safetensors.crc32_per_mib: found 7",
+       [](ordered_json& m) { m["files"][kModelFile]["crc32_per_mib"] = 7; }},
+      {"files.optimizer.safetensors.crc32_per_mib: found \"0000002\"",
+       [](ordered_json& m) { m["files"][kOptimizerFile]["crc32_per_mib"] = "0000002"; }},
+      {"files.optimizer.safetensors.crc32_per_mib: found \"0000002G\"",
+       [](ordered_json& m) { m["files"][kOptimizerFile]["crc32_per_mib"] = "0000002G"; }},
+      {"must be 3 times 8", [](ordered_json& m) { m["files"][kModelFile]["crc32_per_mib"] = ""; }},
+      // A length that its list of sums cannot have, however long.
+      {"files.model.safetensors.crc32_per_mib: found",
+       [](ordered_json& m) { m["files"][kModelFile]["bytes"] = std::numeric_limits<int64_t>::max(); }},
+      {"\"colour\" is no field of format 2", [](ordered_json& m) { m["colour"] = "red"; }},
   };
   const std::string text = ManifestToJson(Example());
   ASSERT_OK(ParseManifest(EditManifest(text, [](ordered_json&) {})));

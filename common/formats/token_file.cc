@@ -1,13 +1,19 @@
 #include "common/formats/token_file.h"
 
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/file_util.h"
 #include "common/base/status_macros.h"
-#include "common/formats/mapped_file.h"
 
 namespace eps {
 namespace {
@@ -30,38 +36,56 @@ size_t CopyIds(const std::byte* bytes, int64_t vocab, absl::Span<int32_t> ids) {
   return ids.size();
 }
 
-class MappedTokenFile final : public TokenFile {
+// Read, not mapped: a file that somebody cuts short while a run reads it is an error, and not a signal that ends the
+// daemon.
+class OpenTokenFile final : public TokenFile {
  public:
-  MappedTokenFile(std::unique_ptr<MappedFile> file, int token_bytes)
-      : file_(std::move(file)), token_bytes_(token_bytes) {}
+  OpenTokenFile(std::string path, FileDescriptor file, int64_t num_bytes, int token_bytes)
+      : path_(std::move(path)), file_(std::move(file)), num_bytes_(num_bytes), token_bytes_(token_bytes) {}
 
-  int64_t num_tokens() const override { return static_cast<int64_t>(file_->bytes().size()) / token_bytes_; }
+  int64_t num_tokens() const override { return num_bytes_ / token_bytes_; }
 
   absl::Status Read(int64_t first, int64_t vocab, absl::Span<int32_t> ids) const override {
     const auto count = static_cast<int64_t>(ids.size());
     if (first < 0 || count > num_tokens() || first > num_tokens() - count) {
       return absl::OutOfRangeError(
-          absl::StrCat("\"", file_->path(), "\": tokens ", first, " to ", first, " + ", count, " of ", num_tokens()));
+          absl::StrCat("\"", path_, "\": tokens ", first, " to ", first, " + ", count, " of ", num_tokens()));
     }
-    const std::byte* bytes = file_->bytes().data() + first * token_bytes_;
-    const size_t good = token_bytes_ == 1   ? CopyIds<1>(bytes, vocab, ids)
-                        : token_bytes_ == 2 ? CopyIds<2>(bytes, vocab, ids)
-                                            : CopyIds<4>(bytes, vocab, ids);
+    std::vector<std::byte> bytes(static_cast<size_t>(count * token_bytes_));
+    EPS_RETURN_IF_ERROR(ReadBytes(first * token_bytes_, absl::MakeSpan(bytes)));
+    const size_t good = token_bytes_ == 1   ? CopyIds<1>(bytes.data(), vocab, ids)
+                        : token_bytes_ == 2 ? CopyIds<2>(bytes.data(), vocab, ids)
+                                            : CopyIds<4>(bytes.data(), vocab, ids);
     if (good == ids.size()) return absl::OkStatus();
-    return BadId(first + static_cast<int64_t>(good), vocab);
+    return BadId(first + static_cast<int64_t>(good), bytes.data() + good * token_bytes_, vocab);
   }
 
  private:
-  absl::Status BadId(int64_t token, int64_t vocab) const {
-    const int64_t offset_bytes = token * token_bytes_;
-    const std::byte* bytes = file_->bytes().data() + offset_bytes;
-    const uint32_t id = token_bytes_ == 1 ? LoadId<1>(bytes) : token_bytes_ == 2 ? LoadId<2>(bytes) : LoadId<4>(bytes);
-    return absl::InvalidArgumentError(absl::StrCat("\"", file_->path(), "\": token ", token, " (byte offset ",
-                                                   offset_bytes, "): id ", id, ", must be below the vocabulary of ",
-                                                   vocab));
+  absl::Status ReadBytes(int64_t offset_bytes, absl::Span<std::byte> bytes) const {
+    while (!bytes.empty()) {
+      const ssize_t n = pread(file_.get(), bytes.data(), bytes.size(), offset_bytes);
+      if (n < 0 && errno == EINTR) continue;
+      if (n < 0) return FileError(errno, "read", path_);
+      if (n == 0) {
+        return absl::DataLossError(absl::StrCat("\"", path_, "\" ends at byte ", offset_bytes, ": it had ", num_bytes_,
+                                                " bytes when it was opened; put it back as it was"));
+      }
+      bytes.remove_prefix(static_cast<size_t>(n));
+      offset_bytes += n;
+    }
+    return absl::OkStatus();
   }
 
-  const std::unique_ptr<MappedFile> file_;
+  absl::Status BadId(int64_t token, const std::byte* bytes, int64_t vocab) const {
+    const uint32_t id = token_bytes_ == 1 ? LoadId<1>(bytes) : token_bytes_ == 2 ? LoadId<2>(bytes) : LoadId<4>(bytes);
+    return absl::InvalidArgumentError(absl::StrCat("\"", path_, "\": token ", token, " (byte offset ",
+                                                   token * token_bytes_, "): id ", id,
+                                                   ", must be below the vocabulary of ", vocab));
+  }
+
+  const std::string path_;
+  const FileDescriptor file_;
+  const int64_t num_bytes_;
   const int token_bytes_;
 };
 
@@ -71,13 +95,18 @@ absl::StatusOr<std::unique_ptr<TokenFile>> TokenFile::Open(const std::string& pa
   if (token_bytes != 1 && token_bytes != 2 && token_bytes != 4) {
     return absl::InvalidArgumentError(absl::StrCat("token_bytes: ", token_bytes, ", must be 1, 2 or 4"));
   }
-  EPS_ASSIGN_OR_RETURN(std::unique_ptr<MappedFile> file, MappedFile::Open(path));
-  const auto num_bytes = static_cast<int64_t>(file->bytes().size());
+  // O_NONBLOCK: a pipe without a writer would block the open.
+  EPS_ASSIGN_OR_RETURN(FileDescriptor file, OpenFile(path, O_RDONLY | O_NONBLOCK));
+  struct stat info;
+  if (fstat(file.get(), &info) != 0) return FileError(errno, "stat", path);
+  if (!S_ISREG(info.st_mode)) return absl::InvalidArgumentError(absl::StrCat("\"", path, "\" is not a regular file"));
+  const auto num_bytes = static_cast<int64_t>(info.st_size);
+  if (num_bytes == 0) return absl::InvalidArgumentError(absl::StrCat("\"", path, "\" is empty"));
   if (num_bytes % token_bytes != 0) {
     return absl::InvalidArgumentError(absl::StrCat("\"", path, "\": ", num_bytes, " bytes, must be a multiple of ",
                                                    token_bytes, ", the bytes of a token id"));
   }
-  return std::make_unique<MappedTokenFile>(std::move(file), token_bytes);
+  return std::make_unique<OpenTokenFile>(path, std::move(file), num_bytes, token_bytes);
 }
 
 }  // namespace eps

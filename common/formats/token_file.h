@@ -10,7 +10,7 @@
 
 namespace eps {
 
-// A text or token file as a sequence of token ids, memory-mapped. Safe to read from several threads.
+// A text or token file as a sequence of token ids. Safe to read from several threads.
 class TokenFile {
  public:
   // token_bytes: 1 (the bytes themselves), 2 or 4 (little-endian ids).
@@ -20,7 +20,8 @@ class TokenFile {
 
   virtual int64_t num_tokens() const = 0;
   // Copies the ids from token `first` on. Errors: INVALID_ARGUMENT an id >= vocab, naming file, token
-  // index, byte offset, the id and the vocabulary; OUT_OF_RANGE beyond the end.
+  // index, byte offset, the id and the vocabulary; OUT_OF_RANGE beyond the end; DATA_LOSS the file was cut short
+  // since it was opened.
   virtual absl::Status Read(int64_t first, int64_t vocab, absl::Span<int32_t> ids) const = 0;
 };
 

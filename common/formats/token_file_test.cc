@@ -1,6 +1,7 @@
 #include "common/formats/token_file.h"
 
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cstdint>
 #include <limits>
@@ -94,6 +95,15 @@ TEST_F(TokenFileTest, MissingEmptyAndOddFilesAreNamed) {
   EXPECT_THAT(Open("abcde", 4), StatusIs(kInvalid, "5 bytes, must be a multiple of 4"));
   EXPECT_THAT(Open("abc", 3), StatusIs(kInvalid, "token_bytes: 3"));
   EXPECT_THAT(TokenFile::Open(dir_.path(), 1), StatusIs(kInvalid, "not a regular file"));
+}
+
+TEST_F(TokenFileTest, AFileThatWasCutShortMeanwhileIsAnError) {
+  ASSERT_OK_AND_ASSIGN(const auto file, Open(std::string(10000, 'x'), 1));
+  ASSERT_EQ(truncate(path_.c_str(), 100), 0);
+  std::vector<int32_t> ids(50);
+  EXPECT_OK(file->Read(0, 256, absl::MakeSpan(ids)));
+  EXPECT_THAT(file->Read(9000, 256, absl::MakeSpan(ids)),
+              StatusIs(absl::StatusCode::kDataLoss, "it had 10000 bytes when it was opened"));
 }
 
 TEST_F(TokenFileTest, APipeIsRefusedWithoutWaitingForItsWriter) {

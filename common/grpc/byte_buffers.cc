@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "common/base/stream_copy.h"
 
 namespace eps {
 namespace {
@@ -94,7 +95,7 @@ void ReceivedMessage::CopyRange(int64_t first, absl::Span<std::byte> destination
       continue;
     }
     const size_t num_bytes = std::min(left, slice.size() - skip);
-    std::memcpy(out, slice.begin() + skip, num_bytes);
+    StreamCopy(out, reinterpret_cast<const std::byte*>(slice.begin()) + skip, num_bytes);
     out += num_bytes;
     left -= num_bytes;
     skip = 0;

@@ -23,7 +23,7 @@ enum class ScheduleDecay { kConstant, kLinear, kCosine };
 enum class ClipMode { kNone, kExact, kPerBlob, kLagged };
 enum class InnerPolicy { kAuto, kKeep, kRecompute };
 enum class BoundaryPolicy { kAuto, kHost, kDevice };
-enum class TransportChoice { kAuto, kGrpc };
+enum class TransportChoice { kAuto, kGrpc, kSharedMemory };
 
 struct DataConfig {
   std::string path;

@@ -419,7 +419,6 @@ TEST_F(RunConfigTest, ValuesOutsideTheirRangeAreNamed) {
            Case{"precision.moments", "BF16", "precision.moments: BF16 is not available yet"},
            Case{"relay.weight_slots", "0", "relay.weight_slots: 0, must be at least 1"},
            Case{"relay.boundaries", "DEVICE", "relay.boundaries: DEVICE is not available yet without relay.resident"},
-           Case{"transport", "SHARED_MEMORY", "transport: SHARED_MEMORY is not available yet; use AUTO or GRPC"},
            Case{"checkpoint.keep", "0", "checkpoint.keep: 0, must be at least 1"},
            Case{"checkpoint.every_steps", "-1", "checkpoint.every_steps: -1"},
            Case{"steps", "1000000000001", "steps: 1000000000001, must be at most"},

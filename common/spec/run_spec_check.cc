@@ -255,11 +255,10 @@ void CheckRelay(const proto::Relay& relay, Checker& check, RelayConfig& out) {
   out.weight_slots = check.Integer("relay.weight_slots", EPS_FIELD(relay, weight_slots), 2, 1, 64);
 }
 
-TransportChoice CheckTransport(const proto::RunSpec& spec, Checker& check) {
-  if (spec.transport() == proto::Transport::SHARED_MEMORY) {
-    check.Fail("transport", "SHARED_MEMORY is not available yet; use AUTO or GRPC");
-  }
-  return spec.transport() == proto::Transport::GRPC ? TransportChoice::kGrpc : TransportChoice::kAuto;
+TransportChoice ToTransport(proto::Transport::Choice choice) {
+  return choice == proto::Transport::GRPC            ? TransportChoice::kGrpc
+         : choice == proto::Transport::SHARED_MEMORY ? TransportChoice::kSharedMemory
+                                                     : TransportChoice::kAuto;
 }
 
 void CheckCheckpoint(const proto::Checkpoint& checkpoint, Checker& check, CheckpointConfig& out) {
@@ -370,7 +369,7 @@ absl::StatusOr<RunConfig> CheckRunSpec(const proto::RunSpec& spec, const CheckCo
   if (spec.optimizer().has_clip()) CheckClip(spec.optimizer().clip(), check, config.optimizer);
   CheckPrecision(spec.precision(), check, config.precision);
   CheckRelay(spec.relay(), check, config.relay);
-  config.transport = CheckTransport(spec, check);
+  config.transport = ToTransport(spec.transport());
   CheckCheckpoint(spec.checkpoint(), check, config.checkpoint);
   config.steps = check.Integer<int64_t>("steps", spec.steps(), 0, 1, kMaxSteps);
   EPS_RETURN_IF_ERROR(check.status());
@@ -390,7 +389,9 @@ proto::RunSpec ToRunSpec(const RunConfig& config) {
   spec.mutable_precision()->set_gradients(ToProto(config.precision.gradients));
   spec.mutable_precision()->set_moments(proto::Precision::FP32);
   WriteRelay(config.relay, *spec.mutable_relay());
-  spec.set_transport(config.transport == TransportChoice::kGrpc ? proto::Transport::GRPC : proto::Transport::AUTO);
+  spec.set_transport(config.transport == TransportChoice::kGrpc           ? proto::Transport::GRPC
+                     : config.transport == TransportChoice::kSharedMemory ? proto::Transport::SHARED_MEMORY
+                                                                          : proto::Transport::AUTO);
   spec.mutable_checkpoint()->set_every_steps(config.checkpoint.every_steps);
   spec.mutable_checkpoint()->set_keep(config.checkpoint.keep);
   spec.set_steps(config.steps);

@@ -153,6 +153,15 @@ class AggregatorImpl final : public Aggregator {
     return missing;
   }
 
+  std::vector<BlobId> MissingBlobs() const override {
+    std::vector<BlobId> missing;
+    MutexLock lock(mu_);
+    for (size_t b = 0; b < blobs_.size(); ++b) {
+      if (blobs_[b].consumed_chunks < model_.blobs[b].num_chunks()) missing.push_back(model_.blobs[b].id);
+    }
+    return missing;
+  }
+
   int64_t window_bytes() const override { return window_bytes_; }
   int64_t window_used_bytes() const override {
     MutexLock lock(mu_);

@@ -105,6 +105,8 @@ class Aggregator {
 
   // missing[v]: some chunk of the current step still lacks vnode v.
   virtual std::vector<bool> MissingVnodes() const = 0;
+  // Blobs of the current step of which some chunk still lacks a vnode, in the model's order.
+  virtual std::vector<BlobId> MissingBlobs() const = 0;
 
   virtual int64_t window_bytes() const = 0;       // the limit
   virtual int64_t window_used_bytes() const = 0;  // held, and reserved by what was admitted

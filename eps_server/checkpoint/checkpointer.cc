@@ -52,7 +52,10 @@ class FolderCheckpointer final : public Checkpointer {
     absl::StatusOr<Manifest> manifest = CheckForResume(version, folder);
     absl::Status status = manifest.status();
     if (status.ok()) status = LoadTensors(folder, model_, *manifest, LoadWhat::kMastersAndMoments, store);
-    if (absl::IsDataLoss(status)) return absl::DataLossError(absl::StrCat(status.message(), "; ", WhatToDo(version)));
+    // Of another run or format nothing is damaged. All else, a disk that cannot be read too, is.
+    if (!status.ok() && !absl::IsFailedPrecondition(status)) {
+      return absl::DataLossError(absl::StrCat(status.message(), "; ", WhatToDo(version)));
+    }
     EPS_RETURN_IF_ERROR(status);
     SetLatestPath(folder);
     return std::move(manifest->state);
@@ -83,16 +86,17 @@ class FolderCheckpointer final : public Checkpointer {
     return manifest;
   }
 
+  // Reads what it offers whole: advice that leads to a second damaged checkpoint is none.
   std::string WhatToDo(Version damaged) const {
     const absl::StatusOr<std::vector<Version>> steps = directory_.Steps();
     if (steps.ok()) {
       for (const Version version : *steps) {
-        if (version == damaged || !CheckComplete(directory_.FolderOf(version)).ok()) continue;
-        return absl::StrCat("remove the folder ", directory_.FolderOf(damaged), " to go on from ",
-                            StepFolderName(version));
+        if (version == damaged || !VerifyCheckpointFolder(directory_.FolderOf(version)).ok()) continue;
+        return absl::StrCat("remove the folder ", directory_.FolderOf(damaged), " to go on with --resume from ",
+                            StepFolderName(version), ", which is whole");
       }
     }
-    return absl::StrCat("there is no other checkpoint in ", directory_.path(),
+    return absl::StrCat("there is no other whole checkpoint in ", directory_.path(),
                         ": put the file back from a copy, or start the run anew in another folder");
   }
 

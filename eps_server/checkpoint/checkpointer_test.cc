@@ -379,7 +379,7 @@ TEST(CheckpointerTest, ADamagedFileOfAnyKindIsNamedWithWhatToDo) {
       const absl::Status status = f.Load().status();
       EXPECT_THAT(status, StatusIs(absl::StatusCode::kDataLoss, path)) << how;
       EXPECT_THAT(status, StatusIs(absl::StatusCode::kDataLoss,
-                                   "remove the folder " + f.FolderOf(5) + " to go on from step-00000003"))
+                                   "remove the folder " + f.FolderOf(5) + " to go on with --resume from step-00000003"))
           << how;
     };
     for (const size_t at : {size_t{0}, good.size() / 2, good.size() - 1}) {
@@ -417,7 +417,48 @@ TEST(CheckpointerTest, TheOnlyOneDamagedSaysSo) {
   const Fixture f;
   f.WriteAt(*f.Open(), 3);
   FlipByte(f.FolderOf(3) + "/optimizer.safetensors", 700);
-  EXPECT_THAT(f.Load(), StatusIs(absl::StatusCode::kDataLoss, "there is no other checkpoint in " + f.directory));
+  EXPECT_THAT(f.Load(), StatusIs(absl::StatusCode::kDataLoss, "there is no other whole checkpoint in " + f.directory));
+}
+
+TEST(CheckpointerTest, ADamagedOneIsNotOffered) {
+  RunConfig run = SmallRun();
+  run.checkpoint.keep = 3;
+  const Fixture f(run);
+  const std::unique_ptr<Checkpointer> checkpointer = f.Open();
+  for (const int64_t step : {1, 2, 3}) f.WriteAt(*checkpointer, step);
+  FlipByte(f.FolderOf(3) + "/model.safetensors", 5000);
+  FlipByte(f.FolderOf(2) + "/model.safetensors", 5000);
+  EXPECT_THAT(f.Load(), StatusIs(absl::StatusCode::kDataLoss, "to go on with --resume from step-00000001"));
+  EXPECT_THAT(f.Load(), StatusIs(absl::StatusCode::kDataLoss, "first between byte 0 and 1048575"));
+}
+
+TEST(CheckpointerTest, WhatTheNextFolderReplacesIsNotKeptWhenLatestCannotBeWritten) {
+  const Fixture f;
+  const std::unique_ptr<Checkpointer> checkpointer = f.Open();
+  f.WriteAt(*checkpointer, 3);
+  f.WriteAt(*checkpointer, 5);
+  std::filesystem::remove(f.directory + "/latest");
+  std::filesystem::create_directory(f.directory + "/latest");
+  EXPECT_THAT(checkpointer->Write(*f.StoreAt(5), StateAt(5), AllBlobs(f.model), [](BlobId) {}).status().ToString(),
+              ::testing::HasSubstr("cannot replace"));
+  EXPECT_EQ(Names(f.directory), (std::vector<std::string>{"latest", "step-00000003", "step-00000005"}));
+  std::filesystem::remove(f.directory + "/latest");
+  ASSERT_OK_AND_ASSIGN(const RunState state, f.Load());
+  EXPECT_EQ(state.version, Version(5));
+}
+
+TEST(CheckpointerTest, ADirectoryThatVanishedIsMadeAnew) {
+  const Fixture f;
+  const std::unique_ptr<Checkpointer> checkpointer = f.Open();
+  f.WriteAt(*checkpointer, 3);
+  std::filesystem::rename(f.directory, f.dir.File("elsewhere"));
+  ASSERT_OK(WriteFileAtomically(f.directory, "a file in its place"));
+  const absl::Status status =
+      checkpointer->Write(*f.StoreAt(4), StateAt(4), AllBlobs(f.model), [](BlobId) {}).status();
+  EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("checkpoints"));
+  std::filesystem::remove(f.directory);
+  EXPECT_EQ(f.WriteAt(*checkpointer, 5), f.FolderOf(5));
+  ASSERT_OK(f.Load());
 }
 
 TEST(CheckpointerTest, NothingIsStoredOfADamagedCheckpoint) {
@@ -482,9 +523,9 @@ TEST(CheckpointerTest, AnotherFormatIsNamed) {
   const Fixture f;
   f.WriteAt(*f.Open(), 3);
   const std::string path = f.FolderOf(3) + "/manifest.json";
-  const std::string text = EditManifest(ReadFile(path).value(), [](ordered_json& m) { m["format"] = 2; });
+  const std::string text = EditManifest(ReadFile(path).value(), [](ordered_json& m) { m["format"] = 3; });
   ASSERT_OK(WriteFileAtomically(path, text));
-  EXPECT_THAT(f.Load(), StatusIs(absl::StatusCode::kFailedPrecondition, path + ": format: found 2"));
+  EXPECT_THAT(f.Load(), StatusIs(absl::StatusCode::kFailedPrecondition, path + ": format: found 3"));
 }
 
 TEST(CheckpointerTest, AFinishedRunIsLoadedAsFinished) {

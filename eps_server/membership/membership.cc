@@ -1,5 +1,6 @@
 #include "eps_server/membership/membership.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <utility>
 
@@ -13,7 +14,9 @@ namespace {
 constexpr size_t kMaxDeviceName = 64, kMaxDeviceModel = 256;  // bytes; proto/control.proto
 constexpr size_t kMaxLost = 16;  // for Status: enough to see what happened, bounded for a worker that comes and goes
 
-absl::Status CheckInfo(const WorkerInfo& info) {
+}  // namespace
+
+absl::Status CheckWorkerInfo(const WorkerInfo& info) {
   if (info.device_name.size() > kMaxDeviceName) {
     return absl::InvalidArgumentError(
         absl::StrCat("device_name: ", info.device_name.size(), " bytes, at most ", kMaxDeviceName));
@@ -31,8 +34,6 @@ absl::Status CheckInfo(const WorkerInfo& info) {
   return absl::OkStatus();
 }
 
-}  // namespace
-
 absl::string_view WorkerStateName(WorkerState state) {
   switch (state) {
     case WorkerState::kAttaching:
@@ -48,7 +49,10 @@ absl::string_view WorkerStateName(WorkerState state) {
 }
 
 absl::StatusOr<WorkerId> Membership::Attach(WorkerInfo info, absl::Duration now) {
-  EPS_RETURN_IF_ERROR(CheckInfo(info));
+  EPS_RETURN_IF_ERROR(CheckWorkerInfo(info));
+  if (workers_.size() >= kMaxWorkers) {
+    return absl::UnavailableError(absl::StrCat(workers_.size(), " workers are attached, and no more can be"));
+  }
   const WorkerId id(next_id_++);
   Worker& worker = workers_[id];
   worker.status.id = id;
@@ -141,9 +145,12 @@ std::vector<std::shared_ptr<WorkerChannel>> Membership::Channels() const {
   return channels;
 }
 
-std::vector<WorkerStatus> Membership::List() const {
+std::vector<WorkerStatus> Membership::List(absl::Duration now) const {
   std::vector<WorkerStatus> list(lost_.begin(), lost_.end());
-  for (const auto& [id, worker] : workers_) list.push_back(worker.status);
+  for (const auto& [id, worker] : workers_) {
+    list.push_back(worker.status);
+    list.back().silent_for = std::max(absl::ZeroDuration(), now - (worker.deadline - lease_));
+  }
   return list;
 }
 

@@ -27,11 +27,18 @@ struct WorkerInfo {
   int threads = 0;
 };
 
-// What its plan uses.
+// Errors: INVALID_ARGUMENT naming the field
+absl::Status CheckWorkerInfo(const WorkerInfo& info);
+
+// How many may be attached at once: far more than a run has vnodes for, and a bound on what strangers can make of it.
+inline constexpr size_t kMaxWorkers = 4096;
+
+// What its plan uses, and how it is reached.
 struct WorkerMemory {
   int64_t device_arena_bytes = 0;
   int64_t device_outside_bytes = 0;
   int64_t host_bytes = 0;
+  std::string transport;  // of weights and gradients: "grpc" or "shared_memory"
 };
 
 // Where the time of a pass went.
@@ -60,6 +67,7 @@ struct WorkerStatus {
   std::vector<int> vnodes;  // of the current step
   WorkerMemory memory;
   PassTiming last_pass;
+  absl::Duration silent_for;  // since its last sign of life; of a lost one: zero
 };
 
 // Who takes part: leases and the list of the ready. Decides nothing about steps.
@@ -69,7 +77,7 @@ class Membership {
  public:
   explicit Membership(absl::Duration lease) : lease_(lease) {}
 
-  // Errors: INVALID_ARGUMENT naming the field
+  // Errors: CheckWorkerInfo's · UNAVAILABLE kMaxWorkers are attached
   absl::StatusOr<WorkerId> Attach(WorkerInfo info, absl::Duration now);
   absl::Status Connect(WorkerId worker, std::shared_ptr<WorkerChannel> channel, absl::Duration now);
   // Any sign of life. Errors: NOT_FOUND
@@ -94,7 +102,7 @@ class Membership {
   std::vector<std::shared_ptr<WorkerChannel>> Channels() const;
 
   // kIdle or kRunning by what the caller knows; vnodes too.
-  std::vector<WorkerStatus> List() const;
+  std::vector<WorkerStatus> List(absl::Duration now) const;
 
  private:
   struct Worker {

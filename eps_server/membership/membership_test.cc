@@ -78,11 +78,21 @@ TEST(MembershipTest, LeaseRunsOutUnlessRenewed) {
   EXPECT_THAT(members.Expired(At(20)), ElementsAre(silent, lively));
 }
 
+TEST(MembershipTest, TheNumberOfWorkersIsBounded) {
+  Membership members(absl::Seconds(10));
+  const WorkerInfo info = {.device_name = "cpu", .device_cap_bytes = 1};
+  WorkerId last;
+  for (size_t i = 0; i < kMaxWorkers; ++i) last = members.Attach(info, absl::ZeroDuration()).value();
+  EXPECT_THAT(members.Attach(info, absl::ZeroDuration()), StatusIs(absl::StatusCode::kUnavailable, "4096 workers"));
+  members.Remove(last);
+  EXPECT_OK(members.Attach(info, absl::ZeroDuration()));
+}
+
 TEST(MembershipTest, LostWorkersAreListedForAWhile) {
   Membership members(absl::Seconds(10));
   for (int i = 0; i < 40; ++i) members.Remove(JoinReady(members, 0));
   JoinReady(members, 0);
-  const std::vector<WorkerStatus> list = members.List();
+  const std::vector<WorkerStatus> list = members.List(absl::Seconds(1));
   EXPECT_EQ(list.size(), 17u);
   EXPECT_EQ(list.front().state, WorkerState::kLost);
   EXPECT_EQ(list.back().state, WorkerState::kIdle);

@@ -8,7 +8,8 @@ namespace eps::server {
 DaemonMemory ComputeDaemonMemory(const ModelSpec& model, const RunConfig& run) {
   return {.store = ComputeStoreSizes(model, run),
           .contribution_window_bytes = DefaultWindowBytes(model),
-          .hold_bytes = HoldBytes(model, run)};
+          .hold_bytes = HoldBytes(model, run),
+          .checkpoint_bytes = kCheckpointBufferBytes + kManifestBytesPerStep * run.steps};
 }
 
 std::vector<DaemonMemoryLine> Describe(const DaemonMemory& memory) {
@@ -19,7 +20,8 @@ std::vector<DaemonMemoryLine> Describe(const DaemonMemory& memory) {
       {"optimizer moments", memory.store.moment_bytes, "fp32"},
       {"gradients in flight", memory.contribution_window_bytes, "at most; what does not fit waits in the workers"},
       {"gradients held", memory.hold_bytes, "fp32 sums until the step's norm is known; EXACT clipping only"},
-      {"constant", memory.constant_bytes, "code, libraries, transport buffers, one chunk of a checkpoint"},
+      {"a checkpoint being written", memory.checkpoint_bytes, "a chunk, a part that is read back, each step's loss"},
+      {"constant", memory.constant_bytes, "code, libraries, transport buffers"},
   };
 }
 

@@ -12,19 +12,26 @@
 namespace eps::server {
 
 // What the daemon holds beside the model's state and gradients: its code and libraries, gRPC's buffers, threads, the
-// token file's mapped pages in use, one chunk while a checkpoint is written. Measured at 30 to 60 MiB; the test of the
-// daemon's resident memory holds it to this.
+// token file's mapped pages in use. Measured at 30 to 60 MiB; the test of the daemon's resident memory holds it to this.
 inline constexpr int64_t kDaemonConstantBytes = int64_t{96} << 20;
+
+// While a checkpoint is written, whatever the model: one chunk on its way to the files, one part of a file that is read
+// back, and the manifest, whose text, document and copy take this much for each step's loss and norm.
+inline constexpr int64_t kCheckpointBufferBytes = int64_t{2} << 20;
+inline constexpr int64_t kManifestBytesPerStep = 256;
 
 // Every byte of the daemon's memory, by kind: arithmetic alone, nothing is allocated.
 struct DaemonMemory {
   StoreSizes store;
   int64_t contribution_window_bytes = 0;  // gradients in flight, at most
   int64_t hold_bytes = 0;                 // sums held until the step's norm is known: EXACT clipping only
+  int64_t checkpoint_bytes = 0;           // while one is written
   int64_t constant_bytes = kDaemonConstantBytes;
 
   int64_t model_state_bytes() const { return store.total_bytes(); }
-  int64_t total_bytes() const { return model_state_bytes() + contribution_window_bytes + hold_bytes + constant_bytes; }
+  int64_t total_bytes() const {
+    return model_state_bytes() + contribution_window_bytes + hold_bytes + checkpoint_bytes + constant_bytes;
+  }
 };
 DaemonMemory ComputeDaemonMemory(const ModelSpec& model, const RunConfig& run);
 

@@ -28,6 +28,16 @@ TEST(DaemonMemoryTest, OnlyExactClippingHoldsGradients) {
   EXPECT_EQ(ComputeDaemonMemory(model, run).hold_bytes, 4 * model.num_elems());
 }
 
+TEST(DaemonMemoryTest, ACheckpointTakesTheSameForAnyModel) {
+  RunConfig run;
+  run.steps = 1000;
+  for (const int layers : {1, 12}) {
+    const ModelSpec model =
+        BuildGpt2({.num_layers = layers, .d_model = 64, .num_heads = 1, .context = 64, .vocab = 64}).value();
+    EXPECT_EQ(ComputeDaemonMemory(model, run).checkpoint_bytes, (2 << 20) + 256 * 1000);
+  }
+}
+
 TEST(DaemonMemoryTest, TheLinesAddUpToTheTotal) {
   const ModelSpec model =
       BuildGpt2({.num_layers = 2, .d_model = 48, .num_heads = 3, .context = 20, .vocab = 100}).value();

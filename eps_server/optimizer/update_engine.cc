@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cmath>
 #include <iterator>
 #include <set>
@@ -142,6 +143,10 @@ class UpdateEngineImpl final : public UpdateEngine {
     for (auto& [chunk, gradient] : std::exchange(state.blocked, {})) PushEager(blob, chunk, std::move(gradient));
   }
 
+  UpdateCounts counts() const override {
+    return {.updated_elems = updated_elems_, .busy_seconds = 1e-9 * static_cast<double>(busy_nanos_.load())};
+  }
+
   void Stop() override {
     stopped_ = true;
     queue_.Close();
@@ -224,7 +229,10 @@ class UpdateEngineImpl final : public UpdateEngine {
 
   void Push(std::function<void()> task) {
     queue_.Push([this, task = std::move(task)] {
-      if (!stopped_) task();
+      if (stopped_) return;
+      const auto begin = std::chrono::steady_clock::now();
+      task();
+      busy_nanos_ += std::chrono::nanoseconds(std::chrono::steady_clock::now() - begin).count();
     });
   }
 
@@ -237,6 +245,7 @@ class UpdateEngineImpl final : public UpdateEngine {
     UpdateChunk(store_.Chunk(blob, chunk, ReadVersion(step)), gradient, ranges_[blob.value()][chunk], scalars,
                 &squares);
     if (!std::isfinite(squares)) return FailNonFinite(blob, chunk, gradient);
+    updated_elems_ += model_.blob(blob).chunk_elems(chunk);
     gradient = {};
     FinishChunk(blob, [&](BlobState& state) { state.squares[chunk] = squares; });
   }
@@ -309,6 +318,7 @@ class UpdateEngineImpl final : public UpdateEngine {
       gradient = std::exchange(blobs_[blob.value()].kept[chunk], {});
     }
     UpdateChunk(store_.Chunk(blob, chunk, ReadVersion(step)), gradient, ranges_[blob.value()][chunk], scalars, nullptr);
+    updated_elems_ += model_.blob(blob).chunk_elems(chunk);
     gradient = {};
     FinishChunk(blob, [](BlobState&) {});
   }
@@ -391,7 +401,10 @@ class UpdateEngineImpl final : public UpdateEngine {
   int64_t total_chunks_ = 0;
   const HoldBuffer hold_;
 
-  std::atomic<bool> stopped_ = false;  // atomic, because tasks look at it without the lock
+  // Atomic, because tasks use them without the lock.
+  std::atomic<bool> stopped_ = false;
+  std::atomic<int64_t> updated_elems_ = 0;
+  std::atomic<int64_t> busy_nanos_ = 0;
 
   Mutex mu_;
   StepId step_ ABSL_GUARDED_BY(mu_);  // the one being made

@@ -27,6 +27,12 @@ struct StepUpdate {
   std::string why_skipped;  // layer and vnode
 };
 
+// What the optimizer has done since it was made; never falls.
+struct UpdateCounts {
+  int64_t updated_elems = 0;  // parameters, each once per step that updates it
+  double busy_seconds = 0;    // of its threads, summing and updating
+};
+
 // Makes version s + 1 of every blob from version s and the step's gradients, chunk by chunk, on
 // oneTBB threads.
 //
@@ -71,6 +77,8 @@ class UpdateEngine {
   // of step `version` come.
   virtual void HoldUpdates(Version version) = 0;
   virtual void ReleaseUpdate(BlobId blob, Version version) = 0;
+
+  virtual UpdateCounts counts() const = 0;
 
   // Nothing more is made; tasks that run end first or later, on their own.
   virtual void Stop() = 0;

@@ -86,14 +86,13 @@ TEST(SummaryTest, HasEveryFieldOfTheContract) {
   status.step = 2;
   status.tokens = 100;
   status.seconds = 3;
-  status.losses = {5, 4};
   status.device_peak_bytes = 9;
   status.wait_fraction = {{"pull", 0.5}};
   WorkerStatus worker;
   worker.info.device_cap_bytes = 10;
   worker.memory.device_arena_bytes = 9;
   status.workers = {worker, WorkerStatus()};
-  const auto summary = nlohmann::json::parse(SummaryJson(status, 2));
+  const auto summary = nlohmann::json::parse(SummaryJson(status, {5, 4}, 2));
   EXPECT_EQ(summary["steps"], 2);
   EXPECT_EQ(summary["seconds"], 5.0);
   EXPECT_EQ(summary["tokens_per_second"], 20.0);
@@ -111,7 +110,7 @@ TEST(SummaryTest, HasEveryFieldOfTheContract) {
 TEST(SummaryTest, APathThatIsNotUtf8StillGivesJson) {
   RunStatus status;
   status.newest_checkpoint = "/out\xff/checkpoints/step-00000002";
-  const auto summary = nlohmann::json::parse(SummaryJson(status, 0));
+  const auto summary = nlohmann::json::parse(SummaryJson(status, {}, 0));
   EXPECT_THAT(summary["newest_checkpoint"].get<std::string>(), HasSubstr("step-00000002"));
 }
 

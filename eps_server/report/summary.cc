@@ -7,7 +7,7 @@
 
 namespace eps::server {
 
-std::string SummaryJson(const RunStatus& status, double seconds_before) {
+std::string SummaryJson(const RunStatus& status, const std::vector<double>& losses, double seconds_before) {
   const double seconds = seconds_before + status.seconds;
   int64_t cap_bytes = 0;
   int workers = 0;
@@ -17,12 +17,14 @@ std::string SummaryJson(const RunStatus& status, double seconds_before) {
   }
   nlohmann::ordered_json summary;
   summary["steps"] = status.step;
+  summary["steps_planned"] = status.steps;
+  summary["skipped_steps"] = status.skipped_steps;
   summary["tokens"] = status.tokens;
   summary["seconds"] = seconds;
   summary["tokens_per_second"] = seconds > 0 ? static_cast<double>(status.tokens) / seconds : 0.0;
-  summary["loss_first"] = status.losses.empty() ? nlohmann::json() : nlohmann::json(status.losses.front());
-  summary["loss_last"] = status.losses.empty() ? nlohmann::json() : nlohmann::json(status.losses.back());
-  summary["loss"] = status.losses;
+  summary["loss_first"] = losses.empty() ? nlohmann::json() : nlohmann::json(losses.front());
+  summary["loss_last"] = losses.empty() ? nlohmann::json() : nlohmann::json(losses.back());
+  summary["loss"] = losses;
   summary["parameters"] = status.parameters;
   summary["model_state_bytes"] = status.model_state_bytes;
   summary["device_cap_bytes"] = cap_bytes;

@@ -117,6 +117,7 @@ class ControlService final : public proto::Control::CallbackService {
     reply.set_lease_millis(absl::ToInt64Milliseconds(options_.host->lease()));
     reply.set_serving(options_.serving != nullptr);
     reply.set_serving_version(options_.serving_version.value());
+    reply.set_shared_memory_socket(options_.shared_memory_socket);
     return absl::OkStatus();
   }
 

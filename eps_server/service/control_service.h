@@ -15,8 +15,10 @@
 namespace eps::server {
 
 struct ControlServiceOptions {
-  uint64_t incarnation = 0;    // of this process
-  std::string run_config;      // what workers get: SerializeRunConfig
+  uint64_t incarnation = 0;  // of this process
+  std::string run_config;    // what workers get: SerializeRunConfig
+  // Where workers of this host may connect; "": nowhere.
+  std::string shared_memory_socket = "";
   WorkerHost* host = nullptr;  // these outlive the server that the service is registered with
   // Exactly one of these two.
   Coordinator* coordinator = nullptr;  // while training

@@ -92,6 +92,7 @@ class FakeCoordinator final : public Coordinator {
     status.workers = {WorkerStatus{.id = WorkerId(7), .vnodes = {1}}};
     return status;
   }
+  std::vector<double> Losses() const override { return {}; }
   void RequestCheckpoint(std::function<void(absl::StatusOr<std::string>)> done) override {
     done(std::string("/out/checkpoints/step-00000012"));
   }
@@ -197,6 +198,7 @@ TEST_F(ControlServiceTest, OrdersAndReportsPassThroughTheStream) {
   ASSERT_TRUE(stream->Write(Event()));
   proto::WorkerEvent event = Event();
   event.mutable_ready()->set_device_arena_bytes(555);
+  event.mutable_ready()->set_transport("shared_memory");
   ASSERT_TRUE(stream->Write(event));
   proto::DaemonEvent answer;
   ASSERT_TRUE(stream->Read(&answer));
@@ -234,7 +236,7 @@ TEST_F(ControlServiceTest, AWrongEventEndsTheStreamAndNamesTheField) {
   EXPECT_THAT(EndAfter({event}), StatusIs(StatusCode::kFailedPrecondition, "incarnation"));
   EXPECT_THAT(EndAfter({Event(8)}), StatusIs(StatusCode::kNotFound, "worker_id"));
   event = Event();
-  event.mutable_ready();
+  event.mutable_ready()->set_transport("grpc");
   EXPECT_THAT(EndAfter({event}), StatusIs(StatusCode::kInvalidArgument, "heartbeat"));
   EXPECT_THAT(EndAfter({Event(), Event(8)}), StatusIs(StatusCode::kInvalidArgument, "worker_id"));
   event = Event();
@@ -242,6 +244,9 @@ TEST_F(ControlServiceTest, AWrongEventEndsTheStreamAndNamesTheField) {
   EXPECT_THAT(EndAfter({Event(), event}), StatusIs(StatusCode::kInvalidArgument, "event"));
   event.mutable_ready()->set_host_bytes(-1);
   EXPECT_THAT(EndAfter({Event(), event}), StatusIs(StatusCode::kInvalidArgument, "ready.host_bytes"));
+  event.mutable_ready()->set_host_bytes(0);
+  event.mutable_ready()->set_transport("carrier pigeon");
+  EXPECT_THAT(EndAfter({Event(), event}), StatusIs(StatusCode::kInvalidArgument, "ready.transport"));
   event.mutable_pass_done()->set_device_peak_bytes(-1);
   EXPECT_THAT(EndAfter({Event(), event}), StatusIs(StatusCode::kInvalidArgument, "pass_done.device_peak_bytes"));
   event.mutable_pass_done()->set_device_peak_bytes(0);
@@ -290,7 +295,7 @@ TEST_F(ControlServiceTest, ABrokenConnectionDisconnectsTheWorker) {
     const auto stream = stub_->Events(&context);
     ASSERT_TRUE(stream->Write(Event()));
     proto::WorkerEvent ready = Event();
-    ready.mutable_ready();
+    ready.mutable_ready()->set_transport("grpc");
     ASSERT_TRUE(stream->Write(ready));
     proto::DaemonEvent answer;
     ASSERT_TRUE(stream->Read(&answer));
@@ -362,6 +367,7 @@ TEST(ServingControlServiceTest, TextComesFromAnAttachedWorkerTokenByToken) {
 
   proto::AttachRequest attach;
   attach.set_protocol_version(kProtocolVersion);
+  attach.set_device_cap_bytes(1);
   proto::AttachReply attached;
   grpc::ClientContext attach_context;
   ASSERT_OK(FromGrpc(stub->Attach(&attach_context, attach, &attached)));
@@ -373,7 +379,7 @@ TEST(ServingControlServiceTest, TextComesFromAnAttachedWorkerTokenByToken) {
   event.set_worker_id(attached.worker_id());
   event.mutable_heartbeat();
   ASSERT_TRUE(events->Write(event));
-  event.mutable_ready();
+  event.mutable_ready()->set_transport("grpc");
   ASSERT_TRUE(events->Write(event));
   for (int32_t token = 2; token < 5; ++token) {
     proto::DaemonEvent order;

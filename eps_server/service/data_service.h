@@ -7,6 +7,7 @@
 #include "common/base/ids.h"
 #include "common/model/model_spec.h"
 #include "eps_server/aggregation/aggregator.h"
+#include "eps_server/service/traffic.h"
 #include "eps_server/store/store.h"
 #include "grpcpp/impl/service_type.h"
 
@@ -16,8 +17,9 @@ struct DataServiceOptions {
   uint64_t incarnation = 0;          // of this process
   const ModelSpec* model = nullptr;  // these outlive the server that the service is registered with
   Store* store = nullptr;
-  Aggregator* aggregator = nullptr;  // null: nothing is trained, and a push is refused
-  Version last_version;              // of the run: no later one will ever be made
+  Aggregator* aggregator = nullptr;     // null: nothing is trained, and a push is refused
+  Version last_version;                 // of the run: no later one will ever be made
+  TransportTraffic* traffic = nullptr;  // null: not counted
 };
 
 // The data plane (proto/data_plane.proto), raw: weights go out as slices of the store's own wire buffers, gradients

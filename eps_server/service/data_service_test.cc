@@ -1,10 +1,13 @@
 #include "eps_server/service/data_service.h"
 
+#include <atomic>
+#include <chrono>
 #include <cstring>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -143,6 +146,16 @@ class DataServiceTest : public testing::Test {
     request.set_incarnation(incarnation);
     request.set_blob(blob);
     request.set_version(version);
+    return Pull(request);
+  }
+  std::unique_ptr<RawCall> PullPart(int first_chunk, int num_chunks) {
+    proto::PullRequest request;
+    request.set_incarnation(kIncarnation);
+    request.set_first_chunk(first_chunk);
+    request.set_num_chunks(num_chunks);
+    return Pull(request);
+  }
+  std::unique_ptr<RawCall> Pull(const proto::PullRequest& request) {
     auto call = std::make_unique<RawCall>(*stub_, "/eps.proto.DataPlane/Pull");
     call->Write(ProtoMessage(request));
     call->WritesDone();
@@ -255,6 +268,22 @@ TEST_F(DataServiceTest, APullOfWhatIsNotThereIsRefused) {
   nonsense.Write(Bytes("\xff\xff\xff\xff"));
   nonsense.WritesDone();
   EXPECT_THAT(nonsense.Finish(), StatusIs(StatusCode::kInvalidArgument, "PullRequest"));
+}
+
+TEST_F(DataServiceTest, APartIsPulledAndOneThatIsNotThereIsRefused) {
+  store_->Publish(kWte, Version(0));
+  for (const int num_chunks : {0, 1}) {  // all from the second on, and one: the same
+    auto call = PullPart(1, num_chunks);
+    const auto message = call->Read();
+    ASSERT_TRUE(message.has_value());
+    EXPECT_EQ(ReceivedMessage::Create(*message)->ParseChunk()->chunk, 1);
+    EXPECT_FALSE(call->Read().has_value());
+    EXPECT_OK(call->Finish());
+  }
+  EXPECT_THAT(PullPart(-1, 1)->Finish(), StatusIs(StatusCode::kInvalidArgument, "first_chunk: -1"));
+  EXPECT_THAT(PullPart(2, 1)->Finish(), StatusIs(StatusCode::kInvalidArgument, "first_chunk: 2"));
+  EXPECT_THAT(PullPart(1, 2)->Finish(), StatusIs(StatusCode::kInvalidArgument, "num_chunks: 2"));
+  EXPECT_THAT(PullPart(0, -1)->Finish(), StatusIs(StatusCode::kInvalidArgument, "num_chunks: -1"));
 }
 
 TEST_F(DataServiceTest, AnOverwrittenVersionIsAborted) {
@@ -384,6 +413,45 @@ TEST_F(DataServiceTest, ADaemonThatServesTakesNoGradients) {
   grpc::GenericStub stub(grpc::CreateChannel(server->address(), grpc::InsecureChannelCredentials()));
   RawCall call(stub, "/eps.proto.DataPlane/Push");
   EXPECT_THAT(call.Finish(), StatusIs(StatusCode::kFailedPrecondition, "serves"));
+}
+
+// A push stream on which offers of vnode 0 are answered with NOT_WANTED, because it is complete.
+class SlowPushTest : public DataServiceTest {
+ protected:
+  std::unique_ptr<RawCall> Completed() {
+    auto call = Admitted();
+    for (int chunk = 0; chunk < 2; ++chunk) EXPECT_TRUE(call->Write(ChunkOf(HeaderOf(1, 0, chunk))));
+    EXPECT_EQ(ReadVerdict(*call), std::make_pair(1u, int{proto::PushReply::COMPLETE}));
+    return call;
+  }
+};
+
+TEST_F(SlowPushTest, AWorkerThatReadsNoRepliesIsNotReadFromEither) {
+  constexpr int kMany = 2'000'000;
+  const auto call = Completed();
+  std::atomic<int> written = 0;
+  std::thread writer([&] {
+    while (written < kMany && call->Write(OfferMessage(OfferOf(2 + written, 0)))) ++written;
+  });
+  int before = -1;
+  while (written != before) {
+    before = written;
+    std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  }
+  EXPECT_LT(written, kMany);
+  call->Cancel();
+  writer.join();
+}
+
+TEST_F(SlowPushTest, AWorkerThatReadsItsRepliesLateGetsThemAll) {
+  constexpr uint32_t kOffers = 20000;  // more than a stream's window and kMaxReplies hold
+  const auto call = Completed();
+  for (uint32_t i = 0; i < kOffers; ++i) ASSERT_TRUE(call->Write(OfferMessage(OfferOf(2 + i, 0))));
+  for (uint32_t i = 0; i < kOffers; ++i) {
+    ASSERT_EQ(ReadVerdict(*call), std::make_pair(2 + i, int{proto::PushReply::NOT_WANTED}));
+  }
+  call->WritesDone();
+  EXPECT_OK(call->Finish());
 }
 
 }  // namespace

@@ -1,8 +1,6 @@
 #include "eps_server/service/event_stream.h"
 
 #include <atomic>
-#include <cmath>
-#include <cstring>
 #include <deque>
 #include <memory>
 #include <string>
@@ -15,58 +13,15 @@
 #include "common/base/mutex.h"
 #include "common/base/status_macros.h"
 #include "common/grpc/grpc_status.h"
+#include "eps_server/service/worker_messages.h"
 
 namespace eps::server {
 namespace {
 
+// A worker has a step, or the texts that it writes; of more than this it has read nothing for long.
+constexpr size_t kMaxToSend = 1024;
+
 constexpr size_t kMaxFailureBytes = 4096;  // WorkerFailed.message
-
-absl::Status CheckNotNegative(absl::string_view field, int64_t value) {
-  if (value >= 0) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(field, ": ", value, ", want at least 0"));
-}
-
-absl::StatusOr<PassTiming> ToTiming(const proto::PassDone& done) {
-  EPS_RETURN_IF_ERROR(CheckNotNegative("pass_done.device_peak_bytes", done.device_peak_bytes()));
-  PassTiming timing = {.seconds = done.seconds(), .wait_seconds = {}, .device_peak_bytes = done.device_peak_bytes()};
-  if (!(done.seconds() >= 0) || std::isinf(done.seconds())) {
-    return absl::InvalidArgumentError(absl::StrCat("pass_done.seconds: ", done.seconds(), ", want at least 0"));
-  }
-  for (const auto& [cause, seconds] : done.wait_seconds()) {
-    // A closed set, so that a worker cannot fill metrics and status with names of its own.
-    if (cause != "pull" && cause != "stash" && cause != "push" && cause != "version") {
-      return absl::InvalidArgumentError("pass_done.wait_seconds: an unknown cause, want pull, stash, push or version");
-    }
-    if (!(seconds >= 0) || std::isinf(seconds)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("pass_done.wait_seconds.", cause, ": ", seconds, ", want at least 0"));
-    }
-    timing.wait_seconds[cause] = seconds;
-  }
-  return timing;
-}
-
-std::vector<VnodeRecord> ToRecords(const proto::PassDone& done) {
-  std::vector<VnodeRecord> records;
-  for (const proto::Record& record : done.records()) {
-    records.push_back({.vnode = record.vnode(),
-                       .loss_sum = record.loss_sum(),
-                       .counted_tokens = record.counted_tokens(),
-                       .finite = record.finite()});
-  }
-  return records;
-}
-
-absl::StatusOr<std::vector<float>> ToLogits(const proto::Inferred& inferred) {
-  if (!inferred.error().empty()) return absl::InternalError(absl::StrCat("the worker says: ", inferred.error()));
-  const std::string& bytes = inferred.logits();
-  if (bytes.empty() || bytes.size() % sizeof(float) != 0) {
-    return absl::InvalidArgumentError(absl::StrCat("inferred.logits: ", bytes.size(), " bytes"));
-  }
-  std::vector<float> logits(bytes.size() / sizeof(float));
-  std::memcpy(logits.data(), bytes.data(), bytes.size());
-  return logits;
-}
 
 void FillVnode(const VnodeBatch& batch, proto::VnodeData& data) {
   data.set_vnode(batch.vnode);
@@ -137,13 +92,10 @@ class EventStream final : public grpc::ServerBidiReactor<proto::WorkerEvent, pro
     switch (event.event_case()) {
       case proto::WorkerEvent::kHeartbeat:
         return host_.Heartbeat(worker_);
-      case proto::WorkerEvent::kReady:
-        EPS_RETURN_IF_ERROR(CheckNotNegative("ready.device_arena_bytes", event.ready().device_arena_bytes()));
-        EPS_RETURN_IF_ERROR(CheckNotNegative("ready.device_outside_bytes", event.ready().device_outside_bytes()));
-        EPS_RETURN_IF_ERROR(CheckNotNegative("ready.host_bytes", event.ready().host_bytes()));
-        return host_.Ready(worker_, {.device_arena_bytes = event.ready().device_arena_bytes(),
-                                     .device_outside_bytes = event.ready().device_outside_bytes(),
-                                     .host_bytes = event.ready().host_bytes()});
+      case proto::WorkerEvent::kReady: {
+        EPS_ASSIGN_OR_RETURN(const WorkerMemory memory, ToMemory(event.ready()));
+        return host_.Ready(worker_, memory);
+      }
       case proto::WorkerEvent::kPassDone: {
         EPS_ASSIGN_OR_RETURN(PassTiming timing, ToTiming(event.pass_done()));
         return host_.PassDone(worker_, StepId(event.pass_done().step()), ToRecords(event.pass_done()),
@@ -161,11 +113,14 @@ class EventStream final : public grpc::ServerBidiReactor<proto::WorkerEvent, pro
 
   void Send(proto::DaemonEvent event) {
     event.set_incarnation(incarnation_);
+    bool too_slow = false;
     {
       MutexLock lock(mu_);
       if (ended_) return;
-      to_send_.push_back(std::move(event));
+      too_slow = to_send_.size() >= kMaxToSend;
+      if (!too_slow) to_send_.push_back(std::move(event));
     }
+    if (too_slow) return End(absl::AbortedError("the worker does not read what it is told"));
     WriteNext();
   }
 

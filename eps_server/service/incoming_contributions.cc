@@ -55,6 +55,12 @@ bool IncomingContributions::Admit(uint32_t number) {
 
 void IncomingContributions::Drop(uint32_t number) { entries_.erase(number); }
 
+absl::StatusOr<ContributionKey> IncomingContributions::Find(uint32_t number) const {
+  const auto it = entries_.find(number);
+  if (it == entries_.end()) return Wrong("contribution", absl::StrCat(number), "one that was offered");
+  return it->second.key;
+}
+
 absl::StatusOr<IncomingContributions::Place> IncomingContributions::Take(const ChunkHeader& header) {
   const auto it = entries_.find(header.contribution);
   if (it == entries_.end() || it->second.state == State::kOffered) {

@@ -29,6 +29,9 @@ class IncomingContributions {
   // Forgets it: not wanted.
   void Drop(uint32_t number);
 
+  // What was offered under this number. Errors: INVALID_ARGUMENT nothing was
+  absl::StatusOr<ContributionKey> Find(uint32_t number) const;
+
   struct Place {
     ContributionKey key;
     bool wanted = false;  // false: the chunk was there already, or all of the contribution is

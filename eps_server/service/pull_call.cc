@@ -47,6 +47,17 @@ class PullCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
       return absl::InvalidArgumentError(
           absl::StrCat("version: ", request_.version(), ", want 0 to ", options_.last_version.value()));
     }
+    const int64_t num_chunks = options_.model->blob(BlobId(request_.blob())).num_chunks();
+    if (request_.first_chunk() < 0 || request_.first_chunk() >= num_chunks) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("first_chunk: ", request_.first_chunk(), ", the blob has ", num_chunks));
+    }
+    if (request_.num_chunks() < 0 || request_.num_chunks() > num_chunks - request_.first_chunk()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "num_chunks: ", request_.num_chunks(), ", from first_chunk on are ", num_chunks - request_.first_chunk()));
+    }
+    chunk_ = request_.first_chunk();
+    end_chunk_ = request_.num_chunks() == 0 ? num_chunks : chunk_ + request_.num_chunks();
     return absl::OkStatus();
   }
 
@@ -59,7 +70,7 @@ class PullCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
   void WriteNext() {
     const BlobId blob(request_.blob());
     const BlobSpec& spec = options_.model->blob(blob);
-    if (chunk_ == spec.num_chunks()) return End(absl::OkStatus());
+    if (chunk_ == end_chunk_) return End(absl::OkStatus());
     // Two versions later the buffer is another version's.
     if (options_.store->published(blob).value() > request_.version() + 1) {
       return End(absl::AbortedError(absl::StrCat("version ", request_.version(), " was overwritten")));
@@ -75,6 +86,7 @@ class PullCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
                                 .chunk = static_cast<int32_t>(chunk_),
                                 .payload_bytes = static_cast<uint32_t>(payload.size())};
     ++chunk_;
+    if (options_.traffic != nullptr) options_.traffic->pulled_bytes += static_cast<int64_t>(payload.size());
     message_ = ChunkMessage(header, payload);
     Write();
   }
@@ -124,7 +136,8 @@ class PullCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
   proto::PullRequest request_;
   // Of one thread at a time: who is published, then who has written.
   absl::Span<const std::byte> wire_;
-  int64_t chunk_ = 0;
+  int64_t chunk_ = 0;      // the next one
+  int64_t end_chunk_ = 0;  // one after the last
   grpc::ByteBuffer message_;
 
   Mutex mu_;

@@ -19,29 +19,16 @@
 #include "common/formats/chunk_header.h"
 #include "common/grpc/byte_buffers.h"
 #include "common/grpc/grpc_status.h"
-#include "common/schedule/reduction_tree.h"
-#include "common/tensor/dtype.h"
 #include "eps_server/service/incoming_contributions.h"
+#include "eps_server/service/worker_messages.h"
 #include "proto/data_plane.pb.h"
 
 namespace eps::server {
 namespace {
 
-absl::StatusOr<ContributionKey> ToKey(const proto::Offer& offer, uint64_t incarnation) {
-  if (offer.incarnation() != incarnation) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("offer: incarnation: ", offer.incarnation(), ", this daemon is ", incarnation, ": attach anew"));
-  }
-  if (offer.dtype() != static_cast<uint32_t>(Dtype::kF32) && offer.dtype() != static_cast<uint32_t>(Dtype::kBf16)) {
-    return absl::InvalidArgumentError(absl::StrCat("offer: dtype: ", offer.dtype(), ", want 1 (F32) or 2 (BF16)"));
-  }
-  return ContributionKey{.step = StepId(offer.step()),
-                         .blob = BlobId(offer.blob()),
-                         .use = offer.use(),
-                         .node = {offer.node_first(), offer.node_count()},
-                         .dtype = static_cast<Dtype>(offer.dtype()),
-                         .nonfinite_vnode = offer.nonfinite_vnode()};
-}
+// A worker that offers and does not read what it is answered is not read from either. What was offered before that may
+// still be answered: at most IncomingContributions' limit.
+constexpr size_t kMaxReplies = 1024;
 
 class PushCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
  public:
@@ -66,6 +53,11 @@ class PushCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::By
       return End(status);
     }
     // The next message is read when this one is held: what is not read, gRPC's flow control keeps at the worker.
+    {
+      MutexLock lock(mu_);
+      reading_paused_ = replies_.size() >= kMaxReplies;
+      if (reading_paused_) return;
+    }
     StartRead(&incoming_);
   }
 
@@ -105,6 +97,7 @@ class PushCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::By
 
   absl::Status HandleChunk(const ReceivedMessage& message) {
     EPS_ASSIGN_OR_RETURN(const ChunkHeader header, message.ParseChunk());
+    if (options_.traffic != nullptr) options_.traffic->pushed_bytes += header.payload_bytes;
     if (header.kind != ChunkKind::kGradient) {
       return absl::InvalidArgumentError("chunk: kind: weights, want gradient");
     }
@@ -144,14 +137,18 @@ class PushCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::By
   }
 
   void WriteNext() {
+    bool read_on = false;
     {
       MutexLock lock(mu_);
       if (writing_ || ended_ || replies_.empty()) return;
       writing_ = true;
       outgoing_ = std::move(replies_.front());
       replies_.pop_front();
+      read_on = reading_paused_ && replies_.size() <= kMaxReplies / 2;
+      if (read_on) reading_paused_ = false;
     }
     StartWrite(&outgoing_);
+    if (read_on) StartRead(&incoming_);
   }
 
   void OnWriteDone(bool ok) override {
@@ -204,6 +201,7 @@ class PushCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::By
   Mutex mu_;
   IncomingContributions contributions_ ABSL_GUARDED_BY(mu_);
   std::deque<grpc::ByteBuffer> replies_ ABSL_GUARDED_BY(mu_);
+  bool reading_paused_ ABSL_GUARDED_BY(mu_) = false;  // until the worker has read some replies
   bool writing_ ABSL_GUARDED_BY(mu_) = false;
   bool ended_ ABSL_GUARDED_BY(mu_) = false;
   absl::Status end_;  // written once, before ended_ is seen by whoever finishes

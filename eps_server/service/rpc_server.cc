@@ -6,6 +6,8 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "common/base/host.h"
+#include "common/base/status_macros.h"
 #include "common/grpc/byte_buffers.h"
 #include "grpcpp/health_check_service_interface.h"
 #include "grpcpp/resource_quota.h"
@@ -19,41 +21,71 @@ namespace {
 // constant (eps_server/memory).
 constexpr size_t kQuotaBytes = 48 << 20;
 
+// A worker may ask whether the daemon is alive so often; who asks more often is cut off. Half of what workers do
+// (gpu_worker/transport/grpc_channel.cc), so that clocks need not agree.
+constexpr absl::Duration kMinPingInterval = absl::Seconds(10);
+
+void SetLimits(const RpcLimits& limits, grpc::ServerBuilder& builder) {
+  const auto set = [&builder](const char* name, absl::Duration time) {
+    builder.AddChannelArgument(name, static_cast<int>(absl::ToInt64Milliseconds(time)));
+  };
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, limits.max_streams);
+  set(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, limits.handshake);
+  set(GRPC_ARG_MAX_CONNECTION_IDLE_MS, limits.idle);
+  set(GRPC_ARG_KEEPALIVE_TIME_MS, limits.keepalive);
+  set(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, limits.keepalive_answer);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);  // while a pass computes, nothing else is said
+  set(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, kMinPingInterval);
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(const ListenAddress& address,
                                                             std::vector<std::unique_ptr<grpc::Service>> services,
-                                                            int max_message_bytes) {
+                                                            int max_message_bytes, RpcServerOptions options) {
   std::unique_ptr<RpcServer> result(new RpcServer());
   result->services_ = std::move(services);
   max_message_bytes = std::max(max_message_bytes, static_cast<int>(kMaxDataMessageBytes));
+  if (options.credentials == nullptr) options.credentials = grpc::InsecureServerCredentials();
+  EPS_ASSIGN_OR_RETURN(result->acceptor_, ConnectionAcceptor::Listen(address, options.limits.max_connections));
 
   grpc::EnableDefaultHealthCheckService(true);
   grpc::ServerBuilder builder;
-  int port = 0;
-  builder.AddListeningPort(address.ToString(), grpc::InsecureServerCredentials(), &port);
+  auto target = builder.experimental().AddExternalConnectionAcceptor(
+      grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, options.credentials);
   for (const auto& service : result->services_) builder.RegisterService(service.get());
   builder.SetMaxReceiveMessageSize(max_message_bytes);
   builder.SetMaxSendMessageSize(max_message_bytes);
   builder.SetResourceQuota(grpc::ResourceQuota("eps_server").Resize(kQuotaBytes));
-  // A second daemon on the same port is an error, not a rival.
-  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  SetLimits(options.limits, builder);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, kDataFrameBytes);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, kDataWindowBytes);
   builder.AddChannelArgument("grpc.experimental.tcp_read_chunk_size", kDataReadBytes);
   result->server_ = builder.BuildAndStart();
-  if (result->server_ == nullptr || port == 0) {
-    return absl::UnavailableError(
-        absl::StrCat("cannot listen on ", address.ToString(), ": the address is taken, or not this host's"));
-  }
-  result->address_ = ListenAddress{address.host, port}.ToString();
+  if (result->server_ == nullptr) return absl::InternalError("gRPC does not start its server; its log says why");
+  result->acceptor_->Start(std::move(target));
+  result->address_ = ListenAddress{address.host, result->acceptor_->port()}.ToString();
   return result;
+}
+
+std::string RpcServer::LocalAddress() const {
+  const std::string host = HostOf(address_);
+  if (host == "0.0.0.0") return absl::StrCat("127.0.0.1:", acceptor_->port());
+  if (host == "::") return absl::StrCat("[::1]:", acceptor_->port());
+  return address_;
+}
+
+void RpcServer::SetServing(bool serving) {
+  grpc::HealthCheckServiceInterface* health = server_->GetHealthCheckService();
+  if (health != nullptr) health->SetServingStatus(serving);
 }
 
 RpcServer::~RpcServer() { Shutdown(absl::ZeroDuration()); }
 
 void RpcServer::Shutdown(absl::Duration grace) {
   if (server_ == nullptr) return;
+  acceptor_->Stop();
   server_->Shutdown(absl::ToChronoTime(absl::Now() + grace));
   server_->Wait();
   server_.reset();

@@ -7,13 +7,33 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "eps_server/service/connection_acceptor.h"
 #include "eps_server/service/listen_address.h"
 #include "grpcpp/impl/service_type.h"
+#include "grpcpp/security/server_credentials.h"
 #include "grpcpp/server.h"
 
 namespace eps::server {
 
-// The daemon's gRPC server: its services and grpc.health.v1, on a loopback address.
+// What one peer, and all of them, may take of the daemon. Defaults are docs/security.md's.
+struct RpcLimits {
+  int max_connections = 1024;
+  int max_streams = 128;  // calls at once on a connection; more wait at the peer
+  // A connection that has not finished its TLS handshake, or not said a word of HTTP/2, is closed after this time.
+  absl::Duration handshake = absl::Seconds(10);
+  absl::Duration idle = absl::Minutes(10);  // without a call under way it is closed
+  // A peer that has said nothing for `keepalive` is asked; without an answer within `keepalive_answer` it is gone, and
+  // so is one to which nothing could be sent for that long.
+  absl::Duration keepalive = absl::Seconds(20);
+  absl::Duration keepalive_answer = absl::Seconds(20);
+};
+
+struct RpcServerOptions {
+  std::shared_ptr<grpc::ServerCredentials> credentials = nullptr;  // null: plaintext for everyone
+  RpcLimits limits = {};
+};
+
+// The daemon's gRPC server: its services and grpc.health.v1.
 //
 // Threads: gRPC's own call the services; Shutdown from one
 class RpcServer {
@@ -22,11 +42,16 @@ class RpcServer {
   // Errors: UNAVAILABLE naming the address: it cannot be listened on
   static absl::StatusOr<std::unique_ptr<RpcServer>> Start(const ListenAddress& address,
                                                           std::vector<std::unique_ptr<grpc::Service>> services,
-                                                          int max_message_bytes);
+                                                          int max_message_bytes, RpcServerOptions options = {});
   ~RpcServer();
 
   // HOST:PORT, with the port that the system chose.
   const std::string& address() const { return address_; }
+  // The same as processes of this machine write it: loopback for a server that listens on all addresses.
+  std::string LocalAddress() const;
+
+  // What grpc.health.v1 answers for the server as a whole (no name of a service); true from the start.
+  void SetServing(bool serving);
 
   // Takes no more calls; lets those under way end for `grace`, then cancels them. Blocks until all have ended.
   void Shutdown(absl::Duration grace);
@@ -36,6 +61,7 @@ class RpcServer {
 
   std::vector<std::unique_ptr<grpc::Service>> services_;  // outlive the server
   std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<ConnectionAcceptor> acceptor_;
   std::string address_;
 };
 

@@ -62,18 +62,40 @@ void ServingHost::CancelText(int64_t text_id) {
 }
 
 absl::StatusOr<WorkerId> ServingHost::Attach(WorkerInfo info) {
+  EPS_RETURN_IF_ERROR(CheckWorkerInfo(info));
   MutexLock lock(mu_);
+  if (workers_.size() >= kMaxWorkers) {
+    return absl::UnavailableError(absl::StrCat(workers_.size(), " workers are attached, and no more can be"));
+  }
   const WorkerId id(++last_worker_);
   Worker& worker = workers_[id.value()];
   worker.status.id = id;
   worker.status.info = std::move(info);
+  worker.deadline = clock_() + lease();
   return id;
 }
 
 absl::StatusOr<ServingHost::Worker*> ServingHost::Find(WorkerId worker) {
   const auto it = workers_.find(worker.value());
   if (it == workers_.end()) return absl::NotFoundError(absl::StrCat("worker_id: ", worker.value(), " is unknown"));
+  it->second.deadline = clock_() + lease();
   return &it->second;
+}
+
+void ServingHost::EndExpiredLeases() {
+  std::vector<WorkerId> expired;
+  std::vector<std::shared_ptr<EventChannel>> channels;
+  {
+    MutexLock lock(mu_);
+    for (auto& [number, worker] : workers_) {
+      if (worker.deadline > clock_()) continue;
+      expired.push_back(worker.status.id);
+      if (worker.channel != nullptr) channels.push_back(worker.channel);
+    }
+  }
+  const absl::Status why = absl::AbortedError("the worker's lease has run out");
+  for (const WorkerId worker : expired) Disconnect(worker, why);
+  for (const auto& channel : channels) channel->Close(why);
 }
 
 absl::Status ServingHost::Connect(WorkerId worker, std::shared_ptr<EventChannel> channel) {
@@ -94,6 +116,7 @@ absl::Status ServingHost::Ready(WorkerId worker, WorkerMemory memory) {
   {
     MutexLock lock(mu_);
     EPS_ASSIGN_OR_RETURN(Worker* const found, Find(worker));
+    if (found->channel == nullptr) return absl::FailedPreconditionError("worker_id: it has no event stream");
     found->status.memory = memory;
     found->ready = true;
     sendings = Distribute();

@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -14,6 +15,7 @@
 #include "common/base/mutex.h"
 #include "common/spec/run_config.h"
 #include "eps_server/membership/membership.h"
+#include "eps_server/membership/monotonic_clock.h"
 #include "eps_server/service/sampler.h"
 #include "eps_server/service/worker_host.h"
 
@@ -33,7 +35,8 @@ struct GenerateOptions {
 // Threads: safe; no thread of its own
 class ServingHost final : public WorkerHost {
  public:
-  explicit ServingHost(const RunConfig& run) : vocab_(run.model.vocab), context_(run.model.context) {}
+  explicit ServingHost(const RunConfig& run, MonotonicClock clock = SteadyClock())
+      : vocab_(run.model.vocab), context_(run.model.context), clock_(std::move(clock)) {}
 
   // One text under way.
   struct Text {
@@ -56,6 +59,10 @@ class ServingHost final : public WorkerHost {
   absl::Status Inferred(WorkerId worker, int64_t request_id, absl::StatusOr<std::vector<float>> logits) override;
   void Disconnect(WorkerId worker, absl::Status why) override;
 
+  // Ends the streams of workers that were not heard of for a lease, and gives their texts to others. Call it now and
+  // then: the host has no thread of its own.
+  void EndExpiredLeases();
+
   std::vector<WorkerStatus> Workers() const;
   // Tells every worker that it is not needed any more.
   void Finish();
@@ -66,6 +73,7 @@ class ServingHost final : public WorkerHost {
     std::shared_ptr<EventChannel> channel;
     bool ready = false;
     int requests = 0;
+    absl::Duration deadline;  // of its lease
   };
   struct TextState {
     GenerateOptions options;
@@ -82,6 +90,7 @@ class ServingHost final : public WorkerHost {
   };
 
   absl::Status Check(const GenerateOptions& options) const;
+  // A sign of life of `worker`, which renews its lease.
   absl::StatusOr<Worker*> Find(WorkerId worker) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Gives every text that nobody works on to a ready worker.
   std::vector<Sending> Distribute() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -89,6 +98,7 @@ class ServingHost final : public WorkerHost {
 
   const int64_t vocab_;
   const int64_t context_;
+  const MonotonicClock clock_;
 
   mutable Mutex mu_;
   std::map<int64_t, Worker> workers_ ABSL_GUARDED_BY(mu_);

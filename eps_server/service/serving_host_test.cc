@@ -28,10 +28,11 @@ class FakeChannel final : public EventChannel {
   void SendInfer(int64_t request_id, std::vector<int32_t> tokens) override {
     requests.push_back({request_id, std::move(tokens)});
   }
-  void Close(absl::Status) override { FAIL(); }
+  void Close(absl::Status why) override { closed = why; }
 
   std::vector<Request> requests;
   bool finished = false;
+  absl::Status closed;
 };
 
 class ServingHostTest : public testing::Test {
@@ -40,11 +41,11 @@ class ServingHostTest : public testing::Test {
     RunConfig run;
     run.model.vocab = 4;
     run.model.context = 3;
-    host_ = std::make_unique<ServingHost>(run);
+    host_ = std::make_unique<ServingHost>(run, [this] { return now_; });
   }
 
   std::pair<WorkerId, std::shared_ptr<FakeChannel>> AddWorker() {
-    const WorkerId worker = host_->Attach({.device_name = "cpu"}).value();
+    const WorkerId worker = host_->Attach({.device_name = "cpu", .device_cap_bytes = 1}).value();
     auto channel = std::make_shared<FakeChannel>();
     EXPECT_OK(host_->Connect(worker, channel));
     EXPECT_OK(host_->Ready(worker, {}));
@@ -64,6 +65,7 @@ class ServingHostTest : public testing::Test {
     return logits;
   }
 
+  absl::Duration now_;
   std::unique_ptr<ServingHost> host_;
   std::vector<int32_t> tokens_;
   std::vector<absl::Status> ends_;
@@ -132,6 +134,38 @@ TEST_F(ServingHostTest, WrongRequestsAreRefusedByField) {
   EXPECT_THAT(host_->Inferred(worker, channel->requests[0].id, std::vector<float>(3)),
               StatusIs(StatusCode::kInvalidArgument, "inferred.logits"));
   EXPECT_THAT(host_->PassDone(worker, StepId(0), {}, {}), StatusIs(StatusCode::kFailedPrecondition));
+}
+
+TEST_F(ServingHostTest, AWorkerThatIsSilentForALeaseIsEndedAndItsTextMoves) {
+  const auto [silent, silent_channel] = AddWorker();
+  ASSERT_OK(Generate({0}, 1));
+  now_ += host_->lease() / 2;
+  const auto [alive, alive_channel] = AddWorker();
+  host_->EndExpiredLeases();
+  EXPECT_OK(silent_channel->closed);
+  now_ += host_->lease() / 2;
+  EXPECT_OK(host_->Heartbeat(alive));
+  host_->EndExpiredLeases();
+  EXPECT_THAT(silent_channel->closed, StatusIs(StatusCode::kAborted, "lease"));
+  EXPECT_OK(alive_channel->closed);
+  EXPECT_EQ(alive_channel->requests.size(), 1u);
+  EXPECT_THAT(host_->Heartbeat(silent), StatusIs(StatusCode::kNotFound));
+  EXPECT_EQ(host_->Workers().size(), 1u);
+}
+
+TEST_F(ServingHostTest, AWorkerThatAttachesAndNeverConnectsIsForgotten) {
+  ASSERT_OK(host_->Attach({.device_name = "cpu", .device_cap_bytes = 1}));
+  now_ += host_->lease();
+  host_->EndExpiredLeases();
+  EXPECT_TRUE(host_->Workers().empty());
+}
+
+TEST_F(ServingHostTest, WhatAWorkerSaysOfItselfIsCheckedAsInTraining) {
+  EXPECT_THAT(host_->Attach({.device_name = "cpu"}), StatusIs(StatusCode::kInvalidArgument, "device_cap_bytes"));
+  EXPECT_THAT(host_->Attach({.device_name = std::string(65, 'x'), .device_cap_bytes = 1}),
+              StatusIs(StatusCode::kInvalidArgument, "device_name"));
+  for (size_t i = 0; i < kMaxWorkers; ++i) ASSERT_OK(host_->Attach({.device_name = "cpu", .device_cap_bytes = 1}));
+  EXPECT_THAT(host_->Attach({.device_name = "cpu", .device_cap_bytes = 1}), StatusIs(StatusCode::kUnavailable));
 }
 
 TEST_F(ServingHostTest, FinishTellsEveryWorker) {

@@ -3,6 +3,7 @@
 #include <cstdlib>
 
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 
 namespace eps::server {
 namespace {
@@ -17,8 +18,10 @@ void FillWorker(const WorkerStatus& status, proto::WorkerStatus& worker) {
   for (const int vnode : status.vnodes) worker.add_vnodes(vnode);
   worker.set_device_cap_bytes(status.info.device_cap_bytes);
   worker.set_device_arena_bytes(status.memory.device_arena_bytes);
+  worker.set_transport(status.memory.transport);
   worker.set_device_peak_bytes(status.last_pass.device_peak_bytes);
   worker.set_pass_seconds(status.last_pass.seconds);
+  worker.set_silent_seconds(absl::ToDoubleSeconds(status.silent_for));
   for (const auto& [cause, seconds] : status.last_pass.wait_seconds) {
     (*worker.mutable_wait_seconds())[cause] = seconds;
   }
@@ -43,6 +46,24 @@ void FillStatus(const RunStatus& status, proto::StatusReply& reply) {
   reply.set_contribution_window_used_bytes(status.window_used_bytes);
   reply.set_resident_bytes(status.resident_bytes);
   reply.set_newest_checkpoint(status.newest_checkpoint);
+  reply.set_checkpoints_written(status.checkpoints_written);
+  reply.set_checkpoint_failures(status.checkpoint_failures);
+  reply.set_checkpoint_error(status.checkpoint_error);
+  reply.set_skipped_steps(status.skipped_steps);
+  reply.set_last_step_seconds(status.last_step_seconds);
+  reply.set_step_age_seconds(status.step_age_seconds);
+  reply.set_checkpoint_step(status.checkpoint_step);
+  reply.set_checkpoint_age_seconds(status.checkpoint_age_seconds);
+  reply.set_checkpoint_write_seconds(status.checkpoint_write_seconds);
+  reply.set_checkpoint_bytes(status.checkpoint_bytes);
+  reply.set_workers_attached(status.counts.workers_attached);
+  reply.set_workers_lost(status.counts.workers_lost);
+  reply.set_vnodes_redone(status.counts.vnodes_redone);
+  reply.set_step_waits(status.counts.step_waits);
+  reply.set_hold_bytes(status.hold_bytes);
+  reply.set_lease_seconds(status.lease_seconds);
+  for (const double loss : status.loss_curve) reply.add_loss_curve(loss);
+  reply.set_loss_curve_steps(status.loss_curve_steps);
   for (const WorkerStatus& worker : status.workers) FillWorker(worker, *reply.add_workers());
   reply.set_parameters(status.parameters);
   for (const auto& [cause, share] : status.wait_fraction) (*reply.mutable_wait_fraction())[cause] = share;

@@ -23,15 +23,22 @@ void CheckpointWriter::Push(Job job) {
   wake_.NotifyAll();
 }
 
+bool CheckpointWriter::busy() const {
+  MutexLock lock(mu_);
+  return writing_ || !jobs_.empty();
+}
+
 void CheckpointWriter::Loop() {
   while (true) {
     Job job;
     {
       MutexLock lock(mu_);
+      writing_ = false;
       while (jobs_.empty() && !shutdown_) wake_.Wait(mu_);
       if (shutdown_) return;
       job = std::move(jobs_.front());
       jobs_.pop_front();
+      writing_ = true;
     }
     Write(job);
   }

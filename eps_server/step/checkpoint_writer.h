@@ -34,6 +34,8 @@ class CheckpointWriter {
   ~CheckpointWriter();
 
   void Push(Job job);
+  // A write is under way, or waits for its turn.
+  bool busy() const;
 
  private:
   void Loop();
@@ -41,9 +43,10 @@ class CheckpointWriter {
 
   Checkpointer* const checkpointer_;
   const Store* const store_;
-  Mutex mu_;
+  mutable Mutex mu_;
   CondVar wake_;
   std::deque<Job> jobs_ ABSL_GUARDED_BY(mu_);
+  bool writing_ ABSL_GUARDED_BY(mu_) = false;
   bool shutdown_ ABSL_GUARDED_BY(mu_) = false;
   std::thread thread_;  // last: it uses all of the above
 };

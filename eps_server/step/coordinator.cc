@@ -1,14 +1,13 @@
 #include "eps_server/step/coordinator.h"
 
-#include <stdio.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <deque>
+#include <filesystem>
 #include <iterator>
 #include <optional>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -17,14 +16,19 @@
 #include "common/base/log.h"
 #include "common/base/mutex.h"
 #include "common/base/status_macros.h"
+#include "common/telemetry/resident_bytes.h"
 #include "eps_server/optimizer/chunk_gradient.h"
 #include "eps_server/optimizer/update_engine.h"
 #include "eps_server/step/checkpoint_writer.h"
+#include "eps_server/step/loss_curve.h"
+#include "eps_server/step/step_watch.h"
 #include "eps_server/step/vnode_ledger.h"
 
 namespace eps::server {
 namespace {
 
+// A run whose gradient is not finite so often has diverged, and does not come back.
+constexpr int kMaxSkippedInARow = 20;
 constexpr std::chrono::milliseconds kTick(50);  // how late an expired lease is seen, at most
 constexpr size_t kRecentSteps = 10;             // that tokens_per_second and eta_seconds look at
 
@@ -47,13 +51,50 @@ absl::Status CheckExpectedWorkers(int workers) {
   return absl::InvalidArgumentError(absl::StrCat("expected_workers: ", workers, ", must be positive"));
 }
 
-int64_t ResidentBytes() {
-  int64_t total_pages = 0, resident_pages = 0;
-  FILE* file = fopen("/proc/self/statm", "re");
-  if (file == nullptr) return 0;
-  const int fields = fscanf(file, "%ld %ld", &total_pages, &resident_pages);
-  fclose(file);
-  return fields == 2 ? resident_pages * sysconf(_SC_PAGESIZE) : 0;
+// Of a checkpoint. What cannot be looked at counts as nothing.
+int64_t FolderBytes(const std::string& path) {
+  int64_t num_bytes = 0;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(path, error)) {
+    const uintmax_t file_bytes = entry.file_size(error);
+    if (!error) num_bytes += static_cast<int64_t>(file_bytes);
+  }
+  return num_bytes;
+}
+
+// What a step waits for that takes too long.
+struct StepWait {
+  StepId step;
+  double seconds = 0;
+  absl::string_view cause;
+  std::map<WorkerId, std::vector<int>> vnodes;  // not finished, by worker
+  std::vector<std::string> blobs;               // not complete
+};
+
+constexpr size_t kMaxShown = 8;  // of a list in a log line
+
+template <typename List, typename Format>
+std::string ShowSome(const List& list, Format format) {
+  std::string text;
+  size_t shown = 0;
+  for (const auto& each : list) {
+    if (shown == kMaxShown) return absl::StrCat(text, ",+", list.size() - shown);
+    absl::StrAppend(&text, shown++ == 0 ? "" : ",", format(each));
+  }
+  return text;
+}
+
+// "step_waits step=41 cause=compute waited_seconds=12.5 worker_vnodes=2:{4,5} blobs=wte,h.0": worker 0 is nobody.
+void LogStepWait(const StepWait& wait) {
+  const auto vnodes = [](const auto& worker) {
+    return absl::StrCat(worker.first.value(), ":{", ShowSome(worker.second, [](int v) { return absl::StrCat(v); }),
+                        "}");
+  };
+  LogWarning("step_waits", {{"step", wait.step.value()},
+                            {"cause", wait.cause},
+                            {"waited_seconds", wait.seconds},
+                            {"worker_vnodes", ShowSome(wait.vnodes, vnodes)},
+                            {"blobs", ShowSome(wait.blobs, [](const std::string& name) { return name; })}});
 }
 
 // Where the workers' time went, over some passes.
@@ -100,11 +141,15 @@ class CoordinatorImpl final : public Coordinator {
         state_(std::move(options.resume)),
         step_(state_.version.value()),
         end_(std::max(run_.steps, state_.version.value())),
+        first_version_(state_.version),
         gate_(state_.version),
         written_version_(state_.version.value() > 0 ? state_.version : Version(-1)),
         started_version_(written_version_),
         newest_checkpoint_(checkpointer_.LatestPath()),
+        checkpoint_at_(start_),
         last_commit_(start_) {
+    for (const double loss : state_.losses) loss_curve_.Add(loss);
+    watch_.OnProgress(start_);
     for (const BlobUse& use : model_.layers.front().blobs) first_layer_.push_back(use.blob);
   }
 
@@ -180,6 +225,7 @@ class CoordinatorImpl final : public Coordinator {
       if (over_) return absl::FailedPreconditionError("the run is over");
       other_model = members_.OtherDeviceModel(info.device_model);
       worker = members_.Attach(std::move(info), clock_());
+      if (worker.ok()) ++counts_.workers_attached;
     }
     if (worker.ok() && !other_model.empty()) {
       LogWarning("device_models_differ",
@@ -240,6 +286,7 @@ class CoordinatorImpl final : public Coordinator {
       }
     }
     all_passes_.Add(timing);
+    ++counts_.passes;
     device_peak_bytes_ = std::max(device_peak_bytes_, timing.device_peak_bytes);
     Wake();
     return members_.RecordPass(worker, std::move(timing), clock_());
@@ -252,6 +299,7 @@ class CoordinatorImpl final : public Coordinator {
       MutexLock lock(mu_);
       if (!members_.Contains(worker)) return;
       vnodes = Lose(worker);
+      CountLost(vnodes, why);
       step = step_;
       Wake();
     }
@@ -270,8 +318,19 @@ class CoordinatorImpl final : public Coordinator {
     status.hold_bytes = HoldBytes(model_, run_);
     status.window_bytes = aggregator_->window_bytes();
     status.window_used_bytes = aggregator_->window_used_bytes();
+    status.waiting_offers = aggregator_->waiting_offers();
     status.resident_bytes = ResidentBytes();
+    status.lease_seconds = absl::ToDoubleSeconds(lease_);
+    const UpdateCounts updates = engine_->counts();
+    status.counts.updated_elems = updates.updated_elems;
+    status.counts.update_busy_seconds = updates.busy_seconds;
+    CountBlobs(status);
     return status;
+  }
+
+  std::vector<double> Losses() const override {
+    MutexLock lock(mu_);
+    return state_.losses;
   }
 
   void RequestCheckpoint(CheckpointAnswer done) override {
@@ -332,6 +391,17 @@ class CoordinatorImpl final : public Coordinator {
     return std::find(first_layer_.begin(), first_layer_.end(), blob) != first_layer_.end();
   }
 
+  // Blobs go on being published meanwhile: `status` is of about one moment.
+  void CountBlobs(RunStatus& status) const {
+    status.blobs = static_cast<int64_t>(model_.blobs.size());
+    for (const BlobSpec& blob : model_.blobs) {
+      const int64_t published = store_.published(blob.id).value();
+      status.counts.versions_published += std::max<int64_t>(0, published - first_version_.value());
+      status.blobs_pending += published <= status.step ? 1 : 0;
+    }
+    if (status.step >= status.steps) status.blobs_pending = 0;
+  }
+
   // ---- called by the engine and the aggregator ----
 
   void OnBlobMade(BlobId blob, Version version) {
@@ -383,6 +453,7 @@ class CoordinatorImpl final : public Coordinator {
     if (!opened_ && step_.value() < end_ && MayBegin()) OpenStep(actions);
     if (ledger_ != nullptr) AssignVnodes(actions);
     if (!opened_ && !closing_.has_value()) AtBoundary(actions);
+    if (opened_ || closing_.has_value()) WatchStep(actions);
     if (stop_requested_ && opened_ && members_.num_alive() == 0) {
       FailLocked(absl::UnavailableError(absl::StrCat("stopped, and no worker is left to finish step ", step_.value())));
     }
@@ -394,6 +465,7 @@ class CoordinatorImpl final : public Coordinator {
       const int vnodes = Lose(worker);
       const absl::Status why =
           absl::DeadlineExceededError(absl::StrCat("not heard of for ", absl::FormatDuration(lease_)));
+      CountLost(vnodes, why);
       actions.push_back([this, worker, vnodes, why, channel, step = step_] {
         LogLost(worker, step, vnodes, why);
         if (channel != nullptr) channel->SendFinish(false, std::string(why.message()));
@@ -407,13 +479,49 @@ class CoordinatorImpl final : public Coordinator {
     if (ledger_ == nullptr || !ledger_->Holds(worker)) return 0;
     return ledger_->Lose(worker, aggregator_->MissingVnodes());
   }
+  static bool LeftByItself(int vnodes, const absl::Status& why) { return why.ok() && vnodes == 0; }
+  void CountLost(int vnodes, const absl::Status& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    counts_.workers_lost += LeftByItself(vnodes, why) ? 0 : 1;
+    counts_.vnodes_redone += vnodes;
+  }
   void LogLost(WorkerId worker, StepId step, int vnodes, const absl::Status& why) const {
-    const LogLevel level = why.ok() && vnodes == 0 ? LogLevel::kInfo : LogLevel::kWarning;
+    const LogLevel level = LeftByItself(vnodes, why) ? LogLevel::kInfo : LogLevel::kWarning;
     Log(level, "worker_lost",
         {{"worker", worker.value()},
          {"step", step.value()},
          {"vnodes_to_redo", vnodes},
          {"why", why.ok() ? absl::string_view("it left") : why.message()}});
+  }
+
+  // Someone should look: says who has not finished what, once per wait and interval.
+  void WatchStep(Actions& actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    const absl::Duration now = clock_();
+    if (!watch_.IsDue(now)) return;
+    ++counts_.step_waits;
+    StepWait wait = FindStepWait();
+    wait.seconds = absl::ToDoubleSeconds(watch_.Waited(now));
+    actions.push_back([wait] { LogStepWait(wait); });
+  }
+
+  // What the step in progress, or the one before whose blobs are being made, waits for.
+  StepWait FindStepWait() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    StepWait wait{.step = step_};
+    if (closing_.has_value()) {
+      wait.step = closing_->ledger->step();
+      wait.cause = writer_->busy() ? "checkpoint" : "update";
+      for (const BlobSpec& blob : model_.blobs) {
+        if (store_.published(blob.id) < NextVersion(wait.step)) wait.blobs.push_back(blob.name);
+      }
+      return wait;
+    }
+    if (ledger_ == nullptr) {
+      wait.cause = "data";
+      return wait;
+    }
+    wait.cause = members_.ReadyWorkers().empty() ? "no_worker" : ledger_->AllRecordsIn() ? "push" : "compute";
+    wait.vnodes = ledger_->Unfinished(aggregator_->MissingVnodes());
+    for (const BlobId blob : aggregator_->MissingBlobs()) wait.blobs.push_back(model_.blob(blob).name);
+    return wait;
   }
 
   bool MayBegin() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
@@ -425,6 +533,7 @@ class CoordinatorImpl final : public Coordinator {
   void OpenStep(Actions& actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     begun_ = opened_ = true;
     step_opened_at_ = clock_();
+    watch_.OnProgress(step_opened_at_);
     step_passes_ = {};
     actions.push_back([this, step = step_] {
       absl::StatusOr<std::vector<VnodeBatch>> batches = data_->Read(step);
@@ -467,6 +576,7 @@ class CoordinatorImpl final : public Coordinator {
     // Before the next step's contributions can come: no blob runs away from its capture.
     if (closing_->checkpoint) StartCheckpoint(next);
     opened_ = false;
+    watch_.OnProgress(clock_());
     step_ = StepId(next.value());
     gate_ = next;
     actions.push_back([this, next, blobs = std::exchange(behind_gate_, {})] {
@@ -487,7 +597,8 @@ class CoordinatorImpl final : public Coordinator {
     return {.state = state_,
             .order = update_order_,
             .captured = [this, version](BlobId blob) { engine_->ReleaseUpdate(blob, version); },
-            .done = [this, version](absl::StatusOr<std::string> path) { OnWritten(version, std::move(path)); }};
+            .done = [this, version, begun = clock_()](
+                        absl::StatusOr<std::string> path) { OnWritten(version, begun, std::move(path)); }};
   }
 
   // Every blob is at the next version and every record is in.
@@ -517,8 +628,17 @@ class CoordinatorImpl final : public Coordinator {
     state_.tokens += report.tokens;
     state_.train_seconds += report.seconds;
     state_.skipped_steps += report.skipped ? 1 : 0;
+    skipped_in_a_row_ = report.skipped ? skipped_in_a_row_ + 1 : 0;
+    if (skipped_in_a_row_ == kMaxSkippedInARow) {
+      FailLocked(absl::OutOfRangeError(absl::StrCat("step ", report.step.value(), ": the gradient of the last ",
+                                                    kMaxSkippedInARow, " steps was not finite: ", made.why_skipped,
+                                                    "; lower optimizer.schedule.peak, or warm up longer")));
+    }
     seconds_ += report.seconds;
     last_commit_ = now;
+    watch_.OnStepDone(absl::Seconds(report.seconds));
+    watch_.OnProgress(now);
+    loss_curve_.Add(report.loss);
     recent_.push_back({report.seconds, report.tokens});
     if (recent_.size() > kRecentSteps) recent_.pop_front();
     last_report_ = report;
@@ -569,24 +689,36 @@ class CoordinatorImpl final : public Coordinator {
     requests_.clear();
   }
 
-  void OnWritten(Version version, absl::StatusOr<std::string> path) {
+  void OnWritten(Version version, absl::Duration begun, absl::StatusOr<std::string> path) {
+    const int64_t num_bytes = path.ok() ? FolderBytes(*path) : 0;
     if (path.ok()) {
       LogInfo("checkpoint_written", {{"step", version.value()}, {"path", *path}});
     } else {
-      LogError("checkpoint_failed", {{"step", version.value()}, {"why", path.status().message()}});
+      LogError("checkpoint_failed", {{"step", version.value()},
+                                     {"why", path.status().message()},
+                                     {"stands", checkpointer_.LatestPath()},
+                                     {"next", "the run goes on; tried again at the next checkpoint that is due"}});
     }
     std::vector<CheckpointAnswer> answers;
     {
       MutexLock lock(mu_);
       answers = std::move(answers_[version]);
       answers_.erase(version);
+      checkpoint_error_ = std::string(path.status().message());
       if (path.ok()) {
+        ++checkpoints_written_;
         written_version_ = version;
         newest_checkpoint_ = *path;
-      } else if (version.value() >= end_) {
-        FailLocked(Annotate(path.status(), "the last checkpoint"));
-      } else if (started_version_ == version) {
-        started_version_ = Version(-1);  // may be tried again
+        checkpoint_at_ = clock_();
+        checkpoint_write_seconds_ = absl::ToDoubleSeconds(checkpoint_at_ - begun);
+        checkpoint_bytes_ = num_bytes;
+      } else {
+        ++checkpoint_failures_;
+        if (version.value() >= end_) {
+          FailLocked(Annotate(path.status(), "the last checkpoint"));
+        } else if (started_version_ == version) {
+          started_version_ = Version(-1);  // may be tried again
+        }
       }
       Wake();
     }
@@ -655,10 +787,25 @@ class CoordinatorImpl final : public Coordinator {
     status.seconds = seconds_;
     status.tokens = state_.tokens;
     status.newest_checkpoint = newest_checkpoint_;
+    status.checkpoints_written = checkpoints_written_;
+    status.checkpoint_failures = checkpoint_failures_;
+    status.checkpoint_error = checkpoint_error_;
     status.wait_fraction = all_passes_.Fractions();
     status.device_peak_bytes = device_peak_bytes_;
-    status.losses = state_.losses;
-    status.workers = members_.List();
+    const absl::Duration now = clock_();
+    status.skipped_steps = state_.skipped_steps;
+    status.last_step_seconds = last_report_.seconds;
+    status.step_age_seconds = absl::ToDoubleSeconds(now - last_commit_);
+    status.checkpoint_step = written_version_.value();
+    status.checkpoint_age_seconds = absl::ToDoubleSeconds(now - checkpoint_at_);
+    status.checkpoint_write_seconds = checkpoint_write_seconds_;
+    status.checkpoint_bytes = checkpoint_bytes_;
+    status.counts = counts_;
+    status.counts.pass_seconds = all_passes_.seconds;
+    status.counts.wait_seconds = all_passes_.wait_seconds;
+    status.loss_curve = loss_curve_.Points();
+    status.loss_curve_steps = loss_curve_.steps_per_point();
+    status.workers = members_.List(now);
     for (WorkerStatus& worker : status.workers) {
       if (ledger_ == nullptr || worker.state != WorkerState::kIdle) continue;
       worker.vnodes = ledger_->VnodesOf(worker.id);
@@ -693,6 +840,7 @@ class CoordinatorImpl final : public Coordinator {
   Membership members_ ABSL_GUARDED_BY(mu_);
   int expected_workers_ ABSL_GUARDED_BY(mu_);  // the first step waits until so many are ready
 
+  int skipped_in_a_row_ ABSL_GUARDED_BY(mu_) = 0;
   RunState state_ ABSL_GUARDED_BY(mu_);      // as committed
   StepId step_ ABSL_GUARDED_BY(mu_);         // in progress if opened_, else the next one
   int64_t end_ ABSL_GUARDED_BY(mu_);         // steps after which the run ends; never rises
@@ -702,6 +850,7 @@ class CoordinatorImpl final : public Coordinator {
   PassTotals step_passes_ ABSL_GUARDED_BY(mu_);
   absl::Duration step_opened_at_ ABSL_GUARDED_BY(mu_);
   StepId contributions_in_ ABSL_GUARDED_BY(mu_) = StepId(-1);
+  const Version first_version_;                           // of this sitting
   Version gate_ ABSL_GUARDED_BY(mu_);                     // newest version of the first layer that may be published
   std::vector<BlobId> behind_gate_ ABSL_GUARDED_BY(mu_);  // made at gate_ + 1, not published
   std::optional<Closing> closing_ ABSL_GUARDED_BY(mu_);
@@ -712,6 +861,12 @@ class CoordinatorImpl final : public Coordinator {
   Version written_version_ ABSL_GUARDED_BY(mu_);
   Version started_version_ ABSL_GUARDED_BY(mu_);  // the newest that was written or is to be
   std::string newest_checkpoint_ ABSL_GUARDED_BY(mu_);
+  int64_t checkpoints_written_ ABSL_GUARDED_BY(mu_) = 0;
+  int64_t checkpoint_failures_ ABSL_GUARDED_BY(mu_) = 0;
+  std::string checkpoint_error_ ABSL_GUARDED_BY(mu_);  // of the newest write
+  absl::Duration checkpoint_at_ ABSL_GUARDED_BY(mu_);  // when newest_checkpoint_ was written; the start if before it
+  double checkpoint_write_seconds_ ABSL_GUARDED_BY(mu_) = 0;
+  int64_t checkpoint_bytes_ ABSL_GUARDED_BY(mu_) = 0;
 
   bool stop_requested_ ABSL_GUARDED_BY(mu_) = false;
   bool over_ ABSL_GUARDED_BY(mu_) = false;
@@ -719,6 +874,9 @@ class CoordinatorImpl final : public Coordinator {
   absl::Status failure_ ABSL_GUARDED_BY(mu_);
 
   PassTotals all_passes_ ABSL_GUARDED_BY(mu_);
+  RunCounts counts_ ABSL_GUARDED_BY(mu_);  // what is counted here; the rest is added when it is asked for
+  StepWatch watch_ ABSL_GUARDED_BY(mu_);
+  LossCurve loss_curve_ ABSL_GUARDED_BY(mu_);
   int64_t device_peak_bytes_ ABSL_GUARDED_BY(mu_) = 0;
   StepReport last_report_ ABSL_GUARDED_BY(mu_);
   double seconds_ ABSL_GUARDED_BY(mu_) = 0;

@@ -47,6 +47,20 @@ class StepObserver {
   virtual void OnCommit(const StepReport& report) = 0;
 };
 
+// What happened in this sitting; never falls.
+struct RunCounts {
+  int64_t workers_attached = 0;
+  int64_t workers_lost = 0;        // that did not leave by themselves
+  int64_t vnodes_redone = 0;       // of lost workers
+  int64_t step_waits = 0;          // warnings of a step that waits too long
+  int64_t versions_published = 0;  // of blobs
+  int64_t passes = 0;
+  double pass_seconds = 0;                     // of all workers
+  std::map<std::string, double> wait_seconds;  // of these, in which compute waited, by cause
+  int64_t updated_elems = 0;                   // parameters, each once per step that updates it
+  double update_busy_seconds = 0;              // of the optimizer's threads
+};
+
 enum class RunPhase { kStarting, kWaitingForWorkers, kTraining, kFinishing, kFinished, kFailed };
 // "starting", "waiting_for_workers", ... as in StatusReply.state
 absl::string_view RunPhaseName(RunPhase phase);
@@ -71,9 +85,25 @@ struct RunStatus {
   int64_t window_used_bytes = 0;
   int64_t resident_bytes = 0;                   // of this process
   std::string newest_checkpoint;                // path, "" if none
+  int64_t checkpoints_written = 0;              // in this sitting
+  int64_t checkpoint_failures = 0;              // writes that failed, in this sitting
+  std::string checkpoint_error;                 // why the newest write failed; "" if it did not
   std::map<std::string, double> wait_fraction;  // over this sitting
   int64_t device_peak_bytes = 0;                // the largest over all workers of this sitting
-  std::vector<double> losses;                   // of each step from 0
+  int64_t skipped_steps = 0;                    // over all sittings
+  double last_step_seconds = 0;                 // of the last committed step of this sitting
+  double step_age_seconds = 0;                  // since the last commit, or since the start
+  int64_t checkpoint_step = -1;                 // of the newest one on disk; -1: none
+  double checkpoint_age_seconds = 0;            // since it was written; since the start if none was in this sitting
+  double checkpoint_write_seconds = 0;          // of the newest write of this sitting
+  int64_t checkpoint_bytes = 0;                 // of the same
+  int64_t blobs = 0;                            // of the model
+  int64_t blobs_pending = 0;                    // whose version for the step after the one in progress is not there yet
+  int64_t waiting_offers = 0;                   // contributions that wait for room in the window
+  double lease_seconds = 0;
+  RunCounts counts;
+  std::vector<double> loss_curve;  // at most LossCurve::kMaxPoints, of this sitting and those before
+  int64_t loss_curve_steps = 1;    // that each point of it stands for
   std::vector<WorkerStatus> workers;
 };
 
@@ -138,7 +168,10 @@ class Coordinator {
   // unknown one.
   virtual void Disconnect(WorkerId worker, absl::Status why) = 0;
 
+  // Cheap, whatever the run's length.
   virtual RunStatus Status() const = 0;
+  // Of each step from 0, nats per counted token. A copy: for the end of a run.
+  virtual std::vector<double> Losses() const = 0;
 
   // A checkpoint after the step in progress (or of this very version if there is none); `done` gets
   // its path when it is on disk. Errors: FAILED_PRECONDITION the run has failed · those of

@@ -81,7 +81,7 @@ class MemoryCheckpointer : public Checkpointer {
       WaitAt(b);
       {
         MutexLock lock(mu_);
-        if (!failure_.ok()) return failure_;
+        if (!failure_.ok()) return fails_once_ ? std::exchange(failure_, absl::OkStatus()) : failure_;
       }
       std::vector<std::vector<float>>& tensors = snapshot.blobs[order[b]];
       for (int which = -1; which < store.num_moments(); ++which) {
@@ -123,6 +123,11 @@ class MemoryCheckpointer : public Checkpointer {
     MutexLock lock(mu_);
     failure_ = status;
   }
+  void FailOnceWith(absl::Status status) {
+    MutexLock lock(mu_);
+    failure_ = status;
+    fails_once_ = true;
+  }
   std::map<int64_t, Snapshot> snapshots() {
     MutexLock lock(mu_);
     return snapshots_;
@@ -142,6 +147,7 @@ class MemoryCheckpointer : public Checkpointer {
   int stop_at_ ABSL_GUARDED_BY(mu_) = -1;
   bool stopped_ ABSL_GUARDED_BY(mu_) = false;
   absl::Status failure_ ABSL_GUARDED_BY(mu_);
+  bool fails_once_ ABSL_GUARDED_BY(mu_) = false;
   std::map<int64_t, Snapshot> snapshots_ ABSL_GUARDED_BY(mu_);
   std::string latest_ ABSL_GUARDED_BY(mu_);
 };
@@ -222,7 +228,7 @@ struct TestRun {
       store->ReadMaster(blob.id, Version(version), 0, absl::MakeSpan(values));
       bits.append(reinterpret_cast<const char*>(values.data()), values.size() * 4);
     }
-    for (const double loss : coordinator->Status().losses) bits.append(reinterpret_cast<const char*>(&loss), 8);
+    for (const double loss : coordinator->Losses()) bits.append(reinterpret_cast<const char*>(&loss), 8);
     return bits;
   }
   int64_t committed() { return coordinator->Status().step; }
@@ -607,6 +613,48 @@ INSTANTIATE_TEST_SUITE_P(Modes, CoordinatorModeTest,
                                            Mode{ClipMode::kLagged, Dtype::kBf16},
                                            Mode{ClipMode::kPerBlob, Dtype::kBf16}));
 
+TEST(CoordinatorTest, AStepThatWaitsTooLongIsCounted) {
+  FakeClock clock;
+  TestRun run(SmallRun(), {.expected_workers = 2, .clock = &clock});
+  FakeWorker first(run);
+  first.HoldRecords();
+  FakeWorker second(run);
+  WaitFor([&] { return run.coordinator->Status().counts.passes == 1; });  // the second one's
+  EXPECT_EQ(run.coordinator->Status().counts.step_waits, 0);
+  for (; clock.seconds < 65; clock.seconds += 5) {
+    EXPECT_OK(run.coordinator->Heartbeat(first.id()));
+    EXPECT_OK(run.coordinator->Heartbeat(second.id()));
+  }
+  WaitFor([&] { return run.coordinator->Status().counts.step_waits == 1; });
+  const RunStatus status = run.coordinator->Status();
+  EXPECT_EQ(status.step_age_seconds, 65);
+  EXPECT_EQ(status.blobs, static_cast<int64_t>(run.model.blobs.size()));
+  EXPECT_EQ(status.workers[0].silent_for, absl::Seconds(5));
+  first.ReleaseRecords();
+  ASSERT_OK(run.coordinator->WaitUntilFinished());
+  EXPECT_EQ(run.coordinator->Status().counts.step_waits, 1);
+}
+
+TEST(CoordinatorTest, CountsWhatHappened) {
+  TestRun run(SmallRun(), {.expected_workers = 2});
+  FakeWorker first(run, 5), second(run);
+  ASSERT_OK(run.coordinator->WaitUntilFinished());
+  const RunStatus status = run.coordinator->Status();
+  EXPECT_EQ(status.counts.workers_attached, 2);
+  EXPECT_EQ(status.counts.workers_lost, 1);
+  EXPECT_GT(status.counts.vnodes_redone, 0);
+  EXPECT_GT(status.counts.passes, 0);
+  EXPECT_EQ(status.counts.versions_published, 4 * static_cast<int64_t>(run.model.blobs.size()));
+  int64_t num_elems = 0;
+  for (const BlobSpec& blob : run.model.blobs) num_elems += blob.num_elems;
+  EXPECT_EQ(status.counts.updated_elems, 4 * num_elems);
+  EXPECT_GT(status.counts.update_busy_seconds, 0);
+  EXPECT_EQ(status.blobs_pending, 0);
+  EXPECT_EQ(status.checkpoint_step, 4);
+  EXPECT_EQ(status.checkpoints_written, 1);
+  EXPECT_EQ(status.loss_curve.size(), 4u);
+}
+
 TEST(CoordinatorTest, ReportsEachStepOnceAndInOrder) {
   TestRun run(SmallRun());
   FakeWorker worker(run);
@@ -630,7 +678,7 @@ TEST(CoordinatorTest, ReportsEachStepOnceAndInOrder) {
   EXPECT_EQ(status.phase, RunPhase::kFinished);
   EXPECT_EQ(status.step, 4);
   EXPECT_EQ(status.tokens, 256);
-  EXPECT_EQ(status.losses.size(), 4u);
+  EXPECT_EQ(run.coordinator->Losses().size(), 4u);
   EXPECT_EQ(status.newest_checkpoint, "step-4");
   EXPECT_EQ(status.eta_seconds, 0);
   EXPECT_GT(status.resident_bytes, 0);
@@ -786,6 +834,24 @@ TEST(CoordinatorTest, FailedCheckpointInMidRunIsSurvivedTheLastOneIsNot) {
               StatusIs(absl::StatusCode::kResourceExhausted, "the last checkpoint: disk full"));
   EXPECT_EQ(run.committed(), 4);
   EXPECT_FALSE(worker.finished_ok());
+  const RunStatus status = run.coordinator->Status();
+  EXPECT_EQ(status.checkpoint_failures, 4);
+  EXPECT_EQ(status.checkpoints_written, 0);
+  EXPECT_EQ(status.checkpoint_error, "disk full");
+}
+
+TEST(CoordinatorTest, AfterAFailedCheckpointTheNextOneIsWrittenAndTheRunEndsWell) {
+  RunConfig config = SmallRun();
+  config.checkpoint.every_steps = 1;
+  TestRun run(config);
+  run.checkpointer->FailOnceWith(absl::ResourceExhaustedError("disk full"));
+  FakeWorker worker(run);
+  ASSERT_OK(run.coordinator->WaitUntilFinished());
+  const RunStatus status = run.coordinator->Status();
+  EXPECT_EQ(status.checkpoint_failures, 1);
+  EXPECT_EQ(status.checkpoints_written, 3);
+  EXPECT_EQ(status.checkpoint_error, "");
+  EXPECT_EQ(status.newest_checkpoint, "step-4");
 }
 
 TEST(CoordinatorTest, LossThatIsNotFiniteEndsAnEagerRun) {

@@ -65,6 +65,16 @@ bool VnodeLedger::IsRunning(WorkerId worker) const {
   return false;
 }
 
+std::map<WorkerId, std::vector<int>> VnodeLedger::Unfinished(const std::vector<bool>& missing) const {
+  std::map<WorkerId, std::vector<int>> unfinished;
+  for (size_t v = 0; v < vnodes_.size(); ++v) {
+    const Entry& entry = vnodes_[v];
+    if (entry.record.has_value() && !missing[v]) continue;
+    unfinished[entry.holder.value_or(WorkerId())].push_back(static_cast<int>(v));
+  }
+  return unfinished;
+}
+
 absl::Status VnodeLedger::Check(WorkerId worker, const VnodeRecord& record) const {
   if (record.vnode < 0 || static_cast<size_t>(record.vnode) >= vnodes_.size()) {
     return absl::InvalidArgumentError(absl::StrCat("record.vnode: ", record.vnode, ", there are ", vnodes_.size()));

@@ -2,6 +2,7 @@
 #define EPS_SERVER_STEP_VNODE_LEDGER_H_
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <vector>
 
@@ -39,6 +40,8 @@ class VnodeLedger {
   // Errors: INVALID_ARGUMENT naming the field: no such vnode, one that is not `worker`'s, other
   // counted_tokens
   absl::Status AddRecords(WorkerId worker, absl::Span<const VnodeRecord> records);
+  // Vnodes without a record, or with contributions missing (by vnode), by who computes them; WorkerId() is nobody.
+  std::map<WorkerId, std::vector<int>> Unfinished(const std::vector<bool>& missing) const;
   bool AllRecordsIn() const { return records_in_ == static_cast<int>(vnodes_.size()); }
   // The lowest vnode whose loss is not finite.
   std::optional<int> NonfiniteVnode() const;

@@ -15,6 +15,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
+using ::testing::Pair;
 constexpr WorkerId kA(1), kB(2);
 
 // Vnode v has v + 1 counted tokens and one that is not counted.
@@ -48,6 +49,16 @@ TEST(VnodeLedgerTest, HandsOutAndTakesBackOnlyWhatIsNotDone) {
   EXPECT_THAT(ledger.Unassigned(), ElementsAre(1, 2));
   ledger.Assign(kB, {1, 2});
   EXPECT_THAT(ledger.VnodesOf(kB), ElementsAre(1, 2, 3));
+}
+
+TEST(VnodeLedgerTest, SaysWhoHasNotFinishedWhat) {
+  VnodeLedger ledger = FourVnodes();
+  ledger.Assign(kA, {0, 1});
+  ledger.Assign(kB, {2});
+  EXPECT_OK(ledger.AddRecords(kA, {Record(0, 1), Record(1, 1)}));
+  // Of vnode 1 a contribution is missing; 2 has no record; 3 is nobody's.
+  EXPECT_THAT(ledger.Unfinished({false, true, false, false}),
+              ElementsAre(Pair(WorkerId(), ElementsAre(3)), Pair(kA, ElementsAre(1)), Pair(kB, ElementsAre(2))));
 }
 
 TEST(VnodeLedgerTest, CountsEachRecordOnceAndSumsInTreeOrder) {

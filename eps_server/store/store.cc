@@ -6,6 +6,8 @@
 
 #include <algorithm>
 #include <iterator>
+#include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -15,6 +17,7 @@
 #include "common/base/byte_size.h"
 #include "common/base/mutex.h"
 #include "common/base/status_macros.h"
+#include "common/formats/wire_layout.h"
 #include "common/numeric/bf16.h"
 
 namespace eps::server {
@@ -45,7 +48,11 @@ class Memory {
   Memory() = default;
   Memory(Memory&& other) noexcept
       : base_(std::exchange(other.base_, nullptr)), num_bytes_(std::exchange(other.num_bytes_, 0)) {}
-  Memory& operator=(Memory&&) = delete;
+  Memory& operator=(Memory&& other) noexcept {
+    std::swap(base_, other.base_);
+    std::swap(num_bytes_, other.num_bytes_);
+    return *this;
+  }
   ~Memory() {
     if (base_ != nullptr) munmap(base_, static_cast<size_t>(num_bytes_));
   }
@@ -54,6 +61,26 @@ class Memory {
  private:
   std::byte* base_ = nullptr;
   int64_t num_bytes_ = 0;
+};
+
+// What a model takes: the wire forms in memory that workers of this host can map, the rest in memory of our own. Where
+// the system cannot share memory the wire forms lie before the rest.
+struct StoreMemory {
+  std::optional<SharedSegment> wire;
+  Memory rest;
+
+  static absl::StatusOr<StoreMemory> Map(const StoreSizes& sizes) {
+    // Shared memory is promised whatever its size: so that a model far too large is refused here, and not by the
+    // out-of-memory killer, the system is asked for as much of our own first.
+    EPS_ASSIGN_OR_RETURN(Memory all, Memory::Map(sizes.total_bytes()));
+    auto wire = SharedSegment::Create("eps-weights", sizes.wire_bytes, SegmentWriter::kCreator);
+    if (absl::IsUnimplemented(wire.status())) return StoreMemory{std::nullopt, std::move(all)};
+    EPS_RETURN_IF_ERROR_WITH(wire.status(), "model state");
+    if (sizes.total_bytes() == sizes.wire_bytes) return StoreMemory{*std::move(wire), Memory()};
+    all = Memory();
+    EPS_ASSIGN_OR_RETURN(Memory rest, Memory::Map(sizes.total_bytes() - sizes.wire_bytes));
+    return StoreMemory{*std::move(wire), std::move(rest)};
+  }
 };
 
 // Where a blob lies. Every array starts at a multiple of 64 bytes, as blobs are multiples of 64
@@ -67,7 +94,7 @@ struct BlobMemory {
 
 class StoreImpl final : public Store {
  public:
-  StoreImpl(const ModelSpec& model, const RunConfig& run, Memory memory)
+  StoreImpl(const ModelSpec& model, const RunConfig& run, StoreMemory memory)
       : sizes_(ComputeStoreSizes(model, run)),
         wire_dtype_(run.precision.wire),
         num_moments_(NumMoments(run.optimizer)),
@@ -165,6 +192,8 @@ class StoreImpl final : public Store {
     return {at.wire[version.value() & 1], static_cast<size_t>(at.num_elems * SizeOf(wire_dtype_))};
   }
 
+  const SharedSegment* wire_segment() const override { return memory_.wire.has_value() ? &*memory_.wire : nullptr; }
+
   ChunkState Chunk(BlobId blob, int64_t chunk, Version version) override {
     const BlobMemory& at = blobs_[Index(blob)];
     const int64_t first = chunk * kChunkElems;
@@ -216,14 +245,21 @@ class StoreImpl final : public Store {
     std::vector<Waiter> waiters;
   };
 
-  // Array after array, each over all blobs in pull order.
+  // The wire forms as WireLayout has them; then array after array, each over all blobs in pull order.
   void LayOut(const ModelSpec& model) {
-    std::byte* next = memory_.base();
+    const WireLayout layout(model, wire_dtype_);
+    EPS_CHECK(layout.segment_bytes() == sizes_.wire_bytes);
+    const bool shared = memory_.wire.has_value();
+    std::byte* const wire = shared ? memory_.wire->bytes().data() : memory_.rest.base();
+    std::byte* next = memory_.rest.base() + (shared ? 0 : sizes_.wire_bytes);
+    std::byte* const begin = next;
     const auto take = [&next](int64_t num_bytes) { return std::exchange(next, next + num_bytes); };
     blobs_.resize(model.blobs.size());
     for (size_t b = 0; b < blobs_.size(); ++b) blobs_[b].num_elems = model.blobs[b].num_elems;
-    for (int i = 0; i < 2; ++i) {
-      for (BlobMemory& blob : blobs_) blob.wire[i] = take(blob.num_elems * SizeOf(wire_dtype_));
+    for (size_t b = 0; b < blobs_.size(); ++b) {
+      for (int i = 0; i < 2; ++i) {
+        blobs_[b].wire[i] = wire + layout.offset_bytes(BlobId(static_cast<int32_t>(b)), Version(i));
+      }
     }
     for (BlobMemory& blob : blobs_) {
       if (wire_dtype_ == Dtype::kBf16) blob.rest = reinterpret_cast<uint16_t*>(take(blob.num_elems * 2));
@@ -231,7 +267,7 @@ class StoreImpl final : public Store {
     for (int i = 0; i < num_moments_; ++i) {
       for (BlobMemory& blob : blobs_) blob.moments[i] = reinterpret_cast<float*>(take(blob.num_elems * 4));
     }
-    EPS_CHECK(next - memory_.base() == sizes_.total_bytes());
+    EPS_CHECK(next - begin == sizes_.total_bytes() - sizes_.wire_bytes);
     if (wire_dtype_ == Dtype::kBf16) ZeroPadding(model);
   }
 
@@ -271,7 +307,7 @@ class StoreImpl final : public Store {
   const StoreSizes sizes_;
   const Dtype wire_dtype_;
   const int num_moments_;
-  const Memory memory_;
+  const StoreMemory memory_;
   std::vector<BlobMemory> blobs_;
 
   mutable Mutex mu_;
@@ -292,7 +328,7 @@ StoreSizes ComputeStoreSizes(const ModelSpec& model, const RunConfig& run) {
 
 absl::StatusOr<std::unique_ptr<Store>> Store::Create(const ModelSpec& model, const RunConfig& run) {
   for (const BlobSpec& blob : model.blobs) EPS_CHECK(blob.num_elems > 0 && blob.num_elems % kTensorAlignElems == 0);
-  EPS_ASSIGN_OR_RETURN(Memory memory, Memory::Map(ComputeStoreSizes(model, run).total_bytes()));
+  EPS_ASSIGN_OR_RETURN(StoreMemory memory, StoreMemory::Map(ComputeStoreSizes(model, run)));
   return std::make_unique<StoreImpl>(model, run, std::move(memory));
 }
 

@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "common/base/ids.h"
+#include "common/ipc/shared_segment.h"
 #include "common/model/model_spec.h"
 #include "common/spec/run_config.h"
 #include "common/tensor/dtype.h"
@@ -79,6 +80,9 @@ class Store {
   // The wire form of a published version, in place: valid until version + 2 is being made, which the gate
   // of the step (design: life of a step) puts after every contribution of step `version` is in.
   virtual absl::Span<const std::byte> Wire(BlobId blob, Version version) const = 0;
+  // The memory of all wire forms, as WireLayout has it, for processes of this host; null where the system cannot share
+  // memory.
+  virtual const SharedSegment* wire_segment() const = 0;
 
   // The memory of one chunk for the update from `version` to version + 1.
   virtual ChunkState Chunk(BlobId blob, int64_t chunk, Version version) = 0;

@@ -17,7 +17,7 @@ struct EmbeddingOffsets {  // in elements of the layer's slot
 };
 EmbeddingOffsets EmbeddingOffsetsOf(const ModelSpec& model, LayerId layer);
 
-// weights: the layer's slot, in the wire dtype. y: act (M, C).
+// weights: where `offsets` are counted from, in the wire dtype. y: act (M, C).
 void EmbeddingForward(Kernels& kernels, const LayerShape& shape, const MicroBatchKey& key,
                       const EmbeddingOffsets& offsets, const void* weights, const int32_t* tokens, void* y);
 

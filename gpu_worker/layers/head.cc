@@ -53,8 +53,8 @@ class HeadWork {
   }
 
   void Normalize(const void* x) {
-    gamma_ = Parameter(args_.offsets.gamma, s_.C, at_.gamma);
-    const void* beta = Parameter(args_.offsets.beta, s_.C, at_.beta);
+    gamma_ = Parameter(args_.weight_offsets.gamma, s_.C, at_.gamma);
+    const void* beta = Parameter(args_.weight_offsets.beta, s_.C, at_.beta);
     k_.LayerNorm({.M = rows_,
                   .C = s_.C,
                   .eps = s_.layer_norm_eps,
@@ -69,7 +69,7 @@ class HeadWork {
   // logits (num_rows, chunk) = normed (num_rows, C) table[first, first + chunk)^T, for the last `num_rows` rows.
   // Leaves the table's chunk in table_.
   void Logits(int64_t first, int64_t chunk, int64_t num_rows) {
-    table_ = Parameter(args_.offsets.wte + first * s_.C, chunk * s_.C, at_.table);
+    table_ = Parameter(args_.weight_offsets.wte + first * s_.C, chunk * s_.C, at_.table);
     k_.MatMul({.M = num_rows,
                .N = chunk,
                .K = s_.C,

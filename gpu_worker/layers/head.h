@@ -17,7 +17,7 @@ namespace eps::worker {
 // first, makes each chunk's logits again and turns them into their gradient. The last chunk's logits are still
 // there from the first pass; a vocabulary of one chunk computes its logits once.
 // Cost: products of 4 M C V multiply-adds for several chunks, 3 for one.
-struct HeadOffsets {            // in elements of the layer's slot
+struct HeadOffsets {            // in elements from where the layer begins
   int64_t gamma = 0, beta = 0;  // (C)
   int64_t wte = 0;              // (V, C)
 };
@@ -32,8 +32,9 @@ int64_t HeadScratchBytes(const LayerShape& shape, const KernelSizes& kernels);
 
 struct HeadArgs {
   LayerShape shape;
-  HeadOffsets offsets;
-  const void* weights = nullptr;  // the layer's slot, in the wire dtype: the table is expanded chunk by chunk
+  HeadOffsets offsets;            // in the gradient's slot
+  HeadOffsets weight_offsets;     // from `weights`; the same where that is a slot
+  const void* weights = nullptr;  // in the wire dtype: the table is expanded chunk by chunk
   void* scratch = nullptr;
 };
 

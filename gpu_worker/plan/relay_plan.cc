@@ -289,7 +289,8 @@ std::vector<PlanLine> Describe(const RelayPlan& plan) {
       plan.cap_bytes > 0 ? absl::StrCat("of ", FormatByteSize(plan.cap_bytes), " allowed") : "no cap given");
   add("host boundaries", plan.host_boundary_bytes,
       plan.resident ? "boundaries stay on the device" : "every layer's input, and one gradient");
-  add("host gradients", plan.host_push_bytes, "at most, while the daemon has no room");
+  add("host gradients", plan.host_push_bytes,
+      "at most, while the daemon has no room; with shared memory they lie in the inbox, beside 4 MiB of slots");
   return lines;
 }
 

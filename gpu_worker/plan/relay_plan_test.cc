@@ -223,7 +223,7 @@ scratch 166656 (the largest layer's, forward or backward)
 records 256 (loss records and finite flags)
 device total 1083136 (of 1.0 MiB allowed)
 host boundaries 786432 (every layer's input, and one gradient)
-host gradients 1879040 (at most, while the daemon has no room)
+host gradients 1879040 (at most, while the daemon has no room; with shared memory they lie in the inbox, beside 4 MiB of slots)
 )");
   EXPECT_EQ(Print(run.Plan(0).value()),
             R"(weights 200192 (2 slots * 97.8 KiB: the largest layer, wire form)
@@ -237,7 +237,7 @@ scratch 166656 (the largest layer's, forward or backward)
 records 256 (loss records and finite flags)
 device total 6417408 (no cap given)
 host boundaries 786432 (every layer's input, and one gradient)
-host gradients 1879040 (at most, while the daemon has no room)
+host gradients 1879040 (at most, while the daemon has no room; with shared memory they lie in the inbox, beside 4 MiB of slots)
 )");
 }
 

@@ -75,18 +75,38 @@ MicroBatchKey LayerRunner::Key(const RelayStep& step, const PassContext& pass) c
           .training = pass.training};
 }
 
+const std::byte* LayerRunner::Weights(const RelayStep& step, const PassContext& pass) const {
+  if (pass.in_place.empty()) return Slot(arena_.weights, step.weights);
+  return pass.in_place[static_cast<size_t>(model_.layer(step.layer).blobs.front().blob.value())];
+}
+
+int64_t LayerRunner::WeightOffset(LayerId layer, int64_t slot_offset_elems, const PassContext& pass) const {
+  if (pass.in_place.empty()) return slot_offset_elems;
+  const std::vector<BlobUse>& uses = model_.layer(layer).blobs;
+  const auto address = [&](const BlobUse& use) { return pass.in_place[static_cast<size_t>(use.blob.value())]; };
+  const BlobUse* in = &uses.front();
+  for (const BlobUse& use : uses) {
+    if (use.offset_elems <= slot_offset_elems) in = &use;
+  }
+  return (address(*in) - address(uses.front())) / SizeOf(pass.shape.wire) + slot_offset_elems - in->offset_elems;
+}
+
 BlockArgs LayerRunner::BlockOf(const RelayStep& step, const PassContext& pass) const {
   return {.shape = pass.shape,
           .key = Key(step, pass),
           .offsets = blocks_[static_cast<size_t>(step.layer.value())],
-          .weights = pass.shape.expands() ? arena_.expanded : Slot(arena_.weights, step.weights),
+          .weights = pass.shape.expands() ? arena_.expanded : Weights(step, pass),
           .inner = Slot(arena_.inners, step.inner),
           .scratch = arena_.scratch};
 }
 
 HeadArgs LayerRunner::HeadOf(const RelayStep& step, const PassContext& pass) const {
-  return {
-      .shape = pass.shape, .offsets = head_, .weights = Slot(arena_.weights, step.weights), .scratch = arena_.scratch};
+  const auto offset = [&](int64_t slot_offset_elems) { return WeightOffset(step.layer, slot_offset_elems, pass); };
+  return {.shape = pass.shape,
+          .offsets = head_,
+          .weight_offsets = {.gamma = offset(head_.gamma), .beta = offset(head_.beta), .wte = offset(head_.wte)},
+          .weights = Weights(step, pass),
+          .scratch = arena_.scratch};
 }
 
 int32_t* LayerRunner::Flag(const RelayStep& step, int vnode) const {
@@ -107,7 +127,7 @@ const int32_t* LayerRunner::Labels(const RelayStep& step, const PassContext& pas
 
 void LayerRunner::Expand(const RelayStep& step, const PassContext& pass) {
   device_.kernels().Widen({.n = model_.layer(step.layer).num_elems,
-                           .src = Slot(arena_.weights, step.weights),
+                           .src = Weights(step, pass),
                            .src_dtype = pass.shape.wire,
                            .dst = arena_.expanded});
 }
@@ -115,8 +135,10 @@ void LayerRunner::Expand(const RelayStep& step, const PassContext& pass) {
 void LayerRunner::Forward(const RelayStep& step, const PassContext& pass) {
   void* y = Slot(arena_.boundaries, step.output);
   if (model_.layer(step.layer).kind == LayerKind::kEmbedding) {
-    return EmbeddingForward(device_.kernels(), pass.shape, Key(step, pass), embedding_,
-                            Slot(arena_.weights, step.weights), Tokens(step), y);
+    const EmbeddingOffsets offsets = {.wte = WeightOffset(step.layer, embedding_.wte, pass),
+                                      .wpe = WeightOffset(step.layer, embedding_.wpe, pass)};
+    return EmbeddingForward(device_.kernels(), pass.shape, Key(step, pass), offsets, Weights(step, pass), Tokens(step),
+                            y);
   }
   BlockForward(device_.kernels(), BlockOf(step, pass), Slot(arena_.boundaries, step.input), y);
 }

@@ -28,7 +28,9 @@ struct PassContext {
   absl::Span<const int> vnodes;  // of the pass
   double loss_scale = 1;         // 1 / counted tokens of the step
   Dtype gradients = Dtype::kF32;
-  bool training = true;          // false: no dropout
+  bool training = true;  // false: no dropout
+  // Where each blob's weights lie, by blob: where the device can read them in place. Empty: in the arena's slots.
+  std::vector<const std::byte*> in_place = {};
   absl::Span<std::byte> logits;  // kLogits only: (vocab) in the compute dtype, on the host
 };
 
@@ -46,6 +48,10 @@ class LayerRunner {
   HeadArgs HeadOf(const RelayStep& step, const PassContext& pass) const;
   int32_t* Flag(const RelayStep& step, int vnode) const;
   LossRecord* Record(const RelayStep& step) const;
+  // Where the layer's weights begin: its first blob in place, or its slot.
+  const std::byte* Weights(const RelayStep& step, const PassContext& pass) const;
+  // An offset in the layer's slot, as one from Weights: blobs in place lie as the daemon has them.
+  int64_t WeightOffset(LayerId layer, int64_t slot_offset_elems, const PassContext& pass) const;
   float* Gradient(int slot) const { return reinterpret_cast<float*>(Slot(arena_.gradients, slot)); }
   const int32_t* Tokens(const RelayStep& step) const;
   const int32_t* Labels(const RelayStep& step, const PassContext& pass) const;

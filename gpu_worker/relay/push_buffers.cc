@@ -24,9 +24,9 @@ PushBuffers::Block PushBuffers::Take(int64_t num_bytes) {
   return {std::make_unique_for_overwrite<std::byte[]>(static_cast<size_t>(num_bytes)), num_bytes};
 }
 
-PushBuffers::Buffer PushBuffers::Acquire(int64_t num_bytes) {
+PushMemory PushBuffers::Acquire(int64_t num_bytes) {
   Block block = Take(num_bytes);
-  Buffer buffer;
+  PushMemory buffer;
   buffer.bytes = absl::MakeSpan(block.bytes.get(), static_cast<size_t>(num_bytes));
   buffer.owner = std::shared_ptr<void>(block.bytes.release(), [list = free_, num_bytes](void* bytes) {
     Block back{std::unique_ptr<std::byte[]>(static_cast<std::byte*>(bytes)), num_bytes};

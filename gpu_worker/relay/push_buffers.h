@@ -9,6 +9,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/types/span.h"
 #include "common/base/mutex.h"
+#include "gpu_worker/transport/transport.h"
 
 namespace eps::worker {
 
@@ -22,11 +23,7 @@ class PushBuffers {
   // keep_bytes: what is under way at once at most (RelayPlan::host_push_bytes).
   explicit PushBuffers(int64_t keep_bytes) : keep_bytes_(keep_bytes), free_(std::make_shared<FreeList>()) {}
 
-  struct Buffer {
-    absl::Span<std::byte> bytes;
-    std::shared_ptr<void> owner;
-  };
-  Buffer Acquire(int64_t num_bytes);
+  PushMemory Acquire(int64_t num_bytes);
 
   // Allocated and not freed, in use or not, in bytes.
   int64_t held_bytes() const;

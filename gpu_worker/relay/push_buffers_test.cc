@@ -11,42 +11,42 @@ namespace {
 
 TEST(PushBuffersTest, ABufferComesBackWhenItsLastOwnerLetsGo) {
   PushBuffers pool(10000);
-  PushBuffers::Buffer first = pool.Acquire(1000);
+  PushMemory first = pool.Acquire(1000);
   EXPECT_EQ(first.bytes.size(), 1000u);
   std::byte* const place = first.bytes.data();
   std::shared_ptr<void> another = first.owner;
   first = {};
-  PushBuffers::Buffer second = pool.Acquire(1000);
+  PushMemory second = pool.Acquire(1000);
   EXPECT_NE(second.bytes.data(), place);
   EXPECT_EQ(pool.held_bytes(), 2000);
   another.reset();
-  PushBuffers::Buffer third = pool.Acquire(1000);
+  PushMemory third = pool.Acquire(1000);
   EXPECT_EQ(third.bytes.data(), place);
   EXPECT_EQ(pool.held_bytes(), 2000);
 }
 
 TEST(PushBuffersTest, SizesDoNotMix) {
   PushBuffers pool(10000);
-  { PushBuffers::Buffer large = pool.Acquire(1000); }
-  PushBuffers::Buffer small = pool.Acquire(10);
+  { PushMemory large = pool.Acquire(1000); }
+  PushMemory small = pool.Acquire(10);
   EXPECT_EQ(small.bytes.size(), 10u);
   EXPECT_EQ(pool.held_bytes(), 1010);
 }
 
 TEST(PushBuffersTest, FreeBuffersOfOtherSizesMakeRoom) {
   PushBuffers pool(2000);
-  PushBuffers::Buffer used = pool.Acquire(500);
-  { PushBuffers::Buffer free = pool.Acquire(1000); }
+  PushMemory used = pool.Acquire(500);
+  { PushMemory free = pool.Acquire(1000); }
   EXPECT_EQ(pool.held_bytes(), 1500);
-  PushBuffers::Buffer other = pool.Acquire(600);
+  PushMemory other = pool.Acquire(600);
   EXPECT_EQ(pool.held_bytes(), 1100);
-  PushBuffers::Buffer more = pool.Acquire(1500);  // what is in use is never refused
+  PushMemory more = pool.Acquire(1500);  // what is in use is never refused
   EXPECT_EQ(pool.held_bytes(), 2600);
 }
 
 TEST(PushBuffersTest, ABufferOutlivesThePool) {
   auto pool = std::make_unique<PushBuffers>(16);
-  PushBuffers::Buffer buffer = pool->Acquire(16);
+  PushMemory buffer = pool->Acquire(16);
   pool.reset();
   std::memset(buffer.bytes.data(), 1, buffer.bytes.size());
   buffer = {};

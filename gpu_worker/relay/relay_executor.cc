@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstring>
 #include <map>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -73,7 +74,10 @@ class RelayExecutorImpl : public RelayExecutor {
   void EnqueuePull(int index, const RelayStep& step, Pass& pass);
   void EnqueueLoadTokens(const RelayStep& step, const Pass& pass);
   void EnqueuePush(const RelayStep& step, const Pass& pass);
+  // `destination`: null where the weights are read in place.
   absl::Status PullBlobs(size_t pull, const RelayStep& step, const Pass& pass, std::byte* destination);
+  // Where each blob's weights lie, if the device can read them there; else empty.
+  std::vector<const std::byte*> InPlace(Version version) const;
   void Push(const RelayStep& step, const Pass& pass, const std::byte* gradient, const std::byte* flags);
 
   absl::Span<std::byte> HostBoundary(int layer, const RelayStep& step, const Pass& pass) const;
@@ -159,6 +163,7 @@ absl::Status RelayExecutorImpl::RunPass(const Assignment& assignment, absl::Span
                   .loss_scale = 1.0 / static_cast<double>(std::max<int64_t>(assignment.counted_tokens, 1)),
                   .gradients = run_.precision.gradients};
   pass.version = ReadVersion(assignment.step);
+  pass.context.in_place = InPlace(pass.version);
   pass.steps = &Schedule(shape);
   pass.batches = batches;
   pass.records.resize(batches.size());
@@ -207,6 +212,7 @@ absl::StatusOr<std::vector<float>> RelayExecutorImpl::NextTokenLogits(Version ve
   pass.context.shape.B = 1;
   pass.context.shape.T = static_cast<int64_t>(tokens.size());
   pass.version = version;
+  pass.context.in_place = InPlace(version);
   pass.steps = &Schedule(shape);
   pass.batches = absl::MakeConstSpan(&batch, 1);
   const absl::Status status = Execute(pass);
@@ -314,7 +320,8 @@ void RelayExecutorImpl::EnqueuePull(int index, const RelayStep& step, Pass& pass
   const size_t pull = pass.pull_index.at(index);
   std::byte* slot = Slot(arena_.weights, step.weights);
   const bool direct = device_.properties().host_addressable;
-  std::byte* destination = direct ? slot : staging_in_.data();
+  const bool in_place = !pass.context.in_place.empty();
+  std::byte* destination = in_place ? nullptr : direct ? slot : staging_in_.data();
   in.HostCall([this, pull, &step, &pass, destination] {
     return Annotate(PullBlobs(pull, step, pass, destination), Where(step, pass));
   });
@@ -323,15 +330,27 @@ void RelayExecutorImpl::EnqueuePull(int index, const RelayStep& step, Pass& pass
   in.CopyIn(slot, absl::MakeConstSpan(staging_in_).subspan(0, static_cast<size_t>(num_bytes)));
 }
 
+std::vector<const std::byte*> RelayExecutorImpl::InPlace(Version version) const {
+  std::vector<const std::byte*> addresses;
+  if (!device_.properties().host_addressable) return addresses;
+  for (const BlobSpec& blob : model_.blobs) {
+    addresses.push_back(transport_.InPlace(blob.id, version));
+    if (addresses.back() == nullptr) return {};
+  }
+  return addresses;
+}
+
 absl::Status RelayExecutorImpl::PullBlobs(size_t pull, const RelayStep& step, const Pass& pass,
                                           std::byte* destination) {
   const int64_t elem_bytes = SizeOf(shape_.wire);
   for (const BlobUse& use : model_.layer(step.layer).blobs) {
     const BlobSpec& blob = model_.blob(use.blob);
-    const auto room =
-        absl::MakeSpan(destination + use.offset_elems * elem_bytes, static_cast<size_t>(blob.num_elems * elem_bytes));
     const Clock::time_point begin = Clock::now();
-    const absl::StatusOr<PullTiming> timing = transport_.Pull(use.blob, pass.version, room);
+    const absl::StatusOr<PullTiming> timing =
+        destination == nullptr ? transport_.Await(use.blob, pass.version)
+                               : transport_.Pull(use.blob, pass.version,
+                                                 absl::MakeSpan(destination + use.offset_elems * elem_bytes,
+                                                                static_cast<size_t>(blob.num_elems * elem_bytes)));
     if (!timing.ok()) return Annotate(timing.status(), absl::StrCat("pull of blob ", blob.name));
     pull_clock_.Pulled(pull, begin, timing->version_wait_seconds, Clock::now());
   }
@@ -370,13 +389,15 @@ void RelayExecutorImpl::EnqueuePush(const RelayStep& step, const Pass& pass) {
 }
 
 // One buffer for the layer, one contribution for each of its blobs. The buffer is taken here, in stream order, so that
-// only gradients that are really under way hold memory.
+// only gradients that are really under way hold memory; the transport's own, where it has any, is sent without a copy.
 void RelayExecutorImpl::Push(const RelayStep& step, const Pass& pass, const std::byte* gradient,
                              const std::byte* flags) {
   const LayerSpec& layer = model_.layer(step.layer);
   const Dtype dtype = PushedDtype(step.node, pass.context.gradients);
   const int64_t elem_bytes = SizeOf(dtype);
-  PushBuffers::Buffer buffer = push_buffers_.Acquire(layer.num_elems * elem_bytes);
+  const int64_t num_bytes = layer.num_elems * elem_bytes;
+  std::optional<PushMemory> own = transport_.NewPushMemory(num_bytes);
+  const PushMemory buffer = own.has_value() ? *std::move(own) : push_buffers_.Acquire(num_bytes);
   std::memcpy(buffer.bytes.data(), gradient, buffer.bytes.size());
 
   int nonfinite_vnode = -1;

@@ -24,6 +24,9 @@ struct PassResult {
 // Carries a RelayPlan out: the forward and backward relay of a set of vnodes through every layer.
 // Decides nothing: sizes and places come from the plan, order from BuildSchedule.
 //
+// Where the transport has weights in memory that the device can read (a cpu, shared memory), kernels read them there and
+// a pull is a wait; the slots of the plan are not used then.
+//
 // Threads: one caller. Pulls run on the device's in-stream, pushes leave from its out-stream.
 class RelayExecutor {
  public:

@@ -34,6 +34,7 @@ struct Attachment {
   absl::Duration lease;  // a heartbeat every third of it
   bool serving = false;  // only inference will be asked for, of serving_version
   Version serving_version;
+  std::string shared_memory_socket;  // path, for workers of the daemon's host; "": not offered
 };
 
 // What the planned worker uses.
@@ -41,6 +42,7 @@ struct MemoryReport {
   int64_t device_arena_bytes = 0;
   int64_t device_outside_bytes = 0;
   int64_t host_bytes = 0;
+  std::string transport;  // how weights and gradients travel: "grpc" or "shared_memory"
 };
 
 struct PassReport {

@@ -94,6 +94,7 @@ absl::StatusOr<Attachment> ToAttachment(const proto::AttachReply& reply) {
   attachment.lease = absl::Milliseconds(reply.lease_millis());
   attachment.serving = reply.serving();
   attachment.serving_version = Version(reply.serving_version());
+  attachment.shared_memory_socket = reply.shared_memory_socket();
   auto run = ParseRunConfig(reply.run_config());
   EPS_RETURN_IF_ERROR_WITH(run.status(), "run_config");
   attachment.run = *std::move(run);

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "grpcpp/channel.h"
+#include "grpcpp/security/credentials.h"
 
 namespace eps::worker {
 
@@ -13,8 +14,11 @@ namespace eps::worker {
 //
 // Control: messages of up to `max_message_bytes`.
 // Data:    a chunk and its header, in HTTP/2 frames as large as the chunk.
-std::shared_ptr<grpc::Channel> NewControlChannel(const std::string& address, int max_message_bytes);
-std::shared_ptr<grpc::Channel> NewDataChannel(const std::string& address);
+// Without credentials all is plaintext (common/grpc/credentials.h makes some).
+std::shared_ptr<grpc::Channel> NewControlChannel(const std::string& address, int max_message_bytes,
+                                                 std::shared_ptr<grpc::ChannelCredentials> credentials = nullptr);
+std::shared_ptr<grpc::Channel> NewDataChannel(const std::string& address,
+                                              std::shared_ptr<grpc::ChannelCredentials> credentials = nullptr);
 
 }  // namespace eps::worker
 

@@ -69,6 +69,7 @@ class GrpcControl final : public Control {
     event.mutable_ready()->set_device_arena_bytes(memory.device_arena_bytes);
     event.mutable_ready()->set_device_outside_bytes(memory.device_outside_bytes);
     event.mutable_ready()->set_host_bytes(memory.host_bytes);
+    event.mutable_ready()->set_transport(memory.transport);
     Enqueue(std::move(event));
   }
 
@@ -209,8 +210,9 @@ class GrpcControl final : public Control {
 }  // namespace
 
 absl::StatusOr<Attachment> GrpcAttach(const std::string& address, const Introduction& introduction,
-                                      absl::Duration timeout) {
-  const auto stub = proto::Control::NewStub(NewControlChannel(address, static_cast<int>(kSmallMessageBytes)));
+                                      absl::Duration timeout, std::shared_ptr<grpc::ChannelCredentials> credentials) {
+  const auto stub =
+      proto::Control::NewStub(NewControlChannel(address, static_cast<int>(kSmallMessageBytes), std::move(credentials)));
   proto::AttachRequest request;
   request.set_protocol_version(kProtocolVersion);
   request.set_device_name(introduction.device_name);
@@ -228,10 +230,11 @@ absl::StatusOr<Attachment> GrpcAttach(const std::string& address, const Introduc
 }
 
 absl::StatusOr<std::unique_ptr<Control>> OpenGrpcControl(const std::string& address, const Attachment& attachment,
-                                                         std::function<void(absl::Status)> on_lost) {
+                                                         std::function<void(absl::Status)> on_lost,
+                                                         std::shared_ptr<grpc::ChannelCredentials> credentials) {
   EPS_ASSIGN_OR_RETURN(const int max_message_bytes, MaxControlMessageBytes(attachment.run));
-  return std::unique_ptr<Control>(
-      std::make_unique<GrpcControl>(NewControlChannel(address, max_message_bytes), attachment, std::move(on_lost)));
+  return std::unique_ptr<Control>(std::make_unique<GrpcControl>(
+      NewControlChannel(address, max_message_bytes, std::move(credentials)), attachment, std::move(on_lost)));
 }
 
 }  // namespace eps::worker

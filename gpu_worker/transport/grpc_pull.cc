@@ -26,27 +26,32 @@ absl::Status Expect(absl::string_view field, const T& found, const T& wanted) {
 
 }  // namespace
 
-absl::StatusOr<PullTiming> GrpcPull::Run(grpc::GenericStub& stub) {
+void GrpcPull::Start(grpc::GenericStub& stub) {
   proto::PullRequest request;
   request.set_incarnation(request_.incarnation);
   request.set_blob(request_.blob->id.value());
   request.set_version(request_.version.value());
+  request.set_first_chunk(static_cast<int32_t>(request_.first_chunk));
+  request.set_num_chunks(static_cast<int32_t>(request_.end_chunk - request_.first_chunk));
   outgoing_ = ProtoMessage(request);
 
-  const Clock::time_point begin = Clock::now();
+  begin_ = Clock::now();
   stub.PrepareBidiStreamingCall(&context_, kPullMethod, grpc::StubOptions(), this);
   StartWriteLast(&outgoing_, grpc::WriteOptions());
   StartRead(&incoming_);
   StartCall();
+}
 
+absl::StatusOr<PullTiming> GrpcPull::Wait() {
   MutexLock lock(mu_);
   while (!done_) done_changed_.Wait(mu_);
   EPS_RETURN_IF_ERROR(first_error_);
-  if (next_chunk_ != request_.blob->num_chunks()) {
-    return Wrong("chunks", absl::StrCat(next_chunk_), absl::StrCat(request_.blob->num_chunks()));
+  if (next_chunk_ != request_.end_chunk) {
+    return Wrong("chunks", absl::StrCat(next_chunk_ - request_.first_chunk),
+                 absl::StrCat(request_.end_chunk - request_.first_chunk));
   }
   const auto seconds = [](Clock::duration d) { return std::chrono::duration<double>(d).count(); };
-  return PullTiming{.version_wait_seconds = seconds(answered_ - begin),
+  return PullTiming{.version_wait_seconds = seconds(answered_ - begin_),
                     .transfer_seconds = seconds(Clock::now() - answered_)};
 }
 
@@ -75,8 +80,8 @@ void GrpcPull::OnReadDone(bool ok) {
 }
 
 absl::Status GrpcPull::Check(const ChunkHeader& header, int64_t chunk) const {
-  if (chunk >= request_.blob->num_chunks()) {
-    return Wrong("chunk", absl::StrCat(header.chunk), absl::StrCat("none after ", request_.blob->num_chunks() - 1));
+  if (chunk >= request_.end_chunk) {
+    return Wrong("chunk", absl::StrCat(header.chunk), absl::StrCat("none after ", request_.end_chunk - 1));
   }
   if (header.kind != ChunkKind::kWeights) return Wrong("kind", "gradient", "weights");
   if (header.dtype != request_.dtype) {

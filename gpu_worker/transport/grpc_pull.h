@@ -21,9 +21,9 @@
 
 namespace eps::worker {
 
-// One pull: a call whose answer is the chunks of a blob, in order.
+// One call whose answer is chunks of a blob, in order.
 //
-// Threads: Run from one; Cancel from any, while Run has not returned
+// Threads: Start, then Wait, from one; Cancel from any, while Wait has not returned
 class GrpcPull final : private grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
  public:
   struct Request {
@@ -32,11 +32,14 @@ class GrpcPull final : private grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::B
     Version version;
     Dtype dtype = Dtype::kBf16;
     absl::Span<std::byte> destination;  // the whole blob
+    int64_t first_chunk = 0;            // of those that are pulled
+    int64_t end_chunk = 0;              // one after the last
   };
-  explicit GrpcPull(Request request) : request_(request) {}
+  explicit GrpcPull(Request request) : request_(request), next_chunk_(request.first_chunk) {}
 
+  void Start(grpc::GenericStub& stub);
   // Blocks until every chunk is in its place. Errors: Transport::Pull's
-  absl::StatusOr<PullTiming> Run(grpc::GenericStub& stub);
+  absl::StatusOr<PullTiming> Wait();
   void Cancel() { context_.TryCancel(); }
 
  private:
@@ -50,8 +53,9 @@ class GrpcPull final : private grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::B
   absl::Status Check(const ChunkHeader& header, int64_t chunk) const;
   void Fail(absl::Status status) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Fixed after construction.
+  // Fixed after Start.
   const Request request_;
+  Clock::time_point begin_;
   grpc::ClientContext context_;
   // Used by gRPC between a Start and its reaction.
   grpc::ByteBuffer outgoing_;
@@ -59,7 +63,7 @@ class GrpcPull final : private grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::B
 
   Mutex mu_;
   CondVar done_changed_;
-  int64_t next_chunk_ ABSL_GUARDED_BY(mu_) = 0;
+  int64_t next_chunk_ ABSL_GUARDED_BY(mu_);
   absl::Status first_error_ ABSL_GUARDED_BY(mu_);
   Clock::time_point answered_ ABSL_GUARDED_BY(mu_);
   bool done_ ABSL_GUARDED_BY(mu_) = false;

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "common/base/ids.h"
@@ -15,8 +16,10 @@
 namespace eps::worker {
 
 struct GrpcTransportOptions {
-  std::shared_ptr<grpc::Channel> channel;  // NewDataChannel
-  uint64_t incarnation = 0;                // of the daemon; from Attach, as is worker_id
+  // NewDataChannel, one or two: a pull of several chunks is cut into as many parts, which travel side by side. Pushes
+  // go over the first.
+  std::vector<std::shared_ptr<grpc::Channel>> channels;
+  uint64_t incarnation = 0;  // of the daemon; from Attach, as is worker_id
   WorkerId worker_id;
   const ModelSpec* model = nullptr;  // outlives the transport
   Dtype wire_dtype = Dtype::kBf16;
@@ -28,7 +31,7 @@ struct GrpcTransportOptions {
 // gRPC's slices to its destination, while the next one is being read; a pushed chunk is sent from the
 // contribution's own memory.
 //
-// Pulls are a call each. Pushes share one stream, opened by the first: offers go out at once, the chunks of
+// A pull is a call on each connection. Pushes share one stream, opened by the first: offers go out at once, the chunks of
 // what the daemon admits follow in the order of admission.
 std::unique_ptr<Transport> NewGrpcTransport(GrpcTransportOptions options);
 

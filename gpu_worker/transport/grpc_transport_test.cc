@@ -95,7 +95,7 @@ class GrpcTransportTest : public testing::Test {
     builder.SetMaxReceiveMessageSize(-1);
     server_ = builder.BuildAndStart();
     ASSERT_NE(server_, nullptr);
-    transport_ = NewGrpcTransport({.channel = NewDataChannel(absl::StrCat("127.0.0.1:", port)),
+    transport_ = NewGrpcTransport({.channels = {NewDataChannel(absl::StrCat("127.0.0.1:", port))},
                                    .incarnation = kIncarnation,
                                    .worker_id = WorkerId(3),
                                    .model = &model_,

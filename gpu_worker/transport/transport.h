@@ -2,7 +2,9 @@
 #define EPS_GPU_WORKER_TRANSPORT_TRANSPORT_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -32,12 +34,18 @@ struct Contribution {
   std::shared_ptr<void> owner;
 };
 
+// Host memory of a contribution, and who keeps it alive.
+struct PushMemory {
+  absl::Span<std::byte> bytes;
+  std::shared_ptr<void> owner;
+};
+
 // How weights and gradients travel between the daemon and this worker. The relay executor is its only user.
 //
 // Errors:  ABORTED the version was overwritten, or the assignment is void · UNAVAILABLE the daemon is gone ·
 //          DATA_LOSS, INTERNAL a chunk that is not what was asked for. Once failed, it stays failed with its
 //          first error.
-// Threads: Pull from one thread, Push from another; Cancel from any
+// Threads: Pull and Await from one thread, Push from another; the rest from any
 // Conformance: gpu_worker/transport/transport_conformance.h
 class Transport {
  public:
@@ -46,6 +54,19 @@ class Transport {
   // Waits until `version` of `blob` is published and copies its wire form to `destination`, whose length is
   // the blob's num_elems times the wire dtype's size. Blocks.
   virtual absl::StatusOr<PullTiming> Pull(BlobId blob, Version version, absl::Span<std::byte> destination) = 0;
+
+  // Where `version` of `blob` lies, in its wire form, in memory that this process can read; null: nowhere, it must be
+  // pulled. What is there is that version from Await's return on, until the daemon may make version + 2: while the
+  // step that reads it is open. The address stays valid as long as the transport lives, whatever becomes of the daemon.
+  virtual const std::byte* InPlace(BlobId /*blob*/, Version /*version*/) const { return nullptr; }
+  // As Pull, for one that is InPlace: waits, and copies nothing.
+  virtual absl::StatusOr<PullTiming> Await(BlobId /*blob*/, Version /*version*/) {
+    return absl::UnimplementedError("this transport has no weights in place");
+  }
+
+  // Memory from which a contribution leaves without another copy. Empty: there is none left, or none at all; any other
+  // memory will do. Uninitialised; may outlive the transport.
+  virtual std::optional<PushMemory> NewPushMemory(int64_t /*num_bytes*/) { return std::nullopt; }
 
   // Hands a contribution over and returns at once. It is offered to the daemon, sent when the daemon has
   // room for it, and waits in host memory until then; several may wait, and they may overtake each other.

@@ -1,6 +1,7 @@
 """Invariants 4 and 5: processes are killed, runs are interrupted, and the final bits are those of a quiet run."""
 
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -15,8 +16,9 @@ class KillTest(SystemTest):
     def setUp(self):
         super().setUp()
         self.specs = {
-            "bf16": self.work.spec(LONG, name="bf16.json"),
-            "fp32": self.work.spec({**LONG, "precision": {"wire": "FP32", "gradients": "FP32"}}, name="fp32.json"),
+            "bf16": self.work.spec({**LONG, "transport": "SHARED_MEMORY"}, name="bf16.json"),
+            "fp32": self.work.spec({**LONG, "precision": {"wire": "FP32", "gradients": "FP32"}, "transport": "GRPC"},
+                                   name="fp32.json"),
         }
 
     def quiet_run(self, name):
@@ -168,6 +170,37 @@ class KillTest(SystemTest):
         process.communicate()
         self.gone(pids)
         self.resume("bf16", out)
+
+    def test_an_eps_train_that_dies_leaves_the_checkpoint_of_its_last_step(self):
+        # The daemon may be told several times that its starter is gone: once for each of the starter's threads.
+        for number in (signal.SIGKILL, signal.SIGHUP, signal.SIGKILL, signal.SIGHUP, signal.SIGKILL, signal.SIGHUP):
+            out = self.work.out("starter-died")
+            process = start_train(self.specs["bf16"], out, "--workers", 2, "--set", "checkpoint.every_steps=1000")
+            wait_for_steps(process, out, 5)
+            pids = children(process.pid, "gpu_worker") + children(process.pid, "eps_server")
+            process.send_signal(number)
+            process.communicate()
+            self.gone(pids, timeout=20)
+            self.assertEqual(latest_checkpoint(out).name, f"step-{committed_steps(out):08d}")
+            shutil.rmtree(out)
+
+    def test_a_signal_before_the_run_has_begun_ends_it(self):
+        process = start_train(self.specs["bf16"], self.work.out("early"))
+        process.send_signal(signal.SIGTERM)
+        returncode, stderr = self.end(process, timeout=30)
+        self.assertIn(returncode, (143, -signal.SIGTERM), stderr)
+
+    def test_reports_of_a_finished_run_are_made_again(self):
+        spec = self.work.spec({"steps": 6}, name="short.json")
+        out = self.work.out("no-reports")
+        self.train_ok(spec, out)
+        before = summary(out)
+        for name in ("summary.json", "loss.svg"):
+            (out / name).unlink()
+        self.train_ok(spec, out, "--resume", timeout=30)
+        self.assertEqual(summary(out)["loss"], before["loss"])
+        self.assertEqual(summary(out)["steps"], 6)
+        self.assertTrue((out / "loss.svg").exists())
 
     def test_resuming_a_finished_run_ends_at_once_and_changes_nothing(self):
         spec = self.work.spec({"steps": 6}, name="short.json")

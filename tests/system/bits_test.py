@@ -39,6 +39,10 @@ class BitsTest(SystemTest):
         self.same_bits(spec, expected, "three-slots", "--set", "relay.weight_slots=3")
         self.same_bits(spec, expected, "one-slot", "--set", "relay.weight_slots=1")
         self.same_bits(spec, expected, "resident", "--set", "relay.resident=true")
+        for transport in ("GRPC", "SHARED_MEMORY"):
+            out = self.same_bits(spec, expected, transport, "--workers", 2, "--set", f"transport={transport}")
+            for log in (out / "logs").glob("gpu_worker-*.log"):
+                self.assertIn(f"transport={transport.lower()}", log.read_text())
 
     def test_bf16_wire_gives_the_same_bits_however_the_run_is_carried_out(self):
         self.variants(self.PRECISIONS["bf16"])

@@ -4,8 +4,8 @@ import json
 import subprocess
 import xml.dom.minidom
 
-from eps_run import (EPS, ROOT, SystemTest, committed_steps, latest_checkpoint, run, start_train, summary,
-                     wait_for_steps)
+from eps_run import (EPS, ROOT, SystemTest, committed_steps, latest_checkpoint, run, start_train, summary, train,
+                     train_command, wait_for_steps)
 
 
 class RunFolderTest(SystemTest):
@@ -87,6 +87,44 @@ class CommandsTest(SystemTest):
             process.communicate()
         self.assertEqual(latest_checkpoint(out).name, f"step-{committed_steps(out):08d}")
         self.assertEqual(summary(out)["steps"], committed_steps(out))
+        self.assertEqual(summary(out)["steps_planned"], 100000)
+        for command in ("status", "checkpoint", "stop"):
+            over = run([str(EPS), command, "--out", str(out)])
+            self.assertEqual(over.returncode, 1, over.stdout)
+            self.assertIn(latest_checkpoint(out).name, over.stderr)
+
+    def test_what_is_printed_says_what_is_trained_and_how_it_ended(self):
+        out = self.work.out("run")
+        command = [word for word in train_command(self.work.spec(), out) if word != "--quiet"]
+        done = run(command)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("12 steps of", done.stdout)
+        self.assertIn(f"in {out}", done.stdout)
+        self.assertIn("done: 12 steps in", done.stdout)
+        again = run([*command, "--resume"])
+        self.assertIn("from step-00000012", again.stdout)
+        empty = run([*command[:-1], str(self.work.out("empty")), "--resume"])
+        self.assertEqual(empty.returncode, 0, empty.stderr)
+        self.assertIn("no checkpoint", empty.stdout)
+
+    def test_a_reader_that_goes_away_does_not_end_the_run(self):
+        out = self.work.out("run")
+        command = [word for word in train_command(self.work.spec(), out) if word != "--quiet"]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        process.stdout.close()
+        self.assertEqual(process.wait(timeout=120), 0)
+        process.stderr.close()
+        self.assertEqual(summary(out)["steps"], 12)
+        with open("/dev/full", "w") as full:
+            lost = subprocess.run([str(EPS), "plan", "--run", str(self.work.spec())], stdout=full,
+                                  stderr=subprocess.PIPE, text=True)
+        self.assertEqual(lost.returncode, 1)
+        self.assertIn("output", lost.stderr)
+
+    def test_a_diverged_run_fails_and_says_so(self):
+        out = self.work.out("diverged")
+        done = train(self.work.spec({"steps": 100, "optimizer": {"schedule": {"peak": 1e9, "final": 1e9}}}), out)
+        self.refused(done, 1, "not finite", "peak")
 
     def test_sample_gives_the_same_text_for_the_same_seed(self):
         out = self.work.out("run")

@@ -1,0 +1,175 @@
+// A pull through shared memory against a plain memcpy of the same bytes, from memory of this process to the same
+// destination. The daemon's side is a process of its own, with its own store. In turn (A B A B); the ratio is the median
+// of the rounds' own, so that what else the machine does meanwhile counts less.
+//
+//   shared_memory_bench [rounds]     25 by default
+
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/base/ids.h"
+#include "common/base/status_macros.h"
+#include "common/model/model_spec.h"
+#include "common/spec/run_config.h"
+#include "common/tensor/dtype.h"
+#include "eps_server/service/shared_memory_server.h"
+#include "eps_server/store/store.h"
+#include "gpu_worker/transport/shared_memory_transport.h"
+#include "nlohmann/json.hpp"
+
+namespace eps {
+namespace {
+
+constexpr uint64_t kIncarnation = 1;
+constexpr BlobId kWte(0);
+constexpr int kPullsPerRound = 8;
+using Clock = std::chrono::steady_clock;
+
+// In huge pages where the system has them, as an arena's memory is. Never given back.
+absl::Span<std::byte> NewMemory(int64_t num_bytes) {
+  constexpr int64_t kHugePage = 2 << 20;
+  const size_t rounded = static_cast<size_t>((num_bytes + kHugePage - 1) / kHugePage * kHugePage);
+  void* memory = std::aligned_alloc(kHugePage, rounded);
+  EPS_CHECK(memory != nullptr);
+  madvise(memory, rounded, MADV_HUGEPAGE);
+  std::memset(memory, 1, rounded);
+  return absl::MakeSpan(static_cast<std::byte*>(memory), static_cast<size_t>(num_bytes));
+}
+
+// A blob of 27 chunks, as a block of GPT-2 small: 13.5 MiB in bf16, 27 MiB in fp32.
+ModelSpec BenchModel() {
+  return BuildGpt2({.num_layers = 1, .d_model = 768, .num_heads = 12, .context = 8, .vocab = 9216}).value();
+}
+
+// Writes the socket's path, a line for each dtype, and serves until it is killed.
+void Serve(int out_fd) {
+  prctl(PR_SET_PDEATHSIG, SIGTERM);
+  const ModelSpec model = BenchModel();
+  std::vector<std::unique_ptr<server::Store>> stores;
+  std::vector<std::unique_ptr<server::SharedMemoryServer>> servers;
+  std::string paths;
+  for (const Dtype dtype : {Dtype::kBf16, Dtype::kF32}) {
+    RunConfig run;
+    run.model = model.config;
+    run.optimizer.rule = OptimizerRule::kSgd;
+    run.precision = {.wire = dtype, .gradients = Dtype::kF32};
+    stores.push_back(server::Store::Create(model, run).value());
+    const std::vector<float> values(static_cast<size_t>(model.blob(kWte).num_elems), 1.5f);
+    stores.back()->LoadMaster(kWte, Version(0), 0, values);
+    stores.back()->Publish(kWte, Version(0));
+    servers.push_back(server::SharedMemoryServer::Start({.incarnation = kIncarnation,
+                                                         .model = &model,
+                                                         .store = stores.back().get(),
+                                                         .last_version = Version(0),
+                                                         .max_inbox_bytes = server::MaxInboxBytes(model, run)})
+                          .value());
+    paths += servers.back()->path() + "\n";
+  }
+  EPS_CHECK(write(out_fd, paths.data(), paths.size()) == static_cast<ssize_t>(paths.size()));
+  sigset_t ends;
+  sigemptyset(&ends);
+  sigaddset(&ends, SIGTERM);
+  int number = 0;
+  sigwait(&ends, &number);  // blocked before the fork: the servers remove their sockets
+}
+
+double Median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+double GigabytesPerSecond(int64_t num_bytes, const std::function<void()>& call) {
+  const auto start = Clock::now();
+  for (int i = 0; i < kPullsPerRound; ++i) call();
+  const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+  return static_cast<double>(kPullsPerRound * num_bytes) / 1e9 / seconds;
+}
+
+nlohmann::ordered_json Measure(const std::string& path, const ModelSpec& model, Dtype dtype, int rounds) {
+  const int64_t num_bytes = model.blob(kWte).num_elems * SizeOf(dtype);
+  const auto transport = worker::ConnectSharedMemory({.socket_path = path,
+                                                      .incarnation = kIncarnation,
+                                                      .worker_id = WorkerId(1),
+                                                      .model = &model,
+                                                      .wire_dtype = dtype})
+                             .value();
+  const absl::Span<std::byte> source = NewMemory(num_bytes), destination = NewMemory(num_bytes);
+  std::vector<double> pulls, copies, ratios, wait_micros;
+  for (int round = -1; round < rounds; ++round) {  // the first warms up
+    const double pull =
+        GigabytesPerSecond(num_bytes, [&] { EPS_CHECK(transport->Pull(kWte, Version(0), destination).ok()); });
+    const double copy =
+        GigabytesPerSecond(num_bytes, [&] { std::memcpy(destination.data(), source.data(), destination.size()); });
+    const auto start = Clock::now();
+    EPS_CHECK(transport->Await(kWte, Version(0)).ok());
+    const double wait = std::chrono::duration<double, std::micro>(Clock::now() - start).count();
+    if (round < 0) continue;
+    pulls.push_back(pull);
+    copies.push_back(copy);
+    ratios.push_back(pull / copy);
+    wait_micros.push_back(wait);
+  }
+  return {{"pull_gb_per_second", Median(pulls)},
+          {"memcpy_gb_per_second", Median(copies)},
+          {"ratio", Median(ratios)},
+          {"in_place_micros", Median(wait_micros)}};
+}
+
+int Main(int rounds) {
+  sigset_t ends;
+  sigemptyset(&ends);
+  sigaddset(&ends, SIGTERM);
+  sigprocmask(SIG_BLOCK, &ends, nullptr);
+  int fds[2];
+  EPS_CHECK(pipe(fds) == 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    Serve(fds[1]);
+    return 0;
+  }
+  std::string text;
+  while (std::count(text.begin(), text.end(), '\n') < 2) {
+    char buffer[256];
+    const ssize_t got = read(fds[0], buffer, sizeof(buffer));
+    EPS_CHECK(got > 0);
+    text.append(buffer, static_cast<size_t>(got));
+  }
+  const size_t end = text.find('\n');
+  const std::string paths[] = {text.substr(0, end), text.substr(end + 1, text.size() - end - 2)};
+  const ModelSpec model = BenchModel();
+  nlohmann::ordered_json json = {{"name", "shared_memory"}, {"ratio", 1e9}};
+  std::printf("a blob of %lld chunks, as a block of GPT-2 small; medians of %d rounds\n",
+              static_cast<long long>(model.blob(kWte).num_chunks()), rounds);
+  std::printf("%-5s %12s %14s %14s %20s\n", "wire", "pull GB/s", "memcpy GB/s", "pull / memcpy", "in place: answer us");
+  for (const Dtype dtype : {Dtype::kBf16, Dtype::kF32}) {
+    const std::string name = dtype == Dtype::kBf16 ? "bf16" : "fp32";
+    const nlohmann::ordered_json side = Measure(paths[dtype == Dtype::kBf16 ? 0 : 1], model, dtype, rounds);
+    std::printf("%-5s %12.2f %14.2f %14.3f %20.1f\n", name.c_str(), side["pull_gb_per_second"].get<double>(),
+                side["memcpy_gb_per_second"].get<double>(), side["ratio"].get<double>(),
+                side["in_place_micros"].get<double>());
+    json[name] = side;
+    json["ratio"] = std::min(json["ratio"].get<double>(), side["ratio"].get<double>());
+  }
+  kill(child, SIGTERM);
+  waitpid(child, nullptr, 0);
+  std::printf("%s\n", json.dump().c_str());
+  return 0;
+}
+
+}  // namespace
+}  // namespace eps
+
+int main(int argc, char** argv) { return eps::Main(argc > 1 ? std::max(1, std::atoi(argv[1])) : 25); }

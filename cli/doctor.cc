@@ -1,0 +1,148 @@
+// eps doctor: whether this machine can run, and what to do where it cannot or could do better.
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "cli/command.h"
+#include "cli/common_flags.h"
+#include "cli/doctor/checks.h"
+#include "cli/doctor/machine.h"
+#include "cli/whole_plan.h"
+#include "common/base/exit_code.h"
+#include "common/base/flags.h"
+#include "common/base/status_macros.h"
+#include "nlohmann/json.hpp"
+
+namespace eps::cli {
+namespace {
+
+struct DoctorFlags {
+  RunFlags run;
+  std::string out = "runs";  // where `eps train` puts runs that are given no --out
+  int64_t device_memory_bytes = 0;
+  int workers = 1;
+  int threads = 0;
+  bool no_measuring = false;
+  bool json = false;
+};
+
+void Append(std::vector<Finding>& findings, std::vector<Finding> more) {
+  for (Finding& finding : more) findings.push_back(std::move(finding));
+}
+
+// Masters and moments in fp32: what model.safetensors and optimizer.safetensors hold.
+int64_t CheckpointBytes(const WholePlan& plan) {
+  return plan.model.num_parameters() * int64_t{sizeof(float)} + plan.host.store.moment_bytes;
+}
+
+// A run that is wrong in itself is bad input and no finding.
+absl::StatusOr<std::vector<Finding>> CheckRunOfFlags(const DoctorFlags& flags, const Machine& machine) {
+  EPS_ASSIGN_OR_RETURN(RunConfig run, flags.run.Load());
+  const int threads = flags.threads > 0 ? flags.threads : std::max(1, machine.Cores() / flags.workers);
+  const absl::StatusOr<WholePlan> plan = MakeWholePlan(std::move(run), flags.device_memory_bytes, threads);
+  if (absl::IsResourceExhausted(plan.status())) {
+    return std::vector<Finding>{{Verdict::kProblem, "run: device", std::string(plan.status().message()),
+                                 "a larger --device-memory, or a smaller batch.micro_batch"}};
+  }
+  EPS_RETURN_IF_ERROR(plan.status());
+  return CheckRun(machine, flags.out,
+                  {.daemon_bytes = plan->host.total_bytes(),
+                   .worker_bytes = plan->worker_host_bytes(),
+                   .workers = flags.workers,
+                   .checkpoint_bytes = CheckpointBytes(*plan),
+                   .keep = plan->run.checkpoint.keep});
+}
+
+void PrintForPeople(const std::vector<Finding>& findings, int problems) {
+  for (const Finding& finding : findings) {
+    std::printf("%-8s %-14s %s\n", std::string(VerdictName(finding.verdict)).c_str(), finding.check.c_str(),
+                finding.found.c_str());
+    if (!finding.mend.empty()) std::printf("%-8s %-14s -> %s\n", "", "", finding.mend.c_str());
+  }
+  if (problems == 0) {
+    std::printf("nothing here would stop a run\n");
+  } else {
+    std::printf("%d of these would stop a run\n", problems);
+  }
+}
+
+void PrintJson(const std::vector<Finding>& findings, int problems) {
+  nlohmann::ordered_json list = nlohmann::ordered_json::array();
+  for (const Finding& finding : findings) {
+    list.push_back({{"verdict", std::string(VerdictName(finding.verdict))},
+                    {"check", finding.check},
+                    {"found", finding.found},
+                    {"mend", finding.mend}});
+  }
+  const nlohmann::ordered_json json = {{"problems", problems}, {"findings", list}};
+  std::printf("%s\n",
+              json.dump(2, ' ', /*ensure_ascii=*/true, nlohmann::ordered_json::error_handler_t::replace).c_str());
+}
+
+// Returns how many findings would stop a run.
+absl::StatusOr<int> RunDoctor(const DoctorFlags& flags) {
+  const Machine& machine = ThisMachine();
+  std::vector<Finding> findings = CheckProcessor(machine);
+  Append(findings, CheckMemory(machine));
+  Append(findings, CheckLimits(machine));
+  Append(findings, CheckSpeed(machine, flags.out, !flags.no_measuring));
+  Append(findings, CheckNvidia(machine));
+  if (!flags.run.run.empty()) {
+    EPS_ASSIGN_OR_RETURN(std::vector<Finding> of_run, CheckRunOfFlags(flags, machine));
+    Append(findings, std::move(of_run));
+  }
+  int problems = 0;
+  for (const Finding& finding : findings) problems += finding.verdict == Verdict::kProblem ? 1 : 0;
+  if (flags.json) {
+    PrintJson(findings, problems);
+  } else {
+    PrintForPeople(findings, problems);
+  }
+  return problems;
+}
+
+}  // namespace
+
+void AddDoctor(CLI::App& app, int* exit_code) {
+  CLI::App* command =
+      app.add_subcommand("doctor", "Checks this machine and says what to do: processor, memory, limits, disk, NVIDIA");
+  auto flags = std::make_shared<DoctorFlags>();
+  command->add_option("--run", flags->run.run, "Also: does this run (.textproto or .json) fit here?")
+      ->type_name("FILE");
+  command->add_option("--out", flags->out, "Where the run would write; its disk is looked at")
+      ->type_name("DIR")
+      ->capture_default_str();
+  command->add_option("--workers", flags->workers, "With --run: how many there would be")
+      ->type_name("N")
+      ->check(CLI::Range(1, 65536))
+      ->capture_default_str();
+  command
+      ->add_option("--device-memory", flags->device_memory_bytes,
+                   "With --run: what each worker's device may hold. Default: what the plan can use")
+      ->type_name("SIZE")
+      ->transform(AsByteSize());
+  command->add_option("--threads", flags->threads, "With --run: threads that compute in each worker")
+      ->type_name("N")
+      ->check(CLI::Range(1, 1024));
+  command->add_flag("--no-measuring", flags->no_measuring, "Leaves out the speed of disk and memory (about 2 s)");
+  command->add_flag("--json", flags->json, "As JSON");
+  command->footer("Ends with 0, or with 1 when one of the findings would stop a run.");
+  command->callback([flags, exit_code] {
+    const absl::StatusOr<int> problems = RunDoctor(*flags);
+    if (!problems.ok()) {
+      PrintError(problems.status());
+      *exit_code = StartExitCode(problems.status());
+      return;
+    }
+    *exit_code = *problems == 0 ? kExitDone : kExitFailed;
+  });
+}
+
+}  // namespace eps::cli

@@ -1,0 +1,329 @@
+#include "cli/doctor/checks.h"
+
+#include <algorithm>
+#include <limits>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "common/base/byte_size.h"
+
+namespace eps::cli {
+namespace {
+
+constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
+constexpr char kGroups[] = "/sys/fs/cgroup";
+
+// "key: value" lines, as in /proc/meminfo and /proc/cpuinfo; the first one of `key`.
+std::optional<std::string> ValueOf(const std::string& text, absl::string_view key) {
+  for (const absl::string_view line : absl::StrSplit(text, '\n')) {
+    const std::pair<absl::string_view, absl::string_view> pair = absl::StrSplit(line, absl::MaxSplits(':', 1));
+    if (absl::StripAsciiWhitespace(pair.first) == key) return std::string(absl::StripAsciiWhitespace(pair.second));
+  }
+  return std::nullopt;
+}
+
+// "24594760 kB"
+int64_t KiloBytes(const std::optional<std::string>& value) {
+  int64_t number = 0;
+  if (!value.has_value() || !absl::SimpleAtoi(absl::StripSuffix(*value, " kB"), &number)) return 0;
+  return number * 1024;
+}
+
+std::string Trimmed(const std::optional<std::string>& text) {
+  return text.has_value() ? std::string(absl::StripAsciiWhitespace(*text)) : "";
+}
+
+// The folders of the control groups around this process, innermost first (cgroup v2).
+std::vector<std::string> GroupFolders(const Machine& machine) {
+  std::string name = "/";
+  for (const absl::string_view line : absl::StrSplit(machine.ReadText("/proc/self/cgroup").value_or(""), '\n')) {
+    if (absl::StartsWith(line, "0::")) name = std::string(line.substr(3));
+  }
+  std::vector<std::string> folders;
+  while (name != "/" && !name.empty()) {
+    folders.push_back(kGroups + name);
+    name.resize(name.rfind('/'));
+  }
+  folders.push_back(kGroups);  // in a container its own group appears here
+  return folders;
+}
+
+struct GroupRoom {
+  int64_t room_bytes = kNoLimit;
+  int64_t limit_bytes = kNoLimit;
+  std::string file;  // of the limit
+};
+GroupRoom FindGroupRoom(const Machine& machine) {
+  GroupRoom least;
+  for (const std::string& folder : GroupFolders(machine)) {
+    int64_t limit = 0, used = 0;
+    if (!absl::SimpleAtoi(Trimmed(machine.ReadText(folder + "/memory.max")), &limit)) continue;  // "max"
+    // Without it all of the limit may be in use.
+    if (!absl::SimpleAtoi(Trimmed(machine.ReadText(folder + "/memory.current")), &used)) used = 0;
+    const int64_t room = std::max<int64_t>(0, limit - used);
+    if (room < least.room_bytes) least = {room, limit, folder + "/memory.max"};
+  }
+  return least;
+}
+
+// Cores' worth of time that the control groups allow; 0: no limit.
+double GroupCores(const Machine& machine) {
+  double least = 0;
+  for (const std::string& folder : GroupFolders(machine)) {
+    const std::string text = Trimmed(machine.ReadText(folder + "/cpu.max"));
+    const std::pair<absl::string_view, absl::string_view> parts = absl::StrSplit(text, absl::MaxSplits(' ', 1));
+    double quota = 0, period = 0;
+    if (!absl::SimpleAtod(parts.first, &quota) || !absl::SimpleAtod(parts.second, &period) || period <= 0) continue;
+    if (least == 0 || quota / period < least) least = quota / period;
+  }
+  return least;
+}
+
+// "always [madvise] never" -> "madvise"
+std::string Chosen(const std::string& text) {
+  const size_t open = text.find('['), close = text.find(']');
+  return open == std::string::npos || close == std::string::npos || close < open
+             ? ""
+             : text.substr(open + 1, close - open - 1);
+}
+
+std::string Gigabytes(double bytes_per_second) { return absl::StrFormat("%.2f GB/s", bytes_per_second / 1e9); }
+
+std::string LimitText(int64_t limit) { return limit == Machine::kUnlimited ? "unlimited" : absl::StrCat(limit); }
+
+Finding CheckVectors(const Machine& machine) {
+  const std::optional<std::string> text = machine.ReadText("/proc/cpuinfo");
+  const std::string model = text.has_value() ? ValueOf(*text, "model name").value_or("unknown") : "unknown";
+  const std::vector<std::string> list =
+      absl::StrSplit(text.has_value() ? ValueOf(*text, "flags").value_or("") : "", ' ', absl::SkipEmpty());
+  const std::set<std::string> flags(list.begin(), list.end());
+  std::vector<std::string> has, lacks;
+  for (const char* flag : {"avx2", "fma", "avx512f", "avx512bw", "avx512_vnni", "avx512_bf16", "amx_bf16"}) {
+    (flags.count(flag) > 0 ? has : lacks).push_back(flag);
+  }
+  const std::string found = absl::StrCat(model, "; has ", has.empty() ? "none" : absl::StrJoin(has, " "), " of the ",
+                                         "vector instructions that are used",
+                                         lacks.empty() ? "" : absl::StrCat(", not ", absl::StrJoin(lacks, " ")));
+  if (flags.count("avx2") == 0 || flags.count("fma") == 0) {
+    return {Verdict::kNote, "cpu", found,
+            "without AVX2 a step takes several times as long: in a virtual machine, ask for the host's CPU model"};
+  }
+  if (flags.count("avx512f") == 0) return {Verdict::kNote, "cpu", found, "none needed; AVX-512 would be faster"};
+  return {Verdict::kOk, "cpu", found, ""};
+}
+
+Finding CheckCores(const Machine& machine) {
+  const int cores = machine.Cores();
+  const double allowed = GroupCores(machine);
+  if (allowed == 0 || allowed >= cores) return {Verdict::kOk, "cores", absl::StrCat(cores), ""};
+  const int whole = std::max(1, static_cast<int>(allowed));
+  return {Verdict::kNote, "cores",
+          absl::StrFormat("%d, of which the control group allows the time of %.1f", cores, allowed),
+          absl::StrCat("eps train --threads ", whole, " for one worker; more threads only wait")};
+}
+
+Finding CheckNuma(const Machine& machine) {
+  int nodes = 0;
+  for (const std::string& name : machine.List("/sys/devices/system/node")) {
+    int number = 0;
+    if (absl::StartsWith(name, "node") && absl::SimpleAtoi(name.substr(4), &number)) ++nodes;
+  }
+  if (nodes <= 1) return {Verdict::kOk, "numa", "one node", ""};
+  return {Verdict::kNote, "numa", absl::StrCat(nodes, " nodes"),
+          "numactl --interleave=all eps train ...   (the model's memory on all of them)"};
+}
+
+Finding CheckHugePages(const Machine& machine, const std::string& check, const std::string& file,
+                       const std::vector<std::string>& good, const std::string& wanted) {
+  const std::string path = "/sys/kernel/mm/transparent_hugepage/" + file;
+  const std::string mode = Chosen(machine.ReadText(path).value_or(""));
+  if (mode.empty()) return {Verdict::kNote, check, "not known to this kernel", ""};
+  if (std::find(good.begin(), good.end(), mode) != good.end()) return {Verdict::kOk, check, mode, ""};
+  return {Verdict::kNote, check, mode, absl::StrCat("echo ", wanted, " | sudo tee ", path)};
+}
+
+Finding CheckExplicitHugePages(const Machine& machine) {
+  const std::string text = machine.ReadText("/proc/meminfo").value_or("");
+  const std::string total = ValueOf(text, "HugePages_Total").value_or("0");
+  const std::string free = ValueOf(text, "HugePages_Free").value_or("0");
+  return {Verdict::kOk, "huge pages",
+          absl::StrCat(free, " of ", total, " free, of ", ValueOf(text, "Hugepagesize").value_or("unknown size"),
+                       "; none is needed"),
+          ""};
+}
+
+Finding CheckLibrary(const Machine& machine, const std::string& check, const std::vector<std::string>& names,
+                     const std::string& mend) {
+  std::vector<std::string> everywhere = names;
+  for (const std::string& name : names) {
+    for (const char* folder : {"/usr/local/cuda/lib64/", "/usr/local/cuda/targets/x86_64-linux/lib/"}) {
+      everywhere.push_back(folder + name);
+    }
+  }
+  if (const auto library = machine.FindLibrary(everywhere); library.has_value()) {
+    return {Verdict::kOk, check, library->path, ""};
+  }
+  return {Verdict::kNote, check, absl::StrCat("not found: ", absl::StrJoin(names, ", ")), mend};
+}
+
+Finding CheckDriver(const Machine& machine) {
+  const std::string version = Trimmed(machine.ReadText("/proc/driver/nvidia/version"));
+  const std::string module = version.empty() ? "no kernel module" : std::string(version.substr(0, version.find('\n')));
+  const std::optional<CudaDriver> driver = machine.AskCudaDriver();
+  const char kInstall[] = "sudo apt-get install nvidia-driver   (Debian's non-free), then reboot";
+  if (!driver.has_value()) {
+    return {Verdict::kNote, "nvidia driver", absl::StrCat(module, ", no libcuda.so.1"), kInstall};
+  }
+  if (driver->init_error != 0) {
+    return {Verdict::kNote, "nvidia driver",
+            absl::StrCat(module, ", libcuda.so.1 is there, cuInit says ", driver->init_error),
+            version.empty() ? kInstall : "nvidia-smi   (says why; in a container: is it started with --gpus all?)"};
+  }
+  return {driver->devices > 0 ? Verdict::kOk : Verdict::kNote, "nvidia driver",
+          absl::StrCat(module, ", CUDA ", driver->version / 1000, ".", driver->version % 1000 / 10, ", ",
+                       driver->devices, " devices"),
+          driver->devices > 0 ? "" : "nvidia-smi -L   (in a container: is it started with --gpus all?)"};
+}
+
+}  // namespace
+
+absl::string_view VerdictName(Verdict verdict) {
+  switch (verdict) {
+    case Verdict::kOk:
+      return "OK";
+    case Verdict::kNote:
+      return "NOTE";
+    case Verdict::kProblem:
+      return "PROBLEM";
+  }
+  return "PROBLEM";
+}
+
+MemoryRoom FindMemoryRoom(const Machine& machine) {
+  const std::string text = machine.ReadText("/proc/meminfo").value_or("");
+  MemoryRoom room = {.total_bytes = KiloBytes(ValueOf(text, "MemTotal")),
+                     .available_bytes = KiloBytes(ValueOf(text, "MemAvailable"))};
+  const GroupRoom group = FindGroupRoom(machine);
+  if (group.room_bytes < room.available_bytes) {
+    room.available_bytes = group.room_bytes;
+    room.limited_by_group = true;
+  }
+  return room;
+}
+
+std::vector<Finding> CheckProcessor(const Machine& machine) {
+  return {CheckVectors(machine), CheckCores(machine), CheckNuma(machine)};
+}
+
+std::vector<Finding> CheckMemory(const Machine& machine) {
+  std::vector<Finding> findings;
+  const MemoryRoom room = FindMemoryRoom(machine);
+  findings.push_back({room.total_bytes > 0 ? Verdict::kOk : Verdict::kNote, "memory",
+                      absl::StrCat(FormatByteSize(room.total_bytes), ", of which ",
+                                   FormatByteSize(room.available_bytes), " can be had"),
+                      ""});
+  if (const GroupRoom group = FindGroupRoom(machine); group.limit_bytes != kNoLimit) {
+    findings.push_back({Verdict::kNote, "memory limit",
+                        absl::StrCat("the control group allows ", FormatByteSize(group.limit_bytes), ", ",
+                                     FormatByteSize(group.room_bytes), " of it is free (", group.file, ")"),
+                        "raise it where the container is started, for instance: docker run --memory 64g"});
+  } else {
+    findings.push_back({Verdict::kOk, "memory limit", "no control group sets one", ""});
+  }
+  findings.push_back(CheckHugePages(machine, "thp", "enabled", {"always", "madvise"}, "madvise"));
+  findings.push_back(
+      CheckHugePages(machine, "thp shmem", "shmem_enabled", {"always", "advise", "within_size", "force"}, "advise"));
+  findings.push_back(CheckExplicitHugePages(machine));
+  return findings;
+}
+
+std::vector<Finding> CheckLimits(const Machine& machine) {
+  constexpr int64_t kFewFiles = 256;      // a daemon with a few workers
+  constexpr int64_t kEnoughFiles = 1024;  // with hundreds
+  std::vector<Finding> findings;
+  const Machine::Limit memory = machine.LockedMemory();
+  if (memory.soft == Machine::kUnlimited) {
+    findings.push_back({Verdict::kOk, "memlock", "unlimited", ""});
+  } else {
+    findings.push_back({Verdict::kNote, "memlock", FormatByteSize(memory.soft),
+                        "ulimit -l unlimited   (only for memory that is pinned for a GPU; systemd: LimitMEMLOCK)"});
+  }
+  const Machine::Limit files = machine.OpenFiles();
+  const bool enough = files.soft == Machine::kUnlimited || files.soft >= kEnoughFiles;
+  const bool few = !enough && files.soft < kFewFiles;
+  findings.push_back({enough ? Verdict::kOk
+                      : few  ? Verdict::kProblem
+                             : Verdict::kNote,
+                      "open files", absl::StrCat(LimitText(files.soft), ", at most ", LimitText(files.hard)),
+                      enough ? "" : absl::StrCat("ulimit -n ", kEnoughFiles)});
+  return findings;
+}
+
+std::vector<Finding> CheckSpeed(const Machine& machine, const std::string& out, bool measure) {
+  constexpr double kSlowDisk = 50e6;  // a checkpoint of 10 GB would take over three minutes
+  std::vector<Finding> findings;
+  const absl::StatusOr<int64_t> room = machine.DiskRoomBytes(out);
+  if (!room.ok()) {
+    return {{Verdict::kProblem, "disk", std::string(room.status().message()), "give another folder: --out DIR"}};
+  }
+  findings.push_back({Verdict::kOk, "disk", absl::StrCat(FormatByteSize(*room), " free for ", out), ""});
+  if (!measure) return findings;
+  const absl::StatusOr<double> disk = machine.MeasureDiskBytesPerSecond(out);
+  if (!disk.ok()) {
+    findings.push_back({Verdict::kProblem, "disk speed", std::string(disk.status().message()),
+                        "give a folder that can be written: --out DIR"});
+  } else {
+    findings.push_back(
+        {*disk < kSlowDisk ? Verdict::kNote : Verdict::kOk, "disk speed",
+         absl::StrCat(Gigabytes(*disk), " written and synced"),
+         *disk < kSlowDisk ? "checkpoints are slow: a larger checkpoint.every_steps, or another --out" : ""});
+  }
+  findings.push_back(
+      {Verdict::kOk, "memory speed",
+       absl::StrCat(Gigabytes(machine.MeasureMemoryBytesPerSecond()), " read and written by a copy on all cores"), ""});
+  return findings;
+}
+
+std::vector<Finding> CheckNvidia(const Machine& machine) {
+  const char kToolkit[] =
+      "only for the cuda device: install NVIDIA's CUDA toolkit, or add its folder to LD_LIBRARY_PATH";
+  return {CheckDriver(machine),
+          CheckLibrary(machine, "cuda runtime", {"libcudart.so.13", "libcudart.so.12"}, kToolkit),
+          CheckLibrary(machine, "cudnn", {"libcudnn.so.9"}, kToolkit),
+          CheckLibrary(machine, "nccl", {"libnccl.so.2"}, kToolkit),
+          {Verdict::kNote, "cuda device", "this build has none: --device cuda is refused whatever is installed",
+           "eps train --device cpu   (the default)"}};
+}
+
+std::vector<Finding> CheckRun(const Machine& machine, const std::string& out, const Needs& needs) {
+  std::vector<Finding> findings;
+  const MemoryRoom room = FindMemoryRoom(machine);
+  const int64_t memory = needs.daemon_bytes + needs.workers * needs.worker_bytes;
+  const bool fits = memory <= room.available_bytes;
+  findings.push_back(
+      {fits ? Verdict::kOk : Verdict::kProblem, "run: memory",
+       absl::StrCat("needs ", FormatByteSize(memory), " (the daemon ", FormatByteSize(needs.daemon_bytes), ", ",
+                    needs.workers, needs.workers == 1 ? " worker of " : " workers of ",
+                    FormatByteSize(needs.worker_bytes), "), has ", FormatByteSize(room.available_bytes),
+                    room.limited_by_group ? " in its control group" : ""),
+       fits ? "" : "a smaller --device-memory or fewer --workers; `eps plan` shows every byte"});
+  if (const absl::StatusOr<int64_t> disk = machine.DiskRoomBytes(out); disk.ok()) {
+    const int64_t wanted = needs.checkpoint_bytes * (needs.keep + 1);
+    const bool enough = wanted <= *disk;
+    findings.push_back({enough ? Verdict::kOk : Verdict::kProblem, "run: disk",
+                        absl::StrCat("needs ", FormatByteSize(wanted), " for ", needs.keep,
+                                     " checkpoints and one that is written, has ", FormatByteSize(*disk)),
+                        enough ? "" : "another --out, or a smaller checkpoint.keep"});
+  }
+  return findings;
+}
+
+}  // namespace eps::cli

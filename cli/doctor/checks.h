@@ -1,0 +1,55 @@
+#ifndef EPS_CLI_DOCTOR_CHECKS_H_
+#define EPS_CLI_DOCTOR_CHECKS_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "cli/doctor/machine.h"
+
+// What `eps doctor` looks at: each check is a function of a Machine, and says what it found and what to do.
+namespace eps::cli {
+
+enum class Verdict {
+  kOk,
+  kNote,     // a run works, and would work better, or something that is not needed is missing
+  kProblem,  // a run would be refused, or fail
+};
+absl::string_view VerdictName(Verdict verdict);  // "OK", "NOTE", "PROBLEM"
+
+struct Finding {
+  Verdict verdict = Verdict::kOk;
+  std::string check;  // "cpu", "disk", ...
+  std::string found;
+  std::string mend;  // a command, or what to change; "" where there is nothing to do
+};
+
+// What the processes of this user may still take: the machine's memory and every control group around this process.
+struct MemoryRoom {
+  int64_t total_bytes = 0;
+  int64_t available_bytes = 0;
+  bool limited_by_group = false;  // a control group leaves less than the machine has
+};
+MemoryRoom FindMemoryRoom(const Machine& machine);
+
+// What a run wants of this machine. All zero: no run is asked about.
+struct Needs {
+  int64_t daemon_bytes = 0;  // eps plan's total of the daemon
+  int64_t worker_bytes = 0;  // each worker's on the host; on the cpu device its arena too
+  int workers = 1;
+  int64_t checkpoint_bytes = 0;  // one checkpoint's files
+  int keep = 0;                  // checkpoints that stay; one more is there while it is written
+};
+
+std::vector<Finding> CheckProcessor(const Machine& machine);
+std::vector<Finding> CheckMemory(const Machine& machine);
+std::vector<Finding> CheckLimits(const Machine& machine);
+// With `measure`, files are written and memory is copied, for about a second each.
+std::vector<Finding> CheckSpeed(const Machine& machine, const std::string& out, bool measure);
+std::vector<Finding> CheckNvidia(const Machine& machine);
+std::vector<Finding> CheckRun(const Machine& machine, const std::string& out, const Needs& needs);
+
+}  // namespace eps::cli
+
+#endif  // EPS_CLI_DOCTOR_CHECKS_H_

@@ -1,0 +1,64 @@
+#ifndef EPS_CLI_DOCTOR_MACHINE_H_
+#define EPS_CLI_DOCTOR_MACHINE_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace eps::cli {
+
+// A shared library that the loader found.
+struct LoadedLibrary {
+  std::string path;
+};
+
+// The NVIDIA driver, as its library answers.
+struct CudaDriver {
+  int init_error = 0;  // cuInit's; 0: it works
+  int version = 0;     // 12040: CUDA 12.4 at most
+  int devices = 0;
+};
+
+// What a check may ask a machine. The real one asks the system; a test's answers what the test says.
+//
+// Threads: one
+class Machine {
+ public:
+  virtual ~Machine() = default;
+
+  // A file of /proc or /sys, whole; nullopt if it cannot be read.
+  virtual std::optional<std::string> ReadText(const std::string& path) const = 0;
+  // Names in a folder, sorted; none if it cannot be read.
+  virtual std::vector<std::string> List(const std::string& folder) const = 0;
+
+  struct Limit {
+    int64_t soft = 0;
+    int64_t hard = 0;  // kUnlimited: none
+  };
+  static constexpr int64_t kUnlimited = -1;
+  virtual Limit LockedMemory() const = 0;
+  virtual Limit OpenFiles() const = 0;
+  virtual int Cores() const = 0;  // that this process may run on
+
+  // Room for files in the folder, or where it would be made. Errors: the system's
+  virtual absl::StatusOr<int64_t> DiskRoomBytes(const std::string& folder) const = 0;
+  // Writes and syncs a file there for about a second, and removes it. Errors: the system's
+  virtual absl::StatusOr<double> MeasureDiskBytesPerSecond(const std::string& folder) const = 0;
+  // Read and written by a copy on all cores, for about half a second.
+  virtual double MeasureMemoryBytesPerSecond() const = 0;
+
+  // The first of `names` that the loader finds.
+  virtual std::optional<LoadedLibrary> FindLibrary(const std::vector<std::string>& names) const = 0;
+  // nullopt: no libcuda.so.1
+  virtual std::optional<CudaDriver> AskCudaDriver() const = 0;
+};
+
+// This machine. Lives as long as the program.
+const Machine& ThisMachine();
+
+}  // namespace eps::cli
+
+#endif  // EPS_CLI_DOCTOR_MACHINE_H_

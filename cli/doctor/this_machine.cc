@@ -1,0 +1,173 @@
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <link.h>
+#include <sched.h>
+#include <sys/resource.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <filesystem>
+#include <system_error>
+#include <thread>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "cli/doctor/machine.h"
+#include "common/base/file_util.h"
+#include "common/base/status_macros.h"
+
+namespace eps::cli {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int64_t kMaxTextBytes = 1 << 24;
+constexpr size_t kPieceBytes = size_t{8} << 20;
+constexpr int64_t kMostDiskBytes = int64_t{512} << 20;
+constexpr double kDiskSeconds = 1.0;
+constexpr double kMemorySeconds = 0.5;
+constexpr size_t kCopyBytes = size_t{64} << 20;  // beyond any cache, for each core
+
+double SecondsSince(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+Machine::Limit GetLimit(int resource) {
+  rlimit limit{};
+  getrlimit(static_cast<__rlimit_resource>(resource), &limit);
+  const auto convert = [](rlim_t value) {
+    return value == RLIM_INFINITY ? Machine::kUnlimited : static_cast<int64_t>(value);
+  };
+  return {convert(limit.rlim_cur), convert(limit.rlim_max)};
+}
+
+// The folder itself or the nearest one above it that is there.
+std::string NearestFolder(const std::string& folder) {
+  std::error_code error;
+  std::filesystem::path path = std::filesystem::absolute(folder, error);
+  while (!std::filesystem::is_directory(path, error) && path.has_relative_path()) path = path.parent_path();
+  return path.string();
+}
+
+absl::StatusOr<double> WriteForAWhile(const std::string& path) {
+  EPS_ASSIGN_OR_RETURN(const FileDescriptor file, OpenFile(path, O_WRONLY | O_CREAT | O_EXCL));
+  const std::string piece(kPieceBytes, 'e');
+  const Clock::time_point start = Clock::now();
+  int64_t written = 0;
+  do {
+    EPS_RETURN_IF_ERROR(WriteAt(file, path, written, piece));
+    written += static_cast<int64_t>(piece.size());
+    if (fdatasync(file.get()) != 0) return FileError(errno, "sync", path);
+  } while (SecondsSince(start) < kDiskSeconds && written < kMostDiskBytes);
+  return static_cast<double>(written) / SecondsSince(start);
+}
+
+// A copy of one core's own: bytes read and written.
+void CopyForAWhile(double* bytes_per_second) {
+  std::vector<char> from(kCopyBytes, 1), to(kCopyBytes, 2);
+  const Clock::time_point start = Clock::now();
+  int64_t rounds = 0;
+  do {
+    std::memcpy(to.data(), from.data(), kCopyBytes);
+    asm volatile("" : : "r"(to.data()) : "memory");  // the copy is wanted, though nobody reads it
+    ++rounds;
+  } while (SecondsSince(start) < kMemorySeconds);
+  *bytes_per_second = 2.0 * static_cast<double>(rounds) * kCopyBytes / SecondsSince(start);
+}
+
+class RealMachine final : public Machine {
+ public:
+  std::optional<std::string> ReadText(const std::string& path) const override {
+    absl::StatusOr<std::string> text = ReadFile(path, kMaxTextBytes);
+    if (!text.ok()) return std::nullopt;
+    return *std::move(text);
+  }
+
+  std::vector<std::string> List(const std::string& folder) const override {
+    std::vector<std::string> names;
+    std::error_code error;
+    for (std::filesystem::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
+      names.push_back(it->path().filename().string());
+    }
+    std::sort(names.begin(), names.end());
+    return names;
+  }
+
+  Limit LockedMemory() const override { return GetLimit(RLIMIT_MEMLOCK); }
+  Limit OpenFiles() const override { return GetLimit(RLIMIT_NOFILE); }
+
+  int Cores() const override {
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    if (sched_getaffinity(0, sizeof(set), &set) == 0) return CPU_COUNT(&set);
+    return static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  }
+
+  absl::StatusOr<int64_t> DiskRoomBytes(const std::string& folder) const override {
+    const std::string there = NearestFolder(folder);
+    struct statvfs info {};
+    if (statvfs(there.c_str(), &info) != 0) return FileError(errno, "ask for the room in", there);
+    return static_cast<int64_t>(info.f_bavail) * static_cast<int64_t>(info.f_frsize);
+  }
+
+  absl::StatusOr<double> MeasureDiskBytesPerSecond(const std::string& folder) const override {
+    const std::string path = absl::StrCat(NearestFolder(folder), "/.eps-doctor-", getpid());
+    absl::StatusOr<double> speed = WriteForAWhile(path);
+    unlink(path.c_str());
+    return speed;
+  }
+
+  double MeasureMemoryBytesPerSecond() const override {
+    std::vector<double> speeds(static_cast<size_t>(Cores()));
+    std::vector<std::thread> threads;
+    for (double& speed : speeds) threads.emplace_back(CopyForAWhile, &speed);
+    double sum = 0;
+    for (size_t i = 0; i < threads.size(); ++i) {
+      threads[i].join();
+      sum += speeds[i];
+    }
+    return sum;
+  }
+
+  std::optional<LoadedLibrary> FindLibrary(const std::vector<std::string>& names) const override {
+    for (const std::string& name : names) {
+      void* library = dlopen(name.c_str(), RTLD_LAZY | RTLD_LOCAL);
+      if (library == nullptr) continue;
+      LoadedLibrary found{name};
+      const link_map* map = nullptr;
+      if (dlinfo(library, RTLD_DI_LINKMAP, &map) == 0 && map != nullptr) found.path = map->l_name;
+      dlclose(library);
+      return found;
+    }
+    return std::nullopt;
+  }
+
+  std::optional<CudaDriver> AskCudaDriver() const override {
+    void* library = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
+    if (library == nullptr) return std::nullopt;
+    CudaDriver driver;
+    // Never closed: the driver starts threads of its own.
+    const auto init = reinterpret_cast<int (*)(unsigned)>(dlsym(library, "cuInit"));
+    const auto version = reinterpret_cast<int (*)(int*)>(dlsym(library, "cuDriverGetVersion"));
+    const auto count = reinterpret_cast<int (*)(int*)>(dlsym(library, "cuDeviceGetCount"));
+    if (init == nullptr || version == nullptr || count == nullptr) {
+      driver.init_error = -1;  // no driver library at all, whatever its name
+      return driver;
+    }
+    driver.init_error = init(0);
+    version(&driver.version);
+    if (driver.init_error == 0) count(&driver.devices);
+    return driver;
+  }
+};
+
+}  // namespace
+
+const Machine& ThisMachine() {
+  static const RealMachine machine;
+  return machine;
+}
+
+}  // namespace eps::cli

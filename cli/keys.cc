@@ -1,0 +1,119 @@
+// eps keys: a small CA, certificates and a token for a cluster.
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "cli/command.h"
+#include "cli/common_flags.h"
+#include "common/base/exit_code.h"
+#include "common/base/file_util.h"
+#include "common/base/status_macros.h"
+#include "common/security/key_set.h"
+#include "common/security/secret_file.h"
+
+namespace eps::cli {
+namespace {
+
+// Clocks of two machines may differ by so much.
+constexpr absl::Duration kClockDifference = absl::Minutes(10);
+
+struct KeysFlags {
+  std::string out;
+  std::vector<std::string> hosts;
+  int days = 365;
+};
+
+// A new folder, readable by its owner alone; nothing is ever written over.
+absl::Status MakeFolder(const std::string& path) {
+  if (DirName(path) != path) EPS_RETURN_IF_ERROR(MakeDirs(DirName(path)));
+  if (mkdir(path.c_str(), 0700) == 0) return absl::OkStatus();
+  if (errno != EEXIST) return FileError(errno, "create", path);
+  return absl::AlreadyExistsError(
+      absl::StrCat("--out ", path, " is there already, and keys are never written over: give another folder"));
+}
+
+absl::Status WriteKeySet(const std::string& out, const KeySet& set) {
+  const std::pair<const char*, const std::string&> files[] = {{"ca.crt", set.ca_certificate},
+                                                              {"server.crt", set.server_certificate},
+                                                              {"server.key", set.server_key},
+                                                              {"client.crt", set.client_certificate},
+                                                              {"client.key", set.client_key}};
+  for (const auto& [name, content] : files) EPS_RETURN_IF_ERROR(WriteSecretFile(absl::StrCat(out, "/", name), content));
+  EPS_RETURN_IF_ERROR(WriteSecretFile(out + "/token", set.token + "\n"));
+  return SyncDirectory(out);
+}
+
+void PrintUse(const KeysFlags& flags, absl::Time until) {
+  const char* const d = flags.out.c_str();
+  const std::string& named = flags.hosts.front();
+  const std::string host = named.find(':') == std::string::npos ? named : absl::StrCat("[", named, "]");
+  std::printf(
+      "%s holds the keys of one cluster, valid until %s. Who has client.key and token is let in.\n\n"
+      "The daemon's machine keeps ca.crt, server.crt, server.key and token:\n"
+      "  eps_server --run RUN --out DIR --listen 0.0.0.0:7070 \\\n"
+      "    --tls-cert %s/server.crt --tls-key %s/server.key --tls-client-ca %s/ca.crt --token-file %s/token\n\n"
+      "Each worker's machine gets ca.crt, client.crt, client.key and token, over a way that nobody else reads:\n"
+      "  gpu_worker --connect %s:7070 \\\n"
+      "    --tls-ca %s/ca.crt --tls-cert %s/client.crt --tls-key %s/client.key --token-file %s/token\n\n"
+      "eps status, eps top, eps checkpoint and eps stop take the same flags as gpu_worker.\n",
+      d, absl::FormatTime("%Y-%m-%d", until, absl::UTCTimeZone()).c_str(), d, d, d, d, host.c_str(), d, d, d, d);
+}
+
+absl::Status RunKeys(const KeysFlags& flags) {
+  KeysFlags all = flags;
+  // Commands on the daemon's own machine reach it over loopback.
+  for (const char* host : {"localhost", "127.0.0.1", "::1"}) {
+    if (std::find(all.hosts.begin(), all.hosts.end(), host) == all.hosts.end()) all.hosts.push_back(host);
+  }
+  const absl::Time now = absl::Now(), until = now + absl::Hours(24) * flags.days;
+  // Before anything is written: a bad host leaves nothing behind.
+  EPS_ASSIGN_OR_RETURN(const KeySet set,
+                       MakeKeySet({.hosts = all.hosts, .from = now - kClockDifference, .until = until}));
+  EPS_RETURN_IF_ERROR(MakeFolder(flags.out));
+  EPS_RETURN_IF_ERROR(WriteKeySet(flags.out, set));
+  PrintUse(all, until);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void AddKeys(CLI::App& app, int* exit_code) {
+  CLI::App* command = app.add_subcommand(
+      "keys", "Makes what closes a daemon to strangers: a CA, a server and a client certificate, and a token");
+  auto flags = std::make_shared<KeysFlags>();
+  command->add_option("--out", flags->out, "A new folder (mode 0700) for the files (mode 0600)")
+      ->type_name("DIR")
+      ->required();
+  command
+      ->add_option("--host", flags->hosts,
+                   "A name or address by which workers reach the daemon; may be given again (localhost, 127.0.0.1 "
+                   "and ::1 are always in)")
+      ->type_name("NAME_OR_IP")
+      ->expected(1)
+      ->take_all();
+  command->add_option("--days", flags->days, "How long the certificates are valid")
+      ->type_name("N")
+      ->check(CLI::Range(1, 3650))
+      ->capture_default_str();
+  command->footer(
+      "The CA's private key is thrown away: nobody can sign further certificates, and nothing of it can be stolen.\n"
+      "For another host, or before the end, make a new set and restart daemon and workers with it.");
+  command->callback([flags, exit_code] {
+    const absl::Status status = RunKeys(*flags);
+    if (!status.ok()) PrintError(status);
+    *exit_code = StartExitCode(status);
+  });
+}
+
+}  // namespace eps::cli

@@ -1,0 +1,46 @@
+#ifndef EPS_CLI_RUN_REPORT_H_
+#define EPS_CLI_RUN_REPORT_H_
+
+#include <cstdint>
+#include <string>
+
+namespace eps::cli {
+
+// What `eps train` knows of a run before it starts anything.
+struct RunOutline {
+  int64_t parameters = 0;
+  int64_t model_state_bytes = 0;
+  int64_t steps = 0;
+  int64_t tokens_per_step = 0;
+  int64_t sequences_per_step = 0;
+  int64_t samples = 0;  // of context + 1 tokens, in the data
+};
+
+// Two lines: what is trained on what, and where.
+//   10.8 M parameters, 143.8 MiB of state; 360 steps of 1024 tokens; 67562 samples, 0.1 epochs
+//   2 workers (cpu, 1 thread each, at most 34.0 MiB); in out/quickstart/run, from step-00000100
+struct StartOptions {
+  int workers = 1;
+  std::string device;
+  int threads = 1;                  // of each worker
+  int64_t device_memory_bytes = 0;  // 0: none given
+  std::string out;
+  std::string resumes_from;  // name of a checkpoint's folder; "" for a run from its start
+};
+std::string StartText(const RunOutline& outline, const StartOptions& options);
+
+// How the run in folder `out` ended, from its summary.json, in a line or two; "" when there is none that can be read.
+//   done: 400 steps in 8.5 s, loss 5.517 -> 2.324, 24066 tokens/s, device 1.9 MiB of 2.0 MiB; summary.json, loss.svg and
+//   checkpoints are in out/tiny
+// A run that was stopped says so, and how to go on; steps that were skipped are counted.
+std::string EndText(const std::string& out);
+
+// Why nobody answers for the run in `out`, and where it stands.
+std::string NotRunningText(const std::string& out);
+
+// "the newest checkpoint is OUT/checkpoints/step-00000040; go on with --resume", or that there is none.
+std::string NewestCheckpointText(const std::string& out);
+
+}  // namespace eps::cli
+
+#endif  // EPS_CLI_RUN_REPORT_H_

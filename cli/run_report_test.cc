@@ -1,0 +1,73 @@
+#include "cli/run_report.h"
+
+#include <string>
+
+#include "common/base/file_util.h"
+#include "common/testing/status_matchers.h"
+#include "common/testing/temp_dir.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace eps::cli {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+TEST(RunReportTest, TheStartSaysWhatIsTrainedWithWhatAndWhere) {
+  const RunOutline outline = {.parameters = 10770432,
+                              .model_state_bytes = 150786048,
+                              .steps = 100,
+                              .tokens_per_step = 1024,
+                              .sequences_per_step = 16,
+                              .samples = 800};
+  const std::string text = StartText(outline, {.workers = 2,
+                                               .device = "cpu",
+                                               .threads = 1,
+                                               .device_memory_bytes = 34 << 20,
+                                               .out = "out/x",
+                                               .resumes_from = "step-00000010"});
+  EXPECT_EQ(text,
+            "eps: 10.8 M parameters, 143.8 MiB of state; 100 steps of 1024 tokens; 800 samples, 2 epochs\n"
+            "eps: 2 workers (cpu, 1 thread each, at most 34.0 MiB); in out/x, from step-00000010");
+}
+
+class EndTest : public ::testing::Test {
+ protected:
+  void Summary(const std::string& text) { EXPECT_OK(WriteFileAtomically(dir_.File("summary.json"), text)); }
+  TempDir dir_;
+};
+
+TEST_F(EndTest, AFinishedRunGivesItsFigures) {
+  Summary(R"({"steps": 4, "steps_planned": 4, "skipped_steps": 0, "seconds": 2.5, "loss_first": 5.5, "loss_last": 2.25,
+              "tokens_per_second": 1000.4, "device_peak_bytes": 1048576, "device_cap_bytes": 2097152})");
+  EXPECT_THAT(EndText(dir_.path()),
+              HasSubstr("done: 4 steps in 2.5 s, loss 5.500 -> 2.250, 1000 tokens/s, device 1.0 MiB of 2.0 MiB; "));
+  EXPECT_THAT(EndText(dir_.path()), Not(HasSubstr("--resume")));
+}
+
+TEST_F(EndTest, AStoppedRunSaysSoAndHowToGoOn) {
+  Summary(R"({"steps": 4, "steps_planned": 9, "loss_first": 5.5, "loss_last": 2.25})");
+  ASSERT_OK(MakeDirs(dir_.File("checkpoints")));
+  ASSERT_OK(WriteFileAtomically(dir_.File("checkpoints/latest"), "step-00000004\n"));
+  EXPECT_THAT(EndText(dir_.path()), HasSubstr("stopped after step 4 of 9"));
+  EXPECT_THAT(EndText(dir_.path()), HasSubstr("step-00000004; go on with --resume"));
+  EXPECT_THAT(NotRunningText(dir_.path()), HasSubstr("4 of 9 steps were done"));
+}
+
+TEST_F(EndTest, SkippedStepsAndALossThatIsNoNumberAreNamed) {
+  Summary(R"({"steps": 4, "steps_planned": 4, "skipped_steps": 3, "loss_first": 5.5, "loss_last": null})");
+  EXPECT_THAT(EndText(dir_.path()), HasSubstr("loss 5.500 -> not finite"));
+  EXPECT_THAT(EndText(dir_.path()), HasSubstr("warning: 3 steps were skipped"));
+}
+
+TEST_F(EndTest, WhatCannotBeReadIsNoReport) {
+  EXPECT_EQ(EndText(dir_.path()), "");
+  Summary("[1");
+  EXPECT_EQ(EndText(dir_.path()), "");
+  EXPECT_THAT(NotRunningText(dir_.path()), HasSubstr("there is no checkpoint yet"));
+  EXPECT_THAT(NotRunningText(dir_.File("nowhere")), HasSubstr("there is no run in"));
+}
+
+}  // namespace
+}  // namespace eps::cli

@@ -1,0 +1,119 @@
+// eps top: a live view of a run.
+
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "cli/command.h"
+#include "cli/common_flags.h"
+#include "cli/daemon_client.h"
+#include "cli/signal_queue.h"
+#include "cli/top_view.h"
+#include "common/base/exit_code.h"
+#include "common/base/flags.h"
+#include "common/base/status_macros.h"
+
+namespace eps::cli {
+namespace {
+
+constexpr absl::Duration kTimeout = absl::Seconds(5);
+constexpr TopSize kNoTerminal = {.columns = 200, .rows = 1000};
+
+struct TopFlags {
+  DaemonFlags daemon;
+  bool once = false;
+  double interval_seconds = 1;
+};
+
+TopSize TerminalSize() {
+  winsize size{};
+  if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col == 0 || size.ws_row == 0) return {};
+  return {.columns = size.ws_col, .rows = size.ws_row};
+}
+
+// The terminal's second screen, without a cursor; gives the first one back, as it was.
+class SecondScreen {
+ public:
+  SecondScreen() { Print("\033[?1049h\033[?25l"); }
+  ~SecondScreen() { Print("\033[?25h\033[?1049l"); }
+  SecondScreen(const SecondScreen&) = delete;
+
+  void Show(const std::vector<std::string>& lines) {
+    std::string text = "\033[H";
+    for (size_t i = 0; i < lines.size(); ++i) absl::StrAppend(&text, i == 0 ? "" : "\r\n", lines[i], "\033[K");
+    Print(text + "\033[J");
+  }
+
+ private:
+  static void Print(const std::string& text) {
+    std::fputs(text.c_str(), stdout);
+    std::fflush(stdout);
+  }
+};
+
+absl::Status ShowOnce(DaemonClient& client) {
+  EPS_ASSIGN_OR_RETURN(const proto::StatusReply status, client.Status(kTimeout));
+  for (const std::string& line : TopView(status, kNoTerminal)) std::printf("%s\n", line.c_str());
+  return absl::OkStatus();
+}
+
+// Until a signal, or until the daemon is gone: a run that is over takes its daemon with it.
+absl::Status ShowLive(DaemonClient& client, SignalQueue& signals, absl::Duration interval, std::string& last_words) {
+  EPS_ASSIGN_OR_RETURN(proto::StatusReply status, client.Status(kTimeout));
+  SecondScreen screen;
+  while (true) {
+    screen.Show(TopView(status, TerminalSize()));
+    if (signals.Wait(interval).has_value()) return absl::OkStatus();
+    absl::StatusOr<proto::StatusReply> next = client.Status(kTimeout);
+    if (!next.ok()) {
+      last_words = absl::StrCat("eps: the daemon is gone (", std::string(next.status().message()),
+                                "); last seen: ", status.state(), ", step ", status.step(), " of ", status.steps());
+      return absl::OkStatus();
+    }
+    status = *std::move(next);
+  }
+}
+
+absl::Status RunTop(const TopFlags& flags) {
+  const bool live = !flags.once && isatty(STDOUT_FILENO) == 1;
+  std::optional<SignalQueue> signals;
+  if (live) {  // before gRPC starts threads: a signal that one of them took would leave the second screen standing
+    EPS_ASSIGN_OR_RETURN(signals, SignalQueue::Create());
+  }
+  EPS_ASSIGN_OR_RETURN(DaemonClient client, flags.daemon.Client());
+  if (!live) return ShowOnce(client);
+  std::string last_words;
+  EPS_RETURN_IF_ERROR(ShowLive(client, *signals, absl::Seconds(flags.interval_seconds), last_words));
+  if (!last_words.empty()) std::printf("%s\n", last_words.c_str());
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void AddTop(CLI::App& app, int* exit_code) {
+  CLI::App* command =
+      app.add_subcommand("top", "A live view of a run: progress, loss curve, workers, memory, checkpoints");
+  auto flags = std::make_shared<TopFlags>();
+  flags->daemon.AddTo(*command);
+  command->add_flag("--once", flags->once, "Prints one view and ends, as it does where there is no terminal");
+  command->add_option("--interval-seconds", flags->interval_seconds, "Between two views")
+      ->type_name("S")
+      ->check(NumberIn(0.1, 3600))
+      ->capture_default_str();
+  command->footer("Ctrl-C ends the view; the run goes on.");
+  command->callback([flags, exit_code] {
+    const absl::Status status = RunTop(*flags);
+    if (!status.ok()) PrintError(status);
+    *exit_code = StartExitCode(status);
+  });
+}
+
+}  // namespace eps::cli

@@ -1,0 +1,170 @@
+#include "cli/top_view.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "cli/progress.h"
+#include "common/base/byte_size.h"
+
+namespace eps::cli {
+namespace {
+
+constexpr int kPlotRows = 6;
+constexpr int kMinRowsForPlot = 20;
+constexpr int kScaleColumns = 10;  // "   2.6131 |"
+constexpr int kBarCells = 20;
+
+// Three digits that matter: "0.012 s", "12.3 s", "2:05" from two minutes on.
+std::string FormatSeconds(double seconds) {
+  if (seconds >= 120) return FormatEta(seconds);
+  return absl::StrFormat(seconds >= 10 ? "%.1f s" : "%.3f s", seconds);
+}
+
+std::string Bar(int64_t step, int64_t steps) {
+  const int64_t filled = steps > 0 ? std::clamp<int64_t>(kBarCells * step / steps, 0, kBarCells) : 0;
+  return absl::StrCat("[", std::string(filled, '#'), std::string(kBarCells - filled, '-'), "]");
+}
+
+// Shares of the worker's last pass.
+std::string FormatWorkerWaits(const proto::WorkerStatus& worker) {
+  std::string text;
+  for (const char* cause : {"pull", "stash", "push", "version"}) {
+    const auto found = worker.wait_seconds().find(cause);
+    if (found == worker.wait_seconds().end() || worker.pass_seconds() <= 0) continue;
+    const long percent = std::lround(100 * found->second / worker.pass_seconds());
+    if (percent > 0) absl::StrAppend(&text, text.empty() ? "" : " ", cause, " ", percent, "%");
+  }
+  return text.empty() ? "nothing" : text;
+}
+
+void AddProgress(const proto::StatusReply& status, std::vector<std::string>& lines) {
+  const int64_t percent = status.steps() > 0 ? 100 * status.step() / status.steps() : 0;
+  lines.push_back(absl::StrFormat("%s  %s %d%%  step %d of %d  eta %s", status.state(),
+                                  Bar(status.step(), status.steps()), percent, status.step(), status.steps(),
+                                  FormatEta(status.eta_seconds())));
+  if (!status.failure().empty()) lines.push_back(absl::StrCat("failed: ", status.failure()));
+  lines.push_back(absl::StrFormat("loss %.4f nats  gradient norm %s  learning rate %.3g  %.0f tokens/s", status.loss(),
+                                  status.gradient_norm() < 0 ? "-" : absl::StrFormat("%.3g", status.gradient_norm()),
+                                  status.learning_rate(), status.tokens_per_second()));
+  lines.push_back(absl::StrCat("last step ", FormatSeconds(status.last_step_seconds()), ", ended ",
+                               FormatSeconds(status.step_age_seconds()), " ago  skipped ", status.skipped_steps(),
+                               "  waited too long ", status.step_waits(), "  compute waits for ", FormatWaits(status)));
+}
+
+void AddPlot(const proto::StatusReply& status, TopSize size, std::vector<std::string>& lines) {
+  const std::vector<double> points(status.loss_curve().begin(), status.loss_curve().end());
+  if (points.size() < 2 || size.rows < kMinRowsForPlot) return;
+  lines.push_back("");
+  for (std::string& line : PlotLines(points, kPlotRows, size.columns)) lines.push_back(std::move(line));
+}
+
+void AddDaemon(const proto::StatusReply& status, std::vector<std::string>& lines) {
+  lines.push_back("");
+  lines.push_back(absl::StrCat("memory      state ", FormatByteSize(status.model_state_bytes()), "  window ",
+                               FormatByteSize(status.contribution_window_used_bytes()), " of ",
+                               FormatByteSize(status.contribution_window_bytes()), "  held ",
+                               FormatByteSize(status.hold_bytes()), "  resident ",
+                               FormatByteSize(status.resident_bytes())));
+  std::string checkpoint = "none yet";
+  if (status.checkpoint_step() >= 0) {
+    checkpoint = absl::StrCat("step ", status.checkpoint_step());
+    if (status.checkpoint_write_seconds() > 0) {
+      absl::StrAppend(&checkpoint, ", ", FormatSeconds(status.checkpoint_age_seconds()), " ago, ",
+                      FormatByteSize(status.checkpoint_bytes()), " in ",
+                      FormatSeconds(status.checkpoint_write_seconds()));
+    }
+  }
+  if (status.checkpoint_failures() > 0) {
+    absl::StrAppend(&checkpoint, "  FAILED ", status.checkpoint_failures(), " times",
+                    status.checkpoint_error().empty() ? "" : absl::StrCat(": ", status.checkpoint_error()));
+  }
+  lines.push_back(absl::StrCat("checkpoint  ", checkpoint));
+  lines.push_back(absl::StrCat("workers     attached ", status.workers_attached(), "  lost ", status.workers_lost(),
+                               "  virtual nodes redone ", status.vnodes_redone()));
+}
+
+std::string WorkerLine(const proto::WorkerStatus& worker) {
+  const std::vector<int> vnodes(worker.vnodes().begin(), worker.vnodes().end());
+  return absl::StrFormat("%4d  %-9s  %-8s  %-10s  %9s  %-22s  %s of %s", worker.worker_id(), worker.state(),
+                         worker.device_name(), FormatVnodes(vnodes), FormatSeconds(worker.pass_seconds()),
+                         FormatWorkerWaits(worker), FormatByteSize(worker.device_peak_bytes()),
+                         FormatByteSize(worker.device_cap_bytes())) +
+         (worker.state() == "lost" ? "" : absl::StrCat("  heard of ", FormatSeconds(worker.silent_seconds()), " ago"));
+}
+
+void AddWorkers(const proto::StatusReply& status, TopSize size, std::vector<std::string>& lines) {
+  lines.push_back("");
+  lines.push_back("  id  state      device    vnodes      last pass  waits for               device memory");
+  std::vector<const proto::WorkerStatus*> workers;
+  for (const proto::WorkerStatus& worker : status.workers()) workers.push_back(&worker);
+  std::stable_partition(workers.begin(), workers.end(), [](const auto* worker) { return worker->state() != "lost"; });
+  const size_t room = static_cast<size_t>(std::max(0, size.rows - static_cast<int>(lines.size())));
+  for (size_t i = 0; i < workers.size(); ++i) {
+    if (i + 1 == room && workers.size() > room) {
+      lines.push_back(absl::StrCat("      and ", workers.size() - i, " more"));
+      return;
+    }
+    lines.push_back(WorkerLine(*workers[i]));
+  }
+}
+
+// Control characters (a checkpoint's path or a device's name may hold some) must not reach a terminal.
+std::string Printable(std::string line, int columns) {
+  for (char& c : line) {
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
+  }
+  return line.substr(0, static_cast<size_t>(columns));
+}
+
+}  // namespace
+
+std::string FormatVnodes(const std::vector<int>& vnodes) {
+  std::string text;
+  for (size_t i = 0; i < vnodes.size();) {
+    size_t last = i;
+    while (last + 1 < vnodes.size() && vnodes[last + 1] == vnodes[last] + 1) ++last;
+    absl::StrAppend(&text, text.empty() ? "" : ",", vnodes[i]);
+    if (last > i) absl::StrAppend(&text, "-", vnodes[last]);
+    i = last + 1;
+  }
+  return text.empty() ? "-" : text;
+}
+
+std::vector<std::string> PlotLines(const std::vector<double>& points, int rows, int columns) {
+  double low = INFINITY, high = -INFINITY;
+  for (const double point : points) {
+    if (!std::isfinite(point)) continue;
+    low = std::min(low, point);
+    high = std::max(high, point);
+  }
+  const int cells = std::min<int>(columns - kScaleColumns, static_cast<int>(points.size()));
+  if (rows < 2 || cells < 1 || !(low <= high)) return {};
+  std::vector<std::string> lines(static_cast<size_t>(rows), std::string(static_cast<size_t>(cells), ' '));
+  for (int x = 0; x < cells; ++x) {
+    const double point = points[static_cast<size_t>(x) * points.size() / static_cast<size_t>(cells)];
+    if (!std::isfinite(point)) continue;
+    const double share = high > low ? (high - point) / (high - low) : 0;
+    lines[static_cast<size_t>(std::lround(share * (rows - 1)))][static_cast<size_t>(x)] = '*';
+  }
+  for (int row = 0; row < rows; ++row) {
+    const bool known = row == 0 || row == rows - 1;
+    const std::string scale = known ? absl::StrFormat("%8.4g", row == 0 ? high : low) : std::string(8, ' ');
+    lines[static_cast<size_t>(row)] = absl::StrCat(scale, " |", lines[static_cast<size_t>(row)]);
+  }
+  return lines;
+}
+
+std::vector<std::string> TopView(const proto::StatusReply& status, TopSize size) {
+  std::vector<std::string> lines;
+  AddProgress(status, lines);
+  AddPlot(status, size, lines);
+  AddDaemon(status, lines);
+  AddWorkers(status, size, lines);
+  if (static_cast<int>(lines.size()) > size.rows) lines.resize(static_cast<size_t>(std::max(0, size.rows)));
+  for (std::string& line : lines) line = Printable(std::move(line), size.columns);
+  return lines;
+}
+
+}  // namespace eps::cli

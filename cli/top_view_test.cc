@@ -1,0 +1,111 @@
+#include "cli/top_view.h"
+
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_join.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace eps::cli {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+proto::StatusReply Training() {
+  proto::StatusReply status;
+  status.set_state("training");
+  status.set_step(105);
+  status.set_steps(300);
+  status.set_loss(2.6131);
+  status.set_gradient_norm(0.5);
+  status.set_learning_rate(1e-3);
+  status.set_tokens_per_second(1640.4);
+  status.set_eta_seconds(125);
+  status.set_last_step_seconds(0.25);
+  status.set_step_age_seconds(0.125);
+  status.set_checkpoint_step(100);
+  status.set_checkpoint_age_seconds(12.5);
+  status.set_checkpoint_bytes(int64_t{3} << 20);
+  status.set_checkpoint_write_seconds(0.75);
+  status.set_model_state_bytes(int64_t{14} << 20);
+  status.set_workers_attached(3);
+  status.set_workers_lost(1);
+  for (const double loss : {5.5, 4.0, 3.0, 2.6131}) status.add_loss_curve(loss);
+  for (const char* state : {"lost", "running", "idle"}) {
+    proto::WorkerStatus* worker = status.add_workers();
+    worker->set_worker_id(status.workers_size());
+    worker->set_state(state);
+    worker->set_device_name("cpu");
+    worker->set_device_cap_bytes(int64_t{16} << 20);
+    worker->set_pass_seconds(0.5);
+    (*worker->mutable_wait_seconds())["pull"] = 0.1;
+  }
+  for (const int vnode : {0, 1, 2, 5}) status.mutable_workers(1)->add_vnodes(vnode);
+  return status;
+}
+
+std::string Text(const proto::StatusReply& status, TopSize size) { return absl::StrJoin(TopView(status, size), "\n"); }
+
+TEST(TopViewTest, ShowsTheRunItsMemoryItsCheckpointsAndItsWorkers) {
+  const std::string text = Text(Training(), {200, 60});
+  for (const char* part : {"training  [#######-------------] 35%  step 105 of 300  eta 2:05",
+                           "loss 2.6131 nats  gradient norm 0.5  learning rate 0.001  1640 tokens/s",
+                           "last step 0.250 s, ended 0.125 s ago", "state 14.0 MiB",
+                           "checkpoint  step 100, 12.5 s ago, 3.0 MiB in 0.750 s\n", "attached 3  lost 1",
+                           "   2  running    cpu       0-2,5         0.500 s  pull 20%"}) {
+    EXPECT_THAT(text, HasSubstr(part));
+  }
+  EXPECT_LT(text.find("running"), text.rfind("lost")) << text;
+}
+
+TEST(TopViewTest, FitsEveryTerminal) {
+  proto::StatusReply status = Training();
+  for (int i = 0; i < 300; ++i) *status.add_workers() = status.workers(1);
+  for (const int rows : {1, 5, 10, 19, 24, 200}) {
+    for (const int columns : {1, 12, 80, 300}) {
+      const std::vector<std::string> lines = TopView(status, {columns, rows});
+      EXPECT_LE(static_cast<int>(lines.size()), rows);
+      for (const std::string& line : lines) EXPECT_LE(static_cast<int>(line.size()), columns);
+    }
+  }
+  EXPECT_THAT(TopView(status, {80, 24}).back(), HasSubstr(" more"));
+}
+
+TEST(TopViewTest, AFailedCheckpointIsShown) {
+  proto::StatusReply status = Training();
+  status.set_checkpoint_failures(2);
+  status.set_checkpoint_error("No space left on device");
+  EXPECT_THAT(Text(status, {200, 60}), HasSubstr("FAILED 2 times: No space left on device"));
+}
+
+TEST(TopViewTest, WhatComesFromOutsideCannotSteerTheTerminal) {
+  proto::StatusReply status = Training();
+  status.mutable_workers(1)->set_device_name("cpu\033[2J\r\n");
+  const std::vector<std::string> lines = TopView(status, {200, 60});
+  for (const std::string& line : lines) EXPECT_EQ(line.find_first_of("\033\r\n"), std::string::npos);
+}
+
+TEST(TopViewTest, AnEmptyReplyIsShownToo) { EXPECT_THAT(Text(proto::StatusReply(), {80, 24}), Not(IsEmpty())); }
+
+TEST(TopViewTest, VnodesAreRanges) {
+  EXPECT_EQ(FormatVnodes({}), "-");
+  EXPECT_EQ(FormatVnodes({3}), "3");
+  EXPECT_EQ(FormatVnodes({0, 1, 3, 5, 6, 7}), "0-1,3,5-7");
+}
+
+TEST(TopViewTest, APlotFallsWithTheLoss) {
+  EXPECT_THAT(PlotLines({3, 2, 1}, 3, 80), ElementsAre("       3 |*  ", "         | * ", "       1 |  *"));
+  EXPECT_THAT(PlotLines({2, 2}, 2, 80), ElementsAre("       2 |**", "       2 |  "));
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  EXPECT_THAT(PlotLines({nan, 1, 3}, 2, 80), ElementsAre("       3 |  *", "       1 | * "));
+  EXPECT_THAT(PlotLines({nan}, 2, 80), IsEmpty());
+  EXPECT_THAT(PlotLines({}, 2, 80), IsEmpty());
+}
+
+}  // namespace
+}  // namespace eps::cli

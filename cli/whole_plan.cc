@@ -1,0 +1,29 @@
+#include "cli/whole_plan.h"
+
+#include <algorithm>
+#include <thread>
+#include <utility>
+
+#include "common/base/status_macros.h"
+#include "gpu_worker/device/cpu/cpu_kernel_sizes.h"
+
+namespace eps::cli {
+
+absl::StatusOr<WholePlan> MakeWholePlan(RunConfig run, int64_t device_memory_bytes, int threads) {
+  WholePlan plan;
+  plan.run = std::move(run);
+  EPS_ASSIGN_OR_RETURN(plan.model, BuildGpt2(plan.run.model));
+  const worker::PlanRequest request = {.model = &plan.model,
+                                       .run = &plan.run,
+                                       .kernels = worker::CpuKernelSizes(),
+                                       .cap_bytes = device_memory_bytes,
+                                       .max_pass_vnodes = 0};
+  plan.smallest_cap_bytes = worker::SmallestCapBytes(request);
+  EPS_ASSIGN_OR_RETURN(plan.device, worker::MakeRelayPlan(request));
+  plan.threads = threads > 0 ? threads : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  plan.outside_bytes = request.kernels.outside_bytes(plan.threads);
+  plan.host = server::ComputeDaemonMemory(plan.model, plan.run);
+  return plan;
+}
+
+}  // namespace eps::cli

@@ -1,0 +1,19 @@
+#ifndef EPS_COMMON_BASE_HOST_H_
+#define EPS_COMMON_BASE_HOST_H_
+
+#include <string>
+
+namespace eps {
+
+// The host of HOST:PORT, without brackets: "127.0.0.1", "::1", "node7".
+std::string HostOf(const std::string& address);
+
+// An IPv4 or IPv6 address, not a name.
+bool IsAddressLiteral(const std::string& host);
+
+// 127.0.0.0/8, ::1, or "localhost". Any other name is not resolved, and is none.
+bool IsLoopbackHost(const std::string& host);
+
+}  // namespace eps
+
+#endif  // EPS_COMMON_BASE_HOST_H_

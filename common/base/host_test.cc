@@ -1,0 +1,30 @@
+#include "common/base/host.h"
+
+#include "gtest/gtest.h"
+
+namespace eps {
+namespace {
+
+TEST(HostTest, TheHostOfAnAddressHasNoPortAndNoBrackets) {
+  EXPECT_EQ(HostOf("127.0.0.1:70"), "127.0.0.1");
+  EXPECT_EQ(HostOf("[::1]:70"), "::1");
+  EXPECT_EQ(HostOf("node7.cluster:70"), "node7.cluster");
+  EXPECT_EQ(HostOf("[]:1"), "");
+}
+
+TEST(HostTest, OnlyLoopbackIsLoopback) {
+  for (const char* host : {"127.0.0.1", "127.9.9.9", "::1", "localhost"}) EXPECT_TRUE(IsLoopbackHost(host)) << host;
+  for (const char* host :
+       {"", "0.0.0.0", "::", "10.0.0.1", "128.0.0.1", "localhost.example", "::ffff:10.0.0.1", "127"}) {
+    EXPECT_FALSE(IsLoopbackHost(host)) << host;
+  }
+}
+
+TEST(HostTest, NamesAreNoAddresses) {
+  EXPECT_TRUE(IsAddressLiteral("10.0.0.1"));
+  EXPECT_TRUE(IsAddressLiteral("fe80::1"));
+  for (const char* host : {"", "localhost", "10.0.0", "10.0.0.1.example"}) EXPECT_FALSE(IsAddressLiteral(host)) << host;
+}
+
+}  // namespace
+}  // namespace eps

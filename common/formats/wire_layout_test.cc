@@ -1,0 +1,38 @@
+#include "common/formats/wire_layout.h"
+
+#include "gtest/gtest.h"
+
+namespace eps {
+namespace {
+
+TEST(WireLayoutTest, TwoBuffersHoldEveryBlobInPullOrderWithoutAGap) {
+  const ModelSpec model =
+      BuildGpt2({.num_layers = 2, .d_model = 48, .num_heads = 3, .context = 20, .vocab = 100}).value();
+  for (const Dtype dtype : {Dtype::kBf16, Dtype::kF32}) {
+    const WireLayout layout(model, dtype);
+    int64_t next = 0;
+    for (const int64_t version : {0, 1}) {
+      for (const BlobSpec& blob : model.blobs) {
+        EXPECT_EQ(layout.offset_bytes(blob.id, Version(version)), next);
+        EXPECT_EQ(next % (64 * SizeOf(dtype)), 0);
+        next += blob.num_elems * SizeOf(dtype);
+      }
+    }
+    EXPECT_EQ(layout.segment_bytes(), next);
+    EXPECT_EQ(layout.segment_bytes(), 2 * model.num_elems() * SizeOf(dtype));
+  }
+}
+
+TEST(WireLayoutTest, AVersionLiesWhereTheVersionTwoBeforeItLay) {
+  const ModelSpec model =
+      BuildGpt2({.num_layers = 1, .d_model = 64, .num_heads = 1, .context = 8, .vocab = 64}).value();
+  const WireLayout layout(model, Dtype::kBf16);
+  for (const BlobSpec& blob : model.blobs) {
+    EXPECT_EQ(layout.offset_bytes(blob.id, Version(5)), layout.offset_bytes(blob.id, Version(7)));
+    EXPECT_EQ(layout.offset_bytes(blob.id, Version(5)) - layout.offset_bytes(blob.id, Version(6)),
+              layout.buffer_bytes());
+  }
+}
+
+}  // namespace
+}  // namespace eps

@@ -1,0 +1,55 @@
+#ifndef EPS_COMMON_IPC_SHARED_SEGMENT_H_
+#define EPS_COMMON_IPC_SHARED_SEGMENT_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "common/base/file_util.h"
+
+namespace eps {
+
+// Which side writes. The other one maps read-only.
+enum class SegmentWriter { kCreator, kReceiver };
+
+// Memory that two processes share: a memfd of an exact size, sealed against growing, shrinking and further seals, so
+// that no peer can make an access fault. A segment that its creator writes is also sealed against later writable
+// mappings (F_SEAL_FUTURE_WRITE, Linux 5.1): who gets the descriptor can read and nothing else.
+//
+// It has no name in any file system and lives until the last process lets go of it: a reader whose peer has died still
+// reads valid memory. Huge pages where the system allows them for shared memory
+// (/sys/kernel/mm/transparent_hugepage/shmem_enabled).
+class SharedSegment {
+ public:
+  // Zeroed; pages are taken when they are first touched. `name` is for /proc/PID/maps; num_bytes at least 1.
+  // Errors: RESOURCE_EXHAUSTED, with what was needed · UNIMPLEMENTED the system has no memfd
+  static absl::StatusOr<SharedSegment> Create(const std::string& name, int64_t num_bytes, SegmentWriter writer);
+
+  // Maps what a peer has sent. Errors: INVALID_ARGUMENT another size, or not sealed against shrinking ·
+  // RESOURCE_EXHAUSTED it cannot be mapped
+  static absl::StatusOr<SharedSegment> Map(FileDescriptor file, int64_t num_bytes, SegmentWriter writer);
+
+  SharedSegment(SharedSegment&& other) noexcept;
+  SharedSegment& operator=(SharedSegment&&) = delete;
+  ~SharedSegment();
+
+  // Read-only on the side that does not write: a store there faults.
+  absl::Span<std::byte> bytes() const { return bytes_; }
+  const FileDescriptor& file() const { return file_; }
+
+  // What lies there stays as it is, and is not counted as this process's resident memory any more until it is touched
+  // again. Whole pages only.
+  void LetGo(int64_t offset_bytes, int64_t num_bytes) const;
+
+ private:
+  SharedSegment(FileDescriptor file, absl::Span<std::byte> bytes) : file_(std::move(file)), bytes_(bytes) {}
+
+  FileDescriptor file_;
+  absl::Span<std::byte> bytes_;
+};
+
+}  // namespace eps
+
+#endif  // EPS_COMMON_IPC_SHARED_SEGMENT_H_

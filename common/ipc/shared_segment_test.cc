@@ -1,0 +1,108 @@
+#include "common/ipc/shared_segment.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <utility>
+
+#include "common/testing/status_matchers.h"
+#include "gtest/gtest.h"
+
+namespace eps {
+namespace {
+
+using absl::StatusCode;
+
+FileDescriptor Duplicate(const SharedSegment& segment) { return FileDescriptor(dup(segment.file().get())); }
+
+TEST(SharedSegmentTest, WhatTheCreatorWritesTheReceiverReads) {
+  auto created = SharedSegment::Create("test", 10'000, SegmentWriter::kCreator);
+  ASSERT_THAT(created, IsOk());
+  auto received = SharedSegment::Map(Duplicate(*created), 10'000, SegmentWriter::kCreator);
+  ASSERT_THAT(received, IsOk());
+  EXPECT_EQ(received->bytes().size(), 10'000u);
+  EXPECT_EQ(received->bytes()[9'999], std::byte{0});
+  created->bytes()[9'999] = std::byte{42};
+  EXPECT_EQ(received->bytes()[9'999], std::byte{42});
+}
+
+TEST(SharedSegmentTest, WhatTheReceiverWritesTheCreatorReads) {
+  auto created = SharedSegment::Create("test", 4096, SegmentWriter::kReceiver);
+  ASSERT_THAT(created, IsOk());
+  auto received = SharedSegment::Map(Duplicate(*created), 4096, SegmentWriter::kReceiver);
+  ASSERT_THAT(received, IsOk());
+  received->bytes()[17] = std::byte{7};
+  EXPECT_EQ(created->bytes()[17], std::byte{7});
+}
+
+TEST(SharedSegmentTest, AReaderCannotWriteInAnyWay) {
+  auto created = SharedSegment::Create("test", 4096, SegmentWriter::kCreator);
+  ASSERT_THAT(created, IsOk());
+  EXPECT_THAT(SharedSegment::Map(Duplicate(*created), 4096, SegmentWriter::kReceiver),
+              StatusIs(StatusCode::kResourceExhausted));
+  EXPECT_LT(pwrite(created->file().get(), "x", 1, 0), 0);
+  auto received = SharedSegment::Map(Duplicate(*created), 4096, SegmentWriter::kCreator);
+  ASSERT_THAT(received, IsOk());
+  EXPECT_NE(mprotect(received->bytes().data(), 4096, PROT_READ | PROT_WRITE), 0);
+}
+
+TEST(SharedSegmentTest, NobodyChangesItsSizeOrItsSeals) {
+  auto created = SharedSegment::Create("test", 8192, SegmentWriter::kReceiver);
+  ASSERT_THAT(created, IsOk());
+  EXPECT_NE(ftruncate(created->file().get(), 4096), 0);
+  EXPECT_NE(ftruncate(created->file().get(), 16384), 0);
+  EXPECT_NE(fcntl(created->file().get(), F_ADD_SEALS, F_SEAL_WRITE), 0);
+}
+
+TEST(SharedSegmentTest, AnotherSizeIsRefused) {
+  auto created = SharedSegment::Create("test", 8192, SegmentWriter::kCreator);
+  ASSERT_THAT(created, IsOk());
+  EXPECT_THAT(SharedSegment::Map(Duplicate(*created), 8191, SegmentWriter::kCreator),
+              StatusIs(StatusCode::kInvalidArgument, "shared memory: 8192 bytes, want 8191"));
+}
+
+TEST(SharedSegmentTest, AFileThatMayShrinkIsRefused) {
+  FileDescriptor file(memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  ASSERT_EQ(ftruncate(file.get(), 4096), 0);
+  EXPECT_THAT(SharedSegment::Map(std::move(file), 4096, SegmentWriter::kCreator),
+              StatusIs(StatusCode::kInvalidArgument, "shared memory: not sealed against shrinking"));
+}
+
+TEST(SharedSegmentTest, WhatIsLetGoStaysAsItIs) {
+  auto created = SharedSegment::Create("test", 20'000, SegmentWriter::kReceiver);
+  ASSERT_THAT(created, IsOk());
+  auto received = SharedSegment::Map(Duplicate(*created), 20'000, SegmentWriter::kReceiver);
+  ASSERT_THAT(received, IsOk());
+  std::memset(received->bytes().data(), 9, 20'000);
+  created->LetGo(0, 20'000);
+  created->LetGo(5'000, 100);
+  received->LetGo(1, 19'999);
+  for (const std::byte byte : created->bytes()) ASSERT_EQ(byte, std::byte{9});
+}
+
+TEST(SharedSegmentTest, AnImpossibleSizeIsRefusedWithWhatWasNeeded) {
+  EXPECT_THAT(SharedSegment::Create("test", int64_t{1} << 62, SegmentWriter::kCreator),
+              StatusIs(StatusCode::kResourceExhausted));
+}
+
+TEST(SharedSegmentTest, TheMemoryOutlivesTheProcessThatMadeIt) {
+  auto created = SharedSegment::Create("test", 4096, SegmentWriter::kReceiver);
+  ASSERT_THAT(created, IsOk());
+  const pid_t child = fork();
+  if (child == 0) {
+    auto received = SharedSegment::Map(Duplicate(*created), 4096, SegmentWriter::kReceiver);
+    if (received.ok()) std::memset(received->bytes().data(), 5, 4096);
+    kill(getpid(), SIGKILL);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  EXPECT_TRUE(WIFSIGNALED(status));
+  EXPECT_EQ(created->bytes()[4095], std::byte{5});
+}
+
+}  // namespace
+}  // namespace eps

@@ -1,0 +1,16 @@
+#include "common/model/hf_config.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <string>
+
+// A config.json that is taken is written again as the same.
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
+  const absl::StatusOr<eps::Gpt2Config> config =
+      eps::Gpt2ConfigFromJson(std::string(reinterpret_cast<const char*>(data), num_bytes));
+  if (!config.ok()) return 0;
+  const absl::StatusOr<eps::Gpt2Config> again = eps::Gpt2ConfigFromJson(eps::Gpt2ConfigToJson(*config));
+  if (!again.ok() || !(*again == *config)) abort();
+  return 0;
+}

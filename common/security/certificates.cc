@@ -1,0 +1,102 @@
+#include "common/security/certificates.h"
+
+#include <openssl/err.h>
+#include <openssl/pem.h>
+#include <openssl/x509v3.h>
+
+#include <ctime>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "common/base/file_util.h"
+#include "common/base/status_macros.h"
+#include "common/security/openssl_ptr.h"
+#include "common/security/secret_file.h"
+
+namespace eps {
+namespace {
+
+constexpr int64_t kMaxFileBytes = 1 << 20;  // the CAs of a whole system are about 200 KiB
+
+absl::Status Wrong(const std::string& file, absl::string_view what) {
+  ERR_clear_error();  // what OpenSSL noted belongs to nobody else
+  return absl::InvalidArgumentError(absl::StrCat(file, ": ", what));
+}
+
+BioPtr Reader(const std::string& pem) { return BioPtr(BIO_new_mem_buf(pem.data(), static_cast<int>(pem.size()))); }
+
+absl::StatusOr<std::vector<CertificatePtr>> Parse(const std::string& pem, const std::string& file) {
+  const BioPtr reader = Reader(pem);
+  std::vector<CertificatePtr> certificates;
+  while (X509* next = PEM_read_bio_X509(reader.get(), nullptr, nullptr, nullptr)) certificates.emplace_back(next);
+  const unsigned long error = ERR_peek_last_error();  // NOLINT(google-runtime-int): OpenSSL's type
+  if (ERR_GET_REASON(error) != PEM_R_NO_START_LINE) return Wrong(file, "holds a certificate that is damaged");
+  if (certificates.empty()) return Wrong(file, "holds no certificate (want PEM: -----BEGIN CERTIFICATE-----)");
+  ERR_clear_error();
+  return certificates;
+}
+
+absl::Time ToTime(const ASN1_TIME* asn1) {
+  std::tm tm = {};
+  if (ASN1_TIME_to_tm(asn1, &tm) != 1) return absl::InfinitePast();
+  return absl::FromTimeT(timegm(&tm));
+}
+
+std::string Utc(absl::Time time) { return absl::FormatTime("%Y-%m-%d %H:%M UTC", time, absl::UTCTimeZone()); }
+
+absl::Status CheckDates(const X509* certificate, const std::string& file, absl::Time now) {
+  const absl::Time from = ToTime(X509_get0_notBefore(certificate)), until = ToTime(X509_get0_notAfter(certificate));
+  if (now >= until) return Wrong(file, absl::StrCat("expired on ", Utc(until), "; `eps keys` makes new ones"));
+  if (now < from)
+    return Wrong(file, absl::StrCat("valid only from ", Utc(from), " on; is this machine's clock right?"));
+  return absl::OkStatus();
+}
+
+// Instead of a question on the terminal.
+int NoPassphrase(char*, int, int, void* asked) {
+  *static_cast<bool*>(asked) = true;
+  return -1;
+}
+
+absl::StatusOr<KeyPtr> ParseKey(const std::string& pem, const std::string& file) {
+  const BioPtr reader = Reader(pem);
+  bool asked = false;
+  KeyPtr key(PEM_read_bio_PrivateKey(reader.get(), nullptr, NoPassphrase, &asked));
+  if (asked) return Wrong(file, "the key has a passphrase, which nobody could type; protect the file by its mode");
+  if (key == nullptr) return Wrong(file, "holds no private key (want PEM: -----BEGIN PRIVATE KEY-----)");
+  return key;
+}
+
+}  // namespace
+
+absl::StatusOr<KeyPair> LoadKeyPair(const std::string& certificate_file, const std::string& key_file, absl::Time now) {
+  KeyPair pair;
+  EPS_ASSIGN_OR_RETURN(pair.certificate, ReadFile(certificate_file, kMaxFileBytes));
+  EPS_ASSIGN_OR_RETURN(pair.key, ReadSecretFile(key_file));
+  EPS_ASSIGN_OR_RETURN(const std::vector<CertificatePtr> chain, Parse(pair.certificate, certificate_file));
+  EPS_ASSIGN_OR_RETURN(const KeyPtr key, ParseKey(pair.key, key_file));
+  if (X509_check_private_key(chain.front().get(), key.get()) != 1) {
+    return Wrong(key_file, absl::StrCat("is not the key of ", certificate_file));
+  }
+  for (const CertificatePtr& certificate : chain) {
+    EPS_RETURN_IF_ERROR(CheckDates(certificate.get(), certificate_file, now));
+  }
+  pair.expires = ToTime(X509_get0_notAfter(chain.front().get()));
+  return pair;
+}
+
+absl::StatusOr<std::string> LoadCa(const std::string& file, absl::Time now) {
+  EPS_ASSIGN_OR_RETURN(std::string pem, ReadFile(file, kMaxFileBytes));
+  EPS_ASSIGN_OR_RETURN(const std::vector<CertificatePtr> certificates, Parse(pem, file));
+  if (certificates.size() == 1) {
+    // Of many, such as a system's, one that is no use does not matter.
+    EPS_RETURN_IF_ERROR(CheckDates(certificates.front().get(), file, now));
+    if (X509_check_ca(certificates.front().get()) == 0) {
+      return Wrong(file, "is not the certificate of a CA (was server.crt or client.crt given for ca.crt?)");
+    }
+  }
+  return pem;
+}
+
+}  // namespace eps

@@ -1,0 +1,32 @@
+#ifndef EPS_COMMON_SECURITY_CERTIFICATES_H_
+#define EPS_COMMON_SECURITY_CERTIFICATES_H_
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+
+namespace eps {
+
+// A certificate (with those between it and its CA, if any) and its private key, as PEM.
+struct KeyPair {
+  std::string certificate;
+  std::string key;
+  absl::Time expires;  // the certificate itself
+};
+
+// Reads both and looks at them as a handshake would, so that what is wrong is said by file and at the start, instead of
+// by a handshake that fails.
+//
+// Errors: INVALID_ARGUMENT naming the file: no certificate or key in PEM, a key with a passphrase, a key of another
+//         certificate, expired or not valid yet · ReadSecretFile's for the key · FileError's
+absl::StatusOr<KeyPair> LoadKeyPair(const std::string& certificate_file, const std::string& key_file, absl::Time now);
+
+// The certificates of `file`, as PEM: whom a peer must be signed by.
+// Errors: INVALID_ARGUMENT naming the file: no certificate in PEM, or the only one is expired or no CA's · FileError's
+absl::StatusOr<std::string> LoadCa(const std::string& file, absl::Time now);
+
+}  // namespace eps
+
+#endif  // EPS_COMMON_SECURITY_CERTIFICATES_H_

@@ -1,0 +1,260 @@
+#include "common/telemetry/http_page.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <iterator>
+#include <list>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
+#include "common/base/file_util.h"
+#include "common/base/status_macros.h"
+
+namespace eps {
+namespace {
+
+struct SocketAddress {
+  sockaddr_storage storage = {};
+  socklen_t num_bytes = 0;
+
+  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
+  bool IsLoopback() const {
+    if (storage.ss_family == AF_INET) {
+      return ntohl(reinterpret_cast<const sockaddr_in&>(storage).sin_addr.s_addr) >> 24 == 127;
+    }
+    return IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6&>(storage).sin6_addr);
+  }
+};
+
+// Numeric hosts only: whether a name is loopback would be up to a name server.
+absl::StatusOr<SocketAddress> ParseAddress(const std::string& text) {
+  const absl::Status wrong =
+      absl::InvalidArgumentError(absl::StrCat(text, ": want HOST:PORT, a numeric address and a port up to 65535"));
+  const size_t colon = text.rfind(':');
+  int port = 0;
+  if (colon == std::string::npos || !absl::SimpleAtoi(text.substr(colon + 1), &port) || port < 0 || port > 65535) {
+    return wrong;
+  }
+  std::string host = text.substr(0, colon);
+  if (host.size() > 2 && host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
+  if (host == "localhost") host = "127.0.0.1";
+  SocketAddress address;
+  auto& v4 = reinterpret_cast<sockaddr_in&>(address.storage);
+  auto& v6 = reinterpret_cast<sockaddr_in6&>(address.storage);
+  if (inet_pton(AF_INET, host.c_str(), &v4.sin_addr) == 1) {
+    v4.sin_family = AF_INET;
+    v4.sin_port = htons(static_cast<uint16_t>(port));
+    address.num_bytes = sizeof(v4);
+  } else if (inet_pton(AF_INET6, host.c_str(), &v6.sin6_addr) == 1) {
+    v6.sin6_family = AF_INET6;
+    v6.sin6_port = htons(static_cast<uint16_t>(port));
+    address.num_bytes = sizeof(v6);
+  } else {
+    return wrong;
+  }
+  return address;
+}
+
+std::string BoundAddress(int fd) {
+  SocketAddress address;
+  address.num_bytes = sizeof(address.storage);
+  char host[INET6_ADDRSTRLEN] = "";
+  if (getsockname(fd, reinterpret_cast<sockaddr*>(&address.storage), &address.num_bytes) != 0) return "";
+  if (address.storage.ss_family == AF_INET) {
+    const auto& v4 = reinterpret_cast<const sockaddr_in&>(address.storage);
+    inet_ntop(AF_INET, &v4.sin_addr, host, sizeof(host));
+    return absl::StrCat(host, ":", ntohs(v4.sin_port));
+  }
+  const auto& v6 = reinterpret_cast<const sockaddr_in6&>(address.storage);
+  inet_ntop(AF_INET6, &v6.sin6_addr, host, sizeof(host));
+  return absl::StrCat("[", host, "]:", ntohs(v6.sin6_port));
+}
+
+absl::string_view ReasonOf(int code) {
+  switch (code) {
+    case 200:
+      return "OK";
+    case 400:
+      return "Bad Request";
+    case 404:
+      return "Not Found";
+    case 405:
+      return "Method Not Allowed";
+    case 431:
+      return "Request Header Fields Too Large";
+    case 503:
+      return "Service Unavailable";
+    default:
+      return "Error";
+  }
+}
+
+std::string Serialize(const HttpReply& reply, bool with_body) {
+  std::string text = absl::StrCat("HTTP/1.1 ", reply.code, " ", ReasonOf(reply.code),
+                                  "\r\nContent-Type: ", reply.content_type, "\r\nContent-Length: ", reply.body.size(),
+                                  "\r\nCache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\n",
+                                  reply.code == 405 ? "Allow: GET, HEAD\r\n" : "", "Connection: close\r\n\r\n");
+  if (with_body) text += reply.body;
+  return text;
+}
+
+// One connection, from its first byte to its last.
+struct Connection {
+  FileDescriptor fd;
+  absl::Time deadline;
+  std::string received;
+  std::string reply;  // empty: the request is not whole yet
+  size_t sent_bytes = 0;
+};
+
+class HttpPageImpl final : public HttpPage {
+ public:
+  HttpPageImpl(Options options, FileDescriptor listener, FileDescriptor stop)
+      : options_(std::move(options)),
+        address_(BoundAddress(listener.get())),
+        listener_(std::move(listener)),
+        stop_(std::move(stop)),
+        thread_([this] { Loop(); }) {}
+
+  ~HttpPageImpl() override {
+    const uint64_t one = 1;
+    while (write(stop_.get(), &one, sizeof(one)) < 0 && errno == EINTR) {
+    }
+    thread_.join();
+  }
+
+  const std::string& address() const override { return address_; }
+
+ private:
+  void Loop() {
+    while (true) {
+      std::vector<pollfd> polled = {{stop_.get(), POLLIN, 0}, {listener_.get(), POLLIN, 0}};
+      for (const Connection& connection : connections_) {
+        polled.push_back({connection.fd.get(), static_cast<short>(connection.reply.empty() ? POLLIN : POLLOUT), 0});
+      }
+      poll(polled.data(), polled.size(), TimeoutMillis());
+      if (polled[0].revents != 0) return;
+      size_t i = 2;
+      for (auto it = connections_.begin(); it != connections_.end(); ++i) {
+        const bool moved = polled[i].revents == 0 || Advance(*it);
+        it = moved && absl::Now() < it->deadline ? std::next(it) : connections_.erase(it);
+      }
+      if (polled[1].revents != 0) Accept();
+    }
+  }
+
+  // Until the next deadline.
+  int TimeoutMillis() const {
+    if (connections_.empty()) return -1;
+    absl::Time next = absl::InfiniteFuture();
+    for (const Connection& connection : connections_) next = std::min(next, connection.deadline);
+    return static_cast<int>(std::clamp<int64_t>(absl::ToInt64Milliseconds(next - absl::Now()) + 1, 0, 60000));
+  }
+
+  void Accept() {
+    FileDescriptor fd(accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    if (!fd.is_open()) {
+      // Out of descriptors, as a rule: the connection stays in the queue, and must not be asked for without a pause.
+      if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) absl::SleepFor(kPause);
+      return;
+    }
+    if (connections_.size() >= kMaxConnections) connections_.pop_front();
+    Connection& connection = connections_.emplace_back();
+    connection.fd = std::move(fd);
+    connection.deadline = absl::Now() + options_.timeout;
+  }
+
+  // False: it is done, or broken.
+  bool Advance(Connection& connection) {
+    if (connection.reply.empty() && !Receive(connection)) return false;
+    return connection.reply.empty() || Send(connection);
+  }
+
+  bool Receive(Connection& connection) {
+    char bytes[2048];
+    const ssize_t count = recv(connection.fd.get(), bytes, sizeof(bytes), 0);
+    if (count < 0) return errno == EAGAIN || errno == EINTR;
+    if (count == 0) return false;
+    connection.received.append(bytes, static_cast<size_t>(count));
+    const size_t end = connection.received.find("\r\n\r\n");
+    if (end != std::string::npos && end + 4 <= kMaxRequestBytes) {
+      connection.reply = AnswerHttp(absl::string_view(connection.received).substr(0, end + 4), options_.paths);
+    } else if (connection.received.size() >= kMaxRequestBytes) {
+      connection.reply = Serialize({.code = 431, .body = "the request is too long\n"}, true);
+    }
+    return true;
+  }
+
+  // True while there is more to send.
+  bool Send(Connection& connection) {
+    const absl::string_view left = absl::string_view(connection.reply).substr(connection.sent_bytes);
+    const ssize_t count = send(connection.fd.get(), left.data(), left.size(), MSG_NOSIGNAL);
+    if (count < 0) return errno == EAGAIN || errno == EINTR;
+    connection.sent_bytes += static_cast<size_t>(count);
+    return connection.sent_bytes < connection.reply.size();
+  }
+
+  static constexpr absl::Duration kPause = absl::Milliseconds(50);
+
+  // Fixed after construction.
+  const Options options_;
+  const std::string address_;
+  const FileDescriptor listener_;
+  const FileDescriptor stop_;  // an eventfd: readable once the page is to end
+  // Of the page's thread; the oldest first.
+  std::list<Connection> connections_;
+  std::thread thread_;  // last: it uses all of the above
+};
+
+}  // namespace
+
+std::string AnswerHttp(absl::string_view head, const HttpPaths& paths) {
+  const std::vector<absl::string_view> words = absl::StrSplit(head.substr(0, head.find("\r\n")), ' ');
+  if (words.size() != 3 || words[0].empty() || words[1].empty() || words[1].front() != '/' ||
+      (words[2] != "HTTP/1.1" && words[2] != "HTTP/1.0")) {
+    return Serialize({.code = 400, .body = "not an HTTP/1.1 request\n"}, true);
+  }
+  const bool is_head = words[0] == "HEAD";
+  if (words[0] != "GET" && !is_head) return Serialize({.code = 405, .body = "only GET and HEAD\n"}, true);
+  const auto found = paths.find(std::string(words[1].substr(0, words[1].find('?'))));
+  if (found == paths.end()) return Serialize({.code = 404, .body = "no such page\n"}, !is_head);
+  return Serialize(found->second(), !is_head);
+}
+
+absl::Status CheckPageAddress(const std::string& listen, bool any_address) {
+  EPS_ASSIGN_OR_RETURN(const SocketAddress address, ParseAddress(listen));
+  if (any_address || address.IsLoopback()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(listen,
+                   ": not a loopback address (127.0.0.1, [::1], localhost), and the page has neither TLS nor a "
+                   "password: --metrics-any-address serves it all the same"));
+}
+
+absl::StatusOr<std::unique_ptr<HttpPage>> HttpPage::Start(Options options) {
+  EPS_RETURN_IF_ERROR(CheckPageAddress(options.listen, options.any_address));
+  EPS_ASSIGN_OR_RETURN(const SocketAddress address, ParseAddress(options.listen));
+  FileDescriptor listener(socket(address.storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  FileDescriptor stop(eventfd(0, EFD_CLOEXEC));
+  if (!stop.is_open()) return absl::UnavailableError(absl::StrCat("eventfd: ", std::strerror(errno)));
+  const int on = 1;  // connections of a page that just ended do not count
+  if (!listener.is_open() || setsockopt(listener.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) != 0 ||
+      bind(listener.get(), address.get(), address.num_bytes) != 0 || listen(listener.get(), SOMAXCONN) != 0) {
+    return absl::UnavailableError(absl::StrCat("cannot listen on ", options.listen, ": ", std::strerror(errno)));
+  }
+  return std::make_unique<HttpPageImpl>(std::move(options), std::move(listener), std::move(stop));
+}
+
+}  // namespace eps

@@ -1,0 +1,167 @@
+#include "common/telemetry/http_page.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "common/base/file_util.h"
+#include "common/testing/status_matchers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace eps {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+HttpPaths TwoPaths() {
+  return {{"/metrics", [] { return HttpReply{.body = "eps_doors 3\n"}; }},
+          {"/readyz", [] { return HttpReply{.code = 503, .body = "starting\n"}; }}};
+}
+
+std::unique_ptr<HttpPage> StartPage(absl::Duration timeout = absl::Seconds(5)) {
+  auto page = HttpPage::Start({.timeout = timeout, .paths = TwoPaths()});
+  EXPECT_OK(page.status());
+  return *std::move(page);
+}
+
+FileDescriptor Connect(const HttpPage& page) {
+  FileDescriptor fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_port =
+      htons(static_cast<uint16_t>(std::atoi(page.address().substr(page.address().rfind(':') + 1).c_str())));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  EXPECT_EQ(connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
+  return fd;
+}
+
+void Write(const FileDescriptor& fd, const std::string& text) {
+  send(fd.get(), text.data(), text.size(), MSG_NOSIGNAL);  // the page may have hung up: that is what tests look at
+}
+
+// Until the page hangs up.
+std::string ReadAll(const FileDescriptor& fd) {
+  std::string text;
+  char bytes[4096];
+  for (ssize_t count; (count = recv(fd.get(), bytes, sizeof(bytes), 0)) > 0;) text.append(bytes, count);
+  return text;
+}
+
+std::string Ask(const HttpPage& page, const std::string& request) {
+  const FileDescriptor fd = Connect(page);
+  Write(fd, request);
+  return ReadAll(fd);
+}
+
+TEST(HttpPageTest, ServesItsPaths) {
+  const auto page = StartPage();
+  EXPECT_THAT(page->address(), StartsWith("127.0.0.1:"));
+  const std::string reply = Ask(*page, "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
+  EXPECT_THAT(reply, StartsWith("HTTP/1.1 200 OK\r\n"));
+  EXPECT_THAT(reply, HasSubstr("Content-Length: 12\r\n"));
+  EXPECT_THAT(reply, HasSubstr("\r\n\r\neps_doors 3\n"));
+  EXPECT_THAT(Ask(*page, "GET /metrics?x=1 HTTP/1.0\r\n\r\n"), HasSubstr("eps_doors 3"));
+  EXPECT_THAT(Ask(*page, "GET /readyz HTTP/1.1\r\n\r\n"), StartsWith("HTTP/1.1 503 Service Unavailable\r\n"));
+}
+
+TEST(HttpPageTest, HeadHasNoBody) {
+  const std::string reply = Ask(*StartPage(), "HEAD /metrics HTTP/1.1\r\n\r\n");
+  EXPECT_THAT(reply, HasSubstr("Content-Length: 12\r\n"));
+  EXPECT_THAT(reply, Not(HasSubstr("eps_doors")));
+}
+
+TEST(HttpPageTest, RefusesEverythingElse) {
+  const auto page = StartPage();
+  EXPECT_THAT(Ask(*page, "GET /etc/passwd HTTP/1.1\r\n\r\n"), StartsWith("HTTP/1.1 404 "));
+  EXPECT_THAT(Ask(*page, "GET /metrics/../x HTTP/1.1\r\n\r\n"), StartsWith("HTTP/1.1 404 "));
+  EXPECT_THAT(Ask(*page, "POST /metrics HTTP/1.1\r\n\r\n"), StartsWith("HTTP/1.1 405 "));
+  EXPECT_THAT(Ask(*page, "GET /metrics\r\n\r\n"), StartsWith("HTTP/1.1 400 "));
+  EXPECT_THAT(Ask(*page, "GET  /metrics HTTP/1.1\r\n\r\n"), StartsWith("HTTP/1.1 400 "));
+  EXPECT_THAT(Ask(*page, "GET /metrics HTTP/2\r\n\r\n"), StartsWith("HTTP/1.1 400 "));
+  EXPECT_THAT(Ask(*page, std::string("\x16\x03\x01\0\r\n\r\n", 8)), StartsWith("HTTP/1.1 400 "));
+}
+
+TEST(HttpPageTest, ARequestInPiecesIsOne) {
+  const auto page = StartPage();
+  const FileDescriptor fd = Connect(*page);
+  for (const char* piece : {"GET /met", "rics HTTP/1.1\r", "\nHost: x\r\n\r", "\n"}) {
+    Write(fd, piece);
+    absl::SleepFor(absl::Milliseconds(5));
+  }
+  EXPECT_THAT(ReadAll(fd), HasSubstr("eps_doors 3"));
+}
+
+TEST(HttpPageTest, ARequestThatIsTooLongIsRefused) {
+  const auto page = StartPage();
+  const FileDescriptor fd = Connect(*page);
+  Write(fd, absl::StrCat("GET /metrics HTTP/1.1\r\nX: ", std::string(HttpPage::kMaxRequestBytes, 'x')));
+  EXPECT_THAT(ReadAll(fd), StartsWith("HTTP/1.1 431 "));
+}
+
+TEST(HttpPageTest, ASilentPeerIsEndedAndHoldsUpNobody) {
+  const auto page = StartPage(absl::Milliseconds(200));
+  const FileDescriptor silent = Connect(*page);
+  const FileDescriptor half = Connect(*page);
+  Write(half, "GET /metr");
+  EXPECT_THAT(Ask(*page, "GET /metrics HTTP/1.1\r\n\r\n"), HasSubstr("eps_doors 3"));
+  EXPECT_EQ(ReadAll(silent), "");  // returns when the page hangs up
+  EXPECT_EQ(ReadAll(half), "");
+}
+
+TEST(HttpPageTest, MoreConnectionsThanItTakesEndTheOldest) {
+  const auto page = StartPage(absl::Minutes(10));
+  std::vector<FileDescriptor> open;
+  for (size_t i = 0; i < 3 * HttpPage::kMaxConnections; ++i) open.push_back(Connect(*page));
+  EXPECT_THAT(Ask(*page, "GET /metrics HTTP/1.1\r\n\r\n"), HasSubstr("eps_doors 3"));
+  EXPECT_EQ(ReadAll(open.front()), "");
+}
+
+TEST(HttpPageTest, EndsWithConnectionsOpen) {
+  auto page = StartPage();
+  const FileDescriptor open = Connect(*page);
+  page.reset();
+  EXPECT_EQ(ReadAll(open), "");
+}
+
+TEST(HttpPageTest, ATakenPortIsAnError) {
+  const auto page = StartPage();
+  const auto second = HttpPage::Start({.listen = page->address(), .paths = TwoPaths()});
+  EXPECT_EQ(second.status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(second.status().message(), HasSubstr(page->address()));
+}
+
+TEST(HttpPageTest, ListensOnIpv6Loopback) {
+  const auto page = HttpPage::Start({.listen = "[::1]:0", .paths = TwoPaths()});
+  if (absl::IsUnavailable(page.status())) GTEST_SKIP() << page.status();
+  EXPECT_THAT((*page)->address(), StartsWith("[::1]:"));
+}
+
+TEST(HttpPageTest, OnlyLoopbackUnlessToldOtherwise) {
+  for (const char* address : {"127.0.0.1:0", "127.1.2.3:9", "localhost:80", "[::1]:0", "::1:0"}) {
+    EXPECT_OK(CheckPageAddress(address, false)) << address;
+  }
+  for (const char* address : {"0.0.0.0:0", "10.0.0.1:9", "[::]:0", "[2001:db8::1]:1"}) {
+    EXPECT_THAT(CheckPageAddress(address, false).message(), HasSubstr("--metrics-any-address")) << address;
+    EXPECT_OK(CheckPageAddress(address, true)) << address;
+  }
+  for (const char* address : {"", "127.0.0.1", "127.0.0.1:", "127.0.0.1:x", "127.0.0.1:65536", "127.0.0.1:-1",
+                              "example.org:80", ":80", "[127.0.0.1:80"}) {
+    EXPECT_EQ(CheckPageAddress(address, true).code(), absl::StatusCode::kInvalidArgument) << address;
+  }
+}
+
+}  // namespace
+}  // namespace eps

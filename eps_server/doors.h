@@ -1,0 +1,20 @@
+#ifndef EPS_SERVER_DOORS_H_
+#define EPS_SERVER_DOORS_H_
+
+#include "absl/status/statusor.h"
+#include "eps_server/daemon.h"
+#include "eps_server/service/listen_address.h"
+#include "eps_server/service/rpc_server.h"
+
+namespace eps::server {
+
+// How a daemon that listens on `listen` lets peers in: checks that the doors suffice for the address, reads and checks
+// their files, and lets this process open as many files as the connections need.
+//
+// Errors: CheckDoors', NewServerCredentials' · FAILED_PRECONDITION the system allows fewer open files than
+//         --max-connections needs
+absl::StatusOr<RpcServerOptions> OpenDoors(const ListenAddress& listen, const DaemonOptions& options);
+
+}  // namespace eps::server
+
+#endif  // EPS_SERVER_DOORS_H_

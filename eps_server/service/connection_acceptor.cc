@@ -1,0 +1,149 @@
+#include "eps_server/service/connection_acceptor.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "common/base/host.h"
+#include "common/base/log.h"
+
+namespace eps::server {
+namespace {
+
+// While the process has no descriptor to accept with, the connection waits in the system's queue.
+constexpr int kPauseMillis = 50;
+
+std::string HostOfPeer(const sockaddr_storage& peer) {
+  std::array<char, INET6_ADDRSTRLEN> text = {};
+  const void* bytes = peer.ss_family == AF_INET
+                          ? static_cast<const void*>(&reinterpret_cast<const sockaddr_in&>(peer).sin_addr)
+                          : static_cast<const void*>(&reinterpret_cast<const sockaddr_in6&>(peer).sin6_addr);
+  inet_ntop(peer.ss_family, bytes, text.data(), text.size());
+  const std::string host = text.data();
+  constexpr char kMapped[] = "::ffff:";  // an IPv4 peer of an IPv6 listener
+  return host.rfind(kMapped, 0) == 0 ? host.substr(sizeof(kMapped) - 1) : host;
+}
+
+void SetOption(int fd, int level, int name, int value) { setsockopt(fd, level, name, &value, sizeof(value)); }
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ConnectionAcceptor>> ConnectionAcceptor::Listen(const ListenAddress& address,
+                                                                               int max_connections) {
+  const auto failed = [&address] {
+    return absl::UnavailableError(absl::StrCat("cannot listen on ", address.ToString(), ": ", std::strerror(errno)));
+  };
+  SocketAddress where = ToSocketAddress(address);
+  FileDescriptor listener(socket(where.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  FileDescriptor wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!listener.is_open() || !wake.is_open()) return failed();
+  // Connections of a daemon that just ended do not count; a second daemon on the port is still an error.
+  SetOption(listener.get(), SOL_SOCKET, SO_REUSEADDR, 1);
+  if (bind(listener.get(), reinterpret_cast<sockaddr*>(&where.storage), where.length) != 0) return failed();
+  if (listen(listener.get(), SOMAXCONN) != 0) return failed();
+  if (getsockname(listener.get(), reinterpret_cast<sockaddr*>(&where.storage), &where.length) != 0) return failed();
+  const int port =
+      ntohs(where.storage.ss_family == AF_INET ? reinterpret_cast<const sockaddr_in&>(where.storage).sin_port
+                                               : reinterpret_cast<const sockaddr_in6&>(where.storage).sin6_port);
+  return std::unique_ptr<ConnectionAcceptor>(
+      new ConnectionAcceptor(std::move(listener), std::move(wake), port, max_connections));
+}
+
+ConnectionAcceptor::ConnectionAcceptor(FileDescriptor listener, FileDescriptor wake, int port, int max_connections)
+    : listener_(std::move(listener)),
+      wake_(std::move(wake)),
+      port_(port),
+      max_connections_(static_cast<size_t>(std::max(1, max_connections))) {}
+
+ConnectionAcceptor::~ConnectionAcceptor() { Stop(); }
+
+void ConnectionAcceptor::Start(std::unique_ptr<Target> target) {
+  target_ = std::move(target);
+  thread_ = std::thread([this] { Run(); });
+}
+
+void ConnectionAcceptor::Stop() {
+  if (!thread_.joinable()) return;
+  eventfd_write(wake_.get(), 1);
+  thread_.join();
+}
+
+void ConnectionAcceptor::Run() {
+  while (true) {
+    pollfd waited[2] = {{.fd = listener_.get(), .events = POLLIN, .revents = 0},
+                        {.fd = wake_.get(), .events = POLLIN, .revents = 0}};
+    if (poll(waited, 2, -1) < 0 && errno != EINTR) return;
+    if (waited[1].revents != 0) return;
+    if (waited[0].revents != 0) Accept();
+  }
+}
+
+void ConnectionAcceptor::Accept() {
+  sockaddr_storage peer = {};
+  socklen_t length = sizeof(peer);
+  FileDescriptor accepted(
+      accept4(listener_.get(), reinterpret_cast<sockaddr*>(&peer), &length, SOCK_NONBLOCK | SOCK_CLOEXEC));
+  if (!accepted.is_open()) {
+    if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) poll(nullptr, 0, kPauseMillis);
+    return;
+  }
+  const std::string host = HostOfPeer(peer);
+  if (!HasRoom(host)) return Refuse(host);
+  struct stat info = {};
+  if (fstat(accepted.get(), &info) != 0) return;
+  SetOption(accepted.get(), IPPROTO_TCP, TCP_NODELAY, 1);
+  const int fd = accepted.Release();
+  connections_.push_back({.fd = fd, .inode = info.st_ino, .host = host});
+  Target::NewConnectionParameters parameters;
+  parameters.listener_fd = listener_.get();
+  parameters.fd = fd;
+  target_->HandleNewConnection(&parameters);
+}
+
+bool ConnectionAcceptor::HasRoom(const std::string& host) {
+  const size_t most = IsLoopbackHost(host) ? max_connections_ : (max_connections_ + 1) / 2;
+  const auto has_room = [&] {
+    const auto held = std::count_if(connections_.begin(), connections_.end(),
+                                    [&host](const Connection& each) { return each.host == host; });
+    return connections_.size() < max_connections_ && static_cast<size_t>(held) < most;
+  };
+  if (has_room()) return true;
+  ForgetClosed();
+  return has_room();
+}
+
+void ConnectionAcceptor::ForgetClosed() {
+  connections_.erase(std::remove_if(connections_.begin(), connections_.end(),
+                                    [](const Connection& each) {
+                                      struct stat info = {};
+                                      return fstat(each.fd, &info) != 0 || info.st_ino != each.inode;
+                                    }),
+                     connections_.end());
+}
+
+void ConnectionAcceptor::Refuse(const std::string& host) {
+  const int64_t refused = ++refused_;
+  const int64_t now = absl::ToUnixSeconds(absl::Now());
+  if (now == last_logged_) return;  // one line a second at most
+  last_logged_ = now;
+  LogWarning("connection_refused", {{"host", host},
+                                    {"open", connections_.size()},
+                                    {"max_connections", max_connections_},
+                                    {"refused_so_far", refused}});
+}
+
+}  // namespace eps::server

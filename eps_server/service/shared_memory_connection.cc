@@ -1,0 +1,366 @@
+#include "eps_server/service/shared_memory_connection.h"
+
+#include <algorithm>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "common/base/log.h"
+#include "common/base/status_macros.h"
+#include "common/ipc/unix_socket.h"
+#include "common/tensor/dtype.h"
+
+namespace eps::server {
+namespace {
+
+// A worker says hello at once.
+constexpr absl::Duration kHelloTime = absl::Seconds(5);
+constexpr absl::Duration kTurn = absl::Milliseconds(100);
+// A worker has one pull under way, for which it waits.
+constexpr int kMaxPulls = 64;
+// Answers that the worker has not read: no more than it has offered, or one for each pull.
+constexpr size_t kMaxQueued = size_t{1} << 17;
+
+absl::Status Wrong(absl::string_view field, absl::string_view found, absl::string_view wanted) {
+  return absl::InvalidArgumentError(absl::StrCat(field, ": ", found, ", want ", wanted));
+}
+
+ContributionKey ToKey(const SharedMessage& offer) {
+  return {.step = StepId(offer.step),
+          .blob = offer.blob,
+          .use = offer.use,
+          .node = offer.node,
+          .dtype = offer.dtype,
+          .nonfinite_vnode = offer.nonfinite_vnode};
+}
+
+}  // namespace
+
+SharedMemoryConnection::SharedMemoryConnection(const SharedMemoryOptions& options, FileDescriptor socket)
+    : options_(options),
+      layout_(*options.model, options.store->wire_dtype()),
+      socket_(std::move(socket)),
+      contributions_(*options.model) {}
+
+void SharedMemoryConnection::Run() {
+  absl::Status status = ShakeHands();
+  if (!status.ok()) {
+    const std::string refusal = EncodeSharedMessage(
+        {.kind = SharedMessageKind::kRefused, .incarnation = options_.incarnation, .refusal = status});
+    // A peer that does not take it at once does not get it.
+    if (socket_.is_open()) SendPacket(socket_, refusal, {}, absl::InfinitePast()).IgnoreError();
+    socket_ = FileDescriptor();  // the peer sees the end now
+    LogEnd(status);
+    return;
+  }
+  LogInfo("shared_memory_connected", {{"worker", worker_.value()}, {"inbox_bytes", inbox_->bytes().size()}});
+  std::thread copier([this] { CopyUntilEnd(); });
+  status = channel_->Run([this](absl::string_view packet) {
+    absl::Status handled = Handle(packet);
+    if (!handled.ok()) End(handled);
+    return handled;
+  });
+  End(status);  // for the copier; the first reason stands
+  copier.join();
+  std::vector<ContributionKey> unfinished;
+  absl::Status why;
+  {
+    MutexLock lock(mu_);
+    unfinished = contributions_.Unfinished();
+    why = end_;
+  }
+  // What is admitted from now on is abandoned where it is answered: ended_ is set.
+  for (const ContributionKey& key : unfinished) options_.aggregator->Abandon(key);
+  LogEnd(why);
+}
+
+void SharedMemoryConnection::LogEnd(const absl::Status& why) const {
+  // A worker that ends, or another daemon that looks whether this one lives.
+  if (absl::IsUnavailable(why)) {
+    LogInfo("shared_memory_closed", {{"worker", worker_.value()}, {"reason", why.message()}});
+  } else {
+    LogWarning("shared_memory_refused", {{"worker", worker_.value()}, {"error", why.ToString()}});
+  }
+}
+
+absl::StatusOr<SharedMessage> SharedMemoryConnection::ReceiveHello() {
+  EPS_RETURN_IF_ERROR(CheckPeerUser(socket_));
+  // In short turns, so that a peer that says nothing does not hold up the end of the daemon.
+  const absl::Time deadline = absl::Now() + kHelloTime;
+  absl::StatusOr<Packet> packet = absl::DeadlineExceededError("");
+  while (absl::IsDeadlineExceeded(packet.status()) && absl::Now() < deadline && !ended()) {
+    packet = ReceivePacket(socket_, kSharedMessageBytes, std::min(deadline, absl::Now() + kTurn));
+  }
+  {
+    MutexLock lock(mu_);
+    EPS_RETURN_IF_ERROR(end_);
+  }
+  EPS_RETURN_IF_ERROR_WITH(packet.status(), "hello");
+  EPS_ASSIGN_OR_RETURN(const SharedMessage hello, DecodeSharedMessage(packet->bytes));
+  if (hello.kind != SharedMessageKind::kHello) {
+    return Wrong("hello: kind", absl::StrCat(static_cast<int>(hello.kind)), "1: it comes first");
+  }
+  worker_ = WorkerId(hello.step);
+  if (hello.incarnation != options_.incarnation) {
+    return absl::FailedPreconditionError(absl::StrCat("hello: incarnation: ", hello.incarnation, ", this daemon is ",
+                                                      options_.incarnation, ": attach anew"));
+  }
+  if (hello.offset_bytes < kStagingBytes || hello.offset_bytes > options_.max_inbox_bytes) {
+    return Wrong("hello: inbox bytes", absl::StrCat(hello.offset_bytes),
+                 absl::StrCat(kStagingBytes, " to ", options_.max_inbox_bytes));
+  }
+  return hello;
+}
+
+absl::Status SharedMemoryConnection::ShakeHands() {
+  EPS_ASSIGN_OR_RETURN(const SharedMessage hello, ReceiveHello());
+  EPS_ASSIGN_OR_RETURN(SharedSegment inbox,
+                       SharedSegment::Create("eps-inbox", hello.offset_bytes, SegmentWriter::kReceiver));
+  inbox_.emplace(std::move(inbox));
+  const std::string welcome = EncodeSharedMessage({.kind = SharedMessageKind::kWelcome,
+                                                   .incarnation = options_.incarnation,
+                                                   .step = layout_.segment_bytes(),
+                                                   .offset_bytes = hello.offset_bytes});
+  EPS_RETURN_IF_ERROR(SendPacket(socket_, welcome, {options_.store->wire_segment()->file().get(), inbox_->file().get()},
+                                 absl::Now() + kHelloTime));
+  EPS_ASSIGN_OR_RETURN(channel_, PacketChannel::Create(std::move(socket_), {.max_packet_bytes = kSharedMessageBytes,
+                                                                            .max_queued = kMaxQueued}));
+  MutexLock lock(mu_);
+  connected_ = true;
+  return end_;  // Close may have come meanwhile
+}
+
+absl::Status SharedMemoryConnection::Handle(absl::string_view packet) {
+  EPS_ASSIGN_OR_RETURN(const SharedMessage message, DecodeSharedMessage(packet));
+  if (message.incarnation != options_.incarnation) {
+    return Wrong("incarnation", absl::StrCat(message.incarnation), absl::StrCat(options_.incarnation));
+  }
+  switch (message.kind) {
+    case SharedMessageKind::kPull:
+      return Annotate(HandlePull(message), "pull");
+    case SharedMessageKind::kOffer:
+      return Annotate(HandleOffer(message), "offer");
+    case SharedMessageKind::kChunk:
+      return Annotate(HandleChunk(message), "chunk");
+    default:
+      return Wrong("kind", absl::StrCat(static_cast<int>(message.kind)), "2, 3 or 4");
+  }
+}
+
+absl::Status SharedMemoryConnection::HandlePull(const SharedMessage& message) {
+  const int64_t num_blobs = static_cast<int64_t>(options_.model->blobs.size());
+  if (message.blob.value() >= num_blobs) {
+    return absl::NotFoundError(absl::StrCat("blob: ", message.blob.value(), ", the model has ", num_blobs));
+  }
+  if (message.step > options_.last_version.value()) {
+    return Wrong("version", absl::StrCat(message.step), absl::StrCat("0 to ", options_.last_version.value()));
+  }
+  {
+    MutexLock lock(mu_);
+    if (pulls_ == kMaxPulls) return absl::ResourceExhaustedError(absl::StrCat(kMaxPulls, " are under way"));
+    ++pulls_;
+  }
+  // The store may keep this for a long time: it holds the connection, not the socket.
+  options_.store->WhenPublished(
+      message.blob, Version(message.step),
+      [self = shared_from_this(), message](absl::Status status) { self->OnPublished(message, status); });
+  return absl::OkStatus();
+}
+
+void SharedMemoryConnection::OnPublished(const SharedMessage& pull, const absl::Status& status) {
+  {
+    MutexLock lock(mu_);
+    --pulls_;
+  }
+  if (!status.ok()) return End(Annotate(status, "pull"));
+  if (options_.traffic != nullptr) {
+    options_.traffic->pulled_bytes += options_.model->blob(pull.blob).num_elems * SizeOf(options_.store->wire_dtype());
+  }
+  Reply({.kind = SharedMessageKind::kPulled,
+         .step = pull.step,
+         .blob = pull.blob,
+         .number = pull.number,
+         .offset_bytes = layout_.offset_bytes(pull.blob, Version(pull.step))});
+}
+
+// The payload lies in the inbox, behind the slots for staging, or it is not there at all.
+absl::Status SharedMemoryConnection::CheckPayload(const SharedMessage& offer) const {
+  if (offer.offset_bytes == -1) return absl::OkStatus();
+  const int64_t num_blobs = static_cast<int64_t>(options_.model->blobs.size());
+  if (offer.blob.value() >= num_blobs) {
+    return Wrong("blob", absl::StrCat(offer.blob.value()), absl::StrCat("below ", num_blobs));
+  }
+  const int64_t num_bytes = options_.model->blob(offer.blob).num_elems * SizeOf(offer.dtype);
+  const auto inbox_bytes = static_cast<int64_t>(inbox_->bytes().size());
+  if (offer.offset_bytes < kStagingBytes || offer.offset_bytes % kInboxAlignBytes != 0 ||
+      num_bytes > inbox_bytes - offer.offset_bytes) {
+    return Wrong("offset", absl::StrCat(offer.offset_bytes),
+                 absl::StrCat("-1, or a multiple of ", kInboxAlignBytes, " from ", kStagingBytes, " on with ",
+                              num_bytes, " bytes before the inbox ends at ", inbox_bytes));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SharedMemoryConnection::HandleOffer(const SharedMessage& message) {
+  if (options_.aggregator == nullptr) {
+    return absl::FailedPreconditionError("this daemon serves a checkpoint and trains nothing");
+  }
+  EPS_RETURN_IF_ERROR(CheckPayload(message));
+  const ContributionKey key = ToKey(message);
+  {
+    MutexLock lock(mu_);
+    EPS_RETURN_IF_ERROR(contributions_.Offer(message.number, key));
+  }
+  // Answered now or much later; the answer may find the connection gone.
+  options_.aggregator->Offer(
+      key, [self = shared_from_this(), number = message.number, key, offset_bytes = message.offset_bytes](
+               absl::StatusOr<Verdict> verdict) { self->OnVerdict(number, key, offset_bytes, verdict); });
+  return absl::OkStatus();
+}
+
+void SharedMemoryConnection::OnVerdict(uint32_t number, const ContributionKey& key, int64_t offset_bytes,
+                                       const absl::StatusOr<Verdict>& verdict) {
+  if (!verdict.ok()) return End(Annotate(verdict.status(), "offer"));
+  const bool admitted = *verdict == Verdict::kAdmitted;
+  bool gone = false;
+  {
+    MutexLock lock(mu_);
+    gone = ended_;
+    if (!admitted) contributions_.Drop(number);
+    if (admitted && !gone) {
+      contributions_.Admit(number);
+      if (offset_bytes >= 0) {
+        copies_.push_back({.number = number, .key = key, .offset_bytes = offset_bytes, .staged_chunk = {}});
+        copies_changed_.NotifyOne();
+      }
+    }
+  }
+  if (gone && admitted) return options_.aggregator->Abandon(key);
+  if (!admitted) Reply({.kind = SharedMessageKind::kNotWanted, .number = number});
+  if (admitted && offset_bytes < 0) Reply({.kind = SharedMessageKind::kAdmitted, .number = number});
+}
+
+absl::Status SharedMemoryConnection::HandleChunk(const SharedMessage& message) {
+  if (message.offset_bytes < 0 || message.offset_bytes >= kStagingBytes ||
+      message.offset_bytes % kStagingSlotBytes != 0) {
+    return Wrong("offset", absl::StrCat(message.offset_bytes),
+                 absl::StrCat("a multiple of ", kStagingSlotBytes, " below ", kStagingBytes));
+  }
+  MutexLock lock(mu_);
+  const absl::StatusOr<ContributionKey> key = contributions_.Find(message.number);
+  EPS_RETURN_IF_ERROR(key.status());
+  bool& in_use = slot_in_use_[static_cast<size_t>(message.offset_bytes / kStagingSlotBytes)];
+  if (in_use) return Wrong("offset", absl::StrCat(message.offset_bytes), "a slot that was given back");
+  in_use = true;
+  copies_.push_back(
+      {.number = message.number, .key = *key, .offset_bytes = message.offset_bytes, .staged_chunk = message.chunk});
+  copies_changed_.NotifyOne();
+  return absl::OkStatus();
+}
+
+void SharedMemoryConnection::CopyUntilEnd() {
+  while (true) {
+    Copy copy;
+    {
+      MutexLock lock(mu_);
+      while (copies_.empty() && !ended_) copies_changed_.Wait(mu_);
+      if (ended_) return;
+      copy = copies_.front();
+      copies_.pop_front();
+    }
+    if (absl::Status status = CopyIn(copy); !status.ok()) return End(status);
+  }
+}
+
+absl::Status SharedMemoryConnection::CopyIn(const Copy& copy) {
+  if (copy.staged_chunk.has_value()) {
+    EPS_RETURN_IF_ERROR(AddChunk(copy, *copy.staged_chunk, copy.offset_bytes).status());
+    {
+      MutexLock lock(mu_);
+      slot_in_use_[static_cast<size_t>(copy.offset_bytes / kStagingSlotBytes)] = false;
+    }
+    Reply({.kind = SharedMessageKind::kTaken, .number = copy.number, .offset_bytes = copy.offset_bytes});
+    return absl::OkStatus();
+  }
+  const int64_t num_chunks = options_.model->blob(copy.key.blob).num_chunks();
+  for (int64_t chunk = 0; chunk < num_chunks && !ended(); ++chunk) {
+    EPS_ASSIGN_OR_RETURN(const bool answered,
+                         AddChunk(copy, chunk, copy.offset_bytes + chunk * kChunkElems * SizeOf(copy.key.dtype)));
+    if (answered) break;
+  }
+  // So that the daemon's resident memory is what eps plan says, however much waits in the inboxes.
+  inbox_->LetGo(copy.offset_bytes, options_.model->blob(copy.key.blob).num_elems * SizeOf(copy.key.dtype));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<bool> SharedMemoryConnection::AddChunk(const Copy& copy, int64_t chunk, int64_t offset_bytes) {
+  const BlobSpec& blob = options_.model->blob(copy.key.blob);
+  if (chunk >= blob.num_chunks()) {
+    return Wrong("chunk", absl::StrCat(chunk), absl::StrCat("below ", blob.num_chunks()));
+  }
+  const int64_t payload_bytes = blob.chunk_elems(chunk) * SizeOf(copy.key.dtype);
+  const ChunkHeader header = {.kind = ChunkKind::kGradient,
+                              .dtype = copy.key.dtype,
+                              .incarnation = options_.incarnation,
+                              .step = copy.key.step.value(),
+                              .blob = copy.key.blob,
+                              .use = copy.key.use,
+                              .node = copy.key.node,
+                              .chunk = static_cast<int32_t>(chunk),
+                              .payload_bytes = static_cast<uint32_t>(payload_bytes),
+                              .nonfinite_vnode = copy.key.nonfinite_vnode,
+                              .contribution = copy.number};
+  IncomingContributions::Place place;
+  {
+    MutexLock lock(mu_);
+    EPS_ASSIGN_OR_RETURN(place, contributions_.Take(header));
+  }
+  if (!place.wanted) return false;
+  const absl::Span<const std::byte> payload =
+      inbox_->bytes().subspan(static_cast<size_t>(offset_bytes), static_cast<size_t>(payload_bytes));
+  if (options_.traffic != nullptr) options_.traffic->pushed_bytes += payload_bytes;
+  EPS_ASSIGN_OR_RETURN(const ChunkOutcome outcome, options_.aggregator->AddChunk(place.key, chunk, payload));
+  if (!outcome.complete && !place.last) return false;
+  {
+    MutexLock lock(mu_);
+    contributions_.Complete(copy.number);
+  }
+  Reply(
+      {.kind = outcome.complete ? SharedMessageKind::kComplete : SharedMessageKind::kNotWanted, .number = copy.number});
+  return true;
+}
+
+void SharedMemoryConnection::Reply(SharedMessage message) {
+  message.incarnation = options_.incarnation;
+  channel_->Send(EncodeSharedMessage(message));
+}
+
+void SharedMemoryConnection::End(const absl::Status& status) {
+  bool connected = false;
+  {
+    MutexLock lock(mu_);
+    if (ended_) return;
+    ended_ = true;
+    end_ = status;
+    connected = connected_;
+    copies_.clear();
+    copies_changed_.NotifyAll();
+  }
+  if (!connected) return;
+  channel_->Close(status,
+                  EncodeSharedMessage(
+                      {.kind = SharedMessageKind::kRefused, .incarnation = options_.incarnation, .refusal = status}));
+}
+
+void SharedMemoryConnection::Close(absl::Status reason) { End(reason); }
+
+bool SharedMemoryConnection::ended() const {
+  MutexLock lock(mu_);
+  return ended_;
+}
+
+}  // namespace eps::server

@@ -1,0 +1,96 @@
+#ifndef EPS_SERVER_SERVICE_SHARED_MEMORY_CONNECTION_H_
+#define EPS_SERVER_SERVICE_SHARED_MEMORY_CONNECTION_H_
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "common/base/file_util.h"
+#include "common/base/ids.h"
+#include "common/base/mutex.h"
+#include "common/formats/shared_message.h"
+#include "common/formats/wire_layout.h"
+#include "common/ipc/packet_channel.h"
+#include "common/ipc/shared_segment.h"
+#include "eps_server/aggregation/aggregator.h"
+#include "eps_server/service/incoming_contributions.h"
+#include "eps_server/service/shared_memory_server.h"
+
+namespace eps::server {
+
+// One worker's connection. Whatever the peer says is checked; what makes no sense ends the connection, with a reason in
+// the log and, if the peer reads it, in a last message.
+//
+// Threads: Run from one, which starts another one for copies; Close from any. Answers of store and aggregator may come
+//          after the end, so it is kept alive by them.
+class SharedMemoryConnection : public std::enable_shared_from_this<SharedMemoryConnection> {
+ public:
+  // `options` outlives every answer.
+  SharedMemoryConnection(const SharedMemoryOptions& options, FileDescriptor socket);
+
+  // Serves until the peer is gone or wrong, or Close.
+  void Run() ABSL_LOCKS_EXCLUDED(mu_);
+  void Close(absl::Status reason) ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  // What lies in the inbox and is to be copied: a whole contribution, or one staged chunk of it.
+  struct Copy {
+    uint32_t number = 0;
+    ContributionKey key;
+    int64_t offset_bytes = 0;
+    std::optional<int32_t> staged_chunk;
+  };
+
+  absl::Status ShakeHands() ABSL_LOCKS_EXCLUDED(mu_);
+  absl::StatusOr<SharedMessage> ReceiveHello() ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status Handle(absl::string_view packet) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status HandlePull(const SharedMessage& message) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status HandleOffer(const SharedMessage& message) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status HandleChunk(const SharedMessage& message) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status CheckPayload(const SharedMessage& offer) const;
+
+  void OnPublished(const SharedMessage& pull, const absl::Status& status) ABSL_LOCKS_EXCLUDED(mu_);
+  void OnVerdict(uint32_t number, const ContributionKey& key, int64_t offset_bytes,
+                 const absl::StatusOr<Verdict>& verdict) ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Of the copying thread.
+  void CopyUntilEnd() ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status CopyIn(const Copy& copy) ABSL_LOCKS_EXCLUDED(mu_);
+  // Returns true once the contribution is answered.
+  absl::StatusOr<bool> AddChunk(const Copy& copy, int64_t chunk, int64_t offset_bytes) ABSL_LOCKS_EXCLUDED(mu_);
+
+  void Reply(SharedMessage message);
+  void LogEnd(const absl::Status& why) const;
+  // The first reason stands; the peer is told.
+  void End(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mu_);
+  bool ended() const ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Fixed after construction.
+  const SharedMemoryOptions& options_;
+  const WireLayout layout_;
+  // Fixed after ShakeHands, but for the socket, which the channel takes over.
+  FileDescriptor socket_;
+  std::unique_ptr<PacketChannel> channel_;
+  std::optional<SharedSegment> inbox_;
+  WorkerId worker_;  // as it says: for the log, nothing depends on it
+
+  mutable Mutex mu_;
+  CondVar copies_changed_;
+  std::deque<Copy> copies_ ABSL_GUARDED_BY(mu_);
+  std::array<bool, kStagingSlots> slot_in_use_ ABSL_GUARDED_BY(mu_) = {};
+  IncomingContributions contributions_ ABSL_GUARDED_BY(mu_);
+  int pulls_ ABSL_GUARDED_BY(mu_) = 0;           // that are not answered
+  bool connected_ ABSL_GUARDED_BY(mu_) = false;  // channel_ is there
+  bool ended_ ABSL_GUARDED_BY(mu_) = false;
+  absl::Status end_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace eps::server
+
+#endif  // EPS_SERVER_SERVICE_SHARED_MEMORY_CONNECTION_H_

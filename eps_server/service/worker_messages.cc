@@ -1,0 +1,96 @@
+#include "eps_server/service/worker_messages.h"
+
+#include <cmath>
+#include <cstring>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "common/base/ids.h"
+#include "common/base/status_macros.h"
+#include "common/tensor/dtype.h"
+
+namespace eps::server {
+namespace {
+
+absl::Status CheckNotNegative(absl::string_view field, int64_t value) {
+  if (value >= 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(field, ": ", value, ", want at least 0"));
+}
+
+}  // namespace
+
+absl::StatusOr<WorkerMemory> ToMemory(const proto::Ready& ready) {
+  EPS_RETURN_IF_ERROR(CheckNotNegative("ready.device_arena_bytes", ready.device_arena_bytes()));
+  EPS_RETURN_IF_ERROR(CheckNotNegative("ready.device_outside_bytes", ready.device_outside_bytes()));
+  EPS_RETURN_IF_ERROR(CheckNotNegative("ready.host_bytes", ready.host_bytes()));
+  // A closed set: it is shown, and counted by.
+  if (ready.transport() != "grpc" && ready.transport() != "shared_memory") {
+    return absl::InvalidArgumentError("ready.transport: want grpc or shared_memory");
+  }
+  return WorkerMemory{.device_arena_bytes = ready.device_arena_bytes(),
+                      .device_outside_bytes = ready.device_outside_bytes(),
+                      .host_bytes = ready.host_bytes(),
+                      .transport = ready.transport()};
+}
+
+absl::StatusOr<PassTiming> ToTiming(const proto::PassDone& done) {
+  EPS_RETURN_IF_ERROR(CheckNotNegative("pass_done.device_peak_bytes", done.device_peak_bytes()));
+  PassTiming timing = {.seconds = done.seconds(), .wait_seconds = {}, .device_peak_bytes = done.device_peak_bytes()};
+  if (!(done.seconds() >= 0) || std::isinf(done.seconds())) {
+    return absl::InvalidArgumentError(absl::StrCat("pass_done.seconds: ", done.seconds(), ", want at least 0"));
+  }
+  for (const auto& [cause, seconds] : done.wait_seconds()) {
+    // A closed set, so that a worker cannot fill metrics and status with names of its own.
+    if (cause != "pull" && cause != "stash" && cause != "push" && cause != "version") {
+      return absl::InvalidArgumentError("pass_done.wait_seconds: an unknown cause, want pull, stash, push or version");
+    }
+    if (!(seconds >= 0) || std::isinf(seconds)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("pass_done.wait_seconds.", cause, ": ", seconds, ", want at least 0"));
+    }
+    timing.wait_seconds[cause] = seconds;
+  }
+  return timing;
+}
+
+std::vector<VnodeRecord> ToRecords(const proto::PassDone& done) {
+  std::vector<VnodeRecord> records;
+  for (const proto::Record& record : done.records()) {
+    records.push_back({.vnode = record.vnode(),
+                       .loss_sum = record.loss_sum(),
+                       .counted_tokens = record.counted_tokens(),
+                       .finite = record.finite()});
+  }
+  return records;
+}
+
+absl::StatusOr<std::vector<float>> ToLogits(const proto::Inferred& inferred) {
+  if (!inferred.error().empty()) return absl::InternalError(absl::StrCat("the worker says: ", inferred.error()));
+  const std::string& bytes = inferred.logits();
+  if (bytes.empty() || bytes.size() % sizeof(float) != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("inferred.logits: ", bytes.size(), " bytes"));
+  }
+  std::vector<float> logits(bytes.size() / sizeof(float));
+  std::memcpy(logits.data(), bytes.data(), bytes.size());
+  return logits;
+}
+
+absl::StatusOr<ContributionKey> ToKey(const proto::Offer& offer, uint64_t incarnation) {
+  if (offer.incarnation() != incarnation) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("offer: incarnation: ", offer.incarnation(), ", this daemon is ", incarnation, ": attach anew"));
+  }
+  if (offer.dtype() != static_cast<uint32_t>(Dtype::kF32) && offer.dtype() != static_cast<uint32_t>(Dtype::kBf16)) {
+    return absl::InvalidArgumentError(absl::StrCat("offer: dtype: ", offer.dtype(), ", want 1 (F32) or 2 (BF16)"));
+  }
+  return ContributionKey{.step = StepId(offer.step()),
+                         .blob = BlobId(offer.blob()),
+                         .use = offer.use(),
+                         .node = {offer.node_first(), offer.node_count()},
+                         .dtype = static_cast<Dtype>(offer.dtype()),
+                         .nonfinite_vnode = offer.nonfinite_vnode()};
+}
+
+}  // namespace eps::server

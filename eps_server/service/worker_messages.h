@@ -1,0 +1,30 @@
+#ifndef EPS_SERVER_SERVICE_WORKER_MESSAGES_H_
+#define EPS_SERVER_SERVICE_WORKER_MESSAGES_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/schedule/vnode_batch.h"
+#include "eps_server/aggregation/aggregator.h"
+#include "eps_server/membership/membership.h"
+#include "proto/control.pb.h"
+#include "proto/data_plane.pb.h"
+
+namespace eps::server {
+
+// What a worker says, as plain structs. Here is checked what a message alone can tell; what must fit the run is checked
+// by whom it is for.
+//
+// Errors: INVALID_ARGUMENT naming the field, the value found and the value wanted
+absl::StatusOr<WorkerMemory> ToMemory(const proto::Ready& ready);
+absl::StatusOr<PassTiming> ToTiming(const proto::PassDone& done);
+std::vector<VnodeRecord> ToRecords(const proto::PassDone& done);
+// Errors also: INTERNAL what the worker says of its failure
+absl::StatusOr<std::vector<float>> ToLogits(const proto::Inferred& inferred);
+// Errors also: FAILED_PRECONDITION another incarnation
+absl::StatusOr<ContributionKey> ToKey(const proto::Offer& offer, uint64_t incarnation);
+
+}  // namespace eps::server
+
+#endif  // EPS_SERVER_SERVICE_WORKER_MESSAGES_H_

@@ -1,0 +1,42 @@
+#include "eps_server/step/step_watch.h"
+
+#include <algorithm>
+#include <vector>
+
+namespace eps::server {
+namespace {
+
+constexpr absl::Duration kShortest = absl::Seconds(10);
+constexpr absl::Duration kWithoutMedian = absl::Minutes(1);
+constexpr int kMedians = 5;
+
+}  // namespace
+
+void StepWatch::OnProgress(absl::Duration now) {
+  last_progress_ = now;
+  next_report_ = absl::ZeroDuration();
+}
+
+void StepWatch::OnStepDone(absl::Duration step_time) {
+  recent_.push_back(step_time);
+  if (recent_.size() > kRecentSteps) recent_.pop_front();
+}
+
+absl::Duration StepWatch::FirstReport() const {
+  if (recent_.empty()) return kWithoutMedian;
+  std::vector<absl::Duration> sorted(recent_.begin(), recent_.end());
+  const auto middle = sorted.begin() + static_cast<ptrdiff_t>(sorted.size() / 2);
+  std::nth_element(sorted.begin(), middle, sorted.end());
+  return std::max(kShortest, kMedians * *middle);
+}
+
+bool StepWatch::IsDue(absl::Duration now) {
+  const absl::Duration waited = Waited(now);
+  if (waited < kShortest) return false;  // the usual case: no median is needed
+  const absl::Duration due = next_report_ == absl::ZeroDuration() ? FirstReport() : next_report_;
+  if (waited < due) return false;
+  next_report_ = 2 * waited;
+  return true;
+}
+
+}  // namespace eps::server

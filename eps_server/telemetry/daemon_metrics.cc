@@ -1,0 +1,320 @@
+#include "eps_server/telemetry/daemon_metrics.h"
+
+#include <algorithm>
+#include <map>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "common/telemetry/metric_page.h"
+#include "eps_server/membership/membership.h"
+
+namespace eps::server {
+namespace {
+
+constexpr MetricType kCounter = MetricType::kCounter;
+
+constexpr absl::string_view kPhases[] = {
+    "starting", "waiting_for_workers", "training", "finishing", "finished", "failed", "serving"};
+constexpr absl::string_view kCauses[] = {"pull", "stash", "push", "version"};
+constexpr absl::string_view kTransports[] = {"grpc", "shared_memory"};
+constexpr absl::string_view kMemoryKinds[] = {"state", "hold", "window", "resident"};
+constexpr absl::string_view kLimitKinds[] = {"window", "resident"};
+constexpr absl::string_view kDeviceKinds[] = {"cap", "arena", "peak"};
+constexpr absl::string_view kWorkerStates[] = {"attaching", "idle", "running"};
+constexpr absl::string_view kStats[] = {"min", "median", "max"};
+
+// ---- progress ----
+constexpr MetricSpec kStart{.name = "eps_start_time_seconds",
+                            .help = "When the daemon started, in seconds since 1970-01-01 UTC."};
+constexpr MetricSpec kPhase{.name = "eps_run_phase",
+                            .help = "1 for what the run is at, 0 for the others.",
+                            .label = "phase",
+                            .label_values = kPhases};
+constexpr MetricSpec kRunSteps{.name = "eps_run_steps", .help = "Steps of the whole run."};
+constexpr MetricSpec kSteps{.name = "eps_steps_total",
+                            .type = kCounter,
+                            .help = "Steps committed, over all sittings; a resume goes on from its checkpoint's."};
+constexpr MetricSpec kSkipped{
+    .name = "eps_skipped_steps_total",
+    .type = kCounter,
+    .help = "Steps whose gradient was not finite and that changed nothing, over all sittings."};
+constexpr MetricSpec kStepSeconds{.name = "eps_step_seconds", .help = "Time of the last committed step."};
+constexpr MetricSpec kStepAge{
+    .name = "eps_step_age_seconds",
+    .help = "Time since the last commit, or since the start: a run that stands still shows here."};
+constexpr MetricSpec kStepWaits{.name = "eps_step_waits_total",
+                                .type = kCounter,
+                                .help = "Warnings of a step that waits too long; the log's step_waits says for whom."};
+constexpr MetricSpec kEta{.name = "eps_eta_seconds", .help = "Time that is left at the pace of the last steps."};
+constexpr MetricSpec kTrainSeconds{
+    .name = "eps_train_seconds_total", .type = kCounter, .help = "Time spent in committed steps of this sitting."};
+constexpr MetricSpec kLoss{.name = "eps_loss_nats", .help = "Loss of the last committed step, mean per counted token."};
+constexpr MetricSpec kLearningRate{.name = "eps_learning_rate", .help = "Of the last committed step."};
+constexpr MetricSpec kNorm{
+    .name = "eps_gradient_norm",
+    .help = "Of the last committed step's mean gradient, before clipping; no sample if it was not finite."};
+constexpr MetricSpec kTokens{
+    .name = "eps_tokens_total", .type = kCounter, .help = "Tokens counted in committed steps, over all sittings."};
+constexpr MetricSpec kTokenRate{.name = "eps_tokens_per_second", .help = "Over the last ten steps."};
+
+// ---- data ----
+constexpr MetricSpec kPulled{.name = "eps_pulled_bytes_total",
+                             .type = kCounter,
+                             .help = "Bytes of weights that workers pulled.",
+                             .label = "transport",
+                             .label_values = kTransports};
+constexpr MetricSpec kPushed{.name = "eps_pushed_bytes_total",
+                             .type = kCounter,
+                             .help = "Bytes of gradients that workers pushed.",
+                             .label = "transport",
+                             .label_values = kTransports};
+constexpr MetricSpec kVersions{
+    .name = "eps_versions_published_total", .type = kCounter, .help = "New versions of blobs that became readable."};
+constexpr MetricSpec kBlobs{.name = "eps_blobs", .help = "Blobs of the model."};
+constexpr MetricSpec kBlobsPending{.name = "eps_blobs_pending",
+                                   .help = "Blobs whose next version, of the step in progress, is not readable yet."};
+constexpr MetricSpec kOffers{.name = "eps_offers_waiting", .help = "Contributions that wait for room in the window."};
+constexpr MetricSpec kUpdated{.name = "eps_updated_parameters_total",
+                              .type = kCounter,
+                              .help = "Parameters updated by the optimizer, each once per step, padding counted."};
+constexpr MetricSpec kUpdateBusy{
+    .name = "eps_update_busy_seconds_total",
+    .type = kCounter,
+    .help = "Time that the optimizer's threads spent summing and updating, added over the threads."};
+
+// ---- memory ----
+constexpr MetricSpec kParameters{.name = "eps_parameters", .help = "Parameters of the model, padding not counted."};
+constexpr MetricSpec kMemory{
+    .name = "eps_memory_bytes",
+    .help =
+        "The daemon's memory: state (masters, moments, wire), hold (EXACT clipping), window (contributions "
+        "in flight), resident (the process).",
+    .label = "kind",
+    .label_values = kMemoryKinds};
+constexpr MetricSpec kMemoryLimit{
+    .name = "eps_memory_limit_bytes",
+    .help =
+        "What eps_memory_bytes of the same kind is to stay under: the window's size; what eps plan "
+        "says the process takes.",
+    .label = "kind",
+    .label_values = kLimitKinds};
+constexpr MetricSpec kDevice{
+    .name = "eps_device_memory_bytes",
+    .help = "Of a worker's device, the largest over the workers: the cap, the plan's arena, the peak so far.",
+    .label = "kind",
+    .label_values = kDeviceKinds};
+
+// ---- workers ----
+constexpr MetricSpec kWorkers{.name = "eps_workers",
+                              .help = "Workers by state, those lost not counted.",
+                              .label = "state",
+                              .label_values = kWorkerStates};
+constexpr MetricSpec kAttached{
+    .name = "eps_workers_attached_total", .type = kCounter, .help = "Workers that attached in this sitting."};
+constexpr MetricSpec kLost{.name = "eps_workers_lost_total",
+                           .type = kCounter,
+                           .help = "Workers that were lost in this sitting: killed, hung, or their connection broke."};
+constexpr MetricSpec kRedone{.name = "eps_vnodes_redone_total",
+                             .type = kCounter,
+                             .help = "Virtual nodes of lost workers that others ran again."};
+constexpr MetricSpec kLeaseAge{.name = "eps_lease_age_seconds",
+                               .help = "Time since the last sign of life, the largest over the workers."};
+constexpr MetricSpec kLeaseLimit{.name = "eps_lease_limit_seconds",
+                                 .help = "The lease: a worker silent for so long is lost."};
+constexpr MetricSpec kPass{.name = "eps_pass_seconds",
+                           .help = "Time of the workers' last passes: a max far above the median is a slow worker.",
+                           .label = "stat",
+                           .label_values = kStats};
+constexpr MetricSpec kPasses{.name = "eps_passes_total", .type = kCounter, .help = "Passes that workers reported."};
+constexpr MetricSpec kPassSeconds{
+    .name = "eps_pass_seconds_total", .type = kCounter, .help = "Time of all passes, added over the workers."};
+constexpr MetricSpec kWaits{.name = "eps_wait_seconds_total",
+                            .type = kCounter,
+                            .help = "Part of eps_pass_seconds_total in which compute waited, by cause.",
+                            .label = "cause",
+                            .label_values = kCauses};
+
+// ---- checkpoints ----
+constexpr MetricSpec kCheckpointStep{
+    .name = "eps_checkpoint_step", .help = "Steps done in the newest checkpoint on disk; no sample if there is none."};
+constexpr MetricSpec kCheckpointEvery{.name = "eps_checkpoint_every_steps",
+                                      .help = "The RunSpec's checkpoint.every_steps; 0: only at the end."};
+constexpr MetricSpec kCheckpointAge{
+    .name = "eps_checkpoint_age_seconds",
+    .help = "Time since the newest checkpoint of this sitting was written; since the start if there is none."};
+constexpr MetricSpec kCheckpointSeconds{.name = "eps_checkpoint_write_seconds",
+                                        .help = "What the newest checkpoint of this sitting took to write."};
+constexpr MetricSpec kCheckpointBytes{.name = "eps_checkpoint_bytes",
+                                      .help = "Bytes on disk of the newest checkpoint of this sitting."};
+constexpr MetricSpec kCheckpoints{
+    .name = "eps_checkpoints_written_total", .type = kCounter, .help = "Checkpoints written in this sitting."};
+constexpr MetricSpec kCheckpointFailures{
+    .name = "eps_checkpoint_failures_total",
+    .type = kCounter,
+    .help = "Checkpoints of this sitting that could not be written; those before stand."};
+
+constexpr const MetricSpec* kTable[] = {
+    &kStart,
+    &kPhase,
+    &kRunSteps,
+    &kSteps,
+    &kSkipped,
+    &kStepSeconds,
+    &kStepAge,
+    &kStepWaits,
+    &kEta,
+    &kTrainSeconds,
+    &kLoss,
+    &kLearningRate,
+    &kNorm,
+    &kTokens,
+    &kTokenRate,
+    &kPulled,
+    &kPushed,
+    &kVersions,
+    &kBlobs,
+    &kBlobsPending,
+    &kOffers,
+    &kUpdated,
+    &kUpdateBusy,
+    &kParameters,
+    &kMemory,
+    &kMemoryLimit,
+    &kDevice,
+    &kWorkers,
+    &kAttached,
+    &kLost,
+    &kRedone,
+    &kLeaseAge,
+    &kLeaseLimit,
+    &kPass,
+    &kPasses,
+    &kPassSeconds,
+    &kWaits,
+    &kCheckpointStep,
+    &kCheckpointEvery,
+    &kCheckpointAge,
+    &kCheckpointSeconds,
+    &kCheckpointBytes,
+    &kCheckpoints,
+    &kCheckpointFailures,
+};
+
+void SetProgress(const DaemonView& view, MetricPage& page) {
+  const RunStatus& status = view.status;
+  page.Set(kRunSteps, static_cast<double>(status.steps));
+  page.Set(kSteps, static_cast<double>(status.step));
+  page.Set(kSkipped, static_cast<double>(status.skipped_steps));
+  if (status.last_step_seconds > 0) page.Set(kStepSeconds, status.last_step_seconds);
+  page.Set(kStepAge, status.step_age_seconds);
+  page.Set(kStepWaits, static_cast<double>(status.counts.step_waits));
+  if (status.eta_seconds >= 0) page.Set(kEta, status.eta_seconds);
+  page.Set(kTrainSeconds, status.seconds);
+  if (status.step > 0) page.Set(kLoss, status.loss);
+  if (status.last_step_seconds > 0) page.Set(kLearningRate, status.learning_rate);
+  if (status.gradient_norm >= 0) page.Set(kNorm, status.gradient_norm);
+  page.Set(kTokens, static_cast<double>(status.tokens));
+  page.Set(kTokenRate, status.tokens_per_second);
+}
+
+void SetData(const DaemonView& view, MetricPage& page) {
+  const RunStatus& status = view.status;
+  page.Set(kPulled, "grpc", static_cast<double>(view.grpc_pulled_bytes));
+  page.Set(kPulled, "shared_memory", static_cast<double>(view.shared_memory_pulled_bytes));
+  page.Set(kPushed, "grpc", static_cast<double>(view.grpc_pushed_bytes));
+  page.Set(kPushed, "shared_memory", static_cast<double>(view.shared_memory_pushed_bytes));
+  page.Set(kVersions, static_cast<double>(status.counts.versions_published));
+  page.Set(kBlobs, static_cast<double>(status.blobs));
+  page.Set(kBlobsPending, static_cast<double>(status.blobs_pending));
+  page.Set(kOffers, static_cast<double>(status.waiting_offers));
+  page.Set(kUpdated, static_cast<double>(status.counts.updated_elems));
+  page.Set(kUpdateBusy, status.counts.update_busy_seconds);
+}
+
+void SetMemory(const DaemonView& view, MetricPage& page) {
+  const RunStatus& status = view.status;
+  page.Set(kParameters, static_cast<double>(status.parameters));
+  page.Set(kMemory, "state", static_cast<double>(status.model_state_bytes));
+  page.Set(kMemory, "hold", static_cast<double>(status.hold_bytes));
+  page.Set(kMemory, "window", static_cast<double>(status.window_used_bytes));
+  page.Set(kMemory, "resident", static_cast<double>(status.resident_bytes));
+  page.Set(kMemoryLimit, "window", static_cast<double>(status.window_bytes));
+  if (view.expected_resident_bytes > 0) {
+    page.Set(kMemoryLimit, "resident", static_cast<double>(view.expected_resident_bytes));
+  }
+}
+
+void SetWorkers(const RunStatus& status, MetricPage& page) {
+  std::map<WorkerState, int> states;
+  int64_t cap_bytes = 0, arena_bytes = 0, peak_bytes = 0;
+  absl::Duration silent;
+  std::vector<double> passes;
+  for (const WorkerStatus& worker : status.workers) {
+    if (worker.state == WorkerState::kLost) continue;
+    ++states[worker.state];
+    cap_bytes = std::max(cap_bytes, worker.info.device_cap_bytes);
+    arena_bytes = std::max(arena_bytes, worker.memory.device_arena_bytes);
+    peak_bytes = std::max(peak_bytes, worker.last_pass.device_peak_bytes);
+    silent = std::max(silent, worker.silent_for);
+    if (worker.last_pass.seconds > 0) passes.push_back(worker.last_pass.seconds);
+  }
+  for (const WorkerState state : {WorkerState::kAttaching, WorkerState::kIdle, WorkerState::kRunning}) {
+    page.Set(kWorkers, WorkerStateName(state), states[state]);
+  }
+  page.Set(kDevice, "cap", static_cast<double>(cap_bytes));
+  page.Set(kDevice, "arena", static_cast<double>(arena_bytes));
+  page.Set(kDevice, "peak", static_cast<double>(peak_bytes));
+  page.Set(kLeaseAge, absl::ToDoubleSeconds(silent));
+  page.Set(kLeaseLimit, status.lease_seconds);
+  if (passes.empty()) return;
+  std::sort(passes.begin(), passes.end());
+  page.Set(kPass, "min", passes.front());
+  page.Set(kPass, "median", passes[(passes.size() - 1) / 2]);
+  page.Set(kPass, "max", passes.back());
+}
+
+void SetCounts(const RunCounts& counts, MetricPage& page) {
+  page.Set(kAttached, static_cast<double>(counts.workers_attached));
+  page.Set(kLost, static_cast<double>(counts.workers_lost));
+  page.Set(kRedone, static_cast<double>(counts.vnodes_redone));
+  page.Set(kPasses, static_cast<double>(counts.passes));
+  page.Set(kPassSeconds, counts.pass_seconds);
+  for (const absl::string_view cause : kCauses) page.Set(kWaits, cause, 0);
+  for (const auto& [cause, seconds] : counts.wait_seconds) {
+    if (IsLabelValue(kWaits, cause)) page.Set(kWaits, cause, seconds);  // it came from a worker
+  }
+}
+
+void SetCheckpoints(const DaemonView& view, MetricPage& page) {
+  const RunStatus& status = view.status;
+  if (status.checkpoint_step >= 0) page.Set(kCheckpointStep, static_cast<double>(status.checkpoint_step));
+  page.Set(kCheckpointEvery, static_cast<double>(view.checkpoint_every_steps));
+  page.Set(kCheckpointAge, status.checkpoint_age_seconds);
+  if (status.checkpoints_written > 0) {
+    page.Set(kCheckpointSeconds, status.checkpoint_write_seconds);
+    page.Set(kCheckpointBytes, static_cast<double>(status.checkpoint_bytes));
+  }
+  page.Set(kCheckpoints, static_cast<double>(status.checkpoints_written));
+  page.Set(kCheckpointFailures, static_cast<double>(status.checkpoint_failures));
+}
+
+}  // namespace
+
+MetricTable DaemonMetricTable() { return kTable; }
+
+std::string DaemonMetricsText(const DaemonView& view, double start_seconds) {
+  MetricPage page(kTable);
+  page.Set(kStart, start_seconds);
+  page.SetOneOf(kPhase, view.phase);
+  if (view.phase != "starting") {  // before that nothing is known of the run
+    SetProgress(view, page);
+    SetData(view, page);
+    SetMemory(view, page);
+    SetWorkers(view.status, page);
+    SetCounts(view.status.counts, page);
+    SetCheckpoints(view, page);
+  }
+  return page.Text();
+}
+
+}  // namespace eps::server

@@ -1,0 +1,114 @@
+#include "eps_server/telemetry/daemon_metrics.h"
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "common/telemetry/metric_table.h"
+#include "common/testing/status_matchers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace eps::server {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+int64_t NumSeries(const std::string& page) {
+  const std::vector<absl::string_view> lines = absl::StrSplit(page, '\n', absl::SkipEmpty());
+  return std::count_if(lines.begin(), lines.end(), [](absl::string_view line) { return line.front() != '#'; });
+}
+
+WorkerStatus Worker(int id, WorkerState state, double pass_seconds) {
+  WorkerStatus worker;
+  worker.id = WorkerId(id);
+  worker.state = state;
+  worker.info.device_cap_bytes = 1000 + id;
+  worker.last_pass.seconds = pass_seconds;
+  worker.last_pass.device_peak_bytes = 900 + id;
+  worker.silent_for = absl::Seconds(id);
+  return worker;
+}
+
+DaemonView Training() {
+  DaemonView view;
+  view.phase = "training";
+  view.expected_resident_bytes = 1 << 30;
+  view.checkpoint_every_steps = 100;
+  view.grpc_pulled_bytes = 4096;
+  RunStatus& status = view.status;
+  status.step = 7;
+  status.steps = 10;
+  status.loss = 2.5;
+  status.learning_rate = 1e-3;
+  status.gradient_norm = 0.5;
+  status.last_step_seconds = 0.25;
+  status.eta_seconds = 3;
+  status.checkpoint_step = 5;
+  status.checkpoints_written = 1;
+  status.checkpoint_bytes = 123;
+  status.counts.wait_seconds = {{"pull", 1.5}};
+  status.workers = {Worker(1, WorkerState::kRunning, 3), Worker(2, WorkerState::kRunning, 1),
+                    Worker(3, WorkerState::kIdle, 2), Worker(9, WorkerState::kLost, 100)};
+  return view;
+}
+
+TEST(DaemonMetricsTest, TheTableIsGood) { EXPECT_OK(CheckMetricTable(DaemonMetricTable(), "eps_")); }
+
+TEST(DaemonMetricsTest, ShowsWhatTheRunSays) {
+  const std::string page = DaemonMetricsText(Training(), 1e9);
+  for (const char* line :
+       {"eps_start_time_seconds 1000000000\n", "eps_run_phase{phase=\"training\"} 1\n",
+        "eps_run_phase{phase=\"failed\"} 0\n", "eps_steps_total 7\n", "eps_run_steps 10\n", "eps_loss_nats 2.5\n",
+        "eps_eta_seconds 3\n", "eps_step_seconds 0.25\n", "eps_pulled_bytes_total{transport=\"grpc\"} 4096\n",
+        "eps_wait_seconds_total{cause=\"pull\"} 1.5\n", "eps_wait_seconds_total{cause=\"version\"} 0\n",
+        "eps_memory_limit_bytes{kind=\"resident\"} 1073741824\n", "eps_checkpoint_step 5\n",
+        "eps_checkpoint_bytes 123\n", "eps_checkpoint_every_steps 100\n"}) {
+    EXPECT_THAT(page, HasSubstr(absl::StrCat("\n", line)));
+  }
+}
+
+TEST(DaemonMetricsTest, WorkersAreCountedAndSummedUpWithoutTheLost) {
+  const std::string page = DaemonMetricsText(Training(), 0);
+  for (const char* line :
+       {"eps_workers{state=\"running\"} 2\n", "eps_workers{state=\"idle\"} 1\n", "eps_workers{state=\"attaching\"} 0\n",
+        "eps_pass_seconds{stat=\"min\"} 1\n", "eps_pass_seconds{stat=\"median\"} 2\n",
+        "eps_pass_seconds{stat=\"max\"} 3\n", "eps_lease_age_seconds 3\n",
+        "eps_device_memory_bytes{kind=\"cap\"} 1003\n", "eps_device_memory_bytes{kind=\"peak\"} 903\n"}) {
+    EXPECT_THAT(page, HasSubstr(absl::StrCat("\n", line)));
+  }
+}
+
+TEST(DaemonMetricsTest, WhatIsNotKnownHasNoSample) {
+  DaemonView view = Training();
+  view.status.gradient_norm = -1;
+  view.status.eta_seconds = -1;
+  view.status.checkpoint_step = -1;
+  view.status.checkpoints_written = 0;
+  const std::string page = DaemonMetricsText(view, 0);
+  for (const char* name : {"eps_gradient_norm", "eps_eta_seconds", "eps_checkpoint_step", "eps_checkpoint_bytes"}) {
+    EXPECT_THAT(page, Not(HasSubstr(absl::StrCat("\n", name, " "))));
+  }
+}
+
+TEST(DaemonMetricsTest, WhileItStartsOnlyThePhaseIsKnown) {
+  EXPECT_EQ(NumSeries(DaemonMetricsText(DaemonView(), 0)), 8);  // the start and seven phases
+}
+
+TEST(DaemonMetricsTest, NothingAddsSeries) {
+  DaemonView view = Training();
+  const int64_t series = NumSeries(DaemonMetricsText(view, 0));
+  EXPECT_EQ(series, MaxSeries(DaemonMetricTable()));
+  for (int i = 10; i < 5000; ++i) view.status.workers.push_back(Worker(i, WorkerState::kRunning, i));
+  view.status.counts.wait_seconds["evil\"} 1\nx"] = 1;  // a worker's words
+  view.status.counts.wait_seconds["other"] = 1;
+  EXPECT_EQ(NumSeries(DaemonMetricsText(view, 0)), series);
+}
+
+}  // namespace
+}  // namespace eps::server

@@ -1,0 +1,53 @@
+#include "eps_server/telemetry/daemon_page.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "common/base/status_macros.h"
+#include "common/telemetry/metric_page.h"
+
+namespace eps::server {
+
+DaemonPage::DaemonPage()
+    : start_seconds_(absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch())), view_([] { return DaemonView(); }) {}
+
+absl::StatusOr<std::unique_ptr<DaemonPage>> DaemonPage::Start(const std::string& listen, bool any_address) {
+  std::unique_ptr<DaemonPage> page(new DaemonPage());
+  auto http = HttpPage::Start({.listen = listen,
+                               .any_address = any_address,
+                               .paths = {{"/metrics", [page = page.get()] { return page->Metrics(); }},
+                                         {"/healthz", [page = page.get()] { return page->Health(); }},
+                                         {"/readyz", [page = page.get()] { return page->Readiness(); }}}});
+  if (!http.ok()) return Annotate(http.status(), "--metrics-listen");
+  page->page_ = *std::move(http);
+  return page;
+}
+
+void DaemonPage::Show(std::function<DaemonView()> view) {
+  MutexLock lock(mu_);
+  view_ = std::move(view);
+}
+
+DaemonView DaemonPage::View() {
+  MutexLock lock(mu_);
+  return view_();
+}
+
+HttpReply DaemonPage::Metrics() {
+  return {.content_type = std::string(kMetricPageContentType), .body = DaemonMetricsText(View(), start_seconds_)};
+}
+
+HttpReply DaemonPage::Health() {
+  const std::string phase = View().phase;
+  return {.code = phase == "failed" ? 503 : 200, .body = phase + "\n"};
+}
+
+HttpReply DaemonPage::Readiness() {
+  const std::string phase = View().phase;
+  const bool ready = phase == "waiting_for_workers" || phase == "training" || phase == "serving";
+  return {.code = ready ? 200 : 503, .body = phase + "\n"};
+}
+
+}  // namespace eps::server

@@ -1,0 +1,49 @@
+#ifndef EPS_SERVER_TELEMETRY_DAEMON_PAGE_H_
+#define EPS_SERVER_TELEMETRY_DAEMON_PAGE_H_
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "common/base/mutex.h"
+#include "common/telemetry/http_page.h"
+#include "eps_server/telemetry/daemon_metrics.h"
+
+namespace eps::server {
+
+// The daemon's HTTP page: /metrics, /healthz, /readyz. It answers from the first moment on, while the model is loaded
+// too.
+//
+//   /healthz  200 as long as the process works, 503 once the run has failed
+//   /readyz   200 while workers may attach: waiting for them, training, serving; else 503. The body is the phase
+//
+// Threads: safe
+class DaemonPage {
+ public:
+  // Errors: HttpPage::Start's, beginning with the flag's name
+  static absl::StatusOr<std::unique_ptr<DaemonPage>> Start(const std::string& listen, bool any_address);
+
+  const std::string& address() const { return page_->address(); }
+
+  // What is shown from now on is what `view` returns; called by the page's thread. Before the first Show the phase is
+  // "starting".
+  void Show(std::function<DaemonView()> view) ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  DaemonPage();
+  DaemonView View() ABSL_LOCKS_EXCLUDED(mu_);
+  HttpReply Metrics();
+  HttpReply Health();
+  HttpReply Readiness();
+
+  const double start_seconds_;
+  Mutex mu_;  // held while `view_` is asked: nobody else wants it then but Show
+  std::function<DaemonView()> view_ ABSL_GUARDED_BY(mu_);
+  std::unique_ptr<HttpPage> page_;  // last: its thread uses all of the above
+};
+
+}  // namespace eps::server
+
+#endif  // EPS_SERVER_TELEMETRY_DAEMON_PAGE_H_

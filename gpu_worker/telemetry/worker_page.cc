@@ -1,0 +1,47 @@
+#include "gpu_worker/telemetry/worker_page.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "common/base/status_macros.h"
+#include "common/telemetry/metric_page.h"
+#include "common/telemetry/resident_bytes.h"
+
+namespace eps::worker {
+WorkerPage::WorkerPage() : start_seconds_(absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch())) {}
+
+absl::StatusOr<std::unique_ptr<WorkerPage>> WorkerPage::Start(const std::string& listen, bool any_address) {
+  std::unique_ptr<WorkerPage> page(new WorkerPage());
+  const auto metrics = [page = page.get()] {
+    return HttpReply{.content_type = std::string(kMetricPageContentType),
+                     .body = WorkerMetricsText(page->View(), page->start_seconds_, ResidentBytes())};
+  };
+  auto http = HttpPage::Start({.listen = listen,
+                               .any_address = any_address,
+                               .paths = {{"/metrics", metrics},
+                                         {"/healthz", [page = page.get()] { return page->Phase(false); }},
+                                         {"/readyz", [page = page.get()] { return page->Phase(true); }}}});
+  if (!http.ok()) return Annotate(http.status(), "--metrics-listen");
+  page->page_ = *std::move(http);
+  return page;
+}
+
+void WorkerPage::Update(const std::function<void(WorkerView&)>& change) {
+  MutexLock lock(mu_);
+  change(view_);
+}
+
+WorkerView WorkerPage::View() {
+  MutexLock lock(mu_);
+  return view_;
+}
+
+HttpReply WorkerPage::Phase(bool must_be_ready) {
+  const WorkerPhase phase = View().phase;
+  const bool ready = phase == WorkerPhase::kIdle || phase == WorkerPhase::kRunning;
+  return {.code = must_be_ready && !ready ? 503 : 200, .body = absl::StrCat(WorkerPhaseName(phase), "\n")};
+}
+
+}  // namespace eps::worker

@@ -1,0 +1,43 @@
+#ifndef EPS_GPU_WORKER_TELEMETRY_WORKER_PAGE_H_
+#define EPS_GPU_WORKER_TELEMETRY_WORKER_PAGE_H_
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "common/base/mutex.h"
+#include "common/telemetry/http_page.h"
+#include "gpu_worker/telemetry/worker_metrics.h"
+
+namespace eps::worker {
+
+// A worker's HTTP page: /metrics, /healthz (200 as long as the process works), /readyz (200 while it is attached and
+// has planned; else 503). The body of the latter two is the phase.
+//
+// Threads: safe
+class WorkerPage {
+ public:
+  // Errors: HttpPage::Start's, beginning with the flag's name
+  static absl::StatusOr<std::unique_ptr<WorkerPage>> Start(const std::string& listen, bool any_address);
+
+  const std::string& address() const { return page_->address(); }
+
+  // Changes what is shown. `change` runs under the page's lock.
+  void Update(const std::function<void(WorkerView&)>& change) ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  WorkerPage();
+  WorkerView View() ABSL_LOCKS_EXCLUDED(mu_);
+  HttpReply Phase(bool must_be_ready);
+
+  const double start_seconds_;
+  Mutex mu_;
+  WorkerView view_ ABSL_GUARDED_BY(mu_);
+  std::unique_ptr<HttpPage> page_;  // last: its thread uses all of the above
+};
+
+}  // namespace eps::worker
+
+#endif  // EPS_GPU_WORKER_TELEMETRY_WORKER_PAGE_H_

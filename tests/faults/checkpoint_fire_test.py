@@ -1,0 +1,296 @@
+"""Invariant 5 under fire: a disk that is full, read-only, broken or gone, and kills while a checkpoint is written.
+
+EPS_FAULT_STATE_MB and EPS_FAULT_KILLS set the size of the state that is killed in mid-checkpoint, and how often;
+EPS_FAULT_SEED the moments.
+"""
+
+import hashlib
+import json
+import os
+import random
+import resource
+import shutil
+import signal
+import statistics
+import subprocess
+import time
+import zlib
+from pathlib import Path
+
+from eps_run import (EPS, SystemTest, children, latest_checkpoint, model_hash, run, start_train, summary, train,
+                     train_command, wait_for_steps)
+
+STATE_MB = int(os.environ.get("EPS_FAULT_STATE_MB", "100"))
+KILLS = int(os.environ.get("EPS_FAULT_KILLS", "20"))
+SEED = int(os.environ.get("EPS_FAULT_SEED", "20260101"))
+
+LONG = {"steps": 300, "checkpoint": {"every_steps": 10, "keep": 2}}
+PART_BYTES = 1 << 20
+
+
+def verify(folder):
+    """Every file of a checkpoint against its manifest, by a reader that shares no code with the writer."""
+    text = (folder / "manifest.json").read_bytes()
+    manifest = json.loads(text)
+    body = text[:text.rindex(b"  \"sha256\": ")]
+    assert hashlib.sha256(body).hexdigest() == manifest["sha256"], f"{folder}: manifest.json"
+    assert manifest["step"] == int(folder.name[len("step-"):]), folder
+    for name, wanted in manifest["files"].items():
+        content = (folder / name).read_bytes()
+        assert len(content) == wanted["bytes"], f"{folder}: {name}"
+        assert hashlib.sha256(content).hexdigest() == wanted["sha256"], f"{folder}: {name}"
+        crcs = "".join(f"{zlib.crc32(content[i:i + PART_BYTES]):08x}" for i in range(0, len(content), PART_BYTES))
+        assert crcs == wanted["crc32_per_mib"], f"{folder}: {name}"
+
+
+class FireTest(SystemTest):
+    def setUp(self):
+        super().setUp()
+        self.spec = self.work.spec(LONG)
+        self.out = self.work.out("run")
+        self.checkpoints = self.out / "checkpoints"
+
+    def status(self):
+        done = run([str(EPS), "status", "--out", str(self.out), "--json"])
+        return json.loads(done.stdout) if done.returncode == 0 else {}
+
+    def wait_for(self, process, what, timeout=60):
+        deadline = time.monotonic() + timeout
+        while not (found := what()):
+            self.assertIsNone(process.poll(), f"ended early: {process.returncode}")
+            self.assertLess(time.monotonic(), deadline, "waited in vain")
+            time.sleep(0.02)
+        return found
+
+    def wait_for_failure(self, process):
+        """The status once a checkpoint has failed; its run goes on."""
+        return self.wait_for(process, lambda: (s := self.status()) and int(s["checkpoint_failures"]) > 0 and s)
+
+    def wait_for_checkpoint(self, process):
+        self.wait_for(process, (self.checkpoints / "latest").exists)
+
+    def ends(self, process, code):
+        _, stderr = process.communicate(timeout=300)
+        self.assertEqual(process.returncode, code, stderr)
+        return stderr
+
+    def finished_like_a_quiet_run(self, spec=None):
+        quiet = self.work.out("quiet")
+        self.train_ok(spec or self.spec, quiet, "--set", "checkpoint.every_steps=0", timeout=600)
+        verify(latest_checkpoint(self.out))
+        self.assertEqual(model_hash(self.out), model_hash(quiet))
+        self.assertEqual(summary(self.out)["loss"], summary(quiet)["loss"])
+
+    def small_disk(self, megabytes):
+        """The checkpoints' folder becomes a file system of its own."""
+        self.checkpoints.mkdir(parents=True)
+        made = run(["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "eps-test", str(self.checkpoints)])
+        if made.returncode != 0:
+            self.skipTest(f"mounting is not allowed here: {made.stderr.strip()}")
+        self.addCleanup(run, ["umount", "--lazy", str(self.checkpoints)])
+
+    def fill_disk(self):
+        ballast = self.checkpoints / "ballast"
+        with open(ballast, "wb", buffering=0) as file:
+            try:
+                while True:
+                    file.write(bytes(1 << 16))
+            except OSError:
+                pass
+        return ballast
+
+    # ---- the disk ----
+
+    def test_a_disk_that_is_full_for_a_while_costs_checkpoints_and_nothing_else(self):
+        self.small_disk(16)
+        ballast = self.fill_disk()
+        process = start_train(self.spec, self.out, "--resume")  # the folder is there, without a run
+        status = self.wait_for_failure(process)
+        self.assertIn("No space left", status["checkpoint_error"])
+        self.assertEqual(status["newest_checkpoint"], "")
+        ballast.unlink()
+        self.wait_for_checkpoint(process)
+        self.ends(process, 0)
+        log = (self.out / "logs" / "eps_server.log").read_text()
+        failed = [line for line in log.splitlines() if "checkpoint_failed" in line]
+        self.assertTrue(failed)
+        self.assertTrue(all(" ERROR checkpoint_failed " in line for line in failed), failed[0])
+        self.finished_like_a_quiet_run()
+
+    def test_a_disk_that_stays_full_ends_the_run_with_1_and_what_was_written_before_stands(self):
+        self.small_disk(16)
+        process = start_train(self.spec, self.out, "--resume")
+        self.wait_for_checkpoint(process)
+        ballast = self.fill_disk()
+        stderr = self.ends(process, 1)
+        stands = latest_checkpoint(self.out)
+        verify(stands)
+        for words in ("the last checkpoint", "No space left", stands.name, "--resume"):
+            self.assertIn(words, stderr)
+        self.assertEqual([p.name for p in self.checkpoints.iterdir() if p.name.startswith(".")], [])
+        ballast.unlink()
+        self.train_ok(self.spec, self.out, "--resume")
+        self.finished_like_a_quiet_run()
+
+    def test_a_disk_that_is_read_only_for_a_while_costs_checkpoints_and_nothing_else(self):
+        self.small_disk(16)
+        process = start_train(self.spec, self.out, "--resume")
+        self.wait_for_checkpoint(process)
+        # Refused while a file is open for writing.
+        self.wait_for(process, lambda: run(["mount", "-o", "remount,ro", str(self.checkpoints)]).returncode == 0)
+        status = self.wait_for_failure(process)
+        self.assertIn("Read-only file system", status["checkpoint_error"])
+        verify(latest_checkpoint(self.out))
+        self.assertEqual(run(["mount", "-o", "remount,rw", str(self.checkpoints)]).returncode, 0)
+        self.ends(process, 0)
+        self.finished_like_a_quiet_run()
+
+    def test_a_limit_on_the_size_of_files_is_an_error_and_no_death(self):
+        done = subprocess.run(train_command(self.spec, self.out, "--steps", "20"), capture_output=True, text=True,
+                              timeout=300, stdin=subprocess.DEVNULL,
+                              preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (700_000, 700_000)))
+        self.refused(done, 1, "the last checkpoint", "File too large", "optimizer.safetensors")
+        self.assertEqual(list(self.checkpoints.iterdir()), [])
+
+    def test_a_directory_that_vanishes_is_made_anew(self):
+        process = start_train(self.spec, self.out)
+        self.wait_for_checkpoint(process)
+        self.checkpoints.rename(self.out / "moved-away")
+        self.wait_for_checkpoint(process)
+        self.ends(process, 0)
+        self.finished_like_a_quiet_run()
+
+    def test_a_file_in_the_directorys_place_costs_checkpoints_until_it_is_gone(self):
+        def put_file():
+            shutil.rmtree(self.checkpoints, ignore_errors=True)
+            try:
+                self.checkpoints.write_text("not a folder")
+            except IsADirectoryError:
+                return False  # it was made anew meanwhile
+            return True
+
+        process = start_train(self.spec, self.out)
+        self.wait_for_checkpoint(process)
+        self.wait_for(process, put_file)
+        self.assertIn("checkpoints", self.wait_for_failure(process)["checkpoint_error"])
+        self.checkpoints.unlink()
+        self.ends(process, 0)
+        self.finished_like_a_quiet_run()
+
+    def test_a_disk_with_input_output_errors_costs_checkpoints_and_nothing_else(self):
+        compiler = shutil.which("gcc") or shutil.which("cc")
+        if compiler is None:
+            self.skipTest("no C compiler here")
+        library = self.work.path / "io_error.so"
+        built = run([compiler, "-O1", "-shared", "-fPIC", "-o", str(library),
+                     str(Path(__file__).parent / "io_error.c"), "-ldl"])
+        self.assertEqual(built.returncode, 0, built.stderr)
+        trigger = self.work.path / "trigger"
+        for call in ("pwrite", "fsync", "rename"):
+            with self.subTest(call=call):
+                self.out = self.work.out(f"run-{call}")
+                self.checkpoints = self.out / "checkpoints"
+                trigger.unlink(missing_ok=True)
+                environment = {**os.environ, "LD_PRELOAD": str(library), "EPS_IO_ERROR": str(trigger)}
+                process = subprocess.Popen(train_command(self.spec, self.out), env=environment, text=True,
+                                           stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL)
+                self.wait_for_checkpoint(process)
+                before = latest_checkpoint(self.out)
+                trigger.write_text(call)
+                status = self.wait_for_failure(process)
+                self.assertIn("Input/output error", status["checkpoint_error"])
+                verify(latest_checkpoint(self.out))
+                self.assertGreaterEqual(latest_checkpoint(self.out).name, before.name)
+                trigger.unlink()
+                self.ends(process, 0)
+                self.finished_like_a_quiet_run()
+                shutil.rmtree(self.work.out("quiet"))
+
+    # ---- damage ----
+
+    def test_damage_is_named_by_its_place_and_the_older_checkpoint_that_is_offered_gives_the_same_bits(self):
+        process = start_train(self.spec, self.out)
+        wait_for_steps(process, self.out, 45)
+        process.send_signal(signal.SIGTERM)
+        self.ends(process, 143)
+        newest = latest_checkpoint(self.out)
+        older = max(p for p in self.checkpoints.glob("step-*") if p != newest)
+        for name in ("model.safetensors", "optimizer.safetensors"):
+            with open(newest / name, "r+b") as file:
+                file.seek(-5, os.SEEK_END)
+                byte = file.read(1)
+                file.seek(-1, os.SEEK_CUR)
+                file.write(bytes([byte[0] ^ 1]))
+        size = (newest / "model.safetensors").stat().st_size
+        first = (size - 5) // PART_BYTES * PART_BYTES
+        done = train(self.spec, self.out, "--resume")
+        self.assertNotEqual(done.returncode, 0)
+        for words in (f"{newest}/model.safetensors", f"first between byte {first} and {size - 1}",
+                      f"remove the folder {newest}", f"from {older.name}, which is whole"):
+            self.assertIn(words, done.stderr)
+        shutil.rmtree(newest)
+        self.train_ok(self.spec, self.out, "--resume")
+        self.finished_like_a_quiet_run()
+
+    # ---- kills ----
+
+    def big_run(self):
+        """A run whose state (14 bytes a parameter) has about STATE_MB, with little to compute in a step."""
+        d_model = 512
+        layers = max(1, round(STATE_MB * 1e6 / 14 / (12 * d_model * d_model)))
+        return self.work.spec({
+            "model": {"layers": layers, "d_model": d_model, "heads": 8, "context": 16},
+            "batch": {"virtual_nodes": 1, "micro_batches": 1, "micro_batch": 1},
+            "steps": 8 * KILLS + 20, "checkpoint": {"every_steps": 1, "keep": 1}}, name="big.json")
+
+    def being_written(self):
+        """Names of the checkpoints that are being written now."""
+        try:
+            return {name for name in os.listdir(self.checkpoints) if name.startswith(".tmp-step-")}
+        except FileNotFoundError:
+            return set()
+
+    def sit(self, spec, moments, which, seconds):
+        """Trains until `seconds` after the sitting's checkpoint number `which` is begun; then the daemon is killed.
+
+        Returns how long the checkpoints before took."""
+        begun, seen, took = {}, self.being_written(), []  # what the kill before left half-written does not count
+        process = start_train(spec, self.out, *(["--resume"] if (self.checkpoints / "latest").exists() else []))
+        deadline = time.monotonic() + 600
+        while len(begun) < which:
+            self.assertIsNone(process.poll(), f"ended before its kill: {moments}")
+            self.assertLess(time.monotonic(), deadline)
+            now, writing = time.monotonic(), self.being_written()
+            for name in writing - seen:
+                begun[name] = now
+            took += [now - begun[name] for name in seen - writing if name in begun]
+            seen = writing
+            time.sleep(0.001)
+        time.sleep(seconds)
+        daemon, = children(process.pid, "eps_server")
+        os.kill(daemon, signal.SIGKILL)
+        self.ends(process, 1)
+        return took
+
+    def test_killed_at_any_moment_of_a_checkpoint_the_newest_one_is_whole_and_the_bits_stay(self):
+        spec = self.big_run()
+        rng = random.Random(SEED)
+        print(f"{KILLS} kills, about {STATE_MB} MB of state, seed {SEED}", flush=True)
+        moments = []
+        took = self.sit(spec, moments, 4, 0)
+        left_half_written = 0
+        for _ in range(KILLS):
+            moments.append((rng.randint(1, 2), rng.uniform(0, 1.2) * statistics.median(took)))
+            took += self.sit(spec, moments, *moments[-1])
+            left_half_written += bool(self.being_written())
+            verify(latest_checkpoint(self.out))
+            complete = [p for p in self.checkpoints.glob("step-*")]
+            self.assertGreaterEqual(len(complete), 1)
+            for folder in complete:
+                verify(folder)
+        print(f"a checkpoint took {statistics.median(took):.2f} s; "
+              f"{left_half_written} of {KILLS} kills left one half-written", flush=True)
+        self.assertGreater(left_half_written, KILLS // 4, "the kills missed the writing")
+        self.train_ok(spec, self.out, "--resume", "--set", "checkpoint.every_steps=0", timeout=1800)
+        self.assertEqual(self.being_written(), set())
+        self.finished_like_a_quiet_run(spec)

@@ -1,0 +1,254 @@
+"""Metrics, health, readiness and the operator's views, of real processes."""
+
+import fcntl
+import json
+import os
+import pty
+import re
+import resource
+import select
+import signal
+import socket
+import struct
+import subprocess
+import termios
+import time
+
+from eps_run import BIN, EPS, SystemTest, alive, children, run, start_train, wait_for_steps
+from prometheus import get
+
+LONG = {"steps": 1000000, "checkpoint": {"every_steps": 200}}
+
+
+def metrics_address(out):
+    return json.loads((out / "endpoints.json").read_text())["metrics"]
+
+
+def values(page):
+    """{series: value} of a /metrics page."""
+    return {name: float(value) for name, value in re.findall(r"^([^#\s][^\s]*) (\S+)$", page, re.M)}
+
+
+def wait_until(condition, timeout=60):
+    deadline = time.monotonic() + timeout
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not in {timeout} s")
+        time.sleep(0.05)
+
+
+class Terminal:
+    """A program on a terminal of 100 by 40, and what it writes there."""
+
+    def __init__(self, command):
+        self.fd, slave = pty.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 100, 0, 0))
+        self.process = subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave, start_new_session=True)
+        os.close(slave)
+        self.text = ""
+
+    def read_until(self, condition, timeout=20):
+        deadline = time.monotonic() + timeout
+        while not condition(self.text):
+            if time.monotonic() > deadline:
+                raise AssertionError(f"not in {timeout} s: {self.text!r}")
+            if select.select([self.fd], [], [], 0.1)[0]:
+                try:
+                    self.text += os.read(self.fd, 65536).decode(errors="replace")
+                except OSError:  # the other side is closed
+                    return
+
+    def end(self):
+        self.read_until(lambda _: False)  # to the last byte
+        os.close(self.fd)
+        return self.process.wait(timeout=10)
+
+
+class PageTest(SystemTest):
+    def setUp(self):
+        super().setUp()
+        self.started = []
+
+    def tearDown(self):
+        for process in self.started:
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+            for pipe in (process.stdout, process.stderr):
+                if pipe is not None:
+                    pipe.close()
+        super().tearDown()
+
+    def start(self, command, **kwargs):
+        log = open(self.work.path / f"process-{len(self.started)}.log", "w", encoding="utf-8")
+        with log:
+            self.started.append(subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, **kwargs))
+        return self.started[-1], self.work.path / f"process-{len(self.started) - 1}.log"
+
+    def train(self, *args, changes=None):
+        out = self.work.out("out")
+        process = start_train(self.work.spec(changes or LONG), out, *args)
+        self.started.append(process)
+        wait_for_steps(process, out, 20)
+        return process, out
+
+    def test_the_daemons_page_follows_the_run(self):
+        process, out = self.train("--workers", 2)
+        address = metrics_address(out)
+        self.assertEqual(get(address, "/healthz"), (200, "training\n"))
+        self.assertEqual(get(address, "/readyz"), (200, "training\n"))
+        self.assertEqual(get(address, "/")[0], 404)
+        first = values(get(address, "/metrics")[1])
+        time.sleep(1)
+        second = values(get(address, "/metrics")[1])
+        for name in ("eps_steps_total", "eps_tokens_total", "eps_versions_published_total", "eps_passes_total",
+                     "eps_updated_parameters_total", "eps_update_busy_seconds_total", "eps_pass_seconds_total"):
+            self.assertGreater(second[name], first[name], name)
+        moved = {way: sum(v for name, v in second.items() if name.startswith(f"eps_{way}_bytes_total"))
+                 for way in ("pulled", "pushed")}
+        self.assertGreater(moved["pulled"], 0)
+        self.assertGreater(moved["pushed"], 0)
+        self.assertEqual(second['eps_run_phase{phase="training"}'], 1)
+        self.assertEqual(second["eps_workers_attached_total"], 2)
+        self.assertLess(second['eps_memory_bytes{kind="resident"}'], second['eps_memory_limit_bytes{kind="resident"}'])
+        wait_until(lambda: "eps_checkpoint_step" in values(get(address, "/metrics")[1]))
+        process.send_signal(signal.SIGTERM)
+        self.assertEqual(process.wait(timeout=60), 143)
+
+    def test_a_killed_worker_is_counted_and_what_it_left_is_redone(self):
+        process, out = self.train("--workers", 2)
+        os.kill(children(process.pid, "gpu_worker")[0], signal.SIGKILL)
+        address = metrics_address(out)
+        wait_until(lambda: values(get(address, "/metrics")[1])["eps_workers_lost_total"] == 1)
+        page = values(get(address, "/metrics")[1])
+        self.assertEqual(page["eps_workers_attached_total"], 2)
+        self.assertEqual(page['eps_workers{state="running"}'] + page['eps_workers{state="idle"}'], 1)
+        top = run([str(EPS), "top", "--out", str(out), "--once"])
+        self.assertEqual(top.returncode, 0, top.stderr)
+        self.assertRegex(top.stdout, r"attached 2  lost 1")
+        self.assertRegex(top.stdout, r"\d+  running|\d+  idle")
+        process.send_signal(signal.SIGTERM)  # that a worker was lost long before changes nothing of how the run ends
+        _, errors = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 143, errors)
+
+    def test_workers_have_a_page_of_their_own(self):
+        _, out = self.train("--workers", 1)
+        log = (out / "logs" / "gpu_worker-1.log").read_text()
+        address = re.search(r"worker_page metrics=(\S+)", log).group(1)
+        self.assertEqual(get(address, "/healthz")[0], 200)
+        self.assertEqual(get(address, "/readyz")[0], 200)
+        page = values(get(address, "/metrics")[1])
+        self.assertGreater(page["worker_passes_total"], 0)
+        self.assertEqual(page["worker_attachments_total"], 1)
+        self.assertLessEqual(page['worker_device_memory_bytes{kind="peak"}'],
+                             page['worker_device_memory_bytes{kind="cap"}'])
+
+    def test_a_worker_without_a_daemon_is_alive_and_not_ready(self):
+        with socket.socket() as nobody:  # bound, and nobody listens
+            nobody.bind(("127.0.0.1", 0))
+            _, log = self.start([str(BIN / "gpu_worker"), "--connect", f"127.0.0.1:{nobody.getsockname()[1]}",
+                                 "--device-memory", "16MiB"])
+            wait_until(lambda: "worker_page" in log.read_text())
+            address = re.search(r"worker_page metrics=(\S+)", log.read_text()).group(1)
+            self.assertEqual(get(address, "/healthz"), (200, "connecting\n"))
+            self.assertEqual(get(address, "/readyz"), (503, "connecting\n"))
+
+    def test_a_page_for_others_than_this_host_must_be_asked_for(self):
+        spec = self.work.spec()
+        for address in ("0.0.0.0:0", "example.org:80", "127.0.0.1"):
+            refused = run([str(BIN / "eps_server"), "--run", str(spec), "--out", str(self.work.out("x")),
+                           "--metrics-listen", address])
+            self.refused(refused, 2, "--metrics-listen", address)
+            self.assertFalse(self.work.out("x").exists())
+            refused = run([str(BIN / "gpu_worker"), "--connect", "127.0.0.1:1", "--metrics-listen", address])
+            self.refused(refused, 2, "--metrics-listen", address)
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            taken.listen()
+            address = f"127.0.0.1:{taken.getsockname()[1]}"
+            refused = run([str(BIN / "eps_server"), "--run", str(spec), "--out", str(self.work.out("x")),
+                           "--metrics-listen", address])
+            self.assertNotEqual(refused.returncode, 0)
+            self.assertIn(address, refused.stderr)
+
+    def test_a_step_that_waits_names_worker_vnodes_and_blobs(self):
+        out = self.work.out("out")
+        daemon, log = self.start([str(BIN / "eps_server"), "--run", str(self.work.spec(LONG)), "--out", str(out),
+                                  "--lease-millis", "600000"])
+        wait_until(lambda: (out / "endpoints.json").exists())
+        grpc = json.loads((out / "endpoints.json").read_text())["grpc"]
+        worker, _ = self.start([str(BIN / "gpu_worker"), "--connect", grpc, "--device-memory", "16MiB"])
+        wait_for_steps(daemon, out, 10)
+        worker.send_signal(signal.SIGSTOP)
+        wait_until(lambda: "step_waits" in log.read_text(), timeout=40)
+        line = re.search(r".*step_waits.*", log.read_text()).group(0)
+        self.assertIn("WARNING", line)
+        self.assertRegex(line, r"cause=(compute|push)")
+        self.assertRegex(line, r"worker_vnodes=\"?1:\{0,1,2,3\}")
+        self.assertRegex(line, r"blobs=\S+")
+        page = values(get(metrics_address(out), "/metrics")[1])
+        self.assertEqual(page["eps_step_waits_total"], 1)
+        self.assertGreater(page["eps_step_age_seconds"], 9)
+        self.assertGreater(page["eps_lease_age_seconds"], 9)
+        worker.send_signal(signal.SIGCONT)
+        self.assertTrue(alive(daemon.pid))
+
+    def test_a_checkpoint_that_cannot_be_written_is_counted(self):
+        out = self.work.out("out")
+        spec = self.work.spec({"steps": 1000000, "checkpoint": {"every_steps": 10}, "transport": "GRPC"})
+        limit = 1_000_000  # bytes of a file, shared memory too: room for the wire buffers, none for the moments
+        daemon, _ = self.start([str(BIN / "eps_server"), "--run", str(spec), "--out", str(out)],
+                               preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)))
+        wait_until(lambda: (out / "endpoints.json").exists())
+        grpc = json.loads((out / "endpoints.json").read_text())["grpc"]
+        self.start([str(BIN / "gpu_worker"), "--connect", grpc, "--device-memory", "16MiB"])
+        page = {}
+
+        def failed():
+            page.update(values(get(metrics_address(out), "/metrics")[1]))
+            return page["eps_checkpoint_failures_total"] > 0
+
+        wait_until(failed)
+        self.assertEqual(page["eps_checkpoints_written_total"], 0)
+        self.assertNotIn("eps_checkpoint_step", page)
+        self.assertEqual(page['eps_run_phase{phase="failed"}'], 0)
+        top = run([str(EPS), "top", "--out", str(out), "--once"])
+        self.assertRegex(top.stdout, r"checkpoint  none yet  FAILED \d+ times: .*safetensors")
+        daemon.kill()
+
+    def test_top_is_live_on_a_terminal_and_gives_it_back(self):
+        process, out = self.train("--workers", 2)
+        terminal = Terminal([str(EPS), "top", "--out", str(out), "--interval-seconds", "0.2"])
+        terminal.read_until(lambda text: text.count("\033[H") >= 4 and "|" in text)
+        terminal.process.send_signal(signal.SIGINT)
+        self.assertEqual(terminal.end(), 0)
+        self.assertTrue(terminal.text.startswith("\033[?1049h"))
+        self.assertTrue(terminal.text.endswith("\033[?25h\033[?1049l"))
+        views = terminal.text.split("\033[H")[1:]
+        steps = [int(re.search(r"step (\d+) of 1000000", view).group(1)) for view in views]
+        self.assertGreater(steps[-1], steps[0])
+        self.assertIn("device memory", views[-1])
+
+        terminal = Terminal([str(EPS), "top", "--out", str(out), "--interval-seconds", "0.2"])
+        terminal.read_until(lambda text: "\033[H" in text)
+        process.send_signal(signal.SIGTERM)
+        self.assertEqual(terminal.end(), 0)
+        self.assertRegex(terminal.text, r"\033\[\?1049l.*the daemon is gone .* last seen: ")
+
+    def test_top_without_a_daemon_says_so(self):
+        gone = run([str(EPS), "top", "--out", str(self.work.out("nothing"))])
+        self.assertNotEqual(gone.returncode, 0)
+        self.assertIn(str(self.work.out("nothing")), gone.stderr)
+
+    def test_health_over_grpc(self):
+        try:
+            import grpc
+        except ImportError:
+            self.skipTest("python3-grpcio is not installed")
+        _, out = self.train("--workers", 1)
+        token = (out / "token").read_text().strip()
+        with grpc.insecure_channel(json.loads((out / "endpoints.json").read_text())["grpc"],
+                                   [("grpc.enable_http_proxy", 0)]) as channel:
+            check = channel.unary_unary("/grpc.health.v1.Health/Check")
+            # HealthCheckRequest without a service: the server as a whole; the reply is SERVING.
+            self.assertEqual(check(b"", timeout=20, metadata=[("authorization", f"Bearer {token}")]), b"\x08\x01")

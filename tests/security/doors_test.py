@@ -1,0 +1,327 @@
+"""Each door tried and shut, with the real programs: TLS, client certificates, tokens, files, addresses."""
+
+import json
+import os
+import signal
+import socket
+import ssl
+import subprocess
+import time
+
+from eps_run import BIN, EPS, SystemTest, run
+
+# The daemon waits for a worker, and is asked things meanwhile.
+SPEC = {"steps": 4}
+
+
+class DoorsTest(SystemTest):
+    def setUp(self):
+        super().setUp()
+        self.processes = []
+        self.keys = self.make_keys("keys")
+
+    def tearDown(self):
+        for process in self.processes:
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+        super().tearDown()
+
+    def make_keys(self, name, *args):
+        folder = self.work.path / name
+        done = run([str(EPS), "keys", "--out", str(folder), *args])
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return folder
+
+    def server_flags(self, keys, tls=True, client_ca=False, token=True):
+        flags = ["--tls-cert", keys / "server.crt", "--tls-key", keys / "server.key"] if tls else []
+        flags += ["--tls-client-ca", keys / "ca.crt"] if client_ca else []
+        return [str(flag) for flag in flags + (["--token-file", keys / "token"] if token else [])]
+
+    def client_flags(self, keys, tls=True, certificate=False, token=True):
+        flags = ["--tls-ca", keys / "ca.crt"] if tls else []
+        flags += ["--tls-cert", keys / "client.crt", "--tls-key", keys / "client.key"] if certificate else []
+        return [str(flag) for flag in flags + (["--token-file", keys / "token"] if token else [])]
+
+    def server_command(self, *flags):
+        return [str(BIN / "eps_server"), "--run", str(self.work.spec(SPEC)), "--out", str(self.work.out("run")), *flags]
+
+    def start(self, command, name):
+        log = open(self.work.path / f"{name}.log", "w")
+        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
+        log.close()
+        self.processes.append(process)
+        return process
+
+    def start_server(self, *flags):
+        self.server = self.start(self.server_command(*flags), "eps_server")
+        deadline = time.monotonic() + 30
+        path = self.work.out("run") / "endpoints.json"
+        while not path.exists():
+            self.assertIsNone(self.server.poll(), (self.work.path / "eps_server.log").read_text())
+            self.assertLess(time.monotonic(), deadline)
+            time.sleep(0.01)
+        self.address = json.loads(path.read_text())["grpc"]
+        return self.address
+
+    def status(self, *flags):
+        return run([str(EPS), "status", "--connect", self.address, *flags])
+
+    def let_in(self, *flags):
+        done = self.status(*flags)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("state", done.stdout)
+
+    def kept_out(self, *flags):
+        done = self.status(*flags)
+        self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
+        self.assertEqual(done.stdout, "")
+        return done.stderr
+
+    def no_secrets_in(self, *texts):
+        token = (self.keys / "token").read_text().strip()
+        key = (self.keys / "server.key").read_text().splitlines()[1]
+        for text in texts:
+            self.assertNotIn(token, text)
+            self.assertNotIn(key, text)
+
+
+class TlsTest(DoorsTest):
+    def test_the_right_token_is_let_in_and_no_other(self):
+        other = self.make_keys("other")
+        self.start_server("--listen", "127.0.0.1:0", *self.server_flags(self.keys))
+        self.let_in(*self.client_flags(self.keys))
+        self.assertIn("--token-file", self.kept_out(*self.client_flags(self.keys, token=False)))
+        wrong = ["--tls-ca", str(self.keys / "ca.crt"), "--token-file", str(other / "token")]
+        self.assertIn("the token is not", self.kept_out(*wrong))
+        self.no_secrets_in((self.work.path / "eps_server.log").read_text())
+
+    def test_a_daemon_of_another_ca_is_not_believed(self):
+        other = self.make_keys("other")
+        self.start_server("--listen", "127.0.0.1:0", *self.server_flags(self.keys))
+        self.kept_out("--tls-ca", str(other / "ca.crt"), "--token-file", str(self.keys / "token"))
+
+    def test_only_clients_of_the_ca_are_let_in(self):
+        other = self.make_keys("other")
+        self.start_server("--listen", "127.0.0.1:0", *self.server_flags(self.keys, client_ca=True, token=False))
+        self.let_in(*self.client_flags(self.keys, certificate=True, token=False))
+        self.kept_out(*self.client_flags(self.keys, token=False))
+        self.kept_out("--tls-ca", str(self.keys / "ca.crt"), "--tls-cert", str(other / "client.crt"), "--tls-key",
+                      str(other / "client.key"))
+
+    def test_plaintext_to_tls_and_tls_to_plaintext(self):
+        self.start_server("--listen", "127.0.0.1:0", *self.server_flags(self.keys))
+        self.kept_out()
+        self.kept_out("--token-file", str(self.keys / "token"))
+        self.server.kill()
+        self.server.wait()
+        (self.work.out("run") / "endpoints.json").unlink()
+        self.start_server("--listen", "127.0.0.1:0")
+        self.let_in()
+        self.kept_out(*self.client_flags(self.keys, token=False))
+
+    def test_old_versions_of_tls_are_refused(self):
+        host, port = self.start_server("--listen", "127.0.0.1:0", *self.server_flags(self.keys)).split(":")
+        for version, works in ((ssl.TLSVersion.TLSv1_1, False), (ssl.TLSVersion.TLSv1_2, True),
+                               (ssl.TLSVersion.TLSv1_3, True)):
+            context = ssl.create_default_context(cafile=str(self.keys / "ca.crt"))
+            context.set_alpn_protocols(["h2"])
+            context.set_ciphers("ALL:@SECLEVEL=0")
+            context.minimum_version = context.maximum_version = version
+            with socket.create_connection((host, int(port)), timeout=10) as plain:
+                try:
+                    context.wrap_socket(plain, server_hostname="localhost").close()
+                    self.assertTrue(works, version)
+                except (ssl.SSLError, OSError):
+                    self.assertFalse(works, version)
+
+    def test_a_run_over_tls_gives_the_bits_of_one_without(self):
+        plain = self.work.out("plain")
+        self.train_ok(self.work.spec(SPEC), plain, "--device-memory", "64MiB")
+        address = self.start_server("--listen", "127.0.0.1:0", *self.server_flags(self.keys, client_ca=True))
+        worker = self.start([str(BIN / "gpu_worker"), "--connect", address, "--device-memory", "64MiB",
+                             *self.client_flags(self.keys, certificate=True)], "gpu_worker")
+        self.assertEqual(self.server.wait(timeout=120), 0, (self.work.path / "eps_server.log").read_text())
+        self.assertEqual(worker.wait(timeout=30), 0, (self.work.path / "gpu_worker.log").read_text())
+        model = "checkpoints/step-00000004/model.safetensors"
+        self.assertEqual((self.work.out("run") / model).read_bytes(), (plain / model).read_bytes())
+        self.no_secrets_in((self.work.path / "eps_server.log").read_text(),
+                           (self.work.path / "gpu_worker.log").read_text())
+
+    def test_a_worker_that_finds_another_daemon_ends_at_once_and_says_why(self):
+        other = self.make_keys("other")
+        address = self.start_server("--listen", "127.0.0.1:0", *self.server_flags(self.keys))
+        start = time.monotonic()
+        done = run([str(BIN / "gpu_worker"), "--connect", address, "--device-memory", "64MiB", "--tls-ca",
+                    str(other / "ca.crt"), "--token-file", str(self.keys / "token")])
+        self.refused(done, 1, "certificate verify failed")
+        self.assertLess(time.monotonic() - start, 10)
+
+    def test_a_worker_with_a_wrong_token_ends_at_once_and_says_why(self):
+        other = self.make_keys("other")
+        address = self.start_server("--listen", "127.0.0.1:0", *self.server_flags(self.keys))
+        start = time.monotonic()
+        done = run([str(BIN / "gpu_worker"), "--connect", address, "--device-memory", "64MiB", "--tls-ca",
+                    str(self.keys / "ca.crt"), "--token-file", str(other / "token")])
+        self.refused(done, 1, "the token is not this daemon's")
+        self.assertLess(time.monotonic() - start, 10)
+        self.no_secrets_in(done.stderr)
+
+
+class AddressTest(DoorsTest):
+    def refuse(self, code, flags, *words):
+        done = run(self.server_command(*flags))
+        self.refused(done, code, *words)
+        self.assertFalse(self.work.out("run").exists(), "something was started")
+
+    def test_an_address_of_other_machines_needs_doors(self):
+        for address in ("0.0.0.0:0", "[::]:0"):
+            self.refuse(2, ["--listen", address], "--tls-cert", "--token-file", "eps keys")
+            self.refuse(2, ["--listen", address, *self.server_flags(self.keys, tls=False)], "--tls-cert")
+            self.refuse(2, ["--listen", address, *self.server_flags(self.keys, token=False)], "--token-file")
+
+    def test_with_doors_it_is_served_and_endpoints_names_what_this_machine_reaches(self):
+        address = self.start_server("--listen", "0.0.0.0:0", *self.server_flags(self.keys))
+        self.assertIn("door_without_client_certificates", (self.work.path / "eps_server.log").read_text())
+        self.assertTrue(address.startswith("127.0.0.1:"), address)
+        self.let_in(*self.client_flags(self.keys))
+        done = run([str(EPS), "status", "--out", str(self.work.out("run")), *self.client_flags(self.keys)])
+        self.assertEqual(done.returncode, 0, done.stderr)
+
+    def test_nothing_is_said_to_another_machine_in_plaintext(self):
+        for program in ([str(EPS), "status"], [str(BIN / "gpu_worker")]):
+            for flags in ([], self.client_flags(self.keys, tls=False)):
+                self.refused(run([*program, "--connect", "192.0.2.1:7070", *flags]), 2, "--tls-ca")
+
+
+class FileTest(DoorsTest):
+    def refuse(self, flags, *words):
+        done = run(self.server_command("--listen", "127.0.0.1:0", *flags))
+        self.refused(done, 2, *words)
+        self.no_secrets_in(done.stderr)
+        self.assertFalse(self.work.out("run").exists(), "something was started")
+
+    def test_secrets_that_others_may_read_are_refused_with_the_mend(self):
+        for name in ("token", "server.key"):
+            (self.keys / name).chmod(0o640)
+            self.refuse(self.server_flags(self.keys), "0640", f"chmod 600 {self.keys / name}")
+            (self.keys / name).chmod(0o600)
+        (self.keys / "token").chmod(0o644)
+        done = run([str(BIN / "gpu_worker"), "--connect", "127.0.0.1:1", *self.client_flags(self.keys)])
+        self.refused(done, 2, "0644", "chmod 600")
+
+    def test_a_key_of_another_certificate(self):
+        self.refuse(["--tls-cert", str(self.keys / "server.crt"), "--tls-key", str(self.keys / "client.key")],
+                    "client.key", "is not the key of")
+
+    def test_an_expired_certificate(self):
+        crt, key = self.work.path / "old.crt", self.keys / "server.key"
+        # Only `openssl ca` can put a date of the past into a certificate.
+        (self.work.path / "index").write_text("")
+        (self.work.path / "ca.cnf").write_text(
+            f"[ca]\ndefault_ca=it\n[it]\ndatabase={self.work.path}/index\nnew_certs_dir={self.work.path}\n"
+            "rand_serial=yes\ndefault_md=sha256\npolicy=any\n[any]\ncommonName=supplied\n"
+            "[req]\ndistinguished_name=name\n[name]\n")
+        config = ["-config", str(self.work.path / "ca.cnf")]
+        for command in (["req", "-new", "-key", str(key), "-subj", "/CN=old", "-out", str(self.work.path / "old.csr")],
+                        ["ca", "-batch", "-notext", "-selfsign", "-keyfile", str(key), "-in",
+                         str(self.work.path / "old.csr"), "-startdate", "20200101000000Z", "-enddate",
+                         "20200102000000Z", "-out", str(crt)]):
+            made = run(["openssl", command[0], *config, *command[1:]])
+            self.assertEqual(made.returncode, 0, made.stderr)
+        self.refuse(["--tls-cert", str(crt), "--tls-key", str(key)], "old.crt", "expired on 2020-01-02")
+
+    def test_what_is_not_there_or_no_key_is_named(self):
+        (self.work.path / "empty").write_bytes(b"")
+        (self.work.path / "empty").chmod(0o600)
+        empty, nowhere = str(self.work.path / "empty"), str(self.work.path / "nowhere")
+        crt, key = str(self.keys / "server.crt"), str(self.keys / "server.key")
+        for flags in (["--tls-cert", empty, "--tls-key", key], ["--tls-cert", nowhere, "--tls-key", key],
+                      ["--tls-cert", crt, "--tls-key", empty], ["--tls-cert", crt, "--tls-key", nowhere],
+                      ["--token-file", empty], ["--token-file", nowhere],
+                      ["--tls-cert", crt, "--tls-key", key, "--tls-client-ca", empty]):
+            self.refuse(flags, "empty" if empty in flags else "nowhere")
+
+    def test_half_of_the_flags_is_bad_usage(self):
+        crt = str(self.keys / "server.crt")
+        self.assertEqual(run(self.server_command("--tls-cert", crt)).returncode, 2)
+        self.assertEqual(run(self.server_command("--tls-client-ca", crt)).returncode, 2)
+        self.assertEqual(run([str(BIN / "gpu_worker"), "--connect", "127.0.0.1:1", "--tls-cert", crt]).returncode, 2)
+
+
+class KeysTest(DoorsTest):
+    FILES = {"ca.crt", "server.crt", "server.key", "client.crt", "client.key", "token"}
+
+    def test_files_are_the_owners_alone_and_the_cas_key_is_not_there(self):
+        self.assertEqual({path.name for path in self.keys.iterdir()}, self.FILES)
+        self.assertEqual(self.keys.stat().st_mode & 0o7777, 0o700)
+        for path in self.keys.iterdir():
+            self.assertEqual(path.stat().st_mode & 0o7777, 0o600, path)
+
+    def test_nothing_is_written_over(self):
+        before = {path.name: path.read_bytes() for path in self.keys.iterdir()}
+        self.refused(run([str(EPS), "keys", "--out", str(self.keys)]), 2, "never written over")
+        self.assertEqual({path.name: path.read_bytes() for path in self.keys.iterdir()}, before)
+
+    def test_a_bad_host_leaves_nothing(self):
+        folder = self.work.path / "bad"
+        self.refused(run([str(EPS), "keys", "--out", str(folder), "--host", "a,DNS:b"]), 2, "--host a,DNS:b")
+        self.assertFalse(folder.exists())
+
+    def test_it_prints_how_to_use_them_and_no_secret(self):
+        done = run([str(EPS), "keys", "--out", str(self.work.path / "more"), "--host", "10.0.0.7", "--host", "node7"])
+        self.assertEqual(done.returncode, 0, done.stderr)
+        for word in ("--tls-client-ca", "--tls-ca", "gpu_worker --connect 10.0.0.7:7070", "--token-file"):
+            self.assertIn(word, done.stdout)
+        self.assertNotIn((self.work.path / "more" / "token").read_text().strip(), done.stdout)
+        text = run(["openssl", "x509", "-noout", "-ext", "subjectAltName", "-in",
+                    str(self.work.path / "more" / "server.crt")]).stdout
+        for name in ("IP Address:10.0.0.7", "DNS:node7", "DNS:localhost", "IP Address:127.0.0.1"):
+            self.assertIn(name, text)
+
+    def test_openssl_agrees_with_the_chain(self):
+        for purpose, name in (("sslserver", "server.crt"), ("sslclient", "client.crt")):
+            done = run(["openssl", "verify", "-x509_strict", "-purpose", purpose, "-CAfile", str(self.keys / "ca.crt"),
+                        str(self.keys / name)])
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+
+
+class OneMachineTest(DoorsTest):
+    """`eps train` closes loopback to other users of the machine by a token of its own."""
+
+    def test_the_run_is_closed_to_whoever_cannot_read_its_folder(self):
+        out = self.work.out("run")
+        process = subprocess.Popen([str(EPS), "train", "--run", str(self.work.spec({"steps": 100000})), "--out",
+                                    str(out), "--quiet", "--device-memory", "64MiB"], stdout=subprocess.DEVNULL,
+                                   stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL, start_new_session=True)
+        try:
+            deadline = time.monotonic() + 60
+            while not (out / "endpoints.json").exists():
+                self.assertLess(time.monotonic(), deadline)
+                time.sleep(0.02)
+            self.address = json.loads((out / "endpoints.json").read_text())["grpc"]
+            self.assertIn("token", self.kept_out())
+            done = run([str(EPS), "status", "--out", str(out)])
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertEqual(out.stat().st_mode & 0o077, 0)
+            for path in out.rglob("*"):
+                self.assertEqual(path.stat().st_mode & 0o077, 0, path)
+            # Arguments and environments can be looked at with ps: the secret is in neither.
+            token = (out / "token").read_bytes().strip()
+            for folder in (p for p in os.listdir("/proc") if p.isdigit()):
+                try:
+                    with open(f"/proc/{folder}/cmdline", "rb") as file:
+                        self.assertNotIn(token, file.read())
+                except OSError:
+                    pass
+            for log in (out / "logs").iterdir():
+                self.assertNotIn(token, log.read_bytes())
+        finally:
+            process.send_signal(signal.SIGINT)
+            process.wait(timeout=60)
+
+    def test_help_names_no_secret(self):
+        for program in ([str(BIN / "eps_server")], [str(BIN / "gpu_worker")], [str(EPS), "keys"], [str(EPS), "status"]):
+            done = run([*program, "--help"])
+            self.assertEqual(done.returncode, 0)
+            self.no_secrets_in(done.stdout)

@@ -1,0 +1,44 @@
+"""eps doctor: what it says of this machine and of a run, and how it ends."""
+
+import json
+
+from eps_run import EPS, SystemTest, run
+
+
+class DoctorTest(SystemTest):
+    def doctor(self, *args):
+        return run([str(EPS), "doctor", "--out", str(self.work.out("run")), *map(str, args)])
+
+    def findings(self, done):
+        return {finding["check"]: finding for finding in json.loads(done.stdout)["findings"]}
+
+    def test_every_check_is_there_and_says_what_to_do(self):
+        done = self.doctor("--run", self.work.spec(), "--json")
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        found = self.findings(done)
+        for check in ("cpu", "cores", "numa", "memory", "memory limit", "thp", "memlock", "open files", "disk",
+                      "disk speed", "memory speed", "nvidia driver", "cuda runtime", "cudnn", "nccl", "cuda device",
+                      "run: memory", "run: disk"):
+            self.assertIn(check, found)
+            self.assertIn(found[check]["verdict"], ("OK", "NOTE"))
+        self.assertIn("this build has none", found["cuda device"]["found"])
+        self.assertFalse(self.work.out("run").exists(), "it made the folder")
+
+    def test_a_run_that_does_not_fit_is_a_problem(self):
+        spec = self.work.spec({"model": {"layers": 4096, "d_model": 16384, "heads": 64}})
+        done = self.doctor("--run", spec, "--no-measuring", "--json")
+        self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
+        for check in ("run: memory", "run: disk"):
+            self.assertEqual(self.findings(done)[check]["verdict"], "PROBLEM")
+        text = self.doctor("--run", spec, "--no-measuring")
+        self.assertEqual(text.returncode, 1)
+        self.assertIn("2 of these would stop a run", text.stdout)
+
+    def test_a_cap_that_is_too_small_is_a_problem(self):
+        done = self.doctor("--run", self.work.spec(), "--device-memory", "1KiB", "--no-measuring", "--json")
+        self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
+        self.assertIn("needs at least", self.findings(done)["run: device"]["found"])
+
+    def test_a_run_spec_that_is_wrong_is_bad_input(self):
+        self.refused(self.doctor("--run", self.work.spec({"steps": -1}), "--no-measuring"), 2, "steps")
+        self.refused(self.doctor("--run", self.work.out("none.json"), "--no-measuring"), 2, "none.json")

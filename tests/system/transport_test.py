@@ -1,0 +1,109 @@
+"""Which way weights and gradients travel, and what a worker says that cannot go the way it was told to."""
+
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+from eps_run import BIN, EPS, SystemTest, model_hash, run
+
+
+class TransportTest(SystemTest):
+    def setUp(self):
+        super().setUp()
+        # A socket's path must be short.
+        self.runtime = Path(tempfile.mkdtemp(prefix="eps-rt-", dir="/tmp"))
+        self.env = {**os.environ, "XDG_RUNTIME_DIR": str(self.runtime)}
+        self.processes = []
+
+    def tearDown(self):
+        for process in self.processes:
+            process.kill()
+            process.communicate()
+        shutil.rmtree(self.runtime, ignore_errors=True)
+        super().tearDown()
+
+    def daemon(self, spec, out, *args):
+        process = subprocess.Popen([str(BIN / "eps_server"), "--run", str(spec), "--out", str(out), *args],
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=self.env)
+        self.processes.append(process)
+        endpoints = Path(out) / "endpoints.json"
+        deadline = time.monotonic() + 30
+        while not endpoints.exists():
+            self.assertIsNone(process.poll(), process.communicate() if process.poll() is not None else "")
+            self.assertLess(time.monotonic(), deadline)
+            time.sleep(0.01)
+        return process, json.loads(endpoints.read_text())["grpc"]
+
+    def worker(self, address, *args):
+        return run([str(BIN / "gpu_worker"), "--connect", address, "--device-memory", "64MiB", *args], timeout=120)
+
+    def sockets(self):
+        return sorted(self.runtime.glob(f"eps-{os.getuid()}-*/data"))
+
+    def test_the_socket_is_the_users_alone_and_is_gone_with_the_daemon(self):
+        process, address = self.daemon(self.work.spec({"steps": 4}), self.work.out("run"))
+        (socket,) = self.sockets()
+        self.assertEqual(socket.stat().st_mode & 0o777, 0o600)
+        self.assertEqual(socket.parent.stat().st_mode & 0o777, 0o700)
+        done = self.worker(address)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("transport=shared_memory", done.stderr)
+        self.assertEqual(process.wait(timeout=30), 0)
+        self.assertEqual(list(self.runtime.iterdir()), [])
+
+    def test_status_says_which_way_a_worker_goes(self):
+        out = self.work.out("run")
+        _, address = self.daemon(self.work.spec({"steps": 100000}), out)
+        worker = subprocess.Popen([str(BIN / "gpu_worker"), "--connect", address, "--device-memory", "64MiB"],
+                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.processes.append(worker)
+        deadline = time.monotonic() + 30
+        while True:
+            status = json.loads(run([str(EPS), "status", "--out", str(out), "--json"]).stdout)
+            if status["step"] not in ("0", 0):
+                break
+            self.assertLess(time.monotonic(), deadline, status)
+            time.sleep(0.05)
+        self.assertEqual(status["workers"][0]["transport"], "shared_memory")
+        self.assertIn("over shared_memory", run([str(EPS), "status", "--out", str(out)]).stdout)
+
+    def test_where_the_socket_cannot_be_reached_auto_takes_grpc_and_shared_memory_says_why(self):
+        spec = self.work.spec({"steps": 6})
+        process, address = self.daemon(spec, self.work.out("run"))
+        for socket in self.sockets():
+            socket.unlink()  # as seen from a container of its own
+        refused = self.worker(address, "--transport", "shared_memory")
+        self.refused(refused, 1, "transport: SHARED_MEMORY", "No such file or directory")
+        done = self.worker(address)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("shared_memory_not_used", done.stderr)
+        self.assertIn("transport=grpc", done.stderr)
+        self.assertEqual(process.wait(timeout=30), 0)
+        self.train_ok(spec, self.work.out("reference"))
+        self.assertEqual(model_hash(self.work.out("run")), model_hash(self.work.out("reference")))
+
+    def test_a_run_with_grpc_offers_no_shared_memory(self):
+        _, address = self.daemon(self.work.spec({"steps": 4, "transport": "GRPC"}), self.work.out("run"))
+        self.assertEqual(self.sockets(), [])
+        self.refused(self.worker(address, "--transport", "shared_memory"), 1, "the daemon does not offer it")
+        done = self.worker(address, "--transport", "auto")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("transport=grpc", done.stderr)
+
+    def test_where_no_socket_can_be_made_auto_warns_and_shared_memory_is_refused(self):
+        long = self.runtime / ("x" * 100)
+        long.mkdir()
+        self.env = {**self.env, "XDG_RUNTIME_DIR": str(long)}
+        process, address = self.daemon(self.work.spec({"steps": 2}), self.work.out("auto"))
+        self.assertEqual(self.worker(address).returncode, 0)
+        self.assertIn("shared_memory_not_offered", process.communicate(timeout=30)[1])
+        spec = self.work.spec({"steps": 2, "transport": "SHARED_MEMORY"}, name="shared.json")
+        done = run([str(BIN / "eps_server"), "--run", str(spec), "--out", str(self.work.out("shared"))], env=self.env)
+        self.refused(done, 1, "transport: SHARED_MEMORY", "socket path")
+
+    def test_an_unknown_transport_is_bad_usage(self):
+        self.refused(self.worker("127.0.0.1:1", "--transport", "pigeon"), 2, "auto, grpc or shared_memory")
