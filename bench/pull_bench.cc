@@ -1,9 +1,11 @@
 // Pull throughput over loopback: a worker's transport from a daemon's data service, against a bare gRPC stream of
 // messages of the same size, sent as they lie in memory and received to be thrown away. In the same two processes, in
-// turn (A B A B); a ratio is the median of the rounds' own, so that what else the machine does meanwhile counts less.
+// turn, each round beginning with another; a ratio is the median of the rounds' own, so that what else the machine does
+// meanwhile counts less. As in training, each pull of a round is of another blob, and the blobs together are more than a
+// processor's cache holds: nothing is sent that was sent just before. Bare streams send as much, in the same way.
 //
-// The bare stream is read in three ways: with gRPC's defaults, and with the settings of our data plane by callbacks and
-// from a queue of its own. `ratio` is the smaller of those to the latter two.
+// The bare stream is read in four ways: with gRPC's defaults and with the settings of our data plane, by callbacks and
+// from a queue of its own. `ratio` is that to the fastest of them, in bf16 or fp32.
 //
 //   pull_bench [rounds]     60 by default
 
@@ -49,10 +51,9 @@ namespace eps {
 namespace {
 
 constexpr uint64_t kIncarnation = 1;
-constexpr BlobId kWte(0);
 using Clock = std::chrono::steady_clock;
 
-constexpr int kPullsPerRound = 4;
+constexpr int kNumBlobs = 4;  // pulled in each round: 57 MB in bf16
 
 // Zeroed, in huge pages where the system has them, as the store's and the arena's memory is. Never given back.
 absl::Span<std::byte> NewMemory(int64_t num_bytes) {
@@ -68,9 +69,11 @@ absl::Span<std::byte> NewMemory(int64_t num_bytes) {
 double SecondsSince(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 ModelSpec BenchModel() {
-  // 27 whole chunks, as a block of GPT-2 small has: 13.5 MiB in bf16, 27 MiB in fp32. The rest of the model is small.
-  return BuildGpt2({.num_layers = 1, .d_model = 768, .num_heads = 12, .context = 8, .vocab = 9216}).value();
+  // Blocks of GPT-2 small: 14 MB each in bf16, 28 MB in fp32, all but the last chunk whole. The rest of the model is small.
+  return BuildGpt2({.num_layers = kNumBlobs, .d_model = 768, .num_heads = 12, .context = 8, .vocab = 8}).value();
 }
+
+BlobId Block(const ModelSpec& model, int i) { return model.layers[static_cast<size_t>(i + 1)].blobs.front().blob; }
 
 RunConfig BenchRun(const ModelSpec& model, Dtype dtype) {
   RunConfig run;
@@ -80,41 +83,53 @@ RunConfig BenchRun(const ModelSpec& model, Dtype dtype) {
   return run;
 }
 
-// Answers every call with `count` messages of `bytes`, both named by the method: "/COUNT/BYTES". Their memory is as
-// large as the blob: one message again and again would come from the cache.
+// What a bare call is answered with: the bytes [begin, end) of the service's memory, `message_bytes` at a time, the last
+// message with what is left. Sent as the method's name: "/BEGIN/END/MESSAGE_BYTES".
+struct BareCall {
+  size_t begin = 0;
+  size_t end = 0;
+  size_t message_bytes = 0;
+
+  std::string Method() const {
+    return "/" + std::to_string(begin) + "/" + std::to_string(end) + "/" + std::to_string(message_bytes);
+  }
+  static BareCall FromMethod(const std::string& method) {
+    BareCall call;
+    EPS_CHECK(std::sscanf(method.c_str(), "/%zu/%zu/%zu", &call.begin, &call.end, &call.message_bytes) == 3);
+    return call;
+  }
+};
+
 class BareService final : public grpc::CallbackGenericService {
  public:
   grpc::ServerGenericBidiReactor* CreateReactor(grpc::GenericCallbackServerContext* context) override {
     class Writer final : public grpc::ServerGenericBidiReactor {
      public:
-      Writer(int count, size_t num_bytes, absl::Span<const std::byte> memory)
-          : left_(count), num_bytes_(num_bytes), memory_(memory) {
-        Next(true);
-      }
+      Writer(BareCall call, absl::Span<const std::byte> memory) : call_(call), memory_(memory) { Next(true); }
 
      private:
       void Next(bool ok) {
-        if (!ok || left_-- == 0) return Finish(grpc::Status::OK);
-        std::byte* bytes = const_cast<std::byte*>(memory_.data()) + static_cast<size_t>(left_) * num_bytes_;
-        const grpc::Slice slice(bytes, num_bytes_, grpc::Slice::STATIC_SLICE);
+        if (!ok || call_.begin == call_.end) return Finish(grpc::Status::OK);
+        const size_t num_bytes = std::min(call_.message_bytes, call_.end - call_.begin);
+        std::byte* bytes = const_cast<std::byte*>(memory_.data()) + call_.begin;
+        const grpc::Slice slice(bytes, num_bytes, grpc::Slice::STATIC_SLICE);
         message_ = grpc::ByteBuffer(&slice, 1);
+        call_.begin += num_bytes;
         StartWrite(&message_);
       }
       void OnWriteDone(bool ok) override { Next(ok); }
       void OnDone() override { delete this; }
-      int left_;
-      const size_t num_bytes_;
+      BareCall call_;  // of what is left
       const absl::Span<const std::byte> memory_;
       grpc::ByteBuffer message_;
     };
-    int count = 0, num_bytes = 0;
-    EPS_CHECK(std::sscanf(context->method().c_str(), "/%d/%d", &count, &num_bytes) == 2);
-    EPS_CHECK(static_cast<size_t>(count) * static_cast<size_t>(num_bytes) <= memory_.size());
-    return new Writer(count, static_cast<size_t>(num_bytes), memory_);
+    const BareCall call = BareCall::FromMethod(context->method());
+    EPS_CHECK(call.begin < call.end && call.end <= memory_.size() && call.message_bytes > 0);
+    return new Writer(call, memory_);
   }
 
  private:
-  const absl::Span<const std::byte> memory_ = NewMemory(27 * kMaxDataMessageBytes);
+  const absl::Span<const std::byte> memory_ = NewMemory(kNumBlobs * 28 * kMaxDataMessageBytes);
 };
 
 // The daemon's process: writes the addresses of a bf16 store, a fp32 store, a bare stream with our settings and one with
@@ -128,9 +143,11 @@ void Serve(int out_fd) {
   for (const Dtype dtype : {Dtype::kBf16, Dtype::kF32}) {
     stores.push_back(server::Store::Create(model, BenchRun(model, dtype)).value());
     // Pages that were never written are all one page, which stays in the cache.
-    const std::vector<float> ones(model.blob(kWte).num_elems, 1.5f);
-    stores.back()->LoadMaster(kWte, Version(0), 0, ones);
-    stores.back()->Publish(kWte, Version(0));
+    for (int i = 0; i < kNumBlobs; ++i) {
+      const BlobId blob = Block(model, i);
+      stores.back()->LoadMaster(blob, Version(0), 0, std::vector<float>(model.blob(blob).num_elems, 1.5f));
+      stores.back()->Publish(blob, Version(0));
+    }
     std::vector<std::unique_ptr<grpc::Service>> services;
     services.push_back(server::NewDataService(
         {.incarnation = kIncarnation, .model = &model, .store = stores.back().get(), .last_version = Version(0)}));
@@ -145,9 +162,7 @@ void Serve(int out_fd) {
     builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
     builder.RegisterCallbackGenericService(as_ours ? &bare_as_ours : &bare_default);
     if (as_ours) {
-      builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, kDataFrameBytes);
-      builder.AddChannelArgument(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, kDataWindowBytes);
-      builder.AddChannelArgument("grpc.experimental.tcp_read_chunk_size", kDataReadBytes);
+      for (const ChannelArgument& each : kDataChannelArguments) builder.AddChannelArgument(each.name, each.value);
     }
     bare_servers.push_back(builder.BuildAndStart());
     addresses += "127.0.0.1:" + std::to_string(port) + "\n";
@@ -237,42 +252,52 @@ double Ratio(const Side& a, const Side& b) {
   return Median(ratios);
 }
 
-// The sides: pull, bare by callbacks, bare from a queue, bare with gRPC's defaults.
+// The first side is the pull.
 std::vector<Side> Measure(const std::string& pull_address, const std::string& bare_address,
                           const std::string& default_address, const ModelSpec& model, Dtype dtype, int rounds) {
-  const BlobSpec& blob = model.blob(kWte);
-  const auto transport = worker::NewGrpcTransport({.channels = {worker::NewDataChannel(pull_address), worker::NewDataChannel(pull_address)},
-                                                   .incarnation = kIncarnation,
-                                                   .worker_id = WorkerId(1),
-                                                   .model = &model,
-                                                   .wire_dtype = dtype});
+  const BlobSpec& blob = model.blob(Block(model, 0));
+  const auto transport = worker::NewGrpcTransport(
+      {.channels = {worker::NewDataChannel(pull_address), worker::NewDataChannel(pull_address)},
+       .incarnation = kIncarnation,
+       .worker_id = WorkerId(1),
+       .model = &model,
+       .wire_dtype = dtype});
   grpc::GenericStub stub(worker::NewDataChannel(bare_address));
   grpc::ChannelArguments defaults;
   defaults.SetMaxReceiveMessageSize(-1);
   grpc::GenericStub default_stub(
       grpc::CreateCustomChannel(default_address, grpc::InsecureChannelCredentials(), defaults));
   const absl::Span<std::byte> destination = NewMemory(blob.num_elems * SizeOf(dtype));
-  const int64_t message_bytes = kChunkHeaderBytes + kChunkElems * SizeOf(dtype);
-  const std::string method = "/" + std::to_string(blob.num_chunks()) + "/" + std::to_string(message_bytes);
-  const int64_t num_bytes = blob.num_chunks() * message_bytes;
-  const auto read_bare = [&](grpc::GenericStub& from) {
+  const size_t message_bytes = static_cast<size_t>(kChunkHeaderBytes + kChunkElems * SizeOf(dtype));
+  const size_t num_bytes = static_cast<size_t>(blob.num_chunks() * kChunkHeaderBytes + blob.num_elems * SizeOf(dtype));
+  const auto bare_call = [&](int i) {
+    const size_t begin = static_cast<size_t>(i) * num_bytes;
+    return BareCall{.begin = begin, .end = begin + num_bytes, .message_bytes = message_bytes}.Method();
+  };
+  const auto read_bare = [&](grpc::GenericStub& from, int i) {
     BareReader reader;
-    reader.Run(from, method);
-    EPS_CHECK(reader.num_bytes() == num_bytes);
+    reader.Run(from, bare_call(i));
+    EPS_CHECK(reader.num_bytes() == static_cast<int64_t>(num_bytes));
   };
-  const std::vector<std::function<void()>> calls = {
-      [&] { EPS_CHECK(transport->Pull(kWte, Version(0), destination).ok()); },
-      [&] { read_bare(stub); },
-      [&] { EPS_CHECK(ReadBareFromQueue(stub, method) == num_bytes); },
-      [&] { read_bare(default_stub); },
+  const auto queue_bare = [&](grpc::GenericStub& from, int i) {
+    EPS_CHECK(ReadBareFromQueue(from, bare_call(i)) == static_cast<int64_t>(num_bytes));
   };
-  std::vector<Side> sides = {{"pull"}, {"bare, callbacks"}, {"bare, queue"}, {"bare, defaults"}};
+  const std::vector<std::function<void(int)>> calls = {
+      [&](int i) { EPS_CHECK(transport->Pull(Block(model, i), Version(0), destination).ok()); },
+      [&](int i) { read_bare(default_stub, i); },
+      [&](int i) { queue_bare(default_stub, i); },
+      [&](int i) { read_bare(stub, i); },
+      [&](int i) { queue_bare(stub, i); },
+  };
+  std::vector<Side> sides = {
+      {"pull"}, {"bare, callbacks"}, {"bare, queue"}, {"bare, our settings, callbacks"}, {"bare, our settings, queue"}};
   for (int round = -1; round < rounds; ++round) {  // the first warms up
-    for (size_t i = 0; i < calls.size(); ++i) {
+    for (size_t turn = 0; turn < calls.size(); ++turn) {
+      const size_t side = (turn + static_cast<size_t>(round + 1)) % calls.size();
       const auto start = Clock::now();
-      for (int call = 0; call < kPullsPerRound; ++call) calls[i]();
-      const double gbps = static_cast<double>(kPullsPerRound * num_bytes) / 1e9 / SecondsSince(start);
-      if (round >= 0) sides[i].gbps.push_back(gbps);
+      for (int i = 0; i < kNumBlobs; ++i) calls[side](i);
+      const double gbps = static_cast<double>(kNumBlobs * num_bytes) / 1e9 / SecondsSince(start);
+      if (round >= 0) sides[side].gbps.push_back(gbps);
     }
   }
   return sides;
@@ -287,6 +312,7 @@ int Main(int rounds) {
     Serve(fds[1]);
     return 0;
   }
+  close(fds[1]);  // so that a child that ends is not waited for
   std::string text;
   while (std::count(text.begin(), text.end(), '\n') < 4) {
     char buffer[256];
@@ -299,9 +325,9 @@ int Main(int rounds) {
     addresses.push_back(text.substr(at, text.find('\n', at) - at));
   }
   const ModelSpec model = BenchModel();
-  std::printf("a blob of %lld chunks, as a block of GPT-2 small; GB/s, medians of %d rounds\n",
-              static_cast<long long>(model.blob(kWte).num_chunks()), rounds);
-  std::printf("%-5s %-10s %-18s %8s %14s\n", "wire", "message", "side", "GB/s", "pull / side");
+  std::printf("blocks of GPT-2 small, %lld chunks each; GB/s, medians of %d rounds\n",
+              static_cast<long long>(model.blob(Block(model, 0)).num_chunks()), rounds);
+  std::printf("%-5s %-10s %-30s %8s %14s\n", "wire", "message", "side", "GB/s", "pull / side");
   nlohmann::ordered_json json = {{"name", "pull"}, {"ratio", 1e9}};
   for (const Dtype dtype : {Dtype::kBf16, Dtype::kF32}) {
     const std::string name = dtype == Dtype::kBf16 ? "bf16" : "fp32";
@@ -309,11 +335,11 @@ int Main(int rounds) {
         Measure(addresses[dtype == Dtype::kBf16 ? 0 : 1], addresses[2], addresses[3], model, dtype, rounds);
     for (size_t i = 0; i < sides.size(); ++i) {
       const double ratio = Ratio(sides[0], sides[i]);
-      std::printf("%-5s %5lld KiB  %-18s %8.2f %14.3f\n", name.c_str(),
+      std::printf("%-5s %5lld KiB  %-30s %8.2f %14.3f\n", name.c_str(),
                   static_cast<long long>(kChunkElems * SizeOf(dtype) / 1024), sides[i].name.c_str(),
                   Median(sides[i].gbps), ratio);
       json[name][sides[i].name] = {{"gb_per_second", Median(sides[i].gbps)}, {"ratio", ratio}};
-      if (i == 1 || i == 2) json["ratio"] = std::min(json["ratio"].get<double>(), ratio);
+      if (i > 0) json["ratio"] = std::min(json["ratio"].get<double>(), ratio);
     }
   }
   kill(child, SIGKILL);

@@ -13,6 +13,7 @@
 #include "common/formats/chunk_header.h"
 #include "common/model/model_spec.h"
 #include "google/protobuf/message_lite.h"
+#include "grpc/grpc.h"
 #include "grpcpp/support/byte_buffer.h"
 
 namespace eps {
@@ -20,10 +21,19 @@ namespace eps {
 // The largest message of the data plane: a header and a chunk of fp32.
 inline constexpr int64_t kMaxDataMessageBytes = kChunkHeaderBytes + kChunkElems * 4;
 
-// How both ends of a data connection set up gRPC.
-inline constexpr int kDataFrameBytes = 2 << 20;   // a message is one HTTP/2 frame (default: 16 KiB frames)
-inline constexpr int kDataWindowBytes = 4 << 20;  // under way at once on a stream, so that none waits for an ack
-inline constexpr int kDataReadBytes = 256 << 10;  // taken from the socket at once
+// What both ends of a data connection ask of gRPC. The window is fixed: gRPC's own estimate of it (the BDP probe) grows on a
+// fast link until tens of MiB lie in the receiver, whose allocator gives them back and takes them anew with each pull.
+// That made a pull a third slower (bench/run pull).
+struct ChannelArgument {
+  const char* name;
+  int value;
+};
+inline constexpr ChannelArgument kDataChannelArguments[] = {
+    {GRPC_ARG_HTTP2_BDP_PROBE, 0},
+    {GRPC_ARG_HTTP2_MAX_FRAME_SIZE, 2 << 20},          // bytes; a message is one frame (default: 16 KiB frames)
+    {GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 2 << 20},  // under way at once on a stream, so that none waits for an ack
+    {"grpc.experimental.tcp_read_chunk_size", 256 << 10},  // bytes taken from the socket at once
+};
 
 // A message of the data plane, whose payload is sent from where it lies. `owner`, if there is one, is held
 // until gRPC has let go of the payload; without one the payload must outlive the call.

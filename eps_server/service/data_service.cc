@@ -14,9 +14,8 @@ class DataService final : public proto::DataPlane::WithRawCallbackMethod_Pull<
  public:
   explicit DataService(DataServiceOptions options) : options_(std::move(options)) {}
 
-  grpc::ServerWriteReactor<grpc::ByteBuffer>* Pull(grpc::CallbackServerContext*,
-                                                   const grpc::ByteBuffer* request) override {
-    return StartPullCall(options_, *request);
+  grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Pull(grpc::CallbackServerContext*) override {
+    return StartPullCall(options_);
   }
   grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Push(grpc::CallbackServerContext*) override {
     return StartPushCall(options_);

@@ -258,6 +258,27 @@ TEST_F(DataServiceTest, APullWaitsForItsVersionAndGivesTheWireFormInChunks) {
   EXPECT_EQ(std::memcmp(bytes.data(), wire.data(), wire.size()), 0);
 }
 
+TEST_F(DataServiceTest, AStreamServesPullAfterPullUntilOneIsRefused) {
+  proto::PullRequest request;
+  request.set_incarnation(kIncarnation);
+  store_->Publish(kWte, Version(0));
+  RawCall call(*stub_, "/eps.proto.DataPlane/Pull");
+  for (int pull = 0; pull < 3; ++pull) {
+    // Two at once: the second is served when the first is out.
+    ASSERT_TRUE(call.Write(ProtoMessage(request)));
+    ASSERT_TRUE(call.Write(ProtoMessage(request)));
+    for (const int chunk : {0, 1, 0, 1}) {
+      const auto message = call.Read();
+      ASSERT_TRUE(message.has_value());
+      EXPECT_EQ(ReceivedMessage::Create(*message)->ParseChunk()->chunk, chunk);
+    }
+  }
+  request.set_blob(99);
+  ASSERT_TRUE(call.Write(ProtoMessage(request)));
+  EXPECT_FALSE(call.Read().has_value());
+  EXPECT_THAT(call.Finish(), StatusIs(StatusCode::kNotFound, "blob: 99"));
+}
+
 TEST_F(DataServiceTest, APullOfWhatIsNotThereIsRefused) {
   EXPECT_THAT(Pull(99, 0)->Finish(), StatusIs(StatusCode::kNotFound, "blob: 99"));
   EXPECT_THAT(Pull(-1, 0)->Finish(), StatusIs(StatusCode::kNotFound, "blob: -1"));

@@ -20,19 +20,27 @@
 namespace eps::server {
 namespace {
 
-class PullCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
+class PullCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
  public:
   explicit PullCall(const DataServiceOptions& options) : options_(options) {}
 
-  void Begin(const grpc::ByteBuffer& request, std::shared_ptr<PullCall> self) {
+  void Begin(std::shared_ptr<PullCall> self) {
     self_ = std::move(self);
-    if (absl::Status status = Check(request); !status.ok()) return End(status);
+    Read();
+  }
+
+ private:
+  void OnReadDone(bool ok) override {
+    EndOperation();
+    if (!ok) return End(absl::OkStatus());  // the worker has closed its side, or is gone
+    absl::Status status = Check(incoming_);
+    incoming_.Clear();
+    if (!status.ok()) return End(status);
     // The store may keep this for a long time: it holds the call, not the stream.
     options_.store->WhenPublished(BlobId(request_.blob()), Version(request_.version()),
                                   [call = self_](absl::Status status) { call->OnPublished(status); });
   }
 
- private:
   absl::Status Check(const grpc::ByteBuffer& message) {
     EPS_RETURN_IF_ERROR_WITH(ParseProto(message, request_), "pull");
     if (request_.incarnation() != options_.incarnation) {
@@ -70,7 +78,7 @@ class PullCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
   void WriteNext() {
     const BlobId blob(request_.blob());
     const BlobSpec& spec = options_.model->blob(blob);
-    if (chunk_ == end_chunk_) return End(absl::OkStatus());
+    if (chunk_ == end_chunk_) return Read();
     // Two versions later the buffer is another version's.
     if (options_.store->published(blob).value() > request_.version() + 1) {
       return End(absl::AbortedError(absl::StrCat("version ", request_.version(), " was overwritten")));
@@ -91,14 +99,22 @@ class PullCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
     Write();
   }
 
-  // The stream may have been cancelled meanwhile: then it is finished, and takes no more.
+  void Read() {
+    if (BeginOperation()) StartRead(&incoming_);
+  }
   void Write() {
-    {
-      MutexLock lock(mu_);
-      if (ended_) return;
-      writing_ = true;
-    }
-    StartWrite(&message_);
+    if (BeginOperation()) StartWrite(&message_);
+  }
+
+  // False: the stream was cancelled meanwhile, is finished, and takes no more.
+  bool BeginOperation() {
+    MutexLock lock(mu_);
+    if (!ended_) operating_ = true;
+    return !ended_;
+  }
+  void EndOperation() {
+    MutexLock lock(mu_);
+    operating_ = false;
   }
 
   void End(const absl::Status& status) {
@@ -111,10 +127,7 @@ class PullCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
   }
 
   void OnWriteDone(bool ok) override {
-    {
-      MutexLock lock(mu_);
-      writing_ = false;
-    }
+    EndOperation();
     if (!ok) return End(absl::CancelledError("pull: the stream is broken"));
     WriteNext();
   }
@@ -123,7 +136,7 @@ class PullCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
     {
       // Looked at and ended at once: a version that is published meanwhile must not start a write after Finish.
       MutexLock lock(mu_);
-      if (writing_ || ended_) return;  // if it writes, OnWriteDone comes, and ends it
+      if (operating_ || ended_) return;  // the reaction to what is under way comes, and ends it
       ended_ = true;
     }
     Finish(ToGrpc(absl::CancelledError("pull: cancelled")));
@@ -131,29 +144,29 @@ class PullCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
 
   void OnDone() override { self_.reset(); }
 
-  // Fixed after Begin.
   const DataServiceOptions& options_;
+  // Used by gRPC between a Start and its reaction.
+  grpc::ByteBuffer incoming_;
+  grpc::ByteBuffer message_;
+  // The pull that is served. Of one thread at a time: who has read, who publishes, then who has written.
   proto::PullRequest request_;
-  // Of one thread at a time: who is published, then who has written.
   absl::Span<const std::byte> wire_;
   int64_t chunk_ = 0;      // the next one
   int64_t end_chunk_ = 0;  // one after the last
-  grpc::ByteBuffer message_;
 
   Mutex mu_;
   bool ended_ ABSL_GUARDED_BY(mu_) = false;
-  bool writing_ ABSL_GUARDED_BY(mu_) = false;
+  bool operating_ ABSL_GUARDED_BY(mu_) = false;  // a read or a write is under way
 
   std::shared_ptr<PullCall> self_;  // until OnDone
 };
 
 }  // namespace
 
-grpc::ServerWriteReactor<grpc::ByteBuffer>* StartPullCall(const DataServiceOptions& options,
-                                                          const grpc::ByteBuffer& request) {
+grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* StartPullCall(const DataServiceOptions& options) {
   auto call = std::make_shared<PullCall>(options);
   PullCall* reactor = call.get();
-  reactor->Begin(request, std::move(call));
+  reactor->Begin(std::move(call));
   return reactor;
 }
 

@@ -7,9 +7,9 @@
 
 namespace eps::server {
 
-// One pull: waits for the version without a thread, then writes chunk after chunk. It owns itself.
-grpc::ServerWriteReactor<grpc::ByteBuffer>* StartPullCall(const DataServiceOptions& options,
-                                                          const grpc::ByteBuffer& request);
+// A stream of pulls, one after another: reads a request, waits for its version without a thread, writes chunk after
+// chunk, and reads the next. It owns itself.
+grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* StartPullCall(const DataServiceOptions& options);
 
 }  // namespace eps::server
 

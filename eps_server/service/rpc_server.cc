@@ -59,9 +59,7 @@ absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(const ListenAddress&
   builder.SetMaxSendMessageSize(max_message_bytes);
   builder.SetResourceQuota(grpc::ResourceQuota("eps_server").Resize(kQuotaBytes));
   SetLimits(options.limits, builder);
-  builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, kDataFrameBytes);
-  builder.AddChannelArgument(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, kDataWindowBytes);
-  builder.AddChannelArgument("grpc.experimental.tcp_read_chunk_size", kDataReadBytes);
+  for (const ChannelArgument& each : kDataChannelArguments) builder.AddChannelArgument(each.name, each.value);
   result->server_ = builder.BuildAndStart();
   if (result->server_ == nullptr) return absl::InternalError("gRPC does not start its server; its log says why");
   result->acceptor_->Start(std::move(target));

@@ -182,7 +182,8 @@ TEST_F(DoorTest, EveryServiceIsBehindTheDoor) {
     grpc::ClientContext push_context, pull_context;
     const auto push = stub->Push(&push_context);
     EXPECT_EQ(push->Finish().error_code() == StatusCode::UNAUTHENTICATED, !has_token) << "push";
-    const auto pull = stub->Pull(&pull_context, {});
+    const auto pull = stub->Pull(&pull_context);
+    pull->Write({});
     EXPECT_EQ(pull->Finish().error_code() == StatusCode::UNAUTHENTICATED, !has_token) << "pull";
     EXPECT_EQ(Ask(channel).error_code() == StatusCode::UNAUTHENTICATED, !has_token) << "health";
   }
@@ -388,7 +389,8 @@ TEST_F(LimitTest, AMessageBeyondTheLimitIsRefused) {
   proto::PullRequest request;
   // An unknown field of 3 MiB: the limit counts bytes, not what they mean.
   request.GetReflection()->MutableUnknownFields(&request)->AddLengthDelimited(99, std::string(3 << 20, 'x'));
-  const auto pull = stub->Pull(&context, request);
+  const auto pull = stub->Pull(&context);
+  pull->Write(request);
   EXPECT_EQ(pull->Finish().error_code(), StatusCode::RESOURCE_EXHAUSTED);
 }
 

@@ -42,9 +42,7 @@ std::shared_ptr<grpc::Channel> NewControlChannel(const std::string& address, int
 std::shared_ptr<grpc::Channel> NewDataChannel(const std::string& address,
                                               std::shared_ptr<grpc::ChannelCredentials> credentials) {
   grpc::ChannelArguments arguments = CommonArguments(static_cast<int>(kMaxDataMessageBytes));
-  arguments.SetInt(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, kDataFrameBytes);
-  arguments.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, kDataWindowBytes);
-  arguments.SetInt("grpc.experimental.tcp_read_chunk_size", kDataReadBytes);
+  for (const ChannelArgument& each : kDataChannelArguments) arguments.SetInt(each.name, each.value);
   return NewChannel(address, credentials, arguments);
 }
 

@@ -26,27 +26,45 @@ absl::Status Expect(absl::string_view field, const T& found, const T& wanted) {
 
 }  // namespace
 
-void GrpcPull::Start(grpc::GenericStub& stub) {
-  proto::PullRequest request;
-  request.set_incarnation(request_.incarnation);
-  request.set_blob(request_.blob->id.value());
-  request.set_version(request_.version.value());
-  request.set_first_chunk(static_cast<int32_t>(request_.first_chunk));
-  request.set_num_chunks(static_cast<int32_t>(request_.end_chunk - request_.first_chunk));
-  outgoing_ = ProtoMessage(request);
-
-  begin_ = Clock::now();
+GrpcPull::GrpcPull(grpc::GenericStub& stub, uint64_t incarnation, Dtype dtype)
+    : incarnation_(incarnation), dtype_(dtype) {
   stub.PrepareBidiStreamingCall(&context_, kPullMethod, grpc::StubOptions(), this);
-  StartWriteLast(&outgoing_, grpc::WriteOptions());
-  StartRead(&incoming_);
+  AddHold();
   StartCall();
+}
+
+GrpcPull::~GrpcPull() {
+  Cancel();
+  MutexLock lock(mu_);
+  while (!done_) changed_.Wait(mu_);
+}
+
+void GrpcPull::Start(const Request& request) {
+  request_ = request;
+  begin_ = Clock::now();
+  {
+    MutexLock lock(mu_);
+    next_chunk_ = request.first_chunk;
+    uncopied_chunks_ = request.end_chunk - request.first_chunk;
+    if (ended_) return;  // Wait says why
+    writing_ = reading_ = true;
+  }
+  proto::PullRequest message;
+  message.set_incarnation(incarnation_);
+  message.set_blob(request.blob->id.value());
+  message.set_version(request.version.value());
+  message.set_first_chunk(static_cast<int32_t>(request.first_chunk));
+  message.set_num_chunks(static_cast<int32_t>(request.end_chunk - request.first_chunk));
+  outgoing_ = ProtoMessage(message);
+  StartWrite(&outgoing_);
+  StartRead(&incoming_);
 }
 
 absl::StatusOr<PullTiming> GrpcPull::Wait() {
   MutexLock lock(mu_);
-  while (!done_) done_changed_.Wait(mu_);
-  EPS_RETURN_IF_ERROR(first_error_);
-  if (next_chunk_ != request_.end_chunk) {
+  while (!IsComplete() && !done_) changed_.Wait(mu_);
+  if (!IsComplete()) {
+    EPS_RETURN_IF_ERROR(first_error_);
     return Wrong("chunks", absl::StrCat(next_chunk_ - request_.first_chunk),
                  absl::StrCat(request_.end_chunk - request_.first_chunk));
   }
@@ -55,59 +73,94 @@ absl::StatusOr<PullTiming> GrpcPull::Wait() {
                     .transfer_seconds = seconds(Clock::now() - answered_)};
 }
 
-// The daemon sends them ahead of the first chunk, when it has the version.
-void GrpcPull::OnReadInitialMetadataDone(bool) {
-  MutexLock lock(mu_);
-  answered_ = Clock::now();
+void GrpcPull::Cancel() {
+  bool drop_hold = false;
+  {
+    MutexLock lock(mu_);
+    drop_hold = End();
+  }
+  context_.TryCancel();
+  if (drop_hold) RemoveHold();
+}
+
+bool GrpcPull::End() {
+  ended_ = true;
+  // While something is under way its reaction still comes, and drops the hold.
+  return !writing_ && !reading_ && std::exchange(held_, false);
+}
+
+void GrpcPull::EndReading(absl::Status error) {
+  const bool ended_by_daemon = error.ok();
+  bool drop_hold = false;
+  {
+    MutexLock lock(mu_);
+    if (first_error_.ok()) first_error_ = std::move(error);
+    reading_ = false;
+    drop_hold = End();
+  }
+  if (!ended_by_daemon) context_.TryCancel();  // otherwise its status is on the way, which this would hide
+  if (drop_hold) RemoveHold();
+}
+
+void GrpcPull::OnWriteDone(bool ok) {
+  bool drop_hold = false;
+  {
+    MutexLock lock(mu_);
+    writing_ = false;
+    if (!ok || ended_) drop_hold = End();
+    if (IsComplete()) changed_.NotifyAll();
+  }
+  if (drop_hold) RemoveHold();
 }
 
 void GrpcPull::OnReadDone(bool ok) {
-  if (!ok) return;  // the end of the stream, or an error: OnDone says which
+  if (!ok) return EndReading(absl::OkStatus());  // the end of the stream, or an error: OnDone says which
   auto message = ReceivedMessage::Create(incoming_);
   incoming_.Clear();
-  if (!message.ok()) return Fail(Annotate(message.status(), "pull"));
+  if (!message.ok()) return EndReading(Annotate(message.status(), "pull"));
   auto header = message->ParseChunk();
-  if (!header.ok()) return Fail(Annotate(absl::DataLossError(header.status().message()), "pull"));
+  if (!header.ok()) return EndReading(Annotate(absl::DataLossError(header.status().message()), "pull"));
   int64_t chunk;
   {
     MutexLock lock(mu_);
     chunk = next_chunk_++;
+    if (chunk == request_.first_chunk) answered_ = Clock::now();
   }
-  if (absl::Status status = Check(*header, chunk); !status.ok()) return Fail(status);
-  StartRead(&incoming_);  // another thread may take the next chunk while this one is copied
-  message->CopyPayload(request_.destination.subspan(static_cast<size_t>(chunk * kChunkElems * SizeOf(request_.dtype)),
-                                                    header->payload_bytes));
+  if (absl::Status status = Check(*header, chunk); !status.ok()) return EndReading(std::move(status));
+  const bool last = chunk + 1 == request_.end_chunk;
+  if (!last) StartRead(&incoming_);  // another thread may take the next chunk while this one is copied
+  message->CopyPayload(
+      request_.destination.subspan(static_cast<size_t>(chunk * kChunkElems * SizeOf(dtype_)), header->payload_bytes));
+  bool drop_hold = false;
+  {
+    MutexLock lock(mu_);
+    --uncopied_chunks_;
+    if (last) {
+      reading_ = false;
+      if (ended_) drop_hold = End();
+    }
+    if (IsComplete()) changed_.NotifyAll();
+  }
+  if (drop_hold) RemoveHold();
 }
 
 absl::Status GrpcPull::Check(const ChunkHeader& header, int64_t chunk) const {
-  if (chunk >= request_.end_chunk) {
-    return Wrong("chunk", absl::StrCat(header.chunk), absl::StrCat("none after ", request_.end_chunk - 1));
-  }
   if (header.kind != ChunkKind::kWeights) return Wrong("kind", "gradient", "weights");
-  if (header.dtype != request_.dtype) {
-    return Wrong("dtype", DtypeName(header.dtype), DtypeName(request_.dtype));
+  if (header.dtype != dtype_) {
+    return Wrong("dtype", DtypeName(header.dtype), DtypeName(dtype_));
   }
-  if (header.incarnation != request_.incarnation) return absl::AbortedError("pull: the daemon was restarted");
+  if (header.incarnation != incarnation_) return absl::AbortedError("pull: the daemon was restarted");
   EPS_RETURN_IF_ERROR(Expect("blob", header.blob.value(), request_.blob->id.value()));
   EPS_RETURN_IF_ERROR(Expect("version", header.step, request_.version.value()));
   EPS_RETURN_IF_ERROR(Expect("chunk", int64_t{header.chunk}, chunk));
-  return Expect("payload_bytes", int64_t{header.payload_bytes},
-                request_.blob->chunk_elems(chunk) * SizeOf(request_.dtype));
-}
-
-void GrpcPull::Fail(absl::Status status) {
-  {
-    MutexLock lock(mu_);
-    if (first_error_.ok()) first_error_ = std::move(status);
-  }
-  context_.TryCancel();
+  return Expect("payload_bytes", int64_t{header.payload_bytes}, request_.blob->chunk_elems(chunk) * SizeOf(dtype_));
 }
 
 void GrpcPull::OnDone(const grpc::Status& status) {
   MutexLock lock(mu_);
   if (first_error_.ok()) first_error_ = FromGrpc(status);
   done_ = true;
-  done_changed_.NotifyAll();  // under the lock: Run's frame, and with it this object, may go right after
+  changed_.NotifyAll();  // under the lock: this object may go right after
 }
 
 }  // namespace eps::worker

@@ -21,52 +21,66 @@
 
 namespace eps::worker {
 
-// One call whose answer is chunks of a blob, in order.
+// One connection's stream of pulls, one after another: a request, and the chunks of a blob in order. It stays open between
+// them, so that a pull costs no call.
 //
-// Threads: Start, then Wait, from one; Cancel from any, while Wait has not returned
+// Threads: Start, then Wait, from one; Cancel from any. The destructor blocks until gRPC has let go of the stream.
 class GrpcPull final : private grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
  public:
   struct Request {
-    uint64_t incarnation = 0;
     const BlobSpec* blob = nullptr;
     Version version;
-    Dtype dtype = Dtype::kBf16;
     absl::Span<std::byte> destination;  // the whole blob
     int64_t first_chunk = 0;            // of those that are pulled
     int64_t end_chunk = 0;              // one after the last
   };
-  explicit GrpcPull(Request request) : request_(request), next_chunk_(request.first_chunk) {}
+  // `stub` outlives it. `dtype` is the wire's.
+  GrpcPull(grpc::GenericStub& stub, uint64_t incarnation, Dtype dtype);
+  ~GrpcPull() override;
 
-  void Start(grpc::GenericStub& stub);
-  // Blocks until every chunk is in its place. Errors: Transport::Pull's
-  absl::StatusOr<PullTiming> Wait();
-  void Cancel() { context_.TryCancel(); }
+  // The pull before has been waited for.
+  void Start(const Request& request) ABSL_LOCKS_EXCLUDED(mu_);
+  // Blocks until every chunk is in its place. Errors: Transport::Pull's; then all that come fail too
+  absl::StatusOr<PullTiming> Wait() ABSL_LOCKS_EXCLUDED(mu_);
+  void Cancel() ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
   using Clock = std::chrono::steady_clock;
 
-  void OnReadInitialMetadataDone(bool ok) override;
+  void OnWriteDone(bool ok) override;
   void OnReadDone(bool ok) override;
   void OnDone(const grpc::Status& status) override;
 
   // Checks the header of chunk `chunk` of the blob.
   absl::Status Check(const ChunkHeader& header, int64_t chunk) const;
-  void Fail(absl::Status status) ABSL_LOCKS_EXCLUDED(mu_);
+  // Of a reaction after which nothing is read any more. OK: the daemon has ended the stream; OnDone will say why.
+  void EndReading(absl::Status error) ABSL_LOCKS_EXCLUDED(mu_);
+  // Starts no operation any more; the caller then calls RemoveHold if the result is true.
+  bool End() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool IsComplete() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return uncopied_chunks_ == 0 && !writing_; }
 
-  // Fixed after Start.
-  const Request request_;
-  Clock::time_point begin_;
+  // Fixed after construction.
+  const uint64_t incarnation_;
+  const Dtype dtype_;
   grpc::ClientContext context_;
+  // Fixed from Start to the end of Wait.
+  Request request_;
+  Clock::time_point begin_;
   // Used by gRPC between a Start and its reaction.
   grpc::ByteBuffer outgoing_;
   grpc::ByteBuffer incoming_;
 
   Mutex mu_;
-  CondVar done_changed_;
-  int64_t next_chunk_ ABSL_GUARDED_BY(mu_);
-  absl::Status first_error_ ABSL_GUARDED_BY(mu_);
-  Clock::time_point answered_ ABSL_GUARDED_BY(mu_);
+  CondVar changed_;
+  int64_t next_chunk_ ABSL_GUARDED_BY(mu_) = 0;
+  int64_t uncopied_chunks_ ABSL_GUARDED_BY(mu_) = 0;  // of this pull, not yet in their places
+  Clock::time_point answered_ ABSL_GUARDED_BY(mu_);   // the first chunk came
+  bool writing_ ABSL_GUARDED_BY(mu_) = false;
+  bool reading_ ABSL_GUARDED_BY(mu_) = false;
+  bool held_ ABSL_GUARDED_BY(mu_) = true;    // gRPC's hold: operations are started from outside of reactions
+  bool ended_ ABSL_GUARDED_BY(mu_) = false;  // nothing may be started any more; OnDone will say why
   bool done_ ABSL_GUARDED_BY(mu_) = false;
+  absl::Status first_error_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace eps::worker

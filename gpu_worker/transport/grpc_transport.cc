@@ -30,9 +30,11 @@ class GrpcTransport final : public Transport {
   ~GrpcTransport() override {
     Cancel(absl::CancelledError("the transport was closed"));
     std::unique_ptr<GrpcPush> push;
+    std::vector<std::unique_ptr<GrpcPull>> pulls;
     {
       MutexLock lock(mu_);
       push = std::move(push_);
+      pulls.swap(pulls_);
     }
     push.reset();  // its last reactions may still come to Cancel
   }
@@ -42,39 +44,26 @@ class GrpcTransport final : public Transport {
     EPS_CHECK(static_cast<int64_t>(destination.size()) == spec.num_elems * SizeOf(options_.wire_dtype));
     // Contiguous parts, one for each connection, as long as there is a chunk for each.
     const int64_t num_parts = std::min<int64_t>(static_cast<int64_t>(stubs_.size()), spec.num_chunks());
-    std::vector<std::unique_ptr<GrpcPull>> parts;
+    EPS_ASSIGN_OR_RETURN(const std::vector<GrpcPull*> streams, PullStreams());
     for (int64_t i = 0; i < num_parts; ++i) {
-      parts.push_back(
-          std::make_unique<GrpcPull>(GrpcPull::Request{.incarnation = options_.incarnation,
-                                                       .blob = &spec,
-                                                       .version = version,
-                                                       .dtype = options_.wire_dtype,
-                                                       .destination = destination,
-                                                       .first_chunk = i * spec.num_chunks() / num_parts,
-                                                       .end_chunk = (i + 1) * spec.num_chunks() / num_parts}));
+      streams[i]->Start({.blob = &spec,
+                         .version = version,
+                         .destination = destination,
+                         .first_chunk = i * spec.num_chunks() / num_parts,
+                         .end_chunk = (i + 1) * spec.num_chunks() / num_parts});
     }
-    {
-      MutexLock lock(mu_);
-      EPS_RETURN_IF_ERROR(first_error_);
-      for (const auto& part : parts) pulls_.push_back(part.get());
-    }
-    for (int64_t i = 0; i < num_parts; ++i) parts[i]->Start(*stubs_[i]);
     absl::StatusOr<PullTiming> timing = PullTiming();
-    for (const auto& part : parts) {
-      const absl::StatusOr<PullTiming> of_part = part->Wait();
+    for (int64_t i = 0; i < num_parts; ++i) {
+      const absl::StatusOr<PullTiming> of_part = streams[i]->Wait();
       if (!of_part.ok()) {
         if (timing.ok()) timing = of_part.status();
-        for (const auto& other : parts) other->Cancel();  // one that has ended takes no notice
+        for (GrpcPull* stream : streams) stream->Cancel();
       } else if (timing.ok()) {
         timing->version_wait_seconds = std::max(timing->version_wait_seconds, of_part->version_wait_seconds);
         timing->transfer_seconds = std::max(timing->transfer_seconds, of_part->transfer_seconds);
       }
     }
-    {
-      MutexLock lock(mu_);
-      pulls_.clear();
-      if (timing.ok()) return timing;
-    }
+    if (timing.ok()) return timing;
     const absl::Status failure =
         Annotate(timing.status(), absl::StrCat("pull of blob ", spec.name, ", version ", version.value()));
     Fail(failure);
@@ -108,13 +97,36 @@ class GrpcTransport final : public Transport {
       MutexLock lock(mu_);
       if (first_error_.ok()) first_error_ = std::move(reason);
       first_error = first_error_;
-      for (GrpcPull* pull : pulls_) pull->Cancel();
+      for (const auto& pull : pulls_) pull->Cancel();
       push = push_.get();
     }
     if (push != nullptr) push->Cancel(first_error);
   }
 
  private:
+  // Opens them at their first use, one on each connection. One thread pulls.
+  absl::StatusOr<std::vector<GrpcPull*>> PullStreams() {
+    std::vector<std::unique_ptr<GrpcPull>> opened;
+    {
+      MutexLock lock(mu_);
+      EPS_RETURN_IF_ERROR(first_error_);
+      if (!pulls_.empty()) return Pointers(pulls_);
+    }
+    // Not under the lock: gRPC may call back.
+    for (const auto& stub : stubs_) {
+      opened.push_back(std::make_unique<GrpcPull>(*stub, options_.incarnation, options_.wire_dtype));
+    }
+    MutexLock lock(mu_);
+    EPS_RETURN_IF_ERROR(first_error_);
+    pulls_.swap(opened);
+    return Pointers(pulls_);
+  }
+  static std::vector<GrpcPull*> Pointers(const std::vector<std::unique_ptr<GrpcPull>>& owned) {
+    std::vector<GrpcPull*> result;
+    for (const auto& each : owned) result.push_back(each.get());
+    return result;
+  }
+
   // Opens the stream at its first use; null once the transport has failed. One thread pushes.
   GrpcPush* PushStream() {
     {
@@ -147,7 +159,7 @@ class GrpcTransport final : public Transport {
 
   Mutex mu_;
   absl::Status first_error_ ABSL_GUARDED_BY(mu_);
-  std::vector<GrpcPull*> pulls_ ABSL_GUARDED_BY(mu_);  // under way; of Pull's frame
+  std::vector<std::unique_ptr<GrpcPull>> pulls_ ABSL_GUARDED_BY(mu_);  // of each channel; none before the first pull
   std::unique_ptr<GrpcPush> push_ ABSL_GUARDED_BY(mu_);
 };
 

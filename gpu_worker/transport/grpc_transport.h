@@ -31,8 +31,8 @@ struct GrpcTransportOptions {
 // gRPC's slices to its destination, while the next one is being read; a pushed chunk is sent from the
 // contribution's own memory.
 //
-// A pull is a call on each connection. Pushes share one stream, opened by the first: offers go out at once, the chunks of
-// what the daemon admits follow in the order of admission.
+// Streams are opened at their first use, and stay: one for pulls on each connection, one for pushes on the first. Offers
+// go out at once, the chunks of what the daemon admits follow in the order of admission.
 std::unique_ptr<Transport> NewGrpcTransport(GrpcTransportOptions options);
 
 }  // namespace eps::worker

@@ -37,25 +37,28 @@ constexpr BlobId kWte(0);  // two chunks
 class ScriptedDaemon final : public proto::DataPlane::WithRawCallbackMethod_Pull<
                                  proto::DataPlane::WithRawCallbackMethod_Push<proto::DataPlane::Service>> {
  public:
+  // What is sent after the first request of a stream of pulls, which then ends with pull_end.
   std::vector<grpc::ByteBuffer> pull_messages;
   grpc::Status pull_end;
   // What is answered to each message of a push; nothing: the stream ends with push_end.
   std::function<std::optional<grpc::ByteBuffer>(const ReceivedMessage&)> answer;
   grpc::Status push_end;
 
-  grpc::ServerWriteReactor<grpc::ByteBuffer>* Pull(grpc::CallbackServerContext*, const grpc::ByteBuffer*) override {
-    class Writer final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
+  grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Pull(grpc::CallbackServerContext*) override {
+    class Writer final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
      public:
-      explicit Writer(ScriptedDaemon& daemon) : daemon_(daemon) { Next(true); }
+      explicit Writer(ScriptedDaemon& daemon) : daemon_(daemon) { StartRead(&request_); }
 
      private:
       void Next(bool ok) {
         if (!ok || next_ == daemon_.pull_messages.size()) return Finish(daemon_.pull_end);
         StartWrite(&daemon_.pull_messages[next_++]);
       }
+      void OnReadDone(bool ok) override { Next(ok); }
       void OnWriteDone(bool ok) override { Next(ok); }
       void OnDone() override { delete this; }
       ScriptedDaemon& daemon_;
+      grpc::ByteBuffer request_;
       size_t next_ = 0;
     };
     return new Writer(*this);
@@ -184,10 +187,18 @@ TEST_F(GrpcTransportTest, AChunkOfAnotherLengthIsDataLoss) {
 TEST_F(GrpcTransportTest, AChunkOfAnotherDaemonIsAborted) {
   EXPECT_THAT(PullWith([](ChunkHeader& h) { h.incarnation = 6; }), StatusIs(StatusCode::kAborted, "restarted"));
 }
-TEST_F(GrpcTransportTest, AChunkTooManyIsDataLoss) {
+TEST_F(GrpcTransportTest, AChunkTooManyIsDataLossInTheNextPull) {
   Send(HeaderOf(0));
   Send(HeaderOf(1));
-  EXPECT_THAT(PullWith([](ChunkHeader&) {}), StatusIs(StatusCode::kDataLoss, "chunk"));
+  Send(HeaderOf(1));
+  EXPECT_OK(Pull());
+  EXPECT_THAT(Pull(), StatusIs(StatusCode::kDataLoss, "chunk: "));
+}
+TEST_F(GrpcTransportTest, AStreamThatEndsBetweenPullsFailsTheNext) {
+  Send(HeaderOf(0));
+  Send(HeaderOf(1));
+  EXPECT_OK(Pull());
+  EXPECT_THAT(Pull(), StatusIs(StatusCode::kDataLoss, "chunks"));
 }
 TEST_F(GrpcTransportTest, AChunkTooFewIsDataLoss) {
   Send(HeaderOf(0));
