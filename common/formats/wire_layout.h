@@ -1,18 +1,22 @@
 #ifndef EPS_COMMON_FORMATS_WIRE_LAYOUT_H_
 #define EPS_COMMON_FORMATS_WIRE_LAYOUT_H_
 
+#include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "common/base/ids.h"
 #include "common/model/model_spec.h"
 #include "common/tensor/dtype.h"
 
 namespace eps {
 
-// Where the wire forms lie in the daemon's wire segment: two buffers, one after the other, for the even and for the odd
-// versions; in each, every blob in pull order, without a gap. A blob is a multiple of 64 elements, so each starts at a
-// multiple of 128 bytes (bf16) or 256 (fp32).
+// What lies where in the daemon's wire segment: two buffers, one after the other, for the even and for the odd versions;
+// in each, the wire form of every blob in pull order, without a gap. A blob is a multiple of 64 elements, so each starts
+// at a multiple of 128 bytes (bf16) or 256 (fp32). Behind them the newest published version of each blob, int64, -1 before
+// the first: who finds there the one that it wants need not ask.
 class WireLayout {
  public:
   WireLayout(const ModelSpec& model, Dtype dtype) {
@@ -27,9 +31,29 @@ class WireLayout {
     return (version.value() & 1) * buffer_bytes_ + offset_bytes_[static_cast<size_t>(blob.value())];
   }
   int64_t buffer_bytes() const { return buffer_bytes_; }
-  int64_t segment_bytes() const { return 2 * buffer_bytes_; }
+  int64_t weights_bytes() const { return 2 * buffer_bytes_; }
+  int64_t segment_bytes() const {
+    return weights_bytes() + static_cast<int64_t>(offset_bytes_.size() * sizeof(int64_t));
+  }
+
+  // The newest published version. `segment` has segment_bytes(), from a multiple of 8 on. Whoever reads a version there
+  // sees what was written to the buffers before it was stored.
+  static_assert(std::atomic_ref<int64_t>::is_always_lock_free, "processes share it");
+  Version LoadPublished(absl::Span<const std::byte> segment, BlobId blob) const {
+    // atomic_ref wants a mutable object even to read it; nothing is written.
+    auto& version = *reinterpret_cast<int64_t*>(const_cast<std::byte*>(segment.data()) + published_offset(blob));
+    return Version(std::atomic_ref(version).load(std::memory_order_acquire));
+  }
+  void StorePublished(absl::Span<std::byte> segment, BlobId blob, Version version) const {
+    auto& place = *reinterpret_cast<int64_t*>(segment.data() + published_offset(blob));
+    std::atomic_ref(place).store(version.value(), std::memory_order_release);
+  }
 
  private:
+  size_t published_offset(BlobId blob) const {
+    return static_cast<size_t>(weights_bytes()) + static_cast<size_t>(blob.value()) * sizeof(int64_t);
+  }
+
   std::vector<int64_t> offset_bytes_;  // within a buffer
   int64_t buffer_bytes_ = 0;
 };

@@ -1,5 +1,13 @@
 #include "common/formats/wire_layout.h"
 
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "common/base/ids.h"
+#include "common/model/model_spec.h"
+#include "common/tensor/dtype.h"
 #include "gtest/gtest.h"
 
 namespace eps {
@@ -18,8 +26,9 @@ TEST(WireLayoutTest, TwoBuffersHoldEveryBlobInPullOrderWithoutAGap) {
         next += blob.num_elems * SizeOf(dtype);
       }
     }
-    EXPECT_EQ(layout.segment_bytes(), next);
-    EXPECT_EQ(layout.segment_bytes(), 2 * model.num_elems() * SizeOf(dtype));
+    EXPECT_EQ(layout.weights_bytes(), next);
+    EXPECT_EQ(layout.weights_bytes(), 2 * model.num_elems() * SizeOf(dtype));
+    EXPECT_EQ(layout.segment_bytes(), next + static_cast<int64_t>(model.blobs.size()) * 8);
   }
 }
 
@@ -32,6 +41,21 @@ TEST(WireLayoutTest, AVersionLiesWhereTheVersionTwoBeforeItLay) {
     EXPECT_EQ(layout.offset_bytes(blob.id, Version(5)) - layout.offset_bytes(blob.id, Version(6)),
               layout.buffer_bytes());
   }
+}
+
+TEST(WireLayoutTest, PublishedVersionsLieBehindTheWeightsInBlobOrder) {
+  const ModelSpec model =
+      BuildGpt2({.num_layers = 1, .d_model = 64, .num_heads = 1, .context = 8, .vocab = 64}).value();
+  const WireLayout layout(model, Dtype::kBf16);
+  std::vector<int64_t> memory(static_cast<size_t>(layout.segment_bytes()) / 8);
+  const auto segment = absl::MakeSpan(reinterpret_cast<std::byte*>(memory.data()), memory.size() * 8);
+  for (const BlobSpec& blob : model.blobs) layout.StorePublished(segment, blob.id, Version(100 + blob.id.value()));
+  const int64_t* versions = memory.data() + layout.weights_bytes() / 8;
+  for (const BlobSpec& blob : model.blobs) {
+    EXPECT_EQ(layout.LoadPublished(segment, blob.id), Version(100 + blob.id.value()));
+    EXPECT_EQ(versions[blob.id.value()], 100 + blob.id.value());
+  }
+  EXPECT_EQ(versions[-1], 0);  // the last weight
 }
 
 }  // namespace

@@ -146,12 +146,14 @@ absl::Status SharedMemoryConnection::Handle(absl::string_view packet) {
       return Annotate(HandleOffer(message), "offer");
     case SharedMessageKind::kChunk:
       return Annotate(HandleChunk(message), "chunk");
+    case SharedMessageKind::kRead:
+      return Annotate(HandleRead(message), "read");
     default:
-      return Wrong("kind", absl::StrCat(static_cast<int>(message.kind)), "2, 3 or 4");
+      return Wrong("kind", absl::StrCat(static_cast<int>(message.kind)), "2 to 5");
   }
 }
 
-absl::Status SharedMemoryConnection::HandlePull(const SharedMessage& message) {
+absl::Status SharedMemoryConnection::CheckVersion(const SharedMessage& message) const {
   const int64_t num_blobs = static_cast<int64_t>(options_.model->blobs.size());
   if (message.blob.value() >= num_blobs) {
     return absl::NotFoundError(absl::StrCat("blob: ", message.blob.value(), ", the model has ", num_blobs));
@@ -159,6 +161,22 @@ absl::Status SharedMemoryConnection::HandlePull(const SharedMessage& message) {
   if (message.step > options_.last_version.value()) {
     return Wrong("version", absl::StrCat(message.step), absl::StrCat("0 to ", options_.last_version.value()));
   }
+  return absl::OkStatus();
+}
+
+void SharedMemoryConnection::CountPulled(BlobId blob) const {
+  if (options_.traffic == nullptr) return;
+  options_.traffic->pulled_bytes += options_.model->blob(blob).num_elems * SizeOf(options_.store->wire_dtype());
+}
+
+absl::Status SharedMemoryConnection::HandleRead(const SharedMessage& message) const {
+  EPS_RETURN_IF_ERROR(CheckVersion(message));
+  CountPulled(message.blob);
+  return absl::OkStatus();
+}
+
+absl::Status SharedMemoryConnection::HandlePull(const SharedMessage& message) {
+  EPS_RETURN_IF_ERROR(CheckVersion(message));
   {
     MutexLock lock(mu_);
     if (pulls_ == kMaxPulls) return absl::ResourceExhaustedError(absl::StrCat(kMaxPulls, " are under way"));
@@ -177,9 +195,7 @@ void SharedMemoryConnection::OnPublished(const SharedMessage& pull, const absl::
     --pulls_;
   }
   if (!status.ok()) return End(Annotate(status, "pull"));
-  if (options_.traffic != nullptr) {
-    options_.traffic->pulled_bytes += options_.model->blob(pull.blob).num_elems * SizeOf(options_.store->wire_dtype());
-  }
+  CountPulled(pull.blob);
   Reply({.kind = SharedMessageKind::kPulled,
          .step = pull.step,
          .blob = pull.blob,

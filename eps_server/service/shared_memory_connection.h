@@ -51,8 +51,11 @@ class SharedMemoryConnection : public std::enable_shared_from_this<SharedMemoryC
   absl::StatusOr<SharedMessage> ReceiveHello() ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status Handle(absl::string_view packet) ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status HandlePull(const SharedMessage& message) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status HandleRead(const SharedMessage& message) const;
   absl::Status HandleOffer(const SharedMessage& message) ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status HandleChunk(const SharedMessage& message) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status CheckVersion(const SharedMessage& message) const;
+  void CountPulled(BlobId blob) const;
   absl::Status CheckPayload(const SharedMessage& offer) const;
 
   void OnPublished(const SharedMessage& pull, const absl::Status& status) ABSL_LOCKS_EXCLUDED(mu_);

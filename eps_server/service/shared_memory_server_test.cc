@@ -73,6 +73,9 @@ class SharedMemoryServerTest : public testing::Test {
             .blob = BlobId(blob),
             .number = 1};
   }
+  static SharedMessage Read(int32_t blob, int64_t version) {
+    return {.kind = SharedMessageKind::kRead, .incarnation = kIncarnation, .step = version, .blob = BlobId(blob)};
+  }
   static SharedMessage Offer(uint32_t number, int64_t offset_bytes) {
     return {.kind = SharedMessageKind::kOffer,
             .incarnation = kIncarnation,
@@ -151,14 +154,21 @@ TEST_F(SharedMemoryServerTest, AWorkerGetsTheWeightsReadOnlyAndAnInboxOfItsOwn) 
 
   const std::vector<float> ones(static_cast<size_t>(model_.blob(BlobId(1)).num_elems), 1.0f);
   store_->LoadMaster(BlobId(1), Version(0), 0, ones);
+  EXPECT_EQ(layout.LoadPublished(weights->bytes(), BlobId(1)), Version(-1));
   Say(socket, Pull(1, 0));
   store_->Publish(BlobId(1), Version(0));
   const auto pulled = Hear(socket);
+  EXPECT_EQ(layout.LoadPublished(weights->bytes(), BlobId(1)), Version(0));
   ASSERT_THAT(pulled, IsOk());
   EXPECT_EQ(pulled->kind, SharedMessageKind::kPulled);
   EXPECT_EQ(pulled->offset_bytes, layout.offset_bytes(BlobId(1), Version(0)));
   EXPECT_EQ(weights->bytes()[static_cast<size_t>(pulled->offset_bytes) + 1], std::byte{0x3F});  // 1.0 in bf16
   EXPECT_EQ(traffic_.pulled_bytes, model_.blob(BlobId(1)).num_elems * 2);
+  // The next time it looks for itself, and says that it has.
+  Say(socket, Read(1, 0));
+  Say(socket, Pull(1, 0));
+  EXPECT_THAT(Hear(socket), IsOk());
+  EXPECT_EQ(traffic_.pulled_bytes, model_.blob(BlobId(1)).num_elems * 2 * 3);
 }
 
 TEST_F(SharedMemoryServerTest, AContributionInTheInboxIsTakenAndAnsweredOnce) {
@@ -217,6 +227,8 @@ TEST_F(SharedMemoryServerTest, WhatMakesNoSenseIsRefusedByField) {
       {{Hello()}, StatusCode::kInvalidArgument, "kind: 1"},
       {{other_daemon}, StatusCode::kInvalidArgument, "incarnation: 1"},
       {{Pull(99, 0)}, StatusCode::kNotFound, "blob: 99"},
+      {{Read(99, 0)}, StatusCode::kNotFound, "read: blob: 99"},
+      {{Read(0, 11)}, StatusCode::kInvalidArgument, "read: version: 11"},
       {{Pull(0, 11)}, StatusCode::kInvalidArgument, "version: 11"},
       {{other_blob}, StatusCode::kInvalidArgument, "blob: 99"},
       {{not_a_node}, StatusCode::kInvalidArgument, "node"},

@@ -69,11 +69,11 @@ struct StoreMemory {
   std::optional<SharedSegment> wire;
   Memory rest;
 
-  static absl::StatusOr<StoreMemory> Map(const StoreSizes& sizes) {
+  static absl::StatusOr<StoreMemory> Map(const StoreSizes& sizes, const WireLayout& layout) {
     // Shared memory is promised whatever its size: so that a model far too large is refused here, and not by the
     // out-of-memory killer, the system is asked for as much of our own first.
     EPS_ASSIGN_OR_RETURN(Memory all, Memory::Map(sizes.total_bytes()));
-    auto wire = SharedSegment::Create("eps-weights", sizes.wire_bytes, SegmentWriter::kCreator);
+    auto wire = SharedSegment::Create("eps-weights", layout.segment_bytes(), SegmentWriter::kCreator);
     if (absl::IsUnimplemented(wire.status())) return StoreMemory{std::nullopt, std::move(all)};
     EPS_RETURN_IF_ERROR_WITH(wire.status(), "model state");
     if (sizes.total_bytes() == sizes.wire_bytes) return StoreMemory{*std::move(wire), Memory()};
@@ -96,6 +96,7 @@ class StoreImpl final : public Store {
  public:
   StoreImpl(const ModelSpec& model, const RunConfig& run, StoreMemory memory)
       : sizes_(ComputeStoreSizes(model, run)),
+        layout_(model, run.precision.wire),
         wire_dtype_(run.precision.wire),
         num_moments_(NumMoments(run.optimizer)),
         memory_(std::move(memory)),
@@ -139,6 +140,7 @@ class StoreImpl final : public Store {
       EPS_CHECK(state.published.value() < 0 || version.value() == state.published.value() + 1);
       if (state.published.value() < 0) state.first = version;
       state.published = version;
+      if (memory_.wire.has_value()) layout_.StorePublished(memory_.wire->bytes(), blob, version);
       auto waits_on = std::partition(state.waiters.begin(), state.waiters.end(),
                                      [&](const Waiter& waiter) { return waiter.version > version; });
       std::move(waits_on, state.waiters.end(), std::back_inserter(ready));
@@ -247,8 +249,7 @@ class StoreImpl final : public Store {
 
   // The wire forms as WireLayout has them; then array after array, each over all blobs in pull order.
   void LayOut(const ModelSpec& model) {
-    const WireLayout layout(model, wire_dtype_);
-    EPS_CHECK(layout.segment_bytes() == sizes_.wire_bytes);
+    EPS_CHECK(layout_.weights_bytes() == sizes_.wire_bytes);
     const bool shared = memory_.wire.has_value();
     std::byte* const wire = shared ? memory_.wire->bytes().data() : memory_.rest.base();
     std::byte* next = memory_.rest.base() + (shared ? 0 : sizes_.wire_bytes);
@@ -258,7 +259,7 @@ class StoreImpl final : public Store {
     for (size_t b = 0; b < blobs_.size(); ++b) blobs_[b].num_elems = model.blobs[b].num_elems;
     for (size_t b = 0; b < blobs_.size(); ++b) {
       for (int i = 0; i < 2; ++i) {
-        blobs_[b].wire[i] = wire + layout.offset_bytes(BlobId(static_cast<int32_t>(b)), Version(i));
+        blobs_[b].wire[i] = wire + layout_.offset_bytes(BlobId(static_cast<int32_t>(b)), Version(i));
       }
     }
     for (BlobMemory& blob : blobs_) {
@@ -268,6 +269,9 @@ class StoreImpl final : public Store {
       for (BlobMemory& blob : blobs_) blob.moments[i] = reinterpret_cast<float*>(take(blob.num_elems * 4));
     }
     EPS_CHECK(next - begin == sizes_.total_bytes() - sizes_.wire_bytes);
+    for (const BlobSpec& blob : model.blobs) {
+      if (shared) layout_.StorePublished(memory_.wire->bytes(), blob.id, Version(-1));
+    }
     if (wire_dtype_ == Dtype::kBf16) ZeroPadding(model);
   }
 
@@ -305,6 +309,7 @@ class StoreImpl final : public Store {
 
   // Fixed after construction.
   const StoreSizes sizes_;
+  const WireLayout layout_;
   const Dtype wire_dtype_;
   const int num_moments_;
   const StoreMemory memory_;
@@ -328,7 +333,8 @@ StoreSizes ComputeStoreSizes(const ModelSpec& model, const RunConfig& run) {
 
 absl::StatusOr<std::unique_ptr<Store>> Store::Create(const ModelSpec& model, const RunConfig& run) {
   for (const BlobSpec& blob : model.blobs) EPS_CHECK(blob.num_elems > 0 && blob.num_elems % kTensorAlignElems == 0);
-  EPS_ASSIGN_OR_RETURN(StoreMemory memory, StoreMemory::Map(ComputeStoreSizes(model, run)));
+  EPS_ASSIGN_OR_RETURN(StoreMemory memory,
+                       StoreMemory::Map(ComputeStoreSizes(model, run), WireLayout(model, run.precision.wire)));
   return std::make_unique<StoreImpl>(model, run, std::move(memory));
 }
 
