@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/file_util.h"
 #include "common/base/log.h"
+#include "common/base/memory_speed.h"
 #include "common/base/status_macros.h"
 #include "common/grpc/message_limits.h"
 #include "common/model/model_spec.h"
@@ -69,6 +70,13 @@ absl::Status CheckOut(const DaemonOptions& options) {
   return absl::OkStatus();
 }
 
+// The optimizer's threads against the memory: measured once, before the model takes its own.
+constexpr absl::Duration kFloorTime = absl::Milliseconds(50);
+size_t FloorLoopBytes(int threads) {
+  constexpr size_t kMostBytes = size_t{512} << 20, kBytesEach = size_t{32} << 20;
+  return std::min(kBytesEach, kMostBytes / static_cast<size_t>(threads));
+}
+
 class TrainingDaemon final : public Daemon {
  public:
   TrainingDaemon(const DaemonOptions& options, ListenAddress listen)
@@ -92,6 +100,8 @@ class TrainingDaemon final : public Daemon {
     EPS_RETURN_IF_ERROR(CheckPortIsFree(listen_));
     // Before the model is loaded, which may take minutes: the page says so meanwhile.
     EPS_ASSIGN_OR_RETURN(page_, DaemonPage::Start(options_.metrics_listen, options_.metrics_any_address));
+    floor_bytes_per_second_ =
+        MeasureMemoryBytesPerSecond(options_.threads, FloorLoopBytes(options_.threads), kFloorTime) / options_.threads;
     EPS_ASSIGN_OR_RETURN(store_, Store::Create(model_, run_));
     if (options_.resume && HoldsCheckpoints(options_.out)) return Resume();
     if (run_.model_from.empty()) {
@@ -217,6 +227,7 @@ class TrainingDaemon final : public Daemon {
     view.phase = std::string(phase.data(), phase.size());
     view.expected_resident_bytes = expected_resident_bytes_;
     view.checkpoint_every_steps = run_.checkpoint.every_steps;
+    view.floor_bytes_per_second = floor_bytes_per_second_;
     view.grpc_pulled_bytes = traffic_.grpc.pulled_bytes;
     view.grpc_pushed_bytes = traffic_.grpc.pushed_bytes;
     view.shared_memory_pulled_bytes = traffic_.shared_memory.pulled_bytes;
@@ -254,6 +265,7 @@ class TrainingDaemon final : public Daemon {
   std::unique_ptr<Coordinator> coordinator_;
   std::unique_ptr<TrainingHost> host_;
   int64_t expected_resident_bytes_ = 0;
+  double floor_bytes_per_second_ = 0;
   Traffic traffic_;
   std::unique_ptr<SharedMemoryServer> shared_memory_;
   std::unique_ptr<RpcServer> server_;

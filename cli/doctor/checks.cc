@@ -288,7 +288,7 @@ std::vector<Finding> CheckSpeed(const Machine& machine, const std::string& out, 
   }
   findings.push_back(
       {Verdict::kOk, "memory speed",
-       absl::StrCat(Gigabytes(machine.MeasureMemoryBytesPerSecond()), " read and written by a copy on all cores"), ""});
+       absl::StrCat(Gigabytes(machine.MeasureMemoryBytesPerSecond()), " read and written by a plain loop on all cores"), ""});
   return findings;
 }
 

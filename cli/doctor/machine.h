@@ -47,7 +47,7 @@ class Machine {
   virtual absl::StatusOr<int64_t> DiskRoomBytes(const std::string& folder) const = 0;
   // Writes and syncs a file there for about a second, and removes it. Errors: the system's
   virtual absl::StatusOr<double> MeasureDiskBytesPerSecond(const std::string& folder) const = 0;
-  // Read and written by a copy on all cores, for about half a second.
+  // Read and written by a plain loop on all cores, for about half a second.
   virtual double MeasureMemoryBytesPerSecond() const = 0;
 
   // The first of `names` that the loader finds.

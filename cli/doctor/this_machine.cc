@@ -16,8 +16,10 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "cli/doctor/machine.h"
 #include "common/base/file_util.h"
+#include "common/base/memory_speed.h"
 #include "common/base/status_macros.h"
 
 namespace eps::cli {
@@ -29,8 +31,8 @@ constexpr int64_t kMaxTextBytes = 1 << 24;
 constexpr size_t kPieceBytes = size_t{8} << 20;
 constexpr int64_t kMostDiskBytes = int64_t{512} << 20;
 constexpr double kDiskSeconds = 1.0;
-constexpr double kMemorySeconds = 0.5;
-constexpr size_t kCopyBytes = size_t{64} << 20;  // beyond any cache, for each core
+constexpr absl::Duration kMemoryTime = absl::Milliseconds(500);
+constexpr size_t kLoopBytes = size_t{64} << 20;  // of each core
 
 double SecondsSince(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
@@ -62,19 +64,6 @@ absl::StatusOr<double> WriteForAWhile(const std::string& path) {
     if (fdatasync(file.get()) != 0) return FileError(errno, "sync", path);
   } while (SecondsSince(start) < kDiskSeconds && written < kMostDiskBytes);
   return static_cast<double>(written) / SecondsSince(start);
-}
-
-// A copy of one core's own: bytes read and written.
-void CopyForAWhile(double* bytes_per_second) {
-  std::vector<char> from(kCopyBytes, 1), to(kCopyBytes, 2);
-  const Clock::time_point start = Clock::now();
-  int64_t rounds = 0;
-  do {
-    std::memcpy(to.data(), from.data(), kCopyBytes);
-    asm volatile("" : : "r"(to.data()) : "memory");  // the copy is wanted, though nobody reads it
-    ++rounds;
-  } while (SecondsSince(start) < kMemorySeconds);
-  *bytes_per_second = 2.0 * static_cast<double>(rounds) * kCopyBytes / SecondsSince(start);
 }
 
 class RealMachine final : public Machine {
@@ -120,15 +109,7 @@ class RealMachine final : public Machine {
   }
 
   double MeasureMemoryBytesPerSecond() const override {
-    std::vector<double> speeds(static_cast<size_t>(Cores()));
-    std::vector<std::thread> threads;
-    for (double& speed : speeds) threads.emplace_back(CopyForAWhile, &speed);
-    double sum = 0;
-    for (size_t i = 0; i < threads.size(); ++i) {
-      threads[i].join();
-      sum += speeds[i];
-    }
-    return sum;
+    return eps::MeasureMemoryBytesPerSecond(Cores(), kLoopBytes, kMemoryTime);
   }
 
   std::optional<LoadedLibrary> FindLibrary(const std::vector<std::string>& names) const override {

@@ -93,6 +93,21 @@ bool IsFiniteAt(const GradientOperand& operand, int64_t i) {
   return std::isfinite(ToFloat({reinterpret_cast<const uint16_t*>(operand.values)[i]}));
 }
 
+// What a pass over a chunk has to read.
+int64_t GradientBytes(const ChunkGradient& gradient, int64_t num_elems) {
+  int64_t bytes = 0;
+  for (const GradientOperand& operand : gradient.operands) bytes += num_elems * SizeOf(operand.dtype);
+  return bytes;
+}
+
+// What an update has to read and write of the model: the wire form and its successor; the rest of the master and the
+// moments, both in place.
+int64_t StateBytes(const ChunkState& state) {
+  const int64_t moments = (state.moment1 != nullptr) + (state.moment2 != nullptr);
+  const int64_t in_place = (state.rest != nullptr ? 2 : 0) + 4 * moments;
+  return state.num_elems * (2 * SizeOf(state.wire_dtype) + 2 * in_place);
+}
+
 class UpdateEngineImpl final : public UpdateEngine {
  public:
   UpdateEngineImpl(Options options, HoldBuffer hold)
@@ -144,7 +159,9 @@ class UpdateEngineImpl final : public UpdateEngine {
   }
 
   UpdateCounts counts() const override {
-    return {.updated_elems = updated_elems_, .busy_seconds = 1e-9 * static_cast<double>(busy_nanos_.load())};
+    return {.updated_elems = updated_elems_,
+            .moved_bytes = moved_bytes_,
+            .busy_seconds = 1e-9 * static_cast<double>(busy_nanos_.load())};
   }
 
   void Stop() override {
@@ -242,17 +259,17 @@ class UpdateEngineImpl final : public UpdateEngine {
   void UpdateEager(StepId step, BlobId blob, int64_t chunk, ChunkGradient& gradient, const UpdateScalars& scalars) {
     if (gradient.nonfinite_vnode >= 0) return FailNonFinite(blob, chunk, gradient);
     double squares = 0;
-    UpdateChunk(store_.Chunk(blob, chunk, ReadVersion(step)), gradient, ranges_[blob.value()][chunk], scalars,
-                &squares);
+    Update(store_.Chunk(blob, chunk, ReadVersion(step)), gradient, ranges_[blob.value()][chunk], scalars, &squares);
     if (!std::isfinite(squares)) return FailNonFinite(blob, chunk, gradient);
-    updated_elems_ += model_.blob(blob).chunk_elems(chunk);
     gradient = {};
     FinishChunk(blob, [&](BlobState& state) { state.squares[chunk] = squares; });
   }
 
   // PER_BLOB, first pass.
   void Measure(BlobId blob, int64_t chunk, ChunkGradient& gradient) {
-    const double squares = SumChunk(gradient, model_.blob(blob).chunk_elems(chunk), nullptr);
+    const int64_t num_elems = model_.blob(blob).chunk_elems(chunk);
+    const double squares = SumChunk(gradient, num_elems, nullptr);
+    moved_bytes_ += GradientBytes(gradient, num_elems);
     if (gradient.nonfinite_vnode >= 0 || !std::isfinite(squares)) return FailNonFinite(blob, chunk, gradient);
     MutexLock lock(mu_);
     BlobState& state = blobs_[blob.value()];
@@ -267,7 +284,9 @@ class UpdateEngineImpl final : public UpdateEngine {
 
   // EXACT: the gradient's memory is free after this.
   void SumToHold(BlobId blob, int64_t chunk, ChunkGradient& gradient) {
-    const double squares = SumChunk(gradient, model_.blob(blob).chunk_elems(chunk), hold_.Chunk(blob, chunk));
+    const int64_t num_elems = model_.blob(blob).chunk_elems(chunk);
+    const double squares = SumChunk(gradient, num_elems, hold_.Chunk(blob, chunk));
+    moved_bytes_ += GradientBytes(gradient, num_elems) + num_elems * SizeOf(Dtype::kF32);
     std::string nonfinite;
     if (gradient.nonfinite_vnode >= 0 || !std::isfinite(squares)) nonfinite = DescribeNonFinite(blob, chunk, gradient);
     gradient = {};
@@ -296,6 +315,7 @@ class UpdateEngineImpl final : public UpdateEngine {
     if (skipped_) {
       Push([this, blob, step = step_] {
         store_.CarryOver(blob, ReadVersion(step));
+        moved_bytes_ += model_.blob(blob).num_elems * 2 * SizeOf(store_.wire_dtype());
         FinishChunk(blob, [&](BlobState& state) { state.updated = model_.blob(blob).num_chunks() - 1; });
       });
       return;
@@ -317,10 +337,16 @@ class UpdateEngineImpl final : public UpdateEngine {
       MutexLock lock(mu_);
       gradient = std::exchange(blobs_[blob.value()].kept[chunk], {});
     }
-    UpdateChunk(store_.Chunk(blob, chunk, ReadVersion(step)), gradient, ranges_[blob.value()][chunk], scalars, nullptr);
-    updated_elems_ += model_.blob(blob).chunk_elems(chunk);
+    Update(store_.Chunk(blob, chunk, ReadVersion(step)), gradient, ranges_[blob.value()][chunk], scalars, nullptr);
     gradient = {};
     FinishChunk(blob, [](BlobState&) {});
+  }
+
+  void Update(const ChunkState& state, const ChunkGradient& gradient, absl::Span<const DecayRange> ranges,
+              const UpdateScalars& scalars, double* squares) {
+    UpdateChunk(state, gradient, ranges, scalars, squares);
+    updated_elems_ += state.num_elems;
+    moved_bytes_ += GradientBytes(gradient, state.num_elems) + StateBytes(state);
   }
 
   template <typename Note>
@@ -404,6 +430,7 @@ class UpdateEngineImpl final : public UpdateEngine {
   // Atomic, because tasks use them without the lock.
   std::atomic<bool> stopped_ = false;
   std::atomic<int64_t> updated_elems_ = 0;
+  std::atomic<int64_t> moved_bytes_ = 0;
   std::atomic<int64_t> busy_nanos_ = 0;
 
   Mutex mu_;

@@ -30,6 +30,7 @@ struct StepUpdate {
 // What the optimizer has done since it was made; never falls.
 struct UpdateCounts {
   int64_t updated_elems = 0;  // parameters, each once per step that updates it
+  int64_t moved_bytes = 0;    // that summing and updating had to read and write: gradients, weights, moments
   double busy_seconds = 0;    // of its threads, summing and updating
 };
 

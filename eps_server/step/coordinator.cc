@@ -323,6 +323,7 @@ class CoordinatorImpl final : public Coordinator {
     status.lease_seconds = absl::ToDoubleSeconds(lease_);
     const UpdateCounts updates = engine_->counts();
     status.counts.updated_elems = updates.updated_elems;
+    status.counts.update_moved_bytes = updates.moved_bytes;
     status.counts.update_busy_seconds = updates.busy_seconds;
     CountBlobs(status);
     return status;

@@ -58,6 +58,7 @@ struct RunCounts {
   double pass_seconds = 0;                     // of all workers
   std::map<std::string, double> wait_seconds;  // of these, in which compute waited, by cause
   int64_t updated_elems = 0;                   // parameters, each once per step that updates it
+  int64_t update_moved_bytes = 0;              // UpdateCounts::moved_bytes
   double update_busy_seconds = 0;              // of the optimizer's threads
 };
 

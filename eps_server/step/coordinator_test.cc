@@ -648,6 +648,7 @@ TEST(CoordinatorTest, CountsWhatHappened) {
   int64_t num_elems = 0;
   for (const BlobSpec& blob : run.model.blobs) num_elems += blob.num_elems;
   EXPECT_EQ(status.counts.updated_elems, 4 * num_elems);
+  EXPECT_GT(status.counts.update_moved_bytes, 0);
   EXPECT_GT(status.counts.update_busy_seconds, 0);
   EXPECT_EQ(status.blobs_pending, 0);
   EXPECT_EQ(status.checkpoint_step, 4);

@@ -77,6 +77,17 @@ constexpr MetricSpec kOffers{.name = "eps_offers_waiting", .help = "Contribution
 constexpr MetricSpec kUpdated{.name = "eps_updated_parameters_total",
                               .type = kCounter,
                               .help = "Parameters updated by the optimizer, each once per step, padding counted."};
+constexpr MetricSpec kUpdateMoved{.name = "eps_update_bytes_total",
+                                  .type = kCounter,
+                                  .help =
+                                      "Bytes of gradients, weights and moments that summing and updating had to "
+                                      "read and write."};
+constexpr MetricSpec kUpdateFloor{
+    .name = "eps_update_floor_bytes_per_second",
+    .help =
+        "What a plain loop reads and writes in memory in a second on one of the optimizer's threads beside the "
+        "others, measured when the daemon started: the most that eps_update_bytes_total can grow by in a busy "
+        "second."};
 constexpr MetricSpec kUpdateBusy{
     .name = "eps_update_busy_seconds_total",
     .type = kCounter,
@@ -176,7 +187,9 @@ constexpr const MetricSpec* kTable[] = {
     &kBlobsPending,
     &kOffers,
     &kUpdated,
+    &kUpdateMoved,
     &kUpdateBusy,
+    &kUpdateFloor,
     &kParameters,
     &kMemory,
     &kMemoryLimit,
@@ -228,7 +241,9 @@ void SetData(const DaemonView& view, MetricPage& page) {
   page.Set(kBlobsPending, static_cast<double>(status.blobs_pending));
   page.Set(kOffers, static_cast<double>(status.waiting_offers));
   page.Set(kUpdated, static_cast<double>(status.counts.updated_elems));
+  page.Set(kUpdateMoved, static_cast<double>(status.counts.update_moved_bytes));
   page.Set(kUpdateBusy, status.counts.update_busy_seconds);
+  if (view.floor_bytes_per_second > 0) page.Set(kUpdateFloor, view.floor_bytes_per_second);
 }
 
 void SetMemory(const DaemonView& view, MetricPage& page) {

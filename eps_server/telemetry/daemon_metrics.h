@@ -19,6 +19,7 @@ struct DaemonView {
   RunStatus status;
   int64_t expected_resident_bytes = 0;  // what `eps plan` says that the daemon takes; 0: not known
   int64_t checkpoint_every_steps = 0;   // of the RunSpec
+  double floor_bytes_per_second = 0;    // of one of the optimizer's threads; 0: not measured
   int64_t grpc_pulled_bytes = 0, grpc_pushed_bytes = 0;
   int64_t shared_memory_pulled_bytes = 0, shared_memory_pushed_bytes = 0;
 };

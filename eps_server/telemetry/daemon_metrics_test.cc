@@ -40,6 +40,7 @@ DaemonView Training() {
   view.phase = "training";
   view.expected_resident_bytes = 1 << 30;
   view.checkpoint_every_steps = 100;
+  view.floor_bytes_per_second = 8e9;
   view.grpc_pulled_bytes = 4096;
   RunStatus& status = view.status;
   status.step = 7;
@@ -68,7 +69,7 @@ TEST(DaemonMetricsTest, ShowsWhatTheRunSays) {
         "eps_eta_seconds 3\n", "eps_step_seconds 0.25\n", "eps_pulled_bytes_total{transport=\"grpc\"} 4096\n",
         "eps_wait_seconds_total{cause=\"pull\"} 1.5\n", "eps_wait_seconds_total{cause=\"version\"} 0\n",
         "eps_memory_limit_bytes{kind=\"resident\"} 1073741824\n", "eps_checkpoint_step 5\n",
-        "eps_checkpoint_bytes 123\n", "eps_checkpoint_every_steps 100\n"}) {
+        "eps_checkpoint_bytes 123\n", "eps_update_floor_bytes_per_second 8000000000\n", "eps_checkpoint_every_steps 100\n"}) {
     EXPECT_THAT(page, HasSubstr(absl::StrCat("\n", line)));
   }
 }
