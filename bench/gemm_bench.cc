@@ -21,6 +21,7 @@
 #include <utility>
 #include <vector>
 
+#include "bench/support.h"
 #include "gpu_worker/device/cpu/matmul.h"
 #include "nlohmann/json.hpp"
 
@@ -95,11 +96,6 @@ double Seconds(const Problem& p, Operands& x, int threads, TileFn tile_fn) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-double Median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
-
 // Whether a library gives the same bits when one thread computes all tiles, and when two share
 // them.
 bool SameBits(const Problem& p, Operands& x, TileFn tile_fn) {
@@ -150,7 +146,7 @@ int Run(int64_t largest_m) {
         seconds[0].push_back(Seconds(p, x, threads, OpenBlasTile));
         seconds[1].push_back(Seconds(p, x, threads, OneDnnTile));
       }
-      for (int side = 0; side < 2; ++side) rate[threads - 1][side] = p.flops() / Median(seconds[side]) * 1e-9;
+      for (int side = 0; side < 2; ++side) rate[threads - 1][side] = p.flops() / bench::Median(seconds[side]) * 1e-9;
       log_ratio[threads - 1] += std::log(rate[threads - 1][1] / rate[threads - 1][0]);
     }
     std::printf("%-4s %6ld %6ld %6ld | %9.1f %10.1f | %9.1f %10.1f\n", p.form, static_cast<long>(p.M),

@@ -9,23 +9,19 @@
 //
 //   pull_bench [rounds]     60 by default
 
-#include <signal.h>
-#include <sys/mman.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <functional>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "bench/support.h"
 #include "common/base/ids.h"
 #include "common/base/malloc_settings.h"
 #include "common/base/mutex.h"
@@ -47,24 +43,13 @@
 #include "grpcpp/server_builder.h"
 #include "nlohmann/json.hpp"
 
-namespace eps {
+namespace eps::bench {
 namespace {
 
 constexpr uint64_t kIncarnation = 1;
 using Clock = std::chrono::steady_clock;
 
 constexpr int kNumBlobs = 4;  // pulled in each round: 57 MB in bf16
-
-// Zeroed, in huge pages where the system has them, as the store's and the arena's memory is. Never given back.
-absl::Span<std::byte> NewMemory(int64_t num_bytes) {
-  constexpr int64_t kHugePage = 2 << 20;
-  const size_t rounded = static_cast<size_t>((num_bytes + kHugePage - 1) / kHugePage * kHugePage);
-  void* memory = std::aligned_alloc(kHugePage, rounded);
-  EPS_CHECK(memory != nullptr);
-  madvise(memory, rounded, MADV_HUGEPAGE);
-  std::memset(memory, 1, rounded);
-  return absl::MakeSpan(static_cast<std::byte*>(memory), static_cast<size_t>(num_bytes));
-}
 
 double SecondsSince(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
@@ -135,7 +120,6 @@ class BareService final : public grpc::CallbackGenericService {
 // The daemon's process: writes the addresses of a bf16 store, a fp32 store, a bare stream with our settings and one with
 // gRPC's, a line each, and serves until it is killed.
 void Serve(int out_fd) {
-  prctl(PR_SET_PDEATHSIG, SIGKILL);
   const ModelSpec model = BenchModel();
   std::vector<std::unique_ptr<server::Store>> stores;
   std::vector<std::unique_ptr<server::RpcServer>> servers;
@@ -235,11 +219,6 @@ int64_t ReadBareFromQueue(grpc::GenericStub& stub, const std::string& method) {
   return num_bytes;
 }
 
-double Median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
-
 struct Side {
   std::string name;
   std::vector<double> gbps;  // of each round
@@ -304,26 +283,8 @@ std::vector<Side> Measure(const std::string& pull_address, const std::string& ba
 }
 
 int Main(int rounds) {
-  SetUpMalloc();  // as the programs do
-  int fds[2];
-  EPS_CHECK(pipe(fds) == 0);
-  const pid_t child = fork();  // before gRPC has threads
-  if (child == 0) {
-    Serve(fds[1]);
-    return 0;
-  }
-  close(fds[1]);  // so that a child that ends is not waited for
-  std::string text;
-  while (std::count(text.begin(), text.end(), '\n') < 4) {
-    char buffer[256];
-    const ssize_t got = read(fds[0], buffer, sizeof(buffer));
-    EPS_CHECK(got > 0);
-    text.append(buffer, static_cast<size_t>(got));
-  }
-  std::vector<std::string> addresses;
-  for (size_t at = 0; at < text.size(); at = text.find('\n', at) + 1) {
-    addresses.push_back(text.substr(at, text.find('\n', at) - at));
-  }
+  SetUpMalloc();                          // as the programs do
+  const Peer peer = StartPeer(4, Serve);  // before gRPC has threads
   const ModelSpec model = BenchModel();
   std::printf("blocks of GPT-2 small, %lld chunks each; GB/s, medians of %d rounds\n",
               static_cast<long long>(model.blob(Block(model, 0)).num_chunks()), rounds);
@@ -332,7 +293,7 @@ int Main(int rounds) {
   for (const Dtype dtype : {Dtype::kBf16, Dtype::kF32}) {
     const std::string name = dtype == Dtype::kBf16 ? "bf16" : "fp32";
     const std::vector<Side> sides =
-        Measure(addresses[dtype == Dtype::kBf16 ? 0 : 1], addresses[2], addresses[3], model, dtype, rounds);
+        Measure(peer.lines[dtype == Dtype::kBf16 ? 0 : 1], peer.lines[2], peer.lines[3], model, dtype, rounds);
     for (size_t i = 0; i < sides.size(); ++i) {
       const double ratio = Ratio(sides[0], sides[i]);
       std::printf("%-5s %5lld KiB  %-30s %8.2f %14.3f\n", name.c_str(),
@@ -342,13 +303,12 @@ int Main(int rounds) {
       if (i > 0) json["ratio"] = std::min(json["ratio"].get<double>(), ratio);
     }
   }
-  kill(child, SIGKILL);
-  waitpid(child, nullptr, 0);
+  EndPeer(peer);
   std::printf("%s\n", json.dump().c_str());
   return 0;
 }
 
 }  // namespace
-}  // namespace eps
+}  // namespace eps::bench
 
-int main(int argc, char** argv) { return eps::Main(argc > 1 ? std::max(1, std::atoi(argv[1])) : 60); }
+int main(int argc, char** argv) { return eps::bench::Main(argc > 1 ? std::max(1, std::atoi(argv[1])) : 60); }

@@ -5,9 +5,6 @@
 //   shared_memory_bench [rounds]     25 by default
 
 #include <signal.h>
-#include <sys/mman.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -20,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "bench/support.h"
 #include "common/base/ids.h"
 #include "common/base/status_macros.h"
 #include "common/model/model_spec.h"
@@ -30,24 +28,13 @@
 #include "gpu_worker/transport/shared_memory_transport.h"
 #include "nlohmann/json.hpp"
 
-namespace eps {
+namespace eps::bench {
 namespace {
 
 constexpr uint64_t kIncarnation = 1;
 constexpr BlobId kWte(0);
 constexpr int kPullsPerRound = 8;
 using Clock = std::chrono::steady_clock;
-
-// In huge pages where the system has them, as an arena's memory is. Never given back.
-absl::Span<std::byte> NewMemory(int64_t num_bytes) {
-  constexpr int64_t kHugePage = 2 << 20;
-  const size_t rounded = static_cast<size_t>((num_bytes + kHugePage - 1) / kHugePage * kHugePage);
-  void* memory = std::aligned_alloc(kHugePage, rounded);
-  EPS_CHECK(memory != nullptr);
-  madvise(memory, rounded, MADV_HUGEPAGE);
-  std::memset(memory, 1, rounded);
-  return absl::MakeSpan(static_cast<std::byte*>(memory), static_cast<size_t>(num_bytes));
-}
 
 // A blob of 27 chunks, as a block of GPT-2 small: 13.5 MiB in bf16, 27 MiB in fp32.
 ModelSpec BenchModel() {
@@ -56,7 +43,6 @@ ModelSpec BenchModel() {
 
 // Writes the socket's path, a line for each dtype, and serves until it is killed.
 void Serve(int out_fd) {
-  prctl(PR_SET_PDEATHSIG, SIGTERM);
   const ModelSpec model = BenchModel();
   std::vector<std::unique_ptr<server::Store>> stores;
   std::vector<std::unique_ptr<server::SharedMemoryServer>> servers;
@@ -84,11 +70,6 @@ void Serve(int out_fd) {
   sigaddset(&ends, SIGTERM);
   int number = 0;
   sigwait(&ends, &number);  // blocked before the fork: the servers remove their sockets
-}
-
-double Median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
 }
 
 double GigabytesPerSecond(int64_t num_bytes, const std::function<void()>& call) {
@@ -133,22 +114,7 @@ int Main(int rounds) {
   sigemptyset(&ends);
   sigaddset(&ends, SIGTERM);
   sigprocmask(SIG_BLOCK, &ends, nullptr);
-  int fds[2];
-  EPS_CHECK(pipe(fds) == 0);
-  const pid_t child = fork();
-  if (child == 0) {
-    Serve(fds[1]);
-    return 0;
-  }
-  std::string text;
-  while (std::count(text.begin(), text.end(), '\n') < 2) {
-    char buffer[256];
-    const ssize_t got = read(fds[0], buffer, sizeof(buffer));
-    EPS_CHECK(got > 0);
-    text.append(buffer, static_cast<size_t>(got));
-  }
-  const size_t end = text.find('\n');
-  const std::string paths[] = {text.substr(0, end), text.substr(end + 1, text.size() - end - 2)};
+  const Peer peer = StartPeer(2, Serve);
   const ModelSpec model = BenchModel();
   nlohmann::ordered_json json = {{"name", "shared_memory"}, {"ratio", 1e9}};
   std::printf("a blob of %lld chunks, as a block of GPT-2 small; medians of %d rounds\n",
@@ -156,20 +122,19 @@ int Main(int rounds) {
   std::printf("%-5s %12s %14s %14s %20s\n", "wire", "pull GB/s", "memcpy GB/s", "pull / memcpy", "in place: answer us");
   for (const Dtype dtype : {Dtype::kBf16, Dtype::kF32}) {
     const std::string name = dtype == Dtype::kBf16 ? "bf16" : "fp32";
-    const nlohmann::ordered_json side = Measure(paths[dtype == Dtype::kBf16 ? 0 : 1], model, dtype, rounds);
+    const nlohmann::ordered_json side = Measure(peer.lines[dtype == Dtype::kBf16 ? 0 : 1], model, dtype, rounds);
     std::printf("%-5s %12.2f %14.2f %14.3f %20.1f\n", name.c_str(), side["pull_gb_per_second"].get<double>(),
                 side["memcpy_gb_per_second"].get<double>(), side["ratio"].get<double>(),
                 side["in_place_micros"].get<double>());
     json[name] = side;
     json["ratio"] = std::min(json["ratio"].get<double>(), side["ratio"].get<double>());
   }
-  kill(child, SIGTERM);
-  waitpid(child, nullptr, 0);
+  EndPeer(peer);
   std::printf("%s\n", json.dump().c_str());
   return 0;
 }
 
 }  // namespace
-}  // namespace eps
+}  // namespace eps::bench
 
-int main(int argc, char** argv) { return eps::Main(argc > 1 ? std::max(1, std::atoi(argv[1])) : 25); }
+int main(int argc, char** argv) { return eps::bench::Main(argc > 1 ? std::max(1, std::atoi(argv[1])) : 25); }
