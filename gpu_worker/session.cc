@@ -86,9 +86,7 @@ absl::Status Session::OpenTransport(const RelayPlan& plan) {
       transport_name_ = "shared_memory";
       return absl::OkStatus();
     }
-    if (choice == TransportChoice::kSharedMemory) {
-      return absl::FailedPreconditionError(absl::StrCat("transport: SHARED_MEMORY: ", shared.status().message()));
-    }
+    if (choice == TransportChoice::kSharedMemory) return Annotate(shared.status(), "transport: SHARED_MEMORY");
     LogInfo("shared_memory_not_used", {{"reason", shared.status().ToString()}});
   }
   transport_ = NewGrpcTransport({.channels = {NewDataChannel(options_.address, options_.credentials),

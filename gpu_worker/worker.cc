@@ -71,7 +71,7 @@ absl::StatusOr<Attachment> AttachWithPatience(const WorkerOptions& options, cons
 
 // What goes wrong once the worker has joined is not its user's input.
 absl::Status AfterAttach(const absl::Status& status) {
-  return absl::IsInvalidArgument(status) ? absl::InternalError(status.message()) : status;
+  return absl::IsInvalidArgument(status) || absl::IsNotFound(status) ? absl::InternalError(status.message()) : status;
 }
 
 }  // namespace
@@ -92,17 +92,26 @@ absl::Status RunWorker(const WorkerOptions& user_options) {
   EPS_ASSIGN_OR_RETURN(const auto page, WorkerPage::Start(options.metrics_listen, options.metrics_any_address));
   page->Update([&](WorkerView& view) { view.device_cap_bytes = options.device_memory_bytes; });
   LogInfo("worker_page", {{"metrics", page->address()}});
-  absl::Status lost;  // why the connection before was lost
+  absl::Status lost;                // why the connection before was lost
+  uint64_t failed_incarnation = 0;  // of the daemon that the last session could not be opened with
   while (true) {
     EPS_ASSIGN_OR_RETURN(Attachment attachment, AttachWithPatience(options, introduction, lost));
     LogInfo("worker_attached", {{"worker", attachment.worker_id.value()},
                                 {"incarnation", attachment.incarnation},
                                 {"device", introduction.device_name},
                                 {"device_model", introduction.device_model}});
-    EPS_ASSIGN_OR_RETURN(const auto session, Session::Open(options, backend, std::move(attachment), *page));
-    const Session::End end = session->Run();
-    if (!end.link_failed || !MayRetry(end.status)) return AfterAttach(end.status);
-    lost = end.status;
+    const uint64_t incarnation = attachment.incarnation;
+    const auto session = Session::Open(options, backend, std::move(attachment), *page);
+    if (session.ok()) {
+      const Session::End end = (*session)->Run();
+      if (!end.link_failed || !MayRetry(end.status)) return AfterAttach(end.status);
+      lost = end.status;
+    } else {
+      // The daemon may have gone right after it let us in. One that is still there would refuse us again.
+      if (!MayRetry(session.status()) || incarnation == failed_incarnation) return AfterAttach(session.status());
+      failed_incarnation = incarnation;
+      lost = session.status();
+    }
     page->Update([](WorkerView& view) {
       view.phase = WorkerPhase::kConnecting;
       ++view.lost_daemons;
