@@ -54,6 +54,7 @@ def main():
     parser.add_argument("--every", type=int, default=10)
     parser.add_argument("--sequences", type=int, default=2, help="of 256 tokens, a step")
     parser.add_argument("--clip", default="EXACT", choices=["EXACT", "LAGGED", "NONE"])
+    parser.add_argument("--buffer-bytes", type=int, default=0, help="checkpoint.buffer_bytes; default: the run's default")
     parser.add_argument("--out", default="", help="where checkpoints are written; default: a temporary folder")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="eps-bench-", dir=args.out or None) as folder:
@@ -67,7 +68,7 @@ def main():
                       "vocab": 256},
             "data": {"path": "text.txt", "tokenizer": "BYTES"},
             "batch": {"virtual_nodes": 1, "micro_batches": 1, "micro_batch": args.sequences},
-            "optimizer": optimizer, "steps": args.steps, "checkpoint": {"every_steps": args.every, "keep": 1}}))
+            "optimizer": optimizer, "steps": args.steps, "checkpoint": {"every_steps": args.every, "keep": 1, "buffer_bytes": args.buffer_bytes}}))
         process = start_train(folder / "run.json", folder / "run")
         steps = watch(process, folder / "run")[2:]  # the first ones warm up
         _, stderr = process.communicate()
@@ -81,6 +82,7 @@ def main():
     median, longest = statistics.median(alone), max(beside)
     allowed = 1.05 * median + 0.5
     waits = max((step for step, busy in steps if busy), key=lambda step: step["step_seconds"])["waits"]
+    held_up = max(step["checkpoint_wait_seconds"] for step, busy in steps)
     print(f"checkpoint: {parameters / 1e6:.0f} M parameters, {12 * parameters / 1e9:.2f} GB a checkpoint, "
           f"{args.clip} clipping")
     held = longest <= allowed
@@ -89,8 +91,10 @@ def main():
               f"[{min(seconds):.3f}..{max(seconds):.3f}]")
     print(f"  longest beside one {longest:.3f} s, allowed {allowed:.3f} s: {'held' if held else 'NOT held'}")
     print("  in that one, compute waited for " + ", ".join(f"{cause} {share:.0%}" for cause, share in waits.items()))
+    print(f"  updates waited for a checkpoint's copies for {held_up:.3f} s in the worst step; load {os.getloadavg()[0]:.1f}")
     print(json.dumps({"name": "checkpoint", "alone_seconds": round(median, 4), "beside_seconds": round(longest, 4),
-                      "allowed_seconds": round(allowed, 4), "held": held}))
+                      "allowed_seconds": round(allowed, 4), "held": held,
+                      "update_wait_seconds": round(held_up, 4)}))
 
 
 if __name__ == "__main__":

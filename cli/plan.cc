@@ -73,6 +73,7 @@ void PrintJson(const WholePlan& plan) {
        {{"model_state_bytes", plan.host.model_state_bytes()},
         {"contribution_window_bytes", plan.host.contribution_window_bytes},
         {"hold_bytes", plan.host.hold_bytes},
+        {"checkpoint_buffer_bytes", plan.host.capture_bytes},
         {"checkpoint_bytes", plan.host.checkpoint_bytes},
         {"daemon_constant_bytes", plan.host.constant_bytes},
         {"total_bytes", plan.host.total_bytes()}}}};

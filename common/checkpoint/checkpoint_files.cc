@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <optional>
 #include <system_error>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -96,22 +97,36 @@ absl::Status CheckEveryFile(const std::string& folder) {
 
 }  // namespace
 
-absl::StatusOr<FileSum> SumFile(const std::string& path) {
+absl::StatusOr<FileSummer> FileSummer::Open(std::string path) {
   EPS_RETURN_IF_ERROR(FileBytes(path).status());
-  EPS_ASSIGN_OR_RETURN(const FileDescriptor file, OpenFile(path, O_RDONLY));
-  FileSum sum;
-  Sha256 hash;
-  std::vector<std::byte> buffer(static_cast<size_t>(kPartBytes));
+  EPS_ASSIGN_OR_RETURN(FileDescriptor file, OpenFile(path, O_RDONLY));
+  return FileSummer(std::move(path), std::move(file));
+}
+
+FileSummer::FileSummer(std::string path, FileDescriptor file)
+    : path_(std::move(path)), file_(std::move(file)), buffer_(static_cast<size_t>(kPartBytes)) {}
+
+absl::StatusOr<bool> FileSummer::SumPart() {
+  EPS_ASSIGN_OR_RETURN(const size_t num_bytes, ReadPart(file_, path_, absl::MakeSpan(buffer_)));
+  if (num_bytes == 0) return false;
+  hash_.Update(absl::MakeConstSpan(buffer_).subspan(0, num_bytes));
+  const auto* bytes = reinterpret_cast<const Bytef*>(buffer_.data());
+  sum_.part_crcs.push_back(static_cast<uint32_t>(crc32_z(0, bytes, num_bytes)));
+  sum_.num_bytes += static_cast<int64_t>(num_bytes);
+  return true;
+}
+
+FileSum FileSummer::Finish() {
+  sum_.sha256 = hash_.FinishHex();
+  return std::move(sum_);
+}
+
+absl::StatusOr<FileSum> SumFile(const std::string& path) {
+  EPS_ASSIGN_OR_RETURN(FileSummer summer, FileSummer::Open(path));
   while (true) {
-    EPS_ASSIGN_OR_RETURN(const size_t num_bytes, ReadPart(file, path, absl::MakeSpan(buffer)));
-    if (num_bytes == 0) break;
-    hash.Update(absl::MakeConstSpan(buffer).subspan(0, num_bytes));
-    const auto* bytes = reinterpret_cast<const Bytef*>(buffer.data());
-    sum.part_crcs.push_back(static_cast<uint32_t>(crc32_z(0, bytes, num_bytes)));
-    sum.num_bytes += static_cast<int64_t>(num_bytes);
+    EPS_ASSIGN_OR_RETURN(const bool more, summer.SumPart());
+    if (!more) return summer.Finish();
   }
-  sum.sha256 = hash.FinishHex();
-  return sum;
 }
 
 absl::StatusOr<Manifest> ReadManifest(const std::string& folder) {

@@ -1,21 +1,44 @@
 #ifndef EPS_COMMON_CHECKPOINT_CHECKPOINT_FILES_H_
 #define EPS_COMMON_CHECKPOINT_CHECKPOINT_FILES_H_
 
+#include <cstddef>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "common/base/file_util.h"
 #include "common/base/ids.h"
+#include "common/base/sha256.h"
 #include "common/checkpoint/checkpoint_directory.h"
 #include "common/checkpoint/manifest.h"
 
 // Finding a checkpoint, and trusting its files. Nothing here writes. docs/formats.md, Checkpoints.
 namespace eps {
 
-// Bytes, sha256 and the parts' CRC-32 of a regular file, which is read once.
-// Errors: DATA_LOSS there is none · the system's
+// Bytes, sha256 and the parts' CRC-32 of a regular file, which is read once, part by part.
+class FileSummer {
+ public:
+  // Errors: DATA_LOSS there is none · the system's
+  static absl::StatusOr<FileSummer> Open(std::string path);
+  // Reads a part. False: there was none left. Errors: the system's
+  absl::StatusOr<bool> SumPart();
+  // Of what was read. Ends the object's use.
+  FileSum Finish();
+
+ private:
+  FileSummer(std::string path, FileDescriptor file);
+
+  std::string path_;
+  FileDescriptor file_;
+  FileSum sum_;
+  Sha256 hash_;
+  std::vector<std::byte> buffer_;
+};
+
+// All of it. Errors: FileSummer's
 absl::StatusOr<FileSum> SumFile(const std::string& path);
 
 // Errors: DATA_LOSS naming file and field · FAILED_PRECONDITION another format · the system's

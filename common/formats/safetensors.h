@@ -63,6 +63,10 @@ class SafetensorsWriter {
   // Writes `bytes` of tensor `index` from byte `offset_bytes` of it on.
   // Errors: the system's, naming the file (RESOURCE_EXHAUSTED for a full disk)
   virtual absl::Status Write(size_t index, int64_t offset_bytes, absl::Span<const std::byte> bytes) = 0;
+  // Lets the disk begin with what was written so far, which else waits in the system's memory for Finish. With `wait`,
+  // until what the call before it let begin is there: so who writes much holds little memory, and slows nobody else who
+  // writes. Errors: as above
+  virtual absl::Status StartWriteBack(bool wait) = 0;
   // Syncs and closes. Errors: as above, and FAILED_PRECONDITION if a byte was never written.
   virtual absl::Status Finish() = 0;
 };

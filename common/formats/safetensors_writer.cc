@@ -139,6 +139,18 @@ class FileWriter final : public SafetensorsWriter {
     return absl::OkStatus();
   }
 
+  absl::Status StartWriteBack(bool wait) override {
+    const unsigned flags = SYNC_FILE_RANGE_WRITE | (wait ? SYNC_FILE_RANGE_WAIT_BEFORE : 0u);
+    if (sync_file_range(file_.get(), 0, 0, flags) == 0) return absl::OkStatus();
+    // A system that cannot still syncs in Finish.
+    if (errno == ENOSYS || errno == EINVAL || errno == EOPNOTSUPP || errno == EPERM) return absl::OkStatus();
+    // The system tells an error once: Finish would not hear of it again.
+    absl::Status status = FileError(errno, "write", path_);
+    MutexLock lock(mu_);
+    if (status_.ok()) status_ = status;
+    return status;
+  }
+
   absl::Status Finish() override {
     {
       MutexLock lock(mu_);

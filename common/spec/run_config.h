@@ -69,8 +69,9 @@ struct PrecisionConfig {
 };
 
 struct CheckpointConfig {
-  int64_t every_steps = 0;  // 0: only after the last step
-  int keep = 2;             // newest checkpoints that stay; >= 1
+  int64_t every_steps = 0;   // 0: only after the last step
+  int keep = 2;              // newest checkpoints that stay; >= 1
+  int64_t buffer_bytes = 0;  // copied and not yet written, at most; 0: eps_server/checkpoint/capture_size.h decides
 
   friend bool operator==(const CheckpointConfig&, const CheckpointConfig&) = default;
 };

@@ -19,6 +19,7 @@ namespace {
 
 constexpr int64_t kMaxSteps = 1'000'000'000'000;
 constexpr int64_t kMaxTokensPerStep = int64_t{1} << 40;
+constexpr int64_t kMaxCheckpointBufferBytes = int64_t{1} << 50;
 
 // Checks one value after the other and keeps the first error. An absent field's default is checked
 // too: 0 where the field is required.
@@ -265,6 +266,8 @@ void CheckCheckpoint(const proto::Checkpoint& checkpoint, Checker& check, Checkp
   out.every_steps =
       check.Integer<int64_t>("checkpoint.every_steps", EPS_FIELD(checkpoint, every_steps), 0, 0, kMaxSteps);
   out.keep = check.Integer("checkpoint.keep", EPS_FIELD(checkpoint, keep), 2, 1, 1'000'000);
+  out.buffer_bytes = check.Integer<int64_t>("checkpoint.buffer_bytes", EPS_FIELD(checkpoint, buffer_bytes), 0, 0,
+                                            kMaxCheckpointBufferBytes);
 }
 
 #undef EPS_FIELD
@@ -394,6 +397,7 @@ proto::RunSpec ToRunSpec(const RunConfig& config) {
                                                                           : proto::Transport::AUTO);
   spec.mutable_checkpoint()->set_every_steps(config.checkpoint.every_steps);
   spec.mutable_checkpoint()->set_keep(config.checkpoint.keep);
+  spec.mutable_checkpoint()->set_buffer_bytes(config.checkpoint.buffer_bytes);
   spec.set_steps(config.steps);
   return spec;
 }

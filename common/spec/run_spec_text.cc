@@ -147,28 +147,55 @@ std::string EnumNames(const FieldDescriptor& field) {
   return absl::StrJoin(names, ", ");
 }
 
+// Looks for a member that an object has twice. Keeps no values.
+class RepeatedMemberFinder : public nlohmann::json_sax<nlohmann::json> {
+ public:
+  const std::string& repeated() const { return repeated_; }
+
+  bool start_object(size_t) override {
+    open_.emplace_back();
+    return true;
+  }
+  bool key(string_t& name) override {
+    open_.back().name = name;
+    if (!open_.back().seen.insert(name).second) repeated_ = Path();
+    return repeated_.empty();
+  }
+  bool end_object() override {
+    open_.pop_back();
+    return true;
+  }
+  bool start_array(size_t) override { return true; }
+  bool end_array() override { return true; }
+  bool null() override { return true; }
+  bool boolean(bool) override { return true; }
+  bool number_integer(number_integer_t) override { return true; }
+  bool number_unsigned(number_unsigned_t) override { return true; }
+  bool number_float(number_float_t, const string_t&) override { return true; }
+  bool string(string_t&) override { return true; }
+  bool binary(binary_t&) override { return true; }
+  // What is no JSON at all is reported by protobuf's parser.
+  bool parse_error(size_t, const std::string&, const nlohmann::detail::exception&) override { return false; }
+
+ private:
+  struct Object {
+    std::string name;  // of the member that is being read
+    std::set<std::string> seen;
+  };
+
+  std::string Path() const {
+    return absl::StrJoin(open_, ".", [](std::string* out, const Object& object) { out->append(object.name); });
+  }
+
+  std::vector<Object> open_;
+  std::string repeated_;
+};
+
 // The path of a member that an object of `text` has twice, "" if there is none. protobuf takes the last one, or merges.
 std::string RepeatedMember(const std::string& text) {
-  std::vector<std::set<std::string>> seen;  // of each object that is open
-  std::vector<std::string> path;            // the member that is being read, of each of them
-  std::string repeated;
-  const auto note = [&](int, nlohmann::json::parse_event_t event, nlohmann::json& value) {
-    using Event = nlohmann::json::parse_event_t;
-    if (event == Event::object_start) {
-      seen.emplace_back();
-      path.emplace_back();
-    } else if (event == Event::object_end) {
-      seen.pop_back();
-      path.pop_back();
-    } else if (event == Event::key) {
-      path.back() = value.get<std::string>();
-      if (!seen.back().insert(path.back()).second && repeated.empty()) repeated = absl::StrJoin(path, ".");
-    }
-    return true;
-  };
-  // What is no JSON at all is reported by protobuf's parser.
-  const nlohmann::json parsed = nlohmann::json::parse(text, note, /*allow_exceptions=*/false);
-  return repeated;
+  RepeatedMemberFinder finder;
+  nlohmann::json::sax_parse(text, &finder);
+  return finder.repeated();
 }
 
 // ---- Overrides

@@ -65,46 +65,63 @@ absl::Status ForEachPiece(const TensorSpec& tensor, const Visit& visit) {
 
 // ---- Writing ----------------------------------------------------------------------------------------------
 
+// Let go to the disk at a time: enough to keep it busy, and too little for the system to slow down others who write.
+constexpr int64_t kWriteBackBytes = int64_t{32} << 20;
+
 class TensorFiles {
  public:
-  TensorFiles(const Store& store, const ModelSpec& model, Version version, std::unique_ptr<SafetensorsWriter> masters,
-              std::unique_ptr<SafetensorsWriter> moments)
-      : store_(store),
-        model_(model),
-        version_(version),
+  TensorFiles(const ModelSpec& model, int num_moments, std::unique_ptr<SafetensorsWriter> masters,
+              std::unique_ptr<SafetensorsWriter> moments, PatientThread& patient)
+      : model_(model),
+        num_moments_(num_moments),
         first_tensors_(FirstTensors(model)),
         masters_(std::move(masters)),
         moments_(std::move(moments)),
-        buffer_(kChunkElems) {}
+        patient_(patient) {}
 
-  absl::Status WriteBlob(BlobId id) {
-    const BlobSpec& blob = model_.blob(id);
-    size_t tensor_index = first_tensors_[id.value()];
-    for (const TensorSpec& tensor : blob.tensors) {
-      EPS_RETURN_IF_ERROR(WriteTensor(id, tensor, tensor_index++));
+  absl::Status WriteChunk(const CapturedChunk& chunk) {
+    for (int which = -1; which < num_moments_; ++which) {
+      EPS_RETURN_IF_ERROR(patient_.Run([&] { return WriteArray(chunk, which); }));
+    }
+    unsynced_bytes_ += (1 + num_moments_) * chunk.num_elems * int64_t{sizeof(float)};
+    if (unsynced_bytes_ < kWriteBackBytes) return absl::OkStatus();
+    unsynced_bytes_ = 0;
+    // Where an update waits, the system's memory takes what it can, as fast as it can.
+    const bool wait = !patient_.is_awaited();
+    return patient_.Run([&]() -> absl::Status {
+      EPS_RETURN_IF_ERROR(masters_->StartWriteBack(wait));
+      return moments_->StartWriteBack(wait);
+    });
+  }
+
+  absl::Status Finish() {
+    EPS_RETURN_IF_ERROR(patient_.Run([&] { return masters_->Finish(); }));
+    return patient_.Run([&] { return moments_->Finish(); });
+  }
+
+ private:
+  // which: -1 the masters, else a moment. The padding between tensors is in no file.
+  absl::Status WriteArray(const CapturedChunk& chunk, int which) {
+    const float* values = chunk.values + (which + 1) * chunk.num_elems;
+    const int64_t chunk_end = chunk.first_elem + chunk.num_elems;
+    size_t index = first_tensors_[chunk.blob.value()];
+    for (const TensorSpec& tensor : model_.blob(chunk.blob).tensors) {
+      const int64_t begin = std::max(tensor.offset_elems, chunk.first_elem);
+      const int64_t end = std::min(tensor.offset_elems + tensor.num_elems(), chunk_end);
+      if (begin < end) {
+        EPS_RETURN_IF_ERROR(Write(index, which, begin - tensor.offset_elems,
+                                  {values + (begin - chunk.first_elem), static_cast<size_t>(end - begin)}));
+      }
+      ++index;
     }
     return absl::OkStatus();
   }
 
-  absl::Status Finish() {
-    EPS_RETURN_IF_ERROR(masters_->Finish());
-    return moments_->Finish();
-  }
-
- private:
-  absl::Status WriteTensor(BlobId blob, const TensorSpec& tensor, size_t index) {
-    return ForEachPiece(tensor, [&](int64_t first, int64_t num_elems) -> absl::Status {
-      const auto values = absl::MakeSpan(buffer_).subspan(0, static_cast<size_t>(num_elems));
-      store_.ReadMaster(blob, version_, tensor.offset_elems + first, values);
-      EPS_RETURN_IF_ERROR(masters_->Write(index, first * int64_t{sizeof(float)}, Bytes(values)));
-      const int num_moments = store_.num_moments();
-      for (int which = 0; which < num_moments; ++which) {
-        store_.ReadMoment(blob, which, tensor.offset_elems + first, values);
-        EPS_RETURN_IF_ERROR(
-            moments_->Write(index * num_moments + which, first * int64_t{sizeof(float)}, Bytes(values)));
-      }
-      return absl::OkStatus();
-    });
+  absl::Status Write(size_t tensor, int which, int64_t first_elem, absl::Span<const float> values) {
+    const int64_t offset_bytes = first_elem * int64_t{sizeof(float)};
+    if (which < 0) return masters_->Write(tensor, offset_bytes, Bytes(values));
+    const size_t entry = tensor * static_cast<size_t>(num_moments_) + static_cast<size_t>(which);
+    return moments_->Write(entry, offset_bytes, Bytes(values));
   }
 
   // Safetensors are little endian, and so is every machine that this runs on.
@@ -112,41 +129,53 @@ class TensorFiles {
     return {reinterpret_cast<const std::byte*>(values.data()), values.size() * sizeof(float)};
   }
 
-  const Store& store_;
   const ModelSpec& model_;
-  const Version version_;
+  const int num_moments_;
   const std::vector<size_t> first_tensors_;
   const std::unique_ptr<SafetensorsWriter> masters_;
   const std::unique_ptr<SafetensorsWriter> moments_;
-  std::vector<float> buffer_;
+  PatientThread& patient_;
+  int64_t unsynced_bytes_ = 0;
 };
 
-absl::Status CheckOrder(const ModelSpec& model, std::vector<BlobId> order) {
-  std::sort(order.begin(), order.end());
-  bool whole = order.size() == model.blobs.size();
-  for (size_t i = 0; whole && i < order.size(); ++i) whole = order[i] == BlobId(static_cast<int32_t>(i));
-  if (whole) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("order: ", order.size(), " blobs that are not each of ", model.blobs.size(), " once"));
-}
-
-absl::Status WriteTensors(const std::string& folder, const Store& store, const ModelSpec& model, const RunConfig& run,
-                          Version version, const std::vector<BlobId>& order,
-                          const std::function<void(BlobId)>& captured) {
+absl::Status WriteTensors(const std::string& folder, StateCapture& capture, const ModelSpec& model,
+                          const RunConfig& run, PatientThread& patient) {
   const std::vector<absl::string_view> moment_names = MomentNames(run.optimizer);
-  EPS_CHECK(store.num_moments() == static_cast<int>(moment_names.size()));
+  EPS_CHECK(capture.num_moments() == static_cast<int>(moment_names.size()));
   // What every writer of PyTorch tensors says, and some readers ask for.
   const std::map<std::string, std::string> metadata = {{"format", "pt"}};
   EPS_ASSIGN_OR_RETURN(auto masters,
                        SafetensorsWriter::Create(PathOf(folder, kModelFile), Entries(model, {""}), metadata));
   EPS_ASSIGN_OR_RETURN(
       auto moments, SafetensorsWriter::Create(PathOf(folder, kOptimizerFile), Entries(model, moment_names), metadata));
-  TensorFiles files(store, model, version, std::move(masters), std::move(moments));
-  for (const BlobId blob : order) {
-    EPS_RETURN_IF_ERROR(files.WriteBlob(blob));
-    captured(blob);
+  TensorFiles files(model, capture.num_moments(), std::move(masters), std::move(moments), patient);
+  for (capture.Fill(); capture.front() != nullptr; capture.Fill()) {
+    EPS_RETURN_IF_ERROR(files.WriteChunk(*capture.front()));
+    capture.Pop();
   }
   return files.Finish();
+}
+
+absl::StatusOr<FileSum> SumPatiently(const std::string& path, PatientThread& patient) {
+  EPS_ASSIGN_OR_RETURN(FileSummer summer, FileSummer::Open(path));
+  bool more = true;
+  while (more) {
+    EPS_RETURN_IF_ERROR(patient.Run([&]() -> absl::Status {
+      EPS_ASSIGN_OR_RETURN(more, summer.SumPart());
+      return absl::OkStatus();
+    }));
+  }
+  return summer.Finish();
+}
+
+absl::Status WriteManifest(const std::string& folder, const Manifest& manifest) {
+  const std::string text = ManifestToJson(manifest);
+  // A checkpoint that no reader takes is worse than none: it would push good ones out.
+  if (const absl::Status status = ParseManifest(text).status(); !status.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat(PathOf(folder, kManifestFile), ": ", status.message()));
+  }
+  EPS_RETURN_IF_ERROR(WriteFileAtomically(PathOf(folder, kManifestFile), text));
+  return CheckComplete(folder);
 }
 
 // ---- Reading ----------------------------------------------------------------------------------------------
@@ -200,23 +229,15 @@ absl::Status ReadTensors(const SafetensorsReader& file, const ModelSpec& model,
 
 }  // namespace
 
-absl::Status WriteCheckpointFolder(const std::string& folder, const Store& store, const ModelSpec& model,
-                                   const RunConfig& run, const RunState& state, const std::vector<BlobId>& order,
-                                   const std::function<void(BlobId)>& captured) {
-  EPS_RETURN_IF_ERROR(CheckOrder(model, order));
-  EPS_RETURN_IF_ERROR(WriteTensors(folder, store, model, run, state.version, order, captured));
+absl::Status WriteCheckpointFolder(const std::string& folder, StateCapture& capture, const ModelSpec& model,
+                                   const RunConfig& run, const RunState& state, PatientThread& patient) {
+  EPS_RETURN_IF_ERROR(WriteTensors(folder, capture, model, run, patient));
   EPS_RETURN_IF_ERROR(WriteFileAtomically(PathOf(folder, kConfigFile), Gpt2ConfigToJson(model.config)));
   Manifest manifest{.run = run, .state = state, .files = {}};
   for (const absl::string_view name : kSummedFiles) {
-    EPS_ASSIGN_OR_RETURN(manifest.files[std::string(name)], SumFile(PathOf(folder, name)));
+    EPS_ASSIGN_OR_RETURN(manifest.files[std::string(name)], SumPatiently(PathOf(folder, name), patient));
   }
-  const std::string text = ManifestToJson(manifest);
-  // A checkpoint that no reader takes is worse than none: it would push good ones out.
-  if (const absl::Status status = ParseManifest(text).status(); !status.ok()) {
-    return absl::InvalidArgumentError(absl::StrCat(PathOf(folder, kManifestFile), ": ", status.message()));
-  }
-  EPS_RETURN_IF_ERROR(WriteFileAtomically(PathOf(folder, kManifestFile), text));
-  return CheckComplete(folder);
+  return patient.Run([&] { return WriteManifest(folder, manifest); });
 }
 
 absl::Status LoadTensors(const std::string& folder, const ModelSpec& model, const Manifest& manifest, LoadWhat what,

@@ -1,30 +1,29 @@
 #ifndef EPS_SERVER_CHECKPOINT_CHECKPOINT_FOLDER_H_
 #define EPS_SERVER_CHECKPOINT_CHECKPOINT_FOLDER_H_
 
-#include <functional>
 #include <string>
-#include <vector>
 
 #include "absl/status/status.h"
-#include "common/base/ids.h"
 #include "common/checkpoint/manifest.h"
 #include "common/checkpoint/run_state.h"
 #include "common/model/model_spec.h"
 #include "common/spec/run_config.h"
+#include "eps_server/checkpoint/patient_thread.h"
+#include "eps_server/checkpoint/state_capture.h"
 #include "eps_server/store/store.h"
 
 namespace eps::server {
 
 // One checkpoint's folder, from a store and into one. common/checkpoint/checkpoint_files.h checks its files.
-// Memory: one chunk (1 MiB), whatever the model
 
-// Writes the four files into the empty folder `folder`, synced, and reads back what must hold. Of `order`
-// and `captured`: Checkpointer::Write.
+// Writes the four files into the empty folder `folder`, synced, and reads back what must hold. Takes every chunk of
+// `capture`, which is made for state.version. What needs a core or the disk goes through `patient`, piece by piece.
+// Memory: of the system, at most 2 * 32 MiB that wait for the disk as long as nobody waits for `patient`; of this
+//         process, a part that is read back (1 MiB) and the manifest
 // Errors: the system's, naming the file · DATA_LOSS what was read back is not what was written ·
 //         INVALID_ARGUMENT a run or state that no reader would take
-absl::Status WriteCheckpointFolder(const std::string& folder, const Store& store, const ModelSpec& model,
-                                   const RunConfig& run, const RunState& state, const std::vector<BlobId>& order,
-                                   const std::function<void(BlobId)>& captured);
+absl::Status WriteCheckpointFolder(const std::string& folder, StateCapture& capture, const ModelSpec& model,
+                                   const RunConfig& run, const RunState& state, PatientThread& patient);
 
 // Fills an empty store with masters and moments, or with masters alone, at the manifest's step. The files are
 // checked to hold exactly the model's tensors before the first one is stored; their sums are CheckSums' matter.

@@ -11,15 +11,20 @@
 #include "common/checkpoint/checkpoint_directory.h"
 #include "common/checkpoint/checkpoint_files.h"
 #include "common/checkpoint/manifest.h"
+#include "eps_server/checkpoint/capture_buffer.h"
+#include "eps_server/checkpoint/capture_size.h"
 #include "eps_server/checkpoint/checkpoint_folder.h"
+#include "eps_server/checkpoint/patient_thread.h"
+#include "eps_server/checkpoint/state_capture.h"
 
 namespace eps::server {
 namespace {
 
 class FolderCheckpointer final : public Checkpointer {
  public:
-  FolderCheckpointer(std::string directory, const ModelSpec& model, const RunConfig& run)
-      : directory_(std::move(directory)), model_(model), run_(run) {}
+  FolderCheckpointer(std::string directory, const ModelSpec& model, const RunConfig& run,
+                     std::unique_ptr<CaptureBuffer> buffer)
+      : directory_(std::move(directory)), model_(model), run_(run), buffer_(std::move(buffer)) {}
 
   absl::Status Start() {
     EPS_RETURN_IF_ERROR(directory_.CleanUp());
@@ -31,19 +36,9 @@ class FolderCheckpointer final : public Checkpointer {
     return absl::OkStatus();
   }
 
-  absl::StatusOr<std::string> Write(const Store& store, const RunState& state, const std::vector<BlobId>& order,
-                                    const std::function<void(BlobId)>& captured) override {
-    EPS_ASSIGN_OR_RETURN(const std::string aside, directory_.StartWriting(state.version));
-    absl::Status status = WriteCheckpointFolder(aside, store, model_, run_, state, order, captured);
-    if (status.ok()) status = directory_.FinishWriting(state.version);
-    if (!status.ok()) {
-      directory_.AbandonWriting(state.version);
-      return Annotate(status, absl::StrCat("checkpoint of step ", state.version.value()));
-    }
-    std::string path = directory_.FolderOf(state.version);
-    SetLatestPath(path);
-    Retain(state.version);
-    return path;
+  absl::StatusOr<std::string> Write(const Store& store, const RunState& state, const Capture& capture) override {
+    buffer_->Clear();  // of what a write that failed left
+    return WriteCopied(store, state, capture);
   }
 
   absl::StatusOr<RunState> LoadLatest(Store& store) override {
@@ -67,6 +62,27 @@ class FolderCheckpointer final : public Checkpointer {
   }
 
  private:
+  absl::StatusOr<std::string> WriteCopied(const Store& store, const RunState& state, const Capture& capture) {
+    EPS_ASSIGN_OR_RETURN(StateCapture copied,
+                         StateCapture::Create(store, model_, state.version, capture.order, capture.captured, *buffer_));
+    copied.Fill();  // before a disk that hangs could hold an update up
+    PatientThread patient(capture.is_awaited);
+    EPS_ASSIGN_OR_RETURN(const std::string aside, directory_.StartWriting(state.version));
+    absl::Status status = WriteCheckpointFolder(aside, copied, model_, run_, state, patient);
+    if (status.ok()) status = directory_.FinishWriting(state.version);
+    if (!status.ok()) {
+      directory_.AbandonWriting(state.version);
+      return Annotate(status, absl::StrCat("checkpoint of step ", state.version.value()));
+    }
+    std::string path = directory_.FolderOf(state.version);
+    SetLatestPath(path);
+    EPS_RETURN_IF_ERROR(patient.Run([&] {
+      Retain(state.version);
+      return absl::OkStatus();
+    }));
+    return path;
+  }
+
   // Everything but the tensors' names, before anything is stored.
   absl::StatusOr<Manifest> CheckForResume(Version version, const std::string& folder) const {
     EPS_ASSIGN_OR_RETURN(Manifest manifest, ReadManifest(folder));
@@ -129,6 +145,8 @@ class FolderCheckpointer final : public Checkpointer {
   const ModelSpec model_;
   const RunConfig run_;
 
+  const std::unique_ptr<CaptureBuffer> buffer_;  // used by Write alone
+
   mutable Mutex mu_;
   std::string latest_path_ ABSL_GUARDED_BY(mu_);
 };
@@ -137,7 +155,8 @@ class FolderCheckpointer final : public Checkpointer {
 
 absl::StatusOr<std::unique_ptr<Checkpointer>> Checkpointer::Create(std::string directory, const ModelSpec& model,
                                                                    const RunConfig& run) {
-  auto checkpointer = std::make_unique<FolderCheckpointer>(std::move(directory), model, run);
+  EPS_ASSIGN_OR_RETURN(std::unique_ptr<CaptureBuffer> buffer, CaptureBuffer::Create(CaptureBufferBytes(model, run)));
+  auto checkpointer = std::make_unique<FolderCheckpointer>(std::move(directory), model, run, std::move(buffer));
   EPS_RETURN_IF_ERROR(checkpointer->Start());
   return checkpointer;
 }

@@ -31,18 +31,25 @@ namespace eps::server {
 class Checkpointer {
  public:
   // Removes what a killed run left half written; makes nothing before the first Write.
+  // Errors: the system's, naming the file · RESOURCE_EXHAUSTED no room for checkpoint.buffer_bytes
   static absl::StatusOr<std::unique_ptr<Checkpointer>> Create(std::string directory, const ModelSpec& model,
                                                               const RunConfig& run);
   virtual ~Checkpointer() = default;
 
-  // Writes every blob at state.version. Before a blob is read nothing is assumed but that it is at that
-  // version and is not being updated; `captured(blob)` is called as soon as it may be updated again. Blobs
-  // are taken in the order given. Returns the checkpoint's path. One Write at a time; blocks.
-  // After an error no blob is being read any more.
+  // How the blobs are taken out of the store.
+  struct Capture {
+    std::vector<BlobId> order;             // as they are updated next
+    std::function<void(BlobId)> captured;  // the blob may be updated again
+    // Somebody waits for `captured` of a blob, or for the end: asked from time to time, cheap. Unset: nobody ever does.
+    std::function<bool()> is_awaited = nullptr;
+  };
+  // Writes every blob at state.version. Before a blob is copied nothing is assumed but that it is at that version and is
+  // not being updated. As much as CaptureBufferBytes is copied at once, before any file is touched; the rest as what was
+  // copied is written, which takes its time unless it is awaited. Returns the checkpoint's path. One Write at a time;
+  // blocks. After an error no blob is being read any more.
   // Errors: the system's, naming the file; what stood before still stands · INVALID_ARGUMENT `order` does not
   //         have each blob once, or `state` is one that no run has
-  virtual absl::StatusOr<std::string> Write(const Store& store, const RunState& state, const std::vector<BlobId>& order,
-                                            const std::function<void(BlobId)>& captured) = 0;
+  virtual absl::StatusOr<std::string> Write(const Store& store, const RunState& state, const Capture& capture) = 0;
 
   // Loads the newest complete checkpoint into an empty store: masters, moments; publishes nothing.
   // Errors: NOT_FOUND there is none · FAILED_PRECONDITION of another run: names the fields that differ ·

@@ -49,7 +49,7 @@ struct Fixture {
     return FilledStore(model, run, Version(step), static_cast<uint64_t>(step));
   }
   std::string WriteAt(Checkpointer& checkpointer, int64_t step) const {
-    return checkpointer.Write(*StoreAt(step), StateAt(step), AllBlobs(model), [](BlobId) {}).value();
+    return checkpointer.Write(*StoreAt(step), StateAt(step), {AllBlobs(model), [](BlobId) {}}).value();
   }
   std::string FolderOf(int64_t step) const { return absl::StrCat(directory, "/step-0000000", step); }
   absl::StatusOr<RunState> Load() const {
@@ -78,7 +78,7 @@ TEST_P(RoundTripTest, EveryBitComesBack) {
   const Fixture f(SmallRun(GetParam().first, GetParam().second));
   const std::unique_ptr<Store> written = f.StoreAt(7);
   const RunState state = StateAt(7);
-  ASSERT_OK_AND_ASSIGN(const std::string path, f.Open()->Write(*written, state, AllBlobs(f.model), [](BlobId) {}));
+  ASSERT_OK_AND_ASSIGN(const std::string path, f.Open()->Write(*written, state, {AllBlobs(f.model), [](BlobId) {}}));
   EXPECT_EQ(path, f.FolderOf(7));
   EXPECT_EQ(Names(path),
             (std::vector<std::string>{"config.json", "manifest.json", "model.safetensors", "optimizer.safetensors"}));
@@ -135,8 +135,8 @@ TEST(CheckpointerTest, TheSameTensorsAreTheSameBytesInAnyOrderAndAtAnyTime) {
   RunState later = StateAt(5);
   later.train_seconds = 1e6;
   ASSERT_OK_AND_ASSIGN(const std::string path_a,
-                       a.Open()->Write(*a.StoreAt(5), StateAt(5), AllBlobs(a.model), [](BlobId) {}));
-  ASSERT_OK_AND_ASSIGN(const std::string path_b, b.Open()->Write(*b.StoreAt(5), later, backwards, [](BlobId) {}));
+                       a.Open()->Write(*a.StoreAt(5), StateAt(5), {AllBlobs(a.model), [](BlobId) {}}));
+  ASSERT_OK_AND_ASSIGN(const std::string path_b, b.Open()->Write(*b.StoreAt(5), later, {backwards, [](BlobId) {}}));
   for (const char* file : {kModelFile, kOptimizerFile, kConfigFile}) {
     EXPECT_EQ(ReadFile(absl::StrCat(path_a, "/", file)).value(), ReadFile(absl::StrCat(path_b, "/", file)).value())
         << file;
@@ -157,11 +157,46 @@ TEST(CheckpointerTest, BlobsAreTakenInTheOrderGivenAndMayChangeOnceCaptured) {
     std::memset(const_cast<void*>(chunk.wire_in), 0x11, 16);
     std::memset(chunk.moment1, 0x22, 16);
   };
-  ASSERT_OK(f.Open()->Write(*store, StateAt(4), order, captured));
+  ASSERT_OK(f.Open()->Write(*store, StateAt(4), {order, captured}));
   EXPECT_EQ(seen, order);
   const std::unique_ptr<Store> loaded = Store::Create(f.model, f.run).value();
   ASSERT_OK(f.Open()->LoadLatest(*loaded));
   ExpectSameTensors(f.model, *f.StoreAt(4), *loaded, Version(4));
+}
+
+// Several blobs of two chunks, and room for one chunk: most is copied as what is before it is written.
+TEST(CheckpointerTest, WithLittleRoomForCopiesTheStateIsThatOfOneStepAllTheSame) {
+  RunConfig run = SmallRun();
+  run.model = {.num_layers = 2, .d_model = 160, .num_heads = 2, .context = 8, .vocab = 256};
+  for (const int64_t buffer_bytes : {1, 5'000'000}) {
+    for (const bool awaited : {false, true}) {
+      run.checkpoint.buffer_bytes = buffer_bytes;
+      const Fixture f(run);
+      const std::unique_ptr<Store> store = f.StoreAt(4);
+      const auto captured = [&](BlobId blob) {
+        const ChunkState chunk = store->Chunk(blob, 0, Version(4));
+        std::memset(chunk.rest, 0x11, 16);
+        std::memset(chunk.moment2, 0x22, 16);
+      };
+      ASSERT_OK(
+          f.Open()->Write(*store, StateAt(4),
+                          {.order = AllBlobs(f.model), .captured = captured, .is_awaited = [=] { return awaited; }}));
+      const std::unique_ptr<Store> loaded = Store::Create(f.model, f.run).value();
+      ASSERT_OK(f.Open()->LoadLatest(*loaded));
+      ExpectSameTensors(f.model, *f.StoreAt(4), *loaded, Version(4));
+    }
+  }
+}
+
+TEST(CheckpointerTest, AllThatFitsIsCopiedBeforeAnyFileIsTouched) {
+  const Fixture f;
+  size_t captured = 0;
+  const auto count = [&](BlobId) {
+    ++captured;
+    EXPECT_FALSE(std::filesystem::exists(f.directory));
+  };
+  ASSERT_OK(f.Open()->Write(*f.StoreAt(4), StateAt(4), {AllBlobs(f.model), count}));
+  EXPECT_EQ(captured, f.model.blobs.size());
 }
 
 TEST(CheckpointerTest, AnOrderThatLeavesABlobOutIsRefusedAndNothingChanges) {
@@ -173,7 +208,7 @@ TEST(CheckpointerTest, AnOrderThatLeavesABlobOutIsRefusedAndNothingChanges) {
                                            {BlobId(0), BlobId(1), BlobId(2), BlobId(3)},
                                            {BlobId(0), BlobId(1), BlobId(2), BlobId(3), BlobId(3)},
                                            {BlobId(0), BlobId(1), BlobId(2), BlobId(3), BlobId(9)}}) {
-    EXPECT_THAT(checkpointer->Write(*f.StoreAt(5), StateAt(5), order, [](BlobId) {}),
+    EXPECT_THAT(checkpointer->Write(*f.StoreAt(5), StateAt(5), {order, [](BlobId) {}}),
                 StatusIs(absl::StatusCode::kInvalidArgument, "order"));
   }
   EXPECT_EQ(TreeOf(f.directory), before);
@@ -187,7 +222,7 @@ TEST(CheckpointerTest, AStateThatNoReaderWouldTakeIsNotWritten) {
   const auto before = TreeOf(f.directory);
   RunState state = StateAt(5);
   state.losses.pop_back();
-  EXPECT_THAT(checkpointer->Write(*f.StoreAt(5), state, AllBlobs(f.model), [](BlobId) {}),
+  EXPECT_THAT(checkpointer->Write(*f.StoreAt(5), state, {AllBlobs(f.model), [](BlobId) {}}),
               StatusIs(absl::StatusCode::kInvalidArgument, "losses: found an array of 4"));
   EXPECT_EQ(TreeOf(f.directory), before);
 }
@@ -196,7 +231,7 @@ TEST(CheckpointerTest, AFolderThatCannotBeMadeIsNamed) {
   const Fixture f;
   const std::unique_ptr<Checkpointer> checkpointer = f.Open();
   ASSERT_OK(WriteFileAtomically(f.directory, "a file in its place"));
-  EXPECT_THAT(checkpointer->Write(*f.StoreAt(1), StateAt(1), AllBlobs(f.model), [](BlobId) {}).status().ToString(),
+  EXPECT_THAT(checkpointer->Write(*f.StoreAt(1), StateAt(1), {AllBlobs(f.model), [](BlobId) {}}).status().ToString(),
               ::testing::HasSubstr("checkpoints"));
 }
 
@@ -318,7 +353,7 @@ TEST(CheckpointerTest, AWriteThatFailsLeavesWhatStoodBefore) {
   // Too little for the masters, for the moments, for the manifest alone.
   for (const rlim_t max_bytes : {100'000, 1'200'000, 400}) {
     const FileLimit limit(max_bytes);
-    const absl::Status status = checkpointer->Write(*store, StateAt(5), AllBlobs(f.model), [](BlobId) {}).status();
+    const absl::Status status = checkpointer->Write(*store, StateAt(5), {AllBlobs(f.model), [](BlobId) {}}).status();
     EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("checkpoint of step 5: cannot"));
   }
   EXPECT_EQ(TreeOf(f.directory), before);
@@ -332,7 +367,7 @@ TEST(CheckpointerTest, AWriteThatFailsLeavesWhatStoodBefore) {
   const std::unique_ptr<Checkpointer> checkpointer = f.Open();
   for (;;) {
     for (const int64_t step : {1, 2, 3, 4, 5, 5}) {
-      if (!checkpointer->Write(*f.StoreAt(step), StateAt(step), AllBlobs(f.model), [](BlobId) {}).ok()) _exit(1);
+      if (!checkpointer->Write(*f.StoreAt(step), StateAt(step), {AllBlobs(f.model), [](BlobId) {}}).ok()) _exit(1);
       if (write(ready, "x", 1) != 1) _exit(1);
     }
   }
@@ -439,7 +474,7 @@ TEST(CheckpointerTest, WhatTheNextFolderReplacesIsNotKeptWhenLatestCannotBeWritt
   f.WriteAt(*checkpointer, 5);
   std::filesystem::remove(f.directory + "/latest");
   std::filesystem::create_directory(f.directory + "/latest");
-  EXPECT_THAT(checkpointer->Write(*f.StoreAt(5), StateAt(5), AllBlobs(f.model), [](BlobId) {}).status().ToString(),
+  EXPECT_THAT(checkpointer->Write(*f.StoreAt(5), StateAt(5), {AllBlobs(f.model), [](BlobId) {}}).status().ToString(),
               ::testing::HasSubstr("cannot replace"));
   EXPECT_EQ(Names(f.directory), (std::vector<std::string>{"latest", "step-00000003", "step-00000005"}));
   std::filesystem::remove(f.directory + "/latest");
@@ -454,7 +489,7 @@ TEST(CheckpointerTest, ADirectoryThatVanishedIsMadeAnew) {
   std::filesystem::rename(f.directory, f.dir.File("elsewhere"));
   ASSERT_OK(WriteFileAtomically(f.directory, "a file in its place"));
   const absl::Status status =
-      checkpointer->Write(*f.StoreAt(4), StateAt(4), AllBlobs(f.model), [](BlobId) {}).status();
+      checkpointer->Write(*f.StoreAt(4), StateAt(4), {AllBlobs(f.model), [](BlobId) {}}).status();
   EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("checkpoints"));
   std::filesystem::remove(f.directory);
   EXPECT_EQ(f.WriteAt(*checkpointer, 5), f.FolderOf(5));

@@ -30,7 +30,7 @@ struct Fixture {
     const auto checkpointer = Checkpointer::Create(dir.File("checkpoints"), model, run).value();
     for (const int64_t step : {3, 5}) {
       const auto store = FilledStore(model, run, Version(step), static_cast<uint64_t>(step));
-      EXPECT_OK(checkpointer->Write(*store, StateAt(step), AllBlobs(model), [](BlobId) {}));
+      EXPECT_OK(checkpointer->Write(*store, StateAt(step), {AllBlobs(model), [](BlobId) {}}));
     }
   }
   RunConfig run;

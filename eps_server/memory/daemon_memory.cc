@@ -1,14 +1,30 @@
 #include "eps_server/memory/daemon_memory.h"
 
+#include "absl/strings/str_cat.h"
+#include "common/base/byte_size.h"
 #include "eps_server/aggregation/window_size.h"
+#include "eps_server/checkpoint/capture_size.h"
 #include "eps_server/optimizer/hold_bytes.h"
 
 namespace eps::server {
+namespace {
+
+std::string WhatCaptureMeans(const DaemonMemory& memory) {
+  if (memory.capture_bytes == memory.capture_all_bytes) {
+    return "all of it, so that no update waits for the disk (checkpoint.buffer_bytes)";
+  }
+  return absl::StrCat("of ", FormatByteSize(memory.capture_all_bytes),
+                      ": updates wait if the disk needs more than a step for the rest (checkpoint.buffer_bytes)");
+}
+
+}  // namespace
 
 DaemonMemory ComputeDaemonMemory(const ModelSpec& model, const RunConfig& run) {
   return {.store = ComputeStoreSizes(model, run),
           .contribution_window_bytes = DefaultWindowBytes(model),
           .hold_bytes = HoldBytes(model, run),
+          .capture_bytes = CaptureBufferBytes(model, run),
+          .capture_all_bytes = CaptureBytes(model, run),
           .checkpoint_bytes = kCheckpointBufferBytes + kManifestBytesPerStep * run.steps};
 }
 
@@ -20,7 +36,8 @@ std::vector<DaemonMemoryLine> Describe(const DaemonMemory& memory) {
       {"optimizer moments", memory.store.moment_bytes, "fp32"},
       {"gradients in flight", memory.contribution_window_bytes, "at most; what does not fit waits in the workers"},
       {"gradients held", memory.hold_bytes, "fp32 sums until the step's norm is known; EXACT clipping only"},
-      {"a checkpoint being written", memory.checkpoint_bytes, "a chunk, a part that is read back, each step's loss"},
+      {"state copied for a checkpoint", memory.capture_bytes, WhatCaptureMeans(memory)},
+      {"a checkpoint being written", memory.checkpoint_bytes, "beside it: a part that is read back, each step's loss"},
       {"constant", memory.constant_bytes, "code, libraries, transport buffers"},
   };
 }

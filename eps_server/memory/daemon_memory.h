@@ -15,8 +15,8 @@ namespace eps::server {
 // token file's mapped pages in use. Measured at 30 to 60 MiB; the test of the daemon's resident memory holds it to this.
 inline constexpr int64_t kDaemonConstantBytes = int64_t{96} << 20;
 
-// While a checkpoint is written, whatever the model: one chunk on its way to the files, one part of a file that is read
-// back, and the manifest, whose text, document and copy take this much for each step's loss and norm.
+// While a checkpoint is written, beside what is copied of the state: a part of a file that is read back, lists of what is
+// written, and the manifest, whose text, document and copy take this much for each step's loss and norm.
 inline constexpr int64_t kCheckpointBufferBytes = int64_t{2} << 20;
 inline constexpr int64_t kManifestBytesPerStep = 256;
 
@@ -25,12 +25,15 @@ struct DaemonMemory {
   StoreSizes store;
   int64_t contribution_window_bytes = 0;  // gradients in flight, at most
   int64_t hold_bytes = 0;                 // sums held until the step's norm is known: EXACT clipping only
-  int64_t checkpoint_bytes = 0;           // while one is written
+  int64_t capture_bytes = 0;              // for what is copied for a checkpoint and not yet written; kept all the time
+  int64_t capture_all_bytes = 0;          // what a checkpoint copies in all
+  int64_t checkpoint_bytes = 0;           // the rest of what writing one takes
   int64_t constant_bytes = kDaemonConstantBytes;
 
   int64_t model_state_bytes() const { return store.total_bytes(); }
   int64_t total_bytes() const {
-    return model_state_bytes() + contribution_window_bytes + hold_bytes + checkpoint_bytes + constant_bytes;
+    return model_state_bytes() + contribution_window_bytes + hold_bytes + capture_bytes + checkpoint_bytes +
+           constant_bytes;
   }
 };
 DaemonMemory ComputeDaemonMemory(const ModelSpec& model, const RunConfig& run);

@@ -28,14 +28,25 @@ TEST(DaemonMemoryTest, OnlyExactClippingHoldsGradients) {
   EXPECT_EQ(ComputeDaemonMemory(model, run).hold_bytes, 4 * model.num_elems());
 }
 
-TEST(DaemonMemoryTest, ACheckpointTakesTheSameForAnyModel) {
+TEST(DaemonMemoryTest, ACheckpointTakesTheStateUpToTheBufferAndTheSameBesideItForAnyModel) {
   RunConfig run;
   run.steps = 1000;
-  for (const int layers : {1, 12}) {
-    const ModelSpec model =
-        BuildGpt2({.num_layers = layers, .d_model = 64, .num_heads = 1, .context = 64, .vocab = 64}).value();
-    EXPECT_EQ(ComputeDaemonMemory(model, run).checkpoint_bytes, (2 << 20) + 256 * 1000);
+  run.precision.wire = Dtype::kBf16;
+  const auto memory_of = [&run](int layers) {
+    return ComputeDaemonMemory(
+        BuildGpt2({.num_layers = layers, .d_model = 1024, .num_heads = 8, .context = 64, .vocab = 64}).value(), run);
+  };
+  for (const int layers : {1, 6}) {
+    const DaemonMemory memory = memory_of(layers);
+    EXPECT_EQ(memory.checkpoint_bytes, (2 << 20) + 256 * 1000);
+    EXPECT_EQ(memory.capture_all_bytes, memory.model_state_bytes() / 14 * 12);  // AdamW
+    EXPECT_EQ(memory.capture_bytes, memory.capture_all_bytes);
   }
+  EXPECT_EQ(memory_of(24).capture_bytes, 1 << 30);
+  run.checkpoint.buffer_bytes = 100'000'000;
+  EXPECT_EQ(memory_of(24).capture_bytes, 100'000'000);
+  run.checkpoint.buffer_bytes = 1;
+  EXPECT_EQ(memory_of(24).capture_bytes, 12 * kChunkElems);
 }
 
 TEST(DaemonMemoryTest, TheLinesAddUpToTheTotal) {

@@ -153,6 +153,7 @@ class UpdateEngineImpl final : public UpdateEngine {
   void ReleaseUpdate(BlobId blob, Version version) override {
     MutexLock lock(mu_);
     if (held_.erase({version, blob}) == 0 || version != ReadVersion(step_)) return;
+    EndWaitFor(blob);
     BlobState& state = blobs_[blob.value()];
     if (!IsEager() && state.ready) return PushUpdates(blob);
     for (auto& [chunk, gradient] : std::exchange(state.blocked, {})) PushEager(blob, chunk, std::move(gradient));
@@ -161,8 +162,10 @@ class UpdateEngineImpl final : public UpdateEngine {
   UpdateCounts counts() const override {
     return {.updated_elems = updated_elems_,
             .moved_bytes = moved_bytes_,
-            .busy_seconds = 1e-9 * static_cast<double>(busy_nanos_.load())};
+            .busy_seconds = 1e-9 * static_cast<double>(busy_nanos_.load()),
+            .held_seconds = held_seconds_};
   }
+  bool update_is_held() const override { return update_is_held_; }
 
   void Stop() override {
     stopped_ = true;
@@ -206,6 +209,7 @@ class UpdateEngineImpl final : public UpdateEngine {
     skipped_ = false;
     nonfinite_.clear();
     gathered_ = blobs_made_ = 0;
+    step_held_seconds_ = 0;
     blobs_.assign(model_.blobs.size(), {});
     for (const BlobSpec& blob : model_.blobs) {
       BlobState& state = blobs_[blob.id.value()];
@@ -232,6 +236,7 @@ class UpdateEngineImpl final : public UpdateEngine {
       });
     } else if (IsHeld(blob)) {
       blobs_[blob.value()].blocked.emplace_back(chunk, std::move(gradient));
+      BeginWaitFor(blob);
     } else {
       PushEager(blob, chunk, std::move(gradient));
     }
@@ -308,7 +313,22 @@ class UpdateEngineImpl final : public UpdateEngine {
 
   void MakeReady(BlobId blob) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     blobs_[blob.value()].ready = true;
-    if (!IsHeld(blob)) PushUpdates(blob);
+    if (!IsHeld(blob)) return PushUpdates(blob);
+    BeginWaitFor(blob);
+  }
+
+  // An update could run, but for HoldUpdates.
+  void BeginWaitFor(BlobId blob) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    if (waiting_.empty()) wait_begin_ = std::chrono::steady_clock::now();
+    waiting_.insert(blob);
+    update_is_held_ = true;
+  }
+  void EndWaitFor(BlobId blob) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    if (waiting_.erase(blob) == 0 || !waiting_.empty()) return;
+    const double waited = std::chrono::duration<double>(std::chrono::steady_clock::now() - wait_begin_).count();
+    step_held_seconds_ += waited;
+    held_seconds_ = held_seconds_ + waited;  // written under the lock alone
+    update_is_held_ = false;
   }
 
   void PushUpdates(BlobId blob) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
@@ -369,7 +389,7 @@ class UpdateEngineImpl final : public UpdateEngine {
       MutexLock lock(mu_);
       // Counted after the call above, so that the step is told last.
       if (++blobs_made_ < model_.blobs.size()) return;
-      update = {step_, Norm(), scale_, learning_rate_, skipped_, nonfinite_};
+      update = {step_, Norm(), scale_, learning_rate_, step_held_seconds_, skipped_, nonfinite_};
       if (!skipped_) ++updates_made_;
       last_norm_ = update.gradient_norm;
     }
@@ -432,12 +452,18 @@ class UpdateEngineImpl final : public UpdateEngine {
   std::atomic<int64_t> updated_elems_ = 0;
   std::atomic<int64_t> moved_bytes_ = 0;
   std::atomic<int64_t> busy_nanos_ = 0;
+  // Atomic, because others read them without the lock.
+  std::atomic<double> held_seconds_ = 0;
+  std::atomic<bool> update_is_held_ = false;
 
   Mutex mu_;
   StepId step_ ABSL_GUARDED_BY(mu_);  // the one being made
   std::vector<BlobState> blobs_ ABSL_GUARDED_BY(mu_);
   std::vector<Submitted> later_ ABSL_GUARDED_BY(mu_);
   std::set<std::pair<Version, BlobId>> held_ ABSL_GUARDED_BY(mu_);
+  std::set<BlobId> waiting_ ABSL_GUARDED_BY(mu_);  // of held_, whose updates could run
+  std::chrono::steady_clock::time_point wait_begin_ ABSL_GUARDED_BY(mu_);
+  double step_held_seconds_ ABSL_GUARDED_BY(mu_) = 0;
   int64_t gathered_ ABSL_GUARDED_BY(mu_) = 0;   // chunks, EXACT
   size_t blobs_made_ ABSL_GUARDED_BY(mu_) = 0;  // and announced
   std::string nonfinite_ ABSL_GUARDED_BY(mu_);  // what makes EXACT skip the step

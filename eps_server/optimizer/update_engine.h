@@ -23,6 +23,7 @@ struct StepUpdate {
   double gradient_norm = 0;  // of the step's mean gradient, before clipping; may be not finite
   double scale = 1;          // that clipping multiplied the gradient with; PER_BLOB: the smallest
   double learning_rate = 0;
+  double held_seconds = 0;  // in which an update could have run, but for HoldUpdates
   bool skipped = false;     // the gradient was not finite: weights and moments are unchanged
   std::string why_skipped;  // layer and vnode
 };
@@ -32,6 +33,7 @@ struct UpdateCounts {
   int64_t updated_elems = 0;  // parameters, each once per step that updates it
   int64_t moved_bytes = 0;    // that summing and updating had to read and write: gradients, weights, moments
   double busy_seconds = 0;    // of its threads, summing and updating
+  double held_seconds = 0;    // StepUpdate's, over all steps
 };
 
 // Makes version s + 1 of every blob from version s and the step's gradients, chunk by chunk, on
@@ -78,6 +80,8 @@ class UpdateEngine {
   // of step `version` come.
   virtual void HoldUpdates(Version version) = 0;
   virtual void ReleaseUpdate(BlobId blob, Version version) = 0;
+  // Whether an update waits for nothing but its ReleaseUpdate.
+  virtual bool update_is_held() const = 0;
 
   virtual UpdateCounts counts() const = 0;
 

@@ -251,6 +251,8 @@ TEST_P(UpdateEngineTest, HeldBlobsWaitForTheirRelease) {
   trainer.SubmitAll(1);
   EXPECT_EQ(trainer.WaitForBlobs(num_blobs + 1), num_blobs + 1);
   EXPECT_EQ(trainer.made().back(), kBlock);
+  EXPECT_TRUE(trainer.engine().update_is_held());
+  EXPECT_EQ(trainer.engine().counts().held_seconds, 0);
   for (const BlobSpec& blob : trainer.model().blobs) {
     EXPECT_EQ(trainer.store().published(blob.id), Version(blob.id == kBlock ? 2 : 1));
   }
@@ -258,7 +260,10 @@ TEST_P(UpdateEngineTest, HeldBlobsWaitForTheirRelease) {
   trainer.engine().ReleaseUpdate(kWte, Version(2));
   EXPECT_EQ(trainer.store().published(kWte), Version(1));
   for (const BlobSpec& blob : trainer.model().blobs) trainer.engine().ReleaseUpdate(blob.id, Version(1));
-  trainer.WaitForStep(1);
+  EXPECT_FALSE(trainer.engine().update_is_held());
+  const StepUpdate update = trainer.WaitForStep(1);
+  EXPECT_GT(update.held_seconds, 0);
+  EXPECT_EQ(trainer.engine().counts().held_seconds, update.held_seconds);
   EXPECT_TRUE(trainer.Bits(2) == Train(SmallRun(GetParam(), 0.01), 1, 2));
 }
 

@@ -43,6 +43,7 @@ std::string MetricsLine(const StepReport& report) {
   line["tokens"] = report.tokens;
   line["tokens_per_second"] = report.tokens_per_second;
   line["step_seconds"] = report.seconds;
+  line["checkpoint_wait_seconds"] = report.held_seconds;
   line["waits"] = nlohmann::ordered_json::object();
   for (const auto& [cause, share] : report.wait_fraction) line["waits"][cause] = share;
   line["device_peak_bytes"] = report.device_peak_bytes;

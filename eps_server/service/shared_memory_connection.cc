@@ -49,8 +49,8 @@ SharedMemoryConnection::SharedMemoryConnection(const SharedMemoryOptions& option
 void SharedMemoryConnection::Run() {
   absl::Status status = ShakeHands();
   if (!status.ok()) {
-    const std::string refusal = EncodeSharedMessage(
-        {.kind = SharedMessageKind::kRefused, .incarnation = options_.incarnation, .refusal = status});
+    // Without the incarnation, here and in the reason: it is what a worker was told behind the doors of gRPC.
+    const std::string refusal = EncodeSharedMessage({.kind = SharedMessageKind::kRefused, .refusal = status});
     // A peer that does not take it at once does not get it.
     if (socket_.is_open()) SendPacket(socket_, refusal, {}, absl::InfinitePast()).IgnoreError();
     socket_ = FileDescriptor();  // the peer sees the end now
@@ -106,8 +106,8 @@ absl::StatusOr<SharedMessage> SharedMemoryConnection::ReceiveHello() {
   }
   worker_ = WorkerId(hello.step);
   if (hello.incarnation != options_.incarnation) {
-    return absl::FailedPreconditionError(absl::StrCat("hello: incarnation: ", hello.incarnation, ", this daemon is ",
-                                                      options_.incarnation, ": attach anew"));
+    return absl::FailedPreconditionError(
+        absl::StrCat("hello: incarnation: ", hello.incarnation, " is not this daemon's: attach anew"));
   }
   if (hello.offset_bytes < kStagingBytes || hello.offset_bytes > options_.max_inbox_bytes) {
     return Wrong("hello: inbox bytes", absl::StrCat(hello.offset_bytes),

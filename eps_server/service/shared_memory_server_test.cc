@@ -212,6 +212,16 @@ TEST_F(SharedMemoryServerTest, AWrongHelloIsRefusedWithItsReason) {
   EXPECT_THAT(LastWord(socket), StatusIs(StatusCode::kInvalidArgument, "message: 18 bytes"));
 }
 
+TEST_F(SharedMemoryServerTest, WhoDoesNotKnowTheIncarnationIsNotToldIt) {
+  const FileDescriptor socket = Connect();
+  Say(socket, {.kind = SharedMessageKind::kHello, .incarnation = 1, .offset_bytes = kInboxBytes});
+  const auto refusal = Hear(socket);
+  ASSERT_OK(refusal.status());
+  EXPECT_EQ(refusal->kind, SharedMessageKind::kRefused);
+  EXPECT_EQ(refusal->incarnation, 0u);
+  EXPECT_EQ(refusal->refusal.message().find(std::to_string(kIncarnation)), absl::string_view::npos);
+}
+
 TEST_F(SharedMemoryServerTest, WhatMakesNoSenseIsRefusedByField) {
   SharedMessage other_daemon = Pull(0, 0);
   other_daemon.incarnation = 1;

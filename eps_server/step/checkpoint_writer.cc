@@ -23,22 +23,15 @@ void CheckpointWriter::Push(Job job) {
   wake_.NotifyAll();
 }
 
-bool CheckpointWriter::busy() const {
-  MutexLock lock(mu_);
-  return writing_ || !jobs_.empty();
-}
-
 void CheckpointWriter::Loop() {
   while (true) {
     Job job;
     {
       MutexLock lock(mu_);
-      writing_ = false;
       while (jobs_.empty() && !shutdown_) wake_.Wait(mu_);
       if (shutdown_) return;
       job = std::move(jobs_.front());
       jobs_.pop_front();
-      writing_ = true;
     }
     Write(job);
   }
@@ -47,9 +40,13 @@ void CheckpointWriter::Loop() {
 void CheckpointWriter::Write(const Job& job) {
   // A write that fails half-way has captured only some: the others may be updated all the same.
   std::set<BlobId> left(job.order.begin(), job.order.end());
-  absl::StatusOr<std::string> path = checkpointer_->Write(*store_, job.state, job.order, [&](BlobId blob) {
-    if (left.erase(blob) > 0) job.captured(blob);
-  });
+  absl::StatusOr<std::string> path = checkpointer_->Write(*store_, job.state,
+                                                          {.order = job.order,
+                                                           .captured =
+                                                               [&](BlobId blob) {
+                                                                 if (left.erase(blob) > 0) job.captured(blob);
+                                                               },
+                                                           .is_awaited = job.is_awaited});
   for (const BlobId blob : left) job.captured(blob);
   job.done(std::move(path));
 }

@@ -25,6 +25,7 @@ class CheckpointWriter {
     RunState state;
     std::vector<BlobId> order;                              // in which blobs are captured: as they are updated next
     std::function<void(BlobId)> captured;                   // once per blob of `order`, whatever becomes of the write
+    std::function<bool()> is_awaited;                       // Checkpointer::Capture's
     std::function<void(absl::StatusOr<std::string>)> done;  // the path; after every `captured`
   };
 
@@ -34,8 +35,6 @@ class CheckpointWriter {
   ~CheckpointWriter();
 
   void Push(Job job);
-  // A write is under way, or waits for its turn.
-  bool busy() const;
 
  private:
   void Loop();
@@ -43,10 +42,9 @@ class CheckpointWriter {
 
   Checkpointer* const checkpointer_;
   const Store* const store_;
-  mutable Mutex mu_;
+  Mutex mu_;
   CondVar wake_;
   std::deque<Job> jobs_ ABSL_GUARDED_BY(mu_);
-  bool writing_ ABSL_GUARDED_BY(mu_) = false;
   bool shutdown_ ABSL_GUARDED_BY(mu_) = false;
   std::thread thread_;  // last: it uses all of the above
 };

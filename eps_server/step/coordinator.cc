@@ -325,6 +325,7 @@ class CoordinatorImpl final : public Coordinator {
     status.counts.updated_elems = updates.updated_elems;
     status.counts.update_moved_bytes = updates.moved_bytes;
     status.counts.update_busy_seconds = updates.busy_seconds;
+    status.counts.update_held_seconds = updates.held_seconds;
     CountBlobs(status);
     return status;
   }
@@ -509,7 +510,7 @@ class CoordinatorImpl final : public Coordinator {
     StepWait wait{.step = step_};
     if (closing_.has_value()) {
       wait.step = closing_->ledger->step();
-      wait.cause = writer_->busy() ? "checkpoint" : "update";
+      wait.cause = engine_->update_is_held() ? "checkpoint" : "update";
       for (const BlobSpec& blob : model_.blobs) {
         if (store_.published(blob.id) < NextVersion(wait.step)) wait.blobs.push_back(blob.name);
       }
@@ -598,6 +599,7 @@ class CoordinatorImpl final : public Coordinator {
     return {.state = state_,
             .order = update_order_,
             .captured = [this, version](BlobId blob) { engine_->ReleaseUpdate(blob, version); },
+            .is_awaited = [this] { return engine_->update_is_held(); },
             .done = [this, version, begun = clock_()](
                         absl::StatusOr<std::string> path) { OnWritten(version, begun, std::move(path)); }};
   }
@@ -615,6 +617,7 @@ class CoordinatorImpl final : public Coordinator {
     report.learning_rate = made.learning_rate;
     report.gradient_norm = std::isfinite(made.gradient_norm) ? made.gradient_norm : -1;
     report.skipped = made.skipped;
+    report.held_seconds = made.held_seconds;
     report.seconds = absl::ToDoubleSeconds(now - std::max(last_commit_, closing_->opened_at));
     report.tokens = ledger.counted_tokens();
     report.tokens_per_second = report.seconds > 0 ? static_cast<double>(report.tokens) / report.seconds : 0;

@@ -32,6 +32,7 @@ struct StepReport {
   double gradient_norm = 0;  // before clipping; -1 if it is not finite
   bool skipped = false;      // the gradient was not finite: nothing changed
   double seconds = 0;        // from the commit before, or from its own start if that was later
+  double held_seconds = 0;   // of these, in which an update waited for a checkpoint to copy its blob
   int64_t tokens = 0;        // counted in this step
   double tokens_per_second = 0;
   std::map<std::string, double> wait_fraction;  // share of the workers' pass time in which compute waited, by cause
@@ -60,6 +61,7 @@ struct RunCounts {
   int64_t updated_elems = 0;                   // parameters, each once per step that updates it
   int64_t update_moved_bytes = 0;              // UpdateCounts::moved_bytes
   double update_busy_seconds = 0;              // of the optimizer's threads
+  double update_held_seconds = 0;              // in which an update waited for a checkpoint to copy its blob
 };
 
 enum class RunPhase { kStarting, kWaitingForWorkers, kTraining, kFinishing, kFinished, kFailed };

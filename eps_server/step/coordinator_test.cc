@@ -74,8 +74,12 @@ class MemoryCheckpointer : public Checkpointer {
  public:
   explicit MemoryCheckpointer(const ModelSpec& model) : model_(model) {}
 
-  absl::StatusOr<std::string> Write(const Store& store, const RunState& state, const std::vector<BlobId>& order,
-                                    const std::function<void(BlobId)>& captured) override {
+  absl::StatusOr<std::string> Write(const Store& store, const RunState& state, const Capture& capture) override {
+    const std::vector<BlobId>& order = capture.order;
+    {
+      MutexLock lock(mu_);
+      is_awaited_ = capture.is_awaited;
+    }
     Snapshot snapshot{state, {}};
     for (size_t b = 0; b < order.size(); ++b) {
       WaitAt(b);
@@ -92,7 +96,7 @@ class MemoryCheckpointer : public Checkpointer {
           store.ReadMoment(order[b], which, 0, absl::MakeSpan(values));
         }
       }
-      captured(order[b]);
+      capture.captured(order[b]);
     }
     MutexLock lock(mu_);
     snapshots_[state.version.value()] = std::move(snapshot);
@@ -118,6 +122,11 @@ class MemoryCheckpointer : public Checkpointer {
   bool stopped() {
     MutexLock lock(mu_);
     return stopped_;
+  }
+  // Of the newest write.
+  bool is_awaited() {
+    MutexLock lock(mu_);
+    return is_awaited_ != nullptr && is_awaited_();
   }
   void FailWith(absl::Status status) {
     MutexLock lock(mu_);
@@ -146,6 +155,7 @@ class MemoryCheckpointer : public Checkpointer {
   CondVar changed_;
   int stop_at_ ABSL_GUARDED_BY(mu_) = -1;
   bool stopped_ ABSL_GUARDED_BY(mu_) = false;
+  std::function<bool()> is_awaited_ ABSL_GUARDED_BY(mu_);
   absl::Status failure_ ABSL_GUARDED_BY(mu_);
   bool fails_once_ ABSL_GUARDED_BY(mu_) = false;
   std::map<int64_t, Snapshot> snapshots_ ABSL_GUARDED_BY(mu_);
@@ -586,9 +596,15 @@ TEST_P(CoordinatorModeTest, CheckpointIsItsVersionThoughTrainingGoesOnAndResumeC
     WaitFor([&] { return run.checkpointer->stopped(); });
     absl::SleepFor(absl::Milliseconds(50));
     EXPECT_EQ(run.committed(), 2);
+    // Who writes is told to hurry once an update waits.
+    WaitFor([&] { return run.checkpointer->is_awaited(); });
     run.checkpointer->Pass();
     ASSERT_OK(run.coordinator->WaitUntilFinished());
     EXPECT_TRUE(run.Result(6) == want);
+    const std::vector<StepReport> reports = run.reports.all();
+    EXPECT_EQ(reports[1].held_seconds, 0);
+    EXPECT_GT(reports[2].held_seconds, 0);
+    EXPECT_GE(run.coordinator->Status().counts.update_held_seconds, reports[2].held_seconds);
     snapshots = run.checkpointer->snapshots();
   }
   ASSERT_EQ(snapshots.size(), 3u);

@@ -157,6 +157,10 @@ constexpr MetricSpec kCheckpointSeconds{.name = "eps_checkpoint_write_seconds",
                                         .help = "What the newest checkpoint of this sitting took to write."};
 constexpr MetricSpec kCheckpointBytes{.name = "eps_checkpoint_bytes",
                                       .help = "Bytes on disk of the newest checkpoint of this sitting."};
+constexpr MetricSpec kCheckpointHolds{
+    .name = "eps_checkpoint_hold_seconds_total",
+    .type = kCounter,
+    .help = "Time in which an update could have run, but waited for a checkpoint to copy its blob."};
 constexpr MetricSpec kCheckpoints{
     .name = "eps_checkpoints_written_total", .type = kCounter, .help = "Checkpoints written in this sitting."};
 constexpr MetricSpec kCheckpointFailures{
@@ -209,6 +213,7 @@ constexpr const MetricSpec* kTable[] = {
     &kCheckpointAge,
     &kCheckpointSeconds,
     &kCheckpointBytes,
+    &kCheckpointHolds,
     &kCheckpoints,
     &kCheckpointFailures,
 };
@@ -309,6 +314,7 @@ void SetCheckpoints(const DaemonView& view, MetricPage& page) {
     page.Set(kCheckpointSeconds, status.checkpoint_write_seconds);
     page.Set(kCheckpointBytes, static_cast<double>(status.checkpoint_bytes));
   }
+  page.Set(kCheckpointHolds, status.counts.update_held_seconds);
   page.Set(kCheckpoints, static_cast<double>(status.checkpoints_written));
   page.Set(kCheckpointFailures, static_cast<double>(status.checkpoint_failures));
 }

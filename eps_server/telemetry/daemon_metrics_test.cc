@@ -53,6 +53,7 @@ DaemonView Training() {
   status.checkpoint_step = 5;
   status.checkpoints_written = 1;
   status.checkpoint_bytes = 123;
+  status.counts.update_held_seconds = 0.75;
   status.counts.wait_seconds = {{"pull", 1.5}};
   status.workers = {Worker(1, WorkerState::kRunning, 3), Worker(2, WorkerState::kRunning, 1),
                     Worker(3, WorkerState::kIdle, 2), Worker(9, WorkerState::kLost, 100)};
@@ -69,7 +70,8 @@ TEST(DaemonMetricsTest, ShowsWhatTheRunSays) {
         "eps_eta_seconds 3\n", "eps_step_seconds 0.25\n", "eps_pulled_bytes_total{transport=\"grpc\"} 4096\n",
         "eps_wait_seconds_total{cause=\"pull\"} 1.5\n", "eps_wait_seconds_total{cause=\"version\"} 0\n",
         "eps_memory_limit_bytes{kind=\"resident\"} 1073741824\n", "eps_checkpoint_step 5\n",
-        "eps_checkpoint_bytes 123\n", "eps_update_floor_bytes_per_second 8000000000\n", "eps_checkpoint_every_steps 100\n"}) {
+        "eps_checkpoint_bytes 123\n", "eps_checkpoint_hold_seconds_total 0.75\n",
+        "eps_update_floor_bytes_per_second 8000000000\n", "eps_checkpoint_every_steps 100\n"}) {
     EXPECT_THAT(page, HasSubstr(absl::StrCat("\n", line)));
   }
 }

@@ -1,7 +1,14 @@
-"""Whole-system tests: starts the real programs of bin/ and looks at what they leave. Python's standard library only."""
+"""Whole-system tests: starts the real programs and looks at what they leave. Python's standard library only.
+
+From the environment, all set by `./test --asan` and `--tsan`:
+  EPS_BIN         the folder of the programs; default: bin/
+  EPS_SANITIZER   asan or tsan, when they are built with it: sizes of processes and speeds mean nothing then
+  EPS_TIME_SCALE  how many times longer everything may take; default: 1
+"""
 
 import hashlib
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -12,8 +19,13 @@ import unittest
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-BIN = ROOT / "bin"
+BIN = Path(os.environ.get("EPS_BIN", ROOT / "bin"))
 EPS = BIN / "eps"
+SANITIZER = os.environ.get("EPS_SANITIZER", "")
+TIME_SCALE = float(os.environ.get("EPS_TIME_SCALE", 1))
+
+# Of a test that measures a process: its memory, or how fast it is.
+measures_the_process = unittest.skipIf(SANITIZER, f"{SANITIZER} takes memory and time of its own")
 
 # A model that trains in milliseconds a step, with several chunks, vnodes and micro-batches all the same.
 TINY = {
@@ -82,7 +94,7 @@ def train_command(spec, out, *args):
 
 def run(command, timeout=300, **kwargs):
     return subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True,
-                          timeout=timeout, **kwargs)
+                          timeout=timeout * TIME_SCALE, **kwargs)
 
 
 def train(spec, out, *args, timeout=300):
@@ -116,7 +128,7 @@ def committed_steps(out):
 
 def wait_for_steps(process, out, steps, timeout=120):
     """Until `steps` steps are committed. Fails when the process ends first."""
-    deadline = time.monotonic() + timeout
+    deadline = time.monotonic() + timeout * TIME_SCALE
     while committed_steps(out) < steps:
         if process.poll() is not None:
             raise AssertionError(f"ended with {process.returncode} before step {steps}: {process.communicate()}")
@@ -172,7 +184,7 @@ class SystemTest(unittest.TestCase):
             print(f"its files are left in {self.work.path}")
 
     def gone(self, pids, timeout=30):
-        deadline = time.monotonic() + timeout
+        deadline = time.monotonic() + timeout * TIME_SCALE
         while left := [pid for pid in pids if alive(pid)]:
             self.assertLess(time.monotonic(), deadline, f"still alive after {timeout} s: {left}")
             time.sleep(0.05)

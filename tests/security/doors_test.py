@@ -6,6 +6,7 @@ import signal
 import socket
 import ssl
 import subprocess
+import threading
 import time
 
 from eps_run import BIN, EPS, SystemTest, run
@@ -166,6 +167,90 @@ class TlsTest(DoorsTest):
         self.refused(done, 1, "the token is not this daemon's")
         self.assertLess(time.monotonic() - start, 10)
         self.no_secrets_in(done.stderr)
+
+
+class ExpiredPeerTest(DoorsTest):
+    """Certificates of the right CA whose time is over. Our own programs would not start with them: others show them."""
+
+    def setUp(self):
+        super().setUp()
+        (self.work.path / "index").write_text("")
+        (self.work.path / "ca.cnf").write_text(
+            f"[ca]\ndefault_ca=it\n[it]\ndatabase={self.work.path}/index\nnew_certs_dir={self.work.path}\n"
+            "rand_serial=yes\ndefault_md=sha256\npolicy=any\nunique_subject=no\n[any]\ncommonName=supplied\n"
+            "[req]\ndistinguished_name=name\n[name]\n[authority]\nbasicConstraints=critical,CA:TRUE\n"
+            "[client]\nextendedKeyUsage=clientAuth\n"
+            "[server]\nextendedKeyUsage=serverAuth\nsubjectAltName=DNS:localhost,IP:127.0.0.1\n")
+        self.openssl("req", "-x509", *self.new_key("ca"), "-extensions", "authority", "-subj", "/CN=ca", "-out",
+                     "ca.crt")
+
+    def openssl(self, command, *args):
+        done = run(["openssl", command, "-config", "ca.cnf", *args], cwd=self.work.path)
+        self.assertEqual(done.returncode, 0, done.stderr)
+
+    def new_key(self, name):
+        return ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-keyout", f"{name}.key"]
+
+    def sign(self, name, kind, end):
+        """A certificate NAME.crt with NAME.key, from 2020 to the year `end`."""
+        self.openssl("req", "-new", *self.new_key(name), "-subj", f"/CN={name}", "-out", f"{name}.csr")
+        self.openssl("ca", "-batch", "-notext", "-cert", "ca.crt", "-keyfile", "ca.key", "-in", f"{name}.csr",
+                     "-extensions", kind, "-startdate", "20200101000000Z", "-enddate", f"{end}0101000000Z", "-out",
+                     f"{name}.crt")
+        (self.work.path / f"{name}.key").chmod(0o600)
+        return [str(self.work.path / f"{name}.crt"), str(self.work.path / f"{name}.key")]
+
+    def is_let_in(self, client):
+        """Whether the daemon takes the certificate: it says more than a fatal alert."""
+        context = ssl.create_default_context(cafile=str(self.keys / "ca.crt"))
+        context.set_alpn_protocols(["h2"])
+        context.load_cert_chain(*client)
+        host, port = self.address.split(":")
+        with socket.create_connection((host, int(port)), timeout=20) as plain:
+            try:
+                with context.wrap_socket(plain, server_hostname="localhost") as one:
+                    one.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\x04\0\0\0\0\0")
+                    return bool(one.recv(9))  # its SETTINGS
+            except ssl.SSLError as error:
+                self.assertIn("expired", str(error))
+                return False
+
+    def test_a_client_whose_certificate_has_expired_is_kept_out(self):
+        now, old = self.sign("now", "client", 2090), self.sign("old", "client", 2021)
+        self.start_server("--listen", "127.0.0.1:0", *self.server_flags(self.keys, token=False), "--tls-client-ca",
+                          str(self.work.path / "ca.crt"))
+        self.assertTrue(self.is_let_in(now))
+        self.assertFalse(self.is_let_in(old))
+
+    def is_believed(self, server):
+        """Whether a command ends the handshake with a daemon that shows this certificate."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.set_alpn_protocols(["h2"])
+        context.load_cert_chain(*server)
+        believed = []
+
+        def serve(listener):
+            try:
+                while True:
+                    with listener.accept()[0] as plain:
+                        try:
+                            with context.wrap_socket(plain, server_side=True) as one:
+                                believed.append(bool(one.recv(1)))  # with TLS 1.3 it may still say no
+                        except ssl.SSLError:
+                            believed.append(False)
+            except OSError:
+                pass  # the listener is closed
+
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            threading.Thread(target=serve, args=[listener], daemon=True).start()
+            self.address = f"127.0.0.1:{listener.getsockname()[1]}"
+            self.kept_out("--tls-ca", str(self.work.path / "ca.crt"))
+        self.assertTrue(believed)
+        return any(believed)
+
+    def test_a_daemon_whose_certificate_has_expired_is_not_believed(self):
+        self.assertTrue(self.is_believed(self.sign("now", "server", 2090)))
+        self.assertFalse(self.is_believed(self.sign("old", "server", 2021)))
 
 
 class AddressTest(DoorsTest):

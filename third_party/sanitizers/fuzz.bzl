@@ -4,7 +4,7 @@ def fuzz_test(name, srcs, deps):
     """A cc_test that replays testdata/<name>/*; built with --config=fuzz it searches for new inputs. See CONTRIBUTING.md.
 
     Args:
-      name: ends in _fuzz. `./test --fuzz` finds it by its tag.
+      name: ends in _fuzz. `./test` finds it by its tag.
       srcs: one file that defines LLVMFuzzerTestOneInput.
       deps: what it needs.
     """

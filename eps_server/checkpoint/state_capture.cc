@@ -1,0 +1,74 @@
+#include "eps_server/checkpoint/state_capture.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+
+namespace eps::server {
+namespace {
+
+absl::Status CheckOrder(const ModelSpec& model, std::vector<BlobId> order) {
+  std::sort(order.begin(), order.end());
+  bool whole = order.size() == model.blobs.size();
+  for (size_t i = 0; whole && i < order.size(); ++i) whole = order[i] == BlobId(static_cast<int32_t>(i));
+  if (whole) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("order: ", order.size(), " blobs that are not each of ", model.blobs.size(), " once"));
+}
+
+}  // namespace
+
+absl::StatusOr<StateCapture> StateCapture::Create(const Store& store, const ModelSpec& model, Version version,
+                                                  std::vector<BlobId> order, std::function<void(BlobId)> captured,
+                                                  CaptureBuffer& buffer) {
+  EPS_RETURN_IF_ERROR(CheckOrder(model, order));
+  return StateCapture(store, model, version, std::move(order), std::move(captured), buffer);
+}
+
+StateCapture::StateCapture(const Store& store, const ModelSpec& model, Version version, std::vector<BlobId> order,
+                           std::function<void(BlobId)> captured, CaptureBuffer& buffer)
+    : store_(&store),
+      model_(&model),
+      version_(version),
+      order_(std::move(order)),
+      captured_(std::move(captured)),
+      buffer_(&buffer) {}
+
+void StateCapture::Fill() {
+  while (next_blob_ < order_.size() && CopyNext()) {
+    const BlobId blob = order_[next_blob_];
+    if (++next_chunk_ < model_->blob(blob).num_chunks()) continue;
+    next_chunk_ = 0;
+    ++next_blob_;
+    captured_(blob);
+  }
+  EPS_CHECK(next_blob_ == order_.size() || !chunks_.empty());  // else the buffer is smaller than a chunk
+}
+
+bool StateCapture::CopyNext() {
+  const BlobSpec& blob = model_->blob(order_[next_blob_]);
+  CapturedChunk chunk{
+      .blob = blob.id, .first_elem = next_chunk_ * kChunkElems, .num_elems = blob.chunk_elems(next_chunk_)};
+  const auto num_elems = static_cast<size_t>(chunk.num_elems);
+  float* values = buffer_->Push(num_elems * static_cast<size_t>(1 + num_moments()));
+  if (values == nullptr) return false;
+  chunk.values = values;
+  store_->ReadMaster(blob.id, version_, chunk.first_elem, {values, num_elems});
+  for (int which = 0; which < num_moments(); ++which) {
+    values += num_elems;
+    store_->ReadMoment(blob.id, which, chunk.first_elem, {values, num_elems});
+  }
+  chunks_.push_back(chunk);
+  return true;
+}
+
+void StateCapture::Pop() {
+  EPS_CHECK(!chunks_.empty());
+  chunks_.pop_front();
+  buffer_->Pop();
+}
+
+}  // namespace eps::server

@@ -1,0 +1,116 @@
+#include "eps_server/checkpoint/state_capture.h"
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "common/base/ids.h"
+#include "common/checkpoint/testing.h"
+#include "common/model/model_spec.h"
+#include "common/spec/run_config.h"
+#include "common/testing/status_matchers.h"
+#include "eps_server/checkpoint/capture_buffer.h"
+#include "eps_server/checkpoint/capture_size.h"
+#include "eps_server/checkpoint/testing.h"
+#include "eps_server/store/store.h"
+#include "gtest/gtest.h"
+
+namespace eps::server {
+namespace {
+
+// Blocks of two chunks, the others of one.
+RunConfig TwoChunkRun() {
+  RunConfig run = SmallRun();
+  run.model = {.num_layers = 2, .d_model = 160, .num_heads = 2, .context = 8, .vocab = 256};
+  return run;
+}
+
+struct Fixture {
+  RunConfig run = TwoChunkRun();
+  ModelSpec model = BuildGpt2(run.model).value();
+  std::unique_ptr<Store> store = FilledStore(model, run, Version(6), 1);
+  std::vector<BlobId> captured;
+
+  StateCapture Capture(CaptureBuffer& buffer) {
+    return StateCapture::Create(
+               *store, model, Version(6), AllBlobs(model), [this](BlobId b) { captured.push_back(b); }, buffer)
+        .value();
+  }
+  // A chunk as the store has it.
+  std::vector<float> Read(const CapturedChunk& chunk) const {
+    std::vector<float> values(static_cast<size_t>(3 * chunk.num_elems));
+    const auto part = [&](int i) {
+      return absl::MakeSpan(values).subspan(static_cast<size_t>(i * chunk.num_elems),
+                                            static_cast<size_t>(chunk.num_elems));
+    };
+    store->ReadMaster(chunk.blob, Version(6), chunk.first_elem, part(0));
+    for (int which = 0; which < 2; ++which) store->ReadMoment(chunk.blob, which, chunk.first_elem, part(which + 1));
+    return values;
+  }
+};
+
+TEST(StateCaptureTest, EverythingIsCopiedAtOnceWhereItFits) {
+  Fixture f;
+  const auto buffer = CaptureBuffer::Create(CaptureBufferBytes(f.model, f.run)).value();
+  EXPECT_EQ(buffer->num_bytes(), CaptureBytes(f.model, f.run));
+  StateCapture capture = f.Capture(*buffer);
+  EXPECT_EQ(capture.front(), nullptr);
+  capture.Fill();
+  EXPECT_EQ(f.captured, AllBlobs(f.model));
+  int64_t num_elems = 0;
+  for (; capture.front() != nullptr; capture.Pop()) num_elems += capture.front()->num_elems;
+  EXPECT_EQ(num_elems, f.model.num_elems());
+}
+
+TEST(StateCaptureTest, WhatDoesNotFitIsCopiedInOrderAsRoomComesBack) {
+  Fixture f;
+  for (const int64_t chunks : {1, 2, 3}) {
+    f.captured.clear();
+    const auto buffer = CaptureBuffer::Create(chunks * 12 * kChunkElems).value();
+    StateCapture capture = f.Capture(*buffer);
+    size_t copied_blobs = 0;
+    BlobId last(-1);
+    for (capture.Fill(); capture.front() != nullptr; capture.Fill()) {
+      const CapturedChunk chunk = *capture.front();
+      EXPECT_GE(chunk.blob, last);
+      last = chunk.blob;
+      EXPECT_EQ(std::memcmp(f.Read(chunk).data(), chunk.values, static_cast<size_t>(12 * chunk.num_elems)), 0);
+      EXPECT_GE(f.captured.size(), copied_blobs);
+      copied_blobs = f.captured.size();
+      capture.Pop();
+    }
+    EXPECT_EQ(f.captured, AllBlobs(f.model));
+  }
+}
+
+TEST(StateCaptureTest, ABlobIsCapturedOnlyWhenItsLastChunkIsCopied) {
+  Fixture f;
+  const auto buffer = CaptureBuffer::Create(12 * kChunkElems).value();
+  StateCapture capture = f.Capture(*buffer);
+  bool seen = false;
+  for (capture.Fill(); capture.front() != nullptr; capture.Fill()) {
+    const CapturedChunk& chunk = *capture.front();
+    const bool whole = chunk.first_elem + chunk.num_elems == f.model.blob(chunk.blob).num_elems;
+    // One chunk fits, so its blob is the last that was captured if the chunk ends it.
+    const bool captured = std::find(f.captured.begin(), f.captured.end(), chunk.blob) != f.captured.end();
+    EXPECT_EQ(captured, whole);
+    seen |= !whole;
+    capture.Pop();
+  }
+  EXPECT_TRUE(seen);
+}
+
+TEST(StateCaptureTest, AnOrderThatLeavesABlobOutIsRefused) {
+  Fixture f;
+  const auto buffer = CaptureBuffer::Create(12 * kChunkElems).value();
+  EXPECT_THAT(StateCapture::Create(
+                  *f.store, f.model, Version(6), {BlobId(0)}, [](BlobId) {}, *buffer)
+                  .status(),
+              StatusIs(absl::StatusCode::kInvalidArgument, "order: 1 blobs"));
+}
+
+}  // namespace
+}  // namespace eps::server
