@@ -5,6 +5,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/time/time.h"
 #include "common/base/log.h"
 #include "common/base/mutex.h"
 #include "common/base/status_macros.h"
@@ -19,6 +20,9 @@
 
 namespace eps::server {
 namespace {
+
+// Of a core, before writing gives way: a small checkpoint is on disk at once, and no step is longer by more.
+constexpr absl::Duration kPromptWriting = absl::Milliseconds(100);
 
 class FolderCheckpointer final : public Checkpointer {
  public:
@@ -66,7 +70,7 @@ class FolderCheckpointer final : public Checkpointer {
     EPS_ASSIGN_OR_RETURN(StateCapture copied,
                          StateCapture::Create(store, model_, state.version, capture.order, capture.captured, *buffer_));
     copied.Fill();  // before a disk that hangs could hold an update up
-    PatientThread patient(capture.is_awaited);
+    PatientThread patient(capture.is_awaited, kPromptWriting);
     EPS_ASSIGN_OR_RETURN(const std::string aside, directory_.StartWriting(state.version));
     absl::Status status = WriteCheckpointFolder(aside, copied, model_, run_, state, patient);
     if (status.ok()) status = directory_.FinishWriting(state.version);

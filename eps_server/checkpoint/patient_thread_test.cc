@@ -1,12 +1,12 @@
 #include "eps_server/checkpoint/patient_thread.h"
 
-#include <sys/resource.h>
+#include <sched.h>
 
-#include <algorithm>
 #include <atomic>
 #include <thread>
 
 #include "absl/status/status.h"
+#include "absl/time/time.h"
 #include "common/testing/status_matchers.h"
 #include "gtest/gtest.h"
 
@@ -14,23 +14,23 @@ namespace eps::server {
 namespace {
 
 TEST(PatientThreadTest, WorksAtLowPriorityWhileNobodyWaits) {
-  const int before = getpriority(PRIO_PROCESS, 0);
-  int during = -100;
+  const int before = sched_getscheduler(0);
+  int during = -1;
   std::thread::id where;
-  PatientThread patient(nullptr);
+  PatientThread patient(nullptr, absl::ZeroDuration());
   ASSERT_OK(patient.Run([&] {
-    during = getpriority(PRIO_PROCESS, 0);
+    during = sched_getscheduler(0);
     where = std::this_thread::get_id();
     return absl::OkStatus();
   }));
   EXPECT_NE(where, std::this_thread::get_id());
-  EXPECT_EQ(during, std::min(19, before + 14));
-  EXPECT_EQ(getpriority(PRIO_PROCESS, 0), before);
+  EXPECT_EQ(during, SCHED_IDLE);
+  EXPECT_EQ(sched_getscheduler(0), before);
 }
 
 TEST(PatientThreadTest, WorksOnTheCallersThreadAsLongAsSomebodyWaits) {
   std::atomic<bool> is_awaited = false;
-  PatientThread patient([&] { return is_awaited.load(); });
+  PatientThread patient([&] { return is_awaited.load(); }, absl::ZeroDuration());
   std::thread::id where;
   const auto piece = [&] {
     where = std::this_thread::get_id();
@@ -43,8 +43,22 @@ TEST(PatientThreadTest, WorksOnTheCallersThreadAsLongAsSomebodyWaits) {
   }
 }
 
+TEST(PatientThreadTest, WorksOnTheCallersThreadUntilTheAllowanceIsUsedUp) {
+  const std::thread::id caller = std::this_thread::get_id();
+  PatientThread patient(nullptr, absl::Milliseconds(20));
+  int own = 0, others = 0;
+  volatile int work = 0;
+  const auto piece = [&] {
+    ++(std::this_thread::get_id() == caller ? own : others);
+    for (int i = 0; i < 10'000; ++i) work = i;
+    return absl::OkStatus();
+  };
+  while (others == 0) ASSERT_OK(patient.Run(piece));
+  EXPECT_GT(own, 10);
+}
+
 TEST(PatientThreadTest, ReturnsWhatThePieceDoes) {
-  PatientThread patient(nullptr);
+  PatientThread patient(nullptr, absl::ZeroDuration());
   EXPECT_THAT(patient.Run([] { return absl::DataLossError("bad disk"); }),
               StatusIs(absl::StatusCode::kDataLoss, "bad disk"));
   EXPECT_OK(patient.Run([] { return absl::OkStatus(); }));

@@ -29,6 +29,7 @@ namespace {
 
 // A run whose gradient is not finite so often has diverged, and does not come back.
 constexpr int kMaxSkippedInARow = 20;
+constexpr int64_t kStepsToNone = 128;           // stands for checkpoint.every_steps where that is 0
 constexpr std::chrono::milliseconds kTick(50);  // how late an expired lease is seen, at most
 constexpr size_t kRecentSteps = 10;             // that tokens_per_second and eta_seconds look at
 
@@ -594,12 +595,18 @@ class CoordinatorImpl final : public Coordinator {
     std::move(requests_.begin(), requests_.end(), std::back_inserter(answers));
     requests_.clear();
   }
+  // Three quarters of the steps to the next checkpoint are done, which this one must not hold up.
+  bool IsLate(Version being_written) const {
+    MutexLock lock(mu_);
+    const int64_t every = run_.checkpoint.every_steps > 0 ? run_.checkpoint.every_steps : kStepsToNone;
+    return state_.version.value() - being_written.value() >= every * 3 / 4;
+  }
   CheckpointWriter::Job CheckpointJob() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     const Version version = state_.version;
     return {.state = state_,
             .order = update_order_,
             .captured = [this, version](BlobId blob) { engine_->ReleaseUpdate(blob, version); },
-            .is_awaited = [this] { return engine_->update_is_held(); },
+            .is_awaited = [this, version] { return engine_->update_is_held() || IsLate(version); },
             .done = [this, version, begun = clock_()](
                         absl::StatusOr<std::string> path) { OnWritten(version, begun, std::move(path)); }};
   }
