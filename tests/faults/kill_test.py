@@ -40,6 +40,13 @@ class KillTest(SystemTest):
         stdout, stderr = process.communicate(timeout=timeout)
         return process.returncode, stderr
 
+    def wait_for_checkpoint(self, out):
+        """One that is due is written while training goes on; on a slow disk it takes longer than some of these steps."""
+        deadline = time.monotonic() + 30
+        while not (out / "checkpoints" / "latest").exists():
+            self.assertLess(time.monotonic(), deadline, "no checkpoint was written")
+            time.sleep(0.001)
+
     def test_interrupted_by_signal_the_step_is_finished_and_a_resume_gives_the_same_bits(self):
         for name, number, code in (("bf16", signal.SIGINT, 130), ("fp32", signal.SIGTERM, 143)):
             out = self.work.out(f"{name}-interrupted")
@@ -58,6 +65,7 @@ class KillTest(SystemTest):
             out = self.work.out(f"{name}-daemon-killed")
             process = start_train(self.specs[name], out, "--workers", 2)
             wait_for_steps(process, out, steps)
+            self.wait_for_checkpoint(out)
             workers = children(process.pid, "gpu_worker")
             self.assertEqual(len(workers), 2)
             os.kill(children(process.pid, "eps_server")[0], signal.SIGKILL)
