@@ -8,7 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/base/file_util.h"
-#include "eps_server/step/coordinator.h"
+#include "eps_server/step/step_report.h"
 
 namespace eps::server {
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "eps_server/step/coordinator.h"
+#include "eps_server/step/run_status.h"
 
 namespace eps::server {
 

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-#include "eps_server/step/coordinator.h"
+#include "eps_server/step/run_status.h"
 #include "proto/control.pb.h"
 
 namespace eps::server {

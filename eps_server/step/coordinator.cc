@@ -5,7 +5,6 @@
 #include <cmath>
 #include <deque>
 #include <filesystem>
-#include <iterator>
 #include <optional>
 #include <system_error>
 #include <thread>
@@ -19,8 +18,11 @@
 #include "common/telemetry/resident_bytes.h"
 #include "eps_server/optimizer/chunk_gradient.h"
 #include "eps_server/optimizer/update_engine.h"
+#include "eps_server/step/checkpoint_ledger.h"
 #include "eps_server/step/checkpoint_writer.h"
-#include "eps_server/step/loss_curve.h"
+#include "eps_server/step/pass_totals.h"
+#include "eps_server/step/run_progress.h"
+#include "eps_server/step/step_wait.h"
 #include "eps_server/step/step_watch.h"
 #include "eps_server/step/vnode_ledger.h"
 
@@ -29,11 +31,9 @@ namespace {
 
 // A run whose gradient is not finite so often has diverged, and does not come back.
 constexpr int kMaxSkippedInARow = 20;
-constexpr int64_t kStepsToNone = 128;           // stands for checkpoint.every_steps where that is 0
 constexpr std::chrono::milliseconds kTick(50);  // how late an expired lease is seen, at most
-constexpr size_t kRecentSteps = 10;             // that tokens_per_second and eta_seconds look at
 
-using CheckpointAnswer = std::function<void(absl::StatusOr<std::string>)>;
+using CheckpointAnswer = CheckpointLedger::Answer;
 
 // The order in which blobs are updated: EXACT in pull order, eager as backward completes them.
 std::vector<BlobId> UpdateOrder(const ModelSpec& model, ClipMode clip) {
@@ -63,57 +63,6 @@ int64_t FolderBytes(const std::string& path) {
   return num_bytes;
 }
 
-// What a step waits for that takes too long.
-struct StepWait {
-  StepId step;
-  double seconds = 0;
-  absl::string_view cause;
-  std::map<WorkerId, std::vector<int>> vnodes;  // not finished, by worker
-  std::vector<std::string> blobs;               // not complete
-};
-
-constexpr size_t kMaxShown = 8;  // of a list in a log line
-
-template <typename List, typename Format>
-std::string ShowSome(const List& list, Format format) {
-  std::string text;
-  size_t shown = 0;
-  for (const auto& each : list) {
-    if (shown == kMaxShown) return absl::StrCat(text, ",+", list.size() - shown);
-    absl::StrAppend(&text, shown++ == 0 ? "" : ",", format(each));
-  }
-  return text;
-}
-
-// "step_waits step=41 cause=compute waited_seconds=12.5 worker_vnodes=2:{4,5} blobs=wte,h.0": worker 0 is nobody.
-void LogStepWait(const StepWait& wait) {
-  const auto vnodes = [](const auto& worker) {
-    return absl::StrCat(worker.first.value(), ":{", ShowSome(worker.second, [](int v) { return absl::StrCat(v); }),
-                        "}");
-  };
-  LogWarning("step_waits", {{"step", wait.step.value()},
-                            {"cause", wait.cause},
-                            {"waited_seconds", wait.seconds},
-                            {"worker_vnodes", ShowSome(wait.vnodes, vnodes)},
-                            {"blobs", ShowSome(wait.blobs, [](const std::string& name) { return name; })}});
-}
-
-// Where the workers' time went, over some passes.
-struct PassTotals {
-  double seconds = 0;
-  std::map<std::string, double> wait_seconds;
-
-  void Add(const PassTiming& timing) {
-    seconds += timing.seconds;
-    for (const auto& [cause, waited] : timing.wait_seconds) wait_seconds[cause] += waited;
-  }
-  std::map<std::string, double> Fractions() const {
-    std::map<std::string, double> fractions;
-    for (const auto& [cause, waited] : wait_seconds) fractions[cause] = seconds > 0 ? waited / seconds : 0;
-    return fractions;
-  }
-};
-
 // A step whose gate is open but that is not committed: some blobs are still being made.
 struct Closing {
   std::unique_ptr<VnodeLedger> ledger;
@@ -136,20 +85,15 @@ class CoordinatorImpl final : public Coordinator {
         lease_(options.lease),
         clock_(std::move(options.clock)),
         start_(clock_()),
+        first_version_(options.resume.version),
         update_order_(UpdateOrder(model_, run_.optimizer.clip)),
         members_(options.lease),
         expected_workers_(options.expected_workers),
-        state_(std::move(options.resume)),
-        step_(state_.version.value()),
-        end_(std::max(run_.steps, state_.version.value())),
-        first_version_(state_.version),
-        gate_(state_.version),
-        written_version_(state_.version.value() > 0 ? state_.version : Version(-1)),
-        started_version_(written_version_),
-        newest_checkpoint_(checkpointer_.LatestPath()),
-        checkpoint_at_(start_),
-        last_commit_(start_) {
-    for (const double loss : state_.losses) loss_curve_.Add(loss);
+        progress_(std::move(options.resume), start_),
+        step_(first_version_.value()),
+        end_(std::max(run_.steps, first_version_.value())),
+        gate_(first_version_),
+        checkpoints_(run_.checkpoint.every_steps, first_version_, checkpointer_.LatestPath(), start_) {
     watch_.OnProgress(start_);
     for (const BlobUse& use : model_.layers.front().blobs) first_layer_.push_back(use.blob);
   }
@@ -161,8 +105,8 @@ class CoordinatorImpl final : public Coordinator {
     {
       MutexLock lock(mu_);
       first_step = step_;
-      skipped_steps = state_.skipped_steps;
-      last_norm = state_.last_norm;
+      skipped_steps = progress_.state().skipped_steps;
+      last_norm = progress_.state().last_norm;
     }
     EPS_ASSIGN_OR_RETURN(engine_,
                          UpdateEngine::Create({.model = &model_,
@@ -333,7 +277,7 @@ class CoordinatorImpl final : public Coordinator {
 
   std::vector<double> Losses() const override {
     MutexLock lock(mu_);
-    return state_.losses;
+    return progress_.state().losses;
   }
 
   void RequestCheckpoint(CheckpointAnswer done) override {
@@ -341,11 +285,11 @@ class CoordinatorImpl final : public Coordinator {
     {
       MutexLock lock(mu_);
       if (!over_) {
-        requests_.push_back(std::move(done));
+        checkpoints_.Request(std::move(done));
         Wake();
         return;
       }
-      answer = failure_.ok() ? absl::StatusOr<std::string>(newest_checkpoint_)
+      answer = failure_.ok() ? absl::StatusOr<std::string>(checkpoints_.newest_path())
                              : absl::FailedPreconditionError(absl::StrCat("the run has failed: ", failure_.message()));
     }
     done(std::move(answer));
@@ -355,7 +299,7 @@ class CoordinatorImpl final : public Coordinator {
     int64_t last = 0;
     {
       MutexLock lock(mu_);
-      if (over_) return state_.version.value();
+      if (over_) return progress_.state().version.value();
       stop_requested_ = true;
       end_ = std::min(end_, step_.value() + (opened_ ? 1 : 0));
       last = end_;
@@ -561,11 +505,6 @@ class CoordinatorImpl final : public Coordinator {
     }
   }
 
-  bool CheckpointIsDue(Version version) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    const int64_t every = run_.checkpoint.every_steps;
-    return (every > 0 && version.value() % every == 0) || version.value() >= end_ || !requests_.empty();
-  }
-
   // Every contribution and record of the step is in: nothing of it can be lost any more, so the
   // next may begin.
   void OpenGate(Actions& actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
@@ -575,7 +514,7 @@ class CoordinatorImpl final : public Coordinator {
     closing_->passes = std::move(step_passes_);
     closing_->opened_at = step_opened_at_;
     closing_->workers = static_cast<int>(members_.ReadyWorkers().size());
-    closing_->checkpoint = CheckpointIsDue(next);
+    closing_->checkpoint = checkpoints_.IsDue(next) || next.value() >= end_;
     // Before the next step's contributions can come: no blob runs away from its capture.
     if (closing_->checkpoint) StartCheckpoint(next);
     opened_ = false;
@@ -587,23 +526,17 @@ class CoordinatorImpl final : public Coordinator {
     });
   }
 
-  // The requests so far are answered with this version's checkpoint.
   void StartCheckpoint(Version version) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     engine_->HoldUpdates(version);
-    started_version_ = version;
-    std::vector<CheckpointAnswer>& answers = answers_[version];
-    std::move(requests_.begin(), requests_.end(), std::back_inserter(answers));
-    requests_.clear();
+    checkpoints_.Start(version);
   }
-  // Three quarters of the steps to the next checkpoint are done, which this one must not hold up.
   bool IsLate(Version being_written) const {
     MutexLock lock(mu_);
-    const int64_t every = run_.checkpoint.every_steps > 0 ? run_.checkpoint.every_steps : kStepsToNone;
-    return state_.version.value() - being_written.value() >= every * 3 / 4;
+    return checkpoints_.IsLate(being_written, progress_.state().version);
   }
   CheckpointWriter::Job CheckpointJob() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    const Version version = state_.version;
-    return {.state = state_,
+    const Version version = progress_.state().version;
+    return {.state = progress_.state(),
             .order = update_order_,
             .captured = [this, version](BlobId blob) { engine_->ReleaseUpdate(blob, version); },
             .is_awaited = [this, version] { return engine_->update_is_held() || IsLate(version); },
@@ -625,35 +558,21 @@ class CoordinatorImpl final : public Coordinator {
     report.gradient_norm = std::isfinite(made.gradient_norm) ? made.gradient_norm : -1;
     report.skipped = made.skipped;
     report.held_seconds = made.held_seconds;
-    report.seconds = absl::ToDoubleSeconds(now - std::max(last_commit_, closing_->opened_at));
+    report.seconds = absl::ToDoubleSeconds(now - std::max(progress_.last_commit(), closing_->opened_at));
     report.tokens = ledger.counted_tokens();
     report.tokens_per_second = report.seconds > 0 ? static_cast<double>(report.tokens) / report.seconds : 0;
     report.wait_fraction = closing_->passes.Fractions();
     report.device_peak_bytes = device_peak_bytes_;
     report.workers = closing_->workers;
 
-    state_.version = NextVersion(report.step);
-    state_.losses.push_back(report.loss);
-    state_.gradient_norms.push_back(report.gradient_norm);
-    state_.last_norm = report.gradient_norm;
-    state_.tokens += report.tokens;
-    state_.train_seconds += report.seconds;
-    state_.skipped_steps += report.skipped ? 1 : 0;
-    skipped_in_a_row_ = report.skipped ? skipped_in_a_row_ + 1 : 0;
-    if (skipped_in_a_row_ == kMaxSkippedInARow) {
+    progress_.Commit(report, now);
+    watch_.OnStepDone(absl::Seconds(report.seconds));
+    watch_.OnProgress(now);
+    if (progress_.skipped_in_a_row() == kMaxSkippedInARow) {
       FailLocked(absl::OutOfRangeError(absl::StrCat("step ", report.step.value(), ": the gradient of the last ",
                                                     kMaxSkippedInARow, " steps was not finite: ", made.why_skipped,
                                                     "; lower optimizer.schedule.peak, or warm up longer")));
     }
-    seconds_ += report.seconds;
-    last_commit_ = now;
-    watch_.OnStepDone(absl::Seconds(report.seconds));
-    watch_.OnProgress(now);
-    loss_curve_.Add(report.loss);
-    recent_.push_back({report.seconds, report.tokens});
-    if (recent_.size() > kRecentSteps) recent_.pop_front();
-    last_report_ = report;
-
     if (closing_->checkpoint) {
       actions.push_back([this, job = CheckpointJob()] { writer_->Push(job); });
     }
@@ -677,27 +596,20 @@ class CoordinatorImpl final : public Coordinator {
 
   // No step is in progress and all are committed: checkpoints of this very version, and the end.
   void AtBoundary(Actions& actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    const Version version = progress_.state().version;
     const bool ends = step_.value() >= end_;
-    const bool written = written_version_ == state_.version;
-    if (!requests_.empty() && started_version_ == state_.version) {
-      if (!written) {  // under way: its path is what they want
-        StartWaitingForWritten();
-      } else {
-        actions.push_back([answers = std::exchange(requests_, {}), path = newest_checkpoint_] {
-          for (const CheckpointAnswer& answer : answers) answer(path);
-        });
-      }
+    if (checkpoints_.IsRequested() && checkpoints_.IsWritten(version)) {
+      actions.push_back([answers = checkpoints_.TakeRequests(), path = checkpoints_.newest_path()] {
+        for (const CheckpointAnswer& answer : answers) answer(path);
+      });
+    } else if (checkpoints_.IsRequested() && checkpoints_.IsStarted(version)) {
+      checkpoints_.Await(version);
     }
-    if ((ends || !requests_.empty()) && started_version_ != state_.version) {
-      StartCheckpoint(state_.version);
+    if ((ends || checkpoints_.IsRequested()) && !checkpoints_.IsStarted(version)) {
+      StartCheckpoint(version);
       actions.push_back([this, job = CheckpointJob()] { writer_->Push(job); });
     }
-    if (ends && written) End(actions);
-  }
-  void StartWaitingForWritten() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    std::vector<CheckpointAnswer>& answers = answers_[state_.version];
-    std::move(requests_.begin(), requests_.end(), std::back_inserter(answers));
-    requests_.clear();
+    if (ends && checkpoints_.IsWritten(version)) End(actions);
   }
 
   void OnWritten(Version version, absl::Duration begun, absl::StatusOr<std::string> path) {
@@ -713,24 +625,8 @@ class CoordinatorImpl final : public Coordinator {
     std::vector<CheckpointAnswer> answers;
     {
       MutexLock lock(mu_);
-      answers = std::move(answers_[version]);
-      answers_.erase(version);
-      checkpoint_error_ = std::string(path.status().message());
-      if (path.ok()) {
-        ++checkpoints_written_;
-        written_version_ = version;
-        newest_checkpoint_ = *path;
-        checkpoint_at_ = clock_();
-        checkpoint_write_seconds_ = absl::ToDoubleSeconds(checkpoint_at_ - begun);
-        checkpoint_bytes_ = num_bytes;
-      } else {
-        ++checkpoint_failures_;
-        if (version.value() >= end_) {
-          FailLocked(Annotate(path.status(), "the last checkpoint"));
-        } else if (started_version_ == version) {
-          started_version_ = Version(-1);  // may be tried again
-        }
-      }
+      answers = checkpoints_.OnWritten(version, path, num_bytes, begun, clock_());
+      if (!path.ok() && version.value() >= end_) FailLocked(Annotate(path.status(), "the last checkpoint"));
       Wake();
     }
     for (const CheckpointAnswer& answer : answers) answer(path);
@@ -739,14 +635,9 @@ class CoordinatorImpl final : public Coordinator {
   // The run is over: everybody is told, then WaitUntilFinished returns.
   void End(Actions& actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     over_ = true;
-    std::vector<CheckpointAnswer> unanswered = std::exchange(requests_, {});
-    if (!failure_.ok()) {
-      for (auto& [version, answers] : answers_)
-        std::move(answers.begin(), answers.end(), std::back_inserter(unanswered));
-      answers_.clear();
-    }
-    actions.push_back([this, failure = failure_, channels = members_.Channels(), unanswered, path = newest_checkpoint_,
-                       steps = state_.version.value()] {
+    std::vector<CheckpointAnswer> unanswered = failure_.ok() ? checkpoints_.TakeRequests() : checkpoints_.TakeAll();
+    actions.push_back([this, failure = failure_, channels = members_.Channels(), unanswered,
+                       path = checkpoints_.newest_path(), steps = progress_.state().version.value()] {
       const absl::Status reason = failure.ok()
                                       ? absl::UnavailableError("the run is over")
                                       : absl::AbortedError(absl::StrCat("the run has failed: ", failure.message()));
@@ -782,40 +673,14 @@ class CoordinatorImpl final : public Coordinator {
   void FillStatus(RunStatus& status) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     status.phase = Phase();
     status.failure = std::string(failure_.message());
-    status.step = state_.version.value();
-    status.loss = state_.losses.empty() ? 0 : state_.losses.back();
-    status.gradient_norm = state_.gradient_norms.empty() ? -1 : state_.gradient_norms.back();
-    status.learning_rate = last_report_.learning_rate;
-    double seconds = 0, tokens = 0;
-    for (const auto& [step_seconds, step_tokens] : recent_) {
-      seconds += step_seconds;
-      tokens += static_cast<double>(step_tokens);
-    }
-    if (seconds > 0) {
-      status.tokens_per_second = tokens / seconds;
-      status.eta_seconds = static_cast<double>(end_ - status.step) * seconds / static_cast<double>(recent_.size());
-    }
-    status.seconds = seconds_;
-    status.tokens = state_.tokens;
-    status.newest_checkpoint = newest_checkpoint_;
-    status.checkpoints_written = checkpoints_written_;
-    status.checkpoint_failures = checkpoint_failures_;
-    status.checkpoint_error = checkpoint_error_;
+    const absl::Duration now = clock_();
+    progress_.Fill(status, end_, now);
+    checkpoints_.Fill(status, now);
     status.wait_fraction = all_passes_.Fractions();
     status.device_peak_bytes = device_peak_bytes_;
-    const absl::Duration now = clock_();
-    status.skipped_steps = state_.skipped_steps;
-    status.last_step_seconds = last_report_.seconds;
-    status.step_age_seconds = absl::ToDoubleSeconds(now - last_commit_);
-    status.checkpoint_step = written_version_.value();
-    status.checkpoint_age_seconds = absl::ToDoubleSeconds(now - checkpoint_at_);
-    status.checkpoint_write_seconds = checkpoint_write_seconds_;
-    status.checkpoint_bytes = checkpoint_bytes_;
     status.counts = counts_;
     status.counts.pass_seconds = all_passes_.seconds;
     status.counts.wait_seconds = all_passes_.wait_seconds;
-    status.loss_curve = loss_curve_.Points();
-    status.loss_curve_steps = loss_curve_.steps_per_point();
     status.workers = members_.List(now);
     for (WorkerStatus& worker : status.workers) {
       if (ledger_ == nullptr || worker.state != WorkerState::kIdle) continue;
@@ -835,6 +700,7 @@ class CoordinatorImpl final : public Coordinator {
   const absl::Duration lease_;
   const MonotonicClock clock_;
   const absl::Duration start_;
+  const Version first_version_;  // of this sitting
   const std::vector<BlobId> update_order_;
   std::vector<BlobId> first_layer_;  // what the gate keeps back
   std::unique_ptr<Aggregator> aggregator_;
@@ -851,34 +717,21 @@ class CoordinatorImpl final : public Coordinator {
   Membership members_ ABSL_GUARDED_BY(mu_);
   int expected_workers_ ABSL_GUARDED_BY(mu_);  // the first step waits until so many are ready
 
-  int skipped_in_a_row_ ABSL_GUARDED_BY(mu_) = 0;
-  RunState state_ ABSL_GUARDED_BY(mu_);      // as committed
-  StepId step_ ABSL_GUARDED_BY(mu_);         // in progress if opened_, else the next one
-  int64_t end_ ABSL_GUARDED_BY(mu_);         // steps after which the run ends; never rises
-  bool begun_ ABSL_GUARDED_BY(mu_) = false;  // the first step of this sitting was opened
+  RunProgress progress_ ABSL_GUARDED_BY(mu_);  // as committed
+  StepId step_ ABSL_GUARDED_BY(mu_);           // in progress if opened_, else the next one
+  int64_t end_ ABSL_GUARDED_BY(mu_);           // steps after which the run ends; never rises
+  bool begun_ ABSL_GUARDED_BY(mu_) = false;    // the first step of this sitting was opened
   bool opened_ ABSL_GUARDED_BY(mu_) = false;
   std::unique_ptr<VnodeLedger> ledger_ ABSL_GUARDED_BY(mu_);  // of step_; null until its data is read
   PassTotals step_passes_ ABSL_GUARDED_BY(mu_);
   absl::Duration step_opened_at_ ABSL_GUARDED_BY(mu_);
   StepId contributions_in_ ABSL_GUARDED_BY(mu_) = StepId(-1);
-  const Version first_version_;                           // of this sitting
   Version gate_ ABSL_GUARDED_BY(mu_);                     // newest version of the first layer that may be published
   std::vector<BlobId> behind_gate_ ABSL_GUARDED_BY(mu_);  // made at gate_ + 1, not published
   std::optional<Closing> closing_ ABSL_GUARDED_BY(mu_);
   std::deque<StepUpdate> made_ ABSL_GUARDED_BY(mu_);  // not committed
 
-  std::vector<CheckpointAnswer> requests_ ABSL_GUARDED_BY(mu_);
-  std::map<Version, std::vector<CheckpointAnswer>> answers_ ABSL_GUARDED_BY(mu_);  // to give when it is on disk
-  Version written_version_ ABSL_GUARDED_BY(mu_);
-  Version started_version_ ABSL_GUARDED_BY(mu_);  // the newest that was written or is to be
-  std::string newest_checkpoint_ ABSL_GUARDED_BY(mu_);
-  int64_t checkpoints_written_ ABSL_GUARDED_BY(mu_) = 0;
-  int64_t checkpoint_failures_ ABSL_GUARDED_BY(mu_) = 0;
-  std::string checkpoint_error_ ABSL_GUARDED_BY(mu_);  // of the newest write
-  absl::Duration checkpoint_at_ ABSL_GUARDED_BY(mu_);  // when newest_checkpoint_ was written; the start if before it
-  double checkpoint_write_seconds_ ABSL_GUARDED_BY(mu_) = 0;
-  int64_t checkpoint_bytes_ ABSL_GUARDED_BY(mu_) = 0;
-
+  CheckpointLedger checkpoints_ ABSL_GUARDED_BY(mu_);
   bool stop_requested_ ABSL_GUARDED_BY(mu_) = false;
   bool over_ ABSL_GUARDED_BY(mu_) = false;
   bool told_ ABSL_GUARDED_BY(mu_) = false;  // everybody that it is over
@@ -887,33 +740,10 @@ class CoordinatorImpl final : public Coordinator {
   PassTotals all_passes_ ABSL_GUARDED_BY(mu_);
   RunCounts counts_ ABSL_GUARDED_BY(mu_);  // what is counted here; the rest is added when it is asked for
   StepWatch watch_ ABSL_GUARDED_BY(mu_);
-  LossCurve loss_curve_ ABSL_GUARDED_BY(mu_);
   int64_t device_peak_bytes_ ABSL_GUARDED_BY(mu_) = 0;
-  StepReport last_report_ ABSL_GUARDED_BY(mu_);
-  double seconds_ ABSL_GUARDED_BY(mu_) = 0;
-  absl::Duration last_commit_ ABSL_GUARDED_BY(mu_);
-  std::deque<std::pair<double, int64_t>> recent_ ABSL_GUARDED_BY(mu_);  // seconds and tokens of the last steps
 };
 
 }  // namespace
-
-absl::string_view RunPhaseName(RunPhase phase) {
-  switch (phase) {
-    case RunPhase::kStarting:
-      return "starting";
-    case RunPhase::kWaitingForWorkers:
-      return "waiting_for_workers";
-    case RunPhase::kTraining:
-      return "training";
-    case RunPhase::kFinishing:
-      return "finishing";
-    case RunPhase::kFinished:
-      return "finished";
-    case RunPhase::kFailed:
-      return "failed";
-  }
-  return "unknown";
-}
 
 absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Create(Options options) {
   EPS_CHECK(options.model != nullptr && options.run != nullptr && options.store != nullptr);

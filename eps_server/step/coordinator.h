@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -20,95 +19,11 @@
 #include "eps_server/data/step_data.h"
 #include "eps_server/membership/membership.h"
 #include "eps_server/membership/monotonic_clock.h"
+#include "eps_server/step/run_status.h"
+#include "eps_server/step/step_report.h"
 #include "eps_server/store/store.h"
 
 namespace eps::server {
-
-// A committed step, as metrics.jsonl and the log show it.
-struct StepReport {
-  StepId step;
-  double loss = 0;  // nats per counted token
-  double learning_rate = 0;
-  double gradient_norm = 0;  // before clipping; -1 if it is not finite
-  bool skipped = false;      // the gradient was not finite: nothing changed
-  double seconds = 0;        // from the commit before, or from its own start if that was later
-  double held_seconds = 0;   // of these, in which an update waited for a checkpoint to copy its blob
-  int64_t tokens = 0;        // counted in this step
-  double tokens_per_second = 0;
-  std::map<std::string, double> wait_fraction;  // share of the workers' pass time in which compute waited, by cause
-  int64_t device_peak_bytes = 0;                // the largest over the workers so far
-  int workers = 0;                              // that are ready
-};
-
-class StepObserver {
- public:
-  virtual ~StepObserver() = default;
-  // In step order, from one thread, after the step is visible in Status(). May do I/O; a slow one
-  // delays the next gate.
-  virtual void OnCommit(const StepReport& report) = 0;
-};
-
-// What happened in this sitting; never falls.
-struct RunCounts {
-  int64_t workers_attached = 0;
-  int64_t workers_lost = 0;        // that did not leave by themselves
-  int64_t vnodes_redone = 0;       // of lost workers
-  int64_t step_waits = 0;          // warnings of a step that waits too long
-  int64_t versions_published = 0;  // of blobs
-  int64_t passes = 0;
-  double pass_seconds = 0;                     // of all workers
-  std::map<std::string, double> wait_seconds;  // of these, in which compute waited, by cause
-  int64_t updated_elems = 0;                   // parameters, each once per step that updates it
-  int64_t update_moved_bytes = 0;              // UpdateCounts::moved_bytes
-  double update_busy_seconds = 0;              // of the optimizer's threads
-  double update_held_seconds = 0;              // in which an update waited for a checkpoint to copy its blob
-};
-
-enum class RunPhase { kStarting, kWaitingForWorkers, kTraining, kFinishing, kFinished, kFailed };
-// "starting", "waiting_for_workers", ... as in StatusReply.state
-absl::string_view RunPhaseName(RunPhase phase);
-
-// Everything that StatusReply needs of a run.
-struct RunStatus {
-  RunPhase phase = RunPhase::kStarting;
-  std::string failure;
-  int64_t step = 0;   // steps committed
-  int64_t steps = 0;  // of the whole run
-  double loss = 0;    // of the last committed step; 0 before the first
-  double learning_rate = 0;
-  double gradient_norm = -1;     // -1: none yet, or not finite
-  double tokens_per_second = 0;  // over the last steps
-  double eta_seconds = -1;       // -1: unknown
-  double seconds = 0;            // training time of this sitting
-  int64_t tokens = 0;            // over all sittings
-  int64_t parameters = 0;
-  int64_t model_state_bytes = 0;  // Store's sizes
-  int64_t hold_bytes = 0;         // of summed gradients, EXACT clipping only
-  int64_t window_bytes = 0;
-  int64_t window_used_bytes = 0;
-  int64_t resident_bytes = 0;                   // of this process
-  std::string newest_checkpoint;                // path, "" if none
-  int64_t checkpoints_written = 0;              // in this sitting
-  int64_t checkpoint_failures = 0;              // writes that failed, in this sitting
-  std::string checkpoint_error;                 // why the newest write failed; "" if it did not
-  std::map<std::string, double> wait_fraction;  // over this sitting
-  int64_t device_peak_bytes = 0;                // the largest over all workers of this sitting
-  int64_t skipped_steps = 0;                    // over all sittings
-  double last_step_seconds = 0;                 // of the last committed step of this sitting
-  double step_age_seconds = 0;                  // since the last commit, or since the start
-  int64_t checkpoint_step = -1;                 // of the newest one on disk; -1: none
-  double checkpoint_age_seconds = 0;            // since it was written; since the start if none was in this sitting
-  double checkpoint_write_seconds = 0;          // of the newest write of this sitting
-  int64_t checkpoint_bytes = 0;                 // of the same
-  int64_t blobs = 0;                            // of the model
-  int64_t blobs_pending = 0;                    // whose version for the step after the one in progress is not there yet
-  int64_t waiting_offers = 0;                   // contributions that wait for room in the window
-  double lease_seconds = 0;
-  RunCounts counts;
-  std::vector<double> loss_curve;  // at most LossCurve::kMaxPoints, of this sitting and those before
-  int64_t loss_curve_steps = 1;    // that each point of it stands for
-  std::vector<WorkerStatus> workers;
-};
 
 // The life of a run's steps: who computes what, when a step may begin (the gate), when it is done
 // (the commit), when a checkpoint is taken, and what happens when a worker is lost. The only class

@@ -6,7 +6,7 @@
 
 #include "absl/strings/string_view.h"
 #include "common/telemetry/metric_table.h"
-#include "eps_server/step/coordinator.h"
+#include "eps_server/step/run_status.h"
 
 namespace eps::server {
 

@@ -1,0 +1,61 @@
+#include "eps_server/step/run_progress.h"
+
+#include <cstddef>
+#include <utility>
+
+#include "common/base/ids.h"
+#include "common/base/status_macros.h"
+
+namespace eps::server {
+namespace {
+
+constexpr size_t kRecentSteps = 10;  // that tokens_per_second and eta_seconds look at
+
+}  // namespace
+
+RunProgress::RunProgress(RunState state, absl::Duration now) : state_(std::move(state)), last_commit_(now) {
+  for (const double loss : state_.losses) loss_curve_.Add(loss);
+}
+
+void RunProgress::Commit(const StepReport& report, absl::Duration now) {
+  EPS_CHECK(ReadVersion(report.step) == state_.version);
+  state_.version = NextVersion(report.step);
+  state_.losses.push_back(report.loss);
+  state_.gradient_norms.push_back(report.gradient_norm);
+  state_.last_norm = report.gradient_norm;
+  state_.tokens += report.tokens;
+  state_.train_seconds += report.seconds;
+  state_.skipped_steps += report.skipped ? 1 : 0;
+  skipped_in_a_row_ = report.skipped ? skipped_in_a_row_ + 1 : 0;
+  seconds_ += report.seconds;
+  last_commit_ = now;
+  loss_curve_.Add(report.loss);
+  recent_.push_back({report.seconds, report.tokens});
+  if (recent_.size() > kRecentSteps) recent_.pop_front();
+  last_ = report;
+}
+
+void RunProgress::Fill(RunStatus& status, int64_t end, absl::Duration now) const {
+  status.step = state_.version.value();
+  status.loss = state_.losses.empty() ? 0 : state_.losses.back();
+  status.gradient_norm = state_.gradient_norms.empty() ? -1 : state_.gradient_norms.back();
+  status.learning_rate = last_.learning_rate;
+  double seconds = 0, tokens = 0;
+  for (const Pace& step : recent_) {
+    seconds += step.seconds;
+    tokens += static_cast<double>(step.tokens);
+  }
+  if (seconds > 0) {
+    status.tokens_per_second = tokens / seconds;
+    status.eta_seconds = static_cast<double>(end - status.step) * seconds / static_cast<double>(recent_.size());
+  }
+  status.seconds = seconds_;
+  status.tokens = state_.tokens;
+  status.skipped_steps = state_.skipped_steps;
+  status.last_step_seconds = last_.seconds;
+  status.step_age_seconds = absl::ToDoubleSeconds(now - last_commit_);
+  status.loss_curve = loss_curve_.Points();
+  status.loss_curve_steps = loss_curve_.steps_per_point();
+}
+
+}  // namespace eps::server

@@ -1,0 +1,50 @@
+#ifndef EPS_SERVER_STEP_RUN_PROGRESS_H_
+#define EPS_SERVER_STEP_RUN_PROGRESS_H_
+
+#include <cstdint>
+#include <deque>
+
+#include "absl/time/time.h"
+#include "common/checkpoint/run_state.h"
+#include "eps_server/step/loss_curve.h"
+#include "eps_server/step/run_status.h"
+#include "eps_server/step/step_report.h"
+
+namespace eps::server {
+
+// What the committed steps of a run add up to, and how fast they go.
+//
+// Threads: none of its own; the owner guards it. Time is passed in.
+class RunProgress {
+ public:
+  // `state` is what a checkpoint told, or that of a new run.
+  RunProgress(RunState state, absl::Duration now);
+
+  // The next step, state().version, is committed.
+  void Commit(const StepReport& report, absl::Duration now);
+
+  const RunState& state() const { return state_; }
+  absl::Duration last_commit() const { return last_commit_; }  // or the start
+  int skipped_in_a_row() const { return skipped_in_a_row_; }   // the last steps, whose gradient was not finite
+
+  // Sets what RunStatus says of steps, losses, speed and time; `end` steps are to be done in all.
+  void Fill(RunStatus& status, int64_t end, absl::Duration now) const;
+
+ private:
+  struct Pace {
+    double seconds = 0;
+    int64_t tokens = 0;
+  };
+
+  RunState state_;
+  LossCurve loss_curve_;
+  StepReport last_;
+  std::deque<Pace> recent_;  // the last steps
+  double seconds_ = 0;       // of this sitting
+  absl::Duration last_commit_;
+  int skipped_in_a_row_ = 0;
+};
+
+}  // namespace eps::server
+
+#endif  // EPS_SERVER_STEP_RUN_PROGRESS_H_

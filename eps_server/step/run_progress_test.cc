@@ -1,0 +1,77 @@
+#include "eps_server/step/run_progress.h"
+
+#include <utility>
+
+#include "gtest/gtest.h"
+
+namespace eps::server {
+namespace {
+
+StepReport Report(int64_t step, double loss, double seconds) {
+  StepReport report;
+  report.step = StepId(step);
+  report.loss = loss;
+  report.gradient_norm = 3;
+  report.learning_rate = 0.5;
+  report.seconds = seconds;
+  report.tokens = 100;
+  return report;
+}
+
+RunStatus StatusOf(const RunProgress& progress, int64_t end) {
+  RunStatus status;
+  progress.Fill(status, end, absl::Seconds(50));
+  return status;
+}
+
+TEST(RunProgressTest, GoesOnFromWhatACheckpointTold) {
+  RunState state;
+  state.version = Version(2);
+  state.losses = {5, 4};
+  state.gradient_norms = {1, 2};
+  state.tokens = 200;
+  state.train_seconds = 7;
+  RunProgress progress(std::move(state), absl::Seconds(10));
+  RunStatus status = StatusOf(progress, 10);
+  EXPECT_EQ(status.step, 2);
+  EXPECT_EQ(status.loss, 4);
+  EXPECT_EQ(status.gradient_norm, 2);
+  EXPECT_EQ(status.eta_seconds, -1);  // nothing of this sitting to tell it by
+  EXPECT_EQ(status.step_age_seconds, 40);
+  EXPECT_EQ(status.loss_curve.size(), 2u);
+
+  progress.Commit(Report(2, 3, 2), absl::Seconds(12));
+  progress.Commit(Report(3, 2, 4), absl::Seconds(16));
+  status = StatusOf(progress, 10);
+  EXPECT_EQ(progress.state().version, Version(4));
+  EXPECT_EQ(progress.state().train_seconds, 13);
+  EXPECT_EQ(status.step, 4);
+  EXPECT_EQ(status.tokens, 400);
+  EXPECT_EQ(status.seconds, 6);
+  EXPECT_EQ(status.last_step_seconds, 4);
+  EXPECT_EQ(status.step_age_seconds, 34);
+  EXPECT_DOUBLE_EQ(status.tokens_per_second, 200.0 / 6);
+  EXPECT_DOUBLE_EQ(status.eta_seconds, 6 * 3);
+  EXPECT_EQ(progress.last_commit(), absl::Seconds(16));
+}
+
+TEST(RunProgressTest, SpeedIsThatOfTheLastTenSteps) {
+  RunProgress progress(RunState{}, absl::ZeroDuration());
+  progress.Commit(Report(0, 3, 1000), absl::Seconds(1000));
+  for (int step = 1; step <= 10; ++step) progress.Commit(Report(step, 3, 2), absl::Seconds(1000 + 2 * step));
+  EXPECT_DOUBLE_EQ(StatusOf(progress, 12).eta_seconds, 2);
+}
+
+TEST(RunProgressTest, CountsSkippedStepsAndThoseInARow) {
+  RunProgress progress(RunState{}, absl::ZeroDuration());
+  for (int step = 0; step < 5; ++step) {
+    StepReport report = Report(step, 3, 1);
+    report.skipped = step != 2;
+    progress.Commit(report, absl::Seconds(step));
+    EXPECT_EQ(progress.skipped_in_a_row(), step < 2 ? step + 1 : step - 2) << step;
+  }
+  EXPECT_EQ(StatusOf(progress, 5).skipped_steps, 4);
+}
+
+}  // namespace
+}  // namespace eps::server

@@ -1,0 +1,38 @@
+#ifndef EPS_SERVER_STEP_STEP_REPORT_H_
+#define EPS_SERVER_STEP_STEP_REPORT_H_
+
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "common/base/ids.h"
+
+namespace eps::server {
+
+// A committed step, as metrics.jsonl and the log show it.
+struct StepReport {
+  StepId step;
+  double loss = 0;  // nats per counted token
+  double learning_rate = 0;
+  double gradient_norm = 0;  // before clipping; -1 if it is not finite
+  bool skipped = false;      // the gradient was not finite: nothing changed
+  double seconds = 0;        // from the commit before, or from its own start if that was later
+  double held_seconds = 0;   // of these, in which an update waited for a checkpoint to copy its blob
+  int64_t tokens = 0;        // counted in this step
+  double tokens_per_second = 0;
+  std::map<std::string, double> wait_fraction;  // share of the workers' pass time in which compute waited, by cause
+  int64_t device_peak_bytes = 0;                // the largest over the workers so far
+  int workers = 0;                              // that are ready
+};
+
+class StepObserver {
+ public:
+  virtual ~StepObserver() = default;
+  // In step order, from one thread, after the step is visible in Status(). May do I/O; a slow one
+  // delays the next gate.
+  virtual void OnCommit(const StepReport& report) = 0;
+};
+
+}  // namespace eps::server
+
+#endif  // EPS_SERVER_STEP_STEP_REPORT_H_
