@@ -16,7 +16,7 @@
 #include "gpu_worker/telemetry/worker_page.h"
 #include "gpu_worker/transport/control.h"
 #include "gpu_worker/transport/transport.h"
-#include "gpu_worker/worker.h"
+#include "gpu_worker/worker_options.h"
 
 namespace eps::worker {
 

@@ -1,25 +1,19 @@
 #include "eps_server/service/event_stream.h"
 
 #include <atomic>
-#include <deque>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "common/base/mutex.h"
 #include "common/base/status_macros.h"
-#include "common/grpc/grpc_status.h"
+#include "eps_server/service/queued_stream.h"
 #include "eps_server/service/worker_messages.h"
 
 namespace eps::server {
 namespace {
-
-// A worker has a step, or the texts that it writes; of more than this it has read nothing for long.
-constexpr size_t kMaxToSend = 1024;
 
 constexpr size_t kMaxFailureBytes = 4096;  // WorkerFailed.message
 
@@ -29,13 +23,13 @@ void FillVnode(const VnodeBatch& batch, proto::VnodeData& data) {
   data.set_labels(batch.labels.data(), batch.labels.size() * sizeof(int32_t));
 }
 
-class EventStream final : public grpc::ServerBidiReactor<proto::WorkerEvent, proto::DaemonEvent>, public EventChannel {
+class EventStream final : public QueuedStream<proto::WorkerEvent, proto::DaemonEvent>, public EventChannel {
  public:
   EventStream(WorkerHost& host, uint64_t incarnation) : host_(host), incarnation_(incarnation) {}
 
   void Begin(std::shared_ptr<EventStream> self) {
     self_ = std::move(self);
-    StartRead(&incoming_);
+    ReadNext();
   }
 
   // EventChannel: called by the host, at any time, also after the stream's end.
@@ -45,31 +39,25 @@ class EventStream final : public grpc::ServerBidiReactor<proto::WorkerEvent, pro
     assign.set_step(assignment->step.value());
     assign.set_counted_tokens(assignment->counted_tokens);
     for (const VnodeBatch& batch : assignment->vnodes) FillVnode(batch, *assign.add_vnodes());
-    Send(std::move(event));
+    Tell(std::move(event));
   }
   void SendFinish(bool ok, std::string reason) override {
     proto::DaemonEvent event;
     event.mutable_finish()->set_ok(ok);
     event.mutable_finish()->set_reason(std::move(reason));
     told_to_leave_ = true;
-    Send(std::move(event));
+    Tell(std::move(event));
   }
   void SendInfer(int64_t request_id, std::vector<int32_t> tokens) override {
     proto::DaemonEvent event;
     event.mutable_infer()->set_request_id(request_id);
     event.mutable_infer()->set_tokens(tokens.data(), tokens.size() * sizeof(int32_t));
-    Send(std::move(event));
+    Tell(std::move(event));
   }
   void Close(absl::Status why) override { End(std::move(why)); }
 
  private:
-  void OnReadDone(bool ok) override {
-    if (!ok) return End(absl::OkStatus());  // the worker has left; OnDone tells the host
-    if (absl::Status status = Handle(incoming_); !status.ok()) return End(std::move(status));
-    StartRead(&incoming_);
-  }
-
-  absl::Status Handle(const proto::WorkerEvent& event) {
+  absl::Status Handle(proto::WorkerEvent& event) override {
     if (event.incarnation() != incarnation_) {
       return absl::FailedPreconditionError(
           absl::StrCat("incarnation: ", event.incarnation(), ", this daemon is ", incarnation_, ": attach anew"));
@@ -111,61 +99,18 @@ class EventStream final : public grpc::ServerBidiReactor<proto::WorkerEvent, pro
     }
   }
 
-  void Send(proto::DaemonEvent event) {
+  void Tell(proto::DaemonEvent event) {
     event.set_incarnation(incarnation_);
-    bool too_slow = false;
-    {
-      MutexLock lock(mu_);
-      if (ended_) return;
-      too_slow = to_send_.size() >= kMaxToSend;
-      if (!too_slow) to_send_.push_back(std::move(event));
-    }
-    if (too_slow) return End(absl::AbortedError("the worker does not read what it is told"));
-    WriteNext();
+    // It has a step, or the texts that it writes: of so many events it has read nothing for long.
+    if (Send(std::move(event)) > kMaxQueued) End(absl::AbortedError("the worker does not read what it is told"));
   }
 
-  void WriteNext() {
-    {
-      MutexLock lock(mu_);
-      if (writing_ || ended_ || to_send_.empty()) return;
-      writing_ = true;
-      outgoing_ = std::move(to_send_.front());
-      to_send_.pop_front();
-    }
-    StartWrite(&outgoing_);
-  }
-
-  void OnWriteDone(bool ok) override {
-    bool finish = false;
-    {
-      MutexLock lock(mu_);
-      outgoing_.Clear();  // a step's tokens may be large
-      writing_ = false;
-      finish = ended_;
-    }
-    if (finish) return Finish(ToGrpc(end_));
-    if (!ok) return End(absl::UnavailableError("the worker's connection is broken"));
-    WriteNext();
-  }
-
-  // Ends the stream with its first reason, after the event that is being written.
-  void End(absl::Status status) {
-    {
-      MutexLock lock(mu_);
-      if (ended_) return;
-      ended_ = true;
-      end_ = std::move(status);
-      if (writing_) return;
-    }
-    Finish(ToGrpc(end_));
-  }
-
-  void OnCancel() override { End(absl::UnavailableError("the worker's connection is broken")); }
+  absl::Status Broken() const override { return absl::UnavailableError("the worker's connection is broken"); }
 
   void OnDone() override {
     if (worker_ != WorkerId()) {
-      const bool left_unasked = end_.ok() && !told_to_leave_;
-      host_.Disconnect(worker_, left_unasked ? absl::UnavailableError("the worker has left") : end_);
+      const bool left_unasked = end().ok() && !told_to_leave_;
+      host_.Disconnect(worker_, left_unasked ? absl::UnavailableError("the worker has left") : end());
     }
     self_.reset();
   }
@@ -173,19 +118,10 @@ class EventStream final : public grpc::ServerBidiReactor<proto::WorkerEvent, pro
   // Fixed after construction.
   WorkerHost& host_;
   const uint64_t incarnation_;
-  // Used by gRPC between a Start and its reaction.
-  proto::WorkerEvent incoming_;
-  proto::DaemonEvent outgoing_;
   // Of the reading reaction, one at a time.
   WorkerId worker_;  // 0: the first message has not come yet
 
   std::atomic<bool> told_to_leave_ = false;  // atomic, because the host says it and OnDone asks
-
-  Mutex mu_;
-  std::deque<proto::DaemonEvent> to_send_ ABSL_GUARDED_BY(mu_);  // the host sends a few per step and worker
-  bool writing_ ABSL_GUARDED_BY(mu_) = false;
-  bool ended_ ABSL_GUARDED_BY(mu_) = false;
-  absl::Status end_;  // written once, before ended_ is seen by whoever finishes
 
   std::shared_ptr<EventStream> self_;  // until OnDone
 };

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <deque>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -18,19 +17,16 @@
 #include "common/base/status_macros.h"
 #include "common/formats/chunk_header.h"
 #include "common/grpc/byte_buffers.h"
-#include "common/grpc/grpc_status.h"
 #include "eps_server/service/incoming_contributions.h"
+#include "eps_server/service/queued_stream.h"
 #include "eps_server/service/worker_messages.h"
 #include "proto/data_plane.pb.h"
 
 namespace eps::server {
 namespace {
 
-// A worker that offers and does not read what it is answered is not read from either. What was offered before that may
-// still be answered: at most IncomingContributions' limit.
-constexpr size_t kMaxReplies = 1024;
-
-class PushCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
+// What was offered before reading paused may still be answered: at most IncomingContributions' limit.
+class PushCall final : public QueuedStream<grpc::ByteBuffer, grpc::ByteBuffer> {
  public:
   explicit PushCall(const DataServiceOptions& options) : options_(options), contributions_(*options.model) {}
 
@@ -39,29 +35,17 @@ class PushCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::By
     if (options_.aggregator == nullptr) {
       return End(absl::FailedPreconditionError("push: this daemon serves a checkpoint and trains nothing"));
     }
-    StartRead(&incoming_);
+    ReadNext();
   }
 
  private:
-  void OnReadDone(bool ok) override {
-    // The worker has closed its side, or is gone; OnDone gives back what it left unfinished.
-    if (!ok) return End(absl::OkStatus());
-    absl::Status status = Handle(incoming_);
-    incoming_.Clear();
-    if (!status.ok()) {
-      LogWarning("push_refused", {{"worker", worker_.value()}, {"error", status.ToString()}});
-      return End(status);
-    }
-    // The next message is read when this one is held: what is not read, gRPC's flow control keeps at the worker.
-    {
-      MutexLock lock(mu_);
-      reading_paused_ = replies_.size() >= kMaxReplies;
-      if (reading_paused_) return;
-    }
-    StartRead(&incoming_);
+  absl::Status Handle(grpc::ByteBuffer& buffer) override {
+    absl::Status status = Take(buffer);
+    if (!status.ok()) LogWarning("push_refused", {{"worker", worker_.value()}, {"error", status.ToString()}});
+    return status;
   }
 
-  absl::Status Handle(const grpc::ByteBuffer& buffer) {
+  absl::Status Take(const grpc::ByteBuffer& buffer) {
     EPS_ASSIGN_OR_RETURN(const ReceivedMessage message, ReceivedMessage::Create(buffer));
     return message.is_offer() ? HandleOffer(message) : HandleChunk(message);
   }
@@ -87,7 +71,7 @@ class PushCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::By
     bool gone = false;
     {
       MutexLock lock(mu_);
-      gone = ended_;
+      gone = done_;
       if (admitted && !gone) contributions_.Admit(number);
       if (!admitted) contributions_.Drop(number);
     }
@@ -128,60 +112,17 @@ class PushCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::By
     proto::PushReply reply;
     reply.set_contribution(number);
     reply.set_verdict(verdict);
-    {
-      MutexLock lock(mu_);
-      if (ended_) return;
-      replies_.push_back(ProtoMessage(reply));
-    }
-    WriteNext();
+    Send(ProtoMessage(reply));
   }
 
-  void WriteNext() {
-    bool read_on = false;
-    {
-      MutexLock lock(mu_);
-      if (writing_ || ended_ || replies_.empty()) return;
-      writing_ = true;
-      outgoing_ = std::move(replies_.front());
-      replies_.pop_front();
-      read_on = reading_paused_ && replies_.size() <= kMaxReplies / 2;
-      if (read_on) reading_paused_ = false;
-    }
-    StartWrite(&outgoing_);
-    if (read_on) StartRead(&incoming_);
-  }
-
-  void OnWriteDone(bool ok) override {
-    bool finish = false;
-    {
-      MutexLock lock(mu_);
-      writing_ = false;
-      finish = ended_;
-    }
-    if (finish) return Finish(ToGrpc(end_));
-    if (!ok) return End(absl::CancelledError("push: the stream is broken"));
-    WriteNext();
-  }
-
-  // Ends the stream with its first reason, after the reply that is being written.
-  void End(absl::Status status) {
-    {
-      MutexLock lock(mu_);
-      if (ended_) return;
-      ended_ = true;
-      end_ = std::move(status);
-      if (writing_) return;
-    }
-    Finish(ToGrpc(end_));
-  }
-
-  void OnCancel() override { End(absl::CancelledError("push: the worker is gone")); }
+  absl::Status Broken() const override { return absl::CancelledError("push: the worker is gone"); }
 
   void OnDone() override {
     if (options_.aggregator != nullptr) {
       std::vector<ContributionKey> unfinished;
       {
         MutexLock lock(mu_);
+        done_ = true;
         unfinished = contributions_.Unfinished();
       }
       for (const ContributionKey& key : unfinished) options_.aggregator->Abandon(key);
@@ -191,20 +132,13 @@ class PushCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::By
 
   // Fixed after construction.
   const DataServiceOptions& options_;
-  // Used by gRPC between a Start and its reaction.
-  grpc::ByteBuffer incoming_;
-  grpc::ByteBuffer outgoing_;
   // Of the reading reaction, one at a time. A chunk in one piece: at most 1 MiB a stream, and it stays in cache.
   std::vector<std::byte> payload_;
   WorkerId worker_;  // as its last offer says: for the log, nothing depends on it
 
   Mutex mu_;
   IncomingContributions contributions_ ABSL_GUARDED_BY(mu_);
-  std::deque<grpc::ByteBuffer> replies_ ABSL_GUARDED_BY(mu_);
-  bool reading_paused_ ABSL_GUARDED_BY(mu_) = false;  // until the worker has read some replies
-  bool writing_ ABSL_GUARDED_BY(mu_) = false;
-  bool ended_ ABSL_GUARDED_BY(mu_) = false;
-  absl::Status end_;  // written once, before ended_ is seen by whoever finishes
+  bool done_ ABSL_GUARDED_BY(mu_) = false;  // what was unfinished has been given back
 
   std::shared_ptr<PushCall> self_;  // until OnDone
 };

@@ -11,6 +11,7 @@
 #include "common/base/byte_size.h"
 #include "common/base/status_macros.h"
 #include "gpu_worker/layers/layer_shape.h"
+#include "gpu_worker/plan/pushed_nodes.h"
 
 namespace eps::worker {
 namespace {
@@ -99,16 +100,20 @@ struct Choice {
   int push_slots = 1;
 };
 
-// Sums are pushed in fp32; leaves in the run's dtype. Nodes of one or two leaves go as leaves when gradients are
-// bf16 (two bf16 leaves are no more bytes than one fp32 sum), so a bf16 run pushes sums from three leaves on.
-Dtype PushDtype(const Needs& needs, int gradient_slots) { return gradient_slots >= 3 ? Dtype::kF32 : needs.gradients; }
+int SummedLeaves(int gradient_slots) { return 1 << (gradient_slots - 1); }
 
-// The depths worth having, rising: 1, then those that make larger subtrees than the one before. Two slots sum two
-// leaves, which a bf16 run pushes as leaves all the same.
+// Large enough for whatever is pushed.
+Dtype PushDtype(const Needs& needs, int gradient_slots) {
+  return SummedLeaves(gradient_slots) >= LeastSummedLeaves(needs.gradients) ? Dtype::kF32 : needs.gradients;
+}
+
+// The depths worth having, rising: 1, then those that make larger subtrees than the one before.
 std::vector<int> UsefulGradientSlots(const Needs& needs) {
   std::vector<int> slots = {1};
   const int most = 1 + static_cast<int>(std::bit_width(static_cast<unsigned>(needs.max_pass_vnodes) - 1));
-  for (int depth = needs.gradients == Dtype::kBf16 ? 3 : 2; depth <= most; ++depth) slots.push_back(depth);
+  for (int depth = 2; depth <= most; ++depth) {
+    if (SummedLeaves(depth) >= LeastSummedLeaves(needs.gradients)) slots.push_back(depth);
+  }
   return slots;
 }
 
@@ -132,7 +137,7 @@ class ArenaBuilder {
 };
 
 // A worker whose daemon takes nothing until the end of the step, and that got the vnodes one after the other, as others
-// were lost: each is a leaf of its own. Sums take no more (fp32 ones are pushed from three 16-bit leaves on).
+// were lost: each is a leaf of its own. Sums take no more.
 int64_t HostPushBytes(const ModelSpec& model, const Needs& needs) {
   int64_t elems = 0;
   for (const LayerSpec& layer : model.layers) elems += layer.num_elems;

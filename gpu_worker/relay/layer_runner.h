@@ -73,9 +73,6 @@ class LayerRunner {
   std::vector<BlockOffsets> blocks_;  // by layer; empty ones for embedding and head
 };
 
-// What a push of `node` carries.
-inline Dtype PushedDtype(TreeNode node, Dtype gradients) { return node.is_leaf() ? gradients : Dtype::kF32; }
-
 }  // namespace eps::worker
 
 #endif  // EPS_GPU_WORKER_RELAY_LAYER_RUNNER_H_

@@ -11,6 +11,7 @@
 #include "common/base/status_macros.h"
 #include "common/numeric/bf16.h"
 #include "gpu_worker/layers/layer_shape.h"
+#include "gpu_worker/plan/pushed_nodes.h"
 #include "gpu_worker/relay/arena_map.h"
 #include "gpu_worker/relay/layer_runner.h"
 #include "gpu_worker/relay/pull_clock.h"

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "common/base/status_macros.h"
+#include "gpu_worker/plan/pushed_nodes.h"
 #include "gpu_worker/relay/hazards.h"
 
 namespace eps::worker {
@@ -18,22 +19,6 @@ using Kind = RelayStep::Kind;
 using Resources = std::vector<Resource>;
 
 Resource Of(ResourceKind kind, int64_t index) { return {kind, index}; }
-
-// What leaves the device for the vnodes of a pass: the largest subtrees that the gradient slots can sum. In a bf16 run
-// two leaves go as leaves: no more bytes than their sum in fp32 (design: pushed are sums from three leaves on).
-std::vector<TreeNode> PushedNodes(const RelayPlan& plan, const PassShape& pass) {
-  std::vector<TreeNode> nodes;
-  for (const TreeNode& node :
-       LargestSubtrees(pass.vnodes, pass.num_vnodes, static_cast<int>(plan.max_subtree_leaves()))) {
-    if (pass.gradients == Dtype::kBf16 && node.count == 2) {
-      nodes.push_back({node.first, 1});
-      nodes.push_back({node.first + 1, 1});
-    } else {
-      nodes.push_back(node);
-    }
-  }
-  return nodes;
-}
 
 // A micro-batch in a layer, on the way there or back: one turn of the compute stream.
 struct Turn {
@@ -53,7 +38,7 @@ class ScheduleBuilder {
         pass_(pass),
         num_layers_(static_cast<int>(model.layers.size())),
         items_(static_cast<int>(pass.vnodes.size()) * pass.micro_batches),
-        pushed_(PushedNodes(plan, pass)),
+        pushed_(PushedNodes(pass.vnodes, pass.num_vnodes, static_cast<int>(plan.max_subtree_leaves()), pass.gradients)),
         slot_layer_(plan.weight_slots.size(), -1),
         slot_used_(plan.weight_slots.size(), -1) {}
 

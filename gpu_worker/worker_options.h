@@ -1,0 +1,29 @@
+#ifndef EPS_GPU_WORKER_WORKER_OPTIONS_H_
+#define EPS_GPU_WORKER_WORKER_OPTIONS_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/time/time.h"
+#include "common/spec/run_config.h"
+#include "grpcpp/security/credentials.h"
+
+namespace eps::worker {
+
+struct WorkerOptions {
+  std::string address;                                              // HOST:PORT of the daemon
+  std::shared_ptr<grpc::ChannelCredentials> credentials = nullptr;  // what it is shown; null: nothing, in plaintext
+  std::string device = "cpu";
+  int64_t device_memory_bytes = 0;  // the arena's cap; 0: what the plan can use, at most half of the free memory
+  int threads = 1;                  // that compute
+  std::optional<TransportChoice> transport = std::nullopt;  // in place of the run's own
+  std::string metrics_listen = "127.0.0.1:0";               // the HTTP page
+  bool metrics_any_address = false;                         // of which others than this host may be reached
+  absl::Duration reconnect = absl::Seconds(30);             // a daemon that cannot be reached for so long is gone
+};
+
+}  // namespace eps::worker
+
+#endif  // EPS_GPU_WORKER_WORKER_OPTIONS_H_
