@@ -9,13 +9,12 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "harness"))
 
-from eps_run import sample_text, summary  # noqa: E402
+from eps_run import endpoints, sample_text, summary  # noqa: E402
 
 SIDES = ("plaintext", "tls")
 WORKERS = 2
@@ -49,14 +48,6 @@ def start(log, *command):
     return subprocess.Popen([str(word) for word in command], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
 
-def daemon_address(daemon, out):
-    while not (out / "endpoints.json").exists():
-        if daemon.poll() is not None:
-            raise OSError(f"eps_server ended with exit code {daemon.returncode}; see {out.parent}/log")
-        time.sleep(0.01)
-    return json.loads((out / "endpoints.json").read_text())["grpc"]
-
-
 def run_once(args, folder, side):
     out = Path(tempfile.mkdtemp(dir=folder)) / "run"
     daemon_doors, worker_doors = doors(folder / "keys", side)
@@ -66,7 +57,7 @@ def run_once(args, folder, side):
             daemon = start(log, args.bin / "eps_server", "--run", folder / "run.json", "--out", out, "--expect-workers",
                            WORKERS, *daemon_doors)
             processes.append(daemon)
-            address = daemon_address(daemon, out)
+            address = endpoints(daemon, out, log=out.parent / "log")["grpc"]
             processes += [start(log, args.bin / "gpu_worker", "--connect", address, "--threads", 1, *worker_doors)
                           for _ in range(WORKERS)]
             for process in processes:

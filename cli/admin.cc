@@ -2,12 +2,12 @@
 
 #include <cstdio>
 #include <memory>
+#include <string>
 
+#include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "cli/command.h"
-#include "cli/common_flags.h"
 #include "cli/daemon_client.h"
-#include "common/base/exit_code.h"
 #include "common/base/status_macros.h"
 
 namespace eps::cli {
@@ -16,23 +16,16 @@ namespace {
 constexpr absl::Duration kCheckpointTimeout = absl::Hours(6);  // a large state on a slow disk
 constexpr absl::Duration kStopTimeout = absl::Seconds(10);
 
-absl::Status RunCheckpoint(const DaemonFlags& flags) {
-  EPS_ASSIGN_OR_RETURN(DaemonClient client, flags.Client());
+absl::Status RunCheckpoint(DaemonClient& client) {
   EPS_ASSIGN_OR_RETURN(const proto::CheckpointReply reply, client.Checkpoint(kCheckpointTimeout));
   std::printf("%s\n", reply.path().c_str());
   return absl::OkStatus();
 }
 
-absl::Status RunStop(const DaemonFlags& flags, const std::string& reason) {
-  EPS_ASSIGN_OR_RETURN(DaemonClient client, flags.Client());
+absl::Status RunStop(DaemonClient& client, const std::string& reason) {
   EPS_ASSIGN_OR_RETURN(const proto::StopReply reply, client.Stop(reason, kStopTimeout));
   std::printf("the run ends after step %lld, with a checkpoint\n", static_cast<long long>(reply.step()));
   return absl::OkStatus();
-}
-
-int Finish(const absl::Status& status) {
-  if (!status.ok()) PrintError(status);
-  return StartExitCode(status);
 }
 
 }  // namespace
@@ -43,7 +36,7 @@ void AddCheckpoint(CLI::App& app, int* exit_code) {
       "Takes a checkpoint of a run in progress, after the present step; prints its path when it is on disk");
   auto flags = std::make_shared<DaemonFlags>();
   flags->AddTo(*command);
-  command->callback([flags, exit_code] { *exit_code = Finish(RunCheckpoint(*flags)); });
+  command->callback([flags, exit_code] { *exit_code = flags->Run(RunCheckpoint); });
 }
 
 void AddStop(CLI::App& app, int* exit_code) {
@@ -53,7 +46,9 @@ void AddStop(CLI::App& app, int* exit_code) {
   auto reason = std::make_shared<std::string>("eps stop");
   flags->AddTo(*command);
   command->add_option("--reason", *reason, "For the log")->type_name("TEXT")->capture_default_str();
-  command->callback([flags, reason, exit_code] { *exit_code = Finish(RunStop(*flags, *reason)); });
+  command->callback([flags, reason, exit_code] {
+    *exit_code = flags->Run([&](DaemonClient& client) { return RunStop(client, *reason); });
+  });
 }
 
 }  // namespace eps::cli

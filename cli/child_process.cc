@@ -45,6 +45,8 @@ namespace {
 absl::StatusOr<ChildProcess> Spawn(const SpawnOptions& options) {
   if (access(options.program.c_str(), X_OK) != 0) return FileError(errno, "execute", options.program);
   EPS_ASSIGN_OR_RETURN(const FileDescriptor log, OpenFile(options.log_path, O_WRONLY | O_CREAT | O_APPEND));
+  const off_t log_start = lseek(log.get(), 0, SEEK_END);
+  if (log_start < 0) return FileError(errno, "find the end of", options.log_path);
   std::vector<std::string> words = {options.program};
   words.insert(words.end(), options.arguments.begin(), options.arguments.end());
   std::vector<char*> argv;
@@ -56,7 +58,8 @@ absl::StatusOr<ChildProcess> Spawn(const SpawnOptions& options) {
   if (pid < 0) return FileError(errno, "fork for", options.program);
   if (pid == 0) BecomeChild(options, argv.data(), log.get(), parent);
   setpgid(pid, pid);  // here as well, so that it holds before the child has run
-  return ChildProcess{.name = options.name, .pid = pid, .log_path = options.log_path, .wait_status = {}};
+  return ChildProcess{
+      .name = options.name, .pid = pid, .log_path = options.log_path, .log_start = log_start, .wait_status = {}};
 }
 
 void Reap(std::vector<ChildProcess*> children) {
@@ -78,6 +81,7 @@ std::string EndOf(const ChildProcess& child) {
 std::string LastWords(const ChildProcess& child) {
   const std::string program = child.name.substr(0, child.name.find(' ')) + ": ";
   std::ifstream log(child.log_path);
+  log.seekg(child.log_start);
   std::string last;
   for (std::string line; std::getline(log, line);) {
     if (absl::StartsWith(line, program)) last = line;

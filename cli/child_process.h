@@ -3,6 +3,7 @@
 
 #include <sys/types.h>
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -17,6 +18,7 @@ struct ChildProcess {
   std::string name;  // "eps_server", "gpu_worker 1"; for people
   pid_t pid = -1;
   std::string log_path;
+  int64_t log_start = 0;           // where its own part of the log begins: behind what earlier ones have written
   std::optional<int> wait_status;  // as waitpid gives it, once it has ended
 
   bool running() const { return pid > 0 && !wait_status.has_value(); }
@@ -40,7 +42,8 @@ void Reap(std::vector<ChildProcess*> children);
 // "exit code 1", "signal 9 (Killed)", "still running".
 std::string EndOf(const ChildProcess& child);
 
-// The last line of the child's log that starts with "PROGRAM: ", which is how our programs say why they end; "" if none.
+// The last line of the child's own part of its log that starts with "PROGRAM: ", which is how our programs say why
+// they end; "" if none.
 std::string LastWords(const ChildProcess& child);
 
 struct ProgramEnd {

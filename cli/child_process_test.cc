@@ -36,6 +36,20 @@ TEST(ChildProcessTest, AnExitCodeAndTheLastWordsAreKept) {
   EXPECT_FALSE(child.ended_well());
 }
 
+TEST(ChildProcessTest, TheWordsOfAnEarlierProcessInTheSameLogAreNotTheLastOnes) {
+  TempDir dir;
+  ChildProcess first = RunShell(dir, "echo 'sh: the first'; exit 1");
+  WaitForEnd(first);
+  ChildProcess killed = RunShell(dir, "kill -9 $$");
+  WaitForEnd(killed);
+  EXPECT_EQ(EndOf(killed), "signal 9 (Killed)");
+  EXPECT_EQ(LastWords(killed), "");
+  EXPECT_EQ(LastWords(first), "sh: the first");
+  ChildProcess third = RunShell(dir, "echo 'sh: the third'");
+  WaitForEnd(third);
+  EXPECT_EQ(LastWords(third), "sh: the third");
+}
+
 TEST(ChildProcessTest, ADeathBySignalIsNamed) {
   TempDir dir;
   ChildProcess child = RunShell(dir, "sleep 100");

@@ -1,8 +1,10 @@
 #include "cli/common_flags.h"
 
 #include <cstdio>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/exit_code.h"
 #include "common/base/flags.h"
 #include "common/base/status_macros.h"
 
@@ -22,11 +24,8 @@ void RunFlags::AddTo(CLI::App& command) {
 absl::StatusOr<RunConfig> RunFlags::Load() const {
   std::vector<FieldOverride> overrides;
   for (const std::string& text : set) {
-    const size_t equals = text.find('=');
-    if (equals == std::string::npos || equals == 0) {
-      return absl::InvalidArgumentError(absl::StrCat("--set ", text, ": not of the form field.path=value"));
-    }
-    overrides.push_back({text.substr(0, equals), text.substr(equals + 1)});
+    EPS_ASSIGN_OR_RETURN(FieldOverride field, ParseFieldOverride(text));
+    overrides.push_back(std::move(field));
   }
   if (steps > 0) overrides.push_back({"steps", absl::StrCat(steps)});
   return LoadRunConfig(run, overrides);
@@ -52,12 +51,16 @@ void WorkerFlags::AddTo(CLI::App& command) {
   command
       .add_option("--device-memory", device_memory_bytes,
                   "What each worker's device may hold: 512MiB, 1.5GiB, or bytes. Default: what the plan can use, at "
-                  "most half of the free memory")
+                  "most half of the free memory, divided by the workers")
       ->type_name("SIZE")
       ->transform(AsByteSize());
   command.add_option("--threads", threads, "Threads that compute in each worker. Default: cores / workers")
       ->type_name("N")
       ->check(CLI::Range(1, 1024));
+}
+
+void WorkerFlags::SetDefaultMemory(const MemoryRoom& room, int workers) {
+  if (device == "cpu" && device_memory_bytes == 0) device_memory_bytes = DefaultDeviceMemoryBytes(room, workers);
 }
 
 std::vector<std::string> WorkerFlags::ToArguments(const std::string& address, int default_threads) const {
@@ -73,6 +76,11 @@ std::vector<std::string> WorkerFlags::ToArguments(const std::string& address, in
 void PrintError(const absl::Status& status) {
   const std::string message(status.message());
   std::fprintf(stderr, "eps: %s\n", message.c_str());
+}
+
+int ReportStart(const absl::Status& status) {
+  if (!status.ok()) PrintError(status);
+  return StartExitCode(status);
 }
 
 }  // namespace eps::cli

@@ -9,6 +9,7 @@
 #include "CLI/CLI.hpp"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/base/memory_room.h"
 #include "common/spec/run_config.h"
 
 namespace eps::cli {
@@ -33,12 +34,20 @@ struct WorkerFlags {
   int threads = 0;                  // 0: not given
 
   void AddTo(CLI::App& command);
+  // The cap of each of `workers` workers where none was given, so that all that plan with it, before and after the
+  // start, plan with the same, and together for no more than there is. On the cpu device alone: another's memory is
+  // its own.
+  void SetDefaultMemory(const MemoryRoom& room, int workers);
+
   // The worker's own flags, for the daemon at `address`, with `threads` where none were given.
   std::vector<std::string> ToArguments(const std::string& address, int default_threads) const;
 };
 
 // Prints "eps: MESSAGE" to stderr.
 void PrintError(const absl::Status& status);
+
+// The exit code of a command that ended with `status`; prints an error that it is.
+int ReportStart(const absl::Status& status);
 
 }  // namespace eps::cli
 

@@ -7,7 +7,6 @@
 #include "absl/strings/str_cat.h"
 #include "cli/command.h"
 #include "cli/common_flags.h"
-#include "common/base/exit_code.h"
 #include "common/base/status_macros.h"
 #include "common/checkpoint/checkpoint_files.h"
 #include "common/formats/gpt2_folder.h"
@@ -36,12 +35,6 @@ absl::Status RunExport(const std::string& checkpoint, const std::string& out, co
   return Copy(folder, out, dtype);
 }
 
-int Finish(const absl::Status& status) {
-  if (!status.ok()) PrintError(status);
-  if (absl::IsResourceExhausted(status)) return kExitFailed;  // a full disk, not a device that is too small
-  return StartExitCode(status);
-}
-
 }  // namespace
 
 void AddImport(CLI::App& app, int* exit_code) {
@@ -53,7 +46,7 @@ void AddImport(CLI::App& app, int* exit_code) {
       ->type_name("DIR")
       ->required();
   command->add_option("--out", *out, "Folder to write; must not be there, or be empty")->type_name("DIR")->required();
-  command->callback([from, out, exit_code] { *exit_code = Finish(Copy(*from, *out, "F32")); });
+  command->callback([from, out, exit_code] { *exit_code = ReportStart(Copy(*from, *out, "F32")); });
 }
 
 void AddExport(CLI::App& app, int* exit_code) {
@@ -69,7 +62,7 @@ void AddExport(CLI::App& app, int* exit_code) {
   command->add_option("--dtype", *dtype, "F32, BF16 or F16; 16-bit forms round to nearest even")
       ->check(CLI::IsMember({"F32", "BF16", "F16"}))
       ->capture_default_str();
-  command->callback([=] { *exit_code = Finish(RunExport(*checkpoint, *out, *dtype)); });
+  command->callback([=] { *exit_code = ReportStart(RunExport(*checkpoint, *out, *dtype)); });
 }
 
 }  // namespace eps::cli

@@ -2,18 +2,23 @@
 
 #include <errno.h>
 #include <signal.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <system_error>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "cli/common_flags.h"
 #include "cli/run_report.h"
+#include "common/base/exit_code.h"
 #include "common/base/file_util.h"
 #include "common/base/flags.h"
 #include "common/base/status_macros.h"
 #include "common/grpc/door_flags.h"
 #include "common/grpc/grpc_status.h"
+#include "common/security/secret_file.h"
+#include "common/security/token.h"
 #include "grpcpp/create_channel.h"
 #include "grpcpp/security/credentials.h"
 #include "grpcpp/support/channel_arguments.h"
@@ -40,6 +45,15 @@ bool IsAlive(int64_t process_id) { return kill(static_cast<pid_t>(process_id), 0
 }  // namespace
 
 std::string RunTokenFile(const std::string& out) { return out + "/token"; }
+
+absl::StatusOr<ClientDoors> WriteRunToken(const std::string& out) {
+  ClientDoors doors;
+  doors.token_file = RunTokenFile(out);
+  unlink(doors.token_file.c_str());  // of the sitting before
+  EPS_ASSIGN_OR_RETURN(const std::string token, NewToken());
+  EPS_RETURN_IF_ERROR(WriteSecretFile(doors.token_file, token + "\n"));
+  return doors;
+}
 
 void DaemonFlags::AddTo(CLI::App& command) {
   auto* connect_option =
@@ -69,6 +83,15 @@ absl::StatusOr<DaemonClient> DaemonFlags::Client() const {
   }
   EPS_ASSIGN_OR_RETURN(auto credentials, NewChannelCredentials(shown, address, absl::Now()));
   return DaemonClient(address, std::move(credentials));
+}
+
+int DaemonFlags::Run(const std::function<absl::Status(DaemonClient&)>& command) const {
+  absl::StatusOr<DaemonClient> client = Client();
+  if (!client.ok()) return ReportStart(client.status());
+  const absl::Status status = command(*client);
+  if (status.ok()) return kExitDone;
+  PrintError(status);
+  return kExitFailed;
 }
 
 DaemonClient::DaemonClient(const std::string& address, std::shared_ptr<grpc::ChannelCredentials> credentials) {

@@ -1,10 +1,12 @@
 #ifndef EPS_CLI_DAEMON_CLIENT_H_
 #define EPS_CLI_DAEMON_CLIENT_H_
 
+#include <functional>
 #include <memory>
 #include <string>
 
 #include "CLI/CLI.hpp"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/grpc/credentials.h"
@@ -22,6 +24,11 @@ absl::StatusOr<Endpoint> ReadEndpoint(const std::string& out);
 
 // Where `eps train` leaves the token of a run's daemon.
 std::string RunTokenFile(const std::string& out);
+
+// Other users of this machine reach loopback too: a new token in RunTokenFile, which only this user can read, keeps
+// them out of a daemon that is given it. Takes the place of an older one. Returns what opens the daemon's doors.
+// Errors: the system's
+absl::StatusOr<ClientDoors> WriteRunToken(const std::string& out);
 
 // A connection to the control plane. Copies share it.
 class DaemonClient {
@@ -51,6 +58,10 @@ struct DaemonFlags {
   // With --out alone it also shows the token that `eps train` has left there.
   // Errors: ReadEndpoint's, NewChannelCredentials' · UNAVAILABLE no daemon runs for --out, and where the run stands
   absl::StatusOr<DaemonClient> Client() const;
+
+  // A whole command: does `command` with the client, prints an error, and returns the exit code. What the daemon
+  // answers is never bad input: of a `command` that began every error is kExitFailed.
+  int Run(const std::function<absl::Status(DaemonClient&)>& command) const;
 };
 
 }  // namespace eps::cli

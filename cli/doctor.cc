@@ -17,6 +17,7 @@
 #include "cli/whole_plan.h"
 #include "common/base/exit_code.h"
 #include "common/base/flags.h"
+#include "common/base/memory_room.h"
 #include "common/base/status_macros.h"
 #include "nlohmann/json.hpp"
 
@@ -46,18 +47,27 @@ int64_t CheckpointBytes(const WholePlan& plan) {
 absl::StatusOr<std::vector<Finding>> CheckRunOfFlags(const DoctorFlags& flags, const Machine& machine) {
   EPS_ASSIGN_OR_RETURN(RunConfig run, flags.run.Load());
   const int threads = flags.threads > 0 ? flags.threads : std::max(1, machine.Cores() / flags.workers);
-  const absl::StatusOr<WholePlan> plan = MakeWholePlan(std::move(run), flags.device_memory_bytes, threads);
+  const bool given = flags.device_memory_bytes > 0;
+  const int64_t cap_bytes =
+      given ? flags.device_memory_bytes : DefaultDeviceMemoryBytes(FindMemoryRoom(machine), flags.workers);
+  std::vector<Finding> findings;
+  absl::StatusOr<WholePlan> plan = MakeWholePlan(run, cap_bytes, threads);
   if (absl::IsResourceExhausted(plan.status())) {
-    return std::vector<Finding>{{Verdict::kProblem, "run: device", std::string(plan.status().message()),
-                                 "a larger --device-memory, or a smaller batch.micro_batch"}};
+    findings.push_back({Verdict::kProblem, "run: device", std::string(plan.status().message()),
+                        given ? "a larger --device-memory, or a smaller batch.micro_batch"
+                              : "fewer --workers, which share half of the free memory, --device-memory, or a smaller "
+                                "batch.micro_batch"});
+    if (given) return findings;
+    plan = MakeWholePlan(std::move(run), 0, threads);  // what memory and disk would have to be
   }
   EPS_RETURN_IF_ERROR(plan.status());
-  return CheckRun(machine, flags.out,
-                  {.daemon_bytes = plan->host.total_bytes(),
-                   .worker_bytes = plan->worker_host_bytes(),
-                   .workers = flags.workers,
-                   .checkpoint_bytes = CheckpointBytes(*plan),
-                   .keep = plan->run.checkpoint.keep});
+  Append(findings, CheckRun(machine, flags.out,
+                            {.daemon_bytes = plan->host.total_bytes(),
+                             .worker_bytes = plan->worker_host_bytes(),
+                             .workers = flags.workers,
+                             .checkpoint_bytes = CheckpointBytes(*plan),
+                             .keep = plan->run.checkpoint.keep}));
+  return findings;
 }
 
 void PrintForPeople(const std::vector<Finding>& findings, int problems) {
@@ -91,7 +101,7 @@ absl::StatusOr<int> RunDoctor(const DoctorFlags& flags) {
   const Machine& machine = ThisMachine();
   std::vector<Finding> findings = CheckProcessor(machine);
   Append(findings, CheckMemory(machine));
-  Append(findings, CheckLimits(machine));
+  Append(findings, CheckLimits(machine, flags.workers));
   Append(findings, CheckSpeed(machine, flags.out, !flags.no_measuring));
   Append(findings, CheckNvidia(machine));
   if (!flags.run.run.empty()) {
@@ -119,13 +129,15 @@ void AddDoctor(CLI::App& app, int* exit_code) {
   command->add_option("--out", flags->out, "Where the run would write; its disk is looked at")
       ->type_name("DIR")
       ->capture_default_str();
-  command->add_option("--workers", flags->workers, "With --run: how many there would be")
+  command->add_option("--workers", flags->workers, "How many there would be")
       ->type_name("N")
       ->check(CLI::Range(1, 65536))
       ->capture_default_str();
   command
-      ->add_option("--device-memory", flags->device_memory_bytes,
-                   "With --run: what each worker's device may hold. Default: what the plan can use")
+      ->add_option(
+          "--device-memory", flags->device_memory_bytes,
+          "With --run: what each worker's device may hold. Default: as eps train, what the plan can use, of half "
+          "of the free memory divided by the workers")
       ->type_name("SIZE")
       ->transform(AsByteSize());
   command->add_option("--threads", flags->threads, "With --run: threads that compute in each worker")

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <utility>
@@ -16,8 +17,8 @@
 #include "absl/time/time.h"
 #include "cli/command.h"
 #include "cli/common_flags.h"
-#include "common/base/exit_code.h"
 #include "common/base/file_util.h"
+#include "common/base/flags.h"
 #include "common/base/status_macros.h"
 #include "common/security/key_set.h"
 #include "common/security/secret_file.h"
@@ -70,8 +71,16 @@ void PrintUse(const KeysFlags& flags, absl::Time until) {
       d, absl::FormatTime("%Y-%m-%d", until, absl::UTCTimeZone()).c_str(), d, d, d, d, host.c_str(), d, d, d, d);
 }
 
+// Without a "/" or "/." at the end, by which the folder itself would be made as if it were the one around the new one.
+std::string WithoutEnd(const std::string& path) {
+  std::string normal = std::filesystem::path(path).lexically_normal().string();
+  while (normal.size() > 1 && normal.back() == '/') normal.pop_back();
+  return normal;
+}
+
 absl::Status RunKeys(const KeysFlags& flags) {
   KeysFlags all = flags;
+  all.out = WithoutEnd(all.out);
   // Commands on the daemon's own machine reach it over loopback.
   for (const char* host : {"localhost", "127.0.0.1", "::1"}) {
     if (std::find(all.hosts.begin(), all.hosts.end(), host) == all.hosts.end()) all.hosts.push_back(host);
@@ -80,8 +89,8 @@ absl::Status RunKeys(const KeysFlags& flags) {
   // Before anything is written: a bad host leaves nothing behind.
   EPS_ASSIGN_OR_RETURN(const KeySet set,
                        MakeKeySet({.hosts = all.hosts, .from = now - kClockDifference, .until = until}));
-  EPS_RETURN_IF_ERROR(MakeFolder(flags.out));
-  EPS_RETURN_IF_ERROR(WriteKeySet(flags.out, set));
+  EPS_RETURN_IF_ERROR(MakeFolder(all.out));
+  EPS_RETURN_IF_ERROR(WriteKeySet(all.out, set));
   PrintUse(all, until);
   return absl::OkStatus();
 }
@@ -94,6 +103,7 @@ void AddKeys(CLI::App& app, int* exit_code) {
   auto flags = std::make_shared<KeysFlags>();
   command->add_option("--out", flags->out, "A new folder (mode 0700) for the files (mode 0600)")
       ->type_name("DIR")
+      ->check(NotEmpty())
       ->required();
   command
       ->add_option("--host", flags->hosts,
@@ -109,11 +119,7 @@ void AddKeys(CLI::App& app, int* exit_code) {
   command->footer(
       "The CA's private key is thrown away: nobody can sign further certificates, and nothing of it can be stolen.\n"
       "For another host, or before the end, make a new set and restart daemon and workers with it.");
-  command->callback([flags, exit_code] {
-    const absl::Status status = RunKeys(*flags);
-    if (!status.ok()) PrintError(status);
-    *exit_code = StartExitCode(status);
-  });
+  command->callback([flags, exit_code] { *exit_code = ReportStart(RunKeys(*flags)); });
 }
 
 }  // namespace eps::cli

@@ -25,6 +25,7 @@ bool FlushOutput() {
 
 int main(int argc, char** argv) {
   std::signal(SIGPIPE, SIG_IGN);  // `| head` ends the output and nothing else
+  std::signal(SIGXFSZ, SIG_IGN);  // a file beyond the limit is an error of its write, as on a full disk
   CLI::App app{
       "eps: trains large neural networks on devices far too small for them.\n"
       "The model lives in the memory of a daemon; workers hold a layer at a time."};

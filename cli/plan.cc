@@ -8,11 +8,11 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "cli/command.h"
 #include "cli/common_flags.h"
 #include "cli/whole_plan.h"
 #include "common/base/byte_size.h"
-#include "common/base/exit_code.h"
 #include "common/base/flags.h"
 #include "common/base/status_macros.h"
 #include "common/model/model_spec.h"
@@ -35,6 +35,10 @@ void Row(const std::string& what, int64_t num_bytes, const std::string& why) {
               FormatByteSize(num_bytes).c_str(), why.c_str());
 }
 
+double PerParameter(int64_t num_bytes, const ModelSpec& model) {
+  return static_cast<double>(num_bytes) / static_cast<double>(std::max<int64_t>(1, model.num_parameters()));
+}
+
 void PrintForPeople(const WholePlan& plan) {
   const ModelSpec& model = plan.model;
   std::printf("model: %lld parameters in %zu layers, %zu blobs; %lld tokens a step\n",
@@ -48,8 +52,8 @@ void PrintForPeople(const WholePlan& plan) {
   std::printf("\nthe daemon:\n");
   for (const server::DaemonMemoryLine& line : server::Describe(plan.host)) Row(line.what, line.num_bytes, line.why);
   Row("total", plan.host.total_bytes(),
-      absl::StrCat(plan.host.model_state_bytes() / std::max<int64_t>(1, model.num_parameters()),
-                   " bytes of state a parameter"));
+      absl::StrFormat("%.1f bytes a parameter; the state alone: %.1f", PerParameter(plan.host.total_bytes(), model),
+                      PerParameter(plan.host.model_state_bytes(), model)));
 }
 
 void PrintJson(const WholePlan& plan) {
@@ -108,11 +112,7 @@ void AddPlan(CLI::App& app, int* exit_code) {
       ->check(CLI::Range(1, 1024));
   command->add_flag("--json", flags->json, "As JSON");
   command->footer("Ends with 3 when the plan does not fit, naming the smallest cap that would do.");
-  command->callback([flags, exit_code] {
-    const absl::Status status = RunPlan(*flags);
-    if (!status.ok()) PrintError(status);
-    *exit_code = StartExitCode(status);
-  });
+  command->callback([flags, exit_code] { *exit_code = ReportStart(RunPlan(*flags)); });
 }
 
 }  // namespace eps::cli

@@ -11,6 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "common/base/byte_size.h"
+#include "common/base/wait_cause.h"
 
 namespace eps::cli {
 namespace {
@@ -22,11 +23,6 @@ constexpr int kNoTerminalWidth = 200;
 int TerminalWidth() {
   winsize size{};
   return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
-}
-
-std::string Bar(int64_t step, int64_t steps) {
-  const int filled = steps > 0 ? static_cast<int>(kBarCells * step / steps) : 0;
-  return absl::StrCat("[", std::string(filled, '#'), std::string(kBarCells - filled, '-'), "]");
 }
 
 // The worker nearest its cap.
@@ -50,10 +46,31 @@ std::string FormatEta(double seconds) {
   return absl::StrFormat("%d:%02d", whole / 60, whole % 60);
 }
 
+std::string FormatSeconds(double seconds) {
+  if (seconds >= 120) return FormatEta(seconds);
+  return absl::StrFormat(seconds >= 10 ? "%.1f s" : "%.3f s", seconds);
+}
+
+std::string ProgressBar(int64_t step, int64_t steps) {
+  const int64_t filled = steps > 0 ? std::clamp<int64_t>(kBarCells * step / steps, 0, kBarCells) : 0;
+  return absl::StrCat("[", std::string(filled, '#'), std::string(kBarCells - filled, '-'), "]");
+}
+
+std::string Printable(std::string text) {
+  for (size_t i = 0; i < text.size(); ++i) {
+    const auto byte = static_cast<unsigned char>(text[i]);
+    // U+0080 to U+009F, which in UTF-8 are C2 80 to C2 9F, control some terminals too.
+    const bool in_c1 = byte >= 0x80 && byte <= 0x9f && i > 0 && static_cast<unsigned char>(text[i - 1]) == 0xc2;
+    if (in_c1) text[i - 1] = '?';
+    if (byte < 0x20 || byte == 0x7f || in_c1) text[i] = '?';
+  }
+  return text;
+}
+
 std::string FormatWaits(const proto::StatusReply& status) {
   std::string text;
-  for (const char* cause : {"pull", "stash", "push", "version"}) {
-    const auto found = status.wait_fraction().find(cause);
+  for (const absl::string_view cause : kWaitCauses) {
+    const auto found = status.wait_fraction().find(std::string(cause));
     if (found == status.wait_fraction().end() || found->second < 0.005) continue;
     absl::StrAppend(&text, text.empty() ? "" : " ", cause, " ", std::lround(found->second * 100), "%");
   }
@@ -72,7 +89,7 @@ std::string ProgressLine(const proto::StatusReply& status, int width) {
   const std::string memory = DeviceMemory(status);
   const std::string waits = absl::StrCat("  waits ", FormatWaits(status));
   // What a narrow terminal has no room for goes whole: the bar first, then the waits, then the memory.
-  for (const std::string& longest : {absl::StrCat(Bar(status.step(), status.steps()), " ", line, memory, waits),
+  for (const std::string& longest : {absl::StrCat(ProgressBar(status.step(), status.steps()), " ", line, memory, waits),
                                      absl::StrCat(line, memory, waits), absl::StrCat(line, memory)}) {
     if (static_cast<int>(longest.size()) <= width) return longest;
   }

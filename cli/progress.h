@@ -1,6 +1,7 @@
 #ifndef EPS_CLI_PROGRESS_H_
 #define EPS_CLI_PROGRESS_H_
 
+#include <cstdint>
 #include <string>
 
 #include "absl/time/time.h"
@@ -10,6 +11,16 @@ namespace eps::cli {
 
 // "1:05:09", "2:05", "-:--" when unknown (negative).
 std::string FormatEta(double seconds);
+
+// Three digits that matter: "0.012 s", "12.3 s", "2:05" from two minutes on.
+std::string FormatSeconds(double seconds);
+
+// "[#######-------------]"
+std::string ProgressBar(int64_t step, int64_t steps);
+
+// Control characters (a checkpoint's path or a device's name may hold some) must not reach a terminal: "?" in their
+// place.
+std::string Printable(std::string text);
 
 // One line of a run in progress, at most `width` characters:
 //   [#######-------------]  35% step 105/300  loss 2.613  1640 tok/s  eta 2:05  dev 14.2 MiB of 16.0 MiB  waits pull 1%
@@ -24,7 +35,8 @@ class ProgressPrinter {
  public:
   explicit ProgressPrinter(bool quiet);
   void Show(const proto::StatusReply& status);
-  // Prints a line of its own above the progress line. Also when quiet is not set only.
+  // Prints a line of its own, on a terminal in the place of the progress line, which Show prints anew below it. Nothing
+  // when quiet.
   void Note(const std::string& text);
   // Leaves the last line standing.
   void Finish();

@@ -59,6 +59,30 @@ TEST(ProgressTest, AnEtaIsHoursMinutesSecondsOrUnknown) {
   EXPECT_EQ(FormatEta(-1), "-:--");
 }
 
+TEST(ProgressTest, SecondsAreShownWithThreeDigitsThatMatter) {
+  EXPECT_EQ(FormatSeconds(0.0123), "0.012 s");
+  EXPECT_EQ(FormatSeconds(0.3), "0.300 s");
+  EXPECT_EQ(FormatSeconds(12.34), "12.3 s");
+  EXPECT_EQ(FormatSeconds(125), "2:05");
+}
+
+TEST(ProgressTest, ABarIsNeverLongerThanItself) {
+  EXPECT_EQ(ProgressBar(0, 0), "[--------------------]");
+  EXPECT_EQ(ProgressBar(3, 10), "[######--------------]");
+  EXPECT_EQ(ProgressBar(11, 10), "[####################]");
+}
+
+TEST(ProgressTest, ControlCharactersArePrintedAsQuestionMarks) {
+  EXPECT_EQ(Printable("cpu\033[2J\r\n\x7f"), "cpu?[2J???");
+  EXPECT_EQ(Printable("\xc2\x9b"
+                      "2J"),
+            "??2J");  // U+009B, which begins a command too
+  EXPECT_EQ(Printable("gr\xc3\xb6\xc3\x9f"
+                      "e"),
+            "gr\xc3\xb6\xc3\x9f"
+            "e");  // letters of other languages stay
+}
+
 TEST(ProgressTest, NoWaitIsNothing) { EXPECT_EQ(FormatWaits(proto::StatusReply()), "nothing"); }
 
 }  // namespace

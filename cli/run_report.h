@@ -16,9 +16,7 @@ struct RunOutline {
   int64_t samples = 0;  // of context + 1 tokens, in the data
 };
 
-// Two lines: what is trained on what, and where.
-//   10.8 M parameters, 143.8 MiB of state; 360 steps of 1024 tokens; 67562 samples, 0.1 epochs
-//   2 workers (cpu, 1 thread each, at most 34.0 MiB); in out/quickstart/run, from step-00000100
+// How `eps train` was asked to start it.
 struct StartOptions {
   int workers = 1;
   std::string device;
@@ -27,6 +25,9 @@ struct StartOptions {
   std::string out;
   std::string resumes_from;  // name of a checkpoint's folder; "" for a run from its start
 };
+// Two lines: what is trained on what, and where.
+//   10.8 M parameters, 143.8 MiB of state; 360 steps of 1024 tokens; 67562 samples, 0.1 epochs
+//   2 workers (cpu, 1 thread each, at most 34.0 MiB); in out/quickstart/run, from step-00000100
 std::string StartText(const RunOutline& outline, const StartOptions& options);
 
 // How the run in folder `out` ended, from its summary.json, in a line or two; "" when there is none that can be read.

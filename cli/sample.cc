@@ -28,6 +28,7 @@
 #include "common/base/flags.h"
 #include "common/base/status_macros.h"
 #include "common/checkpoint/checkpoint_files.h"
+#include "common/grpc/credentials.h"
 #include "common/grpc/grpc_status.h"
 #include "common/model/hf_config.h"
 
@@ -61,19 +62,22 @@ class Server {
     server->folder_ = folder;
     // Where the daemon's socket goes: so that nothing is left even when it is killed.
     setenv("XDG_RUNTIME_DIR", folder.c_str(), 1);
+    EPS_ASSIGN_OR_RETURN(server->doors_, WriteRunToken(folder));
     EPS_ASSIGN_OR_RETURN(const std::string programs, ProgramFolder());
-    EPS_ASSIGN_OR_RETURN(
-        server->daemon_,
-        Spawn({.name = "eps_server",
-               .program = programs + "/eps_server",
-               .arguments = {"--serve", checkpoint, "--out", server->folder_, "--listen", "127.0.0.1:0"},
-               .log_path = server->folder_ + "/eps_server.log",
-               .signal_when_parent_dies = SIGKILL}));
+    EPS_ASSIGN_OR_RETURN(server->daemon_,
+                         Spawn({.name = "eps_server",
+                                .program = programs + "/eps_server",
+                                .arguments = {"--serve", checkpoint, "--out", folder, "--listen", "127.0.0.1:0",
+                                              "--token-file", server->doors_.token_file},
+                                .log_path = server->folder_ + "/eps_server.log",
+                                .signal_when_parent_dies = SIGKILL}));
     EPS_RETURN_IF_ERROR(server->WaitForEndpoint());
     const int threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+    std::vector<std::string> arguments = flags.worker.ToArguments(server->address_, threads);
+    arguments.insert(arguments.end(), {"--token-file", server->doors_.token_file});
     EPS_ASSIGN_OR_RETURN(server->worker_, Spawn({.name = "gpu_worker",
                                                  .program = programs + "/gpu_worker",
-                                                 .arguments = flags.worker.ToArguments(server->address_, threads),
+                                                 .arguments = arguments,
                                                  .log_path = server->folder_ + "/gpu_worker.log",
                                                  .signal_when_parent_dies = SIGKILL}));
     return server;
@@ -91,7 +95,10 @@ class Server {
     if (!folder_.empty()) std::filesystem::remove_all(folder_, ignored);
   }
 
-  const std::string& address() const { return address_; }
+  absl::StatusOr<DaemonClient> Client() const {
+    EPS_ASSIGN_OR_RETURN(auto credentials, NewChannelCredentials(doors_, address_, absl::Now()));
+    return DaemonClient(address_, std::move(credentials));
+  }
 
   // Waits up to `timeout` for a signal. OK while both live and none came; else why one ended, with the code of its
   // exit, or CANCELLED.
@@ -134,6 +141,7 @@ class Server {
   SignalQueue& signals_;
   std::string folder_;
   std::string address_;
+  ClientDoors doors_;
   ChildProcess daemon_;
   ChildProcess worker_;
 };
@@ -159,9 +167,10 @@ absl::StatusOr<std::vector<int32_t>> PromptTokens(const SampleFlags& flags, int6
   return tokens;
 }
 
+// `print` returns false once nobody takes what it prints: then the text ends.
 absl::Status Generate(Server& server, const proto::GenerateRequest& request,
-                      const std::function<void(int32_t)>& print) {
-  DaemonClient client(server.address());
+                      const std::function<bool(int32_t)>& print) {
+  EPS_ASSIGN_OR_RETURN(DaemonClient client, server.Client());
   grpc::ClientContext context;
   // A worker that could not start never answers, and the daemon waits for another one: the call must not.
   absl::Status processes;
@@ -172,10 +181,14 @@ absl::Status Generate(Server& server, const proto::GenerateRequest& request,
     }
   });
   const auto stream = client.stub().Generate(&context, request);
-  for (proto::GenerateReply reply; stream->Read(&reply);) print(reply.token());
+  bool taken = true;
+  for (proto::GenerateReply reply; taken && stream->Read(&reply);) taken = print(reply.token());
+  if (!taken) context.TryCancel();
   const absl::Status status = FromGrpc(stream->Finish());
   watch.request_stop();
   watch.join();
+  if (!taken)
+    return absl::OkStatus();  // main says that the output cannot be written, or ends quietly as a closed pipe asks
   return processes.ok() ? status : processes;
 }
 
@@ -203,7 +216,7 @@ absl::Status RunSample(const SampleFlags& flags, SignalQueue& signals) {
     } else {
       std::printf("%d ", token);
     }
-    std::fflush(stdout);
+    return std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
   }));
   std::printf("\n");
   return absl::OkStatus();
@@ -225,6 +238,7 @@ void AddSample(CLI::App& app, int* exit_code) {
   command
       ->add_option("--prompt-tokens", flags->prompt_tokens, "Token ids to continue, for models that are not of bytes")
       ->type_name("ID,ID,...")
+      ->check(NotEmpty())
       ->excludes(prompt);
   command->add_option("--tokens", flags->tokens, "How many to add")
       ->check(CLI::Range(1, 1000000))
@@ -235,7 +249,9 @@ void AddSample(CLI::App& app, int* exit_code) {
   command->add_option("--top-k", flags->top_k, "Only among the K most likely; 0: among all")
       ->check(CLI::Range(0, 1 << 24))
       ->capture_default_str();
-  command->add_option("--seed", flags->seed, "The same seed gives the same text")->capture_default_str();
+  command->add_option("--seed", flags->seed, "The same seed gives the same text")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
   flags->worker.AddTo(*command);
   command->callback([flags, exit_code] {
     absl::StatusOr<SignalQueue> signals = SignalQueue::Create();

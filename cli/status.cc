@@ -2,23 +2,23 @@
 
 #include <cstdio>
 #include <memory>
+#include <string>
 
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
 #include "cli/command.h"
-#include "cli/common_flags.h"
 #include "cli/daemon_client.h"
 #include "cli/progress.h"
 #include "common/base/byte_size.h"
-#include "common/base/exit_code.h"
 #include "common/base/status_macros.h"
 #include "google/protobuf/util/json_util.h"
 
 namespace eps::cli {
 namespace {
 
-void Line(const char* what, const std::string& value) { std::printf("%-20s %s\n", what, value.c_str()); }
+void Line(const char* what, const std::string& value) { std::printf("%-20s %s\n", what, Printable(value).c_str()); }
 
 void PrintForPeople(const proto::StatusReply& status) {
   Line("state", status.failure().empty() ? status.state() : absl::StrCat(status.state(), ": ", status.failure()));
@@ -45,12 +45,12 @@ void PrintForPeople(const proto::StatusReply& status) {
                       worker.transport().empty() ? "" : absl::StrCat(", over ", worker.transport()), ", vnodes {",
                       absl::StrJoin(worker.vnodes(), ","), "}, device ", FormatByteSize(worker.device_peak_bytes()),
                       " of ", FormatByteSize(worker.device_cap_bytes()), ", last pass ",
-                      FormatEta(worker.pass_seconds())));
+                      worker.pass_seconds() > 0 ? FormatSeconds(worker.pass_seconds()) : "-",
+                      worker.metrics_address().empty() ? "" : absl::StrCat(", page ", worker.metrics_address())));
   }
 }
 
-absl::Status RunStatusCommand(const DaemonFlags& flags, bool json) {
-  EPS_ASSIGN_OR_RETURN(DaemonClient client, flags.Client());
+absl::Status RunStatusCommand(DaemonClient& client, bool json) {
   EPS_ASSIGN_OR_RETURN(const proto::StatusReply status, client.Status(absl::Seconds(10)));
   if (!json) {
     PrintForPeople(status);
@@ -77,9 +77,7 @@ void AddStatus(CLI::App& app, int* exit_code) {
   flags->AddTo(*command);
   command->add_flag("--json", *json, "As JSON, field names as in proto/control.proto");
   command->callback([flags, json, exit_code] {
-    const absl::Status status = RunStatusCommand(*flags, *json);
-    if (!status.ok()) PrintError(status);
-    *exit_code = StartExitCode(status);
+    *exit_code = flags->Run([&](DaemonClient& client) { return RunStatusCommand(client, *json); });
   });
 }
 

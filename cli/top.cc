@@ -5,11 +5,12 @@
 
 #include <cstdio>
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "cli/command.h"
@@ -17,7 +18,6 @@
 #include "cli/daemon_client.h"
 #include "cli/signal_queue.h"
 #include "cli/top_view.h"
-#include "common/base/exit_code.h"
 #include "common/base/flags.h"
 #include "common/base/status_macros.h"
 
@@ -82,18 +82,17 @@ absl::Status ShowLive(DaemonClient& client, SignalQueue& signals, absl::Duration
   }
 }
 
-absl::Status RunTop(const TopFlags& flags) {
-  const bool live = !flags.once && isatty(STDOUT_FILENO) == 1;
-  std::optional<SignalQueue> signals;
-  if (live) {  // before gRPC starts threads: a signal that one of them took would leave the second screen standing
-    EPS_ASSIGN_OR_RETURN(signals, SignalQueue::Create());
-  }
-  EPS_ASSIGN_OR_RETURN(DaemonClient client, flags.daemon.Client());
-  if (!live) return ShowOnce(client);
-  std::string last_words;
-  EPS_RETURN_IF_ERROR(ShowLive(client, *signals, absl::Seconds(flags.interval_seconds), last_words));
-  if (!last_words.empty()) std::printf("%s\n", last_words.c_str());
-  return absl::OkStatus();
+int RunTop(const TopFlags& flags) {
+  if (flags.once || isatty(STDOUT_FILENO) != 1) return flags.daemon.Run(ShowOnce);
+  // Before gRPC starts threads: a signal that one of them took would leave the second screen standing.
+  absl::StatusOr<SignalQueue> signals = SignalQueue::Create();
+  if (!signals.ok()) return ReportStart(signals.status());
+  return flags.daemon.Run([&](DaemonClient& client) -> absl::Status {
+    std::string last_words;
+    EPS_RETURN_IF_ERROR(ShowLive(client, *signals, absl::Seconds(flags.interval_seconds), last_words));
+    if (!last_words.empty()) std::printf("%s\n", last_words.c_str());
+    return absl::OkStatus();
+  });
 }
 
 }  // namespace
@@ -109,11 +108,7 @@ void AddTop(CLI::App& app, int* exit_code) {
       ->check(NumberIn(0.1, 3600))
       ->capture_default_str();
   command->footer("Ctrl-C ends the view; the run goes on.");
-  command->callback([flags, exit_code] {
-    const absl::Status status = RunTop(*flags);
-    if (!status.ok()) PrintError(status);
-    *exit_code = StartExitCode(status);
-  });
+  command->callback([flags, exit_code] { *exit_code = RunTop(*flags); });
 }
 
 }  // namespace eps::cli

@@ -7,6 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "cli/progress.h"
 #include "common/base/byte_size.h"
+#include "common/base/wait_cause.h"
 
 namespace eps::cli {
 namespace {
@@ -14,24 +15,12 @@ namespace {
 constexpr int kPlotRows = 6;
 constexpr int kMinRowsForPlot = 20;
 constexpr int kScaleColumns = 10;  // "   2.6131 |"
-constexpr int kBarCells = 20;
-
-// Three digits that matter: "0.012 s", "12.3 s", "2:05" from two minutes on.
-std::string FormatSeconds(double seconds) {
-  if (seconds >= 120) return FormatEta(seconds);
-  return absl::StrFormat(seconds >= 10 ? "%.1f s" : "%.3f s", seconds);
-}
-
-std::string Bar(int64_t step, int64_t steps) {
-  const int64_t filled = steps > 0 ? std::clamp<int64_t>(kBarCells * step / steps, 0, kBarCells) : 0;
-  return absl::StrCat("[", std::string(filled, '#'), std::string(kBarCells - filled, '-'), "]");
-}
 
 // Shares of the worker's last pass.
 std::string FormatWorkerWaits(const proto::WorkerStatus& worker) {
   std::string text;
-  for (const char* cause : {"pull", "stash", "push", "version"}) {
-    const auto found = worker.wait_seconds().find(cause);
+  for (const absl::string_view cause : kWaitCauses) {
+    const auto found = worker.wait_seconds().find(std::string(cause));
     if (found == worker.wait_seconds().end() || worker.pass_seconds() <= 0) continue;
     const long percent = std::lround(100 * found->second / worker.pass_seconds());
     if (percent > 0) absl::StrAppend(&text, text.empty() ? "" : " ", cause, " ", percent, "%");
@@ -42,7 +31,7 @@ std::string FormatWorkerWaits(const proto::WorkerStatus& worker) {
 void AddProgress(const proto::StatusReply& status, std::vector<std::string>& lines) {
   const int64_t percent = status.steps() > 0 ? 100 * status.step() / status.steps() : 0;
   lines.push_back(absl::StrFormat("%s  %s %d%%  step %d of %d  eta %s", status.state(),
-                                  Bar(status.step(), status.steps()), percent, status.step(), status.steps(),
+                                  ProgressBar(status.step(), status.steps()), percent, status.step(), status.steps(),
                                   FormatEta(status.eta_seconds())));
   if (!status.failure().empty()) lines.push_back(absl::StrCat("failed: ", status.failure()));
   lines.push_back(absl::StrFormat("loss %.4f nats  gradient norm %s  learning rate %.3g  %.0f tokens/s", status.loss(),
@@ -110,14 +99,6 @@ void AddWorkers(const proto::StatusReply& status, TopSize size, std::vector<std:
   }
 }
 
-// Control characters (a checkpoint's path or a device's name may hold some) must not reach a terminal.
-std::string Printable(std::string line, int columns) {
-  for (char& c : line) {
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
-  }
-  return line.substr(0, static_cast<size_t>(columns));
-}
-
 }  // namespace
 
 std::string FormatVnodes(const std::vector<int>& vnodes) {
@@ -163,7 +144,8 @@ std::vector<std::string> TopView(const proto::StatusReply& status, TopSize size)
   AddDaemon(status, lines);
   AddWorkers(status, size, lines);
   if (static_cast<int>(lines.size()) > size.rows) lines.resize(static_cast<size_t>(std::max(0, size.rows)));
-  for (std::string& line : lines) line = Printable(std::move(line), size.columns);
+  for (std::string& line : lines)
+    line = Printable(std::move(line)).substr(0, static_cast<size_t>(std::max(0, size.columns)));
   return lines;
 }
 

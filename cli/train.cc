@@ -27,12 +27,11 @@
 #include "common/base/exit_code.h"
 #include "common/base/file_util.h"
 #include "common/base/flags.h"
+#include "common/base/memory_room.h"
 #include "common/base/status_macros.h"
 #include "common/checkpoint/checkpoint_directory.h"
 #include "common/checkpoint/checkpoint_files.h"
 #include "common/grpc/credentials.h"
-#include "common/security/secret_file.h"
-#include "common/security/token.h"
 
 namespace eps::cli {
 namespace {
@@ -89,17 +88,8 @@ class Sitting {
   }
 
  private:
-  // Other users of this machine reach loopback too: a token of this sitting, which only this user can read, keeps them
-  // out. `eps status --out` and the like find it.
-  absl::Status MakeToken() {
-    doors_.token_file = RunTokenFile(out_);
-    unlink(doors_.token_file.c_str());  // of the sitting before
-    EPS_ASSIGN_OR_RETURN(const std::string token, NewToken());
-    return WriteSecretFile(doors_.token_file, token + "\n");
-  }
-
   absl::Status StartDaemon() {
-    EPS_RETURN_IF_ERROR(MakeToken());
+    EPS_ASSIGN_OR_RETURN(doors_, WriteRunToken(out_));
     std::vector<std::string> arguments = flags_.run.ToArguments();
     const std::vector<std::string> more = {"--out",
                                            out_,
@@ -308,6 +298,15 @@ class Sitting {
   bool at_once_ = false;  // interrupted twice
 };
 
+// One sitting at a time, from before it writes a token or a log until it has ended: the daemon's own lock comes later.
+// Errors: FAILED_PRECONDITION another sitting, or a daemon that was started by hand, has the folder
+absl::StatusOr<FileDescriptor> LockSitting(const std::string& out) {
+  absl::StatusOr<FileDescriptor> sitting = LockDirectory(out + "/logs");
+  EPS_RETURN_IF_ERROR_WITH(sitting.status(), "--out");
+  EPS_RETURN_IF_ERROR_WITH(LockDirectory(out).status(), "--out");  // and let go of again, for our daemon
+  return sitting;
+}
+
 void SayStart(const TrainFlags& flags, const RunOutline& outline) {
   const std::string out = flags.OutFolder();
   StartOptions options = {.workers = flags.workers,
@@ -326,7 +325,8 @@ void SayStart(const TrainFlags& flags, const RunOutline& outline) {
   std::fflush(stdout);
 }
 
-int RunTrain(const TrainFlags& flags) {
+int RunTrain(TrainFlags flags) {
+  flags.worker.SetDefaultMemory(FindMemoryRoom(), flags.workers);
   const std::string out = flags.OutFolder();
   const absl::StatusOr<RunOutline> outline =
       CheckBeforeTraining({.run = flags.run, .out = out, .worker = flags.worker, .resume = flags.resume});
@@ -338,9 +338,10 @@ int RunTrain(const TrainFlags& flags) {
   std::error_code ignored;
   const bool out_is_new = !std::filesystem::exists(out, ignored);
   const absl::Status made = MakeDirs(out + "/logs");
+  const absl::StatusOr<FileDescriptor> lock = made.ok() ? LockSitting(out) : made;
   const absl::StatusOr<std::string> programs = ProgramFolder();
   absl::StatusOr<SignalQueue> signals = SignalQueue::Create();
-  for (const absl::Status& each : {made, programs.status(), signals.status()}) {
+  for (const absl::Status& each : {lock.status(), programs.status(), signals.status()}) {
     if (!each.ok()) {
       PrintError(each);
       return StartExitCode(each);

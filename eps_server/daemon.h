@@ -11,6 +11,7 @@
 #include "absl/time/time.h"
 #include "common/grpc/credentials.h"
 #include "common/spec/run_config.h"
+#include "eps_server/telemetry/daemon_page.h"
 
 namespace eps::server {
 
@@ -29,6 +30,7 @@ struct DaemonOptions {
   int threads = 1;                             // of the optimizer
   int64_t window_bytes = 0;                    // of contributions; 0: the run's default
   absl::Duration lease = absl::Seconds(10);
+  absl::Duration linger = absl::ZeroDuration();  // that the HTTP page is served after the run has ended
 };
 
 // The daemon: a model in memory, and the services through which workers and people reach it.
@@ -54,6 +56,8 @@ class Daemon {
   virtual absl::Status Wait() = 0;
   // True if the run was ended before its last step; after Wait.
   virtual bool stopped_early() const { return false; }
+  // The HTTP page, which goes on to show how it `ended` when the daemon is gone; once, after Wait.
+  virtual std::unique_ptr<DaemonPage> TakePage(const absl::Status& ended) = 0;
 
   // Lets the step in progress finish, with a checkpoint.
   virtual void Stop(const std::string& reason) = 0;

@@ -4,36 +4,44 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdint>
 #include <cstring>
+#include <limits>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "common/base/host.h"
 #include "common/base/log.h"
+#include "common/base/open_files.h"
 #include "common/base/status_macros.h"
 #include "common/grpc/credentials.h"
+#include "common/security/certificates.h"
 
 namespace eps::server {
 namespace {
 
-constexpr int kMinConnections = 1024;
-constexpr int kConnectionsPerWorker = 8;  // a worker has four; as many again while it attaches anew
-constexpr rlim_t kOtherFiles = 256;       // data, checkpoints, logs, libraries' own
-
-absl::Status AllowOpenFiles(int max_connections) {
-  const rlim_t needed = static_cast<rlim_t>(max_connections) + kOtherFiles;
+// How many connections there may be: as many as were asked for, or by default fewer where the system allows fewer files.
+absl::StatusOr<int> AllowConnections(const DaemonOptions& options) {
+  const bool asked = options.max_connections > 0;
+  const int64_t wanted = asked ? options.max_connections : DefaultConnections(options.expected_workers);
   rlimit limit = {};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return absl::InternalError(std::strerror(errno));
-  if (limit.rlim_cur >= needed) return absl::OkStatus();
-  if (limit.rlim_max < needed) {
-    return absl::FailedPreconditionError(absl::StrCat(max_connections, " connections need ", needed,
-                                                      " open files, and the system allows ", limit.rlim_max,
-                                                      " (ulimit -Hn); give a smaller --max-connections"));
+  const auto most_files = static_cast<int64_t>(std::min<rlim_t>(limit.rlim_max, std::numeric_limits<int32_t>::max()));
+  const int64_t least = asked ? wanted : LeastConnections(options.expected_workers);
+  const int64_t connections = std::clamp(ConnectionsWithin(most_files), least, wanted);
+  const int64_t needed = NeededOpenFiles(connections);
+  if (most_files < needed) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(connections, " connections need ", needed, " open files, and the system allows ", most_files,
+                     ": raise it (ulimit -n, LimitNOFILE=)", asked ? ", or give a smaller --max-connections" : ""));
   }
-  limit.rlim_cur = needed;
-  if (setrlimit(RLIMIT_NOFILE, &limit) != 0) return absl::InternalError(std::strerror(errno));
-  return absl::OkStatus();
+  if (static_cast<int64_t>(std::min<rlim_t>(limit.rlim_cur, std::numeric_limits<int32_t>::max())) < needed) {
+    limit.rlim_cur = static_cast<rlim_t>(needed);
+    if (setrlimit(RLIMIT_NOFILE, &limit) != 0) return absl::InternalError(std::strerror(errno));
+  }
+  return static_cast<int>(connections);
 }
 
 }  // namespace
@@ -42,11 +50,7 @@ absl::StatusOr<RpcServerOptions> OpenDoors(const ListenAddress& listen, const Da
   EPS_RETURN_IF_ERROR(CheckDoors(listen, options.doors));
   RpcServerOptions rpc;
   EPS_ASSIGN_OR_RETURN(rpc.credentials, NewServerCredentials(options.doors, absl::Now()));
-  rpc.limits.max_connections = options.max_connections;
-  if (options.max_connections == 0) {
-    rpc.limits.max_connections = std::max(kMinConnections, kConnectionsPerWorker * options.expected_workers);
-  }
-  EPS_RETURN_IF_ERROR(AllowOpenFiles(rpc.limits.max_connections));
+  EPS_ASSIGN_OR_RETURN(rpc.limits.max_connections, AllowConnections(options));
   LogInfo("doors", {{"tls", options.doors.tls() ? "yes" : "no"},
                     {"client_certificates", options.doors.client_ca_file.empty() ? "no" : "yes"},
                     {"token", options.doors.token_file.empty() ? "no" : "yes"},
@@ -56,6 +60,12 @@ absl::StatusOr<RpcServerOptions> OpenDoors(const ListenAddress& listen, const Da
     LogWarning("door_without_client_certificates", {{"advice", "give --tls-client-ca too (docs/security.md)"}});
   }
   return rpc;
+}
+
+absl::StatusOr<double> CertificateExpirySeconds(const ServerDoors& doors) {
+  if (!doors.tls()) return 0;
+  EPS_ASSIGN_OR_RETURN(const KeyPair pair, LoadKeyPair(doors.certificate_file, doors.key_file, absl::Now()));
+  return absl::ToDoubleSeconds(pair.expires - absl::UnixEpoch());
 }
 
 }  // namespace eps::server

@@ -15,6 +15,9 @@ namespace eps::server {
 //         --max-connections needs
 absl::StatusOr<RpcServerOptions> OpenDoors(const ListenAddress& listen, const DaemonOptions& options);
 
+// When the daemon's own certificate ends, in seconds since the epoch; 0 without TLS. Errors: LoadKeyPair's
+absl::StatusOr<double> CertificateExpirySeconds(const ServerDoors& doors);
+
 }  // namespace eps::server
 
 #endif  // EPS_SERVER_DOORS_H_

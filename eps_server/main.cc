@@ -5,7 +5,6 @@
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -21,8 +20,12 @@
 #include "common/base/exit_code.h"
 #include "common/base/log.h"
 #include "common/base/malloc_settings.h"
+#include "common/base/status_macros.h"
 #include "common/grpc/door_flags.h"
+#include "common/grpc/grpc_log.h"
+#include "common/spec/run_config.h"
 #include "eps_server/daemon.h"
+#include "eps_server/interrupts.h"
 #include "eps_server/signal_watcher.h"
 
 namespace eps::server {
@@ -35,6 +38,7 @@ struct Flags {
   int64_t steps = 0;
   std::string contribution_window;
   int64_t lease_millis = absl::ToInt64Milliseconds(DaemonOptions().lease);
+  int64_t linger_seconds = absl::ToInt64Seconds(DaemonOptions().linger);
 };
 
 void AddFlags(CLI::App& app, Flags& flags) {
@@ -68,9 +72,9 @@ void AddFlags(CLI::App& app, Flags& flags) {
                  "Most connections at once; default: 1024, or 8 for each expected worker if that is more")
       ->type_name("N")
       ->check(CLI::Range(1, 1000000));
-  app.add_option(
-         "--metrics-listen", options.metrics_listen,
-         "HTTP address of /metrics, /healthz and /readyz; port 0: the system chooses, OUT/endpoints.json says it")
+  app.add_option("--metrics-listen", options.metrics_listen,
+                 "HTTP address of /metrics, /healthz, /readyz and /targets; port 0: the system chooses, "
+                 "OUT/endpoints.json says it")
       ->type_name("HOST:PORT")
       ->capture_default_str();
   app.add_flag("--metrics-any-address", options.metrics_any_address,
@@ -79,18 +83,26 @@ void AddFlags(CLI::App& app, Flags& flags) {
       ->type_name("N")
       ->check(CLI::Range(1, 65536))
       ->capture_default_str();
-  app.add_option("--threads", options.threads, "Threads of the optimizer; default: all cores")
+  app.add_option("--threads", options.threads, "Threads of the optimizer; training only; default: all cores")
       ->type_name("N")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
   app.add_option(
          "--contribution-window", flags.contribution_window,
-         "Gradients in flight that are held at most: bytes, or with KiB, MiB, GiB; default: 4 times the largest "
-         "blob in fp32")
+         "Gradients in flight that are held at most: bytes, or with KiB, MiB, GiB; training only; default: 4 times the "
+         "largest blob in fp32")
       ->type_name("SIZE");
-  app.add_option("--lease-millis", flags.lease_millis, "A worker that is not heard of for so long is lost")
+  app.add_option("--lease-millis", flags.lease_millis,
+                 "A worker that is not heard of for so long is lost; training only: 30000 with --serve")
       ->type_name("MS")
       ->check(CLI::Range(int64_t{100}, int64_t{86400000}))
+      ->capture_default_str();
+  app.add_option(
+         "--linger-seconds", flags.linger_seconds,
+         "After the run has ended, well or not, the HTTP page stays for so long, and nothing else; a signal ends "
+         "it at once")
+      ->type_name("N")
+      ->check(CLI::Range(int64_t{0}, int64_t{86400}))
       ->capture_default_str();
   app.footer(
       "SIGINT and SIGTERM let the step in progress finish and write its checkpoint; a second one ends at once.\n"
@@ -105,11 +117,8 @@ absl::Status FinishOptions(Flags& flags) {
     return absl::InvalidArgumentError("--run FILE (or --serve DIR) is required");
   }
   for (const std::string& text : flags.overrides) {
-    const size_t equals = text.find('=');
-    if (equals == std::string::npos || equals == 0) {
-      return absl::InvalidArgumentError(absl::StrCat("--set ", text, ": want FIELD.PATH=VALUE"));
-    }
-    options.overrides.push_back({text.substr(0, equals), text.substr(equals + 1)});
+    EPS_ASSIGN_OR_RETURN(FieldOverride field, ParseFieldOverride(text));
+    options.overrides.push_back(std::move(field));
   }
   if (flags.steps > 0) options.overrides.push_back({"steps", absl::StrCat(flags.steps)});
   if (!flags.contribution_window.empty()) {
@@ -120,6 +129,7 @@ absl::Status FinishOptions(Flags& flags) {
     options.window_bytes = *bytes;
   }
   options.lease = absl::Milliseconds(flags.lease_millis);
+  options.linger = absl::Seconds(flags.linger_seconds);
   return absl::OkStatus();
 }
 
@@ -137,26 +147,25 @@ int RunDaemon(const DaemonOptions& options, std::unique_ptr<SignalWatcher> early
   }
   malloc_trim(0);  // what loading needed
   if (absl::Status status = (*daemon)->Start(); !status.ok()) return Fail(status, kExitFailed);
-  std::atomic<int> first_signal = 0;
+  Interrupts interrupts(daemon->get());
   const std::unique_ptr<SignalWatcher> signals = std::move(early_signals);  // ends before what it calls
-  signals->Watch([&](int number) {
-    // SIGHUP says that whoever started us is gone, once for each of its threads: however often it comes, it asks to end
-    // and never to end at once.
-    if (number == SIGHUP) return (*daemon)->Stop("SIGHUP");
-    const std::string name = number == SIGINT ? "SIGINT" : "SIGTERM";
-    if (int none = 0; first_signal.compare_exchange_strong(none, number)) {
-      (*daemon)->Stop(name);
-    } else {
-      (*daemon)->Abort(absl::CancelledError(absl::StrCat("ended at once by a second signal, ", name)));
-    }
-  });
-  if (absl::Status status = (*daemon)->Wait(); !status.ok()) return Fail(status, kExitFailed);
-  const int number = first_signal;
-  return (*daemon)->stopped_early() && number != 0 ? kExitSignal + number : kExitDone;
+  signals->Watch([&](int number) { interrupts.OnSignal(number); });
+  const absl::Status ended = (*daemon)->Wait();
+  const int number = interrupts.OnRunOver();
+  int exit_code = (*daemon)->stopped_early() && number != 0 ? kExitSignal + number : kExitDone;
+  if (!ended.ok()) exit_code = Fail(ended, kExitFailed);
+  if (options.linger > absl::ZeroDuration()) {
+    const std::unique_ptr<DaemonPage> page = (*daemon)->TakePage(ended);
+    daemon->reset();  // its memory, its ports and the lock of its folder
+    LogInfo("page_lingers", {{"metrics", page->address()}, {"seconds", absl::ToDoubleSeconds(options.linger)}});
+    interrupts.Linger(options.linger);
+  }
+  return exit_code;
 }
 
 int Main(int argc, char** argv) {
   SetUpMalloc();
+  LogGrpcErrors();
   CLI::App app("Keeps a model in memory and trains it with the gpu_worker processes that attach.");
   app.get_formatter()->column_width(34);
   Flags flags;

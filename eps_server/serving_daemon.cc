@@ -42,6 +42,7 @@ class ServingDaemon final : public Daemon {
 
   absl::Status Load() {
     EPS_ASSIGN_OR_RETURN(rpc_options_, OpenDoors(listen_, options_));
+    EPS_ASSIGN_OR_RETURN(certificate_expiry_seconds_, CertificateExpirySeconds(options_.doors));
     EPS_RETURN_IF_ERROR(CheckPortIsFree(listen_));
     EPS_ASSIGN_OR_RETURN(page_, DaemonPage::Start(options_.metrics_listen, options_.metrics_any_address));
     EPS_ASSIGN_OR_RETURN(served_, LoadCheckpointForServing(options_.serve_folder));
@@ -52,20 +53,12 @@ class ServingDaemon final : public Daemon {
   }
 
   absl::Status Start() override {
-    RunStatus status;
-    status.parameters = served_.model.num_parameters();
-    status.model_state_bytes = served_.store->sizes().total_bytes();
-    status.newest_checkpoint = served_.folder;
-    status.step = served_.state.version.value();
-    status.loss = served_.state.losses.empty() ? 0 : served_.state.losses.back();
-    page_->Show([this, status] {
-      DaemonView view{.phase = "serving", .status = status};
-      view.status.workers = host_->Workers();
-      view.status.lease_seconds = absl::ToDoubleSeconds(host_->lease());
-      view.grpc_pulled_bytes = traffic_.grpc.pulled_bytes;
-      view.shared_memory_pulled_bytes = traffic_.shared_memory.pulled_bytes;
-      return view;
-    });
+    status_.parameters = served_.model.num_parameters();
+    status_.model_state_bytes = served_.store->sizes().total_bytes();
+    status_.newest_checkpoint = served_.folder;
+    status_.step = served_.state.version.value();
+    status_.loss = served_.state.losses.empty() ? 0 : served_.state.losses.back();
+    page_->Show([this] { return View(); });
     EPS_ASSIGN_OR_RETURN(shared_memory_, OpenSharedMemory(served_.run, {.incarnation = incarnation_,
                                                                         .model = &served_.model,
                                                                         .store = served_.store.get(),
@@ -78,7 +71,7 @@ class ServingDaemon final : public Daemon {
                                           .host = host_.get(),
                                           .serving = host_.get(),
                                           .serving_version = served_.state.version,
-                                          .serving_status = std::move(status),
+                                          .serving_status = status_,
                                           .on_stop = [this](const std::string& reason) { Stop(reason); }}));
     services.push_back(NewDataService({.incarnation = incarnation_,
                                        .model = &served_.model,
@@ -111,7 +104,24 @@ class ServingDaemon final : public Daemon {
   }
   void Abort(absl::Status why) override { End(std::move(why)); }
 
+  std::unique_ptr<DaemonPage> TakePage(const absl::Status& ended) override {
+    DaemonView view = View();
+    view.phase = ended.ok() ? "finished" : "failed";
+    page_->Show([view] { return view; });
+    return std::move(page_);
+  }
+
  private:
+  DaemonView View() const {
+    DaemonView view{.phase = "serving", .status = status_};
+    view.certificate_expiry_seconds = certificate_expiry_seconds_;
+    view.status.workers = host_->Workers();
+    view.status.lease_seconds = absl::ToDoubleSeconds(host_->lease());
+    view.grpc_pulled_bytes = traffic_.grpc.pulled_bytes;
+    view.shared_memory_pulled_bytes = traffic_.shared_memory.pulled_bytes;
+    return view;
+  }
+
   bool StoppedWithin(absl::Duration time) {
     MutexLock lock(mu_);
     if (!stopped_) changed_.WaitFor(mu_, absl::ToChronoNanoseconds(time));
@@ -132,6 +142,8 @@ class ServingDaemon final : public Daemon {
   RpcServerOptions rpc_options_;
   ServingCheckpoint served_;
   int max_message_bytes_ = 0;
+  double certificate_expiry_seconds_ = 0;
+  RunStatus status_;  // what does not change; set by Start
   std::unique_ptr<ServingHost> host_;
   Traffic traffic_;
   std::unique_ptr<SharedMemoryServer> shared_memory_;

@@ -16,6 +16,7 @@
 #include "common/grpc/message_limits.h"
 #include "common/model/model_spec.h"
 #include "eps_server/checkpoint/checkpointer.h"
+#include "eps_server/data/data_mark.h"
 #include "eps_server/data/step_data.h"
 #include "eps_server/doors.h"
 #include "eps_server/endpoint_file.h"
@@ -27,10 +28,10 @@
 #include "eps_server/service/control_service.h"
 #include "eps_server/service/data_service.h"
 #include "eps_server/service/rpc_server.h"
+#include "eps_server/service/traffic.h"
 #include "eps_server/service/training_host.h"
 #include "eps_server/shared_memory_door.h"
 #include "eps_server/step/coordinator.h"
-#include "eps_server/service/traffic.h"
 #include "eps_server/store/store.h"
 #include "eps_server/telemetry/daemon_page.h"
 
@@ -72,10 +73,6 @@ absl::Status CheckOut(const DaemonOptions& options) {
 
 // The optimizer's threads against the memory: measured once, before the model takes its own.
 constexpr absl::Duration kFloorTime = absl::Milliseconds(50);
-size_t FloorLoopBytes(int threads) {
-  constexpr size_t kMostBytes = size_t{512} << 20, kBytesEach = size_t{32} << 20;
-  return std::min(kBytesEach, kMostBytes / static_cast<size_t>(threads));
-}
 
 class TrainingDaemon final : public Daemon {
  public:
@@ -87,6 +84,7 @@ class TrainingDaemon final : public Daemon {
   // Reads and checks; changes nothing on disk.
   absl::Status Load() {
     EPS_ASSIGN_OR_RETURN(rpc_options_, OpenDoors(listen_, options_));
+    EPS_ASSIGN_OR_RETURN(certificate_expiry_seconds_, CertificateExpirySeconds(options_.doors));
     std::error_code ignored;
     if (std::filesystem::exists(options_.out, ignored)) EPS_RETURN_IF_ERROR(LockOut());
     EPS_RETURN_IF_ERROR(CheckOut(options_));
@@ -96,14 +94,18 @@ class TrainingDaemon final : public Daemon {
     DaemonMemory memory = ComputeDaemonMemory(model_, run_);
     if (options_.window_bytes > 0) memory.contribution_window_bytes = options_.window_bytes;
     expected_resident_bytes_ = memory.total_bytes();
+    checkpoint_buffer_bytes_ = memory.capture_bytes;
     EPS_ASSIGN_OR_RETURN(data_, StepData::Create(run_));
     EPS_RETURN_IF_ERROR(CheckPortIsFree(listen_));
     // Before the model is loaded, which may take minutes: the page says so meanwhile.
     EPS_ASSIGN_OR_RETURN(page_, DaemonPage::Start(options_.metrics_listen, options_.metrics_any_address));
-    floor_bytes_per_second_ =
-        MeasureMemoryBytesPerSecond(options_.threads, FloorLoopBytes(options_.threads), kFloorTime) / options_.threads;
+    floor_bytes_per_second_ = MeasureMemorySpeed(options_.threads, kFloorTime).per_thread();
     EPS_ASSIGN_OR_RETURN(store_, Store::Create(model_, run_));
-    if (options_.resume && HoldsCheckpoints(options_.out)) return Resume();
+    if (options_.resume && HoldsCheckpoints(options_.out)) {
+      EPS_RETURN_IF_ERROR(Resume());
+      return CheckData();
+    }
+    EPS_RETURN_IF_ERROR(CheckData());
     if (run_.model_from.empty()) {
       InitStore(model_, *store_);
       return absl::OkStatus();
@@ -210,7 +212,17 @@ class TrainingDaemon final : public Daemon {
   }
 
   bool stopped_early() const override { return stopped_early_; }
-  void Stop(const std::string& reason) override { coordinator_->RequestStop(reason); }
+
+  std::unique_ptr<DaemonPage> TakePage(const absl::Status& ended) override {
+    DaemonView view = View();
+    view.phase = ended.ok() ? "finished" : "failed";
+    page_->Show([view] { return view; });
+    return std::move(page_);
+  }
+
+  void Stop(const std::string& reason) override {
+    coordinator_->RequestStop(reason).IgnoreError();
+  }  // the end says why
   void Abort(absl::Status why) override { coordinator_->Fail(std::move(why)); }
 
  private:
@@ -221,6 +233,22 @@ class TrainingDaemon final : public Daemon {
     return absl::OkStatus();
   }
 
+  // What a run goes on with is what it began with: its bits are those of a run that was never disturbed.
+  absl::Status CheckData() {
+    EPS_ASSIGN_OR_RETURN(const DataMark mark, MarkDataFile(run_.data.path));
+    if (resumed_.data.is_known() && resumed_.data != mark) {
+      const std::string difference =
+          resumed_.data.num_bytes == mark.num_bytes
+              ? std::string("the same size, and other content")
+              : absl::StrCat("had ", resumed_.data.num_bytes, " bytes, and has ", mark.num_bytes);
+      return absl::FailedPreconditionError(absl::StrCat("data.path: ", run_.data.path, " is not the file that ",
+                                                        checkpointer_->LatestPath(), " was trained on: ", difference,
+                                                        "; put that file back, or start the run in another folder"));
+    }
+    resumed_.data = mark;
+    return absl::OkStatus();
+  }
+
   DaemonView View() const {
     DaemonView view{.status = coordinator_->Status()};
     const absl::string_view phase = RunPhaseName(view.status.phase);
@@ -228,6 +256,8 @@ class TrainingDaemon final : public Daemon {
     view.expected_resident_bytes = expected_resident_bytes_;
     view.checkpoint_every_steps = run_.checkpoint.every_steps;
     view.floor_bytes_per_second = floor_bytes_per_second_;
+    view.checkpoint_buffer_bytes = checkpoint_buffer_bytes_;
+    view.certificate_expiry_seconds = certificate_expiry_seconds_;
     view.grpc_pulled_bytes = traffic_.grpc.pulled_bytes;
     view.grpc_pushed_bytes = traffic_.grpc.pushed_bytes;
     view.shared_memory_pulled_bytes = traffic_.shared_memory.pulled_bytes;
@@ -265,6 +295,8 @@ class TrainingDaemon final : public Daemon {
   std::unique_ptr<Coordinator> coordinator_;
   std::unique_ptr<TrainingHost> host_;
   int64_t expected_resident_bytes_ = 0;
+  int64_t checkpoint_buffer_bytes_ = 0;
+  double certificate_expiry_seconds_ = 0;
   double floor_bytes_per_second_ = 0;
   Traffic traffic_;
   std::unique_ptr<SharedMemoryServer> shared_memory_;

@@ -7,9 +7,9 @@
 
 namespace eps::worker {
 
-// The cap of a worker whose user named none: half of the memory that this host, or the
-// control group that it runs in, can give now. The plan
-// takes no more of it than it can use. Errors: the system's.
+// The cap of a worker whose user named none: half of the room of this host and of the control groups around it, as for
+// an only worker. Who starts several (eps train) divides it, and names each worker's part. The plan takes no more of it
+// than it can use. Errors: INTERNAL the system does not say
 absl::StatusOr<int64_t> DefaultDeviceMemoryBytes();
 
 }  // namespace eps::worker

@@ -1,5 +1,6 @@
 // gpu_worker: attaches to a daemon with a device and a memory cap, and relays.
 
+#include <csignal>
 #include <cstdint>
 #include <cstdio>
 #include <map>
@@ -15,6 +16,7 @@
 #include "common/base/status_macros.h"
 #include "common/grpc/credentials.h"
 #include "common/grpc/door_flags.h"
+#include "common/grpc/grpc_log.h"
 #include "gpu_worker/worker.h"
 
 namespace eps::worker {
@@ -24,24 +26,9 @@ const std::map<std::string, TransportChoice> kTransports = {{"auto", TransportCh
                                                             {"grpc", TransportChoice::kGrpc},
                                                             {"shared_memory", TransportChoice::kSharedMemory}};
 
-int Report(const absl::Status& status) {
-  if (status.ok()) return kExitDone;
-  std::fprintf(stderr, "gpu_worker: %s\n", std::string(status.message()).c_str());
-  switch (status.code()) {
-    case absl::StatusCode::kResourceExhausted:
-      return kExitDoesNotFit;
-    case absl::StatusCode::kInvalidArgument:
-    case absl::StatusCode::kUnimplemented:
-      return kExitBadInput;
-    default:
-      return kExitFailed;
-  }
-}
-
-// What is wrong with the flags of the doors, or with their files.
-int RefuseDoors(const absl::Status& status) {
-  std::fprintf(stderr, "gpu_worker: %s\n", std::string(status.message()).c_str());
-  return StartExitCode(status);
+int Report(const absl::Status& status, int exit_code) {
+  if (!status.ok()) std::fprintf(stderr, "gpu_worker: %s\n", std::string(status.message()).c_str());
+  return exit_code;
 }
 
 absl::Status Probe(const WorkerOptions& options) {
@@ -52,6 +39,8 @@ absl::Status Probe(const WorkerOptions& options) {
 
 int Main(int argc, char** argv) {
   SetUpMalloc();
+  std::signal(SIGXFSZ, SIG_IGN);  // a log beyond the limit of files ends, and not the worker
+  LogGrpcErrors();
   CLI::App app(
       "Computes for an eps_server: pulls one layer at a time into a device, runs it, pushes its gradient.\n"
       "Everything else, model and data included, comes from the daemon.");
@@ -89,8 +78,12 @@ int Main(int argc, char** argv) {
                  "HTTP address of /metrics, /healthz and /readyz; port 0: the system chooses, the log says it")
       ->type_name("HOST:PORT")
       ->capture_default_str();
-  app.add_flag("--metrics-any-address", options.metrics_any_address,
-               "Allows a --metrics-listen that other machines reach; the page has neither TLS nor a password");
+  app.add_option("--health-listen", options.health_listen,
+                 "gRPC address of grpc.health.v1, for probes: SERVING while /readyz says 200 (default: not served)")
+      ->type_name("HOST:PORT");
+  app.add_flag(
+      "--metrics-any-address", options.metrics_any_address,
+      "Allows a --metrics-listen and --health-listen that other machines reach; neither has TLS or a password");
   app.add_flag("--probe", probe, "Only start the device, say what it is, and end")->excludes(connect);
   app.footer("Exit codes: 0 done, 1 failed, 2 bad usage, 3 the run does not fit the device memory.");
   try {
@@ -101,11 +94,15 @@ int Main(int argc, char** argv) {
   }
   options.reconnect = absl::Seconds(reconnect_seconds);
   if (!transport.empty()) options.transport = kTransports.at(transport);
-  if (probe) return Report(Probe(options));
+  if (probe) {
+    const absl::Status probed = Probe(options);
+    return Report(probed, WorkerExitCode(probed));
+  }
   auto credentials = NewChannelCredentials(doors, options.address, absl::Now());
-  if (!credentials.ok()) return RefuseDoors(credentials.status());
+  if (!credentials.ok()) return Report(credentials.status(), StartExitCode(credentials.status()));
   options.credentials = *std::move(credentials);
-  return Report(RunWorker(options));
+  const absl::Status ended = RunWorker(options);
+  return Report(ended, WorkerExitCode(ended));
 }
 
 }  // namespace

@@ -88,10 +88,13 @@ absl::Status RunWorker(const WorkerOptions& user_options) {
     EPS_ASSIGN_OR_RETURN(options.device_memory_bytes, DefaultDeviceMemoryBytes());
   }
   EPS_ASSIGN_OR_RETURN(const DeviceBackend backend, FindDevice(options.device));
-  EPS_ASSIGN_OR_RETURN(const Introduction introduction, Introduce(options));
-  EPS_ASSIGN_OR_RETURN(const auto page, WorkerPage::Start(options.metrics_listen, options.metrics_any_address));
+  EPS_ASSIGN_OR_RETURN(Introduction introduction, Introduce(options));
+  EPS_ASSIGN_OR_RETURN(const auto page, WorkerPage::Start({.listen = options.metrics_listen,
+                                                           .any_address = options.metrics_any_address,
+                                                           .health_listen = options.health_listen}));
+  introduction.metrics_address = page->address();
   page->Update([&](WorkerView& view) { view.device_cap_bytes = options.device_memory_bytes; });
-  LogInfo("worker_page", {{"metrics", page->address()}});
+  LogInfo("worker_page", {{"metrics", page->address()}, {"health", page->health_address()}});
   absl::Status lost;                // why the connection before was lost
   uint64_t failed_incarnation = 0;  // of the daemon that the last session could not be opened with
   while (true) {

@@ -21,6 +21,7 @@ struct WorkerOptions {
   std::optional<TransportChoice> transport = std::nullopt;  // in place of the run's own
   std::string metrics_listen = "127.0.0.1:0";               // the HTTP page
   bool metrics_any_address = false;                         // of which others than this host may be reached
+  std::string health_listen = "";                           // of grpc.health.v1, as metrics_listen; "": not served
   absl::Duration reconnect = absl::Seconds(30);             // a daemon that cannot be reached for so long is gone
 };
 

@@ -29,6 +29,29 @@ fail() {
   exit 1
 }
 
+# Debian's prometheus starts a server on port 9090 of every interface when it is installed, and at each boot. Only its
+# programs are used here: the server is masked until the package is there, and is left as one that is switched off.
+readonly SERVER=prometheus
+server_is_held=false
+hold_back_server() {
+  [[ -d /run/systemd/system && " ${missing[*]} " == *" $SERVER "* ]] || return 0
+  [[ "$(systemctl is-enabled "$SERVER.service" 2>/dev/null)" != masked ]] || return 0  # by somebody else: left alone
+  if "${as_root[@]}" systemctl --quiet mask "$SERVER.service"; then
+    server_is_held=true
+    trap release_server EXIT
+  fi
+}
+
+release_server() {
+  $server_is_held || return 0
+  server_is_held=false
+  if ! "${as_root[@]}" systemctl --quiet unmask "$SERVER.service"; then
+    echo "install: $SERVER.service is left masked" >&2
+  elif is_installed "$SERVER" && ! "${as_root[@]}" systemctl --quiet disable "$SERVER.service"; then
+    echo "install: $SERVER's server will start at the next boot; systemctl disable $SERVER" >&2
+  fi
+}
+
 dry_run=false
 groups=()
 for arg in "$@"; do
@@ -77,5 +100,9 @@ fi
 echo "install: installing ${#missing[@]} packages: ${missing[*]}"
 "${as_root[@]}" apt-get update -q ||
   echo "install: apt-get update failed; going on with the package lists that are there" >&2
+hold_back_server
+status=0
 "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends "${missing[@]}" ||
-  fail "apt-get install failed, see above. Needed, from Debian 12: ${missing[*]}"
+  status=$?
+release_server
+((status == 0)) || fail "apt-get install failed, see above. Needed, from Debian 12: ${missing[*]}"

@@ -1,25 +1,24 @@
 #include "cli/doctor/checks.h"
 
 #include <algorithm>
-#include <limits>
 #include <optional>
 #include <set>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "absl/strings/strip.h"
 #include "common/base/byte_size.h"
+#include "common/base/memory_room.h"
+#include "common/base/memory_speed.h"
+#include "common/base/open_files.h"
 
 namespace eps::cli {
 namespace {
-
-constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
-constexpr char kGroups[] = "/sys/fs/cgroup";
 
 // "key: value" lines, as in /proc/meminfo and /proc/cpuinfo; the first one of `key`.
 std::optional<std::string> ValueOf(const std::string& text, absl::string_view key) {
@@ -30,54 +29,18 @@ std::optional<std::string> ValueOf(const std::string& text, absl::string_view ke
   return std::nullopt;
 }
 
-// "24594760 kB"
-int64_t KiloBytes(const std::optional<std::string>& value) {
-  int64_t number = 0;
-  if (!value.has_value() || !absl::SimpleAtoi(absl::StripSuffix(*value, " kB"), &number)) return 0;
-  return number * 1024;
-}
-
 std::string Trimmed(const std::optional<std::string>& text) {
   return text.has_value() ? std::string(absl::StripAsciiWhitespace(*text)) : "";
 }
 
-// The folders of the control groups around this process, innermost first (cgroup v2).
-std::vector<std::string> GroupFolders(const Machine& machine) {
-  std::string name = "/";
-  for (const absl::string_view line : absl::StrSplit(machine.ReadText("/proc/self/cgroup").value_or(""), '\n')) {
-    if (absl::StartsWith(line, "0::")) name = std::string(line.substr(3));
-  }
-  std::vector<std::string> folders;
-  while (name != "/" && !name.empty()) {
-    folders.push_back(kGroups + name);
-    name.resize(name.rfind('/'));
-  }
-  folders.push_back(kGroups);  // in a container its own group appears here
-  return folders;
-}
-
-struct GroupRoom {
-  int64_t room_bytes = kNoLimit;
-  int64_t limit_bytes = kNoLimit;
-  std::string file;  // of the limit
-};
-GroupRoom FindGroupRoom(const Machine& machine) {
-  GroupRoom least;
-  for (const std::string& folder : GroupFolders(machine)) {
-    int64_t limit = 0, used = 0;
-    if (!absl::SimpleAtoi(Trimmed(machine.ReadText(folder + "/memory.max")), &limit)) continue;  // "max"
-    // Without it all of the limit may be in use.
-    if (!absl::SimpleAtoi(Trimmed(machine.ReadText(folder + "/memory.current")), &used)) used = 0;
-    const int64_t room = std::max<int64_t>(0, limit - used);
-    if (room < least.room_bytes) least = {room, limit, folder + "/memory.max"};
-  }
-  return least;
+TextReader ReaderOf(const Machine& machine) {
+  return [&machine](const std::string& path) { return machine.ReadText(path); };
 }
 
 // Cores' worth of time that the control groups allow; 0: no limit.
 double GroupCores(const Machine& machine) {
   double least = 0;
-  for (const std::string& folder : GroupFolders(machine)) {
+  for (const std::string& folder : ControlGroupFolders(ReaderOf(machine))) {
     const std::string text = Trimmed(machine.ReadText(folder + "/cpu.max"));
     const std::pair<absl::string_view, absl::string_view> parts = absl::StrSplit(text, absl::MaxSplits(' ', 1));
     double quota = 0, period = 0;
@@ -100,23 +63,31 @@ std::string Gigabytes(double bytes_per_second) { return absl::StrFormat("%.2f GB
 std::string LimitText(int64_t limit) { return limit == Machine::kUnlimited ? "unlimited" : absl::StrCat(limit); }
 
 Finding CheckVectors(const Machine& machine) {
-  const std::optional<std::string> text = machine.ReadText("/proc/cpuinfo");
-  const std::string model = text.has_value() ? ValueOf(*text, "model name").value_or("unknown") : "unknown";
-  const std::vector<std::string> list =
-      absl::StrSplit(text.has_value() ? ValueOf(*text, "flags").value_or("") : "", ' ', absl::SkipEmpty());
+  const std::string text = machine.ReadText("/proc/cpuinfo").value_or("");
+  const std::string model = ValueOf(text, "model name").value_or("unknown");
+  const std::optional<std::string> listed = ValueOf(text, "flags");
+  if (!listed.has_value()) {  // not an x86
+    return {Verdict::kNote, "cpu", absl::StrCat(model, "; its vector instructions are not known"),
+            "eps_server and gpu_worker say at their start whether they suffice"};
+  }
+  const std::vector<std::string> list = absl::StrSplit(*listed, ' ', absl::SkipEmpty());
   const std::set<std::string> flags(list.begin(), list.end());
-  std::vector<std::string> has, lacks;
-  for (const char* flag : {"avx2", "fma", "avx512f", "avx512bw", "avx512_vnni", "avx512_bf16", "amx_bf16"}) {
+  // What kernels, optimizer and oneDNN are compiled for: AVX2 with FMA, which the bits need, and AVX-512's first form.
+  std::vector<std::string> has, lacks, lacks_needed;
+  for (const char* flag : {"avx2", "fma"}) (flags.count(flag) > 0 ? has : lacks_needed).push_back(flag);
+  for (const char* flag : {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}) {
     (flags.count(flag) > 0 ? has : lacks).push_back(flag);
   }
+  const bool runs = lacks_needed.empty(), has_all = lacks.empty();
+  lacks.insert(lacks.begin(), lacks_needed.begin(), lacks_needed.end());
   const std::string found = absl::StrCat(model, "; has ", has.empty() ? "none" : absl::StrJoin(has, " "), " of the ",
                                          "vector instructions that are used",
                                          lacks.empty() ? "" : absl::StrCat(", not ", absl::StrJoin(lacks, " ")));
-  if (flags.count("avx2") == 0 || flags.count("fma") == 0) {
-    return {Verdict::kNote, "cpu", found,
-            "without AVX2 a step takes several times as long: in a virtual machine, ask for the host's CPU model"};
+  if (!runs) {
+    return {Verdict::kProblem, "cpu", found,
+            "daemon and worker start only with AVX2 and FMA: in a virtual machine, ask for the host's CPU model"};
   }
-  if (flags.count("avx512f") == 0) return {Verdict::kNote, "cpu", found, "none needed; AVX-512 would be faster"};
+  if (!has_all) return {Verdict::kNote, "cpu", found, "none needed; AVX-512 would be faster"};
   return {Verdict::kOk, "cpu", found, ""};
 }
 
@@ -207,17 +178,7 @@ absl::string_view VerdictName(Verdict verdict) {
   return "PROBLEM";
 }
 
-MemoryRoom FindMemoryRoom(const Machine& machine) {
-  const std::string text = machine.ReadText("/proc/meminfo").value_or("");
-  MemoryRoom room = {.total_bytes = KiloBytes(ValueOf(text, "MemTotal")),
-                     .available_bytes = KiloBytes(ValueOf(text, "MemAvailable"))};
-  const GroupRoom group = FindGroupRoom(machine);
-  if (group.room_bytes < room.available_bytes) {
-    room.available_bytes = group.room_bytes;
-    room.limited_by_group = true;
-  }
-  return room;
-}
+MemoryRoom FindMemoryRoom(const Machine& machine) { return eps::FindMemoryRoom(ReaderOf(machine)); }
 
 std::vector<Finding> CheckProcessor(const Machine& machine) {
   return {CheckVectors(machine), CheckCores(machine), CheckNuma(machine)};
@@ -230,10 +191,10 @@ std::vector<Finding> CheckMemory(const Machine& machine) {
                       absl::StrCat(FormatByteSize(room.total_bytes), ", of which ",
                                    FormatByteSize(room.available_bytes), " can be had"),
                       ""});
-  if (const GroupRoom group = FindGroupRoom(machine); group.limit_bytes != kNoLimit) {
+  if (room.group_limit_bytes != MemoryRoom::kNoLimit) {
     findings.push_back({Verdict::kNote, "memory limit",
-                        absl::StrCat("the control group allows ", FormatByteSize(group.limit_bytes), ", ",
-                                     FormatByteSize(group.room_bytes), " of it is free (", group.file, ")"),
+                        absl::StrCat("the control group allows ", FormatByteSize(room.group_limit_bytes), ", ",
+                                     FormatByteSize(room.group_room_bytes), " of it is free (", room.group_file, ")"),
                         "raise it where the container is started, for instance: docker run --memory 64g"});
   } else {
     findings.push_back({Verdict::kOk, "memory limit", "no control group sets one", ""});
@@ -245,9 +206,7 @@ std::vector<Finding> CheckMemory(const Machine& machine) {
   return findings;
 }
 
-std::vector<Finding> CheckLimits(const Machine& machine) {
-  constexpr int64_t kFewFiles = 256;      // a daemon with a few workers
-  constexpr int64_t kEnoughFiles = 1024;  // with hundreds
+std::vector<Finding> CheckLimits(const Machine& machine, int workers) {
   std::vector<Finding> findings;
   const Machine::Limit memory = machine.LockedMemory();
   if (memory.soft == Machine::kUnlimited) {
@@ -256,14 +215,21 @@ std::vector<Finding> CheckLimits(const Machine& machine) {
     findings.push_back({Verdict::kNote, "memlock", FormatByteSize(memory.soft),
                         "ulimit -l unlimited   (only for memory that is pinned for a GPU; systemd: LimitMEMLOCK)"});
   }
+  // The soft limit is nobody's concern: the daemon raises its own.
   const Machine::Limit files = machine.OpenFiles();
-  const bool enough = files.soft == Machine::kUnlimited || files.soft >= kEnoughFiles;
-  const bool few = !enough && files.soft < kFewFiles;
-  findings.push_back({enough ? Verdict::kOk
-                      : few  ? Verdict::kProblem
-                             : Verdict::kNote,
-                      "open files", absl::StrCat(LimitText(files.soft), ", at most ", LimitText(files.hard)),
-                      enough ? "" : absl::StrCat("ulimit -n ", kEnoughFiles)});
+  const int64_t wanted = NeededOpenFiles(DefaultConnections(workers));
+  const int64_t least = NeededOpenFiles(LeastConnections(workers));
+  const bool unlimited = files.hard == Machine::kUnlimited;
+  const bool enough = unlimited || files.hard >= wanted;
+  findings.push_back({enough                              ? Verdict::kOk
+                      : !unlimited && files.hard >= least ? Verdict::kNote
+                                                          : Verdict::kProblem,
+                      "open files",
+                      absl::StrCat("at most ", LimitText(files.hard), "; the daemon asks for ", wanted,
+                                   ", and starts with ", least, " or more"),
+                      enough ? ""
+                             : absl::StrCat("sudo prlimit --pid $$ --nofile=", wanted, ":", wanted,
+                                            "   (systemd: LimitNOFILE; docker run --ulimit nofile=", wanted, ")")});
   return findings;
 }
 
@@ -286,19 +252,24 @@ std::vector<Finding> CheckSpeed(const Machine& machine, const std::string& out, 
          absl::StrCat(Gigabytes(*disk), " written and synced"),
          *disk < kSlowDisk ? "checkpoints are slow: a larger checkpoint.every_steps, or another --out" : ""});
   }
-  findings.push_back(
-      {Verdict::kOk, "memory speed",
-       absl::StrCat(Gigabytes(machine.MeasureMemoryBytesPerSecond()), " read and written by a plain loop on all cores"), ""});
+  const MemorySpeed memory = machine.MeasureMemorySpeed();
+  findings.push_back({Verdict::kOk, "memory speed",
+                      absl::StrCat(Gigabytes(memory.bytes_per_second), " read and written by a plain loop on ",
+                                   memory.threads, memory.threads == 1 ? " thread" : " threads"),
+                      ""});
   return findings;
 }
 
 std::vector<Finding> CheckNvidia(const Machine& machine) {
-  const char kToolkit[] =
-      "only for the cuda device: install NVIDIA's CUDA toolkit, or add its folder to LD_LIBRARY_PATH";
+  // From NVIDIA's own repository for Debian and Ubuntu, whose package cuda-keyring adds it.
+  const auto install = [](const std::string& package) {
+    return absl::StrCat("only for the cuda device: sudo apt-get install ", package,
+                        "   (NVIDIA's repository; or add its folder to LD_LIBRARY_PATH)");
+  };
   return {CheckDriver(machine),
-          CheckLibrary(machine, "cuda runtime", {"libcudart.so.13", "libcudart.so.12"}, kToolkit),
-          CheckLibrary(machine, "cudnn", {"libcudnn.so.9"}, kToolkit),
-          CheckLibrary(machine, "nccl", {"libnccl.so.2"}, kToolkit),
+          CheckLibrary(machine, "cuda runtime", {"libcudart.so.13", "libcudart.so.12"}, install("cuda-cudart-13-0")),
+          CheckLibrary(machine, "cudnn", {"libcudnn.so.9"}, install("libcudnn9-cuda-13")),
+          CheckLibrary(machine, "nccl", {"libnccl.so.2"}, install("libnccl2")),
           {Verdict::kNote, "cuda device", "this build has none: --device cuda is refused whatever is installed",
            "eps train --device cpu   (the default)"}};
 }

@@ -7,6 +7,7 @@
 
 #include "absl/strings/string_view.h"
 #include "cli/doctor/machine.h"
+#include "common/base/memory_room.h"
 
 // What `eps doctor` looks at: each check is a function of a Machine, and says what it found and what to do.
 namespace eps::cli {
@@ -25,12 +26,7 @@ struct Finding {
   std::string mend;  // a command, or what to change; "" where there is nothing to do
 };
 
-// What the processes of this user may still take: the machine's memory and every control group around this process.
-struct MemoryRoom {
-  int64_t total_bytes = 0;
-  int64_t available_bytes = 0;
-  bool limited_by_group = false;  // a control group leaves less than the machine has
-};
+// What the processes of this user may still take.
 MemoryRoom FindMemoryRoom(const Machine& machine);
 
 // What a run wants of this machine. All zero: no run is asked about.
@@ -44,7 +40,8 @@ struct Needs {
 
 std::vector<Finding> CheckProcessor(const Machine& machine);
 std::vector<Finding> CheckMemory(const Machine& machine);
-std::vector<Finding> CheckLimits(const Machine& machine);
+// workers: how many a daemon would be started for.
+std::vector<Finding> CheckLimits(const Machine& machine, int workers);
 // With `measure`, files are written and memory is copied, for about a second each.
 std::vector<Finding> CheckSpeed(const Machine& machine, const std::string& out, bool measure);
 std::vector<Finding> CheckNvidia(const Machine& machine);

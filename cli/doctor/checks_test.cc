@@ -8,7 +8,10 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "cli/doctor/machine.h"
+#include "common/base/memory_speed.h"
+#include "common/base/open_files.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -22,7 +25,9 @@ constexpr int64_t kGib = int64_t{1} << 30;
 // A machine on which nothing is wrong, unless a test says so.
 struct FakeMachine final : Machine {
   std::map<std::string, std::string> files = {
-      {"/proc/cpuinfo", "processor\t: 0\nmodel name\t: Fast 9000\nflags\t\t: fpu avx2 fma avx512f avx512bw\n\n"},
+      {"/proc/cpuinfo",
+       "processor\t: 0\nmodel name\t: Fast 9000\nflags\t\t: fpu avx2 fma avx512f avx512bw avx512cd avx512dq "
+       "avx512vl\n\n"},
       {"/proc/meminfo",
        "MemTotal:       67108864 kB\nMemFree:  1 kB\nMemAvailable:   50331648 kB\nHugePages_Total:       4\n"
        "HugePages_Free:        3\nHugepagesize:       2048 kB\n"},
@@ -52,7 +57,7 @@ struct FakeMachine final : Machine {
   int Cores() const override { return cores; }
   absl::StatusOr<int64_t> DiskRoomBytes(const std::string&) const override { return disk_room; }
   absl::StatusOr<double> MeasureDiskBytesPerSecond(const std::string&) const override { return disk_speed; }
-  double MeasureMemoryBytesPerSecond() const override { return 20e9; }
+  MemorySpeed MeasureMemorySpeed() const override { return {.bytes_per_second = 20e9, .threads = 8}; }
   std::optional<LoadedLibrary> FindLibrary(const std::vector<std::string>& names) const override {
     for (const std::string& name : names) {
       if (const auto it = libraries.find(name); it != libraries.end()) return LoadedLibrary{it->second};
@@ -84,7 +89,7 @@ void ExpectFinding(const Finding& finding, Verdict verdict, const std::string& f
 TEST(DoctorTest, OnAGoodMachineNothingIsToBeDoneButForTheDeviceThatThisBuildLacks) {
   const FakeMachine machine;
   for (const auto& findings :
-       {CheckProcessor(machine), CheckMemory(machine), CheckLimits(machine), CheckSpeed(machine, "runs", true)}) {
+       {CheckProcessor(machine), CheckMemory(machine), CheckLimits(machine, 1), CheckSpeed(machine, "runs", true)}) {
     for (const Finding& finding : findings) {
       EXPECT_EQ(finding.verdict, Verdict::kOk) << finding.check << ": " << finding.found;
       EXPECT_EQ(finding.mend, "") << finding.check;
@@ -98,7 +103,7 @@ TEST(DoctorTest, ANoteOrAProblemAlwaysSaysWhatToDo) {
   machine.open_files = {10, 10};
   machine.locked_memory = {65536, 65536};
   machine.disk_speed = absl::PermissionDeniedError("cannot create \"runs\"");
-  for (const auto& findings : {CheckLimits(machine), CheckSpeed(machine, "runs", true), CheckNvidia(machine),
+  for (const auto& findings : {CheckLimits(machine, 1), CheckSpeed(machine, "runs", true), CheckNvidia(machine),
                                CheckRun(machine, "runs", {.daemon_bytes = 1})}) {
     for (const Finding& finding : findings) {
       EXPECT_TRUE(finding.verdict == Verdict::kOk || !finding.mend.empty()) << finding.check << ": " << finding.found;
@@ -117,13 +122,25 @@ TEST(DoctorTest, ThingsThatCannotBeReadAreNoProblem) {
 
 TEST(DoctorTest, VectorInstructionsAreNamed) {
   FakeMachine machine;
-  ExpectFinding(Only(CheckProcessor(machine), "cpu"), Verdict::kOk, "Fast 9000; has avx2 fma avx512f avx512bw of the",
-                "");
-  ExpectFinding(Only(CheckProcessor(machine), "cpu"), Verdict::kOk, "not avx512_vnni avx512_bf16 amx_bf16", "");
+  ExpectFinding(Only(CheckProcessor(machine), "cpu"), Verdict::kOk, "Fast 9000; has avx2 fma avx512f avx512bw", "");
   machine.files["/proc/cpuinfo"] = "model name : Older\nflags : avx2 fma\n";
   ExpectFinding(Only(CheckProcessor(machine), "cpu"), Verdict::kNote, "has avx2 fma of", "AVX-512");
+  ExpectFinding(Only(CheckProcessor(machine), "cpu"), Verdict::kNote, "not avx512f avx512bw avx512cd avx512dq avx512vl",
+                "AVX-512");
+}
+
+TEST(DoctorTest, AProcessorOnWhichNothingStartsIsAProblem) {
+  FakeMachine machine;
   machine.files["/proc/cpuinfo"] = "model name : Oldest\nflags : sse2 not_avx2\n";
-  ExpectFinding(Only(CheckProcessor(machine), "cpu"), Verdict::kNote, "has none of", "virtual machine");
+  ExpectFinding(Only(CheckProcessor(machine), "cpu"), Verdict::kProblem, "has none of", "virtual machine");
+  machine.files["/proc/cpuinfo"] = "model name : Half\nflags : avx2\n";
+  ExpectFinding(Only(CheckProcessor(machine), "cpu"), Verdict::kProblem, "not fma", "virtual machine");
+}
+
+TEST(DoctorTest, AProcessorThatListsNoFlagsIsNotJudged) {
+  FakeMachine machine;
+  machine.files["/proc/cpuinfo"] = "processor : 0\nFeatures : fp asimd evtstrm\nCPU part : 0xd0c\n";
+  ExpectFinding(Only(CheckProcessor(machine), "cpu"), Verdict::kNote, "not known", "at their start");
 }
 
 TEST(DoctorTest, AControlGroupsShareOfTheProcessorsIsSeen) {
@@ -177,13 +194,23 @@ TEST(DoctorTest, HugePagesThatAreOffAreANoteWithTheCommand) {
 TEST(DoctorTest, LimitsThatAreTooLowAreNamed) {
   FakeMachine machine;
   machine.locked_memory = {8 << 20, 8 << 20};
-  ExpectFinding(Only(CheckLimits(machine), "memlock"), Verdict::kNote, "8.0 MiB", "ulimit -l unlimited");
-  machine.open_files = {512, Machine::kUnlimited};
-  ExpectFinding(Only(CheckLimits(machine), "open files"), Verdict::kNote, "512, at most unlimited", "ulimit -n 1024");
-  machine.open_files = {100, 100};
-  ExpectFinding(Only(CheckLimits(machine), "open files"), Verdict::kProblem, "100", "ulimit -n 1024");
-  machine.open_files = {Machine::kUnlimited, Machine::kUnlimited};
-  ExpectFinding(Only(CheckLimits(machine), "open files"), Verdict::kOk, "unlimited", "");
+  ExpectFinding(Only(CheckLimits(machine, 1), "memlock"), Verdict::kNote, "8.0 MiB", "ulimit -l unlimited");
+}
+
+TEST(DoctorTest, OpenFilesAreJudgedAsTheDaemonWill) {
+  FakeMachine machine;
+  machine.open_files = {16, Machine::kUnlimited};  // it raises the soft limit itself
+  ExpectFinding(Only(CheckLimits(machine, 1), "open files"), Verdict::kOk, "at most unlimited", "");
+  const int64_t needed = NeededOpenFiles(DefaultConnections(1));
+  machine.open_files = {16, needed};
+  ExpectFinding(Only(CheckLimits(machine, 1), "open files"), Verdict::kOk, absl::StrCat("asks for ", needed), "");
+  machine.open_files = {needed - 1, needed - 1};  // it makes do with fewer connections
+  ExpectFinding(Only(CheckLimits(machine, 1), "open files"), Verdict::kNote, absl::StrCat("at most ", needed - 1),
+                absl::StrCat("--nofile=", needed, ":", needed));
+  machine.open_files.hard = NeededOpenFiles(LeastConnections(1)) - 1;
+  EXPECT_EQ(Only(CheckLimits(machine, 1), "open files").verdict, Verdict::kProblem);
+  machine.open_files = {needed, needed};
+  EXPECT_EQ(Only(CheckLimits(machine, 4096), "open files").verdict, Verdict::kProblem);
 }
 
 TEST(DoctorTest, ADiskThatCannotBeWrittenIsAProblemAndASlowOneANote) {
@@ -203,7 +230,10 @@ TEST(DoctorTest, WhyCudaWouldNotStartIsSaidStepByStep) {
   FakeMachine machine;
   ExpectFinding(Only(CheckNvidia(machine), "nvidia driver"), Verdict::kNote, "no kernel module, no libcuda.so.1",
                 "apt-get install nvidia-driver");
-  ExpectFinding(Only(CheckNvidia(machine), "nccl"), Verdict::kNote, "not found: libnccl.so.2", "LD_LIBRARY_PATH");
+  ExpectFinding(Only(CheckNvidia(machine), "nccl"), Verdict::kNote, "not found: libnccl.so.2",
+                "apt-get install libnccl2");
+  ExpectFinding(Only(CheckNvidia(machine), "cudnn"), Verdict::kNote, "not found", "apt-get install libcudnn9-cuda-13");
+  ExpectFinding(Only(CheckNvidia(machine), "cuda runtime"), Verdict::kNote, "not found", "cuda-cudart-13-0");
   ExpectFinding(Only(CheckNvidia(machine), "cuda device"), Verdict::kNote, "this build has none", "--device cpu");
 
   machine.files["/proc/driver/nvidia/version"] = "NVRM version: 550.54\nGCC version: 12\n";

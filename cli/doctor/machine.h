@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/base/memory_speed.h"
 
 namespace eps::cli {
 
@@ -47,8 +48,9 @@ class Machine {
   virtual absl::StatusOr<int64_t> DiskRoomBytes(const std::string& folder) const = 0;
   // Writes and syncs a file there for about a second, and removes it. Errors: the system's
   virtual absl::StatusOr<double> MeasureDiskBytesPerSecond(const std::string& folder) const = 0;
-  // Read and written by a plain loop on all cores, for about half a second.
-  virtual double MeasureMemoryBytesPerSecond() const = 0;
+  // Of the cores that this process may run on, or as many of them as eps::MeasureMemorySpeed takes; about half a
+  // second.
+  virtual MemorySpeed MeasureMemorySpeed() const = 0;
 
   // The first of `names` that the loader finds.
   virtual std::optional<LoadedLibrary> FindLibrary(const std::vector<std::string>& names) const = 0;

@@ -32,7 +32,6 @@ constexpr size_t kPieceBytes = size_t{8} << 20;
 constexpr int64_t kMostDiskBytes = int64_t{512} << 20;
 constexpr double kDiskSeconds = 1.0;
 constexpr absl::Duration kMemoryTime = absl::Milliseconds(500);
-constexpr size_t kLoopBytes = size_t{64} << 20;  // of each core
 
 double SecondsSince(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
@@ -108,9 +107,7 @@ class RealMachine final : public Machine {
     return speed;
   }
 
-  double MeasureMemoryBytesPerSecond() const override {
-    return eps::MeasureMemoryBytesPerSecond(Cores(), kLoopBytes, kMemoryTime);
-  }
+  MemorySpeed MeasureMemorySpeed() const override { return eps::MeasureMemorySpeed(Cores(), kMemoryTime); }
 
   std::optional<LoadedLibrary> FindLibrary(const std::vector<std::string>& names) const override {
     for (const std::string& name : names) {

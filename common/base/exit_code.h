@@ -33,6 +33,22 @@ inline int StartExitCode(const absl::Status& status) {
   }
 }
 
+// The exit code of a program that works for a daemon far away, and ended because of `status`: only what was typed is
+// bad input. That something is not found, or not in the right state, is said of the daemon.
+inline int WorkerExitCode(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kOk:
+      return kExitDone;
+    case absl::StatusCode::kInvalidArgument:
+    case absl::StatusCode::kUnimplemented:  // this build has no such device
+      return kExitBadInput;
+    case absl::StatusCode::kResourceExhausted:
+      return kExitDoesNotFit;
+    default:
+      return kExitFailed;
+  }
+}
+
 }  // namespace eps
 
 #endif  // EPS_COMMON_BASE_EXIT_CODE_H_

@@ -35,6 +35,27 @@ absl::Status WriteAndSync(const std::string& path, absl::string_view content) {
   return Annotate(file.Close(), absl::StrCat("cannot close \"", path, "\""));
 }
 
+// What is full, broken or used up here and now, and works again once somebody has made room. Abseil calls some of it
+// RESOURCE_EXHAUSTED, which our programs keep for what does not fit, or bad input.
+bool IsStateOfTheSystem(int error_number) {
+  switch (error_number) {
+    case ENOSPC:
+    case EDQUOT:
+    case EFBIG:
+    case EROFS:
+    case EMFILE:
+    case ENFILE:
+      return true;
+    default:
+      return false;
+  }
+}
+
+absl::Status SystemError(int error_number, absl::string_view what) {
+  const absl::Status status = absl::ErrnoToStatus(error_number, what);
+  return IsStateOfTheSystem(error_number) ? absl::UnavailableError(status.message()) : status;
+}
+
 }  // namespace
 
 FileDescriptor& FileDescriptor::operator=(FileDescriptor&& other) noexcept {
@@ -52,12 +73,12 @@ FileDescriptor::~FileDescriptor() {
 absl::Status FileDescriptor::Close() {
   const int fd = std::exchange(fd_, -1);
   // After EINTR the descriptor is gone on Linux: closing again could close somebody else's.
-  if (fd >= 0 && close(fd) != 0 && errno != EINTR) return absl::ErrnoToStatus(errno, "close");
+  if (fd >= 0 && close(fd) != 0 && errno != EINTR) return SystemError(errno, "close");
   return absl::OkStatus();
 }
 
 absl::Status FileError(int error_number, absl::string_view action, const std::string& path) {
-  return absl::ErrnoToStatus(error_number, absl::StrCat("cannot ", action, " \"", path, "\""));
+  return SystemError(error_number, absl::StrCat("cannot ", action, " \"", path, "\""));
 }
 
 absl::StatusOr<FileDescriptor> OpenFile(const std::string& path, int flags) {

@@ -32,11 +32,12 @@ class FileDescriptor {
 };
 
 // "cannot open "x.txt": No such file or directory", with the code that fits `error_number`:
-// NOT_FOUND, ALREADY_EXISTS, PERMISSION_DENIED, RESOURCE_EXHAUSTED (full disk, too many files), ...
+// NOT_FOUND, ALREADY_EXISTS, PERMISSION_DENIED, ...; UNAVAILABLE for a disk that is full, read-only or broken, and for
+// too many open files: never RESOURCE_EXHAUSTED, by which a program says that a run does not fit (exit_code.h).
 // `action` is a verb.
 absl::Status FileError(int error_number, absl::string_view action, const std::string& path);
 
-// `flags` as for open(2); O_CLOEXEC is added, a new file gets mode 0644. Errors: FileError's.
+// `flags` as for open(2); O_CLOEXEC is added, a new file gets mode 0644 less the umask. Errors: FileError's.
 absl::StatusOr<FileDescriptor> OpenFile(const std::string& path, int flags);
 
 // The whole file. Errors: FileError's · INVALID_ARGUMENT longer than `max_bytes`, or no file but a pipe or the like,

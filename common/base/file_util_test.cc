@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <string.h>
 
 #include <filesystem>
 #include <string>
@@ -9,6 +10,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "common/base/exit_code.h"
 #include "common/testing/status_matchers.h"
 #include "common/testing/temp_dir.h"
 #include "gtest/gtest.h"
@@ -64,7 +66,16 @@ TEST(FileUtilTest, AFailedWriteLeavesNothingBehind) {
 TEST(FileUtilTest, AFullDiskIsNamedAsSuch) {
   ASSERT_OK_AND_ASSIGN(const FileDescriptor full, OpenFile("/dev/full", O_WRONLY));
   EXPECT_THAT(WriteAt(full, "/dev/full", 0, "x"),
-              StatusIs(absl::StatusCode::kResourceExhausted, "\"/dev/full\": No space left on device"));
+              StatusIs(absl::StatusCode::kUnavailable, "\"/dev/full\": No space left on device"));
+}
+
+TEST(FileUtilTest, OnlyWhatTheCallerNamedIsBadInput) {
+  for (const int error_number : {ENOSPC, EDQUOT, EFBIG, EROFS, EIO, EMFILE, ENFILE}) {
+    EXPECT_EQ(StartExitCode(FileError(error_number, "write", "a")), kExitFailed) << strerror(error_number);
+  }
+  for (const int error_number : {ENOENT, EACCES, EEXIST, ENOTDIR}) {
+    EXPECT_EQ(StartExitCode(FileError(error_number, "write", "a")), kExitBadInput) << strerror(error_number);
+  }
 }
 
 TEST(FileUtilTest, WriteAtGoesToItsPlace) {

@@ -1,14 +1,20 @@
 #include "common/base/memory_speed.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <numeric>
 #include <thread>
+#include <utility>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "absl/time/clock.h"
+#include "common/base/thread.h"
 
 namespace eps {
 namespace {
+
+constexpr size_t kMinBytesEach = size_t{8} << 20;
 
 // `one` is not known to the compiler, so that every element is read and written.
 #if defined(__x86_64__)
@@ -35,12 +41,21 @@ double MeasureOne(size_t bytes, absl::Duration time) {
 
 }  // namespace
 
-double MeasureMemoryBytesPerSecond(int threads, size_t bytes, absl::Duration time) {
+MemorySpeed MeasureMemorySpeed(int threads, absl::Duration time) {
+  threads = std::min(threads, static_cast<int>(kMemorySpeedBytes / kMinBytesEach));
+  const size_t bytes = kMemorySpeedBytes / static_cast<size_t>(threads);
   std::vector<double> speeds(static_cast<size_t>(threads));
   std::vector<std::thread> running;
-  for (double& speed : speeds) running.emplace_back([&speed, bytes, time] { speed = MeasureOne(bytes, time); });
+  for (int i = 1; i < threads; ++i) {
+    absl::StatusOr<std::thread> thread =
+        StartThread([&speeds, i, bytes, time] { speeds[i] = MeasureOne(bytes, time); });
+    if (!thread.ok()) break;  // the system allows no more of them; what runs is measured
+    running.push_back(*std::move(thread));
+  }
+  speeds[0] = MeasureOne(bytes, time);
   for (std::thread& thread : running) thread.join();
-  return std::accumulate(speeds.begin(), speeds.end(), 0.0);
+  return {.bytes_per_second = std::accumulate(speeds.begin(), speeds.end(), 0.0),
+          .threads = static_cast<int>(running.size()) + 1};
 }
 
 }  // namespace eps

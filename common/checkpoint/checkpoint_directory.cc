@@ -15,6 +15,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
 #include "common/base/file_util.h"
+#include "common/base/log.h"
 #include "common/base/status_macros.h"
 
 namespace eps {
@@ -132,7 +133,10 @@ absl::Status CheckpointDirectory::FinishWriting(Version version) const {
   EPS_RETURN_IF_ERROR(SyncDirectory(path_));
   EPS_RETURN_IF_ERROR(SyncDirectory(DirName(path_)));
   EPS_RETURN_IF_ERROR(WriteFileAtomically(absl::StrCat(path_, "/", kLatestFile), name + "\n"));
-  return RemoveTree(old);
+  if (const absl::Status status = RemoveTree(old); !status.ok()) {  // CleanUp tries again
+    LogWarning("checkpoint_not_removed", {{"path", old}, {"error", status.message()}});
+  }
+  return absl::OkStatus();
 }
 
 void CheckpointDirectory::AbandonWriting(Version version) const {

@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "common/base/json_text.h"
 #include "common/base/sha256.h"
 #include "common/base/status_macros.h"
 #include "nlohmann/json.hpp"
@@ -29,7 +30,8 @@ constexpr int64_t kMaxInteger = std::numeric_limits<int64_t>::max();
 constexpr std::array<absl::string_view, 12> kMembers = {
     "format",        "step",          "run",       "files",  "data_position",  "tokens",
     "skipped_steps", "train_seconds", "last_norm", "losses", "gradient_norms", "sha256"};
-constexpr int kMaxDepth = 3;  // files.<name>.<member>
+constexpr char kDataMember[] = "data";  // from format 3 on
+constexpr int kMaxDepth = 3;            // files.<name>.<member>
 constexpr char kCrcMember[] = "crc32_per_mib";
 constexpr size_t kCrcDigits = 8;
 
@@ -80,8 +82,10 @@ absl::Status CheckMembers(const json& document, int64_t format) {
   for (const absl::string_view name : kMembers) {
     if (!document.contains(std::string(name))) return Wrong(name, "nothing", "there");
   }
+  const bool has_data = format >= 3;
+  if (has_data && !document.contains(kDataMember)) return Wrong(kDataMember, "nothing", "there");
   for (const auto& [name, value] : document.items()) {
-    if (std::find(kMembers.begin(), kMembers.end(), name) == kMembers.end()) {
+    if (std::find(kMembers.begin(), kMembers.end(), name) == kMembers.end() && !(has_data && name == kDataMember)) {
       return absl::DataLossError(absl::StrCat(Show(name), " is no field of format ", format));
     }
   }
@@ -193,11 +197,27 @@ absl::StatusOr<std::map<std::string, FileSum>> ReadFiles(const json& value, int6
   return files;
 }
 
+absl::StatusOr<DataMark> ReadDataMark(const json& value) {
+  if (!value.is_object() || value.size() != 2 || !value.contains("bytes") || !value.contains("sha256")) {
+    return Wrong(kDataMember, Show(value), "an object with bytes and sha256 alone");
+  }
+  DataMark mark;
+  EPS_ASSIGN_OR_RETURN(mark.num_bytes, ReadInteger(value["bytes"], "data.bytes", 0, kMaxInteger));
+  if (value["sha256"] != "" && !IsHex(value["sha256"], kDigits)) {
+    return Wrong("data.sha256", Show(value["sha256"]), "64 lower-case hexadecimal digits, or none");
+  }
+  mark.sha256 = value["sha256"].get<std::string>();
+  return mark;
+}
+
 absl::Status ReadState(const json& document, const RunConfig& run, RunState& state) {
   EPS_ASSIGN_OR_RETURN(const int64_t step, ReadInteger(document["step"], "step", 0, run.steps));
   state.version = Version(step);
   const int64_t position = step * run.batch.sequences_per_step();  // below 2^61: `run` is checked
   EPS_RETURN_IF_ERROR(ReadInteger(document["data_position"], "data_position", position, position).status());
+  if (document.contains(kDataMember)) {
+    EPS_ASSIGN_OR_RETURN(state.data, ReadDataMark(document[kDataMember]));
+  }
   EPS_ASSIGN_OR_RETURN(state.tokens, ReadInteger(document["tokens"], "tokens", 0, kMaxInteger));
   EPS_ASSIGN_OR_RETURN(state.skipped_steps, ReadInteger(document["skipped_steps"], "skipped_steps", 0, step));
   EPS_ASSIGN_OR_RETURN(state.train_seconds, ReadDouble(document["train_seconds"], "train_seconds", 0));
@@ -219,15 +239,9 @@ absl::Status CheckOwnSum(absl::string_view text) {
   return absl::DataLossError(absl::StrCat("sha256: found ", found, " for what stands before it, must be ", wanted));
 }
 
-absl::StatusOr<json> ParseJson(const std::string& text) {
-  // Nothing of ours lies deeper; what does is not kept, so that nesting costs no memory.
-  bool too_deep = false;
-  const auto shallow = [&too_deep](int depth, json::parse_event_t, json&) {
-    too_deep |= depth > kMaxDepth;
-    return !too_deep;
-  };
-  json document = json::parse(text, shallow, /*allow_exceptions=*/false);
-  if (document.is_discarded() || too_deep || !document.is_object()) {
+absl::StatusOr<json> ParseDocument(const std::string& text) {
+  absl::StatusOr<json> document = ParseJson(text, kMaxDepth);
+  if (!document.ok() || !document->is_object()) {
     return absl::DataLossError(absl::StrCat("found ", text.size(), " bytes that are no JSON object of a manifest"));
   }
   return document;
@@ -243,6 +257,7 @@ std::string ManifestToJson(const Manifest& manifest) {
   object["run"] = SerializeRunConfig(manifest.run);
   object["files"] = FilesToJson(manifest.files);
   object["data_position"] = state.version.value() * manifest.run.batch.sequences_per_step();
+  object[kDataMember] = {{"bytes", state.data.num_bytes}, {"sha256", state.data.sha256}};
   object["tokens"] = state.tokens;
   object["skipped_steps"] = state.skipped_steps;
   object["train_seconds"] = state.train_seconds;
@@ -259,7 +274,7 @@ std::string ManifestToJson(const Manifest& manifest) {
 }
 
 absl::StatusOr<Manifest> ParseManifest(const std::string& text) {
-  EPS_ASSIGN_OR_RETURN(const json document, ParseJson(text));
+  EPS_ASSIGN_OR_RETURN(const json document, ParseDocument(text));
   if (!document.contains("format")) return Wrong("format", "nothing", "there");
   EPS_ASSIGN_OR_RETURN(const int64_t format, ReadInteger(document["format"], "format", 1, kMaxInteger));
   if (format > kManifestFormat) {

@@ -22,8 +22,10 @@ using nlohmann::ordered_json;
 
 Manifest Example() {
   const std::string sum(64, 'a');
+  RunState state = StateAt(4);
+  state.data = {12345, std::string(64, 'd')};
   return {.run = SmallRun(),
-          .state = StateAt(4),
+          .state = state,
           .files = {{kConfigFile, {10, sum, {0x0a1b2c3d}}},
                     {kModelFile, {2 * kPartBytes + 1, sum, {0, 0xffffffff, 7}}},
                     {kOptimizerFile, {kPartBytes, sum, {42}}}}};
@@ -48,6 +50,7 @@ TEST(ManifestTest, EveryFieldComesBackAsItWas) {
   EXPECT_EQ(read.state.tokens, manifest.state.tokens);
   EXPECT_EQ(read.state.train_seconds, manifest.state.train_seconds);
   EXPECT_EQ(read.state.skipped_steps, manifest.state.skipped_steps);
+  EXPECT_EQ(read.state.data, manifest.state.data);
   EXPECT_EQ(ordered_json::parse(ManifestToJson(manifest))["data_position"], 16);
 }
 
@@ -103,19 +106,35 @@ TEST(ManifestTest, WhatIsNoManifestIsSaid) {
 TEST(ManifestTest, TheFirstFormatHasNoSumsOfPartsAndIsReadToo) {
   const auto to_format_1 = [](ordered_json& m) {
     m["format"] = 1;
+    m.erase("data");
     for (auto& [name, sum] : m["files"].items()) sum.erase("crc32_per_mib");
   };
   const Manifest manifest = Example();
   ASSERT_OK_AND_ASSIGN(const Manifest read, ParseManifest(EditManifest(ManifestToJson(manifest), to_format_1)));
   EXPECT_EQ(read.files.at(kModelFile).sha256, manifest.files.at(kModelFile).sha256);
   EXPECT_TRUE(read.files.at(kModelFile).part_crcs.empty());
-  EXPECT_THAT(ParseManifest(EditManifest(ManifestToJson(manifest), [](ordered_json& m) { m["format"] = 1; })),
+  EXPECT_THAT(ParseManifest(EditManifest(ManifestToJson(manifest),
+                                         [](ordered_json& m) {
+                                           m["format"] = 1;
+                                           m.erase("data");
+                                         })),
               StatusIs(absl::StatusCode::kDataLoss, "found an object of 3, must be an object with bytes and sha256"));
 }
 
+TEST(ManifestTest, TheSecondFormatKnowsNoDataAndIsReadToo) {
+  const std::string text = EditManifest(ManifestToJson(Example()), [](ordered_json& m) {
+    m["format"] = 2;
+    m.erase("data");
+  });
+  ASSERT_OK_AND_ASSIGN(const Manifest read, ParseManifest(text));
+  EXPECT_FALSE(read.state.data.is_known());
+  EXPECT_THAT(ParseManifest(EditManifest(ManifestToJson(Example()), [](ordered_json& m) { m["format"] = 2; })),
+              StatusIs(absl::StatusCode::kDataLoss, "\"data\" is no field of format 2"));
+}
+
 TEST(ManifestTest, AnotherFormatIsNamed) {
-  const std::string text = EditManifest(ManifestToJson(Example()), [](ordered_json& m) { m["format"] = 3; });
-  EXPECT_THAT(ParseManifest(text), StatusIs(absl::StatusCode::kFailedPrecondition, "format: found 3"));
+  const std::string text = EditManifest(ManifestToJson(Example()), [](ordered_json& m) { m["format"] = 4; });
+  EXPECT_THAT(ParseManifest(text), StatusIs(absl::StatusCode::kFailedPrecondition, "format: found 4"));
   EXPECT_THAT(ParseManifest("{\"format\": 7}"), StatusIs(absl::StatusCode::kFailedPrecondition, "format: found 7"));
 }
 
@@ -136,6 +155,10 @@ TEST(ManifestTest, AFieldThatIsWrongIsNamedWithWhatWasFound) {
       {"step: found 18446744073709551615", [](ordered_json& m) { m["step"] = ~uint64_t{0}; }},
       {"step: found null", [](ordered_json& m) { m["step"] = nullptr; }},
       {"data_position: found 15, must be 16", [](ordered_json& m) { m["data_position"] = 15; }},
+      {"data: found nothing", [](ordered_json& m) { m.erase("data"); }},
+      {"data: found an object of 1", [](ordered_json& m) { m["data"].erase("bytes"); }},
+      {"data.bytes: found -1", [](ordered_json& m) { m["data"]["bytes"] = -1; }},
+      {"data.sha256: found \"d\"", [](ordered_json& m) { m["data"]["sha256"] = "d"; }},
       {"tokens: found -5", [](ordered_json& m) { m["tokens"] = -5; }},
       {"tokens: found true", [](ordered_json& m) { m["tokens"] = true; }},
       {"skipped_steps: found 5", [](ordered_json& m) { m["skipped_steps"] = 5; }},
@@ -173,7 +196,7 @@ TEST(ManifestTest, AFieldThatIsWrongIsNamedWithWhatWasFound) {
       // A length that its list of sums cannot have, however long.
       {"files.model.safetensors.crc32_per_mib: found",
        [](ordered_json& m) { m["files"][kModelFile]["bytes"] = std::numeric_limits<int64_t>::max(); }},
-      {"\"colour\" is no field of format 2", [](ordered_json& m) { m["colour"] = "red"; }},
+      {"\"colour\" is no field of format 3", [](ordered_json& m) { m["colour"] = "red"; }},
   };
   const std::string text = ManifestToJson(Example());
   ASSERT_OK(ParseManifest(EditManifest(text, [](ordered_json&) {})));

@@ -2,21 +2,32 @@
 #define EPS_COMMON_CHECKPOINT_RUN_STATE_H_
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "common/base/ids.h"
 
 namespace eps {
 
+// By which a data file is known again.
+struct DataMark {
+  int64_t num_bytes = 0;
+  std::string sha256;  // 64 lower-case hexadecimal digits, of parts of it (eps_server/data/data_mark.h); "": not known
+
+  bool is_known() const { return !sha256.empty(); }
+  friend bool operator==(const DataMark&, const DataMark&) = default;
+};
+
 // What a run is beside its tensors, at a step boundary. All of it is in manifest.json.
 struct RunState {
   Version version;                     // of every blob; the number of steps done
   std::vector<double> losses;          // of each step from 0, nats
-  std::vector<double> gradient_norms;  // of each step; NaN-free: -1 where it was not computed
+  std::vector<double> gradient_norms;  // of each step; NaN-free: -1 where it was not finite
   double last_norm = 0;                // for LAGGED clipping
   int64_t tokens = 0;                  // counted so far
   double train_seconds = 0;            // spent in steps so far, over all sittings
   int64_t skipped_steps = 0;           // whose gradient was not finite; the optimizer's own step does not count them
+  DataMark data;                       // of data.path; not known in a manifest of format 1 or 2
 };
 
 }  // namespace eps

@@ -17,6 +17,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "common/base/file_util.h"
+#include "common/base/json_text.h"
 #include "common/base/status_macros.h"
 #include "common/model/hf_config.h"
 #include "common/numeric/fp16.h"
@@ -27,6 +28,7 @@ namespace {
 
 constexpr absl::string_view kPrefix = "transformer.";
 constexpr absl::string_view kHead = "lm_head.weight";
+constexpr int kMaxIndexDepth = 32;  // an index's own are two
 
 // Buffers that older exports carry: the causal mask and its fill value.
 bool IsMask(absl::string_view name) {
@@ -64,12 +66,14 @@ absl::StatusOr<std::vector<std::string>> TensorFiles(const std::string& folder) 
   std::error_code ignored;  // what cannot be looked at cannot be opened either: opening says why
   if (!std::filesystem::exists(index_path, ignored)) return std::vector<std::string>{whole_path};
   EPS_ASSIGN_OR_RETURN(const std::string text, ReadFile(index_path));
-  const nlohmann::json index = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (!index.is_object() || !index.contains("weight_map") || !index["weight_map"].is_object()) {
+  const absl::StatusOr<nlohmann::json> index = ParseJson(text, kMaxIndexDepth);
+  if (!index.ok()) return Annotate(index.status(), index_path);
+  const auto map = index->find("weight_map");
+  if (map == index->end() || !map->is_object()) {
     return absl::InvalidArgumentError(absl::StrCat(index_path, ": no object weight_map"));
   }
   std::set<std::string> names;
-  for (const auto& [tensor, file] : index["weight_map"].items()) {
+  for (const auto& [tensor, file] : map->items()) {
     // A name, never a path: an index must not lead out of its folder.
     if (!file.is_string() || file.get<std::string>().find('/') != std::string::npos ||
         file.get<std::string>().empty()) {

@@ -5,6 +5,8 @@
 #include <filesystem>
 #include <fstream>
 #include <limits>
+#include <string>
+#include <utility>
 
 #include "common/model/hf_config.h"
 #include "common/testing/status_matchers.h"
@@ -158,6 +160,20 @@ TEST(Gpt2FolderTest, AnIndexThatLeadsOutOfTheFolderIsRefused) {
   WriteFile(dir.path(), SmallModel(), "", {}, 0);
   std::ofstream(dir.path() + "/model.safetensors.index.json") << R"({"weight_map": {"wte.weight": "../x"}})";
   EXPECT_THAT(Gpt2Folder::Open(dir.path()).status(), StatusIs(absl::StatusCode::kInvalidArgument, "wte.weight"));
+}
+
+TEST(Gpt2FolderTest, AnIndexThatIsNoShallowJsonObjectIsRefused) {
+  TempDir dir;
+  WriteFile(dir.path(), SmallModel(), "", {}, 0);
+  const std::string nested = std::string(100000, '[') + std::string(100000, ']');
+  for (const auto& [text, why] :
+       {std::pair<std::string, std::string>{"{\"weight_map\": {\"wte.weight\": " + nested + "}}", "nested too deeply"},
+        {"{", "not valid JSON"},
+        {"[]", "no object weight_map"},
+        {R"({"weight_map": []})", "no object weight_map"}}) {
+    std::ofstream(dir.path() + "/model.safetensors.index.json") << text;
+    EXPECT_THAT(Gpt2Folder::Open(dir.path()).status(), StatusIs(absl::StatusCode::kInvalidArgument, why));
+  }
 }
 
 }  // namespace

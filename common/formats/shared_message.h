@@ -26,7 +26,8 @@ namespace eps {
 //        6      1  dtype of a contribution (Dtype's value); else 0
 //        7      1  status code of a refusal (absl::StatusCode's value); else 0
 //        8      8  incarnation of the daemon process that the worker attached to
-//       16      8  step: pull, read: the version; offer: the step; hello: the worker's id
+//       16      8  step: pull and its answer, read: the version; offer: the step; hello: the worker's id; welcome: bytes of
+//                  the segment of weights, published versions and all
 //       24      4  blob
 //       28      4  use
 //       32      4  node.first

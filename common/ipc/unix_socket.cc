@@ -129,7 +129,7 @@ absl::StatusOr<FileDescriptor> AcceptLocal(const FileDescriptor& listener) {
   FileDescriptor socket(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
   if (socket.is_open()) return socket;
   if (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED) return absl::UnavailableError("nobody is there");
-  return FileError(errno, "accept at", "a socket");
+  return absl::ErrnoToStatus(errno, "cannot accept at a socket");  // FileError's UNAVAILABLE is not "nobody is there"
 }
 
 absl::StatusOr<FileDescriptor> ConnectLocal(const std::string& path) {

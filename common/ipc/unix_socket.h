@@ -35,7 +35,8 @@ class LocalListener {
   FileDescriptor socket_;  // not open: there is nothing to remove
 };
 
-// Accepts one connection, non-blocking as all of them. Errors: UNAVAILABLE nobody is there; the caller polls
+// Accepts one connection, non-blocking as all of them. Errors: UNAVAILABLE nobody is there; the caller polls ·
+// the system's
 absl::StatusOr<FileDescriptor> AcceptLocal(const FileDescriptor& listener);
 // Errors: NOT_FOUND, UNAVAILABLE, PERMISSION_DENIED nobody listens there, or it is another user · FileError's
 absl::StatusOr<FileDescriptor> ConnectLocal(const std::string& path);

@@ -6,6 +6,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "common/base/json_text.h"
 #include "common/base/status_macros.h"
 #include "nlohmann/json.hpp"
 
@@ -13,6 +14,8 @@ namespace eps {
 namespace {
 
 using nlohmann::json;
+
+constexpr int kMaxDepth = 32;  // what is read lies in the first level; what others add to it is seldom below the third
 
 // A value from outside may be long and need not be UTF-8.
 std::string Show(const json& value) {
@@ -77,8 +80,7 @@ absl::Status RequireOwnComputation(const json& object, int64_t d_model) {
 }  // namespace
 
 absl::StatusOr<Gpt2Config> Gpt2ConfigFromJson(const std::string& text) {
-  const json object = json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (object.is_discarded()) return absl::InvalidArgumentError("not valid JSON");
+  EPS_ASSIGN_OR_RETURN(const json object, ParseJson(text, kMaxDepth));
   if (!object.is_object()) return absl::InvalidArgumentError("not a JSON object");
   Gpt2Config config;
   EPS_ASSIGN_OR_RETURN(config.num_layers, ReadInteger(object, "n_layer"));

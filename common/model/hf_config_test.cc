@@ -102,6 +102,11 @@ TEST(HfConfigTest, TextThatIsNoJsonObjectIsRefused) {
 
 TEST(HfConfigTest, DeeplyNestedJsonDoesNotOverflowTheStack) {
   EXPECT_THAT(Gpt2ConfigFromJson(std::string(1000000, '[')), StatusIs(kInvalid, "JSON"));
+  // A value is shown in the message, and shown by recursion.
+  const std::string nested = std::string(100000, '[') + std::string(100000, ']');
+  EXPECT_THAT(Gpt2ConfigFromJson("{\"n_layer\": " + nested + "}"), StatusIs(kInvalid, "nested too deeply"));
+  EXPECT_THAT(Gpt2ConfigFromJson(Config("\"unknown\": " + nested)), StatusIs(kInvalid, "nested too deeply"));
+  EXPECT_OK(Gpt2ConfigFromJson(Config("\"unknown\": [[[[[[[[{}]]]]]]]]")).status());
 }
 
 }  // namespace

@@ -55,6 +55,14 @@ absl::StatusOr<RunConfig> Check(proto::RunSpec spec, const std::string& path,
 
 }  // namespace
 
+absl::StatusOr<FieldOverride> ParseFieldOverride(const std::string& text) {
+  const size_t equals = text.find('=');
+  if (equals == std::string::npos || equals == 0) {
+    return absl::InvalidArgumentError(absl::StrCat("--set ", text, ": not of the form field.path=value"));
+  }
+  return FieldOverride{text.substr(0, equals), text.substr(equals + 1)};
+}
+
 absl::StatusOr<RunConfig> LoadRunConfig(const std::string& path, const std::vector<FieldOverride>& overrides) {
   EPS_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kMaxRunSpecBytes));
   EPS_ASSIGN_OR_RETURN(const proto::RunSpec spec, ParseFile(path, text));

@@ -107,6 +107,8 @@ struct FieldOverride {
   std::string path;
   std::string value;
 };
+// What is typed behind --set. Errors: INVALID_ARGUMENT no "=", or nothing in front of it
+absl::StatusOr<FieldOverride> ParseFieldOverride(const std::string& text);
 
 // Reads a RunSpec (.textproto or .json, by the file's ending), applies the overrides, reads the
 // model's config.json if `model.from` is given, fills defaults, and checks every value.

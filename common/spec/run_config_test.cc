@@ -543,5 +543,15 @@ TEST_F(RunConfigTest, AnotherRuleAndAnotherTextAreNamed) {
               ElementsAre("data.path: was \"" + dir_.File("a.txt") + "\", now \"/b.txt\""));
 }
 
+TEST(FieldOverrideTest, WhatIsBehindTheFirstEqualsSignIsTheValue) {
+  ASSERT_OK_AND_ASSIGN(const FieldOverride field, ParseFieldOverride("data.path=a=b.txt"));
+  EXPECT_EQ(field.path, "data.path");
+  EXPECT_EQ(field.value, "a=b.txt");
+  EXPECT_EQ(ParseFieldOverride("data.path=").value().value, "");
+  for (const char* bad : {"", "=", "=3", "steps"}) {
+    EXPECT_THAT(ParseFieldOverride(bad), StatusIs(absl::StatusCode::kInvalidArgument, "field.path=value")) << bad;
+  }
+}
+
 }  // namespace
 }  // namespace eps

@@ -440,9 +440,10 @@ absl::Status AggregatorImpl::Check(const ContributionKey& key) const {
   if (key.dtype != Dtype::kF32 && key.dtype != Dtype::kBf16) {
     return error("dtype: ", static_cast<int>(key.dtype), ", must be F32 or BF16");
   }
-  if (key.dtype == Dtype::kBf16 && !(key.node.is_leaf() && gradients_ == Dtype::kBf16)) {
-    return error("dtype: BF16 for node ", DebugString(key.node), "; it is for single virtual nodes",
-                 gradients_ == Dtype::kBf16 ? "" : " of a run with precision.gradients BF16");
+  // A virtual node's gradient is rounded once, by who computed it, or not at all: the bits of the sum depend on it.
+  if (const Dtype wanted = key.node.is_leaf() ? gradients_ : Dtype::kF32; key.dtype != wanted) {
+    return error("dtype: ", DtypeName(key.dtype), " for node ", DebugString(key.node), ", must be ", DtypeName(wanted),
+                 ": sums are F32, single virtual nodes as precision.gradients says");
   }
   // Not node.Contains: the end of a node that starts at the largest int overflows.
   const bool in_node = key.nonfinite_vnode >= key.node.first && key.nonfinite_vnode < key.node.end();

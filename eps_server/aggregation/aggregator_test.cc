@@ -307,11 +307,12 @@ TEST_F(AggregatorTest, NonsenseIsRefusedByField) {
   EXPECT_THAT(answer(Key(kBlock0, -1, {0, 1})), StartsWith(":use: -1"));
   EXPECT_THAT(answer(Key(kWte, 0, {1, 2})), StartsWith(":node: first 1, count 2"));
   EXPECT_THAT(answer(Key(kWte, 0, {0, 5})), StartsWith(":node: first 0, count 5"));
-  EXPECT_THAT(answer(Key(kWte, 0, {0, 2}, 0, Dtype::kBf16)), StartsWith(":dtype: BF16 for node {0..1}"));
+  EXPECT_THAT(answer(Key(kWte, 0, {0, 2}, 0, Dtype::kBf16)), StartsWith(":dtype: BF16 for node {0..1}, must be F32"));
+  EXPECT_THAT(answer(Key(kWte, 0, {0, 1}, 0, Dtype::kF32)), StartsWith(":dtype: F32 for node {0}, must be BF16"));
   EXPECT_THAT(answer(Key(kWte, 0, {0, 1}, 0, static_cast<Dtype>(9))), StartsWith(":dtype: 9"));
-  EXPECT_THAT(answer(Key(kWte, 0, {0, 1}, 1)), StartsWith(":step: 1"));
-  EXPECT_THAT(answer(Key(kWte, 0, {0, 1}, -1)), StartsWith(":step: -1"));
-  ContributionKey nonfinite = Key(kWte, 0, {0, 1});
+  EXPECT_THAT(answer(Key(kWte, 0, {0, 1}, 1, Dtype::kBf16)), StartsWith(":step: 1"));
+  EXPECT_THAT(answer(Key(kWte, 0, {0, 1}, -1, Dtype::kBf16)), StartsWith(":step: -1"));
+  ContributionKey nonfinite = Key(kWte, 0, {0, 1}, 0, Dtype::kBf16);
   nonfinite.nonfinite_vnode = 1;
   EXPECT_THAT(answer(nonfinite), StartsWith(":nonfinite_vnode: 1"));
   nonfinite.nonfinite_vnode = std::numeric_limits<int>::max();

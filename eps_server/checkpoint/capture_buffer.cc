@@ -1,30 +1,18 @@
 #include "eps_server/checkpoint/capture_buffer.h"
 
-#include <errno.h>
-#include <string.h>
-#include <sys/mman.h>
+#include <cstring>
+#include <utility>
 
-#include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
-#include "common/base/byte_size.h"
 #include "common/base/status_macros.h"
 
 namespace eps::server {
 
 absl::StatusOr<std::unique_ptr<CaptureBuffer>> CaptureBuffer::Create(int64_t num_bytes) {
   EPS_CHECK(num_bytes >= static_cast<int64_t>(sizeof(float)));
-  const auto map_bytes = static_cast<size_t>(num_bytes);
-  void* base = mmap(nullptr, map_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (base == MAP_FAILED) {
-    return absl::ResourceExhaustedError(absl::StrCat("checkpoint.buffer_bytes: ", num_bytes, " bytes (",
-                                                     FormatByteSize(num_bytes), ") of memory: ", strerror(errno)));
-  }
-  madvise(base, map_bytes, MADV_HUGEPAGE);  // advice only
-  memset(base, 0, map_bytes);
-  return std::unique_ptr<CaptureBuffer>(new CaptureBuffer(static_cast<float*>(base), map_bytes / sizeof(float)));
+  EPS_ASSIGN_OR_RETURN(AnonymousMemory memory, AnonymousMemory::Map(num_bytes, "checkpoint.buffer_bytes"));
+  std::memset(memory.base(), 0, static_cast<size_t>(num_bytes));
+  return std::unique_ptr<CaptureBuffer>(new CaptureBuffer(std::move(memory)));
 }
-
-CaptureBuffer::~CaptureBuffer() { munmap(base_, num_floats_ * sizeof(float)); }
 
 float* CaptureBuffer::Push(size_t num_floats) {
   size_t begin = 0, room_end = num_floats_;

@@ -5,8 +5,10 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <utility>
 
 #include "absl/status/statusor.h"
+#include "common/base/anonymous_memory.h"
 
 namespace eps::server {
 
@@ -21,7 +23,6 @@ class CaptureBuffer {
  public:
   // Errors: RESOURCE_EXHAUSTED, with what was needed
   static absl::StatusOr<std::unique_ptr<CaptureBuffer>> Create(int64_t num_bytes);
-  ~CaptureBuffer();
   CaptureBuffer(const CaptureBuffer&) = delete;
   CaptureBuffer& operator=(const CaptureBuffer&) = delete;
 
@@ -38,8 +39,12 @@ class CaptureBuffer {
   struct Array {
     size_t begin = 0, end = 0;  // floats from base_ on
   };
-  CaptureBuffer(float* base, size_t num_floats) : base_(base), num_floats_(num_floats) {}
+  explicit CaptureBuffer(AnonymousMemory memory)
+      : memory_(std::move(memory)),
+        base_(reinterpret_cast<float*>(memory_.base())),
+        num_floats_(static_cast<size_t>(memory_.num_bytes()) / sizeof(float)) {}
 
+  const AnonymousMemory memory_;
   float* const base_;
   const size_t num_floats_;
   std::deque<Array> arrays_;  // in the order pushed; each lies behind the one before it, or starts again at 0

@@ -237,7 +237,7 @@ absl::Status WriteCheckpointFolder(const std::string& folder, StateCapture& capt
   for (const absl::string_view name : kSummedFiles) {
     EPS_ASSIGN_OR_RETURN(manifest.files[std::string(name)], SumPatiently(PathOf(folder, name), patient));
   }
-  return patient.Run([&] { return WriteManifest(folder, manifest); });
+  return WriteManifest(folder, manifest);  // not patiently: it allocates much, and is short
 }
 
 absl::Status LoadTensors(const std::string& folder, const ModelSpec& model, const Manifest& manifest, LoadWhat what,

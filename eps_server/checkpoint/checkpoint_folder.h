@@ -16,11 +16,12 @@ namespace eps::server {
 
 // One checkpoint's folder, from a store and into one. common/checkpoint/checkpoint_files.h checks its files.
 
-// Writes the four files into the empty folder `folder`, synced, and reads back what must hold. Takes every chunk of
+// Writes the four files into the empty folder `folder`, synced; the sums in the manifest are of what is read back, and
+// every file has the size that it must have. Takes every chunk of
 // `capture`, which is made for state.version. What needs a core or the disk goes through `patient`, piece by piece.
 // Memory: of the system, at most 2 * 32 MiB that wait for the disk as long as nobody waits for `patient`; of this
 //         process, a part that is read back (1 MiB) and the manifest
-// Errors: the system's, naming the file · DATA_LOSS what was read back is not what was written ·
+// Errors: the system's, naming the file · CANCELLED as `patient` says · DATA_LOSS a file is shorter than what was written ·
 //         INVALID_ARGUMENT a run or state that no reader would take
 absl::Status WriteCheckpointFolder(const std::string& folder, StateCapture& capture, const ModelSpec& model,
                                    const RunConfig& run, const RunState& state, PatientThread& patient);

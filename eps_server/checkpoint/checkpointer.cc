@@ -70,7 +70,8 @@ class FolderCheckpointer final : public Checkpointer {
     EPS_ASSIGN_OR_RETURN(StateCapture copied,
                          StateCapture::Create(store, model_, state.version, capture.order, capture.captured, *buffer_));
     copied.Fill();  // before a disk that hangs could hold an update up
-    PatientThread patient(capture.is_awaited, kPromptWriting);
+    PatientThread patient(
+        {.is_awaited = capture.is_awaited, .is_cancelled = capture.is_cancelled, .allowance = kPromptWriting});
     EPS_ASSIGN_OR_RETURN(const std::string aside, directory_.StartWriting(state.version));
     absl::Status status = WriteCheckpointFolder(aside, copied, model_, run_, state, patient);
     if (status.ok()) status = directory_.FinishWriting(state.version);
@@ -80,10 +81,11 @@ class FolderCheckpointer final : public Checkpointer {
     }
     std::string path = directory_.FolderOf(state.version);
     SetLatestPath(path);
-    EPS_RETURN_IF_ERROR(patient.Run([&] {
+    const absl::Status retained = patient.Run([&] {
       Retain(state.version);
       return absl::OkStatus();
-    }));
+    });
+    retained.IgnoreError();  // cancelled: the next one sees to it
     return path;
   }
 

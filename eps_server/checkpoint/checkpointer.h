@@ -42,13 +42,15 @@ class Checkpointer {
     std::function<void(BlobId)> captured;  // the blob may be updated again
     // Somebody waits for `captured` of a blob, or for the end: asked from time to time, cheap. Unset: nobody ever does.
     std::function<bool()> is_awaited = nullptr;
+    // The checkpoint is not wanted any more: asked from time to time, cheap. Unset: it is.
+    std::function<bool()> is_cancelled = nullptr;
   };
   // Writes every blob at state.version. Before a blob is copied nothing is assumed but that it is at that version and is
   // not being updated. As much as CaptureBufferBytes is copied at once, before any file is touched; the rest as what was
   // copied is written, which takes its time unless it is awaited. Returns the checkpoint's path. One Write at a time;
   // blocks. After an error no blob is being read any more.
-  // Errors: the system's, naming the file; what stood before still stands · INVALID_ARGUMENT `order` does not
-  //         have each blob once, or `state` is one that no run has
+  // Errors: the system's, naming the file; what stood before still stands · CANCELLED the same · INVALID_ARGUMENT
+  //         `order` does not have each blob once, or `state` is one that no run has
   virtual absl::StatusOr<std::string> Write(const Store& store, const RunState& state, const Capture& capture) = 0;
 
   // Loads the newest complete checkpoint into an empty store: masters, moments; publishes nothing.

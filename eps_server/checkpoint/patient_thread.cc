@@ -5,6 +5,9 @@
 
 #include <utility>
 
+#include "absl/status/statusor.h"
+#include "common/base/thread.h"
+
 namespace eps::server {
 namespace {
 
@@ -26,8 +29,9 @@ absl::Duration CoreTime() {
 
 }  // namespace
 
-PatientThread::PatientThread(std::function<bool()> is_awaited, absl::Duration allowance)
-    : is_awaited_(std::move(is_awaited)), allowance_(allowance), thread_([this] { Loop(); }) {}
+PatientThread::PatientThread(Options options) : options_(std::move(options)), allowance_(options_.allowance) {
+  if (absl::StatusOr<std::thread> thread = StartThread([this] { Loop(); }); thread.ok()) thread_ = *std::move(thread);
+}
 
 PatientThread::~PatientThread() {
   {
@@ -35,11 +39,12 @@ PatientThread::~PatientThread() {
     shutdown_ = true;
     changed_.NotifyAll();
   }
-  thread_.join();
+  if (thread_.joinable()) thread_.join();
 }
 
 absl::Status PatientThread::Run(const std::function<absl::Status()>& piece) {
-  if (is_awaited()) return piece();
+  if (options_.is_cancelled != nullptr && options_.is_cancelled()) return absl::CancelledError("no longer wanted");
+  if (is_awaited() || !thread_.joinable()) return piece();
   if (allowance_ > absl::ZeroDuration()) {
     const absl::Duration begin = CoreTime();
     absl::Status result = piece();

@@ -17,7 +17,7 @@ TEST(PatientThreadTest, WorksAtLowPriorityWhileNobodyWaits) {
   const int before = sched_getscheduler(0);
   int during = -1;
   std::thread::id where;
-  PatientThread patient(nullptr, absl::ZeroDuration());
+  PatientThread patient({});
   ASSERT_OK(patient.Run([&] {
     during = sched_getscheduler(0);
     where = std::this_thread::get_id();
@@ -30,7 +30,7 @@ TEST(PatientThreadTest, WorksAtLowPriorityWhileNobodyWaits) {
 
 TEST(PatientThreadTest, WorksOnTheCallersThreadAsLongAsSomebodyWaits) {
   std::atomic<bool> is_awaited = false;
-  PatientThread patient([&] { return is_awaited.load(); }, absl::ZeroDuration());
+  PatientThread patient({.is_awaited = [&] { return is_awaited.load(); }});
   std::thread::id where;
   const auto piece = [&] {
     where = std::this_thread::get_id();
@@ -45,7 +45,7 @@ TEST(PatientThreadTest, WorksOnTheCallersThreadAsLongAsSomebodyWaits) {
 
 TEST(PatientThreadTest, WorksOnTheCallersThreadUntilTheAllowanceIsUsedUp) {
   const std::thread::id caller = std::this_thread::get_id();
-  PatientThread patient(nullptr, absl::Milliseconds(20));
+  PatientThread patient({.allowance = absl::Milliseconds(20)});
   int own = 0, others = 0;
   volatile int work = 0;
   const auto piece = [&] {
@@ -58,10 +58,24 @@ TEST(PatientThreadTest, WorksOnTheCallersThreadUntilTheAllowanceIsUsedUp) {
 }
 
 TEST(PatientThreadTest, ReturnsWhatThePieceDoes) {
-  PatientThread patient(nullptr, absl::ZeroDuration());
+  PatientThread patient({});
   EXPECT_THAT(patient.Run([] { return absl::DataLossError("bad disk"); }),
               StatusIs(absl::StatusCode::kDataLoss, "bad disk"));
   EXPECT_OK(patient.Run([] { return absl::OkStatus(); }));
+}
+
+TEST(PatientThreadTest, RunsNothingOnceItIsCancelled) {
+  bool cancelled = false;
+  PatientThread patient({.is_awaited = [] { return true; }, .is_cancelled = [&] { return cancelled; }});
+  int pieces = 0;
+  const auto piece = [&] {
+    ++pieces;
+    return absl::OkStatus();
+  };
+  EXPECT_OK(patient.Run(piece));
+  cancelled = true;
+  EXPECT_EQ(patient.Run(piece).code(), absl::StatusCode::kCancelled);
+  EXPECT_EQ(pieces, 1);
 }
 
 }  // namespace

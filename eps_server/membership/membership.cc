@@ -5,14 +5,37 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/host.h"
 #include "common/base/status_macros.h"
 
 namespace eps::server {
 namespace {
 
-constexpr size_t kMaxDeviceName = 64, kMaxDeviceModel = 256;  // bytes; proto/control.proto
+constexpr size_t kMaxDeviceName = 64, kMaxDeviceModel = 256, kMaxAddress = 256;  // bytes; proto/control.proto
 constexpr size_t kMaxLost = 16;  // for Status: enough to see what happened, bounded for a worker that comes and goes
+
+// Prometheus will be sent there: HOST:PORT, where HOST is an address and no name.
+absl::Status CheckMetricsAddress(const std::string& address) {
+  if (address.empty()) return absl::OkStatus();
+  if (address.size() > kMaxAddress) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("metrics_address: ", address.size(), " bytes, at most ", kMaxAddress));
+  }
+  const size_t colon = address.rfind(':');
+  int port = 0;
+  // Printable all of it: what is shown must not end a line, and no zero byte hide what follows it.
+  if (!std::all_of(address.begin(), address.end(), absl::ascii_isgraph) || colon == std::string::npos ||
+      !IsAddressLiteral(HostOf(address)) || !absl::SimpleAtoi(address.substr(colon + 1), &port) || port < 1 ||
+      port > 65535) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("metrics_address: ", absl::CHexEscape(address), ", want HOST:PORT, a numeric address"));
+  }
+  return absl::OkStatus();
+}
 
 }  // namespace
 
@@ -31,7 +54,7 @@ absl::Status CheckWorkerInfo(const WorkerInfo& info) {
   if (info.threads < 0) {
     return absl::InvalidArgumentError(absl::StrCat("threads: ", info.threads, ", must not be negative"));
   }
-  return absl::OkStatus();
+  return CheckMetricsAddress(info.metrics_address);
 }
 
 absl::string_view WorkerStateName(WorkerState state) {
@@ -87,6 +110,7 @@ absl::Status Membership::Ready(WorkerId worker, WorkerMemory memory, absl::Durat
     return absl::FailedPreconditionError(absl::StrCat("worker_id: ", worker.value(), " has no event stream"));
   }
   found->ready = true;
+  largest_cap_bytes_ = std::max(largest_cap_bytes_, found->status.info.device_cap_bytes);
   found->status.memory = memory;
   found->status.state = WorkerState::kIdle;
   return absl::OkStatus();

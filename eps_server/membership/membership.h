@@ -25,6 +25,7 @@ struct WorkerInfo {
   int64_t device_cap_bytes = 0;  // > 0
   int64_t process_id = 0;
   int threads = 0;
+  std::string metrics_address = "";  // of its HTTP page, HOST:PORT in numbers; at most 256 bytes; "": not told
 };
 
 // Errors: INVALID_ARGUMENT naming the field
@@ -97,6 +98,7 @@ class Membership {
   std::vector<WorkerId> Expired(absl::Duration now) const;
   // Connected and ready, by rising id.
   std::vector<WorkerId> ReadyWorkers() const;
+  int64_t largest_cap_bytes() const { return largest_cap_bytes_; }     // of all that ever were ready
   int num_alive() const { return static_cast<int>(workers_.size()); }  // attaching ones too
   std::shared_ptr<WorkerChannel> channel(WorkerId worker) const;
   std::vector<std::shared_ptr<WorkerChannel>> Channels() const;
@@ -117,6 +119,7 @@ class Membership {
   std::map<WorkerId, Worker> workers_;
   std::deque<WorkerStatus> lost_;  // newest last, at most kMaxLost
   int64_t next_id_ = 1;
+  int64_t largest_cap_bytes_ = 0;
 };
 
 // vnodes cut into contiguous ranges: worker i of W gets [i * n / W, (i + 1) * n / W) of the n.

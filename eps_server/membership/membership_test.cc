@@ -111,6 +111,21 @@ TEST(MembershipTest, BadIntroductionNamesTheField) {
   EXPECT_EQ(members.num_alive(), 0);
 }
 
+TEST(MembershipTest, APageIsAnAddressOfNumbers) {
+  WorkerInfo info = Cpu();
+  for (const char* good : {"", "127.0.0.1:9464", "[::1]:65535"}) {
+    info.metrics_address = good;
+    EXPECT_OK(CheckWorkerInfo(info));
+  }
+  const std::string zero("127.0.0.1\0evil:80", 17);
+  for (const std::string& bad : {std::string("127.0.0.1"), std::string("node7:80"), std::string("127.0.0.1:0"),
+                                 std::string("127.0.0.1:65536"), std::string("127.0.0.1:80\n"), zero,
+                                 std::string("[::1]:80 "), std::string("http://127.0.0.1:80"), std::string(257, '1')}) {
+    info.metrics_address = bad;
+    EXPECT_THAT(CheckWorkerInfo(info), StatusIs(absl::StatusCode::kInvalidArgument, "metrics_address: "));
+  }
+}
+
 TEST(SplitVnodesTest, RangesAreContiguousAndCoverAll) {
   EXPECT_THAT(SplitVnodes({0, 1, 2, 3}, 1), ElementsAre(ElementsAre(0, 1, 2, 3)));
   EXPECT_THAT(SplitVnodes({0, 1, 2, 3}, 3), ElementsAre(ElementsAre(0), ElementsAre(1), ElementsAre(2, 3)));

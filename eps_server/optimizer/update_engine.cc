@@ -1,9 +1,5 @@
 #include "eps_server/optimizer/update_engine.h"
 
-#include <errno.h>
-#include <string.h>
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -16,7 +12,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
-#include "common/base/byte_size.h"
+#include "common/base/anonymous_memory.h"
 #include "common/base/mutex.h"
 #include "common/base/status_macros.h"
 #include "common/numeric/bf16.h"
@@ -59,32 +55,18 @@ class HoldBuffer {
   static absl::StatusOr<HoldBuffer> Map(const ModelSpec& model, int64_t num_bytes) {
     HoldBuffer hold;
     if (num_bytes == 0) return hold;
-    void* base =
-        mmap(nullptr, static_cast<size_t>(num_bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (base == MAP_FAILED) {
-      return absl::ResourceExhaustedError(absl::StrCat("optimizer.clip EXACT needs ", num_bytes, " bytes (",
-                                                       FormatByteSize(num_bytes),
-                                                       ") to hold gradients: ", strerror(errno)));
-    }
-    madvise(base, static_cast<size_t>(num_bytes), MADV_HUGEPAGE);
-    hold.base_ = static_cast<float*>(base);
-    hold.num_bytes_ = num_bytes;
+    EPS_ASSIGN_OR_RETURN(hold.memory_, AnonymousMemory::Map(num_bytes, "gradients held for optimizer.clip EXACT"));
     int64_t offset = 0;
     for (const BlobSpec& blob : model.blobs) hold.offsets_.push_back(std::exchange(offset, offset + blob.num_elems));
     return hold;
   }
-  HoldBuffer(HoldBuffer&& other) noexcept
-      : base_(std::exchange(other.base_, nullptr)), num_bytes_(other.num_bytes_), offsets_(std::move(other.offsets_)) {}
-  HoldBuffer& operator=(HoldBuffer&&) = delete;
-  ~HoldBuffer() {
-    if (base_ != nullptr) munmap(base_, static_cast<size_t>(num_bytes_));
+  float* Chunk(BlobId blob, int64_t chunk) const {
+    return reinterpret_cast<float*>(memory_.base()) + offsets_[blob.value()] + chunk * kChunkElems;
   }
-  float* Chunk(BlobId blob, int64_t chunk) const { return base_ + offsets_[blob.value()] + chunk * kChunkElems; }
 
  private:
   HoldBuffer() = default;
-  float* base_ = nullptr;
-  int64_t num_bytes_ = 0;
+  AnonymousMemory memory_;
   std::vector<int64_t> offsets_;
 };
 
@@ -157,6 +139,11 @@ class UpdateEngineImpl final : public UpdateEngine {
     BlobState& state = blobs_[blob.value()];
     if (!IsEager() && state.ready) return PushUpdates(blob);
     for (auto& [chunk, gradient] : std::exchange(state.blocked, {})) PushEager(blob, chunk, std::move(gradient));
+  }
+
+  bool HasUpdated(StepId step) const override {
+    MutexLock lock(mu_);
+    return newest_updated_ >= step;
   }
 
   UpdateCounts counts() const override {
@@ -243,6 +230,7 @@ class UpdateEngineImpl final : public UpdateEngine {
   }
 
   void PushEager(BlobId blob, int64_t chunk, ChunkGradient gradient) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    newest_updated_ = step_;
     Push([this, blob, chunk, scalars = blobs_[blob.value()].scalars, step = step_,
           shared = std::make_shared<ChunkGradient>(std::move(gradient))] {
       UpdateEager(step, blob, chunk, *shared, scalars);
@@ -332,6 +320,7 @@ class UpdateEngineImpl final : public UpdateEngine {
   }
 
   void PushUpdates(BlobId blob) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    newest_updated_ = step_;
     if (skipped_) {
       Push([this, blob, step = step_] {
         store_.CarryOver(blob, ReadVersion(step));
@@ -456,10 +445,11 @@ class UpdateEngineImpl final : public UpdateEngine {
   std::atomic<double> held_seconds_ = 0;
   std::atomic<bool> update_is_held_ = false;
 
-  Mutex mu_;
+  mutable Mutex mu_;
   StepId step_ ABSL_GUARDED_BY(mu_);  // the one being made
   std::vector<BlobState> blobs_ ABSL_GUARDED_BY(mu_);
   std::vector<Submitted> later_ ABSL_GUARDED_BY(mu_);
+  StepId newest_updated_ ABSL_GUARDED_BY(mu_) = StepId(-1);  // of which an update has begun
   std::set<std::pair<Version, BlobId>> held_ ABSL_GUARDED_BY(mu_);
   std::set<BlobId> waiting_ ABSL_GUARDED_BY(mu_);  // of held_, whose updates could run
   std::chrono::steady_clock::time_point wait_begin_ ABSL_GUARDED_BY(mu_);

@@ -80,6 +80,9 @@ class UpdateEngine {
   // of step `version` come.
   virtual void HoldUpdates(Version version) = 0;
   virtual void ReleaseUpdate(BlobId blob, Version version) = 0;
+  // Whether an update of `step` has begun: the version before it is whole no more. With HoldUpdates before it, `false`
+  // stays true until ReleaseUpdate.
+  virtual bool HasUpdated(StepId step) const = 0;
   // Whether an update waits for nothing but its ReleaseUpdate.
   virtual bool update_is_held() const = 0;
 

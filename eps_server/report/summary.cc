@@ -1,20 +1,11 @@
 #include "eps_server/report/summary.h"
 
-#include <algorithm>
-#include <cstdint>
-
 #include "nlohmann/json.hpp"
 
 namespace eps::server {
 
 std::string SummaryJson(const RunStatus& status, const std::vector<double>& losses, double seconds_before) {
   const double seconds = seconds_before + status.seconds;
-  int64_t cap_bytes = 0;
-  int workers = 0;
-  for (const WorkerStatus& worker : status.workers) {
-    cap_bytes = std::max(cap_bytes, worker.info.device_cap_bytes);
-    if (worker.memory.device_arena_bytes > 0) ++workers;  // it planned, and was ready
-  }
   nlohmann::ordered_json summary;
   summary["steps"] = status.step;
   summary["steps_planned"] = status.steps;
@@ -27,9 +18,9 @@ std::string SummaryJson(const RunStatus& status, const std::vector<double>& loss
   summary["loss"] = losses;
   summary["parameters"] = status.parameters;
   summary["model_state_bytes"] = status.model_state_bytes;
-  summary["device_cap_bytes"] = cap_bytes;
+  summary["device_cap_bytes"] = status.device_cap_bytes;
   summary["device_peak_bytes"] = status.device_peak_bytes;
-  summary["workers"] = workers;
+  summary["workers"] = status.most_workers;
   summary["wait_fraction"] = nlohmann::ordered_json::object();
   for (const auto& [cause, share] : status.wait_fraction) summary["wait_fraction"][cause] = share;
   summary["contribution_window_bytes"] = status.window_bytes;

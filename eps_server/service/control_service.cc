@@ -1,6 +1,7 @@
 #include "eps_server/service/control_service.h"
 
 #include <algorithm>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -13,6 +14,7 @@
 #include "eps_server/service/event_stream.h"
 #include "eps_server/service/generate_call.h"
 #include "eps_server/service/status_reply.h"
+#include "eps_server/service/worker_messages.h"
 #include "proto/control.grpc.pb.h"
 
 namespace eps::server {
@@ -27,7 +29,7 @@ class ControlService final : public proto::Control::CallbackService {
 
   grpc::ServerUnaryReactor* Attach(grpc::CallbackServerContext* context, const proto::AttachRequest* request,
                                    proto::AttachReply* reply) override {
-    return Answer(context, AttachWorker(*request, *reply));
+    return Answer(context, AttachWorker(*request, context->peer(), *reply));
   }
 
   grpc::ServerBidiReactor<proto::WorkerEvent, proto::DaemonEvent>* Events(grpc::CallbackServerContext*) override {
@@ -74,7 +76,9 @@ class ControlService final : public proto::Control::CallbackService {
                                  proto::StopReply* reply) override {
     std::string reason = request->reason().substr(0, kMaxReasonBytes);
     if (options_.coordinator != nullptr) {
-      reply->set_step(options_.coordinator->RequestStop(std::move(reason)));
+      const absl::StatusOr<int64_t> last = options_.coordinator->RequestStop(std::move(reason));
+      if (!last.ok()) return Answer(context, last.status());
+      reply->set_step(*last);
     } else {
       options_.on_stop(reason);
     }
@@ -97,20 +101,20 @@ class ControlService final : public proto::Control::CallbackService {
     return reactor;
   }
 
-  absl::Status AttachWorker(const proto::AttachRequest& request, proto::AttachReply& reply) {
+  absl::Status AttachWorker(const proto::AttachRequest& request, const std::string& peer, proto::AttachReply& reply) {
     // Before anything else: of another version, no other field can be trusted.
     if (request.protocol_version() != kProtocolVersion) {
       return absl::FailedPreconditionError(absl::StrCat("protocol_version: the worker speaks ",
                                                         request.protocol_version(), ", this daemon ", kProtocolVersion,
                                                         "; use programs of one release"));
     }
-    EPS_ASSIGN_OR_RETURN(
-        const WorkerId worker,
-        options_.host->Attach({.device_name = request.device_name(),
-                               .device_model = request.device_model(),
-                               .device_cap_bytes = request.device_cap_bytes(),
-                               .process_id = request.process_id(),
-                               .threads = static_cast<int>(std::min(request.threads(), kMaxThreads))}));
+    EPS_ASSIGN_OR_RETURN(const WorkerId worker,
+                         options_.host->Attach({.device_name = request.device_name(),
+                                                .device_model = request.device_model(),
+                                                .device_cap_bytes = request.device_cap_bytes(),
+                                                .process_id = request.process_id(),
+                                                .threads = static_cast<int>(std::min(request.threads(), kMaxThreads)),
+                                                .metrics_address = PageAddress(request.metrics_address(), peer)}));
     reply.set_worker_id(worker.value());
     reply.set_incarnation(options_.incarnation);
     reply.set_run_config(options_.run_config);

@@ -96,7 +96,7 @@ class FakeCoordinator final : public Coordinator {
   void RequestCheckpoint(std::function<void(absl::StatusOr<std::string>)> done) override {
     done(std::string("/out/checkpoints/step-00000012"));
   }
-  int64_t RequestStop(std::string reason) override {
+  absl::StatusOr<int64_t> RequestStop(std::string reason) override {
     MutexLock lock(mu);
     stop_reason = std::move(reason);
     return 4;
@@ -179,6 +179,7 @@ TEST_F(ControlServiceTest, AnAttachedWorkerGetsItsIdLeaseAndRun) {
   request.set_device_name("cpu");
   request.set_device_cap_bytes(1000);
   request.set_threads(3);
+  request.set_metrics_address("0.0.0.0:9465");  // where the call comes from
   proto::AttachReply reply;
   ASSERT_OK(FromGrpc(stub_->Attach(&context, request, &reply)));
   EXPECT_EQ(reply.worker_id(), 7);
@@ -190,6 +191,7 @@ TEST_F(ControlServiceTest, AnAttachedWorkerGetsItsIdLeaseAndRun) {
   EXPECT_EQ(coordinator_.infos[0].device_name, "cpu");
   EXPECT_EQ(coordinator_.infos[0].device_cap_bytes, 1000);
   EXPECT_EQ(coordinator_.infos[0].threads, 3);
+  EXPECT_EQ(coordinator_.infos[0].metrics_address, "127.0.0.1:9465");
 }
 
 TEST_F(ControlServiceTest, OrdersAndReportsPassThroughTheStream) {

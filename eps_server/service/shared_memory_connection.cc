@@ -11,6 +11,7 @@
 #include "absl/time/time.h"
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
+#include "common/base/thread.h"
 #include "common/ipc/unix_socket.h"
 #include "common/tensor/dtype.h"
 
@@ -58,14 +59,16 @@ void SharedMemoryConnection::Run() {
     return;
   }
   LogInfo("shared_memory_connected", {{"worker", worker_.value()}, {"inbox_bytes", inbox_->bytes().size()}});
-  std::thread copier([this] { CopyUntilEnd(); });
+  absl::StatusOr<std::thread> copier = StartThread([this] { CopyUntilEnd(); });
+  if (!copier.ok()) End(copier.status());
   status = channel_->Run([this](absl::string_view packet) {
     absl::Status handled = Handle(packet);
     if (!handled.ok()) End(handled);
     return handled;
   });
   End(status);  // for the copier; the first reason stands
-  copier.join();
+  if (copier.ok()) copier->join();
+  inbox_.reset();  // nobody reads it any more, and a worker that was killed may have left much in it
   std::vector<ContributionKey> unfinished;
   absl::Status why;
   {
@@ -308,8 +311,6 @@ absl::Status SharedMemoryConnection::CopyIn(const Copy& copy) {
                          AddChunk(copy, chunk, copy.offset_bytes + chunk * kChunkElems * SizeOf(copy.key.dtype)));
     if (answered) break;
   }
-  // So that the daemon's resident memory is what eps plan says, however much waits in the inboxes.
-  inbox_->LetGo(copy.offset_bytes, options_.model->blob(copy.key.blob).num_elems * SizeOf(copy.key.dtype));
   return absl::OkStatus();
 }
 
@@ -340,6 +341,8 @@ absl::StatusOr<bool> SharedMemoryConnection::AddChunk(const Copy& copy, int64_t 
       inbox_->bytes().subspan(static_cast<size_t>(offset_bytes), static_cast<size_t>(payload_bytes));
   if (options_.traffic != nullptr) options_.traffic->pushed_bytes += payload_bytes;
   EPS_ASSIGN_OR_RETURN(const ChunkOutcome outcome, options_.aggregator->AddChunk(place.key, chunk, payload));
+  // So that the daemon's resident memory is what eps plan says, however much waits in the inboxes.
+  inbox_->LetGo(offset_bytes, payload_bytes);
   if (!outcome.complete && !place.last) return false;
   {
     MutexLock lock(mu_);

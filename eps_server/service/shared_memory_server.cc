@@ -17,7 +17,9 @@
 #include "absl/time/time.h"
 #include "common/base/log.h"
 #include "common/base/mutex.h"
+#include "common/base/open_files.h"
 #include "common/base/status_macros.h"
+#include "common/base/thread.h"
 #include "common/formats/shared_message.h"
 #include "common/ipc/unix_socket.h"
 #include "eps_server/service/shared_memory_connection.h"
@@ -25,8 +27,8 @@
 namespace eps::server {
 namespace {
 
-// A connection has two threads and four descriptors. Workers beyond it go through gRPC, unless the run forbids that.
-constexpr size_t kMaxConnections = 256;
+// A connection has two threads and three descriptors. Workers beyond it go through gRPC, unless the run forbids that.
+constexpr size_t kMaxConnections = kSharedMemoryConnections;
 
 class SharedMemoryServerImpl final : public SharedMemoryServer {
  public:
@@ -79,10 +81,15 @@ class SharedMemoryServerImpl final : public SharedMemoryServer {
     }
     Served& served = served_.emplace_back();
     served.connection = std::make_shared<SharedMemoryConnection>(options_, *std::move(socket));
-    served.thread = std::thread([&served] {
+    absl::StatusOr<std::thread> thread = StartThread([&served] {
       served.connection->Run();
       served.done = true;
     });
+    if (!thread.ok()) {
+      LogWarning("shared_memory_refused", {{"error", thread.status().ToString()}});
+      return served_.pop_back();
+    }
+    served.thread = *std::move(thread);
   }
 
   void JoinDone() {

@@ -5,10 +5,15 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/string_view.h"
+#include "common/base/host.h"
 #include "common/base/ids.h"
 #include "common/base/status_macros.h"
+#include "common/base/wait_cause.h"
 #include "common/tensor/dtype.h"
 
 namespace eps::server {
@@ -19,7 +24,21 @@ absl::Status CheckNotNegative(absl::string_view field, int64_t value) {
   return absl::InvalidArgumentError(absl::StrCat(field, ": ", value, ", want at least 0"));
 }
 
+// "10.0.0.7" of "ipv4:10.0.0.7:4711", "::1" of "ipv6:%5B::1%5D:4711".
+std::string HostOfPeer(const std::string& peer) {
+  return HostOf(absl::StrReplaceAll(peer.substr(peer.find(':') + 1), {{"%5B", "["}, {"%5D", "]"}}));
+}
+
 }  // namespace
+
+std::string PageAddress(const std::string& told, const std::string& peer) {
+  const std::string host = HostOf(told), from = HostOfPeer(peer);
+  if (IsLoopbackHost(host)) return IsLoopbackHost(from) ? told : "";
+  const size_t colon = told.rfind(':');
+  if ((host != "0.0.0.0" && host != "::") || colon == std::string::npos) return told;
+  const bool is_v6 = absl::StrContains(from, ':');
+  return absl::StrCat(is_v6 ? "[" : "", from, is_v6 ? "]" : "", told.substr(colon));
+}
 
 absl::StatusOr<WorkerMemory> ToMemory(const proto::Ready& ready) {
   EPS_RETURN_IF_ERROR(CheckNotNegative("ready.device_arena_bytes", ready.device_arena_bytes()));
@@ -43,8 +62,9 @@ absl::StatusOr<PassTiming> ToTiming(const proto::PassDone& done) {
   }
   for (const auto& [cause, seconds] : done.wait_seconds()) {
     // A closed set, so that a worker cannot fill metrics and status with names of its own.
-    if (cause != "pull" && cause != "stash" && cause != "push" && cause != "version") {
-      return absl::InvalidArgumentError("pass_done.wait_seconds: an unknown cause, want pull, stash, push or version");
+    if (!IsWaitCause(cause)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("pass_done.wait_seconds: an unknown cause, want one of ", absl::StrJoin(kWaitCauses, ", ")));
     }
     if (!(seconds >= 0) || std::isinf(seconds)) {
       return absl::InvalidArgumentError(

@@ -2,6 +2,7 @@
 #define EPS_SERVER_SERVICE_WORKER_MESSAGES_H_
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -20,6 +21,9 @@ namespace eps::server {
 absl::StatusOr<WorkerMemory> ToMemory(const proto::Ready& ready);
 absl::StatusOr<PassTiming> ToTiming(const proto::PassDone& done);
 std::vector<VnodeRecord> ToRecords(const proto::PassDone& done);
+// Where the worker's HTTP page that listens on `told` is reached from elsewhere, if the worker is `peer` (as gRPC writes
+// it, "ipv4:10.0.0.7:4711"). "": only from the worker's own machine, which is not this one.
+std::string PageAddress(const std::string& told, const std::string& peer);
 // Errors also: INTERNAL what the worker says of its failure
 absl::StatusOr<std::vector<float>> ToLogits(const proto::Inferred& inferred);
 // Errors also: FAILED_PRECONDITION another incarnation

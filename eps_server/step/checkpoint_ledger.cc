@@ -33,6 +33,11 @@ void CheckpointLedger::Start(Version version) {
 
 void CheckpointLedger::Await(Version version) { Append(TakeRequests(), awaited_[version]); }
 
+bool CheckpointLedger::IsAwaited(Version being_written) const {
+  const auto awaited = awaited_.find(being_written);
+  return IsRequested() || (awaited != awaited_.end() && !awaited->second.empty());
+}
+
 bool CheckpointLedger::IsLate(Version being_written, Version committed) const {
   const int64_t every = every_steps_ > 0 ? every_steps_ : kStepsToNone;
   return committed.value() - being_written.value() >= every * 3 / 4;
@@ -40,15 +45,15 @@ bool CheckpointLedger::IsLate(Version being_written, Version committed) const {
 
 std::vector<CheckpointLedger::Answer> CheckpointLedger::OnWritten(Version version,
                                                                   const absl::StatusOr<std::string>& path,
-                                                                  int64_t num_bytes, absl::Duration begun,
-                                                                  absl::Duration now) {
+                                                                  int64_t num_bytes, absl::Duration now) {
+  const auto begun = begun_.extract(version);
   error_ = std::string(path.status().message());
   if (path.ok()) {
     ++num_written_;
     written_ = version;
     newest_path_ = *path;
     newest_at_ = now;
-    write_seconds_ = absl::ToDoubleSeconds(now - begun);
+    write_seconds_ = begun ? absl::ToDoubleSeconds(now - begun.mapped()) : 0;
     num_bytes_ = num_bytes;
   } else {
     ++num_failed_;
@@ -75,6 +80,7 @@ void CheckpointLedger::Fill(RunStatus& status, absl::Duration now) const {
   status.checkpoint_age_seconds = absl::ToDoubleSeconds(now - newest_at_);
   status.checkpoint_write_seconds = write_seconds_;
   status.checkpoint_bytes = num_bytes_;
+  status.checkpoint_writing_seconds = begun_.empty() ? 0 : absl::ToDoubleSeconds(now - begun_.begin()->second);
 }
 
 }  // namespace eps::server

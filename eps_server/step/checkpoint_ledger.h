@@ -33,16 +33,20 @@ class CheckpointLedger {
 
   // `version` is to be written, and answers the requests so far.
   void Start(Version version);
+  // The writing of `version`, which is started, begins.
+  void Begin(Version version, absl::Duration now) { begun_[version] = now; }
   // The requests so far wait for `version`, which is started and not written.
   void Await(Version version);
   bool IsStarted(Version version) const { return started_ == version; }  // to be written, or written
+  // Somebody waits for `being_written`, or for the one after it.
+  bool IsAwaited(Version being_written) const;
   bool IsWritten(Version version) const { return written_ == version; }
   // Three quarters of the steps to the next checkpoint are done, which `being_written` must not hold up.
   bool IsLate(Version being_written, Version committed) const;
 
   // `version` is on disk at `path`, or why it is not: it may be started again. Returns who waited for it.
   std::vector<Answer> OnWritten(Version version, const absl::StatusOr<std::string>& path, int64_t num_bytes,
-                                absl::Duration begun, absl::Duration now);
+                                absl::Duration now);
 
   // Who asked and waits for no version yet.
   std::vector<Answer> TakeRequests();
@@ -57,6 +61,7 @@ class CheckpointLedger {
   int64_t every_steps_;
   std::vector<Answer> requests_;
   std::map<Version, std::vector<Answer>> awaited_;
+  std::map<Version, absl::Duration> begun_;  // being written, or next in turn
   Version started_, written_;
   std::string newest_path_;
   absl::Duration newest_at_;  // when it was written; the run's start if before that

@@ -20,7 +20,8 @@ class CheckpointLedgerTest : public ::testing::Test {
     });
   }
   void Written(Version version, const absl::StatusOr<std::string>& path) {
-    for (const auto& answer : ledger_.OnWritten(version, path, 700, absl::Seconds(10), absl::Seconds(14))) answer(path);
+    ledger_.Begin(version, absl::Seconds(10));
+    for (const auto& answer : ledger_.OnWritten(version, path, 700, absl::Seconds(14))) answer(path);
   }
   RunStatus Status() const {
     RunStatus status;
@@ -45,7 +46,10 @@ TEST_F(CheckpointLedgerTest, RequestsAreAnsweredByTheVersionThatIsStartedAfterTh
   Request("a");
   ledger_.Start(kOne);
   EXPECT_FALSE(ledger_.IsRequested());
+  EXPECT_TRUE(ledger_.IsAwaited(kOne));
+  EXPECT_FALSE(ledger_.IsAwaited(kTwo));
   Request("b");  // too late for it
+  EXPECT_TRUE(ledger_.IsAwaited(kOne)) << "whose end b waits for too";
   Written(kOne, "one");
   EXPECT_EQ(told_, std::vector<std::string>{"a: one"});
   EXPECT_TRUE(ledger_.IsRequested());
@@ -60,6 +64,7 @@ TEST_F(CheckpointLedgerTest, RequestsAreAnsweredByTheVersionThatIsStartedAfterTh
 
 TEST_F(CheckpointLedgerTest, AfterAFailureTheOldOneStandsAndTheVersionMayBeTriedAgain) {
   ledger_.Start(kOne);
+  EXPECT_FALSE(ledger_.IsAwaited(kOne));
   Written(kOne, "one");
   ledger_.Start(kTwo);
   Written(kTwo, absl::ResourceExhaustedError("disk full"));
@@ -79,6 +84,20 @@ TEST_F(CheckpointLedgerTest, AfterAFailureTheOldOneStandsAndTheVersionMayBeTried
   EXPECT_EQ(status.newest_checkpoint, "two");
   EXPECT_EQ(status.checkpoint_error, "");
   EXPECT_EQ(status.checkpoints_written, 2);
+}
+
+TEST_F(CheckpointLedgerTest, HowLongTheOneBeingWrittenTakesIsKnownUntilItEnds) {
+  EXPECT_EQ(Status().checkpoint_writing_seconds, 0);
+  ledger_.Start(kOne);
+  EXPECT_EQ(Status().checkpoint_writing_seconds, 0);  // its step is not committed yet
+  ledger_.Begin(kOne, absl::Seconds(12));
+  ledger_.Begin(kTwo, absl::Seconds(15));  // waits for the one before
+  EXPECT_EQ(Status().checkpoint_writing_seconds, 8);
+  EXPECT_TRUE(ledger_.OnWritten(kOne, absl::ResourceExhaustedError("disk full"), 0, absl::Seconds(16)).empty());
+  EXPECT_EQ(Status().checkpoint_writing_seconds, 5);
+  EXPECT_EQ(ledger_.OnWritten(kTwo, std::string("two"), 700, absl::Seconds(18)).size(), 0u);
+  EXPECT_EQ(Status().checkpoint_writing_seconds, 0);
+  EXPECT_EQ(Status().checkpoint_write_seconds, 3);
 }
 
 TEST_F(CheckpointLedgerTest, EverybodyIsTakenAtAnEnd) {

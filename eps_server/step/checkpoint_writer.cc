@@ -37,6 +37,11 @@ void CheckpointWriter::Loop() {
   }
 }
 
+bool CheckpointWriter::is_shut_down() {
+  MutexLock lock(mu_);
+  return shutdown_;
+}
+
 void CheckpointWriter::Write(const Job& job) {
   // A write that fails half-way has captured only some: the others may be updated all the same.
   std::set<BlobId> left(job.order.begin(), job.order.end());
@@ -46,7 +51,8 @@ void CheckpointWriter::Write(const Job& job) {
                                                                [&](BlobId blob) {
                                                                  if (left.erase(blob) > 0) job.captured(blob);
                                                                },
-                                                           .is_awaited = job.is_awaited});
+                                                           .is_awaited = job.is_awaited,
+                                                           .is_cancelled = [this] { return is_shut_down(); }});
   for (const BlobId blob : left) job.captured(blob);
   job.done(std::move(path));
 }

@@ -26,18 +26,19 @@ class CheckpointWriter {
     std::vector<BlobId> order;                              // in which blobs are captured: as they are updated next
     std::function<void(BlobId)> captured;                   // once per blob of `order`, whatever becomes of the write
     std::function<bool()> is_awaited;                       // Checkpointer::Capture's
-    std::function<void(absl::StatusOr<std::string>)> done;  // the path; after every `captured`
+    std::function<void(absl::StatusOr<std::string>)> done;  // the path, or CANCELLED; after every `captured`
   };
 
   // Both outlive the writer.
   CheckpointWriter(Checkpointer* checkpointer, const Store* store);
-  // Finishes the write in progress; jobs behind it are dropped.
+  // Cancels the write in progress, and waits for it; jobs behind it are dropped.
   ~CheckpointWriter();
 
   void Push(Job job);
 
  private:
   void Loop();
+  bool is_shut_down();
   void Write(const Job& job);
 
   Checkpointer* const checkpointer_;

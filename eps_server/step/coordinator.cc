@@ -295,13 +295,15 @@ class CoordinatorImpl final : public Coordinator {
     done(std::move(answer));
   }
 
-  int64_t RequestStop(std::string reason) override {
+  absl::StatusOr<int64_t> RequestStop(std::string reason) override {
     int64_t last = 0;
     {
       MutexLock lock(mu_);
       if (over_) return progress_.state().version.value();
       stop_requested_ = true;
       end_ = std::min(end_, step_.value() + (opened_ ? 1 : 0));
+      EndWithoutWorkers();
+      if (!failure_.ok()) return absl::FailedPreconditionError(failure_.message());
       last = end_;
       Wake();
     }
@@ -399,11 +401,22 @@ class CoordinatorImpl final : public Coordinator {
     }
     if (!opened_ && step_.value() < end_ && MayBegin()) OpenStep(actions);
     if (ledger_ != nullptr) AssignVnodes(actions);
+    EndWithoutWorkers();
     if (!opened_ && !closing_.has_value()) AtBoundary(actions);
-    if (opened_ || closing_.has_value()) WatchStep(actions);
-    if (stop_requested_ && opened_ && members_.num_alive() == 0) {
-      FailLocked(absl::UnavailableError(absl::StrCat("stopped, and no worker is left to finish step ", step_.value())));
+    if (IsWatched()) WatchStep(actions);
+  }
+
+  // Stopped, and nobody is left to finish the step in progress: the run ends before it, unless weights were updated in it.
+  void EndWithoutWorkers() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    if (!stop_requested_ || !opened_ || closing_.has_value() || members_.num_alive() > 0) return;
+    engine_->HoldUpdates(progress_.state().version);
+    if (engine_->HasUpdated(step_)) {
+      return FailLocked(absl::UnavailableError(absl::StrCat("stopped, and no worker is left to finish step ",
+                                                            step_.value(), ", in which weights were updated")));
     }
+    opened_ = false;
+    ledger_.reset();
+    end_ = step_.value();
   }
 
   void ExpireLeases(Actions& actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
@@ -438,6 +451,11 @@ class CoordinatorImpl final : public Coordinator {
          {"step", step.value()},
          {"vnodes_to_redo", vnodes},
          {"why", why.ok() ? absl::string_view("it left") : why.message()}});
+  }
+
+  // While a step should be moving.
+  bool IsWatched() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return !over_ && failure_.ok() && (opened_ || closing_.has_value());
   }
 
   // Someone should look: says who has not finished what, once per wait and interval.
@@ -487,6 +505,7 @@ class CoordinatorImpl final : public Coordinator {
       aggregator_->BeginStep(step);
       MutexLock lock(mu_);
       if (!batches.ok()) return FailLocked(batches.status());
+      if (!opened_) return;  // EndWithoutWorkers
       ledger_ = std::make_unique<VnodeLedger>(step, *std::move(batches));
       Wake();
     });
@@ -497,6 +516,7 @@ class CoordinatorImpl final : public Coordinator {
     const std::vector<int> vnodes = ledger_->Unassigned();
     const std::vector<WorkerId> workers = members_.ReadyWorkers();
     if (vnodes.empty() || workers.empty()) return;
+    watch_.OnProgress(clock_());  // who gets the vnodes of a lost worker is not to blame for its silence
     const std::vector<std::vector<int>> parts = SplitVnodes(vnodes, static_cast<int>(workers.size()));
     for (size_t i = 0; i < workers.size(); ++i) {
       if (parts[i].empty()) continue;
@@ -514,6 +534,7 @@ class CoordinatorImpl final : public Coordinator {
     closing_->passes = std::move(step_passes_);
     closing_->opened_at = step_opened_at_;
     closing_->workers = static_cast<int>(members_.ReadyWorkers().size());
+    most_workers_ = std::max(most_workers_, closing_->workers);
     closing_->checkpoint = checkpoints_.IsDue(next) || next.value() >= end_;
     // Before the next step's contributions can come: no blob runs away from its capture.
     if (closing_->checkpoint) StartCheckpoint(next);
@@ -530,18 +551,21 @@ class CoordinatorImpl final : public Coordinator {
     engine_->HoldUpdates(version);
     checkpoints_.Start(version);
   }
-  bool IsLate(Version being_written) const {
+  // Whether the writer of a checkpoint should hurry: for an update, a person, or the end of the run.
+  bool IsAwaited(Version being_written) const {
+    if (engine_->update_is_held()) return true;
     MutexLock lock(mu_);
-    return checkpoints_.IsLate(being_written, progress_.state().version);
+    return stop_requested_ || being_written.value() >= end_ || checkpoints_.IsAwaited(being_written) ||
+           checkpoints_.IsLate(being_written, progress_.state().version);
   }
   CheckpointWriter::Job CheckpointJob() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     const Version version = progress_.state().version;
+    checkpoints_.Begin(version, clock_());
     return {.state = progress_.state(),
             .order = update_order_,
             .captured = [this, version](BlobId blob) { engine_->ReleaseUpdate(blob, version); },
-            .is_awaited = [this, version] { return engine_->update_is_held() || IsLate(version); },
-            .done = [this, version, begun = clock_()](
-                        absl::StatusOr<std::string> path) { OnWritten(version, begun, std::move(path)); }};
+            .is_awaited = [this, version] { return IsAwaited(version); },
+            .done = [this, version](absl::StatusOr<std::string> path) { OnWritten(version, std::move(path)); }};
   }
 
   // Every blob is at the next version and every record is in.
@@ -612,9 +636,11 @@ class CoordinatorImpl final : public Coordinator {
     if (ends && checkpoints_.IsWritten(version)) End(actions);
   }
 
-  void OnWritten(Version version, absl::Duration begun, absl::StatusOr<std::string> path) {
+  void OnWritten(Version version, absl::StatusOr<std::string> path) {
     const int64_t num_bytes = path.ok() ? FolderBytes(*path) : 0;
-    if (path.ok()) {
+    if (absl::IsCancelled(path.status())) {
+      LogInfo("checkpoint_abandoned", {{"step", version.value()}, {"stands", checkpointer_.LatestPath()}});
+    } else if (path.ok()) {
       LogInfo("checkpoint_written", {{"step", version.value()}, {"path", *path}});
     } else {
       LogError("checkpoint_failed", {{"step", version.value()},
@@ -625,7 +651,7 @@ class CoordinatorImpl final : public Coordinator {
     std::vector<CheckpointAnswer> answers;
     {
       MutexLock lock(mu_);
-      answers = checkpoints_.OnWritten(version, path, num_bytes, begun, clock_());
+      answers = checkpoints_.OnWritten(version, path, num_bytes, clock_());
       if (!path.ok() && version.value() >= end_) FailLocked(Annotate(path.status(), "the last checkpoint"));
       Wake();
     }
@@ -674,11 +700,18 @@ class CoordinatorImpl final : public Coordinator {
     status.phase = Phase();
     status.failure = std::string(failure_.message());
     const absl::Duration now = clock_();
+    status.counts = counts_;
     progress_.Fill(status, end_, now);
     checkpoints_.Fill(status, now);
     status.wait_fraction = all_passes_.Fractions();
     status.device_peak_bytes = device_peak_bytes_;
-    status.counts = counts_;
+    status.device_cap_bytes = members_.largest_cap_bytes();
+    status.most_workers = most_workers_;
+    if (IsWatched() && watch_.IsLate(now)) {
+      const absl::string_view cause = FindStepWait().cause;
+      status.step_wait_cause = std::string(cause.data(), cause.size());
+      status.step_wait_seconds = absl::ToDoubleSeconds(watch_.Waited(now));
+    }
     status.counts.pass_seconds = all_passes_.seconds;
     status.counts.wait_seconds = all_passes_.wait_seconds;
     status.workers = members_.List(now);
@@ -741,6 +774,7 @@ class CoordinatorImpl final : public Coordinator {
   RunCounts counts_ ABSL_GUARDED_BY(mu_);  // what is counted here; the rest is added when it is asked for
   StepWatch watch_ ABSL_GUARDED_BY(mu_);
   int64_t device_peak_bytes_ ABSL_GUARDED_BY(mu_) = 0;
+  int most_workers_ ABSL_GUARDED_BY(mu_) = 0;
 };
 
 }  // namespace

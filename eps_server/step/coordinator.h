@@ -95,10 +95,10 @@ class Coordinator {
   // its path when it is on disk. Errors: FAILED_PRECONDITION the run has failed · those of
   // Checkpointer::Write
   virtual void RequestCheckpoint(std::function<void(absl::StatusOr<std::string>)> done) = 0;
-  // Ends the run after the step in progress, with a checkpoint; returns how many steps are
-  // committed then. If nobody is left to finish that step, the run fails: the newest checkpoint
-  // stands.
-  virtual int64_t RequestStop(std::string reason) = 0;
+  // Ends the run after the step in progress, with a checkpoint; returns how many steps are committed then. With nobody left
+  // to finish that step the run ends before it, as long as no weight was updated in it (never with EXACT clipping).
+  // Errors: FAILED_PRECONDITION one was: the run fails, and the newest checkpoint stands
+  virtual absl::StatusOr<int64_t> RequestStop(std::string reason) = 0;
 
   // Ends the run as failed now: every wait is answered with `why`.
   virtual void Fail(absl::Status why) = 0;

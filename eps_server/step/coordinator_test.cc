@@ -82,7 +82,8 @@ class MemoryCheckpointer : public Checkpointer {
     }
     Snapshot snapshot{state, {}};
     for (size_t b = 0; b < order.size(); ++b) {
-      WaitAt(b);
+      WaitAt(b, capture);
+      if (capture.is_cancelled()) return absl::CancelledError("no longer wanted");
       {
         MutexLock lock(mu_);
         if (!failure_.ok()) return fails_once_ ? std::exchange(failure_, absl::OkStatus()) : failure_;
@@ -143,11 +144,12 @@ class MemoryCheckpointer : public Checkpointer {
   }
 
  private:
-  void WaitAt(size_t blob) {
-    MutexLock lock(mu_);
-    while (stop_at_ == static_cast<int>(blob)) {
+  void WaitAt(size_t blob, const Capture& capture) {
+    while (!capture.is_cancelled()) {
+      MutexLock lock(mu_);
+      if (stop_at_ != static_cast<int>(blob)) return;
       stopped_ = true;
-      changed_.Wait(mu_);
+      changed_.WaitFor(mu_, std::chrono::milliseconds(1));
     }
   }
   const ModelSpec& model_;
@@ -594,10 +596,9 @@ TEST_P(CoordinatorModeTest, CheckpointIsItsVersionThoughTrainingGoesOnAndResumeC
     run.checkpointer->StopAt(2);
     FakeWorker worker(run);
     WaitFor([&] { return run.checkpointer->stopped(); });
-    absl::SleepFor(absl::Milliseconds(50));
-    EXPECT_EQ(run.committed(), 2);
-    // Who writes is told to hurry once an update waits.
+    // Who writes is told to hurry once an update waits, which is then all that the step waits for.
     WaitFor([&] { return run.checkpointer->is_awaited(); });
+    EXPECT_EQ(run.committed(), 2);
     run.checkpointer->Pass();
     ASSERT_OK(run.coordinator->WaitUntilFinished());
     EXPECT_TRUE(run.Result(6) == want);
@@ -644,11 +645,14 @@ TEST(CoordinatorTest, AStepThatWaitsTooLongIsCounted) {
   WaitFor([&] { return run.coordinator->Status().counts.step_waits == 1; });
   const RunStatus status = run.coordinator->Status();
   EXPECT_EQ(status.step_age_seconds, 65);
+  EXPECT_EQ(status.step_wait_cause, "compute");
+  EXPECT_EQ(status.step_wait_seconds, 65);
   EXPECT_EQ(status.blobs, static_cast<int64_t>(run.model.blobs.size()));
   EXPECT_EQ(status.workers[0].silent_for, absl::Seconds(5));
   first.ReleaseRecords();
   ASSERT_OK(run.coordinator->WaitUntilFinished());
   EXPECT_EQ(run.coordinator->Status().counts.step_waits, 1);
+  EXPECT_EQ(run.coordinator->Status().step_wait_cause, "");
 }
 
 TEST(CoordinatorTest, CountsWhatHappened) {
@@ -786,7 +790,7 @@ TEST(CoordinatorTest, StopEndsAfterTheStepInProgressWithItsCheckpoint) {
   TestRun run(config);
   FakeWorker worker(run);
   WaitFor([&] { return run.committed() >= 2; });
-  const int64_t last = run.coordinator->RequestStop("test");
+  ASSERT_OK_AND_ASSIGN(const int64_t last, run.coordinator->RequestStop("test"));
   ASSERT_OK(run.coordinator->WaitUntilFinished());
   EXPECT_EQ(run.committed(), last);
   EXPECT_EQ(run.checkpointer->snapshots().count(last), 1u);
@@ -794,22 +798,49 @@ TEST(CoordinatorTest, StopEndsAfterTheStepInProgressWithItsCheckpoint) {
   // Constant schedule: the same as a run of that length.
   config.steps = last;
   EXPECT_TRUE(run.Result(last) == Reference(config));
-  EXPECT_EQ(run.coordinator->RequestStop("again"), last);
+  EXPECT_EQ(*run.coordinator->RequestStop("again"), last);
 }
 
-TEST(CoordinatorTest, StopWithoutAnybodyToFinishTheStepFails) {
-  TestRun run(SmallRun());
-  FakeWorker worker(run, 30);
-  WaitFor([&] { return worker.dead(); });
-  EXPECT_EQ(run.coordinator->RequestStop("test"), run.committed() + 1);
+TEST(CoordinatorTest, StopWithoutAnybodyToFinishAStepThatHasUpdatedWeightsFails) {
+  TestRun run(SmallRun(ClipMode::kNone));
+  FakeWorker worker(run);
+  worker.HoldRecords();  // all its contributions come, and so do the updates
+  WaitFor([&] { return run.coordinator->Status().counts.updated_elems > 0; });
+  worker.Kill();
+  WaitFor([&] { return run.coordinator->Status().counts.workers_lost == 1; });
+  EXPECT_THAT(run.coordinator->RequestStop("test"),
+              StatusIs(absl::StatusCode::kFailedPrecondition, "no worker is left to finish step 0"));
   EXPECT_THAT(run.coordinator->WaitUntilFinished(),
-              StatusIs(absl::StatusCode::kUnavailable, "no worker is left to finish step"));
+              StatusIs(absl::StatusCode::kUnavailable, "no worker is left to finish step 0"));
   EXPECT_EQ(run.coordinator->Status().phase, RunPhase::kFailed);
+}
+
+TEST(CoordinatorTest, StopWithoutAnybodyEndsBeforeAStepInWhichNothingWasUpdated) {
+  RunConfig config = SmallRun(ClipMode::kExact);
+  const std::string want = Reference(config);
+  Snapshot snapshot;
+  int64_t committed = 0;
+  {
+    TestRun run(config);
+    FakeWorker worker(run, 20);  // dies in the middle of a step after the first
+    WaitFor([&] { return run.coordinator->Status().counts.workers_lost == 1; });
+    committed = run.committed();
+    ASSERT_GT(committed, 0);
+    ASSERT_LT(committed, config.steps);
+    EXPECT_EQ(*run.coordinator->RequestStop("test"), committed);
+    ASSERT_OK(run.coordinator->WaitUntilFinished());
+    EXPECT_EQ(run.committed(), committed);
+    snapshot = run.checkpointer->snapshots().at(committed);
+  }
+  TestRun resumed(config, {.resume = &snapshot});
+  FakeWorker worker(resumed);
+  ASSERT_OK(resumed.coordinator->WaitUntilFinished());
+  EXPECT_TRUE(resumed.Result(config.steps) == want);
 }
 
 TEST(CoordinatorTest, StopBeforeAnyStepLeavesACheckpointOfTheStart) {
   TestRun run(SmallRun());
-  EXPECT_EQ(run.coordinator->RequestStop("test"), 0);
+  EXPECT_EQ(*run.coordinator->RequestStop("test"), 0);
   EXPECT_OK(run.coordinator->WaitUntilFinished());
   EXPECT_EQ(run.checkpointer->snapshots().count(0), 1u);
 }
@@ -836,9 +867,43 @@ TEST(CoordinatorTest, CheckpointsOnRequest) {
   const std::string path = request();
   EXPECT_NE(path, "step-0");
   EXPECT_TRUE(path == run.coordinator->Status().newest_checkpoint || run.committed() > 1);
-  run.coordinator->RequestStop("test");
+  ASSERT_OK(run.coordinator->RequestStop("test"));
   ASSERT_OK(run.coordinator->WaitUntilFinished());
   EXPECT_EQ(request(), run.coordinator->Status().newest_checkpoint);
+}
+
+TEST(CoordinatorTest, WhoWritesIsToldToHurryForTheEndOfTheRun) {
+  TestRun run(SmallRun());
+  run.checkpointer->StopAt(0);
+  FakeWorker worker(run);
+  WaitFor([&] { return run.committed() == 4 && run.checkpointer->stopped(); });
+  EXPECT_TRUE(run.checkpointer->is_awaited());
+  run.checkpointer->Pass();
+  ASSERT_OK(run.coordinator->WaitUntilFinished());
+}
+
+TEST(CoordinatorTest, WhoWritesIsToldToHurryForWhoAsked) {
+  RunConfig config = SmallRun();
+  config.steps = 1000000;
+  TestRun run(config);
+  run.checkpointer->StopAt(0);
+  std::atomic<bool> answered = false;
+  run.coordinator->RequestCheckpoint([&](const absl::StatusOr<std::string>&) { answered = true; });
+  WaitFor([&] { return run.checkpointer->stopped(); });
+  EXPECT_TRUE(run.checkpointer->is_awaited());
+  run.checkpointer->Pass();
+  WaitFor([&] { return answered.load(); });
+}
+
+TEST(CoordinatorTest, TheEndOfAFailedRunCancelsTheCheckpointThatIsBeingWritten) {
+  TestRun run(SmallRun());
+  run.checkpointer->StopAt(1);  // for good
+  FakeWorker worker(run);
+  WaitFor([&] { return run.checkpointer->stopped(); });
+  run.coordinator->Fail(absl::AbortedError("a second signal"));
+  EXPECT_EQ(run.coordinator->WaitUntilFinished().code(), absl::StatusCode::kAborted);
+  run.coordinator.reset();
+  EXPECT_TRUE(run.checkpointer->snapshots().empty());
 }
 
 TEST(CoordinatorTest, FailedCheckpointInMidRunIsSurvivedTheLastOneIsNot) {

@@ -28,6 +28,9 @@ void RunProgress::Commit(const StepReport& report, absl::Duration now) {
   state_.skipped_steps += report.skipped ? 1 : 0;
   skipped_in_a_row_ = report.skipped ? skipped_in_a_row_ + 1 : 0;
   seconds_ += report.seconds;
+  ++num_steps_;
+  num_tokens_ += report.tokens;
+  num_skipped_ += report.skipped ? 1 : 0;
   last_commit_ = now;
   loss_curve_.Add(report.loss);
   recent_.push_back({report.seconds, report.tokens});
@@ -52,6 +55,9 @@ void RunProgress::Fill(RunStatus& status, int64_t end, absl::Duration now) const
   status.seconds = seconds_;
   status.tokens = state_.tokens;
   status.skipped_steps = state_.skipped_steps;
+  status.counts.steps = num_steps_;
+  status.counts.tokens = num_tokens_;
+  status.counts.skipped_steps = num_skipped_;
   status.last_step_seconds = last_.seconds;
   status.step_age_seconds = absl::ToDoubleSeconds(now - last_commit_);
   status.loss_curve = loss_curve_.Points();

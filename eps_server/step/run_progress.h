@@ -40,7 +40,9 @@ class RunProgress {
   LossCurve loss_curve_;
   StepReport last_;
   std::deque<Pace> recent_;  // the last steps
-  double seconds_ = 0;       // of this sitting
+  // Of this sitting.
+  double seconds_ = 0;
+  int64_t num_steps_ = 0, num_tokens_ = 0, num_skipped_ = 0;
   absl::Duration last_commit_;
   int skipped_in_a_row_ = 0;
 };

@@ -47,6 +47,9 @@ TEST(RunProgressTest, GoesOnFromWhatACheckpointTold) {
   EXPECT_EQ(progress.state().train_seconds, 13);
   EXPECT_EQ(status.step, 4);
   EXPECT_EQ(status.tokens, 400);
+  EXPECT_EQ(status.counts.steps, 2);  // of this sitting, as are these
+  EXPECT_EQ(status.counts.tokens, 200);
+  EXPECT_EQ(status.counts.skipped_steps, 0);
   EXPECT_EQ(status.seconds, 6);
   EXPECT_EQ(status.last_step_seconds, 4);
   EXPECT_EQ(status.step_age_seconds, 34);

@@ -14,6 +14,9 @@ namespace eps::server {
 
 // What happened in this sitting; never falls.
 struct RunCounts {
+  int64_t steps = 0;          // committed
+  int64_t skipped_steps = 0;  // of these, whose gradient was not finite
+  int64_t tokens = 0;         // counted in them
   int64_t workers_attached = 0;
   int64_t workers_lost = 0;        // that did not leave by themselves
   int64_t vnodes_redone = 0;       // of lost workers
@@ -57,13 +60,18 @@ struct RunStatus {
   std::string checkpoint_error;                 // why the newest write failed; "" if it did not
   std::map<std::string, double> wait_fraction;  // over this sitting
   int64_t device_peak_bytes = 0;                // the largest over all workers of this sitting
+  int64_t device_cap_bytes = 0;                 // the same, of what they are allowed
+  int most_workers = 0;                         // that were ready at once, in a step of this sitting
   int64_t skipped_steps = 0;                    // over all sittings
   double last_step_seconds = 0;                 // of the last committed step of this sitting
   double step_age_seconds = 0;                  // since the last commit, or since the start
+  std::string step_wait_cause;                  // StepWait's, of a step that waits too long now; "" if none does
+  double step_wait_seconds = 0;                 // that it has waited; 0 if none waits too long
   int64_t checkpoint_step = -1;                 // of the newest one on disk; -1: none
   double checkpoint_age_seconds = 0;            // since it was written; since the start if none was in this sitting
   double checkpoint_write_seconds = 0;          // of the newest write of this sitting
   int64_t checkpoint_bytes = 0;                 // of the same
+  double checkpoint_writing_seconds = 0;        // since the one being written was begun; 0 if none is
   int64_t blobs = 0;                            // of the model
   int64_t blobs_pending = 0;                    // whose version for the step after the one in progress is not there yet
   int64_t waiting_offers = 0;                   // contributions that wait for room in the window

@@ -30,11 +30,15 @@ absl::Duration StepWatch::FirstReport() const {
   return std::max(kShortest, kMedians * *middle);
 }
 
+bool StepWatch::IsLate(absl::Duration now) const {
+  if (next_report_ != absl::ZeroDuration()) return true;
+  const absl::Duration waited = Waited(now);
+  return waited >= kShortest && waited >= FirstReport();  // as a rule no median is needed
+}
+
 bool StepWatch::IsDue(absl::Duration now) {
   const absl::Duration waited = Waited(now);
-  if (waited < kShortest) return false;  // the usual case: no median is needed
-  const absl::Duration due = next_report_ == absl::ZeroDuration() ? FirstReport() : next_report_;
-  if (waited < due) return false;
+  if (!IsLate(now) || waited < next_report_) return false;
   next_report_ = 2 * waited;
   return true;
 }

@@ -20,6 +20,8 @@ class StepWatch {
 
   // True once per wait and interval; only asked while something should be moving.
   bool IsDue(absl::Duration now);
+  // Whether the first report of this wait is due, or was made.
+  bool IsLate(absl::Duration now) const;
   absl::Duration Waited(absl::Duration now) const { return now - last_progress_; }
 
  private:

@@ -35,6 +35,19 @@ TEST(StepWatchTest, TheFirstStepMayTakeAMinute) {
   EXPECT_TRUE(watch.IsDue(absl::Seconds(60)));
 }
 
+TEST(StepWatchTest, IsLateFromTheFirstReportUntilThereIsProgress) {
+  StepWatch watch;
+  watch.OnStepDone(absl::Seconds(1));
+  watch.OnProgress(absl::ZeroDuration());
+  EXPECT_FALSE(watch.IsLate(absl::Seconds(9)));
+  EXPECT_TRUE(watch.IsLate(absl::Seconds(10)));
+  EXPECT_TRUE(watch.IsDue(absl::Seconds(12)));
+  EXPECT_TRUE(watch.IsLate(absl::Seconds(13)));  // though the next report is not due for long
+  watch.OnStepDone(absl::Seconds(100));
+  watch.OnProgress(absl::Seconds(14));
+  EXPECT_FALSE(watch.IsLate(absl::Seconds(14)));
+}
+
 TEST(StepWatchTest, ProgressStartsAnew) {
   StepWatch watch;
   watch.OnStepDone(absl::Seconds(1));

@@ -1,9 +1,5 @@
 #include "eps_server/store/store.h"
 
-#include <errno.h>
-#include <string.h>
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <iterator>
 #include <memory>
@@ -14,7 +10,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "common/base/byte_size.h"
+#include "common/base/anonymous_memory.h"
 #include "common/base/mutex.h"
 #include "common/base/status_macros.h"
 #include "common/formats/wire_layout.h"
@@ -28,57 +24,23 @@ int NumMoments(const OptimizerConfig& optimizer) {
   return optimizer.momentum != 0 ? 1 : 0;
 }
 
-// One anonymous mapping, in huge pages where the system allows them.
-class Memory {
- public:
-  static absl::StatusOr<Memory> Map(int64_t num_bytes) {
-    void* base =
-        mmap(nullptr, static_cast<size_t>(num_bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (base == MAP_FAILED) {
-      return absl::ResourceExhaustedError(absl::StrCat("model state needs ", num_bytes, " bytes (",
-                                                       FormatByteSize(num_bytes), ") of memory: ", strerror(errno)));
-    }
-    // Advice only: without huge pages everything works, a little slower.
-    madvise(base, static_cast<size_t>(num_bytes), MADV_HUGEPAGE);
-    Memory memory;
-    memory.base_ = static_cast<std::byte*>(base);
-    memory.num_bytes_ = num_bytes;
-    return memory;
-  }
-  Memory() = default;
-  Memory(Memory&& other) noexcept
-      : base_(std::exchange(other.base_, nullptr)), num_bytes_(std::exchange(other.num_bytes_, 0)) {}
-  Memory& operator=(Memory&& other) noexcept {
-    std::swap(base_, other.base_);
-    std::swap(num_bytes_, other.num_bytes_);
-    return *this;
-  }
-  ~Memory() {
-    if (base_ != nullptr) munmap(base_, static_cast<size_t>(num_bytes_));
-  }
-  std::byte* base() const { return base_; }
-
- private:
-  std::byte* base_ = nullptr;
-  int64_t num_bytes_ = 0;
-};
-
 // What a model takes: the wire forms in memory that workers of this host can map, the rest in memory of our own. Where
 // the system cannot share memory the wire forms lie before the rest.
 struct StoreMemory {
   std::optional<SharedSegment> wire;
-  Memory rest;
+  AnonymousMemory rest;
 
   static absl::StatusOr<StoreMemory> Map(const StoreSizes& sizes, const WireLayout& layout) {
     // Shared memory is promised whatever its size: so that a model far too large is refused here, and not by the
     // out-of-memory killer, the system is asked for as much of our own first.
-    EPS_ASSIGN_OR_RETURN(Memory all, Memory::Map(sizes.total_bytes()));
+    EPS_ASSIGN_OR_RETURN(AnonymousMemory all, AnonymousMemory::Map(sizes.total_bytes(), "model state"));
     auto wire = SharedSegment::Create("eps-weights", layout.segment_bytes(), SegmentWriter::kCreator);
     if (absl::IsUnimplemented(wire.status())) return StoreMemory{std::nullopt, std::move(all)};
     EPS_RETURN_IF_ERROR_WITH(wire.status(), "model state");
-    if (sizes.total_bytes() == sizes.wire_bytes) return StoreMemory{*std::move(wire), Memory()};
-    all = Memory();
-    EPS_ASSIGN_OR_RETURN(Memory rest, Memory::Map(sizes.total_bytes() - sizes.wire_bytes));
+    if (sizes.total_bytes() == sizes.wire_bytes) return StoreMemory{*std::move(wire), AnonymousMemory()};
+    all = AnonymousMemory();
+    EPS_ASSIGN_OR_RETURN(AnonymousMemory rest,
+                         AnonymousMemory::Map(sizes.total_bytes() - sizes.wire_bytes, "model state"));
     return StoreMemory{*std::move(wire), std::move(rest)};
   }
 };
@@ -165,11 +127,18 @@ class StoreImpl final : public Store {
         status = absl::InvalidArgumentError(absl::StrCat("version: ", version.value(), ", must be at least 0"));
       } else {
         State& state = states_[Index(blob)];
-        if (version > state.published && cancelled_.ok()) {
+        if (version <= state.published) {
+          status = Readable(blob, version, state.first, state.published);
+        } else if (!cancelled_.ok()) {
+          status = cancelled_;
+        } else if (state.published.value() >= 0 && version.value() > state.published.value() + 1) {
+          // No worker works two steps ahead, and what waits is kept: a bound on what strangers can make of it.
+          status = absl::OutOfRangeError(absl::StrCat("version: ", version.value(), ", the newest is ",
+                                                      state.published.value(), " and only the next can be awaited"));
+        } else {
           state.waiters.push_back({version, std::move(done)});
           return;
         }
-        status = version > state.published ? cancelled_ : Readable(blob, version, state.first, state.published);
       }
     }
     done(status);

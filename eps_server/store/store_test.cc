@@ -202,6 +202,16 @@ TEST(StoreWaitTest, NonsenseFromAPeerIsAnError) {
   EXPECT_THAT(version.got.at(0), StatusIs(absl::StatusCode::kInvalidArgument, "version: -1"));
 }
 
+TEST(StoreWaitTest, OnlyTheNextVersionCanBeAwaited) {
+  Fixture f(Dtype::kF32);
+  f.store->Publish(kWte, Version(3));
+  Answer next, far;
+  f.store->WhenPublished(kWte, Version(4), next.callback());
+  f.store->WhenPublished(kWte, Version(5), far.callback());
+  EXPECT_TRUE(next.got.empty());
+  EXPECT_THAT(far.got.at(0), StatusIs(absl::StatusCode::kOutOfRange, "version: 5, the newest is 3"));
+}
+
 TEST_P(StoreTest, PaddingIsZero) {
   RunConfig run = SmallRun(GetParam());
   run.model.d_model = 24;  // no multiple of the alignment
@@ -221,7 +231,7 @@ TEST(StoreCreateTest, SaysHowMuchMemoryIsMissing) {
   RunConfig run = SmallRun(Dtype::kF32);
   ModelSpec model = *BuildGpt2(run.model);
   model.blobs[0].num_elems = int64_t{1} << 50;
-  EXPECT_THAT(Store::Create(model, run), StatusIs(absl::StatusCode::kResourceExhausted, "model state needs 1801439"));
+  EXPECT_THAT(Store::Create(model, run), StatusIs(absl::StatusCode::kResourceExhausted, "model state: 1801439"));
 }
 
 }  // namespace

@@ -4,9 +4,12 @@
 #include <map>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "common/base/wait_cause.h"
 #include "common/telemetry/metric_page.h"
 #include "eps_server/membership/membership.h"
+#include "nlohmann/json.hpp"
 
 namespace eps::server {
 namespace {
@@ -15,9 +18,9 @@ constexpr MetricType kCounter = MetricType::kCounter;
 
 constexpr absl::string_view kPhases[] = {
     "starting", "waiting_for_workers", "training", "finishing", "finished", "failed", "serving"};
-constexpr absl::string_view kCauses[] = {"pull", "stash", "push", "version"};
+constexpr absl::string_view kStepWaitCauses[] = {"data", "no_worker", "compute", "push", "update", "checkpoint"};
 constexpr absl::string_view kTransports[] = {"grpc", "shared_memory"};
-constexpr absl::string_view kMemoryKinds[] = {"state", "hold", "window", "resident"};
+constexpr absl::string_view kMemoryKinds[] = {"state", "hold", "window", "checkpoint", "resident"};
 constexpr absl::string_view kLimitKinds[] = {"window", "resident"};
 constexpr absl::string_view kDeviceKinds[] = {"cap", "arena", "peak"};
 constexpr absl::string_view kWorkerStates[] = {"attaching", "idle", "running"};
@@ -31,13 +34,13 @@ constexpr MetricSpec kPhase{.name = "eps_run_phase",
                             .label = "phase",
                             .label_values = kPhases};
 constexpr MetricSpec kRunSteps{.name = "eps_run_steps", .help = "Steps of the whole run."};
-constexpr MetricSpec kSteps{.name = "eps_steps_total",
-                            .type = kCounter,
-                            .help = "Steps committed, over all sittings; a resume goes on from its checkpoint's."};
-constexpr MetricSpec kSkipped{
-    .name = "eps_skipped_steps_total",
-    .type = kCounter,
-    .help = "Steps whose gradient was not finite and that changed nothing, over all sittings."};
+constexpr MetricSpec kStep{
+    .name = "eps_step",
+    .help = "Steps committed, over all sittings; a resume goes on from its checkpoint's, which may be less."};
+constexpr MetricSpec kSteps{.name = "eps_steps_total", .type = kCounter, .help = "Steps committed in this sitting."};
+constexpr MetricSpec kSkipped{.name = "eps_skipped_steps_total",
+                              .type = kCounter,
+                              .help = "Steps of this sitting whose gradient was not finite and that changed nothing."};
 constexpr MetricSpec kStepSeconds{.name = "eps_step_seconds", .help = "Time of the last committed step."};
 constexpr MetricSpec kStepAge{
     .name = "eps_step_age_seconds",
@@ -45,6 +48,13 @@ constexpr MetricSpec kStepAge{
 constexpr MetricSpec kStepWaits{.name = "eps_step_waits_total",
                                 .type = kCounter,
                                 .help = "Warnings of a step that waits too long; the log's step_waits says for whom."};
+constexpr MetricSpec kStepWait{
+    .name = "eps_step_wait_seconds",
+    .help =
+        "How long the step in progress has waited, by what it waits for now; 0 until that is too long, which the log "
+        "warns of as step_waits.",
+    .label = "cause",
+    .label_values = kStepWaitCauses};
 constexpr MetricSpec kEta{.name = "eps_eta_seconds", .help = "Time that is left at the pace of the last steps."};
 constexpr MetricSpec kTrainSeconds{
     .name = "eps_train_seconds_total", .type = kCounter, .help = "Time spent in committed steps of this sitting."};
@@ -53,8 +63,10 @@ constexpr MetricSpec kLearningRate{.name = "eps_learning_rate", .help = "Of the 
 constexpr MetricSpec kNorm{
     .name = "eps_gradient_norm",
     .help = "Of the last committed step's mean gradient, before clipping; no sample if it was not finite."};
+constexpr MetricSpec kRunTokens{.name = "eps_tokens",
+                                .help = "Tokens counted in committed steps, over all sittings, as eps_step."};
 constexpr MetricSpec kTokens{
-    .name = "eps_tokens_total", .type = kCounter, .help = "Tokens counted in committed steps, over all sittings."};
+    .name = "eps_tokens_total", .type = kCounter, .help = "Tokens counted in committed steps of this sitting."};
 constexpr MetricSpec kTokenRate{.name = "eps_tokens_per_second", .help = "Over the last ten steps."};
 
 // ---- data ----
@@ -99,7 +111,7 @@ constexpr MetricSpec kMemory{
     .name = "eps_memory_bytes",
     .help =
         "The daemon's memory: state (masters, moments, wire), hold (EXACT clipping), window (contributions "
-        "in flight), resident (the process).",
+        "in flight), checkpoint (for copies that wait to be written), resident (the process).",
     .label = "kind",
     .label_values = kMemoryKinds};
 constexpr MetricSpec kMemoryLimit{
@@ -143,7 +155,7 @@ constexpr MetricSpec kWaits{.name = "eps_wait_seconds_total",
                             .type = kCounter,
                             .help = "Part of eps_pass_seconds_total in which compute waited, by cause.",
                             .label = "cause",
-                            .label_values = kCauses};
+                            .label_values = kWaitCauses};
 
 // ---- checkpoints ----
 constexpr MetricSpec kCheckpointStep{
@@ -167,21 +179,34 @@ constexpr MetricSpec kCheckpointFailures{
     .name = "eps_checkpoint_failures_total",
     .type = kCounter,
     .help = "Checkpoints of this sitting that could not be written; those before stand."};
+constexpr MetricSpec kCheckpointFailing{.name = "eps_checkpoint_failing",
+                                        .help = "1 from a checkpoint that could not be written until one was."};
+constexpr MetricSpec kCheckpointWriting{
+    .name = "eps_checkpoint_writing_seconds",
+    .help = "Time that the checkpoint being written has taken so far; 0 while none is written."};
+
+// ---- doors ----
+constexpr MetricSpec kCertificateExpiry{
+    .name = "eps_certificate_expiry_time_seconds",
+    .help = "When --tls-cert expires, in seconds since 1970-01-01 UTC; no sample without one."};
 
 constexpr const MetricSpec* kTable[] = {
     &kStart,
     &kPhase,
     &kRunSteps,
+    &kStep,
     &kSteps,
     &kSkipped,
     &kStepSeconds,
     &kStepAge,
     &kStepWaits,
+    &kStepWait,
     &kEta,
     &kTrainSeconds,
     &kLoss,
     &kLearningRate,
     &kNorm,
+    &kRunTokens,
     &kTokens,
     &kTokenRate,
     &kPulled,
@@ -216,22 +241,30 @@ constexpr const MetricSpec* kTable[] = {
     &kCheckpointHolds,
     &kCheckpoints,
     &kCheckpointFailures,
+    &kCheckpointFailing,
+    &kCheckpointWriting,
+    &kCertificateExpiry,
 };
 
 void SetProgress(const DaemonView& view, MetricPage& page) {
   const RunStatus& status = view.status;
   page.Set(kRunSteps, static_cast<double>(status.steps));
-  page.Set(kSteps, static_cast<double>(status.step));
-  page.Set(kSkipped, static_cast<double>(status.skipped_steps));
+  page.Set(kStep, static_cast<double>(status.step));
+  page.Set(kSteps, static_cast<double>(status.counts.steps));
+  page.Set(kSkipped, static_cast<double>(status.counts.skipped_steps));
   if (status.last_step_seconds > 0) page.Set(kStepSeconds, status.last_step_seconds);
   page.Set(kStepAge, status.step_age_seconds);
   page.Set(kStepWaits, static_cast<double>(status.counts.step_waits));
+  for (const absl::string_view cause : kStepWaitCauses) {
+    page.Set(kStepWait, cause, cause == status.step_wait_cause ? status.step_wait_seconds : 0);
+  }
   if (status.eta_seconds >= 0) page.Set(kEta, status.eta_seconds);
   page.Set(kTrainSeconds, status.seconds);
   if (status.step > 0) page.Set(kLoss, status.loss);
   if (status.last_step_seconds > 0) page.Set(kLearningRate, status.learning_rate);
   if (status.gradient_norm >= 0) page.Set(kNorm, status.gradient_norm);
-  page.Set(kTokens, static_cast<double>(status.tokens));
+  page.Set(kRunTokens, static_cast<double>(status.tokens));
+  page.Set(kTokens, static_cast<double>(status.counts.tokens));
   page.Set(kTokenRate, status.tokens_per_second);
 }
 
@@ -257,6 +290,7 @@ void SetMemory(const DaemonView& view, MetricPage& page) {
   page.Set(kMemory, "state", static_cast<double>(status.model_state_bytes));
   page.Set(kMemory, "hold", static_cast<double>(status.hold_bytes));
   page.Set(kMemory, "window", static_cast<double>(status.window_used_bytes));
+  page.Set(kMemory, "checkpoint", static_cast<double>(view.checkpoint_buffer_bytes));
   page.Set(kMemory, "resident", static_cast<double>(status.resident_bytes));
   page.Set(kMemoryLimit, "window", static_cast<double>(status.window_bytes));
   if (view.expected_resident_bytes > 0) {
@@ -299,7 +333,7 @@ void SetCounts(const RunCounts& counts, MetricPage& page) {
   page.Set(kRedone, static_cast<double>(counts.vnodes_redone));
   page.Set(kPasses, static_cast<double>(counts.passes));
   page.Set(kPassSeconds, counts.pass_seconds);
-  for (const absl::string_view cause : kCauses) page.Set(kWaits, cause, 0);
+  for (const absl::string_view cause : kWaitCauses) page.Set(kWaits, cause, 0);
   for (const auto& [cause, seconds] : counts.wait_seconds) {
     if (IsLabelValue(kWaits, cause)) page.Set(kWaits, cause, seconds);  // it came from a worker
   }
@@ -317,6 +351,8 @@ void SetCheckpoints(const DaemonView& view, MetricPage& page) {
   page.Set(kCheckpointHolds, status.counts.update_held_seconds);
   page.Set(kCheckpoints, static_cast<double>(status.checkpoints_written));
   page.Set(kCheckpointFailures, static_cast<double>(status.checkpoint_failures));
+  page.Set(kCheckpointFailing, status.checkpoint_error.empty() ? 0 : 1);
+  page.Set(kCheckpointWriting, status.checkpoint_writing_seconds);
 }
 
 }  // namespace
@@ -327,6 +363,7 @@ std::string DaemonMetricsText(const DaemonView& view, double start_seconds) {
   MetricPage page(kTable);
   page.Set(kStart, start_seconds);
   page.SetOneOf(kPhase, view.phase);
+  if (view.certificate_expiry_seconds > 0) page.Set(kCertificateExpiry, view.certificate_expiry_seconds);
   if (view.phase != "starting") {  // before that nothing is known of the run
     SetProgress(view, page);
     SetData(view, page);
@@ -336,6 +373,22 @@ std::string DaemonMetricsText(const DaemonView& view, double start_seconds) {
     SetCheckpoints(view, page);
   }
   return page.Text();
+}
+
+std::string WorkerTargetsJson(const DaemonView& view) {
+  // One that attached anew has the address of its former self, whose lease may not have run out: the newest counts.
+  std::map<std::string, WorkerId> workers;
+  for (const WorkerStatus& worker : view.status.workers) {
+    if (worker.state == WorkerState::kLost || worker.info.metrics_address.empty()) continue;
+    WorkerId& newest = workers[worker.info.metrics_address];
+    newest = std::max(newest, worker.id);
+  }
+  nlohmann::json groups = nlohmann::json::array();
+  for (const auto& [address, worker] : workers) {
+    groups.push_back({{"targets", nlohmann::json::array({address})},
+                      {"labels", {{"job", "gpu_worker"}, {"worker", absl::StrCat(worker.value())}}}});
+  }
+  return groups.dump() + "\n";
 }
 
 }  // namespace eps::server

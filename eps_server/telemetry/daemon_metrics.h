@@ -17,9 +17,11 @@ MetricTable DaemonMetricTable();
 struct DaemonView {
   std::string phase = "starting";  // as StatusReply.state
   RunStatus status;
-  int64_t expected_resident_bytes = 0;  // what `eps plan` says that the daemon takes; 0: not known
-  int64_t checkpoint_every_steps = 0;   // of the RunSpec
-  double floor_bytes_per_second = 0;    // of one of the optimizer's threads; 0: not measured
+  int64_t expected_resident_bytes = 0;    // what `eps plan` says that the daemon takes; 0: not known
+  int64_t checkpoint_every_steps = 0;     // of the RunSpec
+  double floor_bytes_per_second = 0;      // of one of the optimizer's threads; 0: not measured
+  int64_t checkpoint_buffer_bytes = 0;    // what copies for a checkpoint wait in; taken all the time
+  double certificate_expiry_seconds = 0;  // since the epoch; 0: there is none
   int64_t grpc_pulled_bytes = 0, grpc_pushed_bytes = 0;
   int64_t shared_memory_pulled_bytes = 0, shared_memory_pushed_bytes = 0;
 };
@@ -27,6 +29,10 @@ struct DaemonView {
 // The page /metrics. `start_seconds`: when the daemon started, since the epoch. Bounded: nothing that a worker says, no
 // number of workers, vnodes, blobs or steps adds a series.
 std::string DaemonMetricsText(const DaemonView& view, double start_seconds);
+
+// The page /targets: the pages of the workers that are attached and told where theirs is, as Prometheus' http_sd_configs
+// reads them.
+std::string WorkerTargetsJson(const DaemonView& view);
 
 }  // namespace eps::server
 

@@ -16,6 +16,7 @@
 namespace eps::server {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -42,9 +43,17 @@ DaemonView Training() {
   view.checkpoint_every_steps = 100;
   view.floor_bytes_per_second = 8e9;
   view.grpc_pulled_bytes = 4096;
+  view.checkpoint_buffer_bytes = 512;
+  view.certificate_expiry_seconds = 2e9;
   RunStatus& status = view.status;
   status.step = 7;
   status.steps = 10;
+  status.tokens = 700;
+  status.counts.steps = 2;
+  status.counts.tokens = 200;
+  status.step_wait_cause = "push";
+  status.step_wait_seconds = 12.5;
+  status.checkpoint_writing_seconds = 1.5;
   status.loss = 2.5;
   status.learning_rate = 1e-3;
   status.gradient_norm = 0.5;
@@ -64,14 +73,32 @@ TEST(DaemonMetricsTest, TheTableIsGood) { EXPECT_OK(CheckMetricTable(DaemonMetri
 
 TEST(DaemonMetricsTest, ShowsWhatTheRunSays) {
   const std::string page = DaemonMetricsText(Training(), 1e9);
-  for (const char* line :
-       {"eps_start_time_seconds 1000000000\n", "eps_run_phase{phase=\"training\"} 1\n",
-        "eps_run_phase{phase=\"failed\"} 0\n", "eps_steps_total 7\n", "eps_run_steps 10\n", "eps_loss_nats 2.5\n",
-        "eps_eta_seconds 3\n", "eps_step_seconds 0.25\n", "eps_pulled_bytes_total{transport=\"grpc\"} 4096\n",
-        "eps_wait_seconds_total{cause=\"pull\"} 1.5\n", "eps_wait_seconds_total{cause=\"version\"} 0\n",
-        "eps_memory_limit_bytes{kind=\"resident\"} 1073741824\n", "eps_checkpoint_step 5\n",
-        "eps_checkpoint_bytes 123\n", "eps_checkpoint_hold_seconds_total 0.75\n",
-        "eps_update_floor_bytes_per_second 8000000000\n", "eps_checkpoint_every_steps 100\n"}) {
+  for (const char* line : {"eps_start_time_seconds 1000000000\n",
+                           "eps_run_phase{phase=\"training\"} 1\n",
+                           "eps_run_phase{phase=\"failed\"} 0\n",
+                           "eps_step 7\n",
+                           "eps_steps_total 2\n",
+                           "eps_tokens 700\n",
+                           "eps_tokens_total 200\n",
+                           "eps_step_wait_seconds{cause=\"push\"} 12.5\n",
+                           "eps_step_wait_seconds{cause=\"data\"} 0\n",
+                           "eps_memory_bytes{kind=\"checkpoint\"} 512\n",
+                           "eps_checkpoint_failing 0\n",
+                           "eps_checkpoint_writing_seconds 1.5\n",
+                           "eps_certificate_expiry_time_seconds 2000000000\n",
+                           "eps_run_steps 10\n",
+                           "eps_loss_nats 2.5\n",
+                           "eps_eta_seconds 3\n",
+                           "eps_step_seconds 0.25\n",
+                           "eps_pulled_bytes_total{transport=\"grpc\"} 4096\n",
+                           "eps_wait_seconds_total{cause=\"pull\"} 1.5\n",
+                           "eps_wait_seconds_total{cause=\"version\"} 0\n",
+                           "eps_memory_limit_bytes{kind=\"resident\"} 1073741824\n",
+                           "eps_checkpoint_step 5\n",
+                           "eps_checkpoint_bytes 123\n",
+                           "eps_checkpoint_hold_seconds_total 0.75\n",
+                           "eps_update_floor_bytes_per_second 8000000000\n",
+                           "eps_checkpoint_every_steps 100\n"}) {
     EXPECT_THAT(page, HasSubstr(absl::StrCat("\n", line)));
   }
 }
@@ -101,6 +128,25 @@ TEST(DaemonMetricsTest, WhatIsNotKnownHasNoSample) {
 
 TEST(DaemonMetricsTest, WhileItStartsOnlyThePhaseIsKnown) {
   EXPECT_EQ(NumSeries(DaemonMetricsText(DaemonView(), 0)), 8);  // the start and seven phases
+}
+
+TEST(DaemonMetricsTest, ACheckpointThatCouldNotBeWrittenShowsUntilOneIs) {
+  DaemonView view = Training();
+  view.status.checkpoint_error = "disk full";
+  EXPECT_THAT(DaemonMetricsText(view, 0), HasSubstr("\neps_checkpoint_failing 1\n"));
+}
+
+TEST(DaemonMetricsTest, TargetsAreThePagesOfAttachedWorkers) {
+  DaemonView view = Training();
+  EXPECT_EQ(WorkerTargetsJson(view), "[]\n");  // nobody told
+  view.status.workers[0].info.metrics_address = "127.0.0.1:9001";
+  view.status.workers[1].info.metrics_address = "[::1]:9002";
+  view.status.workers[3].info.metrics_address = "127.0.0.1:9009";  // of one that is lost
+  EXPECT_EQ(WorkerTargetsJson(view), R"([{"labels":{"job":"gpu_worker","worker":"1"},"targets":["127.0.0.1:9001"]},)"
+                                     R"({"labels":{"job":"gpu_worker","worker":"2"},"targets":["[::1]:9002"]}])"
+                                     "\n");
+  view.status.workers[2].info.metrics_address = "127.0.0.1:9001";  // attached anew; its old lease has not run out
+  EXPECT_THAT(WorkerTargetsJson(view), AllOf(HasSubstr(R"("worker":"3")"), Not(HasSubstr(R"("worker":"1")"))));
 }
 
 TEST(DaemonMetricsTest, NothingAddsSeries) {

@@ -19,7 +19,8 @@ absl::StatusOr<std::unique_ptr<DaemonPage>> DaemonPage::Start(const std::string&
                                .any_address = any_address,
                                .paths = {{"/metrics", [page = page.get()] { return page->Metrics(); }},
                                          {"/healthz", [page = page.get()] { return page->Health(); }},
-                                         {"/readyz", [page = page.get()] { return page->Readiness(); }}}});
+                                         {"/readyz", [page = page.get()] { return page->Readiness(); }},
+                                         {"/targets", [page = page.get()] { return page->Targets(); }}}});
   if (!http.ok()) return Annotate(http.status(), "--metrics-listen");
   page->page_ = *std::move(http);
   return page;
@@ -27,12 +28,22 @@ absl::StatusOr<std::unique_ptr<DaemonPage>> DaemonPage::Start(const std::string&
 
 void DaemonPage::Show(std::function<DaemonView()> view) {
   MutexLock lock(mu_);
+  while (asking_) answered_.Wait(mu_);
   view_ = std::move(view);
 }
 
 DaemonView DaemonPage::View() {
+  std::function<DaemonView()> ask;
+  {
+    MutexLock lock(mu_);
+    ask = view_;
+    asking_ = true;
+  }
+  DaemonView view = ask();
   MutexLock lock(mu_);
-  return view_();
+  asking_ = false;
+  answered_.NotifyAll();
+  return view;
 }
 
 HttpReply DaemonPage::Metrics() {
@@ -43,6 +54,8 @@ HttpReply DaemonPage::Health() {
   const std::string phase = View().phase;
   return {.code = phase == "failed" ? 503 : 200, .body = phase + "\n"};
 }
+
+HttpReply DaemonPage::Targets() { return {.content_type = "application/json", .body = WorkerTargetsJson(View())}; }
 
 HttpReply DaemonPage::Readiness() {
   const std::string phase = View().phase;

@@ -13,11 +13,12 @@
 
 namespace eps::server {
 
-// The daemon's HTTP page: /metrics, /healthz, /readyz. It answers from the first moment on, while the model is loaded
+// The daemon's HTTP page: /metrics, /healthz, /readyz, /targets. It answers from the first moment on, while the model is loaded
 // too.
 //
 //   /healthz  200 as long as the process works, 503 once the run has failed
 //   /readyz   200 while workers may attach: waiting for them, training, serving; else 503. The body is the phase
+//   /targets  the pages of its workers, for Prometheus' http_sd_configs
 //
 // Threads: safe
 class DaemonPage {
@@ -27,8 +28,8 @@ class DaemonPage {
 
   const std::string& address() const { return page_->address(); }
 
-  // What is shown from now on is what `view` returns; called by the page's thread. Before the first Show the phase is
-  // "starting".
+  // What is shown from now on is what `view` returns; called by the page's thread, without a lock. Waits for the call
+  // under way: the function before is not called any more after it. Before the first Show the phase is "starting".
   void Show(std::function<DaemonView()> view) ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
@@ -37,11 +38,14 @@ class DaemonPage {
   HttpReply Metrics();
   HttpReply Health();
   HttpReply Readiness();
+  HttpReply Targets();
 
   const double start_seconds_;
-  Mutex mu_;  // held while `view_` is asked: nobody else wants it then but Show
+  Mutex mu_;
+  CondVar answered_;
   std::function<DaemonView()> view_ ABSL_GUARDED_BY(mu_);
-  std::unique_ptr<HttpPage> page_;  // last: its thread uses all of the above
+  bool asking_ ABSL_GUARDED_BY(mu_) = false;  // a copy of it: by the page's thread, which is one
+  std::unique_ptr<HttpPage> page_;            // last: its thread uses all of the above
 };
 
 }  // namespace eps::server

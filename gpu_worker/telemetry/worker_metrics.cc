@@ -1,5 +1,6 @@
 #include "gpu_worker/telemetry/worker_metrics.h"
 
+#include "common/base/wait_cause.h"
 #include "common/telemetry/metric_page.h"
 
 namespace eps::worker {
@@ -8,7 +9,6 @@ namespace {
 constexpr MetricType kCounter = MetricType::kCounter;
 
 constexpr absl::string_view kPhases[] = {"connecting", "preparing", "idle", "running"};
-constexpr absl::string_view kCauses[] = {"pull", "stash", "push", "version"};
 constexpr absl::string_view kDeviceKinds[] = {"cap", "arena", "peak", "outside"};
 constexpr absl::string_view kHostKinds[] = {"planned", "resident"};
 
@@ -35,7 +35,7 @@ constexpr MetricSpec kWaits{.name = "worker_wait_seconds_total",
                             .type = kCounter,
                             .help = "Part of worker_pass_seconds_total in which compute waited, by cause.",
                             .label = "cause",
-                            .label_values = kCauses};
+                            .label_values = kWaitCauses};
 constexpr MetricSpec kDevice{
     .name = "worker_device_memory_bytes",
     .help = "Of the device: the cap, the plan's arena, its peak so far, what libraries hold outside of it.",
@@ -69,7 +69,7 @@ std::string WorkerMetricsText(const WorkerView& view, double start_seconds, int6
   page.Set(kPasses, static_cast<double>(view.passes));
   if (view.passes > 0) page.Set(kLastPass, view.last_pass_seconds);
   page.Set(kPassSeconds, view.pass_seconds);
-  for (const absl::string_view cause : kCauses) {
+  for (const absl::string_view cause : kWaitCauses) {
     const auto found = view.wait_seconds.find(std::string(cause));
     page.Set(kWaits, cause, found == view.wait_seconds.end() ? 0 : found->second);
   }

@@ -12,25 +12,33 @@
 namespace eps::worker {
 WorkerPage::WorkerPage() : start_seconds_(absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch())) {}
 
-absl::StatusOr<std::unique_ptr<WorkerPage>> WorkerPage::Start(const std::string& listen, bool any_address) {
+absl::StatusOr<std::unique_ptr<WorkerPage>> WorkerPage::Start(const Options& options) {
   std::unique_ptr<WorkerPage> page(new WorkerPage());
   const auto metrics = [page = page.get()] {
     return HttpReply{.content_type = std::string(kMetricPageContentType),
                      .body = WorkerMetricsText(page->View(), page->start_seconds_, ResidentBytes())};
   };
-  auto http = HttpPage::Start({.listen = listen,
-                               .any_address = any_address,
+  auto http = HttpPage::Start({.listen = options.listen,
+                               .any_address = options.any_address,
                                .paths = {{"/metrics", metrics},
                                          {"/healthz", [page = page.get()] { return page->Phase(false); }},
                                          {"/readyz", [page = page.get()] { return page->Phase(true); }}}});
   if (!http.ok()) return Annotate(http.status(), "--metrics-listen");
   page->page_ = *std::move(http);
+  if (!options.health_listen.empty()) {
+    auto health = HealthServer::Start(options.health_listen, options.any_address);
+    if (!health.ok()) return Annotate(health.status(), "--health-listen");
+    page->health_ = *std::move(health);
+  }
   return page;
 }
 
 void WorkerPage::Update(const std::function<void(WorkerView&)>& change) {
   MutexLock lock(mu_);
+  const bool was_ready = IsReady(view_.phase);
   change(view_);
+  // Under the lock, so that the last word is the newest; it is rare, and waits for nobody.
+  if (health_ != nullptr && IsReady(view_.phase) != was_ready) health_->SetServing(!was_ready);
 }
 
 WorkerView WorkerPage::View() {
@@ -40,8 +48,7 @@ WorkerView WorkerPage::View() {
 
 HttpReply WorkerPage::Phase(bool must_be_ready) {
   const WorkerPhase phase = View().phase;
-  const bool ready = phase == WorkerPhase::kIdle || phase == WorkerPhase::kRunning;
-  return {.code = must_be_ready && !ready ? 503 : 200, .body = absl::StrCat(WorkerPhaseName(phase), "\n")};
+  return {.code = must_be_ready && !IsReady(phase) ? 503 : 200, .body = absl::StrCat(WorkerPhaseName(phase), "\n")};
 }
 
 }  // namespace eps::worker

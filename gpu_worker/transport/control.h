@@ -24,6 +24,7 @@ struct Introduction {
   std::string device_model;      // what its bits depend on
   int64_t device_cap_bytes = 0;  // what the user allows; > 0
   int threads = 1;
+  std::string metrics_address = "";  // of its HTTP page, HOST:PORT; "": not told
 };
 
 // What the daemon answers.

@@ -220,6 +220,7 @@ absl::StatusOr<Attachment> GrpcAttach(const std::string& address, const Introduc
   request.set_device_cap_bytes(introduction.device_cap_bytes);
   request.set_process_id(getpid());
   request.set_threads(static_cast<uint32_t>(introduction.threads));
+  request.set_metrics_address(introduction.metrics_address);
   grpc::ClientContext context;
   context.set_deadline(absl::ToChronoTime(absl::Now() + timeout));
   proto::AttachReply reply;

@@ -90,18 +90,7 @@ class GrpcTransport final : public Transport {
     return first_error_.ok() ? flushed : first_error_;
   }
 
-  void Cancel(absl::Status reason) override {
-    GrpcPush* push = nullptr;
-    absl::Status first_error;
-    {
-      MutexLock lock(mu_);
-      if (first_error_.ok()) first_error_ = std::move(reason);
-      first_error = first_error_;
-      for (const auto& pull : pulls_) pull->Cancel();
-      push = push_.get();
-    }
-    if (push != nullptr) push->Cancel(first_error);
-  }
+  void Cancel(absl::Status reason) override { End(std::move(reason)); }
 
  private:
   // Opens them at their first use, one on each connection. One thread pulls.
@@ -143,14 +132,25 @@ class GrpcTransport final : public Transport {
     return push_.get();
   }
 
-  void Fail(const absl::Status& failure) {
-    bool first;
+  // Returns true for the first end.
+  bool End(absl::Status reason) {
+    GrpcPush* push = nullptr;
+    absl::Status first_error;
+    bool first = false;
     {
       MutexLock lock(mu_);
       first = first_error_.ok();
+      if (first) first_error_ = std::move(reason);
+      first_error = first_error_;
+      for (const auto& pull : pulls_) pull->Cancel();
+      push = push_.get();
     }
-    Cancel(failure);
-    if (first && options_.on_failure) options_.on_failure(failure);
+    if (push != nullptr) push->Cancel(first_error);
+    return first;
+  }
+
+  void Fail(const absl::Status& failure) {
+    if (End(failure) && options_.on_failure) options_.on_failure(failure);
   }
 
   // Fixed after construction.

@@ -97,12 +97,12 @@ class SharedMemoryTransport final : public Transport {
   }
 
   std::optional<PushMemory> NewPushMemory(int64_t num_bytes) override {
-    {
-      // The daemon may still read what a transport that failed had offered: nothing of it is used again.
-      MutexLock lock(mu_);
-      if (!first_error_.ok()) return std::nullopt;
-    }
-    return inbox_->Take(num_bytes);
+    // Taken before the look: the daemon may still read what a transport that failed had offered, and End lets go of it
+    // only after it has set the error.
+    std::optional<PushMemory> memory = inbox_->Take(num_bytes);
+    MutexLock lock(mu_);
+    if (!first_error_.ok()) return std::nullopt;
+    return memory;
   }
 
   void Push(Contribution contribution) override {

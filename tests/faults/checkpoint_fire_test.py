@@ -17,8 +17,8 @@ import time
 import zlib
 from pathlib import Path
 
-from eps_run import (EPS, SystemTest, children, latest_checkpoint, model_hash, run, start_train, summary, train,
-                     train_command, wait_for_steps)
+from eps_run import (EPS, TIME_SCALE, SystemTest, children, latest_checkpoint, model_hash, run, start_train, summary,
+                     train, train_command, wait_for_steps)
 
 STATE_MB = int(os.environ.get("EPS_FAULT_STATE_MB", "100"))
 KILLS = int(os.environ.get("EPS_FAULT_KILLS", "20"))
@@ -55,7 +55,7 @@ class FireTest(SystemTest):
         return json.loads(done.stdout) if done.returncode == 0 else {}
 
     def wait_for(self, process, what, timeout=60):
-        deadline = time.monotonic() + timeout
+        deadline = time.monotonic() + timeout * TIME_SCALE
         while not (found := what()):
             self.assertIsNone(process.poll(), f"ended early: {process.returncode}")
             self.assertLess(time.monotonic(), deadline, "waited in vain")
@@ -70,7 +70,7 @@ class FireTest(SystemTest):
         self.wait_for(process, (self.checkpoints / "latest").exists)
 
     def ends(self, process, code):
-        _, stderr = process.communicate(timeout=300)
+        _, stderr = process.communicate(timeout=300 * TIME_SCALE)
         self.assertEqual(process.returncode, code, stderr)
         return stderr
 
@@ -147,7 +147,7 @@ class FireTest(SystemTest):
 
     def test_a_limit_on_the_size_of_files_is_an_error_and_no_death(self):
         done = subprocess.run(train_command(self.spec, self.out, "--steps", "20"), capture_output=True, text=True,
-                              timeout=300, stdin=subprocess.DEVNULL,
+                              timeout=300 * TIME_SCALE, stdin=subprocess.DEVNULL,
                               preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (700_000, 700_000)))
         self.refused(done, 1, "the last checkpoint", "File too large", "optimizer.safetensors")
         self.assertEqual(list(self.checkpoints.iterdir()), [])
@@ -256,7 +256,7 @@ class FireTest(SystemTest):
         Returns how long the checkpoints before took."""
         begun, seen, took = {}, self.being_written(), []  # what the kill before left half-written does not count
         process = start_train(spec, self.out, *(["--resume"] if (self.checkpoints / "latest").exists() else []))
-        deadline = time.monotonic() + 600
+        deadline = time.monotonic() + 600 * TIME_SCALE
         while len(begun) < which:
             self.assertIsNone(process.poll(), f"ended before its kill: {moments}")
             self.assertLess(time.monotonic(), deadline)

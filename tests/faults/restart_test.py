@@ -1,12 +1,11 @@
 """Invariants 4 and 5 without `eps train`: a daemon that is started again, and workers that come and go by themselves."""
 
-import json
 import subprocess
 import time
 
-from eps_run import BIN, SystemTest, alive, model_hash, summary, wait_for_steps
+from eps_run import BIN, TIME_SCALE, SystemTest, alive, endpoints, model_hash, summary, wait_for_steps
 
-LONG = {"steps": 80, "checkpoint": {"every_steps": 10, "keep": 3}}
+LONG = {"steps": 300, "checkpoint": {"every_steps": 10, "keep": 3}}
 
 
 class RestartTest(SystemTest):
@@ -35,27 +34,17 @@ class RestartTest(SystemTest):
     def start_daemon(self, *args):
         """A daemon of the run, and its address."""
         daemon = self.start("eps_server", "--run", self.spec, "--out", self.out, "--expect-workers", 1, *args)
-        deadline = time.monotonic() + 60
-        while True:
-            self.assertIsNone(daemon.poll(), "the daemon ended")
-            self.assertLess(time.monotonic(), deadline, "the daemon does not say where it listens")
-            try:
-                endpoint = json.loads((self.out / "endpoints.json").read_text())
-            except FileNotFoundError:
-                endpoint = {}
-            if endpoint.get("pid") == daemon.pid:
-                return daemon, endpoint["grpc"]
-            time.sleep(0.01)
+        return daemon, endpoints(daemon, self.out, log=self.log(daemon))["grpc"]
 
     def start_worker(self, address):
         return self.start("gpu_worker", "--connect", address, "--device-memory", "64MiB")
 
     def ends_with(self, process, code, timeout=120):
-        self.assertEqual(process.wait(timeout), code, f"{process.args}\n{self.log(process).read_text()}")
+        self.assertEqual(process.wait(timeout * TIME_SCALE), code, f"{process.args}\n{self.log(process).read_text()}")
 
     def quiet_run(self):
         out = self.work.out("quiet")
-        self.train_ok(self.spec, out)
+        self.train_ok(self.spec, out, "--set", "checkpoint.every_steps=0")
         return model_hash(out), summary(out)["loss"]
 
     def test_a_daemon_started_again_is_found_by_its_workers_and_a_worker_may_join(self):

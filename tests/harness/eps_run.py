@@ -1,9 +1,6 @@
 """Whole-system tests: starts the real programs and looks at what they leave. Python's standard library only.
 
-From the environment, all set by `./test --asan` and `--tsan`:
-  EPS_BIN         the folder of the programs; default: bin/
-  EPS_SANITIZER   asan or tsan, when they are built with it: sizes of processes and speeds mean nothing then
-  EPS_TIME_SCALE  how many times longer everything may take; default: 1
+From the environment: EPS_BIN, EPS_SANITIZER, EPS_TIME_SCALE (docs/operations.md#tests).
 """
 
 import hashlib
@@ -23,6 +20,8 @@ BIN = Path(os.environ.get("EPS_BIN", ROOT / "bin"))
 EPS = BIN / "eps"
 SANITIZER = os.environ.get("EPS_SANITIZER", "")
 TIME_SCALE = float(os.environ.get("EPS_TIME_SCALE", 1))
+
+CANNOT_RUN_HERE = 77  # exit code, as ./test understands it
 
 # Of a test that measures a process: its memory, or how fast it is.
 measures_the_process = unittest.skipIf(SANITIZER, f"{SANITIZER} takes memory and time of its own")
@@ -126,6 +125,27 @@ def committed_steps(out):
         return 0
 
 
+def endpoints(process, out, timeout=60, log=None):
+    """What `process`, a daemon or who starts one, says in endpoints.json of where it listens, once it does.
+
+    A file that an older daemon left there is not taken for it. `log` is shown when it ends before."""
+    deadline = time.monotonic() + timeout * TIME_SCALE
+    while True:
+        ended = process.poll() is not None
+        try:
+            said = json.loads((Path(out) / "endpoints.json").read_text())
+        except FileNotFoundError:
+            said = {}
+        if said and (said["pid"] == process.pid or said["pid"] in children(process.pid, "eps_server")):
+            return said
+        if ended:
+            why = Path(log).read_text() if log else process.communicate()
+            raise AssertionError(f"ended with {process.returncode} before it listened: {why}")
+        if time.monotonic() > deadline:
+            raise AssertionError(f"it does not say in {timeout} s where it listens")
+        time.sleep(0.01)
+
+
 def wait_for_steps(process, out, steps, timeout=120):
     """Until `steps` steps are committed. Fails when the process ends first."""
     deadline = time.monotonic() + timeout * TIME_SCALE
@@ -176,9 +196,15 @@ class SystemTest(unittest.TestCase):
 
     def setUp(self):
         self.work = Workspace()
+        self.failed_before = self.count_failed()
+        self.addCleanup(self.remove_files)  # the first to be added is the last to be done
 
-    def tearDown(self):
-        if self._outcome.success:
+    def count_failed(self):
+        return len(self._outcome.result.failures) + len(self._outcome.result.errors)
+
+    def remove_files(self):
+        """Of a case that passed, or was skipped anywhere in it."""
+        if self.count_failed() == self.failed_before:
             self.work.remove()
         else:
             print(f"its files are left in {self.work.path}")
@@ -201,14 +227,20 @@ class SystemTest(unittest.TestCase):
 
 
 def main(folder):
-    """Runs every *_test.py beside the calling script; its last line counts the cases."""
+    """Runs every *_test.py beside the calling script; its last line counts the cases.
+
+    Returns 77 when none of them could run here, 1 when one failed or there was none."""
     loader = unittest.TestLoader()
     if len(sys.argv) > 1:
         loader.testNamePatterns = [f"*{word}*" for word in sys.argv[1:]]
     suite = loader.discover(str(folder), pattern="*_test.py", top_level_dir=str(folder))
     result = unittest.TextTestRunner(verbosity=2, stream=sys.stdout).run(suite)
-    failed = len(result.failures) + len(result.errors)
-    skipped = len(result.skipped)
+    # A case may fail in several of its subtests, and is counted once.
+    case_of = lambda test: getattr(test, "test_case", test)  # noqa: E731
+    failures = {case_of(test) for test, _ in result.failures + result.errors}
+    failed, skipped = len(failures), len({case_of(test) for test, _ in result.skipped} - failures)
     passed = result.testsRun - failed - skipped
     print(f"{passed} passed, {failed} failed" + (f", {skipped} skipped" if skipped else ""))
-    return 1 if failed or not passed else 0
+    if failed or not result.testsRun:
+        return 1
+    return 0 if passed else CANNOT_RUN_HERE

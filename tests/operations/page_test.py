@@ -13,9 +13,15 @@ import struct
 import subprocess
 import termios
 import time
+import unittest
 
-from eps_run import BIN, EPS, SystemTest, alive, children, run, start_train, wait_for_steps
+from eps_run import BIN, EPS, TIME_SCALE, SystemTest, alive, children, run, start_train, wait_for_steps
 from prometheus import get
+
+try:
+    import grpc
+except ImportError:
+    grpc = None
 
 LONG = {"steps": 1000000, "checkpoint": {"every_steps": 200}}
 
@@ -29,8 +35,17 @@ def values(page):
     return {name: float(value) for name, value in re.findall(r"^([^#\s][^\s]*) (\S+)$", page, re.M)}
 
 
+SERVING, NOT_SERVING = b"\x08\x01", b"\x08\x02"  # HealthCheckResponse
+
+
+def health(address, metadata=None):
+    """What grpc.health.v1 answers for the server as a whole: a HealthCheckRequest without a service."""
+    with grpc.insecure_channel(address, [("grpc.enable_http_proxy", 0)]) as channel:
+        return channel.unary_unary("/grpc.health.v1.Health/Check")(b"", timeout=20, metadata=metadata)
+
+
 def wait_until(condition, timeout=60):
-    deadline = time.monotonic() + timeout
+    deadline = time.monotonic() + timeout * TIME_SCALE
     while not condition():
         if time.monotonic() > deadline:
             raise AssertionError(f"not in {timeout} s")
@@ -101,7 +116,7 @@ class PageTest(SystemTest):
         first = values(get(address, "/metrics")[1])
         time.sleep(1)
         second = values(get(address, "/metrics")[1])
-        for name in ("eps_steps_total", "eps_tokens_total", "eps_versions_published_total", "eps_passes_total",
+        for name in ("eps_step", "eps_tokens", "eps_steps_total", "eps_tokens_total", "eps_versions_published_total", "eps_passes_total",
                      "eps_updated_parameters_total", "eps_update_busy_seconds_total", "eps_pass_seconds_total"):
             self.assertGreater(second[name], first[name], name)
         moved = {way: sum(v for name, v in second.items() if name.startswith(f"eps_{way}_bytes_total"))
@@ -111,6 +126,8 @@ class PageTest(SystemTest):
         self.assertEqual(second['eps_run_phase{phase="training"}'], 1)
         self.assertEqual(second["eps_workers_attached_total"], 2)
         self.assertLess(second['eps_memory_bytes{kind="resident"}'], second['eps_memory_limit_bytes{kind="resident"}'])
+        self.assertEqual(second["eps_checkpoint_failing"], 0)
+        self.assertGreater(second['eps_memory_bytes{kind="checkpoint"}'], 0)
         wait_until(lambda: "eps_checkpoint_step" in values(get(address, "/metrics")[1]))
         process.send_signal(signal.SIGTERM)
         self.assertEqual(process.wait(timeout=60), 143)
@@ -130,6 +147,93 @@ class PageTest(SystemTest):
         process.send_signal(signal.SIGTERM)  # that a worker was lost long before changes nothing of how the run ends
         _, errors = process.communicate(timeout=60)
         self.assertEqual(process.returncode, 143, errors)
+
+    def test_counters_of_a_resumed_run_begin_anew(self):
+        process, out = self.train()
+        process.send_signal(signal.SIGTERM)
+        self.assertEqual(process.wait(timeout=60), 143)
+        process.communicate()
+        before = json.loads((out / "summary.json").read_text())
+        process = start_train(self.work.spec(LONG), out, "--resume")
+        self.started.append(process)
+        wait_for_steps(process, out, before["steps"] + 1)
+        page = values(get(metrics_address(out), "/metrics")[1])
+        self.assertEqual(page["eps_step"] - page["eps_steps_total"], before["steps"])
+        self.assertEqual(page["eps_tokens"] - page["eps_tokens_total"], before["tokens"])
+
+    def test_the_daemon_tells_where_its_workers_pages_are(self):
+        _, out = self.train("--workers", 2)
+        status, body = get(metrics_address(out), "/targets")
+        self.assertEqual(status, 200)
+        groups = json.loads(body)
+        self.assertEqual({(group["labels"]["job"], group["labels"]["worker"]) for group in groups},
+                         {("gpu_worker", "1"), ("gpu_worker", "2")})
+        shown = run([str(EPS), "status", "--out", str(out)]).stdout
+        for group in groups:
+            self.assertEqual(get(group["targets"][0], "/readyz")[0], 200)
+            self.assertIn(f"page {group['targets'][0]}", shown)
+
+    def by_hand(self, changes, *args):
+        """A daemon and a worker; the daemon's process and folder."""
+        out = self.work.out("out")
+        daemon, _ = self.start([str(BIN / "eps_server"), "--run", str(self.work.spec(changes)), "--out", str(out),
+                                *args])
+        wait_until(lambda: (out / "endpoints.json").exists())
+        endpoint = json.loads((out / "endpoints.json").read_text())["grpc"]
+        self.start([str(BIN / "gpu_worker"), "--connect", endpoint, "--device-memory", "16MiB"])
+        return daemon, out
+
+    def test_a_run_that_failed_is_seen_while_it_lingers(self):
+        # Soon no step has a finite gradient.
+        daemon, out = self.by_hand({"steps": 1000, "optimizer": {"schedule": {"peak": 1e9, "final": 1e9}}},
+                                   "--linger-seconds", "600")
+        address = metrics_address(out)
+        wait_until(lambda: get(address, "/healthz") == (503, "failed\n"))
+        page = values(get(address, "/metrics")[1])
+        self.assertEqual(page['eps_run_phase{phase="failed"}'], 1)
+        self.assertEqual(get(address, "/readyz"), (503, "failed\n"))
+        self.assertIsNone(daemon.poll())
+        daemon.send_signal(signal.SIGTERM)
+        self.assertEqual(daemon.wait(timeout=20), 1)
+
+    def test_a_run_that_ended_well_is_seen_and_leaves_its_folder_free(self):
+        daemon, out = self.by_hand({"steps": 5}, "--linger-seconds", "600")
+        address = metrics_address(out)
+        wait_until(lambda: get(address, "/healthz") == (200, "finished\n"))
+        wait_until(lambda: "page_lingers" in (self.work.path / "process-0.log").read_text())
+        page = values(get(address, "/metrics")[1])
+        self.assertEqual(page["eps_step"], 5)
+        self.assertEqual(get(address, "/readyz")[0], 503)
+        again = run([str(BIN / "eps_server"), "--run", str(self.work.spec({"steps": 5})), "--out", str(out), "--resume"])
+        self.assertEqual(again.returncode, 0, again.stderr)
+        daemon.send_signal(signal.SIGTERM)
+        self.assertEqual(daemon.wait(timeout=20), 0)
+
+    def test_lingering_ends_by_itself(self):
+        daemon, _ = self.by_hand({"steps": 5}, "--linger-seconds", "1")
+        self.assertEqual(daemon.wait(timeout=60), 0)
+
+    def test_when_the_certificate_ends_is_known(self):
+        keys, out = self.work.path / "keys", self.work.out("out")
+        made = run([str(EPS), "keys", "--out", str(keys), "--host", "127.0.0.1", "--days", "30"])
+        self.assertEqual(made.returncode, 0, made.stderr)
+        self.start([str(BIN / "eps_server"), "--run", str(self.work.spec(LONG)), "--out", str(out),
+                    "--tls-cert", str(keys / "server.crt"), "--tls-key", str(keys / "server.key")])
+        wait_until(lambda: (out / "endpoints.json").exists())
+        page = values(get(metrics_address(out), "/metrics")[1])
+        days = (page["eps_certificate_expiry_time_seconds"] - time.time()) / 86400
+        self.assertGreater(days, 29)
+        self.assertLess(days, 31)
+
+    @unittest.skipIf(grpc is None, "python3-grpcio is not installed")
+    def test_a_worker_serves_grpc_health_where_it_is_asked_to(self):
+        _, log = self.start([str(BIN / "gpu_worker"), "--connect", "127.0.0.1:1", "--device-memory", "16MiB",
+                             "--health-listen", "127.0.0.1:0"])
+        wait_until(lambda: "worker_page" in log.read_text())
+        address = re.search(r"worker_page .*health=(\S+)", log.read_text()).group(1)
+        self.assertEqual(health(address), NOT_SERVING)
+        refused = run([str(BIN / "gpu_worker"), "--connect", "127.0.0.1:1", "--health-listen", "0.0.0.0:0"])
+        self.refused(refused, 2, "--health-listen", "0.0.0.0:0", "--metrics-any-address")
 
     def test_workers_have_a_page_of_their_own(self):
         _, out = self.train("--workers", 1)
@@ -176,8 +280,8 @@ class PageTest(SystemTest):
         daemon, log = self.start([str(BIN / "eps_server"), "--run", str(self.work.spec(LONG)), "--out", str(out),
                                   "--lease-millis", "600000"])
         wait_until(lambda: (out / "endpoints.json").exists())
-        grpc = json.loads((out / "endpoints.json").read_text())["grpc"]
-        worker, _ = self.start([str(BIN / "gpu_worker"), "--connect", grpc, "--device-memory", "16MiB"])
+        endpoint = json.loads((out / "endpoints.json").read_text())["grpc"]
+        worker, _ = self.start([str(BIN / "gpu_worker"), "--connect", endpoint, "--device-memory", "16MiB"])
         wait_for_steps(daemon, out, 10)
         worker.send_signal(signal.SIGSTOP)
         wait_until(lambda: "step_waits" in log.read_text(), timeout=40)
@@ -188,6 +292,10 @@ class PageTest(SystemTest):
         self.assertRegex(line, r"blobs=\S+")
         page = values(get(metrics_address(out), "/metrics")[1])
         self.assertEqual(page["eps_step_waits_total"], 1)
+        waits = {name: value for name, value in page.items() if name.startswith("eps_step_wait_seconds") and value > 0}
+        self.assertEqual(len(waits), 1, waits)  # the one cause
+        self.assertRegex(next(iter(waits)), "compute|push")
+        self.assertGreater(next(iter(waits.values())), 9)
         self.assertGreater(page["eps_step_age_seconds"], 9)
         self.assertGreater(page["eps_lease_age_seconds"], 9)
         worker.send_signal(signal.SIGCONT)
@@ -200,8 +308,8 @@ class PageTest(SystemTest):
         daemon, _ = self.start([str(BIN / "eps_server"), "--run", str(spec), "--out", str(out)],
                                preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)))
         wait_until(lambda: (out / "endpoints.json").exists())
-        grpc = json.loads((out / "endpoints.json").read_text())["grpc"]
-        self.start([str(BIN / "gpu_worker"), "--connect", grpc, "--device-memory", "16MiB"])
+        endpoint = json.loads((out / "endpoints.json").read_text())["grpc"]
+        self.start([str(BIN / "gpu_worker"), "--connect", endpoint, "--device-memory", "16MiB"])
         page = {}
 
         def failed():
@@ -211,6 +319,7 @@ class PageTest(SystemTest):
         wait_until(failed)
         self.assertEqual(page["eps_checkpoints_written_total"], 0)
         self.assertNotIn("eps_checkpoint_step", page)
+        self.assertEqual(page["eps_checkpoint_failing"], 1)
         self.assertEqual(page['eps_run_phase{phase="failed"}'], 0)
         top = run([str(EPS), "top", "--out", str(out), "--once"])
         self.assertRegex(top.stdout, r"checkpoint  none yet  FAILED \d+ times: .*safetensors")
@@ -240,15 +349,15 @@ class PageTest(SystemTest):
         self.assertNotEqual(gone.returncode, 0)
         self.assertIn(str(self.work.out("nothing")), gone.stderr)
 
+    @unittest.skipIf(grpc is None, "python3-grpcio is not installed")
     def test_health_over_grpc(self):
-        try:
-            import grpc
-        except ImportError:
-            self.skipTest("python3-grpcio is not installed")
         _, out = self.train("--workers", 1)
         token = (out / "token").read_text().strip()
-        with grpc.insecure_channel(json.loads((out / "endpoints.json").read_text())["grpc"],
-                                   [("grpc.enable_http_proxy", 0)]) as channel:
-            check = channel.unary_unary("/grpc.health.v1.Health/Check")
-            # HealthCheckRequest without a service: the server as a whole; the reply is SERVING.
-            self.assertEqual(check(b"", timeout=20, metadata=[("authorization", f"Bearer {token}")]), b"\x08\x01")
+        endpoint = json.loads((out / "endpoints.json").read_text())["grpc"]
+        self.assertEqual(health(endpoint, [("authorization", f"Bearer {token}")]), SERVING)
+
+        _, log = self.start([str(BIN / "gpu_worker"), "--connect", endpoint, "--device-memory", "16MiB",
+                             "--token-file", str(out / "token"), "--health-listen", "127.0.0.1:0"])
+        wait_until(lambda: "worker_ready" in log.read_text())
+        address = re.search(r"worker_page .*health=(\S+)", log.read_text()).group(1)
+        self.assertEqual(health(address), SERVING)

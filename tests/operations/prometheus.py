@@ -10,7 +10,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 
-from eps_run import ROOT
+from eps_run import ROOT, TIME_SCALE
 
 DEPLOY = ROOT / "deploy"
 PROGRAMS = [shutil.which("prometheus"), shutil.which("promtool")]
@@ -40,7 +40,7 @@ class Prometheus:
 
     LOOK_BACK = "20s"
 
-    def __init__(self, folder):
+    def __init__(self, folder, daemon):
         self.folder = folder
         self.address = f"127.0.0.1:{free_port()}"
         shutil.copytree(DEPLOY / "prometheus", folder)
@@ -51,18 +51,19 @@ class Prometheus:
             text = text.replace("[1m]", "[10s]")
             (folder / name).write_text(text)
         config = (folder / "prometheus.yml").read_text()
-        (folder / "prometheus.yml").write_text(config.replace("_interval: 5s", "_interval: 1s"))
-        self.set_targets([], [])
+        config = re.sub(r"_interval: \d+s", "_interval: 1s", config)
+        (folder / "prometheus.yml").write_text(config.replace("127.0.0.1:9464", daemon))
+        self.set_daemons([daemon])
         with open(folder / "log", "w", encoding="utf-8") as log:
             self.process = subprocess.Popen(
                 ["prometheus", f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data",
                  f"--web.listen-address={self.address}", "--log.level=warn"], stdout=log, stderr=log)
 
-    def set_targets(self, daemons, workers):
-        for name, targets in (("eps_server", daemons), ("gpu_worker", workers)):
-            beside = self.folder / "targets" / f".{name}"
-            beside.write_text(json.dumps([{"targets": targets}]))
-            beside.replace(self.folder / "targets" / f"{name}.json")
+    def set_daemons(self, addresses):
+        """Workers are found by themselves: the daemon tells where they are."""
+        beside = self.folder / "targets" / ".eps_server"
+        beside.write_text(json.dumps([{"targets": addresses}]))
+        beside.replace(self.folder / "targets" / "eps_server.json")
 
     def api(self, path, **arguments):
         _, body = get(self.address, f"/api/v1/{path}?{urllib.parse.urlencode(arguments)}")
@@ -81,7 +82,7 @@ class Prometheus:
         return {alert["labels"]["alertname"] for alert in self.api("alerts")["alerts"] if alert["state"] == "firing"}
 
     def wait_for(self, what, condition, timeout=60):
-        deadline = time.monotonic() + timeout
+        deadline = time.monotonic() + timeout * TIME_SCALE
         while True:
             try:
                 if condition():

@@ -12,6 +12,8 @@ from page_test import metrics_address
 from prometheus import DEPLOY, PROGRAMS, Prometheus, dashboard_queries
 
 VARIABLES = {"instance": ".*", "worker": ".*"}
+# What a machine that others keep busy may rightly raise, where minutes of `for:` are two seconds.
+OF_SPEED = {"EpsRelayWaits", "EpsSlowWorker", "EpsLeaseNearlyOut", "EpsStepWaits", "EpsCheckpointHoldsSteps"}
 
 
 @unittest.skipUnless(all(PROGRAMS), "prometheus is not installed")
@@ -36,12 +38,10 @@ class PrometheusTest(SystemTest):
         begin = time.time()
         process = start_train(self.work.spec({"steps": 1000000, "checkpoint": {"every_steps": 200}}), out,
                               "--workers", 2, "--threads", 1)
-        prometheus = Prometheus(self.work.path / "prometheus")
+        prometheus = None
         try:
             wait_for_steps(process, out, 5)
-            workers = [re.search(r"worker_page metrics=(\S+)", log.read_text()).group(1)
-                       for log in sorted((out / "logs").glob("gpu_worker-*.log"))]
-            prometheus.set_targets([metrics_address(out)], workers)
+            prometheus = Prometheus(self.work.path / "prometheus", metrics_address(out))
             self.follow(process, prometheus)
             picture = os.environ.get("EPS_DASHBOARD_PICTURE")
             if picture:
@@ -50,15 +50,18 @@ class PrometheusTest(SystemTest):
             if process.poll() is None:
                 process.kill()
             process.communicate()
-            prometheus.stop()
+            if prometheus is not None:
+                prometheus.stop()
 
     def follow(self, process, prometheus):
-        prometheus.wait_for("both scraped", lambda: len(prometheus.query("up == 1")) == 3)
+        prometheus.wait_for("all scraped", lambda: len(prometheus.query("up == 1")) == 3)
+        found = {sample["metric"]["worker"] for sample in prometheus.query('up{job="gpu_worker"}')}
+        self.assertEqual(found, {"1", "2"})  # by what the daemon told
         # Long enough that every rate has points on both sides.
-        prometheus.wait_for("waits are known", lambda: prometheus.query("eps:wait_share:rate1m"))
+        prometheus.wait_for("waits are known", lambda: prometheus.query("eps:wait_share:rate15m"))
         prometheus.wait_for("a checkpoint", lambda: prometheus.query("eps_checkpoint_write_seconds > 0"))
         time.sleep(12)
-        self.assertEqual(prometheus.firing() - {"EpsRelayWaits"}, set())
+        self.assertEqual(prometheus.firing() - OF_SPEED, set())
 
         victim = children(process.pid, "gpu_worker")[0]
         os.kill(victim, signal.SIGKILL)
@@ -75,5 +78,5 @@ class PrometheusTest(SystemTest):
         _, errors = process.communicate(timeout=60)
         self.assertEqual(process.returncode, 143, errors)
         prometheus.wait_for("EpsDaemonDown fires", lambda: "EpsDaemonDown" in prometheus.firing())
-        prometheus.set_targets([], [])  # the run is over: its targets are taken out
+        prometheus.set_daemons([])  # it was told to end: its address is taken out
         prometheus.wait_for("EpsDaemonDown clears", lambda: "EpsDaemonDown" not in prometheus.firing())

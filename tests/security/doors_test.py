@@ -1,6 +1,5 @@
 """Each door tried and shut, with the real programs: TLS, client certificates, tokens, files, addresses."""
 
-import json
 import os
 import signal
 import socket
@@ -9,10 +8,63 @@ import subprocess
 import threading
 import time
 
-from eps_run import BIN, EPS, SystemTest, run
+from eps_run import BIN, EPS, SystemTest, endpoints, run, wait_for_steps
 
 # The daemon waits for a worker, and is asked things meanwhile.
 SPEC = {"steps": 4}
+
+
+class OldCa:
+    """A CA of OpenSSL's, whose certificates may have ended: `openssl ca` can put a date of the past into one."""
+
+    CONFIG = """
+[ca]
+default_ca=it
+[it]
+database=index
+new_certs_dir=.
+rand_serial=yes
+default_md=sha256
+policy=any
+unique_subject=no
+[any]
+commonName=supplied
+[req]
+distinguished_name=name
+[name]
+[authority]
+basicConstraints=critical,CA:TRUE
+[client]
+extendedKeyUsage=clientAuth
+[server]
+extendedKeyUsage=serverAuth
+subjectAltName=DNS:localhost,IP:127.0.0.1
+"""
+
+    def __init__(self, folder):
+        self.folder = folder
+        folder.mkdir()
+        (folder / "index").write_text("")
+        (folder / "ca.cnf").write_text(self.CONFIG)
+        self.openssl("req", "-x509", *self.new_key("ca"), "-extensions", "authority", "-subj", "/CN=ca", "-out",
+                     "ca.crt")
+
+    def openssl(self, command, *args):
+        done = run(["openssl", command, "-config", "ca.cnf", *args], cwd=self.folder)
+        if done.returncode != 0:
+            raise AssertionError(f"openssl {command}: {done.stderr}")
+
+    def new_key(self, name):
+        return ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-keyout", f"{name}.key"]
+
+    def sign(self, name, kind, end):
+        """A certificate NAME.crt with NAME.key, from 2020 to the day `end`, YYYYMMDD."""
+        self.openssl("req", "-new", *self.new_key(name), "-subj", f"/CN={name}", "-out", f"{name}.csr")
+        self.openssl("ca", "-batch", "-notext", "-cert", "ca.crt", "-keyfile", "ca.key", "-in", f"{name}.csr",
+                     "-extensions", kind, "-startdate", "20200101000000Z", "-enddate", f"{end}000000Z", "-out",
+                     f"{name}.crt")
+        (self.folder / f"{name}.key").chmod(0o600)
+        return [str(self.folder / f"{name}.crt"), str(self.folder / f"{name}.key")]
 
 
 class DoorsTest(SystemTest):
@@ -56,13 +108,8 @@ class DoorsTest(SystemTest):
 
     def start_server(self, *flags):
         self.server = self.start(self.server_command(*flags), "eps_server")
-        deadline = time.monotonic() + 30
-        path = self.work.out("run") / "endpoints.json"
-        while not path.exists():
-            self.assertIsNone(self.server.poll(), (self.work.path / "eps_server.log").read_text())
-            self.assertLess(time.monotonic(), deadline)
-            time.sleep(0.01)
-        self.address = json.loads(path.read_text())["grpc"]
+        log = self.work.path / "eps_server.log"
+        self.address = endpoints(self.server, self.work.out("run"), log=log)["grpc"]
         return self.address
 
     def status(self, *flags):
@@ -116,7 +163,6 @@ class TlsTest(DoorsTest):
         self.kept_out("--token-file", str(self.keys / "token"))
         self.server.kill()
         self.server.wait()
-        (self.work.out("run") / "endpoints.json").unlink()
         self.start_server("--listen", "127.0.0.1:0")
         self.let_in()
         self.kept_out(*self.client_flags(self.keys, token=False))
@@ -174,31 +220,7 @@ class ExpiredPeerTest(DoorsTest):
 
     def setUp(self):
         super().setUp()
-        (self.work.path / "index").write_text("")
-        (self.work.path / "ca.cnf").write_text(
-            f"[ca]\ndefault_ca=it\n[it]\ndatabase={self.work.path}/index\nnew_certs_dir={self.work.path}\n"
-            "rand_serial=yes\ndefault_md=sha256\npolicy=any\nunique_subject=no\n[any]\ncommonName=supplied\n"
-            "[req]\ndistinguished_name=name\n[name]\n[authority]\nbasicConstraints=critical,CA:TRUE\n"
-            "[client]\nextendedKeyUsage=clientAuth\n"
-            "[server]\nextendedKeyUsage=serverAuth\nsubjectAltName=DNS:localhost,IP:127.0.0.1\n")
-        self.openssl("req", "-x509", *self.new_key("ca"), "-extensions", "authority", "-subj", "/CN=ca", "-out",
-                     "ca.crt")
-
-    def openssl(self, command, *args):
-        done = run(["openssl", command, "-config", "ca.cnf", *args], cwd=self.work.path)
-        self.assertEqual(done.returncode, 0, done.stderr)
-
-    def new_key(self, name):
-        return ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-keyout", f"{name}.key"]
-
-    def sign(self, name, kind, end):
-        """A certificate NAME.crt with NAME.key, from 2020 to the year `end`."""
-        self.openssl("req", "-new", *self.new_key(name), "-subj", f"/CN={name}", "-out", f"{name}.csr")
-        self.openssl("ca", "-batch", "-notext", "-cert", "ca.crt", "-keyfile", "ca.key", "-in", f"{name}.csr",
-                     "-extensions", kind, "-startdate", "20200101000000Z", "-enddate", f"{end}0101000000Z", "-out",
-                     f"{name}.crt")
-        (self.work.path / f"{name}.key").chmod(0o600)
-        return [str(self.work.path / f"{name}.crt"), str(self.work.path / f"{name}.key")]
+        self.ca = OldCa(self.work.path / "old-ca")
 
     def is_let_in(self, client):
         """Whether the daemon takes the certificate: it says more than a fatal alert."""
@@ -216,9 +238,9 @@ class ExpiredPeerTest(DoorsTest):
                 return False
 
     def test_a_client_whose_certificate_has_expired_is_kept_out(self):
-        now, old = self.sign("now", "client", 2090), self.sign("old", "client", 2021)
+        now, old = self.ca.sign("now", "client", "20900101"), self.ca.sign("old", "client", "20210101")
         self.start_server("--listen", "127.0.0.1:0", *self.server_flags(self.keys, token=False), "--tls-client-ca",
-                          str(self.work.path / "ca.crt"))
+                          str(self.ca.folder / "ca.crt"))
         self.assertTrue(self.is_let_in(now))
         self.assertFalse(self.is_let_in(old))
 
@@ -244,13 +266,13 @@ class ExpiredPeerTest(DoorsTest):
         with socket.create_server(("127.0.0.1", 0)) as listener:
             threading.Thread(target=serve, args=[listener], daemon=True).start()
             self.address = f"127.0.0.1:{listener.getsockname()[1]}"
-            self.kept_out("--tls-ca", str(self.work.path / "ca.crt"))
+            self.kept_out("--tls-ca", str(self.ca.folder / "ca.crt"))
         self.assertTrue(believed)
         return any(believed)
 
     def test_a_daemon_whose_certificate_has_expired_is_not_believed(self):
-        self.assertTrue(self.is_believed(self.sign("now", "server", 2090)))
-        self.assertFalse(self.is_believed(self.sign("old", "server", 2021)))
+        self.assertTrue(self.is_believed(self.ca.sign("now", "server", "20900101")))
+        self.assertFalse(self.is_believed(self.ca.sign("old", "server", "20210101")))
 
 
 class AddressTest(DoorsTest):
@@ -300,21 +322,8 @@ class FileTest(DoorsTest):
                     "client.key", "is not the key of")
 
     def test_an_expired_certificate(self):
-        crt, key = self.work.path / "old.crt", self.keys / "server.key"
-        # Only `openssl ca` can put a date of the past into a certificate.
-        (self.work.path / "index").write_text("")
-        (self.work.path / "ca.cnf").write_text(
-            f"[ca]\ndefault_ca=it\n[it]\ndatabase={self.work.path}/index\nnew_certs_dir={self.work.path}\n"
-            "rand_serial=yes\ndefault_md=sha256\npolicy=any\n[any]\ncommonName=supplied\n"
-            "[req]\ndistinguished_name=name\n[name]\n")
-        config = ["-config", str(self.work.path / "ca.cnf")]
-        for command in (["req", "-new", "-key", str(key), "-subj", "/CN=old", "-out", str(self.work.path / "old.csr")],
-                        ["ca", "-batch", "-notext", "-selfsign", "-keyfile", str(key), "-in",
-                         str(self.work.path / "old.csr"), "-startdate", "20200101000000Z", "-enddate",
-                         "20200102000000Z", "-out", str(crt)]):
-            made = run(["openssl", command[0], *config, *command[1:]])
-            self.assertEqual(made.returncode, 0, made.stderr)
-        self.refuse(["--tls-cert", str(crt), "--tls-key", str(key)], "old.crt", "expired on 2020-01-02")
+        crt, key = OldCa(self.work.path / "old-ca").sign("old", "server", "20200102")
+        self.refuse(["--tls-cert", crt, "--tls-key", key], "old.crt", "expired on 2020-01-02")
 
     def test_what_is_not_there_or_no_key_is_named(self):
         (self.work.path / "empty").write_bytes(b"")
@@ -376,20 +385,22 @@ class OneMachineTest(DoorsTest):
 
     def test_the_run_is_closed_to_whoever_cannot_read_its_folder(self):
         out = self.work.out("run")
-        process = subprocess.Popen([str(EPS), "train", "--run", str(self.work.spec({"steps": 100000})), "--out",
-                                    str(out), "--quiet", "--device-memory", "64MiB"], stdout=subprocess.DEVNULL,
-                                   stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL, start_new_session=True)
+        # No checkpoint comes or goes by itself while the folder is walked through.
+        spec = self.work.spec({"steps": 100000, "checkpoint": {"every_steps": 0}})
+        process = subprocess.Popen([str(EPS), "train", "--run", str(spec), "--out", str(out), "--quiet",
+                                    "--device-memory", "64MiB"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                                   stdin=subprocess.DEVNULL, start_new_session=True)
         try:
-            deadline = time.monotonic() + 60
-            while not (out / "endpoints.json").exists():
-                self.assertLess(time.monotonic(), deadline)
-                time.sleep(0.02)
-            self.address = json.loads((out / "endpoints.json").read_text())["grpc"]
+            self.address = endpoints(process, out)["grpc"]
             self.assertIn("token", self.kept_out())
-            done = run([str(EPS), "status", "--out", str(out)])
-            self.assertEqual(done.returncode, 0, done.stderr)
+            wait_for_steps(process, out, 1)
+            for command in ("status", "checkpoint"):
+                done = run([str(EPS), command, "--out", str(out)])
+                self.assertEqual(done.returncode, 0, done.stderr)
             self.assertEqual(out.stat().st_mode & 0o077, 0)
-            for path in out.rglob("*"):
+            paths = list(out.rglob("*"))
+            self.assertIn("model.safetensors", {path.name for path in paths})
+            for path in paths:
                 self.assertEqual(path.stat().st_mode & 0o077, 0, path)
             # Arguments and environments can be looked at with ps: the secret is in neither.
             token = (out / "token").read_bytes().strip()

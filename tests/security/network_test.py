@@ -1,13 +1,10 @@
 """A run between two machines: two network namespaces with a cable between them; the daemon in one, the worker in the
 other."""
 
-import json
 import os
 import subprocess
-import time
-import unittest
 
-from eps_run import BIN, EPS, SystemTest, run, summary
+from eps_run import BIN, EPS, SystemTest, endpoints, run, summary
 
 DAEMON, WORKER = "10.99.0.1", "10.99.0.2"
 
@@ -49,8 +46,7 @@ class NetworkTest(SystemTest):
         try:
             self.machines.set_up()
         except OSError as error:
-            self.work.remove()
-            raise unittest.SkipTest(f"this user may not make network namespaces: {error}")
+            self.skipTest(f"this user may not make network namespaces: {error}")
         self.keys = self.work.path / "keys"
         self.assertEqual(run([str(EPS), "keys", "--out", str(self.keys), "--host", DAEMON]).returncode, 0)
 
@@ -68,12 +64,7 @@ class NetworkTest(SystemTest):
         out = self.work.out(name)
         server = self.start(0, [BIN / "eps_server", "--run", self.work.spec({"steps": 30}), "--out", out, "--listen",
                                 listen, *server_flags], f"{name}-eps_server")
-        deadline = time.monotonic() + 60
-        while not (out / "endpoints.json").exists():
-            self.assertIsNone(server.poll(), self.log(f"{name}-eps_server"))
-            self.assertLess(time.monotonic(), deadline)
-            time.sleep(0.01)
-        address = json.loads((out / "endpoints.json").read_text())["grpc"]
+        address = endpoints(server, out, log=self.work.path / f"{name}-eps_server.log")["grpc"]
         worker = self.start(worker_in, [BIN / "gpu_worker", "--connect", address, "--device-memory", "64MiB",
                                         *worker_flags], f"{name}-gpu_worker")
         self.assertEqual(server.wait(timeout=180), 0, self.log(f"{name}-eps_server"))
@@ -95,12 +86,10 @@ class NetworkTest(SystemTest):
 
     def test_a_stranger_on_the_network_gets_nothing(self):
         k, out = self.keys, self.work.out("run")
-        self.start(0, [BIN / "eps_server", "--run", self.work.spec(), "--out", out, "--listen", "0.0.0.0:7070",
-                       "--tls-cert", k / "server.crt", "--tls-key", k / "server.key", "--token-file", k / "token"], "s")
-        deadline = time.monotonic() + 60
-        while not (out / "endpoints.json").exists():
-            self.assertLess(time.monotonic(), deadline)
-            time.sleep(0.01)
+        server = self.start(0, [BIN / "eps_server", "--run", self.work.spec(), "--out", out, "--listen", "0.0.0.0:7070",
+                                "--tls-cert", k / "server.crt", "--tls-key", k / "server.key", "--token-file",
+                                k / "token"], "s")
+        endpoints(server, out, log=self.work.path / "s.log")
         status = [EPS, "status", "--connect", f"{DAEMON}:7070", "--tls-ca", k / "ca.crt"]
         self.refused(run(self.machines.inside(1, status)), 1, "token")
         let_in = run(self.machines.inside(1, [*status, "--token-file", k / "token"]))

@@ -1,6 +1,7 @@
 """Invariant 6: bad input is refused by name, before anything is started or changed."""
 
 import json
+import re
 import socket
 import struct
 
@@ -252,7 +253,9 @@ class DoorsTest(SystemTest):
         self.assertFalse(out.exists(), "nothing is started for a device that is not there")
 
     def test_help_of_every_command_ends_with_0(self):
-        commands = ("train", "status", "plan", "import", "export", "sample", "checkpoint", "stop")
+        listed = run([str(EPS), "--help"]).stdout.partition("Subcommands:\n")[2]
+        commands = re.findall(r"^  (\w+) ", listed, re.M)
+        self.assertIn("train", commands)
         for command in ([EPS, "--help"], [BIN / "eps_server", "--help"], [BIN / "gpu_worker", "--help"],
                         *([EPS, name, "--help"] for name in commands)):
             done = run([str(word) for word in command], timeout=60)

@@ -8,7 +8,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from eps_run import BIN, EPS, SystemTest, model_hash, run
+from eps_run import BIN, EPS, SystemTest, endpoints, model_hash, run
 
 
 class TransportTest(SystemTest):
@@ -30,13 +30,7 @@ class TransportTest(SystemTest):
         process = subprocess.Popen([str(BIN / "eps_server"), "--run", str(spec), "--out", str(out), *args],
                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=self.env)
         self.processes.append(process)
-        endpoints = Path(out) / "endpoints.json"
-        deadline = time.monotonic() + 30
-        while not endpoints.exists():
-            self.assertIsNone(process.poll(), process.communicate() if process.poll() is not None else "")
-            self.assertLess(time.monotonic(), deadline)
-            time.sleep(0.01)
-        return process, json.loads(endpoints.read_text())["grpc"]
+        return process, endpoints(process, out)["grpc"]
 
     def worker(self, address, *args):
         return run([str(BIN / "gpu_worker"), "--connect", address, "--device-memory", "64MiB", *args], timeout=120)

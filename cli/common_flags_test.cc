@@ -1,0 +1,58 @@
+#include "cli/common_flags.h"
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "CLI/CLI.hpp"
+#include "absl/status/status.h"
+#include "common/base/exit_code.h"
+#include "common/base/memory_room.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace eps::cli {
+namespace {
+
+using ::testing::ElementsAre;
+
+constexpr int64_t kGib = int64_t{1} << 30;
+const MemoryRoom kRoom = {.total_bytes = 16 * kGib, .available_bytes = 12 * kGib};
+
+TEST(WorkerFlagsTest, WithoutACapWorkersShareHalfOfTheRoom) {
+  WorkerFlags flags;
+  flags.SetDefaultMemory(kRoom, 3);
+  EXPECT_EQ(flags.device_memory_bytes, 2 * kGib);
+  EXPECT_THAT(flags.ToArguments("h:1", 4),
+              ElementsAre("--connect", "h:1", "--device", "cpu", "--threads", "4", "--device-memory", "2147483648"));
+}
+
+TEST(WorkerFlagsTest, AGivenCapAndAnotherDevicesMemoryAreLeftAlone) {
+  WorkerFlags given = {.device_memory_bytes = 7};
+  given.SetDefaultMemory(kRoom, 3);
+  EXPECT_EQ(given.device_memory_bytes, 7);
+  WorkerFlags cuda = {.device = "cuda:1"};
+  cuda.SetDefaultMemory(kRoom, 3);
+  EXPECT_EQ(cuda.device_memory_bytes, 0);
+  WorkerFlags unknown;
+  unknown.SetDefaultMemory(MemoryRoom(), 3);
+  EXPECT_EQ(unknown.device_memory_bytes, 0);
+}
+
+TEST(ReportStartTest, TheExitCodeSaysWhoseTurnItIs) {
+  EXPECT_EQ(ReportStart(absl::OkStatus()), kExitDone);
+  EXPECT_EQ(ReportStart(absl::UnavailableError("disk full")), kExitFailed);
+  EXPECT_EQ(ReportStart(absl::NotFoundError("no file")), kExitBadInput);
+  EXPECT_EQ(ReportStart(absl::ResourceExhaustedError("needs at least 3 bytes")), kExitDoesNotFit);
+}
+
+TEST(WorkerExitCodeTest, WhatADaemonSaysIsNoBadInput) {
+  EXPECT_EQ(WorkerExitCode(absl::OkStatus()), kExitDone);
+  EXPECT_EQ(WorkerExitCode(absl::InvalidArgumentError("--device")), kExitBadInput);
+  EXPECT_EQ(WorkerExitCode(absl::ResourceExhaustedError("needs at least 3 bytes")), kExitDoesNotFit);
+  EXPECT_EQ(WorkerExitCode(absl::NotFoundError("daemon")), kExitFailed);
+  EXPECT_EQ(WorkerExitCode(absl::FailedPreconditionError("daemon")), kExitFailed);
+}
+
+}  // namespace
+}  // namespace eps::cli

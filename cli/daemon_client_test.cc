@@ -1,0 +1,106 @@
+#include "cli/daemon_client.h"
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "CLI/CLI.hpp"
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "cli/command.h"
+#include "common/base/exit_code.h"
+#include "common/security/secret_file.h"
+#include "common/testing/status_matchers.h"
+#include "common/testing/temp_dir.h"
+#include "gmock/gmock.h"
+#include "grpcpp/security/server_credentials.h"
+#include "grpcpp/server.h"
+#include "grpcpp/server_builder.h"
+#include "gtest/gtest.h"
+#include "proto/control.grpc.pb.h"
+
+namespace eps::cli {
+namespace {
+
+// A daemon whose every answer is `answer`.
+class Refusing final : public proto::Control::Service {
+ public:
+  explicit Refusing(grpc::Status answer) : answer_(std::move(answer)) {
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
+    builder.RegisterService(this);
+    server_ = builder.BuildAndStart();
+  }
+  ~Refusing() override { server_->Shutdown(); }
+
+  std::string address() const { return absl::StrCat("127.0.0.1:", port_); }
+
+  grpc::Status Checkpoint(grpc::ServerContext*, const proto::CheckpointRequest*, proto::CheckpointReply*) override {
+    return answer_;
+  }
+  grpc::Status GetStatus(grpc::ServerContext*, const proto::StatusRequest*, proto::StatusReply* reply) override {
+    proto::WorkerStatus* worker = reply->add_workers();
+    worker->set_device_name("cpu\033[2J");
+    worker->set_pass_seconds(0.25);
+    return answer_;
+  }
+
+ private:
+  const grpc::Status answer_;
+  int port_ = 0;
+  std::unique_ptr<grpc::Server> server_;
+};
+
+int RunCommand(const std::string& words) {
+  CLI::App app;
+  int exit_code = -1;
+  AddCheckpoint(app, &exit_code);
+  AddStatus(app, &exit_code);
+  AddTop(app, &exit_code);
+  app.parse(words, /*program_name_included=*/false);
+  return exit_code;
+}
+
+TEST(DaemonClientTest, WhatTheDaemonAnswersIsAFailureAndNeverBadInput) {
+  for (const grpc::StatusCode code :
+       {grpc::StatusCode::FAILED_PRECONDITION, grpc::StatusCode::RESOURCE_EXHAUSTED, grpc::StatusCode::NOT_FOUND,
+        grpc::StatusCode::UNIMPLEMENTED, grpc::StatusCode::UNAVAILABLE}) {
+    const Refusing daemon(grpc::Status(code, "no"));
+    for (const char* command : {"checkpoint", "status", "top --once"}) {
+      EXPECT_EQ(RunCommand(absl::StrCat(command, " --connect ", daemon.address())), kExitFailed) << command << code;
+    }
+  }
+}
+
+TEST(DaemonClientTest, AnAnswerIsDone) {
+  const Refusing daemon(grpc::Status::OK);
+  EXPECT_EQ(RunCommand("checkpoint --connect " + daemon.address()), kExitDone);
+  EXPECT_EQ(RunCommand("status --connect " + daemon.address()), kExitDone);
+}
+
+TEST(DaemonClientTest, StatusShowsShortPassesAndNothingThatSteersTheTerminal) {
+  const Refusing daemon(grpc::Status::OK);
+  testing::internal::CaptureStdout();
+  EXPECT_EQ(RunCommand("status --connect " + daemon.address()), kExitDone);
+  const std::string text = testing::internal::GetCapturedStdout();
+  EXPECT_THAT(text, testing::HasSubstr("last pass 0.250 s"));
+  EXPECT_THAT(text, testing::HasSubstr("cpu?[2J"));
+}
+
+TEST(RunTokenTest, ANewTokenTakesThePlaceOfTheOldOneAndOnlyItsOwnerReadsIt) {
+  const TempDir dir;
+  ASSERT_OK_AND_ASSIGN(const ClientDoors doors, WriteRunToken(dir.path()));
+  EXPECT_EQ(doors.token_file, RunTokenFile(dir.path()));
+  ASSERT_OK_AND_ASSIGN(const std::string first, ReadSecretFile(doors.token_file));  // refuses what others may read
+  ASSERT_OK(WriteRunToken(dir.path()).status());
+  EXPECT_NE(ReadSecretFile(doors.token_file).value(), first);
+  EXPECT_FALSE(WriteRunToken(dir.File("none")).ok());
+}
+
+TEST(DaemonClientTest, FlagsThatNameNoDaemonAreBadInput) {
+  EXPECT_EQ(RunCommand("checkpoint"), kExitBadInput);
+  EXPECT_EQ(RunCommand("checkpoint --connect 127.0.0.1:1 --token-file /no/such/file"), kExitBadInput);
+}
+
+}  // namespace
+}  // namespace eps::cli

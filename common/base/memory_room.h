@@ -1,0 +1,45 @@
+#ifndef EPS_COMMON_BASE_MEMORY_ROOM_H_
+#define EPS_COMMON_BASE_MEMORY_ROOM_H_
+
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace eps {
+
+// A file of /proc or /sys, whole; nullopt if it cannot be read.
+using TextReader = std::function<std::optional<std::string>(const std::string& path)>;
+
+// What this process and those beside it may still take.
+struct MemoryRoom {
+  static constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
+
+  int64_t total_bytes = 0;      // of the machine; 0: not known
+  int64_t available_bytes = 0;  // what the machine and every control group around this process can give now
+
+  // The control group that leaves least, and its memory.max; kNoLimit, "": none has a limit.
+  int64_t group_room_bytes = kNoLimit;
+  int64_t group_limit_bytes = kNoLimit;
+  std::string group_file;
+
+  bool limited_by_group = false;  // it leaves less than the machine has
+};
+
+// MemAvailable of /proc/meminfo, and of every control group (cgroup v2) its limit less what it holds; cached files are
+// given up for who needs memory, and count as free in both.
+MemoryRoom FindMemoryRoom(const TextReader& read);
+MemoryRoom FindMemoryRoom();  // of this process
+
+// The folders of the control groups around this process, innermost first.
+std::vector<std::string> ControlGroupFolders(const TextReader& read);
+
+// The cap of each of `workers` workers on the cpu device whose user named none: together half of the room, the other
+// half being the daemon's, which holds the model. At least 1; 0 if the room is not known.
+int64_t DefaultDeviceMemoryBytes(const MemoryRoom& room, int workers);
+
+}  // namespace eps
+
+#endif  // EPS_COMMON_BASE_MEMORY_ROOM_H_

@@ -1,0 +1,86 @@
+#include "common/base/memory_room.h"
+
+#include <map>
+#include <optional>
+#include <string>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace eps {
+namespace {
+
+using ::testing::ElementsAre;
+
+constexpr int64_t kGib = int64_t{1} << 30;
+
+class MemoryRoomTest : public ::testing::Test {
+ protected:
+  MemoryRoom Find() const { return FindMemoryRoom(reader_); }
+
+  std::map<std::string, std::string> files_ = {
+      {"/proc/meminfo", "MemTotal:       67108864 kB\nMemFree:  1 kB\nMemAvailable:   50331648 kB\n"},
+      {"/proc/self/cgroup", "12:memory:/old\n0::/a/b\n"}};
+  const TextReader reader_ = [this](const std::string& path) {
+    const auto it = files_.find(path);
+    return it == files_.end() ? std::nullopt : std::optional(it->second);
+  };
+};
+
+TEST_F(MemoryRoomTest, WithoutALimitItIsWhatTheMachineCanGive) {
+  files_["/sys/fs/cgroup/a/b/memory.max"] = "max\n";
+  const MemoryRoom room = Find();
+  EXPECT_EQ(room.total_bytes, 64 * kGib);
+  EXPECT_EQ(room.available_bytes, 48 * kGib);
+  EXPECT_FALSE(room.limited_by_group);
+  EXPECT_EQ(room.group_limit_bytes, MemoryRoom::kNoLimit);
+}
+
+TEST_F(MemoryRoomTest, TheTightestOfAllGroupsAroundTheProcessBoundsIt) {
+  files_["/sys/fs/cgroup/a/b/memory.max"] = "21474836480\n";
+  files_["/sys/fs/cgroup/a/memory.max"] = "8589934592\n";
+  files_["/sys/fs/cgroup/a/memory.current"] = "1073741824\n";
+  files_["/sys/fs/cgroup/memory.max"] = "34359738368\n";
+  EXPECT_EQ(Find().available_bytes, 7 * kGib);
+  EXPECT_TRUE(Find().limited_by_group);
+  EXPECT_EQ(Find().group_limit_bytes, 8 * kGib);
+  EXPECT_EQ(Find().group_file, "/sys/fs/cgroup/a/memory.max");
+  files_["/sys/fs/cgroup/a/memory.current"] = "9000000000\n";  // above it while it is being reclaimed
+  EXPECT_EQ(Find().available_bytes, 0);
+  EXPECT_THAT(ControlGroupFolders(reader_), ElementsAre("/sys/fs/cgroup/a/b", "/sys/fs/cgroup/a", "/sys/fs/cgroup"));
+}
+
+TEST_F(MemoryRoomTest, FilesThatAGroupHoldsInMemoryCountAsFree) {
+  files_["/sys/fs/cgroup/a/memory.max"] = "8589934592\n";
+  files_["/sys/fs/cgroup/a/memory.current"] = "8589934592\n";
+  files_["/sys/fs/cgroup/a/memory.stat"] =
+      "anon 1073741824\nfile 7516192768\ninactive_file 5368709120\nactive_file "
+      "1073741824\n";
+  EXPECT_EQ(Find().available_bytes, 6 * kGib);
+  files_["/sys/fs/cgroup/a/memory.current"] = "1\n";  // read a moment later
+  EXPECT_EQ(Find().available_bytes, 8 * kGib);
+}
+
+TEST_F(MemoryRoomTest, WhatCannotBeReadIsNotKnown) {
+  files_.clear();
+  EXPECT_EQ(Find().total_bytes, 0);
+  EXPECT_EQ(DefaultDeviceMemoryBytes(Find(), 1), 0);
+  EXPECT_THAT(ControlGroupFolders(reader_), ElementsAre("/sys/fs/cgroup"));
+  files_["/proc/self/cgroup"] = "0::strange\n0::\n";
+  EXPECT_THAT(ControlGroupFolders(reader_), ElementsAre("/sys/fs/cgroup"));
+}
+
+TEST_F(MemoryRoomTest, WorkersTogetherPlanForHalfOfIt) {
+  EXPECT_EQ(DefaultDeviceMemoryBytes(Find(), 1), 24 * kGib);
+  EXPECT_EQ(DefaultDeviceMemoryBytes(Find(), 6), 4 * kGib);
+  files_["/sys/fs/cgroup/a/memory.max"] = "0\n";
+  EXPECT_EQ(DefaultDeviceMemoryBytes(Find(), 2), 1);  // a cap, and none that fits anything: 0 would be "none given"
+}
+
+TEST(ThisMemoryRoomTest, ThisMachineHasMemory) {
+  EXPECT_GT(FindMemoryRoom().total_bytes, 0);
+  EXPECT_LE(FindMemoryRoom().available_bytes, FindMemoryRoom().total_bytes);
+}
+
+}  // namespace
+}  // namespace eps

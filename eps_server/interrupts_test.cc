@@ -1,0 +1,66 @@
+#include "eps_server/interrupts.h"
+
+#include <signal.h>
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "gtest/gtest.h"
+
+namespace eps::server {
+namespace {
+
+struct FakeDaemon final : Daemon {
+  absl::Status Start() override { return absl::OkStatus(); }
+  absl::Status Wait() override { return absl::OkStatus(); }
+  std::unique_ptr<DaemonPage> TakePage(const absl::Status&) override { return nullptr; }
+  void Stop(const std::string& reason) override { told.push_back(reason); }
+  void Abort(absl::Status why) override { told.push_back(std::string(why.message())); }
+  std::vector<std::string> told;
+};
+
+TEST(InterruptsTest, TheSecondSignalEndsAtOnceAndSighupNever) {
+  FakeDaemon daemon;
+  Interrupts interrupts(&daemon);
+  interrupts.OnSignal(SIGHUP);
+  interrupts.OnSignal(SIGHUP);
+  interrupts.OnSignal(SIGTERM);
+  interrupts.OnSignal(SIGINT);
+  EXPECT_EQ(daemon.told,
+            (std::vector<std::string>{"SIGHUP", "SIGHUP", "SIGTERM", "ended at once by a second signal, SIGINT"}));
+  EXPECT_EQ(interrupts.OnRunOver(), SIGTERM);
+  interrupts.OnSignal(SIGTERM);
+  EXPECT_EQ(daemon.told.size(), 4u);
+}
+
+TEST(InterruptsTest, AStoppedRunDoesNotLinger) {
+  FakeDaemon daemon;
+  Interrupts interrupts(&daemon);
+  interrupts.OnSignal(SIGTERM);
+  interrupts.OnRunOver();
+  interrupts.Linger(absl::Hours(1));
+}
+
+TEST(InterruptsTest, LingersUntilASignalOrTheEnd) {
+  FakeDaemon daemon;
+  Interrupts interrupts(&daemon);
+  EXPECT_EQ(interrupts.OnRunOver(), 0);
+  const auto begin = std::chrono::steady_clock::now();
+  interrupts.Linger(absl::Milliseconds(50));
+  EXPECT_GE(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(50));
+  std::thread later([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    interrupts.OnSignal(SIGTERM);
+  });
+  interrupts.Linger(absl::Hours(1));
+  later.join();
+  EXPECT_TRUE(daemon.told.empty());
+}
+
+}  // namespace
+}  // namespace eps::server

@@ -1,0 +1,26 @@
+#include "eps_server/service/worker_messages.h"
+
+#include "gtest/gtest.h"
+
+namespace eps::server {
+namespace {
+
+TEST(WorkerMessagesTest, APageOnAllAddressesIsWhereItsWorkerComesFrom) {
+  EXPECT_EQ(PageAddress("0.0.0.0:9465", "ipv4:10.0.0.7:4711"), "10.0.0.7:9465");
+  EXPECT_EQ(PageAddress("[::]:9465", "ipv6:%5Bfd00::7%5D:4711"), "[fd00::7]:9465");
+  EXPECT_EQ(PageAddress("[::]:9465", "ipv6:[fd00::7]:4711"), "[fd00::7]:9465");
+  EXPECT_EQ(PageAddress("10.0.0.8:9465", "ipv4:10.0.0.7:4711"), "10.0.0.8:9465");
+}
+
+TEST(WorkerMessagesTest, APageOnLoopbackIsReachedFromItsOwnMachineAlone) {
+  EXPECT_EQ(PageAddress("127.0.0.1:9465", "ipv4:127.0.0.1:4711"), "127.0.0.1:9465");
+  EXPECT_EQ(PageAddress("[::1]:9465", "ipv6:%5B::1%5D:4711"), "[::1]:9465");
+  EXPECT_EQ(PageAddress("127.0.0.1:9465", "ipv4:10.0.0.7:4711"), "");
+}
+
+TEST(WorkerMessagesTest, NonsenseStaysWhatItIs) {  // and is refused by CheckWorkerInfo
+  for (const char* told : {"", "0.0.0.0", "::", "[", "x"}) EXPECT_EQ(PageAddress(told, ""), told);
+}
+
+}  // namespace
+}  // namespace eps::server

@@ -1,0 +1,59 @@
+"""Two sittings, or two sets of data, on one folder: one of them has it, and the other leaves no trace."""
+
+import subprocess
+
+from eps_run import EPS, SystemTest, model_hash, sample_text, start_train, summary, wait_for_steps
+
+RUN = {"steps": 300, "checkpoint": {"every_steps": 0}}
+
+
+class SameFolderTest(SystemTest):
+    def status(self, out):
+        return subprocess.run([EPS, "status", "--out", out], capture_output=True, text=True, timeout=60)
+
+    def test_of_two_that_start_at_once_in_a_new_folder_one_runs_to_its_end(self):
+        spec = self.work.spec({**RUN, "steps": 20})
+        quiet = self.work.out("quiet")
+        self.train_ok(spec, quiet)
+        for i in range(4):
+            out = self.work.out(f"race-{i}")
+            both = [start_train(spec, out) for _ in range(2)]
+            ends = sorted((process.wait(), process.communicate()[1]) for process in both)
+            self.assertEqual([code for code, _ in ends], [0, 2], ends)
+            self.assertIn("in use", ends[1][1])
+            self.assertEqual(model_hash(out), model_hash(quiet))
+            self.assertEqual(summary(out)["steps"], 20)
+
+    def test_a_second_sitting_that_is_refused_leaves_the_first_in_reach(self):
+        spec = self.work.spec(RUN)
+        out = self.work.out("run")
+        process = start_train(spec, out)
+        wait_for_steps(process, out, 5)
+        for more in ((), ("--resume",)):
+            second = start_train(spec, out, *more)
+            stderr = second.communicate(timeout=60)[1]
+            self.assertEqual(second.returncode, 2, stderr)
+            self.assertEqual(self.status(out).returncode, 0, self.status(out).stderr)
+        stopped = subprocess.run([EPS, "stop", "--out", out], capture_output=True, text=True, timeout=60)
+        self.assertEqual(stopped.returncode, 0, stopped.stderr)
+        stderr = process.communicate(timeout=60)[1]
+        self.assertEqual(process.returncode, 0, stderr)
+
+    def test_a_run_goes_on_with_the_data_that_it_began_with_or_not_at_all(self):
+        out = self.work.out("run")
+        data = self.work.path / "own.txt"
+        text = sample_text()
+        spec = self.work.spec({"steps": 4, "data": {"path": str(data)}}, name="own.json")
+        data.write_bytes(text)
+        self.train_ok(spec, out)
+        for other in (text[:-100], text + b"more", text[:1000] + b"?" + text[1001:]):
+            data.write_bytes(other)
+            before = model_hash(out)
+            process = start_train(spec, out, "--resume")
+            stderr = process.communicate(timeout=60)[1]
+            self.assertEqual(process.returncode, 2, stderr)
+            self.assertIn("data.path", stderr)
+            self.assertIn("is not the file", stderr)
+            self.assertEqual(model_hash(out), before)
+        data.write_bytes(text)
+        self.train_ok(spec, out, "--resume")
