@@ -15,8 +15,10 @@
 #include "common/base/file_util.h"
 #include "common/base/flags.h"
 #include "common/base/status_macros.h"
+#include "common/base/thread.h"
 #include "common/grpc/door_flags.h"
 #include "common/grpc/grpc_status.h"
+#include "common/grpc/thread_needs.h"
 #include "common/security/secret_file.h"
 #include "common/security/token.h"
 #include "grpcpp/create_channel.h"
@@ -81,6 +83,7 @@ absl::StatusOr<DaemonClient> DaemonFlags::Client() const {
       shown.token_file = RunTokenFile(out);
     }
   }
+  EPS_RETURN_IF_ERROR(CheckThreadRoom(ClientThreads()));
   EPS_ASSIGN_OR_RETURN(auto credentials, NewChannelCredentials(shown, address, absl::Now()));
   return DaemonClient(address, std::move(credentials));
 }

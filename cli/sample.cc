@@ -27,9 +27,11 @@
 #include "common/base/file_util.h"
 #include "common/base/flags.h"
 #include "common/base/status_macros.h"
+#include "common/base/thread.h"
 #include "common/checkpoint/checkpoint_files.h"
 #include "common/grpc/credentials.h"
 #include "common/grpc/grpc_status.h"
+#include "common/grpc/thread_needs.h"
 #include "common/model/hf_config.h"
 
 namespace eps::cli {
@@ -55,6 +57,8 @@ class Server {
   // `signals` outlives the server.
   static absl::StatusOr<std::unique_ptr<Server>> Start(const std::string& checkpoint, const SampleFlags& flags,
                                                        SignalQueue& signals) {
+    const int threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+    EPS_RETURN_IF_ERROR(CheckThreadRoom(ClientThreads() + DaemonThreads(threads) + WorkerThreads(threads)));
     auto server = std::unique_ptr<Server>(new Server(signals));
     EPS_ASSIGN_OR_RETURN(std::string folder, TemporaryFolder());
     folder += "/eps-sample-XXXXXX";
@@ -72,7 +76,6 @@ class Server {
                                 .log_path = server->folder_ + "/eps_server.log",
                                 .signal_when_parent_dies = SIGKILL}));
     EPS_RETURN_IF_ERROR(server->WaitForEndpoint());
-    const int threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
     std::vector<std::string> arguments = flags.worker.ToArguments(server->address_, threads);
     arguments.insert(arguments.end(), {"--token-file", server->doors_.token_file});
     EPS_ASSIGN_OR_RETURN(server->worker_, Spawn({.name = "gpu_worker",
@@ -254,7 +257,8 @@ void AddSample(CLI::App& app, int* exit_code) {
       ->capture_default_str();
   flags->worker.AddTo(*command);
   command->callback([flags, exit_code] {
-    absl::StatusOr<SignalQueue> signals = SignalQueue::Create();
+    // A terminal that is closed ends it too: nothing may be left of its folder.
+    absl::StatusOr<SignalQueue> signals = SignalQueue::Create({SIGINT, SIGTERM, SIGHUP});
     const absl::Status status = signals.ok() ? RunSample(*flags, *signals) : signals.status();
     if (!status.ok()) PrintError(status);
     *exit_code = absl::IsCancelled(status) ? kExitSignal + signals->last() : StartExitCode(status);

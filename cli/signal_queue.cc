@@ -2,17 +2,15 @@
 
 #include <errno.h>
 #include <poll.h>
-#include <signal.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
 
 namespace eps::cli {
 
-absl::StatusOr<SignalQueue> SignalQueue::Create() {
+absl::StatusOr<SignalQueue> SignalQueue::Create(std::initializer_list<int> signals) {
   sigset_t set;
   sigemptyset(&set);
-  sigaddset(&set, SIGINT);
-  sigaddset(&set, SIGTERM);
+  for (const int number : signals) sigaddset(&set, number);
   sigprocmask(SIG_BLOCK, &set, nullptr);
   const int fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
   if (fd < 0) return FileError(errno, "open", "signalfd");

@@ -1,6 +1,9 @@
 #ifndef EPS_CLI_SIGNAL_QUEUE_H_
 #define EPS_CLI_SIGNAL_QUEUE_H_
 
+#include <signal.h>
+
+#include <initializer_list>
 #include <optional>
 #include <utility>
 
@@ -10,13 +13,13 @@
 
 namespace eps::cli {
 
-// SIGINT and SIGTERM as something to poll: blocked for this thread and those it starts later, read from a descriptor.
+// Signals that ask to end, as something to poll: blocked for this thread and those it starts later, read from a descriptor.
 //
 // Threads: one at a time
 class SignalQueue {
  public:
   // Errors: the system's
-  static absl::StatusOr<SignalQueue> Create();
+  static absl::StatusOr<SignalQueue> Create(std::initializer_list<int> signals = {SIGINT, SIGTERM});
   // Waits up to `timeout`; the signal's number if one came.
   std::optional<int> Wait(absl::Duration timeout);
   // The last one that came; 0: none yet.

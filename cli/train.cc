@@ -29,9 +29,11 @@
 #include "common/base/flags.h"
 #include "common/base/memory_room.h"
 #include "common/base/status_macros.h"
+#include "common/base/thread.h"
 #include "common/checkpoint/checkpoint_directory.h"
 #include "common/checkpoint/checkpoint_files.h"
 #include "common/grpc/credentials.h"
+#include "common/grpc/thread_needs.h"
 
 namespace eps::cli {
 namespace {
@@ -52,6 +54,12 @@ struct TrainFlags {
   int ThreadsPerWorker() const {
     if (worker.threads > 0) return worker.threads;
     return std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / workers);
+  }
+  // Of all processes of the run; no more than it takes a moment to try.
+  int Threads() const {
+    const int cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+    const int all = ClientThreads() + DaemonThreads(cores) + workers * (1 + WorkerThreads(ThreadsPerWorker()));
+    return std::min(all, 1024);
   }
   std::string OutFolder() const {
     return out.empty() ? absl::StrCat("runs/", std::filesystem::path(run.run).stem().string()) : out;
@@ -328,8 +336,10 @@ void SayStart(const TrainFlags& flags, const RunOutline& outline) {
 int RunTrain(TrainFlags flags) {
   flags.worker.SetDefaultMemory(FindMemoryRoom(), flags.workers);
   const std::string out = flags.OutFolder();
+  const absl::Status room = CheckThreadRoom(flags.Threads());
   const absl::StatusOr<RunOutline> outline =
-      CheckBeforeTraining({.run = flags.run, .out = out, .worker = flags.worker, .resume = flags.resume});
+      room.ok() ? CheckBeforeTraining({.run = flags.run, .out = out, .worker = flags.worker, .resume = flags.resume})
+                : room;
   if (!outline.ok()) {
     PrintError(outline.status());
     return StartExitCode(outline.status());

@@ -21,8 +21,10 @@
 #include "common/base/log.h"
 #include "common/base/malloc_settings.h"
 #include "common/base/status_macros.h"
+#include "common/base/thread.h"
 #include "common/grpc/door_flags.h"
 #include "common/grpc/grpc_log.h"
+#include "common/grpc/thread_needs.h"
 #include "common/spec/run_config.h"
 #include "eps_server/daemon.h"
 #include "eps_server/interrupts.h"
@@ -179,6 +181,8 @@ int Main(int argc, char** argv) {
   umask(077);                // the model, its checkpoints and its figures are this user's alone
   signal(SIGPIPE, SIG_IGN);  // a peer that is gone is an error of its stream
   signal(SIGXFSZ, SIG_IGN);  // a file beyond the limit is an error of its write, as on a full disk
+  const absl::Status room = CheckThreadRoom(DaemonThreads(flags.options.threads));
+  if (!room.ok()) return Fail(room, kExitFailed);
   auto signals = SignalWatcher::Create();
   if (!signals.ok()) return Fail(signals.status(), kExitFailed);
   return RunDaemon(flags.options, *std::move(signals));

@@ -89,7 +89,7 @@ class ServingDaemon final : public Daemon {
   }
 
   absl::Status Wait() override {
-    while (!StoppedWithin(kLeaseCheck)) host_->EndExpiredLeases();
+    while (!StoppedWithin(kLeaseCheck)) host_->EndExpired();
     host_->Finish();
     server_->Shutdown(kLeaveTime);
     server_.reset();

@@ -14,9 +14,11 @@
 #include "common/base/flags.h"
 #include "common/base/malloc_settings.h"
 #include "common/base/status_macros.h"
+#include "common/base/thread.h"
 #include "common/grpc/credentials.h"
 #include "common/grpc/door_flags.h"
 #include "common/grpc/grpc_log.h"
+#include "common/grpc/thread_needs.h"
 #include "gpu_worker/worker.h"
 
 namespace eps::worker {
@@ -101,6 +103,8 @@ int Main(int argc, char** argv) {
   auto credentials = NewChannelCredentials(doors, options.address, absl::Now());
   if (!credentials.ok()) return Report(credentials.status(), StartExitCode(credentials.status()));
   options.credentials = *std::move(credentials);
+  const absl::Status room = CheckThreadRoom(WorkerThreads(options.threads));
+  if (!room.ok()) return Report(room, kExitFailed);
   const absl::Status ended = RunWorker(options);
   return Report(ended, WorkerExitCode(ended));
 }

@@ -43,6 +43,7 @@ absl::StatusOr<int64_t> ServingHost::Generate(GenerateOptions options, Text text
     TextState& state = texts_[id];
     state.tokens = options.prompt;
     state.options = std::move(options);
+    state.begun = clock_();
     state.text = std::move(text);
     sendings = Distribute();
   }
@@ -80,6 +81,33 @@ absl::StatusOr<ServingHost::Worker*> ServingHost::Find(WorkerId worker) {
   if (it == workers_.end()) return absl::NotFoundError(absl::StrCat("worker_id: ", worker.value(), " is unknown"));
   it->second.deadline = clock_() + lease();
   return &it->second;
+}
+
+void ServingHost::EndExpired() {
+  EndExpiredLeases();
+  EndExpiredTexts();
+}
+
+void ServingHost::EndExpiredTexts() {
+  std::vector<TextState> expired;  // ended outside of the lock
+  {
+    MutexLock lock(mu_);
+    const absl::Duration now = clock_();
+    if (!workers_.empty()) last_manned_ = now;
+    for (auto it = texts_.begin(); it != texts_.end();) {
+      const bool waits = it->second.worker == WorkerId() && !it->second.answering;
+      if (waits && now - std::max(it->second.begun, last_manned_) > longest_wait()) {
+        expired.push_back(std::move(it->second));
+        it = texts_.erase(it);
+      } else {
+        ++it;
+      }
+    }
+  }
+  for (const TextState& text : expired) {
+    text.text.on_end(absl::UnavailableError(
+        absl::StrCat("no worker was there for ", absl::FormatDuration(longest_wait()), " to write the text")));
+  }
 }
 
 void ServingHost::EndExpiredLeases() {

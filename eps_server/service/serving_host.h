@@ -30,7 +30,7 @@ struct GenerateOptions {
 // Workers of a daemon that serves a checkpoint, and the texts that they write.
 //
 // A text is a chain of requests for the logits after its last `context` tokens; each goes to the worker that has the
-// fewest, and to another one if that is lost. Without a worker it waits for one.
+// fewest, and to another one if that is lost. Without a worker it waits for one, and ends if none comes in time.
 //
 // Threads: safe; no thread of its own
 class ServingHost final : public WorkerHost {
@@ -41,7 +41,8 @@ class ServingHost final : public WorkerHost {
   // One text under way.
   struct Text {
     std::function<void(int32_t token)> on_token;  // in order; not under a lock
-    std::function<void(absl::Status)> on_end;     // once, after the last token
+    // Once, after the last token. Errors: UNAVAILABLE no worker was attached for longest_wait()
+    std::function<void(absl::Status)> on_end;
   };
   // Errors: INVALID_ARGUMENT naming the field
   absl::StatusOr<int64_t> Generate(GenerateOptions options, Text text);
@@ -49,6 +50,7 @@ class ServingHost final : public WorkerHost {
   void CancelText(int64_t text_id);
 
   absl::Duration lease() const override { return absl::Seconds(30); }
+  static constexpr absl::Duration longest_wait() { return absl::Minutes(2); }
   absl::StatusOr<WorkerId> Attach(WorkerInfo info) override;
   absl::Status Connect(WorkerId worker, std::shared_ptr<EventChannel> channel) override;
   absl::Status Heartbeat(WorkerId worker) override;
@@ -59,9 +61,9 @@ class ServingHost final : public WorkerHost {
   absl::Status Inferred(WorkerId worker, int64_t request_id, absl::StatusOr<std::vector<float>> logits) override;
   void Disconnect(WorkerId worker, absl::Status why) override;
 
-  // Ends the streams of workers that were not heard of for a lease, and gives their texts to others. Call it now and
-  // then: the host has no thread of its own.
-  void EndExpiredLeases();
+  // Ends the streams of workers that were not heard of for a lease, and gives their texts to others; ends texts that
+  // have waited for a worker for too long. Call it now and then: the host has no thread of its own.
+  void EndExpired();
 
   std::vector<WorkerStatus> Workers() const;
   // Tells every worker that it is not needed any more.
@@ -80,6 +82,7 @@ class ServingHost final : public WorkerHost {
     Text text;
     std::vector<int32_t> tokens;  // prompt and what was written
     int64_t written = 0;
+    absl::Duration begun;
     WorkerId worker;         // who computes the next token; 0: nobody yet
     bool answering = false;  // the next token is on its way out
   };
@@ -95,6 +98,8 @@ class ServingHost final : public WorkerHost {
   // Gives every text that nobody works on to a ready worker.
   std::vector<Sending> Distribute() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   static void Send(const std::vector<Sending>& sendings);
+  void EndExpiredLeases();
+  void EndExpiredTexts();
 
   const int64_t vocab_;
   const int64_t context_;
@@ -105,6 +110,7 @@ class ServingHost final : public WorkerHost {
   std::map<int64_t, TextState> texts_ ABSL_GUARDED_BY(mu_);  // the id is also the id of its one request
   int64_t last_worker_ ABSL_GUARDED_BY(mu_) = 0;
   int64_t last_text_ ABSL_GUARDED_BY(mu_) = 0;
+  absl::Duration last_manned_ ABSL_GUARDED_BY(mu_) = absl::ZeroDuration();  // when a worker was last seen attached
 };
 
 }  // namespace eps::server

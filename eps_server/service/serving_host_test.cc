@@ -141,11 +141,11 @@ TEST_F(ServingHostTest, AWorkerThatIsSilentForALeaseIsEndedAndItsTextMoves) {
   ASSERT_OK(Generate({0}, 1));
   now_ += host_->lease() / 2;
   const auto [alive, alive_channel] = AddWorker();
-  host_->EndExpiredLeases();
+  host_->EndExpired();
   EXPECT_OK(silent_channel->closed);
   now_ += host_->lease() / 2;
   EXPECT_OK(host_->Heartbeat(alive));
-  host_->EndExpiredLeases();
+  host_->EndExpired();
   EXPECT_THAT(silent_channel->closed, StatusIs(StatusCode::kAborted, "lease"));
   EXPECT_OK(alive_channel->closed);
   EXPECT_EQ(alive_channel->requests.size(), 1u);
@@ -156,8 +156,37 @@ TEST_F(ServingHostTest, AWorkerThatIsSilentForALeaseIsEndedAndItsTextMoves) {
 TEST_F(ServingHostTest, AWorkerThatAttachesAndNeverConnectsIsForgotten) {
   ASSERT_OK(host_->Attach({.device_name = "cpu", .device_cap_bytes = 1}));
   now_ += host_->lease();
-  host_->EndExpiredLeases();
+  host_->EndExpired();
   EXPECT_TRUE(host_->Workers().empty());
+}
+
+TEST_F(ServingHostTest, ATextThatNoWorkerComesForEnds) {
+  const auto [worker, channel] = AddWorker();
+  ASSERT_OK(Generate({0}, 2));
+  now_ += absl::Minutes(10);
+  ASSERT_OK(host_->Inferred(worker, channel->requests[0].id, Likes(1)));  // it was slow, and alive
+  host_->EndExpired();
+  EXPECT_TRUE(ends_.empty());
+  host_->Disconnect(worker, absl::UnavailableError("gone"));
+  now_ += ServingHost::longest_wait();
+  host_->EndExpired();
+  EXPECT_TRUE(ends_.empty());
+  now_ += absl::Seconds(1);
+  host_->EndExpired();
+  host_->EndExpired();
+  EXPECT_THAT(ends_, ElementsAre(StatusIs(StatusCode::kUnavailable, "no worker was there for 2m")));
+  EXPECT_THAT(tokens_, ElementsAre(1));
+}
+
+TEST_F(ServingHostTest, ATextWaitsForAWorkerThatIsStillStarting) {
+  ASSERT_OK(Generate({0}, 1));
+  const WorkerId worker = host_->Attach({.device_name = "cpu", .device_cap_bytes = 1}).value();
+  for (int i = 0; i < 10; ++i) {
+    now_ += host_->lease() - absl::Seconds(1);
+    ASSERT_OK(host_->Heartbeat(worker));
+    host_->EndExpired();
+  }
+  EXPECT_TRUE(ends_.empty());
 }
 
 TEST_F(ServingHostTest, WhatAWorkerSaysOfItselfIsCheckedAsInTraining) {

@@ -1,0 +1,14 @@
+#ifndef EPS_COMMON_GRPC_THREAD_NEEDS_H_
+#define EPS_COMMON_GRPC_THREAD_NEEDS_H_
+
+namespace eps {
+
+// How many threads a process starts at most beside its main one, with those that gRPC starts by itself: what
+// CheckThreadRoom is asked for before gRPC is used.
+int ClientThreads();  // a command that talks to a daemon
+int DaemonThreads(int optimizer_threads);
+int WorkerThreads(int compute_threads);
+
+}  // namespace eps
+
+#endif  // EPS_COMMON_GRPC_THREAD_NEEDS_H_
