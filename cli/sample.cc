@@ -58,7 +58,7 @@ class Server {
   static absl::StatusOr<std::unique_ptr<Server>> Start(const std::string& checkpoint, const SampleFlags& flags,
                                                        SignalQueue& signals) {
     const int threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
-    EPS_RETURN_IF_ERROR(CheckThreadRoom(ClientThreads() + DaemonThreads(threads) + WorkerThreads(threads)));
+    EPS_RETURN_IF_ERROR(CheckThreadRoom(RunThreads(1, threads)));
     auto server = std::unique_ptr<Server>(new Server(signals));
     EPS_ASSIGN_OR_RETURN(std::string folder, TemporaryFolder());
     folder += "/eps-sample-XXXXXX";

@@ -42,6 +42,7 @@ void PrintForPeople(const proto::StatusReply& status) {
   for (const proto::WorkerStatus& worker : status.workers()) {
     Line(absl::StrCat("worker ", worker.worker_id()).c_str(),
          absl::StrCat(worker.state(), ", ", worker.device_name(), ", pid ", worker.process_id(),
+                      worker.host_name().empty() ? "" : absl::StrCat(" on ", worker.host_name()),
                       worker.transport().empty() ? "" : absl::StrCat(", over ", worker.transport()), ", vnodes {",
                       absl::StrJoin(worker.vnodes(), ","), "}, device ", FormatByteSize(worker.device_peak_bytes()),
                       " of ", FormatByteSize(worker.device_cap_bytes()), ", last pass ",

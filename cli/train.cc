@@ -55,12 +55,6 @@ struct TrainFlags {
     if (worker.threads > 0) return worker.threads;
     return std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / workers);
   }
-  // Of all processes of the run; no more than it takes a moment to try.
-  int Threads() const {
-    const int cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
-    const int all = ClientThreads() + DaemonThreads(cores) + workers * (1 + WorkerThreads(ThreadsPerWorker()));
-    return std::min(all, 1024);
-  }
   std::string OutFolder() const {
     return out.empty() ? absl::StrCat("runs/", std::filesystem::path(run.run).stem().string()) : out;
   }
@@ -336,7 +330,7 @@ void SayStart(const TrainFlags& flags, const RunOutline& outline) {
 int RunTrain(TrainFlags flags) {
   flags.worker.SetDefaultMemory(FindMemoryRoom(), flags.workers);
   const std::string out = flags.OutFolder();
-  const absl::Status room = CheckThreadRoom(flags.Threads());
+  const absl::Status room = CheckThreadRoom(RunThreads(flags.workers, flags.ThreadsPerWorker()));
   const absl::StatusOr<RunOutline> outline =
       room.ok() ? CheckBeforeTraining({.run = flags.run, .out = out, .worker = flags.worker, .resume = flags.resume})
                 : room;

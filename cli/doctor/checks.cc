@@ -16,6 +16,7 @@
 #include "common/base/memory_room.h"
 #include "common/base/memory_speed.h"
 #include "common/base/open_files.h"
+#include "common/grpc/thread_needs.h"
 
 namespace eps::cli {
 namespace {
@@ -216,6 +217,14 @@ std::vector<Finding> CheckLimits(const Machine& machine, int workers) {
                         "ulimit -l unlimited   (only for memory that is pinned for a GPU; systemd: LimitMEMLOCK)"});
   }
   // The soft limit is nobody's concern: the daemon raises its own.
+  const int threads = RunThreads(workers, std::max(1, machine.Cores() / workers));
+  if (const absl::Status started = machine.StartThreads(threads); started.ok()) {
+    findings.push_back({Verdict::kOk, "threads", absl::StrCat("the ", threads, " of a run start"), ""});
+  } else {
+    findings.push_back({Verdict::kProblem, "threads", std::string(started.message()),
+                        absl::StrCat("ulimit -u ", 4 * threads,
+                                     "   (systemd: TasksMax=; docker run --pids-limit=", 4 * threads, ")")});
+  }
   const Machine::Limit files = machine.OpenFiles();
   const int64_t wanted = NeededOpenFiles(DefaultConnections(workers));
   const int64_t least = NeededOpenFiles(LeastConnections(workers));

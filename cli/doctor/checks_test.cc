@@ -38,6 +38,7 @@ struct FakeMachine final : Machine {
   std::map<std::string, std::vector<std::string>> folders = {{"/sys/devices/system/node", {"has_cpu", "node0"}}};
   Limit locked_memory = {kUnlimited, kUnlimited};
   Limit open_files = {1024, 4096};
+  absl::Status threads;
   int cores = 8;
   absl::StatusOr<int64_t> disk_room = 100 * kGib;
   absl::StatusOr<double> disk_speed = 1e9;
@@ -54,6 +55,7 @@ struct FakeMachine final : Machine {
   }
   Limit LockedMemory() const override { return locked_memory; }
   Limit OpenFiles() const override { return open_files; }
+  absl::Status StartThreads(int) const override { return threads; }
   int Cores() const override { return cores; }
   absl::StatusOr<int64_t> DiskRoomBytes(const std::string&) const override { return disk_room; }
   absl::StatusOr<double> MeasureDiskBytesPerSecond(const std::string&) const override { return disk_speed; }
@@ -211,6 +213,13 @@ TEST(DoctorTest, OpenFilesAreJudgedAsTheDaemonWill) {
   EXPECT_EQ(Only(CheckLimits(machine, 1), "open files").verdict, Verdict::kProblem);
   machine.open_files = {needed, needed};
   EXPECT_EQ(Only(CheckLimits(machine, 4096), "open files").verdict, Verdict::kProblem);
+}
+
+TEST(DoctorTest, ThreadsThatMayNotStartAreAProblem) {
+  FakeMachine machine;
+  EXPECT_EQ(Only(CheckLimits(machine, 2), "threads").verdict, Verdict::kOk);
+  machine.threads = absl::UnavailableError("needs 70 threads, and may start 12");
+  ExpectFinding(Only(CheckLimits(machine, 2), "threads"), Verdict::kProblem, "may start 12", "ulimit -u");
 }
 
 TEST(DoctorTest, ADiskThatCannotBeWrittenIsAProblemAndASlowOneANote) {

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/base/memory_speed.h"
 
@@ -43,6 +44,8 @@ class Machine {
   virtual Limit LockedMemory() const = 0;
   virtual Limit OpenFiles() const = 0;
   virtual int Cores() const = 0;  // that this process may run on
+  // Errors: CheckThreadRoom's
+  virtual absl::Status StartThreads(int threads) const = 0;
 
   // Room for files in the folder, or where it would be made. Errors: the system's
   virtual absl::StatusOr<int64_t> DiskRoomBytes(const std::string& folder) const = 0;

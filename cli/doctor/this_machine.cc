@@ -21,6 +21,7 @@
 #include "common/base/file_util.h"
 #include "common/base/memory_speed.h"
 #include "common/base/status_macros.h"
+#include "common/base/thread.h"
 
 namespace eps::cli {
 namespace {
@@ -85,6 +86,7 @@ class RealMachine final : public Machine {
 
   Limit LockedMemory() const override { return GetLimit(RLIMIT_MEMLOCK); }
   Limit OpenFiles() const override { return GetLimit(RLIMIT_NOFILE); }
+  absl::Status StartThreads(int threads) const override { return CheckThreadRoom(threads); }
 
   int Cores() const override {
     cpu_set_t set;

@@ -2,6 +2,9 @@
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
+#include <unistd.h>
+
+#include "absl/strings/ascii.h"
 
 namespace eps {
 
@@ -9,6 +12,16 @@ std::string HostOf(const std::string& address) {
   std::string host = address.substr(0, address.rfind(':'));
   if (host.size() >= 2 && host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
   return host;
+}
+
+std::string HostName() {
+  char name[65] = {};  // Linux allows 64 bytes
+  if (gethostname(name, sizeof(name) - 1) != 0) return "";
+  std::string printable = name;
+  for (char& c : printable) {
+    if (!absl::ascii_isgraph(static_cast<unsigned char>(c))) c = '?';
+  }
+  return printable;
 }
 
 bool IsAddressLiteral(const std::string& host) {

@@ -8,6 +8,9 @@ namespace eps {
 // The host of HOST:PORT, without brackets: "127.0.0.1", "::1", "node7".
 std::string HostOf(const std::string& address);
 
+// What this machine calls itself, at most 64 bytes, each of them printable ASCII; "" if it does not.
+std::string HostName();
+
 // An IPv4 or IPv6 address, not a name.
 bool IsAddressLiteral(const std::string& host);
 

@@ -12,6 +12,12 @@ TEST(HostTest, TheHostOfAnAddressHasNoPortAndNoBrackets) {
   EXPECT_EQ(HostOf("[]:1"), "");
 }
 
+TEST(HostTest, TheMachineHasANameThatCanBePrinted) {
+  const std::string name = HostName();
+  EXPECT_LE(name.size(), 64u);
+  for (const char c : name) EXPECT_TRUE(c > ' ' && c < 0x7f) << name;
+}
+
 TEST(HostTest, OnlyLoopbackIsLoopback) {
   for (const char* host : {"127.0.0.1", "127.9.9.9", "::1", "localhost"}) EXPECT_TRUE(IsLoopbackHost(host)) << host;
   for (const char* host :

@@ -7,7 +7,7 @@ namespace eps {
 namespace {
 
 // Executors, timers and the resolver, and pollers by the number of cores: gRPC 1.51 has 8 of them on 2 cores.
-int GrpcThreads() { return 8 + static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1u, 16u)); }
+int GrpcThreads() { return 8 + std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 1, 16); }
 
 }  // namespace
 
@@ -18,5 +18,10 @@ int DaemonThreads(int optimizer_threads) { return GrpcThreads() + optimizer_thre
 
 // Streams, control, transport, pages.
 int WorkerThreads(int compute_threads) { return GrpcThreads() + compute_threads + 8; }
+
+int RunThreads(int workers, int compute_threads) {
+  const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  return std::min(1024, ClientThreads() + 1 + DaemonThreads(cores) + workers * (1 + WorkerThreads(compute_threads)));
+}
 
 }  // namespace eps

@@ -8,6 +8,8 @@ namespace eps {
 int ClientThreads();  // a command that talks to a daemon
 int DaemonThreads(int optimizer_threads);
 int WorkerThreads(int compute_threads);
+// Of `eps train` and all that it starts, with their main threads; at most 1024, which are tried in a moment.
+int RunThreads(int workers, int compute_threads);
 
 }  // namespace eps
 

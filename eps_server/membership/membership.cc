@@ -15,7 +15,7 @@
 namespace eps::server {
 namespace {
 
-constexpr size_t kMaxDeviceName = 64, kMaxDeviceModel = 256, kMaxAddress = 256;  // bytes; proto/control.proto
+constexpr size_t kMaxDeviceName = 64, kMaxDeviceModel = 256, kMaxHostName = 64, kMaxAddress = 256;  // bytes; proto/control.proto
 constexpr size_t kMaxLost = 16;  // for Status: enough to see what happened, bounded for a worker that comes and goes
 
 // Prometheus will be sent there: HOST:PORT, where HOST is an address and no name.
@@ -47,6 +47,10 @@ absl::Status CheckWorkerInfo(const WorkerInfo& info) {
   if (info.device_model.size() > kMaxDeviceModel) {
     return absl::InvalidArgumentError(
         absl::StrCat("device_model: ", info.device_model.size(), " bytes, at most ", kMaxDeviceModel));
+  }
+  if (info.host_name.size() > kMaxHostName) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("host_name: ", info.host_name.size(), " bytes, at most ", kMaxHostName));
   }
   if (info.device_cap_bytes <= 0) {
     return absl::InvalidArgumentError(absl::StrCat("device_cap_bytes: ", info.device_cap_bytes, ", must be positive"));

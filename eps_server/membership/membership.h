@@ -26,6 +26,7 @@ struct WorkerInfo {
   int64_t process_id = 0;
   int threads = 0;
   std::string metrics_address = "";  // of its HTTP page, HOST:PORT in numbers; at most 256 bytes; "": not told
+  std::string host_name = "";        // at most 64 bytes
 };
 
 // Errors: INVALID_ARGUMENT naming the field

@@ -101,12 +101,14 @@ TEST(MembershipTest, LostWorkersAreListedForAWhile) {
 
 TEST(MembershipTest, BadIntroductionNamesTheField) {
   Membership members(absl::Seconds(10));
-  WorkerInfo name = Cpu(), model = Cpu(), cap = Cpu();
+  WorkerInfo name = Cpu(), model = Cpu(), host = Cpu(), cap = Cpu();
   name.device_name = std::string(65, 'x');
   model.device_model = std::string(257, 'x');
+  host.host_name = std::string(65, 'x');
   cap.device_cap_bytes = 0;
   EXPECT_THAT(members.Attach(name, At(0)), StatusIs(absl::StatusCode::kInvalidArgument, "device_name: 65"));
   EXPECT_THAT(members.Attach(model, At(0)), StatusIs(absl::StatusCode::kInvalidArgument, "device_model: 257"));
+  EXPECT_THAT(members.Attach(host, At(0)), StatusIs(absl::StatusCode::kInvalidArgument, "host_name: 65"));
   EXPECT_THAT(members.Attach(cap, At(0)), StatusIs(absl::StatusCode::kInvalidArgument, "device_cap_bytes: 0"));
   EXPECT_EQ(members.num_alive(), 0);
 }

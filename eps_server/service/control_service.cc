@@ -114,7 +114,8 @@ class ControlService final : public proto::Control::CallbackService {
                                                 .device_cap_bytes = request.device_cap_bytes(),
                                                 .process_id = request.process_id(),
                                                 .threads = static_cast<int>(std::min(request.threads(), kMaxThreads)),
-                                                .metrics_address = PageAddress(request.metrics_address(), peer)}));
+                                                .metrics_address = PageAddress(request.metrics_address(), peer),
+                                                .host_name = request.host_name()}));
     reply.set_worker_id(worker.value());
     reply.set_incarnation(options_.incarnation);
     reply.set_run_config(options_.run_config);

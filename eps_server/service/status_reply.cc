@@ -19,6 +19,7 @@ void FillWorker(const WorkerStatus& status, proto::WorkerStatus& worker) {
   worker.set_device_cap_bytes(status.info.device_cap_bytes);
   worker.set_device_arena_bytes(status.memory.device_arena_bytes);
   worker.set_transport(status.memory.transport);
+  worker.set_host_name(status.info.host_name);
   worker.set_metrics_address(status.info.metrics_address);
   worker.set_device_peak_bytes(status.last_pass.device_peak_bytes);
   worker.set_pass_seconds(status.last_pass.seconds);

@@ -184,6 +184,7 @@ class CoordinatorImpl final : public Coordinator {
                                   {"device", shown.device_name},
                                   {"device_model", shown.device_model},
                                   {"device_cap_bytes", shown.device_cap_bytes},
+                                  {"host", shown.host_name},
                                   {"process", shown.process_id},
                                   {"threads", shown.threads}});
     }
@@ -414,9 +415,16 @@ class CoordinatorImpl final : public Coordinator {
       return FailLocked(absl::UnavailableError(absl::StrCat("stopped, and no worker is left to finish step ",
                                                             step_.value(), ", in which weights were updated")));
     }
+    EndBeforeStep(absl::OkStatus());
+  }
+  // The step in progress, in which no weight was updated, is taken back: the run ends with the checkpoint of the one
+  // before, for `why`.
+  void EndBeforeStep(absl::Status why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    ended_for_ = std::move(why);
     opened_ = false;
     ledger_.reset();
     end_ = step_.value();
+    Wake();
   }
 
   void ExpireLeases(Actions& actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
@@ -504,8 +512,8 @@ class CoordinatorImpl final : public Coordinator {
       absl::StatusOr<std::vector<VnodeBatch>> batches = data_->Read(step);
       aggregator_->BeginStep(step);
       MutexLock lock(mu_);
-      if (!batches.ok()) return FailLocked(batches.status());
       if (!opened_) return;  // EndWithoutWorkers
+      if (!batches.ok()) return EndBeforeStep(batches.status());
       ledger_ = std::make_unique<VnodeLedger>(step, *std::move(batches));
       Wake();
     });
@@ -633,7 +641,10 @@ class CoordinatorImpl final : public Coordinator {
       StartCheckpoint(version);
       actions.push_back([this, job = CheckpointJob()] { writer_->Push(job); });
     }
-    if (ends && checkpoints_.IsWritten(version)) End(actions);
+    if (ends && checkpoints_.IsWritten(version)) {
+      failure_.Update(ended_for_);
+      End(actions);
+    }
   }
 
   void OnWritten(Version version, absl::StatusOr<std::string> path) {
@@ -652,7 +663,9 @@ class CoordinatorImpl final : public Coordinator {
     {
       MutexLock lock(mu_);
       answers = checkpoints_.OnWritten(version, path, num_bytes, clock_());
-      if (!path.ok() && version.value() >= end_) FailLocked(Annotate(path.status(), "the last checkpoint"));
+      if (!path.ok() && version.value() >= end_) {
+        FailLocked(ended_for_.ok() ? Annotate(path.status(), "the last checkpoint") : ended_for_);
+      }
       Wake();
     }
     for (const CheckpointAnswer& answer : answers) answer(path);
@@ -769,6 +782,7 @@ class CoordinatorImpl final : public Coordinator {
   bool over_ ABSL_GUARDED_BY(mu_) = false;
   bool told_ ABSL_GUARDED_BY(mu_) = false;  // everybody that it is over
   absl::Status failure_ ABSL_GUARDED_BY(mu_);
+  absl::Status ended_for_ ABSL_GUARDED_BY(mu_);  // becomes failure_ once the last checkpoint is on disk
 
   PassTotals all_passes_ ABSL_GUARDED_BY(mu_);
   RunCounts counts_ ABSL_GUARDED_BY(mu_);  // what is counted here; the rest is added when it is asked for

@@ -1,5 +1,7 @@
 #include "eps_server/step/coordinator.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -836,6 +838,30 @@ TEST(CoordinatorTest, StopWithoutAnybodyEndsBeforeAStepInWhichNothingWasUpdated)
   FakeWorker worker(resumed);
   ASSERT_OK(resumed.coordinator->WaitUntilFinished());
   EXPECT_TRUE(resumed.Result(config.steps) == want);
+}
+
+TEST(CoordinatorTest, DataThatCannotBeReadAnyMoreEndsTheRunWithACheckpointOfAllThatWasDone) {
+  RunConfig config = SmallRun();
+  config.steps = 1000000;
+  TestRun run(config);
+  FakeWorker worker(run);
+  WaitFor([&] { return run.committed() >= 2; });
+  ASSERT_EQ(truncate(run.config.data.path.c_str(), 0), 0);
+  EXPECT_THAT(run.coordinator->WaitUntilFinished(), StatusIs(absl::StatusCode::kDataLoss, "text\" ends at byte"));
+  EXPECT_FALSE(worker.finished_ok());
+  const int64_t last = run.committed();
+  EXPECT_EQ(run.checkpointer->snapshots().count(last), 1u);
+  config.steps = last;
+  EXPECT_TRUE(run.Result(last) == Reference(config));
+}
+
+TEST(CoordinatorTest, DataThatCannotBeReadIsTheReasonThoughTheLastCheckpointFailsToo) {
+  TestRun run(SmallRun());
+  run.checkpointer->FailWith(absl::UnavailableError("the disk is gone"));
+  ASSERT_EQ(truncate(run.config.data.path.c_str(), 0), 0);
+  FakeWorker worker(run);
+  EXPECT_THAT(run.coordinator->WaitUntilFinished(), StatusIs(absl::StatusCode::kDataLoss, "text\" ends at byte"));
+  EXPECT_EQ(run.coordinator->Status().phase, RunPhase::kFailed);
 }
 
 TEST(CoordinatorTest, StopBeforeAnyStepLeavesACheckpointOfTheStart) {

@@ -9,6 +9,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/host.h"
 #include "common/base/mutex.h"
 #include "common/base/protocol_version.h"
 #include "common/base/status_macros.h"
@@ -221,6 +222,7 @@ absl::StatusOr<Attachment> GrpcAttach(const std::string& address, const Introduc
   request.set_process_id(getpid());
   request.set_threads(static_cast<uint32_t>(introduction.threads));
   request.set_metrics_address(introduction.metrics_address);
+  request.set_host_name(HostName());
   grpc::ClientContext context;
   context.set_deadline(absl::ToChronoTime(absl::Now() + timeout));
   proto::AttachReply reply;

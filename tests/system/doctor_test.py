@@ -16,8 +16,8 @@ class DoctorTest(SystemTest):
         done = self.doctor("--run", self.work.spec(), "--json")
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         found = self.findings(done)
-        for check in ("cpu", "cores", "numa", "memory", "memory limit", "thp", "memlock", "open files", "disk",
-                      "disk speed", "memory speed", "nvidia driver", "cuda runtime", "cudnn", "nccl", "cuda device",
+        for check in ("cpu", "cores", "numa", "memory", "memory limit", "thp", "memlock", "threads", "open files",
+                      "disk", "disk speed", "memory speed", "nvidia driver", "cuda runtime", "cudnn", "nccl", "cuda device",
                       "run: memory", "run: disk"):
             self.assertIn(check, found)
             self.assertIn(found[check]["verdict"], ("OK", "NOTE"))

@@ -1,6 +1,7 @@
 """What a run leaves, and what one can ask of it while it goes on."""
 
 import json
+import socket
 import subprocess
 import xml.dom.minidom
 
@@ -72,6 +73,7 @@ class CommandsTest(SystemTest):
             status = run([str(EPS), "status", "--out", str(out)])
             self.assertEqual(status.returncode, 0, status.stderr)
             self.assertIn("100000", status.stdout)
+            self.assertIn(f" on {socket.gethostname()}, over", status.stdout)
             checkpoint = run([str(EPS), "checkpoint", "--out", str(out)])
             self.assertEqual(checkpoint.returncode, 0, checkpoint.stderr)
             name = latest_checkpoint(out).name
