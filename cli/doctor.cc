@@ -14,6 +14,7 @@
 #include "cli/common_flags.h"
 #include "cli/doctor/checks.h"
 #include "cli/doctor/machine.h"
+#include "cli/preflight.h"
 #include "cli/whole_plan.h"
 #include "common/base/exit_code.h"
 #include "common/base/flags.h"
@@ -51,6 +52,12 @@ absl::StatusOr<std::vector<Finding>> CheckRunOfFlags(const DoctorFlags& flags, c
   const int64_t cap_bytes =
       given ? flags.device_memory_bytes : DefaultDeviceMemoryBytes(FindMemoryRoom(machine), flags.workers);
   std::vector<Finding> findings;
+  if (const absl::StatusOr<int64_t> samples = CountSamples(run); samples.ok()) {
+    findings.push_back({Verdict::kOk, "run: data", absl::StrCat(*samples, " samples in ", run.data.path), ""});
+  } else {
+    findings.push_back({Verdict::kProblem, "run: data", std::string(samples.status().message()),
+                        "put it there, or change data.path, which is seen from the RunSpec's folder"});
+  }
   absl::StatusOr<WholePlan> plan = MakeWholePlan(run, cap_bytes, threads);
   if (absl::IsResourceExhausted(plan.status())) {
     findings.push_back({Verdict::kProblem, "run: device", std::string(plan.status().message()),

@@ -36,17 +36,6 @@ absl::Status CheckFolder(const Preflight& preflight) {
   return absl::OkStatus();
 }
 
-// How many samples there are: at least one.
-absl::StatusOr<int64_t> CheckData(const RunConfig& run) {
-  const int token_bytes = run.data.tokenizer == Tokenizer::kBytes ? 1 : run.data.token_bytes;
-  EPS_ASSIGN_OR_RETURN(const std::unique_ptr<TokenFile> file, TokenFile::Open(run.data.path, token_bytes));
-  const int64_t num_samples = NumSamples(file->num_tokens(), run.model.context);
-  if (num_samples > 0) return num_samples;
-  return absl::InvalidArgumentError(absl::StrCat(run.data.path, " holds ", file->num_tokens(),
-                                                 " tokens; a sample of model.context ", run.model.context, " needs ",
-                                                 run.model.context + 1));
-}
-
 absl::Status CheckPlan(const Preflight& preflight, const RunConfig& run, const ModelSpec& model) {
   if (preflight.worker.device != "cpu") return absl::OkStatus();
   return worker::MakeRelayPlan({.model = &model,
@@ -59,6 +48,16 @@ absl::Status CheckPlan(const Preflight& preflight, const RunConfig& run, const M
 
 }  // namespace
 
+absl::StatusOr<int64_t> CountSamples(const RunConfig& run) {
+  const int token_bytes = run.data.tokenizer == Tokenizer::kBytes ? 1 : run.data.token_bytes;
+  EPS_ASSIGN_OR_RETURN(const std::unique_ptr<TokenFile> file, TokenFile::Open(run.data.path, token_bytes));
+  const int64_t num_samples = NumSamples(file->num_tokens(), run.model.context);
+  if (num_samples > 0) return num_samples;
+  return absl::InvalidArgumentError(absl::StrCat(run.data.path, " holds ", file->num_tokens(),
+                                                 " tokens; a sample of model.context ", run.model.context, " needs ",
+                                                 run.model.context + 1));
+}
+
 absl::StatusOr<RunOutline> CheckBeforeTraining(const Preflight& preflight) {
   EPS_RETURN_IF_ERROR(CheckDevice(preflight.worker.device));
   EPS_ASSIGN_OR_RETURN(const RunConfig run, preflight.run.Load());
@@ -66,7 +65,7 @@ absl::StatusOr<RunOutline> CheckBeforeTraining(const Preflight& preflight) {
   RunOutline outline = {.steps = run.steps,
                         .tokens_per_step = run.tokens_per_step(),
                         .sequences_per_step = run.batch.sequences_per_step()};
-  EPS_ASSIGN_OR_RETURN(outline.samples, CheckData(run));
+  EPS_ASSIGN_OR_RETURN(outline.samples, CountSamples(run));
   if (!run.model_from.empty() && !preflight.resume) EPS_RETURN_IF_ERROR(Gpt2Folder::Open(run.model_from).status());
   EPS_ASSIGN_OR_RETURN(const ModelSpec model, BuildGpt2(run.model));
   EPS_RETURN_IF_ERROR(CheckPlan(preflight, run, model));

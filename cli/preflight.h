@@ -1,13 +1,18 @@
 #ifndef EPS_CLI_PREFLIGHT_H_
 #define EPS_CLI_PREFLIGHT_H_
 
+#include <cstdint>
 #include <string>
 
 #include "absl/status/statusor.h"
 #include "cli/common_flags.h"
 #include "cli/run_report.h"
+#include "common/spec/run_config.h"
 
 namespace eps::cli {
+
+// How many samples the run's data has. Errors: NOT_FOUND · INVALID_ARGUMENT naming the file: it has none
+absl::StatusOr<int64_t> CountSamples(const RunConfig& run);
 
 struct Preflight {
   RunFlags run;

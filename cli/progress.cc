@@ -48,7 +48,7 @@ std::string FormatEta(double seconds) {
 
 std::string FormatSeconds(double seconds) {
   if (seconds >= 120) return FormatEta(seconds);
-  return absl::StrFormat(seconds >= 10 ? "%.1f s" : "%.3f s", seconds);
+  return seconds >= 10 ? absl::StrFormat("%.1f s", seconds) : absl::StrFormat("%.3f s", seconds);
 }
 
 std::string ProgressBar(int64_t step, int64_t steps) {

@@ -17,7 +17,7 @@ namespace {
 constexpr size_t kMinBytesEach = size_t{8} << 20;
 
 // `one` is not known to the compiler, so that every element is read and written.
-#if defined(__x86_64__)
+#if defined(__x86_64__) && !defined(__SANITIZE_THREAD__)  // what chooses among them runs before the sanitizer can
 __attribute__((target_clones("avx512f", "avx2", "default")))
 #endif
 void MultiplyInPlace(float* values, size_t num_values, float one) {

@@ -135,7 +135,7 @@ class RpcServerTest : public testing::Test {
     return doors;
   }
 
-  const ModelSpec model_;
+  const ModelSpec model_{};
   std::unique_ptr<RpcServer> server_;
   Keys keys_;
 };

@@ -715,6 +715,10 @@ class CoordinatorImpl final : public Coordinator {
     const absl::Duration now = clock_();
     status.counts = counts_;
     progress_.Fill(status, end_, now);
+    if (status.phase == RunPhase::kWaitingForWorkers) {  // what the steps before took tells nothing of now
+      status.tokens_per_second = 0;
+      status.eta_seconds = -1;
+    }
     checkpoints_.Fill(status, now);
     status.wait_fraction = all_passes_.Fractions();
     status.device_peak_bytes = device_peak_bytes_;

@@ -577,6 +577,8 @@ TEST_P(CoordinatorModeTest, SameBitsWhenAllDieAndOthersCome) {
     FakeWorker first(run, 20), second(run, 25);
     WaitFor([&] { return first.dead() && second.dead(); });
     WaitFor([&] { return run.coordinator->Status().phase == RunPhase::kWaitingForWorkers; });
+    EXPECT_EQ(run.coordinator->Status().tokens_per_second, 0);
+    EXPECT_EQ(run.coordinator->Status().eta_seconds, -1);
   }
   FakeWorker third(run, 7);
   WaitFor([&] { return third.dead(); });

@@ -11,6 +11,7 @@ from eps_run import BIN, ROOT, SANITIZER, SystemTest, run
 LISTED = ROOT / "third_party" / "debian-packages.txt"
 
 
+@unittest.skipIf(SANITIZER, "it describes the programs in bin/")
 class SbomTest(SystemTest):
     def setUp(self):
         super().setUp()
@@ -35,7 +36,6 @@ class SbomTest(SystemTest):
             version = subprocess.check_output(["dpkg-query", "-W", "-f=${Version}", name], text=True)
             self.assertEqual(by_name[name]["versionInfo"], version)
 
-    @unittest.skipIf(SANITIZER, "it describes the programs in bin/")
     def test_it_describes_the_programs_of_this_build_and_what_they_load(self):
         for name in ("eps", "eps_server", "gpu_worker"):
             program = self.packages[f"SPDXRef-Program-{name.replace('_', '-')}"]

@@ -18,7 +18,7 @@ class DoctorTest(SystemTest):
         found = self.findings(done)
         for check in ("cpu", "cores", "numa", "memory", "memory limit", "thp", "memlock", "threads", "open files",
                       "disk", "disk speed", "memory speed", "nvidia driver", "cuda runtime", "cudnn", "nccl", "cuda device",
-                      "run: memory", "run: disk"):
+                      "run: data", "run: memory", "run: disk"):
             self.assertIn(check, found)
             self.assertIn(found[check]["verdict"], ("OK", "NOTE"))
         self.assertIn("this build has none", found["cuda device"]["found"])
@@ -33,6 +33,14 @@ class DoctorTest(SystemTest):
         text = self.doctor("--run", spec, "--no-measuring")
         self.assertEqual(text.returncode, 1)
         self.assertRegex(text.stdout, "[23] of these would stop a run")  # the third: half of the memory is no cap for it
+
+    def test_a_run_without_its_data_is_a_problem(self):
+        done = self.doctor("--run", self.work.spec({"data": {"path": "no-such-text"}}), "--json", "--no-measuring")
+        self.assertEqual(done.returncode, 1)
+        found = self.findings(done)["run: data"]
+        self.assertEqual(found["verdict"], "PROBLEM")
+        self.assertIn("no-such-text", found["found"])
+        self.assertIn("data.path", found["mend"])
 
     def test_a_cap_that_is_too_small_is_a_problem(self):
         done = self.doctor("--run", self.work.spec(), "--device-memory", "1KiB", "--no-measuring", "--json")
