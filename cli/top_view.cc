@@ -78,15 +78,16 @@ void AddDaemon(const proto::StatusReply& status, std::vector<std::string>& lines
 std::string WorkerLine(const proto::WorkerStatus& worker) {
   const std::vector<int> vnodes(worker.vnodes().begin(), worker.vnodes().end());
   return absl::StrFormat("%4d  %-9s  %-12s  %-8s  %-10s  %9s  %-22s  %s of %s", worker.worker_id(), worker.state(),
-                         worker.host_name().substr(0, kHostColumns), worker.device_name(), FormatVnodes(vnodes), FormatSeconds(worker.pass_seconds()),
-                         FormatWorkerWaits(worker), FormatByteSize(worker.device_peak_bytes()),
-                         FormatByteSize(worker.device_cap_bytes())) +
+                         worker.host_name().substr(0, kHostColumns), worker.device_name(), FormatVnodes(vnodes),
+                         FormatSeconds(worker.pass_seconds()), FormatWorkerWaits(worker),
+                         FormatByteSize(worker.device_peak_bytes()), FormatByteSize(worker.device_cap_bytes())) +
          (worker.state() == "lost" ? "" : absl::StrCat("  heard of ", FormatSeconds(worker.silent_seconds()), " ago"));
 }
 
 void AddWorkers(const proto::StatusReply& status, TopSize size, std::vector<std::string>& lines) {
   lines.push_back("");
-  lines.push_back("  id  state      host          device    vnodes      last pass  waits for               device memory");
+  lines.push_back(
+      "  id  state      host          device    vnodes      last pass  waits for               device memory");
   std::vector<const proto::WorkerStatus*> workers;
   for (const proto::WorkerStatus& worker : status.workers()) workers.push_back(&worker);
   std::stable_partition(workers.begin(), workers.end(), [](const auto* worker) { return worker->state() != "lost"; });

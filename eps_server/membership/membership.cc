@@ -15,7 +15,8 @@
 namespace eps::server {
 namespace {
 
-constexpr size_t kMaxDeviceName = 64, kMaxDeviceModel = 256, kMaxHostName = 64, kMaxAddress = 256;  // bytes; proto/control.proto
+constexpr size_t kMaxDeviceName = 64, kMaxDeviceModel = 256, kMaxHostName = 64,
+                 kMaxAddress = 256;  // bytes; proto/control.proto
 constexpr size_t kMaxLost = 16;  // for Status: enough to see what happened, bounded for a worker that comes and goes
 
 // Prometheus will be sent there: HOST:PORT, where HOST is an address and no name.
