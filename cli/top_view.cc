@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -14,7 +15,7 @@ namespace {
 
 constexpr int kPlotRows = 6;
 constexpr int kMinRowsForPlot = 20;
-constexpr size_t kHostColumns = 12;
+constexpr int kHostColumns = 12;
 constexpr int kScaleColumns = 10;  // "   2.6131 |"
 
 // Shares of the worker's last pass.
@@ -75,10 +76,15 @@ void AddDaemon(const proto::StatusReply& status, std::vector<std::string>& lines
                                "  virtual nodes redone ", status.vnodes_redone()));
 }
 
-std::string WorkerLine(const proto::WorkerStatus& worker) {
+// A column of its own, where there is more than one host.
+std::string HostColumn(const std::string& host, bool shown) {
+  return shown ? absl::StrFormat("%-*s  ", kHostColumns, host.substr(0, kHostColumns)) : "";
+}
+
+std::string WorkerLine(const proto::WorkerStatus& worker, bool shows_host) {
   const std::vector<int> vnodes(worker.vnodes().begin(), worker.vnodes().end());
-  return absl::StrFormat("%4d  %-9s  %-12s  %-8s  %-10s  %9s  %-22s  %s of %s", worker.worker_id(), worker.state(),
-                         worker.host_name().substr(0, kHostColumns), worker.device_name(), FormatVnodes(vnodes),
+  return absl::StrFormat("%4d  %-9s  %s%-8s  %-10s  %9s  %-22s  %s of %s", worker.worker_id(), worker.state(),
+                         HostColumn(worker.host_name(), shows_host), worker.device_name(), FormatVnodes(vnodes),
                          FormatSeconds(worker.pass_seconds()), FormatWorkerWaits(worker),
                          FormatByteSize(worker.device_peak_bytes()), FormatByteSize(worker.device_cap_bytes())) +
          (worker.state() == "lost" ? "" : absl::StrCat("  heard of ", FormatSeconds(worker.silent_seconds()), " ago"));
@@ -86,10 +92,15 @@ std::string WorkerLine(const proto::WorkerStatus& worker) {
 
 void AddWorkers(const proto::StatusReply& status, TopSize size, std::vector<std::string>& lines) {
   lines.push_back("");
-  lines.push_back(
-      "  id  state      host          device    vnodes      last pass  waits for               device memory");
+  std::set<std::string> hosts;
   std::vector<const proto::WorkerStatus*> workers;
-  for (const proto::WorkerStatus& worker : status.workers()) workers.push_back(&worker);
+  for (const proto::WorkerStatus& worker : status.workers()) {
+    hosts.insert(worker.host_name());
+    workers.push_back(&worker);
+  }
+  const bool shows_hosts = hosts.size() > 1;
+  lines.push_back(absl::StrCat("  id  state      ", HostColumn("host", shows_hosts),
+                               "device    vnodes      last pass  waits for               device memory"));
   std::stable_partition(workers.begin(), workers.end(), [](const auto* worker) { return worker->state() != "lost"; });
   const size_t room = static_cast<size_t>(std::max(0, size.rows - static_cast<int>(lines.size())));
   for (size_t i = 0; i < workers.size(); ++i) {
@@ -97,7 +108,7 @@ void AddWorkers(const proto::StatusReply& status, TopSize size, std::vector<std:
       lines.push_back(absl::StrCat("      and ", workers.size() - i, " more"));
       return;
     }
-    lines.push_back(WorkerLine(*workers[i]));
+    lines.push_back(WorkerLine(*workers[i], shows_hosts));
   }
 }
 

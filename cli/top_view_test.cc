@@ -41,7 +41,7 @@ proto::StatusReply Training() {
     worker->set_worker_id(status.workers_size());
     worker->set_state(state);
     worker->set_device_name("cpu");
-    worker->set_host_name("node-with-a-long-name");
+    worker->set_host_name("node-7");
     worker->set_device_cap_bytes(int64_t{16} << 20);
     worker->set_pass_seconds(0.5);
     (*worker->mutable_wait_seconds())["pull"] = 0.1;
@@ -58,10 +58,20 @@ TEST(TopViewTest, ShowsTheRunItsMemoryItsCheckpointsAndItsWorkers) {
                            "loss 2.6131 nats  gradient norm 0.5  learning rate 0.001  1640 tokens/s",
                            "last step 0.250 s, ended 0.125 s ago", "state 14.0 MiB",
                            "checkpoint  step 100, 12.5 s ago, 3.0 MiB in 0.750 s\n", "attached 3  lost 1",
-                           "   2  running    node-with-a-  cpu       0-2,5         0.500 s  pull 20%"}) {
+                           "   2  running    cpu       0-2,5         0.500 s  pull 20%"}) {
     EXPECT_THAT(text, HasSubstr(part));
   }
   EXPECT_LT(text.find("running"), text.rfind("lost")) << text;
+}
+
+TEST(TopViewTest, WorkersOfSeveralHostsSayWhereTheyRun) {
+  proto::StatusReply status = Training();
+  EXPECT_THAT(Text(status, {200, 60}), Not(HasSubstr("node-7")));
+  status.mutable_workers(1)->set_host_name("another-with-a-long-name");
+  const std::string text = Text(status, {200, 60});
+  EXPECT_THAT(text, HasSubstr("  id  state      host          device"));
+  EXPECT_THAT(text, HasSubstr("   2  running    another-with  cpu       0-2,5 "));
+  EXPECT_THAT(text, HasSubstr("node-7        cpu"));
 }
 
 TEST(TopViewTest, FitsEveryTerminal) {
