@@ -66,7 +66,9 @@ class Prometheus:
         beside.replace(self.folder / "targets" / "eps_server.json")
 
     def api(self, path, **arguments):
-        _, body = get(self.address, f"/api/v1/{path}?{urllib.parse.urlencode(arguments)}")
+        status, body = get(self.address, f"/api/v1/{path}?{urllib.parse.urlencode(arguments)}")
+        if status == 503:
+            raise ConnectionError(f"{path}: it is starting: {body}")
         reply = json.loads(body)
         if reply["status"] != "success":
             raise AssertionError(f"{path} {arguments}: {reply}")
@@ -88,7 +90,7 @@ class Prometheus:
                 if condition():
                     return
             except OSError:
-                pass  # it is starting, or the machine is busy
+                pass  # it does not listen yet, or is starting, or the machine is busy
             if time.monotonic() > deadline:
                 raise AssertionError(f"not in {timeout} s: {what}; firing: {self.firing()}")
             time.sleep(0.3)
