@@ -1,11 +1,5 @@
 #include "common/telemetry/http_page.h"
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
-#include <unistd.h>
-
-#include <cstdlib>
 #include <memory>
 #include <string>
 #include <vector>
@@ -15,6 +9,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "common/base/file_util.h"
+#include "common/testing/bare_client.h"
 #include "common/testing/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -37,34 +32,9 @@ std::unique_ptr<HttpPage> StartPage(absl::Duration timeout = absl::Seconds(5)) {
   return *std::move(page);
 }
 
-FileDescriptor Connect(const HttpPage& page) {
-  FileDescriptor fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in address = {};
-  address.sin_family = AF_INET;
-  address.sin_port =
-      htons(static_cast<uint16_t>(std::atoi(page.address().substr(page.address().rfind(':') + 1).c_str())));
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  EXPECT_EQ(connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
-  return fd;
-}
+FileDescriptor Connect(const HttpPage& page) { return ConnectTo(page.address()); }
 
-void Write(const FileDescriptor& fd, const std::string& text) {
-  send(fd.get(), text.data(), text.size(), MSG_NOSIGNAL);  // the page may have hung up: that is what tests look at
-}
-
-// Until the page hangs up.
-std::string ReadAll(const FileDescriptor& fd) {
-  std::string text;
-  char bytes[4096];
-  for (ssize_t count; (count = recv(fd.get(), bytes, sizeof(bytes), 0)) > 0;) text.append(bytes, count);
-  return text;
-}
-
-std::string Ask(const HttpPage& page, const std::string& request) {
-  const FileDescriptor fd = Connect(page);
-  Write(fd, request);
-  return ReadAll(fd);
-}
+std::string Ask(const HttpPage& page, const std::string& request) { return AskHttp(page.address(), request); }
 
 TEST(HttpPageTest, ServesItsPaths) {
   const auto page = StartPage();
@@ -98,27 +68,27 @@ TEST(HttpPageTest, ARequestInPiecesIsOne) {
   const auto page = StartPage();
   const FileDescriptor fd = Connect(*page);
   for (const char* piece : {"GET /met", "rics HTTP/1.1\r", "\nHost: x\r\n\r", "\n"}) {
-    Write(fd, piece);
+    SendText(fd, piece);
     absl::SleepFor(absl::Milliseconds(5));
   }
-  EXPECT_THAT(ReadAll(fd), HasSubstr("eps_doors 3"));
+  EXPECT_THAT(ReadUntilClosed(fd), HasSubstr("eps_doors 3"));
 }
 
 TEST(HttpPageTest, ARequestThatIsTooLongIsRefused) {
   const auto page = StartPage();
   const FileDescriptor fd = Connect(*page);
-  Write(fd, absl::StrCat("GET /metrics HTTP/1.1\r\nX: ", std::string(HttpPage::kMaxRequestBytes, 'x')));
-  EXPECT_THAT(ReadAll(fd), StartsWith("HTTP/1.1 431 "));
+  SendText(fd, absl::StrCat("GET /metrics HTTP/1.1\r\nX: ", std::string(HttpPage::kMaxRequestBytes, 'x')));
+  EXPECT_THAT(ReadUntilClosed(fd), StartsWith("HTTP/1.1 431 "));
 }
 
 TEST(HttpPageTest, ASilentPeerIsEndedAndHoldsUpNobody) {
   const auto page = StartPage(absl::Milliseconds(200));
   const FileDescriptor silent = Connect(*page);
   const FileDescriptor half = Connect(*page);
-  Write(half, "GET /metr");
+  SendText(half, "GET /metr");
   EXPECT_THAT(Ask(*page, "GET /metrics HTTP/1.1\r\n\r\n"), HasSubstr("eps_doors 3"));
-  EXPECT_EQ(ReadAll(silent), "");  // returns when the page hangs up
-  EXPECT_EQ(ReadAll(half), "");
+  EXPECT_EQ(ReadUntilClosed(silent), "");  // returns when the page hangs up
+  EXPECT_EQ(ReadUntilClosed(half), "");
 }
 
 TEST(HttpPageTest, MoreConnectionsThanItTakesEndTheOldest) {
@@ -126,14 +96,14 @@ TEST(HttpPageTest, MoreConnectionsThanItTakesEndTheOldest) {
   std::vector<FileDescriptor> open;
   for (size_t i = 0; i < 3 * HttpPage::kMaxConnections; ++i) open.push_back(Connect(*page));
   EXPECT_THAT(Ask(*page, "GET /metrics HTTP/1.1\r\n\r\n"), HasSubstr("eps_doors 3"));
-  EXPECT_EQ(ReadAll(open.front()), "");
+  EXPECT_EQ(ReadUntilClosed(open.front()), "");
 }
 
 TEST(HttpPageTest, EndsWithConnectionsOpen) {
   auto page = StartPage();
   const FileDescriptor open = Connect(*page);
   page.reset();
-  EXPECT_EQ(ReadAll(open), "");
+  EXPECT_EQ(ReadUntilClosed(open), "");
 }
 
 TEST(HttpPageTest, ATakenPortIsAnError) {

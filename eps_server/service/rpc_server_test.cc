@@ -1,7 +1,5 @@
 #include "eps_server/service/rpc_server.h"
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -22,6 +20,7 @@
 #include "common/grpc/credentials.h"
 #include "common/security/key_set.h"
 #include "common/security/secret_file.h"
+#include "common/testing/bare_client.h"
 #include "common/testing/status_matchers.h"
 #include "common/testing/temp_dir.h"
 #include "eps_server/service/data_service.h"
@@ -96,16 +95,6 @@ class RpcServerTest : public testing::Test {
   }
   grpc::Status Ask(const ClientDoors& doors, absl::Time then = absl::Now()) const { return Ask(Channel(doors, then)); }
 
-  // A bare socket, connected to the server.
-  FileDescriptor Socket() const {
-    FileDescriptor fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    sockaddr_in address = {};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    address.sin_port = htons(static_cast<uint16_t>(std::stoi(server_->address().substr(10))));
-    EXPECT_EQ(connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
-    return fd;
-  }
   // Reads until the server closes the connection; false if it does not within `limit`.
   static bool IsClosedWithin(const FileDescriptor& fd, absl::Duration limit, std::string* received = nullptr) {
     const absl::Time deadline = absl::Now() + limit;
@@ -287,9 +276,9 @@ using LimitTest = RpcServerTest;
 TEST_F(LimitTest, OneConnectionTooManyIsClosedAtOnceAndAPlaceThatIsLeftIsFree) {
   Start({}, {.max_connections = 3});
   std::vector<FileDescriptor> held;
-  for (int i = 0; i < 3; ++i) held.push_back(Socket());
+  for (int i = 0; i < 3; ++i) held.push_back(ConnectTo(server_->address()));
   const absl::Time start = absl::Now();
-  EXPECT_TRUE(IsClosedWithin(Socket(), absl::Seconds(5)));
+  EXPECT_TRUE(IsClosedWithin(ConnectTo(server_->address()), absl::Seconds(5)));
   EXPECT_LT(absl::Now() - start, absl::Seconds(5));
   EXPECT_FALSE(Ask(ClientDoors{}).ok());
   held.pop_back();
@@ -303,7 +292,7 @@ TEST_F(LimitTest, TwoThousandConnectionsAreHeldOrRefusedAndThenItServes) {
   const absl::Time start = absl::Now();
   std::vector<FileDescriptor> sockets;
   for (int i = 0; i < 2000; ++i) {
-    sockets.push_back(Socket());
+    sockets.push_back(ConnectTo(server_->address()));
     if (sockets.size() > 800) sockets.erase(sockets.begin());  // this process has few descriptors too
   }
   // None of them says a word: their places are free again after the time for the handshake.
@@ -313,7 +302,7 @@ TEST_F(LimitTest, TwoThousandConnectionsAreHeldOrRefusedAndThenItServes) {
 TEST_F(LimitTest, AHalfOpenConnectionIsClosed) {
   for (const bool tls : {false, true}) {
     Start(tls ? WithTls(keys_) : ServerDoors{}, {.handshake = absl::Milliseconds(300)});
-    const FileDescriptor silent = Socket(), slow = Socket();
+    const FileDescriptor silent = ConnectTo(server_->address()), slow = ConnectTo(server_->address());
     Say(slow, tls ? std::string("\x16\x03\x01\x02", 4) : std::string(kHttp2Preface).substr(0, 10));
     EXPECT_TRUE(IsClosedWithin(silent, absl::Seconds(10))) << tls;
     EXPECT_TRUE(IsClosedWithin(slow, absl::Seconds(10))) << tls;
@@ -332,7 +321,7 @@ TEST_F(LimitTest, AnIdleConnectionIsClosed) {
 TEST_F(LimitTest, APeerThatAnswersNothingIsGone) {
   Start({},
         {.idle = absl::Minutes(10), .keepalive = absl::Milliseconds(300), .keepalive_answer = absl::Milliseconds(300)});
-  const FileDescriptor dead = Socket();
+  const FileDescriptor dead = ConnectTo(server_->address());
   // Up to here it was a client: preface and empty SETTINGS. It never answers a PING.
   Say(dead, std::string(kHttp2Preface) + std::string(9, '\0').replace(3, 1, "\x04"));
   EXPECT_TRUE(IsClosedWithin(dead, absl::Seconds(20)));
@@ -356,7 +345,7 @@ TEST_F(LimitTest, MalformedFramesEndTheirConnectionAndNoOther) {
       kHttp2Preface + settings + std::string("\x00\x00\x04\x01\x05\x00\x00\x00\x01\xff\xff\xff\xff", 13),
   };
   for (const std::string& bytes : bad) {
-    const FileDescriptor fd = Socket();
+    const FileDescriptor fd = ConnectTo(server_->address());
     send(fd.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
     EXPECT_TRUE(IsClosedWithin(fd, absl::Seconds(15))) << absl::StrCat("case ", &bytes - bad.data());
     EXPECT_TRUE(Ask(channel).ok());
@@ -365,7 +354,7 @@ TEST_F(LimitTest, MalformedFramesEndTheirConnectionAndNoOther) {
 
 TEST_F(LimitTest, PeersAreToldHowManyCallsAConnectionMayHave) {
   Start({}, {.max_streams = 7, .handshake = absl::Milliseconds(500)});
-  const FileDescriptor fd = Socket();
+  const FileDescriptor fd = ConnectTo(server_->address());
   Say(fd, kHttp2Preface);
   std::string received;
   IsClosedWithin(fd, absl::Seconds(5), &received);

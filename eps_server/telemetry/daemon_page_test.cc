@@ -1,15 +1,11 @@
 #include "eps_server/telemetry/daemon_page.h"
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
-
 #include <atomic>
-#include <cstdlib>
+#include <chrono>
 #include <string>
 #include <thread>
 
-#include "common/base/file_util.h"
+#include "common/testing/bare_client.h"
 #include "common/testing/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -21,19 +17,7 @@ using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
 std::string Get(const DaemonPage& page, const std::string& path) {
-  FileDescriptor fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in address = {};
-  address.sin_family = AF_INET;
-  address.sin_port =
-      htons(static_cast<uint16_t>(std::atoi(page.address().substr(page.address().rfind(':') + 1).c_str())));
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  EXPECT_EQ(connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
-  const std::string request = "GET " + path + " HTTP/1.1\r\n\r\n";
-  EXPECT_EQ(send(fd.get(), request.data(), request.size(), MSG_NOSIGNAL), static_cast<ssize_t>(request.size()));
-  std::string reply;
-  char bytes[4096];
-  for (ssize_t count; (count = recv(fd.get(), bytes, sizeof(bytes), 0)) > 0;) reply.append(bytes, count);
-  return reply;
+  return AskHttp(page.address(), "GET " + path + " HTTP/1.1\r\n\r\n");
 }
 
 DaemonView In(const std::string& phase) {

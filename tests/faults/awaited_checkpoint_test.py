@@ -2,43 +2,21 @@
 
 import os
 import signal
-import subprocess
 import sys
 import time
 
 from checkpoint_fire_test import verify
-from eps_run import (BIN, EPS, TIME_SCALE, SystemTest, committed_steps, endpoints, latest_checkpoint, run,
-                     wait_for_steps)
+from eps_run import EPS, TIME_SCALE, ByHandTest, committed_steps, latest_checkpoint, run, wait_for_steps
 
 BYTES_PER_PARAMETER = 14  # of the state with AdamW and bf16 on the wire
 
 
-class AwaitedCheckpointTest(SystemTest):
-    """Daemon and worker by hand: nobody stands between them and the signals."""
-
+class AwaitedCheckpointTest(ByHandTest):
     def setUp(self):
         super().setUp()
         self.out = self.work.out("run")
-        self.processes = []
-        self.addCleanup(self.end_all)
 
-    def end_all(self):
-        for process in self.processes:
-            process.kill()
-            process.wait()
-        self.processes.clear()
-
-    def start(self, name, command):
-        with open(self.work.path / f"{name}.log", "w") as log:
-            process = subprocess.Popen([str(word) for word in command], stdout=log, stderr=log,
-                                       stdin=subprocess.DEVNULL)
-        self.processes.append(process)
-        return process
-
-    def log(self):
-        return (self.work.path / "eps_server.log").read_text()
-
-    def start_run(self, state_mb, steps, *args):
+    def start_run(self, state_mb, steps):
         """A run with a state of about `state_mb`, little to compute in a step, and no checkpoint that is not asked for."""
         d_model = 512
         layers = max(1, round(state_mb * 1e6 / BYTES_PER_PARAMETER / (12 * d_model * d_model)))
@@ -46,9 +24,8 @@ class AwaitedCheckpointTest(SystemTest):
             "model": {"layers": layers, "d_model": d_model, "heads": 8, "context": 16},
             "batch": {"virtual_nodes": 1, "micro_batches": 1, "micro_batch": 1},
             "steps": steps, "checkpoint": {"every_steps": 0, "keep": 2}})
-        daemon = self.start("eps_server", [BIN / "eps_server", "--run", spec, "--out", self.out, *args])
-        address = endpoints(daemon, self.out, log=self.work.path / "eps_server.log")["grpc"]
-        self.start("gpu_worker", [BIN / "gpu_worker", "--connect", address, "--device-memory", "128MiB"])
+        daemon, address = self.start_daemon(spec, self.out)
+        self.start_worker(address, "--device-memory", "128MiB")
         return daemon
 
     def checkpoint(self, timeout=60):
@@ -67,7 +44,7 @@ class AwaitedCheckpointTest(SystemTest):
     def wait_for_writing(self, daemon):
         deadline = time.monotonic() + 60 * TIME_SCALE
         while not self.bytes_under_way():
-            self.assertIsNone(daemon.poll(), self.log())
+            self.assertIsNone(daemon.poll(), self.log(daemon))
             self.assertLess(time.monotonic(), deadline, "no checkpoint is begun")
             time.sleep(0.001)
 
@@ -84,9 +61,9 @@ class AwaitedCheckpointTest(SystemTest):
                 self.wait_for_writing(daemon)
                 daemon.send_signal(number)
                 start = time.monotonic()
-                self.assertEqual(daemon.wait(timeout=300 * TIME_SCALE), 1, self.log())
+                self.assertEqual(daemon.wait(timeout=300 * TIME_SCALE), 1, self.log(daemon))
                 took = time.monotonic() - start
-                self.assertIn("second signal", self.log())
+                self.assertIn("second signal", self.log(daemon))
                 self.assertEqual(latest_checkpoint(self.out), stands, "the signal came too late to be of use")
                 self.assertEqual(list((self.out / "checkpoints").glob("step-*")), [stands])
                 verify(stands)
@@ -94,8 +71,8 @@ class AwaitedCheckpointTest(SystemTest):
                 self.end_all()
 
     def keep_every_core_busy(self):
-        for i in range(2 * len(os.sched_getaffinity(0))):
-            self.start(f"busy-{i}", [sys.executable, "-c", "while True: pass"])
+        for _ in range(2 * len(os.sched_getaffinity(0))):
+            self.start(sys.executable, "-c", "while True: pass")
 
     def test_beside_busy_cores_a_checkpoint_that_is_asked_for_and_one_before_an_end_are_prompt(self):
         daemon = self.start_run(100, 1_000_000)
@@ -106,7 +83,7 @@ class AwaitedCheckpointTest(SystemTest):
         asked = time.monotonic() - start
         start = time.monotonic()
         daemon.send_signal(signal.SIGTERM)
-        self.assertEqual(daemon.wait(timeout=300 * TIME_SCALE), 143, self.log())
+        self.assertEqual(daemon.wait(timeout=300 * TIME_SCALE), 143, self.log(daemon))
         stopped = time.monotonic() - start
         verify(latest_checkpoint(self.out))
         print(f"{asked:.1f} s when asked for, {stopped:.1f} s after SIGTERM", flush=True)
@@ -120,7 +97,7 @@ class AwaitedCheckpointTest(SystemTest):
         self.keep_every_core_busy()
         wait_for_steps(daemon, self.out, steps)
         start = time.monotonic()
-        self.assertEqual(daemon.wait(timeout=300 * TIME_SCALE), 0, self.log())
+        self.assertEqual(daemon.wait(timeout=300 * TIME_SCALE), 0, self.log(daemon))
         took = time.monotonic() - start
         verify(latest_checkpoint(self.out))
         print(f"{took:.1f} s", flush=True)

@@ -2,10 +2,9 @@
 
 import os
 import resource
-import shutil
 import subprocess
 
-from eps_run import BIN, TIME_SCALE, SystemTest
+from eps_run import TIME_SCALE, SystemTest
 
 USER = 65531  # with no process but the test's; need not be in /etc/passwd
 
@@ -15,14 +14,8 @@ class ProcessLimitTest(SystemTest):
         super().setUp()
         if os.geteuid() != 0:
             self.skipTest("only root can become a user without other processes")
-        self.bin = self.work.path / "bin"
-        self.bin.mkdir()
-        for program in ("eps", "eps_server", "gpu_worker"):
-            shutil.copy(BIN / program, self.bin)
         self.spec = self.work.spec({"steps": 3})
-        for path in (self.work.path, *self.work.path.rglob("*")):
-            os.chown(path, USER, USER)
-            path.chmod(0o755)
+        self.hand_over_to(USER)
 
     def with_limit(self, limit, program, *arguments):
         return subprocess.run(

@@ -1,46 +1,26 @@
 """Invariants 4 and 5 without `eps train`: a daemon that is started again, and workers that come and go by themselves."""
 
-import subprocess
 import time
 
-from eps_run import BIN, TIME_SCALE, SystemTest, alive, endpoints, model_hash, summary, wait_for_steps
+from eps_run import TIME_SCALE, ByHandTest, alive, model_hash, summary, wait_for_steps
 
 LONG = {"steps": 300, "checkpoint": {"every_steps": 10, "keep": 3}}
 
 
-class RestartTest(SystemTest):
+class RestartTest(ByHandTest):
     def setUp(self):
         super().setUp()
         self.spec = self.work.spec(LONG)
         self.out = self.work.out("by-hand")
-        self.processes = []
-        self.addCleanup(self.end_all)
 
-    def end_all(self):
-        for process in self.processes:
-            process.kill()
-            process.wait()
+    def daemon(self, *args):
+        return self.start_daemon(self.spec, self.out, "--expect-workers", 1, *args)
 
-    def log(self, process):
-        return self.work.path / f"{self.processes.index(process)}.log"
-
-    def start(self, program, *args):
-        with open(self.work.path / f"{len(self.processes)}.log", "w") as log:  # a pipe that nobody reads would fill up
-            process = subprocess.Popen([str(BIN / program), *map(str, args)], stdout=log, stderr=log,
-                                       stdin=subprocess.DEVNULL)
-        self.processes.append(process)
-        return process
-
-    def start_daemon(self, *args):
-        """A daemon of the run, and its address."""
-        daemon = self.start("eps_server", "--run", self.spec, "--out", self.out, "--expect-workers", 1, *args)
-        return daemon, endpoints(daemon, self.out, log=self.log(daemon))["grpc"]
-
-    def start_worker(self, address):
-        return self.start("gpu_worker", "--connect", address, "--device-memory", "64MiB")
+    def worker(self, address, *args):
+        return self.start_worker(address, "--device-memory", "64MiB", *args)
 
     def ends_with(self, process, code, timeout=120):
-        self.assertEqual(process.wait(timeout * TIME_SCALE), code, f"{process.args}\n{self.log(process).read_text()}")
+        self.assertEqual(process.wait(timeout * TIME_SCALE), code, f"{process.args}\n{self.log(process)}")
 
     def quiet_run(self):
         out = self.work.out("quiet")
@@ -48,16 +28,16 @@ class RestartTest(SystemTest):
         return model_hash(out), summary(out)["loss"]
 
     def test_a_daemon_started_again_is_found_by_its_workers_and_a_worker_may_join(self):
-        daemon, address = self.start_daemon("--listen", "127.0.0.1:0")
-        workers = [self.start_worker(address)]
+        daemon, address = self.daemon("--listen", "127.0.0.1:0")
+        workers = [self.worker(address)]
         wait_for_steps(daemon, self.out, 5)
-        workers.append(self.start_worker(address))
+        workers.append(self.worker(address))
         wait_for_steps(daemon, self.out, 25)
         daemon.kill()
         daemon.wait()
         time.sleep(0.5)
         self.assertTrue(all(alive(worker.pid) for worker in workers), "a worker did not wait for its daemon")
-        daemon, again = self.start_daemon("--listen", address, "--resume")
+        daemon, again = self.daemon("--listen", address, "--resume")
         self.assertEqual(again, address)
         for process in (*workers, daemon):
             self.ends_with(process, 0)
@@ -66,9 +46,9 @@ class RestartTest(SystemTest):
         self.assertEqual(summary(self.out)["loss"], losses)
 
     def test_a_worker_whose_daemon_does_not_come_back_ends_with_an_error(self):
-        daemon, address = self.start_daemon("--listen", "127.0.0.1:0")
-        worker = self.start("gpu_worker", "--connect", address, "--device-memory", "64MiB", "--reconnect-seconds", 1)
+        daemon, address = self.daemon("--listen", "127.0.0.1:0")
+        worker = self.worker(address, "--reconnect-seconds", 1)
         wait_for_steps(daemon, self.out, 5)
         daemon.kill()
         self.ends_with(worker, 1, timeout=30)
-        self.assertIn("gpu_worker: ", self.log(worker).read_text())
+        self.assertIn("gpu_worker: ", self.log(worker))

@@ -225,6 +225,49 @@ class SystemTest(unittest.TestCase):
         for word in words:
             self.assertIn(word, done.stderr)
 
+    def hand_over_to(self, user):
+        """Gives all files, and a copy of the programs in `self.bin`, to `user`, with every folder open to others."""
+        self.bin = self.work.path / "bin"
+        self.bin.mkdir()
+        for program in ("eps", "eps_server", "gpu_worker"):
+            shutil.copy(BIN / program, self.bin)
+        for path in (self.work.path, *self.work.path.rglob("*")):
+            os.chown(path, user, user)
+            path.chmod(0o755)
+
+
+class ByHandTest(SystemTest):
+    """Daemon and workers started by hand: nobody stands between them and the signals."""
+
+    def setUp(self):
+        super().setUp()
+        self.logs = {}  # by process
+        self.addCleanup(self.end_all)
+
+    def end_all(self):
+        for process in self.logs:
+            process.kill()
+            process.wait()
+
+    def log(self, process):
+        return self.logs[process].read_text()
+
+    def start(self, program, *args):
+        path = self.work.path / f"by-hand-{len(self.logs)}.log"
+        with open(path, "w") as log:  # a pipe that nobody reads would fill up
+            process = subprocess.Popen([str(program), *map(str, args)], stdout=log, stderr=log,
+                                       stdin=subprocess.DEVNULL)
+        self.logs[process] = path
+        return process
+
+    def start_daemon(self, spec, out, *args):
+        """A daemon of the run, and its address."""
+        daemon = self.start(BIN / "eps_server", "--run", spec, "--out", out, *args)
+        return daemon, endpoints(daemon, out, log=self.logs[daemon])["grpc"]
+
+    def start_worker(self, address, *args):
+        return self.start(BIN / "gpu_worker", "--connect", address, *args)
+
 
 def main(folder):
     """Runs every *_test.py beside the calling script; its last line counts the cases.

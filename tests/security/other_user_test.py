@@ -2,14 +2,13 @@
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import time
 import unittest
 from pathlib import Path
 
-from eps_run import BIN, SystemTest, children, endpoints, run, wait_for_steps
+from eps_run import SystemTest, children, endpoints, run, wait_for_steps
 
 OWNER, STRANGER = 65532, 65533  # user ids that need not be in /etc/passwd
 PYTHON = "/usr/bin/python3"
@@ -82,15 +81,9 @@ class OtherUserTest(SystemTest):
         super().setUp()
         if os.geteuid() != 0:
             self.skipTest("only root can become two other users")
-        # Everything above the run's own files is open, so that nothing else keeps the stranger out.
-        self.bin = self.work.path / "bin"
-        self.bin.mkdir()
-        for program in ("eps", "eps_server", "gpu_worker"):
-            shutil.copy(BIN / program, self.bin)
         self.spec = self.work.spec(LONG)
-        for path in (self.work.path, *self.work.path.rglob("*")):
-            os.chown(path, OWNER, OWNER)
-            path.chmod(0o755)
+        # Everything above the run's own files is open, so that nothing else keeps the stranger out.
+        self.hand_over_to(OWNER)
 
     def start(self, out):
         self.train = subprocess.Popen(
