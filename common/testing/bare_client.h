@@ -1,11 +1,11 @@
-// Bare sockets for tests of servers: bytes are sent as they are, and read until the server hangs up.
-#ifndef COMMON_TESTING_BARE_CLIENT_H_
-#define COMMON_TESTING_BARE_CLIENT_H_
+#ifndef EPS_COMMON_TESTING_BARE_CLIENT_H_
+#define EPS_COMMON_TESTING_BARE_CLIENT_H_
 
 #include <string>
 
 #include "common/base/file_util.h"
 
+// Bare sockets for tests of servers: bytes are sent as they are, and read until the server hangs up.
 namespace eps {
 
 // A connection to `address`, "127.0.0.1:PORT". A failed expectation when there is none.
@@ -21,4 +21,4 @@ std::string AskHttp(const std::string& address, const std::string& request);
 
 }  // namespace eps
 
-#endif  // COMMON_TESTING_BARE_CLIENT_H_
+#endif  // EPS_COMMON_TESTING_BARE_CLIENT_H_
