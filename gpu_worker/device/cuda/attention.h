@@ -1,0 +1,24 @@
+#ifndef EPS_GPU_WORKER_DEVICE_CUDA_ATTENTION_H_
+#define EPS_GPU_WORKER_DEVICE_CUDA_ATTENTION_H_
+
+#include <cstdint>
+
+#include "common/tensor/dtype.h"
+#include "gpu_worker/device/cuda/launch.h"
+#include "gpu_worker/device/kernels.h"
+
+// Causal attention in tiles with a running softmax, without tensor cores: for what a library's fused attention does not
+// take, and where there is none. Products and sums are fp32, whatever the compute dtype; no atomics.
+// Source: Dao et al., FlashAttention, arXiv:2205.14135, algorithms 1 and 4; the gradients of queries and of keys and
+// values are two passes, each of which owns what it sums.
+namespace eps::worker::cuda {
+
+inline constexpr int64_t kMaxPlainAttentionHeadDim = 256;
+
+void PlainAttention(KernelQueue& queue, Dtype act, const AttentionArgs& args);
+int64_t PlainAttentionBackwardBytes(int64_t B, int64_t T, int64_t H, int64_t D);
+void PlainAttentionBackward(KernelQueue& queue, Dtype act, const AttentionBackwardArgs& args);
+
+}  // namespace eps::worker::cuda
+
+#endif  // EPS_GPU_WORKER_DEVICE_CUDA_ATTENTION_H_

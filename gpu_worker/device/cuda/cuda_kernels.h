@@ -1,0 +1,52 @@
+#ifndef EPS_GPU_WORKER_DEVICE_CUDA_CUDA_KERNELS_H_
+#define EPS_GPU_WORKER_DEVICE_CUDA_CUDA_KERNELS_H_
+
+#include <cstdint>
+
+#include "common/tensor/dtype.h"
+#include "gpu_worker/device/cuda/launch.h"
+#include "gpu_worker/device/cuda/matmul_library.h"
+#include "gpu_worker/device/kernels.h"
+
+namespace eps::worker::cuda {
+
+// The kernel table over a queue of launches and a library of matrix products, both of the compute stream. They outlive
+// the table. `act`: the compute dtype.
+//
+// Threads: one at a time
+class CudaKernels : public Kernels {
+ public:
+  CudaKernels(Dtype act, KernelQueue* queue, MatMulLibrary* matmul) : act_(act), queue_(*queue), matmul_(*matmul) {}
+
+  void MatMul(const MatMulArgs& args) override;
+  void Embedding(const EmbeddingArgs& args) override;
+  void EmbeddingBackward(const EmbeddingBackwardArgs& args) override;
+  void LayerNorm(const LayerNormArgs& args) override;
+  void LayerNormApply(const LayerNormApplyArgs& args) override;
+  void LayerNormBackward(const LayerNormBackwardArgs& args) override;
+  void Attention(const AttentionArgs& args) override;
+  void AttentionBackward(const AttentionBackwardArgs& args) override;
+  void GeluBackward(const GeluBackwardArgs& args) override;
+  void ApplyDropout(const DropoutArgs& args) override;
+  void ColumnSum(const ColumnSumArgs& args) override;
+  void SoftmaxChunk(const SoftmaxChunkArgs& args) override;
+  void SoftmaxChunkBackward(const SoftmaxChunkBackwardArgs& args) override;
+  void Loss(const LossArgs& args) override;
+  void Widen(const WidenArgs& args) override;
+  void FinishLeaf(const FinishLeafArgs& args) override;
+  void AddGradient(const AddGradientArgs& args) override;
+  void EmitGradient(const EmitGradientArgs& args) override;
+  void FillZero(const FillZeroArgs& args) override;
+
+ private:
+  const Dtype act_;
+  KernelQueue& queue_;
+  MatMulLibrary& matmul_;
+};
+
+// Scratch of these kernels, for the planner; see KernelSizes.
+KernelSizes CudaKernelSizes(Dtype act);
+
+}  // namespace eps::worker::cuda
+
+#endif  // EPS_GPU_WORKER_DEVICE_CUDA_CUDA_KERNELS_H_

@@ -1,0 +1,40 @@
+#ifndef EPS_GPU_WORKER_DEVICE_CUDA_MATMUL_LIBRARY_H_
+#define EPS_GPU_WORKER_DEVICE_CUDA_MATMUL_LIBRARY_H_
+
+#include <cstdint>
+
+#include "common/tensor/dtype.h"
+
+namespace eps::worker::cuda {
+
+// c (M, N) = op(a) (M, K) * op(b) (K, N) [+ addend] [+ bias], rounded once. Row-major; leading dimensions in elements,
+// as in MatMulArgs. Operands start at multiples of 4 bytes.
+struct MatMulProblem {
+  int64_t M = 0, N = 0, K = 0;
+  const void* a = nullptr;
+  int64_t lda = 0;
+  bool trans_a = false;
+  const void* b = nullptr;
+  int64_t ldb = 0;
+  bool trans_b = false;
+  void* c = nullptr;
+  int64_t ldc = 0;
+  const void* addend = nullptr;  // (M, N), ldc, of c's dtype; may be c; or null
+  const void* bias = nullptr;    // (N), of the operands' dtype; or null
+  Dtype operand_dtype = Dtype::kF32;
+  Dtype result_dtype = Dtype::kF32;  // the operands', or fp32
+};
+
+// Matrix products on the compute stream: by cuBLASLt on a GPU.
+//
+// Errors:  become the stream's
+// Threads: one at a time
+class MatMulLibrary {
+ public:
+  virtual ~MatMulLibrary() = default;
+  virtual void MatMul(const MatMulProblem& problem) = 0;
+};
+
+}  // namespace eps::worker::cuda
+
+#endif  // EPS_GPU_WORKER_DEVICE_CUDA_MATMUL_LIBRARY_H_
