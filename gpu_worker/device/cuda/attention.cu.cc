@@ -56,7 +56,8 @@ __device__ void LoadTile(const T* from, int64_t row_elems, int64_t first, int64_
   }
 }
 
-__device__ __forceinline__ float Dot(const float* a, const float* b, int64_t D) {
+// Not inlined, as each of a warp's rows has a copy of the code around it: that would be most of the program.
+__device__ __noinline__ float Dot(const float* a, const float* b, int64_t D) {
   float sum = 0;
   for (int64_t d = 0; d < D; ++d) sum += a[d] * b[d];
   return sum;
@@ -108,6 +109,7 @@ __global__ void __launch_bounds__(kThreads)
       for (int c = 0; c < kDims; ++c) sum[i][c] *= rescale;
       // Only what the row may see: 0 times a NaN further on would be one.
       const int64_t columns = row - first + 1 < Tile::kRows ? row - first + 1 : Tile::kRows;
+      EPS_NO_UNROLL
       for (int64_t j = 0; j < columns; ++j) {
         const float p = probabilities[WarpOfBlock()][j];
         EPS_UNROLL
@@ -194,6 +196,7 @@ __global__ void __launch_bounds__(kThreads)
       d_scores[WarpOfBlock()][Lane()] = parts.d_score;
       __syncwarp();
       const int64_t columns = row - first + 1 < Tile::kRows ? row - first + 1 : Tile::kRows;
+      EPS_NO_UNROLL
       for (int64_t j = 0; j < columns; ++j) {
         const float d_score = d_scores[WarpOfBlock()][j];
         EPS_UNROLL
@@ -254,6 +257,7 @@ __global__ void __launch_bounds__(kThreads)
       }
       of_rows[WarpOfBlock()][Lane()] = parts;
       __syncwarp();
+      EPS_NO_UNROLL
       for (int64_t j = column > first ? column - first : 0; j < rows; ++j) {
         const ProbabilityParts of_row = of_rows[WarpOfBlock()][j];
         EPS_UNROLL
@@ -292,9 +296,7 @@ struct Dims {
 template <typename Fn>
 void ForHead(Dtype act, int64_t D, const Fn& fn) {
   ForAct(act, [&](auto type) {
-    if (D <= 64) {
-      fn(type, Dims<2>());
-    } else if (D <= 128) {
+    if (D <= 128) {
       fn(type, Dims<4>());
     } else {
       fn(type, Dims<8>());

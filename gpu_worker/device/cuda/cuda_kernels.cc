@@ -8,7 +8,7 @@
 #include "gpu_worker/device/cuda/elementwise.h"
 #include "gpu_worker/device/cuda/embedding.h"
 #include "gpu_worker/device/cuda/layer_norm.h"
-#include "gpu_worker/device/cuda/matmul_library.h"
+#include "gpu_worker/device/cuda/matmul_problem.h"
 #include "gpu_worker/device/cuda/reduction.h"
 #include "gpu_worker/device/cuda/softmax.h"
 #include "gpu_worker/device/kernels.h"
@@ -34,7 +34,7 @@ void CudaKernels::MatMul(const MatMulArgs& args) {
                            .result_dtype = args.c_is_gradient ? Dtype::kF32 : act_};
   const bool drops = args.dropout.rate > 0;
   if (args.epilogue == Epilogue::kResidual && !drops) problem.addend = args.residual;
-  matmul_.MatMul(problem);
+  queue_.MatMul(problem);
   const EpilogueArgs rest = {.M = args.M,
                              .N = args.N,
                              .ld = args.ldc,

@@ -5,18 +5,23 @@
 
 #include "common/tensor/dtype.h"
 #include "gpu_worker/device/cuda/launch.h"
-#include "gpu_worker/device/cuda/matmul_library.h"
+#include "gpu_worker/device/cuda/matmul_problem.h"
 #include "gpu_worker/device/kernels.h"
 
 namespace eps::worker::cuda {
 
-// The kernel table over a queue of launches and a library of matrix products, both of the compute stream. They outlive
-// the table. `act`: the compute dtype.
+// A KernelQueue that takes matrix products too: the library's.
+class ComputeQueue : public KernelQueue {
+ public:
+  virtual void MatMul(const MatMulProblem& problem) = 0;
+};
+
+// The kernel table: what each kernel is made of. `act`: the compute dtype. The queue outlives the table.
 //
 // Threads: one at a time
 class CudaKernels : public Kernels {
  public:
-  CudaKernels(Dtype act, KernelQueue* queue, MatMulLibrary* matmul) : act_(act), queue_(*queue), matmul_(*matmul) {}
+  CudaKernels(Dtype act, ComputeQueue* queue) : act_(act), queue_(*queue) {}
 
   void MatMul(const MatMulArgs& args) override;
   void Embedding(const EmbeddingArgs& args) override;
@@ -40,8 +45,7 @@ class CudaKernels : public Kernels {
 
  private:
   const Dtype act_;
-  KernelQueue& queue_;
-  MatMulLibrary& matmul_;
+  ComputeQueue& queue_;
 };
 
 // Scratch of these kernels, for the planner; see KernelSizes.

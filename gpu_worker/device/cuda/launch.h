@@ -3,7 +3,11 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
+#include <tuple>
 #include <type_traits>
+#include <utility>
+#include <vector>
 
 namespace eps::worker::cuda {
 
@@ -21,19 +25,20 @@ struct KernelCall {
   const char* name = "";  // in errors
   LaunchShape shape;
   const void* function = nullptr;  // as cudaLaunchKernel takes it
-  void** arguments = nullptr;      // one pointer for each parameter; valid during Launch
+  std::vector<void*> arguments;    // one for each parameter, into what `owner` keeps
+  std::shared_ptr<void> owner;
   // The same call for one thread of the grid, where kernels are compiled for the processor; empty on a GPU.
   std::function<void()> body;
 };
 
-// Where kernels are launched, in order: a stream of the GPU, or of the emulator that tests use.
+// What our own kernels are launched into, in order: the compute stream.
 //
 // Errors:  a launch that fails becomes the stream's error; whoever launches does not see it
 // Threads: one at a time
 class KernelQueue {
  public:
   virtual ~KernelQueue() = default;
-  virtual void Launch(const KernelCall& call) = 0;
+  virtual void Launch(KernelCall call) = 0;
 };
 
 // Enqueues kernel(args...) over the grid. A grid without blocks is left out.
@@ -41,16 +46,17 @@ template <typename... Params>
 void Launch(KernelQueue& queue, const char* name, const LaunchShape& shape, void (*kernel)(Params...),
             std::type_identity_t<Params>... args) {
   if (shape.blocks_x == 0 || shape.blocks_y == 0) return;
-  void* arguments[] = {static_cast<void*>(&args)...};
-  KernelCall call = {.name = name,
-                     .shape = shape,
-                     .function = reinterpret_cast<const void*>(kernel),
-                     .arguments = arguments,
-                     .body = {}};
+  const auto owned = std::make_shared<std::tuple<Params...>>(args...);
+  KernelCall call;
+  call.name = name;
+  call.shape = shape;
+  call.function = reinterpret_cast<const void*>(kernel);
+  call.arguments = std::apply([](auto&... each) { return std::vector<void*>{static_cast<void*>(&each)...}; }, *owned);
+  call.owner = owned;
 #ifndef __CUDACC__
-  call.body = [kernel, args...] { kernel(args...); };
+  call.body = [kernel, owned] { std::apply(kernel, *owned); };
 #endif
-  queue.Launch(call);
+  queue.Launch(std::move(call));
 }
 
 }  // namespace eps::worker::cuda

@@ -149,7 +149,9 @@ void ForRow(Dtype act, int64_t C, const Fn& fn) {
   ForAct(act, [&](auto type) {
     ForVector(C, {}, [&](auto vector) {
       const int64_t packs = CeilDiv(CeilDiv(C, kPack), ThreadsOfRow(C));
-      if (packs <= 1) {
+      if constexpr (!decltype(vector)::value) {
+        fn(type, vector, Packs<4>());  // rare: not worth kernels of its own
+      } else if (packs <= 1) {
         fn(type, vector, Packs<1>());
       } else if (packs <= 2) {
         fn(type, vector, Packs<2>());

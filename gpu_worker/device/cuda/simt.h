@@ -9,7 +9,8 @@
 
 #include <cuda_runtime.h>
 
-#define EPS_UNROLL _Pragma("unroll")  // so that arrays indexed in the loop stay in registers
+#define EPS_UNROLL _Pragma("unroll")       // so that arrays indexed in the loop stay in registers
+#define EPS_NO_UNROLL _Pragma("unroll 1")  // where code would grow for nothing
 
 namespace eps::worker::cuda {
 
@@ -29,6 +30,7 @@ __device__ T* DynamicShared() {
 #include "gpu_worker/device/cuda/emulator/grid.h"
 
 #define EPS_UNROLL
+#define EPS_NO_UNROLL
 
 namespace eps::worker::cuda {
 

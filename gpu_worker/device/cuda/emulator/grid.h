@@ -73,6 +73,7 @@ extern constinit thread_local eps::worker::cuda::Index3 threadIdx, blockIdx, blo
 #define __device__
 #define __host__
 #define __forceinline__ inline
+#define __noinline__
 #define __launch_bounds__(...)
 #define __shared__ static thread_local  // blocks run one after another
 

@@ -5,7 +5,7 @@
 
 #include "common/tensor/dtype.h"
 #include "gpu_worker/device/cuda/device_code.h"
-#include "gpu_worker/device/cuda/matmul_library.h"
+#include "gpu_worker/device/cuda/matmul_problem.h"
 
 namespace eps::worker::cuda {
 namespace {

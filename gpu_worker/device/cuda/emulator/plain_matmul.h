@@ -1,7 +1,7 @@
 #ifndef EPS_GPU_WORKER_DEVICE_CUDA_EMULATOR_PLAIN_MATMUL_H_
 #define EPS_GPU_WORKER_DEVICE_CUDA_EMULATOR_PLAIN_MATMUL_H_
 
-#include "gpu_worker/device/cuda/matmul_library.h"
+#include "gpu_worker/device/cuda/matmul_problem.h"
 
 namespace eps::worker::cuda {
 

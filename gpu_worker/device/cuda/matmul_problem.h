@@ -1,5 +1,5 @@
-#ifndef EPS_GPU_WORKER_DEVICE_CUDA_MATMUL_LIBRARY_H_
-#define EPS_GPU_WORKER_DEVICE_CUDA_MATMUL_LIBRARY_H_
+#ifndef EPS_GPU_WORKER_DEVICE_CUDA_MATMUL_PROBLEM_H_
+#define EPS_GPU_WORKER_DEVICE_CUDA_MATMUL_PROBLEM_H_
 
 #include <cstdint>
 
@@ -7,8 +7,8 @@
 
 namespace eps::worker::cuda {
 
-// c (M, N) = op(a) (M, K) * op(b) (K, N) [+ addend] [+ bias], rounded once. Row-major; leading dimensions in elements,
-// as in MatMulArgs. Operands start at multiples of 4 bytes.
+// c (M, N) = op(a) (M, K) * op(b) (K, N) [+ addend] [+ bias], summed in fp32 and rounded once. Row-major; leading
+// dimensions in elements, as in MatMulArgs. Operands start at multiples of 4 bytes.
 struct MatMulProblem {
   int64_t M = 0, N = 0, K = 0;
   const void* a = nullptr;
@@ -25,16 +25,6 @@ struct MatMulProblem {
   Dtype result_dtype = Dtype::kF32;  // the operands', or fp32
 };
 
-// Matrix products on the compute stream: by cuBLASLt on a GPU.
-//
-// Errors:  become the stream's
-// Threads: one at a time
-class MatMulLibrary {
- public:
-  virtual ~MatMulLibrary() = default;
-  virtual void MatMul(const MatMulProblem& problem) = 0;
-};
-
 }  // namespace eps::worker::cuda
 
-#endif  // EPS_GPU_WORKER_DEVICE_CUDA_MATMUL_LIBRARY_H_
+#endif  // EPS_GPU_WORKER_DEVICE_CUDA_MATMUL_PROBLEM_H_

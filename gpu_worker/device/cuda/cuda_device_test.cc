@@ -1,9 +1,10 @@
-#include "gpu_worker/device/cuda/emulator/emulated_device.h"
+#include "gpu_worker/device/cuda/cuda_device.h"
 
 #include <cstdint>
 
 #include "common/tensor/dtype.h"
 #include "gpu_worker/device/cuda/cuda_kernels.h"
+#include "gpu_worker/device/cuda/emulator/emulated_runtime.h"
 #include "gpu_worker/device/cuda/emulator/grid.h"
 #include "gpu_worker/device/device.h"
 #include "gpu_worker/device/device_conformance.h"
@@ -17,7 +18,7 @@ using cuda::GridOrder;
 
 DeviceFactory Emulated(Dtype act, GridOrder order) {
   return [act, order](int64_t arena_bytes) {
-    return cuda::NewEmulatedCudaDevice({.arena_bytes = arena_bytes, .act = act, .order = order});
+    return cuda::NewCudaDevice({.arena_bytes = arena_bytes, .act = act}, cuda::NewEmulatedRuntime(order));
   };
 }
 

@@ -1,0 +1,18 @@
+#ifndef EPS_GPU_WORKER_DEVICE_CUDA_EMULATOR_EMULATED_RUNTIME_H_
+#define EPS_GPU_WORKER_DEVICE_CUDA_EMULATOR_EMULATED_RUNTIME_H_
+
+#include <memory>
+
+#include "gpu_worker/device/cuda/emulator/grid.h"
+#include "gpu_worker/device/cuda/gpu_runtime.h"
+
+namespace eps::worker::cuda {
+
+// A GPU that is not there, for tests: device memory is the host's, a stream is a thread, kernels are run by GridRunner
+// in the given order of threads, and matrix products are plain loops. Everything of the cuda device but what NVIDIA's
+// calls do runs as it does on a GPU, streams that run behind the thread that issues their work included.
+std::unique_ptr<GpuRuntime> NewEmulatedRuntime(GridOrder order);
+
+}  // namespace eps::worker::cuda
+
+#endif  // EPS_GPU_WORKER_DEVICE_CUDA_EMULATOR_EMULATED_RUNTIME_H_
