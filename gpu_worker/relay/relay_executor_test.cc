@@ -19,7 +19,7 @@
 #include "gpu_worker/device/cpu/cpu_device.h"
 #include "gpu_worker/device/cpu/cpu_kernel_sizes.h"
 #include "gpu_worker/device/cuda/cuda_device.h"
-#include "gpu_worker/device/cuda/cuda_kernels.h"
+#include "gpu_worker/device/cuda/cuda_kernel_sizes.h"
 #include "gpu_worker/device/cuda/emulator/emulated_runtime.h"
 #include "gpu_worker/device/cuda/emulator/grid.h"
 #include "gpu_worker/device/kernels.h"

@@ -329,10 +329,6 @@ void PlainAttention(KernelQueue& queue, Dtype act, const AttentionArgs& args) {
   });
 }
 
-int64_t PlainAttentionBackwardBytes(int64_t B, int64_t T, int64_t H, int64_t) {
-  return B * H * T * static_cast<int64_t>(sizeof(float));
-}
-
 void PlainAttentionBackward(KernelQueue& queue, Dtype act, const AttentionBackwardArgs& args) {
   const HeadShape shape = ShapeOf(args);
   const DropoutPlan dropout = PlanDropout(args.dropout);

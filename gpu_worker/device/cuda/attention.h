@@ -16,7 +16,6 @@ namespace eps::worker::cuda {
 inline constexpr int64_t kMaxPlainAttentionHeadDim = 256;
 
 void PlainAttention(KernelQueue& queue, Dtype act, const AttentionArgs& args);
-int64_t PlainAttentionBackwardBytes(int64_t B, int64_t T, int64_t H, int64_t D);
 void PlainAttentionBackward(KernelQueue& queue, Dtype act, const AttentionBackwardArgs& args);
 
 }  // namespace eps::worker::cuda

@@ -12,6 +12,7 @@
 #include "common/base/status_macros.h"
 #include "common/tensor/dtype.h"
 #include "cublasLt.h"
+#include "gpu_worker/device/cuda/cuda_kernel_sizes.h"
 #include "gpu_worker/device/cuda/loaded_library.h"
 #include "gpu_worker/device/cuda/lt_matmul.h"
 #include "gpu_worker/device/cuda/matmul_problem.h"
@@ -149,7 +150,7 @@ absl::StatusOr<const CublasLtLibrary::Prepared*> CublasLtLibrary::Prepare(const 
   cublasLtMatmulHeuristicResult_t result = {};
   int num_results = 0;
   const auto choose = [&] {
-    const uint64_t workspace_bytes = kWorkspaceBytes;
+    const uint64_t workspace_bytes = kMatMulWorkspaceBytes;
     const uint32_t alignment = static_cast<uint32_t>(shape.alignment_bytes);
     EPS_RETURN_IF_ERROR(prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, workspace_bytes));
     for (const auto attribute :
@@ -184,7 +185,7 @@ absl::Status CublasLtLibrary::MatMul(cudaStream_t stream, const MatMulProblem& p
   const void* c = shape.has_addend ? problem.addend : problem.c;
   return api_->Check(api_->cublasLtMatmul(handle_, prepared->operation, &alpha, problem.b, prepared->a, problem.a,
                                           prepared->b, &beta, c, prepared->d, problem.c, prepared->d,
-                                          &prepared->algorithm, workspace_, kWorkspaceBytes, stream),
+                                          &prepared->algorithm, workspace_, kMatMulWorkspaceBytes, stream),
                      "cublasLtMatmul");
 }
 

@@ -22,10 +22,7 @@ namespace eps::worker::cuda {
 // Threads: safe; the products of one stream from one thread at a time
 class CublasLtLibrary {
  public:
-  // Bytes of device memory for a product to work in; cuBLAS's own recommendation for Hopper.
-  static constexpr int64_t kWorkspaceBytes = int64_t{32} << 20;
-
-  // `workspace`: kWorkspaceBytes of the device, used by one stream.
+  // `workspace`: kMatMulWorkspaceBytes of the device, used by one stream.
   // Errors: FAILED_PRECONDITION the library is not found, or its version is another
   static absl::StatusOr<std::unique_ptr<CublasLtLibrary>> Load(void* workspace);
   ~CublasLtLibrary();

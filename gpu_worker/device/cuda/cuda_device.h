@@ -1,22 +1,14 @@
 #ifndef EPS_GPU_WORKER_DEVICE_CUDA_CUDA_DEVICE_H_
 #define EPS_GPU_WORKER_DEVICE_CUDA_CUDA_DEVICE_H_
 
-#include <cstdint>
 #include <memory>
-#include <string>
 
 #include "absl/status/statusor.h"
-#include "common/tensor/dtype.h"
+#include "gpu_worker/device/cuda/cuda_device_options.h"
 #include "gpu_worker/device/cuda/gpu_runtime.h"
 #include "gpu_worker/device/device.h"
 
 namespace eps::worker::cuda {
-
-struct CudaDeviceOptions {
-  std::string name = "cuda:0";
-  int64_t arena_bytes = 0;   // the user's cap, > 0: one allocation
-  Dtype act = Dtype::kBf16;  // the compute dtype
-};
 
 // A GPU as a device, over its runtime.
 //

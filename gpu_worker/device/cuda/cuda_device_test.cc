@@ -3,7 +3,7 @@
 #include <cstdint>
 
 #include "common/tensor/dtype.h"
-#include "gpu_worker/device/cuda/cuda_kernels.h"
+#include "gpu_worker/device/cuda/cuda_kernel_sizes.h"
 #include "gpu_worker/device/cuda/emulator/emulated_runtime.h"
 #include "gpu_worker/device/cuda/emulator/grid.h"
 #include "gpu_worker/device/device.h"

@@ -82,15 +82,4 @@ void CudaKernels::AddGradient(const AddGradientArgs& args) { cuda::AddGradient(q
 void CudaKernels::EmitGradient(const EmitGradientArgs& args) { cuda::EmitGradient(queue_, args); }
 void CudaKernels::FillZero(const FillZeroArgs& args) { cuda::FillZero(queue_, args); }
 
-KernelSizes CudaKernelSizes(Dtype act) {
-  KernelSizes sizes;
-  sizes.compute_dtype = act;
-  sizes.layer_norm_backward = &LayerNormBackwardBytes;
-  sizes.attention = [](int64_t, int64_t, int64_t, int64_t) { return int64_t{0}; };
-  sizes.attention_backward = &PlainAttentionBackwardBytes;
-  sizes.column_sum = &ColumnSumBytes;
-  sizes.outside_bytes = [](int) { return int64_t{0}; };
-  return sizes;
-}
-
 }  // namespace eps::worker::cuda

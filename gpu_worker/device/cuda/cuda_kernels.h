@@ -48,9 +48,6 @@ class CudaKernels : public Kernels {
   ComputeQueue& queue_;
 };
 
-// Scratch of these kernels, for the planner; see KernelSizes.
-KernelSizes CudaKernelSizes(Dtype act);
-
 }  // namespace eps::worker::cuda
 
 #endif  // EPS_GPU_WORKER_DEVICE_CUDA_CUDA_KERNELS_H_

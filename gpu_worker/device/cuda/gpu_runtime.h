@@ -35,6 +35,7 @@ class GpuRuntime {
   // Device memory that the runtime and its libraries hold: the context, workspaces.
   virtual int64_t held_bytes() const = 0;
 
+  virtual absl::StatusOr<int64_t> FreeBytes() = 0;  // now, of the whole device
   // Errors: RESOURCE_EXHAUSTED the device has not so much free
   virtual absl::StatusOr<void*> Allocate(int64_t num_bytes) = 0;
   virtual void Free(void* memory) = 0;

@@ -6,6 +6,7 @@
 
 #include "common/tensor/dtype.h"
 #include "gpu_worker/device/cuda/act_dispatch.h"
+#include "gpu_worker/device/cuda/cuda_kernel_sizes.h"
 #include "gpu_worker/device/cuda/device_code.h"
 #include "gpu_worker/device/cuda/launch.h"
 #include "gpu_worker/device/cuda/reduction.h"
@@ -183,8 +184,6 @@ void LayerNormApply(KernelQueue& queue, Dtype act, const LayerNormApplyArgs& arg
            args.mean, args.rstd, static_cast<T*>(args.y));
   });
 }
-
-int64_t LayerNormBackwardBytes(int64_t M, int64_t C) { return 2 * ColumnSumBytes(M, C); }
 
 void LayerNormBackward(KernelQueue& queue, Dtype act, const LayerNormBackwardArgs& args) {
   const RowTiling tiling = ReductionTiling(args.M);

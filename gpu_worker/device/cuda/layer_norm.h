@@ -14,7 +14,6 @@ inline constexpr int64_t kMaxLayerNormColumns = 32768;
 
 void LayerNorm(KernelQueue& queue, Dtype act, const LayerNormArgs& args);
 void LayerNormApply(KernelQueue& queue, Dtype act, const LayerNormApplyArgs& args);
-int64_t LayerNormBackwardBytes(int64_t M, int64_t C);
 void LayerNormBackward(KernelQueue& queue, Dtype act, const LayerNormBackwardArgs& args);
 
 }  // namespace eps::worker::cuda

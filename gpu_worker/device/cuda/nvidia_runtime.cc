@@ -16,6 +16,7 @@
 #include "common/base/status_macros.h"
 #include "cuda_runtime_api.h"
 #include "gpu_worker/device/cuda/cublaslt_library.h"
+#include "gpu_worker/device/cuda/cuda_kernel_sizes.h"
 #include "gpu_worker/device/cuda/gpu_runtime.h"
 #include "gpu_worker/device/cuda/launch.h"
 #include "gpu_worker/device/cuda/matmul_problem.h"
@@ -65,23 +66,28 @@ class NvidiaRuntime : public GpuRuntime {
   }
   absl::Status Init() {
     EPS_RETURN_IF_ERROR(Use());
-    EPS_RETURN_IF_ERROR(Check(cudaMalloc(&workspace_, CublasLtLibrary::kWorkspaceBytes), "cudaMalloc"));
+    EPS_RETURN_IF_ERROR(Check(cudaMalloc(&workspace_, kMatMulWorkspaceBytes), "cudaMalloc"));
     EPS_ASSIGN_OR_RETURN(matmul_, CublasLtLibrary::Load(workspace_));
     return absl::OkStatus();
   }
 
   std::string model() const override { return absl::StrCat("cuda ", gpu_, " ", matmul_->version()); }
-  int64_t held_bytes() const override { return CublasLtLibrary::kWorkspaceBytes; }
+  int64_t held_bytes() const override { return kMatMulWorkspaceBytes; }
 
+  absl::StatusOr<int64_t> FreeBytes() override {
+    EPS_RETURN_IF_ERROR(Use());
+    size_t free_bytes = 0, total_bytes = 0;
+    EPS_RETURN_IF_ERROR(Check(cudaMemGetInfo(&free_bytes, &total_bytes), "cudaMemGetInfo"));
+    return static_cast<int64_t>(free_bytes);
+  }
   absl::StatusOr<void*> Allocate(int64_t num_bytes) override {
     EPS_RETURN_IF_ERROR(Use());
     void* memory = nullptr;
     const absl::Status status = Check(cudaMalloc(&memory, static_cast<size_t>(num_bytes)), "cudaMalloc");
     if (status.ok()) return memory;
-    size_t free_bytes = 0, total_bytes = 0;
-    if (cudaMemGetInfo(&free_bytes, &total_bytes) != cudaSuccess) return status;
-    return Annotate(status, absl::StrCat(num_bytes, " bytes, of which the GPU has ", free_bytes, " free of ",
-                                         total_bytes, "; give a smaller --device-memory"));
+    EPS_ASSIGN_OR_RETURN(const int64_t free_bytes, FreeBytes());
+    return Annotate(status, absl::StrCat("the GPU has ", free_bytes, " bytes free, and ", num_bytes,
+                                         " are wanted; give a smaller --device-memory"));
   }
   void Free(void* memory) override {
     if (Use().ok()) cudaFree(memory);

@@ -11,8 +11,8 @@ namespace eps::worker::cuda {
 // A GPU by CUDA's runtime, and cuBLASLt, which is loaded here: a program that links this starts without either.
 // `index`: as CUDA counts the GPUs of the process, from 0.
 //
-// Errors:  UNIMPLEMENTED this build was made without the CUDA toolkit · FAILED_PRECONDITION no driver, one that is too
-//          old, a GPU that is too old, or no cuBLASLt, with what to do · NOT_FOUND no GPU of that index
+// Errors:  FAILED_PRECONDITION no driver, one that is too old, a GPU that is too old, or no cuBLASLt, with what to do ·
+//          NOT_FOUND no GPU of that index
 // Threads: as GpuRuntime
 absl::StatusOr<std::unique_ptr<GpuRuntime>> NewNvidiaRuntime(int index);
 

@@ -1,10 +1,10 @@
 #include "gpu_worker/device/cuda/reduction.h"
 
-#include <algorithm>
 #include <cstdint>
 
 #include "common/tensor/dtype.h"
 #include "gpu_worker/device/cuda/act_dispatch.h"
+#include "gpu_worker/device/cuda/cuda_kernel_sizes.h"
 #include "gpu_worker/device/cuda/device_code.h"
 #include "gpu_worker/device/cuda/launch.h"
 #include "gpu_worker/device/cuda/simt.h"
@@ -12,10 +12,6 @@
 
 namespace eps::worker::cuda {
 namespace {
-
-// A few tiles for each multiprocessor, and partial sums that stay small beside the rows.
-constexpr int64_t kMinRowsPerTile = 32;
-constexpr int64_t kMaxRowTiles = 256;
 
 // A block sums 256 columns of a tile: each warp every 8th row, each lane a pack of columns; then the warps in order.
 constexpr int kWarps = 8;
@@ -55,20 +51,9 @@ __global__ void AddPartialsKernel(const float* partials, int64_t num_tiles, int6
 
 }  // namespace
 
-RowTiling ReductionTiling(int64_t M) {
-  RowTiling tiling;
-  tiling.rows_per_tile = std::max(kMinRowsPerTile, CeilDiv(M, kMaxRowTiles));
-  tiling.num_tiles = CeilDiv(M, tiling.rows_per_tile);
-  return tiling;
-}
-
 void AddPartials(KernelQueue& queue, const float* partials, int64_t num_tiles, int64_t stride, int64_t N, float* out) {
   Launch(queue, "AddPartials", {.blocks_x = CeilDiv(N, kElementThreads), .threads = kElementThreads},
          &AddPartialsKernel, partials, num_tiles, stride, N, out);
-}
-
-int64_t ColumnSumBytes(int64_t M, int64_t N) {
-  return ReductionTiling(M).num_tiles * N * static_cast<int64_t>(sizeof(float));
 }
 
 void ColumnSum(KernelQueue& queue, Dtype act, const ColumnSumArgs& args) {

@@ -1,4 +1,4 @@
-#include "gpu_worker/device/cuda/nvidia_runtime.h"
+#include "gpu_worker/device/cuda/nvidia_device.h"
 
 #include <string>
 
@@ -13,8 +13,8 @@ using ::testing::AnyOf;
 using ::testing::HasSubstr;
 
 // With a GPU, an index that no machine has; without one, whatever is missing.
-TEST(NvidiaRuntimeTest, SaysWhatIsMissing) {
-  const absl::Status status = NewNvidiaRuntime(1000).status();
+TEST(NvidiaDeviceTest, SaysWhatIsMissing) {
+  const absl::Status status = ProbeNvidiaGpu(1000).status();
   ASSERT_FALSE(status.ok());
   EXPECT_THAT(std::string(status.message()),
               AnyOf(HasSubstr("no NVIDIA driver is found (libcuda.so.1); this build is for CUDA 13"),
