@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -29,8 +30,13 @@ constexpr size_t kAllocationAlignBytes = 256;  // as cudaMalloc's
 
 struct EmulatedStream {
   explicit EmulatedStream(GridOrder order) : grids(order) {}
-  GridRunner grids;
-  cpu::CpuStream thread;  // last: it uses the above
+  ~EmulatedStream() {
+    thread.Launch([this] { grids.reset(); });
+    thread.Synchronize().IgnoreError();
+  }
+
+  std::optional<GridRunner> grids;  // of the thread below, from beginning to end
+  cpu::CpuStream thread;
 };
 
 class EmulatedEvent {
@@ -99,7 +105,7 @@ class EmulatedRuntime : public GpuRuntime {
   }
   absl::Status Launch(GpuStream stream, const KernelCall& call) override {
     EmulatedStream* on = &At(stream);
-    on->thread.Launch([on, shape = call.shape, body = call.body] { on->grids.Run(shape, body); });
+    on->thread.Launch([on, shape = call.shape, body = call.body] { on->grids->Run(shape, body); });
     return absl::OkStatus();
   }
   absl::Status MatMul(GpuStream stream, const MatMulProblem& problem) override {

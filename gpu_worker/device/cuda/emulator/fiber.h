@@ -9,7 +9,7 @@ namespace eps::worker::cuda {
 
 // A function with a stack of its own, which runs when it is resumed and stops where it yields.
 //
-// Threads: one; the sanitizers are told of each switch
+// Threads: one, which begins it and resumes it to its end; the sanitizers are told of each switch
 class Fiber {
  public:
   // Starts with the first Resume.

@@ -18,7 +18,7 @@ namespace eps::worker::cuda {
 // Threads of a block, and blocks of a grid, one after another from the first, or from the last.
 enum class GridOrder { kForward, kBackward };
 
-// Threads: one at a time
+// Threads: one, from the first Run to the end: the sanitizers hold what fibers have on their stacks for that thread's
 class GridRunner {
  public:
   explicit GridRunner(GridOrder order);
