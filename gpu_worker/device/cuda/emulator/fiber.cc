@@ -12,9 +12,17 @@
 #ifdef __SANITIZE_ADDRESS__
 #include "sanitizer/common_interface_defs.h"
 #endif
-#ifdef __SANITIZE_THREAD__
-#include "sanitizer/tsan_interface.h"
-#endif
+
+// There when the program is linked with ThreadSanitizer. This file is compiled without it (BUILD): between a switch that
+// it is told of and the switch itself, what runs would be taken for the other stack's.
+// NOLINTBEGIN(bugprone-reserved-identifier,readability-identifier-naming)
+extern "C" {
+[[gnu::weak]] void* __tsan_get_current_fiber();
+[[gnu::weak]] void* __tsan_create_fiber(unsigned flags);
+[[gnu::weak]] void __tsan_destroy_fiber(void* fiber);
+[[gnu::weak]] void __tsan_switch_to_fiber(void* fiber, unsigned flags);
+}
+// NOLINTEND(bugprone-reserved-identifier,readability-identifier-naming)
 
 namespace eps::worker::cuda {
 namespace {
@@ -36,16 +44,12 @@ Fiber::Fiber(std::function<void()> body) : body_(std::move(body)) {
                                    Leave();
                                    return std::move(caller_);
                                  });
-#ifdef __SANITIZE_THREAD__
-  tsan_inner_ = __tsan_create_fiber(0);
-#endif
+  if (__tsan_create_fiber != nullptr) tsan_inner_ = __tsan_create_fiber(0);
 }
 
 Fiber::~Fiber() {
   EPS_CHECK(done_ || !begun_);
-#ifdef __SANITIZE_THREAD__
-  __tsan_destroy_fiber(tsan_inner_);
-#endif
+  if (tsan_inner_ != nullptr) __tsan_destroy_fiber(tsan_inner_);
 }
 
 void Fiber::Resume() {
@@ -53,10 +57,10 @@ void Fiber::Resume() {
 #ifdef __SANITIZE_ADDRESS__
   __sanitizer_start_switch_fiber(&asan_caller_frames_, stack_bottom_, kStackBytes);
 #endif
-#ifdef __SANITIZE_THREAD__
-  tsan_caller_ = __tsan_get_current_fiber();
-  __tsan_switch_to_fiber(tsan_inner_, 0);
-#endif
+  if (tsan_inner_ != nullptr) {
+    tsan_caller_ = __tsan_get_current_fiber();
+    __tsan_switch_to_fiber(tsan_inner_, 0);
+  }
   inner_ = std::move(inner_).resume();
 #ifdef __SANITIZE_ADDRESS__
   __sanitizer_finish_switch_fiber(asan_caller_frames_, nullptr, nullptr);
@@ -82,9 +86,7 @@ void Fiber::Leave() {
   // A fiber that is done never comes back: its frames are given up.
   __sanitizer_start_switch_fiber(done_ ? nullptr : &asan_inner_frames_, caller_bottom_, caller_bytes_);
 #endif
-#ifdef __SANITIZE_THREAD__
-  __tsan_switch_to_fiber(tsan_caller_, 0);
-#endif
+  if (tsan_inner_ != nullptr) __tsan_switch_to_fiber(tsan_caller_, 0);
 }
 
 }  // namespace eps::worker::cuda
