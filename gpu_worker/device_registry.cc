@@ -6,15 +6,14 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
 #include "common/base/memory_room.h"
 #include "common/base/status_macros.h"
 #include "gpu_worker/device/cpu/cpu_device.h"
 #include "gpu_worker/device/cpu/cpu_kernel_sizes.h"
 #include "gpu_worker/device/cuda/cuda_kernel_sizes.h"
 #include "gpu_worker/device/cuda/nvidia_device.h"
+#include "gpu_worker/device_sizes.h"
 
 namespace eps::worker {
 namespace {
@@ -65,15 +64,9 @@ DeviceBackend CudaBackend(int index) {
 
 absl::StatusOr<DeviceBackend> FindDevice(const std::string& name) {
   if (name == "cpu") return CpuBackend();
-  absl::string_view index = name;
-  if (absl::ConsumePrefix(&index, "cuda")) {
-    int gpu = 0;
-    if (index.empty() || (absl::ConsumePrefix(&index, ":") && absl::SimpleAtoi(index, &gpu) && gpu >= 0)) {
-      EPS_RETURN_IF_ERROR_WITH(cuda::CheckCudaIsBuilt(), absl::StrCat("--device ", name));
-      return CudaBackend(gpu);
-    }
-  }
-  return absl::InvalidArgumentError(absl::StrCat("--device ", name, ": want cpu, cuda or cuda:I"));
+  EPS_ASSIGN_OR_RETURN(const int gpu, GpuIndex(name));
+  EPS_RETURN_IF_ERROR_WITH(cuda::CheckCudaIsBuilt(), absl::StrCat("--device ", name));
+  return CudaBackend(gpu);
 }
 
 }  // namespace eps::worker
