@@ -99,6 +99,11 @@ class Device {
   // Memory that libraries hold on the device outside the arena (packing buffers, contexts).
   virtual int64_t outside_bytes() const = 0;
 
+  // Host memory that will be copied from again and again: a device may pin it for fast copies, and says what it could
+  // not pin in the log alone. Asked again for the same memory it does nothing. The memory stays mapped as long as the
+  // device lives. May block; on any thread.
+  virtual void ExpectCopies(absl::Span<const std::byte> /*host*/) {}
+
   virtual Stream& stream(StreamId id) = 0;
   virtual std::unique_ptr<Event> NewEvent() = 0;
   // Kernels run on the compute stream.

@@ -25,6 +25,7 @@
 #include "gpu_worker/device/kernels.h"
 #include "gpu_worker/layers/reference_gpt2.h"
 #include "gpu_worker/transport/in_process.h"
+#include "gpu_worker/transport/transport.h"
 
 namespace eps::worker {
 namespace {
@@ -109,6 +110,31 @@ class DeviceWithMemoryOfItsOwn : public Device {
   DeviceProperties properties_;
 };
 
+// Has the weights in memory of its own, as shared memory has: a pull waits, and whoever wants them reads them there.
+class InPlaceTransport : public Transport {
+ public:
+  InPlaceTransport(const ModelSpec* model, Dtype wire, InProcessTransport* inner) : inner_(*inner) {
+    for (const BlobSpec& blob : model->blobs) places_.emplace_back(static_cast<size_t>(blob.num_elems * SizeOf(wire)));
+  }
+  const std::byte* InPlace(BlobId blob, Version) const override { return Place(blob).data(); }
+  absl::StatusOr<PullTiming> Await(BlobId blob, Version version) override {
+    return inner_.Pull(blob, version, absl::MakeSpan(Place(blob)));
+  }
+  absl::StatusOr<PullTiming> Pull(BlobId, Version, absl::Span<std::byte>) override {
+    return absl::InternalError("what is in place is not pulled");
+  }
+  void Push(Contribution contribution) override { inner_.Push(std::move(contribution)); }
+  absl::Status Flush() override { return inner_.Flush(); }
+  void Cancel(absl::Status reason) override { inner_.Cancel(std::move(reason)); }
+
+ private:
+  std::vector<std::byte>& Place(BlobId blob) { return places_[static_cast<size_t>(blob.value())]; }
+  const std::vector<std::byte>& Place(BlobId blob) const { return places_[static_cast<size_t>(blob.value())]; }
+
+  InProcessTransport& inner_;
+  std::vector<std::vector<std::byte>> places_;
+};
+
 // How a step is run; none of it may change a bit.
 struct Way {
   InnerPolicy inner = InnerPolicy::kRecompute;
@@ -118,6 +144,7 @@ struct Way {
   int max_pass_vnodes = 0;
   int threads = 2;
   bool own_memory = false;
+  bool in_place = false;                       // the transport has the weights in this host's memory
   std::optional<Dtype> cuda = std::nullopt;    // the cuda device on the emulator, with this compute dtype; none: cpu
   std::vector<std::vector<int>> workers = {};  // vnodes of each; empty: one worker with all
 
@@ -137,7 +164,7 @@ struct Way {
 // A worker: a device, a plan, an executor on a store.
 struct Worker {
   Worker(const ModelSpec& model, const RunConfig& run_in, const Way& way, InProcessStore& store)
-      : run(run_in), transport(&store) {
+      : run(run_in), transport(&store), in_place(&model, run_in.precision.wire, &transport) {
     run.relay.inner = way.inner;
     run.relay.resident = way.resident;
     run.relay.weight_slots = way.weight_slots;
@@ -145,12 +172,16 @@ struct Worker {
     if (way.more_bytes >= 0) request.cap_bytes = SmallestCapBytes(request) + way.more_bytes;
     plan = MakeRelayPlan(request).value();
     device = way.MakeDevice(plan.arena_bytes);
-    executor = RelayExecutor::Create(
-                   {.model = &model, .run = &run, .device = device.get(), .transport = &transport, .plan = plan})
+    executor = RelayExecutor::Create({.model = &model,
+                                      .run = &run,
+                                      .device = device.get(),
+                                      .transport = way.in_place ? static_cast<Transport*>(&in_place) : &transport,
+                                      .plan = plan})
                    .value();
   }
   RunConfig run;
   InProcessTransport transport;
+  InPlaceTransport in_place;
   RelayPlan plan;
   std::unique_ptr<Device> device;
   std::unique_ptr<RelayExecutor> executor;
@@ -328,6 +359,8 @@ TEST_F(RelayExecutorTest, NoChoiceOfThePlanChangesABit) {
     ExpectSameBits(want, RunStep({.inner = InnerPolicy::kKeep, .more_bytes = -1, .max_pass_vnodes = 3}),
                    name + " passes of three vnodes");
     ExpectSameBits(want, RunStep({.own_memory = true}), name + " memory of its own");
+    ExpectSameBits(want, RunStep({.in_place = true}), name + " weights in place");
+    ExpectSameBits(want, RunStep({.own_memory = true, .in_place = true}), name + " copied from where they lie");
   }
 }
 
@@ -356,6 +389,7 @@ TEST_F(RelayExecutorTest, OnCudaNoChoiceOfThePlanNorOfWorkersChangesABit) {
                    name + " resident, kept");
     ExpectSameBits(want, RunStep({.weight_slots = 3, .max_pass_vnodes = 1, .cuda = act}),
                    name + " three weight slots, passes of one vnode");
+    ExpectSameBits(want, RunStep({.in_place = true, .cuda = act}), name + " copied from where they lie");
     ExpectSameBits(want, RunStep({.cuda = act, .workers = {{0, 1}, {2}, {3}}}), name + " three workers");
   }
 }

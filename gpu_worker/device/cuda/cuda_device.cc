@@ -10,11 +10,14 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
+#include "common/base/log.h"
 #include "common/base/status_macros.h"
 #include "gpu_worker/device/arena_spans.h"
 #include "gpu_worker/device/cuda/cuda_kernels.h"
 #include "gpu_worker/device/cuda/cuda_stream.h"
 #include "gpu_worker/device/cuda/gpu_runtime.h"
+#include "gpu_worker/device/cuda/host_pins.h"
 #include "gpu_worker/device/cuda/launch.h"
 #include "gpu_worker/device/cuda/matmul_problem.h"
 #include "gpu_worker/device/device.h"
@@ -54,13 +57,14 @@ class CudaDevice : public Device {
         spans_(options.arena_bytes),
         streams_(std::move(streams)),
         queue_(runtime_.get(), streams_[static_cast<size_t>(StreamId::kCompute)].get()),
-        kernels_(options.act, &queue_) {
+        kernels_(options.act, &queue_),
+        pins_(runtime_) {
     properties_.name = options.name;
     properties_.model = runtime_->model();
     properties_.compute_dtype = options.act;
   }
   ~CudaDevice() override {
-    // All at once: one may be waiting for another.
+    // All at once: one may be waiting for another. Then idle: nothing that is pinned is copied.
     for (const auto& stream : streams_) stream->Close();
     for (auto& stream : streams_) stream.reset();
     runtime_->Free(arena_);
@@ -74,6 +78,11 @@ class CudaDevice : public Device {
   }
   int64_t arena_high_water_bytes() const override { return spans_.high_water_bytes(); }
   int64_t outside_bytes() const override { return runtime_->held_bytes(); }
+
+  void ExpectCopies(absl::Span<const std::byte> host) override {
+    const absl::Status status = pins_.Pin(host);
+    if (!status.ok()) LogWarning("memory_not_pinned", {{"bytes", host.size()}, {"error", status.ToString()}});
+  }
 
   Stream& stream(StreamId id) override { return *streams_[static_cast<size_t>(id)]; }
   std::unique_ptr<Event> NewEvent() override { return std::make_unique<CudaEvent>(OwnedGpuEvent::New(runtime_)); }
@@ -92,6 +101,7 @@ class CudaDevice : public Device {
   Streams streams_;
   StreamQueue queue_;
   CudaKernels kernels_;
+  HostPins pins_;
 };
 
 }  // namespace

@@ -40,6 +40,11 @@ class GpuRuntime {
   virtual absl::StatusOr<void*> Allocate(int64_t num_bytes) = 0;
   virtual void Free(void* memory) = 0;
 
+  // Pins host memory: copies from it are one transfer, and run beside other work. Whole pages that overlap nothing that
+  // is registered.
+  virtual absl::Status RegisterHost(absl::Span<const std::byte> pages) = 0;
+  virtual void UnregisterHost(absl::Span<const std::byte> pages) = 0;
+
   virtual absl::StatusOr<GpuStream> NewStream() = 0;
   virtual void DestroyStream(GpuStream stream) = 0;
   virtual absl::StatusOr<GpuEvent> NewEvent() = 0;

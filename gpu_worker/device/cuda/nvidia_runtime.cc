@@ -93,6 +93,16 @@ class NvidiaRuntime : public GpuRuntime {
     if (Use().ok()) cudaFree(memory);
   }
 
+  absl::Status RegisterHost(absl::Span<const std::byte> pages) override {
+    EPS_RETURN_IF_ERROR(Use());
+    // The daemon's memory is mapped for reading alone.
+    return Check(cudaHostRegister(const_cast<std::byte*>(pages.data()), pages.size(), cudaHostRegisterReadOnly),
+                 "cudaHostRegister");
+  }
+  void UnregisterHost(absl::Span<const std::byte> pages) override {
+    if (Use().ok()) cudaHostUnregister(const_cast<std::byte*>(pages.data()));
+  }
+
   absl::StatusOr<GpuStream> NewStream() override {
     EPS_RETURN_IF_ERROR(Use());
     cudaStream_t stream = nullptr;

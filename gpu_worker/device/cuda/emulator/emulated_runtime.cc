@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -27,6 +29,7 @@ namespace eps::worker::cuda {
 namespace {
 
 constexpr size_t kAllocationAlignBytes = 256;  // as cudaMalloc's
+constexpr size_t kPageBytes = 4096;
 
 struct EmulatedStream {
   explicit EmulatedStream(GridOrder order) : grids(order) {}
@@ -76,7 +79,11 @@ class EmulatedEvent {
 
 class EmulatedRuntime : public GpuRuntime {
  public:
-  explicit EmulatedRuntime(GridOrder order) : order_(order) {}
+  EmulatedRuntime(GridOrder order, EmulatedLimits limits) : order_(order), limits_(limits) {}
+  ~EmulatedRuntime() override {
+    MutexLock lock(mu_);
+    EPS_CHECK(pinned_.empty());
+  }
 
   std::string model() const override { return "cuda emulated"; }
   int64_t held_bytes() const override { return 0; }
@@ -89,6 +96,28 @@ class EmulatedRuntime : public GpuRuntime {
     return memory;
   }
   void Free(void* memory) override { std::free(memory); }
+
+  absl::Status RegisterHost(absl::Span<const std::byte> pages) override {
+    MutexLock lock(mu_);
+    EPS_CHECK(!pages.empty() && reinterpret_cast<uintptr_t>(pages.data()) % kPageBytes == 0 &&
+              pages.size() % kPageBytes == 0);
+    const auto next = pinned_.lower_bound(pages.data());
+    EPS_CHECK(next == pinned_.end() || next->first >= pages.data() + pages.size());
+    EPS_CHECK(next == pinned_.begin() || std::prev(next)->first + std::prev(next)->second <= pages.data());
+    if (static_cast<int64_t>(pages.size()) > limits_.most_pinned_bytes - pinned_bytes_) {
+      return absl::ResourceExhaustedError("no more memory can be pinned");
+    }
+    pinned_[pages.data()] = pages.size();
+    pinned_bytes_ += static_cast<int64_t>(pages.size());
+    return absl::OkStatus();
+  }
+  void UnregisterHost(absl::Span<const std::byte> pages) override {
+    MutexLock lock(mu_);
+    const auto found = pinned_.find(pages.data());
+    EPS_CHECK(found != pinned_.end() && found->second == pages.size());
+    pinned_.erase(found);
+    pinned_bytes_ -= static_cast<int64_t>(pages.size());
+  }
 
   absl::StatusOr<GpuStream> NewStream() override { return GpuStream{new EmulatedStream(order_)}; }
   void DestroyStream(GpuStream stream) override { delete &At(stream); }
@@ -135,10 +164,17 @@ class EmulatedRuntime : public GpuRuntime {
   static EmulatedEvent& At(GpuEvent event) { return *static_cast<EmulatedEvent*>(event.handle); }
 
   const GridOrder order_;
+  const EmulatedLimits limits_;
+
+  Mutex mu_;
+  std::map<const std::byte*, size_t> pinned_ ABSL_GUARDED_BY(mu_);
+  int64_t pinned_bytes_ ABSL_GUARDED_BY(mu_) = 0;
 };
 
 }  // namespace
 
-std::unique_ptr<GpuRuntime> NewEmulatedRuntime(GridOrder order) { return std::make_unique<EmulatedRuntime>(order); }
+std::unique_ptr<GpuRuntime> NewEmulatedRuntime(GridOrder order, EmulatedLimits limits) {
+  return std::make_unique<EmulatedRuntime>(order, limits);
+}
 
 }  // namespace eps::worker::cuda
