@@ -79,6 +79,13 @@ class CudaDevice : public Device {
   int64_t arena_high_water_bytes() const override { return spans_.high_water_bytes(); }
   int64_t outside_bytes() const override { return runtime_->held_bytes(); }
 
+  absl::StatusOr<HostMemory> NewHostMemory(int64_t num_bytes) override {
+    if (num_bytes == 0) return HostMemory();
+    EPS_ASSIGN_OR_RETURN(void* memory, runtime_->AllocateHost(num_bytes));
+    std::shared_ptr<void> owner(memory, [runtime = runtime_](void* held) { runtime->FreeHost(held); });
+    return HostMemory{absl::MakeSpan(static_cast<std::byte*>(memory), static_cast<size_t>(num_bytes)),
+                      std::move(owner)};
+  }
   void ExpectCopies(absl::Span<const std::byte> host) override {
     const absl::Status status = pins_.Pin(host);
     if (!status.ok()) LogWarning("memory_not_pinned", {{"bytes", host.size()}, {"error", status.ToString()}});

@@ -40,6 +40,10 @@ class GpuRuntime {
   virtual absl::StatusOr<void*> Allocate(int64_t num_bytes) = 0;
   virtual void Free(void* memory) = 0;
 
+  // Host memory that is pinned from the start, aligned to a page.
+  // Errors: RESOURCE_EXHAUSTED there is not so much
+  virtual absl::StatusOr<void*> AllocateHost(int64_t num_bytes) = 0;
+  virtual void FreeHost(void* memory) = 0;
   // Pins host memory: copies from it are one transfer, and run beside other work. Whole pages that overlap nothing that
   // is registered.
   virtual absl::Status RegisterHost(absl::Span<const std::byte> pages) = 0;

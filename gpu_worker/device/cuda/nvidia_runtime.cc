@@ -93,6 +93,17 @@ class NvidiaRuntime : public GpuRuntime {
     if (Use().ok()) cudaFree(memory);
   }
 
+  absl::StatusOr<void*> AllocateHost(int64_t num_bytes) override {
+    EPS_RETURN_IF_ERROR(Use());
+    void* memory = nullptr;
+    EPS_RETURN_IF_ERROR_WITH(
+        Check(cudaHostAlloc(&memory, static_cast<size_t>(num_bytes), cudaHostAllocDefault), "cudaHostAlloc"),
+        absl::StrCat(num_bytes, " bytes of pinned host memory"));
+    return memory;
+  }
+  void FreeHost(void* memory) override {
+    if (Use().ok()) cudaFreeHost(memory);
+  }
   absl::Status RegisterHost(absl::Span<const std::byte> pages) override {
     EPS_RETURN_IF_ERROR(Use());
     // The daemon's memory is mapped for reading alone.

@@ -96,6 +96,8 @@ class EmulatedRuntime : public GpuRuntime {
     return memory;
   }
   void Free(void* memory) override { std::free(memory); }
+  absl::StatusOr<void*> AllocateHost(int64_t num_bytes) override { return Allocate(num_bytes); }
+  void FreeHost(void* memory) override { std::free(memory); }
 
   absl::Status RegisterHost(absl::Span<const std::byte> pages) override {
     MutexLock lock(mu_);
