@@ -30,19 +30,22 @@ struct Tiling {
 __device__ __forceinline__ int Lane() { return threadIdx.x % kWarpSize; }
 __device__ __forceinline__ int WarpOfBlock() { return threadIdx.x / kWarpSize; }
 
-// What a block works on: one head of one sample. Its arrays begin at the sample's first position.
+// What a block works on: one tile of one head of one sample. Its arrays begin at the sample's first position.
 struct HeadShape {
   int64_t T, H, D;
   float scale;
+  int64_t tiles;  // of a head
 
+  __device__ int64_t head_of_batch() const { return blockIdx.x / tiles; }
+  __device__ int64_t tile() const { return blockIdx.x % tiles; }
   __device__ int64_t qkv_row() const { return 3 * H * D; }
   __device__ int64_t o_row() const { return H * D; }
-  __device__ int64_t sample() const { return blockIdx.x / H; }
-  __device__ int64_t head() const { return blockIdx.x % H; }
+  __device__ int64_t sample() const { return head_of_batch() / H; }
+  __device__ int64_t head() const { return head_of_batch() % H; }
   // which: 0 q, 1 k, 2 v.
   __device__ int64_t qkv_start(int which) const { return (sample() * T * 3 + which) * H * D + head() * D; }
   __device__ int64_t o_start() const { return (sample() * T * H + head()) * D; }
-  __device__ int64_t row_start() const { return blockIdx.x * T; }  // of lse and of the probabilities' rows
+  __device__ int64_t row_start() const { return head_of_batch() * T; }  // of lse and of the probabilities' rows
 };
 
 // Rows [first, first + kRows) of a head into shared memory, its rows D + 1 apart; 0 from T on.
@@ -76,7 +79,7 @@ template <typename T, int kDims>
 __global__ void __launch_bounds__(kThreads)
     AttentionKernel(HeadShape shape, const T* qkv, T* o, float* lse, DropoutPlan dropout) {
   using Tile = Tiling<kDims>;
-  const int64_t D = shape.D, first_row = static_cast<int64_t>(blockIdx.y) * Tile::kRows;
+  const int64_t D = shape.D, first_row = shape.tile() * Tile::kRows;
   float* q = DynamicShared<float>();
   float* k = q + Tile::kRows * (D + 1);
   float* v = k + Tile::kRows * (D + 1);
@@ -139,7 +142,7 @@ __global__ void __launch_bounds__(kThreads)
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
     AttentionDeltaKernel(HeadShape shape, const T* o, const T* d_o, float* delta) {
-  const int64_t row = static_cast<int64_t>(blockIdx.y) * kWarps + WarpOfBlock();
+  const int64_t row = shape.tile() * kWarps + WarpOfBlock();
   if (row >= shape.T) return;
   const int64_t start = shape.o_start() + row * shape.o_row();
   float sum = 0;
@@ -167,7 +170,7 @@ __global__ void __launch_bounds__(kThreads)
     AttentionBackwardQueriesKernel(HeadShape shape, const T* qkv, const T* d_o, const float* lse, const float* delta,
                                    T* dqkv, DropoutPlan dropout) {
   using Tile = Tiling<kDims>;
-  const int64_t D = shape.D, first_row = static_cast<int64_t>(blockIdx.y) * Tile::kRows;
+  const int64_t D = shape.D, first_row = shape.tile() * Tile::kRows;
   const int64_t tile_elems = Tile::kRows * (D + 1);
   float* q = DynamicShared<float>();
   float* k = q + tile_elems;
@@ -228,7 +231,7 @@ __global__ void __launch_bounds__(kThreads)
     AttentionBackwardKeysKernel(HeadShape shape, const T* qkv, const T* d_o, const float* lse, const float* delta,
                                 T* dqkv, DropoutPlan dropout) {
   using Tile = Tiling<kDims>;
-  const int64_t D = shape.D, first_column = static_cast<int64_t>(blockIdx.y) * Tile::kRows;
+  const int64_t D = shape.D, first_column = shape.tile() * Tile::kRows;
   const int64_t tile_elems = Tile::kRows * (D + 1);
   float* q = DynamicShared<float>();
   float* k = q + tile_elems;
@@ -304,18 +307,18 @@ void ForHead(Dtype act, int64_t D, const Fn& fn) {
   });
 }
 
+// A block for each tile of `rows` positions of each head.
 template <typename Args>
-HeadShape ShapeOf(const Args& args) {
-  return {args.T, args.H, args.D, static_cast<float>(args.scale)};
+HeadShape ShapeOf(const Args& args, int rows) {
+  return {args.T, args.H, args.D, static_cast<float>(args.scale), CeilDiv(args.T, rows)};
 }
 
-// Blocks of kRows positions of each head, with `tiles` tiles in shared memory.
+// With `arrays` tiles of `rows` positions in shared memory.
 template <typename Args>
-LaunchShape GridOf(const Args& args, int rows, int tiles) {
-  return {.blocks_x = args.B * args.H,
-          .blocks_y = CeilDiv(args.T, rows),
+LaunchShape GridOf(const Args& args, int rows, int arrays) {
+  return {.blocks_x = args.B * args.H * CeilDiv(args.T, rows),
           .threads = kThreads,
-          .shared_bytes = static_cast<int>(tiles * rows * (args.D + 1) * sizeof(float))};
+          .shared_bytes = static_cast<int>(arrays * rows * (args.D + 1) * sizeof(float))};
 }
 
 }  // namespace
@@ -324,13 +327,13 @@ void PlainAttention(KernelQueue& queue, Dtype act, const AttentionArgs& args) {
   ForHead(act, args.D, [&](auto type, auto dims) {
     using T = typename decltype(type)::type;
     constexpr int kDims = decltype(dims)::value;
-    Launch(queue, "PlainAttention", GridOf(args, Tiling<kDims>::kRows, 3), &AttentionKernel<T, kDims>, ShapeOf(args),
+    constexpr int kRows = Tiling<kDims>::kRows;
+    Launch(queue, "PlainAttention", GridOf(args, kRows, 3), &AttentionKernel<T, kDims>, ShapeOf(args, kRows),
            static_cast<const T*>(args.qkv), static_cast<T*>(args.o), args.lse, PlanDropout(args.dropout));
   });
 }
 
 void PlainAttentionBackward(KernelQueue& queue, Dtype act, const AttentionBackwardArgs& args) {
-  const HeadShape shape = ShapeOf(args);
   const DropoutPlan dropout = PlanDropout(args.dropout);
   float* delta = static_cast<float*>(args.scratch);
   ForHead(act, args.D, [&](auto type, auto dims) {
@@ -339,8 +342,9 @@ void PlainAttentionBackward(KernelQueue& queue, Dtype act, const AttentionBackwa
     const T* qkv = static_cast<const T*>(args.qkv);
     const T* d_o = static_cast<const T*>(args.d_o);
     T* dqkv = static_cast<T*>(args.dqkv);
-    Launch(queue, "AttentionDelta", GridOf(args, kWarps, 0), &AttentionDeltaKernel<T>, shape,
+    Launch(queue, "AttentionDelta", GridOf(args, kWarps, 0), &AttentionDeltaKernel<T>, ShapeOf(args, kWarps),
            static_cast<const T*>(args.o), d_o, delta);
+    const HeadShape shape = ShapeOf(args, Tiling<kDims>::kRows);
     const LaunchShape grid = GridOf(args, Tiling<kDims>::kRows, 4);
     Launch(queue, "AttentionBackwardQueries", grid, &AttentionBackwardQueriesKernel<T, kDims>, shape, qkv, d_o,
            args.lse, delta, dqkv, dropout);

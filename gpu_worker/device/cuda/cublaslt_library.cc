@@ -8,7 +8,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "common/base/mutex.h"
 #include "common/base/status_macros.h"
 #include "common/tensor/dtype.h"
 #include "cublasLt.h"
@@ -100,17 +99,13 @@ CublasLtLibrary::CublasLtLibrary(std::unique_ptr<Api> api, void* workspace)
     : api_(std::move(api)), workspace_(workspace) {}
 
 CublasLtLibrary::~CublasLtLibrary() {
-  {
-    MutexLock lock(mu_);
-    prepared_.clear();
-  }
+  prepared_.clear();
   if (handle_ != nullptr) api_->cublasLtDestroy(handle_);
 }
 
 std::string CublasLtLibrary::version() const { return absl::StrCat("cublaslt-", api_->cublasLtGetVersion()); }
 
 absl::StatusOr<const CublasLtLibrary::Prepared*> CublasLtLibrary::Prepare(const LtShape& shape) {
-  MutexLock lock(mu_);
   std::unique_ptr<Prepared>& found = prepared_[shape];
   if (found != nullptr) return found.get();
 
@@ -130,7 +125,12 @@ absl::StatusOr<const CublasLtLibrary::Prepared*> CublasLtLibrary::Prepare(const 
   EPS_RETURN_IF_ERROR(set(CUBLASLT_MATMUL_DESC_TRANSA, op_a));
   EPS_RETURN_IF_ERROR(set(CUBLASLT_MATMUL_DESC_TRANSB, op_b));
   EPS_RETURN_IF_ERROR(set(CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue));
-  if (shape.has_bias) EPS_RETURN_IF_ERROR(set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, bias_type));
+  if (shape.has_bias) {
+    // The heuristic takes the alignment of a bias from its address: one with no more than it will have.
+    const void* bias = reinterpret_cast<const void*>(static_cast<uintptr_t>(shape.alignment_bytes));
+    EPS_RETURN_IF_ERROR(set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, bias_type));
+    EPS_RETURN_IF_ERROR(set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias));
+  }
 
   const auto layout = [&](cublasLtMatrixLayout_t* to, const LtMatrix& matrix) {
     return check(api_->cublasLtMatrixLayoutCreate(to, TypeOf(matrix.dtype), static_cast<uint64_t>(matrix.rows),
@@ -152,6 +152,9 @@ absl::StatusOr<const CublasLtLibrary::Prepared*> CublasLtLibrary::Prepare(const 
   const auto choose = [&] {
     const uint64_t workspace_bytes = kMatMulWorkspaceBytes;
     const uint32_t alignment = static_cast<uint32_t>(shape.alignment_bytes);
+    // Sums that are split stay fp32 until the last: rounded once.
+    const uint32_t reduction = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+    EPS_RETURN_IF_ERROR(prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, reduction));
     EPS_RETURN_IF_ERROR(prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, workspace_bytes));
     for (const auto attribute :
          {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,

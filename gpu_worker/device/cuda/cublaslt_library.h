@@ -6,10 +6,8 @@
 #include <memory>
 #include <string>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "common/base/mutex.h"
 #include "cublasLt.h"
 #include "gpu_worker/device/cuda/lt_matmul.h"
 #include "gpu_worker/device/cuda/matmul_problem.h"
@@ -19,7 +17,7 @@ namespace eps::worker::cuda {
 // Matrix products by cuBLASLt, which is loaded when this is made. The algorithm of a shape is the first that the
 // library's heuristic offers: the same for every process with this version of it and this model of GPU.
 //
-// Threads: safe; the products of one stream from one thread at a time
+// Threads: one at a time
 class CublasLtLibrary {
  public:
   // `workspace`: kMatMulWorkspaceBytes of the device, used by one stream.
@@ -34,14 +32,13 @@ class CublasLtLibrary {
   struct Api;
   struct Prepared;
   CublasLtLibrary(std::unique_ptr<Api> api, void* workspace);
-  absl::StatusOr<const Prepared*> Prepare(const LtShape& shape) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::StatusOr<const Prepared*> Prepare(const LtShape& shape);
 
   const std::unique_ptr<Api> api_;
   void* const workspace_;
   cublasLtHandle_t handle_ = nullptr;
 
-  Mutex mu_;
-  std::map<LtShape, std::unique_ptr<Prepared>> prepared_ ABSL_GUARDED_BY(mu_);
+  std::map<LtShape, std::unique_ptr<Prepared>> prepared_;
 };
 
 }  // namespace eps::worker::cuda

@@ -32,6 +32,7 @@ class StreamQueue : public ComputeQueue {
   StreamQueue(GpuRuntime* runtime, CudaStream* stream) : runtime_(*runtime), stream_(*stream) {}
 
   void Launch(KernelCall call) override {
+    EPS_CHECK(call.shape.blocks_x <= kMaxBlocksX && call.shape.blocks_y <= kMaxBlocksY);
     stream_.Issue([this, call = std::move(call)](GpuStream stream) {
       return Annotate(runtime_.Launch(stream, call), call.name);
     });

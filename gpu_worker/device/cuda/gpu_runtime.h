@@ -32,7 +32,8 @@ class GpuRuntime {
 
   // What results depend on to the bit: the GPU's model, and the versions of what computes.
   virtual std::string model() const = 0;
-  // Device memory that the runtime and its libraries hold: the context, workspaces.
+  // Device memory that is known to be held beside what was allocated here: workspaces. What the context and the code of
+  // libraries take is not known.
   virtual int64_t held_bytes() const = 0;
 
   virtual absl::StatusOr<int64_t> FreeBytes() = 0;  // now, of the whole device

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
@@ -30,6 +31,7 @@ absl::Status HostPins::Pin(absl::Span<const std::byte> host) {
   const auto start = reinterpret_cast<uintptr_t>(host.data());
   const uintptr_t last = (start + host.size() + kPageBytes - 1) / kPageBytes * kPageBytes;
   absl::Status status;
+  std::vector<uintptr_t> added;
   MutexLock lock(mu_);
   for (uintptr_t at = start / kPageBytes * kPageBytes; at < last;) {
     const auto next = pieces_.upper_bound(at);
@@ -39,10 +41,16 @@ absl::Status HostPins::Pin(absl::Span<const std::byte> host) {
     }
     uintptr_t end = std::min<uintptr_t>(last, at + kPieceBytes);
     if (next != pieces_.end()) end = std::min(end, next->first);
-    const absl::Status pinned = runtime_->RegisterHost(Bytes(at, end));
-    if (status.ok()) status = pinned;
-    pieces_[at] = {.end = end, .pinned = pinned.ok()};
+    if (status.ok()) status = runtime_->RegisterHost(Bytes(at, end));
+    pieces_[at] = {.end = end, .pinned = status.ok()};
+    added.push_back(at);
     at = end;
+  }
+  if (status.ok()) return status;
+  for (const uintptr_t begin : added) {
+    Piece& piece = pieces_[begin];
+    if (piece.pinned) runtime_->UnregisterHost(Bytes(begin, piece.end));
+    piece.pinned = false;
   }
   return status;
 }

@@ -30,8 +30,9 @@ class HostPins {
   HostPins(const HostPins&) = delete;
   HostPins& operator=(const HostPins&) = delete;
 
-  // Pins the pages of `host` that were not seen before.
-  // Errors: the first of the runtime's; the pages of that call stay as they are, the others are pinned
+  // Pins the pages of `host` that were not seen before. A copy may not take pages of both kinds: where one piece is
+  // refused, the others of the call are let go too.
+  // Errors: the first of the runtime's
   absl::Status Pin(absl::Span<const std::byte> host);
   int64_t pinned_bytes() const;
 

@@ -18,8 +18,11 @@ struct LaunchShape {
   int shared_bytes = 0;  // dynamic shared memory of a block; at most kMaxSharedBytes
 };
 
-// What a block may use on every GPU that is built for: 99 KiB, the least of sm_80 to sm_120.
-inline constexpr int kMaxSharedBytes = 99 * 1024;
+// What a block may ask for on every GPU that is built for: 99 KiB, the least of sm_80 to sm_120, of which 2 KiB are for
+// the kernel's static shared memory.
+inline constexpr int kMaxSharedBytes = 97 * 1024;
+inline constexpr int64_t kMaxBlocksX = (int64_t{1} << 31) - 1;
+inline constexpr int64_t kMaxBlocksY = 65535;
 
 struct KernelCall {
   const char* name = "";  // in errors
@@ -41,7 +44,7 @@ class KernelQueue {
   virtual void Launch(KernelCall call) = 0;
 };
 
-// Enqueues kernel(args...) over the grid. A grid without blocks is left out.
+// Enqueues kernel(args...) over the grid, whose shape is within bounds. A grid without blocks is left out.
 template <typename... Params>
 void Launch(KernelQueue& queue, const char* name, const LaunchShape& shape, void (*kernel)(Params...),
             std::type_identity_t<Params>... args) {

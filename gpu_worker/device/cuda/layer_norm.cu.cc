@@ -150,14 +150,15 @@ void ForRow(Dtype act, int64_t C, const Fn& fn) {
   ForAct(act, [&](auto type) {
     ForVector(C, {}, [&](auto vector) {
       const int64_t packs = CeilDiv(CeilDiv(C, kPack), ThreadsOfRow(C));
+      // Rows that are no multiple of a pack, and the widest, are rare: not worth kernels of their own.
       if constexpr (!decltype(vector)::value) {
-        fn(type, vector, Packs<4>());  // rare: not worth kernels of its own
+        fn(type, vector, Packs<8>());
       } else if (packs <= 1) {
         fn(type, vector, Packs<1>());
       } else if (packs <= 2) {
         fn(type, vector, Packs<2>());
       } else {
-        fn(type, vector, Packs<4>());
+        fn(type, vector, Packs<8>());
       }
     });
   });

@@ -10,7 +10,7 @@
 // A block normalises a row, which its threads hold in registers: rows are read once. Sums are fp32.
 namespace eps::worker::cuda {
 
-inline constexpr int64_t kMaxLayerNormColumns = 32768;
+inline constexpr int64_t kMaxLayerNormColumns = 65536;  // of any model: common/model/model_spec.cc
 
 void LayerNorm(KernelQueue& queue, Dtype act, const LayerNormArgs& args);
 void LayerNormApply(KernelQueue& queue, Dtype act, const LayerNormApplyArgs& args);

@@ -61,6 +61,7 @@ class NvidiaRuntime : public GpuRuntime {
  public:
   NvidiaRuntime(int index, std::string gpu) : index_(index), gpu_(std::move(gpu)) {}
   ~NvidiaRuntime() override {
+    if (!Use().ok()) return;
     matmul_.reset();
     if (workspace_ != nullptr) cudaFree(workspace_);
   }
@@ -120,14 +121,18 @@ class NvidiaRuntime : public GpuRuntime {
     EPS_RETURN_IF_ERROR(Check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags"));
     return GpuStream{stream};
   }
-  void DestroyStream(GpuStream stream) override { cudaStreamDestroy(At(stream)); }
+  void DestroyStream(GpuStream stream) override {
+    if (Use().ok()) cudaStreamDestroy(At(stream));
+  }
   absl::StatusOr<GpuEvent> NewEvent() override {
     EPS_RETURN_IF_ERROR(Use());
     cudaEvent_t event = nullptr;
     EPS_RETURN_IF_ERROR(Check(cudaEventCreate(&event), "cudaEventCreate"));
     return GpuEvent{event};
   }
-  void DestroyEvent(GpuEvent event) override { cudaEventDestroy(At(event)); }
+  void DestroyEvent(GpuEvent event) override {
+    if (Use().ok()) cudaEventDestroy(At(event));
+  }
 
   absl::Status CopyIn(GpuStream stream, void* device, absl::Span<const std::byte> host) override {
     EPS_RETURN_IF_ERROR(Use());
@@ -166,6 +171,7 @@ class NvidiaRuntime : public GpuRuntime {
     return Check(cudaStreamSynchronize(At(stream)), "cudaStreamSynchronize");
   }
   absl::StatusOr<double> SecondsBetween(GpuEvent start, GpuEvent end) override {
+    EPS_RETURN_IF_ERROR(Use());
     float milliseconds = 0;
     EPS_RETURN_IF_ERROR(Check(cudaEventElapsedTime(&milliseconds, At(start), At(end)), "cudaEventElapsedTime"));
     return milliseconds / 1e3;
@@ -182,9 +188,12 @@ class NvidiaRuntime : public GpuRuntime {
   absl::Status AllowShared(const KernelCall& call) {
     if (call.shape.shared_bytes <= kSharedBytesWithoutAsking) return absl::OkStatus();
     MutexLock lock(mu_);
-    if (!allowed_.insert(call.function).second) return absl::OkStatus();
-    return Check(cudaFuncSetAttribute(call.function, cudaFuncAttributeMaxDynamicSharedMemorySize, kMaxSharedBytes),
-                 "cudaFuncSetAttribute");
+    if (allowed_.count(call.function) > 0) return absl::OkStatus();
+    EPS_RETURN_IF_ERROR(
+        Check(cudaFuncSetAttribute(call.function, cudaFuncAttributeMaxDynamicSharedMemorySize, kMaxSharedBytes),
+              "cudaFuncSetAttribute"));
+    allowed_.insert(call.function);
+    return absl::OkStatus();
   }
 
   const int index_;
@@ -201,11 +210,19 @@ class NvidiaRuntime : public GpuRuntime {
 absl::StatusOr<std::unique_ptr<GpuRuntime>> NewNvidiaRuntime(int index) {
   EPS_RETURN_IF_ERROR(CheckDriver());
   int count = 0;
-  EPS_RETURN_IF_ERROR(Check(cudaGetDeviceCount(&count), "cudaGetDeviceCount"));
+  const cudaError_t counted = cudaGetDeviceCount(&count);
+  if (counted == cudaErrorSystemNotReady || counted == cudaErrorSystemDriverMismatch) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("cudaGetDeviceCount: ", cudaGetErrorString(counted), "; nvidia-smi says more"));
+  }
+  if (counted != cudaErrorNoDevice) EPS_RETURN_IF_ERROR(Check(counted, "cudaGetDeviceCount"));
   if (index < 0 || index >= count) {
     return absl::NotFoundError(absl::StrCat("cuda:", index, ": this process sees ", count,
                                             " GPU(s), counted from 0 (CUDA_VISIBLE_DEVICES narrows them down)"));
   }
+  // The threads that issue work sleep while they wait: their cores are for the daemon.
+  EPS_RETURN_IF_ERROR(
+      Check(cudaInitDevice(index, cudaDeviceScheduleBlockingSync, cudaInitDeviceFlagsAreValid), "cudaInitDevice"));
   cudaDeviceProp properties = {};
   EPS_RETURN_IF_ERROR(Check(cudaGetDeviceProperties(&properties, index), "cudaGetDeviceProperties"));
   if (properties.major < kLeastMajor) {

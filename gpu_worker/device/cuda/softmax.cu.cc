@@ -94,13 +94,16 @@ __global__ void __launch_bounds__(kRowThreads) LossKernel(LossArgs args) {
   }
   if (threadIdx.x < kLossLanes) lanes[threadIdx.x] = lane;
   const bool all_finite = __syncthreads_or(!finite) == 0;
-  // Exact: a micro-batch has fewer than 2^24 rows.
-  const float total = BlockSum(static_cast<float>(counted));
+  __shared__ int32_t counts[kRowThreads];
+  counts[threadIdx.x] = counted;
+  __syncthreads();
   if (threadIdx.x != 0) return;
+  int64_t total = 0;
+  for (int i = 0; i < kRowThreads; ++i) total += counts[i];
   double sum = 0;
   for (int i = 0; i < kLossLanes; ++i) sum += lanes[i];
   args.record->loss_sum += sum;
-  args.record->counted += static_cast<int64_t>(total);
+  args.record->counted += total;
   if (!all_finite) args.record->finite = 0;
 }
 

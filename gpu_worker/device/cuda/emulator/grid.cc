@@ -61,6 +61,7 @@ class GridRunner::Block {
   void Begin(const LaunchShape& shape, const std::function<void()>& body) {
     EPS_CHECK(shape.threads >= 1 && shape.threads <= kMaxBlockThreads && shape.threads % kWarpThreads == 0);
     EPS_CHECK(shape.shared_bytes <= kMaxSharedBytes);
+    EPS_CHECK(shape.blocks_x <= kMaxBlocksX && shape.blocks_y <= kMaxBlocksY);
     num_threads_ = static_cast<size_t>(shape.threads);
     body_ = &body;
     while (threads_.size() < num_threads_) AddThread();
