@@ -25,6 +25,7 @@ namespace {
 
 struct PlanFlags {
   RunFlags run;
+  std::string device = "cpu";
   int64_t device_memory_bytes = 0;  // 0: not given
   int threads = 0;                  // 0: not given
   bool json = false;
@@ -86,7 +87,8 @@ void PrintJson(const WholePlan& plan) {
 
 absl::Status RunPlan(const PlanFlags& flags) {
   EPS_ASSIGN_OR_RETURN(RunConfig run, flags.run.Load());
-  EPS_ASSIGN_OR_RETURN(const WholePlan plan, MakeWholePlan(std::move(run), flags.device_memory_bytes, flags.threads));
+  EPS_ASSIGN_OR_RETURN(const WholePlan plan,
+                       MakeWholePlan(std::move(run), flags.device, flags.device_memory_bytes, flags.threads));
   if (flags.json) {
     PrintJson(plan);
   } else {
@@ -102,6 +104,9 @@ void AddPlan(CLI::App& app, int* exit_code) {
       "plan", "Says what a run will take: every byte of device and host memory, before anything is started");
   auto flags = std::make_shared<PlanFlags>();
   flags->run.AddTo(*command);
+  command->add_option("--device", flags->device, "For which device: cpu, cuda or cuda:I; it need not be there")
+      ->type_name("DEVICE")
+      ->capture_default_str();
   command
       ->add_option("--device-memory", flags->device_memory_bytes,
                    "What the device may hold. Default: what the plan can use")

@@ -4,26 +4,21 @@
 #include <memory>
 
 #include "absl/strings/str_cat.h"
-#include "cli/child_process.h"
-#include "common/base/exit_code.h"
+#include "cli/device_probe.h"
 #include "common/base/status_macros.h"
 #include "common/formats/gpt2_folder.h"
 #include "common/formats/token_file.h"
 #include "common/model/model_spec.h"
 #include "eps_server/memory/daemon_memory.h"
-#include "gpu_worker/device/cpu/cpu_kernel_sizes.h"
+#include "gpu_worker/device_sizes.h"
 #include "gpu_worker/plan/relay_plan.h"
 
 namespace eps::cli {
 namespace {
 
-// Devices are the worker's matter: it is asked.
 absl::Status CheckDevice(const std::string& device) {
   if (device == "cpu") return absl::OkStatus();  // always there
-  EPS_ASSIGN_OR_RETURN(const std::string programs, ProgramFolder());
-  EPS_ASSIGN_OR_RETURN(const ProgramEnd end, RunProgram(programs + "/gpu_worker", {"--device", device, "--probe"}));
-  if (end.exit_code == kExitDone) return absl::OkStatus();
-  return absl::InvalidArgumentError(end.last_words);
+  return ProbeDevice(device);
 }
 
 absl::Status CheckFolder(const Preflight& preflight) {
@@ -37,10 +32,11 @@ absl::Status CheckFolder(const Preflight& preflight) {
 }
 
 absl::Status CheckPlan(const Preflight& preflight, const RunConfig& run, const ModelSpec& model) {
-  if (preflight.worker.device != "cpu") return absl::OkStatus();
+  EPS_ASSIGN_OR_RETURN(const worker::KernelSizes kernels,
+                       worker::FindKernelSizes(preflight.worker.device, run.precision.wire));
   return worker::MakeRelayPlan({.model = &model,
                                 .run = &run,
-                                .kernels = worker::CpuKernelSizes(),
+                                .kernels = kernels,
                                 .cap_bytes = preflight.worker.device_memory_bytes,
                                 .max_pass_vnodes = 0})
       .status();

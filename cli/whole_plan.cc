@@ -1,21 +1,25 @@
 #include "cli/whole_plan.h"
 
 #include <algorithm>
+#include <string>
 #include <thread>
 #include <utility>
 
 #include "common/base/status_macros.h"
-#include "gpu_worker/device/cpu/cpu_kernel_sizes.h"
+#include "gpu_worker/device_sizes.h"
 
 namespace eps::cli {
 
-absl::StatusOr<WholePlan> MakeWholePlan(RunConfig run, int64_t device_memory_bytes, int threads) {
+absl::StatusOr<WholePlan> MakeWholePlan(RunConfig run, const std::string& device, int64_t device_memory_bytes,
+                                        int threads) {
   WholePlan plan;
+  plan.device_on_host = worker::IsOnHost(device);
   plan.run = std::move(run);
   EPS_ASSIGN_OR_RETURN(plan.model, BuildGpt2(plan.run.model));
+  EPS_ASSIGN_OR_RETURN(const worker::KernelSizes kernels, worker::FindKernelSizes(device, plan.run.precision.wire));
   const worker::PlanRequest request = {.model = &plan.model,
                                        .run = &plan.run,
-                                       .kernels = worker::CpuKernelSizes(),
+                                       .kernels = kernels,
                                        .cap_bytes = device_memory_bytes,
                                        .max_pass_vnodes = 0};
   plan.smallest_cap_bytes = worker::SmallestCapBytes(request);

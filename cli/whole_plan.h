@@ -2,6 +2,7 @@
 #define EPS_CLI_WHOLE_PLAN_H_
 
 #include <cstdint>
+#include <string>
 
 #include "absl/status/statusor.h"
 #include "common/model/model_spec.h"
@@ -17,19 +18,22 @@ struct WholePlan {
   ModelSpec model;
   worker::RelayPlan device;
   int64_t smallest_cap_bytes = 0;
+  bool device_on_host = true;
   int threads = 0;  // of each worker
   int64_t outside_bytes = 0;
   server::DaemonMemory host;
 
-  // Of each worker on the host; on the cpu device the arena is there too.
+  // Of each worker on the host; the cpu device's arena is there too.
   int64_t worker_host_bytes() const {
-    return device.arena_bytes + outside_bytes + device.host_boundary_bytes + device.host_push_bytes;
+    const int64_t of_device = device_on_host ? device.arena_bytes + outside_bytes : 0;
+    return of_device + device.host_boundary_bytes + device.host_push_bytes;
   }
 };
 
-// device_memory_bytes, threads: 0 where they are not given.
-// Errors: RESOURCE_EXHAUSTED naming the smallest cap that would do
-absl::StatusOr<WholePlan> MakeWholePlan(RunConfig run, int64_t device_memory_bytes, int threads);
+// device: a name; it need not be there. device_memory_bytes, threads: 0 where they are not given.
+// Errors: RESOURCE_EXHAUSTED naming the smallest cap that would do · INVALID_ARGUMENT no such device
+absl::StatusOr<WholePlan> MakeWholePlan(RunConfig run, const std::string& device, int64_t device_memory_bytes,
+                                        int threads);
 
 }  // namespace eps::cli
 

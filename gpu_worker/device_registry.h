@@ -7,6 +7,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "common/tensor/dtype.h"
 #include "gpu_worker/device/device.h"
 #include "gpu_worker/device/kernels.h"
 
@@ -15,12 +16,19 @@ namespace eps::worker {
 struct DeviceOptions {
   int64_t arena_bytes = 0;
   int threads = 1;
+  Dtype wire = Dtype::kF32;  // of the run's weights: what a device computes in follows from it
 };
 
-// A kind of device that this build knows. The only place above the interface where backends have names.
+// A kind of device that this build knows. The only place above the interface where backends have names. Errors are the
+// device's own.
 struct DeviceBackend {
-  KernelSizes kernels;  // what the planner must know before there is a device
+  // What the planner must know before there is a device.
+  std::function<KernelSizes(Dtype wire)> kernels;
   std::function<absl::StatusOr<std::unique_ptr<Device>>(DeviceOptions)> create;
+  // What the device is, before there is a run: starts it without an arena. `compute_dtype` says nothing.
+  std::function<absl::StatusOr<DeviceProperties>(int threads)> probe;
+  // The cap of a worker whose user named none; the plan takes no more of it than it can use.
+  std::function<absl::StatusOr<int64_t>()> default_memory_bytes;
 };
 
 // name: "cpu", "cuda", "cuda:I".

@@ -101,13 +101,15 @@ absl::Status Session::OpenTransport(const RelayPlan& plan) {
 }
 
 absl::Status Session::Prepare(const DeviceBackend& backend) {
+  const Dtype wire = attachment_.run.precision.wire;
   EPS_ASSIGN_OR_RETURN(RelayPlan plan, MakeRelayPlan({.model = &model_,
                                                       .run = &attachment_.run,
-                                                      .kernels = backend.kernels,
+                                                      .kernels = backend.kernels(wire),
                                                       .cap_bytes = options_.device_memory_bytes}));
   EPS_RETURN_IF_ERROR(OpenTransport(plan));
   link_.Watch(transport_.get(), control_.get());
-  EPS_ASSIGN_OR_RETURN(device_, backend.create({.arena_bytes = plan.arena_bytes, .threads = options_.threads}));
+  EPS_ASSIGN_OR_RETURN(device_,
+                       backend.create({.arena_bytes = plan.arena_bytes, .threads = options_.threads, .wire = wire}));
   const MemoryReport memory = {.device_arena_bytes = plan.arena_bytes,
                                .device_outside_bytes = device_->outside_bytes(),
                                .host_bytes = plan.host_boundary_bytes + plan.host_push_bytes,

@@ -77,9 +77,9 @@ class Session {
   ModelSpec model_;
   Link link_;
   std::string transport_name_;  // "grpc", "shared_memory"
-  std::unique_ptr<Device> device_;
   std::unique_ptr<Transport> transport_;
   std::unique_ptr<Control> control_;
+  std::unique_ptr<Device> device_;  // may have pinned the transport's memory
   std::unique_ptr<RelayExecutor> executor_;
 };
 

@@ -9,7 +9,6 @@
 #include "absl/time/clock.h"
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
-#include "gpu_worker/device_memory.h"
 #include "gpu_worker/device_registry.h"
 #include "gpu_worker/session.h"
 #include "gpu_worker/telemetry/worker_metrics.h"
@@ -78,16 +77,15 @@ absl::Status AfterAttach(const absl::Status& status) {
 
 absl::StatusOr<DeviceProperties> ProbeDevice(const WorkerOptions& options) {
   EPS_ASSIGN_OR_RETURN(const DeviceBackend backend, FindDevice(options.device));
-  EPS_ASSIGN_OR_RETURN(const auto device, backend.create({.arena_bytes = 0, .threads = options.threads}));
-  return device->properties();
+  return backend.probe(options.threads);
 }
 
 absl::Status RunWorker(const WorkerOptions& user_options) {
   WorkerOptions options = user_options;
-  if (options.device_memory_bytes == 0) {
-    EPS_ASSIGN_OR_RETURN(options.device_memory_bytes, DefaultDeviceMemoryBytes());
-  }
   EPS_ASSIGN_OR_RETURN(const DeviceBackend backend, FindDevice(options.device));
+  if (options.device_memory_bytes == 0) {
+    EPS_ASSIGN_OR_RETURN(options.device_memory_bytes, backend.default_memory_bytes());
+  }
   EPS_ASSIGN_OR_RETURN(Introduction introduction, Introduce(options));
   EPS_ASSIGN_OR_RETURN(const auto page, WorkerPage::Start({.listen = options.metrics_listen,
                                                            .any_address = options.metrics_any_address,

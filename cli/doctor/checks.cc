@@ -165,6 +165,13 @@ Finding CheckDriver(const Machine& machine) {
           driver->devices > 0 ? "" : "nvidia-smi -L   (in a container: is it started with --gpus all?)"};
 }
 
+Finding CheckCudaDevice(const Machine& machine) {
+  const absl::Status status = machine.StartDevice("cuda");
+  if (status.ok()) return {Verdict::kOk, "cuda device", "a worker can start it", ""};
+  return {Verdict::kNote, "cuda device", std::string(status.message()),
+          "what the lines above it say, or eps train --device cpu   (the default)"};
+}
+
 }  // namespace
 
 absl::string_view VerdictName(Verdict verdict) {
@@ -275,12 +282,9 @@ std::vector<Finding> CheckNvidia(const Machine& machine) {
     return absl::StrCat("only for the cuda device: sudo apt-get install ", package,
                         "   (NVIDIA's repository; or add its folder to LD_LIBRARY_PATH)");
   };
-  return {CheckDriver(machine),
-          CheckLibrary(machine, "cuda runtime", {"libcudart.so.13", "libcudart.so.12"}, install("cuda-cudart-13-0")),
+  return {CheckDriver(machine), CheckLibrary(machine, "cublas", {"libcublasLt.so.13"}, install("libcublas-13-0")),
           CheckLibrary(machine, "cudnn", {"libcudnn.so.9"}, install("libcudnn9-cuda-13")),
-          CheckLibrary(machine, "nccl", {"libnccl.so.2"}, install("libnccl2")),
-          {Verdict::kNote, "cuda device", "this build has none: --device cuda is refused whatever is installed",
-           "eps train --device cpu   (the default)"}};
+          CheckLibrary(machine, "nccl", {"libnccl.so.2"}, install("libnccl2")), CheckCudaDevice(machine)};
 }
 
 std::vector<Finding> CheckRun(const Machine& machine, const std::string& out, const Needs& needs) {

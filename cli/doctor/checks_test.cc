@@ -44,6 +44,7 @@ struct FakeMachine final : Machine {
   absl::StatusOr<double> disk_speed = 1e9;
   std::map<std::string, std::string> libraries;
   std::optional<CudaDriver> driver;
+  absl::Status device = absl::InvalidArgumentError("gpu_worker: no NVIDIA driver is found");
 
   std::optional<std::string> ReadText(const std::string& path) const override {
     const auto it = files.find(path);
@@ -67,6 +68,10 @@ struct FakeMachine final : Machine {
     return std::nullopt;
   }
   std::optional<CudaDriver> AskCudaDriver() const override { return driver; }
+  absl::Status StartDevice(const std::string& name) const override {
+    EXPECT_EQ(name, "cuda");
+    return device;
+  }
 };
 
 Finding Only(const std::vector<Finding>& findings, const std::string& check) {
@@ -242,8 +247,8 @@ TEST(DoctorTest, WhyCudaWouldNotStartIsSaidStepByStep) {
   ExpectFinding(Only(CheckNvidia(machine), "nccl"), Verdict::kNote, "not found: libnccl.so.2",
                 "apt-get install libnccl2");
   ExpectFinding(Only(CheckNvidia(machine), "cudnn"), Verdict::kNote, "not found", "apt-get install libcudnn9-cuda-13");
-  ExpectFinding(Only(CheckNvidia(machine), "cuda runtime"), Verdict::kNote, "not found", "cuda-cudart-13-0");
-  ExpectFinding(Only(CheckNvidia(machine), "cuda device"), Verdict::kNote, "this build has none", "--device cpu");
+  ExpectFinding(Only(CheckNvidia(machine), "cublas"), Verdict::kNote, "not found", "libcublas-13-0");
+  ExpectFinding(Only(CheckNvidia(machine), "cuda device"), Verdict::kNote, "no NVIDIA driver is found", "--device cpu");
 
   machine.files["/proc/driver/nvidia/version"] = "NVRM version: 550.54\nGCC version: 12\n";
   machine.driver = CudaDriver{.init_error = 999};
@@ -254,10 +259,13 @@ TEST(DoctorTest, WhyCudaWouldNotStartIsSaidStepByStep) {
   ExpectFinding(Only(CheckNvidia(machine), "nvidia driver"), Verdict::kOk, "NVRM version: 550.54, CUDA 12.4, 2 devices",
                 "");
 
-  machine.libraries = {{"/usr/local/cuda/lib64/libcudart.so.13", "/usr/local/cuda/lib64/libcudart.so.13"},
+  machine.libraries = {{"/usr/local/cuda/lib64/libcublasLt.so.13", "/usr/local/cuda/lib64/libcublasLt.so.13"},
                        {"libcudnn.so.9", "/usr/lib/libcudnn.so.9"}};
-  ExpectFinding(Only(CheckNvidia(machine), "cuda runtime"), Verdict::kOk, "/usr/local/cuda/lib64/libcudart.so.13", "");
+  ExpectFinding(Only(CheckNvidia(machine), "cublas"), Verdict::kOk, "/usr/local/cuda/lib64/libcublasLt.so.13", "");
   ExpectFinding(Only(CheckNvidia(machine), "cudnn"), Verdict::kOk, "/usr/lib/libcudnn.so.9", "");
+
+  machine.device = absl::OkStatus();
+  ExpectFinding(Only(CheckNvidia(machine), "cuda device"), Verdict::kOk, "can start it", "");
 }
 
 TEST(DoctorTest, ARunIsHeldAgainstMemoryAndDisk) {

@@ -59,6 +59,8 @@ class Machine {
   virtual std::optional<LoadedLibrary> FindLibrary(const std::vector<std::string>& names) const = 0;
   // nullopt: no libcuda.so.1
   virtual std::optional<CudaDriver> AskCudaDriver() const = 0;
+  // Whether a worker can start the device; eps::cli::ProbeDevice.
+  virtual absl::Status StartDevice(const std::string& device) const = 0;
 };
 
 // This machine. Lives as long as the program.

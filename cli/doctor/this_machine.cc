@@ -17,6 +17,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "cli/device_probe.h"
 #include "cli/doctor/machine.h"
 #include "common/base/file_util.h"
 #include "common/base/memory_speed.h"
@@ -141,6 +142,8 @@ class RealMachine final : public Machine {
     if (driver.init_error == 0) count(&driver.devices);
     return driver;
   }
+
+  absl::Status StartDevice(const std::string& device) const override { return ProbeDevice(device); }
 };
 
 }  // namespace

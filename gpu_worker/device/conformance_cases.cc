@@ -143,7 +143,7 @@ LayerNormInputs MakeLayerNormInputs(const LayerNormCase& t) {
   LayerNormInputs in{RandomArray(random, t.M * t.C), RandomArray(random, t.C),       RandomArray(random, t.C),
                      RandomArray(random, t.M * t.C), RandomArray(random, t.M * t.C), RandomArray(random, t.C),
                      RandomArray(random, t.C)};
-  for (double& v : in.x) v += t.offset;
+  for (double& v : in.x) v = static_cast<double>(ToFloat(ToBf16(static_cast<float>(v + t.offset))));
   return in;
 }
 

@@ -82,6 +82,12 @@ struct DeviceProperties {
   int threads = 1;
 };
 
+// Memory of the host, and who keeps it alive; it may outlive the device.
+struct HostMemory {
+  absl::Span<std::byte> bytes;
+  std::shared_ptr<void> owner;
+};
+
 // One device: an arena, three streams, events and a table of kernels. Everything above this interface is
 // the same for every device. No allocation of device memory happens after Create.
 //
@@ -98,6 +104,15 @@ class Device {
   virtual int64_t arena_high_water_bytes() const = 0;
   // Memory that libraries hold on the device outside the arena (packing buffers, contexts).
   virtual int64_t outside_bytes() const = 0;
+
+  // Memory of the host that copies to and from the device are fast with: pinned, where the device has that. Uninitialised;
+  // at least 64-byte aligned.
+  // Errors: RESOURCE_EXHAUSTED there is not so much
+  virtual absl::StatusOr<HostMemory> NewHostMemory(int64_t num_bytes);
+  // Host memory that will be copied from again and again: a device may pin it for fast copies, and says what it could
+  // not pin in the log alone. Asked again for the same memory it does nothing. The memory stays mapped as long as the
+  // device lives. May block; on any thread.
+  virtual void ExpectCopies(absl::Span<const std::byte> /*host*/) {}
 
   virtual Stream& stream(StreamId id) = 0;
   virtual std::unique_ptr<Event> NewEvent() = 0;

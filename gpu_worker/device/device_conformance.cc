@@ -2,6 +2,7 @@
 
 #include "gpu_worker/device/device_conformance.h"
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstddef>
@@ -58,6 +59,44 @@ TEST_P(DeviceConformanceTest, AddressRefusesWhatIsNotAlignedOrBeyondTheArena) {
   EXPECT_THAT(device().Address({256, INT64_MAX}), StatusIs(absl::StatusCode::kOutOfRange));
   EXPECT_OK(device().Address({kArenaBytes - 256, 256}));
   EXPECT_OK(device().Address({kArenaBytes, 0}));
+}
+
+TEST_P(DeviceConformanceTest, HostMemoryIsCopiedThroughAndMayOutliveTheDevice) {
+  ASSERT_OK_AND_ASSIGN(std::unique_ptr<Device> other, GetParam().make(4096));
+  ASSERT_OK_AND_ASSIGN(const HostMemory memory, other->NewHostMemory(1000));
+  ASSERT_EQ(memory.bytes.size(), 1000u);
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(memory.bytes.data()) % 64, 0u);
+  ASSERT_OK_AND_ASSIGN(void* at, other->Address({0, 1000}));
+  for (size_t i = 0; i < memory.bytes.size(); ++i) memory.bytes[i] = static_cast<std::byte>(i * 7);
+  const std::vector<std::byte> sent(memory.bytes.begin(), memory.bytes.end());
+  Stream& in = other->stream(StreamId::kIn);
+  in.CopyIn(at, memory.bytes);
+  ASSERT_OK(in.Synchronize());
+  std::fill(memory.bytes.begin(), memory.bytes.end(), std::byte{0});
+  in.CopyOut(memory.bytes, at);
+  ASSERT_OK(in.Synchronize());
+  other.reset();
+  EXPECT_TRUE(std::equal(sent.begin(), sent.end(), memory.bytes.begin()));
+  ASSERT_OK_AND_ASSIGN(const HostMemory none, device().NewHostMemory(0));
+  EXPECT_TRUE(none.bytes.empty());
+}
+
+TEST_P(DeviceConformanceTest, ExpectedMemoryIsCopiedFrom) {
+  std::vector<std::byte> weights(3 * 4096 + 100);  // mapped longer than the device lives
+  for (size_t i = 0; i < weights.size(); ++i) weights[i] = static_cast<std::byte>(i * 5);
+  ASSERT_OK_AND_ASSIGN(std::unique_ptr<Device> other, GetParam().make(1 << 20));
+  const absl::Span<const std::byte> first = absl::MakeConstSpan(weights).subspan(10, 5000);
+  const absl::Span<const std::byte> second = absl::MakeConstSpan(weights).subspan(5010);  // in a page of the first
+  for (const absl::Span<const std::byte> part : {first, second, first}) {
+    other->ExpectCopies(part);
+    ASSERT_OK_AND_ASSIGN(void* at, other->Address({0, static_cast<int64_t>(part.size())}));
+    std::vector<std::byte> received(part.size());
+    Stream& in = other->stream(StreamId::kIn);
+    in.CopyIn(at, part);
+    in.CopyOut(absl::MakeSpan(received), at);
+    ASSERT_OK(in.Synchronize());
+    EXPECT_TRUE(std::equal(part.begin(), part.end(), received.begin()));
+  }
 }
 
 TEST_P(DeviceConformanceTest, HighWaterMarkIsTheLargestEndAskedFor) {

@@ -31,6 +31,8 @@ struct Pass {
   absl::Span<const VnodeBatch> batches;  // one per vnode of the pass
   std::vector<LossRecord> records;       // one per vnode; filled from the out-stream
   std::map<int, size_t> pull_index;      // step -> index into the pull clock
+  // By blob: where the host has its weights, and the transport need not copy them; empty: nowhere.
+  std::vector<const std::byte*> in_place;
 };
 
 template <typename T>
@@ -51,14 +53,18 @@ class RelayExecutorImpl : public RelayExecutor {
         shape_(MakeLayerShape(model_.config, run_.batch.micro_batch, run_.precision.wire,
                               device_.properties().compute_dtype)),
         layers_(model_, plan_, arena_, device_),
-        boundaries_(std::make_unique_for_overwrite<std::byte[]>(static_cast<size_t>(plan_.host_boundary_bytes))),
         push_buffers_(plan_.host_push_bytes) {
-    // A device whose arena the host cannot address goes through host memory of its own.
-    if (!device_.properties().host_addressable) {
-      staging_in_.resize(static_cast<size_t>(model_.max_layer_elems() * SizeOf(shape_.wire)));
-      staging_out_.resize(static_cast<size_t>(model_.max_layer_elems() * int64_t{sizeof(float)}));
-    }
     flags_.resize(static_cast<size_t>(plan_.max_subtree_leaves()));
+  }
+
+  // Errors: RESOURCE_EXHAUSTED the host has not so much memory
+  absl::Status TakeHostMemory() {
+    EPS_ASSIGN_OR_RETURN(boundaries_, device_.NewHostMemory(plan_.host_boundary_bytes));
+    // A device whose arena the host cannot address goes through host memory of its own.
+    if (device_.properties().host_addressable) return absl::OkStatus();
+    EPS_ASSIGN_OR_RETURN(staging_in_, device_.NewHostMemory(model_.max_layer_elems() * SizeOf(shape_.wire)));
+    EPS_ASSIGN_OR_RETURN(staging_out_, device_.NewHostMemory(model_.max_layer_elems() * int64_t{sizeof(float)}));
+    return absl::OkStatus();
   }
 
   absl::StatusOr<PassResult> Run(const Assignment& assignment) override;
@@ -77,8 +83,10 @@ class RelayExecutorImpl : public RelayExecutor {
   void EnqueuePush(const RelayStep& step, const Pass& pass);
   // `destination`: null where the weights are read in place.
   absl::Status PullBlobs(size_t pull, const RelayStep& step, const Pass& pass, std::byte* destination);
-  // Where each blob's weights lie, if the device can read them there; else empty.
-  std::vector<const std::byte*> InPlace(Version version) const;
+  // Where the transport has the weights in this host's memory, nothing else copies them: kernels read them there, or one
+  // copy brings them into the arena.
+  void ReadInPlace(Pass& pass) const;
+  absl::Span<const std::byte> InPlaceBytes(const Pass& pass, BlobId blob) const;
   void Push(const RelayStep& step, const Pass& pass, const std::byte* gradient, const std::byte* flags);
 
   absl::Span<std::byte> HostBoundary(int layer, const RelayStep& step, const Pass& pass) const;
@@ -98,8 +106,8 @@ class RelayExecutorImpl : public RelayExecutor {
   const LayerShape shape_;
   LayerRunner layers_;
 
-  std::unique_ptr<std::byte[]> boundaries_;  // host: input of layer 1 .. N-1 of every micro-batch, one gradient each
-  std::vector<std::byte> staging_in_, staging_out_;
+  HostMemory boundaries_;  // input of layer 1 .. N-1 of every micro-batch, one gradient each
+  HostMemory staging_in_, staging_out_;
   std::vector<int32_t> flags_;  // of the push under way
   PushBuffers push_buffers_;
   std::vector<std::unique_ptr<Event>> events_;  // by step of a pass; grows to the longest pass
@@ -164,7 +172,7 @@ absl::Status RelayExecutorImpl::RunPass(const Assignment& assignment, absl::Span
                   .loss_scale = 1.0 / static_cast<double>(std::max<int64_t>(assignment.counted_tokens, 1)),
                   .gradients = run_.precision.gradients};
   pass.version = ReadVersion(assignment.step);
-  pass.context.in_place = InPlace(pass.version);
+  ReadInPlace(pass);
   pass.steps = &Schedule(shape);
   pass.batches = batches;
   pass.records.resize(batches.size());
@@ -213,7 +221,7 @@ absl::StatusOr<std::vector<float>> RelayExecutorImpl::NextTokenLogits(Version ve
   pass.context.shape.B = 1;
   pass.context.shape.T = static_cast<int64_t>(tokens.size());
   pass.version = version;
-  pass.context.in_place = InPlace(version);
+  ReadInPlace(pass);
   pass.steps = &Schedule(shape);
   pass.batches = absl::MakeConstSpan(&batch, 1);
   const absl::Status status = Execute(pass);
@@ -321,24 +329,37 @@ void RelayExecutorImpl::EnqueuePull(int index, const RelayStep& step, Pass& pass
   const size_t pull = pass.pull_index.at(index);
   std::byte* slot = Slot(arena_.weights, step.weights);
   const bool direct = device_.properties().host_addressable;
-  const bool in_place = !pass.context.in_place.empty();
-  std::byte* destination = in_place ? nullptr : direct ? slot : staging_in_.data();
+  const bool in_place = !pass.in_place.empty();
+  std::byte* destination = in_place ? nullptr : direct ? slot : staging_in_.bytes.data();
   in.HostCall([this, pull, &step, &pass, destination] {
     return Annotate(PullBlobs(pull, step, pass, destination), Where(step, pass));
   });
   if (direct) return;
-  const int64_t num_bytes = model_.layer(step.layer).num_elems * SizeOf(shape_.wire);
-  in.CopyIn(slot, absl::MakeConstSpan(staging_in_).subspan(0, static_cast<size_t>(num_bytes)));
+  const int64_t elem_bytes = SizeOf(shape_.wire);
+  const LayerSpec& layer = model_.layer(step.layer);
+  if (!in_place) {
+    in.CopyIn(slot, staging_in_.bytes.subspan(0, static_cast<size_t>(layer.num_elems * elem_bytes)));
+    return;
+  }
+  // One copy, from where the daemon has them.
+  for (const BlobUse& use : layer.blobs) {
+    in.CopyIn(slot + use.offset_elems * elem_bytes, InPlaceBytes(pass, use.blob));
+  }
 }
 
-std::vector<const std::byte*> RelayExecutorImpl::InPlace(Version version) const {
+absl::Span<const std::byte> RelayExecutorImpl::InPlaceBytes(const Pass& pass, BlobId blob) const {
+  return absl::MakeConstSpan(pass.in_place[static_cast<size_t>(blob.value())],
+                             static_cast<size_t>(model_.blob(blob).num_elems * SizeOf(shape_.wire)));
+}
+
+void RelayExecutorImpl::ReadInPlace(Pass& pass) const {
   std::vector<const std::byte*> addresses;
-  if (!device_.properties().host_addressable) return addresses;
   for (const BlobSpec& blob : model_.blobs) {
-    addresses.push_back(transport_.InPlace(blob.id, version));
-    if (addresses.back() == nullptr) return {};
+    addresses.push_back(transport_.InPlace(blob.id, pass.version));
+    if (addresses.back() == nullptr) return;
   }
-  return addresses;
+  if (device_.properties().host_addressable) pass.context.in_place = addresses;
+  pass.in_place = std::move(addresses);
 }
 
 absl::Status RelayExecutorImpl::PullBlobs(size_t pull, const RelayStep& step, const Pass& pass,
@@ -353,6 +374,7 @@ absl::Status RelayExecutorImpl::PullBlobs(size_t pull, const RelayStep& step, co
                                                  absl::MakeSpan(destination + use.offset_elems * elem_bytes,
                                                                 static_cast<size_t>(blob.num_elems * elem_bytes)));
     if (!timing.ok()) return Annotate(timing.status(), absl::StrCat("pull of blob ", blob.name));
+    if (destination == nullptr) device_.ExpectCopies(InPlaceBytes(pass, use.blob));
     pull_clock_.Pulled(pull, begin, timing->version_wait_seconds, Clock::now());
   }
   return absl::OkStatus();
@@ -376,11 +398,11 @@ void RelayExecutorImpl::EnqueuePush(const RelayStep& step, const Pass& pass) {
   if (!device_.properties().host_addressable) {
     const int64_t num_bytes =
         model_.layer(step.layer).num_elems * SizeOf(PushedDtype(step.node, pass.context.gradients));
-    out.CopyOut(absl::MakeSpan(staging_out_).subspan(0, static_cast<size_t>(num_bytes)), gradient);
+    out.CopyOut(staging_out_.bytes.subspan(0, static_cast<size_t>(num_bytes)), gradient);
     out.CopyOut(absl::MakeSpan(reinterpret_cast<std::byte*>(flags_.data()),
                                static_cast<size_t>(step.node.count) * sizeof(int32_t)),
                 flags);
-    gradient = staging_out_.data();
+    gradient = staging_out_.bytes.data();
     flags = reinterpret_cast<const std::byte*>(flags_.data());
   }
   out.HostCall([this, &step, &pass, gradient, flags] {
@@ -424,7 +446,7 @@ void RelayExecutorImpl::Push(const RelayStep& step, const Pass& pass, const std:
 absl::Span<std::byte> RelayExecutorImpl::HostBoundary(int layer, const RelayStep& step, const Pass& pass) const {
   const int64_t items = int64_t{plan_.max_pass_vnodes} * run_.batch.micro_batches;
   const int64_t item = int64_t{step.vnode} * run_.batch.micro_batches + step.micro_batch;
-  return absl::MakeSpan(boundaries_.get() + ((layer - 1) * items + item) * shape_.boundary_bytes(),
+  return absl::MakeSpan(boundaries_.bytes.data() + ((layer - 1) * items + item) * shape_.boundary_bytes(),
                         static_cast<size_t>(pass.context.shape.boundary_bytes()));
 }
 
@@ -454,7 +476,9 @@ absl::StatusOr<std::unique_ptr<RelayExecutor>> RelayExecutor::Create(Options opt
   EPS_CHECK(options.model != nullptr && options.run != nullptr && options.device != nullptr &&
             options.transport != nullptr);
   EPS_ASSIGN_OR_RETURN(ArenaMap arena, MapArena(options.plan, *options.device));
-  return std::unique_ptr<RelayExecutor>(new RelayExecutorImpl(std::move(options), std::move(arena)));
+  auto executor = std::make_unique<RelayExecutorImpl>(std::move(options), std::move(arena));
+  EPS_RETURN_IF_ERROR(executor->TakeHostMemory());
+  return executor;
 }
 
 }  // namespace eps::worker

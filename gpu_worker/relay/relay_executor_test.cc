@@ -6,6 +6,7 @@
 #include <cstring>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -17,8 +18,14 @@
 #include "common/testing/status_matchers.h"
 #include "gpu_worker/device/cpu/cpu_device.h"
 #include "gpu_worker/device/cpu/cpu_kernel_sizes.h"
+#include "gpu_worker/device/cuda/cuda_device.h"
+#include "gpu_worker/device/cuda/cuda_kernel_sizes.h"
+#include "gpu_worker/device/cuda/emulator/emulated_runtime.h"
+#include "gpu_worker/device/cuda/emulator/grid.h"
+#include "gpu_worker/device/kernels.h"
 #include "gpu_worker/layers/reference_gpt2.h"
 #include "gpu_worker/transport/in_process.h"
+#include "gpu_worker/transport/transport.h"
 
 namespace eps::worker {
 namespace {
@@ -103,6 +110,31 @@ class DeviceWithMemoryOfItsOwn : public Device {
   DeviceProperties properties_;
 };
 
+// Has the weights in memory of its own, as shared memory has: a pull waits, and whoever wants them reads them there.
+class InPlaceTransport : public Transport {
+ public:
+  InPlaceTransport(const ModelSpec* model, Dtype wire, InProcessTransport* inner) : inner_(*inner) {
+    for (const BlobSpec& blob : model->blobs) places_.emplace_back(static_cast<size_t>(blob.num_elems * SizeOf(wire)));
+  }
+  const std::byte* InPlace(BlobId blob, Version) const override { return Place(blob).data(); }
+  absl::StatusOr<PullTiming> Await(BlobId blob, Version version) override {
+    return inner_.Pull(blob, version, absl::MakeSpan(Place(blob)));
+  }
+  absl::StatusOr<PullTiming> Pull(BlobId, Version, absl::Span<std::byte>) override {
+    return absl::InternalError("what is in place is not pulled");
+  }
+  void Push(Contribution contribution) override { inner_.Push(std::move(contribution)); }
+  absl::Status Flush() override { return inner_.Flush(); }
+  void Cancel(absl::Status reason) override { inner_.Cancel(std::move(reason)); }
+
+ private:
+  std::vector<std::byte>& Place(BlobId blob) { return places_[static_cast<size_t>(blob.value())]; }
+  const std::vector<std::byte>& Place(BlobId blob) const { return places_[static_cast<size_t>(blob.value())]; }
+
+  InProcessTransport& inner_;
+  std::vector<std::vector<std::byte>> places_;
+};
+
 // How a step is run; none of it may change a bit.
 struct Way {
   InnerPolicy inner = InnerPolicy::kRecompute;
@@ -112,28 +144,44 @@ struct Way {
   int max_pass_vnodes = 0;
   int threads = 2;
   bool own_memory = false;
+  bool in_place = false;                       // the transport has the weights in this host's memory
+  std::optional<Dtype> cuda = std::nullopt;    // the cuda device on the emulator, with this compute dtype; none: cpu
   std::vector<std::vector<int>> workers = {};  // vnodes of each; empty: one worker with all
+
+  KernelSizes kernels() const { return cuda.has_value() ? cuda::CudaKernelSizes(*cuda) : CpuKernelSizes(); }
+  std::unique_ptr<Device> MakeDevice(int64_t arena_bytes) const {
+    if (cuda.has_value()) {
+      return cuda::NewCudaDevice({.arena_bytes = arena_bytes, .act = *cuda},
+                                 cuda::NewEmulatedRuntime(cuda::GridOrder::kForward))
+          .value();
+    }
+    std::unique_ptr<Device> device = NewCpuDevice({.arena_bytes = arena_bytes, .threads = threads}).value();
+    if (own_memory) device = std::make_unique<DeviceWithMemoryOfItsOwn>(std::move(device));
+    return device;
+  }
 };
 
 // A worker: a device, a plan, an executor on a store.
 struct Worker {
   Worker(const ModelSpec& model, const RunConfig& run_in, const Way& way, InProcessStore& store)
-      : run(run_in), transport(&store) {
+      : run(run_in), transport(&store), in_place(&model, run_in.precision.wire, &transport) {
     run.relay.inner = way.inner;
     run.relay.resident = way.resident;
     run.relay.weight_slots = way.weight_slots;
-    PlanRequest request{
-        .model = &model, .run = &run, .kernels = CpuKernelSizes(), .max_pass_vnodes = way.max_pass_vnodes};
+    PlanRequest request{.model = &model, .run = &run, .kernels = way.kernels(), .max_pass_vnodes = way.max_pass_vnodes};
     if (way.more_bytes >= 0) request.cap_bytes = SmallestCapBytes(request) + way.more_bytes;
     plan = MakeRelayPlan(request).value();
-    device = NewCpuDevice({.arena_bytes = plan.arena_bytes, .threads = way.threads}).value();
-    if (way.own_memory) device = std::make_unique<DeviceWithMemoryOfItsOwn>(std::move(device));
-    executor = RelayExecutor::Create(
-                   {.model = &model, .run = &run, .device = device.get(), .transport = &transport, .plan = plan})
+    device = way.MakeDevice(plan.arena_bytes);
+    executor = RelayExecutor::Create({.model = &model,
+                                      .run = &run,
+                                      .device = device.get(),
+                                      .transport = way.in_place ? static_cast<Transport*>(&in_place) : &transport,
+                                      .plan = plan})
                    .value();
   }
   RunConfig run;
   InProcessTransport transport;
+  InPlaceTransport in_place;
   RelayPlan plan;
   std::unique_ptr<Device> device;
   std::unique_ptr<RelayExecutor> executor;
@@ -215,14 +263,14 @@ class RelayExecutorTest : public ::testing::Test {
   }
 
   // Every tensor of every use against the fp64 reference: the error of the whole tensor relative to its norm.
-  void ExpectNearReference(const StepOutcome& got, double tolerance) {
+  void ExpectNearReference(const StepOutcome& got, double tolerance, double loss_tolerance = 1e-5) {
     std::vector<std::vector<double>> masters;
     for (const auto& blob : masters_) masters.emplace_back(blob.begin(), blob.end());
     const ReferenceGpt2 reference(&model_, masters);
     const auto want = reference.Step(all_, run_.batch.micro_batch, run_.model.init_seed);
     for (const auto& [vnode, record] : got.records) {
       const auto v = static_cast<size_t>(vnode);
-      EXPECT_LE(std::abs(record.loss_sum / want.loss_sum[v] - 1), 1e-5) << "vnode " << vnode;
+      EXPECT_LE(std::abs(record.loss_sum / want.loss_sum[v] - 1), loss_tolerance) << "vnode " << vnode;
       EXPECT_EQ(record.counted_tokens, want.counted[v]);
       EXPECT_TRUE(record.finite);
     }
@@ -311,6 +359,38 @@ TEST_F(RelayExecutorTest, NoChoiceOfThePlanChangesABit) {
     ExpectSameBits(want, RunStep({.inner = InnerPolicy::kKeep, .more_bytes = -1, .max_pass_vnodes = 3}),
                    name + " passes of three vnodes");
     ExpectSameBits(want, RunStep({.own_memory = true}), name + " memory of its own");
+    ExpectSameBits(want, RunStep({.in_place = true}), name + " weights in place");
+    ExpectSameBits(want, RunStep({.own_memory = true, .in_place = true}), name + " copied from where they lie");
+  }
+}
+
+// On the emulator: everything of the cuda device but NVIDIA's own calls.
+TEST_F(RelayExecutorTest, CudaGivesTheGradientsOfTheWholeModel) {
+  RunConfig run = SmallRun();
+  run.model.embedding_dropout = run.model.attention_dropout = run.model.residual_dropout = 0.1;
+  Use(run);
+  ExpectNearReference(RunStep({.cuda = Dtype::kF32}), 1e-5);
+  // Activations have 8 bits: 2^-9 of each at every rounding, some tens of them on the way through three layers.
+  ExpectNearReference(RunStep({.cuda = Dtype::kBf16}), 0.04, 0.004);
+}
+
+TEST_F(RelayExecutorTest, OnCudaNoChoiceOfThePlanNorOfWorkersChangesABit) {
+  for (const Dtype act : {Dtype::kF32, Dtype::kBf16}) {
+    RunConfig run = SmallRun(act);
+    run.model.embedding_dropout = run.model.attention_dropout = run.model.residual_dropout = 0.1;
+    Use(run);
+    const StepOutcome want = RunStep({.cuda = act});
+    const std::string name = absl::StrCat("cuda ", std::string(DtypeName(act)));
+    ExpectSameBits(want, RunStep({.cuda = act}), name + " again");
+    ExpectSameBits(want, RunStep({.inner = InnerPolicy::kKeep, .cuda = act}), name + " keep");
+    ExpectSameBits(want, RunStep({.inner = InnerPolicy::kAuto, .more_bytes = 200000, .cuda = act}),
+                   name + " keep some");
+    ExpectSameBits(want, RunStep({.inner = InnerPolicy::kKeep, .more_bytes = -1, .resident = true, .cuda = act}),
+                   name + " resident, kept");
+    ExpectSameBits(want, RunStep({.weight_slots = 3, .max_pass_vnodes = 1, .cuda = act}),
+                   name + " three weight slots, passes of one vnode");
+    ExpectSameBits(want, RunStep({.in_place = true, .cuda = act}), name + " copied from where they lie");
+    ExpectSameBits(want, RunStep({.cuda = act, .workers = {{0, 1}, {2}, {3}}}), name + " three workers");
   }
 }
 

@@ -249,8 +249,26 @@ class DoorsTest(SystemTest):
     def test_a_cuda_worker_says_what_is_missing(self):
         out = self.work.out("run")
         done = train(self.work.spec({"steps": 1}), out, "--device", "cuda:0")
-        self.refused(done, 2, "cuda")
+        if done.returncode == 0:
+            self.skipTest("there is a GPU")
+        self.refused(done, 2, "CUDA")
         self.assertFalse(out.exists(), "nothing is started for a device that is not there")
+        done = run([str(BIN / "gpu_worker"), "--connect", "127.0.0.1:1", "--device", "cuda:0"])
+        if "toolkit" in done.stderr:
+            self.refused(done, 2, "made on a machine without the CUDA toolkit")
+        else:
+            self.refused(done, 1, "no NVIDIA driver is found (libcuda.so.1)", "needs NVIDIA's driver 580")
+        self.refused(run([str(BIN / "gpu_worker"), "--connect", "127.0.0.1:1", "--device", "cuda:x"]), 2, "cuda:I")
+
+    def test_a_plan_for_a_device_that_is_not_there_is_a_plan(self):
+        spec = self.work.spec({"steps": 1})
+        plans = [json.loads(run([str(EPS), "plan", "--run", str(spec), "--device", device, "--json"]).stdout)
+                 for device in ("cpu", "cuda", "cuda:7")]
+        self.assertEqual(plans[1], plans[2])
+        self.assertEqual(plans[0]["host"], plans[1]["host"])
+        # bf16 on the wire: activations are half as large, and weights need no expanding.
+        self.assertLess(plans[1]["device"]["smallest_cap_bytes"], plans[0]["device"]["smallest_cap_bytes"])
+        self.refused(run([str(EPS), "plan", "--run", str(spec), "--device", "gpu"]), 2, "cuda:I")
 
     def test_help_of_every_command_ends_with_0(self):
         listed = run([str(EPS), "--help"]).stdout.partition("Subcommands:\n")[2]

@@ -8,7 +8,7 @@
 #include "common/base/status_macros.h"
 #include "gpu_worker/device/cpu/attention.h"
 #include "gpu_worker/device/cpu/cpu_kernel_sizes.h"
-#include "gpu_worker/device/cpu/dropout_plan.h"
+#include "gpu_worker/device/dropout_plan.h"
 #include "gpu_worker/device/cpu/elementwise.h"
 #include "gpu_worker/device/cpu/layer_norm.h"
 #include "gpu_worker/device/cpu/matmul.h"

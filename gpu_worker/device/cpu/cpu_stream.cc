@@ -137,4 +137,15 @@ void CpuStream::Loop() {
   mu_.Unlock();
 }
 
+void CpuStreams::Close() {
+  for (CpuStream& stream : streams_) stream.Close();
+  for (CpuStream& stream : streams_) stream.Synchronize().IgnoreError();
+}
+
+void CpuStreams::Recover() {
+  // Idle first, all of them: work still queued on one could pass its error on to another.
+  for (CpuStream& stream : streams_) stream.Synchronize().IgnoreError();
+  for (CpuStream& stream : streams_) stream.Recover();
+}
+
 }  // namespace eps::worker::cpu

@@ -1,6 +1,7 @@
 #ifndef EPS_GPU_WORKER_DEVICE_CPU_CPU_STREAM_H_
 #define EPS_GPU_WORKER_DEVICE_CPU_CPU_STREAM_H_
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstddef>
@@ -75,6 +76,21 @@ class CpuStream : public Stream {
   StreamStats stats_ ABSL_GUARDED_BY(mu_);
 
   std::thread thread_;  // last: it uses all of the above
+};
+
+// A device's three.
+class CpuStreams {
+ public:
+  // As CpuStream, all at once, as one may be waiting for another. They are idle when it returns: what their work uses
+  // may go.
+  void Close();
+
+  CpuStream& at(StreamId id) { return streams_[static_cast<size_t>(id)]; }
+  // As Device::Recover.
+  void Recover();
+
+ private:
+  std::array<CpuStream, kNumStreams> streams_;
 };
 
 }  // namespace eps::worker::cpu

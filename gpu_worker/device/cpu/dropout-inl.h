@@ -10,8 +10,8 @@
 #include <cstdint>
 
 #include "common/numeric/philox.h"
-#include "gpu_worker/device/cpu/dropout_plan.h"
 #include "gpu_worker/device/cpu/vector_math-inl.h"
+#include "gpu_worker/device/dropout_plan.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-#include "gpu_worker/device/cpu/dropout_plan.h"
+#include "gpu_worker/device/dropout_plan.h"
 #include "gpu_worker/device/kernels.h"
 
 namespace eps::worker::cpu {

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "gpu_worker/device/cpu/dropout_plan.h"
+#include "gpu_worker/device/dropout_plan.h"
 #include "gpu_worker/device/kernels.h"
 
 namespace eps::worker::cpu {

@@ -1,5 +1,5 @@
-#ifndef EPS_GPU_WORKER_DEVICE_CPU_DROPOUT_PLAN_H_
-#define EPS_GPU_WORKER_DEVICE_CPU_DROPOUT_PLAN_H_
+#ifndef EPS_GPU_WORKER_DEVICE_DROPOUT_PLAN_H_
+#define EPS_GPU_WORKER_DEVICE_DROPOUT_PLAN_H_
 
 #include <cmath>
 #include <cstdint>
@@ -7,9 +7,9 @@
 #include "common/numeric/philox.h"
 #include "gpu_worker/device/kernels.h"
 
-namespace eps::worker::cpu {
+namespace eps::worker {
 
-// Dropout (kernels.h) with its numbers worked out.
+// Dropout (kernels.h) with its numbers worked out, as every device's kernels want them.
 struct DropoutPlan {
   bool on = false;
   PhiloxKey key;
@@ -29,6 +29,6 @@ inline DropoutPlan PlanDropout(const Dropout& dropout) {
   return plan;
 }
 
-}  // namespace eps::worker::cpu
+}  // namespace eps::worker
 
-#endif  // EPS_GPU_WORKER_DEVICE_CPU_DROPOUT_PLAN_H_
+#endif  // EPS_GPU_WORKER_DEVICE_DROPOUT_PLAN_H_

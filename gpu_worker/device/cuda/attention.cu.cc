@@ -1,0 +1,356 @@
+#include "gpu_worker/device/cuda/attention.h"
+
+#include <array>
+#include <cfloat>
+#include <cmath>
+#include <cstdint>
+
+#include "common/tensor/dtype.h"
+#include "gpu_worker/device/cuda/act_dispatch.h"
+#include "gpu_worker/device/cuda/device_code.h"
+#include "gpu_worker/device/cuda/launch.h"
+#include "gpu_worker/device/cuda/simt.h"
+#include "gpu_worker/device/dropout_plan.h"
+#include "gpu_worker/device/kernels.h"
+
+namespace eps::worker::cuda {
+namespace {
+
+constexpr int kWarps = 4;
+constexpr int kThreads = kWarps * kWarpSize;
+
+// kDims columns of a head's D belong to each lane: lane, lane + 32, ... A tile is kRows positions, of which a warp owns
+// every kWarps-th.
+template <int kDims>
+struct Tiling {
+  static constexpr int kRows = kDims > 4 ? 16 : 32;  // four tiles of D columns fit the shared memory
+  static constexpr int kRowsOfWarp = kRows / kWarps;
+};
+
+__device__ __forceinline__ int Lane() { return threadIdx.x % kWarpSize; }
+__device__ __forceinline__ int WarpOfBlock() { return threadIdx.x / kWarpSize; }
+
+// What a block works on: one tile of one head of one sample. Its arrays begin at the sample's first position.
+struct HeadShape {
+  int64_t T, H, D;
+  float scale;
+  int64_t tiles;  // of a head
+
+  __device__ int64_t head_of_batch() const { return blockIdx.x / tiles; }
+  __device__ int64_t tile() const { return blockIdx.x % tiles; }
+  __device__ int64_t qkv_row() const { return 3 * H * D; }
+  __device__ int64_t o_row() const { return H * D; }
+  __device__ int64_t sample() const { return head_of_batch() / H; }
+  __device__ int64_t head() const { return head_of_batch() % H; }
+  // which: 0 q, 1 k, 2 v.
+  __device__ int64_t qkv_start(int which) const { return (sample() * T * 3 + which) * H * D + head() * D; }
+  __device__ int64_t o_start() const { return (sample() * T * H + head()) * D; }
+  __device__ int64_t row_start() const { return head_of_batch() * T; }  // of lse and of the probabilities' rows
+};
+
+// Rows [first, first + kRows) of a head into shared memory, its rows D + 1 apart; 0 from T on.
+template <int kRows, typename T>
+__device__ void LoadTile(const T* from, int64_t row_elems, int64_t first, int64_t num_rows, int64_t D, float* to) {
+  for (int row = WarpOfBlock(); row < kRows; row += kWarps) {
+    const bool there = first + row < num_rows;
+    for (int64_t d = Lane(); d < D; d += kWarpSize) {
+      to[row * (D + 1) + d] = there ? ToFloat(from[(first + row) * row_elems + d]) : 0.0f;
+    }
+  }
+}
+
+// Not inlined, as each of a warp's rows has a copy of the code around it: that would be most of the program.
+__device__ __noinline__ float Dot(const float* a, const float* b, int64_t D) {
+  float sum = 0;
+  for (int64_t d = 0; d < D; ++d) sum += a[d] * b[d];
+  return sum;
+}
+
+// Of the probability in a row and column of the head.
+__device__ __forceinline__ float ProbabilityFactor(const DropoutPlan& dropout, const HeadShape& shape, int64_t row,
+                                                   int64_t column) {
+  if (!dropout.on) return 1;
+  const uint64_t element = static_cast<uint64_t>(dropout.first_element + (shape.row_start() + row) * shape.T + column);
+  const std::array<uint32_t, 4> words = DropoutWords(dropout, element / 4);
+  return DropoutFactor(dropout, WordAt(words, element % 4));
+}
+
+template <typename T, int kDims>
+__global__ void __launch_bounds__(kThreads)
+    AttentionKernel(HeadShape shape, const T* qkv, T* o, float* lse, DropoutPlan dropout) {
+  using Tile = Tiling<kDims>;
+  const int64_t D = shape.D, first_row = shape.tile() * Tile::kRows;
+  float* q = DynamicShared<float>();
+  float* k = q + Tile::kRows * (D + 1);
+  float* v = k + Tile::kRows * (D + 1);
+  __shared__ float probabilities[kWarps][kWarpSize];
+  LoadTile<Tile::kRows>(qkv + shape.qkv_start(0), shape.qkv_row(), first_row, shape.T, D, q);
+
+  float sum[Tile::kRowsOfWarp][kDims] = {}, max[Tile::kRowsOfWarp], total[Tile::kRowsOfWarp] = {};
+  EPS_UNROLL
+  for (int i = 0; i < Tile::kRowsOfWarp; ++i) max[i] = -FLT_MAX;
+
+  for (int64_t first = 0; first <= first_row; first += Tile::kRows) {
+    __syncthreads();  // the tile before has been read
+    LoadTile<Tile::kRows>(qkv + shape.qkv_start(1), shape.qkv_row(), first, shape.T, D, k);
+    LoadTile<Tile::kRows>(qkv + shape.qkv_start(2), shape.qkv_row(), first, shape.T, D, v);
+    __syncthreads();
+    EPS_UNROLL
+    for (int i = 0; i < Tile::kRowsOfWarp; ++i) {
+      const int in_tile = WarpOfBlock() + i * kWarps;
+      const int64_t row = first_row + in_tile, column = first + Lane();
+      const bool seen = Lane() < Tile::kRows && column <= row;
+      const float score = seen ? Dot(q + in_tile * (D + 1), k + Lane() * (D + 1), D) * shape.scale : -FLT_MAX;
+      const float new_max = fmaxf(max[i], WarpMax(score));
+      const float probability = seen ? expf(score - new_max) : 0.0f;
+      const float rescale = expf(max[i] - new_max);
+      total[i] = total[i] * rescale + WarpSum(probability);
+      max[i] = new_max;
+      probabilities[WarpOfBlock()][Lane()] = seen ? probability * ProbabilityFactor(dropout, shape, row, column) : 0.0f;
+      __syncwarp();
+      EPS_UNROLL
+      for (int c = 0; c < kDims; ++c) sum[i][c] *= rescale;
+      // Only what the row may see: 0 times a NaN further on would be one.
+      const int64_t columns = row - first + 1 < Tile::kRows ? row - first + 1 : Tile::kRows;
+      EPS_NO_UNROLL
+      for (int64_t j = 0; j < columns; ++j) {
+        const float p = probabilities[WarpOfBlock()][j];
+        EPS_UNROLL
+        for (int c = 0; c < kDims; ++c) {
+          const int64_t d = Lane() + c * kWarpSize;
+          if (d < D) sum[i][c] += p * v[j * (D + 1) + d];
+        }
+      }
+      __syncwarp();
+    }
+  }
+
+  EPS_UNROLL
+  for (int i = 0; i < Tile::kRowsOfWarp; ++i) {
+    const int64_t row = first_row + WarpOfBlock() + i * kWarps;
+    if (row >= shape.T) continue;
+    EPS_UNROLL
+    for (int c = 0; c < kDims; ++c) {
+      const int64_t d = Lane() + c * kWarpSize;
+      if (d < D) o[shape.o_start() + row * shape.o_row() + d] = FromFloat<T>(sum[i][c] / total[i]);
+    }
+    if (Lane() == 0) lse[shape.row_start() + row] = max[i] + logf(total[i]);
+  }
+}
+
+// delta (B, H, T): of each row the sum of o * d_o, which is that of its probabilities times their gradients.
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    AttentionDeltaKernel(HeadShape shape, const T* o, const T* d_o, float* delta) {
+  const int64_t row = shape.tile() * kWarps + WarpOfBlock();
+  if (row >= shape.T) return;
+  const int64_t start = shape.o_start() + row * shape.o_row();
+  float sum = 0;
+  for (int64_t d = Lane(); d < shape.D; d += kWarpSize) sum += ToFloat(o[start + d]) * ToFloat(d_o[start + d]);
+  sum = WarpSum(sum);
+  if (Lane() == 0) delta[shape.row_start() + row] = sum;
+}
+
+// Of one probability, whose row has `lse` and `delta`: what its value's row is multiplied by, and the gradient of its
+// score. The arrays are the D elements of its query, key, value and output gradient.
+struct ProbabilityParts {
+  float dropped = 0, d_score = 0;
+};
+__device__ __forceinline__ ProbabilityParts PartsOfProbability(const HeadShape& shape, const float* q, const float* k,
+                                                               const float* v, const float* d_o, float lse, float delta,
+                                                               float factor) {
+  const float probability = expf(Dot(q, k, shape.D) * shape.scale - lse);
+  const float d_probability = Dot(d_o, v, shape.D) * factor;
+  return {probability * factor, probability * (d_probability - delta) * shape.scale};
+}
+
+// A tile of queries: d_q, over the keys that they see.
+template <typename T, int kDims>
+__global__ void __launch_bounds__(kThreads)
+    AttentionBackwardQueriesKernel(HeadShape shape, const T* qkv, const T* d_o, const float* lse, const float* delta,
+                                   T* dqkv, DropoutPlan dropout) {
+  using Tile = Tiling<kDims>;
+  const int64_t D = shape.D, first_row = shape.tile() * Tile::kRows;
+  const int64_t tile_elems = Tile::kRows * (D + 1);
+  float* q = DynamicShared<float>();
+  float* k = q + tile_elems;
+  float* v = k + tile_elems;
+  float* g = v + tile_elems;
+  __shared__ float d_scores[kWarps][kWarpSize];
+  LoadTile<Tile::kRows>(qkv + shape.qkv_start(0), shape.qkv_row(), first_row, shape.T, D, q);
+  LoadTile<Tile::kRows>(d_o + shape.o_start(), shape.o_row(), first_row, shape.T, D, g);
+
+  float sum[Tile::kRowsOfWarp][kDims] = {};
+  for (int64_t first = 0; first <= first_row; first += Tile::kRows) {
+    __syncthreads();
+    LoadTile<Tile::kRows>(qkv + shape.qkv_start(1), shape.qkv_row(), first, shape.T, D, k);
+    LoadTile<Tile::kRows>(qkv + shape.qkv_start(2), shape.qkv_row(), first, shape.T, D, v);
+    __syncthreads();
+    EPS_UNROLL
+    for (int i = 0; i < Tile::kRowsOfWarp; ++i) {
+      const int in_tile = WarpOfBlock() + i * kWarps;
+      const int64_t row = first_row + in_tile, column = first + Lane();
+      ProbabilityParts parts;
+      if (Lane() < Tile::kRows && column <= row && row < shape.T) {
+        parts = PartsOfProbability(shape, q + in_tile * (D + 1), k + Lane() * (D + 1), v + Lane() * (D + 1),
+                                   g + in_tile * (D + 1), lse[shape.row_start() + row], delta[shape.row_start() + row],
+                                   ProbabilityFactor(dropout, shape, row, column));
+      }
+      d_scores[WarpOfBlock()][Lane()] = parts.d_score;
+      __syncwarp();
+      const int64_t columns = row - first + 1 < Tile::kRows ? row - first + 1 : Tile::kRows;
+      EPS_NO_UNROLL
+      for (int64_t j = 0; j < columns; ++j) {
+        const float d_score = d_scores[WarpOfBlock()][j];
+        EPS_UNROLL
+        for (int c = 0; c < kDims; ++c) {
+          const int64_t d = Lane() + c * kWarpSize;
+          if (d < D) sum[i][c] += d_score * k[j * (D + 1) + d];
+        }
+      }
+      __syncwarp();
+    }
+  }
+
+  EPS_UNROLL
+  for (int i = 0; i < Tile::kRowsOfWarp; ++i) {
+    const int64_t row = first_row + WarpOfBlock() + i * kWarps;
+    if (row >= shape.T) continue;
+    EPS_UNROLL
+    for (int c = 0; c < kDims; ++c) {
+      const int64_t d = Lane() + c * kWarpSize;
+      if (d < D) dqkv[shape.qkv_start(0) + row * shape.qkv_row() + d] = FromFloat<T>(sum[i][c]);
+    }
+  }
+}
+
+// A tile of keys and values: d_k and d_v, over the queries that see them. A lane computes the probability of a query
+// and the warp's key.
+template <typename T, int kDims>
+__global__ void __launch_bounds__(kThreads)
+    AttentionBackwardKeysKernel(HeadShape shape, const T* qkv, const T* d_o, const float* lse, const float* delta,
+                                T* dqkv, DropoutPlan dropout) {
+  using Tile = Tiling<kDims>;
+  const int64_t D = shape.D, first_column = shape.tile() * Tile::kRows;
+  const int64_t tile_elems = Tile::kRows * (D + 1);
+  float* q = DynamicShared<float>();
+  float* k = q + tile_elems;
+  float* v = k + tile_elems;
+  float* g = v + tile_elems;
+  __shared__ ProbabilityParts of_rows[kWarps][kWarpSize];
+  LoadTile<Tile::kRows>(qkv + shape.qkv_start(1), shape.qkv_row(), first_column, shape.T, D, k);
+  LoadTile<Tile::kRows>(qkv + shape.qkv_start(2), shape.qkv_row(), first_column, shape.T, D, v);
+
+  float d_k[Tile::kRowsOfWarp][kDims] = {}, d_v[Tile::kRowsOfWarp][kDims] = {};
+  for (int64_t first = first_column; first < shape.T; first += Tile::kRows) {
+    __syncthreads();
+    LoadTile<Tile::kRows>(qkv + shape.qkv_start(0), shape.qkv_row(), first, shape.T, D, q);
+    LoadTile<Tile::kRows>(d_o + shape.o_start(), shape.o_row(), first, shape.T, D, g);
+    __syncthreads();
+    const int64_t rows = shape.T - first < Tile::kRows ? shape.T - first : Tile::kRows;
+    EPS_UNROLL
+    for (int i = 0; i < Tile::kRowsOfWarp; ++i) {
+      const int in_tile = WarpOfBlock() + i * kWarps;
+      const int64_t row = first + Lane(), column = first_column + in_tile;
+      ProbabilityParts parts;
+      if (Lane() < rows && column <= row) {
+        parts = PartsOfProbability(shape, q + Lane() * (D + 1), k + in_tile * (D + 1), v + in_tile * (D + 1),
+                                   g + Lane() * (D + 1), lse[shape.row_start() + row], delta[shape.row_start() + row],
+                                   ProbabilityFactor(dropout, shape, row, column));
+      }
+      of_rows[WarpOfBlock()][Lane()] = parts;
+      __syncwarp();
+      EPS_NO_UNROLL
+      for (int64_t j = column > first ? column - first : 0; j < rows; ++j) {
+        const ProbabilityParts of_row = of_rows[WarpOfBlock()][j];
+        EPS_UNROLL
+        for (int c = 0; c < kDims; ++c) {
+          const int64_t d = Lane() + c * kWarpSize;
+          if (d < D) {
+            d_k[i][c] += of_row.d_score * q[j * (D + 1) + d];
+            d_v[i][c] += of_row.dropped * g[j * (D + 1) + d];
+          }
+        }
+      }
+      __syncwarp();
+    }
+  }
+
+  EPS_UNROLL
+  for (int i = 0; i < Tile::kRowsOfWarp; ++i) {
+    const int64_t row = first_column + WarpOfBlock() + i * kWarps;
+    if (row >= shape.T) continue;
+    EPS_UNROLL
+    for (int c = 0; c < kDims; ++c) {
+      const int64_t d = Lane() + c * kWarpSize;
+      if (d >= D) continue;
+      dqkv[shape.qkv_start(1) + row * shape.qkv_row() + d] = FromFloat<T>(d_k[i][c]);
+      dqkv[shape.qkv_start(2) + row * shape.qkv_row() + d] = FromFloat<T>(d_v[i][c]);
+    }
+  }
+}
+
+template <int kCount>
+struct Dims {
+  static constexpr int value = kCount;
+};
+
+// fn(Type, Dims) for heads of D elements.
+template <typename Fn>
+void ForHead(Dtype act, int64_t D, const Fn& fn) {
+  ForAct(act, [&](auto type) {
+    if (D <= 128) {
+      fn(type, Dims<4>());
+    } else {
+      fn(type, Dims<8>());
+    }
+  });
+}
+
+// A block for each tile of `rows` positions of each head.
+template <typename Args>
+HeadShape ShapeOf(const Args& args, int rows) {
+  return {args.T, args.H, args.D, static_cast<float>(args.scale), CeilDiv(args.T, rows)};
+}
+
+// With `arrays` tiles of `rows` positions in shared memory.
+template <typename Args>
+LaunchShape GridOf(const Args& args, int rows, int arrays) {
+  return {.blocks_x = args.B * args.H * CeilDiv(args.T, rows),
+          .threads = kThreads,
+          .shared_bytes = static_cast<int>(arrays * rows * (args.D + 1) * sizeof(float))};
+}
+
+}  // namespace
+
+void PlainAttention(KernelQueue& queue, Dtype act, const AttentionArgs& args) {
+  ForHead(act, args.D, [&](auto type, auto dims) {
+    using T = typename decltype(type)::type;
+    constexpr int kDims = decltype(dims)::value;
+    constexpr int kRows = Tiling<kDims>::kRows;
+    Launch(queue, "PlainAttention", GridOf(args, kRows, 3), &AttentionKernel<T, kDims>, ShapeOf(args, kRows),
+           static_cast<const T*>(args.qkv), static_cast<T*>(args.o), args.lse, PlanDropout(args.dropout));
+  });
+}
+
+void PlainAttentionBackward(KernelQueue& queue, Dtype act, const AttentionBackwardArgs& args) {
+  const DropoutPlan dropout = PlanDropout(args.dropout);
+  float* delta = static_cast<float*>(args.scratch);
+  ForHead(act, args.D, [&](auto type, auto dims) {
+    using T = typename decltype(type)::type;
+    constexpr int kDims = decltype(dims)::value;
+    const T* qkv = static_cast<const T*>(args.qkv);
+    const T* d_o = static_cast<const T*>(args.d_o);
+    T* dqkv = static_cast<T*>(args.dqkv);
+    Launch(queue, "AttentionDelta", GridOf(args, kWarps, 0), &AttentionDeltaKernel<T>, ShapeOf(args, kWarps),
+           static_cast<const T*>(args.o), d_o, delta);
+    const HeadShape shape = ShapeOf(args, Tiling<kDims>::kRows);
+    const LaunchShape grid = GridOf(args, Tiling<kDims>::kRows, 4);
+    Launch(queue, "AttentionBackwardQueries", grid, &AttentionBackwardQueriesKernel<T, kDims>, shape, qkv, d_o,
+           args.lse, delta, dqkv, dropout);
+    Launch(queue, "AttentionBackwardKeys", grid, &AttentionBackwardKeysKernel<T, kDims>, shape, qkv, d_o, args.lse,
+           delta, dqkv, dropout);
+  });
+}
+
+}  // namespace eps::worker::cuda

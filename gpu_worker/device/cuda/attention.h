@@ -1,0 +1,23 @@
+#ifndef EPS_GPU_WORKER_DEVICE_CUDA_ATTENTION_H_
+#define EPS_GPU_WORKER_DEVICE_CUDA_ATTENTION_H_
+
+#include <cstdint>
+
+#include "common/tensor/dtype.h"
+#include "gpu_worker/device/cuda/launch.h"
+#include "gpu_worker/device/kernels.h"
+
+// Causal attention in tiles with a running softmax, without tensor cores: right, and slow, until a library's fused
+// attention is there for what it takes. Products and sums are fp32, whatever the compute dtype; no atomics.
+// Source: Dao et al., FlashAttention, arXiv:2205.14135, algorithms 1 and 4; the gradients of queries and of keys and
+// values are two passes, each of which owns what it sums.
+namespace eps::worker::cuda {
+
+inline constexpr int64_t kMaxPlainAttentionHeadDim = 256;
+
+void PlainAttention(KernelQueue& queue, Dtype act, const AttentionArgs& args);
+void PlainAttentionBackward(KernelQueue& queue, Dtype act, const AttentionBackwardArgs& args);
+
+}  // namespace eps::worker::cuda
+
+#endif  // EPS_GPU_WORKER_DEVICE_CUDA_ATTENTION_H_

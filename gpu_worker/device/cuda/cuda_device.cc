@@ -1,0 +1,133 @@
+#include "gpu_worker/device/cuda/cuda_device.h"
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
+#include "common/base/log.h"
+#include "common/base/status_macros.h"
+#include "gpu_worker/device/arena_spans.h"
+#include "gpu_worker/device/cuda/cuda_kernels.h"
+#include "gpu_worker/device/cuda/cuda_stream.h"
+#include "gpu_worker/device/cuda/gpu_runtime.h"
+#include "gpu_worker/device/cuda/host_pins.h"
+#include "gpu_worker/device/cuda/launch.h"
+#include "gpu_worker/device/cuda/matmul_problem.h"
+#include "gpu_worker/device/device.h"
+
+namespace eps::worker::cuda {
+namespace {
+
+using Streams = std::array<std::unique_ptr<CudaStream>, kNumStreams>;
+
+class StreamQueue : public ComputeQueue {
+ public:
+  StreamQueue(GpuRuntime* runtime, CudaStream* stream) : runtime_(*runtime), stream_(*stream) {}
+
+  void Launch(KernelCall call) override {
+    EPS_CHECK(call.shape.blocks_x <= kMaxBlocksX && call.shape.blocks_y <= kMaxBlocksY);
+    stream_.Issue([this, call = std::move(call)](GpuStream stream) {
+      return Annotate(runtime_.Launch(stream, call), call.name);
+    });
+  }
+  void MatMul(const MatMulProblem& problem) override {
+    stream_.Issue([this, problem](GpuStream stream) {
+      return Annotate(runtime_.MatMul(stream, problem),
+                      absl::StrCat("MatMul ", problem.M, "x", problem.N, "x", problem.K));
+    });
+  }
+
+ private:
+  GpuRuntime& runtime_;
+  CudaStream& stream_;
+};
+
+class CudaDevice : public Device {
+ public:
+  // `arena`: allocated by `runtime`, which is asked to free it.
+  CudaDevice(const CudaDeviceOptions& options, std::shared_ptr<GpuRuntime> runtime, void* arena, Streams streams)
+      : runtime_(std::move(runtime)),
+        arena_(static_cast<char*>(arena)),
+        spans_(options.arena_bytes),
+        streams_(std::move(streams)),
+        queue_(runtime_.get(), streams_[static_cast<size_t>(StreamId::kCompute)].get()),
+        kernels_(options.act, &queue_),
+        pins_(runtime_) {
+    properties_.name = options.name;
+    properties_.model = runtime_->model();
+    properties_.compute_dtype = options.act;
+  }
+  ~CudaDevice() override {
+    // All at once: one may be waiting for another. Then idle: nothing that is pinned is copied.
+    for (const auto& stream : streams_) stream->Close();
+    for (auto& stream : streams_) stream.reset();
+    runtime_->Free(arena_);
+  }
+
+  const DeviceProperties& properties() const override { return properties_; }
+  int64_t arena_bytes() const override { return spans_.arena_bytes(); }
+  absl::StatusOr<void*> Address(ArenaSpan span) override {
+    EPS_RETURN_IF_ERROR(spans_.Claim(span));
+    return arena_ + span.offset_bytes;
+  }
+  int64_t arena_high_water_bytes() const override { return spans_.high_water_bytes(); }
+  int64_t outside_bytes() const override { return runtime_->held_bytes(); }
+
+  absl::StatusOr<HostMemory> NewHostMemory(int64_t num_bytes) override {
+    if (num_bytes == 0) return HostMemory();
+    EPS_ASSIGN_OR_RETURN(void* memory, runtime_->AllocateHost(num_bytes));
+    std::shared_ptr<void> owner(memory, [runtime = runtime_](void* held) { runtime->FreeHost(held); });
+    return HostMemory{absl::MakeSpan(static_cast<std::byte*>(memory), static_cast<size_t>(num_bytes)),
+                      std::move(owner)};
+  }
+  void ExpectCopies(absl::Span<const std::byte> host) override {
+    const absl::Status status = pins_.Pin(host);
+    if (!status.ok()) LogWarning("memory_not_pinned", {{"bytes", host.size()}, {"error", status.ToString()}});
+  }
+
+  Stream& stream(StreamId id) override { return *streams_[static_cast<size_t>(id)]; }
+  std::unique_ptr<Event> NewEvent() override { return std::make_unique<CudaEvent>(OwnedGpuEvent::New(runtime_)); }
+  Kernels& kernels() override { return kernels_; }
+  void Recover() override {
+    // Idle first, all of them: work still queued on one could pass its error on to another.
+    for (const auto& stream : streams_) stream->Synchronize().IgnoreError();
+    for (const auto& stream : streams_) stream->Recover();
+  }
+
+ private:
+  const std::shared_ptr<GpuRuntime> runtime_;
+  char* const arena_;
+  DeviceProperties properties_;  // fixed after construction
+  ArenaSpans spans_;
+  Streams streams_;
+  StreamQueue queue_;
+  CudaKernels kernels_;
+  HostPins pins_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Device>> NewCudaDevice(const CudaDeviceOptions& options,
+                                                      std::unique_ptr<GpuRuntime> owned) {
+  const std::shared_ptr<GpuRuntime> runtime = std::move(owned);
+  if (options.arena_bytes <= 0) {
+    return absl::InvalidArgumentError(absl::StrCat("arena_bytes: ", options.arena_bytes, " is not positive"));
+  }
+  Streams streams;
+  for (const auto& [id, name] : {std::pair(StreamId::kCompute, "compute stream"),
+                                 {StreamId::kIn, "in-stream"},
+                                 {StreamId::kOut, "out-stream"}}) {
+    EPS_ASSIGN_OR_RETURN(streams[static_cast<size_t>(id)], CudaStream::New(runtime, name));
+  }
+  EPS_ASSIGN_OR_RETURN(void* arena, runtime->Allocate(options.arena_bytes));
+  return std::make_unique<CudaDevice>(options, runtime, arena, std::move(streams));
+}
+
+}  // namespace eps::worker::cuda

@@ -1,0 +1,19 @@
+#ifndef EPS_GPU_WORKER_DEVICE_CUDA_CUDA_DEVICE_OPTIONS_H_
+#define EPS_GPU_WORKER_DEVICE_CUDA_CUDA_DEVICE_OPTIONS_H_
+
+#include <cstdint>
+#include <string>
+
+#include "common/tensor/dtype.h"
+
+namespace eps::worker::cuda {
+
+struct CudaDeviceOptions {
+  std::string name = "cuda:0";
+  int64_t arena_bytes = 0;   // the user's cap, > 0: one allocation
+  Dtype act = Dtype::kBf16;  // the compute dtype
+};
+
+}  // namespace eps::worker::cuda
+
+#endif  // EPS_GPU_WORKER_DEVICE_CUDA_CUDA_DEVICE_OPTIONS_H_

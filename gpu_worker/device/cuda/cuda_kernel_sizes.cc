@@ -1,0 +1,48 @@
+#include "gpu_worker/device/cuda/cuda_kernel_sizes.h"
+
+#include <algorithm>
+#include <cstdint>
+
+#include "common/tensor/dtype.h"
+#include "gpu_worker/device/kernels.h"
+
+namespace eps::worker::cuda {
+namespace {
+
+constexpr int64_t kF32Bytes = 4;
+
+// A few tiles for each multiprocessor, and partial sums that stay small beside the rows.
+constexpr int64_t kMinRowsPerTile = 32;
+constexpr int64_t kMaxRowTiles = 256;
+
+// (num_tiles, N): each tile's column sums.
+int64_t ColumnSumBytes(int64_t M, int64_t N) { return ReductionTiling(M).num_tiles * N * kF32Bytes; }
+// Of dgamma, and of dbeta.
+int64_t LayerNormBackwardBytes(int64_t M, int64_t C) { return 2 * ColumnSumBytes(M, C); }
+int64_t AttentionBytes(int64_t, int64_t, int64_t, int64_t) { return 0; }
+// A number for each row of the probabilities.
+int64_t AttentionBackwardBytes(int64_t B, int64_t T, int64_t H, int64_t) { return B * H * T * kF32Bytes; }
+
+int64_t OutsideBytes(int) { return kMatMulWorkspaceBytes; }
+
+}  // namespace
+
+RowTiling ReductionTiling(int64_t M) {
+  RowTiling tiling;
+  tiling.rows_per_tile = std::max(kMinRowsPerTile, (M + kMaxRowTiles - 1) / kMaxRowTiles);
+  tiling.num_tiles = (M + tiling.rows_per_tile - 1) / tiling.rows_per_tile;
+  return tiling;
+}
+
+KernelSizes CudaKernelSizes(Dtype act) {
+  KernelSizes sizes;
+  sizes.compute_dtype = act;
+  sizes.layer_norm_backward = &LayerNormBackwardBytes;
+  sizes.attention = &AttentionBytes;
+  sizes.attention_backward = &AttentionBackwardBytes;
+  sizes.column_sum = &ColumnSumBytes;
+  sizes.outside_bytes = &OutsideBytes;
+  return sizes;
+}
+
+}  // namespace eps::worker::cuda

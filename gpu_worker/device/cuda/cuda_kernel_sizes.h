@@ -1,0 +1,27 @@
+#ifndef EPS_GPU_WORKER_DEVICE_CUDA_CUDA_KERNEL_SIZES_H_
+#define EPS_GPU_WORKER_DEVICE_CUDA_CUDA_KERNEL_SIZES_H_
+
+#include <cstdint>
+
+#include "common/tensor/dtype.h"
+#include "gpu_worker/device/kernels.h"
+
+namespace eps::worker::cuda {
+
+// Scratch of the cuda device's kernels, for the planner; see KernelSizes. There in every build.
+KernelSizes CudaKernelSizes(Dtype act);
+
+// What a matrix product may work in, outside of the arena: cuBLAS's own recommendation for Hopper.
+inline constexpr int64_t kMatMulWorkspaceBytes = int64_t{32} << 20;
+
+// How a sum over M rows is cut: a block sums each tile of rows, and the partial sums are added in tile order. A
+// function of M alone, so the order of the sum is too.
+struct RowTiling {
+  int64_t rows_per_tile = 0;
+  int64_t num_tiles = 0;
+};
+RowTiling ReductionTiling(int64_t M);
+
+}  // namespace eps::worker::cuda
+
+#endif  // EPS_GPU_WORKER_DEVICE_CUDA_CUDA_KERNEL_SIZES_H_

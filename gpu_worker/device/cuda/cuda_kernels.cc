@@ -1,0 +1,85 @@
+#include "gpu_worker/device/cuda/cuda_kernels.h"
+
+#include <cstdint>
+
+#include "common/base/status_macros.h"
+#include "common/tensor/dtype.h"
+#include "gpu_worker/device/cuda/attention.h"
+#include "gpu_worker/device/cuda/elementwise.h"
+#include "gpu_worker/device/cuda/embedding.h"
+#include "gpu_worker/device/cuda/layer_norm.h"
+#include "gpu_worker/device/cuda/matmul_problem.h"
+#include "gpu_worker/device/cuda/reduction.h"
+#include "gpu_worker/device/cuda/softmax.h"
+#include "gpu_worker/device/kernels.h"
+
+namespace eps::worker::cuda {
+
+void CudaKernels::MatMul(const MatMulArgs& args) {
+  using Epilogue = MatMulArgs::Epilogue;
+  MatMulProblem problem = {.M = args.M,
+                           .N = args.N,
+                           .K = args.K,
+                           .a = args.a,
+                           .lda = args.lda,
+                           .trans_a = args.trans_a,
+                           .b = args.b,
+                           .ldb = args.ldb,
+                           .trans_b = args.trans_b,
+                           .c = args.c,
+                           .ldc = args.ldc,
+                           .addend = args.accumulate ? args.c : nullptr,
+                           .bias = args.bias,
+                           .operand_dtype = act_,
+                           .result_dtype = args.c_is_gradient ? Dtype::kF32 : act_};
+  const bool drops = args.dropout.rate > 0;
+  if (args.epilogue == Epilogue::kResidual && !drops) problem.addend = args.residual;
+  queue_.MatMul(problem);
+  const EpilogueArgs rest = {.M = args.M,
+                             .N = args.N,
+                             .ld = args.ldc,
+                             .x = args.c,
+                             .y = args.c,
+                             .residual = args.residual,
+                             .dropout = args.dropout};
+  if (args.epilogue == Epilogue::kResidual && drops) cuda::AddResidual(queue_, act_, rest);
+  if (args.epilogue == Epilogue::kGelu) {
+    // Of c as it is stored, by the function that GeluBackward has: both give the same bits, which an epilogue of the
+    // library, computed before c is rounded, would not.
+    EpilogueArgs gelu = rest;
+    gelu.y = args.gelu_out;
+    cuda::Gelu(queue_, act_, gelu);
+  }
+}
+
+void CudaKernels::Embedding(const EmbeddingArgs& args) { cuda::Embedding(queue_, act_, args); }
+void CudaKernels::EmbeddingBackward(const EmbeddingBackwardArgs& args) { cuda::EmbeddingBackward(queue_, act_, args); }
+
+void CudaKernels::LayerNorm(const LayerNormArgs& args) {
+  EPS_CHECK(args.C <= kMaxLayerNormColumns);
+  cuda::LayerNorm(queue_, act_, args);
+}
+void CudaKernels::LayerNormApply(const LayerNormApplyArgs& args) { cuda::LayerNormApply(queue_, act_, args); }
+void CudaKernels::LayerNormBackward(const LayerNormBackwardArgs& args) { cuda::LayerNormBackward(queue_, act_, args); }
+
+void CudaKernels::Attention(const AttentionArgs& args) {
+  EPS_CHECK(args.D <= kMaxPlainAttentionHeadDim);
+  PlainAttention(queue_, act_, args);
+}
+void CudaKernels::AttentionBackward(const AttentionBackwardArgs& args) { PlainAttentionBackward(queue_, act_, args); }
+
+void CudaKernels::GeluBackward(const GeluBackwardArgs& args) { cuda::GeluBackward(queue_, act_, args); }
+void CudaKernels::ApplyDropout(const DropoutArgs& args) { cuda::ApplyDropout(queue_, act_, args); }
+void CudaKernels::ColumnSum(const ColumnSumArgs& args) { cuda::ColumnSum(queue_, act_, args); }
+void CudaKernels::SoftmaxChunk(const SoftmaxChunkArgs& args) { cuda::SoftmaxChunk(queue_, act_, args); }
+void CudaKernels::SoftmaxChunkBackward(const SoftmaxChunkBackwardArgs& args) {
+  cuda::SoftmaxChunkBackward(queue_, act_, args);
+}
+void CudaKernels::Loss(const LossArgs& args) { cuda::Loss(queue_, args); }
+void CudaKernels::Widen(const WidenArgs& args) { cuda::Widen(queue_, act_, args); }
+void CudaKernels::FinishLeaf(const FinishLeafArgs& args) { cuda::FinishLeaf(queue_, args); }
+void CudaKernels::AddGradient(const AddGradientArgs& args) { cuda::AddGradient(queue_, args); }
+void CudaKernels::EmitGradient(const EmitGradientArgs& args) { cuda::EmitGradient(queue_, args); }
+void CudaKernels::FillZero(const FillZeroArgs& args) { cuda::FillZero(queue_, args); }
+
+}  // namespace eps::worker::cuda

@@ -1,0 +1,53 @@
+#ifndef EPS_GPU_WORKER_DEVICE_CUDA_CUDA_KERNELS_H_
+#define EPS_GPU_WORKER_DEVICE_CUDA_CUDA_KERNELS_H_
+
+#include <cstdint>
+
+#include "common/tensor/dtype.h"
+#include "gpu_worker/device/cuda/launch.h"
+#include "gpu_worker/device/cuda/matmul_problem.h"
+#include "gpu_worker/device/kernels.h"
+
+namespace eps::worker::cuda {
+
+// A KernelQueue that takes matrix products too: the library's.
+class ComputeQueue : public KernelQueue {
+ public:
+  virtual void MatMul(const MatMulProblem& problem) = 0;
+};
+
+// The kernel table: what each kernel is made of. `act`: the compute dtype. The queue outlives the table.
+//
+// Threads: one at a time
+class CudaKernels : public Kernels {
+ public:
+  CudaKernels(Dtype act, ComputeQueue* queue) : act_(act), queue_(*queue) {}
+
+  void MatMul(const MatMulArgs& args) override;
+  void Embedding(const EmbeddingArgs& args) override;
+  void EmbeddingBackward(const EmbeddingBackwardArgs& args) override;
+  void LayerNorm(const LayerNormArgs& args) override;
+  void LayerNormApply(const LayerNormApplyArgs& args) override;
+  void LayerNormBackward(const LayerNormBackwardArgs& args) override;
+  void Attention(const AttentionArgs& args) override;
+  void AttentionBackward(const AttentionBackwardArgs& args) override;
+  void GeluBackward(const GeluBackwardArgs& args) override;
+  void ApplyDropout(const DropoutArgs& args) override;
+  void ColumnSum(const ColumnSumArgs& args) override;
+  void SoftmaxChunk(const SoftmaxChunkArgs& args) override;
+  void SoftmaxChunkBackward(const SoftmaxChunkBackwardArgs& args) override;
+  void Loss(const LossArgs& args) override;
+  void Widen(const WidenArgs& args) override;
+  void FinishLeaf(const FinishLeafArgs& args) override;
+  void AddGradient(const AddGradientArgs& args) override;
+  void EmitGradient(const EmitGradientArgs& args) override;
+  void FillZero(const FillZeroArgs& args) override;
+
+ private:
+  const Dtype act_;
+  ComputeQueue& queue_;
+};
+
+}  // namespace eps::worker::cuda
+
+#endif  // EPS_GPU_WORKER_DEVICE_CUDA_CUDA_KERNELS_H_

@@ -1,0 +1,170 @@
+#include "gpu_worker/device/cuda/cuda_stream.h"
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "common/base/mutex.h"
+#include "common/base/status_macros.h"
+#include "gpu_worker/device/cuda/gpu_runtime.h"
+#include "gpu_worker/device/device.h"
+
+namespace eps::worker::cuda {
+
+absl::StatusOr<OwnedGpuEvent> OwnedGpuEvent::New(std::shared_ptr<GpuRuntime> runtime) {
+  EPS_ASSIGN_OR_RETURN(const GpuEvent event, runtime->NewEvent());
+  return OwnedGpuEvent(std::move(runtime), event);
+}
+
+OwnedGpuEvent::OwnedGpuEvent(OwnedGpuEvent&& other) noexcept
+    : runtime_(std::move(other.runtime_)), event_(other.event_) {}
+
+OwnedGpuEvent& OwnedGpuEvent::operator=(OwnedGpuEvent&& other) noexcept {
+  std::swap(runtime_, other.runtime_);
+  std::swap(event_, other.event_);
+  return *this;
+}
+
+OwnedGpuEvent::~OwnedGpuEvent() {
+  if (runtime_ != nullptr) runtime_->DestroyEvent(event_);
+}
+
+absl::StatusOr<std::unique_ptr<CudaStream>> CudaStream::New(std::shared_ptr<GpuRuntime> runtime, const char* name) {
+  EPS_ASSIGN_OR_RETURN(const GpuStream stream, runtime->NewStream());
+  return std::unique_ptr<CudaStream>(new CudaStream(std::move(runtime), name, stream));
+}
+
+CudaStream::~CudaStream() {
+  thread_.Close();
+  thread_.Synchronize().IgnoreError();
+  runtime_->Synchronize(stream_).IgnoreError();
+  runtime_->DestroyStream(stream_);
+}
+
+void CudaStream::Issue(std::function<absl::Status(GpuStream)> work) {
+  thread_.HostCall([this, work = std::move(work)] {
+    EPS_RETURN_IF_ERROR_WITH(BeginBurst(), name_);
+    return Annotate(work(stream_), name_);
+  });
+}
+
+void CudaStream::Wait(Event& event, WaitCause cause) {
+  auto* cuda_event = static_cast<CudaEvent*>(&event);
+  const bool timed = cause != WaitCause::kNone;
+  if (timed) {
+    Issue([this, cause](GpuStream) {
+      MutexLock lock(mu_);
+      EPS_ASSIGN_OR_RETURN(OwnedGpuEvent start, Mark());
+      waits_.push_back({.cause = cause, .start = std::move(start), .end = std::nullopt});
+      return absl::OkStatus();
+    });
+  }
+  thread_.Wait(cuda_event->issued_, cause);
+  Issue([this, cuda_event, timed](GpuStream stream) {
+    EPS_RETURN_IF_ERROR(cuda_event->gpu_.status());
+    EPS_RETURN_IF_ERROR(runtime_->Wait(stream, cuda_event->gpu_->get()));
+    if (!timed) return absl::OkStatus();
+    MutexLock lock(mu_);
+    EPS_ASSIGN_OR_RETURN(waits_.back().end, Mark());
+    return absl::OkStatus();
+  });
+}
+
+void CudaStream::Record(Event& event) {
+  auto* cuda_event = static_cast<CudaEvent*>(&event);
+  Issue([this, cuda_event](GpuStream stream) {
+    EPS_RETURN_IF_ERROR(cuda_event->gpu_.status());
+    return runtime_->Record(stream, cuda_event->gpu_->get());
+  });
+  thread_.Record(cuda_event->issued_);  // in any case, with the stream's error if it has one
+}
+
+void CudaStream::CopyIn(void* device, absl::Span<const std::byte> host) {
+  if (host.empty()) return;
+  Issue([this, device, host](GpuStream stream) { return runtime_->CopyIn(stream, device, host); });
+}
+
+void CudaStream::CopyOut(absl::Span<std::byte> host, const void* device) {
+  if (host.empty()) return;
+  Issue([this, device, host](GpuStream stream) { return runtime_->CopyOut(stream, host, device); });
+}
+
+void CudaStream::HostCall(std::function<absl::Status()> call) {
+  thread_.HostCall([this, call = std::move(call)] {
+    EPS_RETURN_IF_ERROR_WITH(runtime_->Synchronize(stream_), name_);
+    return call();
+  });
+}
+
+absl::Status CudaStream::Synchronize() {
+  absl::Status status = thread_.Synchronize();
+  const absl::Status ended = Annotate(EndBurst(), name_);
+  if (status.ok()) status = ended;
+  MutexLock lock(mu_);
+  if (status_.ok()) status_ = status;
+  return status_;
+}
+
+StreamStats CudaStream::TakeStats() {
+  MutexLock lock(mu_);
+  return std::exchange(stats_, StreamStats());
+}
+
+void CudaStream::Recover() {
+  thread_.Recover();
+  runtime_->Synchronize(stream_).IgnoreError();
+  MutexLock lock(mu_);
+  status_ = absl::OkStatus();
+  burst_start_.reset();
+  waits_.clear();
+}
+
+void CudaStream::Close() { thread_.Close(); }
+
+absl::StatusOr<OwnedGpuEvent> CudaStream::Mark() {
+  if (spare_marks_.empty()) {
+    EPS_ASSIGN_OR_RETURN(OwnedGpuEvent made, OwnedGpuEvent::New(runtime_));
+    spare_marks_.push_back(std::move(made));
+  }
+  EPS_RETURN_IF_ERROR(runtime_->Record(stream_, spare_marks_.back().get()));
+  OwnedGpuEvent mark = std::move(spare_marks_.back());
+  spare_marks_.pop_back();
+  return mark;
+}
+
+absl::Status CudaStream::BeginBurst() {
+  MutexLock lock(mu_);
+  if (burst_start_.has_value()) return absl::OkStatus();
+  EPS_ASSIGN_OR_RETURN(burst_start_, Mark());
+  return absl::OkStatus();
+}
+
+// The issuing thread is idle.
+absl::Status CudaStream::EndBurst() {
+  MutexLock lock(mu_);
+  if (!burst_start_.has_value()) return runtime_->Synchronize(stream_);
+  EPS_ASSIGN_OR_RETURN(OwnedGpuEvent end, Mark());
+  EPS_RETURN_IF_ERROR(runtime_->Synchronize(stream_));
+  EPS_ASSIGN_OR_RETURN(double busy_seconds, runtime_->SecondsBetween(burst_start_->get(), end.get()));
+  for (WaitInterval& wait : waits_) {
+    if (!wait.end.has_value()) continue;
+    EPS_ASSIGN_OR_RETURN(const double seconds, runtime_->SecondsBetween(wait.start.get(), wait.end->get()));
+    stats_.wait_seconds[static_cast<size_t>(wait.cause)] += seconds;
+    busy_seconds -= seconds;
+    spare_marks_.push_back(std::move(wait.start));
+    spare_marks_.push_back(*std::move(wait.end));
+  }
+  stats_.busy_seconds += busy_seconds;
+  waits_.clear();
+  spare_marks_.push_back(*std::move(burst_start_));
+  spare_marks_.push_back(std::move(end));
+  burst_start_.reset();
+  return absl::OkStatus();
+}
+
+}  // namespace eps::worker::cuda

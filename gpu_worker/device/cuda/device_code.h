@@ -1,0 +1,154 @@
+#ifndef EPS_GPU_WORKER_DEVICE_CUDA_DEVICE_CODE_H_
+#define EPS_GPU_WORKER_DEVICE_CUDA_DEVICE_CODE_H_
+
+#include <array>
+#include <bit>
+#include <cstdint>
+
+#include "common/numeric/philox.h"
+#include "gpu_worker/device/cuda/simt.h"
+#include "gpu_worker/device/dropout_plan.h"
+
+// What kernels share: elements of the compute dtype, packs of them, sums over warps and blocks, and dropout.
+namespace eps::worker::cuda {
+
+// An activation in bf16. Rounded to nearest, ties to even, as the GPU's own conversion and its libraries do; common's
+// Bf16 has the other rule, of weights on the wire and of gradient leaves.
+struct ActBf16 {
+  uint16_t bits;
+};
+
+__device__ __forceinline__ float ToFloat(float x) { return x; }
+__device__ __forceinline__ float ToFloat(ActBf16 x) {
+  return std::bit_cast<float>(static_cast<uint32_t>(x.bits) << 16);
+}
+
+template <typename T>
+__device__ __forceinline__ T FromFloat(float x);
+template <>
+__device__ __forceinline__ float FromFloat<float>(float x) {
+  return x;
+}
+template <>
+__device__ __forceinline__ ActBf16 FromFloat<ActBf16>(float x) {
+  const uint32_t bits = std::bit_cast<uint32_t>(x);
+  if ((bits & 0x7FFFFFFF) > 0x7F800000) return {0x7FFF};  // NaN: the rounding below could make a number of it
+  return {static_cast<uint16_t>((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16)};
+}
+
+// Kernels pass over arrays in packs of 8 elements: one access of 16 bytes in bf16, two in fp32.
+inline constexpr int kPack = 8;
+template <typename T>
+struct alignas(16) Pack {
+  T element[kPack];
+};
+
+// Elements [at, at + 8) of `x`, of which those before `end` are there; 0 for the rest. `at` is a multiple of 8. With
+// kVector `x` is aligned to 16 bytes, and whole packs are accessed whole.
+template <bool kVector, typename T>
+__device__ __forceinline__ void LoadPack(const T* x, int64_t at, int64_t end, float (&out)[kPack]) {
+  if (kVector && at + kPack <= end) {
+    const Pack<T> pack = *reinterpret_cast<const Pack<T>*>(x + at);
+    EPS_UNROLL
+    for (int i = 0; i < kPack; ++i) out[i] = ToFloat(pack.element[i]);
+  } else {
+    EPS_UNROLL
+    for (int i = 0; i < kPack; ++i) out[i] = at + i < end ? ToFloat(x[at + i]) : 0.0f;
+  }
+}
+
+template <bool kVector, typename T>
+__device__ __forceinline__ void StorePack(const float (&values)[kPack], T* x, int64_t at, int64_t end) {
+  if (kVector && at + kPack <= end) {
+    Pack<T> pack;
+    EPS_UNROLL
+    for (int i = 0; i < kPack; ++i) pack.element[i] = FromFloat<T>(values[i]);
+    *reinterpret_cast<Pack<T>*>(x + at) = pack;
+  } else {
+    EPS_UNROLL
+    for (int i = 0; i < kPack; ++i) {
+      if (at + i < end) x[at + i] = FromFloat<T>(values[i]);
+    }
+  }
+}
+
+// ---- Sums in a fixed order: lanes by halves, then warps in order. Every thread gets the result. ---------------------
+
+__device__ __forceinline__ float WarpSum(float x) {
+  EPS_UNROLL
+  for (int distance = kWarpSize / 2; distance > 0; distance /= 2) x += __shfl_xor_sync(kWarpMask, x, distance);
+  return x;
+}
+// The largest that is not NaN.
+__device__ __forceinline__ float WarpMax(float x) {
+  EPS_UNROLL
+  for (int distance = kWarpSize / 2; distance > 0; distance /= 2) {
+    x = fmaxf(x, __shfl_xor_sync(kWarpMask, x, distance));
+  }
+  return x;
+}
+
+// Every thread of the block calls it.
+__device__ __forceinline__ float BlockSum(float x) {
+  __shared__ float warp_sums[kWarpSize];
+  x = WarpSum(x);
+  __syncthreads();  // the last call's sums have been read
+  if (threadIdx.x % kWarpSize == 0) warp_sums[threadIdx.x / kWarpSize] = x;
+  __syncthreads();
+  float sum = warp_sums[0];
+  for (unsigned warp = 1; warp < blockDim.x / kWarpSize; ++warp) sum += warp_sums[warp];
+  return sum;
+}
+__device__ __forceinline__ float BlockMax(float x) {
+  __shared__ float warp_maxima[kWarpSize];
+  x = WarpMax(x);
+  __syncthreads();
+  if (threadIdx.x % kWarpSize == 0) warp_maxima[threadIdx.x / kWarpSize] = x;
+  __syncthreads();
+  float max = warp_maxima[0];
+  for (unsigned warp = 1; warp < blockDim.x / kWarpSize; ++warp) max = fmaxf(max, warp_maxima[warp]);
+  return max;
+}
+
+// ---- Dropout (kernels.h) --------------------------------------------------------------------------------------------
+
+__device__ __forceinline__ std::array<uint32_t, 4> DropoutWords(const DropoutPlan& plan, uint64_t group) {
+  return Philox(plan.key, {static_cast<uint32_t>(group), static_cast<uint32_t>(group >> 32), 0, 0});
+}
+
+__device__ __forceinline__ float DropoutFactor(const DropoutPlan& plan, uint32_t word) {
+  return word > plan.drop_up_to ? plan.keep_scale : 0.0f;
+}
+
+// words[i]. An index that is not known to the compiler would put the array into memory.
+__device__ __forceinline__ uint32_t WordAt(const std::array<uint32_t, 4>& words, uint64_t i) {
+  const uint32_t low = i % 2 == 0 ? words[0] : words[1], high = i % 2 == 0 ? words[2] : words[3];
+  return i < 2 ? low : high;
+}
+
+// What 8 elements from `element` on (counted from the array's first) are multiplied by.
+__device__ __forceinline__ void DropoutFactors(const DropoutPlan& plan, int64_t element, float (&factors)[kPack]) {
+  const uint64_t first = static_cast<uint64_t>(plan.first_element + element);
+  if (!plan.on) {
+    EPS_UNROLL
+    for (int i = 0; i < kPack; ++i) factors[i] = 1;
+  } else if (first % 4 == 0) {
+    EPS_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      const std::array<uint32_t, 4> words = DropoutWords(plan, first / 4 + half);
+      EPS_UNROLL
+      for (int i = 0; i < 4; ++i) factors[4 * half + i] = DropoutFactor(plan, words[i]);
+    }
+  } else {
+    std::array<uint32_t, 4> words = DropoutWords(plan, first / 4);
+    for (int i = 0; i < kPack; ++i) {
+      const uint64_t at = first + i;
+      if (i > 0 && at % 4 == 0) words = DropoutWords(plan, at / 4);
+      factors[i] = DropoutFactor(plan, WordAt(words, at % 4));
+    }
+  }
+}
+
+}  // namespace eps::worker::cuda
+
+#endif  // EPS_GPU_WORKER_DEVICE_CUDA_DEVICE_CODE_H_

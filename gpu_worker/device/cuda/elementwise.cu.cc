@@ -1,0 +1,243 @@
+#include "gpu_worker/device/cuda/elementwise.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <type_traits>
+
+#include "common/numeric/bf16.h"
+#include "common/tensor/dtype.h"
+#include "gpu_worker/device/cuda/act_dispatch.h"
+#include "gpu_worker/device/cuda/device_code.h"
+#include "gpu_worker/device/cuda/launch.h"
+#include "gpu_worker/device/cuda/simt.h"
+#include "gpu_worker/device/dropout_plan.h"
+#include "gpu_worker/device/kernels.h"
+
+namespace eps::worker::cuda {
+namespace {
+
+// The first element of the calling thread's pack.
+__device__ __forceinline__ int64_t PackStart() {
+  return (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * kPack;
+}
+
+// 0.5 x (1 + tanh(u)) is x / (1 + e^-2u), with u = sqrt(2/pi) (x + 0.044715 x^3). `sigmoid` is that factor of x, and
+// `slope` its derivative by 2u: both from e^-|2u|, which cannot overflow.
+struct GeluParts {
+  float sigmoid, slope;
+};
+constexpr float kTwoSqrtTwoOverPi = 1.5957691216057308f;
+constexpr float kCubic = 0.044715f;
+
+__device__ __forceinline__ GeluParts PartsOfGelu(float x) {
+  const float two_u = kTwoSqrtTwoOverPi * (x + kCubic * x * x * x);
+  const float e = expf(-fabsf(two_u));
+  const float r = 1 / (1 + e);
+  return {two_u >= 0 ? r : e * r, e * r * r};
+}
+
+// The one place where a GELU is computed: forward and backward give the same bits.
+__device__ __forceinline__ float GeluOf(float x, float sigmoid) { return x * sigmoid; }
+
+template <typename T, bool kVector>
+__global__ void GeluKernel(int64_t M, int64_t N, int64_t ld, const T* x, T* y) {
+  const int64_t at = PackStart();
+  for (int64_t row = blockIdx.y; row < M; row += gridDim.y) {
+    float v[kPack];
+    LoadPack<kVector>(x + row * ld, at, N, v);
+    EPS_UNROLL
+    for (int i = 0; i < kPack; ++i) v[i] = GeluOf(v[i], PartsOfGelu(v[i]).sigmoid);
+    StorePack<kVector>(v, y + row * ld, at, N);
+  }
+}
+
+template <typename T, bool kVector>
+__global__ void AddResidualKernel(int64_t M, int64_t N, int64_t ld, const T* x, const T* residual, T* y,
+                                  DropoutPlan dropout) {
+  const int64_t at = PackStart();
+  for (int64_t row = blockIdx.y; row < M; row += gridDim.y) {
+    float v[kPack], r[kPack], factors[kPack];
+    LoadPack<kVector>(x + row * ld, at, N, v);
+    LoadPack<kVector>(residual + row * ld, at, N, r);
+    DropoutFactors(dropout, row * N + at, factors);
+    EPS_UNROLL
+    for (int i = 0; i < kPack; ++i) v[i] = factors[i] == 0 ? r[i] : r[i] + v[i] * factors[i];
+    StorePack<kVector>(v, y + row * ld, at, N);
+  }
+}
+
+template <typename T>
+__global__ void GeluBackwardKernel(int64_t n, const T* x, T* dy, T* gelu_out) {
+  const int64_t at = PackStart();
+  float v[kPack], d[kPack];
+  LoadPack<true>(x, at, n, v);
+  LoadPack<true>(dy, at, n, d);
+  EPS_UNROLL
+  for (int i = 0; i < kPack; ++i) {
+    const GeluParts parts = PartsOfGelu(v[i]);
+    d[i] *= parts.sigmoid + v[i] * parts.slope * kTwoSqrtTwoOverPi * (1 + 3 * kCubic * v[i] * v[i]);
+    v[i] = GeluOf(v[i], parts.sigmoid);
+  }
+  StorePack<true>(d, dy, at, n);
+  if (gelu_out != nullptr) StorePack<true>(v, gelu_out, at, n);
+}
+
+template <typename T>
+__global__ void DropoutKernel(int64_t n, const T* x, T* y, DropoutPlan dropout) {
+  const int64_t at = PackStart();
+  float v[kPack], factors[kPack];
+  LoadPack<true>(x, at, n, v);
+  DropoutFactors(dropout, at, factors);
+  EPS_UNROLL
+  for (int i = 0; i < kPack; ++i) v[i] = factors[i] == 0 ? 0 : v[i] * factors[i];
+  StorePack<true>(v, y, at, n);
+}
+
+// Wire bf16 has the bits of an activation's: only how a number comes to them differs.
+template <typename From, typename To>
+__global__ void WidenKernel(int64_t n, const From* src, To* dst) {
+  const int64_t at = PackStart();
+  float v[kPack];
+  LoadPack<true>(src, at, n, v);
+  StorePack<true>(v, dst, at, n);
+}
+
+__global__ void FinishLeafKernel(int64_t n, float* src, bool round_bf16, int32_t* finite) {
+  const int64_t at = PackStart();
+  float v[kPack];
+  LoadPack<true>(src, at, n, v);
+  bool all_finite = true;
+  EPS_UNROLL
+  for (int i = 0; i < kPack; ++i) {
+    all_finite = all_finite && (std::bit_cast<uint32_t>(v[i]) & 0x7F800000) != 0x7F800000;
+    if (round_bf16) v[i] = eps::ToFloat(ToBf16(v[i]));
+  }
+  if (round_bf16) StorePack<true>(v, src, at, n);
+  if (!all_finite) *finite = 0;  // whoever writes, writes this
+}
+
+__global__ void AddGradientKernel(int64_t n, float* dst, const float* src) {
+  const int64_t at = PackStart();
+  float a[kPack], b[kPack];
+  LoadPack<true>(dst, at, n, a);
+  LoadPack<true>(src, at, n, b);
+  EPS_UNROLL
+  for (int i = 0; i < kPack; ++i) a[i] += b[i];
+  StorePack<true>(a, dst, at, n);
+}
+
+// By the rule of gradients (common's Bf16), which is exact after FinishLeaf.
+__global__ void EmitBf16Kernel(int64_t n, const float* src, ActBf16* dst) {
+  const int64_t at = PackStart();
+  float v[kPack];
+  LoadPack<true>(src, at, n, v);
+  EPS_UNROLL
+  for (int i = 0; i < kPack; ++i) v[i] = eps::ToFloat(ToBf16(v[i]));
+  StorePack<true>(v, dst, at, n);
+}
+
+__global__ void FillZeroKernel(int64_t n, uint8_t* dst) {
+  const int64_t at = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * 16;
+  if (at + 16 <= n) {
+    *reinterpret_cast<Pack<ActBf16>*>(dst + at) = {};
+  } else {
+    for (int64_t i = at; i < n; ++i) dst[i] = 0;
+  }
+}
+
+constexpr int64_t kMaxRowBlocks = 65535;
+
+// Rows that follow each other without a gap are one row.
+struct Rows {
+  explicit Rows(const EpilogueArgs& args) : M(args.M), N(args.N), ld(args.ld) {
+    if (ld != N) return;
+    N *= M;
+    M = 1;
+    ld = 0;
+  }
+  LaunchShape shape() const {
+    LaunchShape shape = ElementShape(N);
+    shape.blocks_y = std::min(M, kMaxRowBlocks);
+    return shape;
+  }
+  int64_t M, N, ld;
+};
+
+}  // namespace
+
+void Gelu(KernelQueue& queue, Dtype act, const EpilogueArgs& args) {
+  const Rows rows(args);
+  ForAct(act, [&](auto type) {
+    using T = typename decltype(type)::type;
+    ForVector(rows.ld, {args.x, args.y}, [&](auto vector) {
+      Launch(queue, "Gelu", rows.shape(), &GeluKernel<T, decltype(vector)::value>, rows.M, rows.N, rows.ld,
+             static_cast<const T*>(args.x), static_cast<T*>(args.y));
+    });
+  });
+}
+
+void AddResidual(KernelQueue& queue, Dtype act, const EpilogueArgs& args) {
+  const Rows rows(args);
+  ForAct(act, [&](auto type) {
+    using T = typename decltype(type)::type;
+    ForVector(rows.ld, {args.x, args.y, args.residual}, [&](auto vector) {
+      Launch(queue, "AddResidual", rows.shape(), &AddResidualKernel<T, decltype(vector)::value>, rows.M, rows.N,
+             rows.ld, static_cast<const T*>(args.x), static_cast<const T*>(args.residual), static_cast<T*>(args.y),
+             PlanDropout(args.dropout));
+    });
+  });
+}
+
+void GeluBackward(KernelQueue& queue, Dtype act, const GeluBackwardArgs& args) {
+  ForAct(act, [&](auto type) {
+    using T = typename decltype(type)::type;
+    Launch(queue, "GeluBackward", ElementShape(args.n), &GeluBackwardKernel<T>, args.n, static_cast<const T*>(args.x),
+           static_cast<T*>(args.dy), static_cast<T*>(args.gelu_out));
+  });
+}
+
+void ApplyDropout(KernelQueue& queue, Dtype act, const DropoutArgs& args) {
+  ForAct(act, [&](auto type) {
+    using T = typename decltype(type)::type;
+    Launch(queue, "ApplyDropout", ElementShape(args.n), &DropoutKernel<T>, args.n, static_cast<const T*>(args.x),
+           static_cast<T*>(args.y), PlanDropout(args.dropout));
+  });
+}
+
+void Widen(KernelQueue& queue, Dtype act, const WidenArgs& args) {
+  ForAct(args.src_dtype, [&](auto from) {
+    using From = typename decltype(from)::type;
+    ForAct(act, [&](auto to) {
+      using To = typename decltype(to)::type;
+      Launch(queue, "Widen", ElementShape(args.n), &WidenKernel<From, To>, args.n, static_cast<const From*>(args.src),
+             static_cast<To*>(args.dst));
+    });
+  });
+}
+
+void FinishLeaf(KernelQueue& queue, const FinishLeafArgs& args) {
+  Launch(queue, "FinishLeaf", ElementShape(args.n), &FinishLeafKernel, args.n, args.src, args.round_bf16, args.finite);
+}
+
+void AddGradient(KernelQueue& queue, const AddGradientArgs& args) {
+  Launch(queue, "AddGradient", ElementShape(args.n), &AddGradientKernel, args.n, args.dst, args.src);
+}
+
+void EmitGradient(KernelQueue& queue, const EmitGradientArgs& args) {
+  if (args.dst_dtype == Dtype::kF32) {
+    Launch(queue, "EmitGradient", ElementShape(args.n), &WidenKernel<float, float>, args.n, args.src,
+           static_cast<float*>(args.dst));
+  } else {
+    Launch(queue, "EmitGradient", ElementShape(args.n), &EmitBf16Kernel, args.n, args.src,
+           static_cast<ActBf16*>(args.dst));
+  }
+}
+
+void FillZero(KernelQueue& queue, const FillZeroArgs& args) {
+  Launch(queue, "FillZero", ElementShape(CeilDiv(args.num_bytes, 2)), &FillZeroKernel, args.num_bytes,
+         static_cast<uint8_t*>(args.dst));
+}
+
+}  // namespace eps::worker::cuda

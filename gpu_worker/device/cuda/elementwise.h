@@ -1,0 +1,37 @@
+#ifndef EPS_GPU_WORKER_DEVICE_CUDA_ELEMENTWISE_H_
+#define EPS_GPU_WORKER_DEVICE_CUDA_ELEMENTWISE_H_
+
+#include <cstdint>
+
+#include "common/tensor/dtype.h"
+#include "gpu_worker/device/cuda/launch.h"
+#include "gpu_worker/device/kernels.h"
+
+// Kernels that pass once over memory: limited by its bandwidth, each input read once and each output written once.
+// `act` is the compute dtype. The arguments are those of kernels.h.
+namespace eps::worker::cuda {
+
+// What a MatMul leaves to a kernel of its own: rows of N elements, ld apart.
+struct EpilogueArgs {
+  int64_t M = 0, N = 0, ld = 0;
+  const void* x = nullptr;  // act
+  void* y = nullptr;        // act; may be x
+  const void* residual = nullptr;
+  Dropout dropout;
+};
+// y = gelu(x)
+void Gelu(KernelQueue& queue, Dtype act, const EpilogueArgs& args);
+// y = residual + dropout(x)
+void AddResidual(KernelQueue& queue, Dtype act, const EpilogueArgs& args);
+
+void GeluBackward(KernelQueue& queue, Dtype act, const GeluBackwardArgs& args);
+void ApplyDropout(KernelQueue& queue, Dtype act, const DropoutArgs& args);
+void Widen(KernelQueue& queue, Dtype act, const WidenArgs& args);
+void FinishLeaf(KernelQueue& queue, const FinishLeafArgs& args);
+void AddGradient(KernelQueue& queue, const AddGradientArgs& args);
+void EmitGradient(KernelQueue& queue, const EmitGradientArgs& args);
+void FillZero(KernelQueue& queue, const FillZeroArgs& args);
+
+}  // namespace eps::worker::cuda
+
+#endif  // EPS_GPU_WORKER_DEVICE_CUDA_ELEMENTWISE_H_

@@ -1,0 +1,182 @@
+#include "gpu_worker/device/cuda/emulator/emulated_runtime.h"
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <iterator>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
+#include "common/base/mutex.h"
+#include "common/base/status_macros.h"
+#include "gpu_worker/device/cpu/cpu_stream.h"
+#include "gpu_worker/device/cuda/emulator/grid.h"
+#include "gpu_worker/device/cuda/emulator/plain_matmul.h"
+#include "gpu_worker/device/cuda/gpu_runtime.h"
+#include "gpu_worker/device/cuda/launch.h"
+#include "gpu_worker/device/cuda/matmul_problem.h"
+#include "gpu_worker/device/device.h"
+
+namespace eps::worker::cuda {
+namespace {
+
+constexpr size_t kAllocationAlignBytes = 256;  // as cudaMalloc's
+constexpr size_t kPageBytes = 4096;
+
+struct EmulatedStream {
+  explicit EmulatedStream(GridOrder order) : grids(order) {}
+  ~EmulatedStream() {
+    thread.Launch([this] { grids.reset(); });
+    thread.Synchronize().IgnoreError();
+  }
+
+  std::optional<GridRunner> grids;  // of the thread below, from beginning to end
+  cpu::CpuStream thread;
+};
+
+class EmulatedEvent {
+ public:
+  // When a record is enqueued, and when it is reached.
+  int64_t Enqueue() {
+    MutexLock lock(mu_);
+    return ++enqueued_;
+  }
+  void Reach(int64_t record) {
+    MutexLock lock(mu_);
+    reached_ = record;
+    time_ = std::chrono::steady_clock::now();
+    cv_.NotifyAll();
+  }
+  int64_t last_enqueued() {
+    MutexLock lock(mu_);
+    return enqueued_;
+  }
+  void AwaitReached(int64_t record) {
+    MutexLock lock(mu_);
+    while (reached_ < record) cv_.Wait(mu_);
+  }
+  // Errors: FAILED_PRECONDITION the last record is not reached, or there was none
+  absl::StatusOr<std::chrono::steady_clock::time_point> time() {
+    MutexLock lock(mu_);
+    if (enqueued_ == 0 || reached_ < enqueued_) return absl::FailedPreconditionError("an event that is not reached");
+    return time_;
+  }
+
+ private:
+  Mutex mu_;
+  CondVar cv_;
+  int64_t enqueued_ ABSL_GUARDED_BY(mu_) = 0, reached_ ABSL_GUARDED_BY(mu_) = 0;
+  std::chrono::steady_clock::time_point time_ ABSL_GUARDED_BY(mu_);
+};
+
+class EmulatedRuntime : public GpuRuntime {
+ public:
+  EmulatedRuntime(GridOrder order, EmulatedLimits limits) : order_(order), limits_(limits) {}
+  ~EmulatedRuntime() override {
+    MutexLock lock(mu_);
+    EPS_CHECK(pinned_.empty());
+  }
+
+  std::string model() const override { return "cuda emulated"; }
+  int64_t held_bytes() const override { return 0; }
+  absl::StatusOr<int64_t> FreeBytes() override { return int64_t{1} << 30; }
+
+  absl::StatusOr<void*> Allocate(int64_t num_bytes) override {
+    const size_t rounded = (static_cast<size_t>(num_bytes) + kAllocationAlignBytes - 1) / kAllocationAlignBytes;
+    void* memory = std::aligned_alloc(kAllocationAlignBytes, rounded * kAllocationAlignBytes);
+    if (memory == nullptr) return absl::ResourceExhaustedError(absl::StrCat("no ", num_bytes, " bytes"));
+    return memory;
+  }
+  void Free(void* memory) override { std::free(memory); }
+  absl::StatusOr<void*> AllocateHost(int64_t num_bytes) override { return Allocate(num_bytes); }
+  void FreeHost(void* memory) override { std::free(memory); }
+
+  absl::Status RegisterHost(absl::Span<const std::byte> pages) override {
+    MutexLock lock(mu_);
+    EPS_CHECK(!pages.empty() && reinterpret_cast<uintptr_t>(pages.data()) % kPageBytes == 0 &&
+              pages.size() % kPageBytes == 0);
+    const auto next = pinned_.lower_bound(pages.data());
+    EPS_CHECK(next == pinned_.end() || next->first >= pages.data() + pages.size());
+    EPS_CHECK(next == pinned_.begin() || std::prev(next)->first + std::prev(next)->second <= pages.data());
+    if (static_cast<int64_t>(pages.size()) > limits_.most_pinned_bytes - pinned_bytes_) {
+      return absl::ResourceExhaustedError("no more memory can be pinned");
+    }
+    pinned_[pages.data()] = pages.size();
+    pinned_bytes_ += static_cast<int64_t>(pages.size());
+    return absl::OkStatus();
+  }
+  void UnregisterHost(absl::Span<const std::byte> pages) override {
+    MutexLock lock(mu_);
+    const auto found = pinned_.find(pages.data());
+    EPS_CHECK(found != pinned_.end() && found->second == pages.size());
+    pinned_.erase(found);
+    pinned_bytes_ -= static_cast<int64_t>(pages.size());
+  }
+
+  absl::StatusOr<GpuStream> NewStream() override { return GpuStream{new EmulatedStream(order_)}; }
+  void DestroyStream(GpuStream stream) override { delete &At(stream); }
+  absl::StatusOr<GpuEvent> NewEvent() override { return GpuEvent{new EmulatedEvent}; }
+  void DestroyEvent(GpuEvent event) override { delete &At(event); }
+
+  absl::Status CopyIn(GpuStream stream, void* device, absl::Span<const std::byte> host) override {
+    At(stream).thread.CopyIn(device, host);
+    return absl::OkStatus();
+  }
+  absl::Status CopyOut(GpuStream stream, absl::Span<std::byte> host, const void* device) override {
+    At(stream).thread.CopyOut(host, device);
+    return absl::OkStatus();
+  }
+  absl::Status Launch(GpuStream stream, const KernelCall& call) override {
+    EmulatedStream* on = &At(stream);
+    on->thread.Launch([on, shape = call.shape, body = call.body] { on->grids->Run(shape, body); });
+    return absl::OkStatus();
+  }
+  absl::Status MatMul(GpuStream stream, const MatMulProblem& problem) override {
+    At(stream).thread.Launch([problem] { PlainMatMul(problem); });
+    return absl::OkStatus();
+  }
+
+  absl::Status Record(GpuStream stream, GpuEvent event) override {
+    EmulatedEvent* recorded = &At(event);
+    At(stream).thread.Launch([recorded, record = recorded->Enqueue()] { recorded->Reach(record); });
+    return absl::OkStatus();
+  }
+  absl::Status Wait(GpuStream stream, GpuEvent event) override {
+    EmulatedEvent* awaited = &At(event);
+    At(stream).thread.Launch([awaited, record = awaited->last_enqueued()] { awaited->AwaitReached(record); });
+    return absl::OkStatus();
+  }
+  absl::Status Synchronize(GpuStream stream) override { return At(stream).thread.Synchronize(); }
+  absl::StatusOr<double> SecondsBetween(GpuEvent start, GpuEvent end) override {
+    EPS_ASSIGN_OR_RETURN(const auto from, At(start).time());
+    EPS_ASSIGN_OR_RETURN(const auto to, At(end).time());
+    return std::chrono::duration<double>(to - from).count();
+  }
+
+ private:
+  static EmulatedStream& At(GpuStream stream) { return *static_cast<EmulatedStream*>(stream.handle); }
+  static EmulatedEvent& At(GpuEvent event) { return *static_cast<EmulatedEvent*>(event.handle); }
+
+  const GridOrder order_;
+  const EmulatedLimits limits_;
+
+  Mutex mu_;
+  std::map<const std::byte*, size_t> pinned_ ABSL_GUARDED_BY(mu_);
+  int64_t pinned_bytes_ ABSL_GUARDED_BY(mu_) = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<GpuRuntime> NewEmulatedRuntime(GridOrder order, EmulatedLimits limits) {
+  return std::make_unique<EmulatedRuntime>(order, limits);
+}
+
+}  // namespace eps::worker::cuda

@@ -1,0 +1,25 @@
+#ifndef EPS_GPU_WORKER_DEVICE_CUDA_EMULATOR_EMULATED_RUNTIME_H_
+#define EPS_GPU_WORKER_DEVICE_CUDA_EMULATOR_EMULATED_RUNTIME_H_
+
+#include <cstdint>
+#include <memory>
+
+#include "gpu_worker/device/cuda/emulator/grid.h"
+#include "gpu_worker/device/cuda/gpu_runtime.h"
+
+namespace eps::worker::cuda {
+
+// A GPU that is not there, for tests: device memory is the host's, a stream is a thread, kernels are run by GridRunner
+// in the given order of threads, and matrix products are plain loops. Everything of the cuda device but what NVIDIA's
+// calls do runs as it does on a GPU, streams that run behind the thread that issues their work included.
+//
+// It checks that host memory is registered as a GPU's runtime wants it, and ends the program by EPS_CHECK where it is not
+// or is left at the end.
+struct EmulatedLimits {
+  int64_t most_pinned_bytes = INT64_MAX;
+};
+std::unique_ptr<GpuRuntime> NewEmulatedRuntime(GridOrder order, EmulatedLimits limits = {});
+
+}  // namespace eps::worker::cuda
+
+#endif  // EPS_GPU_WORKER_DEVICE_CUDA_EMULATOR_EMULATED_RUNTIME_H_

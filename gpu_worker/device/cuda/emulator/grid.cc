@@ -1,0 +1,194 @@
+#include "gpu_worker/device/cuda/emulator/grid.h"
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "common/base/status_macros.h"
+#include "gpu_worker/device/cuda/emulator/fiber.h"
+#include "gpu_worker/device/cuda/launch.h"
+
+constinit thread_local eps::worker::cuda::Index3 threadIdx, blockIdx, blockDim, gridDim;
+
+namespace eps::worker::cuda {
+namespace {
+
+constexpr int kWarpThreads = 32;
+constexpr int kMaxBlockThreads = 1024;
+
+// A barrier that is used again and again. Values that its members leave for each other lie in two turns of slots: who
+// has left phase p may already write for p + 1 while others read what p was about, and none of them writes for p + 2
+// before all have come to p + 1.
+struct Barrier {
+  int members = 0;
+  int arrived = 0;
+  uint64_t phase = 0;
+
+  size_t turn() const { return phase % 2; }
+};
+
+struct Warp {
+  Barrier barrier = {.members = kWarpThreads};
+  std::array<std::array<uint64_t, kWarpThreads>, 2> values = {};
+};
+
+struct EmulatedThread {
+  std::unique_ptr<Fiber> fiber;
+  unsigned index = 0;
+  bool finished = true;
+  const Barrier* waits_at = nullptr;
+  uint64_t waits_in_phase = 0;
+
+  bool can_run() const { return !finished && (waits_at == nullptr || waits_at->phase != waits_in_phase); }
+};
+
+}  // namespace
+
+// Runs one block after another; its fibers serve them all.
+class GridRunner::Block {
+ public:
+  explicit Block(GridOrder order) : order_(order) {}
+  ~Block() {
+    body_ = nullptr;
+    for (EmulatedThread& thread : threads_) thread.fiber->Resume();
+  }
+
+  void Begin(const LaunchShape& shape, const std::function<void()>& body) {
+    EPS_CHECK(shape.threads >= 1 && shape.threads <= kMaxBlockThreads && shape.threads % kWarpThreads == 0);
+    EPS_CHECK(shape.shared_bytes <= kMaxSharedBytes);
+    EPS_CHECK(shape.blocks_x <= kMaxBlocksX && shape.blocks_y <= kMaxBlocksY);
+    num_threads_ = static_cast<size_t>(shape.threads);
+    body_ = &body;
+    while (threads_.size() < num_threads_) AddThread();
+    shared_.resize(static_cast<size_t>(shape.shared_bytes) + kSharedAlignBytes);
+    block_.members = shape.threads;
+  }
+
+  void Run() {
+    std::fill(shared_.begin(), shared_.end(), std::byte{0xFF});
+    for (size_t i = 0; i < num_threads_; ++i) threads_[i].finished = false;
+    for (size_t left = num_threads_; left > 0;) {
+      bool ran = false;
+      for (size_t i = 0; i < num_threads_; ++i) {
+        EmulatedThread& thread = threads_[order_ == GridOrder::kForward ? i : num_threads_ - 1 - i];
+        if (!thread.can_run()) continue;
+        threadIdx = {thread.index, 0, 0};
+        thread.fiber->Resume();
+        ran = true;
+        left -= thread.finished ? 1 : 0;
+      }
+      EPS_CHECK(ran);  // else every thread waits, and nobody is left to come
+    }
+  }
+
+  void* shared() {
+    const uintptr_t at = reinterpret_cast<uintptr_t>(shared_.data());
+    return reinterpret_cast<void*>((at + kSharedAlignBytes - 1) / kSharedAlignBytes * kSharedAlignBytes);
+  }
+  Barrier& barrier() { return block_; }
+  Warp& warp() { return warps_[threadIdx.x / kWarpThreads]; }
+  // What a thread has said in __syncthreads_or, in two turns as a Warp's values.
+  std::array<bool, 2>& any() { return any_; }
+
+  // In a thread: until all members have come. The last one to come runs `last`.
+  template <typename Fn>
+  void ArriveAt(Barrier& barrier, const Fn& last) {
+    if (++barrier.arrived == barrier.members) {
+      barrier.arrived = 0;
+      last();
+      ++barrier.phase;
+      return;
+    }
+    EmulatedThread& thread = threads_[threadIdx.x];
+    thread.waits_at = &barrier;
+    thread.waits_in_phase = barrier.phase;
+    thread.fiber->Yield();
+    thread.waits_at = nullptr;
+  }
+
+ private:
+  static constexpr size_t kSharedAlignBytes = 16;
+
+  void AddThread() {
+    EmulatedThread& thread = threads_.emplace_back();
+    thread.index = static_cast<unsigned>(threads_.size() - 1);
+    thread.fiber = std::make_unique<Fiber>([this, &thread] {
+      while (body_ != nullptr) {
+        (*body_)();
+        thread.finished = true;
+        thread.fiber->Yield();
+      }
+    });
+    if (threads_.size() % kWarpThreads == 0) warps_.emplace_back();
+  }
+
+  const GridOrder order_;
+  const std::function<void()>* body_ = nullptr;  // null: the fibers end
+  size_t num_threads_ = 0;                       // of the grid that runs; fibers may be more
+  std::deque<EmulatedThread> threads_;
+  std::deque<Warp> warps_;
+  Barrier block_;
+  std::array<bool, 2> any_ = {};
+  std::vector<std::byte> shared_;
+};
+
+namespace {
+thread_local GridRunner::Block* running = nullptr;
+}  // namespace
+
+GridRunner::GridRunner(GridOrder order) : order_(order), block_(std::make_unique<Block>(order)) {}
+GridRunner::~GridRunner() = default;
+
+void GridRunner::Run(const LaunchShape& shape, const std::function<void()>& body) {
+  block_->Begin(shape, body);
+  running = block_.get();
+  gridDim = {static_cast<unsigned>(shape.blocks_x), static_cast<unsigned>(shape.blocks_y), 1};
+  blockDim = {static_cast<unsigned>(shape.threads), 1, 1};
+  const int64_t num_blocks = shape.blocks_x * shape.blocks_y;
+  for (int64_t i = 0; i < num_blocks; ++i) {
+    const int64_t block = order_ == GridOrder::kForward ? i : num_blocks - 1 - i;
+    blockIdx = {static_cast<unsigned>(block % shape.blocks_x), static_cast<unsigned>(block / shape.blocks_x), 0};
+    block_->Run();
+  }
+  running = nullptr;
+}
+
+namespace emulator {
+
+void* DynamicSharedMemory() { return running->shared(); }
+
+void SyncThreads() { SyncThreadsOr(false); }
+
+bool SyncThreadsOr(bool value) {
+  Barrier& barrier = running->barrier();
+  const size_t turn = barrier.turn();
+  running->any()[turn] |= value;
+  running->ArriveAt(barrier, [turn] { running->any()[1 - turn] = false; });
+  return running->any()[turn];
+}
+
+uint64_t Exchange(uint64_t value, unsigned from) {
+  Warp& warp = running->warp();
+  const size_t turn = warp.barrier.turn();
+  warp.values[turn][threadIdx.x % kWarpThreads] = value;
+  running->ArriveAt(warp.barrier, [] {});
+  return warp.values[turn][from];
+}
+
+uint32_t Ballot(bool value) {
+  Warp& warp = running->warp();
+  const size_t turn = warp.barrier.turn();
+  warp.values[turn][threadIdx.x % kWarpThreads] = value ? 1 : 0;
+  running->ArriveAt(warp.barrier, [] {});
+  uint32_t bits = 0;
+  for (unsigned lane = 0; lane < 32; ++lane) bits |= static_cast<uint32_t>(warp.values[turn][lane]) << lane;
+  return bits;
+}
+
+}  // namespace emulator
+}  // namespace eps::worker::cuda

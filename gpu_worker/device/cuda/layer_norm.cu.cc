@@ -1,0 +1,204 @@
+#include "gpu_worker/device/cuda/layer_norm.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+
+#include "common/tensor/dtype.h"
+#include "gpu_worker/device/cuda/act_dispatch.h"
+#include "gpu_worker/device/cuda/cuda_kernel_sizes.h"
+#include "gpu_worker/device/cuda/device_code.h"
+#include "gpu_worker/device/cuda/launch.h"
+#include "gpu_worker/device/cuda/reduction.h"
+#include "gpu_worker/device/cuda/simt.h"
+#include "gpu_worker/device/kernels.h"
+
+namespace eps::worker::cuda {
+namespace {
+
+// Thread t holds packs t, t + blockDim.x, ... of the row: kPacks of them.
+constexpr int kMaxThreads = 1024;
+
+int ThreadsOfRow(int64_t C) {
+  return static_cast<int>(std::min<int64_t>(kMaxThreads, CeilDiv(CeilDiv(C, kPack), kWarpSize) * kWarpSize));
+}
+
+template <int kPacks>
+struct RowPacks {
+  float value[kPacks][kPack];
+};
+
+// The first column of the calling thread's pack p.
+__device__ __forceinline__ int64_t Column(int p) {
+  return (threadIdx.x + static_cast<int64_t>(p) * blockDim.x) * kPack;
+}
+
+template <bool kVector, int kPacks, typename T>
+__device__ __forceinline__ RowPacks<kPacks> LoadRow(const T* row, int64_t C) {
+  RowPacks<kPacks> packs;
+  EPS_UNROLL
+  for (int p = 0; p < kPacks; ++p) LoadPack<kVector>(row, Column(p), C, packs.value[p]);
+  return packs;
+}
+
+// Forward and Apply both end here: the same bits.
+template <bool kVector, int kPacks, typename T>
+__device__ __forceinline__ void StoreNormalized(const RowPacks<kPacks>& x, float mean, float rstd, const T* gamma,
+                                                const T* beta, T* y, int64_t C) {
+  EPS_UNROLL
+  for (int p = 0; p < kPacks; ++p) {
+    float g[kPack], b[kPack], out[kPack];
+    LoadPack<true>(gamma, Column(p), C, g);
+    LoadPack<true>(beta, Column(p), C, b);
+    EPS_UNROLL
+    for (int i = 0; i < kPack; ++i) out[i] = (x.value[p][i] - mean) * rstd * g[i] + b[i];
+    StorePack<kVector>(out, y, Column(p), C);
+  }
+}
+
+template <typename T, bool kVector, int kPacks>
+__global__ void __launch_bounds__(kMaxThreads) LayerNormKernel(int64_t C, float eps, const T* x, const T* gamma,
+                                                               const T* beta, T* y, float* mean_out, float* rstd_out) {
+  const int64_t row = blockIdx.x;
+  const RowPacks<kPacks> packs = LoadRow<kVector, kPacks>(x + row * C, C);
+  float sum = 0;
+  EPS_UNROLL
+  for (int p = 0; p < kPacks; ++p) {
+    EPS_UNROLL
+    for (int i = 0; i < kPack; ++i) sum += packs.value[p][i];  // 0 behind the row's end
+  }
+  const float mean = BlockSum(sum) / static_cast<float>(C);
+  // In a second pass, as the difference of two sums would cancel.
+  float squares = 0;
+  EPS_UNROLL
+  for (int p = 0; p < kPacks; ++p) {
+    EPS_UNROLL
+    for (int i = 0; i < kPack; ++i) {
+      const float d = Column(p) + i < C ? packs.value[p][i] - mean : 0.0f;
+      squares += d * d;
+    }
+  }
+  const float rstd = 1 / sqrtf(BlockSum(squares) / static_cast<float>(C) + eps);
+  if (threadIdx.x == 0) {
+    mean_out[row] = mean;
+    rstd_out[row] = rstd;
+  }
+  StoreNormalized<kVector>(packs, mean, rstd, gamma, beta, y + row * C, C);
+}
+
+template <typename T, bool kVector, int kPacks>
+__global__ void __launch_bounds__(kMaxThreads)
+    LayerNormApplyKernel(int64_t C, const T* x, const T* gamma, const T* beta, const float* mean, const float* rstd,
+                         T* y) {
+  const int64_t row = blockIdx.x;
+  StoreNormalized<kVector>(LoadRow<kVector, kPacks>(x + row * C, C), mean[row], rstd[row], gamma, beta, y + row * C, C);
+}
+
+// A block takes a tile of rows, and keeps what they add to dgamma and dbeta in registers.
+template <typename T, bool kVector, int kPacks>
+__global__ void __launch_bounds__(kMaxThreads)
+    LayerNormBackwardKernel(int64_t M, int64_t C, int64_t rows_per_tile, const T* dy, const T* x, const T* gamma,
+                            const float* mean, const float* rstd, const T* dresidual, T* dx, float* partials) {
+  const RowPacks<kPacks> g = LoadRow<true, kPacks>(gamma, C);
+  RowPacks<kPacks> dgamma = {}, dbeta = {};
+  const int64_t begin = blockIdx.x * rows_per_tile, end = begin + rows_per_tile < M ? begin + rows_per_tile : M;
+  for (int64_t row = begin; row < end; ++row) {
+    const RowPacks<kPacks> d = LoadRow<kVector, kPacks>(dy + row * C, C);
+    RowPacks<kPacks> xhat = LoadRow<kVector, kPacks>(x + row * C, C);
+    const float row_mean = mean[row], row_rstd = rstd[row];
+    float sum = 0, dot = 0;
+    EPS_UNROLL
+    for (int p = 0; p < kPacks; ++p) {
+      EPS_UNROLL
+      for (int i = 0; i < kPack; ++i) {
+        xhat.value[p][i] = (xhat.value[p][i] - row_mean) * row_rstd;
+        dgamma.value[p][i] += d.value[p][i] * xhat.value[p][i];
+        dbeta.value[p][i] += d.value[p][i];
+        sum += d.value[p][i] * g.value[p][i];
+        dot += d.value[p][i] * g.value[p][i] * xhat.value[p][i];
+      }
+    }
+    sum = BlockSum(sum) / static_cast<float>(C);
+    dot = BlockSum(dot) / static_cast<float>(C);
+    EPS_UNROLL
+    for (int p = 0; p < kPacks; ++p) {
+      float residual[kPack] = {}, out[kPack];
+      if (dresidual != nullptr) LoadPack<kVector>(dresidual + row * C, Column(p), C, residual);
+      EPS_UNROLL
+      for (int i = 0; i < kPack; ++i) {
+        out[i] = row_rstd * (d.value[p][i] * g.value[p][i] - sum - xhat.value[p][i] * dot) + residual[i];
+      }
+      StorePack<kVector>(out, dx + row * C, Column(p), C);
+    }
+  }
+  float* tile = partials + blockIdx.x * 2 * C;
+  EPS_UNROLL
+  for (int p = 0; p < kPacks; ++p) {
+    StorePack<false>(dgamma.value[p], tile, Column(p), C);
+    StorePack<false>(dbeta.value[p], tile + C, Column(p), C);
+  }
+}
+
+template <int kCount>
+struct Packs {
+  static constexpr int value = kCount;
+};
+
+// fn(Type, Flag, Packs) for rows of C elements.
+template <typename Fn>
+void ForRow(Dtype act, int64_t C, const Fn& fn) {
+  ForAct(act, [&](auto type) {
+    ForVector(C, {}, [&](auto vector) {
+      const int64_t packs = CeilDiv(CeilDiv(C, kPack), ThreadsOfRow(C));
+      // Rows that are no multiple of a pack, and the widest, are rare: not worth kernels of their own.
+      if constexpr (!decltype(vector)::value) {
+        fn(type, vector, Packs<8>());
+      } else if (packs <= 1) {
+        fn(type, vector, Packs<1>());
+      } else if (packs <= 2) {
+        fn(type, vector, Packs<2>());
+      } else {
+        fn(type, vector, Packs<8>());
+      }
+    });
+  });
+}
+
+}  // namespace
+
+void LayerNorm(KernelQueue& queue, Dtype act, const LayerNormArgs& args) {
+  ForRow(act, args.C, [&](auto type, auto vector, auto packs) {
+    using T = typename decltype(type)::type;
+    Launch(queue, "LayerNorm", {.blocks_x = args.M, .threads = ThreadsOfRow(args.C)},
+           &LayerNormKernel<T, decltype(vector)::value, decltype(packs)::value>, args.C, static_cast<float>(args.eps),
+           static_cast<const T*>(args.x), static_cast<const T*>(args.gamma), static_cast<const T*>(args.beta),
+           static_cast<T*>(args.y), args.mean, args.rstd);
+  });
+}
+
+void LayerNormApply(KernelQueue& queue, Dtype act, const LayerNormApplyArgs& args) {
+  ForRow(act, args.C, [&](auto type, auto vector, auto packs) {
+    using T = typename decltype(type)::type;
+    Launch(queue, "LayerNormApply", {.blocks_x = args.M, .threads = ThreadsOfRow(args.C)},
+           &LayerNormApplyKernel<T, decltype(vector)::value, decltype(packs)::value>, args.C,
+           static_cast<const T*>(args.x), static_cast<const T*>(args.gamma), static_cast<const T*>(args.beta),
+           args.mean, args.rstd, static_cast<T*>(args.y));
+  });
+}
+
+void LayerNormBackward(KernelQueue& queue, Dtype act, const LayerNormBackwardArgs& args) {
+  const RowTiling tiling = ReductionTiling(args.M);
+  float* partials = static_cast<float*>(args.scratch);
+  ForRow(act, args.C, [&](auto type, auto vector, auto packs) {
+    using T = typename decltype(type)::type;
+    Launch(queue, "LayerNormBackward", {.blocks_x = tiling.num_tiles, .threads = ThreadsOfRow(args.C)},
+           &LayerNormBackwardKernel<T, decltype(vector)::value, decltype(packs)::value>, args.M, args.C,
+           tiling.rows_per_tile, static_cast<const T*>(args.dy), static_cast<const T*>(args.x),
+           static_cast<const T*>(args.gamma), args.mean, args.rstd, static_cast<const T*>(args.dresidual),
+           static_cast<T*>(args.dx), partials);
+  });
+  AddPartials(queue, partials, tiling.num_tiles, 2 * args.C, args.C, args.dgamma);
+  AddPartials(queue, partials + args.C, tiling.num_tiles, 2 * args.C, args.C, args.dbeta);
+}
+
+}  // namespace eps::worker::cuda

@@ -1,0 +1,37 @@
+#include "gpu_worker/device/cuda/lt_matmul.h"
+
+#include <cstdint>
+
+#include "common/tensor/dtype.h"
+#include "gpu_worker/device/cuda/matmul_problem.h"
+
+namespace eps::worker::cuda {
+namespace {
+
+constexpr int kVectorBytes = 16;
+
+bool IsAligned(const void* start, const LtMatrix& matrix) {
+  return reinterpret_cast<uintptr_t>(start) % kVectorBytes == 0 && matrix.ld * SizeOf(matrix.dtype) % kVectorBytes == 0;
+}
+
+}  // namespace
+
+LtShape LtShapeOf(const MatMulProblem& problem) {
+  const MatMulProblem& p = problem;
+  LtShape shape;
+  // b is (K, N) in rows, so (N, K) in columns; transposed it is (N, K) in rows, so (K, N) in columns.
+  shape.a = {p.operand_dtype, p.trans_b ? p.K : p.N, p.trans_b ? p.N : p.K, p.ldb};
+  shape.b = {p.operand_dtype, p.trans_a ? p.M : p.K, p.trans_a ? p.K : p.M, p.lda};
+  shape.d = {p.result_dtype, p.N, p.M, p.ldc};
+  shape.trans_a = p.trans_b;
+  shape.trans_b = p.trans_a;
+  shape.has_addend = p.addend != nullptr;
+  shape.has_bias = p.bias != nullptr;
+  const bool aligned = IsAligned(p.b, shape.a) && IsAligned(p.a, shape.b) && IsAligned(p.c, shape.d) &&
+                       (p.addend == nullptr || IsAligned(p.addend, shape.d)) &&
+                       reinterpret_cast<uintptr_t>(p.bias) % kVectorBytes == 0;
+  shape.alignment_bytes = aligned ? kVectorBytes : static_cast<int>(SizeOf(p.operand_dtype));
+  return shape;
+}
+
+}  // namespace eps::worker::cuda

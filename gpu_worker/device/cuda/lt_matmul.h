@@ -1,0 +1,36 @@
+#ifndef EPS_GPU_WORKER_DEVICE_CUDA_LT_MATMUL_H_
+#define EPS_GPU_WORKER_DEVICE_CUDA_LT_MATMUL_H_
+
+#include <compare>
+#include <cstdint>
+
+#include "common/tensor/dtype.h"
+#include "gpu_worker/device/cuda/matmul_problem.h"
+
+// A MatMulProblem in the words of cuBLASLt, which knows column-major matrices alone: D = op(A) op(B) + beta C + bias.
+// Row-major memory read by columns is the transpose, so the transpose of our product is asked for: A is b, B is a.
+namespace eps::worker::cuda {
+
+struct LtMatrix {
+  Dtype dtype = Dtype::kF32;
+  int64_t rows = 0, columns = 0, ld = 0;  // column-major, as it lies in memory
+
+  friend auto operator<=>(const LtMatrix&, const LtMatrix&) = default;
+};
+
+// All that an algorithm is chosen by.
+struct LtShape {
+  LtMatrix a, b, d;  // C has the layout of D
+  bool trans_a = false, trans_b = false;
+  bool has_addend = false;  // beta is 1, else 0
+  bool has_bias = false;    // one element for each row of D, of A's dtype
+  int alignment_bytes = 0;  // of every operand's start and leading dimension: 16, or the least, 2 or 4
+
+  friend auto operator<=>(const LtShape&, const LtShape&) = default;
+};
+
+LtShape LtShapeOf(const MatMulProblem& problem);
+
+}  // namespace eps::worker::cuda
+
+#endif  // EPS_GPU_WORKER_DEVICE_CUDA_LT_MATMUL_H_

@@ -1,0 +1,96 @@
+#include "gpu_worker/device/cuda/lt_matmul.h"
+
+#include <cstdint>
+#include <random>
+#include <vector>
+
+#include "common/tensor/dtype.h"
+#include "gpu_worker/device/cuda/emulator/plain_matmul.h"
+#include "gpu_worker/device/cuda/matmul_problem.h"
+#include "gtest/gtest.h"
+
+namespace eps::worker::cuda {
+namespace {
+
+std::vector<float> Random(std::mt19937& random, int64_t n) {
+  std::vector<float> x(static_cast<size_t>(n));
+  for (float& v : x) v = std::uniform_real_distribution<float>(-1, 1)(random);
+  return x;
+}
+
+// What cuBLASLt documents for these arguments, as loops over column-major matrices.
+std::vector<float> AsDocumented(const LtShape& s, const float* a, const float* b, const float* c, const float* bias) {
+  std::vector<float> d(static_cast<size_t>(s.d.ld * s.d.columns), 0);
+  const int64_t K = s.trans_a ? s.a.rows : s.a.columns;
+  EXPECT_EQ(K, s.trans_b ? s.b.columns : s.b.rows);
+  EXPECT_EQ(s.d.rows, s.trans_a ? s.a.columns : s.a.rows);
+  EXPECT_EQ(s.d.columns, s.trans_b ? s.b.rows : s.b.columns);
+  for (const LtMatrix& matrix : {s.a, s.b, s.d}) EXPECT_GE(matrix.ld, matrix.rows);
+  for (int64_t j = 0; j < s.d.columns; ++j) {
+    for (int64_t i = 0; i < s.d.rows; ++i) {
+      float sum = 0;
+      for (int64_t k = 0; k < K; ++k) {
+        sum += a[s.trans_a ? i * s.a.ld + k : k * s.a.ld + i] * b[s.trans_b ? k * s.b.ld + j : j * s.b.ld + k];
+      }
+      if (s.has_bias) sum += bias[i];
+      if (s.has_addend) sum += c[j * s.d.ld + i];
+      d[j * s.d.ld + i] = sum;
+    }
+  }
+  return d;
+}
+
+TEST(LtMatMulTest, AsksForTheSameProduct) {
+  std::mt19937 random(1);
+  const int64_t M = 5, N = 7, K = 3;
+  for (int bits = 0; bits < 32; ++bits) {
+    const bool trans_a = bits & 1, trans_b = bits & 2, addend = bits & 4, bias = bits & 8;
+    const int64_t extra = bits & 16 ? 2 : 0;
+    const int64_t lda = (trans_a ? M : K) + extra, ldb = (trans_b ? K : N) + extra, ldc = N + extra;
+    const std::vector<float> a = Random(random, (trans_a ? K : M) * lda), b = Random(random, (trans_b ? N : K) * ldb);
+    const std::vector<float> residual = Random(random, M * ldc), biases = Random(random, N);
+    std::vector<float> c(static_cast<size_t>(M * ldc), 0);
+    const MatMulProblem problem = {.M = M,
+                                   .N = N,
+                                   .K = K,
+                                   .a = a.data(),
+                                   .lda = lda,
+                                   .trans_a = trans_a,
+                                   .b = b.data(),
+                                   .ldb = ldb,
+                                   .trans_b = trans_b,
+                                   .c = c.data(),
+                                   .ldc = ldc,
+                                   .addend = addend ? residual.data() : nullptr,
+                                   .bias = bias ? biases.data() : nullptr};
+    PlainMatMul(problem);
+    EXPECT_EQ(AsDocumented(LtShapeOf(problem), b.data(), a.data(), residual.data(), biases.data()), c) << bits;
+  }
+}
+
+TEST(LtMatMulTest, SaysHowItsOperandsAreAligned) {
+  alignas(64) static float memory[256] = {};
+  const auto alignment = [](int64_t offset, int64_t ld, int64_t bias) {
+    return LtShapeOf({.M = 4,
+                      .N = 8,
+                      .K = 8,
+                      .a = memory + offset,
+                      .lda = ld,
+                      .b = memory + 64,
+                      .ldb = 8,
+                      .c = memory + 128,
+                      .ldc = 8,
+                      .bias = memory + 192 + bias})
+        .alignment_bytes;
+  };
+  EXPECT_EQ(alignment(0, 8, 0), 16);
+  EXPECT_EQ(alignment(4, 12, 4), 16);
+  EXPECT_EQ(alignment(1, 8, 0), 4);
+  EXPECT_EQ(alignment(0, 9, 0), 4);
+  EXPECT_EQ(alignment(0, 8, 2), 4);
+  EXPECT_EQ(LtShapeOf({.a = memory + 1, .operand_dtype = Dtype::kBf16, .result_dtype = Dtype::kBf16}).alignment_bytes,
+            2);
+}
+
+}  // namespace
+}  // namespace eps::worker::cuda

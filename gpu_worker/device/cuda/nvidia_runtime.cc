@@ -1,0 +1,239 @@
+#include "gpu_worker/device/cuda/nvidia_runtime.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
+#include "common/base/mutex.h"
+#include "common/base/status_macros.h"
+#include "cuda_runtime_api.h"
+#include "gpu_worker/device/cuda/cublaslt_library.h"
+#include "gpu_worker/device/cuda/cuda_kernel_sizes.h"
+#include "gpu_worker/device/cuda/gpu_runtime.h"
+#include "gpu_worker/device/cuda/launch.h"
+#include "gpu_worker/device/cuda/matmul_problem.h"
+
+namespace eps::worker::cuda {
+namespace {
+
+constexpr int kLeastMajor = 8;  // compute capability 8.0, Ampere
+constexpr int kSharedBytesWithoutAsking = 48 * 1024;
+// The least driver for the toolkit's major version; in NVIDIA's release notes of each.
+constexpr char kLeastDriver[] = "580";
+static_assert(CUDART_VERSION / 1000 == 13, "kLeastDriver is CUDA 13's");
+
+std::string VersionName(int version) { return absl::StrCat(version / 1000, ".", version % 1000 / 10); }
+
+absl::Status Check(cudaError_t error, const char* call) {
+  if (error == cudaSuccess) return absl::OkStatus();
+  const std::string message = absl::StrCat(call, ": ", cudaGetErrorString(error), " (", cudaGetErrorName(error), ")");
+  cudaGetLastError();  // forgotten: it has been told
+  if (error == cudaErrorMemoryAllocation) return absl::ResourceExhaustedError(message);
+  return absl::InternalError(message);
+}
+
+absl::Status CheckDriver() {
+  const std::string needs = absl::StrCat("this build is for CUDA ", VersionName(CUDART_VERSION),
+                                         ", which needs NVIDIA's driver ", kLeastDriver, " or a newer one");
+  int driver = 0;
+  EPS_RETURN_IF_ERROR(Check(cudaDriverGetVersion(&driver), "cudaDriverGetVersion"));
+  if (driver == 0) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("no NVIDIA driver is found (libcuda.so.1); ", needs,
+                     "; in a container, start it with the GPU (docker run --gpus all)"));
+  }
+  if (driver / 1000 < CUDART_VERSION / 1000) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the NVIDIA driver of this machine is for CUDA ", VersionName(driver), "; ", needs));
+  }
+  return absl::OkStatus();
+}
+
+class NvidiaRuntime : public GpuRuntime {
+ public:
+  NvidiaRuntime(int index, std::string gpu) : index_(index), gpu_(std::move(gpu)) {}
+  ~NvidiaRuntime() override {
+    if (!Use().ok()) return;
+    matmul_.reset();
+    if (workspace_ != nullptr) cudaFree(workspace_);
+  }
+  absl::Status Init() {
+    EPS_RETURN_IF_ERROR(Use());
+    EPS_RETURN_IF_ERROR(Check(cudaMalloc(&workspace_, kMatMulWorkspaceBytes), "cudaMalloc"));
+    EPS_ASSIGN_OR_RETURN(matmul_, CublasLtLibrary::Load(workspace_));
+    return absl::OkStatus();
+  }
+
+  std::string model() const override { return absl::StrCat("cuda ", gpu_, " ", matmul_->version()); }
+  int64_t held_bytes() const override { return kMatMulWorkspaceBytes; }
+
+  absl::StatusOr<int64_t> FreeBytes() override {
+    EPS_RETURN_IF_ERROR(Use());
+    size_t free_bytes = 0, total_bytes = 0;
+    EPS_RETURN_IF_ERROR(Check(cudaMemGetInfo(&free_bytes, &total_bytes), "cudaMemGetInfo"));
+    return static_cast<int64_t>(free_bytes);
+  }
+  absl::StatusOr<void*> Allocate(int64_t num_bytes) override {
+    EPS_RETURN_IF_ERROR(Use());
+    void* memory = nullptr;
+    const absl::Status status = Check(cudaMalloc(&memory, static_cast<size_t>(num_bytes)), "cudaMalloc");
+    if (status.ok()) return memory;
+    EPS_ASSIGN_OR_RETURN(const int64_t free_bytes, FreeBytes());
+    return Annotate(status, absl::StrCat("the GPU has ", free_bytes, " bytes free, and ", num_bytes,
+                                         " are wanted; give a smaller --device-memory"));
+  }
+  void Free(void* memory) override {
+    if (Use().ok()) cudaFree(memory);
+  }
+
+  absl::StatusOr<void*> AllocateHost(int64_t num_bytes) override {
+    EPS_RETURN_IF_ERROR(Use());
+    void* memory = nullptr;
+    EPS_RETURN_IF_ERROR_WITH(
+        Check(cudaHostAlloc(&memory, static_cast<size_t>(num_bytes), cudaHostAllocDefault), "cudaHostAlloc"),
+        absl::StrCat(num_bytes, " bytes of pinned host memory"));
+    return memory;
+  }
+  void FreeHost(void* memory) override {
+    if (Use().ok()) cudaFreeHost(memory);
+  }
+  absl::Status RegisterHost(absl::Span<const std::byte> pages) override {
+    EPS_RETURN_IF_ERROR(Use());
+    // The daemon's memory is mapped for reading alone.
+    return Check(cudaHostRegister(const_cast<std::byte*>(pages.data()), pages.size(), cudaHostRegisterReadOnly),
+                 "cudaHostRegister");
+  }
+  void UnregisterHost(absl::Span<const std::byte> pages) override {
+    if (Use().ok()) cudaHostUnregister(const_cast<std::byte*>(pages.data()));
+  }
+
+  absl::StatusOr<GpuStream> NewStream() override {
+    EPS_RETURN_IF_ERROR(Use());
+    cudaStream_t stream = nullptr;
+    EPS_RETURN_IF_ERROR(Check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags"));
+    return GpuStream{stream};
+  }
+  void DestroyStream(GpuStream stream) override {
+    if (Use().ok()) cudaStreamDestroy(At(stream));
+  }
+  absl::StatusOr<GpuEvent> NewEvent() override {
+    EPS_RETURN_IF_ERROR(Use());
+    cudaEvent_t event = nullptr;
+    EPS_RETURN_IF_ERROR(Check(cudaEventCreate(&event), "cudaEventCreate"));
+    return GpuEvent{event};
+  }
+  void DestroyEvent(GpuEvent event) override {
+    if (Use().ok()) cudaEventDestroy(At(event));
+  }
+
+  absl::Status CopyIn(GpuStream stream, void* device, absl::Span<const std::byte> host) override {
+    EPS_RETURN_IF_ERROR(Use());
+    return Check(cudaMemcpyAsync(device, host.data(), host.size(), cudaMemcpyHostToDevice, At(stream)),
+                 "cudaMemcpyAsync to the device");
+  }
+  absl::Status CopyOut(GpuStream stream, absl::Span<std::byte> host, const void* device) override {
+    EPS_RETURN_IF_ERROR(Use());
+    return Check(cudaMemcpyAsync(host.data(), device, host.size(), cudaMemcpyDeviceToHost, At(stream)),
+                 "cudaMemcpyAsync to the host");
+  }
+  absl::Status Launch(GpuStream stream, const KernelCall& call) override {
+    EPS_RETURN_IF_ERROR(Use());
+    EPS_RETURN_IF_ERROR(AllowShared(call));
+    const dim3 grid(static_cast<unsigned>(call.shape.blocks_x), static_cast<unsigned>(call.shape.blocks_y));
+    const dim3 block(static_cast<unsigned>(call.shape.threads));
+    return Check(cudaLaunchKernel(call.function, grid, block, const_cast<void**>(call.arguments.data()),
+                                  static_cast<size_t>(call.shape.shared_bytes), At(stream)),
+                 "cudaLaunchKernel");
+  }
+  absl::Status MatMul(GpuStream stream, const MatMulProblem& problem) override {
+    EPS_RETURN_IF_ERROR(Use());
+    return matmul_->MatMul(At(stream), problem);
+  }
+
+  absl::Status Record(GpuStream stream, GpuEvent event) override {
+    EPS_RETURN_IF_ERROR(Use());
+    return Check(cudaEventRecord(At(event), At(stream)), "cudaEventRecord");
+  }
+  absl::Status Wait(GpuStream stream, GpuEvent event) override {
+    EPS_RETURN_IF_ERROR(Use());
+    return Check(cudaStreamWaitEvent(At(stream), At(event), 0), "cudaStreamWaitEvent");
+  }
+  absl::Status Synchronize(GpuStream stream) override {
+    EPS_RETURN_IF_ERROR(Use());
+    return Check(cudaStreamSynchronize(At(stream)), "cudaStreamSynchronize");
+  }
+  absl::StatusOr<double> SecondsBetween(GpuEvent start, GpuEvent end) override {
+    EPS_RETURN_IF_ERROR(Use());
+    float milliseconds = 0;
+    EPS_RETURN_IF_ERROR(Check(cudaEventElapsedTime(&milliseconds, At(start), At(end)), "cudaEventElapsedTime"));
+    return milliseconds / 1e3;
+  }
+
+ private:
+  static cudaStream_t At(GpuStream stream) { return static_cast<cudaStream_t>(stream.handle); }
+  static cudaEvent_t At(GpuEvent event) { return static_cast<cudaEvent_t>(event.handle); }
+
+  // CUDA's current device belongs to a thread, and calls come from several.
+  absl::Status Use() { return Check(cudaSetDevice(index_), "cudaSetDevice"); }
+
+  // More than 48 KiB must be asked for, once for each kernel.
+  absl::Status AllowShared(const KernelCall& call) {
+    if (call.shape.shared_bytes <= kSharedBytesWithoutAsking) return absl::OkStatus();
+    MutexLock lock(mu_);
+    if (allowed_.count(call.function) > 0) return absl::OkStatus();
+    EPS_RETURN_IF_ERROR(
+        Check(cudaFuncSetAttribute(call.function, cudaFuncAttributeMaxDynamicSharedMemorySize, kMaxSharedBytes),
+              "cudaFuncSetAttribute"));
+    allowed_.insert(call.function);
+    return absl::OkStatus();
+  }
+
+  const int index_;
+  const std::string gpu_;  // its name and compute capability
+  void* workspace_ = nullptr;
+  std::unique_ptr<CublasLtLibrary> matmul_;
+
+  Mutex mu_;
+  std::set<const void*> allowed_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<GpuRuntime>> NewNvidiaRuntime(int index) {
+  EPS_RETURN_IF_ERROR(CheckDriver());
+  int count = 0;
+  const cudaError_t counted = cudaGetDeviceCount(&count);
+  if (counted == cudaErrorSystemNotReady || counted == cudaErrorSystemDriverMismatch) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("cudaGetDeviceCount: ", cudaGetErrorString(counted), "; nvidia-smi says more"));
+  }
+  if (counted != cudaErrorNoDevice) EPS_RETURN_IF_ERROR(Check(counted, "cudaGetDeviceCount"));
+  if (index < 0 || index >= count) {
+    return absl::NotFoundError(absl::StrCat("cuda:", index, ": this process sees ", count,
+                                            " GPU(s), counted from 0 (CUDA_VISIBLE_DEVICES narrows them down)"));
+  }
+  // The threads that issue work sleep while they wait: their cores are for the daemon.
+  EPS_RETURN_IF_ERROR(
+      Check(cudaInitDevice(index, cudaDeviceScheduleBlockingSync, cudaInitDeviceFlagsAreValid), "cudaInitDevice"));
+  cudaDeviceProp properties = {};
+  EPS_RETURN_IF_ERROR(Check(cudaGetDeviceProperties(&properties, index), "cudaGetDeviceProperties"));
+  if (properties.major < kLeastMajor) {
+    return absl::FailedPreconditionError(absl::StrCat("cuda:", index, " is a ", properties.name,
+                                                      " of compute capability ", properties.major, ".",
+                                                      properties.minor, "; the least is ", kLeastMajor, ".0"));
+  }
+  auto runtime =
+      std::make_unique<NvidiaRuntime>(index, absl::StrCat(properties.name, " sm_", properties.major, properties.minor));
+  EPS_RETURN_IF_ERROR(runtime->Init());
+  return runtime;
+}
+
+}  // namespace eps::worker::cuda

@@ -1,0 +1,26 @@
+#ifndef EPS_GPU_WORKER_DEVICE_SIZES_H_
+#define EPS_GPU_WORKER_DEVICE_SIZES_H_
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "common/tensor/dtype.h"
+#include "gpu_worker/device/kernels.h"
+
+namespace eps::worker {
+
+// What a plan must know of a device, by its name alone: "cpu", "cuda", "cuda:I". Nothing of the device is started, nor
+// need this build have it.
+// Errors: INVALID_ARGUMENT no such name
+absl::StatusOr<KernelSizes> FindKernelSizes(const std::string& device, Dtype wire);
+
+// The I of "cuda:I", 0 for "cuda". Errors: INVALID_ARGUMENT another name
+absl::StatusOr<int> GpuIndex(absl::string_view device);
+
+// Whether the arena lies in the host's memory.
+inline bool IsOnHost(const std::string& device) { return device == "cpu"; }
+
+}  // namespace eps::worker
+
+#endif  // EPS_GPU_WORKER_DEVICE_SIZES_H_

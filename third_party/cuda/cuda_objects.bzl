@@ -1,0 +1,51 @@
+"""Compiles CUDA sources with nvcc for every GPU that this project supports."""
+
+load("@cuda_toolkit//:found.bzl", "NVCC")
+
+# Machine code for these, and PTX of the least, which a driver compiles for any later one.
+_ARCHITECTURES = ["80", "86", "89", "90a", "100", "120"]
+_PTX = "80"
+
+_FLAGS = [
+    "-std=c++20",
+    "-O3",
+    "-x",
+    "cu",
+    "-c",
+    "--expt-relaxed-constexpr",
+    "-Werror=all-warnings",
+    "-Xcompiler=-fPIC,-O3,-fno-omit-frame-pointer",
+] + ["-gencode=arch=compute_%s,code=sm_%s" % (arch, arch) for arch in _ARCHITECTURES] + [
+    "-gencode=arch=compute_%s,code=compute_%s" % (_PTX, _PTX),
+]
+
+def _cuda_objects_impl(ctx):
+    headers = depset(
+        ctx.files.hdrs,
+        transitive = [dep[CcInfo].compilation_context.headers for dep in ctx.attr.deps],
+    )
+    objects = []
+    for source in ctx.files.srcs:
+        name = source.basename[:source.basename.index(".")]
+        object = ctx.actions.declare_file("%s_/%s.o" % (ctx.label.name, name))
+        ctx.actions.run(
+            executable = NVCC,
+            arguments = _FLAGS + ["-I.", "-I" + ctx.bin_dir.path, source.path, "-o", object.path],
+            inputs = depset([source], transitive = [headers]),
+            outputs = [object],
+            mnemonic = "CudaCompile",
+            progress_message = "Compiling %s with nvcc" % source.short_path,
+            use_default_shell_env = True,
+        )
+        objects.append(object)
+    return [DefaultInfo(files = depset(objects))]
+
+cuda_objects = rule(
+    implementation = _cuda_objects_impl,
+    doc = "Objects for the `srcs` of a cc_library. Only where @cuda_toolkit was found.",
+    attrs = {
+        "srcs": attr.label_list(allow_files = [".cu.cc"]),
+        "hdrs": attr.label_list(allow_files = [".h"]),
+        "deps": attr.label_list(providers = [CcInfo]),
+    },
+)

@@ -1,0 +1,42 @@
+"""The CUDA toolkit of the machine: $CUDA_PATH, else /usr/local/cuda. Nothing is downloaded."""
+
+_DEFAULT_PATH = "/usr/local/cuda"
+
+_BUILD = """
+package(default_visibility = ["//visibility:public"])
+
+# cuda_runtime_api.h, cublasLt.h, cudnn.h, nccl.h, and the runtime, linked statically: a program starts without a driver.
+# The libraries are loaded when they are first used.
+cc_library(
+    name = "runtime",
+    srcs = ["lib/libcudart_static.a"],
+    hdrs = glob(["include/**"]),
+    includes = ["include"],
+    linkopts = ["-ldl", "-lrt", "-pthread"],
+)
+"""
+
+_NOTHING = """
+package(default_visibility = ["//visibility:public"])
+
+cc_library(name = "runtime")
+"""
+
+def _cuda_toolkit_impl(repository_ctx):
+    path = repository_ctx.path(repository_ctx.os.environ.get("CUDA_PATH") or _DEFAULT_PATH)
+    nvcc = path.get_child("bin").get_child("nvcc")
+    library = path.get_child("lib64").get_child("libcudart_static.a")
+    found = nvcc.exists and library.exists
+    if found:
+        repository_ctx.symlink(path.get_child("include"), "include")
+        repository_ctx.symlink(library, "lib/libcudart_static.a")
+    repository_ctx.file("BUILD", _BUILD if found else _NOTHING)
+    repository_ctx.file("found.bzl", "CUDA_FOUND = %s\nNVCC = \"%s\"\n" % (found, nvcc))
+
+cuda_toolkit = repository_rule(
+    implementation = _cuda_toolkit_impl,
+    doc = "@NAME//:found.bzl says whether there is a toolkit (CUDA_FOUND) and where its compiler is (NVCC); " +
+          "@NAME//:runtime are its headers and its runtime.",
+    environ = ["CUDA_PATH"],
+    local = True,
+)
