@@ -192,6 +192,26 @@ int64_t BlobSpec::chunk_elems(int64_t chunk) const {
   return std::min(kChunkElems, num_elems - chunk * kChunkElems);
 }
 
+int64_t BlobSpec::part_elems(ChunkRange chunks) const {
+  if (chunks.empty()) return 0;
+  EPS_CHECK(CheckChunks(*this, chunks).ok());
+  return std::min(num_elems, chunks.end() * kChunkElems) - part_first_elem(chunks);
+}
+
+absl::Status CheckChunks(const BlobSpec& blob, ChunkRange chunks) {
+  const int64_t num_chunks = blob.num_chunks();
+  if (chunks.first < 0 || chunks.first >= num_chunks) {
+    return absl::InvalidArgumentError(absl::StrCat("first_chunk: ", chunks.first, ", the blob has ", num_chunks));
+  }
+  // Not chunks.end(), which may overflow.
+  const int64_t most = num_chunks - chunks.first;
+  if (chunks.count < 1 || chunks.count > most) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("num_chunks: ", chunks.count, ", from first_chunk on are 1 to ", most));
+  }
+  return absl::OkStatus();
+}
+
 int64_t ModelSpec::num_parameters() const {
   int64_t sum = 0;
   for (const BlobSpec& blob : blobs) sum += blob.num_parameters();

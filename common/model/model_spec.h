@@ -5,8 +5,10 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/base/ids.h"
+#include "common/schedule/chunk_range.h"
 
 namespace eps {
 
@@ -58,7 +60,17 @@ struct BlobSpec {
   int64_t num_chunks() const { return (num_elems + kChunkElems - 1) / kChunkElems; }
   // Elements of chunk `chunk`: kChunkElems, less for the last one.
   int64_t chunk_elems(int64_t chunk) const;
+
+  ChunkRange all_chunks() const { return {.first = 0, .count = num_chunks()}; }
+  // A part of the blob in elements: where it begins, and how many it has. An empty one has none; any other lies within
+  // the blob.
+  int64_t part_first_elem(ChunkRange chunks) const { return chunks.first * kChunkElems; }
+  int64_t part_elems(ChunkRange chunks) const;
 };
+
+// That `chunks` are some, and `blob` has them all; for numbers that anybody sent.
+// Errors: INVALID_ARGUMENT naming first_chunk or num_chunks, its value and the bound
+absl::Status CheckChunks(const BlobSpec& blob, ChunkRange chunks);
 
 enum class LayerKind { kEmbedding, kBlock, kHead };
 

@@ -185,6 +185,42 @@ TEST(ModelSpecTest, ChunksCoverABlobAndTheLastOneIsTheRest) {
   EXPECT_EQ(blob.chunk_elems(0), kChunkElems);
 }
 
+TEST(ModelSpecTest, APartHasTheElementsOfItsChunks) {
+  BlobSpec blob;
+  blob.num_elems = 2 * kChunkElems + 64;
+  EXPECT_EQ(blob.all_chunks(), (ChunkRange{0, 3}));
+  EXPECT_EQ(blob.part_elems(blob.all_chunks()), blob.num_elems);
+  EXPECT_EQ(blob.part_first_elem({1, 1}), kChunkElems);
+  EXPECT_EQ(blob.part_elems({1, 1}), kChunkElems);
+  EXPECT_EQ(blob.part_elems({1, 2}), kChunkElems + 64);
+  EXPECT_EQ(blob.part_elems({2, 1}), 64);
+  EXPECT_EQ(blob.part_elems({1, 0}), 0);
+}
+
+TEST(ModelSpecTest, ChunksThatABlobDoesNotHaveAreRefusedByField) {
+  BlobSpec blob;
+  blob.num_elems = 2 * kChunkElems + 64;
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+  EXPECT_OK(CheckChunks(blob, {0, 3}));
+  EXPECT_OK(CheckChunks(blob, {2, 1}));
+  const struct {
+    ChunkRange chunks;
+    const char* message;
+  } cases[] = {
+      {{-1, 1}, "first_chunk: -1, the blob has 3"},
+      {{3, 1}, "first_chunk: 3, the blob has 3"},
+      {{kMost, kMost}, "first_chunk: 9223372036854775807"},
+      {{0, 0}, "num_chunks: 0, from first_chunk on are 1 to 3"},
+      {{1, -1}, "num_chunks: -1"},
+      {{1, 3}, "num_chunks: 3, from first_chunk on are 1 to 2"},
+      {{2, kMost}, "num_chunks: 9223372036854775807"},
+      {{std::numeric_limits<int64_t>::min(), 1}, "first_chunk: -9223372036854775808"},
+  };
+  for (const auto& c : cases) {
+    EXPECT_THAT(CheckChunks(blob, c.chunks), StatusIs(absl::StatusCode::kInvalidArgument, c.message));
+  }
+}
+
 TEST(ModelSpecTest, OnlyTensorsOfTwoDimensionsDecay) {
   const ModelSpec model = Build(SmallConfig());
   EXPECT_TRUE(FindTensor(model, "transformer.wte.weight").decays());

@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "common/base/ids.h"
+#include "common/schedule/chunk_range.h"
 #include "common/schedule/reduction_tree.h"
 #include "common/tensor/dtype.h"
 
@@ -21,15 +22,16 @@ struct PullTiming {
   double transfer_seconds = 0;      // from the first byte to the last
 };
 
-// One node of the reduction tree of one (step, blob, use), on the host, on its way to the daemon.
+// One node of the reduction tree of one (step, blob, use), or a part of it, on the host, on its way to the daemon.
 struct Contribution {
   StepId step;
   BlobId blob;
   int use = 0;
   TreeNode node;
+  ChunkRange chunks;                    // of the blob: those that `payload` holds; never empty
   Dtype dtype = Dtype::kF32;            // bf16 only for a leaf
   int nonfinite_vnode = -1;             // a vnode of `node` whose gradient is not finite; -1: none
-  absl::Span<const std::byte> payload;  // the whole blob, num_elems * SizeOf(dtype)
+  absl::Span<const std::byte> payload;  // `chunks` alone: the blob's part_elems(chunks) * SizeOf(dtype)
   // Keeps `payload` alive; released when the daemon has it all or does not want it.
   std::shared_ptr<void> owner;
 };
@@ -51,9 +53,10 @@ class Transport {
  public:
   virtual ~Transport() = default;
 
-  // Waits until `version` of `blob` is published and copies its wire form to `destination`, whose length is
-  // the blob's num_elems times the wire dtype's size. Blocks.
-  virtual absl::StatusOr<PullTiming> Pull(BlobId blob, Version version, absl::Span<std::byte> destination) = 0;
+  // Waits until `version` of `blob` is published and copies the wire form of `chunks` (some, of those that it has) to
+  // `destination`, which holds them alone: the blob's part_elems(chunks) times the wire dtype's size. Blocks.
+  virtual absl::StatusOr<PullTiming> Pull(BlobId blob, Version version, ChunkRange chunks,
+                                          absl::Span<std::byte> destination) = 0;
 
   // Where `version` of `blob` lies, in its wire form, in memory that this process can read; null: nowhere, it must be
   // pulled. What is there is that version from Await's return on, until the daemon may make version + 2: while the
