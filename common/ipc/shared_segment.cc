@@ -46,12 +46,12 @@ absl::StatusOr<SharedSegment> SharedSegment::Create(const std::string& name, int
     return absl::UnimplementedError(absl::StrCat("memfd_create: ", strerror(errno)));
   }
   if (ftruncate(file.get(), num_bytes) != 0) return NoMemory(num_bytes, errno);
-  const bool we_write = writer == SegmentWriter::kCreator;
+  const bool we_write = writer != SegmentWriter::kReceiver;
   EPS_ASSIGN_OR_RETURN(const absl::Span<std::byte> bytes, MapFile(file, num_bytes, we_write));
   SharedSegment segment(std::move(file), bytes);
   // After the mapping, which stays writable. An older kernel does not know this seal; a peer of the same user could
   // then write weights, as it could by other ways.
-  if (we_write) fcntl(segment.file_.get(), F_ADD_SEALS, F_SEAL_FUTURE_WRITE);
+  if (writer == SegmentWriter::kCreator) fcntl(segment.file_.get(), F_ADD_SEALS, F_SEAL_FUTURE_WRITE);
   if (fcntl(segment.file_.get(), F_ADD_SEALS, F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_SEAL) != 0) {
     return absl::UnimplementedError(absl::StrCat("memfd seals: ", strerror(errno)));
   }
@@ -70,7 +70,7 @@ absl::StatusOr<SharedSegment> SharedSegment::Map(FileDescriptor file, int64_t nu
   if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) {
     return absl::InvalidArgumentError("shared memory: not sealed against shrinking");
   }
-  EPS_ASSIGN_OR_RETURN(const absl::Span<std::byte> bytes, MapFile(file, num_bytes, writer == SegmentWriter::kReceiver));
+  EPS_ASSIGN_OR_RETURN(const absl::Span<std::byte> bytes, MapFile(file, num_bytes, writer != SegmentWriter::kCreator));
   return SharedSegment(std::move(file), bytes);
 }
 

@@ -11,11 +11,11 @@
 
 namespace eps {
 
-// Which side writes. The other one maps read-only.
-enum class SegmentWriter { kCreator, kReceiver };
+// Which side writes; one that does not maps read-only. kBoth is for peers that trust each other.
+enum class SegmentWriter { kCreator, kReceiver, kBoth };
 
 // Memory that two processes share: a memfd of an exact size, sealed against growing, shrinking and further seals, so
-// that no peer can make an access fault. A segment that its creator writes is also sealed against later writable
+// that no peer can make an access fault. A segment that its creator alone writes is also sealed against later writable
 // mappings (F_SEAL_FUTURE_WRITE, Linux 5.1): who gets the descriptor can read and nothing else.
 //
 // It has no name in any file system and lives until the last process lets go of it: a reader whose peer has died still

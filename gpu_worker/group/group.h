@@ -1,0 +1,88 @@
+#ifndef EPS_GPU_WORKER_GROUP_GROUP_H_
+#define EPS_GPU_WORKER_GROUP_GROUP_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "gpu_worker/device/device.h"
+
+namespace eps::worker {
+
+// What one member gives to each other member, and gets from it, in one exchange: device memory, by rank. Its own place
+// is empty, and so may others be. What i gives to j is, all spans together, as many bytes as j gets from i.
+struct Exchange {
+  std::vector<std::vector<absl::Span<const std::byte>>> gives;
+  std::vector<std::vector<absl::Span<std::byte>>> gets;
+};
+
+// Exchanges of one lane happen one after another, in the order in which each member enqueues them, which must be the
+// same for all; the lanes do not wait for each other. A lane belongs to one stream.
+enum class GroupLane { kPull, kPush };
+inline constexpr int kNumGroupLanes = 2;
+
+// Workers of one host that share the way between the daemon and their devices: each pulls a part of every blob and gets
+// the others' parts from the other members; each gets every member's gradients of its part, adds them in the order of
+// the reduction tree and pushes the sum (gpu_worker/relay/group_parts.h says who does what).
+//
+// One primitive is enough: an all-gather is an exchange in which each gives its part to all, and a reduce-scatter one in
+// which each gives each other the part that is the other's, followed by sums in a fixed order on the device. On links
+// that join every pair that is as many bytes a link as a ring takes (n - 1 of n parts), and no order is given up for
+// speed: a group's bits are those of its members alone.
+//
+// A group that a member is lost of does not go on: exchanges under way and to come fail, and what they were to bring is
+// not there. Its members go on alone, or in another group.
+//
+// Errors:  of an exchange, in the stream: ABORTED the group has ended, with the first reason · INTERNAL the members do
+//          not exchange the same
+// Threads: Enqueue of a lane from one thread at a time; the rest from any
+// Conformance: gpu_worker/group/group_conformance.h
+class Group {
+ public:
+  virtual ~Group() = default;
+
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+
+  // Enqueues an exchange; what comes after it in `stream` finds what was got. It begins whether or not the other members
+  // have joined yet.
+  virtual void Enqueue(GroupLane lane, Stream& stream, Exchange exchange) = 0;
+
+  // OK while the group stands; else its first reason. Who uses what an exchange brought looks here afterwards: on a GPU
+  // an exchange that was cut short ends like one that was not.
+  virtual absl::Status status() const = 0;
+  // Ends the group, for this member and soon for the others. Returns at once.
+  virtual void End(absl::Status reason) = 0;
+};
+
+struct GroupOptions {
+  uint64_t id = 0;  // of the group, from the daemon: who joins another one by mistake is turned away
+  int rank = 0;
+  int size = 2;
+  // Once, on a thread of the group's own: every member has joined, or why not. It may not destroy the group.
+  std::function<void(absl::Status)> on_joined;
+};
+
+// A way to form groups. `token` is what rank 0 tells the others through the daemon: at most kMaxGroupTokenBytes.
+class GroupMaker {
+ public:
+  virtual ~GroupMaker() = default;
+  // Groups are formed of workers whose makers say the same: the kind, and what else must be alike.
+  virtual std::string kind() const = 0;
+  // Rank 0: makes a token, and a group that the others join with it.
+  virtual absl::StatusOr<std::unique_ptr<Group>> Found(GroupOptions options, std::string& token) = 0;
+  // The other ranks. Returns at once; whether it came about is told by on_joined.
+  virtual absl::StatusOr<std::unique_ptr<Group>> Join(GroupOptions options, absl::string_view token) = 0;
+};
+inline constexpr size_t kMaxGroupTokenBytes = 1024;
+
+}  // namespace eps::worker
+
+#endif  // EPS_GPU_WORKER_GROUP_GROUP_H_
