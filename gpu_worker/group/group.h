@@ -30,7 +30,7 @@ inline constexpr int kNumGroupLanes = 2;
 
 // Workers of one host that share the way between the daemon and their devices: each pulls a part of every blob and gets
 // the others' parts from the other members; each gets every member's gradients of its part, adds them in the order of
-// the reduction tree and pushes the sum (gpu_worker/relay/group_parts.h says who does what).
+// the reduction tree and pushes the sum (gpu_worker/plan/group_parts.h says who does what).
 //
 // One primitive is enough: an all-gather is an exchange in which each gives its part to all, and a reduce-scatter one in
 // which each gives each other the part that is the other's, followed by sums in a fixed order on the device. On links

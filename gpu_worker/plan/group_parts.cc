@@ -1,0 +1,165 @@
+#include "gpu_worker/plan/group_parts.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "gpu_worker/plan/pushed_nodes.h"
+
+namespace eps::worker {
+namespace {
+
+absl::Status CheckVnodes(const GroupVnodes& group, int num_vnodes) {
+  if (group.rank < 0 || group.rank >= group.size()) {
+    return absl::InvalidArgumentError(absl::StrCat("group: rank: ", group.rank, ", has ", group.size(), " members"));
+  }
+  std::vector<bool> held(static_cast<size_t>(num_vnodes), false);
+  for (const std::vector<int>& vnodes : group.vnodes) {
+    int last = -1;
+    for (const int vnode : vnodes) {
+      if (vnode <= last || vnode >= num_vnodes || held[static_cast<size_t>(vnode)]) {
+        return absl::InvalidArgumentError(absl::StrCat("group: vnode ", vnode, " after ", last,
+                                                       ": must rise, below ", num_vnodes, ", and be one member's"));
+      }
+      held[static_cast<size_t>(vnode)] = true;
+      last = vnode;
+    }
+  }
+  return absl::OkStatus();
+}
+
+int64_t PartElemsOf(const ModelSpec& model, const LayerSpec& layer, int rank, int size) {
+  int64_t elems = 0;
+  for (const BlobUse& use : layer.blobs) {
+    const BlobSpec& blob = model.blob(use.blob);
+    elems += blob.part_elems(PartOf(blob.num_chunks(), rank, size));
+  }
+  return elems;
+}
+
+// Of the member and the layer that need most.
+int64_t MostAreaElems(const ModelSpec& model, int size, int64_t num_nodes) {
+  int64_t most = 0;
+  for (const LayerSpec& layer : model.layers) {
+    for (int rank = 0; rank < size; ++rank) most = std::max(most, num_nodes * PartElemsOf(model, layer, rank, size));
+  }
+  return most;
+}
+
+}  // namespace
+
+std::vector<TreeNode> GroupNodes(absl::Span<const int> vnodes, int num_vnodes, int max_leaves) {
+  return PushedNodes(vnodes, num_vnodes, max_leaves, Dtype::kF32);
+}
+
+absl::StatusOr<GroupParts> GroupParts::Make(const ModelSpec& model, GroupVnodes group, const GroupBounds& bounds) {
+  EPS_RETURN_IF_ERROR(CheckVnodes(group, bounds.num_vnodes));
+  GroupParts parts(model, std::move(group));
+  const int most_leaves = static_cast<int>(std::min<int64_t>(bounds.max_subtree_leaves, bounds.num_vnodes));
+  std::vector<std::pair<TreeNode, Place>> in_order;
+  std::vector<int> all;
+  for (int rank = 0; rank < parts.size(); ++rank) {
+    const std::vector<int>& vnodes = parts.group_.vnodes[static_cast<size_t>(rank)];
+    if (vnodes.empty() || static_cast<int>(vnodes.size()) > bounds.max_pass_vnodes) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("member ", rank, " has ", vnodes.size(), " virtual nodes, must be 1 to ",
+                       bounds.max_pass_vnodes, ", what a pass takes"));
+    }
+    all.insert(all.end(), vnodes.begin(), vnodes.end());
+    parts.nodes_.push_back(GroupNodes(vnodes, bounds.num_vnodes, most_leaves));
+    const int rounds = static_cast<int>(parts.nodes_.back().size());
+    parts.rounds_ = std::max(parts.rounds_, rounds);
+    parts.places_.emplace_back(static_cast<size_t>(rounds));
+    for (int round = 0; round < rounds; ++round) {
+      in_order.push_back({parts.nodes_.back()[static_cast<size_t>(round)], {rank, round}});
+    }
+  }
+  std::sort(in_order.begin(), in_order.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  for (size_t i = 0; i < in_order.size(); ++i) {
+    const Place place = in_order[i].second;
+    parts.places_[static_cast<size_t>(place.rank)][static_cast<size_t>(place.round)] = static_cast<int64_t>(i);
+  }
+  const int64_t area = MostAreaElems(model, parts.size(), static_cast<int64_t>(in_order.size()));
+  if (area > bounds.area_elems) {
+    return absl::FailedPreconditionError(absl::StrCat(in_order.size(), " nodes of ", parts.size(), " members take ",
+                                                      area, " elements, the group area has ", bounds.area_elems));
+  }
+  std::sort(all.begin(), all.end());
+  for (const TreeNode node : LargestSubtrees(all, bounds.num_vnodes, bounds.num_vnodes)) {
+    if (PushedDtype(node, bounds.gradients) != Dtype::kF32) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("virtual node ", node.first, " would be pushed by itself: nothing to sum"));
+    }
+    const std::optional<Place> place = parts.Gather(node);
+    EPS_CHECK(place.has_value());
+    parts.roots_.push_back({node, *place});
+  }
+  return parts;
+}
+
+std::optional<TreeNode> GroupParts::Node(int rank, int round) const {
+  const std::vector<TreeNode>& nodes = nodes_[static_cast<size_t>(rank)];
+  if (round >= static_cast<int>(nodes.size())) return std::nullopt;
+  return nodes[static_cast<size_t>(round)];
+}
+
+std::vector<GroupParts::Piece> GroupParts::PiecesOf(LayerId layer, int rank) const {
+  std::vector<Piece> pieces;
+  int64_t packed = 0;
+  for (const BlobUse& use : model_->layer(layer).blobs) {
+    const BlobSpec& blob = model_->blob(use.blob);
+    const ChunkRange chunks = PartOf(blob.num_chunks(), rank, size());
+    if (chunks.empty()) continue;
+    const int64_t elems = blob.part_elems(chunks);
+    pieces.push_back({.use = use,
+                      .chunks = chunks,
+                      .slot_elem = use.offset_elems + blob.part_first_elem(chunks),
+                      .packed_elem = packed,
+                      .num_elems = elems});
+    packed += elems;
+  }
+  return pieces;
+}
+
+int64_t GroupParts::PartElems(LayerId layer, int rank) const {
+  return PartElemsOf(*model_, model_->layer(layer), rank, size());
+}
+
+int64_t GroupParts::AreaElem(LayerId layer, int rank, int round) const {
+  return places_[static_cast<size_t>(rank)][static_cast<size_t>(round)] * PartElems(layer, group_.rank);
+}
+
+std::optional<GroupParts::Place> GroupParts::Gather(TreeNode node) {
+  for (int rank = 0; rank < size(); ++rank) {
+    const std::vector<TreeNode>& nodes = nodes_[static_cast<size_t>(rank)];
+    const auto found = std::find(nodes.begin(), nodes.end(), node);
+    if (found != nodes.end()) return Place{rank, static_cast<int>(found - nodes.begin())};
+  }
+  if (node.is_leaf()) return std::nullopt;
+  const int left_leaves = LeftLeaves(node.count);
+  const std::optional<Place> left = Gather({node.first, left_leaves});
+  const std::optional<Place> right = Gather({node.first + left_leaves, node.count - left_leaves});
+  if (!left.has_value() || !right.has_value()) return std::nullopt;
+  sums_.push_back({*left, *right});
+  return left;
+}
+
+int64_t GroupAreaElems(const ModelSpec& model, int max_members, const GroupBounds& bounds) {
+  const int most_leaves = static_cast<int>(std::min<int64_t>(bounds.max_subtree_leaves, bounds.num_vnodes));
+  int64_t most = 0;
+  for (int size = 2; size <= std::min(max_members, bounds.num_vnodes); ++size) {
+    int64_t num_nodes = 0;
+    for (int rank = 0; rank < size; ++rank) {
+      const ChunkRange share = PartOf(bounds.num_vnodes, rank, size);  // as the daemon shares vnodes out
+      std::vector<int> vnodes;
+      for (int64_t vnode = share.first; vnode < share.end(); ++vnode) vnodes.push_back(static_cast<int>(vnode));
+      num_nodes += static_cast<int64_t>(GroupNodes(vnodes, bounds.num_vnodes, most_leaves).size());
+    }
+    most = std::max(most, MostAreaElems(model, size, num_nodes));
+  }
+  return most;
+}
+
+}  // namespace eps::worker

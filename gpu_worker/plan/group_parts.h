@@ -1,0 +1,108 @@
+#ifndef EPS_GPU_WORKER_PLAN_GROUP_PARTS_H_
+#define EPS_GPU_WORKER_PLAN_GROUP_PARTS_H_
+
+#include <compare>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "common/base/ids.h"
+#include "common/model/model_spec.h"
+#include "common/schedule/chunk_range.h"
+#include "common/schedule/reduction_tree.h"
+#include "common/tensor/dtype.h"
+
+namespace eps::worker {
+
+// A group in one step: what each member computes. The same in all members, but for `rank`.
+struct GroupVnodes {
+  int rank = 0;
+  std::vector<std::vector<int>> vnodes;  // by rank, each rising; together disjoint
+
+  int size() const { return static_cast<int>(vnodes.size()); }
+  friend auto operator<=>(const GroupVnodes&, const GroupVnodes&) = default;
+};
+
+// What a member gathers of its vnodes, each of which is one round: as PushedNodes, of fp32, in which they travel.
+std::vector<TreeNode> GroupNodes(absl::Span<const int> vnodes, int num_vnodes, int max_leaves);
+
+// What bounds a group, equal in all members.
+struct GroupBounds {
+  int num_vnodes = 1;       // of the run
+  int max_pass_vnodes = 1;  // RelayPlan::max_pass_vnodes
+  int64_t max_subtree_leaves = 1;
+  int64_t area_elems = 0;  // of RelayPlan::group_area, fp32; 0: this worker forms no groups
+  Dtype gradients = Dtype::kF32;
+};
+
+// Who gives what to whom, so that each member ends with the group's sum of its part of every layer.
+//
+// A member's part of a blob are its chunks PartOf(chunks, rank, size), and of a layer its parts of the layer's blobs. For
+// each layer, each member gathers its vnodes into nodes of the reduction tree as it does alone, and each node is one
+// round: in round k every member that has a k-th node gives every other member that one's part of it. What a member gets
+// lies in its group area, one place a node in tree order, and it adds them up as the tree says. So the bits are those of
+// the daemon's own sum, whatever the members are, and nothing is exchanged twice.
+//
+// Bytes: in fp32, as single vnodes too: (n - 1) / n of a layer a node and member, each way.
+class GroupParts {
+ public:
+  // Errors: FAILED_PRECONDITION this group cannot carry this step, and why: each member goes alone then, as all of them
+  //         come to the same answer · INVALID_ARGUMENT the daemon's words make no sense: naming the field
+  static absl::StatusOr<GroupParts> Make(const ModelSpec& model, GroupVnodes group, const GroupBounds& bounds);
+
+  int rank() const { return group_.rank; }
+  int size() const { return group_.size(); }
+  int rounds() const { return rounds_; }
+  // The k-th node that `rank` gathers; none when it has fewer.
+  std::optional<TreeNode> Node(int rank, int round) const;
+
+  // A part of one blob, in a layer.
+  struct Piece {
+    BlobUse use;
+    ChunkRange chunks;        // of the blob; never empty
+    int64_t slot_elem = 0;    // where it begins in the layer's slot
+    int64_t packed_elem = 0;  // and where among the pieces of this part, one behind the other
+    int64_t num_elems = 0;
+  };
+  std::vector<Piece> PiecesOf(LayerId layer, int rank) const;
+  int64_t PartElems(LayerId layer, int rank) const;
+  // Where the node of (rank, round) lies in this member's group area, in elements.
+  int64_t AreaElem(LayerId layer, int rank, int round) const;
+
+  // The sums that are left once every node is there, in order: left += right, both by rank and round.
+  struct Place {
+    int rank = 0, round = 0;
+  };
+  struct Sum {
+    Place left, right;
+  };
+  const std::vector<Sum>& sums() const { return sums_; }
+  // What is pushed then: the largest subtrees that the group holds together, and where each lies.
+  struct Root {
+    TreeNode node;
+    Place place;
+  };
+  const std::vector<Root>& roots() const { return roots_; }
+
+ private:
+  GroupParts(const ModelSpec& model, GroupVnodes group) : model_(&model), group_(std::move(group)) {}
+  // Sums `node`'s parts; none: the group does not hold all of it.
+  std::optional<Place> Gather(TreeNode node);
+
+  const ModelSpec* model_;
+  GroupVnodes group_;
+  std::vector<std::vector<TreeNode>> nodes_;   // by rank
+  std::vector<std::vector<int64_t>> places_;   // by rank and round: which in tree order
+  int rounds_ = 0;
+  std::vector<Sum> sums_;
+  std::vector<Root> roots_;
+};
+
+// The group area of a worker whose groups have at most `max_members`, with even shares of the vnodes: fp32 elements.
+int64_t GroupAreaElems(const ModelSpec& model, int max_members, const GroupBounds& bounds);
+
+}  // namespace eps::worker
+
+#endif  // EPS_GPU_WORKER_PLAN_GROUP_PARTS_H_

@@ -1,0 +1,187 @@
+#include "gpu_worker/plan/group_parts.h"
+
+#include <cstdint>
+#include <cstring>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "common/testing/status_matchers.h"
+#include "gpu_worker/plan/pushed_nodes.h"
+#include "gtest/gtest.h"
+
+namespace eps::worker {
+namespace {
+
+using absl::StatusCode;
+
+// The embedding has 3 chunks, a block 2 and some, ln_f one.
+ModelSpec SmallModel() {
+  return BuildGpt2({.num_layers = 2, .d_model = 200, .num_heads = 4, .context = 64, .vocab = 3001}).value();
+}
+
+GroupVnodes EvenShares(int num_vnodes, int size, int rank) {
+  GroupVnodes group{.rank = rank, .vnodes = {}};
+  for (int member = 0; member < size; ++member) {
+    const ChunkRange share = PartOf(num_vnodes, member, size);
+    std::vector<int> vnodes;
+    for (int64_t vnode = share.first; vnode < share.end(); ++vnode) vnodes.push_back(static_cast<int>(vnode));
+    group.vnodes.push_back(std::move(vnodes));
+  }
+  return group;
+}
+
+GroupBounds BoundsFor(const ModelSpec& model, int num_vnodes, int64_t max_leaves, Dtype gradients = Dtype::kF32) {
+  GroupBounds bounds = {.num_vnodes = num_vnodes,
+                        .max_pass_vnodes = num_vnodes,
+                        .max_subtree_leaves = max_leaves,
+                        .gradients = gradients};
+  bounds.area_elems = GroupAreaElems(model, 8, bounds);
+  return bounds;
+}
+
+// Values whose sums depend on their order.
+float Leaf(int vnode) { return static_cast<float>(vnode % 5 - 2) * 0.1f + static_cast<float>(1 << (vnode % 13)) / 3.0f; }
+
+float TreeSum(TreeNode node) {
+  if (node.is_leaf()) return Leaf(node.first);
+  const int left = LeftLeaves(node.count);
+  return TreeSum({node.first, left}) + TreeSum({node.first + left, node.count - left});
+}
+
+TEST(GroupPartsTest, ThePartsOfAllMembersAreTheLayerOnce) {
+  const ModelSpec model = SmallModel();
+  for (int size = 2; size <= 8; ++size) {
+    const GroupBounds bounds = BoundsFor(model, 16, 16);
+    ASSERT_OK_AND_ASSIGN(const GroupParts parts, GroupParts::Make(model, EvenShares(16, size, 0), bounds));
+    for (const LayerSpec& layer : model.layers) {
+      std::map<int64_t, int64_t> covered;  // slot element -> elements
+      int64_t total = 0;
+      for (int rank = 0; rank < size; ++rank) {
+        int64_t packed = 0;
+        for (const GroupParts::Piece& piece : parts.PiecesOf(layer.id, rank)) {
+          EXPECT_EQ(piece.packed_elem, packed);
+          EXPECT_EQ(piece.slot_elem % 64, 0);
+          EXPECT_EQ(piece.packed_elem % 64, 0);
+          EXPECT_GT(piece.num_elems, 0);
+          packed += piece.num_elems;
+          EXPECT_TRUE(covered.emplace(piece.slot_elem, piece.num_elems).second);
+        }
+        EXPECT_EQ(parts.PartElems(layer.id, rank), packed);
+        total += packed;
+      }
+      int64_t end = 0, blob_elems = 0;
+      for (const auto& [first, elems] : covered) {
+        EXPECT_GE(first, end) << "parts overlap";
+        end = first + elems;
+      }
+      for (const BlobUse& use : layer.blobs) blob_elems += model.blob(use.blob).num_elems;
+      EXPECT_EQ(total, blob_elems) << layer.name << " of " << size;
+    }
+  }
+}
+
+// Carries the exchange of one element out: each member's nodes come together in a member's area and are added up.
+TEST(GroupPartsTest, TheSumsAreTheTreesToTheBit) {
+  const ModelSpec model = SmallModel();
+  int carried = 0;
+  for (int num_vnodes = 2; num_vnodes <= 20; ++num_vnodes) {
+    for (int size = 2; size <= std::min(8, num_vnodes); ++size) {
+      for (int64_t max_leaves = 1; max_leaves <= 32; max_leaves *= 2) {
+        const GroupBounds bounds = BoundsFor(model, num_vnodes, max_leaves);
+        ASSERT_OK_AND_ASSIGN(const GroupParts parts,
+                             GroupParts::Make(model, EvenShares(num_vnodes, size, size - 1), bounds));
+        std::map<int64_t, float> area;  // by place
+        const auto at = [&](int rank, int round) -> float& {
+          return area[parts.AreaElem(model.layers[1].id, rank, round)];
+        };
+        for (int rank = 0; rank < size; ++rank) {
+          for (int round = 0; round < parts.rounds(); ++round) {
+            const std::optional<TreeNode> node = parts.Node(rank, round);
+            if (!node.has_value()) continue;
+            EXPECT_LE(node->count, max_leaves);
+            at(rank, round) = TreeSum(*node);
+          }
+        }
+        const auto num_nodes = static_cast<int64_t>(area.size());
+        EXPECT_LE(num_nodes * parts.PartElems(model.layers[1].id, size - 1), bounds.area_elems);
+        for (const GroupParts::Sum& sum : parts.sums()) {
+          at(sum.left.rank, sum.left.round) += at(sum.right.rank, sum.right.round);
+        }
+        ASSERT_EQ(parts.roots().size(), 1u) << "together they hold all";
+        const GroupParts::Root root = parts.roots().front();
+        EXPECT_EQ(root.node, (TreeNode{0, num_vnodes}));
+        const float got = at(root.place.rank, root.place.round), want = TreeSum(root.node);
+        EXPECT_EQ(std::memcmp(&got, &want, sizeof(got)), 0) << num_vnodes << " vnodes, " << size << " members";
+        ++carried;
+      }
+    }
+  }
+  EXPECT_GT(carried, 500);
+}
+
+TEST(GroupPartsTest, OfSomeOfTheVnodesTheLargestSubtreesArePushed) {
+  const ModelSpec model = SmallModel();
+  const GroupBounds bounds = BoundsFor(model, 8, 8);
+  ASSERT_OK_AND_ASSIGN(const GroupParts parts,
+                       GroupParts::Make(model, {.rank = 1, .vnodes = {{0, 1, 2}, {3, 6, 7}}}, bounds));
+  ASSERT_EQ(parts.roots().size(), 2u);
+  EXPECT_EQ(parts.roots()[0].node, (TreeNode{0, 4}));
+  EXPECT_EQ(parts.roots()[1].node, (TreeNode{6, 2}));
+  EXPECT_EQ(parts.rounds(), 2);
+  EXPECT_EQ(parts.Node(0, 0), (TreeNode{0, 2}));
+  EXPECT_EQ(parts.Node(1, 1), (TreeNode{6, 2}));
+  EXPECT_EQ(parts.Node(0, 2), std::nullopt);
+  EXPECT_EQ(parts.sums().size(), 2u);  // 2 += 3, {0, 1} += {2, 3}
+}
+
+TEST(GroupPartsTest, AllMembersComeToTheSameAnswer) {
+  const ModelSpec model = SmallModel();
+  GroupBounds bounds = BoundsFor(model, 6, 2, Dtype::kBf16);
+  for (int rank = 0; rank < 3; ++rank) {
+    // A vnode whose sibling is not in the group would leave in 16 bits.
+    EXPECT_THAT(GroupParts::Make(model, {.rank = rank, .vnodes = {{0, 1}, {2}, {4, 5}}}, bounds).status(),
+                StatusIs(StatusCode::kFailedPrecondition, "virtual node 2 would be pushed by itself"));
+    EXPECT_THAT(GroupParts::Make(model, {.rank = rank, .vnodes = {{0, 1, 2}, {}, {3, 4, 5}}}, bounds).status(),
+                StatusIs(StatusCode::kFailedPrecondition, "member 1 has 0 virtual nodes"));
+    GroupBounds small = bounds;
+    small.area_elems /= 8;
+    EXPECT_THAT(GroupParts::Make(model, EvenShares(6, 3, rank), small).status(),
+                StatusIs(StatusCode::kFailedPrecondition, "the group area has"));
+    small = bounds;
+    small.max_pass_vnodes = 1;
+    EXPECT_THAT(GroupParts::Make(model, EvenShares(6, 3, rank), small).status(),
+                StatusIs(StatusCode::kFailedPrecondition, "must be 1 to 1"));
+    EXPECT_OK(GroupParts::Make(model, EvenShares(6, 3, rank), bounds).status());
+  }
+}
+
+TEST(GroupPartsTest, WhatMakesNoSenseIsRefusedByField) {
+  const ModelSpec model = SmallModel();
+  const GroupBounds bounds = BoundsFor(model, 4, 4);
+  EXPECT_THAT(GroupParts::Make(model, {.rank = 2, .vnodes = {{0}, {1}}}, bounds).status(),
+              StatusIs(StatusCode::kInvalidArgument, "group: rank: 2"));
+  EXPECT_THAT(GroupParts::Make(model, {.rank = 0, .vnodes = {{0, 4}, {1}}}, bounds).status(),
+              StatusIs(StatusCode::kInvalidArgument, "vnode 4"));
+  EXPECT_THAT(GroupParts::Make(model, {.rank = 0, .vnodes = {{1, 0}, {2}}}, bounds).status(),
+              StatusIs(StatusCode::kInvalidArgument, "vnode 0 after 1"));
+  EXPECT_THAT(GroupParts::Make(model, {.rank = 0, .vnodes = {{0, 1}, {1}}}, bounds).status(),
+              StatusIs(StatusCode::kInvalidArgument, "vnode 1"));
+}
+
+// Parts shrink as members grow. Shares that are no subtrees are two nodes or three: so less than two layers, and a chunk
+// more for each node and blob.
+TEST(GroupPartsTest, TheAreaIsOneLayerToTwo) {
+  const ModelSpec model = BuildGpt2({.num_layers = 1, .d_model = 1024, .num_heads = 8, .context = 64, .vocab = 9001}).value();
+  const GroupBounds bounds = {.num_vnodes = 8, .max_pass_vnodes = 8, .max_subtree_leaves = 8};
+  const int64_t layer = model.max_layer_elems();
+  EXPECT_GE(GroupAreaElems(model, 8, bounds), layer);
+  EXPECT_LE(GroupAreaElems(model, 8, bounds), 2 * layer + 8 * 2 * kChunkElems);
+  EXPECT_EQ(GroupAreaElems(model, 1, bounds), 0);
+}
+
+}  // namespace
+}  // namespace eps::worker
