@@ -11,6 +11,7 @@
 #include "common/base/byte_size.h"
 #include "common/base/status_macros.h"
 #include "gpu_worker/layers/layer_shape.h"
+#include "gpu_worker/plan/group_parts.h"
 #include "gpu_worker/plan/pushed_nodes.h"
 
 namespace eps::worker {
@@ -60,7 +61,10 @@ struct Needs {
   Dtype gradients = Dtype::kF32;
   int num_vnodes = 1;  // of the run
   int max_pass_vnodes = 1;
+  int max_group_members = 0;
   RelayConfig relay;
+
+  bool forms_groups() const { return std::min(max_group_members, num_vnodes) >= 2; }
 };
 
 Needs NeedsOf(const PlanRequest& request) {
@@ -89,6 +93,7 @@ Needs NeedsOf(const PlanRequest& request) {
   needs.items = int64_t{needs.max_pass_vnodes} * run.batch.micro_batches;
   needs.inner_total = model.config.num_layers * needs.items;
   needs.gradients = run.precision.gradients;
+  needs.max_group_members = request.max_group_members;
   needs.relay = run.relay;
   return needs;
 }
@@ -102,8 +107,9 @@ struct Choice {
 
 int SummedLeaves(int gradient_slots) { return 1 << (gradient_slots - 1); }
 
-// Large enough for whatever is pushed.
+// Large enough for whatever is pushed, or given to a group.
 Dtype PushDtype(const Needs& needs, int gradient_slots) {
+  if (needs.forms_groups()) return Dtype::kF32;
   return SummedLeaves(gradient_slots) >= LeastSummedLeaves(needs.gradients) ? Dtype::kF32 : needs.gradients;
 }
 
@@ -150,6 +156,7 @@ RelayPlan Lay(const PlanRequest& request, const Needs& needs, const Choice& choi
   plan.cap_bytes = request.cap_bytes;
   plan.resident = needs.relay.resident;
   plan.max_pass_vnodes = needs.max_pass_vnodes;
+  plan.num_vnodes = needs.num_vnodes;
 
   if (plan.resident) {
     for (const int64_t bytes : needs.wire_bytes) plan.weight_slots.push_back(arena.Take(bytes));
@@ -169,8 +176,15 @@ RelayPlan Lay(const PlanRequest& request, const Needs& needs, const Choice& choi
   plan.inner_slots = arena.Take(choice.inner_slots, needs.largest.inner_bytes);
   plan.keeps_all_inner = needs.relay.inner != InnerPolicy::kRecompute && choice.inner_slots == needs.inner_total;
   plan.scratch = arena.Take(std::max(needs.largest.forward_scratch_bytes, needs.largest.backward_scratch_bytes));
-  plan.records = arena.Take(RelayPlan::kLossRecords * kRecordStrideBytes +
-                            choice.push_slots * plan.max_subtree_leaves() * kFlagBytes);
+  if (needs.forms_groups()) {
+    const GroupBounds bounds = {.num_vnodes = needs.num_vnodes,
+                                .max_pass_vnodes = needs.max_pass_vnodes,
+                                .max_subtree_leaves = plan.max_subtree_leaves(),
+                                .gradients = needs.gradients};
+    plan.group_area =
+        arena.Take(GroupAreaElems(*request.model, needs.max_group_members, bounds) * int64_t{sizeof(float)});
+  }
+  plan.records = arena.Take(plan.GroupFlagsOffset(needs.forms_groups() ? RelayPlan::kGroupFlagTurns : 0));
   plan.arena_bytes = arena.end_bytes();
 
   plan.host_boundary_bytes = plan.resident ? 0 : needs.num_layers * needs.items * needs.boundary_bytes;
@@ -245,6 +259,10 @@ int64_t RelayPlan::FlagsOffset(int push_slot) const {
   return kLossRecords * kRecordStrideBytes + push_slot * max_subtree_leaves() * kFlagBytes;
 }
 
+int64_t RelayPlan::GroupFlagsOffset(int turn) const {
+  return FlagsOffset(static_cast<int>(push_slots.size())) + turn * num_vnodes * kFlagBytes;
+}
+
 absl::StatusOr<RelayPlan> MakeRelayPlan(const PlanRequest& request) {
   EPS_RETURN_IF_ERROR(CheckPass(request));
   const int64_t smallest = SmallestCapBytes(request);
@@ -289,6 +307,9 @@ std::vector<PlanLine> Describe(const RelayPlan& plan) {
                            : absl::StrCat(Slots(plan.inner_slots), ": ", plan.kept_inner(),
                                           " kept, one in turn; the rest is recomputed"));
   add("scratch", plan.scratch.num_bytes, "the largest layer's, forward or backward");
+  if (plan.group_area.num_bytes > 0) {
+    add("group", plan.group_area.num_bytes, "what the other members of a group sum of this worker's part of a layer, fp32");
+  }
   add("records", plan.records.num_bytes, "loss records and finite flags");
   add("device total", plan.arena_bytes,
       plan.cap_bytes > 0 ? absl::StrCat("of ", FormatByteSize(plan.cap_bytes), " allowed") : "no cap given");

@@ -37,8 +37,11 @@ struct RelayPlan {
   std::vector<ArenaSpan> inner_slots;
   bool keeps_all_inner = false;
   ArenaSpan scratch;        // the largest layer's, forward or backward
-  ArenaSpan records;        // loss records and finite flags: RecordOffset, FlagsOffset
+  // Where a group's nodes of this worker's part of a layer come together, fp32 (GroupParts); empty: it forms no groups.
+  ArenaSpan group_area;
+  ArenaSpan records;        // loss records and finite flags: RecordOffset, FlagsOffset, GroupFlagsOffset
   int max_pass_vnodes = 1;  // a worker that holds more runs further passes
+  int num_vnodes = 1;       // of the run
 
   int64_t max_subtree_leaves() const { return int64_t{1} << (gradient_slots.size() - 1); }
   int64_t kept_inner() const { return static_cast<int64_t>(inner_slots.size()) - (keeps_all_inner ? 0 : 1); }
@@ -46,6 +49,9 @@ struct RelayPlan {
   static int64_t RecordOffset(int index);
   // ... and the finite flags (int32) of what is gathered for a push slot: one a leaf, max_subtree_leaves() of them.
   int64_t FlagsOffset(int push_slot) const;
+  // ... and those of a group, of which each member has one for every vnode of the run; layers take turns.
+  int64_t GroupFlagsOffset(int turn) const;
+  static constexpr int kGroupFlagTurns = 2;
   static constexpr int kLossRecords = 2;
   // Without `resident` a micro-batch's boundary is in one of four slots: two for a layer's input, the next one loaded
   // while this one is read, and two for its output, or, on the way back, for the gradient that goes in and out.
@@ -71,6 +77,9 @@ struct PlanRequest {
   KernelSizes kernels;
   int64_t cap_bytes = 0;    // 0: as much as the plan can use
   int max_pass_vnodes = 0;  // 0: all of the run's
+  // Of the groups that this worker may be a member of, at most; less than two: of none. With the room for one in the
+  // arena, it can still go alone.
+  int max_group_members = 0;
 };
 
 // Errors: RESOURCE_EXHAUSTED when nothing fits; the message holds "needs at least N bytes", the smallest cap

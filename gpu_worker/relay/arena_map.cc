@@ -38,6 +38,7 @@ absl::StatusOr<ArenaMap> MapArena(const RelayPlan& plan, Device& device) {
   EPS_ASSIGN_OR_RETURN(map.tokens, Map(plan.token_slots, device));
   EPS_ASSIGN_OR_RETURN(map.inners, Map(plan.inner_slots, device));
   EPS_ASSIGN_OR_RETURN(map.scratch, Map(plan.scratch, device));
+  EPS_ASSIGN_OR_RETURN(map.group_area, Map(plan.group_area, device));
   EPS_ASSIGN_OR_RETURN(map.records, Map(plan.records, device));
   return map;
 }

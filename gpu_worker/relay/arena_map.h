@@ -15,6 +15,7 @@ struct ArenaMap {
   std::vector<std::byte*> weights, gradients, pushes, boundaries, tokens, inners;
   std::byte* expanded = nullptr;
   std::byte* scratch = nullptr;
+  std::byte* group_area = nullptr;
   std::byte* records = nullptr;
 };
 

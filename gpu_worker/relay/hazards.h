@@ -23,7 +23,12 @@ enum class ResourceKind {
   kInner,
   kRecord,
   kHostBoundary,
-  kHostGradient
+  kHostGradient,
+  // Of a group: what this worker has put into its area, and what the others have; flags likewise, by turn.
+  kGroupOwn,
+  kGroupGot,
+  kGroupOwnFlags,
+  kGroupGotFlags
 };
 using Resource = std::pair<ResourceKind, int64_t>;
 

@@ -60,6 +60,8 @@ void LayerRunner::Run(const RelayStep& step, const PassContext& pass) {
                                             .src = Gradient(step.other_gradient)});
     case RelayStep::Kind::kEmitGradient:
       return Emit(step, pass);
+    case RelayStep::Kind::kSumGroup:
+      return SumGroup(step, *pass.group);
     case RelayStep::Kind::kStartRecord:
       return compute.CopyIn(Record(step), BytesOf(kNoLoss));
     default:
@@ -110,7 +112,10 @@ HeadArgs LayerRunner::HeadOf(const RelayStep& step, const PassContext& pass) con
           .scratch = arena_.scratch};
 }
 
-int32_t* LayerRunner::Flag(const RelayStep& step, int vnode) const {
+int32_t* LayerRunner::Flag(const RelayStep& step, int vnode, const PassContext& pass) const {
+  if (pass.group != nullptr) {
+    return reinterpret_cast<int32_t*>(arena_.records + plan_.GroupFlagsOffset(step.flag_turn)) + vnode;
+  }
   return reinterpret_cast<int32_t*>(arena_.records + plan_.FlagsOffset(step.push)) + (vnode - step.node.first);
 }
 
@@ -171,7 +176,7 @@ void LayerRunner::Backward(const RelayStep& step, const PassContext& pass) {
 }
 
 void LayerRunner::FinishLeaf(const RelayStep& step, const PassContext& pass) {
-  int32_t* flag = Flag(step, pass.vnodes[static_cast<size_t>(step.vnode)]);
+  int32_t* flag = Flag(step, pass.vnodes[static_cast<size_t>(step.vnode)], pass);
   device_.stream(StreamId::kCompute).CopyIn(flag, BytesOf(kFinite));
   device_.kernels().FinishLeaf({.n = model_.layer(step.layer).num_elems,
                                 .src = Gradient(step.gradient),
@@ -180,10 +185,34 @@ void LayerRunner::FinishLeaf(const RelayStep& step, const PassContext& pass) {
 }
 
 void LayerRunner::Emit(const RelayStep& step, const PassContext& pass) {
+  const bool in_group = pass.group != nullptr;
   device_.kernels().EmitGradient({.n = model_.layer(step.layer).num_elems,
                                   .src = Gradient(step.gradient),
-                                  .dst_dtype = PushedDtype(step.node, pass.gradients),
+                                  .dst_dtype = in_group ? Dtype::kF32 : PushedDtype(step.node, pass.gradients),
                                   .dst = Slot(arena_.pushes, step.push)});
+  if (!in_group) return;
+  const GroupParts& group = *pass.group;
+  float* own = GroupPlace(step.layer, {group.rank(), step.round}, group);
+  for (const GroupParts::Piece& piece : group.PiecesOf(step.layer, group.rank())) {
+    device_.kernels().EmitGradient({.n = piece.num_elems,
+                                    .src = Gradient(step.gradient) + piece.slot_elem,
+                                    .dst_dtype = Dtype::kF32,
+                                    .dst = own + piece.packed_elem});
+  }
+}
+
+float* LayerRunner::GroupPlace(LayerId layer, GroupParts::Place place, const GroupParts& group) const {
+  return reinterpret_cast<float*>(arena_.group_area) + group.AreaElem(layer, place.rank, place.round);
+}
+
+void LayerRunner::SumGroup(const RelayStep& step, const GroupParts& group) {
+  const int64_t elems = group.PartElems(step.layer, group.rank());
+  if (elems == 0) return;
+  for (const GroupParts::Sum& sum : group.sums()) {
+    device_.kernels().AddGradient({.n = elems,
+                                   .dst = GroupPlace(step.layer, sum.left, group),
+                                   .src = GroupPlace(step.layer, sum.right, group)});
+  }
 }
 
 }  // namespace eps::worker

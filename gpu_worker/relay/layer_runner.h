@@ -14,6 +14,7 @@
 #include "gpu_worker/layers/embedding.h"
 #include "gpu_worker/layers/head.h"
 #include "gpu_worker/layers/layer_shape.h"
+#include "gpu_worker/plan/group_parts.h"
 #include "gpu_worker/plan/relay_plan.h"
 #include "gpu_worker/relay/arena_map.h"
 #include "gpu_worker/relay/schedule.h"
@@ -29,6 +30,7 @@ struct PassContext {
   double loss_scale = 1;         // 1 / counted tokens of the step
   Dtype gradients = Dtype::kF32;
   bool training = true;  // false: no dropout
+  const GroupParts* group = nullptr;  // null: this worker goes alone
   // Where each blob's weights lie, by blob: where the device can read them in place. Empty: in the arena's slots.
   std::vector<const std::byte*> in_place = {};
   absl::Span<std::byte> logits;  // kLogits only: (vocab) in the compute dtype, on the host
@@ -46,7 +48,7 @@ class LayerRunner {
   MicroBatchKey Key(const RelayStep& step, const PassContext& pass) const;
   BlockArgs BlockOf(const RelayStep& step, const PassContext& pass) const;
   HeadArgs HeadOf(const RelayStep& step, const PassContext& pass) const;
-  int32_t* Flag(const RelayStep& step, int vnode) const;
+  int32_t* Flag(const RelayStep& step, int vnode, const PassContext& pass) const;
   LossRecord* Record(const RelayStep& step) const;
   // Where the layer's weights begin: its first blob in place, or its slot.
   const std::byte* Weights(const RelayStep& step, const PassContext& pass) const;
@@ -63,6 +65,8 @@ class LayerRunner {
   void Backward(const RelayStep& step, const PassContext& pass);
   void FinishLeaf(const RelayStep& step, const PassContext& pass);
   void Emit(const RelayStep& step, const PassContext& pass);
+  void SumGroup(const RelayStep& step, const GroupParts& group);
+  float* GroupPlace(LayerId layer, GroupParts::Place place, const GroupParts& group) const;
 
   const ModelSpec& model_;
   const RelayPlan& plan_;

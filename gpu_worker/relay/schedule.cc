@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <optional>
 #include <set>
 #include <tuple>
 #include <utility>
@@ -9,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "common/base/status_macros.h"
+#include "gpu_worker/plan/group_parts.h"
 #include "gpu_worker/plan/pushed_nodes.h"
 #include "gpu_worker/relay/hazards.h"
 
@@ -38,7 +40,7 @@ class ScheduleBuilder {
         pass_(pass),
         num_layers_(static_cast<int>(model.layers.size())),
         items_(static_cast<int>(pass.vnodes.size()) * pass.micro_batches),
-        pushed_(PushedNodes(pass.vnodes, pass.num_vnodes, static_cast<int>(plan.max_subtree_leaves()), pass.gradients)),
+        pushed_(NodesOf(plan, pass)),
         slot_layer_(plan.weight_slots.size(), -1),
         slot_used_(plan.weight_slots.size(), -1) {}
 
@@ -48,14 +50,23 @@ class ScheduleBuilder {
       if (turns_[t].starts_visit) StartVisit(turns_[t]);
       Load(t);
       if (t + 1 < turns_.size() && SourcesAreStored(turns_[t + 1])) Load(t + 1);
+      if (GivesFirstNode(turns_[t]) && !turns_[t].starts_visit) SumGroup();
       Compute(t);
       Store(t);  // before the vnode's gradient goes out: the next layer waits for it
       if (EndsVnode(turns_[t])) EndVnode(turns_[t]);
     }
+    SumGroup();
     return std::move(steps_);
   }
 
  private:
+  static std::vector<TreeNode> NodesOf(const RelayPlan& plan, const PassShape& pass) {
+    const int most = static_cast<int>(plan.max_subtree_leaves());
+    return pass.group_rounds > 0 ? GroupNodes(pass.vnodes, pass.num_vnodes, most)
+                                 : PushedNodes(pass.vnodes, pass.num_vnodes, most, pass.gradients);
+  }
+  bool in_group() const { return pass_.group_rounds > 0; }
+
   // ---- turns ----
   void ListTurns() {
     for (int layer = 0; layer < num_layers_; ++layer) ListVisit(layer, layer == num_layers_ - 1);
@@ -306,10 +317,17 @@ class ScheduleBuilder {
     }
     const TreeNode node = pushed_[gathered_];
     RelayStep finish = GradientStep(Kind::kFinishLeaf, turn, node);
-    Add(finish, {}, {Of(ResourceKind::kGradient, finish.gradient), Of(ResourceKind::kFlags, finish.push)});
+    Add(finish, {},
+        {Of(ResourceKind::kGradient, finish.gradient),
+         in_group() ? Of(ResourceKind::kGroupOwnFlags, flag_turn_) : Of(ResourceKind::kFlags, finish.push)});
     sums_.push_back({pass_.vnodes[static_cast<size_t>(turn.vnode)], 1});
     while (TopTwoAreSiblings()) AddTopTwo(turn, node);
-    if (sums_.back() == node) PushNode(turn, node);
+    if (sums_.back() != node) return;
+    if (in_group()) {
+      GiveNode(turn, node);
+    } else {
+      PushNode(turn, node);
+    }
   }
 
   RelayStep GradientStep(Kind kind, const Turn& turn, TreeNode node) const {
@@ -318,6 +336,7 @@ class ScheduleBuilder {
     step.node = node;
     step.gradient = gradient();
     step.push = next_push_;
+    step.flag_turn = in_group() ? flag_turn_ : -1;
     return step;
   }
 
@@ -349,6 +368,59 @@ class ScheduleBuilder {
     next_push_ = (next_push_ + 1) % static_cast<int>(plan_.push_slots.size());
   }
 
+  // ---- gradients of a group ----
+  // After this turn the group area is written again: what lies there has left by then if its sum was made a turn before.
+  bool GivesFirstNode(const Turn& turn) const {
+    return in_group() && EndsVnode(turn) && gathered_ == 0 &&
+           pass_.vnodes[static_cast<size_t>(turn.vnode)] == pushed_.front().end() - 1;
+  }
+  void GiveNode(const Turn& turn, TreeNode node) {
+    EPS_CHECK(sums_.size() == 1);
+    sums_.clear();
+    SumGroup();  // of the layer above, if this one has a single turn
+    const int round = static_cast<int>(gathered_++);
+    RelayStep emit = GradientStep(Kind::kEmitGradient, turn, node);
+    emit.round = round;
+    Add(emit, {Of(ResourceKind::kGradient, emit.gradient)},
+        {Of(ResourceKind::kPush, emit.push), Of(ResourceKind::kGroupOwn, 0)});
+    Exchange(turn, round);
+    if (gathered_ < pushed_.size()) return;
+    // The others may have more nodes than this worker, which then only gets.
+    for (int more = round + 1; more < pass_.group_rounds; ++more) Exchange(turn, more);
+    unsummed_ = turn;
+    flag_turn_of_unsummed_ = flag_turn_;
+    flag_turn_ = (flag_turn_ + 1) % RelayPlan::kGroupFlagTurns;
+  }
+  void Exchange(const Turn& turn, int round) {
+    RelayStep exchange = StepOf(Kind::kExchange, turn);
+    exchange.vnode = exchange.micro_batch = -1;
+    exchange.round = round;
+    exchange.flag_turn = flag_turn_;
+    Resources reads;
+    if (round < static_cast<int>(pushed_.size())) {
+      exchange.node = pushed_[static_cast<size_t>(round)];
+      exchange.push = next_push_;
+      next_push_ = (next_push_ + 1) % static_cast<int>(plan_.push_slots.size());
+      reads = {Of(ResourceKind::kPush, exchange.push), Of(ResourceKind::kGroupOwnFlags, flag_turn_)};
+    }
+    Add(exchange, reads, {Of(ResourceKind::kGroupGot, 0), Of(ResourceKind::kGroupGotFlags, flag_turn_)});
+  }
+  // What was exchanged last, if it is not summed yet.
+  void SumGroup() {
+    if (!unsummed_.has_value()) return;
+    RelayStep sum = StepOf(Kind::kSumGroup, *unsummed_);
+    sum.vnode = sum.micro_batch = -1;
+    Add(sum, {}, {Of(ResourceKind::kGroupOwn, 0), Of(ResourceKind::kGroupGot, 0)});
+    RelayStep push = StepOf(Kind::kPushPart, *unsummed_);
+    push.vnode = push.micro_batch = -1;
+    push.flag_turn = flag_turn_of_unsummed_;
+    Add(push,
+        {Of(ResourceKind::kGroupOwn, 0), Of(ResourceKind::kGroupGot, 0),
+         Of(ResourceKind::kGroupOwnFlags, push.flag_turn), Of(ResourceKind::kGroupGotFlags, push.flag_turn)},
+        {});
+    unsummed_.reset();
+  }
+
   const ModelSpec& model_;
   const RelayPlan& plan_;
   const PassShape& pass_;
@@ -369,6 +441,9 @@ class ScheduleBuilder {
   size_t gathered_ = 0;                          // index into pushed_
   std::vector<TreeNode> sums_;
   int next_push_ = 0;
+  int flag_turn_ = 0;             // of the present layer
+  std::optional<Turn> unsummed_;  // whose rounds are in the list, and not their sum
+  int flag_turn_of_unsummed_ = 0;
 };
 
 absl::string_view KindName(Kind kind) {
@@ -411,6 +486,12 @@ absl::string_view KindName(Kind kind) {
       return "start_record";
     case Kind::kStoreRecord:
       return "store_record";
+    case Kind::kExchange:
+      return "exchange";
+    case Kind::kSumGroup:
+      return "sum_group";
+    case Kind::kPushPart:
+      return "push_part";
   }
   return "unknown";
 }
@@ -428,6 +509,8 @@ StreamId RelayStep::stream() const {
     case Kind::kStoreGradient:
     case Kind::kPush:
     case Kind::kStoreRecord:
+    case Kind::kExchange:
+    case Kind::kPushPart:
       return StreamId::kOut;
     default:
       return StreamId::kCompute;
@@ -439,7 +522,8 @@ WaitCause RelayStep::cause() const {
     case StreamId::kIn:
       return WaitCause::kPull;
     case StreamId::kOut:
-      return kind == Kind::kPush ? WaitCause::kPush : WaitCause::kStash;
+      return kind == Kind::kPush || kind == Kind::kExchange || kind == Kind::kPushPart ? WaitCause::kPush
+                                                                                        : WaitCause::kStash;
     case StreamId::kCompute:
       return WaitCause::kNone;
   }
@@ -470,6 +554,7 @@ std::string DebugString(const RelayStep& step, const ModelSpec& model) {
   field("from gradient", step.other_gradient);
   field("push", step.push);
   field("record", step.record);
+  field("round", step.round);
   for (const int other : step.waits_for) absl::StrAppend(&text, " after ", other);
   return text;
 }

@@ -38,6 +38,10 @@ struct RelayStep {
     kPush,           // out: push -> a host buffer -> the transport
     kStartRecord,    // compute: a vnode's loss record starts
     kStoreRecord,    // out: record -> host
+    // In a group, in place of kPush; kEmitGradient keeps this worker's own part in its group area then.
+    kExchange,  // out: push -> the other members, theirs -> the group area: one round of a layer
+    kSumGroup,  // compute: the sums of the group area, once every round is there
+    kPushPart,  // out: the sums -> a host buffer -> the transport: this worker's part of a layer
   };
   Kind kind = Kind::kPull;
   LayerId layer;
@@ -47,6 +51,7 @@ struct RelayStep {
   TreeNode node;  // kFinishLeaf, kAddGradient, kEmitGradient, kPush: what is gathered
   int weights = -1, input = -1, output = -1, tokens = -1, inner = -1;
   int gradient = -1, other_gradient = -1, push = -1, record = -1;
+  int round = -1, flag_turn = -1;  // of a group: GroupParts, RelayPlan::GroupFlagsOffset
   // Steps of other streams, earlier in the list, that must be done before this one starts. Steps of the same stream
   // run in the order of the list.
   std::vector<int> waits_for;
@@ -64,6 +69,7 @@ struct PassShape {
   Dtype gradients = Dtype::kF32;
   bool expands = false;       // the wire form is not the compute dtype
   bool forward_only = false;  // logits of one micro-batch: one vnode, micro_batches 1
+  int group_rounds = 0;       // GroupParts::rounds; 0: this worker goes alone
 };
 
 // The order of a whole pass: the forward relay, the head, the relay back.
@@ -77,6 +83,9 @@ struct PassShape {
 //    N - 2 on the way back with one slot, one fewer for each further slot.
 //  - The out-stream carries everything that is short: loads and stores of boundaries, gradients that leave. The loads
 //    of a micro-batch are put before the stores of the one before it, so that compute finds its input there.
+//  - In a group, a layer's exchange runs beside the backward of the layer below, and its sums are made one turn before the
+//    first gradient of that one is complete. Every member has the same exchanges in the same order: the rounds of the head,
+//    then of each layer below, whatever nodes it gathers itself.
 // Waits follow from what each step reads and writes: a step waits for the last writer of what it reads, and for the
 // last readers of what it overwrites.
 std::vector<RelayStep> BuildSchedule(const ModelSpec& model, const RelayPlan& plan, const PassShape& pass);
