@@ -32,7 +32,7 @@ struct GroupCase {
   int size = 2;
 };
 inline std::ostream& operator<<(std::ostream& os, const GroupCase& tested) {
-  return os << tested.kind.name << " of " << tested.size;
+  return os << tested.kind.name << "_of_" << tested.size;
 }
 std::vector<GroupCase> GroupCases(const GroupKind& kind);
 

@@ -1,0 +1,130 @@
+#include "eps_server/membership/groups.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace eps::server {
+namespace {
+
+// Connecting takes milliseconds over shared memory; libraries that look at links first take seconds.
+constexpr absl::Duration kTimeToForm = absl::Seconds(15);
+
+}  // namespace
+
+std::vector<GroupOrder> Groups::Arrange(absl::Span<const Candidate> ready, absl::Duration now) {
+  std::map<std::string, std::vector<WorkerId>> by_kind;
+  for (const Candidate& candidate : ready) {
+    std::vector<WorkerId>& workers = by_kind[candidate.kind];
+    if (!candidate.kind.empty() && workers.size() < kMaxGroupMembers) workers.push_back(candidate.worker);
+  }
+  std::vector<GroupOrder> orders;
+  std::vector<uint64_t> changed;
+  for (const auto& [id, group] : groups_) {
+    if (by_kind[group.kind] == group.members) {
+      by_kind.erase(group.kind);
+    } else {
+      changed.push_back(id);
+    }
+  }
+  for (const uint64_t id : changed) End(id, "its members change", WorkerId(), orders);
+  for (auto& [kind, workers] : by_kind) {
+    if (workers.size() < 2 || failed_.contains(workers)) continue;
+    const uint64_t id = new_id_();
+    orders.push_back({.kind = GroupOrder::Kind::kFound,
+                      .worker = workers.front(),
+                      .group = id,
+                      .rank = 0,
+                      .size = static_cast<int>(workers.size())});
+    groups_.emplace(
+        id, Group{.kind = kind, .members = std::move(workers), .joined = {}, .deadline = now + kTimeToForm});
+  }
+  return orders;
+}
+
+absl::Status Groups::Founded(WorkerId worker, uint64_t group, const std::string& token,
+                             std::vector<GroupOrder>& orders) {
+  if (token.size() > kMaxGroupTokenBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("group_founded.token: ", token.size(), " bytes, at most ", kMaxGroupTokenBytes));
+  }
+  const auto found = groups_.find(group);
+  if (found == groups_.end()) return absl::OkStatus();
+  const std::vector<WorkerId>& members = found->second.members;
+  if (members.front() != worker) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("group_founded.group: worker ", worker.value(), " was not asked to found it"));
+  }
+  for (size_t rank = 1; rank < members.size(); ++rank) {
+    orders.push_back({.kind = GroupOrder::Kind::kJoin,
+                      .worker = members[rank],
+                      .group = group,
+                      .rank = static_cast<int>(rank),
+                      .size = static_cast<int>(members.size()),
+                      .token = token});
+  }
+  return absl::OkStatus();
+}
+
+void Groups::Joined(WorkerId worker, uint64_t group) {
+  const auto found = groups_.find(group);
+  if (found == groups_.end()) return;
+  const std::vector<WorkerId>& members = found->second.members;
+  if (std::find(members.begin(), members.end(), worker) != members.end()) found->second.joined.insert(worker);
+}
+
+std::vector<GroupOrder> Groups::Failed(WorkerId worker, uint64_t group, const std::string& why) {
+  std::vector<GroupOrder> orders;
+  const auto found = groups_.find(group);
+  if (found == groups_.end()) return orders;
+  const std::vector<WorkerId>& members = found->second.members;
+  if (std::find(members.begin(), members.end(), worker) == members.end()) return orders;
+  failed_.insert(members);
+  End(group, absl::StrCat("worker ", worker.value(), ": ", why), worker, orders);
+  return orders;
+}
+
+std::vector<GroupOrder> Groups::Lose(WorkerId worker, std::vector<uint64_t>& lost) {
+  std::vector<GroupOrder> orders;
+  for (const auto& [id, group] : groups_) {
+    if (std::find(group.members.begin(), group.members.end(), worker) != group.members.end()) lost.push_back(id);
+  }
+  for (const uint64_t id : lost) End(id, absl::StrCat("worker ", worker.value(), " was lost"), worker, orders);
+  return orders;
+}
+
+std::vector<GroupOrder> Groups::Expire(absl::Duration now) {
+  std::vector<GroupOrder> orders;
+  std::vector<uint64_t> late;
+  for (const auto& [id, group] : groups_) {
+    if (!group.is_formed() && group.deadline <= now) late.push_back(id);
+  }
+  for (const uint64_t id : late) {
+    failed_.insert(groups_.at(id).members);
+    End(id, absl::StrCat("not all have joined within ", absl::FormatDuration(kTimeToForm)), WorkerId(), orders);
+  }
+  return orders;
+}
+
+bool Groups::IsForming() const {
+  return std::any_of(groups_.begin(), groups_.end(), [](const auto& entry) { return !entry.second.is_formed(); });
+}
+
+std::vector<Groups::Formed> Groups::formed() const {
+  std::vector<Formed> formed;
+  for (const auto& [id, group] : groups_) {
+    if (group.is_formed()) formed.push_back({.group = id, .members = group.members});
+  }
+  return formed;
+}
+
+void Groups::End(uint64_t group, const std::string& why, WorkerId except, std::vector<GroupOrder>& orders) {
+  for (const WorkerId member : groups_.at(group).members) {
+    if (member == except) continue;
+    orders.push_back({.kind = GroupOrder::Kind::kEnd, .worker = member, .group = group, .reason = why});
+  }
+  groups_.erase(group);
+}
+
+}  // namespace eps::server
