@@ -43,13 +43,10 @@ TEST(SharedMessageTest, TheExampleOfTheDocumentationIsWhatIsWritten) {
 TEST(SharedMessageTest, WhatIsWrittenIsRead) {
   SharedMessage refused = {.kind = SharedMessageKind::kRefused, .incarnation = 5};
   refused.refusal = absl::AbortedError("version 3 was overwritten");
-  const SharedMessage pull = {.kind = SharedMessageKind::kPull,
-                              .incarnation = 5,
-                              .step = 7,
-                              .blob = BlobId(1),
-                              .chunk = 4,
-                              .num_chunks = 3};
-  const SharedMessage elsewhere = {.kind = SharedMessageKind::kOffer, .node = {0, 1}, .num_chunks = 1, .offset_bytes = -1};
+  const SharedMessage pull = {
+      .kind = SharedMessageKind::kPull, .incarnation = 5, .step = 7, .blob = BlobId(1), .chunk = 4, .num_chunks = 3};
+  const SharedMessage elsewhere = {
+      .kind = SharedMessageKind::kOffer, .node = {0, 1}, .num_chunks = 1, .offset_bytes = -1};
   for (const SharedMessage& message : {AnOffer(), refused, pull, elsewhere}) {
     EXPECT_THAT(DecodeSharedMessage(EncodeSharedMessage(message)), IsOkAndHolds(message));
   }

@@ -476,9 +476,8 @@ absl::Status AggregatorImpl::Check(const ContributionKey& key) const {
 absl::Status AggregatorImpl::CheckChunk(const ContributionKey& key, int64_t chunk,
                                         absl::Span<const std::byte> payload) const {
   if (!key.chunks.Contains(chunk)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("chunk: ", chunk, ", the contribution to blob ", key.blob.value(), " has ",
-                     DebugString(key.chunks)));
+    return absl::InvalidArgumentError(absl::StrCat("chunk: ", chunk, ", the contribution to blob ", key.blob.value(),
+                                                   " has ", DebugString(key.chunks)));
   }
   const int64_t wanted = ChunkBytes(key, chunk);
   if (static_cast<int64_t>(payload.size()) != wanted) {

@@ -250,8 +250,8 @@ TEST_F(AggregatorPartsTest, APartReplacesPendingDescendantsInItsChunksAlone) {
   EXPECT_THAT(Send(Whole({1, 1})), ElementsAre(0, 1, 2, 3));
   EXPECT_EQ(aggregator_->window_used_bytes(), 2 * Cost({0, 4}, Dtype::kBf16));
   EXPECT_THAT(Send(Key({0, 2}, {1, 2})), ElementsAre(1, 2));
-  EXPECT_EQ(aggregator_->window_used_bytes(), 2 * Cost({0, 1}, Dtype::kBf16) + 2 * Cost({3, 1}, Dtype::kBf16) +
-                                                  Cost({1, 2}));
+  EXPECT_EQ(aggregator_->window_used_bytes(),
+            2 * Cost({0, 1}, Dtype::kBf16) + 2 * Cost({3, 1}, Dtype::kBf16) + Cost({1, 2}));
   EXPECT_THAT(Send(Whole({2, 2})), ElementsAre(0, 1, 2, 3));
   EXPECT_EQ(nodes_.at({kBlock, 0}), "{0}{1}{2..3}");
   EXPECT_EQ(nodes_.at({kBlock, 1}), "{0..1}{2..3}");

@@ -150,12 +150,8 @@ class GrpcTransportTest : public testing::Test {
   Contribution MakePart(ChunkRange chunks) {
     auto* bytes = new std::vector<std::byte>(model_.blob(kWte).part_elems(chunks) * 2);
     std::shared_ptr<void> owner(bytes, [](std::vector<std::byte>* memory) { delete memory; });
-    return {.step = StepId(4),
-            .blob = kWte,
-            .chunks = chunks,
-            .dtype = Dtype::kBf16,
-            .payload = *bytes,
-            .owner = owner};
+    return {
+        .step = StepId(4), .blob = kWte, .chunks = chunks, .dtype = Dtype::kBf16, .payload = *bytes, .owner = owner};
   }
 
   ModelSpec model_;

@@ -102,9 +102,8 @@ absl::Status InProcessStore::Take(const Contribution& c) {
   ++num_pushes_;
   if (c.nonfinite_vnode >= 0) non_finite_[c.step.value()].push_back(c.nonfinite_vnode);
   for (int64_t chunk = c.chunks.first; chunk < c.chunks.end(); ++chunk) {
-    const auto payload =
-        c.payload.subspan(static_cast<size_t>((chunk - c.chunks.first) * kChunkElems * elem_bytes),
-                          static_cast<size_t>(blob.chunk_elems(chunk) * elem_bytes));
+    const auto payload = c.payload.subspan(static_cast<size_t>((chunk - c.chunks.first) * kChunkElems * elem_bytes),
+                                           static_cast<size_t>(blob.chunk_elems(chunk) * elem_bytes));
     Hold(held_[{c.step.value(), c.blob.value(), c.use, chunk}], {c.node, c.dtype, ToFloats(payload, c.dtype)});
   }
   return absl::OkStatus();
@@ -115,8 +114,8 @@ void InProcessStore::Hold(std::vector<HeldNode>& held, HeldNode node) {
     if (other.node.Contains(node.node)) return;  // already counted
   }
   std::erase_if(held, [&](const HeldNode& other) { return node.node.Contains(other.node); });
-  const auto after = std::find_if(held.begin(), held.end(),
-                                  [&](const HeldNode& other) { return other.node.first > node.node.first; });
+  const auto after =
+      std::find_if(held.begin(), held.end(), [&](const HeldNode& other) { return other.node.first > node.node.first; });
   held.insert(after, std::move(node));
 }
 

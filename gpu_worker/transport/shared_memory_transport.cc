@@ -324,8 +324,7 @@ class SharedMemoryTransport final : public Transport {
       const Contribution& contribution = pending.contribution;
       const int64_t elem_bytes = SizeOf(contribution.dtype);
       const int64_t offset_bytes = (pending.next_chunk - contribution.chunks.first) * kChunkElems * elem_bytes;
-      const int64_t num_bytes =
-          options_.model->blob(contribution.blob).chunk_elems(pending.next_chunk) * elem_bytes;
+      const int64_t num_bytes = options_.model->blob(contribution.blob).chunk_elems(pending.next_chunk) * elem_bytes;
       chunk = contribution.payload.subspan(static_cast<size_t>(offset_bytes), static_cast<size_t>(num_bytes));
       owner = contribution.owner;
       message.number = found->first;

@@ -149,8 +149,8 @@ TEST_P(TransportConformanceTest, APullOfAPartGivesTheBytesOfItsChunksAlone) {
     const auto transport = daemon_->NewTransport();
     for (int64_t version = 0; version < 2; ++version) daemon_->Publish(kWte, Version(version), Master(kWte, version));
     const BlobSpec& wte = model_.blob(kWte);
-    for (const ChunkRange chunks : {ChunkRange{0, 1}, ChunkRange{1, 1}, ChunkRange{2, 1}, ChunkRange{0, 2},
-                                    ChunkRange{1, 2}, ChunkRange{0, 3}}) {
+    for (const ChunkRange chunks :
+         {ChunkRange{0, 1}, ChunkRange{1, 1}, ChunkRange{2, 1}, ChunkRange{0, 2}, ChunkRange{1, 2}, ChunkRange{0, 3}}) {
       const std::vector<float> master = Master(kWte, 1);
       const auto want = ToWire(absl::MakeConstSpan(master).subspan(static_cast<size_t>(wte.part_first_elem(chunks)),
                                                                    static_cast<size_t>(wte.part_elems(chunks))),
