@@ -262,7 +262,7 @@ std::vector<Side> Measure(const std::string& pull_address, const std::string& ba
     EPS_CHECK(ReadBareFromQueue(from, bare_call(i)) == static_cast<int64_t>(num_bytes));
   };
   const std::vector<std::function<void(int)>> calls = {
-      [&](int i) { EPS_CHECK(transport->Pull(Block(model, i), Version(0), destination).ok()); },
+      [&](int i) { EPS_CHECK(transport->Pull(Block(model, i), Version(0), blob.all_chunks(), destination).ok()); },
       [&](int i) { read_bare(default_stub, i); },
       [&](int i) { queue_bare(default_stub, i); },
       [&](int i) { read_bare(stub, i); },

@@ -90,8 +90,9 @@ nlohmann::ordered_json Measure(const std::string& path, const ModelSpec& model, 
   const absl::Span<std::byte> source = NewMemory(num_bytes), destination = NewMemory(num_bytes);
   std::vector<double> pulls, copies, ratios, wait_micros;
   for (int round = -1; round < rounds; ++round) {  // the first warms up
-    const double pull =
-        GigabytesPerSecond(num_bytes, [&] { EPS_CHECK(transport->Pull(kWte, Version(0), destination).ok()); });
+    const double pull = GigabytesPerSecond(num_bytes, [&] {
+      EPS_CHECK(transport->Pull(kWte, Version(0), model.blob(kWte).all_chunks(), destination).ok());
+    });
     const double copy =
         GigabytesPerSecond(num_bytes, [&] { std::memcpy(destination.data(), source.data(), destination.size()); });
     const auto start = Clock::now();

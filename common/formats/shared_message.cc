@@ -16,7 +16,7 @@ constexpr uint32_t kMagic = 0x4D535045;  // "EPSM" as little-endian bytes
 // Offsets of the fields; the table is in the header file.
 constexpr size_t kMagicAt = 0, kFormatAt = 4, kKindAt = 5, kDtypeAt = 6, kCodeAt = 7, kIncarnationAt = 8, kStepAt = 16,
                  kBlobAt = 24, kUseAt = 28, kFirstAt = 32, kCountAt = 36, kNonfiniteAt = 40, kNumberAt = 44,
-                 kChunkAt = 48, kReservedAt = 52, kOffsetAt = 56;
+                 kChunkAt = 48, kNumChunksAt = 52, kOffsetAt = 56;
 
 template <typename T>
 void Store(std::string& bytes, size_t offset, T value) {
@@ -35,6 +35,11 @@ template <typename Found>
 absl::Status Bad(absl::string_view field, size_t offset, Found found, absl::string_view wanted) {
   return absl::InvalidArgumentError(
       absl::StrCat("message: ", field, " (offset ", offset, "): ", found, ", must be ", wanted));
+}
+
+// Of messages that name a part of a blob.
+bool HasChunks(SharedMessageKind kind) {
+  return kind == SharedMessageKind::kPull || kind == SharedMessageKind::kOffer || kind == SharedMessageKind::kRead;
 }
 
 bool IsKind(uint8_t kind) {
@@ -65,9 +70,6 @@ absl::Status CheckPreamble(absl::string_view bytes) {
   }
   const size_t most = kSharedMessageBytes + (refused ? kMaxRefusalBytes : 0);
   if (bytes.size() > most) return Bad("length", bytes.size(), bytes.size(), absl::StrCat("at most ", most));
-  if (const auto reserved = Load<uint32_t>(bytes, kReservedAt); reserved != 0) {
-    return Bad("reserved", kReservedAt, reserved, "0");
-  }
   return absl::OkStatus();
 }
 
@@ -76,6 +78,9 @@ absl::Status CheckNumbers(const SharedMessage& message) {
   if (message.blob.value() < 0) return Bad("blob", kBlobAt, message.blob.value(), "at least 0");
   if (message.use < 0) return Bad("use", kUseAt, message.use, "at least 0");
   if (message.chunk < 0) return Bad("chunk", kChunkAt, message.chunk, "at least 0");
+  if (HasChunks(message.kind) ? message.num_chunks < 1 : message.num_chunks != 0) {
+    return Bad("num_chunks", kNumChunksAt, message.num_chunks, HasChunks(message.kind) ? "at least 1" : "0");
+  }
   if (message.offset_bytes < -1) return Bad("offset", kOffsetAt, message.offset_bytes, "at least -1");
   if (message.node.first < 0) return Bad("node.first", kFirstAt, message.node.first, "at least 0");
   const int least_count = message.kind == SharedMessageKind::kOffer ? 1 : 0;
@@ -109,6 +114,7 @@ std::string EncodeSharedMessage(const SharedMessage& message) {
   Store(bytes, kNonfiniteAt, message.nonfinite_vnode);
   Store(bytes, kNumberAt, message.number);
   Store(bytes, kChunkAt, message.chunk);
+  Store(bytes, kNumChunksAt, message.num_chunks);
   Store(bytes, kOffsetAt, message.offset_bytes);
   if (message.kind == SharedMessageKind::kRefused) {
     Store(bytes, kCodeAt, static_cast<uint8_t>(message.refusal.code()));
@@ -135,6 +141,7 @@ absl::StatusOr<SharedMessage> DecodeSharedMessage(absl::string_view bytes) {
   message.nonfinite_vnode = Load<int32_t>(bytes, kNonfiniteAt);
   message.number = Load<uint32_t>(bytes, kNumberAt);
   message.chunk = Load<int32_t>(bytes, kChunkAt);
+  message.num_chunks = Load<int32_t>(bytes, kNumChunksAt);
   message.offset_bytes = Load<int64_t>(bytes, kOffsetAt);
   if (message.kind == SharedMessageKind::kRefused) {
     message.refusal =

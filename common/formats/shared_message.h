@@ -34,14 +34,14 @@ namespace eps {
 //       36      4  node.count
 //       40      4  nonfinite_vnode of an offer, else -1
 //       44      4  number: of the pull, or of the contribution
-//       48      4  chunk
-//       52      4  zero
+//       48      4  chunk; pull, offer, read: the first one
+//       52      4  num_chunks: pull, offer, read: how many of the blob's chunks, from that one on; at least 1
 //       56      8  offset: where in the inbox; -1: not there. hello and welcome: bytes of the inbox
 //
 // Who sends what, and what is answered: docs/formats.md. A field that a kind does not use is zero (nonfinite_vnode: -1).
 inline constexpr size_t kSharedMessageBytes = 64;
 inline constexpr size_t kMaxRefusalBytes = 512;
-inline constexpr uint8_t kSharedMessageFormat = 1;
+inline constexpr uint8_t kSharedMessageFormat = 2;
 
 // A contribution that does not lie in the inbox travels through these slots at its beginning, chunk by chunk, once it
 // is admitted: whatever else fills the inbox, it gets through.
@@ -79,6 +79,7 @@ struct SharedMessage {
   int32_t nonfinite_vnode = -1;
   uint32_t number = 0;
   int32_t chunk = 0;
+  int32_t num_chunks = 0;  // kPull, kOffer, kRead only
   int64_t offset_bytes = 0;
   absl::Status refusal;  // kRefused only: not OK
 

@@ -20,6 +20,8 @@ SharedMessage AnOffer() {
           .dtype = Dtype::kBf16,
           .nonfinite_vnode = 3,
           .number = 17,
+          .chunk = 5,
+          .num_chunks = 2,
           .offset_bytes = kStagingBytes + 128};
 }
 
@@ -30,10 +32,10 @@ std::string With(std::string bytes, size_t offset, int value) {
 
 TEST(SharedMessageTest, TheExampleOfTheDocumentationIsWhatIsWritten) {
   const std::string want(
-      "EPSM\x01\x03\x02\x00\x88\x77\x66\x55\x44\x33\x22\x11"
+      "EPSM\x02\x03\x02\x00\x88\x77\x66\x55\x44\x33\x22\x11"
       "\x29\x00\x00\x00\x00\x00\x00\x00\x03\x00\x00\x00\x01\x00\x00\x00"
       "\x02\x00\x00\x00\x02\x00\x00\x00\x03\x00\x00\x00\x11\x00\x00\x00"
-      "\x00\x00\x00\x00\x00\x00\x00\x00\x80\x00\x40\x00\x00\x00\x00\x00",
+      "\x05\x00\x00\x00\x02\x00\x00\x00\x80\x00\x40\x00\x00\x00\x00\x00",
       kSharedMessageBytes);
   EXPECT_EQ(EncodeSharedMessage(AnOffer()), want);
 }
@@ -41,8 +43,10 @@ TEST(SharedMessageTest, TheExampleOfTheDocumentationIsWhatIsWritten) {
 TEST(SharedMessageTest, WhatIsWrittenIsRead) {
   SharedMessage refused = {.kind = SharedMessageKind::kRefused, .incarnation = 5};
   refused.refusal = absl::AbortedError("version 3 was overwritten");
-  const SharedMessage pull = {.kind = SharedMessageKind::kPull, .incarnation = 5, .step = 7, .blob = BlobId(1)};
-  const SharedMessage elsewhere = {.kind = SharedMessageKind::kOffer, .node = {0, 1}, .offset_bytes = -1};
+  const SharedMessage pull = {
+      .kind = SharedMessageKind::kPull, .incarnation = 5, .step = 7, .blob = BlobId(1), .chunk = 4, .num_chunks = 3};
+  const SharedMessage elsewhere = {
+      .kind = SharedMessageKind::kOffer, .node = {0, 1}, .num_chunks = 1, .offset_bytes = -1};
   for (const SharedMessage& message : {AnOffer(), refused, pull, elsewhere}) {
     EXPECT_THAT(DecodeSharedMessage(EncodeSharedMessage(message)), IsOkAndHolds(message));
   }
@@ -66,7 +70,7 @@ TEST(SharedMessageTest, WhatIsWrongIsNamedByFieldAndOffset) {
       {good.substr(0, 63), "message: 63 bytes, must be at least 64"},
       {good + "x", "message: length (offset 65): 65, must be at most 64"},
       {With(good, 0, 'X'), "message: magic (offset 0): 0x4d535058, must be 0x4d535045 (\"EPSM\")"},
-      {With(good, 4, 2), "message: format (offset 4): 2, must be 1"},
+      {With(good, 4, 1), "message: format (offset 4): 1, must be 2"},
       {With(good, 5, 0), "message: kind (offset 5): 0, must be 1 to 5 or 17 to 23"},
       {With(good, 5, 6), "message: kind (offset 5): 6, must be 1 to 5 or 17 to 23"},
       {With(good, 5, 24), "message: kind (offset 5): 24, must be 1 to 5 or 17 to 23"},
@@ -82,8 +86,12 @@ TEST(SharedMessageTest, WhatIsWrongIsNamedByFieldAndOffset) {
       {With(good, 39, 0x7F),
        "message: node.count (offset 36): 2130706434, must be at least 1, and small enough for node.first"},
       {With(good, 43, 0x80), "message: nonfinite_vnode (offset 40): -2147483645, must be at least -1"},
-      {With(good, 51, 0x80), "message: chunk (offset 48): -2147483648, must be at least 0"},
-      {With(good, 52, 1), "message: reserved (offset 52): 1, must be 0"},
+      {With(good, 51, 0x80), "message: chunk (offset 48): -2147483643, must be at least 0"},
+      {With(good, 52, 0), "message: num_chunks (offset 52): 0, must be at least 1"},
+      {With(good, 55, 0x80), "message: num_chunks (offset 52): -2147483646, must be at least 1"},
+      {With(With(With(good, 5, 2), 6, 0), 52, 0), "message: num_chunks (offset 52): 0, must be at least 1"},
+      {With(With(With(good, 5, 5), 6, 0), 52, 0), "message: num_chunks (offset 52): 0, must be at least 1"},
+      {With(With(good, 5, 4), 6, 0), "message: num_chunks (offset 52): 2, must be 0"},
       {With(good, 63, 0x80), "message: offset (offset 56): -9223372036850581376, must be at least -1"},
   };
   for (const auto& c : cases) {

@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "common/base/ids.h"
+#include "common/schedule/chunk_range.h"
 #include "common/testing/status_matchers.h"
 #include "gtest/gtest.h"
 

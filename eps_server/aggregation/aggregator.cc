@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/mutex.h"
 #include "common/base/status_macros.h"
+#include "common/schedule/chunk_range.h"
 #include "eps_server/aggregation/chunk_pool.h"
 #include "eps_server/aggregation/coverage.h"
 #include "eps_server/aggregation/window_size.h"
@@ -55,7 +56,10 @@ class AggregatorImpl final : public Aggregator {
     }
     std::stable_sort(backward_order_.begin(), backward_order_.end(),
                      [this](Use a, Use b) { return Position(a) > Position(b); });
-    max_waiting_ = std::min<int64_t>(1 << 20, 1024 + int64_t{4} * num_vnodes_ * backward_order_.size());
+    // A few times every vnode of every use, in parts of one chunk.
+    int64_t parts = 0;
+    for (const Use& use : backward_order_) parts += model_.blob(use.blob).num_chunks();
+    max_waiting_ = std::min<int64_t>(1 << 20, 1024 + int64_t{4} * num_vnodes_ * parts);
   }
 
   void BeginStep(StepId step) override {
@@ -199,13 +203,14 @@ class AggregatorImpl final : public Aggregator {
     BlobId blob;
     int use;
     TreeNode node;
+    ChunkRange chunks;
     Dtype dtype;
     friend auto operator<=>(const OpenKey&, const OpenKey&) = default;
   };
   // An admitted contribution that is not complete.
   struct Open {
-    int senders = 0;             // admissions of the very same node
-    std::vector<bool> reserved;  // by chunk
+    int senders = 0;             // admissions of the very same part of the very same node
+    std::vector<bool> reserved;  // by chunk, from the first of the part on
     int64_t reserved_bytes = 0;
   };
   struct Waiting {
@@ -232,12 +237,15 @@ class AggregatorImpl final : public Aggregator {
   };
 
   int Position(Use use) const { return model_.blob(use.blob).uses[use.use].value(); }
-  static OpenKey OpenKeyOf(const ContributionKey& key) { return {key.blob, key.use, key.node, key.dtype}; }
+  static OpenKey OpenKeyOf(const ContributionKey& key) { return {key.blob, key.use, key.node, key.chunks, key.dtype}; }
   UseSlot& SlotOf(const ContributionKey& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     return blobs_[key.blob.value()].uses[key.use];
   }
   int64_t ChunkBytes(const ContributionKey& key, int64_t chunk) const {
     return model_.blob(key.blob).chunk_elems(chunk) * SizeOf(key.dtype);
+  }
+  int64_t ReservedBytes(const ContributionKey& key, int64_t chunk) const {
+    return ChunkPool::CostBytes(ChunkBytes(key, chunk));
   }
   QueuePlace PlaceInQueue(const ContributionKey& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     return {-Position({key.blob, key.use}), key.blob, key.node.first, key.node.count, next_offer_++};
@@ -270,8 +278,14 @@ class AggregatorImpl final : public Aggregator {
     }
   }
 
+  // What there is of the key's use, of the key's chunks alone.
+  absl::Span<const Coverage> CoverageOf(const ContributionKey& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return absl::MakeConstSpan(SlotOf(key).chunks)
+        .subspan(static_cast<size_t>(key.chunks.first), static_cast<size_t>(key.chunks.count));
+  }
+
   bool IsCovered(const ContributionKey& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    const std::vector<Coverage>& chunks = SlotOf(key).chunks;
+    const absl::Span<const Coverage> chunks = CoverageOf(key);
     return std::all_of(chunks.begin(), chunks.end(), [&](const Coverage& chunk) { return chunk.Covers(key.node); });
   }
 
@@ -283,11 +297,11 @@ class AggregatorImpl final : public Aggregator {
     }
     Open open;
     open.senders = 1;
-    const std::vector<Coverage>& chunks = SlotOf(key).chunks;
+    const absl::Span<const Coverage> chunks = CoverageOf(key);
     open.reserved.resize(chunks.size());
-    for (size_t c = 0; c < chunks.size(); ++c) {
-      open.reserved[c] = !chunks[c].Covers(key.node);
-      if (open.reserved[c]) open.reserved_bytes += ChunkPool::CostBytes(ChunkBytes(key, static_cast<int64_t>(c)));
+    for (size_t i = 0; i < chunks.size(); ++i) {
+      open.reserved[i] = !chunks[i].Covers(key.node);
+      if (open.reserved[i]) open.reserved_bytes += ReservedBytes(key, key.chunks.first + static_cast<int64_t>(i));
     }
     if (UsedBytes() + open.reserved_bytes > window_bytes_ && !GoesFirst(key)) return false;
     reserved_bytes_ += open.reserved_bytes;
@@ -305,9 +319,11 @@ class AggregatorImpl final : public Aggregator {
 
   void Unreserve(const ContributionKey& key, int64_t chunk) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     const auto found = open_.find(OpenKeyOf(key));
-    if (found == open_.end() || !found->second.reserved[chunk]) return;
-    const int64_t num_bytes = ChunkPool::CostBytes(ChunkBytes(key, chunk));
-    found->second.reserved[chunk] = false;
+    if (found == open_.end()) return;
+    const size_t place = static_cast<size_t>(chunk - key.chunks.first);
+    if (!found->second.reserved[place]) return;
+    const int64_t num_bytes = ReservedBytes(key, chunk);
+    found->second.reserved[place] = false;
     found->second.reserved_bytes -= num_bytes;
     reserved_bytes_ -= num_bytes;
   }
@@ -450,6 +466,7 @@ absl::Status AggregatorImpl::Check(const ContributionKey& key) const {
   if (key.nonfinite_vnode != -1 && !in_node) {
     return error("nonfinite_vnode: ", key.nonfinite_vnode, " is not in node ", DebugString(key.node));
   }
+  EPS_RETURN_IF_ERROR(CheckChunks(blob, key.chunks));
   if (key.step.value() < 0 || key.step > step_) {
     return error("step: ", key.step.value(), ", the step in progress is ", step_.value());
   }
@@ -458,9 +475,9 @@ absl::Status AggregatorImpl::Check(const ContributionKey& key) const {
 
 absl::Status AggregatorImpl::CheckChunk(const ContributionKey& key, int64_t chunk,
                                         absl::Span<const std::byte> payload) const {
-  const int64_t num_chunks = model_.blob(key.blob).num_chunks();
-  if (chunk < 0 || chunk >= num_chunks) {
-    return absl::InvalidArgumentError(absl::StrCat("chunk: ", chunk, ", blob ", key.blob.value(), " has ", num_chunks));
+  if (!key.chunks.Contains(chunk)) {
+    return absl::InvalidArgumentError(absl::StrCat("chunk: ", chunk, ", the contribution to blob ", key.blob.value(),
+                                                   " has ", DebugString(key.chunks)));
   }
   const int64_t wanted = ChunkBytes(key, chunk);
   if (static_cast<int64_t>(payload.size()) != wanted) {
@@ -474,7 +491,7 @@ absl::Status AggregatorImpl::CheckChunk(const ContributionKey& key, int64_t chun
 
 std::string DebugString(const ContributionKey& key) {
   return absl::StrCat("step ", key.step.value(), ", blob ", key.blob.value(), ", use ", key.use, ", node ",
-                      DebugString(key.node));
+                      DebugString(key.node), ", ", DebugString(key.chunks));
 }
 
 absl::StatusOr<std::unique_ptr<Aggregator>> Aggregator::Create(Options options) {

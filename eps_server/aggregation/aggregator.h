@@ -13,29 +13,32 @@
 #include "absl/types/span.h"
 #include "common/base/ids.h"
 #include "common/model/model_spec.h"
+#include "common/schedule/chunk_range.h"
 #include "common/schedule/reduction_tree.h"
 #include "common/tensor/dtype.h"
 #include "eps_server/optimizer/chunk_gradient.h"
 
 namespace eps::server {
 
-// One node of the reduction tree of one (step, blob, use): what a worker offers and then sends
-// chunk by chunk.
+// Some chunks of one node of the reduction tree of one (step, blob, use): what a worker offers and then sends chunk by
+// chunk. Parts of one node may overlap, and mix with whole blobs and with other nodes, as they like: what is counted is
+// counted for each chunk on its own.
 struct ContributionKey {
   StepId step;
   BlobId blob;
   int use = 0;
   TreeNode node;
+  ChunkRange chunks;
   Dtype dtype = Dtype::kF32;
   int nonfinite_vnode = -1;  // a vnode of `node` whose gradient is not finite; -1: none
 };
 
-// "step 3, blob 7, use 0, node {0..3}" for messages.
+// "step 3, blob 7, use 0, node {0..3}, chunks 2..4" for messages.
 std::string DebugString(const ContributionKey& key);
 
 enum class Verdict {
   kAdmitted,   // send its chunks
-  kNotWanted,  // already counted, or its step is over: release it
+  kNotWanted,  // each of its chunks is counted already, or its step is over: release it
 };
 
 struct ChunkOutcome {
@@ -50,7 +53,7 @@ struct ChunkOutcome {
 // and hands a chunk to `consume` the moment that all its uses are covered whole, in whatever order
 // things came.
 //
-// Memory: contributions live in a window of window_bytes. Each reserves its missing chunks when it
+// Memory: contributions live in a window of window_bytes. Each reserves those of its chunks that are missing when it
 // is admitted; what does not fit is answered later, the highest layer first. The layer that
 // backward completes next is always admitted, once no finished blob still waits for its update, so
 // that a redo never starves: the window is exceeded by one layer's contributions at most.
@@ -85,14 +88,15 @@ class Aggregator {
   //
   // Errors: (given to `answer`) INVALID_ARGUMENT naming the field: no such blob or use, not a node of
   //         the tree, a dtype that a node may not have (BF16 only for leaves, and only if the run's
-  //         gradients are BF16), nonfinite_vnode not in the node, a step that was not begun ·
+  //         gradients are BF16), nonfinite_vnode not in the node, chunks that the blob does not have, or none
+  //         (first_chunk, num_chunks), a step that was not begun ·
   //         RESOURCE_EXHAUSTED too many offers wait · Stop's reason
   virtual void Offer(const ContributionKey& key, std::function<void(absl::StatusOr<Verdict>)> answer) = 0;
 
   // Copies one chunk of an admitted contribution. A repeated one, and one of a step that is over,
   // is dropped quietly.
   //
-  // Errors: INVALID_ARGUMENT as in Offer, and: no such chunk, a payload that is not exactly the
+  // Errors: INVALID_ARGUMENT as in Offer, and: a chunk that is none of the contribution's, a payload that is not exactly the
   //         chunk's bytes · FAILED_PRECONDITION the contribution was not admitted ·
   //         RESOURCE_EXHAUSTED no memory · Stop's reason
   virtual absl::StatusOr<ChunkOutcome> AddChunk(const ContributionKey& key, int64_t chunk,

@@ -12,6 +12,7 @@
 #include "absl/types/span.h"
 #include "common/base/ids.h"
 #include "common/model/model_spec.h"
+#include "common/schedule/chunk_range.h"
 #include "common/schedule/reduction_tree.h"
 #include "common/tensor/dtype.h"
 #include "common/testing/status_matchers.h"
@@ -62,8 +63,10 @@ class AggregatorTest : public ::testing::Test {
     aggregator_->BeginStep(StepId(0));
   }
 
+  // Of the whole blob.
   ContributionKey Key(BlobId blob, int use, TreeNode node, int64_t step = 0, Dtype dtype = Dtype::kF32) {
-    return {StepId(step), blob, use, node, dtype, -1};
+    const bool exists = blob >= kWte && blob <= kLnF;
+    return {StepId(step), blob, use, node, exists ? model_.blob(blob).all_chunks() : ChunkRange{0, 1}, dtype, -1};
   }
 
   // The offer's answers, in order, appear in `answers_` as "name:admitted".
@@ -320,12 +323,33 @@ TEST_F(AggregatorTest, NonsenseIsRefusedByField) {
   nonfinite.nonfinite_vnode = -2;
   EXPECT_THAT(answer(nonfinite), StartsWith(":nonfinite_vnode: -2"));
 
+  const auto part = [this](ChunkRange chunks) {
+    ContributionKey key = Key(kBlock0, 0, {0, 1}, 0, Dtype::kBf16);
+    key.chunks = chunks;
+    return key;
+  };
+  constexpr int64_t kMostInt32 = std::numeric_limits<int32_t>::max(), kMost = std::numeric_limits<int64_t>::max();
+  EXPECT_THAT(answer(part({-1, 1})), StartsWith(":first_chunk: -1"));
+  EXPECT_THAT(answer(part({4, 1})), StartsWith(":first_chunk: 4, the blob has 4"));
+  EXPECT_THAT(answer(part({kMostInt32, kMostInt32})), StartsWith(":first_chunk: 2147483647"));
+  EXPECT_THAT(answer(part({kMost, kMost})), StartsWith(":first_chunk: 9223372036854775807"));
+  EXPECT_THAT(answer(part({0, 0})), StartsWith(":num_chunks: 0, from first_chunk on are 1 to 4"));
+  EXPECT_THAT(answer(part({3, 2})), StartsWith(":num_chunks: 2, from first_chunk on are 1 to 1"));
+  EXPECT_THAT(answer(part({1, kMost})), StartsWith(":num_chunks: 9223372036854775807"));
+  EXPECT_THAT(answer(part({1, -1})), StartsWith(":num_chunks: -1"));
+  EXPECT_THAT(aggregator_->AddChunk(part({1, 4}), 1, {}),
+              StatusIs(absl::StatusCode::kInvalidArgument, "num_chunks: 4"));
+
   const ContributionKey good = Key(kBlock0, 0, {0, 1}, 0, Dtype::kBf16);
   EXPECT_THAT(Add(good, 0), StatusIs(absl::StatusCode::kFailedPrecondition, "not admitted"));
   EXPECT_EQ(answer(good), ":admitted");
   const std::vector<std::byte> payload = Payload(good, 0);
   EXPECT_THAT(aggregator_->AddChunk(good, 4, payload), StatusIs(absl::StatusCode::kInvalidArgument, "chunk: 4"));
   EXPECT_THAT(aggregator_->AddChunk(good, -1, payload), StatusIs(absl::StatusCode::kInvalidArgument, "chunk: -1"));
+  EXPECT_THAT(aggregator_->AddChunk(part({1, 2}), 0, payload),
+              StatusIs(absl::StatusCode::kInvalidArgument, "chunk: 0, the contribution to blob 2 has chunks 1..2"));
+  EXPECT_THAT(aggregator_->AddChunk(part({1, 2}), 1, payload),
+              StatusIs(absl::StatusCode::kFailedPrecondition, "not admitted"));
   EXPECT_THAT(
       aggregator_->AddChunk(good, 0, absl::MakeConstSpan(payload).subspan(2)),
       StatusIs(absl::StatusCode::kInvalidArgument, "payload_bytes: 524286, chunk 0 of blob 2 in BF16 has 524288"));

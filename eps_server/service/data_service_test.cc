@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstring>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -175,6 +176,7 @@ class DataServiceTest : public testing::Test {
     offer.set_dtype(2);
     offer.set_nonfinite_vnode(-1);
     offer.set_worker_id(1);
+    offer.set_num_chunks(2);
     return offer;
   }
   // Chunk `chunk` of what OfferOf(number, vnode) offers.
@@ -305,6 +307,11 @@ TEST_F(DataServiceTest, APartIsPulledAndOneThatIsNotThereIsRefused) {
   EXPECT_THAT(PullPart(2, 1)->Finish(), StatusIs(StatusCode::kInvalidArgument, "first_chunk: 2"));
   EXPECT_THAT(PullPart(1, 2)->Finish(), StatusIs(StatusCode::kInvalidArgument, "num_chunks: 2"));
   EXPECT_THAT(PullPart(0, -1)->Finish(), StatusIs(StatusCode::kInvalidArgument, "num_chunks: -1"));
+  constexpr int kMost = std::numeric_limits<int32_t>::max(), kLeast = std::numeric_limits<int32_t>::min();
+  EXPECT_THAT(PullPart(kMost, kMost)->Finish(), StatusIs(StatusCode::kInvalidArgument, "first_chunk: 2147483647"));
+  EXPECT_THAT(PullPart(kMost, 0)->Finish(), StatusIs(StatusCode::kInvalidArgument, "first_chunk: 2147483647"));
+  EXPECT_THAT(PullPart(kLeast, 0)->Finish(), StatusIs(StatusCode::kInvalidArgument, "first_chunk: -2147483648"));
+  EXPECT_THAT(PullPart(1, kMost)->Finish(), StatusIs(StatusCode::kInvalidArgument, "num_chunks: 2147483647"));
 }
 
 TEST_F(DataServiceTest, AnOverwrittenVersionIsAborted) {
@@ -338,6 +345,43 @@ TEST_F(DataServiceTest, AContributionIsOfferedAdmittedSentAndComplete) {
   EXPECT_EQ(ReadVerdict(*call), std::make_pair(2u, int{proto::PushReply::NOT_WANTED}));
   call->WritesDone();
   EXPECT_OK(call->Finish());
+}
+
+TEST_F(DataServiceTest, APartIsOfferedSentAndCompleteAndOnlyTheRestIsWantedFromOthers) {
+  proto::Offer part = OfferOf(1, 0);
+  part.set_first_chunk(1);
+  part.set_num_chunks(1);
+  auto call = Push();
+  ASSERT_TRUE(call->Write(OfferMessage(part)));
+  EXPECT_EQ(ReadVerdict(*call), std::make_pair(1u, int{proto::PushReply::ADMITTED}));
+  ASSERT_TRUE(call->Write(ChunkOf(HeaderOf(1, 0, 1))));
+  EXPECT_EQ(ReadVerdict(*call), std::make_pair(1u, int{proto::PushReply::COMPLETE}));
+  EXPECT_TRUE(aggregator_->MissingVnodes()[0]);
+  part.set_contribution(2);
+  ASSERT_TRUE(call->Write(OfferMessage(part)));
+  EXPECT_EQ(ReadVerdict(*call), std::make_pair(2u, int{proto::PushReply::NOT_WANTED}));
+  // The whole blob, of which one chunk is missing: complete with that one.
+  ASSERT_TRUE(call->Write(OfferMessage(OfferOf(3, 0))));
+  EXPECT_EQ(ReadVerdict(*call), std::make_pair(3u, int{proto::PushReply::ADMITTED}));
+  ASSERT_TRUE(call->Write(ChunkOf(HeaderOf(3, 0, 0))));
+  EXPECT_EQ(ReadVerdict(*call), std::make_pair(3u, int{proto::PushReply::COMPLETE}));
+  call->WritesDone();
+  EXPECT_OK(call->Finish());
+}
+
+TEST_F(DataServiceTest, AChunkThatIsNotOfThePartIsRefused) {
+  for (const int part_of : {0, 1}) {
+    proto::Offer part = OfferOf(1, 0);
+    part.set_first_chunk(part_of);
+    part.set_num_chunks(1);
+    auto call = Push();
+    ASSERT_TRUE(call->Write(OfferMessage(part)));
+    EXPECT_EQ(ReadVerdict(*call), std::make_pair(1u, int{proto::PushReply::ADMITTED}));
+    const int other = 1 - part_of;
+    ExpectRefused(*call, ChunkOf(HeaderOf(1, 0, other)),
+                  "chunk: " + std::to_string(other) + ", want " + std::to_string(part_of) + " (offered: chunk " +
+                      std::to_string(part_of) + ")");
+  }
 }
 
 TEST_F(DataServiceTest, ARepeatedChunkIsCountedOnce) {
@@ -385,6 +429,15 @@ TEST_F(DataServiceTest, AnImpossibleOfferIsRefusedByField) {
   refused([](proto::Offer& o) { o.set_dtype(9); }, "dtype");
   refused([](proto::Offer& o) { o.set_blob(1000); }, "blob");
   refused([](proto::Offer& o) { o.set_blob(-1); }, "blob");
+  constexpr int kMost = std::numeric_limits<int32_t>::max();
+  refused([](proto::Offer& o) { o.set_first_chunk(-1); }, "first_chunk: -1");
+  refused([](proto::Offer& o) { o.set_first_chunk(2); }, "first_chunk: 2, the blob has 2");
+  refused([](proto::Offer& o) { o.set_first_chunk(kMost); }, "first_chunk: 2147483647");
+  refused([](proto::Offer& o) { o.clear_num_chunks(); }, "num_chunks: 0");
+  refused([](proto::Offer& o) { o.set_num_chunks(-1); }, "num_chunks: -1");
+  refused([](proto::Offer& o) { o.set_num_chunks(3); }, "num_chunks: 3, from first_chunk on are 1 to 2");
+  refused([](proto::Offer& o) { o.set_first_chunk(1); }, "num_chunks: 2, from first_chunk on are 1 to 1");
+  refused([](proto::Offer& o) { o.set_num_chunks(kMost); }, "num_chunks: 2147483647");
   refused([](proto::Offer& o) { o.set_use(2); }, "use");
   refused([](proto::Offer& o) { o.set_node_first(5); }, "node");
   refused([](proto::Offer& o) { o.set_node_count(0); }, "node");

@@ -3,6 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "common/base/status_macros.h"
+#include "common/schedule/chunk_range.h"
 #include "common/tensor/dtype.h"
 
 namespace eps::server {
@@ -42,7 +43,7 @@ absl::Status IncomingContributions::Offer(uint32_t number, const ContributionKey
   if (entries_.size() >= kMaxEntries) {
     return absl::ResourceExhaustedError(absl::StrCat("offer: ", entries_.size(), " contributions are under way"));
   }
-  entries_.emplace(number, Entry{.key = key});
+  entries_.emplace(number, Entry{.key = key, .next_chunk = key.chunks.first});
   return absl::OkStatus();
 }
 
@@ -69,9 +70,9 @@ absl::StatusOr<IncomingContributions::Place> IncomingContributions::Take(const C
   Entry& entry = it->second;
   EPS_RETURN_IF_ERROR(CheckAgainstOffer(header, entry.key));
   const BlobSpec& blob = model_.blob(entry.key.blob);
-  if (header.chunk >= blob.num_chunks() || header.chunk > entry.next_chunk) {
+  if (!entry.key.chunks.Contains(header.chunk) || header.chunk > entry.next_chunk) {
     return Wrong("chunk", absl::StrCat(header.chunk),
-                 absl::StrCat(entry.next_chunk, " (the blob has ", blob.num_chunks(), ")"));
+                 absl::StrCat(entry.next_chunk, " (offered: ", DebugString(entry.key.chunks), ")"));
   }
   EPS_RETURN_IF_ERROR(
       Expect("payload_bytes", int64_t{header.payload_bytes}, blob.chunk_elems(header.chunk) * SizeOf(entry.key.dtype)));
@@ -79,7 +80,7 @@ absl::StatusOr<IncomingContributions::Place> IncomingContributions::Take(const C
   if (!repeated) ++entry.next_chunk;
   return Place{.key = entry.key,
                .wanted = !repeated && entry.state == State::kAdmitted,
-               .last = entry.next_chunk == blob.num_chunks()};
+               .last = entry.next_chunk == entry.key.chunks.end()};
 }
 
 void IncomingContributions::Complete(uint32_t number) {

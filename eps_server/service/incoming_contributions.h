@@ -39,7 +39,7 @@ class IncomingContributions {
   };
   // Where a received chunk goes. A repeated one is fine, and not wanted.
   // Errors: INVALID_ARGUMENT naming the field: a number that was not offered or not admitted, a header other than the
-  //         offer's, a chunk out of order or of another length than the blob's
+  //         offer's, a chunk out of order, none of those that were offered, or of another length than the blob's
   absl::StatusOr<Place> Take(const ChunkHeader& header);
 
   // Every chunk is held. Those that are under way may still come, and are not wanted.
@@ -53,7 +53,7 @@ class IncomingContributions {
   struct Entry {
     ContributionKey key;
     State state = State::kOffered;
-    int64_t next_chunk = 0;
+    int64_t next_chunk = 0;  // of the blob
   };
 
   const ModelSpec& model_;

@@ -14,6 +14,8 @@
 #include "common/formats/chunk_header.h"
 #include "common/grpc/byte_buffers.h"
 #include "common/grpc/grpc_status.h"
+#include "common/model/model_spec.h"
+#include "common/schedule/chunk_range.h"
 #include "common/tensor/dtype.h"
 #include "proto/data_plane.pb.h"
 
@@ -55,17 +57,12 @@ class PullCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::By
       return absl::InvalidArgumentError(
           absl::StrCat("version: ", request_.version(), ", want 0 to ", options_.last_version.value()));
     }
-    const int64_t num_chunks = options_.model->blob(BlobId(request_.blob())).num_chunks();
-    if (request_.first_chunk() < 0 || request_.first_chunk() >= num_chunks) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("first_chunk: ", request_.first_chunk(), ", the blob has ", num_chunks));
-    }
-    if (request_.num_chunks() < 0 || request_.num_chunks() > num_chunks - request_.first_chunk()) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "num_chunks: ", request_.num_chunks(), ", from first_chunk on are ", num_chunks - request_.first_chunk()));
-    }
-    chunk_ = request_.first_chunk();
-    end_chunk_ = request_.num_chunks() == 0 ? num_chunks : chunk_ + request_.num_chunks();
+    const BlobSpec& blob = options_.model->blob(BlobId(request_.blob()));
+    ChunkRange chunks = {.first = request_.first_chunk(), .count = request_.num_chunks()};
+    if (chunks.count == 0) chunks.count = blob.num_chunks() - chunks.first;
+    EPS_RETURN_IF_ERROR(CheckChunks(blob, chunks));
+    chunk_ = chunks.first;
+    end_chunk_ = chunks.end();
     return absl::OkStatus();
   }
 

@@ -13,6 +13,8 @@
 #include "common/base/status_macros.h"
 #include "common/base/thread.h"
 #include "common/ipc/unix_socket.h"
+#include "common/model/model_spec.h"
+#include "common/schedule/chunk_range.h"
 #include "common/tensor/dtype.h"
 
 namespace eps::server {
@@ -30,11 +32,15 @@ absl::Status Wrong(absl::string_view field, absl::string_view found, absl::strin
   return absl::InvalidArgumentError(absl::StrCat(field, ": ", found, ", want ", wanted));
 }
 
+// Of a pull, a read or an offer: what the message says, which the blob may not have.
+ChunkRange ChunksOf(const SharedMessage& message) { return {.first = message.chunk, .count = message.num_chunks}; }
+
 ContributionKey ToKey(const SharedMessage& offer) {
   return {.step = StepId(offer.step),
           .blob = offer.blob,
           .use = offer.use,
           .node = offer.node,
+          .chunks = ChunksOf(offer),
           .dtype = offer.dtype,
           .nonfinite_vnode = offer.nonfinite_vnode};
 }
@@ -156,7 +162,7 @@ absl::Status SharedMemoryConnection::Handle(absl::string_view packet) {
   }
 }
 
-absl::Status SharedMemoryConnection::CheckVersion(const SharedMessage& message) const {
+absl::Status SharedMemoryConnection::CheckWeights(const SharedMessage& message) const {
   const int64_t num_blobs = static_cast<int64_t>(options_.model->blobs.size());
   if (message.blob.value() >= num_blobs) {
     return absl::NotFoundError(absl::StrCat("blob: ", message.blob.value(), ", the model has ", num_blobs));
@@ -164,22 +170,23 @@ absl::Status SharedMemoryConnection::CheckVersion(const SharedMessage& message) 
   if (message.step > options_.last_version.value()) {
     return Wrong("version", absl::StrCat(message.step), absl::StrCat("0 to ", options_.last_version.value()));
   }
-  return absl::OkStatus();
+  return CheckChunks(options_.model->blob(message.blob), ChunksOf(message));
 }
 
-void SharedMemoryConnection::CountPulled(BlobId blob) const {
+void SharedMemoryConnection::CountPulled(const SharedMessage& message) const {
   if (options_.traffic == nullptr) return;
-  options_.traffic->pulled_bytes += options_.model->blob(blob).num_elems * SizeOf(options_.store->wire_dtype());
+  options_.traffic->pulled_bytes +=
+      options_.model->blob(message.blob).part_elems(ChunksOf(message)) * SizeOf(options_.store->wire_dtype());
 }
 
 absl::Status SharedMemoryConnection::HandleRead(const SharedMessage& message) const {
-  EPS_RETURN_IF_ERROR(CheckVersion(message));
-  CountPulled(message.blob);
+  EPS_RETURN_IF_ERROR(CheckWeights(message));
+  CountPulled(message);
   return absl::OkStatus();
 }
 
 absl::Status SharedMemoryConnection::HandlePull(const SharedMessage& message) {
-  EPS_RETURN_IF_ERROR(CheckVersion(message));
+  EPS_RETURN_IF_ERROR(CheckWeights(message));
   {
     MutexLock lock(mu_);
     if (pulls_ == kMaxPulls) return absl::ResourceExhaustedError(absl::StrCat(kMaxPulls, " are under way"));
@@ -198,7 +205,7 @@ void SharedMemoryConnection::OnPublished(const SharedMessage& pull, const absl::
     --pulls_;
   }
   if (!status.ok()) return End(Annotate(status, "pull"));
-  CountPulled(pull.blob);
+  CountPulled(pull);
   Reply({.kind = SharedMessageKind::kPulled,
          .step = pull.step,
          .blob = pull.blob,
@@ -213,7 +220,9 @@ absl::Status SharedMemoryConnection::CheckPayload(const SharedMessage& offer) co
   if (offer.blob.value() >= num_blobs) {
     return Wrong("blob", absl::StrCat(offer.blob.value()), absl::StrCat("below ", num_blobs));
   }
-  const int64_t num_bytes = options_.model->blob(offer.blob).num_elems * SizeOf(offer.dtype);
+  const BlobSpec& blob = options_.model->blob(offer.blob);
+  EPS_RETURN_IF_ERROR(CheckChunks(blob, ChunksOf(offer)));
+  const int64_t num_bytes = blob.part_elems(ChunksOf(offer)) * SizeOf(offer.dtype);
   const auto inbox_bytes = static_cast<int64_t>(inbox_->bytes().size());
   if (offer.offset_bytes < kStagingBytes || offer.offset_bytes % kInboxAlignBytes != 0 ||
       num_bytes > inbox_bytes - offer.offset_bytes) {
@@ -305,10 +314,10 @@ absl::Status SharedMemoryConnection::CopyIn(const Copy& copy) {
     Reply({.kind = SharedMessageKind::kTaken, .number = copy.number, .offset_bytes = copy.offset_bytes});
     return absl::OkStatus();
   }
-  const int64_t num_chunks = options_.model->blob(copy.key.blob).num_chunks();
-  for (int64_t chunk = 0; chunk < num_chunks && !ended(); ++chunk) {
-    EPS_ASSIGN_OR_RETURN(const bool answered,
-                         AddChunk(copy, chunk, copy.offset_bytes + chunk * kChunkElems * SizeOf(copy.key.dtype)));
+  const ChunkRange chunks = copy.key.chunks;
+  for (int64_t chunk = chunks.first; chunk < chunks.end() && !ended(); ++chunk) {
+    const int64_t within_bytes = (chunk - chunks.first) * kChunkElems * SizeOf(copy.key.dtype);
+    EPS_ASSIGN_OR_RETURN(const bool answered, AddChunk(copy, chunk, copy.offset_bytes + within_bytes));
     if (answered) break;
   }
   return absl::OkStatus();

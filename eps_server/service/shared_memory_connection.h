@@ -39,7 +39,7 @@ class SharedMemoryConnection : public std::enable_shared_from_this<SharedMemoryC
   void Close(absl::Status reason) ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
-  // What lies in the inbox and is to be copied: a whole contribution, or one staged chunk of it.
+  // What lies in the inbox and is to be copied: all of a contribution, or one staged chunk of it.
   struct Copy {
     uint32_t number = 0;
     ContributionKey key;
@@ -54,8 +54,8 @@ class SharedMemoryConnection : public std::enable_shared_from_this<SharedMemoryC
   absl::Status HandleRead(const SharedMessage& message) const;
   absl::Status HandleOffer(const SharedMessage& message) ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status HandleChunk(const SharedMessage& message) ABSL_LOCKS_EXCLUDED(mu_);
-  absl::Status CheckVersion(const SharedMessage& message) const;
-  void CountPulled(BlobId blob) const;
+  absl::Status CheckWeights(const SharedMessage& message) const;
+  void CountPulled(const SharedMessage& message) const;
   absl::Status CheckPayload(const SharedMessage& offer) const;
 
   void OnPublished(const SharedMessage& pull, const absl::Status& status) ABSL_LOCKS_EXCLUDED(mu_);

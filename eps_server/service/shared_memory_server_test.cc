@@ -2,7 +2,9 @@
 
 #include <unistd.h>
 
+#include <cstdint>
 #include <filesystem>
+#include <limits>
 #include <memory>
 #include <string>
 #include <utility>
@@ -28,12 +30,13 @@ using absl::StatusCode;
 
 constexpr uint64_t kIncarnation = 4711;
 constexpr int64_t kInboxBytes = kStagingBytes + 65536;
+constexpr int64_t kLastChunkBytes = 128;  // of blob 0, which has two chunks: 64 elements, in bf16
 
 // Says to a daemon whatever a test wants, byte by byte.
 class SharedMemoryServerTest : public testing::Test {
  protected:
   SharedMemoryServerTest()
-      : model_(BuildGpt2({.num_layers = 1, .d_model = 64, .num_heads = 2, .context = 16, .vocab = 64}).value()) {
+      : model_(BuildGpt2({.num_layers = 1, .d_model = 64, .num_heads = 2, .context = 16, .vocab = 4097}).value()) {
     run_.model = model_.config;
     run_.batch.virtual_nodes = 2;
     run_.precision = {.wire = Dtype::kBf16, .gradients = Dtype::kBf16};
@@ -71,10 +74,15 @@ class SharedMemoryServerTest : public testing::Test {
             .incarnation = kIncarnation,
             .step = version,
             .blob = BlobId(blob),
-            .number = 1};
+            .number = 1,
+            .num_chunks = 1};
   }
   static SharedMessage Read(int32_t blob, int64_t version) {
-    return {.kind = SharedMessageKind::kRead, .incarnation = kIncarnation, .step = version, .blob = BlobId(blob)};
+    return {.kind = SharedMessageKind::kRead,
+            .incarnation = kIncarnation,
+            .step = version,
+            .blob = BlobId(blob),
+            .num_chunks = 1};
   }
   static SharedMessage Offer(uint32_t number, int64_t offset_bytes) {
     return {.kind = SharedMessageKind::kOffer,
@@ -85,7 +93,21 @@ class SharedMemoryServerTest : public testing::Test {
             .node = {0, 1},
             .dtype = Dtype::kBf16,
             .number = number,
+            .num_chunks = 1,
             .offset_bytes = offset_bytes};
+  }
+  // Of some chunks of blob 0.
+  static SharedMessage OfferPart(uint32_t number, int32_t first_chunk, int32_t num_chunks, int64_t offset_bytes) {
+    SharedMessage offer = Offer(number, offset_bytes);
+    offer.blob = BlobId(0);
+    offer.chunk = first_chunk;
+    offer.num_chunks = num_chunks;
+    return offer;
+  }
+  static SharedMessage WithChunks(SharedMessage message, int32_t first_chunk, int32_t num_chunks) {
+    message.chunk = first_chunk;
+    message.num_chunks = num_chunks;
+    return message;
   }
   static SharedMessage Chunk(uint32_t number, int32_t chunk, int64_t offset_bytes) {
     return {.kind = SharedMessageKind::kChunk,
@@ -185,6 +207,43 @@ TEST_F(SharedMemoryServerTest, AContributionInTheInboxIsTakenAndAnsweredOnce) {
   EXPECT_EQ(traffic_.pushed_bytes, model_.blob(BlobId(1)).num_elems * 2);
 }
 
+TEST_F(SharedMemoryServerTest, APartInTheInboxTakesAndCountsItsOwnBytesAlone) {
+  ASSERT_EQ(model_.blob(BlobId(0)).chunk_elems(1) * 2, kLastChunkBytes);
+  const FileDescriptor socket = Welcomed();
+  // The whole blob would not fit in the inbox.
+  Say(socket, OfferPart(1, 1, 1, kInboxBytes - kLastChunkBytes));
+  auto answer = Hear(socket);
+  ASSERT_THAT(answer, IsOk());
+  EXPECT_EQ(answer->kind, SharedMessageKind::kComplete);
+  EXPECT_EQ(traffic_.pushed_bytes, kLastChunkBytes);
+  Say(socket, OfferPart(2, 1, 1, -1));
+  answer = Hear(socket);
+  ASSERT_THAT(answer, IsOk());
+  EXPECT_EQ(answer->kind, SharedMessageKind::kNotWanted);
+  // The other chunk, through a slot.
+  Say(socket, OfferPart(3, 0, 1, -1));
+  answer = Hear(socket);
+  ASSERT_THAT(answer, IsOk());
+  EXPECT_EQ(answer->kind, SharedMessageKind::kAdmitted);
+  Say(socket, Chunk(3, 0, 0));
+  answer = Hear(socket);
+  ASSERT_THAT(answer, IsOk());
+  EXPECT_EQ(answer->kind, SharedMessageKind::kComplete);
+  EXPECT_EQ(traffic_.pushed_bytes, model_.blob(BlobId(0)).num_elems * 2);
+}
+
+TEST_F(SharedMemoryServerTest, OfAPartThatIsReadItsOwnBytesAreCounted) {
+  store_->Publish(BlobId(0), Version(0));
+  const FileDescriptor socket = Welcomed();
+  Say(socket, WithChunks(Pull(0, 0), 1, 1));
+  EXPECT_THAT(Hear(socket), IsOk());
+  EXPECT_EQ(traffic_.pulled_bytes, kLastChunkBytes);
+  Say(socket, WithChunks(Read(0, 0), 0, 2));
+  Say(socket, WithChunks(Pull(0, 0), 1, 1));
+  EXPECT_THAT(Hear(socket), IsOk());
+  EXPECT_EQ(traffic_.pulled_bytes, model_.blob(BlobId(0)).num_elems * 2 + 2 * kLastChunkBytes);
+}
+
 TEST_F(SharedMemoryServerTest, AWrongHelloIsRefusedWithItsReason) {
   const struct {
     SharedMessage hello;
@@ -223,6 +282,7 @@ TEST_F(SharedMemoryServerTest, WhoDoesNotKnowTheIncarnationIsNotToldIt) {
 }
 
 TEST_F(SharedMemoryServerTest, WhatMakesNoSenseIsRefusedByField) {
+  constexpr int32_t kMost = std::numeric_limits<int32_t>::max();
   SharedMessage other_daemon = Pull(0, 0);
   other_daemon.incarnation = 1;
   SharedMessage not_a_node = Offer(1, -1);
@@ -246,6 +306,21 @@ TEST_F(SharedMemoryServerTest, WhatMakesNoSenseIsRefusedByField) {
       {{Offer(1, kStagingBytes + 2)}, StatusCode::kInvalidArgument, "offset"},
       {{Offer(1, kInboxBytes - 64)}, StatusCode::kInvalidArgument, "offset"},
       {{Offer(1, int64_t{1} << 62)}, StatusCode::kInvalidArgument, "offset"},
+      {{OfferPart(1, 1, 1, kInboxBytes - kLastChunkBytes + 64)}, StatusCode::kInvalidArgument, "offset"},
+      {{OfferPart(1, 1, 1, int64_t{1} << 62)}, StatusCode::kInvalidArgument, "offset"},
+      {{OfferPart(1, 0, 1, kStagingBytes)}, StatusCode::kInvalidArgument, "524288 bytes before the inbox ends"},
+      {{OfferPart(1, 2, 1, kStagingBytes)}, StatusCode::kInvalidArgument, "first_chunk: 2"},
+      {{OfferPart(1, 1, 2, kStagingBytes)}, StatusCode::kInvalidArgument, "num_chunks: 2"},
+      {{OfferPart(1, kMost, kMost, kStagingBytes)}, StatusCode::kInvalidArgument, "first_chunk: 2147483647"},
+      {{OfferPart(1, 1, kMost, kStagingBytes)}, StatusCode::kInvalidArgument, "num_chunks: 2147483647"},
+      {{OfferPart(1, 1, 0, kStagingBytes)}, StatusCode::kInvalidArgument, "num_chunks (offset 52): 0"},
+      {{OfferPart(1, 2, 1, -1)}, StatusCode::kInvalidArgument, "first_chunk: 2"},
+      {{OfferPart(1, 1, kMost, -1)}, StatusCode::kInvalidArgument, "num_chunks: 2147483647"},
+      {{OfferPart(1, 1, kMost, -1), Chunk(1, 5, 0)}, StatusCode::kInvalidArgument, "num_chunks: 2147483647"},
+      {{OfferPart(1, 1, 1, -1), Chunk(1, 0, 0)}, StatusCode::kInvalidArgument, "chunk: 0, want 1"},
+      {{WithChunks(Pull(0, 0), 2, 1)}, StatusCode::kInvalidArgument, "pull: first_chunk: 2"},
+      {{WithChunks(Pull(0, 0), 1, kMost)}, StatusCode::kInvalidArgument, "pull: num_chunks: 2147483647"},
+      {{WithChunks(Read(0, 0), kMost, 1)}, StatusCode::kInvalidArgument, "read: first_chunk: 2147483647"},
       {{Offer(1, -1), Offer(1, -1)}, StatusCode::kInvalidArgument, "contribution: 1 is under way"},
       {{Chunk(7, 0, 0)}, StatusCode::kInvalidArgument, "contribution: 7"},
       {{Offer(1, -1), Chunk(1, 0, kStagingBytes)}, StatusCode::kInvalidArgument, "offset"},

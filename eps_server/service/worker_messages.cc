@@ -105,10 +105,15 @@ absl::StatusOr<ContributionKey> ToKey(const proto::Offer& offer, uint64_t incarn
   if (offer.dtype() != static_cast<uint32_t>(Dtype::kF32) && offer.dtype() != static_cast<uint32_t>(Dtype::kBf16)) {
     return absl::InvalidArgumentError(absl::StrCat("offer: dtype: ", offer.dtype(), ", want 1 (F32) or 2 (BF16)"));
   }
+  EPS_RETURN_IF_ERROR(CheckNotNegative("offer: first_chunk", offer.first_chunk()));
+  if (offer.num_chunks() < 1) {
+    return absl::InvalidArgumentError(absl::StrCat("offer: num_chunks: ", offer.num_chunks(), ", want at least 1"));
+  }
   return ContributionKey{.step = StepId(offer.step()),
                          .blob = BlobId(offer.blob()),
                          .use = offer.use(),
                          .node = {offer.node_first(), offer.node_count()},
+                         .chunks = {offer.first_chunk(), offer.num_chunks()},
                          .dtype = static_cast<Dtype>(offer.dtype()),
                          .nonfinite_vnode = offer.nonfinite_vnode()};
 }

@@ -377,7 +377,8 @@ class FakeWorker {
       for (const BlobUse& use : layer->blobs) {
         if (!Pull(use.blob, ReadVersion(assignment.step))) return false;
         for (const TreeNode node : nodes) {
-          Offer({assignment.step, use.blob, use.use, node, LeafDtype(node), -1});
+          Offer(
+              {assignment.step, use.blob, use.use, node, run_.model.blob(use.blob).all_chunks(), LeafDtype(node), -1});
         }
       }
       if (!SendAdmitted(/*may_wait=*/false)) return false;

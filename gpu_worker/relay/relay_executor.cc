@@ -370,7 +370,7 @@ absl::Status RelayExecutorImpl::PullBlobs(size_t pull, const RelayStep& step, co
     const Clock::time_point begin = Clock::now();
     const absl::StatusOr<PullTiming> timing =
         destination == nullptr ? transport_.Await(use.blob, pass.version)
-                               : transport_.Pull(use.blob, pass.version,
+                               : transport_.Pull(use.blob, pass.version, blob.all_chunks(),
                                                  absl::MakeSpan(destination + use.offset_elems * elem_bytes,
                                                                 static_cast<size_t>(blob.num_elems * elem_bytes)));
     if (!timing.ok()) return Annotate(timing.status(), absl::StrCat("pull of blob ", blob.name));
@@ -434,6 +434,7 @@ void RelayExecutorImpl::Push(const RelayStep& step, const Pass& pass, const std:
                      .blob = use.blob,
                      .use = use.use,
                      .node = step.node,
+                     .chunks = model_.blob(use.blob).all_chunks(),
                      .dtype = dtype,
                      .nonfinite_vnode = nonfinite_vnode,
                      .payload = absl::MakeConstSpan(buffer.bytes)

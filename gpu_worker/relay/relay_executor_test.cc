@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/numeric/bf16.h"
 #include "common/numeric/philox.h"
+#include "common/schedule/chunk_range.h"
 #include "common/testing/status_matchers.h"
 #include "gpu_worker/device/cpu/cpu_device.h"
 #include "gpu_worker/device/cpu/cpu_kernel_sizes.h"
@@ -113,14 +114,14 @@ class DeviceWithMemoryOfItsOwn : public Device {
 // Has the weights in memory of its own, as shared memory has: a pull waits, and whoever wants them reads them there.
 class InPlaceTransport : public Transport {
  public:
-  InPlaceTransport(const ModelSpec* model, Dtype wire, InProcessTransport* inner) : inner_(*inner) {
+  InPlaceTransport(const ModelSpec* model, Dtype wire, InProcessTransport* inner) : model_(*model), inner_(*inner) {
     for (const BlobSpec& blob : model->blobs) places_.emplace_back(static_cast<size_t>(blob.num_elems * SizeOf(wire)));
   }
   const std::byte* InPlace(BlobId blob, Version) const override { return Place(blob).data(); }
   absl::StatusOr<PullTiming> Await(BlobId blob, Version version) override {
-    return inner_.Pull(blob, version, absl::MakeSpan(Place(blob)));
+    return inner_.Pull(blob, version, model_.blob(blob).all_chunks(), absl::MakeSpan(Place(blob)));
   }
-  absl::StatusOr<PullTiming> Pull(BlobId, Version, absl::Span<std::byte>) override {
+  absl::StatusOr<PullTiming> Pull(BlobId, Version, ChunkRange, absl::Span<std::byte>) override {
     return absl::InternalError("what is in place is not pulled");
   }
   void Push(Contribution contribution) override { inner_.Push(std::move(contribution)); }
@@ -131,6 +132,7 @@ class InPlaceTransport : public Transport {
   std::vector<std::byte>& Place(BlobId blob) { return places_[static_cast<size_t>(blob.value())]; }
   const std::vector<std::byte>& Place(BlobId blob) const { return places_[static_cast<size_t>(blob.value())]; }
 
+  const ModelSpec& model_;
   InProcessTransport& inner_;
   std::vector<std::vector<std::byte>> places_;
 };

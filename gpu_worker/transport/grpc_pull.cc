@@ -44,8 +44,8 @@ void GrpcPull::Start(const Request& request) {
   begin_ = Clock::now();
   {
     MutexLock lock(mu_);
-    next_chunk_ = request.first_chunk;
-    uncopied_chunks_ = request.end_chunk - request.first_chunk;
+    next_chunk_ = request.chunks.first;
+    uncopied_chunks_ = request.chunks.count;
     if (ended_) return;  // Wait says why
     writing_ = reading_ = true;
   }
@@ -53,8 +53,8 @@ void GrpcPull::Start(const Request& request) {
   message.set_incarnation(incarnation_);
   message.set_blob(request.blob->id.value());
   message.set_version(request.version.value());
-  message.set_first_chunk(static_cast<int32_t>(request.first_chunk));
-  message.set_num_chunks(static_cast<int32_t>(request.end_chunk - request.first_chunk));
+  message.set_first_chunk(static_cast<int32_t>(request.chunks.first));
+  message.set_num_chunks(static_cast<int32_t>(request.chunks.count));
   outgoing_ = ProtoMessage(message);
   StartWrite(&outgoing_);
   StartRead(&incoming_);
@@ -65,8 +65,7 @@ absl::StatusOr<PullTiming> GrpcPull::Wait() {
   while (!IsComplete() && !done_) changed_.Wait(mu_);
   if (!IsComplete()) {
     EPS_RETURN_IF_ERROR(first_error_);
-    return Wrong("chunks", absl::StrCat(next_chunk_ - request_.first_chunk),
-                 absl::StrCat(request_.end_chunk - request_.first_chunk));
+    return Wrong("chunks", absl::StrCat(next_chunk_ - request_.chunks.first), absl::StrCat(request_.chunks.count));
   }
   const auto seconds = [](Clock::duration d) { return std::chrono::duration<double>(d).count(); };
   return PullTiming{.version_wait_seconds = seconds(answered_ - begin_),
@@ -124,13 +123,13 @@ void GrpcPull::OnReadDone(bool ok) {
   {
     MutexLock lock(mu_);
     chunk = next_chunk_++;
-    if (chunk == request_.first_chunk) answered_ = Clock::now();
+    if (chunk == request_.chunks.first) answered_ = Clock::now();
   }
   if (absl::Status status = Check(*header, chunk); !status.ok()) return EndReading(std::move(status));
-  const bool last = chunk + 1 == request_.end_chunk;
+  const bool last = chunk + 1 == request_.chunks.end();
   if (!last) StartRead(&incoming_);  // another thread may take the next chunk while this one is copied
-  message->CopyPayload(
-      request_.destination.subspan(static_cast<size_t>(chunk * kChunkElems * SizeOf(dtype_)), header->payload_bytes));
+  const int64_t offset_bytes = (chunk - request_.chunks.first) * kChunkElems * SizeOf(dtype_);
+  message->CopyPayload(request_.destination.subspan(static_cast<size_t>(offset_bytes), header->payload_bytes));
   bool drop_hold = false;
   {
     MutexLock lock(mu_);

@@ -13,6 +13,7 @@
 #include "common/base/mutex.h"
 #include "common/formats/chunk_header.h"
 #include "common/model/model_spec.h"
+#include "common/schedule/chunk_range.h"
 #include "common/tensor/dtype.h"
 #include "gpu_worker/transport/transport.h"
 #include "grpcpp/client_context.h"
@@ -21,7 +22,7 @@
 
 namespace eps::worker {
 
-// One connection's stream of pulls, one after another: a request, and the chunks of a blob in order. It stays open between
+// One connection's stream of pulls, one after another: a request, and the chunks asked for in order. It stays open between
 // them, so that a pull costs no call.
 //
 // Threads: Start, then Wait, from one; Cancel from any. The destructor blocks until gRPC has let go of the stream.
@@ -30,9 +31,8 @@ class GrpcPull final : private grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::B
   struct Request {
     const BlobSpec* blob = nullptr;
     Version version;
-    absl::Span<std::byte> destination;  // the whole blob
-    int64_t first_chunk = 0;            // of those that are pulled
-    int64_t end_chunk = 0;              // one after the last
+    ChunkRange chunks;                  // at least one
+    absl::Span<std::byte> destination;  // for these chunks alone
   };
   // `stub` outlives it. `dtype` is the wire's.
   GrpcPull(grpc::GenericStub& stub, uint64_t incarnation, Dtype dtype);

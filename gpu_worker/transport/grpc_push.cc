@@ -33,7 +33,8 @@ void GrpcPush::Push(Contribution contribution) {
     MutexLock lock(mu_);
     if (!first_error_.ok()) return;  // Flush says why
     const uint32_t number = ++last_number_;
-    pending_.emplace(number, Pending{std::move(contribution)});
+    const int64_t first_chunk = contribution.chunks.first;
+    pending_.emplace(number, Pending{std::move(contribution), first_chunk});
     offers_.push_back(number);
   }
   SendNext();
@@ -88,7 +89,7 @@ std::optional<grpc::ByteBuffer> GrpcPush::NextMessage() {
   while (!admitted_.empty()) {
     const uint32_t number = admitted_.front();
     auto it = pending_.find(number);
-    if (it != pending_.end() && it->second.next_chunk < model_.blob(it->second.contribution.blob).num_chunks()) {
+    if (it != pending_.end() && it->second.next_chunk < it->second.contribution.chunks.end()) {
       return NextChunk(number, it->second);
     }
     admitted_.pop_front();  // all sent, or not wanted any more
@@ -109,6 +110,8 @@ grpc::ByteBuffer GrpcPush::Offer(uint32_t number) const {
   offer.set_dtype(static_cast<uint32_t>(contribution.dtype));
   offer.set_nonfinite_vnode(contribution.nonfinite_vnode);
   offer.set_worker_id(worker_id_.value());
+  offer.set_first_chunk(static_cast<int32_t>(contribution.chunks.first));
+  offer.set_num_chunks(static_cast<int32_t>(contribution.chunks.count));
   return OfferMessage(offer);
 }
 
@@ -117,7 +120,7 @@ grpc::ByteBuffer GrpcPush::NextChunk(uint32_t number, Pending& pending) const {
   const int64_t chunk = pending.next_chunk++;
   const int64_t elem_bytes = SizeOf(contribution.dtype);
   const auto payload =
-      contribution.payload.subspan(static_cast<size_t>(chunk * kChunkElems * elem_bytes),
+      contribution.payload.subspan(static_cast<size_t>((chunk - contribution.chunks.first) * kChunkElems * elem_bytes),
                                    static_cast<size_t>(model_.blob(contribution.blob).chunk_elems(chunk) * elem_bytes));
   const ChunkHeader header = {.kind = ChunkKind::kGradient,
                               .dtype = contribution.dtype,

@@ -44,7 +44,7 @@ class GrpcPush final : private grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::B
  private:
   struct Pending {
     Contribution contribution;
-    int64_t next_chunk = 0;  // of those to send
+    int64_t next_chunk = 0;  // to send, of the contribution's
   };
 
   void OnReadDone(bool ok) override;

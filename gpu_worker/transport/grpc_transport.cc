@@ -13,6 +13,9 @@
 #include "absl/types/span.h"
 #include "common/base/mutex.h"
 #include "common/base/status_macros.h"
+#include "common/model/model_spec.h"
+#include "common/schedule/chunk_range.h"
+#include "common/tensor/dtype.h"
 #include "gpu_worker/transport/grpc_pull.h"
 #include "gpu_worker/transport/grpc_push.h"
 #include "grpcpp/generic/generic_stub.h"
@@ -39,28 +42,33 @@ class GrpcTransport final : public Transport {
     push.reset();  // its last reactions may still come to Cancel
   }
 
-  absl::StatusOr<PullTiming> Pull(BlobId blob, Version version, absl::Span<std::byte> destination) override {
+  absl::StatusOr<PullTiming> Pull(BlobId blob, Version version, ChunkRange chunks,
+                                  absl::Span<std::byte> destination) override {
     const BlobSpec& spec = options_.model->blob(blob);
-    EPS_CHECK(static_cast<int64_t>(destination.size()) == spec.num_elems * SizeOf(options_.wire_dtype));
-    // Contiguous parts, one for each connection, as long as there is a chunk for each.
-    const int64_t num_parts = std::min<int64_t>(static_cast<int64_t>(stubs_.size()), spec.num_chunks());
+    const int64_t elem_bytes = SizeOf(options_.wire_dtype);
+    EPS_CHECK(!chunks.empty() && static_cast<int64_t>(destination.size()) == spec.part_elems(chunks) * elem_bytes);
+    // Contiguous ranges, one for each connection, as long as there is a chunk for each.
+    const int num_ranges = static_cast<int>(std::min(static_cast<int64_t>(stubs_.size()), chunks.count));
     EPS_ASSIGN_OR_RETURN(const std::vector<GrpcPull*> streams, PullStreams());
-    for (int64_t i = 0; i < num_parts; ++i) {
-      streams[i]->Start({.blob = &spec,
-                         .version = version,
-                         .destination = destination,
-                         .first_chunk = i * spec.num_chunks() / num_parts,
-                         .end_chunk = (i + 1) * spec.num_chunks() / num_parts});
+    for (int i = 0; i < num_ranges; ++i) {
+      const ChunkRange within = PartOf(chunks.count, i, num_ranges);
+      const ChunkRange range = {.first = chunks.first + within.first, .count = within.count};
+      streams[i]->Start(
+          {.blob = &spec,
+           .version = version,
+           .chunks = range,
+           .destination = destination.subspan(static_cast<size_t>(within.first * kChunkElems * elem_bytes),
+                                              static_cast<size_t>(spec.part_elems(range) * elem_bytes))});
     }
     absl::StatusOr<PullTiming> timing = PullTiming();
-    for (int64_t i = 0; i < num_parts; ++i) {
-      const absl::StatusOr<PullTiming> of_part = streams[i]->Wait();
-      if (!of_part.ok()) {
-        if (timing.ok()) timing = of_part.status();
+    for (int i = 0; i < num_ranges; ++i) {
+      const absl::StatusOr<PullTiming> of_range = streams[i]->Wait();
+      if (!of_range.ok()) {
+        if (timing.ok()) timing = of_range.status();
         for (GrpcPull* stream : streams) stream->Cancel();
       } else if (timing.ok()) {
-        timing->version_wait_seconds = std::max(timing->version_wait_seconds, of_part->version_wait_seconds);
-        timing->transfer_seconds = std::max(timing->transfer_seconds, of_part->transfer_seconds);
+        timing->version_wait_seconds = std::max(timing->version_wait_seconds, of_range->version_wait_seconds);
+        timing->transfer_seconds = std::max(timing->transfer_seconds, of_range->transfer_seconds);
       }
     }
     if (timing.ok()) return timing;
@@ -72,6 +80,8 @@ class GrpcTransport final : public Transport {
   }
 
   void Push(Contribution contribution) override {
+    EPS_CHECK(static_cast<int64_t>(contribution.payload.size()) ==
+              options_.model->blob(contribution.blob).part_elems(contribution.chunks) * SizeOf(contribution.dtype));
     GrpcPush* push = PushStream();
     if (push == nullptr) return;  // Flush says why
     push->Push(std::move(contribution));

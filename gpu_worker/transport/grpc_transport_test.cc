@@ -126,9 +126,10 @@ class GrpcTransportTest : public testing::Test {
   void Send(const ChunkHeader& header) {
     daemon_.pull_messages.push_back(ChunkMessage(header, absl::MakeSpan(weights_).subspan(0, header.payload_bytes)));
   }
-  absl::Status Pull() {
-    std::vector<std::byte> bytes(model_.blob(kWte).num_elems * 2);
-    return transport_->Pull(kWte, Version(4), absl::MakeSpan(bytes)).status();
+  absl::Status Pull() { return PullPart(model_.blob(kWte).all_chunks()); }
+  absl::Status PullPart(ChunkRange chunks) {
+    std::vector<std::byte> bytes(model_.blob(kWte).part_elems(chunks) * 2);
+    return transport_->Pull(kWte, Version(4), chunks, absl::MakeSpan(bytes)).status();
   }
   // A pull whose second header is changed.
   absl::Status PullWith(const std::function<void(ChunkHeader&)>& change) {
@@ -145,10 +146,12 @@ class GrpcTransportTest : public testing::Test {
     reply.set_verdict(verdict);
     return ProtoMessage(reply);
   }
-  Contribution Make() {
-    auto* bytes = new std::vector<std::byte>(model_.blob(kWte).num_elems * 2);
+  Contribution Make() { return MakePart(model_.blob(kWte).all_chunks()); }
+  Contribution MakePart(ChunkRange chunks) {
+    auto* bytes = new std::vector<std::byte>(model_.blob(kWte).part_elems(chunks) * 2);
     std::shared_ptr<void> owner(bytes, [](std::vector<std::byte>* memory) { delete memory; });
-    return {.step = StepId(4), .blob = kWte, .dtype = Dtype::kBf16, .payload = *bytes, .owner = owner};
+    return {
+        .step = StepId(4), .blob = kWte, .chunks = chunks, .dtype = Dtype::kBf16, .payload = *bytes, .owner = owner};
   }
 
   ModelSpec model_;
@@ -164,6 +167,35 @@ TEST_F(GrpcTransportTest, ChunksInOrderAreAPull) {
   Send(HeaderOf(0));
   Send(HeaderOf(1));
   EXPECT_OK(Pull());
+}
+
+TEST_F(GrpcTransportTest, APartIsPulledByTheIndicesOfTheBlob) {
+  Send(HeaderOf(1));
+  EXPECT_OK(PullPart({1, 1}));
+}
+TEST_F(GrpcTransportTest, AChunkThatIsNotOfThePartIsDataLoss) {
+  Send(HeaderOf(0));
+  EXPECT_THAT(PullPart({1, 1}), StatusIs(StatusCode::kDataLoss, "chunk: the daemon sent 0, want 1"));
+}
+
+TEST_F(GrpcTransportTest, APartIsOfferedAsOneAndItsChunksKeepTheirIndices) {
+  std::vector<int64_t> said;
+  daemon_.answer = [&](const ReceivedMessage& message) -> std::optional<grpc::ByteBuffer> {
+    if (message.is_offer()) {
+      proto::Offer offer;
+      EXPECT_OK(message.ParseOffer(offer));
+      said = {offer.first_chunk(), offer.num_chunks()};
+      return Reply(offer.contribution(), proto::PushReply::ADMITTED);
+    }
+    const auto header = message.ParseChunk();
+    EXPECT_OK(header);
+    said.push_back(header->chunk);
+    said.push_back(header->payload_bytes);
+    return Reply(header->contribution, proto::PushReply::COMPLETE);
+  };
+  transport_->Push(MakePart({1, 1}));
+  EXPECT_OK(transport_->Flush());
+  EXPECT_EQ(said, (std::vector<int64_t>{1, 1, 1, model_.blob(kWte).chunk_elems(1) * 2}));
 }
 
 TEST_F(GrpcTransportTest, AChunkOfAnotherOrderIsDataLoss) {

@@ -87,7 +87,9 @@ absl::StatusOr<std::vector<std::byte>> InProcessStore::Wire(BlobId blob, Version
 
 absl::Status InProcessStore::Take(const Contribution& c) {
   const BlobSpec& blob = model_.blob(c.blob);
-  const size_t want_bytes = static_cast<size_t>(blob.num_elems * SizeOf(c.dtype));
+  EPS_RETURN_IF_ERROR_WITH(CheckChunks(blob, c.chunks), absl::StrCat("contribution to blob ", blob.name));
+  const int64_t elem_bytes = SizeOf(c.dtype);
+  const size_t want_bytes = static_cast<size_t>(blob.part_elems(c.chunks) * elem_bytes);
   if (c.payload.size() != want_bytes) {
     return absl::InvalidArgumentError(
         absl::StrCat("contribution to blob ", blob.name, ": ", c.payload.size(), " bytes, want ", want_bytes));
@@ -96,24 +98,29 @@ absl::Status InProcessStore::Take(const Contribution& c) {
     return absl::InvalidArgumentError(absl::StrCat("contribution to blob ", blob.name, ": node ", DebugString(c.node),
                                                    " in ", std::string(DtypeName(c.dtype))));
   }
-  HeldNode node{c.node, c.dtype, ToFloats(c.payload, c.dtype)};
   MutexLock lock(mu_);
   ++num_pushes_;
   if (c.nonfinite_vnode >= 0) non_finite_[c.step.value()].push_back(c.nonfinite_vnode);
-  std::vector<HeldNode>& held = held_[{c.step.value(), c.blob.value(), c.use}];
-  for (const HeldNode& other : held) {
-    if (other.node.Contains(c.node)) return absl::OkStatus();  // already counted
+  for (int64_t chunk = c.chunks.first; chunk < c.chunks.end(); ++chunk) {
+    const auto payload = c.payload.subspan(static_cast<size_t>((chunk - c.chunks.first) * kChunkElems * elem_bytes),
+                                           static_cast<size_t>(blob.chunk_elems(chunk) * elem_bytes));
+    Hold(held_[{c.step.value(), c.blob.value(), c.use, chunk}], {c.node, c.dtype, ToFloats(payload, c.dtype)});
   }
-  std::erase_if(held, [&](const HeldNode& other) { return c.node.Contains(other.node); });
-  const auto after =
-      std::find_if(held.begin(), held.end(), [&](const HeldNode& other) { return other.node.first > c.node.first; });
-  held.insert(after, std::move(node));
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<float>> InProcessStore::UseGradient(StepId step, BlobId blob, int use) const {
-  MutexLock lock(mu_);
-  const auto found = held_.find({step.value(), blob.value(), use});
+void InProcessStore::Hold(std::vector<HeldNode>& held, HeldNode node) {
+  for (const HeldNode& other : held) {
+    if (other.node.Contains(node.node)) return;  // already counted
+  }
+  std::erase_if(held, [&](const HeldNode& other) { return node.node.Contains(other.node); });
+  const auto after =
+      std::find_if(held.begin(), held.end(), [&](const HeldNode& other) { return other.node.first > node.node.first; });
+  held.insert(after, std::move(node));
+}
+
+absl::StatusOr<std::vector<float>> InProcessStore::Sum(const BlobSpec& blob, const ChunkKey& key) const {
+  const auto found = held_.find(key);
   std::vector<TreeNode> nodes;
   int leaves = 0;
   if (found != held_.end()) {
@@ -123,8 +130,9 @@ absl::StatusOr<std::vector<float>> InProcessStore::UseGradient(StepId step, Blob
     }
   }
   if (leaves != num_vnodes_) {
-    return absl::FailedPreconditionError(absl::StrCat("blob ", model_.blob(blob).name, " use ", use, ": ", leaves,
-                                                      " of ", num_vnodes_, " vnodes are in"));
+    return absl::FailedPreconditionError(absl::StrCat("blob ", blob.name, " use ", std::get<2>(key), " chunk ",
+                                                      std::get<3>(key), ": ", leaves, " of ", num_vnodes_,
+                                                      " vnodes are in"));
   }
   std::vector<std::vector<float>> stack;
   for (const SumOp& op : SumProgram(nodes, num_vnodes_)) {
@@ -137,6 +145,17 @@ absl::StatusOr<std::vector<float>> InProcessStore::UseGradient(StepId step, Blob
     for (size_t i = 0; i < right.size(); ++i) stack.back()[i] += right[i];
   }
   return std::move(stack.back());
+}
+
+absl::StatusOr<std::vector<float>> InProcessStore::UseGradient(StepId step, BlobId blob, int use) const {
+  std::vector<float> all;
+  MutexLock lock(mu_);
+  for (int64_t chunk = 0; chunk < model_.blob(blob).num_chunks(); ++chunk) {
+    EPS_ASSIGN_OR_RETURN(const std::vector<float> sum,
+                         Sum(model_.blob(blob), {step.value(), blob.value(), use, chunk}));
+    all.insert(all.end(), sum.begin(), sum.end());
+  }
+  return all;
 }
 
 absl::StatusOr<std::vector<float>> InProcessStore::Gradient(StepId step, BlobId blob) const {
@@ -152,10 +171,10 @@ absl::StatusOr<std::vector<float>> InProcessStore::Gradient(StepId step, BlobId 
   return sum;
 }
 
-std::vector<TreeNode> InProcessStore::Held(StepId step, BlobId blob, int use) const {
+std::vector<TreeNode> InProcessStore::Held(StepId step, BlobId blob, int use, int64_t chunk) const {
   MutexLock lock(mu_);
   std::vector<TreeNode> nodes;
-  const auto found = held_.find({step.value(), blob.value(), use});
+  const auto found = held_.find({step.value(), blob.value(), use, chunk});
   if (found == held_.end()) return nodes;
   for (const HeldNode& held : found->second) nodes.push_back(held.node);
   return nodes;
@@ -163,7 +182,7 @@ std::vector<TreeNode> InProcessStore::Held(StepId step, BlobId blob, int use) co
 
 absl::StatusOr<Dtype> InProcessStore::HeldDtype(StepId step, BlobId blob, int use, TreeNode node) const {
   MutexLock lock(mu_);
-  const auto found = held_.find({step.value(), blob.value(), use});
+  const auto found = held_.find({step.value(), blob.value(), use, 0});
   if (found != held_.end()) {
     for (const HeldNode& held : found->second) {
       if (held.node == node) return held.dtype;
@@ -188,7 +207,10 @@ int64_t InProcessStore::num_pushes() const {
   return num_pushes_;
 }
 
-absl::StatusOr<PullTiming> InProcessTransport::Pull(BlobId blob, Version version, absl::Span<std::byte> destination) {
+absl::StatusOr<PullTiming> InProcessTransport::Pull(BlobId blob, Version version, ChunkRange chunks,
+                                                    absl::Span<std::byte> destination) {
+  const BlobSpec& spec = store_.model_.blob(blob);
+  EPS_RETURN_IF_ERROR_WITH(CheckChunks(spec, chunks), absl::StrCat("pull of blob ", spec.name));
   const auto asked = std::chrono::steady_clock::now();
   PullTiming timing;
   std::vector<std::byte> wire;
@@ -198,11 +220,13 @@ absl::StatusOr<PullTiming> InProcessTransport::Pull(BlobId blob, Version version
     ++store_.num_pulls_;
   }
   timing.version_wait_seconds = SecondsSince(asked);
-  if (wire.size() != destination.size()) {
+  const int64_t elem_bytes = SizeOf(store_.wire_);
+  const size_t want_bytes = static_cast<size_t>(spec.part_elems(chunks) * elem_bytes);
+  if (destination.size() != want_bytes) {
     return absl::InvalidArgumentError(
-        absl::StrCat("pull of blob ", blob.value(), ": room for ", destination.size(), " bytes, has ", wire.size()));
+        absl::StrCat("pull of blob ", spec.name, ": room for ", destination.size(), " bytes, want ", want_bytes));
   }
-  std::memcpy(destination.data(), wire.data(), wire.size());
+  std::memcpy(destination.data(), wire.data() + spec.part_first_elem(chunks) * elem_bytes, destination.size());
   timing.transfer_seconds = SecondsSince(asked) - timing.version_wait_seconds;
   return timing;
 }

@@ -15,6 +15,7 @@
 #include "common/base/ids.h"
 #include "common/base/mutex.h"
 #include "common/model/model_spec.h"
+#include "common/schedule/chunk_range.h"
 #include "common/schedule/reduction_tree.h"
 #include "common/tensor/dtype.h"
 #include "gpu_worker/transport/transport.h"
@@ -42,9 +43,9 @@ class InProcessStore {
   absl::StatusOr<std::vector<float>> UseGradient(StepId step, BlobId blob, int use) const;
   absl::StatusOr<std::vector<float>> Gradient(StepId step, BlobId blob) const;
 
-  // What is held for (step, blob, use), by first vnode.
-  std::vector<TreeNode> Held(StepId step, BlobId blob, int use) const;
-  // The dtype that `node` was pushed in.
+  // What is held of one chunk for (step, blob, use), by first vnode.
+  std::vector<TreeNode> Held(StepId step, BlobId blob, int use, int64_t chunk = 0) const;
+  // The dtype that `node` of the blob's first chunk was pushed in.
   absl::StatusOr<Dtype> HeldDtype(StepId step, BlobId blob, int use, TreeNode node) const;
   // Vnodes that a contribution of `step` named as not finite, one for each such contribution.
   std::vector<int> NonFiniteVnodes(StepId step) const;
@@ -56,9 +57,9 @@ class InProcessStore {
   struct HeldNode {
     TreeNode node;
     Dtype dtype = Dtype::kF32;
-    std::vector<float> values;
+    std::vector<float> values;  // of the chunk
   };
-  using UseKey = std::tuple<int64_t, int32_t, int>;  // step, blob, use
+  using ChunkKey = std::tuple<int64_t, int32_t, int, int64_t>;  // step, blob, use, chunk
   struct PullFault {
     int successes = 0;
     absl::Status error;
@@ -67,6 +68,9 @@ class InProcessStore {
   absl::StatusOr<std::vector<std::byte>> Wire(BlobId blob, Version version, const absl::Status& cancelled)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status Take(const Contribution& contribution);
+  void Hold(std::vector<HeldNode>& held, HeldNode node) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::StatusOr<std::vector<float>> Sum(const BlobSpec& blob, const ChunkKey& key) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   // Fixed after construction.
   const ModelSpec& model_;
@@ -78,7 +82,7 @@ class InProcessStore {
   std::map<std::pair<int32_t, int64_t>, std::vector<std::byte>> versions_ ABSL_GUARDED_BY(mu_);
   int64_t retired_ ABSL_GUARDED_BY(mu_) = -1;  // versions up to this one are gone
   std::map<int32_t, PullFault> faults_ ABSL_GUARDED_BY(mu_);
-  std::map<UseKey, std::vector<HeldNode>> held_ ABSL_GUARDED_BY(mu_);
+  std::map<ChunkKey, std::vector<HeldNode>> held_ ABSL_GUARDED_BY(mu_);
   std::map<int64_t, std::vector<int>> non_finite_ ABSL_GUARDED_BY(mu_);
   int64_t num_pulls_ ABSL_GUARDED_BY(mu_) = 0;
   int64_t num_pushes_ ABSL_GUARDED_BY(mu_) = 0;
@@ -89,7 +93,8 @@ class InProcessTransport : public Transport {
  public:
   explicit InProcessTransport(InProcessStore* store) : store_(*store) {}
 
-  absl::StatusOr<PullTiming> Pull(BlobId blob, Version version, absl::Span<std::byte> destination) override;
+  absl::StatusOr<PullTiming> Pull(BlobId blob, Version version, ChunkRange chunks,
+                                  absl::Span<std::byte> destination) override;
   void Push(Contribution contribution) override;
   absl::Status Flush() override;
   void Cancel(absl::Status reason) override;

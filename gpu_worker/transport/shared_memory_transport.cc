@@ -23,6 +23,9 @@
 #include "common/ipc/packet_channel.h"
 #include "common/ipc/shared_segment.h"
 #include "common/ipc/unix_socket.h"
+#include "common/model/model_spec.h"
+#include "common/schedule/chunk_range.h"
+#include "common/tensor/dtype.h"
 #include "gpu_worker/transport/inbox_memory.h"
 
 namespace eps::worker {
@@ -62,36 +65,18 @@ class SharedMemoryTransport final : public Transport {
   }
 
   absl::StatusOr<PullTiming> Await(BlobId blob, Version version) override {
-    const Clock::time_point begin = Clock::now();
-    // Only exactly this version: of the one before it, the daemon knows whether it was ever here.
-    const bool published = layout_.LoadPublished(weights_.bytes(), blob) == version;
-    uint32_t number = 0;
-    {
-      MutexLock lock(mu_);
-      EPS_RETURN_IF_ERROR(first_error_);
-      if (!published) {
-        number = ++last_number_;
-        pull_ = {.number = number, .blob = blob, .version = version, .done = false};
-      }
-    }
-    if (published) {
-      Send({.kind = SharedMessageKind::kRead, .step = version.value(), .blob = blob});
-      return PullTiming{.version_wait_seconds = SecondsSince(begin), .transfer_seconds = 0};
-    }
-    Send({.kind = SharedMessageKind::kPull, .step = version.value(), .blob = blob, .number = number});
-    MutexLock lock(mu_);
-    while (!pull_.done && first_error_.ok()) changed_.Wait(mu_);
-    if (pull_.done) return PullTiming{.version_wait_seconds = SecondsSince(begin), .transfer_seconds = 0};
-    return Annotate(first_error_,
-                    absl::StrCat("pull of blob ", options_.model->blob(blob).name, ", version ", version.value()));
+    return AwaitPart(blob, version, options_.model->blob(blob).all_chunks());
   }
 
-  absl::StatusOr<PullTiming> Pull(BlobId blob, Version version, absl::Span<std::byte> destination) override {
-    EPS_CHECK(static_cast<int64_t>(destination.size()) ==
-              options_.model->blob(blob).num_elems * SizeOf(options_.wire_dtype));
-    EPS_ASSIGN_OR_RETURN(PullTiming timing, Await(blob, version));
+  absl::StatusOr<PullTiming> Pull(BlobId blob, Version version, ChunkRange chunks,
+                                  absl::Span<std::byte> destination) override {
+    const BlobSpec& spec = options_.model->blob(blob);
+    const int64_t elem_bytes = SizeOf(options_.wire_dtype);
+    EPS_CHECK(!chunks.empty() && static_cast<int64_t>(destination.size()) == spec.part_elems(chunks) * elem_bytes);
+    EPS_ASSIGN_OR_RETURN(PullTiming timing, AwaitPart(blob, version, chunks));
     const Clock::time_point begin = Clock::now();
-    StreamCopy(destination.data(), InPlace(blob, version), destination.size());
+    StreamCopy(destination.data(), InPlace(blob, version) + spec.part_first_elem(chunks) * elem_bytes,
+               destination.size());
     timing.transfer_seconds = SecondsSince(begin);
     return timing;
   }
@@ -106,6 +91,8 @@ class SharedMemoryTransport final : public Transport {
   }
 
   void Push(Contribution contribution) override {
+    EPS_CHECK(static_cast<int64_t>(contribution.payload.size()) ==
+              options_.model->blob(contribution.blob).part_elems(contribution.chunks) * SizeOf(contribution.dtype));
     SharedMessage offer = {.kind = SharedMessageKind::kOffer,
                            .step = contribution.step.value(),
                            .blob = contribution.blob,
@@ -113,14 +100,17 @@ class SharedMemoryTransport final : public Transport {
                            .node = contribution.node,
                            .dtype = contribution.dtype,
                            .nonfinite_vnode = contribution.nonfinite_vnode,
+                           .chunk = static_cast<int32_t>(contribution.chunks.first),
+                           .num_chunks = static_cast<int32_t>(contribution.chunks.count),
                            .offset_bytes = inbox_->OffsetOf(contribution.payload)};
     if (offer.offset_bytes % kInboxAlignBytes != 0) offer.offset_bytes = -1;
     {
       MutexLock lock(mu_);
       if (!first_error_.ok()) return;  // Flush says why
       offer.number = ++last_number_;
-      pending_.emplace(offer.number,
-                       Pending{.contribution = std::move(contribution), .staged = offer.offset_bytes < 0});
+      pending_.emplace(offer.number, Pending{.contribution = std::move(contribution),
+                                             .staged = offer.offset_bytes < 0,
+                                             .next_chunk = offer.chunk});
     }
     Send(std::move(offer));
   }
@@ -143,8 +133,44 @@ class SharedMemoryTransport final : public Transport {
   struct Pending {
     Contribution contribution;
     bool staged = false;     // it lies elsewhere, and goes through the slots once it is admitted
-    int64_t next_chunk = 0;  // of those to send
+    int64_t next_chunk = 0;  // to send, of the contribution's
   };
+
+  static SharedMessage OfWeights(SharedMessageKind kind, BlobId blob, Version version, ChunkRange chunks) {
+    return {.kind = kind,
+            .step = version.value(),
+            .blob = blob,
+            .chunk = static_cast<int32_t>(chunks.first),
+            .num_chunks = static_cast<int32_t>(chunks.count)};
+  }
+
+  // As Await. The daemon is told that `chunks` are read.
+  absl::StatusOr<PullTiming> AwaitPart(BlobId blob, Version version, ChunkRange chunks) {
+    const Clock::time_point begin = Clock::now();
+    // Only exactly this version: of the one before it, the daemon knows whether it was ever here.
+    const bool published = layout_.LoadPublished(weights_.bytes(), blob) == version;
+    uint32_t number = 0;
+    {
+      MutexLock lock(mu_);
+      EPS_RETURN_IF_ERROR(first_error_);
+      if (!published) {
+        number = ++last_number_;
+        pull_ = {.number = number, .blob = blob, .version = version, .done = false};
+      }
+    }
+    if (published) {
+      Send(OfWeights(SharedMessageKind::kRead, blob, version, chunks));
+      return PullTiming{.version_wait_seconds = SecondsSince(begin), .transfer_seconds = 0};
+    }
+    SharedMessage pull = OfWeights(SharedMessageKind::kPull, blob, version, chunks);
+    pull.number = number;
+    Send(std::move(pull));
+    MutexLock lock(mu_);
+    while (!pull_.done && first_error_.ok()) changed_.Wait(mu_);
+    if (pull_.done) return PullTiming{.version_wait_seconds = SecondsSince(begin), .transfer_seconds = 0};
+    return Annotate(first_error_,
+                    absl::StrCat("pull of blob ", options_.model->blob(blob).name, ", version ", version.value()));
+  }
 
   void Send(SharedMessage message) {
     message.incarnation = options_.incarnation;
@@ -290,19 +316,17 @@ class SharedMemoryTransport final : public Transport {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     while (!admitted_.empty()) {
       const auto found = pending_.find(admitted_.front());
-      const int64_t num_chunks =
-          found == pending_.end() ? 0 : options_.model->blob(found->second.contribution.blob).num_chunks();
-      if (found == pending_.end() || found->second.next_chunk == num_chunks) {
+      if (found == pending_.end() || found->second.next_chunk == found->second.contribution.chunks.end()) {
         admitted_.pop_front();
         continue;
       }
       Pending& pending = found->second;
-      const int64_t elem_bytes = SizeOf(pending.contribution.dtype);
-      const BlobSpec& blob = options_.model->blob(pending.contribution.blob);
-      chunk =
-          pending.contribution.payload.subspan(static_cast<size_t>(pending.next_chunk * kChunkElems * elem_bytes),
-                                               static_cast<size_t>(blob.chunk_elems(pending.next_chunk) * elem_bytes));
-      owner = pending.contribution.owner;
+      const Contribution& contribution = pending.contribution;
+      const int64_t elem_bytes = SizeOf(contribution.dtype);
+      const int64_t offset_bytes = (pending.next_chunk - contribution.chunks.first) * kChunkElems * elem_bytes;
+      const int64_t num_bytes = options_.model->blob(contribution.blob).chunk_elems(pending.next_chunk) * elem_bytes;
+      chunk = contribution.payload.subspan(static_cast<size_t>(offset_bytes), static_cast<size_t>(num_bytes));
+      owner = contribution.owner;
       message.number = found->first;
       message.chunk = static_cast<int32_t>(pending.next_chunk++);
       return true;

@@ -17,16 +17,17 @@ namespace {
 using absl::StatusCode;
 
 constexpr int kVnodes = 4;
-constexpr BlobId kWte(0);  // two chunks, two uses
+constexpr BlobId kWte(0);  // three chunks, two uses
 constexpr BlobId kWpe(1);  // one chunk, one use
 
 }  // namespace
 
 void TransportConformanceTest::SetUp() {
-  const auto model = BuildGpt2({.num_layers = 1, .d_model = 200, .num_heads = 2, .context = 4, .vocab = 2000});
+  const auto model = BuildGpt2({.num_layers = 1, .d_model = 200, .num_heads = 2, .context = 4, .vocab = 3000});
   ASSERT_OK(model);
   model_ = *model;
-  ASSERT_EQ(model_.blob(kWte).num_chunks(), 2);
+  ASSERT_EQ(model_.blob(kWte).num_chunks(), 3);
+  ASSERT_LT(model_.blob(kWte).chunk_elems(2), kChunkElems);
   ASSERT_EQ(model_.blob(kWte).uses.size(), 2u);
 }
 
@@ -64,25 +65,53 @@ std::vector<std::byte> TransportConformanceTest::ToWire(absl::Span<const float> 
 
 Contribution TransportConformanceTest::Make(StepId step, BlobId blob, int use, TreeNode node, Dtype dtype,
                                             bool* released) const {
+  return MakePart(step, blob, use, node, dtype, model_.blob(blob).all_chunks(), released);
+}
+
+Contribution TransportConformanceTest::MakePart(StepId step, BlobId blob, int use, TreeNode node, Dtype dtype,
+                                                ChunkRange chunks, bool* released) const {
   std::vector<float> sum = Leaf(blob, use, node.first);
   for (int vnode = node.first + 1; vnode < node.end(); ++vnode) {
     const std::vector<float> leaf = Leaf(blob, use, vnode);
     for (size_t i = 0; i < sum.size(); ++i) sum[i] += leaf[i];
   }
-  auto* bytes = new std::vector<std::byte>(ToWire(sum, dtype));
+  const absl::Span<const float> part =
+      absl::MakeConstSpan(sum).subspan(static_cast<size_t>(model_.blob(blob).part_first_elem(chunks)),
+                                       static_cast<size_t>(model_.blob(blob).part_elems(chunks)));
+  auto* bytes = new std::vector<std::byte>(ToWire(part, dtype));
   std::shared_ptr<void> owner(bytes, [released](std::vector<std::byte>* memory) {
     std::fill(memory->begin(), memory->end(), std::byte{0xee});  // whoever still reads it reads nonsense
     delete memory;
     if (released != nullptr) *released = true;
   });
-  return {.step = step, .blob = blob, .use = use, .node = node, .dtype = dtype, .payload = *bytes, .owner = owner};
+  return {.step = step,
+          .blob = blob,
+          .use = use,
+          .node = node,
+          .chunks = chunks,
+          .dtype = dtype,
+          .payload = *bytes,
+          .owner = owner};
 }
 
 absl::StatusOr<std::vector<std::byte>> TransportConformanceTest::PullBytes(Transport& transport, BlobId blob,
                                                                            Version version) const {
-  std::vector<std::byte> bytes(model_.blob(blob).num_elems * SizeOf(dtype_), std::byte{0xab});
-  const auto timing = transport.Pull(blob, version, absl::MakeSpan(bytes));
+  return PullPart(transport, blob, version, model_.blob(blob).all_chunks());
+}
+
+absl::StatusOr<std::vector<std::byte>> TransportConformanceTest::PullPart(Transport& transport, BlobId blob,
+                                                                          Version version, ChunkRange chunks) const {
+  // What lies around the destination stays as it is.
+  constexpr size_t kAround = 256;
+  const std::vector<std::byte> around(kAround, std::byte{0xcd});
+  const size_t num_bytes = static_cast<size_t>(model_.blob(blob).part_elems(chunks) * SizeOf(dtype_));
+  std::vector<std::byte> memory(num_bytes + 2 * kAround, std::byte{0xcd});
+  std::fill_n(memory.begin() + kAround, num_bytes, std::byte{0xab});
+  const auto timing = transport.Pull(blob, version, chunks, absl::MakeSpan(memory).subspan(kAround, num_bytes));
   if (!timing.ok()) return timing.status();
+  EXPECT_TRUE(std::equal(around.begin(), around.end(), memory.begin()));
+  EXPECT_TRUE(std::equal(around.begin(), around.end(), memory.end() - kAround));
+  std::vector<std::byte> bytes(memory.begin() + kAround, memory.end() - kAround);
   EXPECT_GE(timing->version_wait_seconds, 0);
   EXPECT_GE(timing->transfer_seconds, 0);
   return bytes;
@@ -110,6 +139,23 @@ TEST_P(TransportConformanceTest, APullGivesTheBytesOfItsVersion) {
       for (const BlobId blob : {kWte, kWpe}) {
         EXPECT_THAT(PullBytes(*transport, blob, Version(version)), IsOkAndHolds(ToWire(Master(blob, version), dtype)));
       }
+    }
+  }
+}
+
+TEST_P(TransportConformanceTest, APullOfAPartGivesTheBytesOfItsChunksAlone) {
+  for (const Dtype dtype : {Dtype::kBf16, Dtype::kF32}) {
+    StartDaemon(dtype);
+    const auto transport = daemon_->NewTransport();
+    for (int64_t version = 0; version < 2; ++version) daemon_->Publish(kWte, Version(version), Master(kWte, version));
+    const BlobSpec& wte = model_.blob(kWte);
+    for (const ChunkRange chunks :
+         {ChunkRange{0, 1}, ChunkRange{1, 1}, ChunkRange{2, 1}, ChunkRange{0, 2}, ChunkRange{1, 2}, ChunkRange{0, 3}}) {
+      const std::vector<float> master = Master(kWte, 1);
+      const auto want = ToWire(absl::MakeConstSpan(master).subspan(static_cast<size_t>(wte.part_first_elem(chunks)),
+                                                                   static_cast<size_t>(wte.part_elems(chunks))),
+                               dtype);
+      EXPECT_THAT(PullPart(*transport, kWte, Version(1), chunks), IsOkAndHolds(want)) << DebugString(chunks);
     }
   }
 }
@@ -145,6 +191,54 @@ TEST_P(TransportConformanceTest, LeavesAndSubtreesAddUpToTheGradient) {
   EXPECT_OK(second->Flush());
   EXPECT_THAT(daemon_->Gradient(StepId(0), kWte), IsOkAndHolds(ExpectedGradient(kWte)));
   EXPECT_THAT(daemon_->Gradient(StepId(0), kWpe), IsOkAndHolds(ExpectedGradient(kWpe)));
+}
+
+TEST_P(TransportConformanceTest, PartsOfThreeMembersAddUpToTheGradient) {
+  for (const Dtype dtype : {Dtype::kBf16, Dtype::kF32}) {
+    StartDaemon(dtype);
+    daemon_->BeginStep(StepId(0));
+    constexpr int kMembers = 3;
+    std::vector<std::unique_ptr<Transport>> members;
+    for (int member = 0; member < kMembers; ++member) members.push_back(daemon_->NewTransport());
+    for (const BlobId blob : {kWte, kWpe}) {
+      for (size_t use = 0; use < model_.blob(blob).uses.size(); ++use) {
+        for (int member = 0; member < kMembers; ++member) {
+          const ChunkRange part = PartOf(model_.blob(blob).num_chunks(), member, kMembers);
+          if (part.empty()) continue;
+          // A sum, and what is left as leaves.
+          const int u = static_cast<int>(use);
+          members[member]->Push(MakePart(StepId(0), blob, u, {0, 2}, Dtype::kF32, part));
+          for (const int vnode : {2, 3}) {
+            members[member]->Push(MakePart(StepId(0), blob, u, {vnode, 1}, dtype, part));
+          }
+        }
+      }
+    }
+    for (const auto& member : members) EXPECT_OK(member->Flush());
+    EXPECT_THAT(daemon_->Gradient(StepId(0), kWte), IsOkAndHolds(ExpectedGradient(kWte)));
+    EXPECT_THAT(daemon_->Gradient(StepId(0), kWpe), IsOkAndHolds(ExpectedGradient(kWpe)));
+  }
+}
+
+TEST_P(TransportConformanceTest, PartsAndWholeBlobsMix) {
+  StartDaemon(Dtype::kBf16);
+  daemon_->BeginStep(StepId(0));
+  const auto member = daemon_->NewTransport();
+  const auto survivor = daemon_->NewTransport();
+  bool released[3] = {};
+  // Of a group only a middle chunk comes; the vnodes are run again, and pushed whole. The parts overlap, too.
+  member->Push(MakePart(StepId(0), kWte, 0, {0, 4}, Dtype::kF32, {1, 1}, &released[0]));
+  member->Push(MakePart(StepId(0), kWte, 1, {0, 2}, Dtype::kF32, {0, 2}, &released[1]));
+  EXPECT_OK(member->Flush());
+  survivor->Push(MakePart(StepId(0), kWte, 1, {0, 2}, Dtype::kF32, {1, 2}));
+  for (const int vnode : {0, 1}) survivor->Push(Make(StepId(0), kWte, 0, {vnode, 1}, Dtype::kBf16));
+  for (const int use : {0, 1}) survivor->Push(Make(StepId(0), kWte, use, {2, 2}, Dtype::kF32));
+  EXPECT_OK(survivor->Flush());
+  // Nothing of it is missing any more.
+  member->Push(MakePart(StepId(0), kWte, 0, {0, 4}, Dtype::kF32, {1, 2}, &released[2]));
+  EXPECT_OK(member->Flush());
+  EXPECT_TRUE(released[0] && released[1] && released[2]);
+  EXPECT_THAT(daemon_->Gradient(StepId(0), kWte), IsOkAndHolds(ExpectedGradient(kWte)));
 }
 
 TEST_P(TransportConformanceTest, AContributionThatComesTwiceIsCountedOnce) {

@@ -11,6 +11,7 @@
 #include "absl/types/span.h"
 #include "common/base/ids.h"
 #include "common/model/model_spec.h"
+#include "common/schedule/chunk_range.h"
 #include "common/tensor/dtype.h"
 #include "gpu_worker/transport/transport.h"
 #include "gtest/gtest.h"
@@ -51,7 +52,7 @@ class TransportConformanceTest : public testing::TestWithParam<TransportCase> {
  protected:
   void SetUp() override;
 
-  // Starts a daemon of a small model (four vnodes) whose first blob has two chunks.
+  // Starts a daemon of a small model (four vnodes) whose first blob has three chunks, the last one short.
   void StartDaemon(Dtype wire_dtype);
   // Masters, and gradients of a vnode, of a blob: small whole numbers, exact in any dtype, different everywhere.
   std::vector<float> Master(BlobId blob, int64_t version) const;
@@ -59,7 +60,12 @@ class TransportConformanceTest : public testing::TestWithParam<TransportCase> {
   std::vector<std::byte> ToWire(absl::Span<const float> values, Dtype dtype) const;
   // The contribution of the vnodes of `node`, with memory of its own. `released` is set when that is let go.
   Contribution Make(StepId step, BlobId blob, int use, TreeNode node, Dtype dtype, bool* released = nullptr) const;
+  // Some chunks of it.
+  Contribution MakePart(StepId step, BlobId blob, int use, TreeNode node, Dtype dtype, ChunkRange chunks,
+                        bool* released = nullptr) const;
   absl::StatusOr<std::vector<std::byte>> PullBytes(Transport& transport, BlobId blob, Version version) const;
+  absl::StatusOr<std::vector<std::byte>> PullPart(Transport& transport, BlobId blob, Version version,
+                                                  ChunkRange chunks) const;
   // What the sum must be.
   std::vector<float> ExpectedGradient(BlobId blob) const;
 

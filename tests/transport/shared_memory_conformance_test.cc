@@ -8,6 +8,7 @@
 
 #include "common/base/ids.h"
 #include "common/model/model_spec.h"
+#include "common/schedule/chunk_range.h"
 #include "common/tensor/dtype.h"
 #include "common/testing/status_matchers.h"
 #include "eps_server/service/shared_memory_server.h"
@@ -73,7 +74,9 @@ class SharedMemoryTransportTest : public TransportConformanceTest {
  protected:
   // As Make, in the transport's own memory while there is any.
   Contribution MakeInInbox(Transport& transport, StepId step, BlobId blob, int use, TreeNode node) {
-    Contribution contribution = Make(step, blob, use, node, Dtype::kF32);
+    return InInbox(transport, Make(step, blob, use, node, Dtype::kF32));
+  }
+  Contribution InInbox(Transport& transport, Contribution contribution) {
     std::optional<PushMemory> memory = transport.NewPushMemory(static_cast<int64_t>(contribution.payload.size()));
     if (!memory.has_value()) return contribution;
     std::memcpy(memory->bytes.data(), contribution.payload.data(), contribution.payload.size());
@@ -122,6 +125,31 @@ TEST_P(SharedMemoryTransportTest, ContributionsInTheInboxAndBesideItAddUp) {
   for (const BlobSpec& blob : model_.blobs) {
     EXPECT_THAT(daemon_->Gradient(StepId(0), blob.id), IsOkAndHolds(ExpectedGradient(blob.id)));
   }
+}
+
+TEST_P(SharedMemoryTransportTest, PartsInTheInboxAndPartsOfWhatLiesThereAddUp) {
+  StartDaemon(Dtype::kF32);
+  daemon_->BeginStep(StepId(0));
+  const BlobId wte(0);
+  const BlobSpec& blob = model_.blob(wte);
+  const auto transport = daemon_->NewTransport();
+  for (int use = 0; use < 2; ++use) {
+    // Memory of its own for a part.
+    transport->Push(InInbox(*transport, MakePart(StepId(0), wte, use, {0, 4}, Dtype::kF32, {1, 1})));
+    EXPECT_EQ(num_in_inbox_, 2 * use + 1);
+    // The first and the last chunk of a whole blob that lies there: the last one from the middle of the memory on.
+    const Contribution whole = MakeInInbox(*transport, StepId(0), wte, use, {0, 4});
+    EXPECT_EQ(num_in_inbox_, 2 * use + 2);
+    for (const ChunkRange chunks : {ChunkRange{2, 1}, ChunkRange{0, 1}}) {
+      Contribution part = whole;
+      part.chunks = chunks;
+      part.payload = whole.payload.subspan(static_cast<size_t>(blob.part_first_elem(chunks) * 4),
+                                           static_cast<size_t>(blob.part_elems(chunks) * 4));
+      transport->Push(std::move(part));
+    }
+    EXPECT_OK(transport->Flush());
+  }
+  EXPECT_THAT(daemon_->Gradient(StepId(0), wte), IsOkAndHolds(ExpectedGradient(wte)));
 }
 
 TEST_P(SharedMemoryTransportTest, AFullInboxHoldsUpNothing) {
