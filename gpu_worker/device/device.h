@@ -65,6 +65,9 @@ class Stream {
   // Copies; `host` stays valid until an event recorded behind the copy is reached. Sizes are equal.
   virtual void CopyIn(void* device, absl::Span<const std::byte> host) = 0;
   virtual void CopyOut(absl::Span<std::byte> host, const void* device) = 0;
+  // As CopyOut, to memory that is chosen when the copy's turn comes. `destination` is called on the host once all that
+  // was enqueued before is done or on its way, and keeps it waiting while it runs; its error becomes the stream's.
+  virtual void CopyOutTo(std::function<absl::StatusOr<absl::Span<std::byte>>()> destination, const void* device) = 0;
   // Runs `call` on the host in stream order. It may block, e.g. for a pull. Not for kernels.
   virtual void HostCall(std::function<absl::Status()> call) = 0;
   // Blocks the caller until all that was enqueued is done; returns the stream's first error.
@@ -109,10 +112,12 @@ class Device {
   // at least 64-byte aligned.
   // Errors: RESOURCE_EXHAUSTED there is not so much
   virtual absl::StatusOr<HostMemory> NewHostMemory(int64_t num_bytes);
-  // Host memory that will be copied from again and again: a device may pin it for fast copies, and says what it could
-  // not pin in the log alone. Asked again for the same memory it does nothing. The memory stays mapped as long as the
-  // device lives. May block; on any thread.
-  virtual void ExpectCopies(absl::Span<const std::byte> /*host*/) {}
+  // Host memory that will be copied from (CopyIn), or to (CopyOut), again and again: a device may pin it for fast copies,
+  // and says what it could not pin in the log alone. Asked again for the same memory it does nothing. The memory stays
+  // mapped as long as the device lives. Its pages are of one kind: those that are copied from may be mapped for reading
+  // alone, and nothing is copied to them. May block; on any thread.
+  virtual void ExpectCopiesFrom(absl::Span<const std::byte> /*host*/) {}
+  virtual void ExpectCopiesTo(absl::Span<std::byte> /*host*/) {}
 
   virtual Stream& stream(StreamId id) = 0;
   virtual std::unique_ptr<Event> NewEvent() = 0;

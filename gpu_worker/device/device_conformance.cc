@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "common/testing/status_matchers.h"
 #include "gpu_worker/device/device.h"
@@ -21,6 +22,21 @@ namespace eps::worker {
 namespace {
 
 constexpr int64_t kArenaBytes = int64_t{64} << 20;
+
+// Whole pages: nothing else lies in them.
+class Pages {
+ public:
+  explicit Pages(size_t num_bytes) : storage_(num_bytes + 2 * kPageBytes), num_bytes_(num_bytes) {}
+  absl::Span<std::byte> bytes() {
+    const auto into_page = reinterpret_cast<uintptr_t>(storage_.data()) % kPageBytes;
+    return absl::MakeSpan(storage_).subspan(kPageBytes - into_page, num_bytes_);
+  }
+
+ private:
+  static constexpr size_t kPageBytes = 4096;
+  std::vector<std::byte> storage_;
+  size_t num_bytes_;
+};
 
 }  // namespace
 
@@ -82,13 +98,14 @@ TEST_P(DeviceConformanceTest, HostMemoryIsCopiedThroughAndMayOutliveTheDevice) {
 }
 
 TEST_P(DeviceConformanceTest, ExpectedMemoryIsCopiedFrom) {
-  std::vector<std::byte> weights(3 * 4096 + 100);  // mapped longer than the device lives
+  Pages pages(3 * 4096 + 100);  // mapped longer than the device lives
+  const absl::Span<std::byte> weights = pages.bytes();
   for (size_t i = 0; i < weights.size(); ++i) weights[i] = static_cast<std::byte>(i * 5);
   ASSERT_OK_AND_ASSIGN(std::unique_ptr<Device> other, GetParam().make(1 << 20));
-  const absl::Span<const std::byte> first = absl::MakeConstSpan(weights).subspan(10, 5000);
-  const absl::Span<const std::byte> second = absl::MakeConstSpan(weights).subspan(5010);  // in a page of the first
+  const absl::Span<const std::byte> first = weights.subspan(10, 5000);
+  const absl::Span<const std::byte> second = weights.subspan(5010);  // in a page of the first
   for (const absl::Span<const std::byte> part : {first, second, first}) {
-    other->ExpectCopies(part);
+    other->ExpectCopiesFrom(part);
     ASSERT_OK_AND_ASSIGN(void* at, other->Address({0, static_cast<int64_t>(part.size())}));
     std::vector<std::byte> received(part.size());
     Stream& in = other->stream(StreamId::kIn);
@@ -97,6 +114,81 @@ TEST_P(DeviceConformanceTest, ExpectedMemoryIsCopiedFrom) {
     ASSERT_OK(in.Synchronize());
     EXPECT_TRUE(std::equal(part.begin(), part.end(), received.begin()));
   }
+}
+
+TEST_P(DeviceConformanceTest, ExpectedMemoryIsCopiedTo) {
+  Pages pages(3 * 4096 + 100);  // mapped longer than the device lives
+  const absl::Span<std::byte> inbox = pages.bytes();
+  std::vector<std::byte> sent(5000);
+  for (size_t i = 0; i < sent.size(); ++i) sent[i] = static_cast<std::byte>(i * 3);
+  ASSERT_OK_AND_ASSIGN(std::unique_ptr<Device> other, GetParam().make(1 << 20));
+  ASSERT_OK_AND_ASSIGN(void* at, other->Address({0, static_cast<int64_t>(sent.size())}));
+  Stream& out = other->stream(StreamId::kOut);
+  out.CopyIn(at, sent);
+  // The last is in pages of both that were expected, and in some that were not.
+  for (const size_t first : {size_t{10}, size_t{5010}, size_t{3000}, inbox.size() - sent.size()}) {
+    const absl::Span<std::byte> part = inbox.subspan(first, sent.size());
+    if (first <= 5010) other->ExpectCopiesTo(part);
+    out.CopyOut(part, at);
+    ASSERT_OK(out.Synchronize());
+    EXPECT_TRUE(std::equal(part.begin(), part.end(), sent.begin())) << first;
+  }
+}
+
+TEST_P(DeviceConformanceTest, ADestinationIsChosenWhenTheCopysTurnComes) {
+  ASSERT_OK_AND_ASSIGN(void* at, device().Address({0, 256}));
+  std::vector<std::byte> ones(256, std::byte{1}), twos(256, std::byte{2});
+  std::vector<std::vector<std::byte>> places;
+  const auto new_place = [&places]() -> absl::StatusOr<absl::Span<std::byte>> {
+    places.emplace_back(256);
+    return absl::MakeSpan(places.back());
+  };
+  places.reserve(3);
+  bool go = false;
+  Stream& out = device().stream(StreamId::kOut);
+  out.HostCall([&go] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    go = true;
+    return absl::OkStatus();
+  });
+  out.CopyIn(at, ones);
+  bool asked_in_turn = false;
+  out.CopyOutTo(
+      [&]() -> absl::StatusOr<absl::Span<std::byte>> {
+        asked_in_turn = go;
+        return new_place();
+      },
+      at);
+  out.CopyIn(at, twos);
+  out.CopyOutTo(new_place, at);
+  out.CopyOutTo([] { return absl::Span<std::byte>(); }, at);
+  std::vector<std::byte> seen;  // by a call behind the copies: they are done
+  out.HostCall([&] {
+    seen = places.at(1);
+    return absl::OkStatus();
+  });
+  ASSERT_OK(out.Synchronize());
+  EXPECT_TRUE(asked_in_turn);
+  ASSERT_EQ(places.size(), 2u);
+  EXPECT_TRUE(places[0] == ones);
+  EXPECT_TRUE(places[1] == twos);
+  EXPECT_TRUE(seen == twos);
+}
+
+TEST_P(DeviceConformanceTest, ACopyWithoutADestinationFailsItsStreamAndAFailedStreamAsksForNone) {
+  ASSERT_OK_AND_ASSIGN(void* at, device().Address({0, 256}));
+  Stream& out = device().stream(StreamId::kOut);
+  int asked = 0;
+  for (int i = 0; i < 2; ++i) {
+    out.CopyOutTo(
+        [&asked]() -> absl::StatusOr<absl::Span<std::byte>> {
+          ++asked;
+          return absl::ResourceExhaustedError("no room");
+        },
+        at);
+  }
+  EXPECT_THAT(out.Synchronize(), StatusIs(absl::StatusCode::kResourceExhausted, "no room"));
+  EXPECT_EQ(asked, 1);
 }
 
 TEST_P(DeviceConformanceTest, HighWaterMarkIsTheLargestEndAskedFor) {

@@ -6,10 +6,6 @@
 namespace eps::worker {
 namespace {
 
-// What flags and records start as; copied to the device, so they live for ever.
-constexpr int32_t kFinite = 1;
-constexpr LossRecord kNoLoss;
-
 template <typename T>
 absl::Span<const std::byte> BytesOf(const T& value) {
   return absl::MakeConstSpan(reinterpret_cast<const std::byte*>(&value), sizeof(value));
@@ -17,8 +13,14 @@ absl::Span<const std::byte> BytesOf(const T& value) {
 
 }  // namespace
 
-LayerRunner::LayerRunner(const ModelSpec& model, const RelayPlan& plan, const ArenaMap& arena, Device& device)
-    : model_(model), plan_(plan), arena_(arena), device_(device), blocks_(model.layers.size()) {
+LayerRunner::LayerRunner(const ModelSpec& model, const RelayPlan& plan, const ArenaMap& arena,
+                         const StartValues& start_values, Device& device)
+    : model_(model),
+      plan_(plan),
+      arena_(arena),
+      start_values_(start_values),
+      device_(device),
+      blocks_(model.layers.size()) {
   for (const LayerSpec& layer : model.layers) {
     switch (layer.kind) {
       case LayerKind::kEmbedding:
@@ -63,7 +65,7 @@ void LayerRunner::Run(const RelayStep& step, const PassContext& pass) {
     case RelayStep::Kind::kSumGroup:
       return SumGroup(step, *pass.group);
     case RelayStep::Kind::kStartRecord:
-      return compute.CopyIn(Record(step), BytesOf(kNoLoss));
+      return compute.CopyIn(Record(step), BytesOf(start_values_.record));
     default:
       EPS_CHECK(false);  // not a step of the compute stream
   }
@@ -176,8 +178,13 @@ void LayerRunner::Backward(const RelayStep& step, const PassContext& pass) {
 }
 
 void LayerRunner::FinishLeaf(const RelayStep& step, const PassContext& pass) {
+<<<<<<< HEAD
   int32_t* flag = Flag(step, pass.vnodes[static_cast<size_t>(step.vnode)], pass);
   device_.stream(StreamId::kCompute).CopyIn(flag, BytesOf(kFinite));
+=======
+  int32_t* flag = Flag(step, pass.vnodes[static_cast<size_t>(step.vnode)]);
+  device_.stream(StreamId::kCompute).CopyIn(flag, BytesOf(start_values_.finite));
+>>>>>>> c125ac24eb93743fbf49a112fbb371ec16abd363
   device_.kernels().FinishLeaf({.n = model_.layer(step.layer).num_elems,
                                 .src = Gradient(step.gradient),
                                 .round_bf16 = pass.gradients == Dtype::kBf16,

@@ -17,6 +17,7 @@
 #include "gpu_worker/plan/group_parts.h"
 #include "gpu_worker/plan/relay_plan.h"
 #include "gpu_worker/relay/arena_map.h"
+#include "gpu_worker/relay/pass_memory.h"
 #include "gpu_worker/relay/schedule.h"
 
 namespace eps::worker {
@@ -40,7 +41,8 @@ struct PassContext {
 class LayerRunner {
  public:
   // All outlive the runner.
-  LayerRunner(const ModelSpec& model, const RelayPlan& plan, const ArenaMap& arena, Device& device);
+  LayerRunner(const ModelSpec& model, const RelayPlan& plan, const ArenaMap& arena, const StartValues& start_values,
+              Device& device);
 
   void Run(const RelayStep& step, const PassContext& pass);
 
@@ -71,6 +73,7 @@ class LayerRunner {
   const ModelSpec& model_;
   const RelayPlan& plan_;
   const ArenaMap& arena_;
+  const StartValues& start_values_;
   Device& device_;
   EmbeddingOffsets embedding_;
   HeadOffsets head_;

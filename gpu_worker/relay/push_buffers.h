@@ -4,11 +4,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/types/span.h"
+#include "absl/status/statusor.h"
 #include "common/base/mutex.h"
+#include "gpu_worker/device/device.h"
 #include "gpu_worker/transport/transport.h"
 
 namespace eps::worker {
@@ -20,27 +22,29 @@ namespace eps::worker {
 // Threads: safe
 class PushBuffers {
  public:
+  // `device`: whose gradients they are, and who makes memory that it copies to fast; it outlives the pool.
   // keep_bytes: what is under way at once at most (RelayPlan::host_push_bytes).
-  explicit PushBuffers(int64_t keep_bytes) : keep_bytes_(keep_bytes), free_(std::make_shared<FreeList>()) {}
+  PushBuffers(Device* device, int64_t keep_bytes)
+      : device_(*device), keep_bytes_(keep_bytes), free_(std::make_shared<FreeList>()) {}
 
-  PushMemory Acquire(int64_t num_bytes);
+  // Errors: RESOURCE_EXHAUSTED the host has not so much memory
+  absl::StatusOr<PushMemory> Acquire(int64_t num_bytes);
 
   // Allocated and not freed, in use or not, in bytes.
   int64_t held_bytes() const;
 
  private:
-  struct Block {
-    std::unique_ptr<std::byte[]> bytes;
-    int64_t num_bytes = 0;
-  };
   struct FreeList {
     Mutex mu;
-    std::vector<Block> blocks ABSL_GUARDED_BY(mu);
+    std::vector<HostMemory> blocks ABSL_GUARDED_BY(mu);
     int64_t held_bytes ABSL_GUARDED_BY(mu) = 0;
   };
-  Block Take(int64_t num_bytes);
+  absl::StatusOr<HostMemory> Take(int64_t num_bytes);
+  // A free block of the size. Without one, counts a new block as held, and returns what has to be freed for it.
+  std::optional<HostMemory> TakeFree(int64_t num_bytes, std::vector<HostMemory>& freed);
 
   // Fixed after construction.
+  Device& device_;
   const int64_t keep_bytes_;
   const std::shared_ptr<FreeList> free_;
 };

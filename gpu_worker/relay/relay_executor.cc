@@ -14,6 +14,7 @@
 #include "gpu_worker/plan/pushed_nodes.h"
 #include "gpu_worker/relay/arena_map.h"
 #include "gpu_worker/relay/layer_runner.h"
+#include "gpu_worker/relay/pass_memory.h"
 #include "gpu_worker/relay/pull_clock.h"
 #include "gpu_worker/relay/push_buffers.h"
 #include "gpu_worker/relay/schedule.h"
@@ -29,20 +30,19 @@ struct Pass {
   Version version;
   const std::vector<RelayStep>* steps = nullptr;
   absl::Span<const VnodeBatch> batches;  // one per vnode of the pass
-  std::vector<LossRecord> records;       // one per vnode; filled from the out-stream
   std::map<int, size_t> pull_index;      // step -> index into the pull clock
   // By blob: where the host has its weights, and the transport need not copy them; empty: nowhere.
   std::vector<const std::byte*> in_place;
 };
 
 template <typename T>
-absl::Span<const std::byte> AsBytes(absl::Span<const T> values) {
-  return absl::MakeConstSpan(reinterpret_cast<const std::byte*>(values.data()), values.size() * sizeof(T));
+absl::Span<std::byte> AsBytes(absl::Span<T> values) {
+  return absl::MakeSpan(reinterpret_cast<std::byte*>(values.data()), values.size() * sizeof(T));
 }
 
 class RelayExecutorImpl : public RelayExecutor {
  public:
-  RelayExecutorImpl(Options options, ArenaMap arena)
+  RelayExecutorImpl(Options options, ArenaMap arena, const LayerShape& shape, PassMemory memory)
       : options_(std::move(options)),
         model_(*options_.model),
         run_(*options_.run),
@@ -50,22 +50,10 @@ class RelayExecutorImpl : public RelayExecutor {
         device_(*options_.device),
         transport_(*options_.transport),
         arena_(std::move(arena)),
-        shape_(MakeLayerShape(model_.config, run_.batch.micro_batch, run_.precision.wire,
-                              device_.properties().compute_dtype)),
-        layers_(model_, plan_, arena_, device_),
-        push_buffers_(plan_.host_push_bytes) {
-    flags_.resize(static_cast<size_t>(plan_.max_subtree_leaves()));
-  }
-
-  // Errors: RESOURCE_EXHAUSTED the host has not so much memory
-  absl::Status TakeHostMemory() {
-    EPS_ASSIGN_OR_RETURN(boundaries_, device_.NewHostMemory(plan_.host_boundary_bytes));
-    // A device whose arena the host cannot address goes through host memory of its own.
-    if (device_.properties().host_addressable) return absl::OkStatus();
-    EPS_ASSIGN_OR_RETURN(staging_in_, device_.NewHostMemory(model_.max_layer_elems() * SizeOf(shape_.wire)));
-    EPS_ASSIGN_OR_RETURN(staging_out_, device_.NewHostMemory(model_.max_layer_elems() * int64_t{sizeof(float)}));
-    return absl::OkStatus();
-  }
+        shape_(shape),
+        memory_(std::move(memory)),
+        layers_(model_, plan_, arena_, memory_.start_values(), device_),
+        push_buffers_(&device_, plan_.host_push_bytes) {}
 
   absl::StatusOr<PassResult> Run(const Assignment& assignment) override;
   absl::StatusOr<std::vector<float>> NextTokenLogits(Version version, absl::Span<const int32_t> tokens) override;
@@ -85,12 +73,23 @@ class RelayExecutorImpl : public RelayExecutor {
   absl::Status PullBlobs(size_t pull, const RelayStep& step, const Pass& pass, std::byte* destination);
   // Where the transport has the weights in this host's memory, nothing else copies them: kernels read them there, or one
   // copy brings them into the arena.
-  void ReadInPlace(Pass& pass) const;
+  //
+  // Errors: RESOURCE_EXHAUSTED they lie nowhere, and the host has no memory to pull them to
+  absl::Status FindWeights(Pass& pass);
+  std::vector<const std::byte*> InPlace(Version version) const;  // by blob; empty: not all are
   absl::Span<const std::byte> InPlaceBytes(const Pass& pass, BlobId blob) const;
-  void Push(const RelayStep& step, const Pass& pass, const std::byte* gradient, const std::byte* flags);
+  absl::StatusOr<PushMemory> NewPushMemory(int64_t num_bytes);
+  void Push(const RelayStep& step, const Pass& pass, const PushMemory& gradient);
 
-  absl::Span<std::byte> HostBoundary(int layer, const RelayStep& step, const Pass& pass) const;
-  absl::Span<std::byte> HostGradient(const RelayStep& step, const Pass& pass) const;
+  // The step's micro-batch, of those of the pass.
+  int64_t Item(const RelayStep& step) const { return int64_t{step.vnode} * run_.batch.micro_batches + step.micro_batch; }
+  absl::Span<std::byte> HostBoundary(int layer, const RelayStep& step, const Pass& pass) const {
+    return memory_.Boundary(layer, Item(step), pass.context.shape);
+  }
+  absl::Span<std::byte> HostGradient(const RelayStep& step, const Pass& pass) const {
+    return HostBoundary(static_cast<int>(model_.layers.size()), step, pass);
+  }
+  void StageTokens(const Pass& pass) const;
   std::string Where(const RelayStep& step, const Pass& pass) const;
   // The device's statistics of the last pass, the wait for versions apart from the wait for pulls.
   std::array<double, kNumWaitCauses> TakeWaits();
@@ -104,12 +103,12 @@ class RelayExecutorImpl : public RelayExecutor {
   Transport& transport_;
   const ArenaMap arena_;
   const LayerShape shape_;
+  const PassMemory memory_;
   LayerRunner layers_;
 
-  HostMemory boundaries_;  // input of layer 1 .. N-1 of every micro-batch, one gradient each
-  HostMemory staging_in_, staging_out_;
-  std::vector<int32_t> flags_;  // of the push under way
+  HostMemory staging_in_;  // a layer as it was pulled; empty until a pass needs it
   PushBuffers push_buffers_;
+  PushMemory leaving_;                          // of the push under way; the out-stream's
   std::vector<std::unique_ptr<Event>> events_;  // by step of a pass; grows to the longest pass
   std::map<std::pair<std::vector<int>, bool>, std::vector<RelayStep>> schedules_;
   PullClock pull_clock_;
@@ -172,16 +171,15 @@ absl::Status RelayExecutorImpl::RunPass(const Assignment& assignment, absl::Span
                   .loss_scale = 1.0 / static_cast<double>(std::max<int64_t>(assignment.counted_tokens, 1)),
                   .gradients = run_.precision.gradients};
   pass.version = ReadVersion(assignment.step);
-  ReadInPlace(pass);
+  EPS_RETURN_IF_ERROR(FindWeights(pass));
   pass.steps = &Schedule(shape);
   pass.batches = batches;
-  pass.records.resize(batches.size());
   const absl::Status status = Execute(pass);
   const std::array<double, kNumWaitCauses> waits = TakeWaits();
   EPS_RETURN_IF_ERROR(status);
   for (size_t cause = 0; cause < waits.size(); ++cause) result.compute_wait_seconds[cause] += waits[cause];
   for (size_t v = 0; v < batches.size(); ++v) {
-    const LossRecord& record = pass.records[v];
+    const LossRecord& record = memory_.records()[v];
     result.records.push_back({.vnode = batches[v].vnode,
                               .loss_sum = record.loss_sum,
                               .counted_tokens = record.counted,
@@ -221,7 +219,7 @@ absl::StatusOr<std::vector<float>> RelayExecutorImpl::NextTokenLogits(Version ve
   pass.context.shape.B = 1;
   pass.context.shape.T = static_cast<int64_t>(tokens.size());
   pass.version = version;
-  ReadInPlace(pass);
+  EPS_RETURN_IF_ERROR(FindWeights(pass));
   pass.steps = &Schedule(shape);
   pass.batches = absl::MakeConstSpan(&batch, 1);
   const absl::Status status = Execute(pass);
@@ -260,6 +258,7 @@ absl::Status RelayExecutorImpl::Execute(Pass& pass) {
     if (steps[i].kind == RelayStep::Kind::kPull) pass.pull_index[static_cast<int>(i)] = num_pulls++;
   }
   pull_clock_.Start(num_pulls);
+  StageTokens(pass);
   for (size_t i = 0; i < steps.size(); ++i) Enqueue(static_cast<int>(i), pass);
 
   // Every stream is synchronised, failed or not: what is queued points into `pass`. The first error made is the
@@ -269,6 +268,7 @@ absl::Status RelayExecutorImpl::Execute(Pass& pass) {
     const absl::Status status = device_.stream(id).Synchronize();
     if (first.ok()) first = status;
   }
+  leaving_ = {};  // of a push that failed half-way
   if (!first.ok()) device_.Recover();
   return first;
 }
@@ -314,8 +314,7 @@ void RelayExecutorImpl::Enqueue(int index, Pass& pass) {
       EnqueuePush(step, pass);
       break;
     case RelayStep::Kind::kStoreRecord:
-      out.CopyOut(absl::MakeSpan(reinterpret_cast<std::byte*>(&pass.records[static_cast<size_t>(step.vnode)]),
-                                 sizeof(LossRecord)),
+      out.CopyOut(AsBytes(memory_.records().subspan(static_cast<size_t>(step.vnode), 1)),
                   arena_.records + RelayPlan::RecordOffset(step.record));
       break;
     default:
@@ -352,14 +351,22 @@ absl::Span<const std::byte> RelayExecutorImpl::InPlaceBytes(const Pass& pass, Bl
                              static_cast<size_t>(model_.blob(blob).num_elems * SizeOf(shape_.wire)));
 }
 
-void RelayExecutorImpl::ReadInPlace(Pass& pass) const {
+std::vector<const std::byte*> RelayExecutorImpl::InPlace(Version version) const {
   std::vector<const std::byte*> addresses;
   for (const BlobSpec& blob : model_.blobs) {
-    addresses.push_back(transport_.InPlace(blob.id, pass.version));
-    if (addresses.back() == nullptr) return;
+    addresses.push_back(transport_.InPlace(blob.id, version));
+    if (addresses.back() == nullptr) return {};
   }
-  if (device_.properties().host_addressable) pass.context.in_place = addresses;
-  pass.in_place = std::move(addresses);
+  return addresses;
+}
+
+absl::Status RelayExecutorImpl::FindWeights(Pass& pass) {
+  pass.in_place = InPlace(pass.version);
+  const bool direct = device_.properties().host_addressable;
+  if (direct) pass.context.in_place = pass.in_place;
+  if (direct || !pass.in_place.empty() || !staging_in_.bytes.empty()) return absl::OkStatus();
+  EPS_ASSIGN_OR_RETURN(staging_in_, device_.NewHostMemory(model_.max_layer_elems() * SizeOf(shape_.wire)));
+  return absl::OkStatus();
 }
 
 absl::Status RelayExecutorImpl::PullBlobs(size_t pull, const RelayStep& step, const Pass& pass,
@@ -374,60 +381,72 @@ absl::Status RelayExecutorImpl::PullBlobs(size_t pull, const RelayStep& step, co
                                                  absl::MakeSpan(destination + use.offset_elems * elem_bytes,
                                                                 static_cast<size_t>(blob.num_elems * elem_bytes)));
     if (!timing.ok()) return Annotate(timing.status(), absl::StrCat("pull of blob ", blob.name));
-    if (destination == nullptr) device_.ExpectCopies(InPlaceBytes(pass, use.blob));
+    if (destination == nullptr) device_.ExpectCopiesFrom(InPlaceBytes(pass, use.blob));
     pull_clock_.Pulled(pull, begin, timing->version_wait_seconds, Clock::now());
   }
   return absl::OkStatus();
 }
 
-void RelayExecutorImpl::EnqueueLoadTokens(const RelayStep& step, const Pass& pass) {
-  Stream& out = device_.stream(StreamId::kOut);
-  const VnodeBatch& batch = pass.batches[static_cast<size_t>(step.vnode)];
-  const auto rows = static_cast<size_t>(pass.context.shape.M());
-  const size_t first = static_cast<size_t>(step.micro_batch) * rows;
-  std::byte* slot = Slot(arena_.tokens, step.tokens);
-  out.CopyIn(slot, AsBytes(absl::MakeConstSpan(batch.tokens).subspan(first, rows)));
-  out.CopyIn(slot + pass.context.shape.labels_offset_bytes(),
-             AsBytes(absl::MakeConstSpan(batch.labels).subspan(first, rows)));
+// Where the device copies them from; the assignment's own memory is the caller's.
+void RelayExecutorImpl::StageTokens(const Pass& pass) const {
+  const LayerShape& shape = pass.context.shape;
+  const auto row_bytes = static_cast<size_t>(shape.M()) * sizeof(int32_t);
+  for (const RelayStep& step : *pass.steps) {
+    if (step.kind != RelayStep::Kind::kLoadTokens) continue;
+    const VnodeBatch& batch = pass.batches[static_cast<size_t>(step.vnode)];
+    const auto first = static_cast<size_t>(step.micro_batch * shape.M());
+    std::byte* tokens = memory_.Tokens(Item(step), shape).data();
+    std::memcpy(tokens, batch.tokens.data() + first, row_bytes);
+    std::memcpy(tokens + shape.labels_offset_bytes(), batch.labels.data() + first, row_bytes);
+  }
 }
 
+void RelayExecutorImpl::EnqueueLoadTokens(const RelayStep& step, const Pass& pass) {
+  const LayerShape& shape = pass.context.shape;
+  const auto row_bytes = static_cast<size_t>(shape.M()) * sizeof(int32_t);
+  const absl::Span<const std::byte> tokens = memory_.Tokens(Item(step), shape);
+  Stream& out = device_.stream(StreamId::kOut);
+  std::byte* slot = Slot(arena_.tokens, step.tokens);
+  out.CopyIn(slot, tokens.subspan(0, row_bytes));
+  const int64_t labels = shape.labels_offset_bytes();
+  out.CopyIn(slot + labels, tokens.subspan(static_cast<size_t>(labels), row_bytes));
+}
+
+// The gradient goes straight to where the transport sends it from. Its memory is taken in stream order, so that only
+// gradients that are really under way hold any.
 void RelayExecutorImpl::EnqueuePush(const RelayStep& step, const Pass& pass) {
   Stream& out = device_.stream(StreamId::kOut);
-  const std::byte* gradient = Slot(arena_.pushes, step.push);
-  const std::byte* flags = arena_.records + plan_.FlagsOffset(step.push);
-  if (!device_.properties().host_addressable) {
-    const int64_t num_bytes =
-        model_.layer(step.layer).num_elems * SizeOf(PushedDtype(step.node, pass.context.gradients));
-    out.CopyOut(staging_out_.bytes.subspan(0, static_cast<size_t>(num_bytes)), gradient);
-    out.CopyOut(absl::MakeSpan(reinterpret_cast<std::byte*>(flags_.data()),
-                               static_cast<size_t>(step.node.count) * sizeof(int32_t)),
-                flags);
-    gradient = staging_out_.bytes.data();
-    flags = reinterpret_cast<const std::byte*>(flags_.data());
-  }
-  out.HostCall([this, &step, &pass, gradient, flags] {
-    Push(step, pass, gradient, flags);
+  const int64_t num_bytes = model_.layer(step.layer).num_elems * SizeOf(PushedDtype(step.node, pass.context.gradients));
+  out.CopyOutTo(
+      [this, num_bytes]() -> absl::StatusOr<absl::Span<std::byte>> {
+        EPS_ASSIGN_OR_RETURN(leaving_, NewPushMemory(num_bytes));
+        return leaving_.bytes;
+      },
+      Slot(arena_.pushes, step.push));
+  out.CopyOut(AsBytes(memory_.flags().subspan(0, static_cast<size_t>(step.node.count))),
+              arena_.records + plan_.FlagsOffset(step.push));
+  out.HostCall([this, &step, &pass] {
+    Push(step, pass, std::exchange(leaving_, {}));
     return absl::OkStatus();
   });
 }
 
-// One buffer for the layer, one contribution for each of its blobs. The buffer is taken here, in stream order, so that
-// only gradients that are really under way hold memory; the transport's own, where it has any, is sent without a copy.
-void RelayExecutorImpl::Push(const RelayStep& step, const Pass& pass, const std::byte* gradient,
-                             const std::byte* flags) {
+// The transport's own, where it has any, is sent without a copy.
+absl::StatusOr<PushMemory> RelayExecutorImpl::NewPushMemory(int64_t num_bytes) {
+  std::optional<PushMemory> own = transport_.NewPushMemory(num_bytes);
+  if (!own.has_value()) return push_buffers_.Acquire(num_bytes);
+  device_.ExpectCopiesTo(own->bytes);
+  return *std::move(own);
+}
+
+// One buffer for the layer, one contribution for each of its blobs.
+void RelayExecutorImpl::Push(const RelayStep& step, const Pass& pass, const PushMemory& gradient) {
   const LayerSpec& layer = model_.layer(step.layer);
   const Dtype dtype = PushedDtype(step.node, pass.context.gradients);
   const int64_t elem_bytes = SizeOf(dtype);
-  const int64_t num_bytes = layer.num_elems * elem_bytes;
-  std::optional<PushMemory> own = transport_.NewPushMemory(num_bytes);
-  const PushMemory buffer = own.has_value() ? *std::move(own) : push_buffers_.Acquire(num_bytes);
-  std::memcpy(buffer.bytes.data(), gradient, buffer.bytes.size());
-
   int nonfinite_vnode = -1;
   for (int leaf = step.node.count - 1; leaf >= 0; --leaf) {
-    int32_t finite = 0;
-    std::memcpy(&finite, flags + static_cast<size_t>(leaf) * sizeof(finite), sizeof(finite));
-    if (finite == 0) nonfinite_vnode = step.node.first + leaf;
+    if (memory_.flags()[static_cast<size_t>(leaf)] == 0) nonfinite_vnode = step.node.first + leaf;
   }
   for (const BlobUse& use : layer.blobs) {
     transport_.Push({.step = pass.context.step,
@@ -437,22 +456,11 @@ void RelayExecutorImpl::Push(const RelayStep& step, const Pass& pass, const std:
                      .chunks = model_.blob(use.blob).all_chunks(),
                      .dtype = dtype,
                      .nonfinite_vnode = nonfinite_vnode,
-                     .payload = absl::MakeConstSpan(buffer.bytes)
+                     .payload = absl::MakeConstSpan(gradient.bytes)
                                     .subspan(static_cast<size_t>(use.offset_elems * elem_bytes),
                                              static_cast<size_t>(model_.blob(use.blob).num_elems * elem_bytes)),
-                     .owner = buffer.owner});
+                     .owner = gradient.owner});
   }
-}
-
-absl::Span<std::byte> RelayExecutorImpl::HostBoundary(int layer, const RelayStep& step, const Pass& pass) const {
-  const int64_t items = int64_t{plan_.max_pass_vnodes} * run_.batch.micro_batches;
-  const int64_t item = int64_t{step.vnode} * run_.batch.micro_batches + step.micro_batch;
-  return absl::MakeSpan(boundaries_.bytes.data() + ((layer - 1) * items + item) * shape_.boundary_bytes(),
-                        static_cast<size_t>(pass.context.shape.boundary_bytes()));
-}
-
-absl::Span<std::byte> RelayExecutorImpl::HostGradient(const RelayStep& step, const Pass& pass) const {
-  return HostBoundary(static_cast<int>(model_.layers.size()), step, pass);  // behind the last layer's input
 }
 
 std::string RelayExecutorImpl::Where(const RelayStep& step, const Pass& pass) const {
@@ -477,9 +485,12 @@ absl::StatusOr<std::unique_ptr<RelayExecutor>> RelayExecutor::Create(Options opt
   EPS_CHECK(options.model != nullptr && options.run != nullptr && options.device != nullptr &&
             options.transport != nullptr);
   EPS_ASSIGN_OR_RETURN(ArenaMap arena, MapArena(options.plan, *options.device));
-  auto executor = std::make_unique<RelayExecutorImpl>(std::move(options), std::move(arena));
-  EPS_RETURN_IF_ERROR(executor->TakeHostMemory());
-  return executor;
+  const RunConfig& run = *options.run;
+  const LayerShape shape = MakeLayerShape(options.model->config, run.batch.micro_batch, run.precision.wire,
+                                          options.device->properties().compute_dtype);
+  EPS_ASSIGN_OR_RETURN(PassMemory memory,
+                       PassMemory::New(*options.device, options.plan, shape, run.batch.micro_batches));
+  return std::make_unique<RelayExecutorImpl>(std::move(options), std::move(arena), shape, std::move(memory));
 }
 
 }  // namespace eps::worker

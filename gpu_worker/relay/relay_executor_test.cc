@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
+#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -111,7 +112,24 @@ class DeviceWithMemoryOfItsOwn : public Device {
   DeviceProperties properties_;
 };
 
-// Has the weights in memory of its own, as shared memory has: a pull waits, and whoever wants them reads them there.
+// Whole pages: nothing else lies in them.
+class Pages {
+ public:
+  explicit Pages(size_t num_bytes)
+      : storage_(std::make_unique<std::byte[]>(num_bytes + 2 * kPageBytes)), num_bytes_(num_bytes) {}
+  absl::Span<std::byte> bytes() const {
+    const auto into_page = reinterpret_cast<uintptr_t>(storage_.get()) % kPageBytes;
+    return absl::MakeSpan(storage_.get() + kPageBytes - into_page, num_bytes_);
+  }
+
+ private:
+  static constexpr size_t kPageBytes = 4096;
+  std::unique_ptr<std::byte[]> storage_;
+  size_t num_bytes_;
+};
+
+// Has the weights in memory of its own, as shared memory has: a pull waits, and whoever wants them reads them there. And
+// it hands out the memory of contributions.
 class InPlaceTransport : public Transport {
  public:
   InPlaceTransport(const ModelSpec* model, Dtype wire, InProcessTransport* inner) : model_(*model), inner_(*inner) {
@@ -119,22 +137,33 @@ class InPlaceTransport : public Transport {
   }
   const std::byte* InPlace(BlobId blob, Version) const override { return Place(blob).data(); }
   absl::StatusOr<PullTiming> Await(BlobId blob, Version version) override {
-    return inner_.Pull(blob, version, model_.blob(blob).all_chunks(), absl::MakeSpan(Place(blob)));
+    return inner_.Pull(blob, version, model_.blob(blob).all_chunks(), Place(blob));
   }
   absl::StatusOr<PullTiming> Pull(BlobId, Version, ChunkRange, absl::Span<std::byte>) override {
     return absl::InternalError("what is in place is not pulled");
   }
-  void Push(Contribution contribution) override { inner_.Push(std::move(contribution)); }
+  std::optional<PushMemory> NewPushMemory(int64_t num_bytes) override {
+    outbox_.emplace_back(static_cast<size_t>(num_bytes));
+    return PushMemory{.bytes = outbox_.back().bytes(), .owner = nullptr};
+  }
+  void Push(Contribution contribution) override {
+    const std::byte* payload = contribution.payload.data();
+    const absl::Span<const std::byte> last = outbox_.empty() ? absl::Span<std::byte>() : outbox_.back().bytes();
+    if (payload < last.data() || payload + contribution.payload.size() > last.data() + last.size()) ++foreign_pushes_;
+    inner_.Push(std::move(contribution));
+  }
+  // Contributions that lay elsewhere than in the memory that was handed out last.
+  int foreign_pushes() const { return foreign_pushes_; }
   absl::Status Flush() override { return inner_.Flush(); }
   void Cancel(absl::Status reason) override { inner_.Cancel(std::move(reason)); }
 
  private:
-  std::vector<std::byte>& Place(BlobId blob) { return places_[static_cast<size_t>(blob.value())]; }
-  const std::vector<std::byte>& Place(BlobId blob) const { return places_[static_cast<size_t>(blob.value())]; }
+  absl::Span<std::byte> Place(BlobId blob) const { return places_[static_cast<size_t>(blob.value())].bytes(); }
 
   const ModelSpec& model_;
   InProcessTransport& inner_;
-  std::vector<std::vector<std::byte>> places_;
+  std::deque<Pages> places_, outbox_;
+  int foreign_pushes_ = 0;
 };
 
 // How a step is run; none of it may change a bit.
@@ -226,6 +255,7 @@ class RelayExecutorTest : public ::testing::Test {
       if (!result.ok()) return outcome;
       EXPECT_OK(worker.transport.Flush());
       EXPECT_EQ(worker.device->arena_high_water_bytes(), worker.plan.arena_bytes);
+      EXPECT_EQ(worker.in_place.foreign_pushes(), 0);
       for (const VnodeRecord& record : result->records) outcome.records[record.vnode] = record;
     }
     Collect(*store, outcome);

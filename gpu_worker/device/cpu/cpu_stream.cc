@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "common/base/mutex.h"
 #include "common/base/status_macros.h"
@@ -61,6 +62,14 @@ void CpuStream::CopyIn(void* device, absl::Span<const std::byte> host) {
 void CpuStream::CopyOut(absl::Span<std::byte> host, const void* device) {
   if (host.empty()) return;
   Launch([device, host] { std::memcpy(host.data(), device, host.size()); });
+}
+
+void CpuStream::CopyOutTo(std::function<absl::StatusOr<absl::Span<std::byte>>()> destination, const void* device) {
+  HostCall([destination = std::move(destination), device]() -> absl::Status {
+    EPS_ASSIGN_OR_RETURN(const absl::Span<std::byte> host, destination());
+    if (!host.empty()) std::memcpy(host.data(), device, host.size());
+    return absl::OkStatus();
+  });
 }
 
 void CpuStream::HostCall(std::function<absl::Status()> call) { Enqueue({.run = std::move(call)}); }

@@ -11,6 +11,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "common/base/mutex.h"
 #include "gpu_worker/device/device.h"
@@ -43,6 +44,7 @@ class CpuStream : public Stream {
   void Record(Event& event) override;
   void CopyIn(void* device, absl::Span<const std::byte> host) override;
   void CopyOut(absl::Span<std::byte> host, const void* device) override;
+  void CopyOutTo(std::function<absl::StatusOr<absl::Span<std::byte>>()> destination, const void* device) override;
   void HostCall(std::function<absl::Status()> call) override;
   absl::Status Synchronize() override;
   StreamStats TakeStats() override;

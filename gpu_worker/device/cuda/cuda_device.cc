@@ -52,14 +52,15 @@ class StreamQueue : public ComputeQueue {
 class CudaDevice : public Device {
  public:
   // `arena`: allocated by `runtime`, which is asked to free it.
-  CudaDevice(const CudaDeviceOptions& options, std::shared_ptr<GpuRuntime> runtime, void* arena, Streams streams)
+  CudaDevice(const CudaDeviceOptions& options, std::shared_ptr<GpuRuntime> runtime, std::shared_ptr<HostPins> pins,
+             void* arena, Streams streams)
       : runtime_(std::move(runtime)),
+        pins_(std::move(pins)),
         arena_(static_cast<char*>(arena)),
         spans_(options.arena_bytes),
         streams_(std::move(streams)),
         queue_(runtime_.get(), streams_[static_cast<size_t>(StreamId::kCompute)].get()),
-        kernels_(options.act, &queue_),
-        pins_(runtime_) {
+        kernels_(options.act, &queue_) {
     properties_.name = options.name;
     properties_.model = runtime_->model();
     properties_.compute_dtype = options.act;
@@ -87,10 +88,8 @@ class CudaDevice : public Device {
     return HostMemory{absl::MakeSpan(static_cast<std::byte*>(memory), static_cast<size_t>(num_bytes)),
                       std::move(owner)};
   }
-  void ExpectCopies(absl::Span<const std::byte> host) override {
-    const absl::Status status = pins_.Pin(host);
-    if (!status.ok()) LogWarning("memory_not_pinned", {{"bytes", host.size()}, {"error", status.ToString()}});
-  }
+  void ExpectCopiesFrom(absl::Span<const std::byte> host) override { Pin(host, HostAccess::kRead); }
+  void ExpectCopiesTo(absl::Span<std::byte> host) override { Pin(host, HostAccess::kReadWrite); }
 
   Stream& stream(StreamId id) override { return *streams_[static_cast<size_t>(id)]; }
   std::unique_ptr<Event> NewEvent() override { return std::make_unique<CudaEvent>(OwnedGpuEvent::New(runtime_)); }
@@ -102,14 +101,19 @@ class CudaDevice : public Device {
   }
 
  private:
+  void Pin(absl::Span<const std::byte> host, HostAccess access) {
+    const absl::Status status = pins_->Pin(host, access);
+    if (!status.ok()) LogWarning("memory_not_pinned", {{"bytes", host.size()}, {"error", status.ToString()}});
+  }
+
   const std::shared_ptr<GpuRuntime> runtime_;
+  const std::shared_ptr<HostPins> pins_;  // goes after the streams
   char* const arena_;
   DeviceProperties properties_;  // fixed after construction
   ArenaSpans spans_;
   Streams streams_;
   StreamQueue queue_;
   CudaKernels kernels_;
-  HostPins pins_;
 };
 
 }  // namespace
@@ -120,14 +124,15 @@ absl::StatusOr<std::unique_ptr<Device>> NewCudaDevice(const CudaDeviceOptions& o
   if (options.arena_bytes <= 0) {
     return absl::InvalidArgumentError(absl::StrCat("arena_bytes: ", options.arena_bytes, " is not positive"));
   }
+  const auto pins = std::make_shared<HostPins>(runtime);
   Streams streams;
   for (const auto& [id, name] : {std::pair(StreamId::kCompute, "compute stream"),
                                  {StreamId::kIn, "in-stream"},
                                  {StreamId::kOut, "out-stream"}}) {
-    EPS_ASSIGN_OR_RETURN(streams[static_cast<size_t>(id)], CudaStream::New(runtime, name));
+    EPS_ASSIGN_OR_RETURN(streams[static_cast<size_t>(id)], CudaStream::New(runtime, pins, name));
   }
   EPS_ASSIGN_OR_RETURN(void* arena, runtime->Allocate(options.arena_bytes));
-  return std::make_unique<CudaDevice>(options, runtime, arena, std::move(streams));
+  return std::make_unique<CudaDevice>(options, runtime, pins, arena, std::move(streams));
 }
 
 }  // namespace eps::worker::cuda

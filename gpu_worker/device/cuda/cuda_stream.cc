@@ -34,9 +34,10 @@ OwnedGpuEvent::~OwnedGpuEvent() {
   if (runtime_ != nullptr) runtime_->DestroyEvent(event_);
 }
 
-absl::StatusOr<std::unique_ptr<CudaStream>> CudaStream::New(std::shared_ptr<GpuRuntime> runtime, const char* name) {
+absl::StatusOr<std::unique_ptr<CudaStream>> CudaStream::New(std::shared_ptr<GpuRuntime> runtime,
+                                                            std::shared_ptr<const HostPins> pins, const char* name) {
   EPS_ASSIGN_OR_RETURN(const GpuStream stream, runtime->NewStream());
-  return std::unique_ptr<CudaStream>(new CudaStream(std::move(runtime), name, stream));
+  return std::unique_ptr<CudaStream>(new CudaStream(std::move(runtime), std::move(pins), name, stream));
 }
 
 CudaStream::~CudaStream() {
@@ -86,12 +87,38 @@ void CudaStream::Record(Event& event) {
 
 void CudaStream::CopyIn(void* device, absl::Span<const std::byte> host) {
   if (host.empty()) return;
-  Issue([this, device, host](GpuStream stream) { return runtime_->CopyIn(stream, device, host); });
+  Issue([this, device, host](GpuStream stream) {
+    auto* to = static_cast<std::byte*>(device);
+    for (const absl::Span<const std::byte> part : pins_->Parts(host)) {
+      EPS_RETURN_IF_ERROR(runtime_->CopyIn(stream, to, part));
+      to += part.size();
+    }
+    return absl::OkStatus();
+  });
 }
 
 void CudaStream::CopyOut(absl::Span<std::byte> host, const void* device) {
   if (host.empty()) return;
-  Issue([this, device, host](GpuStream stream) { return runtime_->CopyOut(stream, host, device); });
+  Issue([this, device, host](GpuStream) { return IssueCopyOut(host, device); });
+}
+
+// The issuing thread asks, and goes on at once: the GPU may still be busy with what comes before the copy.
+void CudaStream::CopyOutTo(std::function<absl::StatusOr<absl::Span<std::byte>>()> destination, const void* device) {
+  Issue([this, destination = std::move(destination), device](GpuStream) -> absl::Status {
+    EPS_ASSIGN_OR_RETURN(const absl::Span<std::byte> host, destination());
+    return IssueCopyOut(host, device);
+  });
+}
+
+absl::Status CudaStream::IssueCopyOut(absl::Span<std::byte> host, const void* device) {
+  const auto* from = static_cast<const std::byte*>(device);
+  std::byte* to = host.data();
+  for (const absl::Span<const std::byte> part : pins_->Parts(host)) {
+    EPS_RETURN_IF_ERROR(runtime_->CopyOut(stream_, absl::MakeSpan(to, part.size()), from));
+    from += part.size();
+    to += part.size();
+  }
+  return absl::OkStatus();
 }
 
 void CudaStream::HostCall(std::function<absl::Status()> call) {

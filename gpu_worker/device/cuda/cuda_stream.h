@@ -16,6 +16,7 @@
 #include "common/base/mutex.h"
 #include "gpu_worker/device/cpu/cpu_stream.h"
 #include "gpu_worker/device/cuda/gpu_runtime.h"
+#include "gpu_worker/device/cuda/host_pins.h"
 #include "gpu_worker/device/device.h"
 
 namespace eps::worker::cuda {
@@ -56,14 +57,17 @@ class CudaEvent : public Event {
 // the events of its streams; the thread does for host calls and for events that were not issued.
 class CudaStream : public Stream {
  public:
+  // `pins`: what of the host's memory is pinned.
   // Errors: the runtime's
-  static absl::StatusOr<std::unique_ptr<CudaStream>> New(std::shared_ptr<GpuRuntime> runtime, const char* name);
+  static absl::StatusOr<std::unique_ptr<CudaStream>> New(std::shared_ptr<GpuRuntime> runtime,
+                                                         std::shared_ptr<const HostPins> pins, const char* name);
   ~CudaStream() override;
 
   void Wait(Event& event, WaitCause cause) override;
   void Record(Event& event) override;
   void CopyIn(void* device, absl::Span<const std::byte> host) override;
   void CopyOut(absl::Span<std::byte> host, const void* device) override;
+  void CopyOutTo(std::function<absl::StatusOr<absl::Span<std::byte>>()> destination, const void* device) override;
   void HostCall(std::function<absl::Status()> call) override;
   absl::Status Synchronize() override;
   StreamStats TakeStats() override;
@@ -81,14 +85,17 @@ class CudaStream : public Stream {
     OwnedGpuEvent start;
     std::optional<OwnedGpuEvent> end;  // none yet, or the stream failed before it was issued
   };
-  CudaStream(std::shared_ptr<GpuRuntime> runtime, const char* name, GpuStream stream)
-      : runtime_(std::move(runtime)), name_(name), stream_(stream) {}
+  CudaStream(std::shared_ptr<GpuRuntime> runtime, std::shared_ptr<const HostPins> pins, const char* name,
+             GpuStream stream)
+      : runtime_(std::move(runtime)), pins_(std::move(pins)), name_(name), stream_(stream) {}
+  absl::Status IssueCopyOut(absl::Span<std::byte> host, const void* device);
   // A timing event, recorded here.
   absl::StatusOr<OwnedGpuEvent> Mark() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status BeginBurst() ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status EndBurst() ABSL_LOCKS_EXCLUDED(mu_);
 
   const std::shared_ptr<GpuRuntime> runtime_;
+  const std::shared_ptr<const HostPins> pins_;
   const char* const name_;
   const GpuStream stream_;
 

@@ -21,6 +21,9 @@ struct GpuEvent {
   void* handle = nullptr;
 };
 
+// What the GPU may do with host memory that is pinned for it.
+enum class HostAccess { kRead, kReadWrite };
+
 // What the cuda device needs of a GPU, one method a call: CUDA's runtime and libraries, or the emulator's in tests.
 // Work is enqueued in a stream and runs later, in order; what fails there is returned by any later call.
 //
@@ -45,9 +48,9 @@ class GpuRuntime {
   // Errors: RESOURCE_EXHAUSTED there is not so much
   virtual absl::StatusOr<void*> AllocateHost(int64_t num_bytes) = 0;
   virtual void FreeHost(void* memory) = 0;
-  // Pins host memory: copies from it are one transfer, and run beside other work. Whole pages that overlap nothing that
-  // is registered.
-  virtual absl::Status RegisterHost(absl::Span<const std::byte> pages) = 0;
+  // Pins host memory: copies are one transfer, and run beside other work. Whole pages that overlap nothing that is
+  // registered.
+  virtual absl::Status RegisterHost(absl::Span<const std::byte> pages, HostAccess access) = 0;
   virtual void UnregisterHost(absl::Span<const std::byte> pages) = 0;
 
   virtual absl::StatusOr<GpuStream> NewStream() = 0;
@@ -55,6 +58,7 @@ class GpuRuntime {
   virtual absl::StatusOr<GpuEvent> NewEvent() = 0;
   virtual void DestroyEvent(GpuEvent event) = 0;
 
+  // `host` lies in what one call registered or allocated, or all of it in neither.
   virtual absl::Status CopyIn(GpuStream stream, void* device, absl::Span<const std::byte> host) = 0;
   virtual absl::Status CopyOut(GpuStream stream, absl::Span<std::byte> host, const void* device) = 0;
   virtual absl::Status Launch(GpuStream stream, const KernelCall& call) = 0;

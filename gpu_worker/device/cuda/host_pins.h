@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -30,21 +31,34 @@ class HostPins {
   HostPins(const HostPins&) = delete;
   HostPins& operator=(const HostPins&) = delete;
 
-  // Pins the pages of `host` that were not seen before. A copy may not take pages of both kinds: where one piece is
-  // refused, the others of the call are let go too.
-  // Errors: the first of the runtime's
-  absl::Status Pin(absl::Span<const std::byte> host);
-  int64_t pinned_bytes() const;
+  // Pins the pages of `host` that were not seen before; a page keeps the access that it was first seen with. Returns
+  // once those that another thread is pinning are settled too.
+  // Errors: the first of the runtime's; what comes behind it stays as it is
+  absl::Status Pin(absl::Span<const std::byte> host, HostAccess access) ABSL_LOCKS_EXCLUDED(mu_);
+  // `host` in parts, in order, each of which one copy may take: it lies in one registration, or outside of all.
+  std::vector<absl::Span<const std::byte>> Parts(absl::Span<const std::byte> host) const ABSL_LOCKS_EXCLUDED(mu_);
+  int64_t pinned_bytes() const ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
+  enum class State { kAsked, kPinned, kRefused };
   struct Piece {
     uintptr_t end = 0;
-    bool pinned = false;
+    State state = State::kAsked;
   };
+  using Pieces = std::map<uintptr_t, Piece>;  // by their first page; they do not overlap
+  static uintptr_t FirstPage(absl::Span<const std::byte> host);
+  static uintptr_t EndPage(absl::Span<const std::byte> host);
+
+  // Enters the pages that were not seen, as asked for; returns where each of their pieces begins and ends.
+  std::vector<std::pair<uintptr_t, uintptr_t>> Claim(absl::Span<const std::byte> host) ABSL_LOCKS_EXCLUDED(mu_);
+  bool IsSettled(absl::Span<const std::byte> host) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // The first piece that ends behind `at`.
+  Pieces::const_iterator FindFrom(uintptr_t at) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const std::shared_ptr<GpuRuntime> runtime_;
   mutable Mutex mu_;
-  std::map<uintptr_t, Piece> pieces_ ABSL_GUARDED_BY(mu_);  // by their first page; they do not overlap
+  CondVar settled_;
+  Pieces pieces_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace eps::worker::cuda

@@ -2,17 +2,23 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <thread>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "common/testing/status_matchers.h"
 #include "gpu_worker/device/cuda/emulator/emulated_runtime.h"
 #include "gpu_worker/device/cuda/emulator/grid.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace eps::worker::cuda {
 namespace {
 
+using ::testing::ElementsAre;
+
+constexpr HostAccess kRead = HostAccess::kRead;
 constexpr int64_t kPage = HostPins::kPageBytes;
 
 // Addresses that nothing is at: pinning reads nothing.
@@ -21,35 +27,75 @@ absl::Span<const std::byte> At(int64_t start, int64_t num_bytes) {
                              static_cast<size_t>(num_bytes));
 }
 
+std::vector<int64_t> Lengths(const HostPins& pins, int64_t start, int64_t num_bytes) {
+  std::vector<int64_t> lengths;
+  const std::byte* at = At(start, 0).data();
+  for (const absl::Span<const std::byte> part : pins.Parts(At(start, num_bytes))) {
+    EXPECT_EQ(part.data(), at);
+    at += part.size();
+    lengths.push_back(static_cast<int64_t>(part.size()));
+  }
+  return lengths;
+}
+
 // The emulated runtime refuses pages that overlap what is registered, and ends the program when one is left at its end.
 TEST(HostPinsTest, EveryPageIsPinnedOnce) {
   HostPins pins(NewEmulatedRuntime(GridOrder::kForward));
-  EXPECT_OK(pins.Pin(At(100, 50)));
+  EXPECT_OK(pins.Pin(At(100, 50), kRead));
   EXPECT_EQ(pins.pinned_bytes(), kPage);
-  EXPECT_OK(pins.Pin(At(10, 3 * kPage)));  // the first page again, and three more
+  EXPECT_OK(pins.Pin(At(10, 3 * kPage), kRead));  // the first page again, and three more
   EXPECT_EQ(pins.pinned_bytes(), 4 * kPage);
-  EXPECT_OK(pins.Pin(At(10 * kPage, kPage)));
-  EXPECT_OK(pins.Pin(At(0, 20 * kPage)));  // around both
+  EXPECT_OK(pins.Pin(At(10 * kPage, kPage), kRead));
+  EXPECT_OK(pins.Pin(At(0, 20 * kPage), kRead));  // around both
   EXPECT_EQ(pins.pinned_bytes(), 20 * kPage);
-  EXPECT_OK(pins.Pin(At(0, 20 * kPage)));
-  EXPECT_OK(pins.Pin(At(5, 0)));
+  EXPECT_OK(pins.Pin(At(0, 20 * kPage), kRead));
+  EXPECT_OK(pins.Pin(At(5, 0), kRead));
   EXPECT_EQ(pins.pinned_bytes(), 20 * kPage);
 }
 
 TEST(HostPinsTest, ALargeRangeIsPinnedInPieces) {
   HostPins pins(NewEmulatedRuntime(GridOrder::kForward));
-  EXPECT_OK(pins.Pin(At(0, 5 * HostPins::kPieceBytes / 2)));
+  EXPECT_OK(pins.Pin(At(0, 5 * HostPins::kPieceBytes / 2), kRead));
   EXPECT_EQ(pins.pinned_bytes(), 5 * HostPins::kPieceBytes / 2);
 }
 
 TEST(HostPinsTest, WhatCannotBePinnedIsSaidOnceAndLeft) {
   HostPins pins(NewEmulatedRuntime(GridOrder::kForward, {.most_pinned_bytes = 3 * kPage}));
-  EXPECT_OK(pins.Pin(At(0, 2 * kPage)));
-  EXPECT_THAT(pins.Pin(At(0, 6 * kPage)), StatusIs(absl::StatusCode::kResourceExhausted));
-  EXPECT_OK(pins.Pin(At(0, 6 * kPage))) << "it asked again";
+  EXPECT_OK(pins.Pin(At(0, 2 * kPage), kRead));
+  EXPECT_THAT(pins.Pin(At(0, 6 * kPage), kRead), StatusIs(absl::StatusCode::kResourceExhausted));
+  EXPECT_OK(pins.Pin(At(0, 6 * kPage), kRead)) << "it asked again";
   EXPECT_EQ(pins.pinned_bytes(), 2 * kPage);
-  EXPECT_OK(pins.Pin(At(9 * kPage, 1)));
+  EXPECT_OK(pins.Pin(At(9 * kPage, 1), kRead));
   EXPECT_EQ(pins.pinned_bytes(), 3 * kPage);
+}
+
+TEST(HostPinsTest, ACopyIsCutWhereRegistrationsBeginAndEnd) {
+  HostPins pins(NewEmulatedRuntime(GridOrder::kForward, {.most_pinned_bytes = 4 * kPage}));
+  EXPECT_THAT(Lengths(pins, 100, 50), ElementsAre(50));
+  EXPECT_OK(pins.Pin(At(2 * kPage, kPage), kRead));
+  EXPECT_OK(pins.Pin(At(3 * kPage, 2 * kPage), kRead));  // the neighbour: another registration
+  EXPECT_THAT(Lengths(pins, 2 * kPage + 5, 10), ElementsAre(10));
+  EXPECT_THAT(Lengths(pins, 5, 6 * kPage), ElementsAre(2 * kPage - 5, kPage, 2 * kPage, kPage + 5));
+  EXPECT_FALSE(pins.Pin(At(5 * kPage, 2 * kPage), kRead).ok());
+  // What was refused is as what was never asked for.
+  EXPECT_THAT(Lengths(pins, 4 * kPage, 9 * kPage), ElementsAre(kPage, 8 * kPage));
+  EXPECT_THAT(Lengths(pins, kPage, 0), ElementsAre());
+}
+
+// Every thread finds what it asked for settled, whoever pinned it.
+TEST(HostPinsTest, ThreadsMayPinTheSamePages) {
+  HostPins pins(NewEmulatedRuntime(GridOrder::kForward));
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&pins, t] {
+      for (int64_t page = 0; page < 200; page += 1 + t) {
+        EXPECT_OK(pins.Pin(At(page * kPage, 3 * kPage), kRead));
+        EXPECT_GE(pins.pinned_bytes(), 3 * kPage);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(pins.pinned_bytes(), 202 * kPage);
 }
 
 }  // namespace

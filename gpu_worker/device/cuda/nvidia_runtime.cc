@@ -105,11 +105,11 @@ class NvidiaRuntime : public GpuRuntime {
   void FreeHost(void* memory) override {
     if (Use().ok()) cudaFreeHost(memory);
   }
-  absl::Status RegisterHost(absl::Span<const std::byte> pages) override {
+  absl::Status RegisterHost(absl::Span<const std::byte> pages, HostAccess access) override {
     EPS_RETURN_IF_ERROR(Use());
-    // The daemon's memory is mapped for reading alone.
-    return Check(cudaHostRegister(const_cast<std::byte*>(pages.data()), pages.size(), cudaHostRegisterReadOnly),
-                 "cudaHostRegister");
+    // Memory that is mapped for reading alone, as the daemon's is, can be registered only so.
+    const unsigned flags = access == HostAccess::kRead ? cudaHostRegisterReadOnly : cudaHostRegisterDefault;
+    return Check(cudaHostRegister(const_cast<std::byte*>(pages.data()), pages.size(), flags), "cudaHostRegister");
   }
   void UnregisterHost(absl::Span<const std::byte> pages) override {
     if (Use().ok()) cudaHostUnregister(const_cast<std::byte*>(pages.data()));

@@ -99,24 +99,24 @@ class EmulatedRuntime : public GpuRuntime {
   absl::StatusOr<void*> AllocateHost(int64_t num_bytes) override { return Allocate(num_bytes); }
   void FreeHost(void* memory) override { std::free(memory); }
 
-  absl::Status RegisterHost(absl::Span<const std::byte> pages) override {
+  absl::Status RegisterHost(absl::Span<const std::byte> pages, HostAccess access) override {
     MutexLock lock(mu_);
     EPS_CHECK(!pages.empty() && reinterpret_cast<uintptr_t>(pages.data()) % kPageBytes == 0 &&
               pages.size() % kPageBytes == 0);
     const auto next = pinned_.lower_bound(pages.data());
     EPS_CHECK(next == pinned_.end() || next->first >= pages.data() + pages.size());
-    EPS_CHECK(next == pinned_.begin() || std::prev(next)->first + std::prev(next)->second <= pages.data());
+    EPS_CHECK(next == pinned_.begin() || std::prev(next)->first + std::prev(next)->second.num_bytes <= pages.data());
     if (static_cast<int64_t>(pages.size()) > limits_.most_pinned_bytes - pinned_bytes_) {
       return absl::ResourceExhaustedError("no more memory can be pinned");
     }
-    pinned_[pages.data()] = pages.size();
+    pinned_[pages.data()] = {.num_bytes = pages.size(), .access = access};
     pinned_bytes_ += static_cast<int64_t>(pages.size());
     return absl::OkStatus();
   }
   void UnregisterHost(absl::Span<const std::byte> pages) override {
     MutexLock lock(mu_);
     const auto found = pinned_.find(pages.data());
-    EPS_CHECK(found != pinned_.end() && found->second == pages.size());
+    EPS_CHECK(found != pinned_.end() && found->second.num_bytes == pages.size());
     pinned_.erase(found);
     pinned_bytes_ -= static_cast<int64_t>(pages.size());
   }
@@ -127,10 +127,12 @@ class EmulatedRuntime : public GpuRuntime {
   void DestroyEvent(GpuEvent event) override { delete &At(event); }
 
   absl::Status CopyIn(GpuStream stream, void* device, absl::Span<const std::byte> host) override {
+    EPS_RETURN_IF_ERROR(CheckCopy(host, HostAccess::kRead));
     At(stream).thread.CopyIn(device, host);
     return absl::OkStatus();
   }
   absl::Status CopyOut(GpuStream stream, absl::Span<std::byte> host, const void* device) override {
+    EPS_RETURN_IF_ERROR(CheckCopy(host, HostAccess::kReadWrite));
     At(stream).thread.CopyOut(host, device);
     return absl::OkStatus();
   }
@@ -165,11 +167,31 @@ class EmulatedRuntime : public GpuRuntime {
   static EmulatedStream& At(GpuStream stream) { return *static_cast<EmulatedStream*>(stream.handle); }
   static EmulatedEvent& At(GpuEvent event) { return *static_cast<EmulatedEvent*>(event.handle); }
 
+  absl::Status CheckCopy(absl::Span<const std::byte> host, HostAccess access) {
+    MutexLock lock(mu_);
+    const std::byte* const end = host.data() + host.size();
+    auto found = pinned_.upper_bound(host.data());
+    if (found != pinned_.begin() && std::prev(found)->first + std::prev(found)->second.num_bytes > host.data()) --found;
+    if (found == pinned_.end() || found->first >= end) return absl::OkStatus();  // all of it pageable
+    if (found->first > host.data() || found->first + found->second.num_bytes < end) {
+      return absl::InvalidArgumentError("a copy of host memory that is registered in part, or in two calls");
+    }
+    if (access == HostAccess::kReadWrite && found->second.access != access) {
+      return absl::InvalidArgumentError("a copy to host memory that is registered for reading");
+    }
+    return absl::OkStatus();
+  }
+
+  struct Pinned {
+    size_t num_bytes = 0;
+    HostAccess access = HostAccess::kRead;
+  };
+
   const GridOrder order_;
   const EmulatedLimits limits_;
 
   Mutex mu_;
-  std::map<const std::byte*, size_t> pinned_ ABSL_GUARDED_BY(mu_);
+  std::map<const std::byte*, Pinned> pinned_ ABSL_GUARDED_BY(mu_);
   int64_t pinned_bytes_ ABSL_GUARDED_BY(mu_) = 0;
 };
 
