@@ -1,7 +1,9 @@
 #ifndef EPS_COMMON_SCHEDULE_VNODE_BATCH_H_
 #define EPS_COMMON_SCHEDULE_VNODE_BATCH_H_
 
+#include <compare>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "common/base/ids.h"
@@ -16,12 +18,24 @@ struct VnodeBatch {
   std::vector<int32_t> labels;
 };
 
+// A group of workers in one step: what each member computes. The same in all members, but for `rank`.
+struct GroupVnodes {
+  uint64_t group = 0;                    // its id; never 0
+  int rank = 0;                          // of this worker
+  std::vector<std::vector<int>> vnodes;  // by rank, each rising; together disjoint
+
+  int size() const { return static_cast<int>(vnodes.size()); }
+  friend auto operator<=>(const GroupVnodes&, const GroupVnodes&) = default;
+};
+
 // What one worker is to do for a step: all of its vnodes, or, after another worker was lost, those that
 // came on top (then the step is one that the worker may already have run with other vnodes).
 struct Assignment {
   StepId step;
   int64_t counted_tokens = 0;      // of the whole step, over all vnodes: the loss is the mean over them
   std::vector<VnodeBatch> vnodes;  // rising by vnode
+  // With whom it pulls and pushes; none: alone. Then `vnodes` are those of its rank.
+  std::optional<GroupVnodes> group = std::nullopt;
 };
 
 // What one vnode adds to its step, beside gradients.

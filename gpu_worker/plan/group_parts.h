@@ -1,9 +1,9 @@
 #ifndef EPS_GPU_WORKER_PLAN_GROUP_PARTS_H_
 #define EPS_GPU_WORKER_PLAN_GROUP_PARTS_H_
 
-#include <compare>
 #include <cstdint>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -12,18 +12,10 @@
 #include "common/model/model_spec.h"
 #include "common/schedule/chunk_range.h"
 #include "common/schedule/reduction_tree.h"
+#include "common/schedule/vnode_batch.h"
 #include "common/tensor/dtype.h"
 
 namespace eps::worker {
-
-// A group in one step: what each member computes. The same in all members, but for `rank`.
-struct GroupVnodes {
-  int rank = 0;
-  std::vector<std::vector<int>> vnodes;  // by rank, each rising; together disjoint
-
-  int size() const { return static_cast<int>(vnodes.size()); }
-  friend auto operator<=>(const GroupVnodes&, const GroupVnodes&) = default;
-};
 
 // What a member gathers of its vnodes, each of which is one round: as PushedNodes, of fp32, in which they travel.
 std::vector<TreeNode> GroupNodes(absl::Span<const int> vnodes, int num_vnodes, int max_leaves);

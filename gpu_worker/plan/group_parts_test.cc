@@ -24,7 +24,7 @@ ModelSpec SmallModel() {
 }
 
 GroupVnodes EvenShares(int num_vnodes, int size, int rank) {
-  GroupVnodes group{.rank = rank, .vnodes = {}};
+  GroupVnodes group{.group = 1, .rank = rank, .vnodes = {}};
   for (int member = 0; member < size; ++member) {
     const ChunkRange share = PartOf(num_vnodes, member, size);
     std::vector<int> vnodes;
@@ -127,7 +127,7 @@ TEST(GroupPartsTest, OfSomeOfTheVnodesTheLargestSubtreesArePushed) {
   const ModelSpec model = SmallModel();
   const GroupBounds bounds = BoundsFor(model, 8, 8);
   ASSERT_OK_AND_ASSIGN(const GroupParts parts,
-                       GroupParts::Make(model, {.rank = 1, .vnodes = {{0, 1, 2}, {3, 6, 7}}}, bounds));
+                       GroupParts::Make(model, {.group = 1, .rank = 1, .vnodes = {{0, 1, 2}, {3, 6, 7}}}, bounds));
   ASSERT_EQ(parts.roots().size(), 2u);
   EXPECT_EQ(parts.roots()[0].node, (TreeNode{0, 4}));
   EXPECT_EQ(parts.roots()[1].node, (TreeNode{6, 2}));
@@ -143,9 +143,9 @@ TEST(GroupPartsTest, AllMembersComeToTheSameAnswer) {
   GroupBounds bounds = BoundsFor(model, 6, 2, Dtype::kBf16);
   for (int rank = 0; rank < 3; ++rank) {
     // A vnode whose sibling is not in the group would leave in 16 bits.
-    EXPECT_THAT(GroupParts::Make(model, {.rank = rank, .vnodes = {{0, 1}, {2}, {4, 5}}}, bounds).status(),
+    EXPECT_THAT(GroupParts::Make(model, {.group = 1, .rank = rank, .vnodes = {{0, 1}, {2}, {4, 5}}}, bounds).status(),
                 StatusIs(StatusCode::kFailedPrecondition, "virtual node 2 would be pushed by itself"));
-    EXPECT_THAT(GroupParts::Make(model, {.rank = rank, .vnodes = {{0, 1, 2}, {}, {3, 4, 5}}}, bounds).status(),
+    EXPECT_THAT(GroupParts::Make(model, {.group = 1, .rank = rank, .vnodes = {{0, 1, 2}, {}, {3, 4, 5}}}, bounds).status(),
                 StatusIs(StatusCode::kFailedPrecondition, "member 1 has 0 virtual nodes"));
     GroupBounds small = bounds;
     small.area_elems /= 8;
@@ -162,13 +162,13 @@ TEST(GroupPartsTest, AllMembersComeToTheSameAnswer) {
 TEST(GroupPartsTest, WhatMakesNoSenseIsRefusedByField) {
   const ModelSpec model = SmallModel();
   const GroupBounds bounds = BoundsFor(model, 4, 4);
-  EXPECT_THAT(GroupParts::Make(model, {.rank = 2, .vnodes = {{0}, {1}}}, bounds).status(),
+  EXPECT_THAT(GroupParts::Make(model, {.group = 1, .rank = 2, .vnodes = {{0}, {1}}}, bounds).status(),
               StatusIs(StatusCode::kInvalidArgument, "group: rank: 2"));
-  EXPECT_THAT(GroupParts::Make(model, {.rank = 0, .vnodes = {{0, 4}, {1}}}, bounds).status(),
+  EXPECT_THAT(GroupParts::Make(model, {.group = 1, .rank = 0, .vnodes = {{0, 4}, {1}}}, bounds).status(),
               StatusIs(StatusCode::kInvalidArgument, "vnode 4"));
-  EXPECT_THAT(GroupParts::Make(model, {.rank = 0, .vnodes = {{1, 0}, {2}}}, bounds).status(),
+  EXPECT_THAT(GroupParts::Make(model, {.group = 1, .rank = 0, .vnodes = {{1, 0}, {2}}}, bounds).status(),
               StatusIs(StatusCode::kInvalidArgument, "vnode 0 after 1"));
-  EXPECT_THAT(GroupParts::Make(model, {.rank = 0, .vnodes = {{0, 1}, {1}}}, bounds).status(),
+  EXPECT_THAT(GroupParts::Make(model, {.group = 1, .rank = 0, .vnodes = {{0, 1}, {1}}}, bounds).status(),
               StatusIs(StatusCode::kInvalidArgument, "vnode 1"));
 }
 

@@ -178,13 +178,8 @@ void LayerRunner::Backward(const RelayStep& step, const PassContext& pass) {
 }
 
 void LayerRunner::FinishLeaf(const RelayStep& step, const PassContext& pass) {
-<<<<<<< HEAD
   int32_t* flag = Flag(step, pass.vnodes[static_cast<size_t>(step.vnode)], pass);
-  device_.stream(StreamId::kCompute).CopyIn(flag, BytesOf(kFinite));
-=======
-  int32_t* flag = Flag(step, pass.vnodes[static_cast<size_t>(step.vnode)]);
   device_.stream(StreamId::kCompute).CopyIn(flag, BytesOf(start_values_.finite));
->>>>>>> c125ac24eb93743fbf49a112fbb371ec16abd363
   device_.kernels().FinishLeaf({.n = model_.layer(step.layer).num_elems,
                                 .src = Gradient(step.gradient),
                                 .round_bf16 = pass.gradients == Dtype::kBf16,

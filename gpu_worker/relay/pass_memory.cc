@@ -1,5 +1,6 @@
 #include "gpu_worker/relay/pass_memory.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <new>
@@ -28,7 +29,8 @@ absl::StatusOr<PassMemory> PassMemory::New(Device& device, const RelayPlan& plan
   EPS_ASSIGN_OR_RETURN(memory.boundaries_, device.NewHostMemory(plan.host_boundary_bytes));
   EPS_ASSIGN_OR_RETURN(memory.tokens_, device.NewHostMemory(memory.items_ * memory.token_bytes_));
   EPS_ASSIGN_OR_RETURN(memory.records_, device.NewHostMemory(plan.max_pass_vnodes * int64_t{sizeof(LossRecord)}));
-  EPS_ASSIGN_OR_RETURN(memory.flags_, device.NewHostMemory(plan.max_subtree_leaves() * int64_t{sizeof(int32_t)}));
+  const int64_t flags = std::max<int64_t>(plan.max_subtree_leaves(), plan.num_vnodes);
+  EPS_ASSIGN_OR_RETURN(memory.flags_, device.NewHostMemory(flags * int64_t{sizeof(int32_t)}));
   EPS_ASSIGN_OR_RETURN(memory.start_values_, device.NewHostMemory(int64_t{sizeof(StartValues)}));
   new (memory.start_values_.bytes.data()) StartValues();
   return memory;

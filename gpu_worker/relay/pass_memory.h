@@ -37,7 +37,7 @@ class PassMemory {
   // LayerShape::token_bytes: ids, then labels.
   absl::Span<std::byte> Tokens(int64_t item, const LayerShape& shape) const;
   absl::Span<LossRecord> records() const;  // by vnode of the pass
-  absl::Span<int32_t> flags() const;       // of the push under way, by leaf
+  absl::Span<int32_t> flags() const;       // of the push under way, by leaf; in a group by vnode of the run
   const StartValues& start_values() const;
 
  private:

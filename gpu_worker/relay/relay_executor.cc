@@ -5,14 +5,18 @@
 #include <cstring>
 #include <map>
 #include <optional>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/log.h"
 #include "common/base/status_macros.h"
 #include "common/numeric/bf16.h"
 #include "gpu_worker/layers/layer_shape.h"
+#include "gpu_worker/plan/group_parts.h"
 #include "gpu_worker/plan/pushed_nodes.h"
 #include "gpu_worker/relay/arena_map.h"
+#include "gpu_worker/relay/group_exchange.h"
 #include "gpu_worker/relay/layer_runner.h"
 #include "gpu_worker/relay/pass_memory.h"
 #include "gpu_worker/relay/pull_clock.h"
@@ -33,11 +37,20 @@ struct Pass {
   std::map<int, size_t> pull_index;      // step -> index into the pull clock
   // By blob: where the host has its weights, and the transport need not copy them; empty: nowhere.
   std::vector<const std::byte*> in_place;
+  Group* group = nullptr;  // null: alone; else context.group says who does what
 };
 
 template <typename T>
 absl::Span<std::byte> AsBytes(absl::Span<T> values) {
   return absl::MakeSpan(reinterpret_cast<std::byte*>(values.data()), values.size() * sizeof(T));
+}
+
+// The lowest vnode of `node` whose gradient is not finite, by its flags (one a leaf); -1: none.
+int NonfiniteVnode(TreeNode node, const int32_t* flags) {
+  for (int leaf = 0; leaf < node.count; ++leaf) {
+    if (flags[leaf] == 0) return node.first + leaf;
+  }
+  return -1;
 }
 
 class RelayExecutorImpl : public RelayExecutor {
@@ -55,12 +68,15 @@ class RelayExecutorImpl : public RelayExecutor {
         layers_(model_, plan_, arena_, memory_.start_values(), device_),
         push_buffers_(&device_, plan_.host_push_bytes) {}
 
-  absl::StatusOr<PassResult> Run(const Assignment& assignment) override;
+  absl::StatusOr<PassResult> Run(const Assignment& assignment, Group* group) override;
   absl::StatusOr<std::vector<float>> NextTokenLogits(Version version, absl::Span<const int32_t> tokens) override;
 
  private:
   absl::Status Check(const Assignment& assignment) const;
-  absl::Status RunPass(const Assignment& assignment, absl::Span<const VnodeBatch> batches, PassResult& result);
+  // Null: this step goes alone.
+  absl::StatusOr<std::unique_ptr<GroupParts>> PartsOf(const Assignment& assignment) const;
+  absl::Status RunPass(const Assignment& assignment, absl::Span<const VnodeBatch> batches, Group* group,
+                       const GroupParts* parts, PassResult& result);
   absl::Status Execute(Pass& pass);
   const std::vector<RelayStep>& Schedule(const PassShape& shape);
 
@@ -69,6 +85,9 @@ class RelayExecutorImpl : public RelayExecutor {
   void EnqueuePull(int index, const RelayStep& step, Pass& pass);
   void EnqueueLoadTokens(const RelayStep& step, const Pass& pass);
   void EnqueuePush(const RelayStep& step, const Pass& pass);
+  void EnqueueExchange(const RelayStep& step, const Pass& pass);
+  void EnqueuePushPart(const RelayStep& step, const Pass& pass);
+  void EnqueueCopyToPush(int64_t num_bytes, const std::byte* gradient);
   // `destination`: null where the weights are read in place.
   absl::Status PullBlobs(size_t pull, const RelayStep& step, const Pass& pass, std::byte* destination);
   // Where the transport has the weights in this host's memory, nothing else copies them: kernels read them there, or one
@@ -77,9 +96,16 @@ class RelayExecutorImpl : public RelayExecutor {
   // Errors: RESOURCE_EXHAUSTED they lie nowhere, and the host has no memory to pull them to
   absl::Status FindWeights(Pass& pass);
   std::vector<const std::byte*> InPlace(Version version) const;  // by blob; empty: not all are
-  absl::Span<const std::byte> InPlaceBytes(const Pass& pass, BlobId blob) const;
+  absl::Span<const std::byte> InPlaceBytes(const Pass& pass, BlobId blob, ChunkRange chunks) const;
+  struct PulledPart {
+    BlobId blob;
+    ChunkRange chunks;
+    int64_t slot_elem = 0, num_elems = 0;
+  };
+  std::vector<PulledPart> PulledParts(LayerId layer, const Pass& pass) const;
   absl::StatusOr<PushMemory> NewPushMemory(int64_t num_bytes);
   void Push(const RelayStep& step, const Pass& pass, const PushMemory& gradient);
+  void PushPart(const RelayStep& step, const Pass& pass, const GroupParts::Root& root, const PushMemory& sum);
 
   // The step's micro-batch, of those of the pass.
   int64_t Item(const RelayStep& step) const { return int64_t{step.vnode} * run_.batch.micro_batches + step.micro_batch; }
@@ -110,7 +136,8 @@ class RelayExecutorImpl : public RelayExecutor {
   PushBuffers push_buffers_;
   PushMemory leaving_;                          // of the push under way; the out-stream's
   std::vector<std::unique_ptr<Event>> events_;  // by step of a pass; grows to the longest pass
-  std::map<std::pair<std::vector<int>, bool>, std::vector<RelayStep>> schedules_;
+  using ScheduleKey = std::tuple<std::vector<int>, bool, int>;  // what differs between the passes of a run
+  std::map<ScheduleKey, std::vector<RelayStep>> schedules_;
   PullClock pull_clock_;
 };
 
@@ -140,27 +167,46 @@ absl::Status RelayExecutorImpl::Check(const Assignment& assignment) const {
   return absl::OkStatus();
 }
 
-absl::StatusOr<PassResult> RelayExecutorImpl::Run(const Assignment& assignment) {
+absl::StatusOr<std::unique_ptr<GroupParts>> RelayExecutorImpl::PartsOf(const Assignment& assignment) const {
+  if (!assignment.group.has_value()) return nullptr;
+  absl::StatusOr<GroupParts> parts =
+      GroupParts::Make(model_, *assignment.group,
+                       {.num_vnodes = run_.batch.virtual_nodes,
+                        .max_pass_vnodes = plan_.max_pass_vnodes,
+                        .max_subtree_leaves = plan_.max_subtree_leaves(),
+                        .area_elems = plan_.group_area.num_bytes / int64_t{sizeof(float)},
+                        .gradients = run_.precision.gradients});
+  if (parts.ok()) return std::make_unique<GroupParts>(*std::move(parts));
+  if (!absl::IsFailedPrecondition(parts.status())) return parts.status();
+  LogInfo("group_not_used", {{"step", assignment.step.value()}, {"why", parts.status().message()}});
+  return nullptr;
+}
+
+absl::StatusOr<PassResult> RelayExecutorImpl::Run(const Assignment& assignment, Group* group) {
   const std::string step = absl::StrCat("step ", assignment.step.value());
   EPS_RETURN_IF_ERROR_WITH(Check(assignment), step);
   PassResult result;
   const Clock::time_point start = Clock::now();
   const absl::Span<const VnodeBatch> batches = assignment.vnodes;
   const auto most = static_cast<size_t>(plan_.max_pass_vnodes);
+  EPS_ASSIGN_OR_RETURN(const std::unique_ptr<GroupParts> parts, PartsOf(assignment));
+  if (parts == nullptr) group = nullptr;
+  EPS_CHECK(parts == nullptr || group != nullptr);
   for (size_t first = 0; first < batches.size(); first += most) {
-    EPS_RETURN_IF_ERROR(RunPass(assignment, batches.subspan(first, most), result));
+    EPS_RETURN_IF_ERROR(RunPass(assignment, batches.subspan(first, most), group, parts.get(), result));
   }
   result.seconds = std::chrono::duration<double>(Clock::now() - start).count();
   return result;
 }
 
 absl::Status RelayExecutorImpl::RunPass(const Assignment& assignment, absl::Span<const VnodeBatch> batches,
-                                        PassResult& result) {
+                                        Group* group, const GroupParts* parts, PassResult& result) {
   PassShape shape{.vnodes = {},
                   .num_vnodes = run_.batch.virtual_nodes,
                   .micro_batches = run_.batch.micro_batches,
                   .gradients = run_.precision.gradients,
-                  .expands = shape_.expands()};
+                  .expands = shape_.expands(),
+                  .group_rounds = parts == nullptr ? 0 : parts->rounds()};
   for (const VnodeBatch& batch : batches) shape.vnodes.push_back(batch.vnode);
 
   Pass pass;
@@ -169,7 +215,9 @@ absl::Status RelayExecutorImpl::RunPass(const Assignment& assignment, absl::Span
                   .step = assignment.step,
                   .vnodes = shape.vnodes,
                   .loss_scale = 1.0 / static_cast<double>(std::max<int64_t>(assignment.counted_tokens, 1)),
-                  .gradients = run_.precision.gradients};
+                  .gradients = run_.precision.gradients,
+                  .group = parts};
+  pass.group = group;
   pass.version = ReadVersion(assignment.step);
   EPS_RETURN_IF_ERROR(FindWeights(pass));
   pass.steps = &Schedule(shape);
@@ -177,6 +225,7 @@ absl::Status RelayExecutorImpl::RunPass(const Assignment& assignment, absl::Span
   const absl::Status status = Execute(pass);
   const std::array<double, kNumWaitCauses> waits = TakeWaits();
   EPS_RETURN_IF_ERROR(status);
+  if (group != nullptr) EPS_RETURN_IF_ERROR(group->status());
   for (size_t cause = 0; cause < waits.size(); ++cause) result.compute_wait_seconds[cause] += waits[cause];
   for (size_t v = 0; v < batches.size(); ++v) {
     const LossRecord& record = memory_.records()[v];
@@ -242,7 +291,7 @@ absl::StatusOr<std::vector<float>> RelayExecutorImpl::NextTokenLogits(Version ve
 const std::vector<RelayStep>& RelayExecutorImpl::Schedule(const PassShape& shape) {
   // A worker's vnodes change only when workers come or go, so a few schedules serve a whole run.
   constexpr size_t kMostSchedules = 8;
-  const std::pair<std::vector<int>, bool> key(shape.vnodes, shape.forward_only);
+  const ScheduleKey key(shape.vnodes, shape.forward_only, shape.group_rounds);
   const auto found = schedules_.find(key);
   if (found != schedules_.end()) return found->second;
   if (schedules_.size() >= kMostSchedules) schedules_.clear();
@@ -313,6 +362,12 @@ void RelayExecutorImpl::Enqueue(int index, Pass& pass) {
     case RelayStep::Kind::kPush:
       EnqueuePush(step, pass);
       break;
+    case RelayStep::Kind::kExchange:
+      EnqueueExchange(step, pass);
+      break;
+    case RelayStep::Kind::kPushPart:
+      EnqueuePushPart(step, pass);
+      break;
     case RelayStep::Kind::kStoreRecord:
       out.CopyOut(AsBytes(memory_.records().subspan(static_cast<size_t>(step.vnode), 1)),
                   arena_.records + RelayPlan::RecordOffset(step.record));
@@ -333,22 +388,45 @@ void RelayExecutorImpl::EnqueuePull(int index, const RelayStep& step, Pass& pass
   in.HostCall([this, pull, &step, &pass, destination] {
     return Annotate(PullBlobs(pull, step, pass, destination), Where(step, pass));
   });
-  if (direct) return;
-  const int64_t elem_bytes = SizeOf(shape_.wire);
-  const LayerSpec& layer = model_.layer(step.layer);
-  if (!in_place) {
-    in.CopyIn(slot, staging_in_.bytes.subspan(0, static_cast<size_t>(layer.num_elems * elem_bytes)));
-    return;
+  if (direct && in_place) return;  // read there
+  if (!direct) {
+    // One copy a blob, from where the daemon has it or it was pulled to.
+    const int64_t elem_bytes = SizeOf(shape_.wire);
+    for (const PulledPart& part : PulledParts(step.layer, pass)) {
+      in.CopyIn(slot + part.slot_elem * elem_bytes,
+                in_place ? InPlaceBytes(pass, part.blob, part.chunks)
+                         : staging_in_.bytes.subspan(static_cast<size_t>(part.slot_elem * elem_bytes),
+                                                     static_cast<size_t>(part.num_elems * elem_bytes)));
+    }
   }
-  // One copy, from where the daemon has them.
-  for (const BlobUse& use : layer.blobs) {
-    in.CopyIn(slot + use.offset_elems * elem_bytes, InPlaceBytes(pass, use.blob));
+  if (pass.group != nullptr) {
+    pass.group->Enqueue(GroupLane::kPull, in, ExchangeWeights(*pass.context.group, step.layer, shape_.wire, slot));
   }
 }
 
-absl::Span<const std::byte> RelayExecutorImpl::InPlaceBytes(const Pass& pass, BlobId blob) const {
-  return absl::MakeConstSpan(pass.in_place[static_cast<size_t>(blob.value())],
-                             static_cast<size_t>(model_.blob(blob).num_elems * SizeOf(shape_.wire)));
+// What this worker pulls of a layer: all of it, or its part in a group. Weights that are read in place are not exchanged.
+std::vector<RelayExecutorImpl::PulledPart> RelayExecutorImpl::PulledParts(LayerId layer, const Pass& pass) const {
+  std::vector<PulledPart> parts;
+  const GroupParts* group = pass.context.group;
+  if (group != nullptr && pass.context.in_place.empty()) {
+    for (const GroupParts::Piece& piece : group->PiecesOf(layer, group->rank())) {
+      parts.push_back({piece.use.blob, piece.chunks, piece.slot_elem, piece.num_elems});
+    }
+    return parts;
+  }
+  for (const BlobUse& use : model_.layer(layer).blobs) {
+    const BlobSpec& blob = model_.blob(use.blob);
+    parts.push_back({use.blob, blob.all_chunks(), use.offset_elems, blob.num_elems});
+  }
+  return parts;
+}
+
+absl::Span<const std::byte> RelayExecutorImpl::InPlaceBytes(const Pass& pass, BlobId id, ChunkRange chunks) const {
+  const BlobSpec& blob = model_.blob(id);
+  const int64_t elem_bytes = SizeOf(shape_.wire);
+  return absl::MakeConstSpan(
+      pass.in_place[static_cast<size_t>(id.value())] + blob.part_first_elem(chunks) * elem_bytes,
+      static_cast<size_t>(blob.part_elems(chunks) * elem_bytes));
 }
 
 std::vector<const std::byte*> RelayExecutorImpl::InPlace(Version version) const {
@@ -372,16 +450,15 @@ absl::Status RelayExecutorImpl::FindWeights(Pass& pass) {
 absl::Status RelayExecutorImpl::PullBlobs(size_t pull, const RelayStep& step, const Pass& pass,
                                           std::byte* destination) {
   const int64_t elem_bytes = SizeOf(shape_.wire);
-  for (const BlobUse& use : model_.layer(step.layer).blobs) {
-    const BlobSpec& blob = model_.blob(use.blob);
+  for (const PulledPart& part : PulledParts(step.layer, pass)) {
     const Clock::time_point begin = Clock::now();
     const absl::StatusOr<PullTiming> timing =
-        destination == nullptr ? transport_.Await(use.blob, pass.version)
-                               : transport_.Pull(use.blob, pass.version, blob.all_chunks(),
-                                                 absl::MakeSpan(destination + use.offset_elems * elem_bytes,
-                                                                static_cast<size_t>(blob.num_elems * elem_bytes)));
-    if (!timing.ok()) return Annotate(timing.status(), absl::StrCat("pull of blob ", blob.name));
-    if (destination == nullptr) device_.ExpectCopiesFrom(InPlaceBytes(pass, use.blob));
+        destination == nullptr ? transport_.Await(part.blob, pass.version)
+                               : transport_.Pull(part.blob, pass.version, part.chunks,
+                                                 absl::MakeSpan(destination + part.slot_elem * elem_bytes,
+                                                                static_cast<size_t>(part.num_elems * elem_bytes)));
+    if (!timing.ok()) return Annotate(timing.status(), absl::StrCat("pull of blob ", model_.blob(part.blob).name));
+    if (destination == nullptr) device_.ExpectCopiesFrom(InPlaceBytes(pass, part.blob, part.chunks));
     pull_clock_.Pulled(pull, begin, timing->version_wait_seconds, Clock::now());
   }
   return absl::OkStatus();
@@ -412,23 +489,74 @@ void RelayExecutorImpl::EnqueueLoadTokens(const RelayStep& step, const Pass& pas
   out.CopyIn(slot + labels, tokens.subspan(static_cast<size_t>(labels), row_bytes));
 }
 
-// The gradient goes straight to where the transport sends it from. Its memory is taken in stream order, so that only
-// gradients that are really under way hold any.
 void RelayExecutorImpl::EnqueuePush(const RelayStep& step, const Pass& pass) {
   Stream& out = device_.stream(StreamId::kOut);
-  const int64_t num_bytes = model_.layer(step.layer).num_elems * SizeOf(PushedDtype(step.node, pass.context.gradients));
-  out.CopyOutTo(
-      [this, num_bytes]() -> absl::StatusOr<absl::Span<std::byte>> {
-        EPS_ASSIGN_OR_RETURN(leaving_, NewPushMemory(num_bytes));
-        return leaving_.bytes;
-      },
-      Slot(arena_.pushes, step.push));
+  EnqueueCopyToPush(model_.layer(step.layer).num_elems * SizeOf(PushedDtype(step.node, pass.context.gradients)),
+                    Slot(arena_.pushes, step.push));
   out.CopyOut(AsBytes(memory_.flags().subspan(0, static_cast<size_t>(step.node.count))),
               arena_.records + plan_.FlagsOffset(step.push));
   out.HostCall([this, &step, &pass] {
     Push(step, pass, std::exchange(leaving_, {}));
     return absl::OkStatus();
   });
+}
+
+// The gradient goes straight to where the transport sends it from. Its memory is taken in stream order, so that only
+// gradients that are really under way hold any.
+void RelayExecutorImpl::EnqueueCopyToPush(int64_t num_bytes, const std::byte* gradient) {
+  device_.stream(StreamId::kOut)
+      .CopyOutTo(
+          [this, num_bytes]() -> absl::StatusOr<absl::Span<std::byte>> {
+            EPS_ASSIGN_OR_RETURN(leaving_, NewPushMemory(num_bytes));
+            return leaving_.bytes;
+          },
+          gradient);
+}
+
+void RelayExecutorImpl::EnqueueExchange(const RelayStep& step, const Pass& pass) {
+  const std::byte* push = step.push >= 0 ? Slot(arena_.pushes, step.push) : nullptr;
+  pass.group->Enqueue(GroupLane::kPush, device_.stream(StreamId::kOut),
+                      ExchangeGradients(*pass.context.group, step.layer, step.round, push, arena_.group_area,
+                                        arena_.records + plan_.GroupFlagsOffset(step.flag_turn)));
+}
+
+// One buffer for each subtree that the group has summed.
+void RelayExecutorImpl::EnqueuePushPart(const RelayStep& step, const Pass& pass) {
+  const GroupParts& parts = *pass.context.group;
+  const int64_t part_elems = parts.PartElems(step.layer, parts.rank());
+  if (part_elems == 0) return;
+  Stream& out = device_.stream(StreamId::kOut);
+  for (const GroupParts::Root& root : parts.roots()) {
+    const int64_t place = parts.AreaElem(step.layer, root.place.rank, root.place.round);
+    EnqueueCopyToPush(part_elems * int64_t{sizeof(float)}, arena_.group_area + place * int64_t{sizeof(float)});
+    out.CopyOut(AsBytes(memory_.flags().subspan(0, static_cast<size_t>(plan_.num_vnodes))),
+                arena_.records + plan_.GroupFlagsOffset(step.flag_turn));
+    out.HostCall([this, &step, &pass, &root] {
+      const PushMemory sum = std::exchange(leaving_, {});
+      EPS_RETURN_IF_ERROR(pass.group->status());  // else what was exchanged may never have come
+      PushPart(step, pass, root, sum);
+      return absl::OkStatus();
+    });
+  }
+}
+
+void RelayExecutorImpl::PushPart(const RelayStep& step, const Pass& pass, const GroupParts::Root& root,
+                                 const PushMemory& sum) {
+  const GroupParts& parts = *pass.context.group;
+  const int nonfinite_vnode = NonfiniteVnode(root.node, memory_.flags().data() + root.node.first);
+  for (const GroupParts::Piece& piece : parts.PiecesOf(step.layer, parts.rank())) {
+    transport_.Push({.step = pass.context.step,
+                     .blob = piece.use.blob,
+                     .use = piece.use.use,
+                     .node = root.node,
+                     .chunks = piece.chunks,
+                     .dtype = Dtype::kF32,
+                     .nonfinite_vnode = nonfinite_vnode,
+                     .payload = absl::MakeConstSpan(sum.bytes)
+                                    .subspan(static_cast<size_t>(piece.packed_elem) * sizeof(float),
+                                             static_cast<size_t>(piece.num_elems) * sizeof(float)),
+                     .owner = sum.owner});
+  }
 }
 
 // The transport's own, where it has any, is sent without a copy.
@@ -444,10 +572,7 @@ void RelayExecutorImpl::Push(const RelayStep& step, const Pass& pass, const Push
   const LayerSpec& layer = model_.layer(step.layer);
   const Dtype dtype = PushedDtype(step.node, pass.context.gradients);
   const int64_t elem_bytes = SizeOf(dtype);
-  int nonfinite_vnode = -1;
-  for (int leaf = step.node.count - 1; leaf >= 0; --leaf) {
-    if (memory_.flags()[static_cast<size_t>(leaf)] == 0) nonfinite_vnode = step.node.first + leaf;
-  }
+  const int nonfinite_vnode = NonfiniteVnode(step.node, memory_.flags().data());
   for (const BlobUse& use : layer.blobs) {
     transport_.Push({.step = pass.context.step,
                      .blob = use.blob,

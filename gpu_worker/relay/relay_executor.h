@@ -10,6 +10,7 @@
 #include "absl/types/span.h"
 #include "common/schedule/vnode_batch.h"
 #include "gpu_worker/device/device.h"
+#include "gpu_worker/group/group.h"
 #include "gpu_worker/plan/relay_plan.h"
 #include "gpu_worker/transport/transport.h"
 
@@ -43,9 +44,11 @@ class RelayExecutor {
   // Runs the assignment's vnodes, in passes of plan.max_pass_vnodes, with version `assignment.step` of every
   // blob, and hands every contribution to the transport. Returns when compute is done; contributions may
   // still be on their way (Transport::Flush).
-  // Errors: the transport's or the device's first one, with step, layer and direction in front. The executor
-  //         can be used again afterwards.
-  virtual absl::StatusOr<PassResult> Run(const Assignment& assignment) = 0;
+  // group: the one that the assignment names, whose other members run theirs now; null where it names none.
+  // Errors: the transport's, the group's or the device's first one, with step, layer and direction in front. The
+  //         executor can be used again afterwards; of a pass whose group has ended, parts were pushed and parts were not.
+  virtual absl::StatusOr<PassResult> Run(const Assignment& assignment, Group* group) = 0;
+  absl::StatusOr<PassResult> Run(const Assignment& assignment) { return Run(assignment, nullptr); }
 
   // Forward only, with `version` of every blob: the logits (vocab) after the last of `tokens`
   // (1 .. context of them). No dropout.

@@ -25,6 +25,8 @@
 #include "gpu_worker/device/cuda/emulator/emulated_runtime.h"
 #include "gpu_worker/device/cuda/emulator/grid.h"
 #include "gpu_worker/device/kernels.h"
+#include "gpu_worker/group/group.h"
+#include "gpu_worker/group/shared_memory_group.h"
 #include "gpu_worker/layers/reference_gpt2.h"
 #include "gpu_worker/transport/in_process.h"
 #include "gpu_worker/transport/transport.h"
@@ -178,6 +180,7 @@ struct Way {
   bool in_place = false;                       // the transport has the weights in this host's memory
   std::optional<Dtype> cuda = std::nullopt;    // the cuda device on the emulator, with this compute dtype; none: cpu
   std::vector<std::vector<int>> workers = {};  // vnodes of each; empty: one worker with all
+  bool group = false;                          // the workers are one group, and run at once
 
   KernelSizes kernels() const { return cuda.has_value() ? cuda::CudaKernelSizes(*cuda) : CpuKernelSizes(); }
   std::unique_ptr<Device> MakeDevice(int64_t arena_bytes) const {
@@ -199,7 +202,11 @@ struct Worker {
     run.relay.inner = way.inner;
     run.relay.resident = way.resident;
     run.relay.weight_slots = way.weight_slots;
-    PlanRequest request{.model = &model, .run = &run, .kernels = way.kernels(), .max_pass_vnodes = way.max_pass_vnodes};
+    PlanRequest request{.model = &model,
+                        .run = &run,
+                        .kernels = way.kernels(),
+                        .max_pass_vnodes = way.max_pass_vnodes,
+                        .max_group_members = way.group ? static_cast<int>(way.workers.size()) : 0};
     if (way.more_bytes >= 0) request.cap_bytes = SmallestCapBytes(request) + way.more_bytes;
     plan = MakeRelayPlan(request).value();
     device = way.MakeDevice(plan.arena_bytes);
@@ -246,6 +253,11 @@ class RelayExecutorTest : public ::testing::Test {
   StepOutcome RunStep(const Way& way) {
     std::unique_ptr<InProcessStore> store = NewStore();
     StepOutcome outcome;
+    if (way.group) {
+      RunAsGroup(way, *store, outcome);
+      Collect(*store, outcome);
+      return outcome;
+    }
     std::vector<std::vector<int>> workers = way.workers;
     if (workers.empty()) workers = {{}};
     for (const std::vector<int>& vnodes : workers) {
@@ -260,6 +272,44 @@ class RelayExecutorTest : public ::testing::Test {
     }
     Collect(*store, outcome);
     return outcome;
+  }
+  // Each worker in a thread of its own.
+  void RunAsGroup(const Way& way, InProcessStore& store, StepOutcome& outcome) {
+    const std::vector<std::unique_ptr<Group>> groups = NewGroup(static_cast<int>(way.workers.size()));
+    std::vector<std::unique_ptr<Worker>> workers;
+    std::vector<absl::StatusOr<PassResult>> results(groups.size(), absl::UnknownError("it did not run"));
+    std::vector<std::thread> threads;
+    for (size_t rank = 0; rank < groups.size(); ++rank) {
+      workers.push_back(std::make_unique<Worker>(model_, run_, way, store));
+    }
+    for (size_t rank = 0; rank < groups.size(); ++rank) {
+      threads.emplace_back([&, rank] {
+        Assignment assignment = Only(all_, way.workers[rank]);
+        assignment.group = GroupVnodes{.group = 1, .rank = static_cast<int>(rank), .vnodes = way.workers};
+        results[rank] = workers[rank]->executor->Run(assignment, groups[rank].get());
+        if (!results[rank].ok()) groups[rank]->End(results[rank].status());  // the others wait for it
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    for (size_t rank = 0; rank < groups.size(); ++rank) {
+      EXPECT_OK(results[rank]);
+      EXPECT_OK(workers[rank]->transport.Flush());
+      EXPECT_EQ(workers[rank]->device->arena_high_water_bytes(), workers[rank]->plan.arena_bytes);
+      if (!results[rank].ok()) continue;
+      for (const VnodeRecord& record : results[rank]->records) outcome.records[record.vnode] = record;
+    }
+  }
+  static std::vector<std::unique_ptr<Group>> NewGroup(int size) {
+    std::vector<std::unique_ptr<Group>> groups;
+    std::string token;
+    for (int rank = 0; rank < size; ++rank) {
+      const std::unique_ptr<GroupMaker> maker = NewSharedMemoryGroupMaker();
+      GroupOptions options = {.id = 1, .rank = rank, .size = size, .on_joined = [](absl::Status) {}};
+      auto group = rank == 0 ? maker->Found(std::move(options), token) : maker->Join(std::move(options), token);
+      EXPECT_OK(group);
+      groups.push_back(*std::move(group));
+    }
+    return groups;
   }
   void Collect(const InProcessStore& store, StepOutcome& outcome) {
     for (const BlobSpec& blob : model_.blobs) {
@@ -590,6 +640,107 @@ TEST_F(RelayExecutorTest, AnArenaSmallerThanThePlanIsRefused) {
                                      .transport = &worker.transport,
                                      .plan = worker.plan}),
               StatusIs(absl::StatusCode::kResourceExhausted, "arena"));
+}
+
+// Larger than a chunk, so that members have parts of a blob, and a vocabulary that makes parts of very different sizes.
+RunConfig RunOfSeveralChunks(Dtype dtype, int virtual_nodes) {
+  RunConfig run = SmallRun(dtype);
+  run.model = {.num_layers = 2, .d_model = 160, .num_heads = 2, .context = 7, .vocab = 5000, .init_seed = 11};
+  run.batch = {.virtual_nodes = virtual_nodes, .micro_batches = 2, .micro_batch = 1};
+  return run;
+}
+
+std::vector<std::vector<int>> EvenShares(int virtual_nodes, int members) {
+  std::vector<std::vector<int>> shares(static_cast<size_t>(members));
+  for (int v = 0; v < virtual_nodes; ++v) shares[static_cast<size_t>(v * members / virtual_nodes)].push_back(v);
+  return shares;
+}
+
+TEST_F(RelayExecutorTest, AGroupGivesTheBitsOfOneWorker) {
+  for (const Dtype dtype : {Dtype::kF32, Dtype::kBf16}) {
+    Use(RunOfSeveralChunks(dtype, 8));
+    const StepOutcome alone = RunStep({});
+    for (const int members : {2, 3, 4, 8}) {
+      const std::string what = absl::StrCat(DtypeName(dtype), ", ", members, " members");
+      const auto shares = EvenShares(8, members);
+      const StepOutcome together = RunStep({.workers = shares, .group = true});
+      ExpectSameBits(alone, together, what);
+      ExpectSameBits(alone, RunStep({.own_memory = true, .workers = shares, .group = true}), what + ", own memory");
+      ExpectSameBits(alone, RunStep({.in_place = true, .workers = shares, .group = true}), what + ", in place");
+    }
+    ExpectSameBits(alone, RunStep({.more_bytes = -1, .resident = true, .workers = EvenShares(8, 4), .group = true}),
+                   "resident");
+    ExpectSameBits(alone, RunStep({.weight_slots = 1, .workers = {{0}, {1, 2, 3, 4}, {5, 6, 7}}, .group = true}),
+                   "uneven");
+    ExpectSameBits(alone, RunStep({.own_memory = true, .in_place = true, .workers = EvenShares(8, 2), .group = true}),
+                   "weights copied from where the daemon has them");
+  }
+}
+
+// What the daemon gives and gets is one model, not one for each member.
+TEST_F(RelayExecutorTest, AGroupPushesEachPartOnce) {
+  Use(RunOfSeveralChunks(Dtype::kF32, 4));
+  const StepOutcome two = RunStep({.workers = EvenShares(4, 2)});
+  const StepOutcome grouped = RunStep({.workers = EvenShares(4, 2), .group = true});
+  ExpectSameBits(two, grouped, "two workers");
+  int64_t parts = 0;
+  for (const LayerSpec& layer : model_.layers) {
+    for (const BlobUse& use : layer.blobs) parts += std::min<int64_t>(2, model_.blob(use.blob).num_chunks());
+  }
+  EXPECT_EQ(grouped.pushes, parts);
+}
+
+TEST_F(RelayExecutorTest, AGroupThatCannotCarryTheStepLetsEachGoAlone) {
+  RunConfig run = RunOfSeveralChunks(Dtype::kF32, 4);
+  Use(run);
+  const StepOutcome alone = RunStep({});
+  // A pass takes one vnode, and a member has two.
+  ExpectSameBits(alone, RunStep({.max_pass_vnodes = 1, .workers = EvenShares(4, 2), .group = true}), "short passes");
+}
+
+TEST_F(RelayExecutorTest, AVnodeWhoseGradientIsNotFiniteIsNamedByTheWholeGroup) {
+  Use(RunOfSeveralChunks(Dtype::kF32, 4));
+  const std::unique_ptr<InProcessStore> store = NewStore();
+  // A weight of the last block that overflows for everybody: each vnode is named by someone.
+  std::vector<float>& master = masters_.at(3);
+  master[static_cast<size_t>(model_.blobs[3].tensors.back().offset_elems)] = std::numeric_limits<float>::infinity();
+  const std::unique_ptr<InProcessStore> broken = NewStore();
+  StepOutcome outcome;
+  RunAsGroup({.workers = EvenShares(4, 2), .group = true}, *broken, outcome);
+  EXPECT_EQ(broken->NonFiniteVnodes(kStep).front(), 0);
+}
+
+TEST_F(RelayExecutorTest, WhenAMemberIsLostTheOthersFailAndGoOnAlone) {
+  Use(RunOfSeveralChunks(Dtype::kF32, 4));
+  const StepOutcome alone = RunStep({});
+  const std::unique_ptr<InProcessStore> store = NewStore();
+  const std::vector<std::vector<int>> shares = EvenShares(4, 2);
+  const Way way = {.workers = shares, .group = true};
+  std::vector<std::unique_ptr<Group>> groups = NewGroup(2);
+  Worker survivor(model_, run_, way, *store);
+  StepOutcome outcome;
+  {
+    Worker lost(model_, run_, way, *store);
+    // Its weights never come: it stays in its first layer.
+    lost.transport.Cancel(absl::UnavailableError("it was killed"));
+    std::thread dying([&] {
+      Assignment assignment = Only(all_, shares[1]);
+      assignment.group = GroupVnodes{.group = 1, .rank = 1, .vnodes = shares};
+      EXPECT_FALSE(lost.executor->Run(assignment, groups[1].get()).ok());
+      groups[1].reset();
+    });
+    Assignment assignment = Only(all_, shares[0]);
+    assignment.group = GroupVnodes{.group = 1, .rank = 0, .vnodes = shares};
+    EXPECT_THAT(survivor.executor->Run(assignment, groups[0].get()), StatusIs(absl::StatusCode::kAborted, "group"));
+    dying.join();
+  }
+  // The daemon gives it everything, and it goes alone.
+  const auto result = survivor.executor->Run(all_);
+  ASSERT_OK(result);
+  ASSERT_OK(survivor.transport.Flush());
+  for (const VnodeRecord& record : result->records) outcome.records[record.vnode] = record;
+  Collect(*store, outcome);
+  ExpectSameBits(alone, outcome, "after the loss");
 }
 
 }  // namespace
