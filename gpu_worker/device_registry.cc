@@ -14,6 +14,7 @@
 #include "gpu_worker/device/cuda/cuda_kernel_sizes.h"
 #include "gpu_worker/device/cuda/nvidia_device.h"
 #include "gpu_worker/device_sizes.h"
+#include "gpu_worker/group/shared_memory_group.h"
 
 namespace eps::worker {
 namespace {
@@ -36,7 +37,8 @@ DeviceBackend CpuBackend() {
             EPS_ASSIGN_OR_RETURN(const auto device, NewCpuDevice({.arena_bytes = 0, .threads = threads}));
             return device->properties();
           },
-          .default_memory_bytes = &DefaultHostMemoryBytes};
+          .default_memory_bytes = &DefaultHostMemoryBytes,
+          .group_maker = &NewSharedMemoryGroupMaker};
 }
 
 // Of what is free, the tenth that is left is for what the libraries load later.
@@ -57,7 +59,8 @@ DeviceBackend CudaBackend(int index) {
           .default_memory_bytes = [index]() -> absl::StatusOr<int64_t> {
             EPS_ASSIGN_OR_RETURN(const cuda::GpuInfo gpu, cuda::ProbeNvidiaGpu(index));
             return DefaultGpuMemoryBytes(gpu.free_bytes);
-          }};
+          },
+          .group_maker = nullptr};
 }
 
 }  // namespace

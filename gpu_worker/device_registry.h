@@ -10,6 +10,7 @@
 #include "common/tensor/dtype.h"
 #include "gpu_worker/device/device.h"
 #include "gpu_worker/device/kernels.h"
+#include "gpu_worker/group/group.h"
 
 namespace eps::worker {
 
@@ -29,6 +30,8 @@ struct DeviceBackend {
   std::function<absl::StatusOr<DeviceProperties>(int threads)> probe;
   // The cap of a worker whose user named none; the plan takes no more of it than it can use.
   std::function<absl::StatusOr<int64_t>()> default_memory_bytes;
+  // How workers with such devices form groups; null: they do not.
+  std::function<std::unique_ptr<GroupMaker>()> group_maker;
 };
 
 // name: "cpu", "cuda", "cuda:I".

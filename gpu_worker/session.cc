@@ -4,6 +4,7 @@
 #include <variant>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/host.h"
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
 #include "gpu_worker/telemetry/worker_metrics.h"
@@ -39,6 +40,13 @@ absl::Status Link::failure() const {
   return failure_;
 }
 
+// Workers that may form a group: on one host, by the same means, with plans that divide a layer alike.
+std::string GroupKind(const std::string& means, const RelayPlan& plan) {
+  if (plan.group_area.num_bytes == 0) return "";
+  return absl::StrCat(means, " host ", HostIdentity(), " area ", plan.group_area.num_bytes, " leaves ",
+                      plan.max_subtree_leaves(), " pass ", plan.max_pass_vnodes);
+}
+
 absl::StatusOr<std::unique_ptr<Session>> Session::Open(const WorkerOptions& options, const DeviceBackend& backend,
                                                        Attachment attachment, WorkerPage& page) {
   std::unique_ptr<Session> session(new Session(options, std::move(attachment), page));
@@ -46,7 +54,7 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Open(const WorkerOptions& opti
     view.phase = WorkerPhase::kPreparing;
     ++view.attachments;
   });
-  EPS_RETURN_IF_ERROR(session->Connect());
+  EPS_RETURN_IF_ERROR(session->Connect(backend));
   if (absl::Status status = session->Prepare(backend); !status.ok()) {
     session->control_->SendFailed(status);
     return status;
@@ -56,20 +64,35 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Open(const WorkerOptions& opti
 
 Session::~Session() {
   executor_.reset();  // it uses the transport
+  if (seat_ != nullptr) seat_->Leave();
   link_.Unwatch();
 }
 
-absl::Status Session::Connect() {
+void Session::LoseLink(absl::Status why) {
+  link_.Fail(why);
+  seat_->EndAny(std::move(why));
+}
+
+absl::Status Session::Connect(const DeviceBackend& backend) {
   EPS_ASSIGN_OR_RETURN(model_, BuildGpt2(attachment_.run.model));
-  EPS_ASSIGN_OR_RETURN(control_, OpenGrpcControl(
-                                     options_.address, attachment_,
-                                     [this](absl::Status why) { link_.Fail(std::move(why)); }, options_.credentials));
+  seat_ = std::make_unique<GroupSeat>(
+      backend.group_maker ? backend.group_maker() : nullptr,
+      GroupSeat::Reports{
+          .founded = [this](uint64_t group, const std::string& token) { control_->SendGroupFounded(group, token); },
+          .joined = [this](uint64_t group) { control_->SendGroupJoined(group); },
+          .failed = [this](uint64_t group, const absl::Status& why) { control_->SendGroupFailed(group, why); }});
+  EPS_ASSIGN_OR_RETURN(
+      control_,
+      OpenGrpcControl(options_.address, attachment_,
+                      {.on_lost = [this](absl::Status why) { LoseLink(std::move(why)); },
+                       .on_group_end = [this](uint64_t group, absl::Status why) { seat_->End(group, std::move(why)); }},
+                      options_.credentials));
   link_.Watch(nullptr, control_.get());
   return absl::OkStatus();
 }
 
 absl::Status Session::OpenTransport(const RelayPlan& plan) {
-  const auto on_failure = [this](absl::Status why) { link_.Fail(std::move(why)); };
+  const auto on_failure = [this](absl::Status why) { LoseLink(std::move(why)); };
   const TransportChoice choice = options_.transport.value_or(attachment_.run.transport);
   if (choice != TransportChoice::kGrpc) {
     auto shared = attachment_.shared_memory_socket.empty()
@@ -102,10 +125,13 @@ absl::Status Session::OpenTransport(const RelayPlan& plan) {
 
 absl::Status Session::Prepare(const DeviceBackend& backend) {
   const Dtype wire = attachment_.run.precision.wire;
+  const std::string group_kind = seat_->kind();
+  const int max_group_members = group_kind.empty() ? 0 : attachment_.run.relay.group_members;
   EPS_ASSIGN_OR_RETURN(RelayPlan plan, MakeRelayPlan({.model = &model_,
                                                       .run = &attachment_.run,
                                                       .kernels = backend.kernels(wire),
-                                                      .cap_bytes = options_.device_memory_bytes}));
+                                                      .cap_bytes = options_.device_memory_bytes,
+                                                      .max_group_members = max_group_members}));
   EPS_RETURN_IF_ERROR(OpenTransport(plan));
   link_.Watch(transport_.get(), control_.get());
   EPS_ASSIGN_OR_RETURN(device_,
@@ -113,7 +139,8 @@ absl::Status Session::Prepare(const DeviceBackend& backend) {
   const MemoryReport memory = {.device_arena_bytes = plan.arena_bytes,
                                .device_outside_bytes = device_->outside_bytes(),
                                .host_bytes = plan.host_boundary_bytes + plan.host_push_bytes,
-                               .transport = transport_name_};
+                               .transport = transport_name_,
+                               .group_kind = GroupKind(group_kind, plan)};
   EPS_ASSIGN_OR_RETURN(executor_, RelayExecutor::Create({.model = &model_,
                                                          .run = &attachment_.run,
                                                          .device = device_.get(),
@@ -144,8 +171,7 @@ Session::End Session::Run() {
       if (finish->ok) return {};
       return {.status = absl::AbortedError(absl::StrCat("the daemon ended this worker: ", finish->reason))};
     }
-    const auto* assignment = std::get_if<Assignment>(&*order);
-    const absl::Status status = assignment != nullptr ? Carry(*assignment) : Carry(std::get<InferOrder>(*order));
+    const absl::Status status = std::visit([this](const auto& what) { return Carry(what); }, *order);
     if (status.ok()) continue;
     // A broken link is the cause, whatever followed from it.
     if (absl::Status link = link_.failure(); !link.ok()) return {.status = link, .link_failed = true};
@@ -160,7 +186,16 @@ absl::Status Session::Carry(const Assignment& assignment) {
     view.step = assignment.step.value();
     view.vnodes = static_cast<int64_t>(assignment.vnodes.size());
   });
-  EPS_ASSIGN_OR_RETURN(PassResult result, executor_->Run(assignment));
+  Group* group = nullptr;
+  if (assignment.group.has_value()) {
+    group = seat_->Find(assignment.group->group);
+    if (group == nullptr) return GiveUp(assignment.group->group, absl::AbortedError("this worker is not in it any more"));
+  }
+  absl::StatusOr<PassResult> passed = executor_->Run(assignment, group);
+  if (!passed.ok() && group != nullptr && !group->status().ok() && link_.failure().ok()) {
+    return GiveUp(assignment.group->group, passed.status());
+  }
+  EPS_ASSIGN_OR_RETURN(PassResult result, std::move(passed));
   PassReport report = {.step = assignment.step,
                        .records = std::move(result.records),
                        .seconds = result.seconds,
@@ -180,6 +215,24 @@ absl::Status Session::Carry(const Assignment& assignment) {
     view.device_peak_bytes = report.device_peak_bytes;
   });
   control_->SendPassDone(report);
+  return absl::OkStatus();
+}
+
+absl::Status Session::GiveUp(uint64_t group, const absl::Status& why) {
+  LogWarning("group_lost", {{"error", why.ToString()}});
+  control_->SendGroupFailed(group, why);
+  page_.Update([](WorkerView& view) { view.phase = WorkerPhase::kIdle; });
+  return absl::OkStatus();
+}
+
+absl::Status Session::Carry(const FormGroupOrder& order) {
+  seat_->Take(order.group, order.rank, order.size, order.token);
+  return absl::OkStatus();
+}
+
+absl::Status Session::Carry(const EndGroupOrder& order) {
+  LogInfo("group_ended", {{"reason", order.reason}});
+  if (seat_->Find(order.group) != nullptr) seat_->Leave();
   return absl::OkStatus();
 }
 

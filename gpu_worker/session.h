@@ -11,6 +11,7 @@
 #include "common/model/model_spec.h"
 #include "gpu_worker/device/device.h"
 #include "gpu_worker/device_registry.h"
+#include "gpu_worker/group/group_seat.h"
 #include "gpu_worker/plan/relay_plan.h"
 #include "gpu_worker/relay/relay_executor.h"
 #include "gpu_worker/telemetry/worker_page.h"
@@ -63,12 +64,19 @@ class Session {
   Session(const WorkerOptions& options, Attachment attachment, WorkerPage& page)
       : options_(options), attachment_(std::move(attachment)), page_(page) {}
 
-  absl::Status Connect();
+  absl::Status Connect(const DeviceBackend& backend);
+  // The connections fail together, and the group with them. Any thread.
+  void LoseLink(absl::Status why);
   absl::Status Prepare(const DeviceBackend& backend);
   // Shared memory or gRPC, by the run's choice, or the user's.
   absl::Status OpenTransport(const RelayPlan& plan);
   absl::Status Carry(const Assignment& assignment);
+  // In a group that has ended: the daemon is told, and gives the step's vnodes out anew.
+  absl::Status GiveUp(uint64_t group, const absl::Status& why);
   absl::Status Carry(const InferOrder& order);
+  absl::Status Carry(const FormGroupOrder& order);
+  absl::Status Carry(const EndGroupOrder& order);
+  absl::Status Carry(const FinishOrder&) { return absl::OkStatus(); }  // Run ends at it
 
   // Fixed after Open. Rising order of use: the later ones point to the earlier ones.
   const WorkerOptions options_;
@@ -78,6 +86,7 @@ class Session {
   Link link_;
   std::string transport_name_;  // "grpc", "shared_memory"
   std::unique_ptr<Transport> transport_;
+  std::unique_ptr<GroupSeat> seat_;  // reports to control_, which tells it when a group has ended
   std::unique_ptr<Control> control_;
   std::unique_ptr<Device> device_;  // may have pinned the transport's memory
   std::unique_ptr<RelayExecutor> executor_;

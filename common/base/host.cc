@@ -4,6 +4,8 @@
 #include <netinet/in.h>
 #include <unistd.h>
 
+#include <fstream>
+
 #include "absl/strings/ascii.h"
 
 namespace eps {
@@ -22,6 +24,13 @@ std::string HostName() {
     if (!absl::ascii_isgraph(static_cast<unsigned char>(c))) c = '?';
   }
   return printable;
+}
+
+std::string HostIdentity() {
+  std::ifstream file("/proc/sys/kernel/random/boot_id");
+  std::string id;
+  if (file >> id) return id;
+  return HostName();
 }
 
 bool IsAddressLiteral(const std::string& host) {

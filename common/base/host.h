@@ -11,6 +11,10 @@ std::string HostOf(const std::string& address);
 // What this machine calls itself, at most 64 bytes, each of them printable ASCII; "" if it does not.
 std::string HostName();
 
+// The same for every process and container of a running machine, and for no other; the name of the machine where Linux does
+// not say.
+std::string HostIdentity();
+
 // An IPv4 or IPv6 address, not a name.
 bool IsAddressLiteral(const std::string& host);
 

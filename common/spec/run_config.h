@@ -81,6 +81,7 @@ struct RelayConfig {
   BoundaryPolicy boundaries = BoundaryPolicy::kAuto;
   bool resident = false;
   int weight_slots = 2;
+  int group_members = 1;  // at most; 1: no groups
 
   friend bool operator==(const RelayConfig&, const RelayConfig&) = default;
 };

@@ -254,6 +254,7 @@ void CheckRelay(const proto::Relay& relay, Checker& check, RelayConfig& out) {
     check.Fail("relay.boundaries", "DEVICE is not available yet without relay.resident: true; use AUTO or HOST");
   }
   out.weight_slots = check.Integer("relay.weight_slots", EPS_FIELD(relay, weight_slots), 2, 1, 64);
+  out.group_members = check.Integer("relay.group_members", EPS_FIELD(relay, group_members), 1, 1, 64);
 }
 
 TransportChoice ToTransport(proto::Transport::Choice choice) {
@@ -353,6 +354,7 @@ void WriteRelay(const RelayConfig& relay, proto::Relay& out) {
                                                                    : proto::Relay::Boundary::AUTO);
   out.set_resident(relay.resident);
   out.set_weight_slots(relay.weight_slots);
+  out.set_group_members(relay.group_members);
 }
 
 proto::Precision::Format ToProto(Dtype dtype) {

@@ -25,6 +25,13 @@ struct GroupOrder {
   std::string reason;  // kEnd
 };
 
+// What a worker says of one.
+struct GroupReport {
+  enum class Kind { kFounded, kJoined, kFailed } kind = Kind::kJoined;
+  uint64_t group = 0;
+  std::string text;  // kFounded: the token; kFailed: why
+};
+
 inline constexpr size_t kMaxGroupKindBytes = 256, kMaxGroupTokenBytes = 1024;
 inline constexpr int kMaxGroupMembers = 64;
 

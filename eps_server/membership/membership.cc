@@ -161,6 +161,14 @@ std::vector<WorkerId> Membership::ReadyWorkers() const {
   return ready;
 }
 
+std::vector<Groups::Candidate> Membership::GroupCandidates() const {
+  std::vector<Groups::Candidate> candidates;
+  for (const auto& [id, worker] : workers_) {
+    if (worker.ready) candidates.push_back({.worker = id, .kind = worker.status.memory.group_kind});
+  }
+  return candidates;
+}
+
 std::shared_ptr<WorkerChannel> Membership::channel(WorkerId worker) const {
   const auto found = workers_.find(worker);
   return found == workers_.end() ? nullptr : found->second.channel;

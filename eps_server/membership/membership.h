@@ -15,6 +15,7 @@
 #include "absl/types/span.h"
 #include "common/base/ids.h"
 #include "common/schedule/vnode_batch.h"
+#include "eps_server/membership/groups.h"
 
 namespace eps::server {
 
@@ -40,7 +41,8 @@ struct WorkerMemory {
   int64_t device_arena_bytes = 0;
   int64_t device_outside_bytes = 0;
   int64_t host_bytes = 0;
-  std::string transport;  // of weights and gradients: "grpc" or "shared_memory"
+  std::string transport;        // of weights and gradients: "grpc" or "shared_memory"
+  std::string group_kind = "";  // Groups::Candidate::kind
 };
 
 // Where the time of a pass went.
@@ -55,6 +57,7 @@ class WorkerChannel {
  public:
   virtual ~WorkerChannel() = default;
   virtual void SendAssignment(std::shared_ptr<const Assignment> assignment) = 0;
+  virtual void SendGroupOrder(const GroupOrder& order) = 0;
   // The worker is not wanted any more: it exits, 0 if `ok`.
   virtual void SendFinish(bool ok, std::string reason) = 0;
 };
@@ -99,6 +102,8 @@ class Membership {
   std::vector<WorkerId> Expired(absl::Duration now) const;
   // Connected and ready, by rising id.
   std::vector<WorkerId> ReadyWorkers() const;
+  // The same, as Groups::Arrange takes them.
+  std::vector<Groups::Candidate> GroupCandidates() const;
   int64_t largest_cap_bytes() const { return largest_cap_bytes_; }     // of all that ever were ready
   int num_alive() const { return static_cast<int>(workers_.size()); }  // attaching ones too
   std::shared_ptr<WorkerChannel> channel(WorkerId worker) const;

@@ -21,6 +21,7 @@ using ::testing::IsEmpty;
 class SilentChannel : public WorkerChannel {
  public:
   void SendAssignment(std::shared_ptr<const Assignment>) override {}
+  void SendGroupOrder(const GroupOrder&) override {}
   void SendFinish(bool, std::string) override {}
 };
 

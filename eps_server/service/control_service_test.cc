@@ -56,6 +56,7 @@ class FakeCoordinator final : public Coordinator {
     {
       MutexLock lock(mu);
       arena_bytes = memory.device_arena_bytes;
+      group_kind = memory.group_kind;
       to = channel;
     }
     auto assignment = std::make_shared<Assignment>();
@@ -75,6 +76,17 @@ class FakeCoordinator final : public Coordinator {
     }
     if (step != StepId(5)) return absl::InvalidArgumentError("pass_done.step: a future one");
     to->SendFinish(true, "all done");
+    return absl::OkStatus();
+  }
+  absl::Status ReportGroup(WorkerId, const GroupReport& report) override {
+    std::shared_ptr<WorkerChannel> to;
+    {
+      MutexLock lock(mu);
+      group_reports.push_back(report);
+      to = channel;
+    }
+    to->SendGroupOrder(
+        {.kind = GroupOrder::Kind::kJoin, .group = report.group, .rank = 1, .size = 2, .token = report.text});
     return absl::OkStatus();
   }
   void Disconnect(WorkerId, absl::Status why) override {
@@ -116,6 +128,8 @@ class FakeCoordinator final : public Coordinator {
   std::vector<WorkerInfo> infos;
   std::shared_ptr<WorkerChannel> channel;
   int64_t arena_bytes = 0;
+  std::string group_kind;
+  std::vector<GroupReport> group_reports;
   std::vector<VnodeRecord> records;
   PassTiming last_timing;
   absl::Status disconnected;
@@ -192,6 +206,59 @@ TEST_F(ControlServiceTest, AnAttachedWorkerGetsItsIdLeaseAndRun) {
   EXPECT_EQ(coordinator_.infos[0].device_cap_bytes, 1000);
   EXPECT_EQ(coordinator_.infos[0].threads, 3);
   EXPECT_EQ(coordinator_.infos[0].metrics_address, "127.0.0.1:9465");
+}
+
+TEST_F(ControlServiceTest, WhatIsSaidOfGroupsPassesThroughTheStream) {
+  grpc::ClientContext context;
+  const auto stream = stub_->Events(&context);
+  ASSERT_TRUE(stream->Write(Event()));
+  proto::WorkerEvent event = Event();
+  event.mutable_ready()->set_transport("grpc");
+  event.mutable_ready()->set_group_kind("nccl on this host");
+  ASSERT_TRUE(stream->Write(event));
+  proto::DaemonEvent answer;
+  ASSERT_TRUE(stream->Read(&answer));
+  EXPECT_FALSE(answer.assign().has_group());
+  event = Event();
+  event.mutable_group_founded()->set_group(0x8000000000000001u);
+  event.mutable_group_founded()->set_token(std::string("a\0b", 3));
+  ASSERT_TRUE(stream->Write(event));
+  ASSERT_TRUE(stream->Read(&answer));
+  EXPECT_EQ(answer.join_group().group(), 0x8000000000000001u);
+  EXPECT_EQ(answer.join_group().rank(), 1);
+  EXPECT_EQ(answer.join_group().size(), 2);
+  EXPECT_EQ(answer.join_group().token(), std::string("a\0b", 3));
+  event = Event();
+  event.mutable_group_failed()->set_group(5);
+  event.mutable_group_failed()->set_message(std::string(5000, 'w'));
+  ASSERT_TRUE(stream->Write(event));
+  ASSERT_TRUE(stream->Read(&answer));
+  // What the coordinator sends with an assignment, and at an end.
+  std::shared_ptr<WorkerChannel> channel;
+  {
+    MutexLock lock(coordinator_.mu);
+    EXPECT_EQ(coordinator_.group_kind, "nccl on this host");
+    ASSERT_EQ(coordinator_.group_reports.size(), 2u);
+    EXPECT_EQ(coordinator_.group_reports[1].kind, GroupReport::Kind::kFailed);
+    EXPECT_EQ(coordinator_.group_reports[1].text, std::string(4096, 'w'));
+    channel = coordinator_.channel;
+  }
+  auto assignment = std::make_shared<Assignment>();
+  assignment->group = GroupVnodes{.group = 9, .rank = 1, .vnodes = {{0}, {1, 2}}};
+  channel->SendAssignment(assignment);
+  ASSERT_TRUE(stream->Read(&answer));
+  EXPECT_EQ(answer.assign().group().group(), 9u);
+  EXPECT_EQ(answer.assign().group().rank(), 1);
+  ASSERT_EQ(answer.assign().group().members_size(), 2);
+  EXPECT_EQ(answer.assign().group().members(1).vnodes(1), 2);
+  channel->SendGroupOrder({.kind = GroupOrder::Kind::kEnd, .group = 9, .reason = "it broke"});
+  ASSERT_TRUE(stream->Read(&answer));
+  EXPECT_EQ(answer.end_group().group(), 9u);
+  EXPECT_EQ(answer.end_group().reason(), "it broke");
+  channel->SendGroupOrder({.kind = GroupOrder::Kind::kFound, .group = 11, .size = 4});
+  ASSERT_TRUE(stream->Read(&answer));
+  EXPECT_EQ(answer.found_group().size(), 4);
+  context.TryCancel();
 }
 
 TEST_F(ControlServiceTest, OrdersAndReportsPassThroughTheStream) {

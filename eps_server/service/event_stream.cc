@@ -23,6 +23,14 @@ void FillVnode(const VnodeBatch& batch, proto::VnodeData& data) {
   data.set_labels(batch.labels.data(), batch.labels.size() * sizeof(int32_t));
 }
 
+void FillGroup(const GroupVnodes& from, proto::AssignedGroup& group) {
+  group.set_group(from.group);
+  group.set_rank(from.rank);
+  for (const std::vector<int>& vnodes : from.vnodes) {
+    group.add_members()->mutable_vnodes()->Add(vnodes.begin(), vnodes.end());
+  }
+}
+
 class EventStream final : public QueuedStream<proto::WorkerEvent, proto::DaemonEvent>, public EventChannel {
  public:
   EventStream(WorkerHost& host, uint64_t incarnation) : host_(host), incarnation_(incarnation) {}
@@ -39,6 +47,27 @@ class EventStream final : public QueuedStream<proto::WorkerEvent, proto::DaemonE
     assign.set_step(assignment->step.value());
     assign.set_counted_tokens(assignment->counted_tokens);
     for (const VnodeBatch& batch : assignment->vnodes) FillVnode(batch, *assign.add_vnodes());
+    if (assignment->group.has_value()) FillGroup(*assignment->group, *assign.mutable_group());
+    Tell(std::move(event));
+  }
+  void SendGroupOrder(const GroupOrder& order) override {
+    proto::DaemonEvent event;
+    switch (order.kind) {
+      case GroupOrder::Kind::kFound:
+        event.mutable_found_group()->set_group(order.group);
+        event.mutable_found_group()->set_size(order.size);
+        break;
+      case GroupOrder::Kind::kJoin:
+        event.mutable_join_group()->set_group(order.group);
+        event.mutable_join_group()->set_rank(order.rank);
+        event.mutable_join_group()->set_size(order.size);
+        event.mutable_join_group()->set_token(order.token);
+        break;
+      case GroupOrder::Kind::kEnd:
+        event.mutable_end_group()->set_group(order.group);
+        event.mutable_end_group()->set_reason(order.reason);
+        break;
+    }
     Tell(std::move(event));
   }
   void SendFinish(bool ok, std::string reason) override {
@@ -91,6 +120,10 @@ class EventStream final : public QueuedStream<proto::WorkerEvent, proto::DaemonE
       }
       case proto::WorkerEvent::kInferred:
         return host_.Inferred(worker_, event.inferred().request_id(), ToLogits(event.inferred()));
+      case proto::WorkerEvent::kGroupFounded:
+      case proto::WorkerEvent::kGroupJoined:
+      case proto::WorkerEvent::kGroupFailed:
+        return host_.ReportGroup(worker_, ToGroupReport(event));
       case proto::WorkerEvent::kFailed:
         return absl::AbortedError(
             absl::StrCat("the worker says: ", event.failed().message().substr(0, kMaxFailureBytes)));

@@ -55,6 +55,9 @@ class ServingHost final : public WorkerHost {
   absl::Status Connect(WorkerId worker, std::shared_ptr<EventChannel> channel) override;
   absl::Status Heartbeat(WorkerId worker) override;
   absl::Status Ready(WorkerId worker, WorkerMemory memory) override;
+  absl::Status ReportGroup(WorkerId, const GroupReport&) override {
+    return absl::FailedPreconditionError("event: of a group: this daemon serves a checkpoint");
+  }
   absl::Status PassDone(WorkerId, StepId, std::vector<VnodeRecord>, PassTiming) override {
     return absl::FailedPreconditionError("event: pass_done: this daemon serves a checkpoint");
   }

@@ -1,6 +1,7 @@
 #ifndef EPS_SERVER_SERVICE_TRAINING_HOST_H_
 #define EPS_SERVER_SERVICE_TRAINING_HOST_H_
 
+#include <cstdint>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -27,6 +28,9 @@ class TrainingHost final : public WorkerHost {
   absl::Status Ready(WorkerId worker, WorkerMemory memory) override { return coordinator_.Ready(worker, memory); }
   absl::Status PassDone(WorkerId worker, StepId step, std::vector<VnodeRecord> records, PassTiming timing) override {
     return coordinator_.PassDone(worker, step, std::move(records), std::move(timing));
+  }
+  absl::Status ReportGroup(WorkerId worker, const GroupReport& report) override {
+    return coordinator_.ReportGroup(worker, report);
   }
   absl::Status Inferred(WorkerId, int64_t, absl::StatusOr<std::vector<float>>) override {
     return absl::FailedPreconditionError("event: inferred: this daemon trains");

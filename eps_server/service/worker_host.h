@@ -37,6 +37,7 @@ class WorkerHost {
   virtual absl::Status Heartbeat(WorkerId worker) = 0;
   virtual absl::Status Ready(WorkerId worker, WorkerMemory memory) = 0;
   virtual absl::Status PassDone(WorkerId worker, StepId step, std::vector<VnodeRecord> records, PassTiming timing) = 0;
+  virtual absl::Status ReportGroup(WorkerId worker, const GroupReport& report) = 0;
   virtual absl::Status Inferred(WorkerId worker, int64_t request_id, absl::StatusOr<std::vector<float>> logits) = 0;
   virtual void Disconnect(WorkerId worker, absl::Status why) = 0;
 };

@@ -48,10 +48,15 @@ absl::StatusOr<WorkerMemory> ToMemory(const proto::Ready& ready) {
   if (ready.transport() != "grpc" && ready.transport() != "shared_memory") {
     return absl::InvalidArgumentError("ready.transport: want grpc or shared_memory");
   }
+  if (ready.group_kind().size() > kMaxGroupKindBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("ready.group_kind: ", ready.group_kind().size(), " bytes, at most ", kMaxGroupKindBytes));
+  }
   return WorkerMemory{.device_arena_bytes = ready.device_arena_bytes(),
                       .device_outside_bytes = ready.device_outside_bytes(),
                       .host_bytes = ready.host_bytes(),
-                      .transport = ready.transport()};
+                      .transport = ready.transport(),
+                      .group_kind = ready.group_kind()};
 }
 
 absl::StatusOr<PassTiming> ToTiming(const proto::PassDone& done) {
@@ -84,6 +89,19 @@ std::vector<VnodeRecord> ToRecords(const proto::PassDone& done) {
                        .finite = record.finite()});
   }
   return records;
+}
+
+GroupReport ToGroupReport(const proto::WorkerEvent& event) {
+  constexpr size_t kMaxWhyBytes = 4096;
+  if (event.has_group_founded()) {
+    return {.kind = GroupReport::Kind::kFounded,
+            .group = event.group_founded().group(),
+            .text = event.group_founded().token()};
+  }
+  if (event.has_group_joined()) return {.kind = GroupReport::Kind::kJoined, .group = event.group_joined().group()};
+  return {.kind = GroupReport::Kind::kFailed,
+          .group = event.group_failed().group(),
+          .text = event.group_failed().message().substr(0, kMaxWhyBytes)};
 }
 
 absl::StatusOr<std::vector<float>> ToLogits(const proto::Inferred& inferred) {

@@ -21,6 +21,8 @@ namespace eps::server {
 absl::StatusOr<WorkerMemory> ToMemory(const proto::Ready& ready);
 absl::StatusOr<PassTiming> ToTiming(const proto::PassDone& done);
 std::vector<VnodeRecord> ToRecords(const proto::PassDone& done);
+// `event` is one of a group's. What is longer than may be of why it failed is cut.
+GroupReport ToGroupReport(const proto::WorkerEvent& event);
 // Where the worker's HTTP page that listens on `told` is reached from elsewhere, if the worker is `peer` (as gRPC writes
 // it, "ipv4:10.0.0.7:4711"). "": only from the worker's own machine, which is not this one.
 std::string PageAddress(const std::string& told, const std::string& peer);

@@ -16,6 +16,8 @@
 #include "common/base/mutex.h"
 #include "common/base/status_macros.h"
 #include "common/telemetry/resident_bytes.h"
+#include "eps_server/incarnation.h"
+#include "eps_server/membership/groups.h"
 #include "eps_server/optimizer/chunk_gradient.h"
 #include "eps_server/optimizer/update_engine.h"
 #include "eps_server/step/checkpoint_ledger.h"
@@ -25,6 +27,7 @@
 #include "eps_server/step/step_wait.h"
 #include "eps_server/step/step_watch.h"
 #include "eps_server/step/vnode_ledger.h"
+#include "eps_server/step/vnode_shares.h"
 
 namespace eps::server {
 namespace {
@@ -238,6 +241,31 @@ class CoordinatorImpl final : public Coordinator {
     return members_.RecordPass(worker, std::move(timing), clock_());
   }
 
+  absl::Status ReportGroup(WorkerId worker, const GroupReport& report) override {
+    int vnodes = 0;
+    StepId step;
+    {
+      MutexLock lock(mu_);
+      EPS_RETURN_IF_ERROR(members_.Renew(worker, clock_()));
+      std::vector<GroupOrder> orders;
+      if (report.kind == GroupReport::Kind::kFounded) {
+        EPS_RETURN_IF_ERROR(groups_.Founded(worker, report.group, report.text, orders));
+      } else if (report.kind == GroupReport::Kind::kJoined) {
+        groups_.Joined(worker, report.group);
+      } else {
+        orders = groups_.Failed(worker, report.group, report.text);
+        vnodes = LoseGroups({report.group});
+        counts_.vnodes_redone += vnodes;
+      }
+      Tell(std::move(orders));
+      step = step_;
+    }
+    if (report.kind != GroupReport::Kind::kFailed) return absl::OkStatus();
+    LogWarning("group_failed",
+               {{"worker", worker.value()}, {"step", step.value()}, {"vnodes_to_redo", vnodes}, {"why", report.text}});
+    return absl::OkStatus();
+  }
+
   void Disconnect(WorkerId worker, absl::Status why) override {
     int vnodes = 0;
     StepId step;
@@ -395,12 +423,14 @@ class CoordinatorImpl final : public Coordinator {
     if (over_) return;
     if (!failure_.ok()) return End(actions);
     ExpireLeases(actions);
+    Tell(groups_.Expire(clock_()));
     if (closing_.has_value() && !made_.empty()) Commit(actions);
     if (opened_ && ledger_ != nullptr && ledger_->AllRecordsIn() && contributions_in_ == step_ &&
         !closing_.has_value()) {
       OpenGate(actions);
     }
     if (!opened_ && step_.value() < end_ && MayBegin()) OpenStep(actions);
+    SendGroupOrders(actions);  // before the assignments, which may belong to them
     if (ledger_ != nullptr) AssignVnodes(actions);
     EndWithoutWorkers();
     if (!opened_ && !closing_.has_value()) AtBoundary(actions);
@@ -444,8 +474,40 @@ class CoordinatorImpl final : public Coordinator {
   // Returns how many vnodes others must run again.
   int Lose(WorkerId worker) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     members_.Remove(worker);
-    if (ledger_ == nullptr || !ledger_->Holds(worker)) return 0;
-    return ledger_->Lose(worker, aggregator_->MissingVnodes());
+    std::vector<uint64_t> lost_groups;
+    Tell(groups_.Lose(worker, lost_groups));
+    const int of_groups = LoseGroups(lost_groups);
+    if (ledger_ == nullptr || !ledger_->Holds(worker)) return of_groups;
+    return of_groups + ledger_->Lose(worker, aggregator_->MissingVnodes());
+  }
+  int LoseGroups(absl::Span<const uint64_t> groups) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    int vnodes = 0;
+    if (ledger_ == nullptr || groups.empty()) return vnodes;
+    const std::vector<bool> missing = aggregator_->MissingVnodes();
+    for (const uint64_t group : groups) vnodes += ledger_->LoseGroup(group, missing);
+    return vnodes;
+  }
+  // Soon: the loop sends them.
+  void Tell(std::vector<GroupOrder> orders) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    for (GroupOrder& order : orders) group_orders_.push_back(std::move(order));
+    Wake();
+  }
+  void SendGroupOrders(Actions& actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    for (GroupOrder& order : std::exchange(group_orders_, {})) {
+      std::shared_ptr<WorkerChannel> channel = members_.channel(order.worker);
+      if (channel == nullptr) continue;
+      actions.push_back([channel, order = std::move(order)] {
+        LogGroupOrder(order);
+        channel->SendGroupOrder(order);
+      });
+    }
+  }
+  static void LogGroupOrder(const GroupOrder& order) {
+    if (order.kind == GroupOrder::Kind::kFound) {
+      LogInfo("group_forms", {{"worker", order.worker.value()}, {"members", order.size}});
+    } else if (order.kind == GroupOrder::Kind::kEnd) {
+      LogInfo("group_ended", {{"worker", order.worker.value()}, {"why", order.reason}});
+    }
   }
   static bool LeftByItself(int vnodes, const absl::Status& why) { return why.ok() && vnodes == 0; }
   void CountLost(int vnodes, const absl::Status& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
@@ -505,6 +567,7 @@ class CoordinatorImpl final : public Coordinator {
 
   void OpenStep(Actions& actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     begun_ = opened_ = true;
+    Tell(groups_.Arrange(members_.GroupCandidates(), clock_()));
     step_opened_at_ = clock_();
     watch_.OnProgress(step_opened_at_);
     step_passes_ = {};
@@ -519,17 +582,18 @@ class CoordinatorImpl final : public Coordinator {
     });
   }
 
-  // All vnodes at a step's begin; those of lost workers later.
+  // All vnodes at a step's begin, to groups too; those of lost workers later, to each alone.
   void AssignVnodes(Actions& actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     const std::vector<int> vnodes = ledger_->Unassigned();
     const std::vector<WorkerId> workers = members_.ReadyWorkers();
     if (vnodes.empty() || workers.empty()) return;
+    const bool fresh = ledger_->IsFresh();
+    if (fresh && groups_.IsForming()) return;  // not for long: Expire
     watch_.OnProgress(clock_());  // who gets the vnodes of a lost worker is not to blame for its silence
-    const std::vector<std::vector<int>> parts = SplitVnodes(vnodes, static_cast<int>(workers.size()));
-    for (size_t i = 0; i < workers.size(); ++i) {
-      if (parts[i].empty()) continue;
-      auto assignment = std::make_shared<const Assignment>(ledger_->Assign(workers[i], parts[i]));
-      actions.push_back([channel = members_.channel(workers[i]), assignment] { channel->SendAssignment(assignment); });
+    const std::vector<Groups::Formed> groups = fresh ? groups_.formed() : std::vector<Groups::Formed>();
+    for (const VnodeShare& share : ShareVnodes(vnodes, workers, groups)) {
+      auto assignment = std::make_shared<const Assignment>(ledger_->Assign(share.worker, share.vnodes, share.group));
+      actions.push_back([channel = members_.channel(share.worker), assignment] { channel->SendAssignment(assignment); });
     }
   }
 
@@ -765,6 +829,8 @@ class CoordinatorImpl final : public Coordinator {
   bool awake_ ABSL_GUARDED_BY(mu_) = false;  // something happened since the loop last looked
   bool shutdown_ ABSL_GUARDED_BY(mu_) = false;
   Membership members_ ABSL_GUARDED_BY(mu_);
+  Groups groups_ ABSL_GUARDED_BY(mu_) = Groups(&NewIncarnation);
+  std::vector<GroupOrder> group_orders_ ABSL_GUARDED_BY(mu_);  // not sent yet
   int expected_workers_ ABSL_GUARDED_BY(mu_);  // the first step waits until so many are ready
 
   RunProgress progress_ ABSL_GUARDED_BY(mu_);  // as committed

@@ -33,7 +33,8 @@ namespace eps::server {
 // every record of step s is in; every other blob is published when it is made. A step commits when
 // every blob is at s + 1 and every record is in. The next step may be open by then. A worker that
 // is lost gives its vnodes whose record or contributions are not all in to the ready ones, in the
-// same step.
+// same step. Workers may be in groups, which push sums of all their vnodes: when one is over, the
+// vnodes of all its members are given out anew, to each alone, and the next step forms a new one.
 //
 // Threads: all methods are safe. Decisions are made by one thread of its own, which also calls
 // channels and observers.
@@ -82,6 +83,8 @@ class Coordinator {
   // worker's, counted_tokens other
   //   than the daemon's
   virtual absl::Status PassDone(WorkerId worker, StepId step, std::vector<VnodeRecord> records, PassTiming timing) = 0;
+  // What it says of a group (Groups). Errors also: INVALID_ARGUMENT Groups::Founded's
+  virtual absl::Status ReportGroup(WorkerId worker, const GroupReport& report) = 0;
   // The worker is gone: its stream ended, it reported a failure, it sent nonsense. Quiet for an
   // unknown one.
   virtual void Disconnect(WorkerId worker, absl::Status why) = 0;

@@ -287,6 +287,7 @@ class FakeWorker {
  private:
   class Channel : public WorkerChannel {
    public:
+    void SendGroupOrder(const GroupOrder&) override {}  // this one forms none
     void SendAssignment(std::shared_ptr<const Assignment> assignment) override {
       MutexLock lock(mu_);
       assignments_.push_back(std::move(assignment));
@@ -753,6 +754,7 @@ TEST(CoordinatorTest, LeaseRunsOutAndOthersDoTheWork) {
   class Silent : public WorkerChannel {
    public:
     void SendAssignment(std::shared_ptr<const Assignment> assignment) override { got = assignment->vnodes.size(); }
+    void SendGroupOrder(const GroupOrder&) override {}
     void SendFinish(bool ok, std::string why) override {
       EXPECT_FALSE(ok);
       EXPECT_EQ(why, "not heard of for 10s");

@@ -27,12 +27,15 @@ std::vector<int> VnodeLedger::Unassigned() const {
   return unassigned;
 }
 
-Assignment VnodeLedger::Assign(WorkerId worker, absl::Span<const int> vnodes) {
-  Assignment assignment{step_, counted_tokens_, {}};
+Assignment VnodeLedger::Assign(WorkerId worker, absl::Span<const int> vnodes, std::optional<GroupVnodes> group) {
+  is_fresh_ = false;
+  Assignment assignment{.step = step_, .counted_tokens = counted_tokens_, .vnodes = {}, .group = std::move(group)};
   for (const int vnode : vnodes) {
-    EPS_CHECK(!vnodes_[vnode].holder.has_value());
-    vnodes_[vnode].holder = worker;
-    assignment.vnodes.push_back(vnodes_[vnode].batch);
+    Entry& entry = vnodes_[vnode];
+    EPS_CHECK(!entry.holder.has_value());
+    entry.holder = worker;
+    entry.group = assignment.group.has_value() ? assignment.group->group : 0;
+    assignment.vnodes.push_back(entry.batch);
   }
   return assignment;
 }
@@ -43,6 +46,19 @@ int VnodeLedger::Lose(WorkerId worker, const std::vector<bool>& missing) {
     Entry& entry = vnodes_[v];
     if (entry.holder != worker || (entry.record.has_value() && !missing[v])) continue;
     entry.holder.reset();
+    ++lost;
+  }
+  return lost;
+}
+
+int VnodeLedger::LoseGroup(uint64_t group, const std::vector<bool>& missing) {
+  int lost = 0;
+  for (size_t v = 0; v < vnodes_.size(); ++v) {
+    Entry& entry = vnodes_[v];
+    if (group == 0 || entry.group != group) continue;
+    entry.group = 0;
+    if (!entry.holder.has_value() || (entry.record.has_value() && !missing[v])) continue;
+    entry.holder_in_lost_group = std::exchange(entry.holder, std::nullopt);
     ++lost;
   }
   return lost;
@@ -80,7 +96,7 @@ absl::Status VnodeLedger::Check(WorkerId worker, const VnodeRecord& record) cons
     return absl::InvalidArgumentError(absl::StrCat("record.vnode: ", record.vnode, ", there are ", vnodes_.size()));
   }
   const Entry& entry = vnodes_[record.vnode];
-  if (entry.holder != worker) {
+  if (entry.holder != worker && entry.holder_in_lost_group != worker) {
     return absl::InvalidArgumentError(
         absl::StrCat("record.vnode: ", record.vnode, " was not assigned to worker ", worker.value()));
   }

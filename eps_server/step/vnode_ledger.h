@@ -26,17 +26,22 @@ class VnodeLedger {
 
   // Vnodes that nobody holds and somebody must compute, rising.
   std::vector<int> Unassigned() const;
-  // Gives `vnodes` (unassigned ones) to `worker`; returns what to send.
-  Assignment Assign(WorkerId worker, absl::Span<const int> vnodes);
+  // Nobody has held any yet: every vnode is to be given out, and groups may carry them.
+  bool IsFresh() const { return is_fresh_; }
+  // Gives `vnodes` (unassigned ones) to `worker`, or to it as a member of `group`; returns what to send.
+  Assignment Assign(WorkerId worker, absl::Span<const int> vnodes, std::optional<GroupVnodes> group = std::nullopt);
   // `worker` is gone: those of its vnodes without a record, or with contributions missing (by
   // vnode), are unassigned again. Returns how many.
   int Lose(WorkerId worker, const std::vector<bool>& missing);
+  // `group` is over: the same for the vnodes of all its members, each of whom held a part of what the others computed.
+  int LoseGroup(uint64_t group, const std::vector<bool>& missing);
   bool Holds(WorkerId worker) const;
   std::vector<int> VnodesOf(WorkerId worker) const;
   // `worker` holds a vnode whose record has not come.
   bool IsRunning(WorkerId worker) const;
 
-  // Counts each record once. All are checked before the first is counted.
+  // Counts each record once. All are checked before the first is counted. A member of a group that is over meanwhile may
+  // still say what it has computed: it is what anybody else will say.
   // Errors: INVALID_ARGUMENT naming the field: no such vnode, one that is not `worker`'s, other
   // counted_tokens
   absl::Status AddRecords(WorkerId worker, absl::Span<const VnodeRecord> records);
@@ -55,6 +60,8 @@ class VnodeLedger {
     VnodeBatch batch;
     int64_t counted_tokens = 0;
     std::optional<WorkerId> holder;
+    uint64_t group = 0;                            // that the holder computes it in; 0: none
+    std::optional<WorkerId> holder_in_lost_group;  // who held it before
     std::optional<VnodeRecord> record;
   };
   absl::Status Check(WorkerId worker, const VnodeRecord& record) const;
@@ -63,6 +70,7 @@ class VnodeLedger {
   std::vector<Entry> vnodes_;
   int64_t counted_tokens_ = 0;
   int records_in_ = 0;
+  bool is_fresh_ = true;
 };
 
 }  // namespace eps::server

@@ -43,7 +43,8 @@ struct MemoryReport {
   int64_t device_arena_bytes = 0;
   int64_t device_outside_bytes = 0;
   int64_t host_bytes = 0;
-  std::string transport;  // how weights and gradients travel: "grpc" or "shared_memory"
+  std::string transport;   // how weights and gradients travel: "grpc" or "shared_memory"
+  std::string group_kind;  // workers that say the same may form a group; "": this one forms none
 };
 
 struct PassReport {
@@ -63,7 +64,18 @@ struct FinishOrder {
   bool ok = false;
   std::string reason;
 };
-using Order = std::variant<Assignment, InferOrder, FinishOrder>;
+// Make a group of `size` that the others can join, or join it.
+struct FormGroupOrder {
+  uint64_t group = 0;
+  int rank = 0, size = 0;
+  std::string token;  // rank 0's; of rank 0 itself ""
+};
+// It is over.
+struct EndGroupOrder {
+  uint64_t group = 0;
+  std::string reason;
+};
+using Order = std::variant<Assignment, InferOrder, FinishOrder, FormGroupOrder, EndGroupOrder>;
 
 // The control plane as an attached worker sees it: orders in, reports out. Heartbeats go out by themselves.
 //
@@ -81,6 +93,10 @@ class Control {
   virtual void SendPassDone(const PassReport& report) = 0;
   // Logits (vocab), or why there are none.
   virtual void SendInferred(int64_t request_id, absl::StatusOr<std::vector<float>> logits) = 0;
+  // Of a group: how the others join it; that all have; that it is over or never came about.
+  virtual void SendGroupFounded(uint64_t group, const std::string& token) = 0;
+  virtual void SendGroupJoined(uint64_t group) = 0;
+  virtual void SendGroupFailed(uint64_t group, const absl::Status& why) = 0;
   // This worker ends because of `why`; blocks until that is sent, or a second has passed.
   virtual void SendFailed(absl::Status why) = 0;
 

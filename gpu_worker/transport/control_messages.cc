@@ -14,6 +14,8 @@ namespace eps::worker {
 namespace {
 
 constexpr int32_t kNotCounted = -100;
+constexpr int kMaxGroupMembers = 64;  // proto/control.proto
+constexpr size_t kMaxGroupTokenBytes = 1024;
 
 absl::Status Wrong(absl::string_view field, int64_t found, absl::string_view wanted) {
   return absl::InvalidArgumentError(absl::StrCat(field, ": ", found, ", want ", wanted));
@@ -53,6 +55,27 @@ absl::StatusOr<VnodeBatch> ToVnode(const proto::VnodeData& data, const RunConfig
   return batch;
 }
 
+absl::StatusOr<GroupVnodes> ToGroup(const proto::AssignedGroup& from, const std::vector<VnodeBatch>& own) {
+  if (from.group() == 0) return Wrong("assign.group.group", 0, "another number");
+  if (from.members_size() < 2 || from.members_size() > kMaxGroupMembers) {
+    return Wrong("assign.group.members", from.members_size(), absl::StrCat("2 to ", kMaxGroupMembers));
+  }
+  if (from.rank() < 0 || from.rank() >= from.members_size()) {
+    return Wrong("assign.group.rank", from.rank(), absl::StrCat("below ", from.members_size()));
+  }
+  GroupVnodes group{.group = from.group(), .rank = from.rank(), .vnodes = {}};
+  for (const proto::MemberVnodes& member : from.members()) {
+    group.vnodes.emplace_back(member.vnodes().begin(), member.vnodes().end());
+  }
+  std::vector<int> assigned;
+  for (const VnodeBatch& batch : own) assigned.push_back(batch.vnode);
+  if (group.vnodes[static_cast<size_t>(group.rank)] != assigned) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("assign.group.members[", group.rank, "].vnodes: other than the assignment's own"));
+  }
+  return group;
+}
+
 absl::StatusOr<Order> ToAssignment(const proto::Assign& assign, const RunConfig& run) {
   if (assign.step() < 0 || assign.step() >= run.steps) {
     return Wrong("assign.step", assign.step(), absl::StrCat("below ", run.steps));
@@ -68,7 +91,25 @@ absl::StatusOr<Order> ToAssignment(const proto::Assign& assign, const RunConfig&
     }
     assignment.vnodes.push_back(std::move(batch));
   }
+  if (assign.has_group()) {
+    EPS_ASSIGN_OR_RETURN(assignment.group, ToGroup(assign.group(), assignment.vnodes));
+  }
   return Order(std::move(assignment));
+}
+
+absl::StatusOr<Order> ToFormGroup(absl::string_view field, FormGroupOrder order, int least_rank) {
+  if (order.group == 0) return Wrong(absl::StrCat(field, ".group"), 0, "another number");
+  if (order.size < 2 || order.size > kMaxGroupMembers) {
+    return Wrong(absl::StrCat(field, ".size"), order.size, absl::StrCat("2 to ", kMaxGroupMembers));
+  }
+  if (order.rank < least_rank || order.rank >= order.size) {
+    return Wrong(absl::StrCat(field, ".rank"), order.rank, absl::StrCat(least_rank, " to ", order.size - 1));
+  }
+  if (order.token.size() > kMaxGroupTokenBytes) {
+    return Wrong(absl::StrCat(field, ".token bytes"), static_cast<int64_t>(order.token.size()),
+                 absl::StrCat("at most ", kMaxGroupTokenBytes));
+  }
+  return Order(std::move(order));
 }
 
 absl::StatusOr<Order> ToInfer(const proto::Infer& infer, const RunConfig& run) {
@@ -111,6 +152,18 @@ absl::StatusOr<Order> ToOrder(const proto::DaemonEvent& event, const Attachment&
       return ToAssignment(event.assign(), attachment.run);
     case proto::DaemonEvent::kInfer:
       return ToInfer(event.infer(), attachment.run);
+    case proto::DaemonEvent::kFoundGroup:
+      return ToFormGroup(
+          "found_group", {.group = event.found_group().group(), .rank = 0, .size = event.found_group().size()}, 0);
+    case proto::DaemonEvent::kJoinGroup:
+      return ToFormGroup("join_group",
+                         {.group = event.join_group().group(),
+                          .rank = event.join_group().rank(),
+                          .size = event.join_group().size(),
+                          .token = event.join_group().token()},
+                         1);
+    case proto::DaemonEvent::kEndGroup:
+      return Order(EndGroupOrder{.group = event.end_group().group(), .reason = event.end_group().reason()});
     case proto::DaemonEvent::kFinish:
       return Order(FinishOrder{.ok = event.finish().ok(), .reason = event.finish().reason()});
     default:

@@ -23,15 +23,15 @@
 namespace eps::worker {
 namespace {
 
-constexpr size_t kMaxFailureBytes = 4096;  // WorkerFailed.message
+constexpr size_t kMaxFailureBytes = 4096;  // WorkerFailed.message, GroupFailed.message
 
 class GrpcControl final : public Control {
  public:
   GrpcControl(std::shared_ptr<grpc::Channel> channel, const Attachment& attachment,
-              std::function<void(absl::Status)> on_lost)
+              ControlCallbacks callbacks)
       : attachment_(attachment),
         heartbeat_every_(absl::ToChronoNanoseconds(attachment.lease / 3)),
-        on_lost_(std::move(on_lost)),
+        callbacks_(std::move(callbacks)),
         stub_(proto::Control::NewStub(std::move(channel))),
         stream_(stub_->Events(&context_)),
         sender_([this] { Send(); }),
@@ -71,6 +71,7 @@ class GrpcControl final : public Control {
     event.mutable_ready()->set_device_outside_bytes(memory.device_outside_bytes);
     event.mutable_ready()->set_host_bytes(memory.host_bytes);
     event.mutable_ready()->set_transport(memory.transport);
+    event.mutable_ready()->set_group_kind(memory.group_kind);
     Enqueue(std::move(event));
   }
 
@@ -88,6 +89,24 @@ class GrpcControl final : public Control {
     } else {
       event.mutable_inferred()->set_error(std::string(logits.status().ToString()));
     }
+    Enqueue(std::move(event));
+  }
+
+  void SendGroupFounded(uint64_t group, const std::string& token) override {
+    proto::WorkerEvent event;
+    event.mutable_group_founded()->set_group(group);
+    event.mutable_group_founded()->set_token(token);
+    Enqueue(std::move(event));
+  }
+  void SendGroupJoined(uint64_t group) override {
+    proto::WorkerEvent event;
+    event.mutable_group_joined()->set_group(group);
+    Enqueue(std::move(event));
+  }
+  void SendGroupFailed(uint64_t group, const absl::Status& why) override {
+    proto::WorkerEvent event;
+    event.mutable_group_failed()->set_group(group);
+    event.mutable_group_failed()->set_message(std::string(why.message()).substr(0, kMaxFailureBytes));
     Enqueue(std::move(event));
   }
 
@@ -162,6 +181,9 @@ class GrpcControl final : public Control {
         Fail(order.status());
         break;
       }
+      if (const auto* end = std::get_if<EndGroupOrder>(&*order); end != nullptr && callbacks_.on_group_end) {
+        callbacks_.on_group_end(end->group, absl::AbortedError(end->reason));
+      }
       MutexLock lock(mu_);
       orders_.push_back(*std::move(order));
       orders_changed_.NotifyAll();
@@ -180,14 +202,14 @@ class GrpcControl final : public Control {
       if (lost_) return;
       lost_ = true;
     }
-    on_lost_(why);
+    callbacks_.on_lost(why);
     Cancel(std::move(why));
   }
 
   // Fixed after construction.
   const Attachment attachment_;
   const std::chrono::nanoseconds heartbeat_every_;
-  const std::function<void(absl::Status)> on_lost_;
+  const ControlCallbacks callbacks_;
   grpc::ClientContext context_;
   const std::unique_ptr<proto::Control::Stub> stub_;
   const std::unique_ptr<grpc::ClientReaderWriter<proto::WorkerEvent, proto::DaemonEvent>> stream_;
@@ -233,11 +255,11 @@ absl::StatusOr<Attachment> GrpcAttach(const std::string& address, const Introduc
 }
 
 absl::StatusOr<std::unique_ptr<Control>> OpenGrpcControl(const std::string& address, const Attachment& attachment,
-                                                         std::function<void(absl::Status)> on_lost,
+                                                         ControlCallbacks callbacks,
                                                          std::shared_ptr<grpc::ChannelCredentials> credentials) {
   EPS_ASSIGN_OR_RETURN(const int max_message_bytes, MaxControlMessageBytes(attachment.run));
   return std::unique_ptr<Control>(std::make_unique<GrpcControl>(
-      NewControlChannel(address, max_message_bytes, std::move(credentials)), attachment, std::move(on_lost)));
+      NewControlChannel(address, max_message_bytes, std::move(credentials)), attachment, std::move(callbacks)));
 }
 
 }  // namespace eps::worker

@@ -22,10 +22,15 @@ absl::StatusOr<Attachment> GrpcAttach(const std::string& address, const Introduc
                                       absl::Duration timeout,
                                       std::shared_ptr<grpc::ChannelCredentials> credentials = nullptr);
 
-// Opens the event stream. `on_lost` is called once, from a thread of the stream's, when it ends: before Next says it,
-// so that a pass under way can be cancelled.
+// What cannot wait until Next is asked again, as a pass is under way. From a thread of the stream's, not under a lock.
+struct ControlCallbacks {
+  std::function<void(absl::Status)> on_lost;                            // once, when the stream ends
+  std::function<void(uint64_t group, absl::Status why)> on_group_end;  // before Next gives the EndGroupOrder; or none
+};
+
+// Opens the event stream.
 absl::StatusOr<std::unique_ptr<Control>> OpenGrpcControl(
-    const std::string& address, const Attachment& attachment, std::function<void(absl::Status)> on_lost,
+    const std::string& address, const Attachment& attachment, ControlCallbacks callbacks,
     std::shared_ptr<grpc::ChannelCredentials> credentials = nullptr);
 
 }  // namespace eps::worker

@@ -1,0 +1,39 @@
+#include "eps_server/step/vnode_shares.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <utility>
+
+#include "eps_server/membership/membership.h"
+
+namespace eps::server {
+
+std::vector<VnodeShare> ShareVnodes(absl::Span<const int> vnodes, absl::Span<const WorkerId> workers,
+                                    absl::Span<const Groups::Formed> groups) {
+  std::vector<WorkerId> order;  // groups first, each by rank
+  for (const Groups::Formed& group : groups) order.insert(order.end(), group.members.begin(), group.members.end());
+  for (const WorkerId worker : workers) {
+    if (std::find(order.begin(), order.end(), worker) == order.end()) order.push_back(worker);
+  }
+  std::vector<std::vector<int>> parts = SplitVnodes(vnodes, static_cast<int>(order.size()));
+  std::vector<VnodeShare> shares;
+  size_t next = 0;
+  const auto add = [&](std::optional<GroupVnodes> group) {
+    if (!parts[next].empty()) shares.push_back({order[next], parts[next], std::move(group)});
+    ++next;
+  };
+  for (const Groups::Formed& group : groups) {
+    GroupVnodes members{.group = group.group, .rank = 0, .vnodes = {}};
+    for (size_t rank = 0; rank < group.members.size(); ++rank) members.vnodes.push_back(parts[next + rank]);
+    const bool complete = std::none_of(members.vnodes.begin(), members.vnodes.end(),
+                                       [](const std::vector<int>& held) { return held.empty(); });
+    for (size_t rank = 0; rank < group.members.size(); ++rank) {
+      members.rank = static_cast<int>(rank);
+      add(complete ? std::optional<GroupVnodes>(members) : std::nullopt);
+    }
+  }
+  while (next < order.size()) add(std::nullopt);
+  return shares;
+}
+
+}  // namespace eps::server
