@@ -7,7 +7,7 @@
 
 namespace eps {
 
-// A part of a blob: its chunks [first, first + count). What they are in elements: BlobSpec::part_elems and its neighbours.
+// A part of a blob: its chunks [first, first + count). What they are in elements: BlobSpec::part_elems.
 struct ChunkRange {
   int64_t first = 0;
   int64_t count = 0;
@@ -18,9 +18,9 @@ struct ChunkRange {
   friend auto operator<=>(const ChunkRange&, const ChunkRange&) = default;
 };
 
-// What member `rank` of `size` has of num_chunks chunks: [n * rank / size, n * (rank + 1) / size), rounded down. The parts
-// of all ranks are disjoint, rise with the rank, cover all chunks, and differ by one chunk at most; with fewer chunks than
-// members some are empty.
+// What member `rank` of `size` has of num_chunks chunks: [n * rank / size, n * (rank + 1) / size), rounded down. The
+// parts of all ranks are disjoint, rise with the rank, cover all chunks, and differ by one chunk at most; with fewer
+// chunks than members some are empty.
 //
 // num_chunks: at least 0. rank: in [0, size).
 ChunkRange PartOf(int64_t num_chunks, int rank, int size);

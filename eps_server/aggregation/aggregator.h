@@ -96,8 +96,8 @@ class Aggregator {
   // Copies one chunk of an admitted contribution. A repeated one, and one of a step that is over,
   // is dropped quietly.
   //
-  // Errors: INVALID_ARGUMENT as in Offer, and: a chunk that is none of the contribution's, a payload that is not exactly the
-  //         chunk's bytes · FAILED_PRECONDITION the contribution was not admitted ·
+  // Errors: INVALID_ARGUMENT as in Offer, and: a chunk that is none of the contribution's, a payload that is not
+  //         exactly the chunk's bytes · FAILED_PRECONDITION the contribution was not admitted ·
   //         RESOURCE_EXHAUSTED no memory · Stop's reason
   virtual absl::StatusOr<ChunkOutcome> AddChunk(const ContributionKey& key, int64_t chunk,
                                                 absl::Span<const std::byte> payload) = 0;

@@ -203,8 +203,8 @@ TEST_F(AggregatorPartsTest, PartsOfAGroupAddUp) {
 TEST_F(AggregatorPartsTest, ARedoOfWholeBlobsAfterPartsOfALostGroupCountsEachChunkOnce) {
   Start(6);
   SendAllBlobsBut(kBlock);
-  // A worker of its own has vnodes 4 and 5. Of the group of three that has 0..3, the third one is lost before its second
-  // chunk.
+  // A worker by itself has vnodes 4 and 5. Of the group of three that has 0..3, the third one is lost before its
+  // second chunk.
   EXPECT_THAT(Send(Whole({4, 2})), ElementsAre(0, 1, 2, 3));
   EXPECT_THAT(Send(Key({0, 4}, {0, 1})), ElementsAre(0));
   EXPECT_THAT(Send(Key({0, 4}, {1, 1})), ElementsAre(1));

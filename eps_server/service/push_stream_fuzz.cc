@@ -41,7 +41,7 @@ class Stream {
     aggregator_ = *Aggregator::Create({.model = &SmallModel(),
                                        .virtual_nodes = 3,
                                        .gradients = Dtype::kBf16,
-                                       .window_bytes = 4096,
+                                       .window_bytes = 16384,  // four small ones; the whole wpe waits
                                        .consume =
                                            [this](StepId step, BlobId blob, int64_t chunk, ChunkGradient) {
                                              if (!consumed_.insert({{step.value(), blob.value()}, chunk}).second)

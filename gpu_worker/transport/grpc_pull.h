@@ -22,8 +22,8 @@
 
 namespace eps::worker {
 
-// One connection's stream of pulls, one after another: a request, and the chunks asked for in order. It stays open between
-// them, so that a pull costs no call.
+// One connection's stream of pulls, one after another: a request, and the chunks asked for in order. It stays open
+// between them, so that a pull costs no call.
 //
 // Threads: Start, then Wait, from one; Cancel from any. The destructor blocks until gRPC has let go of the stream.
 class GrpcPull final : private grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {

@@ -80,6 +80,7 @@ class GrpcTransport final : public Transport {
   }
 
   void Push(Contribution contribution) override {
+    EPS_CHECK(!contribution.chunks.empty());
     EPS_CHECK(static_cast<int64_t>(contribution.payload.size()) ==
               options_.model->blob(contribution.blob).part_elems(contribution.chunks) * SizeOf(contribution.dtype));
     GrpcPush* push = PushStream();

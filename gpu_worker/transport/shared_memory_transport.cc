@@ -91,6 +91,7 @@ class SharedMemoryTransport final : public Transport {
   }
 
   void Push(Contribution contribution) override {
+    EPS_CHECK(!contribution.chunks.empty());
     EPS_CHECK(static_cast<int64_t>(contribution.payload.size()) ==
               options_.model->blob(contribution.blob).part_elems(contribution.chunks) * SizeOf(contribution.dtype));
     SharedMessage offer = {.kind = SharedMessageKind::kOffer,
