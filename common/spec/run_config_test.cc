@@ -154,9 +154,9 @@ TEST_F(RunConfigTest, SgdTakesItsOwnDefaults) {
 
 TEST_F(RunConfigTest, RelayTransportAndPrecisionAreRead) {
   const RunConfig config = MustLoad(std::string(kSmall) + R"(
-      relay { inner: RECOMPUTE boundaries: DEVICE resident: true weight_slots: 3 }
+      relay { inner: RECOMPUTE boundaries: DEVICE resident: true weight_slots: 3 group_members: 4 }
       transport: GRPC  precision { wire: FP32 gradients: BF16 })");
-  EXPECT_EQ(config.relay, (RelayConfig{InnerPolicy::kRecompute, BoundaryPolicy::kDevice, true, 3}));
+  EXPECT_EQ(config.relay, (RelayConfig{InnerPolicy::kRecompute, BoundaryPolicy::kDevice, true, 3, 4}));
   EXPECT_EQ(config.transport, TransportChoice::kGrpc);
   EXPECT_EQ(config.precision, (PrecisionConfig{Dtype::kF32, Dtype::kBf16}));
 }
@@ -418,6 +418,7 @@ TEST_F(RunConfigTest, ValuesOutsideTheirRangeAreNamed) {
            Case{"optimizer.clip.mode", "EXACT", "optimizer.clip.norm: 0, must be greater than 0"},
            Case{"precision.moments", "BF16", "precision.moments: BF16 is not available yet"},
            Case{"relay.weight_slots", "0", "relay.weight_slots: 0, must be at least 1"},
+           Case{"relay.group_members", "65", "relay.group_members: 65, must be at most 64"},
            Case{"relay.boundaries", "DEVICE", "relay.boundaries: DEVICE is not available yet without relay.resident"},
            Case{"checkpoint.keep", "0", "checkpoint.keep: 0, must be at least 1"},
            Case{"checkpoint.every_steps", "-1", "checkpoint.every_steps: -1"},

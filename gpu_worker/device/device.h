@@ -2,11 +2,13 @@
 #define EPS_GPU_WORKER_DEVICE_DEVICE_H_
 
 #include <array>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -35,9 +37,25 @@ enum class WaitCause { kNone, kPull, kStash, kPush, kVersion };
 inline constexpr int kNumWaitCauses = 5;
 absl::string_view WaitCauseName(WaitCause cause);  // "pull", "stash", ...
 
+// From one moment to another, on the host's clock.
+struct TimeSpan {
+  std::chrono::steady_clock::time_point begin, end;
+};
+
 struct StreamStats {
-  double busy_seconds = 0;                               // executing what was enqueued
+  // From the first work after a Synchronize to the end of the last before the next, without wait_seconds. A device that
+  // cannot tell leaves the gaps in, in which nothing was enqueued: it is the most that the stream can have been busy.
+  double busy_at_most_seconds = 0;
   std::array<double, kNumWaitCauses> wait_seconds = {};  // blocked in Wait, by cause
+  // The waits under WaitCause::kPull, one after the other. Of a device with a clock of its own, up to a millisecond off.
+  std::vector<TimeSpan> pull_waits;
+};
+
+// What work is for, in words: "step 41, layer h.3, backward".
+class WorkLabel {
+ public:
+  virtual ~WorkLabel() = default;
+  virtual std::string ToString() const = 0;  // asked for errors alone; on any thread
 };
 
 // A point in a stream's work that another stream, or the host, can wait for. Made by Device::NewEvent,
@@ -53,11 +71,15 @@ class Event {
 //
 // Errors:  the first failure (of a host call, or an aborted wait) makes the stream fail: what is queued
 //          behind it is skipped, but events are still recorded, so that nothing waits for ever; every
-//          later Synchronize returns that first error, until Device::Recover.
-// Threads: enqueue from one thread at a time
+//          later Synchronize returns that first error, until Device::Recover. In front stands the label of the work that
+//          failed; where a device finds out later, of the work that found it, and the message says so.
+// Threads: one at a time
 class Stream {
  public:
   virtual ~Stream() = default;
+  // What the work that is enqueued from now on is for; null: nothing that has a name. Forgotten by Synchronize, until when
+  // `label` is there.
+  virtual void SetLabel(const WorkLabel* label) = 0;
   // Work enqueued after this starts once `event` is recorded. The time it blocks is counted under `cause`.
   // A failed stream's error travels with its events: waiting for one fails this stream as well.
   virtual void Wait(Event& event, WaitCause cause) = 0;

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -369,10 +370,82 @@ TEST_P(DeviceConformanceTest, WaitsAreCountedByCauseAndTakenOnce) {
   EXPECT_GE(waited.wait_seconds[static_cast<size_t>(WaitCause::kPush)], least);
   EXPECT_EQ(waited.wait_seconds[static_cast<size_t>(WaitCause::kStash)], 0);
   EXPECT_EQ(waited.wait_seconds[static_cast<size_t>(WaitCause::kVersion)], 0);
-  EXPECT_GE(in.TakeStats().busy_seconds, 2 * least);
+  EXPECT_GE(in.TakeStats().busy_at_most_seconds, 2 * least);
   const StreamStats again = compute.TakeStats();
-  EXPECT_EQ(again.busy_seconds, 0);
+  EXPECT_EQ(again.busy_at_most_seconds, 0);
+  EXPECT_TRUE(again.pull_waits.empty());
   for (const double seconds : again.wait_seconds) EXPECT_EQ(seconds, 0);
+}
+
+TEST_P(DeviceConformanceTest, AWaitForAPullSaysWhenItWas) {
+  using Clock = std::chrono::steady_clock;
+  const std::unique_ptr<Event> pulls[] = {device().NewEvent(), device().NewEvent()};
+  const std::unique_ptr<Event> push = device().NewEvent();
+  Clock::time_point begin[2], end[2];  // of what takes the in-stream so long
+  Stream& in = device().stream(StreamId::kIn);
+  Stream& compute = device().stream(StreamId::kCompute);
+  for (int i = 0; i < 2; ++i) {
+    in.HostCall([&begin, &end, i] {
+      begin[i] = Clock::now();
+      std::this_thread::sleep_for(std::chrono::milliseconds(40));
+      end[i] = Clock::now();
+      return absl::OkStatus();
+    });
+    in.Record(*pulls[i]);
+    compute.Wait(*pulls[i], WaitCause::kPull);
+  }
+  in.Record(*push);
+  compute.Wait(*push, WaitCause::kPush);
+  ASSERT_OK(in.Synchronize());
+  std::this_thread::sleep_for(std::chrono::milliseconds(30));  // the stream is idle long before it is asked
+  ASSERT_OK(compute.Synchronize());
+  const std::vector<TimeSpan> waits = compute.TakeStats().pull_waits;
+  ASSERT_EQ(waits.size(), 2u);
+  constexpr auto kOff = std::chrono::milliseconds(15);  // half a pause: a busy machine wakes threads late
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_LE(waits[i].begin, begin[i] + kOff) << i;
+    EXPECT_GE(waits[i].end, end[i] - kOff) << i;
+  }
+  EXPECT_LE(waits[0].end, begin[1] + kOff);
+  EXPECT_LE(waits[0].end, waits[1].begin);
+}
+
+class FixedLabel : public WorkLabel {
+ public:
+  std::string ToString() const override { return "step 7"; }
+};
+
+TEST_P(DeviceConformanceTest, AnErrorNamesTheWorkThatFailedAndNotTheWorkThatWaitedForIt) {
+  const FixedLabel label;
+  class : public WorkLabel {
+    std::string ToString() const override { return "another step"; }
+  } other;
+  const std::unique_ptr<Event> event = device().NewEvent();
+  Stream& in = device().stream(StreamId::kIn);
+  Stream& compute = device().stream(StreamId::kCompute);
+  in.SetLabel(&label);
+  in.HostCall([] { return absl::DataLossError("torn"); });
+  in.SetLabel(&other);
+  in.Record(*event);
+  compute.SetLabel(&other);
+  compute.Wait(*event, WaitCause::kPull);
+  compute.CopyOutTo([] { return absl::Span<std::byte>(); }, nullptr);
+  for (Stream* stream : {&compute, &in}) {
+    const absl::Status status = stream->Synchronize();
+    EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+    EXPECT_EQ(status.message(), "step 7: torn");
+  }
+}
+
+TEST_P(DeviceConformanceTest, ALabelIsForgottenBySynchronize) {
+  Stream& in = device().stream(StreamId::kIn);
+  {
+    const FixedLabel label;
+    in.SetLabel(&label);
+    ASSERT_OK(in.Synchronize());
+  }
+  in.HostCall([] { return absl::DataLossError("torn"); });
+  EXPECT_EQ(in.Synchronize().message(), "torn");
 }
 
 TEST_P(DeviceConformanceTest, ADeviceWithWorkLeftCanBeDestroyed) {

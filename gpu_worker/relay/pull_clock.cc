@@ -1,26 +1,29 @@
 #include "gpu_worker/relay/pull_clock.h"
 
 #include <algorithm>
+#include <chrono>
+#include <cstddef>
+
+#include "absl/types/span.h"
+#include "gpu_worker/device/device.h"
 
 namespace eps::worker {
 
-void PullClock::Pulled(size_t index, Time begin, double version_wait_seconds, Time end) {
-  Pull& pull = pulls_[index];
+void PullClock::Pulled(Time begin, double version_wait_seconds, Time end) {
   const auto waited = std::chrono::duration_cast<Time::duration>(std::chrono::duration<double>(version_wait_seconds));
-  pull.version_waits.push_back({begin, std::min(begin + waited, end)});
-  pull.end = end;
+  version_waits_.push_back({begin, std::min(begin + waited, end)});
 }
 
-double PullClock::VersionWaitSeconds() const {
-  // Pulls run one after the other, so compute may wait for one pull while an earlier one waits for its version.
+double PullClock::VersionWaitSeconds(absl::Span<const TimeSpan> waits) const {
+  // Compute may wait for one pull while an earlier one waits for its version: what counts is when, and not for which.
   double seconds = 0;
-  for (const Pull& awaited : pulls_) {
-    for (const Pull& pull : pulls_) {
-      for (const Interval& interval : pull.version_waits) {
-        const Time begin = std::max(interval.begin, awaited.arrived);
-        const Time end = std::min(interval.end, awaited.end);
-        if (begin < end) seconds += std::chrono::duration<double>(end - begin).count();
-      }
+  size_t first = 0;
+  for (const TimeSpan& wait : waits) {
+    while (first < version_waits_.size() && version_waits_[first].end <= wait.begin) ++first;
+    for (size_t i = first; i < version_waits_.size() && version_waits_[i].begin < wait.end; ++i) {
+      const Time begin = std::max(version_waits_[i].begin, wait.begin);
+      const Time end = std::min(version_waits_[i].end, wait.end);
+      if (begin < end) seconds += std::chrono::duration<double>(end - begin).count();
     }
   }
   return seconds;

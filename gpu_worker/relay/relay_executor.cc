@@ -1,8 +1,10 @@
 #include "gpu_worker/relay/relay_executor.h"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstring>
+#include <deque>
 #include <map>
 #include <optional>
 #include <tuple>
@@ -28,17 +30,39 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+// What a step's work is called in errors: "step 41, layer h.3, backward".
+class StepLabel final : public WorkLabel {
+ public:
+  StepLabel(const ModelSpec* model, StepId step, const RelayStep* work) : model_(*model), step_(step), work_(*work) {}
+  std::string ToString() const override {
+    const LayerSpec& layer = model_.layer(work_.layer);
+    const bool backward = work_.backward && layer.kind != LayerKind::kHead;  // the head is visited once
+    return absl::StrCat("step ", step_.value(), ", layer ", layer.name, backward ? ", backward" : ", forward");
+  }
+
+ private:
+  const ModelSpec& model_;
+  const StepId step_;
+  const RelayStep& work_;
+};
+
 // A pass and what its steps need beside the arena. Lives until all streams are idle.
 struct Pass {
   PassContext context;
   Version version;
   const std::vector<RelayStep>* steps = nullptr;
+  std::deque<StepLabel> labels;          // by step
   absl::Span<const VnodeBatch> batches;  // one per vnode of the pass
-  std::map<int, size_t> pull_index;      // step -> index into the pull clock
   // By blob: where the host has its weights, and the transport need not copy them; empty: nowhere.
   std::vector<const std::byte*> in_place;
   Group* group = nullptr;  // null: alone; else context.group says who does what
 };
+
+// What fails here never comes to the other members of the group: they are told.
+absl::Status EndGroupOf(const Pass& pass, absl::Status status) {
+  if (!status.ok() && pass.group != nullptr) pass.group->End(status);
+  return status;
+}
 
 template <typename T>
 absl::Span<std::byte> AsBytes(absl::Span<T> values) {
@@ -80,16 +104,16 @@ class RelayExecutorImpl : public RelayExecutor {
   absl::Status Execute(Pass& pass);
   const std::vector<RelayStep>& Schedule(const PassShape& shape);
 
-  void Enqueue(int index, Pass& pass);
-  void EnqueueWaits(const RelayStep& step, Pass& pass);
-  void EnqueuePull(int index, const RelayStep& step, Pass& pass);
+  void Enqueue(size_t index, const Pass& pass);
+  void EnqueueWaits(const RelayStep& step, const Pass& pass);
+  void EnqueuePull(const RelayStep& step, const Pass& pass);
   void EnqueueLoadTokens(const RelayStep& step, const Pass& pass);
   void EnqueuePush(const RelayStep& step, const Pass& pass);
   void EnqueueExchange(const RelayStep& step, const Pass& pass);
   void EnqueuePushPart(const RelayStep& step, const Pass& pass);
-  void EnqueueCopyToPush(int64_t num_bytes, const std::byte* gradient);
+  void EnqueueCopyToPush(const Pass& pass, int64_t num_bytes, const std::byte* gradient);
   // `destination`: null where the weights are read in place.
-  absl::Status PullBlobs(size_t pull, const RelayStep& step, const Pass& pass, std::byte* destination);
+  absl::Status PullBlobs(const RelayStep& step, const Pass& pass, std::byte* destination);
   // Where the transport has the weights in this host's memory, nothing else copies them: kernels read them there, or one
   // copy brings them into the arena.
   //
@@ -116,7 +140,6 @@ class RelayExecutorImpl : public RelayExecutor {
     return HostBoundary(static_cast<int>(model_.layers.size()), step, pass);
   }
   void StageTokens(const Pass& pass) const;
-  std::string Where(const RelayStep& step, const Pass& pass) const;
   // The device's statistics of the last pass, the wait for versions apart from the wait for pulls.
   std::array<double, kNumWaitCauses> TakeWaits();
 
@@ -301,20 +324,24 @@ const std::vector<RelayStep>& RelayExecutorImpl::Schedule(const PassShape& shape
 absl::Status RelayExecutorImpl::Execute(Pass& pass) {
   const std::vector<RelayStep>& steps = *pass.steps;
   while (events_.size() < steps.size()) events_.push_back(device_.NewEvent());
-  size_t num_pulls = 0;
   for (size_t i = 0; i < steps.size(); ++i) {
     if (steps[i].signals) events_[i]->Reset();
-    if (steps[i].kind == RelayStep::Kind::kPull) pass.pull_index[static_cast<int>(i)] = num_pulls++;
   }
-  pull_clock_.Start(num_pulls);
+  pull_clock_.Start();
   StageTokens(pass);
-  for (size_t i = 0; i < steps.size(); ++i) Enqueue(static_cast<int>(i), pass);
+  for (const RelayStep& step : steps) pass.labels.emplace_back(&model_, pass.context.step, &step);
+  for (size_t i = 0; i < steps.size(); ++i) Enqueue(i, pass);
 
-  // Every stream is synchronised, failed or not: what is queued points into `pass`. The first error made is the
-  // in-stream's or the out-stream's; the compute stream can only have caught one.
+  // Every stream is synchronised, failed or not: what is queued points into `pass`. Host calls, and with them what comes
+  // over the wire, are the in-stream's and the out-stream's: the compute stream catches those errors, and may itself have
+  // one of the device alone.
+  // In a group the out-stream is first: where compute has failed it is the one that learns of it without the other
+  // members, who may be waiting for what this one does not do any more.
+  const auto order = pass.group == nullptr ? std::array{StreamId::kIn, StreamId::kOut, StreamId::kCompute}
+                                           : std::array{StreamId::kOut, StreamId::kIn, StreamId::kCompute};
   absl::Status first;
-  for (const StreamId id : {StreamId::kIn, StreamId::kOut, StreamId::kCompute}) {
-    const absl::Status status = device_.stream(id).Synchronize();
+  for (const StreamId id : order) {
+    const absl::Status status = EndGroupOf(pass, device_.stream(id).Synchronize());
     if (first.ok()) first = status;
   }
   leaving_ = {};  // of a push that failed half-way
@@ -322,27 +349,22 @@ absl::Status RelayExecutorImpl::Execute(Pass& pass) {
   return first;
 }
 
-void RelayExecutorImpl::EnqueueWaits(const RelayStep& step, Pass& pass) {
+void RelayExecutorImpl::EnqueueWaits(const RelayStep& step, const Pass& pass) {
   Stream& stream = device_.stream(step.stream());
   for (const int other : step.waits_for) {
     const RelayStep& awaited = (*pass.steps)[static_cast<size_t>(other)];
-    if (awaited.kind == RelayStep::Kind::kPull && step.stream() == StreamId::kCompute) {
-      stream.HostCall([this, pull = pass.pull_index.at(other)] {
-        pull_clock_.Arrived(pull, Clock::now());
-        return absl::OkStatus();
-      });
-    }
     stream.Wait(*events_[static_cast<size_t>(other)], awaited.cause());
   }
 }
 
-void RelayExecutorImpl::Enqueue(int index, Pass& pass) {
-  const RelayStep& step = (*pass.steps)[static_cast<size_t>(index)];
+void RelayExecutorImpl::Enqueue(size_t index, const Pass& pass) {
+  const RelayStep& step = (*pass.steps)[index];
   Stream& out = device_.stream(StreamId::kOut);
+  device_.stream(step.stream()).SetLabel(&pass.labels[index]);
   EnqueueWaits(step, pass);
   switch (step.kind) {
     case RelayStep::Kind::kPull:
-      EnqueuePull(index, step, pass);
+      EnqueuePull(step, pass);
       break;
     case RelayStep::Kind::kLoadTokens:
       EnqueueLoadTokens(step, pass);
@@ -375,19 +397,16 @@ void RelayExecutorImpl::Enqueue(int index, Pass& pass) {
     default:
       layers_.Run(step, pass.context);
   }
-  if (step.signals) device_.stream(step.stream()).Record(*events_[static_cast<size_t>(index)]);
+  if (step.signals) device_.stream(step.stream()).Record(*events_[index]);
 }
 
-void RelayExecutorImpl::EnqueuePull(int index, const RelayStep& step, Pass& pass) {
+void RelayExecutorImpl::EnqueuePull(const RelayStep& step, const Pass& pass) {
   Stream& in = device_.stream(StreamId::kIn);
-  const size_t pull = pass.pull_index.at(index);
   std::byte* slot = Slot(arena_.weights, step.weights);
   const bool direct = device_.properties().host_addressable;
   const bool in_place = !pass.in_place.empty();
   std::byte* destination = in_place ? nullptr : direct ? slot : staging_in_.bytes.data();
-  in.HostCall([this, pull, &step, &pass, destination] {
-    return Annotate(PullBlobs(pull, step, pass, destination), Where(step, pass));
-  });
+  in.HostCall([this, &step, &pass, destination] { return EndGroupOf(pass, PullBlobs(step, pass, destination)); });
   if (direct && in_place) return;  // read there
   if (!direct) {
     // One copy a blob, from where the daemon has it or it was pulled to.
@@ -447,8 +466,7 @@ absl::Status RelayExecutorImpl::FindWeights(Pass& pass) {
   return absl::OkStatus();
 }
 
-absl::Status RelayExecutorImpl::PullBlobs(size_t pull, const RelayStep& step, const Pass& pass,
-                                          std::byte* destination) {
+absl::Status RelayExecutorImpl::PullBlobs(const RelayStep& step, const Pass& pass, std::byte* destination) {
   const int64_t elem_bytes = SizeOf(shape_.wire);
   for (const PulledPart& part : PulledParts(step.layer, pass)) {
     const Clock::time_point begin = Clock::now();
@@ -459,7 +477,7 @@ absl::Status RelayExecutorImpl::PullBlobs(size_t pull, const RelayStep& step, co
                                                                 static_cast<size_t>(part.num_elems * elem_bytes)));
     if (!timing.ok()) return Annotate(timing.status(), absl::StrCat("pull of blob ", model_.blob(part.blob).name));
     if (destination == nullptr) device_.ExpectCopiesFrom(InPlaceBytes(pass, part.blob, part.chunks));
-    pull_clock_.Pulled(pull, begin, timing->version_wait_seconds, Clock::now());
+    pull_clock_.Pulled(begin, timing->version_wait_seconds, Clock::now());
   }
   return absl::OkStatus();
 }
@@ -491,7 +509,7 @@ void RelayExecutorImpl::EnqueueLoadTokens(const RelayStep& step, const Pass& pas
 
 void RelayExecutorImpl::EnqueuePush(const RelayStep& step, const Pass& pass) {
   Stream& out = device_.stream(StreamId::kOut);
-  EnqueueCopyToPush(model_.layer(step.layer).num_elems * SizeOf(PushedDtype(step.node, pass.context.gradients)),
+  EnqueueCopyToPush(pass, model_.layer(step.layer).num_elems * SizeOf(PushedDtype(step.node, pass.context.gradients)),
                     Slot(arena_.pushes, step.push));
   out.CopyOut(AsBytes(memory_.flags().subspan(0, static_cast<size_t>(step.node.count))),
               arena_.records + plan_.FlagsOffset(step.push));
@@ -503,11 +521,13 @@ void RelayExecutorImpl::EnqueuePush(const RelayStep& step, const Pass& pass) {
 
 // The gradient goes straight to where the transport sends it from. Its memory is taken in stream order, so that only
 // gradients that are really under way hold any.
-void RelayExecutorImpl::EnqueueCopyToPush(int64_t num_bytes, const std::byte* gradient) {
+void RelayExecutorImpl::EnqueueCopyToPush(const Pass& pass, int64_t num_bytes, const std::byte* gradient) {
   device_.stream(StreamId::kOut)
       .CopyOutTo(
-          [this, num_bytes]() -> absl::StatusOr<absl::Span<std::byte>> {
-            EPS_ASSIGN_OR_RETURN(leaving_, NewPushMemory(num_bytes));
+          [this, &pass, num_bytes]() -> absl::StatusOr<absl::Span<std::byte>> {
+            absl::StatusOr<PushMemory> memory = NewPushMemory(num_bytes);
+            EPS_RETURN_IF_ERROR(EndGroupOf(pass, memory.status()));
+            leaving_ = *std::move(memory);
             return leaving_.bytes;
           },
           gradient);
@@ -528,7 +548,7 @@ void RelayExecutorImpl::EnqueuePushPart(const RelayStep& step, const Pass& pass)
   Stream& out = device_.stream(StreamId::kOut);
   for (const GroupParts::Root& root : parts.roots()) {
     const int64_t place = parts.AreaElem(step.layer, root.place.rank, root.place.round);
-    EnqueueCopyToPush(part_elems * int64_t{sizeof(float)}, arena_.group_area + place * int64_t{sizeof(float)});
+    EnqueueCopyToPush(pass, part_elems * int64_t{sizeof(float)}, arena_.group_area + place * int64_t{sizeof(float)});
     out.CopyOut(AsBytes(memory_.flags().subspan(0, static_cast<size_t>(plan_.num_vnodes))),
                 arena_.records + plan_.GroupFlagsOffset(step.flag_turn));
     out.HostCall([this, &step, &pass, &root] {
@@ -588,17 +608,12 @@ void RelayExecutorImpl::Push(const RelayStep& step, const Pass& pass, const Push
   }
 }
 
-std::string RelayExecutorImpl::Where(const RelayStep& step, const Pass& pass) const {
-  const bool is_head = model_.layer(step.layer).kind == LayerKind::kHead;
-  return absl::StrCat("step ", pass.context.step.value(), ", layer ", model_.layer(step.layer).name, ", ",
-                      step.backward && !is_head ? "backward" : "forward");
-}
-
 std::array<double, kNumWaitCauses> RelayExecutorImpl::TakeWaits() {
   for (const StreamId id : {StreamId::kIn, StreamId::kOut}) device_.stream(id).TakeStats();
-  std::array<double, kNumWaitCauses> waits = device_.stream(StreamId::kCompute).TakeStats().wait_seconds;
+  const StreamStats compute = device_.stream(StreamId::kCompute).TakeStats();
+  std::array<double, kNumWaitCauses> waits = compute.wait_seconds;
   double& pull = waits[static_cast<size_t>(WaitCause::kPull)];
-  const double version = std::min(pull, pull_clock_.VersionWaitSeconds());
+  const double version = std::min(pull, pull_clock_.VersionWaitSeconds(compute.pull_waits));
   pull -= version;
   waits[static_cast<size_t>(WaitCause::kVersion)] += version;
   return waits;

@@ -30,9 +30,13 @@
 #include "gpu_worker/layers/reference_gpt2.h"
 #include "gpu_worker/transport/in_process.h"
 #include "gpu_worker/transport/transport.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
 
 namespace eps::worker {
 namespace {
+
+using ::testing::HasSubstr;
 
 constexpr StepId kStep(5);
 
@@ -179,6 +183,7 @@ struct Way {
   bool own_memory = false;
   bool in_place = false;                       // the transport has the weights in this host's memory
   std::optional<Dtype> cuda = std::nullopt;    // the cuda device on the emulator, with this compute dtype; none: cpu
+  cuda::EmulatedLimits limits = {};            // of its GPU
   std::vector<std::vector<int>> workers = {};  // vnodes of each; empty: one worker with all
   bool group = false;                          // the workers are one group, and run at once
 
@@ -186,7 +191,7 @@ struct Way {
   std::unique_ptr<Device> MakeDevice(int64_t arena_bytes) const {
     if (cuda.has_value()) {
       return cuda::NewCudaDevice({.arena_bytes = arena_bytes, .act = *cuda},
-                                 cuda::NewEmulatedRuntime(cuda::GridOrder::kForward))
+                                 cuda::NewEmulatedRuntime(cuda::GridOrder::kForward, limits))
           .value();
     }
     std::unique_ptr<Device> device = NewCpuDevice({.arena_bytes = arena_bytes, .threads = threads}).value();
@@ -542,6 +547,21 @@ TEST_F(RelayExecutorTest, AFailedPullNamesStepLayerAndDirectionAndTheExecutorGoe
   ExpectSameBits(want, outcome, "after failures");
 }
 
+TEST_F(RelayExecutorTest, AnErrorOfAKernelIsToldAsWhatFoundItAndOfWhichStep) {
+  Use(SmallRun());
+  for (const int64_t good_launches : {0, 40}) {
+    std::unique_ptr<InProcessStore> store = NewStore();
+    Worker worker(model_, run_, {.cuda = Dtype::kF32, .limits = {.good_launches = good_launches}}, *store);
+    const absl::Status status = worker.executor->Run(all_).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
+    const std::string message(status.message());
+    EXPECT_THAT(message, HasSubstr("step 5, layer "));
+    EXPECT_THAT(message, HasSubstr("stream: "));
+    EXPECT_THAT(message, HasSubstr("found by "));
+    EXPECT_THAT(message, HasSubstr("in work that some stream of the GPU had been given before: an emulated fault"));
+  }
+}
+
 TEST_F(RelayExecutorTest, AWaitForAVersionIsEndedByCancel) {
   Use(SmallRun());
   InProcessStore store(&model_, run_.batch.virtual_nodes, run_.precision.wire);  // no version at all
@@ -553,19 +573,21 @@ TEST_F(RelayExecutorTest, AWaitForAVersionIsEndedByCancel) {
 
 TEST_F(RelayExecutorTest, WaitingForAVersionIsCountedAsThatAndNotAsPulling) {
   Use(SmallRun());
-  InProcessStore store(&model_, run_.batch.virtual_nodes, run_.precision.wire);
-  Worker worker(model_, run_, {}, store);
-  std::thread publisher([&] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(100));
-    Publish(store);
-  });
-  const auto result = worker.executor->Run(all_);
-  publisher.join();
-  ASSERT_OK(result);
-  const auto waited = [&](WaitCause cause) { return result->compute_wait_seconds[static_cast<size_t>(cause)]; };
-  EXPECT_GE(waited(WaitCause::kVersion), 0.05);
-  EXPECT_LE(waited(WaitCause::kPull), waited(WaitCause::kVersion));
-  EXPECT_LE(waited(WaitCause::kVersion), result->seconds);
+  for (const Way& way : {Way{}, Way{.cuda = Dtype::kF32}}) {
+    InProcessStore store(&model_, run_.batch.virtual_nodes, run_.precision.wire);
+    Worker worker(model_, run_, way, store);
+    std::thread publisher([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      Publish(store);
+    });
+    const auto result = worker.executor->Run(all_);
+    publisher.join();
+    ASSERT_OK(result);
+    const auto waited = [&](WaitCause cause) { return result->compute_wait_seconds[static_cast<size_t>(cause)]; };
+    EXPECT_GE(waited(WaitCause::kVersion), 0.05);
+    EXPECT_LE(waited(WaitCause::kPull), waited(WaitCause::kVersion));
+    EXPECT_LE(waited(WaitCause::kVersion), result->seconds);
+  }
 }
 
 TEST_F(RelayExecutorTest, AGradientThatIsNotFiniteNamesItsVnode) {

@@ -82,12 +82,14 @@ void CpuStream::Launch(std::function<void()> work) {
 }
 
 void CpuStream::Enqueue(Task task) {
+  if (!task.waits) task.label = label_;
   MutexLock lock(mu_);
   tasks_.push_back(std::move(task));
   work_.NotifyOne();
 }
 
 absl::Status CpuStream::Synchronize() {
+  label_ = nullptr;
   MutexLock lock(mu_);
   while (running_ || !tasks_.empty()) idle_.Wait(mu_);
   return status_;
@@ -111,15 +113,16 @@ StreamStats CpuStream::TakeStats() {
   return std::exchange(stats_, StreamStats());
 }
 
-void CpuStream::Finish(const Task& task, const absl::Status& status, Clock::duration elapsed) {
+void CpuStream::Finish(const Task& task, const absl::Status& status, TimeSpan span) {
   MutexLock lock(mu_);
   if (status_.ok()) status_ = status;
   if (task.record != nullptr) task.record->Record(status_);
-  const double seconds = std::chrono::duration<double>(elapsed).count();
+  const double seconds = std::chrono::duration<double>(span.end - span.begin).count();
   if (task.waits) {
     stats_.wait_seconds[static_cast<size_t>(task.cause)] += seconds;
+    if (task.cause == WaitCause::kPull) stats_.pull_waits.push_back(span);
   } else {
-    stats_.busy_seconds += seconds;
+    stats_.busy_at_most_seconds += seconds;
   }
 }
 
@@ -136,8 +139,9 @@ void CpuStream::Loop() {
       const bool skip = !status_.ok() || task.run == nullptr;
       mu_.Unlock();
       const Clock::time_point start = Clock::now();
-      const absl::Status status = skip ? absl::OkStatus() : task.run();
-      Finish(task, status, Clock::now() - start);
+      absl::Status status = skip ? absl::OkStatus() : task.run();
+      if (!status.ok() && task.label != nullptr) status = Annotate(status, task.label->ToString());
+      Finish(task, status, {start, Clock::now()});
     }  // what the task captured is gone before the stream counts as idle
     mu_.Lock();
     running_ = false;

@@ -40,6 +40,7 @@ class CpuStream : public Stream {
   // What was not begun is skipped.
   ~CpuStream() override;
 
+  void SetLabel(const WorkLabel* label) override { label_ = label; }
   void Wait(Event& event, WaitCause cause) override;
   void Record(Event& event) override;
   void CopyIn(void* device, absl::Span<const std::byte> host) override;
@@ -63,10 +64,13 @@ class CpuStream : public Stream {
     CpuEvent* record = nullptr;         // ... but this is recorded in any case
     bool waits = false;                 // the time counts as waiting, for `cause`
     WaitCause cause = WaitCause::kNone;
+    const WorkLabel* label = nullptr;  // in front of an error that `run` makes, and not of one that a wait passes on
   };
   void Enqueue(Task task);
   void Loop();
-  void Finish(const Task& task, const absl::Status& status, Clock::duration elapsed) ABSL_LOCKS_EXCLUDED(mu_);
+  void Finish(const Task& task, const absl::Status& status, TimeSpan span) ABSL_LOCKS_EXCLUDED(mu_);
+
+  const WorkLabel* label_ = nullptr;  // of who enqueues
 
   std::atomic<bool> closing_{false};  // atomic, because events look at it without mu_
 

@@ -92,7 +92,7 @@ class CudaDevice : public Device {
   void ExpectCopiesTo(absl::Span<std::byte> host) override { Pin(host, HostAccess::kReadWrite); }
 
   Stream& stream(StreamId id) override { return *streams_[static_cast<size_t>(id)]; }
-  std::unique_ptr<Event> NewEvent() override { return std::make_unique<CudaEvent>(OwnedGpuEvent::New(runtime_)); }
+  std::unique_ptr<Event> NewEvent() override { return std::make_unique<CudaEvent>(OwnedGpuEvent::New(runtime_, GpuEventUse::kOrder)); }
   Kernels& kernels() override { return kernels_; }
   void Recover() override {
     // Idle first, all of them: work still queued on one could pass its error on to another.

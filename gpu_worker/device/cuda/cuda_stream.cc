@@ -1,5 +1,6 @@
 #include "gpu_worker/device/cuda/cuda_stream.h"
 
+#include <chrono>
 #include <cstddef>
 #include <functional>
 #include <memory>
@@ -8,16 +9,16 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
-#include "common/base/mutex.h"
 #include "common/base/status_macros.h"
 #include "gpu_worker/device/cuda/gpu_runtime.h"
 #include "gpu_worker/device/device.h"
 
 namespace eps::worker::cuda {
 
-absl::StatusOr<OwnedGpuEvent> OwnedGpuEvent::New(std::shared_ptr<GpuRuntime> runtime) {
-  EPS_ASSIGN_OR_RETURN(const GpuEvent event, runtime->NewEvent());
+absl::StatusOr<OwnedGpuEvent> OwnedGpuEvent::New(std::shared_ptr<GpuRuntime> runtime, GpuEventUse use) {
+  EPS_ASSIGN_OR_RETURN(const GpuEvent event, runtime->NewEvent(use));
   return OwnedGpuEvent(std::move(runtime), event);
 }
 
@@ -54,23 +55,26 @@ void CudaStream::Issue(std::function<absl::Status(GpuStream)> work) {
   });
 }
 
+void CudaStream::SetLabel(const WorkLabel* label) {
+  label_ = label;
+  thread_.SetLabel(label);
+}
+
 void CudaStream::Wait(Event& event, WaitCause cause) {
   auto* cuda_event = static_cast<CudaEvent*>(&event);
   const bool timed = cause != WaitCause::kNone;
   if (timed) {
     Issue([this, cause](GpuStream) {
-      MutexLock lock(mu_);
       EPS_ASSIGN_OR_RETURN(OwnedGpuEvent start, Mark());
       waits_.push_back({.cause = cause, .start = std::move(start), .end = std::nullopt});
       return absl::OkStatus();
     });
   }
-  thread_.Wait(cuda_event->issued_, cause);
+  thread_.Wait(cuda_event->issued_, WaitCause::kNone);
   Issue([this, cuda_event, timed](GpuStream stream) {
     EPS_RETURN_IF_ERROR(cuda_event->gpu_.status());
     EPS_RETURN_IF_ERROR(runtime_->Wait(stream, cuda_event->gpu_->get()));
     if (!timed) return absl::OkStatus();
-    MutexLock lock(mu_);
     EPS_ASSIGN_OR_RETURN(waits_.back().end, Mark());
     return absl::OkStatus();
   });
@@ -130,32 +134,27 @@ void CudaStream::HostCall(std::function<absl::Status()> call) {
 
 absl::Status CudaStream::Synchronize() {
   absl::Status status = thread_.Synchronize();
-  const absl::Status ended = Annotate(EndBurst(), name_);
-  if (status.ok()) status = ended;
-  MutexLock lock(mu_);
-  if (status_.ok()) status_ = status;
+  absl::Status ended = EndBurst();
+  if (label_ != nullptr) ended = Annotate(ended, absl::StrCat("up to ", label_->ToString()));
+  label_ = nullptr;
+  if (status.ok()) status = std::move(ended);
+  if (status_.ok()) status_ = std::move(status);
   return status_;
 }
 
-StreamStats CudaStream::TakeStats() {
-  MutexLock lock(mu_);
-  return std::exchange(stats_, StreamStats());
-}
+StreamStats CudaStream::TakeStats() { return std::exchange(stats_, StreamStats()); }
 
 void CudaStream::Recover() {
   thread_.Recover();
   runtime_->Synchronize(stream_).IgnoreError();
-  MutexLock lock(mu_);
   status_ = absl::OkStatus();
-  burst_start_.reset();
-  waits_.clear();
 }
 
 void CudaStream::Close() { thread_.Close(); }
 
 absl::StatusOr<OwnedGpuEvent> CudaStream::Mark() {
   if (spare_marks_.empty()) {
-    EPS_ASSIGN_OR_RETURN(OwnedGpuEvent made, OwnedGpuEvent::New(runtime_));
+    EPS_ASSIGN_OR_RETURN(OwnedGpuEvent made, OwnedGpuEvent::New(runtime_, GpuEventUse::kTiming));
     spare_marks_.push_back(std::move(made));
   }
   EPS_RETURN_IF_ERROR(runtime_->Record(stream_, spare_marks_.back().get()));
@@ -165,32 +164,48 @@ absl::StatusOr<OwnedGpuEvent> CudaStream::Mark() {
 }
 
 absl::Status CudaStream::BeginBurst() {
-  MutexLock lock(mu_);
   if (burst_start_.has_value()) return absl::OkStatus();
   EPS_ASSIGN_OR_RETURN(burst_start_, Mark());
   return absl::OkStatus();
 }
 
-// The issuing thread is idle.
 absl::Status CudaStream::EndBurst() {
-  MutexLock lock(mu_);
-  if (!burst_start_.has_value()) return runtime_->Synchronize(stream_);
-  EPS_ASSIGN_OR_RETURN(OwnedGpuEvent end, Mark());
-  EPS_RETURN_IF_ERROR(runtime_->Synchronize(stream_));
+  if (!burst_start_.has_value()) return Annotate(runtime_->Synchronize(stream_), name_);
+  absl::StatusOr<OwnedGpuEvent> end = Mark();
+  absl::Status status = runtime_->Synchronize(stream_);  // whatever became of the mark: what is copied may be freed next
+  const auto end_time = std::chrono::steady_clock::now();
+  if (status.ok()) status = end.status();
+  if (status.ok()) status = TakeFigures(*std::move(end), end_time);
+  // A stream that failed has waits without an end, and marks that may never be reached: they are not used again.
+  waits_.clear();
+  burst_start_.reset();
+  return Annotate(status, name_);
+}
+
+absl::Status CudaStream::TakeFigures(OwnedGpuEvent end, std::chrono::steady_clock::time_point end_time) {
+  const auto before_end = [&](const OwnedGpuEvent& mark) -> absl::StatusOr<std::chrono::steady_clock::time_point> {
+    EPS_ASSIGN_OR_RETURN(const double seconds, runtime_->SecondsBetween(mark.get(), end.get()));
+    return end_time - std::chrono::duration_cast<std::chrono::steady_clock::duration>(
+                          std::chrono::duration<double>(seconds));
+  };
   EPS_ASSIGN_OR_RETURN(double busy_seconds, runtime_->SecondsBetween(burst_start_->get(), end.get()));
-  for (WaitInterval& wait : waits_) {
+  for (TimedWait& wait : waits_) {
     if (!wait.end.has_value()) continue;
     EPS_ASSIGN_OR_RETURN(const double seconds, runtime_->SecondsBetween(wait.start.get(), wait.end->get()));
     stats_.wait_seconds[static_cast<size_t>(wait.cause)] += seconds;
     busy_seconds -= seconds;
+    if (wait.cause == WaitCause::kPull) {
+      TimeSpan span;
+      EPS_ASSIGN_OR_RETURN(span.begin, before_end(wait.start));
+      EPS_ASSIGN_OR_RETURN(span.end, before_end(*wait.end));
+      stats_.pull_waits.push_back(span);
+    }
     spare_marks_.push_back(std::move(wait.start));
     spare_marks_.push_back(*std::move(wait.end));
   }
-  stats_.busy_seconds += busy_seconds;
-  waits_.clear();
+  stats_.busy_at_most_seconds += busy_seconds;
   spare_marks_.push_back(*std::move(burst_start_));
   spare_marks_.push_back(std::move(end));
-  burst_start_.reset();
   return absl::OkStatus();
 }
 

@@ -1,6 +1,7 @@
 #ifndef EPS_GPU_WORKER_DEVICE_CUDA_CUDA_STREAM_H_
 #define EPS_GPU_WORKER_DEVICE_CUDA_CUDA_STREAM_H_
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -9,11 +10,9 @@
 #include <utility>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "common/base/mutex.h"
 #include "gpu_worker/device/cpu/cpu_stream.h"
 #include "gpu_worker/device/cuda/gpu_runtime.h"
 #include "gpu_worker/device/cuda/host_pins.h"
@@ -24,7 +23,7 @@ namespace eps::worker::cuda {
 // An event of the runtime, which goes when this does. It may outlive the device.
 class OwnedGpuEvent {
  public:
-  static absl::StatusOr<OwnedGpuEvent> New(std::shared_ptr<GpuRuntime> runtime);
+  static absl::StatusOr<OwnedGpuEvent> New(std::shared_ptr<GpuRuntime> runtime, GpuEventUse use);
   OwnedGpuEvent(OwnedGpuEvent&& other) noexcept;
   OwnedGpuEvent& operator=(OwnedGpuEvent&& other) noexcept;
   ~OwnedGpuEvent();
@@ -55,6 +54,12 @@ class CudaEvent : public Event {
 // A stream of the GPU, and a thread that issues its work: calls of the host run on that thread, in their turn, and an
 // event can be waited for before it is recorded, without the one who enqueues ever waiting. The GPU itself waits for
 // the events of its streams; the thread does for host calls and for events that were not issued.
+//
+// What the GPU spends waiting is measured by events for timing around each wait. The host's clock is read once, when the
+// GPU has come to the end of a burst, and everything before is counted from there.
+//
+// No lock: the state below is the issuing thread's while it has work, and else that of who enqueues, who waits for the
+// thread to be idle first.
 class CudaStream : public Stream {
  public:
   // `pins`: what of the host's memory is pinned.
@@ -63,6 +68,7 @@ class CudaStream : public Stream {
                                                          std::shared_ptr<const HostPins> pins, const char* name);
   ~CudaStream() override;
 
+  void SetLabel(const WorkLabel* label) override;
   void Wait(Event& event, WaitCause cause) override;
   void Record(Event& event) override;
   void CopyIn(void* device, absl::Span<const std::byte> host) override;
@@ -72,15 +78,15 @@ class CudaStream : public Stream {
   absl::Status Synchronize() override;
   StreamStats TakeStats() override;
 
-  // Issues work of the GPU in stream order; an error becomes the stream's, with its name in front.
+  // Issues work of the GPU in stream order; an error becomes the stream's, with label and stream in front.
   void Issue(std::function<absl::Status(GpuStream)> work);
   void Recover();
   // As CpuStream.
   void Close();
 
  private:
-  // The GPU's time between two events; known once both are reached.
-  struct WaitInterval {
+  // Known once both marks are reached.
+  struct TimedWait {
     WaitCause cause = WaitCause::kNone;
     OwnedGpuEvent start;
     std::optional<OwnedGpuEvent> end;  // none yet, or the stream failed before it was issued
@@ -90,22 +96,25 @@ class CudaStream : public Stream {
       : runtime_(std::move(runtime)), pins_(std::move(pins)), name_(name), stream_(stream) {}
   absl::Status IssueCopyOut(absl::Span<std::byte> host, const void* device);
   // A timing event, recorded here.
-  absl::StatusOr<OwnedGpuEvent> Mark() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  absl::Status BeginBurst() ABSL_LOCKS_EXCLUDED(mu_);
-  absl::Status EndBurst() ABSL_LOCKS_EXCLUDED(mu_);
+  absl::StatusOr<OwnedGpuEvent> Mark();
+  absl::Status BeginBurst();
+  // Waits for the GPU; then takes the burst's figures. The issuing thread is idle.
+  absl::Status EndBurst();
+  absl::Status TakeFigures(OwnedGpuEvent end, std::chrono::steady_clock::time_point end_time);
 
   const std::shared_ptr<GpuRuntime> runtime_;
   const std::shared_ptr<const HostPins> pins_;
   const char* const name_;
   const GpuStream stream_;
 
-  Mutex mu_;
-  std::vector<OwnedGpuEvent> spare_marks_ ABSL_GUARDED_BY(mu_);
   // A burst is what is issued between two calls of Synchronize.
-  std::optional<OwnedGpuEvent> burst_start_ ABSL_GUARDED_BY(mu_);
-  std::vector<WaitInterval> waits_ ABSL_GUARDED_BY(mu_);
-  absl::Status status_ ABSL_GUARDED_BY(mu_);  // the first error that Synchronize returned
-  StreamStats stats_ ABSL_GUARDED_BY(mu_);
+  std::vector<OwnedGpuEvent> spare_marks_;
+  std::optional<OwnedGpuEvent> burst_start_;
+  std::vector<TimedWait> waits_;
+
+  const WorkLabel* label_ = nullptr;  // the last that was set since Synchronize
+  absl::Status status_;               // the first error that Synchronize returned
+  StreamStats stats_;
 
   cpu::CpuStream thread_;  // last: it uses all of the above
 };

@@ -7,6 +7,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "gpu_worker/device/cuda/launch.h"
 #include "gpu_worker/device/cuda/matmul_problem.h"
@@ -21,11 +23,14 @@ struct GpuEvent {
   void* handle = nullptr;
 };
 
+// One that only orders is cheaper to record and to wait for.
+enum class GpuEventUse { kOrder, kTiming };
+
 // What the GPU may do with host memory that is pinned for it.
 enum class HostAccess { kRead, kReadWrite };
 
 // What the cuda device needs of a GPU, one method a call: CUDA's runtime and libraries, or the emulator's in tests.
-// Work is enqueued in a stream and runs later, in order; what fails there is returned by any later call.
+// Work is enqueued in a stream and runs later, in order; what fails there is returned by any later call, as FoundBy.
 //
 // Errors:  a status that names the call, with the runtime's own words
 // Threads: safe; one stream from one thread at a time
@@ -55,7 +60,7 @@ class GpuRuntime {
 
   virtual absl::StatusOr<GpuStream> NewStream() = 0;
   virtual void DestroyStream(GpuStream stream) = 0;
-  virtual absl::StatusOr<GpuEvent> NewEvent() = 0;
+  virtual absl::StatusOr<GpuEvent> NewEvent(GpuEventUse use) = 0;
   virtual void DestroyEvent(GpuEvent event) = 0;
 
   // `host` lies in what one call registered or allocated, or all of it in neither.
@@ -68,9 +73,15 @@ class GpuRuntime {
   virtual absl::Status Record(GpuStream stream, GpuEvent event) = 0;
   virtual absl::Status Wait(GpuStream stream, GpuEvent event) = 0;
   virtual absl::Status Synchronize(GpuStream stream) = 0;
-  // Between two events that were reached.
+  // Between two events for timing that were reached.
   virtual absl::StatusOr<double> SecondsBetween(GpuEvent start, GpuEvent end) = 0;
 };
+
+// The error of work that was under way when `call` was made, which is not to blame. No call after it succeeds.
+inline absl::Status FoundBy(absl::string_view call, absl::string_view words) {
+  return absl::InternalError(
+      absl::StrCat("found by ", call, ", in work that some stream of the GPU had been given before: ", words));
+}
 
 }  // namespace eps::worker::cuda
 

@@ -32,10 +32,32 @@ static_assert(CUDART_VERSION / 1000 == 13, "kLeastDriver is CUDA 13's");
 
 std::string VersionName(int version) { return absl::StrCat(version / 1000, ".", version % 1000 / 10); }
 
+// Errors of kernels and copies that run, and not of calls: any call made later returns them.
+bool IsOfRunningWork(cudaError_t error) {
+  switch (error) {
+    case cudaErrorECCUncorrectable:
+    case cudaErrorNvlinkUncorrectable:
+    case cudaErrorIllegalAddress:
+    case cudaErrorLaunchTimeout:
+    case cudaErrorAssert:
+    case cudaErrorHardwareStackError:
+    case cudaErrorIllegalInstruction:
+    case cudaErrorMisalignedAddress:
+    case cudaErrorInvalidAddressSpace:
+    case cudaErrorInvalidPc:
+    case cudaErrorLaunchFailure:
+      return true;
+    default:
+      return false;
+  }
+}
+
 absl::Status Check(cudaError_t error, const char* call) {
   if (error == cudaSuccess) return absl::OkStatus();
-  const std::string message = absl::StrCat(call, ": ", cudaGetErrorString(error), " (", cudaGetErrorName(error), ")");
+  const std::string words = absl::StrCat(cudaGetErrorString(error), " (", cudaGetErrorName(error), ")");
   cudaGetLastError();  // forgotten: it has been told
+  if (IsOfRunningWork(error)) return FoundBy(call, words);
+  const std::string message = absl::StrCat(call, ": ", words);
   if (error == cudaErrorMemoryAllocation) return absl::ResourceExhaustedError(message);
   return absl::InternalError(message);
 }
@@ -124,10 +146,11 @@ class NvidiaRuntime : public GpuRuntime {
   void DestroyStream(GpuStream stream) override {
     if (Use().ok()) cudaStreamDestroy(At(stream));
   }
-  absl::StatusOr<GpuEvent> NewEvent() override {
+  absl::StatusOr<GpuEvent> NewEvent(GpuEventUse use) override {
     EPS_RETURN_IF_ERROR(Use());
     cudaEvent_t event = nullptr;
-    EPS_RETURN_IF_ERROR(Check(cudaEventCreate(&event), "cudaEventCreate"));
+    const unsigned flags = use == GpuEventUse::kTiming ? cudaEventDefault : cudaEventDisableTiming;
+    EPS_RETURN_IF_ERROR(Check(cudaEventCreateWithFlags(&event, flags), "cudaEventCreateWithFlags"));
     return GpuEvent{event};
   }
   void DestroyEvent(GpuEvent event) override {
@@ -187,11 +210,14 @@ class NvidiaRuntime : public GpuRuntime {
   // More than 48 KiB must be asked for, once for each kernel.
   absl::Status AllowShared(const KernelCall& call) {
     if (call.shape.shared_bytes <= kSharedBytesWithoutAsking) return absl::OkStatus();
-    MutexLock lock(mu_);
-    if (allowed_.count(call.function) > 0) return absl::OkStatus();
+    {
+      MutexLock lock(mu_);
+      if (allowed_.count(call.function) > 0) return absl::OkStatus();
+    }
     EPS_RETURN_IF_ERROR(
         Check(cudaFuncSetAttribute(call.function, cudaFuncAttributeMaxDynamicSharedMemorySize, kMaxSharedBytes),
               "cudaFuncSetAttribute"));
+    MutexLock lock(mu_);
     allowed_.insert(call.function);
     return absl::OkStatus();
   }

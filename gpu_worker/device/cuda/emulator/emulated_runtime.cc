@@ -1,5 +1,6 @@
 #include "gpu_worker/device/cuda/emulator/emulated_runtime.h"
 
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -14,6 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "common/base/mutex.h"
 #include "common/base/status_macros.h"
@@ -44,6 +46,8 @@ struct EmulatedStream {
 
 class EmulatedEvent {
  public:
+  explicit EmulatedEvent(GpuEventUse use) : use_(use) {}
+
   // When a record is enqueued, and when it is reached.
   int64_t Enqueue() {
     MutexLock lock(mu_);
@@ -63,14 +67,16 @@ class EmulatedEvent {
     MutexLock lock(mu_);
     while (reached_ < record) cv_.Wait(mu_);
   }
-  // Errors: FAILED_PRECONDITION the last record is not reached, or there was none
+  // Errors: FAILED_PRECONDITION the last record is not reached, or there was none · INVALID_ARGUMENT not for timing
   absl::StatusOr<std::chrono::steady_clock::time_point> time() {
+    if (use_ != GpuEventUse::kTiming) return absl::InvalidArgumentError("an event without a time");
     MutexLock lock(mu_);
     if (enqueued_ == 0 || reached_ < enqueued_) return absl::FailedPreconditionError("an event that is not reached");
     return time_;
   }
 
  private:
+  const GpuEventUse use_;
   Mutex mu_;
   CondVar cv_;
   int64_t enqueued_ ABSL_GUARDED_BY(mu_) = 0, reached_ ABSL_GUARDED_BY(mu_) = 0;
@@ -123,40 +129,53 @@ class EmulatedRuntime : public GpuRuntime {
 
   absl::StatusOr<GpuStream> NewStream() override { return GpuStream{new EmulatedStream(order_)}; }
   void DestroyStream(GpuStream stream) override { delete &At(stream); }
-  absl::StatusOr<GpuEvent> NewEvent() override { return GpuEvent{new EmulatedEvent}; }
+  absl::StatusOr<GpuEvent> NewEvent(GpuEventUse use) override { return GpuEvent{new EmulatedEvent(use)}; }
   void DestroyEvent(GpuEvent event) override { delete &At(event); }
 
   absl::Status CopyIn(GpuStream stream, void* device, absl::Span<const std::byte> host) override {
+    EPS_RETURN_IF_ERROR(CheckFault("CopyIn"));
     EPS_RETURN_IF_ERROR(CheckCopy(host, HostAccess::kRead));
     At(stream).thread.CopyIn(device, host);
     return absl::OkStatus();
   }
   absl::Status CopyOut(GpuStream stream, absl::Span<std::byte> host, const void* device) override {
+    EPS_RETURN_IF_ERROR(CheckFault("CopyOut"));
     EPS_RETURN_IF_ERROR(CheckCopy(host, HostAccess::kReadWrite));
     At(stream).thread.CopyOut(host, device);
     return absl::OkStatus();
   }
   absl::Status Launch(GpuStream stream, const KernelCall& call) override {
+    EPS_RETURN_IF_ERROR(CheckFault("Launch"));
     EmulatedStream* on = &At(stream);
+    if (launches_.fetch_add(1) == limits_.good_launches) {
+      on->thread.Launch([this] { failed_ = true; });
+      return absl::OkStatus();
+    }
     on->thread.Launch([on, shape = call.shape, body = call.body] { on->grids->Run(shape, body); });
     return absl::OkStatus();
   }
   absl::Status MatMul(GpuStream stream, const MatMulProblem& problem) override {
+    EPS_RETURN_IF_ERROR(CheckFault("MatMul"));
     At(stream).thread.Launch([problem] { PlainMatMul(problem); });
     return absl::OkStatus();
   }
 
   absl::Status Record(GpuStream stream, GpuEvent event) override {
+    EPS_RETURN_IF_ERROR(CheckFault("Record"));
     EmulatedEvent* recorded = &At(event);
     At(stream).thread.Launch([recorded, record = recorded->Enqueue()] { recorded->Reach(record); });
     return absl::OkStatus();
   }
   absl::Status Wait(GpuStream stream, GpuEvent event) override {
+    EPS_RETURN_IF_ERROR(CheckFault("Wait"));
     EmulatedEvent* awaited = &At(event);
     At(stream).thread.Launch([awaited, record = awaited->last_enqueued()] { awaited->AwaitReached(record); });
     return absl::OkStatus();
   }
-  absl::Status Synchronize(GpuStream stream) override { return At(stream).thread.Synchronize(); }
+  absl::Status Synchronize(GpuStream stream) override {
+    EPS_RETURN_IF_ERROR(At(stream).thread.Synchronize());
+    return CheckFault("Synchronize");
+  }
   absl::StatusOr<double> SecondsBetween(GpuEvent start, GpuEvent end) override {
     EPS_ASSIGN_OR_RETURN(const auto from, At(start).time());
     EPS_ASSIGN_OR_RETURN(const auto to, At(end).time());
@@ -167,6 +186,9 @@ class EmulatedRuntime : public GpuRuntime {
   static EmulatedStream& At(GpuStream stream) { return *static_cast<EmulatedStream*>(stream.handle); }
   static EmulatedEvent& At(GpuEvent event) { return *static_cast<EmulatedEvent*>(event.handle); }
 
+  absl::Status CheckFault(absl::string_view call) const {
+    return failed_ ? FoundBy(call, "an emulated fault") : absl::OkStatus();
+  }
   absl::Status CheckCopy(absl::Span<const std::byte> host, HostAccess access) {
     MutexLock lock(mu_);
     const std::byte* const end = host.data() + host.size();
@@ -189,6 +211,8 @@ class EmulatedRuntime : public GpuRuntime {
 
   const GridOrder order_;
   const EmulatedLimits limits_;
+  std::atomic<int64_t> launches_{0};  // atomic, as is the next: of calls and streams
+  std::atomic<bool> failed_{false};
 
   Mutex mu_;
   std::map<const std::byte*, Pinned> pinned_ ABSL_GUARDED_BY(mu_);

@@ -17,6 +17,7 @@ namespace eps::worker::cuda {
 // or is left at the end.
 struct EmulatedLimits {
   int64_t most_pinned_bytes = INT64_MAX;
+  int64_t good_launches = INT64_MAX;  // the kernel launched after so many fails when it runs, and every call after that
 };
 std::unique_ptr<GpuRuntime> NewEmulatedRuntime(GridOrder order, EmulatedLimits limits = {});
 
