@@ -67,11 +67,12 @@ absl::Status Groups::Founded(WorkerId worker, uint64_t group, const std::string&
   return absl::OkStatus();
 }
 
-void Groups::Joined(WorkerId worker, uint64_t group) {
+bool Groups::Joined(WorkerId worker, uint64_t group) {
   const auto found = groups_.find(group);
-  if (found == groups_.end()) return;
+  if (found == groups_.end()) return false;
   const std::vector<WorkerId>& members = found->second.members;
-  if (std::find(members.begin(), members.end(), worker) != members.end()) found->second.joined.insert(worker);
+  if (std::find(members.begin(), members.end(), worker) == members.end()) return false;
+  return found->second.joined.insert(worker).second && found->second.is_formed();
 }
 
 std::vector<GroupOrder> Groups::Failed(WorkerId worker, uint64_t group, const std::string& why) {

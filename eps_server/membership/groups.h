@@ -56,7 +56,8 @@ class Groups {
   // Rank 0's word. A group that is over meanwhile is none.
   // Errors: INVALID_ARGUMENT naming the field: the token is too long, or another's to tell
   absl::Status Founded(WorkerId worker, uint64_t group, const std::string& token, std::vector<GroupOrder>& orders);
-  void Joined(WorkerId worker, uint64_t group);
+  // True if it was the last that was missing.
+  bool Joined(WorkerId worker, uint64_t group);
   // A member says that it is over, or cannot be joined.
   std::vector<GroupOrder> Failed(WorkerId worker, uint64_t group, const std::string& why);
   // A worker is gone. `lost`: the groups that it was a member of, now over.
@@ -64,6 +65,8 @@ class Groups {
   // Those that were not joined in time.
   std::vector<GroupOrder> Expire(absl::Duration now);
 
+  // Members of a group that is not over.
+  size_t size(uint64_t group) const { return groups_.at(group).members.size(); }
   // Some group may yet come about: worth waiting for with a step's assignments.
   bool IsForming() const;
 

@@ -50,9 +50,10 @@ TEST_F(GroupsTest, TheLowestFoundsAndTheOthersJoinWithItsToken) {
   std::vector<GroupOrder> orders;
   ASSERT_OK(groups_.Founded(WorkerId(3), last_id_, "T", orders));
   EXPECT_EQ(Texts(orders), (std::vector<std::string>{"join 5 as 1 of 3 with T", "join 8 as 2 of 3 with T"}));
-  for (const int worker : {3, 8}) groups_.Joined(WorkerId(worker), last_id_);
+  for (const int worker : {3, 8}) EXPECT_FALSE(groups_.Joined(WorkerId(worker), last_id_));
   EXPECT_TRUE(groups_.formed().empty());
-  groups_.Joined(WorkerId(5), last_id_);
+  EXPECT_TRUE(groups_.Joined(WorkerId(5), last_id_));
+  EXPECT_FALSE(groups_.Joined(WorkerId(5), last_id_)) << "told twice";
   EXPECT_FALSE(groups_.IsForming());
   ASSERT_EQ(groups_.formed().size(), 1u);
   EXPECT_EQ(groups_.formed()[0].members, (std::vector<WorkerId>{WorkerId(3), WorkerId(5), WorkerId(8)}));

@@ -243,6 +243,7 @@ class CoordinatorImpl final : public Coordinator {
 
   absl::Status ReportGroup(WorkerId worker, const GroupReport& report) override {
     int vnodes = 0;
+    size_t members = 0;
     StepId step;
     {
       MutexLock lock(mu_);
@@ -251,7 +252,7 @@ class CoordinatorImpl final : public Coordinator {
       if (report.kind == GroupReport::Kind::kFounded) {
         EPS_RETURN_IF_ERROR(groups_.Founded(worker, report.group, report.text, orders));
       } else if (report.kind == GroupReport::Kind::kJoined) {
-        groups_.Joined(worker, report.group);
+        if (groups_.Joined(worker, report.group)) members = groups_.size(report.group);
       } else {
         orders = groups_.Failed(worker, report.group, report.text);
         vnodes = LoseGroups({report.group});
@@ -260,6 +261,7 @@ class CoordinatorImpl final : public Coordinator {
       Tell(std::move(orders));
       step = step_;
     }
+    if (members > 0) LogInfo("group_formed", {{"step", step.value()}, {"members", members}});
     if (report.kind != GroupReport::Kind::kFailed) return absl::OkStatus();
     LogWarning("group_failed",
                {{"worker", worker.value()}, {"step", step.value()}, {"vnodes_to_redo", vnodes}, {"why", report.text}});

@@ -51,6 +51,26 @@ TEST(VnodeLedgerTest, HandsOutAndTakesBackOnlyWhatIsNotDone) {
   EXPECT_THAT(ledger.VnodesOf(kB), ElementsAre(1, 2, 3));
 }
 
+// What a member computed lies in parts with all of them: one that is lost takes some of everybody's along.
+TEST(VnodeLedgerTest, AGroupThatIsOverLosesTheVnodesOfAllItsMembers) {
+  VnodeLedger ledger = FourVnodes();
+  EXPECT_TRUE(ledger.IsFresh());
+  const Assignment assignment =
+      ledger.Assign(kA, {0, 1}, GroupVnodes{.group = 9, .rank = 0, .vnodes = {{0, 1}, {2}}});
+  EXPECT_EQ(assignment.group->group, 9u);
+  EXPECT_FALSE(ledger.IsFresh());
+  ledger.Assign(kB, {2}, GroupVnodes{.group = 9, .rank = 1, .vnodes = {{0, 1}, {2}}});
+  ledger.Assign(kB, {3});
+  EXPECT_OK(ledger.AddRecords(kA, {Record(0, 1), Record(1, 1)}));
+  EXPECT_EQ(ledger.LoseGroup(8, {true, true, true, true}), 0);
+  EXPECT_EQ(ledger.LoseGroup(9, {true, false, true, true}), 2);  // vnode 1 is all in
+  EXPECT_THAT(ledger.Unassigned(), ElementsAre(0, 2));
+  EXPECT_EQ(ledger.LoseGroup(9, {true, true, true, true}), 0) << "once";
+  ledger.Assign(kA, {0, 2});
+  EXPECT_OK(ledger.AddRecords(kB, {Record(2, 1)})) << "it had computed it before it learned of the end";
+  EXPECT_THAT(ledger.AddRecords(kB, {Record(1, 1)}), StatusIs(absl::StatusCode::kInvalidArgument));
+}
+
 TEST(VnodeLedgerTest, SaysWhoHasNotFinishedWhat) {
   VnodeLedger ledger = FourVnodes();
   ledger.Assign(kA, {0, 1});

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "gpu_worker/plan/group_parts.h"
 #include "gtest/gtest.h"
 
 namespace eps::worker {
@@ -21,13 +22,14 @@ struct Shape {
   int weight_slots = 2, inner_slots = 1, gradient_slots = 1, push_slots = 1;
   bool keeps_all = false, resident = false, expands = true, bf16 = true;
   std::vector<int> held;  // empty: all
+  int group_rounds = 0;   // 0: alone; else at least as many as this worker has nodes
 };
 
 std::string Print(const Shape& s) {
   return absl::StrCat("layers ", s.layers, " vnodes ", s.vnodes, " micro-batches ", s.micro_batches, " weight slots ",
                       s.weight_slots, " inner slots ", s.inner_slots, s.keeps_all ? " (all)" : "", " gradient slots ",
                       s.gradient_slots, " push slots ", s.push_slots, s.resident ? " resident" : "",
-                      s.expands ? " expands" : "", s.bf16 ? " bf16" : " fp32", " held ", absl::StrJoin(s.held, ","));
+                      s.expands ? " expands" : "", s.bf16 ? " bf16" : " fp32", " held ", absl::StrJoin(s.held, ","), " rounds ", s.group_rounds);
 }
 
 // A schedule with all that the checks need. Only counts of slots matter to a schedule, so spans stay empty.
@@ -53,6 +55,11 @@ struct Made {
     pass.micro_batches = shape.micro_batches;
     pass.gradients = shape.bf16 ? Dtype::kBf16 : Dtype::kF32;
     pass.expands = shape.expands;
+    pass.group_rounds = shape.group_rounds;
+  }
+  // What this worker gives to its group.
+  std::vector<TreeNode> group_nodes() const {
+    return GroupNodes(pass.vnodes, pass.num_vnodes, static_cast<int>(plan.max_subtree_leaves()));
   }
   std::vector<RelayStep> Build() const { return BuildSchedule(model, plan, pass); }
 
@@ -78,6 +85,7 @@ class Simulator {
     CheckOrder();
     CheckPushes();
     CheckRecords();
+    CheckExchanges();
   }
 
   int num_pulls() const { return num_pulls_; }
@@ -201,7 +209,14 @@ class Simulator {
         return AddGradient(step);
       case Kind::kEmitGradient:
         Expect(Read("gradient", step.gradient), Sum(layer, step.node), step);
+        if (in_group()) Write("own", step.round, Sum(layer, step.node));
         return Write("push", step.push, Sum(layer, step.node));
+      case Kind::kExchange:
+        return Exchange(step);
+      case Kind::kSumGroup:
+        return SumGroup(step);
+      case Kind::kPushPart:
+        return PushPart(step);
       case Kind::kPush:
         return Push(step);
       case Kind::kStartRecord:
@@ -229,7 +244,64 @@ class Simulator {
     EXPECT_LE(step.node.count, made_.plan.max_subtree_leaves());
     Write("gradient", step.gradient, Sum(layer, {vnode, 1}));
     sums_[step.gradient] = {vnode, 1};
-    Write("flag", Flag(step.push, vnode - step.node.first), absl::StrCat("flag of ", layer, " vnode ", vnode));
+    const std::string flag = absl::StrCat("flag of ", layer, " vnode ", vnode);
+    if (in_group()) return Write("group flag", Flag(step.flag_turn, vnode), flag);
+    Write("flag", Flag(step.push, vnode - step.node.first), flag);
+  }
+
+  // ---- a group ----
+  bool in_group() const { return made_.pass.group_rounds > 0; }
+  void ExpectGroupFlags(const RelayStep& step, TreeNode node) {
+    for (int vnode = node.first; vnode < node.end(); ++vnode) {
+      Expect(Read("group flag", Flag(step.flag_turn, vnode)),
+             absl::StrCat("flag of ", step.layer.value(), " vnode ", vnode), step);
+    }
+  }
+  static std::string Got(int layer, int round) { return absl::StrCat("round ", round, " of ", layer); }
+  void Exchange(const RelayStep& step) {
+    const int layer = step.layer.value();
+    const std::vector<TreeNode> nodes = made_.group_nodes();
+    EXPECT_EQ(step.push >= 0, step.round < static_cast<int>(nodes.size()));
+    if (step.push >= 0) {
+      EXPECT_EQ(step.node, nodes[static_cast<size_t>(step.round)]);
+      Expect(Read("push", step.push), Sum(layer, step.node), step);
+      ExpectGroupFlags(step, step.node);
+    }
+    Write("got", step.round, Got(layer, step.round));
+    Write("got flags", Flag(step.flag_turn, step.round), Got(layer, step.round));
+    exchanges_.emplace_back(layer, step.round);
+  }
+  void SumGroup(const RelayStep& step) {
+    const int layer = step.layer.value();
+    const std::vector<TreeNode> nodes = made_.group_nodes();
+    for (int round = 0; round < made_.pass.group_rounds; ++round) {
+      Expect(Read("got", round), Got(layer, round), step);
+      Write("got", round, absl::StrCat("summed of ", layer));
+      if (round >= static_cast<int>(nodes.size())) continue;
+      Expect(Read("own", round), Sum(layer, nodes[static_cast<size_t>(round)]), step);
+      Write("own", round, absl::StrCat("summed of ", layer));
+    }
+  }
+  void PushPart(const RelayStep& step) {
+    const int layer = step.layer.value();
+    for (int round = 0; round < made_.pass.group_rounds; ++round) {
+      Expect(Read("got", round), absl::StrCat("summed of ", layer), step);
+      Expect(Read("got flags", Flag(step.flag_turn, round)), Got(layer, round), step);
+    }
+    int round = 0;
+    for (const TreeNode node : made_.group_nodes()) {
+      Expect(Read("own", round++), absl::StrCat("summed of ", layer), step);
+      ExpectGroupFlags(step, node);
+      pushes_[layer].push_back(node);
+    }
+  }
+  // The other members have the same, whatever they hold.
+  void CheckExchanges() {
+    std::vector<std::pair<int, int>> want;
+    for (int layer = static_cast<int>(made_.model.layers.size()) - 1; layer >= 0; --layer) {
+      for (int round = 0; round < made_.pass.group_rounds; ++round) want.emplace_back(layer, round);
+    }
+    EXPECT_EQ(exchanges_, want);
   }
   void AddGradient(const RelayStep& step) {
     const int layer = step.layer.value();
@@ -300,7 +372,7 @@ class Simulator {
       std::vector<int> covered;
       for (const TreeNode& node : nodes) {
         EXPECT_TRUE(IsTreeNode(node, made_.pass.num_vnodes));
-        EXPECT_FALSE(made_.shape.bf16 && node.count == 2) << "two leaves go as leaves";
+        EXPECT_FALSE(made_.shape.bf16 && !in_group() && node.count == 2) << "two leaves go as leaves";
         for (int v = node.first; v < node.end(); ++v) covered.push_back(v);
       }
       EXPECT_EQ(covered, made_.pass.vnodes) << "layer " << layer;
@@ -315,6 +387,7 @@ class Simulator {
   std::map<int, TreeNode> sums_;  // by gradient slot
   std::map<int, std::vector<TreeNode>> pushes_;
   std::vector<int> records_;
+  std::vector<std::pair<int, int>> exchanges_;  // layer, round
   int num_pulls_ = 0, num_recomputes_ = 0;
 };
 
@@ -391,6 +464,43 @@ TEST(ScheduleTest, AnyVnodesOfTheRunMakeAPass) {
              .held = held});
     }
   }
+}
+
+// One that gives fewer nodes than another member only gets in the rounds that are left.
+TEST(ScheduleTest, MembersOfAGroupExchangeTheSameWhateverTheyHold) {
+  for (const std::vector<int>& held : std::vector<std::vector<int>>{{0}, {3}, {0, 1}, {1, 2}, {4, 5, 6}, {0, 1, 2, 3}}) {
+    for (int more_rounds = 0; more_rounds <= 2; ++more_rounds) {
+      for (int layers = 1; layers <= 4; ++layers) {
+        for (int gradient_slots = 1; gradient_slots <= 3; ++gradient_slots) {
+          Shape shape{.layers = layers,
+                      .vnodes = 7,
+                      .micro_batches = 1 + layers % 3,
+                      .gradient_slots = gradient_slots,
+                      .push_slots = 1 + (layers + gradient_slots) % 2,
+                      .bf16 = more_rounds % 2 == 0,
+                      .held = held};
+          shape.resident = (layers + more_rounds) % 4 == 0;
+          shape.group_rounds = static_cast<int>(Made(shape).group_nodes().size()) + more_rounds;
+          Check(shape);
+        }
+      }
+    }
+  }
+}
+
+// So that the exchange runs beside the backward of the layer below, and its sum does not wait for it before that has ended.
+TEST(ScheduleTest, TheSumOfAGroupComesOneTurnBeforeTheNextLayersGradient) {
+  const Made made({.layers = 2, .vnodes = 2, .micro_batches = 3, .held = {0}, .group_rounds = 1});
+  const std::vector<RelayStep> steps = made.Build();
+  int backward_turns = 0, sums = 0;
+  for (const RelayStep& step : steps) {
+    if (step.kind == Kind::kBackward || step.kind == Kind::kHead) ++backward_turns;
+    if (step.kind != Kind::kSumGroup) continue;
+    ++sums;
+    const bool last = sums == static_cast<int>(made.model.layers.size());
+    EXPECT_EQ(backward_turns, last ? 3 * sums : 3 * sums + 2) << sums;
+  }
+  EXPECT_EQ(sums, static_cast<int>(made.model.layers.size()));
 }
 
 TEST(ScheduleTest, SubtreesOfTheLargestSizeArePushed) {

@@ -90,6 +90,63 @@ TEST_F(ControlMessagesTest, TokensAreAsManyAsTheRunSaysAndInTheVocabulary) {
   ExpectRefused(".labels bytes");
 }
 
+TEST_F(ControlMessagesTest, AGroupOfAnAssignmentHasThisWorkersVnodesAtItsRank) {
+  proto::AssignedGroup& group = *event_.mutable_assign()->mutable_group();
+  group.set_group(7);
+  group.set_rank(1);
+  group.add_members()->add_vnodes(5);
+  proto::MemberVnodes& own = *group.add_members();
+  for (const int vnode : {0, 1}) own.add_vnodes(vnode);
+  ASSERT_OK_AND_ASSIGN(const Order order, ToOrder(event_, attachment_));
+  EXPECT_EQ(std::get<Assignment>(order).group, (GroupVnodes{.group = 7, .rank = 1, .vnodes = {{5}, {0, 1}}}));
+  group.set_rank(0);
+  ExpectRefused("assign.group.members[0].vnodes");
+  group.set_rank(2);
+  ExpectRefused("assign.group.rank: 2");
+  group.set_rank(-1);
+  ExpectRefused("assign.group.rank: -1");
+  group.set_rank(1);
+  group.set_group(0);
+  ExpectRefused("assign.group.group");
+  group.set_group(7);
+  while (group.members_size() < 65) group.add_members();
+  ExpectRefused("assign.group.members: 65");
+}
+
+TEST_F(ControlMessagesTest, OrdersToFormAndEndGroupsAreChecked) {
+  proto::FoundGroup& found = *event_.mutable_found_group();
+  found.set_group(7);
+  found.set_size(64);
+  ASSERT_OK_AND_ASSIGN(Order order, ToOrder(event_, attachment_));
+  EXPECT_EQ(std::get<FormGroupOrder>(order).size, 64);
+  EXPECT_EQ(std::get<FormGroupOrder>(order).rank, 0);
+  found.set_size(1);
+  ExpectRefused("found_group.size: 1");
+  found.set_size(2);
+  found.set_group(0);
+  ExpectRefused("found_group.group");
+
+  proto::JoinGroup& join = *event_.mutable_join_group();
+  join.set_group(7);
+  join.set_size(3);
+  join.set_rank(2);
+  join.set_token("T");
+  ASSERT_OK_AND_ASSIGN(order, ToOrder(event_, attachment_));
+  EXPECT_EQ(std::get<FormGroupOrder>(order).token, "T");
+  join.set_rank(0);
+  ExpectRefused("join_group.rank: 0");
+  join.set_rank(3);
+  ExpectRefused("join_group.rank: 3");
+  join.set_rank(1);
+  join.set_token(std::string(1025, 'x'));
+  ExpectRefused("join_group.token bytes: 1025");
+
+  event_.mutable_end_group()->set_group(7);
+  event_.mutable_end_group()->set_reason("over");
+  ASSERT_OK_AND_ASSIGN(order, ToOrder(event_, attachment_));
+  EXPECT_EQ(std::get<EndGroupOrder>(order).reason, "over");
+}
+
 TEST_F(ControlMessagesTest, AnInferenceHasOneToContextTokens) {
   event_.mutable_infer()->set_request_id(8);
   ExpectRefused("infer.tokens");

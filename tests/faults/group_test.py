@@ -1,0 +1,92 @@
+"""Workers that pull and push as one group: the bits of one worker alone, also when members are killed."""
+
+import os
+import re
+import signal
+
+from eps_run import SystemTest, children, model_hash, start_train, summary, wait_for_steps
+
+# Blobs of several chunks, so that members have different parts of them; eight vnodes, so that eight have something to do.
+GROUPED = {
+    "model": {"layers": 2, "d_model": 160, "heads": 2, "context": 16, "vocab": 5000},
+    "batch": {"virtual_nodes": 8, "micro_batches": 2, "micro_batch": 1},
+    "checkpoint": {"every_steps": 0},
+}
+MEMBERS = (2, 3, 4, 8)
+IN_GROUPS = ("--set", "relay.group_members=8")
+
+
+class GroupTest(SystemTest):
+    def quiet_run(self, changes):
+        spec = self.work.spec({**GROUPED, **changes})
+        out = self.work.out("alone")
+        self.train_ok(spec, out)
+        return spec, (model_hash(out), summary(out)["loss"])
+
+    def log(self, out):
+        return (out / "logs" / "eps_server.log").read_text()
+
+    def groups_formed(self, out):
+        """How many members each group had, in order."""
+        return [int(members) for members in re.findall(r"group_formed .*members=(\d+)", self.log(out))]
+
+    def same(self, out, expected):
+        self.assertEqual((model_hash(out), summary(out)["loss"]), expected)
+
+    def test_a_group_of_any_size_gives_the_bits_of_one_worker(self):
+        for name, changes in {"shared-bf16": {"transport": "SHARED_MEMORY"},
+                              "grpc-fp32": {"transport": "GRPC", "precision": {"wire": "FP32", "gradients": "FP32"}},
+                              "grpc-bf16-unclipped": {"transport": "GRPC", "optimizer": {"clip": None}}}.items():
+            with self.subTest(name):
+                spec, expected = self.quiet_run(changes)
+                for members in MEMBERS:
+                    out = self.work.out(f"{name}-{members}")
+                    self.train_ok(spec, out, "--workers", members, *IN_GROUPS)
+                    self.assertEqual(self.groups_formed(out), [members])
+                    self.assertNotIn("group_failed", self.log(out))
+                    self.same(out, expected)
+
+    def test_a_member_killed_in_mid_step_changes_no_bit_and_the_others_form_a_new_group(self):
+        for transport in ("SHARED_MEMORY", "GRPC"):
+            spec, expected = self.quiet_run({"steps": 60, "transport": transport})
+            for members in MEMBERS:
+                with self.subTest(f"{transport}, {members} members"):
+                    out = self.work.out(f"killed-{transport}-{members}")
+                    process = start_train(spec, out, "--workers", members, *IN_GROUPS)
+                    wait_for_steps(process, out, 8)
+                    # The founder, who has the memory, or the one who joined last.
+                    victim = sorted(children(process.pid, "gpu_worker"))[0 if members % 2 == 0 else -1]
+                    os.kill(victim, signal.SIGKILL)
+                    stdout, stderr = process.communicate(timeout=300)
+                    self.assertEqual(process.returncode, 0, f"{stdout}\n{stderr}\n{self.log(out)[-3000:]}")
+                    self.same(out, expected)
+                    self.assertEqual(self.groups_formed(out), [members, members - 1] if members > 2 else [2])
+
+    def test_members_killed_one_after_the_other_leave_one_that_finishes_alone(self):
+        spec, expected = self.quiet_run({"steps": 80, "transport": "SHARED_MEMORY"})
+        out = self.work.out("one-by-one")
+        process = start_train(spec, out, "--workers", 4, *IN_GROUPS)
+        for steps in (6, 14, 22):
+            wait_for_steps(process, out, steps)
+            os.kill(children(process.pid, "gpu_worker")[steps % 2 - 1], signal.SIGKILL)
+        stdout, stderr = process.communicate(timeout=300)
+        self.assertEqual(process.returncode, 0, f"{stdout}\n{stderr}")
+        self.same(out, expected)
+        self.assertEqual(self.groups_formed(out), [4, 3, 2])
+
+    def test_a_member_that_hangs_is_given_up_and_the_run_goes_on(self):
+        spec, expected = self.quiet_run({"steps": 60, "transport": "GRPC"})
+        out = self.work.out("hangs")
+        process = start_train(spec, out, "--workers", 3, *IN_GROUPS)
+        wait_for_steps(process, out, 8)
+        victim = children(process.pid, "gpu_worker")[1]
+        os.kill(victim, signal.SIGSTOP)
+        try:
+            stdout, stderr = process.communicate(timeout=300)  # the lease is ten seconds
+        finally:
+            try:
+                os.kill(victim, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        self.assertEqual(process.returncode, 0, f"{stdout}\n{stderr}")
+        self.same(out, expected)
