@@ -49,9 +49,10 @@ void WorkerFlags::AddTo(CLI::App& command) {
       ->type_name("DEVICE")
       ->capture_default_str();
   command
-      .add_option("--device-memory", device_memory_bytes,
-                  "What each worker's device may hold: 512MiB, 1.5GiB, or bytes. Default: what the plan can use, at "
-                  "most half of the free memory, divided by the workers")
+      .add_option(
+          "--device-memory", device_memory_bytes,
+          "What each worker's device may hold: 512MiB, 1.5GiB, or bytes. Default: what the plan can use, at "
+          "most half of the host's free memory (cpu) or nine tenths of the GPU's (cuda), divided by the workers")
       ->type_name("SIZE")
       ->transform(AsByteSize());
   command.add_option("--threads", threads, "Threads that compute in each worker. Default: cores / workers")
@@ -60,7 +61,12 @@ void WorkerFlags::AddTo(CLI::App& command) {
 }
 
 void WorkerFlags::SetDefaultMemory(const MemoryRoom& room, int workers) {
-  if (device == "cpu" && device_memory_bytes == 0) device_memory_bytes = DefaultDeviceMemoryBytes(room, workers);
+  if (device_memory_bytes > 0) return;
+  if (device == "cpu") {
+    device_memory_bytes = DefaultDeviceMemoryBytes(room, workers);
+  } else {
+    sharers = workers;
+  }
 }
 
 std::vector<std::string> WorkerFlags::ToArguments(const std::string& address, int default_threads) const {
@@ -69,6 +75,9 @@ std::vector<std::string> WorkerFlags::ToArguments(const std::string& address, in
   if (device_memory_bytes > 0) {
     arguments.push_back("--device-memory");
     arguments.push_back(absl::StrCat(device_memory_bytes));
+  } else if (sharers > 1) {
+    arguments.push_back("--device-sharers");
+    arguments.push_back(absl::StrCat(sharers));
   }
   return arguments;
 }

@@ -32,11 +32,12 @@ struct WorkerFlags {
   std::string device = "cpu";
   int64_t device_memory_bytes = 0;  // 0: not given
   int threads = 0;                  // 0: not given
+  int sharers = 1;                  // of the device, by workers that have no cap; set by SetDefaultMemory
 
   void AddTo(CLI::App& command);
   // The cap of each of `workers` workers where none was given, so that all that plan with it, before and after the
-  // start, plan with the same, and together for no more than there is. On the cpu device alone: another's memory is
-  // its own.
+  // start, plan with the same, and together for no more than there is. A GPU's memory only the worker can see: it is
+  // told how many share it.
   void SetDefaultMemory(const MemoryRoom& room, int workers);
 
   // The worker's own flags, for the daemon at `address`, with `threads` where none were given.

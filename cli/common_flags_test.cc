@@ -27,13 +27,22 @@ TEST(WorkerFlagsTest, WithoutACapWorkersShareHalfOfTheRoom) {
               ElementsAre("--connect", "h:1", "--device", "cpu", "--threads", "4", "--device-memory", "2147483648"));
 }
 
-TEST(WorkerFlagsTest, AGivenCapAndAnotherDevicesMemoryAreLeftAlone) {
+TEST(WorkerFlagsTest, AGivenCapIsLeftAloneAndAGpuIsSharedByItsWorkers) {
   WorkerFlags given = {.device_memory_bytes = 7};
   given.SetDefaultMemory(kRoom, 3);
   EXPECT_EQ(given.device_memory_bytes, 7);
   WorkerFlags cuda = {.device = "cuda:1"};
   cuda.SetDefaultMemory(kRoom, 3);
   EXPECT_EQ(cuda.device_memory_bytes, 0);
+  EXPECT_THAT(cuda.ToArguments("h:1", 4),
+              ElementsAre("--connect", "h:1", "--device", "cuda:1", "--threads", "4", "--device-sharers", "3"));
+  WorkerFlags alone = {.device = "cuda"};
+  alone.SetDefaultMemory(kRoom, 1);
+  EXPECT_THAT(alone.ToArguments("h:1", 4), ElementsAre("--connect", "h:1", "--device", "cuda", "--threads", "4"));
+  WorkerFlags capped = {.device = "cuda", .device_memory_bytes = 7};
+  capped.SetDefaultMemory(kRoom, 3);
+  EXPECT_THAT(capped.ToArguments("h:1", 4),
+              ElementsAre("--connect", "h:1", "--device", "cuda", "--threads", "4", "--device-memory", "7"));
   WorkerFlags unknown;
   unknown.SetDefaultMemory(MemoryRoom(), 3);
   EXPECT_EQ(unknown.device_memory_bytes, 0);

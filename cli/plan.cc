@@ -45,10 +45,12 @@ void PrintForPeople(const WholePlan& plan) {
   std::printf("model: %lld parameters in %zu layers, %zu blobs; %lld tokens a step\n",
               static_cast<long long>(model.num_parameters()), model.layers.size(), model.blobs.size(),
               static_cast<long long>(plan.run.tokens_per_step()));
-  std::printf("\neach worker, device (cpu) and host:\n");
+  std::printf("\neach worker, device (%s) and host:\n", plan.device_name.c_str());
   for (const worker::PlanLine& line : worker::Describe(plan.device)) Row(line.what, line.num_bytes, line.why);
   Row("beside the cap", plan.outside_bytes,
-      absl::StrCat("libraries and threads, with ", plan.threads, " threads in each worker (--threads)"));
+      plan.device_on_host
+          ? absl::StrCat("libraries and threads, with ", plan.threads, " threads in each worker (--threads)")
+          : "the libraries' workspace; CUDA's context and code take more, which is not known before");
   Row("smallest device cap", plan.smallest_cap_bytes, "whatever the depth and the number of micro-batches");
   std::printf("\nthe daemon:\n");
   for (const server::DaemonMemoryLine& line : server::Describe(plan.host)) Row(line.what, line.num_bytes, line.why);
@@ -62,26 +64,27 @@ void PrintJson(const WholePlan& plan) {
   for (const worker::PlanLine& line : worker::Describe(plan.device)) {
     buffers.push_back({{"what", line.what}, {"bytes", line.num_bytes}, {"why", line.why}});
   }
-  const nlohmann::ordered_json json = {
-      {"parameters", plan.model.num_parameters()},
-      {"tokens_per_step", plan.run.tokens_per_step()},
-      {"device",
-       {{"cap_bytes", plan.device.cap_bytes},
-        {"arena_bytes", plan.device.arena_bytes},
-        {"outside_bytes", plan.outside_bytes},
-        {"smallest_cap_bytes", plan.smallest_cap_bytes},
-        {"kept_inner", plan.device.kept_inner()},
-        {"buffers", buffers}}},
-      {"worker_host",
-       {{"boundary_bytes", plan.device.host_boundary_bytes}, {"push_bytes", plan.device.host_push_bytes}}},
-      {"host",
-       {{"model_state_bytes", plan.host.model_state_bytes()},
-        {"contribution_window_bytes", plan.host.contribution_window_bytes},
-        {"hold_bytes", plan.host.hold_bytes},
-        {"checkpoint_buffer_bytes", plan.host.capture_bytes},
-        {"checkpoint_bytes", plan.host.checkpoint_bytes},
-        {"daemon_constant_bytes", plan.host.constant_bytes},
-        {"total_bytes", plan.host.total_bytes()}}}};
+  const nlohmann::ordered_json json = {{"parameters", plan.model.num_parameters()},
+                                       {"tokens_per_step", plan.run.tokens_per_step()},
+                                       {"device",
+                                        {{"cap_bytes", plan.device.cap_bytes},
+                                         {"arena_bytes", plan.device.arena_bytes},
+                                         {"outside_bytes", plan.outside_bytes},
+                                         {"smallest_cap_bytes", plan.smallest_cap_bytes},
+                                         {"kept_inner", plan.device.kept_inner()},
+                                         {"buffers", buffers}}},
+                                       {"worker_host",
+                                        {{"boundary_bytes", plan.device.host_boundary_bytes},
+                                         {"push_bytes", plan.device.host_push_bytes},
+                                         {"pinned_bytes", plan.device.host_pinned_bytes}}},
+                                       {"host",
+                                        {{"model_state_bytes", plan.host.model_state_bytes()},
+                                         {"contribution_window_bytes", plan.host.contribution_window_bytes},
+                                         {"hold_bytes", plan.host.hold_bytes},
+                                         {"checkpoint_buffer_bytes", plan.host.capture_bytes},
+                                         {"checkpoint_bytes", plan.host.checkpoint_bytes},
+                                         {"daemon_constant_bytes", plan.host.constant_bytes},
+                                         {"total_bytes", plan.host.total_bytes()}}}};
   std::printf("%s\n", json.dump(2).c_str());
 }
 

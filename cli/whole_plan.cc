@@ -13,6 +13,7 @@ namespace eps::cli {
 absl::StatusOr<WholePlan> MakeWholePlan(RunConfig run, const std::string& device, int64_t device_memory_bytes,
                                         int threads) {
   WholePlan plan;
+  plan.device_name = device;
   plan.device_on_host = worker::IsOnHost(device);
   plan.run = std::move(run);
   EPS_ASSIGN_OR_RETURN(plan.model, BuildGpt2(plan.run.model));

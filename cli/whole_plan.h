@@ -16,6 +16,7 @@ namespace eps::cli {
 struct WholePlan {
   RunConfig run;
   ModelSpec model;
+  std::string device_name;
   worker::RelayPlan device;
   int64_t smallest_cap_bytes = 0;
   bool device_on_host = true;

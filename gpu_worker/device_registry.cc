@@ -19,10 +19,9 @@
 namespace eps::worker {
 namespace {
 
-// Half of the room of this host and of the control groups around it, as for an only worker. Who starts several
-// (eps train) divides it, and names each worker's part.
-absl::StatusOr<int64_t> DefaultHostMemoryBytes() {
-  const int64_t num_bytes = DefaultDeviceMemoryBytes(FindMemoryRoom(), /*workers=*/1);
+// Half of the room of this host and of the control groups around it, divided.
+absl::StatusOr<int64_t> DefaultHostMemoryBytes(int sharers) {
+  const int64_t num_bytes = DefaultDeviceMemoryBytes(FindMemoryRoom(), sharers);
   if (num_bytes > 0) return num_bytes;
   return absl::InternalError("/proc/meminfo does not say how much memory there is: give --device-memory");
 }
@@ -41,9 +40,6 @@ DeviceBackend CpuBackend() {
           .group_maker = &NewSharedMemoryGroupMaker};
 }
 
-// Of what is free, the tenth that is left is for what the libraries load later.
-int64_t DefaultGpuMemoryBytes(int64_t free_bytes) { return free_bytes / 10 * 9; }
-
 DeviceBackend CudaBackend(int index) {
   const std::string name = absl::StrCat("cuda:", index);
   return {.kernels = [](Dtype wire) { return cuda::CudaKernelSizes(wire); },
@@ -56,9 +52,9 @@ DeviceBackend CudaBackend(int index) {
             EPS_ASSIGN_OR_RETURN(const cuda::GpuInfo gpu, cuda::ProbeNvidiaGpu(index));
             return DeviceProperties{.name = name, .model = gpu.model};
           },
-          .default_memory_bytes = [index]() -> absl::StatusOr<int64_t> {
+          .default_memory_bytes = [index](int sharers) -> absl::StatusOr<int64_t> {
             EPS_ASSIGN_OR_RETURN(const cuda::GpuInfo gpu, cuda::ProbeNvidiaGpu(index));
-            return DefaultGpuMemoryBytes(gpu.free_bytes);
+            return DefaultGpuMemoryBytes(gpu.memory.free_bytes, gpu.memory.total_bytes, sharers);
           },
           .group_maker = nullptr};
 }

@@ -28,8 +28,9 @@ struct DeviceBackend {
   std::function<absl::StatusOr<std::unique_ptr<Device>>(DeviceOptions)> create;
   // What the device is, before there is a run: starts it without an arena. `compute_dtype` says nothing.
   std::function<absl::StatusOr<DeviceProperties>(int threads)> probe;
-  // The cap of a worker whose user named none; the plan takes no more of it than it can use.
-  std::function<absl::StatusOr<int64_t>()> default_memory_bytes;
+  // The cap of each of `sharers` workers on one device whose user named none; the plan takes no more of it than it can
+  // use.
+  std::function<absl::StatusOr<int64_t>(int sharers)> default_memory_bytes;
   // How workers with such devices form groups; null: they do not.
   std::function<std::unique_ptr<GroupMaker>()> group_maker;
 };

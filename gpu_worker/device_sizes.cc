@@ -1,5 +1,7 @@
 #include "gpu_worker/device_sizes.h"
 
+#include <algorithm>
+#include <cstdint>
 #include <string>
 
 #include "absl/status/status.h"
@@ -18,6 +20,11 @@ absl::StatusOr<KernelSizes> FindKernelSizes(const std::string& device, Dtype wir
   if (device == "cpu") return CpuKernelSizes();
   EPS_RETURN_IF_ERROR(GpuIndex(device).status());
   return cuda::CudaKernelSizes(wire);
+}
+
+// Of the total, and not of what is free: workers look one after the other, when the ones before have taken their share.
+int64_t DefaultGpuMemoryBytes(int64_t free_bytes, int64_t total_bytes, int sharers) {
+  return std::min(free_bytes, total_bytes / sharers) / 10 * 9;
 }
 
 absl::StatusOr<int> GpuIndex(absl::string_view device) {

@@ -1,6 +1,7 @@
 #ifndef EPS_GPU_WORKER_DEVICE_SIZES_H_
 #define EPS_GPU_WORKER_DEVICE_SIZES_H_
 
+#include <cstdint>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -17,6 +18,10 @@ absl::StatusOr<KernelSizes> FindKernelSizes(const std::string& device, Dtype wir
 
 // The I of "cuda:I", 0 for "cuda". Errors: INVALID_ARGUMENT another name
 absl::StatusOr<int> GpuIndex(absl::string_view device);
+
+// The cap of a worker whose user named none, on a GPU with so much memory free of so much, which `sharers` workers take for
+// themselves: nine tenths of its share, or of what is left. The last tenth is for contexts, and what libraries load later.
+int64_t DefaultGpuMemoryBytes(int64_t free_bytes, int64_t total_bytes, int sharers);
 
 // Whether the arena lies in the host's memory.
 inline bool IsOnHost(const std::string& device) { return device == "cpu"; }

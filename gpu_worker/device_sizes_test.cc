@@ -25,6 +25,13 @@ TEST(DeviceSizesTest, GpusHaveAnIndex) {
   }
 }
 
+TEST(DeviceSizesTest, WorkersOnOneGpuShareIt) {
+  EXPECT_EQ(DefaultGpuMemoryBytes(/*free_bytes=*/950, /*total_bytes=*/1000, /*sharers=*/1), 855);
+  EXPECT_EQ(DefaultGpuMemoryBytes(950, 1000, 2), 450);
+  EXPECT_EQ(DefaultGpuMemoryBytes(950 - 450, 1000, 2), 450) << "the second one, when the first has taken its share";
+  EXPECT_EQ(DefaultGpuMemoryBytes(100, 1000, 2), 90) << "others hold the rest";
+}
+
 TEST(DeviceSizesTest, OtherNamesAreRefused) {
   for (const std::string name : {"", "gpu", "cuda:", "cuda:x", "cuda:-1", "cuda0", "cuda:1:2", "CPU"}) {
     EXPECT_THAT(FindKernelSizes(name, Dtype::kF32), StatusIs(absl::StatusCode::kInvalidArgument, "cpu, cuda or cuda:I"))

@@ -58,9 +58,14 @@ int Main(int argc, char** argv) {
   app.add_option("--device", options.device, "cpu, cuda or cuda:I")->type_name("DEVICE")->capture_default_str();
   app.add_option("--device-memory", options.device_memory_bytes,
                  "Most device memory to use: bytes, or with KiB, MiB, GiB (default: what the plan can use, at most "
-                 "half of the free memory)")
+                 "half of the host's free memory on cpu, nine tenths of the GPU's on cuda)")
       ->type_name("SIZE")
       ->transform(AsByteSize());
+  app.add_option("--device-sharers", options.device_sharers,
+                 "How many workers share the device, each with its part of the default --device-memory")
+      ->type_name("N")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1024));
   app.add_option("--threads", options.threads, "Threads that compute")
       ->type_name("N")
       ->capture_default_str()

@@ -84,7 +84,7 @@ absl::Status RunWorker(const WorkerOptions& user_options) {
   WorkerOptions options = user_options;
   EPS_ASSIGN_OR_RETURN(const DeviceBackend backend, FindDevice(options.device));
   if (options.device_memory_bytes == 0) {
-    EPS_ASSIGN_OR_RETURN(options.device_memory_bytes, backend.default_memory_bytes());
+    EPS_ASSIGN_OR_RETURN(options.device_memory_bytes, backend.default_memory_bytes(options.device_sharers));
   }
   EPS_ASSIGN_OR_RETURN(Introduction introduction, Introduce(options));
   EPS_ASSIGN_OR_RETURN(const auto page, WorkerPage::Start({.listen = options.metrics_listen,

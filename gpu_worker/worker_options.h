@@ -16,8 +16,11 @@ struct WorkerOptions {
   std::string address;                                              // HOST:PORT of the daemon
   std::shared_ptr<grpc::ChannelCredentials> credentials = nullptr;  // what it is shown; null: nothing, in plaintext
   std::string device = "cpu";
-  int64_t device_memory_bytes = 0;  // the arena's cap; 0: what the plan can use, at most half of the free memory
-  int threads = 1;                  // that compute
+  // The arena's cap. 0: what the plan can use, at most the device's default (DeviceBackend), which is its part of half of
+  // the free memory (cpu), or of nine tenths of the GPU's (cuda).
+  int64_t device_memory_bytes = 0;
+  int device_sharers = 1;  // workers on this device, this one included, that were given no cap
+  int threads = 1;         // that compute
   std::optional<TransportChoice> transport = std::nullopt;  // in place of the run's own
   std::string metrics_listen = "127.0.0.1:0";               // the HTTP page
   bool metrics_any_address = false;                         // of which others than this host may be reached

@@ -127,11 +127,11 @@ class Device {
   // Errors: OUT_OF_RANGE beyond the arena · INVALID_ARGUMENT not aligned to kArenaAlignBytes
   virtual absl::StatusOr<void*> Address(ArenaSpan span) = 0;
   virtual int64_t arena_high_water_bytes() const = 0;
-  // Memory that libraries hold on the device outside the arena (packing buffers, contexts).
+  // Memory that libraries are known to hold on the device outside the arena: packing buffers, workspaces.
   virtual int64_t outside_bytes() const = 0;
 
-  // Memory of the host that copies to and from the device are fast with: pinned, where the device has that. Uninitialised;
-  // at least 64-byte aligned.
+  // Memory of the host that copies to and from the device are fast with: pinned, where the device has that and the system
+  // allows it; else the log says that it is not. Uninitialised; at least 64-byte aligned.
   // Errors: RESOURCE_EXHAUSTED there is not so much
   virtual absl::StatusOr<HostMemory> NewHostMemory(int64_t num_bytes);
   // Host memory that will be copied from (CopyIn), or to (CopyOut), again and again: a device may pin it for fast copies,

@@ -150,6 +150,13 @@ int64_t HostPushBytes(const ModelSpec& model, const Needs& needs) {
   return elems * needs.num_vnodes * SizeOf(needs.gradients);
 }
 
+// One version of all weights, in their wire form.
+int64_t BlobBytes(const PlanRequest& request) {
+  int64_t elems = 0;
+  for (const BlobSpec& blob : request.model->blobs) elems += blob.num_elems;
+  return elems * SizeOf(request.run->precision.wire);
+}
+
 RelayPlan Lay(const PlanRequest& request, const Needs& needs, const Choice& choice) {
   RelayPlan plan;
   ArenaBuilder arena;
@@ -189,6 +196,9 @@ RelayPlan Lay(const PlanRequest& request, const Needs& needs, const Choice& choi
 
   plan.host_boundary_bytes = plan.resident ? 0 : needs.num_layers * needs.items * needs.boundary_bytes;
   plan.host_push_bytes = HostPushBytes(*request.model, needs);
+  if (request.kernels.pins_host_memory) {
+    plan.host_pinned_bytes = plan.host_boundary_bytes + plan.host_push_bytes + 2 * BlobBytes(request);
+  }
   return plan;
 }
 
@@ -317,6 +327,11 @@ std::vector<PlanLine> Describe(const RelayPlan& plan) {
       plan.resident ? "boundaries stay on the device" : "every layer's input, and one gradient");
   add("host gradients", plan.host_push_bytes,
       "at most, while the daemon has no room; with shared memory they lie in the inbox, beside 4 MiB of slots");
+  if (plan.host_pinned_bytes > 0) {
+    add("host, pinned of it", plan.host_pinned_bytes,
+        "at most, with the daemon's weights in both versions (over gRPC: one layer); what the system refuses is copied "
+        "more slowly");
+  }
   return lines;
 }
 

@@ -61,6 +61,9 @@ struct RelayPlan {
   int64_t host_boundary_bytes = 0;  // worker's host memory: boundaries and their gradients
   // And gradients waiting for the daemon, at most: every vnode's of a whole step, each pushed alone.
   int64_t host_push_bytes = 0;
+  // What the device pins of both, and of the daemon's weights in both versions where it copies from there, at most; 0 for
+  // one that pins nothing.
+  int64_t host_pinned_bytes = 0;
 };
 
 // One line of `eps plan`: what, where, how many bytes, and why.

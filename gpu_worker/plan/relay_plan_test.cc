@@ -208,6 +208,18 @@ TEST(RelayPlanTest, Fp32WireNeedsNoExpandedWeights) {
   EXPECT_EQ(run.Plan(0).value().gradient_slots.size(), 3u);
 }
 
+TEST(RelayPlanTest, ADeviceThatPinsHostMemorySaysHowMuch) {
+  TestRun run;
+  PlanRequest request = run.Request(0);
+  EXPECT_EQ(MakeRelayPlan(request).value().host_pinned_bytes, 0);
+  request.kernels.pins_host_memory = true;
+  ASSERT_OK_AND_ASSIGN(const RelayPlan plan, MakeRelayPlan(request));
+  const int64_t wire_bytes = run.model.num_parameters() * 2;
+  EXPECT_EQ(plan.host_pinned_bytes, plan.host_boundary_bytes + plan.host_push_bytes + 2 * wire_bytes);
+  EXPECT_EQ(Describe(plan).back().num_bytes, plan.host_pinned_bytes);
+  EXPECT_EQ(Describe(plan).back().what, "host, pinned of it");
+}
+
 // Golden: read it as `eps plan` shows it.
 TEST(RelayPlanTest, PrintsEveryBufferWithItsReason) {
   TestRun run;

@@ -132,7 +132,9 @@ class RelayExecutorImpl : public RelayExecutor {
   void PushPart(const RelayStep& step, const Pass& pass, const GroupParts::Root& root, const PushMemory& sum);
 
   // The step's micro-batch, of those of the pass.
-  int64_t Item(const RelayStep& step) const { return int64_t{step.vnode} * run_.batch.micro_batches + step.micro_batch; }
+  int64_t Item(const RelayStep& step) const {
+    return int64_t{step.vnode} * run_.batch.micro_batches + step.micro_batch;
+  }
   absl::Span<std::byte> HostBoundary(int layer, const RelayStep& step, const Pass& pass) const {
     return memory_.Boundary(layer, Item(step), pass.context.shape);
   }

@@ -18,6 +18,7 @@
 #include "common/numeric/philox.h"
 #include "common/schedule/chunk_range.h"
 #include "common/testing/status_matchers.h"
+#include "gmock/gmock.h"
 #include "gpu_worker/device/cpu/cpu_device.h"
 #include "gpu_worker/device/cpu/cpu_kernel_sizes.h"
 #include "gpu_worker/device/cuda/cuda_device.h"
@@ -30,7 +31,6 @@
 #include "gpu_worker/layers/reference_gpt2.h"
 #include "gpu_worker/transport/in_process.h"
 #include "gpu_worker/transport/transport.h"
-#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace eps::worker {
@@ -478,6 +478,8 @@ TEST_F(RelayExecutorTest, OnCudaNoChoiceOfThePlanNorOfWorkersChangesABit) {
                    name + " three weight slots, passes of one vnode");
     ExpectSameBits(want, RunStep({.in_place = true, .cuda = act}), name + " copied from where they lie");
     ExpectSameBits(want, RunStep({.cuda = act, .workers = {{0, 1}, {2}, {3}}}), name + " three workers");
+    ExpectSameBits(want, RunStep({.in_place = true, .cuda = act, .limits = {.most_pinned_bytes = 60000}}),
+                   name + " with little memory pinned");
   }
 }
 

@@ -49,6 +49,12 @@ class StreamQueue : public ComputeQueue {
   CudaStream& stream_;
 };
 
+void SayNotPinned(size_t num_bytes, const absl::Status& why) {
+  LogWarning("memory_not_pinned", {{"bytes", num_bytes},
+                                   {"cost", "copies pass through a buffer of the driver, and wait for each other"},
+                                   {"error", why.ToString()}});
+}
+
 class CudaDevice : public Device {
  public:
   // `arena`: allocated by `runtime`, which is asked to free it.
@@ -83,16 +89,23 @@ class CudaDevice : public Device {
 
   absl::StatusOr<HostMemory> NewHostMemory(int64_t num_bytes) override {
     if (num_bytes == 0) return HostMemory();
-    EPS_ASSIGN_OR_RETURN(void* memory, runtime_->AllocateHost(num_bytes));
-    std::shared_ptr<void> owner(memory, [runtime = runtime_](void* held) { runtime->FreeHost(held); });
-    return HostMemory{absl::MakeSpan(static_cast<std::byte*>(memory), static_cast<size_t>(num_bytes)),
+    const absl::StatusOr<void*> memory = runtime_->AllocateHost(num_bytes);
+    if (!memory.ok()) {
+      // A container may limit what is locked: a slow run is better than none.
+      SayNotPinned(static_cast<size_t>(num_bytes), memory.status());
+      return Device::NewHostMemory(num_bytes);
+    }
+    std::shared_ptr<void> owner(*memory, [runtime = runtime_](void* held) { runtime->FreeHost(held); });
+    return HostMemory{absl::MakeSpan(static_cast<std::byte*>(*memory), static_cast<size_t>(num_bytes)),
                       std::move(owner)};
   }
   void ExpectCopiesFrom(absl::Span<const std::byte> host) override { Pin(host, HostAccess::kRead); }
   void ExpectCopiesTo(absl::Span<std::byte> host) override { Pin(host, HostAccess::kReadWrite); }
 
   Stream& stream(StreamId id) override { return *streams_[static_cast<size_t>(id)]; }
-  std::unique_ptr<Event> NewEvent() override { return std::make_unique<CudaEvent>(OwnedGpuEvent::New(runtime_, GpuEventUse::kOrder)); }
+  std::unique_ptr<Event> NewEvent() override {
+    return std::make_unique<CudaEvent>(OwnedGpuEvent::New(runtime_, GpuEventUse::kOrder));
+  }
   Kernels& kernels() override { return kernels_; }
   void Recover() override {
     // Idle first, all of them: work still queued on one could pass its error on to another.
@@ -103,7 +116,7 @@ class CudaDevice : public Device {
  private:
   void Pin(absl::Span<const std::byte> host, HostAccess access) {
     const absl::Status status = pins_->Pin(host, access);
-    if (!status.ok()) LogWarning("memory_not_pinned", {{"bytes", host.size()}, {"error", status.ToString()}});
+    if (!status.ok()) SayNotPinned(host.size(), status);
   }
 
   const std::shared_ptr<GpuRuntime> runtime_;
@@ -132,6 +145,13 @@ absl::StatusOr<std::unique_ptr<Device>> NewCudaDevice(const CudaDeviceOptions& o
     EPS_ASSIGN_OR_RETURN(streams[static_cast<size_t>(id)], CudaStream::New(runtime, pins, name));
   }
   EPS_ASSIGN_OR_RETURN(void* arena, runtime->Allocate(options.arena_bytes));
+  // What contexts and the code of libraries take shows here alone.
+  if (const absl::StatusOr<GpuMemory> memory = runtime->Memory(); memory.ok()) {
+    LogInfo("gpu_memory", {{"device", options.name},
+                           {"arena_bytes", options.arena_bytes},
+                           {"free_bytes", memory->free_bytes},
+                           {"total_bytes", memory->total_bytes}});
+  }
   return std::make_unique<CudaDevice>(options, runtime, pins, arena, std::move(streams));
 }
 

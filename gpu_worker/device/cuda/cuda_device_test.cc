@@ -1,8 +1,16 @@
 #include "gpu_worker/device/cuda/cuda_device.h"
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
 
+#include "absl/status/status.h"
+#include "absl/types/span.h"
 #include "common/tensor/dtype.h"
+#include "common/testing/status_matchers.h"
 #include "gpu_worker/device/cuda/cuda_kernel_sizes.h"
 #include "gpu_worker/device/cuda/emulator/emulated_runtime.h"
 #include "gpu_worker/device/cuda/emulator/grid.h"
@@ -33,6 +41,51 @@ INSTANTIATE_TEST_SUITE_P(CudaKernels, DeviceConformanceTest,
                                                             CudaKernelSizes(Dtype::kBf16),
                                                             {Emulated(Dtype::kBf16, GridOrder::kBackward)}}),
                          [](const auto& info) { return info.param.name; });
+
+TEST(CudaDeviceTest, HostMemoryThatCannotBePinnedIsThereAllTheSame) {
+  ASSERT_OK_AND_ASSIGN(const std::unique_ptr<Device> device,
+                       cuda::NewCudaDevice({.arena_bytes = 4096, .act = Dtype::kF32},
+                                           cuda::NewEmulatedRuntime(GridOrder::kForward, {.most_pinned_bytes = 1000})));
+  ASSERT_OK_AND_ASSIGN(void* at, device->Address({0, 1000}));
+  std::vector<HostMemory> held;
+  for (int i = 0; i < 2; ++i) {  // the second is not pinned
+    ASSERT_OK_AND_ASSIGN(const HostMemory memory, device->NewHostMemory(600));
+    ASSERT_EQ(memory.bytes.size(), 600u);
+    std::fill(memory.bytes.begin(), memory.bytes.end(), std::byte{3});
+    Stream& in = device->stream(StreamId::kIn);
+    in.CopyIn(at, memory.bytes);
+    std::vector<std::byte> back(600);
+    in.CopyOut(absl::MakeSpan(back), at);
+    ASSERT_OK(in.Synchronize());
+    EXPECT_TRUE(std::equal(back.begin(), back.end(), memory.bytes.begin()));
+    held.push_back(memory);
+  }
+}
+
+// Whichever stream is asked first: it says that it only found the error.
+TEST(CudaDeviceTest, AnErrorOfAKernelIsNotBlamedOnTheCallThatFindsIt) {
+  ASSERT_OK_AND_ASSIGN(const std::unique_ptr<Device> device,
+                       cuda::NewCudaDevice({.arena_bytes = 4096, .act = Dtype::kF32},
+                                           cuda::NewEmulatedRuntime(GridOrder::kForward, {.good_launches = 0})));
+  class : public WorkLabel {
+    std::string ToString() const override { return "step 41, layer h.3, backward"; }
+  } label;
+  ASSERT_OK_AND_ASSIGN(void* at, device->Address({0, 256}));
+  Stream& compute = device->stream(StreamId::kCompute);
+  compute.SetLabel(&label);
+  device->kernels().FillZero({.num_bytes = 256, .dst = at});
+  EXPECT_THAT(compute.Synchronize(),
+              StatusIs(absl::StatusCode::kInternal,
+                       "up to step 41, layer h.3, backward: compute stream: found by Synchronize, in work that some "
+                       "stream of the GPU had been given before: an emulated fault"));
+  Stream& in = device->stream(StreamId::kIn);
+  const std::vector<std::byte> bytes(256);
+  in.SetLabel(&label);
+  in.CopyIn(at, bytes);
+  EXPECT_THAT(in.Synchronize(), StatusIs(absl::StatusCode::kInternal,
+                                         "step 41, layer h.3, backward: in-stream: found by Record, in work that some "
+                                         "stream of the GPU had been given before"));
+}
 
 }  // namespace
 }  // namespace eps::worker

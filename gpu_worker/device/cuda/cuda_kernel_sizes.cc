@@ -41,6 +41,7 @@ KernelSizes CudaKernelSizes(Dtype act) {
   sizes.attention = &AttentionBytes;
   sizes.attention_backward = &AttentionBackwardBytes;
   sizes.column_sum = &ColumnSumBytes;
+  sizes.pins_host_memory = true;
   sizes.outside_bytes = &OutsideBytes;
   return sizes;
 }

@@ -172,7 +172,8 @@ absl::Status CudaStream::BeginBurst() {
 absl::Status CudaStream::EndBurst() {
   if (!burst_start_.has_value()) return Annotate(runtime_->Synchronize(stream_), name_);
   absl::StatusOr<OwnedGpuEvent> end = Mark();
-  absl::Status status = runtime_->Synchronize(stream_);  // whatever became of the mark: what is copied may be freed next
+  absl::Status status =
+      runtime_->Synchronize(stream_);  // whatever became of the mark: what is copied may be freed next
   const auto end_time = std::chrono::steady_clock::now();
   if (status.ok()) status = end.status();
   if (status.ok()) status = TakeFigures(*std::move(end), end_time);
@@ -185,8 +186,8 @@ absl::Status CudaStream::EndBurst() {
 absl::Status CudaStream::TakeFigures(OwnedGpuEvent end, std::chrono::steady_clock::time_point end_time) {
   const auto before_end = [&](const OwnedGpuEvent& mark) -> absl::StatusOr<std::chrono::steady_clock::time_point> {
     EPS_ASSIGN_OR_RETURN(const double seconds, runtime_->SecondsBetween(mark.get(), end.get()));
-    return end_time - std::chrono::duration_cast<std::chrono::steady_clock::duration>(
-                          std::chrono::duration<double>(seconds));
+    return end_time -
+           std::chrono::duration_cast<std::chrono::steady_clock::duration>(std::chrono::duration<double>(seconds));
   };
   EPS_ASSIGN_OR_RETURN(double busy_seconds, runtime_->SecondsBetween(burst_start_->get(), end.get()));
   for (TimedWait& wait : waits_) {

@@ -26,6 +26,12 @@ struct GpuEvent {
 // One that only orders is cheaper to record and to wait for.
 enum class GpuEventUse { kOrder, kTiming };
 
+// Of a whole device, whoever holds it.
+struct GpuMemory {
+  int64_t free_bytes = 0;  // now
+  int64_t total_bytes = 0;
+};
+
 // What the GPU may do with host memory that is pinned for it.
 enum class HostAccess { kRead, kReadWrite };
 
@@ -41,10 +47,10 @@ class GpuRuntime {
   // What results depend on to the bit: the GPU's model, and the versions of what computes.
   virtual std::string model() const = 0;
   // Device memory that is known to be held beside what was allocated here: workspaces. What the context and the code of
-  // libraries take is not known.
+  // libraries take is not in it: CUDA tells what is free from inside of a context alone, and of all processes together.
   virtual int64_t held_bytes() const = 0;
 
-  virtual absl::StatusOr<int64_t> FreeBytes() = 0;  // now, of the whole device
+  virtual absl::StatusOr<GpuMemory> Memory() = 0;
   // Errors: RESOURCE_EXHAUSTED the device has not so much free
   virtual absl::StatusOr<void*> Allocate(int64_t num_bytes) = 0;
   virtual void Free(void* memory) = 0;

@@ -8,9 +8,9 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "common/testing/status_matchers.h"
+#include "gmock/gmock.h"
 #include "gpu_worker/device/cuda/emulator/emulated_runtime.h"
 #include "gpu_worker/device/cuda/emulator/grid.h"
-#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace eps::worker::cuda {

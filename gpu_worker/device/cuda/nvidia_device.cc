@@ -17,8 +17,8 @@ absl::Status CheckCudaIsBuilt() { return absl::OkStatus(); }
 
 absl::StatusOr<GpuInfo> ProbeNvidiaGpu(int index) {
   EPS_ASSIGN_OR_RETURN(const std::unique_ptr<GpuRuntime> runtime, NewNvidiaRuntime(index));
-  EPS_ASSIGN_OR_RETURN(const int64_t free_bytes, runtime->FreeBytes());
-  return GpuInfo{.model = runtime->model(), .free_bytes = free_bytes};
+  EPS_ASSIGN_OR_RETURN(const GpuMemory memory, runtime->Memory());
+  return GpuInfo{.model = runtime->model(), .memory = memory};
 }
 
 absl::StatusOr<std::unique_ptr<Device>> NewNvidiaDevice(int index, const CudaDeviceOptions& options) {

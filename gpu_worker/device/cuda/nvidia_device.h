@@ -1,13 +1,13 @@
 #ifndef EPS_GPU_WORKER_DEVICE_CUDA_NVIDIA_DEVICE_H_
 #define EPS_GPU_WORKER_DEVICE_CUDA_NVIDIA_DEVICE_H_
 
-#include <cstdint>
 #include <memory>
 #include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "gpu_worker/device/cuda/cuda_device_options.h"
+#include "gpu_worker/device/cuda/gpu_runtime.h"
 #include "gpu_worker/device/device.h"
 
 // The cuda device on a GPU. The one door to it from above, there in every build: where the build machine had no CUDA
@@ -17,8 +17,8 @@ namespace eps::worker::cuda {
 absl::Status CheckCudaIsBuilt();
 
 struct GpuInfo {
-  std::string model;       // as DeviceProperties::model
-  int64_t free_bytes = 0;  // now
+  std::string model;  // as DeviceProperties::model
+  GpuMemory memory;
 };
 
 // `index`: as CUDA counts the GPUs of the process, from 0.

@@ -97,19 +97,19 @@ class NvidiaRuntime : public GpuRuntime {
   std::string model() const override { return absl::StrCat("cuda ", gpu_, " ", matmul_->version()); }
   int64_t held_bytes() const override { return kMatMulWorkspaceBytes; }
 
-  absl::StatusOr<int64_t> FreeBytes() override {
+  absl::StatusOr<GpuMemory> Memory() override {
     EPS_RETURN_IF_ERROR(Use());
     size_t free_bytes = 0, total_bytes = 0;
     EPS_RETURN_IF_ERROR(Check(cudaMemGetInfo(&free_bytes, &total_bytes), "cudaMemGetInfo"));
-    return static_cast<int64_t>(free_bytes);
+    return GpuMemory{.free_bytes = static_cast<int64_t>(free_bytes), .total_bytes = static_cast<int64_t>(total_bytes)};
   }
   absl::StatusOr<void*> Allocate(int64_t num_bytes) override {
     EPS_RETURN_IF_ERROR(Use());
     void* memory = nullptr;
     const absl::Status status = Check(cudaMalloc(&memory, static_cast<size_t>(num_bytes)), "cudaMalloc");
     if (status.ok()) return memory;
-    EPS_ASSIGN_OR_RETURN(const int64_t free_bytes, FreeBytes());
-    return Annotate(status, absl::StrCat("the GPU has ", free_bytes, " bytes free, and ", num_bytes,
+    EPS_ASSIGN_OR_RETURN(const GpuMemory left, Memory());
+    return Annotate(status, absl::StrCat("the GPU has ", left.free_bytes, " bytes free, and ", num_bytes,
                                          " are wanted; give a smaller --device-memory"));
   }
   void Free(void* memory) override {

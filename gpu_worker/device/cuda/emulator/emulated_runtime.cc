@@ -88,12 +88,14 @@ class EmulatedRuntime : public GpuRuntime {
   EmulatedRuntime(GridOrder order, EmulatedLimits limits) : order_(order), limits_(limits) {}
   ~EmulatedRuntime() override {
     MutexLock lock(mu_);
-    EPS_CHECK(pinned_.empty());
+    EPS_CHECK(pinned_.empty() && allocated_.empty());
   }
 
   std::string model() const override { return "cuda emulated"; }
   int64_t held_bytes() const override { return 0; }
-  absl::StatusOr<int64_t> FreeBytes() override { return int64_t{1} << 30; }
+  absl::StatusOr<GpuMemory> Memory() override {
+    return GpuMemory{.free_bytes = int64_t{1} << 30, .total_bytes = int64_t{1} << 30};
+  }
 
   absl::StatusOr<void*> Allocate(int64_t num_bytes) override {
     const size_t rounded = (static_cast<size_t>(num_bytes) + kAllocationAlignBytes - 1) / kAllocationAlignBytes;
@@ -102,8 +104,22 @@ class EmulatedRuntime : public GpuRuntime {
     return memory;
   }
   void Free(void* memory) override { std::free(memory); }
-  absl::StatusOr<void*> AllocateHost(int64_t num_bytes) override { return Allocate(num_bytes); }
-  void FreeHost(void* memory) override { std::free(memory); }
+  absl::StatusOr<void*> AllocateHost(int64_t num_bytes) override {
+    MutexLock lock(mu_);
+    if (num_bytes > limits_.most_pinned_bytes - pinned_bytes_) return NoMorePinned();
+    EPS_ASSIGN_OR_RETURN(void* memory, Allocate(num_bytes));
+    allocated_[memory] = num_bytes;
+    pinned_bytes_ += num_bytes;
+    return memory;
+  }
+  void FreeHost(void* memory) override {
+    MutexLock lock(mu_);
+    const auto found = allocated_.find(memory);
+    EPS_CHECK(found != allocated_.end());
+    pinned_bytes_ -= found->second;
+    allocated_.erase(found);
+    std::free(memory);
+  }
 
   absl::Status RegisterHost(absl::Span<const std::byte> pages, HostAccess access) override {
     MutexLock lock(mu_);
@@ -113,7 +129,7 @@ class EmulatedRuntime : public GpuRuntime {
     EPS_CHECK(next == pinned_.end() || next->first >= pages.data() + pages.size());
     EPS_CHECK(next == pinned_.begin() || std::prev(next)->first + std::prev(next)->second.num_bytes <= pages.data());
     if (static_cast<int64_t>(pages.size()) > limits_.most_pinned_bytes - pinned_bytes_) {
-      return absl::ResourceExhaustedError("no more memory can be pinned");
+      return NoMorePinned();
     }
     pinned_[pages.data()] = {.num_bytes = pages.size(), .access = access};
     pinned_bytes_ += static_cast<int64_t>(pages.size());
@@ -186,6 +202,7 @@ class EmulatedRuntime : public GpuRuntime {
   static EmulatedStream& At(GpuStream stream) { return *static_cast<EmulatedStream*>(stream.handle); }
   static EmulatedEvent& At(GpuEvent event) { return *static_cast<EmulatedEvent*>(event.handle); }
 
+  static absl::Status NoMorePinned() { return absl::ResourceExhaustedError("no more memory can be pinned"); }
   absl::Status CheckFault(absl::string_view call) const {
     return failed_ ? FoundBy(call, "an emulated fault") : absl::OkStatus();
   }
@@ -216,7 +233,8 @@ class EmulatedRuntime : public GpuRuntime {
 
   Mutex mu_;
   std::map<const std::byte*, Pinned> pinned_ ABSL_GUARDED_BY(mu_);
-  int64_t pinned_bytes_ ABSL_GUARDED_BY(mu_) = 0;
+  std::map<void*, int64_t> allocated_ ABSL_GUARDED_BY(mu_);  // of the host
+  int64_t pinned_bytes_ ABSL_GUARDED_BY(mu_) = 0;            // of both
 };
 
 }  // namespace
