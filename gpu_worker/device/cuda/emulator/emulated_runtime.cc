@@ -10,6 +10,8 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -20,9 +22,12 @@
 #include "gpu_worker/device/cpu/cpu_stream.h"
 #include "gpu_worker/device/cuda/emulator/grid.h"
 #include "gpu_worker/device/cuda/emulator/plain_matmul.h"
+#include "gpu_worker/device/cuda/emulator/sdpa_interpreter.h"
 #include "gpu_worker/device/cuda/gpu_runtime.h"
 #include "gpu_worker/device/cuda/launch.h"
 #include "gpu_worker/device/cuda/matmul_problem.h"
+#include "gpu_worker/device/cuda/sdpa_graph.h"
+#include "gpu_worker/device/cuda/sdpa_problem.h"
 #include "gpu_worker/device/device.h"
 
 namespace eps::worker::cuda {
@@ -30,6 +35,7 @@ namespace {
 
 constexpr size_t kAllocationAlignBytes = 256;  // as cudaMalloc's
 constexpr size_t kPageBytes = 4096;
+constexpr int kSmMajor = 9;
 
 struct EmulatedStream {
   explicit EmulatedStream(GridOrder order) : grids(order) {}
@@ -85,7 +91,9 @@ class EmulatedRuntime : public GpuRuntime {
     EPS_CHECK(pinned_.empty());
   }
 
-  std::string model() const override { return "cuda emulated"; }
+  std::string model() const override {
+    return limits_.has_fused_attention ? "cuda emulated" : "cuda emulated plain attention";
+  }
   int64_t held_bytes() const override { return 0; }
   absl::StatusOr<int64_t> FreeBytes() override { return int64_t{1} << 30; }
 
@@ -144,6 +152,19 @@ class EmulatedRuntime : public GpuRuntime {
     return absl::OkStatus();
   }
 
+  absl::StatusOr<bool> TakesAttention(const SdpaProblem& problem) override {
+    EPS_RETURN_IF_ERROR(limits_.attention_error);
+    return limits_.has_fused_attention && CheckFusedAttention(problem, kSmMajor).ok();
+  }
+  absl::Status Attention(GpuStream stream, const SdpaProblem& problem, const SdpaArrays& arrays) override {
+    EPS_ASSIGN_OR_RETURN(SdpaGraph graph, SdpaForwardGraph(problem));
+    return RunAttention(stream, problem, std::move(graph), arrays);
+  }
+  absl::Status AttentionBackward(GpuStream stream, const SdpaProblem& problem, const SdpaArrays& arrays) override {
+    EPS_ASSIGN_OR_RETURN(SdpaGraph graph, SdpaBackwardGraph(problem));
+    return RunAttention(stream, problem, std::move(graph), arrays);
+  }
+
   absl::Status Record(GpuStream stream, GpuEvent event) override {
     EmulatedEvent* recorded = &At(event);
     At(stream).thread.Launch([recorded, record = recorded->Enqueue()] { recorded->Reach(record); });
@@ -163,6 +184,13 @@ class EmulatedRuntime : public GpuRuntime {
 
  private:
   static EmulatedStream& At(GpuStream stream) { return *static_cast<EmulatedStream*>(stream.handle); }
+  static absl::Status RunAttention(GpuStream stream, const SdpaProblem& problem, SdpaGraph graph,
+                                   const SdpaArrays& arrays) {
+    EPS_ASSIGN_OR_RETURN(std::vector<SdpaBinding> bindings, BindSdpa(problem, graph, arrays));
+    At(stream).thread.Launch(
+        [graph = std::move(graph), bindings = std::move(bindings)] { RunSdpaGraph(graph, bindings); });
+    return absl::OkStatus();
+  }
   static EmulatedEvent& At(GpuEvent event) { return *static_cast<EmulatedEvent*>(event.handle); }
 
   const GridOrder order_;
