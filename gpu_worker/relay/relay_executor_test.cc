@@ -152,7 +152,7 @@ struct Way {
   std::unique_ptr<Device> MakeDevice(int64_t arena_bytes) const {
     if (cuda.has_value()) {
       return cuda::NewCudaDevice({.arena_bytes = arena_bytes, .act = *cuda},
-                                 cuda::NewEmulatedRuntime(cuda::GridOrder::kForward))
+                                 cuda::NewEmulatedRuntime(cuda::GridOrder::kForward, {.has_fused_attention = true}))
           .value();
     }
     std::unique_ptr<Device> device = NewCpuDevice({.arena_bytes = arena_bytes, .threads = threads}).value();
@@ -392,6 +392,23 @@ TEST_F(RelayExecutorTest, OnCudaNoChoiceOfThePlanNorOfWorkersChangesABit) {
     ExpectSameBits(want, RunStep({.in_place = true, .cuda = act}), name + " copied from where they lie");
     ExpectSameBits(want, RunStep({.cuda = act, .workers = {{0, 1}, {2}, {3}}}), name + " three workers");
   }
+}
+
+// With dropout of the probabilities attention is the plain kernel; without, the library's.
+TEST_F(RelayExecutorTest, OnCudaFusedAttentionGivesTheGradientsAndTheSameBits) {
+  RunConfig run = SmallRun(Dtype::kBf16);
+  run.model.residual_dropout = 0.1;
+  Use(run);
+  const Dtype act = Dtype::kBf16;
+  const StepOutcome want = RunStep({.cuda = act});
+  ExpectSameBits(want, RunStep({.inner = InnerPolicy::kKeep, .cuda = act}), "keep");
+  ExpectSameBits(want, RunStep({.inner = InnerPolicy::kKeep, .more_bytes = -1, .resident = true, .cuda = act}),
+                 "resident, kept");
+  ExpectSameBits(want, RunStep({.cuda = act, .workers = {{0, 1}, {2}, {3}}}), "three workers");
+  RunConfig in_fp32 = SmallRun();
+  in_fp32.model.residual_dropout = 0.1;
+  Use(in_fp32);
+  ExpectNearReference(RunStep({.cuda = act}), 0.04, 0.004);  // as CudaGivesTheGradientsOfTheWholeModel
 }
 
 TEST_F(RelayExecutorTest, NoSplitOfVnodesAmongWorkersChangesABit) {
