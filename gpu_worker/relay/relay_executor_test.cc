@@ -183,7 +183,7 @@ struct Way {
   bool own_memory = false;
   bool in_place = false;                       // the transport has the weights in this host's memory
   std::optional<Dtype> cuda = std::nullopt;    // the cuda device on the emulator, with this compute dtype; none: cpu
-  cuda::EmulatedLimits limits = {};            // of its GPU
+  cuda::EmulatedLimits limits = {.has_fused_attention = true};  // of its GPU
   std::vector<std::vector<int>> workers = {};  // vnodes of each; empty: one worker with all
   bool group = false;                          // the workers are one group, and run at once
 
@@ -478,9 +478,26 @@ TEST_F(RelayExecutorTest, OnCudaNoChoiceOfThePlanNorOfWorkersChangesABit) {
                    name + " three weight slots, passes of one vnode");
     ExpectSameBits(want, RunStep({.in_place = true, .cuda = act}), name + " copied from where they lie");
     ExpectSameBits(want, RunStep({.cuda = act, .workers = {{0, 1}, {2}, {3}}}), name + " three workers");
-    ExpectSameBits(want, RunStep({.in_place = true, .cuda = act, .limits = {.most_pinned_bytes = 60000}}),
+    ExpectSameBits(want, RunStep({.in_place = true, .cuda = act, .limits = {.most_pinned_bytes = 60000, .has_fused_attention = true}}),
                    name + " with little memory pinned");
   }
+}
+
+// With dropout of the probabilities attention is the plain kernel; without, the library's.
+TEST_F(RelayExecutorTest, OnCudaFusedAttentionGivesTheGradientsAndTheSameBits) {
+  RunConfig run = SmallRun(Dtype::kBf16);
+  run.model.residual_dropout = 0.1;
+  Use(run);
+  const Dtype act = Dtype::kBf16;
+  const StepOutcome want = RunStep({.cuda = act});
+  ExpectSameBits(want, RunStep({.inner = InnerPolicy::kKeep, .cuda = act}), "keep");
+  ExpectSameBits(want, RunStep({.inner = InnerPolicy::kKeep, .more_bytes = -1, .resident = true, .cuda = act}),
+                 "resident, kept");
+  ExpectSameBits(want, RunStep({.cuda = act, .workers = {{0, 1}, {2}, {3}}}), "three workers");
+  RunConfig in_fp32 = SmallRun();
+  in_fp32.model.residual_dropout = 0.1;
+  Use(in_fp32);
+  ExpectNearReference(RunStep({.cuda = act}), 0.04, 0.004);  // as CudaGivesTheGradientsOfTheWholeModel
 }
 
 TEST_F(RelayExecutorTest, NoSplitOfVnodesAmongWorkersChangesABit) {

@@ -20,6 +20,7 @@
 #include "gpu_worker/device/cuda/host_pins.h"
 #include "gpu_worker/device/cuda/launch.h"
 #include "gpu_worker/device/cuda/matmul_problem.h"
+#include "gpu_worker/device/cuda/sdpa_problem.h"
 #include "gpu_worker/device/device.h"
 
 namespace eps::worker::cuda {
@@ -41,6 +42,23 @@ class StreamQueue : public ComputeQueue {
     stream_.Issue([this, problem](GpuStream stream) {
       return Annotate(runtime_.MatMul(stream, problem),
                       absl::StrCat("MatMul ", problem.M, "x", problem.N, "x", problem.K));
+    });
+  }
+
+  bool TakesAttention(const SdpaProblem& problem) override {
+    const absl::StatusOr<bool> takes = runtime_.TakesAttention(problem);
+    if (takes.ok()) return *takes;
+    stream_.Issue([status = takes.status()](GpuStream) { return Annotate(status, "attention"); });
+    return true;  // nothing runs in a stream that failed
+  }
+  void Attention(const SdpaProblem& problem, const SdpaArrays& arrays) override {
+    stream_.Issue([this, problem, arrays](GpuStream stream) {
+      return Annotate(runtime_.Attention(stream, problem, arrays), "attention");
+    });
+  }
+  void AttentionBackward(const SdpaProblem& problem, const SdpaArrays& arrays) override {
+    stream_.Issue([this, problem, arrays](GpuStream stream) {
+      return Annotate(runtime_.AttentionBackward(stream, problem, arrays), "attention backward");
     });
   }
 

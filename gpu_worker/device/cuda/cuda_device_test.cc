@@ -24,13 +24,15 @@ namespace {
 using cuda::CudaKernelSizes;
 using cuda::GridOrder;
 
-DeviceFactory Emulated(Dtype act, GridOrder order) {
-  return [act, order](int64_t arena_bytes) {
-    return cuda::NewCudaDevice({.arena_bytes = arena_bytes, .act = act}, cuda::NewEmulatedRuntime(order));
+DeviceFactory Emulated(Dtype act, GridOrder order, bool has_fused_attention = false) {
+  return [=](int64_t arena_bytes) {
+    return cuda::NewCudaDevice({.arena_bytes = arena_bytes, .act = act},
+                               cuda::NewEmulatedRuntime(order, {.has_fused_attention = has_fused_attention}));
   };
 }
 
-// The same bits in the other order of threads and blocks: nothing hangs on a barrier that is missing.
+// The same bits in the other order of threads and blocks: nothing hangs on a barrier that is missing. With fused attention
+// it is the library's graph where it is taken, and the plain kernel elsewhere.
 INSTANTIATE_TEST_SUITE_P(CudaKernels, DeviceConformanceTest,
                          ::testing::Values(ConformanceParam{"Fp32",
                                                             Emulated(Dtype::kF32, GridOrder::kForward),
@@ -39,7 +41,11 @@ INSTANTIATE_TEST_SUITE_P(CudaKernels, DeviceConformanceTest,
                                            ConformanceParam{"Bf16",
                                                             Emulated(Dtype::kBf16, GridOrder::kForward),
                                                             CudaKernelSizes(Dtype::kBf16),
-                                                            {Emulated(Dtype::kBf16, GridOrder::kBackward)}}),
+                                                            {Emulated(Dtype::kBf16, GridOrder::kBackward)}},
+                                           ConformanceParam{"Bf16FusedAttention",
+                                                            Emulated(Dtype::kBf16, GridOrder::kForward, true),
+                                                            CudaKernelSizes(Dtype::kBf16),
+                                                            {Emulated(Dtype::kBf16, GridOrder::kBackward, true)}}),
                          [](const auto& info) { return info.param.name; });
 
 TEST(CudaDeviceTest, HostMemoryThatCannotBePinnedIsThereAllTheSame) {
@@ -85,6 +91,26 @@ TEST(CudaDeviceTest, AnErrorOfAKernelIsNotBlamedOnTheCallThatFindsIt) {
   EXPECT_THAT(in.Synchronize(), StatusIs(absl::StatusCode::kInternal,
                                          "step 41, layer h.3, backward: in-stream: found by Record, in work that some "
                                          "stream of the GPU had been given before"));
+}
+
+TEST(CudaDeviceTest, AttentionThatCannotBePlannedFailsTheStream) {
+  ASSERT_OK_AND_ASSIGN(
+      const std::unique_ptr<Device> device,
+      cuda::NewCudaDevice(
+          {.arena_bytes = 1 << 20},
+          cuda::NewEmulatedRuntime(GridOrder::kForward, {.attention_error = absl::ResourceExhaustedError("no room")})));
+  ASSERT_OK_AND_ASSIGN(void* memory, device->Address({.offset_bytes = 0, .num_bytes = 1 << 20}));
+  device->kernels().Attention(
+      {.B = 1, .T = 2, .H = 1, .D = 8, .qkv = memory, .o = memory, .lse = static_cast<float*>(memory)});
+  EXPECT_THAT(device->stream(StreamId::kCompute).Synchronize(),
+              StatusIs(absl::StatusCode::kResourceExhausted, "compute stream: attention: no room"));
+}
+
+TEST(CudaDeviceTest, ItsModelSaysWhichAttentionItHas) {
+  const auto model = [](bool has_fused_attention) {
+    return (*Emulated(Dtype::kBf16, GridOrder::kForward, has_fused_attention)(1 << 20))->properties().model;
+  };
+  EXPECT_NE(model(true), model(false));
 }
 
 }  // namespace

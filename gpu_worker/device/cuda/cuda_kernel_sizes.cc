@@ -20,10 +20,12 @@ int64_t ColumnSumBytes(int64_t M, int64_t N) { return ReductionTiling(M).num_til
 // Of dgamma, and of dbeta.
 int64_t LayerNormBackwardBytes(int64_t M, int64_t C) { return 2 * ColumnSumBytes(M, C); }
 int64_t AttentionBytes(int64_t, int64_t, int64_t, int64_t) { return 0; }
-// A number for each row of the probabilities.
+// A number for each row of the probabilities; the plain kernel's and fused attention's.
 int64_t AttentionBackwardBytes(int64_t B, int64_t T, int64_t H, int64_t) { return B * H * T * kF32Bytes; }
 
 int64_t OutsideBytes(int) { return kMatMulWorkspaceBytes; }
+// At most: the plan does not know which attention it will be.
+int64_t OutsideBytesWithFusedAttention(int) { return kMatMulWorkspaceBytes + kMaxAttentionWorkspaceBytes; }
 
 }  // namespace
 
@@ -42,7 +44,7 @@ KernelSizes CudaKernelSizes(Dtype act) {
   sizes.attention_backward = &AttentionBackwardBytes;
   sizes.column_sum = &ColumnSumBytes;
   sizes.pins_host_memory = true;
-  sizes.outside_bytes = &OutsideBytes;
+  sizes.outside_bytes = SizeOf(act) == 2 ? &OutsideBytesWithFusedAttention : &OutsideBytes;
   return sizes;
 }
 

@@ -10,10 +10,27 @@
 #include "gpu_worker/device/cuda/layer_norm.h"
 #include "gpu_worker/device/cuda/matmul_problem.h"
 #include "gpu_worker/device/cuda/reduction.h"
+#include "gpu_worker/device/cuda/sdpa_problem.h"
 #include "gpu_worker/device/cuda/softmax.h"
 #include "gpu_worker/device/kernels.h"
 
 namespace eps::worker::cuda {
+namespace {
+
+// The same for both directions, so that both take the same route.
+template <typename Args>
+SdpaProblem ProblemOf(Dtype act, const Args& args) {
+  return {.B = args.B,
+          .T = args.T,
+          .H = args.H,
+          .kv_heads = args.H,
+          .D = args.D,
+          .act = act,
+          .scale = args.scale,
+          .dropout = args.dropout.rate};
+}
+
+}  // namespace
 
 void CudaKernels::MatMul(const MatMulArgs& args) {
   using Epilogue = MatMulArgs::Epilogue;
@@ -63,10 +80,27 @@ void CudaKernels::LayerNormApply(const LayerNormApplyArgs& args) { cuda::LayerNo
 void CudaKernels::LayerNormBackward(const LayerNormBackwardArgs& args) { cuda::LayerNormBackward(queue_, act_, args); }
 
 void CudaKernels::Attention(const AttentionArgs& args) {
+  const SdpaProblem problem = ProblemOf(act_, args);
+  if (queue_.TakesAttention(problem)) {
+    queue_.Attention(problem, {.qkv = args.qkv, .o = args.o, .lse = args.lse});
+    return;
+  }
   EPS_CHECK(args.D <= kMaxPlainAttentionHeadDim);
   PlainAttention(queue_, act_, args);
 }
-void CudaKernels::AttentionBackward(const AttentionBackwardArgs& args) { PlainAttentionBackward(queue_, act_, args); }
+void CudaKernels::AttentionBackward(const AttentionBackwardArgs& args) {
+  const SdpaProblem problem = ProblemOf(act_, args);
+  if (queue_.TakesAttention(problem)) {
+    queue_.AttentionBackward(problem, {.qkv = args.qkv,
+                                       .o = const_cast<void*>(args.o),
+                                       .lse = const_cast<float*>(args.lse),
+                                       .d_o = args.d_o,
+                                       .dqkv = args.dqkv,
+                                       .delta = static_cast<float*>(args.scratch)});
+    return;
+  }
+  PlainAttentionBackward(queue_, act_, args);
+}
 
 void CudaKernels::GeluBackward(const GeluBackwardArgs& args) { cuda::GeluBackward(queue_, act_, args); }
 void CudaKernels::ApplyDropout(const DropoutArgs& args) { cuda::ApplyDropout(queue_, act_, args); }

@@ -6,14 +6,19 @@
 #include "common/tensor/dtype.h"
 #include "gpu_worker/device/cuda/launch.h"
 #include "gpu_worker/device/cuda/matmul_problem.h"
+#include "gpu_worker/device/cuda/sdpa_problem.h"
 #include "gpu_worker/device/kernels.h"
 
 namespace eps::worker::cuda {
 
-// A KernelQueue that takes matrix products too: the library's.
+// A KernelQueue that takes the libraries' work too: matrix products, and fused attention where TakesAttention says so.
 class ComputeQueue : public KernelQueue {
  public:
   virtual void MatMul(const MatMulProblem& problem) = 0;
+  // As GpuRuntime's; an error becomes the stream's.
+  virtual bool TakesAttention(const SdpaProblem& problem) = 0;
+  virtual void Attention(const SdpaProblem& problem, const SdpaArrays& arrays) = 0;
+  virtual void AttentionBackward(const SdpaProblem& problem, const SdpaArrays& arrays) = 0;
 };
 
 // The kernel table: what each kernel is made of. `act`: the compute dtype. The queue outlives the table.

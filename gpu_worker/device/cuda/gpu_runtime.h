@@ -12,6 +12,7 @@
 #include "absl/types/span.h"
 #include "gpu_worker/device/cuda/launch.h"
 #include "gpu_worker/device/cuda/matmul_problem.h"
+#include "gpu_worker/device/cuda/sdpa_problem.h"
 
 namespace eps::worker::cuda {
 
@@ -74,6 +75,14 @@ class GpuRuntime {
   virtual absl::Status CopyOut(GpuStream stream, absl::Span<std::byte> host, const void* device) = 0;
   virtual absl::Status Launch(GpuStream stream, const KernelCall& call) = 0;
   virtual absl::Status MatMul(GpuStream stream, const MatMulProblem& problem) = 0;
+
+  // Whether fused attention computes a problem, forward and backward; where it does not the plain kernel has to, in both.
+  // The answer stays. The first question about a problem may take seconds, and allocate.
+  // Errors: RESOURCE_EXHAUSTED the device has no room for its workspace
+  virtual absl::StatusOr<bool> TakesAttention(const SdpaProblem& problem) = 0;
+  // Of problems that it takes, in one stream.
+  virtual absl::Status Attention(GpuStream stream, const SdpaProblem& problem, const SdpaArrays& arrays) = 0;
+  virtual absl::Status AttentionBackward(GpuStream stream, const SdpaProblem& problem, const SdpaArrays& arrays) = 0;
 
   // An event may be recorded again; a wait is for the last record before it.
   virtual absl::Status Record(GpuStream stream, GpuEvent event) = 0;

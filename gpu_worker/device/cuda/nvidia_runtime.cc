@@ -12,14 +12,17 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
+#include "common/base/log.h"
 #include "common/base/mutex.h"
 #include "common/base/status_macros.h"
 #include "cuda_runtime_api.h"
 #include "gpu_worker/device/cuda/cublaslt_library.h"
 #include "gpu_worker/device/cuda/cuda_kernel_sizes.h"
+#include "gpu_worker/device/cuda/cudnn_library.h"
 #include "gpu_worker/device/cuda/gpu_runtime.h"
 #include "gpu_worker/device/cuda/launch.h"
 #include "gpu_worker/device/cuda/matmul_problem.h"
+#include "gpu_worker/device/cuda/sdpa_problem.h"
 
 namespace eps::worker::cuda {
 namespace {
@@ -81,9 +84,10 @@ absl::Status CheckDriver() {
 
 class NvidiaRuntime : public GpuRuntime {
  public:
-  NvidiaRuntime(int index, std::string gpu) : index_(index), gpu_(std::move(gpu)) {}
+  NvidiaRuntime(int index, int sm_major, std::string gpu) : index_(index), sm_major_(sm_major), gpu_(std::move(gpu)) {}
   ~NvidiaRuntime() override {
     if (!Use().ok()) return;
+    attention_.reset();
     matmul_.reset();
     if (workspace_ != nullptr) cudaFree(workspace_);
   }
@@ -91,11 +95,22 @@ class NvidiaRuntime : public GpuRuntime {
     EPS_RETURN_IF_ERROR(Use());
     EPS_RETURN_IF_ERROR(Check(cudaMalloc(&workspace_, kMatMulWorkspaceBytes), "cudaMalloc"));
     EPS_ASSIGN_OR_RETURN(matmul_, CublasLtLibrary::Load(workspace_));
+    absl::StatusOr<std::unique_ptr<CudnnLibrary>> attention = CudnnLibrary::Load(sm_major_);
+    if (attention.ok()) {
+      attention_ = *std::move(attention);
+    } else {
+      LogWarning("attention_is_plain_and_slow", {{"why", attention.status().message()}});
+    }
     return absl::OkStatus();
   }
 
-  std::string model() const override { return absl::StrCat("cuda ", gpu_, " ", matmul_->version()); }
-  int64_t held_bytes() const override { return kMatMulWorkspaceBytes; }
+  std::string model() const override {
+    return absl::StrCat("cuda ", gpu_, " ", matmul_->version(), " ",
+                        attention_ == nullptr ? "plain attention" : attention_->version());
+  }
+  int64_t held_bytes() const override {
+    return kMatMulWorkspaceBytes + (attention_ == nullptr ? 0 : attention_->held_bytes());
+  }
 
   absl::StatusOr<GpuMemory> Memory() override {
     EPS_RETURN_IF_ERROR(Use());
@@ -181,6 +196,20 @@ class NvidiaRuntime : public GpuRuntime {
     return matmul_->MatMul(At(stream), problem);
   }
 
+  absl::StatusOr<bool> TakesAttention(const SdpaProblem& problem) override {
+    if (attention_ == nullptr) return false;
+    EPS_RETURN_IF_ERROR(Use());
+    return attention_->Takes(problem);
+  }
+  absl::Status Attention(GpuStream stream, const SdpaProblem& problem, const SdpaArrays& arrays) override {
+    EPS_RETURN_IF_ERROR(Use());
+    return attention_->Forward(At(stream), problem, arrays);
+  }
+  absl::Status AttentionBackward(GpuStream stream, const SdpaProblem& problem, const SdpaArrays& arrays) override {
+    EPS_RETURN_IF_ERROR(Use());
+    return attention_->Backward(At(stream), problem, arrays);
+  }
+
   absl::Status Record(GpuStream stream, GpuEvent event) override {
     EPS_RETURN_IF_ERROR(Use());
     return Check(cudaEventRecord(At(event), At(stream)), "cudaEventRecord");
@@ -222,10 +251,11 @@ class NvidiaRuntime : public GpuRuntime {
     return absl::OkStatus();
   }
 
-  const int index_;
+  const int index_, sm_major_;
   const std::string gpu_;  // its name and compute capability
   void* workspace_ = nullptr;
   std::unique_ptr<CublasLtLibrary> matmul_;
+  std::unique_ptr<CudnnLibrary> attention_;  // null: there is no cuDNN
 
   Mutex mu_;
   std::set<const void*> allowed_ ABSL_GUARDED_BY(mu_);
@@ -256,8 +286,8 @@ absl::StatusOr<std::unique_ptr<GpuRuntime>> NewNvidiaRuntime(int index) {
                                                       " of compute capability ", properties.major, ".",
                                                       properties.minor, "; the least is ", kLeastMajor, ".0"));
   }
-  auto runtime =
-      std::make_unique<NvidiaRuntime>(index, absl::StrCat(properties.name, " sm_", properties.major, properties.minor));
+  auto runtime = std::make_unique<NvidiaRuntime>(
+      index, properties.major, absl::StrCat(properties.name, " sm_", properties.major, properties.minor));
   EPS_RETURN_IF_ERROR(runtime->Init());
   return runtime;
 }

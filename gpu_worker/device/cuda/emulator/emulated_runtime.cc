@@ -11,6 +11,8 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -22,9 +24,12 @@
 #include "gpu_worker/device/cpu/cpu_stream.h"
 #include "gpu_worker/device/cuda/emulator/grid.h"
 #include "gpu_worker/device/cuda/emulator/plain_matmul.h"
+#include "gpu_worker/device/cuda/emulator/sdpa_interpreter.h"
 #include "gpu_worker/device/cuda/gpu_runtime.h"
 #include "gpu_worker/device/cuda/launch.h"
 #include "gpu_worker/device/cuda/matmul_problem.h"
+#include "gpu_worker/device/cuda/sdpa_graph.h"
+#include "gpu_worker/device/cuda/sdpa_problem.h"
 #include "gpu_worker/device/device.h"
 
 namespace eps::worker::cuda {
@@ -32,6 +37,7 @@ namespace {
 
 constexpr size_t kAllocationAlignBytes = 256;  // as cudaMalloc's
 constexpr size_t kPageBytes = 4096;
+constexpr int kSmMajor = 9;
 
 struct EmulatedStream {
   explicit EmulatedStream(GridOrder order) : grids(order) {}
@@ -91,7 +97,9 @@ class EmulatedRuntime : public GpuRuntime {
     EPS_CHECK(pinned_.empty() && allocated_.empty());
   }
 
-  std::string model() const override { return "cuda emulated"; }
+  std::string model() const override {
+    return limits_.has_fused_attention ? "cuda emulated" : "cuda emulated plain attention";
+  }
   int64_t held_bytes() const override { return 0; }
   absl::StatusOr<GpuMemory> Memory() override {
     return GpuMemory{.free_bytes = int64_t{1} << 30, .total_bytes = int64_t{1} << 30};
@@ -176,6 +184,19 @@ class EmulatedRuntime : public GpuRuntime {
     return absl::OkStatus();
   }
 
+  absl::StatusOr<bool> TakesAttention(const SdpaProblem& problem) override {
+    EPS_RETURN_IF_ERROR(limits_.attention_error);
+    return limits_.has_fused_attention && CheckFusedAttention(problem, kSmMajor).ok();
+  }
+  absl::Status Attention(GpuStream stream, const SdpaProblem& problem, const SdpaArrays& arrays) override {
+    EPS_ASSIGN_OR_RETURN(SdpaGraph graph, SdpaForwardGraph(problem));
+    return RunAttention(stream, problem, std::move(graph), arrays);
+  }
+  absl::Status AttentionBackward(GpuStream stream, const SdpaProblem& problem, const SdpaArrays& arrays) override {
+    EPS_ASSIGN_OR_RETURN(SdpaGraph graph, SdpaBackwardGraph(problem));
+    return RunAttention(stream, problem, std::move(graph), arrays);
+  }
+
   absl::Status Record(GpuStream stream, GpuEvent event) override {
     EPS_RETURN_IF_ERROR(CheckFault("Record"));
     EmulatedEvent* recorded = &At(event);
@@ -200,6 +221,13 @@ class EmulatedRuntime : public GpuRuntime {
 
  private:
   static EmulatedStream& At(GpuStream stream) { return *static_cast<EmulatedStream*>(stream.handle); }
+  static absl::Status RunAttention(GpuStream stream, const SdpaProblem& problem, SdpaGraph graph,
+                                   const SdpaArrays& arrays) {
+    EPS_ASSIGN_OR_RETURN(std::vector<SdpaBinding> bindings, BindSdpa(problem, graph, arrays));
+    At(stream).thread.Launch(
+        [graph = std::move(graph), bindings = std::move(bindings)] { RunSdpaGraph(graph, bindings); });
+    return absl::OkStatus();
+  }
   static EmulatedEvent& At(GpuEvent event) { return *static_cast<EmulatedEvent*>(event.handle); }
 
   static absl::Status NoMorePinned() { return absl::ResourceExhaustedError("no more memory can be pinned"); }

@@ -4,13 +4,14 @@
 #include <cstdint>
 #include <memory>
 
+#include "absl/status/status.h"
 #include "gpu_worker/device/cuda/emulator/grid.h"
 #include "gpu_worker/device/cuda/gpu_runtime.h"
 
 namespace eps::worker::cuda {
 
 // A GPU that is not there, for tests: device memory is the host's, a stream is a thread, kernels are run by GridRunner
-// in the given order of threads, and matrix products are plain loops. Everything of the cuda device but what NVIDIA's
+// in the given order of threads, matrix products are plain loops, and fused attention, if it has that, is its graph. Everything of the cuda device but what NVIDIA's
 // calls do runs as it does on a GPU, streams that run behind the thread that issues their work included.
 //
 // It checks that host memory is registered as a GPU's runtime wants it, and ends the program by EPS_CHECK where it is not
@@ -18,6 +19,8 @@ namespace eps::worker::cuda {
 struct EmulatedLimits {
   int64_t most_pinned_bytes = INT64_MAX;
   int64_t good_launches = INT64_MAX;  // the kernel launched after so many fails when it runs, and every call after that
+  bool has_fused_attention = false;  // of what Hopper's takes
+  absl::Status attention_error;      // what a question about attention gets, if it is not OK
 };
 std::unique_ptr<GpuRuntime> NewEmulatedRuntime(GridOrder order, EmulatedLimits limits = {});
 

@@ -1,0 +1,134 @@
+#include "gpu_worker/device/cuda/cudnn_library.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/log.h"
+#include "common/base/mutex.h"
+#include "common/base/status_macros.h"
+#include "cuda_runtime_api.h"
+#include "gpu_worker/device/cuda/cuda_kernel_sizes.h"
+#include "gpu_worker/device/cuda/cudnn_api.h"
+#include "gpu_worker/device/cuda/cudnn_plan.h"
+#include "gpu_worker/device/cuda/sdpa_graph.h"
+#include "gpu_worker/device/cuda/sdpa_problem.h"
+
+namespace eps::worker::cuda {
+
+absl::StatusOr<std::unique_ptr<CudnnLibrary>> CudnnLibrary::Load(int sm_major) {
+  EPS_ASSIGN_OR_RETURN(std::unique_ptr<CudnnApi> api, CudnnApi::Load());
+  return std::unique_ptr<CudnnLibrary>(new CudnnLibrary(std::move(api), sm_major));
+}
+
+CudnnLibrary::~CudnnLibrary() {
+  MutexLock lock(mu_);
+  planned_.clear();
+  if (handle_ != nullptr) api_->cudnnDestroy(handle_);
+  if (workspace_ != nullptr) cudaFree(workspace_);
+}
+
+absl::StatusOr<bool> CudnnLibrary::Takes(const SdpaProblem& problem) {
+  MutexLock lock(mu_);
+  const auto found = planned_.find(problem);
+  if (found != planned_.end()) return found->second != nullptr;
+  absl::StatusOr<std::unique_ptr<Planned>> planned = Plan(problem);
+  if (planned.ok()) {
+    const Planned& p = **planned;
+    LogInfo("attention_planned", {{"B", problem.B},
+                                  {"T", problem.T},
+                                  {"H", problem.H},
+                                  {"D", problem.D},
+                                  {"library", version()},
+                                  {"forward_engine", p.forward.plan->engine()},
+                                  {"backward_engine", p.backward.plan->engine()},
+                                  {"backward_sequences", p.backward.sequences},
+                                  {"workspace_bytes", held_bytes()}});
+    planned_[problem] = *std::move(planned);
+    return true;
+  }
+  if (!absl::IsUnimplemented(planned.status())) return planned.status();
+  LogInfo(
+      "attention_by_plain_kernel",
+      {{"B", problem.B}, {"T", problem.T}, {"H", problem.H}, {"D", problem.D}, {"why", planned.status().message()}});
+  planned_[problem] = nullptr;
+  return false;
+}
+
+absl::StatusOr<std::unique_ptr<CudnnLibrary::Planned>> CudnnLibrary::Plan(const SdpaProblem& problem) {
+  EPS_RETURN_IF_ERROR(CheckFusedAttention(problem, sm_major_));
+  if (handle_ == nullptr) EPS_RETURN_IF_ERROR(api_->Check(api_->cudnnCreate(&handle_), "cudnnCreate"));
+  auto planned = std::make_unique<Planned>();
+  EPS_ASSIGN_OR_RETURN(planned->forward, PlanDirection(problem, &SdpaForwardGraph));
+  EPS_ASSIGN_OR_RETURN(planned->backward, PlanDirection(problem, &SdpaBackwardGraph));
+  EPS_RETURN_IF_ERROR(
+      HoldWorkspace(std::max(planned->forward.plan->workspace_bytes(), planned->backward.plan->workspace_bytes())));
+  return planned;
+}
+
+absl::StatusOr<CudnnLibrary::Direction> CudnnLibrary::PlanDirection(const SdpaProblem& problem, MakeGraph* make_graph) {
+  EPS_ASSIGN_OR_RETURN(const CudnnDescriptor device, CudnnDeviceOf(api_.get(), handle_));
+  Direction direction = {.sequences = problem.B};
+  int64_t workspace_bytes = 0;
+  for (;;) {
+    SdpaProblem part = problem;
+    part.B = direction.sequences;
+    EPS_ASSIGN_OR_RETURN(direction.graph, make_graph(part));
+    EPS_ASSIGN_OR_RETURN(direction.plan, CudnnPlan::Make(api_.get(), direction.graph, device));
+    workspace_bytes = direction.plan->workspace_bytes();
+    if (workspace_bytes <= kMaxAttentionWorkspaceBytes) return direction;
+    // What is not in proportion makes the first guess one too many, at most.
+    const int64_t fewer = SequencesAtOnce(part.B, workspace_bytes, kMaxAttentionWorkspaceBytes);
+    if (fewer == 0) break;
+    direction.sequences = fewer;
+  }
+  return absl::UnimplementedError(absl::StrCat("a single sequence wants ", workspace_bytes / direction.sequences,
+                                               " bytes of workspace; at most ", kMaxAttentionWorkspaceBytes));
+}
+
+// The GPU is done with what it had in the old one when cudaFree returns; what is not enqueued yet will take the new one.
+absl::Status CudnnLibrary::HoldWorkspace(int64_t num_bytes) {
+  if (num_bytes <= held_bytes_) return absl::OkStatus();
+  void* larger = nullptr;
+  const cudaError_t error = cudaMalloc(&larger, static_cast<size_t>(num_bytes));
+  if (error != cudaSuccess) {
+    return absl::ResourceExhaustedError(absl::StrCat("cudaMalloc: ", cudaGetErrorString(error), "; attention wants ",
+                                                     num_bytes,
+                                                     " bytes beside the cap; give a smaller --device-memory"));
+  }
+  if (workspace_ != nullptr) cudaFree(workspace_);
+  workspace_ = larger;
+  held_bytes_ = num_bytes;
+  return absl::OkStatus();
+}
+
+absl::Status CudnnLibrary::Forward(cudaStream_t stream, const SdpaProblem& problem, const SdpaArrays& arrays) {
+  return Execute(stream, problem, arrays, &Planned::forward);
+}
+absl::Status CudnnLibrary::Backward(cudaStream_t stream, const SdpaProblem& problem, const SdpaArrays& arrays) {
+  return Execute(stream, problem, arrays, &Planned::backward);
+}
+
+absl::Status CudnnLibrary::Execute(cudaStream_t stream, const SdpaProblem& problem, const SdpaArrays& arrays,
+                                   Direction Planned::*which) {
+  MutexLock lock(mu_);
+  const auto found = planned_.find(problem);
+  if (found == planned_.end() || found->second == nullptr) {
+    return absl::FailedPreconditionError("attention that was not planned");
+  }
+  const Direction& direction = (*found->second).*which;
+  EPS_RETURN_IF_ERROR(api_->Check(api_->cudnnSetStream(handle_, stream), "cudnnSetStream"));
+  for (int64_t first = 0; first < problem.B; first += direction.sequences) {
+    EPS_ASSIGN_OR_RETURN(const std::vector<SdpaBinding> bindings,
+                         BindSdpa(problem, direction.graph, ArraysFrom(problem, arrays, first)));
+    EPS_RETURN_IF_ERROR(direction.plan->Execute(handle_, bindings, workspace_));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace eps::worker::cuda

@@ -1,0 +1,79 @@
+#ifndef EPS_GPU_WORKER_DEVICE_CUDA_CUDNN_LIBRARY_H_
+#define EPS_GPU_WORKER_DEVICE_CUDA_CUDNN_LIBRARY_H_
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/base/mutex.h"
+#include "cuda_runtime_api.h"
+#include "gpu_worker/device/cuda/cudnn_api.h"
+#include "gpu_worker/device/cuda/cudnn_plan.h"
+#include "gpu_worker/device/cuda/sdpa_graph.h"
+#include "gpu_worker/device/cuda/sdpa_problem.h"
+
+namespace eps::worker::cuda {
+
+// Fused attention by cuDNN, on one GPU. A problem is planned when it is first asked about: its kernels are compiled, which
+// takes a second or so, and the workspace grows if it must, never beyond kMaxAttentionWorkspaceBytes. Backward holds
+// (sequences, H, T, T) numbers of the compute dtype there, which is what the same bits each time cost; so it runs on as many
+// sequences at once as fit.
+//
+// Threads: safe. Every call wants the GPU to be the current one of its thread.
+class CudnnLibrary {
+ public:
+  // `sm_major`: of the GPU's compute capability.
+  // Errors: FAILED_PRECONDITION the library is not found, or its version is another
+  static absl::StatusOr<std::unique_ptr<CudnnLibrary>> Load(int sm_major);
+  ~CudnnLibrary();
+
+  // Whether it computes the problem, forward and backward; the answer stays, and is logged when it is found. An error is
+  // not an answer: what is merely not supported is `false`.
+  absl::StatusOr<bool> Takes(const SdpaProblem& problem);
+  // Of a problem that it takes; all in one stream, as there is one workspace.
+  absl::Status Forward(cudaStream_t stream, const SdpaProblem& problem, const SdpaArrays& arrays);
+  absl::Status Backward(cudaStream_t stream, const SdpaProblem& problem, const SdpaArrays& arrays);
+
+  std::string version() const { return api_->version(); }
+  int64_t held_bytes() const { return held_bytes_; }
+
+ private:
+  // One direction of a problem: computed `sequences` at a time.
+  struct Direction {
+    int64_t sequences = 0;
+    SdpaGraph graph;
+    std::unique_ptr<CudnnPlan> plan;
+  };
+  struct Planned {
+    Direction forward, backward;
+  };
+  using MakeGraph = absl::StatusOr<SdpaGraph>(const SdpaProblem&);
+
+  CudnnLibrary(std::unique_ptr<CudnnApi> api, int sm_major) : api_(std::move(api)), sm_major_(sm_major) {}
+  absl::StatusOr<std::unique_ptr<Planned>> Plan(const SdpaProblem& problem) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::StatusOr<Direction> PlanDirection(const SdpaProblem& problem, MakeGraph* make_graph)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status HoldWorkspace(int64_t num_bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status Execute(cudaStream_t stream, const SdpaProblem& problem, const SdpaArrays& arrays,
+                       Direction Planned::*which);
+
+  const std::unique_ptr<CudnnApi> api_;
+  const int sm_major_;
+
+  Mutex mu_;
+  cudnnHandle_t handle_ ABSL_GUARDED_BY(mu_) = nullptr;
+  std::map<SdpaProblem, std::unique_ptr<Planned>> planned_ ABSL_GUARDED_BY(mu_);  // null: not taken
+  void* workspace_ ABSL_GUARDED_BY(mu_) = nullptr;
+
+  std::atomic<int64_t> held_bytes_ = 0;  // atomic, because it is read while a problem is planned
+};
+
+}  // namespace eps::worker::cuda
+
+#endif  // EPS_GPU_WORKER_DEVICE_CUDA_CUDNN_LIBRARY_H_

@@ -1,0 +1,47 @@
+#ifndef EPS_GPU_WORKER_DEVICE_CUDA_CUDNN_PLAN_H_
+#define EPS_GPU_WORKER_DEVICE_CUDA_CUDNN_PLAN_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "cudnn_graph.h"
+#include "gpu_worker/device/cuda/cudnn_api.h"
+#include "gpu_worker/device/cuda/sdpa_graph.h"
+
+namespace eps::worker::cuda {
+
+// The GPU that plans are for: the handle's, or one that need not be there, by cuDNN's own JSON of it.
+absl::StatusOr<CudnnDescriptor> CudnnDeviceOf(const CudnnApi* api, cudnnHandle_t handle);
+absl::StatusOr<CudnnDescriptor> CudnnDeviceByJson(const CudnnApi* api, const std::string& json);
+
+// A graph made ready to run: what the library's heuristic (mode A) lists first, of what it supports and of what gives the
+// same bits each time. So the same for every process with this version of the library and this model of GPU.
+class CudnnPlan {
+ public:
+  // Errors: UNIMPLEMENTED no engine of the library takes the graph, with what it says
+  static absl::StatusOr<std::unique_ptr<CudnnPlan>> Make(const CudnnApi* api, const SdpaGraph& graph,
+                                                         const CudnnDescriptor& device);
+
+  int64_t workspace_bytes() const { return workspace_bytes_; }
+  int64_t engine() const { return engine_; }  // the library's number of it
+  // Enqueues in the handle's stream. `bindings`: as BindSdpa gives them. `workspace`: workspace_bytes() of the device.
+  absl::Status Execute(cudnnHandle_t handle, absl::Span<const SdpaBinding> bindings, void* workspace) const;
+
+ private:
+  explicit CudnnPlan(const CudnnApi* api) : api_(api) {}
+  absl::Status Choose(const CudnnDescriptor& operation_graph, const CudnnDescriptor& device);
+
+  const CudnnApi* const api_;
+  std::vector<CudnnDescriptor> parts_;  // what the plan was made of, and the plan, which is last
+  int64_t workspace_bytes_ = 0, engine_ = 0;
+  std::vector<int64_t> number_uids_;
+  std::vector<float> numbers_;  // the values of number_uids_
+};
+
+}  // namespace eps::worker::cuda
+
+#endif  // EPS_GPU_WORKER_DEVICE_CUDA_CUDNN_PLAN_H_

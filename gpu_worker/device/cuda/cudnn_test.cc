@@ -1,0 +1,157 @@
+// What of cuDNN needs no GPU, which is most: it is loaded, and plans attention for GPUs that are described to it. Without
+// a driver a plan gets as far as compiled kernels. Visibly skipped where there is no cuDNN.
+
+#include <dlfcn.h>
+
+#include <cstdlib>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "common/testing/status_matchers.h"
+#include "gmock/gmock.h"
+#include "gpu_worker/device/cuda/cudnn_api.h"
+#include "gpu_worker/device/cuda/cudnn_library.h"
+#include "gpu_worker/device/cuda/cudnn_plan.h"
+#include "gpu_worker/device/cuda/sdpa_graph.h"
+#include "gpu_worker/device/cuda/sdpa_problem.h"
+#include "gtest/gtest.h"
+
+namespace eps::worker::cuda {
+namespace {
+
+using ::testing::HasSubstr;
+using Lengths = SdpaProblem::Lengths;
+
+TEST(CudnnApiTest, AnotherLibraryOrVersionIsRefused) {
+  EXPECT_THAT(CudnnApi::Load("libeps-is-not-there.so.9").status(),
+              StatusIs(absl::StatusCode::kFailedPrecondition, "libeps-is-not-there.so.9 cannot be loaded"));
+  EXPECT_THAT(CudnnApi::Load("libm.so.6").status(),
+              StatusIs(absl::StatusCode::kFailedPrecondition, "libm.so.6 has no cudnnGetVersion"));
+  EXPECT_OK(CheckCudnnVersion(91900));
+  EXPECT_OK(CheckCudnnVersion(91600));
+  EXPECT_THAT(CheckCudnnVersion(91501),
+              StatusIs(absl::StatusCode::kFailedPrecondition, "cuDNN is 9.15.1; this build wants 9.x, from 9.16.0 on"));
+  EXPECT_THAT(CheckCudnnVersion(100000), StatusIs(absl::StatusCode::kFailedPrecondition, "cuDNN is 10.0.0"));
+}
+
+class CudnnTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    auto api = CudnnApi::Load();
+    if (!api.ok()) GTEST_SKIP() << api.status();
+    api_ = *std::move(api);
+    // Engines want a driver to be there. The toolkit's stub of it is enough for all but loading what they compiled.
+    if (dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL) == nullptr) {
+      const char* toolkit = std::getenv("CUDA_PATH");
+      const std::string stub =
+          absl::StrCat(toolkit == nullptr ? "/usr/local/cuda" : toolkit, "/lib64/stubs/libcuda.so");
+      if (dlopen(stub.c_str(), RTLD_NOW | RTLD_LOCAL) == nullptr) GTEST_SKIP() << "no driver, and no " << stub;
+    }
+  }
+
+  // `version`: compute capability times 100, as cuDNN counts.
+  CudnnDescriptor Gpu(int version, int multiprocessors, int shared_bytes) {
+    const std::string json = absl::StrCat(
+        R"({"deviceName": "described", "cudaDeviceId": 0, "pciDeviceId": 0, "isTccDriver": 0, "driverVer": 13000,)",
+        R"( "warpSize": 32, "maxThreadsPerBlock": 1024, "maxBlockSize": [1024, 1024, 64], "supportCoopLaunch": 1,)",
+        R"( "maxGridSize": [2147483647, 65535, 65535], "regsPerBlock": 65536, "maxRegistersPerSM": 65536,)",
+        R"( "maxSharedMemoryPerBlock": 49152, "reservedSharedMemoryPerBlock": 1024, "smClockRateKHz": 1400000,)",
+        R"( "memClockRateKHz": 1600000, "l2CacheSize": 50331648, "totalGlobalMem": 85899345920,)",
+        R"( "maxThreadsPerSM": 1536, "maxCtasPerSM": 24, "deviceVer": )", version, R"(, "multiProcessorCount": )",
+        multiprocessors, R"(, "maxSharedMemoryPerBlockOptin": )", shared_bytes, "}");
+    auto device = CudnnDeviceByJson(api_.get(), json);
+    EXPECT_OK(device);
+    return *std::move(device);
+  }
+  CudnnDescriptor Ampere() { return Gpu(800, 108, 166912); }
+  CudnnDescriptor Hopper() { return Gpu(900, 132, 232448); }
+  CudnnDescriptor Blackwell() { return Gpu(1000, 148, 232448); }
+
+  // An engine takes the graph, and compiles it; no more without a driver.
+  void ExpectPlans(const SdpaGraph& graph, const CudnnDescriptor& gpu) {
+    const absl::Status status = CudnnPlan::Make(api_.get(), graph, gpu).status();
+    if (status.ok()) return;
+    EXPECT_THAT(status, StatusIs(absl::StatusCode::kInternal, "engine "));
+    EXPECT_THAT(status, StatusIs(absl::StatusCode::kInternal, "cuLibraryLoadData"));
+  }
+  void ExpectPlansBoth(const SdpaProblem& problem, const CudnnDescriptor& gpu) {
+    ASSERT_OK_AND_ASSIGN(const SdpaGraph forward, SdpaForwardGraph(problem));
+    ExpectPlans(forward, gpu);
+    ASSERT_OK_AND_ASSIGN(const SdpaGraph backward, SdpaBackwardGraph(problem));
+    ExpectPlans(backward, gpu);
+  }
+
+  std::unique_ptr<CudnnApi> api_;
+};
+
+SdpaProblem Gpt2() { return {.B = 8, .T = 1024, .H = 12, .kv_heads = 12, .D = 64, .scale = 0.125}; }
+
+TEST_F(CudnnTest, NamesItsVersion) { EXPECT_THAT(api_->version(), HasSubstr("cudnn-9.")); }
+
+TEST_F(CudnnTest, ErrorsNameTheCallInTheLibrarysWords) {
+  auto tensor = CudnnDescriptor::New(api_.get(), CUDNN_BACKEND_TENSOR_DESCRIPTOR);
+  ASSERT_OK(tensor);
+  EXPECT_THAT(tensor->Finalize(),
+              StatusIs(absl::StatusCode::kInternal, "cudnnBackendFinalize: CUDNN_STATUS_BAD_PARAM"));
+  EXPECT_THAT(tensor->Set(CUDNN_ATTR_POINTWISE_AXIS, CUDNN_TYPE_INT64, int64_t{1}).message(),
+              HasSubstr("attribute 9: cudnnBackendSetAttribute: CUDNN_STATUS_"));
+  EXPECT_FALSE(CudnnDeviceByJson(api_.get(), "{}").ok());
+}
+
+TEST_F(CudnnTest, PlansAModelsAttentionOnEachGeneration) {
+  ExpectPlansBoth(Gpt2(), Ampere());
+  ExpectPlansBoth(Gpt2(), Hopper());
+  ExpectPlansBoth(Gpt2(), Blackwell());
+}
+
+TEST_F(CudnnTest, PlansEveryProblemThatIsTaken) {
+  SdpaProblem problem = Gpt2();
+  problem.T = 191;
+  for (const int64_t D : {8, 24, 80, 128, 256}) {
+    problem.D = D;
+    ASSERT_OK(CheckFusedAttention(problem, 9));
+    ExpectPlansBoth(problem, Hopper());
+  }
+  problem = Gpt2();
+  problem.T = 2;
+  ExpectPlansBoth(problem, Hopper());
+}
+
+TEST_F(CudnnTest, PlansOtherMasksAndSharedHeads) {
+  SdpaProblem problem = Gpt2();
+  problem.causal = false;
+  ExpectPlansBoth(problem, Hopper());
+  problem.lengths = Lengths::kPadded;
+  ExpectPlansBoth(problem, Hopper());
+  problem.causal = true;
+  problem.kv_heads = 4;
+  ExpectPlansBoth(problem, Hopper());
+  problem.lengths = Lengths::kPacked;
+  ExpectPlansBoth(problem, Hopper());
+}
+
+TEST_F(CudnnTest, WhatItDoesNotSupportIsNoError) {
+  SdpaProblem problem = Gpt2();
+  problem.D = 256;
+  ASSERT_OK_AND_ASSIGN(const SdpaGraph graph, SdpaBackwardGraph(problem));
+  EXPECT_THAT(CudnnPlan::Make(api_.get(), graph, Ampere()).status(),
+              StatusIs(absl::StatusCode::kUnimplemented, "no engine of cuDNN takes it"));
+}
+
+TEST_F(CudnnTest, AnAnswerOfNoNeedsNoGpuAndStays) {
+  ASSERT_OK_AND_ASSIGN(const std::unique_ptr<CudnnLibrary> library, CudnnLibrary::Load(8));
+  SdpaProblem problem = Gpt2();
+  problem.dropout = 0.1;
+  EXPECT_THAT(library->Takes(problem), IsOkAndHolds(false));
+  EXPECT_THAT(library->Takes(problem), IsOkAndHolds(false));
+  EXPECT_THAT(library->Forward(nullptr, problem, {}),
+              StatusIs(absl::StatusCode::kFailedPrecondition, "was not planned"));
+  EXPECT_EQ(library->held_bytes(), 0);
+  problem.H = 0;
+  EXPECT_THAT(library->Takes(problem), StatusIs(absl::StatusCode::kInvalidArgument, "H 0"));
+}
+
+}  // namespace
+}  // namespace eps::worker::cuda

@@ -1,0 +1,272 @@
+#include "gpu_worker/device/cuda/sdpa_graph.h"
+
+#include <array>
+#include <cstdint>
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "common/tensor/dtype.h"
+#include "gpu_worker/device/cuda/sdpa_problem.h"
+
+namespace eps::worker::cuda {
+namespace {
+
+using Kind = SdpaOperation::Kind;
+using Dims = std::array<int64_t, 4>;
+using Lengths = SdpaProblem::Lengths;
+
+ElementType ElementOf(Dtype act) { return act == Dtype::kF32 ? ElementType::kF32 : ElementType::kBf16; }
+
+Dims DenseStrides(const Dims& d) { return {d[1] * d[2] * d[3], d[2] * d[3], d[3], 1}; }
+
+SdpaTensor Exchanged(SdpaTensor tensor) {
+  std::swap(tensor.dims[2], tensor.dims[3]);
+  std::swap(tensor.strides[2], tensor.strides[3]);
+  return tensor;
+}
+
+class GraphBuilder {
+ public:
+  explicit GraphBuilder(const SdpaProblem& problem) : p_(problem) {}
+
+  SdpaGraph Take() { return std::move(graph_); }
+
+  int64_t Put(SdpaTensor tensor) {
+    graph_.tensors.push_back(std::move(tensor));
+    return graph_.tensors.back().uid;
+  }
+  int64_t Number(int64_t uid, float value) { return Put({.uid = uid, .value = value}); }
+  int64_t PutVirtual(SdpaTensor tensor) {
+    tensor.uid = kFirstVirtual + num_virtual_++;
+    tensor.is_virtual = true;
+    return Put(tensor);
+  }
+  int64_t Virtual(const Dims& dims, ElementType type = ElementType::kF32) {
+    return PutVirtual({.type = type, .dims = dims, .strides = DenseStrides(dims)});
+  }
+
+  // A part of qkv, or of dqkv: `first_head` is counted from the queries' first.
+  SdpaTensor OfQkv(int64_t uid, int64_t heads) const {
+    const int64_t row = (p_.H + 2 * p_.kv_heads) * p_.D;
+    return {.uid = uid,
+            .type = ElementOf(p_.act),
+            .dims = {p_.B, heads, p_.T, p_.D},
+            .strides = {p_.T * row, p_.D, row, 1},
+            .ragged_offsets = packed() ? kUidQkvOffsets : kNoUid};
+  }
+  SdpaTensor OfO(int64_t uid) const {
+    return {.uid = uid,
+            .type = ElementOf(p_.act),
+            .dims = o_dims(),
+            .strides = {p_.T * p_.H * p_.D, p_.D, p_.H * p_.D, 1},
+            .ragged_offsets = packed() ? kUidOOffsets : kNoUid};
+  }
+  SdpaTensor OfRows(int64_t uid) const { return {.uid = uid, .dims = rows(), .strides = DenseStrides(rows())}; }
+  // The tensors of lengths and offsets that the problem has; the offsets before what refers to them.
+  void PutLengths() {
+    if (bounded()) Put({.uid = kUidLengths, .type = ElementType::kI32, .dims = {p_.B, 1, 1, 1}});
+    if (!packed()) return;
+    Put({.uid = kUidQkvOffsets, .type = ElementType::kI32, .dims = {p_.B + 1, 1, 1, 1}});
+    Put({.uid = kUidOOffsets, .type = ElementType::kI32, .dims = {p_.B + 1, 1, 1, 1}});
+  }
+
+  int64_t Apply(Kind kind, std::vector<int64_t> inputs, int64_t output) {
+    graph_.operations.push_back({.kind = kind, .inputs = std::move(inputs), .output = output});
+    return output;
+  }
+  // Which of m, n and k are positions of a sequence.
+  struct Bounded {
+    bool m = false, n = false, k = false;
+  };
+  int64_t MatMul(int64_t a, int64_t b, int64_t output, Bounded of) {
+    Apply(Kind::kMatMul, {a, b}, output);
+    if (!bounded()) return output;
+    SdpaOperation& matmul = graph_.operations.back();
+    matmul.m_lengths = of.m ? kUidLengths : kNoUid;
+    matmul.n_lengths = of.n ? kUidLengths : kNoUid;
+    matmul.k_lengths = of.k ? kUidLengths : kNoUid;
+    return output;
+  }
+
+  int64_t ScaledScores(int64_t q, int64_t k_transposed) {
+    const int64_t scores = MatMul(q, k_transposed, Virtual(score_dims()), {.m = true, .n = true});
+    return Apply(Kind::kMultiply, {scores, kUidScale}, Virtual(score_dims()));
+  }
+  int64_t MaskLengths(int64_t scores) {
+    if (!bounded()) return scores;
+    const int64_t row = Apply(Kind::kRowIndex, {scores}, Virtual(score_dims(), ElementType::kI32));
+    const int64_t column = Apply(Kind::kColumnIndex, {scores}, Virtual(score_dims(), ElementType::kI32));
+    const int64_t row_is_in = Apply(Kind::kLess, {row, kUidLengths}, Virtual(score_dims(), ElementType::kBool));
+    const int64_t column_is_in = Apply(Kind::kLess, {column, kUidLengths}, Virtual(score_dims(), ElementType::kBool));
+    const int64_t seen = Apply(Kind::kAnd, {row_is_in, column_is_in}, Virtual(score_dims(), ElementType::kBool));
+    return Apply(Kind::kSelect, {scores, kUidMasked, seen}, Virtual(score_dims()));
+  }
+  int64_t MaskCausal(int64_t scores) {
+    if (!p_.causal) return scores;
+    const int64_t row = Apply(Kind::kRowIndex, {scores}, Virtual(score_dims(), ElementType::kI32));
+    const int64_t column = Apply(Kind::kColumnIndex, {scores}, Virtual(score_dims(), ElementType::kI32));
+    const int64_t seen = Apply(Kind::kGreaterEqual, {row, column}, Virtual(score_dims(), ElementType::kBool));
+    return Apply(Kind::kSelect, {scores, kUidMasked, seen}, Virtual(score_dims()));
+  }
+  void PutNumbers() {
+    Number(kUidScale, static_cast<float>(p_.scale));
+    if (p_.causal || bounded()) Number(kUidMasked, -std::numeric_limits<float>::infinity());
+  }
+
+  // x, (B, H, T, T), as act and transposed: for a product that sums over its rows.
+  int64_t Transposed(int64_t x) {
+    const SdpaTensor scores = {.type = ElementOf(p_.act), .dims = score_dims(), .strides = DenseStrides(score_dims())};
+    return Apply(Kind::kReshape, {x}, PutVirtual(Exchanged(scores)));
+  }
+  // Of keys or of values: output = (x transposed) y, added over the query heads that use the same one.
+  void KvGradient(int64_t x, int64_t y, int64_t output) {
+    const bool shared = p_.H != p_.kv_heads;
+    const int64_t transposed = Transposed(x);
+    const int64_t of_each = shared ? Virtual(o_dims(), ElementOf(p_.act)) : output;
+    MatMul(transposed, y, of_each, {.m = true, .k = true});
+    if (shared) Apply(Kind::kReduceAdd, {of_each}, output);
+  }
+
+  Dims rows() const { return {p_.B, p_.H, p_.T, 1}; }
+  Dims score_dims() const { return {p_.B, p_.H, p_.T, p_.T}; }
+  Dims o_dims() const { return {p_.B, p_.H, p_.T, p_.D}; }
+  bool packed() const { return p_.lengths == Lengths::kPacked; }
+  bool bounded() const { return p_.lengths != Lengths::kWhole; }
+
+ private:
+  const SdpaProblem p_;
+  SdpaGraph graph_;
+  int64_t num_virtual_ = 0;
+};
+
+absl::Status CheckGraph(const SdpaProblem& problem) {
+  EPS_RETURN_IF_ERROR(CheckSdpaProblem(problem));
+  if (problem.dropout > 0) return absl::UnimplementedError("attention's graph has no dropout");
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+const SdpaTensor& SdpaGraph::tensor(int64_t uid) const {
+  for (const SdpaTensor& tensor : tensors) {
+    if (tensor.uid == uid) return tensor;
+  }
+  EPS_CHECK(false);
+}
+
+absl::StatusOr<SdpaGraph> SdpaForwardGraph(const SdpaProblem& problem) {
+  EPS_RETURN_IF_ERROR(CheckGraph(problem));
+  GraphBuilder g(problem);
+  g.PutLengths();
+  g.PutNumbers();
+  const int64_t q = g.Put(g.OfQkv(kUidQ, problem.H));
+  const int64_t k_transposed = g.Put(Exchanged(g.OfQkv(kUidK, problem.kv_heads)));
+  const int64_t v = g.Put(g.OfQkv(kUidV, problem.kv_heads));
+  const int64_t o = g.Put(g.OfO(kUidO));
+  const int64_t stats = g.Put(g.OfRows(kUidStats));
+
+  const int64_t scores = g.MaskCausal(g.MaskLengths(g.ScaledScores(q, k_transposed)));
+  const int64_t max = g.Apply(Kind::kReduceMax, {scores}, g.Virtual(g.rows()));
+  const int64_t less_max = g.Apply(Kind::kSubtract, {scores, max}, g.Virtual(g.score_dims()));
+  const int64_t exp = g.Apply(Kind::kExp, {less_max}, g.Virtual(g.score_dims()));
+  const int64_t sum = g.Apply(Kind::kReduceAdd, {exp}, g.Virtual(g.rows()));
+  g.Apply(Kind::kAdd, {max, g.Apply(Kind::kLog, {sum}, g.Virtual(g.rows()))}, stats);
+  const int64_t p = g.Apply(Kind::kDivide, {exp, sum}, g.Virtual(g.score_dims(), ElementOf(problem.act)));
+  g.MatMul(p, v, o, {.m = true, .k = true});
+  return g.Take();
+}
+
+absl::StatusOr<SdpaGraph> SdpaBackwardGraph(const SdpaProblem& problem) {
+  EPS_RETURN_IF_ERROR(CheckGraph(problem));
+  GraphBuilder g(problem);
+  g.PutLengths();
+  g.PutNumbers();
+  const int64_t one = g.Number(kUidOne, 1);
+  const int64_t q = g.Put(g.OfQkv(kUidQ, problem.H));
+  const int64_t k_transposed = g.Put(Exchanged(g.OfQkv(kUidK, problem.kv_heads)));
+  const int64_t v_transposed = g.Put(Exchanged(g.OfQkv(kUidV, problem.kv_heads)));
+  const int64_t o = g.Put(g.OfO(kUidO));
+  const int64_t stats = g.Put(g.OfRows(kUidStats));
+  const int64_t d_o = g.Put(g.OfO(kUidDO));
+  const int64_t d_q = g.Put(g.OfQkv(kUidDQ, problem.H));
+  const int64_t d_k = g.Put(g.OfQkv(kUidDK, problem.kv_heads));
+  const int64_t d_v = g.Put(g.OfQkv(kUidDV, problem.kv_heads));
+  const int64_t delta = g.Put(g.OfRows(kUidDelta));
+
+  const int64_t d_o_times_o = g.Apply(Kind::kMultiply, {d_o, o}, g.Virtual(g.o_dims()));
+  const int64_t of_rows = g.Apply(Kind::kReduceAdd, {d_o_times_o}, g.Virtual(g.rows()));
+  g.Apply(Kind::kMultiply, {of_rows, one}, delta);  // where dropout's factor would be; the pattern has it in any case
+
+  const int64_t scores = g.MaskLengths(g.ScaledScores(q, k_transposed));
+  const int64_t less_stats = g.Apply(Kind::kSubtract, {scores, stats}, g.Virtual(g.score_dims()));
+  const int64_t p = g.Apply(Kind::kExp, {g.MaskCausal(less_stats)}, g.Virtual(g.score_dims()));
+  g.KvGradient(p, d_o, d_v);
+
+  const int64_t d_p = g.MatMul(d_o, v_transposed, g.Virtual(g.score_dims()), {.m = true, .n = true});
+  const int64_t less_delta = g.Apply(Kind::kSubtract, {d_p, delta}, g.Virtual(g.score_dims()));
+  const int64_t times_p = g.Apply(Kind::kMultiply, {less_delta, p}, g.Virtual(g.score_dims()));
+  const int64_t d_s = g.Apply(Kind::kMultiply, {times_p, kUidScale}, g.Virtual(g.score_dims()));
+  g.KvGradient(d_s, q, d_k);
+
+  const int64_t k = g.Apply(Kind::kReshape, {k_transposed}, g.PutVirtual(g.OfQkv(kNoUid, problem.kv_heads)));
+  g.MatMul(d_s, k, d_q, {.m = true, .k = true});
+  return g.Take();
+}
+
+absl::StatusOr<std::vector<SdpaBinding>> BindSdpa(const SdpaProblem& problem, const SdpaGraph& graph,
+                                                  const SdpaArrays& arrays) {
+  const int64_t k_bytes = problem.H * problem.D * SizeOf(problem.act);
+  const int64_t v_bytes = k_bytes + problem.kv_heads * problem.D * SizeOf(problem.act);
+  const auto at = [](const void* array, int64_t num_bytes) -> void* {
+    return array == nullptr ? nullptr : static_cast<char*>(const_cast<void*>(array)) + num_bytes;
+  };
+  const auto array_of = [&](int64_t uid) -> void* {
+    switch (uid) {
+      case kUidQ:
+        return at(arrays.qkv, 0);
+      case kUidK:
+        return at(arrays.qkv, k_bytes);
+      case kUidV:
+        return at(arrays.qkv, v_bytes);
+      case kUidO:
+        return arrays.o;
+      case kUidStats:
+        return arrays.lse;
+      case kUidDO:
+        return at(arrays.d_o, 0);
+      case kUidDQ:
+        return at(arrays.dqkv, 0);
+      case kUidDK:
+        return at(arrays.dqkv, k_bytes);
+      case kUidDV:
+        return at(arrays.dqkv, v_bytes);
+      case kUidDelta:
+        return arrays.delta;
+      case kUidLengths:
+        return at(arrays.lengths, 0);
+      case kUidQkvOffsets:
+        return at(arrays.qkv_offsets, 0);
+      case kUidOOffsets:
+        return at(arrays.o_offsets, 0);
+      default:
+        return nullptr;
+    }
+  };
+  std::vector<SdpaBinding> bindings;
+  for (const SdpaTensor& tensor : graph.tensors) {
+    if (tensor.is_virtual || tensor.value.has_value()) continue;
+    void* const address = array_of(tensor.uid);
+    if (address == nullptr) {
+      return absl::InvalidArgumentError(absl::StrCat("attention: no array for tensor ", tensor.uid));
+    }
+    bindings.push_back({tensor.uid, address});
+  }
+  return bindings;
+}
+
+}  // namespace eps::worker::cuda

@@ -1,0 +1,123 @@
+#ifndef EPS_GPU_WORKER_DEVICE_CUDA_SDPA_GRAPH_H_
+#define EPS_GPU_WORKER_DEVICE_CUDA_SDPA_GRAPH_H_
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "gpu_worker/device/cuda/sdpa_problem.h"
+
+// A problem as the graph of operations that cuDNN recognises and runs as one fused kernel: plain data, no library. cuDNN
+// 9.19 has an operation for attention as a whole (CUDNN_BACKEND_OPERATION_SDPA_FWD and _BWD), which takes sequence
+// lengths and no causal mask; so attention is written out, in the pattern that the library's engines look for:
+//
+//   forward    S  = (Q K^T) scale                       matmul, multiply
+//              S  = S where row < length and column < length, else -inf          unless every sequence is whole
+//              S  = S where row >= column, else -inf                             if causal
+//              m  = max S;  e = exp(S - m);  l = sum e                           over columns
+//              stats = m + log l                        so it is our lse
+//              O  = (e / l, as act) V
+//   backward   delta = sum over D of dO O               an array of its own
+//              P  = exp(masked (S - stats))             again
+//              dV = (P, as act)^T dO
+//              dS = (dO V^T - delta) P scale
+//              dK = (dS, as act)^T Q;  dQ = dS K
+//
+// dQ is the product itself. The alternative, fp32 sums that blocks add to in any order, is faster and gives other bits in
+// each run. With fewer heads of keys, dK and dV are made for each head of queries and added.
+//
+// All tensors are (B, heads, rows, columns). K^T and V^T are K and V with rows and columns exchanged.
+// Source: the graphs that NVIDIA's cudnn-frontend builds for sdpa and sdpa_backward; Dao, arXiv:2307.08691.
+namespace eps::worker::cuda {
+
+enum class ElementType { kBf16, kF32, kI32, kBool };
+
+// The graph's own tensors have ids from kFirstVirtual on.
+enum SdpaUid : int64_t {
+  kNoUid = 0,
+  kUidQ,
+  kUidK,
+  kUidV,
+  kUidO,
+  kUidStats,
+  kUidDO,
+  kUidDQ,
+  kUidDK,
+  kUidDV,
+  kUidDelta,
+  kUidLengths,
+  kUidQkvOffsets,
+  kUidOOffsets,
+  kUidScale,
+  kUidMasked,  // what takes the place of a score that is not seen
+  kUidOne,
+  kFirstVirtual = 100,
+};
+
+struct SdpaTensor {
+  int64_t uid = 0;
+  ElementType type = ElementType::kF32;
+  std::array<int64_t, 4> dims = {1, 1, 1, 1};
+  std::array<int64_t, 4> strides = {1, 1, 1, 1};  // in elements; not of a batch that has ragged offsets
+  bool is_virtual = false;                        // exists within the fused kernel alone
+  std::optional<float> value;                     // of a number that is passed with the call
+  int64_t ragged_offsets = kNoUid;                // where each sequence begins, in elements
+
+  friend bool operator==(const SdpaTensor&, const SdpaTensor&) = default;
+};
+
+struct SdpaOperation {
+  enum class Kind {
+    kMatMul,     // inputs a, b
+    kReshape,    // the same memory with other dims and strides
+    kReduceMax,  // over dimensions that the output has fewer of
+    kReduceAdd,
+    kMultiply,  // from here on pointwise; a dimension of 1 is repeated
+    kAdd,
+    kSubtract,
+    kDivide,
+    kExp,
+    kLog,
+    kRowIndex,  // of each element; the input's values are not read
+    kColumnIndex,
+    kLess,
+    kGreaterEqual,
+    kAnd,
+    kSelect,  // inputs a, b, condition: a where it holds, else b
+  } kind = Kind::kMatMul;
+  std::vector<int64_t> inputs;  // uids
+  int64_t output = 0;
+  // Of kMatMul, or kNoUid: uids of (B) lengths that bound the product's rows (m), columns (n) and sums (k).
+  int64_t m_lengths = kNoUid, n_lengths = kNoUid, k_lengths = kNoUid;
+
+  friend bool operator==(const SdpaOperation&, const SdpaOperation&) = default;
+};
+
+struct SdpaGraph {
+  std::vector<SdpaTensor> tensors;        // uids are unique
+  std::vector<SdpaOperation> operations;  // in an order in which they can be computed
+
+  // Of a uid that there is.
+  const SdpaTensor& tensor(int64_t uid) const;
+  friend bool operator==(const SdpaGraph&, const SdpaGraph&) = default;
+};
+
+// Errors: as CheckSdpaProblem · UNIMPLEMENTED dropout
+absl::StatusOr<SdpaGraph> SdpaForwardGraph(const SdpaProblem& problem);
+absl::StatusOr<SdpaGraph> SdpaBackwardGraph(const SdpaProblem& problem);
+
+// What a tensor of the graph is bound to: its array. For each tensor of the graph that is neither virtual nor a number.
+//
+// Errors: INVALID_ARGUMENT an array that the graph uses is null
+struct SdpaBinding {
+  int64_t uid = 0;
+  void* address = nullptr;
+};
+absl::StatusOr<std::vector<SdpaBinding>> BindSdpa(const SdpaProblem& problem, const SdpaGraph& graph,
+                                                  const SdpaArrays& arrays);
+
+}  // namespace eps::worker::cuda
+
+#endif  // EPS_GPU_WORKER_DEVICE_CUDA_SDPA_GRAPH_H_

@@ -1,0 +1,89 @@
+#include "gpu_worker/device/cuda/sdpa_problem.h"
+
+#include <cmath>
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "common/tensor/dtype.h"
+
+namespace eps::worker::cuda {
+namespace {
+
+constexpr int64_t kHeadDimStep = 8;
+
+// What backward takes; forward takes as much or more. Of Ampere, Ada and Blackwell; of Hopper.
+int64_t MaxHeadDim(int sm_major) { return sm_major == 9 ? 256 : 128; }
+
+// `num_elems` further on.
+const void* Skip(const void* array, int64_t num_elems, Dtype dtype) {
+  return array == nullptr ? nullptr : static_cast<const char*>(array) + num_elems * SizeOf(dtype);
+}
+void* Skip(void* array, int64_t num_elems, Dtype dtype) {
+  return array == nullptr ? nullptr : static_cast<char*>(array) + num_elems * SizeOf(dtype);
+}
+template <typename T>
+T* Skip(T* array, int64_t num_elems) {
+  return array == nullptr ? nullptr : array + num_elems;
+}
+
+}  // namespace
+
+absl::Status CheckSdpaProblem(const SdpaProblem& p) {
+  if (p.B <= 0 || p.T <= 0 || p.H <= 0 || p.kv_heads <= 0 || p.D <= 0) {
+    return absl::InvalidArgumentError(absl::StrCat("attention: B ", p.B, ", T ", p.T, ", H ", p.H, ", kv_heads ",
+                                                   p.kv_heads, ", D ", p.D, ": each must be positive"));
+  }
+  if (p.H % p.kv_heads != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("attention: H ", p.H, " is not a multiple of kv_heads ", p.kv_heads));
+  }
+  if (!std::isfinite(p.scale)) return absl::InvalidArgumentError("attention: scale is not finite");
+  if (!(p.dropout >= 0 && p.dropout < 1)) {
+    return absl::InvalidArgumentError(absl::StrCat("attention: dropout ", p.dropout, " is not in [0, 1)"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckFusedAttention(const SdpaProblem& p, int sm_major) {
+  EPS_RETURN_IF_ERROR(CheckSdpaProblem(p));
+  // Its kernels are tensor cores' of 16 bits.
+  if (SizeOf(p.act) != 2) return absl::UnimplementedError(absl::StrCat("act ", DtypeName(p.act), " has not 16 bits"));
+  // The library draws its own random numbers. Ours are keyed by element, so that nothing depends on who computes it.
+  if (p.dropout > 0) return absl::UnimplementedError("dropout of probabilities is not the library's");
+  if (p.D % kHeadDimStep != 0 || p.D > MaxHeadDim(sm_major)) {
+    return absl::UnimplementedError(absl::StrCat("D ", p.D, " is not a multiple of ", kHeadDimStep, " up to ",
+                                                 MaxHeadDim(sm_major), ", as sm_", sm_major, "x wants it"));
+  }
+  if (p.T == 1) return absl::UnimplementedError("T 1: backward is not for a single position");
+  return absl::OkStatus();
+}
+
+int64_t SequencesAtOnce(int64_t B, int64_t workspace_bytes, int64_t most_bytes) {
+  const int64_t of_each = (workspace_bytes + B - 1) / B;
+  for (int64_t sequences = B; sequences > 0; --sequences) {
+    if (B % sequences == 0 && of_each * sequences <= most_bytes) return sequences;
+  }
+  return 0;
+}
+
+SdpaArrays ArraysFrom(const SdpaProblem& p, const SdpaArrays& arrays, int64_t first) {
+  // Offsets of packed sequences are counted from the array's beginning.
+  const bool packed = p.lengths == SdpaProblem::Lengths::kPacked;
+  const int64_t qkv = packed ? 0 : first * p.T * (p.H + 2 * p.kv_heads) * p.D;
+  const int64_t o = packed ? 0 : first * p.T * p.H * p.D;
+  SdpaArrays from = arrays;
+  from.qkv = Skip(arrays.qkv, qkv, p.act);
+  from.o = Skip(arrays.o, o, p.act);
+  from.lse = Skip(arrays.lse, first * p.H * p.T);
+  from.lengths = Skip(arrays.lengths, first);
+  from.qkv_offsets = Skip(arrays.qkv_offsets, first);
+  from.o_offsets = Skip(arrays.o_offsets, first);
+  from.d_o = Skip(arrays.d_o, o, p.act);
+  from.dqkv = Skip(arrays.dqkv, qkv, p.act);
+  from.delta = Skip(arrays.delta, first * p.H * p.T);
+  return from;
+}
+
+}  // namespace eps::worker::cuda

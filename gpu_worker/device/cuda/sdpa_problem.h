@@ -1,0 +1,61 @@
+#ifndef EPS_GPU_WORKER_DEVICE_CUDA_SDPA_PROBLEM_H_
+#define EPS_GPU_WORKER_DEVICE_CUDA_SDPA_PROBLEM_H_
+
+#include <compare>
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "common/tensor/dtype.h"
+
+// Self-attention as a library's fused kernels are asked for it: scaled dot-product attention, "SDPA".
+namespace eps::worker::cuda {
+
+// Everything but addresses. Queries and keys are of the same positions.
+struct SdpaProblem {
+  int64_t B = 0, T = 0;         // sequences, and positions of each, or of the longest
+  int64_t H = 0, kv_heads = 0;  // heads of queries, and of keys and values: each is used by H / kv_heads of the former
+  int64_t D = 0;                // elements of a head
+  Dtype act = Dtype::kBf16;
+  double scale = 1;    // of q k^T
+  bool causal = true;  // else each position sees all of its sequence
+  double dropout = 0;  // of the probabilities
+  // kWhole: every sequence has T positions. kPadded: it has as many as an array of lengths says, and its arrays have room
+  // for T. kPacked: the same, and its positions lie behind those of the sequence before, without room between.
+  enum class Lengths { kWhole, kPadded, kPacked } lengths = Lengths::kWhole;
+
+  friend auto operator<=>(const SdpaProblem&, const SdpaProblem&) = default;
+};
+
+// Arrays of a problem; those that a direction does not use may be null.
+struct SdpaArrays {
+  const void* qkv = nullptr;  // act (B, T, H + 2 kv_heads, D): queries, keys, values; kPacked: (positions, ...)
+  void* o = nullptr;          // act (B, T, H, D); kPacked: (positions, H, D); out of forward, only read by backward
+  float* lse = nullptr;       // (B, H, T): log of the softmax's sum, max included; as o
+  const int32_t* lengths = nullptr;      // (B), unless kWhole
+  const int32_t* qkv_offsets = nullptr;  // (B + 1), in elements of qkv: where a sequence begins; for kPacked
+  const int32_t* o_offsets = nullptr;    // (B + 1), in elements of o; for kPacked
+  // Of backward alone.
+  const void* d_o = nullptr;  // as o
+  void* dqkv = nullptr;       // as qkv; out
+  float* delta = nullptr;     // (B, H, T) scratch
+};
+
+// Errors: INVALID_ARGUMENT no such problem, naming the field
+absl::Status CheckSdpaProblem(const SdpaProblem& problem);
+
+// Whether fused attention computes a problem, forward and backward, on a GPU of compute capability `sm_major`.x:
+// what is known without asking the library. The plain kernel computes the rest, in both directions.
+//
+// Errors: UNIMPLEMENTED it does not, and why · as CheckSdpaProblem
+// Source: cuDNN's support matrix, docs.nvidia.com/cudnn/operations/Attention
+absl::Status CheckFusedAttention(const SdpaProblem& problem, int sm_major);
+
+// Sequences do not see each other, so a problem may be computed some of them at a time, with less workspace. How many: the
+// largest divisor of B for which a workspace in proportion is at most `most_bytes`; 0 if there is none.
+int64_t SequencesAtOnce(int64_t B, int64_t workspace_bytes, int64_t most_bytes);
+// The arrays of a problem's sequences from `first` on.
+SdpaArrays ArraysFrom(const SdpaProblem& problem, const SdpaArrays& arrays, int64_t first);
+
+}  // namespace eps::worker::cuda
+
+#endif  // EPS_GPU_WORKER_DEVICE_CUDA_SDPA_PROBLEM_H_

@@ -1,0 +1,119 @@
+#include "gpu_worker/device/cuda/sdpa_problem.h"
+
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/tensor/dtype.h"
+#include "common/testing/status_matchers.h"
+#include "gtest/gtest.h"
+
+namespace eps::worker::cuda {
+namespace {
+
+constexpr int kAmpere = 8, kHopper = 9, kBlackwell = 10;
+
+SdpaProblem Gpt2() { return {.B = 8, .T = 1024, .H = 12, .kv_heads = 12, .D = 64, .scale = 0.125}; }
+
+TEST(SdpaProblemTest, FusedAttentionTakesAModelInBf16OnEveryGpu) {
+  for (const int sm_major : {kAmpere, kHopper, kBlackwell, 12}) EXPECT_OK(CheckFusedAttention(Gpt2(), sm_major));
+  SdpaProblem problem = Gpt2();
+  problem.causal = false;
+  problem.kv_heads = 4;
+  problem.lengths = SdpaProblem::Lengths::kPadded;
+  EXPECT_OK(CheckFusedAttention(problem, kHopper));
+}
+
+TEST(SdpaProblemTest, FusedAttentionLeavesTheRestToThePlainKernel) {
+  const auto refused = [](auto change, int sm_major, const std::string& why) {
+    SdpaProblem problem = Gpt2();
+    change(problem);
+    EXPECT_THAT(CheckFusedAttention(problem, sm_major), StatusIs(absl::StatusCode::kUnimplemented, why));
+  };
+  refused([](SdpaProblem& p) { p.act = Dtype::kF32; }, kHopper, "act F32");
+  refused([](SdpaProblem& p) { p.dropout = 0.1; }, kHopper, "dropout");
+  refused([](SdpaProblem& p) { p.T = 1; }, kHopper, "T 1");
+  refused([](SdpaProblem& p) { p.D = 60; }, kHopper, "D 60 is not a multiple of 8 up to 256, as sm_9x");
+  refused([](SdpaProblem& p) { p.D = 264; }, kHopper, "D 264");
+  refused([](SdpaProblem& p) { p.D = 136; }, kAmpere, "D 136 is not a multiple of 8 up to 128, as sm_8x");
+  refused([](SdpaProblem& p) { p.D = 256; }, kBlackwell, "D 256");
+  SdpaProblem problem = Gpt2();
+  problem.D = 256;
+  EXPECT_OK(CheckFusedAttention(problem, kHopper));
+  problem.D = 128;
+  EXPECT_OK(CheckFusedAttention(problem, kAmpere));
+}
+
+TEST(SdpaProblemTest, WhatIsNoProblemIsRefusedByField) {
+  const auto refused = [](auto change, const std::string& why) {
+    SdpaProblem problem = Gpt2();
+    change(problem);
+    EXPECT_THAT(CheckSdpaProblem(problem), StatusIs(absl::StatusCode::kInvalidArgument, why));
+    EXPECT_THAT(CheckFusedAttention(problem, kHopper), StatusIs(absl::StatusCode::kInvalidArgument, why));
+  };
+  EXPECT_OK(CheckSdpaProblem(Gpt2()));
+  refused([](SdpaProblem& p) { p.B = 0; }, "B 0");
+  refused([](SdpaProblem& p) { p.T = -1; }, "T -1");
+  refused([](SdpaProblem& p) { p.H = 0; }, "H 0");
+  refused([](SdpaProblem& p) { p.D = 0; }, "D 0");
+  refused([](SdpaProblem& p) { p.kv_heads = 0; }, "kv_heads 0");
+  refused([](SdpaProblem& p) { p.kv_heads = 5; }, "H 12 is not a multiple of kv_heads 5");
+  refused([](SdpaProblem& p) { p.scale = std::numeric_limits<double>::quiet_NaN(); }, "scale");
+  refused([](SdpaProblem& p) { p.dropout = 1; }, "dropout 1");
+  refused([](SdpaProblem& p) { p.dropout = std::numeric_limits<double>::quiet_NaN(); }, "dropout");
+}
+
+TEST(SdpaProblemTest, AsManySequencesAtOnceAsTheirWorkspaceFits) {
+  EXPECT_EQ(SequencesAtOnce(8, 800, 800), 8);
+  EXPECT_EQ(SequencesAtOnce(8, 800, 799), 4);
+  EXPECT_EQ(SequencesAtOnce(8, 801, 800), 4);
+  EXPECT_EQ(SequencesAtOnce(6, 600, 399), 3);
+  EXPECT_EQ(SequencesAtOnce(6, 600, 299), 2);
+  EXPECT_EQ(SequencesAtOnce(7, 700, 699), 1);
+  EXPECT_EQ(SequencesAtOnce(7, 700, 99), 0);
+  EXPECT_EQ(SequencesAtOnce(1, 0, 0), 1);
+}
+
+TEST(SdpaProblemTest, ArraysOfLaterSequencesBeginWhereTheyLie) {
+  const SdpaProblem problem = {.B = 3, .T = 5, .H = 4, .kv_heads = 2, .D = 8};
+  std::vector<uint16_t> qkv(3 * 5 * 8 * 8), dqkv(qkv.size()), o(3 * 5 * 4 * 8), d_o(o.size());
+  std::vector<float> lse(3 * 4 * 5), delta(lse.size());
+  std::vector<int32_t> lengths(3), offsets(4), o_offsets(4);
+  SdpaArrays arrays = {.qkv = qkv.data(), .o = o.data(), .lse = lse.data()};
+  SdpaArrays from = ArraysFrom(problem, arrays, 2);
+  EXPECT_EQ(from.qkv, &qkv[2 * 5 * 8 * 8]);
+  EXPECT_EQ(from.o, &o[2 * 5 * 4 * 8]);
+  EXPECT_EQ(from.lse, &lse[2 * 4 * 5]);
+  EXPECT_EQ(from.d_o, nullptr);
+  EXPECT_EQ(from.dqkv, nullptr);
+  EXPECT_EQ(from.delta, nullptr);
+  EXPECT_EQ(from.lengths, nullptr);
+
+  arrays.d_o = d_o.data();
+  arrays.dqkv = dqkv.data();
+  arrays.delta = delta.data();
+  arrays.lengths = lengths.data();
+  arrays.qkv_offsets = offsets.data();
+  arrays.o_offsets = o_offsets.data();
+  from = ArraysFrom(problem, arrays, 1);
+  EXPECT_EQ(from.d_o, &d_o[5 * 4 * 8]);
+  EXPECT_EQ(from.dqkv, &dqkv[5 * 8 * 8]);
+  EXPECT_EQ(from.delta, &delta[4 * 5]);
+  EXPECT_EQ(from.lengths, &lengths[1]);
+
+  SdpaProblem packed = problem;
+  packed.lengths = SdpaProblem::Lengths::kPacked;
+  from = ArraysFrom(packed, arrays, 1);
+  EXPECT_EQ(from.qkv, qkv.data());  // the offsets say where
+  EXPECT_EQ(from.d_o, d_o.data());
+  EXPECT_EQ(from.dqkv, dqkv.data());
+  EXPECT_EQ(from.o, o.data());
+  EXPECT_EQ(from.qkv_offsets, &offsets[1]);
+  EXPECT_EQ(from.o_offsets, &o_offsets[1]);
+  EXPECT_EQ(from.lse, &lse[4 * 5]);
+}
+
+}  // namespace
+}  // namespace eps::worker::cuda
