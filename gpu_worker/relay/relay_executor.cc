@@ -52,7 +52,7 @@ class RelayExecutorImpl : public RelayExecutor {
         arena_(std::move(arena)),
         shape_(MakeLayerShape(model_.config, run_.batch.micro_batch, run_.precision.wire,
                               device_.properties().compute_dtype)),
-        layers_(model_, plan_, arena_, device_),
+        layers_(model_, plan_, arena_, device_.kernels(), device_.stream(StreamId::kCompute)),
         push_buffers_(plan_.host_push_bytes) {
     flags_.resize(static_cast<size_t>(plan_.max_subtree_leaves()));
   }
@@ -68,6 +68,7 @@ class RelayExecutorImpl : public RelayExecutor {
   }
 
   absl::StatusOr<PassResult> Run(const Assignment& assignment) override;
+  void Survey(Kernels& kernels) override;
   absl::StatusOr<std::vector<float>> NextTokenLogits(Version version, absl::Span<const int32_t> tokens) override;
 
  private:
@@ -188,6 +189,12 @@ absl::Status RelayExecutorImpl::RunPass(const Assignment& assignment, absl::Span
                               .finite = record.finite != 0});
   }
   return absl::OkStatus();
+}
+
+void RelayExecutorImpl::Survey(Kernels& kernels) {
+  const std::vector<int> vnodes = {0};
+  LayerRunner(model_, plan_, arena_, kernels, device_.stream(StreamId::kCompute))
+      .RunEach({.shape = shape_, .seed = model_.config.init_seed, .vnodes = vnodes});
 }
 
 absl::StatusOr<std::vector<float>> RelayExecutorImpl::NextTokenLogits(Version version,

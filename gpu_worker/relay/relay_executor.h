@@ -10,6 +10,7 @@
 #include "absl/types/span.h"
 #include "common/schedule/vnode_batch.h"
 #include "gpu_worker/device/device.h"
+#include "gpu_worker/device/kernels.h"
 #include "gpu_worker/plan/relay_plan.h"
 #include "gpu_worker/transport/transport.h"
 
@@ -46,6 +47,9 @@ class RelayExecutor {
   // Errors: the transport's or the device's first one, with step, layer and direction in front. The executor
   //         can be used again afterwards.
   virtual absl::StatusOr<PassResult> Run(const Assignment& assignment) = 0;
+
+  // Calls every kernel of a pass over one micro-batch on `kernels`, Device::survey()'s, at places in the arena.
+  virtual void Survey(Kernels& kernels) = 0;
 
   // Forward only, with `version` of every blob: the logits (vocab) after the last of `tokens`
   // (1 .. context of them). No dropout.

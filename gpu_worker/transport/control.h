@@ -13,6 +13,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "common/base/ids.h"
+#include "common/choices/choices.h"
 #include "common/schedule/vnode_batch.h"
 #include "common/spec/run_config.h"
 
@@ -36,6 +37,7 @@ struct Attachment {
   bool serving = false;  // only inference will be asked for, of serving_version
   Version serving_version;
   std::string shared_memory_socket;  // path, for workers of the daemon's host; "": not offered
+  Choices choices;                   // of this device model; empty: nobody has chosen yet
 };
 
 // What the planned worker uses.
@@ -63,7 +65,10 @@ struct FinishOrder {
   bool ok = false;
   std::string reason;
 };
-using Order = std::variant<Assignment, InferOrder, FinishOrder>;
+struct ChoicesOrder {
+  Choices choices;  // that hold for this device model
+};
+using Order = std::variant<Assignment, InferOrder, FinishOrder, ChoicesOrder>;
 
 // The control plane as an attached worker sees it: orders in, reports out. Heartbeats go out by themselves.
 //
@@ -77,6 +82,8 @@ class Control {
   // Blocks until there is an order.
   virtual absl::StatusOr<Order> Next() = 0;
 
+  // What this worker would choose; a ChoicesOrder answers. Before SendReady.
+  virtual void SendChoices(const Choices& choices) = 0;
   virtual void SendReady(const MemoryReport& memory) = 0;
   virtual void SendPassDone(const PassReport& report) = 0;
   // Logits (vocab), or why there are none.

@@ -10,6 +10,9 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
+#include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -22,6 +25,7 @@
 #include "gpu_worker/device/cuda/emulator/plain_matmul.h"
 #include "gpu_worker/device/cuda/gpu_runtime.h"
 #include "gpu_worker/device/cuda/launch.h"
+#include "gpu_worker/device/cuda/lt_matmul.h"
 #include "gpu_worker/device/cuda/matmul_problem.h"
 #include "gpu_worker/device/device.h"
 
@@ -79,7 +83,7 @@ class EmulatedEvent {
 
 class EmulatedRuntime : public GpuRuntime {
  public:
-  EmulatedRuntime(GridOrder order, EmulatedLimits limits) : order_(order), limits_(limits) {}
+  EmulatedRuntime(GridOrder order, EmulatedTraits traits) : order_(order), traits_(std::move(traits)) {}
   ~EmulatedRuntime() override {
     MutexLock lock(mu_);
     EPS_CHECK(pinned_.empty());
@@ -106,7 +110,7 @@ class EmulatedRuntime : public GpuRuntime {
     const auto next = pinned_.lower_bound(pages.data());
     EPS_CHECK(next == pinned_.end() || next->first >= pages.data() + pages.size());
     EPS_CHECK(next == pinned_.begin() || std::prev(next)->first + std::prev(next)->second <= pages.data());
-    if (static_cast<int64_t>(pages.size()) > limits_.most_pinned_bytes - pinned_bytes_) {
+    if (static_cast<int64_t>(pages.size()) > traits_.most_pinned_bytes - pinned_bytes_) {
       return absl::ResourceExhaustedError("no more memory can be pinned");
     }
     pinned_[pages.data()] = pages.size();
@@ -140,8 +144,27 @@ class EmulatedRuntime : public GpuRuntime {
     return absl::OkStatus();
   }
   absl::Status MatMul(GpuStream stream, const MatMulProblem& problem) override {
-    At(stream).thread.Launch([problem] { PlainMatMul(problem); });
+    At(stream).thread.Launch([problem, algorithm = AlgorithmOf(problem)] {
+      std::this_thread::sleep_for(algorithm.takes);
+      PlainMatMul(problem, algorithm.order);
+    });
     return absl::OkStatus();
+  }
+  absl::StatusOr<std::vector<std::string>> MatMulAlgorithms(const MatMulProblem&, int most) override {
+    std::vector<std::string> names;
+    for (const EmulatedAlgorithm& algorithm : traits_.algorithms) {
+      if (static_cast<int>(names.size()) < most) names.push_back(algorithm.name);
+    }
+    return names;
+  }
+  absl::Status UseMatMulAlgorithm(const MatMulProblem& problem, const std::string& name) override {
+    for (const EmulatedAlgorithm& algorithm : traits_.algorithms) {
+      if (algorithm.name != name) continue;
+      MutexLock lock(mu_);
+      used_.insert_or_assign(LtShapeOf(problem), algorithm);
+      return absl::OkStatus();
+    }
+    return absl::FailedPreconditionError(absl::StrCat("the emulator has no algorithm \"", name, "\""));
   }
 
   absl::Status Record(GpuStream stream, GpuEvent event) override {
@@ -164,19 +187,25 @@ class EmulatedRuntime : public GpuRuntime {
  private:
   static EmulatedStream& At(GpuStream stream) { return *static_cast<EmulatedStream*>(stream.handle); }
   static EmulatedEvent& At(GpuEvent event) { return *static_cast<EmulatedEvent*>(event.handle); }
+  EmulatedAlgorithm AlgorithmOf(const MatMulProblem& problem) {
+    MutexLock lock(mu_);
+    const auto used = used_.find(LtShapeOf(problem));
+    return used == used_.end() ? traits_.algorithms.front() : used->second;
+  }
 
   const GridOrder order_;
-  const EmulatedLimits limits_;
+  const EmulatedTraits traits_;
 
   Mutex mu_;
+  std::map<LtShape, EmulatedAlgorithm> used_ ABSL_GUARDED_BY(mu_);
   std::map<const std::byte*, size_t> pinned_ ABSL_GUARDED_BY(mu_);
   int64_t pinned_bytes_ ABSL_GUARDED_BY(mu_) = 0;
 };
 
 }  // namespace
 
-std::unique_ptr<GpuRuntime> NewEmulatedRuntime(GridOrder order, EmulatedLimits limits) {
-  return std::make_unique<EmulatedRuntime>(order, limits);
+std::unique_ptr<GpuRuntime> NewEmulatedRuntime(GridOrder order, EmulatedTraits traits) {
+  return std::make_unique<EmulatedRuntime>(order, std::move(traits));
 }
 
 }  // namespace eps::worker::cuda

@@ -1,10 +1,14 @@
 #ifndef EPS_GPU_WORKER_DEVICE_CUDA_EMULATOR_EMULATED_RUNTIME_H_
 #define EPS_GPU_WORKER_DEVICE_CUDA_EMULATOR_EMULATED_RUNTIME_H_
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "gpu_worker/device/cuda/emulator/grid.h"
+#include "gpu_worker/device/cuda/emulator/plain_matmul.h"
 #include "gpu_worker/device/cuda/gpu_runtime.h"
 
 namespace eps::worker::cuda {
@@ -15,10 +19,17 @@ namespace eps::worker::cuda {
 //
 // It checks that host memory is registered as a GPU's runtime wants it, and ends the program by EPS_CHECK where it is not
 // or is left at the end.
-struct EmulatedLimits {
-  int64_t most_pinned_bytes = INT64_MAX;
+struct EmulatedAlgorithm {  // of any product
+  std::string name;
+  SumOrder order = SumOrder::kRising;
+  std::chrono::microseconds takes = {};  // longer than the sums themselves
 };
-std::unique_ptr<GpuRuntime> NewEmulatedRuntime(GridOrder order, EmulatedLimits limits = {});
+struct EmulatedTraits {
+  int64_t most_pinned_bytes = INT64_MAX;
+  std::vector<EmulatedAlgorithm> algorithms = {{.name = "rising", .order = SumOrder::kRising},
+                                               {.name = "falling", .order = SumOrder::kFalling}};  // as it prefers them
+};
+std::unique_ptr<GpuRuntime> NewEmulatedRuntime(GridOrder order, EmulatedTraits traits = {});
 
 }  // namespace eps::worker::cuda
 
