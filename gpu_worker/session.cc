@@ -4,6 +4,8 @@
 #include <variant>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "common/base/host.h"
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
@@ -136,30 +138,57 @@ absl::Status Session::Prepare(const DeviceBackend& backend) {
   link_.Watch(transport_.get(), control_.get());
   EPS_ASSIGN_OR_RETURN(device_,
                        backend.create({.arena_bytes = plan.arena_bytes, .threads = options_.threads, .wire = wire}));
-  const MemoryReport memory = {.device_arena_bytes = plan.arena_bytes,
-                               .device_outside_bytes = device_->outside_bytes(),
-                               .host_bytes = plan.host_boundary_bytes + plan.host_push_bytes,
-                               .transport = transport_name_,
-                               .group_kind = GroupKind(group_kind, plan)};
+  memory_ = {.device_arena_bytes = plan.arena_bytes,
+             .device_outside_bytes = device_->outside_bytes(),
+             .host_bytes = plan.host_boundary_bytes + plan.host_push_bytes,
+             .transport = transport_name_,
+             .group_kind = GroupKind(group_kind, plan)};
   EPS_ASSIGN_OR_RETURN(executor_, RelayExecutor::Create({.model = &model_,
                                                          .run = &attachment_.run,
                                                          .device = device_.get(),
                                                          .transport = transport_.get(),
                                                          .plan = std::move(plan)}));
+  return Choose();
+}
+
+absl::Status Session::Choose() {
+  Kernels* survey = attachment_.serving ? nullptr : device_->survey();  // texts are promised to nobody bit for bit
+  if (survey == nullptr) {
+    SayReady();
+    return absl::OkStatus();
+  }
+  executor_->Survey(*survey);
+  if (!attachment_.choices.empty()) return Follow(attachment_.choices);
+  const absl::Time begin = absl::Now();
+  EPS_ASSIGN_OR_RETURN(const Choices choices, device_->Choose(attachment_.run.precision.algorithms));
+  LogInfo("choices_made", {{"choices", choices.size()}, {"seconds", absl::ToDoubleSeconds(absl::Now() - begin)}});
+  if (choices.empty()) return Follow(choices);
+  awaits_choices_ = true;
+  control_->SendChoices(choices);
+  return absl::OkStatus();
+}
+
+absl::Status Session::Follow(const Choices& choices) {
+  EPS_RETURN_IF_ERROR(device_->Follow(choices));
+  LogInfo("choices_followed", {{"choices", choices.size()}});
+  SayReady();
+  return absl::OkStatus();
+}
+
+void Session::SayReady() {
   LogInfo("worker_ready", {{"worker", attachment_.worker_id.value()},
-                           {"transport", memory.transport},
-                           {"device_arena_bytes", memory.device_arena_bytes},
-                           {"device_outside_bytes", memory.device_outside_bytes},
-                           {"host_bytes", memory.host_bytes},
+                           {"transport", memory_.transport},
+                           {"device_arena_bytes", memory_.device_arena_bytes},
+                           {"device_outside_bytes", memory_.device_outside_bytes},
+                           {"host_bytes", memory_.host_bytes},
                            {"threads", options_.threads}});
   page_.Update([&](WorkerView& view) {
     view.phase = WorkerPhase::kIdle;
-    view.device_arena_bytes = memory.device_arena_bytes;
-    view.device_outside_bytes = memory.device_outside_bytes;
-    view.host_bytes = memory.host_bytes;
+    view.device_arena_bytes = memory_.device_arena_bytes;
+    view.device_outside_bytes = memory_.device_outside_bytes;
+    view.host_bytes = memory_.host_bytes;
   });
-  control_->SendReady(memory);
-  return absl::OkStatus();
+  control_->SendReady(memory_);
 }
 
 Session::End Session::Run() {
@@ -171,13 +200,28 @@ Session::End Session::Run() {
       if (finish->ok) return {};
       return {.status = absl::AbortedError(absl::StrCat("the daemon ended this worker: ", finish->reason))};
     }
-    const absl::Status status = std::visit([this](const auto& what) { return Carry(what); }, *order);
+    const absl::Status status = Carry(*order);
     if (status.ok()) continue;
     // A broken link is the cause, whatever followed from it.
     if (absl::Status link = link_.failure(); !link.ok()) return {.status = link, .link_failed = true};
     control_->SendFailed(status);
     return {.status = status};
   }
+}
+
+absl::Status Session::Carry(const Order& order) {
+  if (const auto* choices = std::get_if<ChoicesOrder>(&order)) return Carry(*choices);
+  if (awaits_choices_) return absl::InternalError("the daemon gave work before it said which choices hold");
+  if (const auto* form = std::get_if<FormGroupOrder>(&order)) return Carry(*form);
+  if (const auto* end = std::get_if<EndGroupOrder>(&order)) return Carry(*end);
+  const auto* assignment = std::get_if<Assignment>(&order);
+  return assignment != nullptr ? Carry(*assignment) : Carry(std::get<InferOrder>(order));
+}
+
+absl::Status Session::Carry(const ChoicesOrder& order) {
+  if (!awaits_choices_) return absl::InternalError("the daemon sent choices that were not asked for");
+  awaits_choices_ = false;
+  return Follow(order.choices);
 }
 
 absl::Status Session::Carry(const Assignment& assignment) {

@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/base/mutex.h"
+#include "common/choices/choices.h"
 #include "common/model/model_spec.h"
 #include "gpu_worker/device/device.h"
 #include "gpu_worker/device_registry.h"
@@ -46,7 +47,7 @@ class Link {
 // One attachment to a daemon process, from plan to finish. It shares nothing with the one before.
 class Session {
  public:
-  // Plans the run and makes device, connections and executor; says Ready.
+  // Plans the run and makes device, connections and executor; says Ready, or offers choices and says it in Run.
   // Errors: as RunWorker. What is the worker's own fault was reported to the daemon
   // `page` shows what the session does, and outlives it.
   static absl::StatusOr<std::unique_ptr<Session>> Open(const WorkerOptions& options, const DeviceBackend& backend,
@@ -68,15 +69,20 @@ class Session {
   // The connections fail together, and the group with them. Any thread.
   void LoseLink(absl::Status why);
   absl::Status Prepare(const DeviceBackend& backend);
+  // Follows what holds for this device model and says Ready, or says what this device would choose.
+  absl::Status Choose();
+  absl::Status Follow(const Choices& choices);
+  void SayReady();
   // Shared memory or gRPC, by the run's choice, or the user's.
   absl::Status OpenTransport(const RelayPlan& plan);
+  absl::Status Carry(const Order& order);  // no FinishOrder
   absl::Status Carry(const Assignment& assignment);
   // In a group that has ended: the daemon is told, and gives the step's vnodes out anew.
   absl::Status GiveUp(uint64_t group, const absl::Status& why);
   absl::Status Carry(const InferOrder& order);
   absl::Status Carry(const FormGroupOrder& order);
   absl::Status Carry(const EndGroupOrder& order);
-  absl::Status Carry(const FinishOrder&) { return absl::OkStatus(); }  // Run ends at it
+  absl::Status Carry(const ChoicesOrder& order);
 
   // Fixed after Open. Rising order of use: the later ones point to the earlier ones.
   const WorkerOptions options_;
@@ -90,6 +96,9 @@ class Session {
   std::unique_ptr<Control> control_;
   std::unique_ptr<Device> device_;  // may have pinned the transport's memory
   std::unique_ptr<RelayExecutor> executor_;
+  MemoryReport memory_;
+  // Of the thread of Open and Run: choices were offered, and those that hold have not come.
+  bool awaits_choices_ = false;
 };
 
 }  // namespace eps::worker

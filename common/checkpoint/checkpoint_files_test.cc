@@ -195,6 +195,7 @@ TEST(CheckpointFilesTest, DamageIsNamedByItsPlace) {
   Write(manifest, EditManifest(ReadFile(manifest).value(), [&](ordered_json& m) {
           m["format"] = 1;
           m.erase("data");
+          m.erase("choices");
           for (auto& [name, sum] : m["files"].items()) sum.erase("crc32_per_mib");
         }));
   ASSERT_OK(VerifyCheckpointFolder(f.FolderOf(5)));
@@ -224,9 +225,9 @@ TEST(CheckpointFilesTest, AManifestThatIsNoneIsNamed) {
 TEST(CheckpointFilesTest, AnotherFormatIsNoDamage) {
   const Fixture f;
   const std::string path = f.FolderOf(5) + "/manifest.json";
-  Write(path, EditManifest(ReadFile(path).value(), [](ordered_json& manifest) { manifest["format"] = 4; }));
+  Write(path, EditManifest(ReadFile(path).value(), [](ordered_json& manifest) { manifest["format"] = 5; }));
   EXPECT_THAT(VerifyCheckpointFolder(f.FolderOf(5)),
-              StatusIs(absl::StatusCode::kFailedPrecondition, path + ": format: found 4"));
+              StatusIs(absl::StatusCode::kFailedPrecondition, path + ": format: found 5"));
 }
 
 TEST(CheckpointFilesTest, AStepFolderThatLostItsManifestDoesNotPassAsSomethingElse) {

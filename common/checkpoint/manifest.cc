@@ -17,6 +17,7 @@
 #include "common/base/json_text.h"
 #include "common/base/sha256.h"
 #include "common/base/status_macros.h"
+#include "common/choices/choices.h"
 #include "nlohmann/json.hpp"
 
 namespace eps {
@@ -30,8 +31,9 @@ constexpr int64_t kMaxInteger = std::numeric_limits<int64_t>::max();
 constexpr std::array<absl::string_view, 12> kMembers = {
     "format",        "step",          "run",       "files",  "data_position",  "tokens",
     "skipped_steps", "train_seconds", "last_norm", "losses", "gradient_norms", "sha256"};
-constexpr char kDataMember[] = "data";  // from format 3 on
-constexpr int kMaxDepth = 3;            // files.<name>.<member>
+constexpr char kDataMember[] = "data";        // from format 3 on
+constexpr char kChoicesMember[] = "choices";  // from format 4 on
+constexpr int kMaxDepth = 3;                  // files.<name>.<member>
 constexpr char kCrcMember[] = "crc32_per_mib";
 constexpr size_t kCrcDigits = 8;
 
@@ -79,13 +81,14 @@ std::string Show(const json& value) {
 }
 
 absl::Status CheckMembers(const json& document, int64_t format) {
-  for (const absl::string_view name : kMembers) {
+  std::vector<absl::string_view> members(kMembers.begin(), kMembers.end());
+  if (format >= 3) members.push_back(kDataMember);
+  if (format >= 4) members.push_back(kChoicesMember);
+  for (const absl::string_view name : members) {
     if (!document.contains(std::string(name))) return Wrong(name, "nothing", "there");
   }
-  const bool has_data = format >= 3;
-  if (has_data && !document.contains(kDataMember)) return Wrong(kDataMember, "nothing", "there");
   for (const auto& [name, value] : document.items()) {
-    if (std::find(kMembers.begin(), kMembers.end(), name) == kMembers.end() && !(has_data && name == kDataMember)) {
+    if (std::find(members.begin(), members.end(), name) == members.end()) {
       return absl::DataLossError(absl::StrCat(Show(name), " is no field of format ", format));
     }
   }
@@ -210,6 +213,33 @@ absl::StatusOr<DataMark> ReadDataMark(const json& value) {
   return mark;
 }
 
+absl::StatusOr<Choices> ReadDeviceChoices(const json& value, absl::string_view field) {
+  if (!value.is_object() || value.empty()) return Wrong(field, Show(value), "an object of at least one");
+  std::vector<std::pair<std::string, std::string>> pairs;
+  for (const auto& [key, chosen] : value.items()) {
+    if (!chosen.is_string()) return Wrong(absl::StrCat(field, ".", Show(key)), Show(chosen), "a string");
+    pairs.emplace_back(key, chosen.get<std::string>());
+  }
+  absl::StatusOr<Choices> choices = CheckedChoices(pairs, field);
+  if (!choices.ok()) return absl::DataLossError(choices.status().message());
+  return choices;
+}
+
+absl::StatusOr<std::map<std::string, Choices>> ReadChoices(const json& value) {
+  if (!value.is_object() || value.size() > kMaxDeviceModels) {
+    return Wrong(kChoicesMember, Show(value), absl::StrCat("an object of at most ", kMaxDeviceModels));
+  }
+  std::map<std::string, Choices> choices;
+  for (const auto& [model, chosen] : value.items()) {
+    if (model.size() > kMaxDeviceModelBytes) {
+      return Wrong(kChoicesMember, absl::StrCat("the device model ", Show(model)),
+                   absl::StrCat("at most ", kMaxDeviceModelBytes, " bytes"));
+    }
+    EPS_ASSIGN_OR_RETURN(choices[model], ReadDeviceChoices(chosen, absl::StrCat(kChoicesMember, ".", Show(model))));
+  }
+  return choices;
+}
+
 absl::Status ReadState(const json& document, const RunConfig& run, RunState& state) {
   EPS_ASSIGN_OR_RETURN(const int64_t step, ReadInteger(document["step"], "step", 0, run.steps));
   state.version = Version(step);
@@ -217,6 +247,9 @@ absl::Status ReadState(const json& document, const RunConfig& run, RunState& sta
   EPS_RETURN_IF_ERROR(ReadInteger(document["data_position"], "data_position", position, position).status());
   if (document.contains(kDataMember)) {
     EPS_ASSIGN_OR_RETURN(state.data, ReadDataMark(document[kDataMember]));
+  }
+  if (document.contains(kChoicesMember)) {
+    EPS_ASSIGN_OR_RETURN(state.choices, ReadChoices(document[kChoicesMember]));
   }
   EPS_ASSIGN_OR_RETURN(state.tokens, ReadInteger(document["tokens"], "tokens", 0, kMaxInteger));
   EPS_ASSIGN_OR_RETURN(state.skipped_steps, ReadInteger(document["skipped_steps"], "skipped_steps", 0, step));
@@ -258,6 +291,7 @@ std::string ManifestToJson(const Manifest& manifest) {
   object["files"] = FilesToJson(manifest.files);
   object["data_position"] = state.version.value() * manifest.run.batch.sequences_per_step();
   object[kDataMember] = {{"bytes", state.data.num_bytes}, {"sha256", state.data.sha256}};
+  object[kChoicesMember] = state.choices;
   object["tokens"] = state.tokens;
   object["skipped_steps"] = state.skipped_steps;
   object["train_seconds"] = state.train_seconds;

@@ -24,6 +24,7 @@ Manifest Example() {
   const std::string sum(64, 'a');
   RunState state = StateAt(4);
   state.data = {12345, std::string(64, 'd')};
+  state.choices = {{"cuda \"X\" sm_90", {{"product 1x2", "00ff"}, {"product 2x2", "0100"}}}, {"cuda Y", {{"k", "v"}}}};
   return {.run = SmallRun(),
           .state = state,
           .files = {{kConfigFile, {10, sum, {0x0a1b2c3d}}},
@@ -51,6 +52,7 @@ TEST(ManifestTest, EveryFieldComesBackAsItWas) {
   EXPECT_EQ(read.state.train_seconds, manifest.state.train_seconds);
   EXPECT_EQ(read.state.skipped_steps, manifest.state.skipped_steps);
   EXPECT_EQ(read.state.data, manifest.state.data);
+  EXPECT_EQ(read.state.choices, manifest.state.choices);
   EXPECT_EQ(ordered_json::parse(ManifestToJson(manifest))["data_position"], 16);
 }
 
@@ -107,6 +109,7 @@ TEST(ManifestTest, TheFirstFormatHasNoSumsOfPartsAndIsReadToo) {
   const auto to_format_1 = [](ordered_json& m) {
     m["format"] = 1;
     m.erase("data");
+    m.erase("choices");
     for (auto& [name, sum] : m["files"].items()) sum.erase("crc32_per_mib");
   };
   const Manifest manifest = Example();
@@ -117,6 +120,7 @@ TEST(ManifestTest, TheFirstFormatHasNoSumsOfPartsAndIsReadToo) {
                                          [](ordered_json& m) {
                                            m["format"] = 1;
                                            m.erase("data");
+                                           m.erase("choices");
                                          })),
               StatusIs(absl::StatusCode::kDataLoss, "found an object of 3, must be an object with bytes and sha256"));
 }
@@ -125,16 +129,33 @@ TEST(ManifestTest, TheSecondFormatKnowsNoDataAndIsReadToo) {
   const std::string text = EditManifest(ManifestToJson(Example()), [](ordered_json& m) {
     m["format"] = 2;
     m.erase("data");
+    m.erase("choices");
   });
   ASSERT_OK_AND_ASSIGN(const Manifest read, ParseManifest(text));
   EXPECT_FALSE(read.state.data.is_known());
-  EXPECT_THAT(ParseManifest(EditManifest(ManifestToJson(Example()), [](ordered_json& m) { m["format"] = 2; })),
+  EXPECT_THAT(ParseManifest(EditManifest(ManifestToJson(Example()),
+                                         [](ordered_json& m) {
+                                           m["format"] = 2;
+                                           m.erase("choices");
+                                         })),
               StatusIs(absl::StatusCode::kDataLoss, "\"data\" is no field of format 2"));
 }
 
+TEST(ManifestTest, TheThirdFormatKnowsNoChoicesAndIsReadToo) {
+  const std::string text = EditManifest(ManifestToJson(Example()), [](ordered_json& m) {
+    m["format"] = 3;
+    m.erase("choices");
+  });
+  ASSERT_OK_AND_ASSIGN(const Manifest read, ParseManifest(text));
+  EXPECT_TRUE(read.state.choices.empty());
+  EXPECT_EQ(read.state.data, Example().state.data);
+  EXPECT_THAT(ParseManifest(EditManifest(ManifestToJson(Example()), [](ordered_json& m) { m["format"] = 3; })),
+              StatusIs(absl::StatusCode::kDataLoss, "\"choices\" is no field of format 3"));
+}
+
 TEST(ManifestTest, AnotherFormatIsNamed) {
-  const std::string text = EditManifest(ManifestToJson(Example()), [](ordered_json& m) { m["format"] = 4; });
-  EXPECT_THAT(ParseManifest(text), StatusIs(absl::StatusCode::kFailedPrecondition, "format: found 4"));
+  const std::string text = EditManifest(ManifestToJson(Example()), [](ordered_json& m) { m["format"] = 5; });
+  EXPECT_THAT(ParseManifest(text), StatusIs(absl::StatusCode::kFailedPrecondition, "format: found 5"));
   EXPECT_THAT(ParseManifest("{\"format\": 7}"), StatusIs(absl::StatusCode::kFailedPrecondition, "format: found 7"));
 }
 
@@ -159,6 +180,20 @@ TEST(ManifestTest, AFieldThatIsWrongIsNamedWithWhatWasFound) {
       {"data: found an object of 1", [](ordered_json& m) { m["data"].erase("bytes"); }},
       {"data.bytes: found -1", [](ordered_json& m) { m["data"]["bytes"] = -1; }},
       {"data.sha256: found \"d\"", [](ordered_json& m) { m["data"]["sha256"] = "d"; }},
+      {"choices: found nothing", [](ordered_json& m) { m.erase("choices"); }},
+      {"choices: found an array of 0", [](ordered_json& m) { m["choices"] = ordered_json::array(); }},
+      {"choices: found an object of 17, must be an object of at most 16",
+       [](ordered_json& m) {
+         for (int i = 0; i < 15; ++i) m["choices"][std::to_string(i)] = ordered_json::object();
+       }},
+      {"choices: found the device model \"xxx",
+       [](ordered_json& m) { m["choices"][std::string(257, 'x')] = ordered_json::object(); }},
+      {"choices.\"cuda Y\": found 3, must be an object of at least one",
+       [](ordered_json& m) { m["choices"]["cuda Y"] = 3; }},
+      {"choices.\"cuda Y\": found an object of 0, must be an object of at least one",
+       [](ordered_json& m) { m["choices"]["cuda Y"] = ordered_json::object(); }},
+      {"choices.\"cuda Y\".\"k\": found 3, must be a string", [](ordered_json& m) { m["choices"]["cuda Y"]["k"] = 3; }},
+      {"choices.\"cuda Y\"[0].value: 0 bytes", [](ordered_json& m) { m["choices"]["cuda Y"]["k"] = ""; }},
       {"tokens: found -5", [](ordered_json& m) { m["tokens"] = -5; }},
       {"tokens: found true", [](ordered_json& m) { m["tokens"] = true; }},
       {"skipped_steps: found 5", [](ordered_json& m) { m["skipped_steps"] = 5; }},
@@ -196,7 +231,7 @@ TEST(ManifestTest, AFieldThatIsWrongIsNamedWithWhatWasFound) {
       // A length that its list of sums cannot have, however long.
       {"files.model.safetensors.crc32_per_mib: found",
        [](ordered_json& m) { m["files"][kModelFile]["bytes"] = std::numeric_limits<int64_t>::max(); }},
-      {"\"colour\" is no field of format 3", [](ordered_json& m) { m["colour"] = "red"; }},
+      {"\"colour\" is no field of format 4", [](ordered_json& m) { m["colour"] = "red"; }},
   };
   const std::string text = ManifestToJson(Example());
   ASSERT_OK(ParseManifest(EditManifest(text, [](ordered_json&) {})));

@@ -1,11 +1,14 @@
 #ifndef EPS_COMMON_CHECKPOINT_RUN_STATE_H_
 #define EPS_COMMON_CHECKPOINT_RUN_STATE_H_
 
+#include <cstddef>
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
 #include "common/base/ids.h"
+#include "common/choices/choices.h"
 
 namespace eps {
 
@@ -18,6 +21,10 @@ struct DataMark {
   friend bool operator==(const DataMark&, const DataMark&) = default;
 };
 
+// Device models whose choices a run holds: workers of one model share them.
+inline constexpr size_t kMaxDeviceModels = 16;
+inline constexpr size_t kMaxDeviceModelBytes = 256;
+
 // What a run is beside its tensors, at a step boundary. All of it is in manifest.json.
 struct RunState {
   Version version;                     // of every blob; the number of steps done
@@ -28,6 +35,7 @@ struct RunState {
   double train_seconds = 0;            // spent in steps so far, over all sittings
   int64_t skipped_steps = 0;           // whose gradient was not finite; the optimizer's own step does not count them
   DataMark data;                       // of data.path; not known in a manifest of format 1 or 2
+  std::map<std::string, Choices> choices;  // by device model, those that have any; none before format 4
 };
 
 }  // namespace eps

@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/choices/choices.h"
 #include "common/model/model_spec.h"
 #include "common/tensor/dtype.h"
 
@@ -64,6 +65,7 @@ struct OptimizerConfig {
 struct PrecisionConfig {
   Dtype wire = Dtype::kBf16;
   Dtype gradients = Dtype::kBf16;
+  ChoiceRule algorithms = ChoiceRule::kFirst;
 
   friend bool operator==(const PrecisionConfig&, const PrecisionConfig&) = default;
 };

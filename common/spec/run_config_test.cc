@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "common/base/file_util.h"
+#include "common/choices/choices.h"
 #include "common/model/hf_config.h"
 #include "common/model/model_spec.h"
 #include "common/tensor/dtype.h"
@@ -131,7 +132,7 @@ TEST_F(RunConfigTest, AbsentFieldsTakeTheirDefaults) {
   EXPECT_EQ(config.optimizer.decay, ScheduleDecay::kConstant);
   EXPECT_EQ(config.optimizer.warmup_steps, 0);
   EXPECT_EQ(config.optimizer.clip, ClipMode::kNone);
-  EXPECT_EQ(config.precision, (PrecisionConfig{Dtype::kBf16, Dtype::kBf16}));
+  EXPECT_EQ(config.precision, (PrecisionConfig{Dtype::kBf16, Dtype::kBf16, ChoiceRule::kFirst}));
   EXPECT_EQ(config.relay, RelayConfig{});
   EXPECT_EQ(config.transport, TransportChoice::kAuto);
   EXPECT_EQ(config.checkpoint, (CheckpointConfig{0, 2, 0}));
@@ -155,10 +156,11 @@ TEST_F(RunConfigTest, SgdTakesItsOwnDefaults) {
 TEST_F(RunConfigTest, RelayTransportAndPrecisionAreRead) {
   const RunConfig config = MustLoad(std::string(kSmall) + R"(
       relay { inner: RECOMPUTE boundaries: DEVICE resident: true weight_slots: 3 group_members: 4 }
-      transport: GRPC  precision { wire: FP32 gradients: BF16 })");
+      transport: GRPC  precision { wire: FP32 gradients: BF16 algorithms: FASTEST })");
   EXPECT_EQ(config.relay, (RelayConfig{InnerPolicy::kRecompute, BoundaryPolicy::kDevice, true, 3, 4}));
   EXPECT_EQ(config.transport, TransportChoice::kGrpc);
-  EXPECT_EQ(config.precision, (PrecisionConfig{Dtype::kF32, Dtype::kBf16}));
+  EXPECT_EQ(config.precision, (PrecisionConfig{Dtype::kF32, Dtype::kBf16, ChoiceRule::kFastest}));
+  EXPECT_THAT(ParseRunConfig(SerializeRunConfig(config)), IsOkAndHolds(config));
 }
 
 TEST_F(RunConfigTest, EveryClipModeIsRead) {
@@ -528,6 +530,7 @@ TEST_F(RunConfigTest, EachFieldThatChangesBitsIsNamedWithBothValues) {
            Case{"optimizer.clip.norm", "2", "1", "2"},
            Case{"precision.wire", "FP32", "BF16", "FP32"},
            Case{"precision.gradients", "FP32", "BF16", "FP32"},
+           Case{"precision.algorithms", "FASTEST", "FIRST", "FASTEST"},
            Case{"steps", "300", "200", "300"},
        }) {
     const std::vector<std::string> differences =

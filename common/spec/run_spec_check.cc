@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "common/base/status_macros.h"
+#include "common/choices/choices.h"
 #include "common/tensor/dtype.h"
 
 namespace eps {
@@ -236,6 +237,7 @@ void CheckPrecision(const proto::Precision& precision, Checker& check, Precision
   };
   out.wire = dtype(EPS_FIELD(precision, wire));
   out.gradients = dtype(EPS_FIELD(precision, gradients));
+  out.algorithms = precision.algorithms() == proto::Precision::FASTEST ? ChoiceRule::kFastest : ChoiceRule::kFirst;
   if (precision.has_moments() && precision.moments() != proto::Precision::FP32) {
     check.Fail("precision.moments",
                absl::StrCat(proto::Precision::Format_Name(precision.moments()), " is not available yet; use FP32"));
@@ -393,6 +395,8 @@ proto::RunSpec ToRunSpec(const RunConfig& config) {
   spec.mutable_precision()->set_wire(ToProto(config.precision.wire));
   spec.mutable_precision()->set_gradients(ToProto(config.precision.gradients));
   spec.mutable_precision()->set_moments(proto::Precision::FP32);
+  spec.mutable_precision()->set_algorithms(
+      config.precision.algorithms == ChoiceRule::kFastest ? proto::Precision::FASTEST : proto::Precision::FIRST);
   WriteRelay(config.relay, *spec.mutable_relay());
   spec.set_transport(config.transport == TransportChoice::kGrpc           ? proto::Transport::GRPC
                      : config.transport == TransportChoice::kSharedMemory ? proto::Transport::SHARED_MEMORY

@@ -11,12 +11,12 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/host.h"
 #include "common/base/status_macros.h"
+#include "common/checkpoint/run_state.h"
 
 namespace eps::server {
 namespace {
 
-constexpr size_t kMaxDeviceName = 64, kMaxDeviceModel = 256, kMaxHostName = 64,
-                 kMaxAddress = 256;  // bytes; proto/control.proto
+constexpr size_t kMaxDeviceName = 64, kMaxHostName = 64, kMaxAddress = 256;  // bytes; proto/control.proto
 constexpr size_t kMaxLost = 16;  // for Status: enough to see what happened, bounded for a worker that comes and goes
 
 // Prometheus will be sent there: HOST:PORT, where HOST is an address and no name.
@@ -45,9 +45,9 @@ absl::Status CheckWorkerInfo(const WorkerInfo& info) {
     return absl::InvalidArgumentError(
         absl::StrCat("device_name: ", info.device_name.size(), " bytes, at most ", kMaxDeviceName));
   }
-  if (info.device_model.size() > kMaxDeviceModel) {
+  if (info.device_model.size() > kMaxDeviceModelBytes) {
     return absl::InvalidArgumentError(
-        absl::StrCat("device_model: ", info.device_model.size(), " bytes, at most ", kMaxDeviceModel));
+        absl::StrCat("device_model: ", info.device_model.size(), " bytes, at most ", kMaxDeviceModelBytes));
   }
   if (info.host_name.size() > kMaxHostName) {
     return absl::InvalidArgumentError(
@@ -136,6 +136,11 @@ std::shared_ptr<WorkerChannel> Membership::Remove(WorkerId worker) {
   if (lost_.size() > kMaxLost) lost_.pop_front();
   workers_.erase(found);
   return channel;
+}
+
+absl::StatusOr<std::string> Membership::DeviceModel(WorkerId worker, absl::Duration now) {
+  EPS_ASSIGN_OR_RETURN(const Worker* found, Find(worker, now));
+  return found->status.info.device_model;
 }
 
 std::string Membership::OtherDeviceModel(absl::string_view device_model) const {

@@ -94,6 +94,8 @@ class Membership {
   // as lost for a while.
   std::shared_ptr<WorkerChannel> Remove(WorkerId worker);
   bool Contains(WorkerId worker) const { return workers_.count(worker) > 0; }
+  // Errors: NOT_FOUND
+  absl::StatusOr<std::string> DeviceModel(WorkerId worker, absl::Duration now);  // a sign of life
 
   // What a worker who takes part computes with if it is not `device_model`; "" if there is none.
   std::string OtherDeviceModel(absl::string_view device_model) const;

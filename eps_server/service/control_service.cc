@@ -123,6 +123,7 @@ class ControlService final : public proto::Control::CallbackService {
     reply.set_serving(options_.serving != nullptr);
     reply.set_serving_version(options_.serving_version.value());
     reply.set_shared_memory_socket(options_.shared_memory_socket);
+    *reply.mutable_choices() = ToProto(options_.host->HeldChoices(request.device_model())).choices();
     return absl::OkStatus();
   }
 

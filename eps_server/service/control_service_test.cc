@@ -10,6 +10,7 @@
 #include "absl/time/time.h"
 #include "common/base/mutex.h"
 #include "common/base/protocol_version.h"
+#include "common/choices/choices.h"
 #include "common/grpc/grpc_status.h"
 #include "common/spec/run_config.h"
 #include "common/testing/status_matchers.h"
@@ -51,6 +52,14 @@ class FakeCoordinator final : public Coordinator {
     return absl::OkStatus();
   }
   absl::Status Heartbeat(WorkerId) override { return absl::OkStatus(); }
+  Choices HeldChoices(const std::string& device_model) const override {
+    return device_model == "cuda X" ? Choices{{"product", "1"}} : Choices();
+  }
+  absl::StatusOr<Choices> OfferChoices(WorkerId, Choices choices) override {
+    MutexLock lock(mu);
+    offered = std::move(choices);
+    return Choices{{"product", "1"}};
+  }
   absl::Status Ready(WorkerId, WorkerMemory memory) override {
     std::shared_ptr<WorkerChannel> to;
     {
@@ -130,6 +139,7 @@ class FakeCoordinator final : public Coordinator {
   int64_t arena_bytes = 0;
   std::string group_kind;
   std::vector<GroupReport> group_reports;
+  Choices offered;
   std::vector<VnodeRecord> records;
   PassTiming last_timing;
   absl::Status disconnected;
@@ -261,6 +271,43 @@ TEST_F(ControlServiceTest, WhatIsSaidOfGroupsPassesThroughTheStream) {
   context.TryCancel();
 }
 
+TEST_F(ControlServiceTest, AnAttachedWorkerGetsTheChoicesOfItsDeviceModel) {
+  for (const std::string model : {"cuda X", "cuda Y"}) {
+    grpc::ClientContext context;
+    proto::AttachRequest request;
+    request.set_protocol_version(kProtocolVersion);
+    request.set_device_model(model);
+    request.set_device_cap_bytes(1000);
+    proto::AttachReply reply;
+    ASSERT_OK(FromGrpc(stub_->Attach(&context, request, &reply)));
+    ASSERT_EQ(reply.choices_size(), model == "cuda X" ? 1 : 0);
+    if (reply.choices_size() == 0) continue;
+    EXPECT_EQ(reply.choices(0).key(), "product");
+    EXPECT_EQ(reply.choices(0).value(), "1");
+  }
+}
+
+TEST_F(ControlServiceTest, OfferedChoicesAreAnsweredWithThoseThatHold) {
+  grpc::ClientContext context;
+  const auto stream = stub_->Events(&context);
+  ASSERT_TRUE(stream->Write(Event()));
+  proto::WorkerEvent event = Event();
+  proto::Choice& choice = *event.mutable_choices()->add_choices();
+  choice.set_key("product");
+  choice.set_value("2");
+  ASSERT_TRUE(stream->Write(event));
+  proto::DaemonEvent answer;
+  ASSERT_TRUE(stream->Read(&answer));
+  EXPECT_EQ(answer.incarnation(), kIncarnation);
+  ASSERT_EQ(answer.choices().choices_size(), 1);
+  EXPECT_EQ(answer.choices().choices(0).key(), "product");
+  EXPECT_EQ(answer.choices().choices(0).value(), "1");
+  stream->WritesDone();
+  EXPECT_OK(FromGrpc(stream->Finish()));
+  MutexLock lock(coordinator_.mu);
+  EXPECT_EQ(coordinator_.offered, (Choices{{"product", "2"}}));
+}
+
 TEST_F(ControlServiceTest, OrdersAndReportsPassThroughTheStream) {
   grpc::ClientContext context;
   const auto stream = stub_->Events(&context);
@@ -316,6 +363,8 @@ TEST_F(ControlServiceTest, AWrongEventEndsTheStreamAndNamesTheField) {
   event.mutable_ready()->set_host_bytes(0);
   event.mutable_ready()->set_transport("carrier pigeon");
   EXPECT_THAT(EndAfter({Event(), event}), StatusIs(StatusCode::kInvalidArgument, "ready.transport"));
+  event.mutable_choices()->add_choices()->set_key("product");
+  EXPECT_THAT(EndAfter({Event(), event}), StatusIs(StatusCode::kInvalidArgument, "choices[0].value: 0 bytes"));
   event.mutable_pass_done()->set_device_peak_bytes(-1);
   EXPECT_THAT(EndAfter({Event(), event}), StatusIs(StatusCode::kInvalidArgument, "pass_done.device_peak_bytes"));
   event.mutable_pass_done()->set_device_peak_bytes(0);
@@ -471,8 +520,9 @@ TEST(ServingControlServiceTest, TextComesFromAnAttachedWorkerTokenByToken) {
   proto::StopReply stop_reply;
   EXPECT_OK(FromGrpc(stub->Stop(&stop_context, {}, &stop_reply)));
   EXPECT_TRUE(stopped);
-  events->WritesDone();
-  (void)events->Finish();
+  event.mutable_choices();
+  ASSERT_TRUE(events->Write(event));
+  EXPECT_THAT(FromGrpc(events->Finish()), StatusIs(StatusCode::kFailedPrecondition, "event: choices"));
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "common/choices/choices.h"
 #include "eps_server/service/queued_stream.h"
 #include "eps_server/service/worker_messages.h"
 
@@ -109,6 +110,14 @@ class EventStream final : public QueuedStream<proto::WorkerEvent, proto::DaemonE
     switch (event.event_case()) {
       case proto::WorkerEvent::kHeartbeat:
         return host_.Heartbeat(worker_);
+      case proto::WorkerEvent::kChoices: {
+        EPS_ASSIGN_OR_RETURN(Choices offered, ToChoices(event.choices()));
+        EPS_ASSIGN_OR_RETURN(const Choices held, host_.OfferChoices(worker_, std::move(offered)));
+        proto::DaemonEvent answer;
+        *answer.mutable_choices() = ToProto(held);
+        Tell(std::move(answer));
+        return absl::OkStatus();
+      }
       case proto::WorkerEvent::kReady: {
         EPS_ASSIGN_OR_RETURN(const WorkerMemory memory, ToMemory(event.ready()));
         return host_.Ready(worker_, memory);

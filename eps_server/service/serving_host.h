@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -13,6 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/base/mutex.h"
+#include "common/choices/choices.h"
 #include "common/spec/run_config.h"
 #include "eps_server/membership/membership.h"
 #include "eps_server/membership/monotonic_clock.h"
@@ -54,6 +56,11 @@ class ServingHost final : public WorkerHost {
   absl::StatusOr<WorkerId> Attach(WorkerInfo info) override;
   absl::Status Connect(WorkerId worker, std::shared_ptr<EventChannel> channel) override;
   absl::Status Heartbeat(WorkerId worker) override;
+  // Bits are promised for training alone.
+  Choices HeldChoices(const std::string&) const override { return {}; }
+  absl::StatusOr<Choices> OfferChoices(WorkerId, Choices) override {
+    return absl::FailedPreconditionError("event: choices: this daemon serves a checkpoint");
+  }
   absl::Status Ready(WorkerId worker, WorkerMemory memory) override;
   absl::Status ReportGroup(WorkerId, const GroupReport&) override {
     return absl::FailedPreconditionError("event: of a group: this daemon serves a checkpoint");

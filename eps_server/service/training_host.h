@@ -3,12 +3,14 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "common/choices/choices.h"
 #include "eps_server/service/worker_host.h"
 #include "eps_server/step/coordinator.h"
 
@@ -25,6 +27,10 @@ class TrainingHost final : public WorkerHost {
     return coordinator_.Connect(worker, std::move(channel));
   }
   absl::Status Heartbeat(WorkerId worker) override { return coordinator_.Heartbeat(worker); }
+  Choices HeldChoices(const std::string& device_model) const override { return coordinator_.HeldChoices(device_model); }
+  absl::StatusOr<Choices> OfferChoices(WorkerId worker, Choices offered) override {
+    return coordinator_.OfferChoices(worker, std::move(offered));
+  }
   absl::Status Ready(WorkerId worker, WorkerMemory memory) override { return coordinator_.Ready(worker, memory); }
   absl::Status PassDone(WorkerId worker, StepId step, std::vector<VnodeRecord> records, PassTiming timing) override {
     return coordinator_.PassDone(worker, step, std::move(records), std::move(timing));

@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/base/ids.h"
+#include "common/choices/choices.h"
 #include "common/schedule/vnode_batch.h"
 #include "eps_server/membership/membership.h"
 
@@ -35,6 +36,8 @@ class WorkerHost {
   virtual absl::StatusOr<WorkerId> Attach(WorkerInfo info) = 0;
   virtual absl::Status Connect(WorkerId worker, std::shared_ptr<EventChannel> channel) = 0;
   virtual absl::Status Heartbeat(WorkerId worker) = 0;
+  virtual Choices HeldChoices(const std::string& device_model) const = 0;
+  virtual absl::StatusOr<Choices> OfferChoices(WorkerId worker, Choices offered) = 0;
   virtual absl::Status Ready(WorkerId worker, WorkerMemory memory) = 0;
   virtual absl::Status PassDone(WorkerId worker, StepId step, std::vector<VnodeRecord> records, PassTiming timing) = 0;
   virtual absl::Status ReportGroup(WorkerId worker, const GroupReport& report) = 0;

@@ -3,6 +3,8 @@
 #include <cmath>
 #include <cstring>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
@@ -14,6 +16,7 @@
 #include "common/base/ids.h"
 #include "common/base/status_macros.h"
 #include "common/base/wait_cause.h"
+#include "common/choices/choices.h"
 #include "common/tensor/dtype.h"
 
 namespace eps::server {
@@ -78,6 +81,22 @@ absl::StatusOr<PassTiming> ToTiming(const proto::PassDone& done) {
     timing.wait_seconds[cause] = seconds;
   }
   return timing;
+}
+
+absl::StatusOr<Choices> ToChoices(const proto::Choices& choices) {
+  std::vector<std::pair<std::string, std::string>> pairs;
+  for (const proto::Choice& choice : choices.choices()) pairs.emplace_back(choice.key(), choice.value());
+  return CheckedChoices(pairs, "choices");
+}
+
+proto::Choices ToProto(const Choices& choices) {
+  proto::Choices message;
+  for (const auto& [key, value] : choices) {
+    proto::Choice& choice = *message.add_choices();
+    choice.set_key(key);
+    choice.set_value(value);
+  }
+  return message;
 }
 
 std::vector<VnodeRecord> ToRecords(const proto::PassDone& done) {

@@ -5,10 +5,11 @@
 #include <cstdint>
 #include <cstdlib>
 
+#include "common/choices/choices.h"
 #include "google/protobuf/stubs/logging.h"
 
 // A WorkerEvent. What comes out of it is what a coordinator may show and add up: no time below zero or beyond all
-// bounds, no cause of a wait that is not ours.
+// bounds, no cause of a wait that is not ours, no more choices than a message holds.
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
   using namespace eps::server;
   // It says on stderr, each time, that a string is no UTF-8.
@@ -24,6 +25,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
     for (const auto& [cause, seconds] : timing->wait_seconds) {
       if (!(seconds >= 0) || std::isinf(seconds)) abort();
     }
+  }
+  if (const auto choices = ToChoices(event.choices()); choices.ok()) {
+    if (choices->size() > eps::kMaxChoices || ToProto(*choices).ByteSizeLong() > 2 * eps::kMaxChoicesBytes) abort();
+    const auto again = ToChoices(ToProto(*choices));
+    if (!again.ok() || *again != *choices) abort();
   }
   if (ToRecords(event.pass_done()).size() != static_cast<size_t>(event.pass_done().records_size())) abort();
   if (const auto logits = ToLogits(event.inferred()); logits.ok()) {

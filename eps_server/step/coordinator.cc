@@ -17,6 +17,7 @@
 #include "common/base/status_macros.h"
 #include "common/telemetry/resident_bytes.h"
 #include "eps_server/incarnation.h"
+#include "eps_server/membership/device_choices.h"
 #include "eps_server/membership/groups.h"
 #include "eps_server/optimizer/chunk_gradient.h"
 #include "eps_server/optimizer/update_engine.h"
@@ -91,6 +92,7 @@ class CoordinatorImpl final : public Coordinator {
         first_version_(options.resume.version),
         update_order_(UpdateOrder(model_, run_.optimizer.clip)),
         members_(options.lease),
+        choices_(options.resume.choices),
         expected_workers_(options.expected_workers),
         progress_(std::move(options.resume), start_),
         step_(first_version_.value()),
@@ -203,6 +205,27 @@ class CoordinatorImpl final : public Coordinator {
   absl::Status Heartbeat(WorkerId worker) override {
     MutexLock lock(mu_);
     return members_.Renew(worker, clock_());
+  }
+
+  Choices HeldChoices(const std::string& device_model) const override {
+    MutexLock lock(mu_);
+    return choices_.Held(device_model);
+  }
+
+  absl::StatusOr<Choices> OfferChoices(WorkerId worker, Choices offered) override {
+    std::string device_model;
+    bool is_first = false;
+    absl::StatusOr<Choices> held;
+    {
+      MutexLock lock(mu_);
+      EPS_ASSIGN_OR_RETURN(device_model, members_.DeviceModel(worker, clock_()));
+      is_first = choices_.Held(device_model).empty();
+      held = choices_.Offer(device_model, std::move(offered));
+    }
+    if (held.ok() && is_first) {
+      LogInfo("choices_held", {{"worker", worker.value()}, {"device_model", device_model}, {"choices", held->size()}});
+    }
+    return held;
   }
 
   absl::Status Ready(WorkerId worker, WorkerMemory memory) override {
@@ -635,7 +658,9 @@ class CoordinatorImpl final : public Coordinator {
   CheckpointWriter::Job CheckpointJob() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     const Version version = progress_.state().version;
     checkpoints_.Begin(version, clock_());
-    return {.state = progress_.state(),
+    RunState state = progress_.state();
+    state.choices = choices_.all();
+    return {.state = std::move(state),
             .order = update_order_,
             .captured = [this, version](BlobId blob) { engine_->ReleaseUpdate(blob, version); },
             .is_awaited = [this, version] { return IsAwaited(version); },
@@ -833,6 +858,7 @@ class CoordinatorImpl final : public Coordinator {
   Membership members_ ABSL_GUARDED_BY(mu_);
   Groups groups_ ABSL_GUARDED_BY(mu_) = Groups(&NewIncarnation);
   std::vector<GroupOrder> group_orders_ ABSL_GUARDED_BY(mu_);  // not sent yet
+  DeviceChoices choices_ ABSL_GUARDED_BY(mu_);
   int expected_workers_ ABSL_GUARDED_BY(mu_);  // the first step waits until so many are ready
 
   RunProgress progress_ ABSL_GUARDED_BY(mu_);  // as committed

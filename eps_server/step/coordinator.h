@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/base/ids.h"
+#include "common/choices/choices.h"
 #include "common/model/model_spec.h"
 #include "common/schedule/vnode_batch.h"
 #include "common/spec/run_config.h"
@@ -76,6 +77,11 @@ class Coordinator {
   // FAILED_PRECONDITION it is connected already
   virtual absl::Status Connect(WorkerId worker, std::shared_ptr<WorkerChannel> channel) = 0;
   virtual absl::Status Heartbeat(WorkerId worker) = 0;
+  // What holds for a device model, in the whole run and all of its checkpoints; empty: nothing yet.
+  virtual Choices HeldChoices(const std::string& device_model) const = 0;
+  // A worker would choose these for its device model; returned are those that hold, which it follows or leaves.
+  // Errors also: DeviceChoices::Offer's
+  virtual absl::StatusOr<Choices> OfferChoices(WorkerId worker, Choices offered) = 0;
   // It can run. The first assignment follows.
   virtual absl::Status Ready(WorkerId worker, WorkerMemory memory) = 0;
   // An assignment of `step` was computed. Records already counted are dropped, those of an older

@@ -25,6 +25,7 @@
 #include "common/base/file_util.h"
 #include "common/base/ids.h"
 #include "common/base/mutex.h"
+#include "common/choices/choices.h"
 #include "common/model/model_spec.h"
 #include "common/numeric/bf16.h"
 #include "common/schedule/reduction_tree.h"
@@ -973,6 +974,40 @@ TEST(CoordinatorTest, LossThatIsNotFiniteEndsAnEagerRun) {
   worker.BreakLoss();
   EXPECT_THAT(run.coordinator->WaitUntilFinished(), StatusIs(absl::StatusCode::kOutOfRange, "the loss of vnode"));
   EXPECT_THAT(run.coordinator->Status().failure, ::testing::HasSubstr("is not finite"));
+}
+
+TEST(CoordinatorTest, ChoicesThatCameFirstHoldForTheirDeviceModelThroughCheckpointsAndResumes) {
+  RunConfig config = SmallRun();
+  config.checkpoint.every_steps = 2;
+  const Choices first = {{"product", "1"}}, second = {{"product", "2"}};
+  TestRun run(config);
+  const auto attach = [](TestRun& to, const std::string& model) {
+    return to.coordinator->Attach({.device_name = "cuda:0", .device_model = model, .device_cap_bytes = 1}).value();
+  };
+  EXPECT_TRUE(run.coordinator->HeldChoices("X").empty());
+  const WorkerId x = attach(run, "X"), another_x = attach(run, "X"), y = attach(run, "Y");
+  EXPECT_THAT(run.coordinator->OfferChoices(x, first), IsOkAndHolds(first));
+  run.coordinator->Disconnect(x, absl::UnavailableError("killed"));  // what it chose stays
+  EXPECT_THAT(run.coordinator->OfferChoices(another_x, second), IsOkAndHolds(first));
+  EXPECT_THAT(run.coordinator->OfferChoices(y, second), IsOkAndHolds(second));
+  EXPECT_THAT(run.coordinator->OfferChoices(y, {}), StatusIs(absl::StatusCode::kInvalidArgument, "choices: none"));
+  EXPECT_THAT(run.coordinator->OfferChoices(x, first), StatusIs(absl::StatusCode::kNotFound, "worker_id"));
+  EXPECT_EQ(run.coordinator->HeldChoices("X"), first);
+  run.coordinator->Disconnect(another_x, absl::OkStatus());
+  run.coordinator->Disconnect(y, absl::OkStatus());
+  FakeWorker worker(run);
+  ASSERT_OK(run.coordinator->WaitUntilFinished());
+
+  const std::map<int64_t, Snapshot> snapshots = run.checkpointer->snapshots();
+  const std::map<std::string, Choices> all = {{"X", first}, {"Y", second}};
+  EXPECT_EQ(snapshots.at(2).state.choices, all);
+  EXPECT_EQ(snapshots.at(4).state.choices, all);
+  TestRun resumed(config, {.resume = &snapshots.at(2)});
+  EXPECT_EQ(resumed.coordinator->HeldChoices("X"), first);
+  EXPECT_THAT(resumed.coordinator->OfferChoices(attach(resumed, "X"), second), IsOkAndHolds(first));
+  FakeWorker other(resumed);
+  ASSERT_OK(resumed.coordinator->WaitUntilFinished());
+  EXPECT_EQ(resumed.checkpointer->snapshots().at(4).state.choices, all);
 }
 
 TEST(CoordinatorTest, NonsenseFromAWorkerIsRefusedByField) {

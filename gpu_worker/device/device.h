@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "common/choices/choices.h"
 #include "common/tensor/dtype.h"
 #include "gpu_worker/device/kernels.h"
 
@@ -145,6 +146,22 @@ class Device {
   virtual std::unique_ptr<Event> NewEvent() = 0;
   // Kernels run on the compute stream.
   virtual Kernels& kernels() = 0;
+
+  // Choices that change bits. A device that has any is told first what it will be asked for, then it chooses or is told
+  // what was chosen, and only then does it work: Choose is for the first worker of a run, Follow for every one. While
+  // nothing was followed it takes what comes first, as it comes.
+  //
+  // Kernels that run nothing: each call on them is one that will come, with arrays of the same shape and alignment that
+  // lie in the arena. Null: this device has nothing to choose.
+  virtual Kernels* survey() { return nullptr; }
+  // A choice for all that was surveyed. Streams are idle; kFastest runs it, so that the arena's content is lost. Blocks.
+  virtual absl::StatusOr<Choices> Choose(ChoiceRule /*rule*/) { return Choices(); }
+  // From now on what was surveyed is computed as `choices` say, which any device of this model() made; what was not is
+  // an error of the compute stream. Streams are idle.
+  // Errors: FAILED_PRECONDITION naming a choice that is missing, or that this device cannot follow; the device is of no
+  //         more use
+  virtual absl::Status Follow(const Choices& /*choices*/) { return absl::OkStatus(); }
+
   // After an error: waits until the streams are idle and clears their errors.
   virtual void Recover() = 0;
 };

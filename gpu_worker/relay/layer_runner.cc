@@ -14,12 +14,13 @@ absl::Span<const std::byte> BytesOf(const T& value) {
 }  // namespace
 
 LayerRunner::LayerRunner(const ModelSpec& model, const RelayPlan& plan, const ArenaMap& arena,
-                         const StartValues& start_values, Device& device)
+                         const StartValues& start_values, Kernels& kernels, Stream& compute)
     : model_(model),
       plan_(plan),
       arena_(arena),
       start_values_(start_values),
-      device_(device),
+      kernels_(kernels),
+      compute_(compute),
       blocks_(model.layers.size()) {
   for (const LayerSpec& layer : model.layers) {
     switch (layer.kind) {
@@ -37,14 +38,13 @@ LayerRunner::LayerRunner(const ModelSpec& model, const RelayPlan& plan, const Ar
 }
 
 void LayerRunner::Run(const RelayStep& step, const PassContext& pass) {
-  Stream& compute = device_.stream(StreamId::kCompute);
   switch (step.kind) {
     case RelayStep::Kind::kExpand:
       return Expand(step, pass);
     case RelayStep::Kind::kForward:
       return Forward(step, pass);
     case RelayStep::Kind::kRecompute:
-      return BlockForward(device_.kernels(), BlockOf(step, pass), Slot(arena_.boundaries, step.input), nullptr);
+      return BlockForward(kernels_, BlockOf(step, pass), Slot(arena_.boundaries, step.input), nullptr);
     case RelayStep::Kind::kHead:
       return Head(step, pass);
     case RelayStep::Kind::kLogits:
@@ -52,22 +52,44 @@ void LayerRunner::Run(const RelayStep& step, const PassContext& pass) {
     case RelayStep::Kind::kBackward:
       return Backward(step, pass);
     case RelayStep::Kind::kZeroGradient:
-      return device_.kernels().FillZero(
+      return kernels_.FillZero(
           {.num_bytes = model_.layer(step.layer).num_elems * int64_t{sizeof(float)}, .dst = Gradient(step.gradient)});
     case RelayStep::Kind::kFinishLeaf:
       return FinishLeaf(step, pass);
     case RelayStep::Kind::kAddGradient:
-      return device_.kernels().AddGradient({.n = model_.layer(step.layer).num_elems,
-                                            .dst = Gradient(step.gradient),
-                                            .src = Gradient(step.other_gradient)});
+      return kernels_.AddGradient({.n = model_.layer(step.layer).num_elems,
+                                   .dst = Gradient(step.gradient),
+                                   .src = Gradient(step.other_gradient)});
     case RelayStep::Kind::kEmitGradient:
       return Emit(step, pass);
     case RelayStep::Kind::kSumGroup:
       return SumGroup(step, *pass.group);
     case RelayStep::Kind::kStartRecord:
-      return compute.CopyIn(Record(step), BytesOf(start_values_.record));
+      return compute_.CopyIn(Record(step), BytesOf(start_values_.record));
     default:
       EPS_CHECK(false);  // not a step of the compute stream
+  }
+}
+
+void LayerRunner::RunEach(const PassContext& pass) {
+  for (const LayerSpec& layer : model_.layers) {
+    RelayStep step;
+    step.layer = layer.id;
+    step.micro_batch = 0;
+    step.vnode = 0;
+    step.weights = plan_.resident ? layer.id.value() : 0;
+    step.gradient = 0;
+    step.tokens = 0;
+    step.record = 0;
+    step.input = 0;
+    step.output = static_cast<int>(plan_.boundary_slots.size()) - 1;
+    step.inner = static_cast<int>(plan_.inner_slots.size()) - 1;
+    if (layer.kind == LayerKind::kHead) {
+      Head(step, pass);
+      continue;
+    }
+    Forward(step, pass);
+    Backward(step, pass);
   }
 }
 
@@ -134,10 +156,10 @@ const int32_t* LayerRunner::Labels(const RelayStep& step, const PassContext& pas
 }
 
 void LayerRunner::Expand(const RelayStep& step, const PassContext& pass) {
-  device_.kernels().Widen({.n = model_.layer(step.layer).num_elems,
-                           .src = Weights(step, pass),
-                           .src_dtype = pass.shape.wire,
-                           .dst = arena_.expanded});
+  kernels_.Widen({.n = model_.layer(step.layer).num_elems,
+                  .src = Weights(step, pass),
+                  .src_dtype = pass.shape.wire,
+                  .dst = arena_.expanded});
 }
 
 void LayerRunner::Forward(const RelayStep& step, const PassContext& pass) {
@@ -145,42 +167,39 @@ void LayerRunner::Forward(const RelayStep& step, const PassContext& pass) {
   if (model_.layer(step.layer).kind == LayerKind::kEmbedding) {
     const EmbeddingOffsets offsets = {.wte = WeightOffset(step.layer, embedding_.wte, pass),
                                       .wpe = WeightOffset(step.layer, embedding_.wpe, pass)};
-    return EmbeddingForward(device_.kernels(), pass.shape, Key(step, pass), offsets, Weights(step, pass), Tokens(step),
-                            y);
+    return EmbeddingForward(kernels_, pass.shape, Key(step, pass), offsets, Weights(step, pass), Tokens(step), y);
   }
-  BlockForward(device_.kernels(), BlockOf(step, pass), Slot(arena_.boundaries, step.input), y);
+  BlockForward(kernels_, BlockOf(step, pass), Slot(arena_.boundaries, step.input), y);
 }
 
 void LayerRunner::Head(const RelayStep& step, const PassContext& pass) {
-  HeadForwardBackward(device_.kernels(), HeadOf(step, pass), Slot(arena_.boundaries, step.input), Labels(step, pass),
+  HeadForwardBackward(kernels_, HeadOf(step, pass), Slot(arena_.boundaries, step.input), Labels(step, pass),
                       pass.loss_scale, Record(step), Slot(arena_.boundaries, step.output), Gradient(step.gradient));
 }
 
 void LayerRunner::Logits(const RelayStep& step, const PassContext& pass) {
-  Stream& compute = device_.stream(StreamId::kCompute);
   const auto elem_bytes = static_cast<size_t>(pass.shape.act_bytes());
-  HeadLogits(device_.kernels(), HeadOf(step, pass), Slot(arena_.boundaries, step.input),
+  HeadLogits(kernels_, HeadOf(step, pass), Slot(arena_.boundaries, step.input),
              [&](int64_t first, int64_t chunk, const void* logits) {
-               compute.CopyOut(pass.logits.subspan(static_cast<size_t>(first) * elem_bytes,
-                                                   static_cast<size_t>(chunk) * elem_bytes),
-                               logits);
+               compute_.CopyOut(pass.logits.subspan(static_cast<size_t>(first) * elem_bytes,
+                                                    static_cast<size_t>(chunk) * elem_bytes),
+                                logits);
              });
 }
 
 void LayerRunner::Backward(const RelayStep& step, const PassContext& pass) {
   void* dy = Slot(arena_.boundaries, step.output);
   if (model_.layer(step.layer).kind == LayerKind::kEmbedding) {
-    return EmbeddingBackward(device_.kernels(), pass.shape, Key(step, pass), embedding_, Tokens(step), dy,
+    return EmbeddingBackward(kernels_, pass.shape, Key(step, pass), embedding_, Tokens(step), dy,
                              Gradient(step.gradient));
   }
-  BlockBackward(device_.kernels(), BlockOf(step, pass), Slot(arena_.boundaries, step.input), dy,
-                Gradient(step.gradient));
+  BlockBackward(kernels_, BlockOf(step, pass), Slot(arena_.boundaries, step.input), dy, Gradient(step.gradient));
 }
 
 void LayerRunner::FinishLeaf(const RelayStep& step, const PassContext& pass) {
   int32_t* flag = Flag(step, pass.vnodes[static_cast<size_t>(step.vnode)], pass);
-  device_.stream(StreamId::kCompute).CopyIn(flag, BytesOf(start_values_.finite));
-  device_.kernels().FinishLeaf({.n = model_.layer(step.layer).num_elems,
+  compute_.CopyIn(flag, BytesOf(start_values_.finite));
+  kernels_.FinishLeaf({.n = model_.layer(step.layer).num_elems,
                                 .src = Gradient(step.gradient),
                                 .round_bf16 = pass.gradients == Dtype::kBf16,
                                 .finite = flag});
@@ -188,7 +207,7 @@ void LayerRunner::FinishLeaf(const RelayStep& step, const PassContext& pass) {
 
 void LayerRunner::Emit(const RelayStep& step, const PassContext& pass) {
   const bool in_group = pass.group != nullptr;
-  device_.kernels().EmitGradient({.n = model_.layer(step.layer).num_elems,
+  kernels_.EmitGradient({.n = model_.layer(step.layer).num_elems,
                                   .src = Gradient(step.gradient),
                                   .dst_dtype = in_group ? Dtype::kF32 : PushedDtype(step.node, pass.gradients),
                                   .dst = Slot(arena_.pushes, step.push)});
@@ -196,7 +215,7 @@ void LayerRunner::Emit(const RelayStep& step, const PassContext& pass) {
   const GroupParts& group = *pass.group;
   float* own = GroupPlace(step.layer, {group.rank(), step.round}, group);
   for (const GroupParts::Piece& piece : group.PiecesOf(step.layer, group.rank())) {
-    device_.kernels().EmitGradient({.n = piece.num_elems,
+    kernels_.EmitGradient({.n = piece.num_elems,
                                     .src = Gradient(step.gradient) + piece.slot_elem,
                                     .dst_dtype = Dtype::kF32,
                                     .dst = own + piece.packed_elem});
@@ -211,7 +230,7 @@ void LayerRunner::SumGroup(const RelayStep& step, const GroupParts& group) {
   const int64_t elems = group.PartElems(step.layer, group.rank());
   if (elems == 0) return;
   for (const GroupParts::Sum& sum : group.sums()) {
-    device_.kernels().AddGradient({.n = elems,
+    kernels_.AddGradient({.n = elems,
                                    .dst = GroupPlace(step.layer, sum.left, group),
                                    .src = GroupPlace(step.layer, sum.right, group)});
   }

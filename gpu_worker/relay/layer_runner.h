@@ -10,6 +10,7 @@
 #include "common/model/model_spec.h"
 #include "common/tensor/dtype.h"
 #include "gpu_worker/device/device.h"
+#include "gpu_worker/device/kernels.h"
 #include "gpu_worker/layers/block.h"
 #include "gpu_worker/layers/embedding.h"
 #include "gpu_worker/layers/head.h"
@@ -40,11 +41,14 @@ struct PassContext {
 // Runs the steps of the compute stream: the arena's slots, the layers, the kernel table.
 class LayerRunner {
  public:
-  // All outlive the runner.
+  // All outlive the runner. `kernels` run on `compute`.
   LayerRunner(const ModelSpec& model, const RelayPlan& plan, const ArenaMap& arena, const StartValues& start_values,
-              Device& device);
+              Kernels& kernels, Stream& compute);
 
   void Run(const RelayStep& step, const PassContext& pass);
+  // The forward and the backward of every layer, over one micro-batch of one vnode and in any of its places: what is
+  // called is what a pass calls, what comes out means nothing.
+  void RunEach(const PassContext& pass);
 
  private:
   MicroBatchKey Key(const RelayStep& step, const PassContext& pass) const;
@@ -74,7 +78,8 @@ class LayerRunner {
   const RelayPlan& plan_;
   const ArenaMap& arena_;
   const StartValues& start_values_;
-  Device& device_;
+  Kernels& kernels_;
+  Stream& compute_;
   EmbeddingOffsets embedding_;
   HeadOffsets head_;
   std::vector<BlockOffsets> blocks_;  // by layer; empty ones for embedding and head

@@ -89,10 +89,11 @@ class RelayExecutorImpl : public RelayExecutor {
         arena_(std::move(arena)),
         shape_(shape),
         memory_(std::move(memory)),
-        layers_(model_, plan_, arena_, memory_.start_values(), device_),
+        layers_(model_, plan_, arena_, memory_.start_values(), device_.kernels(), device_.stream(StreamId::kCompute)),
         push_buffers_(&device_, plan_.host_push_bytes) {}
 
   absl::StatusOr<PassResult> Run(const Assignment& assignment, Group* group) override;
+  void Survey(Kernels& kernels) override;
   absl::StatusOr<std::vector<float>> NextTokenLogits(Version version, absl::Span<const int32_t> tokens) override;
 
  private:
@@ -260,6 +261,12 @@ absl::Status RelayExecutorImpl::RunPass(const Assignment& assignment, absl::Span
                               .finite = record.finite != 0});
   }
   return absl::OkStatus();
+}
+
+void RelayExecutorImpl::Survey(Kernels& kernels) {
+  const std::vector<int> vnodes = {0};
+  LayerRunner(model_, plan_, arena_, memory_.start_values(), kernels, device_.stream(StreamId::kCompute))
+      .RunEach({.shape = shape_, .seed = model_.config.init_seed, .vnodes = vnodes});
 }
 
 absl::StatusOr<std::vector<float>> RelayExecutorImpl::NextTokenLogits(Version version,

@@ -10,6 +10,7 @@
 #include "absl/types/span.h"
 #include "common/schedule/vnode_batch.h"
 #include "gpu_worker/device/device.h"
+#include "gpu_worker/device/kernels.h"
 #include "gpu_worker/group/group.h"
 #include "gpu_worker/plan/relay_plan.h"
 #include "gpu_worker/transport/transport.h"
@@ -49,6 +50,9 @@ class RelayExecutor {
   //         executor can be used again afterwards; of a pass whose group has ended, parts were pushed and parts were not.
   virtual absl::StatusOr<PassResult> Run(const Assignment& assignment, Group* group) = 0;
   absl::StatusOr<PassResult> Run(const Assignment& assignment) { return Run(assignment, nullptr); }
+
+  // Calls every kernel of a pass over one micro-batch on `kernels`, Device::survey()'s, at places in the arena.
+  virtual void Survey(Kernels& kernels) = 0;
 
   // Forward only, with `version` of every blob: the logits (vocab) after the last of `tokens`
   // (1 .. context of them). No dropout.

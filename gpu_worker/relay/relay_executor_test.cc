@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/choices/choices.h"
 #include "common/numeric/bf16.h"
 #include "common/numeric/philox.h"
 #include "common/schedule/chunk_range.h"
@@ -25,6 +26,7 @@
 #include "gpu_worker/device/cuda/cuda_kernel_sizes.h"
 #include "gpu_worker/device/cuda/emulator/emulated_runtime.h"
 #include "gpu_worker/device/cuda/emulator/grid.h"
+#include "gpu_worker/device/cuda/emulator/plain_matmul.h"
 #include "gpu_worker/device/kernels.h"
 #include "gpu_worker/group/group.h"
 #include "gpu_worker/group/shared_memory_group.h"
@@ -183,15 +185,25 @@ struct Way {
   bool own_memory = false;
   bool in_place = false;                       // the transport has the weights in this host's memory
   std::optional<Dtype> cuda = std::nullopt;    // the cuda device on the emulator, with this compute dtype; none: cpu
-  cuda::EmulatedLimits limits = {.has_fused_attention = true};  // of its GPU
+  cuda::EmulatedTraits traits = {.has_fused_attention = true};  // of its GPU
   std::vector<std::vector<int>> workers = {};  // vnodes of each; empty: one worker with all
   bool group = false;                          // the workers are one group, and run at once
+  std::vector<std::vector<std::string>> algorithms = {};  // of products, as each worker's GPU prefers them; empty: all
+  std::optional<Choices> choices = std::nullopt;          // what every worker follows
 
   KernelSizes kernels() const { return cuda.has_value() ? cuda::CudaKernelSizes(*cuda) : CpuKernelSizes(); }
-  std::unique_ptr<Device> MakeDevice(int64_t arena_bytes) const {
+  std::unique_ptr<Device> MakeDevice(int64_t arena_bytes, size_t worker) const {
     if (cuda.has_value()) {
+      cuda::EmulatedTraits made = traits;
+      if (!algorithms.empty()) {
+        made.algorithms.clear();
+        for (const std::string& name : algorithms.at(worker)) {
+          const bool rises = name == "rising";
+          made.algorithms.push_back({name, rises ? cuda::SumOrder::kRising : cuda::SumOrder::kFalling});
+        }
+      }
       return cuda::NewCudaDevice({.arena_bytes = arena_bytes, .act = *cuda},
-                                 cuda::NewEmulatedRuntime(cuda::GridOrder::kForward, limits))
+                                 cuda::NewEmulatedRuntime(cuda::GridOrder::kForward, std::move(made)))
           .value();
     }
     std::unique_ptr<Device> device = NewCpuDevice({.arena_bytes = arena_bytes, .threads = threads}).value();
@@ -202,7 +214,7 @@ struct Way {
 
 // A worker: a device, a plan, an executor on a store.
 struct Worker {
-  Worker(const ModelSpec& model, const RunConfig& run_in, const Way& way, InProcessStore& store)
+  Worker(const ModelSpec& model, const RunConfig& run_in, const Way& way, InProcessStore& store, size_t index = 0)
       : run(run_in), transport(&store), in_place(&model, run_in.precision.wire, &transport) {
     run.relay.inner = way.inner;
     run.relay.resident = way.resident;
@@ -214,13 +226,16 @@ struct Worker {
                         .max_group_members = way.group ? static_cast<int>(way.workers.size()) : 0};
     if (way.more_bytes >= 0) request.cap_bytes = SmallestCapBytes(request) + way.more_bytes;
     plan = MakeRelayPlan(request).value();
-    device = way.MakeDevice(plan.arena_bytes);
+    device = way.MakeDevice(plan.arena_bytes, index);
     executor = RelayExecutor::Create({.model = &model,
                                       .run = &run,
                                       .device = device.get(),
                                       .transport = way.in_place ? static_cast<Transport*>(&in_place) : &transport,
                                       .plan = plan})
                    .value();
+    if (!way.choices.has_value()) return;
+    executor->Survey(*device->survey());
+    EXPECT_OK(device->Follow(*way.choices));
   }
   RunConfig run;
   InProcessTransport transport;
@@ -265,8 +280,9 @@ class RelayExecutorTest : public ::testing::Test {
     }
     std::vector<std::vector<int>> workers = way.workers;
     if (workers.empty()) workers = {{}};
-    for (const std::vector<int>& vnodes : workers) {
-      Worker worker(model_, run_, way, *store);
+    for (size_t i = 0; i < workers.size(); ++i) {
+      const std::vector<int>& vnodes = workers[i];
+      Worker worker(model_, run_, way, *store, i);
       const auto result = worker.executor->Run(vnodes.empty() ? all_ : Only(all_, vnodes));
       EXPECT_OK(result);
       if (!result.ok()) return outcome;
@@ -478,7 +494,7 @@ TEST_F(RelayExecutorTest, OnCudaNoChoiceOfThePlanNorOfWorkersChangesABit) {
                    name + " three weight slots, passes of one vnode");
     ExpectSameBits(want, RunStep({.in_place = true, .cuda = act}), name + " copied from where they lie");
     ExpectSameBits(want, RunStep({.cuda = act, .workers = {{0, 1}, {2}, {3}}}), name + " three workers");
-    ExpectSameBits(want, RunStep({.in_place = true, .cuda = act, .limits = {.most_pinned_bytes = 60000, .has_fused_attention = true}}),
+    ExpectSameBits(want, RunStep({.in_place = true, .cuda = act, .traits = {.most_pinned_bytes = 60000, .has_fused_attention = true}}),
                    name + " with little memory pinned");
   }
 }
@@ -498,6 +514,75 @@ TEST_F(RelayExecutorTest, OnCudaFusedAttentionGivesTheGradientsAndTheSameBits) {
   in_fp32.model.residual_dropout = 0.1;
   Use(in_fp32);
   ExpectNearReference(RunStep({.cuda = act}), 0.04, 0.004);  // as CudaGivesTheGradientsOfTheWholeModel
+}
+
+// What the first of these workers would choose.
+Choices ChoicesOf(const ModelSpec& model, const RunConfig& run, const Way& way, ChoiceRule rule) {
+  InProcessStore store(&model, run.batch.virtual_nodes, run.precision.wire);
+  Worker worker(model, run, way, store);
+  worker.executor->Survey(*worker.device->survey());
+  return worker.device->Choose(rule).value();
+}
+
+TEST_F(RelayExecutorTest, WorkersThatPreferOtherAlgorithmsFollowOneChoiceToTheBit) {
+  const std::vector<std::string> rising = {"rising", "falling"}, falling = {"falling", "rising"};
+  for (const Dtype act : {Dtype::kF32, Dtype::kBf16}) {
+    RunConfig run = SmallRun(act);
+    run.model.residual_dropout = 0.1;
+    Use(run);
+    const StepOutcome alone = RunStep({.cuda = act, .algorithms = {rising}});
+    // Left to themselves they give other bits: what they follow matters.
+    const StepOutcome other = RunStep({.cuda = act, .algorithms = {falling}});
+    EXPECT_NE(std::memcmp(alone.use_gradients[1][0].data(), other.use_gradients[1][0].data(),
+                          alone.use_gradients[1][0].size() * sizeof(float)),
+              0);
+    const Choices made = ChoicesOf(model_, run_, {.cuda = act, .algorithms = {rising}}, ChoiceRule::kFirst);
+    const std::string name(DtypeName(act));
+    ExpectSameBits(alone, RunStep({.cuda = act, .algorithms = {falling}, .choices = made}), name + " told");
+    ExpectSameBits(
+        alone,
+        RunStep(
+            {.cuda = act, .workers = {{0, 1}, {2}, {3}}, .algorithms = {rising, falling, falling}, .choices = made}),
+        name + " three workers");
+  }
+}
+
+TEST_F(RelayExecutorTest, ASurveyFindsEveryProductOfEveryPlan) {
+  // A vocabulary of two chunks, whose products have other shapes.
+  RunConfig run = SmallRun(Dtype::kBf16);
+  run.model = {.num_layers = 2, .d_model = 8, .num_heads = 2, .context = 5, .vocab = 4100, .init_seed = 1};
+  run.batch = {.virtual_nodes = 3, .micro_batches = 2, .micro_batch = 1};
+  Use(run);
+  const Way least = {.cuda = Dtype::kBf16};
+  const Choices made = ChoicesOf(model_, run_, least, ChoiceRule::kFirst);
+  const StepOutcome want = RunStep(least);
+  // A product without a choice would be an error.
+  for (Way way : {least, Way{.inner = InnerPolicy::kKeep, .more_bytes = -1, .resident = true, .cuda = Dtype::kBf16},
+                  Way{.more_bytes = -1, .weight_slots = 3, .max_pass_vnodes = 1, .cuda = Dtype::kBf16}}) {
+    EXPECT_EQ(ChoicesOf(model_, run_, way, ChoiceRule::kFirst), made);
+    way.choices = made;
+    ExpectSameBits(want, RunStep(way), "told");
+  }
+}
+
+TEST_F(RelayExecutorTest, ChoicesThatWereTriedLeaveAStepAsItWas) {
+  Use(SmallRun(Dtype::kBf16));
+  const Way way = {.cuda = Dtype::kBf16, .algorithms = {{"rising", "falling"}}};
+  const StepOutcome want = RunStep(way);
+  std::unique_ptr<InProcessStore> store = NewStore();
+  Worker worker(model_, run_, way, *store);
+  worker.executor->Survey(*worker.device->survey());
+  // Runs products all over the arena, before the first step.
+  ASSERT_OK_AND_ASSIGN(Choices made, worker.device->Choose(ChoiceRule::kFastest));
+  for (auto& [key, value] : made) value = "rising";
+  ASSERT_OK(worker.device->Follow(made));
+  const auto result = worker.executor->Run(all_);
+  ASSERT_OK(result);
+  StepOutcome outcome;
+  for (const VnodeRecord& record : result->records) outcome.records[record.vnode] = record;
+  Collect(*store, outcome);
+  ExpectSameBits(want, outcome, "after a trial");
+  EXPECT_EQ(worker.device->arena_high_water_bytes(), worker.plan.arena_bytes);
 }
 
 TEST_F(RelayExecutorTest, NoSplitOfVnodesAmongWorkersChangesABit) {
@@ -570,7 +655,7 @@ TEST_F(RelayExecutorTest, AnErrorOfAKernelIsToldAsWhatFoundItAndOfWhichStep) {
   Use(SmallRun());
   for (const int64_t good_launches : {0, 40}) {
     std::unique_ptr<InProcessStore> store = NewStore();
-    Worker worker(model_, run_, {.cuda = Dtype::kF32, .limits = {.good_launches = good_launches}}, *store);
+    Worker worker(model_, run_, {.cuda = Dtype::kF32, .traits = {.good_launches = good_launches}}, *store);
     const absl::Status status = worker.executor->Run(all_).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
     const std::string message(status.message());

@@ -13,6 +13,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "common/base/ids.h"
+#include "common/choices/choices.h"
 #include "common/schedule/vnode_batch.h"
 #include "common/spec/run_config.h"
 
@@ -36,6 +37,7 @@ struct Attachment {
   bool serving = false;  // only inference will be asked for, of serving_version
   Version serving_version;
   std::string shared_memory_socket;  // path, for workers of the daemon's host; "": not offered
+  Choices choices;                   // of this device model; empty: nobody has chosen yet
 };
 
 // What the planned worker uses.
@@ -64,6 +66,9 @@ struct FinishOrder {
   bool ok = false;
   std::string reason;
 };
+struct ChoicesOrder {
+  Choices choices;  // that hold for this device model
+};
 // Make a group of `size` that the others can join, or join it.
 struct FormGroupOrder {
   uint64_t group = 0;
@@ -75,7 +80,7 @@ struct EndGroupOrder {
   uint64_t group = 0;
   std::string reason;
 };
-using Order = std::variant<Assignment, InferOrder, FinishOrder, FormGroupOrder, EndGroupOrder>;
+using Order = std::variant<Assignment, InferOrder, FinishOrder, ChoicesOrder, FormGroupOrder, EndGroupOrder>;
 
 // The control plane as an attached worker sees it: orders in, reports out. Heartbeats go out by themselves.
 //
@@ -89,6 +94,8 @@ class Control {
   // Blocks until there is an order.
   virtual absl::StatusOr<Order> Next() = 0;
 
+  // What this worker would choose; a ChoicesOrder answers. Before SendReady.
+  virtual void SendChoices(const Choices& choices) = 0;
   virtual void SendReady(const MemoryReport& memory) = 0;
   virtual void SendPassDone(const PassReport& report) = 0;
   // Logits (vocab), or why there are none.

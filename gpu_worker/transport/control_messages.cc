@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "common/base/status_macros.h"
+#include "common/choices/choices.h"
 
 namespace eps::worker {
 namespace {
@@ -123,6 +124,12 @@ absl::StatusOr<Order> ToInfer(const proto::Infer& infer, const RunConfig& run) {
   return Order(std::move(order));
 }
 
+absl::StatusOr<Choices> ToChoices(const google::protobuf::RepeatedPtrField<proto::Choice>& choices) {
+  std::vector<std::pair<std::string, std::string>> pairs;
+  for (const proto::Choice& choice : choices) pairs.emplace_back(choice.key(), choice.value());
+  return CheckedChoices(pairs, "choices");
+}
+
 }  // namespace
 
 absl::StatusOr<Attachment> ToAttachment(const proto::AttachReply& reply) {
@@ -136,6 +143,7 @@ absl::StatusOr<Attachment> ToAttachment(const proto::AttachReply& reply) {
   attachment.serving = reply.serving();
   attachment.serving_version = Version(reply.serving_version());
   attachment.shared_memory_socket = reply.shared_memory_socket();
+  EPS_ASSIGN_OR_RETURN(attachment.choices, ToChoices(reply.choices()));
   auto run = ParseRunConfig(reply.run_config());
   EPS_RETURN_IF_ERROR_WITH(run.status(), "run_config");
   attachment.run = *std::move(run);
@@ -166,6 +174,10 @@ absl::StatusOr<Order> ToOrder(const proto::DaemonEvent& event, const Attachment&
       return Order(EndGroupOrder{.group = event.end_group().group(), .reason = event.end_group().reason()});
     case proto::DaemonEvent::kFinish:
       return Order(FinishOrder{.ok = event.finish().ok(), .reason = event.finish().reason()});
+    case proto::DaemonEvent::kChoices: {
+      EPS_ASSIGN_OR_RETURN(Choices choices, ToChoices(event.choices().choices()));
+      return Order(ChoicesOrder{.choices = std::move(choices)});
+    }
     default:
       return absl::InvalidArgumentError("event: none that this worker knows");
   }
@@ -185,6 +197,16 @@ proto::PassDone ToProto(const PassReport& report) {
   for (const auto& [cause, seconds] : report.wait_seconds) (*done.mutable_wait_seconds())[cause] = seconds;
   done.set_device_peak_bytes(report.device_peak_bytes);
   return done;
+}
+
+proto::Choices ToProto(const Choices& choices) {
+  proto::Choices message;
+  for (const auto& [key, value] : choices) {
+    proto::Choice& choice = *message.add_choices();
+    choice.set_key(key);
+    choice.set_value(value);
+  }
+  return message;
 }
 
 }  // namespace eps::worker

@@ -6,6 +6,7 @@
 #include <string>
 #include <variant>
 
+#include "common/choices/choices.h"
 #include "common/spec/run_config.h"
 #include "google/protobuf/stubs/logging.h"
 #include "proto/control.pb.h"
@@ -42,6 +43,13 @@ void CheckAssignment(const Assignment& assignment, const RunConfig& run) {
   }
 }
 
+void CheckChoices(const Choices& choices) {
+  if (choices.size() > kMaxChoices) abort();
+  for (const auto& [key, value] : choices) {
+    if (key.empty() || key.size() > kMaxChoiceKeyBytes || value.empty() || value.size() > kMaxChoiceValueBytes) abort();
+  }
+}
+
 }  // namespace
 }  // namespace eps::worker
 
@@ -55,7 +63,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
   const std::string bytes(reinterpret_cast<const char*>(data) + 1, num_bytes - 1);
   if (data[0] != 0) {
     eps::proto::AttachReply reply;
-    if (reply.ParseFromString(bytes)) ToAttachment(reply).IgnoreError();
+    if (!reply.ParseFromString(bytes)) return 0;
+    if (const auto attachment = ToAttachment(reply); attachment.ok()) CheckChoices(attachment->choices);
     return 0;
   }
   static const Attachment attachment = SmallAttachment();
@@ -65,6 +74,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
   const absl::StatusOr<Order> order = ToOrder(event, attachment);
   if (!order.ok()) return 0;
   if (const auto* assignment = std::get_if<eps::Assignment>(&*order)) CheckAssignment(*assignment, attachment.run);
+  if (const auto* choices = std::get_if<ChoicesOrder>(&*order)) CheckChoices(choices->choices);
   if (const auto* infer = std::get_if<InferOrder>(&*order)) {
     if (infer->tokens.empty() || static_cast<int64_t>(infer->tokens.size()) > attachment.run.model.context) abort();
   }

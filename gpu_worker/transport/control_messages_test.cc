@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "common/choices/choices.h"
 #include "common/spec/run_config.h"
 #include "common/testing/status_matchers.h"
 #include "gtest/gtest.h"
@@ -190,6 +191,34 @@ TEST_F(ControlMessagesTest, APassReportComesThroughWhole) {
   EXPECT_FALSE(done.records(0).finite());
   EXPECT_EQ(done.wait_seconds().at("pull"), 0.25);
   EXPECT_EQ(done.device_peak_bytes(), 77);
+}
+
+TEST_F(ControlMessagesTest, ChoicesComeThroughWholeOrAreRefusedByField) {
+  const Choices choices = {{"a product", "00ff"}, {"b", "1"}};
+  *event_.mutable_choices() = ToProto(choices);
+  ASSERT_OK_AND_ASSIGN(const Order order, ToOrder(event_, attachment_));
+  EXPECT_EQ(std::get<ChoicesOrder>(order).choices, choices);
+  event_.mutable_choices()->mutable_choices(1)->clear_value();
+  ExpectRefused("choices[1].value: 0 bytes");
+}
+
+TEST(AttachmentTest, HoldsTheChoicesOfTheDeviceModel) {
+  RunConfig run;
+  run.model = {.num_layers = 1, .d_model = 4, .num_heads = 1, .context = 3, .vocab = 10};
+  run.data.path = "/data";
+  run.optimizer.peak_learning_rate = 0.1;
+  run.steps = 1;
+  proto::AttachReply reply;
+  reply.set_worker_id(1);
+  reply.set_lease_millis(1);
+  reply.set_run_config(SerializeRunConfig(run));
+  EXPECT_TRUE(ToAttachment(reply).value().choices.empty());
+  proto::Choice& choice = *reply.add_choices();
+  choice.set_key("a product");
+  choice.set_value("00ff");
+  EXPECT_EQ(ToAttachment(reply).value().choices, (Choices{{"a product", "00ff"}}));
+  choice.set_key(std::string(257, 'x'));
+  EXPECT_THAT(ToAttachment(reply), StatusIs(StatusCode::kInvalidArgument, "choices[0].key: 257 bytes"));
 }
 
 }  // namespace

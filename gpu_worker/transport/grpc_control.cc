@@ -13,6 +13,7 @@
 #include "common/base/mutex.h"
 #include "common/base/protocol_version.h"
 #include "common/base/status_macros.h"
+#include "common/choices/choices.h"
 #include "common/grpc/grpc_status.h"
 #include "common/grpc/message_limits.h"
 #include "gpu_worker/transport/control_messages.h"
@@ -63,6 +64,12 @@ class GrpcControl final : public Control {
     Order order = std::move(orders_.front());
     orders_.pop_front();
     return order;
+  }
+
+  void SendChoices(const Choices& choices) override {
+    proto::WorkerEvent event;
+    *event.mutable_choices() = ToProto(choices);
+    Enqueue(std::move(event));
   }
 
   void SendReady(const MemoryReport& memory) override {

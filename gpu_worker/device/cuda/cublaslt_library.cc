@@ -1,13 +1,19 @@
 #include "gpu_worker/device/cuda/cublaslt_library.h"
 
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "common/base/status_macros.h"
 #include "common/tensor/dtype.h"
 #include "cublasLt.h"
@@ -36,6 +42,8 @@ struct CublasLtLibrary::Api {
   EPS_LT_FUNCTION(cublasLtMatmulPreferenceDestroy);
   EPS_LT_FUNCTION(cublasLtMatmulPreferenceSetAttribute);
   EPS_LT_FUNCTION(cublasLtMatmulAlgoGetHeuristic);
+  EPS_LT_FUNCTION(cublasLtMatmulAlgoCheck);
+  EPS_LT_FUNCTION(cublasLtMatmulAlgoConfigGetAttribute);
 #undef EPS_LT_FUNCTION
 
   absl::Status Find() {
@@ -54,6 +62,8 @@ struct CublasLtLibrary::Api {
     EPS_LT_FIND(cublasLtMatmulPreferenceDestroy);
     EPS_LT_FIND(cublasLtMatmulPreferenceSetAttribute);
     EPS_LT_FIND(cublasLtMatmulAlgoGetHeuristic);
+    EPS_LT_FIND(cublasLtMatmulAlgoCheck);
+    EPS_LT_FIND(cublasLtMatmulAlgoConfigGetAttribute);
 #undef EPS_LT_FIND
     return absl::OkStatus();
   }
@@ -77,10 +87,34 @@ struct CublasLtLibrary::Prepared {
   const Api& api;
   cublasLtMatmulDesc_t operation = nullptr;
   cublasLtMatrixLayout_t a = nullptr, b = nullptr, d = nullptr;
-  cublasLtMatmulAlgo_t algorithm = {};
+  std::optional<cublasLtMatmulAlgo_t> algorithm;  // none: not used yet
 };
 
 namespace {
+
+// Sums that are split stay fp32 until the last: rounded once. One scheme alone; those that are not split are always in.
+constexpr uint32_t kReduction = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+
+std::string TextOf(const cublasLtMatmulAlgo_t& algorithm) {
+  return absl::BytesToHexString(absl::string_view(reinterpret_cast<const char*>(&algorithm), sizeof(algorithm)));
+}
+
+absl::StatusOr<cublasLtMatmulAlgo_t> AlgorithmOf(const std::string& text) {
+  cublasLtMatmulAlgo_t algorithm = {};
+  const bool is_hex = text.find_first_not_of("0123456789abcdef") == std::string::npos;
+  if (text.size() != 2 * sizeof(algorithm) || !is_hex) {
+    return absl::FailedPreconditionError(absl::StrCat("\"", text, "\" is no algorithm of cuBLASLt: want ",
+                                                      2 * sizeof(algorithm), " hexadecimal digits"));
+  }
+  const std::string bytes = absl::HexStringToBytes(text);
+  std::memcpy(&algorithm, bytes.data(), sizeof(algorithm));
+  return algorithm;
+}
+
+// Aligned no better than a bias will be.
+const void* BiasAlignedAs(const LtShape& shape) {
+  return reinterpret_cast<const void*>(static_cast<uintptr_t>(shape.alignment_bytes));
+}
 
 cudaDataType_t TypeOf(Dtype dtype) { return dtype == Dtype::kF32 ? CUDA_R_32F : CUDA_R_16BF; }
 
@@ -105,7 +139,7 @@ CublasLtLibrary::~CublasLtLibrary() {
 
 std::string CublasLtLibrary::version() const { return absl::StrCat("cublaslt-", api_->cublasLtGetVersion()); }
 
-absl::StatusOr<const CublasLtLibrary::Prepared*> CublasLtLibrary::Prepare(const LtShape& shape) {
+absl::StatusOr<CublasLtLibrary::Prepared*> CublasLtLibrary::Prepare(const LtShape& shape) {
   std::unique_ptr<Prepared>& found = prepared_[shape];
   if (found != nullptr) return found.get();
 
@@ -125,12 +159,7 @@ absl::StatusOr<const CublasLtLibrary::Prepared*> CublasLtLibrary::Prepare(const 
   EPS_RETURN_IF_ERROR(set(CUBLASLT_MATMUL_DESC_TRANSA, op_a));
   EPS_RETURN_IF_ERROR(set(CUBLASLT_MATMUL_DESC_TRANSB, op_b));
   EPS_RETURN_IF_ERROR(set(CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue));
-  if (shape.has_bias) {
-    // The heuristic takes the alignment of a bias from its address: one with no more than it will have.
-    const void* bias = reinterpret_cast<const void*>(static_cast<uintptr_t>(shape.alignment_bytes));
-    EPS_RETURN_IF_ERROR(set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, bias_type));
-    EPS_RETURN_IF_ERROR(set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias));
-  }
+  if (shape.has_bias) EPS_RETURN_IF_ERROR(set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, bias_type));
 
   const auto layout = [&](cublasLtMatrixLayout_t* to, const LtMatrix& matrix) {
     return check(api_->cublasLtMatrixLayoutCreate(to, TypeOf(matrix.dtype), static_cast<uint64_t>(matrix.rows),
@@ -140,55 +169,111 @@ absl::StatusOr<const CublasLtLibrary::Prepared*> CublasLtLibrary::Prepare(const 
   EPS_RETURN_IF_ERROR(layout(&made->a, shape.a));
   EPS_RETURN_IF_ERROR(layout(&made->b, shape.b));
   EPS_RETURN_IF_ERROR(layout(&made->d, shape.d));
+  found = std::move(made);
+  return found.get();
+}
 
+absl::Status CublasLtLibrary::SetBias(const Prepared& prepared, const void* bias) {
+  return api_->Check(
+      api_->cublasLtMatmulDescSetAttribute(prepared.operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof(bias)),
+      "cublasLtMatmulDescSetAttribute");
+}
+
+absl::Status CublasLtLibrary::CheckReduction(const cublasLtMatmulAlgo_t& algorithm) {
+  uint32_t scheme = 0;
+  size_t written = 0;
+  EPS_RETURN_IF_ERROR(
+      api_->Check(api_->cublasLtMatmulAlgoConfigGetAttribute(&algorithm, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, &scheme,
+                                                             sizeof(scheme), &written),
+                  "cublasLtMatmulAlgoConfigGetAttribute"));
+  if (scheme == CUBLASLT_REDUCTION_SCHEME_NONE || scheme == kReduction) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat("its sums are split by reduction scheme ", scheme, ", want ",
+                                                    int{CUBLASLT_REDUCTION_SCHEME_NONE}, " or ", kReduction));
+}
+
+absl::StatusOr<std::vector<cublasLtMatmulAlgo_t>> CublasLtLibrary::Heuristic(const LtShape& shape,
+                                                                             const Prepared& prepared, int most) {
+  if (shape.has_bias) EPS_RETURN_IF_ERROR(SetBias(prepared, BiasAlignedAs(shape)));
+  const auto check = [this](cublasStatus_t status, const char* call) { return api_->Check(status, call); };
   cublasLtMatmulPreference_t preference = nullptr;
   EPS_RETURN_IF_ERROR(check(api_->cublasLtMatmulPreferenceCreate(&preference), "cublasLtMatmulPreferenceCreate"));
   const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
     return check(api_->cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof(value)),
                  "cublasLtMatmulPreferenceSetAttribute");
   };
-  cublasLtMatmulHeuristicResult_t result = {};
+  std::vector<cublasLtMatmulHeuristicResult_t> results(static_cast<size_t>(most));
   int num_results = 0;
-  const auto choose = [&] {
+  const auto ask = [&] {
     const uint64_t workspace_bytes = kMatMulWorkspaceBytes;
     const uint32_t alignment = static_cast<uint32_t>(shape.alignment_bytes);
-    // Sums that are split stay fp32 until the last: rounded once.
-    const uint32_t reduction = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
-    EPS_RETURN_IF_ERROR(prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, reduction));
+    EPS_RETURN_IF_ERROR(prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, kReduction));
     EPS_RETURN_IF_ERROR(prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, workspace_bytes));
     for (const auto attribute :
          {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
           CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
       EPS_RETURN_IF_ERROR(prefer(attribute, alignment));
     }
-    return check(api_->cublasLtMatmulAlgoGetHeuristic(handle_, made->operation, made->a, made->b, made->d, made->d,
-                                                      preference, 1, &result, &num_results),
+    return check(api_->cublasLtMatmulAlgoGetHeuristic(handle_, prepared.operation, prepared.a, prepared.b, prepared.d,
+                                                      prepared.d, preference, most, results.data(), &num_results),
                  "cublasLtMatmulAlgoGetHeuristic");
   };
-  const absl::Status chosen = choose();
+  const absl::Status asked = ask();
   api_->cublasLtMatmulPreferenceDestroy(preference);
-  EPS_RETURN_IF_ERROR(chosen);
-  if (num_results == 0)
+  EPS_RETURN_IF_ERROR(asked);
+  std::vector<cublasLtMatmulAlgo_t> algorithms;
+  for (int i = 0; i < num_results; ++i) {
+    const cublasLtMatmulHeuristicResult_t& result = results[static_cast<size_t>(i)];
+    if (result.state == CUBLAS_STATUS_SUCCESS && CheckReduction(result.algo).ok()) algorithms.push_back(result.algo);
+  }
+  if (algorithms.empty()) {
     return absl::UnimplementedError("cublasLtMatmulAlgoGetHeuristic: no algorithm for this product");
-  made->algorithm = result.algo;
-  found = std::move(made);
-  return found.get();
+  }
+  return algorithms;
+}
+
+absl::StatusOr<std::vector<std::string>> CublasLtLibrary::Algorithms(const LtShape& shape, int most) {
+  EPS_ASSIGN_OR_RETURN(const Prepared* prepared, Prepare(shape));
+  EPS_ASSIGN_OR_RETURN(const std::vector<cublasLtMatmulAlgo_t> algorithms, Heuristic(shape, *prepared, most));
+  std::vector<std::string> texts;
+  for (const cublasLtMatmulAlgo_t& algorithm : algorithms) texts.push_back(TextOf(algorithm));
+  return texts;
+}
+
+absl::Status CublasLtLibrary::UseAlgorithm(const LtShape& shape, const std::string& text) {
+  EPS_ASSIGN_OR_RETURN(const cublasLtMatmulAlgo_t algorithm, AlgorithmOf(text));
+  EPS_ASSIGN_OR_RETURN(Prepared * prepared, Prepare(shape));
+  if (shape.has_bias) EPS_RETURN_IF_ERROR(SetBias(*prepared, BiasAlignedAs(shape)));
+  cublasLtMatmulHeuristicResult_t result = {};
+  const absl::Status checked =
+      api_->Check(api_->cublasLtMatmulAlgoCheck(handle_, prepared->operation, prepared->a, prepared->b, prepared->d,
+                                                prepared->d, &algorithm, &result),
+                  "cublasLtMatmulAlgoCheck");
+  if (!checked.ok()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("algorithm ", text, " is refused by ", version(), ": ", checked.message()));
+  }
+  if (result.workspaceSize > static_cast<size_t>(kMatMulWorkspaceBytes)) {
+    return absl::FailedPreconditionError(absl::StrCat("algorithm ", text, " works in ", result.workspaceSize,
+                                                      " bytes, and there are ", kMatMulWorkspaceBytes));
+  }
+  EPS_RETURN_IF_ERROR_WITH(CheckReduction(algorithm), absl::StrCat("algorithm ", text));
+  prepared->algorithm = algorithm;
+  return absl::OkStatus();
 }
 
 absl::Status CublasLtLibrary::MatMul(cudaStream_t stream, const MatMulProblem& problem) {
   const LtShape shape = LtShapeOf(problem);
-  EPS_ASSIGN_OR_RETURN(const Prepared* prepared, Prepare(shape));
-  if (shape.has_bias) {
-    EPS_RETURN_IF_ERROR(
-        api_->Check(api_->cublasLtMatmulDescSetAttribute(prepared->operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER,
-                                                         &problem.bias, sizeof(problem.bias)),
-                    "cublasLtMatmulDescSetAttribute"));
+  EPS_ASSIGN_OR_RETURN(Prepared * prepared, Prepare(shape));
+  if (!prepared->algorithm.has_value()) {
+    EPS_ASSIGN_OR_RETURN(const std::vector<cublasLtMatmulAlgo_t> algorithms, Heuristic(shape, *prepared, 1));
+    prepared->algorithm = algorithms.front();
   }
+  if (shape.has_bias) EPS_RETURN_IF_ERROR(SetBias(*prepared, problem.bias));
   const float alpha = 1, beta = shape.has_addend ? 1 : 0;
   const void* c = shape.has_addend ? problem.addend : problem.c;
   return api_->Check(api_->cublasLtMatmul(handle_, prepared->operation, &alpha, problem.b, prepared->a, problem.a,
                                           prepared->b, &beta, c, prepared->d, problem.c, prepared->d,
-                                          &prepared->algorithm, workspace_, kMatMulWorkspaceBytes, stream),
+                                          &*prepared->algorithm, workspace_, kMatMulWorkspaceBytes, stream),
                      "cublasLtMatmul");
 }
 

@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -14,8 +15,12 @@
 
 namespace eps::worker::cuda {
 
-// Matrix products by cuBLASLt, which is loaded when this is made. The algorithm of a shape is the first that the
-// library's heuristic offers: the same for every process with this version of it and this model of GPU.
+// Matrix products by cuBLASLt, which is loaded when this is made. The algorithm of a shape is the one that was told, or
+// the first that the library's heuristic offers.
+//
+// An algorithm as text is cublasLtMatmulAlgo_t's 64 bytes in hexadecimal digits, which cublasLt.h allows to keep for the
+// same version of the library. Sums that are split are taken only where they stay fp32 and are added in a step of their
+// own; cuBLAS's guide promises the same bits at every run, with a workspace of one stream.
 //
 // Threads: one at a time
 class CublasLtLibrary {
@@ -28,11 +33,20 @@ class CublasLtLibrary {
   absl::Status MatMul(cudaStream_t stream, const MatMulProblem& problem);
   std::string version() const;
 
+  // As GpuRuntime's of these names.
+  absl::StatusOr<std::vector<std::string>> Algorithms(const LtShape& shape, int most);
+  absl::Status UseAlgorithm(const LtShape& shape, const std::string& algorithm);
+
  private:
   struct Api;
   struct Prepared;
   CublasLtLibrary(std::unique_ptr<Api> api, void* workspace);
-  absl::StatusOr<const Prepared*> Prepare(const LtShape& shape);
+  absl::StatusOr<Prepared*> Prepare(const LtShape& shape);
+  absl::StatusOr<std::vector<cublasLtMatmulAlgo_t>> Heuristic(const LtShape& shape, const Prepared& prepared, int most);
+  // The library takes the alignment of a bias from its address.
+  absl::Status SetBias(const Prepared& prepared, const void* bias);
+  // Whether its sums are in the same order each time, and rounded once.
+  absl::Status CheckReduction(const cublasLtMatmulAlgo_t& algorithm);
 
   const std::unique_ptr<Api> api_;
   void* const workspace_;

@@ -13,12 +13,15 @@
 #include "absl/types/span.h"
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
+#include "common/choices/choices.h"
 #include "gpu_worker/device/arena_spans.h"
 #include "gpu_worker/device/cuda/cuda_kernels.h"
 #include "gpu_worker/device/cuda/cuda_stream.h"
 #include "gpu_worker/device/cuda/gpu_runtime.h"
 #include "gpu_worker/device/cuda/host_pins.h"
 #include "gpu_worker/device/cuda/launch.h"
+#include "gpu_worker/device/cuda/lt_matmul.h"
+#include "gpu_worker/device/cuda/matmul_choices.h"
 #include "gpu_worker/device/cuda/matmul_problem.h"
 #include "gpu_worker/device/cuda/sdpa_problem.h"
 #include "gpu_worker/device/device.h"
@@ -30,7 +33,9 @@ using Streams = std::array<std::unique_ptr<CudaStream>, kNumStreams>;
 
 class StreamQueue : public ComputeQueue {
  public:
-  StreamQueue(GpuRuntime* runtime, CudaStream* stream) : runtime_(*runtime), stream_(*stream) {}
+  // All outlive the queue.
+  StreamQueue(GpuRuntime* runtime, CudaStream* stream, const MatMulChoices* choices)
+      : runtime_(*runtime), stream_(*stream), choices_(*choices) {}
 
   void Launch(KernelCall call) override {
     EPS_CHECK(call.shape.blocks_x <= kMaxBlocksX && call.shape.blocks_y <= kMaxBlocksY);
@@ -39,6 +44,12 @@ class StreamQueue : public ComputeQueue {
     });
   }
   void MatMul(const MatMulProblem& problem) override {
+    if (!choices_.Covers(problem)) {  // its bits would be another worker's by chance alone
+      stream_.Issue([problem](GpuStream) {
+        return absl::InternalError(absl::StrCat(KeyOf(LtShapeOf(problem)), ": was not surveyed, and has no choice"));
+      });
+      return;
+    }
     stream_.Issue([this, problem](GpuStream stream) {
       return Annotate(runtime_.MatMul(stream, problem),
                       absl::StrCat("MatMul ", problem.M, "x", problem.N, "x", problem.K));
@@ -65,6 +76,7 @@ class StreamQueue : public ComputeQueue {
  private:
   GpuRuntime& runtime_;
   CudaStream& stream_;
+  const MatMulChoices& choices_;
 };
 
 void SayNotPinned(size_t num_bytes, const absl::Status& why) {
@@ -83,8 +95,10 @@ class CudaDevice : public Device {
         arena_(static_cast<char*>(arena)),
         spans_(options.arena_bytes),
         streams_(std::move(streams)),
-        queue_(runtime_.get(), streams_[static_cast<size_t>(StreamId::kCompute)].get()),
-        kernels_(options.act, &queue_) {
+        choices_(runtime_),
+        queue_(runtime_.get(), streams_[static_cast<size_t>(StreamId::kCompute)].get(), &choices_),
+        kernels_(options.act, &queue_),
+        survey_(options.act, &choices_) {
     properties_.name = options.name;
     properties_.model = runtime_->model();
     properties_.compute_dtype = options.act;
@@ -125,6 +139,9 @@ class CudaDevice : public Device {
     return std::make_unique<CudaEvent>(OwnedGpuEvent::New(runtime_, GpuEventUse::kOrder));
   }
   Kernels& kernels() override { return kernels_; }
+  Kernels* survey() override { return &survey_; }
+  absl::StatusOr<Choices> Choose(ChoiceRule rule) override { return choices_.Choose(rule); }
+  absl::Status Follow(const Choices& choices) override { return choices_.Follow(choices); }
   void Recover() override {
     // Idle first, all of them: work still queued on one could pass its error on to another.
     for (const auto& stream : streams_) stream->Synchronize().IgnoreError();
@@ -143,8 +160,10 @@ class CudaDevice : public Device {
   DeviceProperties properties_;  // fixed after construction
   ArenaSpans spans_;
   Streams streams_;
+  MatMulChoices choices_;
   StreamQueue queue_;
   CudaKernels kernels_;
+  CudaKernels survey_;  // whose queue is choices_
 };
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -76,6 +77,13 @@ class GpuRuntime {
   virtual absl::Status Launch(GpuStream stream, const KernelCall& call) = 0;
   virtual absl::Status MatMul(GpuStream stream, const MatMulProblem& problem) = 0;
 
+  // Algorithms for products of this shape (LtShapeOf), as text: the same text gives the same bits in every process with
+  // this model(), each time. At most `most` of them and at least one, the best guess first. These two while no product
+  // is being issued.
+  virtual absl::StatusOr<std::vector<std::string>> MatMulAlgorithms(const MatMulProblem& problem, int most) = 0;
+  // Products of this shape are computed by it from now on; those of a shape that was told none, by the first.
+  // Errors: FAILED_PRECONDITION it is none that works here
+  virtual absl::Status UseMatMulAlgorithm(const MatMulProblem& problem, const std::string& algorithm) = 0;
   // Whether fused attention computes a problem, forward and backward; where it does not the plain kernel has to, in both.
   // The answer stays. The first question about a problem may take seconds, and allocate.
   // Errors: RESOURCE_EXHAUSTED the device has no room for its workspace

@@ -1,7 +1,10 @@
 #include "gpu_worker/device/cuda/lt_matmul.h"
 
 #include <cstdint>
+#include <string>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "common/tensor/dtype.h"
 #include "gpu_worker/device/cuda/matmul_problem.h"
 
@@ -12,6 +15,11 @@ constexpr int kVectorBytes = 16;
 
 bool IsAligned(const void* start, const LtMatrix& matrix) {
   return reinterpret_cast<uintptr_t>(start) % kVectorBytes == 0 && matrix.ld * SizeOf(matrix.dtype) % kVectorBytes == 0;
+}
+
+std::string TextOf(const LtMatrix& matrix, bool transposed) {
+  const absl::string_view dtype = DtypeName(matrix.dtype);
+  return absl::StrCat(dtype, "[", matrix.rows, "x", matrix.columns, "/", matrix.ld, "]", transposed ? "T" : "");
 }
 
 }  // namespace
@@ -32,6 +40,12 @@ LtShape LtShapeOf(const MatMulProblem& problem) {
                        reinterpret_cast<uintptr_t>(p.bias) % kVectorBytes == 0;
   shape.alignment_bytes = aligned ? kVectorBytes : static_cast<int>(SizeOf(p.operand_dtype));
   return shape;
+}
+
+std::string KeyOf(const LtShape& shape) {
+  return absl::StrCat("matmul ", TextOf(shape.a, shape.trans_a), " * ", TextOf(shape.b, shape.trans_b), " -> ",
+                      TextOf(shape.d, false), shape.has_addend ? " + C" : "", shape.has_bias ? " + bias" : "",
+                      ", align ", shape.alignment_bytes);
 }
 
 }  // namespace eps::worker::cuda

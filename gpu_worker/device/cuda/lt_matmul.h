@@ -3,6 +3,7 @@
 
 #include <compare>
 #include <cstdint>
+#include <string>
 
 #include "common/tensor/dtype.h"
 #include "gpu_worker/device/cuda/matmul_problem.h"
@@ -30,6 +31,10 @@ struct LtShape {
 };
 
 LtShape LtShapeOf(const MatMulProblem& problem);
+
+// As text, other for every shape; at most kMaxChoiceKeyBytes: "matmul BF16[4096x1024/4096] * BF16[1024x512/1024]T ->
+// F32[4096x512/4096] + C + bias, align 16", each matrix as ROWSxCOLUMNS/LEADING, T if it is transposed first.
+std::string KeyOf(const LtShape& shape);
 
 }  // namespace eps::worker::cuda
 

@@ -1,9 +1,13 @@
 #include "gpu_worker/device/cuda/lt_matmul.h"
 
 #include <cstdint>
+#include <limits>
 #include <random>
+#include <set>
+#include <string>
 #include <vector>
 
+#include "common/choices/choices.h"
 #include "common/tensor/dtype.h"
 #include "gpu_worker/device/cuda/emulator/plain_matmul.h"
 #include "gpu_worker/device/cuda/matmul_problem.h"
@@ -66,6 +70,31 @@ TEST(LtMatMulTest, AsksForTheSameProduct) {
     PlainMatMul(problem);
     EXPECT_EQ(AsDocumented(LtShapeOf(problem), b.data(), a.data(), residual.data(), biases.data()), c) << bits;
   }
+}
+
+TEST(LtMatMulTest, EveryShapeHasAKeyOfItsOwn) {
+  LtShape shape = {.a = {Dtype::kBf16, 3, 4, 5}, .b = {Dtype::kBf16, 4, 6, 7}, .d = {Dtype::kF32, 3, 6, 8}};
+  shape.alignment_bytes = 16;
+  EXPECT_EQ(KeyOf(shape), "matmul BF16[3x4/5] * BF16[4x6/7] -> F32[3x6/8], align 16");
+  std::set<std::string> keys = {KeyOf(shape)};
+  for (LtMatrix* matrix : {&shape.a, &shape.b, &shape.d}) {
+    for (int64_t* number : {&matrix->rows, &matrix->columns, &matrix->ld}) {
+      ++*number;
+      EXPECT_TRUE(keys.insert(KeyOf(shape)).second);
+    }
+    matrix->dtype = matrix->dtype == Dtype::kF32 ? Dtype::kBf16 : Dtype::kF32;
+    EXPECT_TRUE(keys.insert(KeyOf(shape)).second);
+  }
+  for (bool* flag : {&shape.trans_a, &shape.trans_b, &shape.has_addend, &shape.has_bias}) {
+    *flag = true;
+    EXPECT_TRUE(keys.insert(KeyOf(shape)).second);
+  }
+  shape.alignment_bytes = 2;
+  EXPECT_TRUE(keys.insert(KeyOf(shape)).second);
+  for (LtMatrix* matrix : {&shape.a, &shape.b, &shape.d}) {
+    matrix->rows = matrix->columns = matrix->ld = std::numeric_limits<int64_t>::max();
+  }
+  EXPECT_LE(KeyOf(shape).size(), kMaxChoiceKeyBytes);
 }
 
 TEST(LtMatMulTest, SaysHowItsOperandsAreAligned) {

@@ -6,6 +6,7 @@
 #include <set>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -21,6 +22,7 @@
 #include "gpu_worker/device/cuda/cudnn_library.h"
 #include "gpu_worker/device/cuda/gpu_runtime.h"
 #include "gpu_worker/device/cuda/launch.h"
+#include "gpu_worker/device/cuda/lt_matmul.h"
 #include "gpu_worker/device/cuda/matmul_problem.h"
 #include "gpu_worker/device/cuda/sdpa_problem.h"
 
@@ -194,6 +196,14 @@ class NvidiaRuntime : public GpuRuntime {
   absl::Status MatMul(GpuStream stream, const MatMulProblem& problem) override {
     EPS_RETURN_IF_ERROR(Use());
     return matmul_->MatMul(At(stream), problem);
+  }
+  absl::StatusOr<std::vector<std::string>> MatMulAlgorithms(const MatMulProblem& problem, int most) override {
+    EPS_RETURN_IF_ERROR(Use());
+    return matmul_->Algorithms(LtShapeOf(problem), most);
+  }
+  absl::Status UseMatMulAlgorithm(const MatMulProblem& problem, const std::string& algorithm) override {
+    EPS_RETURN_IF_ERROR(Use());
+    return matmul_->UseAlgorithm(LtShapeOf(problem), algorithm);
   }
 
   absl::StatusOr<bool> TakesAttention(const SdpaProblem& problem) override {

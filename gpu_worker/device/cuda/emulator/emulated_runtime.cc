@@ -11,6 +11,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -27,6 +28,7 @@
 #include "gpu_worker/device/cuda/emulator/sdpa_interpreter.h"
 #include "gpu_worker/device/cuda/gpu_runtime.h"
 #include "gpu_worker/device/cuda/launch.h"
+#include "gpu_worker/device/cuda/lt_matmul.h"
 #include "gpu_worker/device/cuda/matmul_problem.h"
 #include "gpu_worker/device/cuda/sdpa_graph.h"
 #include "gpu_worker/device/cuda/sdpa_problem.h"
@@ -91,14 +93,14 @@ class EmulatedEvent {
 
 class EmulatedRuntime : public GpuRuntime {
  public:
-  EmulatedRuntime(GridOrder order, EmulatedLimits limits) : order_(order), limits_(limits) {}
+  EmulatedRuntime(GridOrder order, EmulatedTraits traits) : order_(order), traits_(std::move(traits)) {}
   ~EmulatedRuntime() override {
     MutexLock lock(mu_);
     EPS_CHECK(pinned_.empty() && allocated_.empty());
   }
 
   std::string model() const override {
-    return limits_.has_fused_attention ? "cuda emulated" : "cuda emulated plain attention";
+    return traits_.has_fused_attention ? "cuda emulated" : "cuda emulated plain attention";
   }
   int64_t held_bytes() const override { return 0; }
   absl::StatusOr<GpuMemory> Memory() override {
@@ -114,7 +116,7 @@ class EmulatedRuntime : public GpuRuntime {
   void Free(void* memory) override { std::free(memory); }
   absl::StatusOr<void*> AllocateHost(int64_t num_bytes) override {
     MutexLock lock(mu_);
-    if (num_bytes > limits_.most_pinned_bytes - pinned_bytes_) return NoMorePinned();
+    if (num_bytes > traits_.most_pinned_bytes - pinned_bytes_) return NoMorePinned();
     EPS_ASSIGN_OR_RETURN(void* memory, Allocate(num_bytes));
     allocated_[memory] = num_bytes;
     pinned_bytes_ += num_bytes;
@@ -136,7 +138,7 @@ class EmulatedRuntime : public GpuRuntime {
     const auto next = pinned_.lower_bound(pages.data());
     EPS_CHECK(next == pinned_.end() || next->first >= pages.data() + pages.size());
     EPS_CHECK(next == pinned_.begin() || std::prev(next)->first + std::prev(next)->second.num_bytes <= pages.data());
-    if (static_cast<int64_t>(pages.size()) > limits_.most_pinned_bytes - pinned_bytes_) {
+    if (static_cast<int64_t>(pages.size()) > traits_.most_pinned_bytes - pinned_bytes_) {
       return NoMorePinned();
     }
     pinned_[pages.data()] = {.num_bytes = pages.size(), .access = access};
@@ -171,7 +173,7 @@ class EmulatedRuntime : public GpuRuntime {
   absl::Status Launch(GpuStream stream, const KernelCall& call) override {
     EPS_RETURN_IF_ERROR(CheckFault("Launch"));
     EmulatedStream* on = &At(stream);
-    if (launches_.fetch_add(1) == limits_.good_launches) {
+    if (launches_.fetch_add(1) == traits_.good_launches) {
       on->thread.Launch([this] { failed_ = true; });
       return absl::OkStatus();
     }
@@ -180,13 +182,34 @@ class EmulatedRuntime : public GpuRuntime {
   }
   absl::Status MatMul(GpuStream stream, const MatMulProblem& problem) override {
     EPS_RETURN_IF_ERROR(CheckFault("MatMul"));
-    At(stream).thread.Launch([problem] { PlainMatMul(problem); });
+    const EmulatedAlgorithm algorithm = AlgorithmOf(problem);
+    if (algorithm.is_refused) return absl::InternalError(absl::StrCat("the emulator refuses \"", algorithm.name, "\""));
+    At(stream).thread.Launch([problem, algorithm] {
+      std::this_thread::sleep_for(algorithm.takes);
+      PlainMatMul(problem, algorithm.order);
+    });
     return absl::OkStatus();
+  }
+  absl::StatusOr<std::vector<std::string>> MatMulAlgorithms(const MatMulProblem&, int most) override {
+    std::vector<std::string> names;
+    for (const EmulatedAlgorithm& algorithm : traits_.algorithms) {
+      if (static_cast<int>(names.size()) < most) names.push_back(algorithm.name);
+    }
+    return names;
+  }
+  absl::Status UseMatMulAlgorithm(const MatMulProblem& problem, const std::string& name) override {
+    for (const EmulatedAlgorithm& algorithm : traits_.algorithms) {
+      if (algorithm.name != name) continue;
+      MutexLock lock(mu_);
+      used_.insert_or_assign(LtShapeOf(problem), algorithm);
+      return absl::OkStatus();
+    }
+    return absl::FailedPreconditionError(absl::StrCat("the emulator has no algorithm \"", name, "\""));
   }
 
   absl::StatusOr<bool> TakesAttention(const SdpaProblem& problem) override {
-    EPS_RETURN_IF_ERROR(limits_.attention_error);
-    return limits_.has_fused_attention && CheckFusedAttention(problem, kSmMajor).ok();
+    EPS_RETURN_IF_ERROR(traits_.attention_error);
+    return traits_.has_fused_attention && CheckFusedAttention(problem, kSmMajor).ok();
   }
   absl::Status Attention(GpuStream stream, const SdpaProblem& problem, const SdpaArrays& arrays) override {
     EPS_ASSIGN_OR_RETURN(SdpaGraph graph, SdpaForwardGraph(problem));
@@ -229,6 +252,11 @@ class EmulatedRuntime : public GpuRuntime {
     return absl::OkStatus();
   }
   static EmulatedEvent& At(GpuEvent event) { return *static_cast<EmulatedEvent*>(event.handle); }
+  EmulatedAlgorithm AlgorithmOf(const MatMulProblem& problem) {
+    MutexLock lock(mu_);
+    const auto used = used_.find(LtShapeOf(problem));
+    return used == used_.end() ? traits_.algorithms.front() : used->second;
+  }
 
   static absl::Status NoMorePinned() { return absl::ResourceExhaustedError("no more memory can be pinned"); }
   absl::Status CheckFault(absl::string_view call) const {
@@ -255,11 +283,12 @@ class EmulatedRuntime : public GpuRuntime {
   };
 
   const GridOrder order_;
-  const EmulatedLimits limits_;
+  const EmulatedTraits traits_;
   std::atomic<int64_t> launches_{0};  // atomic, as is the next: of calls and streams
   std::atomic<bool> failed_{false};
 
   Mutex mu_;
+  std::map<LtShape, EmulatedAlgorithm> used_ ABSL_GUARDED_BY(mu_);
   std::map<const std::byte*, Pinned> pinned_ ABSL_GUARDED_BY(mu_);
   std::map<void*, int64_t> allocated_ ABSL_GUARDED_BY(mu_);  // of the host
   int64_t pinned_bytes_ ABSL_GUARDED_BY(mu_) = 0;            // of both
@@ -267,8 +296,8 @@ class EmulatedRuntime : public GpuRuntime {
 
 }  // namespace
 
-std::unique_ptr<GpuRuntime> NewEmulatedRuntime(GridOrder order, EmulatedLimits limits) {
-  return std::make_unique<EmulatedRuntime>(order, limits);
+std::unique_ptr<GpuRuntime> NewEmulatedRuntime(GridOrder order, EmulatedTraits traits) {
+  return std::make_unique<EmulatedRuntime>(order, std::move(traits));
 }
 
 }  // namespace eps::worker::cuda

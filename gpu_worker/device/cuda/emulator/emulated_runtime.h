@@ -1,11 +1,15 @@
 #ifndef EPS_GPU_WORKER_DEVICE_CUDA_EMULATOR_EMULATED_RUNTIME_H_
 #define EPS_GPU_WORKER_DEVICE_CUDA_EMULATOR_EMULATED_RUNTIME_H_
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "gpu_worker/device/cuda/emulator/grid.h"
+#include "gpu_worker/device/cuda/emulator/plain_matmul.h"
 #include "gpu_worker/device/cuda/gpu_runtime.h"
 
 namespace eps::worker::cuda {
@@ -16,13 +20,21 @@ namespace eps::worker::cuda {
 //
 // It checks that host memory is registered as a GPU's runtime wants it, and ends the program by EPS_CHECK where it is not
 // or is left at the end.
-struct EmulatedLimits {
+struct EmulatedAlgorithm {  // of any product
+  std::string name;
+  SumOrder order = SumOrder::kRising;
+  std::chrono::microseconds takes = {};  // longer than the sums themselves
+  bool is_refused = false;               // when it is to be run
+};
+struct EmulatedTraits {
   int64_t most_pinned_bytes = INT64_MAX;
   int64_t good_launches = INT64_MAX;  // the kernel launched after so many fails when it runs, and every call after that
-  bool has_fused_attention = false;  // of what Hopper's takes
-  absl::Status attention_error;      // what a question about attention gets, if it is not OK
+  bool has_fused_attention = false;   // of what Hopper's takes
+  absl::Status attention_error;       // what a question about attention gets, if it is not OK
+  std::vector<EmulatedAlgorithm> algorithms = {{.name = "rising", .order = SumOrder::kRising},
+                                               {.name = "falling", .order = SumOrder::kFalling}};  // as it prefers them
 };
-std::unique_ptr<GpuRuntime> NewEmulatedRuntime(GridOrder order, EmulatedLimits limits = {});
+std::unique_ptr<GpuRuntime> NewEmulatedRuntime(GridOrder order, EmulatedTraits traits = {});
 
 }  // namespace eps::worker::cuda
 

@@ -24,7 +24,7 @@ void Put(float value, void* x, int64_t i, Dtype dtype) {
 
 }  // namespace
 
-void PlainMatMul(const MatMulProblem& p) {
+void PlainMatMul(const MatMulProblem& p, SumOrder order) {
   // op(b) once as fp32 (K, N), so that the inner loop runs along rows.
   std::vector<float> b(static_cast<size_t>(p.K * p.N)), row(static_cast<size_t>(p.N));
   for (int64_t k = 0; k < p.K; ++k) {
@@ -34,7 +34,8 @@ void PlainMatMul(const MatMulProblem& p) {
   }
   for (int64_t m = 0; m < p.M; ++m) {
     row.assign(row.size(), 0);
-    for (int64_t k = 0; k < p.K; ++k) {
+    for (int64_t i = 0; i < p.K; ++i) {
+      const int64_t k = order == SumOrder::kRising ? i : p.K - 1 - i;
       const float a = At(p.a, p.trans_a ? k * p.lda + m : m * p.lda + k, p.operand_dtype);
       for (int64_t n = 0; n < p.N; ++n) row[n] += a * b[k * p.N + n];
     }

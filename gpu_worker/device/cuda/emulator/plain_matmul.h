@@ -5,8 +5,11 @@
 
 namespace eps::worker::cuda {
 
-// Loops on the calling thread, with fp32 sums in the order of k.
-void PlainMatMul(const MatMulProblem& problem);
+// In which order products are added, which changes the last bits of a sum.
+enum class SumOrder { kRising, kFalling };  // by k
+
+// Loops on the calling thread, with fp32 sums in that order.
+void PlainMatMul(const MatMulProblem& problem, SumOrder order = SumOrder::kRising);
 
 }  // namespace eps::worker::cuda
 

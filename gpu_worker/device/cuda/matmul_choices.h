@@ -1,0 +1,52 @@
+#ifndef EPS_GPU_WORKER_DEVICE_CUDA_MATMUL_CHOICES_H_
+#define EPS_GPU_WORKER_DEVICE_CUDA_MATMUL_CHOICES_H_
+
+#include <map>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/choices/choices.h"
+#include "gpu_worker/device/cuda/cuda_kernels.h"
+#include "gpu_worker/device/cuda/gpu_runtime.h"
+#include "gpu_worker/device/cuda/lt_matmul.h"
+#include "gpu_worker/device/cuda/matmul_problem.h"
+#include "gpu_worker/device/cuda/sdpa_problem.h"
+
+namespace eps::worker::cuda {
+
+// By which algorithms a device computes its matrix products: Device's survey, Choose and Follow.
+//
+// As a queue it keeps what products it is asked for, one of each shape, and runs nothing.
+//
+// Threads: one at a time
+class MatMulChoices : public ComputeQueue {
+ public:
+  explicit MatMulChoices(std::shared_ptr<GpuRuntime> runtime) : runtime_(std::move(runtime)) {}
+
+  void Launch(KernelCall) override {}
+  void MatMul(const MatMulProblem& problem) override { surveyed_.emplace(LtShapeOf(problem), problem); }
+  bool TakesAttention(const SdpaProblem&) override { return false; }
+  void Attention(const SdpaProblem&, const SdpaArrays&) override {}
+  void AttentionBackward(const SdpaProblem&, const SdpaArrays&) override {}
+
+  // kFastest takes the first few that the runtime offers of each shape and times them in turns, in the arena, with
+  // operands of random numbers: of zeros a GPU multiplies faster. One that fails is left out; one that is not faster than
+  // an earlier one by more than the measurement's own spread is not taken.
+  // Cost: kMostTried * (1 + kRounds * kCallsPerRound) products of each shape
+  absl::StatusOr<Choices> Choose(ChoiceRule rule);
+  absl::Status Follow(const Choices& choices);
+  // False: choices are followed, and there is none for this product.
+  bool Covers(const MatMulProblem& problem) const { return !follows_ || surveyed_.count(LtShapeOf(problem)) > 0; }
+
+  static constexpr int kMostTried = 8, kRounds = 3, kCallsPerRound = 4;
+
+ private:
+  const std::shared_ptr<GpuRuntime> runtime_;
+  std::map<LtShape, MatMulProblem> surveyed_;
+  bool follows_ = false;
+};
+
+}  // namespace eps::worker::cuda
+
+#endif  // EPS_GPU_WORKER_DEVICE_CUDA_MATMUL_CHOICES_H_
