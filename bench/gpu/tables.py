@@ -75,7 +75,7 @@ def speed_table(model, batch, ours, torch):
         rows.append([f"PyTorch, {name}", speed or variant["error"], speed and speed * operations / 1e12, None,
                      gib(variant.get("peak_bytes")), None, None])
     if torch:
-        notes += [TORCH_NOTE, f"PyTorch {torch['torch']}. {'; '.join(torch['notes'])}"]
+        notes += [TORCH_NOTE, *([f"PyTorch {torch['torch']}. {'; '.join(torch['notes'])}"] if torch["torch"] else [])]
     title = (f"{model.name}: {model.layers} layers, {model.d} wide, {model.heads} heads, context {model.context}; "
              f"{batch.micro_batches} micro-batches of {batch.micro_batch} sequences")
     return Table(title, SPEED_COLUMNS, rows, notes)

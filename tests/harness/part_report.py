@@ -40,7 +40,7 @@ class Outcome:
 class Part:
     name: str
     run: Callable  # of the time until which it may run, time.monotonic()'s; an Outcome, or a line
-    about_seconds: float = 0  # it is not begun with less time than that
+    about_seconds: float  # it is not begun with less time than that
     by_default: bool = True
 
 
@@ -103,10 +103,10 @@ def run_parts(parts, report, seconds):
                 outcome = part.run(min(deadline, start + OVERTIME * part.about_seconds) if seconds else deadline)
                 if isinstance(outcome, str):
                     outcome = Outcome(outcome)
+            except Failed as error:
+                state, outcome = "failed", dataclasses.replace(error.outcome or Outcome(""), said=str(error))
             except Exception as error:  # whatever a part runs into, the report is written
-                found = getattr(error, "outcome", None) or Outcome("")
-                state = "failed"
-                outcome = dataclasses.replace(found, said=f"{type(error).__name__}: {error}")
+                state, outcome = "failed", Outcome(f"{type(error).__name__}: {error}")
         report.add(part.name, state, outcome, round(time.monotonic() - start, 1))
     states = [part["state"] for part in report.parts.values()]
     skipped = f", {states.count('skipped')} skipped" if "skipped" in states else ""
