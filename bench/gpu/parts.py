@@ -16,7 +16,7 @@ import gpu_machine
 import models
 from eps_side import recomputed_share
 from models import Batch, Ceilings
-from part_report import Failed, Outcome, Part
+from part_report import Failed, Outcome, Part, seconds_until
 from tables import (GIB, compared, curve_table, gib, link_tables, memory_rows, memory_said, memory_table, share,
                     speed_table, update_table)
 
@@ -25,11 +25,6 @@ WHOLE_DEVICE = 120 * GIB  # a cap for what is to lie on the device whole
 HOST_SPARE = 4 * GIB  # of DRAM, for the system and what has no plan
 CURVE = (8, 1, 4, 2, 16)  # micro-batches, the most telling ones first
 BATCHES = (32, 64, 128, 256)  # sequences, of L2L's table (arXiv:2002.05645)
-
-
-def seconds_until(deadline):
-    """What a process may take: at least a second, at most an hour."""
-    return min(3600.0, max(1.0, deadline - time.monotonic()))
 
 
 def tail_json(text):
@@ -268,7 +263,7 @@ class Bench:
         return Outcome(said, [speed_table(m, batch, {f"relay, cap {gib(cap):.3g} GiB": got}, None)], {"largest": got})
 
     def parts(self):
-        quick = "compiled,eager,compiled+checkpoint,compiled+autocast,eager+offload"
+        quick = "compiled,eager,compiled+checkpoint,eager+offload"
         every = "eager,compiled,whole,compiled+autocast,eager+checkpoint,compiled+checkpoint,compiled+offload"
         about = lambda seconds: 20 if self.tiny else seconds  # noqa: E731
         bert, gpt = self.batch(4, 32), self.batch(4, 8)

@@ -21,6 +21,11 @@ class Failed(Exception):
         self.outcome = outcome
 
 
+def seconds_until(deadline):
+    """What a process may take: at least a second, at most an hour."""
+    return min(3600.0, max(1.0, deadline - time.monotonic()))
+
+
 @dataclasses.dataclass
 class Table:
     title: str
