@@ -72,7 +72,11 @@ std::string EndText(const std::string& out) {
     absl::StrAppend(&text, ", device ", FormatByteSize(peak_bytes), " of ",
                     FormatByteSize(static_cast<int64_t>(Number(summary, "device_cap_bytes"))));
   }
-  absl::StrAppend(&text, "; summary.json, loss.svg and checkpoints are in ", out);
+  const bool has_checkpoint = !summary.contains("newest_checkpoint") || summary["newest_checkpoint"] != "";
+  absl::StrAppend(&text,
+                  has_checkpoint ? "; summary.json, loss.svg and checkpoints are in "
+                                 : "; there is no checkpoint (checkpoint.last); summary.json and loss.svg are in ",
+                  out);
   if (skipped > 0) {
     absl::StrAppend(&text, "\neps: warning: ", skipped, skipped == 1 ? " step was" : " steps were",
                     " skipped, as the gradient was not finite: lower optimizer.schedule.peak, or warm up longer");

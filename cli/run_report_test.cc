@@ -46,6 +46,14 @@ TEST_F(EndTest, AFinishedRunGivesItsFigures) {
   EXPECT_THAT(EndText(dir_.path()), Not(HasSubstr("--resume")));
 }
 
+TEST_F(EndTest, ARunThatLeftNoCheckpointSaysSo) {
+  Summary(R"({"steps": 4, "steps_planned": 4, "newest_checkpoint": ""})");
+  EXPECT_THAT(EndText(dir_.path()),
+              HasSubstr("; there is no checkpoint (checkpoint.last); summary.json and loss.svg are"));
+  Summary(R"({"steps": 4, "steps_planned": 4, "newest_checkpoint": "step-00000004"})");
+  EXPECT_THAT(EndText(dir_.path()), HasSubstr("; summary.json, loss.svg and checkpoints are in "));
+}
+
 TEST_F(EndTest, AStoppedRunSaysSoAndHowToGoOn) {
   Summary(R"({"steps": 4, "steps_planned": 9, "loss_first": 5.5, "loss_last": 2.25})");
   ASSERT_OK(MakeDirs(dir_.File("checkpoints")));

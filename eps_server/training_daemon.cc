@@ -107,7 +107,7 @@ class TrainingDaemon final : public Daemon {
     }
     EPS_RETURN_IF_ERROR(CheckData());
     if (run_.model_from.empty()) {
-      InitStore(model_, *store_);
+      InitStore(model_, options_.threads, *store_);
       return absl::OkStatus();
     }
     return LoadHuggingFace(run_.model_from, model_, *store_);

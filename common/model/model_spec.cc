@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "common/base/byte_size.h"
 #include "common/base/status_macros.h"
 #include "common/numeric/philox.h"
@@ -160,16 +161,15 @@ std::array<double, 2> NormalPair(const std::array<uint32_t, 4>& bits) {
   return {radius * std::cos(angle), radius * std::sin(angle)};
 }
 
-void FillNormal(const TensorSpec& tensor, uint64_t seed, float* values) {
+void FillNormal(const TensorSpec& tensor, uint64_t seed, int64_t first_elem, absl::Span<float> values) {
   const uint64_t hash = Mix64(Mix64(seed) ^ HashName(tensor.name));
   const PhiloxKey key{static_cast<uint32_t>(hash), static_cast<uint32_t>(hash >> 32)};
-  const int64_t num_elems = tensor.num_elems();
-  for (int64_t i = 0; i < num_elems; i += 2) {
-    const uint64_t pair = static_cast<uint64_t>(i) / 2;
+  for (size_t i = 0; i < values.size(); i += 2) {
+    const uint64_t pair = static_cast<uint64_t>(first_elem) / 2 + i / 2;
     const std::array<double, 2> normal =
         NormalPair(Philox(key, {static_cast<uint32_t>(pair), static_cast<uint32_t>(pair >> 32), 0, 0}));
     values[i] = static_cast<float>(tensor.init_stddev * normal[0]);
-    if (i + 1 < num_elems) values[i + 1] = static_cast<float>(tensor.init_stddev * normal[1]);
+    if (i + 1 < values.size()) values[i + 1] = static_cast<float>(tensor.init_stddev * normal[1]);
   }
 }
 
@@ -248,15 +248,20 @@ absl::StatusOr<ModelSpec> BuildGpt2(const Gpt2Config& config) {
 }
 
 void InitTensor(const TensorSpec& tensor, uint64_t seed, float* values) {
+  InitTensorPart(tensor, seed, 0, absl::MakeSpan(values, static_cast<size_t>(tensor.num_elems())));
+}
+
+void InitTensorPart(const TensorSpec& tensor, uint64_t seed, int64_t first_elem, absl::Span<float> values) {
+  EPS_CHECK(first_elem % 2 == 0);  // normal values are made in pairs
   switch (tensor.init) {
     case InitRule::kZeros:
-      std::fill_n(values, tensor.num_elems(), 0.0f);
+      std::fill(values.begin(), values.end(), 0.0f);
       return;
     case InitRule::kOnes:
-      std::fill_n(values, tensor.num_elems(), 1.0f);
+      std::fill(values.begin(), values.end(), 1.0f);
       return;
     case InitRule::kNormal:
-      FillNormal(tensor, seed, values);
+      FillNormal(tensor, seed, first_elem, values);
       return;
   }
 }

@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "common/base/ids.h"
 #include "common/schedule/chunk_range.h"
 
@@ -110,6 +111,8 @@ absl::StatusOr<ModelSpec> BuildGpt2(const Gpt2Config& config);
 // Fills `values` (num_elems() of the tensor) with its initial fp32 values; a pure function of
 // (seed, tensor name, element), whatever the order or the threads.
 void InitTensor(const TensorSpec& tensor, uint64_t seed, float* values);
+// The same of a part: the elements from `first_elem`, an even number, on.
+void InitTensorPart(const TensorSpec& tensor, uint64_t seed, int64_t first_elem, absl::Span<float> values);
 
 }  // namespace eps
 

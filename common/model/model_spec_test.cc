@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/types/span.h"
 #include "common/base/ids.h"
 #include "common/schedule/chunk_range.h"
 #include "common/testing/status_matchers.h"
@@ -335,6 +336,16 @@ TEST(InitTensorTest, AnElementDependsOnItsPlaceAndNotOnTheTensorsSize) {
   const std::vector<float> all = InitialValues(longer, 5);
   const std::vector<float> some = InitialValues(shorter, 5);
   EXPECT_TRUE(std::equal(some.begin(), some.end(), all.begin()));
+}
+
+TEST(InitTensorTest, PartsGiveWhatTheWholeGives) {
+  for (const InitRule rule : {InitRule::kZeros, InitRule::kOnes, InitRule::kNormal}) {
+    const TensorSpec tensor{"t", {1001}, 0, rule, 1};
+    std::vector<float> parts(1001, -7);
+    InitTensorPart(tensor, 5, 600, absl::MakeSpan(parts).subspan(600));
+    InitTensorPart(tensor, 5, 0, absl::MakeSpan(parts).subspan(0, 600));
+    EXPECT_EQ(parts, InitialValues(tensor, 5));
+  }
 }
 
 TEST(InitTensorTest, ValuesAreNormal) {

@@ -71,9 +71,10 @@ struct PrecisionConfig {
 };
 
 struct CheckpointConfig {
-  int64_t every_steps = 0;   // 0: only after the last step
+  int64_t every_steps = 0;   // 0: none but the last
   int keep = 2;              // newest checkpoints that stay; >= 1
   int64_t buffer_bytes = 0;  // copied and not yet written, at most; 0: eps_server/checkpoint/capture_size.h decides
+  bool last = true;          // one after the last step
 
   friend bool operator==(const CheckpointConfig&, const CheckpointConfig&) = default;
 };

@@ -33,7 +33,7 @@ optimizer { adamw { beta1: 0.9  beta2: 0.95  eps: 1e-8  weight_decay: 0.1 }
             schedule { peak: 6e-4  warmup_steps: 20  decay: COSINE  final: 6e-5 }  clip { mode: EXACT  norm: 1.0 } }
 precision { wire: BF16  gradients: BF16  moments: FP32 }
 steps: 200
-checkpoint { every_steps: 100  keep: 2  buffer_bytes: 4096 }
+checkpoint { every_steps: 100  keep: 2  buffer_bytes: 4096  last: false }
 )";
 
 constexpr char kSmall[] = R"(
@@ -53,7 +53,7 @@ constexpr char kExampleJson[] = R"({
                 "clip": {"mode": "EXACT", "norm": 1.0}},
   "precision": {"wire": "BF16", "gradients": "BF16", "moments": "FP32"},
   "steps": 200,
-  "checkpoint": {"every_steps": 100, "keep": 2, "buffer_bytes": 4096}
+  "checkpoint": {"every_steps": 100, "keep": 2, "buffer_bytes": 4096, "last": false}
 })";
 
 class RunConfigTest : public ::testing::Test {
@@ -103,7 +103,7 @@ RunConfig ExampleConfig(const TempDir& dir) {
   want.optimizer.decay = ScheduleDecay::kCosine;
   want.optimizer.clip = ClipMode::kExact;
   want.optimizer.clip_norm = 1;
-  want.checkpoint = {.every_steps = 100, .keep = 2, .buffer_bytes = 4096};
+  want.checkpoint = {.every_steps = 100, .keep = 2, .buffer_bytes = 4096, .last = false};
   want.steps = 200;
   return want;
 }
@@ -135,7 +135,7 @@ TEST_F(RunConfigTest, AbsentFieldsTakeTheirDefaults) {
   EXPECT_EQ(config.precision, (PrecisionConfig{Dtype::kBf16, Dtype::kBf16, ChoiceRule::kFirst}));
   EXPECT_EQ(config.relay, RelayConfig{});
   EXPECT_EQ(config.transport, TransportChoice::kAuto);
-  EXPECT_EQ(config.checkpoint, (CheckpointConfig{0, 2, 0}));
+  EXPECT_EQ(config.checkpoint, (CheckpointConfig{0, 2, 0, true}));
   EXPECT_EQ(config.model.residual_dropout, 0);
   EXPECT_EQ(config.model.layer_norm_eps, 1e-5);
 }
@@ -502,7 +502,8 @@ TEST_F(RunConfigTest, WhatChangesNoBitsMayDiffer) {
                                             {"transport", "GRPC"},
                                             {"checkpoint.every_steps", "7"},
                                             {"checkpoint.keep", "9"},
-                                            {"checkpoint.buffer_bytes", "12345678"}});
+                                            {"checkpoint.buffer_bytes", "12345678"},
+                                            {"checkpoint.last", "true"}});
   EXPECT_THAT(DifferencesThatMatter(MustLoad(kExample), now), IsEmpty());
 }
 

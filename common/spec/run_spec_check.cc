@@ -271,6 +271,7 @@ void CheckCheckpoint(const proto::Checkpoint& checkpoint, Checker& check, Checkp
   out.keep = check.Integer("checkpoint.keep", EPS_FIELD(checkpoint, keep), 2, 1, 1'000'000);
   out.buffer_bytes = check.Integer<int64_t>("checkpoint.buffer_bytes", EPS_FIELD(checkpoint, buffer_bytes), 0, 0,
                                             kMaxCheckpointBufferBytes);
+  out.last = EPS_FIELD(checkpoint, last).value_or(true);
 }
 
 #undef EPS_FIELD
@@ -404,6 +405,7 @@ proto::RunSpec ToRunSpec(const RunConfig& config) {
   spec.mutable_checkpoint()->set_every_steps(config.checkpoint.every_steps);
   spec.mutable_checkpoint()->set_keep(config.checkpoint.keep);
   spec.mutable_checkpoint()->set_buffer_bytes(config.checkpoint.buffer_bytes);
+  spec.mutable_checkpoint()->set_last(config.checkpoint.last);
   spec.set_steps(config.steps);
   return spec;
 }

@@ -68,8 +68,8 @@ class Checkpointer {
 // Errors: NOT_FOUND, INVALID_ARGUMENT naming file, tensor, shape or dtype found and wanted
 absl::Status LoadHuggingFace(const std::string& folder, const ModelSpec& model, Store& store);
 
-// Fills an empty store with initial values (InitTensor).
-void InitStore(const ModelSpec& model, Store& store);
+// Fills an empty store with initial values (InitTensor), with up to `threads` threads: the same bits for any number.
+void InitStore(const ModelSpec& model, int threads, Store& store);
 
 }  // namespace eps::server
 

@@ -1,17 +1,22 @@
 // Where a run that does not resume gets its weights; declared in checkpointer.h.
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <memory>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/types/span.h"
 #include "common/base/ids.h"
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
+#include "common/base/thread.h"
 #include "common/formats/gpt2_folder.h"
 #include "common/model/model_spec.h"
 #include "eps_server/checkpoint/checkpointer.h"
@@ -67,15 +72,39 @@ absl::Status LoadHuggingFace(const std::string& folder, const ModelSpec& model, 
   return absl::OkStatus();
 }
 
-void InitStore(const ModelSpec& model, Store& store) {
-  std::vector<float> values;
+void InitStore(const ModelSpec& model, int threads, Store& store) {
+  struct Part {
+    BlobId blob;
+    const TensorSpec* tensor;
+    int64_t first_elem, num_elems;
+  };
+  std::vector<Part> parts;
   for (const BlobSpec& blob : model.blobs) {
     for (const TensorSpec& tensor : blob.tensors) {
-      values.resize(static_cast<size_t>(tensor.num_elems()));
-      InitTensor(tensor, model.config.init_seed, values.data());
-      store.LoadMaster(blob.id, kInitialVersion, tensor.offset_elems, values);
+      const int64_t num_elems = tensor.num_elems();
+      for (int64_t first = 0; first < num_elems; first += kChunkElems) {
+        parts.push_back({blob.id, &tensor, first, std::min(kChunkElems, num_elems - first)});
+      }
     }
   }
+  std::atomic<size_t> next = 0;
+  const auto work = [&] {
+    std::vector<float> buffer(kChunkElems);
+    for (size_t i = next++; i < parts.size(); i = next++) {
+      const Part& part = parts[i];
+      const auto values = absl::MakeSpan(buffer).subspan(0, static_cast<size_t>(part.num_elems));
+      InitTensorPart(*part.tensor, model.config.init_seed, part.first_elem, values);
+      store.LoadMaster(part.blob, kInitialVersion, part.tensor->offset_elems + part.first_elem, values);
+    }
+  };
+  std::vector<std::thread> helpers;
+  for (int t = 1; t < threads && static_cast<size_t>(t) < parts.size(); ++t) {
+    absl::StatusOr<std::thread> helper = StartThread(work);
+    if (!helper.ok()) break;  // those that there are do it all
+    helpers.push_back(*std::move(helper));
+  }
+  work();
+  for (std::thread& helper : helpers) helper.join();
 }
 
 }  // namespace eps::server

@@ -41,6 +41,7 @@ class CheckpointLedger {
   // Somebody waits for `being_written`, or for the one after it.
   bool IsAwaited(Version being_written) const;
   bool IsWritten(Version version) const { return written_ == version; }
+  bool IsAnyBeingWritten() const { return !begun_.empty(); }
   // Three quarters of the steps to the next checkpoint are done, which `being_written` must not hold up.
   bool IsLate(Version being_written, Version committed) const;
 

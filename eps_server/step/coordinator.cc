@@ -632,7 +632,7 @@ class CoordinatorImpl final : public Coordinator {
     closing_->opened_at = step_opened_at_;
     closing_->workers = static_cast<int>(members_.ReadyWorkers().size());
     most_workers_ = std::max(most_workers_, closing_->workers);
-    closing_->checkpoint = checkpoints_.IsDue(next) || next.value() >= end_;
+    closing_->checkpoint = checkpoints_.IsDue(next) || (next.value() >= end_ && EndsWithCheckpoint());
     // Before the next step's contributions can come: no blob runs away from its capture.
     if (closing_->checkpoint) StartCheckpoint(next);
     opened_ = false;
@@ -644,6 +644,10 @@ class CoordinatorImpl final : public Coordinator {
     });
   }
 
+  // A run that ends early can go on from where it ended, whatever its RunSpec says of the last step.
+  bool EndsWithCheckpoint() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return run_.checkpoint.last || stop_requested_ || !ended_for_.ok();
+  }
   void StartCheckpoint(Version version) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     engine_->HoldUpdates(version);
     checkpoints_.Start(version);
@@ -728,11 +732,12 @@ class CoordinatorImpl final : public Coordinator {
     } else if (checkpoints_.IsRequested() && checkpoints_.IsStarted(version)) {
       checkpoints_.Await(version);
     }
-    if ((ends || checkpoints_.IsRequested()) && !checkpoints_.IsStarted(version)) {
+    const bool ends_with_one = ends && EndsWithCheckpoint();
+    if ((ends_with_one || checkpoints_.IsRequested()) && !checkpoints_.IsStarted(version)) {
       StartCheckpoint(version);
       actions.push_back([this, job = CheckpointJob()] { writer_->Push(job); });
     }
-    if (ends && checkpoints_.IsWritten(version)) {
+    if (ends && (ends_with_one ? checkpoints_.IsWritten(version) : !checkpoints_.IsAnyBeingWritten())) {
       failure_.Update(ended_for_);
       End(actions);
     }

@@ -102,6 +102,7 @@ class MemoryCheckpointer : public Checkpointer {
       }
       capture.captured(order[b]);
     }
+    WaitAt(order.size(), capture);
     MutexLock lock(mu_);
     snapshots_[state.version.value()] = std::move(snapshot);
     latest_ = absl::StrCat("step-", state.version.value());
@@ -113,7 +114,7 @@ class MemoryCheckpointer : public Checkpointer {
     return latest_;
   }
 
-  // The next writes stop before capturing blob `blob` of the order, until Pass.
+  // The next writes stop before capturing blob `blob` of the order, or behind the last one, until Pass.
   void StopAt(size_t blob) {
     MutexLock lock(mu_);
     stop_at_ = static_cast<int>(blob);
@@ -807,6 +808,45 @@ TEST(CoordinatorTest, StopEndsAfterTheStepInProgressWithItsCheckpoint) {
   config.steps = last;
   EXPECT_TRUE(run.Result(last) == Reference(config));
   EXPECT_EQ(*run.coordinator->RequestStop("again"), last);
+}
+
+TEST(CoordinatorTest, WithoutALastCheckpointTheRunEndsWithTheSameBitsAndLeavesNone) {
+  RunConfig config = SmallRun();
+  config.checkpoint.last = false;
+  TestRun run(config);
+  FakeWorker worker(run);
+  ASSERT_OK(run.coordinator->WaitUntilFinished());
+  EXPECT_EQ(run.committed(), config.steps);
+  EXPECT_TRUE(worker.finished_ok());
+  EXPECT_TRUE(run.checkpointer->snapshots().empty());
+  EXPECT_EQ(run.coordinator->Status().newest_checkpoint, "");
+  EXPECT_TRUE(run.Result(config.steps) == Reference(config));
+}
+
+TEST(CoordinatorTest, WithoutALastCheckpointTheEndWaitsForTheOneThatIsBeingWritten) {
+  RunConfig config = SmallRun();
+  config.checkpoint = {.every_steps = 3, .last = false};
+  TestRun run(config);
+  run.checkpointer->StopAt(run.model.blobs.size());  // all are captured: no update waits
+  FakeWorker worker(run);
+  WaitFor([&] { return run.committed() == config.steps && run.checkpointer->stopped(); });
+  EXPECT_EQ(run.coordinator->Status().phase, RunPhase::kFinishing);
+  run.checkpointer->Pass();
+  ASSERT_OK(run.coordinator->WaitUntilFinished());
+  EXPECT_EQ(run.coordinator->Status().newest_checkpoint, "step-3");
+  EXPECT_EQ(run.checkpointer->snapshots().size(), 1u);
+}
+
+TEST(CoordinatorTest, AStoppedRunLeavesACheckpointWhateverItsLastStepWould) {
+  RunConfig config = SmallRun();
+  config.steps = 1000000;
+  config.checkpoint.last = false;
+  TestRun run(config);
+  FakeWorker worker(run);
+  WaitFor([&] { return run.committed() >= 2; });
+  ASSERT_OK_AND_ASSIGN(const int64_t last, run.coordinator->RequestStop("test"));
+  ASSERT_OK(run.coordinator->WaitUntilFinished());
+  EXPECT_EQ(run.checkpointer->snapshots().count(last), 1u);
 }
 
 TEST(CoordinatorTest, StopWithoutAnybodyToFinishAStepThatHasUpdatedWeightsFails) {

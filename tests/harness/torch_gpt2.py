@@ -1,6 +1,7 @@
 """GPT-2 in plain PyTorch, as Hugging Face's GPT2LMHeadModel computes it. The reference for tests and benchmarks."""
 
 import math
+from typing import Callable, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -41,7 +42,25 @@ def random_weights(layers, d, context, vocab, seed):
     return weights
 
 
-def block(w, i, x, heads):
+def attention(q, k, v):
+    """Causal, of q, k, v (B, heads, T, d / heads)."""
+    T = q.shape[2]
+    scores = q @ k.transpose(2, 3) / math.sqrt(q.shape[3])
+    causal = torch.ones(T, T, dtype=torch.bool, device=q.device).tril()
+    return F.softmax(scores.masked_fill(~causal, float("-inf")), dim=-1) @ v
+
+
+def gelu(y):
+    return 0.5 * y * (1 + torch.tanh(math.sqrt(2 / math.pi) * (y + 0.044715 * y ** 3)))
+
+
+class Ops(NamedTuple):
+    """What may be computed by a faster way than written out."""
+    attention: Callable = attention
+    gelu: Callable = gelu
+
+
+def block(w, i, x, heads, ops=Ops()):
     """Block `i` of x (B, T, d)."""
     h = f"transformer.h.{i}."
     B, T, d = x.shape
@@ -52,30 +71,31 @@ def block(w, i, x, heads):
     y = F.layer_norm(x, (d,), w[h + "ln_1.weight"], w[h + "ln_1.bias"], 1e-5)
     q, k, v = linear(y, "attn.c_attn").split(d, 2)
     q, k, v = (t.view(B, T, heads, d // heads).transpose(1, 2) for t in (q, k, v))
-    scores = q @ k.transpose(2, 3) / math.sqrt(d // heads)
-    causal = torch.ones(T, T, dtype=torch.bool).tril()
-    scores = scores.masked_fill(~causal, float("-inf"))
-    y = (F.softmax(scores, dim=-1) @ v).transpose(1, 2).reshape(B, T, d)
+    y = ops.attention(q, k, v).transpose(1, 2).reshape(B, T, d)
     x = x + linear(y, "attn.c_proj")
     y = F.layer_norm(x, (d,), w[h + "ln_2.weight"], w[h + "ln_2.bias"], 1e-5)
     y = linear(y, "mlp.c_fc")
-    y = 0.5 * y * (1 + torch.tanh(math.sqrt(2 / math.pi) * (y + 0.044715 * y ** 3)))
-    return x + linear(y, "mlp.c_proj")
+    return x + linear(ops.gelu(y), "mlp.c_proj")
+
+
+def hidden(w, tokens, layers, heads, run_block=block):
+    """What enters the head, (B, T, d), of tokens (B, T)."""
+    x = F.embedding(tokens, w["transformer.wte.weight"]) + w["transformer.wpe.weight"][: tokens.shape[1]]
+    for i in range(layers):
+        x = run_block(w, i, x, heads)
+    d = x.shape[-1]
+    return F.layer_norm(x, (d,), w["transformer.ln_f.weight"], w["transformer.ln_f.bias"], 1e-5)
 
 
 def loss(w, tokens, labels, layers, heads, run_block=block):
     """Mean cross-entropy in nats of tokens (B, T) against labels (B, T)."""
-    x = w["transformer.wte.weight"][tokens] + w["transformer.wpe.weight"][: tokens.shape[1]]
-    for i in range(layers):
-        x = run_block(w, i, x, heads)
-    d = x.shape[-1]
-    x = F.layer_norm(x, (d,), w["transformer.ln_f.weight"], w["transformer.ln_f.bias"], 1e-5)
+    x = hidden(w, tokens, layers, heads, run_block)
     logits = x @ w["transformer.wte.weight"].t()
     return F.cross_entropy(logits.view(-1, logits.shape[-1]), labels.reshape(-1))
 
 
-def adamw(w, lr, betas, eps, weight_decay):
-    """AdamW with decay for tensors of two or more dimensions."""
+def adamw(w, lr, betas, eps, weight_decay, **options):
+    """AdamW with decay for tensors of two or more dimensions; `options` are torch.optim.AdamW's."""
     return torch.optim.AdamW(
         [{"params": [p for p in w.values() if p.dim() >= 2], "weight_decay": weight_decay},
-         {"params": [p for p in w.values() if p.dim() < 2], "weight_decay": 0.0}], lr=lr, betas=betas, eps=eps)
+         {"params": [p for p in w.values() if p.dim() < 2], "weight_decay": 0.0}], lr=lr, betas=betas, eps=eps, **options)

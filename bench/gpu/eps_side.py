@@ -1,0 +1,141 @@
+"""Plans and trains by the real programs, and reads what they leave."""
+
+import dataclasses
+import json
+import re
+import signal
+import statistics
+import time
+import urllib.request
+from pathlib import Path
+
+import eps_run
+from part_report import Failed
+
+CHOICES = {"relay": {}, "resident": {"resident": True}, "keep": {"inner": "KEEP"}}
+# The first steps load code, register memory (two versions of each blob), and touch what was only promised.
+WARM_UP = 3
+MOST_SECONDS = 900  # for one run: what takes longer hangs
+
+
+@dataclasses.dataclass
+class Place:
+    """Where runs are made, and on what."""
+    folder: Path
+    device: str
+    tokens: Path  # uint16
+    number: int = 0
+
+
+def run_spec(place, model, batch, choice, steps):
+    """Written to a new file. No clipping, no dropout, and no checkpoint: the others have none either."""
+    place.number += 1
+    path = place.folder / f"run-{place.number}.json"
+    path.write_text(json.dumps({
+        "model": model.spec(),
+        "data": {"path": str(place.tokens), "tokenizer": "TOKEN_IDS", "token_bytes": 2, "order": "SEQUENTIAL"},
+        "batch": {"virtual_nodes": 1, "micro_batches": batch.micro_batches, "micro_batch": batch.micro_batch},
+        "optimizer": {"adamw": {"beta1": 0.9, "beta2": 0.95, "weight_decay": 0.1}, "schedule": {"peak": 1e-4}},
+        "precision": {"wire": "BF16", "gradients": "BF16"}, "relay": CHOICES[choice], "steps": steps,
+        "checkpoint": {"last": False, "buffer_bytes": 1}}))
+    return path
+
+
+def plan(place, model, batch, choice="relay", cap=None):
+    """What `eps plan` says, with `host_total_bytes`, the daemon's and the worker's; None, and why, if nothing fits."""
+    spec = run_spec(place, model, batch, choice, steps=1)
+    cap_flags = ["--device-memory", str(cap)] if cap else []
+    done = eps_run.run([str(eps_run.EPS), "plan", "--run", str(spec), "--device", place.device, "--json", *cap_flags])
+    if done.returncode == 3:
+        return None, done.stderr.strip()
+    if done.returncode != 0:
+        raise Failed(f"eps plan: {done.stderr.strip()}")
+    said = json.loads(done.stdout)
+    said["host_total_bytes"] = said["host"]["total_bytes"] + sum(said["worker_host"].values())
+    return said, ""
+
+
+def recomputed_share(planned, model, batch):
+    return 1 - planned["device"]["kept_inner"] / (model.layers * batch.micro_batches)
+
+
+def counters(address):
+    """Bytes pulled and pushed, and steps, as a daemon's page has them; {} while it has none."""
+    try:
+        text = urllib.request.urlopen(f"http://{address}/metrics", timeout=2).read().decode()
+    except OSError:
+        return {}
+    found = {}
+    for name, value in re.findall(r"^eps_(pulled_bytes|pushed_bytes|steps)_total\S* (\S+)$", text, re.M):
+        found[name] = found.get(name, 0) + float(value)
+    return found
+
+
+def interrupt(process):
+    """At once, without a checkpoint: the second signal does that."""
+    for _ in range(2):
+        if process.poll() is None:
+            process.send_signal(signal.SIGINT)
+            time.sleep(0.5)
+    process.communicate()
+
+
+def watch(process, out, deadline):
+    """Until it ends or the time is over. The daemon's counters, each time that a step was committed, and when the first
+    was, time.monotonic()'s."""
+    samples, seen, first_at = [], 0, None
+    while process.poll() is None and time.monotonic() < deadline:
+        steps = eps_run.committed_steps(out)
+        if steps > seen:
+            seen = steps
+            first_at = first_at or time.monotonic()
+            try:
+                samples.append(counters(json.loads((out / "endpoints.json").read_text())["metrics"]))
+            except (OSError, ValueError, KeyError):
+                pass  # it is just ending
+        time.sleep(0.02)
+    return [sample for sample in samples if sample.get("steps")], first_at
+
+
+def per_step(samples, name):
+    """Of a counter, between the first sample after the warm-up and the last one: right to a part of a step."""
+    later = [sample for sample in samples if sample["steps"] >= WARM_UP]
+    if len(later) < 2 or later[-1]["steps"] == later[0]["steps"]:
+        return None
+    return (later[-1][name] - later[0][name]) / (later[-1]["steps"] - later[0]["steps"])
+
+
+def outside_bytes(out):
+    """What the device's libraries hold beside the arena, as the worker logged it."""
+    found = re.search(r"device_outside_bytes=(\d+)", (out / "logs/gpu_worker-1.log").read_text())
+    return int(found.group(1)) if found else None
+
+
+def train(place, model, batch, choice, cap, deadline, measured=6):
+    """Speed, waits and memory of so many steps behind the warm-up; of fewer, if the time ends before."""
+    spec = run_spec(place, model, batch, choice, steps=WARM_UP + measured)
+    out = place.folder / f"out-{place.number}"
+    start = time.monotonic()
+    process = eps_run.start_train(spec, out, "--device", place.device, "--device-memory", cap)
+    samples, first_at = watch(process, out, min(deadline, start + MOST_SECONDS))
+    if process.poll() is None:
+        interrupt(process)
+    elif process.returncode != 0:
+        raise Failed(f"eps train: {process.communicate()[1].strip()[-500:]}")
+    text = (out / "metrics.jsonl").read_text() if (out / "metrics.jsonl").exists() else ""
+    steps = [json.loads(line) for line in text.splitlines() if line.endswith("}")]
+    late = steps[WARM_UP:]
+    if not late:
+        raise Failed(f"eps train: {len(steps)} steps in {time.monotonic() - start:.0f} s, {WARM_UP + 1} are needed")
+    seconds = [step["step_seconds"] for step in late]
+    waits = {cause: statistics.mean(step["waits"].get(cause, 0) for step in late) for cause in late[-1]["waits"]}
+    return {"tokens_per_step": batch.tokens(model), "steps": len(late),
+            "tokens_per_second": batch.tokens(model) * len(late) / sum(seconds),
+            "step_seconds": statistics.median(seconds), "all_step_seconds": [step["step_seconds"] for step in steps],
+            "waits": waits, "wait_fraction": sum(waits.values()),
+            "device_cap_bytes": cap, "device_peak_bytes": late[-1]["device_peak_bytes"],
+            "device_outside_bytes": outside_bytes(out),
+            "counted_pulled_bytes": per_step(samples, "pulled_bytes"),
+            "counted_pushed_bytes": per_step(samples, "pushed_bytes"),
+            "start_seconds": first_at - start - steps[0]["step_seconds"] if first_at else None,
+            "loss_first": steps[0]["loss"], "loss_last": steps[-1]["loss"]}

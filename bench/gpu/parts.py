@@ -1,0 +1,280 @@
+"""The parts of bench/gpu/run: what is measured, and how."""
+
+import dataclasses
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from array import array
+from pathlib import Path
+
+import eps_run
+import eps_side
+import gpu_machine
+import models
+from eps_side import recomputed_share
+from models import Batch, Ceilings
+from part_report import Failed, Outcome, Part, seconds_until
+from tables import (GIB, compared, curve_table, gib, link_tables, memory_rows, memory_said, memory_table, share,
+                    speed_table, update_table)
+
+HERE = Path(__file__).resolve().parent
+WHOLE_DEVICE = 120 * GIB  # a cap for what is to lie on the device whole
+HOST_SPARE = 4 * GIB  # of DRAM, for the system and what has no plan
+CURVE = (8, 1, 4, 2, 16)  # micro-batches, the most telling ones first
+BATCHES = (32, 64, 128, 256)  # sequences, of L2L's table (arXiv:2002.05645)
+
+
+def tail_json(text):
+    """The last line of a benchmark."""
+    return json.loads(text.strip().splitlines()[-1])
+
+
+class Bench:
+    """What the parts have in common. `links`: gpu_ceilings' last line, `update`: update_bench's; {} until measured."""
+
+    def __init__(self, folder, device, tiny, host_bytes, rounds, python, ceilings=None):
+        self.device, self.tiny, self.host_bytes, self.rounds, self.python = device, tiny, host_bytes, rounds, python
+        self.links, self.update = (ceilings or {}).get("links", {}), (ceilings or {}).get("update", {})
+        self.place = eps_side.Place(Path(folder), device, Path(folder) / "tokens.bin")
+
+    def need_tokens(self):
+        """Random ones, which every model here may have."""
+        if self.place.tokens.exists():
+            return
+        vocab = 257 if self.tiny else 50257
+        tokens = array("H", random.Random(1).choices(range(vocab), k=100_000 if self.tiny else 2_000_000))
+        if sys.byteorder == "big":
+            tokens.byteswap()
+        self.place.tokens.write_bytes(tokens.tobytes())
+
+    @property
+    def ceilings(self):
+        return Ceilings.of(self.links, self.update)
+
+    def model(self, model):
+        return models.tiny(model) if self.tiny else model
+
+    def batch(self, micro_batches, micro_batch):
+        return Batch(micro_batches, 2 if self.tiny else micro_batch)
+
+    def cap(self, num_bytes):
+        return (64 << 20) if self.tiny else num_bytes
+
+    # ---- Both sides ----
+
+    def eps(self, model, batch, choice, cap, deadline, measured=6):
+        """A run, with what its plan says and what follows from both."""
+        planned, why = eps_side.plan(self.place, model, batch, choice, cap)
+        if planned is None:
+            raise Failed(f"{choice}: {why}")
+        self.need_tokens()
+        got = eps_side.train(self.place, model, batch, choice, cap, deadline, measured)
+        got["recomputed"] = recomputed_share(planned, model, batch)
+        got["host_planned_bytes"] = planned["host_total_bytes"]
+        rate = models.model_operations(model, 1) * got["tokens_per_second"]
+        got["model_flops"], got["utilisation"] = rate, share(rate, self.ceilings.flops)
+        return got
+
+    def torch(self, model, batch, variants, deadline, measured=6):
+        """What torch_side says; its variants by name. A process that is out of time leaves those it had."""
+        self.need_tokens()
+        seconds = seconds_until(deadline)
+        command = [self.python, HERE / "torch_side.py", "--device", self.device.partition(":")[0],
+                   "--tokens", self.place.tokens, "--layers", model.layers, "--d-model", model.d,
+                   "--heads", model.heads, "--context", model.context, "--vocab", model.vocab,
+                   "--micro-batches", batch.micro_batches, "--micro-batch", batch.micro_batch,
+                   "--steps", measured, "--warm-up", eps_side.WARM_UP,
+                   "--variants", variants, "--seconds", 0.8 * seconds]
+        try:
+            done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=seconds,
+                                  env=gpu_machine.OWN_ENVIRONMENT)
+            out, failed = done.stdout, done.returncode != 0 and done.stderr.strip()[-300:]
+        except subprocess.TimeoutExpired as error:
+            out, failed = (error.stdout or b"").decode(), f"ended after {seconds:.0f} s"
+        lines = [json.loads(line) for line in out.splitlines() if line.startswith("{") and line.endswith("}")]
+        found = {line["variant"]: line for line in lines if "variant" in line}
+        for name in variants.split(","):
+            found.setdefault(name, {"variant": name, "error": failed or "not reached"})
+        return {"variants": found, "torch": next((line["torch"] for line in lines if "torch" in line), None),
+                "notes": next((line["notes"] for line in lines if "notes" in line), [])}
+
+    def best(self, torch):
+        """The fastest variant; None if none ran."""
+        ran = [variant for variant in torch["variants"].values() if "tokens_per_second" in variant]
+        return max(ran, key=lambda variant: variant["tokens_per_second"], default=None)
+
+    # ---- Parts ----
+
+    def measure_ceilings(self, deadline):
+        tables, left_out = [], []
+        if self.device.startswith("cuda"):
+            index = self.device.partition(":")[2] or "0"
+            done = eps_run.run([str(eps_run.BIN / "gpu_ceilings"), "--device", index],
+                               timeout=seconds_until(deadline))
+            if done.returncode != 0:
+                raise Failed(f"gpu_ceilings: {done.stderr.strip()}")
+            self.links = tail_json(done.stdout)
+            tables += link_tables(self.links)
+        else:
+            left_out.append("no link and no products: the device is the processor")
+        program = eps_run.BIN / "update_bench"
+        if program.exists():
+            cores = len(os.sched_getaffinity(0))
+            millions = 10 if self.tiny else 500
+            done = eps_run.run([str(program), "--threads", str(cores), "--millions", str(millions)])
+            if done.returncode != 0:
+                raise Failed(f"update_bench: {done.stderr.strip()}")
+            self.update = tail_json(done.stdout)
+            tables.append(update_table(self.update))
+        else:
+            left_out.append(f"no update: {program} is not there")
+        c = self.ceilings
+        said = [f"bf16 products {c.flops / 1e12:.0f} TFLOP/s" if c.flops else "",
+                f"in {c.in_alone_bytes / 1e9:.1f} GB/s ({c.in_bytes / 1e9:.1f} beside out {c.out_bytes / 1e9:.1f})"
+                if c.in_bytes else "",
+                f"update {c.parameters_updated / 1e9:.2f} G parameters/s, {self.update['ratio']:.2f} of its byte floor"
+                if c.parameters_updated else "", *left_out]
+        return Outcome("; ".join(filter(None, said)), tables, {"links": self.links, "update": self.update})
+
+    def compare(self, model, batch, cap, variants):
+        def run(deadline):
+            m = self.model(model)
+            rounds, errors = {"relay": [], "resident": []}, []
+            for _ in range(self.rounds):  # in turn, as a machine may drift
+                for choice, limit in (("relay", cap), ("resident", WHOLE_DEVICE)):
+                    try:
+                        rounds[choice].append(self.eps(m, batch, choice, self.cap(limit), deadline))
+                    except Failed as error:  # the other sides are still worth knowing
+                        errors.append(f"{choice}: {error}")
+            torch = self.torch(m, batch, variants, deadline)
+            middle = {name: sorted(runs, key=lambda got: got["tokens_per_second"])[len(runs) // 2]
+                      for name, runs in rounds.items() if runs}
+            best = self.best(torch)
+            speed = lambda side: side and side["tokens_per_second"]  # noqa: E731
+            ratios = {f"relay_to_{name}": share(speed(middle.get("relay")), speed(other))
+                      for name, other in (("resident", middle.get("resident")), ("torch", best))}
+            names = {"relay": f"relay, cap {gib(self.cap(cap)):.3g} GiB", "resident": "everything resident"}
+            outcome = Outcome("; ".join([*errors, *compared(middle, best, ratios)]),
+                              [speed_table(m, batch, {names[name]: got for name, got in middle.items()}, torch)],
+                              {**ratios, "rounds": rounds, "torch": torch})
+            if errors:
+                raise Failed(outcome.said, outcome)
+            return outcome
+        return run
+
+    def curve(self, deadline):
+        """7 B under 16 GiB: speed against tokens per step, beside what bounds it."""
+        m = self.model(models.GPT_7B)
+        points, left_out = {}, []
+        for micro_batches in CURVE:
+            batch = self.batch(micro_batches, 4)
+            tokens = batch.tokens(m)
+            planned, why = eps_side.plan(self.place, m, batch, "relay", self.cap(16 * GIB))
+            if planned is None or planned["host_total_bytes"] + HOST_SPARE > self.host_bytes:
+                host = why or (f"needs {gib(planned['host_total_bytes']):.0f} GiB of host memory, and "
+                               f"{gib(HOST_SPARE):.0f} for the rest; there are {gib(self.host_bytes):.0f}")
+                left_out.append(f"{tokens:,} tokens a step: {host}.")
+                continue
+            if deadline - time.monotonic() < (1 if self.tiny else 90):
+                left_out.append(f"{tokens:,} tokens a step: no time was left.")
+                continue
+            try:
+                got = self.eps(m, batch, "relay", self.cap(16 * GIB), deadline, measured=3)
+            except Failed as error:
+                left_out.append(f"{tokens:,} tokens a step: {error}.")
+                continue
+            got["floors"] = models.floor_seconds(m, batch, got["recomputed"], self.ceilings)
+            points[tokens] = got
+        if not points:
+            raise Failed("; ".join(left_out))
+        best = max(points.values(), key=lambda got: got["tokens_per_second"])
+        link = self.ceilings.in_alone_bytes
+        pulls = max(models.pulled_bytes(m) / got["step_seconds"] for got in points.values())
+        said = (f"{m.parameters / 1e9:.2f} B parameters in {gib(best['device_cap_bytes']):.3g} GiB, host "
+                f"{gib(best['host_planned_bytes']):.0f} GiB planned: at {best['tokens_per_step']:,} tokens a step "
+                f"{best['tokens_per_second']:,.0f} tokens/s"
+                + (f", {best['utilisation']:.1%} of the bf16 peak (goal 45%)" if best["utilisation"] else "")
+                + (f"; pulls at least {pulls / 1e9:.1f} GB/s, {pulls / link:.2f} of the link (goal 0.9)" if link
+                   else "")
+                + f"; waits {best['wait_fraction']:.1%}")
+        return Outcome(said, [curve_table(m, points, left_out)], {"points": points, "left_out": left_out})
+
+    def kept(self, deadline):
+        """7 B under 80 GiB: nothing is recomputed."""
+        m = self.model(models.GPT_7B)
+        cap = self.cap(80 * GIB)
+        fits = lambda n: eps_side.plan(self.place, m, self.batch(n, 4), "keep", cap)[0] is not None  # noqa: E731
+        micro_batches = models.largest_that_fits(fits, 16)
+        if micro_batches == 0:
+            raise Failed("not even one micro-batch is kept whole under the cap")
+        batch = self.batch(micro_batches, 4)
+        got = self.eps(m, batch, "keep", cap, deadline, measured=3)
+        said = (f"nothing recomputed, {got['tokens_per_step']:,} tokens a step: "
+                f"{got['tokens_per_second']:,.0f} tokens/s"
+                + (f", {got['utilisation']:.1%} of the bf16 peak (goal 70%)" if got["utilisation"] else "")
+                + f", waits {got['wait_fraction']:.1%}")
+        return Outcome(said, [speed_table(m, batch, {f"relay, cap {gib(cap):.3g} GiB, all kept": got}, None)],
+                       {"kept": got})
+
+    def memory(self, deadline):
+        """BERT-Large at equal batch: the device's memory, and speed."""
+        m = self.model(models.BERT_LARGE)
+        sizes = BATCHES[:2] if self.tiny else BATCHES
+        rows, figures, errors = [], {}, []
+        for i, sequences in enumerate(sizes):
+            now = time.monotonic()
+            until = now + (deadline - now) / (len(sizes) - i)
+            batch = self.batch(sequences // 32, 32)
+            try:
+                ours = self.eps(m, batch, "relay", self.cap(2 * GIB), until, measured=3)
+            except Failed as error:
+                errors.append(f"batch {sequences}: {error}")
+                continue
+            theirs = self.torch(m, Batch(1, batch.micro_batches * batch.micro_batch),
+                                "eager,compiled,compiled+checkpoint", until, measured=3)
+            figures[sequences] = {"relay": ours, "torch": theirs}
+            rows += memory_rows(batch, ours, theirs)
+        outcome = Outcome("; ".join([*errors, memory_said(rows)]),
+                          [memory_table(m, rows)], {"batches": figures})
+        if errors:
+            raise Failed(outcome.said, outcome)
+        return outcome
+
+    def largest(self, deadline):
+        """The deepest model of 4,096 wide that the host's memory holds, a few steps of it under 16 GiB."""
+        base, batch, cap = self.model(models.GPT_7B), self.batch(1, 1), self.cap(16 * GIB)
+        deep = lambda layers: dataclasses.replace(base, layers=layers, name=f"{layers} layers")  # noqa: E731
+
+        def fits(layers):
+            planned, _ = eps_side.plan(self.place, deep(layers), batch, "relay", cap)
+            return planned is not None and planned["host_total_bytes"] + HOST_SPARE <= self.host_bytes
+
+        m = deep(models.largest_that_fits(fits, 8 if self.tiny else 256))
+        if m.layers == 0:
+            raise Failed("not even one layer fits")
+        got = self.eps(m, batch, "relay", cap, deadline, measured=1 if not self.tiny else 3)
+        said = (f"{m.layers} layers, {m.parameters / 1e9:.2f} B parameters: host "
+                f"{gib(got['host_planned_bytes']):.1f} GiB planned of {gib(self.host_bytes):.1f}, "
+                f"{got['step_seconds']:.1f} s a step, loss "
+                f"{got['loss_first']:.3f} -> {got['loss_last']:.3f}")
+        return Outcome(said, [speed_table(m, batch, {f"relay, cap {gib(cap):.3g} GiB": got}, None)], {"largest": got})
+
+    def parts(self):
+        quick = "compiled,eager,compiled+checkpoint,eager+offload"
+        every = "eager,compiled,whole,compiled+autocast,eager+checkpoint,compiled+checkpoint,compiled+offload"
+        about = lambda seconds: 20 if self.tiny else seconds  # noqa: E731
+        bert, gpt = self.batch(4, 32), self.batch(4, 8)
+        return [
+            Part("ceilings", self.measure_ceilings, about(30)),
+            Part("bert-large", self.compare(models.BERT_LARGE, bert, 8 * GIB, quick), about(80)),
+            Part("gpt-1.3b", self.compare(models.GPT_1B, gpt, 8 * GIB, quick), about(110)),
+            Part("bert-large-every-way", self.compare(models.BERT_LARGE, bert, 8 * GIB, every), about(150), False),
+            Part("gpt-1.3b-every-way", self.compare(models.GPT_1B, gpt, 8 * GIB, every), about(200), False),
+            Part("memory", self.memory, about(200), False),
+            Part("gpt-7b", self.curve, about(100), False),
+            Part("gpt-7b-80gib", self.kept, about(100), False),
+            Part("largest", self.largest, about(120), False),
+        ]
