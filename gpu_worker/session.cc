@@ -270,7 +270,7 @@ absl::Status Session::GiveUp(uint64_t group, const absl::Status& why) {
 }
 
 absl::Status Session::Carry(const FormGroupOrder& order) {
-  seat_->Take(order.group, order.rank, order.size, order.token);
+  seat_->Take(*device_, order.group, order.rank, order.size, order.token);
   return absl::OkStatus();
 }
 

@@ -24,9 +24,12 @@ struct Exchange {
 };
 
 // Exchanges of one lane happen one after another, in the order in which each member enqueues them, which must be the
-// same for all; the lanes do not wait for each other. A lane belongs to one stream.
+// same for all; the lanes do not wait for each other. kPull runs in the device's in-stream, kPush in its out-stream.
 enum class GroupLane { kPull, kPush };
 inline constexpr int kNumGroupLanes = 2;
+inline Stream& StreamOf(Device& device, GroupLane lane) {
+  return device.stream(lane == GroupLane::kPull ? StreamId::kIn : StreamId::kOut);
+}
 
 // Workers of one host that share the way between the daemon and their devices: each pulls a part of every blob and gets
 // the others' parts from the other members; each gets every member's gradients of its part, adds them in the order of
@@ -51,9 +54,9 @@ class Group {
   virtual int rank() const = 0;
   virtual int size() const = 0;
 
-  // Enqueues an exchange; what comes after it in `stream` finds what was got. It begins whether or not the other members
-  // have joined yet.
-  virtual void Enqueue(GroupLane lane, Stream& stream, Exchange exchange) = 0;
+  // Enqueues an exchange in the lane's stream; what comes after it there finds what was got. It may be enqueued before
+  // the other members have joined.
+  virtual void Enqueue(GroupLane lane, Exchange exchange) = 0;
 
   // OK while the group stands; else its first reason. Who uses what an exchange brought looks here afterwards: on a GPU
   // an exchange that was cut short ends like one that was not.
@@ -66,6 +69,7 @@ struct GroupOptions {
   uint64_t id = 0;  // of the group, from the daemon: who joins another one by mistake is turned away
   int rank = 0;
   int size = 2;
+  Device* device = nullptr;  // whose memory is exchanged; it outlives the group
   // Once, on a thread of the group's own: every member has joined, or why not. It may not destroy the group.
   std::function<void(absl::Status)> on_joined;
 };

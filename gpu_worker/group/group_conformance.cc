@@ -59,9 +59,7 @@ std::vector<std::byte> GroupMember::Read(absl::Span<const std::byte> memory) con
   return bytes;
 }
 
-Stream& GroupMember::stream(GroupLane lane) const {
-  return device->stream(lane == GroupLane::kPull ? StreamId::kIn : StreamId::kOut);
-}
+Stream& GroupMember::stream(GroupLane lane) const { return StreamOf(*device, lane); }
 
 void GroupConformanceTest::Form(bool all_join) {
   for (int rank = 0; rank < size(); ++rank) {
@@ -74,6 +72,7 @@ void GroupConformanceTest::Form(bool all_join) {
   auto group = first.maker->Found({.id = kGroupId,
                                    .rank = 0,
                                    .size = size(),
+                                   .device = first.device.get(),
                                    .on_joined = [&first](absl::Status status) { first.joined.Set(std::move(status)); }},
                                   token_);
   ASSERT_OK(group);
@@ -89,6 +88,7 @@ void GroupConformanceTest::Join(int rank) {
   auto group = one.maker->Join({.id = kGroupId,
                                 .rank = rank,
                                 .size = size(),
+                                .device = one.device.get(),
                                 .on_joined = [&one](absl::Status status) { one.joined.Set(std::move(status)); }},
                                token_);
   ASSERT_OK(group);
@@ -129,7 +129,7 @@ TEST_P(GroupConformanceTest, EachGetsThePartsOfAllTheOthers) {
       exchange.gives[static_cast<size_t>(other)] = {own};
       exchange.gets[static_cast<size_t>(other)] = {one.Memory(other * kStride, kPart)};
     }
-    one.group->Enqueue(GroupLane::kPull, one.stream(GroupLane::kPull), std::move(exchange));
+    one.group->Enqueue(GroupLane::kPull, std::move(exchange));
   }
   for (const auto& one : members_) EXPECT_OK(one->stream(GroupLane::kPull).Synchronize());
   for (int rank = 0; rank < size(); ++rank) {
@@ -163,7 +163,7 @@ TEST_P(GroupConformanceTest, SpansNeedNotBeCutAlike) {
         exchange.gets[static_cast<size_t>(other)] = {memory.subspan(0, 700), memory.subspan(700)};
       }
     }
-    one.group->Enqueue(GroupLane::kPush, one.stream(GroupLane::kPush), std::move(exchange));
+    one.group->Enqueue(GroupLane::kPush, std::move(exchange));
   }
   for (const auto& one : members_) ASSERT_OK(one->stream(GroupLane::kPush).Synchronize());
   for (int rank = 0; rank < size(); ++rank) {
@@ -195,7 +195,7 @@ TEST_P(GroupConformanceTest, TheLanesKeepTheirOrderAndDoNotWaitForEachOther) {
         exchange.gives[static_cast<size_t>(other)] = {gives};
         exchange.gets[static_cast<size_t>(other)] = {one.Memory(place(lane, number, other), kPart)};
       }
-      one.group->Enqueue(lane, one.stream(lane), std::move(exchange));
+      one.group->Enqueue(lane, std::move(exchange));
     }
   };
   // The second lane is done before anybody but the last has begun with the first.
@@ -230,7 +230,7 @@ TEST_P(GroupConformanceTest, AnExchangeMayBeginBeforeTheOthersJoin) {
       exchange.gives[static_cast<size_t>(other)] = {own};
       exchange.gets[static_cast<size_t>(other)] = {one.Memory(other * kPart, kPart)};
     }
-    one.group->Enqueue(GroupLane::kPush, one.stream(GroupLane::kPush), std::move(exchange));
+    one.group->Enqueue(GroupLane::kPush, std::move(exchange));
   };
   enqueue(0);
   for (int rank = 1; rank < size(); ++rank) {
@@ -255,7 +255,7 @@ TEST_P(GroupConformanceTest, TheEndOfOneIsTheEndOfAll) {
       exchange.gives[static_cast<size_t>(other)] = {one.Memory(0, 1024)};
       exchange.gets[static_cast<size_t>(other)] = {one.Memory((1 + other) * 1024, 1024)};
     }
-    one.group->Enqueue(lane, one.stream(lane), std::move(exchange));
+    one.group->Enqueue(lane, std::move(exchange));
   };
   for (int rank = 0; rank + 1 < size(); ++rank) {
     enqueue(rank, GroupLane::kPull);
@@ -285,7 +285,7 @@ TEST_P(GroupConformanceTest, AMemberThatGoesEndsTheGroup) {
     exchange.gives[static_cast<size_t>(other)] = {first.Memory(0, 64)};
     exchange.gets[static_cast<size_t>(other)] = {first.Memory(4096 * other, 64)};
   }
-  first.group->Enqueue(GroupLane::kPush, first.stream(GroupLane::kPush), std::move(exchange));
+  first.group->Enqueue(GroupLane::kPush, std::move(exchange));
   member(size() - 1).group.reset();
   EXPECT_THAT(first.stream(GroupLane::kPush).Synchronize(), StatusIs(StatusCode::kAborted));
   first.device->Recover();
@@ -309,7 +309,7 @@ TEST_P(GroupConformanceTest, MembersThatDoNotExchangeTheSameAreTold) {
       exchange.gives[static_cast<size_t>(other)] = {one.Memory(0, rank == 0 ? 128 : 64)};
       exchange.gets[static_cast<size_t>(other)] = {one.Memory(4096 + other * 256, 64)};
     }
-    one.group->Enqueue(GroupLane::kPush, one.stream(GroupLane::kPush), std::move(exchange));
+    one.group->Enqueue(GroupLane::kPush, std::move(exchange));
   }
   EXPECT_THAT(member(1).stream(GroupLane::kPush).Synchronize(),
               StatusIs(StatusCode::kInternal, "member 0 gives 128 bytes in exchange 1, member 1 wants 64"));

@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "common/base/mutex.h"
+#include "gpu_worker/device/device.h"
 #include "gpu_worker/group/group.h"
 
 namespace eps::worker {
@@ -32,8 +33,8 @@ class GroupSeat {
 
   // GroupMaker::kind; "": it forms none.
   std::string kind() const { return maker_ == nullptr ? "" : maker_->kind(); }
-  // Takes part in a group, as rank 0 its founder, in place of the one before. What becomes of it is reported.
-  void Take(uint64_t group, int rank, int size, absl::string_view token) ABSL_LOCKS_EXCLUDED(mu_);
+  // Takes part in a group with `device`, as rank 0 its founder, in place of the one before. What becomes of it is reported.
+  void Take(Device& device, uint64_t group, int rank, int size, absl::string_view token) ABSL_LOCKS_EXCLUDED(mu_);
   // Whatever group this worker is in.
   void Leave() { Replace(0, nullptr); }
   // Null: this worker is not in that group.

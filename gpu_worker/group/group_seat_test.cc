@@ -8,6 +8,8 @@
 #include "absl/status/status.h"
 #include "common/base/mutex.h"
 #include "common/testing/status_matchers.h"
+#include "gpu_worker/device/cpu/cpu_device.h"
+#include "gpu_worker/device/device.h"
 #include "gpu_worker/group/shared_memory_group.h"
 #include "gtest/gtest.h"
 
@@ -65,14 +67,17 @@ class Said {
   std::string token_ ABSL_GUARDED_BY(mu_);
 };
 
+std::unique_ptr<Device> NewDevice() { return NewCpuDevice({.arena_bytes = 4096, .threads = 1}).value(); }
+
 TEST(GroupSeatTest, OneFoundsAndTheOtherJoins) {
+  const std::unique_ptr<Device> device = NewDevice();
   Said first_said, second_said;
   GroupSeat first(NewSharedMemoryGroupMaker(), first_said.reports());
   GroupSeat second(NewSharedMemoryGroupMaker(), second_said.reports());
   EXPECT_EQ(first.kind(), "shared_memory");
-  first.Take(7, 0, 2, "");
+  first.Take(*device, 7, 0, 2, "");
   first_said.Wait("founded 7");
-  second.Take(7, 1, 2, first_said.token());
+  second.Take(*device, 7, 1, 2, first_said.token());
   first_said.Wait("joined 7");
   second_said.Wait("joined 7");
   EXPECT_NE(first.Find(7), nullptr);
@@ -84,10 +89,11 @@ TEST(GroupSeatTest, OneFoundsAndTheOtherJoins) {
 }
 
 TEST(GroupSeatTest, ANewGroupTakesThePlaceOfTheOneBefore) {
+  const std::unique_ptr<Device> device = NewDevice();
   Said said;
   GroupSeat seat(NewSharedMemoryGroupMaker(), said.reports());
-  seat.Take(7, 0, 2, "");
-  seat.Take(8, 0, 3, "");
+  seat.Take(*device, 7, 0, 2, "");
+  seat.Take(*device, 8, 0, 3, "");
   said.Wait("failed 7: the group has ended");
   EXPECT_EQ(seat.Find(7), nullptr);
   ASSERT_NE(seat.Find(8), nullptr);
@@ -99,13 +105,14 @@ TEST(GroupSeatTest, ANewGroupTakesThePlaceOfTheOneBefore) {
 }
 
 TEST(GroupSeatTest, WhatCannotBeFormedIsReported) {
+  const std::unique_ptr<Device> device = NewDevice();
   Said said;
   GroupSeat none(nullptr, said.reports());
   EXPECT_EQ(none.kind(), "");
-  none.Take(7, 0, 2, "");
+  none.Take(*device, 7, 0, 2, "");
   said.Wait("failed 7: this worker forms no groups");
   GroupSeat seat(NewSharedMemoryGroupMaker(), said.reports());
-  seat.Take(8, 5, 2, "");
+  seat.Take(*device, 8, 5, 2, "");
   said.Wait("failed 8: group: rank: 5");
   EXPECT_EQ(seat.Find(8), nullptr);
 }

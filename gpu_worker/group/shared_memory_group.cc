@@ -1,44 +1,31 @@
 #include "gpu_worker/group/shared_memory_group.h"
 
-#include <errno.h>
-#include <poll.h>
-#include <string.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
-
 #include <array>
+#include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "common/base/file_util.h"
+#include "absl/types/span.h"
 #include "common/base/mutex.h"
 #include "common/base/status_macros.h"
-#include "common/base/thread.h"
 #include "common/ipc/shared_segment.h"
 #include "common/ipc/unix_socket.h"
+#include "gpu_worker/group/member_link.h"
 #include "gpu_worker/group/shared_ring.h"
 
 namespace eps::worker {
 namespace {
 
-constexpr int kMaxMembers = 64;
-constexpr size_t kMaxWordBytes = 512;
-constexpr absl::Duration kHandshakeTime = absl::Seconds(5);
 // How late a member that waits in an exchange sees an end that nobody rang for: its process was killed in mid-word.
 constexpr absl::Duration kLook = absl::Milliseconds(100);
-
-// The first words of a connection: who comes, and the answer is the memory.
-struct Hello {
-  uint64_t id = 0;
-  int32_t rank = 0;
-};
 
 // What goes before the bytes of an exchange, so that members that do not exchange the same find out.
 struct Preamble {
@@ -106,53 +93,79 @@ absl::Span<std::byte> BytesOf(Preamble& preamble) {
 
 class SharedMemoryGroup final : public Group {
  public:
-  // Rank 0 listens, the others connect to `path`.
-  SharedMemoryGroup(GroupOptions options, std::optional<LocalListener> listener, std::string path)
-      : options_(std::move(options)), path_(std::move(path)), listener_(std::move(listener)) {}
-  ~SharedMemoryGroup() override {
-    End(absl::CancelledError("the group was closed"));
-    if (watcher_.joinable()) watcher_.join();
+  explicit SharedMemoryGroup(GroupOptions options) : options_(std::move(options)) {}
+  ~SharedMemoryGroup() override { link_.reset(); }  // before what it calls back
+
+  absl::Status Found(std::string& token) {
+    EPS_ASSIGN_OR_RETURN(SharedSegment memory, SharedSegment::Create("eps-group", SharedRings::NumBytes(size()),
+                                                                     SegmentWriter::kBoth));
+    MemberLink::Options options = LinkOptions();
+    options.welcome_file = memory.file().get();
+    UseMemory(std::move(memory));
+    EPS_ASSIGN_OR_RETURN(link_, MemberLink::Listen(std::move(options), token));
+    return absl::OkStatus();
   }
 
-  absl::Status Start() {
-    wake_ = FileDescriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-    if (!wake_.is_open()) return FileError(errno, "make an eventfd for", "a group");
-    EPS_ASSIGN_OR_RETURN(watcher_, StartThread([this] { Watch(); }));
+  absl::Status Join(std::string token) {
+    MemberLink::Options options = LinkOptions();
+    options.on_welcome = [this](Packet welcome) -> absl::Status {
+      if (welcome.files.size() != 1) return absl::InternalError("member 0 sent no memory");
+      EPS_ASSIGN_OR_RETURN(SharedSegment memory,
+                           SharedSegment::Map(std::move(welcome.files[0]), SharedRings::NumBytes(size()),
+                                              SegmentWriter::kBoth));
+      UseMemory(std::move(memory));
+      return absl::OkStatus();
+    };
+    EPS_ASSIGN_OR_RETURN(link_, MemberLink::Connect(std::move(options), std::move(token)));
     return absl::OkStatus();
   }
 
   int rank() const override { return options_.rank; }
   int size() const override { return options_.size; }
 
-  void Enqueue(GroupLane lane, Stream& stream, Exchange exchange) override {
-    stream.HostCall([this, lane, exchange = std::move(exchange)] { return Carry(lane, exchange); });
+  void Enqueue(GroupLane lane, Exchange exchange) override {
+    StreamOf(*options_.device, lane).HostCall([this, lane, exchange = std::move(exchange)] {
+      return Carry(lane, exchange);
+    });
   }
 
-  absl::Status status() const override {
-    MutexLock lock(mu_);
-    return status_;
-  }
-
-  void End(absl::Status reason) override {
-    {
-      MutexLock lock(mu_);
-      if (!status_.ok()) return;
-      status_ = absl::AbortedError(absl::StrCat("the group has ended: ", reason.message()));
-      changed_.NotifyAll();
-      if (rings_.has_value()) {  // for our own exchanges: the others see the end of the connection
-        for (const GroupLane lane : {GroupLane::kPull, GroupLane::kPush}) rings_->Bell(lane, rank()).Ring();
-      }
-    }
-    const uint64_t one = 1;
-    if (write(wake_.get(), &one, sizeof(one)) < 0) return;  // full: the watcher wakes anyway
-  }
+  absl::Status status() const override { return link_->status(); }
+  void End(absl::Status reason) override { link_->End(std::move(reason)); }
 
  private:
+  MemberLink::Options LinkOptions() {
+    return {.id = options_.id,
+            .rank = options_.rank,
+            .size = options_.size,
+            .on_joined = options_.on_joined,
+            .on_end = [this](const absl::Status& why) { OnEnd(why); }};
+  }
+
+  // For this member's own exchanges; the others see the end of the link.
+  void OnEnd(const absl::Status& why) {
+    MutexLock lock(mu_);
+    ended_ = why;
+    changed_.NotifyAll();
+    if (!rings_.has_value()) return;
+    for (const GroupLane lane : {GroupLane::kPull, GroupLane::kPush}) rings_->Bell(lane, rank()).Ring();
+  }
+
+  void UseMemory(SharedSegment memory) {
+    MutexLock lock(mu_);
+    memory_.emplace(std::move(memory));
+    rings_.emplace(memory_->bytes(), size());
+    changed_.NotifyAll();
+  }
+
   // ---- exchanges ----
+  absl::Status ended() const {
+    MutexLock lock(mu_);
+    return ended_;
+  }
   absl::StatusOr<SharedRings> WaitForRings() {
     MutexLock lock(mu_);
-    while (status_.ok() && !rings_.has_value()) changed_.Wait(mu_);
-    EPS_RETURN_IF_ERROR(status_);
+    while (ended_.ok() && !rings_.has_value()) changed_.Wait(mu_);
+    EPS_RETURN_IF_ERROR(ended_);
     return *rings_;
   }
 
@@ -191,7 +204,7 @@ class SharedMemoryGroup final : public Group {
     }
     SharedBell& bell = rings.Bell(lane, rank());
     while (true) {
-      EPS_RETURN_IF_ERROR(status());
+      EPS_RETURN_IF_ERROR(ended());
       const uint32_t seen = bell.Read();
       bool moved = false, done = true;
       for (const std::unique_ptr<Peer>& peer : peers) {
@@ -239,163 +252,33 @@ class SharedMemoryGroup final : public Group {
     return moved;
   }
 
-  // ---- joining, and the ends of the others ----
-  void Watch() {
-    const absl::Status joined = listener_.has_value() ? Welcome() : Connect();
-    if (!joined.ok()) End(joined);
-    options_.on_joined(joined.ok() ? absl::OkStatus() : status());
-    if (joined.ok()) AwaitEnd();
-    // The reason travels, where it is taken at once; the end of the connection is seen in any case.
-    const std::string last_word(status().message().substr(0, kMaxWordBytes));
-    for (const Member& member : sockets_) {
-      SendPacket(member.socket, last_word, {}, absl::InfinitePast()).IgnoreError();
-    }
-    sockets_.clear();
-    listener_.reset();
-  }
-
-  absl::Status Welcome() {
-    EPS_ASSIGN_OR_RETURN(SharedSegment memory, SharedSegment::Create("eps-group", SharedRings::NumBytes(size()),
-                                                                     SegmentWriter::kBoth));
-    std::vector<bool> here(static_cast<size_t>(size()), false);
-    here[0] = true;
-    while (sockets_.size() + 1 < static_cast<size_t>(size())) {
-      std::vector<pollfd> polled = Polled();
-      polled.push_back({.fd = listener_->socket().get(), .events = POLLIN, .revents = 0});
-      poll(polled.data(), polled.size(), -1);
-      EPS_RETURN_IF_ERROR(status());
-      EPS_RETURN_IF_ERROR(CheckOthers(polled));
-      absl::StatusOr<FileDescriptor> socket = AcceptLocal(listener_->socket());
-      if (absl::IsUnavailable(socket.status())) continue;
-      EPS_RETURN_IF_ERROR(socket.status());
-      if (absl::StatusOr<int> rank = ReceiveHello(*socket, here); rank.ok()) {
-        EPS_RETURN_IF_ERROR(SendPacket(*socket, "welcome", {memory.file().get()}, absl::Now() + kHandshakeTime));
-        here[static_cast<size_t>(*rank)] = true;
-        sockets_.push_back({*rank, *std::move(socket)});
-      }  // else a stranger: turned away
-    }
-    UseMemory(std::move(memory));
-    return absl::OkStatus();
-  }
-
-  absl::StatusOr<int> ReceiveHello(const FileDescriptor& socket, const std::vector<bool>& here) const {
-    EPS_RETURN_IF_ERROR(CheckPeerUser(socket));
-    EPS_ASSIGN_OR_RETURN(const Packet packet, ReceivePacket(socket, sizeof(Hello), absl::Now() + kHandshakeTime));
-    Hello hello;
-    if (packet.bytes.size() != sizeof(hello)) return absl::InvalidArgumentError("hello: another length");
-    memcpy(&hello, packet.bytes.data(), sizeof(hello));
-    if (hello.id != options_.id) return absl::InvalidArgumentError("hello: another group");
-    if (hello.rank < 1 || hello.rank >= size() || here[static_cast<size_t>(hello.rank)]) {
-      return absl::InvalidArgumentError(absl::StrCat("hello: rank: ", hello.rank));
-    }
-    return hello.rank;
-  }
-
-  absl::Status Connect() {
-    EPS_ASSIGN_OR_RETURN(FileDescriptor socket, ConnectLocal(path_));
-    const Hello hello = {.id = options_.id, .rank = rank()};
-    char bytes[sizeof(hello)] = {};
-    memcpy(bytes, &hello, sizeof(hello));
-    EPS_RETURN_IF_ERROR(SendPacket(socket, absl::string_view(bytes, sizeof(bytes)), {}, absl::Now() + kHandshakeTime));
-    sockets_.push_back({0, std::move(socket)});
-    // In short turns: End must not wait for a rank 0 that says nothing.
-    absl::StatusOr<Packet> packet = absl::DeadlineExceededError("");
-    while (absl::IsDeadlineExceeded(packet.status())) {
-      EPS_RETURN_IF_ERROR(status());
-      packet = ReceivePacket(sockets_[0].socket, kMaxGroupTokenBytes, absl::Now() + kLook);
-    }
-    EPS_RETURN_IF_ERROR_WITH(packet.status(), "member 0");
-    if (packet->files.size() != 1) return absl::InternalError("member 0 sent no memory");
-    EPS_ASSIGN_OR_RETURN(SharedSegment memory, SharedSegment::Map(std::move(packet->files[0]),
-                                                                  SharedRings::NumBytes(size()), SegmentWriter::kBoth));
-    UseMemory(std::move(memory));
-    return absl::OkStatus();
-  }
-
-  void UseMemory(SharedSegment memory) {
-    MutexLock lock(mu_);
-    memory_.emplace(std::move(memory));
-    rings_.emplace(memory_->bytes(), size());
-    changed_.NotifyAll();
-  }
-
-  std::vector<pollfd> Polled() const {
-    std::vector<pollfd> polled = {{.fd = wake_.get(), .events = POLLIN, .revents = 0}};
-    for (const Member& member : sockets_) {
-      polled.push_back({.fd = member.socket.get(), .events = POLLIN, .revents = 0});
-    }
-    return polled;
-  }
-  // All that a member says after its hello is why it ends.
-  absl::Status CheckOthers(const std::vector<pollfd>& polled) const {
-    for (size_t i = 0; i < sockets_.size(); ++i) {
-      if (polled[i + 1].revents == 0) continue;
-      const absl::StatusOr<Packet> word = ReceivePacket(sockets_[i].socket, kMaxWordBytes, absl::InfinitePast());
-      const std::string who = absl::StrCat("member ", sockets_[i].rank);
-      return absl::UnavailableError(word.ok() ? absl::StrCat(who, ": ", word->bytes) : absl::StrCat(who, " is gone"));
-    }
-    return absl::OkStatus();
-  }
-  void AwaitEnd() {
-    while (status().ok()) {
-      std::vector<pollfd> polled = Polled();
-      poll(polled.data(), polled.size(), -1);
-      if (absl::Status lost = CheckOthers(polled); !lost.ok()) End(std::move(lost));
-    }
-  }
-
-  struct Member {
-    int rank = 0;
-    FileDescriptor socket;
-  };
-
   // Fixed after construction.
   const GroupOptions options_;
-  const std::string path_;  // of rank 0's socket; there ""
-  FileDescriptor wake_;     // an eventfd: the group has ended
-  // Of the watcher.
-  std::optional<LocalListener> listener_;
-  std::vector<Member> sockets_;
   // Each of its lane's stream.
   std::array<uint64_t, kNumGroupLanes> exchanges_ = {};
 
   mutable Mutex mu_;
   CondVar changed_;
-  absl::Status status_ ABSL_GUARDED_BY(mu_);
+  absl::Status ended_ ABSL_GUARDED_BY(mu_);  // as the link says
   std::optional<SharedSegment> memory_ ABSL_GUARDED_BY(mu_);
   std::optional<SharedRings> rings_ ABSL_GUARDED_BY(mu_);  // none: not joined yet. Into memory_, which stays
 
-  std::thread watcher_;  // last: it uses all of the above
+  std::unique_ptr<MemberLink> link_;  // last: it calls back into all of the above
 };
-
-absl::Status CheckOptions(const GroupOptions& options) {
-  if (options.size < 2 || options.size > kMaxMembers) {
-    return absl::InvalidArgumentError(absl::StrCat("group: size: ", options.size, ", must be 2 to ", kMaxMembers));
-  }
-  if (options.rank < 0 || options.rank >= options.size) {
-    return absl::InvalidArgumentError(absl::StrCat("group: rank: ", options.rank, ", must be below ", options.size));
-  }
-  EPS_CHECK(options.on_joined != nullptr);
-  return absl::OkStatus();
-}
 
 class SharedMemoryGroupMaker final : public GroupMaker {
  public:
   std::string kind() const override { return "shared_memory"; }
 
   absl::StatusOr<std::unique_ptr<Group>> Found(GroupOptions options, std::string& token) override {
-    EPS_RETURN_IF_ERROR(CheckOptions(options));
-    EPS_ASSIGN_OR_RETURN(LocalListener listener, LocalListener::Create());
-    token = listener.path();
-    auto group = std::make_unique<SharedMemoryGroup>(std::move(options), std::move(listener), "");
-    EPS_RETURN_IF_ERROR(group->Start());
+    auto group = std::make_unique<SharedMemoryGroup>(std::move(options));
+    EPS_RETURN_IF_ERROR(group->Found(token));
     return group;
   }
 
   absl::StatusOr<std::unique_ptr<Group>> Join(GroupOptions options, absl::string_view token) override {
-    EPS_RETURN_IF_ERROR(CheckOptions(options));
-    auto group = std::make_unique<SharedMemoryGroup>(std::move(options), std::nullopt, std::string(token));
-    EPS_RETURN_IF_ERROR(group->Start());
+    auto group = std::make_unique<SharedMemoryGroup>(std::move(options));
+    EPS_RETURN_IF_ERROR(group->Join(std::string(token)));
     return group;
   }
 };

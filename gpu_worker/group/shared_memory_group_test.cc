@@ -95,13 +95,18 @@ TEST(SharedMemoryGroupTest, AMemberThatIsKilledEndsTheGroupOfTheOthers) {
   const auto maker = NewSharedMemoryGroupMaker();
   Joined joined;
   std::string token;
-  auto group = maker->Found({.id = 9, .rank = 0, .size = 2, .on_joined = [&](absl::Status s) { joined.Set(s); }}, token);
+  auto group = maker->Found({.id = 9,
+                             .rank = 0,
+                             .size = 2,
+                             .device = device.get(),
+                             .on_joined = [&](absl::Status s) { joined.Set(s); }},
+                            token);
   ASSERT_OK(group);
   ASSERT_EQ(write(pipe_of_token[1], token.data(), token.size()), static_cast<ssize_t>(token.size()));
   ASSERT_OK(joined.Wait());
   std::byte* memory = static_cast<std::byte*>(device->Address({.offset_bytes = 0, .num_bytes = 512}).value());
   Exchange exchange{.gives = {{}, {absl::MakeSpan(memory, 256)}}, .gets = {{}, {absl::MakeSpan(memory + 256, 256)}}};
-  (*group)->Enqueue(GroupLane::kPush, device->stream(StreamId::kOut), std::move(exchange));
+  (*group)->Enqueue(GroupLane::kPush, std::move(exchange));
   ASSERT_EQ(kill(child, SIGKILL), 0);
   EXPECT_THAT(device->stream(StreamId::kOut).Synchronize(), StatusIs(StatusCode::kAborted, "member 1 is gone"));
   device->Recover();

@@ -428,7 +428,7 @@ void RelayExecutorImpl::EnqueuePull(const RelayStep& step, const Pass& pass) {
     }
   }
   if (pass.group != nullptr) {
-    pass.group->Enqueue(GroupLane::kPull, in, ExchangeWeights(*pass.context.group, step.layer, shape_.wire, slot));
+    pass.group->Enqueue(GroupLane::kPull, ExchangeWeights(*pass.context.group, step.layer, shape_.wire, slot));
   }
 }
 
@@ -544,7 +544,7 @@ void RelayExecutorImpl::EnqueueCopyToPush(const Pass& pass, int64_t num_bytes, c
 
 void RelayExecutorImpl::EnqueueExchange(const RelayStep& step, const Pass& pass) {
   const std::byte* push = step.push >= 0 ? Slot(arena_.pushes, step.push) : nullptr;
-  pass.group->Enqueue(GroupLane::kPush, device_.stream(StreamId::kOut),
+  pass.group->Enqueue(GroupLane::kPush,
                       ExchangeGradients(*pass.context.group, step.layer, step.round, push, arena_.group_area,
                                         arena_.records + plan_.GroupFlagsOffset(step.flag_turn)));
 }

@@ -296,13 +296,15 @@ class RelayExecutorTest : public ::testing::Test {
   }
   // Each worker in a thread of its own.
   void RunAsGroup(const Way& way, InProcessStore& store, StepOutcome& outcome) {
-    const std::vector<std::unique_ptr<Group>> groups = NewGroup(static_cast<int>(way.workers.size()));
     std::vector<std::unique_ptr<Worker>> workers;
+    std::vector<Device*> devices;
+    for (size_t rank = 0; rank < way.workers.size(); ++rank) {
+      workers.push_back(std::make_unique<Worker>(model_, run_, way, store));
+      devices.push_back(workers.back()->device.get());
+    }
+    const std::vector<std::unique_ptr<Group>> groups = NewGroup(devices);
     std::vector<absl::StatusOr<PassResult>> results(groups.size(), absl::UnknownError("it did not run"));
     std::vector<std::thread> threads;
-    for (size_t rank = 0; rank < groups.size(); ++rank) {
-      workers.push_back(std::make_unique<Worker>(model_, run_, way, store));
-    }
     for (size_t rank = 0; rank < groups.size(); ++rank) {
       threads.emplace_back([&, rank] {
         Assignment assignment = Only(all_, way.workers[rank]);
@@ -320,12 +322,17 @@ class RelayExecutorTest : public ::testing::Test {
       for (const VnodeRecord& record : results[rank]->records) outcome.records[record.vnode] = record;
     }
   }
-  static std::vector<std::unique_ptr<Group>> NewGroup(int size) {
+  static std::vector<std::unique_ptr<Group>> NewGroup(const std::vector<Device*>& devices) {
     std::vector<std::unique_ptr<Group>> groups;
     std::string token;
+    const int size = static_cast<int>(devices.size());
     for (int rank = 0; rank < size; ++rank) {
       const std::unique_ptr<GroupMaker> maker = NewSharedMemoryGroupMaker();
-      GroupOptions options = {.id = 1, .rank = rank, .size = size, .on_joined = [](absl::Status) {}};
+      GroupOptions options = {.id = 1,
+                              .rank = rank,
+                              .size = size,
+                              .device = devices[static_cast<size_t>(rank)],
+                              .on_joined = [](absl::Status) {}};
       auto group = rank == 0 ? maker->Found(std::move(options), token) : maker->Join(std::move(options), token);
       EXPECT_OK(group);
       groups.push_back(*std::move(group));
@@ -842,11 +849,11 @@ TEST_F(RelayExecutorTest, WhenAMemberIsLostTheOthersFailAndGoOnAlone) {
   const std::unique_ptr<InProcessStore> store = NewStore();
   const std::vector<std::vector<int>> shares = EvenShares(4, 2);
   const Way way = {.workers = shares, .group = true};
-  std::vector<std::unique_ptr<Group>> groups = NewGroup(2);
   Worker survivor(model_, run_, way, *store);
   StepOutcome outcome;
   {
     Worker lost(model_, run_, way, *store);
+    std::vector<std::unique_ptr<Group>> groups = NewGroup({survivor.device.get(), lost.device.get()});
     // Its weights never come: it stays in its first layer.
     lost.transport.Cancel(absl::UnavailableError("it was killed"));
     std::thread dying([&] {

@@ -1,0 +1,186 @@
+#include "gpu_worker/group/member_link.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "common/base/status_macros.h"
+#include "common/base/thread.h"
+
+namespace eps::worker {
+namespace {
+
+constexpr int kMaxMembers = 64;
+constexpr size_t kMaxWordBytes = 512;
+constexpr absl::Duration kHandshakeTime = absl::Seconds(5);
+constexpr absl::Duration kTurn = absl::Milliseconds(100);  // how late who waits for a welcome sees an end
+
+// The first words of a connection: who comes. The answer is a welcome.
+struct Hello {
+  uint64_t id = 0;
+  int32_t rank = 0;
+};
+
+absl::Status CheckPlace(int rank, int size) {
+  if (size < 2 || size > kMaxMembers) {
+    return absl::InvalidArgumentError(absl::StrCat("group: size: ", size, ", must be 2 to ", kMaxMembers));
+  }
+  if (rank < 0 || rank >= size) {
+    return absl::InvalidArgumentError(absl::StrCat("group: rank: ", rank, ", must be below ", size));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<MemberLink>> MemberLink::Listen(Options options, std::string& token) {
+  EPS_RETURN_IF_ERROR(CheckPlace(options.rank, options.size));
+  EPS_ASSIGN_OR_RETURN(LocalListener listener, LocalListener::Create());
+  token = listener.path();
+  std::unique_ptr<MemberLink> link(new MemberLink(std::move(options), std::move(listener), ""));
+  EPS_RETURN_IF_ERROR(link->Start());
+  return link;
+}
+
+absl::StatusOr<std::unique_ptr<MemberLink>> MemberLink::Connect(Options options, std::string token) {
+  EPS_RETURN_IF_ERROR(CheckPlace(options.rank, options.size));
+  std::unique_ptr<MemberLink> link(new MemberLink(std::move(options), std::nullopt, std::move(token)));
+  EPS_RETURN_IF_ERROR(link->Start());
+  return link;
+}
+
+MemberLink::~MemberLink() {
+  End(absl::CancelledError("it was closed"));
+  if (watcher_.joinable()) watcher_.join();
+}
+
+absl::Status MemberLink::Start() {
+  wake_ = FileDescriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!wake_.is_open()) return FileError(errno, "make an eventfd for", "a group");
+  EPS_ASSIGN_OR_RETURN(watcher_, StartThread([this] { Watch(); }));
+  return absl::OkStatus();
+}
+
+absl::Status MemberLink::status() const {
+  MutexLock lock(mu_);
+  return status_;
+}
+
+void MemberLink::End(absl::Status reason) {
+  absl::Status ended;
+  {
+    MutexLock lock(mu_);
+    if (!status_.ok()) return;
+    ended = status_ = absl::AbortedError(absl::StrCat("the group has ended: ", reason.message()));
+  }
+  if (options_.on_end) options_.on_end(ended);
+  const uint64_t one = 1;
+  if (wake_.is_open() && write(wake_.get(), &one, sizeof(one)) < 0) return;  // full: the watcher wakes anyway
+}
+
+void MemberLink::Watch() {
+  const absl::Status joined = listener_.has_value() ? WelcomeAll() : Join();
+  if (!joined.ok()) End(joined);
+  options_.on_joined(joined.ok() ? absl::OkStatus() : status());
+  if (joined.ok()) AwaitEnd();
+  SayWhy();
+  sockets_.clear();  // the others see that in any case
+  listener_.reset();
+}
+
+absl::Status MemberLink::WelcomeAll() {
+  std::vector<int> files;
+  if (options_.welcome_file >= 0) files.push_back(options_.welcome_file);
+  std::vector<bool> here(static_cast<size_t>(options_.size), false);
+  here[0] = true;
+  while (sockets_.size() + 1 < here.size()) {
+    std::vector<pollfd> polled = Polled();
+    polled.push_back({.fd = listener_->socket().get(), .events = POLLIN, .revents = 0});
+    poll(polled.data(), polled.size(), -1);
+    EPS_RETURN_IF_ERROR(status());
+    EPS_RETURN_IF_ERROR(CheckOthers(polled));
+    absl::StatusOr<FileDescriptor> socket = AcceptLocal(listener_->socket());
+    if (absl::IsUnavailable(socket.status())) continue;
+    EPS_RETURN_IF_ERROR(socket.status());
+    const absl::StatusOr<int> rank = ReceiveHello(*socket, here);
+    if (!rank.ok()) continue;  // a stranger: turned away
+    EPS_RETURN_IF_ERROR(SendPacket(*socket, "welcome", files, absl::Now() + kHandshakeTime));
+    here[static_cast<size_t>(*rank)] = true;
+    sockets_.push_back({*rank, *std::move(socket)});
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<int> MemberLink::ReceiveHello(const FileDescriptor& socket, const std::vector<bool>& here) const {
+  EPS_RETURN_IF_ERROR(CheckPeerUser(socket));
+  EPS_ASSIGN_OR_RETURN(const Packet packet, ReceivePacket(socket, sizeof(Hello), absl::Now() + kHandshakeTime));
+  Hello hello;
+  if (packet.bytes.size() != sizeof(hello)) return absl::InvalidArgumentError("hello: another length");
+  memcpy(&hello, packet.bytes.data(), sizeof(hello));
+  if (hello.id != options_.id) return absl::InvalidArgumentError("hello: another group");
+  if (hello.rank < 1 || hello.rank >= options_.size || here[static_cast<size_t>(hello.rank)]) {
+    return absl::InvalidArgumentError(absl::StrCat("hello: rank: ", hello.rank));
+  }
+  return hello.rank;
+}
+
+absl::Status MemberLink::Join() {
+  EPS_ASSIGN_OR_RETURN(FileDescriptor socket, ConnectLocal(path_));
+  const Hello hello = {.id = options_.id, .rank = options_.rank};
+  char bytes[sizeof(hello)] = {};
+  memcpy(bytes, &hello, sizeof(hello));
+  EPS_RETURN_IF_ERROR(SendPacket(socket, absl::string_view(bytes, sizeof(bytes)), {}, absl::Now() + kHandshakeTime));
+  sockets_.push_back({0, std::move(socket)});
+  // In short turns: End must not wait for a rank 0 that says nothing.
+  absl::StatusOr<Packet> packet = absl::DeadlineExceededError("");
+  while (absl::IsDeadlineExceeded(packet.status())) {
+    EPS_RETURN_IF_ERROR(status());
+    packet = ReceivePacket(sockets_[0].socket, kMaxWordBytes, absl::Now() + kTurn);
+  }
+  EPS_RETURN_IF_ERROR_WITH(packet.status(), "member 0");
+  return options_.on_welcome ? options_.on_welcome(*std::move(packet)) : absl::OkStatus();
+}
+
+void MemberLink::AwaitEnd() {
+  while (status().ok()) {
+    std::vector<pollfd> polled = Polled();
+    poll(polled.data(), polled.size(), -1);
+    if (absl::Status lost = CheckOthers(polled); !lost.ok()) End(std::move(lost));
+  }
+}
+
+// To those who take it at once.
+void MemberLink::SayWhy() {
+  const std::string last_word(status().message().substr(0, kMaxWordBytes));
+  for (const Member& member : sockets_) {
+    SendPacket(member.socket, last_word, {}, absl::InfinitePast()).IgnoreError();
+  }
+}
+
+std::vector<pollfd> MemberLink::Polled() const {
+  std::vector<pollfd> polled = {{.fd = wake_.get(), .events = POLLIN, .revents = 0}};
+  for (const Member& member : sockets_) {
+    polled.push_back({.fd = member.socket.get(), .events = POLLIN, .revents = 0});
+  }
+  return polled;
+}
+
+// All that a member says after its hello is why it ends.
+absl::Status MemberLink::CheckOthers(const std::vector<pollfd>& polled) const {
+  for (size_t i = 0; i < sockets_.size(); ++i) {
+    if (polled[i + 1].revents == 0) continue;
+    const absl::StatusOr<Packet> word = ReceivePacket(sockets_[i].socket, kMaxWordBytes, absl::InfinitePast());
+    const std::string who = absl::StrCat("member ", sockets_[i].rank);
+    return absl::UnavailableError(word.ok() ? absl::StrCat(who, ": ", word->bytes) : absl::StrCat(who, " is gone"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace eps::worker
