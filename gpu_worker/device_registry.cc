@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/log.h"
 #include "common/base/memory_room.h"
 #include "common/base/status_macros.h"
 #include "gpu_worker/device/cpu/cpu_device.h"
@@ -14,6 +15,8 @@
 #include "gpu_worker/device/cuda/cuda_kernel_sizes.h"
 #include "gpu_worker/device/cuda/nvidia_device.h"
 #include "gpu_worker/device_sizes.h"
+#include "gpu_worker/group/nccl_api.h"
+#include "gpu_worker/group/nccl_group.h"
 #include "gpu_worker/group/shared_memory_group.h"
 
 namespace eps::worker {
@@ -56,7 +59,12 @@ DeviceBackend CudaBackend(int index) {
             EPS_ASSIGN_OR_RETURN(const cuda::GpuInfo gpu, cuda::ProbeNvidiaGpu(index));
             return DefaultGpuMemoryBytes(gpu.memory.free_bytes, gpu.memory.total_bytes, sharers);
           },
-          .group_maker = nullptr};
+          .group_maker = []() -> std::unique_ptr<GroupMaker> {
+            absl::StatusOr<std::unique_ptr<NcclApi>> nccl = LoadNccl();
+            if (nccl.ok()) return NewNcclGroupMaker(*std::move(nccl));
+            LogWarning("no_groups", {{"why", nccl.status().message()}});
+            return nullptr;
+          }};
 }
 
 }  // namespace

@@ -31,7 +31,7 @@ struct DeviceBackend {
   // The cap of each of `sharers` workers on one device whose user named none; the plan takes no more of it than it can
   // use.
   std::function<absl::StatusOr<int64_t>(int sharers)> default_memory_bytes;
-  // How workers with such devices form groups; null: they do not.
+  // How workers with such devices form groups; null: they cannot here, as the log says.
   std::function<std::unique_ptr<GroupMaker>()> group_maker;
 };
 

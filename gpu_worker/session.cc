@@ -78,7 +78,7 @@ void Session::LoseLink(absl::Status why) {
 absl::Status Session::Connect(const DeviceBackend& backend) {
   EPS_ASSIGN_OR_RETURN(model_, BuildGpt2(attachment_.run.model));
   seat_ = std::make_unique<GroupSeat>(
-      backend.group_maker ? backend.group_maker() : nullptr,
+      attachment_.run.relay.group_members > 1 ? backend.group_maker() : nullptr,
       GroupSeat::Reports{
           .founded = [this](uint64_t group, const std::string& token) { control_->SendGroupFounded(group, token); },
           .joined = [this](uint64_t group) { control_->SendGroupJoined(group); },

@@ -93,6 +93,10 @@ class Stream {
   virtual void CopyOutTo(std::function<absl::StatusOr<absl::Span<std::byte>>()> destination, const void* device) = 0;
   // Runs `call` on the host in stream order. It may block, e.g. for a pull. Not for kernels.
   virtual void HostCall(std::function<absl::Status()> call) = 0;
+  // Calls `issue` where this stream's work is issued, in its turn, for libraries that enqueue by themselves: with the
+  // stream's own handle (of the cuda device: cudaStream_t, and the device is current; of the cpu device: null). It does
+  // not wait for the device to have done what was enqueued before.
+  virtual void IssueNative(std::function<absl::Status(void* stream)> issue) = 0;
   // Blocks the caller until all that was enqueued is done; returns the stream's first error.
   virtual absl::Status Synchronize() = 0;
   // Since the last call, which resets them.

@@ -17,7 +17,8 @@
 namespace eps::worker {
 
 // What one member gives to each other member, and gets from it, in one exchange: device memory, by rank. Its own place
-// is empty, and so may others be. What i gives to j is, all spans together, as many bytes as j gets from i.
+// is empty, and so may others be. What i gives to j has the lengths, span for span, of what j gets from
+// i; empty spans do not count.
 struct Exchange {
   std::vector<std::vector<absl::Span<const std::byte>>> gives;
   std::vector<std::vector<absl::Span<std::byte>>> gets;

@@ -54,8 +54,10 @@ Exchange ExchangeGradients(const GroupParts& parts, LayerId layer, int round, co
       exchange.gives[at].push_back(Elems<const std::byte>(flags, own->first, own->count, kFlagBytes));
     }
     if (const std::optional<TreeNode> node = parts.Node(rank, round); node.has_value()) {
-      const int64_t elems = parts.PartElems(layer, parts.rank());
-      if (elems > 0) exchange.gets[at].push_back(Elems(area, parts.AreaElem(layer, rank, round), elems, kElemBytes));
+      const int64_t place = parts.AreaElem(layer, rank, round);
+      for (const GroupParts::Piece& piece : parts.PiecesOf(layer, parts.rank())) {
+        exchange.gets[at].push_back(Elems(area, place + piece.packed_elem, piece.num_elems, kElemBytes));
+      }
       exchange.gets[at].push_back(Elems(flags, node->first, node->count, kFlagBytes));
     }
   }

@@ -74,6 +74,10 @@ void CpuStream::CopyOutTo(std::function<absl::StatusOr<absl::Span<std::byte>>()>
 
 void CpuStream::HostCall(std::function<absl::Status()> call) { Enqueue({.run = std::move(call)}); }
 
+void CpuStream::IssueNative(std::function<absl::Status(void* stream)> issue) {
+  HostCall([issue = std::move(issue)] { return issue(nullptr); });
+}
+
 void CpuStream::Launch(std::function<void()> work) {
   Enqueue({.run = [work = std::move(work)] {
     work();

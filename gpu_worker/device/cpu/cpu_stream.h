@@ -47,6 +47,7 @@ class CpuStream : public Stream {
   void CopyOut(absl::Span<std::byte> host, const void* device) override;
   void CopyOutTo(std::function<absl::StatusOr<absl::Span<std::byte>>()> destination, const void* device) override;
   void HostCall(std::function<absl::Status()> call) override;
+  void IssueNative(std::function<absl::Status(void* stream)> issue) override;
   absl::Status Synchronize() override;
   StreamStats TakeStats() override;
 

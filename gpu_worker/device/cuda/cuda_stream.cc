@@ -132,6 +132,10 @@ void CudaStream::HostCall(std::function<absl::Status()> call) {
   });
 }
 
+void CudaStream::IssueNative(std::function<absl::Status(void* stream)> issue) {
+  Issue([issue = std::move(issue)](GpuStream stream) { return issue(stream.handle); });
+}
+
 absl::Status CudaStream::Synchronize() {
   absl::Status status = thread_.Synchronize();
   absl::Status ended = EndBurst();

@@ -296,6 +296,10 @@ class EmulatedRuntime : public GpuRuntime {
 
 }  // namespace
 
+void LaunchInEmulatedStream(void* stream, std::function<void()> work) {
+  static_cast<EmulatedStream*>(stream)->thread.Launch(std::move(work));
+}
+
 std::unique_ptr<GpuRuntime> NewEmulatedRuntime(GridOrder order, EmulatedTraits traits) {
   return std::make_unique<EmulatedRuntime>(order, std::move(traits));
 }

@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -35,6 +36,9 @@ struct EmulatedTraits {
                                                {.name = "falling", .order = SumOrder::kFalling}};  // as it prefers them
 };
 std::unique_ptr<GpuRuntime> NewEmulatedRuntime(GridOrder order, EmulatedTraits traits = {});
+
+// Enqueues work of an emulated library. `stream`: as Stream::IssueNative gives it.
+void LaunchInEmulatedStream(void* stream, std::function<void()> work);
 
 }  // namespace eps::worker::cuda
 

@@ -1,0 +1,129 @@
+#include "gpu_worker/group/emulated_nccl.h"
+
+#include <cstddef>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/mutex.h"
+#include "common/base/status_macros.h"
+#include "gpu_worker/device/cuda/emulator/emulated_runtime.h"
+
+namespace eps::worker {
+namespace {
+
+// The communicators of one id, and what is on its way between them.
+struct World {
+  Mutex mu;
+  CondVar changed;
+  std::set<int> begun ABSL_GUARDED_BY(mu), aborted ABSL_GUARDED_BY(mu);
+  std::map<std::pair<int, int>, std::deque<std::vector<std::byte>>> sent ABSL_GUARDED_BY(mu);  // (from, to)
+};
+
+struct Comm {
+  std::shared_ptr<World> world;
+  int rank = 0, size = 0;
+};
+
+// By id, for all APIs of this process, as NCCL's ids are.
+std::shared_ptr<World> WorldOf(const std::string& id) {
+  static Mutex& mu = *new Mutex;
+  static auto& worlds = *new std::map<std::string, std::shared_ptr<World>>;
+  MutexLock lock(mu);
+  std::shared_ptr<World>& world = worlds[id];
+  if (world == nullptr) world = std::make_shared<World>();
+  return world;
+}
+
+std::string NextId() {
+  static Mutex& mu = *new Mutex;
+  static int last = 0;
+  MutexLock lock(mu);
+  return absl::StrCat("emulated nccl ", ++last);
+}
+
+void Run(const Comm& comm, const std::vector<NcclTransfer>& transfers) {
+  World& world = *comm.world;
+  MutexLock lock(world.mu);
+  for (const NcclTransfer& transfer : transfers) {
+    if (transfer.send == nullptr) continue;
+    const auto* bytes = static_cast<const std::byte*>(transfer.send);
+    world.sent[{comm.rank, transfer.peer}].emplace_back(bytes, bytes + transfer.num_bytes);
+  }
+  world.changed.NotifyAll();
+  for (const NcclTransfer& transfer : transfers) {
+    if (transfer.receive == nullptr) continue;
+    auto& incoming = world.sent[{transfer.peer, comm.rank}];
+    while (incoming.empty() && world.aborted.count(comm.rank) == 0) world.changed.Wait(world.mu);
+    if (incoming.empty()) return;
+    EPS_CHECK(incoming.front().size() == transfer.num_bytes);
+    std::memcpy(transfer.receive, incoming.front().data(), transfer.num_bytes);
+    incoming.pop_front();
+  }
+}
+
+class EmulatedNccl final : public NcclApi {
+ public:
+  std::string version() const override { return "nccl-emulated"; }
+  absl::StatusOr<std::string> NewId() override { return NextId(); }
+
+  absl::StatusOr<NcclComm> Begin(const std::string& id, int rank, int size) override {
+    auto comm = std::make_shared<Comm>(Comm{.world = WorldOf(id), .rank = rank, .size = size});
+    {
+      MutexLock lock(comm->world->mu);
+      if (!comm->world->begun.insert(rank).second) return absl::InternalError("a rank that is there already");
+    }
+    MutexLock lock(mu_);
+    comms_.emplace(comm.get(), comm);
+    return comm.get();
+  }
+
+  absl::Status State(NcclComm handle) override {
+    const std::shared_ptr<Comm> comm = At(handle);
+    MutexLock lock(comm->world->mu);
+    return static_cast<int>(comm->world->begun.size()) == comm->size ? absl::OkStatus()
+                                                                     : absl::UnavailableError("not all have begun");
+  }
+
+  absl::Status Transfer(NcclComm handle, const std::vector<NcclTransfer>& transfers, void* stream) override {
+    cuda::LaunchInEmulatedStream(stream, [comm = At(handle), transfers] { Run(*comm, transfers); });
+    return absl::OkStatus();
+  }
+
+  void Abort(NcclComm handle) override {
+    const std::shared_ptr<Comm> comm = At(handle);
+    {
+      MutexLock lock(comm->world->mu);
+      comm->world->aborted.insert(comm->rank);
+      comm->world->changed.NotifyAll();
+    }
+    MutexLock lock(mu_);
+    comms_.erase(handle);
+  }
+
+ private:
+  // Ends the program for one that was aborted.
+  std::shared_ptr<Comm> At(NcclComm handle) {
+    MutexLock lock(mu_);
+    const auto found = comms_.find(handle);
+    EPS_CHECK(found != comms_.end());
+    return found->second;
+  }
+
+  Mutex mu_;
+  std::map<NcclComm, std::shared_ptr<Comm>> comms_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace
+
+std::unique_ptr<NcclApi> NewEmulatedNccl() { return std::make_unique<EmulatedNccl>(); }
+
+}  // namespace eps::worker

@@ -1,0 +1,18 @@
+#ifndef EPS_GPU_WORKER_GROUP_EMULATED_NCCL_H_
+#define EPS_GPU_WORKER_GROUP_EMULATED_NCCL_H_
+
+#include <memory>
+
+#include "gpu_worker/group/nccl_api.h"
+
+namespace eps::worker {
+
+// NCCL among devices on the emulator in one process, for tests. As the library's: a communicator joins once all ranks have
+// begun, transfers run in the stream and wait for the peer's, and nobody is told that a peer has aborted.
+//
+// Ends the program by EPS_CHECK where NCCL's results would be undefined: lengths that do not meet.
+std::unique_ptr<NcclApi> NewEmulatedNccl();
+
+}  // namespace eps::worker
+
+#endif  // EPS_GPU_WORKER_GROUP_EMULATED_NCCL_H_

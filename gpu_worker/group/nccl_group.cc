@@ -1,0 +1,234 @@
+#include "gpu_worker/group/nccl_group.h"
+
+#include <array>
+#include <cstddef>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "common/base/mutex.h"
+#include "common/base/status_macros.h"
+#include "common/base/thread.h"
+#include "gpu_worker/group/member_link.h"
+
+namespace eps::worker {
+namespace {
+
+constexpr std::array<GroupLane, kNumGroupLanes> kLanes = {GroupLane::kPull, GroupLane::kPush};
+// Between two looks at what NCCL does by itself: joining takes seconds, connecting to a peer for the first time less.
+constexpr absl::Duration kLook = absl::Microseconds(100);
+
+class NcclGroup final : public Group {
+ public:
+  NcclGroup(std::shared_ptr<NcclApi> api, GroupOptions options) : api_(std::move(api)), options_(std::move(options)) {}
+  ~NcclGroup() override {
+    if (link_ != nullptr) link_->End(absl::CancelledError("it was closed"));
+    if (!aborter_.joinable()) return;
+    aborter_.join();
+    // What was given to the streams ends now, and looks at this no more once they are idle.
+    for (const GroupLane lane : kLanes) StreamOf(*options_.device, lane).Synchronize().IgnoreError();
+  }
+
+  absl::Status Found(std::string& token) {
+    std::array<std::string, kNumGroupLanes> ids;
+    token.clear();
+    for (std::string& id : ids) {
+      EPS_ASSIGN_OR_RETURN(id, api_->NewId());
+      EPS_CHECK(id.size() <= NcclApi::kMaxIdBytes);
+      token.push_back(static_cast<char>(id.size()));
+      token.append(id);
+    }
+    std::string link_token;
+    EPS_ASSIGN_OR_RETURN(link_, MemberLink::Listen(LinkOptions(), link_token));
+    token.append(link_token);
+    return Begin(ids);
+  }
+
+  absl::Status Join(absl::string_view token) {
+    std::array<std::string, kNumGroupLanes> ids;
+    for (std::string& id : ids) {
+      const size_t size = token.empty() ? 0 : static_cast<unsigned char>(token.front());
+      if (size == 0 || size > NcclApi::kMaxIdBytes || token.size() < 1 + size) {
+        return absl::InvalidArgumentError("group: token: not one of an NCCL group");
+      }
+      id = std::string(token.substr(1, size));
+      token.remove_prefix(1 + size);
+    }
+    EPS_ASSIGN_OR_RETURN(link_, MemberLink::Connect(LinkOptions(), std::string(token)));
+    return Begin(ids);
+  }
+
+  int rank() const override { return options_.rank; }
+  int size() const override { return options_.size; }
+
+  void Enqueue(GroupLane lane, Exchange exchange) override {
+    StreamOf(*options_.device, lane).IssueNative([this, lane, transfers = NcclTransfers(exchange)](void* stream) {
+      return Transfer(lane, transfers, stream);
+    });
+  }
+
+  absl::Status status() const override { return link_->status(); }
+  void End(absl::Status reason) override { link_->End(std::move(reason)); }
+
+ private:
+  struct Lane {
+    // Held over calls of NCCL, which return at once, so that none meets the abort.
+    Mutex mu;
+    NcclComm comm ABSL_GUARDED_BY(mu) = nullptr;  // null: not begun, or aborted
+  };
+  Lane& At(GroupLane lane) { return lanes_[static_cast<size_t>(lane)]; }
+
+  MemberLink::Options LinkOptions() {
+    return {.id = options_.id,
+            .rank = options_.rank,
+            .size = options_.size,
+            .on_joined = [this](const absl::Status& status) { OnPartJoined(status); },
+            .on_end =
+                [this](const absl::Status& why) {
+                  MutexLock lock(mu_);
+                  ended_ = why;
+                  changed_.NotifyAll();
+                }};
+  }
+
+  // Each lane's communicator joins where its stream's work is issued: the device is current there.
+  absl::Status Begin(const std::array<std::string, kNumGroupLanes>& ids) {
+    EPS_ASSIGN_OR_RETURN(aborter_, StartThread([this] { AbortAtEnd(); }));
+    for (const GroupLane lane : kLanes) {
+      StreamOf(*options_.device, lane).IssueNative([this, lane, id = ids[static_cast<size_t>(lane)]](void*) {
+        const absl::Status joined = JoinLane(At(lane), id);
+        if (!joined.ok()) End(joined);
+        OnPartJoined(joined);
+        return absl::OkStatus();  // a group that does not come about is no fault of the stream
+      });
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status JoinLane(Lane& lane, const std::string& id) {
+    {
+      MutexLock lock(lane.mu);
+      EPS_RETURN_IF_ERROR(ended());
+      EPS_ASSIGN_OR_RETURN(lane.comm, api_->Begin(id, rank(), size()));
+    }
+    return AwaitIssued(lane);
+  }
+
+  // Until what was asked of NCCL is done or in its stream.
+  absl::Status AwaitIssued(Lane& lane) {
+    while (true) {
+      {
+        MutexLock lock(lane.mu);
+        EPS_RETURN_IF_ERROR(ended());
+        const absl::Status state = api_->State(lane.comm);
+        if (!absl::IsUnavailable(state)) return state;
+      }
+      absl::SleepFor(kLook);
+    }
+  }
+
+  absl::Status Transfer(GroupLane which, const std::vector<NcclTransfer>& transfers, void* stream) {
+    Lane& lane = At(which);
+    absl::Status status = absl::OkStatus();
+    {
+      MutexLock lock(lane.mu);
+      EPS_RETURN_IF_ERROR(ended());
+      status = api_->Transfer(lane.comm, transfers, stream);
+    }
+    if (status.ok()) status = AwaitIssued(lane);
+    if (!status.ok()) End(status);
+    return status;
+  }
+
+  absl::Status ended() const ABSL_LOCKS_EXCLUDED(mu_) {
+    MutexLock lock(mu_);
+    return ended_;
+  }
+
+  // Of the link and each lane: once all have joined, or the first has not.
+  void OnPartJoined(const absl::Status& status) {
+    {
+      MutexLock lock(mu_);
+      if (told_ || (status.ok() && ++parts_joined_ < 1 + kNumGroupLanes)) return;
+      told_ = true;
+    }
+    options_.on_joined(status.ok() ? status : absl::AbortedError(status.message()));
+  }
+
+  void AbortAtEnd() {
+    {
+      MutexLock lock(mu_);
+      while (ended_.ok()) changed_.Wait(mu_);
+    }
+    for (Lane& lane : lanes_) {
+      MutexLock lock(lane.mu);
+      if (NcclComm comm = std::exchange(lane.comm, nullptr); comm != nullptr) api_->Abort(comm);
+    }
+  }
+
+  // Fixed after construction.
+  const std::shared_ptr<NcclApi> api_;
+  const GroupOptions options_;
+  std::array<Lane, kNumGroupLanes> lanes_;
+
+  mutable Mutex mu_;  // inside of a lane's
+  CondVar changed_;
+  absl::Status ended_ ABSL_GUARDED_BY(mu_);  // as the link says
+  int parts_joined_ ABSL_GUARDED_BY(mu_) = 0;
+  bool told_ ABSL_GUARDED_BY(mu_) = false;
+
+  std::thread aborter_;
+  std::unique_ptr<MemberLink> link_;  // last: it calls back into all of the above
+};
+
+class NcclGroupMaker final : public GroupMaker {
+ public:
+  explicit NcclGroupMaker(std::shared_ptr<NcclApi> api) : api_(std::move(api)) {}
+
+  std::string kind() const override { return api_->version(); }
+
+  absl::StatusOr<std::unique_ptr<Group>> Found(GroupOptions options, std::string& token) override {
+    auto group = std::make_unique<NcclGroup>(api_, std::move(options));
+    EPS_RETURN_IF_ERROR(group->Found(token));
+    return group;
+  }
+
+  absl::StatusOr<std::unique_ptr<Group>> Join(GroupOptions options, absl::string_view token) override {
+    auto group = std::make_unique<NcclGroup>(api_, std::move(options));
+    EPS_RETURN_IF_ERROR(group->Join(token));
+    return group;
+  }
+
+ private:
+  const std::shared_ptr<NcclApi> api_;
+};
+
+}  // namespace
+
+std::vector<NcclTransfer> NcclTransfers(const Exchange& exchange) {
+  std::vector<NcclTransfer> transfers;
+  for (size_t peer = 0; peer < exchange.gives.size(); ++peer) {
+    for (const absl::Span<const std::byte> span : exchange.gives[peer]) {
+      if (span.empty()) continue;
+      transfers.push_back({.peer = static_cast<int>(peer), .send = span.data(), .num_bytes = span.size()});
+    }
+    for (const absl::Span<std::byte> span : exchange.gets[peer]) {
+      if (span.empty()) continue;
+      transfers.push_back({.peer = static_cast<int>(peer), .receive = span.data(), .num_bytes = span.size()});
+    }
+  }
+  return transfers;
+}
+
+std::unique_ptr<GroupMaker> NewNcclGroupMaker(std::shared_ptr<NcclApi> api) {
+  return std::make_unique<NcclGroupMaker>(std::move(api));
+}
+
+}  // namespace eps::worker
