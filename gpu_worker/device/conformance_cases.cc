@@ -106,7 +106,7 @@ EmbeddingInputs MakeEmbeddingInputs(const EmbeddingCase& t) {
   return in;
 }
 
-Outputs RunEmbedding(ConformanceMemory& memory, const EmbeddingCase& t) {
+Outputs RunEmbedding(ConformanceMemory& memory, const EmbeddingCase& t, const KernelSizes& sizes) {
   const EmbeddingInputs in = MakeEmbeddingInputs(t);
   const int64_t n = t.B * t.T * t.C;
   const Dropout dropout = t.dropout > 0 ? SomeDropout(t.dropout, 4096) : Dropout();
@@ -133,7 +133,8 @@ Outputs RunEmbedding(ConformanceMemory& memory, const EmbeddingCase& t) {
                                                .dy = dy,
                                                .dwte = dwte,
                                                .dwpe = dwpe,
-                                               .dropout = dropout});
+                                               .dropout = dropout,
+                                               .scratch = memory.Alloc(sizes.embedding_backward(t.B * t.T, t.V))});
   return {memory.GetAct(y, n), memory.GetAct(dy, n), memory.GetF32(dwte, t.V * t.C),
           memory.GetF32(dwpe, (t.T + 2) * t.C)};
 }

@@ -61,7 +61,7 @@ struct EmbeddingInputs {
 };
 EmbeddingInputs MakeEmbeddingInputs(const EmbeddingCase& t);
 // {y, dy after dropout, dwte, dwpe}
-Outputs RunEmbedding(ConformanceMemory& memory, const EmbeddingCase& t);
+Outputs RunEmbedding(ConformanceMemory& memory, const EmbeddingCase& t, const KernelSizes& sizes);
 
 struct LayerNormCase {
   int64_t M, C;

@@ -174,7 +174,7 @@ TEST_P(DeviceConformanceTest, EmbeddingAndItsBackwardAgreeWithFp64) {
                                  EmbeddingCase{2, 9, 50, 13, Dtype::kBf16, 0.25}, EmbeddingCase{1, 1, 1, 1},
                                  EmbeddingCase{4, 33, 200, 7, Dtype::kF32, 0.5}}) {
     ConformanceMemory memory(device());
-    const Outputs out = RunEmbedding(memory, t);
+    const Outputs out = RunEmbedding(memory, t, GetParam().sizes);
     const EmbeddingInputs in = MakeEmbeddingInputs(t);
     const int64_t n = t.B * t.T * t.C;
     const Array factors = t.dropout > 0 ? reference::DropoutFactors(SomeDropout(t.dropout, 4096), n) : Array(n, 1.0);
@@ -192,6 +192,26 @@ TEST_P(DeviceConformanceTest, EmbeddingAndItsBackwardAgreeWithFp64) {
     ExpectNear(out[1], dy, 0, 4 * ActEps(memory), "dy");
     ExpectNear(out[2], dwte, sum_tolerance, 4 * kEps, "dwte");
     ExpectNear(out[3], dwpe, sum_tolerance, 4 * kEps, "dwpe");
+  }
+}
+
+// Each row of the table in the order of its positions: a promise of kernels.h, and so one of bits. Few tokens and many, of
+// one byte and of three; whole tiles of a sort, and one position more.
+TEST_P(DeviceConformanceTest, EmbeddingBackwardAddsToEachRowInTheOrderOfItsPositions) {
+  for (const EmbeddingCase& t :
+       {EmbeddingCase{2, 512, 9, 3}, EmbeddingCase{1, 1025, 8, 300}, EmbeddingCase{3, 700, 16, 70000},
+        EmbeddingCase{2, 40, 8, 256}, EmbeddingCase{1, 2049, 1, 257}}) {
+    SCOPED_TRACE(std::to_string(t.B * t.T) + " positions of " + std::to_string(t.V) + " tokens");
+    ConformanceMemory memory(device());
+    const Outputs out = RunEmbedding(memory, t, GetParam().sizes);
+    const EmbeddingInputs in = MakeEmbeddingInputs(t);
+    std::vector<float> want(in.dwte.begin(), in.dwte.end());
+    for (int64_t i = 0; i < t.B * t.T * t.C; ++i) {
+      want[in.tokens[i / t.C] * t.C + i % t.C] += static_cast<float>(in.dy[i]);
+    }
+    int64_t differing = 0;
+    for (size_t i = 0; i < want.size(); ++i) differing += static_cast<float>(out[2][i]) == want[i] ? 0 : 1;
+    EXPECT_EQ(differing, 0);
   }
 }
 
@@ -354,7 +374,9 @@ Outputs RunEverything(Device& device, const KernelSizes& sizes) {
         MatMulCase{.M = 384, .N = 500, .K = 1024, .trans_a = true, .accumulate = true}}) {
     with_memory([&](ConformanceMemory& memory) { return RunMatMul(memory, t); });
   }
-  with_memory([&](ConformanceMemory& memory) { return RunEmbedding(memory, {4, 100, 330, 20, Dtype::kBf16, 0.1}); });
+  for (const EmbeddingCase& t : {EmbeddingCase{4, 100, 330, 20, Dtype::kBf16, 0.1}, EmbeddingCase{3, 700, 8, 70000}}) {
+    with_memory([&](ConformanceMemory& memory) { return RunEmbedding(memory, t, sizes); });
+  }
   with_memory([&](ConformanceMemory& memory) { return RunLayerNorm(memory, {1000, 384, true}, sizes); });
   with_memory([&](ConformanceMemory& memory) { return RunAttention(memory, {2, 150, 3, 64}, sizes); });
   with_memory([&](ConformanceMemory& memory) { return RunAttention(memory, {2, 150, 3, 40, 0.1}, sizes); });

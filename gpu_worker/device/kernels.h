@@ -68,6 +68,7 @@ struct EmbeddingBackwardArgs {
   float* dwte = nullptr;            // (V, C), added to: for each row in the order of its positions
   float* dwpe = nullptr;            // (>= T, C), added to: samples in order
   Dropout dropout;
+  void* scratch = nullptr;  // KernelSizes::embedding_backward(B * T, V) bytes
 };
 
 struct LayerNormArgs {
@@ -246,6 +247,7 @@ class Kernels {
 // can ask before any device exists. Every kind of device has one: CpuKernelSizes.
 struct KernelSizes {
   Dtype compute_dtype = Dtype::kF32;
+  int64_t (*embedding_backward)(int64_t M, int64_t V) = nullptr;
   int64_t (*layer_norm_backward)(int64_t M, int64_t C) = nullptr;
   int64_t (*attention)(int64_t B, int64_t T, int64_t H, int64_t D) = nullptr;
   int64_t (*attention_backward)(int64_t B, int64_t T, int64_t H, int64_t D) = nullptr;

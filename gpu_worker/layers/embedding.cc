@@ -24,7 +24,8 @@ void EmbeddingForward(Kernels& kernels, const LayerShape& shape, const MicroBatc
 }
 
 void EmbeddingBackward(Kernels& kernels, const LayerShape& shape, const MicroBatchKey& key,
-                       const EmbeddingOffsets& offsets, const int32_t* tokens, void* dy, float* gradient) {
+                       const EmbeddingOffsets& offsets, const int32_t* tokens, void* dy, float* gradient,
+                       void* scratch) {
   kernels.EmbeddingBackward({.B = shape.B,
                              .T = shape.T,
                              .C = shape.C,
@@ -33,7 +34,8 @@ void EmbeddingBackward(Kernels& kernels, const LayerShape& shape, const MicroBat
                              .dy = dy,
                              .dwte = gradient + offsets.wte,
                              .dwpe = gradient + offsets.wpe,
-                             .dropout = key.MakeDropout(shape.embedding_dropout, 0, shape.M() * shape.C)});
+                             .dropout = key.MakeDropout(shape.embedding_dropout, 0, shape.M() * shape.C),
+                             .scratch = scratch});
 }
 
 }  // namespace eps::worker

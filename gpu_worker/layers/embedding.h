@@ -22,8 +22,10 @@ void EmbeddingForward(Kernels& kernels, const LayerShape& shape, const MicroBatc
                       const EmbeddingOffsets& offsets, const void* weights, const int32_t* tokens, void* y);
 
 // dy: act (M, C), overwritten. gradient: the layer's slot, fp32, added to. Needs no weights.
+// scratch: KernelSizes::embedding_backward bytes
 void EmbeddingBackward(Kernels& kernels, const LayerShape& shape, const MicroBatchKey& key,
-                       const EmbeddingOffsets& offsets, const int32_t* tokens, void* dy, float* gradient);
+                       const EmbeddingOffsets& offsets, const int32_t* tokens, void* dy, float* gradient,
+                       void* scratch);
 
 }  // namespace eps::worker
 

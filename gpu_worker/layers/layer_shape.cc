@@ -27,6 +27,7 @@ LayerSizes SizesOf(const LayerSpec& layer, const LayerShape& shape, const Kernel
   sizes.gradient_bytes = layer.num_elems * int64_t{sizeof(float)};
   switch (layer.kind) {
     case LayerKind::kEmbedding:  // gathers from the wire form, and its backward needs the tokens alone
+      sizes.backward_scratch_bytes = kernels.embedding_backward(shape.M(), shape.V);
       break;
     case LayerKind::kBlock:
       if (shape.expands()) sizes.expanded_bytes = layer.num_elems * shape.act_bytes();

@@ -181,7 +181,8 @@ TEST(LayersTest, EmbeddingAndHeadStayWithinTheirSizes) {
     EXPECT_EQ(record->counted, shape.M() - (shape.M() + 3) / 4);
 
     float* embedding_gradient = take_gradient(embedding);
-    EmbeddingBackward(kernels, shape, key, offsets, tokens, dx, embedding_gradient);
+    void* scratch = arena.Take(SizesOf(embedding, shape, CpuKernelSizes()).backward_scratch_bytes);
+    EmbeddingBackward(kernels, shape, key, offsets, tokens, dx, embedding_gradient, scratch);
     arena.ExpectGuardsIntact();
     EXPECT_TRUE(AllFinite(embedding_gradient, embedding.num_elems));
   }

@@ -191,7 +191,7 @@ void LayerRunner::Backward(const RelayStep& step, const PassContext& pass) {
   void* dy = Slot(arena_.boundaries, step.output);
   if (model_.layer(step.layer).kind == LayerKind::kEmbedding) {
     return EmbeddingBackward(kernels_, pass.shape, Key(step, pass), embedding_, Tokens(step), dy,
-                             Gradient(step.gradient));
+                             Gradient(step.gradient), arena_.scratch);
   }
   BlockBackward(kernels_, BlockOf(step, pass), Slot(arena_.boundaries, step.input), dy, Gradient(step.gradient));
 }

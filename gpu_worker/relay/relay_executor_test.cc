@@ -691,7 +691,7 @@ TEST_F(RelayExecutorTest, WaitingForAVersionIsCountedAsThatAndNotAsPulling) {
       std::this_thread::sleep_for(std::chrono::milliseconds(100));
       Publish(store);
     });
-    const auto result = worker.executor->Run(all_);
+    const auto result = worker.executor->Run(Only(all_, {0}));
     publisher.join();
     ASSERT_OK(result);
     const auto waited = [&](WaitCause cause) { return result->compute_wait_seconds[static_cast<size_t>(cause)]; };

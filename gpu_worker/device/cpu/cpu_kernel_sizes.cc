@@ -14,6 +14,8 @@ constexpr int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 constexpr int64_t RoundUp64(int64_t num_bytes) { return CeilDiv(num_bytes, 64) * 64; }
 constexpr int64_t kF32Bytes = 4;
 
+int64_t EmbeddingBackwardBytes(int64_t, int64_t) { return 0; }
+
 // (num_tiles, 2, C): each tile's sums for dgamma and dbeta.
 int64_t LayerNormBackwardBytes(int64_t M, int64_t C) {
   return RoundUp64(ReductionTiling(M).num_tiles * 2 * C * kF32Bytes);
@@ -46,6 +48,7 @@ RowTiling ReductionTiling(int64_t M) {
 KernelSizes CpuKernelSizes() {
   KernelSizes sizes;
   sizes.compute_dtype = Dtype::kF32;
+  sizes.embedding_backward = &EmbeddingBackwardBytes;
   sizes.layer_norm_backward = &LayerNormBackwardBytes;
   sizes.attention = &AttentionBytes;
   sizes.attention_backward = &AttentionBytes;

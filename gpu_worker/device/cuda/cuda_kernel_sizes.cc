@@ -23,6 +23,12 @@ int64_t AttentionBytes(int64_t, int64_t, int64_t, int64_t) { return 0; }
 // A number for each row of the probabilities; the plain kernel's and fused attention's.
 int64_t AttentionBackwardBytes(int64_t B, int64_t T, int64_t H, int64_t) { return B * H * T * kF32Bytes; }
 
+// The order of positions before and after a pass, and how many of each digit each tile has.
+int64_t EmbeddingBackwardBytes(int64_t M, int64_t) {
+  const int64_t num_tiles = (M + kSortTile - 1) / kSortTile;
+  return (2 * M + num_tiles * kSortDigits) * int64_t{sizeof(uint32_t)};
+}
+
 int64_t OutsideBytes(int) { return kMatMulWorkspaceBytes; }
 // At most: the plan does not know which attention it will be.
 int64_t OutsideBytesWithFusedAttention(int) { return kMatMulWorkspaceBytes + kMaxAttentionWorkspaceBytes; }
@@ -39,6 +45,7 @@ RowTiling ReductionTiling(int64_t M) {
 KernelSizes CudaKernelSizes(Dtype act) {
   KernelSizes sizes;
   sizes.compute_dtype = act;
+  sizes.embedding_backward = &EmbeddingBackwardBytes;
   sizes.layer_norm_backward = &LayerNormBackwardBytes;
   sizes.attention = &AttentionBytes;
   sizes.attention_backward = &AttentionBackwardBytes;

@@ -18,7 +18,12 @@ inline constexpr int64_t kMatMulWorkspaceBytes = int64_t{32} << 20;
 // what the problems of a run want of it.
 inline constexpr int64_t kMaxAttentionWorkspaceBytes = int64_t{256} << 20;
 
-// How a sum over M rows is cut: a block sums each tile of rows, and the partial sums are added in tile order. A
+// How the embedding's backward sorts positions by their tokens: in tiles, a digit of the token at a time.
+inline constexpr int64_t kSortTile = 1024;
+inline constexpr int kSortDigitBits = 8;
+inline constexpr uint32_t kSortDigits = 1 << kSortDigitBits;
+
+// How a sum over M rows is cut: a block sums each tile of rows, and the partial sums are added in a fixed order. A
 // function of M alone, so the order of the sum is too.
 struct RowTiling {
   int64_t rows_per_tile = 0;

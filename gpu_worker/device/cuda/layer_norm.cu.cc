@@ -94,48 +94,80 @@ __global__ void __launch_bounds__(kMaxThreads)
   StoreNormalized<kVector>(LoadRow<kVector, kPacks>(x + row * C, C), mean[row], rstd[row], gamma, beta, y + row * C, C);
 }
 
-// A block takes a tile of rows, and keeps what they add to dgamma and dbeta in registers.
+// A block takes a row.
 template <typename T, bool kVector, int kPacks>
 __global__ void __launch_bounds__(kMaxThreads)
-    LayerNormBackwardKernel(int64_t M, int64_t C, int64_t rows_per_tile, const T* dy, const T* x, const T* gamma,
-                            const float* mean, const float* rstd, const T* dresidual, T* dx, float* partials) {
+    LayerNormBackwardKernel(int64_t C, const T* dy, const T* x, const T* gamma, const float* mean, const float* rstd,
+                            const T* dresidual, T* dx) {
+  const int64_t row = blockIdx.x;
   const RowPacks<kPacks> g = LoadRow<true, kPacks>(gamma, C);
-  RowPacks<kPacks> dgamma = {}, dbeta = {};
-  const int64_t begin = blockIdx.x * rows_per_tile, end = begin + rows_per_tile < M ? begin + rows_per_tile : M;
-  for (int64_t row = begin; row < end; ++row) {
-    const RowPacks<kPacks> d = LoadRow<kVector, kPacks>(dy + row * C, C);
-    RowPacks<kPacks> xhat = LoadRow<kVector, kPacks>(x + row * C, C);
-    const float row_mean = mean[row], row_rstd = rstd[row];
-    float sum = 0, dot = 0;
-    EPS_UNROLL
-    for (int p = 0; p < kPacks; ++p) {
-      EPS_UNROLL
-      for (int i = 0; i < kPack; ++i) {
-        xhat.value[p][i] = (xhat.value[p][i] - row_mean) * row_rstd;
-        dgamma.value[p][i] += d.value[p][i] * xhat.value[p][i];
-        dbeta.value[p][i] += d.value[p][i];
-        sum += d.value[p][i] * g.value[p][i];
-        dot += d.value[p][i] * g.value[p][i] * xhat.value[p][i];
-      }
-    }
-    sum = BlockSum(sum) / static_cast<float>(C);
-    dot = BlockSum(dot) / static_cast<float>(C);
-    EPS_UNROLL
-    for (int p = 0; p < kPacks; ++p) {
-      float residual[kPack] = {}, out[kPack];
-      if (dresidual != nullptr) LoadPack<kVector>(dresidual + row * C, Column(p), C, residual);
-      EPS_UNROLL
-      for (int i = 0; i < kPack; ++i) {
-        out[i] = row_rstd * (d.value[p][i] * g.value[p][i] - sum - xhat.value[p][i] * dot) + residual[i];
-      }
-      StorePack<kVector>(out, dx + row * C, Column(p), C);
-    }
-  }
-  float* tile = partials + blockIdx.x * 2 * C;
+  RowPacks<kPacks> d = LoadRow<kVector, kPacks>(dy + row * C, C);
+  RowPacks<kPacks> xhat = LoadRow<kVector, kPacks>(x + row * C, C);
+  const float row_mean = mean[row], row_rstd = rstd[row];
+  float sum = 0, dot = 0;
   EPS_UNROLL
   for (int p = 0; p < kPacks; ++p) {
-    StorePack<false>(dgamma.value[p], tile, Column(p), C);
-    StorePack<false>(dbeta.value[p], tile + C, Column(p), C);
+    EPS_UNROLL
+    for (int i = 0; i < kPack; ++i) {
+      xhat.value[p][i] = (xhat.value[p][i] - row_mean) * row_rstd;
+      d.value[p][i] *= g.value[p][i];  // 0 behind the row's end
+      sum += d.value[p][i];
+      dot += d.value[p][i] * xhat.value[p][i];
+    }
+  }
+  sum = BlockSum(sum) / static_cast<float>(C);
+  dot = BlockSum(dot) / static_cast<float>(C);
+  EPS_UNROLL
+  for (int p = 0; p < kPacks; ++p) {
+    float residual[kPack] = {}, out[kPack];
+    if (dresidual != nullptr) LoadPack<kVector>(dresidual + row * C, Column(p), C, residual);
+    EPS_UNROLL
+    for (int i = 0; i < kPack; ++i) {
+      out[i] = row_rstd * (d.value[p][i] - sum - xhat.value[p][i] * dot) + residual[i];
+    }
+    StorePack<kVector>(out, dx + row * C, Column(p), C);
+  }
+}
+
+// What a tile of rows adds to dgamma and dbeta: partials (gridDim.y, 2, C). A block takes 256 columns, a pack for each lane:
+// each warp every 8th row, then the warps in order.
+constexpr int kGradientWarps = 8;
+constexpr int kGradientColumns = kWarpSize * kPack;
+
+template <typename T, bool kVector>
+__global__ void __launch_bounds__(kGradientWarps* kWarpSize)
+    LayerNormGradientKernel(int64_t M, int64_t C, int64_t rows_per_tile, const T* dy, const T* x, const float* mean,
+                            const float* rstd, float* partials) {
+  __shared__ float warp_sums[2][kGradientWarps][kGradientColumns];
+  const int lane = threadIdx.x % kWarpSize, warp = threadIdx.x / kWarpSize;
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * kGradientColumns;
+  const int64_t begin = blockIdx.y * rows_per_tile, end = begin + rows_per_tile < M ? begin + rows_per_tile : M;
+  float dgamma[kPack] = {}, dbeta[kPack] = {};
+  for (int64_t row = begin + warp; row < end; row += kGradientWarps) {
+    float d[kPack], v[kPack];
+    LoadPack<kVector>(dy + row * C, first + lane * kPack, C, d);
+    LoadPack<kVector>(x + row * C, first + lane * kPack, C, v);
+    const float row_mean = mean[row], row_rstd = rstd[row];
+    EPS_UNROLL
+    for (int i = 0; i < kPack; ++i) {
+      dgamma[i] += d[i] * ((v[i] - row_mean) * row_rstd);
+      dbeta[i] += d[i];
+    }
+  }
+  EPS_UNROLL
+  for (int i = 0; i < kPack; ++i) {
+    warp_sums[0][warp][lane * kPack + i] = dgamma[i];
+    warp_sums[1][warp][lane * kPack + i] = dbeta[i];
+  }
+  __syncthreads();
+  const int64_t column = first + threadIdx.x;
+  if (column >= C) return;
+  EPS_UNROLL
+  for (int which = 0; which < 2; ++which) {
+    float total = 0;
+    EPS_UNROLL
+    for (int i = 0; i < kGradientWarps; ++i) total += warp_sums[which][i][threadIdx.x];
+    partials[(2 * static_cast<int64_t>(blockIdx.y) + which) * C + column] = total;
   }
 }
 
@@ -189,16 +221,26 @@ void LayerNormApply(KernelQueue& queue, Dtype act, const LayerNormApplyArgs& arg
 void LayerNormBackward(KernelQueue& queue, Dtype act, const LayerNormBackwardArgs& args) {
   const RowTiling tiling = ReductionTiling(args.M);
   float* partials = static_cast<float*>(args.scratch);
+  // First what reads dy, which dx may be.
+  ForAct(act, [&](auto type) {
+    using T = typename decltype(type)::type;
+    ForVector(args.C, {args.dy, args.x}, [&](auto vector) {
+      Launch(queue, "LayerNormGradient",
+             {.blocks_x = CeilDiv(args.C, kGradientColumns),
+              .blocks_y = tiling.num_tiles,
+              .threads = kGradientWarps * kWarpSize},
+             &LayerNormGradientKernel<T, decltype(vector)::value>, args.M, args.C, tiling.rows_per_tile,
+             static_cast<const T*>(args.dy), static_cast<const T*>(args.x), args.mean, args.rstd, partials);
+    });
+  });
+  AddPartials(queue, partials, tiling.num_tiles, args.C, args.dgamma, args.dbeta);
   ForRow(act, args.C, [&](auto type, auto vector, auto packs) {
     using T = typename decltype(type)::type;
-    Launch(queue, "LayerNormBackward", {.blocks_x = tiling.num_tiles, .threads = ThreadsOfRow(args.C)},
-           &LayerNormBackwardKernel<T, decltype(vector)::value, decltype(packs)::value>, args.M, args.C,
-           tiling.rows_per_tile, static_cast<const T*>(args.dy), static_cast<const T*>(args.x),
-           static_cast<const T*>(args.gamma), args.mean, args.rstd, static_cast<const T*>(args.dresidual),
-           static_cast<T*>(args.dx), partials);
+    Launch(queue, "LayerNormBackward", {.blocks_x = args.M, .threads = ThreadsOfRow(args.C)},
+           &LayerNormBackwardKernel<T, decltype(vector)::value, decltype(packs)::value>, args.C,
+           static_cast<const T*>(args.dy), static_cast<const T*>(args.x), static_cast<const T*>(args.gamma), args.mean,
+           args.rstd, static_cast<const T*>(args.dresidual), static_cast<T*>(args.dx));
   });
-  AddPartials(queue, partials, tiling.num_tiles, 2 * args.C, args.C, args.dgamma);
-  AddPartials(queue, partials + args.C, tiling.num_tiles, 2 * args.C, args.C, args.dbeta);
 }
 
 }  // namespace eps::worker::cuda

@@ -41,19 +41,38 @@ __global__ void ColumnSumKernel(int64_t M, int64_t N, int64_t rows_per_tile, con
   partials[blockIdx.y * N + column] = total;
 }
 
-__global__ void AddPartialsKernel(const float* partials, int64_t num_tiles, int64_t stride, int64_t N, float* out) {
-  const int64_t column = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  if (column >= N) return;
+// A block adds up 32 columns, a lane each: each warp every 16th tile, then the warps in order.
+constexpr int kPartialWarps = 16;
+
+__global__ void __launch_bounds__(kPartialWarps* kWarpSize)
+    AddPartialsKernel(const float* partials, int64_t num_tiles, int64_t stride, int64_t N, float* first_out,
+                      float* second_out) {
+  __shared__ float warp_sums[kPartialWarps][kWarpSize];
+  const int lane = threadIdx.x % kWarpSize, warp = threadIdx.x / kWarpSize;
+  const int64_t column = static_cast<int64_t>(blockIdx.x) * kWarpSize + lane;
+  const float* in = partials + blockIdx.y * N + column;
   float sum = 0;
-  for (int64_t tile = 0; tile < num_tiles; ++tile) sum += partials[tile * stride + column];
-  out[column] += sum;
+  if (column < N) {
+    for (int64_t tile = warp; tile < num_tiles; tile += kPartialWarps) sum += in[tile * stride];
+  }
+  warp_sums[warp][lane] = sum;
+  __syncthreads();
+  if (warp > 0 || column >= N) return;
+  float total = 0;
+  EPS_UNROLL
+  for (int i = 0; i < kPartialWarps; ++i) total += warp_sums[i][lane];
+  float* out = blockIdx.y == 0 ? first_out : second_out;
+  out[column] += total;
 }
 
 }  // namespace
 
-void AddPartials(KernelQueue& queue, const float* partials, int64_t num_tiles, int64_t stride, int64_t N, float* out) {
-  Launch(queue, "AddPartials", {.blocks_x = CeilDiv(N, kElementThreads), .threads = kElementThreads},
-         &AddPartialsKernel, partials, num_tiles, stride, N, out);
+void AddPartials(KernelQueue& queue, const float* partials, int64_t num_tiles, int64_t N, float* out,
+                 float* second_out) {
+  const int64_t outs = second_out == nullptr ? 1 : 2;
+  Launch(queue, "AddPartials",
+         {.blocks_x = CeilDiv(N, kWarpSize), .blocks_y = outs, .threads = kPartialWarps * kWarpSize},
+         &AddPartialsKernel, partials, num_tiles, outs * N, N, out, second_out);
 }
 
 void ColumnSum(KernelQueue& queue, Dtype act, const ColumnSumArgs& args) {
@@ -68,7 +87,7 @@ void ColumnSum(KernelQueue& queue, Dtype act, const ColumnSumArgs& args) {
              static_cast<const T*>(args.x), partials);
     });
   });
-  AddPartials(queue, partials, tiling.num_tiles, args.N, args.N, args.out);
+  AddPartials(queue, partials, tiling.num_tiles, args.N, args.out);
 }
 
 }  // namespace eps::worker::cuda

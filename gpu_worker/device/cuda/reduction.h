@@ -9,8 +9,10 @@
 
 namespace eps::worker::cuda {
 
-// out (N) += the sum of `partials` (num_tiles, stride), whose columns [0, N) it takes, in order.
-void AddPartials(KernelQueue& queue, const float* partials, int64_t num_tiles, int64_t stride, int64_t N, float* out);
+// out (N) += the sum of `partials` (num_tiles, N), in an order that depends on num_tiles alone. With `second_out` (N)
+// partials are (num_tiles, 2, N), for one and the other.
+void AddPartials(KernelQueue& queue, const float* partials, int64_t num_tiles, int64_t N, float* out,
+                 float* second_out = nullptr);
 
 void ColumnSum(KernelQueue& queue, Dtype act, const ColumnSumArgs& args);
 

@@ -90,6 +90,7 @@ T __shfl_xor_sync(unsigned, T value, int mask) {
 }
 inline void __syncwarp() { eps::worker::cuda::emulator::Ballot(false); }
 inline int __ffs(int value) { return std::countr_zero(static_cast<unsigned>(value)) + (value == 0 ? -31 : 1); }
+inline int __popc(unsigned value) { return std::popcount(value); }
 // NOLINTEND(bugprone-reserved-identifier,readability-identifier-naming)
 
 #endif  // EPS_GPU_WORKER_DEVICE_CUDA_EMULATOR_GRID_H_
