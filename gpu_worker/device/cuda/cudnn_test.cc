@@ -1,5 +1,5 @@
-// What of cuDNN needs no GPU, which is most: it is loaded, and plans attention for GPUs that are described to it. Without
-// a driver a plan gets as far as compiled kernels. Visibly skipped where there is no cuDNN.
+// What of cuDNN needs no GPU, which is most: it is loaded, and plans attention for GPUs that are described to it.
+// Without a driver a plan gets as far as compiled kernels. Visibly skipped where there is no cuDNN.
 
 #include <dlfcn.h>
 
@@ -44,7 +44,7 @@ class CudnnTest : public ::testing::Test {
     auto api = CudnnApi::Load();
     if (!api.ok()) GTEST_SKIP() << api.status();
     api_ = *std::move(api);
-    // What compiles their kernels. The library loads it for each plan anew; unloaded in between, it leaves memory behind.
+    // What compiles their kernels. The library loads it for each plan anew; unloaded in between, it leaks.
     auto compiler = LoadedLibrary::Open(absl::StrCat("libnvrtc.so.", CUDART_VERSION / 1000));
     if (!compiler.ok()) GTEST_SKIP() << compiler.status();
     // Engines want a driver to be there. The toolkit's stub of it is enough for all but loading what they compiled.

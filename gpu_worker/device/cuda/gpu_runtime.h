@@ -61,8 +61,8 @@ class GpuRuntime {
   virtual absl::Status Launch(GpuStream stream, const KernelCall& call) = 0;
   virtual absl::Status MatMul(GpuStream stream, const MatMulProblem& problem) = 0;
 
-  // Whether fused attention computes a problem, forward and backward; where it does not the plain kernel has to, in both.
-  // The answer stays. The first question about a problem may take seconds, and allocate.
+  // Whether fused attention computes a problem, forward and backward; where it does not the plain kernel has to, in
+  // both. The answer stays. The first question about a problem may take seconds, and allocate.
   // Errors: RESOURCE_EXHAUSTED the device has no room for its workspace
   virtual absl::StatusOr<bool> TakesAttention(const SdpaProblem& problem) = 0;
   // Of problems that it takes, in one stream.
