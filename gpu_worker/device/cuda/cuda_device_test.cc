@@ -31,8 +31,8 @@ DeviceFactory Emulated(Dtype act, GridOrder order, bool has_fused_attention = fa
   };
 }
 
-// The same bits in the other order of threads and blocks: nothing hangs on a barrier that is missing. With fused attention
-// it is the library's graph where it is taken, and the plain kernel elsewhere.
+// The same bits in the other order of threads and blocks: nothing hangs on a barrier that is missing. With fused
+// attention it is the library's graph where it is taken, and the plain kernel elsewhere.
 INSTANTIATE_TEST_SUITE_P(CudaKernels, DeviceConformanceTest,
                          ::testing::Values(ConformanceParam{"Fp32",
                                                             Emulated(Dtype::kF32, GridOrder::kForward),

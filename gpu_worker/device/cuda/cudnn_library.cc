@@ -91,7 +91,7 @@ absl::StatusOr<CudnnLibrary::Direction> CudnnLibrary::PlanDirection(const SdpaPr
                                                " bytes of workspace; at most ", kMaxAttentionWorkspaceBytes));
 }
 
-// The GPU is done with what it had in the old one when cudaFree returns; what is not enqueued yet will take the new one.
+// The GPU is done with what it had in the old one when cudaFree returns; what is not enqueued yet will take the larger.
 absl::Status CudnnLibrary::HoldWorkspace(int64_t num_bytes) {
   if (num_bytes <= held_bytes_) return absl::OkStatus();
   void* larger = nullptr;

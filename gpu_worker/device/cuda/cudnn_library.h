@@ -20,10 +20,10 @@
 
 namespace eps::worker::cuda {
 
-// Fused attention by cuDNN, on one GPU. A problem is planned when it is first asked about: its kernels are compiled, which
-// takes a second or so, and the workspace grows if it must, never beyond kMaxAttentionWorkspaceBytes. Backward holds
-// (sequences, H, T, T) numbers of the compute dtype there, which is what the same bits each time cost; so it runs on as many
-// sequences at once as fit.
+// Fused attention by cuDNN, on one GPU. A problem is planned when it is first asked about: its kernels are compiled,
+// which takes a second or so, and the workspace grows if it must, never beyond kMaxAttentionWorkspaceBytes. Backward
+// holds (sequences, H, T, T) numbers of the compute dtype there, which is what the same bits each time cost; so it runs
+// on as many sequences at once as fit.
 //
 // Threads: safe. Every call wants the GPU to be the current one of its thread.
 class CudnnLibrary {
@@ -33,8 +33,8 @@ class CudnnLibrary {
   static absl::StatusOr<std::unique_ptr<CudnnLibrary>> Load(int sm_major);
   ~CudnnLibrary();
 
-  // Whether it computes the problem, forward and backward; the answer stays, and is logged when it is found. An error is
-  // not an answer: what is merely not supported is `false`.
+  // Whether it computes the problem, forward and backward; the answer stays, and is logged when it is found. An error
+  // is not an answer: what is merely not supported is `false`.
   absl::StatusOr<bool> Takes(const SdpaProblem& problem);
   // Of a problem that it takes; all in one stream, as there is one workspace.
   absl::Status Forward(cudaStream_t stream, const SdpaProblem& problem, const SdpaArrays& arrays);

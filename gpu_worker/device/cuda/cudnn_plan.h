@@ -18,8 +18,8 @@ namespace eps::worker::cuda {
 absl::StatusOr<CudnnDescriptor> CudnnDeviceOf(const CudnnApi* api, cudnnHandle_t handle);
 absl::StatusOr<CudnnDescriptor> CudnnDeviceByJson(const CudnnApi* api, const std::string& json);
 
-// A graph made ready to run: what the library's heuristic (mode A) lists first, of what it supports and of what gives the
-// same bits each time. So the same for every process with this version of the library and this model of GPU.
+// A graph made ready to run: what the library's heuristic (mode A) lists first, of what it supports and of what gives
+// the same bits each time. So the same for every process with this version of the library and this model of GPU.
 class CudnnPlan {
  public:
   // Errors: UNIMPLEMENTED no engine of the library takes the graph, with what it says

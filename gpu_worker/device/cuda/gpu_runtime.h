@@ -84,8 +84,8 @@ class GpuRuntime {
   // Products of this shape are computed by it from now on; those of a shape that was told none, by the first.
   // Errors: FAILED_PRECONDITION it is none that works here
   virtual absl::Status UseMatMulAlgorithm(const MatMulProblem& problem, const std::string& algorithm) = 0;
-  // Whether fused attention computes a problem, forward and backward; where it does not the plain kernel has to, in both.
-  // The answer stays. The first question about a problem may take seconds, and allocate.
+  // Whether fused attention computes a problem, forward and backward; where it does not the plain kernel has to, in
+  // both. The answer stays. The first question about a problem may take seconds, and allocate.
   // Errors: RESOURCE_EXHAUSTED the device has no room for its workspace
   virtual absl::StatusOr<bool> TakesAttention(const SdpaProblem& problem) = 0;
   // Of problems that it takes, in one stream.

@@ -9,9 +9,9 @@
 #include "absl/status/statusor.h"
 #include "gpu_worker/device/cuda/sdpa_problem.h"
 
-// A problem as the graph of operations that cuDNN recognises and runs as one fused kernel: plain data, no library. cuDNN
-// 9.19 has an operation for attention as a whole (CUDNN_BACKEND_OPERATION_SDPA_FWD and _BWD), which takes sequence
-// lengths and no causal mask; so attention is written out, in the pattern that the library's engines look for:
+// A problem as the graph of operations that cuDNN recognises and runs as one fused kernel: plain data, no library.
+// cuDNN 9.19 has an operation for attention as a whole (CUDNN_BACKEND_OPERATION_SDPA_FWD and _BWD), which takes
+// sequence lengths and no causal mask; so attention is written out, in the pattern that the library's engines look for:
 //
 //   forward    S  = (Q K^T) scale                       matmul, multiply
 //              S  = S where row < length and column < length, else -inf          unless every sequence is whole
@@ -25,8 +25,8 @@
 //              dS = (dO V^T - delta) P scale
 //              dK = (dS, as act)^T Q;  dQ = dS K
 //
-// dQ is the product itself. The alternative, fp32 sums that blocks add to in any order, is faster and gives other bits in
-// each run. With fewer heads of keys, dK and dV are made for each head of queries and added.
+// dQ is the product itself. The alternative, fp32 sums that blocks add to in any order, is faster and gives other bits
+// in each run. With fewer heads of keys, dK and dV are made for each head of queries and added.
 //
 // All tensors are (B, heads, rows, columns). K^T and V^T are K and V with rows and columns exchanged.
 // Source: the graphs that NVIDIA's cudnn-frontend builds for sdpa and sdpa_backward; Dao, arXiv:2307.08691.

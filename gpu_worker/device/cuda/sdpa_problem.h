@@ -19,8 +19,8 @@ struct SdpaProblem {
   double scale = 1;    // of q k^T
   bool causal = true;  // else each position sees all of its sequence
   double dropout = 0;  // of the probabilities
-  // kWhole: every sequence has T positions. kPadded: it has as many as an array of lengths says, and its arrays have room
-  // for T. kPacked: the same, and its positions lie behind those of the sequence before, without room between.
+  // kWhole: every sequence has T positions. kPadded: it has as many as an array of lengths says, and its arrays have
+  // room for T. kPacked: the same, and its positions lie behind those of the sequence before, without room between.
   enum class Lengths { kWhole, kPadded, kPacked } lengths = Lengths::kWhole;
 
   friend auto operator<=>(const SdpaProblem&, const SdpaProblem&) = default;
@@ -50,8 +50,8 @@ absl::Status CheckSdpaProblem(const SdpaProblem& problem);
 // Source: cuDNN's support matrix, docs.nvidia.com/cudnn/operations/Attention
 absl::Status CheckFusedAttention(const SdpaProblem& problem, int sm_major);
 
-// Sequences do not see each other, so a problem may be computed some of them at a time, with less workspace. How many: the
-// largest divisor of B for which a workspace in proportion is at most `most_bytes`; 0 if there is none.
+// Sequences do not see each other, so a problem may be computed some of them at a time, with less workspace. How many:
+// the largest divisor of B for which a workspace in proportion is at most `most_bytes`; 0 if there is none.
 int64_t SequencesAtOnce(int64_t B, int64_t workspace_bytes, int64_t most_bytes);
 // The arrays of a problem's sequences from `first` on.
 SdpaArrays ArraysFrom(const SdpaProblem& problem, const SdpaArrays& arrays, int64_t first);

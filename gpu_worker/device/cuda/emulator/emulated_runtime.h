@@ -16,8 +16,9 @@
 namespace eps::worker::cuda {
 
 // A GPU that is not there, for tests: device memory is the host's, a stream is a thread, kernels are run by GridRunner
-// in the given order of threads, matrix products are plain loops, and fused attention, if it has that, is its graph. Everything of the cuda device but what NVIDIA's
-// calls do runs as it does on a GPU, streams that run behind the thread that issues their work included.
+// in the given order of threads, matrix products are plain loops, and fused attention, if it has that, is its graph.
+// Everything of the cuda device but what NVIDIA's calls do runs as it does on a GPU, streams that run behind the thread
+// that issues their work included.
 //
 // It checks that host memory is registered as a GPU's runtime wants it, and ends the program by EPS_CHECK where it is not
 // or is left at the end.

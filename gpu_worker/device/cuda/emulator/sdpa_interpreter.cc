@@ -35,8 +35,8 @@ void ForEach(const Index& dims, const Fn& fn) {
   }
 }
 
-// Where `i` of a larger tensor is in one of `dims`: the same in a dimension of the same size, 0 in one of size 1, and its
-// group's in one of fewer heads.
+// Where `i` of a larger tensor is in one of `dims`: the same in a dimension of the same size, 0 in one of size 1, and
+// its group's in one of fewer heads.
 Index Within(const Index& i, const Index& larger, const Index& dims) {
   Index within;
   for (size_t axis = 0; axis < 4; ++axis) within[axis] = i[axis] * dims[axis] / larger[axis];
