@@ -27,7 +27,7 @@ class Place:
     number: int = 0
 
 
-def run_spec(place, model, batch, choice, steps):
+def run_spec(place, model, batch, choice, steps, algorithms="FIRST"):
     """Written to a new file. No clipping, no dropout, and no checkpoint: the others have none either."""
     place.number += 1
     path = place.folder / f"run-{place.number}.json"
@@ -36,7 +36,7 @@ def run_spec(place, model, batch, choice, steps):
         "data": {"path": str(place.tokens), "tokenizer": "TOKEN_IDS", "token_bytes": 2, "order": "SEQUENTIAL"},
         "batch": {"virtual_nodes": 1, "micro_batches": batch.micro_batches, "micro_batch": batch.micro_batch},
         "optimizer": {"adamw": {"beta1": 0.9, "beta2": 0.95, "weight_decay": 0.1}, "schedule": {"peak": 1e-4}},
-        "precision": {"wire": "BF16", "gradients": "BF16"}, "relay": CHOICES[choice], "steps": steps,
+        "precision": {"wire": "BF16", "gradients": "BF16", "algorithms": algorithms}, "relay": CHOICES[choice], "steps": steps,
         "checkpoint": {"last": False, "buffer_bytes": 1}}))
     return path
 
@@ -111,9 +111,9 @@ def outside_bytes(out):
     return int(found.group(1)) if found else None
 
 
-def train(place, model, batch, choice, cap, deadline, measured=6):
+def train(place, model, batch, choice, cap, deadline, measured=6, algorithms="FIRST"):
     """Speed, waits and memory of so many steps behind the warm-up; of fewer, if the time ends before."""
-    spec = run_spec(place, model, batch, choice, steps=WARM_UP + measured)
+    spec = run_spec(place, model, batch, choice, WARM_UP + measured, algorithms)
     out = place.folder / f"out-{place.number}"
     start = time.monotonic()
     process = eps_run.start_train(spec, out, "--device", place.device, "--device-memory", cap)
