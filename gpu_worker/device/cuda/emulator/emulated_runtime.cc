@@ -100,7 +100,7 @@ class EmulatedRuntime : public GpuRuntime {
   }
 
   std::string model() const override {
-    return traits_.has_fused_attention ? "cuda emulated" : "cuda emulated plain attention";
+    return traits_.has_fused_attention ? "cuda emulated, fused attention" : "cuda emulated";
   }
   int64_t held_bytes() const override { return 0; }
   absl::StatusOr<GpuMemory> Memory() override {
