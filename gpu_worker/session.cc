@@ -233,7 +233,8 @@ absl::Status Session::Carry(const Assignment& assignment) {
   Group* group = nullptr;
   if (assignment.group.has_value()) {
     group = seat_->Find(assignment.group->group);
-    if (group == nullptr) return GiveUp(assignment.group->group, absl::AbortedError("this worker is not in it any more"));
+    if (group == nullptr)
+      return GiveUp(assignment.group->group, absl::AbortedError("this worker is not in it any more"));
   }
   absl::StatusOr<PassResult> passed = executor_->Run(assignment, group);
   if (!passed.ok() && group != nullptr && !group->status().ok() && link_.failure().ok()) {

@@ -36,7 +36,8 @@ def run_spec(place, model, batch, choice, steps, algorithms="FIRST"):
         "data": {"path": str(place.tokens), "tokenizer": "TOKEN_IDS", "token_bytes": 2, "order": "SEQUENTIAL"},
         "batch": {"virtual_nodes": 1, "micro_batches": batch.micro_batches, "micro_batch": batch.micro_batch},
         "optimizer": {"adamw": {"beta1": 0.9, "beta2": 0.95, "weight_decay": 0.1}, "schedule": {"peak": 1e-4}},
-        "precision": {"wire": "BF16", "gradients": "BF16", "algorithms": algorithms}, "relay": CHOICES[choice], "steps": steps,
+        "precision": {"wire": "BF16", "gradients": "BF16", "algorithms": algorithms},
+        "relay": CHOICES[choice], "steps": steps,
         "checkpoint": {"last": False, "buffer_bytes": 1}}))
     return path
 

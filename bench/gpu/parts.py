@@ -254,7 +254,7 @@ class Bench:
                   for name, runs in rounds.items()}
         ratio = share(middle["FIRST"]["tokens_per_second"], middle["FASTEST"]["tokens_per_second"])
         said = f"the first algorithms reach {ratio:.3f} of the fastest ones' tokens per second (goal 0.97)"
-        return Outcome(said, [speed_table(m, batch, {f"algorithms: {name}": got for name, got in middle.items()}, None)],
+        return Outcome(said, [speed_table(m, batch, {f"algorithms {name}": got for name, got in middle.items()}, None)],
                        {"first_to_fastest": ratio, "rounds": rounds})
 
     def largest(self, deadline):

@@ -37,8 +37,8 @@ std::vector<GroupOrder> Groups::Arrange(absl::Span<const Candidate> ready, absl:
                       .group = id,
                       .rank = 0,
                       .size = static_cast<int>(workers.size())});
-    groups_.emplace(
-        id, Group{.kind = kind, .members = std::move(workers), .joined = {}, .deadline = now + kTimeToForm});
+    groups_.emplace(id,
+                    Group{.kind = kind, .members = std::move(workers), .joined = {}, .deadline = now + kTimeToForm});
   }
   return orders;
 }

@@ -93,8 +93,9 @@ TEST_F(GroupsTest, WhatFailedIsNotTriedAgainWithTheSameMembers) {
 TEST_F(GroupsTest, OneThatIsNotJoinedInTimeIsOver) {
   groups_.Arrange({Of(1), Of(2)}, now_);
   EXPECT_TRUE(groups_.Expire(now_ + absl::Seconds(14)).empty());
-  EXPECT_EQ(Texts(groups_.Expire(now_ + absl::Seconds(15))),
-            (std::vector<std::string>{"end 1: not all have joined within 15s", "end 2: not all have joined within 15s"}));
+  EXPECT_EQ(
+      Texts(groups_.Expire(now_ + absl::Seconds(15))),
+      (std::vector<std::string>{"end 1: not all have joined within 15s", "end 2: not all have joined within 15s"}));
   EXPECT_FALSE(groups_.IsForming());
   EXPECT_TRUE(groups_.Arrange({Of(1), Of(2)}, now_).empty());
 }

@@ -614,11 +614,12 @@ class CoordinatorImpl final : public Coordinator {
     if (vnodes.empty() || workers.empty()) return;
     const bool fresh = ledger_->IsFresh();
     if (fresh && groups_.IsForming()) return;  // not for long: Expire
-    watch_.OnProgress(clock_());  // who gets the vnodes of a lost worker is not to blame for its silence
+    watch_.OnProgress(clock_());               // who gets the vnodes of a lost worker is not to blame for its silence
     const std::vector<Groups::Formed> groups = fresh ? groups_.formed() : std::vector<Groups::Formed>();
     for (const VnodeShare& share : ShareVnodes(vnodes, workers, groups)) {
       auto assignment = std::make_shared<const Assignment>(ledger_->Assign(share.worker, share.vnodes, share.group));
-      actions.push_back([channel = members_.channel(share.worker), assignment] { channel->SendAssignment(assignment); });
+      actions.push_back(
+          [channel = members_.channel(share.worker), assignment] { channel->SendAssignment(assignment); });
     }
   }
 

@@ -55,8 +55,7 @@ TEST(VnodeLedgerTest, HandsOutAndTakesBackOnlyWhatIsNotDone) {
 TEST(VnodeLedgerTest, AGroupThatIsOverLosesTheVnodesOfAllItsMembers) {
   VnodeLedger ledger = FourVnodes();
   EXPECT_TRUE(ledger.IsFresh());
-  const Assignment assignment =
-      ledger.Assign(kA, {0, 1}, GroupVnodes{.group = 9, .rank = 0, .vnodes = {{0, 1}, {2}}});
+  const Assignment assignment = ledger.Assign(kA, {0, 1}, GroupVnodes{.group = 9, .rank = 0, .vnodes = {{0, 1}, {2}}});
   EXPECT_EQ(assignment.group->group, 9u);
   EXPECT_FALSE(ledger.IsFresh());
   ledger.Assign(kB, {2}, GroupVnodes{.group = 9, .rank = 1, .vnodes = {{0, 1}, {2}}});

@@ -23,7 +23,8 @@ TEST(VnodeSharesTest, AloneEachGetsItsRangeByItsId) {
 }
 
 TEST(VnodeSharesTest, TheMembersOfAGroupAreNeighboursAndKnowOfEachOther) {
-  const std::vector<Groups::Formed> groups = {{.group = 9, .members = Ids({1, 3})}, {.group = 8, .members = Ids({2, 5})}};
+  const std::vector<Groups::Formed> groups = {{.group = 9, .members = Ids({1, 3})},
+                                              {.group = 8, .members = Ids({2, 5})}};
   const auto shares = ShareVnodes({0, 1, 2, 3, 4, 5, 6, 7, 8, 9}, Ids({1, 2, 3, 4, 5}), groups);
   ASSERT_EQ(shares.size(), 5u);
   const std::vector<int> order = {1, 3, 2, 5, 4};

@@ -99,8 +99,8 @@ void GroupConformanceTest::Join(int rank) {
 
 std::vector<std::byte> GroupConformanceTest::Pattern(int from, int to, int number, int64_t num_bytes) {
   std::vector<std::byte> bytes(static_cast<size_t>(num_bytes));
-  uint64_t state = static_cast<uint64_t>(from) * 1000003 + static_cast<uint64_t>(to) * 1009 +
-                   static_cast<uint64_t>(number) * 7 + 1;
+  uint64_t state =
+      static_cast<uint64_t>(from) * 1000003 + static_cast<uint64_t>(to) * 1009 + static_cast<uint64_t>(number) * 7 + 1;
   for (std::byte& byte : bytes) {
     state = state * 6364136223846793005u + 1442695040888963407u;
     byte = static_cast<std::byte>(state >> 56);
@@ -209,8 +209,7 @@ TEST_P(GroupConformanceTest, TheLanesKeepTheirOrderAndDoNotWaitForEachOther) {
       for (int other = 0; other < size(); ++other) {
         for (int number = 0; other != rank && number < kExchanges; ++number) {
           const auto memory = member(rank).Memory(place(lane, number, other), kPart);
-          ASSERT_TRUE(member(rank).Read(memory) ==
-                      Pattern(other, rank, number + 100 * static_cast<int>(lane), kPart));
+          ASSERT_TRUE(member(rank).Read(memory) == Pattern(other, rank, number + 100 * static_cast<int>(lane), kPart));
         }
       }
     }

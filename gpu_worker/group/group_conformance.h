@@ -23,8 +23,8 @@ namespace eps::worker {
 
 struct GroupKind {
   std::string name;
-  std::function<std::unique_ptr<GroupMaker>()> new_maker;                             // of one member
-  std::function<std::unique_ptr<Device>(int64_t arena_bytes)> new_device;             // likewise
+  std::function<std::unique_ptr<GroupMaker>()> new_maker;                  // of one member
+  std::function<std::unique_ptr<Device>(int64_t arena_bytes)> new_device;  // likewise
   bool finds_differences = true;  // members that do not exchange the same are told so
 };
 struct GroupCase {

@@ -9,17 +9,14 @@ namespace eps::worker {
 void GroupSeat::Take(Device& device, uint64_t id, int rank, int size, absl::string_view token) {
   Replace(0, nullptr);
   if (maker_ == nullptr) return reports_.failed(id, absl::UnimplementedError("this worker forms no groups"));
-  GroupOptions options = {.id = id,
-                          .rank = rank,
-                          .size = size,
-                          .device = &device,
-                          .on_joined = [this, id](const absl::Status& status) {
-                            if (status.ok()) {
-                              reports_.joined(id);
-                            } else {
-                              reports_.failed(id, status);
-                            }
-                          }};
+  GroupOptions options = {
+      .id = id, .rank = rank, .size = size, .device = &device, .on_joined = [this, id](const absl::Status& status) {
+        if (status.ok()) {
+          reports_.joined(id);
+        } else {
+          reports_.failed(id, status);
+        }
+      }};
   std::string own_token;
   absl::StatusOr<std::unique_ptr<Group>> group =
       rank == 0 ? maker_->Found(std::move(options), own_token) : maker_->Join(std::move(options), token);

@@ -29,11 +29,10 @@ std::unique_ptr<Device> EmulatedDevice(int64_t arena_bytes) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Nccl, GroupConformanceTest,
-                         testing::ValuesIn(GroupCases(
-                             {.name = "nccl",
-                              .new_maker = [] { return NewNcclGroupMaker(NewEmulatedNccl()); },
-                              .new_device = &EmulatedDevice,
-                              .finds_differences = false})),
+                         testing::ValuesIn(GroupCases({.name = "nccl",
+                                                       .new_maker = [] { return NewNcclGroupMaker(NewEmulatedNccl()); },
+                                                       .new_device = &EmulatedDevice,
+                                                       .finds_differences = false})),
                          testing::PrintToStringParamName());
 
 TEST(NcclTransfersTest, EachPeersSendsAndReceivesInOrderAndNothingEmpty) {
@@ -59,12 +58,16 @@ TEST(NcclTransfersTest, EachPeersSendsAndReceivesInOrderAndNothingEmpty) {
 TEST(NcclGroupTest, ATokenOfAnotherKindIsRefused) {
   const std::unique_ptr<Device> device = EmulatedDevice(4096);
   const auto maker = NewNcclGroupMaker(NewEmulatedNccl());
-  for (const std::string& token : {std::string(), std::string("/tmp/socket"), std::string("\xff" "abc"),
-                                   std::string("\x01" "a\x05" "abc")}) {
-    EXPECT_THAT(maker->Join({.id = 1, .rank = 1, .size = 2, .device = device.get(), .on_joined = [](absl::Status) {}},
-                            token)
-                    .status(),
-                StatusIs(StatusCode::kInvalidArgument, "group: token"))
+  for (const std::string& token : {std::string(), std::string("/tmp/socket"),
+                                   std::string("\xff"
+                                               "abc"),
+                                   std::string("\x01"
+                                               "a\x05"
+                                               "abc")}) {
+    EXPECT_THAT(
+        maker->Join({.id = 1, .rank = 1, .size = 2, .device = device.get(), .on_joined = [](absl::Status) {}}, token)
+            .status(),
+        StatusIs(StatusCode::kInvalidArgument, "group: token"))
         << token;
   }
 }
@@ -75,7 +78,9 @@ TEST(NcclGroupTest, WhatNcclRefusesIsToldAndTheStreamsGoOn) {
    public:
     std::string version() const override { return "nccl-refusing"; }
     absl::StatusOr<std::string> NewId() override { return std::string("id"); }
-    absl::StatusOr<NcclComm> Begin(const std::string&, int, int) override { return absl::InternalError("duplicate GPU"); }
+    absl::StatusOr<NcclComm> Begin(const std::string&, int, int) override {
+      return absl::InternalError("duplicate GPU");
+    }
     absl::Status State(NcclComm) override { return absl::InternalError("never begun"); }
     absl::Status Transfer(NcclComm, const std::vector<NcclTransfer>&, void*) override { return State(nullptr); }
     void Abort(NcclComm) override { FAIL(); }

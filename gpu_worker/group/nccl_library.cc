@@ -73,8 +73,8 @@ class NcclLibrary final : public NcclApi {
   absl::StatusOr<NcclComm> Begin(const std::string& bytes, int rank, int size) override {
     ncclUniqueId id = {};
     if (bytes.size() != sizeof(id.internal)) {
-      return absl::InvalidArgumentError(absl::StrCat("group: an id of ", bytes.size(), " bytes, NCCL's have ",
-                                                     sizeof(id.internal)));
+      return absl::InvalidArgumentError(
+          absl::StrCat("group: an id of ", bytes.size(), " bytes, NCCL's have ", sizeof(id.internal)));
     }
     std::memcpy(id.internal, bytes.data(), bytes.size());
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
@@ -87,8 +87,7 @@ class NcclLibrary final : public NcclApi {
 
   absl::Status State(NcclComm comm) override {
     ncclResult_t state = ncclSuccess;
-    EPS_RETURN_IF_ERROR(
-        Check(nccl_.ncclCommGetAsyncError(At(comm), &state), "ncclCommGetAsyncError", At(comm)));
+    EPS_RETURN_IF_ERROR(Check(nccl_.ncclCommGetAsyncError(At(comm), &state), "ncclCommGetAsyncError", At(comm)));
     if (state == ncclInProgress) return absl::UnavailableError("NCCL is not done yet");
     return Check(state, "a communicator", At(comm));
   }

@@ -97,8 +97,8 @@ class SharedMemoryGroup final : public Group {
   ~SharedMemoryGroup() override { link_.reset(); }  // before what it calls back
 
   absl::Status Found(std::string& token) {
-    EPS_ASSIGN_OR_RETURN(SharedSegment memory, SharedSegment::Create("eps-group", SharedRings::NumBytes(size()),
-                                                                     SegmentWriter::kBoth));
+    EPS_ASSIGN_OR_RETURN(SharedSegment memory,
+                         SharedSegment::Create("eps-group", SharedRings::NumBytes(size()), SegmentWriter::kBoth));
     MemberLink::Options options = LinkOptions();
     options.welcome_file = memory.file().get();
     UseMemory(std::move(memory));
@@ -110,9 +110,9 @@ class SharedMemoryGroup final : public Group {
     MemberLink::Options options = LinkOptions();
     options.on_welcome = [this](Packet welcome) -> absl::Status {
       if (welcome.files.size() != 1) return absl::InternalError("member 0 sent no memory");
-      EPS_ASSIGN_OR_RETURN(SharedSegment memory,
-                           SharedSegment::Map(std::move(welcome.files[0]), SharedRings::NumBytes(size()),
-                                              SegmentWriter::kBoth));
+      EPS_ASSIGN_OR_RETURN(
+          SharedSegment memory,
+          SharedSegment::Map(std::move(welcome.files[0]), SharedRings::NumBytes(size()), SegmentWriter::kBoth));
       UseMemory(std::move(memory));
       return absl::OkStatus();
     };
@@ -211,8 +211,8 @@ class SharedMemoryGroup final : public Group {
         EPS_ASSIGN_OR_RETURN(const bool some, Move(rings, lane, number, *peer));
         if (some) rings.Bell(lane, peer->rank).Ring();
         moved |= some;
-        done &= peer->gives.Rest().empty() && peer->gives_head.Rest().empty() && peer->checked &&
-                peer->gets.Rest().empty();
+        done &=
+            peer->gives.Rest().empty() && peer->gives_head.Rest().empty() && peer->checked && peer->gets.Rest().empty();
       }
       if (done) return absl::OkStatus();
       if (!moved) bell.Wait(seen, kLook);

@@ -24,16 +24,15 @@ namespace {
 
 using absl::StatusCode;
 
-INSTANTIATE_TEST_SUITE_P(SharedMemory, GroupConformanceTest,
-                         testing::ValuesIn(GroupCases({.name = "shared_memory",
-                                                       .new_maker = &NewSharedMemoryGroupMaker,
-                                                       .new_device =
-                                                           [](int64_t arena_bytes) {
-                                                             return NewCpuDevice(
-                                                                        {.arena_bytes = arena_bytes, .threads = 1})
-                                                                 .value();
-                                                           }})),
-                         testing::PrintToStringParamName());
+INSTANTIATE_TEST_SUITE_P(
+    SharedMemory, GroupConformanceTest,
+    testing::ValuesIn(GroupCases({.name = "shared_memory",
+                                  .new_maker = &NewSharedMemoryGroupMaker,
+                                  .new_device =
+                                      [](int64_t arena_bytes) {
+                                        return NewCpuDevice({.arena_bytes = arena_bytes, .threads = 1}).value();
+                                      }})),
+    testing::PrintToStringParamName());
 
 TEST(SharedRingTest, WhatDoesNotFitWaitsAndNothingIsLostAtTheSeam) {
   const auto ring = std::make_unique<SharedRing>();
@@ -56,7 +55,8 @@ TEST(SharedMemoryGroupTest, StrangersAreTurnedAwayAndTheMembersStillJoin) {
   std::string token;
   auto zero = maker->Found({.id = 5, .rank = 0, .size = 2, .on_joined = [&](absl::Status s) { first.Set(s); }}, token);
   ASSERT_OK(zero);
-  auto other = maker->Join({.id = 6, .rank = 1, .size = 2, .on_joined = [&](absl::Status s) { stranger.Set(s); }}, token);
+  auto other =
+      maker->Join({.id = 6, .rank = 1, .size = 2, .on_joined = [&](absl::Status s) { stranger.Set(s); }}, token);
   ASSERT_OK(other);
   EXPECT_THAT(stranger.Wait(), StatusIs(StatusCode::kAborted));
   // One that connects and says nothing sensible.
@@ -95,12 +95,9 @@ TEST(SharedMemoryGroupTest, AMemberThatIsKilledEndsTheGroupOfTheOthers) {
   const auto maker = NewSharedMemoryGroupMaker();
   Joined joined;
   std::string token;
-  auto group = maker->Found({.id = 9,
-                             .rank = 0,
-                             .size = 2,
-                             .device = device.get(),
-                             .on_joined = [&](absl::Status s) { joined.Set(s); }},
-                            token);
+  auto group = maker->Found(
+      {.id = 9, .rank = 0, .size = 2, .device = device.get(), .on_joined = [&](absl::Status s) { joined.Set(s); }},
+      token);
   ASSERT_OK(group);
   ASSERT_EQ(write(pipe_of_token[1], token.data(), token.size()), static_cast<ssize_t>(token.size()));
   ASSERT_OK(joined.Wait());

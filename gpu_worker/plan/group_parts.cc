@@ -20,8 +20,8 @@ absl::Status CheckVnodes(const GroupVnodes& group, int num_vnodes) {
     int last = -1;
     for (const int vnode : vnodes) {
       if (vnode <= last || vnode >= num_vnodes || held[static_cast<size_t>(vnode)]) {
-        return absl::InvalidArgumentError(absl::StrCat("group: vnode ", vnode, " after ", last,
-                                                       ": must rise, below ", num_vnodes, ", and be one member's"));
+        return absl::InvalidArgumentError(absl::StrCat("group: vnode ", vnode, " after ", last, ": must rise, below ",
+                                                       num_vnodes, ", and be one member's"));
       }
       held[static_cast<size_t>(vnode)] = true;
       last = vnode;
@@ -63,9 +63,9 @@ absl::StatusOr<GroupParts> GroupParts::Make(const ModelSpec& model, GroupVnodes 
   for (int rank = 0; rank < parts.size(); ++rank) {
     const std::vector<int>& vnodes = parts.group_.vnodes[static_cast<size_t>(rank)];
     if (vnodes.empty() || static_cast<int>(vnodes.size()) > bounds.max_pass_vnodes) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("member ", rank, " has ", vnodes.size(), " virtual nodes, must be 1 to ",
-                       bounds.max_pass_vnodes, ", what a pass takes"));
+      return absl::FailedPreconditionError(absl::StrCat("member ", rank, " has ", vnodes.size(),
+                                                        " virtual nodes, must be 1 to ", bounds.max_pass_vnodes,
+                                                        ", what a pass takes"));
     }
     all.insert(all.end(), vnodes.begin(), vnodes.end());
     parts.nodes_.push_back(GroupNodes(vnodes, bounds.num_vnodes, most_leaves));

@@ -85,8 +85,8 @@ class GroupParts {
 
   const ModelSpec* model_;
   GroupVnodes group_;
-  std::vector<std::vector<TreeNode>> nodes_;   // by rank
-  std::vector<std::vector<int64_t>> places_;   // by rank and round: which in tree order
+  std::vector<std::vector<TreeNode>> nodes_;  // by rank
+  std::vector<std::vector<int64_t>> places_;  // by rank and round: which in tree order
   int rounds_ = 0;
   std::vector<Sum> sums_;
   std::vector<Root> roots_;

@@ -44,7 +44,9 @@ GroupBounds BoundsFor(const ModelSpec& model, int num_vnodes, int64_t max_leaves
 }
 
 // Values whose sums depend on their order.
-float Leaf(int vnode) { return static_cast<float>(vnode % 5 - 2) * 0.1f + static_cast<float>(1 << (vnode % 13)) / 3.0f; }
+float Leaf(int vnode) {
+  return static_cast<float>(vnode % 5 - 2) * 0.1f + static_cast<float>(1 << (vnode % 13)) / 3.0f;
+}
 
 float TreeSum(TreeNode node) {
   if (node.is_leaf()) return Leaf(node.first);
@@ -145,8 +147,9 @@ TEST(GroupPartsTest, AllMembersComeToTheSameAnswer) {
     // A vnode whose sibling is not in the group would leave in 16 bits.
     EXPECT_THAT(GroupParts::Make(model, {.group = 1, .rank = rank, .vnodes = {{0, 1}, {2}, {4, 5}}}, bounds).status(),
                 StatusIs(StatusCode::kFailedPrecondition, "virtual node 2 would be pushed by itself"));
-    EXPECT_THAT(GroupParts::Make(model, {.group = 1, .rank = rank, .vnodes = {{0, 1, 2}, {}, {3, 4, 5}}}, bounds).status(),
-                StatusIs(StatusCode::kFailedPrecondition, "member 1 has 0 virtual nodes"));
+    EXPECT_THAT(
+        GroupParts::Make(model, {.group = 1, .rank = rank, .vnodes = {{0, 1, 2}, {}, {3, 4, 5}}}, bounds).status(),
+        StatusIs(StatusCode::kFailedPrecondition, "member 1 has 0 virtual nodes"));
     GroupBounds small = bounds;
     small.area_elems /= 8;
     EXPECT_THAT(GroupParts::Make(model, EvenShares(6, 3, rank), small).status(),
@@ -175,7 +178,8 @@ TEST(GroupPartsTest, WhatMakesNoSenseIsRefusedByField) {
 // Parts shrink as members grow. Shares that are no subtrees are two nodes or three: so less than two layers, and a chunk
 // more for each node and blob.
 TEST(GroupPartsTest, TheAreaIsOneLayerToTwo) {
-  const ModelSpec model = BuildGpt2({.num_layers = 1, .d_model = 1024, .num_heads = 8, .context = 64, .vocab = 9001}).value();
+  const ModelSpec model =
+      BuildGpt2({.num_layers = 1, .d_model = 1024, .num_heads = 8, .context = 64, .vocab = 9001}).value();
   const GroupBounds bounds = {.num_vnodes = 8, .max_pass_vnodes = 8, .max_subtree_leaves = 8};
   const int64_t layer = model.max_layer_elems();
   EXPECT_GE(GroupAreaElems(model, 8, bounds), layer);

@@ -318,7 +318,8 @@ std::vector<PlanLine> Describe(const RelayPlan& plan) {
                                           " kept, one in turn; the rest is recomputed"));
   add("scratch", plan.scratch.num_bytes, "the largest layer's, forward or backward");
   if (plan.group_area.num_bytes > 0) {
-    add("group", plan.group_area.num_bytes, "what the other members of a group sum of this worker's part of a layer, fp32");
+    add("group", plan.group_area.num_bytes,
+        "what the other members of a group sum of this worker's part of a layer, fp32");
   }
   add("records", plan.records.num_bytes, "loss records and finite flags");
   add("device total", plan.arena_bytes,

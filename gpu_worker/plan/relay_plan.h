@@ -36,7 +36,7 @@ struct RelayPlan {
   // When every one is kept, the last slot keeps as well.
   std::vector<ArenaSpan> inner_slots;
   bool keeps_all_inner = false;
-  ArenaSpan scratch;        // the largest layer's, forward or backward
+  ArenaSpan scratch;  // the largest layer's, forward or backward
   // Where a group's nodes of this worker's part of a layer come together, fp32 (GroupParts); empty: it forms no groups.
   ArenaSpan group_area;
   ArenaSpan records;        // loss records and finite flags: RecordOffset, FlagsOffset, GroupFlagsOffset

@@ -200,25 +200,25 @@ void LayerRunner::FinishLeaf(const RelayStep& step, const PassContext& pass) {
   int32_t* flag = Flag(step, pass.vnodes[static_cast<size_t>(step.vnode)], pass);
   compute_.CopyIn(flag, BytesOf(start_values_.finite));
   kernels_.FinishLeaf({.n = model_.layer(step.layer).num_elems,
-                                .src = Gradient(step.gradient),
-                                .round_bf16 = pass.gradients == Dtype::kBf16,
-                                .finite = flag});
+                       .src = Gradient(step.gradient),
+                       .round_bf16 = pass.gradients == Dtype::kBf16,
+                       .finite = flag});
 }
 
 void LayerRunner::Emit(const RelayStep& step, const PassContext& pass) {
   const bool in_group = pass.group != nullptr;
   kernels_.EmitGradient({.n = model_.layer(step.layer).num_elems,
-                                  .src = Gradient(step.gradient),
-                                  .dst_dtype = in_group ? Dtype::kF32 : PushedDtype(step.node, pass.gradients),
-                                  .dst = Slot(arena_.pushes, step.push)});
+                         .src = Gradient(step.gradient),
+                         .dst_dtype = in_group ? Dtype::kF32 : PushedDtype(step.node, pass.gradients),
+                         .dst = Slot(arena_.pushes, step.push)});
   if (!in_group) return;
   const GroupParts& group = *pass.group;
   float* own = GroupPlace(step.layer, {group.rank(), step.round}, group);
   for (const GroupParts::Piece& piece : group.PiecesOf(step.layer, group.rank())) {
     kernels_.EmitGradient({.n = piece.num_elems,
-                                    .src = Gradient(step.gradient) + piece.slot_elem,
-                                    .dst_dtype = Dtype::kF32,
-                                    .dst = own + piece.packed_elem});
+                           .src = Gradient(step.gradient) + piece.slot_elem,
+                           .dst_dtype = Dtype::kF32,
+                           .dst = own + piece.packed_elem});
   }
 }
 
@@ -230,9 +230,8 @@ void LayerRunner::SumGroup(const RelayStep& step, const GroupParts& group) {
   const int64_t elems = group.PartElems(step.layer, group.rank());
   if (elems == 0) return;
   for (const GroupParts::Sum& sum : group.sums()) {
-    kernels_.AddGradient({.n = elems,
-                                   .dst = GroupPlace(step.layer, sum.left, group),
-                                   .src = GroupPlace(step.layer, sum.right, group)});
+    kernels_.AddGradient(
+        {.n = elems, .dst = GroupPlace(step.layer, sum.left, group), .src = GroupPlace(step.layer, sum.right, group)});
   }
 }
 

@@ -31,7 +31,7 @@ struct PassContext {
   absl::Span<const int> vnodes;  // of the pass
   double loss_scale = 1;         // 1 / counted tokens of the step
   Dtype gradients = Dtype::kF32;
-  bool training = true;  // false: no dropout
+  bool training = true;               // false: no dropout
   const GroupParts* group = nullptr;  // null: this worker goes alone
   // Where each blob's weights lie, by blob: where the device can read them in place. Empty: in the arena's slots.
   std::vector<const std::byte*> in_place = {};

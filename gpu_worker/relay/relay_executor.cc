@@ -160,8 +160,8 @@ class RelayExecutorImpl : public RelayExecutor {
 
   HostMemory staging_in_;  // a layer as it was pulled; empty until a pass needs it
   PushBuffers push_buffers_;
-  PushMemory leaving_;                          // of the push under way; the out-stream's
-  std::vector<std::unique_ptr<Event>> events_;  // by step of a pass; grows to the longest pass
+  PushMemory leaving_;                                          // of the push under way; the out-stream's
+  std::vector<std::unique_ptr<Event>> events_;                  // by step of a pass; grows to the longest pass
   using ScheduleKey = std::tuple<std::vector<int>, bool, int>;  // what differs between the passes of a run
   std::map<ScheduleKey, std::vector<RelayStep>> schedules_;
   PullClock pull_clock_;
@@ -452,9 +452,8 @@ std::vector<RelayExecutorImpl::PulledPart> RelayExecutorImpl::PulledParts(LayerI
 absl::Span<const std::byte> RelayExecutorImpl::InPlaceBytes(const Pass& pass, BlobId id, ChunkRange chunks) const {
   const BlobSpec& blob = model_.blob(id);
   const int64_t elem_bytes = SizeOf(shape_.wire);
-  return absl::MakeConstSpan(
-      pass.in_place[static_cast<size_t>(id.value())] + blob.part_first_elem(chunks) * elem_bytes,
-      static_cast<size_t>(blob.part_elems(chunks) * elem_bytes));
+  return absl::MakeConstSpan(pass.in_place[static_cast<size_t>(id.value())] + blob.part_first_elem(chunks) * elem_bytes,
+                             static_cast<size_t>(blob.part_elems(chunks) * elem_bytes));
 }
 
 std::vector<const std::byte*> RelayExecutorImpl::InPlace(Version version) const {
@@ -574,17 +573,17 @@ void RelayExecutorImpl::PushPart(const RelayStep& step, const Pass& pass, const 
   const GroupParts& parts = *pass.context.group;
   const int nonfinite_vnode = NonfiniteVnode(root.node, memory_.flags().data() + root.node.first);
   for (const GroupParts::Piece& piece : parts.PiecesOf(step.layer, parts.rank())) {
-    transport_.Push({.step = pass.context.step,
-                     .blob = piece.use.blob,
-                     .use = piece.use.use,
-                     .node = root.node,
-                     .chunks = piece.chunks,
-                     .dtype = Dtype::kF32,
-                     .nonfinite_vnode = nonfinite_vnode,
-                     .payload = absl::MakeConstSpan(sum.bytes)
-                                    .subspan(static_cast<size_t>(piece.packed_elem) * sizeof(float),
-                                             static_cast<size_t>(piece.num_elems) * sizeof(float)),
-                     .owner = sum.owner});
+    transport_.Push(
+        {.step = pass.context.step,
+         .blob = piece.use.blob,
+         .use = piece.use.use,
+         .node = root.node,
+         .chunks = piece.chunks,
+         .dtype = Dtype::kF32,
+         .nonfinite_vnode = nonfinite_vnode,
+         .payload = absl::MakeConstSpan(sum.bytes).subspan(static_cast<size_t>(piece.packed_elem) * sizeof(float),
+                                                           static_cast<size_t>(piece.num_elems) * sizeof(float)),
+         .owner = sum.owner});
   }
 }
 

@@ -183,11 +183,11 @@ struct Way {
   int max_pass_vnodes = 0;
   int threads = 2;
   bool own_memory = false;
-  bool in_place = false;                       // the transport has the weights in this host's memory
-  std::optional<Dtype> cuda = std::nullopt;    // the cuda device on the emulator, with this compute dtype; none: cpu
+  bool in_place = false;                     // the transport has the weights in this host's memory
+  std::optional<Dtype> cuda = std::nullopt;  // the cuda device on the emulator, with this compute dtype; none: cpu
   cuda::EmulatedTraits traits = {.has_fused_attention = true};  // of its GPU
-  std::vector<std::vector<int>> workers = {};  // vnodes of each; empty: one worker with all
-  bool group = false;                          // the workers are one group, and run at once
+  std::vector<std::vector<int>> workers = {};                   // vnodes of each; empty: one worker with all
+  bool group = false;                                           // the workers are one group, and run at once
   std::vector<std::vector<std::string>> algorithms = {};  // of products, as each worker's GPU prefers them; empty: all
   std::optional<Choices> choices = std::nullopt;          // what every worker follows
 
@@ -501,8 +501,10 @@ TEST_F(RelayExecutorTest, OnCudaNoChoiceOfThePlanNorOfWorkersChangesABit) {
                    name + " three weight slots, passes of one vnode");
     ExpectSameBits(want, RunStep({.in_place = true, .cuda = act}), name + " copied from where they lie");
     ExpectSameBits(want, RunStep({.cuda = act, .workers = {{0, 1}, {2}, {3}}}), name + " three workers");
-    ExpectSameBits(want, RunStep({.in_place = true, .cuda = act, .traits = {.most_pinned_bytes = 60000, .has_fused_attention = true}}),
-                   name + " with little memory pinned");
+    ExpectSameBits(
+        want,
+        RunStep({.in_place = true, .cuda = act, .traits = {.most_pinned_bytes = 60000, .has_fused_attention = true}}),
+        name + " with little memory pinned");
   }
 }
 

@@ -523,7 +523,7 @@ WaitCause RelayStep::cause() const {
       return WaitCause::kPull;
     case StreamId::kOut:
       return kind == Kind::kPush || kind == Kind::kExchange || kind == Kind::kPushPart ? WaitCause::kPush
-                                                                                        : WaitCause::kStash;
+                                                                                       : WaitCause::kStash;
     case StreamId::kCompute:
       return WaitCause::kNone;
   }

@@ -29,7 +29,8 @@ std::string Print(const Shape& s) {
   return absl::StrCat("layers ", s.layers, " vnodes ", s.vnodes, " micro-batches ", s.micro_batches, " weight slots ",
                       s.weight_slots, " inner slots ", s.inner_slots, s.keeps_all ? " (all)" : "", " gradient slots ",
                       s.gradient_slots, " push slots ", s.push_slots, s.resident ? " resident" : "",
-                      s.expands ? " expands" : "", s.bf16 ? " bf16" : " fp32", " held ", absl::StrJoin(s.held, ","), " rounds ", s.group_rounds);
+                      s.expands ? " expands" : "", s.bf16 ? " bf16" : " fp32", " held ", absl::StrJoin(s.held, ","),
+                      " rounds ", s.group_rounds);
 }
 
 // A schedule with all that the checks need. Only counts of slots matter to a schedule, so spans stay empty.
@@ -468,7 +469,8 @@ TEST(ScheduleTest, AnyVnodesOfTheRunMakeAPass) {
 
 // One that gives fewer nodes than another member only gets in the rounds that are left.
 TEST(ScheduleTest, MembersOfAGroupExchangeTheSameWhateverTheyHold) {
-  for (const std::vector<int>& held : std::vector<std::vector<int>>{{0}, {3}, {0, 1}, {1, 2}, {4, 5, 6}, {0, 1, 2, 3}}) {
+  for (const std::vector<int>& held :
+       std::vector<std::vector<int>>{{0}, {3}, {0, 1}, {1, 2}, {4, 5, 6}, {0, 1, 2, 3}}) {
     for (int more_rounds = 0; more_rounds <= 2; ++more_rounds) {
       for (int layers = 1; layers <= 4; ++layers) {
         for (int gradient_slots = 1; gradient_slots <= 3; ++gradient_slots) {

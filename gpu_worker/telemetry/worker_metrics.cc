@@ -38,7 +38,8 @@ constexpr MetricSpec kWaits{.name = "worker_wait_seconds_total",
                             .label_values = kWaitCauses};
 constexpr MetricSpec kDevice{
     .name = "worker_device_memory_bytes",
-    .help = "Of the device: the cap, the plan's arena, its peak so far, what libraries are known to hold outside of it.",
+    .help =
+        "Of the device: the cap, the plan's arena, its peak so far, what libraries are known to hold outside of it.",
     .label = "kind",
     .label_values = kDeviceKinds};
 constexpr MetricSpec kHost{

@@ -161,8 +161,8 @@ absl::StatusOr<Order> ToOrder(const proto::DaemonEvent& event, const Attachment&
     case proto::DaemonEvent::kInfer:
       return ToInfer(event.infer(), attachment.run);
     case proto::DaemonEvent::kFoundGroup:
-      return ToFormGroup(
-          "found_group", {.group = event.found_group().group(), .rank = 0, .size = event.found_group().size()}, 0);
+      return ToFormGroup("found_group",
+                         {.group = event.found_group().group(), .rank = 0, .size = event.found_group().size()}, 0);
     case proto::DaemonEvent::kJoinGroup:
       return ToFormGroup("join_group",
                          {.group = event.join_group().group(),

@@ -28,8 +28,7 @@ constexpr size_t kMaxFailureBytes = 4096;  // WorkerFailed.message, GroupFailed.
 
 class GrpcControl final : public Control {
  public:
-  GrpcControl(std::shared_ptr<grpc::Channel> channel, const Attachment& attachment,
-              ControlCallbacks callbacks)
+  GrpcControl(std::shared_ptr<grpc::Channel> channel, const Attachment& attachment, ControlCallbacks callbacks)
       : attachment_(attachment),
         heartbeat_every_(absl::ToChronoNanoseconds(attachment.lease / 3)),
         callbacks_(std::move(callbacks)),

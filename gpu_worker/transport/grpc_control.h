@@ -24,7 +24,7 @@ absl::StatusOr<Attachment> GrpcAttach(const std::string& address, const Introduc
 
 // What cannot wait until Next is asked again, as a pass is under way. From a thread of the stream's, not under a lock.
 struct ControlCallbacks {
-  std::function<void(absl::Status)> on_lost;                            // once, when the stream ends
+  std::function<void(absl::Status)> on_lost;                           // once, when the stream ends
   std::function<void(uint64_t group, absl::Status why)> on_group_end;  // before Next gives the EndGroupOrder; or none
 };
 

@@ -97,8 +97,7 @@ TEST(MatMulChoicesTest, OneThatFailsWhenItIsTriedIsLeftOut) {
     return choices.Choose(ChoiceRule::kFastest);
   };
   EXPECT_THAT(choose(false), IsOkAndHolds(Choices{{products.FirstKey(), "falling"}}));
-  EXPECT_THAT(choose(true),
-              StatusIs(StatusCode::kInternal, products.FirstKey() + ": the emulator refuses \"rising\""));
+  EXPECT_THAT(choose(true), StatusIs(StatusCode::kInternal, products.FirstKey() + ": the emulator refuses \"rising\""));
 }
 
 TEST(MatMulChoicesTest, WhatCannotBeFollowedIsNamed) {
