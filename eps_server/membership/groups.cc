@@ -14,31 +14,31 @@ constexpr absl::Duration kTimeToForm = absl::Seconds(15);
 }  // namespace
 
 std::vector<GroupOrder> Groups::Arrange(absl::Span<const Candidate> ready, absl::Duration now) {
-  std::map<std::string, std::vector<WorkerId>> by_kind;
+  std::map<std::string, std::vector<std::vector<WorkerId>>> wanted;  // by kind
   for (const Candidate& candidate : ready) {
-    std::vector<WorkerId>& workers = by_kind[candidate.kind];
-    if (!candidate.kind.empty() && workers.size() < kMaxGroupMembers) workers.push_back(candidate.worker);
+    if (candidate.kind.empty()) continue;
+    std::vector<std::vector<WorkerId>>& groups = wanted[candidate.kind];
+    if (groups.empty() || groups.back().size() >= max_members_) groups.emplace_back();
+    groups.back().push_back(candidate.worker);
   }
   std::vector<GroupOrder> orders;
   std::vector<uint64_t> changed;
   for (const auto& [id, group] : groups_) {
-    if (by_kind[group.kind] == group.members) {
-      by_kind.erase(group.kind);
-    } else {
-      changed.push_back(id);
-    }
+    if (std::erase(wanted[group.kind], group.members) == 0) changed.push_back(id);
   }
   for (const uint64_t id : changed) End(id, "its members change", WorkerId(), orders);
-  for (auto& [kind, workers] : by_kind) {
-    if (workers.size() < 2 || failed_.contains(workers)) continue;
-    const uint64_t id = new_id_();
-    orders.push_back({.kind = GroupOrder::Kind::kFound,
-                      .worker = workers.front(),
-                      .group = id,
-                      .rank = 0,
-                      .size = static_cast<int>(workers.size())});
-    groups_.emplace(id,
-                    Group{.kind = kind, .members = std::move(workers), .joined = {}, .deadline = now + kTimeToForm});
+  for (auto& [kind, groups] : wanted) {
+    for (std::vector<WorkerId>& members : groups) {
+      if (members.size() < 2 || failed_.contains(members)) continue;
+      const uint64_t id = new_id_();
+      orders.push_back({.kind = GroupOrder::Kind::kFound,
+                        .worker = members.front(),
+                        .group = id,
+                        .rank = 0,
+                        .size = static_cast<int>(members.size())});
+      groups_.emplace(id,
+                      Group{.kind = kind, .members = std::move(members), .joined = {}, .deadline = now + kTimeToForm});
+    }
   }
   return orders;
 }

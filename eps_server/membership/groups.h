@@ -1,6 +1,7 @@
 #ifndef EPS_SERVER_MEMBERSHIP_GROUPS_H_
 #define EPS_SERVER_MEMBERSHIP_GROUPS_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -42,15 +43,16 @@ inline constexpr int kMaxGroupMembers = 64;
 // Threads: none of its own; the owner guards it.
 class Groups {
  public:
-  // `new_id`: of a group; never 0, and hard to guess.
-  explicit Groups(std::function<uint64_t()> new_id) : new_id_(std::move(new_id)) {}
+  // `new_id`: of a group; never 0, and hard to guess. max_members: of a group; with 1 none is formed.
+  Groups(std::function<uint64_t()> new_id, int max_members)
+      : new_id_(std::move(new_id)), max_members_(static_cast<size_t>(std::min(max_members, kMaxGroupMembers))) {}
 
   struct Candidate {
     WorkerId worker;
     std::string kind;  // "": it forms no groups
   };
-  // Between steps. `ready`: by rising id. Ends the groups whose members are not just those of their kind any more, and
-  // begins to form what can be.
+  // Between steps. `ready`: by rising id. Those of a kind are taken in turn, as many as a group may have; ends the groups
+  // that have other members now, and begins to form what can be.
   std::vector<GroupOrder> Arrange(absl::Span<const Candidate> ready, absl::Duration now);
 
   // Rank 0's word. A group that is over meanwhile is none.
@@ -89,6 +91,7 @@ class Groups {
   void End(uint64_t group, const std::string& why, WorkerId except, std::vector<GroupOrder>& orders);
 
   const std::function<uint64_t()> new_id_;
+  const size_t max_members_;
   std::map<uint64_t, Group> groups_;
   std::set<std::vector<WorkerId>> failed_;
 };

@@ -41,7 +41,7 @@ class GroupsTest : public ::testing::Test {
 
   uint64_t last_id_ = 100;
   absl::Duration now_ = absl::Seconds(1);
-  Groups groups_{[this] { return ++last_id_; }};
+  Groups groups_{[this] { return ++last_id_; }, 4};
 };
 
 TEST_F(GroupsTest, TheLowestFoundsAndTheOthersJoinWithItsToken) {
@@ -63,6 +63,15 @@ TEST_F(GroupsTest, TheLowestFoundsAndTheOthersJoinWithItsToken) {
 TEST_F(GroupsTest, OnlyThoseOfOneKindComeTogether) {
   const auto orders = groups_.Arrange({Of(1, "a"), Of(2, "b"), Of(3, "a"), Of(4, ""), Of(5, ""), Of(6, "c")}, now_);
   EXPECT_EQ(Texts(orders), std::vector<std::string>{"found 1 as 0 of 2"});
+}
+
+TEST_F(GroupsTest, MoreThanAGroupMayHaveAreSeveral) {
+  const std::vector<Groups::Candidate> nine = {Of(1), Of(2), Of(3), Of(4), Of(5), Of(6), Of(7), Of(8), Of(9)};
+  EXPECT_EQ(Texts(groups_.Arrange(nine, now_)), (std::vector<std::string>{"found 1 as 0 of 4", "found 5 as 0 of 4"}))
+      << "one is left over";
+  EXPECT_TRUE(groups_.Arrange(nine, now_).empty());
+  Groups none([this] { return ++last_id_; }, 1);
+  EXPECT_TRUE(none.Arrange(nine, now_).empty());
 }
 
 TEST_F(GroupsTest, ALostMemberEndsItAndTheOthersFormANewOne) {

@@ -92,6 +92,7 @@ class CoordinatorImpl final : public Coordinator {
         first_version_(options.resume.version),
         update_order_(UpdateOrder(model_, run_.optimizer.clip)),
         members_(options.lease),
+        groups_(&NewIncarnation, run_.relay.group_members),
         choices_(options.resume.choices),
         expected_workers_(options.expected_workers),
         progress_(std::move(options.resume), start_),
@@ -282,6 +283,7 @@ class CoordinatorImpl final : public Coordinator {
         counts_.vnodes_redone += vnodes;
       }
       Tell(std::move(orders));
+      Wake();
       step = step_;
     }
     if (members > 0) LogInfo("group_formed", {{"step", step.value()}, {"members", members}});
@@ -514,6 +516,7 @@ class CoordinatorImpl final : public Coordinator {
   }
   // Soon: the loop sends them.
   void Tell(std::vector<GroupOrder> orders) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    if (orders.empty()) return;
     for (GroupOrder& order : orders) group_orders_.push_back(std::move(order));
     Wake();
   }
@@ -862,7 +865,7 @@ class CoordinatorImpl final : public Coordinator {
   bool awake_ ABSL_GUARDED_BY(mu_) = false;  // something happened since the loop last looked
   bool shutdown_ ABSL_GUARDED_BY(mu_) = false;
   Membership members_ ABSL_GUARDED_BY(mu_);
-  Groups groups_ ABSL_GUARDED_BY(mu_) = Groups(&NewIncarnation);
+  Groups groups_ ABSL_GUARDED_BY(mu_);
   std::vector<GroupOrder> group_orders_ ABSL_GUARDED_BY(mu_);  // not sent yet
   DeviceChoices choices_ ABSL_GUARDED_BY(mu_);
   int expected_workers_ ABSL_GUARDED_BY(mu_);  // the first step waits until so many are ready

@@ -836,7 +836,9 @@ uint64_t FormGroup(PlayedWorker& first, PlayedWorker& second) {
 }
 
 TEST(CoordinatorTest, AStepIsGivenToItsGroupAndAnewToEachAloneWhenAMemberIsLost) {
-  TestRun run(SmallRun(), {.expected_workers = 2});
+  RunConfig config = SmallRun();
+  config.relay.group_members = 2;
+  TestRun run(config, {.expected_workers = 2});
   PlayedWorker first(run, "k"), second(run, "k");
   const uint64_t group = FormGroup(first, second);
   const auto of_first = first.NextAssignment(), of_second = second.NextAssignment();
@@ -856,7 +858,9 @@ TEST(CoordinatorTest, AStepIsGivenToItsGroupAndAnewToEachAloneWhenAMemberIsLost)
 }
 
 TEST(CoordinatorTest, AMemberThatSaysThatItsGroupIsOverKeepsItsPlace) {
-  TestRun run(SmallRun(), {.expected_workers = 2});
+  RunConfig config = SmallRun();
+  config.relay.group_members = 2;
+  TestRun run(config, {.expected_workers = 2});
   PlayedWorker first(run, "k"), second(run, "k");
   const uint64_t group = FormGroup(first, second);
   const auto of_first = first.NextAssignment(), of_second = second.NextAssignment();
@@ -874,7 +878,9 @@ TEST(CoordinatorTest, AMemberThatSaysThatItsGroupIsOverKeepsItsPlace) {
 
 TEST(CoordinatorTest, AGroupThatDoesNotComeAboutHoldsAStepUpForSecondsAlone) {
   FakeClock clock;
-  TestRun run(SmallRun(), {.expected_workers = 2, .clock = &clock});
+  RunConfig config = SmallRun();
+  config.relay.group_members = 2;
+  TestRun run(config, {.expected_workers = 2, .clock = &clock});
   PlayedWorker first(run, "k"), second(run, "k"), other(run, "");
   EXPECT_EQ(first.NextOrder().kind, GroupOrder::Kind::kFound);  // and says nothing
   clock.seconds = 8;

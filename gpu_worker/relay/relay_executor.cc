@@ -99,7 +99,7 @@ class RelayExecutorImpl : public RelayExecutor {
  private:
   absl::Status Check(const Assignment& assignment) const;
   // Null: this step goes alone.
-  absl::StatusOr<std::unique_ptr<GroupParts>> PartsOf(const Assignment& assignment) const;
+  absl::StatusOr<std::unique_ptr<GroupParts>> PartsOf(const Assignment& assignment);
   absl::Status RunPass(const Assignment& assignment, absl::Span<const VnodeBatch> batches, Group* group,
                        const GroupParts* parts, PassResult& result);
   absl::Status Execute(Pass& pass);
@@ -165,6 +165,7 @@ class RelayExecutorImpl : public RelayExecutor {
   using ScheduleKey = std::tuple<std::vector<int>, bool, int>;  // what differs between the passes of a run
   std::map<ScheduleKey, std::vector<RelayStep>> schedules_;
   PullClock pull_clock_;
+  absl::Status group_not_used_;  // why, the last time: it is told once
 };
 
 absl::Status RelayExecutorImpl::Check(const Assignment& assignment) const {
@@ -193,7 +194,7 @@ absl::Status RelayExecutorImpl::Check(const Assignment& assignment) const {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::unique_ptr<GroupParts>> RelayExecutorImpl::PartsOf(const Assignment& assignment) const {
+absl::StatusOr<std::unique_ptr<GroupParts>> RelayExecutorImpl::PartsOf(const Assignment& assignment) {
   if (!assignment.group.has_value()) return nullptr;
   absl::StatusOr<GroupParts> parts =
       GroupParts::Make(model_, *assignment.group,
@@ -204,7 +205,9 @@ absl::StatusOr<std::unique_ptr<GroupParts>> RelayExecutorImpl::PartsOf(const Ass
                         .gradients = run_.precision.gradients});
   if (parts.ok()) return std::make_unique<GroupParts>(*std::move(parts));
   if (!absl::IsFailedPrecondition(parts.status())) return parts.status();
-  LogInfo("group_not_used", {{"step", assignment.step.value()}, {"why", parts.status().message()}});
+  if (std::exchange(group_not_used_, parts.status()) != parts.status()) {
+    LogWarning("group_not_used", {{"step", assignment.step.value()}, {"why", parts.status().message()}});
+  }
   return nullptr;
 }
 
