@@ -39,7 +39,7 @@ struct CudnnApi {
   static absl::StatusOr<std::unique_ptr<CudnnApi>> Load(const std::string& name = "libcudnn.so.9");
 
   // Errors: UNIMPLEMENTED the library does not support what was asked for · RESOURCE_EXHAUSTED no memory ·
-  //         INTERNAL the rest;         with the library's own words
+  //         INTERNAL the rest; with the library's own words
   absl::Status Check(cudnnStatus_t status, const char* call) const;
   std::string LastError() const;  // of this thread, in the library's words; may be empty
   std::string version() const;
