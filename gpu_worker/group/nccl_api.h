@@ -49,7 +49,7 @@ class NcclApi {
 };
 
 // NVIDIA's library, loaded now.
-// Errors: UNIMPLEMENTED this build has no CUDA · FAILED_PRECONDITION it is not found, or too old
+// Errors: UNIMPLEMENTED this was built without nccl.h · FAILED_PRECONDITION it is not found, or too old
 absl::StatusOr<std::unique_ptr<NcclApi>> LoadNccl();
 
 }  // namespace eps::worker

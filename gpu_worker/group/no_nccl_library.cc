@@ -7,7 +7,7 @@
 namespace eps::worker {
 
 absl::StatusOr<std::unique_ptr<NcclApi>> LoadNccl() {
-  return absl::UnimplementedError("this build has no CUDA, and so no NCCL");
+  return absl::UnimplementedError("this was built without nccl.h");
 }
 
 }  // namespace eps::worker

@@ -31,11 +31,20 @@ def _cuda_toolkit_impl(repository_ctx):
         repository_ctx.symlink(path.get_child("include"), "include")
         repository_ctx.symlink(library, "lib/libcudart_static.a")
     repository_ctx.file("BUILD", _BUILD if found else _NOTHING)
-    repository_ctx.file("found.bzl", "CUDA_FOUND = %s\nNVCC = \"%s\"\n" % (found, nvcc))
+    # Packages of their own: not every toolkit has them.
+    include = path.get_child("include")
+    values = {
+        "CUDA_FOUND": found,
+        "CUDNN_FOUND": found and include.get_child("cudnn_graph.h").exists,
+        "NCCL_FOUND": found and include.get_child("nccl.h").exists,
+        "NVCC": str(nvcc),
+    }
+    repository_ctx.file("found.bzl", "".join(["%s = %r\n" % item for item in values.items()]))
 
 cuda_toolkit = repository_rule(
     implementation = _cuda_toolkit_impl,
-    doc = "@NAME//:found.bzl says whether there is a toolkit (CUDA_FOUND) and where its compiler is (NVCC); " +
+    doc = "@NAME//:found.bzl says whether there is a toolkit (CUDA_FOUND) and where its compiler is (NVCC), " +
+          "and whether it has cuDNN and NCCL (CUDNN_FOUND, NCCL_FOUND); " +
           "@NAME//:runtime are its headers and its runtime.",
     environ = ["CUDA_PATH"],
     local = True,

@@ -131,4 +131,8 @@ absl::Status CudnnLibrary::Execute(cudaStream_t stream, const SdpaProblem& probl
   return absl::OkStatus();
 }
 
+absl::StatusOr<std::unique_ptr<FusedAttention>> LoadFusedAttention(int sm_major) {
+  return CudnnLibrary::Load(sm_major);
+}
+
 }  // namespace eps::worker::cuda

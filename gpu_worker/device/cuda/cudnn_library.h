@@ -15,6 +15,7 @@
 #include "cuda_runtime_api.h"
 #include "gpu_worker/device/cuda/cudnn_api.h"
 #include "gpu_worker/device/cuda/cudnn_plan.h"
+#include "gpu_worker/device/cuda/fused_attention.h"
 #include "gpu_worker/device/cuda/sdpa_graph.h"
 #include "gpu_worker/device/cuda/sdpa_problem.h"
 
@@ -25,23 +26,19 @@ namespace eps::worker::cuda {
 // holds (sequences, H, T, T) numbers of the compute dtype there, which is what the same bits each time cost; so it runs
 // on as many sequences at once as fit.
 //
-// Threads: safe. Every call wants the GPU to be the current one of its thread.
-class CudnnLibrary {
+// Threads: safe
+class CudnnLibrary : public FusedAttention {
  public:
   // `sm_major`: of the GPU's compute capability.
   // Errors: FAILED_PRECONDITION the library is not found, or its version is another
   static absl::StatusOr<std::unique_ptr<CudnnLibrary>> Load(int sm_major);
-  ~CudnnLibrary();
+  ~CudnnLibrary() override;
 
-  // Whether it computes the problem, forward and backward; the answer stays, and is logged when it is found. An error
-  // is not an answer: what is merely not supported is `false`.
-  absl::StatusOr<bool> Takes(const SdpaProblem& problem);
-  // Of a problem that it takes; all in one stream, as there is one workspace.
-  absl::Status Forward(cudaStream_t stream, const SdpaProblem& problem, const SdpaArrays& arrays);
-  absl::Status Backward(cudaStream_t stream, const SdpaProblem& problem, const SdpaArrays& arrays);
-
-  std::string version() const { return api_->version(); }
-  int64_t held_bytes() const { return held_bytes_; }
+  absl::StatusOr<bool> Takes(const SdpaProblem& problem) override;
+  absl::Status Forward(cudaStream_t stream, const SdpaProblem& problem, const SdpaArrays& arrays) override;
+  absl::Status Backward(cudaStream_t stream, const SdpaProblem& problem, const SdpaArrays& arrays) override;
+  std::string version() const override { return api_->version(); }
+  int64_t held_bytes() const override { return held_bytes_; }
 
  private:
   // One direction of a problem: computed `sequences` at a time.

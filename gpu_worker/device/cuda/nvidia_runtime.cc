@@ -19,7 +19,7 @@
 #include "cuda_runtime_api.h"
 #include "gpu_worker/device/cuda/cublaslt_library.h"
 #include "gpu_worker/device/cuda/cuda_kernel_sizes.h"
-#include "gpu_worker/device/cuda/cudnn_library.h"
+#include "gpu_worker/device/cuda/fused_attention.h"
 #include "gpu_worker/device/cuda/gpu_runtime.h"
 #include "gpu_worker/device/cuda/launch.h"
 #include "gpu_worker/device/cuda/lt_matmul.h"
@@ -97,7 +97,7 @@ class NvidiaRuntime : public GpuRuntime {
     EPS_RETURN_IF_ERROR(Use());
     EPS_RETURN_IF_ERROR(Check(cudaMalloc(&workspace_, kMatMulWorkspaceBytes), "cudaMalloc"));
     EPS_ASSIGN_OR_RETURN(matmul_, CublasLtLibrary::Load(workspace_));
-    absl::StatusOr<std::unique_ptr<CudnnLibrary>> attention = CudnnLibrary::Load(sm_major_);
+    absl::StatusOr<std::unique_ptr<FusedAttention>> attention = LoadFusedAttention(sm_major_);
     if (attention.ok()) {
       attention_ = *std::move(attention);
     } else {
@@ -265,7 +265,7 @@ class NvidiaRuntime : public GpuRuntime {
   const std::string gpu_;  // its name and compute capability
   void* workspace_ = nullptr;
   std::unique_ptr<CublasLtLibrary> matmul_;
-  std::unique_ptr<CudnnLibrary> attention_;  // null: there is no cuDNN
+  std::unique_ptr<FusedAttention> attention_;  // null: there is no cuDNN
 
   Mutex mu_;
   std::set<const void*> allowed_ ABSL_GUARDED_BY(mu_);
