@@ -28,7 +28,9 @@
 #include "gpu_worker/device/cuda/emulator/grid.h"
 #include "gpu_worker/device/cuda/emulator/plain_matmul.h"
 #include "gpu_worker/device/kernels.h"
+#include "gpu_worker/group/emulated_nccl.h"
 #include "gpu_worker/group/group.h"
+#include "gpu_worker/group/nccl_group.h"
 #include "gpu_worker/group/shared_memory_group.h"
 #include "gpu_worker/layers/reference_gpt2.h"
 #include "gpu_worker/transport/in_process.h"
@@ -302,7 +304,7 @@ class RelayExecutorTest : public ::testing::Test {
       workers.push_back(std::make_unique<Worker>(model_, run_, way, store));
       devices.push_back(workers.back()->device.get());
     }
-    const std::vector<std::unique_ptr<Group>> groups = NewGroup(devices);
+    const std::vector<std::unique_ptr<Group>> groups = NewGroup(devices, way.cuda.has_value());
     std::vector<absl::StatusOr<PassResult>> results(groups.size(), absl::UnknownError("it did not run"));
     std::vector<std::thread> threads;
     for (size_t rank = 0; rank < groups.size(); ++rank) {
@@ -322,12 +324,13 @@ class RelayExecutorTest : public ::testing::Test {
       for (const VnodeRecord& record : results[rank]->records) outcome.records[record.vnode] = record;
     }
   }
-  static std::vector<std::unique_ptr<Group>> NewGroup(const std::vector<Device*>& devices) {
+  static std::vector<std::unique_ptr<Group>> NewGroup(const std::vector<Device*>& devices, bool nccl = false) {
     std::vector<std::unique_ptr<Group>> groups;
     std::string token;
     const int size = static_cast<int>(devices.size());
     for (int rank = 0; rank < size; ++rank) {
-      const std::unique_ptr<GroupMaker> maker = NewSharedMemoryGroupMaker();
+      const std::unique_ptr<GroupMaker> maker =
+          nccl ? NewNcclGroupMaker(NewEmulatedNccl()) : NewSharedMemoryGroupMaker();
       GroupOptions options = {.id = 1,
                               .rank = rank,
                               .size = size,
@@ -803,6 +806,20 @@ TEST_F(RelayExecutorTest, AGroupGivesTheBitsOfOneWorker) {
     ExpectSameBits(alone, RunStep({.own_memory = true, .in_place = true, .workers = EvenShares(8, 2), .group = true}),
                    "weights copied from where the daemon has them");
   }
+}
+
+TEST_F(RelayExecutorTest, OnCudaAGroupOverNcclGivesTheBitsOfOneWorker) {
+  RunConfig run = SmallRun(Dtype::kBf16);
+  run.model = {.num_layers = 1, .d_model = 56, .num_heads = 2, .context = 5, .vocab = 5000, .init_seed = 11};
+  run.batch = {.virtual_nodes = 4, .micro_batches = 1, .micro_batch = 1};
+  Use(run);
+  const StepOutcome alone = RunStep({.cuda = Dtype::kBf16});
+  for (const int members : {2, 3}) {
+    const std::string what = absl::StrCat(members, " members");
+    ExpectSameBits(alone, RunStep({.cuda = Dtype::kBf16, .workers = EvenShares(4, members), .group = true}), what);
+  }
+  ExpectSameBits(alone, RunStep({.in_place = true, .cuda = Dtype::kBf16, .workers = EvenShares(4, 2), .group = true}),
+                 "copied from where they lie");
 }
 
 // What the daemon gives and gets is one model, not one for each member.
