@@ -243,7 +243,8 @@ TEST_P(GroupConformanceTest, AnExchangeMayBeginBeforeTheOthersJoin) {
   EXPECT_TRUE(member(0).Read(member(0).Memory(kPart, kPart)) == Pattern(1, 0, 0, kPart));
 }
 
-// All but the last are in an exchange when it ends: each fails, with the reason, and so does what comes later.
+// All but the last are in an exchange when it ends: no stream waits on, each group says so, and what comes later fails.
+// The stream itself may say nothing, as on a GPU.
 TEST_P(GroupConformanceTest, TheEndOfOneIsTheEndOfAll) {
   Form();
   const auto enqueue = [&](int rank, GroupLane lane) {
@@ -266,7 +267,8 @@ TEST_P(GroupConformanceTest, TheEndOfOneIsTheEndOfAll) {
   for (int rank = 0; rank + 1 < size(); ++rank) {
     GroupMember& one = member(rank);
     for (const GroupLane lane : {GroupLane::kPull, GroupLane::kPush}) {
-      EXPECT_THAT(one.stream(lane).Synchronize(), StatusIs(StatusCode::kAborted, "the group has ended"));
+      const absl::Status status = one.stream(lane).Synchronize();
+      EXPECT_TRUE(status.ok() || absl::IsAborted(status)) << status;
     }
     EXPECT_THAT(one.group->status(), StatusIs(StatusCode::kAborted, "the group has ended"));
     one.device->Recover();
@@ -286,7 +288,8 @@ TEST_P(GroupConformanceTest, AMemberThatGoesEndsTheGroup) {
   }
   first.group->Enqueue(GroupLane::kPush, std::move(exchange));
   member(size() - 1).group.reset();
-  EXPECT_THAT(first.stream(GroupLane::kPush).Synchronize(), StatusIs(StatusCode::kAborted));
+  first.stream(GroupLane::kPush).Synchronize().IgnoreError();
+  EXPECT_THAT(first.group->status(), StatusIs(StatusCode::kAborted, "the group has ended"));
   first.device->Recover();
 }
 
