@@ -11,7 +11,7 @@
 #include "common/choices/choices.h"
 #include "common/model/model_spec.h"
 #include "gpu_worker/device/device.h"
-#include "gpu_worker/device_registry.h"
+#include "gpu_worker/device_backend.h"
 #include "gpu_worker/group/group_seat.h"
 #include "gpu_worker/plan/relay_plan.h"
 #include "gpu_worker/relay/relay_executor.h"

@@ -26,7 +26,7 @@
 #include "gpu_worker/device/cuda/emulator/emulated_runtime.h"
 #include "gpu_worker/device/cuda/emulator/grid.h"
 #include "gpu_worker/device/cuda/emulator/plain_matmul.h"
-#include "gpu_worker/device_registry.h"
+#include "gpu_worker/device_backend.h"
 #include "gpu_worker/session.h"
 #include "gpu_worker/telemetry/worker_page.h"
 #include "gpu_worker/transport/grpc_control.h"
