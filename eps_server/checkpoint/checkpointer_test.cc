@@ -558,9 +558,11 @@ TEST(CheckpointerTest, AnotherFormatIsNamed) {
   const Fixture f;
   f.WriteAt(*f.Open(), 3);
   const std::string path = f.FolderOf(3) + "/manifest.json";
-  const std::string text = EditManifest(ReadFile(path).value(), [](ordered_json& m) { m["format"] = 4; });
+  const std::string text =
+      EditManifest(ReadFile(path).value(), [](ordered_json& m) { m["format"] = kManifestFormat + 1; });
   ASSERT_OK(WriteFileAtomically(path, text));
-  EXPECT_THAT(f.Load(), StatusIs(absl::StatusCode::kFailedPrecondition, path + ": format: found 4"));
+  EXPECT_THAT(f.Load(), StatusIs(absl::StatusCode::kFailedPrecondition,
+                                 absl::StrCat(path, ": format: found ", kManifestFormat + 1)));
 }
 
 TEST(CheckpointerTest, AFinishedRunIsLoadedAsFinished) {
