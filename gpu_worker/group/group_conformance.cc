@@ -115,21 +115,25 @@ Exchange GroupConformanceTest::NoExchange() const {
   return exchange;
 }
 
+Exchange GroupConformanceTest::OwnPartToAll(int rank, int64_t num_bytes, int64_t stride) {
+  const GroupMember& one = member(rank);
+  const absl::Span<std::byte> own = one.Memory(rank * stride, num_bytes);
+  one.Fill(own, Pattern(rank, 0, 0, num_bytes));
+  Exchange exchange = NoExchange();
+  for (int other = 0; other < size(); ++other) {
+    if (other == rank) continue;
+    exchange.gives[static_cast<size_t>(other)] = {own};
+    exchange.gets[static_cast<size_t>(other)] = {one.Memory(other * stride, num_bytes)};
+  }
+  return exchange;
+}
+
 TEST_P(GroupConformanceTest, EachGetsThePartsOfAllTheOthers) {
   constexpr int64_t kPart = 300000;  // more than a ring holds, and no multiple of anything
   constexpr int64_t kStride = 303104;
   Form();
   for (int rank = 0; rank < size(); ++rank) {
-    GroupMember& one = member(rank);
-    const absl::Span<std::byte> own = one.Memory(rank * kStride, kPart);
-    one.Fill(own, Pattern(rank, 0, 0, kPart));
-    Exchange exchange = NoExchange();
-    for (int other = 0; other < size(); ++other) {
-      if (other == rank) continue;
-      exchange.gives[static_cast<size_t>(other)] = {own};
-      exchange.gets[static_cast<size_t>(other)] = {one.Memory(other * kStride, kPart)};
-    }
-    one.group->Enqueue(GroupLane::kPull, std::move(exchange));
+    member(rank).group->Enqueue(GroupLane::kPull, OwnPartToAll(rank, kPart, kStride));
   }
   for (const auto& one : members_) EXPECT_OK(one->stream(GroupLane::kPull).Synchronize());
   for (int rank = 0; rank < size(); ++rank) {
@@ -220,16 +224,7 @@ TEST_P(GroupConformanceTest, AnExchangeMayBeginBeforeTheOthersJoin) {
   constexpr int64_t kPart = 4096;
   Form(/*all_join=*/false);
   const auto enqueue = [&](int rank) {
-    GroupMember& one = member(rank);
-    const auto own = one.Memory(rank * kPart, kPart);
-    one.Fill(own, Pattern(rank, 0, 0, kPart));
-    Exchange exchange = NoExchange();
-    for (int other = 0; other < size(); ++other) {
-      if (other == rank) continue;
-      exchange.gives[static_cast<size_t>(other)] = {own};
-      exchange.gets[static_cast<size_t>(other)] = {one.Memory(other * kPart, kPart)};
-    }
-    one.group->Enqueue(GroupLane::kPush, std::move(exchange));
+    member(rank).group->Enqueue(GroupLane::kPush, OwnPartToAll(rank, kPart, kPart));
   };
   enqueue(0);
   for (int rank = 1; rank < size(); ++rank) {

@@ -72,6 +72,8 @@ class GroupConformanceTest : public testing::TestWithParam<GroupCase> {
   // Different for each (from, to, exchange).
   static std::vector<std::byte> Pattern(int from, int to, int number, int64_t num_bytes);
   Exchange NoExchange() const;
+  // An all-gather: fills the member's part, the rank-th of parts that lie `stride` bytes apart, and gives it to all.
+  Exchange OwnPartToAll(int rank, int64_t num_bytes, int64_t stride);
 
   std::vector<std::unique_ptr<GroupMember>> members_;
   std::string token_;
