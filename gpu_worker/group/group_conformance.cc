@@ -308,13 +308,21 @@ TEST_P(GroupConformanceTest, MembersThatDoNotExchangeTheSameAreTold) {
     }
     one.group->Enqueue(GroupLane::kPush, std::move(exchange));
   }
-  EXPECT_THAT(member(1).stream(GroupLane::kPush).Synchronize(),
-              StatusIs(StatusCode::kInternal, "member 0 gives 128 bytes in exchange 1, member 1 wants 64"));
-  for (const auto& one : members_) {
-    one->stream(GroupLane::kPush).Synchronize().IgnoreError();
-    EXPECT_THAT(one->group->status(), StatusIs(StatusCode::kAborted));
-    one->device->Recover();
+  // The first to find it says it, and ends the group for the others. Member 0 may be done before: it got what it wanted.
+  int told = 0;
+  member(0).stream(GroupLane::kPush).Synchronize().IgnoreError();
+  for (int rank = 1; rank < size(); ++rank) {
+    const absl::Status status = member(rank).stream(GroupLane::kPush).Synchronize();
+    if (absl::IsInternal(status)) {
+      ++told;
+      EXPECT_THAT(status, StatusIs(StatusCode::kInternal, "group: member 0 gives 128 bytes in exchange 1, member "));
+    } else {
+      EXPECT_THAT(status, StatusIs(StatusCode::kAborted, "the group has ended"));
+    }
+    EXPECT_THAT(member(rank).group->status(), StatusIs(StatusCode::kAborted));
   }
+  EXPECT_GE(told, 1);
+  for (const auto& one : members_) one->device->Recover();
 }
 
 TEST_P(GroupConformanceTest, ARankOrSizeThatCannotBeIsRefused) {
