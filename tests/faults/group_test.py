@@ -6,7 +6,7 @@ import signal
 
 from eps_run import SystemTest, children, model_hash, start_train, summary, wait_for_steps
 
-# Blobs of several chunks, so that members have different parts of them; eight vnodes, so that eight have something to do.
+# Blobs of several chunks, so that members have different parts of them, and eight vnodes, so that eight have work.
 GROUPED = {
     "model": {"layers": 2, "d_model": 160, "heads": 2, "context": 16, "vocab": 5000},
     "batch": {"virtual_nodes": 8, "micro_batches": 2, "micro_batch": 1},
@@ -17,9 +17,9 @@ IN_GROUPS = ("--set", "relay.group_members=8")
 
 
 class GroupTest(SystemTest):
-    def quiet_run(self, changes):
-        spec = self.work.spec({**GROUPED, **changes})
-        out = self.work.out("alone")
+    def quiet_run(self, name, changes):
+        spec = self.work.spec({**GROUPED, **changes}, name=f"{name}.json")
+        out = self.work.out(f"{name}-alone")
         self.train_ok(spec, out)
         return spec, (model_hash(out), summary(out)["loss"])
 
@@ -38,7 +38,7 @@ class GroupTest(SystemTest):
                               "grpc-fp32": {"transport": "GRPC", "precision": {"wire": "FP32", "gradients": "FP32"}},
                               "grpc-bf16-unclipped": {"transport": "GRPC", "optimizer": {"clip": None}}}.items():
             with self.subTest(name):
-                spec, expected = self.quiet_run(changes)
+                spec, expected = self.quiet_run(name, changes)
                 for members in MEMBERS:
                     out = self.work.out(f"{name}-{members}")
                     self.train_ok(spec, out, "--workers", members, *IN_GROUPS)
@@ -48,7 +48,7 @@ class GroupTest(SystemTest):
 
     def test_a_member_killed_in_mid_step_changes_no_bit_and_the_others_form_a_new_group(self):
         for transport in ("SHARED_MEMORY", "GRPC"):
-            spec, expected = self.quiet_run({"steps": 60, "transport": transport})
+            spec, expected = self.quiet_run(transport, {"steps": 60, "transport": transport})
             for members in MEMBERS:
                 with self.subTest(f"{transport}, {members} members"):
                     out = self.work.out(f"killed-{transport}-{members}")
@@ -63,7 +63,7 @@ class GroupTest(SystemTest):
                     self.assertEqual(self.groups_formed(out), [members, members - 1] if members > 2 else [2])
 
     def test_members_killed_one_after_the_other_leave_one_that_finishes_alone(self):
-        spec, expected = self.quiet_run({"steps": 80, "transport": "SHARED_MEMORY"})
+        spec, expected = self.quiet_run("shared", {"steps": 80, "transport": "SHARED_MEMORY"})
         out = self.work.out("one-by-one")
         process = start_train(spec, out, "--workers", 4, *IN_GROUPS)
         for steps in (6, 14, 22):
@@ -75,7 +75,7 @@ class GroupTest(SystemTest):
         self.assertEqual(self.groups_formed(out), [4, 3, 2])
 
     def test_a_member_that_hangs_is_given_up_and_the_run_goes_on(self):
-        spec, expected = self.quiet_run({"steps": 60, "transport": "GRPC"})
+        spec, expected = self.quiet_run("grpc", {"steps": 60, "transport": "GRPC"})
         out = self.work.out("hangs")
         process = start_train(spec, out, "--workers", 3, *IN_GROUPS)
         wait_for_steps(process, out, 8)
