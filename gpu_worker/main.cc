@@ -3,6 +3,7 @@
 #include <csignal>
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <map>
 #include <string>
 
@@ -42,6 +43,9 @@ absl::Status Probe(const WorkerOptions& options) {
 int Main(int argc, char** argv) {
   SetUpMalloc();
   std::signal(SIGXFSZ, SIG_IGN);  // a log beyond the limit of files ends, and not the worker
+  // The members of a group are on one host: NCCL's own sockets, which ask nobody who they are, need no other network. Here,
+  // as no thread has been started yet.
+  setenv("NCCL_SOCKET_IFNAME", "lo", /*overwrite=*/0);
   LogGrpcErrors();
   CLI::App app(
       "Computes for an eps_server: pulls one layer at a time into a device, runs it, pushes its gradient.\n"

@@ -42,12 +42,17 @@ absl::Status Link::failure() const {
   return failure_;
 }
 
-// Workers that may form a group: on one host, by the same means, with plans that divide a layer alike.
-std::string GroupKind(const std::string& means, const RelayPlan& plan) {
+namespace {
+
+// Workers that may form a group: on one host, by the same means, with plans that divide a layer alike, and with the same
+// transport: weights that are read in place are not exchanged.
+std::string GroupKind(const std::string& means, const std::string& transport, const RelayPlan& plan) {
   if (plan.group_area.num_bytes == 0) return "";
-  return absl::StrCat(means, " host ", HostIdentity(), " area ", plan.group_area.num_bytes, " leaves ",
-                      plan.max_subtree_leaves(), " pass ", plan.max_pass_vnodes);
+  return absl::StrCat(means, " host ", HostIdentity(), " transport ", transport, " area ", plan.group_area.num_bytes,
+                      " leaves ", plan.max_subtree_leaves(), " pass ", plan.max_pass_vnodes);
 }
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<Session>> Session::Open(const WorkerOptions& options, const DeviceBackend& backend,
                                                        Attachment attachment, WorkerPage& page) {
@@ -142,7 +147,7 @@ absl::Status Session::Prepare(const DeviceBackend& backend) {
              .device_outside_bytes = device_->outside_bytes(),
              .host_bytes = plan.host_boundary_bytes + plan.host_push_bytes,
              .transport = transport_name_,
-             .group_kind = GroupKind(group_kind, plan)};
+             .group_kind = GroupKind(group_kind, transport_name_, plan)};
   EPS_ASSIGN_OR_RETURN(executor_, RelayExecutor::Create({.model = &model_,
                                                          .run = &attachment_.run,
                                                          .device = device_.get(),
@@ -232,14 +237,19 @@ absl::Status Session::Carry(const Assignment& assignment) {
   });
   Group* group = nullptr;
   if (assignment.group.has_value()) {
-    group = seat_->Find(assignment.group->group);
-    if (group == nullptr)
-      return GiveUp(assignment.group->group, absl::AbortedError("this worker is not in it any more"));
+    const GroupVnodes& assigned = *assignment.group;
+    group = seat_->Find(assigned.group);
+    if (group == nullptr) return GiveUp(assigned.group, absl::AbortedError("this worker is not in it any more"));
+    if (group->rank() != assigned.rank || group->size() != assigned.size()) {
+      return absl::InvalidArgumentError(absl::StrCat("assign.group: rank ", assigned.rank, " of ", assigned.size(),
+                                                     ", this worker has joined as ", group->rank(), " of ",
+                                                     group->size()));
+    }
   }
   absl::StatusOr<PassResult> passed = executor_->Run(assignment, group);
-  if (!passed.ok() && group != nullptr && !group->status().ok() && link_.failure().ok()) {
-    return GiveUp(assignment.group->group, passed.status());
-  }
+  // Else it is this worker's own error, which has ended the group as well.
+  const bool by_the_group = group != nullptr && absl::IsAborted(passed.status()) && !group->status().ok();
+  if (by_the_group && link_.failure().ok()) return GiveUp(assignment.group->group, passed.status());
   EPS_ASSIGN_OR_RETURN(PassResult result, std::move(passed));
   PassReport report = {.step = assignment.step,
                        .records = std::move(result.records),

@@ -90,9 +90,9 @@ class Session {
   WorkerPage& page_;
   ModelSpec model_;
   Link link_;
-  std::string transport_name_;  // "grpc", "shared_memory"
+  std::unique_ptr<GroupSeat> seat_;  // whose group the connections end with themselves
+  std::string transport_name_;       // "grpc", "shared_memory"
   std::unique_ptr<Transport> transport_;
-  std::unique_ptr<GroupSeat> seat_;  // reports to control_, which tells it when a group has ended
   std::unique_ptr<Control> control_;
   std::unique_ptr<Device> device_;  // may have pinned the transport's memory
   std::unique_ptr<RelayExecutor> executor_;

@@ -16,7 +16,7 @@ constexpr absl::Duration kTimeToForm = absl::Seconds(15);
 std::vector<GroupOrder> Groups::Arrange(absl::Span<const Candidate> ready, absl::Duration now) {
   std::map<std::string, std::vector<std::vector<WorkerId>>> wanted;  // by kind
   for (const Candidate& candidate : ready) {
-    if (candidate.kind.empty()) continue;
+    if (candidate.kind.empty() || left_out_.contains(candidate.worker)) continue;
     std::vector<std::vector<WorkerId>>& groups = wanted[candidate.kind];
     if (groups.empty() || groups.back().size() >= max_members_) groups.emplace_back();
     groups.back().push_back(candidate.worker);
@@ -56,6 +56,9 @@ absl::Status Groups::Founded(WorkerId worker, uint64_t group, const std::string&
     return absl::InvalidArgumentError(
         absl::StrCat("group_founded.group: worker ", worker.value(), " was not asked to found it"));
   }
+  if (std::exchange(found->second.founded, true)) {
+    return absl::InvalidArgumentError("group_founded.group: it was founded before");
+  }
   for (size_t rank = 1; rank < members.size(); ++rank) {
     orders.push_back({.kind = GroupOrder::Kind::kJoin,
                       .worker = members[rank],
@@ -69,21 +72,24 @@ absl::Status Groups::Founded(WorkerId worker, uint64_t group, const std::string&
 
 bool Groups::Joined(WorkerId worker, uint64_t group) {
   const auto found = groups_.find(group);
-  if (found == groups_.end()) return false;
+  if (found == groups_.end() || !found->second.founded) return false;
   const std::vector<WorkerId>& members = found->second.members;
   if (std::find(members.begin(), members.end(), worker) == members.end()) return false;
   return found->second.joined.insert(worker).second && found->second.is_formed();
 }
 
-std::vector<GroupOrder> Groups::Failed(WorkerId worker, uint64_t group, const std::string& why) {
-  std::vector<GroupOrder> orders;
+bool Groups::Failed(WorkerId worker, uint64_t group, const std::string& why, std::vector<GroupOrder>& orders) {
   const auto found = groups_.find(group);
-  if (found == groups_.end()) return orders;
+  if (found == groups_.end()) return false;
   const std::vector<WorkerId>& members = found->second.members;
-  if (std::find(members.begin(), members.end(), worker) == members.end()) return orders;
-  failed_.insert(members);
+  if (std::find(members.begin(), members.end(), worker) == members.end()) return false;
+  if (found->second.is_formed()) {
+    failed_.insert(members);
+  } else {
+    left_out_.insert(worker);
+  }
   End(group, absl::StrCat("worker ", worker.value(), ": ", why), worker, orders);
-  return orders;
+  return true;
 }
 
 std::vector<GroupOrder> Groups::Lose(WorkerId worker, std::vector<uint64_t>& lost) {
@@ -102,10 +108,25 @@ std::vector<GroupOrder> Groups::Expire(absl::Duration now) {
     if (!group.is_formed() && group.deadline <= now) late.push_back(id);
   }
   for (const uint64_t id : late) {
-    failed_.insert(groups_.at(id).members);
+    LeaveOutWhoIsLate(groups_.at(id));
     End(id, absl::StrCat("not all have joined within ", absl::FormatDuration(kTimeToForm)), WorkerId(), orders);
   }
   return orders;
+}
+
+void Groups::LeaveOutWhoIsLate(const Group& group) {
+  if (!group.founded) {
+    left_out_.insert(group.members.front());
+    return;
+  }
+  // Rank 0 has joined when all the others have.
+  bool others_joined = true;
+  for (size_t rank = 1; rank < group.members.size(); ++rank) {
+    if (group.joined.contains(group.members[rank])) continue;
+    left_out_.insert(group.members[rank]);
+    others_joined = false;
+  }
+  if (others_joined) left_out_.insert(group.members.front());
 }
 
 bool Groups::IsForming() const {

@@ -38,7 +38,8 @@ inline constexpr int kMaxGroupMembers = 64;
 
 // Which workers pull and push together. Workers that say the same of themselves (WorkerMemory::group_kind) form a group:
 // the one with the lowest id founds it, and tells a token that the others join with. A group that has lost a member, or
-// that any member says has failed, is over for all of them; the same workers are not brought together again.
+// that any member says has failed, is over for all of them; the same workers are not brought together again, and who could
+// not join is left out from then on.
 //
 // Threads: none of its own; the owner guards it.
 class Groups {
@@ -56,12 +57,13 @@ class Groups {
   std::vector<GroupOrder> Arrange(absl::Span<const Candidate> ready, absl::Duration now);
 
   // Rank 0's word. A group that is over meanwhile is none.
-  // Errors: INVALID_ARGUMENT naming the field: the token is too long, or another's to tell
+  // Errors: INVALID_ARGUMENT naming the field: the token is too long, another's to tell, or told already
   absl::Status Founded(WorkerId worker, uint64_t group, const std::string& token, std::vector<GroupOrder>& orders);
   // True if it was the last that was missing.
   bool Joined(WorkerId worker, uint64_t group);
-  // A member says that it is over, or cannot be joined.
-  std::vector<GroupOrder> Failed(WorkerId worker, uint64_t group, const std::string& why);
+  // A member says that it is over, or that it cannot join it: then the others form one without it. True if it was not over
+  // before.
+  bool Failed(WorkerId worker, uint64_t group, const std::string& why, std::vector<GroupOrder>& orders);
   // A worker is gone. `lost`: the groups that it was a member of, now over.
   std::vector<GroupOrder> Lose(WorkerId worker, std::vector<uint64_t>& lost);
   // Those that were not joined in time.
@@ -83,17 +85,20 @@ class Groups {
   struct Group {
     std::string kind;
     std::vector<WorkerId> members;  // by rank: rising ids
+    bool founded = false;
     std::set<WorkerId> joined;
     absl::Duration deadline;  // to have been joined by all
     bool is_formed() const { return joined.size() == members.size(); }
   };
+  void LeaveOutWhoIsLate(const Group& group);
   // Over for all of them, but not for `except`, who knows or is gone.
   void End(uint64_t group, const std::string& why, WorkerId except, std::vector<GroupOrder>& orders);
 
   const std::function<uint64_t()> new_id_;
   const size_t max_members_;
   std::map<uint64_t, Group> groups_;
-  std::set<std::vector<WorkerId>> failed_;
+  std::set<std::vector<WorkerId>> failed_;  // members of groups that failed once they were formed
+  std::set<WorkerId> left_out_;             // who could not join one
 };
 
 }  // namespace eps::server

@@ -92,11 +92,24 @@ TEST_F(GroupsTest, OneWhoComesMakesItANewGroup) {
 
 TEST_F(GroupsTest, WhatFailedIsNotTriedAgainWithTheSameMembers) {
   const uint64_t id = Form({Of(1), Of(2)});
-  EXPECT_EQ(Texts(groups_.Failed(WorkerId(2), id, "a broken link")),
-            std::vector<std::string>{"end 1: worker 2: a broken link"});
-  EXPECT_TRUE(groups_.Failed(WorkerId(1), id, "it too").empty()) << "it is over already";
+  std::vector<GroupOrder> orders;
+  EXPECT_TRUE(groups_.Failed(WorkerId(2), id, "a broken link", orders));
+  EXPECT_FALSE(groups_.Failed(WorkerId(1), id, "it too", orders)) << "it is over already";
+  EXPECT_EQ(Texts(orders), std::vector<std::string>{"end 1: worker 2: a broken link"});
   EXPECT_TRUE(groups_.Arrange({Of(1), Of(2)}, now_).empty());
   EXPECT_EQ(groups_.Arrange({Of(1), Of(2), Of(3)}, now_).size(), 1u);
+}
+
+TEST_F(GroupsTest, OneWhoCannotJoinIsLeftOutAndTheOthersGoOnTogether) {
+  groups_.Arrange({Of(1), Of(2), Of(3)}, now_);
+  std::vector<GroupOrder> orders;
+  ASSERT_OK(groups_.Founded(WorkerId(1), last_id_, "T", orders));
+  EXPECT_TRUE(groups_.Failed(WorkerId(3), last_id_, "no such socket", orders));
+  EXPECT_EQ(Texts(groups_.Arrange({Of(1), Of(2), Of(3)}, now_)), std::vector<std::string>{"found 1 as 0 of 2"});
+  // And one who says nothing.
+  ASSERT_OK(groups_.Founded(WorkerId(1), last_id_, "T", orders));
+  groups_.Expire(now_ + absl::Seconds(15));
+  EXPECT_EQ(Texts(groups_.Arrange({Of(1), Of(2), Of(3), Of(4)}, now_)), std::vector<std::string>{"found 1 as 0 of 2"});
 }
 
 TEST_F(GroupsTest, OneThatIsNotJoinedInTimeIsOver) {
@@ -118,7 +131,9 @@ TEST_F(GroupsTest, WordsOfStrangersAndOfGroupsThatAreOverChangeNothing) {
               StatusIs(StatusCode::kInvalidArgument, "group_founded.token: 1025 bytes"));
   EXPECT_OK(groups_.Founded(WorkerId(9), 77, "T", orders));
   groups_.Joined(WorkerId(9), id);
-  EXPECT_TRUE(groups_.Failed(WorkerId(9), id, "I am no member").empty());
+  EXPECT_FALSE(groups_.Failed(WorkerId(9), id, "I am no member", orders));
+  EXPECT_THAT(groups_.Founded(WorkerId(1), id, "another", orders),
+              StatusIs(StatusCode::kInvalidArgument, "group_founded.group: it was founded before"));
   EXPECT_TRUE(orders.empty());
   EXPECT_EQ(groups_.formed().size(), 1u);
 }

@@ -268,6 +268,7 @@ class CoordinatorImpl final : public Coordinator {
   absl::Status ReportGroup(WorkerId worker, const GroupReport& report) override {
     int vnodes = 0;
     size_t members = 0;
+    bool ended = false;
     StepId step;
     {
       MutexLock lock(mu_);
@@ -278,8 +279,8 @@ class CoordinatorImpl final : public Coordinator {
       } else if (report.kind == GroupReport::Kind::kJoined) {
         if (groups_.Joined(worker, report.group)) members = groups_.size(report.group);
       } else {
-        orders = groups_.Failed(worker, report.group, report.text);
-        vnodes = LoseGroups({report.group});
+        ended = groups_.Failed(worker, report.group, report.text, orders);
+        if (ended) vnodes = LoseGroups({report.group});
         counts_.vnodes_redone += vnodes;
       }
       Tell(std::move(orders));
@@ -287,7 +288,7 @@ class CoordinatorImpl final : public Coordinator {
       step = step_;
     }
     if (members > 0) LogInfo("group_formed", {{"step", step.value()}, {"members", members}});
-    if (report.kind != GroupReport::Kind::kFailed) return absl::OkStatus();
+    if (!ended) return absl::OkStatus();
     LogWarning("group_failed",
                {{"worker", worker.value()}, {"step", step.value()}, {"vnodes_to_redo", vnodes}, {"why", report.text}});
     return absl::OkStatus();

@@ -18,7 +18,7 @@ namespace eps::worker {
 
 // This worker's place in a group: at most one at a time.
 //
-// Threads: End from any; the rest from the one that runs passes, and only while no pass is under way
+// Threads: End and EndAny from any; the rest from the one that runs passes, and only while no pass is under way
 class GroupSeat {
  public:
   // Who is told what becomes of a group; from any thread, not under a lock of this.
@@ -35,7 +35,7 @@ class GroupSeat {
   std::string kind() const { return maker_ == nullptr ? "" : maker_->kind(); }
   // Takes part in a group with `device`, as rank 0 its founder, in place of the one before. What becomes of it is reported.
   void Take(Device& device, uint64_t group, int rank, int size, absl::string_view token) ABSL_LOCKS_EXCLUDED(mu_);
-  // Whatever group this worker is in.
+  // Whatever group this worker is in. Its last report may come meanwhile, and none afterwards.
   void Leave() { Replace(0, nullptr); }
   // Null: this worker is not in that group.
   Group* Find(uint64_t group) const ABSL_LOCKS_EXCLUDED(mu_);

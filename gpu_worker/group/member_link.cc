@@ -7,6 +7,7 @@
 
 #include <utility>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
@@ -86,7 +87,7 @@ void MemberLink::End(absl::Status reason) {
 }
 
 void MemberLink::Watch() {
-  const absl::Status joined = listener_.has_value() ? WelcomeAll() : Join();
+  const absl::Status joined = options_.rank == 0 ? WelcomeAll() : Join();
   if (!joined.ok()) End(joined);
   options_.on_joined(joined.ok() ? absl::OkStatus() : status());
   if (joined.ok()) AwaitEnd();
@@ -115,15 +116,23 @@ absl::Status MemberLink::WelcomeAll() {
     here[static_cast<size_t>(*rank)] = true;
     sockets_.push_back({*rank, *std::move(socket)});
   }
+  listener_.reset();  // nobody else is let in
   return absl::OkStatus();
 }
 
 absl::StatusOr<int> MemberLink::ReceiveHello(const FileDescriptor& socket, const std::vector<bool>& here) const {
   EPS_RETURN_IF_ERROR(CheckPeerUser(socket));
-  EPS_ASSIGN_OR_RETURN(const Packet packet, ReceivePacket(socket, sizeof(Hello), absl::Now() + kHandshakeTime));
+  // In short turns, as who joins waits for the welcome.
+  const absl::Time deadline = absl::Now() + kHandshakeTime;
+  absl::StatusOr<Packet> packet = absl::DeadlineExceededError("");
+  while (absl::IsDeadlineExceeded(packet.status()) && absl::Now() < deadline) {
+    EPS_RETURN_IF_ERROR(status());
+    packet = ReceivePacket(socket, sizeof(Hello), absl::Now() + kTurn);
+  }
+  EPS_RETURN_IF_ERROR(packet.status());
   Hello hello;
-  if (packet.bytes.size() != sizeof(hello)) return absl::InvalidArgumentError("hello: another length");
-  memcpy(&hello, packet.bytes.data(), sizeof(hello));
+  if (packet->bytes.size() != sizeof(hello)) return absl::InvalidArgumentError("hello: another length");
+  memcpy(&hello, packet->bytes.data(), sizeof(hello));
   if (hello.id != options_.id) return absl::InvalidArgumentError("hello: another group");
   if (hello.rank < 1 || hello.rank >= options_.size || here[static_cast<size_t>(hello.rank)]) {
     return absl::InvalidArgumentError(absl::StrCat("hello: rank: ", hello.rank));
@@ -178,7 +187,9 @@ absl::Status MemberLink::CheckOthers(const std::vector<pollfd>& polled) const {
     if (polled[i + 1].revents == 0) continue;
     const absl::StatusOr<Packet> word = ReceivePacket(sockets_[i].socket, kMaxWordBytes, absl::InfinitePast());
     const std::string who = absl::StrCat("member ", sockets_[i].rank);
-    return absl::UnavailableError(word.ok() ? absl::StrCat(who, ": ", word->bytes) : absl::StrCat(who, " is gone"));
+    // Escaped: it goes into logs, and to the daemon as text.
+    return absl::UnavailableError(word.ok() ? absl::StrCat(who, ": ", absl::CHexEscape(word->bytes))
+                                            : absl::StrCat(who, " is gone"));
   }
   return absl::OkStatus();
 }

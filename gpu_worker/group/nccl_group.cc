@@ -30,8 +30,10 @@ class NcclGroup final : public Group {
   NcclGroup(std::shared_ptr<NcclApi> api, GroupOptions options) : api_(std::move(api)), options_(std::move(options)) {}
   ~NcclGroup() override {
     if (link_ != nullptr) link_->End(absl::CancelledError("it was closed"));
-    if (!aborter_.joinable()) return;
-    aborter_.join();
+    for (std::thread& aborter : aborters_) {
+      if (aborter.joinable()) aborter.join();
+    }
+    if (!begun_) return;
     // What was given to the streams ends now, and looks at this no more once they are idle.
     for (const GroupLane lane : kLanes) StreamOf(*options_.device, lane).Synchronize().IgnoreError();
   }
@@ -100,7 +102,10 @@ class NcclGroup final : public Group {
 
   // Each lane's communicator joins where its stream's work is issued: the device is current there.
   absl::Status Begin(const std::array<std::string, kNumGroupLanes>& ids) {
-    EPS_ASSIGN_OR_RETURN(aborter_, StartThread([this] { AbortAtEnd(); }));
+    for (const GroupLane lane : kLanes) {
+      EPS_ASSIGN_OR_RETURN(aborters_[static_cast<size_t>(lane)], StartThread([this, lane] { AbortAtEnd(At(lane)); }));
+    }
+    begun_ = true;
     for (const GroupLane lane : kLanes) {
       StreamOf(*options_.device, lane).IssueNative([this, lane, id = ids[static_cast<size_t>(lane)]](void*) {
         const absl::Status joined = JoinLane(At(lane), id);
@@ -126,7 +131,7 @@ class NcclGroup final : public Group {
     while (true) {
       {
         MutexLock lock(lane.mu);
-        EPS_RETURN_IF_ERROR(ended());
+        EPS_RETURN_IF_ERROR(CheckUsable(lane));
         const absl::Status state = api_->State(lane.comm);
         if (!absl::IsUnavailable(state)) return state;
       }
@@ -139,12 +144,17 @@ class NcclGroup final : public Group {
     absl::Status status = absl::OkStatus();
     {
       MutexLock lock(lane.mu);
-      EPS_RETURN_IF_ERROR(ended());
+      EPS_RETURN_IF_ERROR(CheckUsable(lane));
       status = api_->Transfer(lane.comm, transfers, stream);
     }
     if (status.ok()) status = AwaitIssued(lane);
     if (!status.ok()) End(status);
     return status;
+  }
+
+  absl::Status CheckUsable(const Lane& lane) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(lane.mu) {
+    EPS_RETURN_IF_ERROR(ended());
+    return lane.comm != nullptr ? absl::OkStatus() : absl::AbortedError("the group has ended: it was not joined");
   }
 
   absl::Status ended() const ABSL_LOCKS_EXCLUDED(mu_) {
@@ -162,15 +172,13 @@ class NcclGroup final : public Group {
     options_.on_joined(status.ok() ? status : absl::AbortedError(status.message()));
   }
 
-  void AbortAtEnd() {
+  void AbortAtEnd(Lane& lane) {
     {
       MutexLock lock(mu_);
       while (ended_.ok()) changed_.Wait(mu_);
     }
-    for (Lane& lane : lanes_) {
-      MutexLock lock(lane.mu);
-      if (NcclComm comm = std::exchange(lane.comm, nullptr); comm != nullptr) api_->Abort(comm);
-    }
+    MutexLock lock(lane.mu);
+    if (NcclComm comm = std::exchange(lane.comm, nullptr); comm != nullptr) api_->Abort(comm);
   }
 
   // Fixed after construction.
@@ -184,7 +192,9 @@ class NcclGroup final : public Group {
   int parts_joined_ ABSL_GUARDED_BY(mu_) = 0;
   bool told_ ABSL_GUARDED_BY(mu_) = false;
 
-  std::thread aborter_;
+  bool begun_ = false;  // the streams have been given work
+  // A thread each: an abort may wait for what runs on the GPU, and so for the other lane's.
+  std::array<std::thread, kNumGroupLanes> aborters_;
   std::unique_ptr<MemberLink> link_;  // last: it calls back into all of the above
 };
 

@@ -432,6 +432,8 @@ void RelayExecutorImpl::EnqueuePull(const RelayStep& step, const Pass& pass) {
   }
   if (pass.group != nullptr) {
     pass.group->Enqueue(GroupLane::kPull, ExchangeWeights(*pass.context.group, step.layer, shape_.wire, slot));
+    // On a GPU an exchange that was cut short ends like any other: nothing may be computed with what it left.
+    in.HostCall([&pass] { return pass.group->status(); });
   }
 }
 
