@@ -143,8 +143,15 @@ class BlockBench {
     norm("ln1", x_);
     linear("qkv", normed_, c, 3 * c, qkv_, MatMulArgs::Epilogue::kNone);
     list.push_back({"attention", 2 * half_scores, [=, this] {
-                      k_.Attention(
-                          {.B = s_.B, .T = s_.T, .H = s_.H, .D = D, .qkv = qkv_, .o = o_, .lse = lse_, .scale = scale});
+                      k_.Attention({.B = s_.B,
+                                    .T = s_.T,
+                                    .H = s_.H,
+                                    .kv_heads = s_.H,
+                                    .D = D,
+                                    .qkv = qkv_,
+                                    .o = o_,
+                                    .lse = lse_,
+                                    .scale = scale});
                     }});
     linear("attention proj", o_, c, c, mid_, MatMulArgs::Epilogue::kResidual);
     norm("ln2", mid_);
@@ -160,6 +167,7 @@ class BlockBench {
                       k_.AttentionBackward({.B = s_.B,
                                             .T = s_.T,
                                             .H = s_.H,
+                                            .kv_heads = s_.H,
                                             .D = D,
                                             .qkv = qkv_,
                                             .o = o_,

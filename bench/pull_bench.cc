@@ -55,7 +55,7 @@ double SecondsSince(Clock::time_point start) { return std::chrono::duration<doub
 
 ModelSpec BenchModel() {
   // Blocks of GPT-2 small: 14 MB each in bf16, 28 MB in fp32, all but the last chunk whole. The rest of the model is small.
-  return BuildGpt2({.num_layers = kNumBlobs, .d_model = 768, .num_heads = 12, .context = 8, .vocab = 8}).value();
+  return BuildModel({.num_layers = kNumBlobs, .d_model = 768, .num_heads = 12, .context = 8, .vocab = 8}).value();
 }
 
 BlobId Block(const ModelSpec& model, int i) { return model.layers[static_cast<size_t>(i + 1)].blobs.front().blob; }

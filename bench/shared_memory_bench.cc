@@ -38,7 +38,7 @@ using Clock = std::chrono::steady_clock;
 
 // A blob of 27 chunks, as a block of GPT-2 small: 13.5 MiB in bf16, 27 MiB in fp32.
 ModelSpec BenchModel() {
-  return BuildGpt2({.num_layers = 1, .d_model = 768, .num_heads = 12, .context = 8, .vocab = 9216}).value();
+  return BuildModel({.num_layers = 1, .d_model = 768, .num_heads = 12, .context = 8, .vocab = 9216}).value();
 }
 
 // Writes the socket's path, a line for each dtype, and serves until it is killed.

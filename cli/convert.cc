@@ -1,4 +1,4 @@
-// eps import, eps export: a GPT-2 folder as Hugging Face has it, in and out.
+// eps import, eps export: a folder as Hugging Face has it, in and out.
 
 #include <cstdio>
 #include <memory>
@@ -9,17 +9,17 @@
 #include "cli/common_flags.h"
 #include "common/base/status_macros.h"
 #include "common/checkpoint/checkpoint_files.h"
-#include "common/formats/gpt2_folder.h"
+#include "common/formats/model_folder.h"
 
 namespace eps::cli {
 namespace {
 
 absl::Status Copy(const std::string& from, const std::string& to, const std::string& dtype) {
-  EPS_ASSIGN_OR_RETURN(const std::unique_ptr<Gpt2Folder> source, Gpt2Folder::Open(from));
+  EPS_ASSIGN_OR_RETURN(const std::unique_ptr<ModelFolder> source, ModelFolder::Open(from));
   for (const std::string& name : source->unused_tensors()) {
-    std::fprintf(stderr, "eps: warning: tensor %s is no part of GPT-2 and is left out\n", name.c_str());
+    std::fprintf(stderr, "eps: warning: tensor %s is no part of the model and is left out\n", name.c_str());
   }
-  EPS_RETURN_IF_ERROR(WriteGpt2Folder(
+  EPS_RETURN_IF_ERROR(WriteModelFolder(
       to, source->model(), dtype,
       [&source](const TensorSpec& tensor, absl::Span<float> values) { return source->Read(tensor, values); }));
   std::printf("%s: %lld parameters, %s, %lld layers, %lld wide\n", to.c_str(),
@@ -39,7 +39,9 @@ absl::Status RunExport(const std::string& checkpoint, const std::string& out, co
 
 void AddImport(CLI::App& app, int* exit_code) {
   CLI::App* command = app.add_subcommand(
-      "import", "Checks a Hugging Face GPT-2 folder and writes it in fp32, ready for a RunSpec's model { from: ... }");
+      "import",
+      "Checks a Hugging Face folder (GPT-2, Llama, Mistral, Qwen2, Qwen3) and writes it in fp32, ready for a RunSpec's "
+      "model { from: ... }");
   auto from = std::make_shared<std::string>();
   auto out = std::make_shared<std::string>();
   command->add_option("--from", *from, "Folder with config.json and model.safetensors (or shards and their index)")
@@ -51,7 +53,7 @@ void AddImport(CLI::App& app, int* exit_code) {
 
 void AddExport(CLI::App& app, int* exit_code) {
   CLI::App* command =
-      app.add_subcommand("export", "Writes a checkpoint as a Hugging Face GPT-2 folder that transformers loads");
+      app.add_subcommand("export", "Writes a checkpoint as a Hugging Face folder that transformers loads");
   auto checkpoint = std::make_shared<std::string>();
   auto out = std::make_shared<std::string>();
   auto dtype = std::make_shared<std::string>("F32");

@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "cli/device_probe.h"
 #include "common/base/status_macros.h"
-#include "common/formats/gpt2_folder.h"
+#include "common/formats/model_folder.h"
 #include "common/formats/token_file.h"
 #include "common/model/model_spec.h"
 #include "eps_server/memory/daemon_memory.h"
@@ -38,7 +38,8 @@ absl::Status CheckPlan(const Preflight& preflight, const RunConfig& run, const M
                                 .run = &run,
                                 .kernels = kernels,
                                 .cap_bytes = preflight.worker.device_memory_bytes,
-                                .max_pass_vnodes = 0})
+                                .max_pass_vnodes = 0,
+                                .max_group_members = run.relay.group_members})
       .status();
 }
 
@@ -62,8 +63,8 @@ absl::StatusOr<RunOutline> CheckBeforeTraining(const Preflight& preflight) {
                         .tokens_per_step = run.tokens_per_step(),
                         .sequences_per_step = run.batch.sequences_per_step()};
   EPS_ASSIGN_OR_RETURN(outline.samples, CountSamples(run));
-  if (!run.model_from.empty() && !preflight.resume) EPS_RETURN_IF_ERROR(Gpt2Folder::Open(run.model_from).status());
-  EPS_ASSIGN_OR_RETURN(const ModelSpec model, BuildGpt2(run.model));
+  if (!run.model_from.empty() && !preflight.resume) EPS_RETURN_IF_ERROR(ModelFolder::Open(run.model_from).status());
+  EPS_ASSIGN_OR_RETURN(const ModelSpec model, BuildModel(run.model));
   EPS_RETURN_IF_ERROR(CheckPlan(preflight, run, model));
   outline.parameters = model.num_parameters();
   outline.model_state_bytes = server::ComputeDaemonMemory(model, run).model_state_bytes();

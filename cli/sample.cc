@@ -198,7 +198,7 @@ absl::Status Generate(Server& server, const proto::GenerateRequest& request,
 absl::Status RunSample(const SampleFlags& flags, SignalQueue& signals) {
   EPS_ASSIGN_OR_RETURN(const std::string folder, FindCheckpointFolder(flags.checkpoint));
   EPS_ASSIGN_OR_RETURN(const std::string config_text, ReadFile(folder + "/config.json"));
-  absl::StatusOr<Gpt2Config> config = Gpt2ConfigFromJson(config_text);
+  absl::StatusOr<ModelConfig> config = ModelConfigFromJson(config_text);
   if (!config.ok()) return Annotate(config.status(), folder + "/config.json");
   EPS_ASSIGN_OR_RETURN(const std::vector<int32_t> prompt, PromptTokens(flags, config->vocab));
   if (prompt.empty()) return absl::InvalidArgumentError("--prompt: at least one byte is needed");
@@ -233,7 +233,7 @@ void AddSample(CLI::App& app, int* exit_code) {
   auto flags = std::make_shared<SampleFlags>();
   command
       ->add_option("--checkpoint", flags->checkpoint,
-                   "A step-NNNNNNNN folder, checkpoints/latest, a run's folder, or a Hugging Face GPT-2 folder")
+                   "A step-NNNNNNNN folder, checkpoints/latest, a run's folder, or a Hugging Face folder")
       ->type_name("PATH")
       ->required();
   auto* prompt = command->add_option("--prompt", flags->prompt, "The text to continue")->default_str("a newline");

@@ -30,6 +30,11 @@ std::string FormatWorkerWaits(const proto::WorkerStatus& worker) {
   return text.empty() ? "nothing" : text;
 }
 
+// 1, where it is not used, says nothing.
+std::string FormatLossScale(const proto::StatusReply& status) {
+  return status.loss_scale() == 1 ? "" : absl::StrCat("  loss scale ", status.loss_scale());
+}
+
 void AddProgress(const proto::StatusReply& status, std::vector<std::string>& lines) {
   const int64_t percent = status.steps() > 0 ? 100 * status.step() / status.steps() : 0;
   lines.push_back(absl::StrFormat("%s  %s %d%%  step %d of %d  eta %s", status.state(),
@@ -41,7 +46,8 @@ void AddProgress(const proto::StatusReply& status, std::vector<std::string>& lin
                                   status.learning_rate(), status.tokens_per_second()));
   lines.push_back(absl::StrCat("last step ", FormatSeconds(status.last_step_seconds()), ", ended ",
                                FormatSeconds(status.step_age_seconds()), " ago  skipped ", status.skipped_steps(),
-                               "  waited too long ", status.step_waits(), "  compute waits for ", FormatWaits(status)));
+                               FormatLossScale(status), "  waited too long ", status.step_waits(),
+                               "  compute waits for ", FormatWaits(status)));
 }
 
 void AddPlot(const proto::StatusReply& status, TopSize size, std::vector<std::string>& lines) {

@@ -16,13 +16,14 @@ absl::StatusOr<WholePlan> MakeWholePlan(RunConfig run, const std::string& device
   plan.device_name = device;
   plan.device_on_host = worker::IsOnHost(device);
   plan.run = std::move(run);
-  EPS_ASSIGN_OR_RETURN(plan.model, BuildGpt2(plan.run.model));
+  EPS_ASSIGN_OR_RETURN(plan.model, BuildModel(plan.run.model));
   EPS_ASSIGN_OR_RETURN(const worker::KernelSizes kernels, worker::FindKernelSizes(device, plan.run.precision.wire));
   const worker::PlanRequest request = {.model = &plan.model,
                                        .run = &plan.run,
                                        .kernels = kernels,
                                        .cap_bytes = device_memory_bytes,
-                                       .max_pass_vnodes = 0};
+                                       .max_pass_vnodes = 0,
+                                       .max_group_members = plan.run.relay.group_members};
   plan.smallest_cap_bytes = worker::SmallestCapBytes(request);
   EPS_ASSIGN_OR_RETURN(plan.device, worker::MakeRelayPlan(request));
   plan.threads = threads > 0 ? threads : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));

@@ -15,6 +15,7 @@
 #include "common/base/status_macros.h"
 #include "common/grpc/message_limits.h"
 #include "common/model/model_spec.h"
+#include "common/schedule/loss_scale.h"
 #include "eps_server/checkpoint/checkpointer.h"
 #include "eps_server/data/data_mark.h"
 #include "eps_server/data/step_data.h"
@@ -89,7 +90,7 @@ class TrainingDaemon final : public Daemon {
     if (std::filesystem::exists(options_.out, ignored)) EPS_RETURN_IF_ERROR(LockOut());
     EPS_RETURN_IF_ERROR(CheckOut(options_));
     EPS_ASSIGN_OR_RETURN(run_, LoadRunConfig(options_.run_file, options_.overrides));
-    EPS_ASSIGN_OR_RETURN(model_, BuildGpt2(run_.model));
+    EPS_ASSIGN_OR_RETURN(model_, BuildModel(run_.model));
     EPS_ASSIGN_OR_RETURN(max_message_bytes_, MaxControlMessageBytes(run_));
     DaemonMemory memory = ComputeDaemonMemory(model_, run_);
     if (options_.window_bytes > 0) memory.contribution_window_bytes = options_.window_bytes;
@@ -106,6 +107,7 @@ class TrainingDaemon final : public Daemon {
       return CheckData();
     }
     EPS_RETURN_IF_ERROR(CheckData());
+    resumed_.loss_scale = FirstLossScale(run_.precision.loss_scale);
     if (run_.model_from.empty()) {
       InitStore(model_, options_.threads, *store_);
       return absl::OkStatus();
@@ -290,7 +292,7 @@ class TrainingDaemon final : public Daemon {
   std::unique_ptr<StepData> data_;
   std::unique_ptr<Store> store_;
   std::unique_ptr<Checkpointer> checkpointer_;
-  RunState resumed_;
+  RunState resumed_;  // or that of a new run
   std::unique_ptr<MetricsLog> metrics_;
   std::unique_ptr<Coordinator> coordinator_;
   std::unique_ptr<TrainingHost> host_;

@@ -17,6 +17,7 @@ struct DeviceOptions {
   int64_t arena_bytes = 0;
   int threads = 1;
   Dtype wire = Dtype::kF32;  // of the run's weights: what a device computes in follows from it
+  bool tf32 = false;         // the run's precision.tf32
 };
 
 // A kind of device. Errors are the device's own.

@@ -48,8 +48,9 @@ DeviceBackend CudaBackend(int index) {
   return {.kernels = [](Dtype wire) { return cuda::CudaKernelSizes(wire); },
           .create =
               [name, index](const DeviceOptions& options) {
-                return cuda::NewNvidiaDevice(index,
-                                             {.name = name, .arena_bytes = options.arena_bytes, .act = options.wire});
+                return cuda::NewNvidiaDevice(
+                    index,
+                    {.name = name, .arena_bytes = options.arena_bytes, .act = options.wire, .tf32 = options.tf32});
               },
           .probe = [name, index](int) -> absl::StatusOr<DeviceProperties> {
             EPS_ASSIGN_OR_RETURN(const cuda::GpuInfo gpu, cuda::ProbeNvidiaGpu(index));

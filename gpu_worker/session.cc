@@ -81,7 +81,7 @@ void Session::LoseLink(absl::Status why) {
 }
 
 absl::Status Session::Connect(const DeviceBackend& backend) {
-  EPS_ASSIGN_OR_RETURN(model_, BuildGpt2(attachment_.run.model));
+  EPS_ASSIGN_OR_RETURN(model_, BuildModel(attachment_.run.model));
   seat_ = std::make_unique<GroupSeat>(
       attachment_.run.relay.group_members > 1 ? backend.group_maker() : nullptr,
       GroupSeat::Reports{
@@ -141,8 +141,10 @@ absl::Status Session::Prepare(const DeviceBackend& backend) {
                                                       .max_group_members = max_group_members}));
   EPS_RETURN_IF_ERROR(OpenTransport(plan));
   link_.Watch(transport_.get(), control_.get());
-  EPS_ASSIGN_OR_RETURN(device_,
-                       backend.create({.arena_bytes = plan.arena_bytes, .threads = options_.threads, .wire = wire}));
+  EPS_ASSIGN_OR_RETURN(device_, backend.create({.arena_bytes = plan.arena_bytes,
+                                                .threads = options_.threads,
+                                                .wire = wire,
+                                                .tf32 = attachment_.run.precision.tf32}));
   memory_ = {.device_arena_bytes = plan.arena_bytes,
              .device_outside_bytes = device_->outside_bytes(),
              .host_bytes = plan.host_boundary_bytes + plan.host_push_bytes,

@@ -52,7 +52,8 @@ def plan(place, model, batch, choice="relay", cap=None):
     if done.returncode != 0:
         raise Failed(f"eps plan: {done.stderr.strip()}")
     said = json.loads(done.stdout)
-    said["host_total_bytes"] = said["host"]["total_bytes"] + sum(said["worker_host"].values())
+    worker = said["worker_host"]  # of which pinned_bytes is a part, with the daemon's weights
+    said["host_total_bytes"] = said["host"]["total_bytes"] + worker["boundary_bytes"] + worker["push_bytes"]
     return said, ""
 
 

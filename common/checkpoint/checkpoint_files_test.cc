@@ -196,6 +196,7 @@ TEST(CheckpointFilesTest, DamageIsNamedByItsPlace) {
           m["format"] = 1;
           m.erase("data");
           m.erase("choices");
+          m.erase("loss_scale");
           for (auto& [name, sum] : m["files"].items()) sum.erase("crc32_per_mib");
         }));
   ASSERT_OK(VerifyCheckpointFolder(f.FolderOf(5)));
@@ -225,9 +226,10 @@ TEST(CheckpointFilesTest, AManifestThatIsNoneIsNamed) {
 TEST(CheckpointFilesTest, AnotherFormatIsNoDamage) {
   const Fixture f;
   const std::string path = f.FolderOf(5) + "/manifest.json";
-  Write(path, EditManifest(ReadFile(path).value(), [](ordered_json& manifest) { manifest["format"] = 5; }));
+  Write(path,
+        EditManifest(ReadFile(path).value(), [](ordered_json& manifest) { manifest["format"] = kManifestFormat + 1; }));
   EXPECT_THAT(VerifyCheckpointFolder(f.FolderOf(5)),
-              StatusIs(absl::StatusCode::kFailedPrecondition, path + ": format: found 5"));
+              StatusIs(absl::StatusCode::kFailedPrecondition, path + ": format: found 6"));
 }
 
 TEST(CheckpointFilesTest, AStepFolderThatLostItsManifestDoesNotPassAsSomethingElse) {

@@ -18,6 +18,7 @@
 #include "common/base/sha256.h"
 #include "common/base/status_macros.h"
 #include "common/choices/choices.h"
+#include "common/schedule/loss_scale.h"
 #include "nlohmann/json.hpp"
 
 namespace eps {
@@ -31,9 +32,10 @@ constexpr int64_t kMaxInteger = std::numeric_limits<int64_t>::max();
 constexpr std::array<absl::string_view, 12> kMembers = {
     "format",        "step",          "run",       "files",  "data_position",  "tokens",
     "skipped_steps", "train_seconds", "last_norm", "losses", "gradient_norms", "sha256"};
-constexpr char kDataMember[] = "data";        // from format 3 on
-constexpr char kChoicesMember[] = "choices";  // from format 4 on
-constexpr int kMaxDepth = 3;                  // files.<name>.<member>
+constexpr char kDataMember[] = "data";             // from format 3 on
+constexpr char kChoicesMember[] = "choices";       // from format 4 on
+constexpr char kLossScaleMember[] = "loss_scale";  // from format 5 on
+constexpr int kMaxDepth = 3;                       // files.<name>.<member>
 constexpr char kCrcMember[] = "crc32_per_mib";
 constexpr size_t kCrcDigits = 8;
 
@@ -84,6 +86,7 @@ absl::Status CheckMembers(const json& document, int64_t format) {
   std::vector<absl::string_view> members(kMembers.begin(), kMembers.end());
   if (format >= 3) members.push_back(kDataMember);
   if (format >= 4) members.push_back(kChoicesMember);
+  if (format >= 5) members.push_back(kLossScaleMember);
   for (const absl::string_view name : members) {
     if (!document.contains(std::string(name))) return Wrong(name, "nothing", "there");
   }
@@ -240,6 +243,24 @@ absl::StatusOr<std::map<std::string, Choices>> ReadChoices(const json& value) {
   return choices;
 }
 
+absl::StatusOr<LossScale> ReadLossScale(const json& value, const PrecisionConfig& precision) {
+  if (!value.is_object() || value.size() != 2 || !value.contains("value") || !value.contains("finite_steps")) {
+    return Wrong(kLossScaleMember, Show(value), "an object with value and finite_steps alone");
+  }
+  LossScale scale;
+  const std::string field = absl::StrCat(kLossScaleMember, ".value");
+  EPS_ASSIGN_OR_RETURN(scale.value, ReadDouble(value["value"], field, kMinLossScale));
+  const bool has_one = precision.loss_scale.has_value();
+  if (has_one ? !IsLossScale(scale.value) : scale.value != 1) {
+    return Wrong(field, Show(value["value"]), has_one ? kLossScaleRange : "1 in a run without FP16");
+  }
+  const int64_t interval = has_one ? precision.loss_scale->growth_interval : 0;
+  EPS_ASSIGN_OR_RETURN(scale.finite_steps,
+                       ReadInteger(value["finite_steps"], absl::StrCat(kLossScaleMember, ".finite_steps"), 0,
+                                   std::max<int64_t>(interval, 1) - 1));
+  return scale;
+}
+
 absl::Status ReadState(const json& document, const RunConfig& run, RunState& state) {
   EPS_ASSIGN_OR_RETURN(const int64_t step, ReadInteger(document["step"], "step", 0, run.steps));
   state.version = Version(step);
@@ -250,6 +271,9 @@ absl::Status ReadState(const json& document, const RunConfig& run, RunState& sta
   }
   if (document.contains(kChoicesMember)) {
     EPS_ASSIGN_OR_RETURN(state.choices, ReadChoices(document[kChoicesMember]));
+  }
+  if (document.contains(kLossScaleMember)) {
+    EPS_ASSIGN_OR_RETURN(state.loss_scale, ReadLossScale(document[kLossScaleMember], run.precision));
   }
   EPS_ASSIGN_OR_RETURN(state.tokens, ReadInteger(document["tokens"], "tokens", 0, kMaxInteger));
   EPS_ASSIGN_OR_RETURN(state.skipped_steps, ReadInteger(document["skipped_steps"], "skipped_steps", 0, step));
@@ -292,6 +316,7 @@ std::string ManifestToJson(const Manifest& manifest) {
   object["data_position"] = state.version.value() * manifest.run.batch.sequences_per_step();
   object[kDataMember] = {{"bytes", state.data.num_bytes}, {"sha256", state.data.sha256}};
   object[kChoicesMember] = state.choices;
+  object[kLossScaleMember] = {{"value", state.loss_scale.value}, {"finite_steps", state.loss_scale.finite_steps}};
   object["tokens"] = state.tokens;
   object["skipped_steps"] = state.skipped_steps;
   object["train_seconds"] = state.train_seconds;

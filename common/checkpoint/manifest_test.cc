@@ -10,7 +10,9 @@
 #include "common/base/ids.h"
 #include "common/checkpoint/run_state.h"
 #include "common/checkpoint/testing.h"
+#include "common/schedule/loss_scale.h"
 #include "common/spec/run_config.h"
+#include "common/tensor/dtype.h"
 #include "common/testing/status_matchers.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
@@ -110,6 +112,7 @@ TEST(ManifestTest, TheFirstFormatHasNoSumsOfPartsAndIsReadToo) {
     m["format"] = 1;
     m.erase("data");
     m.erase("choices");
+    m.erase("loss_scale");
     for (auto& [name, sum] : m["files"].items()) sum.erase("crc32_per_mib");
   };
   const Manifest manifest = Example();
@@ -121,6 +124,7 @@ TEST(ManifestTest, TheFirstFormatHasNoSumsOfPartsAndIsReadToo) {
                                            m["format"] = 1;
                                            m.erase("data");
                                            m.erase("choices");
+                                           m.erase("loss_scale");
                                          })),
               StatusIs(absl::StatusCode::kDataLoss, "found an object of 3, must be an object with bytes and sha256"));
 }
@@ -130,6 +134,7 @@ TEST(ManifestTest, TheSecondFormatKnowsNoDataAndIsReadToo) {
     m["format"] = 2;
     m.erase("data");
     m.erase("choices");
+    m.erase("loss_scale");
   });
   ASSERT_OK_AND_ASSIGN(const Manifest read, ParseManifest(text));
   EXPECT_FALSE(read.state.data.is_known());
@@ -137,6 +142,7 @@ TEST(ManifestTest, TheSecondFormatKnowsNoDataAndIsReadToo) {
                                          [](ordered_json& m) {
                                            m["format"] = 2;
                                            m.erase("choices");
+                                           m.erase("loss_scale");
                                          })),
               StatusIs(absl::StatusCode::kDataLoss, "\"data\" is no field of format 2"));
 }
@@ -145,17 +151,51 @@ TEST(ManifestTest, TheThirdFormatKnowsNoChoicesAndIsReadToo) {
   const std::string text = EditManifest(ManifestToJson(Example()), [](ordered_json& m) {
     m["format"] = 3;
     m.erase("choices");
+    m.erase("loss_scale");
   });
   ASSERT_OK_AND_ASSIGN(const Manifest read, ParseManifest(text));
   EXPECT_TRUE(read.state.choices.empty());
   EXPECT_EQ(read.state.data, Example().state.data);
-  EXPECT_THAT(ParseManifest(EditManifest(ManifestToJson(Example()), [](ordered_json& m) { m["format"] = 3; })),
+  EXPECT_THAT(ParseManifest(EditManifest(ManifestToJson(Example()),
+                                         [](ordered_json& m) {
+                                           m["format"] = 3;
+                                           m.erase("loss_scale");
+                                         })),
               StatusIs(absl::StatusCode::kDataLoss, "\"choices\" is no field of format 3"));
 }
 
+TEST(ManifestTest, TheFourthFormatKnowsNoLossScaleAndIsReadToo) {
+  const std::string text = EditManifest(ManifestToJson(Example()), [](ordered_json& m) {
+    m["format"] = 4;
+    m.erase("loss_scale");
+  });
+  ASSERT_OK_AND_ASSIGN(const Manifest read, ParseManifest(text));
+  EXPECT_EQ(read.state.loss_scale, LossScale{1});
+  EXPECT_THAT(ParseManifest(EditManifest(ManifestToJson(Example()), [](ordered_json& m) { m["format"] = 4; })),
+              StatusIs(absl::StatusCode::kDataLoss, "\"loss_scale\" is no field of format 4"));
+}
+
+TEST(ManifestTest, TheLossScaleOfAnFp16RunComesBackAndIsChecked) {
+  Manifest manifest = Example();
+  manifest.run.precision = {.wire = Dtype::kF16, .gradients = Dtype::kF32, .loss_scale = LossScaleRule{0x1p4, 100}};
+  manifest.state.loss_scale = {0x1p-7, 99};
+  const std::string text = ManifestToJson(manifest);
+  ASSERT_OK_AND_ASSIGN(const Manifest read, ParseManifest(text));
+  EXPECT_EQ(read.state.loss_scale, (LossScale{0x1p-7, 99}));
+  EXPECT_EQ(read.run, manifest.run);
+  const auto with = [&](const char* member, double value) {
+    return ParseManifest(EditManifest(text, [&](ordered_json& m) { m["loss_scale"][member] = value; })).status();
+  };
+  EXPECT_THAT(with("value", 3), StatusIs(absl::StatusCode::kDataLoss, "loss_scale.value: found 3.0, must be a power"));
+  EXPECT_THAT(with("value", 0x1p25), StatusIs(absl::StatusCode::kDataLoss, "loss_scale.value: found"));
+  EXPECT_THAT(
+      ParseManifest(EditManifest(text, [](ordered_json& m) { m["loss_scale"]["finite_steps"] = 100; })),
+      StatusIs(absl::StatusCode::kDataLoss, "loss_scale.finite_steps: found 100, must be a whole number from 0"));
+}
+
 TEST(ManifestTest, AnotherFormatIsNamed) {
-  const std::string text = EditManifest(ManifestToJson(Example()), [](ordered_json& m) { m["format"] = 5; });
-  EXPECT_THAT(ParseManifest(text), StatusIs(absl::StatusCode::kFailedPrecondition, "format: found 5"));
+  const std::string text = EditManifest(ManifestToJson(Example()), [](ordered_json& m) { m["format"] = 6; });
+  EXPECT_THAT(ParseManifest(text), StatusIs(absl::StatusCode::kFailedPrecondition, "format: found 6"));
   EXPECT_THAT(ParseManifest("{\"format\": 7}"), StatusIs(absl::StatusCode::kFailedPrecondition, "format: found 7"));
 }
 
@@ -181,6 +221,13 @@ TEST(ManifestTest, AFieldThatIsWrongIsNamedWithWhatWasFound) {
       {"data.bytes: found -1", [](ordered_json& m) { m["data"]["bytes"] = -1; }},
       {"data.sha256: found \"d\"", [](ordered_json& m) { m["data"]["sha256"] = "d"; }},
       {"choices: found nothing", [](ordered_json& m) { m.erase("choices"); }},
+      {"loss_scale: found nothing", [](ordered_json& m) { m.erase("loss_scale"); }},
+      {"loss_scale: found 4", [](ordered_json& m) { m["loss_scale"] = 4; }},
+      {"loss_scale: found an object of 3", [](ordered_json& m) { m["loss_scale"]["x"] = 4; }},
+      {"loss_scale.value: found 2.0, must be 1 in a run without FP16",
+       [](ordered_json& m) { m["loss_scale"]["value"] = 2.0; }},
+      {"loss_scale.value: found \"1\"", [](ordered_json& m) { m["loss_scale"]["value"] = "1"; }},
+      {"loss_scale.finite_steps: found 1, must be 0", [](ordered_json& m) { m["loss_scale"]["finite_steps"] = 1; }},
       {"choices: found an array of 0", [](ordered_json& m) { m["choices"] = ordered_json::array(); }},
       {"choices: found an object of 17, must be an object of at most 16",
        [](ordered_json& m) {
@@ -231,7 +278,7 @@ TEST(ManifestTest, AFieldThatIsWrongIsNamedWithWhatWasFound) {
       // A length that its list of sums cannot have, however long.
       {"files.model.safetensors.crc32_per_mib: found",
        [](ordered_json& m) { m["files"][kModelFile]["bytes"] = std::numeric_limits<int64_t>::max(); }},
-      {"\"colour\" is no field of format 4", [](ordered_json& m) { m["colour"] = "red"; }},
+      {"\"colour\" is no field of format 5", [](ordered_json& m) { m["colour"] = "red"; }},
   };
   const std::string text = ManifestToJson(Example());
   ASSERT_OK(ParseManifest(EditManifest(text, [](ordered_json&) {})));

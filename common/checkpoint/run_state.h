@@ -9,6 +9,7 @@
 
 #include "common/base/ids.h"
 #include "common/choices/choices.h"
+#include "common/schedule/loss_scale.h"
 
 namespace eps {
 
@@ -36,6 +37,7 @@ struct RunState {
   int64_t skipped_steps = 0;           // whose gradient was not finite; the optimizer's own step does not count them
   DataMark data;                       // of data.path; not known in a manifest of format 1 or 2
   std::map<std::string, Choices> choices;  // by device model, those that have any; none before format 4
+  LossScale loss_scale;                    // of the next step
 };
 
 }  // namespace eps

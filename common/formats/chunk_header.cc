@@ -48,8 +48,8 @@ absl::Status CheckPreamble(absl::Span<const std::byte> bytes) {
   if (const auto kind = Load<uint8_t>(bytes, kKindAt); kind != 1 && kind != 2) {
     return Bad("kind", kKindAt, kind, "1 (weights) or 2 (gradient)");
   }
-  if (const auto dtype = Load<uint8_t>(bytes, kDtypeAt); dtype != 1 && dtype != 2) {
-    return Bad("dtype", kDtypeAt, dtype, "1 (F32) or 2 (BF16)");
+  if (const auto dtype = Load<uint8_t>(bytes, kDtypeAt); !IsDtype(dtype)) {
+    return Bad("dtype", kDtypeAt, dtype, std::string(kDtypeValues));
   }
   if (const auto reserved = Load<uint64_t>(bytes, kReservedAt); reserved != 0) {
     return Bad("reserved", kReservedAt, reserved, "0");

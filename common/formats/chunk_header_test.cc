@@ -102,7 +102,7 @@ TEST(ChunkHeaderTest, EachBadFieldIsNamedWithItsOffsetAndValue) {
            Case{6, 1, 0, "kind (offset 6): 0"},
            Case{6, 1, 3, "kind (offset 6): 3"},
            Case{7, 1, 0, "dtype (offset 7): 0"},
-           Case{7, 1, 3, "dtype (offset 7): 3"},
+           Case{7, 1, 4, "dtype (offset 7): 4"},
            Case{16, 8, ~uint64_t{0}, "step (offset 16): -1"},
            Case{24, 4, 0xFFFFFFFF, "blob (offset 24): -1"},
            Case{28, 4, 0x80000000, "use (offset 28): -2147483648"},

@@ -60,8 +60,8 @@ absl::Status CheckPreamble(absl::string_view bytes) {
   if (!IsKind(kind)) return Bad("kind", kKindAt, int{kind}, "1 to 5 or 17 to 23");
   const bool offer = kind == static_cast<uint8_t>(SharedMessageKind::kOffer);
   const auto dtype = Load<uint8_t>(bytes, kDtypeAt);
-  if (offer ? dtype != 1 && dtype != 2 : dtype != 0) {
-    return Bad("dtype", kDtypeAt, int{dtype}, offer ? "1 (F32) or 2 (BF16)" : "0");
+  if (offer ? !IsDtype(dtype) : dtype != 0) {
+    return Bad("dtype", kDtypeAt, int{dtype}, offer ? kDtypeValues : "0");
   }
   const bool refused = kind == static_cast<uint8_t>(SharedMessageKind::kRefused);
   const auto code = Load<uint8_t>(bytes, kCodeAt);

@@ -74,7 +74,7 @@ TEST(SharedMessageTest, WhatIsWrongIsNamedByFieldAndOffset) {
       {With(good, 5, 0), "message: kind (offset 5): 0, must be 1 to 5 or 17 to 23"},
       {With(good, 5, 6), "message: kind (offset 5): 6, must be 1 to 5 or 17 to 23"},
       {With(good, 5, 24), "message: kind (offset 5): 24, must be 1 to 5 or 17 to 23"},
-      {With(good, 6, 3), "message: dtype (offset 6): 3, must be 1 (F32) or 2 (BF16)"},
+      {With(good, 6, 4), "message: dtype (offset 6): 4, must be 1 (F32), 2 (BF16) or 3 (F16)"},
       {With(good, 5, 2), "message: dtype (offset 6): 2, must be 0"},
       {With(good, 7, 1), "message: status code (offset 7): 1, must be 0"},
       {With(With(good, 5, 23), 6, 0), "message: status code (offset 7): 0, must be 1 to 16"},

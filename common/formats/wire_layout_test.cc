@@ -15,7 +15,7 @@ namespace {
 
 TEST(WireLayoutTest, TwoBuffersHoldEveryBlobInPullOrderWithoutAGap) {
   const ModelSpec model =
-      BuildGpt2({.num_layers = 2, .d_model = 48, .num_heads = 3, .context = 20, .vocab = 100}).value();
+      BuildModel({.num_layers = 2, .d_model = 48, .num_heads = 3, .context = 20, .vocab = 100}).value();
   for (const Dtype dtype : {Dtype::kBf16, Dtype::kF32}) {
     const WireLayout layout(model, dtype);
     int64_t next = 0;
@@ -34,7 +34,7 @@ TEST(WireLayoutTest, TwoBuffersHoldEveryBlobInPullOrderWithoutAGap) {
 
 TEST(WireLayoutTest, AVersionLiesWhereTheVersionTwoBeforeItLay) {
   const ModelSpec model =
-      BuildGpt2({.num_layers = 1, .d_model = 64, .num_heads = 1, .context = 8, .vocab = 64}).value();
+      BuildModel({.num_layers = 1, .d_model = 64, .num_heads = 1, .context = 8, .vocab = 64}).value();
   const WireLayout layout(model, Dtype::kBf16);
   for (const BlobSpec& blob : model.blobs) {
     EXPECT_EQ(layout.offset_bytes(blob.id, Version(5)), layout.offset_bytes(blob.id, Version(7)));
@@ -45,7 +45,7 @@ TEST(WireLayoutTest, AVersionLiesWhereTheVersionTwoBeforeItLay) {
 
 TEST(WireLayoutTest, PublishedVersionsLieBehindTheWeightsInBlobOrder) {
   const ModelSpec model =
-      BuildGpt2({.num_layers = 1, .d_model = 64, .num_heads = 1, .context = 8, .vocab = 64}).value();
+      BuildModel({.num_layers = 1, .d_model = 64, .num_heads = 1, .context = 8, .vocab = 64}).value();
   const WireLayout layout(model, Dtype::kBf16);
   std::vector<int64_t> memory(static_cast<size_t>(layout.segment_bytes()) / 8);
   const auto segment = absl::MakeSpan(reinterpret_cast<std::byte*>(memory.data()), memory.size() * 8);

@@ -8,17 +8,17 @@
 
 namespace eps {
 
-// The config.json of a Hugging Face GPT-2 folder <-> Gpt2Config. init_seed is not part of it: 0.
+// The config.json of a Hugging Face folder <-> ModelConfig, for every family (families.h). init_seed is no part of it.
 //
-// A config that asks for a computation that is not ours (another activation, untied embeddings,
-// attention scaled by layer, ...) is refused, so that no folder is trained as something else than
-// it is. Keys that change no computation are ignored. Absent: layer_norm_epsilon 1e-5, dropouts 0.
+// A config that asks for a computation that is not ours (another activation, attention scaled by layer, another scaling
+// of positions, ...) is refused, so that no folder is trained as something else than it is. Keys that change no
+// computation are ignored. Absent keys mean what they mean to transformers.
 //
 // Errors: INVALID_ARGUMENT naming the key, the value found and what is allowed
-absl::StatusOr<Gpt2Config> Gpt2ConfigFromJson(const std::string& json);
+absl::StatusOr<ModelConfig> ModelConfigFromJson(const std::string& json);
 
-// What Gpt2ConfigFromJson reads and transformers.GPT2LMHeadModel loads.
-std::string Gpt2ConfigToJson(const Gpt2Config& config);
+// What ModelConfigFromJson reads and transformers loads as the architecture that it names.
+std::string ModelConfigToJson(const ModelConfig& config);
 
 }  // namespace eps
 

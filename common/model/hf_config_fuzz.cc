@@ -7,10 +7,10 @@
 
 // A config.json that is taken is written again as the same.
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
-  const absl::StatusOr<eps::Gpt2Config> config =
-      eps::Gpt2ConfigFromJson(std::string(reinterpret_cast<const char*>(data), num_bytes));
+  const absl::StatusOr<eps::ModelConfig> config =
+      eps::ModelConfigFromJson(std::string(reinterpret_cast<const char*>(data), num_bytes));
   if (!config.ok()) return 0;
-  const absl::StatusOr<eps::Gpt2Config> again = eps::Gpt2ConfigFromJson(eps::Gpt2ConfigToJson(*config));
+  const absl::StatusOr<eps::ModelConfig> again = eps::ModelConfigFromJson(eps::ModelConfigToJson(*config));
   if (!again.ok() || !(*again == *config)) abort();
   return 0;
 }

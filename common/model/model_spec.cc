@@ -4,144 +4,17 @@
 #include <array>
 #include <cmath>
 #include <numbers>
-#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "common/base/byte_size.h"
 #include "common/base/status_macros.h"
+#include "common/model/families.h"
 #include "common/numeric/philox.h"
 
 namespace eps {
 namespace {
-
-// Bounds that keep every size below 2^63 elements with room for arithmetic: the largest tensor is
-// mlp.c_fc of 4 * 2^32 elements or wte of 2^40, and there are at most 4096 * 12 of the former.
-constexpr int64_t kMaxLayers = 4096;
-constexpr int64_t kMaxDModel = 65536;
-constexpr int64_t kMaxHeadDim = 256;  // what the attention kernels hold in registers and tiles
-constexpr int64_t kMaxContext = int64_t{1} << 20;
-constexpr int64_t kMaxVocab = int64_t{1} << 24;
-
-constexpr double kInitStddev = 0.02;  // GPT-2's initializer_range
-
-absl::Status CheckRange(absl::string_view field, int64_t value, int64_t max) {
-  if (value >= 1 && value <= max) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(field, ": ", value, ", must be between 1 and ", max));
-}
-
-absl::Status CheckDropout(absl::string_view field, double value) {
-  if (value >= 0 && value < 1) return absl::OkStatus();  // NaN fails
-  return absl::InvalidArgumentError(absl::StrCat(field, ": ", value, ", must be at least 0 and less than 1"));
-}
-
-absl::Status CheckConfig(const Gpt2Config& config) {
-  EPS_RETURN_IF_ERROR(CheckRange("model.layers", config.num_layers, kMaxLayers));
-  EPS_RETURN_IF_ERROR(CheckRange("model.d_model", config.d_model, kMaxDModel));
-  EPS_RETURN_IF_ERROR(CheckRange("model.heads", config.num_heads, config.d_model));
-  EPS_RETURN_IF_ERROR(CheckRange("model.context", config.context, kMaxContext));
-  EPS_RETURN_IF_ERROR(CheckRange("model.vocab", config.vocab, kMaxVocab));
-  if (config.d_model % config.num_heads != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("model.heads: ", config.num_heads, " does not divide model.d_model ", config.d_model));
-  }
-  if (config.head_dim() > kMaxHeadDim) {
-    return absl::InvalidArgumentError(absl::StrCat("model.heads: ", config.num_heads, " of model.d_model ",
-                                                   config.d_model, " makes heads of ", config.head_dim(), ", at most ",
-                                                   kMaxHeadDim));
-  }
-  if (!(config.layer_norm_eps > 0 && config.layer_norm_eps < 1)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("model.layer_norm_eps: ", config.layer_norm_eps, ", must be greater than 0 and less than 1"));
-  }
-  EPS_RETURN_IF_ERROR(CheckDropout("model.embedding_dropout", config.embedding_dropout));
-  EPS_RETURN_IF_ERROR(CheckDropout("model.attention_dropout", config.attention_dropout));
-  return CheckDropout("model.residual_dropout", config.residual_dropout);
-}
-
-// Collects the tensors of one blob and lays them out.
-class BlobBuilder {
- public:
-  explicit BlobBuilder(std::string name) { blob_.name = std::move(name); }
-
-  BlobBuilder& Normal(std::string name, std::vector<int64_t> shape, double stddev = kInitStddev) {
-    return Add(std::move(name), std::move(shape), InitRule::kNormal, stddev);
-  }
-  BlobBuilder& Ones(std::string name, std::vector<int64_t> shape) {
-    return Add(std::move(name), std::move(shape), InitRule::kOnes, 0);
-  }
-  BlobBuilder& Zeros(std::string name, std::vector<int64_t> shape) {
-    return Add(std::move(name), std::move(shape), InitRule::kZeros, 0);
-  }
-
-  BlobSpec Build() { return std::move(blob_); }
-
- private:
-  BlobBuilder& Add(std::string name, std::vector<int64_t> shape, InitRule init, double stddev) {
-    TensorSpec tensor{std::move(name), std::move(shape), blob_.num_elems, init, stddev};
-    blob_.num_elems = RoundUp(blob_.num_elems + tensor.num_elems(), kTensorAlignElems);
-    blob_.tensors.push_back(std::move(tensor));
-    return *this;
-  }
-
-  BlobSpec blob_;
-};
-
-BlobSpec BlockBlob(const Gpt2Config& config, int64_t index) {
-  const int64_t d = config.d_model;
-  const std::string prefix = absl::StrCat("transformer.h.", index, ".");
-  // Projections into the residual stream start smaller, so that its variance does not grow with
-  // depth (GPT-2, section 2.3).
-  const double residual_stddev = kInitStddev / std::sqrt(2.0 * static_cast<double>(config.num_layers));
-  return BlobBuilder(absl::StrCat("h.", index))
-      .Ones(prefix + "ln_1.weight", {d})
-      .Zeros(prefix + "ln_1.bias", {d})
-      .Normal(prefix + "attn.c_attn.weight", {d, 3 * d})
-      .Zeros(prefix + "attn.c_attn.bias", {3 * d})
-      .Normal(prefix + "attn.c_proj.weight", {d, d}, residual_stddev)
-      .Zeros(prefix + "attn.c_proj.bias", {d})
-      .Ones(prefix + "ln_2.weight", {d})
-      .Zeros(prefix + "ln_2.bias", {d})
-      .Normal(prefix + "mlp.c_fc.weight", {d, 4 * d})
-      .Zeros(prefix + "mlp.c_fc.bias", {4 * d})
-      .Normal(prefix + "mlp.c_proj.weight", {4 * d, d}, residual_stddev)
-      .Zeros(prefix + "mlp.c_proj.bias", {d})
-      .Build();
-}
-
-// Adds blobs and layers to a model and keeps both sides of a use in step.
-class ModelBuilder {
- public:
-  explicit ModelBuilder(const Gpt2Config& config) { model_.config = config; }
-
-  BlobId AddBlob(BlobSpec blob) {
-    blob.id = BlobId(static_cast<int32_t>(model_.blobs.size()));
-    model_.blobs.push_back(std::move(blob));
-    return model_.blobs.back().id;
-  }
-
-  // The layer's slot holds `blobs` one after the other.
-  void AddLayer(LayerKind kind, std::string name, const std::vector<BlobId>& blobs) {
-    LayerSpec layer;
-    layer.id = LayerId(static_cast<int32_t>(model_.layers.size()));
-    layer.kind = kind;
-    layer.name = std::move(name);
-    for (const BlobId id : blobs) {
-      BlobSpec& blob = model_.blobs[id.value()];
-      layer.blobs.push_back({id, static_cast<int>(blob.uses.size()), layer.num_elems});
-      blob.uses.push_back(layer.id);
-      layer.num_elems += blob.num_elems;  // already a multiple of kTensorAlignElems
-    }
-    model_.layers.push_back(std::move(layer));
-  }
-
-  ModelSpec Build() { return std::move(model_); }
-
- private:
-  ModelSpec model_;
-};
 
 // FNV-1a, 64 bits: fixed for ever, unlike std::hash.
 uint64_t HashName(absl::string_view name) {
@@ -230,21 +103,10 @@ int64_t ModelSpec::max_layer_elems() const {
   return most;
 }
 
-absl::StatusOr<ModelSpec> BuildGpt2(const Gpt2Config& config) {
-  EPS_RETURN_IF_ERROR(CheckConfig(config));
-  const int64_t d = config.d_model;
-  ModelBuilder builder(config);
-  const BlobId wte = builder.AddBlob(BlobBuilder("wte").Normal("transformer.wte.weight", {config.vocab, d}).Build());
-  const BlobId wpe = builder.AddBlob(BlobBuilder("wpe").Normal("transformer.wpe.weight", {config.context, d}).Build());
-  builder.AddLayer(LayerKind::kEmbedding, "embedding", {wte, wpe});
-  for (int64_t i = 0; i < config.num_layers; ++i) {
-    const BlobId block = builder.AddBlob(BlockBlob(config, i));
-    builder.AddLayer(LayerKind::kBlock, absl::StrCat("h.", i), {block});
-  }
-  const BlobId ln_f = builder.AddBlob(
-      BlobBuilder("ln_f").Ones("transformer.ln_f.weight", {d}).Zeros("transformer.ln_f.bias", {d}).Build());
-  builder.AddLayer(LayerKind::kHead, "head", {ln_f, wte});
-  return builder.Build();
+absl::StatusOr<ModelSpec> BuildModel(const ModelConfig& config) {
+  const Family& family = FamilyOf(config.family);
+  EPS_RETURN_IF_ERROR(family.check(config));
+  return family.build(config);
 }
 
 void InitTensor(const TensorSpec& tensor, uint64_t seed, float* values) {

@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "common/base/ids.h"
+#include "common/model/model_config.h"
 #include "common/schedule/chunk_range.h"
 
 namespace eps {
@@ -19,31 +20,45 @@ inline constexpr int64_t kChunkElems = 262144;
 // any wire dtype. The gap is padding: zero, and kept zero.
 inline constexpr int64_t kTensorAlignElems = 64;
 
-// The numbers that make a GPT-2-family model. All are >= 1 unless said otherwise.
-struct Gpt2Config {
-  int64_t num_layers = 0;  // transformer blocks
-  int64_t d_model = 0;     // a multiple of num_heads
-  int64_t num_heads = 0;
-  int64_t context = 0;  // T, tokens per sample and rows of the position table
-  int64_t vocab = 0;
-  double layer_norm_eps = 1e-5;
-  double embedding_dropout = 0;  // [0, 1)
-  double attention_dropout = 0;
-  double residual_dropout = 0;
-  uint64_t init_seed = 0;
-
-  int64_t head_dim() const { return d_model / num_heads; }
-  friend bool operator==(const Gpt2Config&, const Gpt2Config&) = default;
-};
-
 enum class InitRule { kZeros, kOnes, kNormal };
+
+// What a tensor is to the layer that has it, whatever its name.
+enum class TensorRole {
+  kTokenTable,     // (vocab, d_model); of the embedding, and of a tied head
+  kPositionTable,  // (context, d_model)
+  kAttentionNormScale,
+  kAttentionNormShift,
+  kQkvWeight,  // queries, keys and values in one product
+  kQkvBias,
+  kQueryWeight,
+  kQueryBias,
+  kKeyWeight,
+  kKeyBias,
+  kValueWeight,
+  kValueBias,
+  kQueryNormScale,  // (head_dim)
+  kKeyNormScale,
+  kAttentionOutWeight,
+  kAttentionOutBias,
+  kMlpNormScale,
+  kMlpNormShift,
+  kGateWeight,
+  kUpWeight,
+  kUpBias,
+  kDownWeight,
+  kDownBias,
+  kFinalNormScale,
+  kFinalNormShift,
+  kHeadTable,  // (vocab, d_model), of a head that is not tied
+};
 
 struct TensorSpec {
   std::string name;            // Hugging Face name, e.g. "transformer.h.3.attn.c_attn.weight"
-  std::vector<int64_t> shape;  // row-major; GPT-2's linear weights are (in, out)
+  std::vector<int64_t> shape;  // row-major; linear weights are (in, out) in GPT-2, (out, in) in the Llama family
   int64_t offset_elems = 0;    // within the blob, a multiple of kTensorAlignElems
   InitRule init = InitRule::kZeros;
   double init_stddev = 0;  // kNormal only
+  TensorRole role = TensorRole::kTokenTable;
 
   int64_t num_elems() const;
   bool decays() const { return shape.size() >= 2; }  // the default decay rule
@@ -52,7 +67,7 @@ struct TensorSpec {
 // All parameters of one layer, or a tensor that two layers share.
 struct BlobSpec {
   BlobId id;
-  std::string name;                 // for people: "wte", "wpe", "h.3", "ln_f"
+  std::string name;                 // for people: "wte", "wpe", "h.3", "ln_f", "layers.3"
   std::vector<TensorSpec> tensors;  // by rising offset
   int64_t num_elems = 0;            // padding included
   std::vector<LayerId> uses;        // the layers that pull it, in relay order; the index is the `use`
@@ -91,10 +106,10 @@ struct LayerSpec {
 
 // The model as both programs see it: which layers, which blobs, where each tensor lies.
 //
-// Relay order: embedding, blocks, head. Pull order of the blobs: wte, wpe, h.0 .. h.L-1, ln_f.
-// wte is tied: used by the embedding (use 0) and by the head (use 1).
+// Relay order: embedding, blocks, head. Pull order of the blobs: that of the layers. A tied token table is used by the
+// embedding (use 0) and by the head (use 1).
 struct ModelSpec {
-  Gpt2Config config;
+  ModelConfig config;
   std::vector<LayerSpec> layers;
   std::vector<BlobSpec> blobs;
 
@@ -106,7 +121,7 @@ struct ModelSpec {
 };
 
 // Errors: INVALID_ARGUMENT naming the field (as it is written in a RunSpec), the value and the bound.
-absl::StatusOr<ModelSpec> BuildGpt2(const Gpt2Config& config);
+absl::StatusOr<ModelSpec> BuildModel(const ModelConfig& config);
 
 // Fills `values` (num_elems() of the tensor) with its initial fp32 values; a pure function of
 // (seed, tensor name, element), whatever the order or the threads.

@@ -20,8 +20,8 @@ namespace {
 
 constexpr absl::StatusCode kInvalid = absl::StatusCode::kInvalidArgument;
 
-Gpt2Config SmallConfig() {
-  Gpt2Config config;
+ModelConfig SmallConfig() {
+  ModelConfig config;
   config.num_layers = 3;
   config.d_model = 24;
   config.num_heads = 4;
@@ -31,8 +31,8 @@ Gpt2Config SmallConfig() {
   return config;
 }
 
-ModelSpec Build(const Gpt2Config& config) {
-  absl::StatusOr<ModelSpec> model = BuildGpt2(config);
+ModelSpec Build(const ModelConfig& config) {
+  absl::StatusOr<ModelSpec> model = BuildModel(config);
   EXPECT_OK(model);
   return model.ok() ? *std::move(model) : ModelSpec{};
 }
@@ -69,6 +69,77 @@ TEST(ModelSpecTest, LayersAndBlobsStandInRelayAndPullOrder) {
   EXPECT_EQ(model.layers.front().kind, LayerKind::kEmbedding);
   EXPECT_EQ(model.layers[1].kind, LayerKind::kBlock);
   EXPECT_EQ(model.layers.back().kind, LayerKind::kHead);
+}
+
+ModelConfig SmallLlama() {
+  ModelConfig config;
+  config.family = ModelFamily::kLlama;
+  config.num_layers = 2;
+  config.d_model = 24;
+  config.num_heads = 6;
+  config.num_kv_heads = 2;
+  config.d_head = 10;
+  config.d_ff = 36;
+  config.context = config.max_positions = 10;
+  config.vocab = 101;
+  config.tied_head = false;
+  return config;
+}
+
+TEST(LlamaSpecTest, ABlockHasTheTensorsOfHuggingFace) {
+  ModelConfig config = SmallLlama();
+  const std::string p = "model.layers.1.", attention = p + "self_attn.", mlp = p + "mlp.";
+  const std::vector<std::string> plain = {
+      p + "input_layernorm.weight", attention + "q_proj.weight", attention + "k_proj.weight",
+      attention + "v_proj.weight",  attention + "o_proj.weight", p + "post_attention_layernorm.weight",
+      mlp + "gate_proj.weight",     mlp + "up_proj.weight",      mlp + "down_proj.weight"};
+  ModelSpec model = Build(config);
+  EXPECT_EQ(TensorNames(model.blobs[2]), plain);
+  EXPECT_EQ(FindTensor(model, attention + "q_proj.weight").shape, (std::vector<int64_t>{60, 24}));
+  EXPECT_EQ(FindTensor(model, attention + "v_proj.weight").shape, (std::vector<int64_t>{20, 24}));
+  EXPECT_EQ(FindTensor(model, attention + "o_proj.weight").shape, (std::vector<int64_t>{24, 60}));
+  EXPECT_EQ(FindTensor(model, mlp + "up_proj.weight").shape, (std::vector<int64_t>{36, 24}));
+  EXPECT_EQ(FindTensor(model, mlp + "down_proj.weight").shape, (std::vector<int64_t>{24, 36}));
+  config.qkv_bias = config.out_bias = config.qk_norm = true;
+  model = Build(config);
+  EXPECT_EQ(FindTensor(model, attention + "q_proj.bias").shape, (std::vector<int64_t>{60}));
+  EXPECT_EQ(FindTensor(model, attention + "k_norm.weight").shape, (std::vector<int64_t>{10}));
+  EXPECT_EQ(FindTensor(model, attention + "o_proj.bias").shape, (std::vector<int64_t>{24}));
+  EXPECT_EQ(model.blobs[2].tensors.size(), plain.size() + 6);
+}
+
+TEST(LlamaSpecTest, TheHeadHasATableOfItsOwnUnlessItIsTied) {
+  ModelConfig config = SmallLlama();
+  const auto names = [](const ModelSpec& model) {
+    std::vector<std::string> blobs;
+    for (const BlobUse& use : model.layers.back().blobs) blobs.push_back(model.blob(use.blob).name);
+    return blobs;
+  };
+  ModelSpec model = Build(config);
+  EXPECT_EQ(names(model), (std::vector<std::string>{"norm", "lm_head"}));
+  EXPECT_EQ(model.blobs[0].uses.size(), 1u);
+  EXPECT_EQ(FindTensor(model, "lm_head.weight").role, TensorRole::kHeadTable);
+  config.tied_head = true;
+  model = Build(config);
+  EXPECT_EQ(names(model), (std::vector<std::string>{"norm", "embed_tokens"}));
+  EXPECT_EQ(model.blobs[0].uses, (std::vector<LayerId>{LayerId(0), LayerId(3)}));
+}
+
+TEST(LlamaSpecTest, EveryRoleIsOnceInALayer) {
+  for (const bool all : {false, true}) {
+    ModelConfig config = SmallLlama();
+    config.qkv_bias = config.out_bias = config.qk_norm = all;
+    for (const ModelSpec& model : {Build(config), Build(SmallConfig())}) {
+      for (const LayerSpec& layer : model.layers) {
+        std::set<TensorRole> roles;
+        for (const BlobUse& use : layer.blobs) {
+          for (const TensorSpec& tensor : model.blob(use.blob).tensors) {
+            EXPECT_TRUE(roles.insert(tensor.role).second) << layer.name << " " << tensor.name;
+          }
+        }
+      }
+    }
+  }
 }
 
 TEST(ModelSpecTest, IdsArePositions) {
@@ -155,7 +226,7 @@ TEST(ModelSpecTest, BlobsOfASlotAreAlignedAndDoNotOverlap) {
 }
 
 TEST(ModelSpecTest, ParametersOfGpt2SmallAreCounted) {
-  Gpt2Config config;
+  ModelConfig config;
   config.num_layers = 12;
   config.d_model = 768;
   config.num_heads = 12;
@@ -232,62 +303,62 @@ TEST(ModelSpecTest, OnlyTensorsOfTwoDimensionsDecay) {
 }
 
 TEST(ModelSpecTest, HeadsThatDoNotDivideTheWidthAreNamed) {
-  Gpt2Config config = SmallConfig();
+  ModelConfig config = SmallConfig();
   config.d_model = 384;
   config.num_heads = 5;
-  EXPECT_THAT(BuildGpt2(config), StatusIs(kInvalid, "model.heads: 5 does not divide model.d_model 384"));
+  EXPECT_THAT(BuildModel(config), StatusIs(kInvalid, "model.heads: 5 does not divide model.d_model 384"));
 }
 
 TEST(ModelSpecTest, HeadsWiderThanTheKernelsTakeAreRefused) {
-  Gpt2Config config = SmallConfig();
+  ModelConfig config = SmallConfig();
   config.d_model = 1024;
   config.num_heads = 2;
-  EXPECT_THAT(BuildGpt2(config), StatusIs(kInvalid, "heads of 512, at most 256"));
+  EXPECT_THAT(BuildModel(config), StatusIs(kInvalid, "heads of 512, at most 256"));
   config.num_heads = 4;
-  EXPECT_OK(BuildGpt2(config));
+  EXPECT_OK(BuildModel(config));
   config.num_heads = 1024;  // heads of 1
-  EXPECT_OK(BuildGpt2(config));
+  EXPECT_OK(BuildModel(config));
 }
 
 TEST(ModelSpecTest, NumbersOutsideTheirRangeAreNamed) {
   struct Case {
-    int64_t Gpt2Config::*field;
+    int64_t ModelConfig::*field;
     const char* name;
     int64_t too_large;
   };
   for (const Case& c :
-       {Case{&Gpt2Config::num_layers, "model.layers", 4097}, Case{&Gpt2Config::d_model, "model.d_model", 65537},
-        Case{&Gpt2Config::num_heads, "model.heads", 25}, Case{&Gpt2Config::context, "model.context", (1 << 20) + 1},
-        Case{&Gpt2Config::vocab, "model.vocab", (1 << 24) + 1}}) {
+       {Case{&ModelConfig::num_layers, "model.layers", 4097}, Case{&ModelConfig::d_model, "model.d_model", 65537},
+        Case{&ModelConfig::num_heads, "model.heads", 25}, Case{&ModelConfig::context, "model.context", (1 << 20) + 1},
+        Case{&ModelConfig::vocab, "model.vocab", (1 << 24) + 1}}) {
     for (const int64_t bad : {int64_t{0}, int64_t{-1}, c.too_large, std::numeric_limits<int64_t>::max(),
                               std::numeric_limits<int64_t>::min()}) {
-      Gpt2Config config = SmallConfig();
+      ModelConfig config = SmallConfig();
       config.*c.field = bad;
-      EXPECT_THAT(BuildGpt2(config), StatusIs(kInvalid, std::string(c.name) + ": " + std::to_string(bad)));
+      EXPECT_THAT(BuildModel(config), StatusIs(kInvalid, std::string(c.name) + ": " + std::to_string(bad)));
     }
   }
 }
 
 TEST(ModelSpecTest, DropoutAndEpsilonOutsideTheirRangeAreNamed) {
   struct Case {
-    double Gpt2Config::*field;
+    double ModelConfig::*field;
     const char* name;
   };
   const double nan = std::numeric_limits<double>::quiet_NaN();
-  for (const Case& c : {Case{&Gpt2Config::embedding_dropout, "model.embedding_dropout"},
-                        Case{&Gpt2Config::attention_dropout, "model.attention_dropout"},
-                        Case{&Gpt2Config::residual_dropout, "model.residual_dropout"},
-                        Case{&Gpt2Config::layer_norm_eps, "model.layer_norm_eps"}}) {
+  for (const Case& c : {Case{&ModelConfig::embedding_dropout, "model.embedding_dropout"},
+                        Case{&ModelConfig::attention_dropout, "model.attention_dropout"},
+                        Case{&ModelConfig::residual_dropout, "model.residual_dropout"},
+                        Case{&ModelConfig::layer_norm_eps, "model.layer_norm_eps"}}) {
     for (const double bad : {-0.1, 1.0, nan}) {
-      Gpt2Config config = SmallConfig();
+      ModelConfig config = SmallConfig();
       config.*c.field = bad;
-      EXPECT_THAT(BuildGpt2(config), StatusIs(kInvalid, c.name)) << bad;
+      EXPECT_THAT(BuildModel(config), StatusIs(kInvalid, c.name)) << bad;
     }
   }
 }
 
 TEST(ModelSpecTest, TheLargestModelDoesNotOverflow) {
-  Gpt2Config config;
+  ModelConfig config;
   config.num_layers = 4096;
   config.d_model = 65536;
   config.num_heads = 256;

@@ -34,6 +34,7 @@ struct Assignment {
   StepId step;
   int64_t counted_tokens = 0;      // of the whole step, over all vnodes: the loss is the mean over them
   std::vector<VnodeBatch> vnodes;  // rising by vnode
+  double loss_scale = 1;           // of the step: gradients come multiplied by it
   // With whom it pulls and pushes; none: alone. Then `vnodes` are those of its rank.
   std::optional<GroupVnodes> group = std::nullopt;
 };

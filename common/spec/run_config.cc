@@ -37,10 +37,10 @@ std::string AbsolutePath(const std::string& base, const std::string& path) {
   return (error ? joined : absolute).lexically_normal().string();
 }
 
-absl::StatusOr<Gpt2Config> ReadHfFolder(const std::string& folder) {
+absl::StatusOr<ModelConfig> ReadHfFolder(const std::string& folder) {
   const std::string path = folder + "/config.json";
   EPS_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kMaxHfConfigBytes));
-  absl::StatusOr<Gpt2Config> config = Gpt2ConfigFromJson(text);
+  absl::StatusOr<ModelConfig> config = ModelConfigFromJson(text);
   EPS_RETURN_IF_ERROR_WITH(config.status(), path);
   return config;
 }

@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "common/choices/choices.h"
 #include "common/model/model_spec.h"
+#include "common/schedule/loss_scale.h"
 #include "common/tensor/dtype.h"
 
 namespace eps {
@@ -66,6 +67,8 @@ struct PrecisionConfig {
   Dtype wire = Dtype::kBf16;
   Dtype gradients = Dtype::kBf16;
   ChoiceRule algorithms = ChoiceRule::kFirst;
+  bool tf32 = false;                                       // FP32 wire only
+  std::optional<LossScaleRule> loss_scale = std::nullopt;  // exactly where wire or gradients is FP16
 
   friend bool operator==(const PrecisionConfig&, const PrecisionConfig&) = default;
 };
@@ -90,7 +93,7 @@ struct RelayConfig {
 };
 
 struct RunConfig {
-  Gpt2Config model;
+  ModelConfig model;
   std::string model_from;  // folder the weights come from; empty: initialised from model.init_seed
   DataConfig data;
   BatchConfig batch;
@@ -101,6 +104,8 @@ struct RunConfig {
   CheckpointConfig checkpoint;
   int64_t steps = 0;
 
+  // Whether no weight is updated before the whole step's gradient is known to be finite, and its norm.
+  bool holds_updates() const { return optimizer.clip == ClipMode::kExact || precision.loss_scale.has_value(); }
   int64_t tokens_per_step() const { return batch.sequences_per_step() * model.context; }
 
   friend bool operator==(const RunConfig&, const RunConfig&) = default;

@@ -10,6 +10,7 @@
 #include "common/choices/choices.h"
 #include "common/model/hf_config.h"
 #include "common/model/model_spec.h"
+#include "common/schedule/loss_scale.h"
 #include "common/tensor/dtype.h"
 #include "common/testing/status_matchers.h"
 #include "common/testing/temp_dir.h"
@@ -163,6 +164,81 @@ TEST_F(RunConfigTest, RelayTransportAndPrecisionAreRead) {
   EXPECT_THAT(ParseRunConfig(SerializeRunConfig(config)), IsOkAndHolds(config));
 }
 
+TEST_F(RunConfigTest, AModelOfTheLlamaFamilyIsReadWithItsDefaults) {
+  const std::string base = std::string(kSmall);
+  RunConfig config = MustLoad(base, {{"model.family", "LLAMA"}, {"model.d_ff", "20"}});
+  const ModelConfig& model = config.model;
+  EXPECT_EQ(model.family, ModelFamily::kLlama);
+  EXPECT_EQ(model.num_kv_heads, model.num_heads);
+  EXPECT_EQ(model.d_head, model.d_model / model.num_heads);
+  EXPECT_EQ(model.d_ff, 20);
+  EXPECT_EQ(model.max_positions, model.context);
+  EXPECT_FALSE(model.tied_head);
+  EXPECT_EQ(model.rotary, RotaryConfig{});
+  EXPECT_THAT(ParseRunConfig(SerializeRunConfig(config)), IsOkAndHolds(config));
+  config = MustLoad(base, {{"model.family", "LLAMA"},
+                           {"model.d_ff", "20"},
+                           {"model.kv_heads", "1"},
+                           {"model.head_dim", "6"},
+                           {"model.tied_head", "true"},
+                           {"model.qkv_bias", "true"},
+                           {"model.out_bias", "true"},
+                           {"model.qk_norm", "true"},
+                           {"model.sliding_window", "3"},
+                           {"model.rope_theta", "500"},
+                           {"model.rope_scaling.type", "LLAMA3"},
+                           {"model.rope_scaling.factor", "8"},
+                           {"model.rope_scaling.original_context", "99"},
+                           {"model.max_positions", "1000"}});
+  EXPECT_EQ(config.model.rotary, (RotaryConfig{500, RotaryConfig::Scaling::kLlama3, 8, 1, 4, 99}));
+  EXPECT_EQ(config.model.max_positions, 1000);
+  EXPECT_TRUE(config.model.qk_norm && config.model.out_bias && config.model.tied_head);
+  EXPECT_THAT(ParseRunConfig(SerializeRunConfig(config)), IsOkAndHolds(config));
+}
+
+TEST_F(RunConfigTest, WhatIsOfTheOtherFamilyIsRefused) {
+  EXPECT_THAT(Load(kSmall, {{"model.d_ff", "20"}}), StatusIs(kInvalid, "model.d_ff: GPT2 has none"));
+  EXPECT_THAT(Load(kSmall, {{"model.rope_scaling.factor", "2"}}), StatusIs(kInvalid, "model.rope_scaling: GPT2"));
+  EXPECT_THAT(Load(kSmall, {{"model.family", "LLAMA"}}), StatusIs(kInvalid, "model.d_ff: 0"));
+  EXPECT_THAT(Load(kSmall, {{"model.family", "LLAMA"}, {"model.d_ff", "20"}, {"model.dropout", "0.1"}}),
+              StatusIs(kInvalid, "model.embedding_dropout: 0.1, this family has none"));
+}
+
+TEST_F(RunConfigTest, Fp16BringsALossScale) {
+  RunConfig config = MustLoad(kSmall, {{"precision.wire", "FP16"}});
+  EXPECT_EQ(config.precision.wire, Dtype::kF16);
+  EXPECT_EQ(config.precision.loss_scale, (LossScaleRule{65536, 2000}));
+  EXPECT_TRUE(config.holds_updates());
+  EXPECT_THAT(ParseRunConfig(SerializeRunConfig(config)), IsOkAndHolds(config));
+  config =
+      MustLoad(std::string(kSmall) + "precision { gradients: FP16 loss_scale { initial: 0.5 growth_interval: 0 } }");
+  EXPECT_EQ(config.precision.gradients, Dtype::kF16);
+  EXPECT_EQ(config.precision.loss_scale, (LossScaleRule{0.5, 0}));
+  EXPECT_THAT(ParseRunConfig(SerializeRunConfig(config)), IsOkAndHolds(config));
+  EXPECT_FALSE(MustLoad(kSmall).precision.loss_scale.has_value());
+  EXPECT_FALSE(MustLoad(kSmall).holds_updates());
+}
+
+TEST_F(RunConfigTest, Tf32IsOfFp32) {
+  const RunConfig config = MustLoad(kSmall, {{"precision.wire", "FP32"}, {"precision.tf32", "true"}});
+  EXPECT_TRUE(config.precision.tf32);
+  EXPECT_THAT(ParseRunConfig(SerializeRunConfig(config)), IsOkAndHolds(config));
+}
+
+TEST_F(RunConfigTest, WhatDoesNotGoWithFp16IsRefused) {
+  const FieldOverride fp16 = {"precision.gradients", "FP16"};
+  const auto refused = [&](std::vector<FieldOverride> overrides, const char* why) {
+    EXPECT_THAT(Load(kSmall, overrides), StatusIs(absl::StatusCode::kInvalidArgument, why));
+  };
+  for (const char* mode : {"PER_BLOB", "LAGGED"}) {
+    refused({fp16, {"optimizer.clip.mode", mode}, {"optimizer.clip.norm", "1"}}, "optimizer.clip.mode: updates before");
+  }
+  for (const char* bad : {"3", "0", "-2", "33554432", "nan", "1e-9"}) {
+    refused({fp16, {"precision.loss_scale.initial", bad}}, "precision.loss_scale.initial: ");
+  }
+  refused({fp16, {"precision.loss_scale.growth_interval", "-1"}}, "precision.loss_scale.growth_interval: -1");
+}
+
 TEST_F(RunConfigTest, EveryClipModeIsRead) {
   EXPECT_EQ(MustLoad(kSmall, {{"optimizer.clip.mode", "PER_BLOB"}, {"optimizer.clip.norm", "2"}}).optimizer.clip,
             ClipMode::kPerBlob);
@@ -234,14 +310,14 @@ constexpr char kFrom[] = R"(
 model { from: "gpt2" }  data { path: "a.txt" }  optimizer { schedule { peak: 0.1 } }  steps: 3)";
 
 TEST_F(RunConfigTest, AModelFromAFolderHasThatFoldersShapeAndDropouts) {
-  Gpt2Config model;
+  ModelConfig model;
   model.num_layers = 2;
   model.d_model = 8;
   model.num_heads = 2;
   model.context = 16;
   model.vocab = 99;
   model.attention_dropout = 0.25;
-  WriteHfFolder(Gpt2ConfigToJson(model));
+  WriteHfFolder(ModelConfigToJson(model));
   const RunConfig config = MustLoad(kFrom);
   EXPECT_EQ(config.model, model);
   EXPECT_EQ(config.model_from, dir_.File("gpt2"));
@@ -267,8 +343,16 @@ TEST_F(RunConfigTest, AShapeBesideAFolderIsRefused) {
 TEST_F(RunConfigTest, AFolderThatIsMissingOrWrongIsNamed) {
   EXPECT_THAT(Load(kFrom), StatusIs(absl::StatusCode::kNotFound, "model.from: "));
   EXPECT_THAT(Load(kFrom), StatusIs(absl::StatusCode::kNotFound, dir_.File("gpt2/config.json")));
-  WriteHfFolder(R"({"model_type":"llama","n_layer":2,"n_embd":8,"n_head":2,"n_positions":5,"vocab_size":9})");
-  EXPECT_THAT(Load(kFrom), StatusIs(kInvalid, "gpt2/config.json: model_type: \"llama\""));
+  WriteHfFolder(R"({"model_type":"t5","n_layer":2,"n_embd":8,"n_head":2,"n_positions":5,"vocab_size":9})");
+  EXPECT_THAT(Load(kFrom), StatusIs(kInvalid, "gpt2/config.json: model_type: \"t5\""));
+  WriteHfFolder(R"({"model_type":"llama","num_hidden_layers":2,"hidden_size":8,"num_attention_heads":2,
+                    "intermediate_size":20,"max_position_embeddings":5,"vocab_size":9})");
+  ASSERT_OK_AND_ASSIGN(RunConfig config, Load(kFrom, {{"model.context", "3"}}));
+  EXPECT_EQ(config.model.family, ModelFamily::kLlama);
+  EXPECT_EQ(config.model.context, 3);
+  EXPECT_EQ(config.model.max_positions, 5);
+  EXPECT_THAT(Load(kFrom, {{"model.context", "6"}}), StatusIs(kInvalid, "model.context: 6, the model is made for 5"));
+  EXPECT_THAT(Load(kFrom, {{"model.kv_heads", "1"}}), StatusIs(kInvalid, "model.kv_heads: given beside model.from"));
   EXPECT_THAT(Load(kFrom, {{"model.from", ""}}), StatusIs(kInvalid, "model.from: is empty"));
 }
 
@@ -419,6 +503,8 @@ TEST_F(RunConfigTest, ValuesOutsideTheirRangeAreNamed) {
            Case{"optimizer.clip.norm", "1", "optimizer.clip.mode: missing"},
            Case{"optimizer.clip.mode", "EXACT", "optimizer.clip.norm: 0, must be greater than 0"},
            Case{"precision.moments", "BF16", "precision.moments: BF16 is not available yet"},
+           Case{"precision.tf32", "true", "precision.tf32: is of products of FP32 operands"},
+           Case{"precision.loss_scale.initial", "2", "precision.loss_scale: has a meaning only where"},
            Case{"relay.weight_slots", "0", "relay.weight_slots: 0, must be at least 1"},
            Case{"relay.group_members", "65", "relay.group_members: 65, must be at most 64"},
            Case{"relay.boundaries", "DEVICE", "relay.boundaries: DEVICE is not available yet without relay.resident"},
@@ -532,6 +618,7 @@ TEST_F(RunConfigTest, EachFieldThatChangesBitsIsNamedWithBothValues) {
            Case{"precision.wire", "FP32", "BF16", "FP32"},
            Case{"precision.gradients", "FP32", "BF16", "FP32"},
            Case{"precision.algorithms", "FASTEST", "FIRST", "FASTEST"},
+           Case{"precision.gradients", "FP16", "BF16", "FP16"},
            Case{"steps", "300", "200", "300"},
        }) {
     const std::vector<std::string> differences =

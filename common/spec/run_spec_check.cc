@@ -1,6 +1,8 @@
 #include "common/spec/run_spec_check.h"
 
+#include <algorithm>
 #include <cstdint>
+#include <initializer_list>
 #include <limits>
 #include <optional>
 
@@ -10,6 +12,8 @@
 #include "absl/strings/string_view.h"
 #include "common/base/status_macros.h"
 #include "common/choices/choices.h"
+#include "common/schedule/group_limits.h"
+#include "common/schedule/loss_scale.h"
 #include "common/tensor/dtype.h"
 
 namespace eps {
@@ -68,40 +72,100 @@ class Checker {
 
 // ---- Model
 
-Gpt2Config ShapeOf(const proto::Model& model) {
-  Gpt2Config config;
+RotaryConfig RotaryOf(const proto::Model& model) {
+  RotaryConfig rotary;
+  rotary.theta = EPS_FIELD(model, rope_theta).value_or(rotary.theta);
+  if (!model.has_rope_scaling()) return rotary;
+  const proto::RopeScaling& scaling = model.rope_scaling();
+  const bool is_llama3 = scaling.type() == proto::RopeScaling::LLAMA3;
+  rotary.scaling = is_llama3 ? RotaryConfig::Scaling::kLlama3 : RotaryConfig::Scaling::kLinear;
+  rotary.factor = EPS_FIELD(scaling, factor).value_or(rotary.factor);
+  if (!is_llama3) return rotary;
+  rotary.low_freq_factor = EPS_FIELD(scaling, low_freq_factor).value_or(rotary.low_freq_factor);
+  rotary.high_freq_factor = EPS_FIELD(scaling, high_freq_factor).value_or(rotary.high_freq_factor);
+  rotary.original_context = EPS_FIELD(scaling, original_context).value_or(rotary.original_context);
+  return rotary;
+}
+
+void SetLlamaShape(const proto::Model& model, ModelConfig& config) {
+  config.family = ModelFamily::kLlama;
+  config.num_kv_heads = EPS_FIELD(model, kv_heads).value_or(config.num_heads);
+  config.d_head = EPS_FIELD(model, head_dim).value_or(config.d_model / std::max<int64_t>(config.num_heads, 1));
+  config.d_ff = model.d_ff();
+  config.tied_head = model.tied_head();
+  config.qkv_bias = model.qkv_bias();
+  config.out_bias = model.out_bias();
+  config.qk_norm = model.qk_norm();
+  config.sliding_window = model.sliding_window();
+  config.max_positions = EPS_FIELD(model, max_positions).value_or(config.context);
+  config.rotary = RotaryOf(model);
+}
+
+ModelConfig ShapeOf(const proto::Model& model) {
+  ModelConfig config;
   config.num_layers = model.layers();
   config.d_model = model.d_model();
   config.num_heads = model.heads();
   config.context = model.context();
   config.vocab = model.vocab();
   config.layer_norm_eps = EPS_FIELD(model, layer_norm_eps).value_or(config.layer_norm_eps);
+  if (model.family() == proto::Model::LLAMA) SetLlamaShape(model, config);
   return config;
 }
 
-// The shape stands in the folder; a second one in the RunSpec could only contradict it.
-absl::Status RefuseShapeBesideFrom(const proto::Model& model) {
-  const struct {
-    absl::string_view name;
-    bool given;
-  } fields[] = {{"layers", model.has_layers()}, {"d_model", model.has_d_model()},
-                {"heads", model.has_heads()},   {"context", model.has_context()},
-                {"vocab", model.has_vocab()},   {"layer_norm_eps", model.has_layer_norm_eps()}};
-  for (const auto& field : fields) {
-    if (field.given) {
-      return absl::InvalidArgumentError(absl::StrCat("model.", field.name,
-                                                     ": given beside model.from, which says it already; beside "
-                                                     "model.from only init_seed and dropouts may stand"));
-    }
+struct GivenField {
+  absl::string_view name;
+  bool given;
+};
+// The first that is given; "" if none is.
+absl::string_view FirstGiven(std::initializer_list<GivenField> fields) {
+  for (const GivenField& field : fields) {
+    if (field.given) return field.name;
   }
-  return absl::OkStatus();
+  return "";
 }
 
-absl::StatusOr<Gpt2Config> BaseModel(const proto::Model& model, const CheckContext& context, const std::string& from) {
-  if (from.empty() || context.read_model == nullptr) return ShapeOf(model);
-  EPS_RETURN_IF_ERROR(RefuseShapeBesideFrom(model));
-  absl::StatusOr<Gpt2Config> config = context.read_model(from);
+absl::string_view FirstOfLlama(const proto::Model& model) {
+  return FirstGiven({{"kv_heads", model.has_kv_heads()},
+                     {"head_dim", model.has_head_dim()},
+                     {"d_ff", model.has_d_ff()},
+                     {"tied_head", model.has_tied_head()},
+                     {"qkv_bias", model.has_qkv_bias()},
+                     {"out_bias", model.has_out_bias()},
+                     {"qk_norm", model.has_qk_norm()},
+                     {"sliding_window", model.has_sliding_window()},
+                     {"rope_theta", model.has_rope_theta()},
+                     {"rope_scaling", model.has_rope_scaling()},
+                     {"max_positions", model.has_max_positions()}});
+}
+
+// The shape stands in the folder; a second one in the RunSpec could only contradict it.
+absl::Status RefuseShapeBesideFrom(const proto::Model& model, ModelFamily family) {
+  absl::string_view field = FirstGiven({{"family", model.has_family()},
+                                        {"layers", model.has_layers()},
+                                        {"d_model", model.has_d_model()},
+                                        {"heads", model.has_heads()},
+                                        {"context", model.has_context() && family == ModelFamily::kGpt2},
+                                        {"vocab", model.has_vocab()},
+                                        {"layer_norm_eps", model.has_layer_norm_eps()}});
+  if (field.empty()) field = FirstOfLlama(model);
+  if (field.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("model.", field,
+                                                 ": given beside model.from, which says it already; beside "
+                                                 "model.from only init_seed and dropouts may stand",
+                                                 family == ModelFamily::kGpt2 ? "" : ", and context"));
+}
+
+absl::StatusOr<ModelConfig> BaseModel(const proto::Model& model, const CheckContext& context, const std::string& from) {
+  if (from.empty() || context.read_model == nullptr) {
+    const absl::string_view field = model.family() == proto::Model::GPT2 ? FirstOfLlama(model) : "";
+    if (field.empty()) return ShapeOf(model);
+    return absl::InvalidArgumentError(absl::StrCat("model.", field, ": GPT2 has none; it is of family: LLAMA"));
+  }
+  absl::StatusOr<ModelConfig> config = context.read_model(from);
   EPS_RETURN_IF_ERROR_WITH(config.status(), "model.from");
+  EPS_RETURN_IF_ERROR(RefuseShapeBesideFrom(model, config->family));
+  config->context = EPS_FIELD(model, context).value_or(config->context);
   return config;
 }
 
@@ -118,13 +182,13 @@ absl::Status CheckModel(const proto::RunSpec& spec, const CheckContext& context,
   // written.
   if (model.has_dropout()) check.BelowOne("model.dropout", model.dropout(), 0);
   EPS_RETURN_IF_ERROR(check.status());
-  Gpt2Config& out = config.model;
+  ModelConfig& out = config.model;
   const auto all = EPS_FIELD(model, dropout);
   out.embedding_dropout = EPS_FIELD(model, embedding_dropout).value_or(all.value_or(out.embedding_dropout));
   out.attention_dropout = EPS_FIELD(model, attention_dropout).value_or(all.value_or(out.attention_dropout));
   out.residual_dropout = EPS_FIELD(model, residual_dropout).value_or(all.value_or(out.residual_dropout));
   out.init_seed = model.init_seed();
-  return BuildGpt2(out).status();  // the ranges
+  return BuildModel(out).status();  // the ranges
 }
 
 // ---- Data and batch
@@ -231,9 +295,21 @@ void CheckClip(const proto::Clip& clip, Checker& check, OptimizerConfig& out) {
 
 // ---- Precision, relay, transport, checkpoint
 
+void CheckLossScale(const proto::LossScale& scale, Checker& check, LossScaleRule& out) {
+  out.first = check.Positive("precision.loss_scale.initial", EPS_FIELD(scale, initial), out.first);
+  if (!IsLossScale(out.first)) {
+    check.Fail("precision.loss_scale.initial", absl::StrCat(out.first, ", must be ", kLossScaleRange));
+  }
+  out.growth_interval = check.Integer<int64_t>("precision.loss_scale.growth_interval",
+                                               EPS_FIELD(scale, growth_interval), out.growth_interval, 0, kMaxSteps);
+}
+
 void CheckPrecision(const proto::Precision& precision, Checker& check, PrecisionConfig& out) {
   const auto dtype = [](std::optional<proto::Precision::Format> given) {
-    return given.value_or(proto::Precision::BF16) == proto::Precision::FP32 ? Dtype::kF32 : Dtype::kBf16;
+    const proto::Precision::Format format = given.value_or(proto::Precision::BF16);
+    return format == proto::Precision::FP32   ? Dtype::kF32
+           : format == proto::Precision::BF16 ? Dtype::kBf16
+                                              : Dtype::kF16;
   };
   out.wire = dtype(EPS_FIELD(precision, wire));
   out.gradients = dtype(EPS_FIELD(precision, gradients));
@@ -241,6 +317,15 @@ void CheckPrecision(const proto::Precision& precision, Checker& check, Precision
   if (precision.has_moments() && precision.moments() != proto::Precision::FP32) {
     check.Fail("precision.moments",
                absl::StrCat(proto::Precision::Format_Name(precision.moments()), " is not available yet; use FP32"));
+  }
+  out.tf32 = precision.tf32();
+  if (out.tf32 && out.wire != Dtype::kF32) {
+    check.Fail("precision.tf32", "is of products of FP32 operands; give precision.wire: FP32, or leave it out");
+  }
+  if (out.wire == Dtype::kF16 || out.gradients == Dtype::kF16) {
+    CheckLossScale(precision.loss_scale(), check, out.loss_scale.emplace());
+  } else if (precision.has_loss_scale()) {
+    check.Fail("precision.loss_scale", "has a meaning only where precision.wire or precision.gradients is FP16");
   }
 }
 
@@ -256,7 +341,7 @@ void CheckRelay(const proto::Relay& relay, Checker& check, RelayConfig& out) {
     check.Fail("relay.boundaries", "DEVICE is not available yet without relay.resident: true; use AUTO or HOST");
   }
   out.weight_slots = check.Integer("relay.weight_slots", EPS_FIELD(relay, weight_slots), 2, 1, 64);
-  out.group_members = check.Integer("relay.group_members", EPS_FIELD(relay, group_members), 1, 1, 64);
+  out.group_members = check.Integer("relay.group_members", EPS_FIELD(relay, group_members), 1, 1, kMaxGroupMembers);
 }
 
 TransportChoice ToTransport(proto::Transport::Choice choice) {
@@ -278,8 +363,31 @@ void CheckCheckpoint(const proto::Checkpoint& checkpoint, Checker& check, Checkp
 
 // ---- Back to a RunSpec
 
+void WriteLlama(const ModelConfig& model, proto::Model& out) {
+  out.set_family(proto::Model::LLAMA);
+  out.set_kv_heads(model.num_kv_heads);
+  out.set_head_dim(model.d_head);
+  out.set_d_ff(model.d_ff);
+  out.set_tied_head(model.tied_head);
+  out.set_qkv_bias(model.qkv_bias);
+  out.set_out_bias(model.out_bias);
+  out.set_qk_norm(model.qk_norm);
+  out.set_sliding_window(model.sliding_window);
+  out.set_max_positions(model.max_positions);
+  const RotaryConfig& rotary = model.rotary;
+  out.set_rope_theta(rotary.theta);
+  if (rotary.scaling == RotaryConfig::Scaling::kNone) return;
+  proto::RopeScaling& scaling = *out.mutable_rope_scaling();
+  scaling.set_factor(rotary.factor);
+  if (rotary.scaling == RotaryConfig::Scaling::kLinear) return;
+  scaling.set_type(proto::RopeScaling::LLAMA3);
+  scaling.set_low_freq_factor(rotary.low_freq_factor);
+  scaling.set_high_freq_factor(rotary.high_freq_factor);
+  scaling.set_original_context(rotary.original_context);
+}
+
 void WriteModel(const RunConfig& config, proto::Model& out) {
-  const Gpt2Config& model = config.model;
+  const ModelConfig& model = config.model;
   out.set_family(proto::Model::GPT2);
   if (!config.model_from.empty()) out.set_from(config.model_from);
   out.set_layers(model.num_layers);
@@ -292,6 +400,7 @@ void WriteModel(const RunConfig& config, proto::Model& out) {
   out.set_attention_dropout(model.attention_dropout);
   out.set_residual_dropout(model.residual_dropout);
   out.set_layer_norm_eps(model.layer_norm_eps);
+  if (model.family == ModelFamily::kLlama) WriteLlama(model, out);
 }
 
 void WriteData(const DataConfig& data, proto::Data& out) {
@@ -361,7 +470,9 @@ void WriteRelay(const RelayConfig& relay, proto::Relay& out) {
 }
 
 proto::Precision::Format ToProto(Dtype dtype) {
-  return dtype == Dtype::kF32 ? proto::Precision::FP32 : proto::Precision::BF16;
+  return dtype == Dtype::kF32    ? proto::Precision::FP32
+         : dtype == Dtype::kBf16 ? proto::Precision::BF16
+                                 : proto::Precision::FP16;
 }
 
 }  // namespace
@@ -376,6 +487,11 @@ absl::StatusOr<RunConfig> CheckRunSpec(const proto::RunSpec& spec, const CheckCo
   CheckSchedule(spec.optimizer().schedule(), check, config.optimizer);
   if (spec.optimizer().has_clip()) CheckClip(spec.optimizer().clip(), check, config.optimizer);
   CheckPrecision(spec.precision(), check, config.precision);
+  if (config.precision.loss_scale.has_value() &&
+      (config.optimizer.clip == ClipMode::kPerBlob || config.optimizer.clip == ClipMode::kLagged)) {
+    check.Fail("optimizer.clip.mode",
+               "updates before the whole gradient is in, which FP16 rules out; use EXACT or NONE");
+  }
   CheckRelay(spec.relay(), check, config.relay);
   config.transport = ToTransport(spec.transport());
   CheckCheckpoint(spec.checkpoint(), check, config.checkpoint);
@@ -398,6 +514,11 @@ proto::RunSpec ToRunSpec(const RunConfig& config) {
   spec.mutable_precision()->set_moments(proto::Precision::FP32);
   spec.mutable_precision()->set_algorithms(
       config.precision.algorithms == ChoiceRule::kFastest ? proto::Precision::FASTEST : proto::Precision::FIRST);
+  spec.mutable_precision()->set_tf32(config.precision.tf32);
+  if (const std::optional<LossScaleRule>& rule = config.precision.loss_scale; rule.has_value()) {
+    spec.mutable_precision()->mutable_loss_scale()->set_initial(rule->first);
+    spec.mutable_precision()->mutable_loss_scale()->set_growth_interval(rule->growth_interval);
+  }
   WriteRelay(config.relay, *spec.mutable_relay());
   spec.set_transport(config.transport == TransportChoice::kGrpc           ? proto::Transport::GRPC
                      : config.transport == TransportChoice::kSharedMemory ? proto::Transport::SHARED_MEMORY

@@ -17,7 +17,7 @@ struct CheckContext {
   std::function<std::string(const std::string&)> absolute_path;
   // The model in the folder `model.from` (already absolute). Null: the RunSpec itself gives the
   // model's shape beside `from`, as SerializeRunConfig writes it.
-  std::function<absl::StatusOr<Gpt2Config>(const std::string& folder)> read_model;
+  std::function<absl::StatusOr<ModelConfig>(const std::string& folder)> read_model;
 };
 
 // Fills defaults and checks every value.

@@ -11,8 +11,8 @@
 namespace {
 
 // Stands for a folder `model.from`, so that no file is read.
-absl::StatusOr<eps::Gpt2Config> ReadModel(const std::string&) {
-  return eps::Gpt2Config{.num_layers = 2, .d_model = 8, .num_heads = 2, .context = 4, .vocab = 16};
+absl::StatusOr<eps::ModelConfig> ReadModel(const std::string&) {
+  return eps::ModelConfig{.num_layers = 2, .d_model = 8, .num_heads = 2, .context = 4, .vocab = 16};
 }
 
 }  // namespace
@@ -36,6 +36,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
   if (!run.ok()) return 0;
   const auto again = eps::ParseRunConfig(eps::SerializeRunConfig(*run));
   if (!again.ok() || !(*again == *run) || !eps::DifferencesThatMatter(*run, *again).empty()) abort();
-  if (run->model.num_layers <= 64 && !eps::BuildGpt2(run->model).ok()) abort();
+  if (run->model.num_layers <= 64 && !eps::BuildModel(run->model).ok()) abort();
   return 0;
 }

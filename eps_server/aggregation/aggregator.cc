@@ -453,8 +453,8 @@ absl::Status AggregatorImpl::Check(const ContributionKey& key) const {
     return error("node: first ", key.node.first, ", count ", key.node.count, ", is no node of the reduction tree over ",
                  num_vnodes_, " virtual nodes");
   }
-  if (key.dtype != Dtype::kF32 && key.dtype != Dtype::kBf16) {
-    return error("dtype: ", static_cast<int>(key.dtype), ", must be F32 or BF16");
+  if (!IsDtype(static_cast<int>(key.dtype))) {
+    return error("dtype: ", static_cast<int>(key.dtype), ", must be ", kDtypeValues);
   }
   // A virtual node's gradient is rounded once, by who computed it, or not at all: the bits of the sum depend on it.
   if (const Dtype wanted = key.node.is_leaf() ? gradients_ : Dtype::kF32; key.dtype != wanted) {

@@ -87,8 +87,8 @@ class Aggregator {
   // Calls `answer` at once, or when the window has room, or when the step is over, or at Stop.
   //
   // Errors: (given to `answer`) INVALID_ARGUMENT naming the field: no such blob or use, not a node of
-  //         the tree, a dtype that a node may not have (BF16 only for leaves, and only if the run's
-  //         gradients are BF16), nonfinite_vnode not in the node, chunks that the blob does not have, or none
+  //         the tree, a dtype that a node may not have (16 bits only for leaves, and only if the
+  //         run's gradients are that), nonfinite_vnode not in the node, chunks that the blob does not have, or none
   //         (first_chunk, num_chunks), a step that was not begun ·
   //         RESOURCE_EXHAUSTED too many offers wait · Stop's reason
   virtual void Offer(const ContributionKey& key, std::function<void(absl::StatusOr<Verdict>)> answer) = 0;

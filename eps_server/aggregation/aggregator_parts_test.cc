@@ -30,7 +30,7 @@ using ::testing::IsEmpty;
 
 // Blocks of four chunks, the last one short, and three blobs of one.
 ModelSpec SmallModel() {
-  return *BuildGpt2({.num_layers = 2, .d_model = 256, .num_heads = 2, .context = 16, .vocab = 100});
+  return *BuildModel({.num_layers = 2, .d_model = 256, .num_heads = 2, .context = 16, .vocab = 100});
 }
 constexpr BlobId kBlock(2);
 // Elements of a chunk that are looked at: every so manyeth.

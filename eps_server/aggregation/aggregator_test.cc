@@ -29,7 +29,7 @@ using ::testing::IsEmpty;
 
 // wte (one chunk, used by embedding and head), wpe, two blocks of four chunks, ln_f.
 ModelSpec SmallModel() {
-  return *BuildGpt2({.num_layers = 2, .d_model = 256, .num_heads = 2, .context = 16, .vocab = 100});
+  return *BuildModel({.num_layers = 2, .d_model = 256, .num_heads = 2, .context = 16, .vocab = 100});
 }
 constexpr BlobId kWte(0), kWpe(1), kBlock0(2), kBlock1(3), kLnF(4);
 

@@ -232,7 +232,7 @@ absl::Status ReadTensors(const SafetensorsReader& file, const ModelSpec& model,
 absl::Status WriteCheckpointFolder(const std::string& folder, StateCapture& capture, const ModelSpec& model,
                                    const RunConfig& run, const RunState& state, PatientThread& patient) {
   EPS_RETURN_IF_ERROR(WriteTensors(folder, capture, model, run, patient));
-  EPS_RETURN_IF_ERROR(WriteFileAtomically(PathOf(folder, kConfigFile), Gpt2ConfigToJson(model.config)));
+  EPS_RETURN_IF_ERROR(WriteFileAtomically(PathOf(folder, kConfigFile), ModelConfigToJson(model.config)));
   Manifest manifest{.run = run, .state = state, .files = {}};
   for (const absl::string_view name : kSummedFiles) {
     EPS_ASSIGN_OR_RETURN(manifest.files[std::string(name)], SumPatiently(PathOf(folder, name), patient));

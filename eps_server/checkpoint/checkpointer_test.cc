@@ -22,7 +22,7 @@
 #include "common/checkpoint/manifest.h"
 #include "common/checkpoint/run_state.h"
 #include "common/checkpoint/testing.h"
-#include "common/formats/gpt2_folder.h"
+#include "common/formats/model_folder.h"
 #include "common/formats/safetensors.h"
 #include "common/model/model_spec.h"
 #include "common/spec/run_config.h"
@@ -42,7 +42,7 @@ using nlohmann::ordered_json;
 // A run's folder, its model, and stores as they are after a number of steps.
 struct Fixture {
   explicit Fixture(RunConfig of_run = SmallRun())
-      : run(std::move(of_run)), model(BuildGpt2(run.model).value()), directory(dir.File("checkpoints")) {}
+      : run(std::move(of_run)), model(BuildModel(run.model).value()), directory(dir.File("checkpoints")) {}
 
   std::unique_ptr<Checkpointer> Open() const { return Checkpointer::Create(directory, model, run).value(); }
   std::unique_ptr<Store> StoreAt(int64_t step) const {

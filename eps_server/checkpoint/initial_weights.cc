@@ -17,34 +17,35 @@
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
 #include "common/base/thread.h"
-#include "common/formats/gpt2_folder.h"
+#include "common/formats/model_folder.h"
+#include "common/model/families.h"
 #include "common/model/model_spec.h"
 #include "eps_server/checkpoint/checkpointer.h"
 #include "eps_server/store/store.h"
+#include "nlohmann/json.hpp"
 
 namespace eps::server {
 namespace {
 
 constexpr Version kInitialVersion(0);
 
-// Dropouts and the seed belong to the run, which may set them; the rest belongs to the weights.
-absl::Status CheckShape(const std::string& folder, const Gpt2Config& found, const Gpt2Config& wanted) {
-  const struct {
-    const char* key;
-    double found, wanted;
-  } numbers[] = {
-      {"n_layer", static_cast<double>(found.num_layers), static_cast<double>(wanted.num_layers)},
-      {"n_embd", static_cast<double>(found.d_model), static_cast<double>(wanted.d_model)},
-      {"n_head", static_cast<double>(found.num_heads), static_cast<double>(wanted.num_heads)},
-      {"n_positions", static_cast<double>(found.context), static_cast<double>(wanted.context)},
-      {"vocab_size", static_cast<double>(found.vocab), static_cast<double>(wanted.vocab)},
-      {"layer_norm_epsilon", found.layer_norm_eps, wanted.layer_norm_eps},
-  };
-  for (const auto& number : numbers) {
-    if (number.found != number.wanted) {
-      return absl::InvalidArgumentError(absl::StrCat(folder, "/config.json: ", number.key, ": found ", number.found,
-                                                     ", the run's model has ", number.wanted));
-    }
+// Dropouts, the seed and, where positions are not parameters, the context belong to the run, which may set them; the rest
+// belongs to the weights. As a config.json has it.
+nlohmann::json OfWeights(ModelConfig config) {
+  config.embedding_dropout = config.attention_dropout = config.residual_dropout = 0;
+  if (config.max_positions > 0) config.context = config.max_positions;
+  nlohmann::json object = FamilyOf(config.family).to_json(config);
+  object.erase("n_ctx");  // n_positions once more
+  return object;
+}
+
+absl::Status CheckShape(const std::string& folder, const ModelConfig& found, const ModelConfig& wanted) {
+  const nlohmann::json found_object = OfWeights(found), wanted_object = OfWeights(wanted);
+  for (const auto& [key, value] : wanted_object.items()) {
+    const nlohmann::json in_folder = found_object.value(key, nlohmann::json());
+    if (in_folder == value) continue;
+    return absl::InvalidArgumentError(absl::StrCat(folder, "/config.json: ", key, ": found ", in_folder.dump(),
+                                                   ", the run's model has ", value.dump()));
   }
   return absl::OkStatus();
 }
@@ -52,7 +53,7 @@ absl::Status CheckShape(const std::string& folder, const Gpt2Config& found, cons
 }  // namespace
 
 absl::Status LoadHuggingFace(const std::string& folder, const ModelSpec& model, Store& store) {
-  EPS_ASSIGN_OR_RETURN(const std::unique_ptr<Gpt2Folder> source, Gpt2Folder::Open(folder));
+  EPS_ASSIGN_OR_RETURN(const std::unique_ptr<ModelFolder> source, ModelFolder::Open(folder));
   EPS_RETURN_IF_ERROR(CheckShape(folder, source->model().config, model.config));
   if (!source->unused_tensors().empty()) {
     LogWarning("tensors_not_used", {{"folder", folder}, {"tensors", absl::StrJoin(source->unused_tensors(), ",")}});

@@ -9,7 +9,7 @@
 #include "absl/types/span.h"
 #include "common/base/ids.h"
 #include "common/checkpoint/testing.h"
-#include "common/formats/gpt2_folder.h"
+#include "common/formats/model_folder.h"
 #include "common/formats/safetensors.h"
 #include "common/model/hf_config.h"
 #include "common/model/model_spec.h"
@@ -52,7 +52,7 @@ void ExpectStoreHolds(const ModelSpec& model, const Store& store,
 
 struct Fixture {
   RunConfig run = SmallRun();
-  ModelSpec model = BuildGpt2(run.model).value();
+  ModelSpec model = BuildModel(run.model).value();
   std::unique_ptr<Store> store = Store::Create(model, run).value();
   TempDir dir;
 };
@@ -79,7 +79,7 @@ TEST(LoadHuggingFaceTest, EveryDtypeBecomesFp32) {
   for (const std::string dtype : {"F32", "F16", "BF16"}) {
     Fixture f;
     const std::string folder = f.dir.File("hf");
-    ASSERT_OK(WriteGpt2Folder(folder, f.model, dtype, Fill));
+    ASSERT_OK(WriteModelFolder(folder, f.model, dtype, Fill));
     ASSERT_OK(LoadHuggingFace(folder, f.model, *f.store)) << dtype;
     ExpectStoreHolds(f.model, *f.store, ValueAt);
   }
@@ -103,7 +103,7 @@ TEST(LoadHuggingFaceTest, NamesMayComeWithoutTheirPrefix) {
     ASSERT_OK(file->Write(i, 0, {reinterpret_cast<const std::byte*>(values.data()), values.size() * sizeof(float)}));
   }
   ASSERT_OK(file->Finish());
-  std::ofstream(f.dir.File("config.json")) << Gpt2ConfigToJson(f.model.config);
+  std::ofstream(f.dir.File("config.json")) << ModelConfigToJson(f.model.config);
   ASSERT_OK(LoadHuggingFace(f.dir.path(), f.model, *f.store));
   ExpectStoreHolds(f.model, *f.store, ValueAt);
 }
@@ -111,10 +111,10 @@ TEST(LoadHuggingFaceTest, NamesMayComeWithoutTheirPrefix) {
 TEST(LoadHuggingFaceTest, AnotherShapeThanTheRunsIsNamedAndNothingIsStored) {
   Fixture f;
   const std::string folder = f.dir.File("hf");
-  ASSERT_OK(WriteGpt2Folder(folder, f.model, "F32", Fill));
+  ASSERT_OK(WriteModelFolder(folder, f.model, "F32", Fill));
   RunConfig other = SmallRun(Dtype::kF32);
   other.model.context = 6;
-  const ModelSpec wider = BuildGpt2(other.model).value();
+  const ModelSpec wider = BuildModel(other.model).value();
   const std::unique_ptr<Store> store = Store::Create(wider, other).value();
   EXPECT_THAT(LoadHuggingFace(folder, wider, *store),
               StatusIs(absl::StatusCode::kInvalidArgument,
@@ -122,10 +122,47 @@ TEST(LoadHuggingFaceTest, AnotherShapeThanTheRunsIsNamedAndNothingIsStored) {
   ExpectStoreHolds(wider, *store, [](const TensorSpec&, int64_t) { return 0.0f; });
 }
 
+ModelConfig SmallLlama() {
+  ModelConfig config = {.family = ModelFamily::kLlama, .num_layers = 1, .d_model = 12, .num_heads = 2, .context = 5};
+  config.vocab = 10;
+  config.max_positions = 9;
+  config.num_kv_heads = 1;
+  config.d_head = 4;
+  config.d_ff = 7;
+  return config;
+}
+
+TEST(LoadHuggingFaceTest, WherePositionsAreNoParametersTheContextIsTheRunsOwn) {
+  TempDir dir;
+  ModelConfig config = SmallLlama();
+  config.context = config.max_positions;
+  ASSERT_OK(WriteModelFolder(dir.File("hf"), BuildModel(config).value(), "F32", Fill));
+  RunConfig run = SmallRun(Dtype::kF32);
+  run.model = SmallLlama();
+  const ModelSpec model = BuildModel(run.model).value();
+  const std::unique_ptr<Store> store = Store::Create(model, run).value();
+  ASSERT_OK(LoadHuggingFace(dir.File("hf"), model, *store));
+  ExpectStoreHolds(model, *store, ValueAt);
+}
+
+TEST(LoadHuggingFaceTest, AnotherLlamaOrAnotherFamilyIsNamed) {
+  TempDir dir;
+  ASSERT_OK(WriteModelFolder(dir.File("hf"), BuildModel(SmallLlama()).value(), "F32", Fill));
+  RunConfig run = SmallRun(Dtype::kF32);
+  run.model = SmallLlama();
+  run.model.rotary.theta = 500;
+  const std::unique_ptr<Store> store = Store::Create(BuildModel(run.model).value(), run).value();
+  EXPECT_THAT(LoadHuggingFace(dir.File("hf"), BuildModel(run.model).value(), *store),
+              StatusIs(absl::StatusCode::kInvalidArgument, "rope_theta: found 10000.0, the run's model has 500.0"));
+  Fixture f;
+  EXPECT_THAT(LoadHuggingFace(dir.File("hf"), f.model, *f.store),
+              StatusIs(absl::StatusCode::kInvalidArgument, "/hf/config.json: "));
+}
+
 TEST(LoadHuggingFaceTest, DropoutAndSeedAreTheRunsOwn) {
   Fixture f;
   const std::string folder = f.dir.File("hf");
-  ASSERT_OK(WriteGpt2Folder(folder, f.model, "F32", Fill));
+  ASSERT_OK(WriteModelFolder(folder, f.model, "F32", Fill));
   f.model.config.residual_dropout = 0.25;
   f.model.config.init_seed = 99;
   EXPECT_OK(LoadHuggingFace(folder, f.model, *f.store));
@@ -135,7 +172,7 @@ TEST(LoadHuggingFaceTest, AMissingFolderOrFileIsNamed) {
   Fixture f;
   EXPECT_THAT(LoadHuggingFace(f.dir.File("none"), f.model, *f.store),
               StatusIs(absl::StatusCode::kNotFound, "none/config.json"));
-  std::ofstream(f.dir.File("config.json")) << Gpt2ConfigToJson(f.model.config);
+  std::ofstream(f.dir.File("config.json")) << ModelConfigToJson(f.model.config);
   EXPECT_THAT(LoadHuggingFace(f.dir.path(), f.model, *f.store),
               StatusIs(absl::StatusCode::kNotFound, "model.safetensors"));
 }

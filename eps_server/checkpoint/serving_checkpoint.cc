@@ -7,7 +7,7 @@
 #include "common/base/status_macros.h"
 #include "common/checkpoint/checkpoint_files.h"
 #include "common/checkpoint/manifest.h"
-#include "common/formats/gpt2_folder.h"
+#include "common/formats/model_folder.h"
 #include "common/tensor/dtype.h"
 #include "eps_server/checkpoint/checkpoint_folder.h"
 #include "eps_server/checkpoint/checkpointer.h"
@@ -26,7 +26,7 @@ RunConfig WithoutTraining(RunConfig run) {
 }
 
 absl::Status MakeStore(ServingCheckpoint& result) {
-  EPS_ASSIGN_OR_RETURN(result.model, BuildGpt2(result.run.model));
+  EPS_ASSIGN_OR_RETURN(result.model, BuildModel(result.run.model));
   EPS_ASSIGN_OR_RETURN(result.store, Store::Create(result.model, result.run));
   return absl::OkStatus();
 }
@@ -43,7 +43,7 @@ absl::Status LoadStepFolder(ServingCheckpoint& result) {
 }
 
 absl::Status LoadHuggingFaceFolder(ServingCheckpoint& result) {
-  EPS_ASSIGN_OR_RETURN(const std::unique_ptr<Gpt2Folder> source, Gpt2Folder::Open(result.folder));
+  EPS_ASSIGN_OR_RETURN(const std::unique_ptr<ModelFolder> source, ModelFolder::Open(result.folder));
   RunConfig run;
   run.model = source->model().config;
   run.precision = {.wire = Dtype::kF32, .gradients = Dtype::kF32};

@@ -10,7 +10,7 @@
 #include "common/base/ids.h"
 #include "common/checkpoint/run_state.h"
 #include "common/checkpoint/testing.h"
-#include "common/formats/gpt2_folder.h"
+#include "common/formats/model_folder.h"
 #include "common/model/model_spec.h"
 #include "common/spec/run_config.h"
 #include "common/tensor/dtype.h"
@@ -26,7 +26,7 @@ namespace {
 
 // A run's DIR with checkpoints of steps 3 and 5.
 struct Fixture {
-  explicit Fixture(Dtype wire = Dtype::kBf16) : run(SmallRun(wire)), model(BuildGpt2(run.model).value()) {
+  explicit Fixture(Dtype wire = Dtype::kBf16) : run(SmallRun(wire)), model(BuildModel(run.model).value()) {
     const auto checkpointer = Checkpointer::Create(dir.File("checkpoints"), model, run).value();
     for (const int64_t step : {3, 5}) {
       const auto store = FilledStore(model, run, Version(step), static_cast<uint64_t>(step));
@@ -111,7 +111,7 @@ TEST(ServingCheckpointTest, WhereThereIsNoneItSaysWhatItLookedFor) {
 TEST(ServingCheckpointTest, AHuggingFaceFolderIsServedInFp32) {
   const Fixture f;
   const std::string folder = f.dir.File("hf");
-  ASSERT_OK(WriteGpt2Folder(folder, f.model, "F32", [](const TensorSpec& tensor, absl::Span<float> values) {
+  ASSERT_OK(WriteModelFolder(folder, f.model, "F32", [](const TensorSpec& tensor, absl::Span<float> values) {
     InitTensor(tensor, 3, values.data());
     return absl::OkStatus();
   }));

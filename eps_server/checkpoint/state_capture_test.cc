@@ -30,7 +30,7 @@ RunConfig TwoChunkRun() {
 
 struct Fixture {
   RunConfig run = TwoChunkRun();
-  ModelSpec model = BuildGpt2(run.model).value();
+  ModelSpec model = BuildModel(run.model).value();
   std::unique_ptr<Store> store = FilledStore(model, run, Version(6), 1);
   std::vector<BlobId> captured;
 

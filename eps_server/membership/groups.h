@@ -13,6 +13,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "common/base/ids.h"
+#include "common/schedule/group_limits.h"
 
 namespace eps::server {
 
@@ -32,9 +33,6 @@ struct GroupReport {
   uint64_t group = 0;
   std::string text;  // kFounded: the token; kFailed: why
 };
-
-inline constexpr size_t kMaxGroupKindBytes = 256, kMaxGroupTokenBytes = 1024;
-inline constexpr int kMaxGroupMembers = 64;
 
 // Which workers pull and push together. Workers that say the same of themselves (WorkerMemory::group_kind) form a group:
 // the one with the lowest id founds it, and tells a token that the others join with. A group that has lost a member, or

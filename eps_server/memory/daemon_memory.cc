@@ -35,7 +35,7 @@ std::vector<DaemonMemoryLine> Describe(const DaemonMemory& memory) {
       {"rest of the masters", memory.store.rest_bytes, "what the wire form lacks of fp32"},
       {"optimizer moments", memory.store.moment_bytes, "fp32"},
       {"gradients in flight", memory.contribution_window_bytes, "at most; what does not fit waits in the workers"},
-      {"gradients held", memory.hold_bytes, "fp32 sums until the step's norm is known; EXACT clipping only"},
+      {"gradients held", memory.hold_bytes, "fp32 sums until the step's norm is known: EXACT clipping, FP16"},
       {"state copied for a checkpoint", memory.capture_bytes, WhatCaptureMeans(memory)},
       {"a checkpoint being written", memory.checkpoint_bytes, "beside it: a part that is read back, each step's loss"},
       {"constant", memory.constant_bytes, "code, libraries, transport buffers"},

@@ -24,7 +24,7 @@ inline constexpr int64_t kManifestBytesPerStep = 256;
 struct DaemonMemory {
   StoreSizes store;
   int64_t contribution_window_bytes = 0;  // gradients in flight, at most
-  int64_t hold_bytes = 0;                 // sums held until the step's norm is known: EXACT clipping only
+  int64_t hold_bytes = 0;                 // sums held until the step's norm is known: EXACT clipping, FP16
   int64_t capture_bytes = 0;              // for what is copied for a checkpoint and not yet written; kept all the time
   int64_t capture_all_bytes = 0;          // what a checkpoint copies in all
   int64_t checkpoint_bytes = 0;           // the rest of what writing one takes

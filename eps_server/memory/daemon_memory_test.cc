@@ -8,7 +8,7 @@ namespace {
 TEST(DaemonMemoryTest, BytesPerParameterAreWhatTheHeaderOfTheStoreSays) {
   // Every tensor is a multiple of the alignment, so there is no padding.
   const ModelSpec model =
-      BuildGpt2({.num_layers = 2, .d_model = 64, .num_heads = 1, .context = 64, .vocab = 64}).value();
+      BuildModel({.num_layers = 2, .d_model = 64, .num_heads = 1, .context = 64, .vocab = 64}).value();
   ASSERT_EQ(model.num_elems(), model.num_parameters());
   RunConfig run;
   run.precision = {.wire = Dtype::kBf16, .gradients = Dtype::kBf16};
@@ -21,7 +21,7 @@ TEST(DaemonMemoryTest, BytesPerParameterAreWhatTheHeaderOfTheStoreSays) {
 
 TEST(DaemonMemoryTest, OnlyExactClippingHoldsGradients) {
   const ModelSpec model =
-      BuildGpt2({.num_layers = 2, .d_model = 64, .num_heads = 1, .context = 64, .vocab = 64}).value();
+      BuildModel({.num_layers = 2, .d_model = 64, .num_heads = 1, .context = 64, .vocab = 64}).value();
   RunConfig run;
   EXPECT_EQ(ComputeDaemonMemory(model, run).hold_bytes, 0);
   run.optimizer.clip = ClipMode::kExact;
@@ -34,7 +34,7 @@ TEST(DaemonMemoryTest, ACheckpointTakesTheStateUpToTheBufferAndTheSameBesideItFo
   run.precision.wire = Dtype::kBf16;
   const auto memory_of = [&run](int layers) {
     return ComputeDaemonMemory(
-        BuildGpt2({.num_layers = layers, .d_model = 1024, .num_heads = 8, .context = 64, .vocab = 64}).value(), run);
+        BuildModel({.num_layers = layers, .d_model = 1024, .num_heads = 8, .context = 64, .vocab = 64}).value(), run);
   };
   for (const int layers : {1, 6}) {
     const DaemonMemory memory = memory_of(layers);
@@ -51,7 +51,7 @@ TEST(DaemonMemoryTest, ACheckpointTakesTheStateUpToTheBufferAndTheSameBesideItFo
 
 TEST(DaemonMemoryTest, TheLinesAddUpToTheTotal) {
   const ModelSpec model =
-      BuildGpt2({.num_layers = 2, .d_model = 48, .num_heads = 3, .context = 20, .vocab = 100}).value();
+      BuildModel({.num_layers = 2, .d_model = 48, .num_heads = 3, .context = 20, .vocab = 100}).value();
   RunConfig run;
   run.optimizer.clip = ClipMode::kExact;
   const DaemonMemory memory = ComputeDaemonMemory(model, run);

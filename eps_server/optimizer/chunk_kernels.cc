@@ -100,6 +100,7 @@ using VF = hn::Vec<DF>;
 using DU = hn::RebindToUnsigned<DF>;
 using DI = hn::RebindToSigned<DF>;
 using D16 = hn::Rebind<uint16_t, DF>;
+using DH = hn::Rebind<hwy::float16_t, DF>;
 using DHalf = hn::Half<DF>;
 using DD = hn::Rebind<double, DHalf>;
 using VD = hn::Vec<DD>;
@@ -123,10 +124,34 @@ HWY_INLINE void StoreLow16(hn::Vec<DU> value, uint16_t* to) {
 #endif
 }
 
+// As common/numeric/fp16.h: to nearest, ties to even, on every processor.
+HWY_INLINE VF LoadFp16(const uint16_t* from) { return hn::PromoteTo(DF(), hn::BitCast(DH(), hn::LoadU(D16(), from))); }
+HWY_INLINE void StoreFp16(VF value, uint16_t* to) {
+  hn::StoreU(hn::BitCast(D16(), hn::DemoteTo(DH(), value)), D16(), to);
+}
+
 template <Dtype kDtype>
 HWY_INLINE VF LoadOperand(const std::byte* values, int64_t i) {
   if constexpr (kDtype == Dtype::kBf16) return LoadBf16(reinterpret_cast<const uint16_t*>(values) + i);
+  if constexpr (kDtype == Dtype::kF16) return LoadFp16(reinterpret_cast<const uint16_t*>(values) + i);
   return hn::LoadU(DF(), reinterpret_cast<const float*>(values) + i);
+}
+
+// fn(DtypeConstant) of a dtype known at run time.
+template <Dtype kDtype>
+struct DtypeConstant {
+  static constexpr Dtype value = kDtype;
+};
+template <typename Fn>
+HWY_INLINE void ForDtype(Dtype dtype, const Fn& fn) {
+  switch (dtype) {
+    case Dtype::kF32:
+      return fn(DtypeConstant<Dtype::kF32>());
+    case Dtype::kBf16:
+      return fn(DtypeConstant<Dtype::kBf16>());
+    case Dtype::kF16:
+      return fn(DtypeConstant<Dtype::kF16>());
+  }
 }
 
 // ---- sums ----
@@ -156,27 +181,29 @@ void AddBlock(const float* HWY_RESTRICT right, int64_t count, float* HWY_RESTRIC
 // Elements [first, first + count) of the sum: in place if there is a single fp32 contribution, else
 // in scratch.
 const float* SumBlock(const FusedProgram& program, int64_t first, int64_t count, float (*scratch)[kBlockElems]) {
-  constexpr Dtype kF32 = Dtype::kF32, kBf16 = Dtype::kBf16;
   if (program.ops.size() == 1 && program.ops[0].kind == FusedOp::Kind::kLoad) {
     const GradientOperand& only = program.operands[program.ops[0].a];
-    if (only.dtype == kF32) return reinterpret_cast<const float*>(only.values) + first;
+    if (only.dtype == Dtype::kF32) return reinterpret_cast<const float*>(only.values) + first;
   }
   int depth = 0;
   for (const FusedOp& op : program.ops) {
     const GradientOperand& a = program.operands[op.a];
     const GradientOperand& b = program.operands[op.b];
-    const bool a16 = a.dtype == kBf16, b16 = b.dtype == kBf16;
     switch (op.kind) {
       case FusedOp::Kind::kLoad:
-        (a16 ? LoadBlock<kBf16> : LoadBlock<kF32>)(a.values, first, count, scratch[depth++]);
+        ForDtype(a.dtype, [&](auto da) { LoadBlock<da.value>(a.values, first, count, scratch[depth]); });
+        ++depth;
         break;
       case FusedOp::Kind::kLoadAdd:
-        (a16 ? (b16 ? LoadAddBlock<kBf16, kBf16> : LoadAddBlock<kBf16, kF32>)
-             : (b16 ? LoadAddBlock<kF32, kBf16> : LoadAddBlock<kF32, kF32>))(a.values, b.values, first, count,
-                                                                             scratch[depth++]);
+        ForDtype(a.dtype, [&](auto da) {
+          ForDtype(b.dtype, [&](auto db) {
+            LoadAddBlock<da.value, db.value>(a.values, b.values, first, count, scratch[depth]);
+          });
+        });
+        ++depth;
         break;
       case FusedOp::Kind::kAddTo:
-        (a16 ? AddToBlock<kBf16> : AddToBlock<kF32>)(a.values, first, count, scratch[depth - 1]);
+        ForDtype(a.dtype, [&](auto da) { AddToBlock<da.value>(a.values, first, count, scratch[depth - 1]); });
         break;
       case FusedOp::Kind::kAdd:
         --depth;
@@ -274,6 +301,23 @@ struct SplitMaster {
     hwy::Prefetch(in + i);
     hwy::Prefetch(out + i);
     hwy::Prefetch(rest + i);
+  }
+};
+
+// The master beside its wire form, which is made anew and not read.
+struct Fp16Master {
+  float* master;
+  uint16_t* out;
+  explicit Fp16Master(const ChunkState& chunk) : master(chunk.master), out(static_cast<uint16_t*>(chunk.wire_out)) {}
+  HWY_INLINE VF Load(int64_t i) const { return hn::LoadU(DF(), master + i); }
+  HWY_INLINE void Store(VF p, int64_t i) const {
+    hn::StoreU(p, DF(), master + i);
+    StoreFp16(p, out + i);
+  }
+  HWY_INLINE void Prefetch(int64_t i) const {
+    hwy::Prefetch(master + i);
+    hwy::Prefetch(master + i + kLanes);
+    hwy::Prefetch(out + i);
   }
 };
 
@@ -399,15 +443,13 @@ void UpdateDecayRange(const Rule rule, const Master master, const FusedProgram& 
     const auto* b32 = reinterpret_cast<const float*>(b.values);
     const auto* a16 = reinterpret_cast<const uint16_t*>(a.values);
     const auto* b16 = reinterpret_cast<const uint16_t*>(b.values);
-    const bool is_a16 = a.dtype == Dtype::kBf16, is_b16 = b.dtype == Dtype::kBf16;
+    const auto both = [&](Dtype dtype) { return a.dtype == dtype && b.dtype == dtype; };
     if (only.kind == FusedOp::Kind::kLoad) {
-      if (is_a16) return update(Bf16Source{a16}, range.begin, range.end);
-      return update(Fp32Source{a32}, range.begin, range.end);
-    }
-    if (is_a16 && is_b16) {
+      if (a.dtype == Dtype::kBf16) return update(Bf16Source{a16}, range.begin, range.end);
+      if (a.dtype == Dtype::kF32) return update(Fp32Source{a32}, range.begin, range.end);
+    } else if (both(Dtype::kBf16)) {
       return update(SumSource<Bf16Source, Bf16Source>{{a16}, {b16}}, range.begin, range.end);
-    }
-    if (!is_a16 && !is_b16) {
+    } else if (both(Dtype::kF32)) {
       return update(SumSource<Fp32Source, Fp32Source>{{a32}, {b32}}, range.begin, range.end);
     }
   }
@@ -419,8 +461,8 @@ void UpdateDecayRange(const Rule rule, const Master master, const FusedProgram& 
 }
 
 template <typename Rule, typename Master>
-double UpdateWith(const ChunkState& chunk, const FusedProgram& program, const DecayRange* ranges, size_t num_ranges,
-                  const UpdateScalars& scalars) {
+double UpdateRanges(const ChunkState& chunk, const FusedProgram& program, const DecayRange* ranges, size_t num_ranges,
+                    const UpdateScalars& scalars) {
   SquareLanes squares;
   for (size_t r = 0; r < num_ranges; ++r) {
     UpdateDecayRange(Rule(chunk, scalars, ranges[r].decays), Master(chunk), program,
@@ -429,18 +471,25 @@ double UpdateWith(const ChunkState& chunk, const FusedProgram& program, const De
   return squares.Total();
 }
 
+template <typename Rule>
+double UpdateWith(const ChunkState& chunk, const FusedProgram& program, const DecayRange* ranges, size_t num_ranges,
+                  const UpdateScalars& scalars) {
+  switch (chunk.wire_dtype) {
+    case Dtype::kF32:
+      return UpdateRanges<Rule, Fp32Master>(chunk, program, ranges, num_ranges, scalars);
+    case Dtype::kBf16:
+      return UpdateRanges<Rule, SplitMaster>(chunk, program, ranges, num_ranges, scalars);
+    case Dtype::kF16:
+      break;
+  }
+  return UpdateRanges<Rule, Fp16Master>(chunk, program, ranges, num_ranges, scalars);
+}
+
 double UpdateChunkImpl(const ChunkState& chunk, const ChunkGradient& gradient, const DecayRange* ranges,
                        size_t num_ranges, const UpdateScalars& scalars) {
   const FusedProgram program = Fuse(gradient);
-  const bool split = chunk.wire_dtype == Dtype::kBf16;
-  const auto update = [&] {
-    if (scalars.rule == OptimizerRule::kAdamW)
-      return split ? UpdateWith<AdamW, SplitMaster> : UpdateWith<AdamW, Fp32Master>;
-    if (chunk.moment1 != nullptr) {
-      return split ? UpdateWith<Sgd<true>, SplitMaster> : UpdateWith<Sgd<true>, Fp32Master>;
-    }
-    return split ? UpdateWith<Sgd<false>, SplitMaster> : UpdateWith<Sgd<false>, Fp32Master>;
-  }();
+  if (scalars.rule == OptimizerRule::kAdamW) return UpdateWith<AdamW>(chunk, program, ranges, num_ranges, scalars);
+  const auto update = chunk.moment1 != nullptr ? UpdateWith<Sgd<true>> : UpdateWith<Sgd<false>>;
   return update(chunk, program, ranges, num_ranges, scalars);
 }
 

@@ -16,7 +16,7 @@ namespace eps::server {
 // kTensorAlignElems: there are no tails.
 //
 // Cost: one pass. An update with a 16-bit wire reads 2 (wire) + 2 (rest) + 8 (moments) +
-// contributions and writes 2 + 2 + 8 bytes per element.
+// contributions and writes 2 + 2 + 8 bytes per element; with an FP16 wire 4 (master) + 8 and 4 + 2 + 8.
 
 // FAILED_PRECONDITION if this processor's vectors have no fused multiply-add: other bits.
 absl::Status CheckVectorUnit();
@@ -29,7 +29,7 @@ absl::Status CheckVectorUnit();
 // SGD: g += decay p;  b = momentum b + g;  p -= step_size * b  (without momentum: g for b)
 struct UpdateScalars {
   OptimizerRule rule = OptimizerRule::kAdamW;
-  float gradient_scale = 1;  // of clipping
+  float gradient_scale = 1;  // of clipping, over the loss scale
   float step_size = 0;       // AdamW: learning rate / (1 - beta1^t); SGD: learning rate
   float keep = 1;            // AdamW: 1 - learning rate * weight decay
   float decay = 0;           // SGD: weight decay

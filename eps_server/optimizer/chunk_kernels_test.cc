@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "common/numeric/bf16.h"
+#include "common/numeric/fp16.h"
 #include "common/schedule/reduction_tree.h"
 #include "common/spec/run_config.h"
 #include "common/tensor/dtype.h"
@@ -37,17 +38,20 @@ struct Gradient {
   Gradient(const std::vector<TreeNode>& nodes, int num_vnodes, Dtype leaves, uint64_t seed, double scale = 1e-2) {
     for (const TreeNode node : nodes) {
       f32.push_back(Normal(kElems, seed + node.first, scale));
-      bf16.emplace_back();
-      const bool round = leaves == Dtype::kBf16 && node.is_leaf();
+      bits.emplace_back();
+      dtypes.push_back(node.is_leaf() ? leaves : Dtype::kF32);
       for (float& value : f32.back()) {
-        if (!round) break;
-        bf16.back().push_back(ToBf16(value).bits);
-        value = ToFloat(ToBf16(value));
+        if (dtypes.back() == Dtype::kBf16) {
+          bits.back().push_back(ToBf16(value).bits);
+          value = ToFloat(ToBf16(value));
+        } else if (dtypes.back() == Dtype::kF16) {
+          bits.back().push_back(ToFp16(value).bits);
+          value = ToFloat(ToFp16(value));
+        }
       }
-      dtypes.push_back(round ? Dtype::kBf16 : Dtype::kF32);
     }
     for (size_t i = 0; i < nodes.size(); ++i) {
-      const void* values = dtypes[i] == Dtype::kBf16 ? static_cast<const void*>(bf16[i].data()) : f32[i].data();
+      const void* values = dtypes[i] != Dtype::kF32 ? static_cast<const void*>(bits[i].data()) : f32[i].data();
       gradient.operands.push_back({dtypes[i], static_cast<const std::byte*>(values), nodes[i], 0});
     }
     gradient.program = SumProgram(nodes, num_vnodes);
@@ -67,7 +71,7 @@ struct Gradient {
     return stack.back();
   }
   std::vector<std::vector<float>> f32;
-  std::vector<std::vector<uint16_t>> bf16;
+  std::vector<std::vector<uint16_t>> bits;  // of what has 16
   std::vector<Dtype> dtypes;
   ChunkGradient gradient;
 };
@@ -93,10 +97,12 @@ struct Chunk {
     v = Normal(kElems, seed + 2, 1e-3);
     for (float& value : v) value *= value;
     state.wire_dtype = dtype;
-    const bool split = dtype == Dtype::kBf16;
-    state.wire_in = split ? static_cast<const void*>(wire16.data()) : master.data();
-    state.wire_out = split ? static_cast<void*>(out16.data()) : out32.data();
-    state.rest = split ? rest.data() : nullptr;
+    const bool is_fp32 = dtype == Dtype::kF32;
+    state.wire_in = is_fp32 ? static_cast<const void*>(master.data()) : wire16.data();
+    state.wire_out = is_fp32 ? static_cast<void*>(out32.data()) : out16.data();
+    state.rest = dtype == Dtype::kBf16 ? rest.data() : nullptr;
+    out32 = master;
+    state.master = dtype == Dtype::kF16 ? out32.data() : nullptr;
     state.moment1 = moments ? m.data() : nullptr;
     state.moment2 = moments ? v.data() : nullptr;
     state.num_elems = kElems;
@@ -156,6 +162,9 @@ TEST_P(ChunkKernelsTest, AdamWAgreesWithFp64) {
     p -= lr / bias1 * m / (std::sqrt(v) / std::sqrt(bias2) + 1e-8);
     // fp32 keeps 24 bits; the update itself is about 1e-3 of the value.
     ExpectClose(chunk.Updated(i), p, 1e-6, i);
+    if (chunk.dtype == Dtype::kF16) {
+      ASSERT_EQ(chunk.out16[i], ToFp16(chunk.out32[i]).bits) << i;
+    }
     ExpectClose(chunk.m[i], m, 1e-6, i);
     ExpectClose(chunk.v[i], v, 1e-6, i);
   }
@@ -185,7 +194,9 @@ TEST_P(ChunkKernelsTest, ZeroPaddingStaysZero) {
   std::fill(gradient.f32[0].begin(), gradient.f32[0].end(), 0.0f);
   for (const OptimizerConfig& config : {AdamWConfig(), SgdConfig(0.9)}) {
     Chunk chunk(GetParam(), 2);
-    for (std::vector<float>* zeros : {&chunk.master, &chunk.m, &chunk.v}) std::fill(zeros->begin(), zeros->end(), 0.0f);
+    for (std::vector<float>* zeros : {&chunk.master, &chunk.out32, &chunk.m, &chunk.v}) {
+      std::fill(zeros->begin(), zeros->end(), 0.0f);
+    }
     for (int64_t i = 0; i < kElems; ++i) {
       chunk.wire16[i] = Split(0.0f).wire.bits;
       chunk.rest[i] = Split(0.0f).rest;
@@ -195,7 +206,37 @@ TEST_P(ChunkKernelsTest, ZeroPaddingStaysZero) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Wire, ChunkKernelsTest, ::testing::Values(Dtype::kF32, Dtype::kBf16));
+INSTANTIATE_TEST_SUITE_P(Wire, ChunkKernelsTest, ::testing::Values(Dtype::kF32, Dtype::kBf16, Dtype::kF16));
+
+// Two contributions are added as they are read, one is read as it is; more, and what has other forms, through a block.
+TEST(ChunkKernelsFormTest, EveryFormOfAGradientGivesTheSameUpdate) {
+  for (const int num_vnodes : {1, 2, 5}) {
+    for (const Dtype leaves : {Dtype::kBf16, Dtype::kF16}) {
+      const Gradient narrow(Leaves(num_vnodes), num_vnodes, leaves, 7);
+      Gradient wide(Leaves(num_vnodes), num_vnodes, Dtype::kF32, 7);
+      for (int v = 0; v < num_vnodes; ++v) std::copy(narrow.f32[v].begin(), narrow.f32[v].end(), wide.f32[v].begin());
+      Chunk from_narrow(Dtype::kF16, 8), from_wide(Dtype::kF16, 8);
+      const UpdateScalars scalars = ComputeUpdateScalars(AdamWConfig(), 1e-3, 2, 0.5);
+      UpdateChunk(from_narrow.state, narrow.gradient, kRanges, scalars, nullptr);
+      UpdateChunk(from_wide.state, wide.gradient, kRanges, scalars, nullptr);
+      EXPECT_TRUE(from_narrow.out32 == from_wide.out32) << num_vnodes << " " << DtypeName(leaves);
+      EXPECT_TRUE(from_narrow.out16 == from_wide.out16);
+    }
+  }
+}
+
+// Everything that the wire may hold: each number of binary16 is a gradient.
+TEST(ChunkKernelsFormTest, EveryFp16NumberIsReadAsItself) {
+  constexpr int64_t kCount = 0x7C00;  // the finite ones that are not negative
+  alignas(64) static uint16_t bits[kCount];
+  for (int64_t i = 0; i < kCount; ++i) bits[i] = static_cast<uint16_t>(i % 2 == 0 ? i : i | 0x8000);
+  ChunkGradient gradient;
+  gradient.operands = {{Dtype::kF16, reinterpret_cast<const std::byte*>(bits), {0, 1}, 0}};
+  gradient.program = {{SumOp::Kind::kLoad, 0}};
+  std::vector<float> sum(kCount);
+  SumChunk(gradient, kCount, sum.data());
+  for (int64_t i = 0; i < kCount; ++i) ASSERT_EQ(sum[i], ToFloat(Fp16{bits[i]})) << i;
+}
 
 TEST(SumChunkTest, IsTheTreesSumBitForBitForAnySplit) {
   for (const int num_vnodes : {1, 2, 3, 5, 7, 8, 13}) {
@@ -253,9 +294,9 @@ TEST(ChunkKernelsBitsTest, DoNotDependOnTheVectorWidth) {
     hwy::GetChosenTarget().Update(hwy::SupportedTargets());
     ASSERT_OK(CheckVectorUnit());
     std::string bits;
-    for (const Dtype dtype : {Dtype::kF32, Dtype::kBf16}) {
+    for (const Dtype dtype : {Dtype::kF32, Dtype::kBf16, Dtype::kF16}) {
       for (const OptimizerConfig& config : {AdamWConfig(), SgdConfig(0.9)}) {
-        const Gradient gradient(Leaves(5), 5, Dtype::kBf16, 4);
+        const Gradient gradient(Leaves(5), 5, dtype, 4);
         Chunk chunk(dtype, 8);
         double squares = 0;
         UpdateChunk(chunk.state, gradient.gradient, kRanges, ComputeUpdateScalars(config, 1e-3, 2, 0.7), &squares);

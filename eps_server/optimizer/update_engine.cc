@@ -16,6 +16,7 @@
 #include "common/base/mutex.h"
 #include "common/base/status_macros.h"
 #include "common/numeric/bf16.h"
+#include "common/numeric/fp16.h"
 #include "common/schedule/reduction_tree.h"
 #include "common/tensor/dtype.h"
 #include "eps_server/optimizer/chunk_kernels.h"
@@ -49,7 +50,7 @@ std::vector<DecayRange> RangesOf(const BlobSpec& blob, int64_t chunk) {
   return ranges;
 }
 
-// The summed gradient of the whole model, for EXACT clipping.
+// The summed gradient of the whole model, where updates are held.
 class HoldBuffer {
  public:
   static absl::StatusOr<HoldBuffer> Map(const ModelSpec& model, int64_t num_bytes) {
@@ -72,7 +73,8 @@ class HoldBuffer {
 
 bool IsFiniteAt(const GradientOperand& operand, int64_t i) {
   if (operand.dtype == Dtype::kF32) return std::isfinite(reinterpret_cast<const float*>(operand.values)[i]);
-  return std::isfinite(ToFloat({reinterpret_cast<const uint16_t*>(operand.values)[i]}));
+  const uint16_t bits = reinterpret_cast<const uint16_t*>(operand.values)[i];
+  return std::isfinite(operand.dtype == Dtype::kBf16 ? ToFloat(Bf16{bits}) : ToFloat(Fp16{bits}));
 }
 
 // What a pass over a chunk has to read.
@@ -82,12 +84,13 @@ int64_t GradientBytes(const ChunkGradient& gradient, int64_t num_elems) {
   return bytes;
 }
 
-// What an update has to read and write of the model: the wire form and its successor; the rest of the master and the
-// moments, both in place.
+// What an update has to read and write of the model: the wire form, unless the master lies beside it, and its successor;
+// the master or its rest, and the moments, all in place.
 int64_t StateBytes(const ChunkState& state) {
   const int64_t moments = (state.moment1 != nullptr) + (state.moment2 != nullptr);
-  const int64_t in_place = (state.rest != nullptr ? 2 : 0) + 4 * moments;
-  return state.num_elems * (2 * SizeOf(state.wire_dtype) + 2 * in_place);
+  const int64_t in_place = (state.rest != nullptr ? 2 : 0) + (state.master != nullptr ? 4 : 0) + 4 * moments;
+  const int64_t wire_forms = state.master != nullptr ? 1 : 2;
+  return state.num_elems * (wire_forms * SizeOf(state.wire_dtype) + 2 * in_place);
 }
 
 class UpdateEngineImpl final : public UpdateEngine {
@@ -97,12 +100,15 @@ class UpdateEngineImpl final : public UpdateEngine {
         run_(*options.run),
         store_(*options.store),
         clip_(options.run->optimizer.clip),
+        holds_(options.run->holds_updates()),
         on_blob_made_(std::move(options.on_blob_made)),
+        on_step_decided_(std::move(options.on_step_decided)),
         on_step_made_(std::move(options.on_step_made)),
         on_failure_(std::move(options.on_failure)),
         hold_(std::move(hold)),
         last_norm_(options.last_norm),
         updates_made_(options.first_step.value() - options.skipped_steps),
+        next_loss_scale_(options.loss_scale),
         queue_(options.threads) {
     for (const BlobSpec& blob : model_.blobs) {
       std::vector<std::vector<DecayRange>>& ranges = ranges_.emplace_back();
@@ -152,6 +158,12 @@ class UpdateEngineImpl final : public UpdateEngine {
             .busy_seconds = 1e-9 * static_cast<double>(busy_nanos_.load()),
             .held_seconds = held_seconds_};
   }
+  std::optional<double> loss_scale(StepId step) const override {
+    MutexLock lock(mu_);
+    if (step == step_) return loss_scale_.value;
+    EPS_CHECK(step.value() == step_.value() + 1);
+    return is_decided_ ? std::optional<double>(next_loss_scale_.value) : std::nullopt;
+  }
   bool update_is_held() const override { return update_is_held_; }
 
   void Stop() override {
@@ -170,9 +182,9 @@ class UpdateEngineImpl final : public UpdateEngine {
     std::vector<double> squares;                             // by chunk
     std::vector<ChunkGradient> kept;                         // by chunk, PER_BLOB
     std::vector<std::pair<int64_t, ChunkGradient>> blocked;  // eager: wait for ReleaseUpdate
-    int64_t gathered = 0;                                    // chunks measured (PER_BLOB) or summed (EXACT)
+    int64_t gathered = 0;                                    // chunks measured, PER_BLOB
     int64_t updated = 0;                                     // chunks
-    bool ready = false;  // scalars are known, updates may run unless held (PER_BLOB, EXACT)
+    bool ready = false;  // scalars are known, updates may run unless HoldUpdates says no (PER_BLOB, held)
     UpdateScalars scalars;
     double Squares() const {
       double sum = 0;
@@ -181,7 +193,7 @@ class UpdateEngineImpl final : public UpdateEngine {
     }
   };
 
-  bool IsEager() const { return clip_ == ClipMode::kNone || clip_ == ClipMode::kLagged; }
+  bool IsEager() const { return !holds_ && clip_ != ClipMode::kPerBlob; }
   bool IsHeld(BlobId blob) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     return held_.count({ReadVersion(step_), blob}) > 0;
   }
@@ -194,6 +206,8 @@ class UpdateEngineImpl final : public UpdateEngine {
     learning_rate_ = LearningRate(run_.optimizer, run_.steps, step);
     scale_ = clip_ == ClipMode::kLagged && step.value() > 0 ? ClipScale(run_.optimizer, last_norm_) : 1;
     skipped_ = false;
+    loss_scale_ = next_loss_scale_;
+    is_decided_ = !holds_;
     nonfinite_.clear();
     gathered_ = blobs_made_ = 0;
     step_held_seconds_ = 0;
@@ -219,7 +233,7 @@ class UpdateEngineImpl final : public UpdateEngine {
     if (!IsEager()) {
       // A std::function must be copyable, so the gradient goes behind a pointer.
       Push([this, blob, chunk, shared = std::make_shared<ChunkGradient>(std::move(gradient))] {
-        clip_ == ClipMode::kExact ? SumToHold(blob, chunk, *shared) : Measure(blob, chunk, *shared);
+        holds_ ? SumToHold(blob, chunk, *shared) : Measure(blob, chunk, *shared);
       });
     } else if (IsHeld(blob)) {
       blobs_[blob.value()].blocked.emplace_back(chunk, std::move(gradient));
@@ -275,7 +289,7 @@ class UpdateEngineImpl final : public UpdateEngine {
     MakeReady(blob);
   }
 
-  // EXACT: the gradient's memory is free after this.
+  // Held: the gradient's memory is free after this.
   void SumToHold(BlobId blob, int64_t chunk, ChunkGradient& gradient) {
     const int64_t num_elems = model_.blob(blob).chunk_elems(chunk);
     const double squares = SumChunk(gradient, num_elems, hold_.Chunk(blob, chunk));
@@ -283,18 +297,26 @@ class UpdateEngineImpl final : public UpdateEngine {
     std::string nonfinite;
     if (gradient.nonfinite_vnode >= 0 || !std::isfinite(squares)) nonfinite = DescribeNonFinite(blob, chunk, gradient);
     gradient = {};
-    MutexLock lock(mu_);
-    if (!nonfinite.empty() && (nonfinite_.empty() || nonfinite < nonfinite_)) nonfinite_ = nonfinite;
-    blobs_[blob.value()].squares[chunk] = squares;
-    if (++gathered_ == total_chunks_) DecideHeldStep();
+    {
+      MutexLock lock(mu_);
+      if (!nonfinite.empty() && (nonfinite_.empty() || nonfinite < nonfinite_)) nonfinite_ = nonfinite;
+      blobs_[blob.value()].squares[chunk] = squares;
+      if (++gathered_ < total_chunks_) return;
+      DecideHeldStep();
+    }
+    on_step_decided_();
   }
 
   void DecideHeldStep() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     const double norm = Norm();
     skipped_ = !nonfinite_.empty();
-    scale_ = skipped_ ? 1 : ClipScale(run_.optimizer, norm);
+    scale_ = skipped_ || clip_ == ClipMode::kNone ? 1 : ClipScale(run_.optimizer, norm);
+    if (run_.precision.loss_scale.has_value()) {
+      next_loss_scale_ = NextLossScale(*run_.precision.loss_scale, loss_scale_, !skipped_);
+    }
+    is_decided_ = true;
     for (const BlobSpec& blob : model_.blobs) {  // pull order: the next forward waits for the first layer first
-      blobs_[blob.id.value()].scalars = Scalars(scale_);
+      blobs_[blob.id.value()].scalars = Scalars(scale_ / loss_scale_.value);
       MakeReady(blob.id);
     }
   }
@@ -336,10 +358,10 @@ class UpdateEngineImpl final : public UpdateEngine {
     }
   }
 
-  // PER_BLOB and EXACT, second pass.
+  // PER_BLOB and held, second pass.
   void UpdateGathered(StepId step, BlobId blob, int64_t chunk, const UpdateScalars& scalars) {
     ChunkGradient gradient;
-    if (clip_ == ClipMode::kExact) {
+    if (holds_) {
       gradient.operands = {{Dtype::kF32, reinterpret_cast<const std::byte*>(hold_.Chunk(blob, chunk)), {}, 0}};
       gradient.program = {{SumOp::Kind::kLoad, 0}};
     } else {
@@ -378,7 +400,15 @@ class UpdateEngineImpl final : public UpdateEngine {
       MutexLock lock(mu_);
       // Counted after the call above, so that the step is told last.
       if (++blobs_made_ < model_.blobs.size()) return;
-      update = {step_, Norm(), scale_, learning_rate_, step_held_seconds_, skipped_, nonfinite_};
+      update = {.step = step_,
+                .gradient_norm = Norm(),
+                .scale = scale_,
+                .learning_rate = learning_rate_,
+                .held_seconds = step_held_seconds_,
+                .skipped = skipped_,
+                .why_skipped = nonfinite_,
+                .loss_scale = loss_scale_.value,
+                .next_loss_scale = next_loss_scale_};
       if (!skipped_) ++updates_made_;
       last_norm_ = update.gradient_norm;
     }
@@ -390,7 +420,7 @@ class UpdateEngineImpl final : public UpdateEngine {
   double Norm() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     double sum = 0;
     for (const BlobState& state : blobs_) sum += state.Squares();
-    return std::sqrt(sum);
+    return std::sqrt(sum) / loss_scale_.value;
   }
 
   // "blob h.2, transformer.h.2.mlp.c_fc.weight, vnode 5"
@@ -429,7 +459,9 @@ class UpdateEngineImpl final : public UpdateEngine {
   const RunConfig& run_;
   Store& store_;
   const ClipMode clip_;
+  const bool holds_;
   const std::function<void(BlobId, Version)> on_blob_made_;
+  const std::function<void()> on_step_decided_;
   const std::function<void(const StepUpdate&)> on_step_made_;
   const std::function<void(absl::Status)> on_failure_;
   std::vector<std::vector<std::vector<DecayRange>>> ranges_;  // by blob and chunk
@@ -454,14 +486,17 @@ class UpdateEngineImpl final : public UpdateEngine {
   std::set<BlobId> waiting_ ABSL_GUARDED_BY(mu_);  // of held_, whose updates could run
   std::chrono::steady_clock::time_point wait_begin_ ABSL_GUARDED_BY(mu_);
   double step_held_seconds_ ABSL_GUARDED_BY(mu_) = 0;
-  int64_t gathered_ ABSL_GUARDED_BY(mu_) = 0;   // chunks, EXACT
-  size_t blobs_made_ ABSL_GUARDED_BY(mu_) = 0;  // and announced
-  std::string nonfinite_ ABSL_GUARDED_BY(mu_);  // what makes EXACT skip the step
+  int64_t gathered_ ABSL_GUARDED_BY(mu_) = 0;     // chunks, held
+  size_t blobs_made_ ABSL_GUARDED_BY(mu_) = 0;    // and announced
+  std::string nonfinite_ ABSL_GUARDED_BY(mu_);    // what makes a held step be skipped
+  bool is_decided_ ABSL_GUARDED_BY(mu_) = false;  // whether step_ is skipped, and next_loss_scale_
   double learning_rate_ ABSL_GUARDED_BY(mu_) = 0;
   double scale_ ABSL_GUARDED_BY(mu_) = 1;
   bool skipped_ ABSL_GUARDED_BY(mu_) = false;
   double last_norm_ ABSL_GUARDED_BY(mu_);
   int64_t updates_made_ ABSL_GUARDED_BY(mu_);
+  LossScale loss_scale_ ABSL_GUARDED_BY(mu_);  // of step_
+  LossScale next_loss_scale_ ABSL_GUARDED_BY(mu_);
 
   TaskQueue queue_;  // last: its destructor waits for tasks that use all of the above
 };
@@ -471,6 +506,7 @@ class UpdateEngineImpl final : public UpdateEngine {
 absl::StatusOr<std::unique_ptr<UpdateEngine>> UpdateEngine::Create(Options options) {
   EPS_CHECK(options.model != nullptr && options.run != nullptr && options.store != nullptr);
   EPS_CHECK(options.threads >= 1 && options.on_blob_made && options.on_step_made && options.on_failure);
+  EPS_CHECK(options.on_step_decided || !options.run->holds_updates());
   EPS_RETURN_IF_ERROR(CheckVectorUnit());
   EPS_ASSIGN_OR_RETURN(HoldBuffer hold, HoldBuffer::Map(*options.model, HoldBytes(*options.model, *options.run)));
   return std::make_unique<UpdateEngineImpl>(std::move(options), std::move(hold));

@@ -4,12 +4,14 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/base/ids.h"
 #include "common/model/model_spec.h"
+#include "common/schedule/loss_scale.h"
 #include "common/spec/run_config.h"
 #include "eps_server/optimizer/chunk_gradient.h"
 #include "eps_server/optimizer/hold_bytes.h"  // what holding costs
@@ -20,12 +22,14 @@ namespace eps::server {
 // What the optimizer made of a step.
 struct StepUpdate {
   StepId step;
-  double gradient_norm = 0;  // of the step's mean gradient, before clipping; may be not finite
+  double gradient_norm = 0;  // of the step's mean gradient, unscaled, before clipping; may be not finite
   double scale = 1;          // that clipping multiplied the gradient with; PER_BLOB: the smallest
   double learning_rate = 0;
   double held_seconds = 0;  // in which an update could have run, but for HoldUpdates
   bool skipped = false;     // the gradient was not finite: weights and moments are unchanged
   std::string why_skipped;  // layer and vnode
+  double loss_scale = 1;    // that the step's gradients came multiplied by
+  LossScale next_loss_scale;
 };
 
 // What the optimizer has done since it was made; never falls.
@@ -41,9 +45,10 @@ struct UpdateCounts {
 //
 // Eager (no clipping, PER_BLOB, LAGGED): a chunk (PER_BLOB: a blob) is updated as soon as its
 // gradient is in. A gradient that is not finite ends the run: on_failure names step, layer and
-// vnode. Held (EXACT): a chunk's gradient is summed into a buffer of 4 bytes per parameter as soon
-// as it is in; once all are, the global norm is known and blobs are updated in pull order. A step
-// with a gradient that is not finite is skipped whole.
+// vnode. Held (EXACT; FP16, which scales the loss): a chunk's gradient is summed into a buffer of 4
+// bytes per parameter as soon as it is in; once all are, the global norm is known and blobs are
+// updated in pull order, by the gradient divided by the step's loss scale. A step with a gradient
+// that is not finite is skipped whole.
 //
 // Bits: norms are sums of squares in fp64: 16 logical lanes, lanes in order, chunks in order, blobs
 // in order. Nothing depends on threads, arrival or vector width. Optimizer step: bias corrections
@@ -60,8 +65,11 @@ class UpdateEngine {
     StepId first_step;          // the next step to be made
     int64_t skipped_steps = 0;  // before first_step
     double last_norm = 0;       // of the step before first_step, for LAGGED
+    LossScale loss_scale;       // of first_step
     // Version `version` of `blob` is made; the callee publishes it.
     std::function<void(BlobId, Version)> on_blob_made;
+    // Held: whether the step is skipped is decided, and with it the next step's loss scale.
+    std::function<void()> on_step_decided;
     // After the on_blob_made of every blob of the step.
     std::function<void(const StepUpdate&)> on_step_made;
     // At most once; nothing is made after it.
@@ -83,6 +91,9 @@ class UpdateEngine {
   // Whether an update of `step` has begun: the version before it is whole no more. With HoldUpdates before it, `false`
   // stays true until ReleaseUpdate.
   virtual bool HasUpdated(StepId step) const = 0;
+  // What gradients of `step`, the one being made or the next, are to be multiplied by; nullopt as long as it depends
+  // on a step that is not decided.
+  virtual std::optional<double> loss_scale(StepId step) const = 0;
   // Whether an update waits for nothing but its ReleaseUpdate.
   virtual bool update_is_held() const = 0;
 

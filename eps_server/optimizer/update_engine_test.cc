@@ -1,11 +1,13 @@
 #include "eps_server/optimizer/update_engine.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <random>
 #include <string>
 #include <utility>
@@ -18,6 +20,7 @@
 #include "common/base/mutex.h"
 #include "common/model/model_spec.h"
 #include "common/numeric/bf16.h"
+#include "common/schedule/loss_scale.h"
 #include "common/schedule/reduction_tree.h"
 #include "common/spec/run_config.h"
 #include "common/tensor/dtype.h"
@@ -54,8 +57,8 @@ struct ChunkId {
 class Trainer {
  public:
   explicit Trainer(const RunConfig& run, int threads = 2, int64_t first_step = 0, int64_t skipped = 0,
-                   double last_norm = 0)
-      : run_(run), model_(*BuildGpt2(run.model)), store_(*Store::Create(model_, run_)) {
+                   double last_norm = 0, LossScale loss_scale = {})
+      : run_(run), model_(*BuildModel(run.model)), store_(*Store::Create(model_, run_)) {
     for (const BlobSpec& blob : model_.blobs) {
       std::vector<float> values(static_cast<size_t>(blob.num_elems));
       for (size_t i = 0; i < values.size(); ++i) values[i] = 0.01f * static_cast<float>((i * 7 + 3) % 101) - 0.5f;
@@ -70,6 +73,7 @@ class Trainer {
                                      .first_step = StepId(first_step),
                                      .skipped_steps = skipped,
                                      .last_norm = last_norm,
+                                     .loss_scale = loss_scale,
                                      .on_blob_made =
                                          [this](BlobId blob, Version version) {
                                            store_->Publish(blob, version);
@@ -77,6 +81,7 @@ class Trainer {
                                            made_.push_back(blob);
                                            changed_.NotifyAll();
                                          },
+                                     .on_step_decided = [this] { ++decided_; },
                                      .on_step_made =
                                          [this](const StepUpdate& update) {
                                            MutexLock lock(mu_);
@@ -95,6 +100,7 @@ class Trainer {
   Store& store() { return *store_; }
   UpdateEngine& engine() { return *engine_; }
   const std::vector<ChunkId>& chunks() const { return chunks_; }
+  int decided() const { return decided_; }
 
   // A gradient of vnode `vnode` that depends on nothing else than its arguments.
   static float GradientAt(int64_t step, int vnode, BlobId blob, int64_t elem) {
@@ -189,6 +195,7 @@ class Trainer {
   const ModelSpec model_;
   const std::unique_ptr<Store> store_;
   std::vector<ChunkId> chunks_;
+  std::atomic<int> decided_ = 0;
   Mutex mu_;
   CondVar changed_;
   std::vector<BlobId> made_ ABSL_GUARDED_BY(mu_);
@@ -384,8 +391,85 @@ TEST(UpdateEngineNonfiniteTest, ExactSkipsTheStepWhole) {
   EXPECT_FALSE(trainer.Bits(2) == counted.Bits(2));
 }
 
-TEST(HoldBytesTest, OnlyExactHolds) {
-  const ModelSpec model = *BuildGpt2(SmallRun(ClipMode::kNone).model);
+// ---- loss scaling ----
+
+RunConfig Fp16Run(ClipMode clip, double first, int64_t growth_interval) {
+  RunConfig run = SmallRun(clip, 0.01);
+  run.precision = {.wire = Dtype::kF16,
+                   .gradients = Dtype::kF16,
+                   .loss_scale = LossScaleRule{.first = first, .growth_interval = growth_interval}};
+  return run;
+}
+
+// As workers push it: times the scale, which is a power of two and rounds nothing.
+void SubmitScaled(Trainer& trainer, int64_t step, double scale) {
+  for (const ChunkId id : trainer.chunks()) {
+    ChunkGradient gradient = trainer.Gradient(step, id, Trainer::Leaves());
+    const int64_t count = trainer.model().blob(id.blob).chunk_elems(id.chunk);
+    for (const GradientOperand& operand : gradient.operands) {
+      float* values = const_cast<float*>(reinterpret_cast<const float*>(operand.values));
+      for (int64_t i = 0; i < count; ++i) values[i] *= static_cast<float>(scale);
+    }
+    trainer.engine().Submit(StepId(step), id.blob, id.chunk, std::move(gradient));
+  }
+}
+
+TEST(UpdateEngineLossScaleTest, AnyScaleGivesTheSameBitsAndTheSameNorm) {
+  for (const ClipMode clip : {ClipMode::kNone, ClipMode::kExact}) {
+    std::string want;
+    for (const double scale : {1.0, 0x1p12, 0x1p-3}) {
+      Trainer trainer(Fp16Run(clip, scale, 0), 2, 0, 0, 0, {scale});
+      for (int step = 0; step < 2; ++step) {
+        SubmitScaled(trainer, step, scale);
+        const StepUpdate update = trainer.WaitForStep(step);
+        EXPECT_EQ(update.loss_scale, scale);
+        EXPECT_NEAR(update.gradient_norm, trainer.Norm(step), 1e-9 * trainer.Norm(step));
+      }
+      if (want.empty()) want = trainer.Bits(2);
+      EXPECT_TRUE(trainer.Bits(2) == want) << scale;
+    }
+  }
+}
+
+TEST(UpdateEngineLossScaleTest, HalvesWithASkippedStepAndDoublesAfterGoodOnes) {
+  Trainer trainer(Fp16Run(ClipMode::kNone, 0x1p10, 2), 2, 0, 0, 0, {0x1p10});
+  EXPECT_EQ(trainer.engine().loss_scale(StepId(0)), 0x1p10);
+  EXPECT_EQ(trainer.engine().loss_scale(StepId(1)), std::nullopt) << "step 0 may still be skipped";
+  for (const ChunkId id : trainer.chunks()) {
+    if (id.blob == kBlock && id.chunk == 0) {
+      trainer.engine().Submit(StepId(0), id.blob, id.chunk, Infinite(trainer, id));
+    } else {
+      trainer.Submit(0, id);
+    }
+  }
+  const StepUpdate skipped = trainer.WaitForStep(0);
+  EXPECT_TRUE(skipped.skipped);
+  EXPECT_EQ(skipped.loss_scale, 0x1p10);
+  EXPECT_EQ(skipped.next_loss_scale, (LossScale{0x1p9, 0}));
+  EXPECT_EQ(trainer.decided(), 1);
+  EXPECT_EQ(trainer.engine().loss_scale(StepId(1)), 0x1p9);
+  SubmitScaled(trainer, 1, 0x1p9);
+  EXPECT_EQ(trainer.WaitForStep(1).next_loss_scale, (LossScale{0x1p9, 1}));
+  SubmitScaled(trainer, 2, 0x1p9);
+  EXPECT_EQ(trainer.WaitForStep(2).next_loss_scale, (LossScale{0x1p10, 0}));
+
+  // Resumed behind the skipped step: the same.
+  Trainer resumed(Fp16Run(ClipMode::kNone, 0x1p10, 2), 1, 1, 1, 0, {0x1p9, 0});
+  SubmitScaled(resumed, 1, 0x1p9);
+  SubmitScaled(resumed, 2, 0x1p9);
+  EXPECT_EQ(resumed.WaitForStep(2).next_loss_scale, (LossScale{0x1p10, 0}));
+  EXPECT_TRUE(resumed.Bits(3) == trainer.Bits(3));
+}
+
+TEST(UpdateEngineLossScaleTest, WithoutFp16ItIsOneAndKnownAtOnce) {
+  Trainer trainer(SmallRun(ClipMode::kNone));
+  EXPECT_EQ(trainer.engine().loss_scale(StepId(0)), 1);
+  EXPECT_EQ(trainer.engine().loss_scale(StepId(1)), 1);
+}
+
+TEST(HoldBytesTest, ExactAndFp16Hold) {
+  const ModelSpec model = *BuildModel(SmallRun(ClipMode::kNone).model);
+  EXPECT_EQ(HoldBytes(model, Fp16Run(ClipMode::kNone, 1, 0)), 4 * model.num_elems());
   EXPECT_EQ(HoldBytes(model, SmallRun(ClipMode::kExact)), 4 * model.num_elems());
   EXPECT_EQ(HoldBytes(model, SmallRun(ClipMode::kLagged)), 0);
 }

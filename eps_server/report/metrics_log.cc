@@ -40,6 +40,7 @@ std::string MetricsLine(const StepReport& report) {
   line["learning_rate"] = report.learning_rate;
   line["gradient_norm"] = report.gradient_norm;
   line["skipped"] = report.skipped;
+  line["loss_scale"] = report.loss_scale;
   line["tokens"] = report.tokens;
   line["tokens_per_second"] = report.tokens_per_second;
   line["step_seconds"] = report.seconds;

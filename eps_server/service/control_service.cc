@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/protocol_version.h"
 #include "common/base/status_macros.h"
+#include "common/choices/choices_message.h"
 #include "common/grpc/grpc_status.h"
 #include "eps_server/service/event_stream.h"
 #include "eps_server/service/generate_call.h"
@@ -123,7 +124,7 @@ class ControlService final : public proto::Control::CallbackService {
     reply.set_serving(options_.serving != nullptr);
     reply.set_serving_version(options_.serving_version.value());
     reply.set_shared_memory_socket(options_.shared_memory_socket);
-    *reply.mutable_choices() = ToProto(options_.host->HeldChoices(request.device_model())).choices();
+    *reply.mutable_choices() = ChoicesToProto(options_.host->HeldChoices(request.device_model())).choices();
     return absl::OkStatus();
   }
 

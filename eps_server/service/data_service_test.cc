@@ -105,7 +105,7 @@ class DataServiceTest : public testing::Test {
     run_.batch.virtual_nodes = 2;
     run_.precision = {.wire = Dtype::kBf16, .gradients = Dtype::kBf16};
     run_.steps = 10;
-    ASSERT_OK_AND_ASSIGN(model_, BuildGpt2(run_.model));
+    ASSERT_OK_AND_ASSIGN(model_, BuildModel(run_.model));
     ASSERT_EQ(model_.blob(kWte).num_chunks(), 2);
     ASSERT_OK_AND_ASSIGN(store_, Store::Create(model_, run_));
     for (const BlobSpec& blob : model_.blobs) {

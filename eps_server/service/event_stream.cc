@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/choices/choices.h"
+#include "common/choices/choices_message.h"
 #include "eps_server/service/queued_stream.h"
 #include "eps_server/service/worker_messages.h"
 
@@ -47,6 +48,7 @@ class EventStream final : public QueuedStream<proto::WorkerEvent, proto::DaemonE
     proto::Assign& assign = *event.mutable_assign();
     assign.set_step(assignment->step.value());
     assign.set_counted_tokens(assignment->counted_tokens);
+    assign.set_loss_scale(assignment->loss_scale);
     for (const VnodeBatch& batch : assignment->vnodes) FillVnode(batch, *assign.add_vnodes());
     if (assignment->group.has_value()) FillGroup(*assignment->group, *assign.mutable_group());
     Tell(std::move(event));
@@ -111,10 +113,10 @@ class EventStream final : public QueuedStream<proto::WorkerEvent, proto::DaemonE
       case proto::WorkerEvent::kHeartbeat:
         return host_.Heartbeat(worker_);
       case proto::WorkerEvent::kChoices: {
-        EPS_ASSIGN_OR_RETURN(Choices offered, ToChoices(event.choices()));
+        EPS_ASSIGN_OR_RETURN(Choices offered, ChoicesFromProto(event.choices().choices()));
         EPS_ASSIGN_OR_RETURN(const Choices held, host_.OfferChoices(worker_, std::move(offered)));
         proto::DaemonEvent answer;
-        *answer.mutable_choices() = ToProto(held);
+        *answer.mutable_choices() = ChoicesToProto(held);
         Tell(std::move(answer));
         return absl::OkStatus();
       }

@@ -30,7 +30,7 @@ constexpr uint64_t kIncarnation = 7;
 // Blobs of one chunk, but for wpe, whose second one has 64 elements: a part that a small message can carry.
 const ModelSpec& SmallModel() {
   static const ModelSpec model =
-      *BuildGpt2({.num_layers = 1, .d_model = 8, .num_heads = 1, .context = kChunkElems / 8 + 8, .vocab = 16});
+      *BuildModel({.num_layers = 1, .d_model = 8, .num_heads = 1, .context = kChunkElems / 8 + 8, .vocab = 16});
   return model;
 }
 

@@ -52,6 +52,7 @@ void FillStatus(const RunStatus& status, proto::StatusReply& reply) {
   reply.set_checkpoint_failures(status.checkpoint_failures);
   reply.set_checkpoint_error(status.checkpoint_error);
   reply.set_skipped_steps(status.skipped_steps);
+  reply.set_loss_scale(status.loss_scale);
   reply.set_last_step_seconds(status.last_step_seconds);
   reply.set_step_age_seconds(status.step_age_seconds);
   reply.set_checkpoint_step(status.checkpoint_step);

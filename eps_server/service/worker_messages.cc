@@ -16,7 +16,7 @@
 #include "common/base/ids.h"
 #include "common/base/status_macros.h"
 #include "common/base/wait_cause.h"
-#include "common/choices/choices.h"
+#include "common/schedule/group_limits.h"
 #include "common/tensor/dtype.h"
 
 namespace eps::server {
@@ -83,22 +83,6 @@ absl::StatusOr<PassTiming> ToTiming(const proto::PassDone& done) {
   return timing;
 }
 
-absl::StatusOr<Choices> ToChoices(const proto::Choices& choices) {
-  std::vector<std::pair<std::string, std::string>> pairs;
-  for (const proto::Choice& choice : choices.choices()) pairs.emplace_back(choice.key(), choice.value());
-  return CheckedChoices(pairs, "choices");
-}
-
-proto::Choices ToProto(const Choices& choices) {
-  proto::Choices message;
-  for (const auto& [key, value] : choices) {
-    proto::Choice& choice = *message.add_choices();
-    choice.set_key(key);
-    choice.set_value(value);
-  }
-  return message;
-}
-
 std::vector<VnodeRecord> ToRecords(const proto::PassDone& done) {
   std::vector<VnodeRecord> records;
   for (const proto::Record& record : done.records()) {
@@ -139,8 +123,8 @@ absl::StatusOr<ContributionKey> ToKey(const proto::Offer& offer, uint64_t incarn
     return absl::FailedPreconditionError(
         absl::StrCat("offer: incarnation: ", offer.incarnation(), ", this daemon is ", incarnation, ": attach anew"));
   }
-  if (offer.dtype() != static_cast<uint32_t>(Dtype::kF32) && offer.dtype() != static_cast<uint32_t>(Dtype::kBf16)) {
-    return absl::InvalidArgumentError(absl::StrCat("offer: dtype: ", offer.dtype(), ", want 1 (F32) or 2 (BF16)"));
+  if (!IsDtype(offer.dtype())) {
+    return absl::InvalidArgumentError(absl::StrCat("offer: dtype: ", offer.dtype(), ", want ", kDtypeValues));
   }
   EPS_RETURN_IF_ERROR(CheckNotNegative("offer: first_chunk", offer.first_chunk()));
   if (offer.num_chunks() < 1) {

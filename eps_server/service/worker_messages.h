@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "common/choices/choices.h"
 #include "common/schedule/vnode_batch.h"
 #include "eps_server/aggregation/aggregator.h"
 #include "eps_server/membership/membership.h"
@@ -21,8 +20,6 @@ namespace eps::server {
 // Errors: INVALID_ARGUMENT naming the field, the value found and the value wanted
 absl::StatusOr<WorkerMemory> ToMemory(const proto::Ready& ready);
 absl::StatusOr<PassTiming> ToTiming(const proto::PassDone& done);
-absl::StatusOr<Choices> ToChoices(const proto::Choices& choices);
-proto::Choices ToProto(const Choices& choices);
 std::vector<VnodeRecord> ToRecords(const proto::PassDone& done);
 // `event` is one of a group's. What is longer than may be of why it failed is cut.
 GroupReport ToGroupReport(const proto::WorkerEvent& event);

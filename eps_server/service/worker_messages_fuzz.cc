@@ -6,6 +6,7 @@
 #include <cstdlib>
 
 #include "common/choices/choices.h"
+#include "common/choices/choices_message.h"
 #include "google/protobuf/stubs/logging.h"
 
 // A WorkerEvent. What comes out of it is what a coordinator may show and add up: no time below zero or beyond all
@@ -26,9 +27,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
       if (!(seconds >= 0) || std::isinf(seconds)) abort();
     }
   }
-  if (const auto choices = ToChoices(event.choices()); choices.ok()) {
-    if (choices->size() > eps::kMaxChoices || ToProto(*choices).ByteSizeLong() > 2 * eps::kMaxChoicesBytes) abort();
-    const auto again = ToChoices(ToProto(*choices));
+  if (const auto choices = eps::ChoicesFromProto(event.choices().choices()); choices.ok()) {
+    if (choices->size() > eps::kMaxChoices || eps::ChoicesToProto(*choices).ByteSizeLong() > 2 * eps::kMaxChoicesBytes)
+      abort();
+    const auto again = eps::ChoicesFromProto(eps::ChoicesToProto(*choices).choices());
     if (!again.ok() || *again != *choices) abort();
   }
   if (ToRecords(event.pass_done()).size() != static_cast<size_t>(event.pass_done().records_size())) abort();

@@ -4,7 +4,6 @@
 #include <limits>
 
 #include "absl/status/status.h"
-#include "common/choices/choices.h"
 #include "common/schedule/chunk_range.h"
 #include "common/testing/status_matchers.h"
 #include "gtest/gtest.h"
@@ -46,17 +45,6 @@ TEST(WorkerMessagesTest, AnOfferIsOfSomeChunks) {
 
 TEST(WorkerMessagesTest, NonsenseStaysWhatItIs) {  // and is refused by CheckWorkerInfo
   for (const char* told : {"", "0.0.0.0", "::", "[", "x"}) EXPECT_EQ(PageAddress(told, ""), told);
-}
-
-TEST(WorkerMessagesTest, ChoicesComeThroughWholeOrAreRefusedByField) {
-  const Choices choices = {{"a product", "00ff"}, {"b", "1"}};
-  EXPECT_THAT(ToChoices(ToProto(choices)), IsOkAndHolds(choices));
-  proto::Choices message = ToProto(choices);
-  message.mutable_choices(1)->set_key("a product");
-  EXPECT_THAT(ToChoices(message),
-              StatusIs(absl::StatusCode::kInvalidArgument, "choices[1].key: \"a product\" comes twice"));
-  message.mutable_choices(1)->set_key("\n");
-  EXPECT_THAT(ToChoices(message), StatusIs(absl::StatusCode::kInvalidArgument, "choices[1].key: has bytes"));
 }
 
 }  // namespace

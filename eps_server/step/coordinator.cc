@@ -39,11 +39,11 @@ constexpr std::chrono::milliseconds kTick(50);  // how late an expired lease is 
 
 using CheckpointAnswer = CheckpointLedger::Answer;
 
-// The order in which blobs are updated: EXACT in pull order, eager as backward completes them.
-std::vector<BlobId> UpdateOrder(const ModelSpec& model, ClipMode clip) {
+// The order in which blobs are updated: held in pull order, eager as backward completes them.
+std::vector<BlobId> UpdateOrder(const ModelSpec& model, bool held) {
   std::vector<BlobId> order;
   for (const BlobSpec& blob : model.blobs) order.push_back(blob.id);
-  if (clip == ClipMode::kExact) return order;
+  if (held) return order;
   const auto first_use = [&](BlobId id) {
     return *std::min_element(model.blob(id).uses.begin(), model.blob(id).uses.end());
   };
@@ -90,7 +90,7 @@ class CoordinatorImpl final : public Coordinator {
         clock_(std::move(options.clock)),
         start_(clock_()),
         first_version_(options.resume.version),
-        update_order_(UpdateOrder(model_, run_.optimizer.clip)),
+        update_order_(UpdateOrder(model_, run_.holds_updates())),
         members_(options.lease),
         groups_(&NewIncarnation, run_.relay.group_members),
         choices_(options.resume.choices),
@@ -108,11 +108,13 @@ class CoordinatorImpl final : public Coordinator {
     StepId first_step;
     int64_t skipped_steps = 0;
     double last_norm = 0;
+    LossScale loss_scale;
     {
       MutexLock lock(mu_);
       first_step = step_;
       skipped_steps = progress_.state().skipped_steps;
       last_norm = progress_.state().last_norm;
+      loss_scale = progress_.state().loss_scale;
     }
     EPS_ASSIGN_OR_RETURN(engine_,
                          UpdateEngine::Create({.model = &model_,
@@ -122,7 +124,9 @@ class CoordinatorImpl final : public Coordinator {
                                                .first_step = first_step,
                                                .skipped_steps = skipped_steps,
                                                .last_norm = last_norm,
+                                               .loss_scale = loss_scale,
                                                .on_blob_made = [this](BlobId b, Version v) { OnBlobMade(b, v); },
+                                               .on_step_decided = [this] { OnStepDecided(); },
                                                .on_step_made = [this](const StepUpdate& u) { OnStepMade(u); },
                                                .on_failure = [this](absl::Status s) { Fail(std::move(s)); }}));
     EPS_ASSIGN_OR_RETURN(
@@ -392,7 +396,7 @@ class CoordinatorImpl final : public Coordinator {
     failure_ = std::move(why);
     Wake();
   }
-  bool SkipsNonfinite() const { return run_.optimizer.clip == ClipMode::kExact; }
+  bool SkipsNonfinite() const { return run_.holds_updates(); }
   bool IsFirstLayer(BlobId blob) const {
     return std::find(first_layer_.begin(), first_layer_.end(), blob) != first_layer_.end();
   }
@@ -419,6 +423,10 @@ class CoordinatorImpl final : public Coordinator {
       }
     }
     store_.Publish(blob, version);
+  }
+  void OnStepDecided() {
+    MutexLock lock(mu_);
+    Wake();
   }
   void OnStepMade(const StepUpdate& update) {
     MutexLock lock(mu_);
@@ -600,6 +608,7 @@ class CoordinatorImpl final : public Coordinator {
     step_opened_at_ = clock_();
     watch_.OnProgress(step_opened_at_);
     step_passes_ = {};
+    loss_scale_.reset();
     actions.push_back([this, step = step_] {
       absl::StatusOr<std::vector<VnodeBatch>> batches = data_->Read(step);
       aggregator_->BeginStep(step);
@@ -618,10 +627,13 @@ class CoordinatorImpl final : public Coordinator {
     if (vnodes.empty() || workers.empty()) return;
     const bool fresh = ledger_->IsFresh();
     if (fresh && groups_.IsForming()) return;  // not for long: Expire
-    watch_.OnProgress(clock_());               // who gets the vnodes of a lost worker is not to blame for its silence
+    if (!loss_scale_.has_value()) loss_scale_ = engine_->loss_scale(step_);
+    if (!loss_scale_.has_value()) return;  // not for long: OnStepDecided
+    watch_.OnProgress(clock_());           // who gets the vnodes of a lost worker is not to blame for its silence
     const std::vector<Groups::Formed> groups = fresh ? groups_.formed() : std::vector<Groups::Formed>();
     for (const VnodeShare& share : ShareVnodes(vnodes, workers, groups)) {
-      auto assignment = std::make_shared<const Assignment>(ledger_->Assign(share.worker, share.vnodes, share.group));
+      auto assignment = std::make_shared<Assignment>(ledger_->Assign(share.worker, share.vnodes, share.group));
+      assignment->loss_scale = *loss_scale_;
       actions.push_back(
           [channel = members_.channel(share.worker), assignment] { channel->SendAssignment(assignment); });
     }
@@ -689,6 +701,8 @@ class CoordinatorImpl final : public Coordinator {
     report.learning_rate = made.learning_rate;
     report.gradient_norm = std::isfinite(made.gradient_norm) ? made.gradient_norm : -1;
     report.skipped = made.skipped;
+    report.loss_scale = made.loss_scale;
+    report.next_loss_scale = made.next_loss_scale;
     report.held_seconds = made.held_seconds;
     report.seconds = absl::ToDoubleSeconds(now - std::max(progress_.last_commit(), closing_->opened_at));
     report.tokens = ledger.counted_tokens();
@@ -877,6 +891,8 @@ class CoordinatorImpl final : public Coordinator {
   bool begun_ ABSL_GUARDED_BY(mu_) = false;    // the first step of this sitting was opened
   bool opened_ ABSL_GUARDED_BY(mu_) = false;
   std::unique_ptr<VnodeLedger> ledger_ ABSL_GUARDED_BY(mu_);  // of step_; null until its data is read
+  // Of step_, once it is known: the engine may be ahead of a step that lacks records alone.
+  std::optional<double> loss_scale_ ABSL_GUARDED_BY(mu_);
   PassTotals step_passes_ ABSL_GUARDED_BY(mu_);
   absl::Duration step_opened_at_ ABSL_GUARDED_BY(mu_);
   StepId contributions_in_ ABSL_GUARDED_BY(mu_) = StepId(-1);

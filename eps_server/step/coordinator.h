@@ -105,7 +105,7 @@ class Coordinator {
   // Checkpointer::Write
   virtual void RequestCheckpoint(std::function<void(absl::StatusOr<std::string>)> done) = 0;
   // Ends the run after the step in progress, with a checkpoint; returns how many steps are committed then. With nobody left
-  // to finish that step the run ends before it, as long as no weight was updated in it (never with EXACT clipping).
+  // to finish that step the run ends before it, as long as no weight was updated in it (never where updates are held).
   // Errors: FAILED_PRECONDITION one was: the run fails, and the newest checkpoint stands
   virtual absl::StatusOr<int64_t> RequestStop(std::string reason) = 0;
 

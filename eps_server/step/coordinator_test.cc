@@ -28,6 +28,8 @@
 #include "common/choices/choices.h"
 #include "common/model/model_spec.h"
 #include "common/numeric/bf16.h"
+#include "common/numeric/fp16.h"
+#include "common/schedule/loss_scale.h"
 #include "common/schedule/reduction_tree.h"
 #include "common/schedule/vnode_batch.h"
 #include "common/spec/run_config.h"
@@ -56,6 +58,8 @@ RunConfig SmallRun(ClipMode clip = ClipMode::kExact, Dtype dtype = Dtype::kBf16)
   run.optimizer.clip = clip;
   run.optimizer.clip_norm = 0.5;
   run.precision = {.wire = dtype, .gradients = dtype};
+  // What FakeWorker pushes overflows with it, and not with half of it: every second step is skipped.
+  if (dtype == Dtype::kF16) run.precision.loss_scale = LossScaleRule{.first = 0x1p23, .growth_interval = 1};
   run.steps = 4;
   return run;
 }
@@ -202,7 +206,7 @@ struct RunOptions {
 };
 
 struct TestRun {
-  explicit TestRun(const RunConfig& config, RunOptions options = {}) : config(config), model(*BuildGpt2(config.model)) {
+  explicit TestRun(const RunConfig& config, RunOptions options = {}) : config(config), model(*BuildModel(config.model)) {
     EXPECT_OK(WriteFileAtomically(dir.File("text"), std::string(1000, 'x')));
     this->config.data.path = dir.File("text");
     store = *Store::Create(model, this->config);
@@ -217,6 +221,7 @@ struct TestRun {
                               .expected_workers = options.expected_workers,
                               .threads = options.threads,
                               .window_bytes = options.window_bytes};
+    made.resume.loss_scale = FirstLossScale(this->config.precision.loss_scale);
     if (options.resume != nullptr) made.resume = options.resume->state;
     if (options.clock != nullptr) made.clock = options.clock->clock();
     coordinator = *Coordinator::Create(std::move(made));
@@ -366,6 +371,7 @@ class FakeWorker {
 
   // False: dead, or the run is over.
   bool RunPass(const Assignment& assignment) {
+    loss_scales_[assignment.step.value()] = static_cast<float>(assignment.loss_scale);
     for (const LayerSpec& layer : run_.model.layers) {
       for (const BlobUse& use : layer.blobs) {
         if (!Pull(use.blob, ReadVersion(assignment.step))) return false;
@@ -465,6 +471,8 @@ class FakeWorker {
       const float value = Sum(key, key.node, chunk * kChunkElems + i);
       if (key.dtype == Dtype::kBf16) {
         reinterpret_cast<uint16_t*>(payload.data())[i] = ToBf16(value).bits;
+      } else if (key.dtype == Dtype::kF16) {
+        reinterpret_cast<uint16_t*>(payload.data())[i] = ToFp16(value).bits;
       } else {
         reinterpret_cast<float*>(payload.data())[i] = value;
       }
@@ -478,15 +486,25 @@ class FakeWorker {
     }
     // Depends on the weights of the step's own version: a wrong one would show in the bits.
     const absl::Span<const std::byte> wire = run_.store->Wire(key.blob, ReadVersion(key.step));
-    const float weight = run_.config.precision.wire == Dtype::kBf16
-                             ? ToFloat({reinterpret_cast<const uint16_t*>(wire.data())[elem]})
-                             : reinterpret_cast<const float*>(wire.data())[elem];
+    const auto bits = [&] { return reinterpret_cast<const uint16_t*>(wire.data())[elem]; };
+    const Dtype form = run_.config.precision.wire;
+    const float weight = form == Dtype::kBf16  ? ToFloat(Bf16{bits()})
+                         : form == Dtype::kF16 ? ToFloat(Fp16{bits()})
+                                               : reinterpret_cast<const float*>(wire.data())[elem];
     const uint64_t mixed =
         (static_cast<uint64_t>(key.step.value() * 31 + node.first * 7 + key.use) << 32 | static_cast<uint64_t>(elem)) *
         0x9E3779B97F4A7C15u;
     const float noise = static_cast<float>(static_cast<int64_t>(mixed >> 40) - (1 << 23)) * 0x1p-30f;
-    const float gradient = noise + 1e-3f * weight;
-    return run_.config.precision.gradients == Dtype::kBf16 ? ToFloat(ToBf16(gradient)) : gradient;
+    const float gradient = (noise + 1e-3f * weight) * loss_scales_.at(key.step.value());
+    switch (run_.config.precision.gradients) {
+      case Dtype::kF32:
+        break;
+      case Dtype::kBf16:
+        return ToFloat(ToBf16(gradient));
+      case Dtype::kF16:
+        return ToFloat(ToFp16(gradient));
+    }
+    return gradient;
   }
 
   bool SendRecords(const Assignment& assignment) {
@@ -513,6 +531,7 @@ class FakeWorker {
   std::atomic<bool> broken_loss_ = false;
   std::atomic<bool> holds_records_ = false;
   int messages_left_;
+  std::map<int64_t, float> loss_scales_;  // by step; of thread_
   std::thread thread_;
 };
 
@@ -636,7 +655,26 @@ TEST_P(CoordinatorModeTest, CheckpointIsItsVersionThoughTrainingGoesOnAndResumeC
 INSTANTIATE_TEST_SUITE_P(Modes, CoordinatorModeTest,
                          ::testing::Values(Mode{ClipMode::kExact, Dtype::kBf16}, Mode{ClipMode::kNone, Dtype::kF32},
                                            Mode{ClipMode::kLagged, Dtype::kBf16},
-                                           Mode{ClipMode::kPerBlob, Dtype::kBf16}));
+                                           Mode{ClipMode::kPerBlob, Dtype::kBf16}, Mode{ClipMode::kNone, Dtype::kF16},
+                                           Mode{ClipMode::kExact, Dtype::kF16}));
+
+TEST(CoordinatorTest, WorkersScaleByWhatTheStepsBeforeLeft) {
+  TestRun run(SmallRun(ClipMode::kNone, Dtype::kF16));
+  FakeWorker worker(run);
+  ASSERT_OK(run.coordinator->WaitUntilFinished());
+  std::vector<double> scales;
+  std::vector<bool> skipped;
+  for (const StepReport& report : run.reports.all()) {
+    scales.push_back(report.loss_scale);
+    skipped.push_back(report.skipped);
+  }
+  EXPECT_THAT(scales, ::testing::ElementsAre(0x1p23, 0x1p22, 0x1p23, 0x1p22));
+  EXPECT_THAT(skipped, ::testing::ElementsAre(true, false, true, false));
+  const RunStatus status = run.coordinator->Status();
+  EXPECT_EQ(status.skipped_steps, 2);
+  EXPECT_EQ(status.loss_scale, 0x1p23);
+  EXPECT_EQ(run.checkpointer->snapshots().at(4).state.loss_scale, LossScale{0x1p23});
+}
 
 TEST(CoordinatorTest, AStepThatWaitsTooLongIsCounted) {
   FakeClock clock;

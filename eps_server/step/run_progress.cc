@@ -25,6 +25,7 @@ void RunProgress::Commit(const StepReport& report, absl::Duration now) {
   state_.last_norm = report.gradient_norm;
   state_.tokens += report.tokens;
   state_.train_seconds += report.seconds;
+  state_.loss_scale = report.next_loss_scale;
   state_.skipped_steps += report.skipped ? 1 : 0;
   skipped_in_a_row_ = report.skipped ? skipped_in_a_row_ + 1 : 0;
   seconds_ += report.seconds;
@@ -55,6 +56,7 @@ void RunProgress::Fill(RunStatus& status, int64_t end, absl::Duration now) const
   status.seconds = seconds_;
   status.tokens = state_.tokens;
   status.skipped_steps = state_.skipped_steps;
+  status.loss_scale = state_.loss_scale.value;
   status.counts.steps = num_steps_;
   status.counts.tokens = num_tokens_;
   status.counts.skipped_steps = num_skipped_;

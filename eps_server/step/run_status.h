@@ -50,7 +50,7 @@ struct RunStatus {
   int64_t tokens = 0;            // over all sittings
   int64_t parameters = 0;
   int64_t model_state_bytes = 0;  // Store's sizes
-  int64_t hold_bytes = 0;         // of summed gradients, EXACT clipping only
+  int64_t hold_bytes = 0;         // of summed gradients: EXACT clipping, FP16
   int64_t window_bytes = 0;
   int64_t window_used_bytes = 0;
   int64_t resident_bytes = 0;                   // of this process
@@ -63,6 +63,7 @@ struct RunStatus {
   int64_t device_cap_bytes = 0;                 // the same, of what they are allowed
   int most_workers = 0;                         // that were ready at once, in a step of this sitting
   int64_t skipped_steps = 0;                    // over all sittings
+  double loss_scale = 1;                        // of the next step
   double last_step_seconds = 0;                 // of the last committed step of this sitting
   double step_age_seconds = 0;                  // since the last commit, or since the start
   std::string step_wait_cause;                  // StepWait's, of a step that waits too long now; "" if none does

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "common/base/ids.h"
+#include "common/schedule/loss_scale.h"
 
 namespace eps::server {
 
@@ -16,9 +17,11 @@ struct StepReport {
   double learning_rate = 0;
   double gradient_norm = 0;  // before clipping; -1 if it is not finite
   bool skipped = false;      // the gradient was not finite: nothing changed
-  double seconds = 0;        // from the commit before, or from its own start if that was later
-  double held_seconds = 0;   // of these, in which an update waited for a checkpoint to copy its blob
-  int64_t tokens = 0;        // counted in this step
+  double loss_scale = 1;     // that the gradient came multiplied by
+  LossScale next_loss_scale;
+  double seconds = 0;       // from the commit before, or from its own start if that was later
+  double held_seconds = 0;  // of these, in which an update waited for a checkpoint to copy its blob
+  int64_t tokens = 0;       // counted in this step
   double tokens_per_second = 0;
   std::map<std::string, double> wait_fraction;  // share of the workers' pass time in which compute waited, by cause
   int64_t device_peak_bytes = 0;                // the largest over the workers so far

@@ -15,6 +15,7 @@
 #include "common/base/status_macros.h"
 #include "common/formats/wire_layout.h"
 #include "common/numeric/bf16.h"
+#include "common/numeric/fp16.h"
 
 namespace eps::server {
 namespace {
@@ -50,6 +51,7 @@ struct StoreMemory {
 struct BlobMemory {
   std::byte* wire[2] = {nullptr, nullptr};
   uint16_t* rest = nullptr;  // bf16 wire only
+  float* master = nullptr;   // fp16 wire only
   float* moments[2] = {nullptr, nullptr};
   int64_t num_elems = 0;
 };
@@ -79,6 +81,11 @@ class StoreImpl final : public Store {
       return;
     }
     uint16_t* high = reinterpret_cast<uint16_t*>(wire) + offset_elems;
+    if (wire_dtype_ == Dtype::kF16) {
+      std::copy(values.begin(), values.end(), at.master + offset_elems);
+      for (size_t i = 0; i < values.size(); ++i) high[i] = ToFp16(values[i]).bits;
+      return;
+    }
     uint16_t* low = at.rest + offset_elems;
     for (size_t i = 0; i < values.size(); ++i) {
       const SplitFloat split = Split(values[i]);
@@ -175,6 +182,7 @@ class StoreImpl final : public Store {
     state.wire_in = at.wire[version.value() & 1] + wire_offset;
     state.wire_out = at.wire[(version.value() + 1) & 1] + wire_offset;
     if (at.rest != nullptr) state.rest = at.rest + first;
+    if (at.master != nullptr) state.master = at.master + first;
     if (num_moments_ > 0) state.moment1 = at.moments[0] + first;
     if (num_moments_ > 1) state.moment2 = at.moments[1] + first;
     state.num_elems = std::min(kChunkElems, at.num_elems - first);
@@ -192,6 +200,10 @@ class StoreImpl final : public Store {
     const std::byte* wire = at.wire[version.value() & 1];
     if (wire_dtype_ == Dtype::kF32) {
       std::copy_n(reinterpret_cast<const float*>(wire) + offset_elems, values.size(), values.begin());
+      return;
+    }
+    if (wire_dtype_ == Dtype::kF16) {
+      std::copy_n(at.master + offset_elems, values.size(), values.begin());
       return;
     }
     const uint16_t* high = reinterpret_cast<const uint16_t*>(wire) + offset_elems;
@@ -233,6 +245,7 @@ class StoreImpl final : public Store {
     }
     for (BlobMemory& blob : blobs_) {
       if (wire_dtype_ == Dtype::kBf16) blob.rest = reinterpret_cast<uint16_t*>(take(blob.num_elems * 2));
+      if (wire_dtype_ == Dtype::kF16) blob.master = reinterpret_cast<float*>(take(blob.num_elems * 4));
     }
     for (int i = 0; i < num_moments_; ++i) {
       for (BlobMemory& blob : blobs_) blob.moments[i] = reinterpret_cast<float*>(take(blob.num_elems * 4));
@@ -295,7 +308,8 @@ StoreSizes ComputeStoreSizes(const ModelSpec& model, const RunConfig& run) {
   const int64_t num_elems = model.num_elems();
   StoreSizes sizes;
   sizes.wire_bytes = 2 * num_elems * SizeOf(run.precision.wire);
-  sizes.rest_bytes = run.precision.wire == Dtype::kBf16 ? num_elems * 2 : 0;
+  const Dtype wire = run.precision.wire;
+  sizes.rest_bytes = num_elems * (wire == Dtype::kBf16 ? 2 : wire == Dtype::kF16 ? 4 : 0);
   sizes.moment_bytes = num_elems * 4 * NumMoments(run.optimizer);
   return sizes;
 }

@@ -20,6 +20,7 @@ namespace eps::server {
 // What a parameter costs in the daemon's DRAM; eps plan prints it before anything is allocated.
 //
 //   wire bf16: 2 + 2 (two wire buffers) + 2 (the rest of the master, common/numeric/bf16.h) + moments
+//   wire fp16: 2 + 2 + 4 (the master: no 16 bits beside such a wire form restore it) + moments
 //   wire fp32: 4 + 4 (the wire form is the master) + moments
 //   moments:   AdamW 4 + 4 · SGD 4 with momentum, else 0
 struct StoreSizes {
@@ -37,6 +38,7 @@ struct ChunkState {
   const void* wire_in = nullptr;  // version s, buffer s mod 2
   void* wire_out = nullptr;       // version s + 1, the other buffer
   uint16_t* rest = nullptr;       // bf16 wire only; read and written
+  float* master = nullptr;        // fp16 wire only; read and written, and wire_in is not read
   float* moment1 = nullptr;       // AdamW's m, SGD's momentum; null if the rule has none
   float* moment2 = nullptr;       // AdamW's v
   int64_t num_elems = 0;
@@ -46,7 +48,7 @@ struct ChunkState {
 // buffer s mod 2, so step s's weights stay readable while s + 1 is being made.
 //
 // The fp32 master is kept as the current version's wire form and the bits that it lacks: exact, and 2 bytes
-// less per parameter than a copy of its own.
+// less per parameter than a copy of its own, which only an fp16 wire needs.
 //
 // Threads: all methods are safe. Readers of a published version take no lock while they read.
 class Store {

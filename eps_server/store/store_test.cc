@@ -12,6 +12,7 @@
 #include "common/base/ids.h"
 #include "common/model/model_spec.h"
 #include "common/numeric/bf16.h"
+#include "common/numeric/fp16.h"
 #include "common/spec/run_config.h"
 #include "common/tensor/dtype.h"
 #include "common/testing/status_matchers.h"
@@ -34,7 +35,7 @@ struct Fixture {
     run = SmallRun(wire);
     run.optimizer.rule = rule;
     run.optimizer.momentum = momentum;
-    model = *BuildGpt2(run.model);
+    model = *BuildModel(run.model);
     store = *Store::Create(model, run);
   }
   RunConfig run;
@@ -71,6 +72,10 @@ TEST_P(StoreTest, MasterIsExactAndWireIsItsRounding) {
     const auto* bits = reinterpret_cast<const uint16_t*>(wire.data());
     for (size_t i = 0; i < values.size(); ++i) ASSERT_EQ(bits[i], ToBf16(values[i]).bits) << i;
   }
+  if (GetParam() == Dtype::kF16) {
+    const auto* bits = reinterpret_cast<const uint16_t*>(wire.data());
+    for (size_t i = 0; i < values.size(); ++i) ASSERT_EQ(bits[i], ToFp16(values[i]).bits) << i;
+  }
 }
 
 TEST_P(StoreTest, CarryOverMakesTheNextVersionEqualAndKeepsTheOld) {
@@ -87,10 +92,10 @@ TEST_P(StoreTest, CarryOverMakesTheNextVersionEqualAndKeepsTheOld) {
   EXPECT_EQ(read, values);
 }
 
-INSTANTIATE_TEST_SUITE_P(Wire, StoreTest, ::testing::Values(Dtype::kF32, Dtype::kBf16));
+INSTANTIATE_TEST_SUITE_P(Wire, StoreTest, ::testing::Values(Dtype::kF32, Dtype::kBf16, Dtype::kF16));
 
 TEST(StoreSizesTest, CountsEachParameterAsDocumented) {
-  const ModelSpec model = *BuildGpt2(SmallRun(Dtype::kBf16).model);
+  const ModelSpec model = *BuildModel(SmallRun(Dtype::kBf16).model);
   const auto bytes_per_elem = [&](Dtype wire, OptimizerRule rule, double momentum) {
     RunConfig run = SmallRun(wire);
     run.optimizer.rule = rule;
@@ -99,6 +104,7 @@ TEST(StoreSizesTest, CountsEachParameterAsDocumented) {
   };
   EXPECT_EQ(bytes_per_elem(Dtype::kBf16, OptimizerRule::kAdamW, 0), 14);
   EXPECT_EQ(bytes_per_elem(Dtype::kF32, OptimizerRule::kAdamW, 0), 16);
+  EXPECT_EQ(bytes_per_elem(Dtype::kF16, OptimizerRule::kAdamW, 0), 16);
   EXPECT_EQ(bytes_per_elem(Dtype::kBf16, OptimizerRule::kSgd, 0.9), 10);
   EXPECT_EQ(bytes_per_elem(Dtype::kF32, OptimizerRule::kSgd, 0), 8);
 }
@@ -116,7 +122,19 @@ TEST(StoreChunkTest, ReadsOneBufferAndWritesTheOther) {
   Fixture sgd(Dtype::kF32, OptimizerRule::kSgd, 0);
   const ChunkState plain = sgd.store->Chunk(kBlock, 0, Version(0));
   EXPECT_EQ(plain.rest, nullptr);
+  EXPECT_EQ(plain.master, nullptr);
   EXPECT_EQ(plain.moment1, nullptr);
+}
+
+TEST(StoreChunkTest, WithAnFp16WireTheMasterLiesBesideIt) {
+  Fixture f(Dtype::kF16);
+  const ChunkState even = f.store->Chunk(kBlock, 0, Version(6));
+  const ChunkState odd = f.store->Chunk(kBlock, 0, Version(7));
+  EXPECT_EQ(even.wire_in, odd.wire_out);
+  EXPECT_EQ(even.rest, nullptr);
+  ASSERT_NE(even.master, nullptr);
+  EXPECT_EQ(even.master, odd.master);
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(even.master) % 64, 0u);
 }
 
 TEST(StoreMomentTest, AreKeptApart) {
@@ -215,7 +233,7 @@ TEST(StoreWaitTest, OnlyTheNextVersionCanBeAwaited) {
 TEST_P(StoreTest, PaddingIsZero) {
   RunConfig run = SmallRun(GetParam());
   run.model.d_model = 24;  // no multiple of the alignment
-  const ModelSpec model = *BuildGpt2(run.model);
+  const ModelSpec model = *BuildModel(run.model);
   const std::unique_ptr<Store> store = *Store::Create(model, run);
   for (const BlobSpec& blob : model.blobs) {
     for (const TensorSpec& tensor : blob.tensors) {
@@ -229,7 +247,7 @@ TEST_P(StoreTest, PaddingIsZero) {
 
 TEST(StoreCreateTest, SaysHowMuchMemoryIsMissing) {
   RunConfig run = SmallRun(Dtype::kF32);
-  ModelSpec model = *BuildGpt2(run.model);
+  ModelSpec model = *BuildModel(run.model);
   model.blobs[0].num_elems = int64_t{1} << 50;
   EXPECT_THAT(Store::Create(model, run), StatusIs(absl::StatusCode::kResourceExhausted, "model state: 1801439"));
 }

@@ -41,6 +41,11 @@ constexpr MetricSpec kSteps{.name = "eps_steps_total", .type = kCounter, .help =
 constexpr MetricSpec kSkipped{.name = "eps_skipped_steps_total",
                               .type = kCounter,
                               .help = "Steps of this sitting whose gradient was not finite and that changed nothing."};
+constexpr MetricSpec kLossScale{
+    .name = "eps_loss_scale",
+    .help =
+        "What the gradients of the next step are multiplied by; 1 without FP16. It halves with each skipped step: one "
+        "that falls on and on is a run that diverges."};
 constexpr MetricSpec kStepSeconds{.name = "eps_step_seconds", .help = "Time of the last committed step."};
 constexpr MetricSpec kStepAge{
     .name = "eps_step_age_seconds",
@@ -110,7 +115,7 @@ constexpr MetricSpec kParameters{.name = "eps_parameters", .help = "Parameters o
 constexpr MetricSpec kMemory{
     .name = "eps_memory_bytes",
     .help =
-        "The daemon's memory: state (masters, moments, wire), hold (EXACT clipping), window (contributions "
+        "The daemon's memory: state (masters, moments, wire), hold (EXACT clipping, FP16), window (contributions "
         "in flight), checkpoint (for copies that wait to be written), resident (the process).",
     .label = "kind",
     .label_values = kMemoryKinds};
@@ -196,6 +201,7 @@ constexpr const MetricSpec* kTable[] = {
     &kRunSteps,
     &kStep,
     &kSteps,
+    &kLossScale,
     &kSkipped,
     &kStepSeconds,
     &kStepAge,
@@ -251,6 +257,7 @@ void SetProgress(const DaemonView& view, MetricPage& page) {
   page.Set(kRunSteps, static_cast<double>(status.steps));
   page.Set(kStep, static_cast<double>(status.step));
   page.Set(kSteps, static_cast<double>(status.counts.steps));
+  page.Set(kLossScale, status.loss_scale);
   page.Set(kSkipped, static_cast<double>(status.counts.skipped_steps));
   if (status.last_step_seconds > 0) page.Set(kStepSeconds, status.last_step_seconds);
   page.Set(kStepAge, status.step_age_seconds);

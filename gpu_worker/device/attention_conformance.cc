@@ -33,13 +33,14 @@ void CheckAttention(ConformanceMemory& memory, const AttentionCase& t, const Ker
   const Array factors = t.Factors();
   const reference::AttentionResult want = reference::Attention(in.qkv, t.shape(), factors);
   // A score errs by about sqrt(D) roundings of its size (range^2 * sqrt(D) after scaling), a
-  // probability by as much relatively; the gradients are sums of up to T such terms of size range.
+  // probability by as much relatively; the gradients are sums of up to T such terms of size range,
+  // or of T for each head that shares keys and values.
   // Measured errors are 5 to 20 times below.
   const double keep = t.dropout > 0 ? 1 / (1 - t.dropout) : 1;
   const double score = kEps * 8 * (1 + t.range * t.range * std::sqrt(static_cast<double>(t.D))) + 2 * ActEps(memory);
   ExpectNear(out[0], want.o, 4 * keep * t.range * score, 4 * ActEps(memory), "o");
   ExpectNear(out[1], want.lse, score, 4 * kEps, "lse");
-  const double terms = std::sqrt(static_cast<double>(t.T)) * (1 + t.range * t.range);
+  const double terms = std::sqrt(static_cast<double>(t.T * t.shared_by)) * (1 + t.range * t.range);
   ExpectNear(out[2], reference::AttentionBackward(in.qkv, in.d_o, t.shape(), factors), 8 * keep * keep * terms * score,
              32 * kEps + 4 * ActEps(memory), "dqkv");
 }
@@ -62,8 +63,67 @@ TEST_P(DeviceConformanceTest, AttentionDropsTheProbabilitiesThatPhiloxNames) {
   }
 }
 
+TEST_P(DeviceConformanceTest, HeadsOfQueriesShareKeysAndValues) {
+  for (const AttentionCase& t : {AttentionCase{.B = 2, .T = 7, .H = 6, .D = 5, .shared_by = 6},
+                                 AttentionCase{.B = 1, .T = 131, .H = 6, .D = 33, .shared_by = 2},
+                                 AttentionCase{.B = 2, .T = 70, .H = 6, .D = 16, .shared_by = 3},
+                                 AttentionCase{.B = 2, .T = 65, .H = 4, .D = 64, .shared_by = 4},
+                                 AttentionCase{.B = 1, .T = 40, .H = 2, .D = 200, .shared_by = 2},
+                                 AttentionCase{.B = 2, .T = 69, .H = 6, .D = 8, .dropout = 0.2, .shared_by = 3}}) {
+    ConformanceMemory memory(device());
+    CheckAttention(memory, t, GetParam().sizes);
+  }
+}
+
+TEST_P(DeviceConformanceTest, AttentionThatIsNotCausalSeesAllColumns) {
+  for (const AttentionCase& t :
+       {AttentionCase{.B = 1, .T = 1, .H = 1, .D = 1, .causal = false},
+        AttentionCase{.B = 2, .T = 7, .H = 3, .D = 5, .causal = false},
+        AttentionCase{.B = 1, .T = 64, .H = 2, .D = 64, .causal = false},
+        AttentionCase{.B = 2, .T = 131, .H = 2, .D = 33, .causal = false},
+        AttentionCase{.B = 1, .T = 130, .H = 6, .D = 16, .shared_by = 2, .causal = false},
+        AttentionCase{.B = 1, .T = 41, .H = 2, .D = 160, .shared_by = 2, .causal = false},
+        AttentionCase{.B = 1, .T = 96, .H = 2, .D = 64, .range = 8, .causal = false},
+        AttentionCase{.B = 2, .T = 70, .H = 4, .D = 24, .dropout = 0.3, .shared_by = 4, .causal = false}}) {
+    ConformanceMemory memory(device());
+    CheckAttention(memory, t, GetParam().sizes);
+  }
+}
+
+// Windows that end within a tile, at its edge and beside it, for tiles of 16, 32 and 64 positions.
+TEST_P(DeviceConformanceTest, AWindowBoundsHowFarBackARowSees) {
+  for (const int64_t window : {1, 2, 5, 16, 17, 31, 33, 63, 64, 65, 66, 127, 128, 129, 149, 150, 151, 1 << 30}) {
+    const AttentionCase t = {.B = 1, .T = 150, .H = 2, .D = 8, .window = window};
+    ConformanceMemory memory(device());
+    CheckAttention(memory, t, GetParam().sizes);
+  }
+  for (const AttentionCase& t :
+       {AttentionCase{.B = 1, .T = 1, .H = 1, .D = 1, .window = 1},
+        AttentionCase{.B = 2, .T = 131, .H = 6, .D = 7, .shared_by = 3, .window = 40},
+        AttentionCase{.B = 2, .T = 131, .H = 6, .D = 24, .dropout = 0.2, .shared_by = 2, .window = 70},
+        AttentionCase{.B = 1, .T = 70, .H = 2, .D = 160, .dropout = 0.1, .window = 20},
+        AttentionCase{.B = 1, .T = 150, .H = 1, .D = 64, .range = 8, .window = 5}}) {
+    ConformanceMemory memory(device());
+    CheckAttention(memory, t, GetParam().sizes);
+  }
+}
+
+TEST_P(DeviceConformanceTest, AWindowOfAllOfTGivesTheBitsOfNone) {
+  AttentionCase t = {.B = 2, .T = 130, .H = 4, .D = 24, .shared_by = 2};
+  ConformanceMemory memory(device());
+  const Outputs want = RunAttention(memory, t, GetParam().sizes);
+  for (const int64_t window : {t.T, t.T + 1, int64_t{1} << 40}) {
+    t.window = window;
+    ConformanceMemory again(device());
+    EXPECT_TRUE(RunAttention(again, t, GetParam().sizes) == want) << window;
+  }
+}
+
 TEST_P(DeviceConformanceTest, AttentionBackwardAgreesWithFiniteDifferences) {
-  for (const AttentionCase& t : {AttentionCase{1, 67, 1, 12}, AttentionCase{2, 20, 2, 8, 0.3}}) {
+  for (const AttentionCase& t :
+       {AttentionCase{1, 67, 1, 12}, AttentionCase{2, 20, 2, 8, 0.3},
+        AttentionCase{.B = 1, .T = 21, .H = 4, .D = 8, .dropout = 0.3, .shared_by = 2, .causal = false},
+        AttentionCase{.B = 1, .T = 70, .H = 6, .D = 5, .shared_by = 3, .window = 9}}) {
     ConformanceMemory memory(device());
     const Outputs out = RunAttention(memory, t, GetParam().sizes);
     const AttentionInputs in = MakeAttentionInputs(t);
@@ -75,23 +135,50 @@ TEST_P(DeviceConformanceTest, AttentionBackwardAgreesWithFiniteDifferences) {
   }
 }
 
+// o where qkv is that of a case but for one NaN.
+Array OutputWithNaN(ConformanceMemory& memory, const AttentionCase& t, int64_t at, const KernelSizes& sizes) {
+  AttentionInputs in = MakeAttentionInputs(t);
+  in.qkv[at] = std::numeric_limits<double>::quiet_NaN();
+  void* o = memory.AllocAct(t.o_elems());
+  memory.device().kernels().Attention({.B = t.B,
+                                       .T = t.T,
+                                       .H = t.H,
+                                       .kv_heads = t.kv_heads(),
+                                       .D = t.D,
+                                       .qkv = memory.PutAct(in.qkv),
+                                       .o = o,
+                                       .lse = static_cast<float*>(memory.Alloc(t.B * t.H * t.T * 4)),
+                                       .scale = t.scale(),
+                                       .causal = t.causal,
+                                       .window = t.window,
+                                       .scratch = memory.Alloc(sizes.attention(t.B, t.T, t.H, t.D))});
+  return memory.GetAct(o, t.o_elems());
+}
+
 TEST_P(DeviceConformanceTest, AttentionLetsNaNThrough) {
   const AttentionCase t = {1, 80, 1, 16};
-  AttentionInputs in = MakeAttentionInputs(t);
-  in.qkv[70 * 3 * 16 + 16 + 2] = std::numeric_limits<double>::quiet_NaN();  // k of row 70
   ConformanceMemory memory(device());
-  void* o = memory.AllocAct(t.o_elems());
-  device().kernels().Attention({.B = 1,
-                                .T = 80,
-                                .H = 1,
-                                .D = 16,
-                                .qkv = memory.PutAct(in.qkv),
-                                .o = o,
-                                .lse = static_cast<float*>(memory.Alloc(80 * 4)),
-                                .scale = 0.25,
-                                .scratch = memory.Alloc(GetParam().sizes.attention(1, 80, 1, 16))});
-  const Array got = memory.GetAct(o, t.o_elems());
+  const Array got = OutputWithNaN(memory, t, 70 * 3 * 16 + 16 + 2, GetParam().sizes);  // k of row 70
   for (int64_t i = 0; i < t.o_elems(); ++i) EXPECT_EQ(std::isnan(got[i]), i / 16 >= 70) << i;
+}
+
+TEST_P(DeviceConformanceTest, NaNDoesNotGetBeyondTheWindowNorToHeadsThatDoNotReadIt) {
+  const AttentionCase t = {.B = 1, .T = 200, .H = 4, .D = 16, .shared_by = 2, .window = 5};
+  const int64_t row = 8 * 16, k = 5 * 16, v = 7 * 16;  // of the second head
+  ConformanceMemory memory(device());
+  Array got = OutputWithNaN(memory, t, 70 * row + k, GetParam().sizes);
+  for (int64_t i = 0; i < t.o_elems(); ++i) {
+    const int64_t position = i / 64, head = i / 16 % 4;
+    EXPECT_EQ(std::isnan(got[i]), head >= 2 && position >= 70 && position < 75) << position << " " << head;
+  }
+  // A value's NaN times a probability of 0 is one; but tiles that no row sees are not read.
+  got = OutputWithNaN(memory, t, v + 1, GetParam().sizes);
+  for (int64_t i = 0; i < t.o_elems(); ++i) {
+    const int64_t position = i / 64, head = i / 16 % 4;
+    if (position < 5 || position >= 128) {
+      EXPECT_EQ(std::isnan(got[i]), head >= 2 && position < 5 && i % 16 == 1) << position << " " << head;
+    }
+  }
 }
 
 }  // namespace

@@ -31,11 +31,30 @@ Array Gather(const Array& y, int64_t columns, int64_t extra) {
   return x;
 }
 
+// Rows of `columns` elements with `extra` of junk behind each, the first of them `first` elements behind the start of
+// an array.
+struct PaddedRows {
+  int64_t columns = 0, extra = 0, first = 0;
+  int64_t ld() const { return columns + extra; }
+
+  void* Put(ConformanceMemory& memory, const Array& x) const {
+    Array all(first, 77.0);
+    const Array spread = Spread(x, columns, extra);
+    all.insert(all.end(), spread.begin(), spread.end());
+    return static_cast<char*>(memory.PutAct(all)) + first * SizeOf(memory.act());
+  }
+  Array Get(ConformanceMemory& memory, const void* at, int64_t rows) const {
+    const Array all = memory.GetAct(at, rows * ld());
+    for (int64_t i = 0; i < rows * extra; ++i) {
+      EXPECT_EQ(all[i / extra * ld() + columns + i % extra], 77.0) << "written behind row " << i / extra;
+    }
+    return Gather(all, columns, extra);
+  }
+};
+
 void* PutWire(ConformanceMemory& memory, const Array& values, Dtype dtype) {
   if (dtype == Dtype::kF32) return memory.PutF32(values);
-  std::vector<uint16_t> bits;
-  for (const double v : values) bits.push_back(ToBf16(static_cast<float>(v)).bits);
-  return memory.Put(bits);
+  return memory.Put(ToBits(values, dtype));
 }
 
 Array Columns(const Array& x, int64_t V, int64_t first, int64_t n) {
@@ -47,7 +66,11 @@ Array Columns(const Array& x, int64_t V, int64_t first, int64_t n) {
 
 }  // namespace
 
-double ActEps(const ConformanceMemory& memory) { return memory.act() == Dtype::kF32 ? kEps : 1.0 / (1 << 8); }
+double ActEps(const ConformanceMemory& memory) {
+  return memory.act() == Dtype::kF32 ? kEps : 1.0 / (memory.act() == Dtype::kBf16 ? 1 << 8 : 1 << 11);
+}
+
+double ActTiny(const ConformanceMemory& memory) { return memory.act() == Dtype::kF16 ? 1.0 / (1 << 25) : 0; }
 
 Dropout SomeDropout(double rate, int64_t first_element) {
   return {
@@ -81,13 +104,7 @@ Outputs RunMatMul(ConformanceMemory& memory, const MatMulCase& t) {
     if (t.dropout > 0) args.dropout = SomeDropout(t.dropout, 1024);
   }
   memory.device().kernels().MatMul(args);
-  Outputs out = {memory.GetAct(args.c, padded)};
-  for (int64_t row = 0; row < t.M; ++row) {
-    for (int64_t e = 0; e < x; ++e) {
-      EXPECT_EQ(out[0][row * (t.N + x) + t.N + e], 77.0) << "written behind a row of c: " << t.Name();
-    }
-  }
-  out[0] = Gather(out[0], t.N, x);
+  Outputs out = {PaddedRows{t.N, x}.Get(memory, args.c, t.M)};
   if (args.gelu_out != nullptr) out.push_back(Gather(memory.GetAct(args.gelu_out, padded), t.N, x));
   return out;
 }
@@ -121,7 +138,7 @@ Outputs RunEmbedding(ConformanceMemory& memory, const EmbeddingCase& t, const Ke
                                        .V = t.V,
                                        .tokens = tokens,
                                        .wte = PutWire(memory, in.wte, t.wire),
-                                       .wpe = PutWire(memory, in.wpe, t.wire),
+                                       .wpe = t.positions ? PutWire(memory, in.wpe, t.wire) : nullptr,
                                        .wire_dtype = t.wire,
                                        .y = y,
                                        .dropout = dropout});
@@ -132,7 +149,7 @@ Outputs RunEmbedding(ConformanceMemory& memory, const EmbeddingCase& t, const Ke
                                                .tokens = tokens,
                                                .dy = dy,
                                                .dwte = dwte,
-                                               .dwpe = dwpe,
+                                               .dwpe = t.positions ? dwpe : nullptr,
                                                .dropout = dropout,
                                                .scratch = memory.Alloc(sizes.embedding_backward(t.B * t.T, t.V))});
   return {memory.GetAct(y, n), memory.GetAct(dy, n), memory.GetF32(dwte, t.V * t.C),
@@ -182,31 +199,141 @@ Outputs RunLayerNorm(ConformanceMemory& memory, const LayerNormCase& t, const Ke
           memory.GetAct(dx, n), memory.GetF32(dgamma, t.C), memory.GetF32(dbeta, t.C)};
 }
 
+RmsNormInputs MakeRmsNormInputs(const RmsNormCase& t) {
+  std::mt19937 random(static_cast<uint32_t>(t.rows() + t.C));
+  const int64_t n = t.rows() * t.C;
+  return {RandomArray(random, n), RandomArray(random, t.C), RandomArray(random, n), RandomArray(random, n),
+          RandomArray(random, t.C)};
+}
+
+Outputs RunRmsNorm(ConformanceMemory& memory, const RmsNormCase& t, const KernelSizes& sizes) {
+  const RmsNormInputs in = MakeRmsNormInputs(t);
+  const int64_t n = t.heads * t.C;
+  const PaddedRows x_rows{n, t.ldx_extra, t.first}, y_rows{n, t.ldy_extra, t.first};
+  const Array blank(t.M * n, 55.0);
+  const void* x = x_rows.Put(memory, in.x);
+  const void* gamma = memory.PutAct(in.gamma);
+  float* rstd = static_cast<float*>(memory.Alloc(t.rows() * 4));
+  float* dgamma = memory.PutF32(in.dgamma);
+  Kernels& kernels = memory.device().kernels();
+
+  void* y = t.in_place ? x_rows.Put(memory, in.x) : y_rows.Put(memory, blank);
+  kernels.RmsNorm({.M = t.M,
+                   .heads = t.heads,
+                   .C = t.C,
+                   .ldx = x_rows.ld(),
+                   .ldy = y_rows.ld(),
+                   .x = t.in_place ? y : x,
+                   .gamma = gamma,
+                   .y = y,
+                   .rstd = rstd});
+  void* again = t.in_place ? x_rows.Put(memory, in.x) : y_rows.Put(memory, blank);
+  kernels.RmsNormApply({.M = t.M,
+                        .heads = t.heads,
+                        .C = t.C,
+                        .ldx = x_rows.ld(),
+                        .ldy = y_rows.ld(),
+                        .x = t.in_place ? again : x,
+                        .gamma = gamma,
+                        .rstd = rstd,
+                        .y = again});
+  void* dy = y_rows.Put(memory, in.dy);
+  void* residual = t.residual ? x_rows.Put(memory, in.residual) : nullptr;
+  void* dx = !t.in_place ? x_rows.Put(memory, blank) : t.residual ? residual : dy;
+  kernels.RmsNormBackward({.M = t.M,
+                           .heads = t.heads,
+                           .C = t.C,
+                           .lddy = y_rows.ld(),
+                           .ldx = x_rows.ld(),
+                           .lddx = x_rows.ld(),
+                           .dy = dy,
+                           .x = x,
+                           .gamma = gamma,
+                           .rstd = rstd,
+                           .dresidual = residual,
+                           .dx = dx,
+                           .dgamma = dgamma,
+                           .scratch = memory.Alloc(sizes.rms_norm_backward(t.rows(), t.C))});
+  return {y_rows.Get(memory, y, t.M), memory.GetF32(rstd, t.rows()), y_rows.Get(memory, again, t.M),
+          x_rows.Get(memory, dx, t.M), memory.GetF32(dgamma, t.C)};
+}
+
+SwigluInputs MakeSwigluInputs(const SwigluCase& t) {
+  std::mt19937 random(static_cast<uint32_t>(t.M * 1000 + t.F));
+  return {RandomArray(random, 2 * t.M * t.F, t.range), RandomArray(random, t.M * t.F)};
+}
+
+Outputs RunSwiglu(ConformanceMemory& memory, const SwigluCase& t, const SwigluInputs& in) {
+  void* gate_up = memory.PutAct(in.gate_up);
+  void* y = memory.AllocAct(t.M * t.F);
+  void* again = t.keeps_y ? memory.AllocAct(t.M * t.F) : nullptr;
+  void* dgate_up = t.in_place ? gate_up : memory.AllocAct(2 * t.M * t.F);
+  Kernels& kernels = memory.device().kernels();
+  kernels.Swiglu({.M = t.M, .F = t.F, .gate_up = gate_up, .y = y});
+  kernels.SwigluBackward(
+      {.M = t.M, .F = t.F, .gate_up = gate_up, .dy = memory.PutAct(in.dy), .dgate_up = dgate_up, .y = again});
+  Outputs out = {memory.GetAct(y, t.M * t.F), memory.GetAct(dgate_up, 2 * t.M * t.F)};
+  if (again != nullptr) out.push_back(memory.GetAct(again, t.M * t.F));
+  return out;
+}
+
+Outputs RunRotary(ConformanceMemory& memory, const RotaryCase& t, const Array& x, const Array& table) {
+  const PaddedRows rows{t.heads * t.D, t.ld_extra, t.first};
+  RotaryArgs args = {.M = t.M, .T = t.T, .heads = t.heads, .D = t.D, .ld = rows.ld()};
+  args.x = rows.Put(memory, x);
+  args.table = memory.PutF32(table);
+  Outputs out;
+  for (const bool inverse : {false, true}) {
+    args.inverse = inverse;
+    memory.device().kernels().Rotary(args);
+    out.push_back(rows.Get(memory, args.x, t.M));
+  }
+  return out;
+}
+
+Array RunInverseRotary(ConformanceMemory& memory, const RotaryCase& t, const Array& x, const Array& table) {
+  const PaddedRows rows{t.heads * t.D, t.ld_extra, t.first};
+  void* at = rows.Put(memory, x);
+  memory.device().kernels().Rotary({.M = t.M,
+                                    .T = t.T,
+                                    .heads = t.heads,
+                                    .D = t.D,
+                                    .ld = rows.ld(),
+                                    .x = at,
+                                    .table = memory.PutF32(table),
+                                    .inverse = true});
+  return rows.Get(memory, at, t.M);
+}
+
 AttentionInputs MakeAttentionInputs(const AttentionCase& t) {
   std::mt19937 random(static_cast<uint32_t>(t.T * 100 + t.D));
-  return {RandomArray(random, 3 * t.o_elems(), t.range), RandomArray(random, t.o_elems())};
+  return {RandomArray(random, t.qkv_elems(), t.range), RandomArray(random, t.o_elems())};
 }
 
 Outputs RunAttention(ConformanceMemory& memory, const AttentionCase& t, const KernelSizes& sizes) {
   const AttentionInputs in = MakeAttentionInputs(t);
   const void* qkv = memory.PutAct(in.qkv);
   void* o = memory.AllocAct(t.o_elems());
-  void* dqkv = memory.AllocAct(3 * t.o_elems());
+  void* dqkv = memory.AllocAct(t.qkv_elems());
   float* lse = static_cast<float*>(memory.Alloc(t.B * t.H * t.T * 4));
   Kernels& kernels = memory.device().kernels();
   kernels.Attention({.B = t.B,
                      .T = t.T,
                      .H = t.H,
+                     .kv_heads = t.kv_heads(),
                      .D = t.D,
                      .qkv = qkv,
                      .o = o,
                      .lse = lse,
                      .scale = t.scale(),
+                     .causal = t.causal,
+                     .window = t.window,
                      .dropout = t.MakeDropout(),
                      .scratch = memory.Alloc(sizes.attention(t.B, t.T, t.H, t.D))});
   kernels.AttentionBackward({.B = t.B,
                              .T = t.T,
                              .H = t.H,
+                             .kv_heads = t.kv_heads(),
                              .D = t.D,
                              .qkv = qkv,
                              .o = o,
@@ -214,9 +341,11 @@ Outputs RunAttention(ConformanceMemory& memory, const AttentionCase& t, const Ke
                              .d_o = memory.PutAct(in.d_o),
                              .dqkv = dqkv,
                              .scale = t.scale(),
+                             .causal = t.causal,
+                             .window = t.window,
                              .dropout = t.MakeDropout(),
                              .scratch = memory.Alloc(sizes.attention_backward(t.B, t.T, t.H, t.D))});
-  return {memory.GetAct(o, t.o_elems()), memory.GetF32(lse, t.B * t.H * t.T), memory.GetAct(dqkv, 3 * t.o_elems())};
+  return {memory.GetAct(o, t.o_elems()), memory.GetF32(lse, t.B * t.H * t.T), memory.GetAct(dqkv, t.qkv_elems())};
 }
 
 Outputs RunGeluBackward(ConformanceMemory& memory, const Array& x, const Array& dy) {
@@ -235,12 +364,22 @@ Array RunDropout(ConformanceMemory& memory, const Array& x, const Dropout& dropo
   return memory.GetAct(to, n);
 }
 
-Array RunColumnSum(ConformanceMemory& memory, int64_t M, int64_t N, const KernelSizes& sizes) {
+Array RunColumnSum(ConformanceMemory& memory, int64_t M, int64_t N, int64_t before, const KernelSizes& sizes) {
   std::mt19937 random(6);
   const Array x = RandomArray(random, M * N);
+  Array wide;
+  for (auto row = x.begin(); row != x.end(); row += N) {
+    wide.insert(wide.end(), static_cast<size_t>(before), 77.0);
+    wide.insert(wide.end(), row, row + N);
+  }
   float* out = memory.PutF32(Array(N, 0.25));
   memory.device().kernels().ColumnSum(
-      {.M = M, .N = N, .x = memory.PutAct(x), .out = out, .scratch = memory.Alloc(sizes.column_sum(M, N))});
+      {.M = M,
+       .N = N,
+       .ld = before + N,
+       .x = static_cast<std::byte*>(memory.PutAct(wide)) + before * SizeOf(memory.act()),
+       .out = out,
+       .scratch = memory.Alloc(sizes.column_sum(M, N))});
   return memory.GetF32(out, N);
 }
 

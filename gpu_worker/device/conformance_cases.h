@@ -24,6 +24,8 @@ constexpr double kEps = 1.0 / (1 << 24);  // half a unit in the last place of fp
 
 // What the rounding of inputs and outputs adds where the compute dtype is coarser than fp32.
 double ActEps(const ConformanceMemory& memory);
+// The same, absolute, where relative to a number near zero it is more: half of fp16's smallest one.
+double ActTiny(const ConformanceMemory& memory);
 
 Dropout SomeDropout(double rate, int64_t first_element = 0);
 
@@ -53,6 +55,7 @@ struct EmbeddingCase {
   int64_t B, T, C, V;
   Dtype wire = Dtype::kF32;
   double dropout = 0;
+  bool positions = true;
 };
 
 struct EmbeddingInputs {
@@ -75,18 +78,70 @@ LayerNormInputs MakeLayerNormInputs(const LayerNormCase& t);
 // {y, mean, rstd, y again, dx, dgamma, dbeta}
 Outputs RunLayerNorm(ConformanceMemory& memory, const LayerNormCase& t, const KernelSizes& sizes);
 
+struct RmsNormCase {
+  int64_t M, heads, C;
+  int64_t ldx_extra = 0, ldy_extra = 0;  // leading dimensions beyond the least: of x and dx, of y and dy
+  bool residual = false;
+  bool in_place = false;  // y is x, and dx is dresidual, or dy without it; with ldx_extra == ldy_extra
+  int64_t first = 0;      // elements before the first row: it may start anywhere
+
+  int64_t rows() const { return M * heads; }
+  std::string Name() const {
+    return "rms norm " + std::to_string(M) + "x" + std::to_string(heads) + "x" + std::to_string(C) + " ld+" +
+           std::to_string(ldx_extra) + "," + std::to_string(ldy_extra) + " from " + std::to_string(first);
+  }
+};
+struct RmsNormInputs {
+  Array x, gamma, dy, residual, dgamma;
+};
+// The same for all cases of as many rows, however they lie.
+RmsNormInputs MakeRmsNormInputs(const RmsNormCase& t);
+// {y, rstd, y again, dx, dgamma}
+Outputs RunRmsNorm(ConformanceMemory& memory, const RmsNormCase& t, const KernelSizes& sizes);
+
+struct SwigluCase {
+  int64_t M, F;
+  double range = 8;
+  bool in_place = false;  // dgate_up is gate_up
+  bool keeps_y = true;    // the backward gives y again
+};
+struct SwigluInputs {
+  Array gate_up, dy;
+};
+SwigluInputs MakeSwigluInputs(const SwigluCase& t);
+// {y, dgate_up, y again or nothing}
+Outputs RunSwiglu(ConformanceMemory& memory, const SwigluCase& t, const SwigluInputs& in);
+
+struct RotaryCase {
+  int64_t M, T, heads, D;
+  int64_t ld_extra = 0, first = 0;  // as RmsNormCase's
+};
+// x (M, heads, D) rotated, and rotated back.
+Outputs RunRotary(ConformanceMemory& memory, const RotaryCase& t, const Array& x, const Array& table);
+// x rotated by the negative angles.
+Array RunInverseRotary(ConformanceMemory& memory, const RotaryCase& t, const Array& x, const Array& table);
+
 struct AttentionCase {
   int64_t B, T, H, D;
   double dropout = 0;
-  double range = 1;  // of q, k, v
+  double range = 1;       // of q, k, v
+  int64_t shared_by = 1;  // heads of queries that read the same head of keys and values
+  bool causal = true;
+  int64_t window = 0;
 
   std::string Name() const {
-    return "attention B" + std::to_string(B) + " T" + std::to_string(T) + " H" + std::to_string(H) + " D" +
-           std::to_string(D) + " dropout " + std::to_string(dropout);
+    return "attention B" + std::to_string(B) + " T" + std::to_string(T) + " H" + std::to_string(H) + " kv_heads " +
+           std::to_string(kv_heads()) + " D" + std::to_string(D) + " dropout " + std::to_string(dropout) +
+           (causal ? " causal" : "") + " window " + std::to_string(window);
   }
+  int64_t kv_heads() const { return H / shared_by; }
+  int64_t qkv_elems() const { return B * T * (H + 2 * kv_heads()) * D; }
   int64_t o_elems() const { return B * T * H * D; }
   double scale() const { return 1 / std::sqrt(static_cast<double>(D)); }
-  reference::AttentionShape shape() const { return {B, T, H, D, scale()}; }
+  reference::AttentionShape shape() const {
+    return {
+        .B = B, .T = T, .H = H, .kv_heads = kv_heads(), .D = D, .scale = scale(), .causal = causal, .window = window};
+  }
   Dropout MakeDropout() const { return dropout > 0 ? SomeDropout(dropout, 4 * 4097) : Dropout(); }
   Array Factors() const { return dropout > 0 ? reference::DropoutFactors(MakeDropout(), B * H * T * T) : Array(); }
 };
@@ -101,7 +156,7 @@ Outputs RunAttention(ConformanceMemory& memory, const AttentionCase& t, const Ke
 Outputs RunGeluBackward(ConformanceMemory& memory, const Array& x, const Array& dy);
 Array RunDropout(ConformanceMemory& memory, const Array& x, const Dropout& dropout, bool in_place);
 // Onto 0.25 in each column.
-Array RunColumnSum(ConformanceMemory& memory, int64_t M, int64_t N, const KernelSizes& sizes);
+Array RunColumnSum(ConformanceMemory& memory, int64_t M, int64_t N, int64_t before, const KernelSizes& sizes);
 
 struct LossCase {
   int64_t M, V, chunk;

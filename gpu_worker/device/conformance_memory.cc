@@ -9,6 +9,7 @@
 
 #include "absl/types/span.h"
 #include "common/numeric/bf16.h"
+#include "common/numeric/fp16.h"
 #include "common/testing/status_matchers.h"
 #include "gtest/gtest.h"
 
@@ -42,15 +43,15 @@ void* ConformanceMemory::AllocAct(int64_t n) { return Alloc(n * SizeOf(act())); 
 
 void* ConformanceMemory::PutAct(const reference::Array& values) {
   if (act() == Dtype::kF32) return PutF32(values);
-  std::vector<uint16_t> bits;
-  for (const double v : values) bits.push_back(ToBf16(static_cast<float>(v)).bits);
-  return Put(bits);
+  return Put(ToBits(values, act()));
 }
 
 reference::Array ConformanceMemory::GetAct(const void* from, int64_t n) {
   if (act() == Dtype::kF32) return GetF32(from, n);
   reference::Array values;
-  for (const uint16_t bits : Get<uint16_t>(from, n)) values.push_back(ToFloat(Bf16{bits}));
+  for (const uint16_t bits : Get<uint16_t>(from, n)) {
+    values.push_back(act() == Dtype::kBf16 ? ToFloat(Bf16{bits}) : ToFloat(Fp16{bits}));
+  }
   return values;
 }
 
@@ -63,10 +64,19 @@ reference::Array ConformanceMemory::GetF32(const void* from, int64_t n) {
   return reference::Array(values.begin(), values.end());
 }
 
+std::vector<uint16_t> ToBits(const reference::Array& values, Dtype dtype) {
+  std::vector<uint16_t> bits;
+  for (const double v : values) {
+    const auto value = static_cast<float>(v);
+    bits.push_back(dtype == Dtype::kBf16 ? ToBf16(value).bits : ToFp16(value).bits);
+  }
+  return bits;
+}
+
 reference::Array RandomArray(std::mt19937& random, int64_t n, double range) {
   std::uniform_real_distribution<double> uniform(-range, range);
   reference::Array values(static_cast<size_t>(n));
-  for (double& v : values) v = ToFloat(ToBf16(static_cast<float>(uniform(random))));
+  for (double& v : values) v = ToFloat(ToFp16(ToFloat(ToBf16(static_cast<float>(uniform(random))))));
   return values;
 }
 

@@ -18,7 +18,7 @@ class ConformanceMemory {
  public:
   explicit ConformanceMemory(Device& device) : device_(device) {}
 
-  // Uninitialised but for a pattern that turns up if it is read: NaN as fp32 and as bf16.
+  // Uninitialised but for a pattern that turns up if it is read: NaN as fp32, bf16 and fp16.
   void* Alloc(int64_t num_bytes);
   template <typename T>
   T* Put(const std::vector<T>& values) {
@@ -49,7 +49,10 @@ class ConformanceMemory {
   int64_t used_bytes_ = 0;
 };
 
-// Uniform in [-range, range], representable in bf16 and so in every compute dtype.
+// As a dtype of 16 bits, rounded as gradients are.
+std::vector<uint16_t> ToBits(const reference::Array& values, Dtype dtype);
+
+// Uniform in [-range, range], representable in every compute dtype.
 reference::Array RandomArray(std::mt19937& random, int64_t n, double range = 1.0);
 
 // Fails unless |got - want| <= tolerance for every element; a NaN fails.

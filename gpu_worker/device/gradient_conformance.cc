@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "common/numeric/bf16.h"
+#include "common/numeric/fp16.h"
 #include "common/tensor/dtype.h"
 #include "gpu_worker/device/conformance_cases.h"
 #include "gpu_worker/device/conformance_memory.h"
@@ -26,22 +27,30 @@ std::vector<float> SomeFloats(uint32_t seed) {
   std::normal_distribution<float> normal;
   std::vector<float> values(kWireElems);
   for (float& v : values) v = normal(random);
-  values[0] = 0.0f, values[1] = -0.0f, values[2] = 1e30f, values[3] = -3e-30f;
+  values[0] = 0.0f, values[1] = -0.0f, values[2] = 1e30f, values[3] = -3e-30f, values[4] = 7e-6f;
   return values;
+}
+
+uint16_t BitsOf(float value, Dtype dtype) { return ToBits({value}, dtype)[0]; }
+float Rounded(float value, Dtype dtype) {
+  return dtype == Dtype::kBf16 ? ToFloat(ToBf16(value)) : ToFloat(ToFp16(value));
 }
 
 TEST_P(DeviceConformanceTest, WidenIsExact) {
   ConformanceMemory memory(device());
   const std::vector<float> values = SomeFloats(1);
-  std::vector<uint16_t> bits;
-  Array want;
-  for (const float v : values) {
-    bits.push_back(ToBf16(v).bits);
-    want.push_back(ToFloat(ToBf16(v)));
-  }
   void* dst = memory.AllocAct(kWireElems);
-  device().kernels().Widen({.n = kWireElems, .src = memory.Put(bits), .src_dtype = Dtype::kBf16, .dst = dst});
-  EXPECT_TRUE(memory.GetAct(dst, kWireElems) == want);
+  for (const Dtype wire : {Dtype::kBf16, Dtype::kF16}) {
+    if (memory.act() != Dtype::kF32 && memory.act() != wire) continue;  // a device of 16 bits has the wire's dtype
+    std::vector<uint16_t> bits;
+    Array want;
+    for (const float v : values) {
+      bits.push_back(BitsOf(v, wire));
+      want.push_back(Rounded(v, wire));
+    }
+    device().kernels().Widen({.n = kWireElems, .src = memory.Put(bits), .src_dtype = wire, .dst = dst});
+    EXPECT_TRUE(memory.GetAct(dst, kWireElems) == want) << DtypeName(wire);
+  }
   const float* from = memory.Put(values);
   device().kernels().Widen({.n = kWireElems, .src = from, .src_dtype = Dtype::kF32, .dst = dst});
   if (memory.act() == Dtype::kF32) {
@@ -50,36 +59,39 @@ TEST_P(DeviceConformanceTest, WidenIsExact) {
 }
 
 TEST_P(DeviceConformanceTest, FinishLeafRoundsOnceAndEmitKeepsIt) {
-  ConformanceMemory memory(device());
-  const std::vector<float> values = SomeFloats(2);
-  float* src = memory.Put(values);
-  int32_t* finite = memory.Put(std::vector<int32_t>{1});
-  void* wire = memory.Alloc(kWireElems * 2);
-  void* wide = memory.Alloc(kWireElems * 4);
-  device().kernels().FinishLeaf({.n = kWireElems, .src = src, .round_bf16 = true, .finite = finite});
-  device().kernels().EmitGradient({.n = kWireElems, .src = src, .dst_dtype = Dtype::kBf16, .dst = wire});
-  device().kernels().EmitGradient({.n = kWireElems, .src = src, .dst_dtype = Dtype::kF32, .dst = wide});
-  const std::vector<float> rounded = memory.Get<float>(src, kWireElems);
-  const std::vector<uint16_t> bits = memory.Get<uint16_t>(wire, kWireElems);
-  for (int64_t i = 0; i < kWireElems; ++i) {
-    ASSERT_EQ(rounded[i], ToFloat(ToBf16(values[i]))) << i;
-    ASSERT_EQ(bits[i], ToBf16(values[i]).bits) << i;
+  for (const Dtype dtype : {Dtype::kBf16, Dtype::kF16}) {
+    SCOPED_TRACE(DtypeName(dtype));
+    ConformanceMemory memory(device());
+    const std::vector<float> values = SomeFloats(2);
+    float* src = memory.Put(values);
+    int32_t* finite = memory.Put(std::vector<int32_t>{1});
+    void* wire = memory.Alloc(kWireElems * 2);
+    void* wide = memory.Alloc(kWireElems * 4);
+    device().kernels().FinishLeaf({.n = kWireElems, .src = src, .round_to = dtype, .finite = finite});
+    device().kernels().EmitGradient({.n = kWireElems, .src = src, .dst_dtype = dtype, .dst = wire});
+    device().kernels().EmitGradient({.n = kWireElems, .src = src, .dst_dtype = Dtype::kF32, .dst = wide});
+    const std::vector<float> rounded = memory.Get<float>(src, kWireElems);
+    const std::vector<uint16_t> bits = memory.Get<uint16_t>(wire, kWireElems);
+    for (int64_t i = 0; i < kWireElems; ++i) {
+      ASSERT_EQ(rounded[i], Rounded(values[i], dtype)) << i;
+      ASSERT_EQ(bits[i], BitsOf(values[i], dtype)) << i;
+    }
+    EXPECT_TRUE(memory.Get<float>(wide, kWireElems) == rounded);
+    EXPECT_EQ(memory.Get<int32_t>(finite, 1)[0], 1);
   }
-  EXPECT_TRUE(memory.Get<float>(wide, kWireElems) == rounded);
-  EXPECT_EQ(memory.Get<int32_t>(finite, 1)[0], 1);
 }
 
 TEST_P(DeviceConformanceTest, FinishLeafSeesEveryElementThatIsNotFinite) {
   for (const float bad : {std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity(),
                           std::numeric_limits<float>::quiet_NaN()}) {
     for (const int64_t at : {int64_t{0}, int64_t{70}, kWireElems - 1}) {
-      for (const bool round : {false, true}) {
+      for (const Dtype round_to : {Dtype::kF32, Dtype::kBf16, Dtype::kF16}) {
         ConformanceMemory memory(device());
         std::vector<float> values = SomeFloats(3);
         values[at] = bad;
         int32_t* finite = memory.Put(std::vector<int32_t>{1});
         device().kernels().FinishLeaf(
-            {.n = kWireElems, .src = memory.Put(values), .round_bf16 = round, .finite = finite});
+            {.n = kWireElems, .src = memory.Put(values), .round_to = round_to, .finite = finite});
         EXPECT_EQ(memory.Get<int32_t>(finite, 1)[0], 0) << bad << " at " << at;
       }
     }

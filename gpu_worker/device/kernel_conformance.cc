@@ -1,6 +1,7 @@
 // Every kernel against plain fp64 loops, but attention, the loss and gradients, which have files of
 // their own; and the bits of all against other numbers of threads.
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <functional>
@@ -26,7 +27,9 @@ namespace eps::worker {
 namespace {
 
 using conformance::ActEps;
+using conformance::ActTiny;
 using conformance::Array;
+using conformance::AttentionCase;
 using conformance::EmbeddingCase;
 using conformance::EmbeddingInputs;
 using conformance::kEps;
@@ -38,19 +41,30 @@ using conformance::MakeEmbeddingInputs;
 using conformance::MakeLayerNormInputs;
 using conformance::MakeLossInputs;
 using conformance::MakeMatMulInputs;
+using conformance::MakeRmsNormInputs;
+using conformance::MakeSwigluInputs;
 using conformance::MatMulCase;
 using conformance::MatMulInputs;
 using conformance::Outputs;
+using conformance::RmsNormCase;
+using conformance::RmsNormInputs;
+using conformance::RotaryCase;
 using conformance::RunAttention;
 using conformance::RunColumnSum;
 using conformance::RunDropout;
 using conformance::RunEmbedding;
 using conformance::RunGeluBackward;
+using conformance::RunInverseRotary;
 using conformance::RunLayerNorm;
 using conformance::RunLoss;
 using conformance::RunMatMul;
+using conformance::RunRmsNorm;
+using conformance::RunRotary;
+using conformance::RunSwiglu;
 using conformance::Slope;
 using conformance::SomeDropout;
+using conformance::SwigluCase;
+using conformance::SwigluInputs;
 
 Array Abs(Array x) {
   for (double& v : x) v = std::abs(v);
@@ -170,9 +184,11 @@ TEST_P(DeviceConformanceTest, MatMulLetsNaNThrough) {
 }
 
 TEST_P(DeviceConformanceTest, EmbeddingAndItsBackwardAgreeWithFp64) {
-  for (const EmbeddingCase& t : {EmbeddingCase{3, 7, 33, 11}, EmbeddingCase{2, 16, 64, 5, Dtype::kBf16},
-                                 EmbeddingCase{2, 9, 50, 13, Dtype::kBf16, 0.25}, EmbeddingCase{1, 1, 1, 1},
-                                 EmbeddingCase{4, 33, 200, 7, Dtype::kF32, 0.5}}) {
+  for (const EmbeddingCase& t :
+       {EmbeddingCase{3, 7, 33, 11}, EmbeddingCase{2, 16, 64, 5, Dtype::kBf16},
+        EmbeddingCase{2, 9, 50, 13, Dtype::kBf16, 0.25}, EmbeddingCase{1, 1, 1, 1},
+        EmbeddingCase{4, 33, 200, 7, Dtype::kF32, 0.5}, EmbeddingCase{3, 5, 40, 6, Dtype::kF16, 0.25},
+        EmbeddingCase{3, 5, 41, 6, Dtype::kBf16, 0, false}}) {
     ConformanceMemory memory(device());
     const Outputs out = RunEmbedding(memory, t, GetParam().sizes);
     const EmbeddingInputs in = MakeEmbeddingInputs(t);
@@ -181,15 +197,15 @@ TEST_P(DeviceConformanceTest, EmbeddingAndItsBackwardAgreeWithFp64) {
     Array y(n), dy(n), dwte = in.dwte, dwpe = in.dwpe;
     for (int64_t i = 0; i < n; ++i) {
       const int64_t c = i % t.C, row = i / t.C, position = row % t.T;
-      y[i] = factors[i] * (in.wte[in.tokens[row] * t.C + c] + in.wpe[position * t.C + c]);
+      y[i] = factors[i] * (in.wte[in.tokens[row] * t.C + c] + (t.positions ? in.wpe[position * t.C + c] : 0));
       dy[i] = factors[i] * in.dy[i];
       dwte[in.tokens[row] * t.C + c] += dy[i];
-      dwpe[position * t.C + c] += dy[i];
+      if (t.positions) dwpe[position * t.C + c] += dy[i];
     }
     // One or two roundings; sums of up to B * T terms of size 2.
     const double sum_tolerance = 4 * kEps * static_cast<double>(t.B * t.T) + 4 * ActEps(memory);
-    ExpectNear(out[0], y, 0, 4 * ActEps(memory), "y");
-    ExpectNear(out[1], dy, 0, 4 * ActEps(memory), "dy");
+    ExpectNear(out[0], y, ActTiny(memory), 4 * ActEps(memory), "y");
+    ExpectNear(out[1], dy, ActTiny(memory), 4 * ActEps(memory), "dy");
     ExpectNear(out[2], dwte, sum_tolerance, 4 * kEps, "dwte");
     ExpectNear(out[3], dwpe, sum_tolerance, 4 * kEps, "dwpe");
   }
@@ -268,6 +284,134 @@ TEST_P(DeviceConformanceTest, LayerNormBackwardAgreesWithFiniteDifferences) {
         [&](const Array& b) { return reference::LayerNorm(in.x, in.gamma, b, 1e-5, t.M, t.C).y; });
 }
 
+std::vector<RmsNormCase> RmsNormCases() {
+  return {{.M = 1, .heads = 1, .C = 1},
+          {.M = 3, .heads = 1, .C = 5, .residual = true, .in_place = true},
+          {.M = 37, .heads = 1, .C = 48, .ldx_extra = 8, .ldy_extra = 16, .residual = true},
+          {.M = 40, .heads = 1, .C = 33, .ldx_extra = 5},
+          {.M = 70, .heads = 1, .C = 384, .residual = true, .in_place = true},
+          {.M = 5, .heads = 1, .C = 263, .in_place = true},                  // a block's, no whole packs
+          {.M = 2, .heads = 1, .C = 8200, .residual = true},                 // two packs a thread
+          {.M = 30, .heads = 3, .C = 64, .ldx_extra = 128, .ldy_extra = 0},  // heads within a projection
+          {.M = 30, .heads = 3, .C = 64, .ldx_extra = 24, .ldy_extra = 24, .in_place = true, .first = 192},
+          {.M = 11, .heads = 2, .C = 20, .ldx_extra = 3, .ldy_extra = 7, .residual = true, .first = 1},
+          {.M = 9, .heads = 5, .C = 7, .ldx_extra = 1, .ldy_extra = 1, .in_place = true, .first = 3},
+          {.M = 300, .heads = 7, .C = 20, .ldx_extra = 4, .residual = true}};
+}
+
+TEST_P(DeviceConformanceTest, RmsNormAndItsBackwardAgreeWithFp64) {
+  for (const RmsNormCase& t : RmsNormCases()) {
+    SCOPED_TRACE(t.Name());
+    ConformanceMemory memory(device());
+    const Outputs out = RunRmsNorm(memory, t, GetParam().sizes);
+    const RmsNormInputs in = MakeRmsNormInputs(t);
+    const auto f = reference::RmsNorm(in.x, in.gamma, 1e-5, t.rows(), t.C);
+    auto b = reference::RmsNormBackward(in.dy, in.x, in.gamma, 1e-5, t.rows(), t.C);
+    for (size_t i = 0; i < b.dx.size(); ++i) b.dx[i] += t.residual ? in.residual[i] : 0.0;
+    for (int64_t c = 0; c < t.C; ++c) b.dgamma[c] += in.dgamma[c];
+    // A sum of squares does not cancel, and there is one rounding to the compute dtype.
+    const double rstd = *std::max_element(f.rstd.begin(), f.rstd.end());
+    ExpectNear(out[0], f.y, ActTiny(memory), 16 * kEps + 2 * ActEps(memory), "y");
+    ExpectNear(out[1], f.rstd, 0, 16 * kEps, "rstd");
+    EXPECT_TRUE(out[2] == out[0]) << "RmsNormApply gave other bits";
+    ExpectNear(out[3], b.dx, 64 * kEps * rstd + ActTiny(memory), 2 * ActEps(memory), "dx");
+    ExpectNear(out[4], b.dgamma, 32 * kEps * static_cast<double>(t.rows()), 8 * kEps, "dgamma");
+  }
+}
+
+TEST_P(DeviceConformanceTest, RmsNormDoesNotDependOnHowItsRowsLie) {
+  for (const RmsNormCase& t : RmsNormCases()) {
+    SCOPED_TRACE(t.Name());
+    ConformanceMemory memory(device());
+    const RmsNormCase dense = {.M = t.rows(), .heads = 1, .C = t.C, .residual = t.residual};
+    EXPECT_EQ(RunRmsNorm(memory, t, GetParam().sizes), RunRmsNorm(memory, dense, GetParam().sizes));
+  }
+}
+
+TEST_P(DeviceConformanceTest, RmsNormBackwardAgreesWithFiniteDifferences) {
+  const RmsNormCase t = {.M = 10, .heads = 2, .C = 37};
+  ConformanceMemory memory(device());
+  const Outputs out = RunRmsNorm(memory, t, GetParam().sizes);
+  const RmsNormInputs in = MakeRmsNormInputs(t);
+  std::mt19937 random(5);
+  const Array u = RandomArray(random, t.rows() * t.C), v = RandomArray(random, t.C);
+  const double by_x = Slope(
+      [&](const Array& x) { return Dot(reference::RmsNorm(x, in.gamma, 1e-5, t.rows(), t.C).y, in.dy); }, in.x, u);
+  const double by_gamma = Slope(
+      [&](const Array& g) { return Dot(reference::RmsNorm(in.x, g, 1e-5, t.rows(), t.C).y, in.dy); }, in.gamma, v);
+  // The errors of dx's elements, rounded once each, add up over about 27 = sqrt(rows C) of them.
+  EXPECT_NEAR(Dot(out[3], u), by_x, 2e-5 + 27 * ActEps(memory)) << "dx";
+  EXPECT_NEAR(Dot(out[4], v) - Dot(in.dgamma, v), by_gamma, 2e-5) << "dgamma";
+}
+
+TEST_P(DeviceConformanceTest, SwigluAndItsBackwardAgreeWithFp64AndFiniteDifferences) {
+  for (const SwigluCase& t :
+       {SwigluCase{.M = 1, .F = 5}, SwigluCase{.M = 9, .F = 37, .in_place = true}, SwigluCase{.M = 33, .F = 520},
+        SwigluCase{.M = 7, .F = 2056, .in_place = true, .keeps_y = false}, SwigluCase{.M = 40, .F = 1, .range = 1}}) {
+    SCOPED_TRACE(std::to_string(t.M) + " x " + std::to_string(t.F));
+    ConformanceMemory memory(device());
+    SwigluInputs in = MakeSwigluInputs(t);
+    if (t.F > 4) in.gate_up[0] = 0, in.gate_up[1] = -40, in.gate_up[2] = 40, in.gate_up[3] = -1e4, in.gate_up[4] = 1e4;
+    const Outputs out = RunSwiglu(memory, t, in);
+    const Array y = reference::Swiglu(in.gate_up, t.M, t.F);
+    const Array d = reference::SwigluBackward(in.dy, in.gate_up, t.M, t.F);
+    Array slope(d.size());  // an element of y depends on two of gate_up
+    for (const int64_t part : {0, 1}) {
+      Array plus = in.gate_up, minus = in.gate_up;
+      for (int64_t i = 0; i < t.M * t.F; ++i) {
+        const int64_t at = (i / t.F * 2 + part) * t.F + i % t.F;
+        plus[at] += 1e-5, minus[at] -= 1e-5;
+      }
+      const Array above = reference::Swiglu(plus, t.M, t.F), below = reference::Swiglu(minus, t.M, t.F);
+      for (int64_t i = 0; i < t.M * t.F; ++i) {
+        slope[(i / t.F * 2 + part) * t.F + i % t.F] = in.dy[i] * (above[i] - below[i]) / 2e-5;
+      }
+    }
+    // The exponential errs by 2 ulp, and its argument by none; silu's derivative is at most 1.1.
+    const double absolute = 16 * kEps * t.range + ActTiny(memory), relative = 16 * kEps + 2 * ActEps(memory);
+    ExpectNear(out[0], y, absolute, relative, "y");
+    ExpectNear(out[1], d, absolute, relative, "dgate_up");
+    ExpectNear(out[1], slope, 1e-5 + absolute, 1e-5 + relative, "finite differences");
+    if (t.keeps_y) {
+      EXPECT_TRUE(out[2] == out[0]) << "SwigluBackward gave other bits";
+    }
+  }
+}
+
+TEST_P(DeviceConformanceTest, SwigluLetsNaNThrough) {
+  ConformanceMemory memory(device());
+  const SwigluCase t = {.M = 2, .F = 40};
+  SwigluInputs in = MakeSwigluInputs(t);
+  in.gate_up[3] = std::numeric_limits<double>::quiet_NaN();
+  in.gate_up[40 + 7] = std::numeric_limits<double>::quiet_NaN();
+  const Outputs out = RunSwiglu(memory, t, in);
+  for (int64_t i = 0; i < t.M * t.F; ++i) EXPECT_EQ(std::isnan(out[0][i]), i == 3 || i == 7) << i;
+}
+
+std::vector<RotaryCase> RotaryCases() {
+  return {{.M = 1, .T = 1, .heads = 1, .D = 2},
+          {.M = 21, .T = 7, .heads = 3, .D = 64, .ld_extra = 128},
+          {.M = 10, .T = 5, .heads = 2, .D = 26, .ld_extra = 3, .first = 1},
+          {.M = 6, .T = 4, .heads = 40, .D = 128, .first = 64},
+          {.M = 70, .T = 35, .heads = 1, .D = 48, .first = 5}};
+}
+
+TEST_P(DeviceConformanceTest, RotaryAgreesWithFp64AndItsInverseUndoesIt) {
+  std::mt19937 random(9);
+  for (const RotaryCase& t : RotaryCases()) {
+    SCOPED_TRACE(std::to_string(t.M) + " x " + std::to_string(t.heads) + " x " + std::to_string(t.D));
+    ConformanceMemory memory(device());
+    const Array x = RandomArray(random, t.M * t.heads * t.D);
+    const Array table = reference::RotaryTable(t.T + 2, t.D, 1e4);
+    const Outputs out = RunRotary(memory, t, x, table);
+    const double eps = 4 * kEps + ActEps(memory), tiny = ActTiny(memory);
+    ExpectNear(out[0], reference::Rotary(x, table, false, t.T, t.heads, t.D), 4 * kEps + tiny, 2 * eps, "rotated");
+    ExpectNear(out[1], x, 4 * eps, 2 * eps, "rotated back");  // both elements of a pair, at most 1, were rounded
+    ExpectNear(RunInverseRotary(memory, t, x, table), reference::Rotary(x, table, true, t.T, t.heads, t.D),
+               4 * kEps + tiny, 2 * eps, "inverse");
+  }
+}
+
 TEST_P(DeviceConformanceTest, GeluBackwardAgreesWithFp64AndFiniteDifferences) {
   std::mt19937 random(2);
   for (const int64_t n : {1, 17, 16384 + 5}) {
@@ -316,7 +460,7 @@ TEST_P(DeviceConformanceTest, DropoutKeepsWhatPhiloxSays) {
           EXPECT_EQ(y[i], 0.0) << i;
         }
       }
-      ExpectNear(y, want, 0, 4 * ActEps(memory), "dropout");
+      ExpectNear(y, want, ActTiny(memory), 4 * ActEps(memory), "dropout");
     }
   }
 }
@@ -351,7 +495,10 @@ TEST_P(DeviceConformanceTest, ColumnSumAgreesWithFp64) {
     const Array x = RandomArray(random, M * N);
     Array want(N, 0.25);
     for (int64_t i = 0; i < M * N; ++i) want[i % N] += x[i];
-    ExpectNear(RunColumnSum(memory, M, N, GetParam().sizes), want, 4 * kEps * static_cast<double>(M), 4 * kEps, "sum");
+    for (const int64_t before : {0, 3, 8}) {  // columns of an array
+      ExpectNear(RunColumnSum(memory, M, N, before, GetParam().sizes), want, 4 * kEps * static_cast<double>(M),
+                 4 * kEps, "sum");
+    }
   }
 }
 
@@ -378,8 +525,28 @@ Outputs RunEverything(Device& device, const KernelSizes& sizes) {
     with_memory([&](ConformanceMemory& memory) { return RunEmbedding(memory, t, sizes); });
   }
   with_memory([&](ConformanceMemory& memory) { return RunLayerNorm(memory, {1000, 384, true}, sizes); });
+  for (const RmsNormCase& t :
+       {RmsNormCase{.M = 1000, .heads = 1, .C = 384, .residual = true},
+        RmsNormCase{.M = 300, .heads = 4, .C = 50, .ldx_extra = 9, .ldy_extra = 1, .first = 2}}) {
+    with_memory([&](ConformanceMemory& memory) { return RunRmsNorm(memory, t, sizes); });
+  }
+  with_memory([&](ConformanceMemory& memory) {
+    const SwigluCase t = {.M = 100, .F = 700};
+    return RunSwiglu(memory, t, MakeSwigluInputs(t));
+  });
+  with_memory([&](ConformanceMemory& memory) {
+    std::mt19937 random(8);
+    const RotaryCase t = {.M = 200, .T = 50, .heads = 5, .D = 60, .ld_extra = 30};
+    return RunRotary(memory, t, RandomArray(random, t.M * t.heads * t.D), reference::RotaryTable(t.T, t.D, 1e4));
+  });
   with_memory([&](ConformanceMemory& memory) { return RunAttention(memory, {2, 150, 3, 64}, sizes); });
   with_memory([&](ConformanceMemory& memory) { return RunAttention(memory, {2, 150, 3, 40, 0.1}, sizes); });
+  for (const AttentionCase& t :
+       {AttentionCase{.B = 2, .T = 150, .H = 6, .D = 24, .dropout = 0.1, .shared_by = 3},
+        AttentionCase{.B = 2, .T = 150, .H = 4, .D = 40, .shared_by = 4, .causal = false},
+        AttentionCase{.B = 2, .T = 150, .H = 4, .D = 24, .dropout = 0.1, .shared_by = 2, .window = 50}}) {
+    with_memory([&](ConformanceMemory& memory) { return RunAttention(memory, t, sizes); });
+  }
   with_memory([&](ConformanceMemory& memory) {
     std::mt19937 random(8);
     return RunGeluBackward(memory, RandomArray(random, 100000, 5.0), RandomArray(random, 100000));
@@ -388,7 +555,7 @@ Outputs RunEverything(Device& device, const KernelSizes& sizes) {
     std::mt19937 random(8);
     return Outputs{RunDropout(memory, RandomArray(random, 100000), SomeDropout(0.3), false)};
   });
-  with_memory([&](ConformanceMemory& memory) { return Outputs{RunColumnSum(memory, 3000, 384, sizes)}; });
+  with_memory([&](ConformanceMemory& memory) { return Outputs{RunColumnSum(memory, 3000, 384, 0, sizes)}; });
   with_memory([&](ConformanceMemory& memory) {
     const LossCase t = {500, 300, 128};
     const LossOutputs out = RunLoss(memory, t, MakeLossInputs(t), 1.0 / 500);

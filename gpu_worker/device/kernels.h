@@ -9,8 +9,9 @@
 namespace eps::worker {
 
 // The kernel table. Letters (docs/notation.md): B samples of a micro-batch, T tokens of a sample, M = B * T
-// rows, C d_model, H heads, D = C / H, V vocabulary. All arrays are row-major and dense unless a leading
-// dimension is given, start 64-byte aligned (MatMul operands: 4), and do not overlap unless said so.
+// rows, C d_model, H heads, D = C / H, F width of the feed-forward, V vocabulary. All arrays are row-major and
+// dense unless a leading dimension is given, start 64-byte aligned (MatMul operands: 4; arrays with a leading dimension
+// of RmsNorm, its backward and Rotary: at any element), and do not overlap unless said so.
 //
 // "act" arrays hold activations and expanded weights in the device's compute dtype (fp32 on cpu);
 // gradients of parameters, statistics and losses are always fp32.
@@ -56,7 +57,7 @@ struct EmbeddingArgs {
   int64_t B = 0, T = 0, C = 0, V = 0;
   const int32_t* tokens = nullptr;  // (B, T), each in [0, V)
   const void* wte = nullptr;        // (V, C) in wire_dtype: gathered from the wire form, not expanded
-  const void* wpe = nullptr;        // (>= T, C) in wire_dtype
+  const void* wpe = nullptr;        // (>= T, C) in wire_dtype, or null: no positions are added
   Dtype wire_dtype = Dtype::kF32;
   void* y = nullptr;  // act (M, C)
   Dropout dropout;
@@ -66,7 +67,7 @@ struct EmbeddingBackwardArgs {
   const int32_t* tokens = nullptr;  // (B, T)
   void* dy = nullptr;               // act (M, C); overwritten by its dropout backward
   float* dwte = nullptr;            // (V, C), added to: for each row in the order of its positions
-  float* dwpe = nullptr;            // (>= T, C), added to: samples in order
+  float* dwpe = nullptr;            // (>= T, C), added to: samples in order; or null
   Dropout dropout;
   void* scratch = nullptr;  // KernelSizes::embedding_backward(B * T, V) bytes
 };
@@ -105,25 +106,67 @@ struct LayerNormBackwardArgs {
   void* scratch = nullptr;          // KernelSizes::layer_norm_backward(M, C) bytes
 };
 
-// Causal self-attention in tiles with a running softmax; the (T, T) matrix never exists.
-// Source: Dao et al., FlashAttention, arXiv:2205.14135, algorithms 1 and 4.
+// y = x rstd gamma, rstd = 1 / sqrt(mean(x^2) + eps), over rows of C. Row (m, h) of `heads` begins at m * ld + h * C,
+// so that the heads of a projection are normed where they lie; what lies between them is left alone.
+// Source: Zhang and Sennrich, arXiv:1910.07467.
+struct RmsNormArgs {
+  int64_t M = 0, heads = 1, C = 0;
+  int64_t ldx = 0, ldy = 0;  // >= heads * C
+  double eps = 1e-5;
+  const void* x = nullptr;      // act (M, heads, C), ldx
+  const void* gamma = nullptr;  // act (C)
+  void* y = nullptr;            // act (M, heads, C), ldy; may be x where ldx == ldy
+  float* rstd = nullptr;        // (M, heads) out
+};
+// y again from x and rstd: the same bits as RmsNorm gave.
+struct RmsNormApplyArgs {
+  int64_t M = 0, heads = 1, C = 0;
+  int64_t ldx = 0, ldy = 0;
+  const void* x = nullptr;
+  const void* gamma = nullptr;
+  const float* rstd = nullptr;
+  void* y = nullptr;
+};
+struct RmsNormBackwardArgs {
+  int64_t M = 0, heads = 1, C = 0;
+  int64_t lddy = 0, ldx = 0, lddx = 0;
+  const void* dy = nullptr;         // act (M, heads, C), lddy
+  const void* x = nullptr;          // act (M, heads, C), ldx
+  const void* gamma = nullptr;      // act (C)
+  const float* rstd = nullptr;      // (M, heads)
+  const void* dresidual = nullptr;  // act (M, heads, C), lddx, or null: added to dx
+  void* dx = nullptr;               // act (M, heads, C), lddx; may be dresidual, or dy where lddx == lddy
+  float* dgamma = nullptr;          // (C), added to
+  void* scratch = nullptr;          // KernelSizes::rms_norm_backward(M * heads, C) bytes
+};
+
+// Self-attention in tiles with a running softmax; the (T, T) matrix never exists, and tiles of it that no row sees
+// are not computed: with a window the cost is in proportion to T * (window + a tile).
+// Source: Dao et al., FlashAttention, arXiv:2205.14135, algorithms 1 and 4; heads that share keys and values: Ainslie
+// et al., arXiv:2305.13245; the window: Jiang et al., Mistral 7B, arXiv:2310.06825.
 struct AttentionArgs {
-  int64_t B = 0, T = 0, H = 0, D = 0;
-  const void* qkv = nullptr;  // act (B, T, 3, H, D)
+  // kv_heads divides H: query head h reads head h / (H / kv_heads) of keys and values.
+  int64_t B = 0, T = 0, H = 0, kv_heads = 0, D = 0;
+  const void* qkv = nullptr;  // act (B, T, H + 2 kv_heads, D): queries, keys, values
   void* o = nullptr;          // act (B, T, H, D)
   float* lse = nullptr;       // (B, H, T) out: log of the softmax's sum, max included
   double scale = 1;           // of q k^T, usually 1 / sqrt(D)
+  bool causal = true;         // a row attends to columns up to its own; else to all
+  int64_t window = 0;         // 0: no bound; else only to columns with row - column < window. With causal only
   Dropout dropout;            // of the probabilities; element ((b * H + h) * T + row) * T + column
   void* scratch = nullptr;    // KernelSizes::attention(B, T, H, D) bytes
 };
+// The gradient of a shared head of keys or values is the sum over its query heads, in rising order of heads.
 struct AttentionBackwardArgs {
-  int64_t B = 0, T = 0, H = 0, D = 0;
+  int64_t B = 0, T = 0, H = 0, kv_heads = 0, D = 0;
   const void* qkv = nullptr;
   const void* o = nullptr;
   const float* lse = nullptr;
   const void* d_o = nullptr;  // act (B, T, H, D)
-  void* dqkv = nullptr;       // act (B, T, 3, H, D) out
+  void* dqkv = nullptr;       // act (B, T, H + 2 kv_heads, D) out
   double scale = 1;
+  bool causal = true;
+  int64_t window = 0;
   Dropout dropout;
   void* scratch = nullptr;  // KernelSizes::attention_backward(B, T, H, D) bytes
 };
@@ -136,6 +179,30 @@ struct GeluBackwardArgs {
   void* gelu_out = nullptr;  // act (n) out: gelu(x) again, the bits that MatMul's kGelu gave; or null
 };
 
+// y = silu(gate) up, silu(x) = x / (1 + e^-x). Source: Shazeer, arXiv:2002.05202.
+struct SwigluArgs {
+  int64_t M = 0, F = 0;
+  const void* gate_up = nullptr;  // act (M, 2F): gate, then up
+  void* y = nullptr;              // act (M, F)
+};
+struct SwigluBackwardArgs {
+  int64_t M = 0, F = 0;
+  const void* gate_up = nullptr;  // act (M, 2F)
+  const void* dy = nullptr;       // act (M, F)
+  void* dgate_up = nullptr;       // act (M, 2F) out; may be gate_up
+  void* y = nullptr;              // act (M, F) out: y again, the bits that Swiglu gave; or null
+};
+
+// Rotates each head's pairs, element i of its first half and i of its second, by the angle of the row's position, in
+// place. Source: Su et al., arXiv:2104.09864, in the layout of Hugging Face's models.
+struct RotaryArgs {
+  int64_t M = 0, T = 0, heads = 0, D = 0;  // row m has position m mod T; D even
+  int64_t ld = 0;                          // >= heads * D
+  void* x = nullptr;                       // act (M, heads, D), ld; what lies behind a row's heads is left alone
+  const float* table = nullptr;            // (>= T, D): D / 2 cosines, then D / 2 sines, of a position's angles
+  bool inverse = false;                    // by the negative angles: the backward
+};
+
 // y = dropout(x), and its own backward. y may be x.
 struct DropoutArgs {
   int64_t n = 0;
@@ -144,10 +211,11 @@ struct DropoutArgs {
   Dropout dropout;
 };
 
-// out (N) += sum over rows of x (M, N), in a fixed order.
+// out (N) += sum over rows of x (M, N), in a fixed order. x may start anywhere: it may be columns of an array.
 struct ColumnSumArgs {
   int64_t M = 0, N = 0;
-  const void* x = nullptr;
+  int64_t ld = 0;           // of x, >= N
+  const void* x = nullptr;  // act
   float* out = nullptr;
   void* scratch = nullptr;  // KernelSizes::column_sum(M, N) bytes
 };
@@ -186,19 +254,20 @@ struct LossArgs {
   LossRecord* record = nullptr;  // added to; fp64, 16 logical lanes, then lanes in order
 };
 
-// Wire form -> compute dtype (weights), n elements. src may be fp32 or bf16.
+// Wire form -> compute dtype (weights), n elements.
 struct WidenArgs {
   int64_t n = 0;
   const void* src = nullptr;
   Dtype src_dtype = Dtype::kBf16;
   void* dst = nullptr;  // act (n)
 };
-// The end of a vnode's gradient of a layer. round_bf16: src is rounded to bf16 values in place (a leaf is
-// rounded once). *finite becomes 0 if an element is not finite (looked at before rounding), else stays.
+// The end of a vnode's gradient of a layer: src is rounded in place to values of round_to (a leaf is rounded once), to
+// bf16 by common/numeric/bf16.h, to fp16 by fp16.h. *finite becomes 0 if an element is not finite (looked at before
+// rounding), else stays; one that only fp16 makes infinite is found in the sum.
 struct FinishLeafArgs {
   int64_t n = 0;
   float* src = nullptr;
-  bool round_bf16 = false;
+  Dtype round_to = Dtype::kF32;
   int32_t* finite = nullptr;
 };
 // dst (n) += src (n): left += right, in the reduction tree.
@@ -207,7 +276,7 @@ struct AddGradientArgs {
   float* dst = nullptr;
   const float* src = nullptr;
 };
-// fp32 gradient -> what is pushed: fp32, or bf16 (exact after FinishLeaf rounded it).
+// fp32 gradient -> what is pushed: fp32, or 16 bits (exact after FinishLeaf rounded it).
 struct EmitGradientArgs {
   int64_t n = 0;
   const float* src = nullptr;
@@ -228,9 +297,15 @@ class Kernels {
   virtual void LayerNorm(const LayerNormArgs&) = 0;
   virtual void LayerNormApply(const LayerNormApplyArgs&) = 0;
   virtual void LayerNormBackward(const LayerNormBackwardArgs&) = 0;
+  virtual void RmsNorm(const RmsNormArgs&) = 0;
+  virtual void RmsNormApply(const RmsNormApplyArgs&) = 0;
+  virtual void RmsNormBackward(const RmsNormBackwardArgs&) = 0;
   virtual void Attention(const AttentionArgs&) = 0;
   virtual void AttentionBackward(const AttentionBackwardArgs&) = 0;
   virtual void GeluBackward(const GeluBackwardArgs&) = 0;
+  virtual void Swiglu(const SwigluArgs&) = 0;
+  virtual void SwigluBackward(const SwigluBackwardArgs&) = 0;
+  virtual void Rotary(const RotaryArgs&) = 0;
   virtual void ApplyDropout(const DropoutArgs&) = 0;
   virtual void ColumnSum(const ColumnSumArgs&) = 0;
   virtual void SoftmaxChunk(const SoftmaxChunkArgs&) = 0;
@@ -249,6 +324,7 @@ struct KernelSizes {
   Dtype compute_dtype = Dtype::kF32;
   int64_t (*embedding_backward)(int64_t M, int64_t V) = nullptr;
   int64_t (*layer_norm_backward)(int64_t M, int64_t C) = nullptr;
+  int64_t (*rms_norm_backward)(int64_t rows, int64_t C) = nullptr;
   int64_t (*attention)(int64_t B, int64_t T, int64_t H, int64_t D) = nullptr;
   int64_t (*attention_backward)(int64_t B, int64_t T, int64_t H, int64_t D) = nullptr;
   int64_t (*column_sum)(int64_t M, int64_t N) = nullptr;

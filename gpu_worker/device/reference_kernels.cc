@@ -84,31 +84,119 @@ LayerNormGradients LayerNormBackward(const Array& dy, const Array& x, const Arra
   return r;
 }
 
+RmsNormResult RmsNorm(const Array& x, const Array& gamma, double eps, int64_t rows, int64_t C) {
+  RmsNormResult r{Array(rows * C), Array(rows)};
+  for (int64_t i = 0; i < rows; ++i) {
+    double mean_square = 0;
+    for (int64_t c = 0; c < C; ++c) mean_square += x[i * C + c] * x[i * C + c] / static_cast<double>(C);
+    r.rstd[i] = 1 / std::sqrt(mean_square + eps);
+    for (int64_t c = 0; c < C; ++c) r.y[i * C + c] = x[i * C + c] * r.rstd[i] * gamma[c];
+  }
+  return r;
+}
+
+RmsNormGradients RmsNormBackward(const Array& dy, const Array& x, const Array& gamma, double eps, int64_t rows,
+                                 int64_t C) {
+  const RmsNormResult f = RmsNorm(x, gamma, eps, rows, C);
+  RmsNormGradients r{Array(rows * C), Array(C, 0.0)};
+  for (int64_t i = 0; i < rows; ++i) {
+    double mean = 0;
+    for (int64_t c = 0; c < C; ++c) {
+      const double xhat = x[i * C + c] * f.rstd[i];
+      mean += dy[i * C + c] * gamma[c] * xhat / static_cast<double>(C);
+      r.dgamma[c] += dy[i * C + c] * xhat;
+    }
+    for (int64_t c = 0; c < C; ++c) {
+      r.dx[i * C + c] = f.rstd[i] * (dy[i * C + c] * gamma[c] - x[i * C + c] * f.rstd[i] * mean);
+    }
+  }
+  return r;
+}
+
+Array Swiglu(const Array& gate_up, int64_t M, int64_t F) {
+  Array y(M * F);
+  for (int64_t i = 0; i < M * F; ++i) {
+    const double gate = gate_up[i / F * 2 * F + i % F], up = gate_up[i / F * 2 * F + F + i % F];
+    y[i] = gate / (1 + std::exp(-gate)) * up;
+  }
+  return y;
+}
+
+Array SwigluBackward(const Array& dy, const Array& gate_up, int64_t M, int64_t F) {
+  Array d(2 * M * F);
+  for (int64_t i = 0; i < M * F; ++i) {
+    const int64_t at = i / F * 2 * F + i % F;
+    const double gate = gate_up[at], up = gate_up[at + F], sigmoid = 1 / (1 + std::exp(-gate));
+    d[at] = dy[i] * up * sigmoid * (1 + gate * (1 - sigmoid));
+    d[at + F] = dy[i] * gate * sigmoid;
+  }
+  return d;
+}
+
+Array RotaryTable(int64_t T, int64_t D, double theta) {
+  Array table(T * D);
+  for (int64_t t = 0; t < T; ++t) {
+    for (int64_t i = 0; i < D / 2; ++i) {
+      const double angle =
+          static_cast<double>(t) * std::pow(theta, -2.0 * static_cast<double>(i) / static_cast<double>(D));
+      table[t * D + i] = std::cos(angle);
+      table[t * D + D / 2 + i] = std::sin(angle);
+    }
+  }
+  return table;
+}
+
+Array Rotary(const Array& x, const Array& table, bool inverse, int64_t T, int64_t heads, int64_t D) {
+  Array y(x.size());
+  const int64_t half = D / 2, num_heads = static_cast<int64_t>(x.size()) / D;
+  for (int64_t head = 0; head < num_heads; ++head) {
+    const double* angles = table.data() + head / heads % T * D;
+    for (int64_t i = 0; i < half; ++i) {
+      const double a = x[head * D + i], b = x[head * D + half + i];
+      const double cos = angles[i], sin = inverse ? -angles[half + i] : angles[half + i];
+      y[head * D + i] = a * cos - b * sin;
+      y[head * D + half + i] = b * cos + a * sin;
+    }
+  }
+  return y;
+}
+
 namespace {
 
-// Indices into qkv (B, T, 3, H, D), o (B, T, H, D) and the probabilities (B, H, T, T).
+// Indices into qkv (B, T, H + 2 kv_heads, D), o (B, T, H, D) and the probabilities (B, H, T, T).
 struct Index {
   AttentionShape s;
-  int64_t Qkv(int64_t b, int64_t t, int64_t which, int64_t h, int64_t e) const {
-    return (((b * s.T + t) * 3 + which) * s.H + h) * s.D + e;
+  int64_t Qkv(int64_t b, int64_t t, int64_t head, int64_t e) const {
+    return ((b * s.T + t) * (s.H + 2 * s.kv_heads) + head) * s.D + e;
+  }
+  int64_t Q(int64_t b, int64_t t, int64_t h, int64_t e) const { return Qkv(b, t, h, e); }
+  // Of the head that query head h reads.
+  int64_t K(int64_t b, int64_t t, int64_t h, int64_t e) const { return Qkv(b, t, s.H + h / (s.H / s.kv_heads), e); }
+  int64_t V(int64_t b, int64_t t, int64_t h, int64_t e) const {
+    return Qkv(b, t, s.H + s.kv_heads + h / (s.H / s.kv_heads), e);
   }
   int64_t O(int64_t b, int64_t t, int64_t h, int64_t e) const { return ((b * s.T + t) * s.H + h) * s.D + e; }
   int64_t Lse(int64_t b, int64_t h, int64_t t) const { return (b * s.H + h) * s.T + t; }
   int64_t P(int64_t b, int64_t h, int64_t i, int64_t j) const { return Lse(b, h, i) * s.T + j; }
+
+  // The columns that row i sees: [First, End).
+  int64_t First(int64_t i) const { return s.window == 0 ? 0 : std::max<int64_t>(0, i - s.window + 1); }
+  int64_t End(int64_t i) const { return s.causal ? i + 1 : s.T; }
 };
 
-// The probabilities of one row, and the log of its sum.
+// The probabilities of one row, (T), of which those that it sees are set; returns the log of its sum.
 double SoftmaxRow(const Array& qkv, const Index& at, int64_t b, int64_t h, int64_t i, Array* p) {
-  p->assign(i + 1, 0.0);
+  const int64_t first = at.First(i), end = at.End(i);
+  p->assign(at.s.T, 0.0);
   double max = -std::numeric_limits<double>::infinity();
-  for (int64_t j = 0; j <= i; ++j) {
-    for (int64_t e = 0; e < at.s.D; ++e) (*p)[j] += qkv[at.Qkv(b, i, 0, h, e)] * qkv[at.Qkv(b, j, 1, h, e)];
+  for (int64_t j = first; j < end; ++j) {
+    for (int64_t e = 0; e < at.s.D; ++e) (*p)[j] += qkv[at.Q(b, i, h, e)] * qkv[at.K(b, j, h, e)];
     (*p)[j] *= at.s.scale;
     max = std::max(max, (*p)[j]);
   }
   double sum = 0;
-  for (double& v : *p) sum += v = std::exp(v - max);
-  for (double& v : *p) v /= sum;
+  for (int64_t j = first; j < end; ++j) sum += (*p)[j] = std::exp((*p)[j] - max);
+  for (int64_t j = first; j < end; ++j) (*p)[j] /= sum;
   return max + std::log(sum);
 }
 
@@ -122,9 +210,9 @@ AttentionResult Attention(const Array& qkv, const AttentionShape& s, const Array
     for (int64_t h = 0; h < s.H; ++h) {
       for (int64_t i = 0; i < s.T; ++i) {
         r.lse[at.Lse(b, h, i)] = SoftmaxRow(qkv, at, b, h, i, &p);
-        for (int64_t j = 0; j <= i; ++j) {
+        for (int64_t j = at.First(i); j < at.End(i); ++j) {
           const double factor = factors.empty() ? 1.0 : factors[at.P(b, h, i, j)];
-          for (int64_t e = 0; e < s.D; ++e) r.o[at.O(b, i, h, e)] += p[j] * factor * qkv[at.Qkv(b, j, 2, h, e)];
+          for (int64_t e = 0; e < s.D; ++e) r.o[at.O(b, i, h, e)] += p[j] * factor * qkv[at.V(b, j, h, e)];
         }
       }
     }
@@ -140,21 +228,21 @@ Array AttentionBackward(const Array& qkv, const Array& d_o, const AttentionShape
     for (int64_t h = 0; h < s.H; ++h) {
       for (int64_t i = 0; i < s.T; ++i) {
         SoftmaxRow(qkv, at, b, h, i, &p);
-        dp.assign(i + 1, 0.0);
+        dp.assign(s.T, 0.0);
         double dot = 0;
-        for (int64_t j = 0; j <= i; ++j) {
+        for (int64_t j = at.First(i); j < at.End(i); ++j) {
           const double factor = factors.empty() ? 1.0 : factors[at.P(b, h, i, j)];
           for (int64_t e = 0; e < s.D; ++e) {
-            dp[j] += d_o[at.O(b, i, h, e)] * qkv[at.Qkv(b, j, 2, h, e)] * factor;
-            dqkv[at.Qkv(b, j, 2, h, e)] += p[j] * factor * d_o[at.O(b, i, h, e)];
+            dp[j] += d_o[at.O(b, i, h, e)] * qkv[at.V(b, j, h, e)] * factor;
+            dqkv[at.V(b, j, h, e)] += p[j] * factor * d_o[at.O(b, i, h, e)];
           }
           dot += p[j] * dp[j];
         }
-        for (int64_t j = 0; j <= i; ++j) {
+        for (int64_t j = at.First(i); j < at.End(i); ++j) {
           const double ds = p[j] * (dp[j] - dot) * s.scale;
           for (int64_t e = 0; e < s.D; ++e) {
-            dqkv[at.Qkv(b, i, 0, h, e)] += ds * qkv[at.Qkv(b, j, 1, h, e)];
-            dqkv[at.Qkv(b, j, 1, h, e)] += ds * qkv[at.Qkv(b, i, 0, h, e)];
+            dqkv[at.Q(b, i, h, e)] += ds * qkv[at.K(b, j, h, e)];
+            dqkv[at.K(b, j, h, e)] += ds * qkv[at.Q(b, i, h, e)];
           }
         }
       }

@@ -32,9 +32,31 @@ struct LayerNormGradients {
 LayerNormGradients LayerNormBackward(const Array& dy, const Array& x, const Array& gamma, double eps, int64_t M,
                                      int64_t C);
 
+// Of x (rows, C).
+struct RmsNormResult {
+  Array y, rstd;
+};
+RmsNormResult RmsNorm(const Array& x, const Array& gamma, double eps, int64_t rows, int64_t C);
+struct RmsNormGradients {
+  Array dx, dgamma;
+};
+RmsNormGradients RmsNormBackward(const Array& dy, const Array& x, const Array& gamma, double eps, int64_t rows,
+                                 int64_t C);
+
+// (M, F), and the gradient of gate_up (M, 2F).
+Array Swiglu(const Array& gate_up, int64_t M, int64_t F);
+Array SwigluBackward(const Array& dy, const Array& gate_up, int64_t M, int64_t F);
+
+// The table (T, D) of Rotary: position t's i-th angle is t * theta^(-2i / D).
+Array RotaryTable(int64_t T, int64_t D, double theta);
+// x (M, heads, D), rotated.
+Array Rotary(const Array& x, const Array& table, bool inverse, int64_t T, int64_t heads, int64_t D);
+
 struct AttentionShape {
-  int64_t B = 0, T = 0, H = 0, D = 0;
+  int64_t B = 0, T = 0, H = 0, kv_heads = 0, D = 0;
   double scale = 1;
+  bool causal = true;
+  int64_t window = 0;
 };
 struct AttentionResult {
   Array o, lse;

@@ -86,7 +86,6 @@ class GroupMaker {
   // The other ranks. Returns at once; whether it came about is told by on_joined.
   virtual absl::StatusOr<std::unique_ptr<Group>> Join(GroupOptions options, absl::string_view token) = 0;
 };
-inline constexpr size_t kMaxGroupTokenBytes = 1024;
 
 }  // namespace eps::worker
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/schedule/group_limits.h"
 #include "common/testing/status_matchers.h"
 
 namespace eps::worker {

@@ -14,11 +14,11 @@
 #include "absl/time/time.h"
 #include "common/base/status_macros.h"
 #include "common/base/thread.h"
+#include "common/schedule/group_limits.h"
 
 namespace eps::worker {
 namespace {
 
-constexpr int kMaxMembers = 64;
 constexpr size_t kMaxWordBytes = 512;
 constexpr absl::Duration kHandshakeTime = absl::Seconds(5);
 constexpr absl::Duration kTurn = absl::Milliseconds(100);  // how late who waits for a welcome sees an end
@@ -30,8 +30,8 @@ struct Hello {
 };
 
 absl::Status CheckPlace(int rank, int size) {
-  if (size < 2 || size > kMaxMembers) {
-    return absl::InvalidArgumentError(absl::StrCat("group: size: ", size, ", must be 2 to ", kMaxMembers));
+  if (size < 2 || size > kMaxGroupMembers) {
+    return absl::InvalidArgumentError(absl::StrCat("group: size: ", size, ", must be 2 to ", kMaxGroupMembers));
   }
   if (rank < 0 || rank >= size) {
     return absl::InvalidArgumentError(absl::StrCat("group: rank: ", rank, ", must be below ", size));

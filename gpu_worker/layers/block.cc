@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <cmath>
 
-#include "absl/strings/string_view.h"
+#include "gpu_worker/layers/norm.h"
 #include "gpu_worker/layers/tensor_offsets.h"
 
 namespace eps::worker {
 namespace {
+
+using Role = TensorRole;
 
 // Which random numbers are whose; part of what makes a run's bits.
 constexpr int kAttentionDropoutUse = 0;
@@ -19,112 +21,85 @@ struct ForwardScratch {
   explicit ForwardScratch(const LayerShape& s) {
     Layout layout;
     normed = layout.Take(s.boundary_bytes());
-    gelu = layout.Take(4 * s.boundary_bytes());
+    hidden = layout.Take(s.rows_bytes(s.F));
     kernel = layout.total_bytes();
   }
-  int64_t normed;  // act (M, C): ln1's output, then ln2's
-  int64_t gelu;    // act (M, 4C)
+  int64_t normed;  // act (M, C): norm1's output, then norm2's
+  int64_t hidden;  // act (M, F): of GELU or SwiGLU
   int64_t kernel;
 };
 
-// Scratch of the backward pass: two areas of 4C numbers a token, each used for several arrays in turn.
+// Scratch of the backward pass: two areas, each used for several arrays in turn.
 struct BackwardScratch {
   explicit BackwardScratch(const LayerShape& s) {
     const int64_t bytes = s.boundary_bytes();
-    Layout first, first_again, second, second_again;
-    d_fc = first.Take(4 * bytes);
-    d_o = first_again.Take(bytes);
+    Layout first, first_again, second, second_again, second_at_last;
+    d_up = first.Take(s.rows_bytes(s.up_width()));
+    d_o = first_again.Take(s.rows_bytes(s.q_width()));
     normed1 = first_again.Take(bytes);
     d_normed1 = first_again.Take(bytes);
-    gelu = second.Take(4 * bytes);
-    d_qkv = 0;  // 3 of the 4 that gelu had
+    hidden = second.Take(s.rows_bytes(s.F));
+    d_hidden = second.Take(s.is_gated ? s.rows_bytes(s.F) : 0);
     normed2 = second_again.Take(bytes);
     d_normed2 = second_again.Take(bytes);
+    d_qkv = second_at_last.Take(s.rows_bytes(s.qkv_width()));
 
     Layout layout;
     layout.Take(std::max(first.total_bytes(), first_again.total_bytes()));
-    const int64_t area = layout.Take(std::max(second.total_bytes(), second_again.total_bytes()));
-    for (int64_t* offset : {&gelu, &d_qkv, &normed2, &d_normed2}) *offset += area;
+    const int64_t area =
+        layout.Take(std::max({second.total_bytes(), second_again.total_bytes(), second_at_last.total_bytes()}));
+    for (int64_t* offset : {&hidden, &d_hidden, &d_qkv, &normed2, &d_normed2}) *offset += area;
     dropped = layout.Take(s.residual_dropout > 0 ? bytes : 0);
     kernel = layout.total_bytes();
   }
-  // First area: d_fc, and when it is dead the gradients of the attention part.
-  int64_t d_fc;                     // act (M, 4C)
-  int64_t d_o, normed1, d_normed1;  // act (M, C) each
+  // First area: d_up, and when it is dead the gradients of the attention part.
+  int64_t d_up;                // act (M, up_width)
+  int64_t d_o;                 // act (M, H D)
+  int64_t normed1, d_normed1;  // act (M, C) each
   // Second area: three lives.
-  int64_t gelu;                // act (M, 4C), for the gradient of w_proj
+  int64_t hidden;              // act (M, F), for the gradient of W_down
+  int64_t d_hidden;            // act (M, F), where d_up cannot take its place: SwiGLU
   int64_t normed2, d_normed2;  // act (M, C) each
-  int64_t d_qkv;               // act (M, 3C)
+  int64_t d_qkv;               // act (M, qkv_width)
   int64_t dropped;             // act (M, C): a dropout's backward; empty without dropout
   int64_t kernel;              // kernels' own; last, so that no address depends on its size
 };
 
-struct BlockKernels {
+struct BlockWork {
   Kernels& k;
   const BlockArgs& a;
   const LayerShape& s;
   int64_t M, C;
+  BlockInner in;
+  LinearContext linear;
+  NormContext norm;
 
+  BlockWork(Kernels& kernels, const BlockArgs& args)
+      : k(kernels),
+        a(args),
+        s(args.shape),
+        M(args.shape.M()),
+        C(args.shape.C),
+        in(args.shape),
+        linear{kernels, M, args.shape.act_bytes(), args.weights},
+        norm{kernels, M, C, args.shape.layer_norm_eps} {}
+
+  const BlockOffsets& w() const { return *a.offsets; }
   const std::byte* Weight(int64_t offset_elems) const { return At(a.weights, offset_elems * s.act_bytes()); }
+  std::byte* Inner(int64_t offset) const { return At(a.inner, offset); }
+  std::byte* Scratch(int64_t offset) const { return At(a.scratch, offset); }
+  // Column `column` of an array of activations.
+  void* Column(void* array, int64_t column) const { return At(array, column * s.act_bytes()); }
 
-  // y (M, out) = x (M, in) w (in, out) + b
-  MatMulArgs Linear(const void* x, int64_t in, int64_t out, int64_t w, int64_t b, void* y) const {
-    return {.M = M,
-            .N = out,
-            .K = in,
-            .a = x,
-            .lda = in,
-            .b = Weight(w),
-            .ldb = out,
-            .c = y,
-            .ldc = out,
-            .bias = Weight(b)};
+  NormParameters Parameters(const BlockOffsets::Norm& n) const {
+    return {.scale = Weight(n.scale), .shift = n.shift < 0 ? nullptr : Weight(n.shift)};
   }
-  // dx (M, in) = dy (M, out) w^T
-  void LinearBackwardInput(const void* dy, int64_t in, int64_t out, int64_t w, void* dx) const {
-    k.MatMul({.M = M,
-              .N = in,
-              .K = out,
-              .a = dy,
-              .lda = out,
-              .b = Weight(w),
-              .ldb = out,
-              .trans_b = true,
-              .c = dx,
-              .ldc = in});
+  NormStatistics Norm1() const { return {FloatsAt(a.inner, in.norm1_mean), FloatsAt(a.inner, in.norm1_rstd)}; }
+  NormStatistics Norm2() const { return {FloatsAt(a.inner, in.norm2_mean), FloatsAt(a.inner, in.norm2_rstd)}; }
+  static float* Shift(float* gradient, const BlockOffsets::Norm& n) {
+    return n.shift < 0 ? nullptr : gradient + n.shift;
   }
-  // dw (in, out) += x^T dy; db (out) += the sum of dy's rows
-  void LinearBackwardWeight(const void* x, const void* dy, int64_t in, int64_t out, float* dw, float* db,
-                            void* scratch) const {
-    k.MatMul({.M = in,
-              .N = out,
-              .K = M,
-              .a = x,
-              .lda = in,
-              .trans_a = true,
-              .b = dy,
-              .ldb = out,
-              .c = dw,
-              .ldc = out,
-              .c_is_gradient = true,
-              .accumulate = true});
-    k.ColumnSum({.M = M, .N = out, .x = dy, .out = db, .scratch = scratch});
-  }
-  void Normalize(const void* x, int64_t gamma, int64_t beta, float* mean, float* rstd, void* y) const {
-    k.LayerNorm({.M = M,
-                 .C = C,
-                 .eps = s.layer_norm_eps,
-                 .x = x,
-                 .gamma = Weight(gamma),
-                 .beta = Weight(beta),
-                 .y = y,
-                 .mean = mean,
-                 .rstd = rstd});
-  }
-  void NormalizeAgain(const void* x, int64_t gamma, int64_t beta, const float* mean, const float* rstd, void* y) const {
-    k.LayerNormApply(
-        {.M = M, .C = C, .x = x, .gamma = Weight(gamma), .beta = Weight(beta), .mean = mean, .rstd = rstd, .y = y});
-  }
+
   // The gradient through the dropout of a residual branch: dy itself without dropout.
   const void* ThroughDropout(void* dy, int use, void* dropped) const {
     const Dropout dropout = a.key.MakeDropout(s.residual_dropout, use, M * C);
@@ -132,188 +107,289 @@ struct BlockKernels {
     k.ApplyDropout({.n = M * C, .x = dy, .y = dropped, .dropout = dropout});
     return dropped;
   }
-  double attention_scale() const { return 1 / std::sqrt(static_cast<double>(s.D())); }
+  double attention_scale() const { return 1 / std::sqrt(static_cast<double>(s.D)); }
   Dropout attention_dropout() const {
     return a.key.MakeDropout(s.attention_dropout, kAttentionDropoutUse, s.B * s.H * s.T * s.T);
   }
+
+  // ---- queries, keys and values ----
+
+  int64_t heads_width() const { return (s.H + s.kv_heads) * s.D; }
+
+  RotaryArgs Rotary(void* qkv, bool inverse) const {
+    return {.M = M,
+            .T = s.T,
+            .heads = s.H + s.kv_heads,
+            .D = s.D,
+            .ld = s.qkv_width(),
+            .x = qkv,
+            .table = a.rotary_table,
+            .inverse = inverse};
+  }
+  // Heads [first, first + count) of queries and keys.
+  RmsNormArgs HeadNorm(int64_t first, int64_t count, int64_t scale, int64_t rstd) const {
+    return {.M = M,
+            .heads = count,
+            .C = s.D,
+            .ldx = heads_width(),
+            .ldy = s.qkv_width(),
+            .eps = s.layer_norm_eps,
+            .x = Column(Inner(in.heads), first * s.D),
+            .gamma = Weight(scale),
+            .y = Column(Inner(in.qkv), first * s.D),
+            .rstd = FloatsAt(a.inner, rstd)};
+  }
+
+  void MakeQkv(const void* normed) const {
+    for (const Linear& l : w().qkv) {
+      // What is normed first lies apart.
+      const bool apart = s.has_qk_norm && l.first_column < heads_width();
+      k.MatMul(linear.Forward(l, normed, Inner(apart ? in.heads : in.qkv), apart ? heads_width() : s.qkv_width()));
+    }
+    if (s.has_qk_norm) {
+      k.RmsNorm(HeadNorm(0, s.H, w().query_norm, in.query_rstd));
+      k.RmsNorm(HeadNorm(s.H, s.kv_heads, w().key_norm, in.key_rstd));
+    }
+    if (s.is_rotary) k.Rotary(Rotary(Inner(in.qkv), false));
+  }
+
+  void HeadNormBackward(int64_t first, int64_t count, int64_t scale, int64_t rstd, void* d_qkv, float* gradient,
+                        void* kernel) const {
+    void* columns = Column(d_qkv, first * s.D);
+    k.RmsNormBackward({.M = M,
+                       .heads = count,
+                       .C = s.D,
+                       .lddy = s.qkv_width(),
+                       .ldx = heads_width(),
+                       .lddx = s.qkv_width(),
+                       .dy = columns,
+                       .x = Column(Inner(in.heads), first * s.D),
+                       .gamma = Weight(scale),
+                       .rstd = FloatsAt(a.inner, rstd),
+                       .dx = columns,
+                       .dgamma = gradient + scale,
+                       .scratch = kernel});
+  }
+  // In: the gradient of what attention read; out: of what the products gave.
+  void QkvBackward(void* d_qkv, float* gradient, void* kernel) const {
+    if (s.is_rotary) k.Rotary(Rotary(d_qkv, true));
+    if (!s.has_qk_norm) return;
+    HeadNormBackward(0, s.H, w().query_norm, in.query_rstd, d_qkv, gradient, kernel);
+    HeadNormBackward(s.H, s.kv_heads, w().key_norm, in.key_rstd, d_qkv, gradient, kernel);
+  }
 };
 
-void MlpBackward(const BlockKernels& b, const BlockInner& in, const BackwardScratch& at, void* dy, float* gradient) {
-  const BlockArgs& a = b.a;
-  const int64_t C = b.C, F = 4 * b.C;
-  void* d_fc = At(a.scratch, at.d_fc);
-  void* gelu = At(a.scratch, at.gelu);
-  void* kernel = At(a.scratch, at.kernel);
-  const void* x_mid = At(a.inner, in.x_mid);
-  const float* mean = FloatsAt(a.inner, in.ln2_mean);
-  const float* rstd = FloatsAt(a.inner, in.ln2_rstd);
+void MlpBackward(const BlockWork& b, const BackwardScratch& at, void* dy, float* gradient) {
+  const LayerShape& s = b.s;
+  const BlockOffsets& w = b.w();
+  void* d_up = b.Scratch(at.d_up);
+  void* hidden = b.Scratch(at.hidden);
+  void* kernel = b.Scratch(at.kernel);
+  const void* x_mid = b.Inner(b.in.x_mid);
 
-  const void* d_out = b.ThroughDropout(dy, kMlpProjectionDropoutUse, At(a.scratch, at.dropped));
-  b.LinearBackwardInput(d_out, F, C, a.offsets.w_proj, d_fc);
-  b.k.GeluBackward({.n = b.M * F, .x = At(a.inner, in.fc), .dy = d_fc, .gelu_out = gelu});
-  b.LinearBackwardWeight(gelu, d_out, F, C, gradient + a.offsets.w_proj, gradient + a.offsets.b_proj, kernel);
+  const void* d_out = b.ThroughDropout(dy, kMlpProjectionDropoutUse, b.Scratch(at.dropped));
+  void* d_hidden = s.is_gated ? b.Scratch(at.d_hidden) : d_up;
+  b.linear.BackwardInput({w.down}, d_out, b.C, d_hidden);
+  if (s.is_gated) {
+    b.k.SwigluBackward(
+        {.M = b.M, .F = s.F, .gate_up = b.Inner(b.in.up), .dy = d_hidden, .dgate_up = d_up, .y = hidden});
+  } else {
+    b.k.GeluBackward({.n = b.M * s.F, .x = b.Inner(b.in.up), .dy = d_up, .gelu_out = hidden});
+  }
+  b.linear.BackwardWeights({w.down}, hidden, d_out, b.C, gradient, kernel);
 
-  void* normed = At(a.scratch, at.normed2);
-  void* d_normed = At(a.scratch, at.d_normed2);
-  b.NormalizeAgain(x_mid, a.offsets.ln2_gamma, a.offsets.ln2_beta, mean, rstd, normed);
-  b.LinearBackwardWeight(normed, d_fc, C, F, gradient + a.offsets.w_fc, gradient + a.offsets.b_fc, kernel);
-  b.LinearBackwardInput(d_fc, C, F, a.offsets.w_fc, d_normed);
-  b.k.LayerNormBackward({.M = b.M,
-                         .C = C,
-                         .dy = d_normed,
-                         .x = x_mid,
-                         .gamma = b.Weight(a.offsets.ln2_gamma),
-                         .mean = mean,
-                         .rstd = rstd,
-                         .dresidual = dy,
-                         .dx = dy,
-                         .dgamma = gradient + a.offsets.ln2_gamma,
-                         .dbeta = gradient + a.offsets.ln2_beta,
-                         .scratch = kernel});
+  void* normed = b.Scratch(at.normed2);
+  void* d_normed = b.Scratch(at.d_normed2);
+  b.norm.Again(b.Parameters(w.mlp_norm), x_mid, b.Norm2(), normed);
+  b.linear.BackwardWeights(w.up, normed, d_up, s.up_width(), gradient, kernel);
+  b.linear.BackwardInput(w.up, d_up, s.up_width(), d_normed);
+  b.norm.Backward(b.Parameters(w.mlp_norm), d_normed, x_mid, b.Norm2(), dy, dy, gradient + w.mlp_norm.scale,
+                  BlockWork::Shift(gradient, w.mlp_norm), kernel);
 }
 
-void AttentionPartBackward(const BlockKernels& b, const BlockInner& in, const BackwardScratch& at, const void* x,
-                           void* dx, float* gradient) {
-  const BlockArgs& a = b.a;
+void AttentionPartBackward(const BlockWork& b, const BackwardScratch& at, const void* x, void* dx, float* gradient) {
   const LayerShape& s = b.s;
-  const int64_t C = b.C;
-  void* d_o = At(a.scratch, at.d_o);
-  void* d_qkv = At(a.scratch, at.d_qkv);
-  void* kernel = At(a.scratch, at.kernel);
-  const float* mean = FloatsAt(a.inner, in.ln1_mean);
-  const float* rstd = FloatsAt(a.inner, in.ln1_rstd);
+  const BlockOffsets& w = b.w();
+  void* d_o = b.Scratch(at.d_o);
+  void* d_qkv = b.Scratch(at.d_qkv);
+  void* kernel = b.Scratch(at.kernel);
 
-  const void* d_out = b.ThroughDropout(dx, kAttentionProjectionDropoutUse, At(a.scratch, at.dropped));
-  b.LinearBackwardInput(d_out, C, C, a.offsets.w_o, d_o);
-  b.LinearBackwardWeight(At(a.inner, in.o), d_out, C, C, gradient + a.offsets.w_o, gradient + a.offsets.b_o, kernel);
+  const void* d_out = b.ThroughDropout(dx, kAttentionProjectionDropoutUse, b.Scratch(at.dropped));
+  b.linear.BackwardInput({w.attention_out}, d_out, b.C, d_o);
+  b.linear.BackwardWeights({w.attention_out}, b.Inner(b.in.o), d_out, b.C, gradient, kernel);
   b.k.AttentionBackward({.B = s.B,
                          .T = s.T,
                          .H = s.H,
-                         .D = s.D(),
-                         .qkv = At(a.inner, in.qkv),
-                         .o = At(a.inner, in.o),
-                         .lse = FloatsAt(a.inner, in.lse),
+                         .kv_heads = s.kv_heads,
+                         .D = s.D,
+                         .qkv = b.Inner(b.in.qkv),
+                         .o = b.Inner(b.in.o),
+                         .lse = FloatsAt(b.a.inner, b.in.lse),
                          .d_o = d_o,
                          .dqkv = d_qkv,
                          .scale = b.attention_scale(),
+                         .window = s.window,
                          .dropout = b.attention_dropout(),
                          .scratch = kernel});
+  b.QkvBackward(d_qkv, gradient, kernel);
 
-  void* normed = At(a.scratch, at.normed1);
-  void* d_normed = At(a.scratch, at.d_normed1);
-  b.NormalizeAgain(x, a.offsets.ln1_gamma, a.offsets.ln1_beta, mean, rstd, normed);
-  b.LinearBackwardWeight(normed, d_qkv, C, 3 * C, gradient + a.offsets.w_qkv, gradient + a.offsets.b_qkv, kernel);
-  b.LinearBackwardInput(d_qkv, C, 3 * C, a.offsets.w_qkv, d_normed);
-  b.k.LayerNormBackward({.M = b.M,
-                         .C = C,
-                         .dy = d_normed,
-                         .x = x,
-                         .gamma = b.Weight(a.offsets.ln1_gamma),
-                         .mean = mean,
-                         .rstd = rstd,
-                         .dresidual = dx,
-                         .dx = dx,
-                         .dgamma = gradient + a.offsets.ln1_gamma,
-                         .dbeta = gradient + a.offsets.ln1_beta,
-                         .scratch = kernel});
+  void* normed = b.Scratch(at.normed1);
+  void* d_normed = b.Scratch(at.d_normed1);
+  b.norm.Again(b.Parameters(w.attention_norm), x, b.Norm1(), normed);
+  b.linear.BackwardWeights(w.qkv, normed, d_qkv, s.qkv_width(), gradient, kernel);
+  b.linear.BackwardInput(w.qkv, d_qkv, s.qkv_width(), d_normed);
+  b.norm.Backward(b.Parameters(w.attention_norm), d_normed, x, b.Norm1(), dx, dx, gradient + w.attention_norm.scale,
+                  BlockWork::Shift(gradient, w.attention_norm), kernel);
+}
+
+// The tensors of one layer by role.
+class Places {
+ public:
+  Places(const ModelSpec& model, LayerId layer) : model_(model), layer_(layer) {}
+
+  int64_t At(Role role) const { return TensorOffset(model_, layer_, role); }
+  int64_t OrNone(Role role) const { return FindTensorOffset(model_, layer_, role).value_or(-1); }
+  BlockOffsets::Norm Norm(Role scale, Role shift) const { return {.scale = At(scale), .shift = OrNone(shift)}; }
+  Linear Product(int64_t in, int64_t out, Role weight, Role bias, int64_t first_column = 0) const {
+    return {.in = in,
+            .out = out,
+            .weight = At(weight),
+            .bias = OrNone(bias),
+            .is_out_in = model_.config.family != ModelFamily::kGpt2,
+            .first_column = first_column};
+  }
+
+ private:
+  const ModelSpec& model_;
+  const LayerId layer_;
+};
+
+// What a layer's products need of the kernels' scratch: the largest of all.
+BlockOffsets SizesOnly(const LayerShape& s) {
+  BlockOffsets offsets;
+  offsets.qkv = {{.out = s.qkv_width(), .bias = 0}};
+  offsets.up = {{.out = s.up_width(), .bias = 0}};
+  offsets.attention_out = offsets.down = {.out = s.C, .bias = 0};
+  return offsets;
 }
 
 }  // namespace
 
 BlockOffsets BlockOffsetsOf(const ModelSpec& model, LayerId layer) {
-  const auto offset = [&](absl::string_view suffix) { return TensorOffset(model, layer, suffix); };
-  return {.ln1_gamma = offset(".ln_1.weight"),
-          .ln1_beta = offset(".ln_1.bias"),
-          .w_qkv = offset(".attn.c_attn.weight"),
-          .b_qkv = offset(".attn.c_attn.bias"),
-          .w_o = offset(".attn.c_proj.weight"),
-          .b_o = offset(".attn.c_proj.bias"),
-          .ln2_gamma = offset(".ln_2.weight"),
-          .ln2_beta = offset(".ln_2.bias"),
-          .w_fc = offset(".mlp.c_fc.weight"),
-          .b_fc = offset(".mlp.c_fc.bias"),
-          .w_proj = offset(".mlp.c_proj.weight"),
-          .b_proj = offset(".mlp.c_proj.bias")};
+  const ModelConfig& c = model.config;
+  const int64_t d = c.d_model, q = c.num_heads * c.head_dim(), kv = c.kv_heads() * c.head_dim(), ff = c.ff_width();
+  const Places at(model, layer);
+  BlockOffsets offsets;
+  offsets.attention_norm = at.Norm(Role::kAttentionNormScale, Role::kAttentionNormShift);
+  offsets.mlp_norm = at.Norm(Role::kMlpNormScale, Role::kMlpNormShift);
+  offsets.attention_out = at.Product(q, d, Role::kAttentionOutWeight, Role::kAttentionOutBias);
+  offsets.down = at.Product(ff, d, Role::kDownWeight, Role::kDownBias);
+  if (c.family == ModelFamily::kGpt2) {
+    offsets.qkv = {at.Product(d, 3 * d, Role::kQkvWeight, Role::kQkvBias)};
+    offsets.up = {at.Product(d, ff, Role::kUpWeight, Role::kUpBias)};
+    return offsets;
+  }
+  const Linear queries = at.Product(d, q, Role::kQueryWeight, Role::kQueryBias);
+  const Linear keys = at.Product(d, kv, Role::kKeyWeight, Role::kKeyBias, q);
+  const Linear values = at.Product(d, kv, Role::kValueWeight, Role::kValueBias, q + kv);
+  offsets.qkv = c.qk_norm ? Joined({queries, keys}) : Joined({queries, keys, values});
+  if (c.qk_norm) offsets.qkv.push_back(values);
+  offsets.query_norm = at.OrNone(Role::kQueryNormScale);
+  offsets.key_norm = at.OrNone(Role::kKeyNormScale);
+  offsets.up = Joined(
+      {at.Product(d, ff, Role::kGateWeight, Role::kUpBias), at.Product(d, ff, Role::kUpWeight, Role::kUpBias, ff)});
+  return offsets;
 }
 
 BlockInner::BlockInner(const LayerShape& shape) {
   Layout layout;
   const int64_t row_bytes = shape.M() * int64_t{sizeof(float)};
-  ln1_mean = layout.Take(row_bytes);
-  ln1_rstd = layout.Take(row_bytes);
-  qkv = layout.Take(3 * shape.boundary_bytes());
-  o = layout.Take(shape.boundary_bytes());
+  const int64_t mean_bytes = shape.has_mean ? row_bytes : 0;
+  const int64_t heads_of_norm = shape.has_qk_norm ? shape.H : 0, kv_of_norm = shape.has_qk_norm ? shape.kv_heads : 0;
+  norm1_mean = layout.Take(mean_bytes);
+  norm1_rstd = layout.Take(row_bytes);
+  heads = layout.Take(shape.rows_bytes((heads_of_norm + kv_of_norm) * shape.D));
+  query_rstd = layout.Take(heads_of_norm * row_bytes);
+  key_rstd = layout.Take(kv_of_norm * row_bytes);
+  qkv = layout.Take(shape.rows_bytes(shape.qkv_width()));
+  o = layout.Take(shape.rows_bytes(shape.q_width()));
   lse = layout.Take(shape.H * row_bytes);
   x_mid = layout.Take(shape.boundary_bytes());
-  ln2_mean = layout.Take(row_bytes);
-  ln2_rstd = layout.Take(row_bytes);
-  fc = layout.Take(4 * shape.boundary_bytes());
+  norm2_mean = layout.Take(mean_bytes);
+  norm2_rstd = layout.Take(row_bytes);
+  up = layout.Take(shape.rows_bytes(shape.up_width()));
   total_bytes = layout.total_bytes();
 }
 
 int64_t BlockForwardScratchBytes(const LayerShape& shape, const KernelSizes& kernels) {
-  return ForwardScratch(shape).kernel + kernels.attention(shape.B, shape.T, shape.H, shape.D());
+  return ForwardScratch(shape).kernel + kernels.attention(shape.B, shape.T, shape.H, shape.D);
 }
 
 int64_t BlockBackwardScratchBytes(const LayerShape& shape, const KernelSizes& kernels) {
-  const int64_t M = shape.M(), C = shape.C;
-  return BackwardScratch(shape).kernel +
-         std::max({kernels.layer_norm_backward(M, C), kernels.column_sum(M, C), kernels.column_sum(M, 3 * C),
-                   kernels.column_sum(M, 4 * C), kernels.attention_backward(shape.B, shape.T, shape.H, shape.D())});
+  const int64_t M = shape.M();
+  const BlockOffsets largest = SizesOnly(shape);
+  int64_t kernel =
+      std::max({NormScratchBytes(shape.has_mean, M, shape.C, kernels), LinearScratchBytes(largest.qkv, M, kernels),
+                LinearScratchBytes(largest.up, M, kernels), LinearScratchBytes({largest.down}, M, kernels),
+                kernels.attention_backward(shape.B, shape.T, shape.H, shape.D)});
+  if (shape.has_qk_norm) kernel = std::max(kernel, kernels.rms_norm_backward(M * shape.H, shape.D));
+  return BackwardScratch(shape).kernel + kernel;
 }
 
 void BlockForward(Kernels& kernels, const BlockArgs& args, const void* x, void* y) {
   const LayerShape& s = args.shape;
-  const BlockKernels b{kernels, args, s, s.M(), s.C};
-  const BlockInner in(s);
+  const BlockWork b(kernels, args);
+  const BlockInner& in = b.in;
   const ForwardScratch at(s);
-  const BlockOffsets& w = args.offsets;
-  const int64_t C = s.C;
-  void* normed = At(args.scratch, at.normed);
-  void* x_mid = At(args.inner, in.x_mid);
+  const BlockOffsets& w = b.w();
+  void* normed = b.Scratch(at.normed);
+  void* x_mid = b.Inner(in.x_mid);
 
-  b.Normalize(x, w.ln1_gamma, w.ln1_beta, FloatsAt(args.inner, in.ln1_mean), FloatsAt(args.inner, in.ln1_rstd), normed);
-  kernels.MatMul(b.Linear(normed, C, 3 * C, w.w_qkv, w.b_qkv, At(args.inner, in.qkv)));
+  b.norm.Forward(b.Parameters(w.attention_norm), x, b.Norm1(), normed);
+  b.MakeQkv(normed);
   kernels.Attention({.B = s.B,
                      .T = s.T,
                      .H = s.H,
-                     .D = s.D(),
-                     .qkv = At(args.inner, in.qkv),
-                     .o = At(args.inner, in.o),
+                     .kv_heads = s.kv_heads,
+                     .D = s.D,
+                     .qkv = b.Inner(in.qkv),
+                     .o = b.Inner(in.o),
                      .lse = FloatsAt(args.inner, in.lse),
                      .scale = b.attention_scale(),
+                     .window = s.window,
                      .dropout = b.attention_dropout(),
-                     .scratch = At(args.scratch, at.kernel)});
-  MatMulArgs project = b.Linear(At(args.inner, in.o), C, C, w.w_o, w.b_o, x_mid);
+                     .scratch = b.Scratch(at.kernel)});
+  MatMulArgs project = b.linear.Forward(w.attention_out, b.Inner(in.o), x_mid, s.C);
   project.epilogue = MatMulArgs::Epilogue::kResidual;
   project.residual = x;
-  project.dropout = args.key.MakeDropout(s.residual_dropout, kAttentionProjectionDropoutUse, s.M() * C);
+  project.dropout = args.key.MakeDropout(s.residual_dropout, kAttentionProjectionDropoutUse, s.M() * s.C);
   kernels.MatMul(project);
 
-  b.Normalize(x_mid, w.ln2_gamma, w.ln2_beta, FloatsAt(args.inner, in.ln2_mean), FloatsAt(args.inner, in.ln2_rstd),
-              normed);
-  MatMulArgs up = b.Linear(normed, C, 4 * C, w.w_fc, w.b_fc, At(args.inner, in.fc));
-  if (y == nullptr) {
-    kernels.MatMul(up);
-    return;
+  b.norm.Forward(b.Parameters(w.mlp_norm), x_mid, b.Norm2(), normed);
+  void* up = b.Inner(in.up);
+  void* hidden = b.Scratch(at.hidden);
+  for (const Linear& l : w.up) {
+    MatMulArgs product = b.linear.Forward(l, normed, up, s.up_width());
+    if (!s.is_gated && y != nullptr) {
+      product.epilogue = MatMulArgs::Epilogue::kGelu;
+      product.gelu_out = hidden;
+    }
+    kernels.MatMul(product);
   }
-  up.epilogue = MatMulArgs::Epilogue::kGelu;
-  up.gelu_out = At(args.scratch, at.gelu);
-  kernels.MatMul(up);
-  MatMulArgs down = b.Linear(up.gelu_out, 4 * C, C, w.w_proj, w.b_proj, y);
+  if (y == nullptr) return;
+  if (s.is_gated) kernels.Swiglu({.M = s.M(), .F = s.F, .gate_up = up, .y = hidden});
+  MatMulArgs down = b.linear.Forward(w.down, hidden, y, s.C);
   down.epilogue = MatMulArgs::Epilogue::kResidual;
   down.residual = x_mid;
-  down.dropout = args.key.MakeDropout(s.residual_dropout, kMlpProjectionDropoutUse, s.M() * C);
+  down.dropout = args.key.MakeDropout(s.residual_dropout, kMlpProjectionDropoutUse, s.M() * s.C);
   kernels.MatMul(down);
 }
 
 void BlockBackward(Kernels& kernels, const BlockArgs& args, const void* x, void* dy, float* gradient) {
-  const LayerShape& s = args.shape;
-  const BlockKernels b{kernels, args, s, s.M(), s.C};
-  const BlockInner in(s);
-  const BackwardScratch at(s);
-  MlpBackward(b, in, at, dy, gradient);               // dy is now the gradient of x_mid
-  AttentionPartBackward(b, in, at, x, dy, gradient);  // and now that of x
+  const BlockWork b(kernels, args);
+  const BackwardScratch at(args.shape);
+  MlpBackward(b, at, dy, gradient);               // dy is now the gradient of x_mid
+  AttentionPartBackward(b, at, x, dy, gradient);  // and now that of x
 }
 
 }  // namespace eps::worker

@@ -6,34 +6,41 @@
 #include "common/model/model_spec.h"
 #include "gpu_worker/device/kernels.h"
 #include "gpu_worker/layers/layer_shape.h"
+#include "gpu_worker/layers/linear.h"
 
 namespace eps::worker {
 
-// A GPT-2 transformer block:
-//   x_mid = x + dropout1(attention(ln1(x)) W_o + b_o)       attention has dropout 0 on its probabilities
-//   y     = x_mid + dropout2(gelu(ln2(x_mid) W_fc + b_fc) W_proj + b_proj)
-// Linear weights are (in, out).
+// A transformer block of any family, of parts that LayerShape names:
+//   x_mid = x + dropout1(attention(turned(norm1(x) W_qkv + b_qkv)) W_o + b_o)
+//   y     = x_mid + dropout2(act(norm2(x_mid) W_up + b_up) W_down + b_down)
+// norm: layer norm, or RMS norm. act: GELU, or SwiGLU of gate and up. turned: by rotary positions, where the family has
+// them, after a norm of each head of queries and keys, where it has those.
 struct BlockOffsets {  // in elements of the layer's slot
-  int64_t ln1_gamma = 0, ln1_beta = 0;
-  int64_t w_qkv = 0, b_qkv = 0;  // (C, 3C), (3C)
-  int64_t w_o = 0, b_o = 0;      // (C, C), (C)
-  int64_t ln2_gamma = 0, ln2_beta = 0;
-  int64_t w_fc = 0, b_fc = 0;      // (C, 4C), (4C)
-  int64_t w_proj = 0, b_proj = 0;  // (4C, C), (C)
+  struct Norm {
+    int64_t scale = 0, shift = -1;  // -1: an RMS norm
+  };
+  Norm attention_norm, mlp_norm;
+  Linears qkv;  // queries and keys apart from values with a norm of heads
+  int64_t query_norm = -1, key_norm = -1;
+  Linear attention_out;
+  Linears up;  // gate first
+  Linear down;
 };
 BlockOffsets BlockOffsetsOf(const ModelSpec& model, LayerId layer);
 
-// What backward needs beside x: 9 C numbers a token and little else. Outputs of the layer norms and of the
-// GELU are not kept: they are elementwise functions of what is, and cheap.
+// What backward needs beside x. Outputs of the norms and of GELU or SwiGLU are not kept: they are functions of each row
+// of what is, and cheap.
 struct BlockInner {  // in bytes of the inner slot
   explicit BlockInner(const LayerShape& shape);
-  int64_t ln1_mean, ln1_rstd;  // fp32 (M)
-  int64_t qkv;                 // act (M, 3C)
-  int64_t o;                   // act (M, C): attention's output
-  int64_t lse;                 // fp32 (B, H, T)
-  int64_t x_mid;               // act (M, C)
-  int64_t ln2_mean, ln2_rstd;  // fp32 (M)
-  int64_t fc;                  // act (M, 4C): before the GELU
+  int64_t norm1_mean, norm1_rstd;  // fp32 (M); no means of an RMS norm
+  int64_t heads;                   // act (M, (H + kv_heads) D): queries and keys before their norm
+  int64_t query_rstd, key_rstd;    // fp32 (M, H), (M, kv_heads): of that norm
+  int64_t qkv;                     // act (M, qkv_width): as attention reads it
+  int64_t o;                       // act (M, H D): attention's output
+  int64_t lse;                     // fp32 (B, H, T)
+  int64_t x_mid;                   // act (M, C)
+  int64_t norm2_mean, norm2_rstd;  // fp32 (M)
+  int64_t up;                      // act (M, up_width): before GELU or SwiGLU
   int64_t total_bytes;
 };
 int64_t BlockForwardScratchBytes(const LayerShape& shape, const KernelSizes& kernels);
@@ -43,9 +50,10 @@ int64_t BlockBackwardScratchBytes(const LayerShape& shape, const KernelSizes& ke
 struct BlockArgs {
   LayerShape shape;
   MicroBatchKey key;
-  BlockOffsets offsets;
-  const void* weights = nullptr;  // the layer in the compute dtype
-  void* inner = nullptr;          // BlockInner
+  const BlockOffsets* offsets = nullptr;
+  const void* weights = nullptr;        // the layer in the compute dtype
+  const float* rotary_table = nullptr;  // of RotaryArgs; null where the family has no rotary positions
+  void* inner = nullptr;                // BlockInner
   void* scratch = nullptr;
 };
 

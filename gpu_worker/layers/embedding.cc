@@ -5,7 +5,8 @@
 namespace eps::worker {
 
 EmbeddingOffsets EmbeddingOffsetsOf(const ModelSpec& model, LayerId layer) {
-  return {.wte = TensorOffset(model, layer, "wte.weight"), .wpe = TensorOffset(model, layer, "wpe.weight")};
+  return {.wte = TensorOffset(model, layer, TensorRole::kTokenTable),
+          .wpe = FindTensorOffset(model, layer, TensorRole::kPositionTable)};
 }
 
 void EmbeddingForward(Kernels& kernels, const LayerShape& shape, const MicroBatchKey& key,
@@ -17,7 +18,7 @@ void EmbeddingForward(Kernels& kernels, const LayerShape& shape, const MicroBatc
                      .V = shape.V,
                      .tokens = tokens,
                      .wte = At(weights, offsets.wte * elem_bytes),
-                     .wpe = At(weights, offsets.wpe * elem_bytes),
+                     .wpe = offsets.wpe.has_value() ? At(weights, *offsets.wpe * elem_bytes) : nullptr,
                      .wire_dtype = shape.wire,
                      .y = y,
                      .dropout = key.MakeDropout(shape.embedding_dropout, 0, shape.M() * shape.C)});
@@ -33,7 +34,7 @@ void EmbeddingBackward(Kernels& kernels, const LayerShape& shape, const MicroBat
                              .tokens = tokens,
                              .dy = dy,
                              .dwte = gradient + offsets.wte,
-                             .dwpe = gradient + offsets.wpe,
+                             .dwpe = offsets.wpe.has_value() ? gradient + *offsets.wpe : nullptr,
                              .dropout = key.MakeDropout(shape.embedding_dropout, 0, shape.M() * shape.C),
                              .scratch = scratch});
 }

@@ -2,6 +2,7 @@
 #define EPS_GPU_WORKER_LAYERS_EMBEDDING_H_
 
 #include <cstdint>
+#include <optional>
 
 #include "common/model/model_spec.h"
 #include "gpu_worker/device/kernels.h"
@@ -9,11 +10,13 @@
 
 namespace eps::worker {
 
-// y = dropout(wte[token] + wpe[position]). Gathers from the wire form: no table is ever expanded.
+// y = dropout(wte[token] + wpe[position]), or without positions where rotary ones turn queries and keys. Gathers from
+// the wire form: no table is ever expanded.
 // Random numbers: use 0 is y's dropout.
 struct EmbeddingOffsets {  // in elements of the layer's slot
   int64_t wte = 0;         // (V, C)
-  int64_t wpe = 0;         // (context, C)
+  // (context, C), where the family has it. As wte it may be negative: one in place lies where the daemon has it.
+  std::optional<int64_t> wpe;
 };
 EmbeddingOffsets EmbeddingOffsetsOf(const ModelSpec& model, LayerId layer);
 

@@ -1,8 +1,10 @@
 #include "gpu_worker/layers/head.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "common/base/byte_size.h"
+#include "gpu_worker/layers/norm.h"
 #include "gpu_worker/layers/tensor_offsets.h"
 
 namespace eps::worker {
@@ -16,10 +18,10 @@ struct HeadScratch {
     Layout layout;
     const int64_t row_bytes = s.M() * int64_t{sizeof(float)};
     gamma = layout.Take(s.expands() ? s.C * s.act_bytes() : 0);
-    beta = layout.Take(s.expands() ? s.C * s.act_bytes() : 0);
+    beta = layout.Take(s.expands() && s.has_mean ? s.C * s.act_bytes() : 0);
     normed = layout.Take(s.boundary_bytes());
     d_normed = layout.Take(s.boundary_bytes());
-    mean = layout.Take(row_bytes);
+    mean = layout.Take(s.has_mean ? row_bytes : 0);
     rstd = layout.Take(row_bytes);
     row_max = layout.Take(row_bytes);
     row_sum = layout.Take(row_bytes);
@@ -41,7 +43,12 @@ struct HeadScratch {
 class HeadWork {
  public:
   HeadWork(Kernels& kernels, const HeadArgs& args)
-      : k_(kernels), args_(args), s_(args.shape), at_(args.shape), rows_(args.shape.M()) {}
+      : k_(kernels),
+        args_(args),
+        s_(args.shape),
+        at_(args.shape),
+        rows_(args.shape.M()),
+        norm_{kernels, rows_, args.shape.C, args.shape.layer_norm_eps} {}
 
   // A parameter in the compute dtype: where it lies, or expanded into `scratch_offset`.
   const void* Parameter(int64_t offset_elems, int64_t num_elems, int64_t scratch_offset) {
@@ -53,23 +60,16 @@ class HeadWork {
   }
 
   void Normalize(const void* x) {
-    gamma_ = Parameter(args_.weight_offsets.gamma, s_.C, at_.gamma);
-    const void* beta = Parameter(args_.weight_offsets.beta, s_.C, at_.beta);
-    k_.LayerNorm({.M = rows_,
-                  .C = s_.C,
-                  .eps = s_.layer_norm_eps,
-                  .x = x,
-                  .gamma = gamma_,
-                  .beta = beta,
-                  .y = normed(),
-                  .mean = Floats(at_.mean),
-                  .rstd = Floats(at_.rstd)});
+    const HeadOffsets& from = args_.weight_offsets;
+    parameters_.scale = Parameter(from.gamma, s_.C, at_.gamma);
+    if (from.beta.has_value()) parameters_.shift = Parameter(*from.beta, s_.C, at_.beta);
+    norm_.Forward(parameters_, x, statistics(), normed());
   }
 
   // logits (num_rows, chunk) = normed (num_rows, C) table[first, first + chunk)^T, for the last `num_rows` rows.
   // Leaves the table's chunk in table_.
   void Logits(int64_t first, int64_t chunk, int64_t num_rows) {
-    table_ = Parameter(args_.weight_offsets.wte + first * s_.C, chunk * s_.C, at_.table);
+    table_ = Parameter(args_.weight_offsets.table + first * s_.C, chunk * s_.C, at_.table);
     k_.MatMul({.M = num_rows,
                .N = chunk,
                .K = s_.C,
@@ -83,7 +83,7 @@ class HeadWork {
   }
 
   // starts: d_normed is set, not added to.
-  void LogitsBackward(int64_t first, int64_t chunk, bool starts, float* d_wte) {
+  void LogitsBackward(int64_t first, int64_t chunk, bool starts, float* d_table) {
     k_.MatMul({.M = rows_,
                .N = s_.C,
                .K = chunk,
@@ -102,24 +102,16 @@ class HeadWork {
                .trans_a = true,
                .b = normed(),
                .ldb = s_.C,
-               .c = d_wte + first * s_.C,
+               .c = d_table + first * s_.C,
                .ldc = s_.C,
                .c_is_gradient = true,
                .accumulate = true});
   }
 
   void NormalizeBackward(const void* x, void* dx, float* gradient) {
-    k_.LayerNormBackward({.M = rows_,
-                          .C = s_.C,
-                          .dy = d_normed(),
-                          .x = x,
-                          .gamma = gamma_,
-                          .mean = Floats(at_.mean),
-                          .rstd = Floats(at_.rstd),
-                          .dx = dx,
-                          .dgamma = gradient + args_.offsets.gamma,
-                          .dbeta = gradient + args_.offsets.beta,
-                          .scratch = Scratch(at_.kernel)});
+    const HeadOffsets& to = args_.offsets;
+    norm_.Backward(parameters_, d_normed(), x, statistics(), nullptr, dx, gradient + to.gamma,
+                   to.beta.has_value() ? gradient + *to.beta : nullptr, Scratch(at_.kernel));
   }
 
   void* logits() { return Scratch(at_.logits); }
@@ -131,6 +123,7 @@ class HeadWork {
   std::byte* Scratch(int64_t offset) { return At(args_.scratch, offset); }
   float* Floats(int64_t offset) { return FloatsAt(args_.scratch, offset); }
   void* normed() { return Scratch(at_.normed); }
+  NormStatistics statistics() { return {Floats(at_.mean), Floats(at_.rstd)}; }
   void* d_normed() { return Scratch(at_.d_normed); }
 
   Kernels& k_;
@@ -138,16 +131,18 @@ class HeadWork {
   const LayerShape& s_;
   const HeadScratch at_;
   const int64_t rows_;
-  const void* gamma_ = nullptr;
+  const NormContext norm_;
+  NormParameters parameters_;
   const void* table_ = nullptr;
 };
 
 }  // namespace
 
 HeadOffsets HeadOffsetsOf(const ModelSpec& model, LayerId layer) {
-  return {.gamma = TensorOffset(model, layer, "ln_f.weight"),
-          .beta = TensorOffset(model, layer, "ln_f.bias"),
-          .wte = TensorOffset(model, layer, "wte.weight")};
+  const std::optional<int64_t> own = FindTensorOffset(model, layer, TensorRole::kHeadTable);
+  return {.gamma = TensorOffset(model, layer, TensorRole::kFinalNormScale),
+          .beta = FindTensorOffset(model, layer, TensorRole::kFinalNormShift),
+          .table = own.has_value() ? *own : TensorOffset(model, layer, TensorRole::kTokenTable)};
 }
 
 int64_t VocabChunk(const LayerShape& shape) {
@@ -157,7 +152,7 @@ int64_t VocabChunk(const LayerShape& shape) {
 }
 
 int64_t HeadScratchBytes(const LayerShape& shape, const KernelSizes& kernels) {
-  return HeadScratch(shape).kernel + kernels.layer_norm_backward(shape.M(), shape.C);
+  return HeadScratch(shape).kernel + NormScratchBytes(shape.has_mean, shape.M(), shape.C, kernels);
 }
 
 void HeadForwardBackward(Kernels& kernels, const HeadArgs& args, const void* x, const int32_t* labels, double scale,
@@ -199,7 +194,7 @@ void HeadForwardBackward(Kernels& kernels, const HeadArgs& args, const void* x, 
                                   .row_max = work.row_max(),
                                   .row_sum = work.row_sum(),
                                   .scale = scale});
-    work.LogitsBackward(i * width, columns(i), is_last, gradient + args.offsets.wte);
+    work.LogitsBackward(i * width, columns(i), is_last, gradient + args.offsets.table);
   }
   work.NormalizeBackward(x, dx, gradient);
 }

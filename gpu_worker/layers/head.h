@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 
 #include "common/model/model_spec.h"
 #include "gpu_worker/device/kernels.h"
@@ -10,16 +11,17 @@
 
 namespace eps::worker {
 
-// The final layer norm, the product with the tied token table, and the mean cross-entropy over the step. It is
+// The final norm, the product with the token table or one of the head's own, and the mean cross-entropy of the step. It is
 // visited once: forward and backward together, so its weights are pulled once and its logits never leave scratch.
 //
 // The vocabulary goes by in chunks of columns: a first pass makes the running softmax, a second one, last chunk
 // first, makes each chunk's logits again and turns them into their gradient. The last chunk's logits are still
 // there from the first pass; a vocabulary of one chunk computes its logits once.
 // Cost: products of 4 M C V multiply-adds for several chunks, 3 for one.
-struct HeadOffsets {            // in elements from where the layer begins
-  int64_t gamma = 0, beta = 0;  // (C)
-  int64_t wte = 0;              // (V, C)
+struct HeadOffsets {            // in elements from where the layer begins; negative ones, too, where blobs lie in place
+  int64_t gamma = 0;            // (C)
+  std::optional<int64_t> beta;  // (C); none of an RMS norm
+  int64_t table = 0;            // (V, C)
 };
 HeadOffsets HeadOffsetsOf(const ModelSpec& model, LayerId layer);
 
@@ -39,7 +41,7 @@ struct HeadArgs {
 };
 
 // x: act (M, C). labels: (M). record: added to. dx: act (M, C) out. gradient: the layer's slot, fp32, added to.
-// scale: what a counted token's loss weighs in the step's: 1 / counted tokens of the step.
+// scale: of a counted token's loss: the loss scale / counted tokens of the step.
 void HeadForwardBackward(Kernels& kernels, const HeadArgs& args, const void* x, const int32_t* labels, double scale,
                          LossRecord* record, void* dx, float* gradient);
 

@@ -5,13 +5,21 @@
 
 namespace eps::worker {
 
-LayerShape MakeLayerShape(const Gpt2Config& model, int64_t micro_batch, Dtype wire, Dtype compute) {
+LayerShape MakeLayerShape(const ModelConfig& model, int64_t micro_batch, Dtype wire, Dtype compute) {
   LayerShape shape;
   shape.B = micro_batch;
   shape.T = model.context;
   shape.C = model.d_model;
   shape.H = model.num_heads;
   shape.V = model.vocab;
+  shape.kv_heads = model.kv_heads();
+  shape.D = model.head_dim();
+  shape.F = model.ff_width();
+  const bool is_llama = model.family == ModelFamily::kLlama;
+  shape.has_mean = !is_llama;
+  shape.is_gated = shape.is_rotary = is_llama;
+  shape.has_qk_norm = model.qk_norm;
+  shape.window = model.sliding_window;
   shape.layer_norm_eps = model.layer_norm_eps;
   shape.embedding_dropout = model.embedding_dropout;
   shape.attention_dropout = model.attention_dropout;

@@ -17,21 +17,31 @@ namespace eps::worker {
 // The shape of one micro-batch in any layer of a model. All that sizes depend on.
 struct LayerShape {
   int64_t B = 0, T = 0, C = 0, H = 0, V = 0;
+  int64_t kv_heads = 0, D = 0;  // heads of keys and values; elements of any head
+  int64_t F = 0;                // width of the feed-forward part
+  bool has_mean = true;         // layer norms; else RMS norms
+  bool is_gated = false;        // SwiGLU; else GELU
+  bool is_rotary = false;       // positions turn queries and keys; else the embedding adds them
+  bool has_qk_norm = false;
+  int64_t window = 0;  // of attention; 0: none
   double layer_norm_eps = 1e-5;
   double embedding_dropout = 0, attention_dropout = 0, residual_dropout = 0;
   Dtype wire = Dtype::kBf16;    // what weights are pulled in
   Dtype compute = Dtype::kF32;  // of activations, and of weights in kernels
 
   int64_t M() const { return B * T; }
-  int64_t D() const { return C / H; }
+  int64_t q_width() const { return H * D; }
+  int64_t qkv_width() const { return (H + 2 * kv_heads) * D; }
+  int64_t up_width() const { return is_gated ? 2 * F : F; }  // gate and up, or up alone
   bool expands() const { return wire != compute; }
   int64_t act_bytes() const { return SizeOf(compute); }
-  int64_t boundary_bytes() const { return M() * C * act_bytes(); }
+  int64_t rows_bytes(int64_t width) const { return M() * width * act_bytes(); }  // act (M, width)
+  int64_t boundary_bytes() const { return rows_bytes(C); }
   // Token ids (M), then labels (M), each array aligned.
   int64_t labels_offset_bytes() const { return RoundUp(M() * int64_t{sizeof(int32_t)}, kArenaAlignBytes); }
   int64_t token_bytes() const { return 2 * labels_offset_bytes(); }
 };
-LayerShape MakeLayerShape(const Gpt2Config& model, int64_t micro_batch, Dtype wire, Dtype compute);
+LayerShape MakeLayerShape(const ModelConfig& model, int64_t micro_batch, Dtype wire, Dtype compute);
 
 // What one layer needs of the arena, for one micro-batch.
 struct LayerSizes {

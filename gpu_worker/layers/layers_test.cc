@@ -1,8 +1,10 @@
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <memory>
 #include <vector>
 
+#include "common/model/rotary.h"
 #include "common/testing/status_matchers.h"
 #include "gpu_worker/device/cpu/cpu_device.h"
 #include "gpu_worker/device/cpu/cpu_kernel_sizes.h"
@@ -37,6 +39,12 @@ class GuardedArena {
     return buffer;
   }
   float* TakeFloats(int64_t n) { return static_cast<float*>(Take(n * 4)); }
+  const float* TakeRotaryTable(const ModelConfig& model) {
+    const std::vector<float> table = RotaryTable(model.rotary, model.head_dim(), model.context);
+    float* to = TakeFloats(static_cast<int64_t>(table.size()));
+    std::copy(table.begin(), table.end(), to);
+    return to;
+  }
   void ExpectGuardsIntact() {
     ASSERT_OK(device_->stream(StreamId::kCompute).Synchronize());
     int64_t at = 0;
@@ -57,7 +65,7 @@ class GuardedArena {
 };
 
 struct Case {
-  Gpt2Config config;
+  ModelConfig config;
   int64_t micro_batch = 1;
   Dtype wire = Dtype::kF32;
 };
@@ -65,13 +73,23 @@ std::vector<Case> Cases() {
   std::vector<Case> cases;
   for (const Dtype wire : {Dtype::kF32, Dtype::kBf16}) {
     for (const double dropout : {0.0, 0.2}) {
-      Gpt2Config odd{.num_layers = 1, .d_model = 6, .num_heads = 3, .context = 7, .vocab = 11};
+      ModelConfig odd{.num_layers = 1, .d_model = 6, .num_heads = 3, .context = 7, .vocab = 11};
       odd.embedding_dropout = odd.attention_dropout = odd.residual_dropout = dropout;
-      Gpt2Config even = odd;
+      ModelConfig even = odd;
       even.d_model = 64;
       even.num_heads = 2;
       even.context = 48;
       even.vocab = 5000;  // two chunks
+      ModelConfig llama = {.family = ModelFamily::kLlama, .num_layers = 1, .d_model = 10, .num_heads = 6};
+      llama.context = llama.max_positions = 7;
+      llama.vocab = 11;
+      llama.num_kv_heads = 2;
+      llama.d_head = 6;
+      llama.d_ff = 21;
+      llama.tied_head = llama.qkv_bias = llama.qk_norm = dropout > 0;
+      llama.attention_dropout = dropout;
+      llama.sliding_window = dropout > 0 ? 3 : 0;
+      cases.push_back({llama, 3, wire});
       cases.push_back({odd, 1, wire});
       cases.push_back({odd, 3, wire});
       cases.push_back({even, 2, wire});
@@ -92,7 +110,7 @@ bool AllFinite(const float* values, int64_t n) {
 
 TEST(LayersTest, ABlockStaysWithinItsSizesAndRecomputesTheSameBits) {
   for (const Case& c : Cases()) {
-    const ModelSpec model = BuildGpt2(c.config).value();
+    const ModelSpec model = BuildModel(c.config).value();
     const LayerSpec& layer = model.layers[1];
     const LayerShape shape = MakeLayerShape(c.config, c.micro_batch, c.wire, Dtype::kF32);
     const LayerSizes sizes = SizesOf(layer, shape, CpuKernelSizes());
@@ -107,10 +125,12 @@ TEST(LayersTest, ABlockStaysWithinItsSizesAndRecomputesTheSameBits) {
     FillSmall(x, boundary_elems);
     float* y = arena.TakeFloats(boundary_elems);
     void* inner = arena.Take(sizes.inner_bytes);
+    const BlockOffsets offsets = BlockOffsetsOf(model, layer.id);
     BlockArgs args{.shape = shape,
                    .key = {.layer = layer.id, .micro_batch = 1},
-                   .offsets = BlockOffsetsOf(model, layer.id),
+                   .offsets = &offsets,
                    .weights = weights,
+                   .rotary_table = shape.is_rotary ? arena.TakeRotaryTable(c.config) : nullptr,
                    .inner = inner,
                    .scratch = arena.Take(sizes.forward_scratch_bytes)};
     BlockForward(kernels, args, x, y);
@@ -133,7 +153,7 @@ TEST(LayersTest, ABlockStaysWithinItsSizesAndRecomputesTheSameBits) {
 
 TEST(LayersTest, EmbeddingAndHeadStayWithinTheirSizes) {
   for (const Case& c : Cases()) {
-    const ModelSpec model = BuildGpt2(c.config).value();
+    const ModelSpec model = BuildModel(c.config).value();
     const LayerSpec& embedding = model.layers.front();
     const LayerSpec& head = model.layers.back();
     const LayerShape shape = MakeLayerShape(c.config, c.micro_batch, c.wire, Dtype::kF32);
@@ -172,6 +192,7 @@ TEST(LayersTest, EmbeddingAndHeadStayWithinTheirSizes) {
     HeadForwardBackward(kernels,
                         {.shape = shape,
                          .offsets = HeadOffsetsOf(model, head.id),
+                         .weight_offsets = HeadOffsetsOf(model, head.id),
                          .weights = take_weights(head),
                          .scratch = arena.Take(sizes.backward_scratch_bytes)},
                         y, labels, 0.25, record, dx, head_gradient);
@@ -217,10 +238,10 @@ TEST(LayersTest, AMicroBatchsRandomNumbersDependOnItsPlaceInTheVnodeOnly) {
 }
 
 TEST(LayersTest, SizesDoNotDependOnDepth) {
-  Gpt2Config config{.num_layers = 4, .d_model = 64, .num_heads = 4, .context = 32, .vocab = 256};
-  const ModelSpec few = BuildGpt2(config).value();
+  ModelConfig config{.num_layers = 4, .d_model = 64, .num_heads = 4, .context = 32, .vocab = 256};
+  const ModelSpec few = BuildModel(config).value();
   config.num_layers = 32;
-  const ModelSpec many = BuildGpt2(config).value();
+  const ModelSpec many = BuildModel(config).value();
   const LayerShape shape = MakeLayerShape(config, 2, Dtype::kBf16, Dtype::kF32);
   const LayerSizes a = SizesOf(few.layers[1], shape, CpuKernelSizes());
   const LayerSizes b = SizesOf(many.layers[31], shape, CpuKernelSizes());

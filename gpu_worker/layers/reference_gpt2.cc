@@ -343,7 +343,7 @@ class Sample {
   }
 
   const ModelSpec& model_;
-  const Gpt2Config& config_;
+  const ModelConfig& config_;
   std::vector<Matrix>& parameters_;
   const Place place_;
   const std::vector<int32_t> tokens_;

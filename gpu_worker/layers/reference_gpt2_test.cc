@@ -11,14 +11,14 @@ namespace {
 
 // Every gradient of the reference is what finite differences of its loss say, dropout and tied table included.
 TEST(ReferenceGpt2Test, GradientsAreThoseOfFiniteDifferences) {
-  const ModelSpec model = BuildGpt2({.num_layers = 2,
-                                     .d_model = 4,
-                                     .num_heads = 2,
-                                     .context = 3,
-                                     .vocab = 5,
-                                     .embedding_dropout = 0.1,
-                                     .attention_dropout = 0.2,
-                                     .residual_dropout = 0.3})
+  const ModelSpec model = BuildModel({.num_layers = 2,
+                                      .d_model = 4,
+                                      .num_heads = 2,
+                                      .context = 3,
+                                      .vocab = 5,
+                                      .embedding_dropout = 0.1,
+                                      .attention_dropout = 0.2,
+                                      .residual_dropout = 0.3})
                               .value();
   std::mt19937 random(7);
   std::normal_distribution<double> normal(0, 0.5);

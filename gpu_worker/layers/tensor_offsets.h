@@ -2,16 +2,18 @@
 #define EPS_GPU_WORKER_LAYERS_TENSOR_OFFSETS_H_
 
 #include <cstdint>
+#include <optional>
 
-#include "absl/strings/string_view.h"
 #include "common/base/ids.h"
 #include "common/model/model_spec.h"
 
 namespace eps::worker {
 
-// Where the tensor whose name ends in `suffix` lies in the layer's weight slot and gradient slot, in elements.
+// Where the layer's tensor of this role lies in its weight slot and gradient slot, in elements.
 // The layer must have exactly one such tensor: layers and ModelSpec are written for each other.
-int64_t TensorOffset(const ModelSpec& model, LayerId layer, absl::string_view suffix);
+int64_t TensorOffset(const ModelSpec& model, LayerId layer, TensorRole role);
+// The same of one that the layer may lack.
+std::optional<int64_t> FindTensorOffset(const ModelSpec& model, LayerId layer, TensorRole role);
 
 }  // namespace eps::worker
 

@@ -20,7 +20,7 @@ using absl::StatusCode;
 
 // The embedding has 3 chunks, a block 2 and some, ln_f one.
 ModelSpec SmallModel() {
-  return BuildGpt2({.num_layers = 2, .d_model = 200, .num_heads = 4, .context = 64, .vocab = 3001}).value();
+  return BuildModel({.num_layers = 2, .d_model = 200, .num_heads = 4, .context = 64, .vocab = 3001}).value();
 }
 
 GroupVnodes EvenShares(int num_vnodes, int size, int rank) {
@@ -179,7 +179,7 @@ TEST(GroupPartsTest, WhatMakesNoSenseIsRefusedByField) {
 // more for each node and blob.
 TEST(GroupPartsTest, TheAreaIsOneLayerToTwo) {
   const ModelSpec model =
-      BuildGpt2({.num_layers = 1, .d_model = 1024, .num_heads = 8, .context = 64, .vocab = 9001}).value();
+      BuildModel({.num_layers = 1, .d_model = 1024, .num_heads = 8, .context = 64, .vocab = 9001}).value();
   const GroupBounds bounds = {.num_vnodes = 8, .max_pass_vnodes = 8, .max_subtree_leaves = 8};
   const int64_t layer = model.max_layer_elems();
   EXPECT_GE(GroupAreaElems(model, 8, bounds), layer);

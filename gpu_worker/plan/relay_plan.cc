@@ -38,7 +38,7 @@ absl::Status CheckPass(const PlanRequest& request) {
         "batch.micro_batches: ", batch.micro_batches, " of each of ", PassVnodes(request), " virtual nodes in ",
         num_layers, " layers are ", turns, " turns of a pass, must be at most ", kMostTurns));
   }
-  const Gpt2Config& config = request.model->config;
+  const ModelConfig& config = request.model->config;
   const int64_t boundary_bytes =
       batch.micro_batch * config.context * config.d_model * SizeOf(request.kernels.compute_dtype);
   if (boundary_bytes > kMostBoundaryBytes) {
@@ -55,6 +55,7 @@ struct Needs {
   std::vector<int64_t> wire_bytes;  // of each layer
   int64_t boundary_bytes = 0;
   int64_t token_bytes = 0;
+  int64_t rotary_bytes = 0;
   int64_t num_layers = 0;   // embedding and head included
   int64_t items = 0;        // micro-batches of a pass
   int64_t inner_total = 0;  // (block, micro-batch)s of a pass
@@ -87,6 +88,7 @@ Needs NeedsOf(const PlanRequest& request) {
   }
   needs.boundary_bytes = shape.boundary_bytes();
   needs.token_bytes = shape.token_bytes();
+  if (shape.is_rotary) needs.rotary_bytes = shape.T * shape.D * int64_t{sizeof(float)};
   needs.num_layers = static_cast<int64_t>(model.layers.size());
   needs.num_vnodes = run.batch.virtual_nodes;
   needs.max_pass_vnodes = PassVnodes(request);
@@ -191,6 +193,7 @@ RelayPlan Lay(const PlanRequest& request, const Needs& needs, const Choice& choi
     plan.group_area =
         arena.Take(GroupAreaElems(*request.model, needs.max_group_members, bounds) * int64_t{sizeof(float)});
   }
+  plan.rotary_table = arena.Take(needs.rotary_bytes);
   plan.records = arena.Take(plan.GroupFlagsOffset(needs.forms_groups() ? RelayPlan::kGroupFlagTurns : 0));
   plan.arena_bytes = arena.end_bytes();
 
@@ -321,6 +324,7 @@ std::vector<PlanLine> Describe(const RelayPlan& plan) {
     add("group", plan.group_area.num_bytes,
         "what the other members of a group sum of this worker's part of a layer, fp32");
   }
+  if (plan.rotary_table.num_bytes > 0) add("positions", plan.rotary_table.num_bytes, "cosines and sines of each, fp32");
   add("records", plan.records.num_bytes, "loss records and finite flags");
   add("device total", plan.arena_bytes,
       plan.cap_bytes > 0 ? absl::StrCat("of ", FormatByteSize(plan.cap_bytes), " allowed") : "no cap given");

@@ -39,6 +39,8 @@ struct RelayPlan {
   ArenaSpan scratch;  // the largest layer's, forward or backward
   // Where a group's nodes of this worker's part of a layer come together, fp32 (GroupParts); empty: it forms no groups.
   ArenaSpan group_area;
+  // Angles of rotary positions (common/model/rotary.h), fp32, the same all along; empty where the family has none.
+  ArenaSpan rotary_table;
   ArenaSpan records;        // loss records and finite flags: RecordOffset, FlagsOffset, GroupFlagsOffset
   int max_pass_vnodes = 1;  // a worker that holds more runs further passes
   int num_vnodes = 1;       // of the run

@@ -19,7 +19,7 @@ struct TestRun {
     run.steps = 1;
   }
   PlanRequest Request(int64_t cap_bytes) {
-    model = BuildGpt2(run.model).value();
+    model = BuildModel(run.model).value();
     return {.model = &model, .run = &run, .kernels = CpuKernelSizes(), .cap_bytes = cap_bytes};
   }
   absl::StatusOr<RelayPlan> Plan(int64_t cap_bytes) { return MakeRelayPlan(Request(cap_bytes)); }

@@ -121,17 +121,20 @@ int64_t LayerRunner::WeightOffset(LayerId layer, int64_t slot_offset_elems, cons
 BlockArgs LayerRunner::BlockOf(const RelayStep& step, const PassContext& pass) const {
   return {.shape = pass.shape,
           .key = Key(step, pass),
-          .offsets = blocks_[static_cast<size_t>(step.layer.value())],
+          .offsets = &blocks_[static_cast<size_t>(step.layer.value())],
           .weights = pass.shape.expands() ? arena_.expanded : Weights(step, pass),
+          .rotary_table = reinterpret_cast<const float*>(arena_.rotary_table),
           .inner = Slot(arena_.inners, step.inner),
           .scratch = arena_.scratch};
 }
 
 HeadArgs LayerRunner::HeadOf(const RelayStep& step, const PassContext& pass) const {
   const auto offset = [&](int64_t slot_offset_elems) { return WeightOffset(step.layer, slot_offset_elems, pass); };
+  HeadOffsets weight_offsets = {.gamma = offset(head_.gamma), .table = offset(head_.table)};
+  if (head_.beta.has_value()) weight_offsets.beta = offset(*head_.beta);
   return {.shape = pass.shape,
           .offsets = head_,
-          .weight_offsets = {.gamma = offset(head_.gamma), .beta = offset(head_.beta), .wte = offset(head_.wte)},
+          .weight_offsets = weight_offsets,
           .weights = Weights(step, pass),
           .scratch = arena_.scratch};
 }
@@ -165,8 +168,8 @@ void LayerRunner::Expand(const RelayStep& step, const PassContext& pass) {
 void LayerRunner::Forward(const RelayStep& step, const PassContext& pass) {
   void* y = Slot(arena_.boundaries, step.output);
   if (model_.layer(step.layer).kind == LayerKind::kEmbedding) {
-    const EmbeddingOffsets offsets = {.wte = WeightOffset(step.layer, embedding_.wte, pass),
-                                      .wpe = WeightOffset(step.layer, embedding_.wpe, pass)};
+    EmbeddingOffsets offsets = {.wte = WeightOffset(step.layer, embedding_.wte, pass)};
+    if (embedding_.wpe.has_value()) offsets.wpe = WeightOffset(step.layer, *embedding_.wpe, pass);
     return EmbeddingForward(kernels_, pass.shape, Key(step, pass), offsets, Weights(step, pass), Tokens(step), y);
   }
   BlockForward(kernels_, BlockOf(step, pass), Slot(arena_.boundaries, step.input), y);
@@ -174,7 +177,7 @@ void LayerRunner::Forward(const RelayStep& step, const PassContext& pass) {
 
 void LayerRunner::Head(const RelayStep& step, const PassContext& pass) {
   HeadForwardBackward(kernels_, HeadOf(step, pass), Slot(arena_.boundaries, step.input), Labels(step, pass),
-                      pass.loss_scale, Record(step), Slot(arena_.boundaries, step.output), Gradient(step.gradient));
+                      pass.token_scale, Record(step), Slot(arena_.boundaries, step.output), Gradient(step.gradient));
 }
 
 void LayerRunner::Logits(const RelayStep& step, const PassContext& pass) {
@@ -201,7 +204,7 @@ void LayerRunner::FinishLeaf(const RelayStep& step, const PassContext& pass) {
   compute_.CopyIn(flag, BytesOf(start_values_.finite));
   kernels_.FinishLeaf({.n = model_.layer(step.layer).num_elems,
                        .src = Gradient(step.gradient),
-                       .round_bf16 = pass.gradients == Dtype::kBf16,
+                       .round_to = pass.gradients,
                        .finite = flag});
 }
 

@@ -29,7 +29,7 @@ struct PassContext {
   uint64_t seed = 0;
   StepId step;
   absl::Span<const int> vnodes;  // of the pass
-  double loss_scale = 1;         // 1 / counted tokens of the step
+  double token_scale = 1;        // of a counted token's loss: the loss scale / counted tokens of the step
   Dtype gradients = Dtype::kF32;
   bool training = true;               // false: no dropout
   const GroupParts* group = nullptr;  // null: this worker goes alone

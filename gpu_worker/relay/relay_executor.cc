@@ -13,7 +13,9 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
+#include "common/model/rotary.h"
 #include "common/numeric/bf16.h"
+#include "common/numeric/fp16.h"
 #include "gpu_worker/layers/layer_shape.h"
 #include "gpu_worker/plan/group_parts.h"
 #include "gpu_worker/plan/pushed_nodes.h"
@@ -239,13 +241,14 @@ absl::Status RelayExecutorImpl::RunPass(const Assignment& assignment, absl::Span
   for (const VnodeBatch& batch : batches) shape.vnodes.push_back(batch.vnode);
 
   Pass pass;
-  pass.context = {.shape = shape_,
-                  .seed = model_.config.init_seed,
-                  .step = assignment.step,
-                  .vnodes = shape.vnodes,
-                  .loss_scale = 1.0 / static_cast<double>(std::max<int64_t>(assignment.counted_tokens, 1)),
-                  .gradients = run_.precision.gradients,
-                  .group = parts};
+  pass.context = {
+      .shape = shape_,
+      .seed = model_.config.init_seed,
+      .step = assignment.step,
+      .vnodes = shape.vnodes,
+      .token_scale = assignment.loss_scale / static_cast<double>(std::max<int64_t>(assignment.counted_tokens, 1)),
+      .gradients = run_.precision.gradients,
+      .group = parts};
   pass.group = group;
   pass.version = ReadVersion(assignment.step);
   EPS_RETURN_IF_ERROR(FindWeights(pass));
@@ -274,7 +277,7 @@ void RelayExecutorImpl::Survey(Kernels& kernels) {
 
 absl::StatusOr<std::vector<float>> RelayExecutorImpl::NextTokenLogits(Version version,
                                                                       absl::Span<const int32_t> tokens) {
-  const Gpt2Config& config = model_.config;
+  const ModelConfig& config = model_.config;
   if (tokens.empty() || static_cast<int64_t>(tokens.size()) > config.context) {
     return absl::InvalidArgumentError(absl::StrCat(tokens.size(), " tokens, must be 1 to ", config.context));
   }
@@ -316,9 +319,9 @@ absl::StatusOr<std::vector<float>> RelayExecutorImpl::NextTokenLogits(Version ve
     return values;
   }
   for (size_t i = 0; i < values.size(); ++i) {
-    Bf16 narrow;
-    std::memcpy(&narrow, logits.data() + i * sizeof(narrow), sizeof(narrow));
-    values[i] = ToFloat(narrow);
+    uint16_t bits = 0;
+    std::memcpy(&bits, logits.data() + i * sizeof(bits), sizeof(bits));
+    values[i] = shape_.compute == Dtype::kBf16 ? ToFloat(Bf16{bits}) : ToFloat(Fp16{bits});
   }
   return values;
 }
@@ -621,6 +624,14 @@ void RelayExecutorImpl::Push(const RelayStep& step, const Pass& pass, const Push
   }
 }
 
+absl::Status FillRotaryTable(const ModelConfig& model, std::byte* to, Device& device) {
+  const std::vector<float> table = RotaryTable(model.rotary, model.head_dim(), model.context);
+  Stream& compute = device.stream(StreamId::kCompute);
+  compute.CopyIn(to,
+                 absl::MakeConstSpan(reinterpret_cast<const std::byte*>(table.data()), table.size() * sizeof(float)));
+  return compute.Synchronize();
+}
+
 std::array<double, kNumWaitCauses> RelayExecutorImpl::TakeWaits() {
   for (const StreamId id : {StreamId::kIn, StreamId::kOut}) device_.stream(id).TakeStats();
   const StreamStats compute = device_.stream(StreamId::kCompute).TakeStats();
@@ -641,6 +652,9 @@ absl::StatusOr<std::unique_ptr<RelayExecutor>> RelayExecutor::Create(Options opt
   const RunConfig& run = *options.run;
   const LayerShape shape = MakeLayerShape(options.model->config, run.batch.micro_batch, run.precision.wire,
                                           options.device->properties().compute_dtype);
+  if (arena.rotary_table != nullptr) {
+    EPS_RETURN_IF_ERROR(FillRotaryTable(options.model->config, arena.rotary_table, *options.device));
+  }
   EPS_ASSIGN_OR_RETURN(PassMemory memory,
                        PassMemory::New(*options.device, options.plan, shape, run.batch.micro_batches));
   return std::make_unique<RelayExecutorImpl>(std::move(options), std::move(arena), shape, std::move(memory));

@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/choices/choices.h"
 #include "common/numeric/bf16.h"
+#include "common/numeric/fp16.h"
 #include "common/numeric/philox.h"
 #include "common/schedule/chunk_range.h"
 #include "common/testing/status_matchers.h"
@@ -68,7 +69,9 @@ std::vector<std::vector<float>> Masters(const ModelSpec& model, Dtype wire) {
       InitTensor(tensor, 3, out);
       for (int64_t i = 0; i < tensor.num_elems(); ++i) {
         if (is_scale) out[i] += 1;
-        if (wire == Dtype::kBf16) out[i] = ToFloat(ToBf16(out[i]));  // the reference sees what is on the wire
+        // The reference sees what is on the wire.
+        if (wire == Dtype::kBf16) out[i] = ToFloat(ToBf16(out[i]));
+        if (wire == Dtype::kF16) out[i] = ToFloat(ToFp16(out[i]));
       }
     }
     masters.push_back(std::move(values));
@@ -78,6 +81,7 @@ std::vector<std::vector<float>> Masters(const ModelSpec& model, Dtype wire) {
 
 Assignment MakeAssignment(const RunConfig& run) {
   Assignment assignment{.step = kStep};
+  if (run.precision.gradients == Dtype::kF16) assignment.loss_scale = 1024;
   for (int vnode = 0; vnode < run.batch.virtual_nodes; ++vnode) {
     VnodeBatch batch{.vnode = vnode, .tokens = {}, .labels = {}};
     const int64_t n = run.batch.sequences_per_vnode() * run.model.context;
@@ -96,6 +100,7 @@ Assignment MakeAssignment(const RunConfig& run) {
 
 Assignment Only(const Assignment& all, const std::vector<int>& vnodes) {
   Assignment some{.step = all.step, .counted_tokens = all.counted_tokens};
+  some.loss_scale = all.loss_scale;
   for (const int v : vnodes) some.vnodes.push_back(all.vnodes[static_cast<size_t>(v)]);
   return some;
 }
@@ -257,7 +262,7 @@ class RelayExecutorTest : public ::testing::Test {
  protected:
   void Use(const RunConfig& run) {
     run_ = run;
-    model_ = BuildGpt2(run.model).value();
+    model_ = BuildModel(run.model).value();
     masters_ = Masters(model_, run.precision.wire);
     all_ = MakeAssignment(run);
   }
@@ -401,7 +406,7 @@ class RelayExecutorTest : public ::testing::Test {
     double error = 0, norm = 0;
     for (int64_t i = 0; i < tensor.num_elems(); ++i) {
       const double want = want_slot[static_cast<size_t>(use.offset_elems + tensor.offset_elems + i)];
-      const double got = static_cast<double>(got_blob[static_cast<size_t>(tensor.offset_elems + i)]);
+      const double got = static_cast<double>(got_blob[static_cast<size_t>(tensor.offset_elems + i)]) / all_.loss_scale;
       error += (got - want) * (got - want);
       norm += want * want;
     }
@@ -437,6 +442,12 @@ TEST_F(RelayExecutorTest, Bf16GradientsAreThoseOfTheWholeModelUpToTheirRounding)
   ExpectNearReference(RunStep({}), 1.0 / 512);
 }
 
+TEST_F(RelayExecutorTest, Fp16GradientsAreThoseOfTheWholeModelTimesTheLossScale) {
+  Use(SmallRun(Dtype::kF16));
+  // To 11 bits, and what is below 2^-14 with the scale, to fewer.
+  ExpectNearReference(RunStep({}), 1.0 / 2048);
+}
+
 TEST_F(RelayExecutorTest, SeveralChunksOfTheVocabularyGiveTheSameGradients) {
   RunConfig run = SmallRun();
   run.model = {.num_layers = 1, .d_model = 8, .num_heads = 2, .context = 5, .vocab = 9001, .init_seed = 1};
@@ -449,7 +460,7 @@ TEST_F(RelayExecutorTest, SeveralChunksOfTheVocabularyGiveTheSameGradients) {
 }
 
 TEST_F(RelayExecutorTest, NoChoiceOfThePlanChangesABit) {
-  for (const Dtype dtype : {Dtype::kF32, Dtype::kBf16}) {
+  for (const Dtype dtype : {Dtype::kF32, Dtype::kBf16, Dtype::kF16}) {
     RunConfig run = SmallRun(dtype);
     run.model.embedding_dropout = run.model.attention_dropout = run.model.residual_dropout = 0.1;
     Use(run);
@@ -485,10 +496,14 @@ TEST_F(RelayExecutorTest, CudaGivesTheGradientsOfTheWholeModel) {
   ExpectNearReference(RunStep({.cuda = Dtype::kF32}), 1e-5);
   // Activations have 8 bits: 2^-9 of each at every rounding, some tens of them on the way through three layers.
   ExpectNearReference(RunStep({.cuda = Dtype::kBf16}), 0.04, 0.004);
+  // 11 bits.
+  run.precision = {.wire = Dtype::kF16, .gradients = Dtype::kF16};
+  Use(run);
+  ExpectNearReference(RunStep({.cuda = Dtype::kF16}), 0.005, 0.0005);
 }
 
 TEST_F(RelayExecutorTest, OnCudaNoChoiceOfThePlanNorOfWorkersChangesABit) {
-  for (const Dtype act : {Dtype::kF32, Dtype::kBf16}) {
+  for (const Dtype act : {Dtype::kF32, Dtype::kBf16, Dtype::kF16}) {
     RunConfig run = SmallRun(act);
     run.model.embedding_dropout = run.model.attention_dropout = run.model.residual_dropout = 0.1;
     Use(run);
@@ -534,6 +549,57 @@ Choices ChoicesOf(const ModelSpec& model, const RunConfig& run, const Way& way, 
   Worker worker(model, run, way, store);
   worker.executor->Survey(*worker.device->survey());
   return worker.device->Choose(rule).value();
+}
+
+RunConfig LlamaRun(Dtype dtype) {
+  RunConfig run = SmallRun(dtype);
+  run.model = {.family = ModelFamily::kLlama, .num_layers = 3, .d_model = 24, .num_heads = 6};
+  run.model.context = run.model.max_positions = 13;
+  run.model.vocab = 37;
+  run.model.num_kv_heads = 2;
+  run.model.d_head = 6;
+  run.model.d_ff = 41;
+  run.model.tied_head = false;
+  run.model.qkv_bias = run.model.qk_norm = true;
+  run.model.sliding_window = 7;
+  run.model.rotary.theta = 100;
+  run.model.attention_dropout = 0.1;
+  run.model.init_seed = 11;
+  return run;
+}
+
+TEST_F(RelayExecutorTest, OfTheLlamaFamilyNoChoiceOfThePlanNorOfWorkersChangesABit) {
+  for (const std::optional<Dtype> cuda : {std::optional<Dtype>(), std::optional<Dtype>(Dtype::kBf16)}) {
+    Use(LlamaRun(Dtype::kBf16));
+    const StepOutcome want = RunStep({.cuda = cuda});
+    ExpectSameBits(want, RunStep({.inner = InnerPolicy::kKeep, .cuda = cuda}), "keep");
+    ExpectSameBits(want, RunStep({.inner = InnerPolicy::kKeep, .more_bytes = -1, .resident = true, .cuda = cuda}),
+                   "resident, kept");
+    ExpectSameBits(want, RunStep({.weight_slots = 3, .max_pass_vnodes = 1, .cuda = cuda}), "passes of one vnode");
+    ExpectSameBits(want, RunStep({.in_place = true, .cuda = cuda}), "in place");
+    ExpectSameBits(want, RunStep({.cuda = cuda, .workers = {{0, 1}, {2}, {3}}}), "three workers");
+  }
+}
+
+// The cpu device's gradients are held against PyTorch (tests/reference); the cuda device's against the cpu's.
+TEST_F(RelayExecutorTest, OnCudaAModelOfTheLlamaFamilyHasTheGradientsOfTheCpu) {
+  Use(LlamaRun(Dtype::kF32));
+  const StepOutcome want = RunStep({});
+  for (const auto& [act, tolerance] : {std::pair(Dtype::kF32, 1e-5), std::pair(Dtype::kBf16, 0.06)}) {
+    const StepOutcome got = RunStep({.cuda = act});
+    for (size_t blob = 0; blob < want.use_gradients.size(); ++blob) {
+      for (size_t use = 0; use < want.use_gradients[blob].size(); ++use) {
+        const std::vector<float>&x = want.use_gradients[blob][use], &y = got.use_gradients[blob][use];
+        double error = 0, norm = 0;
+        for (size_t i = 0; i < x.size(); ++i) {
+          error += (x[i] - y[i]) * (x[i] - y[i]);
+          norm += x[i] * x[i];
+        }
+        EXPECT_GT(norm, 0);
+        EXPECT_LE(std::sqrt(error / norm), tolerance) << model_.blobs[blob].name << " use " << use;
+      }
+    }
+  }
 }
 
 TEST_F(RelayExecutorTest, WorkersThatPreferOtherAlgorithmsFollowOneChoiceToTheBit) {
@@ -591,7 +657,7 @@ TEST_F(RelayExecutorTest, ChoicesThatWereTriedLeaveAStepAsItWas) {
 }
 
 TEST_F(RelayExecutorTest, NoSplitOfVnodesAmongWorkersChangesABit) {
-  for (const Dtype dtype : {Dtype::kF32, Dtype::kBf16}) {
+  for (const Dtype dtype : {Dtype::kF32, Dtype::kBf16, Dtype::kF16}) {
     RunConfig run = SmallRun(dtype);
     run.batch.virtual_nodes = 5;
     run.model.residual_dropout = 0.1;

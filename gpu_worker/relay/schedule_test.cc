@@ -36,7 +36,7 @@ std::string Print(const Shape& s) {
 // A schedule with all that the checks need. Only counts of slots matter to a schedule, so spans stay empty.
 struct Made {
   explicit Made(const Shape& shape) : shape(shape) {
-    model = BuildGpt2({.num_layers = shape.layers, .d_model = 4, .num_heads = 1, .context = 2, .vocab = 4}).value();
+    model = BuildModel({.num_layers = shape.layers, .d_model = 4, .num_heads = 1, .context = 2, .vocab = 4}).value();
     const int num_layers = shape.layers + 2;
     plan.max_pass_vnodes = shape.vnodes;
     plan.resident = shape.resident;

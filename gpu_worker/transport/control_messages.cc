@@ -10,15 +10,17 @@
 #include "absl/strings/string_view.h"
 #include "common/base/status_macros.h"
 #include "common/choices/choices.h"
+#include "common/choices/choices_message.h"
+#include "common/schedule/group_limits.h"
+#include "common/schedule/loss_scale.h"
 
 namespace eps::worker {
 namespace {
 
 constexpr int32_t kNotCounted = -100;
-constexpr int kMaxGroupMembers = 64;  // proto/control.proto
-constexpr size_t kMaxGroupTokenBytes = 1024;
 
-absl::Status Wrong(absl::string_view field, int64_t found, absl::string_view wanted) {
+template <typename Number>
+absl::Status Wrong(absl::string_view field, Number found, absl::string_view wanted) {
   return absl::InvalidArgumentError(absl::StrCat(field, ": ", found, ", want ", wanted));
 }
 
@@ -82,7 +84,9 @@ absl::StatusOr<Order> ToAssignment(const proto::Assign& assign, const RunConfig&
     return Wrong("assign.step", assign.step(), absl::StrCat("below ", run.steps));
   }
   if (assign.counted_tokens() < 0) return Wrong("assign.counted_tokens", assign.counted_tokens(), "at least 0");
+  if (!IsLossScale(assign.loss_scale())) return Wrong("assign.loss_scale", assign.loss_scale(), kLossScaleRange);
   Assignment assignment;
+  assignment.loss_scale = assign.loss_scale();
   assignment.step = StepId(assign.step());
   assignment.counted_tokens = assign.counted_tokens();
   for (const proto::VnodeData& data : assign.vnodes()) {
@@ -124,12 +128,6 @@ absl::StatusOr<Order> ToInfer(const proto::Infer& infer, const RunConfig& run) {
   return Order(std::move(order));
 }
 
-absl::StatusOr<Choices> ToChoices(const google::protobuf::RepeatedPtrField<proto::Choice>& choices) {
-  std::vector<std::pair<std::string, std::string>> pairs;
-  for (const proto::Choice& choice : choices) pairs.emplace_back(choice.key(), choice.value());
-  return CheckedChoices(pairs, "choices");
-}
-
 }  // namespace
 
 absl::StatusOr<Attachment> ToAttachment(const proto::AttachReply& reply) {
@@ -143,7 +141,7 @@ absl::StatusOr<Attachment> ToAttachment(const proto::AttachReply& reply) {
   attachment.serving = reply.serving();
   attachment.serving_version = Version(reply.serving_version());
   attachment.shared_memory_socket = reply.shared_memory_socket();
-  EPS_ASSIGN_OR_RETURN(attachment.choices, ToChoices(reply.choices()));
+  EPS_ASSIGN_OR_RETURN(attachment.choices, ChoicesFromProto(reply.choices()));
   auto run = ParseRunConfig(reply.run_config());
   EPS_RETURN_IF_ERROR_WITH(run.status(), "run_config");
   attachment.run = *std::move(run);
@@ -175,7 +173,7 @@ absl::StatusOr<Order> ToOrder(const proto::DaemonEvent& event, const Attachment&
     case proto::DaemonEvent::kFinish:
       return Order(FinishOrder{.ok = event.finish().ok(), .reason = event.finish().reason()});
     case proto::DaemonEvent::kChoices: {
-      EPS_ASSIGN_OR_RETURN(Choices choices, ToChoices(event.choices().choices()));
+      EPS_ASSIGN_OR_RETURN(Choices choices, ChoicesFromProto(event.choices().choices()));
       return Order(ChoicesOrder{.choices = std::move(choices)});
     }
     default:
@@ -197,16 +195,6 @@ proto::PassDone ToProto(const PassReport& report) {
   for (const auto& [cause, seconds] : report.wait_seconds) (*done.mutable_wait_seconds())[cause] = seconds;
   done.set_device_peak_bytes(report.device_peak_bytes);
   return done;
-}
-
-proto::Choices ToProto(const Choices& choices) {
-  proto::Choices message;
-  for (const auto& [key, value] : choices) {
-    proto::Choice& choice = *message.add_choices();
-    choice.set_key(key);
-    choice.set_value(value);
-  }
-  return message;
 }
 
 }  // namespace eps::worker

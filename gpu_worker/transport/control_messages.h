@@ -2,7 +2,6 @@
 #define EPS_GPU_WORKER_TRANSPORT_CONTROL_MESSAGES_H_
 
 #include "absl/status/statusor.h"
-#include "common/choices/choices.h"
 #include "common/spec/run_config.h"
 #include "gpu_worker/transport/control.h"
 #include "proto/control.pb.h"
@@ -16,7 +15,6 @@ absl::StatusOr<Attachment> ToAttachment(const proto::AttachReply& reply);
 absl::StatusOr<Order> ToOrder(const proto::DaemonEvent& event, const Attachment& attachment);
 
 proto::PassDone ToProto(const PassReport& report);
-proto::Choices ToProto(const Choices& choices);
 
 }  // namespace eps::worker
 

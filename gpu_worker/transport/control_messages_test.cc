@@ -1,12 +1,15 @@
 #include "gpu_worker/transport/control_messages.h"
 
+#include <cmath>
 #include <cstdint>
 #include <string>
 #include <variant>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "common/choices/choices.h"
+#include "common/choices/choices_message.h"
 #include "common/spec/run_config.h"
 #include "common/testing/status_matchers.h"
 #include "gtest/gtest.h"
@@ -32,6 +35,7 @@ class ControlMessagesTest : public testing::Test {
     proto::Assign& assign = *event_.mutable_assign();
     assign.set_step(3);
     assign.set_counted_tokens(6);
+    assign.set_loss_scale(0x1p15);
     for (int vnode : {0, 1}) {
       proto::VnodeData& data = *assign.add_vnodes();
       data.set_vnode(vnode);
@@ -53,6 +57,7 @@ TEST_F(ControlMessagesTest, AnAssignmentComesThroughWhole) {
   const auto& assignment = std::get<Assignment>(order);
   EXPECT_EQ(assignment.step, StepId(3));
   EXPECT_EQ(assignment.counted_tokens, 6);
+  EXPECT_EQ(assignment.loss_scale, 0x1p15);
   ASSERT_EQ(assignment.vnodes.size(), 2u);
   EXPECT_EQ(assignment.vnodes[1].vnode, 1);
   EXPECT_EQ(assignment.vnodes[1].tokens, (std::vector<int32_t>{1, 2, 9}));
@@ -62,6 +67,13 @@ TEST_F(ControlMessagesTest, AnAssignmentComesThroughWhole) {
 TEST_F(ControlMessagesTest, AnotherIncarnationIsAnotherDaemon) {
   event_.set_incarnation(6);
   EXPECT_THAT(ToOrder(event_, attachment_), StatusIs(StatusCode::kUnavailable, "incarnation"));
+}
+
+TEST_F(ControlMessagesTest, ALossScaleThatIsNoneIsRefused) {
+  for (const double bad : {0.0, -1.0, 3.0, 0x1p25, 0x1p-25, std::nan(""), HUGE_VAL}) {
+    event_.mutable_assign()->set_loss_scale(bad);
+    ExpectRefused(absl::StrCat("assign.loss_scale: ", bad));
+  }
 }
 
 TEST_F(ControlMessagesTest, AStepOutsideOfTheRunIsRefused) {
@@ -195,7 +207,7 @@ TEST_F(ControlMessagesTest, APassReportComesThroughWhole) {
 
 TEST_F(ControlMessagesTest, ChoicesComeThroughWholeOrAreRefusedByField) {
   const Choices choices = {{"a product", "00ff"}, {"b", "1"}};
-  *event_.mutable_choices() = ToProto(choices);
+  *event_.mutable_choices() = ChoicesToProto(choices);
   ASSERT_OK_AND_ASSIGN(const Order order, ToOrder(event_, attachment_));
   EXPECT_EQ(std::get<ChoicesOrder>(order).choices, choices);
   event_.mutable_choices()->mutable_choices(1)->clear_value();

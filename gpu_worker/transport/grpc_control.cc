@@ -14,6 +14,7 @@
 #include "common/base/protocol_version.h"
 #include "common/base/status_macros.h"
 #include "common/choices/choices.h"
+#include "common/choices/choices_message.h"
 #include "common/grpc/grpc_status.h"
 #include "common/grpc/message_limits.h"
 #include "gpu_worker/transport/control_messages.h"
@@ -67,7 +68,7 @@ class GrpcControl final : public Control {
 
   void SendChoices(const Choices& choices) override {
     proto::WorkerEvent event;
-    *event.mutable_choices() = ToProto(choices);
+    *event.mutable_choices() = ChoicesToProto(choices);
     Enqueue(std::move(event));
   }
 

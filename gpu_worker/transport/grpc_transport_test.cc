@@ -90,7 +90,7 @@ class GrpcTransportTest : public testing::Test {
  protected:
   void SetUp() override {
     ASSERT_OK_AND_ASSIGN(model_,
-                         BuildGpt2({.num_layers = 1, .d_model = 200, .num_heads = 2, .context = 4, .vocab = 2000}));
+                         BuildModel({.num_layers = 1, .d_model = 200, .num_heads = 2, .context = 4, .vocab = 2000}));
     grpc::ServerBuilder builder;
     int port = 0;
     builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);

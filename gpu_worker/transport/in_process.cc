@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/numeric/bf16.h"
+#include "common/numeric/fp16.h"
 
 namespace eps::worker {
 namespace {
@@ -18,8 +19,8 @@ std::vector<std::byte> ToWire(absl::Span<const float> values, Dtype wire) {
     return bytes;
   }
   for (size_t i = 0; i < values.size(); ++i) {
-    const Bf16 narrow = ToBf16(values[i]);
-    std::memcpy(bytes.data() + i * sizeof(narrow), &narrow, sizeof(narrow));
+    const uint16_t bits = wire == Dtype::kBf16 ? ToBf16(values[i]).bits : ToFp16(values[i]).bits;
+    std::memcpy(bytes.data() + i * sizeof(bits), &bits, sizeof(bits));
   }
   return bytes;
 }
@@ -31,9 +32,9 @@ std::vector<float> ToFloats(absl::Span<const std::byte> bytes, Dtype dtype) {
     return values;
   }
   for (size_t i = 0; i < values.size(); ++i) {
-    Bf16 narrow;
-    std::memcpy(&narrow, bytes.data() + i * sizeof(narrow), sizeof(narrow));
-    values[i] = ToFloat(narrow);
+    uint16_t bits = 0;
+    std::memcpy(&bits, bytes.data() + i * sizeof(bits), sizeof(bits));
+    values[i] = dtype == Dtype::kBf16 ? ToFloat(Bf16{bits}) : ToFloat(Fp16{bits});
   }
   return values;
 }
@@ -94,7 +95,7 @@ absl::Status InProcessStore::Take(const Contribution& c) {
     return absl::InvalidArgumentError(
         absl::StrCat("contribution to blob ", blob.name, ": ", c.payload.size(), " bytes, want ", want_bytes));
   }
-  if (!IsTreeNode(c.node, num_vnodes_) || (c.dtype == Dtype::kBf16 && !c.node.is_leaf())) {
+  if (!IsTreeNode(c.node, num_vnodes_) || (c.dtype != Dtype::kF32 && !c.node.is_leaf())) {
     return absl::InvalidArgumentError(absl::StrCat("contribution to blob ", blob.name, ": node ", DebugString(c.node),
                                                    " in ", std::string(DtypeName(c.dtype))));
   }

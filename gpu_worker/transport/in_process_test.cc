@@ -11,7 +11,7 @@ namespace eps::worker {
 namespace {
 
 ModelSpec Model() {
-  return BuildGpt2({.num_layers = 1, .d_model = 8, .num_heads = 2, .context = 4, .vocab = 5}).value();
+  return BuildModel({.num_layers = 1, .d_model = 8, .num_heads = 2, .context = 4, .vocab = 5}).value();
 }
 
 Contribution MakePart(const ModelSpec& model, BlobId blob, TreeNode node, ChunkRange chunks, float value) {
@@ -105,7 +105,7 @@ TEST(InProcessTransportTest, APartThatDoesNotExistOrDoesNotFitIsRefused) {
 
 TEST(InProcessStoreTest, EachChunkIsHeldForItself) {
   const ModelSpec model =
-      BuildGpt2({.num_layers = 1, .d_model = 8, .num_heads = 2, .context = kChunkElems / 8 + 8, .vocab = 5}).value();
+      BuildModel({.num_layers = 1, .d_model = 8, .num_heads = 2, .context = kChunkElems / 8 + 8, .vocab = 5}).value();
   const BlobId blob(1);  // the positions: a whole chunk and 64 elements
   ASSERT_EQ(model.blob(blob).num_elems, kChunkElems + 64);
   InProcessStore store(&model, 3, Dtype::kF32);

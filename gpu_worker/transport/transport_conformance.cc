@@ -23,7 +23,7 @@ constexpr BlobId kWpe(1);  // one chunk, one use
 }  // namespace
 
 void TransportConformanceTest::SetUp() {
-  const auto model = BuildGpt2({.num_layers = 1, .d_model = 200, .num_heads = 2, .context = 4, .vocab = 3000});
+  const auto model = BuildModel({.num_layers = 1, .d_model = 200, .num_heads = 2, .context = 4, .vocab = 3000});
   ASSERT_OK(model);
   model_ = *model;
   ASSERT_EQ(model_.blob(kWte).num_chunks(), 3);

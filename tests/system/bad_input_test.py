@@ -255,7 +255,7 @@ class DoorsTest(SystemTest):
         self.assertFalse(out.exists(), "nothing is started for a device that is not there")
         done = run([str(BIN / "gpu_worker"), "--connect", "127.0.0.1:1", "--device", "cuda:0"])
         if "toolkit" in done.stderr:
-            self.refused(done, 2, "made on a machine without the CUDA toolkit")
+            self.refused(done, 2, "made on a machine without the toolkit of CUDA 13")
         else:
             self.refused(done, 1, "no NVIDIA driver is found (libcuda.so.1)", "needs NVIDIA's driver 580")
         self.refused(run([str(BIN / "gpu_worker"), "--connect", "127.0.0.1:1", "--device", "cuda:x"]), 2, "cuda:I")

@@ -1,6 +1,10 @@
 """Invariant 1 and 2: the same RunSpec gives the same bits, however it is carried out."""
 
-from eps_run import SystemTest, model_hash, needs_at_least, summary, train
+import json
+import shutil
+import signal
+
+from eps_run import SystemTest, model_hash, needs_at_least, start_train, summary, train, wait_for_steps
 
 
 class BitsTest(SystemTest):
@@ -49,6 +53,55 @@ class BitsTest(SystemTest):
 
     def test_fp32_wire_gives_the_same_bits_however_the_run_is_carried_out(self):
         self.variants(self.PRECISIONS["fp32"])
+
+    def test_a_model_of_the_llama_family_gives_the_same_bits_however_the_run_is_carried_out(self):
+        shape = {"family": "LLAMA", "layers": 3, "d_model": 48, "heads": 6, "kv_heads": 2, "head_dim": 10, "d_ff": 100,
+                 "rope_theta": 1000.0, "rope_scaling": {"type": "LLAMA3", "factor": 4, "original_context": 16},
+                 "qkv_bias": True, "qk_norm": True, "sliding_window": 20, "attention_dropout": 0.1}
+        self.variants({"model": shape})
+
+    def scales(self, out):
+        lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+        return [(line["loss_scale"], line["skipped"]) for line in lines]
+
+    def test_fp16_skips_what_overflows_and_gives_the_same_bits_for_any_workers_and_through_a_resume(self):
+        # The first gradients overflow, and the scale doubles until others do.
+        precision = {"wire": "FP16", "gradients": "FP16", "loss_scale": {"initial": 2 ** 22, "growth_interval": 3}}
+        for mode in ("EXACT", None):
+            clip = {"mode": mode, "norm": 0.5} if mode else None
+            spec, expected = self.reference({"precision": precision, "optimizer": {"clip": clip}, "steps": 24})
+            out = self.work.out("reference")
+            reference, scales = summary(out), self.scales(out)
+            self.assertLess(reference["loss_last"], reference["loss_first"] - 0.5, "the run learns nothing")
+            self.assertEqual(reference["skipped_steps"], sum(skipped for _, skipped in scales))
+            self.assertTrue(scales[0][1], scales)
+            good = 0
+            for (scale, skipped), (following, _) in zip(scales, scales[1:]):
+                good = 0 if skipped else good + 1
+                self.assertEqual(following, scale / 2 if skipped else scale * 2 if good == 3 else scale, scales)
+                good %= 3
+            for workers, transport in ((2, "SHARED_MEMORY"), (3, "GRPC")):
+                self.same_bits(spec, expected, f"{mode}-{workers}-workers", "--workers", workers, "--set",
+                               f"transport={transport}")
+            out = self.work.out(f"{mode}-resumed")
+            process = start_train(spec, out)
+            wait_for_steps(process, out, 7)
+            process.send_signal(signal.SIGINT)
+            process.communicate()
+            self.same_bits(spec, expected, f"{mode}-resumed", "--resume")
+            self.assertEqual(self.scales(out), scales)
+            shutil.rmtree(self.work.out("reference"))
+
+    def test_fp16_learns_what_fp32_does(self):
+        losses = []
+        for form in ("FP32", "FP16"):
+            spec = self.work.spec({"precision": {"wire": form, "gradients": form}}, name=f"{form}.json")
+            out = self.work.out(form)
+            self.train_ok(spec, out)
+            losses.append(summary(out)["loss"])
+        self.assertEqual(summary(out)["skipped_steps"], 0)
+        for fp32, fp16 in zip(*losses):
+            self.assertAlmostEqual(fp32, fp16, delta=2e-3 * fp32)
 
     def test_dropout_and_odd_counts_give_the_same_bits_for_one_and_two_workers(self):
         spec, expected = self.reference({

@@ -57,6 +57,16 @@ class GpuBenchTest(SystemTest):
             planned, _ = eps_side.plan(place, model, Batch(1, 1))
             self.assertEqual(planned["parameters"], model.parameters, model.name)
 
+    def test_the_host_s_bytes_are_counted_once(self):
+        """What is pinned is the worker's and the daemon's already: 7 B and 65,536 tokens a step fit 128 GiB."""
+        place = eps_side.Place(self.work.path, "cuda", self.work.path / "tokens.bin")
+        batch = Batch(8, 4)
+        planned, why = eps_side.plan(place, models.GPT_7B, batch, cap=16 << 30)
+        self.assertIsNotNone(planned, why)
+        self.assertEqual(batch.tokens(models.GPT_7B), 65536)
+        self.assertGreater(planned["worker_host"]["pinned_bytes"], 0)
+        self.assertLess(planned["host_total_bytes"], 124 << 30)
+
     def test_a_plan_that_does_not_fit_says_why(self):
         place = eps_side.Place(self.work.path, "cuda", self.work.path / "tokens.bin")
         planned, why = eps_side.plan(place, models.GPT_7B, Batch(1, 1), cap=1 << 20)

@@ -44,6 +44,22 @@ class DeviceMemoryTest(SystemTest):
             self.assertEqual(summary(out)["device_cap_bytes"], cap)
             self.assertLessEqual(planned, cap)
 
+    def test_the_peak_of_a_group_s_members_is_the_plan_s_figure_too(self):
+        # Blobs of several chunks, so that each member has a part.
+        alone = {"model": {"d_model": 160, "vocab": 5000}, "batch": {"virtual_nodes": 4}, "steps": 2}
+        smallest_alone = self.smallest_cap(self.work.spec(alone, name="alone.json"))
+        spec = self.work.spec({**alone, "relay": {"group_members": 2}})
+        smallest = self.smallest_cap(spec)
+        self.assertGreater(smallest, smallest_alone)
+        for cap in (smallest, smallest * 2):
+            plan = json.loads(run([str(EPS), "plan", "--run", str(spec), "--device-memory", str(cap), "--json"]).stdout)
+            self.assertEqual(plan["device"]["smallest_cap_bytes"], smallest)
+            self.assertTrue([buffer for buffer in plan["device"]["buffers"] if buffer["what"] == "group"])
+            out = self.work.out(f"run-{cap}")
+            self.train_ok(spec, out, "--workers", 2, "--device-memory", cap)
+            self.assertIn("group_formed", (out / "logs" / "eps_server.log").read_text())
+            self.assertEqual(summary(out)["device_peak_bytes"], plan["device"]["arena_bytes"])
+
 
 class DaemonMemoryTest(SystemTest):
     @measures_the_process

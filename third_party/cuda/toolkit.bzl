@@ -1,6 +1,8 @@
 """The CUDA toolkit of the machine: $CUDA_PATH, else /usr/local/cuda. Nothing is downloaded."""
 
 _DEFAULT_PATH = "/usr/local/cuda"
+_MAJOR_VERSION = 13  # another one is as none: which driver is needed, and which names libraries have, go by it
+_VERSION_IS = "#define CUDART_VERSION "
 
 _BUILD = """
 package(default_visibility = ["//visibility:public"])
@@ -22,11 +24,24 @@ package(default_visibility = ["//visibility:public"])
 cc_library(name = "runtime")
 """
 
+def _major_version(repository_ctx, path):
+    header = path.get_child("include").get_child("cuda_runtime_api.h")
+    if not header.exists:
+        return None
+    for line in repository_ctx.read(header).splitlines():
+        if line.startswith(_VERSION_IS):
+            return int(line[len(_VERSION_IS):].strip()) // 1000
+    return None
+
 def _cuda_toolkit_impl(repository_ctx):
     path = repository_ctx.path(repository_ctx.os.environ.get("CUDA_PATH") or _DEFAULT_PATH)
     nvcc = path.get_child("bin").get_child("nvcc")
     library = path.get_child("lib64").get_child("libcudart_static.a")
-    found = nvcc.exists and library.exists
+    version = _major_version(repository_ctx, path)
+    found = nvcc.exists and library.exists and version == _MAJOR_VERSION
+    if version not in [None, _MAJOR_VERSION]:
+        # buildifier: disable=print
+        print("%s is of CUDA %d; built without a CUDA device, which needs CUDA %d" % (path, version, _MAJOR_VERSION))
     if found:
         repository_ctx.symlink(path.get_child("include"), "include")
         repository_ctx.symlink(library, "lib/libcudart_static.a")

@@ -28,12 +28,17 @@ inline constexpr int64_t kSquare = kTile * kTile;
 inline constexpr int64_t kPanel = kTile * kMaxHeadDim;
 static_assert(kTile % kBlockColumns == 0 && kTile % kBlockRows == 0);
 
-// One (sample, head) of qkv (B, T, 3, H, D) or o (B, T, H, D).
+// One (sample, query head) of qkv (B, T, H + 2 kv_heads, D) or o (B, T, H, D).
 struct HeadShape {
-  int64_t b, h, T, H, D;
-  int64_t qkv_row() const { return 3 * H * D; }
+  int64_t b, h, T, H, kv_heads, D;
+  bool causal;
+  int64_t window;
+  int64_t kv_head() const { return h / (H / kv_heads); }
+  int64_t qkv_row() const { return (H + 2 * kv_heads) * D; }
   int64_t o_row() const { return H * D; }
-  int64_t qkv_offset(int64_t which, int64_t t) const { return ((b * T + t) * 3 + which) * H * D + h * D; }
+  int64_t q_offset(int64_t t) const { return (b * T + t) * qkv_row() + h * D; }
+  int64_t k_offset(int64_t t) const { return (b * T + t) * qkv_row() + (H + kv_head()) * D; }
+  int64_t v_offset(int64_t t) const { return k_offset(t) + kv_heads * D; }
   int64_t o_offset(int64_t t) const { return ((b * T + t) * H + h) * D; }
   int64_t lse_offset(int64_t t) const { return (b * H + h) * T + t; }
 };
@@ -41,8 +46,49 @@ struct HeadShape {
 // A tile of scores: q rows [i, i + ni), k rows [j, j + nj).
 struct TilePlace {
   int64_t i, ni, j, nj;
-  bool diagonal() const { return i == j; }
+  bool diagonal;  // q row c of the tile sees its k rows up to c
+  int64_t band;   // k row r is seen by q rows before r + band: kTile if the window ends before the tile
+
+  // Whether some of a vector's q rows, from c on, do not see k row r.
+  bool Masks(int64_t r, int64_t c) const { return (diagonal && r > c) || c + kVecLanes > r + band; }
 };
+
+template <typename Args>
+HWY_INLINE HeadShape ShapeOf(const Args& args, int64_t b, int64_t h) {
+  return {.b = b,
+          .h = h,
+          .T = args.T,
+          .H = args.H,
+          .kv_heads = args.kv_heads,
+          .D = args.D,
+          .causal = args.causal,
+          .window = args.window};
+}
+
+// The tiles of k rows that the tile of q rows at i sees begin in [FirstTile, EndOfTiles).
+HWY_INLINE int64_t FirstTile(const HeadShape& s, int64_t i) {
+  return s.window == 0 ? 0 : std::max<int64_t>(0, i - s.window + 1) / kTile * kTile;
+}
+HWY_INLINE int64_t EndOfTiles(const HeadShape& s, int64_t i) { return s.causal ? i + 1 : s.T; }
+
+HWY_INLINE TilePlace TileAt(const HeadShape& s, int64_t i, int64_t j) {
+  return {.i = i,
+          .ni = std::min(kTile, s.T - i),
+          .j = j,
+          .nj = std::min(kTile, s.T - j),
+          .diagonal = s.causal && i == j,
+          .band = s.window == 0 ? kTile : std::min(kTile, s.window + j - i)};
+}
+
+// Which of a vector's q rows, from c on, see k row r.
+HWY_INLINE hn::Mask<DF> Seen(const TilePlace& at, int64_t r, int64_t c) {
+  const DF d;
+  const hn::RebindToSigned<DF> di;
+  const auto row = hn::Iota(di, static_cast<int32_t>(c));
+  auto seen = hn::Lt(row, hn::Set(di, static_cast<int32_t>(r + at.band)));
+  if (at.diagonal) seen = hn::And(seen, hn::Gt(row, hn::Set(di, static_cast<int32_t>(r - 1))));
+  return hn::RebindMask(d, seen);
+}
 
 // x (columns of kTile lanes, `rows` of them) *= factor.
 HWY_INLINE void ScaleRows(float* x, int64_t rows, float factor) {
@@ -87,23 +133,20 @@ struct SoftmaxState {
   float* scale;  // (kTile) out of a step: what earlier sums are multiplied by
 };
 
-// Scores (k row, q row) -> probabilities relative to the new maximum. Rows of a vector's columns
-// that the diagonal masks become 0, down to the last row that the following product reads.
+// Scores (k row, q row) -> probabilities relative to the new maximum. What is not seen becomes 0,
+// down to the last row that the following product reads.
 HWY_INLINE void SoftmaxStep(float* scores, const TilePlace& at, const SoftmaxState& state, const DropoutPlan& dropout,
                             const float* words) {
   const DF d;
-  const hn::RebindToSigned<DF> di;
   const VF lowest = hn::Set(d, -std::numeric_limits<float>::infinity());
   for (int64_t c = 0; c < kTile; c += kVecLanes) {
-    const auto lane = hn::Iota(di, static_cast<int32_t>(c));
-    const int64_t end = at.diagonal() ? std::min(at.nj, c / kBlockColumns * kBlockColumns + kBlockColumns) : at.nj;
+    const int64_t end = at.diagonal ? std::min(at.nj, c / kBlockColumns * kBlockColumns + kBlockColumns) : at.nj;
     const VF old_max = hn::Load(d, state.max + c);
     VF max = old_max;
     for (int64_t j = 0; j < end; ++j) {
       VF score = hn::Load(d, scores + j * kTile + c);
-      if (at.diagonal() && j > c) {
-        const auto seen = hn::RebindMask(d, hn::Gt(lane, hn::Set(di, static_cast<int32_t>(j - 1))));
-        score = hn::IfThenElse(seen, score, lowest);
+      if (at.Masks(j, c)) {
+        score = hn::IfThenElse(Seen(at, j, c), score, lowest);
         hn::Store(score, d, scores + j * kTile + c);
       }
       max = hn::IfThenElse(hn::Gt(score, max), score, max);
@@ -143,7 +186,7 @@ HWY_INLINE void FinishRows(const AttentionArgs& args, const HeadShape& s, const 
 void AttentionForwardImpl(const AttentionArgs& args, const DropoutPlan& dropout, int64_t task, float* scratch) {
   const int64_t q_tiles = (args.T + kTile - 1) / kTile;
   const int64_t head = task / q_tiles;
-  const HeadShape s = {head / args.H, head % args.H, args.T, args.H, args.D};
+  const HeadShape s = ShapeOf(args, head / args.H, head % args.H);
   float* q_t = scratch;             // (D, kTile), scaled
   float* out_t = q_t + kPanel;      // (D, kTile)
   float* scores = out_t + kPanel;   // (kTile, kTile)
@@ -152,21 +195,20 @@ void AttentionForwardImpl(const AttentionArgs& args, const DropoutPlan& dropout,
   const SoftmaxState state = {rows + kSquare, rows + kSquare + kTile, rows + kSquare + 2 * kTile};
   const float* qkv = static_cast<const float*>(args.qkv);
 
-  TilePlace at;
   // The longest rows first, so that threads end together.
-  at.i = (q_tiles - 1 - task % q_tiles) * kTile;
-  at.ni = std::min(kTile, s.T - at.i);
-  PackTransposed(qkv + s.qkv_offset(0, at.i), s.qkv_row(), at.ni, s.D, q_t);
+  const int64_t i = (q_tiles - 1 - task % q_tiles) * kTile, first = FirstTile(s, i);
+  TilePlace at = TileAt(s, i, first);
+  PackTransposed(qkv + s.q_offset(i), s.qkv_row(), at.ni, s.D, q_t);
   ScaleRows(q_t, s.D, static_cast<float>(args.scale));
   std::fill(state.max, state.max + kTile, std::numeric_limits<float>::lowest());
   std::fill(state.sum, state.sum + kTile, 0.0f);
 
-  for (at.j = 0; at.j <= at.i; at.j += kTile) {
-    at.nj = std::min(kTile, s.T - at.j);
-    const float* k = qkv + s.qkv_offset(1, at.j);
-    const float* v = qkv + s.qkv_offset(2, at.j);
+  for (int64_t j = first; j < EndOfTiles(s, i); j += kTile) {
+    at = TileAt(s, i, j);
+    const float* k = qkv + s.k_offset(j);
+    const float* v = qkv + s.v_offset(j);
     MultiplyTile({.a = k, .a_row = s.qkv_row(), .a_k = 1, .b = q_t, .ldb = kTile, .c = scores, .ldc = kTile}, at.nj,
-                 kTile, s.D, at.diagonal() ? Triangle::kSkipColumnsBelowRow : Triangle::kFull);
+                 kTile, s.D, at.diagonal ? Triangle::kSkipColumnsBelowRow : Triangle::kFull);
     if (dropout.on) KeepTile(dropout, s, at, words, rows);
     SoftmaxStep(scores, at, state, dropout, dropout.on ? words : nullptr);
     MultiplyTile({.a = v,
@@ -176,9 +218,9 @@ void AttentionForwardImpl(const AttentionArgs& args, const DropoutPlan& dropout,
                   .ldb = kTile,
                   .c = out_t,
                   .ldc = kTile,
-                  .add = at.j > 0,
-                  .column_scale = at.j > 0 ? state.scale : nullptr},
-                 s.D, kTile, at.nj, at.diagonal() ? Triangle::kEndAtColumn : Triangle::kFull);
+                  .add = j > first,
+                  .column_scale = j > first ? state.scale : nullptr},
+                 s.D, kTile, at.nj, at.diagonal ? Triangle::kEndAtColumn : Triangle::kFull);
   }
   FinishRows(args, s, at, state, out_t);
 }
@@ -202,7 +244,7 @@ struct BackwardRows {
 HWY_INLINE void LoadRows(const AttentionBackwardArgs& args, const HeadShape& s, const TilePlace& at,
                          const BackwardRows& r) {
   const DF d;
-  const float* q = static_cast<const float*>(args.qkv) + s.qkv_offset(0, at.i);
+  const float* q = static_cast<const float*>(args.qkv) + s.q_offset(at.i);
   const float* d_o = static_cast<const float*>(args.d_o) + s.o_offset(at.i);
   const float* o = static_cast<const float*>(args.o) + s.o_offset(at.i);
   PackRows(q, s.qkv_row(), at.ni, s.D, static_cast<float>(args.scale), r.q);
@@ -229,16 +271,14 @@ HWY_INLINE void LoadRows(const AttentionBackwardArgs& args, const HeadShape& s, 
 // tile are written, zero where masked.
 HWY_INLINE void ScoreGradients(const TilePlace& at, const BackwardRows& r, const DropoutPlan& dropout) {
   const DF d;
-  const hn::RebindToSigned<DF> di;
   for (int64_t c = 0; c < kTile; c += kVecLanes) {
-    const auto lane = hn::Iota(di, static_cast<int32_t>(c));
     const VF lse = hn::Load(d, r.lse + c), delta = hn::Load(d, r.delta + c);
     for (int64_t j = 0; j < at.nj; ++j) {
       const int64_t e = j * kTile + c;
       VF p = Exp(d, hn::Sub(hn::Load(d, r.p + e), lse));
       VF dp = hn::Load(d, r.ds + e);
-      if (at.diagonal() && j > c) {  // also where the products were skipped
-        const auto seen = hn::RebindMask(d, hn::Gt(lane, hn::Set(di, static_cast<int32_t>(j - 1))));
+      if (at.Masks(j, c)) {  // also where the products were skipped
+        const auto seen = Seen(at, j, c);
         p = hn::IfThenElseZero(seen, p);
         dp = hn::IfThenElseZero(seen, dp);
       }
@@ -254,13 +294,18 @@ HWY_INLINE void ScoreGradients(const TilePlace& at, const BackwardRows& r, const
   }
 }
 
+// Whether a tile's sums are added to what is there; else they are the first.
+struct BackwardSums {
+  bool onto_dq, onto_dkv;
+};
+
 HWY_INLINE void BackwardTile(const AttentionBackwardArgs& args, const HeadShape& s, const TilePlace& at,
-                             const BackwardRows& r, const DropoutPlan& dropout) {
-  const float* k = static_cast<const float*>(args.qkv) + s.qkv_offset(1, at.j);
-  const float* v = static_cast<const float*>(args.qkv) + s.qkv_offset(2, at.j);
-  float* dk = static_cast<float*>(args.dqkv) + s.qkv_offset(1, at.j);
-  float* dv = static_cast<float*>(args.dqkv) + s.qkv_offset(2, at.j);
-  const bool diagonal = at.diagonal();
+                             const BackwardRows& r, const DropoutPlan& dropout, BackwardSums add) {
+  const float* k = static_cast<const float*>(args.qkv) + s.k_offset(at.j);
+  const float* v = static_cast<const float*>(args.qkv) + s.v_offset(at.j);
+  float* dk = static_cast<float*>(args.dqkv) + s.k_offset(at.j);
+  float* dv = static_cast<float*>(args.dqkv) + s.v_offset(at.j);
+  const bool diagonal = at.diagonal;
   const Triangle scores = diagonal ? Triangle::kSkipColumnsBelowRow : Triangle::kFull;
   PackRows(k, s.qkv_row(), at.nj, s.D, 1.0f, r.k);
   MultiplyTile({.a = r.k, .a_row = s.D, .a_k = 1, .b = r.q_t, .ldb = kTile, .c = r.p, .ldc = kTile}, at.nj, kTile, s.D,
@@ -269,21 +314,44 @@ HWY_INLINE void BackwardTile(const AttentionBackwardArgs& args, const HeadShape&
                kTile, s.D, scores);
   if (dropout.on) KeepTile(dropout, s, at, r.words, r.rows);
   ScoreGradients(at, r, dropout);
-  // The diagonal is the first tile that touches these rows of dk and dv.
   const Triangle sums = diagonal ? Triangle::kStartAtRow : Triangle::kFull;
   MultiplyTile(
-      {.a = r.p, .a_row = kTile, .a_k = 1, .b = r.d_o, .ldb = s.D, .c = dv, .ldc = s.qkv_row(), .add = !diagonal},
+      {.a = r.p, .a_row = kTile, .a_k = 1, .b = r.d_o, .ldb = s.D, .c = dv, .ldc = s.qkv_row(), .add = add.onto_dkv},
       at.nj, s.D, at.ni, sums);
   MultiplyTile(
-      {.a = r.ds, .a_row = kTile, .a_k = 1, .b = r.q, .ldb = s.D, .c = dk, .ldc = s.qkv_row(), .add = !diagonal}, at.nj,
-      s.D, at.ni, sums);
-  MultiplyTile({.a = r.ds, .a_row = 1, .a_k = kTile, .b = r.k, .ldb = s.D, .c = r.dq, .ldc = s.D, .add = at.j > 0},
+      {.a = r.ds, .a_row = kTile, .a_k = 1, .b = r.q, .ldb = s.D, .c = dk, .ldc = s.qkv_row(), .add = add.onto_dkv},
+      at.nj, s.D, at.ni, sums);
+  MultiplyTile({.a = r.ds, .a_row = 1, .a_k = kTile, .b = r.k, .ldb = s.D, .c = r.dq, .ldc = s.D, .add = add.onto_dq},
                at.ni, s.D, at.nj, diagonal ? Triangle::kEndAtRow : Triangle::kFull);
+}
+
+// The gradients of one head of queries, and what it adds to those of its keys and values.
+HWY_INLINE void BackwardHead(const AttentionBackwardArgs& args, const HeadShape& s, const BackwardRows& r,
+                             const DropoutPlan& dropout) {
+  const DF d;
+  const bool first_of_group = s.h % (s.H / s.kv_heads) == 0;
+  for (int64_t i = 0; i < s.T; i += kTile) {
+    const int64_t first = FirstTile(s, i);
+    const TilePlace rows = TileAt(s, i, first);
+    LoadRows(args, s, rows, r);
+    for (int64_t j = first; j < EndOfTiles(s, i); j += kTile) {
+      // Of a head, the first tile that touches these rows of dk and dv is the diagonal, or the first of all.
+      const bool first_of_head = s.causal ? i == j : i == 0;
+      BackwardTile(args, s, TileAt(s, i, j), r, dropout,
+                   {.onto_dq = j > first, .onto_dkv = !(first_of_group && first_of_head)});
+    }
+    float* dq = static_cast<float*>(args.dqkv) + s.q_offset(i);
+    for (int64_t row = 0; row < rows.ni; ++row) {
+      for (int64_t c = 0; c < s.D; c += kVecLanes) {
+        const VF v = hn::Mul(LoadTail(d, r.dq + row * s.D + c, s.D - c), hn::Set(d, static_cast<float>(args.scale)));
+        StoreTail(v, d, dq + row * s.qkv_row() + c, s.D - c);
+      }
+    }
+  }
 }
 
 void AttentionBackwardImpl(const AttentionBackwardArgs& args, const DropoutPlan& dropout, int64_t task,
                            float* scratch) {
-  const HeadShape s = {task / args.H, task % args.H, args.T, args.H, args.D};
   float* squares = scratch + 6 * kPanel;
   const BackwardRows r = {.q_t = scratch,
                           .do_t = scratch + kPanel,
@@ -297,21 +365,9 @@ void AttentionBackwardImpl(const AttentionBackwardArgs& args, const DropoutPlan&
                           .rows = squares + 3 * kSquare,
                           .lse = squares + 4 * kSquare,
                           .delta = squares + 4 * kSquare + kTile};
-  const DF d;
-  for (int64_t i = 0; i < s.T; i += kTile) {
-    TilePlace at = {.i = i, .ni = std::min(kTile, s.T - i), .j = 0, .nj = 0};
-    LoadRows(args, s, at, r);
-    for (at.j = 0; at.j <= at.i; at.j += kTile) {
-      at.nj = std::min(kTile, s.T - at.j);
-      BackwardTile(args, s, at, r, dropout);
-    }
-    float* dq = static_cast<float*>(args.dqkv) + s.qkv_offset(0, i);
-    for (int64_t row = 0; row < at.ni; ++row) {
-      for (int64_t c = 0; c < s.D; c += kVecLanes) {
-        const VF v = hn::Mul(LoadTail(d, r.dq + row * s.D + c, s.D - c), hn::Set(d, static_cast<float>(args.scale)));
-        StoreTail(v, d, dq + row * s.qkv_row() + c, s.D - c);
-      }
-    }
+  const int64_t group = args.H / args.kv_heads, b = task / args.kv_heads, kv_head = task % args.kv_heads;
+  for (int64_t h = kv_head * group; h < (kv_head + 1) * group; ++h) {
+    BackwardHead(args, ShapeOf(args, b, h), r, dropout);
   }
 }
 
@@ -336,7 +392,7 @@ void AttentionForwardTask(const AttentionArgs& args, const DropoutPlan& dropout,
   HWY_DYNAMIC_DISPATCH(AttentionForwardImpl)(args, dropout, task, scratch);
 }
 
-int64_t AttentionBackwardTasks(const AttentionBackwardArgs& args) { return args.B * args.H; }
+int64_t AttentionBackwardTasks(const AttentionBackwardArgs& args) { return args.B * args.kv_heads; }
 void AttentionBackwardTask(const AttentionBackwardArgs& args, const DropoutPlan& dropout, int64_t task,
                            float* scratch) {
   HWY_DYNAMIC_DISPATCH(AttentionBackwardImpl)(args, dropout, task, scratch);

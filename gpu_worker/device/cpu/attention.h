@@ -11,12 +11,15 @@ namespace eps::worker::cpu {
 inline constexpr int64_t kAttentionTile = 64;  // rows of q, and rows of k, of a tile of scores
 inline constexpr int64_t kMaxHeadDim = 256;
 
-// Causal attention in tiles of 64 x 64 scores; tiles above the diagonal are skipped. Scores are
-// kept transposed, (k row, q row): the running softmax of 64 q rows then runs in vector lanes,
-// without sums across lanes, and only q is ever transposed, once per 64 rows.
+// Attention in tiles of 64 x 64 scores; tiles above the diagonal of causal attention, or before the
+// window, are skipped. Scores are kept transposed, (k row, q row): the running softmax of 64 q rows
+// then runs in vector lanes, without sums across lanes, and only q is ever transposed, once per 64
+// rows.
 //
 // A task of the forward pass is one tile of q rows of one (sample, head); of the backward pass a
-// whole (sample, head), q tiles in order, so that dk and dv are summed in one order.
+// whole (sample, head of k and v): its query heads in order, of each the q tiles in order, so that
+// dk and dv are summed in one order. So kv_heads * B bounds the threads that backward keeps busy;
+// more tasks would want an array of partial sums for each query head.
 int64_t AttentionForwardTasks(const AttentionArgs& args);
 void AttentionForwardTask(const AttentionArgs& args, const DropoutPlan& dropout, int64_t task, float* scratch);
 

@@ -25,7 +25,7 @@ int64_t LayerNormBackwardBytes(int64_t M, int64_t C) {
 // (outside_bytes).
 int64_t AttentionBytes(int64_t, int64_t, int64_t, int64_t) { return 0; }
 
-// (num_tiles, N): each tile's column sums.
+// (num_tiles, N): each tile's column sums; of rms norm, its sums for dgamma.
 int64_t ColumnSumBytes(int64_t M, int64_t N) { return RoundUp64(ReductionTiling(M).num_tiles * N * kF32Bytes); }
 
 // What oneDNN holds: generated code, and a packed copy of b per thread.
@@ -50,6 +50,7 @@ KernelSizes CpuKernelSizes() {
   sizes.compute_dtype = Dtype::kF32;
   sizes.embedding_backward = &EmbeddingBackwardBytes;
   sizes.layer_norm_backward = &LayerNormBackwardBytes;
+  sizes.rms_norm_backward = &ColumnSumBytes;
   sizes.attention = &AttentionBytes;
   sizes.attention_backward = &AttentionBytes;
   sizes.column_sum = &ColumnSumBytes;

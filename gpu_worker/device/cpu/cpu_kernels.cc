@@ -8,11 +8,13 @@
 #include "common/base/status_macros.h"
 #include "gpu_worker/device/cpu/attention.h"
 #include "gpu_worker/device/cpu/cpu_kernel_sizes.h"
-#include "gpu_worker/device/dropout_plan.h"
 #include "gpu_worker/device/cpu/elementwise.h"
 #include "gpu_worker/device/cpu/layer_norm.h"
 #include "gpu_worker/device/cpu/matmul.h"
+#include "gpu_worker/device/cpu/rms_norm.h"
+#include "gpu_worker/device/cpu/rotary.h"
 #include "gpu_worker/device/cpu/softmax.h"
+#include "gpu_worker/device/dropout_plan.h"
 
 namespace eps::worker::cpu {
 namespace {
@@ -97,8 +99,35 @@ void CpuKernels::LayerNormBackward(const LayerNormBackwardArgs& args) {
   });
 }
 
+void CpuKernels::RmsNorm(const RmsNormArgs& args) {
+  compute_.Launch([this, args] {
+    ForRanges(args.M * args.heads, kTileRows,
+              [&](int64_t begin, int64_t end, float*) { RmsNormRows(args, begin, end); });
+  });
+}
+
+void CpuKernels::RmsNormApply(const RmsNormApplyArgs& args) {
+  compute_.Launch([this, args] {
+    ForRanges(args.M * args.heads, kTileRows,
+              [&](int64_t begin, int64_t end, float*) { RmsNormApplyRows(args, begin, end); });
+  });
+}
+
+void CpuKernels::RmsNormBackward(const RmsNormBackwardArgs& args) {
+  compute_.Launch([this, args] {
+    const int64_t rows = args.M * args.heads;
+    const RowTiling tiling = ReductionTiling(rows);
+    float* partials = static_cast<float*>(args.scratch);
+    ForRanges(rows, tiling.rows_per_tile, [&](int64_t begin, int64_t end, float*) {
+      RmsNormBackwardRows(args, begin, end, partials + begin / tiling.rows_per_tile * args.C);
+    });
+    ReducePartials(pool_, partials, tiling.num_tiles, args.C, args.C, args.dgamma);
+  });
+}
+
 void CpuKernels::Attention(const AttentionArgs& args) {
-  EPS_CHECK(args.D <= kMaxHeadDim);
+  EPS_CHECK(args.D <= kMaxHeadDim && args.kv_heads > 0 && args.H % args.kv_heads == 0);
+  EPS_CHECK(args.window == 0 || (args.window > 0 && args.causal));
   compute_.Launch([this, args] {
     const DropoutPlan dropout = PlanDropout(args.dropout);
     pool_.ParallelFor(AttentionForwardTasks(args),
@@ -107,7 +136,8 @@ void CpuKernels::Attention(const AttentionArgs& args) {
 }
 
 void CpuKernels::AttentionBackward(const AttentionBackwardArgs& args) {
-  EPS_CHECK(args.D <= kMaxHeadDim);
+  EPS_CHECK(args.D <= kMaxHeadDim && args.kv_heads > 0 && args.H % args.kv_heads == 0);
+  EPS_CHECK(args.window == 0 || (args.window > 0 && args.causal));
   compute_.Launch([this, args] {
     const DropoutPlan dropout = PlanDropout(args.dropout);
     pool_.ParallelFor(AttentionBackwardTasks(args),
@@ -118,6 +148,25 @@ void CpuKernels::AttentionBackward(const AttentionBackwardArgs& args) {
 void CpuKernels::GeluBackward(const GeluBackwardArgs& args) {
   compute_.Launch([this, args] {
     ForRanges(args.n, kTileElems, [&](int64_t begin, int64_t end, float*) { GeluBackwardElems(args, begin, end); });
+  });
+}
+
+void CpuKernels::Swiglu(const SwigluArgs& args) {
+  compute_.Launch([this, args] {
+    ForRanges(args.M * args.F, kTileElems, [&](int64_t begin, int64_t end, float*) { SwigluElems(args, begin, end); });
+  });
+}
+
+void CpuKernels::SwigluBackward(const SwigluBackwardArgs& args) {
+  compute_.Launch([this, args] {
+    ForRanges(args.M * args.F, kTileElems,
+              [&](int64_t begin, int64_t end, float*) { SwigluBackwardElems(args, begin, end); });
+  });
+}
+
+void CpuKernels::Rotary(const RotaryArgs& args) {
+  compute_.Launch([this, args] {
+    ForRanges(args.M, kTileRows, [&](int64_t begin, int64_t end, float*) { RotaryRows(args, begin, end); });
   });
 }
 

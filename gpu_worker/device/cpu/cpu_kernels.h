@@ -22,9 +22,15 @@ class CpuKernels : public Kernels {
   void LayerNorm(const LayerNormArgs& args) override;
   void LayerNormApply(const LayerNormApplyArgs& args) override;
   void LayerNormBackward(const LayerNormBackwardArgs& args) override;
+  void RmsNorm(const RmsNormArgs& args) override;
+  void RmsNormApply(const RmsNormApplyArgs& args) override;
+  void RmsNormBackward(const RmsNormBackwardArgs& args) override;
   void Attention(const AttentionArgs& args) override;
   void AttentionBackward(const AttentionBackwardArgs& args) override;
   void GeluBackward(const GeluBackwardArgs& args) override;
+  void Swiglu(const SwigluArgs& args) override;
+  void SwigluBackward(const SwigluBackwardArgs& args) override;
+  void Rotary(const RotaryArgs& args) override;
   void ApplyDropout(const DropoutArgs& args) override;
   void ColumnSum(const ColumnSumArgs& args) override;
   void SoftmaxChunk(const SoftmaxChunkArgs& args) override;

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #include "common/numeric/bf16.h"
+#include "common/numeric/fp16.h"
 #include "common/tensor/dtype.h"
 #include "gpu_worker/device/cpu/vector_targets.h"
 
@@ -52,6 +54,65 @@ void GeluBackwardImpl(const GeluBackwardArgs& args, int64_t begin, int64_t end) 
   hwy::FlushStream();  // streamed stores become visible before the tile counts as done
 }
 
+// fn(row, first, count) for each row's part of elements [begin, end) of (M, F).
+template <typename Fn>
+HWY_INLINE void ForRowParts(int64_t F, int64_t begin, int64_t end, const Fn& fn) {
+  while (begin < end) {
+    const int64_t row = begin / F, first = begin % F, count = std::min(F - first, end - begin);
+    fn(row, first, count);
+    begin += count;
+  }
+}
+
+// silu(x) = x * gate. Forward and backward call this one function: the same bits.
+struct SiluParts {
+  VF gate;  // 1 / (1 + e^-x)
+  VF rest;  // 1 - gate, which does not cancel for large x
+};
+HWY_INLINE SiluParts Silu(DF d, VF x) {
+  const VF one = hn::Set(d, 1.0f);
+  const VF e = Exp(d, hn::Neg(x));
+  const VF gate = hn::Div(one, hn::Add(one, e));
+  return {gate, hn::Mul(e, gate)};
+}
+
+void SwigluImpl(const SwigluArgs& args, int64_t begin, int64_t end) {
+  const DF d;
+  const int64_t F = args.F;
+  ForRowParts(F, begin, end, [&](int64_t row, int64_t first, int64_t count) {
+    const float* gate = static_cast<const float*>(args.gate_up) + row * 2 * F + first;
+    const float* up = gate + F;
+    float* y = static_cast<float*>(args.y) + row * F + first;
+    for (int64_t i = 0; i < count; i += kVecLanes) {
+      const int64_t left = count - i;
+      const VF x = LoadTail(d, gate + i, left);
+      StoreTail(hn::Mul(hn::Mul(x, Silu(d, x).gate), LoadTail(d, up + i, left)), d, y + i, left);
+    }
+  });
+}
+
+void SwigluBackwardImpl(const SwigluBackwardArgs& args, int64_t begin, int64_t end) {
+  const DF d;
+  const int64_t F = args.F;
+  ForRowParts(F, begin, end, [&](int64_t row, int64_t first, int64_t count) {
+    const float* gate = static_cast<const float*>(args.gate_up) + row * 2 * F + first;
+    const float* dy = static_cast<const float*>(args.dy) + row * F + first;
+    float* dgate = static_cast<float*>(args.dgate_up) + row * 2 * F + first;
+    float* y = args.y == nullptr ? nullptr : static_cast<float*>(args.y) + row * F + first;
+    for (int64_t i = 0; i < count; i += kVecLanes) {
+      const int64_t left = count - i;
+      const VF x = LoadTail(d, gate + i, left), up = LoadTail(d, gate + F + i, left), dyv = LoadTail(d, dy + i, left);
+      const SiluParts s = Silu(d, x);
+      const VF silu = hn::Mul(x, s.gate);
+      if (y != nullptr) StoreTail(hn::Mul(silu, up), d, y + i, left);
+      // silu' = gate + x gate (1 - gate)
+      const VF derivative = hn::MulAdd(silu, s.rest, s.gate);
+      StoreTail(hn::Mul(hn::Mul(dyv, up), derivative), d, dgate + i, left);
+      StoreTail(hn::Mul(dyv, silu), d, dgate + F + i, left);
+    }
+  });
+}
+
 void DropoutImpl(const DropoutPlan& dropout, const float* x, float* y, int64_t begin, int64_t end, float* scratch) {
   const DF d;
   constexpr int64_t kStep = 1024;
@@ -66,34 +127,78 @@ void DropoutImpl(const DropoutPlan& dropout, const float* x, float* y, int64_t b
   }
 }
 
-HWY_INLINE VF WidenV(const uint16_t* src) {
-  return hn::BitCast(DF(), hn::ShiftLeft<16>(hn::PromoteTo(DU32(), hn::LoadU(DU16(), src))));
-}
+// The 16-bit forms of the wire: from their bits, and to them by the rule of gradients.
+struct Bf16Form {
+  static HWY_INLINE VF Widen(hn::Vec<DU16> bits) {
+    return hn::BitCast(DF(), hn::ShiftLeft<16>(hn::PromoteTo(DU32(), bits)));
+  }
+  static HWY_INLINE hn::Vec<DU16> Narrow(VF v) {
+    const hn::RebindToSigned<DU32> di;
+    const auto bits = hn::Add(hn::BitCast(DU32(), v), hn::Set(DU32(), 0x8000u));
+    return hn::DemoteTo(DU16(), hn::BitCast(di, hn::ShiftRight<16>(bits)));
+  }
+  static HWY_INLINE VF Round(VF v) {
+    const DU32 du;
+    const auto half = hn::Set(du, 0x8000u), high = hn::Set(du, 0xFFFF0000u);
+    return hn::BitCast(DF(), hn::And(hn::Add(hn::BitCast(du, v), half), high));
+  }
+  static float Widen(uint16_t bits) { return ToFloat(Bf16{bits}); }
+  static uint16_t Narrow(float v) { return ToBf16(v).bits; }
+};
+struct Fp16Form {
+  using DF16 = hn::Rebind<hwy::float16_t, DF>;
+  static HWY_INLINE VF Widen(hn::Vec<DU16> bits) { return hn::PromoteTo(DF(), hn::BitCast(DF16(), bits)); }
+  static HWY_INLINE hn::Vec<DU16> Narrow(VF v) { return hn::BitCast(DU16(), hn::DemoteTo(DF16(), v)); }
+  static HWY_INLINE VF Round(VF v) { return Widen(Narrow(v)); }
+  static float Widen(uint16_t bits) { return ToFloat(Fp16{bits}); }
+  static uint16_t Narrow(float v) { return ToFp16(v).bits; }
+};
 
-void WidenImpl(const WidenArgs& args, int64_t begin, int64_t end) {
+template <typename Form>
+void Widen16(const uint16_t* src, float* dst, int64_t begin, int64_t end) {
   const DF d;
-  const uint16_t* src = static_cast<const uint16_t*>(args.src);
-  float* dst = static_cast<float*>(args.dst);
   int64_t i = begin;
-  for (; i + kVecLanes <= end; i += kVecLanes) hn::StoreU(WidenV(src + i), d, dst + i);
-  for (; i < end; ++i) dst[i] = ToFloat(Bf16{src[i]});
+  for (; i + kVecLanes <= end; i += kVecLanes) hn::StoreU(Form::Widen(hn::LoadU(DU16(), src + i)), d, dst + i);
+  for (; i < end; ++i) dst[i] = Form::Widen(src[i]);
 }
 
-bool FinishLeafImpl(const FinishLeafArgs& args, int64_t begin, int64_t end) {
+// src_dtype is one of 16 bits.
+void WidenImpl(const WidenArgs& args, int64_t begin, int64_t end) {
+  const auto* src = static_cast<const uint16_t*>(args.src);
+  const auto widen = args.src_dtype == Dtype::kBf16 ? Widen16<Bf16Form> : Widen16<Fp16Form>;
+  widen(src, static_cast<float*>(args.dst), begin, end);
+}
+
+template <typename Round>
+HWY_INLINE bool FinishLeafWith(const FinishLeafArgs& args, int64_t begin, int64_t end, const Round& round) {
   const DF d;
-  const DU32 du;
-  const auto half = hn::Set(du, 0x8000u), high = hn::Set(du, 0xFFFF0000u);
   const VF zero = hn::Zero(d);
   VF poison = zero;  // x * 0 is NaN for an x that is not finite, and stays
   for (int64_t i = begin; i < end; i += kVecLanes) {
     const int64_t left = end - i;
     const VF v = LoadTail(d, args.src + i, left);
     poison = hn::MulAdd(v, zero, poison);
-    if (args.round_bf16) {
-      StoreTail(hn::BitCast(d, hn::And(hn::Add(hn::BitCast(du, v), half), high)), d, args.src + i, left);
-    }
+    round(v, args.src + i, left);
   }
   return hn::AllTrue(d, hn::Eq(poison, zero));
+}
+
+template <typename Form>
+bool FinishLeaf16(const FinishLeafArgs& args, int64_t begin, int64_t end) {
+  return FinishLeafWith(args, begin, end,
+                        [](VF v, float* to, int64_t left) { StoreTail(Form::Round(v), DF(), to, left); });
+}
+
+bool FinishLeafImpl(const FinishLeafArgs& args, int64_t begin, int64_t end) {
+  switch (args.round_to) {
+    case Dtype::kBf16:
+      return FinishLeaf16<Bf16Form>(args, begin, end);
+    case Dtype::kF16:
+      return FinishLeaf16<Fp16Form>(args, begin, end);
+    case Dtype::kF32:
+      break;
+  }
+  return FinishLeafWith(args, begin, end, [](VF, float*, int64_t) {});
 }
 
 void AddGradientImpl(const AddGradientArgs& args, int64_t begin, int64_t end) {
@@ -104,17 +209,17 @@ void AddGradientImpl(const AddGradientArgs& args, int64_t begin, int64_t end) {
   }
 }
 
-void EmitBf16Impl(const EmitGradientArgs& args, int64_t begin, int64_t end) {
-  const DF d;
-  const DU32 du;
-  const hn::RebindToSigned<DU32> di;
-  uint16_t* dst = static_cast<uint16_t*>(args.dst);
+template <typename Form>
+void Emit16(const float* src, uint16_t* dst, int64_t begin, int64_t end) {
   int64_t i = begin;
-  for (; i + kVecLanes <= end; i += kVecLanes) {
-    const auto bits = hn::Add(hn::BitCast(du, hn::LoadU(d, args.src + i)), hn::Set(du, 0x8000u));
-    hn::StoreU(hn::DemoteTo(DU16(), hn::BitCast(di, hn::ShiftRight<16>(bits))), DU16(), dst + i);
-  }
-  for (; i < end; ++i) dst[i] = ToBf16(args.src[i]).bits;
+  for (; i + kVecLanes <= end; i += kVecLanes) hn::StoreU(Form::Narrow(hn::LoadU(DF(), src + i)), DU16(), dst + i);
+  for (; i < end; ++i) dst[i] = Form::Narrow(src[i]);
+}
+
+// dst_dtype is one of 16 bits.
+void EmitImpl(const EmitGradientArgs& args, int64_t begin, int64_t end) {
+  const auto emit = args.dst_dtype == Dtype::kBf16 ? Emit16<Bf16Form> : Emit16<Fp16Form>;
+  emit(args.src, static_cast<uint16_t*>(args.dst), begin, end);
 }
 
 // Elements [c, c + lanes) of a row of a table in its wire form; from `left` on zero.
@@ -124,11 +229,12 @@ HWY_INLINE VF TableV(const void* row, int64_t c, int64_t left) {
   if constexpr (kDtype == Dtype::kF32) {
     return LoadTail(d, static_cast<const float*>(row) + c, left);
   } else {
+    using Form = std::conditional_t<kDtype == Dtype::kBf16, Bf16Form, Fp16Form>;
     const uint16_t* src = static_cast<const uint16_t*>(row) + c;
-    if (left >= kVecLanes) return WidenV(src);
+    if (left >= kVecLanes) return Form::Widen(hn::LoadU(DU16(), src));
     HWY_ALIGN uint16_t lanes[kLogicalLanes] = {};
     std::memcpy(lanes, src, static_cast<size_t>(left) * sizeof(uint16_t));
-    return WidenV(lanes);
+    return Form::Widen(hn::LoadU(DU16(), lanes));
   }
 }
 
@@ -137,13 +243,14 @@ HWY_INLINE void EmbeddingRow(const EmbeddingArgs& args, const DropoutPlan& dropo
   const DF d;
   const int64_t C = args.C, row_bytes = C * SizeOf(kDtype);
   const char* wte = static_cast<const char*>(args.wte) + args.tokens[row] * row_bytes;
-  const char* wpe = static_cast<const char*>(args.wpe) + row % args.T * row_bytes;
+  const char* wpe = args.wpe == nullptr ? nullptr : static_cast<const char*>(args.wpe) + row % args.T * row_bytes;
   float* y = static_cast<float*>(args.y) + row * C;
   const uint32_t* words = nullptr;
   if (dropout.on) words = KeepBits(dropout, row * C, C, reinterpret_cast<uint32_t*>(scratch));
   for (int64_t c = 0; c < C; c += kVecLanes) {
     const int64_t left = C - c;
-    VF v = hn::Add(TableV<kDtype>(wte, c, left), TableV<kDtype>(wpe, c, left));
+    VF v = TableV<kDtype>(wte, c, left);
+    if (wpe != nullptr) v = hn::Add(v, TableV<kDtype>(wpe, c, left));
     if (words != nullptr) v = DropV(dropout, v, hn::LoadU(DU32(), words + c));
     StoreTail(v, d, y + c, left);
   }
@@ -151,10 +258,16 @@ HWY_INLINE void EmbeddingRow(const EmbeddingArgs& args, const DropoutPlan& dropo
 
 void EmbeddingImpl(const EmbeddingArgs& args, const DropoutPlan& dropout, int64_t begin, int64_t end, float* scratch) {
   for (int64_t row = begin; row < end; ++row) {
-    if (args.wire_dtype == Dtype::kF32) {
-      EmbeddingRow<Dtype::kF32>(args, dropout, row, scratch);
-    } else {
-      EmbeddingRow<Dtype::kBf16>(args, dropout, row, scratch);
+    switch (args.wire_dtype) {
+      case Dtype::kF32:
+        EmbeddingRow<Dtype::kF32>(args, dropout, row, scratch);
+        break;
+      case Dtype::kBf16:
+        EmbeddingRow<Dtype::kBf16>(args, dropout, row, scratch);
+        break;
+      case Dtype::kF16:
+        EmbeddingRow<Dtype::kF16>(args, dropout, row, scratch);
+        break;
     }
   }
 }
@@ -171,7 +284,7 @@ void EmbeddingBackwardImpl(const EmbeddingBackwardArgs& args, int64_t begin, int
   for (int64_t row = 0; row < args.B * args.T; ++row) {
     const float* src = dy + row * args.C + begin;
     AddTo(args.dwte + args.tokens[row] * args.C + begin, src, end - begin);
-    AddTo(args.dwpe + row % args.T * args.C + begin, src, end - begin);
+    if (args.dwpe != nullptr) AddTo(args.dwpe + row % args.T * args.C + begin, src, end - begin);
   }
 }
 
@@ -184,16 +297,24 @@ HWY_AFTER_NAMESPACE();
 namespace eps::worker::cpu {
 
 HWY_EXPORT(GeluBackwardImpl);
+HWY_EXPORT(SwigluImpl);
+HWY_EXPORT(SwigluBackwardImpl);
 HWY_EXPORT(DropoutImpl);
 HWY_EXPORT(WidenImpl);
 HWY_EXPORT(FinishLeafImpl);
 HWY_EXPORT(AddGradientImpl);
-HWY_EXPORT(EmitBf16Impl);
+HWY_EXPORT(EmitImpl);
 HWY_EXPORT(EmbeddingImpl);
 HWY_EXPORT(EmbeddingBackwardImpl);
 
 void GeluBackwardElems(const GeluBackwardArgs& args, int64_t begin, int64_t end) {
   HWY_DYNAMIC_DISPATCH(GeluBackwardImpl)(args, begin, end);
+}
+void SwigluElems(const SwigluArgs& args, int64_t begin, int64_t end) {
+  HWY_DYNAMIC_DISPATCH(SwigluImpl)(args, begin, end);
+}
+void SwigluBackwardElems(const SwigluBackwardArgs& args, int64_t begin, int64_t end) {
+  HWY_DYNAMIC_DISPATCH(SwigluBackwardImpl)(args, begin, end);
 }
 void DropoutElems(const DropoutPlan& dropout, const float* x, float* y, int64_t begin, int64_t end, float* scratch) {
   if (dropout.on) {
@@ -203,7 +324,7 @@ void DropoutElems(const DropoutPlan& dropout, const float* x, float* y, int64_t 
   }
 }
 void WidenElems(const WidenArgs& args, int64_t begin, int64_t end) {
-  if (args.src_dtype == Dtype::kBf16) {
+  if (args.src_dtype != Dtype::kF32) {
     HWY_DYNAMIC_DISPATCH(WidenImpl)(args, begin, end);
   } else {
     std::memcpy(static_cast<float*>(args.dst) + begin, static_cast<const float*>(args.src) + begin,
@@ -217,8 +338,8 @@ void AddGradientElems(const AddGradientArgs& args, int64_t begin, int64_t end) {
   HWY_DYNAMIC_DISPATCH(AddGradientImpl)(args, begin, end);
 }
 void EmitGradientElems(const EmitGradientArgs& args, int64_t begin, int64_t end) {
-  if (args.dst_dtype == Dtype::kBf16) {
-    HWY_DYNAMIC_DISPATCH(EmitBf16Impl)(args, begin, end);
+  if (args.dst_dtype != Dtype::kF32) {
+    HWY_DYNAMIC_DISPATCH(EmitImpl)(args, begin, end);
   } else {
     std::memcpy(static_cast<float*>(args.dst) + begin, args.src + begin,
                 static_cast<size_t>(end - begin) * sizeof(float));

@@ -133,7 +133,7 @@ void ColumnSumImpl(const ColumnSumArgs& args, int64_t begin, int64_t end, float*
   const int64_t N = args.N;
   std::fill(partial, partial + N, 0.0f);
   for (int64_t row = begin; row < end; ++row) {
-    const float* x = static_cast<const float*>(args.x) + row * N;
+    const float* x = static_cast<const float*>(args.x) + row * args.ld;
     for (int64_t c = 0; c < N; c += kVecLanes) {
       StoreTail(hn::Add(LoadTail(d, partial + c, N - c), LoadTail(d, x + c, N - c)), d, partial + c, N - c);
     }

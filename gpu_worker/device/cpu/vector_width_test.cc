@@ -72,24 +72,72 @@ std::vector<float> RunKernels() {
                        .dgamma = a.Zero(C),
                        .dbeta = a.Zero(C),
                        .scratch = a.Zero(sizes.layer_norm_backward(M, C) / 4)});
-  k.ColumnSum({.M = M, .N = C, .x = x, .out = a.Zero(C), .scratch = a.Zero(sizes.column_sum(M, C) / 4)});
+  float* head_rstd = a.Zero(M * 3);
+  k.RmsNorm({.M = M,
+             .heads = 3,
+             .C = 29,
+             .ldx = C,
+             .ldy = 90,
+             .x = x,
+             .gamma = gamma,
+             .y = a.Zero(M * 90),
+             .rstd = head_rstd});
+  k.RmsNormBackward({.M = M,
+                     .heads = 3,
+                     .C = 29,
+                     .lddy = C,
+                     .ldx = C,
+                     .lddx = 90,
+                     .dy = a.Filled(M * C, 12),
+                     .x = x,
+                     .gamma = gamma,
+                     .rstd = head_rstd,
+                     .dx = a.Zero(M * 90),
+                     .dgamma = a.Zero(29),
+                     .scratch = a.Zero(sizes.rms_norm_backward(M * 3, 29) / 4)});
+  k.Swiglu({.M = M / 2, .F = C, .gate_up = x, .y = a.Zero(M * C)});
+  k.SwigluBackward(
+      {.M = M / 2, .F = C, .gate_up = x, .dy = a.Filled(M * C, 13), .dgate_up = a.Zero(M * C), .y = a.Zero(M * C)});
+  k.Rotary({.M = M, .T = 9, .heads = 2, .D = 46, .ld = C, .x = a.Filled(M * C, 14), .table = a.Filled(9 * 46, 15)});
+  k.ColumnSum({.M = M, .N = C, .ld = C, .x = x, .out = a.Zero(C), .scratch = a.Zero(sizes.column_sum(M, C) / 4)});
 
   const int64_t n = B * T * H * D;
-  for (const double rate : {0.0, 0.2}) {
+  struct Attended {
+    double dropout;
+    int64_t kv_heads = H;
+    bool causal = true;
+    int64_t window = 0;
+  };
+  for (const Attended& t : {Attended{0}, Attended{0.2}, Attended{0.2, 1, false}, Attended{0, 1, true, 50}}) {
     Dropout drop = dropout;
-    drop.rate = rate;
-    float *qkv = a.Filled(3 * n, 5), *o = a.Zero(n), *lse = a.Zero(B * H * T);
-    k.Attention({.B = B, .T = T, .H = H, .D = D, .qkv = qkv, .o = o, .lse = lse, .scale = 0.2, .dropout = drop});
+    drop.rate = t.dropout;
+    const int64_t qkv_elems = B * T * (H + 2 * t.kv_heads) * D;
+    float *qkv = a.Filled(qkv_elems, 5), *o = a.Zero(n), *lse = a.Zero(B * H * T);
+    k.Attention({.B = B,
+                 .T = T,
+                 .H = H,
+                 .kv_heads = t.kv_heads,
+                 .D = D,
+                 .qkv = qkv,
+                 .o = o,
+                 .lse = lse,
+                 .scale = 0.2,
+                 .causal = t.causal,
+                 .window = t.window,
+                 .dropout = drop});
     k.AttentionBackward({.B = B,
                          .T = T,
                          .H = H,
+                         .kv_heads = t.kv_heads,
                          .D = D,
                          .qkv = qkv,
                          .o = o,
                          .lse = lse,
                          .d_o = a.Filled(n, 6),
-                         .dqkv = a.Zero(3 * n),
+                         .dqkv = a.Zero(qkv_elems),
                          .scale = 0.2,
+                         .causal = t.causal,
+                         .window = t.window,
                          .dropout = drop});
   }
 

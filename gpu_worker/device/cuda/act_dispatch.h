@@ -16,10 +16,17 @@ struct Type {
   using type = T;
 };
 
-// fn(Type<float>) or fn(Type<ActBf16>).
+// fn(Type<float>), fn(Type<ActBf16>) or fn(Type<ActFp16>).
 template <typename Fn>
 void ForAct(Dtype act, const Fn& fn) {
-  act == Dtype::kF32 ? fn(Type<float>()) : fn(Type<ActBf16>());
+  switch (act) {
+    case Dtype::kF32:
+      return fn(Type<float>());
+    case Dtype::kBf16:
+      return fn(Type<ActBf16>());
+    case Dtype::kF16:
+      return fn(Type<ActFp16>());
+  }
 }
 
 template <bool kValue>

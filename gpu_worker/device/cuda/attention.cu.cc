@@ -30,22 +30,50 @@ struct Tiling {
 __device__ __forceinline__ int Lane() { return threadIdx.x % kWarpSize; }
 __device__ __forceinline__ int WarpOfBlock() { return threadIdx.x / kWarpSize; }
 
-// What a block works on: one tile of one head of one sample. Its arrays begin at the sample's first position.
+// Beyond every position, and sums with positions do not overflow.
+constexpr int64_t kNoWindow = int64_t{1} << 40;
+
+// A head of queries of a sample.
+struct Head {
+  int64_t sample, head;
+};
+
+__device__ __forceinline__ int64_t Least(int64_t a, int64_t b) { return a < b ? a : b; }
+__device__ __forceinline__ int64_t Most(int64_t a, int64_t b) { return a > b ? a : b; }
+
+// A block works on one tile of one head of one sample. A head's arrays start at the sample's first position.
 struct HeadShape {
-  int64_t T, H, D;
+  int64_t T, H, kv_heads, D;
   float scale;
-  int64_t tiles;  // of a head
+  bool causal;
+  int64_t window;  // kNoWindow where there is none
+  int64_t tiles;   // of a head
 
   __device__ int64_t head_of_batch() const { return blockIdx.x / tiles; }
   __device__ int64_t tile() const { return blockIdx.x % tiles; }
-  __device__ int64_t qkv_row() const { return 3 * H * D; }
+  __device__ Head HeadOfBlock() const { return {head_of_batch() / H, head_of_batch() % H}; }
+  // The same where blocks are of heads of keys and values: the `of_group`-th head of queries that uses it.
+  __device__ int64_t group() const { return H / kv_heads; }
+  __device__ Head HeadOfGroup(int64_t of_group) const {
+    return {head_of_batch() / kv_heads, head_of_batch() % kv_heads * group() + of_group};
+  }
+
+  __device__ int64_t qkv_row() const { return (H + 2 * kv_heads) * D; }
   __device__ int64_t o_row() const { return H * D; }
-  __device__ int64_t sample() const { return head_of_batch() / H; }
-  __device__ int64_t head() const { return head_of_batch() % H; }
-  // which: 0 q, 1 k, 2 v.
-  __device__ int64_t qkv_start(int which) const { return (sample() * T * 3 + which) * H * D + head() * D; }
-  __device__ int64_t o_start() const { return (sample() * T * H + head()) * D; }
-  __device__ int64_t row_start() const { return head_of_batch() * T; }  // of lse and of the probabilities' rows
+  __device__ int64_t q_start(Head at) const { return at.sample * T * qkv_row() + at.head * D; }
+  __device__ int64_t k_start(Head at) const { return at.sample * T * qkv_row() + (H + at.head / group()) * D; }
+  __device__ int64_t v_start(Head at) const { return k_start(at) + kv_heads * D; }
+  __device__ int64_t o_start(Head at) const { return (at.sample * T * H + at.head) * D; }
+  __device__ int64_t row_start(Head at) const { return (at.sample * H + at.head) * T; }  // of lse and probabilities
+
+  // The columns that a row sees: [FirstColumn, EndOfColumns). The rows that see a column: [FirstRow, EndOfRows).
+  __device__ int64_t FirstColumn(int64_t row) const { return Most(0, row - window + 1); }
+  __device__ int64_t EndOfColumns(int64_t row) const { return causal ? Least(row + 1, T) : T; }
+  __device__ int64_t FirstRow(int64_t column) const { return causal ? column : 0; }
+  __device__ int64_t EndOfRows(int64_t column) const { return Least(column + window, T); }
+  __device__ bool Sees(int64_t row, int64_t column) const {
+    return column >= FirstColumn(row) && column < EndOfColumns(row);
+  }
 };
 
 // Rows [first, first + kRows) of a head into shared memory, its rows D + 1 apart; 0 from T on.
@@ -59,6 +87,12 @@ __device__ void LoadTile(const T* from, int64_t row_elems, int64_t first, int64_
   }
 }
 
+// Where the tile of a position begins.
+template <int kRows>
+__device__ int64_t FirstTile(int64_t position) {
+  return position / kRows * kRows;
+}
+
 // Not inlined, as each of a warp's rows has a copy of the code around it: that would be most of the program.
 __device__ __noinline__ float Dot(const float* a, const float* b, int64_t D) {
   float sum = 0;
@@ -67,10 +101,11 @@ __device__ __noinline__ float Dot(const float* a, const float* b, int64_t D) {
 }
 
 // Of the probability in a row and column of the head.
-__device__ __forceinline__ float ProbabilityFactor(const DropoutPlan& dropout, const HeadShape& shape, int64_t row,
-                                                   int64_t column) {
+__device__ __forceinline__ float ProbabilityFactor(const DropoutPlan& dropout, const HeadShape& shape, Head head,
+                                                   int64_t row, int64_t column) {
   if (!dropout.on) return 1;
-  const uint64_t element = static_cast<uint64_t>(dropout.first_element + (shape.row_start() + row) * shape.T + column);
+  const uint64_t element =
+      static_cast<uint64_t>(dropout.first_element + (shape.row_start(head) + row) * shape.T + column);
   const std::array<uint32_t, 4> words = DropoutWords(dropout, element / 4);
   return DropoutFactor(dropout, WordAt(words, element % 4));
 }
@@ -84,36 +119,39 @@ __global__ void __launch_bounds__(kThreads)
   float* k = q + Tile::kRows * (D + 1);
   float* v = k + Tile::kRows * (D + 1);
   __shared__ float probabilities[kWarps][kWarpSize];
-  LoadTile<Tile::kRows>(qkv + shape.qkv_start(0), shape.qkv_row(), first_row, shape.T, D, q);
+  const Head head = shape.HeadOfBlock();
+  LoadTile<Tile::kRows>(qkv + shape.q_start(head), shape.qkv_row(), first_row, shape.T, D, q);
 
   float sum[Tile::kRowsOfWarp][kDims] = {}, max[Tile::kRowsOfWarp], total[Tile::kRowsOfWarp] = {};
   EPS_UNROLL
   for (int i = 0; i < Tile::kRowsOfWarp; ++i) max[i] = -FLT_MAX;
 
-  for (int64_t first = 0; first <= first_row; first += Tile::kRows) {
+  const int64_t end = shape.EndOfColumns(first_row + Tile::kRows - 1);
+  for (int64_t first = FirstTile<Tile::kRows>(shape.FirstColumn(first_row)); first < end; first += Tile::kRows) {
     __syncthreads();  // the tile before has been read
-    LoadTile<Tile::kRows>(qkv + shape.qkv_start(1), shape.qkv_row(), first, shape.T, D, k);
-    LoadTile<Tile::kRows>(qkv + shape.qkv_start(2), shape.qkv_row(), first, shape.T, D, v);
+    LoadTile<Tile::kRows>(qkv + shape.k_start(head), shape.qkv_row(), first, shape.T, D, k);
+    LoadTile<Tile::kRows>(qkv + shape.v_start(head), shape.qkv_row(), first, shape.T, D, v);
     __syncthreads();
     EPS_UNROLL
     for (int i = 0; i < Tile::kRowsOfWarp; ++i) {
       const int in_tile = WarpOfBlock() + i * kWarps;
       const int64_t row = first_row + in_tile, column = first + Lane();
-      const bool seen = Lane() < Tile::kRows && column <= row;
+      const bool seen = Lane() < Tile::kRows && shape.Sees(row, column);
       const float score = seen ? Dot(q + in_tile * (D + 1), k + Lane() * (D + 1), D) * shape.scale : -FLT_MAX;
       const float new_max = fmaxf(max[i], WarpMax(score));
       const float probability = seen ? expf(score - new_max) : 0.0f;
       const float rescale = expf(max[i] - new_max);
       total[i] = total[i] * rescale + WarpSum(probability);
       max[i] = new_max;
-      probabilities[WarpOfBlock()][Lane()] = seen ? probability * ProbabilityFactor(dropout, shape, row, column) : 0.0f;
+      probabilities[WarpOfBlock()][Lane()] =
+          seen ? probability * ProbabilityFactor(dropout, shape, head, row, column) : 0.0f;
       __syncwarp();
       EPS_UNROLL
       for (int c = 0; c < kDims; ++c) sum[i][c] *= rescale;
-      // Only what the row may see: 0 times a NaN further on would be one.
-      const int64_t columns = row - first + 1 < Tile::kRows ? row - first + 1 : Tile::kRows;
+      // Only what the row may see: 0 times a NaN elsewhere would be one.
+      const int64_t columns_end = Least(shape.EndOfColumns(row) - first, Tile::kRows);
       EPS_NO_UNROLL
-      for (int64_t j = 0; j < columns; ++j) {
+      for (int64_t j = Most(0, shape.FirstColumn(row) - first); j < columns_end; ++j) {
         const float p = probabilities[WarpOfBlock()][j];
         EPS_UNROLL
         for (int c = 0; c < kDims; ++c) {
@@ -132,9 +170,9 @@ __global__ void __launch_bounds__(kThreads)
     EPS_UNROLL
     for (int c = 0; c < kDims; ++c) {
       const int64_t d = Lane() + c * kWarpSize;
-      if (d < D) o[shape.o_start() + row * shape.o_row() + d] = FromFloat<T>(sum[i][c] / total[i]);
+      if (d < D) o[shape.o_start(head) + row * shape.o_row() + d] = FromFloat<T>(sum[i][c] / total[i]);
     }
-    if (Lane() == 0) lse[shape.row_start() + row] = max[i] + logf(total[i]);
+    if (Lane() == 0) lse[shape.row_start(head) + row] = max[i] + logf(total[i]);
   }
 }
 
@@ -144,11 +182,12 @@ __global__ void __launch_bounds__(kThreads)
     AttentionDeltaKernel(HeadShape shape, const T* o, const T* d_o, float* delta) {
   const int64_t row = shape.tile() * kWarps + WarpOfBlock();
   if (row >= shape.T) return;
-  const int64_t start = shape.o_start() + row * shape.o_row();
+  const Head head = shape.HeadOfBlock();
+  const int64_t start = shape.o_start(head) + row * shape.o_row();
   float sum = 0;
   for (int64_t d = Lane(); d < shape.D; d += kWarpSize) sum += ToFloat(o[start + d]) * ToFloat(d_o[start + d]);
   sum = WarpSum(sum);
-  if (Lane() == 0) delta[shape.row_start() + row] = sum;
+  if (Lane() == 0) delta[shape.row_start(head) + row] = sum;
 }
 
 // Of one probability, whose row has `lse` and `delta`: what its value's row is multiplied by, and the gradient of its
@@ -177,30 +216,33 @@ __global__ void __launch_bounds__(kThreads)
   float* v = k + tile_elems;
   float* g = v + tile_elems;
   __shared__ float d_scores[kWarps][kWarpSize];
-  LoadTile<Tile::kRows>(qkv + shape.qkv_start(0), shape.qkv_row(), first_row, shape.T, D, q);
-  LoadTile<Tile::kRows>(d_o + shape.o_start(), shape.o_row(), first_row, shape.T, D, g);
+  const Head head = shape.HeadOfBlock();
+  LoadTile<Tile::kRows>(qkv + shape.q_start(head), shape.qkv_row(), first_row, shape.T, D, q);
+  LoadTile<Tile::kRows>(d_o + shape.o_start(head), shape.o_row(), first_row, shape.T, D, g);
 
   float sum[Tile::kRowsOfWarp][kDims] = {};
-  for (int64_t first = 0; first <= first_row; first += Tile::kRows) {
+  const int64_t end = shape.EndOfColumns(first_row + Tile::kRows - 1);
+  for (int64_t first = FirstTile<Tile::kRows>(shape.FirstColumn(first_row)); first < end; first += Tile::kRows) {
     __syncthreads();
-    LoadTile<Tile::kRows>(qkv + shape.qkv_start(1), shape.qkv_row(), first, shape.T, D, k);
-    LoadTile<Tile::kRows>(qkv + shape.qkv_start(2), shape.qkv_row(), first, shape.T, D, v);
+    LoadTile<Tile::kRows>(qkv + shape.k_start(head), shape.qkv_row(), first, shape.T, D, k);
+    LoadTile<Tile::kRows>(qkv + shape.v_start(head), shape.qkv_row(), first, shape.T, D, v);
     __syncthreads();
     EPS_UNROLL
     for (int i = 0; i < Tile::kRowsOfWarp; ++i) {
       const int in_tile = WarpOfBlock() + i * kWarps;
       const int64_t row = first_row + in_tile, column = first + Lane();
       ProbabilityParts parts;
-      if (Lane() < Tile::kRows && column <= row && row < shape.T) {
+      if (Lane() < Tile::kRows && row < shape.T && shape.Sees(row, column)) {
+        const int64_t at = shape.row_start(head) + row;
         parts = PartsOfProbability(shape, q + in_tile * (D + 1), k + Lane() * (D + 1), v + Lane() * (D + 1),
-                                   g + in_tile * (D + 1), lse[shape.row_start() + row], delta[shape.row_start() + row],
-                                   ProbabilityFactor(dropout, shape, row, column));
+                                   g + in_tile * (D + 1), lse[at], delta[at],
+                                   ProbabilityFactor(dropout, shape, head, row, column));
       }
       d_scores[WarpOfBlock()][Lane()] = parts.d_score;
       __syncwarp();
-      const int64_t columns = row - first + 1 < Tile::kRows ? row - first + 1 : Tile::kRows;
+      const int64_t columns_end = Least(shape.EndOfColumns(row) - first, Tile::kRows);
       EPS_NO_UNROLL
-      for (int64_t j = 0; j < columns; ++j) {
+      for (int64_t j = Most(0, shape.FirstColumn(row) - first); j < columns_end; ++j) {
         const float d_score = d_scores[WarpOfBlock()][j];
         EPS_UNROLL
         for (int c = 0; c < kDims; ++c) {
@@ -219,13 +261,13 @@ __global__ void __launch_bounds__(kThreads)
     EPS_UNROLL
     for (int c = 0; c < kDims; ++c) {
       const int64_t d = Lane() + c * kWarpSize;
-      if (d < D) dqkv[shape.qkv_start(0) + row * shape.qkv_row() + d] = FromFloat<T>(sum[i][c]);
+      if (d < D) dqkv[shape.q_start(head) + row * shape.qkv_row() + d] = FromFloat<T>(sum[i][c]);
     }
   }
 }
 
-// A tile of keys and values: d_k and d_v, over the queries that see them. A lane computes the probability of a query
-// and the warp's key.
+// A tile of keys and values: d_k and d_v, over the queries that see them, of each head that uses them in turn. A lane
+// computes the probability of a query and the warp's key.
 template <typename T, int kDims>
 __global__ void __launch_bounds__(kThreads)
     AttentionBackwardKeysKernel(HeadShape shape, const T* qkv, const T* d_o, const float* lse, const float* delta,
@@ -238,41 +280,48 @@ __global__ void __launch_bounds__(kThreads)
   float* v = k + tile_elems;
   float* g = v + tile_elems;
   __shared__ ProbabilityParts of_rows[kWarps][kWarpSize];
-  LoadTile<Tile::kRows>(qkv + shape.qkv_start(1), shape.qkv_row(), first_column, shape.T, D, k);
-  LoadTile<Tile::kRows>(qkv + shape.qkv_start(2), shape.qkv_row(), first_column, shape.T, D, v);
+  const Head first_head = shape.HeadOfGroup(0);
+  LoadTile<Tile::kRows>(qkv + shape.k_start(first_head), shape.qkv_row(), first_column, shape.T, D, k);
+  LoadTile<Tile::kRows>(qkv + shape.v_start(first_head), shape.qkv_row(), first_column, shape.T, D, v);
 
   float d_k[Tile::kRowsOfWarp][kDims] = {}, d_v[Tile::kRowsOfWarp][kDims] = {};
-  for (int64_t first = first_column; first < shape.T; first += Tile::kRows) {
-    __syncthreads();
-    LoadTile<Tile::kRows>(qkv + shape.qkv_start(0), shape.qkv_row(), first, shape.T, D, q);
-    LoadTile<Tile::kRows>(d_o + shape.o_start(), shape.o_row(), first, shape.T, D, g);
-    __syncthreads();
-    const int64_t rows = shape.T - first < Tile::kRows ? shape.T - first : Tile::kRows;
-    EPS_UNROLL
-    for (int i = 0; i < Tile::kRowsOfWarp; ++i) {
-      const int in_tile = WarpOfBlock() + i * kWarps;
-      const int64_t row = first + Lane(), column = first_column + in_tile;
-      ProbabilityParts parts;
-      if (Lane() < rows && column <= row) {
-        parts = PartsOfProbability(shape, q + Lane() * (D + 1), k + in_tile * (D + 1), v + in_tile * (D + 1),
-                                   g + Lane() * (D + 1), lse[shape.row_start() + row], delta[shape.row_start() + row],
-                                   ProbabilityFactor(dropout, shape, row, column));
-      }
-      of_rows[WarpOfBlock()][Lane()] = parts;
-      __syncwarp();
-      EPS_NO_UNROLL
-      for (int64_t j = column > first ? column - first : 0; j < rows; ++j) {
-        const ProbabilityParts of_row = of_rows[WarpOfBlock()][j];
-        EPS_UNROLL
-        for (int c = 0; c < kDims; ++c) {
-          const int64_t d = Lane() + c * kWarpSize;
-          if (d < D) {
-            d_k[i][c] += of_row.d_score * q[j * (D + 1) + d];
-            d_v[i][c] += of_row.dropped * g[j * (D + 1) + d];
+  const int64_t begin = FirstTile<Tile::kRows>(shape.FirstRow(first_column));
+  const int64_t end = shape.EndOfRows(first_column + Tile::kRows - 1);
+  for (int64_t of_group = 0; of_group < shape.group(); ++of_group) {
+    const Head head = shape.HeadOfGroup(of_group);
+    for (int64_t first = begin; first < end; first += Tile::kRows) {
+      __syncthreads();
+      LoadTile<Tile::kRows>(qkv + shape.q_start(head), shape.qkv_row(), first, shape.T, D, q);
+      LoadTile<Tile::kRows>(d_o + shape.o_start(head), shape.o_row(), first, shape.T, D, g);
+      __syncthreads();
+      EPS_UNROLL
+      for (int i = 0; i < Tile::kRowsOfWarp; ++i) {
+        const int in_tile = WarpOfBlock() + i * kWarps;
+        const int64_t row = first + Lane(), column = first_column + in_tile;
+        ProbabilityParts parts;
+        if (Lane() < Tile::kRows && row < shape.T && shape.Sees(row, column)) {
+          const int64_t at = shape.row_start(head) + row;
+          parts = PartsOfProbability(shape, q + Lane() * (D + 1), k + in_tile * (D + 1), v + in_tile * (D + 1),
+                                     g + Lane() * (D + 1), lse[at], delta[at],
+                                     ProbabilityFactor(dropout, shape, head, row, column));
+        }
+        of_rows[WarpOfBlock()][Lane()] = parts;
+        __syncwarp();
+        const int64_t rows_end = Least(shape.EndOfRows(column) - first, Tile::kRows);
+        EPS_NO_UNROLL
+        for (int64_t j = Most(0, shape.FirstRow(column) - first); j < rows_end; ++j) {
+          const ProbabilityParts of_row = of_rows[WarpOfBlock()][j];
+          EPS_UNROLL
+          for (int c = 0; c < kDims; ++c) {
+            const int64_t d = Lane() + c * kWarpSize;
+            if (d < D) {
+              d_k[i][c] += of_row.d_score * q[j * (D + 1) + d];
+              d_v[i][c] += of_row.dropped * g[j * (D + 1) + d];
+            }
           }
         }
+        __syncwarp();
       }
-      __syncwarp();
     }
   }
 
@@ -284,8 +333,8 @@ __global__ void __launch_bounds__(kThreads)
     for (int c = 0; c < kDims; ++c) {
       const int64_t d = Lane() + c * kWarpSize;
       if (d >= D) continue;
-      dqkv[shape.qkv_start(1) + row * shape.qkv_row() + d] = FromFloat<T>(d_k[i][c]);
-      dqkv[shape.qkv_start(2) + row * shape.qkv_row() + d] = FromFloat<T>(d_v[i][c]);
+      dqkv[shape.k_start(first_head) + row * shape.qkv_row() + d] = FromFloat<T>(d_k[i][c]);
+      dqkv[shape.v_start(first_head) + row * shape.qkv_row() + d] = FromFloat<T>(d_v[i][c]);
     }
   }
 }
@@ -310,13 +359,20 @@ void ForHead(Dtype act, int64_t D, const Fn& fn) {
 // A block for each tile of `rows` positions of each head.
 template <typename Args>
 HeadShape ShapeOf(const Args& args, int rows) {
-  return {args.T, args.H, args.D, static_cast<float>(args.scale), CeilDiv(args.T, rows)};
+  return {.T = args.T,
+          .H = args.H,
+          .kv_heads = args.kv_heads,
+          .D = args.D,
+          .scale = static_cast<float>(args.scale),
+          .causal = args.causal,
+          .window = args.window == 0 ? kNoWindow : args.window,
+          .tiles = CeilDiv(args.T, rows)};
 }
 
-// With `arrays` tiles of `rows` positions in shared memory.
+// Of `heads` in a sample, with `arrays` tiles of `rows` positions in shared memory.
 template <typename Args>
-LaunchShape GridOf(const Args& args, int rows, int arrays) {
-  return {.blocks_x = args.B * args.H * CeilDiv(args.T, rows),
+LaunchShape GridOf(const Args& args, int64_t heads, int rows, int arrays) {
+  return {.blocks_x = args.B * heads * CeilDiv(args.T, rows),
           .threads = kThreads,
           .shared_bytes = static_cast<int>(arrays * rows * (args.D + 1) * sizeof(float))};
 }
@@ -328,7 +384,7 @@ void PlainAttention(KernelQueue& queue, Dtype act, const AttentionArgs& args) {
     using T = typename decltype(type)::type;
     constexpr int kDims = decltype(dims)::value;
     constexpr int kRows = Tiling<kDims>::kRows;
-    Launch(queue, "PlainAttention", GridOf(args, kRows, 3), &AttentionKernel<T, kDims>, ShapeOf(args, kRows),
+    Launch(queue, "PlainAttention", GridOf(args, args.H, kRows, 3), &AttentionKernel<T, kDims>, ShapeOf(args, kRows),
            static_cast<const T*>(args.qkv), static_cast<T*>(args.o), args.lse, PlanDropout(args.dropout));
   });
 }
@@ -342,14 +398,14 @@ void PlainAttentionBackward(KernelQueue& queue, Dtype act, const AttentionBackwa
     const T* qkv = static_cast<const T*>(args.qkv);
     const T* d_o = static_cast<const T*>(args.d_o);
     T* dqkv = static_cast<T*>(args.dqkv);
-    Launch(queue, "AttentionDelta", GridOf(args, kWarps, 0), &AttentionDeltaKernel<T>, ShapeOf(args, kWarps),
+    Launch(queue, "AttentionDelta", GridOf(args, args.H, kWarps, 0), &AttentionDeltaKernel<T>, ShapeOf(args, kWarps),
            static_cast<const T*>(args.o), d_o, delta);
-    const HeadShape shape = ShapeOf(args, Tiling<kDims>::kRows);
-    const LaunchShape grid = GridOf(args, Tiling<kDims>::kRows, 4);
-    Launch(queue, "AttentionBackwardQueries", grid, &AttentionBackwardQueriesKernel<T, kDims>, shape, qkv, d_o,
-           args.lse, delta, dqkv, dropout);
-    Launch(queue, "AttentionBackwardKeys", grid, &AttentionBackwardKeysKernel<T, kDims>, shape, qkv, d_o, args.lse,
-           delta, dqkv, dropout);
+    constexpr int kRows = Tiling<kDims>::kRows;
+    const HeadShape shape = ShapeOf(args, kRows);
+    Launch(queue, "AttentionBackwardQueries", GridOf(args, args.H, kRows, 4), &AttentionBackwardQueriesKernel<T, kDims>,
+           shape, qkv, d_o, args.lse, delta, dqkv, dropout);
+    Launch(queue, "AttentionBackwardKeys", GridOf(args, args.kv_heads, kRows, 4),
+           &AttentionBackwardKeysKernel<T, kDims>, shape, qkv, d_o, args.lse, delta, dqkv, dropout);
   });
 }
 

@@ -7,7 +7,7 @@
 #include "gpu_worker/device/cuda/launch.h"
 #include "gpu_worker/device/kernels.h"
 
-// Causal attention in tiles with a running softmax, without tensor cores: right, and slow. For what fused attention
+// Attention in tiles with a running softmax, without tensor cores: right, and slow. For what fused attention
 // does not take: CheckFusedAttention. Products and sums are fp32, whatever the compute dtype; no atomics.
 // Source: Dao et al., FlashAttention, arXiv:2205.14135, algorithms 1 and 4; the gradients of queries and of keys and
 // values are two passes, each of which owns what it sums.

@@ -116,7 +116,9 @@ const void* BiasAlignedAs(const LtShape& shape) {
   return reinterpret_cast<const void*>(static_cast<uintptr_t>(shape.alignment_bytes));
 }
 
-cudaDataType_t TypeOf(Dtype dtype) { return dtype == Dtype::kF32 ? CUDA_R_32F : CUDA_R_16BF; }
+cudaDataType_t TypeOf(Dtype dtype) {
+  return dtype == Dtype::kF32 ? CUDA_R_32F : dtype == Dtype::kBf16 ? CUDA_R_16BF : CUDA_R_16F;
+}
 
 }  // namespace
 
@@ -145,9 +147,10 @@ absl::StatusOr<CublasLtLibrary::Prepared*> CublasLtLibrary::Prepare(const LtShap
 
   auto made = std::make_unique<Prepared>(api_.get());
   const auto check = [this](cublasStatus_t status, const char* call) { return api_->Check(status, call); };
-  // fp32 sums, and no tf32: fp32 operands are multiplied as such.
-  EPS_RETURN_IF_ERROR(check(api_->cublasLtMatmulDescCreate(&made->operation, CUBLAS_COMPUTE_32F, CUDA_R_32F),
-                            "cublasLtMatmulDescCreate"));
+  // fp32 sums. Without tf32 operands of fp32 are multiplied as such.
+  const cublasComputeType_t compute = shape.tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+  EPS_RETURN_IF_ERROR(
+      check(api_->cublasLtMatmulDescCreate(&made->operation, compute, CUDA_R_32F), "cublasLtMatmulDescCreate"));
   const auto set = [&](cublasLtMatmulDescAttributes_t attribute, const auto& value) {
     return check(api_->cublasLtMatmulDescSetAttribute(made->operation, attribute, &value, sizeof(value)),
                  "cublasLtMatmulDescSetAttribute");

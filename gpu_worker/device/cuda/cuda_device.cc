@@ -97,8 +97,8 @@ class CudaDevice : public Device {
         streams_(std::move(streams)),
         choices_(runtime_),
         queue_(runtime_.get(), streams_[static_cast<size_t>(StreamId::kCompute)].get(), &choices_),
-        kernels_(options.act, &queue_),
-        survey_(options.act, &choices_) {
+        kernels_(options.act, &queue_, options.tf32),
+        survey_(options.act, &choices_, options.tf32) {
     properties_.name = options.name;
     properties_.model = runtime_->model();
     properties_.compute_dtype = options.act;

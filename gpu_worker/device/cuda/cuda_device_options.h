@@ -12,6 +12,7 @@ struct CudaDeviceOptions {
   std::string name = "cuda:0";
   int64_t arena_bytes = 0;   // the user's cap, > 0: one allocation
   Dtype act = Dtype::kBf16;  // the compute dtype
+  bool tf32 = false;         // act fp32 only: products of operands that may be rounded to TF32
 };
 
 }  // namespace eps::worker::cuda

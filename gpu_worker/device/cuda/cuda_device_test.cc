@@ -31,6 +31,14 @@ DeviceFactory Emulated(Dtype act, GridOrder order, bool has_fused_attention = fa
   };
 }
 
+// What the suite multiplies is of bf16's precision, which TF32 keeps: its bounds are those of fp32.
+DeviceFactory EmulatedTf32(GridOrder order) {
+  return [=](int64_t arena_bytes) {
+    return cuda::NewCudaDevice({.arena_bytes = arena_bytes, .act = Dtype::kF32, .tf32 = true},
+                               cuda::NewEmulatedRuntime(order));
+  };
+}
+
 // The same bits in the other order of threads and blocks: nothing hangs on a barrier that is missing. With fused
 // attention it is the library's graph where it is taken, and the plain kernel elsewhere.
 INSTANTIATE_TEST_SUITE_P(CudaKernels, DeviceConformanceTest,
@@ -42,6 +50,18 @@ INSTANTIATE_TEST_SUITE_P(CudaKernels, DeviceConformanceTest,
                                                             Emulated(Dtype::kBf16, GridOrder::kForward),
                                                             CudaKernelSizes(Dtype::kBf16),
                                                             {Emulated(Dtype::kBf16, GridOrder::kBackward)}},
+                                           ConformanceParam{"Tf32",
+                                                            EmulatedTf32(GridOrder::kForward),
+                                                            CudaKernelSizes(Dtype::kF32),
+                                                            {EmulatedTf32(GridOrder::kBackward)}},
+                                           ConformanceParam{"Fp16",
+                                                            Emulated(Dtype::kF16, GridOrder::kForward),
+                                                            CudaKernelSizes(Dtype::kF16),
+                                                            {Emulated(Dtype::kF16, GridOrder::kBackward)}},
+                                           ConformanceParam{"Fp16FusedAttention",
+                                                            Emulated(Dtype::kF16, GridOrder::kForward, true),
+                                                            CudaKernelSizes(Dtype::kF16),
+                                                            {Emulated(Dtype::kF16, GridOrder::kBackward, true)}},
                                            ConformanceParam{"Bf16FusedAttention",
                                                             Emulated(Dtype::kBf16, GridOrder::kForward, true),
                                                             CudaKernelSizes(Dtype::kBf16),
@@ -101,7 +121,7 @@ TEST(CudaDeviceTest, AttentionThatCannotBePlannedFailsTheStream) {
           cuda::NewEmulatedRuntime(GridOrder::kForward, {.attention_error = absl::ResourceExhaustedError("no room")})));
   ASSERT_OK_AND_ASSIGN(void* memory, device->Address({.offset_bytes = 0, .num_bytes = 1 << 20}));
   device->kernels().Attention(
-      {.B = 1, .T = 2, .H = 1, .D = 8, .qkv = memory, .o = memory, .lse = static_cast<float*>(memory)});
+      {.B = 1, .T = 2, .H = 1, .kv_heads = 1, .D = 8, .qkv = memory, .o = memory, .lse = static_cast<float*>(memory)});
   EXPECT_THAT(device->stream(StreamId::kCompute).Synchronize(),
               StatusIs(absl::StatusCode::kResourceExhausted, "compute stream: attention: no room"));
 }

@@ -15,7 +15,7 @@ constexpr int64_t kF32Bytes = 4;
 constexpr int64_t kMinRowsPerTile = 32;
 constexpr int64_t kMaxRowTiles = 256;
 
-// (num_tiles, N): each tile's column sums.
+// (num_tiles, N): each tile's column sums; of rms norm, its sums for dgamma.
 int64_t ColumnSumBytes(int64_t M, int64_t N) { return ReductionTiling(M).num_tiles * N * kF32Bytes; }
 // Of dgamma, and of dbeta.
 int64_t LayerNormBackwardBytes(int64_t M, int64_t C) { return 2 * ColumnSumBytes(M, C); }
@@ -47,6 +47,7 @@ KernelSizes CudaKernelSizes(Dtype act) {
   sizes.compute_dtype = act;
   sizes.embedding_backward = &EmbeddingBackwardBytes;
   sizes.layer_norm_backward = &LayerNormBackwardBytes;
+  sizes.rms_norm_backward = &ColumnSumBytes;
   sizes.attention = &AttentionBytes;
   sizes.attention_backward = &AttentionBackwardBytes;
   sizes.column_sum = &ColumnSumBytes;

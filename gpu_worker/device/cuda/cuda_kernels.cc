@@ -10,6 +10,8 @@
 #include "gpu_worker/device/cuda/layer_norm.h"
 #include "gpu_worker/device/cuda/matmul_problem.h"
 #include "gpu_worker/device/cuda/reduction.h"
+#include "gpu_worker/device/cuda/rms_norm.h"
+#include "gpu_worker/device/cuda/rotary.h"
 #include "gpu_worker/device/cuda/sdpa_problem.h"
 #include "gpu_worker/device/cuda/softmax.h"
 #include "gpu_worker/device/kernels.h"
@@ -23,10 +25,12 @@ SdpaProblem ProblemOf(Dtype act, const Args& args) {
   return {.B = args.B,
           .T = args.T,
           .H = args.H,
-          .kv_heads = args.H,
+          .kv_heads = args.kv_heads,
           .D = args.D,
           .act = act,
           .scale = args.scale,
+          .causal = args.causal,
+          .window = args.window < args.T ? args.window : 0,  // one of T bounds nothing
           .dropout = args.dropout.rate};
 }
 
@@ -48,7 +52,8 @@ void CudaKernels::MatMul(const MatMulArgs& args) {
                            .addend = args.accumulate ? args.c : nullptr,
                            .bias = args.bias,
                            .operand_dtype = act_,
-                           .result_dtype = args.c_is_gradient ? Dtype::kF32 : act_};
+                           .result_dtype = args.c_is_gradient ? Dtype::kF32 : act_,
+                           .tf32 = tf32_};
   const bool drops = args.dropout.rate > 0;
   if (args.epilogue == Epilogue::kResidual && !drops) problem.addend = args.residual;
   queue_.MatMul(problem);
@@ -79,13 +84,20 @@ void CudaKernels::LayerNorm(const LayerNormArgs& args) {
 void CudaKernels::LayerNormApply(const LayerNormApplyArgs& args) { cuda::LayerNormApply(queue_, act_, args); }
 void CudaKernels::LayerNormBackward(const LayerNormBackwardArgs& args) { cuda::LayerNormBackward(queue_, act_, args); }
 
+void CudaKernels::RmsNorm(const RmsNormArgs& args) {
+  EPS_CHECK(args.C <= kMaxRmsNormColumns);
+  cuda::RmsNorm(queue_, act_, args);
+}
+void CudaKernels::RmsNormApply(const RmsNormApplyArgs& args) { cuda::RmsNormApply(queue_, act_, args); }
+void CudaKernels::RmsNormBackward(const RmsNormBackwardArgs& args) { cuda::RmsNormBackward(queue_, act_, args); }
+
 void CudaKernels::Attention(const AttentionArgs& args) {
   const SdpaProblem problem = ProblemOf(act_, args);
   if (queue_.TakesAttention(problem)) {
     queue_.Attention(problem, {.qkv = args.qkv, .o = args.o, .lse = args.lse});
     return;
   }
-  EPS_CHECK(args.D <= kMaxPlainAttentionHeadDim);
+  EPS_CHECK(CheckSdpaProblem(problem).ok() && args.D <= kMaxPlainAttentionHeadDim);
   PlainAttention(queue_, act_, args);
 }
 void CudaKernels::AttentionBackward(const AttentionBackwardArgs& args) {
@@ -99,10 +111,14 @@ void CudaKernels::AttentionBackward(const AttentionBackwardArgs& args) {
                                        .delta = static_cast<float*>(args.scratch)});
     return;
   }
+  EPS_CHECK(CheckSdpaProblem(problem).ok() && args.D <= kMaxPlainAttentionHeadDim);
   PlainAttentionBackward(queue_, act_, args);
 }
 
 void CudaKernels::GeluBackward(const GeluBackwardArgs& args) { cuda::GeluBackward(queue_, act_, args); }
+void CudaKernels::Swiglu(const SwigluArgs& args) { cuda::Swiglu(queue_, act_, args); }
+void CudaKernels::SwigluBackward(const SwigluBackwardArgs& args) { cuda::SwigluBackward(queue_, act_, args); }
+void CudaKernels::Rotary(const RotaryArgs& args) { cuda::Rotary(queue_, act_, args); }
 void CudaKernels::ApplyDropout(const DropoutArgs& args) { cuda::ApplyDropout(queue_, act_, args); }
 void CudaKernels::ColumnSum(const ColumnSumArgs& args) { cuda::ColumnSum(queue_, act_, args); }
 void CudaKernels::SoftmaxChunk(const SoftmaxChunkArgs& args) { cuda::SoftmaxChunk(queue_, act_, args); }

@@ -21,12 +21,13 @@ class ComputeQueue : public KernelQueue {
   virtual void AttentionBackward(const SdpaProblem& problem, const SdpaArrays& arrays) = 0;
 };
 
-// The kernel table: what each kernel is made of. `act`: the compute dtype. The queue outlives the table.
+// The kernel table: what each kernel is made of. `act`: the compute dtype; `tf32`: CudaDeviceOptions'. The queue outlives
+// the table.
 //
 // Threads: one at a time
 class CudaKernels : public Kernels {
  public:
-  CudaKernels(Dtype act, ComputeQueue* queue) : act_(act), queue_(*queue) {}
+  CudaKernels(Dtype act, ComputeQueue* queue, bool tf32 = false) : act_(act), tf32_(tf32), queue_(*queue) {}
 
   void MatMul(const MatMulArgs& args) override;
   void Embedding(const EmbeddingArgs& args) override;
@@ -34,9 +35,15 @@ class CudaKernels : public Kernels {
   void LayerNorm(const LayerNormArgs& args) override;
   void LayerNormApply(const LayerNormApplyArgs& args) override;
   void LayerNormBackward(const LayerNormBackwardArgs& args) override;
+  void RmsNorm(const RmsNormArgs& args) override;
+  void RmsNormApply(const RmsNormApplyArgs& args) override;
+  void RmsNormBackward(const RmsNormBackwardArgs& args) override;
   void Attention(const AttentionArgs& args) override;
   void AttentionBackward(const AttentionBackwardArgs& args) override;
   void GeluBackward(const GeluBackwardArgs& args) override;
+  void Swiglu(const SwigluArgs& args) override;
+  void SwigluBackward(const SwigluBackwardArgs& args) override;
+  void Rotary(const RotaryArgs& args) override;
   void ApplyDropout(const DropoutArgs& args) override;
   void ColumnSum(const ColumnSumArgs& args) override;
   void SoftmaxChunk(const SoftmaxChunkArgs& args) override;
@@ -50,6 +57,7 @@ class CudaKernels : public Kernels {
 
  private:
   const Dtype act_;
+  const bool tf32_;
   ComputeQueue& queue_;
 };
 

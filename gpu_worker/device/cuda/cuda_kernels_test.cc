@@ -21,7 +21,10 @@ using ::testing::ElementsAre;
 class RecordingQueue : public ComputeQueue {
  public:
   void Launch(KernelCall call) override { calls.push_back(call.name); }
-  void MatMul(const MatMulProblem&) override { calls.push_back("MatMul"); }
+  void MatMul(const MatMulProblem& asked_for) override {
+    calls.push_back("MatMul");
+    product = asked_for;
+  }
   bool TakesAttention(const SdpaProblem& problem) override {
     asked.push_back(problem);
     return takes;
@@ -40,6 +43,7 @@ class RecordingQueue : public ComputeQueue {
   std::vector<SdpaProblem> asked;
   SdpaProblem problem;
   SdpaArrays arrays;
+  MatMulProblem product;
 
  private:
   void Keep(const SdpaProblem& p, const SdpaArrays& a) {
@@ -52,11 +56,23 @@ struct Arrays {
   float qkv[96], o[32], lse[4], d_o[32], dqkv[96], scratch[4];
 };
 
+TEST(CudaKernelsTest, ProductsAreOfTheComputeDtypeAndOfTf32WhereTheRunSaysSo) {
+  RecordingQueue queue;
+  CudaKernels(Dtype::kF16, &queue).MatMul({.M = 1, .N = 1, .K = 1});
+  EXPECT_EQ(queue.product.operand_dtype, Dtype::kF16);
+  EXPECT_EQ(queue.product.result_dtype, Dtype::kF16);
+  EXPECT_FALSE(queue.product.tf32);
+  CudaKernels(Dtype::kF32, &queue, /*tf32=*/true).MatMul({.M = 1, .N = 1, .K = 1, .c_is_gradient = true});
+  EXPECT_EQ(queue.product.operand_dtype, Dtype::kF32);
+  EXPECT_TRUE(queue.product.tf32);
+}
+
 TEST(CudaKernelsTest, AttentionIsTheLibrarysWhereItTakesIt) {
   RecordingQueue queue;
   CudaKernels kernels(Dtype::kBf16, &queue);
   Arrays a;
-  kernels.Attention({.B = 1, .T = 2, .H = 2, .D = 8, .qkv = a.qkv, .o = a.o, .lse = a.lse, .scale = 0.5});
+  kernels.Attention(
+      {.B = 1, .T = 2, .H = 2, .kv_heads = 2, .D = 8, .qkv = a.qkv, .o = a.o, .lse = a.lse, .scale = 0.5});
   const SdpaProblem want = {.B = 1, .T = 2, .H = 2, .kv_heads = 2, .D = 8, .act = Dtype::kBf16, .scale = 0.5};
   EXPECT_EQ(queue.problem, want);
   EXPECT_EQ(queue.arrays.qkv, a.qkv);
@@ -66,6 +82,7 @@ TEST(CudaKernelsTest, AttentionIsTheLibrarysWhereItTakesIt) {
   kernels.AttentionBackward({.B = 1,
                              .T = 2,
                              .H = 2,
+                             .kv_heads = 2,
                              .D = 8,
                              .qkv = a.qkv,
                              .o = a.o,
@@ -92,10 +109,12 @@ TEST(CudaKernelsTest, AttentionIsThePlainKernelInBothDirectionsWhereTheLibraryDo
   CudaKernels kernels(Dtype::kF32, &queue);
   Arrays a;
   const Dropout dropout = {.rate = 0.25};
-  kernels.Attention({.B = 1, .T = 2, .H = 2, .D = 8, .qkv = a.qkv, .o = a.o, .lse = a.lse, .dropout = dropout});
+  kernels.Attention(
+      {.B = 1, .T = 2, .H = 2, .kv_heads = 2, .D = 8, .qkv = a.qkv, .o = a.o, .lse = a.lse, .dropout = dropout});
   kernels.AttentionBackward({.B = 1,
                              .T = 2,
                              .H = 2,
+                             .kv_heads = 2,
                              .D = 8,
                              .qkv = a.qkv,
                              .o = a.o,
@@ -108,6 +127,33 @@ TEST(CudaKernelsTest, AttentionIsThePlainKernelInBothDirectionsWhereTheLibraryDo
               ElementsAre("PlainAttention", "AttentionDelta", "AttentionBackwardQueries", "AttentionBackwardKeys"));
   const SdpaProblem want = {.B = 1, .T = 2, .H = 2, .kv_heads = 2, .D = 8, .act = Dtype::kF32, .dropout = 0.25};
   EXPECT_THAT(queue.asked, ElementsAre(want, want));
+}
+
+TEST(CudaKernelsTest, TheLibraryIsAskedAboutTheMaskAndTheHeads) {
+  RecordingQueue queue;
+  CudaKernels kernels(Dtype::kBf16, &queue);
+  Arrays a;
+  const auto asked = [&](bool causal, int64_t window) {
+    kernels.Attention({.B = 1,
+                       .T = 2,
+                       .H = 4,
+                       .kv_heads = 2,
+                       .D = 4,
+                       .qkv = a.qkv,
+                       .o = a.o,
+                       .lse = a.lse,
+                       .causal = causal,
+                       .window = window});
+    return queue.asked.back();
+  };
+  SdpaProblem want = {.B = 1, .T = 2, .H = 4, .kv_heads = 2, .D = 4, .act = Dtype::kBf16};
+  EXPECT_EQ(asked(true, 0), want);
+  EXPECT_EQ(asked(true, 2), want) << "a window that bounds nothing is none";
+  want.window = 1;
+  EXPECT_EQ(asked(true, 1), want);
+  want.window = 0;
+  want.causal = false;
+  EXPECT_EQ(asked(false, 0), want);
 }
 
 }  // namespace

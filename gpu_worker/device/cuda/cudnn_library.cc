@@ -43,7 +43,9 @@ absl::StatusOr<bool> CudnnLibrary::Takes(const SdpaProblem& problem) {
     LogInfo("attention_planned", {{"B", problem.B},
                                   {"T", problem.T},
                                   {"H", problem.H},
+                                  {"kv_heads", problem.kv_heads},
                                   {"D", problem.D},
+                                  {"causal", problem.causal ? "yes" : "no"},
                                   {"library", version()},
                                   {"forward_engine", p.forward.plan->engine()},
                                   {"backward_engine", p.backward.plan->engine()},
@@ -53,9 +55,13 @@ absl::StatusOr<bool> CudnnLibrary::Takes(const SdpaProblem& problem) {
     return true;
   }
   if (!absl::IsUnimplemented(planned.status())) return planned.status();
-  LogInfo(
-      "attention_by_plain_kernel",
-      {{"B", problem.B}, {"T", problem.T}, {"H", problem.H}, {"D", problem.D}, {"why", planned.status().message()}});
+  LogInfo("attention_by_plain_kernel", {{"B", problem.B},
+                                        {"T", problem.T},
+                                        {"H", problem.H},
+                                        {"kv_heads", problem.kv_heads},
+                                        {"D", problem.D},
+                                        {"causal", problem.causal ? "yes" : "no"},
+                                        {"why", planned.status().message()}});
   planned_[problem] = nullptr;
   return false;
 }

@@ -30,6 +30,8 @@ cudnnDataType_t TypeOf(ElementType type) {
   switch (type) {
     case ElementType::kBf16:
       return CUDNN_DATA_BFLOAT16;
+    case ElementType::kF16:
+      return CUDNN_DATA_HALF;
     case ElementType::kF32:
       return CUDNN_DATA_FLOAT;
     case ElementType::kI32:

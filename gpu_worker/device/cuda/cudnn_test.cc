@@ -106,9 +106,13 @@ TEST_F(CudnnTest, ErrorsNameTheCallInTheLibrarysWords) {
 }
 
 TEST_F(CudnnTest, PlansAModelsAttentionOnEachGeneration) {
-  ExpectPlansBoth(Gpt2(), Ampere());
-  ExpectPlansBoth(Gpt2(), Hopper());
-  ExpectPlansBoth(Gpt2(), Blackwell());
+  SdpaProblem problem = Gpt2();
+  for (const Dtype act : {Dtype::kBf16, Dtype::kF16}) {
+    problem.act = act;
+    ExpectPlansBoth(problem, Ampere());
+    ExpectPlansBoth(problem, Hopper());
+    ExpectPlansBoth(problem, Blackwell());
+  }
 }
 
 TEST_F(CudnnTest, PlansEveryProblemThatIsTaken) {
@@ -126,7 +130,13 @@ TEST_F(CudnnTest, PlansEveryProblemThatIsTaken) {
 
 TEST_F(CudnnTest, PlansOtherMasksAndSharedHeads) {
   SdpaProblem problem = Gpt2();
+  problem.kv_heads = 4;
+  ExpectPlansBoth(problem, Hopper());
+  problem.kv_heads = 1;
+  ExpectPlansBoth(problem, Hopper());
   problem.causal = false;
+  ExpectPlansBoth(problem, Hopper());
+  problem.kv_heads = 12;
   ExpectPlansBoth(problem, Hopper());
   problem.lengths = Lengths::kPadded;
   ExpectPlansBoth(problem, Hopper());

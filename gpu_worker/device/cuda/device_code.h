@@ -5,6 +5,7 @@
 #include <bit>
 #include <cstdint>
 
+#include "common/numeric/fp16.h"
 #include "common/numeric/philox.h"
 #include "gpu_worker/device/cuda/simt.h"
 #include "gpu_worker/device/dropout_plan.h"
@@ -18,9 +19,22 @@ struct ActBf16 {
   uint16_t bits;
 };
 
+// One in fp16 (binary16): to nearest, ties to even, as common's Fp16.
+struct ActFp16 {
+  uint16_t bits;
+};
+
 __device__ __forceinline__ float ToFloat(float x) { return x; }
 __device__ __forceinline__ float ToFloat(ActBf16 x) {
   return std::bit_cast<float>(static_cast<uint32_t>(x.bits) << 16);
+}
+
+__device__ __forceinline__ float ToFloat(ActFp16 x) {
+#ifdef __CUDACC__
+  return __half2float(__ushort_as_half(x.bits));
+#else
+  return eps::ToFloat(Fp16{x.bits});
+#endif
 }
 
 template <typename T>
@@ -36,7 +50,16 @@ __device__ __forceinline__ ActBf16 FromFloat<ActBf16>(float x) {
   return {static_cast<uint16_t>((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16)};
 }
 
-// Kernels pass over arrays in packs of 8 elements: one access of 16 bytes in bf16, two in fp32.
+template <>
+__device__ __forceinline__ ActFp16 FromFloat<ActFp16>(float x) {
+#ifdef __CUDACC__
+  return {__half_as_ushort(__float2half_rn(x))};
+#else
+  return {ToFp16(x).bits};
+#endif
+}
+
+// Kernels pass over arrays in packs of 8 elements: one access of 16 bytes in 16 bits each, two in fp32.
 inline constexpr int kPack = 8;
 template <typename T>
 struct alignas(16) Pack {

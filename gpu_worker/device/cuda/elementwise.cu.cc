@@ -23,19 +23,22 @@ __device__ __forceinline__ int64_t PackStart() {
   return (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * kPack;
 }
 
-// 0.5 x (1 + tanh(u)) is x / (1 + e^-2u), with u = sqrt(2/pi) (x + 0.044715 x^3). `sigmoid` is that factor of x, and
-// `slope` its derivative by 2u: both from e^-|2u|, which cannot overflow.
-struct GeluParts {
+// 1 / (1 + e^-x), and its derivative: both from e^-|x|, which cannot overflow.
+struct SigmoidParts {
   float sigmoid, slope;
 };
+__device__ __forceinline__ SigmoidParts PartsOfSigmoid(float x) {
+  const float e = expf(-fabsf(x));
+  const float r = 1 / (1 + e);
+  return {x >= 0 ? r : e * r, e * r * r};
+}
+
 constexpr float kTwoSqrtTwoOverPi = 1.5957691216057308f;
 constexpr float kCubic = 0.044715f;
 
-__device__ __forceinline__ GeluParts PartsOfGelu(float x) {
-  const float two_u = kTwoSqrtTwoOverPi * (x + kCubic * x * x * x);
-  const float e = expf(-fabsf(two_u));
-  const float r = 1 / (1 + e);
-  return {two_u >= 0 ? r : e * r, e * r * r};
+// 0.5 x (1 + tanh(u)) is x sigmoid(2u), with u = sqrt(2/pi) (x + 0.044715 x^3): the parts at 2u.
+__device__ __forceinline__ SigmoidParts PartsOfGelu(float x) {
+  return PartsOfSigmoid(kTwoSqrtTwoOverPi * (x + kCubic * x * x * x));
 }
 
 // The one place where a GELU is computed: forward and backward give the same bits.
@@ -76,12 +79,52 @@ __global__ void GeluBackwardKernel(int64_t n, const T* x, T* dy, T* gelu_out) {
   LoadPack<true>(dy, at, n, d);
   EPS_UNROLL
   for (int i = 0; i < kPack; ++i) {
-    const GeluParts parts = PartsOfGelu(v[i]);
+    const SigmoidParts parts = PartsOfGelu(v[i]);
     d[i] *= parts.sigmoid + v[i] * parts.slope * kTwoSqrtTwoOverPi * (1 + 3 * kCubic * v[i] * v[i]);
     v[i] = GeluOf(v[i], parts.sigmoid);
   }
   StorePack<true>(d, dy, at, n);
   if (gelu_out != nullptr) StorePack<true>(v, gelu_out, at, n);
+}
+
+// The one place where silu(gate) is computed: forward and backward give the same bits.
+__device__ __forceinline__ float SiluOf(float gate, float sigmoid) { return gate * sigmoid; }
+
+template <typename T, bool kVector>
+__global__ void SwigluKernel(int64_t M, int64_t F, const T* gate_up, T* y) {
+  const int64_t at = PackStart();
+  for (int64_t row = blockIdx.y; row < M; row += gridDim.y) {
+    const T* from = gate_up + row * 2 * F;
+    float gate[kPack], up[kPack];
+    LoadPack<kVector>(from, at, F, gate);
+    LoadPack<kVector>(from + F, at, F, up);
+    EPS_UNROLL
+    for (int i = 0; i < kPack; ++i) up[i] = SiluOf(gate[i], PartsOfSigmoid(gate[i]).sigmoid) * up[i];
+    StorePack<kVector>(up, y + row * F, at, F);
+  }
+}
+
+template <typename T, bool kVector>
+__global__ void SwigluBackwardKernel(int64_t M, int64_t F, const T* gate_up, const T* dy, T* dgate_up, T* y) {
+  const int64_t at = PackStart();
+  for (int64_t row = blockIdx.y; row < M; row += gridDim.y) {
+    const T* from = gate_up + row * 2 * F;
+    float gate[kPack], up[kPack], d[kPack], out[kPack];
+    LoadPack<kVector>(from, at, F, gate);
+    LoadPack<kVector>(from + F, at, F, up);
+    LoadPack<kVector>(dy + row * F, at, F, d);
+    EPS_UNROLL
+    for (int i = 0; i < kPack; ++i) {
+      const SigmoidParts parts = PartsOfSigmoid(gate[i]);
+      const float silu = SiluOf(gate[i], parts.sigmoid);
+      out[i] = silu * up[i];
+      gate[i] = d[i] * up[i] * fmaf(gate[i], parts.slope, parts.sigmoid);
+      up[i] = d[i] * silu;
+    }
+    StorePack<kVector>(gate, dgate_up + row * 2 * F, at, F);
+    StorePack<kVector>(up, dgate_up + row * 2 * F + F, at, F);
+    if (y != nullptr) StorePack<kVector>(out, y + row * F, at, F);
+  }
 }
 
 template <typename T>
@@ -95,7 +138,7 @@ __global__ void DropoutKernel(int64_t n, const T* x, T* y, DropoutPlan dropout) 
   StorePack<true>(v, y, at, n);
 }
 
-// Wire bf16 has the bits of an activation's: only how a number comes to them differs.
+// Wire forms have the bits of activations: only how a number comes to those of bf16 differs.
 template <typename From, typename To>
 __global__ void WidenKernel(int64_t n, const From* src, To* dst) {
   const int64_t at = PackStart();
@@ -104,7 +147,18 @@ __global__ void WidenKernel(int64_t n, const From* src, To* dst) {
   StorePack<true>(v, dst, at, n);
 }
 
-__global__ void FinishLeafKernel(int64_t n, float* src, bool round_bf16, int32_t* finite) {
+// A gradient as bits of a wire form, and back.
+template <typename Wire>
+__device__ __forceinline__ Wire NarrowGradient(float x) {
+  return FromFloat<Wire>(x);
+}
+template <>
+__device__ __forceinline__ ActBf16 NarrowGradient<ActBf16>(float x) {
+  return {ToBf16(x).bits};
+}
+
+template <typename Wire>
+__global__ void FinishLeafKernel(int64_t n, float* src, int32_t* finite) {
   const int64_t at = PackStart();
   float v[kPack];
   LoadPack<true>(src, at, n, v);
@@ -112,9 +166,9 @@ __global__ void FinishLeafKernel(int64_t n, float* src, bool round_bf16, int32_t
   EPS_UNROLL
   for (int i = 0; i < kPack; ++i) {
     all_finite = all_finite && (std::bit_cast<uint32_t>(v[i]) & 0x7F800000) != 0x7F800000;
-    if (round_bf16) v[i] = eps::ToFloat(ToBf16(v[i]));
+    v[i] = ToFloat(NarrowGradient<Wire>(v[i]));
   }
-  if (round_bf16) StorePack<true>(v, src, at, n);
+  if (!std::is_same_v<Wire, float>) StorePack<true>(v, src, at, n);
   if (!all_finite) *finite = 0;  // whoever writes, writes this
 }
 
@@ -128,13 +182,14 @@ __global__ void AddGradientKernel(int64_t n, float* dst, const float* src) {
   StorePack<true>(a, dst, at, n);
 }
 
-// By the rule of gradients (common's Bf16), which is exact after FinishLeaf.
-__global__ void EmitBf16Kernel(int64_t n, const float* src, ActBf16* dst) {
+// Exact after FinishLeaf.
+template <typename Wire>
+__global__ void EmitKernel(int64_t n, const float* src, Wire* dst) {
   const int64_t at = PackStart();
   float v[kPack];
   LoadPack<true>(src, at, n, v);
   EPS_UNROLL
-  for (int i = 0; i < kPack; ++i) v[i] = eps::ToFloat(ToBf16(v[i]));
+  for (int i = 0; i < kPack; ++i) v[i] = ToFloat(NarrowGradient<Wire>(v[i]));
   StorePack<true>(v, dst, at, n);
 }
 
@@ -147,7 +202,12 @@ __global__ void FillZeroKernel(int64_t n, uint8_t* dst) {
   }
 }
 
-constexpr int64_t kMaxRowBlocks = 65535;
+// A thread for each pack of a row; blocks of rows as far as they go.
+LaunchShape RowsShape(int64_t M, int64_t N) {
+  LaunchShape shape = ElementShape(N);
+  shape.blocks_y = std::min(M, kMaxBlocksY);
+  return shape;
+}
 
 // Rows that follow each other without a gap are one row.
 struct Rows {
@@ -157,11 +217,7 @@ struct Rows {
     M = 1;
     ld = 0;
   }
-  LaunchShape shape() const {
-    LaunchShape shape = ElementShape(N);
-    shape.blocks_y = std::min(M, kMaxRowBlocks);
-    return shape;
-  }
+  LaunchShape shape() const { return RowsShape(M, N); }
   int64_t M, N, ld;
 };
 
@@ -198,6 +254,27 @@ void GeluBackward(KernelQueue& queue, Dtype act, const GeluBackwardArgs& args) {
   });
 }
 
+void Swiglu(KernelQueue& queue, Dtype act, const SwigluArgs& args) {
+  ForAct(act, [&](auto type) {
+    using T = typename decltype(type)::type;
+    ForVector(args.F, {args.gate_up, args.y}, [&](auto vector) {
+      Launch(queue, "Swiglu", RowsShape(args.M, args.F), &SwigluKernel<T, decltype(vector)::value>, args.M, args.F,
+             static_cast<const T*>(args.gate_up), static_cast<T*>(args.y));
+    });
+  });
+}
+
+void SwigluBackward(KernelQueue& queue, Dtype act, const SwigluBackwardArgs& args) {
+  ForAct(act, [&](auto type) {
+    using T = typename decltype(type)::type;
+    ForVector(args.F, {args.gate_up, args.dy, args.dgate_up, args.y}, [&](auto vector) {
+      Launch(queue, "SwigluBackward", RowsShape(args.M, args.F), &SwigluBackwardKernel<T, decltype(vector)::value>,
+             args.M, args.F, static_cast<const T*>(args.gate_up), static_cast<const T*>(args.dy),
+             static_cast<T*>(args.dgate_up), static_cast<T*>(args.y));
+    });
+  });
+}
+
 void ApplyDropout(KernelQueue& queue, Dtype act, const DropoutArgs& args) {
   ForAct(act, [&](auto type) {
     using T = typename decltype(type)::type;
@@ -218,7 +295,10 @@ void Widen(KernelQueue& queue, Dtype act, const WidenArgs& args) {
 }
 
 void FinishLeaf(KernelQueue& queue, const FinishLeafArgs& args) {
-  Launch(queue, "FinishLeaf", ElementShape(args.n), &FinishLeafKernel, args.n, args.src, args.round_bf16, args.finite);
+  ForAct(args.round_to, [&](auto wire) {
+    using Wire = typename decltype(wire)::type;
+    Launch(queue, "FinishLeaf", ElementShape(args.n), &FinishLeafKernel<Wire>, args.n, args.src, args.finite);
+  });
 }
 
 void AddGradient(KernelQueue& queue, const AddGradientArgs& args) {
@@ -226,13 +306,11 @@ void AddGradient(KernelQueue& queue, const AddGradientArgs& args) {
 }
 
 void EmitGradient(KernelQueue& queue, const EmitGradientArgs& args) {
-  if (args.dst_dtype == Dtype::kF32) {
-    Launch(queue, "EmitGradient", ElementShape(args.n), &WidenKernel<float, float>, args.n, args.src,
-           static_cast<float*>(args.dst));
-  } else {
-    Launch(queue, "EmitGradient", ElementShape(args.n), &EmitBf16Kernel, args.n, args.src,
-           static_cast<ActBf16*>(args.dst));
-  }
+  ForAct(args.dst_dtype, [&](auto wire) {
+    using Wire = typename decltype(wire)::type;
+    Launch(queue, "EmitGradient", ElementShape(args.n), &EmitKernel<Wire>, args.n, args.src,
+           static_cast<Wire*>(args.dst));
+  });
 }
 
 void FillZero(KernelQueue& queue, const FillZeroArgs& args) {

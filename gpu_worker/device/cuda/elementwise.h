@@ -25,6 +25,8 @@ void Gelu(KernelQueue& queue, Dtype act, const EpilogueArgs& args);
 void AddResidual(KernelQueue& queue, Dtype act, const EpilogueArgs& args);
 
 void GeluBackward(KernelQueue& queue, Dtype act, const GeluBackwardArgs& args);
+void Swiglu(KernelQueue& queue, Dtype act, const SwigluArgs& args);
+void SwigluBackward(KernelQueue& queue, Dtype act, const SwigluBackwardArgs& args);
 void ApplyDropout(KernelQueue& queue, Dtype act, const DropoutArgs& args);
 void Widen(KernelQueue& queue, Dtype act, const WidenArgs& args);
 void FinishLeaf(KernelQueue& queue, const FinishLeafArgs& args);

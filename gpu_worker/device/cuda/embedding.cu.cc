@@ -23,7 +23,9 @@ __global__ void EmbeddingKernel(int64_t tokens_of_sample, int64_t C, const int32
   const int64_t row = blockIdx.x;
   float a[kPack], b[kPack], factors[kPack];
   LoadPack<kVector>(wte + tokens[row] * C, at, C, a);
-  LoadPack<kVector>(wpe + row % tokens_of_sample * C, at, C, b);
+  EPS_UNROLL
+  for (int i = 0; i < kPack; ++i) b[i] = 0;
+  if (wpe != nullptr) LoadPack<kVector>(wpe + row % tokens_of_sample * C, at, C, b);
   DropoutFactors(dropout, row * C + at, factors);
   EPS_UNROLL
   for (int i = 0; i < kPack; ++i) a[i] = factors[i] == 0 ? 0 : (a[i] + b[i]) * factors[i];
@@ -249,6 +251,7 @@ void EmbeddingBackward(KernelQueue& queue, Dtype act, const EmbeddingBackwardArg
       Launch(queue, "EmbeddingBackward", {.blocks_x = M, .blocks_y = CeilDiv(packs, threads), .threads = threads},
              &EmbeddingBackwardKernel<T, decltype(vector)::value>, M, args.C, args.tokens, order, dy, args.dwte);
     });
+    if (args.dwpe == nullptr) return;
     Launch(queue, "PositionBackward", ElementShape(args.T * args.C), &PositionBackwardKernel<T>, args.B,
            args.T * args.C, dy, args.dwpe);
   });

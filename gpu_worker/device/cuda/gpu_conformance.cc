@@ -15,15 +15,20 @@
 namespace eps::worker {
 namespace {
 
-DeviceFactory Gpu(Dtype act) {
-  return [act](int64_t arena_bytes) { return cuda::NewNvidiaDevice(0, {.arena_bytes = arena_bytes, .act = act}); };
+DeviceFactory Gpu(Dtype act, bool tf32 = false) {
+  return [=](int64_t arena_bytes) {
+    return cuda::NewNvidiaDevice(0, {.arena_bytes = arena_bytes, .act = act, .tf32 = tf32});
+  };
 }
 
-// A second device of the same GPU gives the same bits.
+// A second device of the same GPU gives the same bits. What the suite multiplies is of bf16's precision, which TF32
+// keeps: its bounds are those of fp32.
 INSTANTIATE_TEST_SUITE_P(
     Gpu, DeviceConformanceTest,
     ::testing::Values(
         ConformanceParam{"Fp32", Gpu(Dtype::kF32), cuda::CudaKernelSizes(Dtype::kF32), {Gpu(Dtype::kF32)}},
+        ConformanceParam{"Tf32", Gpu(Dtype::kF32, true), cuda::CudaKernelSizes(Dtype::kF32), {Gpu(Dtype::kF32, true)}},
+        ConformanceParam{"Fp16", Gpu(Dtype::kF16), cuda::CudaKernelSizes(Dtype::kF16), {Gpu(Dtype::kF16)}},
         ConformanceParam{"Bf16", Gpu(Dtype::kBf16), cuda::CudaKernelSizes(Dtype::kBf16), {Gpu(Dtype::kBf16)}}),
     [](const auto& info) { return info.param.name; });
 

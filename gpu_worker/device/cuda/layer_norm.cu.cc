@@ -1,6 +1,5 @@
 #include "gpu_worker/device/cuda/layer_norm.h"
 
-#include <algorithm>
 #include <cmath>
 #include <cstdint>
 
@@ -10,36 +9,12 @@
 #include "gpu_worker/device/cuda/device_code.h"
 #include "gpu_worker/device/cuda/launch.h"
 #include "gpu_worker/device/cuda/reduction.h"
+#include "gpu_worker/device/cuda/row_packs.h"
 #include "gpu_worker/device/cuda/simt.h"
 #include "gpu_worker/device/kernels.h"
 
 namespace eps::worker::cuda {
 namespace {
-
-// Thread t holds packs t, t + blockDim.x, ... of the row: kPacks of them.
-constexpr int kMaxThreads = 1024;
-
-int ThreadsOfRow(int64_t C) {
-  return static_cast<int>(std::min<int64_t>(kMaxThreads, CeilDiv(CeilDiv(C, kPack), kWarpSize) * kWarpSize));
-}
-
-template <int kPacks>
-struct RowPacks {
-  float value[kPacks][kPack];
-};
-
-// The first column of the calling thread's pack p.
-__device__ __forceinline__ int64_t Column(int p) {
-  return (threadIdx.x + static_cast<int64_t>(p) * blockDim.x) * kPack;
-}
-
-template <bool kVector, int kPacks, typename T>
-__device__ __forceinline__ RowPacks<kPacks> LoadRow(const T* row, int64_t C) {
-  RowPacks<kPacks> packs;
-  EPS_UNROLL
-  for (int p = 0; p < kPacks; ++p) LoadPack<kVector>(row, Column(p), C, packs.value[p]);
-  return packs;
-}
 
 // Forward and Apply both end here: the same bits.
 template <bool kVector, int kPacks, typename T>
@@ -171,28 +146,11 @@ __global__ void __launch_bounds__(kGradientWarps* kWarpSize)
   }
 }
 
-template <int kCount>
-struct Packs {
-  static constexpr int value = kCount;
-};
-
 // fn(Type, Flag, Packs) for rows of C elements.
 template <typename Fn>
 void ForRow(Dtype act, int64_t C, const Fn& fn) {
   ForAct(act, [&](auto type) {
-    ForVector(C, {}, [&](auto vector) {
-      const int64_t packs = CeilDiv(CeilDiv(C, kPack), ThreadsOfRow(C));
-      // Rows that are no multiple of a pack, and the widest, are rare: not worth kernels of their own.
-      if constexpr (!decltype(vector)::value) {
-        fn(type, vector, Packs<8>());
-      } else if (packs <= 1) {
-        fn(type, vector, Packs<1>());
-      } else if (packs <= 2) {
-        fn(type, vector, Packs<2>());
-      } else {
-        fn(type, vector, Packs<8>());
-      }
-    });
+    ForVector(C, {}, [&](auto vector) { ForPacks(C, vector, [&](auto packs) { fn(type, vector, packs); }); });
   });
 }
 

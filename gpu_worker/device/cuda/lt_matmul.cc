@@ -35,6 +35,7 @@ LtShape LtShapeOf(const MatMulProblem& problem) {
   shape.trans_b = p.trans_a;
   shape.has_addend = p.addend != nullptr;
   shape.has_bias = p.bias != nullptr;
+  shape.tf32 = p.tf32;
   const bool aligned = IsAligned(p.b, shape.a) && IsAligned(p.a, shape.b) && IsAligned(p.c, shape.d) &&
                        (p.addend == nullptr || IsAligned(p.addend, shape.d)) &&
                        reinterpret_cast<uintptr_t>(p.bias) % kVectorBytes == 0;
@@ -45,7 +46,7 @@ LtShape LtShapeOf(const MatMulProblem& problem) {
 std::string KeyOf(const LtShape& shape) {
   return absl::StrCat("matmul ", TextOf(shape.a, shape.trans_a), " * ", TextOf(shape.b, shape.trans_b), " -> ",
                       TextOf(shape.d, false), shape.has_addend ? " + C" : "", shape.has_bias ? " + bias" : "",
-                      ", align ", shape.alignment_bytes);
+                      shape.tf32 ? ", tf32" : "", ", align ", shape.alignment_bytes);
 }
 
 }  // namespace eps::worker::cuda

@@ -72,6 +72,20 @@ TEST(LtMatMulTest, AsksForTheSameProduct) {
   }
 }
 
+TEST(PlainMatMulTest, Tf32RoundsTheOperandsAlone) {
+  const float a[] = {1 + 0x1p-10f, 1 + 0x1.8p-11f, 3e38f}, b[] = {1, 0, 0, 0, 1, 0, 0, 0, 1};
+  float c[] = {0, 0, 0};
+  MatMulProblem problem = {.M = 1, .N = 3, .K = 3, .a = a, .lda = 3, .b = b, .ldb = 3, .c = c, .ldc = 3};
+  PlainMatMul(problem);
+  EXPECT_EQ(std::vector<float>(c, c + 3), std::vector<float>(a, a + 3));
+  problem.tf32 = true;
+  EXPECT_TRUE(LtShapeOf(problem).tf32);
+  PlainMatMul(problem);
+  EXPECT_EQ(c[0], 1 + 0x1p-10f);
+  EXPECT_EQ(c[1], 1 + 0x1p-10f);
+  EXPECT_NEAR(c[2], 3e38f, 3e38f * 0x1p-11f);
+}
+
 TEST(LtMatMulTest, EveryShapeHasAKeyOfItsOwn) {
   LtShape shape = {.a = {Dtype::kBf16, 3, 4, 5}, .b = {Dtype::kBf16, 4, 6, 7}, .d = {Dtype::kF32, 3, 6, 8}};
   shape.alignment_bytes = 16;
@@ -85,7 +99,7 @@ TEST(LtMatMulTest, EveryShapeHasAKeyOfItsOwn) {
     matrix->dtype = matrix->dtype == Dtype::kF32 ? Dtype::kBf16 : Dtype::kF32;
     EXPECT_TRUE(keys.insert(KeyOf(shape)).second);
   }
-  for (bool* flag : {&shape.trans_a, &shape.trans_b, &shape.has_addend, &shape.has_bias}) {
+  for (bool* flag : {&shape.trans_a, &shape.trans_b, &shape.has_addend, &shape.has_bias, &shape.tf32}) {
     *flag = true;
     EXPECT_TRUE(keys.insert(KeyOf(shape)).second);
   }

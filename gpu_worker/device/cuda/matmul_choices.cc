@@ -69,7 +69,7 @@ class Stopwatch {
  private:
   explicit Stopwatch(GpuRuntime& runtime) : runtime_(runtime) {}
 
-  // Bf16 numbers of +-[0.5, 1); two of them are an fp32 one of the same range.
+  // Bf16 numbers of +-[0.5, 1); two of them are an fp32 one of the same range, and read as fp16 they are of +-[1.75, 1.88).
   void MakePattern() {
     std::vector<uint16_t> numbers(kPatternBytes / sizeof(uint16_t));
     for (size_t i = 0; i < numbers.size(); ++i) {

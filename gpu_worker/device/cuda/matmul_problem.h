@@ -23,6 +23,7 @@ struct MatMulProblem {
   const void* bias = nullptr;    // (N), of the operands' dtype; or null
   Dtype operand_dtype = Dtype::kF32;
   Dtype result_dtype = Dtype::kF32;  // the operands', or fp32
+  bool tf32 = false;                 // operands of fp32 may be rounded to 10 bits of mantissa
 };
 
 }  // namespace eps::worker::cuda

@@ -11,7 +11,7 @@ namespace eps::worker::cuda {
 
 absl::Status CheckCudaIsBuilt() {
   return absl::UnimplementedError(
-      "this build has no CUDA device, as it was made on a machine without the CUDA toolkit; install version 13 (looked "
+      "this build has no CUDA device, as it was made on a machine without the toolkit of CUDA 13; install it (looked "
       "for in /usr/local/cuda, or where CUDA_PATH says) and run ./build again, or use --device cpu");
 }
 

@@ -18,7 +18,7 @@ TEST(NvidiaDeviceTest, SaysWhatIsMissing) {
   ASSERT_FALSE(status.ok());
   EXPECT_THAT(std::string(status.message()),
               AnyOf(HasSubstr("no NVIDIA driver is found (libcuda.so.1); this build is for CUDA 13"),
-                    HasSubstr("without the CUDA toolkit"), HasSubstr("cuda:1000: this process sees")))
+                    HasSubstr("without the toolkit of CUDA 13"), HasSubstr("cuda:1000: this process sees")))
       << status;
 }
 

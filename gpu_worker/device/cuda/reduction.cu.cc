@@ -18,7 +18,8 @@ constexpr int kWarps = 8;
 constexpr int kBlockColumns = kWarpSize * kPack;
 
 template <typename T, bool kVector>
-__global__ void ColumnSumKernel(int64_t M, int64_t N, int64_t rows_per_tile, const T* x, float* partials) {
+__global__ void ColumnSumKernel(int64_t M, int64_t N, int64_t ld, int64_t rows_per_tile, const T* x,
+                                float* partials) {
   __shared__ float warp_sums[kWarps][kBlockColumns];
   const int lane = threadIdx.x % kWarpSize, warp = threadIdx.x / kWarpSize;
   const int64_t at = static_cast<int64_t>(blockIdx.x) * kBlockColumns + lane * kPack;
@@ -26,7 +27,7 @@ __global__ void ColumnSumKernel(int64_t M, int64_t N, int64_t rows_per_tile, con
   float sum[kPack] = {};
   for (int64_t row = begin + warp; row < end; row += kWarps) {
     float v[kPack];
-    LoadPack<kVector>(x + row * N, at, N, v);
+    LoadPack<kVector>(x + row * ld, at, N, v);
     EPS_UNROLL
     for (int i = 0; i < kPack; ++i) sum[i] += v[i];
   }
@@ -80,10 +81,10 @@ void ColumnSum(KernelQueue& queue, Dtype act, const ColumnSumArgs& args) {
   float* partials = static_cast<float*>(args.scratch);
   ForAct(act, [&](auto type) {
     using T = typename decltype(type)::type;
-    ForVector(args.N, {args.x}, [&](auto vector) {
+    ForVector(args.ld, {args.x}, [&](auto vector) {
       Launch(queue, "ColumnSum",
              {.blocks_x = CeilDiv(args.N, kBlockColumns), .blocks_y = tiling.num_tiles, .threads = kWarps * kWarpSize},
-             &ColumnSumKernel<T, decltype(vector)::value>, args.M, args.N, tiling.rows_per_tile,
+             &ColumnSumKernel<T, decltype(vector)::value>, args.M, args.N, args.ld, tiling.rows_per_tile,
              static_cast<const T*>(args.x), partials);
     });
   });

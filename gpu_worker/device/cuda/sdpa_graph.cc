@@ -20,7 +20,9 @@ using Kind = SdpaOperation::Kind;
 using Dims = std::array<int64_t, 4>;
 using Lengths = SdpaProblem::Lengths;
 
-ElementType ElementOf(Dtype act) { return act == Dtype::kF32 ? ElementType::kF32 : ElementType::kBf16; }
+ElementType ElementOf(Dtype act) {
+  return act == Dtype::kF32 ? ElementType::kF32 : act == Dtype::kBf16 ? ElementType::kBf16 : ElementType::kF16;
+}
 
 Dims DenseStrides(const Dims& d) { return {d[1] * d[2] * d[3], d[2] * d[3], d[3], 1}; }
 
@@ -147,6 +149,7 @@ class GraphBuilder {
 absl::Status CheckGraph(const SdpaProblem& problem) {
   EPS_RETURN_IF_ERROR(CheckSdpaProblem(problem));
   if (problem.dropout > 0) return absl::UnimplementedError("attention's graph has no dropout");
+  if (problem.window > 0) return absl::UnimplementedError("attention's graph has no window");
   return absl::OkStatus();
 }
 

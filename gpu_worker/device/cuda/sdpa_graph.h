@@ -32,7 +32,7 @@
 // Source: the graphs that NVIDIA's cudnn-frontend builds for sdpa and sdpa_backward; Dao, arXiv:2307.08691.
 namespace eps::worker::cuda {
 
-enum class ElementType { kBf16, kF32, kI32, kBool };
+enum class ElementType { kBf16, kF16, kF32, kI32, kBool };
 
 // The graph's own tensors have ids from kFirstVirtual on.
 enum SdpaUid : int64_t {
@@ -104,7 +104,7 @@ struct SdpaGraph {
   friend bool operator==(const SdpaGraph&, const SdpaGraph&) = default;
 };
 
-// Errors: as CheckSdpaProblem · UNIMPLEMENTED dropout
+// Errors: as CheckSdpaProblem · UNIMPLEMENTED dropout, or a window
 absl::StatusOr<SdpaGraph> SdpaForwardGraph(const SdpaProblem& problem);
 absl::StatusOr<SdpaGraph> SdpaBackwardGraph(const SdpaProblem& problem);
 

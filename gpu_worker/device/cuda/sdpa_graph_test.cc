@@ -60,6 +60,10 @@ TEST(SdpaGraphTest, ForwardsTensorsLieAsTheKernelTableHasThem) {
   EXPECT_THAT(stats.strides, ElementsAre(24, 6, 1, 1));
   for (const int64_t uid : {kUidQ, kUidK, kUidV, kUidO}) EXPECT_EQ(graph.tensor(uid).type, ElementType::kBf16) << uid;
   EXPECT_EQ(stats.type, ElementType::kF32);
+  SdpaProblem in_fp16 = kProblem;
+  in_fp16.act = Dtype::kF16;
+  ASSERT_OK_AND_ASSIGN(const SdpaGraph same, SdpaForwardGraph(in_fp16));
+  for (const int64_t uid : {kUidQ, kUidK, kUidV, kUidO}) EXPECT_EQ(same.tensor(uid).type, ElementType::kF16) << uid;
   EXPECT_EQ(graph.tensor(kUidScale).value, 0.25f);
   EXPECT_EQ(graph.tensor(kUidMasked).value, -std::numeric_limits<float>::infinity());
 }
@@ -181,6 +185,9 @@ TEST(SdpaGraphTest, WhatIsNoProblemHasNoGraph) {
     problem = kProblem;
     problem.dropout = 0.5;
     EXPECT_THAT(make(problem), StatusIs(absl::StatusCode::kUnimplemented, "dropout"));
+    problem = kProblem;
+    problem.window = 3;
+    EXPECT_THAT(make(problem), StatusIs(absl::StatusCode::kUnimplemented, "window"));
   }
 }
 

@@ -39,6 +39,10 @@ absl::Status CheckSdpaProblem(const SdpaProblem& p) {
     return absl::InvalidArgumentError(
         absl::StrCat("attention: H ", p.H, " is not a multiple of kv_heads ", p.kv_heads));
   }
+  if (p.window < 0 || (p.window > 0 && !p.causal)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("attention: window ", p.window, " is negative, or of attention that is not causal"));
+  }
   if (!std::isfinite(p.scale)) return absl::InvalidArgumentError("attention: scale is not finite");
   if (!(p.dropout >= 0 && p.dropout < 1)) {
     return absl::InvalidArgumentError(absl::StrCat("attention: dropout ", p.dropout, " is not in [0, 1)"));
@@ -52,6 +56,8 @@ absl::Status CheckFusedAttention(const SdpaProblem& p, int sm_major) {
   if (SizeOf(p.act) != 2) return absl::UnimplementedError(absl::StrCat("act ", DtypeName(p.act), " has not 16 bits"));
   // The library draws its own random numbers. Ours are keyed by element, so that nothing depends on who computes it.
   if (p.dropout > 0) return absl::UnimplementedError("dropout of probabilities is not the library's");
+  // The graph has no mask for it, and would compute all of T.
+  if (p.window > 0) return absl::UnimplementedError(absl::StrCat("window ", p.window, " is not in the graph"));
   if (p.D % kHeadDimStep != 0 || p.D > MaxHeadDim(sm_major)) {
     return absl::UnimplementedError(absl::StrCat("D ", p.D, " is not a multiple of ", kHeadDimStep, " up to ",
                                                  MaxHeadDim(sm_major), ", as sm_", sm_major, "x wants it"));

@@ -18,6 +18,7 @@ struct SdpaProblem {
   Dtype act = Dtype::kBf16;
   double scale = 1;    // of q k^T
   bool causal = true;  // else each position sees all of its sequence
+  int64_t window = 0;  // 0: no bound; else a row sees only columns with row - column < window; with causal only
   double dropout = 0;  // of the probabilities
   // kWhole: every sequence has T positions. kPadded: it has as many as an array of lengths says, and its arrays have
   // room for T. kPacked: the same, and its positions lie behind those of the sequence before, without room between.

@@ -34,6 +34,7 @@ TEST(SdpaProblemTest, FusedAttentionLeavesTheRestToThePlainKernel) {
   };
   refused([](SdpaProblem& p) { p.act = Dtype::kF32; }, kHopper, "act F32");
   refused([](SdpaProblem& p) { p.dropout = 0.1; }, kHopper, "dropout");
+  refused([](SdpaProblem& p) { p.window = 512; }, kHopper, "window 512");
   refused([](SdpaProblem& p) { p.T = 1; }, kHopper, "T 1");
   refused([](SdpaProblem& p) { p.D = 60; }, kHopper, "D 60 is not a multiple of 8 up to 256, as sm_9x");
   refused([](SdpaProblem& p) { p.D = 264; }, kHopper, "D 264");
@@ -60,6 +61,8 @@ TEST(SdpaProblemTest, WhatIsNoProblemIsRefusedByField) {
   refused([](SdpaProblem& p) { p.D = 0; }, "D 0");
   refused([](SdpaProblem& p) { p.kv_heads = 0; }, "kv_heads 0");
   refused([](SdpaProblem& p) { p.kv_heads = 5; }, "H 12 is not a multiple of kv_heads 5");
+  refused([](SdpaProblem& p) { p.window = -1; }, "window -1");
+  refused([](SdpaProblem& p) { p.window = 4, p.causal = false; }, "window 4");
   refused([](SdpaProblem& p) { p.scale = std::numeric_limits<double>::quiet_NaN(); }, "scale");
   refused([](SdpaProblem& p) { p.dropout = 1; }, "dropout 1");
   refused([](SdpaProblem& p) { p.dropout = std::numeric_limits<double>::quiet_NaN(); }, "dropout");

@@ -20,7 +20,8 @@ using Kind = SdpaOperation::Kind;
 using Index = std::array<int64_t, 4>;
 
 float Rounded(float value, ElementType type) {
-  return type == ElementType::kBf16 ? ToFloat(FromFloat<ActBf16>(value)) : value;
+  if (type == ElementType::kBf16) return ToFloat(FromFloat<ActBf16>(value));
+  return type == ElementType::kF16 ? ToFloat(FromFloat<ActFp16>(value)) : value;
 }
 
 template <typename Fn>
@@ -90,6 +91,8 @@ class Interpreter {
     switch (tensor.type) {
       case ElementType::kBf16:
         return ToFloat(static_cast<const ActBf16*>(array)[offset]);
+      case ElementType::kF16:
+        return ToFloat(static_cast<const ActFp16*>(array)[offset]);
       case ElementType::kF32:
         return static_cast<const float*>(array)[offset];
       case ElementType::kI32:
@@ -107,6 +110,8 @@ class Interpreter {
       virtual_.at(tensor.uid)[static_cast<size_t>(offset)] = Rounded(value, tensor.type);
     } else if (tensor.type == ElementType::kBf16) {
       static_cast<ActBf16*>(arrays_.at(tensor.uid))[offset] = FromFloat<ActBf16>(value);
+    } else if (tensor.type == ElementType::kF16) {
+      static_cast<ActFp16*>(arrays_.at(tensor.uid))[offset] = FromFloat<ActFp16>(value);
     } else {
       EPS_CHECK(tensor.type == ElementType::kF32);
       static_cast<float*>(arrays_.at(tensor.uid))[offset] = value;

@@ -1,4 +1,4 @@
-#include "common/formats/gpt2_folder.h"
+#include "common/formats/model_folder.h"
 
 #include <bit>
 #include <cmath>
@@ -17,7 +17,7 @@ namespace eps {
 namespace {
 
 ModelSpec SmallModel() {
-  return BuildGpt2({.num_layers = 2, .d_model = 8, .num_heads = 2, .context = 4, .vocab = 10}).value();
+  return BuildModel({.num_layers = 2, .d_model = 8, .num_heads = 2, .context = 4, .vocab = 10}).value();
 }
 
 // A value that names its tensor and place, exact in every dtype.
@@ -29,12 +29,12 @@ absl::Status Fill(const TensorSpec& tensor, absl::Span<float> values) {
   return absl::OkStatus();
 }
 
-TEST(Gpt2FolderTest, WhatIsWrittenIsReadBackInEveryDtype) {
+TEST(ModelFolderTest, WhatIsWrittenIsReadBackInEveryDtype) {
   for (const std::string dtype : {"F32", "F16", "BF16"}) {
     TempDir dir;
     const std::string folder = dir.path() + "/out";
-    ASSERT_OK(WriteGpt2Folder(folder, SmallModel(), dtype, Fill));
-    auto opened = Gpt2Folder::Open(folder);
+    ASSERT_OK(WriteModelFolder(folder, SmallModel(), dtype, Fill));
+    auto opened = ModelFolder::Open(folder);
     ASSERT_OK(opened.status());
     EXPECT_EQ((*opened)->model().config.num_layers, 2);
     EXPECT_TRUE((*opened)->unused_tensors().empty());
@@ -50,30 +50,77 @@ TEST(Gpt2FolderTest, WhatIsWrittenIsReadBackInEveryDtype) {
   }
 }
 
-TEST(Gpt2FolderTest, AFolderThatIsNotEmptyIsNotWrittenTo) {
+ModelSpec SmallLlama(bool tied_head) {
+  ModelConfig config = {.family = ModelFamily::kLlama, .num_layers = 2, .d_model = 12, .num_heads = 3};
+  config.context = config.max_positions = 8;
+  config.vocab = 17;
+  config.num_kv_heads = 1;
+  config.d_head = 6;
+  config.d_ff = 20;
+  config.tied_head = tied_head;
+  config.qkv_bias = true;
+  return BuildModel(config).value();
+}
+
+TEST(ModelFolderTest, AModelOfTheLlamaFamilyIsReadBackWithItsOwnHeadOrWithout) {
+  for (const bool tied : {false, true}) {
+    TempDir dir;
+    const ModelSpec model = SmallLlama(tied);
+    ASSERT_OK(WriteModelFolder(dir.path() + "/out", model, "BF16", Fill));
+    auto opened = ModelFolder::Open(dir.path() + "/out");
+    ASSERT_OK(opened.status());
+    EXPECT_EQ((*opened)->model().config, model.config);
+    EXPECT_TRUE((*opened)->unused_tensors().empty());
+    for (const BlobSpec& blob : model.blobs) {
+      for (const TensorSpec& tensor : blob.tensors) {
+        std::vector<float> values(tensor.num_elems());
+        ASSERT_OK((*opened)->Read(tensor, absl::MakeSpan(values)));
+        for (size_t i = 0; i < values.size(); ++i) {
+          ASSERT_EQ(values[i], ValueAt(tensor, static_cast<int64_t>(i))) << tensor.name << " " << i;
+        }
+      }
+    }
+  }
+}
+
+TEST(ModelFolderTest, AHeadThatConfigSaysIsTiedMustBe) {
+  TempDir dir;
+  // Written with a head of its own, then declared tied.
+  ASSERT_OK(WriteModelFolder(dir.path() + "/out", SmallLlama(false), "F32", Fill));
+  std::ofstream(dir.path() + "/out/config.json") << ModelConfigToJson(SmallLlama(true).config);
+  EXPECT_THAT(ModelFolder::Open(dir.path() + "/out").status(),
+              StatusIs(absl::StatusCode::kInvalidArgument, "lm_head.weight is not the token embedding"));
+  // And the other way round: the table that config.json asks for is not there.
+  ASSERT_OK(WriteModelFolder(dir.path() + "/tied", SmallLlama(true), "F32", Fill));
+  std::ofstream(dir.path() + "/tied/config.json") << ModelConfigToJson(SmallLlama(false).config);
+  EXPECT_THAT(ModelFolder::Open(dir.path() + "/tied").status(),
+              StatusIs(absl::StatusCode::kInvalidArgument, "tensor lm_head.weight is missing"));
+}
+
+TEST(ModelFolderTest, AFolderThatIsNotEmptyIsNotWrittenTo) {
   TempDir dir;
   std::ofstream(dir.path() + "/kept") << "x";
-  EXPECT_THAT(WriteGpt2Folder(dir.path(), SmallModel(), "F32", Fill),
+  EXPECT_THAT(WriteModelFolder(dir.path(), SmallModel(), "F32", Fill),
               StatusIs(absl::StatusCode::kAlreadyExists, "not empty"));
 }
 
-TEST(Gpt2FolderTest, AReadThatFailsLeavesNothing) {
+TEST(ModelFolderTest, AReadThatFailsLeavesNothing) {
   TempDir dir;
   const std::string folder = dir.path() + "/out";
   const auto fail = [](const TensorSpec&, absl::Span<float>) { return absl::DataLossError("no"); };
-  EXPECT_THAT(WriteGpt2Folder(folder, SmallModel(), "F32", fail), StatusIs(absl::StatusCode::kDataLoss, "no"));
+  EXPECT_THAT(WriteModelFolder(folder, SmallModel(), "F32", fail), StatusIs(absl::StatusCode::kDataLoss, "no"));
   EXPECT_TRUE(std::filesystem::is_empty(dir.path()));
 }
 
-TEST(Gpt2FolderTest, AFolderBesideTheTargetIsNotTouched) {
+TEST(ModelFolderTest, AFolderBesideTheTargetIsNotTouched) {
   TempDir dir;
   std::filesystem::create_directory(dir.path() + "/out.tmp");
   std::ofstream(dir.path() + "/out.tmp/kept") << "x";
-  ASSERT_OK(WriteGpt2Folder(dir.path() + "/out", SmallModel(), "F32", Fill));
+  ASSERT_OK(WriteModelFolder(dir.path() + "/out", SmallModel(), "F32", Fill));
   EXPECT_TRUE(std::filesystem::exists(dir.path() + "/out.tmp/kept"));
 }
 
-TEST(Gpt2FolderTest, WhatIsNoNumberStaysSoInEveryDtype) {
+TEST(ModelFolderTest, WhatIsNoNumberStaysSoInEveryDtype) {
   const auto not_finite = [](const TensorSpec&, absl::Span<float> values) {
     for (size_t i = 0; i < values.size(); ++i) {
       values[i] = i % 2 == 0 ? std::bit_cast<float>(0x7FFFFFFFu) : std::numeric_limits<float>::infinity();
@@ -82,8 +129,8 @@ TEST(Gpt2FolderTest, WhatIsNoNumberStaysSoInEveryDtype) {
   };
   for (const std::string dtype : {"F32", "F16", "BF16"}) {
     TempDir dir;
-    ASSERT_OK(WriteGpt2Folder(dir.path() + "/out", SmallModel(), dtype, not_finite));
-    ASSERT_OK_AND_ASSIGN(const auto opened, Gpt2Folder::Open(dir.path() + "/out"));
+    ASSERT_OK(WriteModelFolder(dir.path() + "/out", SmallModel(), dtype, not_finite));
+    ASSERT_OK_AND_ASSIGN(const auto opened, ModelFolder::Open(dir.path() + "/out"));
     const TensorSpec& tensor = opened->model().blobs.front().tensors.front();
     std::vector<float> values(tensor.num_elems());
     ASSERT_OK(opened->Read(tensor, absl::MakeSpan(values)));
@@ -92,9 +139,9 @@ TEST(Gpt2FolderTest, WhatIsNoNumberStaysSoInEveryDtype) {
   }
 }
 
-TEST(Gpt2FolderTest, AnUnknownDtypeIsNamed) {
+TEST(ModelFolderTest, AnUnknownDtypeIsNamed) {
   TempDir dir;
-  EXPECT_THAT(WriteGpt2Folder(dir.path() + "/out", SmallModel(), "F64", Fill),
+  EXPECT_THAT(WriteModelFolder(dir.path() + "/out", SmallModel(), "F64", Fill),
               StatusIs(absl::StatusCode::kInvalidArgument, "F64"));
 }
 
@@ -123,46 +170,46 @@ void WriteFile(const std::string& folder, const ModelSpec& model, const std::str
         i, 0, absl::MakeConstSpan(reinterpret_cast<const std::byte*>(values.data()), values.size() * sizeof(float))));
   }
   ASSERT_OK((*writer)->Finish());
-  std::ofstream(folder + "/config.json") << Gpt2ConfigToJson(model.config);
+  std::ofstream(folder + "/config.json") << ModelConfigToJson(model.config);
 }
 
-TEST(Gpt2FolderTest, NamesWithoutPrefixMasksAndStrangersAreTakenAsTheyShould) {
+TEST(ModelFolderTest, NamesWithoutPrefixMasksAndStrangersAreTakenAsTheyShould) {
   TempDir dir;
   WriteFile(dir.path(), SmallModel(), "transformer.",
             {{.name = "h.0.attn.bias", .dtype = "F32", .shape = {1, 1, 4, 4}},
              {.name = "score.weight", .dtype = "F32", .shape = {2, 8}}},
             1);
-  auto opened = Gpt2Folder::Open(dir.path());
+  auto opened = ModelFolder::Open(dir.path());
   ASSERT_OK(opened.status());
   EXPECT_EQ((*opened)->unused_tensors(), std::vector<std::string>{"score.weight"});
 }
 
-TEST(Gpt2FolderTest, AHeadOfItsOwnIsRefused) {
+TEST(ModelFolderTest, AHeadOfItsOwnIsRefused) {
   TempDir dir;
   WriteFile(dir.path(), SmallModel(), "", {{.name = "lm_head.weight", .dtype = "F32", .shape = {10, 8}}}, 9);
-  EXPECT_THAT(Gpt2Folder::Open(dir.path()).status(), StatusIs(absl::StatusCode::kInvalidArgument, "lm_head.weight"));
+  EXPECT_THAT(ModelFolder::Open(dir.path()).status(), StatusIs(absl::StatusCode::kInvalidArgument, "lm_head.weight"));
 }
 
-TEST(Gpt2FolderTest, AMissingTensorOrAnotherShapeIsNamed) {
+TEST(ModelFolderTest, AMissingTensorOrAnotherShapeIsNamed) {
   TempDir dir;
   WriteFile(dir.path(), SmallModel(), "", {}, 0);
-  ModelSpec deeper = BuildGpt2({.num_layers = 3, .d_model = 8, .num_heads = 2, .context = 4, .vocab = 10}).value();
-  std::ofstream(dir.path() + "/config.json") << Gpt2ConfigToJson(deeper.config);
-  EXPECT_THAT(Gpt2Folder::Open(dir.path()).status(),
+  ModelSpec deeper = BuildModel({.num_layers = 3, .d_model = 8, .num_heads = 2, .context = 4, .vocab = 10}).value();
+  std::ofstream(dir.path() + "/config.json") << ModelConfigToJson(deeper.config);
+  EXPECT_THAT(ModelFolder::Open(dir.path()).status(),
               StatusIs(absl::StatusCode::kInvalidArgument, "transformer.h.2.ln_1.weight"));
-  ModelSpec longer = BuildGpt2({.num_layers = 2, .d_model = 8, .num_heads = 2, .context = 6, .vocab = 10}).value();
-  std::ofstream(dir.path() + "/config.json") << Gpt2ConfigToJson(longer.config);
-  EXPECT_THAT(Gpt2Folder::Open(dir.path()).status(), StatusIs(absl::StatusCode::kInvalidArgument, "(4, 8)"));
+  ModelSpec longer = BuildModel({.num_layers = 2, .d_model = 8, .num_heads = 2, .context = 6, .vocab = 10}).value();
+  std::ofstream(dir.path() + "/config.json") << ModelConfigToJson(longer.config);
+  EXPECT_THAT(ModelFolder::Open(dir.path()).status(), StatusIs(absl::StatusCode::kInvalidArgument, "(4, 8)"));
 }
 
-TEST(Gpt2FolderTest, AnIndexThatLeadsOutOfTheFolderIsRefused) {
+TEST(ModelFolderTest, AnIndexThatLeadsOutOfTheFolderIsRefused) {
   TempDir dir;
   WriteFile(dir.path(), SmallModel(), "", {}, 0);
   std::ofstream(dir.path() + "/model.safetensors.index.json") << R"({"weight_map": {"wte.weight": "../x"}})";
-  EXPECT_THAT(Gpt2Folder::Open(dir.path()).status(), StatusIs(absl::StatusCode::kInvalidArgument, "wte.weight"));
+  EXPECT_THAT(ModelFolder::Open(dir.path()).status(), StatusIs(absl::StatusCode::kInvalidArgument, "wte.weight"));
 }
 
-TEST(Gpt2FolderTest, AnIndexThatIsNoShallowJsonObjectIsRefused) {
+TEST(ModelFolderTest, AnIndexThatIsNoShallowJsonObjectIsRefused) {
   TempDir dir;
   WriteFile(dir.path(), SmallModel(), "", {}, 0);
   const std::string nested = std::string(100000, '[') + std::string(100000, ']');
@@ -172,7 +219,7 @@ TEST(Gpt2FolderTest, AnIndexThatIsNoShallowJsonObjectIsRefused) {
         {"[]", "no object weight_map"},
         {R"({"weight_map": []})", "no object weight_map"}}) {
     std::ofstream(dir.path() + "/model.safetensors.index.json") << text;
-    EXPECT_THAT(Gpt2Folder::Open(dir.path()).status(), StatusIs(absl::StatusCode::kInvalidArgument, why));
+    EXPECT_THAT(ModelFolder::Open(dir.path()).status(), StatusIs(absl::StatusCode::kInvalidArgument, why));
   }
 }
 

@@ -1,5 +1,5 @@
-#ifndef EPS_COMMON_FORMATS_GPT2_FOLDER_H_
-#define EPS_COMMON_FORMATS_GPT2_FOLDER_H_
+#ifndef EPS_COMMON_FORMATS_MODEL_FOLDER_H_
+#define EPS_COMMON_FORMATS_MODEL_FOLDER_H_
 
 #include <functional>
 #include <map>
@@ -11,21 +11,23 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "common/formats/safetensors.h"
+#include "common/model/families.h"
 #include "common/model/model_spec.h"
 
 namespace eps {
 
-// A folder of Hugging Face's GPT-2 form: config.json and model.safetensors, whole or sharded with
-// model.safetensors.index.json. Tensors are found with or without "transformer." in front; a head of its own
-// (lm_head.weight) is refused unless it is the same bytes as the token embedding; masks are ignored.
-class Gpt2Folder {
+// A folder of Hugging Face's form: config.json of any of our families, and model.safetensors, whole or sharded with
+// model.safetensors.index.json. Tensors are found with or without the family's prefix ("transformer.", "model."); where
+// config.json ties the head, a head of its own (lm_head.weight) is refused unless it is the same bytes as the token
+// embedding; masks and other leftovers of older exports are ignored.
+class ModelFolder {
  public:
   // Opens and checks everything: config, every tensor of the model there, of its shape, F32, F16 or BF16.
   // Errors: NOT_FOUND · INVALID_ARGUMENT naming file, tensor, and what was found and wanted
-  static absl::StatusOr<std::unique_ptr<Gpt2Folder>> Open(const std::string& folder);
+  static absl::StatusOr<std::unique_ptr<ModelFolder>> Open(const std::string& folder);
 
   const ModelSpec& model() const { return model_; }
-  // Tensors in the files that the model does not have, masks left out; for a warning.
+  // Tensors in the files that the model does not have, leftovers not counted; for a warning.
   const std::vector<std::string>& unused_tensors() const { return unused_; }
   // Fills `values` (the tensor's num_elems) as fp32. `tensor` is one of model()'s.
   absl::Status Read(const TensorSpec& tensor, absl::Span<float> values) const;
@@ -37,7 +39,8 @@ class Gpt2Folder {
     const SafetensorsReader* file;
     const SafetensorsEntry* entry;
   };
-  Gpt2Folder() = default;
+  ModelFolder() = default;
+  const Family& family() const;
   absl::Status OpenFiles(const std::string& folder);
   absl::Status FindTensors();
   absl::Status CheckHead() const;
@@ -50,13 +53,13 @@ class Gpt2Folder {
   std::vector<std::string> unused_;
 };
 
-// Writes `folder` in that form: config.json, and model.safetensors with "transformer." names, as `dtype` (F32, F16 or
-// BF16; 16-bit forms are rounded to nearest even). `read` gives a tensor's values. The folder must not exist or be empty;
-// it is written aside and renamed, so that nothing half-done remains.
+// Writes `folder` in that form: config.json, and model.safetensors with the names that transformers has, as `dtype` (F32,
+// F16 or BF16; 16-bit forms are rounded to nearest even). `read` gives a tensor's values. The folder must not be there, or
+// be empty; it is written aside and renamed, so that nothing half-done remains.
 // Errors: ALREADY_EXISTS · INVALID_ARGUMENT dtype · the system's, naming the file · those of `read`
-absl::Status WriteGpt2Folder(const std::string& folder, const ModelSpec& model, const std::string& dtype,
-                             const std::function<absl::Status(const TensorSpec&, absl::Span<float>)>& read);
+absl::Status WriteModelFolder(const std::string& folder, const ModelSpec& model, const std::string& dtype,
+                              const std::function<absl::Status(const TensorSpec&, absl::Span<float>)>& read);
 
 }  // namespace eps
 
-#endif  // EPS_COMMON_FORMATS_GPT2_FOLDER_H_
+#endif  // EPS_COMMON_FORMATS_MODEL_FOLDER_H_

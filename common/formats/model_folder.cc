@@ -1,4 +1,4 @@
-#include "common/formats/gpt2_folder.h"
+#include "common/formats/model_folder.h"
 
 #include <unistd.h>
 
@@ -19,6 +19,7 @@
 #include "common/base/file_util.h"
 #include "common/base/json_text.h"
 #include "common/base/status_macros.h"
+#include "common/model/families.h"
 #include "common/model/hf_config.h"
 #include "common/numeric/fp16.h"
 #include "nlohmann/json.hpp"
@@ -26,13 +27,24 @@
 namespace eps {
 namespace {
 
-constexpr absl::string_view kPrefix = "transformer.";
 constexpr absl::string_view kHead = "lm_head.weight";
 constexpr int kMaxIndexDepth = 32;  // an index's own are two
 
-// Buffers that older exports carry: the causal mask and its fill value.
-bool IsMask(absl::string_view name) {
-  return absl::EndsWith(name, ".attn.bias") || absl::EndsWith(name, ".attn.masked_bias");
+bool IsIgnored(const Family& family, absl::string_view name) {
+  return std::any_of(family.ignored_suffixes.begin(), family.ignored_suffixes.end(),
+                     [&](const std::string& suffix) { return absl::EndsWith(name, suffix); });
+}
+
+// Null where the head has a table of its own.
+const TensorSpec* TiedTable(const ModelSpec& model) {
+  const TensorSpec* tokens = nullptr;
+  for (const BlobSpec& blob : model.blobs) {
+    for (const TensorSpec& tensor : blob.tensors) {
+      if (tensor.role == TensorRole::kHeadTable) return nullptr;
+      if (tensor.role == TensorRole::kTokenTable) tokens = &tensor;
+    }
+  }
+  return tokens;
 }
 
 std::string ShapeText(const std::vector<int64_t>& shape) { return absl::StrCat("(", absl::StrJoin(shape, ", "), ")"); }
@@ -89,26 +101,28 @@ absl::StatusOr<std::vector<std::string>> TensorFiles(const std::string& folder) 
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Gpt2Folder>> Gpt2Folder::Open(const std::string& folder) {
+absl::StatusOr<std::unique_ptr<ModelFolder>> ModelFolder::Open(const std::string& folder) {
   const std::string config_path = absl::StrCat(folder, "/config.json");
   EPS_ASSIGN_OR_RETURN(const std::string config_text, ReadFile(config_path));
-  absl::StatusOr<Gpt2Config> config = Gpt2ConfigFromJson(config_text);
+  absl::StatusOr<ModelConfig> config = ModelConfigFromJson(config_text);
   if (!config.ok()) return Annotate(config.status(), config_path);
-  auto result = std::unique_ptr<Gpt2Folder>(new Gpt2Folder);
+  auto result = std::unique_ptr<ModelFolder>(new ModelFolder);
   result->folder_ = folder;
-  EPS_ASSIGN_OR_RETURN(result->model_, BuildGpt2(*config));
+  EPS_ASSIGN_OR_RETURN(result->model_, BuildModel(*config));
   EPS_RETURN_IF_ERROR(result->OpenFiles(folder));
   EPS_RETURN_IF_ERROR(result->FindTensors());
   EPS_RETURN_IF_ERROR(result->CheckHead());
   return result;
 }
 
-absl::Status Gpt2Folder::OpenFiles(const std::string& folder) {
+const Family& ModelFolder::family() const { return FamilyOf(model_.config.family); }
+
+absl::Status ModelFolder::OpenFiles(const std::string& folder) {
   EPS_ASSIGN_OR_RETURN(const std::vector<std::string> paths, TensorFiles(folder));
   for (const std::string& path : paths) {
     EPS_ASSIGN_OR_RETURN(std::unique_ptr<SafetensorsReader> file, SafetensorsReader::Open(path));
     for (const SafetensorsEntry& entry : file->entries()) {
-      const std::string name(absl::StripPrefix(entry.name, kPrefix));
+      const std::string name(absl::StripPrefix(entry.name, family().name_prefix));
       if (!stored_.emplace(name, Place{file.get(), &entry}).second) {
         return absl::InvalidArgumentError(absl::StrCat(path, ": tensor ", entry.name, " is there twice"));
       }
@@ -118,11 +132,11 @@ absl::Status Gpt2Folder::OpenFiles(const std::string& folder) {
   return absl::OkStatus();
 }
 
-absl::Status Gpt2Folder::FindTensors() {
-  std::set<std::string> used = {std::string(kHead)};
+absl::Status ModelFolder::FindTensors() {
+  std::set<std::string> used = {std::string(kHead)};  // CheckHead looks at it where the model has none
   for (const BlobSpec& blob : model_.blobs) {
     for (const TensorSpec& tensor : blob.tensors) {
-      const std::string name(absl::StripPrefix(tensor.name, kPrefix));
+      const std::string name(absl::StripPrefix(tensor.name, family().name_prefix));
       const auto found = stored_.find(name);
       if (found == stored_.end()) {
         return absl::InvalidArgumentError(
@@ -144,15 +158,16 @@ absl::Status Gpt2Folder::FindTensors() {
     }
   }
   for (const auto& [name, place] : stored_) {
-    if (!used.contains(name) && !IsMask(name)) unused_.push_back(place.entry->name);
+    if (!used.contains(name) && !IsIgnored(family(), name)) unused_.push_back(place.entry->name);
   }
   return absl::OkStatus();
 }
 
-absl::Status Gpt2Folder::CheckHead() const {
+absl::Status ModelFolder::CheckHead() const {
   const auto head = stored_.find(std::string(kHead));
-  if (head == stored_.end()) return absl::OkStatus();
-  const Place& embedding = stored_.at("wte.weight");
+  const TensorSpec* table = TiedTable(model_);
+  if (head == stored_.end() || table == nullptr) return absl::OkStatus();
+  const Place& embedding = places_.at(table->name);
   const auto head_bytes = head->second.file->Data(*head->second.entry);
   const auto embedding_bytes = embedding.file->Data(*embedding.entry);
   const bool tied = head->second.entry->dtype == embedding.entry->dtype &&
@@ -161,15 +176,15 @@ absl::Status Gpt2Folder::CheckHead() const {
   embedding.file->Release(*embedding.entry);
   if (tied) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
-      folder_, "/model.safetensors: lm_head.weight is not the token embedding; only tied heads are supported"));
+      folder_, "/model.safetensors: lm_head.weight is not the token embedding, to which config.json ties it"));
 }
 
-absl::Status Gpt2Folder::Read(const TensorSpec& tensor, absl::Span<float> values) const {
+absl::Status ModelFolder::Read(const TensorSpec& tensor, absl::Span<float> values) const {
   const Place& place = places_.at(tensor.name);
   return place.file->ReadFloats(*place.entry, values);
 }
 
-absl::Status Gpt2Folder::ReadPart(const TensorSpec& tensor, int64_t first_elem, absl::Span<float> values) const {
+absl::Status ModelFolder::ReadPart(const TensorSpec& tensor, int64_t first_elem, absl::Span<float> values) const {
   const Place& place = places_.at(tensor.name);
   absl::Status status = place.file->ReadFloatsAt(*place.entry, first_elem, values);
   place.file->Release(*place.entry);
@@ -200,8 +215,8 @@ absl::Status WriteTensors(const std::string& path, const ModelSpec& model, const
 
 }  // namespace
 
-absl::Status WriteGpt2Folder(const std::string& folder, const ModelSpec& model, const std::string& dtype,
-                             const std::function<absl::Status(const TensorSpec&, absl::Span<float>)>& read) {
+absl::Status WriteModelFolder(const std::string& folder, const ModelSpec& model, const std::string& dtype,
+                              const std::function<absl::Status(const TensorSpec&, absl::Span<float>)>& read) {
   if (dtype != "F32" && dtype != "F16" && dtype != "BF16") {
     return absl::InvalidArgumentError(absl::StrCat("dtype ", dtype, " is not one of F32, F16, BF16"));
   }
@@ -218,7 +233,7 @@ absl::Status WriteGpt2Folder(const std::string& folder, const ModelSpec& model, 
   EPS_RETURN_IF_ERROR(MakeDirs(aside));
   absl::Status status = WriteTensors(absl::StrCat(aside, "/model.safetensors"), model, dtype, read);
   if (status.ok()) {
-    status = WriteFileAtomically(absl::StrCat(aside, "/config.json"), Gpt2ConfigToJson(model.config));
+    status = WriteFileAtomically(absl::StrCat(aside, "/config.json"), ModelConfigToJson(model.config));
   }
   if (status.ok()) {
     std::filesystem::remove(clean, ignored);  // an empty folder would be in the way

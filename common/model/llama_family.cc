@@ -1,0 +1,286 @@
+// The Llama family: Llama, Mistral, Qwen2, Qwen3. Linear weights are (out, in), as torch.nn.Linear has them.
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "common/model/families.h"
+#include "common/model/hf_json.h"
+#include "common/model/model_builder.h"
+#include "nlohmann/json.hpp"
+
+namespace eps {
+namespace {
+
+using nlohmann::json;
+using Role = TensorRole;
+using Scaling = RotaryConfig::Scaling;
+
+constexpr int64_t kMaxWidth = int64_t{1} << 20;  // of d_ff, and of all heads together
+
+// ---- ranges ----
+
+absl::Status CheckPositive(absl::string_view field, double value, double least) {
+  if (value >= least && value < HUGE_VAL) return absl::OkStatus();  // NaN fails
+  return absl::InvalidArgumentError(absl::StrCat(field, ": ", value, ", must be at least ", least, " and finite"));
+}
+
+absl::Status CheckRotary(const RotaryConfig& rotary) {
+  EPS_RETURN_IF_ERROR(CheckPositive("model.rope_theta", rotary.theta, 1));
+  EPS_RETURN_IF_ERROR(CheckPositive("model.rope_scaling.factor", rotary.factor, 1));
+  if (rotary.scaling != Scaling::kLlama3) return absl::OkStatus();
+  EPS_RETURN_IF_ERROR(CheckPositive("model.rope_scaling.low_freq_factor", rotary.low_freq_factor, 1e-6));
+  EPS_RETURN_IF_ERROR(CheckPositive("model.rope_scaling.high_freq_factor", rotary.high_freq_factor, 1e-6));
+  if (rotary.low_freq_factor >= rotary.high_freq_factor) {
+    return absl::InvalidArgumentError(absl::StrCat("model.rope_scaling.low_freq_factor: ", rotary.low_freq_factor,
+                                                   ", must be below high_freq_factor ", rotary.high_freq_factor));
+  }
+  return CheckRange("model.rope_scaling.original_context", rotary.original_context, int64_t{1} << 30);
+}
+
+absl::Status Check(const ModelConfig& config) {
+  EPS_RETURN_IF_ERROR(CheckCommonRanges(config));
+  EPS_RETURN_IF_ERROR(CheckRange("model.max_positions", config.max_positions, int64_t{1} << 30));
+  if (config.context > config.max_positions) {
+    return absl::InvalidArgumentError(absl::StrCat("model.context: ", config.context, ", the model is made for ",
+                                                   config.max_positions, " positions"));
+  }
+  EPS_RETURN_IF_ERROR(CheckRange("model.kv_heads", config.num_kv_heads, config.num_heads));
+  EPS_RETURN_IF_ERROR(CheckRange("model.head_dim", config.d_head, kMaxHeadDim));
+  EPS_RETURN_IF_ERROR(CheckRange("model.d_ff", config.d_ff, kMaxWidth));
+  if (config.num_heads % config.num_kv_heads != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("model.kv_heads: ", config.num_kv_heads, " does not divide model.heads ", config.num_heads));
+  }
+  if (config.d_head % 2 != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("model.head_dim: ", config.d_head, ", must be even: rotary positions turn pairs"));
+  }
+  if (config.num_heads * config.d_head > kMaxWidth) {
+    return absl::InvalidArgumentError(absl::StrCat("model.heads: ", config.num_heads, " of ", config.d_head,
+                                                   " are wider than ", kMaxWidth, " together"));
+  }
+  if (config.sliding_window < 0 || config.sliding_window > kMaxWidth) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("model.sliding_window: ", config.sliding_window, ", must be between 0 and ", kMaxWidth));
+  }
+  for (const auto& [field, rate] : {std::pair("model.embedding_dropout", config.embedding_dropout),
+                                    std::pair("model.residual_dropout", config.residual_dropout)}) {
+    if (rate != 0) return absl::InvalidArgumentError(absl::StrCat(field, ": ", rate, ", this family has none"));
+  }
+  return CheckRotary(config.rotary);
+}
+
+// ---- tensors ----
+
+BlobSpec Block(const ModelConfig& c, int64_t index) {
+  const int64_t d = c.d_model, q = c.num_heads * c.d_head, kv = c.num_kv_heads * c.d_head;
+  const std::string prefix = absl::StrCat("model.layers.", index, ".");
+  const std::string attention = prefix + "self_attn.", mlp = prefix + "mlp.";
+  const double residual_stddev = ResidualInitStddev(c);
+  BlobBuilder blob(absl::StrCat("layers.", index));
+  blob.Ones(Role::kAttentionNormScale, prefix + "input_layernorm.weight", {d});
+  // One behind the other, so that they are one product where the alignment leaves no gap; so are gate and up.
+  blob.Normal(Role::kQueryWeight, attention + "q_proj.weight", {q, d});
+  blob.Normal(Role::kKeyWeight, attention + "k_proj.weight", {kv, d});
+  blob.Normal(Role::kValueWeight, attention + "v_proj.weight", {kv, d});
+  if (c.qkv_bias) {
+    blob.Zeros(Role::kQueryBias, attention + "q_proj.bias", {q});
+    blob.Zeros(Role::kKeyBias, attention + "k_proj.bias", {kv});
+    blob.Zeros(Role::kValueBias, attention + "v_proj.bias", {kv});
+  }
+  if (c.qk_norm) {
+    blob.Ones(Role::kQueryNormScale, attention + "q_norm.weight", {c.d_head});
+    blob.Ones(Role::kKeyNormScale, attention + "k_norm.weight", {c.d_head});
+  }
+  blob.Normal(Role::kAttentionOutWeight, attention + "o_proj.weight", {d, q}, residual_stddev);
+  if (c.out_bias) blob.Zeros(Role::kAttentionOutBias, attention + "o_proj.bias", {d});
+  blob.Ones(Role::kMlpNormScale, prefix + "post_attention_layernorm.weight", {d});
+  blob.Normal(Role::kGateWeight, mlp + "gate_proj.weight", {c.d_ff, d});
+  blob.Normal(Role::kUpWeight, mlp + "up_proj.weight", {c.d_ff, d});
+  blob.Normal(Role::kDownWeight, mlp + "down_proj.weight", {d, c.d_ff}, residual_stddev);
+  return blob.Build();
+}
+
+ModelSpec Build(const ModelConfig& config) {
+  const int64_t d = config.d_model;
+  ModelBuilder builder(config);
+  const BlobId tokens = builder.AddBlob(
+      BlobBuilder("embed_tokens").Normal(Role::kTokenTable, "model.embed_tokens.weight", {config.vocab, d}).Build());
+  builder.AddLayer(LayerKind::kEmbedding, "embedding", {tokens});
+  for (int64_t i = 0; i < config.num_layers; ++i) {
+    const BlobId block = builder.AddBlob(Block(config, i));
+    builder.AddLayer(LayerKind::kBlock, absl::StrCat("layers.", i), {block});
+  }
+  const BlobId norm =
+      builder.AddBlob(BlobBuilder("norm").Ones(Role::kFinalNormScale, "model.norm.weight", {d}).Build());
+  const BlobId table =
+      config.tied_head
+          ? tokens
+          : builder.AddBlob(
+                BlobBuilder("lm_head").Normal(Role::kHeadTable, "lm_head.weight", {config.vocab, d}).Build());
+  builder.AddLayer(LayerKind::kHead, "head", {norm, table});
+  return builder.Build();
+}
+
+// ---- config.json ----
+
+// Under rope_parameters with its theta, as transformers writes it from version 5 on, or rope_scaling beside rope_theta.
+absl::Status ReadRotary(const json& object, RotaryConfig& rotary) {
+  EPS_RETURN_IF_ERROR(ReadNumber(object, "rope_theta", rotary.theta));
+  const json* scaling = FindMember(object, "rope_parameters");
+  if (scaling == nullptr) scaling = FindMember(object, "rope_scaling");
+  if (scaling == nullptr) return absl::OkStatus();
+  if (!scaling->is_object()) return BadMember("rope_scaling", *scaling, "an object");
+  EPS_RETURN_IF_ERROR(ReadNumber(*scaling, "rope_theta", rotary.theta));
+  const json* type = FindMember(*scaling, "rope_type");
+  if (type == nullptr) type = FindMember(*scaling, "type");  // its older name
+  if (type == nullptr || *type == json("default")) return absl::OkStatus();
+  EPS_RETURN_IF_ERROR(ReadNumber(*scaling, "factor", rotary.factor));
+  if (*type == json("linear")) {
+    rotary.scaling = Scaling::kLinear;
+    return absl::OkStatus();
+  }
+  if (*type != json("llama3")) {
+    return BadMember("rope_scaling.rope_type", *type, "\"default\", \"linear\" or \"llama3\"");
+  }
+  rotary.scaling = Scaling::kLlama3;
+  EPS_RETURN_IF_ERROR(ReadNumber(*scaling, "low_freq_factor", rotary.low_freq_factor));
+  EPS_RETURN_IF_ERROR(ReadNumber(*scaling, "high_freq_factor", rotary.high_freq_factor));
+  EPS_ASSIGN_OR_RETURN(rotary.original_context, ReadInteger(*scaling, "original_max_position_embeddings"));
+  return absl::OkStatus();
+}
+
+json RotaryToJson(const RotaryConfig& rotary) {
+  if (rotary.scaling == Scaling::kNone) return nullptr;
+  if (rotary.scaling == Scaling::kLinear) return {{"rope_type", "linear"}, {"factor", rotary.factor}};
+  return {{"rope_type", "llama3"},
+          {"factor", rotary.factor},
+          {"low_freq_factor", rotary.low_freq_factor},
+          {"high_freq_factor", rotary.high_freq_factor},
+          {"original_max_position_embeddings", rotary.original_context}};
+}
+
+// What a model type has that no key says.
+absl::Status ReadVariant(const json& object, const std::string& type, ModelConfig& config) {
+  if (type == "mistral") {
+    EPS_ASSIGN_OR_RETURN(config.sliding_window, ReadIntegerOr(object, "sliding_window", 0));
+    return absl::OkStatus();
+  }
+  EPS_RETURN_IF_ERROR(RequireFlag(object, "use_sliding_window", false));
+  if (type == "llama") {
+    EPS_RETURN_IF_ERROR(ReadFlag(object, "attention_bias", config.qkv_bias));
+    config.out_bias = config.qkv_bias;
+    return RequireFlag(object, "mlp_bias", false);
+  }
+  EPS_RETURN_IF_ERROR(RequireFlag(object, "attention_bias", false));  // Qwen3's key; Qwen2 has biases without one
+  config.qkv_bias = type == "qwen2";
+  config.qk_norm = type == "qwen3";
+  return absl::OkStatus();
+}
+
+absl::Status RequireOwnComputation(const json& object, const std::string& type) {
+  if (const json* activation = FindMember(object, "hidden_act");
+      activation != nullptr && *activation != json("silu") && *activation != json("swish")) {
+    return BadMember("hidden_act", *activation, "\"silu\"");
+  }
+  double rotated = 1;
+  EPS_RETURN_IF_ERROR(ReadNumber(object, "partial_rotary_factor", rotated));
+  if (rotated != 1) return BadMember("partial_rotary_factor", object["partial_rotary_factor"], "1");
+  const json* layers = FindMember(object, "layer_types");
+  if (layers == nullptr) return absl::OkStatus();
+  const json kind = type == "mistral" && FindMember(object, "sliding_window") != nullptr ? json("sliding_attention")
+                                                                                         : json("full_attention");
+  for (const json& layer : *layers) {
+    if (layer != kind) return BadMember("layer_types", layer, absl::StrCat(kind.dump(), " in every layer"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ModelConfig> FromJson(const json& object) {
+  const std::string type = object["model_type"].get<std::string>();
+  ModelConfig config;
+  config.family = ModelFamily::kLlama;
+  EPS_ASSIGN_OR_RETURN(config.num_layers, ReadInteger(object, "num_hidden_layers"));
+  EPS_ASSIGN_OR_RETURN(config.d_model, ReadInteger(object, "hidden_size"));
+  EPS_ASSIGN_OR_RETURN(config.num_heads, ReadInteger(object, "num_attention_heads"));
+  EPS_ASSIGN_OR_RETURN(config.context, ReadInteger(object, "max_position_embeddings"));
+  config.max_positions = config.context;
+  EPS_ASSIGN_OR_RETURN(config.vocab, ReadInteger(object, "vocab_size"));
+  EPS_ASSIGN_OR_RETURN(config.d_ff, ReadInteger(object, "intermediate_size"));
+  // transformers' own defaults of the other types are numbers of one size of them: absent is an error there.
+  const bool is_llama = type == "llama";
+  EPS_ASSIGN_OR_RETURN(config.num_kv_heads, is_llama ? ReadIntegerOr(object, "num_key_value_heads", config.num_heads)
+                                                     : ReadInteger(object, "num_key_value_heads"));
+  EPS_RETURN_IF_ERROR(CheckCommonRanges(config));
+  const int64_t usual = config.d_model / config.num_heads;
+  EPS_ASSIGN_OR_RETURN(config.d_head,
+                       type == "qwen3" ? ReadInteger(object, "head_dim") : ReadIntegerOr(object, "head_dim", usual));
+  config.layer_norm_eps = 1e-6;
+  EPS_RETURN_IF_ERROR(ReadNumber(object, "rms_norm_eps", config.layer_norm_eps));
+  EPS_RETURN_IF_ERROR(ReadNumber(object, "attention_dropout", config.attention_dropout));
+  config.tied_head = false;
+  EPS_RETURN_IF_ERROR(ReadFlag(object, "tie_word_embeddings", config.tied_head));
+  EPS_RETURN_IF_ERROR(ReadRotary(object, config.rotary));
+  EPS_RETURN_IF_ERROR(ReadVariant(object, type, config));
+  EPS_RETURN_IF_ERROR(RequireOwnComputation(object, type));
+  return config;
+}
+
+struct Variant {
+  const char* type;
+  const char* architecture;
+};
+Variant VariantOf(const ModelConfig& config) {
+  if (config.qk_norm) return {"qwen3", "Qwen3ForCausalLM"};
+  if (config.qkv_bias && !config.out_bias) return {"qwen2", "Qwen2ForCausalLM"};
+  if (config.sliding_window > 0) return {"mistral", "MistralForCausalLM"};
+  return {"llama", "LlamaForCausalLM"};
+}
+
+json ToJson(const ModelConfig& config) {
+  const Variant variant = VariantOf(config);
+  json object = {
+      {"architectures", {variant.architecture}},
+      {"model_type", variant.type},
+      {"num_hidden_layers", config.num_layers},
+      {"hidden_size", config.d_model},
+      {"num_attention_heads", config.num_heads},
+      {"num_key_value_heads", config.num_kv_heads},
+      {"head_dim", config.d_head},
+      {"intermediate_size", config.d_ff},
+      {"max_position_embeddings", config.max_positions},
+      {"vocab_size", config.vocab},
+      {"rms_norm_eps", config.layer_norm_eps},
+      {"attention_dropout", config.attention_dropout},
+      {"hidden_act", "silu"},
+      {"rope_theta", config.rotary.theta},
+      {"rope_scaling", RotaryToJson(config.rotary)},
+      {"tie_word_embeddings", config.tied_head},
+      // transformers' defaults may lie beyond the vocabulary.
+      {"bos_token_id", nullptr},
+      {"eos_token_id", nullptr},
+      {"torch_dtype", "float32"},
+  };
+  if (variant.type == std::string("llama")) object["attention_bias"] = config.qkv_bias;
+  if (variant.type == std::string("mistral")) object["sliding_window"] = config.sliding_window;
+  return object;
+}
+
+}  // namespace
+
+const Family& LlamaFamily() {
+  static const auto* const family = new Family{.id = ModelFamily::kLlama,
+                                               .model_types = {"llama", "mistral", "qwen2", "qwen3"},
+                                               .name_prefix = "model.",
+                                               .ignored_suffixes = {".rotary_emb.inv_freq"},
+                                               .from_json = &FromJson,
+                                               .to_json = &ToJson,
+                                               .check = &Check,
+                                               .build = &Build};
+  return *family;
+}
+
+}  // namespace eps

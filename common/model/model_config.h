@@ -1,0 +1,67 @@
+#ifndef EPS_COMMON_MODEL_MODEL_CONFIG_H_
+#define EPS_COMMON_MODEL_MODEL_CONFIG_H_
+
+#include <cstdint>
+
+namespace eps {
+
+enum class ModelFamily {
+  kGpt2,   // layer norms, learned positions, GELU, tied head
+  kLlama,  // RMS norms, rotary positions, SwiGLU, shared key/value heads: also Mistral, Qwen2 and Qwen3
+};
+
+// Angles of rotary positions: position * theta^(-2i / head_dim) for pair i, then scaled.
+// Source: Su et al., arXiv:2104.09864; the scalings as Hugging Face's rope_type names them.
+struct RotaryConfig {
+  enum class Scaling {
+    kNone,
+    kLinear,  // every angle over `factor`
+    kLlama3,  // slow angles over `factor`, fast ones as they are, a ramp between the two bounds
+  };
+  double theta = 10000;
+  Scaling scaling = Scaling::kNone;
+  double factor = 1;
+  // kLlama3 only. An angle is slow with a wavelength over original_context / low_freq_factor, fast with one below
+  // original_context / high_freq_factor.
+  double low_freq_factor = 1, high_freq_factor = 4;
+  int64_t original_context = 8192;
+
+  friend bool operator==(const RotaryConfig&, const RotaryConfig&) = default;
+};
+
+// The numbers that make a decoder of one of the families. All are >= 1 unless said otherwise.
+struct ModelConfig {
+  ModelFamily family = ModelFamily::kGpt2;
+  int64_t num_layers = 0;  // transformer blocks
+  int64_t d_model = 0;     // GPT-2: a multiple of num_heads
+  int64_t num_heads = 0;
+  int64_t context = 0;  // T, tokens per sample; GPT-2: rows of the position table
+  int64_t vocab = 0;
+  double layer_norm_eps = 1e-5;  // of layer norms and RMS norms
+  double embedding_dropout = 0;  // [0, 1); Llama: 0, as is residual_dropout
+  double attention_dropout = 0;
+  double residual_dropout = 0;
+  uint64_t init_seed = 0;
+
+  // Llama family only; GPT-2 has 0, false and the defaults, and what the functions below say.
+  int64_t max_positions = 0;  // of config.json, >= context
+  int64_t num_kv_heads = 0;   // divides num_heads
+  int64_t d_head = 0;         // even; heads may be wider or narrower together than d_model
+  int64_t d_ff = 0;
+  bool tied_head = true;  // the head's table is the token table
+  bool qkv_bias = false;
+  bool out_bias = false;       // of attention's output product; only with qkv_bias
+  bool qk_norm = false;        // an RMS norm over each head of queries and keys, before the rotation
+  int64_t sliding_window = 0;  // columns that a row attends to, its own included; 0: all before it
+  RotaryConfig rotary;
+
+  int64_t kv_heads() const { return family == ModelFamily::kGpt2 ? num_heads : num_kv_heads; }
+  int64_t head_dim() const { return family == ModelFamily::kGpt2 ? d_model / num_heads : d_head; }
+  int64_t ff_width() const { return family == ModelFamily::kGpt2 ? 4 * d_model : d_ff; }
+
+  friend bool operator==(const ModelConfig&, const ModelConfig&) = default;
+};
+
+}  // namespace eps
+
+#endif  // EPS_COMMON_MODEL_MODEL_CONFIG_H_

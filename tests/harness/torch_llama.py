@@ -1,0 +1,114 @@
+"""The Llama family in plain PyTorch, as Hugging Face's Llama, Mistral, Qwen2 and Qwen3 compute it. For tests."""
+
+import math
+
+import torch
+import torch.nn.functional as F
+
+
+def head_dim(config):
+    return config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+
+
+def shapes(config):
+    """Of each tensor, by its name."""
+    d, ff, vocab, size = config["hidden_size"], config["intermediate_size"], config["vocab_size"], head_dim(config)
+    q, kv = config["num_attention_heads"] * size, config["num_key_value_heads"] * size
+    has_qkv_bias = config["model_type"] == "qwen2" or config.get("attention_bias")
+    result = {"model.embed_tokens.weight": (vocab, d), "model.norm.weight": (d,)}
+    if not config.get("tie_word_embeddings"):
+        result["lm_head.weight"] = (vocab, d)
+    for i in range(config["num_hidden_layers"]):
+        h = f"model.layers.{i}."
+        result.update({h + "input_layernorm.weight": (d,), h + "post_attention_layernorm.weight": (d,),
+                       h + "mlp.gate_proj.weight": (ff, d), h + "mlp.up_proj.weight": (ff, d),
+                       h + "mlp.down_proj.weight": (d, ff), h + "self_attn.o_proj.weight": (d, q)})
+        for name, width in (("q", q), ("k", kv), ("v", kv)):
+            result[h + f"self_attn.{name}_proj.weight"] = (width, d)
+            if has_qkv_bias:
+                result[h + f"self_attn.{name}_proj.bias"] = (width,)
+        if config.get("attention_bias"):
+            result[h + "self_attn.o_proj.bias"] = (d,)
+        if config["model_type"] == "qwen3":
+            result.update({h + "self_attn.q_norm.weight": (size,), h + "self_attn.k_norm.weight": (size,)})
+    return result
+
+
+def random_weights(config, seed):
+    """Random everything, so that no gradient is zero by chance."""
+    generator = torch.Generator().manual_seed(seed)
+    weights = {}
+    for name, shape in shapes(config).items():
+        weights[name] = torch.randn(shape, generator=generator) * 0.08
+        if "norm" in name:
+            weights[name] += 1
+    return weights
+
+
+def frequencies(config):
+    """Of each pair of a head, in fp64."""
+    size = head_dim(config)
+    inverse = config.get("rope_theta", 10000.0) ** (-torch.arange(0, size, 2, dtype=torch.float64) / size)
+    scaling = config.get("rope_scaling")
+    if not scaling or scaling["rope_type"] == "default":
+        return inverse
+    if scaling["rope_type"] == "linear":
+        return inverse / scaling["factor"]
+    old, low, high = (scaling[k] for k in ("original_max_position_embeddings", "low_freq_factor", "high_freq_factor"))
+    wavelength = 2 * math.pi / inverse
+    smooth = (old / wavelength - low) / (high - low)
+    between = (1 - smooth) * inverse / scaling["factor"] + smooth * inverse
+    result = torch.where(wavelength > old / low, inverse / scaling["factor"], inverse)
+    return torch.where((wavelength <= old / low) & (wavelength >= old / high), between, result)
+
+
+def rotate(x, config):
+    """x (B, heads, T, head_dim) by the angles of its positions."""
+    angles = torch.arange(x.shape[2], dtype=torch.float64)[:, None] * frequencies(config)
+    cos, sin = (torch.cat((t, t), -1).to(x.dtype) for t in (angles.cos(), angles.sin()))
+    first, second = x.chunk(2, -1)
+    return x * cos + torch.cat((-second, first), -1) * sin
+
+
+def rms_norm(x, weight, eps):
+    return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps) * weight
+
+
+def attention(q, k, v, window):
+    T, groups = q.shape[2], q.shape[1] // k.shape[1]
+    k, v = (t.repeat_interleave(groups, 1) for t in (k, v))
+    scores = q @ k.transpose(2, 3) / math.sqrt(q.shape[3])
+    distance = torch.arange(T)[:, None] - torch.arange(T)
+    seen = (distance >= 0) & (distance < (window or T))
+    return F.softmax(scores.masked_fill(~seen, float("-inf")), dim=-1) @ v
+
+
+def block(w, i, x, config):
+    h, eps, size = f"model.layers.{i}.", config["rms_norm_eps"], head_dim(config)
+    B, T, _ = x.shape
+
+    def linear(y, name):
+        return F.linear(y, w[h + name + ".weight"], w.get(h + name + ".bias"))
+
+    def heads(y, norm=None):
+        y = y.view(B, T, -1, size)
+        if h + f"self_attn.{norm}.weight" in w:
+            y = rms_norm(y, w[h + f"self_attn.{norm}.weight"], eps)
+        return y.transpose(1, 2)
+
+    y = rms_norm(x, w[h + "input_layernorm.weight"], eps)
+    q, k = (rotate(heads(linear(y, f"self_attn.{n}_proj"), f"{n}_norm"), config) for n in "qk")
+    o = attention(q, k, heads(linear(y, "self_attn.v_proj")), config.get("sliding_window"))
+    x = x + linear(o.transpose(1, 2).reshape(B, T, -1), "self_attn.o_proj")
+    y = rms_norm(x, w[h + "post_attention_layernorm.weight"], eps)
+    return x + linear(F.silu(linear(y, "mlp.gate_proj")) * linear(y, "mlp.up_proj"), "mlp.down_proj")
+
+
+def loss(w, tokens, labels, config):
+    """Mean cross-entropy in nats of tokens (B, T) against labels (B, T)."""
+    x = F.embedding(tokens, w["model.embed_tokens.weight"])
+    for i in range(config["num_hidden_layers"]):
+        x = block(w, i, x, config)
+    x = rms_norm(x, w["model.norm.weight"], config["rms_norm_eps"])
+    logits = F.linear(x, w.get("lm_head.weight", w["model.embed_tokens.weight"]))
+    return F.cross_entropy(logits.view(-1, logits.shape[-1]), labels.reshape(-1))

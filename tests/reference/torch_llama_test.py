@@ -1,0 +1,46 @@
+"""Against PyTorch: folders of the Llama family, fp32, every loss and every exported weight within 1e-4."""
+
+import torch_llama
+from torch_reference import TorchReference
+
+SMALL = {"model_type": "llama", "num_hidden_layers": 2, "hidden_size": 48, "num_attention_heads": 6,
+         "num_key_value_heads": 2, "intermediate_size": 100, "max_position_embeddings": 29, "vocab_size": 259,
+         "rms_norm_eps": 1e-6, "tie_word_embeddings": False, "hidden_act": "silu"}
+
+
+class TorchLlamaTest(TorchReference):
+    def loss(self, w, tokens, labels):
+        return torch_llama.loss(w, tokens, labels, self.config)
+
+    def compared(self, name, values):
+        # A bias of the keys, turned by position, is no constant to the softmax: its gradient is small, not zero.
+        return values
+
+    def matches(self, name, changes, clip=None, decay="CONSTANT", *args, context=None):
+        self.config = {**SMALL, **changes}
+        if context:
+            args += ("--set", f"model.context={context}")
+        context = context or self.config["max_position_embeddings"]
+        self.start(self.config, torch_llama.random_weights(self.config, seed=3), context, name)
+        self.compare(clip, decay, *args)
+
+    def test_llama_with_the_positions_of_llama_3_and_exact_clipping(self):
+        self.matches("llama", {"rope_theta": 500.0, "rope_scaling": {
+            "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 60}}, 0.5, "COSINE")
+
+    def test_llama_of_odd_shapes_with_a_tied_head_on_two_workers_under_the_smallest_plan(self):
+        self.matches("odd", {"hidden_size": 30, "num_attention_heads": 3, "num_key_value_heads": 3, "head_dim": 6,
+                             "intermediate_size": 37, "tie_word_embeddings": True, "attention_bias": True},
+                     None, "LINEAR", "--workers", 2, "--set", "relay.inner=RECOMPUTE")
+
+    def test_mistral_with_a_sliding_window_and_a_context_below_its_own(self):
+        self.matches("mistral", {"model_type": "mistral", "sliding_window": 7, "head_dim": 16,
+                                 "max_position_embeddings": 1000}, context=23)
+
+    def test_qwen2_with_biases_and_one_head_of_keys(self):
+        self.matches("qwen2", {"model_type": "qwen2", "num_key_value_heads": 1, "head_dim": 10,
+                               "rope_scaling": {"rope_type": "linear", "factor": 2.0}})
+
+    def test_qwen3_with_norms_of_heads(self):
+        self.matches("qwen3", {"model_type": "qwen3", "head_dim": 10, "intermediate_size": 128})
