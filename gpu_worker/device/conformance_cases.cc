@@ -187,8 +187,7 @@ Outputs RunEmbedding(ConformanceMemory& memory, const EmbeddingCase& t, const Ke
                                                .dropout = dropout,
                                                .scratch = memory.Alloc(sizes.embedding_backward(t.B * t.T, t.V))});
   return {memory.GetAct(y, n), memory.GetAct(dy, n), memory.GetF32(dwte, t.V * t.C),
-          memory.GetF32(dwpe, (t.T + 2) * t.C),
-          t.num_types > 0 ? memory.GetF32(dwtt, t.num_types * t.C) : Array()};
+          memory.GetF32(dwpe, (t.T + 2) * t.C), t.num_types > 0 ? memory.GetF32(dwtt, t.num_types * t.C) : Array()};
 }
 
 LayerNormInputs MakeLayerNormInputs(const LayerNormCase& t) {
@@ -330,16 +329,16 @@ Outputs RunRotary(ConformanceMemory& memory, const RotaryCase& t, const Array& x
 Array RunInverseRotary(ConformanceMemory& memory, const RotaryCase& t, const Array& x, const Array& table) {
   const PaddedRows rows{t.heads * t.D, t.ld_extra, t.first};
   void* at = rows.Put(memory, x);
-  memory.device().kernels().Rotary({.M = t.M,
-                                    .T = t.T,
-                                    .heads = t.heads,
-                                    .D = t.D,
-                                    .ld = rows.ld(),
-                                    .x = at,
-                                    .table = memory.PutF32(table),
-                                    .inverse = true,
-                                    .documents = PutDocuments(
-                                        memory, MakeDocuments(t.M / t.T, t.T, t.document_tokens))});
+  memory.device().kernels().Rotary(
+      {.M = t.M,
+       .T = t.T,
+       .heads = t.heads,
+       .D = t.D,
+       .ld = rows.ld(),
+       .x = at,
+       .table = memory.PutF32(table),
+       .inverse = true,
+       .documents = PutDocuments(memory, MakeDocuments(t.M / t.T, t.T, t.document_tokens))});
   return rows.Get(memory, at, t.M);
 }
 

@@ -123,7 +123,7 @@ SwigluInputs MakeSwigluInputs(const SwigluCase& t);
 Outputs RunSwiglu(ConformanceMemory& memory, const SwigluCase& t, const SwigluInputs& in);
 
 struct RotaryCase {
-  int64_t M, T, heads, D;  // M a multiple of T with documents
+  int64_t M, T, heads, D;           // M a multiple of T with documents
   int64_t ld_extra = 0, first = 0;  // as RmsNormCase's
   int64_t document_tokens = 0;      // of MakeDocuments
 };

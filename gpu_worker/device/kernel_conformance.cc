@@ -37,6 +37,7 @@ using conformance::LayerNormCase;
 using conformance::LayerNormInputs;
 using conformance::LossCase;
 using conformance::LossOutputs;
+using conformance::MakeDocuments;
 using conformance::MakeEmbeddingInputs;
 using conformance::MakeLayerNormInputs;
 using conformance::MakeLossInputs;
@@ -48,7 +49,6 @@ using conformance::MatMulInputs;
 using conformance::Outputs;
 using conformance::RmsNormCase;
 using conformance::RmsNormInputs;
-using conformance::MakeDocuments;
 using conformance::RotaryCase;
 using conformance::RunAttention;
 using conformance::RunColumnSum;
@@ -415,7 +415,8 @@ TEST_P(DeviceConformanceTest, RotaryAgreesWithFp64AndItsInverseUndoesIt) {
     const Outputs out = RunRotary(memory, t, x, table);
     const std::vector<int32_t> first = MakeDocuments(t.M / t.T, t.T, t.document_tokens).first;
     const double eps = 4 * kEps + ActEps(memory), tiny = ActTiny(memory);
-    ExpectNear(out[0], reference::Rotary(x, table, false, t.T, t.heads, t.D, first), 4 * kEps + tiny, 2 * eps, "rotated");
+    ExpectNear(out[0], reference::Rotary(x, table, false, t.T, t.heads, t.D, first), 4 * kEps + tiny, 2 * eps,
+               "rotated");
     ExpectNear(out[1], x, 4 * eps, 2 * eps, "rotated back");  // both elements of a pair, at most 1, were rounded
     ExpectNear(RunInverseRotary(memory, t, x, table), reference::Rotary(x, table, true, t.T, t.heads, t.D, first),
                4 * kEps + tiny, 2 * eps, "inverse");

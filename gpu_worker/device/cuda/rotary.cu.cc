@@ -60,8 +60,7 @@ void Rotary(KernelQueue& queue, Dtype act, const RotaryArgs& args) {
               .blocks_y = std::min(args.M, kMaxBlocksY),
               .threads = static_cast<int>(threads)},
              &RotaryKernel<T, decltype(vector)::value>, args.M, args.T, static_cast<int>(args.heads),
-             static_cast<int>(half), args.ld, static_cast<T*>(args.x), args.table, args.inverse,
-             args.documents.first);
+             static_cast<int>(half), args.ld, static_cast<T*>(args.x), args.table, args.inverse, args.documents.first);
     });
   });
 }
