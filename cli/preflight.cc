@@ -7,8 +7,8 @@
 #include "cli/device_probe.h"
 #include "common/base/status_macros.h"
 #include "common/formats/model_folder.h"
-#include "common/formats/token_file.h"
 #include "common/model/model_spec.h"
+#include "common/samples/sample_source.h"
 #include "eps_server/memory/daemon_memory.h"
 #include "gpu_worker/device_sizes.h"
 #include "gpu_worker/plan/relay_plan.h"
@@ -46,13 +46,8 @@ absl::Status CheckPlan(const Preflight& preflight, const RunConfig& run, const M
 }  // namespace
 
 absl::StatusOr<int64_t> CountSamples(const RunConfig& run) {
-  const int token_bytes = run.data.tokenizer == TokenForm::kBytes ? 1 : run.data.token_bytes;
-  EPS_ASSIGN_OR_RETURN(const std::unique_ptr<TokenFile> file, TokenFile::Open(run.data.path, token_bytes));
-  const int64_t num_samples = NumSamples(file->num_tokens(), run.model.context);
-  if (num_samples > 0) return num_samples;
-  return absl::InvalidArgumentError(absl::StrCat(run.data.path, " holds ", file->num_tokens(),
-                                                 " tokens; a sample of model.context ", run.model.context, " needs ",
-                                                 run.model.context + 1));
+  EPS_ASSIGN_OR_RETURN(const std::unique_ptr<SampleSource> source, SampleSource::Open(run));
+  return source->num_samples();
 }
 
 absl::StatusOr<RunOutline> CheckBeforeTraining(const Preflight& preflight) {

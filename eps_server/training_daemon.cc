@@ -237,7 +237,7 @@ class TrainingDaemon final : public Daemon {
 
   // What a run goes on with is what it began with: its bits are those of a run that was never disturbed.
   absl::Status CheckData() {
-    EPS_ASSIGN_OR_RETURN(const DataMark mark, MarkDataFile(run_.data.path));
+    EPS_ASSIGN_OR_RETURN(const DataMark mark, MarkDataFiles(data_->files()));
     if (resumed_.data.is_known() && resumed_.data != mark) {
       const std::string difference =
           resumed_.data.num_bytes == mark.num_bytes

@@ -9,7 +9,6 @@
 namespace eps {
 namespace {
 
-using ::eps::testing::StatusIs;
 using ::testing::ElementsAre;
 
 TEST(VnodeBatchTest, ADocumentEndsWhereTheNextOneBeginsOrItsSampleEnds) {

@@ -55,4 +55,17 @@ absl::StatusOr<DataMark> MarkDataFile(const std::string& path) {
   return DataMark{.num_bytes = num_bytes, .sha256 = sum.FinishHex()};
 }
 
+absl::StatusOr<DataMark> MarkDataFiles(const std::vector<std::string>& paths) {
+  if (paths.size() == 1) return MarkDataFile(paths.front());
+  DataMark all;
+  Sha256 sum;
+  for (const std::string& path : paths) {
+    EPS_ASSIGN_OR_RETURN(const DataMark mark, MarkDataFile(path));
+    all.num_bytes += mark.num_bytes;
+    sum.Update(absl::MakeConstSpan(reinterpret_cast<const std::byte*>(mark.sha256.data()), mark.sha256.size()));
+  }
+  all.sha256 = sum.FinishHex();
+  return all;
+}
+
 }  // namespace eps::server

@@ -2,6 +2,7 @@
 #define EPS_SERVER_DATA_DATA_MARK_H_
 
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "common/checkpoint/run_state.h"
@@ -13,6 +14,9 @@ namespace eps::server {
 // may not be: whoever writes into data in place is asking for it, and reading terabytes at each start is not.
 // Errors: the system's, naming the file
 absl::StatusOr<DataMark> MarkDataFile(const std::string& path);
+
+// Of several files in their order: the sum of their sizes, and the sum over their sums. Of one: its own mark.
+absl::StatusOr<DataMark> MarkDataFiles(const std::vector<std::string>& paths);
 
 }  // namespace eps::server
 

@@ -1,6 +1,7 @@
 #include "eps_server/data/data_mark.h"
 
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "common/base/file_util.h"
@@ -53,6 +54,19 @@ TEST(DataMarkTest, AnotherStartEndOrMiddleOfALargeFileIsSeen) {
 
 TEST(DataMarkTest, WhatIsNotThereIsNamed) {
   EXPECT_THAT(MarkDataFile("/nowhere/data").status(), StatusIs(absl::StatusCode::kNotFound, "/nowhere/data"));
+}
+
+TEST(DataMarkTest, OfSeveralFilesEachCounts) {
+  TempDir dir;
+  ASSERT_OK(WriteFileAtomically(dir.File("a"), "one"));
+  ASSERT_OK(WriteFileAtomically(dir.File("b"), "three"));
+  const std::vector<std::string> both = {dir.File("a"), dir.File("b")};
+  ASSERT_OK_AND_ASSIGN(const DataMark mark, MarkDataFiles(both));
+  EXPECT_EQ(mark.num_bytes, 8);
+  EXPECT_EQ(*MarkDataFiles({dir.File("a")}), *MarkDataFile(dir.File("a")));
+  EXPECT_FALSE(*MarkDataFiles({dir.File("b"), dir.File("a")}) == mark);
+  ASSERT_OK(WriteFileAtomically(dir.File("b"), "thref"));
+  EXPECT_FALSE(*MarkDataFiles(both) == mark);
 }
 
 }  // namespace

@@ -3,11 +3,12 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "common/base/ids.h"
-#include "common/formats/token_file.h"
+#include "common/samples/sample_source.h"
 #include "common/schedule/sample_order.h"
 #include "common/schedule/vnode_batch.h"
 #include "common/spec/run_config.h"
@@ -20,25 +21,23 @@ namespace eps::server {
 // Threads: safe; fixed after construction.
 class StepData {
  public:
-  // Opens the run's file and checks it whole: at least one sample, and every id below the
+  // Opens the run's files and checks them whole: at least one sample, and every id below the
   // vocabulary (read once where an id can be too large).
-  // Errors: NOT_FOUND · INVALID_ARGUMENT naming the file and: its tokens and how many are needed; or
-  //         the token index, byte offset, id and vocabulary
+  // Errors: SampleSource::Open's and CheckIds'
   static absl::StatusOr<std::unique_ptr<StepData>> Create(const RunConfig& run);
 
   // The batches of `step`, one per vnode, by rising vnode.
   absl::StatusOr<std::vector<VnodeBatch>> Read(StepId step) const;
 
-  int64_t num_samples() const { return num_samples_; }
+  int64_t num_samples() const { return source_->num_samples(); }
+  // Whose content the samples depend on.
+  std::vector<std::string> files() const { return source_->files(); }
 
  private:
-  StepData(const RunConfig& run, std::unique_ptr<TokenFile> file, int64_t num_samples);
+  StepData(const RunConfig& run, std::unique_ptr<SampleSource> source);
 
   const BatchConfig batch_;
-  const int64_t context_;
-  const int64_t vocab_;
-  const std::unique_ptr<TokenFile> file_;
-  const int64_t num_samples_;
+  const std::unique_ptr<SampleSource> source_;
   const SampleOrder order_;
 };
 

@@ -1,0 +1,181 @@
+#include "common/samples/sample_source.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
+#include "common/base/log.h"
+#include "common/base/status_macros.h"
+#include "common/formats/document_index.h"
+#include "common/formats/document_index_writer.h"
+#include "common/formats/token_file.h"
+#include "common/samples/document_packing.h"
+
+namespace eps {
+namespace {
+
+constexpr int32_t kNotCounted = -100;
+constexpr int32_t kPaddingToken = 0;  // any would do: nobody else sees it, and it is not counted
+
+int TokenBytes(const DataConfig& data) { return data.tokenizer == TokenForm::kBytes ? 1 : data.token_bytes; }
+
+absl::Status CheckAllIds(const TokenFile& file, int token_bytes, int64_t vocab) {
+  if (vocab >= int64_t{1} << (8 * token_bytes)) return absl::OkStatus();  // none can be too large
+  constexpr int64_t kBlockTokens = 1 << 16;
+  std::vector<int32_t> ids(kBlockTokens);
+  for (int64_t first = 0; first < file.num_tokens(); first += kBlockTokens) {
+    const int64_t count = std::min(kBlockTokens, file.num_tokens() - first);
+    EPS_RETURN_IF_ERROR(file.Read(first, vocab, absl::MakeSpan(ids.data(), static_cast<size_t>(count))));
+  }
+  return absl::OkStatus();
+}
+
+// Sample i is the context + 1 tokens from token i * context, wherever documents end.
+class JoinedSamples : public SampleSource {
+ public:
+  static absl::StatusOr<std::unique_ptr<SampleSource>> Open(const RunConfig& run, std::unique_ptr<TokenFile> file) {
+    const int64_t num_samples = NumSamples(file->num_tokens(), run.model.context);
+    if (num_samples < 1) {
+      return absl::InvalidArgumentError(absl::StrCat("data.path: ", run.data.path, " has ", file->num_tokens(),
+                                                     " tokens; one sample needs ", run.model.context + 1,
+                                                     " (model.context + 1)"));
+    }
+    return std::unique_ptr<SampleSource>(new JoinedSamples(run, std::move(file), num_samples));
+  }
+
+  int64_t num_samples() const override { return num_samples_; }
+  absl::Status Append(int64_t sample, VnodeBatch& batch) const override {
+    std::vector<int32_t> tokens(static_cast<size_t>(context_ + 1));
+    EPS_RETURN_IF_ERROR(file_->Read(sample * context_, vocab_, absl::MakeSpan(tokens)));
+    batch.tokens.insert(batch.tokens.end(), tokens.begin(), tokens.end() - 1);
+    batch.labels.insert(batch.labels.end(), tokens.begin() + 1, tokens.end());
+    return absl::OkStatus();
+  }
+  absl::Status CheckIds() const override { return CheckAllIds(*file_, TokenBytes(data_), vocab_); }
+  std::vector<std::string> files() const override { return {data_.path}; }
+
+ private:
+  JoinedSamples(const RunConfig& run, std::unique_ptr<TokenFile> file, int64_t num_samples)
+      : data_(run.data),
+        context_(run.model.context),
+        vocab_(run.model.vocab),
+        file_(std::move(file)),
+        num_samples_(num_samples) {}
+
+  const DataConfig data_;
+  const int64_t context_, vocab_;
+  const std::unique_ptr<TokenFile> file_;
+  const int64_t num_samples_;
+};
+
+// Documents that are seen alone, then padding, which is a document too.
+class DocumentSamples : public SampleSource {
+ public:
+  static absl::StatusOr<std::unique_ptr<SampleSource>> Open(const RunConfig& run, std::unique_ptr<TokenFile> file) {
+    const std::string index_path = DocumentIndexPath(run.data.path);
+    absl::StatusOr<std::unique_ptr<DocumentIndex>> index = DocumentIndex::Open(index_path);
+    if (absl::IsNotFound(index.status())) {
+      return absl::InvalidArgumentError(absl::StrCat("data.documents: ", run.data.path,
+                                                     " has no index of them beside it (", index_path,
+                                                     "); `eps tokenize` writes both"));
+    }
+    EPS_RETURN_IF_ERROR_WITH(index.status(), "data.documents");
+    EPS_RETURN_IF_ERROR(CheckMatch(run.data, *file, **index, index_path));
+    DocumentPacking packing(RowsOf(**index), {.context = run.model.context,
+                                              .may_be_cut = (*index)->may_be_cut(),
+                                              .packs = run.data.documents == DocumentMode::kPacked});
+    if (packing.num_samples() < 1) {
+      return absl::InvalidArgumentError(absl::StrCat("data.documents: none of the ", (*index)->num_documents(),
+                                                     " documents of ", run.data.path,
+                                                     " has two tokens, one to predict the other from"));
+    }
+    if (packing.num_documents_ended_early() > 0) {
+      LogWarning("documents_ended_early", {{"path", run.data.path},
+                                           {"documents", packing.num_documents_ended_early()},
+                                           {"tokens_left_out", packing.num_rows_left_out()},
+                                           {"context", run.model.context}});
+    }
+    return std::unique_ptr<SampleSource>(
+        new DocumentSamples(run, std::move(file), *std::move(index), std::move(packing)));
+  }
+
+  int64_t num_samples() const override { return packing_.num_samples(); }
+  absl::Status Append(int64_t sample, VnodeBatch& batch) const override {
+    int32_t row = 0;
+    for (const DocumentPiece& piece : packing_.pieces(sample)) {
+      EPS_RETURN_IF_ERROR(AppendPiece(piece, row, batch));
+      row += static_cast<int32_t>(piece.num_rows);
+    }
+    const auto padding = static_cast<size_t>(context_ - row);
+    batch.tokens.insert(batch.tokens.end(), padding, kPaddingToken);
+    batch.labels.insert(batch.labels.end(), padding, kNotCounted);
+    batch.document_first.insert(batch.document_first.end(), padding, row);
+    return absl::OkStatus();
+  }
+  absl::Status CheckIds() const override { return CheckAllIds(*file_, TokenBytes(data_), vocab_); }
+  std::vector<std::string> files() const override { return {data_.path, DocumentIndexPath(data_.path)}; }
+
+ private:
+  DocumentSamples(const RunConfig& run, std::unique_ptr<TokenFile> file, std::unique_ptr<DocumentIndex> index,
+                  DocumentPacking packing)
+      : data_(run.data),
+        context_(run.model.context),
+        vocab_(run.model.vocab),
+        file_(std::move(file)),
+        index_(std::move(index)),
+        packing_(std::move(packing)) {}
+
+  static absl::Status CheckMatch(const DataConfig& data, const TokenFile& file, const DocumentIndex& index,
+                                 const std::string& index_path) {
+    if (index.token_bytes() != TokenBytes(data)) {
+      return absl::InvalidArgumentError(absl::StrCat("data.token_bytes: ", TokenBytes(data), ", but ", index_path,
+                                                     " is of ids of ", index.token_bytes(), " bytes"));
+    }
+    if (index.num_tokens() != file.num_tokens()) {
+      return absl::InvalidArgumentError(absl::StrCat("data.documents: ", index_path, " is of ", index.num_tokens(),
+                                                     " tokens, but ", data.path, " has ", file.num_tokens(),
+                                                     "; make both anew with `eps tokenize`"));
+    }
+    return absl::OkStatus();
+  }
+  static std::vector<int64_t> RowsOf(const DocumentIndex& index) {
+    std::vector<int64_t> rows(static_cast<size_t>(index.num_documents()));
+    for (int64_t d = 0; d < index.num_documents(); ++d) {
+      rows[static_cast<size_t>(d)] = index.first_token(d + 1) - index.first_token(d) - 1;
+    }
+    return rows;
+  }
+
+  // row: where the piece begins in its sample.
+  absl::Status AppendPiece(const DocumentPiece& piece, int32_t row, VnodeBatch& batch) const {
+    const int64_t first = index_->first_token(piece.document) + piece.first_row;
+    std::vector<int32_t> tokens(static_cast<size_t>(piece.num_rows + 1));
+    EPS_RETURN_IF_ERROR(file_->Read(first, vocab_, absl::MakeSpan(tokens)));
+    batch.tokens.insert(batch.tokens.end(), tokens.begin(), tokens.end() - 1);
+    for (int64_t i = 1; i <= piece.num_rows; ++i) {
+      batch.labels.push_back(index_->is_counted(first + i) ? tokens[static_cast<size_t>(i)] : kNotCounted);
+    }
+    batch.document_first.insert(batch.document_first.end(), static_cast<size_t>(piece.num_rows), row);
+    return absl::OkStatus();
+  }
+
+  const DataConfig data_;
+  const int64_t context_, vocab_;
+  const std::unique_ptr<TokenFile> file_;
+  const std::unique_ptr<DocumentIndex> index_;
+  const DocumentPacking packing_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<SampleSource>> SampleSource::Open(const RunConfig& run) {
+  EPS_ASSIGN_OR_RETURN(std::unique_ptr<TokenFile> file, TokenFile::Open(run.data.path, TokenBytes(run.data)));
+  return run.data.has_documents() ? DocumentSamples::Open(run, std::move(file))
+                                  : JoinedSamples::Open(run, std::move(file));
+}
+
+}  // namespace eps

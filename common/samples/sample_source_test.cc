@@ -1,0 +1,121 @@
+#include "common/samples/sample_source.h"
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/base/file_util.h"
+#include "common/formats/document_index_writer.h"
+#include "common/schedule/vnode_batch.h"
+#include "common/spec/run_config.h"
+#include "common/testing/status_matchers.h"
+#include "common/testing/temp_dir.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace eps {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+// Ids 10, 11, ... of documents of 4, 3, 8 and 1 tokens; of the second one the last token alone is counted.
+class SampleSourceTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string bytes;
+    for (int id = 10; id < 26; ++id) bytes += {static_cast<char>(id), '\0'};
+    ASSERT_OK(WriteFileAtomically(path(), bytes));
+    ASSERT_NO_FATAL_FAILURE(WriteIndex(true));
+    run_.model.context = 5;
+    run_.model.vocab = 100;
+    run_.data = {.path = path(), .tokenizer = TokenForm::kTokenFile, .token_bytes = 2};
+  }
+  std::string path() const { return dir_.File("ids.bin"); }
+  void WriteIndex(bool may_be_cut) {
+    ASSERT_OK_AND_ASSIGN(
+        auto writer, DocumentIndexWriter::Create(
+                         DocumentIndexPath(path()),
+                         {.token_bytes = 2, .tokenizer_fingerprint = std::string(64, 'a'), .may_be_cut = may_be_cut}));
+    for (const int64_t num_tokens : {4, 3, 8, 1}) {
+      const std::vector<TokenRange> counted = {{num_tokens == 3 ? 2 : 0, num_tokens}};
+      ASSERT_OK(writer->Add({.num_tokens = num_tokens, .counted = counted, .label = {}, .second_part = {}}));
+    }
+    ASSERT_OK(writer->Finish());
+  }
+  VnodeBatch Sample(int64_t sample) const {
+    VnodeBatch batch;
+    const auto source = SampleSource::Open(run_);
+    EXPECT_OK(source.status());
+    if (!source.ok()) return batch;
+    EXPECT_OK((*source)->Append(sample, batch));
+    return batch;
+  }
+
+  TempDir dir_;
+  RunConfig run_;
+};
+
+TEST_F(SampleSourceTest, JoinedSamplesGoOnOverTheEndsOfDocuments) {
+  ASSERT_OK_AND_ASSIGN(auto source, SampleSource::Open(run_));
+  EXPECT_EQ(source->num_samples(), 3);
+  const VnodeBatch batch = Sample(1);
+  EXPECT_THAT(batch.tokens, ElementsAre(15, 16, 17, 18, 19));
+  EXPECT_THAT(batch.labels, ElementsAre(16, 17, 18, 19, 20));
+  EXPECT_THAT(batch.document_first, IsEmpty());
+  EXPECT_THAT(source->files(), ElementsAre(path()));
+}
+
+TEST_F(SampleSourceTest, PackedDocumentsStandOneBehindTheOther) {
+  run_.data.documents = DocumentMode::kPacked;
+  ASSERT_OK_AND_ASSIGN(auto source, SampleSource::Open(run_));
+  EXPECT_EQ(source->num_samples(), 3);
+  const VnodeBatch batch = Sample(0);
+  EXPECT_THAT(batch.tokens, ElementsAre(10, 11, 12, 14, 15));
+  EXPECT_THAT(batch.labels, ElementsAre(11, 12, 13, -100, 16));  // what is counted is what is to be predicted
+  EXPECT_THAT(batch.document_first, ElementsAre(0, 0, 0, 3, 3));
+  EXPECT_THAT(Sample(1).labels, ElementsAre(18, 19, 20, 21, 22));
+  // The rest of the document that was cut, and padding, which is seen by nobody else.
+  EXPECT_THAT(Sample(2).tokens, ElementsAre(22, 23, 0, 0, 0));
+  EXPECT_THAT(Sample(2).labels, ElementsAre(23, 24, -100, -100, -100));
+  EXPECT_THAT(Sample(2).document_first, ElementsAre(0, 0, 2, 2, 2));
+  EXPECT_OK(DocumentEnds(Sample(2).document_first, 5).status());
+  EXPECT_THAT(source->files(), ElementsAre(path(), path() + ".docs"));
+}
+
+TEST_F(SampleSourceTest, PaddedDocumentsHaveASampleEach) {
+  ASSERT_NO_FATAL_FAILURE(WriteIndex(false));
+  run_.data.documents = DocumentMode::kPadded;
+  ASSERT_OK_AND_ASSIGN(auto source, SampleSource::Open(run_));
+  EXPECT_EQ(source->num_samples(), 3);  // none of the one that has nothing to predict
+  EXPECT_THAT(Sample(1).tokens, ElementsAre(14, 15, 0, 0, 0));
+  EXPECT_THAT(Sample(1).labels, ElementsAre(-100, 16, -100, -100, -100));
+  EXPECT_THAT(Sample(2).labels, ElementsAre(18, 19, 20, 21, 22));  // ended early
+}
+
+TEST_F(SampleSourceTest, WhatIsMissingOrDoesNotMatchIsNamed) {
+  run_.data.documents = DocumentMode::kPacked;
+  run_.data.token_bytes = 4;
+  EXPECT_THAT(SampleSource::Open(run_), StatusIs(absl::StatusCode::kInvalidArgument, "data.token_bytes: 4, but"));
+  run_.data.token_bytes = 2;
+  ASSERT_OK(WriteFileAtomically(path(), std::string(20, '\1')));
+  EXPECT_THAT(SampleSource::Open(run_),
+              StatusIs(absl::StatusCode::kInvalidArgument, "is of 16 tokens, but " + path() + " has 10"));
+  run_.data.path = dir_.File("other.bin");
+  ASSERT_OK(WriteFileAtomically(run_.data.path, "abcd"));
+  EXPECT_THAT(SampleSource::Open(run_), StatusIs(absl::StatusCode::kInvalidArgument, "has no index of them beside it"));
+  run_.data.documents = DocumentMode::kJoined;
+  EXPECT_THAT(SampleSource::Open(run_),
+              StatusIs(absl::StatusCode::kInvalidArgument, "has 2 tokens; one sample needs 6"));
+}
+
+TEST_F(SampleSourceTest, AnIdBeyondTheVocabularyIsFoundBeforeItIsNeeded) {
+  run_.model.vocab = 25;
+  ASSERT_OK_AND_ASSIGN(auto source, SampleSource::Open(run_));
+  EXPECT_THAT(source->CheckIds(), StatusIs(absl::StatusCode::kInvalidArgument, "30"));  // the offset
+}
+
+}  // namespace
+}  // namespace eps
