@@ -216,7 +216,7 @@ struct TestRun {
                               .run = &this->config,
                               .store = store.get(),
                               .checkpointer = checkpointer.get(),
-                              .observer = &reports,
+                              .observers = {&reports},
                               .data = *StepData::Create(this->config),
                               .expected_workers = options.expected_workers,
                               .threads = options.threads,
