@@ -1,4 +1,4 @@
-// gpu_worker: attaches to a daemon with a device and a memory cap, and relays.
+#include "gpu_worker/worker_main.h"
 
 #include <csignal>
 #include <cstdint>
@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <map>
 #include <string>
+#include <utility>
 
 #include "CLI/CLI.hpp"
 #include "absl/status/status.h"
@@ -40,7 +41,9 @@ absl::Status Probe(const WorkerOptions& options) {
   return absl::OkStatus();
 }
 
-int Main(int argc, char** argv) {
+}  // namespace
+
+int WorkerMain(int argc, char** argv, AlterSchedule alter) {
   SetUpMalloc();
   std::signal(SIGXFSZ, SIG_IGN);  // a log beyond the limit of files ends, and not the worker
   // The members of a group are on one host: NCCL's own sockets, which ask nobody who they are, need no other network. Here,
@@ -52,6 +55,7 @@ int Main(int argc, char** argv) {
       "Everything else, model and data included, comes from the daemon.");
   app.get_formatter()->column_width(34);
   WorkerOptions options;
+  options.alter_schedule = std::move(alter);
   ClientDoors doors;
   bool probe = false;
   double reconnect_seconds = absl::ToDoubleSeconds(options.reconnect);
@@ -118,7 +122,4 @@ int Main(int argc, char** argv) {
   return Report(ended, WorkerExitCode(ended));
 }
 
-}  // namespace
 }  // namespace eps::worker
-
-int main(int argc, char** argv) { return eps::worker::Main(argc, argv); }

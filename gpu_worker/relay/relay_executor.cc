@@ -333,7 +333,9 @@ const std::vector<RelayStep>& RelayExecutorImpl::Schedule(const PassShape& shape
   const auto found = schedules_.find(key);
   if (found != schedules_.end()) return found->second;
   if (schedules_.size() >= kMostSchedules) schedules_.clear();
-  return schedules_.emplace(key, BuildSchedule(model_, plan_, shape)).first->second;
+  std::vector<RelayStep>& steps = schedules_.emplace(key, BuildSchedule(model_, plan_, shape)).first->second;
+  if (options_.alter_schedule) options_.alter_schedule(model_, plan_, steps);
+  return steps;
 }
 
 absl::Status RelayExecutorImpl::Execute(Pass& pass) {
