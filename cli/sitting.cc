@@ -22,6 +22,7 @@ namespace {
 
 constexpr absl::Duration kDaemonStartTimeout = absl::Minutes(10);  // loading a checkpoint of hundreds of GB takes long
 constexpr absl::Duration kPollInterval = absl::Milliseconds(100);
+constexpr absl::Duration kAbortTime = absl::Seconds(5);    // for a daemon that is to end at once
 constexpr absl::Duration kGraceAtEnd = absl::Seconds(10);  // for a child to end by itself
 
 SittingEnd Failed(const absl::Status& status, int exit_code = kExitFailed) {
@@ -40,12 +41,17 @@ bool DoesNotFit(const ChildProcess& worker) {
 
 }  // namespace
 
+std::string ForwardDigestFile(const std::string& out, int worker) {
+  return absl::StrCat(out, "/forward-", worker, ".jsonl");
+}
+
 Sitting::Sitting(SittingOptions options, SignalQueue* signals) : options_(std::move(options)), signals_(*signals) {}
 
 SittingEnd Sitting::Run() {
   if (absl::Status status = StartDaemon(); !status.ok()) return Failed(status);
   const absl::StatusOr<bool> listening = WaitForEndpoint();
   if (absl::IsCancelled(listening.status())) {
+    if (options_.end_at_once) AbortDaemon();
     EndChildren();
     return Failed(listening.status(), kExitSignal + signals_.last());
   }
@@ -92,9 +98,12 @@ absl::StatusOr<bool> Sitting::WaitForEndpoint() {
   }
 }
 
-std::vector<std::string> Sitting::WorkerArguments() const {
+std::vector<std::string> Sitting::WorkerArguments(int worker) const {
   std::vector<std::string> arguments = options_.worker.ToArguments(address_, options_.threads);
   arguments.insert(arguments.end(), {"--token-file", doors_.token_file});
+  if (options_.forward_digests) {
+    arguments.insert(arguments.end(), {"--digests", ForwardDigestFile(options_.out, worker)});
+  }
   return arguments;
 }
 
@@ -103,7 +112,7 @@ absl::Status Sitting::StartWorkers() {
     EPS_ASSIGN_OR_RETURN(ChildProcess worker,
                          Spawn({.name = absl::StrCat("gpu_worker ", i),
                                 .program = options_.programs + "/gpu_worker",
-                                .arguments = WorkerArguments(),
+                                .arguments = WorkerArguments(i),
                                 .log_path = absl::StrCat(options_.out, "/logs/gpu_worker-", i, ".log"),
                                 .signal_when_parent_dies = 0}));
     workers_.push_back(std::move(worker));
@@ -155,6 +164,7 @@ bool Sitting::NoteDeadWorkers() {
 }
 
 void Sitting::PassOn(int number) {
+  if (options_.end_at_once) AbortDaemon();
   if (interrupted_ || options_.end_at_once) {
     at_once_ = true;
     return EndChildren();
@@ -205,6 +215,16 @@ void Sitting::WaitForWorkers() {
     ReapAll();
   }
   EndChildren();
+}
+
+// It ends at once by a second signal, and takes what it has in the temporary folder with it, which it cannot when killed.
+void Sitting::AbortDaemon() {
+  const absl::Time deadline = absl::Now() + kAbortTime;
+  while (daemon_.running() && absl::Now() < deadline) {
+    kill(daemon_.pid, SIGTERM);
+    absl::SleepFor(absl::Milliseconds(20));
+    Reap({&daemon_});
+  }
 }
 
 bool Sitting::AnyRunning() const {

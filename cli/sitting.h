@@ -24,6 +24,7 @@ struct SittingOptions {
   std::string out;                            // the run's folder; OUT/logs is there
   bool out_is_new = false;                    // it was not there before: of a run that is refused it goes again
   std::vector<std::string> daemon_arguments;  // beside those that every sitting needs
+  bool forward_digests = false;               // each worker writes ForwardDigestFile
   bool end_at_once = false;                   // by the first signal, not by the second
 
   std::function<void(const proto::StatusReply&)> show;  // how far it is, several times a second
@@ -35,6 +36,9 @@ struct SittingEnd {
   std::vector<std::string> errors;  // why, a line each, for people; where the exit code is not 0
   bool does_not_fit = false;        // a worker said that its device is too small
 };
+
+// Where worker `worker`, from 1, of a sitting in `out` writes its digests of the forward pass, where it is asked to.
+std::string ForwardDigestFile(const std::string& out, int worker);
 
 // One sitting of a run: starts a daemon and workers as processes, watches them until the daemon has ended, and says how.
 // No process is left when it is destroyed.
@@ -56,13 +60,14 @@ class Sitting {
   // False when the daemon ended first. Errors: CANCELLED a signal came: there is no step to finish yet
   absl::StatusOr<bool> WaitForEndpoint();
   absl::Status StartWorkers();
-  std::vector<std::string> WorkerArguments() const;
+  std::vector<std::string> WorkerArguments(int worker) const;
   SittingEnd Watch();
   void ReapAll();
   bool NoteDeadWorkers();  // true if there are new ones
   void PassOn(int number);
   SittingEnd DaemonEnded();
   void WaitForWorkers();
+  void AbortDaemon();
   bool AnyRunning() const;
   void EndChildren();
 

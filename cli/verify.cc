@@ -4,12 +4,15 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cctype>
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <system_error>
 #include <thread>
@@ -19,8 +22,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
-#include "absl/strings/str_split.h"
 #include "cli/child_process.h"
 #include "cli/command.h"
 #include "cli/common_flags.h"
@@ -157,29 +158,12 @@ class Verification {
     const Variant& variant = variants_[index];
     const std::string out = absl::StrCat(folder_.path(), "/", index, "-", FolderName(variant.name));
     EPS_RETURN_IF_ERROR(MakeDirs(out + "/logs"));
-    const std::string digest_file = out + "/digests.jsonl";
-    SittingOptions options = {
-        .run = flags_.run,
-        .worker = flags_.worker,
-        .workers = variant.workers,
-        .threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / variant.workers),
-        .programs = programs_,
-        .out = out,
-        .daemon_arguments = {"--digests", digest_file, "--most-steps", absl::StrCat(flags_.steps)},
-        .end_at_once = true,
-        .show = [&](const proto::StatusReply& status) {
-          printer_.Progress(index, status.step(), std::min(flags_.steps, status.steps()));
-        }};
-    options.worker.device_memory_bytes = variant.device_memory_bytes;
-    for (const std::string& field : kNoCheckpoints) options.run.set.push_back(field);
-    for (const std::string& field : variant.set) options.run.set.push_back(field);
-    printer_.Progress(index, 0, flags_.steps);
-    const SittingEnd end = Sitting(std::move(options), &signals_).Run();
-    if (end.exit_code != kExitDone) {
-      const std::string& why = end.errors.empty() ? "" : end.errors.front();
-      return end.does_not_fit ? absl::ResourceExhaustedError(why) : absl::InternalError(why);
+    EPS_RETURN_IF_ERROR(Carry(index, out));
+    EPS_ASSIGN_OR_RETURN(std::vector<StepDigests> digests, ReadDigestFile(DigestFile(out)));
+    ForwardDigests forward;
+    for (int worker = 1; worker <= variant.workers; ++worker) {
+      EPS_RETURN_IF_ERROR(ReadForwardFile(ForwardDigestFile(out, worker), forward));
     }
-    EPS_ASSIGN_OR_RETURN(std::vector<StepDigests> digests, ReadDigestFile(digest_file));
     if (digests.empty()) return absl::InternalError("it has committed no step");
     result.steps = static_cast<int64_t>(digests.size());
     result.tensors = digests.front().tensors.size();
@@ -187,19 +171,48 @@ class Verification {
       result.seconds += step.seconds;
       result.tokens += step.tokens;
     }
-    if (index == 0) {
-      baseline_ = std::move(digests);
-      return absl::OkStatus();
-    }
-    EPS_ASSIGN_OR_RETURN(const std::optional<Difference> difference, Compare(model_, baseline_, digests));
-    if (difference.has_value()) {
-      result.outcome = VariantResult::Outcome::kDifferent;
-      result.difference = *difference;
-      result.first = Explain(model_, *difference);
-    }
+    if (index > 0) return CompareWithBaseline(digests, forward, result);
+    baseline_ = std::move(digests);
+    baseline_forward_ = std::move(forward);
     return absl::OkStatus();
   }
 
+  // Errors: RESOURCE_EXHAUSTED a worker says that its device is too small · why it failed otherwise
+  absl::Status Carry(size_t index, const std::string& out) {
+    const Variant& variant = variants_[index];
+    const int cores = static_cast<int>(std::thread::hardware_concurrency());
+    SittingOptions options = {
+        .run = flags_.run,
+        .worker = flags_.worker,
+        .workers = variant.workers,
+        .threads = std::max(1, cores / variant.workers),
+        .programs = programs_,
+        .out = out,
+        .daemon_arguments = {"--digests", DigestFile(out), "--most-steps", absl::StrCat(flags_.steps)},
+        .forward_digests = true,
+        .end_at_once = true,
+        .show = [&](const proto::StatusReply& status) { printer_.Progress(index, status.step(), flags_.steps); }};
+    options.worker.device_memory_bytes = variant.device_memory_bytes;
+    for (const std::string& field : kNoCheckpoints) options.run.set.push_back(field);
+    for (const std::string& field : variant.set) options.run.set.push_back(field);
+    printer_.Progress(index, 0, flags_.steps);
+    const SittingEnd end = Sitting(std::move(options), &signals_).Run();
+    if (end.exit_code == kExitDone) return absl::OkStatus();
+    const std::string why = end.errors.empty() ? "" : end.errors.front();
+    return end.does_not_fit ? absl::ResourceExhaustedError(why) : absl::InternalError(why);
+  }
+
+  absl::Status CompareWithBaseline(const std::vector<StepDigests>& digests, const ForwardDigests& forward,
+                                   VariantResult& result) const {
+    EPS_ASSIGN_OR_RETURN(const std::optional<Difference> difference, Compare(model_, baseline_, digests));
+    if (!difference.has_value()) return absl::OkStatus();
+    result.outcome = VariantResult::Outcome::kDifferent;
+    result.difference = *difference;
+    result.first = Explain(model_, *difference, baseline_forward_, forward);
+    return absl::OkStatus();
+  }
+
+  static std::string DigestFile(const std::string& out) { return out + "/digests.jsonl"; }
   static std::string FolderName(const std::string& name) {
     std::string folder;
     for (const char c : name.substr(0, name.find(" (")))
@@ -215,6 +228,7 @@ class Verification {
   RunsFolder& folder_;
   VerifyPrinter printer_;
   std::vector<StepDigests> baseline_;
+  ForwardDigests baseline_forward_;
 };
 
 absl::StatusOr<int> Verify(VerifyFlags flags) {

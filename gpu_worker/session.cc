@@ -155,6 +155,7 @@ absl::Status Session::Prepare(const DeviceBackend& backend) {
                                                          .device = device_.get(),
                                                          .transport = transport_.get(),
                                                          .plan = std::move(plan),
+                                                         .witness = options_.witness,
                                                          .alter_schedule = options_.alter_schedule}));
   return Choose();
 }

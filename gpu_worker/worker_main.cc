@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <map>
+#include <memory>
 #include <string>
 #include <utility>
 
@@ -21,6 +22,7 @@
 #include "common/grpc/door_flags.h"
 #include "common/grpc/grpc_log.h"
 #include "common/grpc/thread_needs.h"
+#include "gpu_worker/telemetry/forward_log.h"
 #include "gpu_worker/worker.h"
 
 namespace eps::worker {
@@ -78,6 +80,11 @@ int WorkerMain(int argc, char** argv, AlterSchedule alter) {
       ->type_name("N")
       ->capture_default_str()
       ->check(CLI::Range(1, 1024));
+  std::string digest_file;
+  app.add_option("--digests", digest_file,
+                 "Writes a line of JSON per layer and micro-batch of the forward pass, with a digest of the layer's "
+                 "output, by which runs are compared (eps verify)")
+      ->type_name("FILE");
   std::string transport;
   app.add_option("--transport", transport,
                  "How weights and gradients travel: auto, grpc or shared_memory (default: as the run says)")
@@ -118,6 +125,13 @@ int WorkerMain(int argc, char** argv, AlterSchedule alter) {
   options.credentials = *std::move(credentials);
   const absl::Status room = CheckThreadRoom(WorkerThreads(options.threads));
   if (!room.ok()) return Report(room, kExitFailed);
+  std::unique_ptr<ForwardLog> digests;
+  if (!digest_file.empty()) {
+    auto opened = ForwardLog::Open(digest_file);
+    if (!opened.ok()) return Report(opened.status(), StartExitCode(opened.status()));
+    digests = *std::move(opened);
+    options.witness = digests.get();
+  }
   const absl::Status ended = RunWorker(options);
   return Report(ended, WorkerExitCode(ended));
 }

@@ -60,6 +60,20 @@ std::string Others(const std::vector<std::string>& names, const std::map<std::st
       first == last ? absl::StrCat(", all of ", first) : absl::StrCat(", from ", first, " down to ", last));
 }
 
+// "the forward of h.1 (vnode 0, micro-batch 1)", "the head", or no more than "forward".
+std::string ForwardBegin(const ModelSpec& model, int64_t step, const ForwardDigests& was, const ForwardDigests& is) {
+  bool any = false;
+  for (auto at = was.lower_bound({.step = step}); at != was.end() && at->first.step == step; ++at) {
+    const auto other = is.find(at->first);
+    if (other == is.end() || at->first.layer < 0 || at->first.layer >= static_cast<int>(model.layers.size())) continue;
+    any = true;
+    if (at->second == other->second) continue;
+    return absl::StrCat("the forward of ", model.layer(LayerId(at->first.layer)).name, " (vnode ", at->first.vnode,
+                        ", micro-batch ", at->first.micro_batch, ")");
+  }
+  return any ? "the head: what comes to it has the same bits" : "forward";
+}
+
 }  // namespace
 
 absl::StatusOr<std::optional<Difference>> Compare(const ModelSpec& model, absl::Span<const StepDigests> was,
@@ -78,7 +92,8 @@ absl::StatusOr<std::optional<Difference>> Compare(const ModelSpec& model, absl::
   return std::nullopt;
 }
 
-FirstDifference Explain(const ModelSpec& model, const Difference& difference) {
+FirstDifference Explain(const ModelSpec& model, const Difference& difference, const ForwardDigests& was_forward,
+                        const ForwardDigests& is_forward) {
   const std::map<std::string, std::string> layers = LayersOf(model);
   const std::string losses = absl::StrFormat("%.17g, not %.17g", difference.loss_is, difference.loss_was);
   if (difference.gradients.empty() && difference.masters.empty()) {
@@ -95,13 +110,14 @@ FirstDifference Explain(const ModelSpec& model, const Difference& difference) {
              .tensor = difference.gradients.front(),
              .rest = Others(difference.gradients, layers, difference.num_tensors)};
     if (difference.loss_differs) {
-      absl::StrAppend(&first.rest, "; the loss too (", losses, "): it begins in forward");
+      absl::StrAppend(&first.rest, "; the loss too (", losses, "): it begins in ",
+                      ForwardBegin(model, difference.step, was_forward, is_forward));
     } else {
       absl::StrAppend(&first.rest, "; the loss is the same: it begins in the backward of ",
                       layers.at(difference.gradients.front()));
     }
     if (difference.masters.size() > difference.gradients.size()) {
-      absl::StrAppend(&first.rest, "; after clipping ", difference.masters.size(), " tensors differ");
+      absl::StrAppend(&first.rest, "; after the update ", difference.masters.size(), " tensors differ");
     }
   }
   first.layer = layers.at(first.tensor);

@@ -39,7 +39,9 @@ struct FirstDifference {
   // The rest for people: how many more, of which layers, and what follows from that.
   std::string rest;
 };
-FirstDifference Explain(const ModelSpec& model, const Difference& difference);
+// was_forward, is_forward: of the two runs, for a difference that begins on the way there; they may be empty.
+FirstDifference Explain(const ModelSpec& model, const Difference& difference, const ForwardDigests& was_forward = {},
+                        const ForwardDigests& is_forward = {});
 
 // "step 1, gradient of transformer.h.3.mlp.c_proj.weight (layer h.3); 11 more, ..."
 std::string ToString(const Difference& difference, const FirstDifference& first);

@@ -86,7 +86,7 @@ TEST_F(ComparisonTest, TheFirstStepCountsAndInItTheGradientNearestTheHead) {
   EXPECT_THAT(said, HasSubstr("step 1, gradient of transformer.h.1.mlp.c_fc.bias (h.1)"));
   EXPECT_THAT(said, HasSubstr("from h.1 down to h.0"));
   EXPECT_THAT(said, HasSubstr("the backward of h.1"));
-  EXPECT_THAT(said, HasSubstr("after clipping 40 tensors differ"));
+  EXPECT_THAT(said, HasSubstr("after the update 40 tensors differ"));
 }
 
 TEST_F(ComparisonTest, WhereTheLossDiffersItBeginsInForward) {
@@ -98,6 +98,18 @@ TEST_F(ComparisonTest, WhereTheLossDiffersItBeginsInForward) {
   EXPECT_THAT(said, HasSubstr("all other 39 tensors"));
   EXPECT_THAT(said, HasSubstr("begins in forward"));
   EXPECT_THAT(said, HasSubstr("5.5, not 5"));
+}
+
+TEST_F(ComparisonTest, WhatComesOutOfTheLayersTellsWhereForwardBeginsToDiffer) {
+  const Difference difference = {
+      .step = 1, .loss_differs = true, .gradients = {"transformer.ln_f.bias"}, .num_tensors = 40};
+  const ForwardDigests was = {{{1, 0, 0, 0}, "a"}, {{1, 2, 0, 0}, "b"}, {{1, 2, 0, 1}, "c"}, {{1, 3, 0, 0}, "d"}};
+  ForwardDigests is = was;
+  is[{0, 0, 0, 0}] = "x";  // another step's
+  EXPECT_THAT(Explain(model_, difference, was, is).rest, HasSubstr("begins in the head"));
+  is[{1, 2, 0, 1}] = is[{1, 3, 0, 0}] = "x";
+  EXPECT_THAT(Explain(model_, difference, was, is).rest, HasSubstr("the forward of h.1 (vnode 0, micro-batch 1)"));
+  EXPECT_THAT(Explain(model_, difference, was, {}).rest, HasSubstr("begins in forward"));
 }
 
 TEST_F(ComparisonTest, AMasterAloneIsTheUpdatesFault) {
@@ -116,10 +128,9 @@ TEST_F(ComparisonTest, RunsOfOtherStepsOrTensorsAreRefused) {
 TEST(DigestFileTest, ReadsWhatTheDaemonWritesAndNamesTheLineThatIsWrong) {
   const TempDir folder;
   const std::string path = folder.path() + "/digests.jsonl";
-  const std::string good =
-      R"({"step":0,"loss":null,"skipped":true,"seconds":0.5,"tokens":8,)"
-      R"("tensors":[{"name":"w","gradient":"0011","master":"2233"}]})"
-      "\n";
+  const std::string good = R"({"step":0,"loss":null,"skipped":true,"seconds":0.5,"tokens":8,)"
+                           R"("tensors":[{"name":"w","gradient":"0011","master":"2233"}]})"
+                           "\n";
   ASSERT_TRUE(WriteFileAtomically(path, good).ok());
   const auto steps = ReadDigestFile(path);
   ASSERT_TRUE(steps.ok()) << steps.status();
@@ -132,6 +143,18 @@ TEST(DigestFileTest, ReadsWhatTheDaemonWritesAndNamesTheLineThatIsWrong) {
     EXPECT_THAT(ReadDigestFile(path), StatusIs(absl::StatusCode::kDataLoss)) << bad;
   }
   EXPECT_THAT(ReadDigestFile(folder.path() + "/none"), StatusIs(absl::StatusCode::kNotFound));
+}
+
+TEST(DigestFileTest, ReadsWhatTheWorkersWrite) {
+  const TempDir folder;
+  const std::string path = folder.path() + "/forward.jsonl";
+  const std::string line = R"({"step":1,"layer":2,"vnode":3,"micro_batch":0,"output":"00ff"})";
+  ASSERT_TRUE(WriteFileAtomically(path, line + "\n").ok());
+  ForwardDigests digests;
+  ASSERT_TRUE(ReadForwardFile(path, digests).ok());
+  EXPECT_EQ(digests, (ForwardDigests{{{1, 2, 3, 0}, "00ff"}}));
+  ASSERT_TRUE(WriteFileAtomically(path, line.substr(5)).ok());
+  EXPECT_THAT(ReadForwardFile(path, digests), StatusIs(absl::StatusCode::kDataLoss, "forward.jsonl:1"));
 }
 
 }  // namespace

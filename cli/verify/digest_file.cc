@@ -1,5 +1,6 @@
 #include "cli/verify/digest_file.h"
 
+#include <algorithm>
 #include <limits>
 #include <utility>
 
@@ -13,9 +14,27 @@ namespace {
 
 constexpr int64_t kMaxBytes = int64_t{1} << 32;
 
-// Throws what nlohmann throws; ReadDigestFile catches it.
-StepDigests ParseLine(const std::string& text) {
-  const nlohmann::json line = nlohmann::json::parse(text);
+// `use` may throw what nlohmann throws.
+template <typename Use>
+absl::Status ForEachLine(const std::string& path, Use use) {
+  EPS_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kMaxBytes));
+  int number = 0;
+  for (size_t begin = 0; begin < text.size(); ++number) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    absl::Status used;
+    try {
+      used = use(
+          nlohmann::json::parse(text.begin() + static_cast<int64_t>(begin), text.begin() + static_cast<int64_t>(end)));
+    } catch (const nlohmann::json::exception& error) {
+      used = absl::DataLossError(error.what());
+    }
+    if (!used.ok()) return Annotate(used, absl::StrCat(path, ":", number + 1));
+    begin = end + 1;
+  }
+  return absl::OkStatus();
+}
+
+StepDigests ParseStep(const nlohmann::json& line) {
   StepDigests step;
   step.step = line.at("step").get<int64_t>();
   const nlohmann::json& loss = line.at("loss");
@@ -34,22 +53,25 @@ StepDigests ParseLine(const std::string& text) {
 }  // namespace
 
 absl::StatusOr<std::vector<StepDigests>> ReadDigestFile(const std::string& path) {
-  EPS_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kMaxBytes));
   std::vector<StepDigests> steps;
-  for (size_t begin = 0; begin < text.size();) {
-    const size_t end = std::min(text.find('\n', begin), text.size());
-    const std::string where = absl::StrCat(path, ":", steps.size() + 1, ": ");
-    try {
-      steps.push_back(ParseLine(text.substr(begin, end - begin)));
-    } catch (const nlohmann::json::exception& error) {
-      return absl::DataLossError(absl::StrCat(where, error.what()));
-    }
-    if (steps.back().step != static_cast<int64_t>(steps.size()) - 1) {
-      return absl::DataLossError(absl::StrCat(where, "step ", steps.back().step, ", want ", steps.size() - 1));
-    }
-    begin = end + 1;
-  }
+  EPS_RETURN_IF_ERROR(ForEachLine(path, [&](const nlohmann::json& line) -> absl::Status {
+    steps.push_back(ParseStep(line));
+    const auto want = static_cast<int64_t>(steps.size()) - 1;
+    if (steps.back().step == want) return absl::OkStatus();
+    return absl::DataLossError(absl::StrCat("step ", steps.back().step, ", want ", want));
+  }));
   return steps;
+}
+
+absl::Status ReadForwardFile(const std::string& path, ForwardDigests& digests) {
+  return ForEachLine(path, [&](const nlohmann::json& line) -> absl::Status {
+    const ForwardKey key = {.step = line.at("step").get<int64_t>(),
+                            .layer = line.at("layer").get<int>(),
+                            .vnode = line.at("vnode").get<int>(),
+                            .micro_batch = line.at("micro_batch").get<int>()};
+    digests[key] = line.at("output").get<std::string>();
+    return absl::OkStatus();
+  });
 }
 
 }  // namespace eps::cli

@@ -43,6 +43,8 @@ uint64_t Digest(const void* bytes, size_t num_bytes) {
 
 uint64_t DigestBits(absl::Span<const float> values) { return Digest(values.data(), values.size() * sizeof(float)); }
 
+uint64_t DigestBytes(absl::Span<const std::byte> bytes) { return Digest(bytes.data(), bytes.size()); }
+
 uint64_t DigestOfDigests(absl::Span<const uint64_t> parts) {
   return Digest(parts.data(), parts.size() * sizeof(uint64_t));
 }

@@ -1,6 +1,7 @@
 #ifndef EPS_COMMON_NUMERIC_BIT_DIGEST_H_
 #define EPS_COMMON_NUMERIC_BIT_DIGEST_H_
 
+#include <cstddef>
 #include <cstdint>
 
 #include "absl/types/span.h"
@@ -14,6 +15,7 @@ namespace eps {
 // Cost: one pass, at about the speed of memory. Two values that differ in one word have different digests for certain;
 // others are the same by chance once in 2^64.
 uint64_t DigestBits(absl::Span<const float> values);
+uint64_t DigestBytes(absl::Span<const std::byte> bytes);
 
 // Of something in parts, from the digests of the parts in their order: who digested which part, and when, does not show.
 uint64_t DigestOfDigests(absl::Span<const uint64_t> parts);
