@@ -22,9 +22,9 @@ using testing::HasSubstr;
 
 ModelSpec TinyModel() {
   ModelConfig config;
-  config.layers = 3;
+  config.num_layers = 3;
   config.d_model = 16;
-  config.heads = 2;
+  config.num_heads = 2;
   config.context = 8;
   config.vocab = 64;
   return *BuildModel(config);
@@ -115,7 +115,8 @@ TEST_F(ComparisonTest, WhatComesOutOfTheLayersTellsWhereForwardBeginsToDiffer) {
 TEST_F(ComparisonTest, AMasterAloneIsTheUpdatesFault) {
   std::vector<StepDigests> is = Steps(1);
   Tensor(is[0], "transformer.wpe.weight").master = "x";
-  EXPECT_THAT(Said(is), HasSubstr("master of transformer.wpe.weight (wpe), no other tensor's; no gradient differs"));
+  EXPECT_THAT(Said(is),
+              HasSubstr("master of transformer.wpe.weight (embedding), no other tensor's; no gradient differs"));
 }
 
 TEST_F(ComparisonTest, RunsOfOtherStepsOrTensorsAreRefused) {
@@ -138,7 +139,7 @@ TEST(DigestFileTest, ReadsWhatTheDaemonWritesAndNamesTheLineThatIsWrong) {
   EXPECT_NE((*steps)[0].loss, (*steps)[0].loss);
   EXPECT_TRUE((*steps)[0].skipped);
   EXPECT_EQ((*steps)[0].tensors[0].master, "2233");
-  for (const std::string bad : {good + good, good + "{\"step\":1", good + "{\"step\":1}\n", std::string("[]\n")}) {
+  for (const std::string& bad : {good + good, good + "{\"step\":1", good + "{\"step\":1}\n", std::string("[]\n")}) {
     ASSERT_TRUE(WriteFileAtomically(path, bad).ok());
     EXPECT_THAT(ReadDigestFile(path), StatusIs(absl::StatusCode::kDataLoss)) << bad;
   }

@@ -19,9 +19,9 @@ using testing::HasSubstr;
 
 RunConfig TinyRun() {
   RunConfig run;
-  run.model.layers = 4;
+  run.model.num_layers = 4;
   run.model.d_model = 16;
-  run.model.heads = 2;
+  run.model.num_heads = 2;
   run.model.context = 8;
   run.model.vocab = 64;
   run.batch = {.virtual_nodes = 2, .micro_batches = 2, .micro_batch = 1};
@@ -68,7 +68,7 @@ TEST(VariantsTest, WhatHasNoRoomIsSkippedAndSaysWhatItNeeds) {
   RunConfig run = TinyRun();
   run.relay.weight_slots = 1;
   const std::vector<Variant> variants = Planned({.run = run, .device_memory_bytes = smallest});
-  for (const std::string name : {"everything resident", "nothing recomputed"}) {
+  for (const char* name : {"everything resident", "nothing recomputed"}) {
     EXPECT_THAT(Named(variants, name).skipped, HasSubstr("needs at least")) << name;
   }
   EXPECT_EQ(Named(variants, "2 workers").skipped, "");

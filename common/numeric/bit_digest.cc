@@ -1,6 +1,5 @@
 #include "common/numeric/bit_digest.h"
 
-#include <bit>
 #include <cstddef>
 #include <cstring>
 
@@ -13,7 +12,12 @@ constexpr uint64_t kMultiplier = 0x9e3779b97f4a7c15;
 constexpr uint64_t kSeed = 0xb504f333f9de6485;
 
 // For a fixed word a bijection of the lane, and for a fixed lane one of the word: a difference in one word is never lost.
-uint64_t Mix(uint64_t lane, uint64_t word) { return std::rotl((lane ^ word) * kMultiplier, 29); }
+// The second product is there for the high bits, which the first one moves nowhere: without it, two values whose signs are
+// wrong could undo each other.
+uint64_t Mix(uint64_t lane, uint64_t word) {
+  const uint64_t product = (lane ^ word) * kMultiplier;
+  return (product ^ (product >> 32)) * kMultiplier;
+}
 
 // A bijection in which every bit of the result depends on every bit of `lane`.
 uint64_t Spread(uint64_t lane) {
@@ -31,9 +35,11 @@ uint64_t Digest(const void* bytes, size_t num_bytes) {
     std::memcpy(words, at, sizeof(words));
     for (size_t i = 0; i < kLanes; ++i) lanes[i] = Mix(lanes[i], words[i]);
   }
-  uint64_t last[kLanes] = {};  // what is missing counts as zeros; the length tells it from zeros
-  if (left > 0) std::memcpy(last, at, left);
-  for (size_t i = 0; i < kLanes; ++i) lanes[i] = Mix(lanes[i], last[i]);
+  if (left > 0) {
+    uint64_t last[kLanes] = {};  // what is missing counts as zeros; the length tells it from zeros
+    std::memcpy(last, at, left);
+    for (size_t i = 0; i < kLanes; ++i) lanes[i] = Mix(lanes[i], last[i]);
+  }
   uint64_t digest = kSeed ^ num_bytes;
   for (const uint64_t lane : lanes) digest = Spread(digest ^ Spread(lane));
   return digest;

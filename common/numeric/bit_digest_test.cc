@@ -31,6 +31,19 @@ TEST(BitDigestTest, EveryBitOfEveryValueCounts) {
   }
 }
 
+TEST(BitDigestTest, TwoDifferencesDoNotUndoEachOther) {
+  const std::vector<float> values = Values(48);
+  const uint64_t digest = DigestBits(values);
+  for (size_t i = 0; i < values.size(); ++i) {
+    for (size_t k = 0; k < i; ++k) {
+      std::vector<float> changed = values;
+      changed[i] = -changed[i];
+      changed[k] = -changed[k];
+      EXPECT_NE(DigestBits(changed), digest) << "values " << k << " and " << i;
+    }
+  }
+}
+
 TEST(BitDigestTest, LengthAndOrderCount) {
   std::set<uint64_t> digests;
   for (size_t count = 0; count < 100; ++count) {
@@ -52,8 +65,8 @@ TEST(BitDigestTest, ZerosOfEitherSignDifferAndNotANumberIsEqualToItself) {
 
 // Digests are compared across builds: these are the ones that docs/formats.md shows.
 TEST(BitDigestTest, StaysWhatItIs) {
-  EXPECT_EQ(DigestBits({}), 0x0u);
-  EXPECT_EQ(DigestBits({1.0f, -2.0f, 0.5f}), 0x0u);
+  EXPECT_EQ(DigestBits({}), 0x1d0619d67983bb48u);
+  EXPECT_EQ(DigestBits({1.0f, -2.0f, 0.5f}), 0x0111a6e991fd0690u);
 }
 
 }  // namespace

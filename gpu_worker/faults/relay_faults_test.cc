@@ -19,9 +19,9 @@ using Kind = RelayStep::Kind;
 
 ModelSpec FourBlocks() {
   ModelConfig config;
-  config.layers = 4;
+  config.num_layers = 4;
   config.d_model = 16;
-  config.heads = 2;
+  config.num_heads = 2;
   config.context = 8;
   config.vocab = 64;
   return *BuildModel(config);
@@ -57,8 +57,8 @@ class RelayFaultsTest : public testing::Test {
 };
 
 TEST_F(RelayFaultsTest, EveryFaultChangesAFewStepsOfItsLayerAlone) {
-  for (const std::string fault : {"stale_weights", "stale_weights_forward", "swap_stash"}) {
-    const std::vector<RelayStep> right = Right(), wrong = Wrong(fault + "@h.1");
+  for (const char* fault : {"stale_weights", "stale_weights_forward", "swap_stash"}) {
+    const std::vector<RelayStep> right = Right(), wrong = Wrong(std::string(fault) + "@h.1");
     ASSERT_EQ(right.size(), wrong.size());
     int changed = 0;
     for (size_t i = 0; i < right.size(); ++i) {
@@ -104,7 +104,7 @@ TEST_F(RelayFaultsTest, AResidentPlanAndAnUnknownLayerStayRight) {
 }
 
 TEST_F(RelayFaultsTest, AnotherTextIsRefused) {
-  for (const std::string text : {"", "swap_stash", "swap_stash@", "nothing@h.1"}) {
+  for (const char* text : {"", "swap_stash", "swap_stash@", "nothing@h.1"}) {
     EXPECT_THAT(ParseRelayFault(text), StatusIs(absl::StatusCode::kInvalidArgument)) << text;
   }
 }
