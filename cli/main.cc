@@ -47,6 +47,7 @@ int main(int argc, char** argv) {
   eps::cli::AddStop(app, &exit_code);
   eps::cli::AddDoctor(app, &exit_code);
   eps::cli::AddKeys(app, &exit_code);
+  eps::cli::AddVerify(app, &exit_code);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -19,6 +19,8 @@ struct DaemonOptions {
   std::string run_file;                  // a RunSpec: train it
   std::vector<FieldOverride> overrides;  // of its fields
   bool resume = false;                   // go on from the newest checkpoint in `out`
+  int64_t most_steps = 0;                // end after so many of the run's steps, as if a signal had come; 0: after all
+  std::string digest_file;               // DigestLog's; "": none is kept
   std::string serve_folder;              // or a checkpoint or Hugging Face folder: serve it
   std::string out;                       // where everything is left
   std::string listen = "127.0.0.1:0";

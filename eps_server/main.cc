@@ -60,6 +60,16 @@ void AddFlags(CLI::App& app, Flags& flags) {
       ->type_name("N")
       ->check(CLI::Range(int64_t{1}, int64_t{1000000000000}))
       ->needs(run);
+  app.add_option("--most-steps", options.most_steps,
+                 "Ends after so many of the run's steps; unlike --steps it leaves the schedule as it is")
+      ->type_name("N")
+      ->check(CLI::Range(int64_t{1}, int64_t{1000000000000}))
+      ->needs(run);
+  app.add_option("--digests", options.digest_file,
+                 "Writes a line of JSON per step: its loss, and digests of every tensor's gradient and fp32 master, by "
+                 "which runs are compared (eps verify); takes another pass over both")
+      ->type_name("FILE")
+      ->needs(run);
   app.add_option("--out", options.out,
                  "Folder for checkpoints, metrics.jsonl, summary.json, loss.svg and endpoints.json")
       ->type_name("DIR")

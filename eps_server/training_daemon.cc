@@ -23,6 +23,7 @@
 #include "eps_server/endpoint_file.h"
 #include "eps_server/incarnation.h"
 #include "eps_server/memory/daemon_memory.h"
+#include "eps_server/report/digest_log.h"
 #include "eps_server/report/loss_svg.h"
 #include "eps_server/report/metrics_log.h"
 #include "eps_server/report/summary.h"
@@ -33,6 +34,7 @@
 #include "eps_server/service/training_host.h"
 #include "eps_server/shared_memory_door.h"
 #include "eps_server/step/coordinator.h"
+#include "eps_server/step/step_report.h"
 #include "eps_server/store/store.h"
 #include "eps_server/telemetry/daemon_page.h"
 
@@ -124,17 +126,24 @@ class TrainingDaemon final : public Daemon {
       EPS_ASSIGN_OR_RETURN(checkpointer_, Checkpointer::Create(CheckpointFolder(options_.out), model_, run_));
     }
     EPS_ASSIGN_OR_RETURN(metrics_, MetricsLog::Open(options_.out + "/metrics.jsonl", resumed_.version.value()));
+    std::vector<StepObserver*> observers = {metrics_.get()};
+    if (!options_.digest_file.empty()) {
+      EPS_ASSIGN_OR_RETURN(digests_, DigestLog::Open(options_.digest_file, &model_, store_.get()));
+      observers.push_back(digests_.get());
+    }
     EPS_ASSIGN_OR_RETURN(coordinator_, Coordinator::Create({.model = &model_,
                                                             .run = &run_,
                                                             .store = store_.get(),
                                                             .checkpointer = checkpointer_.get(),
-                                                            .observer = metrics_.get(),
+                                                            .observers = std::move(observers),
+                                                            .witness = digests_.get(),
                                                             .data = std::move(data_),
                                                             .resume = resumed_,
                                                             .expected_workers = options_.expected_workers,
                                                             .lease = options_.lease,
                                                             .threads = options_.threads,
-                                                            .window_bytes = options_.window_bytes}));
+                                                            .window_bytes = options_.window_bytes,
+                                                            .most_steps = options_.most_steps}));
     host_ = std::make_unique<TrainingHost>(*coordinator_);
     page_->Show([this] { return View(); });
     return absl::OkStatus();
@@ -204,6 +213,7 @@ class TrainingDaemon final : public Daemon {
     stopped_early_ = status.step < run_.steps;
     absl::Status reported;
     if (ended.ok()) reported = Report(status, coordinator_->Losses());
+    if (reported.ok() && digests_ != nullptr) reported = digests_->status();
     // Workers were told how it ended; what still waits is answered.
     Close(kLeaveTime);
     if (ended.ok()) return reported;
@@ -294,6 +304,7 @@ class TrainingDaemon final : public Daemon {
   std::unique_ptr<Checkpointer> checkpointer_;
   RunState resumed_;  // or that of a new run
   std::unique_ptr<MetricsLog> metrics_;
+  std::unique_ptr<DigestLog> digests_;  // null: none is kept
   std::unique_ptr<Coordinator> coordinator_;
   std::unique_ptr<TrainingHost> host_;
   int64_t expected_resident_bytes_ = 0;

@@ -154,7 +154,9 @@ absl::Status Session::Prepare(const DeviceBackend& backend) {
                                                          .run = &attachment_.run,
                                                          .device = device_.get(),
                                                          .transport = transport_.get(),
-                                                         .plan = std::move(plan)}));
+                                                         .plan = std::move(plan),
+                                                         .witness = options_.witness,
+                                                         .alter_schedule = options_.alter_schedule}));
   return Choose();
 }
 

@@ -8,6 +8,8 @@
 
 #include "absl/time/time.h"
 #include "common/spec/run_config.h"
+#include "gpu_worker/relay/forward_witness.h"
+#include "gpu_worker/relay/schedule.h"
 #include "grpcpp/security/credentials.h"
 
 namespace eps::worker {
@@ -26,6 +28,8 @@ struct WorkerOptions {
   bool metrics_any_address = false;                         // of which others than this host may be reached
   std::string health_listen = "";                           // of grpc.health.v1, as metrics_listen; "": not served
   absl::Duration reconnect = absl::Seconds(30);             // a daemon that cannot be reached for so long is gone
+  ForwardWitness* witness = nullptr;                        // outlives the worker; null: none
+  AlterSchedule alter_schedule = nullptr;                   // of a test's program alone
 };
 
 }  // namespace eps::worker

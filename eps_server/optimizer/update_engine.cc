@@ -99,6 +99,7 @@ class UpdateEngineImpl final : public UpdateEngine {
       : model_(*options.model),
         run_(*options.run),
         store_(*options.store),
+        witness_(options.witness),
         clip_(options.run->optimizer.clip),
         holds_(options.run->holds_updates()),
         on_blob_made_(std::move(options.on_blob_made)),
@@ -232,8 +233,8 @@ class UpdateEngineImpl final : public UpdateEngine {
   void Gather(BlobId blob, int64_t chunk, ChunkGradient gradient) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     if (!IsEager()) {
       // A std::function must be copyable, so the gradient goes behind a pointer.
-      Push([this, blob, chunk, shared = std::make_shared<ChunkGradient>(std::move(gradient))] {
-        holds_ ? SumToHold(blob, chunk, *shared) : Measure(blob, chunk, *shared);
+      Push([this, step = step_, blob, chunk, shared = std::make_shared<ChunkGradient>(std::move(gradient))] {
+        holds_ ? SumToHold(step, blob, chunk, *shared) : Measure(step, blob, chunk, *shared);
       });
     } else if (IsHeld(blob)) {
       blobs_[blob.value()].blocked.emplace_back(chunk, std::move(gradient));
@@ -266,15 +267,18 @@ class UpdateEngineImpl final : public UpdateEngine {
   void UpdateEager(StepId step, BlobId blob, int64_t chunk, ChunkGradient& gradient, const UpdateScalars& scalars) {
     if (gradient.nonfinite_vnode >= 0) return FailNonFinite(blob, chunk, gradient);
     double squares = 0;
+    ShowSum(step, blob, chunk, gradient);
     Update(store_.Chunk(blob, chunk, ReadVersion(step)), gradient, ranges_[blob.value()][chunk], scalars, &squares);
     if (!std::isfinite(squares)) return FailNonFinite(blob, chunk, gradient);
     gradient = {};
+    ShowUpdated(step, blob, chunk);
     FinishChunk(blob, [&](BlobState& state) { state.squares[chunk] = squares; });
   }
 
   // PER_BLOB, first pass.
-  void Measure(BlobId blob, int64_t chunk, ChunkGradient& gradient) {
+  void Measure(StepId step, BlobId blob, int64_t chunk, ChunkGradient& gradient) {
     const int64_t num_elems = model_.blob(blob).chunk_elems(chunk);
+    ShowSum(step, blob, chunk, gradient);
     const double squares = SumChunk(gradient, num_elems, nullptr);
     moved_bytes_ += GradientBytes(gradient, num_elems);
     if (gradient.nonfinite_vnode >= 0 || !std::isfinite(squares)) return FailNonFinite(blob, chunk, gradient);
@@ -290,9 +294,13 @@ class UpdateEngineImpl final : public UpdateEngine {
   }
 
   // Held: the gradient's memory is free after this.
-  void SumToHold(BlobId blob, int64_t chunk, ChunkGradient& gradient) {
+  void SumToHold(StepId step, BlobId blob, int64_t chunk, ChunkGradient& gradient) {
     const int64_t num_elems = model_.blob(blob).chunk_elems(chunk);
     const double squares = SumChunk(gradient, num_elems, hold_.Chunk(blob, chunk));
+    if (witness_ != nullptr) {
+      witness_->OnSummed(step, blob, chunk,
+                         absl::MakeConstSpan(hold_.Chunk(blob, chunk), static_cast<size_t>(num_elems)));
+    }
     moved_bytes_ += GradientBytes(gradient, num_elems) + num_elems * SizeOf(Dtype::kF32);
     std::string nonfinite;
     if (gradient.nonfinite_vnode >= 0 || !std::isfinite(squares)) nonfinite = DescribeNonFinite(blob, chunk, gradient);
@@ -346,6 +354,7 @@ class UpdateEngineImpl final : public UpdateEngine {
     if (skipped_) {
       Push([this, blob, step = step_] {
         store_.CarryOver(blob, ReadVersion(step));
+        for (int64_t chunk = 0; chunk < model_.blob(blob).num_chunks(); ++chunk) ShowUpdated(step, blob, chunk);
         moved_bytes_ += model_.blob(blob).num_elems * 2 * SizeOf(store_.wire_dtype());
         FinishChunk(blob, [&](BlobState& state) { state.updated = model_.blob(blob).num_chunks() - 1; });
       });
@@ -370,7 +379,19 @@ class UpdateEngineImpl final : public UpdateEngine {
     }
     Update(store_.Chunk(blob, chunk, ReadVersion(step)), gradient, ranges_[blob.value()][chunk], scalars, nullptr);
     gradient = {};
+    ShowUpdated(step, blob, chunk);
     FinishChunk(blob, [](BlobState&) {});
+  }
+
+  // A sum that an update makes in passing is made once more for the witness alone.
+  void ShowSum(StepId step, BlobId blob, int64_t chunk, const ChunkGradient& gradient) {
+    if (witness_ == nullptr) return;
+    std::vector<float> sum(static_cast<size_t>(model_.blob(blob).chunk_elems(chunk)));
+    SumChunk(gradient, static_cast<int64_t>(sum.size()), sum.data());
+    witness_->OnSummed(step, blob, chunk, sum);
+  }
+  void ShowUpdated(StepId step, BlobId blob, int64_t chunk) {
+    if (witness_ != nullptr) witness_->OnUpdated(step, blob, chunk);
   }
 
   void Update(const ChunkState& state, const ChunkGradient& gradient, absl::Span<const DecayRange> ranges,
@@ -458,6 +479,7 @@ class UpdateEngineImpl final : public UpdateEngine {
   const ModelSpec& model_;
   const RunConfig& run_;
   Store& store_;
+  ChunkWitness* const witness_;  // null: none
   const ClipMode clip_;
   const bool holds_;
   const std::function<void(BlobId, Version)> on_blob_made_;

@@ -14,6 +14,7 @@
 #include "common/schedule/loss_scale.h"
 #include "common/spec/run_config.h"
 #include "eps_server/optimizer/chunk_gradient.h"
+#include "eps_server/optimizer/chunk_witness.h"
 #include "eps_server/optimizer/hold_bytes.h"  // what holding costs
 #include "eps_server/store/store.h"
 
@@ -61,6 +62,7 @@ class UpdateEngine {
     const ModelSpec* model = nullptr;  // these outlive the engine
     const RunConfig* run = nullptr;
     Store* store = nullptr;
+    ChunkWitness* witness = nullptr;  // null: none
     int threads = 1;            // that compute
     StepId first_step;          // the next step to be made
     int64_t skipped_steps = 0;  // before first_step

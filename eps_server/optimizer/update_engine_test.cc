@@ -6,10 +6,12 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <map>
 #include <memory>
 #include <optional>
 #include <random>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -26,6 +28,7 @@
 #include "common/tensor/dtype.h"
 #include "common/testing/status_matchers.h"
 #include "eps_server/optimizer/chunk_gradient.h"
+#include "eps_server/optimizer/chunk_witness.h"
 #include "eps_server/store/store.h"
 #include "gtest/gtest.h"
 
@@ -57,7 +60,7 @@ struct ChunkId {
 class Trainer {
  public:
   explicit Trainer(const RunConfig& run, int threads = 2, int64_t first_step = 0, int64_t skipped = 0,
-                   double last_norm = 0, LossScale loss_scale = {})
+                   double last_norm = 0, LossScale loss_scale = {}, ChunkWitness* witness = nullptr)
       : run_(run), model_(*BuildModel(run.model)), store_(*Store::Create(model_, run_)) {
     for (const BlobSpec& blob : model_.blobs) {
       std::vector<float> values(static_cast<size_t>(blob.num_elems));
@@ -69,6 +72,7 @@ class Trainer {
     engine_ = *UpdateEngine::Create({.model = &model_,
                                      .run = &run_,
                                      .store = store_.get(),
+                                     .witness = witness,
                                      .threads = threads,
                                      .first_step = StepId(first_step),
                                      .skipped_steps = skipped,
@@ -124,6 +128,14 @@ class Trainer {
     gradient.program = SumProgram(nodes, kVnodes);
     gradient.owner = values;
     return gradient;
+  }
+  // What a witness must be shown of it.
+  std::vector<float> Sum(int64_t step, ChunkId id) const {
+    std::vector<float> sum(static_cast<size_t>(model_.blob(id.blob).chunk_elems(id.chunk)));
+    for (size_t i = 0; i < sum.size(); ++i) {
+      sum[i] = SumAt(step, {0, kVnodes}, id.blob, id.chunk * kChunkElems + static_cast<int64_t>(i));
+    }
+    return sum;
   }
   static std::vector<TreeNode> Leaves() { return {{0, 1}, {1, 1}, {2, 1}}; }
 
@@ -230,6 +242,69 @@ TEST_P(UpdateEngineTest, BitsDoNotDependOnThreadsArrivalOrSplit) {
     trainer.WaitForStep(step);
   }
   EXPECT_TRUE(trainer.Bits(3) == want);
+}
+
+// Keeps what it is shown.
+class Witness : public ChunkWitness {
+ public:
+  using Key = std::tuple<StepId, BlobId, int64_t>;
+  void OnSummed(StepId step, BlobId blob, int64_t chunk, absl::Span<const float> sum) override {
+    MutexLock lock(mu_);
+    EXPECT_TRUE(sums_.emplace(Key(step, blob, chunk), std::vector<float>(sum.begin(), sum.end())).second);
+  }
+  void OnUpdated(StepId step, BlobId blob, int64_t chunk) override {
+    std::vector<float> master(static_cast<size_t>(trainer->model().blob(blob).chunk_elems(chunk)));
+    trainer->store().ReadMaster(blob, NextVersion(step), chunk * kChunkElems, absl::MakeSpan(master));
+    MutexLock lock(mu_);
+    EXPECT_TRUE(masters_.emplace(Key(step, blob, chunk), std::move(master)).second);
+  }
+  std::map<Key, std::vector<float>> sums() {
+    MutexLock lock(mu_);
+    return sums_;
+  }
+  std::map<Key, std::vector<float>> masters() {
+    MutexLock lock(mu_);
+    return masters_;
+  }
+  Trainer* trainer = nullptr;
+
+ private:
+  Mutex mu_;
+  std::map<Key, std::vector<float>> sums_ ABSL_GUARDED_BY(mu_), masters_ ABSL_GUARDED_BY(mu_);
+};
+
+TEST_P(UpdateEngineTest, AWitnessSeesEachSumUnclippedAndEachMasterOnceAndChangesNoBit) {
+  const RunConfig run = SmallRun(GetParam(), 0.01);
+  Witness witness;
+  Trainer trainer(run, 3, 0, 0, 0, {}, &witness);
+  witness.trainer = &trainer;
+  for (int step = 0; step < 2; ++step) {
+    trainer.SubmitAll(step);
+    trainer.WaitForStep(step);
+    for (const ChunkId id : trainer.chunks()) {
+      const Witness::Key key(StepId(step), id.blob, id.chunk);
+      EXPECT_TRUE(witness.sums().at(key) == trainer.Sum(step, id)) << id.blob.value() << "/" << id.chunk;
+      std::vector<float> master(static_cast<size_t>(trainer.model().blob(id.blob).chunk_elems(id.chunk)));
+      trainer.store().ReadMaster(id.blob, Version(step + 1), id.chunk * kChunkElems, absl::MakeSpan(master));
+      EXPECT_TRUE(witness.masters().at(key) == master) << id.blob.value() << "/" << id.chunk;
+    }
+  }
+  EXPECT_EQ(witness.sums().size(), 2 * trainer.chunks().size());
+  EXPECT_EQ(witness.masters().size(), 2 * trainer.chunks().size());
+  EXPECT_TRUE(trainer.Bits(2) == Train(run, 1, 2));
+}
+
+TEST(UpdateEngineWitnessTest, SeesTheMastersOfASkippedStepToo) {
+  Witness witness;
+  Trainer trainer(SmallRun(ClipMode::kExact), 2, 0, 0, 0, {}, &witness);
+  witness.trainer = &trainer;
+  for (const ChunkId id : trainer.chunks()) {
+    ChunkGradient gradient = trainer.Gradient(0, id, Trainer::Leaves());
+    gradient.nonfinite_vnode = 1;
+    trainer.engine().Submit(StepId(0), id.blob, id.chunk, std::move(gradient));
+  }
+  EXPECT_TRUE(trainer.WaitForStep(0).skipped);
+  EXPECT_EQ(witness.masters().size(), trainer.chunks().size());
 }
 
 TEST_P(UpdateEngineTest, ClippingThatNeverBitesChangesNoBit) {

@@ -51,6 +51,10 @@ std::vector<BlobId> UpdateOrder(const ModelSpec& model, bool held) {
   return order;
 }
 
+int64_t LastStep(const RunConfig& run, int64_t most_steps) {
+  return most_steps > 0 ? std::min(run.steps, most_steps) : run.steps;
+}
+
 absl::Status CheckExpectedWorkers(int workers) {
   if (workers >= 1) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("expected_workers: ", workers, ", must be positive"));
@@ -83,7 +87,8 @@ class CoordinatorImpl final : public Coordinator {
         run_(*options.run),
         store_(*options.store),
         checkpointer_(*options.checkpointer),
-        observer_(options.observer),
+        observers_(std::move(options.observers)),
+        witness_(options.witness),
         data_(std::move(options.data)),
         expect_timeout_(options.expect_timeout),
         lease_(options.lease),
@@ -97,7 +102,7 @@ class CoordinatorImpl final : public Coordinator {
         expected_workers_(options.expected_workers),
         progress_(std::move(options.resume), start_),
         step_(first_version_.value()),
-        end_(std::max(run_.steps, first_version_.value())),
+        end_(std::max(LastStep(run_, options.most_steps), first_version_.value())),
         gate_(first_version_),
         checkpoints_(run_.checkpoint.every_steps, first_version_, checkpointer_.LatestPath(), start_) {
     watch_.OnProgress(start_);
@@ -120,6 +125,7 @@ class CoordinatorImpl final : public Coordinator {
                          UpdateEngine::Create({.model = &model_,
                                                .run = &run_,
                                                .store = &store_,
+                                               .witness = witness_,
                                                .threads = threads,
                                                .first_step = first_step,
                                                .skipped_steps = skipped_steps,
@@ -737,7 +743,7 @@ class CoordinatorImpl final : public Coordinator {
     if (report.skipped) {
       LogWarning("step_skipped", {{"step", report.step.value()}, {"gradient_not_finite", why_skipped}});
     }
-    if (observer_ != nullptr) observer_->OnCommit(report);
+    for (StepObserver* observer : observers_) observer->OnCommit(report);
   }
 
   // No step is in progress and all are committed: checkpoints of this very version, and the end.
@@ -859,7 +865,8 @@ class CoordinatorImpl final : public Coordinator {
   const RunConfig& run_;
   Store& store_;
   Checkpointer& checkpointer_;
-  StepObserver* const observer_;
+  const std::vector<StepObserver*> observers_;
+  ChunkWitness* const witness_;
   const std::unique_ptr<StepData> data_;
   const absl::Duration expect_timeout_;
   const absl::Duration lease_;

@@ -20,6 +20,7 @@
 #include "eps_server/data/step_data.h"
 #include "eps_server/membership/membership.h"
 #include "eps_server/membership/monotonic_clock.h"
+#include "eps_server/optimizer/chunk_witness.h"
 #include "eps_server/step/run_status.h"
 #include "eps_server/step/step_report.h"
 #include "eps_server/store/store.h"
@@ -46,7 +47,8 @@ class Coordinator {
     const RunConfig* run = nullptr;
     Store* store = nullptr;  // loaded at resume.version, nothing published
     Checkpointer* checkpointer = nullptr;
-    StepObserver* observer = nullptr;  // may be null
+    std::vector<StepObserver*> observers;  // each is told of every step, in this order
+    ChunkWitness* witness = nullptr;       // of the optimizer; null: none
     std::unique_ptr<StepData> data;
     RunState resume;                                    // default for a new run
     int expected_workers = 1;                           // the first step waits until so many are ready
@@ -54,6 +56,7 @@ class Coordinator {
     absl::Duration lease = absl::Seconds(10);
     int threads = 1;           // of the optimizer
     int64_t window_bytes = 0;  // of contributions; 0: DefaultWindowBytes
+    int64_t most_steps = 0;    // the run ends when so many are committed, if it has more; 0: no such end
     MonotonicClock clock = SteadyClock();
   };
   // Publishes resume.version of every blob and starts. A run that is done already is kFinished at

@@ -201,12 +201,14 @@ struct RunOptions {
   int expected_workers = 1;
   int threads = 2;
   int64_t window_bytes = 0;
+  int64_t most_steps = 0;
   FakeClock* clock = nullptr;
   const Snapshot* resume = nullptr;
 };
 
 struct TestRun {
-  explicit TestRun(const RunConfig& config, RunOptions options = {}) : config(config), model(*BuildModel(config.model)) {
+  explicit TestRun(const RunConfig& config, RunOptions options = {})
+      : config(config), model(*BuildModel(config.model)) {
     EXPECT_OK(WriteFileAtomically(dir.File("text"), std::string(1000, 'x')));
     this->config.data.path = dir.File("text");
     store = *Store::Create(model, this->config);
@@ -216,11 +218,12 @@ struct TestRun {
                               .run = &this->config,
                               .store = store.get(),
                               .checkpointer = checkpointer.get(),
-                              .observer = &reports,
+                              .observers = {&reports},
                               .data = *StepData::Create(this->config),
                               .expected_workers = options.expected_workers,
                               .threads = options.threads,
-                              .window_bytes = options.window_bytes};
+                              .window_bytes = options.window_bytes,
+                              .most_steps = options.most_steps};
     made.resume.loss_scale = FirstLossScale(this->config.precision.loss_scale);
     if (options.resume != nullptr) made.resume = options.resume->state;
     if (options.clock != nullptr) made.clock = options.clock->clock();
@@ -1003,6 +1006,22 @@ TEST(CoordinatorTest, WithoutALastCheckpointTheRunEndsWithTheSameBitsAndLeavesNo
   EXPECT_TRUE(run.checkpointer->snapshots().empty());
   EXPECT_EQ(run.coordinator->Status().newest_checkpoint, "");
   EXPECT_TRUE(run.Result(config.steps) == Reference(config));
+}
+
+TEST(CoordinatorTest, ARunThatEndsBeforeItsLastStepHasTheStepsOfTheWholeRun) {
+  RunConfig config = SmallRun();
+  config.optimizer.decay = ScheduleDecay::kLinear;
+  TestRun whole(config), part(config, {.most_steps = 2});
+  FakeWorker worker_of_whole(whole), worker_of_part(part);
+  ASSERT_OK(whole.coordinator->WaitUntilFinished());
+  ASSERT_OK(part.coordinator->WaitUntilFinished());
+  EXPECT_TRUE(worker_of_part.finished_ok());
+  EXPECT_EQ(part.committed(), 2);
+  ASSERT_EQ(part.reports.all().size(), 2u);
+  for (size_t s = 0; s < 2; ++s) {
+    EXPECT_EQ(part.reports.all()[s].learning_rate, whole.reports.all()[s].learning_rate);
+    EXPECT_EQ(part.reports.all()[s].gradient_norm, whole.reports.all()[s].gradient_norm);
+  }
 }
 
 TEST(CoordinatorTest, WithoutALastCheckpointTheEndWaitsForTheOneThatIsBeingWritten) {

@@ -81,7 +81,7 @@ int NonfiniteVnode(TreeNode node, const int32_t* flags) {
 
 class RelayExecutorImpl : public RelayExecutor {
  public:
-  RelayExecutorImpl(Options options, ArenaMap arena, const LayerShape& shape, PassMemory memory)
+  RelayExecutorImpl(Options options, ArenaMap arena, const LayerShape& shape, PassMemory memory, HostMemory witnessed)
       : options_(std::move(options)),
         model_(*options_.model),
         run_(*options_.run),
@@ -91,6 +91,7 @@ class RelayExecutorImpl : public RelayExecutor {
         arena_(std::move(arena)),
         shape_(shape),
         memory_(std::move(memory)),
+        witnessed_(std::move(witnessed)),
         layers_(model_, plan_, arena_, memory_.start_values(), device_.kernels(), device_.stream(StreamId::kCompute)),
         push_buffers_(&device_, plan_.host_push_bytes) {}
 
@@ -109,6 +110,7 @@ class RelayExecutorImpl : public RelayExecutor {
 
   void Enqueue(size_t index, const Pass& pass);
   void EnqueueWaits(const RelayStep& step, const Pass& pass);
+  void EnqueueWitness(const RelayStep& step, const Pass& pass);
   void EnqueuePull(const RelayStep& step, const Pass& pass);
   void EnqueueLoadTokens(const RelayStep& step, const Pass& pass);
   void EnqueuePush(const RelayStep& step, const Pass& pass);
@@ -158,6 +160,7 @@ class RelayExecutorImpl : public RelayExecutor {
   const ArenaMap arena_;
   const LayerShape shape_;
   const PassMemory memory_;
+  const HostMemory witnessed_;  // what a layer made, for the witness; empty without one
   LayerRunner layers_;
 
   HostMemory staging_in_;  // a layer as it was pulled; empty until a pass needs it
@@ -341,7 +344,9 @@ const std::vector<RelayStep>& RelayExecutorImpl::Schedule(const PassShape& shape
   const auto found = schedules_.find(key);
   if (found != schedules_.end()) return found->second;
   if (schedules_.size() >= kMostSchedules) schedules_.clear();
-  return schedules_.emplace(key, BuildSchedule(model_, plan_, shape)).first->second;
+  std::vector<RelayStep>& steps = schedules_.emplace(key, BuildSchedule(model_, plan_, shape)).first->second;
+  if (options_.alter_schedule) options_.alter_schedule(model_, plan_, steps);
+  return steps;
 }
 
 absl::Status RelayExecutorImpl::Execute(Pass& pass) {
@@ -419,8 +424,21 @@ void RelayExecutorImpl::Enqueue(size_t index, const Pass& pass) {
       break;
     default:
       layers_.Run(step, pass.context);
+      if (step.kind == RelayStep::Kind::kForward && options_.witness != nullptr) EnqueueWitness(step, pass);
   }
   if (step.signals) device_.stream(step.stream()).Record(*events_[index]);
+}
+
+// On the compute stream, so that no step has to wait for it.
+void RelayExecutorImpl::EnqueueWitness(const RelayStep& step, const Pass& pass) {
+  if (!pass.context.training) return;
+  Stream& compute = device_.stream(StreamId::kCompute);
+  compute.CopyOut(witnessed_.bytes, Slot(arena_.boundaries, step.output));
+  compute.HostCall([this, &step, &pass] {
+    options_.witness->OnForward(pass.context.step, step.layer, pass.context.vnodes[static_cast<size_t>(step.vnode)],
+                                step.micro_batch, witnessed_.bytes);
+    return absl::OkStatus();
+  });
 }
 
 void RelayExecutorImpl::EnqueuePull(const RelayStep& step, const Pass& pass) {
@@ -666,7 +684,12 @@ absl::StatusOr<std::unique_ptr<RelayExecutor>> RelayExecutor::Create(Options opt
   }
   EPS_ASSIGN_OR_RETURN(PassMemory memory,
                        PassMemory::New(*options.device, options.plan, shape, run.batch.micro_batches));
-  return std::make_unique<RelayExecutorImpl>(std::move(options), std::move(arena), shape, std::move(memory));
+  HostMemory witnessed;
+  if (options.witness != nullptr) {
+    EPS_ASSIGN_OR_RETURN(witnessed, options.device->NewHostMemory(shape.boundary_bytes()));
+  }
+  return std::make_unique<RelayExecutorImpl>(std::move(options), std::move(arena), shape, std::move(memory),
+                                             std::move(witnessed));
 }
 
 }  // namespace eps::worker

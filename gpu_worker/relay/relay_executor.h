@@ -13,6 +13,8 @@
 #include "gpu_worker/device/kernels.h"
 #include "gpu_worker/group/group.h"
 #include "gpu_worker/plan/relay_plan.h"
+#include "gpu_worker/relay/forward_witness.h"
+#include "gpu_worker/relay/schedule.h"
 #include "gpu_worker/transport/transport.h"
 
 namespace eps::worker {
@@ -38,6 +40,8 @@ class RelayExecutor {
     Device* device = nullptr;
     Transport* transport = nullptr;
     RelayPlan plan;
+    ForwardWitness* witness = nullptr;       // of passes that train; outlives the executor; null: none
+    AlterSchedule alter_schedule = nullptr;  // of every pass; of a test's program alone
   };
   static absl::StatusOr<std::unique_ptr<RelayExecutor>> Create(Options options);
   virtual ~RelayExecutor() = default;

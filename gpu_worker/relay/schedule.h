@@ -2,6 +2,7 @@
 #define EPS_GPU_WORKER_RELAY_SCHEDULE_H_
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -90,6 +91,10 @@ struct PassShape {
 // Waits follow from what each step reads and writes: a step waits for the last writer of what it reads, and for the
 // last readers of what it overwrites.
 std::vector<RelayStep> BuildSchedule(const ModelSpec& model, const RelayPlan& plan, const PassShape& pass);
+
+// Changes a schedule that was built: what a test's program does wrong on purpose (gpu_worker/faults). Those that are
+// shipped have none.
+using AlterSchedule = std::function<void(const ModelSpec&, const RelayPlan&, std::vector<RelayStep>&)>;
 
 // "recompute h.3 vnode 1 micro-batch 0 weights 1 input 0 inner 2 after 17".
 std::string DebugString(const RelayStep& step, const ModelSpec& model);

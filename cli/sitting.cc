@@ -1,0 +1,247 @@
+#include "cli/sitting.h"
+
+#include <signal.h>
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <optional>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "cli/daemon_client.h"
+#include "cli/run_report.h"
+#include "common/base/exit_code.h"
+#include "common/base/status_macros.h"
+
+namespace eps::cli {
+namespace {
+
+constexpr absl::Duration kDaemonStartTimeout = absl::Minutes(10);  // loading a checkpoint of hundreds of GB takes long
+constexpr absl::Duration kPollInterval = absl::Milliseconds(100);
+constexpr absl::Duration kAbortTime = absl::Seconds(5);    // for a daemon that is to end at once
+constexpr absl::Duration kGraceAtEnd = absl::Seconds(10);  // for a child to end by itself
+
+SittingEnd Failed(const absl::Status& status, int exit_code = kExitFailed) {
+  return {.exit_code = exit_code, .errors = {std::string(status.message())}};
+}
+
+std::string Ended(const ChildProcess& child) {
+  const std::string words = LastWords(child);
+  return absl::StrCat(EndOf(child), words.empty() ? "" : ": ", words);
+}
+
+bool DoesNotFit(const ChildProcess& worker) {
+  return worker.wait_status.has_value() && WIFEXITED(*worker.wait_status) &&
+         WEXITSTATUS(*worker.wait_status) == kExitDoesNotFit;
+}
+
+}  // namespace
+
+std::string ForwardDigestFile(const std::string& out, int worker) {
+  return absl::StrCat(out, "/forward-", worker, ".jsonl");
+}
+
+Sitting::Sitting(SittingOptions options, SignalQueue* signals) : options_(std::move(options)), signals_(*signals) {}
+
+SittingEnd Sitting::Run() {
+  if (absl::Status status = StartDaemon(); !status.ok()) return Failed(status);
+  const absl::StatusOr<bool> listening = WaitForEndpoint();
+  if (absl::IsCancelled(listening.status())) {
+    if (options_.end_at_once) AbortDaemon();
+    EndChildren();
+    return Failed(listening.status(), kExitSignal + signals_.last());
+  }
+  if (!listening.ok()) return Failed(listening.status());
+  if (!*listening) return DaemonEnded();
+  if (absl::Status status = StartWorkers(); !status.ok()) return Failed(status);
+  return Watch();
+}
+
+absl::Status Sitting::StartDaemon() {
+  EPS_ASSIGN_OR_RETURN(doors_, WriteRunToken(options_.out));
+  std::vector<std::string> arguments = options_.run.ToArguments();
+  const std::vector<std::string> more = {
+      "--out",        options_.out,      "--listen",         "127.0.0.1:0",
+      "--token-file", doors_.token_file, "--expect-workers", absl::StrCat(options_.workers)};
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  arguments.insert(arguments.end(), options_.daemon_arguments.begin(), options_.daemon_arguments.end());
+  // A daemon whose starter died finishes its step, writes the checkpoint, and lets its workers go.
+  EPS_ASSIGN_OR_RETURN(daemon_, Spawn({.name = "eps_server",
+                                       .program = options_.programs + "/eps_server",
+                                       .arguments = arguments,
+                                       .log_path = options_.out + "/logs/eps_server.log",
+                                       .signal_when_parent_dies = SIGHUP}));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<bool> Sitting::WaitForEndpoint() {
+  const absl::Time deadline = absl::Now() + kDaemonStartTimeout;
+  while (true) {
+    Reap({&daemon_});
+    if (!daemon_.running()) return false;
+    const absl::StatusOr<Endpoint> endpoint = ReadEndpoint(options_.out);
+    if (endpoint.ok() && endpoint->process_id == daemon_.pid) {
+      address_ = endpoint->address;
+      return true;
+    }
+    if (absl::Now() > deadline) {
+      return absl::DeadlineExceededError(absl::StrCat(
+          "the daemon did not listen within ", absl::FormatDuration(kDaemonStartTimeout), "; see ", daemon_.log_path));
+    }
+    if (signals_.Wait(absl::Milliseconds(5)).has_value()) {
+      return absl::CancelledError("ended by a signal before the run had begun; nothing was changed");
+    }
+  }
+}
+
+std::vector<std::string> Sitting::WorkerArguments(int worker) const {
+  std::vector<std::string> arguments = options_.worker.ToArguments(address_, options_.threads);
+  arguments.insert(arguments.end(), {"--token-file", doors_.token_file});
+  if (options_.forward_digests) {
+    arguments.insert(arguments.end(), {"--digests", ForwardDigestFile(options_.out, worker)});
+  }
+  return arguments;
+}
+
+absl::Status Sitting::StartWorkers() {
+  for (int i = 1; i <= options_.workers; ++i) {
+    EPS_ASSIGN_OR_RETURN(ChildProcess worker,
+                         Spawn({.name = absl::StrCat("gpu_worker ", i),
+                                .program = options_.programs + "/gpu_worker",
+                                .arguments = WorkerArguments(i),
+                                .log_path = absl::StrCat(options_.out, "/logs/gpu_worker-", i, ".log"),
+                                .signal_when_parent_dies = 0}));
+    workers_.push_back(std::move(worker));
+    reported_.push_back(false);
+  }
+  return absl::OkStatus();
+}
+
+SittingEnd Sitting::Watch() {
+  auto credentials = NewChannelCredentials(doors_, address_, absl::Now());
+  if (!credentials.ok()) return Failed(credentials.status());
+  DaemonClient client(address_, *std::move(credentials));
+  while (true) {
+    if (const std::optional<int> number = signals_.Wait(kPollInterval)) PassOn(*number);
+    ReapAll();
+    if (!daemon_.running()) return DaemonEnded();
+    const int num_running = static_cast<int>(
+        std::count_if(workers_.begin(), workers_.end(), [](const ChildProcess& w) { return w.running(); }));
+    // A worker that died before it attached is not waited for.
+    if (NoteDeadWorkers() && num_running > 0) client.ExpectWorkers(num_running, absl::Seconds(1)).IgnoreError();
+    // A worker that ended well was told that the run is over: the daemon ends by itself, whoever was lost before.
+    const bool over =
+        std::any_of(workers_.begin(), workers_.end(), [](const ChildProcess& w) { return w.ended_well(); });
+    if (num_running == 0 && !over && !none_left_) {
+      // Nobody can finish the step: the daemon ends with the checkpoint that stands.
+      none_left_ = true;
+      kill(daemon_.pid, SIGTERM);
+    }
+    if (const absl::StatusOr<proto::StatusReply> status = client.Status(absl::Seconds(1)); status.ok()) {
+      if (options_.show) options_.show(*status);
+    }
+  }
+}
+
+void Sitting::ReapAll() {
+  std::vector<ChildProcess*> children = {&daemon_};
+  for (ChildProcess& worker : workers_) children.push_back(&worker);
+  Reap(children);
+}
+
+bool Sitting::NoteDeadWorkers() {
+  bool found = false;
+  for (size_t i = 0; i < workers_.size(); ++i) {
+    if (workers_[i].running() || workers_[i].ended_well() || reported_[i]) continue;
+    reported_[i] = found = true;
+    if (options_.note) options_.note(absl::StrCat("eps: ", workers_[i].name, " ended: ", Ended(workers_[i])));
+  }
+  return found;
+}
+
+void Sitting::PassOn(int number) {
+  if (options_.end_at_once) AbortDaemon();
+  if (interrupted_ || options_.end_at_once) {
+    at_once_ = true;
+    return EndChildren();
+  }
+  interrupted_ = true;
+  if (options_.note) options_.note("eps: finishing the step in progress; once more ends at once");
+  if (daemon_.running()) kill(daemon_.pid, number);
+}
+
+SittingEnd Sitting::DaemonEnded() {
+  WaitForWorkers();
+  const int status = *daemon_.wait_status;
+  const int code = WIFEXITED(status) ? WEXITSTATUS(status) : kExitFailed;
+  if (code == kExitDone) return {};
+  if (at_once_) {
+    return {.exit_code = kExitFailed,
+            .errors = {absl::StrCat("ended at once, by a ", options_.end_at_once ? "" : "second ", "signal; ",
+                                    NewestCheckpointText(options_.out))}};
+  }
+  const std::string words = LastWords(daemon_);
+  if (address_.empty() && (code == kExitBadInput || code == kExitDoesNotFit)) {
+    // Nothing was started: nothing is left.
+    std::error_code ignored;
+    if (options_.out_is_new) std::filesystem::remove_all(options_.out, ignored);
+    return {.exit_code = code, .errors = {words}};
+  }
+  const bool asked_to_end = code == kExitSignal + SIGINT || code == kExitSignal + SIGTERM;
+  if (asked_to_end && !none_left_) {
+    return {.exit_code = code, .errors = {absl::StrCat("ended by a signal; ", NewestCheckpointText(options_.out))}};
+  }
+  SittingEnd end = {.exit_code = kExitFailed};
+  for (const ChildProcess& worker : workers_) {
+    if (worker.ended_well()) continue;
+    end.does_not_fit = end.does_not_fit || DoesNotFit(worker);
+    end.errors.push_back(absl::StrCat(worker.name, " ended: ", Ended(worker)));
+  }
+  end.errors.push_back(absl::StrCat("the daemon ended: ", Ended(daemon_), " (log: ", daemon_.log_path, ")"));
+  end.errors.push_back(NewestCheckpointText(options_.out));
+  return end;
+}
+
+// Workers end by themselves once the daemon has said that the run is over; those of a dead daemon are ended.
+void Sitting::WaitForWorkers() {
+  const bool daemon_died = WIFSIGNALED(*daemon_.wait_status);
+  const absl::Time deadline = absl::Now() + (daemon_died ? absl::ZeroDuration() : kGraceAtEnd);
+  while (AnyRunning() && absl::Now() < deadline) {
+    absl::SleepFor(absl::Milliseconds(5));
+    ReapAll();
+  }
+  EndChildren();
+}
+
+// It ends at once by a second signal, and takes what it has in the temporary folder with it, which it cannot when killed.
+void Sitting::AbortDaemon() {
+  const absl::Time deadline = absl::Now() + kAbortTime;
+  while (daemon_.running() && absl::Now() < deadline) {
+    kill(daemon_.pid, SIGTERM);
+    absl::SleepFor(absl::Milliseconds(20));
+    Reap({&daemon_});
+  }
+}
+
+bool Sitting::AnyRunning() const {
+  return daemon_.running() ||
+         std::any_of(workers_.begin(), workers_.end(), [](const ChildProcess& worker) { return worker.running(); });
+}
+
+void Sitting::EndChildren() {
+  ReapAll();
+  for (ChildProcess& worker : workers_) {
+    if (worker.running()) kill(worker.pid, SIGKILL);
+  }
+  if (daemon_.running()) kill(daemon_.pid, SIGKILL);
+  while (AnyRunning()) {
+    absl::SleepFor(absl::Milliseconds(2));
+    ReapAll();
+  }
+}
+
+}  // namespace eps::cli

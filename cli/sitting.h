@@ -1,0 +1,88 @@
+#ifndef EPS_CLI_SITTING_H_
+#define EPS_CLI_SITTING_H_
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "cli/child_process.h"
+#include "cli/common_flags.h"
+#include "cli/signal_queue.h"
+#include "common/grpc/credentials.h"
+#include "proto/control.pb.h"
+
+namespace eps::cli {
+
+struct SittingOptions {
+  RunFlags run;
+  WorkerFlags worker;
+  int workers = 1;
+  int threads = 1;                            // of each worker, where `worker` says none
+  std::string programs;                       // the folder of eps_server and gpu_worker
+  std::string out;                            // the run's folder; OUT/logs is there
+  bool out_is_new = false;                    // it was not there before: of a run that is refused it goes again
+  std::vector<std::string> daemon_arguments;  // beside those that every sitting needs
+  bool forward_digests = false;               // each worker writes ForwardDigestFile
+  bool end_at_once = false;                   // by the first signal, not by the second
+
+  std::function<void(const proto::StatusReply&)> show;  // how far it is, several times a second
+  std::function<void(const std::string&)> note;         // something happened; a line for people
+};
+
+struct SittingEnd {
+  int exit_code = 0;                // as `eps train` ends
+  std::vector<std::string> errors;  // why, a line each, for people; where the exit code is not 0
+  bool does_not_fit = false;        // a worker said that its device is too small
+};
+
+// Where worker `worker`, from 1, of a sitting in `out` writes its digests of the forward pass, where it is asked to.
+std::string ForwardDigestFile(const std::string& out, int worker);
+
+// One sitting of a run: starts a daemon and workers as processes, watches them until the daemon has ended, and says how.
+// No process is left when it is destroyed.
+//
+// Threads: one
+class Sitting {
+ public:
+  // `signals` outlives the sitting.
+  Sitting(SittingOptions options, SignalQueue* signals);
+  ~Sitting() { EndChildren(); }
+  Sitting(const Sitting&) = delete;
+  Sitting& operator=(const Sitting&) = delete;
+
+  // Once.
+  SittingEnd Run();
+
+ private:
+  absl::Status StartDaemon();
+  // False when the daemon ended first. Errors: CANCELLED a signal came: there is no step to finish yet
+  absl::StatusOr<bool> WaitForEndpoint();
+  absl::Status StartWorkers();
+  std::vector<std::string> WorkerArguments(int worker) const;
+  SittingEnd Watch();
+  void ReapAll();
+  bool NoteDeadWorkers();  // true if there are new ones
+  void PassOn(int number);
+  SittingEnd DaemonEnded();
+  void WaitForWorkers();
+  void AbortDaemon();
+  bool AnyRunning() const;
+  void EndChildren();
+
+  const SittingOptions options_;
+  SignalQueue& signals_;
+  std::string address_;
+  ClientDoors doors_;
+  ChildProcess daemon_;
+  std::vector<ChildProcess> workers_;
+  std::vector<bool> reported_;  // whose end was said
+  bool none_left_ = false;      // the last worker has died, and the daemon was told to end for that
+  bool interrupted_ = false;
+  bool at_once_ = false;  // children were ended before they could end by themselves
+};
+
+}  // namespace eps::cli
+
+#endif  // EPS_CLI_SITTING_H_

@@ -1,0 +1,296 @@
+// eps verify: the same steps of a run, carried out in different ways, compared bit for bit and tensor by tensor.
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <system_error>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "cli/child_process.h"
+#include "cli/command.h"
+#include "cli/common_flags.h"
+#include "cli/preflight.h"
+#include "cli/progress.h"
+#include "cli/signal_queue.h"
+#include "cli/sitting.h"
+#include "cli/verify/comparison.h"
+#include "cli/verify/digest_file.h"
+#include "cli/verify/report.h"
+#include "cli/verify/variants.h"
+#include "common/base/exit_code.h"
+#include "common/base/file_util.h"
+#include "common/base/flags.h"
+#include "common/base/memory_room.h"
+#include "common/base/status_macros.h"
+#include "common/base/thread.h"
+#include "common/grpc/thread_needs.h"
+#include "common/model/model_spec.h"
+
+namespace eps::cli {
+namespace {
+
+const std::map<std::string, VerifyTopic> kTopics = {{"relay", VerifyTopic::kRelay},
+                                                    {"recompute", VerifyTopic::kRecompute},
+                                                    {"workers", VerifyTopic::kWorkers},
+                                                    {"transport", VerifyTopic::kTransport}};
+
+// Over the RunSpec's in every variant: nobody reads its checkpoints.
+const std::vector<std::string> kNoCheckpoints = {"checkpoint.every_steps=0", "checkpoint.last=false"};
+
+struct VerifyFlags {
+  RunFlags run;
+  WorkerFlags worker;
+  int64_t steps = 2;
+  int workers = 2;
+  std::vector<std::string> only;
+  std::string out;
+  bool json = false;
+
+  std::set<VerifyTopic> Topics() const {
+    std::set<VerifyTopic> topics;
+    for (const std::string& name : only) topics.insert(kTopics.at(name));
+    return topics;
+  }
+};
+
+// Where the variants' runs lie: a temporary folder, which goes again unless it is kept; or the user's, which stays.
+class RunsFolder {
+ public:
+  // Errors: ALREADY_EXISTS `given` holds something · the system's
+  static absl::StatusOr<std::unique_ptr<RunsFolder>> Make(const std::string& given) {
+    auto folder = std::make_unique<RunsFolder>();
+    if (!given.empty()) {
+      std::error_code ignored;
+      if (std::filesystem::exists(given, ignored) && !std::filesystem::is_empty(given, ignored)) {
+        return absl::AlreadyExistsError(absl::StrCat("--out ", given, ": not an empty folder"));
+      }
+      EPS_RETURN_IF_ERROR(MakeDirs(given));
+      folder->path_ = given;
+      folder->keep_ = true;
+      return folder;
+    }
+    EPS_ASSIGN_OR_RETURN(folder->path_, TemporaryFolder());
+    folder->path_ += "/eps-verify-XXXXXX";
+    if (mkdtemp(folder->path_.data()) == nullptr) return FileError(errno, "make", std::exchange(folder->path_, ""));
+    return folder;
+  }
+  ~RunsFolder() {
+    std::error_code ignored;
+    if (!keep_ && !path_.empty()) std::filesystem::remove_all(path_, ignored);
+  }
+  void Keep() { keep_ = true; }
+  bool kept() const { return keep_; }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+  bool keep_ = false;
+};
+
+class Verification {
+ public:
+  Verification(const VerifyFlags& flags, ModelSpec model, std::vector<Variant> variants, std::string programs,
+               SignalQueue* signals, RunsFolder* folder)
+      : flags_(flags),
+        model_(std::move(model)),
+        variants_(std::move(variants)),
+        programs_(std::move(programs)),
+        signals_(*signals),
+        folder_(*folder),
+        printer_(variants_, flags.json) {}
+
+  // The program's exit code.
+  int Run() {
+    printer_.Begin();
+    bool all_same = true;
+    for (size_t i = 0; i < variants_.size(); ++i) {
+      const VariantResult result = Try(i);
+      if (signals_.last() != 0) {
+        printer_.Interrupted();
+        std::fprintf(stderr, "eps: ended by a signal\n");
+        return kExitSignal + signals_.last();
+      }
+      printer_.Add(result);
+      all_same = all_same && (result.outcome == VariantResult::Outcome::kSame ||
+                              result.outcome == VariantResult::Outcome::kSkipped);
+      if (i == 0 && !all_same) break;  // nothing to compare with
+    }
+    if (!all_same) folder_.Keep();
+    printer_.End(all_same, folder_.kept() ? folder_.path() : "");
+    return all_same ? kExitDone : kExitFailed;
+  }
+
+ private:
+  VariantResult Try(size_t index) {
+    const Variant& variant = variants_[index];
+    VariantResult result = {.name = variant.name, .is_baseline = index == 0};
+    if (!variant.skipped.empty()) {
+      result.outcome = VariantResult::Outcome::kSkipped;
+      result.why = variant.skipped.substr(0, variant.skipped.find("; less would do"));
+      return result;
+    }
+    const absl::Status status = RunAndCompare(index, result);
+    if (status.ok()) return result;
+    // What only the device itself knows: it is the arithmetic's skip, a little later.
+    const bool too_small = index > 0 && absl::IsResourceExhausted(status);
+    result.outcome = too_small ? VariantResult::Outcome::kSkipped : VariantResult::Outcome::kFailed;
+    result.why = std::string(status.message());
+    return result;
+  }
+
+  absl::Status RunAndCompare(size_t index, VariantResult& result) {
+    const Variant& variant = variants_[index];
+    const std::string out = absl::StrCat(folder_.path(), "/", index, "-", FolderName(variant.name));
+    EPS_RETURN_IF_ERROR(MakeDirs(out + "/logs"));
+    EPS_RETURN_IF_ERROR(Carry(index, out));
+    EPS_ASSIGN_OR_RETURN(std::vector<StepDigests> digests, ReadDigestFile(DigestFile(out)));
+    ForwardDigests forward;
+    for (int worker = 1; worker <= variant.workers; ++worker) {
+      EPS_RETURN_IF_ERROR(ReadForwardFile(ForwardDigestFile(out, worker), forward));
+    }
+    if (digests.empty()) return absl::InternalError("it has committed no step");
+    result.steps = static_cast<int64_t>(digests.size());
+    result.tensors = digests.front().tensors.size();
+    for (const StepDigests& step : digests) {
+      result.seconds += step.seconds;
+      result.tokens += step.tokens;
+    }
+    if (index > 0) return CompareWithBaseline(digests, forward, result);
+    baseline_ = std::move(digests);
+    baseline_forward_ = std::move(forward);
+    return absl::OkStatus();
+  }
+
+  // Errors: RESOURCE_EXHAUSTED a worker says that its device is too small · why it failed otherwise
+  absl::Status Carry(size_t index, const std::string& out) {
+    const Variant& variant = variants_[index];
+    const int cores = static_cast<int>(std::thread::hardware_concurrency());
+    SittingOptions options = {
+        .run = flags_.run,
+        .worker = flags_.worker,
+        .workers = variant.workers,
+        .threads = std::max(1, cores / variant.workers),
+        .programs = programs_,
+        .out = out,
+        .daemon_arguments = {"--digests", DigestFile(out), "--most-steps", absl::StrCat(flags_.steps)},
+        .forward_digests = true,
+        .end_at_once = true,
+        .show = [&](const proto::StatusReply& status) { printer_.Progress(index, status.step(), flags_.steps); }};
+    options.worker.device_memory_bytes = variant.device_memory_bytes;
+    for (const std::string& field : kNoCheckpoints) options.run.set.push_back(field);
+    for (const std::string& field : variant.set) options.run.set.push_back(field);
+    printer_.Progress(index, 0, flags_.steps);
+    const SittingEnd end = Sitting(std::move(options), &signals_).Run();
+    if (end.exit_code == kExitDone) return absl::OkStatus();
+    const std::string why = end.errors.empty() ? "" : end.errors.front();
+    return end.does_not_fit ? absl::ResourceExhaustedError(why) : absl::InternalError(why);
+  }
+
+  absl::Status CompareWithBaseline(const std::vector<StepDigests>& digests, const ForwardDigests& forward,
+                                   VariantResult& result) const {
+    EPS_ASSIGN_OR_RETURN(const std::optional<Difference> difference, Compare(model_, baseline_, digests));
+    if (!difference.has_value()) return absl::OkStatus();
+    result.outcome = VariantResult::Outcome::kDifferent;
+    result.difference = *difference;
+    result.first = Explain(model_, *difference, baseline_forward_, forward);
+    return absl::OkStatus();
+  }
+
+  static std::string DigestFile(const std::string& out) { return out + "/digests.jsonl"; }
+  static std::string FolderName(const std::string& name) {
+    std::string folder;
+    for (const char c : name.substr(0, name.find(" (")))
+      folder += std::isalnum(static_cast<unsigned char>(c)) ? c : '-';
+    return folder;
+  }
+
+  const VerifyFlags& flags_;
+  const ModelSpec model_;
+  const std::vector<Variant> variants_;
+  const std::string programs_;
+  SignalQueue& signals_;
+  RunsFolder& folder_;
+  VerifyPrinter printer_;
+  std::vector<StepDigests> baseline_;
+  ForwardDigests baseline_forward_;
+};
+
+absl::StatusOr<int> Verify(VerifyFlags flags) {
+  // The same cap for all, whatever their number.
+  flags.worker.SetDefaultMemory(FindMemoryRoom(), flags.workers);
+  EPS_RETURN_IF_ERROR(CheckThreadRoom(RunThreads(
+      flags.workers, std::max(flags.worker.threads, static_cast<int>(std::thread::hardware_concurrency())))));
+  EPS_RETURN_IF_ERROR(CheckBeforeTraining({.run = flags.run, .worker = flags.worker}).status());
+  EPS_ASSIGN_OR_RETURN(RunConfig run, flags.run.Load());
+  flags.steps = std::min(flags.steps, run.steps);
+  EPS_ASSIGN_OR_RETURN(ModelSpec model, BuildModel(run.model));
+  EPS_ASSIGN_OR_RETURN(std::vector<Variant> variants,
+                       PlanVariants({.run = std::move(run),
+                                     .device = flags.worker.device,
+                                     .device_memory_bytes = flags.worker.device_memory_bytes,
+                                     .workers = flags.workers,
+                                     .topics = flags.Topics()}));
+  EPS_ASSIGN_OR_RETURN(std::string programs, ProgramFolder());
+  EPS_ASSIGN_OR_RETURN(SignalQueue signals, SignalQueue::Create());
+  umask(077);
+  EPS_ASSIGN_OR_RETURN(const std::unique_ptr<RunsFolder> folder, RunsFolder::Make(flags.out));
+  return Verification(flags, std::move(model), std::move(variants), std::move(programs), &signals, folder.get()).Run();
+}
+
+}  // namespace
+
+void AddVerify(CLI::App& app, int* exit_code) {
+  CLI::App* command = app.add_subcommand(
+      "verify",
+      "Carries out some steps of a run in different ways, relayed and resident, recomputed and kept, by one worker and "
+      "several, and compares every tensor bit for bit");
+  auto flags = std::make_shared<VerifyFlags>();
+  flags->run.AddTo(*command);
+  command->remove_option(command->get_option("--steps"));  // ours leaves the schedule as it is
+  command
+      ->add_option("--steps", flags->steps, "How many of the run's steps, from the first; its schedule stays as it is")
+      ->type_name("N")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 40))
+      ->capture_default_str();
+  command->add_option("--workers", flags->workers, "Of the variant with several workers; all others have one")
+      ->type_name("N")
+      ->check(CLI::Range(2, 4096))
+      ->capture_default_str();
+  flags->worker.AddTo(*command);
+  command->add_option("--only", flags->only, "Some variants only: relay, recompute, workers, transport")
+      ->type_name("WHAT,...")
+      ->delimiter(',')
+      ->check(CLI::IsMember({"relay", "recompute", "workers", "transport"}));
+  command
+      ->add_option("--out", flags->out,
+                   "Keeps the runs' folders there. Default: a temporary folder, which is kept after a difference")
+      ->type_name("DIR")
+      ->check(NotEmpty());
+  command->add_flag("--json", flags->json, "As JSON");
+  command->footer(
+      "Exit codes: 0 the same bits, 1 a difference (or a variant failed), 2 bad input, 3 the run does not fit the "
+      "device\n"
+      "memory, 130 or 143 ended by a signal. docs/verify.md says how a difference is read.");
+  command->callback([flags, exit_code] {
+    const absl::StatusOr<int> code = Verify(*flags);
+    *exit_code = code.ok() ? *code : ReportStart(code.status());
+  });
+}
+
+}  // namespace eps::cli

@@ -1,0 +1,120 @@
+#include "cli/verify/variants.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "cli/whole_plan.h"
+#include "common/base/byte_size.h"
+#include "common/base/status_macros.h"
+
+namespace eps::cli {
+namespace {
+
+// Makes the variants of one request.
+class Planner {
+ public:
+  explicit Planner(const VariantRequest& request) : request_(request) {}
+
+  absl::StatusOr<std::vector<Variant>> Plan() {
+    EPS_ASSIGN_OR_RETURN(baseline_, PlanOf(request_.run));
+    variants_.push_back({.name = "as the RunSpec says", .device_memory_bytes = request_.device_memory_bytes});
+    if (Wants(VerifyTopic::kRelay)) AddRelay();
+    if (Wants(VerifyTopic::kRecompute)) AddRecompute();
+    if (Wants(VerifyTopic::kWorkers)) AddWorkers();
+    if (Wants(VerifyTopic::kTransport)) AddTransport();
+    return std::move(variants_);
+  }
+
+ private:
+  bool Wants(VerifyTopic topic) const { return request_.topics.empty() || request_.topics.count(topic) > 0; }
+
+  absl::StatusOr<WholePlan> PlanOf(const RunConfig& run) const {
+    return MakeWholePlan(run, request_.device, request_.device_memory_bytes, /*threads=*/1);
+  }
+
+  Variant& Add(VerifyTopic topic, std::string name, std::vector<std::string> set) {
+    return variants_.emplace_back(Variant{.topic = topic,
+                                          .name = std::move(name),
+                                          .set = std::move(set),
+                                          .device_memory_bytes = request_.device_memory_bytes});
+  }
+  // Leaves out what `run`, the variant's, has no room for.
+  void CheckRoom(Variant& variant, const RunConfig& run) const {
+    const absl::StatusOr<WholePlan> plan = PlanOf(run);
+    if (!plan.ok()) variant.skipped = std::string(plan.status().message());
+  }
+
+  void AddRelay() {
+    RunConfig run = request_.run;
+    if (!run.relay.resident) {
+      run.relay.resident = true;
+      CheckRoom(Add(VerifyTopic::kRelay, "everything resident", {"relay.resident=true"}), run);
+    }
+    // What makes the device hold least: one layer, nothing kept, boundaries on the host.
+    run.relay = {.inner = InnerPolicy::kRecompute, .boundaries = BoundaryPolicy::kHost, .weight_slots = 1};
+    Variant& smallest = Add(VerifyTopic::kRelay, "",
+                            {"relay.resident=false", "relay.boundaries=HOST", "relay.inner=RECOMPUTE",
+                             "relay.weight_slots=1", "relay.group_members=1"});
+    const absl::StatusOr<WholePlan> plan = PlanOf(run);
+    if (plan.ok()) smallest.device_memory_bytes = plan->smallest_cap_bytes;
+    if (!plan.ok()) smallest.skipped = std::string(plan.status().message());
+    smallest.name = absl::StrCat("relayed, smallest cap",
+                                 plan.ok() ? absl::StrCat(" (", FormatByteSize(plan->smallest_cap_bytes), ")") : "");
+  }
+
+  void AddRecompute() {
+    RunConfig run = request_.run;
+    if (baseline_.device.kept_inner() > 0) {
+      Add(VerifyTopic::kRecompute, "everything recomputed", {"relay.inner=RECOMPUTE"});
+    }
+    if (!baseline_.device.keeps_all_inner) {
+      run.relay.inner = InnerPolicy::kKeep;
+      CheckRoom(Add(VerifyTopic::kRecompute, "nothing recomputed", {"relay.inner=KEEP"}), run);
+    }
+  }
+
+  void AddWorkers() {
+    const int workers = request_.workers;
+    Variant several = {.topic = VerifyTopic::kWorkers,
+                       .name = absl::StrCat(workers, " workers"),
+                       .set = {"relay.group_members=1"},
+                       .workers = workers,
+                       .device_memory_bytes = request_.device_memory_bytes};
+    if (request_.run.batch.virtual_nodes < 2) {
+      several.skipped = "batch.virtual_nodes is 1: a second worker has nothing to do";
+    }
+    Variant group = several;
+    group.name = absl::StrCat(workers, " workers as a group");
+    group.set = {absl::StrCat("relay.group_members=", workers)};
+    variants_.push_back(std::move(several));
+    if (workers > kMostGroupMembers) return;
+    if (request_.device != "cpu") {
+      if (group.skipped.empty()) group.skipped = "its members would share one GPU, which NCCL does not allow";
+    } else if (group.skipped.empty()) {
+      RunConfig run = request_.run;
+      run.relay.group_members = workers;
+      CheckRoom(group, run);
+    }
+    variants_.push_back(std::move(group));
+  }
+
+  void AddTransport() {
+    if (request_.run.transport != TransportChoice::kGrpc) {
+      Add(VerifyTopic::kTransport, "over gRPC", {"transport=GRPC"});
+    } else {
+      Add(VerifyTopic::kTransport, "through shared memory", {"transport=SHARED_MEMORY"});
+    }
+  }
+
+  static constexpr int kMostGroupMembers = 64;  // of a RunSpec
+
+  const VariantRequest& request_;
+  WholePlan baseline_;
+  std::vector<Variant> variants_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::vector<Variant>> PlanVariants(const VariantRequest& request) { return Planner(request).Plan(); }
+
+}  // namespace eps::cli

@@ -1,0 +1,42 @@
+#ifndef EPS_CLI_VERIFY_VARIANTS_H_
+#define EPS_CLI_VERIFY_VARIANTS_H_
+
+#include <cstdint>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/spec/run_config.h"
+
+namespace eps::cli {
+
+enum class VerifyTopic { kRelay, kRecompute, kWorkers, kTransport };
+
+// One way to carry a run out; none changes bits.
+struct Variant {
+  VerifyTopic topic = VerifyTopic::kRelay;
+  std::string name;              // for people: "everything resident"
+  std::vector<std::string> set;  // FIELD=VALUE over the RunSpec's; fields that change no bits
+  int workers = 1;
+  int64_t device_memory_bytes = 0;  // the cap; 0: none is given
+  std::string skipped;              // why it is left out; "": it is not
+};
+
+struct VariantRequest {
+  RunConfig run;
+  std::string device = "cpu";
+  int64_t device_memory_bytes = 0;  // the cap; 0: none is given
+  int workers = 2;                  // of the variant with several
+  std::set<VerifyTopic> topics;     // empty: all
+};
+
+// The baseline, one worker and the run as it is, and what is compared with it. One that would be the baseline over again
+// is not among them; one that cannot be is, with its reason. Arithmetic alone.
+//
+// Errors: MakeWholePlan's of the baseline: RESOURCE_EXHAUSTED names the smallest cap that would do
+absl::StatusOr<std::vector<Variant>> PlanVariants(const VariantRequest& request);
+
+}  // namespace eps::cli
+
+#endif  // EPS_CLI_VERIFY_VARIANTS_H_

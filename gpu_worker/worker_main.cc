@@ -1,0 +1,139 @@
+#include "gpu_worker/worker_main.h"
+
+#include <csignal>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "CLI/CLI.hpp"
+#include "absl/status/status.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "common/base/exit_code.h"
+#include "common/base/flags.h"
+#include "common/base/malloc_settings.h"
+#include "common/base/status_macros.h"
+#include "common/base/thread.h"
+#include "common/grpc/credentials.h"
+#include "common/grpc/door_flags.h"
+#include "common/grpc/grpc_log.h"
+#include "common/grpc/thread_needs.h"
+#include "gpu_worker/telemetry/forward_log.h"
+#include "gpu_worker/worker.h"
+
+namespace eps::worker {
+namespace {
+
+const std::map<std::string, TransportChoice> kTransports = {{"auto", TransportChoice::kAuto},
+                                                            {"grpc", TransportChoice::kGrpc},
+                                                            {"shared_memory", TransportChoice::kSharedMemory}};
+
+int Report(const absl::Status& status, int exit_code) {
+  if (!status.ok()) std::fprintf(stderr, "gpu_worker: %s\n", std::string(status.message()).c_str());
+  return exit_code;
+}
+
+absl::Status Probe(const WorkerOptions& options) {
+  EPS_ASSIGN_OR_RETURN(const DeviceProperties device, ProbeDevice(options));
+  std::printf("%s: %s, %d threads\n", device.name.c_str(), device.model.c_str(), device.threads);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+int WorkerMain(int argc, char** argv, AlterSchedule alter) {
+  SetUpMalloc();
+  std::signal(SIGXFSZ, SIG_IGN);  // a log beyond the limit of files ends, and not the worker
+  // The members of a group are on one host: NCCL's own sockets, which ask nobody who they are, need no other network. Here,
+  // as no thread has been started yet.
+  setenv("NCCL_SOCKET_IFNAME", "lo", /*overwrite=*/0);
+  LogGrpcErrors();
+  CLI::App app(
+      "Computes for an eps_server: pulls one layer at a time into a device, runs it, pushes its gradient.\n"
+      "Everything else, model and data included, comes from the daemon.");
+  app.get_formatter()->column_width(34);
+  WorkerOptions options;
+  options.alter_schedule = std::move(alter);
+  ClientDoors doors;
+  bool probe = false;
+  double reconnect_seconds = absl::ToDoubleSeconds(options.reconnect);
+  auto* connect = app.add_option("--connect", options.address, "The daemon's gRPC address")
+                      ->type_name("HOST:PORT")
+                      ->check(IsAddress());
+  AddClientDoorFlags(app, doors);
+  app.add_option("--device", options.device, "cpu, cuda or cuda:I")->type_name("DEVICE")->capture_default_str();
+  app.add_option("--device-memory", options.device_memory_bytes,
+                 "Most device memory to use: bytes, or with KiB, MiB, GiB (default: what the plan can use, at most "
+                 "half of the host's free memory on cpu, nine tenths of the GPU's on cuda)")
+      ->type_name("SIZE")
+      ->transform(AsByteSize());
+  app.add_option("--device-sharers", options.device_sharers,
+                 "How many workers share the device, each with its part of the default --device-memory")
+      ->type_name("N")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1024));
+  app.add_option("--threads", options.threads, "Threads that compute")
+      ->type_name("N")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1024));
+  std::string digest_file;
+  app.add_option("--digests", digest_file,
+                 "Writes a line of JSON per layer and micro-batch of the forward pass, with a digest of the layer's "
+                 "output, by which runs are compared (eps verify)")
+      ->type_name("FILE");
+  std::string transport;
+  app.add_option("--transport", transport,
+                 "How weights and gradients travel: auto, grpc or shared_memory (default: as the run says)")
+      ->type_name("HOW")
+      ->check([](const std::string& how) {
+        return kTransports.count(how) > 0 ? "" : "must be auto, grpc or shared_memory";
+      });
+  app.add_option("--reconnect-seconds", reconnect_seconds, "How long to look for a daemon that is away")
+      ->type_name("S")
+      ->capture_default_str()
+      ->check(NumberIn(0, 1e6));
+  app.add_option("--metrics-listen", options.metrics_listen,
+                 "HTTP address of /metrics, /healthz and /readyz; port 0: the system chooses, the log says it")
+      ->type_name("HOST:PORT")
+      ->capture_default_str();
+  app.add_option("--health-listen", options.health_listen,
+                 "gRPC address of grpc.health.v1, for probes: SERVING while /readyz says 200 (default: not served)")
+      ->type_name("HOST:PORT");
+  app.add_flag(
+      "--metrics-any-address", options.metrics_any_address,
+      "Allows a --metrics-listen and --health-listen that other machines reach; neither has TLS or a password");
+  app.add_flag("--probe", probe, "Only start the device, say what it is, and end")->excludes(connect);
+  app.footer("Exit codes: 0 done, 1 failed, 2 bad usage, 3 the run does not fit the device memory.");
+  try {
+    app.parse(argc, argv);
+    if (!probe && options.address.empty()) throw CLI::RequiredError("--connect");
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? kExitDone : kExitBadInput;
+  }
+  options.reconnect = absl::Seconds(reconnect_seconds);
+  if (!transport.empty()) options.transport = kTransports.at(transport);
+  if (probe) {
+    const absl::Status probed = Probe(options);
+    return Report(probed, WorkerExitCode(probed));
+  }
+  auto credentials = NewChannelCredentials(doors, options.address, absl::Now());
+  if (!credentials.ok()) return Report(credentials.status(), StartExitCode(credentials.status()));
+  options.credentials = *std::move(credentials);
+  const absl::Status room = CheckThreadRoom(WorkerThreads(options.threads));
+  if (!room.ok()) return Report(room, kExitFailed);
+  std::unique_ptr<ForwardLog> digests;
+  if (!digest_file.empty()) {
+    auto opened = ForwardLog::Open(digest_file);
+    if (!opened.ok()) return Report(opened.status(), StartExitCode(opened.status()));
+    digests = *std::move(opened);
+    options.witness = digests.get();
+  }
+  const absl::Status ended = RunWorker(options);
+  return Report(ended, WorkerExitCode(ended));
+}
+
+}  // namespace eps::worker
