@@ -16,9 +16,6 @@ namespace {
 
 absl::Status Copy(const std::string& from, const std::string& to, const std::string& dtype) {
   EPS_ASSIGN_OR_RETURN(const std::unique_ptr<ModelFolder> source, ModelFolder::Open(from));
-  for (const std::string& name : source->unused_tensors()) {
-    std::fprintf(stderr, "eps: warning: tensor %s is no part of the model and is left out\n", name.c_str());
-  }
   EPS_RETURN_IF_ERROR(WriteModelFolder(
       to, source->model(), dtype,
       [&source](const TensorSpec& tensor, absl::Span<float> values) { return source->Read(tensor, values); }));

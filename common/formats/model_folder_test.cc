@@ -1,20 +1,30 @@
 #include "common/formats/model_folder.h"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <limits>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "common/model/hf_config.h"
 #include "common/testing/status_matchers.h"
 #include "common/testing/temp_dir.h"
 #include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
 
 namespace eps {
 namespace {
+
+// Whose message has both.
+auto IsInvalid(const std::string& one, const std::string& other = "") {
+  return testing::AllOf(StatusIs(absl::StatusCode::kInvalidArgument, one),
+                        StatusIs(absl::StatusCode::kInvalidArgument, other));
+}
 
 ModelSpec SmallModel() {
   return BuildModel({.num_layers = 2, .d_model = 8, .num_heads = 2, .context = 4, .vocab = 10}).value();
@@ -37,7 +47,6 @@ TEST(ModelFolderTest, WhatIsWrittenIsReadBackInEveryDtype) {
     auto opened = ModelFolder::Open(folder);
     ASSERT_OK(opened.status());
     EXPECT_EQ((*opened)->model().config.num_layers, 2);
-    EXPECT_TRUE((*opened)->unused_tensors().empty());
     for (const BlobSpec& blob : (*opened)->model().blobs) {
       for (const TensorSpec& tensor : blob.tensors) {
         std::vector<float> values(tensor.num_elems());
@@ -70,7 +79,6 @@ TEST(ModelFolderTest, AModelOfTheLlamaFamilyIsReadBackWithItsOwnHeadOrWithout) {
     auto opened = ModelFolder::Open(dir.path() + "/out");
     ASSERT_OK(opened.status());
     EXPECT_EQ((*opened)->model().config, model.config);
-    EXPECT_TRUE((*opened)->unused_tensors().empty());
     for (const BlobSpec& blob : model.blobs) {
       for (const TensorSpec& tensor : blob.tensors) {
         std::vector<float> values(tensor.num_elems());
@@ -89,7 +97,7 @@ TEST(ModelFolderTest, AHeadThatConfigSaysIsTiedMustBe) {
   ASSERT_OK(WriteModelFolder(dir.path() + "/out", SmallLlama(false), "F32", Fill));
   std::ofstream(dir.path() + "/out/config.json") << ModelConfigToJson(SmallLlama(true).config);
   EXPECT_THAT(ModelFolder::Open(dir.path() + "/out").status(),
-              StatusIs(absl::StatusCode::kInvalidArgument, "lm_head.weight is not the token embedding"));
+              StatusIs(absl::StatusCode::kInvalidArgument, "is not the token embedding"));
   // And the other way round: the table that config.json asks for is not there.
   ASSERT_OK(WriteModelFolder(dir.path() + "/tied", SmallLlama(true), "F32", Fill));
   std::ofstream(dir.path() + "/tied/config.json") << ModelConfigToJson(SmallLlama(false).config);
@@ -145,9 +153,11 @@ TEST(ModelFolderTest, AnUnknownDtypeIsNamed) {
               StatusIs(absl::StatusCode::kInvalidArgument, "F64"));
 }
 
-// Writes the tensors of `model` under names made by `rename`, with `extra` ones on top.
+// Writes the tensors of `model` without `strip` in front of their names, with `extra` ones behind them: of `extra_value`,
+// or as `fill_extra` says.
 void WriteFile(const std::string& folder, const ModelSpec& model, const std::string& strip,
-               std::vector<SafetensorsEntry> extra, float extra_value) {
+               std::vector<SafetensorsEntry> extra, float extra_value,
+               const std::function<absl::Status(absl::Span<float>)>& fill_extra = nullptr) {
   std::vector<SafetensorsEntry> entries;
   std::vector<const TensorSpec*> tensors;
   for (const BlobSpec& blob : model.blobs) {
@@ -165,6 +175,8 @@ void WriteFile(const std::string& folder, const ModelSpec& model, const std::str
     std::vector<float> values(num_elems, extra_value);
     if (i < tensors.size()) {
       ASSERT_OK(Fill(*tensors[i], absl::MakeSpan(values)));
+    } else if (fill_extra) {
+      ASSERT_OK(fill_extra(absl::MakeSpan(values)));
     }
     ASSERT_OK((*writer)->Write(
         i, 0, absl::MakeConstSpan(reinterpret_cast<const std::byte*>(values.data()), values.size() * sizeof(float))));
@@ -173,20 +185,65 @@ void WriteFile(const std::string& folder, const ModelSpec& model, const std::str
   std::ofstream(folder + "/config.json") << ModelConfigToJson(model.config);
 }
 
-TEST(ModelFolderTest, NamesWithoutPrefixMasksAndStrangersAreTakenAsTheyShould) {
+TEST(ModelFolderTest, NamesMayLackTheirPrefixAndMasksAreIgnored) {
   TempDir dir;
   WriteFile(dir.path(), SmallModel(), "transformer.",
             {{.name = "h.0.attn.bias", .dtype = "F32", .shape = {1, 1, 4, 4}},
-             {.name = "score.weight", .dtype = "F32", .shape = {2, 8}}},
+             {.name = "h.1.attn.masked_bias", .dtype = "F32", .shape = {}}},
             1);
-  auto opened = ModelFolder::Open(dir.path());
-  ASSERT_OK(opened.status());
-  EXPECT_EQ((*opened)->unused_tensors(), std::vector<std::string>{"score.weight"});
+  EXPECT_OK(ModelFolder::Open(dir.path()).status());
+}
+
+TEST(ModelFolderTest, BuffersOfRotaryPositionsAreIgnored) {
+  TempDir dir;
+  WriteFile(dir.path(), SmallLlama(false), "",
+            {{.name = "model.layers.1.self_attn.rotary_emb.inv_freq", .dtype = "F32", .shape = {3}},
+             {.name = "model.rotary_emb.inv_freq", .dtype = "F32", .shape = {3}},
+             {.name = "rotary_emb.inv_freq", .dtype = "F32", .shape = {3}}},
+            1);
+  EXPECT_THAT(ModelFolder::Open(dir.path()).status(),
+              StatusIs(absl::StatusCode::kInvalidArgument, "rotary_emb.inv_freq at byte"));  // twice, by one name
+  WriteFile(dir.path(), SmallLlama(false), "",
+            {{.name = "model.layers.1.self_attn.rotary_emb.inv_freq", .dtype = "F32", .shape = {3}},
+             {.name = "rotary_emb.inv_freq", .dtype = "F32", .shape = {3}}},
+            1);
+  EXPECT_OK(ModelFolder::Open(dir.path()).status());
+}
+
+TEST(ModelFolderTest, ATensorThatTheModelDoesNotHaveIsNamed) {
+  TempDir dir;
+  WriteFile(dir.path(), SmallModel(), "", {{.name = "score.weight", .dtype = "F32", .shape = {2, 8}}}, 1);
+  EXPECT_THAT(ModelFolder::Open(dir.path()).status(),
+              IsInvalid(dir.path() + "/model.safetensors: tensor score.weight at byte ", "is no part of the model"));
+  WriteFile(dir.path(), SmallLlama(false), "",
+            {{.name = "model.layers.0.mlp.up_proj.bias", .dtype = "F32", .shape = {20}},
+             {.name = "model.layers.1.mlp.up_proj.bias", .dtype = "F32", .shape = {20}}},
+            1);
+  EXPECT_THAT(ModelFolder::Open(dir.path()).status(),
+              IsInvalid("tensor model.layers.0.mlp.up_proj.bias", "and 1 more are"));
+  // A layer beyond those of config.json.
+  WriteFile(dir.path(), SmallModel(), "", {{.name = "h.2.ln_1.weight", .dtype = "F32", .shape = {8}}}, 1);
+  EXPECT_THAT(ModelFolder::Open(dir.path()).status(),
+              StatusIs(absl::StatusCode::kInvalidArgument, "tensor h.2.ln_1.weight"));
 }
 
 TEST(ModelFolderTest, AHeadOfItsOwnIsRefused) {
   TempDir dir;
   WriteFile(dir.path(), SmallModel(), "", {{.name = "lm_head.weight", .dtype = "F32", .shape = {10, 8}}}, 9);
+  EXPECT_THAT(ModelFolder::Open(dir.path()).status(),
+              IsInvalid("tensor lm_head.weight at byte ", "is not the token embedding"));
+}
+
+TEST(ModelFolderTest, AHeadOfTheTokenEmbeddingsBytesIsTaken) {
+  TempDir dir;
+  const ModelSpec model = SmallLlama(true);
+  // Fill gives a tensor of this length of name the same values: the head is written as what it is tied to.
+  WriteFile(dir.path(), model, "", {{.name = "lm_head.weight", .dtype = "F32", .shape = {17, 12}}}, 0,
+            [&](absl::Span<float> values) { return Fill(model.blobs[0].tensors[0], values); });
+  EXPECT_OK(ModelFolder::Open(dir.path()).status());
+  // The same values in another shape are another tensor.
+  WriteFile(dir.path(), model, "", {{.name = "lm_head.weight", .dtype = "F32", .shape = {12, 17}}}, 0,
+            [&](absl::Span<float> values) { return Fill(model.blobs[0].tensors[0], values); });
   EXPECT_THAT(ModelFolder::Open(dir.path()).status(), StatusIs(absl::StatusCode::kInvalidArgument, "lm_head.weight"));
 }
 
@@ -200,6 +257,105 @@ TEST(ModelFolderTest, AMissingTensorOrAnotherShapeIsNamed) {
   ModelSpec longer = BuildModel({.num_layers = 2, .d_model = 8, .num_heads = 2, .context = 6, .vocab = 10}).value();
   std::ofstream(dir.path() + "/config.json") << ModelConfigToJson(longer.config);
   EXPECT_THAT(ModelFolder::Open(dir.path()).status(), StatusIs(absl::StatusCode::kInvalidArgument, "(4, 8)"));
+}
+
+// One F32 tensor per name, filled as the model's of that name is.
+void WriteShard(const std::string& path, const ModelSpec& model, const std::vector<std::string>& names) {
+  std::vector<SafetensorsEntry> entries;
+  std::vector<const TensorSpec*> tensors;
+  for (const BlobSpec& blob : model.blobs) {
+    for (const TensorSpec& tensor : blob.tensors) {
+      if (std::find(names.begin(), names.end(), tensor.name) == names.end()) continue;
+      entries.push_back({.name = tensor.name, .dtype = "F32", .shape = tensor.shape});
+      tensors.push_back(&tensor);
+    }
+  }
+  ASSERT_OK_AND_ASSIGN(const auto writer, SafetensorsWriter::Create(path, entries, {}));
+  for (size_t i = 0; i < entries.size(); ++i) {
+    std::vector<float> values(tensors[i]->num_elems());
+    ASSERT_OK(Fill(*tensors[i], absl::MakeSpan(values)));
+    ASSERT_OK(writer->Write(
+        i, 0, absl::MakeConstSpan(reinterpret_cast<const std::byte*>(values.data()), values.size() * sizeof(float))));
+  }
+  ASSERT_OK(writer->Finish());
+}
+
+// A folder of two shards, whose index a test changes.
+class ShardsTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    for (const BlobSpec& blob : model_.blobs) {
+      for (const TensorSpec& tensor : blob.tensors) {
+        const bool first = tensor.name.find("h.1.") == std::string::npos;
+        (first ? first_ : second_).push_back(tensor.name);
+        index_["weight_map"][tensor.name] = first ? "a.safetensors" : "b.safetensors";
+      }
+    }
+    WriteShard(dir_.File("a.safetensors"), model_, first_);
+    WriteShard(dir_.File("b.safetensors"), model_, second_);
+    std::ofstream(dir_.File("config.json")) << ModelConfigToJson(model_.config);
+  }
+
+  absl::Status Open() {
+    std::ofstream(dir_.File("model.safetensors.index.json")) << index_.dump();
+    return ModelFolder::Open(dir_.path()).status();
+  }
+
+  const ModelSpec model_ = SmallModel();
+  const std::string moved_ = "transformer.h.1.ln_1.weight";
+  TempDir dir_;
+  std::vector<std::string> first_, second_;
+  nlohmann::json index_;
+};
+
+TEST_F(ShardsTest, AreOneModel) { EXPECT_OK(Open()); }
+
+TEST_F(ShardsTest, AFileThatIsNotThereIsNamed) {
+  std::filesystem::remove(dir_.File("b.safetensors"));
+  EXPECT_THAT(Open(), StatusIs(absl::StatusCode::kNotFound, "index.json: cannot open "));
+  EXPECT_THAT(Open(), StatusIs(absl::StatusCode::kNotFound, "b.safetensors"));
+}
+
+TEST_F(ShardsTest, ATensorInTwoShardsIsNamedWithBoth) {
+  first_.push_back(moved_);
+  WriteShard(dir_.File("a.safetensors"), model_, first_);
+  EXPECT_THAT(Open(), IsInvalid("b.safetensors: tensor " + moved_, "a.safetensors"));
+}
+
+TEST_F(ShardsTest, ATensorThatTheIndexPlacesElsewhereIsNamed) {
+  index_["weight_map"][moved_] = "a.safetensors";
+  EXPECT_THAT(Open(), IsInvalid("b.safetensors: tensor " + moved_, "places it in a.safetensors"));
+}
+
+TEST_F(ShardsTest, ATensorThatTheIndexDoesNotListIsNamed) {
+  index_["weight_map"].erase(moved_);
+  EXPECT_THAT(Open(), IsInvalid("b.safetensors: tensor " + moved_, "does not list it"));
+}
+
+TEST_F(ShardsTest, ATensorThatNoShardHasIsNamed) {
+  second_.erase(std::find(second_.begin(), second_.end(), moved_));
+  WriteShard(dir_.File("b.safetensors"), model_, second_);
+  EXPECT_THAT(Open(), IsInvalid("index.json: places tensor " + moved_ + " in b.safetensors"));
+  index_["weight_map"].erase(moved_);
+  EXPECT_THAT(Open(), IsInvalid("tensor " + moved_ + " is missing"));
+}
+
+TEST_F(ShardsTest, ATiedHeadThatOnlyTheIndexHasIsNothing) {
+  index_["weight_map"]["lm_head.weight"] = "a.safetensors";
+  EXPECT_OK(Open());
+}
+
+TEST_F(ShardsTest, AWholeFileBesideThemIsRefused) {
+  WriteFile(dir_.path(), model_, "", {}, 0);
+  EXPECT_THAT(Open(), IsInvalid("index.json: names shards", dir_.path() + "/model.safetensors is there as well"));
+}
+
+TEST(ModelFolderTest, APickleIsNamed) {
+  TempDir dir;
+  std::ofstream(dir.path() + "/config.json") << ModelConfigToJson(SmallModel().config);
+  std::ofstream(dir.path() + "/pytorch_model.bin") << "x";
+  EXPECT_THAT(ModelFolder::Open(dir.path()).status(),
+              StatusIs(absl::StatusCode::kNotFound, "pytorch_model.bin is not read"));
 }
 
 TEST(ModelFolderTest, AnIndexThatLeadsOutOfTheFolderIsRefused) {
@@ -217,7 +373,8 @@ TEST(ModelFolderTest, AnIndexThatIsNoShallowJsonObjectIsRefused) {
        {std::pair<std::string, std::string>{"{\"weight_map\": {\"wte.weight\": " + nested + "}}", "nested too deeply"},
         {"{", "not valid JSON"},
         {"[]", "no object weight_map"},
-        {R"({"weight_map": []})", "no object weight_map"}}) {
+        {R"({"weight_map": []})", "no object weight_map"},
+        {R"({"weight_map": {}})", "names no tensor"}}) {
     std::ofstream(dir.path() + "/model.safetensors.index.json") << text;
     EXPECT_THAT(ModelFolder::Open(dir.path()).status(), StatusIs(absl::StatusCode::kInvalidArgument, why));
   }
