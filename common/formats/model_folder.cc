@@ -1,12 +1,6 @@
 #include "common/formats/model_folder.h"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <bit>
-#include <cmath>
-#include <cstdio>
-#include <cstring>
 #include <filesystem>
 #include <set>
 #include <system_error>
@@ -20,7 +14,6 @@
 #include "common/base/status_macros.h"
 #include "common/model/families.h"
 #include "common/model/hf_config.h"
-#include "common/numeric/fp16.h"
 
 namespace eps {
 namespace {
@@ -48,28 +41,6 @@ const TensorSpec* TiedTable(const ModelSpec& model) {
 }
 
 std::string ShapeText(const std::vector<int64_t>& shape) { return absl::StrCat("(", absl::StrJoin(shape, ", "), ")"); }
-
-// Nearest, ties to even, as every other program rounds; our own wire form (common/numeric/bf16.h) differs on ties. A NaN
-// stays one: rounded like a number, some would become -0.
-uint16_t ToBf16NearestEven(float value) {
-  const uint32_t bits = std::bit_cast<uint32_t>(value);
-  if (std::isnan(value)) return static_cast<uint16_t>((bits >> 16) | 0x0040u);
-  return static_cast<uint16_t>((bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16);
-}
-
-std::vector<std::byte> Encode(absl::Span<const float> values, const std::string& dtype) {
-  const size_t elem_bytes = dtype == "F32" ? 4 : 2;
-  std::vector<std::byte> bytes(values.size() * elem_bytes);
-  for (size_t i = 0; i < values.size(); ++i) {
-    if (elem_bytes == 4) {
-      std::memcpy(&bytes[i * 4], &values[i], 4);
-    } else {
-      const uint16_t half = dtype == "BF16" ? ToBf16NearestEven(values[i]) : ToFp16(values[i]).bits;
-      std::memcpy(&bytes[i * 2], &half, 2);
-    }
-  }
-  return bytes;
-}
 
 }  // namespace
 
@@ -232,61 +203,6 @@ absl::Status ModelFolder::ReadPart(const TensorSpec& tensor, int64_t first_elem,
   absl::Status status = place.file->reader->ReadFloatsAt(*place.entry, first_elem, values);
   place.file->reader->Release(*place.entry);
   return status;
-}
-
-namespace {
-
-absl::Status WriteTensors(const std::string& path, const ModelSpec& model, const std::string& dtype,
-                          const std::function<absl::Status(const TensorSpec&, absl::Span<float>)>& read) {
-  std::vector<SafetensorsEntry> entries;
-  std::vector<const TensorSpec*> tensors;
-  for (const BlobSpec& blob : model.blobs) {
-    for (const TensorSpec& tensor : blob.tensors) {
-      entries.push_back({.name = tensor.name, .dtype = dtype, .shape = tensor.shape});
-      tensors.push_back(&tensor);
-    }
-  }
-  EPS_ASSIGN_OR_RETURN(std::unique_ptr<SafetensorsWriter> writer,
-                       SafetensorsWriter::Create(path, std::move(entries), {{"format", "pt"}}));
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    std::vector<float> values(tensors[i]->num_elems());
-    EPS_RETURN_IF_ERROR(read(*tensors[i], absl::MakeSpan(values)));
-    EPS_RETURN_IF_ERROR(writer->Write(i, 0, Encode(values, dtype)));
-  }
-  return writer->Finish();
-}
-
-}  // namespace
-
-absl::Status WriteModelFolder(const std::string& folder, const ModelSpec& model, const std::string& dtype,
-                              const std::function<absl::Status(const TensorSpec&, absl::Span<float>)>& read) {
-  if (dtype != "F32" && dtype != "F16" && dtype != "BF16") {
-    return absl::InvalidArgumentError(absl::StrCat("dtype ", dtype, " is not one of F32, F16, BF16"));
-  }
-  std::error_code ignored;
-  if (std::filesystem::exists(folder, ignored) && !std::filesystem::is_empty(folder, ignored)) {
-    return absl::AlreadyExistsError(absl::StrCat(folder, " is there and not empty; choose another folder"));
-  }
-  std::error_code error;
-  const std::filesystem::path target = std::filesystem::absolute(folder, error).lexically_normal();
-  if (error) return FileError(error.value(), "find", folder);
-  const std::string clean = target.has_filename() ? target.string() : target.parent_path().string();
-  const std::string aside = absl::StrCat(clean, ".tmp.", getpid());  // nobody else's folder
-  std::filesystem::remove_all(aside, ignored);
-  EPS_RETURN_IF_ERROR(MakeDirs(aside));
-  absl::Status status = WriteTensors(absl::StrCat(aside, "/model.safetensors"), model, dtype, read);
-  if (status.ok()) {
-    status = WriteFileAtomically(absl::StrCat(aside, "/config.json"), ModelConfigToJson(model.config));
-  }
-  if (status.ok()) {
-    std::filesystem::remove(clean, ignored);  // an empty folder would be in the way
-    if (std::rename(aside.c_str(), clean.c_str()) != 0) status = FileError(errno, "rename", aside);
-  }
-  if (!status.ok()) {
-    std::filesystem::remove_all(aside, ignored);
-    return status;
-  }
-  return SyncDirectory(DirName(clean));
 }
 
 }  // namespace eps

@@ -1,7 +1,6 @@
 #ifndef EPS_COMMON_FORMATS_MODEL_FOLDER_H_
 #define EPS_COMMON_FORMATS_MODEL_FOLDER_H_
 
-#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -62,13 +61,6 @@ class ModelFolder {
   std::map<std::string, Place> stored_;  // by the name in the file, less the family's prefix
   std::map<std::string, Place> places_;  // by TensorSpec::name
 };
-
-// Writes `folder` in that form: config.json, and model.safetensors with the names that transformers has, as `dtype` (F32,
-// F16 or BF16; 16-bit forms are rounded to nearest even). `read` gives a tensor's values. The folder must not be there, or
-// be empty; it is written aside and renamed, so that nothing half-done remains.
-// Errors: ALREADY_EXISTS · INVALID_ARGUMENT dtype · the system's, naming the file · those of `read`
-absl::Status WriteModelFolder(const std::string& folder, const ModelSpec& model, const std::string& dtype,
-                              const std::function<absl::Status(const TensorSpec&, absl::Span<float>)>& read);
 
 }  // namespace eps
 

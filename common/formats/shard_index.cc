@@ -37,4 +37,9 @@ absl::StatusOr<ShardIndex> ParseShardIndex(absl::string_view text) {
   return files;
 }
 
+std::string ShardIndexToJson(const ShardIndex& files, int64_t total_bytes) {
+  const nlohmann::ordered_json index = {{"metadata", {{"total_size", total_bytes}}}, {"weight_map", files}};
+  return index.dump(2) + "\n";
+}
+
 }  // namespace eps

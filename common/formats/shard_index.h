@@ -1,6 +1,7 @@
 #ifndef EPS_COMMON_FORMATS_SHARD_INDEX_H_
 #define EPS_COMMON_FORMATS_SHARD_INDEX_H_
 
+#include <cstdint>
 #include <map>
 #include <string>
 
@@ -17,6 +18,9 @@ using ShardIndex = std::map<std::string, std::string>;
 // Errors: INVALID_ARGUMENT naming the member, but not the file: no JSON, no weight_map, one without a tensor, or a file
 //         that is not a name (an index must not lead out of its folder)
 absl::StatusOr<ShardIndex> ParseShardIndex(absl::string_view text);
+
+// The text of such a file, as transformers writes it. total_bytes: of all tensors, without the files' headers.
+std::string ShardIndexToJson(const ShardIndex& files, int64_t total_bytes);
 
 }  // namespace eps
 
