@@ -7,32 +7,42 @@
 #include "absl/strings/str_cat.h"
 #include "cli/command.h"
 #include "cli/common_flags.h"
+#include "common/base/flags.h"
 #include "common/base/status_macros.h"
 #include "common/checkpoint/checkpoint_files.h"
 #include "common/formats/model_folder.h"
+#include "common/formats/model_folder_writer.h"
 
 namespace eps::cli {
 namespace {
 
-absl::Status Copy(const std::string& from, const std::string& to, const std::string& dtype) {
+absl::Status Copy(const std::string& from, const std::string& to, const ModelFolderForm& form) {
   EPS_ASSIGN_OR_RETURN(const std::unique_ptr<ModelFolder> source, ModelFolder::Open(from));
-  for (const std::string& name : source->unused_tensors()) {
-    std::fprintf(stderr, "eps: warning: tensor %s is no part of the model and is left out\n", name.c_str());
-  }
-  EPS_RETURN_IF_ERROR(WriteModelFolder(
-      to, source->model(), dtype,
-      [&source](const TensorSpec& tensor, absl::Span<float> values) { return source->Read(tensor, values); }));
+  EPS_RETURN_IF_ERROR(WriteModelFolder(to, source->model(), form,
+                                       [&source](const TensorSpec& tensor, int64_t first, absl::Span<float> values) {
+                                         return source->ReadPart(tensor, first, values);
+                                       }));
   std::printf("%s: %lld parameters, %s, %lld layers, %lld wide\n", to.c_str(),
-              static_cast<long long>(source->model().num_parameters()), dtype.c_str(),
+              static_cast<long long>(source->model().num_parameters()), form.dtype.c_str(),
               static_cast<long long>(source->model().config.num_layers),
               static_cast<long long>(source->model().config.d_model));
   return absl::OkStatus();
 }
 
-absl::Status RunExport(const std::string& checkpoint, const std::string& out, const std::string& dtype) {
+absl::Status RunExport(const std::string& checkpoint, const std::string& out, const ModelFolderForm& form) {
   EPS_ASSIGN_OR_RETURN(const std::string folder, FindCheckpointFolder(checkpoint));
   EPS_RETURN_IF_ERROR(VerifyCheckpointFolder(folder));
-  return Copy(folder, out, dtype);
+  return Copy(folder, out, form);
+}
+
+void AddShardSize(CLI::App& command, ModelFolderForm& form) {
+  command
+      .add_option("--max-shard-size", form.max_shard_bytes,
+                  "A model whose tensors take more is written as model-00001-of-0000N.safetensors and so on, with "
+                  "model.safetensors.index.json")
+      ->type_name("SIZE")
+      ->transform(AsByteSize())
+      ->default_str("5000000000");
 }
 
 }  // namespace
@@ -48,7 +58,9 @@ void AddImport(CLI::App& app, int* exit_code) {
       ->type_name("DIR")
       ->required();
   command->add_option("--out", *out, "Folder to write; must not be there, or be empty")->type_name("DIR")->required();
-  command->callback([from, out, exit_code] { *exit_code = ReportStart(Copy(*from, *out, "F32")); });
+  auto form = std::make_shared<ModelFolderForm>();
+  AddShardSize(*command, *form);
+  command->callback([=] { *exit_code = ReportStart(Copy(*from, *out, *form)); });
 }
 
 void AddExport(CLI::App& app, int* exit_code) {
@@ -56,15 +68,16 @@ void AddExport(CLI::App& app, int* exit_code) {
       app.add_subcommand("export", "Writes a checkpoint as a Hugging Face folder that transformers loads");
   auto checkpoint = std::make_shared<std::string>();
   auto out = std::make_shared<std::string>();
-  auto dtype = std::make_shared<std::string>("F32");
+  auto form = std::make_shared<ModelFolderForm>();
   command->add_option("--checkpoint", *checkpoint, "A step-NNNNNNNN folder, checkpoints/latest, or a run's folder")
       ->type_name("PATH")
       ->required();
   command->add_option("--out", *out, "Folder to write; must not be there, or be empty")->type_name("DIR")->required();
-  command->add_option("--dtype", *dtype, "F32, BF16 or F16; 16-bit forms round to nearest even")
+  command->add_option("--dtype", form->dtype, "F32, BF16 or F16; 16-bit forms round to nearest even")
       ->check(CLI::IsMember({"F32", "BF16", "F16"}))
       ->capture_default_str();
-  command->callback([=] { *exit_code = ReportStart(RunExport(*checkpoint, *out, *dtype)); });
+  AddShardSize(*command, *form);
+  command->callback([=] { *exit_code = ReportStart(RunExport(*checkpoint, *out, *form)); });
 }
 
 }  // namespace eps::cli

@@ -1,12 +1,6 @@
 #include "common/formats/model_folder.h"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <bit>
-#include <cmath>
-#include <cstdio>
-#include <cstring>
 #include <filesystem>
 #include <set>
 #include <system_error>
@@ -17,22 +11,21 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "common/base/file_util.h"
-#include "common/base/json_text.h"
 #include "common/base/status_macros.h"
 #include "common/model/families.h"
 #include "common/model/hf_config.h"
-#include "common/numeric/fp16.h"
-#include "nlohmann/json.hpp"
 
 namespace eps {
 namespace {
 
 constexpr absl::string_view kHead = "lm_head.weight";
-constexpr int kMaxIndexDepth = 32;  // an index's own are two
+constexpr int64_t kMaxIndexBytes = int64_t{1} << 26;  // 64 MiB: half a million tensors
 
+// `name` as the file has it. A suffix begins with a dot; files that leave the prefix out may have nothing before it.
 bool IsIgnored(const Family& family, absl::string_view name) {
-  return std::any_of(family.ignored_suffixes.begin(), family.ignored_suffixes.end(),
-                     [&](const std::string& suffix) { return absl::EndsWith(name, suffix); });
+  return std::any_of(family.ignored_suffixes.begin(), family.ignored_suffixes.end(), [&](absl::string_view suffix) {
+    return absl::EndsWith(name, suffix) || name == suffix.substr(1);
+  });
 }
 
 // Null where the head has a table of its own.
@@ -49,56 +42,6 @@ const TensorSpec* TiedTable(const ModelSpec& model) {
 
 std::string ShapeText(const std::vector<int64_t>& shape) { return absl::StrCat("(", absl::StrJoin(shape, ", "), ")"); }
 
-// Nearest, ties to even, as every other program rounds; our own wire form (common/numeric/bf16.h) differs on ties. A NaN
-// stays one: rounded like a number, some would become -0.
-uint16_t ToBf16NearestEven(float value) {
-  const uint32_t bits = std::bit_cast<uint32_t>(value);
-  if (std::isnan(value)) return static_cast<uint16_t>((bits >> 16) | 0x0040u);
-  return static_cast<uint16_t>((bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16);
-}
-
-std::vector<std::byte> Encode(absl::Span<const float> values, const std::string& dtype) {
-  const size_t elem_bytes = dtype == "F32" ? 4 : 2;
-  std::vector<std::byte> bytes(values.size() * elem_bytes);
-  for (size_t i = 0; i < values.size(); ++i) {
-    if (elem_bytes == 4) {
-      std::memcpy(&bytes[i * 4], &values[i], 4);
-    } else {
-      const uint16_t half = dtype == "BF16" ? ToBf16NearestEven(values[i]) : ToFp16(values[i]).bits;
-      std::memcpy(&bytes[i * 2], &half, 2);
-    }
-  }
-  return bytes;
-}
-
-// The files that hold the tensors: one, or those that the index names.
-absl::StatusOr<std::vector<std::string>> TensorFiles(const std::string& folder) {
-  const std::string index_path = absl::StrCat(folder, "/model.safetensors.index.json");
-  const std::string whole_path = absl::StrCat(folder, "/model.safetensors");
-  std::error_code ignored;  // what cannot be looked at cannot be opened either: opening says why
-  if (!std::filesystem::exists(index_path, ignored)) return std::vector<std::string>{whole_path};
-  EPS_ASSIGN_OR_RETURN(const std::string text, ReadFile(index_path));
-  const absl::StatusOr<nlohmann::json> index = ParseJson(text, kMaxIndexDepth);
-  if (!index.ok()) return Annotate(index.status(), index_path);
-  const auto map = index->find("weight_map");
-  if (map == index->end() || !map->is_object()) {
-    return absl::InvalidArgumentError(absl::StrCat(index_path, ": no object weight_map"));
-  }
-  std::set<std::string> names;
-  for (const auto& [tensor, file] : map->items()) {
-    // A name, never a path: an index must not lead out of its folder.
-    if (!file.is_string() || file.get<std::string>().find('/') != std::string::npos ||
-        file.get<std::string>().empty()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(index_path, ": weight_map.", tensor, " is not the name of a file beside it"));
-    }
-    names.insert(file.get<std::string>());
-  }
-  std::vector<std::string> paths;
-  for (const std::string& name : names) paths.push_back(absl::StrCat(folder, "/", name));
-  return paths;
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ModelFolder>> ModelFolder::Open(const std::string& folder) {
@@ -109,58 +52,125 @@ absl::StatusOr<std::unique_ptr<ModelFolder>> ModelFolder::Open(const std::string
   auto result = std::unique_ptr<ModelFolder>(new ModelFolder);
   result->folder_ = folder;
   EPS_ASSIGN_OR_RETURN(result->model_, BuildModel(*config));
-  EPS_RETURN_IF_ERROR(result->OpenFiles(folder));
+  EPS_RETURN_IF_ERROR(result->OpenFiles());
   EPS_RETURN_IF_ERROR(result->FindTensors());
+  EPS_RETURN_IF_ERROR(result->CheckNoOther());
   EPS_RETURN_IF_ERROR(result->CheckHead());
   return result;
 }
 
 const Family& ModelFolder::family() const { return FamilyOf(model_.config.family); }
 
-absl::Status ModelFolder::OpenFiles(const std::string& folder) {
-  EPS_ASSIGN_OR_RETURN(const std::vector<std::string> paths, TensorFiles(folder));
-  for (const std::string& path : paths) {
-    EPS_ASSIGN_OR_RETURN(std::unique_ptr<SafetensorsReader> file, SafetensorsReader::Open(path));
-    for (const SafetensorsEntry& entry : file->entries()) {
-      const std::string name(absl::StripPrefix(entry.name, family().name_prefix));
-      if (!stored_.emplace(name, Place{file.get(), &entry}).second) {
-        return absl::InvalidArgumentError(absl::StrCat(path, ": tensor ", entry.name, " is there twice"));
-      }
-    }
-    files_.push_back(std::move(file));
+absl::Status ModelFolder::OpenFiles() {
+  const std::string index_path = absl::StrCat(folder_, "/model.safetensors.index.json");
+  const std::string whole_path = absl::StrCat(folder_, "/model.safetensors");
+  std::error_code ignored;  // what cannot be looked at cannot be opened either: opening says why
+  if (std::filesystem::exists(index_path, ignored)) return OpenShards(index_path);
+  if (!std::filesystem::exists(whole_path, ignored) &&
+      std::filesystem::exists(absl::StrCat(folder_, "/pytorch_model.bin"), ignored)) {
+    return absl::NotFoundError(absl::StrCat(
+        whole_path, ": not there; pytorch_model.bin is not read: save the model as safetensors (save_pretrained)"));
+  }
+  return OpenFile(whole_path);
+}
+
+absl::Status ModelFolder::OpenShards(const std::string& index_path) {
+  EPS_ASSIGN_OR_RETURN(const std::string text, ReadFile(index_path, kMaxIndexBytes));
+  const absl::StatusOr<ShardIndex> index = ParseShardIndex(text);
+  if (!index.ok()) return Annotate(index.status(), index_path);
+  std::set<std::string> names;
+  for (const auto& [tensor, file] : *index) names.insert(file);
+  const std::string whole_path = absl::StrCat(folder_, "/model.safetensors");
+  std::error_code ignored;
+  // Other programs take the one or the other: nobody could say which weights were meant.
+  if (!names.contains("model.safetensors") && std::filesystem::exists(whole_path, ignored)) {
+    return absl::InvalidArgumentError(absl::StrCat(index_path, ": names shards, and ", whole_path,
+                                                   " is there as well: remove what is not the model"));
+  }
+  for (const std::string& name : names) {
+    EPS_RETURN_IF_ERROR_WITH(OpenFile(absl::StrCat(folder_, "/", name)), index_path);
+  }
+  return CheckIndex(index_path, *index);
+}
+
+absl::Status ModelFolder::OpenFile(const std::string& path) {
+  EPS_ASSIGN_OR_RETURN(std::unique_ptr<SafetensorsReader> reader, SafetensorsReader::Open(path));
+  const File* file = files_.emplace_back(std::make_unique<File>(File{path, std::move(reader)})).get();
+  for (const SafetensorsEntry& entry : file->reader->entries()) {
+    const std::string name(absl::StripPrefix(entry.name, family().name_prefix));
+    const auto [there, is_new] = stored_.emplace(name, Place{file, &entry});
+    if (is_new) continue;
+    return absl::InvalidArgumentError(absl::StrCat(path, ": tensor ", entry.name, " at byte ", entry.offset_bytes,
+                                                   " is there twice, also as ", there->second.entry->name, " in ",
+                                                   there->second.file->path));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ModelFolder::CheckIndex(const std::string& index_path, const ShardIndex& index) const {
+  std::set<std::string> found;  // as the files have them
+  for (const auto& [stripped, place] : stored_) {
+    const std::string& name = place.entry->name;
+    found.insert(name);
+    const auto placed = index.find(name);
+    if (placed == index.end() && IsIgnored(family(), name)) continue;
+    if (placed != index.end() && place.file->path == absl::StrCat(folder_, "/", placed->second)) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat(place.file->path, ": tensor ", name, " at byte ", place.entry->offset_bytes, ": ", index_path,
+                     placed == index.end() ? " does not list it" : absl::StrCat(" places it in ", placed->second)));
+  }
+  for (const auto& [name, file] : index) {
+    if (found.contains(name) || IsIgnored(family(), name)) continue;
+    // A tied head is often dropped from the files alone.
+    if (name == kHead && TiedTable(model_) != nullptr) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat(index_path, ": places tensor ", name, " in ", file, ", which does not have it"));
   }
   return absl::OkStatus();
 }
 
 absl::Status ModelFolder::FindTensors() {
-  std::set<std::string> used = {std::string(kHead)};  // CheckHead looks at it where the model has none
   for (const BlobSpec& blob : model_.blobs) {
     for (const TensorSpec& tensor : blob.tensors) {
-      const std::string name(absl::StripPrefix(tensor.name, family().name_prefix));
-      const auto found = stored_.find(name);
+      const auto found = stored_.find(std::string(absl::StripPrefix(tensor.name, family().name_prefix)));
       if (found == stored_.end()) {
-        return absl::InvalidArgumentError(
-            absl::StrCat(folder_, "/model.safetensors: tensor ", tensor.name, " is missing"));
+        return absl::InvalidArgumentError(absl::StrCat(files_.front()->path,
+                                                       files_.size() > 1 ? " and other shards" : "", ": tensor ",
+                                                       tensor.name, " is missing"));
       }
       const SafetensorsEntry& entry = *found->second.entry;
+      const std::string where =
+          absl::StrCat(found->second.file->path, ": tensor ", entry.name, " at byte ", entry.offset_bytes);
       if (entry.shape != tensor.shape) {
-        return absl::InvalidArgumentError(absl::StrCat(folder_, "/model.safetensors: tensor ", entry.name, " at byte ",
-                                                       entry.offset_bytes, " has the shape ", ShapeText(entry.shape),
+        return absl::InvalidArgumentError(absl::StrCat(where, " has the shape ", ShapeText(entry.shape),
                                                        ", config.json asks for ", ShapeText(tensor.shape)));
       }
       if (entry.dtype != "F32" && entry.dtype != "F16" && entry.dtype != "BF16") {
-        return absl::InvalidArgumentError(absl::StrCat(folder_, "/model.safetensors: tensor ", entry.name, " at byte ",
-                                                       entry.offset_bytes, " is ", entry.dtype,
-                                                       ", not F32, F16 or BF16"));
+        return absl::InvalidArgumentError(absl::StrCat(where, " is ", entry.dtype, ", not F32, F16 or BF16"));
       }
       places_[tensor.name] = found->second;
-      used.insert(name);
     }
   }
-  for (const auto& [name, place] : stored_) {
-    if (!used.contains(name) && !IsIgnored(family(), name)) unused_.push_back(place.entry->name);
-  }
   return absl::OkStatus();
+}
+
+absl::Status ModelFolder::CheckNoOther() const {
+  std::set<std::string> used;
+  for (const auto& [name, place] : places_) used.insert(place.entry->name);
+  const Place* first = nullptr;
+  int64_t others = 0;
+  for (const auto& [stripped, place] : stored_) {
+    const std::string& name = place.entry->name;
+    if (used.contains(name) || IsIgnored(family(), name)) continue;
+    if (name == kHead && TiedTable(model_) != nullptr) continue;  // CheckHead looks at it
+    if (first == nullptr) first = &place;
+    ++others;
+  }
+  if (first == nullptr) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(first->file->path, ": tensor ", first->entry->name, " at byte ", first->entry->offset_bytes,
+                   others > 1 ? absl::StrCat(" and ", others - 1, " more are") : " is",
+                   " no part of the model that config.json describes: correct it, or save the model without them"));
 }
 
 absl::Status ModelFolder::CheckHead() const {
@@ -168,82 +178,31 @@ absl::Status ModelFolder::CheckHead() const {
   const TensorSpec* table = TiedTable(model_);
   if (head == stored_.end() || table == nullptr) return absl::OkStatus();
   const Place& embedding = places_.at(table->name);
-  const auto head_bytes = head->second.file->Data(*head->second.entry);
-  const auto embedding_bytes = embedding.file->Data(*embedding.entry);
+  const auto head_bytes = head->second.file->reader->Data(*head->second.entry);
+  const auto embedding_bytes = embedding.file->reader->Data(*embedding.entry);
   const bool tied = head->second.entry->dtype == embedding.entry->dtype &&
+                    head->second.entry->shape == embedding.entry->shape &&
                     std::equal(head_bytes.begin(), head_bytes.end(), embedding_bytes.begin(), embedding_bytes.end());
-  head->second.file->Release(*head->second.entry);
-  embedding.file->Release(*embedding.entry);
+  head->second.file->reader->Release(*head->second.entry);
+  embedding.file->reader->Release(*embedding.entry);
   if (tied) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      folder_, "/model.safetensors: lm_head.weight is not the token embedding, to which config.json ties it"));
+  return absl::InvalidArgumentError(absl::StrCat(head->second.file->path, ": tensor ", head->second.entry->name,
+                                                 " at byte ", head->second.entry->offset_bytes,
+                                                 " is not the token embedding, to which config.json ties it: set "
+                                                 "tie_word_embeddings to false if the family allows "
+                                                 "it, or save the model without it"));
 }
 
 absl::Status ModelFolder::Read(const TensorSpec& tensor, absl::Span<float> values) const {
   const Place& place = places_.at(tensor.name);
-  return place.file->ReadFloats(*place.entry, values);
+  return place.file->reader->ReadFloats(*place.entry, values);
 }
 
 absl::Status ModelFolder::ReadPart(const TensorSpec& tensor, int64_t first_elem, absl::Span<float> values) const {
   const Place& place = places_.at(tensor.name);
-  absl::Status status = place.file->ReadFloatsAt(*place.entry, first_elem, values);
-  place.file->Release(*place.entry);
+  absl::Status status = place.file->reader->ReadFloatsAt(*place.entry, first_elem, values);
+  place.file->reader->Release(*place.entry);
   return status;
-}
-
-namespace {
-
-absl::Status WriteTensors(const std::string& path, const ModelSpec& model, const std::string& dtype,
-                          const std::function<absl::Status(const TensorSpec&, absl::Span<float>)>& read) {
-  std::vector<SafetensorsEntry> entries;
-  std::vector<const TensorSpec*> tensors;
-  for (const BlobSpec& blob : model.blobs) {
-    for (const TensorSpec& tensor : blob.tensors) {
-      entries.push_back({.name = tensor.name, .dtype = dtype, .shape = tensor.shape});
-      tensors.push_back(&tensor);
-    }
-  }
-  EPS_ASSIGN_OR_RETURN(std::unique_ptr<SafetensorsWriter> writer,
-                       SafetensorsWriter::Create(path, std::move(entries), {{"format", "pt"}}));
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    std::vector<float> values(tensors[i]->num_elems());
-    EPS_RETURN_IF_ERROR(read(*tensors[i], absl::MakeSpan(values)));
-    EPS_RETURN_IF_ERROR(writer->Write(i, 0, Encode(values, dtype)));
-  }
-  return writer->Finish();
-}
-
-}  // namespace
-
-absl::Status WriteModelFolder(const std::string& folder, const ModelSpec& model, const std::string& dtype,
-                              const std::function<absl::Status(const TensorSpec&, absl::Span<float>)>& read) {
-  if (dtype != "F32" && dtype != "F16" && dtype != "BF16") {
-    return absl::InvalidArgumentError(absl::StrCat("dtype ", dtype, " is not one of F32, F16, BF16"));
-  }
-  std::error_code ignored;
-  if (std::filesystem::exists(folder, ignored) && !std::filesystem::is_empty(folder, ignored)) {
-    return absl::AlreadyExistsError(absl::StrCat(folder, " is there and not empty; choose another folder"));
-  }
-  std::error_code error;
-  const std::filesystem::path target = std::filesystem::absolute(folder, error).lexically_normal();
-  if (error) return FileError(error.value(), "find", folder);
-  const std::string clean = target.has_filename() ? target.string() : target.parent_path().string();
-  const std::string aside = absl::StrCat(clean, ".tmp.", getpid());  // nobody else's folder
-  std::filesystem::remove_all(aside, ignored);
-  EPS_RETURN_IF_ERROR(MakeDirs(aside));
-  absl::Status status = WriteTensors(absl::StrCat(aside, "/model.safetensors"), model, dtype, read);
-  if (status.ok()) {
-    status = WriteFileAtomically(absl::StrCat(aside, "/config.json"), ModelConfigToJson(model.config));
-  }
-  if (status.ok()) {
-    std::filesystem::remove(clean, ignored);  // an empty folder would be in the way
-    if (std::rename(aside.c_str(), clean.c_str()) != 0) status = FileError(errno, "rename", aside);
-  }
-  if (!status.ok()) {
-    std::filesystem::remove_all(aside, ignored);
-    return status;
-  }
-  return SyncDirectory(DirName(clean));
 }
 
 }  // namespace eps

@@ -1,7 +1,6 @@
 #ifndef EPS_COMMON_FORMATS_MODEL_FOLDER_H_
 #define EPS_COMMON_FORMATS_MODEL_FOLDER_H_
 
-#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -11,54 +10,57 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "common/formats/safetensors.h"
+#include "common/formats/shard_index.h"
 #include "common/model/families.h"
 #include "common/model/model_spec.h"
 
 namespace eps {
 
 // A folder of Hugging Face's form: config.json of any of our families, and model.safetensors, whole or sharded with
-// model.safetensors.index.json. Tensors are found with or without the family's prefix ("transformer.", "model."); where
-// config.json ties the head, a head of its own (lm_head.weight) is refused unless it is the same bytes as the token
-// embedding; masks and other leftovers of older exports are ignored.
+// model.safetensors.index.json. Tensors are found with or without the family's prefix ("transformer.", "model."). A tensor
+// that the model does not have is refused, but for leftovers that nobody needs (Family::ignored_suffixes), and for a
+// head (lm_head.weight) that config.json ties, if it is the same bytes as the token embedding.
+//
+// Threads: safe once it is open
 class ModelFolder {
  public:
-  // Opens and checks everything: config, every tensor of the model there, of its shape, F32, F16 or BF16.
+  // Opens and checks everything: config, every tensor of the model there and no other, of its shape, F32, F16 or BF16,
+  // in the file where an index places it.
   // Errors: NOT_FOUND · INVALID_ARGUMENT naming file, tensor, and what was found and wanted
   static absl::StatusOr<std::unique_ptr<ModelFolder>> Open(const std::string& folder);
 
   const ModelSpec& model() const { return model_; }
-  // Tensors in the files that the model does not have, leftovers not counted; for a warning.
-  const std::vector<std::string>& unused_tensors() const { return unused_; }
   // Fills `values` (the tensor's num_elems) as fp32. `tensor` is one of model()'s.
   absl::Status Read(const TensorSpec& tensor, absl::Span<float> values) const;
   // As Read, of elements [first_elem, first_elem + values.size()) alone; the file's pages do not stay in memory.
   absl::Status ReadPart(const TensorSpec& tensor, int64_t first_elem, absl::Span<float> values) const;
 
  private:
+  struct File {
+    std::string path;
+    std::unique_ptr<SafetensorsReader> reader;
+  };
   struct Place {
-    const SafetensorsReader* file;
+    const File* file;
     const SafetensorsEntry* entry;
   };
   ModelFolder() = default;
   const Family& family() const;
-  absl::Status OpenFiles(const std::string& folder);
+  absl::Status OpenFiles();
+  absl::Status OpenShards(const std::string& index_path);
+  absl::Status OpenFile(const std::string& path);
+  // That what lies in the files, and what the index says of it, is the same.
+  absl::Status CheckIndex(const std::string& index_path, const ShardIndex& index) const;
   absl::Status FindTensors();
+  absl::Status CheckNoOther() const;
   absl::Status CheckHead() const;
 
   ModelSpec model_;
   std::string folder_;
-  std::vector<std::unique_ptr<SafetensorsReader>> files_;
-  std::map<std::string, Place> stored_;  // by the name in the file, less "transformer."
+  std::vector<std::unique_ptr<File>> files_;
+  std::map<std::string, Place> stored_;  // by the name in the file, less the family's prefix
   std::map<std::string, Place> places_;  // by TensorSpec::name
-  std::vector<std::string> unused_;
 };
-
-// Writes `folder` in that form: config.json, and model.safetensors with the names that transformers has, as `dtype` (F32,
-// F16 or BF16; 16-bit forms are rounded to nearest even). `read` gives a tensor's values. The folder must not be there, or
-// be empty; it is written aside and renamed, so that nothing half-done remains.
-// Errors: ALREADY_EXISTS · INVALID_ARGUMENT dtype · the system's, naming the file · those of `read`
-absl::Status WriteModelFolder(const std::string& folder, const ModelSpec& model, const std::string& dtype,
-                              const std::function<absl::Status(const TensorSpec&, absl::Span<float>)>& read);
 
 }  // namespace eps
 

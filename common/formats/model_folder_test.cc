@@ -1,20 +1,37 @@
 #include "common/formats/model_folder.h"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <functional>
+#include <iterator>
 #include <limits>
+#include <set>
 #include <string>
 #include <utility>
+#include <vector>
 
+#include "common/formats/model_folder_writer.h"
+#include "common/formats/safetensors.h"
 #include "common/model/hf_config.h"
 #include "common/testing/status_matchers.h"
 #include "common/testing/temp_dir.h"
 #include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
 
 namespace eps {
 namespace {
+
+// Whose message has both.
+auto IsInvalid(const std::string& one, const std::string& other = "") {
+  return testing::AllOf(StatusIs(absl::StatusCode::kInvalidArgument, one),
+                        StatusIs(absl::StatusCode::kInvalidArgument, other));
+}
 
 ModelSpec SmallModel() {
   return BuildModel({.num_layers = 2, .d_model = 8, .num_heads = 2, .context = 4, .vocab = 10}).value();
@@ -24,20 +41,20 @@ ModelSpec SmallModel() {
 float ValueAt(const TensorSpec& tensor, int64_t i) {
   return static_cast<float>((tensor.name.size() * 7 + static_cast<size_t>(i)) % 64) / 64;
 }
-absl::Status Fill(const TensorSpec& tensor, absl::Span<float> values) {
-  for (size_t i = 0; i < values.size(); ++i) values[i] = ValueAt(tensor, static_cast<int64_t>(i));
+absl::Status FillPart(const TensorSpec& tensor, int64_t first_elem, absl::Span<float> values) {
+  for (size_t i = 0; i < values.size(); ++i) values[i] = ValueAt(tensor, first_elem + static_cast<int64_t>(i));
   return absl::OkStatus();
 }
+absl::Status Fill(const TensorSpec& tensor, absl::Span<float> values) { return FillPart(tensor, 0, values); }
 
 TEST(ModelFolderTest, WhatIsWrittenIsReadBackInEveryDtype) {
   for (const std::string dtype : {"F32", "F16", "BF16"}) {
     TempDir dir;
     const std::string folder = dir.path() + "/out";
-    ASSERT_OK(WriteModelFolder(folder, SmallModel(), dtype, Fill));
+    ASSERT_OK(WriteModelFolder(folder, SmallModel(), {.dtype = dtype}, FillPart));
     auto opened = ModelFolder::Open(folder);
     ASSERT_OK(opened.status());
     EXPECT_EQ((*opened)->model().config.num_layers, 2);
-    EXPECT_TRUE((*opened)->unused_tensors().empty());
     for (const BlobSpec& blob : (*opened)->model().blobs) {
       for (const TensorSpec& tensor : blob.tensors) {
         std::vector<float> values(tensor.num_elems());
@@ -66,11 +83,10 @@ TEST(ModelFolderTest, AModelOfTheLlamaFamilyIsReadBackWithItsOwnHeadOrWithout) {
   for (const bool tied : {false, true}) {
     TempDir dir;
     const ModelSpec model = SmallLlama(tied);
-    ASSERT_OK(WriteModelFolder(dir.path() + "/out", model, "BF16", Fill));
+    ASSERT_OK(WriteModelFolder(dir.path() + "/out", model, {.dtype = "BF16"}, FillPart));
     auto opened = ModelFolder::Open(dir.path() + "/out");
     ASSERT_OK(opened.status());
     EXPECT_EQ((*opened)->model().config, model.config);
-    EXPECT_TRUE((*opened)->unused_tensors().empty());
     for (const BlobSpec& blob : model.blobs) {
       for (const TensorSpec& tensor : blob.tensors) {
         std::vector<float> values(tensor.num_elems());
@@ -86,12 +102,12 @@ TEST(ModelFolderTest, AModelOfTheLlamaFamilyIsReadBackWithItsOwnHeadOrWithout) {
 TEST(ModelFolderTest, AHeadThatConfigSaysIsTiedMustBe) {
   TempDir dir;
   // Written with a head of its own, then declared tied.
-  ASSERT_OK(WriteModelFolder(dir.path() + "/out", SmallLlama(false), "F32", Fill));
+  ASSERT_OK(WriteModelFolder(dir.path() + "/out", SmallLlama(false), {.dtype = "F32"}, FillPart));
   std::ofstream(dir.path() + "/out/config.json") << ModelConfigToJson(SmallLlama(true).config);
   EXPECT_THAT(ModelFolder::Open(dir.path() + "/out").status(),
-              StatusIs(absl::StatusCode::kInvalidArgument, "lm_head.weight is not the token embedding"));
+              StatusIs(absl::StatusCode::kInvalidArgument, "is not the token embedding"));
   // And the other way round: the table that config.json asks for is not there.
-  ASSERT_OK(WriteModelFolder(dir.path() + "/tied", SmallLlama(true), "F32", Fill));
+  ASSERT_OK(WriteModelFolder(dir.path() + "/tied", SmallLlama(true), {.dtype = "F32"}, FillPart));
   std::ofstream(dir.path() + "/tied/config.json") << ModelConfigToJson(SmallLlama(false).config);
   EXPECT_THAT(ModelFolder::Open(dir.path() + "/tied").status(),
               StatusIs(absl::StatusCode::kInvalidArgument, "tensor lm_head.weight is missing"));
@@ -100,15 +116,16 @@ TEST(ModelFolderTest, AHeadThatConfigSaysIsTiedMustBe) {
 TEST(ModelFolderTest, AFolderThatIsNotEmptyIsNotWrittenTo) {
   TempDir dir;
   std::ofstream(dir.path() + "/kept") << "x";
-  EXPECT_THAT(WriteModelFolder(dir.path(), SmallModel(), "F32", Fill),
+  EXPECT_THAT(WriteModelFolder(dir.path(), SmallModel(), {.dtype = "F32"}, FillPart),
               StatusIs(absl::StatusCode::kAlreadyExists, "not empty"));
 }
 
 TEST(ModelFolderTest, AReadThatFailsLeavesNothing) {
   TempDir dir;
   const std::string folder = dir.path() + "/out";
-  const auto fail = [](const TensorSpec&, absl::Span<float>) { return absl::DataLossError("no"); };
-  EXPECT_THAT(WriteModelFolder(folder, SmallModel(), "F32", fail), StatusIs(absl::StatusCode::kDataLoss, "no"));
+  const auto fail = [](const TensorSpec&, int64_t, absl::Span<float>) { return absl::DataLossError("no"); };
+  EXPECT_THAT(WriteModelFolder(folder, SmallModel(), {.dtype = "F32"}, fail),
+              StatusIs(absl::StatusCode::kDataLoss, "no"));
   EXPECT_TRUE(std::filesystem::is_empty(dir.path()));
 }
 
@@ -116,12 +133,12 @@ TEST(ModelFolderTest, AFolderBesideTheTargetIsNotTouched) {
   TempDir dir;
   std::filesystem::create_directory(dir.path() + "/out.tmp");
   std::ofstream(dir.path() + "/out.tmp/kept") << "x";
-  ASSERT_OK(WriteModelFolder(dir.path() + "/out", SmallModel(), "F32", Fill));
+  ASSERT_OK(WriteModelFolder(dir.path() + "/out", SmallModel(), {.dtype = "F32"}, FillPart));
   EXPECT_TRUE(std::filesystem::exists(dir.path() + "/out.tmp/kept"));
 }
 
 TEST(ModelFolderTest, WhatIsNoNumberStaysSoInEveryDtype) {
-  const auto not_finite = [](const TensorSpec&, absl::Span<float> values) {
+  const auto not_finite = [](const TensorSpec&, int64_t, absl::Span<float> values) {
     for (size_t i = 0; i < values.size(); ++i) {
       values[i] = i % 2 == 0 ? std::bit_cast<float>(0x7FFFFFFFu) : std::numeric_limits<float>::infinity();
     }
@@ -129,7 +146,7 @@ TEST(ModelFolderTest, WhatIsNoNumberStaysSoInEveryDtype) {
   };
   for (const std::string dtype : {"F32", "F16", "BF16"}) {
     TempDir dir;
-    ASSERT_OK(WriteModelFolder(dir.path() + "/out", SmallModel(), dtype, not_finite));
+    ASSERT_OK(WriteModelFolder(dir.path() + "/out", SmallModel(), {.dtype = dtype}, not_finite));
     ASSERT_OK_AND_ASSIGN(const auto opened, ModelFolder::Open(dir.path() + "/out"));
     const TensorSpec& tensor = opened->model().blobs.front().tensors.front();
     std::vector<float> values(tensor.num_elems());
@@ -141,13 +158,15 @@ TEST(ModelFolderTest, WhatIsNoNumberStaysSoInEveryDtype) {
 
 TEST(ModelFolderTest, AnUnknownDtypeIsNamed) {
   TempDir dir;
-  EXPECT_THAT(WriteModelFolder(dir.path() + "/out", SmallModel(), "F64", Fill),
+  EXPECT_THAT(WriteModelFolder(dir.path() + "/out", SmallModel(), {.dtype = "F64"}, FillPart),
               StatusIs(absl::StatusCode::kInvalidArgument, "F64"));
 }
 
-// Writes the tensors of `model` under names made by `rename`, with `extra` ones on top.
+// Writes the tensors of `model` without `strip` in front of their names, with `extra` ones behind them: of `extra_value`,
+// or as `fill_extra` says.
 void WriteFile(const std::string& folder, const ModelSpec& model, const std::string& strip,
-               std::vector<SafetensorsEntry> extra, float extra_value) {
+               std::vector<SafetensorsEntry> extra, float extra_value,
+               const std::function<absl::Status(absl::Span<float>)>& fill_extra = nullptr) {
   std::vector<SafetensorsEntry> entries;
   std::vector<const TensorSpec*> tensors;
   for (const BlobSpec& blob : model.blobs) {
@@ -165,6 +184,8 @@ void WriteFile(const std::string& folder, const ModelSpec& model, const std::str
     std::vector<float> values(num_elems, extra_value);
     if (i < tensors.size()) {
       ASSERT_OK(Fill(*tensors[i], absl::MakeSpan(values)));
+    } else if (fill_extra) {
+      ASSERT_OK(fill_extra(absl::MakeSpan(values)));
     }
     ASSERT_OK((*writer)->Write(
         i, 0, absl::MakeConstSpan(reinterpret_cast<const std::byte*>(values.data()), values.size() * sizeof(float))));
@@ -173,20 +194,65 @@ void WriteFile(const std::string& folder, const ModelSpec& model, const std::str
   std::ofstream(folder + "/config.json") << ModelConfigToJson(model.config);
 }
 
-TEST(ModelFolderTest, NamesWithoutPrefixMasksAndStrangersAreTakenAsTheyShould) {
+TEST(ModelFolderTest, NamesMayLackTheirPrefixAndMasksAreIgnored) {
   TempDir dir;
   WriteFile(dir.path(), SmallModel(), "transformer.",
             {{.name = "h.0.attn.bias", .dtype = "F32", .shape = {1, 1, 4, 4}},
-             {.name = "score.weight", .dtype = "F32", .shape = {2, 8}}},
+             {.name = "h.1.attn.masked_bias", .dtype = "F32", .shape = {}}},
             1);
-  auto opened = ModelFolder::Open(dir.path());
-  ASSERT_OK(opened.status());
-  EXPECT_EQ((*opened)->unused_tensors(), std::vector<std::string>{"score.weight"});
+  EXPECT_OK(ModelFolder::Open(dir.path()).status());
+}
+
+TEST(ModelFolderTest, BuffersOfRotaryPositionsAreIgnored) {
+  TempDir dir;
+  WriteFile(dir.path(), SmallLlama(false), "",
+            {{.name = "model.layers.1.self_attn.rotary_emb.inv_freq", .dtype = "F32", .shape = {3}},
+             {.name = "model.rotary_emb.inv_freq", .dtype = "F32", .shape = {3}},
+             {.name = "rotary_emb.inv_freq", .dtype = "F32", .shape = {3}}},
+            1);
+  EXPECT_THAT(ModelFolder::Open(dir.path()).status(),
+              StatusIs(absl::StatusCode::kInvalidArgument, "rotary_emb.inv_freq at byte"));  // twice, by one name
+  WriteFile(dir.path(), SmallLlama(false), "",
+            {{.name = "model.layers.1.self_attn.rotary_emb.inv_freq", .dtype = "F32", .shape = {3}},
+             {.name = "rotary_emb.inv_freq", .dtype = "F32", .shape = {3}}},
+            1);
+  EXPECT_OK(ModelFolder::Open(dir.path()).status());
+}
+
+TEST(ModelFolderTest, ATensorThatTheModelDoesNotHaveIsNamed) {
+  TempDir dir;
+  WriteFile(dir.path(), SmallModel(), "", {{.name = "score.weight", .dtype = "F32", .shape = {2, 8}}}, 1);
+  EXPECT_THAT(ModelFolder::Open(dir.path()).status(),
+              IsInvalid(dir.path() + "/model.safetensors: tensor score.weight at byte ", "is no part of the model"));
+  WriteFile(dir.path(), SmallLlama(false), "",
+            {{.name = "model.layers.0.mlp.up_proj.bias", .dtype = "F32", .shape = {20}},
+             {.name = "model.layers.1.mlp.up_proj.bias", .dtype = "F32", .shape = {20}}},
+            1);
+  EXPECT_THAT(ModelFolder::Open(dir.path()).status(),
+              IsInvalid("tensor model.layers.0.mlp.up_proj.bias", "and 1 more are"));
+  // A layer beyond those of config.json.
+  WriteFile(dir.path(), SmallModel(), "", {{.name = "h.2.ln_1.weight", .dtype = "F32", .shape = {8}}}, 1);
+  EXPECT_THAT(ModelFolder::Open(dir.path()).status(),
+              StatusIs(absl::StatusCode::kInvalidArgument, "tensor h.2.ln_1.weight"));
 }
 
 TEST(ModelFolderTest, AHeadOfItsOwnIsRefused) {
   TempDir dir;
   WriteFile(dir.path(), SmallModel(), "", {{.name = "lm_head.weight", .dtype = "F32", .shape = {10, 8}}}, 9);
+  EXPECT_THAT(ModelFolder::Open(dir.path()).status(),
+              IsInvalid("tensor lm_head.weight at byte ", "is not the token embedding"));
+}
+
+TEST(ModelFolderTest, AHeadOfTheTokenEmbeddingsBytesIsTaken) {
+  TempDir dir;
+  const ModelSpec model = SmallLlama(true);
+  // Fill gives a tensor of this length of name the same values: the head is written as what it is tied to.
+  WriteFile(dir.path(), model, "", {{.name = "lm_head.weight", .dtype = "F32", .shape = {17, 12}}}, 0,
+            [&](absl::Span<float> values) { return Fill(model.blobs[0].tensors[0], values); });
+  EXPECT_OK(ModelFolder::Open(dir.path()).status());
+  // The same values in another shape are another tensor.
+  WriteFile(dir.path(), model, "", {{.name = "lm_head.weight", .dtype = "F32", .shape = {12, 17}}}, 0,
+            [&](absl::Span<float> values) { return Fill(model.blobs[0].tensors[0], values); });
   EXPECT_THAT(ModelFolder::Open(dir.path()).status(), StatusIs(absl::StatusCode::kInvalidArgument, "lm_head.weight"));
 }
 
@@ -200,6 +266,105 @@ TEST(ModelFolderTest, AMissingTensorOrAnotherShapeIsNamed) {
   ModelSpec longer = BuildModel({.num_layers = 2, .d_model = 8, .num_heads = 2, .context = 6, .vocab = 10}).value();
   std::ofstream(dir.path() + "/config.json") << ModelConfigToJson(longer.config);
   EXPECT_THAT(ModelFolder::Open(dir.path()).status(), StatusIs(absl::StatusCode::kInvalidArgument, "(4, 8)"));
+}
+
+// One F32 tensor per name, filled as the model's of that name is.
+void WriteShard(const std::string& path, const ModelSpec& model, const std::vector<std::string>& names) {
+  std::vector<SafetensorsEntry> entries;
+  std::vector<const TensorSpec*> tensors;
+  for (const BlobSpec& blob : model.blobs) {
+    for (const TensorSpec& tensor : blob.tensors) {
+      if (std::find(names.begin(), names.end(), tensor.name) == names.end()) continue;
+      entries.push_back({.name = tensor.name, .dtype = "F32", .shape = tensor.shape});
+      tensors.push_back(&tensor);
+    }
+  }
+  ASSERT_OK_AND_ASSIGN(const auto writer, SafetensorsWriter::Create(path, entries, {}));
+  for (size_t i = 0; i < entries.size(); ++i) {
+    std::vector<float> values(tensors[i]->num_elems());
+    ASSERT_OK(Fill(*tensors[i], absl::MakeSpan(values)));
+    ASSERT_OK(writer->Write(
+        i, 0, absl::MakeConstSpan(reinterpret_cast<const std::byte*>(values.data()), values.size() * sizeof(float))));
+  }
+  ASSERT_OK(writer->Finish());
+}
+
+// A folder of two shards, whose index a test changes.
+class ShardsTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    for (const BlobSpec& blob : model_.blobs) {
+      for (const TensorSpec& tensor : blob.tensors) {
+        const bool first = tensor.name.find("h.1.") == std::string::npos;
+        (first ? first_ : second_).push_back(tensor.name);
+        index_["weight_map"][tensor.name] = first ? "a.safetensors" : "b.safetensors";
+      }
+    }
+    WriteShard(dir_.File("a.safetensors"), model_, first_);
+    WriteShard(dir_.File("b.safetensors"), model_, second_);
+    std::ofstream(dir_.File("config.json")) << ModelConfigToJson(model_.config);
+  }
+
+  absl::Status Open() {
+    std::ofstream(dir_.File("model.safetensors.index.json")) << index_.dump();
+    return ModelFolder::Open(dir_.path()).status();
+  }
+
+  const ModelSpec model_ = SmallModel();
+  const std::string moved_ = "transformer.h.1.ln_1.weight";
+  TempDir dir_;
+  std::vector<std::string> first_, second_;
+  nlohmann::json index_;
+};
+
+TEST_F(ShardsTest, AreOneModel) { EXPECT_OK(Open()); }
+
+TEST_F(ShardsTest, AFileThatIsNotThereIsNamed) {
+  std::filesystem::remove(dir_.File("b.safetensors"));
+  EXPECT_THAT(Open(), StatusIs(absl::StatusCode::kNotFound, "index.json: cannot open "));
+  EXPECT_THAT(Open(), StatusIs(absl::StatusCode::kNotFound, "b.safetensors"));
+}
+
+TEST_F(ShardsTest, ATensorInTwoShardsIsNamedWithBoth) {
+  first_.push_back(moved_);
+  WriteShard(dir_.File("a.safetensors"), model_, first_);
+  EXPECT_THAT(Open(), IsInvalid("b.safetensors: tensor " + moved_, "a.safetensors"));
+}
+
+TEST_F(ShardsTest, ATensorThatTheIndexPlacesElsewhereIsNamed) {
+  index_["weight_map"][moved_] = "a.safetensors";
+  EXPECT_THAT(Open(), IsInvalid("b.safetensors: tensor " + moved_, "places it in a.safetensors"));
+}
+
+TEST_F(ShardsTest, ATensorThatTheIndexDoesNotListIsNamed) {
+  index_["weight_map"].erase(moved_);
+  EXPECT_THAT(Open(), IsInvalid("b.safetensors: tensor " + moved_, "does not list it"));
+}
+
+TEST_F(ShardsTest, ATensorThatNoShardHasIsNamed) {
+  second_.erase(std::find(second_.begin(), second_.end(), moved_));
+  WriteShard(dir_.File("b.safetensors"), model_, second_);
+  EXPECT_THAT(Open(), IsInvalid("index.json: places tensor " + moved_ + " in b.safetensors"));
+  index_["weight_map"].erase(moved_);
+  EXPECT_THAT(Open(), IsInvalid("tensor " + moved_ + " is missing"));
+}
+
+TEST_F(ShardsTest, ATiedHeadThatOnlyTheIndexHasIsNothing) {
+  index_["weight_map"]["lm_head.weight"] = "a.safetensors";
+  EXPECT_OK(Open());
+}
+
+TEST_F(ShardsTest, AWholeFileBesideThemIsRefused) {
+  WriteFile(dir_.path(), model_, "", {}, 0);
+  EXPECT_THAT(Open(), IsInvalid("index.json: names shards", dir_.path() + "/model.safetensors is there as well"));
+}
+
+TEST(ModelFolderTest, APickleIsNamed) {
+  TempDir dir;
+  std::ofstream(dir.path() + "/config.json") << ModelConfigToJson(SmallModel().config);
+  std::ofstream(dir.path() + "/pytorch_model.bin") << "x";
+  EXPECT_THAT(ModelFolder::Open(dir.path()).status(),
+              StatusIs(absl::StatusCode::kNotFound, "pytorch_model.bin is not read"));
 }
 
 TEST(ModelFolderTest, AnIndexThatLeadsOutOfTheFolderIsRefused) {
@@ -217,9 +382,118 @@ TEST(ModelFolderTest, AnIndexThatIsNoShallowJsonObjectIsRefused) {
        {std::pair<std::string, std::string>{"{\"weight_map\": {\"wte.weight\": " + nested + "}}", "nested too deeply"},
         {"{", "not valid JSON"},
         {"[]", "no object weight_map"},
-        {R"({"weight_map": []})", "no object weight_map"}}) {
+        {R"({"weight_map": []})", "no object weight_map"},
+        {R"({"weight_map": {}})", "names no tensor"}}) {
     std::ofstream(dir.path() + "/model.safetensors.index.json") << text;
     EXPECT_THAT(ModelFolder::Open(dir.path()).status(), StatusIs(absl::StatusCode::kInvalidArgument, why));
+  }
+}
+
+// ---- Writing in shards
+
+absl::StatusOr<std::string> ReadAll(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return std::string(std::istreambuf_iterator<char>(file), {});
+}
+
+TEST(ShardWriterTest, ShardsAreReadAsTheWholeFileIsAndNamedAsTheIndexSays) {
+  const ModelSpec model = SmallLlama(false);
+  TempDir dir;
+  // 17 * 12 elements are the largest tensor, 408 bytes in 16 bits.
+  ASSERT_OK(WriteModelFolder(dir.File("out"), model, {.dtype = "BF16", .max_shard_bytes = 1000}, FillPart));
+  ASSERT_OK_AND_ASSIGN(const std::string text, ReadAll(dir.File("out/model.safetensors.index.json")));
+  const auto index = nlohmann::json::parse(text);
+  EXPECT_EQ(index["metadata"]["total_size"], 2 * model.num_parameters());
+  std::set<std::string> files, listed;
+  for (const auto& entry : std::filesystem::directory_iterator(dir.File("out"))) files.insert(entry.path().filename());
+  for (const auto& [tensor, file] : index["weight_map"].items()) {
+    listed.insert(file.get<std::string>());
+    ASSERT_OK_AND_ASSIGN(const auto shard, SafetensorsReader::Open(dir.File("out/" + file.get<std::string>())));
+    EXPECT_NE(shard->Find(tensor), nullptr) << tensor;
+  }
+  const size_t num_shards = listed.size();
+  EXPECT_GE(num_shards, 3u);
+  for (size_t i = 1; i <= num_shards; ++i) {
+    char name[64];
+    std::snprintf(name, sizeof(name), "model-%05zu-of-%05zu.safetensors", i, num_shards);
+    EXPECT_TRUE(listed.contains(name)) << name;
+    ASSERT_OK_AND_ASSIGN(const auto shard, SafetensorsReader::Open(dir.File(std::string("out/") + name)));
+    int64_t num_bytes = 0;
+    for (const SafetensorsEntry& entry : shard->entries()) num_bytes += entry.num_bytes;
+    EXPECT_LE(num_bytes, 1000);
+  }
+  listed.insert({"config.json", "model.safetensors.index.json"});
+  EXPECT_EQ(files, listed);
+
+  ASSERT_OK_AND_ASSIGN(const auto opened, ModelFolder::Open(dir.File("out")));
+  for (const BlobSpec& blob : model.blobs) {
+    for (const TensorSpec& tensor : blob.tensors) {
+      std::vector<float> values(tensor.num_elems()), wanted(values.size());
+      ASSERT_OK(opened->Read(tensor, absl::MakeSpan(values)));
+      ASSERT_OK(Fill(tensor, absl::MakeSpan(wanted)));
+      EXPECT_EQ(values, wanted) << tensor.name;
+    }
+  }
+}
+
+TEST(ShardWriterTest, ATensorLargerThanAShardHasAFileOfItsOwn) {
+  TempDir dir;
+  const ModelSpec model = SmallModel();
+  size_t num_tensors = 0;
+  for (const BlobSpec& blob : model.blobs) num_tensors += blob.tensors.size();
+  ASSERT_OK(WriteModelFolder(dir.File("out"), model, {.max_shard_bytes = 1}, FillPart));
+  size_t num_files = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(dir.File("out"))) num_files += entry.is_regular_file();
+  EXPECT_EQ(num_files, num_tensors + 2);
+  EXPECT_OK(ModelFolder::Open(dir.File("out")).status());
+}
+
+TEST(ShardWriterTest, AModelOfExactlyAShardIsOneFile) {
+  TempDir dir;
+  const ModelSpec model = SmallModel();
+  const int64_t num_bytes = 4 * model.num_parameters();
+  ASSERT_OK(WriteModelFolder(dir.File("whole"), model, {.max_shard_bytes = num_bytes}, FillPart));
+  EXPECT_TRUE(std::filesystem::exists(dir.File("whole/model.safetensors")));
+  EXPECT_FALSE(std::filesystem::exists(dir.File("whole/model.safetensors.index.json")));
+  ASSERT_OK(WriteModelFolder(dir.File("cut"), model, {.max_shard_bytes = num_bytes - 1}, FillPart));
+  EXPECT_TRUE(std::filesystem::exists(dir.File("cut/model-00002-of-00002.safetensors")));
+}
+
+TEST(ShardWriterTest, AReadThatFailsInTheLastShardLeavesNothing) {
+  TempDir dir;
+  const auto fail = [](const TensorSpec& tensor, int64_t, absl::Span<float>) {
+    return tensor.name == "transformer.ln_f.bias" ? absl::DataLossError("no") : absl::OkStatus();
+  };
+  EXPECT_THAT(WriteModelFolder(dir.File("out"), SmallModel(), {.max_shard_bytes = 100}, fail),
+              StatusIs(absl::StatusCode::kDataLoss, "no"));
+  EXPECT_TRUE(std::filesystem::is_empty(dir.path()));
+}
+
+TEST(ShardWriterTest, ShardsOfNoBytesAreRefused) {
+  TempDir dir;
+  EXPECT_THAT(WriteModelFolder(dir.File("out"), SmallModel(), {.max_shard_bytes = 0}, FillPart), IsInvalid("0 bytes"));
+  EXPECT_TRUE(std::filesystem::is_empty(dir.path()));
+}
+
+// Every bit pattern there is, NaNs of every kind included.
+TEST(ShardWriterTest, AFolderCopiedInItsOwnDtypeIsTheSameBytes) {
+  ModelConfig config = {.num_layers = 1, .d_model = 64, .num_heads = 2, .context = 4, .vocab = 1024};
+  const ModelSpec model = BuildModel(config).value();
+  for (const std::string dtype : {"F16", "BF16"}) {
+    TempDir dir;
+    ASSERT_OK(WriteModelFolder(dir.File("from"), model, {.dtype = dtype}, FillPart));
+    std::string bytes = ReadAll(dir.File("from/model.safetensors")).value();
+    for (size_t i = 0; i < 65536; ++i) {  // the token table, which is first
+      const auto half = static_cast<uint16_t>(i);
+      std::memcpy(&bytes[bytes.size() - 2 * model.num_parameters() + 2 * i], &half, 2);
+    }
+    std::ofstream(dir.File("from/model.safetensors"), std::ios::binary) << bytes;
+    ASSERT_OK_AND_ASSIGN(const auto from, ModelFolder::Open(dir.File("from")));
+    ASSERT_OK(WriteModelFolder(dir.File("to"), from->model(), {.dtype = dtype},
+                               [&](const TensorSpec& tensor, int64_t first, absl::Span<float> values) {
+                                 return from->ReadPart(tensor, first, values);
+                               }));
+    EXPECT_TRUE(ReadAll(dir.File("to/model.safetensors")).value() == bytes) << dtype;
   }
 }
 

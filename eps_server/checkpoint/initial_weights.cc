@@ -11,10 +11,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/types/span.h"
 #include "common/base/ids.h"
-#include "common/base/log.h"
 #include "common/base/status_macros.h"
 #include "common/base/thread.h"
 #include "common/formats/model_folder.h"
@@ -55,9 +53,6 @@ absl::Status CheckShape(const std::string& folder, const ModelConfig& found, con
 absl::Status LoadHuggingFace(const std::string& folder, const ModelSpec& model, Store& store) {
   EPS_ASSIGN_OR_RETURN(const std::unique_ptr<ModelFolder> source, ModelFolder::Open(folder));
   EPS_RETURN_IF_ERROR(CheckShape(folder, source->model().config, model.config));
-  if (!source->unused_tensors().empty()) {
-    LogWarning("tensors_not_used", {{"folder", folder}, {"tensors", absl::StrJoin(source->unused_tensors(), ",")}});
-  }
   std::vector<float> buffer(kChunkElems);
   for (const BlobSpec& blob : model.blobs) {
     for (const TensorSpec& tensor : blob.tensors) {

@@ -9,7 +9,7 @@
 #include "absl/types/span.h"
 #include "common/base/ids.h"
 #include "common/checkpoint/testing.h"
-#include "common/formats/model_folder.h"
+#include "common/formats/model_folder_writer.h"
 #include "common/formats/safetensors.h"
 #include "common/model/hf_config.h"
 #include "common/model/model_spec.h"
@@ -29,8 +29,8 @@ namespace {
 float ValueAt(const TensorSpec& tensor, int64_t i) {
   return static_cast<float>((tensor.name.size() * 7 + static_cast<size_t>(i)) % 61) / 64;
 }
-absl::Status Fill(const TensorSpec& tensor, absl::Span<float> values) {
-  for (size_t i = 0; i < values.size(); ++i) values[i] = ValueAt(tensor, static_cast<int64_t>(i));
+absl::Status FillPart(const TensorSpec& tensor, int64_t first_elem, absl::Span<float> values) {
+  for (size_t i = 0; i < values.size(); ++i) values[i] = ValueAt(tensor, first_elem + static_cast<int64_t>(i));
   return absl::OkStatus();
 }
 
@@ -79,7 +79,7 @@ TEST(LoadHuggingFaceTest, EveryDtypeBecomesFp32) {
   for (const std::string dtype : {"F32", "F16", "BF16"}) {
     Fixture f;
     const std::string folder = f.dir.File("hf");
-    ASSERT_OK(WriteModelFolder(folder, f.model, dtype, Fill));
+    ASSERT_OK(WriteModelFolder(folder, f.model, {.dtype = dtype}, FillPart));
     ASSERT_OK(LoadHuggingFace(folder, f.model, *f.store)) << dtype;
     ExpectStoreHolds(f.model, *f.store, ValueAt);
   }
@@ -99,7 +99,7 @@ TEST(LoadHuggingFaceTest, NamesMayComeWithoutTheirPrefix) {
   ASSERT_OK_AND_ASSIGN(const auto file, SafetensorsWriter::Create(f.dir.File("model.safetensors"), entries, {}));
   for (size_t i = 0; i < tensors.size(); ++i) {
     std::vector<float> values(static_cast<size_t>(tensors[i].num_elems()));
-    ASSERT_OK(Fill(tensors[i], absl::MakeSpan(values)));
+    ASSERT_OK(FillPart(tensors[i], 0, absl::MakeSpan(values)));
     ASSERT_OK(file->Write(i, 0, {reinterpret_cast<const std::byte*>(values.data()), values.size() * sizeof(float)}));
   }
   ASSERT_OK(file->Finish());
@@ -111,7 +111,7 @@ TEST(LoadHuggingFaceTest, NamesMayComeWithoutTheirPrefix) {
 TEST(LoadHuggingFaceTest, AnotherShapeThanTheRunsIsNamedAndNothingIsStored) {
   Fixture f;
   const std::string folder = f.dir.File("hf");
-  ASSERT_OK(WriteModelFolder(folder, f.model, "F32", Fill));
+  ASSERT_OK(WriteModelFolder(folder, f.model, {.dtype = "F32"}, FillPart));
   RunConfig other = SmallRun(Dtype::kF32);
   other.model.context = 6;
   const ModelSpec wider = BuildModel(other.model).value();
@@ -136,7 +136,7 @@ TEST(LoadHuggingFaceTest, WherePositionsAreNoParametersTheContextIsTheRunsOwn) {
   TempDir dir;
   ModelConfig config = SmallLlama();
   config.context = config.max_positions;
-  ASSERT_OK(WriteModelFolder(dir.File("hf"), BuildModel(config).value(), "F32", Fill));
+  ASSERT_OK(WriteModelFolder(dir.File("hf"), BuildModel(config).value(), {.dtype = "F32"}, FillPart));
   RunConfig run = SmallRun(Dtype::kF32);
   run.model = SmallLlama();
   const ModelSpec model = BuildModel(run.model).value();
@@ -147,7 +147,7 @@ TEST(LoadHuggingFaceTest, WherePositionsAreNoParametersTheContextIsTheRunsOwn) {
 
 TEST(LoadHuggingFaceTest, AnotherLlamaOrAnotherFamilyIsNamed) {
   TempDir dir;
-  ASSERT_OK(WriteModelFolder(dir.File("hf"), BuildModel(SmallLlama()).value(), "F32", Fill));
+  ASSERT_OK(WriteModelFolder(dir.File("hf"), BuildModel(SmallLlama()).value(), {.dtype = "F32"}, FillPart));
   RunConfig run = SmallRun(Dtype::kF32);
   run.model = SmallLlama();
   run.model.rotary.theta = 500;
@@ -162,7 +162,7 @@ TEST(LoadHuggingFaceTest, AnotherLlamaOrAnotherFamilyIsNamed) {
 TEST(LoadHuggingFaceTest, DropoutAndSeedAreTheRunsOwn) {
   Fixture f;
   const std::string folder = f.dir.File("hf");
-  ASSERT_OK(WriteModelFolder(folder, f.model, "F32", Fill));
+  ASSERT_OK(WriteModelFolder(folder, f.model, {.dtype = "F32"}, FillPart));
   f.model.config.residual_dropout = 0.25;
   f.model.config.init_seed = 99;
   EXPECT_OK(LoadHuggingFace(folder, f.model, *f.store));

@@ -10,7 +10,7 @@
 #include "common/base/ids.h"
 #include "common/checkpoint/run_state.h"
 #include "common/checkpoint/testing.h"
-#include "common/formats/model_folder.h"
+#include "common/formats/model_folder_writer.h"
 #include "common/model/model_spec.h"
 #include "common/spec/run_config.h"
 #include "common/tensor/dtype.h"
@@ -111,10 +111,11 @@ TEST(ServingCheckpointTest, WhereThereIsNoneItSaysWhatItLookedFor) {
 TEST(ServingCheckpointTest, AHuggingFaceFolderIsServedInFp32) {
   const Fixture f;
   const std::string folder = f.dir.File("hf");
-  ASSERT_OK(WriteModelFolder(folder, f.model, "F32", [](const TensorSpec& tensor, absl::Span<float> values) {
-    InitTensor(tensor, 3, values.data());
-    return absl::OkStatus();
-  }));
+  ASSERT_OK(WriteModelFolder(folder, f.model, {.dtype = "F32"},
+                             [](const TensorSpec& tensor, int64_t first, absl::Span<float> values) {
+                               InitTensorPart(tensor, 3, first, values);
+                               return absl::OkStatus();
+                             }));
   ASSERT_OK_AND_ASSIGN(const ServingCheckpoint served, LoadCheckpointForServing(folder));
   EXPECT_EQ(served.store->wire_dtype(), Dtype::kF32);
   EXPECT_EQ(served.state.version, Version(0));

@@ -211,17 +211,17 @@ TEST(LayersTest, EmbeddingAndHeadStayWithinTheirSizes) {
 
 TEST(LayersTest, AMicroBatchsArraysLieOneBehindTheOther) {
   LayerShape shape;
-  shape.B = 1, shape.T = 20;  // 80 bytes, 128 aligned
-  EXPECT_EQ(shape.token_bytes(), 256);
+  shape.B = 1, shape.T = 20;  // 80 bytes, 256 aligned
+  EXPECT_EQ(shape.token_bytes(), 512);
   EXPECT_EQ(TokenArrays(shape, nullptr).documents.first, nullptr);
   EXPECT_EQ(TokenArrays(shape, nullptr).types, nullptr);
   shape.num_types = 2;
-  EXPECT_EQ(shape.types_offset_bytes(), 256);
-  EXPECT_EQ(shape.token_bytes(), 384);
-  shape.has_documents = true;
-  EXPECT_EQ(shape.document_end_offset_bytes(), 384);
   EXPECT_EQ(shape.types_offset_bytes(), 512);
-  EXPECT_EQ(shape.token_bytes(), 640);
+  EXPECT_EQ(shape.token_bytes(), 768);
+  shape.has_documents = true;
+  EXPECT_EQ(shape.document_end_offset_bytes(), 768);
+  EXPECT_EQ(shape.types_offset_bytes(), 1024);
+  EXPECT_EQ(shape.token_bytes(), 1280);
 }
 
 TEST(LayersTest, VocabularyChunksCoverItEvenly) {

@@ -22,6 +22,17 @@ def write(path, tensors):
             file.write(np.ascontiguousarray(array).tobytes())
 
 
+def read_raw(path):
+    """(dtype, shape, bytes) of each tensor, whatever the dtype."""
+    data = path.read_bytes()
+    (length,) = struct.unpack("<Q", data[:8])
+    header = json.loads(data[8:8 + length])
+    header.pop("__metadata__", None)
+    begin = 8 + length
+    return {name: (entry["dtype"], entry["shape"], data[begin + entry["data_offsets"][0]:begin + entry["data_offsets"][1]])
+            for name, entry in header.items()}
+
+
 def read(path):
     with open(path, "rb") as file:
         (length,) = struct.unpack("<Q", file.read(8))

@@ -87,11 +87,15 @@ def hidden(w, tokens, layers, heads, run_block=block):
     return F.layer_norm(x, (d,), w["transformer.ln_f.weight"], w["transformer.ln_f.bias"], 1e-5)
 
 
+def logits(w, tokens, layers, heads, run_block=block):
+    """(B, T, vocab)."""
+    return hidden(w, tokens, layers, heads, run_block) @ w["transformer.wte.weight"].t()
+
+
 def loss(w, tokens, labels, layers, heads, run_block=block):
     """Mean cross-entropy in nats of tokens (B, T) against labels (B, T)."""
-    x = hidden(w, tokens, layers, heads, run_block)
-    logits = x @ w["transformer.wte.weight"].t()
-    return F.cross_entropy(logits.view(-1, logits.shape[-1]), labels.reshape(-1))
+    result = logits(w, tokens, layers, heads, run_block)
+    return F.cross_entropy(result.view(-1, result.shape[-1]), labels.reshape(-1))
 
 
 def adamw(w, lr, betas, eps, weight_decay, **options):

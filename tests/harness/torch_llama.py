@@ -104,11 +104,16 @@ def block(w, i, x, config):
     return x + linear(F.silu(linear(y, "mlp.gate_proj")) * linear(y, "mlp.up_proj"), "mlp.down_proj")
 
 
-def loss(w, tokens, labels, config):
-    """Mean cross-entropy in nats of tokens (B, T) against labels (B, T)."""
+def logits(w, tokens, config):
+    """(B, T, vocab)."""
     x = F.embedding(tokens, w["model.embed_tokens.weight"])
     for i in range(config["num_hidden_layers"]):
         x = block(w, i, x, config)
     x = rms_norm(x, w["model.norm.weight"], config["rms_norm_eps"])
-    logits = F.linear(x, w.get("lm_head.weight", w["model.embed_tokens.weight"]))
-    return F.cross_entropy(logits.view(-1, logits.shape[-1]), labels.reshape(-1))
+    return F.linear(x, w.get("lm_head.weight", w["model.embed_tokens.weight"]))
+
+
+def loss(w, tokens, labels, config):
+    """Mean cross-entropy in nats of tokens (B, T) against labels (B, T)."""
+    result = logits(w, tokens, config)
+    return F.cross_entropy(result.view(-1, result.shape[-1]), labels.reshape(-1))

@@ -189,6 +189,57 @@ class BadModelFolderTest(SystemTest):
         self.write(header=header, data=self.data[:-32])
         self.refuse("ln_f.bias")
 
+    def with_tensor(self, name, shape, data):
+        self.header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [len(self.data), len(self.data) + len(data)]}
+        self.data += data
+
+    def test_a_tensor_that_the_model_does_not_have(self):
+        self.with_tensor("transformer.h.1.ln_1.weight", [8], b"\0" * 32)
+        self.write()
+        self.refuse("transformer.h.1.ln_1.weight", "no part of the model")
+
+    def test_a_mask_of_an_older_export_is_no_stranger(self):
+        self.with_tensor("transformer.h.0.attn.bias", [1, 1, 16, 16], b"\0" * 1024)
+        self.write()
+        self.train_ok(self.spec(), self.work.out("run"))
+
+    def test_a_head_of_its_own_is_taken_only_if_it_is_the_token_embedding(self):
+        tables = 4 * 256 * 8
+        self.with_tensor("lm_head.weight", [256, 8], self.data[:tables])
+        self.write()
+        self.train_ok(self.spec(), self.work.out("tied"))
+        self.data = self.data[:-1] + b"\1"
+        self.write()
+        self.refuse("lm_head.weight", "token embedding")
+
+    def test_an_index_that_names_a_file_which_is_not_there(self):
+        self.write()
+        shard = self.folder / "model-00001-of-00002.safetensors"
+        self.file.rename(shard)
+        index = {"weight_map": {name: shard.name for name in self.header}}
+        path = self.folder / "model.safetensors.index.json"
+        path.write_text(json.dumps(index))
+        self.train_ok(self.spec(), self.work.out("whole"))
+        index["weight_map"]["transformer.wpe.weight"] = "model-00002-of-00002.safetensors"
+        path.write_text(json.dumps(index))
+        self.refuse("index.json", "model-00002-of-00002.safetensors")
+
+    def test_an_unknown_family_is_named(self):
+        self.write()
+        for family in ("mamba", None, 7):
+            (self.folder / "config.json").write_text(json.dumps({**self.CONFIG, "model_type": family}))
+            for command in ([EPS, "train", "--run", self.spec(), "--out", self.work.out("run")],
+                            [EPS, "plan", "--run", self.spec()],
+                            [EPS, "import", "--from", self.folder, "--out", self.work.out("imported")],
+                            [EPS, "sample", "--checkpoint", self.folder]):
+                done = run(list(map(str, command)))
+                self.refused(done, 2, "config.json", "model_type", "mamba" if family == "mamba" else "", "\"llama\"")
+
+    def test_a_config_of_a_wrong_type_is_named(self):
+        self.write()
+        (self.folder / "config.json").write_text(json.dumps({**self.CONFIG, "n_head": "two"}))
+        self.refused(train(self.spec(), self.work.out("run")), 2, "config.json", "n_head", "two")
+
     def test_config_without_heads(self):
         (self.folder / "config.json").write_text(json.dumps({k: v for k, v in self.CONFIG.items() if k != "n_head"}))
         self.write()

@@ -1,0 +1,190 @@
+#include "common/formats/model_folder_writer.h"
+
+#include <errno.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstddef>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <memory>
+#include <system_error>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/base/file_util.h"
+#include "common/base/status_macros.h"
+#include "common/formats/safetensors.h"
+#include "common/formats/shard_index.h"
+#include "common/model/hf_config.h"
+#include "common/numeric/fp16.h"
+
+namespace eps {
+namespace {
+
+// Let go to the disk at a time: so that a model does not gather in the system's memory before it is synced.
+constexpr int64_t kWriteBackBytes = int64_t{32} << 20;
+constexpr int64_t kMaxShards = 99999;  // what the names have room for
+
+// A NaN that came from 16 bits is these 16 bits again, so that a file can be copied byte by byte; any other stays one:
+// rounded like a number, some would become -0.
+uint16_t NarrowNan(uint32_t bits, int dropped_bits, uint32_t sign_and_exponent, uint32_t quiet) {
+  const bool exact = (bits & ((1u << dropped_bits) - 1)) == 0;
+  const uint32_t payload = ((bits & 0x7FFFFFu) >> dropped_bits) | (exact ? 0u : quiet);
+  return static_cast<uint16_t>(((bits >> 16) & 0x8000u) | sign_and_exponent | payload);
+}
+
+// Nearest, ties to even, as every other program rounds; our own wire form (common/numeric/bf16.h) differs on ties.
+uint16_t ToBf16NearestEven(float value) {
+  const uint32_t bits = std::bit_cast<uint32_t>(value);
+  if (std::isnan(value)) return NarrowNan(bits, 16, 0x7F80u, 0x0040u);
+  return static_cast<uint16_t>((bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16);
+}
+
+uint16_t ToFp16NearestEven(float value) {
+  if (std::isnan(value)) return NarrowNan(std::bit_cast<uint32_t>(value), 13, 0x7C00u, 0x0200u);
+  return ToFp16(value).bits;
+}
+
+int64_t ElemBytes(const std::string& dtype) { return dtype == "F32" ? 4 : 2; }
+
+void Encode(absl::Span<const float> values, const std::string& dtype, std::vector<std::byte>& bytes) {
+  bytes.resize(values.size() * static_cast<size_t>(ElemBytes(dtype)));
+  if (dtype == "F32") {
+    std::memcpy(bytes.data(), values.data(), bytes.size());
+    return;
+  }
+  const bool is_bf16 = dtype == "BF16";
+  for (size_t i = 0; i < values.size(); ++i) {
+    const uint16_t half = is_bf16 ? ToBf16NearestEven(values[i]) : ToFp16NearestEven(values[i]);
+    std::memcpy(&bytes[i * 2], &half, 2);
+  }
+}
+
+struct Shard {
+  std::string file;
+  std::vector<const TensorSpec*> tensors;
+};
+
+// The model's tensors in its order, as many in a file as it takes.
+std::vector<Shard> CutIntoShards(const ModelSpec& model, const ModelFolderForm& form) {
+  std::vector<Shard> shards(1);
+  int64_t shard_bytes = 0;
+  for (const BlobSpec& blob : model.blobs) {
+    for (const TensorSpec& tensor : blob.tensors) {
+      const int64_t num_bytes = tensor.num_elems() * ElemBytes(form.dtype);
+      if (shard_bytes > 0 && num_bytes > form.max_shard_bytes - shard_bytes) {
+        shards.emplace_back();
+        shard_bytes = 0;
+      }
+      shards.back().tensors.push_back(&tensor);
+      shard_bytes += num_bytes;
+    }
+  }
+  for (size_t i = 0; i < shards.size(); ++i) {
+    shards[i].file = shards.size() == 1 ? "model.safetensors"
+                                        : absl::StrFormat("model-%05d-of-%05d.safetensors", i + 1, shards.size());
+  }
+  return shards;
+}
+
+absl::Status WriteTensor(SafetensorsWriter& writer, size_t index, const TensorSpec& tensor, const std::string& dtype,
+                         const ReadTensorPart& read, int64_t& waiting_bytes) {
+  const int64_t num_elems = tensor.num_elems();
+  std::vector<float> buffer(static_cast<size_t>(std::min(kChunkElems, num_elems)));
+  std::vector<std::byte> bytes;
+  for (int64_t first = 0; first < num_elems; first += kChunkElems) {
+    const auto values =
+        absl::MakeSpan(buffer).subspan(0, static_cast<size_t>(std::min(kChunkElems, num_elems - first)));
+    EPS_RETURN_IF_ERROR(read(tensor, first, values));
+    Encode(values, dtype, bytes);
+    EPS_RETURN_IF_ERROR(writer.Write(index, first * ElemBytes(dtype), bytes));
+    waiting_bytes += static_cast<int64_t>(bytes.size());
+    if (waiting_bytes < kWriteBackBytes) continue;
+    waiting_bytes = 0;
+    EPS_RETURN_IF_ERROR(writer.StartWriteBack(/*wait=*/true));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status WriteShard(const std::string& folder, const Shard& shard, const std::string& dtype,
+                        const ReadTensorPart& read) {
+  std::vector<SafetensorsEntry> entries;
+  for (const TensorSpec* tensor : shard.tensors) {
+    entries.push_back({.name = tensor->name, .dtype = dtype, .shape = tensor->shape});
+  }
+  // What every writer of PyTorch tensors says, and some readers ask for.
+  EPS_ASSIGN_OR_RETURN(
+      const std::unique_ptr<SafetensorsWriter> writer,
+      SafetensorsWriter::Create(absl::StrCat(folder, "/", shard.file), std::move(entries), {{"format", "pt"}}));
+  int64_t waiting_bytes = 0;
+  for (size_t i = 0; i < shard.tensors.size(); ++i) {
+    EPS_RETURN_IF_ERROR(WriteTensor(*writer, i, *shard.tensors[i], dtype, read, waiting_bytes));
+  }
+  return writer->Finish();
+}
+
+absl::Status WriteFiles(const std::string& folder, const ModelSpec& model, const ModelFolderForm& form,
+                        const ReadTensorPart& read) {
+  const std::vector<Shard> shards = CutIntoShards(model, form);
+  if (static_cast<int64_t>(shards.size()) > kMaxShards) {
+    return absl::InvalidArgumentError(absl::StrCat("shards of at most ", form.max_shard_bytes, " bytes would be ",
+                                                   shards.size(), " files, at most ", kMaxShards));
+  }
+  ShardIndex index;
+  int64_t total_bytes = 0;
+  for (const Shard& shard : shards) {
+    EPS_RETURN_IF_ERROR(WriteShard(folder, shard, form.dtype, read));
+    for (const TensorSpec* tensor : shard.tensors) {
+      index.emplace(tensor->name, shard.file);
+      total_bytes += tensor->num_elems() * ElemBytes(form.dtype);
+    }
+  }
+  if (shards.size() > 1) {
+    EPS_RETURN_IF_ERROR(WriteFileAtomically(absl::StrCat(folder, "/model.safetensors.index.json"),
+                                            ShardIndexToJson(index, total_bytes)));
+  }
+  return WriteFileAtomically(absl::StrCat(folder, "/config.json"), ModelConfigToJson(model.config));
+}
+
+absl::Status CheckForm(const ModelFolderForm& form) {
+  if (form.dtype != "F32" && form.dtype != "F16" && form.dtype != "BF16") {
+    return absl::InvalidArgumentError(absl::StrCat("dtype ", form.dtype, " is not one of F32, F16, BF16"));
+  }
+  if (form.max_shard_bytes >= 1) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("shards of ", form.max_shard_bytes, " bytes, must be at least 1"));
+}
+
+}  // namespace
+
+absl::Status WriteModelFolder(const std::string& folder, const ModelSpec& model, const ModelFolderForm& form,
+                              const ReadTensorPart& read) {
+  EPS_RETURN_IF_ERROR(CheckForm(form));
+  std::error_code ignored;
+  if (std::filesystem::exists(folder, ignored) && !std::filesystem::is_empty(folder, ignored)) {
+    return absl::AlreadyExistsError(absl::StrCat(folder, " is there and not empty; choose another folder"));
+  }
+  std::error_code error;
+  const std::filesystem::path target = std::filesystem::absolute(folder, error).lexically_normal();
+  if (error) return FileError(error.value(), "find", folder);
+  const std::string clean = target.has_filename() ? target.string() : target.parent_path().string();
+  const std::string aside = absl::StrCat(clean, ".tmp.", getpid());  // nobody else's folder
+  std::filesystem::remove_all(aside, ignored);
+  EPS_RETURN_IF_ERROR(MakeDirs(aside));
+  absl::Status status = WriteFiles(aside, model, form, read);
+  if (status.ok()) {
+    std::filesystem::remove(clean, ignored);  // an empty folder would be in the way
+    if (std::rename(aside.c_str(), clean.c_str()) != 0) status = FileError(errno, "rename", aside);
+  }
+  if (!status.ok()) {
+    std::filesystem::remove_all(aside, ignored);
+    return status;
+  }
+  return SyncDirectory(DirName(clean));
+}
+
+}  // namespace eps

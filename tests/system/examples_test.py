@@ -1,0 +1,48 @@
+"""The run files of examples/: each plans, without weights or data, and needs what examples/README.md says."""
+
+import json
+import re
+
+from eps_run import EPS, ROOT, SystemTest, run
+
+EXAMPLES = ROOT / "examples"
+ROW = re.compile(r"^\| \[(\S+)\]\(\1\) \| ([\d,]+) \| ([\d.]+ \w+) \| ([\d.]+ \w+) \| ([\d.]+ \w+) \| ([\d.]+ \w+) \| ([\d.]+ \w+) \|$",
+                 re.M)
+
+
+def gib(num_bytes):
+    return f"{num_bytes / 2**30:.1f} GiB"
+
+
+class ExamplesTest(SystemTest):
+    def plan(self, name, *args):
+        done = run([str(EPS), "plan", "--run", str(EXAMPLES / name), *args, "--json"])
+        self.assertEqual(done.returncode, 0, f"{name}: {done.stderr}")
+        return json.loads(done.stdout)
+
+    def test_every_run_file_plans(self):
+        names = sorted(path.name for path in EXAMPLES.glob("*.textproto"))
+        self.assertGreaterEqual(len(names), 5)
+        for name in names:
+            with self.subTest(name):
+                self.plan(name)
+
+    def test_the_known_models_need_what_the_table_says_on_a_device_of_24_gib(self):
+        rows = ROW.findall((EXAMPLES / "README.md").read_text())
+        self.assertGreaterEqual({row[0] for row in rows},
+                                {"gpt2_hf.textproto", "llama3_8b.textproto", "qwen3_32b.textproto"})
+        for name, parameters, cap, smallest, daemon, worker, together in rows:
+            with self.subTest(name):
+                plan = self.plan(name, "--device", "cuda:0", "--device-memory", cap.replace(" ", ""))
+                of_worker = plan["worker_host"]["boundary_bytes"] + plan["worker_host"]["push_bytes"]
+                self.assertEqual([f"{plan['parameters']:,}", gib(plan["device"]["smallest_cap_bytes"]),
+                                  gib(plan["host"]["total_bytes"]), gib(of_worker),
+                                  gib(plan["host"]["total_bytes"] + of_worker)],
+                                 [parameters, smallest, daemon, worker, together])
+                self.assertLessEqual(plan["device"]["arena_bytes"], 24 << 30)
+
+    def test_a_folder_of_an_example_is_its_config_json_alone(self):
+        folders = [path for path in EXAMPLES.iterdir() if path.is_dir()]
+        self.assertGreaterEqual(len(folders), 3)
+        for folder in folders:
+            self.assertEqual([path.name for path in folder.iterdir()], ["config.json"], folder)
