@@ -5,6 +5,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/status_macros.h"
@@ -15,7 +16,8 @@ namespace eps {
 namespace {
 
 constexpr int32_t kNone = -1;
-constexpr size_t kFew = 64;  // symbols that a scan is faster for than a heap
+constexpr absl::string_view kWordMark = "\xE2\x96\x81";  // U+2581, SentencePiece's space
+constexpr size_t kFew = 64;                              // symbols that a scan is faster for than a heap
 
 std::string ByteToken(int byte) { return absl::StrFormat("<0x%02X>", byte); }
 
@@ -46,7 +48,18 @@ absl::StatusOr<std::unique_ptr<BpeModel>> BpeModel::Create(const Options& option
     }
     model->falls_back_ = true;
   }
+  model->FindWords(options);
   return model;
+}
+
+// Tokenizers that came from SentencePiece have no pre-tokenizer: all of a text is one piece. Where no merge has U+2581 at
+// its right part's start, but behind another one, nothing ever reaches over what lies in front of such a mark, and the
+// piece can be cut there: words are short, and come again.
+void BpeModel::FindWords(const Options& options) {
+  if (byte_level_ || ignore_merges_ || !options.vocabulary->Find(kWordMark)) return;
+  cuts_words_ = std::none_of(options.merges.begin(), options.merges.end(), [](const auto& merge) {
+    return absl::StartsWith(merge.second, kWordMark) && !absl::EndsWith(merge.first, kWordMark);
+  });
 }
 
 absl::Status BpeModel::AddMerges(const Options& options) {
@@ -86,6 +99,19 @@ void BpeModel::AddPieces(const Vocabulary& vocabulary, const absl::flat_hash_set
 }
 
 void BpeModel::Tokenize(absl::string_view piece, ModelScratch& scratch, std::vector<int32_t>& ids) const {
+  size_t from = 0;  // of the search, behind the marks that the word begins with
+  while (cuts_words_) {
+    while (absl::StartsWith(piece.substr(from), kWordMark)) from += kWordMark.size();
+    const size_t end = piece.find(kWordMark, from);
+    if (end == absl::string_view::npos) break;
+    TokenizeWord(piece.substr(0, end), scratch, ids);
+    piece.remove_prefix(end);
+    from = 0;
+  }
+  TokenizeWord(piece, scratch, ids);
+}
+
+void BpeModel::TokenizeWord(absl::string_view piece, ModelScratch& scratch, std::vector<int32_t>& ids) const {
   if (scratch.cache.Lookup(piece, ids)) return;
   if (ignore_merges_) {
     if (const auto it = whole_pieces_.find(piece); it != whole_pieces_.end()) {

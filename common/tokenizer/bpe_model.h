@@ -46,8 +46,10 @@ class BpeModel : public TokenModel {
   absl::Status AddMerges(const Options& options);
   void AddPieces(const Vocabulary& vocabulary, const absl::flat_hash_set<int32_t>& specials);
 
+  void TokenizeWord(absl::string_view word, ModelScratch& scratch, std::vector<int32_t>& ids) const;
   void Split(absl::string_view piece, std::vector<int32_t>& symbols) const;
   void SplitCharacters(absl::string_view piece, std::vector<int32_t>& symbols) const;
+  void FindWords(const Options& options);
   bool FallBack(absl::string_view character, std::vector<int32_t>& symbols) const;
   void MergeFew(ModelScratch& scratch) const;
   void MergeMany(ModelScratch& scratch) const;
@@ -56,6 +58,7 @@ class BpeModel : public TokenModel {
   const bool byte_level_, ignore_merges_, fuse_unk_;
   const int32_t unk_;  // kNone: there is none
   bool falls_back_ = false;
+  bool cuts_words_ = false;  // see FindWords
   MergeTable merges_;
   std::array<int32_t, 256> byte_ids_;   // of a byte: byte_level's, or <0xNN>
   std::array<int32_t, 128> ascii_ids_;  // of a character

@@ -9,7 +9,6 @@ import fs from "node:fs";
 import { createRequire } from "node:module";
 import path from "node:path";
 import { performance } from "node:perf_hooks";
-import { pathToFileURL } from "node:url";
 
 const require = createRequire(path.join(process.cwd(), "node_modules", "x"));
 
@@ -25,7 +24,7 @@ async function native(file) {
 }
 
 async function js(file) {
-  const { Tokenizer } = await import(pathToFileURL(require.resolve("@huggingface/tokenizers")));
+  const { Tokenizer } = require("@huggingface/tokenizers");
   const tokenizer = new Tokenizer(JSON.parse(fs.readFileSync(file, "utf8")), {});
   return {
     encode: async (text) => tokenizer.encode(text, { add_special_tokens: false }).ids,
