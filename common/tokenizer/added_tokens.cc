@@ -68,6 +68,12 @@ int32_t AddedTokenFinder::LongestAt(absl::string_view text, size_t begin, size_t
   return longest;
 }
 
+size_t AddedTokenFinder::MatchAt(absl::string_view text) const {
+  size_t end = 0;
+  if (!text.empty() && begins_[static_cast<uint8_t>(text[0])]) LongestAt(text, 0, end);
+  return end;
+}
+
 void AddedTokenFinder::ForEachPart(absl::string_view text, absl::FunctionRef<void(Part)> each) const {
   size_t done = 0;
   for (size_t at = 0; !tokens_.empty() && at < text.size();) {

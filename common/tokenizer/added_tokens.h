@@ -32,7 +32,8 @@ class AddedTokenFinder {
   // `spelling`: what is looked for, the token's content or what became of it; an empty one is nowhere. Of two tokens with
   // one spelling the first is found.
   void Add(const AddedToken& token, absl::string_view spelling);
-  bool empty() const { return tokens_.empty(); }
+  // Bytes of the longest spelling that `text` begins with, or 0.
+  size_t MatchAt(absl::string_view text) const;
 
   // A part of a text: `id` of a token, or -1.
   struct Part {

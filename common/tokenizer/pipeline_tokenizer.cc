@@ -8,7 +8,7 @@ namespace eps {
 namespace {
 
 constexpr uint8_t kAdded = 1, kSpecial = 2;
-// Of a piece of megabytes, which a tokenizer without a pre-tokenizer makes of a text.
+// More than that is let go: of a piece of megabytes, which a tokenizer without a pre-tokenizer makes of a text.
 constexpr size_t kMaxKeptSymbols = size_t{1} << 20;
 
 }  // namespace
@@ -34,7 +34,7 @@ std::vector<int32_t> PipelineTokenizer::Encode(absl::string_view text, Specials 
   const Finders& finders = specials == Specials::kAsTokens ? all_ : without_specials_;
   std::string copy;
   const absl::string_view whole = WellFormed(text, copy);
-  std::unique_ptr<Scratch> scratch = TakeScratch();
+  std::unique_ptr<Scratch> scratch = scratches_.Take();
   std::vector<int32_t> ids;
   finders.plain.ForEachPart(whole, [&](AddedTokenFinder::Part part) {
     if (part.id >= 0) {
@@ -43,7 +43,7 @@ std::vector<int32_t> PipelineTokenizer::Encode(absl::string_view text, Specials 
       EncodePart({part.text, part.text.data() == whole.data()}, finders, *scratch, ids);
     }
   });
-  GiveBack(std::move(scratch));
+  if (scratch->model.ids.capacity() <= kMaxKeptSymbols) scratches_.GiveBack(std::move(scratch));
   return ids;
 }
 
@@ -86,25 +86,6 @@ std::string PipelineTokenizer::Decode(absl::Span<const int32_t> ids, bool skip_s
     text += token.text;
   }
   return text;
-}
-
-std::unique_ptr<PipelineTokenizer::Scratch> PipelineTokenizer::TakeScratch() const {
-  {
-    MutexLock lock(mu_);
-    if (!idle_.empty()) {
-      std::unique_ptr<Scratch> scratch = std::move(idle_.back());
-      idle_.pop_back();
-      return scratch;
-    }
-  }
-  return std::make_unique<Scratch>();
-}
-
-// As many are kept as were ever in use at once.
-void PipelineTokenizer::GiveBack(std::unique_ptr<Scratch> scratch) const {
-  if (scratch->model.ids.capacity() > kMaxKeptSymbols) return;
-  MutexLock lock(mu_);
-  idle_.push_back(std::move(scratch));
 }
 
 }  // namespace eps

@@ -5,12 +5,12 @@
 #include <string>
 #include <vector>
 
-#include "common/base/mutex.h"
 #include "common/tokenizer/added_tokens.h"
 #include "common/tokenizer/decoder.h"
 #include "common/tokenizer/normalizer.h"
 #include "common/tokenizer/pattern.h"
 #include "common/tokenizer/pre_tokenizer.h"
+#include "common/tokenizer/scratch_pool.h"
 #include "common/tokenizer/token_model.h"
 #include "common/tokenizer/tokenizer.h"
 #include "common/tokenizer/vocabulary.h"
@@ -55,16 +55,11 @@ class PipelineTokenizer : public Tokenizer {
   void AddTo(Finders& finders, const AddedToken& token) const;
   void EncodePart(Piece part, const Finders& finders, Scratch& scratch, std::vector<int32_t>& ids) const;
   void EncodeNormalized(Piece part, Scratch& scratch, std::vector<int32_t>& ids) const;
-  std::unique_ptr<Scratch> TakeScratch() const;
-  void GiveBack(std::unique_ptr<Scratch> scratch) const;
 
-  // Fixed after construction.
   const Parts parts_;
   Finders all_, without_specials_;
   std::vector<uint8_t> kinds_;  // by id: kAdded, kSpecial
-
-  mutable Mutex mu_;
-  mutable std::vector<std::unique_ptr<Scratch>> idle_ ABSL_GUARDED_BY(mu_);
+  ScratchPool<Scratch> scratches_;
 };
 
 }  // namespace eps

@@ -2,10 +2,12 @@
 #include <system_error>
 
 #include "absl/status/status.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/file_util.h"
 #include "common/base/status_macros.h"
+#include "common/tokenizer/sentencepiece_tokenizer.h"
 #include "common/tokenizer/tokenizer.h"
 #include "common/tokenizer/tokenizer_json.h"
 
@@ -32,7 +34,10 @@ absl::StatusOr<std::string> FileOf(const std::string& path) {
 absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(const std::string& path) {
   EPS_ASSIGN_OR_RETURN(const std::string file, FileOf(path));
   EPS_ASSIGN_OR_RETURN(const std::string bytes, ReadFile(file, kMaxFileBytes));
-  absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer = TokenizerFromJson(bytes);
+  // No message of Protocol Buffers begins like a JSON object.
+  const bool is_json = absl::StartsWith(absl::StripLeadingAsciiWhitespace(bytes), "{");
+  absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer =
+      is_json ? TokenizerFromJson(bytes) : TokenizerFromSentencePiece(bytes);
   if (!tokenizer.ok()) return Annotate(tokenizer.status(), file);
   return tokenizer;
 }
