@@ -1,0 +1,282 @@
+#include "common/tokenizer/tokenizer.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/types/span.h"
+#include "common/base/file_util.h"
+#include "common/base/sha256.h"
+#include "common/testing/status_matchers.h"
+#include "common/testing/temp_dir.h"
+#include "common/tokenizer/example_tokenizers.h"
+
+namespace eps {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using Specials = Tokenizer::Specials;
+
+class TokenizerTest : public ::testing::Test {
+ protected:
+  std::string Write(const std::string& name, const std::string& content) {
+    const std::string path = folder_.File(name);
+    EXPECT_OK(WriteFileAtomically(path, content));
+    return path;
+  }
+  absl::StatusOr<std::unique_ptr<Tokenizer>> Load(const std::string& json) {
+    return LoadTokenizer(Write("tokenizer.json", json));
+  }
+  std::unique_ptr<Tokenizer> MustLoad(const std::string& json) {
+    absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer = Load(json);
+    EXPECT_OK(tokenizer);
+    return tokenizer.ok() ? *std::move(tokenizer) : MakeByteTokenizer();
+  }
+  // With one text in the place of another.
+  static std::string With(const std::string& json, const std::string& from, const std::string& to) {
+    EXPECT_THAT(json, HasSubstr(from));
+    return absl::StrReplaceAll(json, {{from, to}});
+  }
+  static std::vector<int32_t> Ids(const Tokenizer& tokenizer, absl::string_view text,
+                                  Specials specials = Specials::kAsTokens) {
+    return tokenizer.Encode(text, specials);
+  }
+
+  TempDir folder_;
+};
+
+TEST_F(TokenizerTest, BytesAreTheirOwnIds) {
+  const auto bytes = MakeByteTokenizer();
+  EXPECT_EQ(bytes->vocab(), 256);
+  EXPECT_THAT(Ids(*bytes, "a\xFF"), ElementsAre(97, 255));
+  EXPECT_EQ(bytes->Decode({97, 255, 256, -1}, false), "a\xFF");
+  EXPECT_EQ(bytes->TokenId("a"), 97);
+  EXPECT_EQ(bytes->TokenId("ab"), std::nullopt);
+  EXPECT_EQ(bytes->fingerprint(), MakeByteTokenizer()->fingerprint());
+}
+
+TEST_F(TokenizerTest, MergesGoByRankAndNotOverPieces) {
+  const auto tokenizer = MustLoad(ByteLevelJson());
+  EXPECT_THAT(Ids(*tokenizer, "hello world"), ElementsAre(258, 'o', 259, 'o', 'r', 'l', 'd'));
+  EXPECT_THAT(Ids(*tokenizer, "hello"), ElementsAre(258, 'o')) << "and again, as it was kept";
+  EXPECT_THAT(Ids(*tokenizer, ""), IsEmpty());
+}
+
+TEST_F(TokenizerTest, ALongPieceMergesAsAShortOneDoes) {
+  const auto tokenizer = MustLoad(ByteLevelJson());
+  std::string text;
+  std::vector<int32_t> wanted;
+  for (int i = 0; i < 1000; ++i) {
+    text += i % 3 == 0 ? "hell" : "lle";
+    if (i % 3 == 0) {
+      wanted.push_back(258);
+    } else {
+      wanted.insert(wanted.end(), {257, 'e'});
+    }
+  }
+  EXPECT_EQ(Ids(*tokenizer, text), wanted);
+}
+
+TEST_F(TokenizerTest, SpecialTokensInATextAreTextUnlessTheyAreWanted) {
+  const auto tokenizer = MustLoad(ByteLevelJson());
+  EXPECT_THAT(Ids(*tokenizer, "a<|end|>b"), ElementsAre('a', 260, 'b'));
+  EXPECT_THAT(Ids(*tokenizer, "<|end|>", Specials::kAsText), ElementsAre('<', '|', 'e', 'n', 'd', '|', '>'));
+  EXPECT_THAT(Ids(*tokenizer, "<tool>", Specials::kAsText), ElementsAre(261)) << "it is added, but not special";
+  EXPECT_EQ(tokenizer->TokenId("<|end|>"), 260);
+  EXPECT_EQ(tokenizer->TokenId("Ġw"), 259);
+  EXPECT_EQ(tokenizer->TokenId("nothing"), std::nullopt);
+  EXPECT_EQ(tokenizer->vocab(), 262);
+}
+
+TEST_F(TokenizerTest, NoMergeMakesASpecialTokenOfText) {
+  const auto tokenizer = MustLoad(CharacterJson());
+  EXPECT_THAT(Ids(*tokenizer, "<s>", Specials::kAsText), ElementsAre(4, 13, 12));
+  EXPECT_THAT(Ids(*tokenizer, "<s>"), ElementsAre(1));
+  const auto whole =
+      MustLoad(With(With(ByteLevelJson(), "\"type\":\"BPE\",", "\"type\":\"BPE\",\"ignore_merges\":true,"),
+                    "\"he\":256", "\"<|end|>\":260,\"he\":256"));
+  for (const int32_t id : Ids(*whole, "<|end|>", Specials::kAsText)) EXPECT_NE(id, 260);
+}
+
+TEST_F(TokenizerTest, APieceThatIsATokenNeedsNoMergesWhereTheyAreIgnored) {
+  const std::string without = With(ByteLevelJson(), R"(["he","ll"],)", "");
+  EXPECT_THAT(Ids(*MustLoad(without), "hell"), ElementsAre(256, 257));
+  const auto whole = MustLoad(With(without, "\"type\":\"BPE\",", "\"type\":\"BPE\",\"ignore_merges\":true,"));
+  EXPECT_THAT(Ids(*whole, "hell"), ElementsAre(258));
+}
+
+TEST_F(TokenizerTest, BytesThatAreNotUtf8BecomeReplacementCharacters) {
+  const auto tokenizer = MustLoad(ByteLevelJson());
+  const std::string replacement = "\xEF\xBF\xBD";
+  // A cut-off character is one, an overlong form and a surrogate are one for each byte.
+  EXPECT_EQ(tokenizer->Decode(Ids(*tokenizer, "a\xE2\x82z"), false), "a" + replacement + "z");
+  EXPECT_EQ(tokenizer->Decode(Ids(*tokenizer, "\xC0\xAF"), false), replacement + replacement);
+  EXPECT_EQ(tokenizer->Decode(Ids(*tokenizer, "\xED\xA0\x80"), false), replacement + replacement + replacement);
+  EXPECT_EQ(tokenizer->Decode(Ids(*tokenizer, "\xF0\x9F\x98"), false), replacement);
+}
+
+TEST_F(TokenizerTest, DecodingGivesBackEveryText) {
+  const auto tokenizer = MustLoad(ByteLevelJson());
+  for (const char* text : {"hello  world\n\t!", "Grüße, мир, 世界 👩‍💻", " leading", "trailing   ",
+                           "'s don't 'S", "\r\n\xC2\x85"}) {
+    EXPECT_EQ(tokenizer->Decode(Ids(*tokenizer, text), false), text);
+  }
+  EXPECT_EQ(tokenizer->Decode({0xE2}, false), "\xE2") << "part of a character stays what it is";
+  EXPECT_EQ(tokenizer->Decode({'a', 260, 261, 'b', 9999, -5}, false), "a<|end|><tool>b");
+  EXPECT_EQ(tokenizer->Decode({'a', 260, 261, 'b'}, true), "a<tool>b");
+}
+
+TEST_F(TokenizerTest, CharactersFallBackToBytesThenToOneUnknown) {
+  const auto tokenizer = MustLoad(CharacterJson());
+  EXPECT_THAT(Ids(*tokenizer, "ab ab"), ElementsAre(9, 9)) << "of two ways to the same, the earlier merge";
+  EXPECT_THAT(Ids(*tokenizer, "é"), ElementsAre(4, 2, 3));
+  EXPECT_THAT(Ids(*tokenizer, "xyab"), ElementsAre(4, 0, 8)) << "neighbours are fused";
+  EXPECT_EQ(tokenizer->Decode({9, 9, 4, 2, 3}, false), "ab ab é");
+  const auto each = MustLoad(With(CharacterJson(), "\"fuse_unk\":true", "\"fuse_unk\":false"));
+  EXPECT_THAT(Ids(*each, "xyab"), ElementsAre(4, 0, 0, 8));
+}
+
+// "a▁" is a merge that reaches over a space, so that words must not be cut out of the piece.
+TEST_F(TokenizerTest, AMergeMayReachOverASpace) {
+  const auto tokenizer =
+      MustLoad(With(With(CharacterJson(), "\"<s\":13", "\"<s\":13,\"b▁\":14"), "\"▁ a\"", "\"b ▁\",\"▁ a\""));
+  EXPECT_THAT(Ids(*tokenizer, "ab ab"), ElementsAre(7, 14, 8));
+}
+
+TEST_F(TokenizerTest, AddedTokensTakeSpacesOrStandAlone) {
+  const auto with = [&](const std::string& flags) {
+    return MustLoad(With(
+        ByteLevelJson(),
+        R"("content":"<tool>","special":false,"normalized":false,"lstrip":false,"rstrip":false,"single_word":false)",
+        R"("content":"in","special":false,"normalized":false,)" + flags));
+  };
+  EXPECT_THAT(Ids(*with("\"lstrip\":true"), "a \t in b"), ElementsAre('a', 261, ' ', 'b'));
+  EXPECT_THAT(Ids(*with("\"rstrip\":true"), "a in \xE2\x80\xA8 in"), ElementsAre('a', ' ', 261, 261));
+  EXPECT_THAT(Ids(*with("\"single_word\":true"), "in bin in, \xC3\xA9in"),
+              ElementsAre(261, ' ', 'b', 'i', 'n', ' ', 261, ',', ' ', 0xC3, 0xA9, 'i', 'n'));
+}
+
+TEST_F(TokenizerTest, TheLongestAddedTokenIsFound) {
+  const auto tokenizer =
+      MustLoad(With(ByteLevelJson(), "\"added_tokens\":[",
+                    R"("added_tokens":[{"id":262,"content":"<|end|>>","special":true,"normalized":false},)"));
+  EXPECT_THAT(Ids(*tokenizer, "<|end|>><|end|>"), ElementsAre(262, 260));
+}
+
+TEST_F(TokenizerTest, ANormalizedTokenIsLookedForInTheNormalizedText) {
+  const auto tokenizer =
+      MustLoad(With(With(ByteLevelJson(), "\"normalizer\":null", "\"normalizer\":{\"type\":\"Lowercase\"}"),
+                    R"("content":"<tool>","special":false,"normalized":false)",
+                    R"("content":"<Tool>","special":false,"normalized":true)"));
+  EXPECT_THAT(Ids(*tokenizer, "A<TOOL>"), ElementsAre('a', 261));
+  EXPECT_THAT(Ids(*tokenizer, "<|END|>"), ElementsAre('<', '|', 'e', 'n', 'd', '|', '>'));
+}
+
+TEST_F(TokenizerTest, WordsAreMatchedPieceByPiece) {
+  const auto tokenizer = MustLoad(WordPieceJson());
+  EXPECT_THAT(Ids(*tokenizer, "UNaff un!"), ElementsAre(2, 3, 2, 5));
+  EXPECT_THAT(Ids(*tokenizer, "unx un中un"), ElementsAre(0, 2, 9, 2)) << "unknown as a whole; ideographs are words";
+  EXPECT_THAT(Ids(*tokenizer, "unaffable"), ElementsAre(0)) << "longer than 6 characters";
+  EXPECT_THAT(Ids(*tokenizer, "Caf\xC3\xA9 cafe\xCC\x81"), ElementsAre(10, 10));
+  EXPECT_THAT(Ids(*tokenizer, "[SEP]"), ElementsAre(1));
+  EXPECT_THAT(Ids(*tokenizer, "[SEP]", Specials::kAsText), ElementsAre(6, 8, 7));
+  EXPECT_EQ(tokenizer->Decode({2, 3, 4, 5, 1}, true), "unaffable!");
+}
+
+TEST_F(TokenizerTest, PiecesAreCutAsThePatternSays) {
+  const auto cut = [&](const std::string& behavior, const std::string& text) {
+    const auto tokenizer = MustLoad(With(
+        ByteLevelJson(),
+        R"("pre_tokenizer":{"type":"ByteLevel","add_prefix_space":false,"trim_offsets":true,"use_regex":true})",
+        absl::StrCat(
+            R"("pre_tokenizer":{"type":"Sequence","pretokenizers":[{"type":"Split","pattern":{"String":"e"},"behavior":")",
+            behavior, R"(","invert":false},{"type":"ByteLevel","add_prefix_space":false,"use_regex":false}]})")));
+    return Ids(*tokenizer, text);
+  };
+  EXPECT_THAT(cut("Removed", "heell"), ElementsAre('h', 257));
+  EXPECT_THAT(cut("Isolated", "hell"), ElementsAre('h', 'e', 257));
+  EXPECT_THAT(cut("MergedWithPrevious", "hell"), ElementsAre(256, 257));
+  EXPECT_THAT(cut("MergedWithNext", "hell"), ElementsAre('h', 'e', 257));
+  EXPECT_THAT(cut("Contiguous", "heell"), ElementsAre('h', 'e', 'e', 257));
+}
+
+TEST_F(TokenizerTest, MetaspacePrependsToTheFirstPieceOnly) {
+  const auto tokenizer =
+      MustLoad(R"({"version":"1.0","added_tokens":[{"id":0,"content":"<s>","special":true,"normalized":false}],
+      "pre_tokenizer":{"type":"Metaspace","replacement":"▁","prepend_scheme":"first","split":true},
+      "decoder":{"type":"Metaspace","replacement":"▁","prepend_scheme":"first"},
+      "model":{"type":"BPE","vocab":{"<s>":0,"▁":1,"a":2,"▁a":3},"merges":["▁ a"]}})");
+  EXPECT_THAT(Ids(*tokenizer, "a a<s>a"), ElementsAre(3, 3, 0, 2));
+  EXPECT_THAT(Ids(*tokenizer, "<s>a"), ElementsAre(0, 2));
+  EXPECT_EQ(tokenizer->Decode({3, 3}, false), "a a");
+}
+
+TEST_F(TokenizerTest, NormalFormsAreMade) {
+  const auto tokenizer = MustLoad(With(ByteLevelJson(), "\"normalizer\":null", "\"normalizer\":{\"type\":\"NFC\"}"));
+  EXPECT_THAT(Ids(*tokenizer, "e\xCC\x81"), ElementsAre(0xC3, 0xA9));
+  const auto folded = MustLoad(With(ByteLevelJson(), "\"normalizer\":null", "\"normalizer\":{\"type\":\"NFKC\"}"));
+  EXPECT_THAT(Ids(*folded, "\xEF\xAC\x81"), ElementsAre('f', 'i'));
+}
+
+TEST_F(TokenizerTest, WhatIsNotSupportedIsRefusedByItsKey) {
+  const std::string good = ByteLevelJson();
+  const auto refused = [&](const std::string& from, const std::string& to, const std::string& words) {
+    EXPECT_THAT(Load(With(good, from, to)), StatusIs(absl::StatusCode::kInvalidArgument, words)) << to;
+  };
+  refused("\"version\":\"1.0\"", "\"version\":\"2.0\"", "tokenizer.json: version: \"2.0\", must be \"1.0\"");
+  refused("\"version\"", "\"extra\":1,\"version\"", "extra: this key is not supported");
+  refused("\"normalizer\":null", "\"normalizer\":{\"type\":\"Nmt\"}", "normalizer.type: \"Nmt\", must be NFC");
+  refused("\"normalizer\":null", "\"normalizer\":{\"type\":\"NFC\",\"x\":1}", "normalizer.x");
+  refused("\"type\":\"BPE\"", "\"type\":\"Unigram\"", "model.type");
+  refused("\"type\":\"BPE\"", "\"type\":\"BPE\",\"dropout\":0.1", "model.dropout");
+  refused("\"type\":\"BPE\"", "\"type\":\"BPE\",\"end_of_word_suffix\":\"</w>\"", "model.end_of_word_suffix");
+  refused("\"type\":\"BPE\"", "\"type\":\"BPE\",\"unk_token\":\"?!\"", "model.unk_token");
+  refused("\"h e\"", "\"h  e\"", "model.merges[0]");
+  refused("\"h e\"", "\"h x\"", "merges[0]: \"hx\" is not in vocab");
+  refused("\"h e\"", "[\"h\"]", "model.merges[0]");
+  refused("\"he\":256", "\"he\":-1", "model.vocab: the id of \"he\"");
+  refused("\"he\":256", "\"he\":257", "id 257 is of two tokens");
+  refused("\"id\":261", "\"id\":260", "added_tokens[1]");
+  refused("\"id\":261", "\"id\":99999999999", "added_tokens[1].id");
+  refused("\"content\":\"<tool>\"", "\"content\":\"\"", "added_tokens[1].content");
+  refused("\"post_processor\":{\"type\":\"ByteLevel\"", "\"post_processor\":{\"type\":\"Other\"",
+          "post_processor.type");
+  refused("\"decoder\":{\"type\":\"ByteLevel\"}", "\"decoder\":{\"type\":\"CTC\"}", "decoder.type");
+  refused("\"use_regex\":true}", "\"use_regex\":1}", "pre_tokenizer.use_regex");
+  EXPECT_THAT(Load("{"), StatusIs(absl::StatusCode::kInvalidArgument, "not valid JSON"));
+  EXPECT_THAT(Load("{}"), StatusIs(absl::StatusCode::kInvalidArgument, "model: missing"));
+  EXPECT_THAT(Load("[]"), StatusIs(absl::StatusCode::kInvalidArgument, "must be an object"));
+}
+
+TEST_F(TokenizerTest, AFolderIsReadByTheNamesOfItsFiles) {
+  EXPECT_THAT(LoadTokenizer(folder_.path()), StatusIs(absl::StatusCode::kNotFound, "tokenizer.json"));
+  EXPECT_THAT(LoadTokenizer(folder_.path() + "/none.json"), StatusIs(absl::StatusCode::kNotFound, "none.json"));
+  const std::string json = ByteLevelJson();
+  Write("tokenizer.json", json);
+  ASSERT_OK_AND_ASSIGN(const auto tokenizer, LoadTokenizer(folder_.path()));
+  EXPECT_EQ(tokenizer->fingerprint(),
+            Sha256Hex(absl::MakeConstSpan(reinterpret_cast<const std::byte*>(json.data()), json.size())));
+}
+
+TEST_F(TokenizerTest, ThreadsShareOne) {
+  const auto tokenizer = MustLoad(ByteLevelJson());
+  const std::vector<int32_t> wanted = Ids(*tokenizer, "hello world");
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&] {
+      for (int i = 0; i < 200; ++i) EXPECT_EQ(Ids(*tokenizer, "hello world"), wanted);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+}  // namespace
+}  // namespace eps

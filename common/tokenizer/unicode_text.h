@@ -1,0 +1,30 @@
+#ifndef EPS_COMMON_TOKENIZER_UNICODE_TEXT_H_
+#define EPS_COMMON_TOKENIZER_UNICODE_TEXT_H_
+
+#include <string>
+
+#include "absl/strings/string_view.h"
+
+// Transformations of well-formed UTF-8, by ICU's tables.
+namespace eps {
+
+enum class NormalForm { kNfc, kNfd, kNfkc, kNfkd };
+void ToNormalForm(NormalForm form, std::string& text);
+
+// Each code point by itself, whatever stands beside it: Greek capital sigma is never a final one.
+void ToLower(std::string& text);
+// Without nonspacing marks (Mn). Those within a letter are found in NFD only.
+void RemoveNonspacingMarks(std::string& text);
+
+// The property White_Space.
+bool IsWhiteSpace(char32_t code_point);
+// Control, format, unassigned, private use: C*, but not tab and line ends.
+bool IsBertControl(char32_t code_point);
+// In the blocks of Chinese ideographs that BERT puts spaces around.
+bool IsBertIdeograph(char32_t code_point);
+// \w as Rust's and Oniguruma's: letters, marks, decimal digits, connectors.
+bool IsWord(char32_t code_point);
+
+}  // namespace eps
+
+#endif  // EPS_COMMON_TOKENIZER_UNICODE_TEXT_H_

@@ -1,0 +1,115 @@
+"""Token for token what other implementations give, with the tokenizers of well-known models, over several MB of text:
+the Bible, this tree, 64 scripts, emoji, marks, odd white space, added tokens, and bytes that are not UTF-8.
+
+Those bytes are U+FFFD before either of the others sees them, put there by WHATWG's decoder; ours is given the bytes.
+`native` is Hugging Face's own implementation, `js` is their other one. Where these two part from each other, or from
+today's Unicode, is left out of the text, and stands below with its reason."""
+
+import subprocess
+import unittest
+
+import corpus
+import npm_packages
+import records
+from eps_run import SANITIZER, SystemTest
+
+# native has the classes of combining marks of Unicode 9; these two came or changed later. ICU and JavaScript agree.
+NEWER_MARKS = "\u0c3c\u0eba"
+# What js takes for white space is what JavaScript does, with U+FEFF and without U+0085.
+SPACES_OF_JAVASCRIPT = "\x85\ufeff"
+
+
+class Text:
+    """Made once for all cases."""
+
+    def __init__(self):
+        self.bible, self.sources = corpus.bible(), corpus.own_sources()
+        self.made_up = corpus.scripts(seed=1, num_bytes_each=12_000) + corpus.odds(seed=2, num_bytes=600_000)
+
+    def documents(self, tokens):
+        broken = corpus.malformed(3, self.made_up + self.sources[:200], 800)
+        return self.bible + self.sources + self.made_up + corpus.with_tokens(4, tokens, 200) + broken
+
+
+def without(documents, characters):
+    table, raw = str.maketrans("", "", characters), [c.encode() for c in characters]
+    out = []
+    for document in documents:
+        if isinstance(document, bytes):
+            for each in raw:
+                document = document.replace(each, b"")
+        out.append(document if isinstance(document, bytes) else document.translate(table))
+    return out
+
+
+@unittest.skipIf(SANITIZER, "it builds a program of its own")
+class NpmTest(SystemTest):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        why_not = npm_packages.install()
+        if why_not:
+            raise unittest.SkipTest(why_not)
+        cls.text = Text()
+
+    def run_both(self, implementation, tokenizer, mode, source, ours, theirs):
+        for command, folder in (
+                ([records.tool(), str(tokenizer), mode, str(source), str(ours)], None),
+                (["node", str(npm_packages.HERE / "reference.mjs"), implementation, str(tokenizer), mode, str(source),
+                  str(theirs)], npm_packages.FOLDER)):
+            done = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+            self.assertEqual(done.returncode, 0, f"{' '.join(command)}\n{done.stdout[-2000:]}")
+
+    def compare(self, implementation, tokenizer, leave_out="", decodes=True):
+        documents = without(self.text.documents(npm_packages.added_tokens(tokenizer)), leave_out)
+        paths = [self.work.out(name) for name in ("documents", "ours", "theirs", "our-text", "their-text")]
+        records.write_documents(paths[0], documents)
+        self.run_both(implementation, tokenizer, "encode", *paths[:3])
+        ours, theirs = records.read(paths[1], 4), records.read(paths[2], 4)
+        self.assertEqual(len(ours), len(documents))
+        for i, (document, a, b) in enumerate(zip(documents, ours, theirs)):
+            if a != b:
+                at = next((k for k, (x, y) in enumerate(zip(a, b)) if x != y), min(len(a), len(b)))
+                self.fail(f"document {i} {document[:60]!r}: token {at} of {len(a)} is {a[at:at + 5]}, theirs {b[at:at + 5]}")
+        print(f"\n  {implementation}, {tokenizer.parent.parent.name}/{tokenizer.name}: {sum(map(len, ours)):,} tokens of "
+              f"{sum(len(records.as_bytes(d)) for d in documents):,} bytes are the same")
+        if decodes:
+            self.compare_decoded(implementation, tokenizer, paths)
+
+    def compare_decoded(self, implementation, tokenizer, paths):
+        """Ours gives bytes, theirs text: what is not UTF-8 is U+FFFD in theirs."""
+        self.run_both(implementation, tokenizer, "decode", paths[1], *paths[3:])
+        ours, theirs = ([text.decode("utf-8", "replace") for text in records.read(path)] for path in paths[3:])
+        different = [i for i, (a, b) in enumerate(zip(ours, theirs)) if a != b]
+        self.assertEqual(different, [])
+
+    def test_gpt2(self):
+        self.compare("native", npm_packages.gpt2())
+
+    def test_gpt2_js(self):
+        self.compare("js", npm_packages.gpt2(), leave_out=SPACES_OF_JAVASCRIPT)
+
+    def test_llama3(self):
+        self.compare("native", npm_packages.carried("llama3"))
+
+    def test_llama3_js(self):
+        self.compare("js", npm_packages.carried("llama3"))
+
+    def test_qwen3(self):
+        self.compare("native", npm_packages.carried("qwen3"), leave_out=NEWER_MARKS)
+
+    def test_qwen3_js(self):
+        self.compare("js", npm_packages.carried("qwen3"))
+
+    def test_llama2(self):
+        self.compare("native", npm_packages.carried("llama2"))
+
+    def test_gemma3(self):
+        self.compare("native", npm_packages.carried("gemma3"))
+
+    def test_wordpiece(self):
+        self.compare("native", npm_packages.wordpiece(self.text.bible + self.text.sources), leave_out=NEWER_MARKS)
+
+
+if __name__ == "__main__":
+    unittest.main()
