@@ -46,7 +46,7 @@ absl::Status CheckPlan(const Preflight& preflight, const RunConfig& run, const M
 }  // namespace
 
 absl::StatusOr<int64_t> CountSamples(const RunConfig& run) {
-  const int token_bytes = run.data.tokenizer == Tokenizer::kBytes ? 1 : run.data.token_bytes;
+  const int token_bytes = run.data.tokenizer == TokenForm::kBytes ? 1 : run.data.token_bytes;
   EPS_ASSIGN_OR_RETURN(const std::unique_ptr<TokenFile> file, TokenFile::Open(run.data.path, token_bytes));
   const int64_t num_samples = NumSamples(file->num_tokens(), run.model.context);
   if (num_samples > 0) return num_samples;

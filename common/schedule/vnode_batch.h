@@ -6,17 +6,26 @@
 #include <optional>
 #include <vector>
 
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "common/base/ids.h"
 
 namespace eps {
 
-// What one virtual node computes in one step. Shape of both arrays: (micro_batches, micro_batch, context),
-// row-major; a label of -100 is not counted.
+// What one virtual node computes in one step. Shape of all arrays: (micro_batches, micro_batch, context), row-major.
 struct VnodeBatch {
   int vnode = 0;
   std::vector<int32_t> tokens;
-  std::vector<int32_t> labels;
+  std::vector<int32_t> labels;  // -100: not counted
+  // The index, within its sample, of the first token of each token's document, which ends where the next one begins or
+  // the sample ends. Empty where a sample is one document: DataConfig::has_documents.
+  std::vector<int32_t> document_first;
+  std::vector<int32_t> types;  // below ModelConfig::num_types; empty where that is 0
 };
+
+// One behind the last token of each token's document, of arrays as document_first: `context` tokens a sample.
+// Errors: INVALID_ARGUMENT the index, its value, and what is wrong: it neither begins a document nor goes on with one
+absl::StatusOr<std::vector<int32_t>> DocumentEnds(absl::Span<const int32_t> document_first, int64_t context);
 
 // A group of workers in one step: what each member computes. The same in all members, but for `rank`.
 struct GroupVnodes {

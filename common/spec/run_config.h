@@ -18,7 +18,8 @@ namespace eps {
 // The run as plain structs: checked, defaults filled in, paths absolute. Made from a RunSpec by
 // LoadRunConfig; nothing above common/spec sees the proto. Field meanings: proto/run_spec.proto.
 
-enum class Tokenizer { kBytes, kTokenFile };
+enum class TokenForm { kBytes, kTokenFile };
+enum class DocumentMode { kJoined, kPacked, kPadded };
 enum class DataOrder { kSequential, kShuffled };
 enum class OptimizerRule { kAdamW, kSgd };
 enum class ScheduleDecay { kConstant, kLinear, kCosine };
@@ -29,10 +30,14 @@ enum class TransportChoice { kAuto, kGrpc, kSharedMemory };
 
 struct DataConfig {
   std::string path;
-  Tokenizer tokenizer = Tokenizer::kBytes;
+  TokenForm tokenizer = TokenForm::kBytes;
   int token_bytes = 2;  // kTokenFile only: 2 or 4
+  DocumentMode documents = DocumentMode::kJoined;
   DataOrder order = DataOrder::kSequential;
   uint64_t seed = 0;
+
+  // Whether a sample consists of documents that are seen alone; padding is one, too.
+  bool has_documents() const { return documents != DocumentMode::kJoined; }
 
   friend bool operator==(const DataConfig&, const DataConfig&) = default;
 };

@@ -122,7 +122,7 @@ TEST_F(RunConfigTest, JsonMeansTheSameAsTextproto) {
 
 TEST_F(RunConfigTest, AbsentFieldsTakeTheirDefaults) {
   const RunConfig config = MustLoad(kSmall);
-  EXPECT_EQ(config.data.tokenizer, Tokenizer::kBytes);
+  EXPECT_EQ(config.data.tokenizer, TokenForm::kBytes);
   EXPECT_EQ(config.data.order, DataOrder::kSequential);
   EXPECT_EQ(config.batch, (BatchConfig{1, 1, 1}));
   EXPECT_EQ(config.optimizer.rule, OptimizerRule::kAdamW);
@@ -273,14 +273,14 @@ TEST_F(RunConfigTest, PathsAreAbsoluteEvenWhenTheFileWasNamedWithoutAFolder) {
 
 TEST_F(RunConfigTest, BinFilesHoldTokenIds) {
   RunConfig config = MustLoad(kSmall, {{"data.path", "ids.bin"}});
-  EXPECT_EQ(config.data.tokenizer, Tokenizer::kTokenFile);
+  EXPECT_EQ(config.data.tokenizer, TokenForm::kTokenFile);
   EXPECT_EQ(config.data.token_bytes, 2);
   config = MustLoad(kSmall, {{"data.path", "ids.bin"}, {"data.token_bytes", "4"}});
   EXPECT_EQ(config.data.token_bytes, 4);
   config = MustLoad(kSmall, {{"data.path", "ids.dat"}, {"data.token_bytes", "4"}});
-  EXPECT_EQ(config.data.tokenizer, Tokenizer::kTokenFile);
+  EXPECT_EQ(config.data.tokenizer, TokenForm::kTokenFile);
   config = MustLoad(kSmall, {{"data.path", "ids.bin"}, {"data.tokenizer", "BYTES"}});
-  EXPECT_EQ(config.data.tokenizer, Tokenizer::kBytes);
+  EXPECT_EQ(config.data.tokenizer, TokenForm::kBytes);
 }
 
 TEST_F(RunConfigTest, OverridesGoOverTheFileInTheirOrder) {

@@ -202,13 +202,19 @@ void CheckData(const proto::Data& data, const CheckContext& context, Checker& ch
   const bool looks_like_ids = absl::EndsWith(data.path(), ".bin") || data.has_token_bytes();
   const auto tokenizer =
       EPS_FIELD(data, tokenizer).value_or(looks_like_ids ? proto::Data::TOKEN_IDS : proto::Data::BYTES);
-  out.tokenizer = tokenizer == proto::Data::BYTES ? Tokenizer::kBytes : Tokenizer::kTokenFile;
-  if (out.tokenizer == Tokenizer::kBytes && data.has_token_bytes()) {
+  out.tokenizer = tokenizer == proto::Data::BYTES ? TokenForm::kBytes : TokenForm::kTokenFile;
+  if (out.tokenizer == TokenForm::kBytes && data.has_token_bytes()) {
     check.Fail("data.token_bytes", "given, but data.tokenizer is BYTES; use tokenizer: TOKEN_IDS");
   }
   out.token_bytes = EPS_FIELD(data, token_bytes).value_or(2);
   if (out.token_bytes != 2 && out.token_bytes != 4) {
     check.Fail("data.token_bytes", absl::StrCat(out.token_bytes, ", must be 2 or 4"));
+  }
+  out.documents = data.documents() == proto::Data::PACKED   ? DocumentMode::kPacked
+                  : data.documents() == proto::Data::PADDED ? DocumentMode::kPadded
+                                                            : DocumentMode::kJoined;
+  if (out.has_documents() && out.tokenizer == TokenForm::kBytes) {
+    check.Fail("data.documents", "only of a token file with an index of its documents; `eps tokenize` makes both");
   }
   out.order = data.order() == proto::Data::SHUFFLED ? DataOrder::kShuffled : DataOrder::kSequential;
   out.seed = data.seed();
@@ -403,12 +409,25 @@ void WriteModel(const RunConfig& config, proto::Model& out) {
   if (model.family == ModelFamily::kLlama) WriteLlama(model, out);
 }
 
+proto::Data::Documents ToProto(DocumentMode documents) {
+  switch (documents) {
+    case DocumentMode::kJoined:
+      return proto::Data::JOINED;
+    case DocumentMode::kPacked:
+      return proto::Data::PACKED;
+    case DocumentMode::kPadded:
+      return proto::Data::PADDED;
+  }
+  return proto::Data::JOINED;
+}
+
 void WriteData(const DataConfig& data, proto::Data& out) {
   out.set_path(data.path);
-  out.set_tokenizer(data.tokenizer == Tokenizer::kBytes ? proto::Data::BYTES : proto::Data::TOKEN_IDS);
-  if (data.tokenizer == Tokenizer::kTokenFile) out.set_token_bytes(data.token_bytes);
+  out.set_tokenizer(data.tokenizer == TokenForm::kBytes ? proto::Data::BYTES : proto::Data::TOKEN_IDS);
+  if (data.tokenizer == TokenForm::kTokenFile) out.set_token_bytes(data.token_bytes);
   out.set_order(data.order == DataOrder::kShuffled ? proto::Data::SHUFFLED : proto::Data::SEQUENTIAL);
   out.set_seed(data.seed);
+  out.set_documents(ToProto(data.documents));
 }
 
 proto::Schedule::Decay ToProto(ScheduleDecay decay) {

@@ -13,7 +13,7 @@
 namespace eps::server {
 namespace {
 
-int TokenBytes(const DataConfig& data) { return data.tokenizer == Tokenizer::kBytes ? 1 : data.token_bytes; }
+int TokenBytes(const DataConfig& data) { return data.tokenizer == TokenForm::kBytes ? 1 : data.token_bytes; }
 
 absl::Status CheckIds(const TokenFile& file, int64_t vocab) {
   constexpr int64_t kBlockTokens = 1 << 16;
@@ -36,7 +36,7 @@ absl::StatusOr<std::unique_ptr<StepData>> StepData::Create(const RunConfig& run)
                                                    " (model.context + 1)"));
   }
   // A byte is below any vocabulary of 256 or more.
-  if (run.data.tokenizer != Tokenizer::kBytes || run.model.vocab < 256) {
+  if (run.data.tokenizer != TokenForm::kBytes || run.model.vocab < 256) {
     EPS_RETURN_IF_ERROR(CheckIds(*file, run.model.vocab));
   }
   return std::unique_ptr<StepData>(new StepData(run, std::move(file), num_samples));

@@ -90,7 +90,7 @@ TEST(StepDataTest, IdBeyondTheVocabularyIsFoundAtTheStart) {
   bytes[2 * 33 + 1] = 1;  // token 33 is 256, far behind the first step's samples
   ASSERT_OK(WriteFileAtomically(dir.File("ids.bin"), bytes));
   RunConfig run = RunOn(dir.File("ids.bin"));
-  run.data.tokenizer = Tokenizer::kTokenFile;
+  run.data.tokenizer = TokenForm::kTokenFile;
   run.data.token_bytes = 2;
   EXPECT_THAT(StepData::Create(run), StatusIs(absl::StatusCode::kInvalidArgument, "66"));  // the offset
   run.model.vocab = 257;

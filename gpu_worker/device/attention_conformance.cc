@@ -108,6 +108,40 @@ TEST_P(DeviceConformanceTest, AWindowBoundsHowFarBackARowSees) {
   }
 }
 
+// Documents that end within a tile, at its edge and beside it; that are longer than one; of one token.
+TEST_P(DeviceConformanceTest, ARowSeesItsOwnDocumentAlone) {
+  for (const int64_t tokens : {1, 2, 15, 16, 31, 32, 33, 62, 63, 64, 65, 100, 130, 300}) {
+    for (const bool causal : {true, false}) {
+      const AttentionCase t = {.B = 2, .T = 150, .H = 2, .D = 8, .causal = causal, .document_tokens = tokens};
+      ConformanceMemory memory(device());
+      CheckAttention(memory, t, GetParam().sizes);
+    }
+  }
+  for (const AttentionCase& t :
+       {AttentionCase{.B = 1, .T = 1, .H = 1, .D = 1, .document_tokens = 1},
+        AttentionCase{.B = 2, .T = 131, .H = 6, .D = 7, .shared_by = 3, .window = 40, .document_tokens = 50},
+        AttentionCase{.B = 2, .T = 131, .H = 6, .D = 24, .dropout = 0.2, .shared_by = 2, .document_tokens = 17},
+        AttentionCase{.B = 2, .T = 131, .H = 4, .D = 24, .dropout = 0.2, .causal = false, .document_tokens = 17},
+        AttentionCase{.B = 1, .T = 70, .H = 2, .D = 160, .causal = false, .document_tokens = 20},
+        AttentionCase{.B = 1, .T = 150, .H = 1, .D = 64, .range = 8, .document_tokens = 66}}) {
+    ConformanceMemory memory(device());
+    CheckAttention(memory, t, GetParam().sizes);
+  }
+}
+
+TEST_P(DeviceConformanceTest, OneDocumentOfAllOfTGivesTheBitsOfNone) {
+  for (const bool causal : {true, false}) {
+    AttentionCase t = {.B = 2, .T = 130, .H = 4, .D = 24, .shared_by = 2, .causal = causal};
+    // The plain kernel's in both cases: fused attention has no documents.
+    t.dropout = 0.1;
+    ConformanceMemory memory(device());
+    const Outputs want = RunAttention(memory, t, GetParam().sizes);
+    t.document_tokens = 1000;
+    ConformanceMemory again(device());
+    EXPECT_TRUE(RunAttention(again, t, GetParam().sizes) == want) << causal;
+  }
+}
+
 TEST_P(DeviceConformanceTest, AWindowOfAllOfTGivesTheBitsOfNone) {
   AttentionCase t = {.B = 2, .T = 130, .H = 4, .D = 24, .shared_by = 2};
   ConformanceMemory memory(device());
@@ -123,7 +157,8 @@ TEST_P(DeviceConformanceTest, AttentionBackwardAgreesWithFiniteDifferences) {
   for (const AttentionCase& t :
        {AttentionCase{1, 67, 1, 12}, AttentionCase{2, 20, 2, 8, 0.3},
         AttentionCase{.B = 1, .T = 21, .H = 4, .D = 8, .dropout = 0.3, .shared_by = 2, .causal = false},
-        AttentionCase{.B = 1, .T = 70, .H = 6, .D = 5, .shared_by = 3, .window = 9}}) {
+        AttentionCase{.B = 1, .T = 70, .H = 6, .D = 5, .shared_by = 3, .window = 9},
+        AttentionCase{.B = 1, .T = 70, .H = 2, .D = 5, .causal = false, .document_tokens = 11}}) {
     ConformanceMemory memory(device());
     const Outputs out = RunAttention(memory, t, GetParam().sizes);
     const AttentionInputs in = MakeAttentionInputs(t);

@@ -64,6 +64,11 @@ Array Columns(const Array& x, int64_t V, int64_t first, int64_t n) {
   return y;
 }
 
+Documents PutDocuments(ConformanceMemory& memory, const DocumentArrays& documents) {
+  if (documents.first.empty()) return {};
+  return {.first = memory.Put(documents.first), .end = memory.Put(documents.end)};
+}
+
 }  // namespace
 
 double ActEps(const ConformanceMemory& memory) {
@@ -109,17 +114,36 @@ Outputs RunMatMul(ConformanceMemory& memory, const MatMulCase& t) {
   return out;
 }
 
+DocumentArrays MakeDocuments(int64_t B, int64_t T, int64_t tokens) {
+  DocumentArrays arrays;
+  if (tokens == 0) return arrays;
+  int64_t left = tokens;
+  for (int64_t number = 0; static_cast<int64_t>(arrays.first.size()) < B * T;) {
+    const int64_t at = static_cast<int64_t>(arrays.first.size()) % T, count = std::min(left, T - at);
+    arrays.first.insert(arrays.first.end(), static_cast<size_t>(count), static_cast<int32_t>(at));
+    arrays.end.insert(arrays.end.end(), static_cast<size_t>(count), static_cast<int32_t>(at + count));
+    left -= count;
+    if (left == 0) left = ++number % 2 == 1 ? 1 : tokens + 3 * (number / 2);
+  }
+  return arrays;
+}
+
 EmbeddingInputs MakeEmbeddingInputs(const EmbeddingCase& t) {
   std::mt19937 random(17);
   EmbeddingInputs in;
   for (int64_t i = 0; i < t.B * t.T; ++i) in.tokens.push_back(static_cast<int32_t>(random() % t.V));
   in.tokens[0] = 0;
   in.tokens.back() = static_cast<int32_t>(t.V - 1);
+  in.documents = MakeDocuments(t.B, t.T, t.document_tokens);
   in.wte = RandomArray(random, t.V * t.C);
   in.wpe = RandomArray(random, (t.T + 2) * t.C);
   in.dy = RandomArray(random, t.B * t.T * t.C);
   in.dwte = RandomArray(random, t.V * t.C);
   in.dwpe = RandomArray(random, (t.T + 2) * t.C);
+  if (t.num_types == 0) return in;
+  for (int64_t i = 0; i < t.B * t.T; ++i) in.types.push_back(static_cast<int32_t>(random() % t.num_types));
+  in.wtt = RandomArray(random, t.num_types * t.C);
+  in.dwtt = RandomArray(random, t.num_types * t.C);
   return in;
 }
 
@@ -128,10 +152,13 @@ Outputs RunEmbedding(ConformanceMemory& memory, const EmbeddingCase& t, const Ke
   const int64_t n = t.B * t.T * t.C;
   const Dropout dropout = t.dropout > 0 ? SomeDropout(t.dropout, 4096) : Dropout();
   const int32_t* tokens = memory.Put(in.tokens);
+  const int32_t* types = t.num_types > 0 ? memory.Put(in.types) : nullptr;
+  const Documents documents = PutDocuments(memory, in.documents);
   void* y = memory.AllocAct(n);
   void* dy = memory.PutAct(in.dy);
   float* dwte = memory.PutF32(in.dwte);
   float* dwpe = memory.PutF32(in.dwpe);
+  float* dwtt = t.num_types > 0 ? memory.PutF32(in.dwtt) : nullptr;
   memory.device().kernels().Embedding({.B = t.B,
                                        .T = t.T,
                                        .C = t.C,
@@ -139,6 +166,9 @@ Outputs RunEmbedding(ConformanceMemory& memory, const EmbeddingCase& t, const Ke
                                        .tokens = tokens,
                                        .wte = PutWire(memory, in.wte, t.wire),
                                        .wpe = t.positions ? PutWire(memory, in.wpe, t.wire) : nullptr,
+                                       .types = types,
+                                       .wtt = t.num_types > 0 ? PutWire(memory, in.wtt, t.wire) : nullptr,
+                                       .documents = documents,
                                        .wire_dtype = t.wire,
                                        .y = y,
                                        .dropout = dropout});
@@ -147,13 +177,17 @@ Outputs RunEmbedding(ConformanceMemory& memory, const EmbeddingCase& t, const Ke
                                                .C = t.C,
                                                .V = t.V,
                                                .tokens = tokens,
+                                               .types = types,
+                                               .documents = documents,
                                                .dy = dy,
                                                .dwte = dwte,
                                                .dwpe = t.positions ? dwpe : nullptr,
+                                               .dwtt = dwtt,
+                                               .num_types = t.num_types,
                                                .dropout = dropout,
                                                .scratch = memory.Alloc(sizes.embedding_backward(t.B * t.T, t.V))});
   return {memory.GetAct(y, n), memory.GetAct(dy, n), memory.GetF32(dwte, t.V * t.C),
-          memory.GetF32(dwpe, (t.T + 2) * t.C)};
+          memory.GetF32(dwpe, (t.T + 2) * t.C), t.num_types > 0 ? memory.GetF32(dwtt, t.num_types * t.C) : Array()};
 }
 
 LayerNormInputs MakeLayerNormInputs(const LayerNormCase& t) {
@@ -282,6 +316,7 @@ Outputs RunRotary(ConformanceMemory& memory, const RotaryCase& t, const Array& x
   RotaryArgs args = {.M = t.M, .T = t.T, .heads = t.heads, .D = t.D, .ld = rows.ld()};
   args.x = rows.Put(memory, x);
   args.table = memory.PutF32(table);
+  args.documents = PutDocuments(memory, MakeDocuments(t.M / t.T, t.T, t.document_tokens));
   Outputs out;
   for (const bool inverse : {false, true}) {
     args.inverse = inverse;
@@ -294,14 +329,16 @@ Outputs RunRotary(ConformanceMemory& memory, const RotaryCase& t, const Array& x
 Array RunInverseRotary(ConformanceMemory& memory, const RotaryCase& t, const Array& x, const Array& table) {
   const PaddedRows rows{t.heads * t.D, t.ld_extra, t.first};
   void* at = rows.Put(memory, x);
-  memory.device().kernels().Rotary({.M = t.M,
-                                    .T = t.T,
-                                    .heads = t.heads,
-                                    .D = t.D,
-                                    .ld = rows.ld(),
-                                    .x = at,
-                                    .table = memory.PutF32(table),
-                                    .inverse = true});
+  memory.device().kernels().Rotary(
+      {.M = t.M,
+       .T = t.T,
+       .heads = t.heads,
+       .D = t.D,
+       .ld = rows.ld(),
+       .x = at,
+       .table = memory.PutF32(table),
+       .inverse = true,
+       .documents = PutDocuments(memory, MakeDocuments(t.M / t.T, t.T, t.document_tokens))});
   return rows.Get(memory, at, t.M);
 }
 
@@ -312,6 +349,7 @@ AttentionInputs MakeAttentionInputs(const AttentionCase& t) {
 
 Outputs RunAttention(ConformanceMemory& memory, const AttentionCase& t, const KernelSizes& sizes) {
   const AttentionInputs in = MakeAttentionInputs(t);
+  const Documents documents = PutDocuments(memory, MakeDocuments(t.B, t.T, t.document_tokens));
   const void* qkv = memory.PutAct(in.qkv);
   void* o = memory.AllocAct(t.o_elems());
   void* dqkv = memory.AllocAct(t.qkv_elems());
@@ -328,6 +366,7 @@ Outputs RunAttention(ConformanceMemory& memory, const AttentionCase& t, const Ke
                      .scale = t.scale(),
                      .causal = t.causal,
                      .window = t.window,
+                     .documents = documents,
                      .dropout = t.MakeDropout(),
                      .scratch = memory.Alloc(sizes.attention(t.B, t.T, t.H, t.D))});
   kernels.AttentionBackward({.B = t.B,
@@ -343,6 +382,7 @@ Outputs RunAttention(ConformanceMemory& memory, const AttentionCase& t, const Ke
                              .scale = t.scale(),
                              .causal = t.causal,
                              .window = t.window,
+                             .documents = documents,
                              .dropout = t.MakeDropout(),
                              .scratch = memory.Alloc(sizes.attention_backward(t.B, t.T, t.H, t.D))});
   return {memory.GetAct(o, t.o_elems()), memory.GetF32(lse, t.B * t.H * t.T), memory.GetAct(dqkv, t.qkv_elems())};

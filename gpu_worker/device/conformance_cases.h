@@ -51,19 +51,29 @@ MatMulInputs MakeMatMulInputs(const MatMulCase& t);
 // {c, gelu_out or nothing}
 Outputs RunMatMul(ConformanceMemory& memory, const MatMulCase& t);
 
+// Documents of `tokens`, 1, tokens + 3, 1, ... tokens, over all samples and cut where one ends; (B, T) each.
+struct DocumentArrays {
+  std::vector<int32_t> first, end;
+};
+// Nothing where `tokens` is 0.
+DocumentArrays MakeDocuments(int64_t B, int64_t T, int64_t tokens);
+
 struct EmbeddingCase {
   int64_t B, T, C, V;
   Dtype wire = Dtype::kF32;
   double dropout = 0;
   bool positions = true;
+  int64_t document_tokens = 0;  // of MakeDocuments
+  int64_t num_types = 0;        // 0: no types are added
 };
 
 struct EmbeddingInputs {
-  std::vector<int32_t> tokens;
-  Array wte, wpe, dy, dwte, dwpe;
+  std::vector<int32_t> tokens, types;
+  DocumentArrays documents;
+  Array wte, wpe, wtt, dy, dwte, dwpe, dwtt;
 };
 EmbeddingInputs MakeEmbeddingInputs(const EmbeddingCase& t);
-// {y, dy after dropout, dwte, dwpe}
+// {y, dy after dropout, dwte, dwpe, dwtt}
 Outputs RunEmbedding(ConformanceMemory& memory, const EmbeddingCase& t, const KernelSizes& sizes);
 
 struct LayerNormCase {
@@ -113,8 +123,9 @@ SwigluInputs MakeSwigluInputs(const SwigluCase& t);
 Outputs RunSwiglu(ConformanceMemory& memory, const SwigluCase& t, const SwigluInputs& in);
 
 struct RotaryCase {
-  int64_t M, T, heads, D;
+  int64_t M, T, heads, D;           // M a multiple of T with documents
   int64_t ld_extra = 0, first = 0;  // as RmsNormCase's
+  int64_t document_tokens = 0;      // of MakeDocuments
 };
 // x (M, heads, D) rotated, and rotated back.
 Outputs RunRotary(ConformanceMemory& memory, const RotaryCase& t, const Array& x, const Array& table);
@@ -128,19 +139,30 @@ struct AttentionCase {
   int64_t shared_by = 1;  // heads of queries that read the same head of keys and values
   bool causal = true;
   int64_t window = 0;
+  int64_t document_tokens = 0;  // of MakeDocuments
 
   std::string Name() const {
     return "attention B" + std::to_string(B) + " T" + std::to_string(T) + " H" + std::to_string(H) + " kv_heads " +
            std::to_string(kv_heads()) + " D" + std::to_string(D) + " dropout " + std::to_string(dropout) +
-           (causal ? " causal" : "") + " window " + std::to_string(window);
+           (causal ? " causal" : "") + " window " + std::to_string(window) + " documents of " +
+           std::to_string(document_tokens);
   }
   int64_t kv_heads() const { return H / shared_by; }
   int64_t qkv_elems() const { return B * T * (H + 2 * kv_heads()) * D; }
   int64_t o_elems() const { return B * T * H * D; }
   double scale() const { return 1 / std::sqrt(static_cast<double>(D)); }
   reference::AttentionShape shape() const {
-    return {
-        .B = B, .T = T, .H = H, .kv_heads = kv_heads(), .D = D, .scale = scale(), .causal = causal, .window = window};
+    const DocumentArrays documents = MakeDocuments(B, T, document_tokens);
+    return {.B = B,
+            .T = T,
+            .H = H,
+            .kv_heads = kv_heads(),
+            .D = D,
+            .scale = scale(),
+            .causal = causal,
+            .window = window,
+            .document_first = documents.first,
+            .document_end = documents.end};
   }
   Dropout MakeDropout() const { return dropout > 0 ? SomeDropout(dropout, 4 * 4097) : Dropout(); }
   Array Factors() const { return dropout > 0 ? reference::DropoutFactors(MakeDropout(), B * H * T * T) : Array(); }

@@ -37,6 +37,7 @@ using conformance::LayerNormCase;
 using conformance::LayerNormInputs;
 using conformance::LossCase;
 using conformance::LossOutputs;
+using conformance::MakeDocuments;
 using conformance::MakeEmbeddingInputs;
 using conformance::MakeLayerNormInputs;
 using conformance::MakeLossInputs;
@@ -188,19 +189,25 @@ TEST_P(DeviceConformanceTest, EmbeddingAndItsBackwardAgreeWithFp64) {
        {EmbeddingCase{3, 7, 33, 11}, EmbeddingCase{2, 16, 64, 5, Dtype::kBf16},
         EmbeddingCase{2, 9, 50, 13, Dtype::kBf16, 0.25}, EmbeddingCase{1, 1, 1, 1},
         EmbeddingCase{4, 33, 200, 7, Dtype::kF32, 0.5}, EmbeddingCase{3, 5, 40, 6, Dtype::kF16, 0.25},
-        EmbeddingCase{3, 5, 41, 6, Dtype::kBf16, 0, false}}) {
+        EmbeddingCase{3, 5, 41, 6, Dtype::kBf16, 0, false},
+        EmbeddingCase{.B = 2, .T = 9, .C = 40, .V = 6, .num_types = 2},
+        EmbeddingCase{.B = 3, .T = 40, .C = 33, .V = 6, .wire = Dtype::kBf16, .dropout = 0.25, .document_tokens = 5},
+        EmbeddingCase{.B = 2, .T = 30, .C = 24, .V = 900, .document_tokens = 7, .num_types = 3}}) {
     ConformanceMemory memory(device());
     const Outputs out = RunEmbedding(memory, t, GetParam().sizes);
     const EmbeddingInputs in = MakeEmbeddingInputs(t);
     const int64_t n = t.B * t.T * t.C;
     const Array factors = t.dropout > 0 ? reference::DropoutFactors(SomeDropout(t.dropout, 4096), n) : Array(n, 1.0);
-    Array y(n), dy(n), dwte = in.dwte, dwpe = in.dwpe;
+    Array y(n), dy(n), dwte = in.dwte, dwpe = in.dwpe, dwtt = in.dwtt;
     for (int64_t i = 0; i < n; ++i) {
-      const int64_t c = i % t.C, row = i / t.C, position = row % t.T;
-      y[i] = factors[i] * (in.wte[in.tokens[row] * t.C + c] + (t.positions ? in.wpe[position * t.C + c] : 0));
+      const int64_t c = i % t.C, row = i / t.C;
+      const int64_t position = row % t.T - (in.documents.first.empty() ? 0 : in.documents.first[row]);
+      y[i] = factors[i] * (in.wte[in.tokens[row] * t.C + c] + (t.positions ? in.wpe[position * t.C + c] : 0) +
+                           (t.num_types > 0 ? in.wtt[in.types[row] * t.C + c] : 0));
       dy[i] = factors[i] * in.dy[i];
       dwte[in.tokens[row] * t.C + c] += dy[i];
       if (t.positions) dwpe[position * t.C + c] += dy[i];
+      if (t.num_types > 0) dwtt[in.types[row] * t.C + c] += dy[i];
     }
     // One or two roundings; sums of up to B * T terms of size 2.
     const double sum_tolerance = 4 * kEps * static_cast<double>(t.B * t.T) + 4 * ActEps(memory);
@@ -208,6 +215,7 @@ TEST_P(DeviceConformanceTest, EmbeddingAndItsBackwardAgreeWithFp64) {
     ExpectNear(out[1], dy, ActTiny(memory), 4 * ActEps(memory), "dy");
     ExpectNear(out[2], dwte, sum_tolerance, 4 * kEps, "dwte");
     ExpectNear(out[3], dwpe, sum_tolerance, 4 * kEps, "dwpe");
+    ExpectNear(out[4], dwtt, sum_tolerance, 4 * kEps, "dwtt");
   }
 }
 
@@ -393,7 +401,8 @@ std::vector<RotaryCase> RotaryCases() {
           {.M = 21, .T = 7, .heads = 3, .D = 64, .ld_extra = 128},
           {.M = 10, .T = 5, .heads = 2, .D = 26, .ld_extra = 3, .first = 1},
           {.M = 6, .T = 4, .heads = 40, .D = 128, .first = 64},
-          {.M = 70, .T = 35, .heads = 1, .D = 48, .first = 5}};
+          {.M = 70, .T = 35, .heads = 1, .D = 48, .first = 5},
+          {.M = 90, .T = 30, .heads = 2, .D = 32, .document_tokens = 4}};
 }
 
 TEST_P(DeviceConformanceTest, RotaryAgreesWithFp64AndItsInverseUndoesIt) {
@@ -404,10 +413,12 @@ TEST_P(DeviceConformanceTest, RotaryAgreesWithFp64AndItsInverseUndoesIt) {
     const Array x = RandomArray(random, t.M * t.heads * t.D);
     const Array table = reference::RotaryTable(t.T + 2, t.D, 1e4);
     const Outputs out = RunRotary(memory, t, x, table);
+    const std::vector<int32_t> first = MakeDocuments(t.M / t.T, t.T, t.document_tokens).first;
     const double eps = 4 * kEps + ActEps(memory), tiny = ActTiny(memory);
-    ExpectNear(out[0], reference::Rotary(x, table, false, t.T, t.heads, t.D), 4 * kEps + tiny, 2 * eps, "rotated");
+    ExpectNear(out[0], reference::Rotary(x, table, false, t.T, t.heads, t.D, first), 4 * kEps + tiny, 2 * eps,
+               "rotated");
     ExpectNear(out[1], x, 4 * eps, 2 * eps, "rotated back");  // both elements of a pair, at most 1, were rounded
-    ExpectNear(RunInverseRotary(memory, t, x, table), reference::Rotary(x, table, true, t.T, t.heads, t.D),
+    ExpectNear(RunInverseRotary(memory, t, x, table), reference::Rotary(x, table, true, t.T, t.heads, t.D, first),
                4 * kEps + tiny, 2 * eps, "inverse");
   }
 }
@@ -521,7 +532,9 @@ Outputs RunEverything(Device& device, const KernelSizes& sizes) {
         MatMulCase{.M = 384, .N = 500, .K = 1024, .trans_a = true, .accumulate = true}}) {
     with_memory([&](ConformanceMemory& memory) { return RunMatMul(memory, t); });
   }
-  for (const EmbeddingCase& t : {EmbeddingCase{4, 100, 330, 20, Dtype::kBf16, 0.1}, EmbeddingCase{3, 700, 8, 70000}}) {
+  for (const EmbeddingCase& t :
+       {EmbeddingCase{4, 100, 330, 20, Dtype::kBf16, 0.1}, EmbeddingCase{3, 700, 8, 70000},
+        EmbeddingCase{.B = 3, .T = 300, .C = 40, .V = 500, .document_tokens = 60, .num_types = 2}}) {
     with_memory([&](ConformanceMemory& memory) { return RunEmbedding(memory, t, sizes); });
   }
   with_memory([&](ConformanceMemory& memory) { return RunLayerNorm(memory, {1000, 384, true}, sizes); });
@@ -544,7 +557,8 @@ Outputs RunEverything(Device& device, const KernelSizes& sizes) {
   for (const AttentionCase& t :
        {AttentionCase{.B = 2, .T = 150, .H = 6, .D = 24, .dropout = 0.1, .shared_by = 3},
         AttentionCase{.B = 2, .T = 150, .H = 4, .D = 40, .shared_by = 4, .causal = false},
-        AttentionCase{.B = 2, .T = 150, .H = 4, .D = 24, .dropout = 0.1, .shared_by = 2, .window = 50}}) {
+        AttentionCase{.B = 2, .T = 150, .H = 4, .D = 24, .dropout = 0.1, .shared_by = 2, .window = 50},
+        AttentionCase{.B = 2, .T = 150, .H = 4, .D = 24, .dropout = 0.1, .shared_by = 2, .document_tokens = 20}}) {
     with_memory([&](ConformanceMemory& memory) { return RunAttention(memory, t, sizes); });
   }
   with_memory([&](ConformanceMemory& memory) {

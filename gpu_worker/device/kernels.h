@@ -53,11 +53,21 @@ struct MatMulArgs {
   Dropout dropout;
 };
 
+// Several documents in a sample, one after the other: each is seen alone, and its positions count from its first token.
+// Indices are of tokens within the sample. Null, both: a sample is one document.
+struct Documents {
+  const int32_t* first = nullptr;  // (B, T): where the token's document begins
+  const int32_t* end = nullptr;    // (B, T): one behind its last token
+};
+
 struct EmbeddingArgs {
   int64_t B = 0, T = 0, C = 0, V = 0;
   const int32_t* tokens = nullptr;  // (B, T), each in [0, V)
   const void* wte = nullptr;        // (V, C) in wire_dtype: gathered from the wire form, not expanded
   const void* wpe = nullptr;        // (>= T, C) in wire_dtype, or null: no positions are added
+  const int32_t* types = nullptr;   // (B, T), each a row of wtt; or null, both: no types are added
+  const void* wtt = nullptr;        // (num_types, C) in wire_dtype
+  Documents documents;
   Dtype wire_dtype = Dtype::kF32;
   void* y = nullptr;  // act (M, C)
   Dropout dropout;
@@ -65,9 +75,13 @@ struct EmbeddingArgs {
 struct EmbeddingBackwardArgs {
   int64_t B = 0, T = 0, C = 0, V = 0;
   const int32_t* tokens = nullptr;  // (B, T)
-  void* dy = nullptr;               // act (M, C); overwritten by its dropout backward
-  float* dwte = nullptr;            // (V, C), added to: for each row in the order of its positions
-  float* dwpe = nullptr;            // (>= T, C), added to: samples in order; or null
+  const int32_t* types = nullptr;   // (B, T), or null
+  Documents documents;
+  void* dy = nullptr;     // act (M, C); overwritten by its dropout backward
+  float* dwte = nullptr;  // (V, C), added to: for each row in the order of its tokens
+  float* dwpe = nullptr;  // (>= T, C), added to: for each row in the order of its tokens; or null
+  float* dwtt = nullptr;  // (num_types, C), added to: for each row in the order of its tokens; or null
+  int64_t num_types = 0;
   Dropout dropout;
   void* scratch = nullptr;  // KernelSizes::embedding_backward(B * T, V) bytes
 };
@@ -141,7 +155,8 @@ struct RmsNormBackwardArgs {
 };
 
 // Self-attention in tiles with a running softmax; the (T, T) matrix never exists, and tiles of it that no row sees
-// are not computed: with a window the cost is in proportion to T * (window + a tile).
+// are not computed: with a window the cost is in proportion to T * (window + a tile), with documents to the sum of the
+// squares of their lengths.
 // Source: Dao et al., FlashAttention, arXiv:2205.14135, algorithms 1 and 4; heads that share keys and values: Ainslie
 // et al., arXiv:2305.13245; the window: Jiang et al., Mistral 7B, arXiv:2310.06825.
 struct AttentionArgs {
@@ -153,6 +168,7 @@ struct AttentionArgs {
   double scale = 1;           // of q k^T, usually 1 / sqrt(D)
   bool causal = true;         // a row attends to columns up to its own; else to all
   int64_t window = 0;         // 0: no bound; else only to columns with row - column < window. With causal only
+  Documents documents;        // a row attends within its own
   Dropout dropout;            // of the probabilities; element ((b * H + h) * T + row) * T + column
   void* scratch = nullptr;    // KernelSizes::attention(B, T, H, D) bytes
 };
@@ -167,6 +183,7 @@ struct AttentionBackwardArgs {
   double scale = 1;
   bool causal = true;
   int64_t window = 0;
+  Documents documents;
   Dropout dropout;
   void* scratch = nullptr;  // KernelSizes::attention_backward(B, T, H, D) bytes
 };
@@ -196,11 +213,12 @@ struct SwigluBackwardArgs {
 // Rotates each head's pairs, element i of its first half and i of its second, by the angle of the row's position, in
 // place. Source: Su et al., arXiv:2104.09864, in the layout of Hugging Face's models.
 struct RotaryArgs {
-  int64_t M = 0, T = 0, heads = 0, D = 0;  // row m has position m mod T; D even
+  int64_t M = 0, T = 0, heads = 0, D = 0;  // row m has position m mod T, counted from its document's first; D even
   int64_t ld = 0;                          // >= heads * D
   void* x = nullptr;                       // act (M, heads, D), ld; what lies behind a row's heads is left alone
   const float* table = nullptr;            // (>= T, D): D / 2 cosines, then D / 2 sines, of a position's angles
   bool inverse = false;                    // by the negative angles: the backward
+  Documents documents;
 };
 
 // y = dropout(x), and its own backward. y may be x.

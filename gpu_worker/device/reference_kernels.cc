@@ -146,11 +146,13 @@ Array RotaryTable(int64_t T, int64_t D, double theta) {
   return table;
 }
 
-Array Rotary(const Array& x, const Array& table, bool inverse, int64_t T, int64_t heads, int64_t D) {
+Array Rotary(const Array& x, const Array& table, bool inverse, int64_t T, int64_t heads, int64_t D,
+             const std::vector<int32_t>& document_first) {
   Array y(x.size());
   const int64_t half = D / 2, num_heads = static_cast<int64_t>(x.size()) / D;
   for (int64_t head = 0; head < num_heads; ++head) {
-    const double* angles = table.data() + head / heads % T * D;
+    const int64_t row = head / heads, position = row % T - (document_first.empty() ? 0 : document_first[row]);
+    const double* angles = table.data() + position * D;
     for (int64_t i = 0; i < half; ++i) {
       const double a = x[head * D + i], b = x[head * D + half + i];
       const double cos = angles[i], sin = inverse ? -angles[half + i] : angles[half + i];
@@ -165,7 +167,7 @@ namespace {
 
 // Indices into qkv (B, T, H + 2 kv_heads, D), o (B, T, H, D) and the probabilities (B, H, T, T).
 struct Index {
-  AttentionShape s;
+  const AttentionShape& s;
   int64_t Qkv(int64_t b, int64_t t, int64_t head, int64_t e) const {
     return ((b * s.T + t) * (s.H + 2 * s.kv_heads) + head) * s.D + e;
   }
@@ -179,14 +181,20 @@ struct Index {
   int64_t Lse(int64_t b, int64_t h, int64_t t) const { return (b * s.H + h) * s.T + t; }
   int64_t P(int64_t b, int64_t h, int64_t i, int64_t j) const { return Lse(b, h, i) * s.T + j; }
 
-  // The columns that row i sees: [First, End).
-  int64_t First(int64_t i) const { return s.window == 0 ? 0 : std::max<int64_t>(0, i - s.window + 1); }
-  int64_t End(int64_t i) const { return s.causal ? i + 1 : s.T; }
+  // The columns that row i of sample b sees: [First, End).
+  int64_t First(int64_t b, int64_t i) const {
+    const int64_t document = s.document_first.empty() ? 0 : s.document_first[b * s.T + i];
+    return s.window == 0 ? document : std::max(document, i - s.window + 1);
+  }
+  int64_t End(int64_t b, int64_t i) const {
+    if (s.causal) return i + 1;
+    return s.document_end.empty() ? s.T : s.document_end[b * s.T + i];
+  }
 };
 
 // The probabilities of one row, (T), of which those that it sees are set; returns the log of its sum.
 double SoftmaxRow(const Array& qkv, const Index& at, int64_t b, int64_t h, int64_t i, Array* p) {
-  const int64_t first = at.First(i), end = at.End(i);
+  const int64_t first = at.First(b, i), end = at.End(b, i);
   p->assign(at.s.T, 0.0);
   double max = -std::numeric_limits<double>::infinity();
   for (int64_t j = first; j < end; ++j) {
@@ -210,7 +218,7 @@ AttentionResult Attention(const Array& qkv, const AttentionShape& s, const Array
     for (int64_t h = 0; h < s.H; ++h) {
       for (int64_t i = 0; i < s.T; ++i) {
         r.lse[at.Lse(b, h, i)] = SoftmaxRow(qkv, at, b, h, i, &p);
-        for (int64_t j = at.First(i); j < at.End(i); ++j) {
+        for (int64_t j = at.First(b, i); j < at.End(b, i); ++j) {
           const double factor = factors.empty() ? 1.0 : factors[at.P(b, h, i, j)];
           for (int64_t e = 0; e < s.D; ++e) r.o[at.O(b, i, h, e)] += p[j] * factor * qkv[at.V(b, j, h, e)];
         }
@@ -230,7 +238,7 @@ Array AttentionBackward(const Array& qkv, const Array& d_o, const AttentionShape
         SoftmaxRow(qkv, at, b, h, i, &p);
         dp.assign(s.T, 0.0);
         double dot = 0;
-        for (int64_t j = at.First(i); j < at.End(i); ++j) {
+        for (int64_t j = at.First(b, i); j < at.End(b, i); ++j) {
           const double factor = factors.empty() ? 1.0 : factors[at.P(b, h, i, j)];
           for (int64_t e = 0; e < s.D; ++e) {
             dp[j] += d_o[at.O(b, i, h, e)] * qkv[at.V(b, j, h, e)] * factor;
@@ -238,7 +246,7 @@ Array AttentionBackward(const Array& qkv, const Array& d_o, const AttentionShape
           }
           dot += p[j] * dp[j];
         }
-        for (int64_t j = at.First(i); j < at.End(i); ++j) {
+        for (int64_t j = at.First(b, i); j < at.End(b, i); ++j) {
           const double ds = p[j] * (dp[j] - dot) * s.scale;
           for (int64_t e = 0; e < s.D; ++e) {
             dqkv[at.Q(b, i, h, e)] += ds * qkv[at.K(b, j, h, e)];

@@ -49,14 +49,16 @@ Array SwigluBackward(const Array& dy, const Array& gate_up, int64_t M, int64_t F
 
 // The table (T, D) of Rotary: position t's i-th angle is t * theta^(-2i / D).
 Array RotaryTable(int64_t T, int64_t D, double theta);
-// x (M, heads, D), rotated.
-Array Rotary(const Array& x, const Array& table, bool inverse, int64_t T, int64_t heads, int64_t D);
+// x (M, heads, D), rotated. document_first (M), or empty.
+Array Rotary(const Array& x, const Array& table, bool inverse, int64_t T, int64_t heads, int64_t D,
+             const std::vector<int32_t>& document_first = {});
 
 struct AttentionShape {
   int64_t B = 0, T = 0, H = 0, kv_heads = 0, D = 0;
   double scale = 1;
   bool causal = true;
   int64_t window = 0;
+  std::vector<int32_t> document_first, document_end;  // (B, T), or empty
 };
 struct AttentionResult {
   Array o, lse;

@@ -124,7 +124,8 @@ struct BlockWork {
             .ld = s.qkv_width(),
             .x = qkv,
             .table = a.rotary_table,
-            .inverse = inverse};
+            .inverse = inverse,
+            .documents = a.documents};
   }
   // Heads [first, first + count) of queries and keys.
   RmsNormArgs HeadNorm(int64_t first, int64_t count, int64_t scale, int64_t rstd) const {
@@ -229,6 +230,7 @@ void AttentionPartBackward(const BlockWork& b, const BackwardScratch& at, const 
                          .dqkv = d_qkv,
                          .scale = b.attention_scale(),
                          .window = s.window,
+                         .documents = b.a.documents,
                          .dropout = b.attention_dropout(),
                          .scratch = kernel});
   b.QkvBackward(d_qkv, gradient, kernel);
@@ -357,6 +359,7 @@ void BlockForward(Kernels& kernels, const BlockArgs& args, const void* x, void* 
                      .lse = FloatsAt(args.inner, in.lse),
                      .scale = b.attention_scale(),
                      .window = s.window,
+                     .documents = args.documents,
                      .dropout = b.attention_dropout(),
                      .scratch = b.Scratch(at.kernel)});
   MatMulArgs project = b.linear.Forward(w.attention_out, b.Inner(in.o), x_mid, s.C);

@@ -52,6 +52,7 @@ struct BlockArgs {
   MicroBatchKey key;
   const BlockOffsets* offsets = nullptr;
   const void* weights = nullptr;        // the layer in the compute dtype
+  Documents documents;                  // of the micro-batch
   const float* rotary_table = nullptr;  // of RotaryArgs; null where the family has no rotary positions
   void* inner = nullptr;                // BlockInner
   void* scratch = nullptr;

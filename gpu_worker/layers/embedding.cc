@@ -10,28 +10,30 @@ EmbeddingOffsets EmbeddingOffsetsOf(const ModelSpec& model, LayerId layer) {
 }
 
 void EmbeddingForward(Kernels& kernels, const LayerShape& shape, const MicroBatchKey& key,
-                      const EmbeddingOffsets& offsets, const void* weights, const int32_t* tokens, void* y) {
+                      const EmbeddingOffsets& offsets, const void* weights, const TokenArrays& tokens, void* y) {
   const int64_t elem_bytes = SizeOf(shape.wire);
   kernels.Embedding({.B = shape.B,
                      .T = shape.T,
                      .C = shape.C,
                      .V = shape.V,
-                     .tokens = tokens,
+                     .tokens = tokens.tokens,
                      .wte = At(weights, offsets.wte * elem_bytes),
                      .wpe = offsets.wpe.has_value() ? At(weights, *offsets.wpe * elem_bytes) : nullptr,
+                     .documents = tokens.documents,
                      .wire_dtype = shape.wire,
                      .y = y,
                      .dropout = key.MakeDropout(shape.embedding_dropout, 0, shape.M() * shape.C)});
 }
 
 void EmbeddingBackward(Kernels& kernels, const LayerShape& shape, const MicroBatchKey& key,
-                       const EmbeddingOffsets& offsets, const int32_t* tokens, void* dy, float* gradient,
+                       const EmbeddingOffsets& offsets, const TokenArrays& tokens, void* dy, float* gradient,
                        void* scratch) {
   kernels.EmbeddingBackward({.B = shape.B,
                              .T = shape.T,
                              .C = shape.C,
                              .V = shape.V,
-                             .tokens = tokens,
+                             .tokens = tokens.tokens,
+                             .documents = tokens.documents,
                              .dy = dy,
                              .dwte = gradient + offsets.wte,
                              .dwpe = offsets.wpe.has_value() ? gradient + *offsets.wpe : nullptr,

@@ -22,12 +22,12 @@ EmbeddingOffsets EmbeddingOffsetsOf(const ModelSpec& model, LayerId layer);
 
 // weights: where `offsets` are counted from, in the wire dtype. y: act (M, C).
 void EmbeddingForward(Kernels& kernels, const LayerShape& shape, const MicroBatchKey& key,
-                      const EmbeddingOffsets& offsets, const void* weights, const int32_t* tokens, void* y);
+                      const EmbeddingOffsets& offsets, const void* weights, const TokenArrays& tokens, void* y);
 
 // dy: act (M, C), overwritten. gradient: the layer's slot, fp32, added to. Needs no weights.
 // scratch: KernelSizes::embedding_backward bytes
 void EmbeddingBackward(Kernels& kernels, const LayerShape& shape, const MicroBatchKey& key,
-                       const EmbeddingOffsets& offsets, const int32_t* tokens, void* dy, float* gradient,
+                       const EmbeddingOffsets& offsets, const TokenArrays& tokens, void* dy, float* gradient,
                        void* scratch);
 
 }  // namespace eps::worker

@@ -5,9 +5,10 @@
 
 namespace eps::worker {
 
-LayerShape MakeLayerShape(const ModelConfig& model, int64_t micro_batch, Dtype wire, Dtype compute) {
+LayerShape MakeLayerShape(const ModelConfig& model, const BatchShape& batch, Dtype wire, Dtype compute) {
   LayerShape shape;
-  shape.B = micro_batch;
+  shape.B = batch.micro_batch;
+  shape.has_documents = batch.has_documents;
   shape.T = model.context;
   shape.C = model.d_model;
   shape.H = model.num_heads;
@@ -27,6 +28,16 @@ LayerShape MakeLayerShape(const ModelConfig& model, int64_t micro_batch, Dtype w
   shape.wire = wire;
   shape.compute = compute;
   return shape;
+}
+
+TokenArrays::TokenArrays(const LayerShape& shape, const void* base) {
+  const auto at = [&](int64_t offset_bytes) { return reinterpret_cast<const int32_t*>(At(base, offset_bytes)); };
+  tokens = at(0);
+  labels = at(shape.labels_offset_bytes());
+  if (shape.has_documents) {
+    documents = {.first = at(shape.document_first_offset_bytes()), .end = at(shape.document_end_offset_bytes())};
+  }
+  if (shape.num_types > 0) types = at(shape.types_offset_bytes());
 }
 
 LayerSizes SizesOf(const LayerSpec& layer, const LayerShape& shape, const KernelSizes& kernels) {

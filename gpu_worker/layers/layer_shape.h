@@ -23,7 +23,9 @@ struct LayerShape {
   bool is_gated = false;        // SwiGLU; else GELU
   bool is_rotary = false;       // positions turn queries and keys; else the embedding adds them
   bool has_qk_norm = false;
-  int64_t window = 0;  // of attention; 0: none
+  bool has_documents = false;  // samples of several documents
+  int64_t num_types = 0;       // of tokens; 0: they have none
+  int64_t window = 0;          // of attention; 0: none
   double layer_norm_eps = 1e-5;
   double embedding_dropout = 0, attention_dropout = 0, residual_dropout = 0;
   Dtype wire = Dtype::kBf16;    // what weights are pulled in
@@ -37,11 +39,32 @@ struct LayerShape {
   int64_t act_bytes() const { return SizeOf(compute); }
   int64_t rows_bytes(int64_t width) const { return M() * width * act_bytes(); }  // act (M, width)
   int64_t boundary_bytes() const { return rows_bytes(C); }
-  // Token ids (M), then labels (M), each array aligned.
-  int64_t labels_offset_bytes() const { return RoundUp(M() * int64_t{sizeof(int32_t)}, kArenaAlignBytes); }
-  int64_t token_bytes() const { return 2 * labels_offset_bytes(); }
+  // What a micro-batch consists of: token ids, labels, where each token's document begins and ends (has_documents), its
+  // type (num_types). Each is int32 (M), aligned.
+  int64_t token_array_bytes() const { return RoundUp(M() * int64_t{sizeof(int32_t)}, kArenaAlignBytes); }
+  int64_t labels_offset_bytes() const { return token_array_bytes(); }
+  int64_t document_first_offset_bytes() const { return 2 * token_array_bytes(); }
+  int64_t document_end_offset_bytes() const { return 3 * token_array_bytes(); }
+  int64_t types_offset_bytes() const { return (has_documents ? 4 : 2) * token_array_bytes(); }
+  int64_t token_bytes() const { return types_offset_bytes() + (num_types > 0 ? token_array_bytes() : 0); }
 };
-LayerShape MakeLayerShape(const ModelConfig& model, int64_t micro_batch, Dtype wire, Dtype compute);
+
+// What a layer's shape depends on beside the model.
+struct BatchShape {
+  int64_t micro_batch = 1;
+  bool has_documents = false;
+};
+LayerShape MakeLayerShape(const ModelConfig& model, const BatchShape& batch, Dtype wire, Dtype compute);
+
+// A micro-batch's arrays in one place, as LayerShape lays them out; those that the shape has not are null.
+struct TokenArrays {
+  TokenArrays(const LayerShape& shape, const void* base);
+
+  const int32_t* tokens = nullptr;
+  const int32_t* labels = nullptr;
+  Documents documents;
+  const int32_t* types = nullptr;
+};
 
 // What one layer needs of the arena, for one micro-batch.
 struct LayerSizes {

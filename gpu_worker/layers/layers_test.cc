@@ -112,7 +112,7 @@ TEST(LayersTest, ABlockStaysWithinItsSizesAndRecomputesTheSameBits) {
   for (const Case& c : Cases()) {
     const ModelSpec model = BuildModel(c.config).value();
     const LayerSpec& layer = model.layers[1];
-    const LayerShape shape = MakeLayerShape(c.config, c.micro_batch, c.wire, Dtype::kF32);
+    const LayerShape shape = MakeLayerShape(c.config, {.micro_batch = c.micro_batch}, c.wire, Dtype::kF32);
     const LayerSizes sizes = SizesOf(layer, shape, CpuKernelSizes());
     const int64_t boundary_elems = shape.M() * shape.C;
     GuardedArena arena;
@@ -156,7 +156,7 @@ TEST(LayersTest, EmbeddingAndHeadStayWithinTheirSizes) {
     const ModelSpec model = BuildModel(c.config).value();
     const LayerSpec& embedding = model.layers.front();
     const LayerSpec& head = model.layers.back();
-    const LayerShape shape = MakeLayerShape(c.config, c.micro_batch, c.wire, Dtype::kF32);
+    const LayerShape shape = MakeLayerShape(c.config, {.micro_batch = c.micro_batch}, c.wire, Dtype::kF32);
     const int64_t boundary_elems = shape.M() * shape.C;
     GuardedArena arena;
     Kernels& kernels = arena.device().kernels();
@@ -180,7 +180,7 @@ TEST(LayersTest, EmbeddingAndHeadStayWithinTheirSizes) {
     const MicroBatchKey key{.layer = embedding.id};
     float* y = arena.TakeFloats(boundary_elems);
     const EmbeddingOffsets offsets = EmbeddingOffsetsOf(model, embedding.id);
-    EmbeddingForward(kernels, shape, key, offsets, take_weights(embedding), tokens, y);
+    EmbeddingForward(kernels, shape, key, offsets, take_weights(embedding), TokenArrays(shape, tokens), y);
     arena.ExpectGuardsIntact();
     EXPECT_TRUE(AllFinite(y, boundary_elems));
 
@@ -203,10 +203,25 @@ TEST(LayersTest, EmbeddingAndHeadStayWithinTheirSizes) {
 
     float* embedding_gradient = take_gradient(embedding);
     void* scratch = arena.Take(SizesOf(embedding, shape, CpuKernelSizes()).backward_scratch_bytes);
-    EmbeddingBackward(kernels, shape, key, offsets, tokens, dx, embedding_gradient, scratch);
+    EmbeddingBackward(kernels, shape, key, offsets, TokenArrays(shape, tokens), dx, embedding_gradient, scratch);
     arena.ExpectGuardsIntact();
     EXPECT_TRUE(AllFinite(embedding_gradient, embedding.num_elems));
   }
+}
+
+TEST(LayersTest, AMicroBatchsArraysLieOneBehindTheOther) {
+  LayerShape shape;
+  shape.B = 1, shape.T = 20;  // 80 bytes, 128 aligned
+  EXPECT_EQ(shape.token_bytes(), 256);
+  EXPECT_EQ(TokenArrays(shape, nullptr).documents.first, nullptr);
+  EXPECT_EQ(TokenArrays(shape, nullptr).types, nullptr);
+  shape.num_types = 2;
+  EXPECT_EQ(shape.types_offset_bytes(), 256);
+  EXPECT_EQ(shape.token_bytes(), 384);
+  shape.has_documents = true;
+  EXPECT_EQ(shape.document_end_offset_bytes(), 384);
+  EXPECT_EQ(shape.types_offset_bytes(), 512);
+  EXPECT_EQ(shape.token_bytes(), 640);
 }
 
 TEST(LayersTest, VocabularyChunksCoverItEvenly) {
@@ -242,7 +257,7 @@ TEST(LayersTest, SizesDoNotDependOnDepth) {
   const ModelSpec few = BuildModel(config).value();
   config.num_layers = 32;
   const ModelSpec many = BuildModel(config).value();
-  const LayerShape shape = MakeLayerShape(config, 2, Dtype::kBf16, Dtype::kF32);
+  const LayerShape shape = MakeLayerShape(config, {.micro_batch = 2}, Dtype::kBf16, Dtype::kF32);
   const LayerSizes a = SizesOf(few.layers[1], shape, CpuKernelSizes());
   const LayerSizes b = SizesOf(many.layers[31], shape, CpuKernelSizes());
   EXPECT_EQ(a.inner_bytes, b.inner_bytes);

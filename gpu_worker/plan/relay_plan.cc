@@ -72,7 +72,8 @@ Needs NeedsOf(const PlanRequest& request) {
   const ModelSpec& model = *request.model;
   const RunConfig& run = *request.run;
   const LayerShape shape =
-      MakeLayerShape(model.config, run.batch.micro_batch, run.precision.wire, request.kernels.compute_dtype);
+      MakeLayerShape(model.config, {.micro_batch = run.batch.micro_batch, .has_documents = run.data.has_documents()},
+                     run.precision.wire, request.kernels.compute_dtype);
   Needs needs;
   for (const LayerSpec& layer : model.layers) {
     const LayerSizes sizes = SizesOf(layer, shape, request.kernels);

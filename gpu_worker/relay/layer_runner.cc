@@ -123,6 +123,7 @@ BlockArgs LayerRunner::BlockOf(const RelayStep& step, const PassContext& pass) c
           .key = Key(step, pass),
           .offsets = &blocks_[static_cast<size_t>(step.layer.value())],
           .weights = pass.shape.expands() ? arena_.expanded : Weights(step, pass),
+          .documents = pass.shape.has_documents ? Tokens(step, pass).documents : Documents(),
           .rotary_table = reinterpret_cast<const float*>(arena_.rotary_table),
           .inner = Slot(arena_.inners, step.inner),
           .scratch = arena_.scratch};
@@ -150,12 +151,8 @@ LossRecord* LayerRunner::Record(const RelayStep& step) const {
   return reinterpret_cast<LossRecord*>(arena_.records + RelayPlan::RecordOffset(step.record));
 }
 
-const int32_t* LayerRunner::Tokens(const RelayStep& step) const {
-  return reinterpret_cast<const int32_t*>(Slot(arena_.tokens, step.tokens));
-}
-
-const int32_t* LayerRunner::Labels(const RelayStep& step, const PassContext& pass) const {
-  return reinterpret_cast<const int32_t*>(Slot(arena_.tokens, step.tokens) + pass.shape.labels_offset_bytes());
+TokenArrays LayerRunner::Tokens(const RelayStep& step, const PassContext& pass) const {
+  return TokenArrays(pass.shape, Slot(arena_.tokens, step.tokens));
 }
 
 void LayerRunner::Expand(const RelayStep& step, const PassContext& pass) {
@@ -170,13 +167,13 @@ void LayerRunner::Forward(const RelayStep& step, const PassContext& pass) {
   if (model_.layer(step.layer).kind == LayerKind::kEmbedding) {
     EmbeddingOffsets offsets = {.wte = WeightOffset(step.layer, embedding_.wte, pass)};
     if (embedding_.wpe.has_value()) offsets.wpe = WeightOffset(step.layer, *embedding_.wpe, pass);
-    return EmbeddingForward(kernels_, pass.shape, Key(step, pass), offsets, Weights(step, pass), Tokens(step), y);
+    return EmbeddingForward(kernels_, pass.shape, Key(step, pass), offsets, Weights(step, pass), Tokens(step, pass), y);
   }
   BlockForward(kernels_, BlockOf(step, pass), Slot(arena_.boundaries, step.input), y);
 }
 
 void LayerRunner::Head(const RelayStep& step, const PassContext& pass) {
-  HeadForwardBackward(kernels_, HeadOf(step, pass), Slot(arena_.boundaries, step.input), Labels(step, pass),
+  HeadForwardBackward(kernels_, HeadOf(step, pass), Slot(arena_.boundaries, step.input), Tokens(step, pass).labels,
                       pass.token_scale, Record(step), Slot(arena_.boundaries, step.output), Gradient(step.gradient));
 }
 
@@ -193,7 +190,7 @@ void LayerRunner::Logits(const RelayStep& step, const PassContext& pass) {
 void LayerRunner::Backward(const RelayStep& step, const PassContext& pass) {
   void* dy = Slot(arena_.boundaries, step.output);
   if (model_.layer(step.layer).kind == LayerKind::kEmbedding) {
-    return EmbeddingBackward(kernels_, pass.shape, Key(step, pass), embedding_, Tokens(step), dy,
+    return EmbeddingBackward(kernels_, pass.shape, Key(step, pass), embedding_, Tokens(step, pass), dy,
                              Gradient(step.gradient), arena_.scratch);
   }
   BlockBackward(kernels_, BlockOf(step, pass), Slot(arena_.boundaries, step.input), dy, Gradient(step.gradient));

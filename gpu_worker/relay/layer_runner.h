@@ -61,8 +61,7 @@ class LayerRunner {
   // An offset in the layer's slot, as one from Weights: blobs in place lie as the daemon has them.
   int64_t WeightOffset(LayerId layer, int64_t slot_offset_elems, const PassContext& pass) const;
   float* Gradient(int slot) const { return reinterpret_cast<float*>(Slot(arena_.gradients, slot)); }
-  const int32_t* Tokens(const RelayStep& step) const;
-  const int32_t* Labels(const RelayStep& step, const PassContext& pass) const;
+  TokenArrays Tokens(const RelayStep& step, const PassContext& pass) const;
 
   void Expand(const RelayStep& step, const PassContext& pass);
   void Forward(const RelayStep& step, const PassContext& pass);

@@ -186,6 +186,12 @@ absl::Status RelayExecutorImpl::Check(const Assignment& assignment) const {
       return absl::InvalidArgumentError(absl::StrCat("vnode ", batch.vnode, " has ", batch.tokens.size(),
                                                      " tokens and ", batch.labels.size(), " labels, want ", want));
     }
+    if (batch.document_first.size() != (shape_.has_documents ? want : 0)) {
+      return absl::InvalidArgumentError(absl::StrCat("vnode ", batch.vnode, " has ", batch.document_first.size(),
+                                                     " tokens with documents, want ", shape_.has_documents ? want : 0));
+    }
+    EPS_RETURN_IF_ERROR_WITH(DocumentEnds(batch.document_first, model_.config.context).status(),
+                             absl::StrCat("vnode ", batch.vnode));
     for (size_t i = 0; i < want; ++i) {
       if (batch.tokens[i] < 0 || batch.tokens[i] >= model_.config.vocab) {
         return absl::InvalidArgumentError(absl::StrCat("vnode ", batch.vnode, ", token ", i, ": id ", batch.tokens[i],
@@ -237,6 +243,7 @@ absl::Status RelayExecutorImpl::RunPass(const Assignment& assignment, absl::Span
                   .micro_batches = run_.batch.micro_batches,
                   .gradients = run_.precision.gradients,
                   .expands = shape_.expands(),
+                  .has_documents = shape_.has_documents,
                   .group_rounds = parts == nullptr ? 0 : parts->rounds()};
   for (const VnodeBatch& batch : batches) shape.vnodes.push_back(batch.vnode);
 
@@ -303,6 +310,7 @@ absl::StatusOr<std::vector<float>> RelayExecutorImpl::NextTokenLogits(Version ve
                   .vnodes = shape.vnodes,
                   .training = false,
                   .logits = absl::MakeSpan(logits)};
+  pass.context.shape.has_documents = false;
   pass.context.shape.B = 1;
   pass.context.shape.T = static_cast<int64_t>(tokens.size());
   pass.version = version;
@@ -509,18 +517,18 @@ void RelayExecutorImpl::StageTokens(const Pass& pass) const {
     std::byte* tokens = memory_.Tokens(Item(step), shape).data();
     std::memcpy(tokens, batch.tokens.data() + first, row_bytes);
     std::memcpy(tokens + shape.labels_offset_bytes(), batch.labels.data() + first, row_bytes);
+    if (!shape.has_documents) continue;
+    const absl::Span<const int32_t> documents =
+        absl::MakeConstSpan(batch.document_first).subspan(first, static_cast<size_t>(shape.M()));
+    std::memcpy(tokens + shape.document_first_offset_bytes(), documents.data(), row_bytes);
+    const std::vector<int32_t> ends = DocumentEnds(documents, shape.T).value();  // Check has looked at them
+    std::memcpy(tokens + shape.document_end_offset_bytes(), ends.data(), row_bytes);
   }
 }
 
 void RelayExecutorImpl::EnqueueLoadTokens(const RelayStep& step, const Pass& pass) {
-  const LayerShape& shape = pass.context.shape;
-  const auto row_bytes = static_cast<size_t>(shape.M()) * sizeof(int32_t);
-  const absl::Span<const std::byte> tokens = memory_.Tokens(Item(step), shape);
-  Stream& out = device_.stream(StreamId::kOut);
-  std::byte* slot = Slot(arena_.tokens, step.tokens);
-  out.CopyIn(slot, tokens.subspan(0, row_bytes));
-  const int64_t labels = shape.labels_offset_bytes();
-  out.CopyIn(slot + labels, tokens.subspan(static_cast<size_t>(labels), row_bytes));
+  const absl::Span<const std::byte> tokens = memory_.Tokens(Item(step), pass.context.shape);
+  device_.stream(StreamId::kOut).CopyIn(Slot(arena_.tokens, step.tokens), tokens);
 }
 
 void RelayExecutorImpl::EnqueuePush(const RelayStep& step, const Pass& pass) {
@@ -650,8 +658,9 @@ absl::StatusOr<std::unique_ptr<RelayExecutor>> RelayExecutor::Create(Options opt
             options.transport != nullptr);
   EPS_ASSIGN_OR_RETURN(ArenaMap arena, MapArena(options.plan, *options.device));
   const RunConfig& run = *options.run;
-  const LayerShape shape = MakeLayerShape(options.model->config, run.batch.micro_batch, run.precision.wire,
-                                          options.device->properties().compute_dtype);
+  const LayerShape shape = MakeLayerShape(
+      options.model->config, {.micro_batch = run.batch.micro_batch, .has_documents = run.data.has_documents()},
+      run.precision.wire, options.device->properties().compute_dtype);
   if (arena.rotary_table != nullptr) {
     EPS_RETURN_IF_ERROR(FillRotaryTable(options.model->config, arena.rotary_table, *options.device));
   }

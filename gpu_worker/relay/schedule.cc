@@ -157,7 +157,7 @@ class ScheduleBuilder {
   }
 
   // ---- loads and stores ----
-  bool NeedsTokens(const Turn& turn) const { return turn.kind != LayerKind::kBlock; }
+  bool NeedsTokens(const Turn& turn) const { return pass_.has_documents || turn.kind != LayerKind::kBlock; }
   bool NeedsInput(const Turn& turn) const { return turn.kind != LayerKind::kEmbedding; }
   bool NeedsGradient(const Turn& turn) const { return turn.backward && turn.kind != LayerKind::kHead; }
 
@@ -240,8 +240,16 @@ class ScheduleBuilder {
       step.inner = InnerSlot(turn);
       reads.push_back(Of(ResourceKind::kBoundary, step.input));
       writes.push_back(Of(ResourceKind::kInner, step.inner));
+      AddDocuments(t, step, reads);
     }
     Add(step, reads, writes);
+  }
+
+  // Of a block's turn: where its micro-batch's documents lie.
+  void AddDocuments(size_t t, RelayStep& step, Resources& reads) const {
+    if (!pass_.has_documents) return;
+    step.tokens = TokenSlot(t);
+    reads.push_back(Of(ResourceKind::kTokens, step.tokens));
   }
 
   void Logits(size_t t) {
@@ -280,6 +288,7 @@ class ScheduleBuilder {
       step.inner = InnerSlot(turn);
       if (!IsKept(turn)) Recompute(t);
       reads = {Parameters(turn), Of(ResourceKind::kBoundary, step.input), Of(ResourceKind::kInner, step.inner)};
+      AddDocuments(t, step, reads);
     }
     Add(step, reads, {Of(ResourceKind::kBoundary, step.output), Of(ResourceKind::kGradient, step.gradient)});
   }
@@ -289,7 +298,9 @@ class ScheduleBuilder {
     step.weights = weights_;
     step.input = InputSlot(t);
     step.inner = InnerSlot(turns_[t]);
-    Add(step, {Parameters(turns_[t]), Of(ResourceKind::kBoundary, step.input)}, {Of(ResourceKind::kInner, step.inner)});
+    Resources reads = {Parameters(turns_[t]), Of(ResourceKind::kBoundary, step.input)};
+    AddDocuments(t, step, reads);
+    Add(step, reads, {Of(ResourceKind::kInner, step.inner)});
   }
 
   // ---- gradients ----

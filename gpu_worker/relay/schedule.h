@@ -21,7 +21,7 @@ struct RelayStep {
   enum class Kind {
     kPull,           // in: every blob of the layer -> weights
     kExpand,         // compute: weights -> the expanded weights
-    kLoadTokens,     // out: token ids and labels of a micro-batch -> tokens
+    kLoadTokens,     // out: token ids, labels and the like of a micro-batch -> tokens
     kLoadBoundary,   // out: host -> input
     kLoadGradient,   // out: host -> output: the gradient of the layer's output
     kForward,        // compute: input (or tokens) -> output, and inner
@@ -68,7 +68,8 @@ struct PassShape {
   int micro_batches = 1;    // a vnode
   Dtype gradients = Dtype::kF32;
   bool expands = false;       // the wire form is not the compute dtype
-  bool forward_only = false;  // logits of one micro-batch: one vnode, micro_batches 1
+  bool has_documents = false;  // every layer needs to know where they begin and end
+  bool forward_only = false;   // logits of one micro-batch: one vnode, micro_batches 1
   int group_rounds = 0;       // GroupParts::rounds; 0: this worker goes alone
 };
 

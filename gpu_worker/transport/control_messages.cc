@@ -46,13 +46,19 @@ absl::StatusOr<VnodeBatch> ToVnode(const proto::VnodeData& data, const RunConfig
     return Wrong("assign.vnodes.vnode", data.vnode(), absl::StrCat("below ", run.batch.virtual_nodes));
   }
   const size_t want_bytes = static_cast<size_t>(run.batch.sequences_per_vnode() * run.model.context) * sizeof(int32_t);
-  for (const std::string* bytes : {&data.tokens(), &data.labels()}) {
-    if (bytes->size() != want_bytes) {
-      return Wrong(absl::StrCat(where, bytes == &data.tokens() ? ".tokens" : ".labels", " bytes"),
-                   static_cast<int64_t>(bytes->size()), absl::StrCat(want_bytes));
-    }
-  }
-  VnodeBatch batch = {.vnode = data.vnode(), .tokens = ToInts(data.tokens()), .labels = ToInts(data.labels())};
+  const auto check_bytes = [&](absl::string_view field, const std::string& bytes, size_t want) {
+    if (bytes.size() == want) return absl::OkStatus();
+    return Wrong(absl::StrCat(where, field, " bytes"), static_cast<int64_t>(bytes.size()), absl::StrCat(want));
+  };
+  EPS_RETURN_IF_ERROR(check_bytes(".tokens", data.tokens(), want_bytes));
+  EPS_RETURN_IF_ERROR(check_bytes(".labels", data.labels(), want_bytes));
+  EPS_RETURN_IF_ERROR(check_bytes(".document_first", data.document_first(), run.data.has_documents() ? want_bytes : 0));
+  VnodeBatch batch = {.vnode = data.vnode(),
+                      .tokens = ToInts(data.tokens()),
+                      .labels = ToInts(data.labels()),
+                      .document_first = ToInts(data.document_first()),
+                      .types = {}};
+  EPS_RETURN_IF_ERROR_WITH(DocumentEnds(batch.document_first, run.model.context).status(), where);
   EPS_RETURN_IF_ERROR(CheckIds(absl::StrCat(where, ".tokens"), batch.tokens, run.model.vocab, false));
   EPS_RETURN_IF_ERROR(CheckIds(absl::StrCat(where, ".labels"), batch.labels, run.model.vocab, true));
   return batch;

@@ -33,6 +33,8 @@ struct HeadShape {
   int64_t b, h, T, H, kv_heads, D;
   bool causal;
   int64_t window;
+  const int32_t* document_first;  // (T) of the sample, or null
+  const int32_t* document_end;
   int64_t kv_head() const { return h / (H / kv_heads); }
   int64_t qkv_row() const { return (H + 2 * kv_heads) * D; }
   int64_t o_row() const { return H * D; }
@@ -48,9 +50,20 @@ struct TilePlace {
   int64_t i, ni, j, nj;
   bool diagonal;  // q row c of the tile sees its k rows up to c
   int64_t band;   // k row r is seen by q rows before r + band: kTile if the window ends before the tile
+  // Where documents end within the tiles: of each q row the k rows of the tile that its document has, (kTile); or null.
+  const int32_t* document_begin;
+  const int32_t* document_end;
 
-  // Whether some of a vector's q rows, from c on, do not see k row r.
-  bool Masks(int64_t r, int64_t c) const { return (diagonal && r > c) || c + kVecLanes > r + band; }
+  // Whether some of a vector's q rows, from c on, may not see k row r.
+  bool Masks(int64_t r, int64_t c) const {
+    return (diagonal && r > c) || c + kVecLanes > r + band || document_begin != nullptr;
+  }
+};
+
+// The rows of a tile of q rows against one of k rows, for TilePlace.
+struct TileDocuments {
+  HWY_ALIGN int32_t begin[kTile];
+  HWY_ALIGN int32_t end[kTile];
 };
 
 template <typename Args>
@@ -62,22 +75,51 @@ HWY_INLINE HeadShape ShapeOf(const Args& args, int64_t b, int64_t h) {
           .kv_heads = args.kv_heads,
           .D = args.D,
           .causal = args.causal,
-          .window = args.window};
+          .window = args.window,
+          .document_first = args.documents.first == nullptr ? nullptr : args.documents.first + b * args.T,
+          .document_end = args.documents.first == nullptr ? nullptr : args.documents.end + b * args.T};
 }
 
 // The tiles of k rows that the tile of q rows at i sees begin in [FirstTile, EndOfTiles).
 HWY_INLINE int64_t FirstTile(const HeadShape& s, int64_t i) {
-  return s.window == 0 ? 0 : std::max<int64_t>(0, i - s.window + 1) / kTile * kTile;
+  int64_t first = s.window == 0 ? 0 : std::max<int64_t>(0, i - s.window + 1);
+  if (s.document_first != nullptr) first = std::max<int64_t>(first, s.document_first[i]);
+  return first / kTile * kTile;
 }
-HWY_INLINE int64_t EndOfTiles(const HeadShape& s, int64_t i) { return s.causal ? i + 1 : s.T; }
+HWY_INLINE int64_t EndOfTiles(const HeadShape& s, int64_t i) {
+  if (s.causal) return i + 1;
+  return s.document_end == nullptr ? s.T : s.document_end[std::min(i + kTile, s.T) - 1];
+}
 
-HWY_INLINE TilePlace TileAt(const HeadShape& s, int64_t i, int64_t j) {
-  return {.i = i,
-          .ni = std::min(kTile, s.T - i),
-          .j = j,
-          .nj = std::min(kTile, s.T - j),
-          .diagonal = s.causal && i == j,
-          .band = s.window == 0 ? kTile : std::min(kTile, s.window + j - i)};
+// Of q rows, the first tile whose rows see some of the k rows at j.
+HWY_INLINE int64_t FirstTileThatSees(const HeadShape& s, int64_t j) {
+  if (s.causal) return j;
+  return s.document_first == nullptr ? 0 : s.document_first[j] / kTile * kTile;
+}
+
+// `documents` outlives the result.
+HWY_INLINE TilePlace TileAt(const HeadShape& s, int64_t i, int64_t j, TileDocuments& documents) {
+  TilePlace at = {.i = i,
+                  .ni = std::min(kTile, s.T - i),
+                  .j = j,
+                  .nj = std::min(kTile, s.T - j),
+                  .diagonal = s.causal && i == j,
+                  .band = s.window == 0 ? kTile : std::min(kTile, s.window + j - i),
+                  .document_begin = nullptr,
+                  .document_end = nullptr};
+  if (s.document_first == nullptr) return at;
+  bool ends_within = false;
+  for (int64_t c = 0; c < kTile; ++c) {
+    const int64_t row = i + std::min(c, at.ni - 1);
+    documents.begin[c] = static_cast<int32_t>(std::clamp<int64_t>(s.document_first[row] - j, 0, kTile));
+    documents.end[c] = static_cast<int32_t>(std::clamp<int64_t>(s.document_end[row] - j, 0, kTile));
+    ends_within |= documents.begin[c] > 0 || documents.end[c] < at.nj;
+  }
+  // A causal row of a tile before its own sees no end.
+  if (!ends_within) return at;
+  at.document_begin = documents.begin;
+  at.document_end = documents.end;
+  return at;
 }
 
 // Which of a vector's q rows, from c on, see k row r.
@@ -87,6 +129,10 @@ HWY_INLINE hn::Mask<DF> Seen(const TilePlace& at, int64_t r, int64_t c) {
   const auto row = hn::Iota(di, static_cast<int32_t>(c));
   auto seen = hn::Lt(row, hn::Set(di, static_cast<int32_t>(r + at.band)));
   if (at.diagonal) seen = hn::And(seen, hn::Gt(row, hn::Set(di, static_cast<int32_t>(r - 1))));
+  if (at.document_begin != nullptr) {
+    seen = hn::And(seen, hn::Lt(hn::Load(di, at.document_begin + c), hn::Set(di, static_cast<int32_t>(r + 1))));
+    seen = hn::And(seen, hn::Gt(hn::Load(di, at.document_end + c), hn::Set(di, static_cast<int32_t>(r))));
+  }
   return hn::RebindMask(d, seen);
 }
 
@@ -197,14 +243,15 @@ void AttentionForwardImpl(const AttentionArgs& args, const DropoutPlan& dropout,
 
   // The longest rows first, so that threads end together.
   const int64_t i = (q_tiles - 1 - task % q_tiles) * kTile, first = FirstTile(s, i);
-  TilePlace at = TileAt(s, i, first);
+  TileDocuments documents;
+  TilePlace at = TileAt(s, i, first, documents);
   PackTransposed(qkv + s.q_offset(i), s.qkv_row(), at.ni, s.D, q_t);
   ScaleRows(q_t, s.D, static_cast<float>(args.scale));
   std::fill(state.max, state.max + kTile, std::numeric_limits<float>::lowest());
   std::fill(state.sum, state.sum + kTile, 0.0f);
 
   for (int64_t j = first; j < EndOfTiles(s, i); j += kTile) {
-    at = TileAt(s, i, j);
+    at = TileAt(s, i, j, documents);
     const float* k = qkv + s.k_offset(j);
     const float* v = qkv + s.v_offset(j);
     MultiplyTile({.a = k, .a_row = s.qkv_row(), .a_k = 1, .b = q_t, .ldb = kTile, .c = scores, .ldc = kTile}, at.nj,
@@ -332,12 +379,12 @@ HWY_INLINE void BackwardHead(const AttentionBackwardArgs& args, const HeadShape&
   const bool first_of_group = s.h % (s.H / s.kv_heads) == 0;
   for (int64_t i = 0; i < s.T; i += kTile) {
     const int64_t first = FirstTile(s, i);
-    const TilePlace rows = TileAt(s, i, first);
+    TileDocuments documents;
+    const TilePlace rows = TileAt(s, i, first, documents);
     LoadRows(args, s, rows, r);
     for (int64_t j = first; j < EndOfTiles(s, i); j += kTile) {
-      // Of a head, the first tile that touches these rows of dk and dv is the diagonal, or the first of all.
-      const bool first_of_head = s.causal ? i == j : i == 0;
-      BackwardTile(args, s, TileAt(s, i, j), r, dropout,
+      const bool first_of_head = i == FirstTileThatSees(s, j);  // and so touches these rows of dk and dv
+      BackwardTile(args, s, TileAt(s, i, j, documents), r, dropout,
                    {.onto_dq = j > first, .onto_dkv = !(first_of_group && first_of_head)});
     }
     float* dq = static_cast<float*>(args.dqkv) + s.q_offset(i);

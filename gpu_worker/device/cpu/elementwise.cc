@@ -238,12 +238,21 @@ HWY_INLINE VF TableV(const void* row, int64_t c, int64_t left) {
   }
 }
 
+template <typename Args>
+HWY_INLINE int64_t PositionOf(const Args& args, int64_t row) {
+  return row % args.T - (args.documents.first == nullptr ? 0 : args.documents.first[row]);
+}
+
 template <Dtype kDtype>
 HWY_INLINE void EmbeddingRow(const EmbeddingArgs& args, const DropoutPlan& dropout, int64_t row, float* scratch) {
   const DF d;
   const int64_t C = args.C, row_bytes = C * SizeOf(kDtype);
   const char* wte = static_cast<const char*>(args.wte) + args.tokens[row] * row_bytes;
-  const char* wpe = args.wpe == nullptr ? nullptr : static_cast<const char*>(args.wpe) + row % args.T * row_bytes;
+  const auto row_of = [&](const void* table, int64_t index) {
+    return static_cast<const char*>(table) + index * row_bytes;
+  };
+  const char* wpe = args.wpe == nullptr ? nullptr : row_of(args.wpe, PositionOf(args, row));
+  const char* wtt = args.wtt == nullptr ? nullptr : row_of(args.wtt, args.types[row]);
   float* y = static_cast<float*>(args.y) + row * C;
   const uint32_t* words = nullptr;
   if (dropout.on) words = KeepBits(dropout, row * C, C, reinterpret_cast<uint32_t*>(scratch));
@@ -251,6 +260,7 @@ HWY_INLINE void EmbeddingRow(const EmbeddingArgs& args, const DropoutPlan& dropo
     const int64_t left = C - c;
     VF v = TableV<kDtype>(wte, c, left);
     if (wpe != nullptr) v = hn::Add(v, TableV<kDtype>(wpe, c, left));
+    if (wtt != nullptr) v = hn::Add(v, TableV<kDtype>(wtt, c, left));
     if (words != nullptr) v = DropV(dropout, v, hn::LoadU(DU32(), words + c));
     StoreTail(v, d, y + c, left);
   }
@@ -284,7 +294,8 @@ void EmbeddingBackwardImpl(const EmbeddingBackwardArgs& args, int64_t begin, int
   for (int64_t row = 0; row < args.B * args.T; ++row) {
     const float* src = dy + row * args.C + begin;
     AddTo(args.dwte + args.tokens[row] * args.C + begin, src, end - begin);
-    if (args.dwpe != nullptr) AddTo(args.dwpe + row % args.T * args.C + begin, src, end - begin);
+    if (args.dwpe != nullptr) AddTo(args.dwpe + PositionOf(args, row) * args.C + begin, src, end - begin);
+    if (args.dwtt != nullptr) AddTo(args.dwtt + args.types[row] * args.C + begin, src, end - begin);
   }
 }
 

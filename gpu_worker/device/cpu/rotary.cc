@@ -20,7 +20,8 @@ void RotaryImpl(const RotaryArgs& args, int64_t begin, int64_t end) {
   const DF d;
   const int64_t half = args.D / 2;
   for (int64_t row = begin; row < end; ++row) {
-    const float* cosines = args.table + row % args.T * args.D;
+    const int64_t position = row % args.T - (args.documents.first == nullptr ? 0 : args.documents.first[row]);
+    const float* cosines = args.table + position * args.D;
     const float* sines = cosines + half;
     for (int64_t head = 0; head < args.heads; ++head) {
       float* first = static_cast<float*>(args.x) + row * args.ld + head * args.D;

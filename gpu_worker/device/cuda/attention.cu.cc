@@ -47,7 +47,8 @@ struct HeadShape {
   float scale;
   bool causal;
   int64_t window;  // kNoWindow where there is none
-  int64_t tiles;   // of a head
+  Documents documents;
+  int64_t tiles;  // of a head
 
   __device__ int64_t head_of_batch() const { return blockIdx.x / tiles; }
   __device__ int64_t tile() const { return blockIdx.x % tiles; }
@@ -66,13 +67,27 @@ struct HeadShape {
   __device__ int64_t o_start(Head at) const { return (at.sample * T * H + at.head) * D; }
   __device__ int64_t row_start(Head at) const { return (at.sample * H + at.head) * T; }  // of lse and probabilities
 
+  // Of the document of a position; of the last one's beyond it.
+  __device__ int64_t FirstOfDocument(Head at, int64_t position) const {
+    return documents.first == nullptr ? 0 : documents.first[at.sample * T + Least(position, T - 1)];
+  }
+  __device__ int64_t EndOfDocument(Head at, int64_t position) const {
+    return documents.first == nullptr ? T : documents.end[at.sample * T + Least(position, T - 1)];
+  }
+
   // The columns that a row sees: [FirstColumn, EndOfColumns). The rows that see a column: [FirstRow, EndOfRows).
-  __device__ int64_t FirstColumn(int64_t row) const { return Most(0, row - window + 1); }
-  __device__ int64_t EndOfColumns(int64_t row) const { return causal ? Least(row + 1, T) : T; }
-  __device__ int64_t FirstRow(int64_t column) const { return causal ? column : 0; }
-  __device__ int64_t EndOfRows(int64_t column) const { return Least(column + window, T); }
-  __device__ bool Sees(int64_t row, int64_t column) const {
-    return column >= FirstColumn(row) && column < EndOfColumns(row);
+  __device__ int64_t FirstColumn(Head at, int64_t row) const {
+    return Most(FirstOfDocument(at, row), row - window + 1);
+  }
+  __device__ int64_t EndOfColumns(Head at, int64_t row) const {
+    return causal ? Least(row + 1, T) : EndOfDocument(at, row);
+  }
+  __device__ int64_t FirstRow(Head at, int64_t column) const { return causal ? column : FirstOfDocument(at, column); }
+  __device__ int64_t EndOfRows(Head at, int64_t column) const {
+    return Least(column + window, EndOfDocument(at, column));
+  }
+  __device__ bool Sees(Head at, int64_t row, int64_t column) const {
+    return column >= FirstColumn(at, row) && column < EndOfColumns(at, row);
   }
 };
 
@@ -126,8 +141,8 @@ __global__ void __launch_bounds__(kThreads)
   EPS_UNROLL
   for (int i = 0; i < Tile::kRowsOfWarp; ++i) max[i] = -FLT_MAX;
 
-  const int64_t end = shape.EndOfColumns(first_row + Tile::kRows - 1);
-  for (int64_t first = FirstTile<Tile::kRows>(shape.FirstColumn(first_row)); first < end; first += Tile::kRows) {
+  const int64_t end = shape.EndOfColumns(head, first_row + Tile::kRows - 1);
+  for (int64_t first = FirstTile<Tile::kRows>(shape.FirstColumn(head, first_row)); first < end; first += Tile::kRows) {
     __syncthreads();  // the tile before has been read
     LoadTile<Tile::kRows>(qkv + shape.k_start(head), shape.qkv_row(), first, shape.T, D, k);
     LoadTile<Tile::kRows>(qkv + shape.v_start(head), shape.qkv_row(), first, shape.T, D, v);
@@ -136,7 +151,7 @@ __global__ void __launch_bounds__(kThreads)
     for (int i = 0; i < Tile::kRowsOfWarp; ++i) {
       const int in_tile = WarpOfBlock() + i * kWarps;
       const int64_t row = first_row + in_tile, column = first + Lane();
-      const bool seen = Lane() < Tile::kRows && shape.Sees(row, column);
+      const bool seen = Lane() < Tile::kRows && shape.Sees(head, row, column);
       const float score = seen ? Dot(q + in_tile * (D + 1), k + Lane() * (D + 1), D) * shape.scale : -FLT_MAX;
       const float new_max = fmaxf(max[i], WarpMax(score));
       const float probability = seen ? expf(score - new_max) : 0.0f;
@@ -149,9 +164,9 @@ __global__ void __launch_bounds__(kThreads)
       EPS_UNROLL
       for (int c = 0; c < kDims; ++c) sum[i][c] *= rescale;
       // Only what the row may see: 0 times a NaN elsewhere would be one.
-      const int64_t columns_end = Least(shape.EndOfColumns(row) - first, Tile::kRows);
+      const int64_t columns_end = Least(shape.EndOfColumns(head, row) - first, Tile::kRows);
       EPS_NO_UNROLL
-      for (int64_t j = Most(0, shape.FirstColumn(row) - first); j < columns_end; ++j) {
+      for (int64_t j = Most(0, shape.FirstColumn(head, row) - first); j < columns_end; ++j) {
         const float p = probabilities[WarpOfBlock()][j];
         EPS_UNROLL
         for (int c = 0; c < kDims; ++c) {
@@ -221,8 +236,8 @@ __global__ void __launch_bounds__(kThreads)
   LoadTile<Tile::kRows>(d_o + shape.o_start(head), shape.o_row(), first_row, shape.T, D, g);
 
   float sum[Tile::kRowsOfWarp][kDims] = {};
-  const int64_t end = shape.EndOfColumns(first_row + Tile::kRows - 1);
-  for (int64_t first = FirstTile<Tile::kRows>(shape.FirstColumn(first_row)); first < end; first += Tile::kRows) {
+  const int64_t end = shape.EndOfColumns(head, first_row + Tile::kRows - 1);
+  for (int64_t first = FirstTile<Tile::kRows>(shape.FirstColumn(head, first_row)); first < end; first += Tile::kRows) {
     __syncthreads();
     LoadTile<Tile::kRows>(qkv + shape.k_start(head), shape.qkv_row(), first, shape.T, D, k);
     LoadTile<Tile::kRows>(qkv + shape.v_start(head), shape.qkv_row(), first, shape.T, D, v);
@@ -232,7 +247,7 @@ __global__ void __launch_bounds__(kThreads)
       const int in_tile = WarpOfBlock() + i * kWarps;
       const int64_t row = first_row + in_tile, column = first + Lane();
       ProbabilityParts parts;
-      if (Lane() < Tile::kRows && row < shape.T && shape.Sees(row, column)) {
+      if (Lane() < Tile::kRows && row < shape.T && shape.Sees(head, row, column)) {
         const int64_t at = shape.row_start(head) + row;
         parts = PartsOfProbability(shape, q + in_tile * (D + 1), k + Lane() * (D + 1), v + Lane() * (D + 1),
                                    g + in_tile * (D + 1), lse[at], delta[at],
@@ -240,9 +255,9 @@ __global__ void __launch_bounds__(kThreads)
       }
       d_scores[WarpOfBlock()][Lane()] = parts.d_score;
       __syncwarp();
-      const int64_t columns_end = Least(shape.EndOfColumns(row) - first, Tile::kRows);
+      const int64_t columns_end = Least(shape.EndOfColumns(head, row) - first, Tile::kRows);
       EPS_NO_UNROLL
-      for (int64_t j = Most(0, shape.FirstColumn(row) - first); j < columns_end; ++j) {
+      for (int64_t j = Most(0, shape.FirstColumn(head, row) - first); j < columns_end; ++j) {
         const float d_score = d_scores[WarpOfBlock()][j];
         EPS_UNROLL
         for (int c = 0; c < kDims; ++c) {
@@ -285,8 +300,8 @@ __global__ void __launch_bounds__(kThreads)
   LoadTile<Tile::kRows>(qkv + shape.v_start(first_head), shape.qkv_row(), first_column, shape.T, D, v);
 
   float d_k[Tile::kRowsOfWarp][kDims] = {}, d_v[Tile::kRowsOfWarp][kDims] = {};
-  const int64_t begin = FirstTile<Tile::kRows>(shape.FirstRow(first_column));
-  const int64_t end = shape.EndOfRows(first_column + Tile::kRows - 1);
+  const int64_t begin = FirstTile<Tile::kRows>(shape.FirstRow(first_head, first_column));
+  const int64_t end = shape.EndOfRows(first_head, first_column + Tile::kRows - 1);
   for (int64_t of_group = 0; of_group < shape.group(); ++of_group) {
     const Head head = shape.HeadOfGroup(of_group);
     for (int64_t first = begin; first < end; first += Tile::kRows) {
@@ -299,7 +314,7 @@ __global__ void __launch_bounds__(kThreads)
         const int in_tile = WarpOfBlock() + i * kWarps;
         const int64_t row = first + Lane(), column = first_column + in_tile;
         ProbabilityParts parts;
-        if (Lane() < Tile::kRows && row < shape.T && shape.Sees(row, column)) {
+        if (Lane() < Tile::kRows && row < shape.T && shape.Sees(head, row, column)) {
           const int64_t at = shape.row_start(head) + row;
           parts = PartsOfProbability(shape, q + Lane() * (D + 1), k + in_tile * (D + 1), v + in_tile * (D + 1),
                                      g + Lane() * (D + 1), lse[at], delta[at],
@@ -307,9 +322,9 @@ __global__ void __launch_bounds__(kThreads)
         }
         of_rows[WarpOfBlock()][Lane()] = parts;
         __syncwarp();
-        const int64_t rows_end = Least(shape.EndOfRows(column) - first, Tile::kRows);
+        const int64_t rows_end = Least(shape.EndOfRows(head, column) - first, Tile::kRows);
         EPS_NO_UNROLL
-        for (int64_t j = Most(0, shape.FirstRow(column) - first); j < rows_end; ++j) {
+        for (int64_t j = Most(0, shape.FirstRow(head, column) - first); j < rows_end; ++j) {
           const ProbabilityParts of_row = of_rows[WarpOfBlock()][j];
           EPS_UNROLL
           for (int c = 0; c < kDims; ++c) {
@@ -366,6 +381,7 @@ HeadShape ShapeOf(const Args& args, int rows) {
           .scale = static_cast<float>(args.scale),
           .causal = args.causal,
           .window = args.window == 0 ? kNoWindow : args.window,
+          .documents = args.documents,
           .tiles = CeilDiv(args.T, rows)};
 }
 

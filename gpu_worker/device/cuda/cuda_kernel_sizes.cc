@@ -23,10 +23,11 @@ int64_t AttentionBytes(int64_t, int64_t, int64_t, int64_t) { return 0; }
 // A number for each row of the probabilities; the plain kernel's and fused attention's.
 int64_t AttentionBackwardBytes(int64_t B, int64_t T, int64_t H, int64_t) { return B * H * T * kF32Bytes; }
 
-// The order of positions before and after a pass, and how many of each digit each tile has.
+// The order of rows before and after a pass, how many of each digit each tile has, and each row's position in its
+// document.
 int64_t EmbeddingBackwardBytes(int64_t M, int64_t) {
   const int64_t num_tiles = (M + kSortTile - 1) / kSortTile;
-  return (2 * M + num_tiles * kSortDigits) * int64_t{sizeof(uint32_t)};
+  return (3 * M + num_tiles * kSortDigits) * int64_t{sizeof(uint32_t)};
 }
 
 int64_t OutsideBytes(int) { return kMatMulWorkspaceBytes; }

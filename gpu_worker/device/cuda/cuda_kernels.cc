@@ -31,7 +31,8 @@ SdpaProblem ProblemOf(Dtype act, const Args& args) {
           .scale = args.scale,
           .causal = args.causal,
           .window = args.window < args.T ? args.window : 0,  // one of T bounds nothing
-          .dropout = args.dropout.rate};
+          .dropout = args.dropout.rate,
+          .lengths = args.documents.first == nullptr ? SdpaProblem::Lengths::kWhole : SdpaProblem::Lengths::kDocuments};
 }
 
 }  // namespace

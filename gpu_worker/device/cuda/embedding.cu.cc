@@ -16,19 +16,34 @@
 namespace eps::worker::cuda {
 namespace {
 
+__device__ __forceinline__ int64_t PositionOf(int64_t row, int64_t tokens_of_sample, const int32_t* document_first) {
+  return row % tokens_of_sample - (document_first == nullptr ? 0 : document_first[row]);
+}
+
+template <typename Wire>
+struct EmbeddingTables {
+  const Wire* wte;
+  const Wire* wpe;  // or null
+  const Wire* wtt;  // or null
+};
+
 template <typename Wire, typename T, bool kVector>
-__global__ void EmbeddingKernel(int64_t tokens_of_sample, int64_t C, const int32_t* tokens, const Wire* wte,
-                                const Wire* wpe, T* y, DropoutPlan dropout) {
+__global__ void EmbeddingKernel(int64_t tokens_of_sample, int64_t C, const int32_t* tokens, const int32_t* types,
+                                const int32_t* document_first, EmbeddingTables<Wire> tables, T* y,
+                                DropoutPlan dropout) {
   const int64_t at = (static_cast<int64_t>(blockIdx.y) * blockDim.x + threadIdx.x) * kPack;
   const int64_t row = blockIdx.x;
-  float a[kPack], b[kPack], factors[kPack];
-  LoadPack<kVector>(wte + tokens[row] * C, at, C, a);
+  float a[kPack], b[kPack], c[kPack], factors[kPack];
+  LoadPack<kVector>(tables.wte + tokens[row] * C, at, C, a);
   EPS_UNROLL
-  for (int i = 0; i < kPack; ++i) b[i] = 0;
-  if (wpe != nullptr) LoadPack<kVector>(wpe + row % tokens_of_sample * C, at, C, b);
+  for (int i = 0; i < kPack; ++i) b[i] = c[i] = 0;
+  if (tables.wpe != nullptr) {
+    LoadPack<kVector>(tables.wpe + PositionOf(row, tokens_of_sample, document_first) * C, at, C, b);
+  }
+  if (tables.wtt != nullptr) LoadPack<kVector>(tables.wtt + types[row] * C, at, C, c);
   DropoutFactors(dropout, row * C + at, factors);
   EPS_UNROLL
-  for (int i = 0; i < kPack; ++i) a[i] = factors[i] == 0 ? 0 : (a[i] + b[i]) * factors[i];
+  for (int i = 0; i < kPack; ++i) a[i] = factors[i] == 0 ? 0 : (a[i] + b[i] + c[i]) * factors[i];
   StorePack<kVector>(a, y + row * C, at, C);
 }
 
@@ -201,7 +216,14 @@ __global__ void __launch_bounds__(kMaxColumnThreads)
   StorePack<kVector>(sum, dwte + token * C, column, C);
 }
 
-// Every sample has each position once.
+// positions (M): each row's, counted from its document's first.
+__global__ void PositionsKernel(int64_t M, int64_t tokens_of_sample, const int32_t* document_first,
+                                int32_t* positions) {
+  const int64_t row = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (row < M) positions[row] = static_cast<int32_t>(PositionOf(row, tokens_of_sample, document_first));
+}
+
+// Where every sample has each position once.
 template <typename T>
 __global__ void PositionBackwardKernel(int64_t B, int64_t n, const T* dy, float* dwpe) {
   const int64_t at = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * kPack;
@@ -227,34 +249,61 @@ void Embedding(KernelQueue& queue, Dtype act, const EmbeddingArgs& args) {
     using Wire = typename decltype(wire)::type;
     ForAct(act, [&](auto type) {
       using T = typename decltype(type)::type;
-      ForVector(args.C, {args.wte, args.wpe}, [&](auto vector) {
+      const EmbeddingTables<Wire> tables = {static_cast<const Wire*>(args.wte), static_cast<const Wire*>(args.wpe),
+                                            static_cast<const Wire*>(args.wtt)};
+      ForVector(args.C, {args.wte, args.wpe, args.wtt}, [&](auto vector) {
         Launch(queue, "Embedding", shape, &EmbeddingKernel<Wire, T, decltype(vector)::value>, args.T, args.C,
-               args.tokens, static_cast<const Wire*>(args.wte), static_cast<const Wire*>(args.wpe),
-               static_cast<T*>(args.y), PlanDropout(args.dropout));
+               args.tokens, args.types, args.documents.first, tables, static_cast<T*>(args.y),
+               PlanDropout(args.dropout));
       });
     });
   });
 }
+
+namespace {
+
+// dtable (V, C) += the rows of dy (M, C) that gathered each of its rows, in order.
+void GatherBackward(KernelQueue& queue, Dtype act, int64_t M, int64_t V, int64_t C, const int32_t* ids, const void* dy,
+                    float* dtable, void* scratch) {
+  const uint32_t* order = SortByToken(queue, M, V, ids, scratch);
+  const int64_t packs = CeilDiv(C, kPack);
+  const int threads = static_cast<int>(std::min<int64_t>(kMaxColumnThreads, CeilDiv(packs, kWarpSize) * kWarpSize));
+  ForAct(act, [&](auto type) {
+    using T = typename decltype(type)::type;
+    ForVector(C, {dy, dtable}, [&](auto vector) {
+      Launch(queue, "EmbeddingBackward", {.blocks_x = M, .blocks_y = CeilDiv(packs, threads), .threads = threads},
+             &EmbeddingBackwardKernel<T, decltype(vector)::value>, M, C, ids, order, static_cast<const T*>(dy), dtable);
+    });
+  });
+}
+
+void PositionBackward(KernelQueue& queue, Dtype act, const EmbeddingBackwardArgs& args) {
+  const int64_t M = args.B * args.T;
+  if (args.documents.first != nullptr) {
+    auto* const positions = static_cast<int32_t*>(args.scratch);
+    Launch(queue, "Positions", {.blocks_x = CeilDiv(M, kElementThreads), .threads = kElementThreads}, &PositionsKernel,
+           M, args.T, args.documents.first, positions);
+    return GatherBackward(queue, act, M, args.T, args.C, positions, args.dy, args.dwpe, positions + M);
+  }
+  ForAct(act, [&](auto type) {
+    using T = typename decltype(type)::type;
+    Launch(queue, "PositionBackward", ElementShape(args.T * args.C), &PositionBackwardKernel<T>, args.B,
+           args.T * args.C, static_cast<const T*>(args.dy), args.dwpe);
+  });
+}
+
+}  // namespace
 
 void EmbeddingBackward(KernelQueue& queue, Dtype act, const EmbeddingBackwardArgs& args) {
   const int64_t M = args.B * args.T;
   if (args.dropout.rate > 0) {
     ApplyDropout(queue, act, {.n = M * args.C, .x = args.dy, .y = args.dy, .dropout = args.dropout});
   }
-  const uint32_t* order = SortByToken(queue, M, args.V, args.tokens, args.scratch);
-  const int64_t packs = CeilDiv(args.C, kPack);
-  const int threads = static_cast<int>(std::min<int64_t>(kMaxColumnThreads, CeilDiv(packs, kWarpSize) * kWarpSize));
-  ForAct(act, [&](auto type) {
-    using T = typename decltype(type)::type;
-    const T* dy = static_cast<const T*>(args.dy);
-    ForVector(args.C, {args.dy, args.dwte}, [&](auto vector) {
-      Launch(queue, "EmbeddingBackward", {.blocks_x = M, .blocks_y = CeilDiv(packs, threads), .threads = threads},
-             &EmbeddingBackwardKernel<T, decltype(vector)::value>, M, args.C, args.tokens, order, dy, args.dwte);
-    });
-    if (args.dwpe == nullptr) return;
-    Launch(queue, "PositionBackward", ElementShape(args.T * args.C), &PositionBackwardKernel<T>, args.B,
-           args.T * args.C, dy, args.dwpe);
-  });
+  GatherBackward(queue, act, M, args.V, args.C, args.tokens, args.dy, args.dwte, args.scratch);
+  if (args.dwpe != nullptr) PositionBackward(queue, act, args);
+  if (args.dwtt != nullptr) {
+    GatherBackward(queue, act, M, args.num_types, args.C, args.types, args.dy, args.dwtt, args.scratch);
+  }
 }
 
 }  // namespace eps::worker::cuda

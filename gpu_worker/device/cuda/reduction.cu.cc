@@ -18,8 +18,7 @@ constexpr int kWarps = 8;
 constexpr int kBlockColumns = kWarpSize * kPack;
 
 template <typename T, bool kVector>
-__global__ void ColumnSumKernel(int64_t M, int64_t N, int64_t ld, int64_t rows_per_tile, const T* x,
-                                float* partials) {
+__global__ void ColumnSumKernel(int64_t M, int64_t N, int64_t ld, int64_t rows_per_tile, const T* x, float* partials) {
   __shared__ float warp_sums[kWarps][kBlockColumns];
   const int lane = threadIdx.x % kWarpSize, warp = threadIdx.x / kWarpSize;
   const int64_t at = static_cast<int64_t>(blockIdx.x) * kBlockColumns + lane * kPack;

@@ -18,7 +18,7 @@ namespace {
 // A thread rotates a pack of a head's first half with that of its second.
 template <typename T, bool kVector>
 __global__ void RotaryKernel(int64_t M, int64_t positions, int heads, int half, int64_t ld, T* x, const float* table,
-                             bool inverse) {
+                             bool inverse, const int32_t* document_first) {
   const int packs = (half + kPack - 1) / kPack;  // of half a head
   const int index = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x), head = index / packs;
   const int64_t at = index % packs * kPack;
@@ -26,7 +26,8 @@ __global__ void RotaryKernel(int64_t M, int64_t positions, int heads, int half, 
   for (int64_t row = blockIdx.y; row < M; row += gridDim.y) {
     T* first = x + row * ld + static_cast<int64_t>(head) * 2 * half;
     T* second = first + half;
-    const float* cosines = table + row % positions * 2 * half;
+    const int64_t position = row % positions - (document_first == nullptr ? 0 : document_first[row]);
+    const float* cosines = table + position * 2 * half;
     float a[kPack], b[kPack], c[kPack], s[kPack];
     LoadPack<kVector>(first, at, half, a);
     LoadPack<kVector>(second, at, half, b);
@@ -59,7 +60,7 @@ void Rotary(KernelQueue& queue, Dtype act, const RotaryArgs& args) {
               .blocks_y = std::min(args.M, kMaxBlocksY),
               .threads = static_cast<int>(threads)},
              &RotaryKernel<T, decltype(vector)::value>, args.M, args.T, static_cast<int>(args.heads),
-             static_cast<int>(half), args.ld, static_cast<T*>(args.x), args.table, args.inverse);
+             static_cast<int>(half), args.ld, static_cast<T*>(args.x), args.table, args.inverse, args.documents.first);
     });
   });
 }

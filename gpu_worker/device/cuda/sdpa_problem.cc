@@ -58,6 +58,9 @@ absl::Status CheckFusedAttention(const SdpaProblem& p, int sm_major) {
   if (p.dropout > 0) return absl::UnimplementedError("dropout of probabilities is not the library's");
   // The graph has no mask for it, and would compute all of T.
   if (p.window > 0) return absl::UnimplementedError(absl::StrCat("window ", p.window, " is not in the graph"));
+  if (p.lengths == SdpaProblem::Lengths::kDocuments) {
+    return absl::UnimplementedError("documents within a sequence are not in the graph");
+  }
   if (p.D % kHeadDimStep != 0 || p.D > MaxHeadDim(sm_major)) {
     return absl::UnimplementedError(absl::StrCat("D ", p.D, " is not a multiple of ", kHeadDimStep, " up to ",
                                                  MaxHeadDim(sm_major), ", as sm_", sm_major, "x wants it"));

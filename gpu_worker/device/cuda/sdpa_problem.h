@@ -22,7 +22,8 @@ struct SdpaProblem {
   double dropout = 0;  // of the probabilities
   // kWhole: every sequence has T positions. kPadded: it has as many as an array of lengths says, and its arrays have
   // room for T. kPacked: the same, and its positions lie behind those of the sequence before, without room between.
-  enum class Lengths { kWhole, kPadded, kPacked } lengths = Lengths::kWhole;
+  // kDocuments: as kWhole, and a position sees its document alone, of which a sequence has several.
+  enum class Lengths { kWhole, kPadded, kPacked, kDocuments } lengths = Lengths::kWhole;
 
   friend auto operator<=>(const SdpaProblem&, const SdpaProblem&) = default;
 };

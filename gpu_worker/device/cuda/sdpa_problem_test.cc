@@ -35,6 +35,7 @@ TEST(SdpaProblemTest, FusedAttentionLeavesTheRestToThePlainKernel) {
   refused([](SdpaProblem& p) { p.act = Dtype::kF32; }, kHopper, "act F32");
   refused([](SdpaProblem& p) { p.dropout = 0.1; }, kHopper, "dropout");
   refused([](SdpaProblem& p) { p.window = 512; }, kHopper, "window 512");
+  refused([](SdpaProblem& p) { p.lengths = SdpaProblem::Lengths::kDocuments; }, kHopper, "documents");
   refused([](SdpaProblem& p) { p.T = 1; }, kHopper, "T 1");
   refused([](SdpaProblem& p) { p.D = 60; }, kHopper, "D 60 is not a multiple of 8 up to 256, as sm_9x");
   refused([](SdpaProblem& p) { p.D = 264; }, kHopper, "D 264");
