@@ -18,6 +18,7 @@ void AddStop(CLI::App& app, int* exit_code);
 void AddTop(CLI::App& app, int* exit_code);
 void AddDoctor(CLI::App& app, int* exit_code);
 void AddKeys(CLI::App& app, int* exit_code);
+void AddTokenize(CLI::App& app, int* exit_code);
 
 }  // namespace eps::cli
 

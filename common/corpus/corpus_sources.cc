@@ -137,7 +137,7 @@ absl::Status CorpusReader::OpenFile() {
   if (lines_ != nullptr || pieces_ != nullptr) return absl::OkStatus();
   const CorpusSource& source = sources_.files[file_];
   if (source.format == CorpusFormat::kText) {
-    EPS_ASSIGN_OR_RETURN(pieces_, TextReader::Open(source.path, separator_));
+    EPS_ASSIGN_OR_RETURN(pieces_, TextPieceReader::Open(source.path, separator_));
     return absl::OkStatus();
   }
   EPS_ASSIGN_OR_RETURN(lines_, LineReader::Open(source.path));

@@ -13,7 +13,7 @@
 #include "absl/strings/string_view.h"
 #include "common/corpus/jsonl.h"
 #include "common/corpus/line_reader.h"
-#include "common/corpus/text_reader.h"
+#include "common/corpus/text_piece_reader.h"
 #include "common/corpus/tsv.h"
 
 namespace eps {
@@ -91,7 +91,7 @@ class CorpusReader {
   const std::string separator_;
   size_t file_ = 0;
   std::unique_ptr<LineReader> lines_;  // of files_[file_], one of the two
-  std::unique_ptr<TextReader> pieces_;
+  std::unique_ptr<TextPieceReader> pieces_;
 };
 
 }  // namespace eps

@@ -1,4 +1,4 @@
-#include "common/corpus/text_reader.h"
+#include "common/corpus/text_piece_reader.h"
 
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
@@ -28,8 +28,9 @@ size_t TextCut(absl::string_view text) {
   return text.size();
 }
 
-absl::StatusOr<std::unique_ptr<TextReader>> TextReader::Open(const std::string& path, const std::string& separator,
-                                                             size_t piece_bytes) {
+absl::StatusOr<std::unique_ptr<TextPieceReader>> TextPieceReader::Open(const std::string& path,
+                                                                       const std::string& separator,
+                                                                       size_t piece_bytes) {
   if (separator.find('\n') != std::string::npos) {
     return absl::InvalidArgumentError("separator: must be one line");
   }
@@ -38,10 +39,10 @@ absl::StatusOr<std::unique_ptr<TextReader>> TextReader::Open(const std::string& 
         absl::StrCat("separator: ", separator.size(), " bytes, must be at most ", kMaxSeparatorBytes));
   }
   EPS_ASSIGN_OR_RETURN(std::unique_ptr<SequentialFile> file, SequentialFile::Open(path));
-  return std::unique_ptr<TextReader>(new TextReader(std::move(file), separator, piece_bytes));
+  return std::unique_ptr<TextPieceReader>(new TextPieceReader(std::move(file), separator, piece_bytes));
 }
 
-absl::StatusOr<bool> TextReader::Next(TextPiece& piece) {
+absl::StatusOr<bool> TextPieceReader::Next(TextPiece& piece) {
   for (;;) {
     if (document_.size() > piece_bytes_) {
       piece = Emit(TextCut(absl::string_view(document_).substr(0, piece_bytes_)), false);
@@ -65,7 +66,7 @@ absl::StatusOr<bool> TextReader::Next(TextPiece& piece) {
   }
 }
 
-absl::Status TextReader::FillBuffer() {
+absl::Status TextPieceReader::FillBuffer() {
   buffer_.erase(0, start_);
   start_ = 0;
   const size_t kept = buffer_.size();
@@ -78,13 +79,13 @@ absl::Status TextReader::FillBuffer() {
   return absl::OkStatus();
 }
 
-bool TextReader::MayBeCutSeparator() const {
+bool TextPieceReader::MayBeCutSeparator() const {
   if (separator_.empty() || file_ended_ || !at_line_start_) return false;
   const absl::string_view rest = absl::string_view(buffer_).substr(start_);
   return rest.size() <= separator_.size() + 1 && rest.find('\n') == absl::string_view::npos;
 }
 
-bool TextReader::TakeSome() {
+bool TextPieceReader::TakeSome() {
   const absl::string_view rest = absl::string_view(buffer_).substr(start_);
   size_t taken = rest.size();
   if (!separator_.empty()) {
@@ -104,7 +105,7 @@ bool TextReader::TakeSome() {
   return false;
 }
 
-TextPiece TextReader::Emit(size_t num_bytes, bool ends_document) {
+TextPiece TextPieceReader::Emit(size_t num_bytes, bool ends_document) {
   TextPiece piece{.text = document_.substr(0, num_bytes), .starts_document = fresh_, .ends_document = ends_document};
   document_.erase(0, num_bytes);
   fresh_ = ends_document;

@@ -1,5 +1,5 @@
-#ifndef EPS_COMMON_CORPUS_TEXT_READER_H_
-#define EPS_COMMON_CORPUS_TEXT_READER_H_
+#ifndef EPS_COMMON_CORPUS_TEXT_PIECE_READER_H_
+#define EPS_COMMON_CORPUS_TEXT_PIECE_READER_H_
 
 #include <cstdint>
 #include <memory>
@@ -30,15 +30,15 @@ size_t TextCut(absl::string_view text);
 // on the text alone.
 //
 // Threads: one at a time.
-class TextReader {
+class TextPieceReader {
  public:
   // Only a document of more bytes than this is cut. Tokens of a text that is encoded in pieces can differ from those of
   // the whole at a cut, and with a tokenizer that puts a space before every text they do, by that space.
   static constexpr size_t kPieceBytes = 1 << 20;
 
   // `separator`: "" for none. Errors: SequentialFile::Open's · INVALID_ARGUMENT a separator with a newline, or too long
-  static absl::StatusOr<std::unique_ptr<TextReader>> Open(const std::string& path, const std::string& separator,
-                                                          size_t piece_bytes = kPieceBytes);
+  static absl::StatusOr<std::unique_ptr<TextPieceReader>> Open(const std::string& path, const std::string& separator,
+                                                               size_t piece_bytes = kPieceBytes);
 
   // False at the end. Documents may be empty. Errors: file errors
   absl::StatusOr<bool> Next(TextPiece& piece);
@@ -46,7 +46,7 @@ class TextReader {
   int64_t offset_bytes() const { return offset_; }  // of what was read so far
 
  private:
-  TextReader(std::unique_ptr<SequentialFile> file, std::string separator, size_t piece_bytes)
+  TextPieceReader(std::unique_ptr<SequentialFile> file, std::string separator, size_t piece_bytes)
       : file_(std::move(file)), separator_(std::move(separator)), piece_bytes_(piece_bytes) {}
 
   absl::Status FillBuffer();
@@ -72,4 +72,4 @@ class TextReader {
 
 }  // namespace eps
 
-#endif  // EPS_COMMON_CORPUS_TEXT_READER_H_
+#endif  // EPS_COMMON_CORPUS_TEXT_PIECE_READER_H_

@@ -1,4 +1,4 @@
-#include "common/corpus/text_reader.h"
+#include "common/corpus/text_piece_reader.h"
 
 #include <string>
 #include <vector>
@@ -14,13 +14,13 @@
 namespace eps {
 namespace {
 
-class TextReaderTest : public ::testing::Test {
+class TextPieceReaderTest : public ::testing::Test {
  protected:
   // Pieces, "|" between those of a document; documents as elements.
   std::vector<std::string> Documents(const std::string& content, const std::string& separator,
-                                     size_t piece_bytes = TextReader::kPieceBytes) {
+                                     size_t piece_bytes = TextPieceReader::kPieceBytes) {
     EXPECT_OK(WriteFileAtomically(path_, content));
-    const auto reader = TextReader::Open(path_, separator, piece_bytes);
+    const auto reader = TextPieceReader::Open(path_, separator, piece_bytes);
     EXPECT_OK(reader);
     std::vector<std::string> documents;
     for (TextPiece piece;;) {
@@ -46,27 +46,27 @@ class TextReaderTest : public ::testing::Test {
 
 using Strings = std::vector<std::string>;
 
-TEST_F(TextReaderTest, AFileIsADocument) { EXPECT_EQ(Documents("a\r\nb\n\n", ""), (Strings{"a\r\nb\n\n"})); }
+TEST_F(TextPieceReaderTest, AFileIsADocument) { EXPECT_EQ(Documents("a\r\nb\n\n", ""), (Strings{"a\r\nb\n\n"})); }
 
-TEST_F(TextReaderTest, AnEmptyFileIsAnEmptyDocument) { EXPECT_EQ(Documents("", ""), (Strings{""})); }
+TEST_F(TextPieceReaderTest, AnEmptyFileIsAnEmptyDocument) { EXPECT_EQ(Documents("", ""), (Strings{""})); }
 
-TEST_F(TextReaderTest, ALineOfItsOwnSeparates) {
+TEST_F(TextPieceReaderTest, ALineOfItsOwnSeparates) {
   EXPECT_EQ(Documents("a\nb\n---\nc ---\n--- \n---\r\n---\nd", "---"), (Strings{"a\nb\n", "c ---\n--- \n", "", "d"}));
 }
 
-TEST_F(TextReaderTest, NothingFollowsTheLastSeparator) {
+TEST_F(TextPieceReaderTest, NothingFollowsTheLastSeparator) {
   EXPECT_EQ(Documents("a\n---\n", "---"), (Strings{"a\n"}));
   EXPECT_EQ(Documents("a\n---", "---"), (Strings{"a\n"}));
 }
 
-TEST_F(TextReaderTest, ASeparatorThatFallsOnTheEdgeOfABufferIsSeen) {
+TEST_F(TextPieceReaderTest, ASeparatorThatFallsOnTheEdgeOfABufferIsSeen) {
   for (int length = (1 << 18) - 8; length < (1 << 18) + 3; ++length) {
     const std::string line(static_cast<size_t>(length), 'x');
     EXPECT_EQ(Documents(line + "\n---\r\nb\n", "---"), (Strings{line + "\n", "b\n"})) << length;
   }
 }
 
-TEST_F(TextReaderTest, LongDocumentsComeInPiecesThatEndAtLines) {
+TEST_F(TextPieceReaderTest, LongDocumentsComeInPiecesThatEndAtLines) {
   std::string text;
   for (int i = 0; i < 100; ++i) absl::StrAppend(&text, "line ", i, "\n");
   const Strings documents = Documents(text, "", 100);
@@ -99,10 +99,10 @@ TEST(TextCutTest, CutsWhereNoTokenizerJoins) {
   EXPECT_EQ(TextCut("a"), 1u);
 }
 
-TEST_F(TextReaderTest, ABadSeparatorIsRefused) {
+TEST_F(TextPieceReaderTest, ABadSeparatorIsRefused) {
   ASSERT_OK(WriteFileAtomically(path_, "a"));
-  EXPECT_THAT(TextReader::Open(path_, "a\nb"), StatusIs(absl::StatusCode::kInvalidArgument, "separator"));
-  EXPECT_THAT(TextReader::Open(path_, std::string(2000, 'x')),
+  EXPECT_THAT(TextPieceReader::Open(path_, "a\nb"), StatusIs(absl::StatusCode::kInvalidArgument, "separator"));
+  EXPECT_THAT(TextPieceReader::Open(path_, std::string(2000, 'x')),
               StatusIs(absl::StatusCode::kInvalidArgument, "separator: 2000 bytes"));
 }
 
