@@ -99,15 +99,19 @@ std::string ProgressLine(const proto::StatusReply& status, int width) {
 ProgressPrinter::ProgressPrinter(bool quiet) : quiet_(quiet), terminal_(isatty(STDOUT_FILENO) == 1) {}
 
 void ProgressPrinter::Show(const proto::StatusReply& status) {
+  ShowLine(status.step(), [&status](int width) { return ProgressLine(status, width); });
+}
+
+void ProgressPrinter::ShowLine(int64_t step, const std::function<std::string(int width)>& line) {
   if (quiet_) return;
   if (terminal_) {
-    std::printf("\r\033[K%s", ProgressLine(status, TerminalWidth() - 1).c_str());
+    std::printf("\r\033[K%s", line(TerminalWidth() - 1).c_str());
     line_open_ = true;
   } else {
-    if (status.step() == last_step_ || absl::Now() - last_shown_ < kPlainInterval) return;
-    std::printf("%s\n", ProgressLine(status, kNoTerminalWidth).c_str());
+    if (step == last_step_ || absl::Now() - last_shown_ < kPlainInterval) return;
+    std::printf("%s\n", line(kNoTerminalWidth).c_str());
   }
-  last_step_ = status.step();
+  last_step_ = step;
   last_shown_ = absl::Now();
   std::fflush(stdout);
 }

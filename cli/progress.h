@@ -2,6 +2,7 @@
 #define EPS_CLI_PROGRESS_H_
 
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "absl/time/time.h"
@@ -35,6 +36,8 @@ class ProgressPrinter {
  public:
   explicit ProgressPrinter(bool quiet);
   void Show(const proto::StatusReply& status);
+  // The same for something else than a run: `line` makes one of at most so many characters, `step` tells how far it is.
+  void ShowLine(int64_t step, const std::function<std::string(int width)>& line);
   // Prints a line of its own, on a terminal in the place of the progress line, which Show prints anew below it. Nothing
   // when quiet.
   void Note(const std::string& text);

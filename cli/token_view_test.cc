@@ -1,0 +1,99 @@
+#include "cli/token_view.h"
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/base/file_util.h"
+#include "common/formats/document_index_writer.h"
+#include "common/testing/status_matchers.h"
+#include "common/testing/temp_dir.h"
+#include "gtest/gtest.h"
+
+namespace eps::cli {
+namespace {
+
+TEST(TokenViewTest, AProgressLineLeavesOutWhatHasNoRoom) {
+  const TokenizeProgress progress{
+      .bytes_done = 35 << 20, .bytes_total = 100 << 20, .documents = 12, .tokens = 3456, .seconds = 10};
+  EXPECT_EQ(TokenizeProgressLine(progress, 200),
+            "[#######-------------]  35%  35.0 MiB of 100.0 MiB  12 documents  3456 tokens  3.7 MB/s  eta 0:19");
+  EXPECT_EQ(TokenizeProgressLine(progress, 79),
+            " 35%  35.0 MiB of 100.0 MiB  12 documents  3456 tokens  3.7 MB/s  eta 0:19");
+  EXPECT_EQ(TokenizeProgressLine(progress, 30), " 35%  3.7 MB/s  eta 0:19");
+  EXPECT_EQ(TokenizeProgressLine(progress, 3), " 35");
+  EXPECT_EQ(TokenizeProgressLine({}, 30), "100%  0.0 MB/s  eta -:--");
+}
+
+TEST(TokenViewTest, ASummaryTellsWhatWasLeftOut) {
+  const TokenizeReport report{
+      .counts = {.documents = 2, .tokens = 10, .counted_tokens = 4, .longest_document = 7, .empty_documents = 1},
+      .source_bytes = 1 << 20,
+      .token_bytes = 2,
+      .seconds = 2,
+      .chat_template = "chatml",
+      .num_classes = 2,
+      .class_names = {"no", "y\x1b"}};
+  EXPECT_EQ(TokenizeSummary(report, "a.bin"),
+            "a.bin: 2 documents, 10 tokens of 2 bytes, 4 of them counted; the longest document has 7\n"
+            "1.0 MiB in 2.000 s, 0.5 MB/s\n"
+            "template: chatml\n"
+            "classes: 2: 0 no, 1 y?\n"
+            "left out: 1 empty documents, 0 without a token that is counted\n");
+}
+
+class ShowTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_OK(WriteFileAtomically(path_, std::string("q\0\n\0a\0b\0\x1b\0x\0", 12)));
+    ASSERT_OK_AND_ASSIGN(const auto writer, DocumentIndexWriter::Create(DocumentIndexPath(path_),
+                                                                        {.token_bytes = 2,
+                                                                         .tokenizer_fingerprint = bytes_->fingerprint(),
+                                                                         .may_be_cut = false,
+                                                                         .has_labels = true}));
+    const std::vector<TokenRange> counted = {{2, 4}};
+    ASSERT_OK(writer->Add({.num_tokens = 4, .counted = counted, .label = 3, .second_part = 2}));
+    ASSERT_OK(writer->Add({.num_tokens = 2, .label = 0}));
+    ASSERT_OK(writer->Finish());
+    ASSERT_OK_AND_ASSIGN(index_, DocumentIndex::Open(DocumentIndexPath(path_)));
+    ASSERT_OK_AND_ASSIGN(file_, TokenFile::Open(path_, 2));
+  }
+
+  TempDir dir_;
+  std::string path_ = dir_.File("a.bin");
+  std::unique_ptr<Tokenizer> bytes_ = MakeByteTokenizer();
+  std::unique_ptr<DocumentIndex> index_;
+  std::unique_ptr<TokenFile> file_;
+};
+
+TEST_F(ShowTest, CountedTokensAreMarked) {
+  EXPECT_THAT(ShowDocument(*file_, *index_, 0, bytes_.get(), 100),
+              IsOkAndHolds("document 0: 4 tokens from 0 on, 2 counted, class 3, second part from its token 2 on\n"
+                           "    q\n    {+ab+}\n"));
+  EXPECT_THAT(ShowDocument(*file_, *index_, 0, nullptr, 3),
+              IsOkAndHolds("document 0: 4 tokens from 0 on, 2 counted, class 3, second part from its token 2 on\n"
+                           "    113 10 +97\n    ... and 1 tokens more\n"));
+}
+
+TEST_F(ShowTest, NothingCommandsATerminal) {
+  EXPECT_THAT(ShowDocument(*file_, *index_, 1, bytes_.get(), 100),
+              IsOkAndHolds("document 1: 2 tokens from 4 on, 0 counted, class 0\n    ?x\n"));
+}
+
+TEST_F(ShowTest, AnotherTokenizerIsRefused) {
+  class Other final : public Tokenizer {
+    std::vector<int32_t> Encode(absl::string_view, Specials) const override { return {}; }
+    std::string Decode(absl::Span<const int32_t>, bool) const override { return ""; }
+    int64_t vocab() const override { return 256; }
+    std::optional<int32_t> TokenId(absl::string_view) const override { return std::nullopt; }
+    const std::string& fingerprint() const override { return fingerprint_; }
+    const std::string fingerprint_ = std::string(64, '0');
+  };
+  const Other other;
+  EXPECT_THAT(ShowDocument(*file_, *index_, 0, &other, 100),
+              StatusIs(absl::StatusCode::kInvalidArgument, "fingerprint"));
+}
+
+}  // namespace
+}  // namespace eps::cli

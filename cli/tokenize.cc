@@ -1,0 +1,210 @@
+// eps tokenize: text, JSONL or TSV to a token file; and what such a file holds.
+
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "cli/command.h"
+#include "cli/common_flags.h"
+#include "cli/progress.h"
+#include "cli/signal_queue.h"
+#include "cli/token_view.h"
+#include "common/base/exit_code.h"
+#include "common/base/flags.h"
+#include "common/base/status_macros.h"
+#include "common/base/thread.h"
+#include "common/corpus/tokenize_corpus.h"
+#include "common/formats/document_index.h"
+#include "common/formats/document_index_writer.h"
+#include "common/formats/token_file.h"
+#include "common/tokenizer/tokenizer.h"
+
+namespace eps::cli {
+namespace {
+
+constexpr absl::Duration kSignalInterval = absl::Milliseconds(50);
+constexpr int64_t kTokensShown = 1024;  // of a document
+
+struct TokenizeFlags {
+  std::string tokenizer;
+  TokenizeOptions options;
+  std::string format = "auto";
+  std::string count = "answers";
+  std::string bos;  // "": not given
+  std::string eos;
+  bool quiet = false;
+  std::string print;
+  int64_t documents = 5;
+};
+
+// Says to stop when SIGINT or SIGTERM comes, as long as it lives.
+class StopOnSignal {
+ public:
+  explicit StopOnSignal(SignalQueue signals) : signals_(std::move(signals)) {}
+  ~StopOnSignal() { End(); }
+
+  absl::Status Start() {
+    EPS_ASSIGN_OR_RETURN(thread_, StartThread([this] {
+                           while (!ended_ && !stop_) stop_ = signals_.Wait(kSignalInterval).has_value();
+                         }));
+    return absl::OkStatus();
+  }
+  const std::atomic<bool>& stop() const { return stop_; }
+  // The signal that came; 0: none.
+  int End() {
+    ended_ = true;
+    if (thread_.joinable()) thread_.join();
+    return signals_.last();
+  }
+
+ private:
+  SignalQueue signals_;  // the thread's, while it runs
+  std::atomic<bool> stop_ = false;
+  std::atomic<bool> ended_ = false;
+  std::thread thread_;
+};
+
+absl::StatusOr<std::unique_ptr<Tokenizer>> OpenTokenizer(const std::string& name) {
+  if (name == "bytes") return MakeByteTokenizer();
+  return LoadTokenizer(name);
+}
+
+std::optional<std::string> TokenFlag(const std::string& given) {
+  if (given.empty()) return std::nullopt;
+  return given == "none" ? "" : given;
+}
+
+TokenizeOptions ToOptions(const TokenizeFlags& flags) {
+  TokenizeOptions options = flags.options;
+  options.format = flags.format == "text"    ? CorpusFormat::kText
+                   : flags.format == "jsonl" ? CorpusFormat::kJsonl
+                   : flags.format == "tsv"   ? CorpusFormat::kTsv
+                                             : CorpusFormat::kAuto;
+  options.count_all = flags.count == "all";
+  options.bos = TokenFlag(flags.bos);
+  options.eos = TokenFlag(flags.eos);
+  if (options.threads == 0) options.threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  return options;
+}
+
+// The program's exit code.
+absl::StatusOr<int> RunTokenize(const TokenizeFlags& flags) {
+  for (const auto& [flag, is_given] : {std::pair("--tokenizer", !flags.tokenizer.empty()),
+                                       {"--in", !flags.options.sources.empty()},
+                                       {"--out", !flags.options.out.empty()}}) {
+    if (!is_given) return absl::InvalidArgumentError(absl::StrCat(flag, " is required, unless --print is given"));
+  }
+  EPS_ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer, OpenTokenizer(flags.tokenizer));
+  EPS_ASSIGN_OR_RETURN(SignalQueue signals, SignalQueue::Create());  // before any thread
+  StopOnSignal stopper(std::move(signals));
+  EPS_RETURN_IF_ERROR(stopper.Start());
+  ProgressPrinter printer(flags.quiet);
+  const auto show = [&printer](const TokenizeProgress& progress) {
+    printer.ShowLine(progress.bytes_done, [&progress](int width) { return TokenizeProgressLine(progress, width); });
+  };
+  const absl::StatusOr<TokenizeReport> report = TokenizeCorpus(ToOptions(flags), *tokenizer, show, stopper.stop());
+  printer.Finish();
+  const int signal = stopper.End();
+  if (absl::IsCancelled(report.status()) && signal != 0) {
+    PrintError(absl::CancelledError("stopped; nothing was written"));
+    return kExitSignal + signal;
+  }
+  EPS_RETURN_IF_ERROR(report.status());
+  if (!flags.quiet) std::fputs(TokenizeSummary(*report, flags.options.out).c_str(), stdout);
+  return kExitDone;
+}
+
+absl::Status Print(const TokenizeFlags& flags) {
+  EPS_ASSIGN_OR_RETURN(const std::unique_ptr<DocumentIndex> index, DocumentIndex::Open(DocumentIndexPath(flags.print)));
+  EPS_ASSIGN_OR_RETURN(const std::unique_ptr<TokenFile> file, TokenFile::Open(flags.print, index->token_bytes()));
+  if (file->num_tokens() != index->num_tokens()) {
+    return absl::InvalidArgumentError(absl::StrCat("\"", flags.print, "\": ", file->num_tokens(),
+                                                   " tokens, its document index has ", index->num_tokens()));
+  }
+  std::unique_ptr<Tokenizer> tokenizer;
+  if (!flags.tokenizer.empty()) {
+    EPS_ASSIGN_OR_RETURN(tokenizer, OpenTokenizer(flags.tokenizer));
+  }
+  std::fputs(ShowTokenFile(*index, flags.print).c_str(), stdout);
+  for (int64_t i = 0; i < std::min(flags.documents, index->num_documents()); ++i) {
+    EPS_ASSIGN_OR_RETURN(const std::string shown, ShowDocument(*file, *index, i, tokenizer.get(), kTokensShown));
+    std::fwrite(shown.data(), 1, shown.size(), stdout);
+  }
+  return absl::OkStatus();
+}
+
+int Run(const TokenizeFlags& flags) {
+  if (!flags.print.empty()) return ReportStart(Print(flags));
+  const absl::StatusOr<int> code = RunTokenize(flags);
+  return code.ok() ? *code : ReportStart(code.status());
+}
+
+void AddFlags(CLI::App& command, TokenizeFlags& flags) {
+  TokenizeOptions& options = flags.options;
+  command
+      .add_option("--tokenizer", flags.tokenizer,
+                  "A model's folder, its tokenizer.json or tokenizer.model, or \"bytes\": a token per byte")
+      ->type_name("PATH")
+      ->check(NotEmpty());
+  command.add_option("--in", options.sources, "What to read, in this order")->type_name("FILE...")->check(NotEmpty());
+  command.add_option("--out", options.out, "The token file to write, and FILE.docs beside it; must not be there")
+      ->type_name("FILE")
+      ->check(NotEmpty());
+  command
+      .add_option("--format", flags.format,
+                  "text, jsonl (text; messages; instruction, input and output; prompt and completion), tsv (texts and "
+                  "their classes), or auto: by the name")
+      ->check(CLI::IsMember({"auto", "text", "jsonl", "tsv"}))
+      ->capture_default_str();
+  command
+      .add_option("--template", options.chat_template,
+                  "Of conversations: a model family's form of a chat, or auto: by the tokenizer's special tokens")
+      ->check(CLI::IsMember({"auto", "llama3", "chatml", "mistral", "llama2", "plain"}))
+      ->capture_default_str();
+  command.add_option("--count", flags.count, "Of conversations: which tokens the loss counts")
+      ->check(CLI::IsMember({"answers", "all"}))
+      ->capture_default_str();
+  command.add_option("--separator", options.separator, "Of text: the line between two documents; else a file is one")
+      ->type_name("LINE");
+  command.add_option("--text-column", options.columns.text, "Of TSV; else as the tasks of GLUE name it")
+      ->type_name("NAME");
+  command.add_option("--second-text-column", options.columns.second_text, "Of TSV, for pairs")->type_name("NAME");
+  command.add_option("--label-column", options.columns.label, "Of TSV: whole numbers, or names of classes")
+      ->type_name("NAME");
+  command.add_option("--bos", flags.bos, "The token that begins a document, or none; else the tokenizer's")
+      ->type_name("TOKEN");
+  command.add_option("--eos", flags.eos, "The token that ends a document, or none; else the tokenizer's")
+      ->type_name("TOKEN");
+  command.add_option("--token-bytes", options.token_bytes, "2 or 4; else what the vocabulary needs")
+      ->check(CLI::IsMember({2, 4}));
+  options.threads = 0;
+  command.add_option("--threads", options.threads, "That encode; else one for each core")->check(CLI::Range(1, 1024));
+  command.add_flag("--quiet", flags.quiet, "No progress and no summary");
+  command.add_option("--print", flags.print, "Shows what a token file holds; with --tokenizer as text")
+      ->type_name("FILE")
+      ->check(NotEmpty());
+  command.add_option("--documents", flags.documents, "How many of them --print shows")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+}
+
+}  // namespace
+
+void AddTokenize(CLI::App& app, int* exit_code) {
+  CLI::App* command =
+      app.add_subcommand("tokenize", "Turns text, JSONL or TSV into a token file; shows what a token file holds");
+  auto flags = std::make_shared<TokenizeFlags>();
+  AddFlags(*command, *flags);
+  command->callback([flags, exit_code] { *exit_code = Run(*flags); });
+}
+
+}  // namespace eps::cli

@@ -1,0 +1,70 @@
+#ifndef EPS_COMMON_CORPUS_CHAT_TEMPLATE_H_
+#define EPS_COMMON_CORPUS_CHAT_TEMPLATE_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "common/corpus/conversation.h"
+#include "common/formats/document_index_writer.h"
+#include "common/tokenizer/tokenizer.h"
+
+namespace eps {
+
+struct ChatMarkup;  // a family's table of pieces, in chat_template.cc
+
+struct EncodedConversation {
+  std::vector<int32_t> ids;
+  std::vector<TokenRange> answers;  // of each turn of the assistant, its content and the token that ends it
+};
+
+// How the turns of a conversation become one sequence of tokens, as the models of a family were taught to expect it.
+//
+//   llama3   Llama 3 and later          chatml   Qwen2, Qwen2.5, Qwen3
+//   mistral  Mistral, Mixtral           llama2   Llama 2 Chat
+//   plain    headings of plain text, for models that know no turns: "### User:", "### Assistant:"
+//
+// Markup that is special tokens becomes these; what a message says never does, so that it cannot end its turn. Of
+// llama2, plain, and a mistral without tokens of its own for [INST], markup is text and no more than text.
+//
+// What the templates of some models add of their own is not added: a system message where there is none (Qwen2), the
+// date (Llama 3.1), empty thoughts (Qwen3). What is not in the data is not in the tokens.
+//
+// Threads: safe; fixed after construction. The tokenizer must outlive it.
+class ChatTemplate {
+ public:
+  // `name`: one of the above, or "auto": by the special tokens that the tokenizer has, plain if it has none of llama3,
+  // chatml or mistral. `end_of_text` ends an answer where the family has no token for it (plain).
+  // Errors: INVALID_ARGUMENT naming the template that is not known, or a special token that the tokenizer lacks
+  static absl::StatusOr<ChatTemplate> Create(absl::string_view name, const Tokenizer& tokenizer,
+                                             std::optional<int32_t> end_of_text);
+
+  absl::string_view name() const;
+  // The token that begins a document; its caller puts it there. nullopt: none.
+  std::optional<int32_t> first_token() const { return first_token_; }
+
+  // Errors: INVALID_ARGUMENT naming the message and what the template has no place for
+  absl::StatusOr<EncodedConversation> Encode(absl::Span<const ChatMessage> messages) const;
+
+ private:
+  class Builder;
+
+  ChatTemplate(const ChatMarkup& markup, const Tokenizer& tokenizer) : markup_(&markup), tokenizer_(&tokenizer) {}
+
+  absl::Status Check(absl::Span<const ChatMessage> messages) const;
+
+  const ChatMarkup* markup_;
+  const Tokenizer* tokenizer_;
+  std::optional<int32_t> first_token_;
+  std::optional<int32_t> exchange_token_;  // before each turn of the user
+  std::optional<int32_t> end_of_turn_;     // behind each answer; nullopt: the markup's text
+  bool answers_need_space_ = false;
+};
+
+}  // namespace eps
+
+#endif  // EPS_COMMON_CORPUS_CHAT_TEMPLATE_H_

@@ -1,0 +1,179 @@
+#include "common/corpus/corpus_sources.h"
+
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+
+namespace eps {
+namespace {
+
+// Large enough that handing it over costs nothing, small enough that a stop is soon felt.
+constexpr size_t kBatchBytes = 1 << 18;
+
+std::string Quoted(const std::string& path) { return absl::StrCat("\"", path, "\""); }
+
+bool IsBlank(absl::string_view text) { return absl::StripAsciiWhitespace(text).empty(); }
+
+CorpusFormat FormatOf(const std::string& path) {
+  for (const absl::string_view end : {".jsonl", ".ndjson", ".json"}) {
+    if (absl::EndsWithIgnoreCase(path, end)) return CorpusFormat::kJsonl;
+  }
+  return absl::EndsWithIgnoreCase(path, ".tsv") ? CorpusFormat::kTsv : CorpusFormat::kText;
+}
+
+const char* ContentName(CorpusContent content) {
+  switch (content) {
+    case CorpusContent::kText:
+      return "text";
+    case CorpusContent::kConversations:
+      return "conversations";
+    case CorpusContent::kClassified:
+      return "texts with classes";
+  }
+  return "?";
+}
+
+// False for a file without a line that is more than white space.
+absl::StatusOr<bool> InspectJsonl(CorpusSource& source) {
+  EPS_ASSIGN_OR_RETURN(const std::unique_ptr<LineReader> reader, LineReader::Open(source.path));
+  source.num_bytes = reader->file_bytes();
+  for (TextLine line;;) {
+    EPS_ASSIGN_OR_RETURN(const bool found, reader->Next(line));
+    if (!found) return false;
+    if (IsBlank(line.text)) continue;
+    EPS_ASSIGN_OR_RETURN(source.kind, FindJsonlKind(line));
+    return true;
+  }
+}
+
+absl::Status InspectTsv(CorpusSource& source, const TsvColumns& columns, const std::atomic<bool>& stop,
+                        LabelClasses& classes) {
+  EPS_ASSIGN_OR_RETURN(const std::unique_ptr<LineReader> reader, LineReader::Open(source.path));
+  source.num_bytes = reader->file_bytes();
+  TextLine line;
+  EPS_ASSIGN_OR_RETURN(const bool has_header, reader->Next(line));
+  if (!has_header) return absl::InvalidArgumentError("is empty, must begin with the names of its columns");
+  EPS_ASSIGN_OR_RETURN(source.table, TsvTable::FromHeader(line, columns));
+  for (;;) {
+    if (stop.load(std::memory_order_relaxed)) return absl::CancelledError("stopped");
+    EPS_ASSIGN_OR_RETURN(const bool found, reader->Next(line));
+    if (!found) return absl::OkStatus();
+    if (IsBlank(line.text)) continue;
+    EPS_ASSIGN_OR_RETURN(const TsvRow row, source.table->Row(line));
+    EPS_RETURN_IF_ERROR(classes.Add(row.label, absl::StrCat(Quoted(source.path), ": ", LinePlace(line), ": column \"",
+                                                            source.table->label_column(), "\"")));
+  }
+}
+
+// What the documents of a file are; nullopt when it has none.
+absl::StatusOr<std::optional<CorpusContent>> Inspect(CorpusSource& source, const TsvColumns& columns,
+                                                     const std::atomic<bool>& stop, LabelClasses& classes) {
+  if (source.format == CorpusFormat::kTsv) {
+    EPS_RETURN_IF_ERROR(InspectTsv(source, columns, stop, classes));
+    return CorpusContent::kClassified;
+  }
+  if (source.format == CorpusFormat::kText) {
+    EPS_ASSIGN_OR_RETURN(const std::unique_ptr<SequentialFile> file, SequentialFile::Open(source.path));
+    source.num_bytes = file->num_bytes();
+    return CorpusContent::kText;
+  }
+  EPS_ASSIGN_OR_RETURN(const bool found, InspectJsonl(source));
+  if (!found) return std::optional<CorpusContent>();
+  return source.kind == JsonlKind::kText ? CorpusContent::kText : CorpusContent::kConversations;
+}
+
+// An error of a file says which; LabelClasses and the system say so themselves.
+absl::Status InFile(const absl::Status& status, const std::string& path) {
+  if (status.ok() || absl::StartsWith(status.message(), Quoted(path)) || !absl::IsInvalidArgument(status))
+    return status;
+  return Annotate(status, Quoted(path));
+}
+
+}  // namespace
+
+absl::StatusOr<CorpusSources> InspectSources(const std::vector<std::string>& paths, CorpusFormat format,
+                                             const TsvColumns& columns, const std::atomic<bool>& stop) {
+  CorpusSources sources;
+  const CorpusSource* first = nullptr;  // with documents
+  sources.files.reserve(paths.size());
+  for (const std::string& path : paths) {
+    CorpusSource& source = sources.files.emplace_back();
+    source.path = path;
+    source.format = format == CorpusFormat::kAuto ? FormatOf(path) : format;
+    const absl::StatusOr<std::optional<CorpusContent>> content = Inspect(source, columns, stop, sources.classes);
+    EPS_RETURN_IF_ERROR(InFile(content.status(), path));
+    sources.num_bytes += source.num_bytes;
+    if (!content->has_value()) continue;
+    if (first == nullptr) {
+      first = &source;
+      sources.content = **content;
+    } else if (**content != sources.content) {
+      return absl::InvalidArgumentError(absl::StrCat(Quoted(path), " holds ", ContentName(**content), ", ",
+                                                     Quoted(first->path), " ", ContentName(sources.content),
+                                                     ": they cannot go into one token file"));
+    }
+  }
+  if (sources.content == CorpusContent::kClassified) EPS_RETURN_IF_ERROR(sources.classes.Finish());
+  return sources;
+}
+
+absl::StatusOr<bool> CorpusReader::Next(CorpusBatch& batch) {
+  for (; file_ < sources_.files.size(); ++file_, lines_.reset(), pieces_.reset()) {
+    const std::string& path = sources_.files[file_].path;
+    EPS_RETURN_IF_ERROR(InFile(OpenFile(), path));
+    batch = {.file = file_};
+    const absl::StatusOr<bool> found = lines_ != nullptr ? NextLines(batch) : NextPieces(batch);
+    EPS_RETURN_IF_ERROR(InFile(found.status(), path));
+    if (*found) return true;
+  }
+  return false;
+}
+
+absl::Status CorpusReader::OpenFile() {
+  if (lines_ != nullptr || pieces_ != nullptr) return absl::OkStatus();
+  const CorpusSource& source = sources_.files[file_];
+  if (source.format == CorpusFormat::kText) {
+    EPS_ASSIGN_OR_RETURN(pieces_, TextPieceReader::Open(source.path, separator_));
+    return absl::OkStatus();
+  }
+  EPS_ASSIGN_OR_RETURN(lines_, LineReader::Open(source.path));
+  TextLine header;
+  return source.format == CorpusFormat::kTsv ? lines_->Next(header).status() : absl::OkStatus();
+}
+
+absl::StatusOr<bool> CorpusReader::NextLines(CorpusBatch& batch) {
+  const int64_t begin = lines_->offset_bytes();
+  for (TextLine line; batch.bytes.size() < kBatchBytes;) {
+    EPS_ASSIGN_OR_RETURN(const bool found, lines_->Next(line));
+    if (!found) break;
+    if (IsBlank(line.text)) continue;
+    batch.units.push_back({.begin = batch.bytes.size(),
+                           .num_bytes = line.text.size(),
+                           .number = line.number,
+                           .offset_bytes = line.offset_bytes});
+    absl::StrAppend(&batch.bytes, line.text);
+  }
+  batch.source_bytes = lines_->offset_bytes() - begin;
+  return !batch.units.empty();
+}
+
+absl::StatusOr<bool> CorpusReader::NextPieces(CorpusBatch& batch) {
+  const int64_t begin = pieces_->offset_bytes();
+  for (TextPiece piece; batch.bytes.size() < kBatchBytes;) {
+    EPS_ASSIGN_OR_RETURN(const bool found, pieces_->Next(piece));
+    if (!found) break;
+    batch.units.push_back({.begin = batch.bytes.size(),
+                           .num_bytes = piece.text.size(),
+                           .starts_document = piece.starts_document,
+                           .ends_document = piece.ends_document});
+    absl::StrAppend(&batch.bytes, piece.text);
+  }
+  batch.source_bytes = pieces_->offset_bytes() - begin;
+  return !batch.units.empty();
+}
+
+}  // namespace eps

@@ -1,0 +1,99 @@
+#ifndef EPS_COMMON_CORPUS_CORPUS_SOURCES_H_
+#define EPS_COMMON_CORPUS_CORPUS_SOURCES_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "common/corpus/jsonl.h"
+#include "common/corpus/line_reader.h"
+#include "common/corpus/text_piece_reader.h"
+#include "common/corpus/tsv.h"
+
+namespace eps {
+
+enum class CorpusFormat {
+  kAuto,   // by the name: .jsonl, .ndjson, .json; .tsv; else text
+  kText,   // plain text
+  kJsonl,  // common/corpus/jsonl.h
+  kTsv,    // common/corpus/tsv.h
+};
+
+// What documents are.
+enum class CorpusContent { kText, kConversations, kClassified };
+
+struct CorpusSource {
+  std::string path;
+  CorpusFormat format = CorpusFormat::kText;  // not kAuto
+  JsonlKind kind = JsonlKind::kText;          // of JSONL
+  std::optional<TsvTable> table;              // of TSV
+  int64_t num_bytes = 0;
+};
+
+struct CorpusSources {
+  std::vector<CorpusSource> files;
+  CorpusContent content = CorpusContent::kText;
+  LabelClasses classes;  // of kClassified: of all files together
+  int64_t num_bytes = 0;
+};
+
+// What the files are. Reads the first line of JSONL, and all of TSV: the classes have to be known before the first row.
+// Errors: INVALID_ARGUMENT naming file and place; files whose documents are of different content · CANCELLED once
+//         `stop` is true · file errors
+absl::StatusOr<CorpusSources> InspectSources(const std::vector<std::string>& paths, CorpusFormat format,
+                                             const TsvColumns& columns, const std::atomic<bool>& stop);
+
+// A line, or a piece of a document of text, of a batch.
+struct CorpusUnit {
+  size_t begin = 0;  // in the batch's bytes
+  size_t num_bytes = 0;
+  int64_t number = 0;  // of the line
+  int64_t offset_bytes = 0;
+  bool starts_document = true;
+  bool ends_document = true;
+};
+
+// What one thread encodes at a time.
+struct CorpusBatch {
+  size_t file = 0;  // its index
+  std::string bytes;
+  std::vector<CorpusUnit> units;
+  int64_t source_bytes = 0;  // that were read for it
+
+  absl::string_view text(const CorpusUnit& unit) const {
+    return absl::string_view(bytes).substr(unit.begin, unit.num_bytes);
+  }
+};
+
+// Cuts the files, in order, into batches that do not depend on who encodes them.
+//
+// Threads: one at a time. `sources` must outlive it.
+class CorpusReader {
+ public:
+  CorpusReader(const CorpusSources& sources, std::string separator)
+      : sources_(sources), separator_(std::move(separator)) {}
+
+  // False at the end. Errors: INVALID_ARGUMENT naming file and place · file errors
+  absl::StatusOr<bool> Next(CorpusBatch& batch);
+
+ private:
+  absl::Status OpenFile();
+  absl::StatusOr<bool> NextLines(CorpusBatch& batch);
+  absl::StatusOr<bool> NextPieces(CorpusBatch& batch);
+
+  const CorpusSources& sources_;
+  const std::string separator_;
+  size_t file_ = 0;
+  std::unique_ptr<LineReader> lines_;  // of files_[file_], one of the two
+  std::unique_ptr<TextPieceReader> pieces_;
+};
+
+}  // namespace eps
+
+#endif  // EPS_COMMON_CORPUS_CORPUS_SOURCES_H_

@@ -1,0 +1,110 @@
+#include "common/corpus/document_encoder.h"
+
+#include <utility>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+
+namespace eps {
+namespace {
+
+void Append(std::vector<int32_t>& ids, const std::vector<int32_t>& more) {
+  ids.insert(ids.end(), more.begin(), more.end());
+}
+
+}  // namespace
+
+absl::Status AppendTokens(absl::Span<const int32_t> ids, int token_bytes, std::string& bytes) {
+  size_t at = bytes.size();
+  bytes.resize(at + ids.size() * static_cast<size_t>(token_bytes));
+  for (const int32_t id : ids) {
+    if (id < 0 || (token_bytes == 2 && id > 0xFFFF)) {
+      return absl::InternalError(absl::StrCat("the tokenizer gave id ", id, ", too large for ", token_bytes, " bytes"));
+    }
+    for (int i = 0; i < token_bytes; ++i) bytes[at++] = static_cast<char>(static_cast<uint32_t>(id) >> (8 * i) & 0xFF);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<EncodedBatch> DocumentEncoder::Encode(const CorpusBatch& batch) const {
+  EncodedBatch out;
+  out.units.reserve(batch.units.size());
+  for (const CorpusUnit& unit : batch.units) {
+    EPS_RETURN_IF_ERROR_WITH(EncodeUnit(batch, unit, out),
+                             absl::StrCat("\"", options_.sources->files[batch.file].path, "\""));
+  }
+  return out;
+}
+
+absl::Status DocumentEncoder::EncodeUnit(const CorpusBatch& batch, const CorpusUnit& unit, EncodedBatch& out) const {
+  const CorpusSource& source = options_.sources->files[batch.file];
+  EncodedUnit encoded{.starts_document = unit.starts_document, .ends_document = unit.ends_document};
+  std::vector<int32_t> ids;
+  const TextLine line{.text = batch.text(unit), .number = unit.number, .offset_bytes = unit.offset_bytes};
+  switch (source.format) {
+    case CorpusFormat::kAuto:
+    case CorpusFormat::kText:
+      ids = options_.tokenizer->Encode(line.text, Tokenizer::Specials::kAsText);
+      break;
+    case CorpusFormat::kJsonl:
+      EPS_RETURN_IF_ERROR(EncodeLine(source, line, encoded, ids));
+      break;
+    case CorpusFormat::kTsv:
+      EPS_RETURN_IF_ERROR(EncodeRow(source, line, encoded, ids));
+      break;
+  }
+  encoded.num_tokens = static_cast<int64_t>(ids.size());
+  EPS_RETURN_IF_ERROR(AppendTokens(ids, options_.token_bytes, out.tokens));
+  out.units.push_back(std::move(encoded));
+  return absl::OkStatus();
+}
+
+absl::Status DocumentEncoder::EncodeLine(const CorpusSource& source, const TextLine& line, EncodedUnit& unit,
+                                         std::vector<int32_t>& ids) const {
+  EPS_ASSIGN_OR_RETURN(const JsonlRecord record, ParseJsonlRecord(line, source.kind));
+  if (source.kind != JsonlKind::kText) return EncodeMessages(record.messages, line, unit, ids);
+  ids = options_.tokenizer->Encode(record.text, Tokenizer::Specials::kAsText);
+  return absl::OkStatus();
+}
+
+absl::Status DocumentEncoder::EncodeMessages(absl::Span<const ChatMessage> messages, const TextLine& line,
+                                             EncodedUnit& unit, std::vector<int32_t>& ids) const {
+  if (messages.empty()) return absl::OkStatus();
+  absl::StatusOr<EncodedConversation> conversation = options_.chat->Encode(messages);
+  EPS_RETURN_IF_ERROR_WITH(conversation.status(), LinePlace(line));
+  ids = std::move(conversation->ids);
+  unit.all_counted = options_.count_all;
+  unit.counted = std::move(conversation->answers);
+  return absl::OkStatus();
+}
+
+absl::Status DocumentEncoder::EncodeRow(const CorpusSource& source, const TextLine& line, EncodedUnit& unit,
+                                        std::vector<int32_t>& ids) const {
+  EPS_ASSIGN_OR_RETURN(const TsvRow row, source.table->Row(line));
+  unit.label = options_.sources->classes.ClassOf(row.label);
+  if (!unit.label) {
+    return absl::InvalidArgumentError(absl::StrCat(LinePlace(line), ": column \"", source.table->label_column(),
+                                                   "\": \"", absl::CHexEscape(row.label),
+                                                   "\" was not there before: the file was changed while it was read"));
+  }
+  const Tokenizer& tokenizer = *options_.tokenizer;
+  const absl::string_view second = row.second_text.value_or("");
+  if (row.text.empty() && second.empty()) return absl::OkStatus();
+  const bool is_bert = options_.cls && options_.sep;
+  if (is_bert) ids.push_back(*options_.cls);
+  // Without a token that parts them, the two are two lines.
+  const bool is_pair = row.second_text.has_value();
+  const bool needs_newline = is_pair && !is_bert;
+  Append(ids, tokenizer.Encode(absl::StrCat(row.text, needs_newline ? "\n" : ""), Tokenizer::Specials::kAsText));
+  if (is_bert) ids.push_back(*options_.sep);
+  if (!is_pair) return absl::OkStatus();
+  const auto begin = static_cast<int64_t>(ids.size());
+  Append(ids, tokenizer.Encode(second, Tokenizer::Specials::kAsText));
+  if (is_bert) ids.push_back(*options_.sep);
+  // An empty second part is none, where nothing marks it.
+  if (begin > 0 && begin < static_cast<int64_t>(ids.size())) unit.second_part = begin;
+  return absl::OkStatus();
+}
+
+}  // namespace eps

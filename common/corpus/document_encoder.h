@@ -1,0 +1,73 @@
+#ifndef EPS_COMMON_CORPUS_DOCUMENT_ENCODER_H_
+#define EPS_COMMON_CORPUS_DOCUMENT_ENCODER_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "common/corpus/chat_template.h"
+#include "common/corpus/corpus_sources.h"
+#include "common/formats/document_index_writer.h"
+#include "common/tokenizer/tokenizer.h"
+
+namespace eps {
+
+// The tokens of a unit: those of a document but the ones at its ends that every document has.
+struct EncodedUnit {
+  int64_t num_tokens = 0;
+  bool starts_document = true;
+  bool ends_document = true;
+  bool all_counted = true;
+  std::vector<TokenRange> counted;  // where not all are
+  std::optional<int32_t> label;
+  std::optional<int64_t> second_part;
+};
+
+struct EncodedBatch {
+  std::string tokens;  // as they are in the token file
+  std::vector<EncodedUnit> units;
+};
+
+// Units of text to tokens.
+//
+// Threads: safe; fixed after construction. What it is given must outlive it.
+class DocumentEncoder {
+ public:
+  struct Options {
+    const CorpusSources* sources = nullptr;
+    const Tokenizer* tokenizer = nullptr;
+    const ChatTemplate* chat = nullptr;  // of conversations
+    bool count_all = false;
+    int token_bytes = 2;
+    // Where the tokenizer has them, [CLS] and [SEP]: texts with classes are then BERT's, [CLS] a [SEP] b [SEP].
+    std::optional<int32_t> cls;
+    std::optional<int32_t> sep;
+  };
+  explicit DocumentEncoder(const Options& options) : options_(options) {}
+
+  // Errors: INVALID_ARGUMENT naming file, line and offset · INTERNAL an id that is too large for its bytes
+  absl::StatusOr<EncodedBatch> Encode(const CorpusBatch& batch) const;
+
+ private:
+  absl::Status EncodeUnit(const CorpusBatch& batch, const CorpusUnit& unit, EncodedBatch& out) const;
+  absl::Status EncodeLine(const CorpusSource& source, const TextLine& line, EncodedUnit& unit,
+                          std::vector<int32_t>& ids) const;
+  absl::Status EncodeRow(const CorpusSource& source, const TextLine& line, EncodedUnit& unit,
+                         std::vector<int32_t>& ids) const;
+  absl::Status EncodeMessages(absl::Span<const ChatMessage> messages, const TextLine& line, EncodedUnit& unit,
+                              std::vector<int32_t>& ids) const;
+
+  const Options options_;
+};
+
+// Appends ids as the token file has them. Errors: INTERNAL an id that does not fit
+absl::Status AppendTokens(absl::Span<const int32_t> ids, int token_bytes, std::string& bytes);
+
+}  // namespace eps
+
+#endif  // EPS_COMMON_CORPUS_DOCUMENT_ENCODER_H_

@@ -1,0 +1,39 @@
+#ifndef EPS_COMMON_CORPUS_JSONL_H_
+#define EPS_COMMON_CORPUS_JSONL_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/corpus/conversation.h"
+#include "common/corpus/line_reader.h"
+
+namespace eps {
+
+// What the lines of a JSONL file are. Keys beside these may be there and are not looked at.
+enum class JsonlKind {
+  kText,         // {"text": "..."}
+  kMessages,     // {"messages": [{"role": "user", "content": "..."}, ...]}
+  kInstruction,  // {"instruction": "...", "input": "...", "output": "..."}; input may be absent, null or empty
+  kPrompt,       // {"prompt": "...", "completion": "..."}, or "response" in the place of "completion"
+};
+
+struct JsonlRecord {
+  std::string text;                   // of kText
+  std::vector<ChatMessage> messages;  // of the others; instruction and prompt are the user's, the rest the assistant's
+};
+
+// The kind that a file's first line shows. Of several, messages goes before instruction, prompt and text, in this order:
+// files of instructions often carry a text that was made of them.
+// Errors: INVALID_ARGUMENT naming the line's place, and the keys that are wanted
+absl::StatusOr<JsonlKind> FindJsonlKind(const TextLine& line);
+
+// A line that is of `kind`. Contents are valid UTF-8.
+//
+// Threads: safe
+// Errors:  INVALID_ARGUMENT naming line, byte offset (of a syntax error: the very byte) and key
+absl::StatusOr<JsonlRecord> ParseJsonlRecord(const TextLine& line, JsonlKind kind);
+
+}  // namespace eps
+
+#endif  // EPS_COMMON_CORPUS_JSONL_H_

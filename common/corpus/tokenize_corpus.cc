@@ -1,0 +1,295 @@
+#include "common/corpus/tokenize_corpus.h"
+
+#include <sys/stat.h>
+
+#include <chrono>
+#include <deque>
+#include <initializer_list>
+#include <memory>
+#include <thread>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "common/base/mutex.h"
+#include "common/base/status_macros.h"
+#include "common/base/thread.h"
+#include "common/corpus/chat_template.h"
+#include "common/corpus/document_encoder.h"
+
+namespace eps {
+namespace {
+
+constexpr std::chrono::milliseconds kProgressInterval(100);
+constexpr int kMaxThreads = 1024;
+
+// A batch on its way: read, encoded by one of the threads, written in order.
+struct Job {
+  CorpusBatch batch;
+  absl::StatusOr<EncodedBatch> encoded = absl::UnknownError("not encoded yet");
+  bool done = false;  // then `encoded` is the caller's again
+};
+
+// Threads that encode. Jobs are taken in the order in which they come.
+class EncoderPool {
+ public:
+  explicit EncoderPool(const DocumentEncoder& encoder) : encoder_(encoder) {}
+  ~EncoderPool() {
+    {
+      MutexLock lock(mu_);
+      closing_ = true;
+      todo_.clear();
+    }
+    work_.NotifyAll();
+    for (std::thread& thread : threads_) thread.join();
+  }
+
+  absl::Status Start(int threads) {
+    for (int i = 0; i < threads; ++i) {
+      EPS_ASSIGN_OR_RETURN(threads_.emplace_back(), StartThread([this] { Run(); }));
+    }
+    return absl::OkStatus();
+  }
+
+  void Add(std::shared_ptr<Job> job) {
+    {
+      MutexLock lock(mu_);
+      todo_.push_back(std::move(job));
+    }
+    work_.NotifyOne();
+  }
+
+  // Whether the job was done within the time.
+  bool Wait(const Job& job, std::chrono::nanoseconds timeout) {
+    MutexLock lock(mu_);
+    if (!job.done) done_.WaitFor(mu_, timeout);
+    return job.done;
+  }
+
+ private:
+  void Run() {
+    for (;;) {
+      const std::shared_ptr<Job> job = Take();
+      if (job == nullptr) return;
+      absl::StatusOr<EncodedBatch> encoded = encoder_.Encode(job->batch);
+      MutexLock lock(mu_);
+      job->encoded = std::move(encoded);
+      job->done = true;
+      done_.NotifyAll();
+    }
+  }
+
+  std::shared_ptr<Job> Take() {
+    MutexLock lock(mu_);
+    while (todo_.empty() && !closing_) work_.Wait(mu_);
+    if (closing_) return nullptr;
+    std::shared_ptr<Job> job = std::move(todo_.front());
+    todo_.pop_front();
+    return job;
+  }
+
+  const DocumentEncoder& encoder_;
+  std::vector<std::thread> threads_;
+  Mutex mu_;
+  CondVar work_;
+  CondVar done_;
+  std::deque<std::shared_ptr<Job>> todo_ ABSL_GUARDED_BY(mu_);
+  bool closing_ ABSL_GUARDED_BY(mu_) = false;
+};
+
+// The token of that spelling; nullopt for none. Errors: INVALID_ARGUMENT naming option and token
+absl::StatusOr<std::optional<int32_t>> TokenOf(absl::string_view option, const std::string& spelling,
+                                               const Tokenizer& tokenizer) {
+  if (spelling.empty()) return std::optional<int32_t>();
+  const std::optional<int32_t> id = tokenizer.TokenId(spelling);
+  if (id) return id;
+  return absl::InvalidArgumentError(
+      absl::StrCat(option, ": the tokenizer has no token \"", absl::CHexEscape(spelling), "\""));
+}
+
+std::optional<int32_t> FirstOf(std::initializer_list<absl::string_view> spellings, const Tokenizer& tokenizer) {
+  for (const absl::string_view spelling : spellings) {
+    if (const std::optional<int32_t> id = tokenizer.TokenId(spelling)) return id;
+  }
+  return std::nullopt;
+}
+
+// The tokens around and between the parts of documents.
+struct Marks {
+  std::optional<int32_t> first;
+  std::optional<int32_t> last;
+  std::optional<int32_t> cls;
+  std::optional<int32_t> sep;
+  std::optional<ChatTemplate> chat;
+};
+
+absl::StatusOr<Marks> ChooseMarks(const TokenizeOptions& options, CorpusContent content, const Tokenizer& tokenizer) {
+  Marks marks;
+  marks.first = FirstOf({"<|begin_of_text|>", "<s>"}, tokenizer);
+  marks.last = FirstOf({"<|endoftext|>", "<|end_of_text|>", "</s>"}, tokenizer);
+  if (content == CorpusContent::kClassified) {
+    marks.cls = tokenizer.TokenId("[CLS]");
+    marks.sep = tokenizer.TokenId("[SEP]");
+    if (marks.cls && marks.sep) marks.first = marks.last = std::nullopt;
+  }
+  const std::optional<int32_t> text_first = marks.first;
+  std::optional<int32_t> named_last;
+  if (options.eos) {
+    EPS_ASSIGN_OR_RETURN(named_last, TokenOf("eos", *options.eos, tokenizer));
+    marks.last = named_last;
+  }
+  if (content == CorpusContent::kConversations) {
+    EPS_ASSIGN_OR_RETURN(marks.chat, ChatTemplate::Create(options.chat_template, tokenizer, marks.last));
+    const bool is_plain = marks.chat->name() == "plain";
+    // The end of text already ends each answer of plain; other templates end documents as they do.
+    marks.last = is_plain ? std::nullopt : named_last;
+    marks.first = is_plain ? text_first : marks.chat->first_token();
+  }
+  if (options.bos) {
+    EPS_ASSIGN_OR_RETURN(marks.first, TokenOf("bos", *options.bos, tokenizer));
+  }
+  return marks;
+}
+
+absl::Status CheckOptions(const TokenizeOptions& options, const Tokenizer& tokenizer) {
+  if (options.sources.empty()) return absl::InvalidArgumentError("sources: there are none");
+  if (options.threads < 1 || options.threads > kMaxThreads) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("threads: ", options.threads, ", must be in [1, ", kMaxThreads, "]"));
+  }
+  if (options.token_bytes != 0 && options.token_bytes != 2 && options.token_bytes != 4) {
+    return absl::InvalidArgumentError(absl::StrCat("token_bytes: ", options.token_bytes, ", must be 2 or 4"));
+  }
+  if (options.token_bytes == 2 && tokenizer.vocab() > 65536) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("token_bytes: 2, must be 4 for a vocabulary of ", tokenizer.vocab()));
+  }
+  struct stat info;
+  if (lstat(options.out.c_str(), &info) == 0) {
+    return absl::AlreadyExistsError(
+        absl::StrCat("\"", options.out, "\" is there already: remove it, or choose another name"));
+  }
+  return absl::OkStatus();
+}
+
+// Keeps the pool busy, and writes what comes out of it in order.
+class Relay {
+ public:
+  Relay(const TokenizeOptions& options, CorpusReader& reader, EncoderPool& pool, CorpusWriter& writer,
+        std::function<void(int64_t bytes_done)> report, const std::atomic<bool>& stop)
+      : max_jobs_(2 * static_cast<size_t>(options.threads) + 2),
+        reader_(reader),
+        pool_(pool),
+        writer_(writer),
+        report_(std::move(report)),
+        stop_(stop) {}
+
+  absl::Status Run() {
+    absl::StatusOr<bool> more = true;
+    while ((more.ok() && *more) || !jobs_.empty()) {
+      if (stop_.load(std::memory_order_relaxed)) return absl::CancelledError("stopped");
+      if (more.ok() && *more && jobs_.size() < max_jobs_) {
+        more = ReadOne();
+      } else {
+        EPS_RETURN_IF_ERROR(WriteOne());
+      }
+    }
+    // What stands before it in the sources was looked at first: the error does not depend on who was faster.
+    return more.status();
+  }
+
+ private:
+  absl::StatusOr<bool> ReadOne() {
+    auto job = std::make_shared<Job>();
+    EPS_ASSIGN_OR_RETURN(const bool found, reader_.Next(job->batch));
+    if (!found) return false;
+    jobs_.push_back(job);
+    pool_.Add(std::move(job));
+    return true;
+  }
+
+  absl::Status WriteOne() {
+    Job& job = *jobs_.front();
+    const bool done = pool_.Wait(job, kProgressInterval);
+    if (done) {
+      EPS_RETURN_IF_ERROR(job.encoded.status());
+      EPS_RETURN_IF_ERROR(writer_.Add(*job.encoded));
+      bytes_done_ += job.batch.source_bytes;
+      jobs_.pop_front();
+    }
+    const absl::Time now = absl::Now();
+    if (now - reported_ >= absl::FromChrono(kProgressInterval)) {
+      report_(bytes_done_);
+      reported_ = now;
+    }
+    return absl::OkStatus();
+  }
+
+  const size_t max_jobs_;
+  CorpusReader& reader_;
+  EncoderPool& pool_;
+  CorpusWriter& writer_;
+  const std::function<void(int64_t)> report_;
+  const std::atomic<bool>& stop_;
+  std::deque<std::shared_ptr<Job>> jobs_;  // in order; more than any thread needs, so that none waits
+  int64_t bytes_done_ = 0;
+  absl::Time reported_ = absl::InfinitePast();
+};
+
+}  // namespace
+
+absl::StatusOr<TokenizeReport> TokenizeCorpus(const TokenizeOptions& options, const Tokenizer& tokenizer,
+                                              const std::function<void(const TokenizeProgress&)>& progress,
+                                              const std::atomic<bool>& stop) {
+  const absl::Time begin = absl::Now();
+  EPS_RETURN_IF_ERROR(CheckOptions(options, tokenizer));
+  EPS_ASSIGN_OR_RETURN(const CorpusSources sources,
+                       InspectSources(options.sources, options.format, options.columns, stop));
+  EPS_ASSIGN_OR_RETURN(const Marks marks, ChooseMarks(options, sources.content, tokenizer));
+  const int token_bytes = options.token_bytes > 0 ? options.token_bytes : tokenizer.vocab() <= 65536 ? 2 : 4;
+  const DocumentEncoder encoder({.sources = &sources,
+                                 .tokenizer = &tokenizer,
+                                 .chat = marks.chat ? &*marks.chat : nullptr,
+                                 .count_all = options.count_all,
+                                 .token_bytes = token_bytes,
+                                 .cls = marks.cls,
+                                 .sep = marks.sep});
+  EPS_ASSIGN_OR_RETURN(const std::unique_ptr<CorpusWriter> writer,
+                       CorpusWriter::Create({.path = options.out,
+                                             .index = {.token_bytes = token_bytes,
+                                                       .tokenizer_fingerprint = tokenizer.fingerprint(),
+                                                       .may_be_cut = sources.content == CorpusContent::kText,
+                                                       .has_labels = sources.content == CorpusContent::kClassified},
+                                             .first_token = marks.first,
+                                             .last_token = marks.last}));
+  const auto report = [&](int64_t bytes_done) {
+    if (progress == nullptr) return;
+    progress({.bytes_done = bytes_done,
+              .bytes_total = sources.num_bytes,
+              .documents = writer->counts().documents,
+              .tokens = writer->counts().tokens,
+              .seconds = absl::ToDoubleSeconds(absl::Now() - begin)});
+  };
+  CorpusReader reader(sources, options.separator);
+  {
+    EncoderPool pool(encoder);
+    EPS_RETURN_IF_ERROR(CheckThreadRoom(options.threads));
+    EPS_RETURN_IF_ERROR(pool.Start(options.threads));
+    EPS_RETURN_IF_ERROR(Relay(options, reader, pool, *writer, report, stop).Run());
+  }
+  EPS_RETURN_IF_ERROR(writer->Finish());
+  report(sources.num_bytes);
+  return TokenizeReport{.counts = writer->counts(),
+                        .source_bytes = sources.num_bytes,
+                        .token_bytes = token_bytes,
+                        .seconds = absl::ToDoubleSeconds(absl::Now() - begin),
+                        .chat_template = marks.chat ? std::string(marks.chat->name()) : "",
+                        .num_classes = sources.classes.num_classes(),
+                        .class_names = sources.classes.names()};
+}
+
+}  // namespace eps

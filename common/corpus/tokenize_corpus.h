@@ -1,0 +1,71 @@
+#ifndef EPS_COMMON_CORPUS_TOKENIZE_CORPUS_H_
+#define EPS_COMMON_CORPUS_TOKENIZE_CORPUS_H_
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/corpus/corpus_sources.h"
+#include "common/corpus/corpus_writer.h"
+#include "common/corpus/tsv.h"
+#include "common/tokenizer/tokenizer.h"
+
+namespace eps {
+
+struct TokenizeOptions {
+  std::vector<std::string> sources;
+  std::string out;  // the token file; its document index lies beside it. Must not be there
+  CorpusFormat format = CorpusFormat::kAuto;
+  std::string separator;               // of text: the line between two documents; "": a file is one
+  TsvColumns columns;                  // of TSV
+  std::string chat_template = "auto";  // of conversations: ChatTemplate::Create's name
+  bool count_all = false;              // of conversations: all tokens, not the assistant's answers alone
+  // The token that begins and ends a document, by its spelling; "": none. nullopt: of a conversation, what its template
+  // says; of text, <|begin_of_text|> or <s>, and <|endoftext|>, <|end_of_text|> or </s>, where the tokenizer has one;
+  // of texts with classes that too, or, where it has [CLS] and [SEP], these.
+  std::optional<std::string> bos;
+  std::optional<std::string> eos;
+  int token_bytes = 0;  // 2 or 4; 0: 2 where the vocabulary is at most 65536
+  int threads = 1;      // that encode, beside the caller's, which reads and writes
+};
+
+struct TokenizeProgress {
+  int64_t bytes_done = 0;  // of the sources
+  int64_t bytes_total = 0;
+  int64_t documents = 0;
+  int64_t tokens = 0;
+  double seconds = 0;
+};
+
+struct TokenizeReport {
+  CorpusCounts counts;
+  int64_t source_bytes = 0;
+  int token_bytes = 0;
+  double seconds = 0;
+  std::string chat_template;             // of conversations: which one was taken
+  int32_t num_classes = 0;               // of texts with classes
+  std::vector<std::string> class_names;  // of class 0, 1, ...; empty where labels are numbers
+
+  double megabytes_per_second() const { return seconds > 0 ? static_cast<double>(source_bytes) / 1e6 / seconds : 0; }
+};
+
+// Writes the documents of text, JSONL or TSV as token ids, in their order. The bytes depend on the sources, the tokenizer
+// and the options, but not on `threads`.
+//
+// Memory:  some MiB a thread, or some times the longest line, whatever the sources' length; and what the tokenizer takes
+// Threads: starts options.threads and joins them; `progress` (may be null) is called on the caller's thread, several
+//          times a second
+// Errors:  INVALID_ARGUMENT naming the option, or file, line, byte offset and key or column; of several the first in
+//          the sources' order · ALREADY_EXISTS `out` is there · CANCELLED `stop` became true · UNAVAILABLE no threads,
+//          no room on the disk · file errors. After one, nothing is left at `out` or beside it
+absl::StatusOr<TokenizeReport> TokenizeCorpus(const TokenizeOptions& options, const Tokenizer& tokenizer,
+                                              const std::function<void(const TokenizeProgress&)>& progress,
+                                              const std::atomic<bool>& stop);
+
+}  // namespace eps
+
+#endif  // EPS_COMMON_CORPUS_TOKENIZE_CORPUS_H_
