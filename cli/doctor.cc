@@ -53,7 +53,10 @@ absl::StatusOr<std::vector<Finding>> CheckRunOfFlags(const DoctorFlags& flags, c
       given ? flags.device_memory_bytes : DefaultDeviceMemoryBytes(FindMemoryRoom(machine), flags.workers);
   std::vector<Finding> findings;
   if (const absl::StatusOr<int64_t> samples = CountSamples(run); samples.ok()) {
-    findings.push_back({Verdict::kOk, "run: data", absl::StrCat(*samples, " samples in ", run.data.path), ""});
+    findings.push_back({Verdict::kOk, "run: data",
+                        *samples == 0 ? absl::StrCat(run.data.path, ", to be tokenized")
+                                      : absl::StrCat(*samples, " samples in ", run.data.path),
+                        ""});
   } else {
     findings.push_back({Verdict::kProblem, "run: data", std::string(samples.status().message()),
                         "put it there, or change data.path, which is seen from the RunSpec's folder"});

@@ -1,14 +1,18 @@
 #include "cli/preflight.h"
 
+#include <fcntl.h>
+
 #include <filesystem>
 #include <memory>
 
 #include "absl/strings/str_cat.h"
 #include "cli/device_probe.h"
+#include "common/base/file_util.h"
 #include "common/base/status_macros.h"
 #include "common/formats/model_folder.h"
 #include "common/model/model_spec.h"
 #include "common/samples/sample_source.h"
+#include "common/tokenizer/tokenizer.h"
 #include "eps_server/memory/daemon_memory.h"
 #include "gpu_worker/device_sizes.h"
 #include "gpu_worker/plan/relay_plan.h"
@@ -46,6 +50,14 @@ absl::Status CheckPlan(const Preflight& preflight, const RunConfig& run, const M
 }  // namespace
 
 absl::StatusOr<int64_t> CountSamples(const RunConfig& run) {
+  if (run.data.needs_tokenizing()) {
+    // How many there are the daemon knows once it has made tokens of it.
+    EPS_RETURN_IF_ERROR_WITH(OpenFile(run.data.path, O_RDONLY).status(), "data.path");
+    if (run.data.tokenizer == TokenForm::kModel) {
+      EPS_RETURN_IF_ERROR_WITH(LoadTokenizer(run.data.tokenizer_path).status(), "data.tokenizer_path");
+    }
+    return 0;
+  }
   EPS_ASSIGN_OR_RETURN(const std::unique_ptr<SampleSource> source, SampleSource::Open(run));
   return source->num_samples();
 }

@@ -11,7 +11,7 @@
 
 namespace eps::cli {
 
-// How many samples the run's data has. Errors: NOT_FOUND · INVALID_ARGUMENT naming the file: it has none
+// How many samples the run's data has; 0: not known before it has been tokenized. Errors: NOT_FOUND · INVALID_ARGUMENT naming the file: it has none
 absl::StatusOr<int64_t> CountSamples(const RunConfig& run);
 
 struct Preflight {

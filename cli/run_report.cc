@@ -44,8 +44,11 @@ std::string StartText(const RunOutline& outline, const StartOptions& options) {
                                             : 0;
   std::string text =
       absl::StrCat("eps: ", ShortCount(outline.parameters), " parameters, ", FormatByteSize(outline.model_state_bytes),
-                   " of state; ", outline.steps, " steps of ", outline.tokens_per_step, " tokens; ", outline.samples,
-                   " samples, ", absl::StrFormat("%.2g", epochs), " epochs\n");
+                   " of state; ", outline.steps, " steps of ", outline.tokens_per_step, " tokens");
+  if (outline.samples > 0) {
+    absl::StrAppend(&text, "; ", outline.samples, " samples, ", absl::StrFormat("%.2g", epochs), " epochs");
+  }
+  absl::StrAppend(&text, "\n");
   absl::StrAppend(&text, "eps: ", options.workers, options.workers == 1 ? " worker (" : " workers (", options.device,
                   ", ", options.threads, options.threads == 1 ? " thread" : " threads",
                   options.workers == 1 ? "" : " each");

@@ -17,6 +17,7 @@
 #include "common/model/model_spec.h"
 #include "common/schedule/loss_scale.h"
 #include "eps_server/checkpoint/checkpointer.h"
+#include "eps_server/data/corpus_tokens.h"
 #include "eps_server/data/data_mark.h"
 #include "eps_server/data/step_data.h"
 #include "eps_server/doors.h"
@@ -84,7 +85,7 @@ class TrainingDaemon final : public Daemon {
 
   ~TrainingDaemon() override { Close(absl::ZeroDuration()); }
 
-  // Reads and checks; changes nothing on disk.
+  // Reads and checks; changes nothing on disk, but for the tokens of data that has none yet.
   absl::Status Load() {
     EPS_ASSIGN_OR_RETURN(rpc_options_, OpenDoors(listen_, options_));
     EPS_ASSIGN_OR_RETURN(certificate_expiry_seconds_, CertificateExpirySeconds(options_.doors));
@@ -98,7 +99,7 @@ class TrainingDaemon final : public Daemon {
     if (options_.window_bytes > 0) memory.contribution_window_bytes = options_.window_bytes;
     expected_resident_bytes_ = memory.total_bytes();
     checkpoint_buffer_bytes_ = memory.capture_bytes;
-    EPS_ASSIGN_OR_RETURN(data_, StepData::Create(run_));
+    EPS_RETURN_IF_ERROR(OpenData());
     EPS_RETURN_IF_ERROR(CheckPortIsFree(listen_));
     // Before the model is loaded, which may take minutes: the page says so meanwhile.
     EPS_ASSIGN_OR_RETURN(page_, DaemonPage::Start(options_.metrics_listen, options_.metrics_any_address));
@@ -238,6 +239,16 @@ class TrainingDaemon final : public Daemon {
   void Abort(absl::Status why) override { coordinator_->Fail(std::move(why)); }
 
  private:
+  absl::Status OpenData() {
+    if (run_.data.needs_tokenizing()) {
+      EPS_RETURN_IF_ERROR(MakeDirs(options_.out));
+      EPS_RETURN_IF_ERROR(LockOut());
+    }
+    EPS_ASSIGN_OR_RETURN(const RunConfig of_tokens, WithTokenFile(run_, options_.out + "/data", options_.threads));
+    EPS_ASSIGN_OR_RETURN(data_, StepData::Create(of_tokens));
+    return absl::OkStatus();
+  }
+
   absl::Status Resume() {
     EPS_ASSIGN_OR_RETURN(checkpointer_, Checkpointer::Create(CheckpointFolder(options_.out), model_, run_));
     EPS_ASSIGN_OR_RETURN(resumed_, checkpointer_->LoadLatest(*store_));

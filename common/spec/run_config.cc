@@ -1,5 +1,7 @@
 #include "common/spec/run_config.h"
 
+#include <unistd.h>
+
 #include <filesystem>
 #include <system_error>
 
@@ -45,12 +47,18 @@ absl::StatusOr<ModelConfig> ReadHfFolder(const std::string& folder) {
   return config;
 }
 
+bool HasTokenizer(const std::string& folder) {
+  return access((folder + "/tokenizer.json").c_str(), F_OK) == 0 ||
+         access((folder + "/tokenizer.model").c_str(), F_OK) == 0;
+}
+
 absl::StatusOr<RunConfig> Check(proto::RunSpec spec, const std::string& path,
                                 const std::vector<FieldOverride>& overrides) {
   for (const FieldOverride& field : overrides) EPS_RETURN_IF_ERROR(ApplyOverride(field, spec));
   const std::string base = DirName(path);
-  return CheckRunSpec(
-      spec, {.absolute_path = [&](const std::string& p) { return AbsolutePath(base, p); }, .read_model = ReadHfFolder});
+  return CheckRunSpec(spec, {.absolute_path = [&](const std::string& p) { return AbsolutePath(base, p); },
+                             .read_model = ReadHfFolder,
+                             .has_tokenizer = HasTokenizer});
 }
 
 }  // namespace

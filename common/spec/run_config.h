@@ -18,7 +18,8 @@ namespace eps {
 // The run as plain structs: checked, defaults filled in, paths absolute. Made from a RunSpec by
 // LoadRunConfig; nothing above common/spec sees the proto. Field meanings: proto/run_spec.proto.
 
-enum class TokenForm { kBytes, kTokenFile };
+// What data.path holds, or is made into: bytes, ids, or text for a model's tokenizer.
+enum class TokenForm { kBytes, kTokenFile, kModel };
 enum class DocumentMode { kJoined, kPacked, kPadded };
 enum class DataOrder { kSequential, kShuffled };
 enum class OptimizerRule { kAdamW, kSgd };
@@ -30,12 +31,18 @@ enum class TransportChoice { kAuto, kGrpc, kSharedMemory };
 
 struct DataConfig {
   std::string path;
+  bool is_jsonl = false;
   TokenForm tokenizer = TokenForm::kBytes;
-  int token_bytes = 2;  // kTokenFile only: 2 or 4
+  int token_bytes = 2;                 // kTokenFile only: 2 or 4
+  std::string tokenizer_path;          // kModel only: a folder or file
+  std::string chat_template = "auto";  // is_jsonl only
+  bool counts_all = false;             // is_jsonl only: not the answers alone
   DocumentMode documents = DocumentMode::kJoined;
   DataOrder order = DataOrder::kSequential;
   uint64_t seed = 0;
 
+  // Whether a token file has to be made of it first.
+  bool needs_tokenizing() const { return is_jsonl || tokenizer == TokenForm::kModel; }
   // Whether a sample consists of documents that are seen alone; padding is one, too.
   bool has_documents() const { return documents != DocumentMode::kJoined; }
 

@@ -193,29 +193,114 @@ absl::Status CheckModel(const proto::RunSpec& spec, const CheckContext& context,
 
 // ---- Data and batch
 
-void CheckData(const proto::Data& data, const CheckContext& context, Checker& check, DataConfig& out) {
-  if (data.path().empty()) {
-    check.Fail("data.path", "missing");
-    return;
+proto::Data::Documents ToProto(DocumentMode documents) {
+  switch (documents) {
+    case DocumentMode::kJoined:
+      return proto::Data::JOINED;
+    case DocumentMode::kPacked:
+      return proto::Data::PACKED;
+    case DocumentMode::kPadded:
+      return proto::Data::PADDED;
   }
-  out.path = context.absolute_path(data.path());
-  const bool looks_like_ids = absl::EndsWith(data.path(), ".bin") || data.has_token_bytes();
-  const auto tokenizer =
-      EPS_FIELD(data, tokenizer).value_or(looks_like_ids ? proto::Data::TOKEN_IDS : proto::Data::BYTES);
-  out.tokenizer = tokenizer == proto::Data::BYTES ? TokenForm::kBytes : TokenForm::kTokenFile;
-  if (out.tokenizer == TokenForm::kBytes && data.has_token_bytes()) {
-    check.Fail("data.token_bytes", "given, but data.tokenizer is BYTES; use tokenizer: TOKEN_IDS");
+  return proto::Data::JOINED;
+}
+
+DocumentMode FromProto(proto::Data::Documents documents) {
+  switch (documents) {
+    case proto::Data::PACKED:
+      return DocumentMode::kPacked;
+    case proto::Data::PADDED:
+      return DocumentMode::kPadded;
+    default:
+      return DocumentMode::kJoined;
+  }
+}
+
+proto::Data::Tokenizer ToProto(TokenForm tokenizer) {
+  switch (tokenizer) {
+    case TokenForm::kBytes:
+      return proto::Data::BYTES;
+    case TokenForm::kTokenFile:
+      return proto::Data::TOKEN_IDS;
+    case TokenForm::kModel:
+      return proto::Data::MODEL;
+  }
+  return proto::Data::BYTES;
+}
+
+bool IsJsonl(absl::string_view path) {
+  return absl::EndsWith(path, ".jsonl") || absl::EndsWith(path, ".ndjson") || absl::EndsWith(path, ".json");
+}
+
+TokenForm TokenFormOf(const proto::Data& data, const std::string& model_from, const CheckContext& context) {
+  if (data.has_tokenizer()) {
+    switch (data.tokenizer()) {
+      case proto::Data::TOKEN_IDS:
+        return TokenForm::kTokenFile;
+      case proto::Data::MODEL:
+        return TokenForm::kModel;
+      default:
+        return TokenForm::kBytes;
+    }
+  }
+  if (absl::EndsWith(data.path(), ".bin") || data.has_token_bytes()) return TokenForm::kTokenFile;
+  const bool model_has_one =
+      !model_from.empty() && context.has_tokenizer != nullptr && context.has_tokenizer(model_from);
+  return data.has_tokenizer_path() || model_has_one ? TokenForm::kModel : TokenForm::kBytes;
+}
+
+void CheckTokenizer(const proto::Data& data, const std::string& model_from, const CheckContext& context, Checker& check,
+                    DataConfig& out) {
+  out.tokenizer = TokenFormOf(data, model_from, context);
+  if (out.tokenizer != TokenForm::kTokenFile && data.has_token_bytes()) {
+    check.Fail("data.token_bytes",
+               absl::StrCat("given, but data.tokenizer is ", proto::Data::Tokenizer_Name(ToProto(out.tokenizer)),
+                            "; use tokenizer: TOKEN_IDS"));
   }
   out.token_bytes = EPS_FIELD(data, token_bytes).value_or(2);
   if (out.token_bytes != 2 && out.token_bytes != 4) {
     check.Fail("data.token_bytes", absl::StrCat(out.token_bytes, ", must be 2 or 4"));
   }
-  out.documents = data.documents() == proto::Data::PACKED   ? DocumentMode::kPacked
-                  : data.documents() == proto::Data::PADDED ? DocumentMode::kPadded
-                                                            : DocumentMode::kJoined;
-  if (out.has_documents() && out.tokenizer == TokenForm::kBytes) {
-    check.Fail("data.documents", "only of a token file with an index of its documents; `eps tokenize` makes both");
+  if (out.tokenizer == TokenForm::kModel) {
+    out.tokenizer_path = data.has_tokenizer_path() ? context.absolute_path(data.tokenizer_path()) : model_from;
+    if (out.tokenizer_path.empty()) check.Fail("data.tokenizer_path", "missing; or give model.from");
+  } else if (data.has_tokenizer_path()) {
+    check.Fail("data.tokenizer_path", "given, but data.tokenizer is not MODEL");
   }
+}
+
+void CheckDocuments(const proto::Data& data, Checker& check, DataConfig& out) {
+  out.documents =
+      FromProto(EPS_FIELD(data, documents).value_or(out.is_jsonl ? proto::Data::PACKED : proto::Data::JOINED));
+  if (out.is_jsonl && out.tokenizer == TokenForm::kTokenFile) {
+    check.Fail("data.tokenizer", "TOKEN_IDS, but data.path is JSONL by its ending");
+  }
+  if (out.is_jsonl && !out.has_documents()) {
+    check.Fail("data.documents", "JOINED, but data.path is JSONL: its documents are PACKED or PADDED");
+  }
+  if (out.has_documents() && out.tokenizer == TokenForm::kBytes && !out.is_jsonl) {
+    check.Fail("data.documents",
+               "bytes have none; they are of JSONL, and of token files with an index of them, which "
+               "`eps tokenize` writes");
+  }
+  if (!out.is_jsonl && (data.has_chat_template() || data.has_count())) {
+    check.Fail(data.has_count() ? "data.count" : "data.chat_template",
+               "given, but data.path is not JSONL by its ending");
+  }
+  out.chat_template = EPS_FIELD(data, chat_template).value_or(out.chat_template);
+  out.counts_all = data.count() == proto::Data::ALL;
+}
+
+void CheckData(const proto::Data& data, const std::string& model_from, const CheckContext& context, Checker& check,
+               DataConfig& out) {
+  if (data.path().empty()) {
+    check.Fail("data.path", "missing");
+    return;
+  }
+  out.path = context.absolute_path(data.path());
+  out.is_jsonl = IsJsonl(data.path());
+  CheckTokenizer(data, model_from, context, check, out);
+  CheckDocuments(data, check, out);
   out.order = data.order() == proto::Data::SHUFFLED ? DataOrder::kShuffled : DataOrder::kSequential;
   out.seed = data.seed();
 }
@@ -409,25 +494,18 @@ void WriteModel(const RunConfig& config, proto::Model& out) {
   if (model.family == ModelFamily::kLlama) WriteLlama(model, out);
 }
 
-proto::Data::Documents ToProto(DocumentMode documents) {
-  switch (documents) {
-    case DocumentMode::kJoined:
-      return proto::Data::JOINED;
-    case DocumentMode::kPacked:
-      return proto::Data::PACKED;
-    case DocumentMode::kPadded:
-      return proto::Data::PADDED;
-  }
-  return proto::Data::JOINED;
-}
-
 void WriteData(const DataConfig& data, proto::Data& out) {
   out.set_path(data.path);
-  out.set_tokenizer(data.tokenizer == TokenForm::kBytes ? proto::Data::BYTES : proto::Data::TOKEN_IDS);
+  out.set_tokenizer(ToProto(data.tokenizer));
   if (data.tokenizer == TokenForm::kTokenFile) out.set_token_bytes(data.token_bytes);
+  if (data.tokenizer == TokenForm::kModel) out.set_tokenizer_path(data.tokenizer_path);
+  out.set_documents(ToProto(data.documents));
+  if (data.is_jsonl) {
+    out.set_chat_template(data.chat_template);
+    out.set_count(data.counts_all ? proto::Data::ALL : proto::Data::ANSWERS);
+  }
   out.set_order(data.order == DataOrder::kShuffled ? proto::Data::SHUFFLED : proto::Data::SEQUENTIAL);
   out.set_seed(data.seed);
-  out.set_documents(ToProto(data.documents));
 }
 
 proto::Schedule::Decay ToProto(ScheduleDecay decay) {
@@ -500,7 +578,7 @@ absl::StatusOr<RunConfig> CheckRunSpec(const proto::RunSpec& spec, const CheckCo
   RunConfig config;
   EPS_RETURN_IF_ERROR(CheckModel(spec, context, config));
   Checker check;
-  CheckData(spec.data(), context, check, config.data);
+  CheckData(spec.data(), config.model_from, context, check, config.data);
   CheckBatch(spec.batch(), check, config.batch);
   CheckRule(spec.optimizer(), check, config.optimizer);
   CheckSchedule(spec.optimizer().schedule(), check, config.optimizer);

@@ -18,6 +18,8 @@ struct CheckContext {
   // The model in the folder `model.from` (already absolute). Null: the RunSpec itself gives the
   // model's shape beside `from`, as SerializeRunConfig writes it.
   std::function<absl::StatusOr<ModelConfig>(const std::string& folder)> read_model;
+  // Whether a folder has a tokenizer. Null: the RunSpec itself says what its tokenizer is.
+  std::function<bool(const std::string& folder)> has_tokenizer = nullptr;
 };
 
 // Fills defaults and checks every value.

@@ -1,0 +1,89 @@
+#include "eps_server/data/corpus_tokens.h"
+
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/base/file_util.h"
+#include "common/formats/document_index.h"
+#include "common/formats/document_index_writer.h"
+#include "common/samples/sample_source.h"
+#include "common/schedule/vnode_batch.h"
+#include "common/spec/run_config.h"
+#include "common/testing/status_matchers.h"
+#include "common/testing/temp_dir.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace eps::server {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+class CorpusTokensTest : public ::testing::Test {
+ protected:
+  CorpusTokensTest() {
+    run_.model.context = 8;
+    run_.model.vocab = 256;
+    run_.data = {.path = dir_.File("data.jsonl"), .is_jsonl = true, .documents = DocumentMode::kPacked};
+  }
+  void Write(const std::string& text) { ASSERT_OK(WriteFileAtomically(run_.data.path, text)); }
+  std::string folder() const { return dir_.File("data"); }
+
+  TempDir dir_;
+  RunConfig run_;
+};
+
+TEST_F(CorpusTokensTest, JsonlBecomesATokenFileThatSamplesAreReadFrom) {
+  Write("{\"text\": \"abc\"}\n{\"text\": \"defg\"}\n");
+  ASSERT_OK_AND_ASSIGN(const RunConfig run, WithTokenFile(run_, folder(), 2));
+  EXPECT_EQ(run.data.path, folder() + "/tokens.bin");
+  EXPECT_EQ(run.data.documents, DocumentMode::kPacked);
+  EXPECT_FALSE(run.data.needs_tokenizing());
+  ASSERT_OK_AND_ASSIGN(auto source, SampleSource::Open(run));
+  VnodeBatch batch;
+  ASSERT_OK(source->Append(0, batch));
+  EXPECT_THAT(batch.tokens, ElementsAre('a', 'b', 'd', 'e', 'f', 0, 0, 0));
+  EXPECT_THAT(batch.document_first, ElementsAre(0, 0, 2, 2, 2, 5, 5, 5));
+}
+
+TEST_F(CorpusTokensTest, WhatWasMadeFromTheSameIsKeptAndElseMadeAnew) {
+  Write("{\"text\": \"abc\"}\n");
+  ASSERT_OK_AND_ASSIGN(const RunConfig run, WithTokenFile(run_, folder(), 1));
+  const auto made = std::filesystem::last_write_time(run.data.path);
+  ASSERT_OK(WithTokenFile(run_, folder(), 1));
+  EXPECT_EQ(std::filesystem::last_write_time(run.data.path), made);
+  Write("{\"text\": \"abcd\"}\n");
+  ASSERT_OK(WithTokenFile(run_, folder(), 1));
+  ASSERT_OK_AND_ASSIGN(auto index, DocumentIndex::Open(DocumentIndexPath(run.data.path)));
+  EXPECT_EQ(index->num_tokens(), 4);
+  run_.data.counts_all = true;
+  ASSERT_OK(WithTokenFile(run_, folder(), 1));
+  EXPECT_THAT(*ReadFile(folder() + "/tokens.json"), HasSubstr("\"counts_all\": true"));
+}
+
+TEST_F(CorpusTokensTest, ErrorsNameTheFieldAndLeaveNothing) {
+  EXPECT_THAT(WithTokenFile(run_, folder(), 1), StatusIs(absl::StatusCode::kNotFound, "data.path"));
+  Write("{\"text\": \"abc\"}\n{\"text\": 7}\n");
+  EXPECT_THAT(WithTokenFile(run_, folder(), 1), StatusIs(absl::StatusCode::kInvalidArgument, "line 2"));
+  EXPECT_FALSE(std::filesystem::exists(folder() + "/tokens.bin"));
+  EXPECT_FALSE(std::filesystem::exists(folder() + "/tokens.json"));
+  run_.model.vocab = 255;
+  EXPECT_THAT(WithTokenFile(run_, folder(), 1), StatusIs(absl::StatusCode::kInvalidArgument, "a vocabulary of 255"));
+  run_.data.tokenizer = TokenForm::kModel;
+  run_.data.tokenizer_path = dir_.File("nowhere");
+  EXPECT_THAT(WithTokenFile(run_, folder(), 1), StatusIs(absl::StatusCode::kNotFound, "data.tokenizer_path"));
+}
+
+TEST_F(CorpusTokensTest, ATokenFileIsLeftAsItIs) {
+  run_.data = {.path = dir_.File("ids.bin"), .tokenizer = TokenForm::kTokenFile};
+  ASSERT_OK_AND_ASSIGN(const RunConfig run, WithTokenFile(run_, folder(), 1));
+  EXPECT_TRUE(run == run_);
+  EXPECT_FALSE(std::filesystem::exists(folder()));
+}
+
+}  // namespace
+}  // namespace eps::server
