@@ -63,11 +63,11 @@ class UpdateEngine {
     const RunConfig* run = nullptr;
     Store* store = nullptr;
     ChunkWitness* witness = nullptr;  // null: none
-    int threads = 1;            // that compute
-    StepId first_step;          // the next step to be made
-    int64_t skipped_steps = 0;  // before first_step
-    double last_norm = 0;       // of the step before first_step, for LAGGED
-    LossScale loss_scale;       // of first_step
+    int threads = 1;                  // that compute
+    StepId first_step;                // the next step to be made
+    int64_t skipped_steps = 0;        // before first_step
+    double last_norm = 0;             // of the step before first_step, for LAGGED
+    LossScale loss_scale;             // of first_step
     // Version `version` of `blob` is made; the callee publishes it.
     std::function<void(BlobId, Version)> on_blob_made;
     // Held: whether the step is skipped is decided, and with it the next step's loss scale.

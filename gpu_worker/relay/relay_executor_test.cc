@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -34,6 +35,7 @@
 #include "gpu_worker/group/nccl_group.h"
 #include "gpu_worker/group/shared_memory_group.h"
 #include "gpu_worker/layers/reference_gpt2.h"
+#include "gpu_worker/relay/forward_witness.h"
 #include "gpu_worker/transport/in_process.h"
 #include "gpu_worker/transport/transport.h"
 #include "gtest/gtest.h"
@@ -197,6 +199,7 @@ struct Way {
   bool group = false;                                           // the workers are one group, and run at once
   std::vector<std::vector<std::string>> algorithms = {};  // of products, as each worker's GPU prefers them; empty: all
   std::optional<Choices> choices = std::nullopt;          // what every worker follows
+  ForwardWitness* witness = nullptr;                      // of every worker
 
   KernelSizes kernels() const { return cuda.has_value() ? cuda::CudaKernelSizes(*cuda) : CpuKernelSizes(); }
   std::unique_ptr<Device> MakeDevice(int64_t arena_bytes, size_t worker) const {
@@ -238,7 +241,8 @@ struct Worker {
                                       .run = &run,
                                       .device = device.get(),
                                       .transport = way.in_place ? static_cast<Transport*>(&in_place) : &transport,
-                                      .plan = plan})
+                                      .plan = plan,
+                                      .witness = way.witness})
                    .value();
     if (!way.choices.has_value()) return;
     executor->Survey(*device->survey());
@@ -485,6 +489,41 @@ TEST_F(RelayExecutorTest, NoChoiceOfThePlanChangesABit) {
     ExpectSameBits(want, RunStep({.own_memory = true}), name + " memory of its own");
     ExpectSameBits(want, RunStep({.in_place = true}), name + " weights in place");
     ExpectSameBits(want, RunStep({.own_memory = true, .in_place = true}), name + " copied from where they lie");
+  }
+}
+
+// Keeps what comes out of each layer.
+class Outputs : public ForwardWitness {
+ public:
+  using Key = std::tuple<LayerId, int, int>;  // layer, vnode, micro-batch
+  void OnForward(StepId step, LayerId layer, int vnode, int micro_batch, absl::Span<const std::byte> output) override {
+    EXPECT_EQ(step, kStep);
+    const std::string bytes(reinterpret_cast<const char*>(output.data()), output.size());
+    EXPECT_TRUE(all.emplace(Key(layer, vnode, micro_batch), bytes).second);
+  }
+  std::map<Key, std::string> all;
+};
+
+TEST_F(RelayExecutorTest, AWitnessSeesWhatEveryLayerMakesOfEveryMicroBatchWhateverThePlan) {
+  RunConfig run = SmallRun(Dtype::kBf16);
+  run.model.embedding_dropout = run.model.attention_dropout = run.model.residual_dropout = 0.1;
+  Use(run);
+  for (const std::optional<Dtype> cuda : {std::optional<Dtype>(), std::optional<Dtype>(Dtype::kBf16)}) {
+    const StepOutcome unseen = RunStep({.cuda = cuda});
+    Outputs want;
+    ExpectSameBits(unseen, RunStep({.cuda = cuda, .witness = &want}), "seen");
+    EXPECT_EQ(want.all.size(),
+              (model_.layers.size() - 1) * static_cast<size_t>(run.batch.virtual_nodes * run.batch.micro_batches));
+    const std::vector<Way> ways = {
+        {.inner = InnerPolicy::kKeep, .more_bytes = -1, .resident = true, .cuda = cuda},
+        {.weight_slots = 1, .max_pass_vnodes = 1, .own_memory = !cuda.has_value(), .cuda = cuda},
+        {.in_place = true, .cuda = cuda, .workers = {{0, 1}, {2}, {3}}}};
+    for (Way way : ways) {
+      Outputs got;
+      way.witness = &got;
+      RunStep(way);
+      EXPECT_TRUE(got.all == want.all);
+    }
   }
 }
 
