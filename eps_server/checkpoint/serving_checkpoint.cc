@@ -42,7 +42,7 @@ absl::Status LoadStepFolder(ServingCheckpoint& result) {
   return absl::OkStatus();
 }
 
-absl::Status LoadHuggingFaceFolder(ServingCheckpoint& result) {
+absl::Status LoadHuggingFaceFolder(int threads, ServingCheckpoint& result) {
   EPS_ASSIGN_OR_RETURN(const std::unique_ptr<ModelFolder> source, ModelFolder::Open(result.folder));
   RunConfig run;
   run.model = source->model().config;
@@ -53,15 +53,15 @@ absl::Status LoadHuggingFaceFolder(ServingCheckpoint& result) {
   run.steps = 1;
   result.run = WithoutTraining(std::move(run));
   EPS_RETURN_IF_ERROR(MakeStore(result));
-  return LoadHuggingFace(result.folder, result.model, *result.store);
+  return LoadHuggingFace(result.folder, result.model, threads, *result.store);
 }
 
 }  // namespace
 
-absl::StatusOr<ServingCheckpoint> LoadCheckpointForServing(const std::string& path) {
+absl::StatusOr<ServingCheckpoint> LoadCheckpointForServing(const std::string& path, int threads) {
   ServingCheckpoint result;
   EPS_ASSIGN_OR_RETURN(result.folder, FindCheckpointFolder(path));
-  EPS_RETURN_IF_ERROR(IsStepFolder(result.folder) ? LoadStepFolder(result) : LoadHuggingFaceFolder(result));
+  EPS_RETURN_IF_ERROR(IsStepFolder(result.folder) ? LoadStepFolder(result) : LoadHuggingFaceFolder(threads, result));
   for (const BlobSpec& blob : result.model.blobs) result.store->Publish(blob.id, result.state.version);
   return result;
 }

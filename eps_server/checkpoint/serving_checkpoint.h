@@ -30,7 +30,7 @@ struct ServingCheckpoint {
 // Errors: NOT_FOUND, saying what was looked for · DATA_LOSS naming the file, found and wanted ·
 //         FAILED_PRECONDITION another format · INVALID_ARGUMENT a Hugging Face folder's, naming the tensor ·
 //         RESOURCE_EXHAUSTED Store::Create's
-absl::StatusOr<ServingCheckpoint> LoadCheckpointForServing(const std::string& path);
+absl::StatusOr<ServingCheckpoint> LoadCheckpointForServing(const std::string& path, int threads = 1);
 
 }  // namespace eps::server
 
