@@ -23,6 +23,7 @@
 #include "cli/common_flags.h"
 #include "cli/daemon_client.h"
 #include "cli/signal_queue.h"
+#include "common/base/byte_size.h"
 #include "common/base/exit_code.h"
 #include "common/base/file_util.h"
 #include "common/base/flags.h"
@@ -38,6 +39,8 @@ namespace eps::cli {
 namespace {
 
 constexpr int64_t kByteVocab = 256;  // a model of bytes, the one tokenizer that needs no file
+// A model may be made for far more tokens than the text will have, and a plan for all of them fits few devices.
+constexpr int64_t kContextStep = 64;
 constexpr absl::Duration kStartTimeout = absl::Minutes(10);
 
 struct SampleFlags {
@@ -54,9 +57,9 @@ struct SampleFlags {
 // A daemon and a worker in a folder of their own; both end with this object.
 class Server {
  public:
-  // `signals` outlives the server.
-  static absl::StatusOr<std::unique_ptr<Server>> Start(const std::string& checkpoint, const SampleFlags& flags,
-                                                       SignalQueue& signals) {
+  // For texts of `text_tokens` tokens, the prompt's included. `signals` outlives the server.
+  static absl::StatusOr<std::unique_ptr<Server>> Start(const std::string& checkpoint, int64_t text_tokens,
+                                                       const SampleFlags& flags, SignalQueue& signals) {
     const int threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
     EPS_RETURN_IF_ERROR(CheckThreadRoom(RunThreads(1, threads)));
     auto server = std::unique_ptr<Server>(new Server(signals));
@@ -68,13 +71,14 @@ class Server {
     setenv("XDG_RUNTIME_DIR", folder.c_str(), 1);
     EPS_ASSIGN_OR_RETURN(server->doors_, WriteRunToken(folder));
     EPS_ASSIGN_OR_RETURN(const std::string programs, ProgramFolder());
-    EPS_ASSIGN_OR_RETURN(server->daemon_,
-                         Spawn({.name = "eps_server",
-                                .program = programs + "/eps_server",
-                                .arguments = {"--serve", checkpoint, "--out", folder, "--listen", "127.0.0.1:0",
-                                              "--token-file", server->doors_.token_file},
-                                .log_path = server->folder_ + "/eps_server.log",
-                                .signal_when_parent_dies = SIGKILL}));
+    EPS_ASSIGN_OR_RETURN(
+        server->daemon_,
+        Spawn({.name = "eps_server",
+               .program = programs + "/eps_server",
+               .arguments = {"--serve", checkpoint, "--serve-context", absl::StrCat(RoundUp(text_tokens, kContextStep)),
+                             "--out", folder, "--listen", "127.0.0.1:0", "--token-file", server->doors_.token_file},
+               .log_path = server->folder_ + "/eps_server.log",
+               .signal_when_parent_dies = SIGKILL}));
     EPS_RETURN_IF_ERROR(server->WaitForEndpoint());
     std::vector<std::string> arguments = flags.worker.ToArguments(server->address_, threads);
     arguments.insert(arguments.end(), {"--token-file", server->doors_.token_file});
@@ -209,7 +213,8 @@ absl::Status RunSample(const SampleFlags& flags, SignalQueue& signals) {
   request.set_temperature(flags.temperature);
   request.set_top_k(flags.top_k);
   request.set_seed(flags.seed);
-  EPS_ASSIGN_OR_RETURN(const std::unique_ptr<Server> server, Server::Start(folder, flags, signals));
+  const int64_t text_tokens = static_cast<int64_t>(prompt.size()) + flags.tokens;
+  EPS_ASSIGN_OR_RETURN(const std::unique_ptr<Server> server, Server::Start(folder, text_tokens, flags, signals));
   const bool text = flags.prompt_tokens.empty();
   bool first = true;
   EPS_RETURN_IF_ERROR(Generate(*server, request, [&](int32_t token) {

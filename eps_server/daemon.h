@@ -22,6 +22,7 @@ struct DaemonOptions {
   int64_t most_steps = 0;                // end after so many of the run's steps, as if a signal had come; 0: after all
   std::string digest_file;               // DigestLog's; "": none is kept
   std::string serve_folder;              // or a checkpoint or Hugging Face folder: serve it
+  int64_t serve_context = 0;             // tokens of a text that it is planned for, at most; 0: the model's
   std::string out;                       // where everything is left
   std::string listen = "127.0.0.1:0";
   std::string metrics_listen = "127.0.0.1:0";  // the HTTP page
@@ -29,7 +30,7 @@ struct DaemonOptions {
   ServerDoors doors;                           // of that address
   int max_connections = 0;                     // 0: 1024, or 8 for each expected worker if that is more
   int expected_workers = 1;                    // the first step waits until so many are ready
-  int threads = 1;                             // of the optimizer
+  int threads = 1;                             // of the optimizer, and of loading
   int64_t window_bytes = 0;                    // of contributions; 0: the run's default
   absl::Duration lease = absl::Seconds(10);
   absl::Duration linger = absl::ZeroDuration();  // that the HTTP page is served after the run has ended

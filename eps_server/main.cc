@@ -51,6 +51,13 @@ void AddFlags(CLI::App& app, Flags& flags) {
                                "Checkpoint or Hugging Face folder to serve instead: text for `eps sample`; no training")
                     ->type_name("DIR");
   run->excludes(serve);
+  app.add_option(
+         "--serve-context", options.serve_context,
+         "Plans for texts of so many tokens, of which longer ones keep the last, where the model's positions are no "
+         "parameters; default: all that it is made for")
+      ->type_name("N")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 30))
+      ->needs(serve);
   app.add_option("--set", flags.overrides, "Overrides a field of the RunSpec; may be given again")
       ->type_name("FIELD.PATH=VALUE")
       ->expected(1)
@@ -95,7 +102,7 @@ void AddFlags(CLI::App& app, Flags& flags) {
       ->type_name("N")
       ->check(CLI::Range(1, 65536))
       ->capture_default_str();
-  app.add_option("--threads", options.threads, "Threads of the optimizer; training only; default: all cores")
+  app.add_option("--threads", options.threads, "Threads of the optimizer, and of loading weights; default: all cores")
       ->type_name("N")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();

@@ -45,7 +45,9 @@ class ServingDaemon final : public Daemon {
     EPS_ASSIGN_OR_RETURN(certificate_expiry_seconds_, CertificateExpirySeconds(options_.doors));
     EPS_RETURN_IF_ERROR(CheckPortIsFree(listen_));
     EPS_ASSIGN_OR_RETURN(page_, DaemonPage::Start(options_.metrics_listen, options_.metrics_any_address));
-    EPS_ASSIGN_OR_RETURN(served_, LoadCheckpointForServing(options_.serve_folder));
+    EPS_ASSIGN_OR_RETURN(
+        served_, LoadCheckpointForServing(options_.serve_folder,
+                                          {.threads = options_.threads, .max_context = options_.serve_context}));
     EPS_ASSIGN_OR_RETURN(max_message_bytes_, MaxControlMessageBytes(served_.run));
     host_ = std::make_unique<ServingHost>(served_.run);
     EPS_RETURN_IF_ERROR(MakeDirs(options_.out));

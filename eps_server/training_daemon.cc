@@ -115,7 +115,7 @@ class TrainingDaemon final : public Daemon {
       InitStore(model_, options_.threads, *store_);
       return absl::OkStatus();
     }
-    return LoadHuggingFace(run_.model_from, model_, *store_);
+    return LoadHuggingFace(run_.model_from, model_, options_.threads, *store_);
   }
 
   // Makes the folder, and everything that writes into it.

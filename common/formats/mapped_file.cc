@@ -23,7 +23,23 @@ absl::StatusOr<std::unique_ptr<MappedFile>> MappedFile::Open(const std::string& 
   const auto num_bytes = static_cast<size_t>(info.st_size);
   void* start = mmap(nullptr, num_bytes, PROT_READ, MAP_SHARED, file->get(), 0);
   if (start == MAP_FAILED) return FileError(errno, "map", path);
-  return std::unique_ptr<MappedFile>(new MappedFile(path, {static_cast<const std::byte*>(start), num_bytes}));
+  return std::unique_ptr<MappedFile>(
+      new MappedFile(path, *std::move(file), {static_cast<const std::byte*>(start), num_bytes}));
+}
+
+absl::Status MappedFile::ReadAt(int64_t offset_bytes, absl::Span<std::byte> bytes) const {
+  while (!bytes.empty()) {
+    const ssize_t read = pread(file_.get(), bytes.data(), bytes.size(), offset_bytes);
+    if (read < 0 && errno == EINTR) continue;
+    if (read < 0) return FileError(errno, "read", path_);
+    if (read == 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("\"", path_, "\" has become shorter: it ends at byte ", offset_bytes, " of ", bytes_.size()));
+    }
+    offset_bytes += read;
+    bytes.remove_prefix(static_cast<size_t>(read));
+  }
+  return absl::OkStatus();
 }
 
 void MappedFile::Release(int64_t offset_bytes, int64_t num_bytes) const {

@@ -7,8 +7,10 @@
 #include <string>
 #include <utility>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "common/base/file_util.h"
 
 namespace eps {
 
@@ -25,13 +27,19 @@ class MappedFile {
 
   const std::string& path() const { return path_; }
   absl::Span<const std::byte> bytes() const { return bytes_; }
+  // Copies bytes out without mapping their pages: who reads a large file once takes none of its memory so.
+  // Errors: the system's · INVALID_ARGUMENT the file has become shorter
+  absl::Status ReadAt(int64_t offset_bytes, absl::Span<std::byte> bytes) const;
   // Takes these pages out of the process's resident memory; reading them again brings them back.
   void Release(int64_t offset_bytes, int64_t num_bytes) const;
 
  private:
-  MappedFile(std::string path, absl::Span<const std::byte> bytes) : path_(std::move(path)), bytes_(bytes) {}
+  MappedFile(std::string path, FileDescriptor file, absl::Span<const std::byte> bytes)
+      : path_(std::move(path)), file_(std::move(file)), bytes_(bytes) {}
 
+  // Fixed after construction.
   std::string path_;
+  FileDescriptor file_;
   absl::Span<const std::byte> bytes_;
 };
 

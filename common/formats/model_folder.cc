@@ -193,6 +193,12 @@ absl::Status ModelFolder::CheckHead() const {
                                                  "it, or save the model without it"));
 }
 
+int64_t ModelFolder::tensor_bytes() const {
+  int64_t num_bytes = 0;
+  for (const auto& [name, place] : places_) num_bytes += place.entry->num_bytes;
+  return num_bytes;
+}
+
 absl::Status ModelFolder::Read(const TensorSpec& tensor, absl::Span<float> values) const {
   const Place& place = places_.at(tensor.name);
   return place.file->reader->ReadFloats(*place.entry, values);
@@ -200,9 +206,7 @@ absl::Status ModelFolder::Read(const TensorSpec& tensor, absl::Span<float> value
 
 absl::Status ModelFolder::ReadPart(const TensorSpec& tensor, int64_t first_elem, absl::Span<float> values) const {
   const Place& place = places_.at(tensor.name);
-  absl::Status status = place.file->reader->ReadFloatsAt(*place.entry, first_elem, values);
-  place.file->reader->Release(*place.entry);
-  return status;
+  return place.file->reader->ReadFloatsAt(*place.entry, first_elem, values);
 }
 
 }  // namespace eps

@@ -30,9 +30,11 @@ class ModelFolder {
   static absl::StatusOr<std::unique_ptr<ModelFolder>> Open(const std::string& folder);
 
   const ModelSpec& model() const { return model_; }
+  // Of the model's tensors, as they lie in the files.
+  int64_t tensor_bytes() const;
   // Fills `values` (the tensor's num_elems) as fp32. `tensor` is one of model()'s.
   absl::Status Read(const TensorSpec& tensor, absl::Span<float> values) const;
-  // As Read, of elements [first_elem, first_elem + values.size()) alone; the file's pages do not stay in memory.
+  // As Read, of elements [first_elem, first_elem + values.size()) alone.
   absl::Status ReadPart(const TensorSpec& tensor, int64_t first_elem, absl::Span<float> values) const;
 
  private:

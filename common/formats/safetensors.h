@@ -40,13 +40,13 @@ class SafetensorsReader {
   virtual const SafetensorsEntry* Find(const std::string& name) const = 0;
   // The tensor's bytes, valid as long as the reader.
   virtual absl::Span<const std::byte> Data(const SafetensorsEntry& entry) const = 0;
-  // Converts F32, F16 or BF16 to fp32. Errors: INVALID_ARGUMENT wrong dtype, or `values` of another length.
+  // Converts F32, F16 or BF16 to fp32. Errors: INVALID_ARGUMENT wrong dtype, or `values` of another length · the system's
   virtual absl::Status ReadFloats(const SafetensorsEntry& entry, absl::Span<float> values) const = 0;
-  // As ReadFloats, of elements [first_elem, first_elem + values.size()) alone.
+  // As ReadFloats, of elements [first_elem, first_elem + values.size()) alone. Neither maps the file's pages.
   virtual absl::Status ReadFloatsAt(const SafetensorsEntry& entry, int64_t first_elem,
                                     absl::Span<float> values) const = 0;
-  // The tensor's bytes need not stay in this process's memory: a model is read in pieces and must not count
-  // twice. They can be read again at any time.
+  // What Data gave need not stay in this process's memory, where a model must not count twice. It can be read again at any
+  // time.
   virtual void Release(const SafetensorsEntry& entry) const = 0;
 };
 

@@ -11,7 +11,6 @@ namespace {
 
 // The largest tensor is a product of 4 * 2^32 elements or a table of 2^40, and at most 4096 * 12 are of the former.
 constexpr int64_t kMaxLayers = 4096;
-constexpr int64_t kMaxContext = int64_t{1} << 20;
 constexpr int64_t kMaxVocab = int64_t{1} << 24;
 
 std::array<const Family*, 2> Families() { return {&Gpt2Family(), &LlamaFamily()}; }

@@ -43,6 +43,7 @@ std::string KnownModelTypes();
 absl::Status CheckCommonRanges(const ModelConfig& config);
 absl::Status CheckRange(absl::string_view field, int64_t value, int64_t max);
 inline constexpr int64_t kMaxDModel = 65536;
+inline constexpr int64_t kMaxContext = int64_t{1} << 20;  // of a run; a model may be made for more positions
 inline constexpr int64_t kMaxHeadDim = 256;  // what the attention kernels hold in registers and tiles
 
 }  // namespace eps

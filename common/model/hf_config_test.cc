@@ -124,6 +124,16 @@ TEST(HfLlamaConfigTest, EachTypeHasWhatItsKeysAndItsNameSay) {
   EXPECT_THAT(ModelConfigFromJson(LlamaConfig("mistral", R"("sliding_window": 5)")), IsOkAndHolds(want));
 }
 
+TEST(HfLlamaConfigTest, MorePositionsThanARunCanHaveAreTakenAndKept) {
+  std::string text = LlamaConfig("llama");
+  const std::string positions = R"("max_position_embeddings": 16)";
+  text.replace(text.find(positions), positions.size(), R"("max_position_embeddings": 10485760)");
+  ASSERT_OK_AND_ASSIGN(const ModelConfig config, ModelConfigFromJson(text));
+  EXPECT_EQ(config.max_positions, 10485760);
+  EXPECT_EQ(config.context, 1 << 20);  // unless the run takes less
+  EXPECT_THAT(ModelConfigFromJson(ModelConfigToJson(config)), IsOkAndHolds(config));
+}
+
 TEST(HfLlamaConfigTest, TheConfigOfLlama31IsRead) {
   ASSERT_OK_AND_ASSIGN(const ModelConfig config, ModelConfigFromJson(R"({
     "architectures": ["LlamaForCausalLM"], "attention_bias": false, "attention_dropout": 0.0, "bos_token_id": 128000,

@@ -1,5 +1,6 @@
 // The Llama family: Llama, Mistral, Qwen2, Qwen3. Linear weights are (out, in), as torch.nn.Linear has them.
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 #include <vector>
@@ -206,8 +207,8 @@ absl::StatusOr<ModelConfig> FromJson(const json& object) {
   EPS_ASSIGN_OR_RETURN(config.num_layers, ReadInteger(object, "num_hidden_layers"));
   EPS_ASSIGN_OR_RETURN(config.d_model, ReadInteger(object, "hidden_size"));
   EPS_ASSIGN_OR_RETURN(config.num_heads, ReadInteger(object, "num_attention_heads"));
-  EPS_ASSIGN_OR_RETURN(config.context, ReadInteger(object, "max_position_embeddings"));
-  config.max_positions = config.context;
+  EPS_ASSIGN_OR_RETURN(config.max_positions, ReadInteger(object, "max_position_embeddings"));
+  config.context = std::min(config.max_positions, kMaxContext);  // a run says how much of it it takes
   EPS_ASSIGN_OR_RETURN(config.vocab, ReadInteger(object, "vocab_size"));
   EPS_ASSIGN_OR_RETURN(config.d_ff, ReadInteger(object, "intermediate_size"));
   // transformers' own defaults of the other types are numbers of one size of them: absent is an error there.

@@ -217,7 +217,6 @@ absl::Status ReadTensors(const SafetensorsReader& file, const ModelSpec& model,
         EPS_RETURN_IF_ERROR(ForEachPiece(tensor, [&](int64_t first, int64_t num_elems) -> absl::Status {
           const auto values = absl::MakeSpan(buffer).subspan(0, static_cast<size_t>(num_elems));
           EPS_RETURN_IF_ERROR(file.ReadFloatsAt(stored, first, values));
-          file.Release(stored);
           load(blob.id, static_cast<int>(which), tensor.offset_elems + first, values);
           return absl::OkStatus();
         }));

@@ -62,11 +62,12 @@ class Checkpointer {
   virtual std::string LatestPath() const = 0;
 };
 
-// Fills an empty store from a folder with config.json and safetensors of the Hugging Face GPT-2 form (names
-// with or without "transformer."; tied head), any of F32, F16, BF16. Everything is checked before the first
-// tensor is stored.
+// Fills an empty store from a folder that ModelFolder takes, with up to `threads` threads: the same bits for any number.
+// Everything but the values is checked before the first tensor is stored.
+//
+// Memory: beside the store, 1 MiB of values in each thread, whatever the model; the files' pages are the system's
 // Errors: NOT_FOUND, INVALID_ARGUMENT naming file, tensor, shape or dtype found and wanted
-absl::Status LoadHuggingFace(const std::string& folder, const ModelSpec& model, Store& store);
+absl::Status LoadHuggingFace(const std::string& folder, const ModelSpec& model, int threads, Store& store);
 
 // Fills an empty store with initial values (InitTensor), with up to `threads` threads: the same bits for any number.
 void InitStore(const ModelSpec& model, int threads, Store& store);

@@ -120,7 +120,7 @@ TEST(CheckpointerTest, AFolderLoadsAsAHuggingFaceOne) {
   const Fixture f;
   const std::string folder = f.WriteAt(*f.Open(), 3);
   const std::unique_ptr<Store> loaded = Store::Create(f.model, f.run).value();
-  ASSERT_OK(LoadHuggingFace(folder, f.model, *loaded));
+  ASSERT_OK(LoadHuggingFace(folder, f.model, 1, *loaded));
   const std::unique_ptr<Store> written = f.StoreAt(3);
   std::vector<float> a(1000), b(1000);
   written->ReadMaster(BlobId(2), Version(3), 0, absl::MakeSpan(a));

@@ -11,8 +11,12 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "common/base/ids.h"
+#include "common/base/log.h"
+#include "common/base/mutex.h"
 #include "common/base/status_macros.h"
 #include "common/base/thread.h"
 #include "common/formats/model_folder.h"
@@ -48,32 +52,14 @@ absl::Status CheckShape(const std::string& folder, const ModelConfig& found, con
   return absl::OkStatus();
 }
 
-}  // namespace
+// A slice of a tensor that is made and stored at once.
+struct Part {
+  BlobId blob;
+  const TensorSpec* tensor;
+  int64_t first_elem, num_elems;
+};
 
-absl::Status LoadHuggingFace(const std::string& folder, const ModelSpec& model, Store& store) {
-  EPS_ASSIGN_OR_RETURN(const std::unique_ptr<ModelFolder> source, ModelFolder::Open(folder));
-  EPS_RETURN_IF_ERROR(CheckShape(folder, source->model().config, model.config));
-  std::vector<float> buffer(kChunkElems);
-  for (const BlobSpec& blob : model.blobs) {
-    for (const TensorSpec& tensor : blob.tensors) {
-      const int64_t num_elems = tensor.num_elems();
-      for (int64_t first = 0; first < num_elems; first += kChunkElems) {
-        const auto values =
-            absl::MakeSpan(buffer).subspan(0, static_cast<size_t>(std::min(kChunkElems, num_elems - first)));
-        EPS_RETURN_IF_ERROR(source->ReadPart(tensor, first, values));
-        store.LoadMaster(blob.id, kInitialVersion, tensor.offset_elems + first, values);
-      }
-    }
-  }
-  return absl::OkStatus();
-}
-
-void InitStore(const ModelSpec& model, int threads, Store& store) {
-  struct Part {
-    BlobId blob;
-    const TensorSpec* tensor;
-    int64_t first_elem, num_elems;
-  };
+std::vector<Part> CutIntoParts(const ModelSpec& model) {
   std::vector<Part> parts;
   for (const BlobSpec& blob : model.blobs) {
     for (const TensorSpec& tensor : blob.tensors) {
@@ -83,13 +69,28 @@ void InitStore(const ModelSpec& model, int threads, Store& store) {
       }
     }
   }
+  return parts;
+}
+
+// Stores what `make(part, values)` makes of every part, with up to `threads` threads that take the parts in their order:
+// the same bits for any number. The first error ends it, and is returned.
+template <typename Make>
+absl::Status FillStore(const ModelSpec& model, int threads, Store& store, const Make& make) {
+  const std::vector<Part> parts = CutIntoParts(model);
   std::atomic<size_t> next = 0;
+  Mutex mu;
+  absl::Status status;  // under mu
   const auto work = [&] {
     std::vector<float> buffer(kChunkElems);
     for (size_t i = next++; i < parts.size(); i = next++) {
       const Part& part = parts[i];
       const auto values = absl::MakeSpan(buffer).subspan(0, static_cast<size_t>(part.num_elems));
-      InitTensorPart(*part.tensor, model.config.init_seed, part.first_elem, values);
+      if (absl::Status made = make(part, values); !made.ok()) {
+        MutexLock lock(mu);
+        if (status.ok()) status = std::move(made);
+        next = parts.size();
+        return;
+      }
       store.LoadMaster(part.blob, kInitialVersion, part.tensor->offset_elems + part.first_elem, values);
     }
   };
@@ -101,6 +102,30 @@ void InitStore(const ModelSpec& model, int threads, Store& store) {
   }
   work();
   for (std::thread& helper : helpers) helper.join();
+  return status;
+}
+
+}  // namespace
+
+absl::Status LoadHuggingFace(const std::string& folder, const ModelSpec& model, int threads, Store& store) {
+  const absl::Time begin = absl::Now();
+  EPS_ASSIGN_OR_RETURN(const std::unique_ptr<ModelFolder> source, ModelFolder::Open(folder));
+  EPS_RETURN_IF_ERROR(CheckShape(folder, source->model().config, model.config));
+  EPS_RETURN_IF_ERROR(FillStore(model, threads, store, [&](const Part& part, absl::Span<float> values) {
+    return source->ReadPart(*part.tensor, part.first_elem, values);
+  }));
+  LogInfo("weights_loaded", {{"folder", folder},
+                             {"tensor_bytes", source->tensor_bytes()},
+                             {"seconds", absl::ToDoubleSeconds(absl::Now() - begin)}});
+  return absl::OkStatus();
+}
+
+void InitStore(const ModelSpec& model, int threads, Store& store) {
+  const absl::Status made = FillStore(model, threads, store, [&](const Part& part, absl::Span<float> values) {
+    InitTensorPart(*part.tensor, model.config.init_seed, part.first_elem, values);
+    return absl::OkStatus();
+  });
+  EPS_CHECK(made.ok());
 }
 
 }  // namespace eps::server

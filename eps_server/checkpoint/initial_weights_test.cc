@@ -80,7 +80,7 @@ TEST(LoadHuggingFaceTest, EveryDtypeBecomesFp32) {
     Fixture f;
     const std::string folder = f.dir.File("hf");
     ASSERT_OK(WriteModelFolder(folder, f.model, {.dtype = dtype}, FillPart));
-    ASSERT_OK(LoadHuggingFace(folder, f.model, *f.store)) << dtype;
+    ASSERT_OK(LoadHuggingFace(folder, f.model, 2, *f.store)) << dtype;
     ExpectStoreHolds(f.model, *f.store, ValueAt);
   }
 }
@@ -104,7 +104,7 @@ TEST(LoadHuggingFaceTest, NamesMayComeWithoutTheirPrefix) {
   }
   ASSERT_OK(file->Finish());
   std::ofstream(f.dir.File("config.json")) << ModelConfigToJson(f.model.config);
-  ASSERT_OK(LoadHuggingFace(f.dir.path(), f.model, *f.store));
+  ASSERT_OK(LoadHuggingFace(f.dir.path(), f.model, 2, *f.store));
   ExpectStoreHolds(f.model, *f.store, ValueAt);
 }
 
@@ -116,7 +116,7 @@ TEST(LoadHuggingFaceTest, AnotherShapeThanTheRunsIsNamedAndNothingIsStored) {
   other.model.context = 6;
   const ModelSpec wider = BuildModel(other.model).value();
   const std::unique_ptr<Store> store = Store::Create(wider, other).value();
-  EXPECT_THAT(LoadHuggingFace(folder, wider, *store),
+  EXPECT_THAT(LoadHuggingFace(folder, wider, 2, *store),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        folder + "/config.json: n_positions: found 5, the run's model has 6"));
   ExpectStoreHolds(wider, *store, [](const TensorSpec&, int64_t) { return 0.0f; });
@@ -141,7 +141,7 @@ TEST(LoadHuggingFaceTest, WherePositionsAreNoParametersTheContextIsTheRunsOwn) {
   run.model = SmallLlama();
   const ModelSpec model = BuildModel(run.model).value();
   const std::unique_ptr<Store> store = Store::Create(model, run).value();
-  ASSERT_OK(LoadHuggingFace(dir.File("hf"), model, *store));
+  ASSERT_OK(LoadHuggingFace(dir.File("hf"), model, 2, *store));
   ExpectStoreHolds(model, *store, ValueAt);
 }
 
@@ -152,10 +152,10 @@ TEST(LoadHuggingFaceTest, AnotherLlamaOrAnotherFamilyIsNamed) {
   run.model = SmallLlama();
   run.model.rotary.theta = 500;
   const std::unique_ptr<Store> store = Store::Create(BuildModel(run.model).value(), run).value();
-  EXPECT_THAT(LoadHuggingFace(dir.File("hf"), BuildModel(run.model).value(), *store),
+  EXPECT_THAT(LoadHuggingFace(dir.File("hf"), BuildModel(run.model).value(), 2, *store),
               StatusIs(absl::StatusCode::kInvalidArgument, "rope_theta: found 10000.0, the run's model has 500.0"));
   Fixture f;
-  EXPECT_THAT(LoadHuggingFace(dir.File("hf"), f.model, *f.store),
+  EXPECT_THAT(LoadHuggingFace(dir.File("hf"), f.model, 2, *f.store),
               StatusIs(absl::StatusCode::kInvalidArgument, "/hf/config.json: "));
 }
 
@@ -165,15 +165,15 @@ TEST(LoadHuggingFaceTest, DropoutAndSeedAreTheRunsOwn) {
   ASSERT_OK(WriteModelFolder(folder, f.model, {.dtype = "F32"}, FillPart));
   f.model.config.residual_dropout = 0.25;
   f.model.config.init_seed = 99;
-  EXPECT_OK(LoadHuggingFace(folder, f.model, *f.store));
+  EXPECT_OK(LoadHuggingFace(folder, f.model, 2, *f.store));
 }
 
 TEST(LoadHuggingFaceTest, AMissingFolderOrFileIsNamed) {
   Fixture f;
-  EXPECT_THAT(LoadHuggingFace(f.dir.File("none"), f.model, *f.store),
+  EXPECT_THAT(LoadHuggingFace(f.dir.File("none"), f.model, 2, *f.store),
               StatusIs(absl::StatusCode::kNotFound, "none/config.json"));
   std::ofstream(f.dir.File("config.json")) << ModelConfigToJson(f.model.config);
-  EXPECT_THAT(LoadHuggingFace(f.dir.path(), f.model, *f.store),
+  EXPECT_THAT(LoadHuggingFace(f.dir.path(), f.model, 2, *f.store),
               StatusIs(absl::StatusCode::kNotFound, "model.safetensors"));
 }
 

@@ -1,5 +1,6 @@
 #include "eps_server/checkpoint/serving_checkpoint.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -25,24 +26,27 @@ RunConfig WithoutTraining(RunConfig run) {
   return run;
 }
 
-absl::Status MakeStore(ServingCheckpoint& result) {
+absl::Status MakeStore(const ServingOptions& options, ServingCheckpoint& result) {
+  ModelConfig& model = result.run.model;
+  // Where positions are a table its rows are the context.
+  if (options.max_context > 0 && model.max_positions > 0) model.context = std::min(model.context, options.max_context);
   EPS_ASSIGN_OR_RETURN(result.model, BuildModel(result.run.model));
   EPS_ASSIGN_OR_RETURN(result.store, Store::Create(result.model, result.run));
   return absl::OkStatus();
 }
 
-absl::Status LoadStepFolder(ServingCheckpoint& result) {
+absl::Status LoadStepFolder(const ServingOptions& options, ServingCheckpoint& result) {
   EPS_ASSIGN_OR_RETURN(Manifest manifest, ReadManifest(result.folder));
   EPS_RETURN_IF_ERROR(CheckSizes(result.folder, manifest));
   EPS_RETURN_IF_ERROR(CheckSums(result.folder, manifest, {kConfigFile, kModelFile}));
   result.run = WithoutTraining(manifest.run);
-  EPS_RETURN_IF_ERROR(MakeStore(result));
+  EPS_RETURN_IF_ERROR(MakeStore(options, result));
   EPS_RETURN_IF_ERROR(LoadTensors(result.folder, result.model, manifest, LoadWhat::kMasters, *result.store));
   result.state = std::move(manifest.state);
   return absl::OkStatus();
 }
 
-absl::Status LoadHuggingFaceFolder(ServingCheckpoint& result) {
+absl::Status LoadHuggingFaceFolder(const ServingOptions& options, ServingCheckpoint& result) {
   EPS_ASSIGN_OR_RETURN(const std::unique_ptr<ModelFolder> source, ModelFolder::Open(result.folder));
   RunConfig run;
   run.model = source->model().config;
@@ -52,16 +56,17 @@ absl::Status LoadHuggingFaceFolder(ServingCheckpoint& result) {
   run.optimizer.peak_learning_rate = 1;
   run.steps = 1;
   result.run = WithoutTraining(std::move(run));
-  EPS_RETURN_IF_ERROR(MakeStore(result));
-  return LoadHuggingFace(result.folder, result.model, *result.store);
+  EPS_RETURN_IF_ERROR(MakeStore(options, result));
+  return LoadHuggingFace(result.folder, result.model, options.threads, *result.store);
 }
 
 }  // namespace
 
-absl::StatusOr<ServingCheckpoint> LoadCheckpointForServing(const std::string& path) {
+absl::StatusOr<ServingCheckpoint> LoadCheckpointForServing(const std::string& path, const ServingOptions& options) {
   ServingCheckpoint result;
   EPS_ASSIGN_OR_RETURN(result.folder, FindCheckpointFolder(path));
-  EPS_RETURN_IF_ERROR(IsStepFolder(result.folder) ? LoadStepFolder(result) : LoadHuggingFaceFolder(result));
+  EPS_RETURN_IF_ERROR(IsStepFolder(result.folder) ? LoadStepFolder(options, result)
+                                                  : LoadHuggingFaceFolder(options, result));
   for (const BlobSpec& blob : result.model.blobs) result.store->Publish(blob.id, result.state.version);
   return result;
 }

@@ -1,6 +1,7 @@
 #ifndef EPS_SERVER_CHECKPOINT_SERVING_CHECKPOINT_H_
 #define EPS_SERVER_CHECKPOINT_SERVING_CHECKPOINT_H_
 
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -23,14 +24,20 @@ struct ServingCheckpoint {
   std::unique_ptr<Store> store;
 };
 
+struct ServingOptions {
+  int threads = 1;  // that load a Hugging Face folder
+  // The context of the run, at most, where positions are no parameters of the model; 0: what the run or the folder has.
+  int64_t max_context = 0;
+};
+
 // Loads the model of a checkpoint: a step-NNNNNNNN folder, a file `latest`, the folder that holds them
-// (DIR/checkpoints), a run's DIR, or a Hugging Face GPT-2 folder. The sums of the files that are read are
+// (DIR/checkpoints), a run's DIR, or a Hugging Face folder. The sums of the files that are read are
 // checked, the optimizer's state is not read. Changes nothing on disk, whoever writes there meanwhile.
 //
 // Errors: NOT_FOUND, saying what was looked for · DATA_LOSS naming the file, found and wanted ·
 //         FAILED_PRECONDITION another format · INVALID_ARGUMENT a Hugging Face folder's, naming the tensor ·
 //         RESOURCE_EXHAUSTED Store::Create's
-absl::StatusOr<ServingCheckpoint> LoadCheckpointForServing(const std::string& path);
+absl::StatusOr<ServingCheckpoint> LoadCheckpointForServing(const std::string& path, const ServingOptions& options = {});
 
 }  // namespace eps::server
 

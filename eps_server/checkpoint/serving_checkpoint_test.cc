@@ -108,6 +108,30 @@ TEST(ServingCheckpointTest, WhereThereIsNoneItSaysWhatItLookedFor) {
   EXPECT_THAT(LoadCheckpointForServing(dir.path()), StatusIs(absl::StatusCode::kNotFound, "a folder checkpoints"));
 }
 
+TEST(ServingCheckpointTest, AContextIsCutWherePositionsAreNoParameters) {
+  TempDir dir;
+  ModelConfig config = {.family = ModelFamily::kLlama, .num_layers = 1, .d_model = 12, .num_heads = 2, .context = 4096};
+  config.vocab = 17;
+  config.max_positions = 4096;
+  config.num_kv_heads = 1;
+  config.d_head = 6;
+  config.d_ff = 20;
+  const auto fill = [](const TensorSpec& tensor, int64_t first, absl::Span<float> values) {
+    InitTensorPart(tensor, 3, first, values);
+    return absl::OkStatus();
+  };
+  ASSERT_OK(WriteModelFolder(dir.File("llama"), BuildModel(config).value(), {}, fill));
+  ASSERT_OK_AND_ASSIGN(const ServingCheckpoint served,
+                       LoadCheckpointForServing(dir.File("llama"), {.max_context = 64}));
+  EXPECT_EQ(served.run.model.context, 64);
+  EXPECT_EQ(served.run.model.max_positions, 4096);
+  ASSERT_OK_AND_ASSIGN(const ServingCheckpoint whole, LoadCheckpointForServing(dir.File("llama")));
+  EXPECT_EQ(whole.run.model.context, 4096);
+  const Fixture f;  // a GPT-2, whose positions are a table
+  ASSERT_OK_AND_ASSIGN(const ServingCheckpoint table, LoadCheckpointForServing(f.dir.path(), {.max_context = 1}));
+  EXPECT_EQ(table.run.model.context, f.model.config.context);
+}
+
 TEST(ServingCheckpointTest, AHuggingFaceFolderIsServedInFp32) {
   const Fixture f;
   const std::string folder = f.dir.File("hf");

@@ -1,4 +1,4 @@
-"""The run files of examples/: each plans, without weights or data, and needs what examples/README.md says."""
+"""The run files of known models: each plans without weights or data, and needs what examples/README.md says."""
 
 import json
 import re
@@ -19,13 +19,6 @@ class ExamplesTest(SystemTest):
         done = run([str(EPS), "plan", "--run", str(EXAMPLES / name), *args, "--json"])
         self.assertEqual(done.returncode, 0, f"{name}: {done.stderr}")
         return json.loads(done.stdout)
-
-    def test_every_run_file_plans(self):
-        names = sorted(path.name for path in EXAMPLES.glob("*.textproto"))
-        self.assertGreaterEqual(len(names), 5)
-        for name in names:
-            with self.subTest(name):
-                self.plan(name)
 
     def test_the_known_models_need_what_the_table_says_on_a_device_of_24_gib(self):
         rows = ROW.findall((EXAMPLES / "README.md").read_text())

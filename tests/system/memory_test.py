@@ -4,6 +4,7 @@ import json
 import time
 from pathlib import Path
 
+import loading
 from eps_run import EPS, SystemTest, children, measures_the_process, needs_at_least, run, start_train, summary, train
 
 
@@ -88,3 +89,20 @@ class DaemonMemoryTest(SystemTest):
         self.assertEqual(summary(out)["model_state_bytes"], plan["model_state_bytes"])
         self.assertGreater(peak, 0.9 * plan["model_state_bytes"])
         self.assertLessEqual(peak, bound, plan)
+
+
+class LoadingTest(SystemTest):
+    @measures_the_process
+    def test_a_folder_is_loaded_within_the_planned_state(self):
+        # `bench/run load` does the same with 2 GB.
+        work = self.work.out("load")
+        work.mkdir()
+        loading.make_folder(self.work.out("hf"), 300_000_000)
+        loaded = loading.load(self.work.out("hf"), work)
+        state, parameters = loaded.planned["model_state_bytes"], loaded.tensor_bytes // 2
+        self.assertLessEqual(loaded.peak_bytes, 1.03 * state, loaded)
+        # Of the state it touches one version of the wire form, and the rest of the masters: no second copy beside them.
+        self.assertGreaterEqual(loaded.peak_bytes, 4 * parameters, loaded)
+        self.assertLessEqual(loaded.peak_bytes, 1.03 * 4 * parameters + loaded.planned["daemon_constant_bytes"], loaded)
+        # The files' pages do not stay: of 300 MB there are a few MiB at a time, beside the program.
+        self.assertLessEqual(loaded.peak_file_bytes, 64 << 20, loaded)

@@ -3,16 +3,43 @@
 import json
 
 import safetensors_file
-from eps_run import EPS, SystemTest, latest_checkpoint, model_hash, run
+from eps_run import EPS, SystemTest, latest_checkpoint, model_hash, run, summary
 
 NO_SHAPE = {key: None for key in ("family", "layers", "d_model", "heads", "context", "vocab", "init_seed")}
 
 
-class ShardsTest(SystemTest):
+LLAMA = {"family": "LLAMA", "kv_heads": 2, "d_ff": 100, "max_positions": 1 << 24}
+
+
+class FolderTest(SystemTest):
     def eps(self, *words):
         done = run([str(EPS), *map(str, words)])
         self.assertEqual(done.returncode, 0, done.stderr)
+        return done
 
+
+class PositionsTest(FolderTest):
+    """A model that is made for far more positions than anybody has memory for."""
+
+    def setUp(self):
+        super().setUp()
+        self.train_ok(self.work.spec({"model": LLAMA, "steps": 1}), self.work.out("first"))
+        self.folder = self.work.out("hf")
+        self.eps("export", "--checkpoint", self.work.out("first"), "--out", self.folder)
+        self.assertEqual(json.loads((self.folder / "config.json").read_text())["max_position_embeddings"], 1 << 24)
+
+    def test_a_text_is_planned_for_its_own_length(self):
+        text = self.eps("sample", "--checkpoint", self.folder, "--prompt-tokens", "97,110,100", "--tokens", 40,
+                        "--device-memory", "4MiB").stdout
+        self.assertEqual(len(text.split()), 40)
+
+    def test_a_run_takes_a_part_of_it(self):
+        out = self.work.out("run")
+        self.train_ok(self.work.spec({"model": {"from": "hf", **NO_SHAPE, "context": 24}, "steps": 2}), out)
+        self.assertEqual(summary(out)["steps"], 2)
+
+
+class ShardsTest(FolderTest):
     def shards(self, folder):
         """Every tensor of the folder as its bytes; each shard is what the index says of it."""
         index = json.loads((folder / "model.safetensors.index.json").read_text())
