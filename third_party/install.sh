@@ -22,7 +22,16 @@ packages_of() {
     inside && NF' "$LIST"
 }
 
-is_installed() { [[ "$(dpkg-query -W -f='${db:Status-Status}' "$1" 2>/dev/null)" == installed ]]; }
+is_installed() {
+  [[ "$(dpkg-query -W -f='${db:Status-Status}' "$1" 2>/dev/null)" == installed ]] || is_provided "$1"
+}
+
+# By a package of another name, which Debian's would have to replace: a newer nodejs brings npm along.
+is_provided() {
+  dpkg-query -W -f='${db:Status-Status} ${Provides}\n' | awk -v name="$1" '
+    $1 == "installed" { for (i = 2; i <= NF; ++i) { sub(/,$/, "", $i); if ($i == name) found = 1 } }
+    END { exit !found }'
+}
 
 fail() {
   echo "install: $1" >&2

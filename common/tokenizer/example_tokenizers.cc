@@ -1,5 +1,7 @@
 #include "common/tokenizer/example_tokenizers.h"
 
+#include <bit>
+#include <cstdint>
 #include <cstdio>
 
 #include "absl/strings/str_cat.h"
@@ -46,6 +48,34 @@ std::string WordPieceJson() {
       "decoder":{"type":"WordPiece","prefix":"##","cleanup":true},
       "model":{"type":"WordPiece","unk_token":"[UNK]","continuing_subword_prefix":"##","max_input_chars_per_word":6,
         "vocab":{"[UNK]":0,"[SEP]":1,"un":2,"##aff":3,"##able":4,"!":5,"[":6,"]":7,"sep":8,"中":9,"cafe":10}}})";
+}
+
+// Fields of Protocol Buffers: 1 {1 text, 2 score, 3 type}.
+std::string SentencePieceModel() {
+  struct Piece {
+    std::string text;
+    float score;
+    int type;
+  };
+  const Piece pieces[] = {{"<unk>", 0, 2},
+                          {"<s>", 0, 3},
+                          {"</s>", 0, 3},
+                          {"\xE2\x96\x81", -2, 1},
+                          {"a", -3, 1},
+                          {"b", -3, 1},
+                          {"\xE2\x96\x81"
+                           "ab",
+                           -1, 1}};
+  std::string model;
+  for (const Piece& piece : pieces) {
+    std::string message =
+        absl::StrCat("\x0A", std::string(1, static_cast<char>(piece.text.size())), piece.text, "\x15");
+    const auto bits = std::bit_cast<uint32_t>(piece.score);
+    for (int shift = 0; shift < 32; shift += 8) message += static_cast<char>(bits >> shift);
+    message += {'\x18', static_cast<char>(piece.type)};
+    absl::StrAppend(&model, "\x0A", std::string(1, static_cast<char>(message.size())), message);
+  }
+  return model;
 }
 
 }  // namespace eps

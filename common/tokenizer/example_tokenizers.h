@@ -3,7 +3,7 @@
 
 #include <string>
 
-// Small tokenizer.json for tests.
+// Small tokenizers for tests.
 namespace eps {
 
 // As of GPT-2: all bytes, whose ids they are, "he", "ll", "hell", " w", the special token <|end|> and the added <tool>.
@@ -12,6 +12,8 @@ std::string ByteLevelJson();
 std::string CharacterJson();
 // As of BERT.
 std::string WordPieceJson();
+// The bytes of a tokenizer.model, a unigram one: <unk> <s> </s> and, of score -2 -3 -3 -1, U+2581 a b U+2581ab.
+std::string SentencePieceModel();
 
 }  // namespace eps
 

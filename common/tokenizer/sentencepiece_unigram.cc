@@ -15,7 +15,9 @@ constexpr float kUnknownPenalty = 10;  // below the least score of all
 
 SentencePieceUnigram::SentencePieceUnigram(const SentencePiecePieces& pieces) : pieces_(pieces) {
   least_ = std::numeric_limits<float>::max();
-  most_ = std::numeric_limits<float>::lowest();
+  // The least positive number, not the lowest: scores are logarithms and never above it, so that a user-defined piece
+  // costs next to nothing. SentencePiece does so.
+  most_ = std::numeric_limits<float>::min();
   for (int32_t id = 0; id < pieces.size(); ++id) {
     const SentencePieceFile::Piece& piece = pieces.piece(id);
     if (piece.type == SentencePieceFile::Type::kNormal) {

@@ -35,7 +35,7 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(const std::string& path
   EPS_ASSIGN_OR_RETURN(const std::string file, FileOf(path));
   EPS_ASSIGN_OR_RETURN(const std::string bytes, ReadFile(file, kMaxFileBytes));
   // No message of Protocol Buffers begins like a JSON object.
-  const bool is_json = absl::StartsWith(absl::StripLeadingAsciiWhitespace(bytes), "{");
+  const bool is_json = absl::EndsWith(file, ".json") || absl::StartsWith(absl::StripLeadingAsciiWhitespace(bytes), "{");
   absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer =
       is_json ? TokenizerFromJson(bytes) : TokenizerFromSentencePiece(bytes);
   if (!tokenizer.ok()) return Annotate(tokenizer.status(), file);

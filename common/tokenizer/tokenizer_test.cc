@@ -266,6 +266,47 @@ TEST_F(TokenizerTest, AFolderIsReadByTheNamesOfItsFiles) {
             Sha256Hex(absl::MakeConstSpan(reinterpret_cast<const std::byte*>(json.data()), json.size())));
 }
 
+TEST_F(TokenizerTest, ASentencePieceModelIsReadAndItsFieldsAreChecked) {
+  const std::string good = SentencePieceModel();
+  ASSERT_OK_AND_ASSIGN(const auto tokenizer, LoadTokenizer(Write("tokenizer.model", good)));
+  EXPECT_EQ(tokenizer->vocab(), 7);
+  EXPECT_THAT(Ids(*tokenizer, "ab  ab"), ElementsAre(6, 6)) << "a space in front, and two are one";
+  EXPECT_THAT(Ids(*tokenizer, "xya"), ElementsAre(3, 0, 4)) << "unknown neighbours are one";
+  EXPECT_THAT(Ids(*tokenizer, "a<s>b"), ElementsAre(3, 4, 1, 3, 5)) << "each part is a text of its own";
+  EXPECT_THAT(Ids(*tokenizer, "<s>", Specials::kAsText), ElementsAre(3, 0));
+  EXPECT_EQ(tokenizer->Decode({6, 6}, false), "ab ab");
+  EXPECT_EQ(tokenizer->Decode({1, 6, 2}, false), "<s>ab</s>");
+  EXPECT_EQ(tokenizer->Decode({1, 6, 2}, true), "ab");
+  EXPECT_EQ(tokenizer->TokenId("</s>"), 2);
+
+  const auto load = [&](const std::string& bytes) { return LoadTokenizer(Write("tokenizer.model", bytes)); };
+  using absl::StatusCode;
+  EXPECT_THAT(load(good.substr(0, good.size() - 1)), StatusIs(StatusCode::kInvalidArgument, "tokenizer.model: byte "));
+  EXPECT_THAT(load("\xFF\xFF"), StatusIs(StatusCode::kInvalidArgument, "byte 2"));
+  EXPECT_THAT(load(""), StatusIs(StatusCode::kInvalidArgument, "pieces: none is the unknown one"));
+  EXPECT_THAT(load(good + std::string("\x0A\x03\x0A\x01"
+                                      "a",
+                                      5)),
+              StatusIs(StatusCode::kInvalidArgument, "pieces[7].piece: \"a\" again"));
+  EXPECT_THAT(load(good + std::string("\x12\x02\x18\x03", 4)),
+              StatusIs(StatusCode::kInvalidArgument, "trainer_spec.model_type: 3"));
+  EXPECT_THAT(load(good + std::string("\x1A\x05\x12\x03"
+                                      "abc",
+                                      7)),
+              StatusIs(StatusCode::kInvalidArgument, "normalizer_spec.precompiled_charsmap"));
+}
+
+TEST_F(TokenizerTest, PatternsThatEnginesReadInDifferentWaysAreRefused) {
+  for (const char* pattern :
+       {"\\\\h", "^a", "a$", "[a[b]]", "[a&&b]", "a{1,3}+", "\\\\bx", "(a)\\\\1", "(?<n>a)", "a{,3}", "(", "[z-a]"}) {
+    EXPECT_THAT(Load(With(ByteLevelJson(), "\"normalizer\":null",
+                          absl::StrCat(R"("normalizer":{"type":"Replace","pattern":{"Regex":")", pattern,
+                                       R"("},"content":""})"))),
+                StatusIs(absl::StatusCode::kInvalidArgument, "normalizer.pattern: pattern, byte"))
+        << pattern;
+  }
+}
+
 TEST_F(TokenizerTest, ThreadsShareOne) {
   const auto tokenizer = MustLoad(ByteLevelJson());
   const std::vector<int32_t> wanted = Ids(*tokenizer, "hello world");

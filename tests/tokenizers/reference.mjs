@@ -1,7 +1,7 @@
 // Encodes documents by an implementation from npm, or measures it. Run in a folder that has node_modules.
 //
-//   node reference.mjs IMPLEMENTATION TOKENIZER.json encode|decode IN OUT    records as tests/tokenizers/tokenize.cc has them
-//   node reference.mjs IMPLEMENTATION TOKENIZER.json time IN ROUNDS          prints seconds of each round and ids, as JSON
+//   node reference.mjs IMPLEMENTATION TOKENIZER.json encode|decode IN OUT    records, see tokenize.cc
+//   node reference.mjs IMPLEMENTATION TOKENIZER.json serve IN     for each line of its input: all of them, their seconds
 //
 // IMPLEMENTATION: native (Hugging Face's own, in Rust) or js (Hugging Face's other one, in JavaScript).
 
@@ -9,6 +9,7 @@ import fs from "node:fs";
 import { createRequire } from "node:module";
 import path from "node:path";
 import { performance } from "node:perf_hooks";
+import readline from "node:readline";
 
 const require = createRequire(path.join(process.cwd(), "node_modules", "x"));
 
@@ -71,19 +72,17 @@ async function decode(tokenizer, input, output) {
   fs.writeFileSync(output, Buffer.concat(out));
 }
 
-async function time(tokenizer, input, rounds) {
+// Each line of standard input asks for one round.
+async function serve(tokenizer, input) {
   const texts = [...records(input, 1)].map((bytes) => utf8.decode(bytes));
-  const seconds = [];
-  let ids = 0;
-  for (let round = 0; round < rounds; ++round) {
+  for await (const _ of readline.createInterface({ input: process.stdin })) {
     const start = performance.now();
-    ids = 0;
+    let ids = 0;
     for (const text of texts) ids += (await tokenizer.encode(text)).length;
-    seconds.push((performance.now() - start) / 1000);
+    console.log(JSON.stringify({ seconds: (performance.now() - start) / 1000, ids }));
   }
-  console.log(JSON.stringify({ seconds, ids }));
 }
 
-const [implementation, file, mode, input, last] = process.argv.slice(2);
+const [implementation, file, mode, input, output] = process.argv.slice(2);
 const tokenizer = await { native, js }[implementation](file);
-await { encode, decode, time }[mode](tokenizer, input, mode === "time" ? Number(last) : last);
+await { encode, decode, serve }[mode](tokenizer, input, output);
