@@ -31,12 +31,13 @@ absl::StatusOr<std::unique_ptr<PendingFile>> PendingFile::Create(const std::stri
     fd = open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0644);
   } while (fd < 0 && errno == EINTR);
   if (fd >= 0) return std::unique_ptr<PendingFile>(new PendingFile(path, FileDescriptor(fd), ""));
-  // Old systems say EISDIR or ENOENT; an error that is the folder's own comes again.
+  // Old systems say EISDIR or ENOENT; what is wrong with the folder itself shows again.
   const std::string temporary = TemporaryName(path);
-  absl::StatusOr<FileDescriptor> file = OpenFile(temporary, O_RDWR | O_CREAT | O_EXCL);
-  if (!file.ok())
-    return absl::Status(file.status().code(), absl::StrCat("for \"", path, "\": ", file.status().message()));
-  return std::unique_ptr<PendingFile>(new PendingFile(path, *std::move(file), temporary));
+  do {
+    fd = open(temporary.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+  } while (fd < 0 && errno == EINTR);
+  if (fd < 0) return FileError(errno, "create", path);
+  return std::unique_ptr<PendingFile>(new PendingFile(path, FileDescriptor(fd), temporary));
 }
 
 PendingFile::~PendingFile() {

@@ -136,6 +136,7 @@ absl::StatusOr<bool> CorpusReader::Next(CorpusBatch& batch) {
 absl::Status CorpusReader::OpenFile() {
   if (lines_ != nullptr || pieces_ != nullptr) return absl::OkStatus();
   const CorpusSource& source = sources_.files[file_];
+  taken_bytes_ = 0;
   if (source.format == CorpusFormat::kText) {
     EPS_ASSIGN_OR_RETURN(pieces_, TextPieceReader::Open(source.path, separator_));
     return absl::OkStatus();
@@ -146,7 +147,6 @@ absl::Status CorpusReader::OpenFile() {
 }
 
 absl::StatusOr<bool> CorpusReader::NextLines(CorpusBatch& batch) {
-  const int64_t begin = lines_->offset_bytes();
   for (TextLine line; batch.bytes.size() < kBatchBytes;) {
     EPS_ASSIGN_OR_RETURN(const bool found, lines_->Next(line));
     if (!found) break;
@@ -157,12 +157,11 @@ absl::StatusOr<bool> CorpusReader::NextLines(CorpusBatch& batch) {
                            .offset_bytes = line.offset_bytes});
     absl::StrAppend(&batch.bytes, line.text);
   }
-  batch.source_bytes = lines_->offset_bytes() - begin;
+  batch.source_bytes = lines_->offset_bytes() - std::exchange(taken_bytes_, lines_->offset_bytes());
   return !batch.units.empty();
 }
 
 absl::StatusOr<bool> CorpusReader::NextPieces(CorpusBatch& batch) {
-  const int64_t begin = pieces_->offset_bytes();
   for (TextPiece piece; batch.bytes.size() < kBatchBytes;) {
     EPS_ASSIGN_OR_RETURN(const bool found, pieces_->Next(piece));
     if (!found) break;
@@ -172,7 +171,7 @@ absl::StatusOr<bool> CorpusReader::NextPieces(CorpusBatch& batch) {
                            .ends_document = piece.ends_document});
     absl::StrAppend(&batch.bytes, piece.text);
   }
-  batch.source_bytes = pieces_->offset_bytes() - begin;
+  batch.source_bytes = pieces_->offset_bytes() - std::exchange(taken_bytes_, pieces_->offset_bytes());
   return !batch.units.empty();
 }
 

@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -90,6 +91,7 @@ class CorpusReader {
   const CorpusSources& sources_;
   const std::string separator_;
   size_t file_ = 0;
+  int64_t taken_bytes_ = 0;            // of it, by earlier batches
   std::unique_ptr<LineReader> lines_;  // of files_[file_], one of the two
   std::unique_ptr<TextPieceReader> pieces_;
 };
