@@ -1,8 +1,10 @@
 // eps import, eps export: a folder as Hugging Face has it, in and out.
 
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 #include <string>
+#include <system_error>
 
 #include "absl/strings/str_cat.h"
 #include "cli/command.h"
@@ -10,6 +12,7 @@
 #include "common/base/flags.h"
 #include "common/base/status_macros.h"
 #include "common/checkpoint/checkpoint_files.h"
+#include "common/checkpoint/manifest.h"
 #include "common/formats/model_folder.h"
 #include "common/formats/model_folder_writer.h"
 
@@ -29,10 +32,45 @@ absl::Status Copy(const std::string& from, const std::string& to, const ModelFol
   return absl::OkStatus();
 }
 
+// What a folder has beside its weights, for those who load it.
+constexpr const char* kCompanions[] = {"tokenizer.json",
+                                       "tokenizer.model",
+                                       "tokenizer_config.json",
+                                       "special_tokens_map.json",
+                                       "added_tokens.json",
+                                       "vocab.json",
+                                       "merges.txt",
+                                       "vocab.txt",
+                                       "chat_template.jinja",
+                                       "chat_template.json",
+                                       "generation_config.json",
+                                       "spiece.model"};
+
+// Those of them that `from` has; whatever cannot be copied is said, and the folder is good without.
+void CopyCompanions(const std::string& from, const std::string& to) {
+  if (from.empty()) return;
+  for (const char* name : kCompanions) {
+    std::error_code error;
+    if (!std::filesystem::is_regular_file(from + "/" + name, error)) continue;
+    std::filesystem::copy_file(from + "/" + name, to + "/" + name, error);
+    if (error) std::fprintf(stderr, "eps: %s/%s is left out: %s\n", from.c_str(), name, error.message().c_str());
+  }
+}
+
+absl::Status RunImport(const std::string& from, const std::string& out, const ModelFolderForm& form) {
+  EPS_RETURN_IF_ERROR(Copy(from, out, form));
+  CopyCompanions(from, out);
+  return absl::OkStatus();
+}
+
 absl::Status RunExport(const std::string& checkpoint, const std::string& out, const ModelFolderForm& form) {
   EPS_ASSIGN_OR_RETURN(const std::string folder, FindCheckpointFolder(checkpoint));
   EPS_RETURN_IF_ERROR(VerifyCheckpointFolder(folder));
-  return Copy(folder, out, form);
+  EPS_RETURN_IF_ERROR(Copy(folder, out, form));
+  // The folder that the run began with.
+  const absl::StatusOr<Manifest> manifest = ReadManifest(folder);
+  CopyCompanions(manifest.ok() ? manifest->run.model_from : folder, out);
+  return absl::OkStatus();
 }
 
 void AddShardSize(CLI::App& command, ModelFolderForm& form) {
@@ -60,7 +98,7 @@ void AddImport(CLI::App& app, int* exit_code) {
   command->add_option("--out", *out, "Folder to write; must not be there, or be empty")->type_name("DIR")->required();
   auto form = std::make_shared<ModelFolderForm>();
   AddShardSize(*command, *form);
-  command->callback([=] { *exit_code = ReportStart(Copy(*from, *out, *form)); });
+  command->callback([=] { *exit_code = ReportStart(RunImport(*from, *out, *form)); });
 }
 
 void AddExport(CLI::App& app, int* exit_code) {

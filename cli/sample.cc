@@ -30,15 +30,17 @@
 #include "common/base/status_macros.h"
 #include "common/base/thread.h"
 #include "common/checkpoint/checkpoint_files.h"
+#include "common/checkpoint/manifest.h"
 #include "common/grpc/credentials.h"
 #include "common/grpc/grpc_status.h"
 #include "common/grpc/thread_needs.h"
 #include "common/model/hf_config.h"
+#include "common/tokenizer/tokenizer.h"
 
 namespace eps::cli {
 namespace {
 
-constexpr int64_t kByteVocab = 256;  // a model of bytes, the one tokenizer that needs no file
+constexpr int64_t kByteVocab = 256;  // of a model of bytes, whose tokenizer needs no file
 // A model may be made for far more tokens than the text will have, and a plan for all of them fits few devices.
 constexpr int64_t kContextStep = 64;
 constexpr absl::Duration kStartTimeout = absl::Minutes(10);
@@ -47,6 +49,7 @@ struct SampleFlags {
   std::string checkpoint;
   std::string prompt;
   std::string prompt_tokens;
+  std::string tokenizer;
   int32_t tokens = 200;
   double temperature = 0.8;
   int32_t top_k = 0;
@@ -153,26 +156,73 @@ class Server {
   ChildProcess worker_;
 };
 
-absl::StatusOr<std::vector<int32_t>> PromptTokens(const SampleFlags& flags, int64_t vocab) {
+absl::StatusOr<std::vector<int32_t>> TokenIds(const std::string& words, int64_t vocab) {
   std::vector<int32_t> tokens;
-  if (!flags.prompt_tokens.empty()) {
-    for (const auto word : absl::StrSplit(flags.prompt_tokens, absl::ByAnyChar(", "), absl::SkipEmpty())) {
-      int32_t token = 0;
-      if (!absl::SimpleAtoi(word, &token) || token < 0 || token >= vocab) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("--prompt-tokens: ", word, " is not a token id in [0, ", vocab, ")"));
-      }
-      tokens.push_back(token);
+  for (const auto word : absl::StrSplit(words, absl::ByAnyChar(", "), absl::SkipEmpty())) {
+    int32_t token = 0;
+    if (!absl::SimpleAtoi(word, &token) || token < 0 || token >= vocab) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--prompt-tokens: ", word, " is not a token id in [0, ", vocab, ")"));
     }
-    return tokens;
+    tokens.push_back(token);
   }
-  if (vocab != kByteVocab) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the model has a vocabulary of ", vocab, ", not of bytes: give token ids with --prompt-tokens"));
-  }
-  for (const char c : flags.prompt) tokens.push_back(static_cast<unsigned char>(c));
   return tokens;
 }
+
+// Where the tokenizer of a model is: as told, in its own folder, or where its run had it. "": nowhere.
+std::string FindTokenizer(const SampleFlags& flags, const std::string& folder) {
+  if (!flags.tokenizer.empty()) return flags.tokenizer;
+  std::error_code ignored;
+  for (const char* name : {"/tokenizer.json", "/tokenizer.model"}) {
+    if (std::filesystem::exists(folder + name, ignored)) return folder;
+  }
+  const absl::StatusOr<Manifest> manifest = ReadManifest(folder);
+  return manifest.ok() ? manifest->run.data.tokenizer_path : "";
+}
+
+absl::StatusOr<std::unique_ptr<Tokenizer>> TokenizerFor(const SampleFlags& flags, const std::string& folder,
+                                                        int64_t vocab) {
+  const std::string path = FindTokenizer(flags, folder);
+  if (path == "bytes" || (path.empty() && vocab == kByteVocab)) return MakeByteTokenizer();
+  if (path.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat("the model has a vocabulary of ", vocab,
+                                                   ", not of bytes, and no tokenizer beside it: give --tokenizer, or "
+                                                   "token ids with --prompt-tokens"));
+  }
+  EPS_ASSIGN_OR_RETURN(std::unique_ptr<Tokenizer> tokenizer, LoadTokenizer(path));
+  if (tokenizer->vocab() <= vocab) return tokenizer;
+  return absl::InvalidArgumentError(absl::StrCat("--tokenizer: ", path, " has ids up to ", tokenizer->vocab() - 1,
+                                                 ", the model a vocabulary of ", vocab));
+}
+
+// Prints tokens as they come: text, or, without a tokenizer, ids.
+class TokenPrinter {
+ public:
+  TokenPrinter(const Tokenizer* tokenizer, std::vector<int32_t> prompt)
+      : tokenizer_(tokenizer), tokens_(std::move(prompt)) {
+    if (tokenizer_ != nullptr) shown_bytes_ = tokenizer_->Decode(tokens_, kSkipSpecials).size();
+  }
+
+  // False once nobody takes it.
+  bool Print(int32_t token) {
+    if (tokenizer_ == nullptr) {
+      std::printf("%d ", token);
+    } else {
+      // All of them again: what a token spells may depend on those before it.
+      tokens_.push_back(token);
+      const std::string text = tokenizer_->Decode(tokens_, kSkipSpecials);
+      if (text.size() > shown_bytes_) std::fwrite(text.data() + shown_bytes_, 1, text.size() - shown_bytes_, stdout);
+      shown_bytes_ = text.size();
+    }
+    return std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
+  }
+
+ private:
+  static constexpr bool kSkipSpecials = false;
+  const Tokenizer* tokenizer_;
+  std::vector<int32_t> tokens_;
+  size_t shown_bytes_ = 0;
+};
 
 // `print` returns false once nobody takes what it prints: then the text ends.
 absl::Status Generate(Server& server, const proto::GenerateRequest& request,
@@ -204,8 +254,15 @@ absl::Status RunSample(const SampleFlags& flags, SignalQueue& signals) {
   EPS_ASSIGN_OR_RETURN(const std::string config_text, ReadFile(folder + "/config.json"));
   absl::StatusOr<ModelConfig> config = ModelConfigFromJson(config_text);
   if (!config.ok()) return Annotate(config.status(), folder + "/config.json");
-  EPS_ASSIGN_OR_RETURN(const std::vector<int32_t> prompt, PromptTokens(flags, config->vocab));
-  if (prompt.empty()) return absl::InvalidArgumentError("--prompt: at least one byte is needed");
+  std::unique_ptr<Tokenizer> tokenizer;
+  std::vector<int32_t> prompt;
+  if (flags.prompt_tokens.empty()) {
+    EPS_ASSIGN_OR_RETURN(tokenizer, TokenizerFor(flags, folder, config->vocab));
+    prompt = tokenizer->Encode(flags.prompt, Tokenizer::Specials::kAsTokens);
+  } else {
+    EPS_ASSIGN_OR_RETURN(prompt, TokenIds(flags.prompt_tokens, config->vocab));
+  }
+  if (prompt.empty()) return absl::InvalidArgumentError("--prompt: at least one token is needed");
 
   proto::GenerateRequest request;
   request.mutable_prompt()->Add(prompt.begin(), prompt.end());
@@ -215,16 +272,11 @@ absl::Status RunSample(const SampleFlags& flags, SignalQueue& signals) {
   request.set_seed(flags.seed);
   const int64_t text_tokens = static_cast<int64_t>(prompt.size()) + flags.tokens;
   EPS_ASSIGN_OR_RETURN(const std::unique_ptr<Server> server, Server::Start(folder, text_tokens, flags, signals));
-  const bool text = flags.prompt_tokens.empty();
+  TokenPrinter printer(tokenizer.get(), prompt);
   bool first = true;
   EPS_RETURN_IF_ERROR(Generate(*server, request, [&](int32_t token) {
-    if (text && std::exchange(first, false)) std::fputs(flags.prompt.c_str(), stdout);
-    if (text) {
-      std::fputc(token, stdout);
-    } else {
-      std::printf("%d ", token);
-    }
-    return std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
+    if (tokenizer != nullptr && std::exchange(first, false)) std::fputs(flags.prompt.c_str(), stdout);
+    return printer.Print(token);
   }));
   std::printf("\n");
   return absl::OkStatus();
@@ -244,10 +296,18 @@ void AddSample(CLI::App& app, int* exit_code) {
   auto* prompt = command->add_option("--prompt", flags->prompt, "The text to continue")->default_str("a newline");
   flags->prompt = "\n";
   command
-      ->add_option("--prompt-tokens", flags->prompt_tokens, "Token ids to continue, for models that are not of bytes")
+      ->add_option("--prompt-tokens", flags->prompt_tokens, "Token ids to continue, in place of a text; ids come out")
       ->type_name("ID,ID,...")
       ->check(NotEmpty())
       ->excludes(prompt);
+  command
+      ->add_option(
+          "--tokenizer", flags->tokenizer,
+          "Folder with tokenizer.json or tokenizer.model, one of these files, or bytes. Default: the checkpoint's "
+          "folder, if it has one, else what the run was trained with; bytes for a vocabulary of 256. Special "
+          "tokens in the prompt are these")
+      ->type_name("PATH")
+      ->check(NotEmpty());
   command->add_option("--tokens", flags->tokens, "How many to add")
       ->check(CLI::Range(1, 1000000))
       ->capture_default_str();
