@@ -24,7 +24,7 @@ class FakeTokenizer final : public Tokenizer {
     bool puts_space_before = false;  // as SentencePiece does: " a" is a token of its own then, spelled U+2581 a
     int64_t vocab = 0;               // 0: no more than there is
   };
-  FakeTokenizer() = default;
+  FakeTokenizer() : FakeTokenizer(Options()) {}
   explicit FakeTokenizer(Options options) : options_(std::move(options)) {}
 
   std::vector<int32_t> Encode(absl::string_view text, Specials specials) const override {
