@@ -15,6 +15,9 @@ from eps_run import SANITIZER, SystemTest
 
 # native has the classes of combining marks of Unicode 9; these two came or changed later. ICU and JavaScript agree.
 NEWER_MARKS = "\u0c3c\u0eba"
+# BERT's normalizer in native asks tables of Unicode 8 what is a mark, a sign or a format. These came or changed later.
+NEWER_SIGNS = "".join(map(chr, (0x61D, 0x9FD, 0x9FE, 0xA76, *range(0xAFA, 0xB00), 0xB55, 0xC04, 0xC3C, 0xC77, 0xC84, 0xD00,
+                                0xD3B, 0xD3C, 0xD81, 0xEBA, 0x166D, 0x1885, 0x1886)))
 # What js takes for white space is what JavaScript does, with U+FEFF and without U+0085.
 SPACES_OF_JAVASCRIPT = "\x85\ufeff"
 
@@ -32,14 +35,14 @@ class Text:
 
 
 def without(documents, characters):
-    table, raw = str.maketrans("", "", characters), [c.encode() for c in characters]
-    out = []
-    for document in documents:
-        if isinstance(document, bytes):
-            for each in raw:
-                document = document.replace(each, b"")
-        out.append(document if isinstance(document, bytes) else document.translate(table))
-    return out
+    """Of documents with changed bytes only those that have no other characters than the rest: a changed byte makes any."""
+    if not characters:
+        return documents
+    table = str.maketrans("", "", characters)
+    texts = [document.translate(table) for document in documents if isinstance(document, str)]
+    known = set().union(*texts, "\ufffd")
+    return texts + [document for document in documents
+                    if isinstance(document, bytes) and known.issuperset(document.decode("utf-8", "replace"))]
 
 
 @unittest.skipIf(SANITIZER, "it builds a program of its own")
@@ -108,7 +111,7 @@ class NpmTest(SystemTest):
         self.compare("native", npm_packages.carried("gemma3"))
 
     def test_wordpiece(self):
-        self.compare("native", npm_packages.wordpiece(self.text.bible + self.text.sources), leave_out=NEWER_MARKS)
+        self.compare("native", npm_packages.wordpiece(self.text.bible + self.text.sources), leave_out=NEWER_SIGNS)
 
 
 if __name__ == "__main__":
