@@ -283,6 +283,44 @@ TEST_F(RunConfigTest, BinFilesHoldTokenIds) {
   EXPECT_EQ(config.data.tokenizer, TokenForm::kBytes);
 }
 
+TEST_F(RunConfigTest, TextsAreTokenizedByTheModelsOwnTokenizerWhereThereIsOne) {
+  RunConfig config = MustLoad(kSmall, {{"data.path", "chat.jsonl"}});
+  EXPECT_TRUE(config.data.is_jsonl);
+  EXPECT_TRUE(config.data.needs_tokenizing());
+  EXPECT_EQ(config.data.tokenizer, TokenForm::kBytes);
+  EXPECT_EQ(config.data.documents, DocumentMode::kPacked);
+  EXPECT_EQ(config.data.chat_template, "auto");
+  EXPECT_FALSE(config.data.counts_all);
+  config = MustLoad(kSmall, {{"data.path", "chat.jsonl"},
+                             {"data.tokenizer_path", "model"},
+                             {"data.documents", "PADDED"},
+                             {"data.chat_template", "chatml"},
+                             {"data.count", "ALL"}});
+  EXPECT_EQ(config.data.tokenizer, TokenForm::kModel);
+  EXPECT_EQ(config.data.tokenizer_path, dir_.File("model"));
+  EXPECT_EQ(config.data.documents, DocumentMode::kPadded);
+  EXPECT_EQ(config.data.chat_template, "chatml");
+  EXPECT_TRUE(config.data.counts_all);
+  config = MustLoad(kSmall, {{"data.path", "a.txt"}, {"data.tokenizer_path", "model"}});
+  EXPECT_EQ(config.data.documents, DocumentMode::kJoined);
+  EXPECT_TRUE(config.data.needs_tokenizing());
+}
+
+TEST_F(RunConfigTest, WhatDataCannotBeTogetherIsRefused) {
+  const auto refused = [&](const std::vector<FieldOverride>& fields, const std::string& why) {
+    EXPECT_THAT(Load(kSmall, fields), StatusIs(kInvalid, why));
+  };
+  refused({{"data.documents", "PACKED"}}, "data.documents: bytes have none");
+  refused({{"data.path", "a.jsonl"}, {"data.documents", "JOINED"}}, "data.documents: JOINED, but");
+  refused({{"data.path", "a.jsonl"}, {"data.tokenizer", "TOKEN_IDS"}}, "data.tokenizer: TOKEN_IDS, but");
+  refused({{"data.count", "ALL"}}, "data.count: given, but data.path is not JSONL");
+  refused({{"data.chat_template", "plain"}}, "data.chat_template: given, but data.path is not JSONL");
+  refused({{"data.tokenizer", "MODEL"}}, "data.tokenizer_path: missing");
+  refused({{"data.tokenizer", "BYTES"}, {"data.tokenizer_path", "x"}}, "data.tokenizer_path: given, but");
+  refused({{"data.tokenizer", "MODEL"}, {"data.tokenizer_path", "x"}, {"data.token_bytes", "2"}},
+          "data.token_bytes: given, but data.tokenizer is MODEL");
+}
+
 TEST_F(RunConfigTest, OverridesGoOverTheFileInTheirOrder) {
   const RunConfig config = MustLoad(kExample, {{"steps", "5"},
                                                {"batch.micro_batch", "2"},
@@ -538,6 +576,8 @@ TEST_F(RunConfigTest, ProductsThatWouldOverflowAreRefused) {
 TEST_F(RunConfigTest, WhatIsSerialisedIsParsedWithTheSameBits) {
   for (RunConfig config :
        {MustLoad(kExample), MustLoad(kSmall), MustLoad(kSmall, {{"optimizer.sgd.momentum", "0.9"}}),
+        MustLoad(kSmall, {{"data.path", "x.bin"}, {"data.token_bytes", "4"}, {"data.documents", "PADDED"}}),
+        MustLoad(kSmall, {{"data.path", "x.jsonl"}, {"data.tokenizer_path", "model"}, {"data.count", "ALL"}}),
         MustLoad(kSmall, {{"data.path", "x.bin"}, {"data.token_bytes", "4"}, {"relay.inner", "KEEP"}})}) {
     config.optimizer.peak_learning_rate = 0.1 + 0.2;
     config.optimizer.warmup_steps = 123456789012;
