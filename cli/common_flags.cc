@@ -10,12 +10,16 @@
 
 namespace eps::cli {
 
-void RunFlags::AddTo(CLI::App& command) {
-  command.add_option("--run", run, "The RunSpec: a .textproto or .json file")->required()->type_name("FILE");
-  command.add_option("--set", set, "Overrides a field of the RunSpec: --set batch.micro_batch=8")
+CLI::Option* RunFlags::AddSetTo(CLI::App& command) {
+  return command.add_option("--set", set, "Overrides a field of the RunSpec: --set batch.micro_batch=8")
       ->type_name("FIELD=VALUE")
       ->expected(1)
       ->take_all();
+}
+
+void RunFlags::AddTo(CLI::App& command) {
+  command.add_option("--run", run, "The RunSpec: a .textproto or .json file")->required()->type_name("FILE");
+  AddSetTo(command);
   command.add_option("--steps", steps, "Overrides the RunSpec's steps")
       ->type_name("N")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 40));

@@ -21,6 +21,8 @@ struct RunFlags {
   int64_t steps = 0;  // 0: the RunSpec's
 
   void AddTo(CLI::App& command);
+  // --set alone, where --run is an option of its own.
+  CLI::Option* AddSetTo(CLI::App& command);
   // Errors: LoadRunConfig's, and INVALID_ARGUMENT for a --set without "="
   absl::StatusOr<RunConfig> Load() const;
   // The same flags for another program.

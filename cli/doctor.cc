@@ -134,8 +134,9 @@ void AddDoctor(CLI::App& app, int* exit_code) {
   CLI::App* command =
       app.add_subcommand("doctor", "Checks this machine and says what to do: processor, memory, limits, disk, NVIDIA");
   auto flags = std::make_shared<DoctorFlags>();
-  command->add_option("--run", flags->run.run, "Also: does this run (.textproto or .json) fit here?")
-      ->type_name("FILE");
+  CLI::Option* run = command->add_option("--run", flags->run.run, "Also: does this run (.textproto or .json) fit here?")
+                         ->type_name("FILE");
+  flags->run.AddSetTo(*command)->needs(run);
   command->add_option("--out", flags->out, "Where the run would write; its disk is looked at")
       ->type_name("DIR")
       ->capture_default_str();

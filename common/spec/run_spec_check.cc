@@ -229,7 +229,7 @@ proto::Data::Tokenizer ToProto(TokenForm tokenizer) {
 }
 
 bool IsJsonl(absl::string_view path) {
-  return absl::EndsWith(path, ".jsonl") || absl::EndsWith(path, ".ndjson") || absl::EndsWith(path, ".json");
+  return absl::EndsWith(path, ".jsonl") || absl::EndsWith(path, ".ndjson");
 }
 
 TokenForm TokenFormOf(const proto::Data& data, const std::string& model_from, const CheckContext& context) {

@@ -54,7 +54,7 @@ class DataTest(SystemTest):
         self.assertEqual(model_hash(self.work.out("resident")), expected)
         out = self.work.out("stopped")
         process = start_train(spec, out)
-        wait_for_steps(out, 4)
+        wait_for_steps(process, out, 4)
         process.send_signal(signal.SIGINT)
         self.assertEqual(process.wait(120), 130)
         self.assertLess(committed_steps(out), 30)
@@ -67,11 +67,11 @@ class DataTest(SystemTest):
         spec = self.spec_of(path)
         out = self.work.out("out")
         process = start_train(spec, out)
-        wait_for_steps(out, 2)
+        wait_for_steps(process, out, 2)
         process.send_signal(signal.SIGINT)
         self.assertEqual(process.wait(120), 130)
         self.write(conversations(121))
-        self.refused(train(spec, out, "--resume"), 1, str(path), "is not the file")
+        self.refused(train(spec, out, "--resume"), 2, str(path), "is not the file")
 
     def test_a_token_file_made_by_eps_tokenize_gives_the_bits_of_the_text_itself(self):
         path = self.write(conversations())
