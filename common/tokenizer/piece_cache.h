@@ -1,6 +1,7 @@
 #ifndef EPS_COMMON_TOKENIZER_PIECE_CACHE_H_
 #define EPS_COMMON_TOKENIZER_PIECE_CACHE_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <memory>
@@ -34,7 +35,7 @@ class PieceCache {
     entry.num_bytes = static_cast<uint8_t>(piece.size());
     entry.num_ids = static_cast<uint8_t>(num_ids);
     std::memcpy(entry.bytes, piece.data(), piece.size());
-    std::memcpy(entry.ids, ids, num_ids * sizeof(int32_t));
+    std::copy_n(ids, num_ids, entry.ids);  // which may be none
   }
 
  private:
