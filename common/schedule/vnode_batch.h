@@ -20,7 +20,6 @@ struct VnodeBatch {
   // The index, within its sample, of the first token of each token's document, which ends where the next one begins or
   // the sample ends. Empty where a sample is one document: DataConfig::has_documents.
   std::vector<int32_t> document_first;
-  std::vector<int32_t> types;  // below ModelConfig::num_types; empty where that is 0
 };
 
 // One behind the last token of each token's document, of arrays as document_first: `context` tokens a sample.

@@ -37,7 +37,6 @@ TokenArrays::TokenArrays(const LayerShape& shape, const void* base) {
   if (shape.has_documents) {
     documents = {.first = at(shape.document_first_offset_bytes()), .end = at(shape.document_end_offset_bytes())};
   }
-  if (shape.num_types > 0) types = at(shape.types_offset_bytes());
 }
 
 LayerSizes SizesOf(const LayerSpec& layer, const LayerShape& shape, const KernelSizes& kernels) {

@@ -24,7 +24,6 @@ struct LayerShape {
   bool is_rotary = false;       // positions turn queries and keys; else the embedding adds them
   bool has_qk_norm = false;
   bool has_documents = false;  // samples of several documents
-  int64_t num_types = 0;       // of tokens; 0: they have none
   int64_t window = 0;          // of attention; 0: none
   double layer_norm_eps = 1e-5;
   double embedding_dropout = 0, attention_dropout = 0, residual_dropout = 0;
@@ -39,14 +38,13 @@ struct LayerShape {
   int64_t act_bytes() const { return SizeOf(compute); }
   int64_t rows_bytes(int64_t width) const { return M() * width * act_bytes(); }  // act (M, width)
   int64_t boundary_bytes() const { return rows_bytes(C); }
-  // What a micro-batch consists of: token ids, labels, where each token's document begins and ends (has_documents), its
-  // type (num_types). Each is int32 (M), aligned.
+  // What a micro-batch consists of: token ids, labels, and where each token's document begins and ends (has_documents).
+  // Each is int32 (M), aligned.
   int64_t token_array_bytes() const { return RoundUp(M() * int64_t{sizeof(int32_t)}, kArenaAlignBytes); }
   int64_t labels_offset_bytes() const { return token_array_bytes(); }
   int64_t document_first_offset_bytes() const { return 2 * token_array_bytes(); }
   int64_t document_end_offset_bytes() const { return 3 * token_array_bytes(); }
-  int64_t types_offset_bytes() const { return (has_documents ? 4 : 2) * token_array_bytes(); }
-  int64_t token_bytes() const { return types_offset_bytes() + (num_types > 0 ? token_array_bytes() : 0); }
+  int64_t token_bytes() const { return (has_documents ? 4 : 2) * token_array_bytes(); }
 };
 
 // What a layer's shape depends on beside the model.
@@ -63,7 +61,6 @@ struct TokenArrays {
   const int32_t* tokens = nullptr;
   const int32_t* labels = nullptr;
   Documents documents;
-  const int32_t* types = nullptr;
 };
 
 // What one layer needs of the arena, for one micro-batch.

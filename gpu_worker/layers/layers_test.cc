@@ -214,14 +214,10 @@ TEST(LayersTest, AMicroBatchsArraysLieOneBehindTheOther) {
   shape.B = 1, shape.T = 20;  // 80 bytes, 256 aligned
   EXPECT_EQ(shape.token_bytes(), 512);
   EXPECT_EQ(TokenArrays(shape, nullptr).documents.first, nullptr);
-  EXPECT_EQ(TokenArrays(shape, nullptr).types, nullptr);
-  shape.num_types = 2;
-  EXPECT_EQ(shape.types_offset_bytes(), 512);
-  EXPECT_EQ(shape.token_bytes(), 768);
   shape.has_documents = true;
+  EXPECT_EQ(shape.document_first_offset_bytes(), 512);
   EXPECT_EQ(shape.document_end_offset_bytes(), 768);
-  EXPECT_EQ(shape.types_offset_bytes(), 1024);
-  EXPECT_EQ(shape.token_bytes(), 1280);
+  EXPECT_EQ(shape.token_bytes(), 1024);
 }
 
 TEST(LayersTest, VocabularyChunksCoverItEvenly) {

@@ -56,8 +56,7 @@ absl::StatusOr<VnodeBatch> ToVnode(const proto::VnodeData& data, const RunConfig
   VnodeBatch batch = {.vnode = data.vnode(),
                       .tokens = ToInts(data.tokens()),
                       .labels = ToInts(data.labels()),
-                      .document_first = ToInts(data.document_first()),
-                      .types = {}};
+                      .document_first = ToInts(data.document_first())};
   EPS_RETURN_IF_ERROR_WITH(DocumentEnds(batch.document_first, run.model.context).status(), where);
   EPS_RETURN_IF_ERROR(CheckIds(absl::StrCat(where, ".tokens"), batch.tokens, run.model.vocab, false));
   EPS_RETURN_IF_ERROR(CheckIds(absl::StrCat(where, ".labels"), batch.labels, run.model.vocab, true));
