@@ -223,7 +223,7 @@ TEST_P(TransportConformanceTest, PartsOfThreeMembersAddUpToTheGradient) {
 TEST_P(TransportConformanceTest, PartsAndWholeBlobsMix) {
   StartDaemon(Dtype::kBf16);
   daemon_->BeginStep(StepId(0));
-  const auto member = daemon_->NewTransport();
+  auto member = daemon_->NewTransport();
   const auto survivor = daemon_->NewTransport();
   bool released[3] = {};
   // Of a group only a middle chunk comes; the vnodes are run again, and pushed whole. The parts overlap, too.
@@ -237,6 +237,7 @@ TEST_P(TransportConformanceTest, PartsAndWholeBlobsMix) {
   // Nothing of it is missing any more.
   member->Push(MakePart(StepId(0), kWte, 0, {0, 4}, Dtype::kF32, {1, 2}, &released[2]));
   EXPECT_OK(member->Flush());
+  member.reset();  // memory is let go at the latest then
   EXPECT_TRUE(released[0] && released[1] && released[2]);
   EXPECT_THAT(daemon_->Gradient(StepId(0), kWte), IsOkAndHolds(ExpectedGradient(kWte)));
 }
