@@ -120,7 +120,7 @@ class EpsSideTest(ByHandTest):
     def test_a_run_that_fails_says_why(self):
         place = self.place()
         place.tokens.write_bytes(b"12")
-        with self.assertRaisesRegex(Failed, "holds 1 tokens"):
+        with self.assertRaisesRegex(Failed, "has 1 tokens"):
             eps_side.train(place, SMALL, Batch(2, 2), "relay", 64 << 20, time.monotonic() + 60)
 
     def test_a_step_pulls_and_pushes_what_the_arithmetic_says(self):
