@@ -89,6 +89,17 @@ std::vector<Case> Cases() {
       llama.tied_head = llama.qkv_bias = llama.qk_norm = dropout > 0;
       llama.attention_dropout = dropout;
       llama.sliding_window = dropout > 0 ? 3 : 0;
+      ModelConfig bert = {.family = ModelFamily::kBert, .num_layers = 1, .d_model = 10, .num_heads = 2};
+      bert.context = 7;
+      bert.max_positions = 9;
+      bert.vocab = 4111;  // two chunks
+      bert.d_ff = 21;
+      bert.num_types = 2;
+      bert.embedding_dropout = bert.attention_dropout = bert.residual_dropout = bert.classifier_dropout = dropout;
+      ModelConfig classifier = bert;
+      classifier.num_classes = 3;
+      cases.push_back({bert, 3, wire});
+      cases.push_back({classifier, 3, wire});
       cases.push_back({llama, 3, wire});
       cases.push_back({odd, 1, wire});
       cases.push_back({odd, 3, wire});
@@ -129,6 +140,7 @@ TEST(LayersTest, ABlockStaysWithinItsSizesAndRecomputesTheSameBits) {
     BlockArgs args{.shape = shape,
                    .key = {.layer = layer.id, .micro_batch = 1},
                    .offsets = &offsets,
+                   .is_first = true,
                    .weights = weights,
                    .rotary_table = shape.is_rotary ? arena.TakeRotaryTable(c.config) : nullptr,
                    .inner = inner,
@@ -173,9 +185,13 @@ TEST(LayersTest, EmbeddingAndHeadStayWithinTheirSizes) {
     };
     auto* tokens = static_cast<int32_t*>(arena.Take(shape.token_bytes()));
     auto* labels = reinterpret_cast<int32_t*>(At(tokens, shape.labels_offset_bytes()));
+    auto* types = reinterpret_cast<int32_t*>(At(tokens, shape.types_offset_bytes()));
     for (int64_t i = 0; i < shape.M(); ++i) {
       tokens[i] = static_cast<int32_t>(i * 5 % shape.V);
-      labels[i] = i % 4 == 0 ? -100 : static_cast<int32_t>(i * 3 % shape.V);
+      if (shape.has_types) types[i] = static_cast<int32_t>(i % 2);
+    }
+    for (int64_t i = 0; i < shape.num_labels(); ++i) {
+      labels[i] = i % 4 == 0 ? -100 : static_cast<int32_t>(i * 3 % shape.num_outputs());
     }
     const MicroBatchKey key{.layer = embedding.id};
     float* y = arena.TakeFloats(boundary_elems);
@@ -184,6 +200,7 @@ TEST(LayersTest, EmbeddingAndHeadStayWithinTheirSizes) {
     arena.ExpectGuardsIntact();
     EXPECT_TRUE(AllFinite(y, boundary_elems));
 
+    const void* head_weights = take_weights(head);
     float* head_gradient = take_gradient(head);
     float* dx = arena.TakeFloats(boundary_elems);
     auto* record = static_cast<LossRecord*>(arena.Take(sizeof(LossRecord)));
@@ -191,15 +208,29 @@ TEST(LayersTest, EmbeddingAndHeadStayWithinTheirSizes) {
     const LayerSizes sizes = SizesOf(head, shape, CpuKernelSizes());
     HeadForwardBackward(kernels,
                         {.shape = shape,
+                         .key = {.layer = head.id},
                          .offsets = HeadOffsetsOf(model, head.id),
                          .weight_offsets = HeadOffsetsOf(model, head.id),
-                         .weights = take_weights(head),
+                         .weights = head_weights,
                          .scratch = arena.Take(sizes.backward_scratch_bytes)},
                         y, labels, 0.25, record, dx, head_gradient);
     arena.ExpectGuardsIntact();
     EXPECT_TRUE(AllFinite(dx, boundary_elems));
     EXPECT_TRUE(AllFinite(head_gradient, head.num_elems));
-    EXPECT_EQ(record->counted, shape.M() - (shape.M() + 3) / 4);
+    EXPECT_EQ(record->counted, shape.num_labels() - (shape.num_labels() + 3) / 4);
+    // The forward pass alone gives the same record, and needs no place for gradients.
+    auto* again = static_cast<LossRecord*>(arena.Take(sizeof(LossRecord)));
+    *again = LossRecord();
+    HeadForwardBackward(kernels,
+                        {.shape = shape,
+                         .key = {.layer = head.id},
+                         .offsets = HeadOffsetsOf(model, head.id),
+                         .weight_offsets = HeadOffsetsOf(model, head.id),
+                         .weights = head_weights,
+                         .scratch = arena.Take(sizes.backward_scratch_bytes)},
+                        y, labels, 0.25, again, nullptr, nullptr);
+    arena.ExpectGuardsIntact();
+    EXPECT_EQ(std::memcmp(again, record, sizeof(LossRecord)), 0);
 
     float* embedding_gradient = take_gradient(embedding);
     void* scratch = arena.Take(SizesOf(embedding, shape, CpuKernelSizes()).backward_scratch_bytes);
@@ -218,6 +249,10 @@ TEST(LayersTest, AMicroBatchsArraysLieOneBehindTheOther) {
   EXPECT_EQ(shape.document_first_offset_bytes(), 512);
   EXPECT_EQ(shape.document_end_offset_bytes(), 768);
   EXPECT_EQ(shape.token_bytes(), 1024);
+  shape.has_types = true;
+  EXPECT_EQ(shape.types_offset_bytes(), 512);
+  EXPECT_EQ(shape.document_first_offset_bytes(), 768);
+  EXPECT_EQ(shape.token_bytes(), 1280);
 }
 
 TEST(LayersTest, VocabularyChunksCoverItEvenly) {
