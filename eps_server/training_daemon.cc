@@ -19,6 +19,7 @@
 #include "eps_server/checkpoint/checkpointer.h"
 #include "eps_server/data/corpus_tokens.h"
 #include "eps_server/data/data_mark.h"
+#include "eps_server/data/evaluation_data.h"
 #include "eps_server/data/step_data.h"
 #include "eps_server/doors.h"
 #include "eps_server/endpoint_file.h"
@@ -139,6 +140,7 @@ class TrainingDaemon final : public Daemon {
                                                             .observers = std::move(observers),
                                                             .witness = digests_.get(),
                                                             .data = std::move(data_),
+                                                            .evaluation_data = std::move(evaluation_data_),
                                                             .resume = resumed_,
                                                             .expected_workers = options_.expected_workers,
                                                             .lease = options_.lease,
@@ -240,12 +242,16 @@ class TrainingDaemon final : public Daemon {
 
  private:
   absl::Status OpenData() {
-    if (run_.data.needs_tokenizing()) {
+    const bool evaluates_file = run_.evaluation.is_on() && !run_.evaluation.path.empty();
+    if (run_.data.needs_tokenizing() || (evaluates_file && run_.evaluation_data().needs_tokenizing())) {
       EPS_RETURN_IF_ERROR(MakeDirs(options_.out));
       EPS_RETURN_IF_ERROR(LockOut());
     }
     EPS_ASSIGN_OR_RETURN(const RunConfig of_tokens, WithTokenFile(run_, options_.out + "/data", options_.threads));
     EPS_ASSIGN_OR_RETURN(data_, StepData::Create(of_tokens));
+    if (!run_.evaluation.is_on()) return absl::OkStatus();
+    EPS_ASSIGN_OR_RETURN(evaluation_data_,
+                         EvaluationData::Open(run_, *data_, options_.out + "/evaluation", options_.threads));
     return absl::OkStatus();
   }
 
@@ -311,6 +317,7 @@ class TrainingDaemon final : public Daemon {
   ModelSpec model_;
   int max_message_bytes_ = 0;
   std::unique_ptr<StepData> data_;
+  std::unique_ptr<EvaluationData> evaluation_data_;  // null: nothing is evaluated
   std::unique_ptr<Store> store_;
   std::unique_ptr<Checkpointer> checkpointer_;
   RunState resumed_;  // or that of a new run

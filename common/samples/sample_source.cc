@@ -40,7 +40,7 @@ class JoinedSamples : public SampleSource {
   static absl::StatusOr<std::unique_ptr<SampleSource>> Open(const RunConfig& run, std::unique_ptr<TokenFile> file) {
     const int64_t num_samples = NumSamples(file->num_tokens(), run.model.context);
     if (num_samples < 1) {
-      return absl::InvalidArgumentError(absl::StrCat("data.path: ", run.data.path, " has ", file->num_tokens(),
+      return absl::InvalidArgumentError(absl::StrCat(run.data.path_field, ": ", run.data.path, " has ", file->num_tokens(),
                                                      " tokens; one sample needs ", run.model.context + 1,
                                                      " (model.context + 1)"));
     }
@@ -79,17 +79,17 @@ class DocumentSamples : public SampleSource {
     const std::string index_path = DocumentIndexPath(run.data.path);
     absl::StatusOr<std::unique_ptr<DocumentIndex>> index = DocumentIndex::Open(index_path);
     if (absl::IsNotFound(index.status())) {
-      return absl::InvalidArgumentError(absl::StrCat("data.documents: ", run.data.path,
+      return absl::InvalidArgumentError(absl::StrCat(run.data.field, ".documents: ", run.data.path,
                                                      " has no index of them beside it (", index_path,
                                                      "); `eps tokenize` writes both"));
     }
-    EPS_RETURN_IF_ERROR_WITH(index.status(), "data.documents");
+    EPS_RETURN_IF_ERROR_WITH(index.status(), absl::StrCat(run.data.field, ".documents"));
     EPS_RETURN_IF_ERROR(CheckMatch(run.data, *file, **index, index_path));
     DocumentPacking packing(RowsOf(**index), {.context = run.model.context,
                                               .may_be_cut = (*index)->may_be_cut(),
                                               .packs = run.data.documents == DocumentMode::kPacked});
     if (packing.num_samples() < 1) {
-      return absl::InvalidArgumentError(absl::StrCat("data.documents: none of the ", (*index)->num_documents(),
+      return absl::InvalidArgumentError(absl::StrCat(run.data.field, ".documents: none of the ", (*index)->num_documents(),
                                                      " documents of ", run.data.path,
                                                      " has two tokens, one to predict the other from"));
     }
@@ -132,11 +132,11 @@ class DocumentSamples : public SampleSource {
   static absl::Status CheckMatch(const DataConfig& data, const TokenFile& file, const DocumentIndex& index,
                                  const std::string& index_path) {
     if (index.token_bytes() != TokenBytes(data)) {
-      return absl::InvalidArgumentError(absl::StrCat("data.token_bytes: ", TokenBytes(data), ", but ", index_path,
+      return absl::InvalidArgumentError(absl::StrCat(data.field, ".token_bytes: ", TokenBytes(data), ", but ", index_path,
                                                      " is of ids of ", index.token_bytes(), " bytes"));
     }
     if (index.num_tokens() != file.num_tokens()) {
-      return absl::InvalidArgumentError(absl::StrCat("data.documents: ", index_path, " is of ", index.num_tokens(),
+      return absl::InvalidArgumentError(absl::StrCat(data.field, ".documents: ", index_path, " is of ", index.num_tokens(),
                                                      " tokens, but ", data.path, " has ", file.num_tokens(),
                                                      "; make both anew with `eps tokenize`"));
     }

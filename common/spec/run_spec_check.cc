@@ -305,6 +305,33 @@ void CheckData(const proto::Data& data, const std::string& model_from, const Che
   out.seed = data.seed();
 }
 
+// data: checked.
+void CheckEvaluation(const proto::Evaluation& evaluation, const DataConfig& data, const CheckContext& context,
+                     Checker& check, EvaluationConfig& out) {
+  out.every_steps = check.Integer<int64_t>("evaluation.every_steps", EPS_FIELD(evaluation, every_steps), 0, 1, kMaxSteps);
+  if (evaluation.has_samples()) {
+    out.samples = check.Integer<int64_t>("evaluation.samples", evaluation.samples(), 0, 1, kMaxSteps);
+  }
+  if (evaluation.has_path() == evaluation.has_held_out()) {
+    check.Fail("evaluation", evaluation.has_path() ? "path and held_out are given; give one of them"
+                                                   : "give path, or held_out");
+    return;
+  }
+  if (evaluation.has_held_out()) {
+    out.held_out = evaluation.held_out();
+    if (!(out.held_out > 0 && out.held_out < 1)) {  // not for NaN
+      check.Fail("evaluation.held_out", absl::StrCat(out.held_out, ", must be greater than 0 and less than 1"));
+    }
+    return;
+  }
+  if (evaluation.path().empty()) return check.Fail("evaluation.path", "is empty");
+  out.path = context.absolute_path(evaluation.path());
+  if (IsJsonl(out.path) != data.is_jsonl) {
+    check.Fail("evaluation.path", absl::StrCat(evaluation.path(), data.is_jsonl ? " is not JSONL" : " is JSONL",
+                                               " by its ending, other than ", data.path_field));
+  }
+}
+
 void CheckBatch(const proto::Batch& batch, Checker& check, BatchConfig& out) {
   out.virtual_nodes = check.Integer("batch.virtual_nodes", EPS_FIELD(batch, virtual_nodes), 1, 1, 65536);
   out.micro_batches = check.Integer("batch.micro_batches", EPS_FIELD(batch, micro_batches), 1, 1, 1 << 20);
@@ -508,6 +535,16 @@ void WriteData(const DataConfig& data, proto::Data& out) {
   out.set_seed(data.seed);
 }
 
+void WriteEvaluation(const EvaluationConfig& evaluation, proto::Evaluation& out) {
+  if (evaluation.path.empty()) {
+    out.set_held_out(evaluation.held_out);
+  } else {
+    out.set_path(evaluation.path);
+  }
+  out.set_every_steps(evaluation.every_steps);
+  if (evaluation.samples > 0) out.set_samples(evaluation.samples);
+}
+
 proto::Schedule::Decay ToProto(ScheduleDecay decay) {
   switch (decay) {
     case ScheduleDecay::kConstant:
@@ -593,6 +630,7 @@ absl::StatusOr<RunConfig> CheckRunSpec(const proto::RunSpec& spec, const CheckCo
   config.transport = ToTransport(spec.transport());
   CheckCheckpoint(spec.checkpoint(), check, config.checkpoint);
   config.steps = check.Integer<int64_t>("steps", spec.steps(), 0, 1, kMaxSteps);
+  if (spec.has_evaluation()) CheckEvaluation(spec.evaluation(), config.data, context, check, config.evaluation);
   EPS_RETURN_IF_ERROR(check.status());
   EPS_RETURN_IF_ERROR(CheckProducts(config));
   return config;
@@ -625,6 +663,7 @@ proto::RunSpec ToRunSpec(const RunConfig& config) {
   spec.mutable_checkpoint()->set_buffer_bytes(config.checkpoint.buffer_bytes);
   spec.mutable_checkpoint()->set_last(config.checkpoint.last);
   spec.set_steps(config.steps);
+  if (config.evaluation.is_on()) WriteEvaluation(config.evaluation, *spec.mutable_evaluation());
   return spec;
 }
 

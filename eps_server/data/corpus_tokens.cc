@@ -25,14 +25,14 @@ constexpr double kReportSeconds = 10;
 absl::StatusOr<std::unique_ptr<Tokenizer>> TokenizerOf(const DataConfig& data) {
   if (data.tokenizer == TokenForm::kBytes) return MakeByteTokenizer();
   absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer = LoadTokenizer(data.tokenizer_path);
-  EPS_RETURN_IF_ERROR_WITH(tokenizer.status(), "data.tokenizer_path");
+  EPS_RETURN_IF_ERROR_WITH(tokenizer.status(), absl::StrCat(data.field, ".tokenizer_path"));
   return tokenizer;
 }
 
 // All that the token file depends on.
 absl::StatusOr<nlohmann::json> Origin(const DataConfig& data, const Tokenizer& tokenizer, int token_bytes) {
   absl::StatusOr<DataMark> mark = MarkDataFile(data.path);
-  EPS_RETURN_IF_ERROR_WITH(mark.status(), "data.path");
+  EPS_RETURN_IF_ERROR_WITH(mark.status(), data.path_field);
   return nlohmann::json{{"format", 1},
                         {"path", data.path},
                         {"num_bytes", mark->num_bytes},
@@ -43,7 +43,12 @@ absl::StatusOr<nlohmann::json> Origin(const DataConfig& data, const Tokenizer& t
                         {"token_bytes", token_bytes}};
 }
 
-bool IsMadeFrom(const std::string& origin_path, const nlohmann::json& origin) {
+// Whether the token file and its index are there, and were made from `origin`.
+bool IsMadeFrom(const std::string& token_path, const std::string& origin_path, const nlohmann::json& origin) {
+  std::error_code ignored;
+  for (const std::string& path : {token_path, DocumentIndexPath(token_path)}) {
+    if (!std::filesystem::is_regular_file(path, ignored)) return false;
+  }
   const absl::StatusOr<std::string> text = ReadFile(origin_path, 1 << 16);
   return text.ok() && nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false) == origin;
 }
@@ -60,7 +65,7 @@ absl::Status Tokenize(const DataConfig& data, const Tokenizer& tokenizer, const 
   };
   const std::atomic<bool> stop = false;
   const absl::StatusOr<TokenizeReport> done = TokenizeCorpus(options, tokenizer, report, stop);
-  EPS_RETURN_IF_ERROR_WITH(done.status(), "data.path");
+  EPS_RETURN_IF_ERROR_WITH(done.status(), data.path_field);
   LogInfo("data_tokenized", {{"path", data.path},
                              {"token_file", options.out},
                              {"documents", done->counts.documents},
@@ -78,7 +83,7 @@ absl::StatusOr<RunConfig> WithTokenFile(const RunConfig& run, const std::string&
   if (!data.needs_tokenizing()) return run;
   EPS_ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer, TokenizerOf(data));
   if (tokenizer->vocab() > run.model.vocab) {
-    return absl::InvalidArgumentError(absl::StrCat("data.tokenizer_path: ", data.tokenizer_path, " has ids up to ",
+    return absl::InvalidArgumentError(absl::StrCat(data.field, ".tokenizer_path: ", data.tokenizer_path, " has ids up to ",
                                                    tokenizer->vocab() - 1, ", the model a vocabulary of ",
                                                    run.model.vocab));
   }
@@ -93,7 +98,7 @@ absl::StatusOr<RunConfig> WithTokenFile(const RunConfig& run, const std::string&
   EPS_ASSIGN_OR_RETURN(const nlohmann::json origin, Origin(data, *tokenizer, options.token_bytes));
 
   const std::string origin_path = folder + "/tokens.json";
-  if (IsMadeFrom(origin_path, origin)) {
+  if (IsMadeFrom(options.out, origin_path, origin)) {
     LogInfo("data_tokens_kept", {{"path", data.path}, {"token_file", options.out}});
   } else {
     EPS_RETURN_IF_ERROR(MakeDirs(folder));
@@ -106,7 +111,9 @@ absl::StatusOr<RunConfig> WithTokenFile(const RunConfig& run, const std::string&
     EPS_RETURN_IF_ERROR(WriteFileAtomically(origin_path, origin.dump(2) + "\n"));
   }
   RunConfig result = run;
-  result.data = {.path = options.out,
+  result.data = {.field = data.field,
+                 .path_field = data.path_field,
+                 .path = options.out,
                  .tokenizer = TokenForm::kTokenFile,
                  .token_bytes = options.token_bytes,
                  .documents = data.documents,

@@ -65,6 +65,17 @@ TEST_F(CorpusTokensTest, WhatWasMadeFromTheSameIsKeptAndElseMadeAnew) {
   EXPECT_THAT(*ReadFile(folder() + "/tokens.json"), HasSubstr("\"counts_all\": true"));
 }
 
+TEST_F(CorpusTokensTest, ATokenFileOrIndexThatIsGoneIsMadeAnew) {
+  Write("{\"text\": \"abc\"}\n");
+  ASSERT_OK_AND_ASSIGN(const RunConfig run, WithTokenFile(run_, folder(), 1));
+  for (const std::string& gone : {run.data.path, DocumentIndexPath(run.data.path)}) {
+    ASSERT_TRUE(std::filesystem::remove(gone));
+    ASSERT_OK(WithTokenFile(run_, folder(), 1));
+    ASSERT_OK_AND_ASSIGN(auto source, SampleSource::Open(run));
+    EXPECT_EQ(source->num_samples(), 1);
+  }
+}
+
 TEST_F(CorpusTokensTest, ErrorsNameTheFieldAndLeaveNothing) {
   EXPECT_THAT(WithTokenFile(run_, folder(), 1), StatusIs(absl::StatusCode::kNotFound, "data.path"));
   Write("{\"text\": \"abc\"}\n{\"text\": 7}\n");

@@ -1,6 +1,7 @@
 #include "eps_server/data/step_data.h"
 
 #include <algorithm>
+#include <cmath>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -9,17 +10,34 @@
 #include "common/base/status_macros.h"
 
 namespace eps::server {
+namespace {
 
-absl::StatusOr<std::unique_ptr<StepData>> StepData::Create(const RunConfig& run) {
-  EPS_ASSIGN_OR_RETURN(std::unique_ptr<SampleSource> source, SampleSource::Open(run));
-  EPS_RETURN_IF_ERROR(source->CheckIds());
-  return std::unique_ptr<StepData>(new StepData(run, std::move(source)));
+// How many of a source's samples are not trained on.
+absl::StatusOr<int64_t> HeldOut(const RunConfig& run, int64_t num_samples) {
+  const double share = run.evaluation.held_out;
+  if (share == 0) return 0;
+  if (num_samples < 2) {
+    return absl::InvalidArgumentError(absl::StrCat("evaluation.held_out: ", share, ", but ", run.data.path,
+                                                   " has one sample; it takes two, one to train on"));
+  }
+  return std::clamp<int64_t>(std::llround(share * static_cast<double>(num_samples)), 1, num_samples - 1);
 }
 
-StepData::StepData(const RunConfig& run, std::unique_ptr<SampleSource> source)
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<StepData>> StepData::Create(const RunConfig& run) {
+  EPS_ASSIGN_OR_RETURN(const std::shared_ptr<const SampleSource> source, SampleSource::Open(run));
+  EPS_RETURN_IF_ERROR(source->CheckIds());
+  EPS_ASSIGN_OR_RETURN(const int64_t held_out, HeldOut(run, source->num_samples()));
+  const int64_t trained = source->num_samples() - held_out;
+  return std::unique_ptr<StepData>(new StepData(run, {source, 0, trained}, {source, trained, held_out}));
+}
+
+StepData::StepData(const RunConfig& run, SampleRange trained, SampleRange held_out)
     : batch_(run.batch),
-      source_(std::move(source)),
-      order_(source_->num_samples(), run.data.order == DataOrder::kShuffled, run.data.seed) {}
+      trained_(std::move(trained)),
+      held_out_(std::move(held_out)),
+      order_(trained_.count, run.data.order == DataOrder::kShuffled, run.data.seed) {}
 
 absl::StatusOr<std::vector<VnodeBatch>> StepData::Read(StepId step) const {
   std::vector<VnodeBatch> batches(static_cast<size_t>(batch_.virtual_nodes));
@@ -27,7 +45,7 @@ absl::StatusOr<std::vector<VnodeBatch>> StepData::Read(StepId step) const {
   for (int v = 0; v < batch_.virtual_nodes; ++v) {
     batches[v].vnode = v;
     for (int64_t i = 0; i < batch_.sequences_per_vnode(); ++i, ++place) {
-      EPS_RETURN_IF_ERROR_WITH(source_->Append(order_.SampleAt(place), batches[v]),
+      EPS_RETURN_IF_ERROR_WITH(trained_.Append(order_.SampleAt(place), batches[v]),
                                absl::StrCat("step ", step.value(), ", vnode ", v));
     }
   }

@@ -15,29 +15,41 @@
 
 namespace eps::server {
 
+// Samples of a source that follow each other.
+struct SampleRange {
+  std::shared_ptr<const SampleSource> source;
+  int64_t first = 0;
+  int64_t count = 0;
+
+  // The index-th of them, below count. Errors: SampleSource::Append's
+  absl::Status Append(int64_t index, VnodeBatch& batch) const { return source->Append(first + index, batch); }
+};
+
 // The tokens of each step: which sample goes to which vnode is a function of the run and the step
 // alone.
 //
 // Threads: safe; fixed after construction.
 class StepData {
  public:
-  // Opens the run's files and checks them whole: at least one sample, and every id below the
+  // Opens the run's files and checks them whole: at least one sample, or two where one is held out, and every id below the
   // vocabulary (read once where an id can be too large).
-  // Errors: SampleSource::Open's and CheckIds'
+  // Errors: SampleSource::Open's and CheckIds' · INVALID_ARGUMENT naming evaluation.held_out
   static absl::StatusOr<std::unique_ptr<StepData>> Create(const RunConfig& run);
 
   // The batches of `step`, one per vnode, by rising vnode.
   absl::StatusOr<std::vector<VnodeBatch>> Read(StepId step) const;
 
-  int64_t num_samples() const { return source_->num_samples(); }
+  int64_t num_samples() const { return trained_.count; }  // that are trained on
+  // Those that are not: the last ones, by evaluation.held_out.
+  std::vector<SampleRange> held_out() const { return {held_out_}; }
   // Whose content the samples depend on.
-  std::vector<std::string> files() const { return source_->files(); }
+  std::vector<std::string> files() const { return trained_.source->files(); }
 
  private:
-  StepData(const RunConfig& run, std::unique_ptr<SampleSource> source);
+  StepData(const RunConfig& run, SampleRange trained, SampleRange held_out);
 
   const BatchConfig batch_;
-  const std::unique_ptr<SampleSource> source_;
+  const SampleRange trained_, held_out_;
   const SampleOrder order_;
 };
 

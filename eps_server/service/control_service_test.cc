@@ -87,6 +87,18 @@ class FakeCoordinator final : public Coordinator {
     to->SendFinish(true, "all done");
     return absl::OkStatus();
   }
+  absl::Status EvaluationDone(WorkerId, Version version, int64_t round, std::vector<VnodeRecord> done,
+                              PassTiming) override {
+    std::shared_ptr<WorkerChannel> to;
+    {
+      MutexLock lock(mu);
+      records = std::move(done);
+      evaluated = {version, round};
+      to = channel;
+    }
+    to->SendFinish(true, "all done");
+    return absl::OkStatus();
+  }
   absl::Status ReportGroup(WorkerId, const GroupReport& report) override {
     std::shared_ptr<WorkerChannel> to;
     {

@@ -182,6 +182,7 @@ void HeadForwardBackward(Kernels& kernels, const HeadArgs& args, const void* x, 
                 .row_sum = work.row_sum(),
                 .target = work.target(),
                 .record = record});
+  if (dx == nullptr) return;
   for (int64_t i = num_chunks - 1; i >= 0; --i) {
     const bool is_last = i == num_chunks - 1;
     if (!is_last) work.Logits(i * width, columns(i), M);

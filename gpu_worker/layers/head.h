@@ -41,7 +41,8 @@ struct HeadArgs {
 };
 
 // x: act (M, C). labels: (M). record: added to. dx: act (M, C) out. gradient: the layer's slot, fp32, added to.
-// scale: of a counted token's loss: the loss scale / counted tokens of the step.
+// scale: of a counted token's loss: the loss scale / counted tokens of the step. dx null: forward alone, the record is all
+// that is made, and gradient may be null too.
 void HeadForwardBackward(Kernels& kernels, const HeadArgs& args, const void* x, const int32_t* labels, double scale,
                          LossRecord* record, void* dx, float* gradient);
 
