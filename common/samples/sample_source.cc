@@ -40,9 +40,9 @@ class JoinedSamples : public SampleSource {
   static absl::StatusOr<std::unique_ptr<SampleSource>> Open(const RunConfig& run, std::unique_ptr<TokenFile> file) {
     const int64_t num_samples = NumSamples(file->num_tokens(), run.model.context);
     if (num_samples < 1) {
-      return absl::InvalidArgumentError(absl::StrCat(run.data.path_field, ": ", run.data.path, " has ", file->num_tokens(),
-                                                     " tokens; one sample needs ", run.model.context + 1,
-                                                     " (model.context + 1)"));
+      return absl::InvalidArgumentError(absl::StrCat(run.data.path_field, ": ", run.data.path, " has ",
+                                                     file->num_tokens(), " tokens; one sample needs ",
+                                                     run.model.context + 1, " (model.context + 1)"));
     }
     return std::unique_ptr<SampleSource>(new JoinedSamples(run, std::move(file), num_samples));
   }
@@ -89,8 +89,8 @@ class DocumentSamples : public SampleSource {
                                               .may_be_cut = (*index)->may_be_cut(),
                                               .packs = run.data.documents == DocumentMode::kPacked});
     if (packing.num_samples() < 1) {
-      return absl::InvalidArgumentError(absl::StrCat(run.data.field, ".documents: none of the ", (*index)->num_documents(),
-                                                     " documents of ", run.data.path,
+      return absl::InvalidArgumentError(absl::StrCat(run.data.field, ".documents: none of the ",
+                                                     (*index)->num_documents(), " documents of ", run.data.path,
                                                      " has two tokens, one to predict the other from"));
     }
     if (packing.num_documents_ended_early() > 0) {
@@ -132,13 +132,13 @@ class DocumentSamples : public SampleSource {
   static absl::Status CheckMatch(const DataConfig& data, const TokenFile& file, const DocumentIndex& index,
                                  const std::string& index_path) {
     if (index.token_bytes() != TokenBytes(data)) {
-      return absl::InvalidArgumentError(absl::StrCat(data.field, ".token_bytes: ", TokenBytes(data), ", but ", index_path,
-                                                     " is of ids of ", index.token_bytes(), " bytes"));
+      return absl::InvalidArgumentError(absl::StrCat(data.field, ".token_bytes: ", TokenBytes(data), ", but ",
+                                                     index_path, " is of ids of ", index.token_bytes(), " bytes"));
     }
     if (index.num_tokens() != file.num_tokens()) {
-      return absl::InvalidArgumentError(absl::StrCat(data.field, ".documents: ", index_path, " is of ", index.num_tokens(),
-                                                     " tokens, but ", data.path, " has ", file.num_tokens(),
-                                                     "; make both anew with `eps tokenize`"));
+      return absl::InvalidArgumentError(absl::StrCat(data.field, ".documents: ", index_path, " is of ",
+                                                     index.num_tokens(), " tokens, but ", data.path, " has ",
+                                                     file.num_tokens(), "; make both anew with `eps tokenize`"));
     }
     return absl::OkStatus();
   }

@@ -2,6 +2,8 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <system_error>
 
@@ -93,6 +95,11 @@ std::string SerializeRunConfig(const RunConfig& config) { return RunSpecToTextpr
 absl::StatusOr<RunConfig> ParseRunConfig(const std::string& text) {
   EPS_ASSIGN_OR_RETURN(const proto::RunSpec spec, RunSpecFromTextproto(text, "run config"));
   return CheckRunSpec(spec, {.absolute_path = [](const std::string& p) { return p; }, .read_model = nullptr});
+}
+
+int64_t EvaluationConfig::HeldOut(int64_t num_samples) const {
+  if (held_out == 0 || num_samples < 2) return 0;
+  return std::clamp<int64_t>(std::llround(held_out * static_cast<double>(num_samples)), 1, num_samples - 1);
 }
 
 DataConfig RunConfig::evaluation_data() const {

@@ -117,6 +117,8 @@ struct EvaluationConfig {
   bool IsDue(int64_t version, int64_t steps) const {
     return is_on() && version > 0 && (version % every_steps == 0 || version == steps);
   }
+  // How many of a source's samples are not trained on: the last ones. 0 of a single one, which cannot be divided.
+  int64_t HeldOut(int64_t num_samples) const;
 
   friend bool operator==(const EvaluationConfig&, const EvaluationConfig&) = default;
 };

@@ -321,6 +321,54 @@ TEST_F(RunConfigTest, WhatDataCannotBeTogetherIsRefused) {
           "data.token_bytes: given, but data.tokenizer is MODEL");
 }
 
+TEST_F(RunConfigTest, AnEvaluationIsOfAFileOrOfWhatIsHeldOut) {
+  RunConfig config =
+      MustLoad(kSmall, {{"evaluation.path", "b.txt"}, {"evaluation.every_steps", "50"}, {"evaluation.samples", "9"}});
+  EXPECT_EQ(config.evaluation, (EvaluationConfig{dir_.File("b.txt"), 0, 50, 9}));
+  DataConfig of_evaluation = config.data;
+  of_evaluation.path = dir_.File("b.txt");
+  of_evaluation.path_field = "evaluation.path";
+  EXPECT_EQ(config.evaluation_data(), of_evaluation);
+  config = MustLoad(kSmall, {{"evaluation.held_out", "0.25"}, {"evaluation.every_steps", "50"}});
+  EXPECT_EQ(config.evaluation, (EvaluationConfig{"", 0.25, 50, 0}));
+  EXPECT_EQ(config.evaluation.HeldOut(101), 25);
+  EXPECT_EQ(config.evaluation.HeldOut(2), 1);
+  EXPECT_EQ(config.evaluation.HeldOut(1), 0);
+  EXPECT_TRUE(config.evaluation.IsDue(100, 120) && config.evaluation.IsDue(120, 120));
+  EXPECT_FALSE(config.evaluation.IsDue(0, 120) || config.evaluation.IsDue(99, 120));
+}
+
+TEST_F(RunConfigTest, WhatAnEvaluationCannotBeIsRefused) {
+  const auto refused = [&](const std::vector<FieldOverride>& fields, const std::string& why) {
+    EXPECT_THAT(Load(kSmall, fields), StatusIs(kInvalid, why));
+  };
+  const FieldOverride path = {"evaluation.path", "b.txt"}, every = {"evaluation.every_steps", "5"};
+  refused({path}, "evaluation.every_steps: 0, must be at least 1");
+  refused({every}, "evaluation: give path, or held_out");
+  refused({every, path, {"evaluation.held_out", "0.1"}}, "evaluation: path and held_out are given");
+  refused({every, {"evaluation.path", ""}}, "evaluation.path: is empty");
+  refused({every, {"evaluation.path", "b.jsonl"}}, "evaluation.path: b.jsonl is JSONL");
+  refused({{"data.path", "a.jsonl"}, every, path}, "evaluation.path: b.txt is not JSONL");
+  refused({every, path, {"evaluation.samples", "0"}}, "evaluation.samples: 0, must be at least 1");
+  for (const char* bad : {"0", "1", "-0.5", "nan"}) {
+    refused({every, {"evaluation.held_out", bad}}, "evaluation.held_out: ");
+  }
+}
+
+TEST_F(RunConfigTest, OfAnEvaluationOnlyWhatIsHeldOutChangesBits) {
+  const FieldOverride every = {"evaluation.every_steps", "5"};
+  const RunConfig none = MustLoad(kSmall);
+  const RunConfig file = MustLoad(kSmall, {{"evaluation.path", "b.txt"}, every});
+  const RunConfig tenth = MustLoad(kSmall, {{"evaluation.held_out", "0.1"}, every});
+  EXPECT_THAT(DifferencesThatMatter(none, file), IsEmpty());
+  EXPECT_THAT(DifferencesThatMatter(file, none), IsEmpty());
+  EXPECT_THAT(DifferencesThatMatter(tenth, MustLoad(kSmall, {{"evaluation.held_out", "0.1"},
+                                                             {"evaluation.every_steps", "6"},
+                                                             {"evaluation.samples", "7"}})),
+              IsEmpty());
+  EXPECT_THAT(DifferencesThatMatter(file, tenth), ElementsAre("evaluation.held_out: was absent, now 0.1"));
+}
+
 TEST_F(RunConfigTest, OverridesGoOverTheFileInTheirOrder) {
   const RunConfig config = MustLoad(kExample, {{"steps", "5"},
                                                {"batch.micro_batch", "2"},
@@ -578,6 +626,8 @@ TEST_F(RunConfigTest, WhatIsSerialisedIsParsedWithTheSameBits) {
        {MustLoad(kExample), MustLoad(kSmall), MustLoad(kSmall, {{"optimizer.sgd.momentum", "0.9"}}),
         MustLoad(kSmall, {{"data.path", "x.bin"}, {"data.token_bytes", "4"}, {"data.documents", "PADDED"}}),
         MustLoad(kSmall, {{"data.path", "x.jsonl"}, {"data.tokenizer_path", "model"}, {"data.count", "ALL"}}),
+        MustLoad(kSmall, {{"evaluation.path", "b.txt"}, {"evaluation.every_steps", "5"}, {"evaluation.samples", "9"}}),
+        MustLoad(kSmall, {{"evaluation.held_out", "0.1"}, {"evaluation.every_steps", "5"}}),
         MustLoad(kSmall, {{"data.path", "x.bin"}, {"data.token_bytes", "4"}, {"relay.inner", "KEEP"}})}) {
     config.optimizer.peak_learning_rate = 0.1 + 0.2;
     config.optimizer.warmup_steps = 123456789012;

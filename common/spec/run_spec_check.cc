@@ -228,9 +228,7 @@ proto::Data::Tokenizer ToProto(TokenForm tokenizer) {
   return proto::Data::BYTES;
 }
 
-bool IsJsonl(absl::string_view path) {
-  return absl::EndsWith(path, ".jsonl") || absl::EndsWith(path, ".ndjson");
-}
+bool IsJsonl(absl::string_view path) { return absl::EndsWith(path, ".jsonl") || absl::EndsWith(path, ".ndjson"); }
 
 TokenForm TokenFormOf(const proto::Data& data, const std::string& model_from, const CheckContext& context) {
   if (data.has_tokenizer()) {
@@ -308,13 +306,14 @@ void CheckData(const proto::Data& data, const std::string& model_from, const Che
 // data: checked.
 void CheckEvaluation(const proto::Evaluation& evaluation, const DataConfig& data, const CheckContext& context,
                      Checker& check, EvaluationConfig& out) {
-  out.every_steps = check.Integer<int64_t>("evaluation.every_steps", EPS_FIELD(evaluation, every_steps), 0, 1, kMaxSteps);
+  out.every_steps =
+      check.Integer<int64_t>("evaluation.every_steps", EPS_FIELD(evaluation, every_steps), 0, 1, kMaxSteps);
   if (evaluation.has_samples()) {
     out.samples = check.Integer<int64_t>("evaluation.samples", evaluation.samples(), 0, 1, kMaxSteps);
   }
   if (evaluation.has_path() == evaluation.has_held_out()) {
-    check.Fail("evaluation", evaluation.has_path() ? "path and held_out are given; give one of them"
-                                                   : "give path, or held_out");
+    check.Fail("evaluation",
+               evaluation.has_path() ? "path and held_out are given; give one of them" : "give path, or held_out");
     return;
   }
   if (evaluation.has_held_out()) {

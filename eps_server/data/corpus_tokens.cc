@@ -83,9 +83,9 @@ absl::StatusOr<RunConfig> WithTokenFile(const RunConfig& run, const std::string&
   if (!data.needs_tokenizing()) return run;
   EPS_ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer, TokenizerOf(data));
   if (tokenizer->vocab() > run.model.vocab) {
-    return absl::InvalidArgumentError(absl::StrCat(data.field, ".tokenizer_path: ", data.tokenizer_path, " has ids up to ",
-                                                   tokenizer->vocab() - 1, ", the model a vocabulary of ",
-                                                   run.model.vocab));
+    return absl::InvalidArgumentError(absl::StrCat(data.field, ".tokenizer_path: ", data.tokenizer_path,
+                                                   " has ids up to ", tokenizer->vocab() - 1,
+                                                   ", the model a vocabulary of ", run.model.vocab));
   }
   TokenizeOptions options;
   options.sources = {data.path};

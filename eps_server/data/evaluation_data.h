@@ -21,7 +21,7 @@ namespace eps::server {
 class EvaluationData {
  public:
   // Of the run's evaluation.path, which is made into tokens in `folder` where it needs that, by `threads`; or of what
-  // `training` keeps back. Errors: WithTokenFile's, SampleSource::Open's and CheckIds', naming evaluation.path
+  // `training` keeps back. Errors: WithTokenFile's, SampleSource::Open's and CheckIds'
   static absl::StatusOr<std::unique_ptr<EvaluationData>> Open(const RunConfig& run, const StepData& training,
                                                               const std::string& folder, int threads);
   // Of `ranges`, one behind the other; with fewer than all (run.evaluation.samples), each gives its share, its first ones.

@@ -1,7 +1,6 @@
 #include "eps_server/data/step_data.h"
 
 #include <algorithm>
-#include <cmath>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -10,25 +9,14 @@
 #include "common/base/status_macros.h"
 
 namespace eps::server {
-namespace {
-
-// How many of a source's samples are not trained on.
-absl::StatusOr<int64_t> HeldOut(const RunConfig& run, int64_t num_samples) {
-  const double share = run.evaluation.held_out;
-  if (share == 0) return 0;
-  if (num_samples < 2) {
-    return absl::InvalidArgumentError(absl::StrCat("evaluation.held_out: ", share, ", but ", run.data.path,
-                                                   " has one sample; it takes two, one to train on"));
-  }
-  return std::clamp<int64_t>(std::llround(share * static_cast<double>(num_samples)), 1, num_samples - 1);
-}
-
-}  // namespace
-
 absl::StatusOr<std::unique_ptr<StepData>> StepData::Create(const RunConfig& run) {
   EPS_ASSIGN_OR_RETURN(const std::shared_ptr<const SampleSource> source, SampleSource::Open(run));
   EPS_RETURN_IF_ERROR(source->CheckIds());
-  EPS_ASSIGN_OR_RETURN(const int64_t held_out, HeldOut(run, source->num_samples()));
+  const int64_t held_out = run.evaluation.HeldOut(source->num_samples());
+  if (run.evaluation.held_out > 0 && held_out == 0) {
+    return absl::InvalidArgumentError(absl::StrCat("evaluation.held_out: ", run.evaluation.held_out, ", but ",
+                                                   run.data.path, " has one sample; it takes two, one to train on"));
+  }
   const int64_t trained = source->num_samples() - held_out;
   return std::unique_ptr<StepData>(new StepData(run, {source, 0, trained}, {source, trained, held_out}));
 }

@@ -70,6 +70,33 @@ TEST(StepDataTest, ShuffledTakesEverySampleOncePerEpoch) {
   EXPECT_EQ(firsts.size(), 12u);
 }
 
+TEST(StepDataTest, WhatIsHeldOutIsNeverTrainedOn) {
+  TempDir dir;
+  ASSERT_OK(WriteFileAtomically(dir.File("text"), Rising(4 * 12 + 1)));
+  for (const DataOrder order : {DataOrder::kSequential, DataOrder::kShuffled}) {
+    RunConfig run = RunOn(dir.File("text"));
+    run.data.order = order;
+    run.evaluation = {.held_out = 0.34, .every_steps = 1};
+    ASSERT_OK_AND_ASSIGN(auto data, StepData::Create(run));
+    EXPECT_EQ(data->num_samples(), 8);
+    ASSERT_EQ(data->held_out().size(), 1u);
+    EXPECT_EQ(data->held_out()[0].first, 8);
+    EXPECT_EQ(data->held_out()[0].count, 4);
+    std::multiset<int32_t> firsts;
+    for (int step = 0; step < 4; ++step) {  // two epochs
+      ASSERT_OK_AND_ASSIGN(const std::vector<VnodeBatch> batches, data->Read(StepId(step)));
+      for (const VnodeBatch& batch : batches) {
+        for (size_t i = 0; i < batch.tokens.size(); i += 4) firsts.insert(batch.tokens[i] / 4);
+      }
+    }
+    EXPECT_EQ(firsts, (std::multiset<int32_t>{0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7}));
+  }
+  RunConfig run = RunOn(dir.File("one"));
+  ASSERT_OK(WriteFileAtomically(dir.File("one"), Rising(5)));
+  run.evaluation = {.held_out = 0.5, .every_steps = 1};
+  EXPECT_THAT(StepData::Create(run), StatusIs(absl::StatusCode::kInvalidArgument, "evaluation.held_out"));
+}
+
 TEST(StepDataTest, NotCountedLabelsAreLeftOut) {
   VnodeBatch batch;
   batch.labels = {3, -100, 7, -100};

@@ -55,7 +55,7 @@ class Coordinator {
     std::vector<StepObserver*> observers;  // each is told of every step, in this order
     ChunkWitness* witness = nullptr;       // of the optimizer; null: none
     std::unique_ptr<StepData> data;
-    std::unique_ptr<EvaluationData> evaluation_data;  // where run->evaluation.is_on(), and only there
+    std::unique_ptr<EvaluationData> evaluation_data;    // where run->evaluation.is_on(), and only there
     RunState resume;                                    // default for a new run
     int expected_workers = 1;                           // the first step waits until so many are ready
     absl::Duration expect_timeout = absl::Seconds(60);  // then it goes with those it has, if any

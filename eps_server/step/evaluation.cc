@@ -9,13 +9,14 @@
 namespace eps::server {
 
 Evaluation::Evaluation(const EvaluationConfig& config, int64_t steps, int64_t num_rounds, Version resumed)
-    : config_(config), steps_(steps), num_rounds_(num_rounds), newest_(resumed.value() >= steps ? resumed : Version(-1)) {
+    : config_(config),
+      steps_(steps),
+      num_rounds_(num_rounds),
+      newest_(resumed.value() >= steps ? resumed : Version(-1)) {
   EPS_CHECK(!config.is_on() || num_rounds >= 1);
 }
 
-bool Evaluation::IsDue(Version version) const {
-  return version != newest_ && config_.IsDue(version.value(), steps_);
-}
+bool Evaluation::IsDue(Version version) const { return version != newest_ && config_.IsDue(version.value(), steps_); }
 
 void Evaluation::Begin(Version version, absl::Duration now) {
   EPS_CHECK(!is_on() && IsDue(version));
@@ -52,8 +53,8 @@ absl::Status Evaluation::AddRecords(WorkerId worker, Version version, int64_t ro
   // Of an evaluation that was ended, or a round that another worker has finished.
   const bool is_over = version < newest_ || (version == newest_ && (!is_on() || round < round_));
   if (is_over && round >= 0) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("pass_done.evaluation_round: ", round, " of step ", version.value(),
-                                                 " was not given out"));
+  return absl::InvalidArgumentError(
+      absl::StrCat("pass_done.evaluation_round: ", round, " of step ", version.value(), " was not given out"));
 }
 
 bool Evaluation::FinishRound() {

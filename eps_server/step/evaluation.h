@@ -60,9 +60,9 @@ class Evaluation {
   const EvaluationConfig config_;
   const int64_t steps_;
   const int64_t num_rounds_;
-  Version newest_;                   // begun in this sitting, or not to be evaluated; -1: none
-  std::optional<Version> version_;   // that is evaluated
-  int64_t round_ = 0;                // that is to be read, is read or is in work
+  Version newest_;                  // begun in this sitting, or not to be evaluated; -1: none
+  std::optional<Version> version_;  // that is evaluated
+  int64_t round_ = 0;               // that is to be read, is read or is in work
   bool is_reading_ = false;
   std::unique_ptr<VnodeLedger> ledger_;
   absl::Duration begun_at_;

@@ -30,10 +30,10 @@ struct StepReport {
 
 // An evaluation, as metrics.jsonl and the log show it.
 struct EvaluationReport {
-  Version version;       // whose weights it is of
-  double loss = 0;       // nats per counted token; not a number where the weights give none, or nothing is counted
-  double accuracy = 0;   // share of the counted tokens whose logit no other class's exceeds
-  int64_t tokens = 0;    // counted
+  Version version;      // whose weights it is of
+  double loss = 0;      // nats per counted token; not a number where the weights give none, or nothing is counted
+  double accuracy = 0;  // share of the counted tokens whose logit no other class's exceeds
+  int64_t tokens = 0;   // counted
   double seconds = 0;
 };
 

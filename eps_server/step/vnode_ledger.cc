@@ -105,8 +105,8 @@ absl::Status VnodeLedger::Check(WorkerId worker, const VnodeRecord& record) cons
                                                    record.vnode, " has ", entry.counted_tokens));
   }
   if (record.correct < 0 || record.correct > record.counted_tokens) {
-    return absl::InvalidArgumentError(absl::StrCat("record.correct: ", record.correct, ", vnode ", record.vnode,
-                                                   " counts ", record.counted_tokens));
+    return absl::InvalidArgumentError(
+        absl::StrCat("record.correct: ", record.correct, ", vnode ", record.vnode, " counts ", record.counted_tokens));
   }
   return absl::OkStatus();
 }

@@ -165,8 +165,8 @@ class RelayExecutorImpl : public RelayExecutor {
 
   HostMemory staging_in_;  // a layer as it was pulled; empty until a pass needs it
   PushBuffers push_buffers_;
-  PushMemory leaving_;                                          // of the push under way; the out-stream's
-  std::vector<std::unique_ptr<Event>> events_;                  // by step of a pass; grows to the longest pass
+  PushMemory leaving_;                                                // of the push under way; the out-stream's
+  std::vector<std::unique_ptr<Event>> events_;                        // by step of a pass; grows to the longest pass
   using ScheduleKey = std::tuple<std::vector<int>, bool, bool, int>;  // what differs between the passes of a run
   std::map<ScheduleKey, std::vector<RelayStep>> schedules_;
   PullClock pull_clock_;
@@ -279,7 +279,8 @@ absl::Status RelayExecutorImpl::RunPass(const Assignment& assignment, absl::Span
     result.records.push_back({.vnode = batches[v].vnode,
                               .loss_sum = record.loss_sum,
                               .counted_tokens = record.counted,
-                              .finite = record.finite != 0});
+                              .finite = record.finite != 0,
+                              .correct = record.correct});
   }
   return absl::OkStatus();
 }

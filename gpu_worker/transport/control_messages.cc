@@ -204,6 +204,7 @@ proto::PassDone ToProto(const PassReport& report) {
     out.set_loss_sum(record.loss_sum);
     out.set_counted_tokens(record.counted_tokens);
     out.set_finite(record.finite);
+    out.set_correct(record.correct);
   }
   done.set_seconds(report.seconds);
   for (const auto& [cause, seconds] : report.wait_seconds) (*done.mutable_wait_seconds())[cause] = seconds;
