@@ -70,8 +70,16 @@ absl::StatusOr<int64_t> CountSamples(const RunConfig& run) {
     of_evaluation.data = run.evaluation_data();
     EPS_RETURN_IF_ERROR(CountSamplesOfData(of_evaluation).status());
   }
-  EPS_ASSIGN_OR_RETURN(const int64_t num_samples, CountSamplesOfData(run));
-  return num_samples - run.evaluation.HeldOut(num_samples);
+  int64_t all = 0;
+  bool is_known = true;
+  for (const DataSource& source : run.all_sources()) {
+    RunConfig of_source = run;
+    of_source.data = source.data;
+    EPS_ASSIGN_OR_RETURN(const int64_t num_samples, CountSamplesOfData(of_source));
+    is_known &= num_samples > 0;
+    all += num_samples - run.evaluation.HeldOut(num_samples);
+  }
+  return is_known ? all : 0;
 }
 
 absl::StatusOr<RunOutline> CheckBeforeTraining(const Preflight& preflight) {

@@ -173,9 +173,10 @@ class DocumentSamples : public SampleSource {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<SampleSource>> SampleSource::Open(const RunConfig& run) {
-  EPS_ASSIGN_OR_RETURN(std::unique_ptr<TokenFile> file, TokenFile::Open(run.data.path, TokenBytes(run.data)));
-  return run.data.has_documents() ? DocumentSamples::Open(run, std::move(file))
-                                  : JoinedSamples::Open(run, std::move(file));
+  absl::StatusOr<std::unique_ptr<TokenFile>> file = TokenFile::Open(run.data.path, TokenBytes(run.data));
+  EPS_RETURN_IF_ERROR_WITH(file.status(), run.data.path_field);
+  return run.data.has_documents() ? DocumentSamples::Open(run, *std::move(file))
+                                  : JoinedSamples::Open(run, *std::move(file));
 }
 
 }  // namespace eps

@@ -103,10 +103,14 @@ int64_t EvaluationConfig::HeldOut(int64_t num_samples) const {
 }
 
 DataConfig RunConfig::evaluation_data() const {
-  DataConfig result = data;
+  DataConfig result = sources.empty() ? data : sources.front().data;
   result.path_field = "evaluation.path";
   result.path = evaluation.path;
   return result;
+}
+
+std::vector<DataSource> RunConfig::all_sources() const {
+  return sources.empty() ? std::vector<DataSource>{{data, 1}} : sources;
 }
 
 std::vector<std::string> DifferencesThatMatter(const RunConfig& was, const RunConfig& now) {

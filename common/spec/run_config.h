@@ -51,6 +51,14 @@ struct DataConfig {
   friend bool operator==(const DataConfig&, const DataConfig&) = default;
 };
 
+// One of several files that samples are taken of.
+struct DataSource {
+  DataConfig data;  // but for order and seed, which are those of RunConfig::data
+  double weight = 1;
+
+  friend bool operator==(const DataSource&, const DataSource&) = default;
+};
+
 struct BatchConfig {
   int virtual_nodes = 1;  // V
   int micro_batches = 1;  // per vnode
@@ -126,7 +134,8 @@ struct EvaluationConfig {
 struct RunConfig {
   ModelConfig model;
   std::string model_from;  // folder the weights come from; empty: initialised from model.init_seed
-  DataConfig data;
+  DataConfig data;         // with `sources`: no path, order and seed of all, and documents where any of them has some
+  std::vector<DataSource> sources;  // in place of data.path; empty: of that alone
   BatchConfig batch;
   OptimizerConfig optimizer;
   PrecisionConfig precision;
@@ -138,6 +147,8 @@ struct RunConfig {
 
   // The data of evaluation.path.
   DataConfig evaluation_data() const;
+  // The files that samples are taken of: `sources`, or `data` alone.
+  std::vector<DataSource> all_sources() const;
   // Whether no weight is updated before the whole step's gradient is known to be finite, and its norm.
   bool holds_updates() const { return optimizer.clip == ClipMode::kExact || precision.loss_scale.has_value(); }
   int64_t tokens_per_step() const { return batch.sequences_per_step() * model.context; }

@@ -251,19 +251,21 @@ void CheckTokenizer(const proto::Data& data, const std::string& model_from, cons
                     DataConfig& out) {
   out.tokenizer = TokenFormOf(data, model_from, context);
   if (out.tokenizer != TokenForm::kTokenFile && data.has_token_bytes()) {
-    check.Fail("data.token_bytes",
-               absl::StrCat("given, but data.tokenizer is ", proto::Data::Tokenizer_Name(ToProto(out.tokenizer)),
-                            "; use tokenizer: TOKEN_IDS"));
+    check.Fail(absl::StrCat(out.field, ".token_bytes"),
+               absl::StrCat("given, but ", out.field, ".tokenizer is ",
+                            proto::Data::Tokenizer_Name(ToProto(out.tokenizer)), "; use tokenizer: TOKEN_IDS"));
   }
   out.token_bytes = EPS_FIELD(data, token_bytes).value_or(2);
   if (out.token_bytes != 2 && out.token_bytes != 4) {
-    check.Fail("data.token_bytes", absl::StrCat(out.token_bytes, ", must be 2 or 4"));
+    check.Fail(absl::StrCat(out.field, ".token_bytes"), absl::StrCat(out.token_bytes, ", must be 2 or 4"));
   }
   if (out.tokenizer == TokenForm::kModel) {
     out.tokenizer_path = data.has_tokenizer_path() ? context.absolute_path(data.tokenizer_path()) : model_from;
-    if (out.tokenizer_path.empty()) check.Fail("data.tokenizer_path", "missing; or give model.from");
+    if (out.tokenizer_path.empty())
+      check.Fail(absl::StrCat(out.field, ".tokenizer_path"), "missing; or give model.from");
   } else if (data.has_tokenizer_path()) {
-    check.Fail("data.tokenizer_path", "given, but data.tokenizer is not MODEL");
+    check.Fail(absl::StrCat(out.field, ".tokenizer_path"),
+               absl::StrCat("given, but ", out.field, ".tokenizer is not MODEL"));
   }
 }
 
@@ -271,19 +273,21 @@ void CheckDocuments(const proto::Data& data, Checker& check, DataConfig& out) {
   out.documents =
       FromProto(EPS_FIELD(data, documents).value_or(out.is_jsonl ? proto::Data::PACKED : proto::Data::JOINED));
   if (out.is_jsonl && out.tokenizer == TokenForm::kTokenFile) {
-    check.Fail("data.tokenizer", "TOKEN_IDS, but data.path is JSONL by its ending");
+    check.Fail(absl::StrCat(out.field, ".tokenizer"),
+               absl::StrCat("TOKEN_IDS, but ", out.path_field, " is JSONL by its ending"));
   }
   if (out.is_jsonl && !out.has_documents()) {
-    check.Fail("data.documents", "JOINED, but data.path is JSONL: its documents are PACKED or PADDED");
+    check.Fail(absl::StrCat(out.field, ".documents"),
+               absl::StrCat("JOINED, but ", out.path_field, " is JSONL: its documents are PACKED or PADDED"));
   }
   if (out.has_documents() && out.tokenizer == TokenForm::kBytes && !out.is_jsonl) {
-    check.Fail("data.documents",
+    check.Fail(absl::StrCat(out.field, ".documents"),
                "bytes have none; they are of JSONL, and of token files with an index of them, which "
                "`eps tokenize` writes");
   }
   if (!out.is_jsonl && (data.has_chat_template() || data.has_count())) {
-    check.Fail(data.has_count() ? "data.count" : "data.chat_template",
-               "given, but data.path is not JSONL by its ending");
+    check.Fail(absl::StrCat(out.field, data.has_count() ? ".count" : ".chat_template"),
+               absl::StrCat("given, but ", out.path_field, " is not JSONL by its ending"));
   }
   out.chat_template = EPS_FIELD(data, chat_template).value_or(out.chat_template);
   out.counts_all = data.count() == proto::Data::ALL;
@@ -292,7 +296,7 @@ void CheckDocuments(const proto::Data& data, Checker& check, DataConfig& out) {
 void CheckData(const proto::Data& data, const std::string& model_from, const CheckContext& context, Checker& check,
                DataConfig& out) {
   if (data.path().empty()) {
-    check.Fail("data.path", "missing");
+    check.Fail(out.path_field, "missing");
     return;
   }
   out.path = context.absolute_path(data.path());
@@ -301,6 +305,50 @@ void CheckData(const proto::Data& data, const std::string& model_from, const Che
   CheckDocuments(data, check, out);
   out.order = data.order() == proto::Data::SHUFFLED ? DataOrder::kShuffled : DataOrder::kSequential;
   out.seed = data.seed();
+}
+
+// `data` as if it were `source`'s alone: what it leaves out is data's, where that makes sense for its file.
+proto::Data DataOf(const proto::Source& source, proto::Data data, const std::string& model_from,
+                   const CheckContext& context) {
+  data.clear_sources();
+  data.set_path(source.path());
+  if (source.has_tokenizer()) data.set_tokenizer(source.tokenizer());
+  const bool says_ids = data.has_tokenizer() && data.tokenizer() == proto::Data::TOKEN_IDS;
+  if (!says_ids && !absl::EndsWith(source.path(), ".bin")) data.clear_token_bytes();  // it would make it ids
+  if (source.has_token_bytes()) data.set_token_bytes(source.token_bytes());
+  if (source.has_tokenizer_path()) data.set_tokenizer_path(source.tokenizer_path());
+  const TokenForm form = TokenFormOf(data, model_from, context);
+  if (form != TokenForm::kModel && !source.has_tokenizer_path()) data.clear_tokenizer_path();
+  const bool is_jsonl = IsJsonl(source.path());
+  if (is_jsonl ? data.documents() == proto::Data::JOINED : form == TokenForm::kBytes) data.clear_documents();
+  if (source.has_documents()) data.set_documents(source.documents());
+  if (!is_jsonl) {
+    data.clear_chat_template();
+    data.clear_count();
+  }
+  if (source.has_chat_template()) data.set_chat_template(source.chat_template());
+  if (source.has_count()) data.set_count(source.count());
+  return data;
+}
+
+void CheckSources(const proto::Data& data, const CheckContext& context, Checker& check, RunConfig& config) {
+  constexpr int kMaxSources = 256;
+  if (data.has_path()) check.Fail("data.sources", "given beside data.path; give one of the two");
+  if (data.sources_size() > kMaxSources) {
+    check.Fail("data.sources", absl::StrCat(data.sources_size(), ", must be at most ", kMaxSources));
+    return;
+  }
+  config.data.order = data.order() == proto::Data::SHUFFLED ? DataOrder::kShuffled : DataOrder::kSequential;
+  config.data.seed = data.seed();
+  for (int i = 0; i < data.sources_size(); ++i) {
+    const proto::Source& source = data.sources(i);
+    DataSource& out = config.sources.emplace_back();
+    out.data.field = absl::StrCat("data.sources[", i, "]");
+    out.data.path_field = absl::StrCat(out.data.field, ".path");
+    CheckData(DataOf(source, data, config.model_from, context), config.model_from, context, check, out.data);
+    out.weight = check.Positive(absl::StrCat(out.data.field, ".weight"), EPS_FIELD(source, weight), 1);
+    if (out.data.has_documents() && !config.data.has_documents()) config.data.documents = out.data.documents;
+  }
 }
 
 // data: checked.
@@ -534,6 +582,30 @@ void WriteData(const DataConfig& data, proto::Data& out) {
   out.set_seed(data.seed);
 }
 
+// In place of what `out` says of a file.
+void WriteSources(const std::vector<DataSource>& sources, proto::Data& out) {
+  out.clear_path();
+  out.clear_tokenizer();
+  out.clear_token_bytes();
+  out.clear_documents();
+  out.clear_tokenizer_path();
+  out.clear_chat_template();
+  out.clear_count();
+  for (const DataSource& source : sources) {
+    proto::Data data;
+    WriteData(source.data, data);
+    proto::Source& to = *out.add_sources();
+    to.set_path(data.path());
+    to.set_weight(source.weight);
+    to.set_tokenizer(data.tokenizer());
+    to.set_documents(data.documents());
+    if (data.has_token_bytes()) to.set_token_bytes(data.token_bytes());
+    if (data.has_tokenizer_path()) to.set_tokenizer_path(data.tokenizer_path());
+    if (data.has_chat_template()) to.set_chat_template(data.chat_template());
+    if (data.has_count()) to.set_count(data.count());
+  }
+}
+
 void WriteEvaluation(const EvaluationConfig& evaluation, proto::Evaluation& out) {
   if (evaluation.path.empty()) {
     out.set_held_out(evaluation.held_out);
@@ -614,7 +686,11 @@ absl::StatusOr<RunConfig> CheckRunSpec(const proto::RunSpec& spec, const CheckCo
   RunConfig config;
   EPS_RETURN_IF_ERROR(CheckModel(spec, context, config));
   Checker check;
-  CheckData(spec.data(), config.model_from, context, check, config.data);
+  if (spec.data().sources_size() > 0) {
+    CheckSources(spec.data(), context, check, config);
+  } else {
+    CheckData(spec.data(), config.model_from, context, check, config.data);
+  }
   CheckBatch(spec.batch(), check, config.batch);
   CheckRule(spec.optimizer(), check, config.optimizer);
   CheckSchedule(spec.optimizer().schedule(), check, config.optimizer);
@@ -629,7 +705,9 @@ absl::StatusOr<RunConfig> CheckRunSpec(const proto::RunSpec& spec, const CheckCo
   config.transport = ToTransport(spec.transport());
   CheckCheckpoint(spec.checkpoint(), check, config.checkpoint);
   config.steps = check.Integer<int64_t>("steps", spec.steps(), 0, 1, kMaxSteps);
-  if (spec.has_evaluation()) CheckEvaluation(spec.evaluation(), config.data, context, check, config.evaluation);
+  if (spec.has_evaluation()) {
+    CheckEvaluation(spec.evaluation(), config.all_sources().front().data, context, check, config.evaluation);
+  }
   EPS_RETURN_IF_ERROR(check.status());
   EPS_RETURN_IF_ERROR(CheckProducts(config));
   return config;
@@ -639,6 +717,7 @@ proto::RunSpec ToRunSpec(const RunConfig& config) {
   proto::RunSpec spec;
   WriteModel(config, *spec.mutable_model());
   WriteData(config.data, *spec.mutable_data());
+  if (!config.sources.empty()) WriteSources(config.sources, *spec.mutable_data());
   spec.mutable_batch()->set_virtual_nodes(config.batch.virtual_nodes);
   spec.mutable_batch()->set_micro_batches(config.batch.micro_batches);
   spec.mutable_batch()->set_micro_batch(config.batch.micro_batch);

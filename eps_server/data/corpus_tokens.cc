@@ -122,4 +122,16 @@ absl::StatusOr<RunConfig> WithTokenFile(const RunConfig& run, const std::string&
   return result;
 }
 
+absl::StatusOr<RunConfig> WithTokenFiles(const RunConfig& run, const std::string& folder, int threads) {
+  if (run.sources.empty()) return WithTokenFile(run, folder, threads);
+  RunConfig result = run;
+  for (size_t i = 0; i < run.sources.size(); ++i) {
+    RunConfig one = run;
+    one.data = run.sources[i].data;
+    EPS_ASSIGN_OR_RETURN(one, WithTokenFile(one, absl::StrCat(folder, "/", i), threads));
+    result.sources[i].data = one.data;
+  }
+  return result;
+}
+
 }  // namespace eps::server

@@ -76,6 +76,19 @@ TEST_F(CorpusTokensTest, ATokenFileOrIndexThatIsGoneIsMadeAnew) {
   }
 }
 
+TEST_F(CorpusTokensTest, EachSourceHasAFolderOfItsOwn) {
+  Write("{\"text\": \"abc\"}\n");
+  run_.sources = {{.data = run_.data, .weight = 1}, {.data = run_.data, .weight = 2}};
+  run_.sources[1].data.path = dir_.File("other.jsonl");
+  run_.sources[1].data.path_field = "data.sources[1].path";
+  EXPECT_THAT(WithTokenFiles(run_, folder(), 1), StatusIs(absl::StatusCode::kNotFound, "data.sources[1].path"));
+  ASSERT_OK(WriteFileAtomically(dir_.File("other.jsonl"), "{\"text\": \"defg\"}\n"));
+  ASSERT_OK_AND_ASSIGN(const RunConfig run, WithTokenFiles(run_, folder(), 1));
+  EXPECT_EQ(run.sources[0].data.path, folder() + "/0/tokens.bin");
+  EXPECT_EQ(run.sources[1].data.path, folder() + "/1/tokens.bin");
+  EXPECT_EQ(run.sources[1].weight, 2);
+}
+
 TEST_F(CorpusTokensTest, ErrorsNameTheFieldAndLeaveNothing) {
   EXPECT_THAT(WithTokenFile(run_, folder(), 1), StatusIs(absl::StatusCode::kNotFound, "data.path"));
   Write("{\"text\": \"abc\"}\n{\"text\": 7}\n");

@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "common/base/file_util.h"
+#include "common/base/status_macros.h"
 #include "common/schedule/vnode_batch.h"
 #include "common/spec/run_config.h"
 #include "common/testing/status_matchers.h"
@@ -104,7 +105,7 @@ TEST_F(EvaluationDataTest, JsonlIsMadeIntoTokensAndPaddingIsADocumentOfItsOwn) {
 
 TEST_F(EvaluationDataTest, ErrorsNameTheEvaluationsFile) {
   run_.evaluation = {.path = dir_.File("none"), .every_steps = 1};
-  EXPECT_THAT(Open(), StatusIs(absl::StatusCode::kNotFound, "none"));
+  EXPECT_THAT(Open(), StatusIs(absl::StatusCode::kNotFound, "evaluation.path"));
   ASSERT_OK(WriteFileAtomically(run_.evaluation.path, "abcd"));
   EXPECT_THAT(Open(), StatusIs(absl::StatusCode::kInvalidArgument, "evaluation.path"));
 }

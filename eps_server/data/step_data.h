@@ -10,6 +10,7 @@
 #include "common/base/ids.h"
 #include "common/samples/sample_source.h"
 #include "common/schedule/sample_order.h"
+#include "common/schedule/source_mix.h"
 #include "common/schedule/vnode_batch.h"
 #include "common/spec/run_config.h"
 
@@ -20,12 +21,14 @@ struct SampleRange {
   std::shared_ptr<const SampleSource> source;
   int64_t first = 0;
   int64_t count = 0;
+  // The run's samples have documents: each of a source without any is one.
+  bool has_documents = false;
 
   // The index-th of them, below count. Errors: SampleSource::Append's
-  absl::Status Append(int64_t index, VnodeBatch& batch) const { return source->Append(first + index, batch); }
+  absl::Status Append(int64_t index, VnodeBatch& batch) const;
 };
 
-// The tokens of each step: which sample goes to which vnode is a function of the run and the step
+// The tokens of each step: which sample of which source goes to which vnode is a function of the run and the step
 // alone.
 //
 // Threads: safe; fixed after construction.
@@ -39,18 +42,23 @@ class StepData {
   // The batches of `step`, one per vnode, by rising vnode.
   absl::StatusOr<std::vector<VnodeBatch>> Read(StepId step) const;
 
-  int64_t num_samples() const { return trained_.count; }  // that are trained on
-  // Those that are not: the last ones, by evaluation.held_out.
-  std::vector<SampleRange> held_out() const { return {held_out_}; }
+  int64_t num_samples() const;  // that are trained on
+  // Those that are not, by source: the last ones of each, by evaluation.held_out.
+  std::vector<SampleRange> held_out() const;
   // Whose content the samples depend on.
-  std::vector<std::string> files() const { return trained_.source->files(); }
+  std::vector<std::string> files() const;
 
  private:
-  StepData(const RunConfig& run, SampleRange trained, SampleRange held_out);
+  struct Source {
+    SampleRange trained, held_out;
+    SampleOrder order;  // of those that are trained on
+  };
+  StepData(const RunConfig& run, std::vector<Source> sources);
+  static absl::StatusOr<Source> Open(const RunConfig& run, size_t index);
 
   const BatchConfig batch_;
-  const SampleRange trained_, held_out_;
-  const SampleOrder order_;
+  const std::vector<Source> sources_;
+  const SourceMix mix_;
 };
 
 // Labels that are counted, i.e. other than -100.

@@ -112,7 +112,8 @@ class EvaluationTest(SystemTest):
         for name, numbers in (("train.jsonl", range(100)), ("held.jsonl", range(100, 120))):
             (self.work.path / name).write_text("".join(json.dumps(conversation(i)) + "\n" for i in numbers))
         data = {"path": "train.jsonl", "tokenizer": None}
-        spec = self.spec({"data": data, "evaluation": {"path": "held.jsonl", "every_steps": 6}}, "jsonl.json")
+        spec = self.spec({"model": {**DROPOUT["model"], "context": 64}, "data": data,
+                          "evaluation": {"path": "held.jsonl", "every_steps": 6}}, "jsonl.json")
         out = self.work.out("jsonl")
         self.train_ok(spec, out)
         found = evaluations(out)
@@ -124,4 +125,4 @@ class EvaluationTest(SystemTest):
         (self.work.path / "held.jsonl").write_text('{"text": 7}\n')
         self.refused(train(spec, self.work.out("bad")), 2, "evaluation.path", "line 1")
         missing = self.spec({"evaluation": {"path": "none.txt"}}, "missing.json")
-        self.refused(train(missing, self.work.out("missing")), 2, "none.txt")
+        self.refused(train(missing, self.work.out("missing")), 2, "evaluation.path", "none.txt")
