@@ -10,6 +10,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "cli/command.h"
 #include "cli/common_flags.h"
 #include "cli/doctor/checks.h"
@@ -53,10 +55,12 @@ absl::StatusOr<std::vector<Finding>> CheckRunOfFlags(const DoctorFlags& flags, c
       given ? flags.device_memory_bytes : DefaultDeviceMemoryBytes(FindMemoryRoom(machine), flags.workers);
   std::vector<Finding> findings;
   if (const absl::StatusOr<int64_t> samples = CountSamples(run); samples.ok()) {
-    findings.push_back({Verdict::kOk, "run: data",
-                        *samples == 0 ? absl::StrCat(run.data.path, ", to be tokenized")
-                                      : absl::StrCat(*samples, " samples in ", run.data.path),
-                        ""});
+    std::vector<std::string> paths;
+    for (const DataSource& source : run.all_sources()) paths.push_back(source.data.path);
+    const std::string files = absl::StrJoin(paths, ", ");
+    findings.push_back(
+        {Verdict::kOk, "run: data",
+         *samples == 0 ? absl::StrCat(files, ", to be tokenized") : absl::StrCat(*samples, " samples in ", files), ""});
   } else {
     findings.push_back({Verdict::kProblem, "run: data", std::string(samples.status().message()),
                         "put it there, or change data.path, which is seen from the RunSpec's folder"});

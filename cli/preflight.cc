@@ -47,19 +47,39 @@ absl::Status CheckPlan(const Preflight& preflight, const RunConfig& run, const M
       .status();
 }
 
-}  // namespace
-
-absl::StatusOr<int64_t> CountSamples(const RunConfig& run) {
+// Those of run.data; 0: not known yet.
+absl::StatusOr<int64_t> CountSamplesOfData(const RunConfig& run) {
   if (run.data.needs_tokenizing()) {
     // How many there are the daemon knows once it has made tokens of it.
-    EPS_RETURN_IF_ERROR_WITH(OpenFile(run.data.path, O_RDONLY).status(), "data.path");
+    EPS_RETURN_IF_ERROR_WITH(OpenFile(run.data.path, O_RDONLY).status(), run.data.path_field);
     if (run.data.tokenizer == TokenForm::kModel) {
-      EPS_RETURN_IF_ERROR_WITH(LoadTokenizer(run.data.tokenizer_path).status(), "data.tokenizer_path");
+      EPS_RETURN_IF_ERROR_WITH(LoadTokenizer(run.data.tokenizer_path).status(),
+                               absl::StrCat(run.data.field, ".tokenizer_path"));
     }
     return 0;
   }
   EPS_ASSIGN_OR_RETURN(const std::unique_ptr<SampleSource> source, SampleSource::Open(run));
   return source->num_samples();
+}
+
+}  // namespace
+
+absl::StatusOr<int64_t> CountSamples(const RunConfig& run) {
+  if (run.evaluation.is_on() && !run.evaluation.path.empty()) {
+    RunConfig of_evaluation = run;
+    of_evaluation.data = run.evaluation_data();
+    EPS_RETURN_IF_ERROR(CountSamplesOfData(of_evaluation).status());
+  }
+  int64_t all = 0;
+  bool is_known = true;
+  for (const DataSource& source : run.all_sources()) {
+    RunConfig of_source = run;
+    of_source.data = source.data;
+    EPS_ASSIGN_OR_RETURN(const int64_t num_samples, CountSamplesOfData(of_source));
+    is_known &= num_samples > 0;
+    all += num_samples - run.evaluation.HeldOut(num_samples);
+  }
+  return is_known ? all : 0;
 }
 
 absl::StatusOr<RunOutline> CheckBeforeTraining(const Preflight& preflight) {

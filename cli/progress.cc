@@ -84,8 +84,10 @@ std::string ProgressLine(const proto::StatusReply& status, int width) {
   const int64_t percent = status.steps() > 0 ? 100 * status.step() / status.steps() : 0;
   std::string line = absl::StrFormat("%3d%% step %d/%d", percent, status.step(), status.steps());
   if (status.step() == 0) return line.substr(0, width);  // nothing is known yet
-  absl::StrAppend(&line, absl::StrFormat("  loss %.3f  %.0f tok/s  eta %s", status.loss(), status.tokens_per_second(),
-                                         FormatEta(status.eta_seconds())));
+  absl::StrAppend(&line, absl::StrFormat("  loss %.3f", status.loss()));
+  if (status.has_evaluation()) absl::StrAppend(&line, absl::StrFormat("  eval %.3f", status.evaluation().loss()));
+  absl::StrAppend(&line,
+                  absl::StrFormat("  %.0f tok/s  eta %s", status.tokens_per_second(), FormatEta(status.eta_seconds())));
   const std::string memory = DeviceMemory(status);
   const std::string waits = absl::StrCat("  waits ", FormatWaits(status));
   // What a narrow terminal has no room for goes whole: the bar first, then the waits, then the memory.

@@ -25,7 +25,7 @@ std::string Printable(std::string text);
 
 // One line of a run in progress, at most `width` characters:
 //   [#######-------------]  35% step 105/300  loss 2.613  1640 tok/s  eta 2:05  dev 14.2 MiB of 16.0 MiB  waits pull 1%
-// Where that is too long, whole fields are left out.
+// Behind the loss "  eval 2.701", of the newest evaluation. Where the line is too long, whole fields are left out.
 std::string ProgressLine(const proto::StatusReply& status, int width);
 
 // What a step's compute waited for, the shares of at least half a percent: "pull 1% version 3%"; "nothing".

@@ -41,6 +41,12 @@ TEST(ProgressTest, ANarrowTerminalLosesWholeFields) {
   EXPECT_EQ(ProgressLine(Training(), 10), " 35% step ");
 }
 
+TEST(ProgressTest, TheNewestEvaluationStandsBehindTheLoss) {
+  proto::StatusReply status = Training();
+  status.mutable_evaluation()->set_loss(2.70149);
+  EXPECT_EQ(ProgressLine(status, 70), " 35% step 105/300  loss 2.613  eval 2.701  1640 tok/s  eta 2:05");
+}
+
 TEST(ProgressTest, BeforeTheFirstStepIsDoneNothingIsMadeUp) {
   proto::StatusReply status = Training();
   status.set_step(0);

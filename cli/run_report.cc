@@ -29,6 +29,13 @@ std::string Loss(const nlohmann::json& json, const char* key) {
   return json.contains(key) && json[key].is_number() ? absl::StrFormat("%.3f", json[key].get<double>()) : "not finite";
 }
 
+// Of the last one, if there was any.
+std::string EvaluationText(const nlohmann::json& summary) {
+  const auto evaluation = summary.find("evaluation");
+  if (evaluation == summary.end() || !evaluation->is_object()) return "";
+  return absl::StrCat(", evaluation loss ", Loss(*evaluation, "loss"));
+}
+
 nlohmann::json ReadSummary(const std::string& out) {
   const absl::StatusOr<std::string> text = ReadFile(out + "/summary.json");
   if (!text.ok()) return nlohmann::json();
@@ -69,7 +76,7 @@ std::string EndText(const std::string& out) {
   std::string text = steps < planned ? absl::StrCat("eps: stopped after step ", steps, " of ", planned)
                                      : absl::StrCat("eps: done: ", steps, " steps");
   absl::StrAppend(&text, absl::StrFormat(" in %.1f s, loss ", Number(summary, "seconds")), Loss(summary, "loss_first"),
-                  " -> ", Loss(summary, "loss_last"),
+                  " -> ", Loss(summary, "loss_last"), EvaluationText(summary),
                   absl::StrFormat(", %.0f tokens/s", Number(summary, "tokens_per_second")));
   if (const auto peak_bytes = static_cast<int64_t>(Number(summary, "device_peak_bytes")); peak_bytes > 0) {
     absl::StrAppend(&text, ", device ", FormatByteSize(peak_bytes), " of ",

@@ -46,6 +46,13 @@ TEST_F(EndTest, AFinishedRunGivesItsFigures) {
   EXPECT_THAT(EndText(dir_.path()), Not(HasSubstr("--resume")));
 }
 
+TEST_F(EndTest, TheLastEvaluationIsTold) {
+  Summary(R"({"steps": 4, "steps_planned": 4, "loss_first": 5.5, "loss_last": 2.25, "evaluation": {"loss": 2.5}})");
+  EXPECT_THAT(EndText(dir_.path()), HasSubstr("loss 5.500 -> 2.250, evaluation loss 2.500, "));
+  Summary(R"({"steps": 4, "steps_planned": 4, "loss_first": 5.5, "loss_last": 2.25, "evaluation": {"loss": null}})");
+  EXPECT_THAT(EndText(dir_.path()), HasSubstr("-> 2.250, evaluation loss not finite, "));
+}
+
 TEST_F(EndTest, ARunThatLeftNoCheckpointSaysSo) {
   Summary(R"({"steps": 4, "steps_planned": 4, "newest_checkpoint": ""})");
   EXPECT_THAT(EndText(dir_.path()),

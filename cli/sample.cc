@@ -177,7 +177,7 @@ std::string FindTokenizer(const SampleFlags& flags, const std::string& folder) {
     if (std::filesystem::exists(folder + name, ignored)) return folder;
   }
   const absl::StatusOr<Manifest> manifest = ReadManifest(folder);
-  return manifest.ok() ? manifest->run.data.tokenizer_path : "";
+  return manifest.ok() ? manifest->run.all_sources().front().data.tokenizer_path : "";
 }
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> TokenizerFor(const SampleFlags& flags, const std::string& folder,

@@ -25,6 +25,11 @@ void PrintForPeople(const proto::StatusReply& status) {
   Line("step", absl::StrCat(status.step(), " of ", status.steps(), ", eta ", FormatEta(status.eta_seconds())));
   Line("loss", absl::StrCat(status.loss(), " nats a token; gradient norm ", status.gradient_norm(), ", learning rate ",
                             status.learning_rate()));
+  if (status.has_evaluation()) {
+    Line("evaluation", absl::StrCat(status.evaluation().loss(), " nats a token after step ", status.evaluation().step(),
+                                    "; accuracy ", status.evaluation().accuracy(), " of ", status.evaluation().tokens(),
+                                    " tokens, ", FormatSeconds(status.evaluation().seconds())));
+  }
   Line("speed", absl::StrCat(std::to_string(static_cast<int64_t>(status.tokens_per_second())), " tokens/s, ",
                              status.tokens(), " tokens in all"));
   Line("compute waits for", FormatWaits(status));

@@ -44,6 +44,11 @@ void AddProgress(const proto::StatusReply& status, std::vector<std::string>& lin
   lines.push_back(absl::StrFormat("loss %.4f nats  gradient norm %s  learning rate %.3g  %.0f tokens/s", status.loss(),
                                   status.gradient_norm() < 0 ? "-" : absl::StrFormat("%.3g", status.gradient_norm()),
                                   status.learning_rate(), status.tokens_per_second()));
+  if (status.has_evaluation()) {
+    lines.push_back(absl::StrFormat("evaluation after step %d: loss %.4f nats  accuracy %.4f  %d tokens",
+                                    status.evaluation().step(), status.evaluation().loss(),
+                                    status.evaluation().accuracy(), status.evaluation().tokens()));
+  }
   lines.push_back(absl::StrCat("last step ", FormatSeconds(status.last_step_seconds()), ", ended ",
                                FormatSeconds(status.step_age_seconds()), " ago  skipped ", status.skipped_steps(),
                                FormatLossScale(status), "  waited too long ", status.step_waits(),

@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/base/file_util.h"
 #include "common/base/log.h"
 #include "common/base/memory_speed.h"
@@ -19,6 +20,7 @@
 #include "eps_server/checkpoint/checkpointer.h"
 #include "eps_server/data/corpus_tokens.h"
 #include "eps_server/data/data_mark.h"
+#include "eps_server/data/evaluation_data.h"
 #include "eps_server/data/step_data.h"
 #include "eps_server/doors.h"
 #include "eps_server/endpoint_file.h"
@@ -139,6 +141,7 @@ class TrainingDaemon final : public Daemon {
                                                             .observers = std::move(observers),
                                                             .witness = digests_.get(),
                                                             .data = std::move(data_),
+                                                            .evaluation_data = std::move(evaluation_data_),
                                                             .resume = resumed_,
                                                             .expected_workers = options_.expected_workers,
                                                             .lease = options_.lease,
@@ -240,12 +243,18 @@ class TrainingDaemon final : public Daemon {
 
  private:
   absl::Status OpenData() {
-    if (run_.data.needs_tokenizing()) {
+    bool needs_tokenizing =
+        run_.evaluation.is_on() && !run_.evaluation.path.empty() && run_.evaluation_data().needs_tokenizing();
+    for (const DataSource& source : run_.all_sources()) needs_tokenizing |= source.data.needs_tokenizing();
+    if (needs_tokenizing) {
       EPS_RETURN_IF_ERROR(MakeDirs(options_.out));
       EPS_RETURN_IF_ERROR(LockOut());
     }
-    EPS_ASSIGN_OR_RETURN(const RunConfig of_tokens, WithTokenFile(run_, options_.out + "/data", options_.threads));
+    EPS_ASSIGN_OR_RETURN(const RunConfig of_tokens, WithTokenFiles(run_, options_.out + "/data", options_.threads));
     EPS_ASSIGN_OR_RETURN(data_, StepData::Create(of_tokens));
+    if (!run_.evaluation.is_on()) return absl::OkStatus();
+    EPS_ASSIGN_OR_RETURN(evaluation_data_,
+                         EvaluationData::Open(run_, *data_, options_.out + "/evaluation", options_.threads));
     return absl::OkStatus();
   }
 
@@ -264,9 +273,12 @@ class TrainingDaemon final : public Daemon {
           resumed_.data.num_bytes == mark.num_bytes
               ? std::string("the same size, and other content")
               : absl::StrCat("had ", resumed_.data.num_bytes, " bytes, and has ", mark.num_bytes);
-      return absl::FailedPreconditionError(absl::StrCat("data.path: ", run_.data.path, " is not the file that ",
-                                                        checkpointer_->LatestPath(), " was trained on: ", difference,
-                                                        "; put that file back, or start the run in another folder"));
+      std::vector<std::string> paths;
+      for (const DataSource& source : run_.all_sources()) paths.push_back(source.data.path);
+      return absl::FailedPreconditionError(absl::StrCat(
+          run_.sources.empty() ? "data.path: " : "data.sources: ", absl::StrJoin(paths, ", "),
+          run_.sources.empty() ? " is not the file that " : " are not the files that ", checkpointer_->LatestPath(),
+          " was trained on: ", difference, "; put back what was there, or start the run in another folder"));
     }
     resumed_.data = mark;
     return absl::OkStatus();
@@ -311,6 +323,7 @@ class TrainingDaemon final : public Daemon {
   ModelSpec model_;
   int max_message_bytes_ = 0;
   std::unique_ptr<StepData> data_;
+  std::unique_ptr<EvaluationData> evaluation_data_;  // null: nothing is evaluated
   std::unique_ptr<Store> store_;
   std::unique_ptr<Checkpointer> checkpointer_;
   RunState resumed_;  // or that of a new run

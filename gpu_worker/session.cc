@@ -256,6 +256,7 @@ absl::Status Session::Carry(const Assignment& assignment) {
   if (by_the_group && link_.failure().ok()) return GiveUp(assignment.group->group, passed.status());
   EPS_ASSIGN_OR_RETURN(PassResult result, std::move(passed));
   PassReport report = {.step = assignment.step,
+                       .evaluation_round = assignment.evaluation_round,
                        .records = std::move(result.records),
                        .seconds = result.seconds,
                        .wait_seconds = {},

@@ -30,7 +30,8 @@ Kept FitPair(int64_t first, int64_t second, int64_t context) {
 class ClassifiedSamples : public SampleSource {
  public:
   ClassifiedSamples(const RunConfig& run, std::unique_ptr<TokenFile> file, std::unique_ptr<DocumentIndex> index)
-      : path_(run.data.path),
+      : path_field_(run.data.path_field),
+        path_(run.data.path),
         context_(run.model.context),
         vocab_(run.model.vocab),
         file_(std::move(file)),
@@ -57,7 +58,7 @@ class ClassifiedSamples : public SampleSource {
 
   int64_t num_samples() const override { return index_->num_documents(); }
 
-  absl::Status Append(int64_t sample, VnodeBatch& batch) const override {
+  absl::Status Append(int64_t sample, int64_t, VnodeBatch& batch) const override {
     const int64_t begin = index_->first_token(sample), length = num_tokens(sample);
     const int64_t second_part = std::min(index_->second_part(sample), length);
     const Kept kept = FitPair(second_part, length - second_part, context_);
@@ -99,7 +100,7 @@ class ClassifiedSamples : public SampleSource {
     return absl::OkStatus();
   }
 
-  const std::string path_;
+  const std::string path_field_, path_;
   const int64_t context_, vocab_;
   const std::unique_ptr<TokenFile> file_;
   const std::unique_ptr<DocumentIndex> index_;

@@ -15,6 +15,7 @@
 #include "common/formats/token_file.h"
 #include "common/samples/classified_samples.h"
 #include "common/samples/document_packing.h"
+#include "common/samples/token_masking.h"
 
 namespace eps {
 namespace {
@@ -42,15 +43,15 @@ class JoinedSamples : public SampleSource {
     const int distance = LabelDistance(run);
     const int64_t num_samples = (file->num_tokens() - distance) / run.model.context;
     if (num_samples < 1) {
-      return absl::InvalidArgumentError(absl::StrCat("data.path: ", run.data.path, " has ", file->num_tokens(),
-                                                     " tokens; one sample needs ", run.model.context + distance,
-                                                     " (model.context", distance > 0 ? " + 1)" : ")"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          run.data.path_field, ": ", run.data.path, " has ", file->num_tokens(), " tokens; one sample needs ",
+          run.model.context + distance, " (model.context", distance > 0 ? " + 1)" : ")"));
     }
     return std::unique_ptr<SampleSource>(new JoinedSamples(run, std::move(file), num_samples));
   }
 
   int64_t num_samples() const override { return num_samples_; }
-  absl::Status Append(int64_t sample, VnodeBatch& batch) const override {
+  absl::Status Append(int64_t sample, int64_t, VnodeBatch& batch) const override {
     std::vector<int32_t> tokens(static_cast<size_t>(context_ + label_distance_));
     EPS_RETURN_IF_ERROR(file_->Read(sample * context_, vocab_, absl::MakeSpan(tokens)));
     batch.tokens.insert(batch.tokens.end(), tokens.begin(), tokens.begin() + context_);
@@ -84,15 +85,15 @@ absl::StatusOr<std::unique_ptr<DocumentIndex>> OpenIndex(const DataConfig& data,
     return absl::InvalidArgumentError(absl::StrCat("data.documents: ", data.path, " has no index of them beside it (",
                                                    index_path, "); `eps tokenize` writes both"));
   }
-  EPS_RETURN_IF_ERROR_WITH(index.status(), "data.documents");
+  EPS_RETURN_IF_ERROR_WITH(index.status(), absl::StrCat(data.field, ".documents"));
   if ((*index)->token_bytes() != TokenBytes(data)) {
-    return absl::InvalidArgumentError(absl::StrCat("data.token_bytes: ", TokenBytes(data), ", but ", index_path,
+    return absl::InvalidArgumentError(absl::StrCat(data.field, ".token_bytes: ", TokenBytes(data), ", but ", index_path,
                                                    " is of ids of ", (*index)->token_bytes(), " bytes"));
   }
   if ((*index)->num_tokens() != file.num_tokens()) {
-    return absl::InvalidArgumentError(absl::StrCat("data.documents: ", index_path, " is of ", (*index)->num_tokens(),
-                                                   " tokens, but ", data.path, " has ", file.num_tokens(),
-                                                   "; make both anew with `eps tokenize`"));
+    return absl::InvalidArgumentError(absl::StrCat(data.field, ".documents: ", index_path, " is of ",
+                                                   (*index)->num_tokens(), " tokens, but ", data.path, " has ",
+                                                   file.num_tokens(), "; make both anew with `eps tokenize`"));
   }
   return index;
 }
@@ -106,7 +107,7 @@ class DocumentSamples : public SampleSource {
                                                                  .may_be_cut = index->may_be_cut(),
                                                                  .packs = run.data.documents == DocumentMode::kPacked});
     if (packing.num_samples() < 1) {
-      return absl::InvalidArgumentError(absl::StrCat("data.documents: none of the ", index->num_documents(),
+      return absl::InvalidArgumentError(absl::StrCat(run.data.field, ".documents: none of the ", index->num_documents(),
                                                      " documents of ", run.data.path,
                                                      " has two tokens, one to predict the other from"));
     }
@@ -121,7 +122,7 @@ class DocumentSamples : public SampleSource {
   }
 
   int64_t num_samples() const override { return packing_.num_samples(); }
-  absl::Status Append(int64_t sample, VnodeBatch& batch) const override {
+  absl::Status Append(int64_t sample, int64_t, VnodeBatch& batch) const override {
     int32_t row = 0;
     for (const DocumentPiece& piece : packing_.pieces(sample)) {
       EPS_RETURN_IF_ERROR(AppendPiece(piece, row, batch));
@@ -176,16 +177,42 @@ class DocumentSamples : public SampleSource {
   const DocumentPacking packing_;
 };
 
+// Samples whose labels are their own tokens, masked anew at each place.
+class MaskedSamples : public SampleSource {
+ public:
+  MaskedSamples(const RunConfig& run, std::unique_ptr<SampleSource> samples)
+      : run_(run), samples_(std::move(samples)) {}
+
+  int64_t num_samples() const override { return samples_->num_samples(); }
+  absl::Status Append(int64_t sample, int64_t place, VnodeBatch& batch) const override {
+    EPS_RETURN_IF_ERROR(samples_->Append(sample, place, batch));
+    const auto context = static_cast<size_t>(run_.model.context);
+    MaskTokens(run_.data.mask, run_.model.vocab, run_.data.seed, place, absl::MakeSpan(batch.tokens).last(context),
+               absl::MakeSpan(batch.labels).last(context));
+    return absl::OkStatus();
+  }
+  absl::Status CheckIds() const override { return samples_->CheckIds(); }
+  std::vector<std::string> files() const override { return samples_->files(); }
+
+ private:
+  const RunConfig run_;
+  const std::unique_ptr<SampleSource> samples_;
+};
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<SampleSource>> SampleSource::Open(const RunConfig& run) {
-  EPS_ASSIGN_OR_RETURN(std::unique_ptr<TokenFile> file, TokenFile::Open(run.data.path, TokenBytes(run.data)));
+  absl::StatusOr<std::unique_ptr<TokenFile>> file = TokenFile::Open(run.data.path, TokenBytes(run.data));
+  EPS_RETURN_IF_ERROR_WITH(file.status(), run.data.path_field);
   if (run.objective() == Objective::kClasses) {
-    EPS_ASSIGN_OR_RETURN(std::unique_ptr<DocumentIndex> index, OpenIndex(run.data, *file));
-    return MakeClassifiedSamples(run, std::move(file), std::move(index));
+    EPS_ASSIGN_OR_RETURN(std::unique_ptr<DocumentIndex> index, OpenIndex(run.data, **file));
+    return MakeClassifiedSamples(run, *std::move(file), std::move(index));
   }
-  return run.data.has_documents() ? DocumentSamples::Open(run, std::move(file))
-                                  : JoinedSamples::Open(run, std::move(file));
+  absl::StatusOr<std::unique_ptr<SampleSource>> source = run.data.has_documents()
+                                                             ? DocumentSamples::Open(run, *std::move(file))
+                                                             : JoinedSamples::Open(run, *std::move(file));
+  if (!source.ok() || run.objective() != Objective::kMaskedTokens) return source;
+  return std::unique_ptr<SampleSource>(std::make_unique<MaskedSamples>(run, *std::move(source)));
 }
 
 }  // namespace eps

@@ -14,7 +14,7 @@
 namespace eps {
 
 // A run's data as numbered samples of model.context tokens each, whatever the files' form, with the labels that its
-// objective takes: the tokens behind, the tokens themselves where they may be masked (MaskTokens does it), or a class.
+// objective takes: the tokens behind, those that were masked, or a class.
 //
 // Threads: safe; fixed after construction.
 class SampleSource {
@@ -26,8 +26,9 @@ class SampleSource {
   virtual ~SampleSource() = default;
 
   virtual int64_t num_samples() const = 0;  // at least 1
-  // Behind what the batch's arrays have. Errors: as TokenFile::Read
-  virtual absl::Status Append(int64_t sample, VnodeBatch& batch) const = 0;
+  // Behind what the batch's arrays have. place: of this use of the sample among all of the run, which nothing depends on
+  // but which tokens are masked. Errors: as TokenFile::Read
+  virtual absl::Status Append(int64_t sample, int64_t place, VnodeBatch& batch) const = 0;
   // That every id is below the vocabulary; reads all files where one may not be. Errors: as TokenFile::Read
   virtual absl::Status CheckIds() const = 0;
   // Whose content the samples depend on.

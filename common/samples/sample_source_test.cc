@@ -18,6 +18,7 @@
 namespace eps {
 namespace {
 
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
@@ -71,7 +72,7 @@ class SampleSourceTest : public ::testing::Test {
     const auto source = SampleSource::Open(run_);
     EXPECT_OK(source.status());
     if (!source.ok()) return batch;
-    EXPECT_OK((*source)->Append(sample, batch));
+    EXPECT_OK((*source)->Append(sample, 7, batch));
     return batch;
   }
 
@@ -116,18 +117,19 @@ TEST_F(SampleSourceTest, PaddedDocumentsHaveASampleEach) {
   EXPECT_THAT(Sample(2).labels, ElementsAre(18, 19, 20, 21, 22));  // ended early
 }
 
-TEST_F(SampleSourceTest, TokensThatMayBeMaskedAreTheirOwnLabels) {
+TEST_F(SampleSourceTest, TokensThatAreMaskedAreTheirOwnLabels) {
   run_.model.family = ModelFamily::kBert;
+  run_.data.mask = {.share = 0.999999, .token = 99};  // all of them
   ASSERT_OK_AND_ASSIGN(auto joined, SampleSource::Open(run_));
   EXPECT_EQ(joined->num_samples(), 3);
-  EXPECT_THAT(Sample(2).tokens, ElementsAre(20, 21, 22, 23, 24));
+  EXPECT_THAT(Sample(2).tokens, Contains(99));
   EXPECT_THAT(Sample(2).labels, ElementsAre(20, 21, 22, 23, 24));
   run_.data.documents = DocumentMode::kPadded;
   ASSERT_NO_FATAL_FAILURE(WriteIndex(false));
   ASSERT_OK_AND_ASSIGN(auto padded, SampleSource::Open(run_));
   EXPECT_EQ(padded->num_samples(), 4);
-  EXPECT_THAT(Sample(1).tokens, ElementsAre(14, 15, 16, 0, 0));
   EXPECT_THAT(Sample(1).labels, ElementsAre(-100, -100, 16, -100, -100));
+  EXPECT_EQ(Sample(1).tokens[0], 14);  // not counted, and not masked
   EXPECT_THAT(Sample(3).labels, ElementsAre(25, -100, -100, -100, -100));
 }
 

@@ -50,6 +50,9 @@ struct Assignment {
   double loss_scale = 1;           // of the step: gradients come multiplied by it
   // With whom it pulls and pushes; none: alone. Then `vnodes` are those of its rank.
   std::optional<GroupVnodes> group = std::nullopt;
+  // Of an evaluation: `vnodes` go forward alone, without dropout, with version `step`, and nothing is pushed;
+  // counted_tokens is the round's. Never in a group.
+  std::optional<int64_t> evaluation_round = std::nullopt;
 };
 
 // What one vnode adds to its step, beside gradients.
@@ -57,7 +60,8 @@ struct VnodeRecord {
   int vnode = 0;
   double loss_sum = 0;  // nats, over the vnode's counted tokens
   int64_t counted_tokens = 0;
-  bool finite = true;  // the loss; gradients say it with each contribution
+  bool finite = true;   // the loss; gradients say it with each contribution
+  int64_t correct = 0;  // of the counted tokens: those whose logit no other class's exceeds
 };
 
 }  // namespace eps

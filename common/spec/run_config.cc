@@ -2,6 +2,8 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <system_error>
 
@@ -61,6 +63,15 @@ absl::StatusOr<RunConfig> Check(proto::RunSpec spec, const std::string& path,
                              .has_tokenizer = HasTokenizer});
 }
 
+// Of the evaluation only what is kept from the training.
+proto::RunSpec SpecOfBits(const RunConfig& config) {
+  proto::RunSpec spec = ToRunSpec(config);
+  proto::Evaluation& evaluation = *spec.mutable_evaluation();  // there in any case, so that its field is what differs
+  evaluation.Clear();
+  if (config.evaluation.held_out > 0) evaluation.set_held_out(config.evaluation.held_out);
+  return spec;
+}
+
 }  // namespace
 
 absl::StatusOr<FieldOverride> ParseFieldOverride(const std::string& text) {
@@ -86,8 +97,24 @@ absl::StatusOr<RunConfig> ParseRunConfig(const std::string& text) {
   return CheckRunSpec(spec, {.absolute_path = [](const std::string& p) { return p; }, .read_model = nullptr});
 }
 
+int64_t EvaluationConfig::HeldOut(int64_t num_samples) const {
+  if (held_out == 0 || num_samples < 2) return 0;
+  return std::clamp<int64_t>(std::llround(held_out * static_cast<double>(num_samples)), 1, num_samples - 1);
+}
+
+DataConfig RunConfig::evaluation_data() const {
+  DataConfig result = sources.empty() ? data : sources.front().data;
+  result.path_field = "evaluation.path";
+  result.path = evaluation.path;
+  return result;
+}
+
+std::vector<DataSource> RunConfig::all_sources() const {
+  return sources.empty() ? std::vector<DataSource>{{data, 1}} : sources;
+}
+
 std::vector<std::string> DifferencesThatMatter(const RunConfig& was, const RunConfig& now) {
-  return RunSpecDifferences(ToRunSpec(was), ToRunSpec(now), {"relay", "transport", "checkpoint"});
+  return RunSpecDifferences(SpecOfBits(was), SpecOfBits(now), {"relay", "transport", "checkpoint"});
 }
 
 }  // namespace eps

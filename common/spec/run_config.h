@@ -46,6 +46,8 @@ struct MaskConfig {
 };
 
 struct DataConfig {
+  // Of the RunSpec, for errors: where the fields below stand, and where `path` does.
+  std::string field = "data", path_field = "data.path";
   std::string path;
   bool is_jsonl = false;
   bool is_table = false;  // of texts and their classes
@@ -66,6 +68,14 @@ struct DataConfig {
   bool has_documents() const { return documents != DocumentMode::kJoined; }
 
   friend bool operator==(const DataConfig&, const DataConfig&) = default;
+};
+
+// One of several files that samples are taken of.
+struct DataSource {
+  DataConfig data;  // but for order and seed, which are those of RunConfig::data
+  double weight = 1;
+
+  friend bool operator==(const DataSource&, const DataSource&) = default;
 };
 
 struct BatchConfig {
@@ -123,10 +133,28 @@ struct RelayConfig {
   friend bool operator==(const RelayConfig&, const RelayConfig&) = default;
 };
 
+struct EvaluationConfig {
+  std::string path;         // in the form of data.path; "": of what is held out
+  double held_out = 0;      // share of data's samples; 0: of `path`
+  int64_t every_steps = 0;  // 0: nothing is evaluated
+  int64_t samples = 0;      // at most; 0: all
+
+  bool is_on() const { return every_steps > 0; }
+  // Whether the weights of `version` are evaluated, in a run of `steps`.
+  bool IsDue(int64_t version, int64_t steps) const {
+    return is_on() && version > 0 && (version % every_steps == 0 || version == steps);
+  }
+  // How many of a source's samples are not trained on: the last ones. 0 of a single one, which cannot be divided.
+  int64_t HeldOut(int64_t num_samples) const;
+
+  friend bool operator==(const EvaluationConfig&, const EvaluationConfig&) = default;
+};
+
 struct RunConfig {
   ModelConfig model;
   std::string model_from;  // folder the weights come from; empty: initialised from model.init_seed
-  DataConfig data;
+  DataConfig data;         // with `sources`: no path, order and seed of all, and documents where any of them has some
+  std::vector<DataSource> sources;  // in place of data.path; empty: of that alone
   BatchConfig batch;
   OptimizerConfig optimizer;
   PrecisionConfig precision;
@@ -134,7 +162,12 @@ struct RunConfig {
   TransportChoice transport = TransportChoice::kAuto;
   CheckpointConfig checkpoint;
   int64_t steps = 0;
+  EvaluationConfig evaluation;
 
+  // The data of evaluation.path.
+  DataConfig evaluation_data() const;
+  // The files that samples are taken of: `sources`, or `data` alone.
+  std::vector<DataSource> all_sources() const;
   // Whether no weight is updated before the whole step's gradient is known to be finite, and its norm.
   bool holds_updates() const { return optimizer.clip == ClipMode::kExact || precision.loss_scale.has_value(); }
   Objective objective() const {
@@ -170,7 +203,8 @@ std::string SerializeRunConfig(const RunConfig& config);
 absl::StatusOr<RunConfig> ParseRunConfig(const std::string& text);
 
 // The fields whose change would change bits, as "optimizer.schedule.peak: was 0.0006, now 0.001";
-// empty when `now` may resume `was`. relay, transport and checkpoint change no bits and may differ.
+// empty when `now` may resume `was`. relay, transport and checkpoint change no bits and may differ, and of evaluation
+// everything but held_out.
 // steps may not: with the same steps done, the schedule would be another one.
 std::vector<std::string> DifferencesThatMatter(const RunConfig& was, const RunConfig& now);
 

@@ -289,19 +289,21 @@ void CheckTokenizer(const proto::Data& data, const std::string& model_from, cons
                     DataConfig& out) {
   out.tokenizer = TokenFormOf(data, model_from, context);
   if (out.tokenizer != TokenForm::kTokenFile && data.has_token_bytes()) {
-    check.Fail("data.token_bytes",
-               absl::StrCat("given, but data.tokenizer is ", proto::Data::Tokenizer_Name(ToProto(out.tokenizer)),
-                            "; use tokenizer: TOKEN_IDS"));
+    check.Fail(absl::StrCat(out.field, ".token_bytes"),
+               absl::StrCat("given, but ", out.field, ".tokenizer is ",
+                            proto::Data::Tokenizer_Name(ToProto(out.tokenizer)), "; use tokenizer: TOKEN_IDS"));
   }
   out.token_bytes = EPS_FIELD(data, token_bytes).value_or(2);
   if (out.token_bytes != 2 && out.token_bytes != 4) {
-    check.Fail("data.token_bytes", absl::StrCat(out.token_bytes, ", must be 2 or 4"));
+    check.Fail(absl::StrCat(out.field, ".token_bytes"), absl::StrCat(out.token_bytes, ", must be 2 or 4"));
   }
   if (out.tokenizer == TokenForm::kModel) {
     out.tokenizer_path = data.has_tokenizer_path() ? context.absolute_path(data.tokenizer_path()) : model_from;
-    if (out.tokenizer_path.empty()) check.Fail("data.tokenizer_path", "missing; or give model.from");
+    if (out.tokenizer_path.empty())
+      check.Fail(absl::StrCat(out.field, ".tokenizer_path"), "missing; or give model.from");
   } else if (data.has_tokenizer_path()) {
-    check.Fail("data.tokenizer_path", "given, but data.tokenizer is not MODEL");
+    check.Fail(absl::StrCat(out.field, ".tokenizer_path"),
+               absl::StrCat("given, but ", out.field, ".tokenizer is not MODEL"));
   }
 }
 
@@ -312,29 +314,31 @@ void CheckDocuments(const proto::Data& data, Objective objective, Checker& check
                                                       : proto::Data::JOINED;
   out.documents = FromProto(EPS_FIELD(data, documents).value_or(usual));
   if ((out.is_jsonl || out.is_table) && out.tokenizer == TokenForm::kTokenFile) {
-    check.Fail("data.tokenizer",
-               absl::StrCat("TOKEN_IDS, but data.path is ", out.is_jsonl ? "JSONL" : "a table", " by its ending"));
+    check.Fail(
+        absl::StrCat(out.field, ".tokenizer"),
+        absl::StrCat("TOKEN_IDS, but ", out.path_field, " is ", out.is_jsonl ? "JSONL" : "a table", " by its ending"));
   }
   if (has_classes && out.documents != DocumentMode::kPadded) {
-    check.Fail("data.documents", "a classifier takes PADDED ones");
+    check.Fail(absl::StrCat(out.field, ".documents"), "a classifier takes PADDED ones");
   }
   if (has_classes && !out.is_table && out.tokenizer != TokenForm::kTokenFile) {
-    check.Fail("data.path", "a classifier takes a table (.tsv), or a token file that `eps tokenize` made of one");
+    check.Fail(out.path_field, "a classifier takes a table (.tsv), or a token file that `eps tokenize` made of one");
   }
   if (!has_classes && out.is_table) {
-    check.Fail("data.path", "a table (.tsv) is for a classifier: family: BERT with classes");
+    check.Fail(out.path_field, "a table (.tsv) is for a classifier: family: BERT with classes");
   }
   if (out.is_jsonl && !out.has_documents()) {
-    check.Fail("data.documents", "JOINED, but data.path is JSONL: its documents are PACKED or PADDED");
+    check.Fail(absl::StrCat(out.field, ".documents"),
+               absl::StrCat("JOINED, but ", out.path_field, " is JSONL: its documents are PACKED or PADDED"));
   }
   if (out.has_documents() && out.tokenizer == TokenForm::kBytes && !out.is_jsonl && !out.is_table) {
-    check.Fail("data.documents",
+    check.Fail(absl::StrCat(out.field, ".documents"),
                "bytes have none; they are of JSONL, and of token files with an index of them, which "
                "`eps tokenize` writes");
   }
   if (!out.is_jsonl && (data.has_chat_template() || data.has_count())) {
-    check.Fail(data.has_count() ? "data.count" : "data.chat_template",
-               "given, but data.path is not JSONL by its ending");
+    check.Fail(absl::StrCat(out.field, data.has_count() ? ".count" : ".chat_template"),
+               absl::StrCat("given, but ", out.path_field, " is not JSONL by its ending"));
   }
   out.chat_template = EPS_FIELD(data, chat_template).value_or(out.chat_template);
   out.counts_all = data.count() == proto::Data::ALL;
@@ -375,21 +379,109 @@ void CheckMask(const proto::Data& data, const RunConfig& run, Checker& check, Da
   }
 }
 
-void CheckData(const proto::Data& data, const std::string& model_from, const RunConfig& run,
-               const CheckContext& context, Checker& check, DataConfig& out) {
+// run: its model.
+void CheckData(const proto::Data& data, const RunConfig& run, const CheckContext& context, Checker& check,
+               DataConfig& out) {
   if (data.path().empty()) {
-    check.Fail("data.path", "missing");
+    check.Fail(out.path_field, "missing");
     return;
   }
   out.path = context.absolute_path(data.path());
   out.is_jsonl = IsJsonl(data.path());
   out.is_table = IsTable(data.path());
-  CheckTokenizer(data, model_from, context, check, out);
+  CheckTokenizer(data, run.model_from, context, check, out);
   CheckDocuments(data, run.objective(), check, out);
   CheckColumns(data, check, out);
   CheckMask(data, run, check, out);
   out.order = data.order() == proto::Data::SHUFFLED ? DataOrder::kShuffled : DataOrder::kSequential;
   out.seed = data.seed();
+}
+
+// `data` as if it were `source`'s alone: what it leaves out is data's, where that makes sense for its file.
+proto::Data DataOf(const proto::Source& source, proto::Data data, const std::string& model_from,
+                   const CheckContext& context) {
+  data.clear_sources();
+  data.set_path(source.path());
+  if (source.has_tokenizer()) data.set_tokenizer(source.tokenizer());
+  const bool says_ids = data.has_tokenizer() && data.tokenizer() == proto::Data::TOKEN_IDS;
+  if (!says_ids && !absl::EndsWith(source.path(), ".bin")) data.clear_token_bytes();  // it would make it ids
+  if (source.has_token_bytes()) data.set_token_bytes(source.token_bytes());
+  if (source.has_tokenizer_path()) data.set_tokenizer_path(source.tokenizer_path());
+  const TokenForm form = TokenFormOf(data, model_from, context);
+  if (form != TokenForm::kModel && !source.has_tokenizer_path()) data.clear_tokenizer_path();
+  const bool is_jsonl = IsJsonl(source.path());
+  if (is_jsonl ? data.documents() == proto::Data::JOINED : form == TokenForm::kBytes) data.clear_documents();
+  if (source.has_documents()) data.set_documents(source.documents());
+  if (!is_jsonl) {
+    data.clear_chat_template();
+    data.clear_count();
+  }
+  if (!IsTable(source.path())) {
+    data.clear_text_column();
+    data.clear_second_text_column();
+    data.clear_label_column();
+  }
+  if (source.has_chat_template()) data.set_chat_template(source.chat_template());
+  if (source.has_count()) data.set_count(source.count());
+  return data;
+}
+
+void CheckSources(const proto::Data& data, const CheckContext& context, Checker& check, RunConfig& config) {
+  constexpr int kMaxSources = 256;
+  if (data.has_path()) check.Fail("data.sources", "given beside data.path; give one of the two");
+  if (data.sources_size() > kMaxSources) {
+    check.Fail("data.sources", absl::StrCat(data.sources_size(), ", must be at most ", kMaxSources));
+    return;
+  }
+  config.data.order = data.order() == proto::Data::SHUFFLED ? DataOrder::kShuffled : DataOrder::kSequential;
+  config.data.seed = data.seed();
+  for (int i = 0; i < data.sources_size(); ++i) {
+    const proto::Source& source = data.sources(i);
+    DataSource& out = config.sources.emplace_back();
+    out.data.field = absl::StrCat("data.sources[", i, "]");
+    out.data.path_field = absl::StrCat(out.data.field, ".path");
+    CheckData(DataOf(source, data, config.model_from, context), config, context, check, out.data);
+    out.weight = check.Positive(absl::StrCat(out.data.field, ".weight"), EPS_FIELD(source, weight), 1);
+    if (out.data.has_documents() && !config.data.has_documents()) config.data.documents = out.data.documents;
+  }
+  config.data.mask = config.sources.front().data.mask;
+  for (const DataSource& source : config.sources) {
+    if (!source.data.is_table) continue;
+    config.data.text_column = source.data.text_column;
+    config.data.second_text_column = source.data.second_text_column;
+    config.data.label_column = source.data.label_column;
+  }
+}
+
+// data: checked.
+void CheckEvaluation(const proto::Evaluation& evaluation, const DataConfig& data, const CheckContext& context,
+                     Checker& check, EvaluationConfig& out) {
+  out.every_steps =
+      check.Integer<int64_t>("evaluation.every_steps", EPS_FIELD(evaluation, every_steps), 0, 1, kMaxSteps);
+  if (evaluation.has_samples()) {
+    out.samples = check.Integer<int64_t>("evaluation.samples", evaluation.samples(), 0, 1, kMaxSteps);
+  }
+  if (evaluation.has_path() == evaluation.has_held_out()) {
+    check.Fail("evaluation",
+               evaluation.has_path() ? "path and held_out are given; give one of them" : "give path, or held_out");
+    return;
+  }
+  if (evaluation.has_held_out()) {
+    out.held_out = evaluation.held_out();
+    if (!(out.held_out > 0 && out.held_out < 1)) {  // not for NaN
+      check.Fail("evaluation.held_out", absl::StrCat(out.held_out, ", must be greater than 0 and less than 1"));
+    }
+    return;
+  }
+  if (evaluation.path().empty()) return check.Fail("evaluation.path", "is empty");
+  out.path = context.absolute_path(evaluation.path());
+  if (IsJsonl(out.path) != data.is_jsonl || IsTable(out.path) != data.is_table) {
+    const absl::string_view form = IsJsonl(out.path)   ? "JSONL"
+                                   : IsTable(out.path) ? "a table"
+                                                       : "no JSONL and no table";
+    check.Fail("evaluation.path",
+               absl::StrCat(evaluation.path(), " is ", form, " by its ending, other than ", data.path_field));
+  }
 }
 
 void CheckBatch(const proto::Batch& batch, Checker& check, BatchConfig& out) {
@@ -597,8 +689,7 @@ void WriteMask(const MaskConfig& mask, proto::Mask& out) {
   for (const int32_t id : mask.never) out.add_never(id);
 }
 
-void WriteData(const RunConfig& run, proto::Data& out) {
-  const DataConfig& data = run.data;
+void WriteData(const RunConfig& run, const DataConfig& data, proto::Data& out) {
   out.set_path(data.path);
   out.set_tokenizer(ToProto(data.tokenizer));
   if (data.tokenizer == TokenForm::kTokenFile) out.set_token_bytes(data.token_bytes);
@@ -614,6 +705,41 @@ void WriteData(const RunConfig& run, proto::Data& out) {
   if (!data.label_column.empty()) out.set_label_column(data.label_column);
   out.set_order(data.order == DataOrder::kShuffled ? proto::Data::SHUFFLED : proto::Data::SEQUENTIAL);
   out.set_seed(data.seed);
+}
+
+// In place of what `out` says of a file.
+// What is the same for all of them stands in `out`.
+void WriteSources(const RunConfig& run, proto::Data& out) {
+  out.clear_path();
+  out.clear_tokenizer();
+  out.clear_token_bytes();
+  out.clear_documents();
+  out.clear_tokenizer_path();
+  out.clear_chat_template();
+  out.clear_count();
+  for (const DataSource& source : run.sources) {
+    proto::Data data;
+    WriteData(run, source.data, data);
+    proto::Source& to = *out.add_sources();
+    to.set_path(data.path());
+    to.set_weight(source.weight);
+    to.set_tokenizer(data.tokenizer());
+    to.set_documents(data.documents());
+    if (data.has_token_bytes()) to.set_token_bytes(data.token_bytes());
+    if (data.has_tokenizer_path()) to.set_tokenizer_path(data.tokenizer_path());
+    if (data.has_chat_template()) to.set_chat_template(data.chat_template());
+    if (data.has_count()) to.set_count(data.count());
+  }
+}
+
+void WriteEvaluation(const EvaluationConfig& evaluation, proto::Evaluation& out) {
+  if (evaluation.path.empty()) {
+    out.set_held_out(evaluation.held_out);
+  } else {
+    out.set_path(evaluation.path);
+  }
+  out.set_every_steps(evaluation.every_steps);
+  if (evaluation.samples > 0) out.set_samples(evaluation.samples);
 }
 
 proto::Schedule::Decay ToProto(ScheduleDecay decay) {
@@ -686,7 +812,11 @@ absl::StatusOr<RunConfig> CheckRunSpec(const proto::RunSpec& spec, const CheckCo
   RunConfig config;
   EPS_RETURN_IF_ERROR(CheckModel(spec, context, config));
   Checker check;
-  CheckData(spec.data(), config.model_from, config, context, check, config.data);
+  if (spec.data().sources_size() > 0) {
+    CheckSources(spec.data(), context, check, config);
+  } else {
+    CheckData(spec.data(), config, context, check, config.data);
+  }
   CheckBatch(spec.batch(), check, config.batch);
   CheckRule(spec.optimizer(), check, config.optimizer);
   CheckSchedule(spec.optimizer().schedule(), check, config.optimizer);
@@ -701,6 +831,9 @@ absl::StatusOr<RunConfig> CheckRunSpec(const proto::RunSpec& spec, const CheckCo
   config.transport = ToTransport(spec.transport());
   CheckCheckpoint(spec.checkpoint(), check, config.checkpoint);
   config.steps = check.Integer<int64_t>("steps", spec.steps(), 0, 1, kMaxSteps);
+  if (spec.has_evaluation()) {
+    CheckEvaluation(spec.evaluation(), config.all_sources().front().data, context, check, config.evaluation);
+  }
   EPS_RETURN_IF_ERROR(check.status());
   EPS_RETURN_IF_ERROR(CheckProducts(config));
   return config;
@@ -709,7 +842,8 @@ absl::StatusOr<RunConfig> CheckRunSpec(const proto::RunSpec& spec, const CheckCo
 proto::RunSpec ToRunSpec(const RunConfig& config) {
   proto::RunSpec spec;
   WriteModel(config, *spec.mutable_model());
-  WriteData(config, *spec.mutable_data());
+  WriteData(config, config.data, *spec.mutable_data());
+  if (!config.sources.empty()) WriteSources(config, *spec.mutable_data());
   spec.mutable_batch()->set_virtual_nodes(config.batch.virtual_nodes);
   spec.mutable_batch()->set_micro_batches(config.batch.micro_batches);
   spec.mutable_batch()->set_micro_batch(config.batch.micro_batch);
@@ -733,6 +867,7 @@ proto::RunSpec ToRunSpec(const RunConfig& config) {
   spec.mutable_checkpoint()->set_buffer_bytes(config.checkpoint.buffer_bytes);
   spec.mutable_checkpoint()->set_last(config.checkpoint.last);
   spec.set_steps(config.steps);
+  if (config.evaluation.is_on()) WriteEvaluation(config.evaluation, *spec.mutable_evaluation());
   return spec;
 }
 

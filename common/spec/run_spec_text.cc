@@ -6,6 +6,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
@@ -129,7 +130,12 @@ absl::Status CheckEnums(const Message& message, const std::string& path) {
   reflection.ListFields(message, &fields);
   for (const FieldDescriptor* field : fields) {
     const std::string field_path = JoinPath(path, field->name());
-    if (field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE) {
+    if (field->is_repeated()) {  // all of them are messages
+      for (int i = 0; i < reflection.FieldSize(message, field); ++i) {
+        EPS_RETURN_IF_ERROR(
+            CheckEnums(reflection.GetRepeatedMessage(message, field, i), absl::StrCat(field_path, "[", i, "]")));
+      }
+    } else if (field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE) {
       EPS_RETURN_IF_ERROR(CheckEnums(reflection.GetMessage(message, field), field_path));
     } else if (field->cpp_type() == FieldDescriptor::CPPTYPE_ENUM) {
       const int value = reflection.GetEnumValue(message, field);
@@ -237,6 +243,24 @@ absl::Status SetField(const FieldOverride& override_field, const FieldDescriptor
   return absl::OkStatus();
 }
 
+// The message that "sources[1]" names, of those that `message` has; `is_last` in the override's path.
+absl::StatusOr<Message*> OneOfMany(const FieldOverride& override_field, const std::string& name,
+                                   const FieldDescriptor& field, bool is_last, Message& message) {
+  const auto wrong = [&](absl::string_view why) {
+    return absl::InvalidArgumentError(absl::StrCat(override_field.path, ": ", why));
+  };
+  if (!field.is_repeated()) return wrong(absl::StrCat(field.name(), " is one, and takes no [...]"));
+  const int size = message.GetReflection()->FieldSize(message, &field);
+  int index = -1;
+  const absl::string_view behind = absl::string_view(name).substr(field.name().size());
+  if (is_last || behind.size() < 3 || behind.back() != ']' ||
+      !absl::SimpleAtoi(behind.substr(1, behind.size() - 2), &index) || index < 0 || index >= size) {
+    return wrong(absl::StrCat("name a field of one of them, as ", field.name(), "[0].",
+                              field.message_type()->field(0)->name(), "; there are ", size));
+  }
+  return message.GetReflection()->MutableRepeatedMessage(&message, &field, index);
+}
+
 // ---- Differences
 
 std::string ShowField(const Message& message, const FieldDescriptor& field) {
@@ -248,12 +272,36 @@ std::string ShowField(const Message& message, const FieldDescriptor& field) {
 }
 
 void AppendDifferences(const Message& was, const Message& now, const std::string& path,
+                       const std::vector<std::string>& skipped, std::vector<std::string>& out);
+
+// Of a repeated message.
+void AppendRepeatedDifferences(const Message& was, const Message& now, const FieldDescriptor& field,
+                               const std::string& path, const std::vector<std::string>& skipped,
+                               std::vector<std::string>& out) {
+  const int old_size = was.GetReflection()->FieldSize(was, &field);
+  const int new_size = now.GetReflection()->FieldSize(now, &field);
+  if (old_size != new_size) {
+    out.push_back(absl::StrCat(path, ": were ", old_size, ", now ", new_size));
+    return;
+  }
+  for (int i = 0; i < old_size; ++i) {
+    AppendDifferences(was.GetReflection()->GetRepeatedMessage(was, &field, i),
+                      now.GetReflection()->GetRepeatedMessage(now, &field, i), absl::StrCat(path, "[", i, "]"), skipped,
+                      out);
+  }
+}
+
+void AppendDifferences(const Message& was, const Message& now, const std::string& path,
                        const std::vector<std::string>& skipped, std::vector<std::string>& out) {
   const Descriptor& type = *was.GetDescriptor();
   for (int i = 0; i < type.field_count(); ++i) {
     const FieldDescriptor& field = *type.field(i);
     const std::string field_path = JoinPath(path, field.name());
     if (std::find(skipped.begin(), skipped.end(), field_path) != skipped.end()) continue;
+    if (field.is_repeated()) {
+      AppendRepeatedDifferences(was, now, field, field_path, skipped, out);
+      continue;
+    }
     const std::string old_text = ShowField(was, field), new_text = ShowField(now, field);
     if (old_text != new_text) {
       out.push_back(absl::StrCat(field_path, ": was ", old_text, ", now ", new_text));
@@ -294,10 +342,15 @@ absl::Status ApplyOverride(const FieldOverride& override_field, proto::RunSpec& 
   const std::vector<std::string> names = absl::StrSplit(override_field.path, '.');
   Message* message = &spec;
   for (size_t i = 0; i < names.size(); ++i) {
-    const FieldDescriptor* field = message->GetDescriptor()->FindFieldByName(names[i]);
+    const std::string name = names[i].substr(0, names[i].find('['));
+    const FieldDescriptor* field = message->GetDescriptor()->FindFieldByName(name);
     if (field == nullptr) {
       return absl::InvalidArgumentError(
           absl::StrCat(override_field.path, ": ", UnknownFieldText(*message->GetDescriptor())));
+    }
+    if (field->is_repeated() || name != names[i]) {
+      EPS_ASSIGN_OR_RETURN(message, OneOfMany(override_field, names[i], *field, i + 1 == names.size(), *message));
+      continue;
     }
     if (i + 1 == names.size()) {
       EPS_RETURN_IF_ERROR(SetField(override_field, *field, *message));

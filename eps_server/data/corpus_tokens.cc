@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/base/file_util.h"
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
@@ -22,18 +23,20 @@ namespace eps::server {
 namespace {
 
 constexpr double kReportSeconds = 10;
+constexpr size_t kMaxNamesBytes = 200;  // in a message
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> TokenizerOf(const DataConfig& data) {
   if (data.tokenizer == TokenForm::kBytes) return MakeByteTokenizer();
   absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer = LoadTokenizer(data.tokenizer_path);
-  EPS_RETURN_IF_ERROR_WITH(tokenizer.status(), "data.tokenizer_path");
+  EPS_RETURN_IF_ERROR_WITH(tokenizer.status(), absl::StrCat(data.field, ".tokenizer_path"));
   return tokenizer;
 }
 
 // All that the token file depends on.
-absl::StatusOr<nlohmann::json> Origin(const DataConfig& data, const Tokenizer& tokenizer, int token_bytes) {
+absl::StatusOr<nlohmann::json> Origin(const RunConfig& run, const Tokenizer& tokenizer, int token_bytes) {
+  const DataConfig& data = run.data;
   absl::StatusOr<DataMark> mark = MarkDataFile(data.path);
-  EPS_RETURN_IF_ERROR_WITH(mark.status(), "data.path");
+  EPS_RETURN_IF_ERROR_WITH(mark.status(), data.path_field);
   return nlohmann::json{{"format", 1},
                         {"path", data.path},
                         {"num_bytes", mark->num_bytes},
@@ -41,16 +44,23 @@ absl::StatusOr<nlohmann::json> Origin(const DataConfig& data, const Tokenizer& t
                         {"tokenizer", tokenizer.fingerprint()},
                         {"chat_template", data.chat_template},
                         {"counts_all", data.counts_all},
+                        {"num_classes", run.model.num_classes},
                         {"columns", {data.text_column, data.second_text_column, data.label_column}},
                         {"token_bytes", token_bytes}};
 }
 
-bool IsMadeFrom(const std::string& origin_path, const nlohmann::json& origin) {
+// Whether the token file and its index are there, and were made from `origin`.
+bool IsMadeFrom(const std::string& token_path, const std::string& origin_path, const nlohmann::json& origin) {
+  std::error_code ignored;
+  for (const std::string& path : {token_path, DocumentIndexPath(token_path)}) {
+    if (!std::filesystem::is_regular_file(path, ignored)) return false;
+  }
   const absl::StatusOr<std::string> text = ReadFile(origin_path, 1 << 16);
   return text.ok() && nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false) == origin;
 }
 
-absl::Status Tokenize(const DataConfig& data, const Tokenizer& tokenizer, const TokenizeOptions& options) {
+absl::Status Tokenize(const DataConfig& data, int64_t num_classes, const Tokenizer& tokenizer,
+                      const TokenizeOptions& options) {
   double reported = 0;
   const auto report = [&](const TokenizeProgress& progress) {
     if (progress.seconds < reported + kReportSeconds) return;
@@ -62,7 +72,14 @@ absl::Status Tokenize(const DataConfig& data, const Tokenizer& tokenizer, const 
   };
   const std::atomic<bool> stop = false;
   const absl::StatusOr<TokenizeReport> done = TokenizeCorpus(options, tokenizer, report, stop);
-  EPS_RETURN_IF_ERROR_WITH(done.status(), "data.path");
+  EPS_RETURN_IF_ERROR_WITH(done.status(), data.path_field);
+  // Names are numbered in their order, so that one that is missing would shift the others.
+  const auto named = static_cast<int64_t>(done->class_names.size());
+  if (named > 0 && named != num_classes) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "model.classes: ", num_classes, ", but the labels of ", data.path, " have ", named, " names (",
+        absl::StrJoin(done->class_names, ", ").substr(0, kMaxNamesBytes), "); a table has all of them, or numbers"));
+  }
   LogInfo("data_tokenized", {{"path", data.path},
                              {"token_file", options.out},
                              {"documents", done->counts.documents},
@@ -99,9 +116,9 @@ absl::StatusOr<RunConfig> WithTokenFile(const RunConfig& run, const std::string&
   if (!data.needs_tokenizing()) return run;
   EPS_ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer, TokenizerOf(data));
   if (tokenizer->vocab() > run.model.vocab) {
-    return absl::InvalidArgumentError(absl::StrCat("data.tokenizer_path: ", data.tokenizer_path, " has ids up to ",
-                                                   tokenizer->vocab() - 1, ", the model a vocabulary of ",
-                                                   run.model.vocab));
+    return absl::InvalidArgumentError(absl::StrCat(data.field, ".tokenizer_path: ", data.tokenizer_path,
+                                                   " has ids up to ", tokenizer->vocab() - 1,
+                                                   ", the model a vocabulary of ", run.model.vocab));
   }
   EPS_ASSIGN_OR_RETURN(const MaskConfig mask, MaskOf(run, *tokenizer));
   TokenizeOptions options;
@@ -113,10 +130,10 @@ absl::StatusOr<RunConfig> WithTokenFile(const RunConfig& run, const std::string&
   options.count_all = data.counts_all;
   options.token_bytes = tokenizer->vocab() <= 65536 ? 2 : 4;
   options.threads = threads;
-  EPS_ASSIGN_OR_RETURN(const nlohmann::json origin, Origin(data, *tokenizer, options.token_bytes));
+  EPS_ASSIGN_OR_RETURN(const nlohmann::json origin, Origin(run, *tokenizer, options.token_bytes));
 
   const std::string origin_path = folder + "/tokens.json";
-  if (IsMadeFrom(origin_path, origin)) {
+  if (IsMadeFrom(options.out, origin_path, origin)) {
     LogInfo("data_tokens_kept", {{"path", data.path}, {"token_file", options.out}});
   } else {
     EPS_RETURN_IF_ERROR(MakeDirs(folder));
@@ -125,17 +142,31 @@ absl::StatusOr<RunConfig> WithTokenFile(const RunConfig& run, const std::string&
     for (const std::string& path : {origin_path, DocumentIndexPath(options.out), options.out}) {
       std::filesystem::remove(path, ignored);
     }
-    EPS_RETURN_IF_ERROR(Tokenize(data, *tokenizer, options));
+    EPS_RETURN_IF_ERROR(Tokenize(data, run.model.num_classes, *tokenizer, options));
     EPS_RETURN_IF_ERROR(WriteFileAtomically(origin_path, origin.dump(2) + "\n"));
   }
   RunConfig result = run;
-  result.data = {.path = options.out,
+  result.data = {.field = data.field,
+                 .path_field = data.path_field,
+                 .path = options.out,
                  .tokenizer = TokenForm::kTokenFile,
                  .token_bytes = options.token_bytes,
                  .documents = data.documents,
                  .order = data.order,
                  .seed = data.seed,
                  .mask = mask};
+  return result;
+}
+
+absl::StatusOr<RunConfig> WithTokenFiles(const RunConfig& run, const std::string& folder, int threads) {
+  if (run.sources.empty()) return WithTokenFile(run, folder, threads);
+  RunConfig result = run;
+  for (size_t i = 0; i < run.sources.size(); ++i) {
+    RunConfig one = run;
+    one.data = run.sources[i].data;
+    EPS_ASSIGN_OR_RETURN(one, WithTokenFile(one, absl::StrCat(folder, "/", i), threads));
+    result.sources[i].data = one.data;
+  }
   return result;
 }
 

@@ -15,6 +15,8 @@ namespace eps::server {
 // Errors:  TokenizeCorpus's and LoadTokenizer's, naming data's field · INVALID_ARGUMENT the tokenizer has more tokens
 //          than the model. After one, no token file is left in `folder`
 absl::StatusOr<RunConfig> WithTokenFile(const RunConfig& run, const std::string& folder, int threads);
+// The same for each of run.sources, in folders of their own: `folder`/0, `folder`/1, ...
+absl::StatusOr<RunConfig> WithTokenFiles(const RunConfig& run, const std::string& folder, int threads);
 
 }  // namespace eps::server
 

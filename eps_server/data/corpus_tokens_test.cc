@@ -45,7 +45,7 @@ TEST_F(CorpusTokensTest, JsonlBecomesATokenFileThatSamplesAreReadFrom) {
   EXPECT_FALSE(run.data.needs_tokenizing());
   ASSERT_OK_AND_ASSIGN(auto source, SampleSource::Open(run));
   VnodeBatch batch;
-  ASSERT_OK(source->Append(0, batch));
+  ASSERT_OK(source->Append(0, 0, batch));
   EXPECT_THAT(batch.tokens, ElementsAre('a', 'b', 'd', 'e', 'f', 0, 0, 0));
   EXPECT_THAT(batch.document_first, ElementsAre(0, 0, 2, 2, 2, 5, 5, 5));
 }
@@ -63,6 +63,30 @@ TEST_F(CorpusTokensTest, WhatWasMadeFromTheSameIsKeptAndElseMadeAnew) {
   run_.data.counts_all = true;
   ASSERT_OK(WithTokenFile(run_, folder(), 1));
   EXPECT_THAT(*ReadFile(folder() + "/tokens.json"), HasSubstr("\"counts_all\": true"));
+}
+
+TEST_F(CorpusTokensTest, ATokenFileOrIndexThatIsGoneIsMadeAnew) {
+  Write("{\"text\": \"abc\"}\n");
+  ASSERT_OK_AND_ASSIGN(const RunConfig run, WithTokenFile(run_, folder(), 1));
+  for (const std::string& gone : {run.data.path, DocumentIndexPath(run.data.path)}) {
+    ASSERT_TRUE(std::filesystem::remove(gone));
+    ASSERT_OK(WithTokenFile(run_, folder(), 1));
+    ASSERT_OK_AND_ASSIGN(auto source, SampleSource::Open(run));
+    EXPECT_EQ(source->num_samples(), 1);
+  }
+}
+
+TEST_F(CorpusTokensTest, EachSourceHasAFolderOfItsOwn) {
+  Write("{\"text\": \"abc\"}\n");
+  run_.sources = {{.data = run_.data, .weight = 1}, {.data = run_.data, .weight = 2}};
+  run_.sources[1].data.path = dir_.File("other.jsonl");
+  run_.sources[1].data.path_field = "data.sources[1].path";
+  EXPECT_THAT(WithTokenFiles(run_, folder(), 1), StatusIs(absl::StatusCode::kNotFound, "data.sources[1].path"));
+  ASSERT_OK(WriteFileAtomically(dir_.File("other.jsonl"), "{\"text\": \"defg\"}\n"));
+  ASSERT_OK_AND_ASSIGN(const RunConfig run, WithTokenFiles(run_, folder(), 1));
+  EXPECT_EQ(run.sources[0].data.path, folder() + "/0/tokens.bin");
+  EXPECT_EQ(run.sources[1].data.path, folder() + "/1/tokens.bin");
+  EXPECT_EQ(run.sources[1].weight, 2);
 }
 
 TEST_F(CorpusTokensTest, ErrorsNameTheFieldAndLeaveNothing) {

@@ -8,37 +8,97 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "common/base/status_macros.h"
-#include "common/samples/token_masking.h"
+#include "common/numeric/philox.h"
 
 namespace eps::server {
+namespace {
 
-absl::StatusOr<std::unique_ptr<StepData>> StepData::Create(const RunConfig& run) {
-  EPS_ASSIGN_OR_RETURN(std::unique_ptr<SampleSource> source, SampleSource::Open(run));
-  EPS_RETURN_IF_ERROR(source->CheckIds());
-  return std::unique_ptr<StepData>(new StepData(run, std::move(source)));
+std::vector<double> WeightsOf(const RunConfig& run) {
+  std::vector<double> weights;
+  for (const DataSource& source : run.all_sources()) weights.push_back(source.weight);
+  return weights;
 }
 
-StepData::StepData(const RunConfig& run, std::unique_ptr<SampleSource> source)
-    : run_(run),
-      source_(std::move(source)),
-      order_(source_->num_samples(), run.data.order == DataOrder::kShuffled, run.data.seed) {}
+// A single source has the run's own, several each another.
+uint64_t SeedOf(const RunConfig& run, size_t index) {
+  return run.sources.empty() ? run.data.seed : Mix64(run.data.seed + Mix64(index + 1));
+}
+
+}  // namespace
+
+absl::Status SampleRange::Append(int64_t index, int64_t place, VnodeBatch& batch) const {
+  EPS_RETURN_IF_ERROR(source->Append(first + index, place, batch));
+  if (has_documents)
+    batch.document_first.resize(batch.tokens.size());  // of a source without: 0, its sample's beginning
+  return absl::OkStatus();
+}
+
+absl::StatusOr<StepData::Source> StepData::Open(const RunConfig& run, size_t index) {
+  RunConfig one = run;
+  one.data = run.all_sources()[index].data;
+  one.data.seed = run.data.seed;
+  EPS_ASSIGN_OR_RETURN(const std::shared_ptr<const SampleSource> source, SampleSource::Open(one));
+  EPS_RETURN_IF_ERROR(source->CheckIds());
+  const int64_t held_out = run.evaluation.HeldOut(source->num_samples());
+  if (run.evaluation.held_out > 0 && held_out == 0) {
+    return absl::InvalidArgumentError(absl::StrCat("evaluation.held_out: ", run.evaluation.held_out, ", but ",
+                                                   one.data.path, " has one sample; it takes two, one to train on"));
+  }
+  const int64_t trained = source->num_samples() - held_out;
+  const bool has_documents = run.data.has_documents();
+  return Source{.trained = {source, 0, trained, has_documents},
+                .held_out = {source, trained, held_out, has_documents},
+                .order = SampleOrder(trained, run.data.order == DataOrder::kShuffled, SeedOf(run, index))};
+}
+
+absl::StatusOr<std::unique_ptr<StepData>> StepData::Create(const RunConfig& run) {
+  std::vector<Source> sources;
+  for (size_t i = 0; i < run.all_sources().size(); ++i) {
+    EPS_ASSIGN_OR_RETURN(Source source, Open(run, i));
+    sources.push_back(std::move(source));
+  }
+  return std::unique_ptr<StepData>(new StepData(run, std::move(sources)));
+}
+
+StepData::StepData(const RunConfig& run, std::vector<Source> sources)
+    : batch_(run.batch),
+      sources_(std::move(sources)),
+      mix_(WeightsOf(run), run.data.order == DataOrder::kShuffled, run.data.seed) {}
 
 absl::StatusOr<std::vector<VnodeBatch>> StepData::Read(StepId step) const {
-  const BatchConfig& batch = run_.batch;
-  const auto context = static_cast<size_t>(run_.model.context);
-  std::vector<VnodeBatch> batches(static_cast<size_t>(batch.virtual_nodes));
-  int64_t place = step.value() * batch.sequences_per_step();
-  for (int v = 0; v < batch.virtual_nodes; ++v) {
+  std::vector<VnodeBatch> batches(static_cast<size_t>(batch_.virtual_nodes));
+  const int64_t num_sequences = batch_.sequences_per_step();
+  const int64_t first = step.value() * num_sequences;  // of the run's samples
+  const std::vector<SourcePick> picks = mix_.Picks(first, num_sequences);
+  for (int64_t i = 0; i < num_sequences; ++i) {
+    const auto v = static_cast<int>(i / batch_.sequences_per_vnode());
     batches[v].vnode = v;
-    for (int64_t i = 0; i < batch.sequences_per_vnode(); ++i, ++place) {
-      EPS_RETURN_IF_ERROR_WITH(source_->Append(order_.SampleAt(place), batches[v]),
-                               absl::StrCat("step ", step.value(), ", vnode ", v));
-      if (run_.objective() != Objective::kMaskedTokens) continue;
-      MaskTokens(run_.data.mask, run_.model.vocab, run_.data.seed, place,
-                 absl::MakeSpan(batches[v].tokens).last(context), absl::MakeSpan(batches[v].labels).last(context));
-    }
+    const SourcePick& pick = picks[static_cast<size_t>(i)];
+    const Source& source = sources_[static_cast<size_t>(pick.source)];
+    EPS_RETURN_IF_ERROR_WITH(source.trained.Append(source.order.SampleAt(pick.nth), first + i, batches[v]),
+                             absl::StrCat("step ", step.value(), ", vnode ", v));
   }
   return batches;
+}
+
+int64_t StepData::num_samples() const {
+  int64_t num_samples = 0;
+  for (const Source& source : sources_) num_samples += source.trained.count;
+  return num_samples;
+}
+
+std::vector<SampleRange> StepData::held_out() const {
+  std::vector<SampleRange> ranges;
+  for (const Source& source : sources_) ranges.push_back(source.held_out);
+  return ranges;
+}
+
+std::vector<std::string> StepData::files() const {
+  std::vector<std::string> files;
+  for (const Source& source : sources_) {
+    for (std::string& file : source.trained.source->files()) files.push_back(std::move(file));
+  }
+  return files;
 }
 
 int64_t CountedTokens(const VnodeBatch& batch) {

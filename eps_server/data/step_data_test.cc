@@ -1,5 +1,6 @@
 #include "eps_server/data/step_data.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <set>
 #include <string>
@@ -68,6 +69,111 @@ TEST(StepDataTest, ShuffledTakesEverySampleOncePerEpoch) {
     }
   }
   EXPECT_EQ(firsts.size(), 12u);
+}
+
+TEST(StepDataTest, WhatIsHeldOutIsNeverTrainedOn) {
+  TempDir dir;
+  ASSERT_OK(WriteFileAtomically(dir.File("text"), Rising(4 * 12 + 1)));
+  for (const DataOrder order : {DataOrder::kSequential, DataOrder::kShuffled}) {
+    RunConfig run = RunOn(dir.File("text"));
+    run.data.order = order;
+    run.evaluation = {.held_out = 0.34, .every_steps = 1};
+    ASSERT_OK_AND_ASSIGN(auto data, StepData::Create(run));
+    EXPECT_EQ(data->num_samples(), 8);
+    ASSERT_EQ(data->held_out().size(), 1u);
+    EXPECT_EQ(data->held_out()[0].first, 8);
+    EXPECT_EQ(data->held_out()[0].count, 4);
+    std::multiset<int32_t> firsts;
+    for (int step = 0; step < 4; ++step) {  // two epochs
+      ASSERT_OK_AND_ASSIGN(const std::vector<VnodeBatch> batches, data->Read(StepId(step)));
+      for (const VnodeBatch& batch : batches) {
+        for (size_t i = 0; i < batch.tokens.size(); i += 4) firsts.insert(batch.tokens[i] / 4);
+      }
+    }
+    EXPECT_EQ(firsts, (std::multiset<int32_t>{0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7}));
+  }
+  RunConfig run = RunOn(dir.File("one"));
+  ASSERT_OK(WriteFileAtomically(dir.File("one"), Rising(5)));
+  run.evaluation = {.held_out = 0.5, .every_steps = 1};
+  EXPECT_THAT(StepData::Create(run), StatusIs(absl::StatusCode::kInvalidArgument, "evaluation.held_out"));
+}
+
+class SourcesTest : public ::testing::TestWithParam<DataOrder> {
+ protected:
+  SourcesTest() : run_(RunOn("")) {
+    EXPECT_OK(WriteFileAtomically(dir_.File("low"), Rising(4 * 9 + 1)));  // samples begin at 0, 4, .. 32
+    std::string high;
+    for (int i = 100; i <= 100 + 4 * 5; ++i) high += static_cast<char>(i);  // at 100, 104, .. 116
+    EXPECT_OK(WriteFileAtomically(dir_.File("high"), high));
+    run_.data.order = GetParam();
+    run_.data.seed = 5;
+    run_.sources = {{.data = {.path = dir_.File("low")}, .weight = 3},
+                    {.data = {.path = dir_.File("high")}, .weight = 1}};
+  }
+  // Of each sample in order: where it begins.
+  std::vector<int32_t> Begins(const StepData& data, int64_t first_step, int64_t steps) const {
+    std::vector<int32_t> begins;
+    for (int64_t step = first_step; step < first_step + steps; ++step) {
+      const auto batches = data.Read(StepId(step));
+      EXPECT_OK(batches);
+      for (const VnodeBatch& batch : *batches) {
+        for (size_t i = 0; i < batch.tokens.size(); i += 4) begins.push_back(batch.tokens[i]);
+      }
+    }
+    return begins;
+  }
+
+  TempDir dir_;
+  RunConfig run_;
+};
+INSTANTIATE_TEST_SUITE_P(Orders, SourcesTest, ::testing::Values(DataOrder::kSequential, DataOrder::kShuffled));
+
+TEST_P(SourcesTest, EachSourceHasItsShareAndIsGoneThroughEpochByEpoch) {
+  ASSERT_OK_AND_ASSIGN(const auto data, StepData::Create(run_));
+  EXPECT_EQ(data->num_samples(), 14);
+  EXPECT_EQ(data->files(), (std::vector<std::string>{dir_.File("low"), dir_.File("high")}));
+  std::vector<int32_t> low, high;
+  for (const int32_t begin : Begins(*data, 0, 30)) (begin < 100 ? low : high).push_back(begin);
+  EXPECT_EQ(low.size(), 90u);
+  EXPECT_EQ(high.size(), 30u);
+  for (size_t epoch = 0; epoch < 10; ++epoch) {
+    EXPECT_EQ(std::set<int32_t>(low.begin() + epoch * 9, low.begin() + (epoch + 1) * 9).size(), 9u);
+  }
+  for (size_t epoch = 0; epoch < 6; ++epoch) {
+    EXPECT_EQ(std::set<int32_t>(high.begin() + epoch * 5, high.begin() + (epoch + 1) * 5).size(), 5u);
+  }
+}
+
+TEST_P(SourcesTest, AStepIsTheSameWhoeverReadIt) {
+  ASSERT_OK_AND_ASSIGN(const auto data, StepData::Create(run_));
+  ASSERT_OK_AND_ASSIGN(const auto again, StepData::Create(run_));
+  const std::vector<int32_t> all = Begins(*data, 0, 20);
+  const std::vector<int32_t> late = Begins(*again, 13, 7);
+  EXPECT_TRUE(std::equal(late.begin(), late.end(), all.begin() + 13 * 4));
+}
+
+TEST_P(SourcesTest, OfEachSourceTheLastSamplesAreHeldOut) {
+  run_.evaluation = {.held_out = 0.34, .every_steps = 1};
+  ASSERT_OK_AND_ASSIGN(const auto data, StepData::Create(run_));
+  ASSERT_EQ(data->held_out().size(), 2u);
+  EXPECT_EQ(data->held_out()[0].first, 6);
+  EXPECT_EQ(data->held_out()[0].count, 3);
+  EXPECT_EQ(data->held_out()[1].first, 3);
+  EXPECT_EQ(data->held_out()[1].count, 2);
+  for (const int32_t begin : Begins(*data, 0, 20)) EXPECT_TRUE(begin < 24 || (begin >= 100 && begin < 112)) << begin;
+}
+
+TEST_P(SourcesTest, WhereOneHasDocumentsASampleOfAnotherIsOne) {
+  run_.data.documents = DocumentMode::kPacked;  // as of a third
+  ASSERT_OK_AND_ASSIGN(const auto data, StepData::Create(run_));
+  ASSERT_OK_AND_ASSIGN(const std::vector<VnodeBatch> batches, data->Read(StepId(0)));
+  EXPECT_EQ(batches[1].document_first, std::vector<int32_t>(8, 0));
+}
+
+TEST_P(SourcesTest, WhatIsWrongIsNamedByItsPlace) {
+  ASSERT_OK(WriteFileAtomically(dir_.File("high"), "abc"));
+  run_.sources[1].data.path_field = "data.sources[1].path";
+  EXPECT_THAT(StepData::Create(run_), StatusIs(absl::StatusCode::kInvalidArgument, "data.sources[1].path"));
 }
 
 TEST(StepDataTest, NotCountedLabelsAreLeftOut) {

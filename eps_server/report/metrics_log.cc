@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 
+#include <cmath>
 #include <utility>
 
 #include "common/base/log.h"
@@ -52,6 +53,17 @@ std::string MetricsLine(const StepReport& report) {
   return line.dump() + "\n";
 }
 
+std::string MetricsLine(const EvaluationReport& report) {
+  nlohmann::ordered_json line;
+  line["step"] = report.version.value();
+  line["eval_loss"] = report.loss;  // not a number: null
+  line["eval_perplexity"] = std::exp(report.loss);
+  line["eval_accuracy"] = report.accuracy;
+  line["eval_tokens"] = report.tokens;
+  line["eval_seconds"] = report.seconds;
+  return line.dump() + "\n";
+}
+
 absl::StatusOr<std::unique_ptr<MetricsLog>> MetricsLog::Open(const std::string& path, int64_t first_step) {
   std::string kept;
   if (first_step > 0) {
@@ -65,8 +77,10 @@ absl::StatusOr<std::unique_ptr<MetricsLog>> MetricsLog::Open(const std::string& 
   return std::unique_ptr<MetricsLog>(new MetricsLog(path, std::move(file), static_cast<int64_t>(kept.size())));
 }
 
-void MetricsLog::OnCommit(const StepReport& report) {
-  const std::string line = MetricsLine(report);
+void MetricsLog::OnCommit(const StepReport& report) { Write(MetricsLine(report)); }
+void MetricsLog::OnEvaluation(const EvaluationReport& report) { Write(MetricsLine(report)); }
+
+void MetricsLog::Write(const std::string& line) {
   const absl::Status status = WriteAt(file_, path_, num_bytes_, line);
   if (status.ok()) {
     num_bytes_ += static_cast<int64_t>(line.size());

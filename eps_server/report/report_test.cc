@@ -67,6 +67,31 @@ TEST(MetricsLogTest, AResumeCutsWhatIsBeyondTheCheckpointAndHalfALine) {
   EXPECT_THAT(StepsIn(path), ElementsAre(0, 1, 2, 3));
 }
 
+TEST(MetricsLogTest, EvaluationsHaveLinesOfTheirOwnAndThatOfTheResumedVersionGoes) {
+  TempDir dir;
+  const std::string path = dir.File("metrics.jsonl");
+  const EvaluationReport report = {.version = Version(2), .loss = 1, .accuracy = 0.25, .tokens = 8, .seconds = 3};
+  {
+    ASSERT_OK_AND_ASSIGN(const auto log, MetricsLog::Open(path, 0));
+    log->OnCommit(ReportOf(0));
+    log->OnCommit(ReportOf(1));
+    log->OnEvaluation(report);
+    log->OnCommit(ReportOf(2));
+  }
+  EXPECT_THAT(StepsIn(path), ElementsAre(0, 1, 2, 2));
+  const auto line = nlohmann::json::parse(MetricsLine(report));
+  EXPECT_EQ(line["eval_loss"], 1.0);
+  EXPECT_EQ(line["eval_perplexity"], std::exp(1.0));
+  EXPECT_EQ(line["eval_accuracy"], 0.25);
+  EXPECT_EQ(line["eval_tokens"], 8);
+  EXPECT_EQ(line["eval_seconds"], 3.0);
+  EXPECT_FALSE(line.contains("loss"));
+  ASSERT_OK(MetricsLog::Open(path, 3));
+  EXPECT_THAT(StepsIn(path), ElementsAre(0, 1, 2, 2));
+  ASSERT_OK(MetricsLog::Open(path, 2));
+  EXPECT_THAT(StepsIn(path), ElementsAre(0, 1));
+}
+
 TEST(MetricsLogTest, ANewRunStartsWithAnEmptyFile) {
   TempDir dir;
   const std::string path = dir.File("metrics.jsonl");
@@ -103,6 +128,17 @@ TEST(SummaryTest, HasEveryFieldOfTheContract) {
   for (const char* key : {"tokens", "parameters", "model_state_bytes", "device_peak_bytes"}) {
     EXPECT_TRUE(summary.contains(key)) << key;
   }
+}
+
+TEST(SummaryTest, HasTheLastEvaluationWhereThereIsOne) {
+  RunStatus status;
+  EXPECT_FALSE(nlohmann::json::parse(SummaryJson(status, {}, 0)).contains("evaluation"));
+  status.evaluation = {.version = Version(7), .loss = 1.5, .accuracy = std::nan(""), .tokens = 9};
+  const auto evaluation = nlohmann::json::parse(SummaryJson(status, {}, 0))["evaluation"];
+  EXPECT_EQ(evaluation["step"], 7);
+  EXPECT_EQ(evaluation["loss"], 1.5);
+  EXPECT_TRUE(evaluation["accuracy"].is_null());
+  EXPECT_EQ(evaluation["tokens"], 9);
 }
 
 TEST(SummaryTest, APathThatIsNotUtf8StillGivesJson) {

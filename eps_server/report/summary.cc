@@ -1,5 +1,7 @@
 #include "eps_server/report/summary.h"
 
+#include <optional>
+
 #include "nlohmann/json.hpp"
 
 namespace eps::server {
@@ -16,6 +18,13 @@ std::string SummaryJson(const RunStatus& status, const std::vector<double>& loss
   summary["loss_first"] = losses.empty() ? nlohmann::json() : nlohmann::json(losses.front());
   summary["loss_last"] = losses.empty() ? nlohmann::json() : nlohmann::json(losses.back());
   summary["loss"] = losses;
+  if (const std::optional<EvaluationReport>& evaluation = status.evaluation; evaluation.has_value()) {
+    summary["evaluation"] = {{"step", evaluation->version.value()},
+                             {"loss", evaluation->loss},
+                             {"accuracy", evaluation->accuracy},
+                             {"tokens", evaluation->tokens},
+                             {"seconds", evaluation->seconds}};
+  }
   summary["parameters"] = status.parameters;
   summary["model_state_bytes"] = status.model_state_bytes;
   summary["device_cap_bytes"] = status.device_cap_bytes;

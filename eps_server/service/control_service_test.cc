@@ -87,6 +87,18 @@ class FakeCoordinator final : public Coordinator {
     to->SendFinish(true, "all done");
     return absl::OkStatus();
   }
+  absl::Status EvaluationDone(WorkerId, Version version, int64_t round, std::vector<VnodeRecord> done,
+                              PassTiming) override {
+    std::shared_ptr<WorkerChannel> to;
+    {
+      MutexLock lock(mu);
+      records = std::move(done);
+      evaluated = {version, round};
+      to = channel;
+    }
+    to->SendFinish(true, "all done");
+    return absl::OkStatus();
+  }
   absl::Status ReportGroup(WorkerId, const GroupReport& report) override {
     std::shared_ptr<WorkerChannel> to;
     {
@@ -141,6 +153,7 @@ class FakeCoordinator final : public Coordinator {
   std::vector<GroupReport> group_reports;
   Choices offered;
   std::vector<VnodeRecord> records;
+  std::pair<Version, int64_t> evaluated;
   PassTiming last_timing;
   absl::Status disconnected;
   bool gone = false;
@@ -344,6 +357,28 @@ TEST_F(ControlServiceTest, OrdersAndReportsPassThroughTheStream) {
   ASSERT_EQ(coordinator_.records.size(), 1u);
   EXPECT_EQ(coordinator_.records[0].loss_sum, 1.25);
   EXPECT_EQ(coordinator_.last_timing.wait_seconds.at("pull"), 0.5);
+}
+
+TEST_F(ControlServiceTest, RecordsOfAnEvaluationAreToldAsThat) {
+  grpc::ClientContext context;
+  const auto stream = stub_->Events(&context);
+  ASSERT_TRUE(stream->Write(Event()));
+  proto::WorkerEvent event = Event();
+  event.mutable_pass_done()->set_step(4);
+  event.mutable_pass_done()->set_evaluation_round(2);
+  proto::Record& record = *event.mutable_pass_done()->add_records();
+  record.set_counted_tokens(3);
+  record.set_correct(1);
+  ASSERT_TRUE(stream->Write(event));
+  proto::DaemonEvent answer;
+  ASSERT_TRUE(stream->Read(&answer));
+  EXPECT_TRUE(answer.finish().ok());
+  stream->WritesDone();
+  EXPECT_OK(FromGrpc(stream->Finish()));
+  MutexLock lock(coordinator_.mu);
+  EXPECT_EQ(coordinator_.evaluated, std::make_pair(Version(4), int64_t{2}));
+  ASSERT_EQ(coordinator_.records.size(), 1u);
+  EXPECT_EQ(coordinator_.records[0].correct, 1);
 }
 
 TEST_F(ControlServiceTest, AWrongEventEndsTheStreamAndNamesTheField) {

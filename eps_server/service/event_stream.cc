@@ -52,6 +52,7 @@ class EventStream final : public QueuedStream<proto::WorkerEvent, proto::DaemonE
     assign.set_counted_tokens(assignment->counted_tokens);
     assign.set_loss_scale(assignment->loss_scale);
     for (const VnodeBatch& batch : assignment->vnodes) FillVnode(batch, *assign.add_vnodes());
+    if (assignment->evaluation_round.has_value()) assign.set_evaluation_round(*assignment->evaluation_round);
     if (assignment->group.has_value()) FillGroup(*assignment->group, *assign.mutable_group());
     Tell(std::move(event));
   }
@@ -128,8 +129,12 @@ class EventStream final : public QueuedStream<proto::WorkerEvent, proto::DaemonE
       }
       case proto::WorkerEvent::kPassDone: {
         EPS_ASSIGN_OR_RETURN(PassTiming timing, ToTiming(event.pass_done()));
-        return host_.PassDone(worker_, StepId(event.pass_done().step()), ToRecords(event.pass_done()),
-                              std::move(timing));
+        const proto::PassDone& done = event.pass_done();
+        if (done.has_evaluation_round()) {
+          return host_.EvaluationDone(worker_, Version(done.step()), done.evaluation_round(), ToRecords(done),
+                                      std::move(timing));
+        }
+        return host_.PassDone(worker_, StepId(done.step()), ToRecords(done), std::move(timing));
       }
       case proto::WorkerEvent::kInferred:
         return host_.Inferred(worker_, event.inferred().request_id(), ToLogits(event.inferred()));

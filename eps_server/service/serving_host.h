@@ -71,6 +71,9 @@ class ServingHost final : public WorkerHost {
   absl::Status PassDone(WorkerId, StepId, std::vector<VnodeRecord>, PassTiming) override {
     return absl::FailedPreconditionError("event: pass_done: this daemon serves a checkpoint");
   }
+  absl::Status EvaluationDone(WorkerId, Version, int64_t, std::vector<VnodeRecord>, PassTiming) override {
+    return absl::FailedPreconditionError("event: pass_done: this daemon serves a checkpoint");
+  }
   absl::Status Inferred(WorkerId worker, int64_t request_id, absl::StatusOr<std::vector<float>> logits) override;
   void Disconnect(WorkerId worker, absl::Status why) override;
 

@@ -68,6 +68,14 @@ void FillStatus(const RunStatus& status, proto::StatusReply& reply) {
   for (const double loss : status.loss_curve) reply.add_loss_curve(loss);
   reply.set_loss_curve_steps(status.loss_curve_steps);
   for (const WorkerStatus& worker : status.workers) FillWorker(worker, *reply.add_workers());
+  if (status.evaluation.has_value()) {
+    proto::EvaluationStatus& evaluation = *reply.mutable_evaluation();
+    evaluation.set_step(status.evaluation->version.value());
+    evaluation.set_loss(status.evaluation->loss);
+    evaluation.set_accuracy(status.evaluation->accuracy);
+    evaluation.set_tokens(status.evaluation->tokens);
+    evaluation.set_seconds(status.evaluation->seconds);
+  }
   reply.set_parameters(status.parameters);
   for (const auto& [cause, share] : status.wait_fraction) (*reply.mutable_wait_fraction())[cause] = share;
 }

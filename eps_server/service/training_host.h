@@ -35,6 +35,10 @@ class TrainingHost final : public WorkerHost {
   absl::Status PassDone(WorkerId worker, StepId step, std::vector<VnodeRecord> records, PassTiming timing) override {
     return coordinator_.PassDone(worker, step, std::move(records), std::move(timing));
   }
+  absl::Status EvaluationDone(WorkerId worker, Version version, int64_t round, std::vector<VnodeRecord> records,
+                              PassTiming timing) override {
+    return coordinator_.EvaluationDone(worker, version, round, std::move(records), std::move(timing));
+  }
   absl::Status ReportGroup(WorkerId worker, const GroupReport& report) override {
     return coordinator_.ReportGroup(worker, report);
   }

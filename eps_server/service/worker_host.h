@@ -40,6 +40,8 @@ class WorkerHost {
   virtual absl::StatusOr<Choices> OfferChoices(WorkerId worker, Choices offered) = 0;
   virtual absl::Status Ready(WorkerId worker, WorkerMemory memory) = 0;
   virtual absl::Status PassDone(WorkerId worker, StepId step, std::vector<VnodeRecord> records, PassTiming timing) = 0;
+  virtual absl::Status EvaluationDone(WorkerId worker, Version version, int64_t round, std::vector<VnodeRecord> records,
+                                      PassTiming timing) = 0;
   virtual absl::Status ReportGroup(WorkerId worker, const GroupReport& report) = 0;
   virtual absl::Status Inferred(WorkerId worker, int64_t request_id, absl::StatusOr<std::vector<float>> logits) = 0;
   virtual void Disconnect(WorkerId worker, absl::Status why) = 0;

@@ -89,7 +89,8 @@ std::vector<VnodeRecord> ToRecords(const proto::PassDone& done) {
     records.push_back({.vnode = record.vnode(),
                        .loss_sum = record.loss_sum(),
                        .counted_tokens = record.counted_tokens(),
-                       .finite = record.finite()});
+                       .finite = record.finite(),
+                       .correct = record.correct()});
   }
   return records;
 }

@@ -23,6 +23,7 @@
 #include "eps_server/optimizer/update_engine.h"
 #include "eps_server/step/checkpoint_ledger.h"
 #include "eps_server/step/checkpoint_writer.h"
+#include "eps_server/step/evaluation.h"
 #include "eps_server/step/pass_totals.h"
 #include "eps_server/step/run_progress.h"
 #include "eps_server/step/step_wait.h"
@@ -90,6 +91,7 @@ class CoordinatorImpl final : public Coordinator {
         observers_(std::move(options.observers)),
         witness_(options.witness),
         data_(std::move(options.data)),
+        evaluation_data_(std::move(options.evaluation_data)),
         expect_timeout_(options.expect_timeout),
         lease_(options.lease),
         clock_(std::move(options.clock)),
@@ -104,6 +106,8 @@ class CoordinatorImpl final : public Coordinator {
         step_(first_version_.value()),
         end_(std::max(LastStep(run_, options.most_steps), first_version_.value())),
         gate_(first_version_),
+        evaluation_(run_.evaluation, run_.steps, evaluation_data_ == nullptr ? 0 : evaluation_data_->num_rounds(),
+                    first_version_),
         checkpoints_(run_.checkpoint.every_steps, first_version_, checkpointer_.LatestPath(), start_) {
     watch_.OnProgress(start_);
     for (const BlobUse& use : model_.layers.front().blobs) first_layer_.push_back(use.blob);
@@ -268,11 +272,16 @@ class CoordinatorImpl final : public Coordinator {
             absl::StrCat("step ", step.value(), ": the loss of vnode ", *vnode, " is not finite")));
       }
     }
-    all_passes_.Add(timing);
-    ++counts_.passes;
-    device_peak_bytes_ = std::max(device_peak_bytes_, timing.device_peak_bytes);
-    Wake();
-    return members_.RecordPass(worker, std::move(timing), clock_());
+    return CountPass(worker, std::move(timing));
+  }
+
+  absl::Status EvaluationDone(WorkerId worker, Version version, int64_t round, std::vector<VnodeRecord> records,
+                              PassTiming timing) override {
+    MutexLock lock(mu_);
+    EPS_RETURN_IF_ERROR(members_.Renew(worker, clock_()));
+    if (over_) return absl::OkStatus();
+    EPS_RETURN_IF_ERROR(evaluation_.AddRecords(worker, version, round, records));
+    return CountPass(worker, std::move(timing));
   }
 
   absl::Status ReportGroup(WorkerId worker, const GroupReport& report) override {
@@ -402,6 +411,13 @@ class CoordinatorImpl final : public Coordinator {
     failure_ = std::move(why);
     Wake();
   }
+  absl::Status CountPass(WorkerId worker, PassTiming timing) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    all_passes_.Add(timing);
+    ++counts_.passes;
+    device_peak_bytes_ = std::max(device_peak_bytes_, timing.device_peak_bytes);
+    Wake();
+    return members_.RecordPass(worker, std::move(timing), clock_());
+  }
   bool SkipsNonfinite() const { return run_.holds_updates(); }
   bool IsFirstLayer(BlobId blob) const {
     return std::find(first_layer_.begin(), first_layer_.end(), blob) != first_layer_.end();
@@ -471,12 +487,69 @@ class CoordinatorImpl final : public Coordinator {
         !closing_.has_value()) {
       OpenGate(actions);
     }
-    if (!opened_ && step_.value() < end_ && MayBegin()) OpenStep(actions);
+    if (!opened_ && !closing_.has_value()) Evaluate(actions);
+    if (!opened_ && step_.value() < end_ && !EvaluationComesFirst() && MayBegin()) OpenStep(actions);
     SendGroupOrders(actions);  // before the assignments, which may belong to them
     if (ledger_ != nullptr) AssignVnodes(actions);
     EndWithoutWorkers();
     if (!opened_ && !closing_.has_value()) AtBoundary(actions);
     if (IsWatched()) WatchStep(actions);
+  }
+
+  // ---- evaluation: no step is in progress, and all are committed ----
+
+  // Whether the version that the next step would read has to be evaluated first, or to the end.
+  bool EvaluationComesFirst() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return evaluation_.is_on() || (!EndsEarly() && evaluation_.IsDue(gate_));
+  }
+  bool EndsEarly() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return stop_requested_ || !ended_for_.ok(); }
+
+  void Evaluate(Actions& actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    if (!EvaluationComesFirst()) return;
+    if (!evaluation_.is_on()) {
+      if (!MayBegin()) return;
+      begun_ = true;
+      evaluation_.Begin(gate_, clock_());
+      watch_.OnProgress(clock_());
+    }
+    if (evaluation_.FinishRound()) watch_.OnProgress(clock_());
+    if (EndsEarly() && (evaluation_.ledger() == nullptr || members_.num_alive() == 0)) return evaluation_.Abandon();
+    if (std::optional<EvaluationReport> report = evaluation_.Finish(clock_()); report.has_value()) {
+      newest_evaluation_ = report;
+      actions.push_back([this, report = *report] { Tell(report); });
+    } else if (const std::optional<int64_t> round = evaluation_.NextRead(); round.has_value()) {
+      actions.push_back([this, round = *round] { ReadRound(round); });
+    } else if (evaluation_.ledger() != nullptr) {
+      AssignRound(actions);
+    }
+  }
+  void ReadRound(int64_t round) {
+    absl::StatusOr<std::vector<VnodeBatch>> batches = evaluation_data_->Read(round);
+    MutexLock lock(mu_);
+    Wake();
+    if (batches.ok()) return evaluation_.StartRound(*std::move(batches));
+    if (!evaluation_.is_on()) return;  // stopped meanwhile
+    evaluation_.Abandon();
+    EndBeforeStep(Annotate(batches.status(), "evaluation"));
+  }
+  void AssignRound(Actions& actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    const std::vector<int> vnodes = evaluation_.ledger()->Unassigned();
+    const std::vector<WorkerId> workers = members_.ReadyWorkers();
+    if (vnodes.empty() || workers.empty()) return;
+    watch_.OnProgress(clock_());
+    for (const VnodeShare& share : ShareVnodes(vnodes, workers, {})) {
+      auto assignment = std::make_shared<Assignment>(evaluation_.Assign(share.worker, share.vnodes));
+      actions.push_back(
+          [channel = members_.channel(share.worker), assignment] { channel->SendAssignment(assignment); });
+    }
+  }
+  void Tell(const EvaluationReport& report) {
+    LogInfo("evaluation", {{"step", report.version.value()},
+                           {"loss", report.loss},
+                           {"accuracy", report.accuracy},
+                           {"tokens", report.tokens},
+                           {"seconds", report.seconds}});
+    for (StepObserver* observer : observers_) observer->OnEvaluation(report);
   }
 
   // Stopped, and nobody is left to finish the step in progress: the run ends before it, unless weights were updated in it.
@@ -518,7 +591,7 @@ class CoordinatorImpl final : public Coordinator {
     members_.Remove(worker);
     std::vector<uint64_t> lost_groups;
     Tell(groups_.Lose(worker, lost_groups));
-    const int of_groups = LoseGroups(lost_groups);
+    const int of_groups = LoseGroups(lost_groups) + evaluation_.Lose(worker);
     if (ledger_ == nullptr || !ledger_->Holds(worker)) return of_groups;
     return of_groups + ledger_->Lose(worker, aggregator_->MissingVnodes());
   }
@@ -568,7 +641,7 @@ class CoordinatorImpl final : public Coordinator {
 
   // While a step should be moving.
   bool IsWatched() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    return !over_ && failure_.ok() && (opened_ || closing_.has_value());
+    return !over_ && failure_.ok() && (opened_ || closing_.has_value() || evaluation_.is_on());
   }
 
   // Someone should look: says who has not finished what, once per wait and interval.
@@ -592,8 +665,14 @@ class CoordinatorImpl final : public Coordinator {
       }
       return wait;
     }
-    if (ledger_ == nullptr) {
+    const VnodeLedger* ledger = LedgerInWork();
+    if (ledger == nullptr) {
       wait.cause = "data";
+      return wait;
+    }
+    if (evaluation_.is_on()) {
+      wait.cause = members_.ReadyWorkers().empty() ? "no_worker" : "compute";
+      wait.vnodes = ledger->Unfinished(/*missing=*/{});
       return wait;
     }
     wait.cause = members_.ReadyWorkers().empty() ? "no_worker" : ledger_->AllRecordsIn() ? "push" : "compute";
@@ -749,7 +828,7 @@ class CoordinatorImpl final : public Coordinator {
   // No step is in progress and all are committed: checkpoints of this very version, and the end.
   void AtBoundary(Actions& actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     const Version version = progress_.state().version;
-    const bool ends = step_.value() >= end_;
+    const bool ends = step_.value() >= end_ && !EvaluationComesFirst();
     if (checkpoints_.IsRequested() && checkpoints_.IsWritten(version)) {
       actions.push_back([answers = checkpoints_.TakeRequests(), path = checkpoints_.newest_path()] {
         for (const CheckpointAnswer& answer : answers) answer(path);
@@ -854,10 +933,16 @@ class CoordinatorImpl final : public Coordinator {
     status.counts.wait_seconds = all_passes_.wait_seconds;
     status.workers = members_.List(now);
     for (WorkerStatus& worker : status.workers) {
-      if (ledger_ == nullptr || worker.state != WorkerState::kIdle) continue;
-      worker.vnodes = ledger_->VnodesOf(worker.id);
-      if (ledger_->IsRunning(worker.id)) worker.state = WorkerState::kRunning;
+      const VnodeLedger* ledger = LedgerInWork();
+      if (ledger == nullptr || worker.state != WorkerState::kIdle) continue;
+      worker.vnodes = ledger->VnodesOf(worker.id);
+      if (ledger->IsRunning(worker.id)) worker.state = WorkerState::kRunning;
     }
+    status.evaluation = newest_evaluation_;
+  }
+  // Of the step in progress, or of an evaluation's round; null: there is none, or its data is being read.
+  const VnodeLedger* LedgerInWork() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return ledger_ != nullptr ? ledger_.get() : evaluation_.ledger();
   }
 
   // Fixed after construction.
@@ -868,6 +953,7 @@ class CoordinatorImpl final : public Coordinator {
   const std::vector<StepObserver*> observers_;
   ChunkWitness* const witness_;
   const std::unique_ptr<StepData> data_;
+  const std::unique_ptr<EvaluationData> evaluation_data_;  // null: nothing is evaluated
   const absl::Duration expect_timeout_;
   const absl::Duration lease_;
   const MonotonicClock clock_;
@@ -908,6 +994,9 @@ class CoordinatorImpl final : public Coordinator {
   std::optional<Closing> closing_ ABSL_GUARDED_BY(mu_);
   std::deque<StepUpdate> made_ ABSL_GUARDED_BY(mu_);  // not committed
 
+  Evaluation evaluation_ ABSL_GUARDED_BY(mu_);  // only while no step is in progress, and all are committed
+  std::optional<EvaluationReport> newest_evaluation_ ABSL_GUARDED_BY(mu_);
+
   CheckpointLedger checkpoints_ ABSL_GUARDED_BY(mu_);
   bool stop_requested_ ABSL_GUARDED_BY(mu_) = false;
   bool over_ ABSL_GUARDED_BY(mu_) = false;
@@ -927,6 +1016,7 @@ class CoordinatorImpl final : public Coordinator {
 absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Create(Options options) {
   EPS_CHECK(options.model != nullptr && options.run != nullptr && options.store != nullptr);
   EPS_CHECK(options.checkpointer != nullptr && options.data != nullptr && options.clock);
+  EPS_CHECK(options.run->evaluation.is_on() == (options.evaluation_data != nullptr));
   EPS_RETURN_IF_ERROR(CheckExpectedWorkers(options.expected_workers));
   if (options.lease <= absl::ZeroDuration()) {
     return absl::InvalidArgumentError(

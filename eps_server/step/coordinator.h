@@ -17,6 +17,7 @@
 #include "common/spec/run_config.h"
 #include "eps_server/aggregation/aggregator.h"
 #include "eps_server/checkpoint/checkpointer.h"
+#include "eps_server/data/evaluation_data.h"
 #include "eps_server/data/step_data.h"
 #include "eps_server/membership/membership.h"
 #include "eps_server/membership/monotonic_clock.h"
@@ -38,6 +39,10 @@ namespace eps::server {
 // same step. Workers may be in groups, which push sums of all their vnodes: when one is over, the
 // vnodes of all its members are given out anew, to each alone, and the next step forms a new one.
 //
+// A version that is due is evaluated once its step is committed, by every worker alone, and the next step begins when that
+// is done: nobody reads weights of a version that is being replaced. In a resumed run that holds for the version that it
+// begins with, too.
+//
 // Threads: all methods are safe. Decisions are made by one thread of its own, which also calls
 // channels and observers.
 class Coordinator {
@@ -50,6 +55,7 @@ class Coordinator {
     std::vector<StepObserver*> observers;  // each is told of every step, in this order
     ChunkWitness* witness = nullptr;       // of the optimizer; null: none
     std::unique_ptr<StepData> data;
+    std::unique_ptr<EvaluationData> evaluation_data;    // where run->evaluation.is_on(), and only there
     RunState resume;                                    // default for a new run
     int expected_workers = 1;                           // the first step waits until so many are ready
     absl::Duration expect_timeout = absl::Seconds(60);  // then it goes with those it has, if any
@@ -92,6 +98,9 @@ class Coordinator {
   // worker's, counted_tokens other
   //   than the daemon's
   virtual absl::Status PassDone(WorkerId worker, StepId step, std::vector<VnodeRecord> records, PassTiming timing) = 0;
+  // The same of an assignment with an evaluation_round. Errors: Evaluation::AddRecords's
+  virtual absl::Status EvaluationDone(WorkerId worker, Version version, int64_t round, std::vector<VnodeRecord> records,
+                                      PassTiming timing) = 0;
   // What it says of a group (Groups). Errors also: INVALID_ARGUMENT Groups::Founded's
   virtual absl::Status ReportGroup(WorkerId worker, const GroupReport& report) = 0;
   // The worker is gone: its stream ended, it reported a failure, it sent nonsense. Quiet for an
@@ -107,7 +116,8 @@ class Coordinator {
   // its path when it is on disk. Errors: FAILED_PRECONDITION the run has failed · those of
   // Checkpointer::Write
   virtual void RequestCheckpoint(std::function<void(absl::StatusOr<std::string>)> done) = 0;
-  // Ends the run after the step in progress, with a checkpoint; returns how many steps are committed then. With nobody left
+  // Ends the run after the step in progress, or the round of an evaluation in progress, of which nothing is reported then,
+  // with a checkpoint; returns how many steps are committed then. With nobody left
   // to finish that step the run ends before it, as long as no weight was updated in it (never where updates are held).
   // Errors: FAILED_PRECONDITION one was: the run fails, and the newest checkpoint stands
   virtual absl::StatusOr<int64_t> RequestStop(std::string reason) = 0;

@@ -38,6 +38,7 @@
 #include "common/testing/temp_dir.h"
 #include "eps_server/aggregation/aggregator.h"
 #include "eps_server/checkpoint/checkpointer.h"
+#include "eps_server/data/evaluation_data.h"
 #include "eps_server/data/step_data.h"
 #include "eps_server/membership/membership.h"
 #include "eps_server/membership/monotonic_clock.h"
@@ -187,14 +188,30 @@ class Reports : public StepObserver {
     MutexLock lock(mu_);
     all_.push_back(report);
   }
+  void OnEvaluation(const EvaluationReport& report) override {
+    MutexLock lock(mu_);
+    evaluations_.push_back(report);
+    steps_before_.push_back(static_cast<int64_t>(all_.size()));
+  }
   std::vector<StepReport> all() {
     MutexLock lock(mu_);
     return all_;
+  }
+  std::vector<EvaluationReport> evaluations() {
+    MutexLock lock(mu_);
+    return evaluations_;
+  }
+  // By evaluation: how many steps had been told.
+  std::vector<int64_t> steps_before() {
+    MutexLock lock(mu_);
+    return steps_before_;
   }
 
  private:
   Mutex mu_;
   std::vector<StepReport> all_ ABSL_GUARDED_BY(mu_);
+  std::vector<EvaluationReport> evaluations_ ABSL_GUARDED_BY(mu_);
+  std::vector<int64_t> steps_before_ ABSL_GUARDED_BY(mu_);
 };
 
 struct RunOptions {
@@ -211,6 +228,8 @@ struct TestRun {
       : config(config), model(*BuildModel(config.model)) {
     EXPECT_OK(WriteFileAtomically(dir.File("text"), std::string(1000, 'x')));
     this->config.data.path = dir.File("text");
+    EXPECT_OK(WriteFileAtomically(dir.File("evaluation"), std::string(90, 'y')));
+    if (config.evaluation.is_on()) this->config.evaluation.path = dir.File("evaluation");
     store = *Store::Create(model, this->config);
     for (const BlobSpec& blob : model.blobs) Load(blob, options.resume);
     checkpointer = std::make_unique<MemoryCheckpointer>(model);
@@ -224,6 +243,9 @@ struct TestRun {
                               .threads = options.threads,
                               .window_bytes = options.window_bytes,
                               .most_steps = options.most_steps};
+    if (config.evaluation.is_on()) {
+      made.evaluation_data = *EvaluationData::Open(this->config, *made.data, dir.File("evaluation_tokens"), 1);
+    }
     made.resume.loss_scale = FirstLossScale(this->config.precision.loss_scale);
     if (options.resume != nullptr) made.resume = options.resume->state;
     if (options.clock != nullptr) made.clock = options.clock->clock();
@@ -293,6 +315,10 @@ class FakeWorker {
   // Sends contributions, but no record until ReleaseRecords.
   void HoldRecords() { holds_records_ = true; }
   void ReleaseRecords() { holds_records_ = false; }
+  // Computes an evaluation's vnodes, but sends no record of them until ReleaseEvaluations.
+  void HoldEvaluations() { holds_evaluations_ = true; }
+  void ReleaseEvaluations() { holds_evaluations_ = false; }
+  bool is_evaluating() const { return is_evaluating_; }
 
  private:
   class Channel : public WorkerChannel {
@@ -374,6 +400,7 @@ class FakeWorker {
 
   // False: dead, or the run is over.
   bool RunPass(const Assignment& assignment) {
+    if (assignment.evaluation_round.has_value()) return Evaluate(assignment);
     loss_scales_[assignment.step.value()] = static_cast<float>(assignment.loss_scale);
     for (const LayerSpec& layer : run_.model.layers) {
       for (const BlobUse& use : layer.blobs) {
@@ -396,6 +423,27 @@ class FakeWorker {
       if (!SendAdmitted(/*may_wait=*/false)) return false;
     }
     return SendRecords(assignment);
+  }
+
+  bool Evaluate(const Assignment& assignment) {
+    const Version version = ReadVersion(assignment.step);
+    double weights = 0;  // of the version, so that another one would show
+    for (const BlobSpec& blob : run_.model.blobs) {
+      if (!Pull(blob.id, version)) return false;
+      for (const std::byte byte : run_.store->Wire(blob.id, version)) weights += static_cast<double>(byte);
+    }
+    is_evaluating_ = true;
+    while (holds_evaluations_ && !dead_ && !channel_->closed()) absl::SleepFor(absl::Milliseconds(1));
+    is_evaluating_ = false;
+    if (!MaySend()) return false;
+    std::vector<VnodeRecord> records;
+    for (const VnodeBatch& batch : assignment.vnodes) {
+      const int64_t counted = CountedTokens(batch);
+      const double loss = weights / static_cast<double>(7 + batch.vnode + 10 * *assignment.evaluation_round);
+      records.push_back({.vnode = batch.vnode, .loss_sum = loss, .counted_tokens = counted, .correct = counted / 2});
+    }
+    EXPECT_OK(run_.coordinator->EvaluationDone(id_, version, *assignment.evaluation_round, records, {.seconds = 1}));
+    return true;
   }
 
   bool Pull(BlobId blob, Version version) {
@@ -533,6 +581,8 @@ class FakeWorker {
   std::atomic<bool> dead_ = false;
   std::atomic<bool> broken_loss_ = false;
   std::atomic<bool> holds_records_ = false;
+  std::atomic<bool> holds_evaluations_ = false;
+  std::atomic<bool> is_evaluating_ = false;
   int messages_left_;
   std::map<int64_t, float> loss_scales_;  // by step; of thread_
   std::thread thread_;
@@ -1275,6 +1325,154 @@ TEST(CoordinatorTest, FailTellsEverybody) {
   run.coordinator->RequestCheckpoint([](absl::StatusOr<std::string> path) {
     EXPECT_THAT(path, StatusIs(absl::StatusCode::kFailedPrecondition, "boom"));
   });
+}
+
+// ---- evaluations: 11 samples, of which a round takes 8 ----
+
+RunConfig EvaluatedRun(RunConfig config = SmallRun()) {
+  config.evaluation.every_steps = 3;
+  return config;
+}
+
+// What a run of one worker finds.
+std::vector<EvaluationReport> ReferenceEvaluations(const RunConfig& config) {
+  TestRun run(config);
+  FakeWorker worker(run);
+  EXPECT_OK(run.coordinator->WaitUntilFinished());
+  return run.reports.evaluations();
+}
+
+void ExpectSame(const std::vector<EvaluationReport>& found, const std::vector<EvaluationReport>& wanted) {
+  ASSERT_EQ(found.size(), wanted.size());
+  for (size_t i = 0; i < found.size(); ++i) {
+    EXPECT_EQ(found[i].version, wanted[i].version);
+    EXPECT_EQ(found[i].loss, wanted[i].loss);
+    EXPECT_EQ(found[i].accuracy, wanted[i].accuracy);
+    EXPECT_EQ(found[i].tokens, wanted[i].tokens);
+  }
+}
+
+TEST_P(CoordinatorModeTest, EvaluationsAreMadeInStepOrderTheSameForAnyWorkersAndChangeNoBits) {
+  const std::string want = Reference(Config());
+  const std::vector<EvaluationReport> evaluations = ReferenceEvaluations(EvaluatedRun(Config()));
+  for (const int workers : {1, 3, 5}) {
+    TestRun run(EvaluatedRun(Config()), {.expected_workers = workers, .threads = workers});
+    std::vector<std::unique_ptr<FakeWorker>> fleet;
+    for (int i = 0; i < workers; ++i) fleet.push_back(std::make_unique<FakeWorker>(run));
+    ASSERT_OK(run.coordinator->WaitUntilFinished());
+    EXPECT_TRUE(run.Result(4) == want) << workers;
+    EXPECT_EQ(run.reports.steps_before(), (std::vector<int64_t>{3, 4}));
+    ExpectSame(run.reports.evaluations(), evaluations);
+  }
+  EXPECT_EQ(evaluations[0].version, Version(3));
+  EXPECT_EQ(evaluations[1].version, Version(4));
+  EXPECT_NE(evaluations[0].loss, evaluations[1].loss);
+  EXPECT_EQ(evaluations[0].tokens, 88);
+  EXPECT_EQ(evaluations[0].accuracy, 0.5);
+}
+
+TEST(CoordinatorTest, VnodesOfAWorkerThatIsLostInAnEvaluationGoToOthersInTheSameRound) {
+  const std::vector<EvaluationReport> want = ReferenceEvaluations(EvaluatedRun());
+  TestRun run(EvaluatedRun(), {.expected_workers = 2});
+  FakeWorker first(run), second(run);
+  first.HoldEvaluations();
+  WaitFor([&] { return first.is_evaluating(); });
+  first.Kill();
+  ASSERT_OK(run.coordinator->WaitUntilFinished());
+  ExpectSame(run.reports.evaluations(), want);
+  EXPECT_EQ(run.coordinator->Status().counts.vnodes_redone, 2);
+  EXPECT_TRUE(run.Result(4) == Reference(SmallRun()));
+}
+
+TEST(CoordinatorTest, AnEvaluationWaitsForWorkersWhenAllAreLost) {
+  TestRun run(EvaluatedRun());
+  {
+    FakeWorker first(run);
+    first.HoldEvaluations();
+    WaitFor([&] { return first.is_evaluating(); });
+    first.Kill();
+    WaitFor([&] { return run.coordinator->Status().counts.workers_lost == 1; });
+    EXPECT_EQ(run.coordinator->Status().phase, RunPhase::kWaitingForWorkers);
+  }
+  FakeWorker second(run);
+  ASSERT_OK(run.coordinator->WaitUntilFinished());
+  ExpectSame(run.reports.evaluations(), ReferenceEvaluations(EvaluatedRun()));
+}
+
+TEST(CoordinatorTest, AStopEndsAnEvaluationAfterItsRoundAndTheResumedRunMakesItAnew) {
+  const std::vector<EvaluationReport> want = ReferenceEvaluations(EvaluatedRun());
+  Snapshot snapshot;
+  {
+    TestRun run(EvaluatedRun());
+    FakeWorker worker(run);
+    worker.HoldEvaluations();
+    WaitFor([&] { return worker.is_evaluating(); });
+    EXPECT_EQ(*run.coordinator->RequestStop("test"), 3);
+    EXPECT_EQ(run.coordinator->Status().phase, RunPhase::kFinishing);
+    worker.ReleaseEvaluations();
+    ASSERT_OK(run.coordinator->WaitUntilFinished());
+    EXPECT_TRUE(worker.finished_ok());
+    EXPECT_EQ(run.committed(), 3);
+    EXPECT_TRUE(run.reports.evaluations().empty());
+    snapshot = run.checkpointer->snapshots().at(3);
+  }
+  TestRun resumed(EvaluatedRun(), {.resume = &snapshot});
+  FakeWorker worker(resumed);
+  ASSERT_OK(resumed.coordinator->WaitUntilFinished());
+  ExpectSame(resumed.reports.evaluations(), want);
+  EXPECT_EQ(resumed.reports.steps_before(), (std::vector<int64_t>{0, 1}));
+  EXPECT_TRUE(resumed.Result(4) == Reference(SmallRun()));
+  // A run that is done makes none anew.
+  snapshot = resumed.checkpointer->snapshots().at(4);
+  TestRun done(EvaluatedRun(), {.resume = &snapshot});
+  ASSERT_OK(done.coordinator->WaitUntilFinished());
+  EXPECT_TRUE(done.reports.evaluations().empty());
+}
+
+TEST(CoordinatorTest, AStopInAnEvaluationWithNobodyLeftEndsTheRunAtOnce) {
+  TestRun run(EvaluatedRun());
+  FakeWorker worker(run);
+  worker.HoldEvaluations();
+  WaitFor([&] { return worker.is_evaluating(); });
+  worker.Kill();
+  WaitFor([&] { return run.coordinator->Status().counts.workers_lost == 1; });
+  EXPECT_EQ(*run.coordinator->RequestStop("test"), 3);
+  ASSERT_OK(run.coordinator->WaitUntilFinished());
+  EXPECT_EQ(run.checkpointer->snapshots().count(3), 1u);
+}
+
+TEST(CoordinatorTest, ACheckpointThatIsAskedForInAnEvaluationIsOfItsVersion) {
+  TestRun run(EvaluatedRun());
+  FakeWorker worker(run);
+  worker.HoldEvaluations();
+  WaitFor([&] { return worker.is_evaluating(); });
+  std::atomic<bool> answered = false;
+  run.coordinator->RequestCheckpoint([&](absl::StatusOr<std::string> path) {
+    EXPECT_EQ(*path, "step-3");
+    answered = true;
+  });
+  WaitFor([&] { return answered.load(); });
+  EXPECT_TRUE(worker.is_evaluating());
+  worker.ReleaseEvaluations();
+  ASSERT_OK(run.coordinator->WaitUntilFinished());
+  EXPECT_EQ(run.reports.evaluations().size(), 2u);
+}
+
+TEST(CoordinatorTest, EvaluationDataThatCannotBeReadEndsTheRunWithACheckpointOfAllThatWasDone) {
+  TestRun run(EvaluatedRun());
+  ASSERT_EQ(truncate(run.config.evaluation.path.c_str(), 0), 0);
+  FakeWorker worker(run);
+  EXPECT_THAT(run.coordinator->WaitUntilFinished(), StatusIs(absl::StatusCode::kDataLoss, "evaluation: round 0"));
+  EXPECT_EQ(run.checkpointer->snapshots().count(3), 1u);
+}
+
+TEST(CoordinatorTest, TheNewestEvaluationIsPartOfTheStatus) {
+  TestRun run(EvaluatedRun());
+  EXPECT_FALSE(run.coordinator->Status().evaluation.has_value());
+  FakeWorker worker(run);
+  ASSERT_OK(run.coordinator->WaitUntilFinished());
+  ASSERT_TRUE(run.coordinator->Status().evaluation.has_value());
+  EXPECT_EQ(run.coordinator->Status().evaluation->version, Version(4));
 }
 
 }  // namespace

@@ -3,12 +3,14 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/strings/string_view.h"
 #include "common/base/ids.h"
 #include "eps_server/membership/membership.h"
+#include "eps_server/step/step_report.h"
 
 namespace eps::server {
 
@@ -81,6 +83,7 @@ struct RunStatus {
   std::vector<double> loss_curve;  // at most LossCurve::kMaxPoints, of this sitting and those before
   int64_t loss_curve_steps = 1;    // that each point of it stands for
   std::vector<WorkerStatus> workers;
+  std::optional<EvaluationReport> evaluation;  // the newest of this sitting
 };
 
 }  // namespace eps::server

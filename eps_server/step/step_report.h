@@ -28,12 +28,23 @@ struct StepReport {
   int workers = 0;                              // that are ready
 };
 
+// An evaluation, as metrics.jsonl and the log show it.
+struct EvaluationReport {
+  Version version;      // whose weights it is of
+  double loss = 0;      // nats per counted token; not a number where the weights give none, or nothing is counted
+  double accuracy = 0;  // share of the counted tokens whose logit no other class's exceeds
+  int64_t tokens = 0;   // counted
+  double seconds = 0;
+};
+
 class StepObserver {
  public:
   virtual ~StepObserver() = default;
   // In step order, from one thread, after the step is visible in Status(). May do I/O; a slow one
   // delays the next gate.
   virtual void OnCommit(const StepReport& report) = 0;
+  // The same of an evaluation: after the step that made its version, before the next one begins.
+  virtual void OnEvaluation(const EvaluationReport& report) { static_cast<void>(report); }
 };
 
 }  // namespace eps::server

@@ -44,7 +44,7 @@ int VnodeLedger::Lose(WorkerId worker, const std::vector<bool>& missing) {
   int lost = 0;
   for (size_t v = 0; v < vnodes_.size(); ++v) {
     Entry& entry = vnodes_[v];
-    if (entry.holder != worker || (entry.record.has_value() && !missing[v])) continue;
+    if (entry.holder != worker || IsDone(v, missing)) continue;
     entry.holder.reset();
     ++lost;
   }
@@ -57,7 +57,7 @@ int VnodeLedger::LoseGroup(uint64_t group, const std::vector<bool>& missing) {
     Entry& entry = vnodes_[v];
     if (group == 0 || entry.group != group) continue;
     entry.group = 0;
-    if (!entry.holder.has_value() || (entry.record.has_value() && !missing[v])) continue;
+    if (!entry.holder.has_value() || IsDone(v, missing)) continue;
     entry.holder_in_lost_group = std::exchange(entry.holder, std::nullopt);
     ++lost;
   }
@@ -85,7 +85,7 @@ std::map<WorkerId, std::vector<int>> VnodeLedger::Unfinished(const std::vector<b
   std::map<WorkerId, std::vector<int>> unfinished;
   for (size_t v = 0; v < vnodes_.size(); ++v) {
     const Entry& entry = vnodes_[v];
-    if (entry.record.has_value() && !missing[v]) continue;
+    if (IsDone(v, missing)) continue;
     unfinished[entry.holder.value_or(WorkerId())].push_back(static_cast<int>(v));
   }
   return unfinished;
@@ -103,6 +103,10 @@ absl::Status VnodeLedger::Check(WorkerId worker, const VnodeRecord& record) cons
   if (record.counted_tokens != entry.counted_tokens) {
     return absl::InvalidArgumentError(absl::StrCat("record.counted_tokens: ", record.counted_tokens, ", vnode ",
                                                    record.vnode, " has ", entry.counted_tokens));
+  }
+  if (record.correct < 0 || record.correct > record.counted_tokens) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("record.correct: ", record.correct, ", vnode ", record.vnode, " counts ", record.counted_tokens));
   }
   return absl::OkStatus();
 }
@@ -126,10 +130,14 @@ std::optional<int> VnodeLedger::NonfiniteVnode() const {
   return std::nullopt;
 }
 
-double VnodeLedger::Loss() const {
+VnodeTotals VnodeLedger::Totals() const {
   EPS_CHECK(AllRecordsIn());
+  VnodeTotals totals{.counted_tokens = counted_tokens_};
   std::vector<TreeNode> leaves;
-  for (int v = 0; v < static_cast<int>(vnodes_.size()); ++v) leaves.push_back({v, 1});
+  for (int v = 0; v < static_cast<int>(vnodes_.size()); ++v) {
+    leaves.push_back({v, 1});
+    totals.correct += vnodes_[v].record->correct;
+  }
   std::vector<double> stack;
   for (const SumOp& op : SumProgram(leaves, static_cast<int>(leaves.size()))) {
     if (op.kind == SumOp::Kind::kLoad) {
@@ -140,7 +148,10 @@ double VnodeLedger::Loss() const {
       stack.back() += right;
     }
   }
-  return stack.back() / static_cast<double>(counted_tokens_);
+  totals.loss_sum = stack.back();
+  return totals;
 }
+
+double VnodeLedger::Loss() const { return Totals().loss_sum / static_cast<double>(counted_tokens_); }
 
 }  // namespace eps::server

@@ -13,7 +13,14 @@
 
 namespace eps::server {
 
-// Of one step: which worker computes which vnode, and the records that came back.
+// What all vnodes together make: sums in the reduction tree's order, in fp64.
+struct VnodeTotals {
+  double loss_sum = 0;  // nats
+  int64_t counted_tokens = 0;
+  int64_t correct = 0;
+};
+
+// Of one step, or one round of an evaluation: which worker computes which vnode, and the records that came back.
 //
 // Threads: none of its own; the owner guards it.
 class VnodeLedger {
@@ -31,7 +38,7 @@ class VnodeLedger {
   // Gives `vnodes` (unassigned ones) to `worker`, or to it as a member of `group`; returns what to send.
   Assignment Assign(WorkerId worker, absl::Span<const int> vnodes, std::optional<GroupVnodes> group = std::nullopt);
   // `worker` is gone: those of its vnodes without a record, or with contributions missing (by
-  // vnode), are unassigned again. Returns how many.
+  // vnode; empty: none are), are unassigned again. Returns how many.
   int Lose(WorkerId worker, const std::vector<bool>& missing);
   // `group` is over: the same for the vnodes of all its members, each of whom held a part of what the others computed.
   int LoseGroup(uint64_t group, const std::vector<bool>& missing);
@@ -43,17 +50,17 @@ class VnodeLedger {
   // Counts each record once. All are checked before the first is counted. A member of a group that is over meanwhile may
   // still say what it has computed: it is what anybody else will say.
   // Errors: INVALID_ARGUMENT naming the field: no such vnode, one that is not `worker`'s, other
-  // counted_tokens
+  // counted_tokens, more correct ones than those
   absl::Status AddRecords(WorkerId worker, absl::Span<const VnodeRecord> records);
-  // Vnodes without a record, or with contributions missing (by vnode), by who computes them; WorkerId() is nobody.
+  // Vnodes without a record, or with contributions missing (as in Lose), by who computes them; WorkerId() is nobody.
   std::map<WorkerId, std::vector<int>> Unfinished(const std::vector<bool>& missing) const;
   bool AllRecordsIn() const { return records_in_ == static_cast<int>(vnodes_.size()); }
   // The lowest vnode whose loss is not finite.
   std::optional<int> NonfiniteVnode() const;
 
-  // Mean over the counted tokens: the vnodes' sums, added in the reduction tree's order in fp64.
-  // Needs AllRecordsIn().
-  double Loss() const;
+  // Both need AllRecordsIn().
+  VnodeTotals Totals() const;
+  double Loss() const;  // mean over the counted tokens
 
  private:
   struct Entry {
@@ -65,6 +72,10 @@ class VnodeLedger {
     std::optional<VnodeRecord> record;
   };
   absl::Status Check(WorkerId worker, const VnodeRecord& record) const;
+  // Nothing more is to come of the vnode.
+  bool IsDone(size_t vnode, const std::vector<bool>& missing) const {
+    return vnodes_[vnode].record.has_value() && (missing.empty() || !missing[vnode]);
+  }
 
   StepId step_;
   std::vector<Entry> vnodes_;

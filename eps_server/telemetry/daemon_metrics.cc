@@ -64,6 +64,13 @@ constexpr MetricSpec kEta{.name = "eps_eta_seconds", .help = "Time that is left 
 constexpr MetricSpec kTrainSeconds{
     .name = "eps_train_seconds_total", .type = kCounter, .help = "Time spent in committed steps of this sitting."};
 constexpr MetricSpec kLoss{.name = "eps_loss_nats", .help = "Loss of the last committed step, mean per counted token."};
+constexpr MetricSpec kEvalLoss{
+    .name = "eps_eval_loss",
+    .help = "Loss of the newest evaluation, mean per counted token; no sample before the first of this sitting."};
+constexpr MetricSpec kEvalAccuracy{
+    .name = "eps_eval_accuracy",
+    .help = "Of the newest evaluation, the share of the counted tokens whose logit no other class's exceeds."};
+constexpr MetricSpec kEvalStep{.name = "eps_eval_step", .help = "Steps committed when the newest evaluation was made."};
 constexpr MetricSpec kLearningRate{.name = "eps_learning_rate", .help = "Of the last committed step."};
 constexpr MetricSpec kNorm{
     .name = "eps_gradient_norm",
@@ -210,6 +217,9 @@ constexpr const MetricSpec* kTable[] = {
     &kEta,
     &kTrainSeconds,
     &kLoss,
+    &kEvalLoss,
+    &kEvalAccuracy,
+    &kEvalStep,
     &kLearningRate,
     &kNorm,
     &kRunTokens,
@@ -268,6 +278,11 @@ void SetProgress(const DaemonView& view, MetricPage& page) {
   if (status.eta_seconds >= 0) page.Set(kEta, status.eta_seconds);
   page.Set(kTrainSeconds, status.seconds);
   if (status.step > 0) page.Set(kLoss, status.loss);
+  if (status.evaluation.has_value()) {
+    page.Set(kEvalLoss, status.evaluation->loss);
+    page.Set(kEvalAccuracy, status.evaluation->accuracy);
+    page.Set(kEvalStep, static_cast<double>(status.evaluation->version.value()));
+  }
   if (status.last_step_seconds > 0) page.Set(kLearningRate, status.learning_rate);
   if (status.gradient_norm >= 0) page.Set(kNorm, status.gradient_norm);
   page.Set(kRunTokens, static_cast<double>(status.tokens));

@@ -69,6 +69,16 @@ DaemonView Training() {
   return view;
 }
 
+TEST(DaemonMetricsTest, TheNewestEvaluationHasSamplesOnceThereIsOne) {
+  DaemonView view = Training();
+  EXPECT_THAT(DaemonMetricsText(view, 0), Not(HasSubstr("\neps_eval_")));
+  view.status.evaluation = {.version = Version(5), .loss = 2.75, .accuracy = 0.5, .tokens = 9, .seconds = 1};
+  const std::string page = DaemonMetricsText(view, 0);
+  EXPECT_THAT(page, HasSubstr("\neps_eval_loss 2.75\n"));
+  EXPECT_THAT(page, HasSubstr("\neps_eval_accuracy 0.5\n"));
+  EXPECT_THAT(page, HasSubstr("\neps_eval_step 5\n"));
+}
+
 TEST(DaemonMetricsTest, TheTableIsGood) { EXPECT_OK(CheckMetricTable(DaemonMetricTable(), "eps_")); }
 
 TEST(DaemonMetricsTest, ShowsWhatTheRunSays) {

@@ -49,6 +49,8 @@ void LayerRunner::Run(const RelayStep& step, const PassContext& pass) {
       return Head(step, pass);
     case RelayStep::Kind::kLogits:
       return Logits(step, pass);
+    case RelayStep::Kind::kLoss:
+      return Loss(step, pass);
     case RelayStep::Kind::kBackward:
       return Backward(step, pass);
     case RelayStep::Kind::kZeroGradient:
@@ -186,6 +188,11 @@ void LayerRunner::Logits(const RelayStep& step, const PassContext& pass) {
                                                     static_cast<size_t>(chunk) * elem_bytes),
                                 logits);
              });
+}
+
+void LayerRunner::Loss(const RelayStep& step, const PassContext& pass) {
+  HeadForwardBackward(kernels_, HeadOf(step, pass), Slot(arena_.boundaries, step.input), Tokens(step, pass).labels,
+                      pass.token_scale, Record(step), /*dx=*/nullptr, /*gradient=*/nullptr);
 }
 
 void LayerRunner::Backward(const RelayStep& step, const PassContext& pass) {

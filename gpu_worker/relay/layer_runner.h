@@ -67,6 +67,7 @@ class LayerRunner {
   void Forward(const RelayStep& step, const PassContext& pass);
   void Head(const RelayStep& step, const PassContext& pass);
   void Logits(const RelayStep& step, const PassContext& pass);
+  void Loss(const RelayStep& step, const PassContext& pass);
   void Backward(const RelayStep& step, const PassContext& pass);
   void FinishLeaf(const RelayStep& step, const PassContext& pass);
   void Emit(const RelayStep& step, const PassContext& pass);

@@ -165,9 +165,9 @@ class RelayExecutorImpl : public RelayExecutor {
 
   HostMemory staging_in_;  // a layer as it was pulled; empty until a pass needs it
   PushBuffers push_buffers_;
-  PushMemory leaving_;                                          // of the push under way; the out-stream's
-  std::vector<std::unique_ptr<Event>> events_;                  // by step of a pass; grows to the longest pass
-  using ScheduleKey = std::tuple<std::vector<int>, bool, int>;  // what differs between the passes of a run
+  PushMemory leaving_;                                                // of the push under way; the out-stream's
+  std::vector<std::unique_ptr<Event>> events_;                        // by step of a pass; grows to the longest pass
+  using ScheduleKey = std::tuple<std::vector<int>, bool, bool, int>;  // what differs between the passes of a run
   std::map<ScheduleKey, std::vector<RelayStep>> schedules_;
   PullClock pull_clock_;
   absl::Status group_not_used_;  // why, the last time: it is told once
@@ -235,6 +235,7 @@ absl::StatusOr<std::unique_ptr<GroupParts>> RelayExecutorImpl::PartsOf(const Ass
 absl::StatusOr<PassResult> RelayExecutorImpl::Run(const Assignment& assignment, Group* group) {
   const std::string step = absl::StrCat("step ", assignment.step.value());
   EPS_RETURN_IF_ERROR_WITH(Check(assignment), step);
+  EPS_CHECK(!assignment.evaluation_round.has_value() || !assignment.group.has_value());
   PassResult result;
   const Clock::time_point start = Clock::now();
   const absl::Span<const VnodeBatch> batches = assignment.vnodes;
@@ -251,12 +252,15 @@ absl::StatusOr<PassResult> RelayExecutorImpl::Run(const Assignment& assignment, 
 
 absl::Status RelayExecutorImpl::RunPass(const Assignment& assignment, absl::Span<const VnodeBatch> batches,
                                         Group* group, const GroupParts* parts, PassResult& result) {
+  const bool evaluates = assignment.evaluation_round.has_value();
   PassShape shape{.vnodes = {},
                   .num_vnodes = run_.batch.virtual_nodes,
                   .micro_batches = run_.batch.micro_batches,
                   .gradients = run_.precision.gradients,
                   .expands = shape_.expands(),
                   .has_documents = shape_.has_documents,
+                  .forward_only = evaluates,
+                  .evaluates = evaluates,
                   .group_rounds = parts == nullptr ? 0 : parts->rounds()};
   for (const VnodeBatch& batch : batches) shape.vnodes.push_back(batch.vnode);
 
@@ -268,6 +272,7 @@ absl::Status RelayExecutorImpl::RunPass(const Assignment& assignment, absl::Span
       .vnodes = shape.vnodes,
       .token_scale = assignment.loss_scale / static_cast<double>(std::max<int64_t>(assignment.counted_tokens, 1)),
       .gradients = run_.precision.gradients,
+      .training = !evaluates,
       .group = parts};
   pass.group = group;
   pass.version = ReadVersion(assignment.step);
@@ -284,7 +289,8 @@ absl::Status RelayExecutorImpl::RunPass(const Assignment& assignment, absl::Span
     result.records.push_back({.vnode = batches[v].vnode,
                               .loss_sum = record.loss_sum,
                               .counted_tokens = record.counted,
-                              .finite = record.finite != 0});
+                              .finite = record.finite != 0,
+                              .correct = record.correct});
   }
   return absl::OkStatus();
 }
@@ -350,7 +356,7 @@ absl::StatusOr<std::vector<float>> RelayExecutorImpl::NextTokenLogits(Version ve
 const std::vector<RelayStep>& RelayExecutorImpl::Schedule(const PassShape& shape) {
   // A worker's vnodes change only when workers come or go, so a few schedules serve a whole run.
   constexpr size_t kMostSchedules = 8;
-  const ScheduleKey key(shape.vnodes, shape.forward_only, shape.group_rounds);
+  const ScheduleKey key(shape.vnodes, shape.forward_only, shape.evaluates, shape.group_rounds);
   const auto found = schedules_.find(key);
   if (found != schedules_.end()) return found->second;
   if (schedules_.size() >= kMostSchedules) schedules_.clear();

@@ -48,7 +48,8 @@ class RelayExecutor {
 
   // Runs the assignment's vnodes, in passes of plan.max_pass_vnodes, with version `assignment.step` of every
   // blob, and hands every contribution to the transport. Returns when compute is done; contributions may
-  // still be on their way (Transport::Flush).
+  // still be on their way (Transport::Flush). Of an evaluation's round: forward alone, without dropout, and nothing is
+  // handed to the transport.
   // group: the one that the assignment names, whose other members run theirs now; null where it names none.
   // Errors: the transport's, the group's or the device's first one, with step, layer and direction in front. The
   //         executor can be used again afterwards; of a pass whose group has ended, parts were pushed and parts were not.

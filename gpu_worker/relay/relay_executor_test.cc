@@ -882,6 +882,63 @@ TEST_F(RelayExecutorTest, NextTokenLogitsAreTheModelsForEveryLength) {
   }
 }
 
+TEST_F(RelayExecutorTest, AnEvaluationHasTheLossesOfAStepWithoutDropoutAndLeavesNothingBehind) {
+  for (const std::optional<Dtype> cuda : {std::optional<Dtype>(), std::optional<Dtype>(Dtype::kBf16)}) {
+    RunConfig run = SmallRun(Dtype::kBf16);
+    Use(run);
+    const StepOutcome want = RunStep({.cuda = cuda});
+    run.model.embedding_dropout = run.model.attention_dropout = run.model.residual_dropout = 0.2;
+    Use(run);
+    const StepOutcome trained = RunStep({.cuda = cuda});
+    EXPECT_NE(trained.records.at(0).loss_sum, want.records.at(0).loss_sum);
+    int64_t correct = 0;
+    const std::vector<Way> ways = {
+        {.cuda = cuda},
+        {.inner = InnerPolicy::kKeep, .more_bytes = -1, .resident = true, .threads = 1, .cuda = cuda},
+        {.weight_slots = 1, .max_pass_vnodes = 1, .own_memory = !cuda.has_value(), .cuda = cuda},
+        {.in_place = true, .cuda = cuda}};
+    for (Way way : ways) {
+      std::unique_ptr<InProcessStore> store = NewStore();
+      Worker worker(model_, run_, way, *store);
+      for (const std::vector<int>& vnodes : {std::vector<int>{0, 1, 2, 3}, {1, 3}, {0}}) {
+        Assignment assignment = Only(all_, vnodes);
+        assignment.evaluation_round = 2;
+        ASSERT_OK_AND_ASSIGN(const PassResult result, worker.executor->Run(assignment));
+        ASSERT_EQ(result.records.size(), vnodes.size());
+        for (const VnodeRecord& record : result.records) {
+          const VnodeRecord& other = want.records.at(record.vnode);
+          EXPECT_EQ(std::memcmp(&record.loss_sum, &other.loss_sum, sizeof(double)), 0) << record.vnode;
+          EXPECT_EQ(record.counted_tokens, other.counted_tokens);
+          EXPECT_EQ(record.correct, other.correct);
+          EXPECT_TRUE(record.finite);
+          correct += record.correct;
+        }
+      }
+      ASSERT_OK(worker.transport.Flush());
+      EXPECT_EQ(store->num_pushes(), 0);
+      EXPECT_LE(worker.device->arena_high_water_bytes(), worker.plan.arena_bytes);
+      // The step that follows has the bits of one that follows none.
+      ASSERT_OK(worker.executor->Run(all_));
+      ASSERT_OK(worker.transport.Flush());
+      StepOutcome after;
+      Collect(*store, after);
+      after.records = trained.records;
+      ExpectSameBits(after, trained, "after an evaluation");
+    }
+    EXPECT_GT(correct, 0);
+  }
+}
+
+TEST_F(RelayExecutorTest, NoWitnessSeesAnEvaluation) {
+  Use(SmallRun());
+  Outputs seen;
+  std::unique_ptr<InProcessStore> store = NewStore();
+  Worker worker(model_, run_, {.witness = &seen}, *store);
+  all_.evaluation_round = 0;
+  ASSERT_OK(worker.executor->Run(all_));
+  EXPECT_TRUE(seen.all.empty());
+}
+
 TEST_F(RelayExecutorTest, AnAssignmentThatDoesNotFitTheRunIsRefused) {
   Use(SmallRun());
   std::unique_ptr<InProcessStore> store = NewStore();

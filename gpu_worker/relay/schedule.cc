@@ -209,6 +209,7 @@ class ScheduleBuilder {
   void Compute(size_t t) {
     const Turn& turn = turns_[t];
     if (!turn.backward) return Forward(t);
+    if (pass_.evaluates) return Loss(t);
     if (pass_.forward_only) return Logits(t);
     if (turn.micro_batch == 0) StartVnode(turn);
     if (turn.kind == LayerKind::kHead) {
@@ -259,6 +260,33 @@ class ScheduleBuilder {
     Add(step, {Parameters(turns_[t]), Of(ResourceKind::kBoundary, step.input)}, {});
   }
 
+  void Loss(size_t t) {
+    const Turn& turn = turns_[t];
+    if (turn.micro_batch == 0) StartRecord(turn);
+    RelayStep step = StepOf(Kind::kLoss, turn);
+    step.weights = weights_;
+    step.input = InputSlot(t);
+    step.tokens = TokenSlot(t);
+    step.record = RecordSlot(turn);
+    Add(step, {Parameters(turn), Of(ResourceKind::kBoundary, step.input), Of(ResourceKind::kTokens, step.tokens)},
+        {Of(ResourceKind::kRecord, step.record)});
+    if (turn.micro_batch == pass_.micro_batches - 1) StoreRecord(turn);
+  }
+
+  static int RecordSlot(const Turn& turn) { return turn.vnode % RelayPlan::kLossRecords; }
+  void StartRecord(const Turn& turn) {
+    RelayStep record = StepOf(Kind::kStartRecord, turn);
+    record.micro_batch = -1;
+    record.record = RecordSlot(turn);
+    Add(record, {}, {Of(ResourceKind::kRecord, record.record)});
+  }
+  void StoreRecord(const Turn& turn) {
+    RelayStep record = StepOf(Kind::kStoreRecord, turn);
+    record.micro_batch = -1;
+    record.record = RecordSlot(turn);
+    Add(record, {Of(ResourceKind::kRecord, record.record)}, {});
+  }
+
   void Head(size_t t) {
     const Turn& turn = turns_[t];
     RelayStep step = StepOf(Kind::kHead, turn);
@@ -267,7 +295,7 @@ class ScheduleBuilder {
     step.output = OutputSlot(t);
     step.tokens = TokenSlot(t);
     step.gradient = gradient();
-    step.record = turn.vnode % RelayPlan::kLossRecords;
+    step.record = RecordSlot(turn);
     Add(step, {Parameters(turn), Of(ResourceKind::kBoundary, step.input), Of(ResourceKind::kTokens, step.tokens)},
         {Of(ResourceKind::kBoundary, step.output), Of(ResourceKind::kGradient, step.gradient),
          Of(ResourceKind::kRecord, step.record)});
@@ -312,20 +340,11 @@ class ScheduleBuilder {
     zero.micro_batch = -1;
     zero.gradient = gradient();
     Add(zero, {}, {Of(ResourceKind::kGradient, zero.gradient)});
-    if (turn.kind != LayerKind::kHead) return;
-    RelayStep record = StepOf(Kind::kStartRecord, turn);
-    record.micro_batch = -1;
-    record.record = turn.vnode % RelayPlan::kLossRecords;
-    Add(record, {}, {Of(ResourceKind::kRecord, record.record)});
+    if (turn.kind == LayerKind::kHead) StartRecord(turn);
   }
 
   void EndVnode(const Turn& turn) {
-    if (turn.kind == LayerKind::kHead) {
-      RelayStep record = StepOf(Kind::kStoreRecord, turn);
-      record.micro_batch = -1;
-      record.record = turn.vnode % RelayPlan::kLossRecords;
-      Add(record, {Of(ResourceKind::kRecord, record.record)}, {});
-    }
+    if (turn.kind == LayerKind::kHead) StoreRecord(turn);
     const TreeNode node = pushed_[gathered_];
     RelayStep finish = GradientStep(Kind::kFinishLeaf, turn, node);
     Add(finish, {},
@@ -477,6 +496,8 @@ absl::string_view KindName(Kind kind) {
       return "head";
     case Kind::kLogits:
       return "logits";
+    case Kind::kLoss:
+      return "loss";
     case Kind::kBackward:
       return "backward";
     case Kind::kStoreBoundary:

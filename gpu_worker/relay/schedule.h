@@ -29,6 +29,7 @@ struct RelayStep {
     kRecompute,      // compute: input -> inner
     kHead,           // compute: input -> output (its gradient), gradient, record
     kLogits,         // compute: input -> the logits of the last row; forward-only passes
+    kLoss,           // compute: input -> record; passes that evaluate
     kBackward,       // compute: input, inner, output (gradient of the output -> that of the input), gradient
     kStoreBoundary,  // out: output -> host: the input of layer + 1
     kStoreGradient,  // out: output -> host: the gradient of the layer's input
@@ -68,10 +69,11 @@ struct PassShape {
   int num_vnodes = 1;       // of the run
   int micro_batches = 1;    // a vnode
   Dtype gradients = Dtype::kF32;
-  bool expands = false;       // the wire form is not the compute dtype
+  bool expands = false;        // the wire form is not the compute dtype
   bool has_documents = false;  // every layer needs to know where they begin and end
-  bool forward_only = false;   // logits of one micro-batch: one vnode, micro_batches 1
-  int group_rounds = 0;       // GroupParts::rounds; 0: this worker goes alone
+  bool forward_only = false;   // logits of one micro-batch: one vnode, micro_batches 1; or, if it evaluates,
+  bool evaluates = false;      // each vnode's record; alone
+  int group_rounds = 0;        // GroupParts::rounds; 0: this worker goes alone
 };
 
 // The order of a whole pass: the forward relay, the head, the relay back.

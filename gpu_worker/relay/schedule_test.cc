@@ -229,6 +229,12 @@ class Simulator {
       case Kind::kLogits:
         ReadWeights(step);
         return ReadInput(step);
+      case Kind::kLoss:
+        ReadWeights(step);
+        ReadInput(step);
+        ReadTokens(step);
+        Expect(Read("record", step.record), Record(step, step.micro_batch), step);
+        return Write("record", step.record, Record(step, step.micro_batch + 1));
     }
   }
   std::string Record(const RelayStep& step, int micro_batches) const {
@@ -368,7 +374,7 @@ class Simulator {
   }
 
   void CheckPushes() {
-    EXPECT_EQ(pushes_.size(), made_.model.layers.size());
+    EXPECT_EQ(pushes_.size(), made_.pass.evaluates ? 0 : made_.model.layers.size());
     for (const auto& [layer, nodes] : pushes_) {
       std::vector<int> covered;
       for (const TreeNode& node : nodes) {
@@ -558,6 +564,27 @@ TEST(ScheduleTest, AForwardOnlyPassEndsWithLogits) {
       EXPECT_NE(step.kind, Kind::kPush);
       EXPECT_NE(step.kind, Kind::kZeroGradient);
     }
+  }
+}
+
+TEST(ScheduleTest, APassThatEvaluatesMakesARecordOfEachVnodeAndNoGradient) {
+  for (const bool resident : {false, true}) {
+    Made made({.layers = 2, .vnodes = 3, .micro_batches = 2, .resident = resident, .held = {0, 2}});
+    made.pass.forward_only = made.pass.evaluates = true;
+    std::map<Kind, int> count;
+    const std::vector<RelayStep> steps = made.Build();
+    Simulator(made, steps).Run();
+    for (const RelayStep& step : steps) {
+      ++count[step.kind];
+      EXPECT_FALSE(step.gradient >= 0 || step.push >= 0) << DebugString(step, made.model);
+    }
+    EXPECT_EQ(count[Kind::kPull], 4);
+    EXPECT_EQ(count[Kind::kForward], 3 * 4);
+    EXPECT_EQ(count[Kind::kLoss], 4);
+    EXPECT_EQ(count[Kind::kStartRecord], 2);
+    EXPECT_EQ(count[Kind::kStoreRecord], 2);
+    EXPECT_EQ(count[Kind::kBackward] + count[Kind::kRecompute] + count[Kind::kLogits], 0);
+    EXPECT_EQ(steps.back().kind, Kind::kStoreRecord);
   }
 }
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -51,6 +52,7 @@ struct MemoryReport {
 
 struct PassReport {
   StepId step;
+  std::optional<int64_t> evaluation_round = std::nullopt;  // the assignment's
   std::vector<VnodeRecord> records;
   double seconds = 0;
   std::map<std::string, double> wait_seconds;  // compute's, by cause

@@ -89,8 +89,15 @@ absl::StatusOr<GroupVnodes> ToGroup(const proto::AssignedGroup& from, const std:
 }
 
 absl::StatusOr<Order> ToAssignment(const proto::Assign& assign, const RunConfig& run) {
-  if (assign.step() < 0 || assign.step() >= run.steps) {
-    return Wrong("assign.step", assign.step(), absl::StrCat("below ", run.steps));
+  const bool evaluates = assign.has_evaluation_round();
+  if (evaluates && assign.evaluation_round() < 0) {
+    return Wrong("assign.evaluation_round", assign.evaluation_round(), "at least 0");
+  }
+  if (evaluates && assign.has_group()) {
+    return absl::InvalidArgumentError("assign.group: given, but an evaluation is made by each worker alone");
+  }
+  if (assign.step() < 0 || assign.step() >= run.steps + (evaluates ? 1 : 0)) {
+    return Wrong("assign.step", assign.step(), absl::StrCat("below ", run.steps + (evaluates ? 1 : 0)));
   }
   if (assign.counted_tokens() < 0) return Wrong("assign.counted_tokens", assign.counted_tokens(), "at least 0");
   if (!IsLossScale(assign.loss_scale())) return Wrong("assign.loss_scale", assign.loss_scale(), kLossScaleRange);
@@ -98,6 +105,7 @@ absl::StatusOr<Order> ToAssignment(const proto::Assign& assign, const RunConfig&
   assignment.loss_scale = assign.loss_scale();
   assignment.step = StepId(assign.step());
   assignment.counted_tokens = assign.counted_tokens();
+  if (evaluates) assignment.evaluation_round = assign.evaluation_round();
   for (const proto::VnodeData& data : assign.vnodes()) {
     EPS_ASSIGN_OR_RETURN(VnodeBatch batch, ToVnode(data, run));
     if (!assignment.vnodes.empty() && batch.vnode <= assignment.vnodes.back().vnode) {
@@ -192,6 +200,7 @@ absl::StatusOr<Order> ToOrder(const proto::DaemonEvent& event, const Attachment&
 
 proto::PassDone ToProto(const PassReport& report) {
   proto::PassDone done;
+  if (report.evaluation_round.has_value()) done.set_evaluation_round(*report.evaluation_round);
   done.set_step(report.step.value());
   for (const VnodeRecord& record : report.records) {
     proto::Record& out = *done.add_records();
@@ -199,6 +208,7 @@ proto::PassDone ToProto(const PassReport& report) {
     out.set_loss_sum(record.loss_sum);
     out.set_counted_tokens(record.counted_tokens);
     out.set_finite(record.finite);
+    out.set_correct(record.correct);
   }
   done.set_seconds(report.seconds);
   for (const auto& [cause, seconds] : report.wait_seconds) (*done.mutable_wait_seconds())[cause] = seconds;

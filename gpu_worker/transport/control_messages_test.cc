@@ -81,6 +81,23 @@ TEST_F(ControlMessagesTest, AStepOutsideOfTheRunIsRefused) {
   ExpectRefused("assign.step");
 }
 
+TEST_F(ControlMessagesTest, AnEvaluationMayBeOfTheVersionBehindTheLastStepAndIsOfNoGroup) {
+  proto::Assign& assign = *event_.mutable_assign();
+  assign.set_step(4);
+  assign.set_evaluation_round(2);
+  ASSERT_OK_AND_ASSIGN(const Order order, ToOrder(event_, attachment_));
+  EXPECT_EQ(std::get<Assignment>(order).evaluation_round, 2);
+  EXPECT_EQ(std::get<Assignment>(order).step, StepId(4));
+  assign.set_step(5);
+  ExpectRefused("assign.step");
+  assign.set_step(4);
+  assign.set_evaluation_round(-1);
+  ExpectRefused("assign.evaluation_round");
+  assign.set_evaluation_round(0);
+  assign.mutable_group()->set_group(1);
+  ExpectRefused("assign.group");
+}
+
 TEST_F(ControlMessagesTest, VnodesAreInRangeAndRising) {
   event_.mutable_assign()->mutable_vnodes(1)->set_vnode(2);
   ExpectRefused("assign.vnodes.vnode");
@@ -189,11 +206,13 @@ TEST_F(ControlMessagesTest, AnAttachmentNamesAWorkerALeaseAndARun) {
 }
 
 TEST_F(ControlMessagesTest, APassReportComesThroughWhole) {
-  const PassReport report = {.step = StepId(2),
-                             .records = {{.vnode = 1, .loss_sum = 2.5, .counted_tokens = 3, .finite = false}},
-                             .seconds = 0.5,
-                             .wait_seconds = {{"pull", 0.25}},
-                             .device_peak_bytes = 77};
+  const PassReport report = {
+      .step = StepId(2),
+      .evaluation_round = 7,
+      .records = {{.vnode = 1, .loss_sum = 2.5, .counted_tokens = 3, .finite = false, .correct = 2}},
+      .seconds = 0.5,
+      .wait_seconds = {{"pull", 0.25}},
+      .device_peak_bytes = 77};
   const proto::PassDone done = ToProto(report);
   EXPECT_EQ(done.step(), 2);
   ASSERT_EQ(done.records_size(), 1);
@@ -201,6 +220,9 @@ TEST_F(ControlMessagesTest, APassReportComesThroughWhole) {
   EXPECT_EQ(done.records(0).loss_sum(), 2.5);
   EXPECT_EQ(done.records(0).counted_tokens(), 3);
   EXPECT_FALSE(done.records(0).finite());
+  EXPECT_EQ(done.records(0).correct(), 2);
+  EXPECT_EQ(done.evaluation_round(), 7);
+  EXPECT_FALSE(ToProto({.step = StepId(2)}).has_evaluation_round());
   EXPECT_EQ(done.wait_seconds().at("pull"), 0.25);
   EXPECT_EQ(done.device_peak_bytes(), 77);
 }

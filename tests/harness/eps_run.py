@@ -120,7 +120,8 @@ def model_hash(out):
 
 def committed_steps(out):
     try:
-        return sum(1 for line in (Path(out) / "metrics.jsonl").read_text().splitlines() if line.endswith("}"))
+        lines = (Path(out) / "metrics.jsonl").read_text().splitlines()
+        return sum(1 for line in lines if '"loss":' in line and line.endswith("}"))  # evaluations have no "loss"
     except FileNotFoundError:
         return 0
 

@@ -36,7 +36,8 @@ class PrometheusTest(SystemTest):
     def test_a_run_that_loses_a_worker_as_prometheus_sees_it(self):
         out = self.work.out("out")
         begin = time.time()
-        process = start_train(self.work.spec({"steps": 1000000, "checkpoint": {"every_steps": 200}}), out,
+        process = start_train(self.work.spec({"steps": 1000000, "checkpoint": {"every_steps": 200},
+                                               "evaluation": {"held_out": 0.01, "every_steps": 5, "samples": 16}}), out,
                               "--workers", 2, "--threads", 1)
         prometheus = None
         try:

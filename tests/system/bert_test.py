@@ -112,7 +112,7 @@ class BertTest(SystemTest):
     def test_what_does_not_fit_together_is_refused(self):
         path = self.table(lines_of_this_tree())
         two = self.classifier(path, model={**MODEL, "vocab": 256, "classes": 2})
-        self.refused(train(two, self.work.out("two")), 2, "model.classes: 2", "class 2")
+        self.refused(train(two, self.work.out("two")), 2, "model.classes: 2", "3 names (cc, md, py)")
         self.refused(train(self.work.spec({**MASKED, "data": {"mask": None}}), self.work.out("mask")), 2,
                      "data.mask.token: missing")
         (self.work.path / "empty.tsv").write_text("sentence\tlabel\nabc\t\n")

@@ -4,7 +4,7 @@ import json
 import shutil
 import signal
 
-from eps_run import EPS, SystemTest, committed_steps, model_hash, run, start_train, summary, train, wait_for_steps
+from eps_run import EPS, SystemTest, committed_steps, model_hash, run, sample_text, start_train, summary, train, wait_for_steps
 
 MODEL = {"family": "LLAMA", "layers": 2, "d_model": 48, "heads": 4, "kv_heads": 2, "d_ff": 96, "context": 96, "vocab": 256}
 SHAPE = {"model": MODEL, "batch": {"virtual_nodes": 4, "micro_batches": 1, "micro_batch": 2}, "steps": 30}
@@ -43,6 +43,40 @@ class DataTest(SystemTest):
         everything = self.work.out("everything")
         self.train_ok(spec, everything, "--set", "data.count=ALL")
         self.assertGreater(summary(everything)["tokens"], 2 * summary(out)["tokens"])
+
+    def test_weighted_sources_give_the_same_bits_for_any_workers_and_through_a_resume(self):
+        self.write(conversations())
+        (self.work.path / "book.txt").write_bytes(sample_text(20_000))
+        (self.work.path / "held.jsonl").write_text(json.dumps(conversations()[5]) + "\n")
+        data = {"path": None, "tokenizer": None, "order": "SHUFFLED", "seed": 3,
+                "sources": [{"path": "chat.jsonl", "weight": 3}, {"path": "book.txt", "weight": 1}]}
+        spec = self.work.spec({**SHAPE, "data": data, "evaluation": {"path": "held.jsonl", "every_steps": 10}}, name="mix.json")
+        self.train_ok(spec, self.work.out("one"))
+        expected = model_hash(self.work.out("one"))
+        loss = summary(self.work.out("one"))["loss"]
+        self.assertLess(loss[-1], loss[0] - 0.5)
+        self.train_ok(spec, self.work.out("two"), "--workers", 2)
+        self.assertEqual(model_hash(self.work.out("two")), expected)
+        out = self.work.out("stopped")
+        process = start_train(spec, out)
+        wait_for_steps(process, out, 4)
+        process.send_signal(signal.SIGINT)
+        self.assertEqual(process.wait(120), 130)
+        self.assertLess(committed_steps(out), 30)
+        # Another weight is another run, and so is another text.
+        other = self.work.out("other")
+        shutil.copytree(out, other)
+        self.refused(train(spec, other, "--resume", "--set", "data.sources[1].weight=2"), 2, "data.sources[1].weight: was 1, now 2")
+        text = (self.work.path / "book.txt").read_bytes()
+        (self.work.path / "book.txt").write_bytes(text[::-1])
+        self.refused(train(spec, other, "--resume"), 2, "data.sources: ", "book.txt")
+        (self.work.path / "book.txt").write_bytes(text)
+        self.train_ok(spec, out, "--resume", "--workers", 2)
+        self.assertEqual(model_hash(out), expected)
+        self.assertEqual(summary(out)["loss"], loss)
+        # What is wrong with one is named by its place.
+        (self.work.path / "book.txt").unlink()
+        self.refused(train(spec, self.work.out("bad")), 2, "data.sources[1].path", "book.txt")
 
     def test_packed_conversations_give_the_same_bits_for_any_workers_and_through_a_resume(self):
         spec = self.spec_of(self.write(conversations()), order="SHUFFLED", seed=3)

@@ -1,0 +1,91 @@
+#include "eps_server/step/evaluation.h"
+
+#include <limits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+
+namespace eps::server {
+
+Evaluation::Evaluation(const EvaluationConfig& config, int64_t steps, int64_t num_rounds, Version resumed)
+    : config_(config),
+      steps_(steps),
+      num_rounds_(num_rounds),
+      newest_(resumed.value() >= steps ? resumed : Version(-1)) {
+  EPS_CHECK(!config.is_on() || num_rounds >= 1);
+}
+
+bool Evaluation::IsDue(Version version) const { return version != newest_ && config_.IsDue(version.value(), steps_); }
+
+void Evaluation::Begin(Version version, absl::Duration now) {
+  EPS_CHECK(!is_on() && IsDue(version));
+  version_ = newest_ = version;
+  round_ = 0;
+  begun_at_ = now;
+  totals_ = {};
+}
+
+std::optional<int64_t> Evaluation::NextRead() {
+  if (!is_on() || is_reading_ || ledger_ != nullptr || round_ == num_rounds_) return std::nullopt;
+  is_reading_ = true;
+  return round_;
+}
+
+void Evaluation::StartRound(std::vector<VnodeBatch> batches) {
+  is_reading_ = false;
+  if (!is_on()) return;
+  ledger_ = std::make_unique<VnodeLedger>(StepId(version_->value()), std::move(batches));
+}
+
+Assignment Evaluation::Assign(WorkerId worker, absl::Span<const int> vnodes) {
+  Assignment assignment = ledger_->Assign(worker, vnodes);
+  assignment.evaluation_round = round_;
+  return assignment;
+}
+
+int Evaluation::Lose(WorkerId worker) { return ledger_ == nullptr ? 0 : ledger_->Lose(worker, /*missing=*/{}); }
+
+absl::Status Evaluation::AddRecords(WorkerId worker, Version version, int64_t round,
+                                    absl::Span<const VnodeRecord> records) {
+  const bool is_given_out = ledger_ != nullptr && version == *version_ && round == round_;
+  if (is_given_out) return ledger_->AddRecords(worker, records);
+  // Of an evaluation that was ended, or a round that another worker has finished.
+  const bool is_over = version < newest_ || (version == newest_ && (!is_on() || round < round_));
+  if (is_over && round >= 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("pass_done.evaluation_round: ", round, " of step ", version.value(), " was not given out"));
+}
+
+bool Evaluation::FinishRound() {
+  if (ledger_ == nullptr || !ledger_->AllRecordsIn()) return false;
+  const VnodeTotals round = ledger_->Totals();
+  totals_.loss_sum += round.loss_sum;
+  totals_.counted_tokens += round.counted_tokens;
+  totals_.correct += round.correct;
+  ledger_.reset();
+  ++round_;
+  return true;
+}
+
+std::optional<EvaluationReport> Evaluation::Finish(absl::Duration now) {
+  if (!is_on() || round_ < num_rounds_) return std::nullopt;
+  const auto share = [&](double sum) {
+    if (totals_.counted_tokens == 0) return std::numeric_limits<double>::quiet_NaN();
+    return sum / static_cast<double>(totals_.counted_tokens);
+  };
+  const EvaluationReport report = {.version = *version_,
+                                   .loss = share(totals_.loss_sum),
+                                   .accuracy = share(static_cast<double>(totals_.correct)),
+                                   .tokens = totals_.counted_tokens,
+                                   .seconds = absl::ToDoubleSeconds(now - begun_at_)};
+  version_.reset();
+  return report;
+}
+
+void Evaluation::Abandon() {
+  version_.reset();
+  ledger_.reset();
+}
+
+}  // namespace eps::server

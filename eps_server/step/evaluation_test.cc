@@ -1,0 +1,146 @@
+#include "eps_server/step/evaluation.h"
+
+#include <cmath>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "common/base/ids.h"
+#include "common/schedule/vnode_batch.h"
+#include "common/spec/run_config.h"
+#include "common/testing/status_matchers.h"
+#include "eps_server/step/step_report.h"
+#include "gtest/gtest.h"
+
+namespace eps::server {
+namespace {
+
+constexpr int64_t kSteps = 10;
+const EvaluationConfig kEveryFour = {.path = "/data", .every_steps = 4};
+
+// Two vnodes of two counted tokens each.
+std::vector<VnodeBatch> Round() {
+  return {{.vnode = 0, .tokens = {1, 2, 3}, .labels = {2, 3, -100}},
+          {.vnode = 1, .tokens = {1, 2, 3}, .labels = {2, 3, -100}}};
+}
+
+VnodeRecord Record(int vnode, double loss_sum, int64_t correct) {
+  return {.vnode = vnode, .loss_sum = loss_sum, .counted_tokens = 2, .correct = correct};
+}
+
+TEST(EvaluationTest, VersionsAreDueEverySoManyStepsAndAtTheLastOne) {
+  const Evaluation evaluation(kEveryFour, kSteps, 1, Version(0));
+  std::vector<int64_t> due;
+  for (int64_t version = 0; version <= kSteps; ++version) {
+    if (evaluation.IsDue(Version(version))) due.push_back(version);
+  }
+  EXPECT_EQ(due, (std::vector<int64_t>{4, 8, 10}));
+  EXPECT_FALSE(Evaluation({}, kSteps, 0, Version(0)).IsDue(Version(4)));
+}
+
+TEST(EvaluationTest, AResumedVersionIsEvaluatedAnewButNotThatOfARunThatIsDone) {
+  EXPECT_TRUE(Evaluation(kEveryFour, kSteps, 1, Version(4)).IsDue(Version(4)));
+  EXPECT_FALSE(Evaluation(kEveryFour, kSteps, 1, Version(10)).IsDue(Version(10)));
+}
+
+TEST(EvaluationTest, RoundsAreReadGivenOutAndAddedUpOneAfterTheOther) {
+  Evaluation evaluation(kEveryFour, kSteps, 2, Version(0));
+  const WorkerId one(1), two(2);
+  evaluation.Begin(Version(4), absl::Seconds(100));
+  EXPECT_FALSE(evaluation.IsDue(Version(4)));
+  for (int64_t round = 0; round < 2; ++round) {
+    ASSERT_EQ(evaluation.NextRead(), round);
+    EXPECT_EQ(evaluation.NextRead(), std::nullopt);  // told once
+    evaluation.StartRound(Round());
+    const Assignment first = evaluation.Assign(one, {0});
+    EXPECT_EQ(first.step, StepId(4));
+    EXPECT_EQ(first.evaluation_round, round);
+    EXPECT_EQ(first.counted_tokens, 4);
+    evaluation.Assign(two, {1});
+    ASSERT_OK(evaluation.AddRecords(two, Version(4), round, {Record(1, 2.0, 2)}));
+    EXPECT_FALSE(evaluation.FinishRound());
+    ASSERT_OK(evaluation.AddRecords(one, Version(4), round, {Record(0, 1.0, 0)}));
+    EXPECT_EQ(evaluation.Finish(absl::Seconds(101)), std::nullopt);
+    EXPECT_TRUE(evaluation.FinishRound());
+    EXPECT_EQ(evaluation.ledger(), nullptr);
+  }
+  EXPECT_EQ(evaluation.NextRead(), std::nullopt);
+  const std::optional<EvaluationReport> report = evaluation.Finish(absl::Seconds(103));
+  ASSERT_TRUE(report.has_value());
+  EXPECT_EQ(report->version, Version(4));
+  EXPECT_EQ(report->loss, 6.0 / 8);
+  EXPECT_EQ(report->accuracy, 0.5);
+  EXPECT_EQ(report->tokens, 8);
+  EXPECT_EQ(report->seconds, 3);
+  EXPECT_FALSE(evaluation.is_on());
+  EXPECT_TRUE(evaluation.IsDue(Version(8)));
+}
+
+TEST(EvaluationTest, VnodesOfALostWorkerAreFreeAgainButThoseWhoseRecordIsIn) {
+  Evaluation evaluation(kEveryFour, kSteps, 1, Version(0));
+  EXPECT_EQ(evaluation.Lose(WorkerId(1)), 0);
+  evaluation.Begin(Version(4), absl::ZeroDuration());
+  evaluation.NextRead();
+  evaluation.StartRound(Round());
+  evaluation.Assign(WorkerId(1), {0, 1});
+  ASSERT_OK(evaluation.AddRecords(WorkerId(1), Version(4), 0, {Record(1, 2.0, 1)}));
+  EXPECT_EQ(evaluation.Lose(WorkerId(1)), 1);
+  EXPECT_EQ(evaluation.ledger()->Unassigned(), std::vector<int>{0});
+  evaluation.Assign(WorkerId(2), {0});
+  ASSERT_OK(evaluation.AddRecords(WorkerId(2), Version(4), 0, {Record(0, 1.0, 1)}));
+  EXPECT_TRUE(evaluation.FinishRound());
+  EXPECT_EQ(evaluation.Finish(absl::ZeroDuration())->loss, 0.75);
+}
+
+TEST(EvaluationTest, LateRecordsAreDroppedAndThoseOfARoundThatWasNotGivenOutRefused) {
+  Evaluation evaluation(kEveryFour, kSteps, 2, Version(0));
+  const WorkerId worker(1);
+  const std::vector<VnodeRecord> both = {Record(0, 1, 1), Record(1, 1, 1)};
+  const auto refused = StatusIs(absl::StatusCode::kInvalidArgument, "pass_done.evaluation_round");
+  EXPECT_THAT(evaluation.AddRecords(worker, Version(4), 0, both), refused);
+  evaluation.Begin(Version(4), absl::ZeroDuration());
+  evaluation.NextRead();
+  EXPECT_THAT(evaluation.AddRecords(worker, Version(4), 0, both), refused);
+  evaluation.StartRound(Round());
+  evaluation.Assign(worker, {0, 1});
+  EXPECT_THAT(evaluation.AddRecords(worker, Version(4), 1, both), refused);
+  EXPECT_THAT(evaluation.AddRecords(worker, Version(5), 0, both), refused);
+  EXPECT_THAT(evaluation.AddRecords(worker, Version(4), -1, both), refused);
+  EXPECT_THAT(evaluation.AddRecords(worker, Version(4), 0, {Record(0, 1, 3)}),
+              StatusIs(absl::StatusCode::kInvalidArgument, "record.correct"));
+  ASSERT_OK(evaluation.AddRecords(worker, Version(4), 0, both));
+  ASSERT_TRUE(evaluation.FinishRound());
+  EXPECT_OK(evaluation.AddRecords(worker, Version(4), 0, both));
+  evaluation.Abandon();
+  EXPECT_FALSE(evaluation.is_on());
+  EXPECT_OK(evaluation.AddRecords(worker, Version(4), 1, both));
+  EXPECT_EQ(evaluation.Finish(absl::ZeroDuration()), std::nullopt);
+}
+
+TEST(EvaluationTest, WhatIsReadAfterTheEndIsDropped) {
+  Evaluation evaluation(kEveryFour, kSteps, 1, Version(0));
+  evaluation.Begin(Version(4), absl::ZeroDuration());
+  ASSERT_EQ(evaluation.NextRead(), 0);
+  evaluation.Abandon();
+  evaluation.StartRound(Round());
+  EXPECT_EQ(evaluation.ledger(), nullptr);
+}
+
+TEST(EvaluationTest, WhereNothingIsCountedTheLossIsNoNumber) {
+  Evaluation evaluation(kEveryFour, kSteps, 1, Version(0));
+  evaluation.Begin(Version(10), absl::ZeroDuration());
+  evaluation.NextRead();
+  evaluation.StartRound({{.vnode = 0, .tokens = {1}, .labels = {-100}}});
+  evaluation.Assign(WorkerId(1), {0});
+  ASSERT_OK(evaluation.AddRecords(WorkerId(1), Version(10), 0, {VnodeRecord{.vnode = 0}}));
+  ASSERT_TRUE(evaluation.FinishRound());
+  const EvaluationReport report = *evaluation.Finish(absl::ZeroDuration());
+  EXPECT_TRUE(std::isnan(report.loss));
+  EXPECT_TRUE(std::isnan(report.accuracy));
+  EXPECT_EQ(report.tokens, 0);
+}
+
+}  // namespace
+}  // namespace eps::server
