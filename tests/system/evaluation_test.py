@@ -118,8 +118,7 @@ class EvaluationTest(SystemTest):
         self.train_ok(spec, out)
         found = evaluations(out)
         self.assertEqual([line["step"] for line in found], [6, 12])
-        # Twenty answers of eight bytes and what ends each; the last ones of a sample may be cut.
-        self.assertTrue(100 < found[0]["eval_tokens"] <= 20 * 9)
+        self.assertEqual(found[0]["eval_tokens"], 20 * 10)  # twenty answers, of nine bytes and what ends each
         self.train_ok(spec, self.work.out("jsonl-two"), "--workers", 2)
         self.assertEqual(evaluations(self.work.out("jsonl-two")), found)
         (self.work.path / "held.jsonl").write_text('{"text": 7}\n')
