@@ -123,5 +123,5 @@ class EvaluationTest(SystemTest):
         self.assertEqual(evaluations(self.work.out("jsonl-two")), found)
         (self.work.path / "held.jsonl").write_text('{"text": 7}\n')
         self.refused(train(spec, self.work.out("bad")), 2, "evaluation.path", "line 1")
-        missing = self.spec({"evaluation": {"path": "none.txt"}}, "missing.json")
+        missing = self.spec({"evaluation": {**EVALUATION, "path": "none.txt"}}, "missing.json")
         self.refused(train(missing, self.work.out("missing")), 2, "evaluation.path", "none.txt")
