@@ -118,11 +118,10 @@ class EvaluationTest(SystemTest):
         self.train_ok(spec, out)
         found = evaluations(out)
         self.assertEqual([line["step"] for line in found], [6, 12])
-        # Twenty answers of eight bytes and what ends each; the last ones of a sample may be cut.
-        self.assertTrue(100 < found[0]["eval_tokens"] <= 20 * 9)
+        self.assertEqual(found[0]["eval_tokens"], 20 * 10)  # twenty answers, of nine bytes and what ends each
         self.train_ok(spec, self.work.out("jsonl-two"), "--workers", 2)
         self.assertEqual(evaluations(self.work.out("jsonl-two")), found)
         (self.work.path / "held.jsonl").write_text('{"text": 7}\n')
         self.refused(train(spec, self.work.out("bad")), 2, "evaluation.path", "line 1")
-        missing = self.spec({"evaluation": {"path": "none.txt"}}, "missing.json")
+        missing = self.spec({"evaluation": {**EVALUATION, "path": "none.txt"}}, "missing.json")
         self.refused(train(missing, self.work.out("missing")), 2, "evaluation.path", "none.txt")
