@@ -2,6 +2,8 @@
 #define EPS_COMMON_MODEL_MODEL_CONFIG_H_
 
 #include <cstdint>
+#include <string>
+#include <vector>
 
 namespace eps {
 
@@ -54,6 +56,9 @@ struct ModelConfig {
   bool qk_norm = false;        // an RMS norm over each head of queries and keys, before the rotation
   int64_t sliding_window = 0;  // columns that a row attends to, its own included; 0: all before it
   RotaryConfig rotary;
+
+  // Every family: which tensors are frozen, as patterns over their names (common/model/freeze.h); empty: none.
+  std::vector<std::string> freeze;
 
   int64_t kv_heads() const { return family == ModelFamily::kGpt2 ? num_heads : num_kv_heads; }
   int64_t head_dim() const { return family == ModelFamily::kGpt2 ? d_model / num_heads : d_head; }
