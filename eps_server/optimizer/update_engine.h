@@ -41,8 +41,8 @@ struct UpdateCounts {
   double held_seconds = 0;    // StepUpdate's, over all steps
 };
 
-// Makes version s + 1 of every blob from version s and the step's gradients, chunk by chunk, on
-// oneTBB threads.
+// Makes version s + 1 of every blob that is not frozen from version s and the step's gradients, chunk by chunk, on
+// oneTBB threads. Frozen ones are nothing to it: they are in no norm and in no callback.
 //
 // Eager (no clipping, PER_BLOB, LAGGED): a chunk (PER_BLOB: a blob) is updated as soon as its
 // gradient is in. A gradient that is not finite ends the run: on_failure names step, layer and
@@ -72,7 +72,7 @@ class UpdateEngine {
     std::function<void(BlobId, Version)> on_blob_made;
     // Held: whether the step is skipped is decided, and with it the next step's loss scale.
     std::function<void()> on_step_decided;
-    // After the on_blob_made of every blob of the step.
+    // After the on_blob_made of every blob that is not frozen.
     std::function<void(const StepUpdate&)> on_step_made;
     // At most once; nothing is made after it.
     std::function<void(absl::Status)> on_failure;

@@ -82,7 +82,7 @@ class HeadWork {
                .ldc = chunk});
   }
 
-  // starts: d_normed is set, not added to.
+  // starts: d_normed is set, not added to. d_table: null where the table is frozen.
   void LogitsBackward(int64_t first, int64_t chunk, bool starts, float* d_table) {
     k_.MatMul({.M = rows_,
                .N = s_.C,
@@ -94,6 +94,7 @@ class HeadWork {
                .c = d_normed(),
                .ldc = s_.C,
                .accumulate = !starts});
+    if (d_table == nullptr) return;
     k_.MatMul({.M = chunk,
                .N = s_.C,
                .K = rows_,
@@ -163,6 +164,7 @@ void HeadForwardBackward(Kernels& kernels, const HeadArgs& args, const void* x, 
   HeadWork work(kernels, args);
   const auto columns = [&](int64_t index) { return std::min(width, V - index * width); };
 
+  float* d_table = args.offsets.table < args.trainable_elems ? gradient + args.offsets.table : nullptr;
   work.Normalize(x);
   for (int64_t i = 0; i < num_chunks; ++i) {
     work.Logits(i * width, columns(i), M);
@@ -194,7 +196,7 @@ void HeadForwardBackward(Kernels& kernels, const HeadArgs& args, const void* x, 
                                   .row_max = work.row_max(),
                                   .row_sum = work.row_sum(),
                                   .scale = scale});
-    work.LogitsBackward(i * width, columns(i), is_last, gradient + args.offsets.table);
+    work.LogitsBackward(i * width, columns(i), is_last, d_table);
   }
   work.NormalizeBackward(x, dx, gradient);
 }

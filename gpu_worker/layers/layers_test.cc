@@ -113,7 +113,7 @@ TEST(LayersTest, ABlockStaysWithinItsSizesAndRecomputesTheSameBits) {
     const ModelSpec model = BuildModel(c.config).value();
     const LayerSpec& layer = model.layers[1];
     const LayerShape shape = MakeLayerShape(c.config, {.micro_batch = c.micro_batch}, c.wire, Dtype::kF32);
-    const LayerSizes sizes = SizesOf(layer, shape, CpuKernelSizes());
+    const LayerSizes sizes = SizesOf(model, layer, shape, CpuKernelSizes());
     const int64_t boundary_elems = shape.M() * shape.C;
     GuardedArena arena;
     Kernels& kernels = arena.device().kernels();
@@ -161,7 +161,7 @@ TEST(LayersTest, EmbeddingAndHeadStayWithinTheirSizes) {
     GuardedArena arena;
     Kernels& kernels = arena.device().kernels();
     const auto take_weights = [&](const LayerSpec& layer) {
-      const LayerSizes sizes = SizesOf(layer, shape, CpuKernelSizes());
+      const LayerSizes sizes = SizesOf(model, layer, shape, CpuKernelSizes());
       void* weights = arena.Take(sizes.wire_bytes);
       std::memset(weights, 0x3D, static_cast<size_t>(sizes.wire_bytes));  // about 0.05 in either dtype
       return weights;
@@ -188,7 +188,7 @@ TEST(LayersTest, EmbeddingAndHeadStayWithinTheirSizes) {
     float* dx = arena.TakeFloats(boundary_elems);
     auto* record = static_cast<LossRecord*>(arena.Take(sizeof(LossRecord)));
     *record = LossRecord();
-    const LayerSizes sizes = SizesOf(head, shape, CpuKernelSizes());
+    const LayerSizes sizes = SizesOf(model, head, shape, CpuKernelSizes());
     HeadForwardBackward(kernels,
                         {.shape = shape,
                          .offsets = HeadOffsetsOf(model, head.id),
@@ -202,7 +202,7 @@ TEST(LayersTest, EmbeddingAndHeadStayWithinTheirSizes) {
     EXPECT_EQ(record->counted, shape.M() - (shape.M() + 3) / 4);
 
     float* embedding_gradient = take_gradient(embedding);
-    void* scratch = arena.Take(SizesOf(embedding, shape, CpuKernelSizes()).backward_scratch_bytes);
+    void* scratch = arena.Take(SizesOf(model, embedding, shape, CpuKernelSizes()).backward_scratch_bytes);
     EmbeddingBackward(kernels, shape, key, offsets, TokenArrays(shape, tokens), dx, embedding_gradient, scratch);
     arena.ExpectGuardsIntact();
     EXPECT_TRUE(AllFinite(embedding_gradient, embedding.num_elems));
@@ -254,8 +254,8 @@ TEST(LayersTest, SizesDoNotDependOnDepth) {
   config.num_layers = 32;
   const ModelSpec many = BuildModel(config).value();
   const LayerShape shape = MakeLayerShape(config, {.micro_batch = 2}, Dtype::kBf16, Dtype::kF32);
-  const LayerSizes a = SizesOf(few.layers[1], shape, CpuKernelSizes());
-  const LayerSizes b = SizesOf(many.layers[31], shape, CpuKernelSizes());
+  const LayerSizes a = SizesOf(few, few.layers[1], shape, CpuKernelSizes());
+  const LayerSizes b = SizesOf(many, many.layers[31], shape, CpuKernelSizes());
   EXPECT_EQ(a.inner_bytes, b.inner_bytes);
   EXPECT_EQ(a.backward_scratch_bytes, b.backward_scratch_bytes);
   EXPECT_EQ(a.wire_bytes, b.wire_bytes);
