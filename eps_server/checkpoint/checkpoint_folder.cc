@@ -27,14 +27,25 @@ std::vector<absl::string_view> MomentNames(const OptimizerConfig& optimizer) {
   return {};
 }
 
-// The files' order of tensors is the model's: the same model gives the same bytes.
+// The files' order of tensors is the model's, frozen ones last: the same model gives the same bytes, and no fp32 tensor
+// starts within 4 bytes because one of 16 bits lies before it, which other readers refuse.
+std::vector<const BlobSpec*> BlobsInFileOrder(const ModelSpec& model, bool with_frozen) {
+  std::vector<const BlobSpec*> blobs;
+  for (const BlobSpec& blob : model.blobs) {
+    if (!blob.frozen) blobs.push_back(&blob);
+  }
+  for (const BlobSpec& blob : model.blobs) {
+    if (blob.frozen && with_frozen) blobs.push_back(&blob);
+  }
+  return blobs;
+}
 
 // model.safetensors. A frozen tensor has no more than its wire form.
 std::vector<SafetensorsEntry> MasterEntries(const ModelSpec& model, Dtype wire) {
   std::vector<SafetensorsEntry> entries;
-  for (const BlobSpec& blob : model.blobs) {
-    const absl::string_view dtype = DtypeName(blob.frozen ? wire : Dtype::kF32);
-    for (const TensorSpec& tensor : blob.tensors) {
+  for (const BlobSpec* blob : BlobsInFileOrder(model, /*with_frozen=*/true)) {
+    const absl::string_view dtype = DtypeName(blob->frozen ? wire : Dtype::kF32);
+    for (const TensorSpec& tensor : blob->tensors) {
       entries.push_back({.name = tensor.name, .dtype = std::string(dtype), .shape = tensor.shape});
     }
   }
@@ -44,9 +55,8 @@ std::vector<SafetensorsEntry> MasterEntries(const ModelSpec& model, Dtype wire) 
 // optimizer.safetensors: each tensor that is not frozen once per moment, beside each other.
 std::vector<SafetensorsEntry> MomentEntries(const ModelSpec& model, const std::vector<absl::string_view>& moments) {
   std::vector<SafetensorsEntry> entries;
-  for (const BlobSpec& blob : model.blobs) {
-    if (blob.frozen) continue;
-    for (const TensorSpec& tensor : blob.tensors) {
+  for (const BlobSpec* blob : BlobsInFileOrder(model, /*with_frozen=*/false)) {
+    for (const TensorSpec& tensor : blob->tensors) {
       for (const absl::string_view moment : moments) {
         entries.push_back({.name = absl::StrCat(moment, ".", tensor.name), .dtype = "F32", .shape = tensor.shape});
       }
@@ -55,13 +65,13 @@ std::vector<SafetensorsEntry> MomentEntries(const ModelSpec& model, const std::v
   return entries;
 }
 
-// The index of each blob's first tensor, among all or among those that are not frozen.
-std::vector<size_t> FirstTensors(const ModelSpec& model, bool with_frozen) {
-  std::vector<size_t> first;
+// By blob: the index of its first tensor among all of a file.
+std::vector<size_t> FirstTensors(const ModelSpec& model) {
+  std::vector<size_t> first(model.blobs.size());
   size_t next = 0;
-  for (const BlobSpec& blob : model.blobs) {
-    first.push_back(next);
-    if (with_frozen || !blob.frozen) next += blob.tensors.size();
+  for (const BlobSpec* blob : BlobsInFileOrder(model, /*with_frozen=*/true)) {
+    first[static_cast<size_t>(blob->id.value())] = next;
+    next += blob->tensors.size();
   }
   return first;
 }
@@ -88,8 +98,7 @@ class TensorFiles {
       : model_(model),
         wire_(run.precision.wire),
         num_moments_(num_moments),
-        first_tensors_(FirstTensors(model, /*with_frozen=*/true)),
-        first_trained_(FirstTensors(model, /*with_frozen=*/false)),
+        first_tensors_(FirstTensors(model)),
         masters_(std::move(masters)),
         moments_(std::move(moments)),
         patient_(patient) {}
@@ -143,7 +152,7 @@ class TensorFiles {
       const int64_t offset_bytes = first_elem * int64_t{sizeof(float)};
       const absl::Span<const std::byte> bytes = Bytes({values + chunk_elem, static_cast<size_t>(num_elems)});
       if (which < 0) return masters_->Write(first_tensors_[blob] + tensor, offset_bytes, bytes);
-      const size_t entry = (first_trained_[blob] + tensor) * static_cast<size_t>(num_moments_);
+      const size_t entry = (first_tensors_[blob] + tensor) * static_cast<size_t>(num_moments_);
       return moments_->Write(entry + static_cast<size_t>(which), offset_bytes, bytes);
     });
   }
@@ -164,7 +173,7 @@ class TensorFiles {
   const ModelSpec& model_;
   const Dtype wire_;
   const int num_moments_;
-  const std::vector<size_t> first_tensors_, first_trained_;  // by blob
+  const std::vector<size_t> first_tensors_;
   const std::unique_ptr<SafetensorsWriter> masters_;
   const std::unique_ptr<SafetensorsWriter> moments_;
   PatientThread& patient_;
@@ -245,15 +254,14 @@ absl::Status ReadTensors(const SafetensorsReader& file, const ModelSpec& model,
                          const Load& load) {
   std::vector<float> buffer(kChunkElems);
   auto entry = entries.begin();
-  for (const BlobSpec& blob : model.blobs) {
-    if (blob.frozen && !with_frozen) continue;
-    for (const TensorSpec& tensor : blob.tensors) {
+  for (const BlobSpec* blob : BlobsInFileOrder(model, with_frozen)) {
+    for (const TensorSpec& tensor : blob->tensors) {
       for (size_t which = 0; which < per_tensor; ++which, ++entry) {
         const SafetensorsEntry& stored = *file.Find(entry->name);
         EPS_RETURN_IF_ERROR(ForEachPiece(tensor, [&](int64_t first, int64_t num_elems) -> absl::Status {
           const auto values = absl::MakeSpan(buffer).subspan(0, static_cast<size_t>(num_elems));
           EPS_RETURN_IF_ERROR(file.ReadFloatsAt(stored, first, values));
-          load(blob.id, static_cast<int>(which), tensor.offset_elems + first, values);
+          load(blob->id, static_cast<int>(which), tensor.offset_elems + first, values);
           return absl::OkStatus();
         }));
       }

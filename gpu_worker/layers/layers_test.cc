@@ -2,6 +2,7 @@
 #include <cmath>
 #include <cstring>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "common/model/rotary.h"
@@ -130,6 +131,7 @@ TEST(LayersTest, ABlockStaysWithinItsSizesAndRecomputesTheSameBits) {
                    .key = {.layer = layer.id, .micro_batch = 1},
                    .offsets = &offsets,
                    .weights = weights,
+                   .trainable_elems = layer.trainable_elems,
                    .rotary_table = shape.is_rotary ? arena.TakeRotaryTable(c.config) : nullptr,
                    .inner = inner,
                    .scratch = arena.Take(sizes.forward_scratch_bytes)};
@@ -149,6 +151,75 @@ TEST(LayersTest, ABlockStaysWithinItsSizesAndRecomputesTheSameBits) {
     EXPECT_TRUE(AllFinite(y, boundary_elems));
     EXPECT_TRUE(AllFinite(gradient, layer.num_elems));
   }
+}
+
+// The gradients of a block with frozen tensors, in a slot that has room for GradientElems and guards behind it.
+void ExpectFrozenBlockStaysWithinItsGradients(const Case& c, const std::vector<std::string>& freeze) {
+  ModelConfig config = c.config;
+  config.freeze = freeze;
+  const ModelSpec model = BuildModel(config).value();
+  const LayerSpec& layer = model.layers[1];
+  const LayerShape shape = MakeLayerShape(config, {.micro_batch = c.micro_batch}, c.wire, Dtype::kF32);
+  const LayerSizes sizes = SizesOf(model, layer, shape, CpuKernelSizes());
+  EXPECT_LT(layer.trainable_elems, layer.num_elems);
+  EXPECT_LE(layer.trainable_elems * 4, sizes.gradient_bytes);
+  const int64_t boundary_elems = shape.M() * shape.C;
+  GuardedArena arena;
+  float* weights = arena.TakeFloats(layer.num_elems);
+  FillSmall(weights, layer.num_elems);
+  auto* gradient = static_cast<float*>(arena.Take(sizes.gradient_bytes));
+  std::memset(gradient, 0, static_cast<size_t>(sizes.gradient_bytes));
+  float* x = arena.TakeFloats(boundary_elems);
+  FillSmall(x, boundary_elems);
+  float* y = arena.TakeFloats(boundary_elems);
+  const BlockOffsets offsets = BlockOffsetsOf(model, layer.id);
+  const BlockArgs args{.shape = shape,
+                       .key = {.layer = layer.id, .micro_batch = 1},
+                       .offsets = &offsets,
+                       .weights = weights,
+                       .trainable_elems = layer.trainable_elems,
+                       .rotary_table = shape.is_rotary ? arena.TakeRotaryTable(config) : nullptr,
+                       .inner = arena.Take(sizes.inner_bytes),
+                       .scratch = arena.Take(std::max(sizes.forward_scratch_bytes, sizes.backward_scratch_bytes))};
+  BlockForward(arena.device().kernels(), args, x, y);
+  FillSmall(y, boundary_elems);
+  BlockBackward(arena.device().kernels(), args, x, y, gradient);
+  arena.ExpectGuardsIntact();
+  EXPECT_TRUE(AllFinite(y, boundary_elems));
+  EXPECT_TRUE(AllFinite(gradient, sizes.gradient_bytes / 4));
+}
+
+TEST(LayersTest, AFrozenBlocksBackwardWritesNoMoreThanGradientElems) {
+  for (const Case& c : Cases()) {
+    const bool is_llama = c.config.family == ModelFamily::kLlama;
+    ExpectFrozenBlockStaysWithinItsGradients(c, {is_llama ? "model.layers.0.*" : "transformer.h.0.*"});
+    ExpectFrozenBlockStaysWithinItsGradients(c, {is_llama ? "*_proj.weight" : "*.c_*.weight"});
+    ExpectFrozenBlockStaysWithinItsGradients(c, {"*.mlp.*"});
+    ExpectFrozenBlockStaysWithinItsGradients(c, {is_llama ? "*.q_proj.*" : "*.attn.c_attn.weight"});
+    ExpectFrozenBlockStaysWithinItsGradients(c, {is_llama ? "*norm.weight" : "*.bias"});
+  }
+}
+
+TEST(LayersTest, ALayersGradientsEndWithTheLastThatKernelsMake) {
+  ModelConfig config = {.family = ModelFamily::kLlama, .num_layers = 2, .d_model = 64, .num_heads = 2, .context = 8};
+  config.vocab = 100;
+  config.max_positions = 8;
+  config.num_kv_heads = 2;
+  config.d_head = 32;
+  config.d_ff = 128;
+  config.tied_head = false;
+  const auto elems = [&](std::vector<std::string> freeze) {
+    config.freeze = std::move(freeze);
+    const ModelSpec model = BuildModel(config).value();
+    std::vector<int64_t> sizes;
+    for (const LayerSpec& layer : model.layers) sizes.push_back(GradientElems(model, layer));
+    return sizes;
+  };
+  const int64_t table = 100 * 64, block = 4 * 64 * 64 + 3 * 64 * 128 + 2 * 64;
+  EXPECT_EQ(elems({}), (std::vector<int64_t>{table, block, block, table + 64}));
+  // Nothing below the lowest layer that trains; of a frozen one above it the norms'; of the head its norm's.
+  EXPECT_EQ(elems({"*embed*", "lm_head.*", "*.1.*"}), (std::vector<int64_t>{0, block, 2 * 64, 64}));
+  EXPECT_EQ(elems({"*", "!lm_head.weight"}), (std::vector<int64_t>{0, 0, 0, table + 64}));
 }
 
 TEST(LayersTest, EmbeddingAndHeadStayWithinTheirSizes) {
@@ -194,6 +265,7 @@ TEST(LayersTest, EmbeddingAndHeadStayWithinTheirSizes) {
                          .offsets = HeadOffsetsOf(model, head.id),
                          .weight_offsets = HeadOffsetsOf(model, head.id),
                          .weights = take_weights(head),
+                         .trainable_elems = head.trainable_elems,
                          .scratch = arena.Take(sizes.backward_scratch_bytes)},
                         y, labels, 0.25, record, dx, head_gradient);
     arena.ExpectGuardsIntact();
