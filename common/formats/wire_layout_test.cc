@@ -45,7 +45,8 @@ TEST(WireLayoutTest, AVersionLiesWhereTheVersionTwoBeforeItLay) {
 
 TEST(WireLayoutTest, FrozenBlobsLieOnceBehindBothVersions) {
   const ModelSpec model =
-      BuildModel({.num_layers = 2, .d_model = 64, .num_heads = 1, .context = 8, .vocab = 64, .freeze = {"*.h.0.*", "*.bias"}})
+      BuildModel(
+          {.num_layers = 2, .d_model = 64, .num_heads = 1, .context = 8, .vocab = 64, .freeze = {"*.h.0.*", "*.bias"}})
           .value();
   const WireLayout layout(model, Dtype::kBf16);
   int64_t trained = 0, frozen = 4 * model.num_trainable_elems();

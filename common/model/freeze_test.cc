@@ -129,11 +129,10 @@ TEST(FreezeTest, ABlobOfBothKindsBecomesTwoOfItsLayer) {
   ASSERT_OK_AND_ASSIGN(const ModelSpec model, BuildModel(Gpt2({"transformer.h.1.*", "!*.bias"})));
   ExpectSound(model);
   EXPECT_EQ(BlobNames(model), (std::vector<std::string>{"wte", "wpe", "h.0", "h.1", "h.1.frozen", "h.2", "ln_f"}));
-  EXPECT_EQ(FrozenNames(model), (std::set<std::string>{"transformer.h.1.attn.c_attn.weight",
-                                                       "transformer.h.1.attn.c_proj.weight",
-                                                       "transformer.h.1.ln_1.weight", "transformer.h.1.ln_2.weight",
-                                                       "transformer.h.1.mlp.c_fc.weight",
-                                                       "transformer.h.1.mlp.c_proj.weight"}));
+  EXPECT_EQ(FrozenNames(model),
+            (std::set<std::string>{"transformer.h.1.attn.c_attn.weight", "transformer.h.1.attn.c_proj.weight",
+                                   "transformer.h.1.ln_1.weight", "transformer.h.1.ln_2.weight",
+                                   "transformer.h.1.mlp.c_fc.weight", "transformer.h.1.mlp.c_proj.weight"}));
   EXPECT_EQ(model.num_parameters(), plain.num_parameters());
   EXPECT_EQ(model.num_trainable_parameters(), plain.num_parameters() - (12 * 64 * 64 + 2 * 64));
   // Vectors before matrices: kernels may write their gradients, and those alone.

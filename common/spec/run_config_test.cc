@@ -676,13 +676,15 @@ TEST_F(RunConfigTest, AnotherRuleAndAnotherTextAreNamed) {
 }
 
 TEST_F(RunConfigTest, FrozenTensorsAreKeptInOrderAndMatter) {
-  const std::string text = std::string(kSmall) + R"(model { freeze: ["*", "!transformer.h.0.*"] })";
+  std::string text = kSmall;
+  text.insert(text.find("layers"), R"(freeze: ["*", "!transformer.h.0.*"] )");
   const RunConfig run = MustLoad(text, {{"model.freeze", "*.bias"}});
   EXPECT_THAT(run.model.freeze, ElementsAre("*", "!transformer.h.0.*", "*.bias"));
   ASSERT_OK_AND_ASSIGN(const RunConfig again, ParseRunConfig(SerializeRunConfig(run)));
   EXPECT_EQ(again, run);
-  EXPECT_THAT(DifferencesThatMatter(MustLoad(text), run),
-              ElementsAre(R"(model.freeze: was ["*", "!transformer.h.0.*"], now ["*", "!transformer.h.0.*", "*.bias"])"));
+  EXPECT_THAT(
+      DifferencesThatMatter(MustLoad(text), run),
+      ElementsAre(R"(model.freeze: was ["*", "!transformer.h.0.*"], now ["*", "!transformer.h.0.*", "*.bias"])"));
   EXPECT_THAT(DifferencesThatMatter(MustLoad(kSmall), MustLoad(kSmall, {{"model.freeze", "*.bias"}})),
               ElementsAre(R"(model.freeze: was absent, now ["*.bias"])"));
   EXPECT_THAT(LoadWith("model.freeze", "*.biass"), StatusIs(kInvalid, R"(model.freeze: "*.biass" matches no tensor)"));

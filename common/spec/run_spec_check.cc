@@ -229,9 +229,7 @@ proto::Data::Tokenizer ToProto(TokenForm tokenizer) {
   return proto::Data::BYTES;
 }
 
-bool IsJsonl(absl::string_view path) {
-  return absl::EndsWith(path, ".jsonl") || absl::EndsWith(path, ".ndjson");
-}
+bool IsJsonl(absl::string_view path) { return absl::EndsWith(path, ".jsonl") || absl::EndsWith(path, ".ndjson"); }
 
 TokenForm TokenFormOf(const proto::Data& data, const std::string& model_from, const CheckContext& context) {
   if (data.has_tokenizer()) {

@@ -396,11 +396,10 @@ TEST(FrozenAggregationTest, AStepIsInWithoutWhatIsFrozenAndItIsRefusedByName) {
   ASSERT_EQ(model.blobs[2].name, "h.0");
   ASSERT_EQ(model.blobs[3].name, "h.0.frozen");
   int steps_in = 0, consumed = 0;
-  const auto aggregator = *Aggregator::Create(
-      {.model = &model,
-       .virtual_nodes = 1,
-       .consume = [&](StepId, BlobId, int64_t, ChunkGradient) { ++consumed; },
-       .on_step_in = [&](StepId) { ++steps_in; }});
+  const auto aggregator = *Aggregator::Create({.model = &model,
+                                               .virtual_nodes = 1,
+                                               .consume = [&](StepId, BlobId, int64_t, ChunkGradient) { ++consumed; },
+                                               .on_step_in = [&](StepId) { ++steps_in; }});
   for (const int64_t step : {0, 1}) {
     aggregator->BeginStep(StepId(step));
     EXPECT_THAT(aggregator->MissingBlobs(), ElementsAre(BlobId(2)));

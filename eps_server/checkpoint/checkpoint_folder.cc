@@ -186,9 +186,8 @@ absl::Status WriteTensors(const std::string& folder, StateCapture& capture, cons
   EPS_CHECK(capture.num_moments() == static_cast<int>(moment_names.size()));
   // What every writer of PyTorch tensors says, and some readers ask for.
   const std::map<std::string, std::string> metadata = {{"format", "pt"}};
-  EPS_ASSIGN_OR_RETURN(auto masters,
-                       SafetensorsWriter::Create(PathOf(folder, kModelFile),
-                                                 MasterEntries(model, run.precision.wire), metadata));
+  EPS_ASSIGN_OR_RETURN(auto masters, SafetensorsWriter::Create(PathOf(folder, kModelFile),
+                                                               MasterEntries(model, run.precision.wire), metadata));
   EPS_ASSIGN_OR_RETURN(auto moments, SafetensorsWriter::Create(PathOf(folder, kOptimizerFile),
                                                                MomentEntries(model, moment_names), metadata));
   TensorFiles files(model, run, capture.num_moments(), std::move(masters), std::move(moments), patient);
@@ -299,10 +298,9 @@ absl::Status LoadTensors(const std::string& folder, const ModelSpec& model, cons
                                     store.LoadMaster(blob, manifest.state.version, offset, values);
                                   }));
   if (moments == nullptr) return absl::OkStatus();
-  return ReadTensors(*moments, model, moment_entries, moment_names.size(), /*with_frozen=*/false,
-                     [&](BlobId blob, int which, int64_t offset, auto values) {
-                       store.LoadMoment(blob, which, offset, values);
-                     });
+  return ReadTensors(
+      *moments, model, moment_entries, moment_names.size(), /*with_frozen=*/false,
+      [&](BlobId blob, int which, int64_t offset, auto values) { store.LoadMoment(blob, which, offset, values); });
 }
 
 }  // namespace eps::server

@@ -20,7 +20,7 @@ struct CapturedChunk {
   BlobId blob;
   int64_t first_elem = 0;
   int64_t num_elems = 0;
-  const float* values = nullptr;  // (1 + moments, num_elems): the masters, then each moment; null: frozen
+  const float* values = nullptr;    // (1 + moments, num_elems): the masters, then each moment; null: frozen
   const std::byte* wire = nullptr;  // (num_elems) in the wire dtype, in the store; frozen blobs only
 };
 

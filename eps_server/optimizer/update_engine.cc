@@ -168,8 +168,10 @@ class UpdateEngineImpl final : public UpdateEngine {
   std::optional<double> loss_scale(StepId step) const override {
     MutexLock lock(mu_);
     if (step == step_) return loss_scale_.value;
-    EPS_CHECK(step.value() == step_.value() + 1);
-    return is_decided_ ? std::optional<double>(next_loss_scale_.value) : std::nullopt;
+    EPS_CHECK(step > step_);
+    // Who was told of step_ by on_step_made may be a step further before the next one is begun here.
+    return is_decided_ && step.value() == step_.value() + 1 ? std::optional<double>(next_loss_scale_.value)
+                                                            : std::nullopt;
   }
   bool update_is_held() const override { return update_is_held_; }
 

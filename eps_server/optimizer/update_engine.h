@@ -93,8 +93,8 @@ class UpdateEngine {
   // Whether an update of `step` has begun: the version before it is whole no more. With HoldUpdates before it, `false`
   // stays true until ReleaseUpdate.
   virtual bool HasUpdated(StepId step) const = 0;
-  // What gradients of `step`, the one being made or the next, are to be multiplied by; nullopt as long as it depends
-  // on a step that is not decided.
+  // What gradients of `step`, the one being made or a later one, are to be multiplied by; nullopt as long as it depends
+  // on a step that is not decided, or not begun.
   virtual std::optional<double> loss_scale(StepId step) const = 0;
   // Whether an update waits for nothing but its ReleaseUpdate.
   virtual bool update_is_held() const = 0;

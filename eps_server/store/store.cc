@@ -50,8 +50,8 @@ struct StoreMemory {
 // elements.
 struct BlobMemory {
   std::byte* wire[2] = {nullptr, nullptr};  // frozen: the same one twice
-  uint16_t* rest = nullptr;  // bf16 wire only
-  float* master = nullptr;   // fp16 wire only
+  uint16_t* rest = nullptr;                 // bf16 wire only
+  float* master = nullptr;                  // fp16 wire only
   float* moments[2] = {nullptr, nullptr};
   int64_t num_elems = 0;
   bool frozen = false;

@@ -54,7 +54,8 @@ int64_t GradientElems(const ModelSpec& model, const LayerSpec& layer) {
   return end;
 }
 
-LayerSizes SizesOf(const ModelSpec& model, const LayerSpec& layer, const LayerShape& shape, const KernelSizes& kernels) {
+LayerSizes SizesOf(const ModelSpec& model, const LayerSpec& layer, const LayerShape& shape,
+                   const KernelSizes& kernels) {
   LayerSizes sizes;
   sizes.wire_bytes = layer.num_elems * SizeOf(shape.wire);
   sizes.gradient_bytes = GradientElems(model, layer) * int64_t{sizeof(float)};

@@ -552,7 +552,8 @@ void RelayExecutorImpl::EnqueueLoadTokens(const RelayStep& step, const Pass& pas
 
 void RelayExecutorImpl::EnqueuePush(const RelayStep& step, const Pass& pass) {
   Stream& out = device_.stream(StreamId::kOut);
-  EnqueueCopyToPush(pass, model_.layer(step.layer).trainable_elems * SizeOf(PushedDtype(step.node, pass.context.gradients)),
+  EnqueueCopyToPush(pass,
+                    model_.layer(step.layer).trainable_elems * SizeOf(PushedDtype(step.node, pass.context.gradients)),
                     Slot(arena_.pushes, step.push));
   out.CopyOut(AsBytes(memory_.flags().subspan(0, static_cast<size_t>(step.node.count))),
               arena_.records + plan_.FlagsOffset(step.push));

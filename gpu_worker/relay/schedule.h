@@ -68,10 +68,10 @@ struct PassShape {
   int num_vnodes = 1;       // of the run
   int micro_batches = 1;    // a vnode
   Dtype gradients = Dtype::kF32;
-  bool expands = false;       // the wire form is not the compute dtype
+  bool expands = false;        // the wire form is not the compute dtype
   bool has_documents = false;  // every layer needs to know where they begin and end
   bool forward_only = false;   // logits of one micro-batch: one vnode, micro_batches 1
-  int group_rounds = 0;       // GroupParts::rounds; 0: this worker goes alone
+  int group_rounds = 0;        // GroupParts::rounds; 0: this worker goes alone
 };
 
 // The order of a whole pass: the forward relay, the head, the relay back.

@@ -425,7 +425,8 @@ void Check(const Shape& shape) {
 }
 
 TEST(ScheduleTest, FrozenLayersPushNothingAndTheWayBackEndsWithTheLowestThatTrains) {
-  const std::vector<std::vector<int>> of_layers = {{1}, {2, 3}, {0}, {0, 1}, {0, 1, 2, 3}, {0, 1, 3}, {0, 4}, {0, 2, 4}};
+  const std::vector<std::vector<int>> of_layers = {{1},          {2, 3},    {0},    {0, 1},
+                                                   {0, 1, 2, 3}, {0, 1, 3}, {0, 4}, {0, 2, 4}};
   for (size_t i = 0; i < of_layers.size(); ++i) {
     for (int weight_slots = 1; weight_slots <= 3; ++weight_slots) {
       for (const int inner_slots : {1, 3, 12}) {
