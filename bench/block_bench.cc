@@ -65,7 +65,7 @@ class BlockBench {
                                    .ldc = out,
                                    .bias = bias_,
                                    .epilogue = epilogue,
-                                   .gelu_out = gelu_,
+                                   .activated = gelu_,
                                    .residual = x_});
                       }});
     };
@@ -155,11 +155,12 @@ class BlockBench {
                     }});
     linear("attention proj", o_, c, c, mid_, MatMulArgs::Epilogue::kResidual);
     norm("ln2", mid_);
-    linear("fc + gelu", normed_, c, 4 * c, fc_, MatMulArgs::Epilogue::kGelu);
+    linear("fc + gelu", normed_, c, 4 * c, fc_, MatMulArgs::Epilogue::kActivation);
     linear("mlp proj", gelu_, 4 * c, c, y_, MatMulArgs::Epilogue::kResidual);
     backward("mlp proj", gelu_, d_, 4 * c, c, d_wide_);
-    list.push_back({"gelu backward", 0,
-                    [=, this] { k_.GeluBackward({.n = s_.M() * 4 * c, .x = fc_, .dy = d_wide_, .gelu_out = gelu_}); }});
+    list.push_back({"gelu backward", 0, [=, this] {
+                      k_.ActivationBackward({.n = s_.M() * 4 * c, .x = fc_, .dy = d_wide_, .activated = gelu_});
+                    }});
     backward("fc", normed_, d_wide_, c, 4 * c, y_);
     norm_backward("ln2", mid_);
     backward("attention proj", o_, d_, c, c, y_);

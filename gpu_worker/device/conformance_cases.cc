@@ -102,15 +102,16 @@ Outputs RunMatMul(ConformanceMemory& memory, const MatMulCase& t) {
   args.accumulate = t.accumulate;
   if (t.bias) args.bias = memory.PutAct(in.bias);
   args.epilogue = t.epilogue;
+  args.activation = t.activation;
   const int64_t padded = t.M * (t.N + x);
-  if (t.epilogue == MatMulArgs::Epilogue::kGelu) args.gelu_out = memory.AllocAct(padded);
+  if (t.epilogue == MatMulArgs::Epilogue::kActivation) args.activated = memory.AllocAct(padded);
   if (t.epilogue == MatMulArgs::Epilogue::kResidual) {
     args.residual = t.in_place ? args.c : memory.PutAct(Spread(in.residual, t.N, x));
     if (t.dropout > 0) args.dropout = SomeDropout(t.dropout, 1024);
   }
   memory.device().kernels().MatMul(args);
   Outputs out = {PaddedRows{t.N, x}.Get(memory, args.c, t.M)};
-  if (args.gelu_out != nullptr) out.push_back(Gather(memory.GetAct(args.gelu_out, padded), t.N, x));
+  if (args.activated != nullptr) out.push_back(Gather(memory.GetAct(args.activated, padded), t.N, x));
   return out;
 }
 
@@ -388,12 +389,13 @@ Outputs RunAttention(ConformanceMemory& memory, const AttentionCase& t, const Ke
   return {memory.GetAct(o, t.o_elems()), memory.GetF32(lse, t.B * t.H * t.T), memory.GetAct(dqkv, t.qkv_elems())};
 }
 
-Outputs RunGeluBackward(ConformanceMemory& memory, const Array& x, const Array& dy) {
+Outputs RunActivationBackward(ConformanceMemory& memory, Activation activation, const Array& x, const Array& dy) {
   const int64_t n = static_cast<int64_t>(x.size());
   void* d = memory.PutAct(dy);
-  void* gelu = memory.AllocAct(n);
-  memory.device().kernels().GeluBackward({.n = n, .x = memory.PutAct(x), .dy = d, .gelu_out = gelu});
-  return {memory.GetAct(d, n), memory.GetAct(gelu, n)};
+  void* activated = memory.AllocAct(n);
+  memory.device().kernels().ActivationBackward(
+      {.n = n, .activation = activation, .x = memory.PutAct(x), .dy = d, .activated = activated});
+  return {memory.GetAct(d, n), memory.GetAct(activated, n)};
 }
 
 Array RunDropout(ConformanceMemory& memory, const Array& x, const Dropout& dropout, bool in_place) {
@@ -439,7 +441,7 @@ LossOutputs RunLoss(ConformanceMemory& memory, const LossCase& t, const LossInpu
   float* row_max = static_cast<float*>(memory.Alloc(t.M * 4));
   float* row_sum = static_cast<float*>(memory.Alloc(t.M * 4));
   float* target = static_cast<float*>(memory.Alloc(t.M * 4));
-  LossRecord* record = memory.Put(std::vector<LossRecord>{{.loss_sum = 0.5, .counted = 2, .finite = 1}});
+  LossRecord* record = memory.Put(std::vector<LossRecord>{{.loss_sum = 0.5, .counted = 2, .finite = 1, .correct = 1}});
   for (int64_t first = 0; first < t.V; first += t.chunk) {
     const int64_t n = std::min(t.chunk, t.V - first);
     kernels.SoftmaxChunk({.M = t.M,

@@ -33,6 +33,7 @@ struct MatMulCase {
   int64_t M, N, K;
   bool trans_a = false, trans_b = false, accumulate = false, bias = false;
   MatMulArgs::Epilogue epilogue = MatMulArgs::Epilogue::kNone;
+  Activation activation = Activation::kGeluTanh;
   double dropout = 0;
   int64_t ld_extra = 0;   // leading dimensions beyond the least
   bool in_place = false;  // residual is c
@@ -40,15 +41,15 @@ struct MatMulCase {
   std::string Name() const {
     return "matmul " + std::to_string(M) + "x" + std::to_string(N) + "x" + std::to_string(K) + (trans_a ? " Ta" : "") +
            (trans_b ? " Tb" : "") + (accumulate ? " acc" : "") + (bias ? " bias" : "") + " epilogue " +
-           std::to_string(static_cast<int>(epilogue)) + " dropout " + std::to_string(dropout) + " ld+" +
-           std::to_string(ld_extra);
+           std::to_string(static_cast<int>(epilogue)) + "." + std::to_string(static_cast<int>(activation)) +
+           " dropout " + std::to_string(dropout) + " ld+" + std::to_string(ld_extra);
   }
 };
 struct MatMulInputs {
   Array a, b, c, bias, residual;
 };
 MatMulInputs MakeMatMulInputs(const MatMulCase& t);
-// {c, gelu_out or nothing}
+// {c, activated or nothing}
 Outputs RunMatMul(ConformanceMemory& memory, const MatMulCase& t);
 
 // Documents of `tokens`, 1, tokens + 3, 1, ... tokens, over all samples and cut where one ends; (B, T) each.
@@ -174,8 +175,9 @@ AttentionInputs MakeAttentionInputs(const AttentionCase& t);
 // {o, lse, dqkv}
 Outputs RunAttention(ConformanceMemory& memory, const AttentionCase& t, const KernelSizes& sizes);
 
-// {dx, gelu_out}
-Outputs RunGeluBackward(ConformanceMemory& memory, const Array& x, const Array& dy);
+inline constexpr Activation kActivations[] = {Activation::kGeluTanh, Activation::kGelu, Activation::kTanh};
+// {dx, activated}
+Outputs RunActivationBackward(ConformanceMemory& memory, Activation activation, const Array& x, const Array& dy);
 Array RunDropout(ConformanceMemory& memory, const Array& x, const Dropout& dropout, bool in_place);
 // Onto 0.25 in each column.
 Array RunColumnSum(ConformanceMemory& memory, int64_t M, int64_t N, int64_t before, const KernelSizes& sizes);
@@ -193,7 +195,7 @@ struct LossOutputs {
   Array dlogits;  // (M, V)
   LossRecord record;
 };
-// The record starts with a loss of 0.5 over 2 rows.
+// The record starts with a loss of 0.5 over 2 rows, one of them correct.
 LossOutputs RunLoss(ConformanceMemory& memory, const LossCase& t, const LossInputs& in, double scale);
 
 // (f(x + h u) - f(x - h u)) / 2h, for a direction u.

@@ -32,6 +32,7 @@ using conformance::Array;
 using conformance::AttentionCase;
 using conformance::EmbeddingCase;
 using conformance::EmbeddingInputs;
+using conformance::kActivations;
 using conformance::kEps;
 using conformance::LayerNormCase;
 using conformance::LayerNormInputs;
@@ -50,11 +51,11 @@ using conformance::Outputs;
 using conformance::RmsNormCase;
 using conformance::RmsNormInputs;
 using conformance::RotaryCase;
+using conformance::RunActivationBackward;
 using conformance::RunAttention;
 using conformance::RunColumnSum;
 using conformance::RunDropout;
 using conformance::RunEmbedding;
-using conformance::RunGeluBackward;
 using conformance::RunInverseRotary;
 using conformance::RunLayerNorm;
 using conformance::RunLoss;
@@ -82,11 +83,11 @@ void CheckMatMul(ConformanceMemory& memory, const MatMulCase& t) {
   Array size = reference::MatMul(Abs(in.a), t.trans_a, Abs(in.b), t.trans_b, t.M, t.N, t.K);
   const Array factors =
       t.dropout > 0 ? reference::DropoutFactors(SomeDropout(t.dropout, 1024), t.M * t.N) : Array(t.M * t.N, 1.0);
-  Array tolerance(want.size()), gelu(want.size());
+  Array tolerance(want.size()), activated(want.size());
   for (size_t i = 0; i < want.size(); ++i) {
     if (t.bias) want[i] += in.bias[i % t.N];
     if (t.accumulate) want[i] += in.c[i];
-    gelu[i] = reference::Gelu(want[i]);
+    activated[i] = reference::Activate(t.activation, want[i]);
     tolerance[i] = factors[i] * (16 * kEps * size[i] + 4 * kEps);
     if (t.epilogue == MatMulArgs::Epilogue::kResidual) {
       tolerance[i] += ActEps(memory) * factors[i] * std::abs(want[i]);  // the product may be rounded before it is added
@@ -95,9 +96,9 @@ void CheckMatMul(ConformanceMemory& memory, const MatMulCase& t) {
     tolerance[i] += 4 * ActEps(memory) * std::abs(want[i]);
   }
   ExpectNear(out[0], want, tolerance, "c");
-  // The slope of GELU is below 1.13.
+  // Slopes are below 1.13.
   for (double& v : tolerance) v = 1.2 * v + 8 * kEps;
-  if (t.epilogue == MatMulArgs::Epilogue::kGelu) ExpectNear(out[1], gelu, tolerance, "gelu_out");
+  if (t.epilogue == MatMulArgs::Epilogue::kActivation) ExpectNear(out[1], activated, tolerance, "activated");
 }
 
 std::vector<MatMulCase> MatMulCases() {
@@ -117,11 +118,14 @@ std::vector<MatMulCase> MatMulCases() {
       }
     }
   }
-  for (const E epilogue : {E::kNone, E::kGelu, E::kResidual}) {
+  for (const E epilogue : {E::kNone, E::kActivation, E::kResidual}) {
     for (const bool bias : {false, true}) {
       cases.push_back({.M = 33, .N = 70, .K = 50, .bias = bias, .epilogue = epilogue, .ld_extra = 5});
       cases.push_back({.M = 257, .N = 770, .K = 64, .bias = bias, .epilogue = epilogue});
     }
+  }
+  for (const Activation activation : {Activation::kGelu, Activation::kTanh}) {
+    cases.push_back({.M = 67, .N = 130, .K = 50, .bias = true, .epilogue = E::kActivation, .activation = activation});
   }
   for (const int64_t N : {64, 71, 395}) {  // 71 and 395: rows that do not start at a multiple of 4 elements
     cases.push_back({.M = 130, .N = N, .K = 40, .bias = true, .epilogue = E::kResidual, .dropout = 0.3});
@@ -176,8 +180,8 @@ TEST_P(DeviceConformanceTest, MatMulLetsNaNThrough) {
                              .ldb = 64,
                              .c = c,
                              .ldc = 64,
-                             .epilogue = MatMulArgs::Epilogue::kGelu,
-                             .gelu_out = gelu});
+                             .epilogue = MatMulArgs::Epilogue::kActivation,
+                             .activated = gelu});
   for (const void* result : {c, gelu}) {
     const Array got = memory.GetAct(result, 64 * 64);
     for (int64_t i = 0; i < 64 * 64; ++i) EXPECT_EQ(std::isnan(got[i]), i / 64 == 20) << i;
@@ -423,34 +427,45 @@ TEST_P(DeviceConformanceTest, RotaryAgreesWithFp64AndItsInverseUndoesIt) {
   }
 }
 
-TEST_P(DeviceConformanceTest, GeluBackwardAgreesWithFp64AndFiniteDifferences) {
+TEST_P(DeviceConformanceTest, ActivationBackwardAgreesWithFp64AndFiniteDifferences) {
   std::mt19937 random(2);
-  for (const int64_t n : {1, 17, 16384 + 5}) {
-    ConformanceMemory memory(device());
-    Array x = RandomArray(random, n, 12.0);
-    if (n > 4) x[0] = 0, x[1] = -40, x[2] = 40, x[3] = -1e4, x[4] = 1e4;
-    const Array dy = RandomArray(random, n);
-    const Outputs out = RunGeluBackward(memory, x, dy);
-    Array dx(n), gelu(n), slope(n);
-    for (int64_t i = 0; i < n; ++i) {
-      gelu[i] = reference::Gelu(x[i]);
-      dx[i] = dy[i] * reference::GeluDerivative(x[i]);
-      slope[i] = dy[i] * (reference::Gelu(x[i] + 1e-5) - reference::Gelu(x[i] - 1e-5)) / 2e-5;
+  for (const Activation activation : kActivations) {
+    for (const int64_t n : {1, 17, 16384 + 5}) {
+      SCOPED_TRACE(static_cast<int>(activation));
+      ConformanceMemory memory(device());
+      Array x = RandomArray(random, n, 12.0);
+      if (n > 4) x[0] = 0, x[1] = -40, x[2] = 40, x[3] = -1e4, x[4] = 1e4;
+      const Array dy = RandomArray(random, n);
+      const Outputs out = RunActivationBackward(memory, activation, x, dy);
+      Array dx(n), y(n), slope(n);
+      const auto f = [&](double at) { return reference::Activate(activation, at); };
+      for (int64_t i = 0; i < n; ++i) {
+        y[i] = f(x[i]);
+        dx[i] = dy[i] * reference::ActivationSlope(activation, x[i]);
+        slope[i] = dy[i] * (f(x[i] + 1e-5) - f(x[i] - 1e-5)) / 2e-5;
+      }
+      // The exponential errs by 2 ulp, and its argument, at most about 88 before it saturates, by 2
+      // of its own.
+      ExpectNear(out[0], dx, 16 * kEps, 16 * kEps + 4 * ActEps(memory), "dx");
+      ExpectNear(out[1], y, 16 * kEps, 16 * kEps + 4 * ActEps(memory), "activated");
+      ExpectNear(out[0], slope, 1e-5 + 8 * ActEps(memory), 1e-5, "finite differences");
     }
-    // The exponential errs by 2 ulp, and its argument, at most about 88 before it saturates, by 2
-    // of its own.
-    ExpectNear(out[0], dx, 16 * kEps, 16 * kEps + 4 * ActEps(memory), "dx");
-    ExpectNear(out[1], gelu, 16 * kEps, 16 * kEps + 4 * ActEps(memory), "gelu_out");
-    ExpectNear(out[0], slope, 1e-5 + 8 * ActEps(memory), 1e-5, "finite differences");
   }
 }
 
-TEST_P(DeviceConformanceTest, GeluBackwardGivesTheBitsOfTheForward) {
-  const MatMulCase t = {.M = 67, .N = 129, .K = 40, .bias = true, .epilogue = MatMulArgs::Epilogue::kGelu};
-  ConformanceMemory memory(device());
-  const Outputs forward = RunMatMul(memory, t);
-  const Outputs backward = RunGeluBackward(memory, forward[0], Array(forward[0].size(), 1.0));
-  EXPECT_TRUE(backward[1] == forward[1]);
+TEST_P(DeviceConformanceTest, ActivationBackwardGivesTheBitsOfTheForward) {
+  for (const Activation activation : kActivations) {
+    const MatMulCase t = {.M = 67,
+                          .N = 129,
+                          .K = 40,
+                          .bias = true,
+                          .epilogue = MatMulArgs::Epilogue::kActivation,
+                          .activation = activation};
+    ConformanceMemory memory(device());
+    const Outputs forward = RunMatMul(memory, t);
+    const Outputs backward = RunActivationBackward(memory, activation, forward[0], Array(forward[0].size(), 1.0));
+    EXPECT_TRUE(backward[1] == forward[1]) << t.Name();
+  }
 }
 
 TEST_P(DeviceConformanceTest, DropoutKeepsWhatPhiloxSays) {
@@ -526,7 +541,7 @@ Outputs RunEverything(Device& device, const KernelSizes& sizes) {
   using E = MatMulArgs::Epilogue;
   for (const MatMulCase& t :
        {MatMulCase{.M = 512, .N = 1152, .K = 384, .bias = true},
-        MatMulCase{.M = 500, .N = 700, .K = 130, .bias = true, .epilogue = E::kGelu},
+        MatMulCase{.M = 500, .N = 700, .K = 130, .bias = true, .epilogue = E::kActivation},
         MatMulCase{.M = 512, .N = 384, .K = 384, .bias = true, .epilogue = E::kResidual, .dropout = 0.1},
         MatMulCase{.M = 512, .N = 384, .K = 700, .trans_b = true},
         MatMulCase{.M = 384, .N = 500, .K = 1024, .trans_a = true, .accumulate = true}}) {
@@ -561,10 +576,12 @@ Outputs RunEverything(Device& device, const KernelSizes& sizes) {
         AttentionCase{.B = 2, .T = 150, .H = 4, .D = 24, .dropout = 0.1, .shared_by = 2, .document_tokens = 20}}) {
     with_memory([&](ConformanceMemory& memory) { return RunAttention(memory, t, sizes); });
   }
-  with_memory([&](ConformanceMemory& memory) {
-    std::mt19937 random(8);
-    return RunGeluBackward(memory, RandomArray(random, 100000, 5.0), RandomArray(random, 100000));
-  });
+  for (const Activation activation : kActivations) {
+    with_memory([&](ConformanceMemory& memory) {
+      std::mt19937 random(8);
+      return RunActivationBackward(memory, activation, RandomArray(random, 100000, 5.0), RandomArray(random, 100000));
+    });
+  }
   with_memory([&](ConformanceMemory& memory) {
     std::mt19937 random(8);
     return Outputs{RunDropout(memory, RandomArray(random, 100000), SomeDropout(0.3), false)};

@@ -29,6 +29,13 @@ struct Dropout {
   int64_t first_element = 0;  // index within the vnode of the array's element 0; a multiple of 4
 };
 
+// y = f(x) of each element.
+enum class Activation {
+  kGeluTanh,  // GPT-2's GELU: 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))
+  kGelu,      // x Phi(x), by the error function. Source, both: Hendrycks and Gimpel, arXiv:1606.08415
+  kTanh,
+};
+
 // c (M, N) = op(a) (M, K) * op(b) (K, N)  [+ c if accumulate] [+ bias]; then the epilogue.
 // Leading dimensions are in elements; op(x) is x or its transpose, given by trans_*.
 struct MatMulArgs {
@@ -44,11 +51,12 @@ struct MatMulArgs {
   bool c_is_gradient = false;
   bool accumulate = false;
   const void* bias = nullptr;  // act (N) or null; not with accumulate
-  // kNone; kGelu: c receives the product plus bias (what backward needs) and gelu_out (act, (M, N), leading
-  // dimension ldc) its GELU; kResidual: c = residual + dropout(product + bias), residual (act, (M, N), ldc)
+  // kNone; kActivation: c receives the product plus bias (what backward needs) and activated (act, (M, N), leading
+  // dimension ldc) f of it; kResidual: c = residual + dropout(product + bias), residual (act, (M, N), ldc)
   // may be c itself only when dropout.rate is 0.
-  enum class Epilogue { kNone, kGelu, kResidual } epilogue = Epilogue::kNone;
-  void* gelu_out = nullptr;
+  enum class Epilogue { kNone, kActivation, kResidual } epilogue = Epilogue::kNone;
+  Activation activation = Activation::kGeluTanh;
+  void* activated = nullptr;
   const void* residual = nullptr;
   Dropout dropout;
 };
@@ -188,12 +196,12 @@ struct AttentionBackwardArgs {
   void* scratch = nullptr;  // KernelSizes::attention_backward(B, T, H, D) bytes
 };
 
-// GELU as GPT-2 has it: 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))).
-struct GeluBackwardArgs {
+struct ActivationBackwardArgs {
   int64_t n = 0;
-  const void* x = nullptr;   // act (n): before the GELU
-  void* dy = nullptr;        // act (n): in, the gradient of gelu(x); out, that of x
-  void* gelu_out = nullptr;  // act (n) out: gelu(x) again, the bits that MatMul's kGelu gave; or null
+  Activation activation = Activation::kGeluTanh;
+  const void* x = nullptr;    // act (n): before the activation
+  void* dy = nullptr;         // act (n): in, the gradient of f(x); out, that of x
+  void* activated = nullptr;  // act (n) out: f(x) again, the bits that MatMul's kActivation gave; or null
 };
 
 // y = silu(gate) up, silu(x) = x / (1 + e^-x). Source: Shazeer, arXiv:2002.05202.
@@ -261,7 +269,8 @@ struct SoftmaxChunkBackwardArgs {
 struct LossRecord {
   double loss_sum = 0;  // nats, over counted rows
   int64_t counted = 0;
-  int64_t finite = 1;  // 0 if a row's loss was not finite
+  int64_t finite = 1;   // 0 if a row's loss was not finite
+  int64_t correct = 0;  // of the counted rows: no other logit is larger than the label's
 };
 struct LossArgs {
   int64_t M = 0, V = 0;
@@ -320,7 +329,7 @@ class Kernels {
   virtual void RmsNormBackward(const RmsNormBackwardArgs&) = 0;
   virtual void Attention(const AttentionArgs&) = 0;
   virtual void AttentionBackward(const AttentionBackwardArgs&) = 0;
-  virtual void GeluBackward(const GeluBackwardArgs&) = 0;
+  virtual void ActivationBackward(const ActivationBackwardArgs&) = 0;
   virtual void Swiglu(const SwigluArgs&) = 0;
   virtual void SwigluBackward(const SwigluBackwardArgs&) = 0;
   virtual void Rotary(const RotaryArgs&) = 0;

@@ -52,6 +52,19 @@ TEST_P(DeviceConformanceTest, CrossEntropyInChunksAgreesWithFp64) {
   }
 }
 
+TEST_P(DeviceConformanceTest, CorrectRowsAreThoseWhoseLabelHasTheLargestLogit) {
+  const LossCase t = {6, 40, 16};
+  LossInputs in{Array(t.M * t.V, -1.0), {}};
+  const auto logit = [&](int64_t row, int64_t column) -> double& { return in.logits[row * t.V + column]; };
+  // Row 0 is right in the first chunk, 1 in the last; 2 is wrong; 3 shares the largest; 4 and 5 are not counted.
+  logit(0, 3) = logit(1, 39) = logit(2, 20) = logit(3, 5) = logit(3, 30) = logit(4, 7) = logit(5, 7) = 2;
+  in.labels = {3, 39, 21, 30, -100, 40};
+  ConformanceMemory memory(device());
+  const LossOutputs out = RunLoss(memory, t, in, 1.0);
+  EXPECT_EQ(out.record.counted, 2 + 4);
+  EXPECT_EQ(out.record.correct, 1 + 3);  // the record began with 1
+}
+
 TEST_P(DeviceConformanceTest, CrossEntropyGradientAgreesWithFiniteDifferences) {
   const LossCase t = {20, 50, 16};
   ConformanceMemory memory(device());

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <numbers>
 #include <vector>
 
 #include "common/numeric/philox.h"
@@ -32,11 +33,30 @@ Array DropoutFactors(const Dropout& dropout, int64_t n) {
   return factors;
 }
 
-double Gelu(double x) { return 0.5 * x * (1 + std::tanh(std::sqrt(kTwoOverPi) * (x + kCubic * x * x * x))); }
+double Activate(Activation activation, double x) {
+  switch (activation) {
+    case Activation::kGeluTanh:
+      return 0.5 * x * (1 + std::tanh(std::sqrt(kTwoOverPi) * (x + kCubic * x * x * x)));
+    case Activation::kGelu:
+      return 0.5 * x * std::erfc(-x / std::numbers::sqrt2);
+    case Activation::kTanh:
+      return std::tanh(x);
+  }
+  return x;
+}
 
-double GeluDerivative(double x) {
-  const double t = std::tanh(std::sqrt(kTwoOverPi) * (x + kCubic * x * x * x));
-  return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * std::sqrt(kTwoOverPi) * (1 + 3 * kCubic * x * x);
+double ActivationSlope(Activation activation, double x) {
+  switch (activation) {
+    case Activation::kGeluTanh: {
+      const double t = std::tanh(std::sqrt(kTwoOverPi) * (x + kCubic * x * x * x));
+      return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * std::sqrt(kTwoOverPi) * (1 + 3 * kCubic * x * x);
+    }
+    case Activation::kGelu:
+      return 0.5 * std::erfc(-x / std::numbers::sqrt2) + x * std::exp(-0.5 * x * x) / std::sqrt(2 * std::numbers::pi);
+    case Activation::kTanh:
+      return 1 - std::tanh(x) * std::tanh(x);
+  }
+  return 1;
 }
 
 Array MatMul(const Array& a, bool trans_a, const Array& b, bool trans_b, int64_t M, int64_t N, int64_t K) {

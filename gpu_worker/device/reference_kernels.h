@@ -16,8 +16,8 @@ using Array = std::vector<double>;
 // kernels.h.
 Array DropoutFactors(const Dropout& dropout, int64_t n);
 
-double Gelu(double x);
-double GeluDerivative(double x);
+double Activate(Activation activation, double x);
+double ActivationSlope(Activation activation, double x);
 
 // (M, N) = op(a) op(b); a is (M, K), or (K, M) if trans_a; b is (K, N), or (N, K) if trans_b.
 Array MatMul(const Array& a, bool trans_a, const Array& b, bool trans_b, int64_t M, int64_t N, int64_t K);

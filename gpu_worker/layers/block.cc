@@ -195,7 +195,7 @@ void MlpBackward(const BlockWork& b, const BackwardScratch& at, void* dy, float*
     b.k.SwigluBackward(
         {.M = b.M, .F = s.F, .gate_up = b.Inner(b.in.up), .dy = d_hidden, .dgate_up = d_up, .y = hidden});
   } else {
-    b.k.GeluBackward({.n = b.M * s.F, .x = b.Inner(b.in.up), .dy = d_up, .gelu_out = hidden});
+    b.k.ActivationBackward({.n = b.M * s.F, .x = b.Inner(b.in.up), .dy = d_up, .activated = hidden});
   }
   b.linear.BackwardWeights({w.down}, hidden, d_out, b.C, gradient, kernel);
 
@@ -376,8 +376,8 @@ void BlockForward(Kernels& kernels, const BlockArgs& args, const void* x, void* 
   for (const Linear& l : w.up) {
     MatMulArgs product = b.linear.Forward(l, normed, up, s.up_width());
     if (!s.is_gated && y != nullptr) {
-      product.epilogue = MatMulArgs::Epilogue::kGelu;
-      product.gelu_out = hidden;
+      product.epilogue = MatMulArgs::Epilogue::kActivation;
+      product.activated = hidden;
     }
     kernels.MatMul(product);
   }

@@ -145,9 +145,10 @@ void CpuKernels::AttentionBackward(const AttentionBackwardArgs& args) {
   });
 }
 
-void CpuKernels::GeluBackward(const GeluBackwardArgs& args) {
+void CpuKernels::ActivationBackward(const ActivationBackwardArgs& args) {
   compute_.Launch([this, args] {
-    ForRanges(args.n, kTileElems, [&](int64_t begin, int64_t end, float*) { GeluBackwardElems(args, begin, end); });
+    ForRanges(args.n, kTileElems,
+              [&](int64_t begin, int64_t end, float*) { ActivationBackwardElems(args, begin, end); });
   });
 }
 

@@ -26,32 +26,32 @@ namespace {
 
 using DU16 = hn::Rebind<uint16_t, DF>;
 
-void GeluBackwardImpl(const GeluBackwardArgs& args, int64_t begin, int64_t end) {
+template <typename F>
+HWY_INLINE void ActivationBackwardWith(const F& f, const ActivationBackwardArgs& args, int64_t begin, int64_t end) {
   const DF d;
   const float* x = static_cast<const float*>(args.x);
   float* dy = static_cast<float*>(args.dy);
-  float* gelu_out = static_cast<float*>(args.gelu_out);
-  const VF one = hn::Set(d, 1.0f);
+  float* activated = static_cast<float*>(args.activated);
   for (int64_t i = begin; i < end; i += kVecLanes) {
     const int64_t left = end - i;
-    const VF v = LoadTail(d, x + i, left);
-    const GeluParts g = Gelu(d, v);
-    if (gelu_out != nullptr) {
+    const Activated a = f(d, LoadTail(d, x + i, left));
+    if (activated != nullptr) {
       // Past the caches: the array is large, nothing reads it soon, and its lines may be shared
       // with other cores since its last use. 2.0 in place of 7.5 ms for 6.3 M elements on two Zen 4
       // cores apart; no difference where they share a cache.
       if (left >= kVecLanes) {
-        hn::Stream(hn::Mul(v, g.gate), d, gelu_out + i);
+        hn::Stream(a.y, d, activated + i);
       } else {
-        StoreTail(hn::Mul(v, g.gate), d, gelu_out + i, left);
+        StoreTail(a.y, d, activated + i, left);
       }
     }
-    // gate' = gate (1 - gate) slope
-    const VF bend = hn::Mul(hn::Mul(g.gate, hn::Sub(one, g.gate)), g.slope);
-    const VF derivative = hn::MulAdd(v, bend, g.gate);
-    StoreTail(hn::Mul(LoadTail(d, dy + i, left), derivative), d, dy + i, left);
+    StoreTail(hn::Mul(LoadTail(d, dy + i, left), a.slope), d, dy + i, left);
   }
   hwy::FlushStream();  // streamed stores become visible before the tile counts as done
+}
+
+void ActivationBackwardImpl(const ActivationBackwardArgs& args, int64_t begin, int64_t end) {
+  ForActivation(args.activation, [&](const auto& f) HWY_ATTR { ActivationBackwardWith(f, args, begin, end); });
 }
 
 // fn(row, first, count) for each row's part of elements [begin, end) of (M, F).
@@ -307,7 +307,7 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace eps::worker::cpu {
 
-HWY_EXPORT(GeluBackwardImpl);
+HWY_EXPORT(ActivationBackwardImpl);
 HWY_EXPORT(SwigluImpl);
 HWY_EXPORT(SwigluBackwardImpl);
 HWY_EXPORT(DropoutImpl);
@@ -318,8 +318,8 @@ HWY_EXPORT(EmitImpl);
 HWY_EXPORT(EmbeddingImpl);
 HWY_EXPORT(EmbeddingBackwardImpl);
 
-void GeluBackwardElems(const GeluBackwardArgs& args, int64_t begin, int64_t end) {
-  HWY_DYNAMIC_DISPATCH(GeluBackwardImpl)(args, begin, end);
+void ActivationBackwardElems(const ActivationBackwardArgs& args, int64_t begin, int64_t end) {
+  HWY_DYNAMIC_DISPATCH(ActivationBackwardImpl)(args, begin, end);
 }
 void SwigluElems(const SwigluArgs& args, int64_t begin, int64_t end) {
   HWY_DYNAMIC_DISPATCH(SwigluImpl)(args, begin, end);

@@ -10,7 +10,7 @@ namespace eps::worker::cpu {
 
 // Elements [begin, end) of each kernel; begin is a multiple of 64. No element depends on where a
 // tile starts.
-void GeluBackwardElems(const GeluBackwardArgs& args, int64_t begin, int64_t end);
+void ActivationBackwardElems(const ActivationBackwardArgs& args, int64_t begin, int64_t end);
 // Of y (M, F).
 void SwigluElems(const SwigluArgs& args, int64_t begin, int64_t end);
 void SwigluBackwardElems(const SwigluBackwardArgs& args, int64_t begin, int64_t end);

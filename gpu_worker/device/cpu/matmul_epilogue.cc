@@ -27,7 +27,8 @@ HWY_INLINE void BiasRow(float* c, const float* bias, int64_t n) {
   }
 }
 
-HWY_INLINE void GeluRow(float* c, const float* bias, float* gelu_out, int64_t n) {
+template <typename F>
+HWY_INLINE void ActivationRow(const F& f, float* c, const float* bias, float* activated, int64_t n) {
   const DF d;
   for (int64_t j = 0; j < n; j += kVecLanes) {
     VF x = LoadTail(d, c + j, n - j);
@@ -35,7 +36,7 @@ HWY_INLINE void GeluRow(float* c, const float* bias, float* gelu_out, int64_t n)
       x = hn::Add(x, LoadTail(d, bias + j, n - j));
       StoreTail(x, d, c + j, n - j);
     }
-    StoreTail(hn::Mul(x, Gelu(d, x).gate), d, gelu_out + j, n - j);
+    StoreTail(f(d, x).y, d, activated + j, n - j);
   }
 }
 
@@ -61,8 +62,10 @@ void EpilogueImpl(const MatMulArgs& args, const DropoutPlan& dropout, const Outp
       case Epilogue::kNone:
         if (bias != nullptr) BiasRow(c, bias, n);
         break;
-      case Epilogue::kGelu:
-        GeluRow(c, bias, static_cast<float*>(args.gelu_out) + at, n);
+      case Epilogue::kActivation:
+        ForActivation(args.activation, [&](const auto& f) HWY_ATTR {
+          ActivationRow(f, c, bias, static_cast<float*>(args.activated) + at, n);
+        });
         break;
       case Epilogue::kResidual: {
         if (args.residual == args.c) {  // the product was added to it already; there is no dropout then

@@ -13,7 +13,7 @@ struct OutputTile {
   int64_t num_rows = 0, num_columns = 0;
 };
 
-// Bias, GELU, and residual with dropout on a tile of c that holds the product.
+// Bias, activation, and residual with dropout on a tile of c that holds the product.
 void MatMulEpilogue(const MatMulArgs& args, const DropoutPlan& dropout, const OutputTile& tile, float* scratch);
 
 }  // namespace eps::worker::cpu

@@ -118,6 +118,7 @@ void AddLoss(const LossArgs& args) {
                         static_cast<double>(args.target[row]);
     lanes[row % 16] += loss;
     ++args.record->counted;
+    if (args.target[row] == args.row_max[row]) ++args.record->correct;
     if (!std::isfinite(loss)) args.record->finite = 0;
   }
   double sum = 0;

@@ -141,7 +141,10 @@ std::vector<float> RunKernels() {
                          .dropout = drop});
   }
 
-  k.GeluBackward({.n = M * C, .x = x, .dy = a.Filled(M * C, 7), .gelu_out = a.Zero(M * C)});
+  for (const Activation activation : {Activation::kGeluTanh, Activation::kGelu, Activation::kTanh}) {
+    k.ActivationBackward(
+        {.n = M * C, .activation = activation, .x = x, .dy = a.Filled(M * C, 7), .activated = a.Zero(M * C)});
+  }
   k.ApplyDropout({.n = M * C, .x = x, .y = a.Zero(M * C), .dropout = dropout});
   // One product per element is exact in any order: what differs could only be the epilogue.
   k.MatMul({.M = M,
@@ -154,8 +157,8 @@ std::vector<float> RunKernels() {
             .c = a.Zero(M * C),
             .ldc = C,
             .bias = beta,
-            .epilogue = MatMulArgs::Epilogue::kGelu,
-            .gelu_out = a.Zero(M * C)});
+            .epilogue = MatMulArgs::Epilogue::kActivation,
+            .activated = a.Zero(M * C)});
   k.MatMul({.M = M,
             .N = C,
             .K = 1,

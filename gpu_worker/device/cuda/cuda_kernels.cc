@@ -66,12 +66,12 @@ void CudaKernels::MatMul(const MatMulArgs& args) {
                              .residual = args.residual,
                              .dropout = args.dropout};
   if (args.epilogue == Epilogue::kResidual && drops) cuda::AddResidual(queue_, act_, rest);
-  if (args.epilogue == Epilogue::kGelu) {
-    // Of c as it is stored, by the function that GeluBackward has: both give the same bits, which an epilogue of the
-    // library, computed before c is rounded, would not.
-    EpilogueArgs gelu = rest;
-    gelu.y = args.gelu_out;
-    cuda::Gelu(queue_, act_, gelu);
+  if (args.epilogue == Epilogue::kActivation) {
+    // Of c as it is stored, by the function that ActivationBackward has: both give the same bits, which an epilogue of
+    // the library, computed before c is rounded, would not.
+    EpilogueArgs of_c = rest;
+    of_c.y = args.activated;
+    cuda::Activate(queue_, act_, args.activation, of_c);
   }
 }
 
@@ -116,7 +116,9 @@ void CudaKernels::AttentionBackward(const AttentionBackwardArgs& args) {
   PlainAttentionBackward(queue_, act_, args);
 }
 
-void CudaKernels::GeluBackward(const GeluBackwardArgs& args) { cuda::GeluBackward(queue_, act_, args); }
+void CudaKernels::ActivationBackward(const ActivationBackwardArgs& args) {
+  cuda::ActivationBackward(queue_, act_, args);
+}
 void CudaKernels::Swiglu(const SwigluArgs& args) { cuda::Swiglu(queue_, act_, args); }
 void CudaKernels::SwigluBackward(const SwigluBackwardArgs& args) { cuda::SwigluBackward(queue_, act_, args); }
 void CudaKernels::Rotary(const RotaryArgs& args) { cuda::Rotary(queue_, act_, args); }

@@ -40,7 +40,7 @@ class CudaKernels : public Kernels {
   void RmsNormBackward(const RmsNormBackwardArgs& args) override;
   void Attention(const AttentionArgs& args) override;
   void AttentionBackward(const AttentionBackwardArgs& args) override;
-  void GeluBackward(const GeluBackwardArgs& args) override;
+  void ActivationBackward(const ActivationBackwardArgs& args) override;
   void Swiglu(const SwigluArgs& args) override;
   void SwigluBackward(const SwigluBackwardArgs& args) override;
   void Rotary(const RotaryArgs& args) override;

@@ -36,22 +36,47 @@ __device__ __forceinline__ SigmoidParts PartsOfSigmoid(float x) {
 constexpr float kTwoSqrtTwoOverPi = 1.5957691216057308f;
 constexpr float kCubic = 0.044715f;
 
-// 0.5 x (1 + tanh(u)) is x sigmoid(2u), with u = sqrt(2/pi) (x + 0.044715 x^3): the parts at 2u.
-__device__ __forceinline__ SigmoidParts PartsOfGelu(float x) {
-  return PartsOfSigmoid(kTwoSqrtTwoOverPi * (x + kCubic * x * x * x));
+// An activation and its derivative. The one place where either is computed: forward and backward give the same bits.
+struct Activated {
+  float y, slope;
+};
+template <Activation kActivation>
+__device__ __forceinline__ Activated Activate(float x) {
+  if constexpr (kActivation == Activation::kGeluTanh) {
+    // 0.5 (1 + tanh(u)) is sigmoid(2u), with u = sqrt(2/pi) (x + 0.044715 x^3).
+    const SigmoidParts parts = PartsOfSigmoid(kTwoSqrtTwoOverPi * (x + kCubic * x * x * x));
+    return {x * parts.sigmoid, parts.sigmoid + x * parts.slope * kTwoSqrtTwoOverPi * (1 + 3 * kCubic * x * x)};
+  } else if constexpr (kActivation == Activation::kGelu) {
+    constexpr float kOneOverSqrtTwo = 0.7071067811865476f, kOneOverSqrtTwoPi = 0.3989422804014327f;
+    const float phi = 0.5f * erfcf(-x * kOneOverSqrtTwo);
+    return {x * phi, phi + x * kOneOverSqrtTwoPi * expf(-0.5f * x * x)};
+  } else {
+    const SigmoidParts parts = PartsOfSigmoid(2 * x);
+    return {tanhf(x), 4 * parts.slope};
+  }
 }
 
-// The one place where a GELU is computed: forward and backward give the same bits.
-__device__ __forceinline__ float GeluOf(float x, float sigmoid) { return x * sigmoid; }
+// fn(an integral constant of `activation`).
+template <typename Fn>
+void ForActivation(Activation activation, const Fn& fn) {
+  switch (activation) {
+    case Activation::kGeluTanh:
+      return fn(std::integral_constant<Activation, Activation::kGeluTanh>());
+    case Activation::kGelu:
+      return fn(std::integral_constant<Activation, Activation::kGelu>());
+    case Activation::kTanh:
+      return fn(std::integral_constant<Activation, Activation::kTanh>());
+  }
+}
 
-template <typename T, bool kVector>
-__global__ void GeluKernel(int64_t M, int64_t N, int64_t ld, const T* x, T* y) {
+template <typename T, bool kVector, Activation kActivation>
+__global__ void ActivateKernel(int64_t M, int64_t N, int64_t ld, const T* x, T* y) {
   const int64_t at = PackStart();
   for (int64_t row = blockIdx.y; row < M; row += gridDim.y) {
     float v[kPack];
     LoadPack<kVector>(x + row * ld, at, N, v);
     EPS_UNROLL
-    for (int i = 0; i < kPack; ++i) v[i] = GeluOf(v[i], PartsOfGelu(v[i]).sigmoid);
+    for (int i = 0; i < kPack; ++i) v[i] = Activate<kActivation>(v[i]).y;
     StorePack<kVector>(v, y + row * ld, at, N);
   }
 }
@@ -71,20 +96,20 @@ __global__ void AddResidualKernel(int64_t M, int64_t N, int64_t ld, const T* x, 
   }
 }
 
-template <typename T>
-__global__ void GeluBackwardKernel(int64_t n, const T* x, T* dy, T* gelu_out) {
+template <typename T, Activation kActivation>
+__global__ void ActivationBackwardKernel(int64_t n, const T* x, T* dy, T* activated) {
   const int64_t at = PackStart();
   float v[kPack], d[kPack];
   LoadPack<true>(x, at, n, v);
   LoadPack<true>(dy, at, n, d);
   EPS_UNROLL
   for (int i = 0; i < kPack; ++i) {
-    const SigmoidParts parts = PartsOfGelu(v[i]);
-    d[i] *= parts.sigmoid + v[i] * parts.slope * kTwoSqrtTwoOverPi * (1 + 3 * kCubic * v[i] * v[i]);
-    v[i] = GeluOf(v[i], parts.sigmoid);
+    const Activated a = Activate<kActivation>(v[i]);
+    d[i] *= a.slope;
+    v[i] = a.y;
   }
   StorePack<true>(d, dy, at, n);
-  if (gelu_out != nullptr) StorePack<true>(v, gelu_out, at, n);
+  if (activated != nullptr) StorePack<true>(v, activated, at, n);
 }
 
 // The one place where silu(gate) is computed: forward and backward give the same bits.
@@ -223,13 +248,15 @@ struct Rows {
 
 }  // namespace
 
-void Gelu(KernelQueue& queue, Dtype act, const EpilogueArgs& args) {
+void Activate(KernelQueue& queue, Dtype act, Activation activation, const EpilogueArgs& args) {
   const Rows rows(args);
   ForAct(act, [&](auto type) {
     using T = typename decltype(type)::type;
     ForVector(rows.ld, {args.x, args.y}, [&](auto vector) {
-      Launch(queue, "Gelu", rows.shape(), &GeluKernel<T, decltype(vector)::value>, rows.M, rows.N, rows.ld,
-             static_cast<const T*>(args.x), static_cast<T*>(args.y));
+      ForActivation(activation, [&](auto f) {
+        Launch(queue, "Activate", rows.shape(), &ActivateKernel<T, decltype(vector)::value, decltype(f)::value>, rows.M,
+               rows.N, rows.ld, static_cast<const T*>(args.x), static_cast<T*>(args.y));
+      });
     });
   });
 }
@@ -246,11 +273,13 @@ void AddResidual(KernelQueue& queue, Dtype act, const EpilogueArgs& args) {
   });
 }
 
-void GeluBackward(KernelQueue& queue, Dtype act, const GeluBackwardArgs& args) {
+void ActivationBackward(KernelQueue& queue, Dtype act, const ActivationBackwardArgs& args) {
   ForAct(act, [&](auto type) {
     using T = typename decltype(type)::type;
-    Launch(queue, "GeluBackward", ElementShape(args.n), &GeluBackwardKernel<T>, args.n, static_cast<const T*>(args.x),
-           static_cast<T*>(args.dy), static_cast<T*>(args.gelu_out));
+    ForActivation(args.activation, [&](auto f) {
+      Launch(queue, "ActivationBackward", ElementShape(args.n), &ActivationBackwardKernel<T, decltype(f)::value>,
+             args.n, static_cast<const T*>(args.x), static_cast<T*>(args.dy), static_cast<T*>(args.activated));
+    });
   });
 }
 

@@ -19,12 +19,12 @@ struct EpilogueArgs {
   const void* residual = nullptr;
   Dropout dropout;
 };
-// y = gelu(x)
-void Gelu(KernelQueue& queue, Dtype act, const EpilogueArgs& args);
+// y = f(x)
+void Activate(KernelQueue& queue, Dtype act, Activation activation, const EpilogueArgs& args);
 // y = residual + dropout(x)
 void AddResidual(KernelQueue& queue, Dtype act, const EpilogueArgs& args);
 
-void GeluBackward(KernelQueue& queue, Dtype act, const GeluBackwardArgs& args);
+void ActivationBackward(KernelQueue& queue, Dtype act, const ActivationBackwardArgs& args);
 void Swiglu(KernelQueue& queue, Dtype act, const SwigluArgs& args);
 void SwigluBackward(KernelQueue& queue, Dtype act, const SwigluBackwardArgs& args);
 void ApplyDropout(KernelQueue& queue, Dtype act, const DropoutArgs& args);

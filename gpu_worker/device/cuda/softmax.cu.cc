@@ -73,7 +73,7 @@ constexpr int kLossLanes = 16;  // row i goes to lane i mod 16; then the lanes i
 __global__ void __launch_bounds__(kRowThreads) LossKernel(LossArgs args) {
   __shared__ double losses[kRowThreads];
   __shared__ double lanes[kLossLanes];
-  int32_t counted = 0;  // of this thread's rows
+  int32_t counted = 0, correct = 0;  // of this thread's rows
   bool finite = true;
   double lane = 0;
   for (int64_t first = 0; first < args.M; first += kRowThreads) {
@@ -83,6 +83,7 @@ __global__ void __launch_bounds__(kRowThreads) LossKernel(LossArgs args) {
       loss = static_cast<double>(args.row_max[row]) + log(static_cast<double>(args.row_sum[row])) -
              static_cast<double>(args.target[row]);
       ++counted;
+      correct += args.target[row] == args.row_max[row] ? 1 : 0;
       finite = finite && std::isfinite(loss);
     }
     losses[threadIdx.x] = loss;
@@ -94,16 +95,21 @@ __global__ void __launch_bounds__(kRowThreads) LossKernel(LossArgs args) {
   }
   if (threadIdx.x < kLossLanes) lanes[threadIdx.x] = lane;
   const bool all_finite = __syncthreads_or(!finite) == 0;
-  __shared__ int32_t counts[kRowThreads];
+  __shared__ int32_t counts[kRowThreads], corrects[kRowThreads];
   counts[threadIdx.x] = counted;
+  corrects[threadIdx.x] = correct;
   __syncthreads();
   if (threadIdx.x != 0) return;
-  int64_t total = 0;
-  for (int i = 0; i < kRowThreads; ++i) total += counts[i];
+  int64_t total = 0, total_correct = 0;
+  for (int i = 0; i < kRowThreads; ++i) {
+    total += counts[i];
+    total_correct += corrects[i];
+  }
   double sum = 0;
   for (int i = 0; i < kLossLanes; ++i) sum += lanes[i];
   args.record->loss_sum += sum;
   args.record->counted += total;
+  args.record->correct += total_correct;
   if (!all_finite) args.record->finite = 0;
 }
 
