@@ -121,7 +121,7 @@ struct ModelSpec {
   std::vector<BlobSpec> blobs;
 
   int64_t num_parameters() const;
-  int64_t num_elems() const;  // over all blobs, padding included
+  int64_t num_elems() const;            // over all blobs, padding included
   int64_t num_trainable_elems() const;  // the same without frozen ones: what is updated; at least one tensor's
   int64_t num_trainable_parameters() const;
   // Below it no layer trains, and a backward pass ends with it.
