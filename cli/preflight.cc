@@ -70,7 +70,8 @@ absl::StatusOr<RunOutline> CheckBeforeTraining(const Preflight& preflight) {
                         .tokens_per_step = run.tokens_per_step(),
                         .sequences_per_step = run.batch.sequences_per_step()};
   EPS_ASSIGN_OR_RETURN(outline.samples, CountSamples(run));
-  if (!run.model_from.empty() && !preflight.resume) EPS_RETURN_IF_ERROR(ModelFolder::Open(run.model_from).status());
+  if (!run.model_from.empty() && !preflight.resume)
+    EPS_RETURN_IF_ERROR(ModelFolder::Open(run.model_from, run.model.num_classes).status());
   EPS_ASSIGN_OR_RETURN(const ModelSpec model, BuildModel(run.model));
   EPS_RETURN_IF_ERROR(CheckPlan(preflight, run, model));
   outline.parameters = model.num_parameters();

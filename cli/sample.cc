@@ -254,6 +254,11 @@ absl::Status RunSample(const SampleFlags& flags, SignalQueue& signals) {
   EPS_ASSIGN_OR_RETURN(const std::string config_text, ReadFile(folder + "/config.json"));
   absl::StatusOr<ModelConfig> config = ModelConfigFromJson(config_text);
   if (!config.ok()) return Annotate(config.status(), folder + "/config.json");
+  if (config->family == ModelFamily::kBert) {
+    return absl::InvalidArgumentError(absl::StrCat(folder,
+                                                   "/config.json: model_type: a BERT continues no text; it predicts ",
+                                                   config->is_classifier() ? "a class" : "masked tokens"));
+  }
   std::unique_ptr<Tokenizer> tokenizer;
   std::vector<int32_t> prompt;
   if (flags.prompt_tokens.empty()) {

@@ -18,7 +18,6 @@
 namespace eps {
 namespace {
 
-constexpr absl::string_view kHead = "lm_head.weight";
 constexpr int64_t kMaxIndexBytes = int64_t{1} << 26;  // 64 MiB: half a million tensors
 
 // `name` as the file has it. A suffix begins with a dot; files that leave the prefix out may have nothing before it.
@@ -40,20 +39,26 @@ const TensorSpec* TiedTable(const ModelSpec& model) {
   return tokens;
 }
 
+// Parts of a head: each is in the files as a whole, or new as a whole.
+bool IsHeadDense(TensorRole role) { return role == TensorRole::kHeadDenseWeight || role == TensorRole::kHeadDenseBias; }
+bool IsHeadOutput(TensorRole role) { return role == TensorRole::kHeadTable || role == TensorRole::kHeadBias; }
+
 std::string ShapeText(const std::vector<int64_t>& shape) { return absl::StrCat("(", absl::StrJoin(shape, ", "), ")"); }
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<ModelFolder>> ModelFolder::Open(const std::string& folder) {
+absl::StatusOr<std::unique_ptr<ModelFolder>> ModelFolder::Open(const std::string& folder, int64_t num_classes) {
   const std::string config_path = absl::StrCat(folder, "/config.json");
   EPS_ASSIGN_OR_RETURN(const std::string config_text, ReadFile(config_path));
   absl::StatusOr<ModelConfig> config = ModelConfigFromJson(config_text);
   if (!config.ok()) return Annotate(config.status(), config_path);
+  const bool head_may_be_new = num_classes > 0 && !config->is_classifier();
+  if (num_classes > 0) config->num_classes = num_classes;
   auto result = std::unique_ptr<ModelFolder>(new ModelFolder);
   result->folder_ = folder;
   EPS_ASSIGN_OR_RETURN(result->model_, BuildModel(*config));
   EPS_RETURN_IF_ERROR(result->OpenFiles());
-  EPS_RETURN_IF_ERROR(result->FindTensors());
+  EPS_RETURN_IF_ERROR(result->FindTensors(head_may_be_new));
   EPS_RETURN_IF_ERROR(result->CheckNoOther());
   EPS_RETURN_IF_ERROR(result->CheckHead());
   return result;
@@ -97,7 +102,7 @@ absl::Status ModelFolder::OpenFile(const std::string& path) {
   EPS_ASSIGN_OR_RETURN(std::unique_ptr<SafetensorsReader> reader, SafetensorsReader::Open(path));
   const File* file = files_.emplace_back(std::make_unique<File>(File{path, std::move(reader)})).get();
   for (const SafetensorsEntry& entry : file->reader->entries()) {
-    const std::string name(absl::StripPrefix(entry.name, family().name_prefix));
+    const std::string name = OwnName(entry.name);
     const auto [there, is_new] = stored_.emplace(name, Place{file, &entry});
     if (is_new) continue;
     return absl::InvalidArgumentError(absl::StrCat(path, ": tensor ", entry.name, " at byte ", entry.offset_bytes,
@@ -122,17 +127,37 @@ absl::Status ModelFolder::CheckIndex(const std::string& index_path, const ShardI
   for (const auto& [name, file] : index) {
     if (found.contains(name) || IsIgnored(family(), name)) continue;
     // A tied head is often dropped from the files alone.
-    if (name == kHead && TiedTable(model_) != nullptr) continue;
+    if (name == family().tied_head_name && TiedTable(model_) != nullptr) continue;
     return absl::InvalidArgumentError(
         absl::StrCat(index_path, ": places tensor ", name, " in ", file, ", which does not have it"));
   }
   return absl::OkStatus();
 }
 
-absl::Status ModelFolder::FindTensors() {
+std::string ModelFolder::OwnName(absl::string_view name) const {
+  name = absl::StripPrefix(name, family().name_prefix);
+  for (const auto& [older, now] : family().older_suffixes) {
+    if (absl::ConsumeSuffix(&name, older)) return absl::StrCat(name, now);
+  }
+  return std::string(name);
+}
+
+absl::Status ModelFolder::FindTensors(bool head_may_be_new) {
+  bool has_dense = false, has_output = false;  // any tensor of theirs
   for (const BlobSpec& blob : model_.blobs) {
     for (const TensorSpec& tensor : blob.tensors) {
-      const auto found = stored_.find(std::string(absl::StripPrefix(tensor.name, family().name_prefix)));
+      if (!stored_.contains(OwnName(tensor.name))) continue;
+      has_dense = has_dense || IsHeadDense(tensor.role);
+      has_output = has_output || IsHeadOutput(tensor.role);
+    }
+  }
+  const auto is_new = [&](TensorRole role) {
+    return head_may_be_new && ((IsHeadDense(role) && !has_dense) || (IsHeadOutput(role) && !has_output));
+  };
+  for (const BlobSpec& blob : model_.blobs) {
+    for (const TensorSpec& tensor : blob.tensors) {
+      const auto found = stored_.find(OwnName(tensor.name));
+      if (found == stored_.end() && is_new(tensor.role)) continue;
       if (found == stored_.end()) {
         return absl::InvalidArgumentError(absl::StrCat(files_.front()->path,
                                                        files_.size() > 1 ? " and other shards" : "", ": tensor ",
@@ -162,7 +187,7 @@ absl::Status ModelFolder::CheckNoOther() const {
   for (const auto& [stripped, place] : stored_) {
     const std::string& name = place.entry->name;
     if (used.contains(name) || IsIgnored(family(), name)) continue;
-    if (name == kHead && TiedTable(model_) != nullptr) continue;  // CheckHead looks at it
+    if (name == family().tied_head_name && TiedTable(model_) != nullptr) continue;  // CheckHead looks at it
     if (first == nullptr) first = &place;
     ++others;
   }
@@ -174,7 +199,7 @@ absl::Status ModelFolder::CheckNoOther() const {
 }
 
 absl::Status ModelFolder::CheckHead() const {
-  const auto head = stored_.find(std::string(kHead));
+  const auto head = stored_.find(OwnName(family().tied_head_name));
   const TensorSpec* table = TiedTable(model_);
   if (head == stored_.end() || table == nullptr) return absl::OkStatus();
   const Place& embedding = places_.at(table->name);

@@ -17,9 +17,10 @@
 namespace eps {
 
 // A folder of Hugging Face's form: config.json of any of our families, and model.safetensors, whole or sharded with
-// model.safetensors.index.json. Tensors are found with or without the family's prefix ("transformer.", "model."). A tensor
-// that the model does not have is refused, but for leftovers that nobody needs (Family::ignored_suffixes), and for a
-// head (lm_head.weight) that config.json ties, if it is the same bytes as the token embedding.
+// model.safetensors.index.json. Tensors are found with or without the family's prefix ("transformer.", "model."), and by
+// older names. A tensor that the model does not have is refused, but for leftovers that nobody needs
+// (Family::ignored_suffixes), and for a head (Family::tied_head_name) that config.json ties, if it is the same bytes as the
+// token embedding.
 //
 // Threads: safe once it is open
 class ModelFolder {
@@ -27,12 +28,16 @@ class ModelFolder {
   // Opens and checks everything: config, every tensor of the model there and no other, of its shape, F32, F16 or BF16,
   // in the file where an index places it.
   // Errors: NOT_FOUND · INVALID_ARGUMENT naming file, tensor, and what was found and wanted
-  static absl::StatusOr<std::unique_ptr<ModelFolder>> Open(const std::string& folder);
+  // num_classes: what a classifier is to tell apart, in place of what config.json says; 0: that. Where config.json is not
+  // of a classifier, what its head needs and the files do not have is new.
+  static absl::StatusOr<std::unique_ptr<ModelFolder>> Open(const std::string& folder, int64_t num_classes = 0);
 
   const ModelSpec& model() const { return model_; }
+  // Whether the tensor, one of model()'s, is not in the files: it cannot be read, but only initialised.
+  bool is_new(const TensorSpec& tensor) const { return !places_.contains(tensor.name); }
   // Of the model's tensors, as they lie in the files.
   int64_t tensor_bytes() const;
-  // Fills `values` (the tensor's num_elems) as fp32. `tensor` is one of model()'s.
+  // Fills `values` (the tensor's num_elems) as fp32. `tensor` is one of model()'s, and not new.
   absl::Status Read(const TensorSpec& tensor, absl::Span<float> values) const;
   // As Read, of elements [first_elem, first_elem + values.size()) alone.
   absl::Status ReadPart(const TensorSpec& tensor, int64_t first_elem, absl::Span<float> values) const;
@@ -53,7 +58,8 @@ class ModelFolder {
   absl::Status OpenFile(const std::string& path);
   // That what lies in the files, and what the index says of it, is the same.
   absl::Status CheckIndex(const std::string& index_path, const ShardIndex& index) const;
-  absl::Status FindTensors();
+  absl::Status FindTensors(bool head_may_be_new);
+  std::string OwnName(absl::string_view name) const;
   absl::Status CheckNoOther() const;
   absl::Status CheckHead() const;
 

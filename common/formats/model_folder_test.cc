@@ -99,6 +99,53 @@ TEST(ModelFolderTest, AModelOfTheLlamaFamilyIsReadBackWithItsOwnHeadOrWithout) {
   }
 }
 
+ModelSpec SmallBert(int64_t num_classes) {
+  ModelConfig config = {.family = ModelFamily::kBert, .num_layers = 2, .d_model = 12, .num_heads = 3};
+  config.context = config.max_positions = 8;
+  config.vocab = 17;
+  config.d_ff = 20;
+  config.num_types = 2;
+  config.num_classes = num_classes;
+  return BuildModel(config).value();
+}
+
+TEST(ModelFolderTest, ABertIsReadBackWithEitherHead) {
+  for (const int64_t num_classes : {0, 3}) {
+    TempDir dir;
+    const ModelSpec model = SmallBert(num_classes);
+    ASSERT_OK(WriteModelFolder(dir.path() + "/out", model, {.dtype = "F32"}, FillPart));
+    auto opened = ModelFolder::Open(dir.path() + "/out");
+    ASSERT_OK(opened.status());
+    EXPECT_EQ((*opened)->model().config, model.config);
+    for (const BlobSpec& blob : model.blobs) {
+      for (const TensorSpec& tensor : blob.tensors) EXPECT_FALSE((*opened)->is_new(tensor)) << tensor.name;
+    }
+  }
+}
+
+TEST(ModelFolderTest, AClassifierOfAModelThatIsNoneHasANewHead) {
+  TempDir dir;
+  ASSERT_OK(WriteModelFolder(dir.path() + "/out", SmallBert(0), {.dtype = "F32"}, FillPart));
+  auto opened = ModelFolder::Open(dir.path() + "/out", 4);
+  ASSERT_OK(opened.status());
+  std::set<std::string> created;
+  for (const BlobSpec& blob : (*opened)->model().blobs) {
+    for (const TensorSpec& tensor : blob.tensors) {
+      if ((*opened)->is_new(tensor)) created.insert(tensor.name);
+    }
+  }
+  EXPECT_EQ(created, (std::set<std::string>{"bert.pooler.dense.weight", "bert.pooler.dense.bias", "classifier.weight",
+                                            "classifier.bias"}));
+  // Of a folder that says it is a classifier nothing may be missing, and there are as many classes as it has.
+  ASSERT_OK(WriteModelFolder(dir.path() + "/classes", SmallBert(3), {.dtype = "F32"}, FillPart));
+  EXPECT_OK(ModelFolder::Open(dir.path() + "/classes", 3).status());
+  EXPECT_THAT(ModelFolder::Open(dir.path() + "/classes", 4).status(),
+              StatusIs(absl::StatusCode::kInvalidArgument, "tensor classifier.weight at byte"));
+  std::ofstream(dir.path() + "/out/config.json") << ModelConfigToJson(SmallBert(3).config);
+  EXPECT_THAT(ModelFolder::Open(dir.path() + "/out", 3).status(),
+              StatusIs(absl::StatusCode::kInvalidArgument, "tensor bert.pooler.dense.weight is missing"));
+}
+
 TEST(ModelFolderTest, AHeadThatConfigSaysIsTiedMustBe) {
   TempDir dir;
   // Written with a head of its own, then declared tied.

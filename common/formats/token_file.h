@@ -25,12 +25,6 @@ class TokenFile {
   virtual absl::Status Read(int64_t first, int64_t vocab, absl::Span<int32_t> ids) const = 0;
 };
 
-// A sample is context + 1 tokens from token i * context: its inputs are the first `context`, its labels
-// the last. 0 when the file is too short for one.
-constexpr int64_t NumSamples(int64_t num_tokens, int64_t context) {
-  return num_tokens < context + 1 ? 0 : (num_tokens - 1) / context;
-}
-
 }  // namespace eps
 
 #endif  // EPS_COMMON_FORMATS_TOKEN_FILE_H_

@@ -111,13 +111,5 @@ TEST_F(TokenFileTest, APipeIsRefusedWithoutWaitingForItsWriter) {
   EXPECT_THAT(TokenFile::Open(dir_.File("pipe"), 1), StatusIs(kInvalid, "not a regular file"));
 }
 
-TEST(NumSamplesTest, ASampleTakesOneTokenMoreThanItsContext) {
-  EXPECT_EQ(NumSamples(0, 4), 0);
-  EXPECT_EQ(NumSamples(4, 4), 0);
-  EXPECT_EQ(NumSamples(5, 4), 1);
-  EXPECT_EQ(NumSamples(8, 4), 1);
-  EXPECT_EQ(NumSamples(9, 4), 2);
-}
-
 }  // namespace
 }  // namespace eps

@@ -10,12 +10,15 @@ namespace eps {
 absl::StatusOr<int> MaxControlMessageBytes(const RunConfig& run) {
   constexpr int64_t kMaxBytes = std::numeric_limits<int>::max();  // gRPC's own limit is an int
   const int64_t tokens = run.tokens_per_step();
-  // A token and its label, 4 bytes each; 32 more for each vnode's own fields.
-  if (tokens > (kMaxBytes - kSmallMessageBytes) / 8 - 4 * int64_t{run.batch.virtual_nodes}) {
-    return absl::InvalidArgumentError(absl::StrCat("batch: a step has ", tokens, " tokens, and at most ", kMaxBytes / 8,
+  // A token, its label, its type and its document, 4 bytes each of what the run has; more for each vnode's own fields.
+  constexpr int64_t kVnodeBytes = 64;
+  const int64_t token_bytes = 8 + (run.model.num_types > 0 ? 4 : 0) + (run.data.has_documents() ? 4 : 0);
+  const int64_t most = (kMaxBytes - kSmallMessageBytes - kVnodeBytes * run.batch.virtual_nodes) / token_bytes;
+  if (tokens > most) {
+    return absl::InvalidArgumentError(absl::StrCat("batch: a step has ", tokens, " tokens, and at most ", most,
                                                    " can be sent to a worker in one message"));
   }
-  const int64_t step_bytes = tokens * 8 + int64_t{run.batch.virtual_nodes} * 32;
+  const int64_t step_bytes = tokens * token_bytes + kVnodeBytes * run.batch.virtual_nodes;
   return static_cast<int>(std::max(step_bytes, run.model.vocab * 4) + kSmallMessageBytes);
 }
 

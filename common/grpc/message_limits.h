@@ -11,7 +11,7 @@ namespace eps {
 // A message of the control plane that carries no tokens, logits or run: reports, status, small replies.
 inline constexpr int64_t kSmallMessageBytes = 256 * 1024;
 
-// The largest message of the control plane in a run: a step's tokens and labels (all of them may go to one
+// The largest message of the control plane in a run: a step's samples (all of them may go to one
 // worker), or the logits of one token.
 //
 // Errors: INVALID_ARGUMENT naming the batch, when a step's data is more than gRPC can carry in one message

@@ -13,12 +13,7 @@ namespace {
 constexpr int64_t kMaxLayers = 4096;
 constexpr int64_t kMaxVocab = int64_t{1} << 24;
 
-std::array<const Family*, 2> Families() { return {&Gpt2Family(), &LlamaFamily()}; }
-
-absl::Status CheckDropout(absl::string_view field, double value) {
-  if (value >= 0 && value < 1) return absl::OkStatus();  // NaN fails
-  return absl::InvalidArgumentError(absl::StrCat(field, ": ", value, ", must be at least 0 and less than 1"));
-}
+std::array<const Family*, 3> Families() { return {&Gpt2Family(), &LlamaFamily(), &BertFamily()}; }
 
 }  // namespace
 
@@ -50,6 +45,29 @@ std::string KnownModelTypes() {
 absl::Status CheckRange(absl::string_view field, int64_t value, int64_t max) {
   if (value >= 1 && value <= max) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(field, ": ", value, ", must be between 1 and ", max));
+}
+
+absl::Status CheckDropout(absl::string_view field, double value) {
+  if (value >= 0 && value < 1) return absl::OkStatus();  // NaN fails
+  return absl::InvalidArgumentError(absl::StrCat(field, ": ", value, ", must be at least 0 and less than 1"));
+}
+
+absl::Status CheckHeadsDivideWidth(const ModelConfig& config) {
+  if (config.d_model % config.num_heads != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("model.heads: ", config.num_heads, " does not divide model.d_model ", config.d_model));
+  }
+  if (config.head_dim() <= kMaxHeadDim) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("model.heads: ", config.num_heads, " of model.d_model ",
+                                                 config.d_model, " makes heads of ", config.head_dim(), ", at most ",
+                                                 kMaxHeadDim));
+}
+
+absl::Status CheckMaxPositions(const ModelConfig& config, int64_t max) {
+  EPS_RETURN_IF_ERROR(CheckRange("model.max_positions", config.max_positions, max));
+  if (config.context <= config.max_positions) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("model.context: ", config.context, ", the model is made for ", config.max_positions, " positions"));
 }
 
 absl::Status CheckCommonRanges(const ModelConfig& config) {

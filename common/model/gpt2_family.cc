@@ -18,16 +18,7 @@ using Role = TensorRole;
 
 absl::Status Check(const ModelConfig& config) {
   EPS_RETURN_IF_ERROR(CheckCommonRanges(config));
-  if (config.d_model % config.num_heads != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("model.heads: ", config.num_heads, " does not divide model.d_model ", config.d_model));
-  }
-  if (config.head_dim() > kMaxHeadDim) {
-    return absl::InvalidArgumentError(absl::StrCat("model.heads: ", config.num_heads, " of model.d_model ",
-                                                   config.d_model, " makes heads of ", config.head_dim(), ", at most ",
-                                                   kMaxHeadDim));
-  }
-  return absl::OkStatus();
+  return CheckHeadsDivideWidth(config);
 }
 
 BlobSpec Block(const ModelConfig& config, int64_t index) {

@@ -224,6 +224,71 @@ TEST(HfLlamaConfigTest, ShapesThatDoNotFitAreRefusedByField) {
   }
 }
 
+std::string Bert(const std::string& more = "") {
+  return "{" + more + (more.empty() ? "" : ",") +
+         R"("model_type": "bert", "num_hidden_layers": 2, "hidden_size": 8, "num_attention_heads": 2,
+            "intermediate_size": 20, "max_position_embeddings": 16, "vocab_size": 99})";
+}
+
+TEST(HfBertConfigTest, TheConfigOfBertBaseIsRead) {
+  ASSERT_OK_AND_ASSIGN(const ModelConfig config, ModelConfigFromJson(R"({
+    "architectures": ["BertForMaskedLM"], "attention_probs_dropout_prob": 0.1, "gradient_checkpointing": false,
+    "hidden_act": "gelu", "hidden_dropout_prob": 0.2, "hidden_size": 768, "initializer_range": 0.02,
+    "intermediate_size": 3072, "layer_norm_eps": 1e-12, "max_position_embeddings": 512, "model_type": "bert",
+    "num_attention_heads": 12, "num_hidden_layers": 12, "pad_token_id": 0, "position_embedding_type": "absolute",
+    "transformers_version": "4.6.0.dev0", "type_vocab_size": 2, "use_cache": true, "vocab_size": 30522})"));
+  EXPECT_EQ(config.family, ModelFamily::kBert);
+  EXPECT_EQ(config.max_positions, 512);
+  EXPECT_EQ(config.context, 512);
+  EXPECT_EQ(config.d_ff, 3072);
+  EXPECT_EQ(config.num_types, 2);
+  EXPECT_EQ(config.num_classes, 0);
+  EXPECT_EQ(config.layer_norm_eps, 1e-12);
+  EXPECT_EQ(config.attention_dropout, 0.1);
+  EXPECT_EQ(config.embedding_dropout, 0.2);
+  EXPECT_EQ(config.residual_dropout, 0.2);
+  EXPECT_EQ(config.classifier_dropout, 0.2);
+  ASSERT_OK_AND_ASSIGN(const ModelSpec model, BuildModel(config));
+  EXPECT_EQ(model.num_parameters(), 109514298);  // as transformers counts BertForMaskedLM's
+}
+
+TEST(HfBertConfigTest, AClassifierHasAsManyClassesAsLabels) {
+  const std::string task = R"("architectures": ["BertForSequenceClassification"])";
+  EXPECT_EQ(ModelConfigFromJson(Bert(task))->num_classes, 2);
+  EXPECT_EQ(ModelConfigFromJson(Bert(task + R"(, "id2label": {"0": "a", "1": "b", "2": "c"})"))->num_classes, 3);
+  EXPECT_EQ(ModelConfigFromJson(Bert(task + R"(, "num_labels": 7, "classifier_dropout": 0.3)"))->num_classes, 7);
+  EXPECT_THAT(ModelConfigFromJson(Bert(task + R"(, "id2label": {"0": "a"})")),
+              StatusIs(kInvalid, "num_labels: found 1"));
+  EXPECT_THAT(ModelConfigFromJson(Bert(task + R"(, "problem_type": "regression")")),
+              StatusIs(kInvalid, "problem_type: found \"regression\""));
+}
+
+TEST(HfBertConfigTest, WhatIsWrittenIsReadWithTheSameBits) {
+  ModelConfig config = {.family = ModelFamily::kBert, .num_layers = 3, .d_model = 12, .num_heads = 3};
+  config.context = config.max_positions = 7;
+  config.vocab = 256;
+  config.d_ff = 31;
+  config.num_types = 3;
+  config.layer_norm_eps = 1e-12 / 3;
+  config.embedding_dropout = config.residual_dropout = 0.1 + 0.2;
+  config.attention_dropout = 0.05;
+  config.classifier_dropout = 0.15;
+  for (const int64_t num_classes : {0, 2, 11}) {
+    config.num_classes = num_classes;
+    EXPECT_THAT(ModelConfigFromJson(ModelConfigToJson(config)), IsOkAndHolds(config));
+  }
+}
+
+TEST(HfBertConfigTest, AComputationThatIsNotOursIsRefusedByKey) {
+  for (const std::string bad :
+       {R"("hidden_act": "relu")", R"("position_embedding_type": "relative_key")", R"("is_decoder": true)",
+        R"("add_cross_attention": true)", R"("tie_word_embeddings": false)",
+        R"("architectures": ["BertForQuestionAnswering"])", R"("architectures": [])"}) {
+    const std::string key = bad.substr(1, bad.find('"', 1) - 1);
+    EXPECT_THAT(ModelConfigFromJson(Bert(bad)), StatusIs(kInvalid, key + ": ")) << bad;
+  }
+}
+
 TEST(HfConfigTest, MissingAndMistypedKeysAreNamed) {
   EXPECT_THAT(ModelConfigFromJson(R"({"model_type": "gpt2"})"), StatusIs(kInvalid, "n_layer: missing"));
   EXPECT_THAT(ModelConfigFromJson(R"({"model_type": "gpt2", "n_layer": null})"),

@@ -19,8 +19,6 @@ using nlohmann::json;
 using Role = TensorRole;
 using Scaling = RotaryConfig::Scaling;
 
-constexpr int64_t kMaxWidth = int64_t{1} << 20;  // of d_ff, and of all heads together
-
 // ---- ranges ----
 
 absl::Status CheckPositive(absl::string_view field, double value, double least) {
@@ -43,11 +41,7 @@ absl::Status CheckRotary(const RotaryConfig& rotary) {
 
 absl::Status Check(const ModelConfig& config) {
   EPS_RETURN_IF_ERROR(CheckCommonRanges(config));
-  EPS_RETURN_IF_ERROR(CheckRange("model.max_positions", config.max_positions, int64_t{1} << 30));
-  if (config.context > config.max_positions) {
-    return absl::InvalidArgumentError(absl::StrCat("model.context: ", config.context, ", the model is made for ",
-                                                   config.max_positions, " positions"));
-  }
+  EPS_RETURN_IF_ERROR(CheckMaxPositions(config, int64_t{1} << 30));
   EPS_RETURN_IF_ERROR(CheckRange("model.kv_heads", config.num_kv_heads, config.num_heads));
   EPS_RETURN_IF_ERROR(CheckRange("model.head_dim", config.d_head, kMaxHeadDim));
   EPS_RETURN_IF_ERROR(CheckRange("model.d_ff", config.d_ff, kMaxWidth));

@@ -10,6 +10,7 @@ namespace eps {
 enum class ModelFamily {
   kGpt2,   // layer norms, learned positions, GELU, tied head
   kLlama,  // RMS norms, rotary positions, SwiGLU, shared key/value heads: also Mistral, Qwen2 and Qwen3
+  kBert,   // layer norms behind the sums, attention both ways, types of tokens; a head of masked tokens, or of classes
 };
 
 // Angles of rotary positions: position * theta^(-2i / head_dim) for pair i, then scaled.
@@ -31,7 +32,7 @@ struct RotaryConfig {
   friend bool operator==(const RotaryConfig&, const RotaryConfig&) = default;
 };
 
-// The numbers that make a decoder of one of the families. All are >= 1 unless said otherwise.
+// The numbers that make a model of one of the families. All are >= 1 unless said otherwise.
 struct ModelConfig {
   ModelFamily family = ModelFamily::kGpt2;
   int64_t num_layers = 0;  // transformer blocks
@@ -45,23 +46,33 @@ struct ModelConfig {
   double residual_dropout = 0;
   uint64_t init_seed = 0;
 
-  // Llama family only; GPT-2 has 0, false and the defaults, and what the functions below say.
-  int64_t max_positions = 0;  // of config.json, >= context
-  int64_t num_kv_heads = 0;   // divides num_heads
-  int64_t d_head = 0;         // even; heads may be wider or narrower together than d_model
+  // Not GPT-2, which has 0 and what the functions below say.
+  int64_t max_positions = 0;  // of config.json, >= context; BERT: rows of the position table
   int64_t d_ff = 0;
-  bool tied_head = true;  // the head's table is the token table
+
+  // Llama family only; the others have 0, false and the defaults.
+  int64_t num_kv_heads = 0;  // divides num_heads
+  int64_t d_head = 0;        // even; heads may be wider or narrower together than d_model
+  bool tied_head = true;     // the head's table is the token table
   bool qkv_bias = false;
   bool out_bias = false;       // of attention's output product; only with qkv_bias
   bool qk_norm = false;        // an RMS norm over each head of queries and keys, before the rotation
   int64_t sliding_window = 0;  // columns that a row attends to, its own included; 0: all before it
   RotaryConfig rotary;
 
+  // BERT only; the others have 0.
+  int64_t num_types = 0;          // of tokens: rows of their table
+  int64_t num_classes = 0;        // of a classifier, >= 2; 0: the head predicts masked tokens
+  double classifier_dropout = 0;  // [0, 1), of what the classes are computed from
+
   // Every family: which tensors are frozen, as patterns over their names (common/model/freeze.h); empty: none.
   std::vector<std::string> freeze;
 
-  int64_t kv_heads() const { return family == ModelFamily::kGpt2 ? num_heads : num_kv_heads; }
-  int64_t head_dim() const { return family == ModelFamily::kGpt2 ? d_model / num_heads : d_head; }
+  bool is_classifier() const { return num_classes > 0; }
+  int64_t num_outputs() const { return is_classifier() ? num_classes : vocab; }  // logits of a row
+  int64_t labels_per_sample() const { return is_classifier() ? 1 : context; }
+  int64_t kv_heads() const { return family == ModelFamily::kLlama ? num_kv_heads : num_heads; }
+  int64_t head_dim() const { return family == ModelFamily::kLlama ? d_head : d_model / num_heads; }
   int64_t ff_width() const { return family == ModelFamily::kGpt2 ? 4 * d_model : d_ff; }
 
   friend bool operator==(const ModelConfig&, const ModelConfig&) = default;

@@ -25,7 +25,8 @@ enum class InitRule { kZeros, kOnes, kNormal };
 // What a tensor is to the layer that has it, whatever its name.
 enum class TensorRole {
   kTokenTable,     // (vocab, d_model); of the embedding, and of a tied head
-  kPositionTable,  // (context, d_model)
+  kPositionTable,  // (context, d_model), or more rows: max_positions
+  kTypeTable,      // (num_types, d_model)
   kAttentionNormScale,
   kAttentionNormShift,
   kQkvWeight,  // queries, keys and values in one product
@@ -49,7 +50,12 @@ enum class TensorRole {
   kDownBias,
   kFinalNormScale,
   kFinalNormShift,
-  kHeadTable,  // (vocab, d_model), of a head that is not tied
+  kHeadTable,        // (vocab, d_model), of a head that is not tied; a classifier's (classes, d_model)
+  kHeadBias,         // (vocab) or (classes)
+  kHeadDenseWeight,  // (d_model, d_model): between the final norm and the table
+  kHeadDenseBias,
+  kHeadDenseNormScale,
+  kHeadDenseNormShift,
 };
 
 struct TensorSpec {

@@ -13,15 +13,16 @@
 #include "common/formats/document_index.h"
 #include "common/formats/document_index_writer.h"
 #include "common/formats/token_file.h"
+#include "common/samples/classified_samples.h"
 #include "common/samples/document_packing.h"
 
 namespace eps {
 namespace {
 
-constexpr int32_t kNotCounted = -100;
-constexpr int32_t kPaddingToken = 0;  // any would do: nobody else sees it, and it is not counted
-
 int TokenBytes(const DataConfig& data) { return data.tokenizer == TokenForm::kBytes ? 1 : data.token_bytes; }
+
+// How far behind a token its label lies.
+int LabelDistance(const RunConfig& run) { return run.objective() == Objective::kNextToken ? 1 : 0; }
 
 absl::Status CheckAllIds(const TokenFile& file, int token_bytes, int64_t vocab) {
   if (vocab >= int64_t{1} << (8 * token_bytes)) return absl::OkStatus();  // none can be too large
@@ -34,25 +35,26 @@ absl::Status CheckAllIds(const TokenFile& file, int token_bytes, int64_t vocab) 
   return absl::OkStatus();
 }
 
-// Sample i is the context + 1 tokens from token i * context, wherever documents end.
+// Sample i is the context tokens from token i * context, wherever documents end, and as many that are their labels.
 class JoinedSamples : public SampleSource {
  public:
   static absl::StatusOr<std::unique_ptr<SampleSource>> Open(const RunConfig& run, std::unique_ptr<TokenFile> file) {
-    const int64_t num_samples = NumSamples(file->num_tokens(), run.model.context);
+    const int distance = LabelDistance(run);
+    const int64_t num_samples = (file->num_tokens() - distance) / run.model.context;
     if (num_samples < 1) {
       return absl::InvalidArgumentError(absl::StrCat("data.path: ", run.data.path, " has ", file->num_tokens(),
-                                                     " tokens; one sample needs ", run.model.context + 1,
-                                                     " (model.context + 1)"));
+                                                     " tokens; one sample needs ", run.model.context + distance,
+                                                     " (model.context", distance > 0 ? " + 1)" : ")"));
     }
     return std::unique_ptr<SampleSource>(new JoinedSamples(run, std::move(file), num_samples));
   }
 
   int64_t num_samples() const override { return num_samples_; }
   absl::Status Append(int64_t sample, VnodeBatch& batch) const override {
-    std::vector<int32_t> tokens(static_cast<size_t>(context_ + 1));
+    std::vector<int32_t> tokens(static_cast<size_t>(context_ + label_distance_));
     EPS_RETURN_IF_ERROR(file_->Read(sample * context_, vocab_, absl::MakeSpan(tokens)));
-    batch.tokens.insert(batch.tokens.end(), tokens.begin(), tokens.end() - 1);
-    batch.labels.insert(batch.labels.end(), tokens.begin() + 1, tokens.end());
+    batch.tokens.insert(batch.tokens.end(), tokens.begin(), tokens.begin() + context_);
+    batch.labels.insert(batch.labels.end(), tokens.begin() + label_distance_, tokens.end());
     return absl::OkStatus();
   }
   absl::Status CheckIds() const override { return CheckAllIds(*file_, TokenBytes(data_), vocab_); }
@@ -63,33 +65,48 @@ class JoinedSamples : public SampleSource {
       : data_(run.data),
         context_(run.model.context),
         vocab_(run.model.vocab),
+        label_distance_(LabelDistance(run)),
         file_(std::move(file)),
         num_samples_(num_samples) {}
 
   const DataConfig data_;
   const int64_t context_, vocab_;
+  const int label_distance_;
   const std::unique_ptr<TokenFile> file_;
   const int64_t num_samples_;
 };
+
+// The index of the file's documents. Errors: INVALID_ARGUMENT there is none, or it is of other tokens
+absl::StatusOr<std::unique_ptr<DocumentIndex>> OpenIndex(const DataConfig& data, const TokenFile& file) {
+  const std::string index_path = DocumentIndexPath(data.path);
+  absl::StatusOr<std::unique_ptr<DocumentIndex>> index = DocumentIndex::Open(index_path);
+  if (absl::IsNotFound(index.status())) {
+    return absl::InvalidArgumentError(absl::StrCat("data.documents: ", data.path, " has no index of them beside it (",
+                                                   index_path, "); `eps tokenize` writes both"));
+  }
+  EPS_RETURN_IF_ERROR_WITH(index.status(), "data.documents");
+  if ((*index)->token_bytes() != TokenBytes(data)) {
+    return absl::InvalidArgumentError(absl::StrCat("data.token_bytes: ", TokenBytes(data), ", but ", index_path,
+                                                   " is of ids of ", (*index)->token_bytes(), " bytes"));
+  }
+  if ((*index)->num_tokens() != file.num_tokens()) {
+    return absl::InvalidArgumentError(absl::StrCat("data.documents: ", index_path, " is of ", (*index)->num_tokens(),
+                                                   " tokens, but ", data.path, " has ", file.num_tokens(),
+                                                   "; make both anew with `eps tokenize`"));
+  }
+  return index;
+}
 
 // Documents that are seen alone, then padding, which is a document too.
 class DocumentSamples : public SampleSource {
  public:
   static absl::StatusOr<std::unique_ptr<SampleSource>> Open(const RunConfig& run, std::unique_ptr<TokenFile> file) {
-    const std::string index_path = DocumentIndexPath(run.data.path);
-    absl::StatusOr<std::unique_ptr<DocumentIndex>> index = DocumentIndex::Open(index_path);
-    if (absl::IsNotFound(index.status())) {
-      return absl::InvalidArgumentError(absl::StrCat("data.documents: ", run.data.path,
-                                                     " has no index of them beside it (", index_path,
-                                                     "); `eps tokenize` writes both"));
-    }
-    EPS_RETURN_IF_ERROR_WITH(index.status(), "data.documents");
-    EPS_RETURN_IF_ERROR(CheckMatch(run.data, *file, **index, index_path));
-    DocumentPacking packing(RowsOf(**index), {.context = run.model.context,
-                                              .may_be_cut = (*index)->may_be_cut(),
-                                              .packs = run.data.documents == DocumentMode::kPacked});
+    EPS_ASSIGN_OR_RETURN(std::unique_ptr<DocumentIndex> index, OpenIndex(run.data, *file));
+    DocumentPacking packing(RowsOf(*index, LabelDistance(run)), {.context = run.model.context,
+                                                                 .may_be_cut = index->may_be_cut(),
+                                                                 .packs = run.data.documents == DocumentMode::kPacked});
     if (packing.num_samples() < 1) {
-      return absl::InvalidArgumentError(absl::StrCat("data.documents: none of the ", (*index)->num_documents(),
+      return absl::InvalidArgumentError(absl::StrCat("data.documents: none of the ", index->num_documents(),
                                                      " documents of ", run.data.path,
                                                      " has two tokens, one to predict the other from"));
     }
@@ -100,7 +117,7 @@ class DocumentSamples : public SampleSource {
                                            {"context", run.model.context}});
     }
     return std::unique_ptr<SampleSource>(
-        new DocumentSamples(run, std::move(file), *std::move(index), std::move(packing)));
+        new DocumentSamples(run, std::move(file), std::move(index), std::move(packing)));
   }
 
   int64_t num_samples() const override { return packing_.num_samples(); }
@@ -125,27 +142,15 @@ class DocumentSamples : public SampleSource {
       : data_(run.data),
         context_(run.model.context),
         vocab_(run.model.vocab),
+        label_distance_(LabelDistance(run)),
         file_(std::move(file)),
         index_(std::move(index)),
         packing_(std::move(packing)) {}
 
-  static absl::Status CheckMatch(const DataConfig& data, const TokenFile& file, const DocumentIndex& index,
-                                 const std::string& index_path) {
-    if (index.token_bytes() != TokenBytes(data)) {
-      return absl::InvalidArgumentError(absl::StrCat("data.token_bytes: ", TokenBytes(data), ", but ", index_path,
-                                                     " is of ids of ", index.token_bytes(), " bytes"));
-    }
-    if (index.num_tokens() != file.num_tokens()) {
-      return absl::InvalidArgumentError(absl::StrCat("data.documents: ", index_path, " is of ", index.num_tokens(),
-                                                     " tokens, but ", data.path, " has ", file.num_tokens(),
-                                                     "; make both anew with `eps tokenize`"));
-    }
-    return absl::OkStatus();
-  }
-  static std::vector<int64_t> RowsOf(const DocumentIndex& index) {
+  static std::vector<int64_t> RowsOf(const DocumentIndex& index, int label_distance) {
     std::vector<int64_t> rows(static_cast<size_t>(index.num_documents()));
     for (int64_t d = 0; d < index.num_documents(); ++d) {
-      rows[static_cast<size_t>(d)] = index.first_token(d + 1) - index.first_token(d) - 1;
+      rows[static_cast<size_t>(d)] = index.first_token(d + 1) - index.first_token(d) - label_distance;
     }
     return rows;
   }
@@ -153,10 +158,10 @@ class DocumentSamples : public SampleSource {
   // row: where the piece begins in its sample.
   absl::Status AppendPiece(const DocumentPiece& piece, int32_t row, VnodeBatch& batch) const {
     const int64_t first = index_->first_token(piece.document) + piece.first_row;
-    std::vector<int32_t> tokens(static_cast<size_t>(piece.num_rows + 1));
+    std::vector<int32_t> tokens(static_cast<size_t>(piece.num_rows + label_distance_));
     EPS_RETURN_IF_ERROR(file_->Read(first, vocab_, absl::MakeSpan(tokens)));
-    batch.tokens.insert(batch.tokens.end(), tokens.begin(), tokens.end() - 1);
-    for (int64_t i = 1; i <= piece.num_rows; ++i) {
+    batch.tokens.insert(batch.tokens.end(), tokens.begin(), tokens.begin() + piece.num_rows);
+    for (int64_t i = label_distance_; i < piece.num_rows + label_distance_; ++i) {
       batch.labels.push_back(index_->is_counted(first + i) ? tokens[static_cast<size_t>(i)] : kNotCounted);
     }
     batch.document_first.insert(batch.document_first.end(), static_cast<size_t>(piece.num_rows), row);
@@ -165,6 +170,7 @@ class DocumentSamples : public SampleSource {
 
   const DataConfig data_;
   const int64_t context_, vocab_;
+  const int label_distance_;
   const std::unique_ptr<TokenFile> file_;
   const std::unique_ptr<DocumentIndex> index_;
   const DocumentPacking packing_;
@@ -174,6 +180,10 @@ class DocumentSamples : public SampleSource {
 
 absl::StatusOr<std::unique_ptr<SampleSource>> SampleSource::Open(const RunConfig& run) {
   EPS_ASSIGN_OR_RETURN(std::unique_ptr<TokenFile> file, TokenFile::Open(run.data.path, TokenBytes(run.data)));
+  if (run.objective() == Objective::kClasses) {
+    EPS_ASSIGN_OR_RETURN(std::unique_ptr<DocumentIndex> index, OpenIndex(run.data, *file));
+    return MakeClassifiedSamples(run, std::move(file), std::move(index));
+  }
   return run.data.has_documents() ? DocumentSamples::Open(run, std::move(file))
                                   : JoinedSamples::Open(run, std::move(file));
 }

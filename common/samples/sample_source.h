@@ -13,7 +13,8 @@
 
 namespace eps {
 
-// A run's data as numbered samples of model.context tokens each, whatever the files' form.
+// A run's data as numbered samples of model.context tokens each, whatever the files' form, with the labels that its
+// objective takes: the tokens behind, the tokens themselves where they may be masked (MaskTokens does it), or a class.
 //
 // Threads: safe; fixed after construction.
 class SampleSource {

@@ -34,6 +34,27 @@ class SampleSourceTest : public ::testing::Test {
     run_.data = {.path = path(), .tokenizer = TokenForm::kTokenFile, .token_bytes = 2};
   }
   std::string path() const { return dir_.File("ids.bin"); }
+  // A pair of classes 0, 2, 1 and 0; the first document has a second part from its token 1 on, the third from 5 on.
+  void WriteClasses() {
+    ASSERT_OK_AND_ASSIGN(
+        auto writer, DocumentIndexWriter::Create(DocumentIndexPath(path()),
+                                                 {.token_bytes = 2, .tokenizer_fingerprint = std::string(64, 'a')}));
+    const struct {
+      int64_t num_tokens;
+      int32_t label;
+      int64_t second_part;
+    } documents[] = {{4, 0, 1}, {3, 2, 3}, {8, 1, 5}, {1, 0, 1}};
+    for (const auto& d : documents) {
+      const std::vector<TokenRange> counted = {{0, d.num_tokens}};
+      ASSERT_OK(writer->Add(
+          {.num_tokens = d.num_tokens, .counted = counted, .label = d.label, .second_part = d.second_part}));
+    }
+    ASSERT_OK(writer->Finish());
+    run_.model.family = ModelFamily::kBert;
+    run_.model.num_types = 2;
+    run_.model.num_classes = 3;
+    run_.data.documents = DocumentMode::kPadded;
+  }
   void WriteIndex(bool may_be_cut) {
     ASSERT_OK_AND_ASSIGN(
         auto writer, DocumentIndexWriter::Create(
@@ -93,6 +114,53 @@ TEST_F(SampleSourceTest, PaddedDocumentsHaveASampleEach) {
   EXPECT_THAT(Sample(1).tokens, ElementsAre(14, 15, 0, 0, 0));
   EXPECT_THAT(Sample(1).labels, ElementsAre(-100, 16, -100, -100, -100));
   EXPECT_THAT(Sample(2).labels, ElementsAre(18, 19, 20, 21, 22));  // ended early
+}
+
+TEST_F(SampleSourceTest, TokensThatMayBeMaskedAreTheirOwnLabels) {
+  run_.model.family = ModelFamily::kBert;
+  ASSERT_OK_AND_ASSIGN(auto joined, SampleSource::Open(run_));
+  EXPECT_EQ(joined->num_samples(), 3);
+  EXPECT_THAT(Sample(2).tokens, ElementsAre(20, 21, 22, 23, 24));
+  EXPECT_THAT(Sample(2).labels, ElementsAre(20, 21, 22, 23, 24));
+  run_.data.documents = DocumentMode::kPadded;
+  ASSERT_NO_FATAL_FAILURE(WriteIndex(false));
+  ASSERT_OK_AND_ASSIGN(auto padded, SampleSource::Open(run_));
+  EXPECT_EQ(padded->num_samples(), 4);
+  EXPECT_THAT(Sample(1).tokens, ElementsAre(14, 15, 16, 0, 0));
+  EXPECT_THAT(Sample(1).labels, ElementsAre(-100, -100, 16, -100, -100));
+  EXPECT_THAT(Sample(3).labels, ElementsAre(25, -100, -100, -100, -100));
+}
+
+TEST_F(SampleSourceTest, ATextWithAClassIsASampleOfTwoTypesCutWhereItIsTooLong) {
+  ASSERT_NO_FATAL_FAILURE(WriteClasses());
+  ASSERT_OK_AND_ASSIGN(auto source, SampleSource::Open(run_));
+  EXPECT_EQ(source->num_samples(), 4);
+  EXPECT_THAT(Sample(0).tokens, ElementsAre(10, 11, 12, 13, 0));
+  EXPECT_THAT(Sample(0).types, ElementsAre(0, 1, 1, 1, 0));
+  EXPECT_THAT(Sample(0).document_first, ElementsAre(0, 0, 0, 0, 4));
+  EXPECT_THAT(Sample(0).labels, ElementsAre(0));
+  EXPECT_THAT(Sample(1).types, ElementsAre(0, 0, 0, 0, 0));
+  EXPECT_THAT(Sample(1).labels, ElementsAre(2));
+  // Of 5 and 3 tokens 3 and 2 are left, of each text its last one.
+  EXPECT_THAT(Sample(2).tokens, ElementsAre(17, 18, 21, 22, 24));
+  EXPECT_THAT(Sample(2).types, ElementsAre(0, 0, 0, 1, 1));
+  run_.model.context = 4;
+  EXPECT_THAT(Sample(2).tokens, ElementsAre(17, 21, 22, 24));
+  EXPECT_THAT(Sample(3).tokens, ElementsAre(25, 0, 0, 0));
+  EXPECT_OK(source->CheckIds());
+  EXPECT_THAT(source->files(), ElementsAre(path(), path() + ".docs"));
+}
+
+TEST_F(SampleSourceTest, ClassesThatTheModelDoesNotHaveAreRefused) {
+  ASSERT_NO_FATAL_FAILURE(WriteClasses());
+  run_.model.num_classes = 2;
+  EXPECT_THAT(SampleSource::Open(run_),
+              StatusIs(absl::StatusCode::kInvalidArgument, "model.classes: 2, but document 1 of " + path()));
+  run_.model.num_classes = 3;
+  run_.model.num_types = 1;
+  EXPECT_THAT(SampleSource::Open(run_), StatusIs(absl::StatusCode::kInvalidArgument, "model.types: 1, but document 0"));
+  ASSERT_NO_FATAL_FAILURE(WriteIndex(false));
+  EXPECT_THAT(SampleSource::Open(run_), StatusIs(absl::StatusCode::kInvalidArgument, "have no classes"));
 }
 
 TEST_F(SampleSourceTest, WhatIsMissingOrDoesNotMatchIsNamed) {

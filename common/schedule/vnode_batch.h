@@ -12,11 +12,16 @@
 
 namespace eps {
 
-// What one virtual node computes in one step. Shape of all arrays: (micro_batches, micro_batch, context), row-major.
+inline constexpr int32_t kNotCounted = -100;  // as a label: no loss is taken of it
+
+// What one virtual node computes in one step. Shape of all arrays but a classifier's labels: (micro_batches, micro_batch,
+// context), row-major.
 struct VnodeBatch {
   int vnode = 0;
   std::vector<int32_t> tokens;
-  std::vector<int32_t> labels;  // -100: not counted
+  std::vector<int32_t> labels;  // -100: not counted; (micro_batches, micro_batch) classes of a classifier
+  // Of a model that has types of tokens; empty: all are 0.
+  std::vector<int32_t> types;
   // The index, within its sample, of the first token of each token's document, which ends where the next one begins or
   // the sample ends. Empty where a sample is one document: DataConfig::has_documents.
   std::vector<int32_t> document_first;

@@ -29,9 +29,26 @@ enum class InnerPolicy { kAuto, kKeep, kRecompute };
 enum class BoundaryPolicy { kAuto, kHost, kDevice };
 enum class TransportChoice { kAuto, kGrpc, kSharedMemory };
 
+// What a model learns to say of a sample.
+enum class Objective {
+  kNextToken,     // of each token, the one behind it
+  kMaskedTokens,  // those that were masked
+  kClasses,       // the sample's class
+};
+
+// Which tokens are masked: proto/run_spec.proto's Mask.
+struct MaskConfig {
+  double share = 0.15;
+  int32_t token = -1;  // -1: that of the tokenizer
+  std::vector<int32_t> never;
+
+  friend bool operator==(const MaskConfig&, const MaskConfig&) = default;
+};
+
 struct DataConfig {
   std::string path;
   bool is_jsonl = false;
+  bool is_table = false;  // of texts and their classes
   TokenForm tokenizer = TokenForm::kBytes;
   int token_bytes = 2;                 // kTokenFile only: 2 or 4
   std::string tokenizer_path;          // kModel only: a folder or file
@@ -40,9 +57,11 @@ struct DataConfig {
   DocumentMode documents = DocumentMode::kJoined;
   DataOrder order = DataOrder::kSequential;
   uint64_t seed = 0;
+  MaskConfig mask;                                            // Objective::kMaskedTokens only
+  std::string text_column, second_text_column, label_column;  // is_table only
 
   // Whether a token file has to be made of it first.
-  bool needs_tokenizing() const { return is_jsonl || tokenizer == TokenForm::kModel; }
+  bool needs_tokenizing() const { return is_jsonl || is_table || tokenizer == TokenForm::kModel; }
   // Whether a sample consists of documents that are seen alone; padding is one, too.
   bool has_documents() const { return documents != DocumentMode::kJoined; }
 
@@ -118,6 +137,10 @@ struct RunConfig {
 
   // Whether no weight is updated before the whole step's gradient is known to be finite, and its norm.
   bool holds_updates() const { return optimizer.clip == ClipMode::kExact || precision.loss_scale.has_value(); }
+  Objective objective() const {
+    if (model.family != ModelFamily::kBert) return Objective::kNextToken;
+    return model.is_classifier() ? Objective::kClasses : Objective::kMaskedTokens;
+  }
   int64_t tokens_per_step() const { return batch.sequences_per_step() * model.context; }
 
   friend bool operator==(const RunConfig&, const RunConfig&) = default;

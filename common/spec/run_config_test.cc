@@ -196,9 +196,75 @@ TEST_F(RunConfigTest, AModelOfTheLlamaFamilyIsReadWithItsDefaults) {
   EXPECT_THAT(ParseRunConfig(SerializeRunConfig(config)), IsOkAndHolds(config));
 }
 
+constexpr char kBert[] = R"(
+model { family: BERT layers: 1 d_model: 8 heads: 2 context: 4 vocab: 300 d_ff: 20 dropout: 0.1 classifier_dropout: 0.2 }
+data { path: "a.txt" mask { token: 256 never: 10 never: 13 } }
+optimizer { schedule { peak: 0.1 } }
+steps: 3
+)";
+
+TEST_F(RunConfigTest, ABertIsReadWithItsDefaults) {
+  RunConfig config = MustLoad(kBert);
+  EXPECT_EQ(config.objective(), Objective::kMaskedTokens);
+  EXPECT_EQ(config.model.num_types, 2);
+  EXPECT_EQ(config.model.max_positions, 4);
+  EXPECT_EQ(config.model.residual_dropout, 0.1);
+  EXPECT_EQ(config.model.classifier_dropout, 0.2);
+  EXPECT_EQ(config.data.mask, (MaskConfig{.share = 0.15, .token = 256, .never = {10, 13}}));
+  EXPECT_THAT(ParseRunConfig(SerializeRunConfig(config)), IsOkAndHolds(config));
+  EXPECT_THAT(DifferencesThatMatter(config, MustLoad(kBert, {{"data.mask.share", "0.2"}})),
+              ElementsAre(HasSubstr("data.mask.share")));
+}
+
+constexpr char kClassifier[] = R"(
+model { family: BERT layers: 1 d_model: 8 heads: 2 context: 4 vocab: 256 d_ff: 20 classes: 3 }
+data { path: "a.tsv" text_column: "review" label_column: "stars" }
+optimizer { schedule { peak: 0.1 } }
+steps: 3
+)";
+
+TEST_F(RunConfigTest, AClassifierTakesTables) {
+  RunConfig config = MustLoad(kClassifier);
+  EXPECT_EQ(config.objective(), Objective::kClasses);
+  EXPECT_EQ(config.model.labels_per_sample(), 1);
+  EXPECT_TRUE(config.data.needs_tokenizing());
+  EXPECT_EQ(config.data.documents, DocumentMode::kPadded);
+  EXPECT_EQ(config.data.text_column, "review");
+  EXPECT_THAT(ParseRunConfig(SerializeRunConfig(config)), IsOkAndHolds(config));
+  const std::vector<std::pair<std::vector<FieldOverride>, std::string>> refused = {
+      {{{"data.path", "a.txt"}}, "data.path: a classifier takes a table"},
+      {{{"data.documents", "PACKED"}}, "data.documents: a classifier takes PADDED ones"},
+      {{{"data.mask.share", "0.1"}}, "data.mask: given, but the model predicts no masked tokens"},
+      {{{"model.classes", "0"}}, "data.path: a table (.tsv) is for a classifier"},
+      {{{"model.classes", "1"}}, "model.classes: 1, must be 0, or between 2 and 65536"},
+      {{{"data.label_column", ""}}, "data.label_column: missing beside data.text_column"},
+      {{{"data.tokenizer", "TOKEN_IDS"}}, "data.tokenizer: TOKEN_IDS, but data.path is a table"}};
+  for (const auto& [overrides, message] : refused) {
+    EXPECT_THAT(Load(kClassifier, overrides), StatusIs(kInvalid, message)) << message;
+  }
+}
+
+TEST_F(RunConfigTest, WhatABertDoesNotTakeIsRefused) {
+  const std::vector<std::pair<std::vector<FieldOverride>, std::string>> refused = {
+      {{{"model.head_dim", "4"}}, "model.head_dim: given, but it is of family: LLAMA"},
+      {{{"data.mask.token", "300"}}, "data.mask.token: 300, must be at most 299"},
+      {{{"data.mask.share", "0"}}, "data.mask.share: 0, must be greater than 0"},
+      {{{"data.text_column", "a"}}, "data.text_column: given, but data.path is no table"}};
+  for (const auto& [overrides, message] : refused) {
+    EXPECT_THAT(Load(kBert, overrides), StatusIs(kInvalid, message)) << message;
+  }
+  EXPECT_THAT(Load(R"(model { family: BERT layers: 1 d_model: 8 heads: 2 context: 4 vocab: 300 d_ff: 20 }
+                      data { path: "a.txt" } optimizer { schedule { peak: 0.1 } } steps: 3)"),
+              StatusIs(kInvalid, "data.mask.token: missing"));
+}
+
 TEST_F(RunConfigTest, WhatIsOfTheOtherFamilyIsRefused) {
-  EXPECT_THAT(Load(kSmall, {{"model.d_ff", "20"}}), StatusIs(kInvalid, "model.d_ff: GPT2 has none"));
-  EXPECT_THAT(Load(kSmall, {{"model.rope_scaling.factor", "2"}}), StatusIs(kInvalid, "model.rope_scaling: GPT2"));
+  EXPECT_THAT(Load(kSmall, {{"model.d_ff", "20"}}),
+              StatusIs(kInvalid, "model.d_ff: given, but it is of family: LLAMA or BERT"));
+  EXPECT_THAT(Load(kSmall, {{"model.rope_scaling.factor", "2"}}),
+              StatusIs(kInvalid, "model.rope_scaling: given, but it is of family: LLAMA"));
+  EXPECT_THAT(Load(kSmall, {{"model.classes", "2"}}),
+              StatusIs(kInvalid, "model.classes: given, but it is of family: BERT"));
   EXPECT_THAT(Load(kSmall, {{"model.family", "LLAMA"}}), StatusIs(kInvalid, "model.d_ff: 0"));
   EXPECT_THAT(Load(kSmall, {{"model.family", "LLAMA"}, {"model.d_ff", "20"}, {"model.dropout", "0.1"}}),
               StatusIs(kInvalid, "model.embedding_dropout: 0.1, this family has none"));

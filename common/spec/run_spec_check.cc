@@ -87,6 +87,13 @@ RotaryConfig RotaryOf(const proto::Model& model) {
   return rotary;
 }
 
+void SetBertShape(const proto::Model& model, ModelConfig& config) {
+  config.family = ModelFamily::kBert;
+  config.d_ff = model.d_ff();
+  config.max_positions = EPS_FIELD(model, max_positions).value_or(config.context);
+  config.num_types = EPS_FIELD(model, types).value_or(2);
+}
+
 void SetLlamaShape(const proto::Model& model, ModelConfig& config) {
   config.family = ModelFamily::kLlama;
   config.num_kv_heads = EPS_FIELD(model, kv_heads).value_or(config.num_heads);
@@ -110,6 +117,7 @@ ModelConfig ShapeOf(const proto::Model& model) {
   config.vocab = model.vocab();
   config.layer_norm_eps = EPS_FIELD(model, layer_norm_eps).value_or(config.layer_norm_eps);
   if (model.family() == proto::Model::LLAMA) SetLlamaShape(model, config);
+  if (model.family() == proto::Model::BERT) SetBertShape(model, config);
   return config;
 }
 
@@ -128,15 +136,33 @@ absl::string_view FirstGiven(std::initializer_list<GivenField> fields) {
 absl::string_view FirstOfLlama(const proto::Model& model) {
   return FirstGiven({{"kv_heads", model.has_kv_heads()},
                      {"head_dim", model.has_head_dim()},
-                     {"d_ff", model.has_d_ff()},
                      {"tied_head", model.has_tied_head()},
                      {"qkv_bias", model.has_qkv_bias()},
                      {"out_bias", model.has_out_bias()},
                      {"qk_norm", model.has_qk_norm()},
                      {"sliding_window", model.has_sliding_window()},
                      {"rope_theta", model.has_rope_theta()},
-                     {"rope_scaling", model.has_rope_scaling()},
-                     {"max_positions", model.has_max_positions()}});
+                     {"rope_scaling", model.has_rope_scaling()}});
+}
+absl::string_view FirstOfBert(const proto::Model& model) {
+  return FirstGiven({{"types", model.has_types()},
+                     {"classes", model.has_classes()},
+                     {"classifier_dropout", model.has_classifier_dropout()}});
+}
+absl::string_view FirstOfBoth(const proto::Model& model) {  // of LLAMA and BERT
+  return FirstGiven({{"d_ff", model.has_d_ff()}, {"max_positions", model.has_max_positions()}});
+}
+
+// Fields of another family than the one that is meant.
+absl::Status RefuseOtherFamilies(const proto::Model& model, ModelFamily family) {
+  const auto refuse = [](absl::string_view field, absl::string_view owner) {
+    if (field.empty()) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat("model.", field, ": given, but it is of family: ", owner));
+  };
+  if (family != ModelFamily::kLlama) EPS_RETURN_IF_ERROR(refuse(FirstOfLlama(model), "LLAMA"));
+  if (family != ModelFamily::kBert) EPS_RETURN_IF_ERROR(refuse(FirstOfBert(model), "BERT"));
+  if (family == ModelFamily::kGpt2) EPS_RETURN_IF_ERROR(refuse(FirstOfBoth(model), "LLAMA or BERT"));
+  return absl::OkStatus();
 }
 
 // The shape stands in the folder; a second one in the RunSpec could only contradict it.
@@ -149,18 +175,22 @@ absl::Status RefuseShapeBesideFrom(const proto::Model& model, ModelFamily family
                                         {"vocab", model.has_vocab()},
                                         {"layer_norm_eps", model.has_layer_norm_eps()}});
   if (field.empty()) field = FirstOfLlama(model);
-  if (field.empty()) return absl::OkStatus();
+  if (field.empty()) field = FirstOfBoth(model);
+  if (field.empty() && model.has_types()) field = "types";
+  if (field.empty()) return RefuseOtherFamilies(model, family);
   return absl::InvalidArgumentError(absl::StrCat("model.", field,
                                                  ": given beside model.from, which says it already; beside "
                                                  "model.from only init_seed, freeze and dropouts may stand",
-                                                 family == ModelFamily::kGpt2 ? "" : ", and context"));
+                                                 family == ModelFamily::kGpt2    ? ""
+                                                 : family == ModelFamily::kLlama ? ", and context"
+                                                                                 : ", context and classes"));
 }
 
 absl::StatusOr<ModelConfig> BaseModel(const proto::Model& model, const CheckContext& context, const std::string& from) {
   if (from.empty() || context.read_model == nullptr) {
-    const absl::string_view field = model.family() == proto::Model::GPT2 ? FirstOfLlama(model) : "";
-    if (field.empty()) return ShapeOf(model);
-    return absl::InvalidArgumentError(absl::StrCat("model.", field, ": GPT2 has none; it is of family: LLAMA"));
+    const ModelConfig config = ShapeOf(model);
+    EPS_RETURN_IF_ERROR(RefuseOtherFamilies(model, config.family));
+    return config;
   }
   absl::StatusOr<ModelConfig> config = context.read_model(from);
   EPS_RETURN_IF_ERROR_WITH(config.status(), "model.from");
@@ -181,12 +211,19 @@ absl::Status CheckModel(const proto::RunSpec& spec, const CheckContext& context,
   // Checked here and not only as what it becomes, so that the error names the field that was
   // written.
   if (model.has_dropout()) check.BelowOne("model.dropout", model.dropout(), 0);
+  if (model.has_classes()) {
+    const int64_t least = model.has_from() ? 2 : 0;
+    config.model.num_classes = check.Integer<int64_t>("model.classes", model.classes(), 0, least, 65536);
+  }
   EPS_RETURN_IF_ERROR(check.status());
   ModelConfig& out = config.model;
   const auto all = EPS_FIELD(model, dropout);
   out.embedding_dropout = EPS_FIELD(model, embedding_dropout).value_or(all.value_or(out.embedding_dropout));
   out.attention_dropout = EPS_FIELD(model, attention_dropout).value_or(all.value_or(out.attention_dropout));
   out.residual_dropout = EPS_FIELD(model, residual_dropout).value_or(all.value_or(out.residual_dropout));
+  if (out.family == ModelFamily::kBert) {
+    out.classifier_dropout = EPS_FIELD(model, classifier_dropout).value_or(all.value_or(out.classifier_dropout));
+  }
   out.init_seed = model.init_seed();
   out.freeze.assign(model.freeze().begin(), model.freeze().end());
   return BuildModel(out).status();  // the ranges
@@ -230,6 +267,7 @@ proto::Data::Tokenizer ToProto(TokenForm tokenizer) {
 }
 
 bool IsJsonl(absl::string_view path) { return absl::EndsWith(path, ".jsonl") || absl::EndsWith(path, ".ndjson"); }
+bool IsTable(absl::string_view path) { return absl::EndsWith(path, ".tsv"); }
 
 TokenForm TokenFormOf(const proto::Data& data, const std::string& model_from, const CheckContext& context) {
   if (data.has_tokenizer()) {
@@ -268,16 +306,29 @@ void CheckTokenizer(const proto::Data& data, const std::string& model_from, cons
   }
 }
 
-void CheckDocuments(const proto::Data& data, Checker& check, DataConfig& out) {
-  out.documents =
-      FromProto(EPS_FIELD(data, documents).value_or(out.is_jsonl ? proto::Data::PACKED : proto::Data::JOINED));
-  if (out.is_jsonl && out.tokenizer == TokenForm::kTokenFile) {
-    check.Fail("data.tokenizer", "TOKEN_IDS, but data.path is JSONL by its ending");
+void CheckDocuments(const proto::Data& data, Objective objective, Checker& check, DataConfig& out) {
+  const bool has_classes = objective == Objective::kClasses;
+  const proto::Data::Documents usual = has_classes    ? proto::Data::PADDED
+                                       : out.is_jsonl ? proto::Data::PACKED
+                                                      : proto::Data::JOINED;
+  out.documents = FromProto(EPS_FIELD(data, documents).value_or(usual));
+  if ((out.is_jsonl || out.is_table) && out.tokenizer == TokenForm::kTokenFile) {
+    check.Fail("data.tokenizer",
+               absl::StrCat("TOKEN_IDS, but data.path is ", out.is_jsonl ? "JSONL" : "a table", " by its ending"));
+  }
+  if (has_classes && out.documents != DocumentMode::kPadded) {
+    check.Fail("data.documents", "a classifier takes PADDED ones");
+  }
+  if (has_classes && !out.is_table && out.tokenizer != TokenForm::kTokenFile) {
+    check.Fail("data.path", "a classifier takes a table (.tsv), or a token file that `eps tokenize` made of one");
+  }
+  if (!has_classes && out.is_table) {
+    check.Fail("data.path", "a table (.tsv) is for a classifier: family: BERT with classes");
   }
   if (out.is_jsonl && !out.has_documents()) {
     check.Fail("data.documents", "JOINED, but data.path is JSONL: its documents are PACKED or PADDED");
   }
-  if (out.has_documents() && out.tokenizer == TokenForm::kBytes && !out.is_jsonl) {
+  if (out.has_documents() && out.tokenizer == TokenForm::kBytes && !out.is_jsonl && !out.is_table) {
     check.Fail("data.documents",
                "bytes have none; they are of JSONL, and of token files with an index of them, which "
                "`eps tokenize` writes");
@@ -290,16 +341,54 @@ void CheckDocuments(const proto::Data& data, Checker& check, DataConfig& out) {
   out.counts_all = data.count() == proto::Data::ALL;
 }
 
-void CheckData(const proto::Data& data, const std::string& model_from, const CheckContext& context, Checker& check,
-               DataConfig& out) {
+void CheckColumns(const proto::Data& data, Checker& check, DataConfig& out) {
+  const absl::string_view given = FirstGiven({{"text_column", data.has_text_column()},
+                                              {"second_text_column", data.has_second_text_column()},
+                                              {"label_column", data.has_label_column()}});
+  if (!given.empty() && !out.is_table) {
+    check.Fail(absl::StrCat("data.", given), "given, but data.path is no table by its ending (.tsv)");
+  }
+  if (!given.empty() && (data.text_column().empty() || data.label_column().empty())) {
+    check.Fail(data.text_column().empty() ? "data.text_column" : "data.label_column",
+               absl::StrCat("missing beside data.", given));
+  }
+  out.text_column = data.text_column();
+  out.second_text_column = data.second_text_column();
+  out.label_column = data.label_column();
+}
+
+void CheckMask(const proto::Data& data, const RunConfig& run, Checker& check, DataConfig& out) {
+  if (run.objective() != Objective::kMaskedTokens) {
+    if (data.has_mask()) check.Fail("data.mask", "given, but the model predicts no masked tokens");
+    return;
+  }
+  const proto::Mask& mask = data.mask();
+  out.mask.share = check.BelowOne("data.mask.share", EPS_FIELD(mask, share), out.mask.share);
+  if (out.mask.share == 0) check.Fail("data.mask.share", "0, must be greater than 0 and less than 1");
+  const int64_t last = run.model.vocab - 1;
+  if (mask.has_token()) {
+    out.mask.token = static_cast<int32_t>(check.Integer<int64_t>("data.mask.token", mask.token(), 0, 0, last));
+  } else if (!out.needs_tokenizing()) {
+    check.Fail("data.mask.token", "missing; the id of the mask token, as nothing here is tokenized that would say it");
+  }
+  for (const int64_t id : mask.never()) {
+    out.mask.never.push_back(static_cast<int32_t>(check.Integer<int64_t>("data.mask.never", id, 0, 0, last)));
+  }
+}
+
+void CheckData(const proto::Data& data, const std::string& model_from, const RunConfig& run,
+               const CheckContext& context, Checker& check, DataConfig& out) {
   if (data.path().empty()) {
     check.Fail("data.path", "missing");
     return;
   }
   out.path = context.absolute_path(data.path());
   out.is_jsonl = IsJsonl(data.path());
+  out.is_table = IsTable(data.path());
   CheckTokenizer(data, model_from, context, check, out);
-  CheckDocuments(data, check, out);
+  CheckDocuments(data, run.objective(), check, out);
+  CheckColumns(data, check, out);
+  CheckMask(data, run, check, out);
   out.order = data.order() == proto::Data::SHUFFLED ? DataOrder::kShuffled : DataOrder::kSequential;
   out.seed = data.seed();
 }
@@ -476,6 +565,15 @@ void WriteLlama(const ModelConfig& model, proto::Model& out) {
   scaling.set_original_context(rotary.original_context);
 }
 
+void WriteBert(const ModelConfig& model, proto::Model& out) {
+  out.set_family(proto::Model::BERT);
+  out.set_d_ff(model.d_ff);
+  out.set_max_positions(model.max_positions);
+  out.set_types(model.num_types);
+  if (model.is_classifier()) out.set_classes(model.num_classes);
+  out.set_classifier_dropout(model.classifier_dropout);
+}
+
 void WriteModel(const RunConfig& config, proto::Model& out) {
   const ModelConfig& model = config.model;
   out.set_family(proto::Model::GPT2);
@@ -492,9 +590,17 @@ void WriteModel(const RunConfig& config, proto::Model& out) {
   out.set_residual_dropout(model.residual_dropout);
   out.set_layer_norm_eps(model.layer_norm_eps);
   if (model.family == ModelFamily::kLlama) WriteLlama(model, out);
+  if (model.family == ModelFamily::kBert) WriteBert(model, out);
 }
 
-void WriteData(const DataConfig& data, proto::Data& out) {
+void WriteMask(const MaskConfig& mask, proto::Mask& out) {
+  out.set_share(mask.share);
+  if (mask.token >= 0) out.set_token(mask.token);
+  for (const int32_t id : mask.never) out.add_never(id);
+}
+
+void WriteData(const RunConfig& run, proto::Data& out) {
+  const DataConfig& data = run.data;
   out.set_path(data.path);
   out.set_tokenizer(ToProto(data.tokenizer));
   if (data.tokenizer == TokenForm::kTokenFile) out.set_token_bytes(data.token_bytes);
@@ -504,6 +610,10 @@ void WriteData(const DataConfig& data, proto::Data& out) {
     out.set_chat_template(data.chat_template);
     out.set_count(data.counts_all ? proto::Data::ALL : proto::Data::ANSWERS);
   }
+  if (run.objective() == Objective::kMaskedTokens) WriteMask(data.mask, *out.mutable_mask());
+  if (!data.text_column.empty()) out.set_text_column(data.text_column);
+  if (!data.second_text_column.empty()) out.set_second_text_column(data.second_text_column);
+  if (!data.label_column.empty()) out.set_label_column(data.label_column);
   out.set_order(data.order == DataOrder::kShuffled ? proto::Data::SHUFFLED : proto::Data::SEQUENTIAL);
   out.set_seed(data.seed);
 }
@@ -578,7 +688,7 @@ absl::StatusOr<RunConfig> CheckRunSpec(const proto::RunSpec& spec, const CheckCo
   RunConfig config;
   EPS_RETURN_IF_ERROR(CheckModel(spec, context, config));
   Checker check;
-  CheckData(spec.data(), config.model_from, context, check, config.data);
+  CheckData(spec.data(), config.model_from, config, context, check, config.data);
   CheckBatch(spec.batch(), check, config.batch);
   CheckRule(spec.optimizer(), check, config.optimizer);
   CheckSchedule(spec.optimizer().schedule(), check, config.optimizer);
@@ -601,7 +711,7 @@ absl::StatusOr<RunConfig> CheckRunSpec(const proto::RunSpec& spec, const CheckCo
 proto::RunSpec ToRunSpec(const RunConfig& config) {
   proto::RunSpec spec;
   WriteModel(config, *spec.mutable_model());
-  WriteData(config.data, *spec.mutable_data());
+  WriteData(config, *spec.mutable_data());
   spec.mutable_batch()->set_virtual_nodes(config.batch.virtual_nodes);
   spec.mutable_batch()->set_micro_batches(config.batch.micro_batches);
   spec.mutable_batch()->set_micro_batch(config.batch.micro_batch);

@@ -31,10 +31,10 @@ namespace {
 
 constexpr Version kInitialVersion(0);
 
-// Dropouts, the seed and, where positions are not parameters, the context belong to the run, which may set them; the rest
+// Dropouts, the seed and, where the family says how many positions there are, the context belong to the run, which may set them; the rest
 // belongs to the weights. As a config.json has it.
 nlohmann::json OfWeights(ModelConfig config) {
-  config.embedding_dropout = config.attention_dropout = config.residual_dropout = 0;
+  config.embedding_dropout = config.attention_dropout = config.residual_dropout = config.classifier_dropout = 0;
   if (config.max_positions > 0) config.context = config.max_positions;
   nlohmann::json object = FamilyOf(config.family).to_json(config);
   object.erase("n_ctx");  // n_positions once more
@@ -109,11 +109,18 @@ absl::Status FillStore(const ModelSpec& model, int threads, Store& store, const 
 
 absl::Status LoadHuggingFace(const std::string& folder, const ModelSpec& model, int threads, Store& store) {
   const absl::Time begin = absl::Now();
-  EPS_ASSIGN_OR_RETURN(const std::unique_ptr<ModelFolder> source, ModelFolder::Open(folder));
+  EPS_ASSIGN_OR_RETURN(const std::unique_ptr<ModelFolder> source, ModelFolder::Open(folder, model.config.num_classes));
   EPS_RETURN_IF_ERROR(CheckShape(folder, source->model().config, model.config));
   EPS_RETURN_IF_ERROR(FillStore(model, threads, store, [&](const Part& part, absl::Span<float> values) {
-    return source->ReadPart(*part.tensor, part.first_elem, values);
+    if (!source->is_new(*part.tensor)) return source->ReadPart(*part.tensor, part.first_elem, values);
+    InitTensorPart(*part.tensor, model.config.init_seed, part.first_elem, values);
+    return absl::OkStatus();
   }));
+  for (const BlobSpec& blob : model.blobs) {
+    for (const TensorSpec& tensor : blob.tensors) {
+      if (source->is_new(tensor)) LogWarning("weights_new", {{"tensor", tensor.name}, {"not_in", folder}});
+    }
+  }
   LogInfo("weights_loaded", {{"folder", folder},
                              {"tensor_bytes", source->tensor_bytes()},
                              {"seconds", absl::ToDoubleSeconds(absl::Now() - begin)}});

@@ -53,6 +53,9 @@ absl::Status LoadHuggingFaceFolder(const ServingOptions& options, ServingCheckpo
   run.precision = {.wire = Dtype::kF32, .gradients = Dtype::kF32};
   // Required of every run, and of no meaning where nothing is trained.
   run.data.path = absl::StrCat(result.folder, "/", kConfigFile);
+  run.data.tokenizer = TokenForm::kTokenFile;
+  if (run.objective() == Objective::kClasses) run.data.documents = DocumentMode::kPadded;
+  if (run.objective() == Objective::kMaskedTokens) run.data.mask.token = 0;
   run.optimizer.peak_learning_rate = 1;
   run.steps = 1;
   result.run = WithoutTraining(std::move(run));

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <system_error>
 #include <utility>
 
@@ -40,6 +41,7 @@ absl::StatusOr<nlohmann::json> Origin(const DataConfig& data, const Tokenizer& t
                         {"tokenizer", tokenizer.fingerprint()},
                         {"chat_template", data.chat_template},
                         {"counts_all", data.counts_all},
+                        {"columns", {data.text_column, data.second_text_column, data.label_column}},
                         {"token_bytes", token_bytes}};
 }
 
@@ -71,6 +73,25 @@ absl::Status Tokenize(const DataConfig& data, const Tokenizer& tokenizer, const 
   return absl::OkStatus();
 }
 
+// What run_spec.proto says of a mask where it is not given.
+absl::StatusOr<MaskConfig> MaskOf(const RunConfig& run, const Tokenizer& tokenizer) {
+  MaskConfig mask = run.data.mask;
+  if (run.objective() != Objective::kMaskedTokens) return mask;
+  if (mask.token < 0) {
+    std::optional<int32_t> token = tokenizer.TokenId("[MASK]");
+    if (!token.has_value()) token = tokenizer.TokenId("<mask>");
+    if (!token.has_value()) {
+      return absl::InvalidArgumentError("data.mask.token: missing; the tokenizer has no [MASK] and no <mask>");
+    }
+    mask.token = *token;
+  }
+  if (!mask.never.empty()) return mask;
+  for (const char* special : {"[CLS]", "[SEP]", "[PAD]", "<s>", "</s>", "<pad>"}) {
+    if (const std::optional<int32_t> id = tokenizer.TokenId(special); id.has_value()) mask.never.push_back(*id);
+  }
+  return mask;
+}
+
 }  // namespace
 
 absl::StatusOr<RunConfig> WithTokenFile(const RunConfig& run, const std::string& folder, int threads) {
@@ -82,10 +103,12 @@ absl::StatusOr<RunConfig> WithTokenFile(const RunConfig& run, const std::string&
                                                    tokenizer->vocab() - 1, ", the model a vocabulary of ",
                                                    run.model.vocab));
   }
+  EPS_ASSIGN_OR_RETURN(const MaskConfig mask, MaskOf(run, *tokenizer));
   TokenizeOptions options;
   options.sources = {data.path};
   options.out = folder + "/tokens.bin";
-  options.format = data.is_jsonl ? CorpusFormat::kJsonl : CorpusFormat::kText;
+  options.format = data.is_jsonl ? CorpusFormat::kJsonl : data.is_table ? CorpusFormat::kTsv : CorpusFormat::kText;
+  options.columns = {.text = data.text_column, .second_text = data.second_text_column, .label = data.label_column};
   options.chat_template = data.chat_template;
   options.count_all = data.counts_all;
   options.token_bytes = tokenizer->vocab() <= 65536 ? 2 : 4;
@@ -111,7 +134,8 @@ absl::StatusOr<RunConfig> WithTokenFile(const RunConfig& run, const std::string&
                  .token_bytes = options.token_bytes,
                  .documents = data.documents,
                  .order = data.order,
-                 .seed = data.seed};
+                 .seed = data.seed,
+                 .mask = mask};
   return result;
 }
 

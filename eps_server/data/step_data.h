@@ -36,7 +36,7 @@ class StepData {
  private:
   StepData(const RunConfig& run, std::unique_ptr<SampleSource> source);
 
-  const BatchConfig batch_;
+  const RunConfig run_;
   const std::unique_ptr<SampleSource> source_;
   const SampleOrder order_;
 };

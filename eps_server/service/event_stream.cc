@@ -23,6 +23,7 @@ void FillVnode(const VnodeBatch& batch, proto::VnodeData& data) {
   data.set_vnode(batch.vnode);
   data.set_tokens(batch.tokens.data(), batch.tokens.size() * sizeof(int32_t));
   data.set_labels(batch.labels.data(), batch.labels.size() * sizeof(int32_t));
+  data.set_types(batch.types.data(), batch.types.size() * sizeof(int32_t));
   data.set_document_first(batch.document_first.data(), batch.document_first.size() * sizeof(int32_t));
 }
 

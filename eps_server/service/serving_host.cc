@@ -154,8 +154,8 @@ absl::Status ServingHost::Ready(WorkerId worker, WorkerMemory memory) {
 }
 
 absl::Status ServingHost::Inferred(WorkerId worker, int64_t request_id, absl::StatusOr<std::vector<float>> logits) {
-  if (logits.ok() && static_cast<int64_t>(logits->size()) != vocab_) {
-    return Wrong("inferred.logits", static_cast<double>(logits->size()), absl::StrCat(vocab_, " of them"));
+  if (logits.ok() && static_cast<int64_t>(logits->size()) != num_outputs_) {
+    return Wrong("inferred.logits", static_cast<double>(logits->size()), absl::StrCat(num_outputs_, " of them"));
   }
   Text text;
   SamplingOptions sampling;

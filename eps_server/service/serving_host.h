@@ -38,7 +38,10 @@ struct GenerateOptions {
 class ServingHost final : public WorkerHost {
  public:
   explicit ServingHost(const RunConfig& run, MonotonicClock clock = SteadyClock())
-      : vocab_(run.model.vocab), context_(run.model.context), clock_(std::move(clock)) {}
+      : vocab_(run.model.vocab),
+        num_outputs_(run.model.num_outputs()),
+        context_(run.model.context),
+        clock_(std::move(clock)) {}
 
   // One text under way.
   struct Text {
@@ -111,7 +114,7 @@ class ServingHost final : public WorkerHost {
   void EndExpiredLeases();
   void EndExpiredTexts();
 
-  const int64_t vocab_;
+  const int64_t vocab_, num_outputs_;
   const int64_t context_;
   const MonotonicClock clock_;
 

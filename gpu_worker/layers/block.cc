@@ -15,6 +15,7 @@ using Role = TensorRole;
 constexpr int kAttentionDropoutUse = 0;
 constexpr int kAttentionProjectionDropoutUse = 1;
 constexpr int kMlpProjectionDropoutUse = 2;
+constexpr int kInputDropoutUse = 3;
 
 // Scratch of the forward pass. Kernels' own scratch is last, so that addresses do not depend on it.
 struct ForwardScratch {
@@ -107,6 +108,12 @@ struct BlockWork {
     k.ApplyDropout({.n = M * C, .x = dy, .y = dropped, .dropout = dropout});
     return dropped;
   }
+  // Of the first block's input, in place: norm1's output, or its gradient.
+  void DropInput(void* normed) const {
+    if (!a.is_first) return;
+    const Dropout dropout = a.key.MakeDropout(s.input_dropout, kInputDropoutUse, M * C);
+    if (dropout.rate > 0) k.ApplyDropout({.n = M * C, .x = normed, .y = normed, .dropout = dropout});
+  }
   double attention_scale() const { return 1 / std::sqrt(static_cast<double>(s.D)); }
   Dropout attention_dropout() const {
     return a.key.MakeDropout(s.attention_dropout, kAttentionDropoutUse, s.B * s.H * s.T * s.T);
@@ -195,7 +202,8 @@ void MlpBackward(const BlockWork& b, const BackwardScratch& at, void* dy, float*
     b.k.SwigluBackward(
         {.M = b.M, .F = s.F, .gate_up = b.Inner(b.in.up), .dy = d_hidden, .dgate_up = d_up, .y = hidden});
   } else {
-    b.k.ActivationBackward({.n = b.M * s.F, .x = b.Inner(b.in.up), .dy = d_up, .activated = hidden});
+    b.k.ActivationBackward(
+        {.n = b.M * s.F, .activation = s.activation, .x = b.Inner(b.in.up), .dy = d_up, .activated = hidden});
   }
   b.linear.BackwardWeights({w.down}, hidden, d_out, b.C, gradient, kernel);
 
@@ -203,9 +211,9 @@ void MlpBackward(const BlockWork& b, const BackwardScratch& at, void* dy, float*
   void* d_normed = b.Scratch(at.d_normed2);
   b.norm.Again(b.Parameters(w.mlp_norm), x_mid, b.Norm2(), normed);
   b.linear.BackwardWeights(w.up, normed, d_up, s.up_width(), gradient, kernel);
-  b.linear.BackwardInput(w.up, d_up, s.up_width(), d_normed);
-  b.norm.Backward(b.Parameters(w.mlp_norm), d_normed, x_mid, b.Norm2(), dy, dy, gradient + w.mlp_norm.scale,
-                  BlockWork::Shift(gradient, w.mlp_norm), kernel);
+  b.linear.BackwardInput(w.up, d_up, s.up_width(), d_normed, s.adds_to_normed ? dy : nullptr);
+  b.norm.Backward(b.Parameters(w.mlp_norm), d_normed, x_mid, b.Norm2(), s.adds_to_normed ? nullptr : dy, dy,
+                  gradient + w.mlp_norm.scale, BlockWork::Shift(gradient, w.mlp_norm), kernel);
 }
 
 void AttentionPartBackward(const BlockWork& b, const BackwardScratch& at, const void* x, void* dx, float* gradient) {
@@ -229,6 +237,7 @@ void AttentionPartBackward(const BlockWork& b, const BackwardScratch& at, const 
                          .d_o = d_o,
                          .dqkv = d_qkv,
                          .scale = b.attention_scale(),
+                         .causal = s.is_causal,
                          .window = s.window,
                          .documents = b.a.documents,
                          .dropout = b.attention_dropout(),
@@ -238,10 +247,12 @@ void AttentionPartBackward(const BlockWork& b, const BackwardScratch& at, const 
   void* normed = b.Scratch(at.normed1);
   void* d_normed = b.Scratch(at.d_normed1);
   b.norm.Again(b.Parameters(w.attention_norm), x, b.Norm1(), normed);
+  b.DropInput(normed);
   b.linear.BackwardWeights(w.qkv, normed, d_qkv, s.qkv_width(), gradient, kernel);
-  b.linear.BackwardInput(w.qkv, d_qkv, s.qkv_width(), d_normed);
-  b.norm.Backward(b.Parameters(w.attention_norm), d_normed, x, b.Norm1(), dx, dx, gradient + w.attention_norm.scale,
-                  BlockWork::Shift(gradient, w.attention_norm), kernel);
+  b.linear.BackwardInput(w.qkv, d_qkv, s.qkv_width(), d_normed, s.adds_to_normed ? dx : nullptr);
+  b.DropInput(d_normed);
+  b.norm.Backward(b.Parameters(w.attention_norm), d_normed, x, b.Norm1(), s.adds_to_normed ? nullptr : dx, dx,
+                  gradient + w.attention_norm.scale, BlockWork::Shift(gradient, w.attention_norm), kernel);
 }
 
 // The tensors of one layer by role.
@@ -297,6 +308,10 @@ BlockOffsets BlockOffsetsOf(const ModelSpec& model, LayerId layer) {
   const int64_t trainable = model.layer(layer).trainable_elems;
   offsets.qkv = c.qk_norm ? Joined({queries, keys}, trainable) : Joined({queries, keys, values}, trainable);
   if (c.qk_norm) offsets.qkv.push_back(values);
+  if (c.family == ModelFamily::kBert) {
+    offsets.up = {at.Product(d, ff, Role::kUpWeight, Role::kUpBias)};
+    return offsets;
+  }
   offsets.query_norm = at.OrNone(Role::kQueryNormScale);
   offsets.key_norm = at.OrNone(Role::kKeyNormScale);
   offsets.up = Joined(
@@ -350,6 +365,7 @@ void BlockForward(Kernels& kernels, const BlockArgs& args, const void* x, void* 
   void* x_mid = b.Inner(in.x_mid);
 
   b.norm.Forward(b.Parameters(w.attention_norm), x, b.Norm1(), normed);
+  b.DropInput(normed);
   b.MakeQkv(normed);
   kernels.Attention({.B = s.B,
                      .T = s.T,
@@ -360,13 +376,14 @@ void BlockForward(Kernels& kernels, const BlockArgs& args, const void* x, void* 
                      .o = b.Inner(in.o),
                      .lse = FloatsAt(args.inner, in.lse),
                      .scale = b.attention_scale(),
+                     .causal = s.is_causal,
                      .window = s.window,
                      .documents = args.documents,
                      .dropout = b.attention_dropout(),
                      .scratch = b.Scratch(at.kernel)});
   MatMulArgs project = b.linear.Forward(w.attention_out, b.Inner(in.o), x_mid, s.C);
   project.epilogue = MatMulArgs::Epilogue::kResidual;
-  project.residual = x;
+  project.residual = s.adds_to_normed ? normed : x;
   project.dropout = args.key.MakeDropout(s.residual_dropout, kAttentionProjectionDropoutUse, s.M() * s.C);
   kernels.MatMul(project);
 
@@ -377,6 +394,7 @@ void BlockForward(Kernels& kernels, const BlockArgs& args, const void* x, void* 
     MatMulArgs product = b.linear.Forward(l, normed, up, s.up_width());
     if (!s.is_gated && y != nullptr) {
       product.epilogue = MatMulArgs::Epilogue::kActivation;
+      product.activation = s.activation;
       product.activated = hidden;
     }
     kernels.MatMul(product);
@@ -385,7 +403,7 @@ void BlockForward(Kernels& kernels, const BlockArgs& args, const void* x, void* 
   if (s.is_gated) kernels.Swiglu({.M = s.M(), .F = s.F, .gate_up = up, .y = hidden});
   MatMulArgs down = b.linear.Forward(w.down, hidden, y, s.C);
   down.epilogue = MatMulArgs::Epilogue::kResidual;
-  down.residual = x_mid;
+  down.residual = s.adds_to_normed ? normed : x_mid;
   down.dropout = args.key.MakeDropout(s.residual_dropout, kMlpProjectionDropoutUse, s.M() * s.C);
   kernels.MatMul(down);
 }

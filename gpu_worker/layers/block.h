@@ -11,10 +11,15 @@
 namespace eps::worker {
 
 // A transformer block of any family, of parts that LayerShape names:
-//   x_mid = x + dropout1(attention(turned(norm1(x) W_qkv + b_qkv)) W_o + b_o)
-//   y     = x_mid + dropout2(act(norm2(x_mid) W_up + b_up) W_down + b_down)
+//   n1    = norm1(x)
+//   x_mid = r1 + dropout1(attention(turned(n1 W_qkv + b_qkv)) W_o + b_o)
+//   n2    = norm2(x_mid)
+//   y     = r2 + dropout2(act(n2 W_up + b_up) W_down + b_down)
 // norm: layer norm, or RMS norm. act: GELU, or SwiGLU of gate and up. turned: by rotary positions, where the family has
 // them, after a norm of each head of queries and keys, where it has those.
+// r1 = x and r2 = x_mid: norms before what they are for (GPT-2, Llama). r1 = n1 and r2 = n2 with LayerShape::adds_to_normed:
+// norms behind the sums (BERT), where norm1 is the last one of the block before, or the embedding's. The first block then
+// drops out n1.
 struct BlockOffsets {  // in elements of the layer's slot
   struct Norm {
     int64_t scale = 0, shift = -1;  // -1: an RMS norm
@@ -51,6 +56,7 @@ struct BlockArgs {
   LayerShape shape;
   MicroBatchKey key;
   const BlockOffsets* offsets = nullptr;
+  bool is_first = false;                // of the model's blocks
   const void* weights = nullptr;        // the layer in the compute dtype
   int64_t trainable_elems = 0;          // of the layer (LayerSpec)
   Documents documents;                  // of the micro-batch

@@ -6,7 +6,9 @@ namespace eps::worker {
 
 EmbeddingOffsets EmbeddingOffsetsOf(const ModelSpec& model, LayerId layer) {
   return {.wte = TensorOffset(model, layer, TensorRole::kTokenTable),
-          .wpe = FindTensorOffset(model, layer, TensorRole::kPositionTable)};
+          .wpe = FindTensorOffset(model, layer, TensorRole::kPositionTable),
+          .wtt = FindTensorOffset(model, layer, TensorRole::kTypeTable),
+          .num_types = model.config.num_types};
 }
 
 void EmbeddingForward(Kernels& kernels, const LayerShape& shape, const MicroBatchKey& key,
@@ -19,6 +21,8 @@ void EmbeddingForward(Kernels& kernels, const LayerShape& shape, const MicroBatc
                      .tokens = tokens.tokens,
                      .wte = At(weights, offsets.wte * elem_bytes),
                      .wpe = offsets.wpe.has_value() ? At(weights, *offsets.wpe * elem_bytes) : nullptr,
+                     .types = tokens.types,
+                     .wtt = offsets.wtt.has_value() ? At(weights, *offsets.wtt * elem_bytes) : nullptr,
                      .documents = tokens.documents,
                      .wire_dtype = shape.wire,
                      .y = y,
@@ -33,10 +37,13 @@ void EmbeddingBackward(Kernels& kernels, const LayerShape& shape, const MicroBat
                              .C = shape.C,
                              .V = shape.V,
                              .tokens = tokens.tokens,
+                             .types = tokens.types,
                              .documents = tokens.documents,
                              .dy = dy,
                              .dwte = gradient + offsets.wte,
                              .dwpe = offsets.wpe.has_value() ? gradient + *offsets.wpe : nullptr,
+                             .dwtt = offsets.wtt.has_value() ? gradient + *offsets.wtt : nullptr,
+                             .num_types = offsets.num_types,
                              .dropout = key.MakeDropout(shape.embedding_dropout, 0, shape.M() * shape.C),
                              .scratch = scratch});
 }

@@ -10,13 +10,15 @@
 
 namespace eps::worker {
 
-// y = dropout(wte[token] + wpe[position]), or without positions where rotary ones turn queries and keys. Gathers from
-// the wire form: no table is ever expanded.
+// y = dropout(wte[token] + wpe[position] + wtt[type]), without positions where rotary ones turn queries and keys, without
+// types where the family has none. Gathers from the wire form: no table is ever expanded.
 // Random numbers: use 0 is y's dropout.
 struct EmbeddingOffsets {  // in elements of the layer's slot
   int64_t wte = 0;         // (V, C)
   // (context, C), where the family has it. As wte it may be negative: one in place lies where the daemon has it.
   std::optional<int64_t> wpe;
+  std::optional<int64_t> wtt;  // (num_types, C), where the family has it
+  int64_t num_types = 0;
 };
 EmbeddingOffsets EmbeddingOffsetsOf(const ModelSpec& model, LayerId layer);
 

@@ -13,30 +13,69 @@ namespace {
 constexpr int64_t kMaxVocabChunk = 4096;
 constexpr int64_t kRowsTogether = 64;  // chunks start at multiples of it, so their rows of the table are aligned
 
-struct HeadScratch {
-  explicit HeadScratch(const LayerShape& s) {
-    Layout layout;
-    const int64_t row_bytes = s.M() * int64_t{sizeof(float)};
-    gamma = layout.Take(s.expands() ? s.C * s.act_bytes() : 0);
-    beta = layout.Take(s.expands() && s.has_mean ? s.C * s.act_bytes() : 0);
-    normed = layout.Take(s.boundary_bytes());
-    d_normed = layout.Take(s.boundary_bytes());
-    mean = layout.Take(s.has_mean ? row_bytes : 0);
-    rstd = layout.Take(row_bytes);
-    row_max = layout.Take(row_bytes);
-    row_sum = layout.Take(row_bytes);
-    target = layout.Take(row_bytes);
-    logits = layout.Take(s.M() * VocabChunk(s) * s.act_bytes());
-    table = layout.Take(s.expands() ? VocabChunk(s) * s.C * s.act_bytes() : 0);
-    kernel = layout.total_bytes();
+// Which random numbers are whose; part of what makes a run's bits.
+constexpr int kClassifierDropoutUse = 0;
+
+// Rows that have logits.
+int64_t OutputRows(const LayerShape& s) { return s.is_classifier() ? s.B : s.M(); }
+
+// What a classifier and a head of masked tokens have beside the norm and the table.
+struct DenseScratch {
+  DenseScratch(const LayerShape& s, Layout& layout) {
+    const bool is_there = s.has_dense_head;
+    const int64_t rows = OutputRows(s), row_bytes = rows * s.C * s.act_bytes();
+    const bool has_norm = is_there && !s.is_classifier();
+    weight = layout.Take(is_there && s.expands() ? s.C * s.C * s.act_bytes() : 0);
+    weight_bias = layout.Take(is_there && s.expands() ? s.C * s.act_bytes() : 0);
+    gamma = layout.Take(has_norm && s.expands() ? s.C * s.act_bytes() : 0);
+    beta = layout.Take(has_norm && s.expands() ? s.C * s.act_bytes() : 0);
+    bias = layout.Take(is_there && s.expands() ? VocabChunk(s) * s.act_bytes() : 0);
+    before = layout.Take(is_there ? row_bytes : 0);
+    activated = layout.Take(is_there ? row_bytes : 0);
+    d_activated = layout.Take(s.is_classifier() ? row_bytes : 0);
+    features = layout.Take(has_norm ? row_bytes : 0);
+    mean = layout.Take(has_norm ? rows * int64_t{sizeof(float)} : 0);
+    rstd = layout.Take(has_norm ? rows * int64_t{sizeof(float)} : 0);
   }
+  // When the wire form is not the compute dtype:
+  int64_t weight, weight_bias;  // act (C, C), (C)
+  int64_t gamma, beta;          // act (C) each; of the dense part's norm
+  int64_t bias;                 // act (chunk); of the logits
+  // Always:
+  int64_t before;       // act (rows, C): before the activation
+  int64_t activated;    // act (rows, C)
+  int64_t d_activated;  // act (rows, C); of masked tokens it lies in d_normed
+  int64_t features;     // act (rows, C): normed again, and later the gradient of the first norm's output
+  int64_t mean, rstd;   // fp32 (rows) each
+};
+
+struct HeadScratch {
+  explicit HeadScratch(const LayerShape& s) : HeadScratch(s, Layout()) {}
+
   int64_t gamma, beta;               // act (C) each, when the wire form is not the compute dtype
   int64_t normed, d_normed;          // act (M, C) each
   int64_t mean, rstd;                // fp32 (M) each
-  int64_t row_max, row_sum, target;  // fp32 (M) each: the running softmax
-  int64_t logits;                    // act (M, chunk)
+  int64_t row_max, row_sum, target;  // fp32 (rows) each: the running softmax
+  int64_t logits;                    // act (rows, chunk)
   int64_t table;                     // act (chunk, C), when the wire form is not the compute dtype
-  int64_t kernel;                    // kernels' own; last, so that no address depends on its size
+  DenseScratch dense;
+  int64_t kernel;  // kernels' own; last, so that no address depends on its size
+
+ private:
+  HeadScratch(const LayerShape& s, Layout layout)
+      : gamma(layout.Take(s.expands() ? s.C * s.act_bytes() : 0)),
+        beta(layout.Take(s.expands() && s.has_mean ? s.C * s.act_bytes() : 0)),
+        normed(layout.Take(s.boundary_bytes())),
+        d_normed(layout.Take(s.boundary_bytes())),
+        mean(layout.Take(s.has_mean ? s.M() * int64_t{sizeof(float)} : 0)),
+        rstd(layout.Take(s.M() * int64_t{sizeof(float)})),
+        row_max(layout.Take(OutputRows(s) * int64_t{sizeof(float)})),
+        row_sum(layout.Take(OutputRows(s) * int64_t{sizeof(float)})),
+        target(layout.Take(OutputRows(s) * int64_t{sizeof(float)})),
+        logits(layout.Take(OutputRows(s) * VocabChunk(s) * s.act_bytes())),
+        table(layout.Take(s.expands() ? VocabChunk(s) * s.C * s.act_bytes() : 0)),
+        dense(s, layout),
+        kernel(layout.total_bytes()) {}
 };
 
 // The head's work, step by step, over one micro-batch.
@@ -47,8 +86,99 @@ class HeadWork {
         args_(args),
         s_(args.shape),
         at_(args.shape),
-        rows_(args.shape.M()),
-        norm_{kernels, rows_, args.shape.C, args.shape.layer_norm_eps} {}
+        rows_(OutputRows(args.shape)),
+        norm_{kernels, args.shape.M(), args.shape.C, args.shape.layer_norm_eps},
+        dense_norm_{kernels, rows_, args.shape.C, args.shape.layer_norm_eps} {}
+
+  // From x to what the logits are products of.
+  void Features(const void* x) {
+    parameters_ = Parameters(args_.weight_offsets.norm, at_.gamma, at_.beta);
+    norm_.Forward(parameters_, x, statistics(), normed());
+    if (s_.has_dense_head) Dense();
+  }
+
+  // logits (num_rows, chunk) = features (num_rows, C) table[first, first + chunk)^T + bias, for the last `num_rows` rows.
+  // Leaves the table's chunk in table_.
+  void Logits(int64_t first, int64_t chunk, int64_t num_rows) {
+    const HeadOffsets& from = args_.weight_offsets;
+    table_ = Parameter(from.table + first * s_.C, chunk * s_.C, at_.table);
+    k_.MatMul({.M = num_rows,
+               .N = chunk,
+               .K = s_.C,
+               .a = At(features(), (rows_ - num_rows) * s_.C * s_.act_bytes()),
+               .lda = s_.C,
+               .b = table_,
+               .ldb = s_.C,
+               .trans_b = true,
+               .c = logits(),
+               .ldc = chunk,
+               .bias = from.bias.has_value() ? Parameter(*from.bias + first, chunk, at_.dense.bias) : nullptr});
+  }
+
+  // starts: the gradient of the features is set, not added to.
+  void LogitsBackward(int64_t first, int64_t chunk, bool starts, float* gradient) {
+    const HeadOffsets& to = args_.offsets;
+    k_.MatMul({.M = rows_,
+               .N = s_.C,
+               .K = chunk,
+               .a = logits(),
+               .lda = chunk,
+               .b = table_,
+               .ldb = s_.C,
+               .c = d_features(),
+               .ldc = s_.C,
+               .accumulate = !starts});
+    if (Trains(to.table)) {
+      k_.MatMul({.M = chunk,
+                 .N = s_.C,
+                 .K = rows_,
+                 .a = logits(),
+                 .lda = chunk,
+                 .trans_a = true,
+                 .b = features(),
+                 .ldb = s_.C,
+                 .c = gradient + to.table + first * s_.C,
+                 .ldc = s_.C,
+                 .c_is_gradient = true,
+                 .accumulate = true});
+    }
+    if (!to.bias.has_value()) return;
+    k_.ColumnSum({.M = rows_,
+                  .N = chunk,
+                  .ld = chunk,
+                  .x = logits(),
+                  .out = gradient + *to.bias + first,
+                  .scratch = Scratch(at_.kernel)});
+  }
+
+  void FeaturesBackward(const void* x, void* dx, float* gradient) {
+    void* d_normed = s_.has_dense_head ? DenseBackward(gradient) : Scratch(at_.d_normed);
+    NormBackward(norm_, parameters_, args_.offsets.norm, d_normed, x, statistics(), dx, gradient);
+  }
+
+  int64_t rows() const { return rows_; }
+  void* logits() { return Scratch(at_.logits); }
+  float* row_max() { return Floats(at_.row_max); }
+  float* row_sum() { return Floats(at_.row_sum); }
+  float* target() { return Floats(at_.target); }
+
+ private:
+  // Of a matrix: the gradients of vectors have room in the slot, frozen or not (GradientElems).
+  bool Trains(int64_t offset_elems) const { return offset_elems < args_.trainable_elems; }
+  std::byte* Scratch(int64_t offset) { return At(args_.scratch, offset); }
+  float* Floats(int64_t offset) { return FloatsAt(args_.scratch, offset); }
+  void* normed() { return Scratch(at_.normed); }
+  NormStatistics statistics() { return {Floats(at_.mean), Floats(at_.rstd)}; }
+  NormStatistics dense_statistics() { return {Floats(at_.dense.mean), Floats(at_.dense.rstd)}; }
+  void* features() {
+    if (!s_.has_dense_head) return normed();
+    return Scratch(s_.is_classifier() ? at_.dense.activated : at_.dense.features);
+  }
+  void* d_features() { return Scratch(s_.is_classifier() ? at_.dense.d_activated : at_.d_normed); }
+  // Rows of the first norm's output that the dense part reads: all, or each sample's first.
+  int64_t dense_ld() const { return s_.is_classifier() ? s_.T * s_.C : s_.C; }
+  Activation activation() const { return s_.is_classifier() ? Activation::kTanh : s_.activation; }
+  Dropout dropout() const { return args_.key.MakeDropout(s_.classifier_dropout, kClassifierDropoutUse, rows_ * s_.C); }
 
   // A parameter in the compute dtype: where it lies, or expanded into `scratch_offset`.
   const void* Parameter(int64_t offset_elems, int64_t num_elems, int64_t scratch_offset) {
@@ -58,114 +188,156 @@ class HeadWork {
     k_.Widen({.n = num_elems, .src = wire, .src_dtype = s_.wire, .dst = expanded});
     return expanded;
   }
+  NormParameters Parameters(const HeadOffsets::Norm& from, int64_t gamma, int64_t beta) {
+    NormParameters parameters = {.scale = Parameter(from.scale, s_.C, gamma)};
+    if (from.shift.has_value()) parameters.shift = Parameter(*from.shift, s_.C, beta);
+    return parameters;
+  }
+  void NormBackward(const NormContext& norm, const NormParameters& parameters, const HeadOffsets::Norm& to,
+                    const void* dy, const void* x, const NormStatistics& statistics, void* dx, float* gradient) {
+    norm.Backward(parameters, dy, x, statistics, nullptr, dx, gradient + to.scale,
+                  to.shift.has_value() ? gradient + *to.shift : nullptr, Scratch(at_.kernel));
+  }
 
-  void Normalize(const void* x) {
+  void Dense() {
     const HeadOffsets& from = args_.weight_offsets;
-    parameters_.scale = Parameter(from.gamma, s_.C, at_.gamma);
-    if (from.beta.has_value()) parameters_.shift = Parameter(*from.beta, s_.C, at_.beta);
-    norm_.Forward(parameters_, x, statistics(), normed());
-  }
-
-  // logits (num_rows, chunk) = normed (num_rows, C) table[first, first + chunk)^T, for the last `num_rows` rows.
-  // Leaves the table's chunk in table_.
-  void Logits(int64_t first, int64_t chunk, int64_t num_rows) {
-    table_ = Parameter(args_.weight_offsets.table + first * s_.C, chunk * s_.C, at_.table);
-    k_.MatMul({.M = num_rows,
-               .N = chunk,
-               .K = s_.C,
-               .a = At(normed(), (rows_ - num_rows) * s_.C * s_.act_bytes()),
-               .lda = s_.C,
-               .b = table_,
-               .ldb = s_.C,
-               .trans_b = true,
-               .c = logits(),
-               .ldc = chunk});
-  }
-
-  // starts: d_normed is set, not added to. d_table: null where the table is frozen.
-  void LogitsBackward(int64_t first, int64_t chunk, bool starts, float* d_table) {
+    dense_weight_ = Parameter(from.dense->weight, s_.C * s_.C, at_.dense.weight);
     k_.MatMul({.M = rows_,
                .N = s_.C,
-               .K = chunk,
-               .a = logits(),
-               .lda = chunk,
-               .b = table_,
+               .K = s_.C,
+               .a = normed(),
+               .lda = dense_ld(),
+               .b = dense_weight_,
                .ldb = s_.C,
-               .c = d_normed(),
+               .trans_b = true,
+               .c = Scratch(at_.dense.before),
                .ldc = s_.C,
-               .accumulate = !starts});
-    if (d_table == nullptr) return;
-    k_.MatMul({.M = chunk,
+               .bias = Parameter(from.dense->bias, s_.C, at_.dense.weight_bias),
+               .epilogue = MatMulArgs::Epilogue::kActivation,
+               .activation = activation(),
+               .activated = Scratch(at_.dense.activated)});
+    if (s_.is_classifier()) {
+      void* pooled = Scratch(at_.dense.activated);
+      if (dropout().rate > 0) k_.ApplyDropout({.n = rows_ * s_.C, .x = pooled, .y = pooled, .dropout = dropout()});
+      return;
+    }
+    dense_parameters_ = Parameters(*from.dense_norm, at_.dense.gamma, at_.dense.beta);
+    dense_norm_.Forward(dense_parameters_, Scratch(at_.dense.activated), dense_statistics(),
+                        Scratch(at_.dense.features));
+  }
+
+  // Returns the gradient of the first norm's output.
+  void* DenseBackward(float* gradient) {
+    void* d = d_features();
+    void* d_normed = Scratch(s_.is_classifier() ? at_.d_normed : at_.dense.features);
+    if (s_.is_classifier()) {
+      if (dropout().rate > 0) k_.ApplyDropout({.n = rows_ * s_.C, .x = d, .y = d, .dropout = dropout()});
+      k_.FillZero({.num_bytes = s_.boundary_bytes(), .dst = d_normed});  // of all rows but each sample's first
+    } else {
+      NormBackward(dense_norm_, dense_parameters_, *args_.offsets.dense_norm, d, Scratch(at_.dense.activated),
+                   dense_statistics(), d, gradient);
+    }
+    k_.ActivationBackward({.n = rows_ * s_.C, .activation = activation(), .x = Scratch(at_.dense.before), .dy = d});
+    if (Trains(args_.offsets.dense->weight)) {
+      k_.MatMul({.M = s_.C,
+                 .N = s_.C,
+                 .K = rows_,
+                 .a = d,
+                 .lda = s_.C,
+                 .trans_a = true,
+                 .b = normed(),
+                 .ldb = dense_ld(),
+                 .c = gradient + args_.offsets.dense->weight,
+                 .ldc = s_.C,
+                 .c_is_gradient = true,
+                 .accumulate = true});
+    }
+    k_.ColumnSum({.M = rows_,
+                  .N = s_.C,
+                  .ld = s_.C,
+                  .x = d,
+                  .out = gradient + args_.offsets.dense->bias,
+                  .scratch = Scratch(at_.kernel)});
+    k_.MatMul({.M = rows_,
                .N = s_.C,
-               .K = rows_,
-               .a = logits(),
-               .lda = chunk,
-               .trans_a = true,
-               .b = normed(),
+               .K = s_.C,
+               .a = d,
+               .lda = s_.C,
+               .b = dense_weight_,
                .ldb = s_.C,
-               .c = d_table + first * s_.C,
-               .ldc = s_.C,
-               .c_is_gradient = true,
-               .accumulate = true});
+               .c = d_normed,
+               .ldc = dense_ld()});
+    return d_normed;
   }
-
-  void NormalizeBackward(const void* x, void* dx, float* gradient) {
-    const HeadOffsets& to = args_.offsets;
-    norm_.Backward(parameters_, d_normed(), x, statistics(), nullptr, dx, gradient + to.gamma,
-                   to.beta.has_value() ? gradient + *to.beta : nullptr, Scratch(at_.kernel));
-  }
-
-  void* logits() { return Scratch(at_.logits); }
-  float* row_max() { return Floats(at_.row_max); }
-  float* row_sum() { return Floats(at_.row_sum); }
-  float* target() { return Floats(at_.target); }
-
- private:
-  std::byte* Scratch(int64_t offset) { return At(args_.scratch, offset); }
-  float* Floats(int64_t offset) { return FloatsAt(args_.scratch, offset); }
-  void* normed() { return Scratch(at_.normed); }
-  NormStatistics statistics() { return {Floats(at_.mean), Floats(at_.rstd)}; }
-  void* d_normed() { return Scratch(at_.d_normed); }
 
   Kernels& k_;
   const HeadArgs& args_;
   const LayerShape& s_;
   const HeadScratch at_;
   const int64_t rows_;
-  const NormContext norm_;
-  NormParameters parameters_;
+  const NormContext norm_, dense_norm_;
+  NormParameters parameters_, dense_parameters_;
+  const void* dense_weight_ = nullptr;
   const void* table_ = nullptr;
 };
 
 }  // namespace
 
+HeadOffsets HeadOffsets::Mapped(const std::function<int64_t(int64_t)>& fn) const {
+  const auto norm_of = [&](const Norm& from) {
+    Norm to = {.scale = fn(from.scale)};
+    if (from.shift.has_value()) to.shift = fn(*from.shift);
+    return to;
+  };
+  HeadOffsets to = {.norm = norm_of(norm), .table = fn(table)};
+  if (dense.has_value()) to.dense = Dense{.weight = fn(dense->weight), .bias = fn(dense->bias)};
+  if (dense_norm.has_value()) to.dense_norm = norm_of(*dense_norm);
+  if (bias.has_value()) to.bias = fn(*bias);
+  return to;
+}
+
 HeadOffsets HeadOffsetsOf(const ModelSpec& model, LayerId layer) {
-  const std::optional<int64_t> own = FindTensorOffset(model, layer, TensorRole::kHeadTable);
-  return {.gamma = TensorOffset(model, layer, TensorRole::kFinalNormScale),
-          .beta = FindTensorOffset(model, layer, TensorRole::kFinalNormShift),
-          .table = own.has_value() ? *own : TensorOffset(model, layer, TensorRole::kTokenTable)};
+  using Role = TensorRole;
+  const auto find = [&](Role role) { return FindTensorOffset(model, layer, role); };
+  HeadOffsets offsets;
+  offsets.norm = {.scale = TensorOffset(model, layer, Role::kFinalNormScale), .shift = find(Role::kFinalNormShift)};
+  const std::optional<int64_t> own = find(Role::kHeadTable);
+  offsets.table = own.has_value() ? *own : TensorOffset(model, layer, Role::kTokenTable);
+  offsets.bias = find(Role::kHeadBias);
+  if (const std::optional<int64_t> weight = find(Role::kHeadDenseWeight); weight.has_value()) {
+    offsets.dense = {.weight = *weight, .bias = TensorOffset(model, layer, Role::kHeadDenseBias)};
+  }
+  if (const std::optional<int64_t> scale = find(Role::kHeadDenseNormScale); scale.has_value()) {
+    offsets.dense_norm = {.scale = *scale, .shift = find(Role::kHeadDenseNormShift)};
+  }
+  return offsets;
 }
 
 int64_t VocabChunk(const LayerShape& shape) {
-  if (shape.V <= kMaxVocabChunk) return shape.V;
-  const int64_t num_chunks = (shape.V + kMaxVocabChunk - 1) / kMaxVocabChunk;
-  return RoundUp((shape.V + num_chunks - 1) / num_chunks, kRowsTogether);
+  const int64_t outputs = shape.num_outputs();
+  if (outputs <= kMaxVocabChunk) return outputs;
+  const int64_t num_chunks = (outputs + kMaxVocabChunk - 1) / kMaxVocabChunk;
+  return RoundUp((outputs + num_chunks - 1) / num_chunks, kRowsTogether);
 }
 
 int64_t HeadScratchBytes(const LayerShape& shape, const KernelSizes& kernels) {
-  return HeadScratch(shape).kernel + NormScratchBytes(shape.has_mean, shape.M(), shape.C, kernels);
+  int64_t kernel = NormScratchBytes(shape.has_mean, shape.M(), shape.C, kernels);
+  if (shape.has_dense_head) {
+    const int64_t rows = OutputRows(shape);
+    kernel = std::max({kernel, kernels.column_sum(rows, shape.C), kernels.column_sum(rows, VocabChunk(shape))});
+  }
+  return HeadScratch(shape).kernel + kernel;
 }
 
 void HeadForwardBackward(Kernels& kernels, const HeadArgs& args, const void* x, const int32_t* labels, double scale,
                          LossRecord* record, void* dx, float* gradient) {
-  const LayerShape& s = args.shape;
-  const int64_t M = s.M(), V = s.V, width = VocabChunk(s);
+  const int64_t V = args.shape.num_outputs(), width = VocabChunk(args.shape);
   const int64_t num_chunks = (V + width - 1) / width;
   HeadWork work(kernels, args);
+  const int64_t M = work.rows();
   const auto columns = [&](int64_t index) { return std::min(width, V - index * width); };
 
-  float* d_table = args.offsets.table < args.trainable_elems ? gradient + args.offsets.table : nullptr;
-  work.Normalize(x);
+  work.Features(x);
   for (int64_t i = 0; i < num_chunks; ++i) {
     work.Logits(i * width, columns(i), M);
     kernels.SoftmaxChunk({.M = M,
@@ -184,6 +356,7 @@ void HeadForwardBackward(Kernels& kernels, const HeadArgs& args, const void* x, 
                 .row_sum = work.row_sum(),
                 .target = work.target(),
                 .record = record});
+  if (dx == nullptr) return;
   for (int64_t i = num_chunks - 1; i >= 0; --i) {
     const bool is_last = i == num_chunks - 1;
     if (!is_last) work.Logits(i * width, columns(i), M);
@@ -196,16 +369,16 @@ void HeadForwardBackward(Kernels& kernels, const HeadArgs& args, const void* x, 
                                   .row_max = work.row_max(),
                                   .row_sum = work.row_sum(),
                                   .scale = scale});
-    work.LogitsBackward(i * width, columns(i), is_last, d_table);
+    work.LogitsBackward(i * width, columns(i), is_last, gradient);
   }
-  work.NormalizeBackward(x, dx, gradient);
+  work.FeaturesBackward(x, dx, gradient);
 }
 
 void HeadLogits(Kernels& kernels, const HeadArgs& args, const void* x,
                 const std::function<void(int64_t, int64_t, const void*)>& take) {
-  const int64_t V = args.shape.V, width = VocabChunk(args.shape);
+  const int64_t V = args.shape.num_outputs(), width = VocabChunk(args.shape);
   HeadWork work(kernels, args);
-  work.Normalize(x);
+  work.Features(x);
   for (int64_t first = 0; first < V; first += width) {
     const int64_t chunk = std::min(width, V - first);
     work.Logits(first, chunk, 1);

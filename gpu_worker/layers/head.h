@@ -11,17 +11,32 @@
 
 namespace eps::worker {
 
-// The final norm, the product with the token table or one of the head's own, and the mean cross-entropy of the step. It is
-// visited once: forward and backward together, so its weights are pulled once and its logits never leave scratch.
+// The last layer: the final norm, what follows it, and the mean cross-entropy of the step. It is visited once: forward
+// and backward together, so its weights are pulled once and its logits never leave scratch. What follows the norm:
+//   a language model:       logits = x W_table^T, W_table that of the tokens or one of the head's own
+//   one of masked tokens:   logits = norm(gelu(x W_dense^T + b_dense)) W_table^T + b       (BERT)
+//   a classifier:           logits = dropout(tanh(x_0 W_dense^T + b_dense)) W_table^T + b, x_0 a sample's first row
 //
 // The vocabulary goes by in chunks of columns: a first pass makes the running softmax, a second one, last chunk
 // first, makes each chunk's logits again and turns them into their gradient. The last chunk's logits are still
 // there from the first pass; a vocabulary of one chunk computes its logits once.
 // Cost: products of 4 M C V multiply-adds for several chunks, 3 for one.
-struct HeadOffsets {            // in elements from where the layer begins; negative ones, too, where blobs lie in place
-  int64_t gamma = 0;            // (C)
-  std::optional<int64_t> beta;  // (C); none of an RMS norm
-  int64_t table = 0;            // (V, C)
+struct HeadOffsets {  // in elements from where the layer begins; negative ones, too, where blobs lie in place
+  struct Norm {
+    int64_t scale = 0;             // (C)
+    std::optional<int64_t> shift;  // (C); none of an RMS norm
+  };
+  struct Dense {
+    int64_t weight = 0, bias = 0;  // (C, C) by output, (C)
+  };
+  Norm norm;
+  std::optional<Dense> dense;      // of masked tokens and classes
+  std::optional<Norm> dense_norm;  // of masked tokens
+  int64_t table = 0;               // (V, C), or (classes, C)
+  std::optional<int64_t> bias;     // (V), or (classes)
+
+  // fn of each offset.
+  HeadOffsets Mapped(const std::function<int64_t(int64_t)>& fn) const;
 };
 HeadOffsets HeadOffsetsOf(const ModelSpec& model, LayerId layer);
 
@@ -34,6 +49,7 @@ int64_t HeadScratchBytes(const LayerShape& shape, const KernelSizes& kernels);
 
 struct HeadArgs {
   LayerShape shape;
+  MicroBatchKey key;
   HeadOffsets offsets;            // in the gradient's slot
   HeadOffsets weight_offsets;     // from `weights`; the same where that is a slot
   const void* weights = nullptr;  // in the wire dtype: the table is expanded chunk by chunk
@@ -41,14 +57,15 @@ struct HeadArgs {
   void* scratch = nullptr;
 };
 
-// x: act (M, C). labels: (M). record: added to. dx: act (M, C) out. gradient: the layer's slot, fp32, added to:
-// GradientElems of it.
-// scale: of a counted token's loss: the loss scale / counted tokens of the step.
+// x: act (M, C). labels: (M), or (B) of a classifier. record: added to. dx: act (M, C) out. gradient: the layer's slot,
+// fp32, added to: GradientElems of it. scale: of a counted label's loss: the loss scale / counted labels of the step.
+// dx == null: the forward pass alone, for the record; gradient is not looked at.
 void HeadForwardBackward(Kernels& kernels, const HeadArgs& args, const void* x, const int32_t* labels, double scale,
                          LossRecord* record, void* dx, float* gradient);
 
-// The logits of the last row. x: act (M, C). Calls `take` after each chunk of columns [first, first + chunk): `logits`,
-// act (chunk), lies in scratch until the next chunk is computed on the compute stream.
+// The logits of the last row; of a classifier those of the last sample. x: act (M, C). Calls `take` after each chunk of
+// columns [first, first + chunk): `logits`, act (chunk), lies in scratch until the next chunk is computed on the compute
+// stream.
 void HeadLogits(Kernels& kernels, const HeadArgs& args, const void* x,
                 const std::function<void(int64_t first, int64_t chunk, const void* logits)>& take);
 

@@ -18,15 +18,20 @@ LayerShape MakeLayerShape(const ModelConfig& model, const BatchShape& batch, Dty
   shape.kv_heads = model.kv_heads();
   shape.D = model.head_dim();
   shape.F = model.ff_width();
-  const bool is_llama = model.family == ModelFamily::kLlama;
+  const bool is_llama = model.family == ModelFamily::kLlama, is_bert = model.family == ModelFamily::kBert;
   shape.has_mean = !is_llama;
   shape.is_gated = shape.is_rotary = is_llama;
+  shape.adds_to_normed = shape.has_types = shape.has_dense_head = is_bert;
+  shape.is_causal = !is_bert;
+  shape.activation = is_bert ? Activation::kGelu : Activation::kGeluTanh;
+  shape.num_classes = model.num_classes;
   shape.has_qk_norm = model.qk_norm;
   shape.window = model.sliding_window;
   shape.layer_norm_eps = model.layer_norm_eps;
-  shape.embedding_dropout = model.embedding_dropout;
+  (is_bert ? shape.input_dropout : shape.embedding_dropout) = model.embedding_dropout;
   shape.attention_dropout = model.attention_dropout;
   shape.residual_dropout = model.residual_dropout;
+  shape.classifier_dropout = model.classifier_dropout;
   shape.wire = wire;
   shape.compute = compute;
   return shape;
@@ -36,6 +41,7 @@ TokenArrays::TokenArrays(const LayerShape& shape, const void* base) {
   const auto at = [&](int64_t offset_bytes) { return reinterpret_cast<const int32_t*>(At(base, offset_bytes)); };
   tokens = at(0);
   labels = at(shape.labels_offset_bytes());
+  if (shape.has_types) types = at(shape.types_offset_bytes());
   if (shape.has_documents) {
     documents = {.first = at(shape.document_first_offset_bytes()), .end = at(shape.document_end_offset_bytes())};
   }

@@ -20,17 +20,29 @@ struct LayerShape {
   int64_t kv_heads = 0, D = 0;  // heads of keys and values; elements of any head
   int64_t F = 0;                // width of the feed-forward part
   bool has_mean = true;         // layer norms; else RMS norms
-  bool is_gated = false;        // SwiGLU; else GELU
-  bool is_rotary = false;       // positions turn queries and keys; else the embedding adds them
+  // Each block adds to its norms' outputs, not to their inputs: layer norms behind the sums, as in BERT, of which each is
+  // computed by the layer behind it.
+  bool adds_to_normed = false;
+  bool is_causal = true;  // attention
+  bool is_gated = false;  // SwiGLU; else `activation`
+  Activation activation = Activation::kGeluTanh;
+  bool is_rotary = false;  // positions turn queries and keys; else the embedding adds them
   bool has_qk_norm = false;
-  bool has_documents = false;  // samples of several documents
-  int64_t window = 0;          // of attention; 0: none
+  bool has_types = false;       // of tokens; the embedding adds theirs
+  bool has_dense_head = false;  // between the final norm and the logits' product
+  int64_t num_classes = 0;      // a classifier's; 0: a language model
+  bool has_documents = false;   // samples of several documents
+  int64_t window = 0;           // of attention; 0: none
   double layer_norm_eps = 1e-5;
-  double embedding_dropout = 0, attention_dropout = 0, residual_dropout = 0;
+  // input_dropout: of what the first block reads, behind its norm.
+  double embedding_dropout = 0, input_dropout = 0, attention_dropout = 0, residual_dropout = 0, classifier_dropout = 0;
   Dtype wire = Dtype::kBf16;    // what weights are pulled in
   Dtype compute = Dtype::kF32;  // of activations, and of weights in kernels
 
   int64_t M() const { return B * T; }
+  bool is_classifier() const { return num_classes > 0; }
+  int64_t num_outputs() const { return is_classifier() ? num_classes : V; }  // logits of a row
+  int64_t num_labels() const { return is_classifier() ? B : M(); }
   int64_t q_width() const { return H * D; }
   int64_t qkv_width() const { return (H + 2 * kv_heads) * D; }
   int64_t up_width() const { return is_gated ? 2 * F : F; }  // gate and up, or up alone
@@ -38,13 +50,14 @@ struct LayerShape {
   int64_t act_bytes() const { return SizeOf(compute); }
   int64_t rows_bytes(int64_t width) const { return M() * width * act_bytes(); }  // act (M, width)
   int64_t boundary_bytes() const { return rows_bytes(C); }
-  // What a micro-batch consists of: token ids, labels, and where each token's document begins and ends (has_documents).
-  // Each is int32 (M), aligned.
+  // What a micro-batch consists of: token ids, labels, types of tokens (has_types), and where each token's document
+  // begins and ends (has_documents). Each is int32 (M), labels num_labels(), aligned.
   int64_t token_array_bytes() const { return RoundUp(M() * int64_t{sizeof(int32_t)}, kArenaAlignBytes); }
   int64_t labels_offset_bytes() const { return token_array_bytes(); }
-  int64_t document_first_offset_bytes() const { return 2 * token_array_bytes(); }
-  int64_t document_end_offset_bytes() const { return 3 * token_array_bytes(); }
-  int64_t token_bytes() const { return (has_documents ? 4 : 2) * token_array_bytes(); }
+  int64_t types_offset_bytes() const { return 2 * token_array_bytes(); }
+  int64_t document_first_offset_bytes() const { return (has_types ? 3 : 2) * token_array_bytes(); }
+  int64_t document_end_offset_bytes() const { return document_first_offset_bytes() + token_array_bytes(); }
+  int64_t token_bytes() const { return (2 + (has_types ? 1 : 0) + (has_documents ? 2 : 0)) * token_array_bytes(); }
 };
 
 // What a layer's shape depends on beside the model.
@@ -60,6 +73,7 @@ struct TokenArrays {
 
   const int32_t* tokens = nullptr;
   const int32_t* labels = nullptr;
+  const int32_t* types = nullptr;
   Documents documents;
 };
 

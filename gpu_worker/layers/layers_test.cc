@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -90,6 +91,17 @@ std::vector<Case> Cases() {
       llama.tied_head = llama.qkv_bias = llama.qk_norm = dropout > 0;
       llama.attention_dropout = dropout;
       llama.sliding_window = dropout > 0 ? 3 : 0;
+      ModelConfig bert = {.family = ModelFamily::kBert, .num_layers = 1, .d_model = 10, .num_heads = 2};
+      bert.context = 7;
+      bert.max_positions = 9;
+      bert.vocab = 4111;  // two chunks
+      bert.d_ff = 21;
+      bert.num_types = 2;
+      bert.embedding_dropout = bert.attention_dropout = bert.residual_dropout = bert.classifier_dropout = dropout;
+      ModelConfig classifier = bert;
+      classifier.num_classes = 3;
+      cases.push_back({bert, 3, wire});
+      cases.push_back({classifier, 3, wire});
       cases.push_back({llama, 3, wire});
       cases.push_back({odd, 1, wire});
       cases.push_back({odd, 3, wire});
@@ -130,6 +142,7 @@ TEST(LayersTest, ABlockStaysWithinItsSizesAndRecomputesTheSameBits) {
     BlockArgs args{.shape = shape,
                    .key = {.layer = layer.id, .micro_batch = 1},
                    .offsets = &offsets,
+                   .is_first = true,
                    .weights = weights,
                    .trainable_elems = layer.trainable_elems,
                    .rotary_table = shape.is_rotary ? arena.TakeRotaryTable(c.config) : nullptr,
@@ -176,6 +189,7 @@ void ExpectFrozenBlockStaysWithinItsGradients(const Case& c, const std::vector<s
   const BlockArgs args{.shape = shape,
                        .key = {.layer = layer.id, .micro_batch = 1},
                        .offsets = &offsets,
+                       .is_first = true,
                        .weights = weights,
                        .trainable_elems = layer.trainable_elems,
                        .rotary_table = shape.is_rotary ? arena.TakeRotaryTable(config) : nullptr,
@@ -191,12 +205,15 @@ void ExpectFrozenBlockStaysWithinItsGradients(const Case& c, const std::vector<s
 
 TEST(LayersTest, AFrozenBlocksBackwardWritesNoMoreThanGradientElems) {
   for (const Case& c : Cases()) {
-    const bool is_llama = c.config.family == ModelFamily::kLlama;
-    ExpectFrozenBlockStaysWithinItsGradients(c, {is_llama ? "model.layers.0.*" : "transformer.h.0.*"});
-    ExpectFrozenBlockStaysWithinItsGradients(c, {is_llama ? "*_proj.weight" : "*.c_*.weight"});
-    ExpectFrozenBlockStaysWithinItsGradients(c, {"*.mlp.*"});
-    ExpectFrozenBlockStaysWithinItsGradients(c, {is_llama ? "*.q_proj.*" : "*.attn.c_attn.weight"});
-    ExpectFrozenBlockStaysWithinItsGradients(c, {is_llama ? "*norm.weight" : "*.bias"});
+    const std::map<ModelFamily, std::vector<std::string>> patterns = {
+        {ModelFamily::kGpt2, {"transformer.h.0.*", "*.c_*.weight", "*.mlp.*", "*.attn.c_attn.weight", "*.bias"}},
+        {ModelFamily::kLlama, {"model.layers.0.*", "*_proj.weight", "*.mlp.*", "*.q_proj.*", "*norm.weight"}},
+        {ModelFamily::kBert,
+         {"bert.encoder.layer.0.*", "*.layer.0.*.weight", "*.intermediate.*", "*.query.*", "*.layer.0.*.bias"}},
+    };
+    for (const std::string& pattern : patterns.at(c.config.family)) {
+      ExpectFrozenBlockStaysWithinItsGradients(c, {pattern});
+    }
   }
 }
 
@@ -244,9 +261,13 @@ TEST(LayersTest, EmbeddingAndHeadStayWithinTheirSizes) {
     };
     auto* tokens = static_cast<int32_t*>(arena.Take(shape.token_bytes()));
     auto* labels = reinterpret_cast<int32_t*>(At(tokens, shape.labels_offset_bytes()));
+    auto* types = reinterpret_cast<int32_t*>(At(tokens, shape.types_offset_bytes()));
     for (int64_t i = 0; i < shape.M(); ++i) {
       tokens[i] = static_cast<int32_t>(i * 5 % shape.V);
-      labels[i] = i % 4 == 0 ? -100 : static_cast<int32_t>(i * 3 % shape.V);
+      if (shape.has_types) types[i] = static_cast<int32_t>(i % 2);
+    }
+    for (int64_t i = 0; i < shape.num_labels(); ++i) {
+      labels[i] = i % 4 == 0 ? -100 : static_cast<int32_t>(i * 3 % shape.num_outputs());
     }
     const MicroBatchKey key{.layer = embedding.id};
     float* y = arena.TakeFloats(boundary_elems);
@@ -255,6 +276,7 @@ TEST(LayersTest, EmbeddingAndHeadStayWithinTheirSizes) {
     arena.ExpectGuardsIntact();
     EXPECT_TRUE(AllFinite(y, boundary_elems));
 
+    const void* head_weights = take_weights(head);
     float* head_gradient = take_gradient(head);
     float* dx = arena.TakeFloats(boundary_elems);
     auto* record = static_cast<LossRecord*>(arena.Take(sizeof(LossRecord)));
@@ -262,16 +284,30 @@ TEST(LayersTest, EmbeddingAndHeadStayWithinTheirSizes) {
     const LayerSizes sizes = SizesOf(model, head, shape, CpuKernelSizes());
     HeadForwardBackward(kernels,
                         {.shape = shape,
+                         .key = {.layer = head.id},
                          .offsets = HeadOffsetsOf(model, head.id),
                          .weight_offsets = HeadOffsetsOf(model, head.id),
-                         .weights = take_weights(head),
+                         .weights = head_weights,
                          .trainable_elems = head.trainable_elems,
                          .scratch = arena.Take(sizes.backward_scratch_bytes)},
                         y, labels, 0.25, record, dx, head_gradient);
     arena.ExpectGuardsIntact();
     EXPECT_TRUE(AllFinite(dx, boundary_elems));
     EXPECT_TRUE(AllFinite(head_gradient, head.num_elems));
-    EXPECT_EQ(record->counted, shape.M() - (shape.M() + 3) / 4);
+    EXPECT_EQ(record->counted, shape.num_labels() - (shape.num_labels() + 3) / 4);
+    // The forward pass alone gives the same record, and needs no place for gradients.
+    auto* again = static_cast<LossRecord*>(arena.Take(sizeof(LossRecord)));
+    *again = LossRecord();
+    HeadForwardBackward(kernels,
+                        {.shape = shape,
+                         .key = {.layer = head.id},
+                         .offsets = HeadOffsetsOf(model, head.id),
+                         .weight_offsets = HeadOffsetsOf(model, head.id),
+                         .weights = head_weights,
+                         .scratch = arena.Take(sizes.backward_scratch_bytes)},
+                        y, labels, 0.25, again, nullptr, nullptr);
+    arena.ExpectGuardsIntact();
+    EXPECT_EQ(std::memcmp(again, record, sizeof(LossRecord)), 0);
 
     float* embedding_gradient = take_gradient(embedding);
     void* scratch = arena.Take(SizesOf(model, embedding, shape, CpuKernelSizes()).backward_scratch_bytes);
@@ -290,6 +326,10 @@ TEST(LayersTest, AMicroBatchsArraysLieOneBehindTheOther) {
   EXPECT_EQ(shape.document_first_offset_bytes(), 512);
   EXPECT_EQ(shape.document_end_offset_bytes(), 768);
   EXPECT_EQ(shape.token_bytes(), 1024);
+  shape.has_types = true;
+  EXPECT_EQ(shape.types_offset_bytes(), 512);
+  EXPECT_EQ(shape.document_first_offset_bytes(), 768);
+  EXPECT_EQ(shape.token_bytes(), 1280);
 }
 
 TEST(LayersTest, VocabularyChunksCoverItEvenly) {

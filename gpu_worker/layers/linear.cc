@@ -41,19 +41,25 @@ MatMulArgs LinearContext::Forward(const Linear& l, const void* x, void* y, int64
           .bias = l.bias < 0 ? nullptr : At(weights, l.bias * act_bytes)};
 }
 
-void LinearContext::BackwardInput(absl::Span<const Linear> linears, const void* dy, int64_t ld, void* dx) const {
+void LinearContext::BackwardInput(absl::Span<const Linear> linears, const void* dy, int64_t ld, void* dx,
+                                  const void* residual) const {
   for (const Linear& l : linears) {
-    kernels.MatMul({.M = M,
-                    .N = l.in,
-                    .K = l.out,
-                    .a = At(dy, l.first_column * act_bytes),
-                    .lda = ld,
-                    .b = At(weights, l.weight * act_bytes),
-                    .ldb = l.is_out_in ? l.in : l.out,
-                    .trans_b = !l.is_out_in,
-                    .c = dx,
-                    .ldc = l.in,
-                    .accumulate = &l != &linears.front()});
+    MatMulArgs product = {.M = M,
+                          .N = l.in,
+                          .K = l.out,
+                          .a = At(dy, l.first_column * act_bytes),
+                          .lda = ld,
+                          .b = At(weights, l.weight * act_bytes),
+                          .ldb = l.is_out_in ? l.in : l.out,
+                          .trans_b = !l.is_out_in,
+                          .c = dx,
+                          .ldc = l.in,
+                          .accumulate = &l != &linears.front()};
+    if (residual != nullptr && !product.accumulate) {
+      product.epilogue = MatMulArgs::Epilogue::kResidual;
+      product.residual = residual;
+    }
+    kernels.MatMul(product);
   }
 }
 

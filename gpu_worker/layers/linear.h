@@ -37,8 +37,9 @@ struct LinearContext {
 
   // y = x w + b; the caller may set an epilogue before it runs it.
   MatMulArgs Forward(const Linear& linear, const void* x, void* y, int64_t ld) const;
-  // dx (M, in) = the sum over `linears` of dy w^T
-  void BackwardInput(absl::Span<const Linear> linears, const void* dy, int64_t ld, void* dx) const;
+  // dx (M, in) = the sum over `linears` of dy w^T, and `residual` (M, in) if it is not null
+  void BackwardInput(absl::Span<const Linear> linears, const void* dy, int64_t ld, void* dx,
+                     const void* residual = nullptr) const;
   // Gradients of weights and biases, added to; of frozen ones none is made. scratch: LinearScratchBytes
   void BackwardWeights(absl::Span<const Linear> linears, const void* x, const void* dy, int64_t ld, float* gradient,
                        void* scratch) const;

@@ -128,6 +128,7 @@ BlockArgs LayerRunner::BlockOf(const RelayStep& step, const PassContext& pass) c
   return {.shape = pass.shape,
           .key = Key(step, pass),
           .offsets = &blocks_[static_cast<size_t>(step.layer.value())],
+          .is_first = model_.layer(LayerId(step.layer.value() - 1)).kind == LayerKind::kEmbedding,
           .weights = pass.shape.expands() ? arena_.expanded : Weights(step, pass),
           .trainable_elems = model_.layer(step.layer).trainable_elems,
           .documents = pass.shape.has_documents ? Tokens(step, pass).documents : Documents(),
@@ -138,11 +139,10 @@ BlockArgs LayerRunner::BlockOf(const RelayStep& step, const PassContext& pass) c
 
 HeadArgs LayerRunner::HeadOf(const RelayStep& step, const PassContext& pass) const {
   const auto offset = [&](int64_t slot_offset_elems) { return WeightOffset(step.layer, slot_offset_elems, pass); };
-  HeadOffsets weight_offsets = {.gamma = offset(head_.gamma), .table = offset(head_.table)};
-  if (head_.beta.has_value()) weight_offsets.beta = offset(*head_.beta);
   return {.shape = pass.shape,
+          .key = Key(step, pass),
           .offsets = head_,
-          .weight_offsets = weight_offsets,
+          .weight_offsets = head_.Mapped(offset),
           .weights = Weights(step, pass),
           .trainable_elems = model_.layer(step.layer).trainable_elems,
           .scratch = arena_.scratch};
@@ -182,6 +182,7 @@ void LayerRunner::Forward(const RelayStep& step, const PassContext& pass) {
   if (model_.layer(step.layer).kind == LayerKind::kEmbedding) {
     EmbeddingOffsets offsets = {.wte = WeightOffset(step.layer, embedding_.wte, pass)};
     if (embedding_.wpe.has_value()) offsets.wpe = WeightOffset(step.layer, *embedding_.wpe, pass);
+    if (embedding_.wtt.has_value()) offsets.wtt = WeightOffset(step.layer, *embedding_.wtt, pass);
     return EmbeddingForward(kernels_, pass.shape, Key(step, pass), offsets, Weights(step, pass), Tokens(step, pass), y);
   }
   BlockForward(kernels_, BlockOf(step, pass), Slot(arena_.boundaries, step.input), y);

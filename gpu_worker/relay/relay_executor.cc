@@ -178,6 +178,7 @@ absl::Status RelayExecutorImpl::Check(const Assignment& assignment) const {
   if (assignment.counted_tokens < 0) {
     return absl::InvalidArgumentError(absl::StrCat("counted tokens ", assignment.counted_tokens, ", must be >= 0"));
   }
+  const size_t want_labels = static_cast<size_t>(run_.batch.sequences_per_vnode() * model_.config.labels_per_sample());
   int last = -1;
   for (const VnodeBatch& batch : assignment.vnodes) {
     if (batch.vnode <= last || batch.vnode >= run_.batch.virtual_nodes) {
@@ -185,9 +186,14 @@ absl::Status RelayExecutorImpl::Check(const Assignment& assignment) const {
           absl::StrCat("vnode ", batch.vnode, " after ", last, ": must rise, below ", run_.batch.virtual_nodes));
     }
     last = batch.vnode;
-    if (batch.tokens.size() != want || batch.labels.size() != want) {
+    if (batch.tokens.size() != want || batch.labels.size() != want_labels) {
       return absl::InvalidArgumentError(absl::StrCat("vnode ", batch.vnode, " has ", batch.tokens.size(),
-                                                     " tokens and ", batch.labels.size(), " labels, want ", want));
+                                                     " tokens and ", batch.labels.size(), " labels, want ", want,
+                                                     " and ", want_labels));
+    }
+    if (!batch.types.empty() && (!shape_.has_types || batch.types.size() != want)) {
+      return absl::InvalidArgumentError(absl::StrCat("vnode ", batch.vnode, " has ", batch.types.size(),
+                                                     " types of tokens, want ", shape_.has_types ? want : 0));
     }
     if (batch.document_first.size() != (shape_.has_documents ? want : 0)) {
       return absl::InvalidArgumentError(absl::StrCat("vnode ", batch.vnode, " has ", batch.document_first.size(),
@@ -196,6 +202,10 @@ absl::Status RelayExecutorImpl::Check(const Assignment& assignment) const {
     EPS_RETURN_IF_ERROR_WITH(DocumentEnds(batch.document_first, model_.config.context).status(),
                              absl::StrCat("vnode ", batch.vnode));
     for (size_t i = 0; i < want; ++i) {
+      if (!batch.types.empty() && (batch.types[i] < 0 || batch.types[i] >= model_.config.num_types)) {
+        return absl::InvalidArgumentError(absl::StrCat("vnode ", batch.vnode, ", token ", i, ": type ", batch.types[i],
+                                                       ", the model has ", model_.config.num_types));
+      }
       if (batch.tokens[i] < 0 || batch.tokens[i] >= model_.config.vocab) {
         return absl::InvalidArgumentError(absl::StrCat("vnode ", batch.vnode, ", token ", i, ": id ", batch.tokens[i],
                                                        ", the vocabulary has ", model_.config.vocab));
@@ -304,8 +314,8 @@ absl::StatusOr<std::vector<float>> RelayExecutorImpl::NextTokenLogits(Version ve
                         .forward_only = true};
   VnodeBatch batch;
   batch.tokens.assign(tokens.begin(), tokens.end());
-  batch.labels.assign(tokens.size(), -100);
-  std::vector<std::byte> logits(static_cast<size_t>(config.vocab * shape_.act_bytes()));
+  batch.labels.assign(tokens.size(), kNotCounted);
+  std::vector<std::byte> logits(static_cast<size_t>(config.num_outputs() * shape_.act_bytes()));
 
   Pass pass;
   pass.context = {.shape = shape_,
@@ -324,7 +334,7 @@ absl::StatusOr<std::vector<float>> RelayExecutorImpl::NextTokenLogits(Version ve
   TakeWaits();
   EPS_RETURN_IF_ERROR(status);
 
-  std::vector<float> values(static_cast<size_t>(config.vocab));
+  std::vector<float> values(static_cast<size_t>(config.num_outputs()));
   if (shape_.compute == Dtype::kF32) {
     std::memcpy(values.data(), logits.data(), logits.size());
     return values;
@@ -535,7 +545,12 @@ void RelayExecutorImpl::StageTokens(const Pass& pass) const {
     const auto first = static_cast<size_t>(step.micro_batch * shape.M());
     std::byte* tokens = memory_.Tokens(Item(step), shape).data();
     std::memcpy(tokens, batch.tokens.data() + first, row_bytes);
-    std::memcpy(tokens + shape.labels_offset_bytes(), batch.labels.data() + first, row_bytes);
+    std::memcpy(tokens + shape.labels_offset_bytes(), batch.labels.data() + step.micro_batch * shape.num_labels(),
+                static_cast<size_t>(shape.num_labels()) * sizeof(int32_t));
+    if (shape.has_types && batch.types.empty()) std::memset(tokens + shape.types_offset_bytes(), 0, row_bytes);
+    if (!batch.types.empty()) {
+      std::memcpy(tokens + shape.types_offset_bytes(), batch.types.data() + first, row_bytes);
+    }
     if (!shape.has_documents) continue;
     const absl::Span<const int32_t> documents =
         absl::MakeConstSpan(batch.document_first).subspan(first, static_cast<size_t>(shape.M()));

@@ -59,7 +59,7 @@ class RelayExecutor {
   virtual void Survey(Kernels& kernels) = 0;
 
   // Forward only, with `version` of every blob: the logits (vocab) after the last of `tokens`
-  // (1 .. context of them). No dropout.
+  // (1 .. context of them), or a classifier's (classes). No dropout.
   virtual absl::StatusOr<std::vector<float>> NextTokenLogits(Version version, absl::Span<const int32_t> tokens) = 0;
 };
 

@@ -90,9 +90,14 @@ Assignment MakeAssignment(const RunConfig& run) {
     for (int64_t i = 0; i < n; ++i) {
       const uint64_t bits = Mix64(static_cast<uint64_t>(vnode) * 1000 + static_cast<uint64_t>(i));
       batch.tokens.push_back(static_cast<int32_t>(bits % static_cast<uint64_t>(run.model.vocab)));
+      const int64_t place = i % run.model.context, end = run.model.context - vnode;  // of the document; then padding
+      if (run.data.has_documents()) batch.document_first.push_back(static_cast<int32_t>(place < end ? 0 : end));
+      // One vnode says that all of its types are 0.
+      if (run.model.num_types > 0 && vnode != 1) batch.types.push_back(static_cast<int32_t>((bits >> 20) % 2));
+      if (run.model.is_classifier() && place != 0) continue;
       const bool counted = (bits >> 32) % 5 != 0;
-      const auto label = static_cast<int32_t>((bits >> 40) % static_cast<uint64_t>(run.model.vocab));
-      batch.labels.push_back(counted ? label : -100);
+      const auto label = static_cast<int32_t>((bits >> 40) % static_cast<uint64_t>(run.model.num_outputs()));
+      batch.labels.push_back(counted ? label : kNotCounted);
       assignment.counted_tokens += counted ? 1 : 0;
     }
     assignment.vnodes.push_back(std::move(batch));
@@ -709,9 +714,35 @@ RunConfig LlamaRun(Dtype dtype) {
   return run;
 }
 
-TEST_F(RelayExecutorTest, OfTheLlamaFamilyNoChoiceOfThePlanNorOfWorkersChangesABit) {
-  for (const std::optional<Dtype> cuda : {std::optional<Dtype>(), std::optional<Dtype>(Dtype::kBf16)}) {
-    Use(LlamaRun(Dtype::kBf16));
+RunConfig BertRun(Dtype dtype) {
+  RunConfig run = SmallRun(dtype);
+  run.model = {.family = ModelFamily::kBert, .num_layers = 3, .d_model = 24, .num_heads = 4};
+  run.model.context = 13;
+  run.model.max_positions = 17;
+  run.model.vocab = 37;
+  run.model.d_ff = 41;
+  run.model.num_types = 3;
+  run.model.embedding_dropout = run.model.residual_dropout = run.model.attention_dropout = 0.1;
+  run.model.init_seed = 11;
+  return run;
+}
+
+// Of padded samples.
+RunConfig ClassifierRun(Dtype dtype) {
+  RunConfig run = BertRun(dtype);
+  run.model.num_classes = 5;
+  run.model.classifier_dropout = 0.2;
+  run.data.documents = DocumentMode::kPadded;
+  return run;
+}
+
+TEST_F(RelayExecutorTest, OfOtherFamiliesNoChoiceOfThePlanNorOfWorkersChangesABit) {
+  const std::vector<RunConfig> runs = {LlamaRun(Dtype::kBf16), BertRun(Dtype::kBf16), ClassifierRun(Dtype::kBf16)};
+  for (const auto& [run, cuda] :
+       {std::pair(runs[0], std::optional<Dtype>()), std::pair(runs[0], std::optional(Dtype::kBf16)),
+        std::pair(runs[1], std::optional<Dtype>()), std::pair(runs[1], std::optional(Dtype::kBf16)),
+        std::pair(runs[2], std::optional<Dtype>()), std::pair(runs[2], std::optional(Dtype::kBf16))}) {
+    Use(run);
     const StepOutcome want = RunStep({.cuda = cuda});
     ExpectSameBits(want, RunStep({.inner = InnerPolicy::kKeep, .cuda = cuda}), "keep");
     ExpectSameBits(want, RunStep({.inner = InnerPolicy::kKeep, .more_bytes = -1, .resident = true, .cuda = cuda}),
@@ -723,10 +754,14 @@ TEST_F(RelayExecutorTest, OfTheLlamaFamilyNoChoiceOfThePlanNorOfWorkersChangesAB
 }
 
 // The cpu device's gradients are held against PyTorch (tests/reference); the cuda device's against the cpu's.
-TEST_F(RelayExecutorTest, OnCudaAModelOfTheLlamaFamilyHasTheGradientsOfTheCpu) {
-  Use(LlamaRun(Dtype::kF32));
-  const StepOutcome want = RunStep({});
-  for (const auto& [act, tolerance] : {std::pair(Dtype::kF32, 1e-5), std::pair(Dtype::kBf16, 0.06)}) {
+TEST_F(RelayExecutorTest, OnCudaModelsOfOtherFamiliesHaveTheGradientsOfTheCpu) {
+  const std::vector<RunConfig> runs = {LlamaRun(Dtype::kF32), BertRun(Dtype::kF32), ClassifierRun(Dtype::kF32)};
+  for (const auto& [run, act, tolerance] :
+       {std::tuple(runs[0], Dtype::kF32, 1e-5), std::tuple(runs[0], Dtype::kBf16, 0.06),
+        std::tuple(runs[1], Dtype::kF32, 1e-5), std::tuple(runs[1], Dtype::kBf16, 0.06),
+        std::tuple(runs[2], Dtype::kF32, 1e-5), std::tuple(runs[2], Dtype::kBf16, 0.06)}) {
+    Use(run);
+    const StepOutcome want = RunStep({});
     const StepOutcome got = RunStep({.cuda = act});
     for (size_t blob = 0; blob < want.use_gradients.size(); ++blob) {
       for (size_t use = 0; use < want.use_gradients[blob].size(); ++use) {

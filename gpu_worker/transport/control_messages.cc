@@ -17,8 +17,6 @@
 namespace eps::worker {
 namespace {
 
-constexpr int32_t kNotCounted = -100;
-
 template <typename Number>
 absl::Status Wrong(absl::string_view field, Number found, absl::string_view wanted) {
   return absl::InvalidArgumentError(absl::StrCat(field, ": ", found, ", want ", wanted));
@@ -51,15 +49,21 @@ absl::StatusOr<VnodeBatch> ToVnode(const proto::VnodeData& data, const RunConfig
     return Wrong(absl::StrCat(where, field, " bytes"), static_cast<int64_t>(bytes.size()), absl::StrCat(want));
   };
   EPS_RETURN_IF_ERROR(check_bytes(".tokens", data.tokens(), want_bytes));
-  EPS_RETURN_IF_ERROR(check_bytes(".labels", data.labels(), want_bytes));
+  const auto label_bytes =
+      static_cast<size_t>(run.batch.sequences_per_vnode() * run.model.labels_per_sample()) * sizeof(int32_t);
+  EPS_RETURN_IF_ERROR(check_bytes(".labels", data.labels(), label_bytes));
+  EPS_RETURN_IF_ERROR(
+      check_bytes(".types", data.types(), run.model.num_types > 0 && !data.types().empty() ? want_bytes : 0));
   EPS_RETURN_IF_ERROR(check_bytes(".document_first", data.document_first(), run.data.has_documents() ? want_bytes : 0));
   VnodeBatch batch = {.vnode = data.vnode(),
                       .tokens = ToInts(data.tokens()),
                       .labels = ToInts(data.labels()),
+                      .types = ToInts(data.types()),
                       .document_first = ToInts(data.document_first())};
   EPS_RETURN_IF_ERROR_WITH(DocumentEnds(batch.document_first, run.model.context).status(), where);
   EPS_RETURN_IF_ERROR(CheckIds(absl::StrCat(where, ".tokens"), batch.tokens, run.model.vocab, false));
-  EPS_RETURN_IF_ERROR(CheckIds(absl::StrCat(where, ".labels"), batch.labels, run.model.vocab, true));
+  EPS_RETURN_IF_ERROR(CheckIds(absl::StrCat(where, ".types"), batch.types, run.model.num_types, false));
+  EPS_RETURN_IF_ERROR(CheckIds(absl::StrCat(where, ".labels"), batch.labels, run.model.num_outputs(), true));
   return batch;
 }
 

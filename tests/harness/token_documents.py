@@ -5,8 +5,9 @@ import struct
 import numpy as np
 
 
-def write(path, documents, may_be_cut=False):
-    """documents: a list of (ids, counted), arrays of as many tokens: ids, and whether each is counted as a label."""
+def write(path, documents, may_be_cut=False, classes=None, second_parts=None):
+    """documents: a list of (ids, counted), arrays of as many tokens: ids, and whether each is counted as a label.
+    classes, second_parts: of each document, or None."""
     ids = np.concatenate([d for d, _ in documents])
     counted = np.concatenate([c for _, c in documents]).astype(bool)
     path.write_bytes(ids.astype("<u2").tobytes())
@@ -15,9 +16,12 @@ def write(path, documents, may_be_cut=False):
         return data + bytes(-len(data) % 8)
 
     firsts = np.cumsum([0] + [len(d) for d, _ in documents]).astype("<u8")
-    header = struct.pack("<4sHBBQQQ32s", b"EPSD", 1, 2, (1 if may_be_cut else 0) + 2, len(ids), len(documents), 0, bytes(32))
+    of_documents = [np.array(part, "<i4").tobytes() for part in (classes, second_parts) if part is not None]
+    flags = (1 if may_be_cut else 0) + 2 + (0 if classes is None else 4) + (0 if second_parts is None else 8)
+    header = struct.pack("<4sHBBQQQ32s", b"EPSD", 1, 2, flags, len(ids), len(documents), 0, bytes(32))
     path.with_name(path.name + ".docs").write_bytes(
-        header + section(firsts.tobytes()) + section(np.packbits(counted, bitorder="little").tobytes()))
+        header + section(firsts.tobytes()) + section(np.packbits(counted, bitorder="little").tobytes()) +
+        b"".join(map(section, of_documents)))
 
 
 def pack(rows, context, may_be_cut, packs=True, most_open=64):

@@ -1,0 +1,51 @@
+#include "common/grpc/message_limits.h"
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "common/spec/run_config.h"
+#include "common/testing/status_matchers.h"
+#include "gtest/gtest.h"
+#include "proto/control.pb.h"
+
+namespace eps {
+namespace {
+
+// A run whose samples have all that samples can have.
+RunConfig LargeRun() {
+  RunConfig run;
+  run.model.family = ModelFamily::kBert;
+  run.model.context = 512;
+  run.model.vocab = 100;
+  run.model.num_types = 2;
+  run.batch = {.virtual_nodes = 700, .micro_batches = 2, .micro_batch = 3};
+  run.data.documents = DocumentMode::kPadded;
+  return run;
+}
+
+TEST(MessageLimitsTest, AllOfAStepFitsIntoOneMessage) {
+  const RunConfig run = LargeRun();
+  proto::DaemonEvent event;
+  for (int v = 0; v < run.batch.virtual_nodes; ++v) {
+    const std::string array(static_cast<size_t>(run.batch.sequences_per_vnode() * run.model.context) * 4, 'x');
+    proto::VnodeData& data = *event.mutable_assign()->add_vnodes();
+    data.set_vnode(v);
+    data.set_tokens(array);
+    data.set_labels(array);
+    data.set_types(array);
+    data.set_document_first(array);
+  }
+  ASSERT_OK_AND_ASSIGN(const int most, MaxControlMessageBytes(run));
+  EXPECT_LE(event.ByteSizeLong(), static_cast<size_t>(most));
+  EXPECT_GT(event.ByteSizeLong(), static_cast<size_t>(most) - 2 * kSmallMessageBytes);
+}
+
+TEST(MessageLimitsTest, ABatchBeyondWhatAMessageCarriesIsRefused) {
+  RunConfig run = LargeRun();
+  run.batch.micro_batch = 1 << 10;
+  EXPECT_THAT(MaxControlMessageBytes(run), StatusIs(absl::StatusCode::kInvalidArgument, "batch: a step has"));
+}
+
+}  // namespace
+}  // namespace eps

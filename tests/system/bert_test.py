@@ -1,0 +1,121 @@
+"""BERT: masked tokens are learnt, texts are told apart, and neither depends on workers, plan or a resume."""
+
+import json
+import random
+import shutil
+import signal
+
+from eps_run import EPS, ROOT, SystemTest, committed_steps, model_hash, run, start_train, summary, train, wait_for_steps
+
+MODEL = {"family": "BERT", "layers": 2, "d_model": 64, "heads": 4, "d_ff": 128, "context": 64, "init_seed": 1,
+         "dropout": 0.1}
+BATCH = {"virtual_nodes": 4, "micro_batches": 1, "micro_batch": 4}
+MASKED = {"model": {**MODEL, "vocab": 257}, "data": {"mask": {"token": 256}}, "batch": BATCH, "steps": 12}
+LANGUAGES = {"cc": "gpu_worker/layers/*.cc", "md": "docs/*.md", "py": "tests/system/*.py"}
+
+
+def lines_of_this_tree():
+    """(language, line) of source and prose that every checkout has, as many of each language, in a random order."""
+    pick = random.Random(4)
+    rows = []
+    for language, pattern in LANGUAGES.items():
+        lines = sorted({" ".join(line.split()) for path in sorted(ROOT.glob(pattern))
+                        for line in path.read_text().splitlines() if 24 <= len(line.strip()) <= 110})
+        rows += [(language, line) for line in pick.sample(lines, 400)]
+    pick.shuffle(rows)
+    return rows
+
+
+class BertTest(SystemTest):
+    def table(self, rows, name="lines.tsv"):
+        path = self.work.path / name
+        path.write_text("sentence\tlabel\n" + "".join(f"{line}\t{language}\n" for language, line in rows))
+        return path
+
+    def classifier(self, path, **changes):
+        return self.work.spec({"model": {**MODEL, "vocab": 256, "classes": 3}, "batch": BATCH, "steps": 12, **changes,
+                               "data": {"path": path.name, **changes.get("data", {})}}, name="classes.json")
+
+    def same_bits(self, spec, name):
+        """For two workers, other plans and through a resume."""
+        self.train_ok(spec, self.work.out(name))
+        expected = model_hash(self.work.out(name))
+        self.train_ok(spec, self.work.out(f"{name}-two"), "--workers", 2, "--set", "relay.inner=RECOMPUTE")
+        self.assertEqual(model_hash(self.work.out(f"{name}-two")), expected)
+        self.train_ok(spec, self.work.out(f"{name}-resident"), "--set", "relay.resident=true", "--threads", 1)
+        self.assertEqual(model_hash(self.work.out(f"{name}-resident")), expected)
+        out = self.work.out(f"{name}-stopped")
+        process = start_train(spec, out)
+        wait_for_steps(process, out, 3)
+        process.send_signal(signal.SIGINT)
+        self.assertEqual(process.wait(120), 130)
+        self.assertLess(committed_steps(out), 12)
+        self.train_ok(spec, out, "--resume")
+        self.assertEqual(model_hash(out), expected)
+
+    def exported(self, out, name="exported"):
+        folder = self.work.out(name)
+        done = run([str(EPS), "export", "--checkpoint", str(out), "--out", str(folder)])
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return folder
+
+    def test_masked_tokens_give_the_same_bits_for_any_workers_and_plan_and_through_a_resume(self):
+        self.same_bits(self.work.spec(MASKED), "masked")
+
+    def test_classes_give_the_same_bits_for_any_workers_and_plan_and_through_a_resume(self):
+        self.same_bits(self.classifier(self.table(lines_of_this_tree())), "classes")
+
+    def test_masked_tokens_are_learnt(self):
+        spec = self.work.spec({**MASKED, "steps": 80, "optimizer": {"schedule": {"peak": 3e-3}}})
+        out = self.work.out("out")
+        self.train_ok(spec, out)
+        loss = summary(out)["loss"]
+        self.assertLess(sum(loss[-5:]) / 5, loss[0] - 2)
+        # 15% of 4 * 4 * 64 tokens a step, give or take five standard deviations.
+        self.assertAlmostEqual(summary(out)["tokens"] / 80, 0.15 * 1024, delta=5 * (0.1275 * 1024 / 80) ** 0.5)
+
+    def test_languages_are_told_apart(self):
+        spec = self.classifier(self.table(lines_of_this_tree()), steps=150, data={"order": "SHUFFLED", "seed": 3},
+                               optimizer={"schedule": {"peak": 2e-3, "warmup_steps": 15}, "clip": None},
+                               evaluation={"held_out": 0.2, "every_steps": 50})
+        out = self.work.out("out")
+        self.train_ok(spec, out)
+        evaluated = [line for line in map(json.loads, (out / "metrics.jsonl").read_text().splitlines())
+                     if "eval_accuracy" in line]
+        self.assertEqual([line["step"] for line in evaluated], [50, 100, 150])
+        print(f"\n  accuracy on what was held out, after 50, 100 and 150 steps: "
+              f"{[round(line['eval_accuracy'], 3) for line in evaluated]}; the largest class has a third")
+        self.assertGreater(evaluated[-1]["eval_accuracy"], 0.6)
+
+    def test_a_classifier_begins_with_the_weights_of_masked_tokens_and_leaves_a_folder_of_its_own(self):
+        masked = self.work.spec({**MASKED, "model": {"max_positions": 80}}, name="masked.json")
+        self.train_ok(masked, self.work.out("masked"))
+        folder = self.exported(self.work.out("masked"))
+        path = self.table(lines_of_this_tree())
+        none = {key: None for key in ("layers", "d_model", "heads", "d_ff", "vocab", "family", "init_seed", "dropout")}
+        spec = self.classifier(path, model={**none, "from": str(folder), "classes": 3, "context": 48})
+        out = self.work.out("classes")
+        self.train_ok(spec, out)
+        log = (out / "logs" / "eps_server.log").read_text()
+        self.assertEqual(log.count("weights_new"), 4)
+        self.assertIn("tensor=classifier.weight", log)
+        config = json.loads((self.exported(out, "classes-hf") / "config.json").read_text())
+        self.assertEqual((config["architectures"], len(config["id2label"]), config["max_position_embeddings"]),
+                         (["BertForSequenceClassification"], 3, 80))
+        # And goes on from it, with nothing that is new.
+        again = self.classifier(path, model={**none, "from": str(self.work.out("classes-hf")), "context": 48})
+        self.train_ok(again, self.work.out("again"))
+        self.assertNotIn("weights_new", (self.work.out("again") / "logs" / "eps_server.log").read_text())
+        self.refused(run([str(EPS), "sample", "--checkpoint", str(out), "--prompt", "a", "--tokens", "3"]), 2,
+                     "model_type", "continues no text", "class")
+
+    def test_what_does_not_fit_together_is_refused(self):
+        path = self.table(lines_of_this_tree())
+        two = self.classifier(path, model={**MODEL, "vocab": 256, "classes": 2})
+        self.refused(train(two, self.work.out("two")), 2, "model.classes: 2", "class 2")
+        self.refused(train(self.work.spec({**MASKED, "data": {"mask": None}}), self.work.out("mask")), 2,
+                     "data.mask.token: missing")
+        (self.work.path / "empty.tsv").write_text("sentence\tlabel\nabc\t\n")
+        self.refused(train(self.classifier(self.work.path / "empty.tsv"), self.work.out("empty")), 2, "empty.tsv", "label")
+        self.refused(train(self.classifier(path, data={"label_column": "genre", "text_column": "sentence"}),
+                           self.work.out("column")), 2, "genre", "sentence, label")
