@@ -14,27 +14,27 @@
 namespace eps {
 
 // What lies where in the daemon's wire segment: two buffers, one after the other, for the even and for the odd versions;
-// in each, the wire form of every blob in pull order, without a gap. A blob is a multiple of 64 elements, so each starts
-// at a multiple of 128 bytes (bf16) or 256 (fp32). Behind them the newest published version of each blob, int64, -1 before
-// the first: who finds there the one that it wants need not ask.
+// in each, the wire form of every blob that is not frozen, in pull order, without a gap; then that of the frozen ones, which
+// all versions share. A blob is a multiple of 64 elements, so each starts at a multiple of 128 bytes (bf16) or 256 (fp32).
+// Behind them the newest published version of each blob, int64, -1 before the first: who finds there the one that it wants
+// need not ask.
 class WireLayout {
  public:
   WireLayout(const ModelSpec& model, Dtype dtype) {
     for (const BlobSpec& blob : model.blobs) {
-      offset_bytes_.push_back(buffer_bytes_);
-      buffer_bytes_ += blob.num_elems * SizeOf(dtype);
+      int64_t& end_bytes = blob.frozen ? frozen_bytes_ : buffer_bytes_;
+      places_.push_back({end_bytes, blob.frozen});
+      end_bytes += blob.num_elems * SizeOf(dtype);
     }
   }
 
   // `blob` is one of the model's, `version` at least 0.
   int64_t offset_bytes(BlobId blob, Version version) const {
-    return (version.value() & 1) * buffer_bytes_ + offset_bytes_[static_cast<size_t>(blob.value())];
+    const Place& place = places_[static_cast<size_t>(blob.value())];
+    return place.offset_bytes + (place.frozen ? 2 : version.value() & 1) * buffer_bytes_;
   }
-  int64_t buffer_bytes() const { return buffer_bytes_; }
-  int64_t weights_bytes() const { return 2 * buffer_bytes_; }
-  int64_t segment_bytes() const {
-    return weights_bytes() + static_cast<int64_t>(offset_bytes_.size() * sizeof(int64_t));
-  }
+  int64_t weights_bytes() const { return 2 * buffer_bytes_ + frozen_bytes_; }
+  int64_t segment_bytes() const { return weights_bytes() + static_cast<int64_t>(places_.size() * sizeof(int64_t)); }
 
   // The newest published version. `segment` has segment_bytes(), from a multiple of 8 on. Whoever reads a version there
   // sees what was written to the buffers before it was stored.
@@ -54,8 +54,13 @@ class WireLayout {
     return static_cast<size_t>(weights_bytes()) + static_cast<size_t>(blob.value()) * sizeof(int64_t);
   }
 
-  std::vector<int64_t> offset_bytes_;  // within a buffer
-  int64_t buffer_bytes_ = 0;
+  struct Place {
+    int64_t offset_bytes = 0;  // within a buffer, or among the frozen ones
+    bool frozen = false;
+  };
+  std::vector<Place> places_;  // by blob
+  int64_t buffer_bytes_ = 0;   // one of the two
+  int64_t frozen_bytes_ = 0;
 };
 
 }  // namespace eps

@@ -39,8 +39,25 @@ TEST(WireLayoutTest, AVersionLiesWhereTheVersionTwoBeforeItLay) {
   for (const BlobSpec& blob : model.blobs) {
     EXPECT_EQ(layout.offset_bytes(blob.id, Version(5)), layout.offset_bytes(blob.id, Version(7)));
     EXPECT_EQ(layout.offset_bytes(blob.id, Version(5)) - layout.offset_bytes(blob.id, Version(6)),
-              layout.buffer_bytes());
+              layout.weights_bytes() / 2);
   }
+}
+
+TEST(WireLayoutTest, FrozenBlobsLieOnceBehindBothVersions) {
+  const ModelSpec model =
+      BuildModel(
+          {.num_layers = 2, .d_model = 64, .num_heads = 1, .context = 8, .vocab = 64, .freeze = {"*.h.0.*", "*.bias"}})
+          .value();
+  const WireLayout layout(model, Dtype::kBf16);
+  int64_t trained = 0, frozen = 4 * model.num_trainable_elems();
+  for (const BlobSpec& blob : model.blobs) {
+    int64_t& next = blob.frozen ? frozen : trained;
+    EXPECT_EQ(layout.offset_bytes(blob.id, Version(6)), next) << blob.name;
+    EXPECT_EQ(layout.offset_bytes(blob.id, Version(7)), next + (blob.frozen ? 0 : 2 * model.num_trainable_elems()));
+    next += 2 * blob.num_elems;
+  }
+  EXPECT_EQ(layout.weights_bytes(), frozen);
+  EXPECT_EQ(frozen, 2 * (model.num_elems() + model.num_trainable_elems()));
 }
 
 TEST(WireLayoutTest, PublishedVersionsLieBehindTheWeightsInBlobOrder) {

@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include "common/base/status_macros.h"
+
 namespace eps {
 
 double ResidualInitStddev(const ModelConfig& config) {
@@ -24,6 +26,9 @@ void ModelBuilder::AddLayer(LayerKind kind, std::string name, const std::vector<
     layer.blobs.push_back({id, static_cast<int>(blob.uses.size()), layer.num_elems});
     blob.uses.push_back(layer.id);
     layer.num_elems += blob.num_elems;  // already a multiple of kTensorAlignElems
+    if (blob.frozen) continue;
+    EPS_CHECK(layer.trainable_elems + blob.num_elems == layer.num_elems);  // frozen ones are last
+    layer.trainable_elems = layer.num_elems;
   }
   model_.layers.push_back(std::move(layer));
 }

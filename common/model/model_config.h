@@ -2,6 +2,8 @@
 #define EPS_COMMON_MODEL_MODEL_CONFIG_H_
 
 #include <cstdint>
+#include <string>
+#include <vector>
 
 namespace eps {
 
@@ -62,6 +64,9 @@ struct ModelConfig {
   int64_t num_types = 0;          // of tokens: rows of their table
   int64_t num_classes = 0;        // of a classifier, >= 2; 0: the head predicts masked tokens
   double classifier_dropout = 0;  // [0, 1), of what the classes are computed from
+
+  // Every family: which tensors are frozen, as patterns over their names (common/model/freeze.h); empty: none.
+  std::vector<std::string> freeze;
 
   bool is_classifier() const { return num_classes > 0; }
   int64_t num_outputs() const { return is_classifier() ? num_classes : vocab; }  // logits of a row

@@ -11,6 +11,7 @@
 #include "absl/types/span.h"
 #include "common/base/status_macros.h"
 #include "common/model/families.h"
+#include "common/model/freeze.h"
 #include "common/numeric/philox.h"
 
 namespace eps {
@@ -97,6 +98,24 @@ int64_t ModelSpec::num_elems() const {
   return sum;
 }
 
+int64_t ModelSpec::num_trainable_elems() const {
+  int64_t sum = 0;
+  for (const BlobSpec& blob : blobs) sum += blob.frozen ? 0 : blob.num_elems;
+  return sum;
+}
+
+int64_t ModelSpec::num_trainable_parameters() const {
+  int64_t sum = 0;
+  for (const BlobSpec& blob : blobs) sum += blob.frozen ? 0 : blob.num_parameters();
+  return sum;
+}
+
+LayerId ModelSpec::lowest_trainable_layer() const {
+  const auto lowest = std::find_if(layers.begin(), layers.end(), [](const LayerSpec& layer) { return layer.trains(); });
+  EPS_CHECK(lowest != layers.end());
+  return lowest->id;
+}
+
 int64_t ModelSpec::max_layer_elems() const {
   int64_t most = 0;
   for (const LayerSpec& layer : layers) most = std::max(most, layer.num_elems);
@@ -106,7 +125,7 @@ int64_t ModelSpec::max_layer_elems() const {
 absl::StatusOr<ModelSpec> BuildModel(const ModelConfig& config) {
   const Family& family = FamilyOf(config.family);
   EPS_RETURN_IF_ERROR(family.check(config));
-  return family.build(config);
+  return Freeze(family.build(config), config.freeze);
 }
 
 void InitTensor(const TensorSpec& tensor, uint64_t seed, float* values) {

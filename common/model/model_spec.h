@@ -77,6 +77,9 @@ struct BlobSpec {
   std::vector<TensorSpec> tensors;  // by rising offset
   int64_t num_elems = 0;            // padding included
   std::vector<LayerId> uses;        // the layers that pull it, in relay order; the index is the `use`
+  // Pulled and never pushed: it has no gradient, no moments and no master but its wire form, which is that of the first
+  // version for good. Its versions advance with the others'. A tensor is frozen as a whole, and no blob has both kinds.
+  bool frozen = false;
 
   int64_t num_parameters() const;  // padding not included
   int64_t num_chunks() const { return (num_elems + kChunkElems - 1) / kChunkElems; }
@@ -106,8 +109,12 @@ struct LayerSpec {
   LayerId id;
   LayerKind kind = LayerKind::kBlock;
   std::string name;            // "embedding", "h.3", "head"
-  std::vector<BlobUse> blobs;  // in slot order
+  std::vector<BlobUse> blobs;  // in slot order: frozen ones last
   int64_t num_elems = 0;       // of a slot that holds all of them
+  // Those of the blobs that are not frozen, from the slot's start on: what is pushed. 0: the layer trains nothing.
+  int64_t trainable_elems = 0;
+
+  bool trains() const { return trainable_elems > 0; }
 };
 
 // The model as both programs see it: which layers, which blobs, where each tensor lies.
@@ -120,13 +127,17 @@ struct ModelSpec {
   std::vector<BlobSpec> blobs;
 
   int64_t num_parameters() const;
-  int64_t num_elems() const;  // over all blobs, padding included
+  int64_t num_elems() const;            // over all blobs, padding included
+  int64_t num_trainable_elems() const;  // the same without frozen ones: what is updated; at least one tensor's
+  int64_t num_trainable_parameters() const;
+  // Below it no layer trains, and a backward pass ends with it.
+  LayerId lowest_trainable_layer() const;
   int64_t max_layer_elems() const;
   const BlobSpec& blob(BlobId id) const { return blobs[id.value()]; }
   const LayerSpec& layer(LayerId id) const { return layers[id.value()]; }
 };
 
-// Errors: INVALID_ARGUMENT naming the field (as it is written in a RunSpec), the value and the bound.
+// Errors: INVALID_ARGUMENT naming the field (as it is written in a RunSpec), the value and the bound; Freeze's
 absl::StatusOr<ModelSpec> BuildModel(const ModelConfig& config);
 
 // Fills `values` (num_elems() of the tensor) with its initial fp32 values; a pure function of

@@ -897,6 +897,22 @@ TEST_F(RunConfigTest, AnotherRuleAndAnotherTextAreNamed) {
               ElementsAre("data.path: was \"" + dir_.File("a.txt") + "\", now \"/b.txt\""));
 }
 
+TEST_F(RunConfigTest, FrozenTensorsAreKeptInOrderAndMatter) {
+  std::string text = kSmall;
+  text.insert(text.find("layers"), R"(freeze: ["*", "!transformer.h.0.*"] )");
+  const RunConfig run = MustLoad(text, {{"model.freeze", "*.bias"}});
+  EXPECT_THAT(run.model.freeze, ElementsAre("*", "!transformer.h.0.*", "*.bias"));
+  ASSERT_OK_AND_ASSIGN(const RunConfig again, ParseRunConfig(SerializeRunConfig(run)));
+  EXPECT_EQ(again, run);
+  EXPECT_THAT(
+      DifferencesThatMatter(MustLoad(text), run),
+      ElementsAre(R"(model.freeze: was ["*", "!transformer.h.0.*"], now ["*", "!transformer.h.0.*", "*.bias"])"));
+  EXPECT_THAT(DifferencesThatMatter(MustLoad(kSmall), MustLoad(kSmall, {{"model.freeze", "*.bias"}})),
+              ElementsAre(R"(model.freeze: was absent, now ["*.bias"])"));
+  EXPECT_THAT(LoadWith("model.freeze", "*.biass"), StatusIs(kInvalid, R"(model.freeze: "*.biass" matches no tensor)"));
+  EXPECT_THAT(LoadWith("model.freeze", "*"), StatusIs(kInvalid, "model.freeze: every tensor is frozen"));
+}
+
 TEST(FieldOverrideTest, WhatIsBehindTheFirstEqualsSignIsTheValue) {
   ASSERT_OK_AND_ASSIGN(const FieldOverride field, ParseFieldOverride("data.path=a=b.txt"));
   EXPECT_EQ(field.path, "data.path");

@@ -180,7 +180,7 @@ absl::Status RefuseShapeBesideFrom(const proto::Model& model, ModelFamily family
   if (field.empty()) return RefuseOtherFamilies(model, family);
   return absl::InvalidArgumentError(absl::StrCat("model.", field,
                                                  ": given beside model.from, which says it already; beside "
-                                                 "model.from only init_seed and dropouts may stand",
+                                                 "model.from only init_seed, freeze and dropouts may stand",
                                                  family == ModelFamily::kGpt2    ? ""
                                                  : family == ModelFamily::kLlama ? ", and context"
                                                                                  : ", context and classes"));
@@ -225,6 +225,7 @@ absl::Status CheckModel(const proto::RunSpec& spec, const CheckContext& context,
     out.classifier_dropout = EPS_FIELD(model, classifier_dropout).value_or(all.value_or(out.classifier_dropout));
   }
   out.init_seed = model.init_seed();
+  out.freeze.assign(model.freeze().begin(), model.freeze().end());
   return BuildModel(out).status();  // the ranges
 }
 
@@ -669,6 +670,7 @@ void WriteModel(const RunConfig& config, proto::Model& out) {
   const ModelConfig& model = config.model;
   out.set_family(proto::Model::GPT2);
   if (!config.model_from.empty()) out.set_from(config.model_from);
+  for (const std::string& pattern : model.freeze) out.add_freeze(pattern);
   out.set_layers(model.num_layers);
   out.set_d_model(model.d_model);
   out.set_heads(model.num_heads);

@@ -222,6 +222,10 @@ absl::string_view TypeWords(const FieldDescriptor& field) {
 }
 
 absl::Status SetField(const FieldOverride& override_field, const FieldDescriptor& field, Message& message) {
+  if (field.cpp_type() == FieldDescriptor::CPPTYPE_STRING && field.is_repeated()) {
+    message.GetReflection()->AddString(&message, &field, override_field.value);
+    return absl::OkStatus();
+  }
   if (field.cpp_type() == FieldDescriptor::CPPTYPE_STRING) {
     message.GetReflection()->SetString(&message, &field, override_field.value);
     return absl::OkStatus();
@@ -263,7 +267,17 @@ absl::StatusOr<Message*> OneOfMany(const FieldOverride& override_field, const st
 
 // ---- Differences
 
+std::string ShowList(const Message& message, const FieldDescriptor& field) {
+  const int size = message.GetReflection()->FieldSize(message, &field);
+  std::vector<std::string> values(static_cast<size_t>(size));
+  for (int i = 0; i < size; ++i) {
+    TextFormat::PrintFieldValueToString(message, &field, i, &values[static_cast<size_t>(i)]);
+  }
+  return values.empty() ? "absent" : absl::StrCat("[", absl::StrJoin(values, ", "), "]");
+}
+
 std::string ShowField(const Message& message, const FieldDescriptor& field) {
+  if (field.is_repeated()) return ShowList(message, field);
   if (!message.GetReflection()->HasField(message, &field)) return "absent";
   if (field.cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE) return "given";
   std::string text;
@@ -305,7 +319,7 @@ void AppendDifferences(const Message& was, const Message& now, const std::string
     const std::string old_text = ShowField(was, field), new_text = ShowField(now, field);
     if (old_text != new_text) {
       out.push_back(absl::StrCat(field_path, ": was ", old_text, ", now ", new_text));
-    } else if (field.cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE && old_text != "absent") {
+    } else if (field.cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE && !field.is_repeated() && old_text != "absent") {
       AppendDifferences(was.GetReflection()->GetMessage(was, &field), now.GetReflection()->GetMessage(now, &field),
                         field_path, skipped, out);
     }

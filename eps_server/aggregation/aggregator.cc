@@ -49,6 +49,7 @@ class AggregatorImpl final : public Aggregator {
         on_step_in_(std::move(options.on_step_in)),
         pool_(ChunkPool::Create(options.window_bytes)) {
     for (const BlobSpec& blob : model_.blobs) {
+      if (blob.frozen) continue;
       total_chunks_ += blob.num_chunks();
       for (size_t use = 0; use < blob.uses.size(); ++use) {
         backward_order_.push_back({blob.id, static_cast<int>(use)});
@@ -75,6 +76,7 @@ class AggregatorImpl final : public Aggregator {
     blobs_.clear();
     for (const BlobSpec& spec : model_.blobs) {
       BlobSlot& blob = blobs_.emplace_back();
+      if (spec.frozen) continue;
       blob.uses.resize(spec.uses.size());
       for (UseSlot& use : blob.uses) use.chunks.resize(static_cast<size_t>(spec.num_chunks()));
     }
@@ -161,7 +163,8 @@ class AggregatorImpl final : public Aggregator {
     std::vector<BlobId> missing;
     MutexLock lock(mu_);
     for (size_t b = 0; b < blobs_.size(); ++b) {
-      if (blobs_[b].consumed_chunks < model_.blobs[b].num_chunks()) missing.push_back(model_.blobs[b].id);
+      const BlobSpec& blob = model_.blobs[b];
+      if (!blob.frozen && blobs_[b].consumed_chunks < blob.num_chunks()) missing.push_back(blob.id);
     }
     return missing;
   }
@@ -446,6 +449,7 @@ absl::Status AggregatorImpl::Check(const ContributionKey& key) const {
     return error("blob: ", key.blob.value(), ", the model has ", model_.blobs.size());
   }
   const BlobSpec& blob = model_.blob(key.blob);
+  if (blob.frozen) return error("blob: ", key.blob.value(), " (", blob.name, ") is frozen, it takes no gradients");
   if (key.use < 0 || static_cast<size_t>(key.use) >= blob.uses.size()) {
     return error("use: ", key.use, ", blob ", key.blob.value(), " (", blob.name, ") has ", blob.uses.size());
   }

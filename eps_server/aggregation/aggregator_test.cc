@@ -386,5 +386,38 @@ TEST(WindowSizeTest, DefaultIsFourTimesTheLargestBlob) {
   EXPECT_EQ(DefaultWindowBytes(model), 16 * model.blob(kBlock0).num_elems);
 }
 
+TEST(FrozenAggregationTest, AStepIsInWithoutWhatIsFrozenAndItIsRefusedByName) {
+  const ModelSpec model = *BuildModel({.num_layers = 1,
+                                       .d_model = 64,
+                                       .num_heads = 2,
+                                       .context = 16,
+                                       .vocab = 100,
+                                       .freeze = {"*", "!transformer.h.0.*", "transformer.h.0.mlp.*"}});
+  ASSERT_EQ(model.blobs[2].name, "h.0");
+  ASSERT_EQ(model.blobs[3].name, "h.0.frozen");
+  int steps_in = 0, consumed = 0;
+  const auto aggregator = *Aggregator::Create({.model = &model,
+                                               .virtual_nodes = 1,
+                                               .consume = [&](StepId, BlobId, int64_t, ChunkGradient) { ++consumed; },
+                                               .on_step_in = [&](StepId) { ++steps_in; }});
+  for (const int64_t step : {0, 1}) {
+    aggregator->BeginStep(StepId(step));
+    EXPECT_THAT(aggregator->MissingBlobs(), ElementsAre(BlobId(2)));
+    const auto key = [&](BlobId blob) {
+      return ContributionKey{StepId(step), blob, 0, {0, 1}, model.blob(blob).all_chunks(), Dtype::kF32, -1};
+    };
+    absl::Status refused;
+    aggregator->Offer(key(BlobId(3)), [&](absl::StatusOr<Verdict> verdict) { refused = verdict.status(); });
+    EXPECT_THAT(refused, StatusIs(absl::StatusCode::kInvalidArgument, "(h.0.frozen) is frozen"));
+    aggregator->Offer(key(BlobId(2)), [](absl::StatusOr<Verdict> verdict) { EXPECT_OK(verdict); });
+    const std::vector<std::byte> payload(static_cast<size_t>(model.blob(BlobId(2)).num_elems) * 4);
+    ASSERT_OK(aggregator->AddChunk(key(BlobId(2)), 0, payload));
+    EXPECT_EQ(steps_in, step + 1);
+    EXPECT_EQ(consumed, step + 1);
+    EXPECT_THAT(aggregator->MissingBlobs(), IsEmpty());
+    EXPECT_THAT(aggregator->MissingVnodes(), ElementsAre(false));
+  }
+}
+
 }  // namespace
 }  // namespace eps::server

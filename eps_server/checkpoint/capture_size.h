@@ -10,9 +10,10 @@
 
 namespace eps::server {
 
-// What a checkpoint copies out of the store: masters and moments in fp32, 12 bytes a parameter with AdamW.
+// What a checkpoint copies out of the store: masters and moments in fp32, 12 bytes a parameter with AdamW. Frozen blobs
+// are written from where they lie.
 inline int64_t CaptureBytes(const ModelSpec& model, const RunConfig& run) {
-  return int64_t{sizeof(float)} * model.num_elems() + ComputeStoreSizes(model, run).moment_bytes;
+  return int64_t{sizeof(float)} * model.num_trainable_elems() + ComputeStoreSizes(model, run).moment_bytes;
 }
 
 // Unless the RunSpec says otherwise: all of a model of 89 million parameters with AdamW.
@@ -22,9 +23,11 @@ inline constexpr int64_t kDefaultCaptureBufferBytes = int64_t{1} << 30;
 // no less than the largest chunk.
 inline int64_t CaptureBufferBytes(const ModelSpec& model, const RunConfig& run) {
   const int64_t all_bytes = CaptureBytes(model, run);
-  const int64_t bytes_per_elem = all_bytes / model.num_elems();
+  const int64_t bytes_per_elem = all_bytes / model.num_trainable_elems();
   int64_t chunk_elems = 0;
-  for (const BlobSpec& blob : model.blobs) chunk_elems = std::max(chunk_elems, std::min(blob.num_elems, kChunkElems));
+  for (const BlobSpec& blob : model.blobs) {
+    if (!blob.frozen) chunk_elems = std::max(chunk_elems, std::min(blob.num_elems, kChunkElems));
+  }
   const int64_t wanted = run.checkpoint.buffer_bytes > 0 ? run.checkpoint.buffer_bytes : kDefaultCaptureBufferBytes;
   return std::clamp(wanted, bytes_per_elem * chunk_elems, all_bytes);
 }

@@ -13,6 +13,7 @@
 #include "common/checkpoint/checkpoint_files.h"
 #include "common/formats/safetensors.h"
 #include "common/model/hf_config.h"
+#include "common/tensor/dtype.h"
 
 namespace eps::server {
 namespace {
@@ -26,29 +27,51 @@ std::vector<absl::string_view> MomentNames(const OptimizerConfig& optimizer) {
   return {};
 }
 
-// The tensors of a file, in the model's order: the same model gives the same bytes.
-//   prefixes {""}: the masters; else each tensor once per prefix, beside each other
-std::vector<SafetensorsEntry> Entries(const ModelSpec& model, const std::vector<absl::string_view>& prefixes) {
-  std::vector<SafetensorsEntry> entries;
+// The files' order of tensors is the model's, frozen ones last: the same model gives the same bytes, and no fp32 tensor
+// starts within 4 bytes because one of 16 bits lies before it, which other readers refuse.
+std::vector<const BlobSpec*> BlobsInFileOrder(const ModelSpec& model, bool with_frozen) {
+  std::vector<const BlobSpec*> blobs;
   for (const BlobSpec& blob : model.blobs) {
-    for (const TensorSpec& tensor : blob.tensors) {
-      for (const absl::string_view prefix : prefixes) {
-        entries.push_back({.name = absl::StrCat(prefix, prefix.empty() ? "" : ".", tensor.name),
-                           .dtype = "F32",
-                           .shape = tensor.shape});
+    if (!blob.frozen) blobs.push_back(&blob);
+  }
+  for (const BlobSpec& blob : model.blobs) {
+    if (blob.frozen && with_frozen) blobs.push_back(&blob);
+  }
+  return blobs;
+}
+
+// model.safetensors. A frozen tensor has no more than its wire form.
+std::vector<SafetensorsEntry> MasterEntries(const ModelSpec& model, Dtype wire) {
+  std::vector<SafetensorsEntry> entries;
+  for (const BlobSpec* blob : BlobsInFileOrder(model, /*with_frozen=*/true)) {
+    const absl::string_view dtype = DtypeName(blob->frozen ? wire : Dtype::kF32);
+    for (const TensorSpec& tensor : blob->tensors) {
+      entries.push_back({.name = tensor.name, .dtype = std::string(dtype), .shape = tensor.shape});
+    }
+  }
+  return entries;
+}
+
+// optimizer.safetensors: each tensor that is not frozen once per moment, beside each other.
+std::vector<SafetensorsEntry> MomentEntries(const ModelSpec& model, const std::vector<absl::string_view>& moments) {
+  std::vector<SafetensorsEntry> entries;
+  for (const BlobSpec* blob : BlobsInFileOrder(model, /*with_frozen=*/false)) {
+    for (const TensorSpec& tensor : blob->tensors) {
+      for (const absl::string_view moment : moments) {
+        entries.push_back({.name = absl::StrCat(moment, ".", tensor.name), .dtype = "F32", .shape = tensor.shape});
       }
     }
   }
   return entries;
 }
 
-// The index of each blob's first tensor among all.
+// By blob: the index of its first tensor among all of a file.
 std::vector<size_t> FirstTensors(const ModelSpec& model) {
-  std::vector<size_t> first;
+  std::vector<size_t> first(model.blobs.size());
   size_t next = 0;
-  for (const BlobSpec& blob : model.blobs) {
-    first.push_back(next);
-    next += blob.tensors.size();
+  for (const BlobSpec* blob : BlobsInFileOrder(model, /*with_frozen=*/true)) {
+    first[static_cast<size_t>(blob->id.value())] = next;
+    next += blob->tensors.size();
   }
   return first;
 }
@@ -70,9 +93,10 @@ constexpr int64_t kWriteBackBytes = int64_t{32} << 20;
 
 class TensorFiles {
  public:
-  TensorFiles(const ModelSpec& model, int num_moments, std::unique_ptr<SafetensorsWriter> masters,
+  TensorFiles(const ModelSpec& model, const RunConfig& run, int num_moments, std::unique_ptr<SafetensorsWriter> masters,
               std::unique_ptr<SafetensorsWriter> moments, PatientThread& patient)
       : model_(model),
+        wire_(run.precision.wire),
         num_moments_(num_moments),
         first_tensors_(FirstTensors(model)),
         masters_(std::move(masters)),
@@ -80,10 +104,15 @@ class TensorFiles {
         patient_(patient) {}
 
   absl::Status WriteChunk(const CapturedChunk& chunk) {
-    for (int which = -1; which < num_moments_; ++which) {
-      EPS_RETURN_IF_ERROR(patient_.Run([&] { return WriteArray(chunk, which); }));
+    if (chunk.wire != nullptr) {
+      EPS_RETURN_IF_ERROR(patient_.Run([&] { return WriteFrozen(chunk); }));
+      unsynced_bytes_ += chunk.num_elems * SizeOf(wire_);
+    } else {
+      for (int which = -1; which < num_moments_; ++which) {
+        EPS_RETURN_IF_ERROR(patient_.Run([&] { return WriteArray(chunk, which); }));
+      }
+      unsynced_bytes_ += (1 + num_moments_) * chunk.num_elems * int64_t{sizeof(float)};
     }
-    unsynced_bytes_ += (1 + num_moments_) * chunk.num_elems * int64_t{sizeof(float)};
     if (unsynced_bytes_ < kWriteBackBytes) return absl::OkStatus();
     unsynced_bytes_ = 0;
     // Where an update waits, the system's memory takes what it can, as fast as it can.
@@ -100,28 +129,40 @@ class TensorFiles {
   }
 
  private:
-  // which: -1 the masters, else a moment. The padding between tensors is in no file.
-  absl::Status WriteArray(const CapturedChunk& chunk, int which) {
-    const float* values = chunk.values + (which + 1) * chunk.num_elems;
-    const int64_t chunk_end = chunk.first_elem + chunk.num_elems;
-    size_t index = first_tensors_[chunk.blob.value()];
-    for (const TensorSpec& tensor : model_.blob(chunk.blob).tensors) {
-      const int64_t begin = std::max(tensor.offset_elems, chunk.first_elem);
-      const int64_t end = std::min(tensor.offset_elems + tensor.num_elems(), chunk_end);
-      if (begin < end) {
-        EPS_RETURN_IF_ERROR(Write(index, which, begin - tensor.offset_elems,
-                                  {values + (begin - chunk.first_elem), static_cast<size_t>(end - begin)}));
-      }
-      ++index;
+  // Calls `write(which tensor of the blob, first element in the tensor, first element in the chunk, number of elements)`
+  // for each tensor of which the chunk has some. The padding between tensors is in no file.
+  template <typename WritePiece>
+  absl::Status ForEachTensorOf(const CapturedChunk& chunk, const WritePiece& write) const {
+    const std::vector<TensorSpec>& tensors = model_.blob(chunk.blob).tensors;
+    for (size_t t = 0; t < tensors.size(); ++t) {
+      const int64_t begin = std::max(tensors[t].offset_elems, chunk.first_elem);
+      const int64_t end =
+          std::min(tensors[t].offset_elems + tensors[t].num_elems(), chunk.first_elem + chunk.num_elems);
+      if (begin >= end) continue;
+      EPS_RETURN_IF_ERROR(write(t, begin - tensors[t].offset_elems, begin - chunk.first_elem, end - begin));
     }
     return absl::OkStatus();
   }
 
-  absl::Status Write(size_t tensor, int which, int64_t first_elem, absl::Span<const float> values) {
-    const int64_t offset_bytes = first_elem * int64_t{sizeof(float)};
-    if (which < 0) return masters_->Write(tensor, offset_bytes, Bytes(values));
-    const size_t entry = tensor * static_cast<size_t>(num_moments_) + static_cast<size_t>(which);
-    return moments_->Write(entry, offset_bytes, Bytes(values));
+  // which: -1 the masters, else a moment
+  absl::Status WriteArray(const CapturedChunk& chunk, int which) {
+    const float* values = chunk.values + (which + 1) * chunk.num_elems;
+    const auto blob = static_cast<size_t>(chunk.blob.value());
+    return ForEachTensorOf(chunk, [&](size_t tensor, int64_t first_elem, int64_t chunk_elem, int64_t num_elems) {
+      const int64_t offset_bytes = first_elem * int64_t{sizeof(float)};
+      const absl::Span<const std::byte> bytes = Bytes({values + chunk_elem, static_cast<size_t>(num_elems)});
+      if (which < 0) return masters_->Write(first_tensors_[blob] + tensor, offset_bytes, bytes);
+      const size_t entry = (first_tensors_[blob] + tensor) * static_cast<size_t>(num_moments_);
+      return moments_->Write(entry + static_cast<size_t>(which), offset_bytes, bytes);
+    });
+  }
+
+  absl::Status WriteFrozen(const CapturedChunk& chunk) {
+    const int64_t elem_bytes = SizeOf(wire_);
+    return ForEachTensorOf(chunk, [&](size_t tensor, int64_t first_elem, int64_t chunk_elem, int64_t num_elems) {
+      return masters_->Write(first_tensors_[static_cast<size_t>(chunk.blob.value())] + tensor, first_elem * elem_bytes,
+                             {chunk.wire + chunk_elem * elem_bytes, static_cast<size_t>(num_elems * elem_bytes)});
+    });
   }
 
   // Safetensors are little endian, and so is every machine that this runs on.
@@ -130,6 +171,7 @@ class TensorFiles {
   }
 
   const ModelSpec& model_;
+  const Dtype wire_;
   const int num_moments_;
   const std::vector<size_t> first_tensors_;
   const std::unique_ptr<SafetensorsWriter> masters_;
@@ -144,11 +186,11 @@ absl::Status WriteTensors(const std::string& folder, StateCapture& capture, cons
   EPS_CHECK(capture.num_moments() == static_cast<int>(moment_names.size()));
   // What every writer of PyTorch tensors says, and some readers ask for.
   const std::map<std::string, std::string> metadata = {{"format", "pt"}};
-  EPS_ASSIGN_OR_RETURN(auto masters,
-                       SafetensorsWriter::Create(PathOf(folder, kModelFile), Entries(model, {""}), metadata));
-  EPS_ASSIGN_OR_RETURN(
-      auto moments, SafetensorsWriter::Create(PathOf(folder, kOptimizerFile), Entries(model, moment_names), metadata));
-  TensorFiles files(model, capture.num_moments(), std::move(masters), std::move(moments), patient);
+  EPS_ASSIGN_OR_RETURN(auto masters, SafetensorsWriter::Create(PathOf(folder, kModelFile),
+                                                               MasterEntries(model, run.precision.wire), metadata));
+  EPS_ASSIGN_OR_RETURN(auto moments, SafetensorsWriter::Create(PathOf(folder, kOptimizerFile),
+                                                               MomentEntries(model, moment_names), metadata));
+  TensorFiles files(model, run, capture.num_moments(), std::move(masters), std::move(moments), patient);
   for (capture.Fill(); capture.front() != nullptr; capture.Fill()) {
     EPS_RETURN_IF_ERROR(files.WriteChunk(*capture.front()));
     capture.Pop();
@@ -203,21 +245,22 @@ absl::StatusOr<std::unique_ptr<SafetensorsReader>> OpenTensors(const std::string
   return file;
 }
 
-// Hands each tensor of `file`, a piece at a time, to `load(blob, which prefix, offset_elems, values)`.
+// Hands each of `entries`, a piece at a time, to `load(blob, which of a tensor, offset_elems, values)`: `per_tensor` of each
+// tensor, of frozen blobs too if it says so.
 template <typename Load>
 absl::Status ReadTensors(const SafetensorsReader& file, const ModelSpec& model,
-                         const std::vector<absl::string_view>& prefixes, const Load& load) {
-  const std::vector<SafetensorsEntry> entries = Entries(model, prefixes);
+                         const std::vector<SafetensorsEntry>& entries, size_t per_tensor, bool with_frozen,
+                         const Load& load) {
   std::vector<float> buffer(kChunkElems);
   auto entry = entries.begin();
-  for (const BlobSpec& blob : model.blobs) {
-    for (const TensorSpec& tensor : blob.tensors) {
-      for (size_t which = 0; which < prefixes.size(); ++which, ++entry) {
+  for (const BlobSpec* blob : BlobsInFileOrder(model, with_frozen)) {
+    for (const TensorSpec& tensor : blob->tensors) {
+      for (size_t which = 0; which < per_tensor; ++which, ++entry) {
         const SafetensorsEntry& stored = *file.Find(entry->name);
         EPS_RETURN_IF_ERROR(ForEachPiece(tensor, [&](int64_t first, int64_t num_elems) -> absl::Status {
           const auto values = absl::MakeSpan(buffer).subspan(0, static_cast<size_t>(num_elems));
           EPS_RETURN_IF_ERROR(file.ReadFloatsAt(stored, first, values));
-          load(blob.id, static_cast<int>(which), tensor.offset_elems + first, values);
+          load(blob->id, static_cast<int>(which), tensor.offset_elems + first, values);
           return absl::OkStatus();
         }));
       }
@@ -242,19 +285,22 @@ absl::Status WriteCheckpointFolder(const std::string& folder, StateCapture& capt
 absl::Status LoadTensors(const std::string& folder, const ModelSpec& model, const Manifest& manifest, LoadWhat what,
                          Store& store) {
   const std::vector<absl::string_view> moment_names = MomentNames(manifest.run.optimizer);
-  EPS_ASSIGN_OR_RETURN(const auto masters, OpenTensors(PathOf(folder, kModelFile), Entries(model, {""})));
+  const std::vector<SafetensorsEntry> master_entries = MasterEntries(model, manifest.run.precision.wire);
+  const std::vector<SafetensorsEntry> moment_entries = MomentEntries(model, moment_names);
+  EPS_ASSIGN_OR_RETURN(const auto masters, OpenTensors(PathOf(folder, kModelFile), master_entries));
   std::unique_ptr<SafetensorsReader> moments;
   if (what == LoadWhat::kMastersAndMoments) {
     EPS_CHECK(store.num_moments() == static_cast<int>(moment_names.size()));
-    EPS_ASSIGN_OR_RETURN(moments, OpenTensors(PathOf(folder, kOptimizerFile), Entries(model, moment_names)));
+    EPS_ASSIGN_OR_RETURN(moments, OpenTensors(PathOf(folder, kOptimizerFile), moment_entries));
   }
-  EPS_RETURN_IF_ERROR(ReadTensors(*masters, model, {""}, [&](BlobId blob, int, int64_t offset, auto values) {
-    store.LoadMaster(blob, manifest.state.version, offset, values);
-  }));
+  EPS_RETURN_IF_ERROR(ReadTensors(*masters, model, master_entries, 1, /*with_frozen=*/true,
+                                  [&](BlobId blob, int, int64_t offset, auto values) {
+                                    store.LoadMaster(blob, manifest.state.version, offset, values);
+                                  }));
   if (moments == nullptr) return absl::OkStatus();
-  return ReadTensors(*moments, model, moment_names, [&](BlobId blob, int which, int64_t offset, auto values) {
-    store.LoadMoment(blob, which, offset, values);
-  });
+  return ReadTensors(
+      *moments, model, moment_entries, moment_names.size(), /*with_frozen=*/false,
+      [&](BlobId blob, int which, int64_t offset, auto values) { store.LoadMoment(blob, which, offset, values); });
 }
 
 }  // namespace eps::server

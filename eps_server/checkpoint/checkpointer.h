@@ -18,7 +18,7 @@ namespace eps::server {
 
 // Writes and loads checkpoints of one run in `directory` (DIR/checkpoints):
 //
-//   step-NNNNNNNN/model.safetensors      fp32 masters under their Hugging Face names
+//   step-NNNNNNNN/model.safetensors      fp32 masters under their Hugging Face names; of frozen tensors the wire form
 //   step-NNNNNNNN/optimizer.safetensors  "exp_avg.<name>", "exp_avg_sq.<name>" (SGD: "momentum.<name>")
 //   step-NNNNNNNN/config.json            Hugging Face GPT-2 form, so the folder loads there
 //   step-NNNNNNNN/manifest.json          format, RunState, the RunConfig's text, sha256 and bytes of each file

@@ -25,6 +25,7 @@
 #include "common/formats/model_folder.h"
 #include "common/formats/safetensors.h"
 #include "common/model/model_spec.h"
+#include "common/schedule/loss_scale.h"
 #include "common/spec/run_config.h"
 #include "common/tensor/dtype.h"
 #include "common/testing/status_matchers.h"
@@ -101,6 +102,39 @@ INSTANTIATE_TEST_SUITE_P(WireAndRule, RoundTripTest,
                                            std::pair(Dtype::kBf16, Rule::kSgd), std::pair(Dtype::kF32, Rule::kSgd),
                                            std::pair(Dtype::kBf16, Rule::kSgdMomentum),
                                            std::pair(Dtype::kF32, Rule::kSgdMomentum)));
+
+TEST(CheckpointerTest, OfAFrozenTensorTheWireFormIsWrittenAndComesBack) {
+  for (const Dtype wire : {Dtype::kBf16, Dtype::kF16, Dtype::kF32}) {
+    RunConfig run = SmallRun(wire);
+    run.model.freeze = {"*.wte.weight", "transformer.h.0.*", "*.attn.*"};
+    if (wire == Dtype::kF16) run.precision.loss_scale = LossScaleRule();
+    const Fixture f(run);
+    const std::unique_ptr<Store> written = f.StoreAt(7);
+    RunState state = StateAt(7);
+    state.loss_scale = FirstLossScale(run.precision.loss_scale);
+    ASSERT_OK(f.Open()->Write(*written, state, {AllBlobs(f.model), [](BlobId) {}}));
+    ASSERT_OK_AND_ASSIGN(const auto masters, SafetensorsReader::Open(f.FolderOf(7) + "/model.safetensors"));
+    ASSERT_OK_AND_ASSIGN(const auto moments, SafetensorsReader::Open(f.FolderOf(7) + "/optimizer.safetensors"));
+    const absl::string_view name = DtypeName(wire);
+    EXPECT_EQ(masters->Find("transformer.h.1.attn.c_attn.weight")->dtype, std::string(name));
+    EXPECT_EQ(masters->Find("transformer.h.1.mlp.c_fc.weight")->dtype, "F32");
+    EXPECT_EQ(masters->Find("transformer.h.1.mlp.c_fc.weight")->offset_bytes % 4, 0);
+    EXPECT_EQ(moments->Find("exp_avg.transformer.h.1.attn.c_attn.weight"), nullptr);
+    EXPECT_NE(moments->Find("exp_avg.transformer.h.1.mlp.c_fc.weight"), nullptr);
+    const std::unique_ptr<Store> loaded = Store::Create(f.model, f.run).value();
+    ASSERT_OK(f.Open()->LoadLatest(*loaded));
+    ExpectSameTensors(f.model, *written, *loaded, Version(7));
+    for (const BlobSpec& blob : f.model.blobs) {
+      EXPECT_EQ(loaded->Wire(blob.id, Version(7)), written->Wire(blob.id, Version(7))) << blob.name;
+    }
+    EXPECT_OK(ModelFolder::Open(f.FolderOf(7)));
+    RunConfig other = run;
+    other.model.freeze.pop_back();
+    const ModelSpec other_model = BuildModel(other.model).value();
+    EXPECT_THAT(Checkpointer::Create(f.directory, other_model, other).value()->LoadLatest(*loaded),
+                StatusIs(absl::StatusCode::kFailedPrecondition, "model.freeze: was"));
+  }
+}
 
 TEST(CheckpointerTest, TensorsHaveTheirUsualNames) {
   const Fixture f;

@@ -52,6 +52,11 @@ bool StateCapture::CopyNext() {
   const BlobSpec& blob = model_->blob(order_[next_blob_]);
   CapturedChunk chunk{
       .blob = blob.id, .first_elem = next_chunk_ * kChunkElems, .num_elems = blob.chunk_elems(next_chunk_)};
+  if (blob.frozen) {
+    chunk.wire = store_->Wire(blob.id, version_).data() + chunk.first_elem * SizeOf(store_->wire_dtype());
+    chunks_.push_back(chunk);
+    return true;
+  }
   const auto num_elems = static_cast<size_t>(chunk.num_elems);
   float* values = buffer_->Push(num_elems * static_cast<size_t>(1 + num_moments()));
   if (values == nullptr) return false;
@@ -67,8 +72,8 @@ bool StateCapture::CopyNext() {
 
 void StateCapture::Pop() {
   EPS_CHECK(!chunks_.empty());
+  if (chunks_.front().values != nullptr) buffer_->Pop();
   chunks_.pop_front();
-  buffer_->Pop();
 }
 
 }  // namespace eps::server

@@ -20,12 +20,14 @@ struct CapturedChunk {
   BlobId blob;
   int64_t first_elem = 0;
   int64_t num_elems = 0;
-  const float* values = nullptr;  // (1 + moments, num_elems): the masters, then each moment
+  const float* values = nullptr;    // (1 + moments, num_elems): the masters, then each moment; null: frozen
+  const std::byte* wire = nullptr;  // (num_elems) in the wire dtype, in the store; frozen blobs only
 };
 
 // Copies one version of the model out of the store, chunk by chunk in the order in which blobs are updated next, as far
 // as the buffer reaches; who writes the chunks makes room for more. A copy takes a read and a write of 12 bytes a
-// parameter (AdamW): as much as memory can do, and no disk in it.
+// parameter (AdamW): as much as memory can do, and no disk in it. A frozen blob does not change: it is read in the store
+// when it is written, and takes no room.
 //
 // Threads: one at a time
 class StateCapture {

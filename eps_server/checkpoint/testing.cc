@@ -39,7 +39,7 @@ std::unique_ptr<Store> FilledStore(const ModelSpec& model, const RunConfig& run,
   for (const BlobSpec& blob : model.blobs) {
     for (const TensorSpec& tensor : blob.tensors) {
       std::vector<float> values(static_cast<size_t>(tensor.num_elems()));
-      for (int kind = -1; kind < store->num_moments(); ++kind) {
+      for (int kind = -1; kind < (blob.frozen ? 0 : store->num_moments()); ++kind) {
         for (size_t i = 0; i < values.size(); ++i) {
           values[i] = ValueAt(seed, blob.id, kind, tensor.offset_elems + static_cast<int64_t>(i));
         }
@@ -58,7 +58,7 @@ std::unique_ptr<Store> FilledStore(const ModelSpec& model, const RunConfig& run,
 void ExpectSameTensors(const ModelSpec& model, const Store& a, const Store& b, Version version) {
   ASSERT_EQ(a.num_moments(), b.num_moments());
   for (const BlobSpec& blob : model.blobs) {
-    for (int kind = -1; kind < a.num_moments(); ++kind) {
+    for (int kind = -1; kind < (blob.frozen ? 0 : a.num_moments()); ++kind) {
       const std::vector<float> of_a = ReadAll(a, blob, kind, version);
       const std::vector<float> of_b = ReadAll(b, blob, kind, version);
       for (size_t i = 0; i < of_a.size(); ++i) {

@@ -29,7 +29,7 @@ DaemonMemory ComputeDaemonMemory(const ModelSpec& model, const RunConfig& run) {
 }
 
 std::vector<DaemonMemoryLine> Describe(const DaemonMemory& memory) {
-  return {
+  std::vector<DaemonMemoryLine> lines = {
       {"weights on the wire", memory.store.wire_bytes,
        "two versions, so that a lost worker's part is run again as it was"},
       {"rest of the masters", memory.store.rest_bytes, "what the wire form lacks of fp32"},
@@ -40,6 +40,11 @@ std::vector<DaemonMemoryLine> Describe(const DaemonMemory& memory) {
       {"a checkpoint being written", memory.checkpoint_bytes, "beside it: a part that is read back, each step's loss"},
       {"constant", memory.constant_bytes, "code, libraries, transport buffers"},
   };
+  if (memory.store.frozen_bytes > 0) {
+    lines.insert(lines.begin() + 1, {"frozen weights on the wire", memory.store.frozen_bytes,
+                                     "one version for all steps, without master and moments (model.freeze)"});
+  }
+  return lines;
 }
 
 }  // namespace eps::server

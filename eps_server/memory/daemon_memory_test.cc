@@ -1,5 +1,8 @@
 #include "eps_server/memory/daemon_memory.h"
 
+#include "common/model/model_spec.h"
+#include "common/spec/run_config.h"
+#include "common/tensor/dtype.h"
 #include "gtest/gtest.h"
 
 namespace eps::server {
@@ -47,6 +50,27 @@ TEST(DaemonMemoryTest, ACheckpointTakesTheStateUpToTheBufferAndTheSameBesideItFo
   EXPECT_EQ(memory_of(24).capture_bytes, 100'000'000);
   run.checkpoint.buffer_bytes = 1;
   EXPECT_EQ(memory_of(24).capture_bytes, 12 * kChunkElems);
+}
+
+TEST(DaemonMemoryTest, AFrozenParameterCostsItsWireFormAlone) {
+  ModelConfig config = {.num_layers = 3, .d_model = 64, .num_heads = 1, .context = 64, .vocab = 640};
+  RunConfig run;
+  run.optimizer.clip = ClipMode::kExact;
+  config.freeze = {"*", "!transformer.h.2.*"};
+  const ModelSpec model = BuildModel(config).value();
+  const int64_t trained = model.num_trainable_elems(), frozen = model.num_elems() - trained;
+  for (const Dtype wire : {Dtype::kBf16, Dtype::kF16, Dtype::kF32}) {
+    run.precision.wire = wire;
+    const DaemonMemory memory = ComputeDaemonMemory(model, run);
+    const int64_t per_trained = wire == Dtype::kBf16 ? 14 : 16;
+    EXPECT_EQ(memory.model_state_bytes(), per_trained * trained + SizeOf(wire) * frozen);
+    EXPECT_EQ(memory.hold_bytes, 4 * trained);
+    EXPECT_EQ(memory.capture_all_bytes, 12 * trained);
+    EXPECT_EQ(memory.contribution_window_bytes, 16 * model.layers[3].num_elems);
+    int64_t sum = 0;
+    for (const DaemonMemoryLine& line : Describe(memory)) sum += line.num_bytes;
+    EXPECT_EQ(sum, memory.total_bytes());
+  }
 }
 
 TEST(DaemonMemoryTest, TheLinesAddUpToTheTotal) {

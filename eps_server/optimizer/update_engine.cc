@@ -58,7 +58,9 @@ class HoldBuffer {
     if (num_bytes == 0) return hold;
     EPS_ASSIGN_OR_RETURN(hold.memory_, AnonymousMemory::Map(num_bytes, "gradients held for optimizer.clip EXACT"));
     int64_t offset = 0;
-    for (const BlobSpec& blob : model.blobs) hold.offsets_.push_back(std::exchange(offset, offset + blob.num_elems));
+    for (const BlobSpec& blob : model.blobs) {
+      hold.offsets_.push_back(std::exchange(offset, offset + (blob.frozen ? 0 : blob.num_elems)));
+    }
     return hold;
   }
   float* Chunk(BlobId blob, int64_t chunk) const {
@@ -113,6 +115,8 @@ class UpdateEngineImpl final : public UpdateEngine {
         queue_(options.threads) {
     for (const BlobSpec& blob : model_.blobs) {
       std::vector<std::vector<DecayRange>>& ranges = ranges_.emplace_back();
+      if (blob.frozen) continue;
+      ++blobs_to_make_;
       for (int64_t c = 0; c < blob.num_chunks(); ++c) ranges.push_back(RangesOf(blob, c));
       total_chunks_ += blob.num_chunks();
     }
@@ -136,7 +140,9 @@ class UpdateEngineImpl final : public UpdateEngine {
   void HoldUpdates(Version version) override {
     MutexLock lock(mu_);
     EPS_CHECK(version >= ReadVersion(step_));
-    for (const BlobSpec& blob : model_.blobs) held_.insert({version, blob.id});
+    for (const BlobSpec& blob : model_.blobs) {
+      if (!blob.frozen) held_.insert({version, blob.id});
+    }
   }
 
   void ReleaseUpdate(BlobId blob, Version version) override {
@@ -162,8 +168,10 @@ class UpdateEngineImpl final : public UpdateEngine {
   std::optional<double> loss_scale(StepId step) const override {
     MutexLock lock(mu_);
     if (step == step_) return loss_scale_.value;
-    EPS_CHECK(step.value() == step_.value() + 1);
-    return is_decided_ ? std::optional<double>(next_loss_scale_.value) : std::nullopt;
+    EPS_CHECK(step > step_);
+    // Who was told of step_ by on_step_made may be a step further before the next one is begun here.
+    return is_decided_ && step.value() == step_.value() + 1 ? std::optional<double>(next_loss_scale_.value)
+                                                            : std::nullopt;
   }
   bool update_is_held() const override { return update_is_held_; }
 
@@ -214,6 +222,7 @@ class UpdateEngineImpl final : public UpdateEngine {
     step_held_seconds_ = 0;
     blobs_.assign(model_.blobs.size(), {});
     for (const BlobSpec& blob : model_.blobs) {
+      if (blob.frozen) continue;
       BlobState& state = blobs_[blob.id.value()];
       state.squares.resize(static_cast<size_t>(blob.num_chunks()));
       state.scalars = Scalars(scale_);
@@ -324,6 +333,7 @@ class UpdateEngineImpl final : public UpdateEngine {
     }
     is_decided_ = true;
     for (const BlobSpec& blob : model_.blobs) {  // pull order: the next forward waits for the first layer first
+      if (blob.frozen) continue;
       blobs_[blob.id.value()].scalars = Scalars(scale_ / loss_scale_.value);
       MakeReady(blob.id);
     }
@@ -420,7 +430,7 @@ class UpdateEngineImpl final : public UpdateEngine {
     {
       MutexLock lock(mu_);
       // Counted after the call above, so that the step is told last.
-      if (++blobs_made_ < model_.blobs.size()) return;
+      if (++blobs_made_ < blobs_to_make_) return;
       update = {.step = step_,
                 .gradient_norm = Norm(),
                 .scale = scale_,
@@ -488,6 +498,7 @@ class UpdateEngineImpl final : public UpdateEngine {
   const std::function<void(absl::Status)> on_failure_;
   std::vector<std::vector<std::vector<DecayRange>>> ranges_;  // by blob and chunk
   int64_t total_chunks_ = 0;
+  size_t blobs_to_make_ = 0;  // a step
   const HoldBuffer hold_;
 
   // Atomic, because tasks use them without the lock.

@@ -41,8 +41,8 @@ struct UpdateCounts {
   double held_seconds = 0;    // StepUpdate's, over all steps
 };
 
-// Makes version s + 1 of every blob from version s and the step's gradients, chunk by chunk, on
-// oneTBB threads.
+// Makes version s + 1 of every blob that is not frozen from version s and the step's gradients, chunk by chunk, on
+// oneTBB threads. Frozen ones are nothing to it: they are in no norm and in no callback.
 //
 // Eager (no clipping, PER_BLOB, LAGGED): a chunk (PER_BLOB: a blob) is updated as soon as its
 // gradient is in. A gradient that is not finite ends the run: on_failure names step, layer and
@@ -72,7 +72,7 @@ class UpdateEngine {
     std::function<void(BlobId, Version)> on_blob_made;
     // Held: whether the step is skipped is decided, and with it the next step's loss scale.
     std::function<void()> on_step_decided;
-    // After the on_blob_made of every blob of the step.
+    // After the on_blob_made of every blob that is not frozen.
     std::function<void(const StepUpdate&)> on_step_made;
     // At most once; nothing is made after it.
     std::function<void(absl::Status)> on_failure;
@@ -93,8 +93,8 @@ class UpdateEngine {
   // Whether an update of `step` has begun: the version before it is whole no more. With HoldUpdates before it, `false`
   // stays true until ReleaseUpdate.
   virtual bool HasUpdated(StepId step) const = 0;
-  // What gradients of `step`, the one being made or the next, are to be multiplied by; nullopt as long as it depends
-  // on a step that is not decided.
+  // What gradients of `step`, the one being made or a later one, are to be multiplied by; nullopt as long as it depends
+  // on a step that is not decided, or not begun.
   virtual std::optional<double> loss_scale(StepId step) const = 0;
   // Whether an update waits for nothing but its ReleaseUpdate.
   virtual bool update_is_held() const = 0;

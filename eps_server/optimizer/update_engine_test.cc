@@ -67,7 +67,7 @@ class Trainer {
       for (size_t i = 0; i < values.size(); ++i) values[i] = 0.01f * static_cast<float>((i * 7 + 3) % 101) - 0.5f;
       store_->LoadMaster(blob.id, Version(first_step), 0, values);
       store_->Publish(blob.id, Version(first_step));
-      for (int64_t c = 0; c < blob.num_chunks(); ++c) chunks_.push_back({blob.id, c});
+      for (int64_t c = 0; !blob.frozen && c < blob.num_chunks(); ++c) chunks_.push_back({blob.id, c});
     }
     engine_ = *UpdateEngine::Create({.model = &model_,
                                      .run = &run_,
@@ -175,7 +175,7 @@ class Trainer {
       const auto append = [&] { bits.append(reinterpret_cast<const char*>(values.data()), values.size() * 4); };
       store_->ReadMaster(blob.id, Version(version), 0, absl::MakeSpan(values));
       append();
-      for (int which = 0; which < store_->num_moments(); ++which) {
+      for (int which = 0; !blob.frozen && which < store_->num_moments(); ++which) {
         store_->ReadMoment(blob.id, which, 0, absl::MakeSpan(values));
         append();
       }
@@ -186,7 +186,7 @@ class Trainer {
   double Norm(int64_t step, BlobId only = BlobId(-1)) const {
     double sum = 0;
     for (const BlobSpec& blob : model_.blobs) {
-      if (only.value() >= 0 && blob.id != only) continue;
+      if (blob.frozen || (only.value() >= 0 && blob.id != only)) continue;
       for (int64_t i = 0; i < blob.num_elems; ++i) {
         const double g = SumAt(step, {0, kVnodes}, blob.id, i);
         sum += g * g;
@@ -547,6 +547,28 @@ TEST(HoldBytesTest, ExactAndFp16Hold) {
   EXPECT_EQ(HoldBytes(model, Fp16Run(ClipMode::kNone, 1, 0)), 4 * model.num_elems());
   EXPECT_EQ(HoldBytes(model, SmallRun(ClipMode::kExact)), 4 * model.num_elems());
   EXPECT_EQ(HoldBytes(model, SmallRun(ClipMode::kLagged)), 0);
+}
+
+TEST(FrozenUpdateTest, StepsAreMadeOfWhatIsTrainedAloneWithItsNormInEveryMode) {
+  for (const ClipMode clip : {ClipMode::kNone, ClipMode::kExact, ClipMode::kPerBlob, ClipMode::kLagged}) {
+    RunConfig run = SmallRun(clip, 0.01);
+    run.model.freeze = {"transformer.wte.weight", "*.attn.*"};
+    Trainer trainer(run);
+    ASSERT_TRUE(trainer.model().blob(kWte).frozen);
+    trainer.engine().HoldUpdates(Version(0));
+    for (const BlobSpec& blob : trainer.model().blobs) trainer.engine().ReleaseUpdate(blob.id, Version(0));
+    for (const int64_t step : {0, 1}) {
+      trainer.SubmitAll(step);
+      EXPECT_NEAR(trainer.WaitForStep(step).gradient_norm / trainer.Norm(step), 1, 1e-9);
+    }
+    int64_t trained = 0;
+    for (const BlobSpec& blob : trainer.model().blobs) {
+      trained += blob.frozen ? 0 : 1;
+      EXPECT_EQ(trainer.store().published(blob.id), Version(blob.frozen ? 0 : 2)) << blob.name;
+    }
+    EXPECT_EQ(trainer.made().size(), static_cast<size_t>(2 * trained));
+    EXPECT_EQ(trainer.engine().counts().updated_elems, 2 * trainer.model().num_trainable_elems());
+  }
 }
 
 }  // namespace

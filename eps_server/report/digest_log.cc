@@ -97,6 +97,9 @@ std::string DigestLog::Line(const StepReport& report, const StepDigests& digests
 }
 
 void DigestLog::OnCommit(const StepReport& report) {
+  for (const BlobSpec& blob : model_.blobs) {
+    for (int64_t chunk = 0; blob.frozen && chunk < blob.num_chunks(); ++chunk) OnUpdated(report.step, blob.id, chunk);
+  }
   const std::string line = Line(report, Of(report.step));
   MutexLock lock(mu_);
   steps_.erase(report.step);

@@ -27,6 +27,9 @@ namespace eps::server {
 // A tensor's digest is that of the digests of its parts, one per chunk that it has elements in: parts are digested where
 // and when they are made, by the optimizer's threads, and the result does not depend on them. Padding is left out.
 //
+// A frozen tensor has no gradient: its digest is that of none. Its master is read again for each step, so that one that
+// changed shows.
+//
 // Cost: one more pass over each chunk's sum and its master, which are in the cache then.
 // Threads: as ChunkWitness and StepObserver
 class DigestLog final : public ChunkWitness, public StepObserver {

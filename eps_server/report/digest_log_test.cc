@@ -110,6 +110,24 @@ TEST_F(DigestLogTest, AnElementChangesItsTensorAloneAndPaddingNone) {
   }
 }
 
+TEST_F(DigestLogTest, AFrozenTensorHasAMasterOfEveryStepAndNoGradient) {
+  RunConfig run = run_;
+  run.model.freeze = {"transformer.wte.weight"};
+  const ModelSpec model = *BuildModel(run.model);
+  const std::unique_ptr<Store> store = *Store::Create(model, run);
+  const auto digest = [&](float first) {
+    const std::unique_ptr<DigestLog> log = *DigestLog::Open(path_, &model, store.get());
+    store->LoadMaster(BlobId(0), Version(1), 0, std::vector<float>(8, first));
+    log->OnCommit({.step = StepId(0)});
+    return nlohmann::json::parse(*ReadFile(path_))["tensors"][0];
+  };
+  const nlohmann::json one = digest(1), again = digest(1), two = digest(2);
+  EXPECT_EQ(one["name"], "transformer.wte.weight");
+  EXPECT_EQ(one, again);
+  EXPECT_NE(one["master"], two["master"]);
+  EXPECT_EQ(one["gradient"], two["gradient"]);
+}
+
 TEST_F(DigestLogTest, ALossThatIsNotANumberIsNull) {
   for (const auto& id : chunks_) Show(id);
   EXPECT_TRUE(Commit(std::nan(""))["loss"].is_null());

@@ -111,6 +111,9 @@ class CoordinatorImpl final : public Coordinator {
         checkpoints_(run_.checkpoint.every_steps, first_version_, checkpointer_.LatestPath(), start_) {
     watch_.OnProgress(start_);
     for (const BlobUse& use : model_.layers.front().blobs) first_layer_.push_back(use.blob);
+    for (const BlobSpec& blob : model_.blobs) {
+      if (blob.frozen) frozen_.push_back(blob.id);
+    }
   }
 
   absl::Status Start(int threads, int64_t window_bytes) {
@@ -742,6 +745,7 @@ class CoordinatorImpl final : public Coordinator {
     step_ = StepId(next.value());
     gate_ = next;
     actions.push_back([this, next, blobs = std::exchange(behind_gate_, {})] {
+      for (const BlobId blob : frozen_) store_.Publish(blob, next);  // as it was
       for (const BlobId blob : blobs) store_.Publish(blob, next);
     });
   }
@@ -961,6 +965,7 @@ class CoordinatorImpl final : public Coordinator {
   const Version first_version_;  // of this sitting
   const std::vector<BlobId> update_order_;
   std::vector<BlobId> first_layer_;  // what the gate keeps back
+  std::vector<BlobId> frozen_;       // whose versions advance with the gate
   std::unique_ptr<Aggregator> aggregator_;
   std::unique_ptr<UpdateEngine> engine_;
   std::unique_ptr<CheckpointWriter> writer_;

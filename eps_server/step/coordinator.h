@@ -33,7 +33,8 @@ namespace eps::server {
 // that the service talks to for control; gradients go to aggregator().
 //
 // The gate: version s + 1 of the first layer's blobs is published only when every contribution and
-// every record of step s is in; every other blob is published when it is made. A step commits when
+// every record of step s is in; so is that of frozen blobs, wherever they are, which nobody makes. Every other blob is
+// published when it is made. A step commits when
 // every blob is at s + 1 and every record is in. The next step may be open by then. A worker that
 // is lost gives its vnodes whose record or contributions are not all in to the ready ones, in the
 // same step. Workers may be in groups, which push sums of all their vnodes: when one is over, the

@@ -97,7 +97,8 @@ class MemoryCheckpointer : public Checkpointer {
         if (!failure_.ok()) return fails_once_ ? std::exchange(failure_, absl::OkStatus()) : failure_;
       }
       std::vector<std::vector<float>>& tensors = snapshot.blobs[order[b]];
-      for (int which = -1; which < store.num_moments(); ++which) {
+      const int num_moments = model_.blob(order[b]).frozen ? 0 : store.num_moments();
+      for (int which = -1; which < num_moments; ++which) {
         std::vector<float>& values = tensors.emplace_back(static_cast<size_t>(model_.blob(order[b]).num_elems));
         if (which < 0) {
           store.ReadMaster(order[b], state.version, 0, absl::MakeSpan(values));
@@ -415,6 +416,7 @@ class FakeWorker {
     for (auto layer = run_.model.layers.rbegin(); layer != run_.model.layers.rend(); ++layer) {
       for (const BlobUse& use : layer->blobs) {
         if (!Pull(use.blob, ReadVersion(assignment.step))) return false;
+        if (run_.model.blob(use.blob).frozen) continue;
         for (const TreeNode node : nodes) {
           Offer(
               {assignment.step, use.blob, use.use, node, run_.model.blob(use.blob).all_chunks(), LeafDtype(node), -1});
@@ -632,6 +634,49 @@ TEST_P(CoordinatorModeTest, SameBitsWhenAWorkerDiesAtAnyPoint) {
     ASSERT_OK(run.coordinator->WaitUntilFinished());
     ASSERT_TRUE(run.Result(4) == want) << dies_at;
     EXPECT_TRUE(first.dead() || second.dead());
+  }
+}
+
+// One layer wholly frozen, the first one of the relay among them, or blobs of both kinds in every layer.
+std::vector<std::vector<std::string>> Freezes() {
+  return {{"transformer.w*", "transformer.h.0.*"}, {"*.weight", "!transformer.wte.weight"}, {"*", "!*.ln_f.*"}};
+}
+
+TEST_P(CoordinatorModeTest, FrozenBlobsAreNobodysToPushAndEveryStepHasThemAsTheyWere) {
+  for (const std::vector<std::string>& freeze : Freezes()) {
+    RunConfig config = Config();
+    config.model.freeze = freeze;
+    config.checkpoint.every_steps = 2;
+    std::string want;
+    std::map<int64_t, Snapshot> snapshots;
+    {
+      TestRun run(config);
+      std::map<BlobId, std::string> wire;
+      for (const BlobSpec& blob : run.model.blobs) {
+        const absl::Span<const std::byte> bytes = run.store->Wire(blob.id, Version(0));
+        if (blob.frozen) wire[blob.id].assign(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+      }
+      FakeWorker worker(run);
+      ASSERT_OK(run.coordinator->WaitUntilFinished());
+      EXPECT_EQ(run.coordinator->Losses().size(), 4u);
+      for (const BlobSpec& blob : run.model.blobs) EXPECT_EQ(run.store->published(blob.id), Version(4)) << blob.name;
+      for (const auto& [blob, was] : wire) {
+        const absl::Span<const std::byte> bytes = run.store->Wire(blob, Version(4));
+        EXPECT_TRUE(was == absl::string_view(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
+      }
+      want = run.Result(4);
+      snapshots = run.checkpointer->snapshots();
+    }
+    for (const int dies_at : {0, 1, 5, 9}) {
+      TestRun run(config, {.expected_workers = 2});
+      FakeWorker first(run, dies_at), second(run);
+      ASSERT_OK(run.coordinator->WaitUntilFinished());
+      EXPECT_TRUE(run.Result(4) == want) << freeze[0] << ", dies at " << dies_at;
+    }
+    TestRun resumed(config, {.resume = &snapshots.at(2)});
+    FakeWorker worker(resumed);
+    ASSERT_OK(resumed.coordinator->WaitUntilFinished());
+    EXPECT_TRUE(resumed.Result(4) == want) << freeze[0];
   }
 }
 

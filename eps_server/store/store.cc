@@ -38,10 +38,10 @@ struct StoreMemory {
     auto wire = SharedSegment::Create("eps-weights", layout.segment_bytes(), SegmentWriter::kCreator);
     if (absl::IsUnimplemented(wire.status())) return StoreMemory{std::nullopt, std::move(all)};
     EPS_RETURN_IF_ERROR_WITH(wire.status(), "model state");
-    if (sizes.total_bytes() == sizes.wire_bytes) return StoreMemory{*std::move(wire), AnonymousMemory()};
+    if (sizes.total_bytes() == sizes.weights_bytes()) return StoreMemory{*std::move(wire), AnonymousMemory()};
     all = AnonymousMemory();
     EPS_ASSIGN_OR_RETURN(AnonymousMemory rest,
-                         AnonymousMemory::Map(sizes.total_bytes() - sizes.wire_bytes, "model state"));
+                         AnonymousMemory::Map(sizes.total_bytes() - sizes.weights_bytes(), "model state"));
     return StoreMemory{*std::move(wire), std::move(rest)};
   }
 };
@@ -49,11 +49,12 @@ struct StoreMemory {
 // Where a blob lies. Every array starts at a multiple of 64 bytes, as blobs are multiples of 64
 // elements.
 struct BlobMemory {
-  std::byte* wire[2] = {nullptr, nullptr};
-  uint16_t* rest = nullptr;  // bf16 wire only
-  float* master = nullptr;   // fp16 wire only
+  std::byte* wire[2] = {nullptr, nullptr};  // frozen: the same one twice
+  uint16_t* rest = nullptr;                 // bf16 wire only
+  float* master = nullptr;                  // fp16 wire only
   float* moments[2] = {nullptr, nullptr};
   int64_t num_elems = 0;
+  bool frozen = false;
 };
 
 class StoreImpl final : public Store {
@@ -82,8 +83,12 @@ class StoreImpl final : public Store {
     }
     uint16_t* high = reinterpret_cast<uint16_t*>(wire) + offset_elems;
     if (wire_dtype_ == Dtype::kF16) {
-      std::copy(values.begin(), values.end(), at.master + offset_elems);
+      if (!at.frozen) std::copy(values.begin(), values.end(), at.master + offset_elems);
       for (size_t i = 0; i < values.size(); ++i) high[i] = ToFp16(values[i]).bits;
+      return;
+    }
+    if (at.frozen) {
+      for (size_t i = 0; i < values.size(); ++i) high[i] = Split(values[i]).wire.bits;
       return;
     }
     uint16_t* low = at.rest + offset_elems;
@@ -96,7 +101,7 @@ class StoreImpl final : public Store {
 
   void LoadMoment(BlobId blob, int which, int64_t offset_elems, absl::Span<const float> values) override {
     const BlobMemory& at = Range(blob, offset_elems, static_cast<int64_t>(values.size()));
-    EPS_CHECK(which >= 0 && which < num_moments_);
+    EPS_CHECK(which >= 0 && which < num_moments_ && !at.frozen);
     std::copy(values.begin(), values.end(), at.moments[which] + offset_elems);
   }
 
@@ -175,7 +180,7 @@ class StoreImpl final : public Store {
   ChunkState Chunk(BlobId blob, int64_t chunk, Version version) override {
     const BlobMemory& at = blobs_[Index(blob)];
     const int64_t first = chunk * kChunkElems;
-    EPS_CHECK(chunk >= 0 && first < at.num_elems);
+    EPS_CHECK(chunk >= 0 && first < at.num_elems && !at.frozen);
     const int64_t wire_offset = first * SizeOf(wire_dtype_);
     ChunkState state;
     state.wire_dtype = wire_dtype_;
@@ -191,6 +196,7 @@ class StoreImpl final : public Store {
 
   void CarryOver(BlobId blob, Version version) override {
     const BlobMemory& at = blobs_[Index(blob)];
+    EPS_CHECK(!at.frozen);
     memcpy(at.wire[(version.value() + 1) & 1], at.wire[version.value() & 1],
            static_cast<size_t>(at.num_elems * SizeOf(wire_dtype_)));
   }
@@ -202,18 +208,23 @@ class StoreImpl final : public Store {
       std::copy_n(reinterpret_cast<const float*>(wire) + offset_elems, values.size(), values.begin());
       return;
     }
+    const uint16_t* high = reinterpret_cast<const uint16_t*>(wire) + offset_elems;
+    if (at.frozen) {
+      const bool is_fp16 = wire_dtype_ == Dtype::kF16;
+      for (size_t i = 0; i < values.size(); ++i) values[i] = is_fp16 ? ToFloat(Fp16{high[i]}) : ToFloat(Bf16{high[i]});
+      return;
+    }
     if (wire_dtype_ == Dtype::kF16) {
       std::copy_n(at.master + offset_elems, values.size(), values.begin());
       return;
     }
-    const uint16_t* high = reinterpret_cast<const uint16_t*>(wire) + offset_elems;
     const uint16_t* low = at.rest + offset_elems;
     for (size_t i = 0; i < values.size(); ++i) values[i] = Join({{high[i]}, low[i]});
   }
 
   void ReadMoment(BlobId blob, int which, int64_t offset_elems, absl::Span<float> values) const override {
     const BlobMemory& at = Range(blob, offset_elems, static_cast<int64_t>(values.size()));
-    EPS_CHECK(which >= 0 && which < num_moments_);
+    EPS_CHECK(which >= 0 && which < num_moments_ && !at.frozen);
     std::copy_n(at.moments[which] + offset_elems, values.size(), values.begin());
   }
 
@@ -230,27 +241,33 @@ class StoreImpl final : public Store {
 
   // The wire forms as WireLayout has them; then array after array, each over all blobs in pull order.
   void LayOut(const ModelSpec& model) {
-    EPS_CHECK(layout_.weights_bytes() == sizes_.wire_bytes);
+    EPS_CHECK(layout_.weights_bytes() == sizes_.weights_bytes());
     const bool shared = memory_.wire.has_value();
     std::byte* const wire = shared ? memory_.wire->bytes().data() : memory_.rest.base();
-    std::byte* next = memory_.rest.base() + (shared ? 0 : sizes_.wire_bytes);
+    std::byte* next = memory_.rest.base() + (shared ? 0 : sizes_.weights_bytes());
     std::byte* const begin = next;
     const auto take = [&next](int64_t num_bytes) { return std::exchange(next, next + num_bytes); };
     blobs_.resize(model.blobs.size());
-    for (size_t b = 0; b < blobs_.size(); ++b) blobs_[b].num_elems = model.blobs[b].num_elems;
+    for (size_t b = 0; b < blobs_.size(); ++b) {
+      blobs_[b].num_elems = model.blobs[b].num_elems;
+      blobs_[b].frozen = model.blobs[b].frozen;
+    }
     for (size_t b = 0; b < blobs_.size(); ++b) {
       for (int i = 0; i < 2; ++i) {
         blobs_[b].wire[i] = wire + layout_.offset_bytes(BlobId(static_cast<int32_t>(b)), Version(i));
       }
     }
     for (BlobMemory& blob : blobs_) {
+      if (blob.frozen) continue;
       if (wire_dtype_ == Dtype::kBf16) blob.rest = reinterpret_cast<uint16_t*>(take(blob.num_elems * 2));
       if (wire_dtype_ == Dtype::kF16) blob.master = reinterpret_cast<float*>(take(blob.num_elems * 4));
     }
     for (int i = 0; i < num_moments_; ++i) {
-      for (BlobMemory& blob : blobs_) blob.moments[i] = reinterpret_cast<float*>(take(blob.num_elems * 4));
+      for (BlobMemory& blob : blobs_) {
+        if (!blob.frozen) blob.moments[i] = reinterpret_cast<float*>(take(blob.num_elems * 4));
+      }
     }
-    EPS_CHECK(next - begin == sizes_.total_bytes() - sizes_.wire_bytes);
+    EPS_CHECK(next - begin == sizes_.total_bytes() - sizes_.weights_bytes());
     for (const BlobSpec& blob : model.blobs) {
       if (shared) layout_.StorePublished(memory_.wire->bytes(), blob.id, Version(-1));
     }
@@ -261,6 +278,7 @@ class StoreImpl final : public Store {
   // LoadMaster.
   void ZeroPadding(const ModelSpec& model) {
     for (size_t b = 0; b < blobs_.size(); ++b) {
+      if (blobs_[b].frozen) continue;
       const std::vector<TensorSpec>& tensors = model.blobs[b].tensors;
       for (size_t t = 0; t < tensors.size(); ++t) {
         const int64_t begin = tensors[t].offset_elems + tensors[t].num_elems();
@@ -305,10 +323,11 @@ class StoreImpl final : public Store {
 }  // namespace
 
 StoreSizes ComputeStoreSizes(const ModelSpec& model, const RunConfig& run) {
-  const int64_t num_elems = model.num_elems();
-  StoreSizes sizes;
-  sizes.wire_bytes = 2 * num_elems * SizeOf(run.precision.wire);
+  const int64_t num_elems = model.num_trainable_elems();
   const Dtype wire = run.precision.wire;
+  StoreSizes sizes;
+  sizes.wire_bytes = 2 * num_elems * SizeOf(wire);
+  sizes.frozen_bytes = (model.num_elems() - num_elems) * SizeOf(wire);
   sizes.rest_bytes = num_elems * (wire == Dtype::kBf16 ? 2 : wire == Dtype::kF16 ? 4 : 0);
   sizes.moment_bytes = num_elems * 4 * NumMoments(run.optimizer);
   return sizes;

@@ -23,11 +23,15 @@ namespace eps::server {
 //   wire fp16: 2 + 2 + 4 (the master: no 16 bits beside such a wire form restore it) + moments
 //   wire fp32: 4 + 4 (the wire form is the master) + moments
 //   moments:   AdamW 4 + 4 · SGD 4 with momentum, else 0
+//
+// A frozen one costs its wire form, once.
 struct StoreSizes {
-  int64_t wire_bytes = 0;  // both buffers
-  int64_t rest_bytes = 0;  // masters, less what the wire form holds of them
+  int64_t wire_bytes = 0;    // both buffers, of what is trained
+  int64_t frozen_bytes = 0;  // frozen blobs
+  int64_t rest_bytes = 0;    // masters, less what the wire form holds of them
   int64_t moment_bytes = 0;
-  int64_t total_bytes() const { return wire_bytes + rest_bytes + moment_bytes; }
+  int64_t weights_bytes() const { return wire_bytes + frozen_bytes; }
+  int64_t total_bytes() const { return weights_bytes() + rest_bytes + moment_bytes; }
 };
 StoreSizes ComputeStoreSizes(const ModelSpec& model, const RunConfig& run);
 
@@ -48,7 +52,8 @@ struct ChunkState {
 // buffer s mod 2, so step s's weights stay readable while s + 1 is being made.
 //
 // The fp32 master is kept as the current version's wire form and the bits that it lacks: exact, and 2 bytes
-// less per parameter than a copy of its own, which only an fp16 wire needs.
+// less per parameter than a copy of its own, which only an fp16 wire needs. A frozen blob has one wire buffer, which is
+// every version, and nothing beside it.
 //
 // Threads: all methods are safe. Readers of a published version take no lock while they read.
 class Store {
@@ -62,7 +67,8 @@ class Store {
   virtual Dtype wire_dtype() const = 0;
 
   // Sets the fp32 masters of a tensor (or any elements) of a blob that has no published version yet, for
-  // `version`; moments likewise (which: 0 or 1). Padding stays zero.
+  // `version`; moments likewise (which: 0 or 1), of a blob that is not frozen. Padding stays zero. A frozen blob keeps
+  // the values rounded to the wire form, as a pull gives them.
   virtual void LoadMaster(BlobId blob, Version version, int64_t offset_elems, absl::Span<const float> values) = 0;
   virtual void LoadMoment(BlobId blob, int which, int64_t offset_elems, absl::Span<const float> values) = 0;
 
@@ -86,13 +92,13 @@ class Store {
   // memory.
   virtual const SharedSegment* wire_segment() const = 0;
 
-  // The memory of one chunk for the update from `version` to version + 1.
+  // The memory of one chunk for the update from `version` to version + 1. Of a blob that is not frozen, as CarryOver.
   virtual ChunkState Chunk(BlobId blob, int64_t chunk, Version version) = 0;
   // Copies the wire form of `version` to version + 1's buffer: a step that changes nothing.
   virtual void CarryOver(BlobId blob, Version version) = 0;
 
-  // For checkpoints: the fp32 master of `version` (the newest made), exact; moments. The caller sees to it
-  // that the blob is not updated meanwhile.
+  // For checkpoints: the fp32 master of `version` (the newest made), exact, of a frozen blob its wire form; moments, of one
+  // that is not frozen. The caller sees to it that the blob is not updated meanwhile.
   virtual void ReadMaster(BlobId blob, Version version, int64_t offset_elems, absl::Span<float> values) const = 0;
   virtual int num_moments() const = 0;
   virtual void ReadMoment(BlobId blob, int which, int64_t offset_elems, absl::Span<float> values) const = 0;

@@ -82,7 +82,7 @@ struct BlockWork {
         M(args.shape.M()),
         C(args.shape.C),
         in(args.shape),
-        linear{kernels, M, args.shape.act_bytes(), args.weights},
+        linear{kernels, M, args.shape.act_bytes(), args.weights, args.trainable_elems},
         norm{kernels, M, C, args.shape.layer_norm_eps} {}
 
   const BlockOffsets& w() const { return *a.offsets; }
@@ -305,7 +305,8 @@ BlockOffsets BlockOffsetsOf(const ModelSpec& model, LayerId layer) {
   const Linear queries = at.Product(d, q, Role::kQueryWeight, Role::kQueryBias);
   const Linear keys = at.Product(d, kv, Role::kKeyWeight, Role::kKeyBias, q);
   const Linear values = at.Product(d, kv, Role::kValueWeight, Role::kValueBias, q + kv);
-  offsets.qkv = c.qk_norm ? Joined({queries, keys}) : Joined({queries, keys, values});
+  const int64_t trainable = model.layer(layer).trainable_elems;
+  offsets.qkv = c.qk_norm ? Joined({queries, keys}, trainable) : Joined({queries, keys, values}, trainable);
   if (c.qk_norm) offsets.qkv.push_back(values);
   if (c.family == ModelFamily::kBert) {
     offsets.up = {at.Product(d, ff, Role::kUpWeight, Role::kUpBias)};
@@ -314,7 +315,8 @@ BlockOffsets BlockOffsetsOf(const ModelSpec& model, LayerId layer) {
   offsets.query_norm = at.OrNone(Role::kQueryNormScale);
   offsets.key_norm = at.OrNone(Role::kKeyNormScale);
   offsets.up = Joined(
-      {at.Product(d, ff, Role::kGateWeight, Role::kUpBias), at.Product(d, ff, Role::kUpWeight, Role::kUpBias, ff)});
+      {at.Product(d, ff, Role::kGateWeight, Role::kUpBias), at.Product(d, ff, Role::kUpWeight, Role::kUpBias, ff)},
+      trainable);
   return offsets;
 }
 

@@ -58,6 +58,7 @@ struct BlockArgs {
   const BlockOffsets* offsets = nullptr;
   bool is_first = false;                // of the model's blocks
   const void* weights = nullptr;        // the layer in the compute dtype
+  int64_t trainable_elems = 0;          // of the layer (LayerSpec)
   Documents documents;                  // of the micro-batch
   const float* rotary_table = nullptr;  // of RotaryArgs; null where the family has no rotary positions
   void* inner = nullptr;                // BlockInner
@@ -68,7 +69,7 @@ struct BlockArgs {
 void BlockForward(Kernels& kernels, const BlockArgs& args, const void* x, void* y);
 
 // x: act (M, C), the block's input. dy: act (M, C), in: the gradient of y, out: that of x.
-// gradient: the layer's slot, fp32, added to.
+// gradient: the layer's slot, fp32, added to: GradientElems of it.
 void BlockBackward(Kernels& kernels, const BlockArgs& args, const void* x, void* dy, float* gradient);
 
 }  // namespace eps::worker

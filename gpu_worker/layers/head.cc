@@ -128,18 +128,20 @@ class HeadWork {
                .c = d_features(),
                .ldc = s_.C,
                .accumulate = !starts});
-    k_.MatMul({.M = chunk,
-               .N = s_.C,
-               .K = rows_,
-               .a = logits(),
-               .lda = chunk,
-               .trans_a = true,
-               .b = features(),
-               .ldb = s_.C,
-               .c = gradient + to.table + first * s_.C,
-               .ldc = s_.C,
-               .c_is_gradient = true,
-               .accumulate = true});
+    if (Trains(to.table)) {
+      k_.MatMul({.M = chunk,
+                 .N = s_.C,
+                 .K = rows_,
+                 .a = logits(),
+                 .lda = chunk,
+                 .trans_a = true,
+                 .b = features(),
+                 .ldb = s_.C,
+                 .c = gradient + to.table + first * s_.C,
+                 .ldc = s_.C,
+                 .c_is_gradient = true,
+                 .accumulate = true});
+    }
     if (!to.bias.has_value()) return;
     k_.ColumnSum({.M = rows_,
                   .N = chunk,
@@ -161,6 +163,8 @@ class HeadWork {
   float* target() { return Floats(at_.target); }
 
  private:
+  // Of a matrix: the gradients of vectors have room in the slot, frozen or not (GradientElems).
+  bool Trains(int64_t offset_elems) const { return offset_elems < args_.trainable_elems; }
   std::byte* Scratch(int64_t offset) { return At(args_.scratch, offset); }
   float* Floats(int64_t offset) { return FloatsAt(args_.scratch, offset); }
   void* normed() { return Scratch(at_.normed); }
@@ -234,18 +238,20 @@ class HeadWork {
                    dense_statistics(), d, gradient);
     }
     k_.ActivationBackward({.n = rows_ * s_.C, .activation = activation(), .x = Scratch(at_.dense.before), .dy = d});
-    k_.MatMul({.M = s_.C,
-               .N = s_.C,
-               .K = rows_,
-               .a = d,
-               .lda = s_.C,
-               .trans_a = true,
-               .b = normed(),
-               .ldb = dense_ld(),
-               .c = gradient + args_.offsets.dense->weight,
-               .ldc = s_.C,
-               .c_is_gradient = true,
-               .accumulate = true});
+    if (Trains(args_.offsets.dense->weight)) {
+      k_.MatMul({.M = s_.C,
+                 .N = s_.C,
+                 .K = rows_,
+                 .a = d,
+                 .lda = s_.C,
+                 .trans_a = true,
+                 .b = normed(),
+                 .ldb = dense_ld(),
+                 .c = gradient + args_.offsets.dense->weight,
+                 .ldc = s_.C,
+                 .c_is_gradient = true,
+                 .accumulate = true});
+    }
     k_.ColumnSum({.M = rows_,
                   .N = s_.C,
                   .ld = s_.C,

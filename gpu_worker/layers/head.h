@@ -53,11 +53,12 @@ struct HeadArgs {
   HeadOffsets offsets;            // in the gradient's slot
   HeadOffsets weight_offsets;     // from `weights`; the same where that is a slot
   const void* weights = nullptr;  // in the wire dtype: the table is expanded chunk by chunk
+  int64_t trainable_elems = 0;    // of the layer (LayerSpec)
   void* scratch = nullptr;
 };
 
 // x: act (M, C). labels: (M), or (B) of a classifier. record: added to. dx: act (M, C) out. gradient: the layer's slot,
-// fp32, added to. scale: of a counted label's loss: the loss scale / counted labels of the step.
+// fp32, added to: GradientElems of it. scale: of a counted label's loss: the loss scale / counted labels of the step.
 // dx == null: the forward pass alone, for the record; gradient is not looked at.
 void HeadForwardBackward(Kernels& kernels, const HeadArgs& args, const void* x, const int32_t* labels, double scale,
                          LossRecord* record, void* dx, float* gradient);

@@ -1,5 +1,7 @@
 #include "gpu_worker/layers/layer_shape.h"
 
+#include <algorithm>
+
 #include "gpu_worker/layers/block.h"
 #include "gpu_worker/layers/head.h"
 
@@ -45,10 +47,24 @@ TokenArrays::TokenArrays(const LayerShape& shape, const void* base) {
   }
 }
 
-LayerSizes SizesOf(const LayerSpec& layer, const LayerShape& shape, const KernelSizes& kernels) {
+int64_t GradientElems(const ModelSpec& model, const LayerSpec& layer) {
+  if (layer.id < model.lowest_trainable_layer()) return 0;
+  if (layer.kind == LayerKind::kEmbedding) return layer.num_elems;  // one kernel makes those of all its tables
+  int64_t end = layer.trainable_elems;
+  for (const BlobUse& use : layer.blobs) {
+    for (const TensorSpec& tensor : model.blob(use.blob).tensors) {
+      const int64_t tensor_end = use.offset_elems + tensor.offset_elems + tensor.num_elems();
+      if (tensor.shape.size() < 2) end = std::max(end, RoundUp(tensor_end, kTensorAlignElems));
+    }
+  }
+  return end;
+}
+
+LayerSizes SizesOf(const ModelSpec& model, const LayerSpec& layer, const LayerShape& shape,
+                   const KernelSizes& kernels) {
   LayerSizes sizes;
   sizes.wire_bytes = layer.num_elems * SizeOf(shape.wire);
-  sizes.gradient_bytes = layer.num_elems * int64_t{sizeof(float)};
+  sizes.gradient_bytes = GradientElems(model, layer) * int64_t{sizeof(float)};
   switch (layer.kind) {
     case LayerKind::kEmbedding:  // gathers from the wire form, and its backward needs the tokens alone
       sizes.backward_scratch_bytes = kernels.embedding_backward(shape.M(), shape.V);

@@ -81,12 +81,15 @@ struct TokenArrays {
 struct LayerSizes {
   int64_t wire_bytes = 0;              // a weight slot
   int64_t expanded_bytes = 0;          // its weights in the compute dtype; 0 if nothing is expanded as a whole
-  int64_t gradient_bytes = 0;          // fp32
+  int64_t gradient_bytes = 0;          // fp32, GradientElems
   int64_t inner_bytes = 0;             // what backward needs beside the boundary
   int64_t forward_scratch_bytes = 0;   // recomputing needs no more than that
   int64_t backward_scratch_bytes = 0;  // the head's one visit is counted here
 };
-LayerSizes SizesOf(const LayerSpec& layer, const LayerShape& shape, const KernelSizes& kernels);
+// How much of the layer's slot its backward writes gradients to, from the start on: all that is trained, and what kernels
+// make in passing of frozen vectors. 0 below the lowest layer that trains, which has no backward.
+int64_t GradientElems(const ModelSpec& model, const LayerSpec& layer);
+LayerSizes SizesOf(const ModelSpec& model, const LayerSpec& layer, const LayerShape& shape, const KernelSizes& kernels);
 
 // Which micro-batch a layer runs: all that its random numbers depend on.
 struct MicroBatchKey {

@@ -1,7 +1,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <map>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "common/model/rotary.h"
@@ -124,7 +126,7 @@ TEST(LayersTest, ABlockStaysWithinItsSizesAndRecomputesTheSameBits) {
     const ModelSpec model = BuildModel(c.config).value();
     const LayerSpec& layer = model.layers[1];
     const LayerShape shape = MakeLayerShape(c.config, {.micro_batch = c.micro_batch}, c.wire, Dtype::kF32);
-    const LayerSizes sizes = SizesOf(layer, shape, CpuKernelSizes());
+    const LayerSizes sizes = SizesOf(model, layer, shape, CpuKernelSizes());
     const int64_t boundary_elems = shape.M() * shape.C;
     GuardedArena arena;
     Kernels& kernels = arena.device().kernels();
@@ -142,6 +144,7 @@ TEST(LayersTest, ABlockStaysWithinItsSizesAndRecomputesTheSameBits) {
                    .offsets = &offsets,
                    .is_first = true,
                    .weights = weights,
+                   .trainable_elems = layer.trainable_elems,
                    .rotary_table = shape.is_rotary ? arena.TakeRotaryTable(c.config) : nullptr,
                    .inner = inner,
                    .scratch = arena.Take(sizes.forward_scratch_bytes)};
@@ -163,6 +166,79 @@ TEST(LayersTest, ABlockStaysWithinItsSizesAndRecomputesTheSameBits) {
   }
 }
 
+// The gradients of a block with frozen tensors, in a slot that has room for GradientElems and guards behind it.
+void ExpectFrozenBlockStaysWithinItsGradients(const Case& c, const std::vector<std::string>& freeze) {
+  ModelConfig config = c.config;
+  config.freeze = freeze;
+  const ModelSpec model = BuildModel(config).value();
+  const LayerSpec& layer = model.layers[1];
+  const LayerShape shape = MakeLayerShape(config, {.micro_batch = c.micro_batch}, c.wire, Dtype::kF32);
+  const LayerSizes sizes = SizesOf(model, layer, shape, CpuKernelSizes());
+  EXPECT_LT(layer.trainable_elems, layer.num_elems);
+  EXPECT_LE(layer.trainable_elems * 4, sizes.gradient_bytes);
+  const int64_t boundary_elems = shape.M() * shape.C;
+  GuardedArena arena;
+  float* weights = arena.TakeFloats(layer.num_elems);
+  FillSmall(weights, layer.num_elems);
+  auto* gradient = static_cast<float*>(arena.Take(sizes.gradient_bytes));
+  std::memset(gradient, 0, static_cast<size_t>(sizes.gradient_bytes));
+  float* x = arena.TakeFloats(boundary_elems);
+  FillSmall(x, boundary_elems);
+  float* y = arena.TakeFloats(boundary_elems);
+  const BlockOffsets offsets = BlockOffsetsOf(model, layer.id);
+  const BlockArgs args{.shape = shape,
+                       .key = {.layer = layer.id, .micro_batch = 1},
+                       .offsets = &offsets,
+                       .is_first = true,
+                       .weights = weights,
+                       .trainable_elems = layer.trainable_elems,
+                       .rotary_table = shape.is_rotary ? arena.TakeRotaryTable(config) : nullptr,
+                       .inner = arena.Take(sizes.inner_bytes),
+                       .scratch = arena.Take(std::max(sizes.forward_scratch_bytes, sizes.backward_scratch_bytes))};
+  BlockForward(arena.device().kernels(), args, x, y);
+  FillSmall(y, boundary_elems);
+  BlockBackward(arena.device().kernels(), args, x, y, gradient);
+  arena.ExpectGuardsIntact();
+  EXPECT_TRUE(AllFinite(y, boundary_elems));
+  EXPECT_TRUE(AllFinite(gradient, sizes.gradient_bytes / 4));
+}
+
+TEST(LayersTest, AFrozenBlocksBackwardWritesNoMoreThanGradientElems) {
+  for (const Case& c : Cases()) {
+    const std::map<ModelFamily, std::vector<std::string>> patterns = {
+        {ModelFamily::kGpt2, {"transformer.h.0.*", "*.c_*.weight", "*.mlp.*", "*.attn.c_attn.weight", "*.bias"}},
+        {ModelFamily::kLlama, {"model.layers.0.*", "*_proj.weight", "*.mlp.*", "*.q_proj.*", "*norm.weight"}},
+        {ModelFamily::kBert,
+         {"bert.encoder.layer.0.*", "*.layer.0.*.weight", "*.intermediate.*", "*.query.*", "*.layer.0.*.bias"}},
+    };
+    for (const std::string& pattern : patterns.at(c.config.family)) {
+      ExpectFrozenBlockStaysWithinItsGradients(c, {pattern});
+    }
+  }
+}
+
+TEST(LayersTest, ALayersGradientsEndWithTheLastThatKernelsMake) {
+  ModelConfig config = {.family = ModelFamily::kLlama, .num_layers = 2, .d_model = 64, .num_heads = 2, .context = 8};
+  config.vocab = 100;
+  config.max_positions = 8;
+  config.num_kv_heads = 2;
+  config.d_head = 32;
+  config.d_ff = 128;
+  config.tied_head = false;
+  const auto elems = [&](std::vector<std::string> freeze) {
+    config.freeze = std::move(freeze);
+    const ModelSpec model = BuildModel(config).value();
+    std::vector<int64_t> sizes;
+    for (const LayerSpec& layer : model.layers) sizes.push_back(GradientElems(model, layer));
+    return sizes;
+  };
+  const int64_t table = 100 * 64, block = 4 * 64 * 64 + 3 * 64 * 128 + 2 * 64;
+  EXPECT_EQ(elems({}), (std::vector<int64_t>{table, block, block, table + 64}));
+  // Nothing below the lowest layer that trains; of a frozen one above it the norms'; of the head its norm's.
+  EXPECT_EQ(elems({"*embed*", "lm_head.*", "*.1.*"}), (std::vector<int64_t>{0, block, 2 * 64, 64}));
+  EXPECT_EQ(elems({"*", "!lm_head.weight"}), (std::vector<int64_t>{0, 0, 0, table + 64}));
+}
+
 TEST(LayersTest, EmbeddingAndHeadStayWithinTheirSizes) {
   for (const Case& c : Cases()) {
     const ModelSpec model = BuildModel(c.config).value();
@@ -173,7 +249,7 @@ TEST(LayersTest, EmbeddingAndHeadStayWithinTheirSizes) {
     GuardedArena arena;
     Kernels& kernels = arena.device().kernels();
     const auto take_weights = [&](const LayerSpec& layer) {
-      const LayerSizes sizes = SizesOf(layer, shape, CpuKernelSizes());
+      const LayerSizes sizes = SizesOf(model, layer, shape, CpuKernelSizes());
       void* weights = arena.Take(sizes.wire_bytes);
       std::memset(weights, 0x3D, static_cast<size_t>(sizes.wire_bytes));  // about 0.05 in either dtype
       return weights;
@@ -205,13 +281,14 @@ TEST(LayersTest, EmbeddingAndHeadStayWithinTheirSizes) {
     float* dx = arena.TakeFloats(boundary_elems);
     auto* record = static_cast<LossRecord*>(arena.Take(sizeof(LossRecord)));
     *record = LossRecord();
-    const LayerSizes sizes = SizesOf(head, shape, CpuKernelSizes());
+    const LayerSizes sizes = SizesOf(model, head, shape, CpuKernelSizes());
     HeadForwardBackward(kernels,
                         {.shape = shape,
                          .key = {.layer = head.id},
                          .offsets = HeadOffsetsOf(model, head.id),
                          .weight_offsets = HeadOffsetsOf(model, head.id),
                          .weights = head_weights,
+                         .trainable_elems = head.trainable_elems,
                          .scratch = arena.Take(sizes.backward_scratch_bytes)},
                         y, labels, 0.25, record, dx, head_gradient);
     arena.ExpectGuardsIntact();
@@ -233,7 +310,7 @@ TEST(LayersTest, EmbeddingAndHeadStayWithinTheirSizes) {
     EXPECT_EQ(std::memcmp(again, record, sizeof(LossRecord)), 0);
 
     float* embedding_gradient = take_gradient(embedding);
-    void* scratch = arena.Take(SizesOf(embedding, shape, CpuKernelSizes()).backward_scratch_bytes);
+    void* scratch = arena.Take(SizesOf(model, embedding, shape, CpuKernelSizes()).backward_scratch_bytes);
     EmbeddingBackward(kernels, shape, key, offsets, TokenArrays(shape, tokens), dx, embedding_gradient, scratch);
     arena.ExpectGuardsIntact();
     EXPECT_TRUE(AllFinite(embedding_gradient, embedding.num_elems));
@@ -289,8 +366,8 @@ TEST(LayersTest, SizesDoNotDependOnDepth) {
   config.num_layers = 32;
   const ModelSpec many = BuildModel(config).value();
   const LayerShape shape = MakeLayerShape(config, {.micro_batch = 2}, Dtype::kBf16, Dtype::kF32);
-  const LayerSizes a = SizesOf(few.layers[1], shape, CpuKernelSizes());
-  const LayerSizes b = SizesOf(many.layers[31], shape, CpuKernelSizes());
+  const LayerSizes a = SizesOf(few, few.layers[1], shape, CpuKernelSizes());
+  const LayerSizes b = SizesOf(many, many.layers[31], shape, CpuKernelSizes());
   EXPECT_EQ(a.inner_bytes, b.inner_bytes);
   EXPECT_EQ(a.backward_scratch_bytes, b.backward_scratch_bytes);
   EXPECT_EQ(a.wire_bytes, b.wire_bytes);

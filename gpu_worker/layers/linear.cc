@@ -7,7 +7,8 @@
 
 namespace eps::worker {
 
-Linears Joined(absl::Span<const Linear> parts) {
+Linears Joined(absl::Span<const Linear> parts, int64_t trainable_elems) {
+  const auto same_side = [&](int64_t a, int64_t b) { return (a < trainable_elems) == (b < trainable_elems); };
   Linears joined;
   for (const Linear& part : parts) {
     if (!joined.empty()) {
@@ -16,7 +17,7 @@ Linears Joined(absl::Span<const Linear> parts) {
                                   part.weight == last.weight + last.in * last.out &&
                                   part.first_column == last.first_column + last.out;
       const bool biases_follow = last.bias < 0 ? part.bias < 0 : part.bias == last.bias + last.out;
-      if (weights_follow && biases_follow) {
+      if (weights_follow && biases_follow && same_side(last.weight, part.weight) && same_side(last.bias, part.bias)) {
         last.out += part.out;
         continue;
       }
@@ -74,8 +75,8 @@ void LinearContext::BackwardWeights(absl::Span<const Linear> linears, const void
     product.b = l.is_out_in ? x : columns;
     product.ldb = l.is_out_in ? l.in : ld;
     product.ldc = product.N;
-    kernels.MatMul(product);
-    if (l.bias < 0) continue;
+    if (l.weight < trainable_elems) kernels.MatMul(product);
+    if (l.bias < 0 || l.bias >= trainable_elems) continue;
     kernels.ColumnSum({.M = M, .N = l.out, .ld = ld, .x = columns, .out = gradient + l.bias, .scratch = scratch});
   }
 }

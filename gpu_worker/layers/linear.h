@@ -22,8 +22,9 @@ struct Linear {
 // Products of one input whose outputs lie beside each other: queries, keys and values; gate and up.
 using Linears = std::vector<Linear>;
 
-// `parts` by rising column; those whose parameters follow each other without a gap become one.
-Linears Joined(absl::Span<const Linear> parts);
+// `parts` by rising column; those whose parameters follow each other without a gap become one, except across
+// `trainable_elems`, where the layer's frozen ones begin (LayerSpec).
+Linears Joined(absl::Span<const Linear> parts, int64_t trainable_elems);
 
 // All of one micro-batch of M rows; x (M, in) is dense, y and dy have `ld` elements a row and begin at column 0 of all.
 // Weights are in the compute dtype, whose elements have act_bytes.
@@ -32,13 +33,14 @@ struct LinearContext {
   int64_t M = 0;
   int64_t act_bytes = 4;
   const void* weights = nullptr;  // of the layer
+  int64_t trainable_elems = 0;    // what lies from there on is frozen
 
   // y = x w + b; the caller may set an epilogue before it runs it.
   MatMulArgs Forward(const Linear& linear, const void* x, void* y, int64_t ld) const;
   // dx (M, in) = the sum over `linears` of dy w^T, and `residual` (M, in) if it is not null
   void BackwardInput(absl::Span<const Linear> linears, const void* dy, int64_t ld, void* dx,
                      const void* residual = nullptr) const;
-  // Gradients of weights and biases, added to. scratch: LinearScratchBytes
+  // Gradients of weights and biases, added to; of frozen ones none is made. scratch: LinearScratchBytes
   void BackwardWeights(absl::Span<const Linear> linears, const void* x, const void* dy, int64_t ld, float* gradient,
                        void* scratch) const;
 };

@@ -34,6 +34,7 @@ int64_t PartElemsOf(const ModelSpec& model, const LayerSpec& layer, int rank, in
   int64_t elems = 0;
   for (const BlobUse& use : layer.blobs) {
     const BlobSpec& blob = model.blob(use.blob);
+    if (blob.frozen) continue;
     elems += blob.part_elems(PartOf(blob.num_chunks(), rank, size));
   }
   return elems;
@@ -106,10 +107,18 @@ std::optional<TreeNode> GroupParts::Node(int rank, int round) const {
 }
 
 std::vector<GroupParts::Piece> GroupParts::PiecesOf(LayerId layer, int rank) const {
+  return Pieces(layer, rank, /*with_frozen=*/false);
+}
+std::vector<GroupParts::Piece> GroupParts::WeightPiecesOf(LayerId layer, int rank) const {
+  return Pieces(layer, rank, /*with_frozen=*/true);
+}
+
+std::vector<GroupParts::Piece> GroupParts::Pieces(LayerId layer, int rank, bool with_frozen) const {
   std::vector<Piece> pieces;
   int64_t packed = 0;
   for (const BlobUse& use : model_->layer(layer).blobs) {
     const BlobSpec& blob = model_->blob(use.blob);
+    if (blob.frozen && !with_frozen) continue;
     const ChunkRange chunks = PartOf(blob.num_chunks(), rank, size());
     if (chunks.empty()) continue;
     const int64_t elems = blob.part_elems(chunks);

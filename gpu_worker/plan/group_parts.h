@@ -31,7 +31,8 @@ struct GroupBounds {
 
 // Who gives what to whom, so that each member ends with the group's sum of its part of every layer.
 //
-// A member's part of a blob are its chunks PartOf(chunks, rank, size), and of a layer its parts of the layer's blobs. For
+// A member's part of a blob are its chunks PartOf(chunks, rank, size), and of a layer its parts of the layer's blobs; of
+// gradients, of those that are not frozen. For
 // each layer, each member gathers its vnodes into nodes of the reduction tree as it does alone, and each node is one
 // round: in round k every member that has a k-th node gives every other member that one's part of it. What a member gets
 // lies in its group area, one place a node in tree order, and it adds them up as the tree says. So the bits are those of
@@ -58,7 +59,11 @@ class GroupParts {
     int64_t packed_elem = 0;  // and where among the pieces of this part, one behind the other
     int64_t num_elems = 0;
   };
+  // What is pushed: of the blobs that are not frozen.
   std::vector<Piece> PiecesOf(LayerId layer, int rank) const;
+  // What is pulled: of all blobs.
+  std::vector<Piece> WeightPiecesOf(LayerId layer, int rank) const;
+  // Of PiecesOf.
   int64_t PartElems(LayerId layer, int rank) const;
   // Where the node of (rank, round) lies in this member's group area, in elements.
   int64_t AreaElem(LayerId layer, int rank, int round) const;
@@ -80,6 +85,7 @@ class GroupParts {
 
  private:
   GroupParts(const ModelSpec& model, GroupVnodes group) : model_(&model), group_(std::move(group)) {}
+  std::vector<Piece> Pieces(LayerId layer, int rank, bool with_frozen) const;
   // Sums `node`'s parts; none: the group does not hold all of it.
   std::optional<Place> Gather(TreeNode node);
 

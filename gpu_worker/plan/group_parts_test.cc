@@ -86,6 +86,26 @@ TEST(GroupPartsTest, ThePartsOfAllMembersAreTheLayerOnce) {
   }
 }
 
+TEST(GroupPartsTest, WhatIsFrozenIsPulledInPartsAndIsNoPartOfWhatIsPushed) {
+  ModelConfig config = SmallModel().config;
+  config.freeze = {"transformer.wte.weight", "transformer.h.0.*", "transformer.h.1.mlp.*"};
+  const ModelSpec model = BuildModel(config).value();
+  ASSERT_OK_AND_ASSIGN(const GroupParts parts, GroupParts::Make(model, EvenShares(16, 3, 0), BoundsFor(model, 16, 16)));
+  for (const LayerSpec& layer : model.layers) {
+    int64_t pushed = 0, pulled = 0;
+    for (int rank = 0; rank < 3; ++rank) {
+      pushed += parts.PartElems(layer.id, rank);
+      for (const GroupParts::Piece& piece : parts.PiecesOf(layer.id, rank)) {
+        EXPECT_FALSE(model.blob(piece.use.blob).frozen);
+        EXPECT_LE(piece.slot_elem + piece.num_elems, layer.trainable_elems);
+      }
+      for (const GroupParts::Piece& piece : parts.WeightPiecesOf(layer.id, rank)) pulled += piece.num_elems;
+    }
+    EXPECT_EQ(pushed, layer.trainable_elems) << layer.name;
+    EXPECT_EQ(pulled, layer.num_elems) << layer.name;
+  }
+}
+
 // Carries the exchange of one element out: each member's nodes come together in a member's area and are added up.
 TEST(GroupPartsTest, TheSumsAreTheTreesToTheBit) {
   const ModelSpec model = SmallModel();

@@ -58,7 +58,8 @@ struct Needs {
   int64_t rotary_bytes = 0;
   int64_t num_layers = 0;   // embedding and head included
   int64_t items = 0;        // micro-batches of a pass
-  int64_t inner_total = 0;  // (block, micro-batch)s of a pass
+  int64_t inner_total = 0;  // (block, micro-batch)s of a pass that have a backward
+  int64_t push_elems = 0;   // of the layer that pushes most
   Dtype gradients = Dtype::kF32;
   int num_vnodes = 1;  // of the run
   int max_pass_vnodes = 1;
@@ -75,8 +76,9 @@ Needs NeedsOf(const PlanRequest& request) {
       MakeLayerShape(model.config, {.micro_batch = run.batch.micro_batch, .has_documents = run.data.has_documents()},
                      run.precision.wire, request.kernels.compute_dtype);
   Needs needs;
+  int64_t backward_blocks = 0;
   for (const LayerSpec& layer : model.layers) {
-    const LayerSizes sizes = SizesOf(layer, shape, request.kernels);
+    const LayerSizes sizes = SizesOf(model, layer, shape, request.kernels);
     const auto raise = [&](int64_t LayerSizes::*field) {
       needs.largest.*field = std::max(needs.largest.*field, sizes.*field);
     };
@@ -86,6 +88,8 @@ Needs NeedsOf(const PlanRequest& request) {
       raise(field);
     }
     needs.wire_bytes.push_back(sizes.wire_bytes);
+    needs.push_elems = std::max(needs.push_elems, layer.trainable_elems);
+    if (layer.kind == LayerKind::kBlock && layer.id >= model.lowest_trainable_layer()) ++backward_blocks;
   }
   needs.boundary_bytes = shape.boundary_bytes();
   needs.token_bytes = shape.token_bytes();
@@ -94,7 +98,7 @@ Needs NeedsOf(const PlanRequest& request) {
   needs.num_vnodes = run.batch.virtual_nodes;
   needs.max_pass_vnodes = PassVnodes(request);
   needs.items = int64_t{needs.max_pass_vnodes} * run.batch.micro_batches;
-  needs.inner_total = model.config.num_layers * needs.items;
+  needs.inner_total = backward_blocks * needs.items;
   needs.gradients = run.precision.gradients;
   needs.max_group_members = request.max_group_members;
   needs.relay = run.relay;
@@ -149,15 +153,14 @@ class ArenaBuilder {
 // were lost: each is a leaf of its own. Sums take no more.
 int64_t HostPushBytes(const ModelSpec& model, const Needs& needs) {
   int64_t elems = 0;
-  for (const LayerSpec& layer : model.layers) elems += layer.num_elems;
+  for (const LayerSpec& layer : model.layers) elems += layer.trainable_elems;
   return elems * needs.num_vnodes * SizeOf(needs.gradients);
 }
 
-// One version of all weights, in their wire form.
-int64_t BlobBytes(const PlanRequest& request) {
-  int64_t elems = 0;
-  for (const BlobSpec& blob : request.model->blobs) elems += blob.num_elems;
-  return elems * SizeOf(request.run->precision.wire);
+// The daemon's weights in their wire form: both versions of what is trained, the frozen ones once.
+int64_t WeightsBytes(const PlanRequest& request) {
+  const ModelSpec& model = *request.model;
+  return (model.num_elems() + model.num_trainable_elems()) * SizeOf(request.run->precision.wire);
 }
 
 RelayPlan Lay(const PlanRequest& request, const Needs& needs, const Choice& choice) {
@@ -176,15 +179,14 @@ RelayPlan Lay(const PlanRequest& request, const Needs& needs, const Choice& choi
   }
   plan.expanded_weights = arena.Take(needs.largest.expanded_bytes);
   plan.gradient_slots = arena.Take(choice.gradient_slots, needs.largest.gradient_bytes);
-  const int64_t layer_elems = needs.largest.gradient_bytes / int64_t{sizeof(float)};
-  plan.push_slots = arena.Take(choice.push_slots, layer_elems * SizeOf(PushDtype(needs, choice.gradient_slots)));
+  plan.push_slots = arena.Take(choice.push_slots, needs.push_elems * SizeOf(PushDtype(needs, choice.gradient_slots)));
   // Resident: the input of every layer but the first, and one gradient, of each micro-batch of a pass.
   const int64_t boundary_slots =
       plan.resident ? needs.num_layers * needs.items : RelayPlan::kInputSlots + RelayPlan::kOutputSlots;
   plan.boundary_slots = arena.Take(boundary_slots, needs.boundary_bytes);
   plan.token_slots = arena.Take(RelayPlan::kTokenSlots, needs.token_bytes);
   plan.inner_slots = arena.Take(choice.inner_slots, needs.largest.inner_bytes);
-  plan.keeps_all_inner = needs.relay.inner != InnerPolicy::kRecompute && choice.inner_slots == needs.inner_total;
+  plan.keeps_all_inner = needs.relay.inner != InnerPolicy::kRecompute && choice.inner_slots >= needs.inner_total;
   plan.scratch = arena.Take(std::max(needs.largest.forward_scratch_bytes, needs.largest.backward_scratch_bytes));
   if (needs.forms_groups()) {
     const GroupBounds bounds = {.num_vnodes = needs.num_vnodes,
@@ -201,14 +203,14 @@ RelayPlan Lay(const PlanRequest& request, const Needs& needs, const Choice& choi
   plan.host_boundary_bytes = plan.resident ? 0 : needs.num_layers * needs.items * needs.boundary_bytes;
   plan.host_push_bytes = HostPushBytes(*request.model, needs);
   if (request.kernels.pins_host_memory) {
-    plan.host_pinned_bytes = plan.host_boundary_bytes + plan.host_push_bytes + 2 * BlobBytes(request);
+    plan.host_pinned_bytes = plan.host_boundary_bytes + plan.host_push_bytes + WeightsBytes(request);
   }
   return plan;
 }
 
 Choice LeastChoice(const Needs& needs) {
   Choice choice;
-  if (needs.relay.inner == InnerPolicy::kKeep) choice.inner_slots = needs.inner_total;
+  if (needs.relay.inner == InnerPolicy::kKeep) choice.inner_slots = std::max<int64_t>(1, needs.inner_total);
   return choice;
 }
 
@@ -223,7 +225,7 @@ Choice BestChoice(const PlanRequest& request, const Needs& needs) {
   if (needs.relay.inner == InnerPolicy::kAuto) {
     const int64_t left = cap - Lay(request, needs, best).arena_bytes;
     const int64_t slot_bytes = RoundUp(needs.largest.inner_bytes, kArenaAlignBytes);
-    best.inner_slots = std::min(needs.inner_total, 1 + left / slot_bytes);
+    best.inner_slots = std::clamp<int64_t>(needs.inner_total, 1, 1 + left / slot_bytes);
   }
   for (const int slots : UsefulGradientSlots(needs)) {
     Choice more = best;

@@ -25,7 +25,7 @@ struct RelayPlan {
   bool resident = false;                // every layer's weights and every boundary stay on the device
   std::vector<ArenaSpan> weight_slots;  // wire form of a layer; resident: one per layer
   ArenaSpan expanded_weights;           // a layer in the compute dtype; empty if that is the wire dtype
-  // fp32 gradient accumulators of a layer: one, and one more for each level of the reduction tree that is
+  // fp32 gradient accumulators of a layer (GradientElems): one, and one more for each level of the reduction tree that is
   // summed on the device. d of them sum subtrees of up to 2^(d-1) leaves.
   std::vector<ArenaSpan> gradient_slots;
   std::vector<ArenaSpan> push_slots;      // what leaves the device, in the dtype of the push
@@ -33,7 +33,8 @@ struct RelayPlan {
   std::vector<ArenaSpan> token_slots;     // token ids and labels of one micro-batch
   // Inner activations. The last slot is the one that recomputing (or a layer in turn) uses; the ones before
   // it keep the inner activations of the last (layer, micro-batch)s before the head, from forward to backward.
-  // When every one is kept, the last slot keeps as well.
+  // When every one that has a backward is kept, the last slot keeps as well; layers below the lowest that trains use it
+  // before.
   std::vector<ArenaSpan> inner_slots;
   bool keeps_all_inner = false;
   ArenaSpan scratch;  // the largest layer's, forward or backward

@@ -190,6 +190,32 @@ TEST(RelayPlanTest, ResidentHoldsEveryLayerAndBoundary) {
   EXPECT_EQ(plan.host_boundary_bytes, 0);
 }
 
+TEST(RelayPlanTest, GradientsHaveRoomForWhatTrainsAndInnerActivationsForWhatHasABackward) {
+  TestRun all, some;
+  all.run.model.vocab = some.run.model.vocab = 4000;  // the table is the largest layer
+  some.run.model.freeze = {"*", "!transformer.h.3.*", "transformer.h.3.mlp.*"};
+  ASSERT_OK_AND_ASSIGN(const RelayPlan plain, all.Plan(0));
+  ASSERT_OK_AND_ASSIGN(const RelayPlan plan, some.Plan(0));
+  ExpectSound(plan);
+  const LayerSpec& block = some.model.layers[4];
+  EXPECT_EQ(plan.push_slots[0].num_bytes, block.trainable_elems * 4);
+  EXPECT_LT(plan.gradient_slots[0].num_bytes, block.num_elems * 4);
+  EXPECT_GE(plan.gradient_slots[0].num_bytes, block.trainable_elems * 4);
+  EXPECT_GE(plain.gradient_slots[0].num_bytes, 4000 * 64 * 4);
+  EXPECT_EQ(plan.weight_slots[0].num_bytes, plain.weight_slots[0].num_bytes);
+  EXPECT_TRUE(plan.keeps_all_inner);
+  EXPECT_EQ(plan.inner_slots.size(), 8u);  // one block's, of 4 vnodes of 2
+  EXPECT_EQ(plan.host_push_bytes, block.trainable_elems * 4 * SizeOf(some.run.precision.gradients));
+  // Only the head trains: no block is gone through on the way back, and one slot serves them all on the way there.
+  some.run.model.freeze = {"*", "!transformer.ln_f.*"};
+  for (const InnerPolicy inner : {InnerPolicy::kAuto, InnerPolicy::kKeep, InnerPolicy::kRecompute}) {
+    some.run.relay.inner = inner;
+    ASSERT_OK_AND_ASSIGN(const RelayPlan head, some.Plan(0));
+    ExpectSound(head);
+    EXPECT_EQ(head.inner_slots.size(), 1u);
+  }
+}
+
 TEST(RelayPlanTest, FewerVnodesInAPassNeedLess) {
   TestRun run;
   PlanRequest request = run.Request(0);

@@ -29,10 +29,10 @@ Exchange ExchangeWeights(const GroupParts& parts, LayerId layer, Dtype wire, std
   for (int rank = 0; rank < parts.size(); ++rank) {
     if (rank == parts.rank()) continue;
     const auto at = static_cast<size_t>(rank);
-    for (const GroupParts::Piece& own : parts.PiecesOf(layer, parts.rank())) {
+    for (const GroupParts::Piece& own : parts.WeightPiecesOf(layer, parts.rank())) {
       exchange.gives[at].push_back(Elems<const std::byte>(slot, own.slot_elem, own.num_elems, elem_bytes));
     }
-    for (const GroupParts::Piece& other : parts.PiecesOf(layer, rank)) {
+    for (const GroupParts::Piece& other : parts.WeightPiecesOf(layer, rank)) {
       exchange.gets[at].push_back(Elems(slot, other.slot_elem, other.num_elems, elem_bytes));
     }
   }

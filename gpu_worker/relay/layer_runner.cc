@@ -13,6 +13,11 @@ absl::Span<const std::byte> BytesOf(const T& value) {
 
 }  // namespace
 
+bool ReadsInPlace(const LayerSpec& layer, const PassContext& pass) {
+  if (pass.in_place.empty()) return false;
+  return layer.kind != LayerKind::kBlock || layer.blobs.size() == 1 || pass.shape.expands();
+}
+
 LayerRunner::LayerRunner(const ModelSpec& model, const RelayPlan& plan, const ArenaMap& arena,
                          const StartValues& start_values, Kernels& kernels, Stream& compute)
     : model_(model),
@@ -23,6 +28,7 @@ LayerRunner::LayerRunner(const ModelSpec& model, const RelayPlan& plan, const Ar
       compute_(compute),
       blocks_(model.layers.size()) {
   for (const LayerSpec& layer : model.layers) {
+    gradient_elems_.push_back(GradientElems(model, layer));
     switch (layer.kind) {
       case LayerKind::kEmbedding:
         embedding_ = EmbeddingOffsetsOf(model, layer.id);
@@ -55,11 +61,11 @@ void LayerRunner::Run(const RelayStep& step, const PassContext& pass) {
       return Backward(step, pass);
     case RelayStep::Kind::kZeroGradient:
       return kernels_.FillZero(
-          {.num_bytes = model_.layer(step.layer).num_elems * int64_t{sizeof(float)}, .dst = Gradient(step.gradient)});
+          {.num_bytes = GradientElemsOf(step.layer) * int64_t{sizeof(float)}, .dst = Gradient(step.gradient)});
     case RelayStep::Kind::kFinishLeaf:
       return FinishLeaf(step, pass);
     case RelayStep::Kind::kAddGradient:
-      return kernels_.AddGradient({.n = model_.layer(step.layer).num_elems,
+      return kernels_.AddGradient({.n = model_.layer(step.layer).trainable_elems,
                                    .dst = Gradient(step.gradient),
                                    .src = Gradient(step.other_gradient)});
     case RelayStep::Kind::kEmitGradient:
@@ -91,7 +97,7 @@ void LayerRunner::RunEach(const PassContext& pass) {
       continue;
     }
     Forward(step, pass);
-    Backward(step, pass);
+    if (layer.id >= model_.lowest_trainable_layer()) Backward(step, pass);
   }
 }
 
@@ -105,7 +111,7 @@ MicroBatchKey LayerRunner::Key(const RelayStep& step, const PassContext& pass) c
 }
 
 const std::byte* LayerRunner::Weights(const RelayStep& step, const PassContext& pass) const {
-  if (pass.in_place.empty()) return Slot(arena_.weights, step.weights);
+  if (!ReadsInPlace(model_.layer(step.layer), pass)) return Slot(arena_.weights, step.weights);
   return pass.in_place[static_cast<size_t>(model_.layer(step.layer).blobs.front().blob.value())];
 }
 
@@ -126,6 +132,7 @@ BlockArgs LayerRunner::BlockOf(const RelayStep& step, const PassContext& pass) c
           .offsets = &blocks_[static_cast<size_t>(step.layer.value())],
           .is_first = model_.layer(LayerId(step.layer.value() - 1)).kind == LayerKind::kEmbedding,
           .weights = pass.shape.expands() ? arena_.expanded : Weights(step, pass),
+          .trainable_elems = model_.layer(step.layer).trainable_elems,
           .documents = pass.shape.has_documents ? Tokens(step, pass).documents : Documents(),
           .rotary_table = reinterpret_cast<const float*>(arena_.rotary_table),
           .inner = Slot(arena_.inners, step.inner),
@@ -139,6 +146,7 @@ HeadArgs LayerRunner::HeadOf(const RelayStep& step, const PassContext& pass) con
           .offsets = head_,
           .weight_offsets = head_.Mapped(offset),
           .weights = Weights(step, pass),
+          .trainable_elems = model_.layer(step.layer).trainable_elems,
           .scratch = arena_.scratch};
 }
 
@@ -158,10 +166,17 @@ TokenArrays LayerRunner::Tokens(const RelayStep& step, const PassContext& pass) 
 }
 
 void LayerRunner::Expand(const RelayStep& step, const PassContext& pass) {
-  kernels_.Widen({.n = model_.layer(step.layer).num_elems,
-                  .src = Weights(step, pass),
-                  .src_dtype = pass.shape.wire,
-                  .dst = arena_.expanded});
+  const LayerSpec& layer = model_.layer(step.layer);
+  const auto widen = [&](const std::byte* from, int64_t offset_elems, int64_t num_elems) {
+    kernels_.Widen({.n = num_elems,
+                    .src = from,
+                    .src_dtype = pass.shape.wire,
+                    .dst = arena_.expanded + offset_elems * pass.shape.act_bytes()});
+  };
+  if (pass.in_place.empty()) return widen(Slot(arena_.weights, step.weights), 0, layer.num_elems);
+  for (const BlobUse& use : layer.blobs) {
+    widen(pass.in_place[static_cast<size_t>(use.blob.value())], use.offset_elems, model_.blob(use.blob).num_elems);
+  }
 }
 
 void LayerRunner::Forward(const RelayStep& step, const PassContext& pass) {
@@ -207,7 +222,7 @@ void LayerRunner::Backward(const RelayStep& step, const PassContext& pass) {
 void LayerRunner::FinishLeaf(const RelayStep& step, const PassContext& pass) {
   int32_t* flag = Flag(step, pass.vnodes[static_cast<size_t>(step.vnode)], pass);
   compute_.CopyIn(flag, BytesOf(start_values_.finite));
-  kernels_.FinishLeaf({.n = model_.layer(step.layer).num_elems,
+  kernels_.FinishLeaf({.n = model_.layer(step.layer).trainable_elems,
                        .src = Gradient(step.gradient),
                        .round_to = pass.gradients,
                        .finite = flag});
@@ -215,7 +230,7 @@ void LayerRunner::FinishLeaf(const RelayStep& step, const PassContext& pass) {
 
 void LayerRunner::Emit(const RelayStep& step, const PassContext& pass) {
   const bool in_group = pass.group != nullptr;
-  kernels_.EmitGradient({.n = model_.layer(step.layer).num_elems,
+  kernels_.EmitGradient({.n = model_.layer(step.layer).trainable_elems,
                          .src = Gradient(step.gradient),
                          .dst_dtype = in_group ? Dtype::kF32 : PushedDtype(step.node, pass.gradients),
                          .dst = Slot(arena_.pushes, step.push)});

@@ -38,6 +38,10 @@ struct PassContext {
   absl::Span<std::byte> logits;  // kLogits only: (vocab) in the compute dtype, on the host
 };
 
+// Whether the layer's weights are read in place. A block's kernels take one address for all its parameters, so one of
+// several blobs is copied to its slot, or expanded, first.
+bool ReadsInPlace(const LayerSpec& layer, const PassContext& pass);
+
 // Runs the steps of the compute stream: the arena's slots, the layers, the kernel table.
 class LayerRunner {
  public:
@@ -56,6 +60,7 @@ class LayerRunner {
   HeadArgs HeadOf(const RelayStep& step, const PassContext& pass) const;
   int32_t* Flag(const RelayStep& step, int vnode, const PassContext& pass) const;
   LossRecord* Record(const RelayStep& step) const;
+  int64_t GradientElemsOf(LayerId layer) const { return gradient_elems_[static_cast<size_t>(layer.value())]; }
   // Where the layer's weights begin: its first blob in place, or its slot.
   const std::byte* Weights(const RelayStep& step, const PassContext& pass) const;
   // An offset in the layer's slot, as one from Weights: blobs in place lie as the daemon has them.
@@ -82,7 +87,8 @@ class LayerRunner {
   Stream& compute_;
   EmbeddingOffsets embedding_;
   HeadOffsets head_;
-  std::vector<BlockOffsets> blocks_;  // by layer; empty ones for embedding and head
+  std::vector<BlockOffsets> blocks_;     // by layer; empty ones for embedding and head
+  std::vector<int64_t> gradient_elems_;  // by layer: GradientElems
 };
 
 }  // namespace eps::worker

@@ -462,9 +462,10 @@ void RelayExecutorImpl::EnqueuePull(const RelayStep& step, const Pass& pass) {
   std::byte* slot = Slot(arena_.weights, step.weights);
   const bool direct = device_.properties().host_addressable;
   const bool in_place = !pass.in_place.empty();
-  std::byte* destination = in_place ? nullptr : direct ? slot : staging_in_.bytes.data();
+  const bool reads_in_place = in_place && (!direct || ReadsInPlace(model_.layer(step.layer), pass.context));
+  std::byte* destination = reads_in_place ? nullptr : direct ? slot : staging_in_.bytes.data();
   in.HostCall([this, &step, &pass, destination] { return EndGroupOf(pass, PullBlobs(step, pass, destination)); });
-  if (direct && in_place) return;  // read there
+  if (direct && in_place) return;  // read there, or copied whole
   if (!direct) {
     // One copy a blob, from where the daemon has it or it was pulled to.
     const int64_t elem_bytes = SizeOf(shape_.wire);
@@ -487,7 +488,7 @@ std::vector<RelayExecutorImpl::PulledPart> RelayExecutorImpl::PulledParts(LayerI
   std::vector<PulledPart> parts;
   const GroupParts* group = pass.context.group;
   if (group != nullptr && pass.context.in_place.empty()) {
-    for (const GroupParts::Piece& piece : group->PiecesOf(layer, group->rank())) {
+    for (const GroupParts::Piece& piece : group->WeightPiecesOf(layer, group->rank())) {
       parts.push_back({piece.use.blob, piece.chunks, piece.slot_elem, piece.num_elems});
     }
     return parts;
@@ -572,7 +573,8 @@ void RelayExecutorImpl::EnqueueLoadTokens(const RelayStep& step, const Pass& pas
 
 void RelayExecutorImpl::EnqueuePush(const RelayStep& step, const Pass& pass) {
   Stream& out = device_.stream(StreamId::kOut);
-  EnqueueCopyToPush(pass, model_.layer(step.layer).num_elems * SizeOf(PushedDtype(step.node, pass.context.gradients)),
+  EnqueueCopyToPush(pass,
+                    model_.layer(step.layer).trainable_elems * SizeOf(PushedDtype(step.node, pass.context.gradients)),
                     Slot(arena_.pushes, step.push));
   out.CopyOut(AsBytes(memory_.flags().subspan(0, static_cast<size_t>(step.node.count))),
               arena_.records + plan_.FlagsOffset(step.push));
@@ -650,13 +652,14 @@ absl::StatusOr<PushMemory> RelayExecutorImpl::NewPushMemory(int64_t num_bytes) {
   return *std::move(own);
 }
 
-// One buffer for the layer, one contribution for each of its blobs.
+// One buffer for the layer, one contribution for each of its blobs that is not frozen.
 void RelayExecutorImpl::Push(const RelayStep& step, const Pass& pass, const PushMemory& gradient) {
   const LayerSpec& layer = model_.layer(step.layer);
   const Dtype dtype = PushedDtype(step.node, pass.context.gradients);
   const int64_t elem_bytes = SizeOf(dtype);
   const int nonfinite_vnode = NonfiniteVnode(step.node, memory_.flags().data());
   for (const BlobUse& use : layer.blobs) {
+    if (model_.blob(use.blob).frozen) continue;
     transport_.Push({.step = pass.context.step,
                      .blob = use.blob,
                      .use = use.use,

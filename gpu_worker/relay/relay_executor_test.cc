@@ -161,7 +161,13 @@ class InPlaceTransport : public Transport {
   absl::StatusOr<PullTiming> Await(BlobId blob, Version version) override {
     return inner_.Pull(blob, version, model_.blob(blob).all_chunks(), Place(blob));
   }
-  absl::StatusOr<PullTiming> Pull(BlobId, Version, ChunkRange, absl::Span<std::byte>) override {
+  absl::StatusOr<PullTiming> Pull(BlobId blob, Version version, ChunkRange chunks,
+                                  absl::Span<std::byte> destination) override {
+    // A block of several blobs has its parameters in one piece only in its slot.
+    const LayerSpec& layer = model_.layer(model_.blob(blob).uses.front());
+    if (layer.kind == LayerKind::kBlock && layer.blobs.size() > 1) {
+      return inner_.Pull(blob, version, chunks, destination);
+    }
     return absl::InternalError("what is in place is not pulled");
   }
   std::optional<PushMemory> NewPushMemory(int64_t num_bytes) override {
@@ -360,6 +366,10 @@ class RelayExecutorTest : public ::testing::Test {
     for (const BlobSpec& blob : model_.blobs) {
       std::vector<std::vector<float>> uses;
       for (size_t use = 0; use < blob.uses.size(); ++use) {
+        if (blob.frozen) {
+          EXPECT_TRUE(store.Held(kStep, blob.id, static_cast<int>(use)).empty()) << blob.name;
+          continue;
+        }
         const auto gradient = store.UseGradient(kStep, blob.id, static_cast<int>(use));
         EXPECT_OK(gradient);
         uses.push_back(gradient.ok() ? *gradient : std::vector<float>());
@@ -387,6 +397,21 @@ class RelayExecutorTest : public ::testing::Test {
             << what << " " << model_.blobs[blob].name << " use " << use;
       }
     }
+  }
+
+  // Of every tensor that is not frozen, by "NAME use N".
+  std::map<std::string, std::vector<float>> ByTensor(const StepOutcome& outcome) const {
+    std::map<std::string, std::vector<float>> gradients;
+    for (const BlobSpec& blob : model_.blobs) {
+      const auto& uses = outcome.use_gradients[static_cast<size_t>(blob.id.value())];
+      for (size_t use = 0; use < uses.size(); ++use) {
+        for (const TensorSpec& tensor : blob.tensors) {
+          const auto first = uses[use].begin() + tensor.offset_elems;
+          gradients[absl::StrCat(tensor.name, " use ", use)].assign(first, first + tensor.num_elems());
+        }
+      }
+    }
+    return gradients;
   }
 
   // Every tensor of every use against the fp64 reference: the error of the whole tensor relative to its norm.
@@ -465,6 +490,83 @@ TEST_F(RelayExecutorTest, SeveralChunksOfTheVocabularyGiveTheSameGradients) {
     run.precision.wire = wire;
     Use(run);
     ExpectNearReference(RunStep({}), 1e-5);
+  }
+}
+
+RunConfig SmallLlama(Dtype dtype) {
+  RunConfig run = SmallRun(dtype);
+  run.model = {.family = ModelFamily::kLlama, .num_layers = 3, .d_model = 64, .num_heads = 4, .context = 13};
+  run.model.max_positions = 13;
+  run.model.vocab = 37;
+  run.model.num_kv_heads = 2;
+  run.model.d_head = 32;  // queries, keys and values are one product
+  run.model.d_ff = 64;
+  run.model.tied_head = false;
+  run.model.qkv_bias = true;
+  return run;
+}
+
+// Which ends the way back early, splits layers, or leaves the head alone to train.
+std::vector<RunConfig> FrozenRuns(Dtype dtype) {
+  std::vector<RunConfig> runs;
+  const auto add = [&](RunConfig run, std::vector<std::string> freeze) {
+    run.model.freeze = std::move(freeze);
+    runs.push_back(std::move(run));
+  };
+  add(SmallRun(dtype), {"transformer.w*", "transformer.h.0.*"});
+  add(SmallRun(dtype), {"transformer.h.1.*"});
+  add(SmallRun(dtype), {"*", "!*.bias"});
+  add(SmallRun(dtype), {"*", "!transformer.ln_f.*"});
+  add(SmallRun(dtype), {"*.attn.*", "*.ln_2.*", "transformer.wpe.weight"});
+  add(SmallRun(dtype), {"transformer.wte.weight"});
+  add(SmallLlama(dtype), {"model.embed_tokens.weight", "lm_head.weight", "*.mlp.*"});
+  add(SmallLlama(dtype), {"*_proj.weight", "!model.layers.2.*"});
+  return runs;
+}
+
+TEST_F(RelayExecutorTest, FrozenTensorsArePushedByNobodyAndChangeNoOtherGradient) {
+  for (const Dtype dtype : {Dtype::kF32, Dtype::kBf16}) {
+    for (const RunConfig& run : FrozenRuns(dtype)) {
+      RunConfig plain = run;
+      plain.model.freeze.clear();
+      Use(plain);
+      const StepOutcome of_all = RunStep({});
+      const std::map<std::string, std::vector<float>> all = ByTensor(of_all);
+      Use(run);
+      const StepOutcome outcome = RunStep({});
+      const std::map<std::string, std::vector<float>> trained = ByTensor(outcome);
+      EXPECT_LT(trained.size(), all.size());
+      for (const auto& [name, gradient] : trained) {
+        const std::vector<float>& want = all.at(name);
+        ASSERT_EQ(gradient.size(), want.size()) << name;
+        EXPECT_EQ(std::memcmp(gradient.data(), want.data(), want.size() * sizeof(float)), 0)
+            << name << " frozen: " << run.model.freeze[0];
+      }
+      for (const auto& [vnode, record] : outcome.records) EXPECT_EQ(record.loss_sum, of_all.records.at(vnode).loss_sum);
+      EXPECT_LE(outcome.pushes, of_all.pushes);
+    }
+  }
+}
+
+TEST_F(RelayExecutorTest, WithFrozenTensorsNoChoiceOfThePlanChangesABit) {
+  const std::vector<std::vector<int>> two = {{0, 1, 2}, {3}};
+  for (const Dtype dtype : {Dtype::kF32, Dtype::kBf16}) {
+    for (const RunConfig& run : FrozenRuns(dtype)) {
+      Use(run);
+      const StepOutcome want = RunStep({});
+      const std::string frozen = run.model.freeze[0];
+      ExpectSameBits(want, RunStep({.inner = InnerPolicy::kKeep, .weight_slots = 1}), frozen + ", kept");
+      ExpectSameBits(want, RunStep({.inner = InnerPolicy::kAuto, .more_bytes = -1, .workers = two}), frozen + ", all");
+      ExpectSameBits(want, RunStep({.more_bytes = -1, .resident = true}), frozen + ", resident");
+      ExpectSameBits(want, RunStep({.own_memory = true}), frozen + ", memory of its own");
+      ExpectSameBits(want, RunStep({.in_place = true}), frozen + ", in place");
+      ExpectSameBits(want, RunStep({.own_memory = true, .in_place = true}), frozen + ", copied from where it lies");
+      if (dtype != Dtype::kF32) continue;  // in a group, sums are what leaves it
+      ExpectSameBits(want, RunStep({.own_memory = true, .workers = {{0, 1}, {2, 3}}, .group = true}),
+                     frozen + ", a group");
+      ExpectSameBits(want, RunStep({.in_place = true, .workers = {{0, 1}, {2, 3}}, .group = true}),
+                     frozen + ", a group in place");
+    }
   }
 }
 

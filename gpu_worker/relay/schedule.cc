@@ -39,6 +39,7 @@ class ScheduleBuilder {
         plan_(plan),
         pass_(pass),
         num_layers_(static_cast<int>(model.layers.size())),
+        lowest_(model.lowest_trainable_layer().value()),
         items_(static_cast<int>(pass.vnodes.size()) * pass.micro_batches),
         pushed_(NodesOf(plan, pass)),
         slot_layer_(plan.weight_slots.size(), -1),
@@ -50,7 +51,7 @@ class ScheduleBuilder {
       if (turns_[t].starts_visit) StartVisit(turns_[t]);
       Load(t);
       if (t + 1 < turns_.size() && SourcesAreStored(turns_[t + 1])) Load(t + 1);
-      if (GivesFirstNode(turns_[t]) && !turns_[t].starts_visit) SumGroup();
+      if (SumsGroupBefore(turns_[t])) SumGroup();
       Compute(t);
       Store(t);  // before the vnode's gradient goes out: the next layer waits for it
       if (EndsVnode(turns_[t])) EndVnode(turns_[t]);
@@ -71,7 +72,7 @@ class ScheduleBuilder {
   void ListTurns() {
     for (int layer = 0; layer < num_layers_; ++layer) ListVisit(layer, layer == num_layers_ - 1);
     if (pass_.forward_only) return;
-    for (int layer = num_layers_ - 2; layer >= 0; --layer) ListVisit(layer, true);
+    for (int layer = num_layers_ - 2; layer >= lowest_; --layer) ListVisit(layer, true);
   }
   void ListVisit(int layer, bool backward) {
     for (int item = 0; item < items_; ++item) {
@@ -102,9 +103,10 @@ class ScheduleBuilder {
   static int TokenSlot(size_t t) { return static_cast<int>(t % RelayPlan::kTokenSlots); }
   // The slot that keeps the inner activations of a turn, or the one that every turn uses in its turn.
   int InnerSlot(const Turn& turn) const {
-    const int64_t total = int64_t{num_layers_ - 2} * items_;
+    const int first = std::max(lowest_, 1);  // block that has a backward
+    const int64_t total = int64_t{num_layers_ - 1 - first} * items_;
     const int64_t kept = std::min(plan_.kept_inner(), total);
-    const int64_t ordinal = int64_t{turn.layer.value() - 1} * items_ + Item(turn);
+    const int64_t ordinal = int64_t{turn.layer.value() - first} * items_ + Item(turn);
     if (ordinal >= total - kept) return static_cast<int>(ordinal - (total - kept));
     return static_cast<int>(plan_.inner_slots.size()) - 1;
   }
@@ -190,7 +192,7 @@ class ScheduleBuilder {
   }
   void Store(size_t t) {
     const Turn& turn = turns_[t];
-    const bool is_last = turn.backward && turn.kind == LayerKind::kEmbedding;  // nothing below the embedding
+    const bool is_last = turn.backward && turn.layer.value() == lowest_;  // nothing below trains
     if (plan_.resident || is_last || IsOver(turn)) return;
     RelayStep step = StepOf(turn.backward ? Kind::kStoreGradient : Kind::kStoreBoundary, turn);
     step.output = OutputSlot(t);
@@ -335,6 +337,9 @@ class ScheduleBuilder {
   // Partial sums of the node being gathered lie in the slots below; the vnode in work has the next one.
   int gradient() const { return static_cast<int>(sums_.size()); }
 
+  bool Trains(const Turn& turn) const { return model_.layer(turn.layer).trains(); }
+
+  // In a frozen layer, too, where kernels add up what nobody reads: else it would grow without bounds.
   void StartVnode(const Turn& turn) {
     RelayStep zero = StepOf(Kind::kZeroGradient, turn);
     zero.micro_batch = -1;
@@ -345,6 +350,7 @@ class ScheduleBuilder {
 
   void EndVnode(const Turn& turn) {
     if (turn.kind == LayerKind::kHead) StoreRecord(turn);
+    if (!Trains(turn)) return;
     const TreeNode node = pushed_[gathered_];
     RelayStep finish = GradientStep(Kind::kFinishLeaf, turn, node);
     Add(finish, {},
@@ -404,6 +410,8 @@ class ScheduleBuilder {
     return in_group() && EndsVnode(turn) && gathered_ == 0 &&
            pass_.vnodes[static_cast<size_t>(turn.vnode)] == pushed_.front().end() - 1;
   }
+  // In a frozen layer, which gives none, the sums of the layer above leave at the same place.
+  bool SumsGroupBefore(const Turn& turn) const { return GivesFirstNode(turn) && !turn.starts_visit; }
   void GiveNode(const Turn& turn, TreeNode node) {
     EPS_CHECK(sums_.size() == 1);
     sums_.clear();
@@ -455,6 +463,7 @@ class ScheduleBuilder {
   const RelayPlan& plan_;
   const PassShape& pass_;
   const int num_layers_;
+  const int lowest_;  // layer that trains: the way back ends there
   const int items_;
   const std::vector<TreeNode> pushed_;  // of every layer, in order
 

@@ -83,6 +83,8 @@ struct PassShape {
 //    starts when the last reader of its slot is done. Slots are reused least recently used first, and a layer that is
 //    still in a slot is not pulled again: with weight_slots >= 2 the last block is pulled once, and with as many slots
 //    as layers (resident) every layer is.
+//  - The way back ends with the lowest layer that trains. A frozen layer above it makes the gradient of its input, and
+//    pushes nothing.
 //  - The embedding's backward needs tokens only. So N layers, N - 2 of them blocks, take N pulls on the way there and
 //    N - 2 on the way back with one slot, one fewer for each further slot.
 //  - The out-stream carries everything that is short: loads and stores of boundaries, gradients that leave. The loads

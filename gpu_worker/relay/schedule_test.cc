@@ -23,6 +23,8 @@ struct Shape {
   bool keeps_all = false, resident = false, expands = true, bf16 = true;
   std::vector<int> held;  // empty: all
   int group_rounds = 0;   // 0: alone; else at least as many as this worker has nodes
+  // Layers, from 0. The embedding's table is the head's, too: with it frozen the head trains its norm.
+  std::vector<int> frozen;
 };
 
 std::string Print(const Shape& s) {
@@ -30,13 +32,19 @@ std::string Print(const Shape& s) {
                       s.weight_slots, " inner slots ", s.inner_slots, s.keeps_all ? " (all)" : "", " gradient slots ",
                       s.gradient_slots, " push slots ", s.push_slots, s.resident ? " resident" : "",
                       s.expands ? " expands" : "", s.bf16 ? " bf16" : " fp32", " held ", absl::StrJoin(s.held, ","),
-                      " rounds ", s.group_rounds);
+                      " rounds ", s.group_rounds, " frozen ", absl::StrJoin(s.frozen, ","));
 }
 
 // A schedule with all that the checks need. Only counts of slots matter to a schedule, so spans stay empty.
 struct Made {
   explicit Made(const Shape& shape) : shape(shape) {
-    model = BuildModel({.num_layers = shape.layers, .d_model = 4, .num_heads = 1, .context = 2, .vocab = 4}).value();
+    ModelConfig config = {.num_layers = shape.layers, .d_model = 4, .num_heads = 1, .context = 2, .vocab = 4};
+    for (const int layer : shape.frozen) {
+      config.freeze.push_back(layer == 0                  ? "transformer.w*"
+                              : layer == shape.layers + 1 ? "transformer.ln_f.*"
+                                                          : absl::StrCat("transformer.h.", layer - 1, ".*"));
+    }
+    model = BuildModel(config).value();
     const int num_layers = shape.layers + 2;
     plan.max_pass_vnodes = shape.vnodes;
     plan.resident = shape.resident;
@@ -306,6 +314,7 @@ class Simulator {
   void CheckExchanges() {
     std::vector<std::pair<int, int>> want;
     for (int layer = static_cast<int>(made_.model.layers.size()) - 1; layer >= 0; --layer) {
+      if (!made_.model.layers[static_cast<size_t>(layer)].trains()) continue;
       for (int round = 0; round < made_.pass.group_rounds; ++round) want.emplace_back(layer, round);
     }
     EXPECT_EQ(exchanges_, want);
@@ -374,8 +383,12 @@ class Simulator {
   }
 
   void CheckPushes() {
-    EXPECT_EQ(pushes_.size(), made_.pass.evaluates ? 0 : made_.model.layers.size());
+    const std::vector<LayerSpec>& layers = made_.model.layers;
+    const auto training =
+        std::count_if(layers.begin(), layers.end(), [](const LayerSpec& layer) { return layer.trains(); });
+    EXPECT_EQ(static_cast<int64_t>(pushes_.size()), made_.pass.evaluates ? 0 : training);
     for (const auto& [layer, nodes] : pushes_) {
+      EXPECT_TRUE(layers[static_cast<size_t>(layer)].trains()) << "layer " << layer;
       std::vector<int> covered;
       for (const TreeNode& node : nodes) {
         EXPECT_TRUE(IsTreeNode(node, made_.pass.num_vnodes));
@@ -406,11 +419,40 @@ void Check(const Shape& shape) {
   simulator.Run();
 
   const int blocks = shape.layers, items = static_cast<int>(made.pass.vnodes.size()) * shape.micro_batches;
-  const int kept = std::min(static_cast<int>(made.plan.kept_inner()), blocks * items);
-  EXPECT_EQ(simulator.num_recomputes(), blocks * items - kept);
+  // The way back ends with the lowest layer that trains.
+  int lowest = 0;
+  while (std::find(shape.frozen.begin(), shape.frozen.end(), lowest) != shape.frozen.end()) ++lowest;
+  const int back = std::min(blocks, blocks + 1 - lowest);
+  const int kept = std::min(static_cast<int>(made.plan.kept_inner()), back * items);
+  EXPECT_EQ(simulator.num_recomputes(), back * items - kept);
+  for (const RelayStep& step : steps) EXPECT_TRUE(!step.backward || step.layer.value() >= lowest);
   const int slots = static_cast<int>(made.plan.weight_slots.size());
   // There: N. Back: every block that is no longer in a slot; one slot holds the head.
-  EXPECT_EQ(simulator.num_pulls(), blocks + 2 + std::max(0, blocks - (slots - 1)));
+  EXPECT_EQ(simulator.num_pulls(), blocks + 2 + std::max(0, back - (slots - 1)));
+}
+
+TEST(ScheduleTest, FrozenLayersPushNothingAndTheWayBackEndsWithTheLowestThatTrains) {
+  const std::vector<std::vector<int>> of_layers = {{1},          {2, 3},    {0},    {0, 1},
+                                                   {0, 1, 2, 3}, {0, 1, 3}, {0, 4}, {0, 2, 4}};
+  for (size_t i = 0; i < of_layers.size(); ++i) {
+    for (int weight_slots = 1; weight_slots <= 3; ++weight_slots) {
+      for (const int inner_slots : {1, 3, 12}) {
+        const int turn = static_cast<int>(i) + weight_slots + inner_slots;
+        Shape shape{.layers = 3, .vnodes = 4, .micro_batches = 1 + turn % 2, .weight_slots = weight_slots};
+        shape.inner_slots = inner_slots;
+        shape.keeps_all = inner_slots == 12 && shape.micro_batches == 1;
+        shape.gradient_slots = 1 + turn % 3;
+        shape.push_slots = 1 + turn % 2;
+        shape.bf16 = turn % 3 != 0;
+        shape.resident = turn % 5 == 0;
+        shape.frozen = of_layers[i];
+        Check(shape);
+        shape.held = {1, 2};
+        shape.group_rounds = 4;
+        Check(shape);
+      }
+    }
+  }
 }
 
 TEST(ScheduleTest, NoBufferIsOverwrittenWhileNeededForManyShapes) {

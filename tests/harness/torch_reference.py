@@ -1,5 +1,6 @@
 """A run from a Hugging Face folder against plain PyTorch: every loss and every exported weight, in fp32."""
 
+import fnmatch
 import json
 import math
 
@@ -67,8 +68,9 @@ class TorchReference(SystemTest):
             rows.append(token_masking.mask(text[first: first + context], place, seed=0, vocab=vocab, **rule))
         return tuple(torch.from_numpy(np.stack(part)) for part in zip(*rows))
 
-    def train_torch(self, clip, decay):
-        w = {k: v.clone().requires_grad_() for k, v in self.weights.items()}
+    def train_torch(self, clip, decay, freeze=()):
+        frozen = {k for k in self.weights if any(fnmatch.fnmatchcase(k, pattern) for pattern in freeze)}
+        w = {k: v.clone().requires_grad_(k not in frozen) for k, v in self.weights.items()}
         optimizer = torch_gpt2.adamw(w, PEAK, (0.9, 0.95), 1e-8, 0.1)
         losses, norms = [], []
         for step in range(STEPS):
@@ -83,10 +85,10 @@ class TorchReference(SystemTest):
             losses.append(loss.item())
         return losses, norms, {k: v.detach().numpy() for k, v in w.items()}
 
-    def compare(self, clip, decay, *args):
+    def compare(self, clip, decay, *args, freeze=()):
         spec = self.work.spec({
-            "model": {"from": str(self.folder), **{k: None for k in ("family", "layers", "d_model", "heads", "context",
-                                                                     "vocab", "init_seed")}},
+            "model": {"from": str(self.folder), "freeze": list(freeze),
+                      **{k: None for k in ("family", "layers", "d_model", "heads", "context", "vocab", "init_seed")}},
             "data": {"order": "SEQUENTIAL", "seed": None},
             "batch": {"virtual_nodes": VNODES, "micro_batches": MICRO_BATCHES, "micro_batch": MICRO_BATCH},
             "optimizer": {"clip": {"mode": "EXACT", "norm": clip} if clip else None,
@@ -98,7 +100,7 @@ class TorchReference(SystemTest):
         done = run([str(EPS), "export", "--checkpoint", str(latest_checkpoint(out)), "--out", str(exported)])
         self.assertEqual(done.returncode, 0, done.stderr)
 
-        losses, norms, weights = self.train_torch(clip, decay)
+        losses, norms, weights = self.train_torch(clip, decay, freeze)
         ours = summary(out)["loss"]
         self.assertEqual(len(ours), STEPS)
         worst_loss = max(abs(a - b) / abs(b) for a, b in zip(ours, losses))

@@ -32,3 +32,6 @@ class TorchTest(TorchReference):
 
     def test_twenty_steps_with_exact_clipping(self):
         self.compare(0.5, "COSINE")
+
+    def test_twenty_steps_with_frozen_tensors_and_exact_clipping(self):
+        self.compare(0.3, "COSINE", freeze=("transformer.w*", "transformer.h.0.*", "*.1.attn.*", "*.2.ln_1.weight"))
