@@ -260,7 +260,7 @@ TEST(HfBertConfigTest, AClassifierHasAsManyClassesAsLabels) {
   EXPECT_THAT(ModelConfigFromJson(Bert(task + R"(, "id2label": {"0": "a"})")),
               StatusIs(kInvalid, "num_labels: found 1"));
   EXPECT_THAT(ModelConfigFromJson(Bert(task + R"(, "problem_type": "regression")")),
-              StatusIs(kInvalid, "problem_type: found \"regression\""));
+              StatusIs(kInvalid, "problem_type: \"regression\""));
 }
 
 TEST(HfBertConfigTest, WhatIsWrittenIsReadWithTheSameBits) {

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -37,14 +38,15 @@ class SampleSourceTest : public ::testing::Test {
   std::string path() const { return dir_.File("ids.bin"); }
   // A pair of classes 0, 2, 1 and 0; the first document has a second part from its token 1 on, the third from 5 on.
   void WriteClasses() {
-    ASSERT_OK_AND_ASSIGN(
-        auto writer, DocumentIndexWriter::Create(DocumentIndexPath(path()),
-                                                 {.token_bytes = 2, .tokenizer_fingerprint = std::string(64, 'a')}));
+    ASSERT_OK_AND_ASSIGN(auto writer,
+                         DocumentIndexWriter::Create(
+                             DocumentIndexPath(path()),
+                             {.token_bytes = 2, .tokenizer_fingerprint = std::string(64, 'a'), .has_labels = true}));
     const struct {
       int64_t num_tokens;
       int32_t label;
-      int64_t second_part;
-    } documents[] = {{4, 0, 1}, {3, 2, 3}, {8, 1, 5}, {1, 0, 1}};
+      std::optional<int64_t> second_part;
+    } documents[] = {{4, 0, 1}, {3, 2, std::nullopt}, {8, 1, 5}, {1, 0, std::nullopt}};
     for (const auto& d : documents) {
       const std::vector<TokenRange> counted = {{0, d.num_tokens}};
       ASSERT_OK(writer->Add(

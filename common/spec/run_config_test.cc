@@ -468,7 +468,8 @@ TEST_F(RunConfigTest, AnEvaluationBesideSourcesHasTheFormOfTheFirst) {
   EXPECT_EQ(config.evaluation_data().path_field, "evaluation.path");
   EXPECT_THAT(
       Load(text, {{"evaluation.path", "held.txt"}}),
-      StatusIs(kInvalid, "evaluation.path: held.txt is not JSONL by its ending, other than data.sources[0].path"));
+      StatusIs(kInvalid,
+               "evaluation.path: held.txt is no JSONL and no table by its ending, other than data.sources[0].path"));
 }
 
 TEST_F(RunConfigTest, WhatIsWrongWithASourceIsNamedByItsPlace) {
@@ -498,7 +499,7 @@ TEST_F(RunConfigTest, AFieldOfOneSourceCanBeSet) {
     EXPECT_THAT(Load(text, {{bad, "3"}}),
                 StatusIs(kInvalid, "name a field of one of them, as sources[0].path; there are 2"));
   }
-  EXPECT_THAT(Load(text, {{"data[0].seed", "3"}}), StatusIs(kInvalid, "data is one"));
+  EXPECT_THAT(Load(text, {{"data[0].seed", "3"}}), StatusIs(kInvalid, "data takes no [...]"));
 }
 
 TEST_F(RunConfigTest, SourcesThatDifferChangeBits) {
@@ -520,7 +521,7 @@ TEST_F(RunConfigTest, WhatAnEvaluationCannotBeIsRefused) {
   refused({every, path, {"evaluation.held_out", "0.1"}}, "evaluation: path and held_out are given");
   refused({every, {"evaluation.path", ""}}, "evaluation.path: is empty");
   refused({every, {"evaluation.path", "b.jsonl"}}, "evaluation.path: b.jsonl is JSONL");
-  refused({{"data.path", "a.jsonl"}, every, path}, "evaluation.path: b.txt is not JSONL");
+  refused({{"data.path", "a.jsonl"}, every, path}, "evaluation.path: b.txt is no JSONL");
   refused({every, path, {"evaluation.samples", "0"}}, "evaluation.samples: 0, must be at least 1");
   for (const char* bad : {"0", "1", "-0.5", "nan"}) {
     refused({every, {"evaluation.held_out", bad}}, "evaluation.held_out: ");

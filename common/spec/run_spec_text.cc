@@ -123,6 +123,11 @@ class FirstError : public google::protobuf::io::ErrorCollector {
 
 // ---- Checks that protobuf leaves out
 
+// Several messages; what else is repeated are values.
+bool IsMessages(const FieldDescriptor& field) {
+  return field.is_repeated() && field.cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE;
+}
+
 // proto3 takes any number for an enum; only the named ones mean something.
 absl::Status CheckEnums(const Message& message, const std::string& path) {
   const Reflection& reflection = *message.GetReflection();
@@ -130,11 +135,13 @@ absl::Status CheckEnums(const Message& message, const std::string& path) {
   reflection.ListFields(message, &fields);
   for (const FieldDescriptor* field : fields) {
     const std::string field_path = JoinPath(path, field->name());
-    if (field->is_repeated()) {  // all of them are messages
+    if (IsMessages(*field)) {
       for (int i = 0; i < reflection.FieldSize(message, field); ++i) {
         EPS_RETURN_IF_ERROR(
             CheckEnums(reflection.GetRepeatedMessage(message, field, i), absl::StrCat(field_path, "[", i, "]")));
       }
+    } else if (field->is_repeated()) {
+      continue;  // none is of enums
     } else if (field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE) {
       EPS_RETURN_IF_ERROR(CheckEnums(reflection.GetMessage(message, field), field_path));
     } else if (field->cpp_type() == FieldDescriptor::CPPTYPE_ENUM) {
@@ -253,7 +260,7 @@ absl::StatusOr<Message*> OneOfMany(const FieldOverride& override_field, const st
   const auto wrong = [&](absl::string_view why) {
     return absl::InvalidArgumentError(absl::StrCat(override_field.path, ": ", why));
   };
-  if (!field.is_repeated()) return wrong(absl::StrCat(field.name(), " is one, and takes no [...]"));
+  if (!IsMessages(field)) return wrong(absl::StrCat(field.name(), " takes no [...]"));
   const int size = message.GetReflection()->FieldSize(message, &field);
   int index = -1;
   const absl::string_view behind = absl::string_view(name).substr(field.name().size());
@@ -312,14 +319,14 @@ void AppendDifferences(const Message& was, const Message& now, const std::string
     const FieldDescriptor& field = *type.field(i);
     const std::string field_path = JoinPath(path, field.name());
     if (std::find(skipped.begin(), skipped.end(), field_path) != skipped.end()) continue;
-    if (field.is_repeated()) {
+    if (IsMessages(field)) {
       AppendRepeatedDifferences(was, now, field, field_path, skipped, out);
       continue;
     }
     const std::string old_text = ShowField(was, field), new_text = ShowField(now, field);
     if (old_text != new_text) {
       out.push_back(absl::StrCat(field_path, ": was ", old_text, ", now ", new_text));
-    } else if (field.cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE && !field.is_repeated() && old_text != "absent") {
+    } else if (field.cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE && old_text != "absent") {
       AppendDifferences(was.GetReflection()->GetMessage(was, &field), now.GetReflection()->GetMessage(now, &field),
                         field_path, skipped, out);
     }
@@ -362,7 +369,7 @@ absl::Status ApplyOverride(const FieldOverride& override_field, proto::RunSpec& 
       return absl::InvalidArgumentError(
           absl::StrCat(override_field.path, ": ", UnknownFieldText(*message->GetDescriptor())));
     }
-    if (field->is_repeated() || name != names[i]) {
+    if (IsMessages(*field) || name != names[i]) {
       EPS_ASSIGN_OR_RETURN(message, OneOfMany(override_field, names[i], *field, i + 1 == names.size(), *message));
       continue;
     }

@@ -88,7 +88,7 @@ class BertTest(SystemTest):
         self.assertGreater(evaluated[-1]["eval_accuracy"], 0.6)
 
     def test_a_classifier_begins_with_the_weights_of_masked_tokens_and_leaves_a_folder_of_its_own(self):
-        masked = self.work.spec({**MASKED, "model": {"max_positions": 80}}, name="masked.json")
+        masked = self.work.spec({**MASKED, "model": {**MASKED["model"], "max_positions": 80}}, name="masked.json")
         self.train_ok(masked, self.work.out("masked"))
         folder = self.exported(self.work.out("masked"))
         path = self.table(lines_of_this_tree())
@@ -118,4 +118,4 @@ class BertTest(SystemTest):
         (self.work.path / "empty.tsv").write_text("sentence\tlabel\nabc\t\n")
         self.refused(train(self.classifier(self.work.path / "empty.tsv"), self.work.out("empty")), 2, "empty.tsv", "label")
         self.refused(train(self.classifier(path, data={"label_column": "genre", "text_column": "sentence"}),
-                           self.work.out("column")), 2, "genre", "sentence, label")
+                           self.work.out("column")), 2, "genre", '"sentence", "label"')
