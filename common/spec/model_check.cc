@@ -1,0 +1,216 @@
+#include "common/spec/model_check.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "common/base/status_macros.h"
+#include "common/model/model_spec.h"
+#include "common/spec/checker.h"
+
+namespace eps {
+namespace {
+
+RotaryConfig RotaryOf(const proto::Model& model) {
+  RotaryConfig rotary;
+  rotary.theta = EPS_FIELD(model, rope_theta).value_or(rotary.theta);
+  if (!model.has_rope_scaling()) return rotary;
+  const proto::RopeScaling& scaling = model.rope_scaling();
+  const bool is_llama3 = scaling.type() == proto::RopeScaling::LLAMA3;
+  rotary.scaling = is_llama3 ? RotaryConfig::Scaling::kLlama3 : RotaryConfig::Scaling::kLinear;
+  rotary.factor = EPS_FIELD(scaling, factor).value_or(rotary.factor);
+  if (!is_llama3) return rotary;
+  rotary.low_freq_factor = EPS_FIELD(scaling, low_freq_factor).value_or(rotary.low_freq_factor);
+  rotary.high_freq_factor = EPS_FIELD(scaling, high_freq_factor).value_or(rotary.high_freq_factor);
+  rotary.original_context = EPS_FIELD(scaling, original_context).value_or(rotary.original_context);
+  return rotary;
+}
+
+void SetBertShape(const proto::Model& model, ModelConfig& config) {
+  config.family = ModelFamily::kBert;
+  config.d_ff = model.d_ff();
+  config.max_positions = EPS_FIELD(model, max_positions).value_or(config.context);
+  config.num_types = EPS_FIELD(model, types).value_or(2);
+}
+
+void SetLlamaShape(const proto::Model& model, ModelConfig& config) {
+  config.family = ModelFamily::kLlama;
+  config.num_kv_heads = EPS_FIELD(model, kv_heads).value_or(config.num_heads);
+  config.d_head = EPS_FIELD(model, head_dim).value_or(config.d_model / std::max<int64_t>(config.num_heads, 1));
+  config.d_ff = model.d_ff();
+  config.tied_head = model.tied_head();
+  config.qkv_bias = model.qkv_bias();
+  config.out_bias = model.out_bias();
+  config.qk_norm = model.qk_norm();
+  config.sliding_window = model.sliding_window();
+  config.max_positions = EPS_FIELD(model, max_positions).value_or(config.context);
+  config.rotary = RotaryOf(model);
+}
+
+ModelConfig ShapeOf(const proto::Model& model) {
+  ModelConfig config;
+  config.num_layers = model.layers();
+  config.d_model = model.d_model();
+  config.num_heads = model.heads();
+  config.context = model.context();
+  config.vocab = model.vocab();
+  config.layer_norm_eps = EPS_FIELD(model, layer_norm_eps).value_or(config.layer_norm_eps);
+  if (model.family() == proto::Model::LLAMA) SetLlamaShape(model, config);
+  if (model.family() == proto::Model::BERT) SetBertShape(model, config);
+  return config;
+}
+
+absl::string_view FirstOfLlama(const proto::Model& model) {
+  return FirstGiven({{"kv_heads", model.has_kv_heads()},
+                     {"head_dim", model.has_head_dim()},
+                     {"tied_head", model.has_tied_head()},
+                     {"qkv_bias", model.has_qkv_bias()},
+                     {"out_bias", model.has_out_bias()},
+                     {"qk_norm", model.has_qk_norm()},
+                     {"sliding_window", model.has_sliding_window()},
+                     {"rope_theta", model.has_rope_theta()},
+                     {"rope_scaling", model.has_rope_scaling()}});
+}
+absl::string_view FirstOfBert(const proto::Model& model) {
+  return FirstGiven({{"types", model.has_types()},
+                     {"classes", model.has_classes()},
+                     {"classifier_dropout", model.has_classifier_dropout()}});
+}
+absl::string_view FirstOfBoth(const proto::Model& model) {  // of LLAMA and BERT
+  return FirstGiven({{"d_ff", model.has_d_ff()}, {"max_positions", model.has_max_positions()}});
+}
+
+// Fields of another family than the one that is meant.
+absl::Status RefuseOtherFamilies(const proto::Model& model, ModelFamily family) {
+  const auto refuse = [](absl::string_view field, absl::string_view owner) {
+    if (field.empty()) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat("model.", field, ": given, but it is of family: ", owner));
+  };
+  if (family != ModelFamily::kLlama) EPS_RETURN_IF_ERROR(refuse(FirstOfLlama(model), "LLAMA"));
+  if (family != ModelFamily::kBert) EPS_RETURN_IF_ERROR(refuse(FirstOfBert(model), "BERT"));
+  if (family == ModelFamily::kGpt2) EPS_RETURN_IF_ERROR(refuse(FirstOfBoth(model), "LLAMA or BERT"));
+  return absl::OkStatus();
+}
+
+// The shape stands in the folder; a second one in the RunSpec could only contradict it.
+absl::Status RefuseShapeBesideFrom(const proto::Model& model, ModelFamily family) {
+  absl::string_view field = FirstGiven({{"family", model.has_family()},
+                                        {"layers", model.has_layers()},
+                                        {"d_model", model.has_d_model()},
+                                        {"heads", model.has_heads()},
+                                        {"context", model.has_context() && family == ModelFamily::kGpt2},
+                                        {"vocab", model.has_vocab()},
+                                        {"layer_norm_eps", model.has_layer_norm_eps()}});
+  if (field.empty()) field = FirstOfLlama(model);
+  if (field.empty()) field = FirstOfBoth(model);
+  if (field.empty() && model.has_types()) field = "types";
+  if (field.empty()) return RefuseOtherFamilies(model, family);
+  return absl::InvalidArgumentError(absl::StrCat("model.", field,
+                                                 ": given beside model.from, which says it already; beside "
+                                                 "model.from only init_seed, freeze and dropouts may stand",
+                                                 family == ModelFamily::kGpt2    ? ""
+                                                 : family == ModelFamily::kLlama ? ", and context"
+                                                                                 : ", context and classes"));
+}
+
+absl::StatusOr<ModelConfig> BaseModel(const proto::Model& model, const CheckContext& context, const std::string& from) {
+  if (from.empty() || context.read_model == nullptr) {
+    const ModelConfig config = ShapeOf(model);
+    EPS_RETURN_IF_ERROR(RefuseOtherFamilies(model, config.family));
+    return config;
+  }
+  absl::StatusOr<ModelConfig> config = context.read_model(from);
+  EPS_RETURN_IF_ERROR_WITH(config.status(), "model.from");
+  EPS_RETURN_IF_ERROR(RefuseShapeBesideFrom(model, config->family));
+  config->context = EPS_FIELD(model, context).value_or(config->context);
+  return config;
+}
+
+void WriteLlama(const ModelConfig& model, proto::Model& out) {
+  out.set_family(proto::Model::LLAMA);
+  out.set_kv_heads(model.num_kv_heads);
+  out.set_head_dim(model.d_head);
+  out.set_d_ff(model.d_ff);
+  out.set_tied_head(model.tied_head);
+  out.set_qkv_bias(model.qkv_bias);
+  out.set_out_bias(model.out_bias);
+  out.set_qk_norm(model.qk_norm);
+  out.set_sliding_window(model.sliding_window);
+  out.set_max_positions(model.max_positions);
+  const RotaryConfig& rotary = model.rotary;
+  out.set_rope_theta(rotary.theta);
+  if (rotary.scaling == RotaryConfig::Scaling::kNone) return;
+  proto::RopeScaling& scaling = *out.mutable_rope_scaling();
+  scaling.set_factor(rotary.factor);
+  if (rotary.scaling == RotaryConfig::Scaling::kLinear) return;
+  scaling.set_type(proto::RopeScaling::LLAMA3);
+  scaling.set_low_freq_factor(rotary.low_freq_factor);
+  scaling.set_high_freq_factor(rotary.high_freq_factor);
+  scaling.set_original_context(rotary.original_context);
+}
+
+void WriteBert(const ModelConfig& model, proto::Model& out) {
+  out.set_family(proto::Model::BERT);
+  out.set_d_ff(model.d_ff);
+  out.set_max_positions(model.max_positions);
+  out.set_types(model.num_types);
+  if (model.is_classifier()) out.set_classes(model.num_classes);
+  out.set_classifier_dropout(model.classifier_dropout);
+}
+
+}  // namespace
+
+absl::Status CheckModel(const proto::RunSpec& spec, const CheckContext& context, RunConfig& config) {
+  const proto::Model& model = spec.model();
+  if (!spec.has_model()) {
+    return absl::InvalidArgumentError("model: missing; give from, or layers, d_model, heads, context and vocab");
+  }
+  if (model.has_from() && model.from().empty()) return absl::InvalidArgumentError("model.from: is empty");
+  if (model.has_from()) config.model_from = context.absolute_path(model.from());
+  EPS_ASSIGN_OR_RETURN(config.model, BaseModel(model, context, config.model_from));
+  Checker check;
+  // Checked here and not only as what it becomes, so that the error names the field that was
+  // written.
+  if (model.has_dropout()) check.BelowOne("model.dropout", model.dropout(), 0);
+  if (model.has_classes()) {
+    const int64_t least = model.has_from() ? 2 : 0;
+    config.model.num_classes = check.Integer<int64_t>("model.classes", model.classes(), 0, least, 65536);
+  }
+  EPS_RETURN_IF_ERROR(check.status());
+  ModelConfig& out = config.model;
+  const auto all = EPS_FIELD(model, dropout);
+  out.embedding_dropout = EPS_FIELD(model, embedding_dropout).value_or(all.value_or(out.embedding_dropout));
+  out.attention_dropout = EPS_FIELD(model, attention_dropout).value_or(all.value_or(out.attention_dropout));
+  out.residual_dropout = EPS_FIELD(model, residual_dropout).value_or(all.value_or(out.residual_dropout));
+  if (out.family == ModelFamily::kBert) {
+    out.classifier_dropout = EPS_FIELD(model, classifier_dropout).value_or(all.value_or(out.classifier_dropout));
+  }
+  out.init_seed = model.init_seed();
+  out.freeze.assign(model.freeze().begin(), model.freeze().end());
+  return BuildModel(out).status();  // the ranges
+}
+
+void WriteModel(const RunConfig& config, proto::Model& out) {
+  const ModelConfig& model = config.model;
+  out.set_family(proto::Model::GPT2);
+  if (!config.model_from.empty()) out.set_from(config.model_from);
+  for (const std::string& pattern : model.freeze) out.add_freeze(pattern);
+  out.set_layers(model.num_layers);
+  out.set_d_model(model.d_model);
+  out.set_heads(model.num_heads);
+  out.set_context(model.context);
+  out.set_vocab(model.vocab);
+  out.set_init_seed(model.init_seed);
+  out.set_embedding_dropout(model.embedding_dropout);
+  out.set_attention_dropout(model.attention_dropout);
+  out.set_residual_dropout(model.residual_dropout);
+  out.set_layer_norm_eps(model.layer_norm_eps);
+  if (model.family == ModelFamily::kLlama) WriteLlama(model, out);
+  if (model.family == ModelFamily::kBert) WriteBert(model, out);
+}
+
+}  // namespace eps

@@ -1,0 +1,187 @@
+#include <cstdint>
+#include <filesystem>
+#include <limits>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/model/hf_config.h"
+#include "common/model/model_spec.h"
+#include "common/spec/run_config.h"
+#include "common/spec/testing.h"
+#include "common/testing/status_matchers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace eps {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+TEST_F(RunConfigTest, AModelOfTheLlamaFamilyIsReadWithItsDefaults) {
+  const std::string base = std::string(kSmall);
+  RunConfig config = MustLoad(base, {{"model.family", "LLAMA"}, {"model.d_ff", "20"}});
+  const ModelConfig& model = config.model;
+  EXPECT_EQ(model.family, ModelFamily::kLlama);
+  EXPECT_EQ(model.num_kv_heads, model.num_heads);
+  EXPECT_EQ(model.d_head, model.d_model / model.num_heads);
+  EXPECT_EQ(model.d_ff, 20);
+  EXPECT_EQ(model.max_positions, model.context);
+  EXPECT_FALSE(model.tied_head);
+  EXPECT_EQ(model.rotary, RotaryConfig{});
+  EXPECT_THAT(ParseRunConfig(SerializeRunConfig(config)), IsOkAndHolds(config));
+  config = MustLoad(base, {{"model.family", "LLAMA"},
+                           {"model.d_ff", "20"},
+                           {"model.kv_heads", "1"},
+                           {"model.head_dim", "6"},
+                           {"model.tied_head", "true"},
+                           {"model.qkv_bias", "true"},
+                           {"model.out_bias", "true"},
+                           {"model.qk_norm", "true"},
+                           {"model.sliding_window", "3"},
+                           {"model.rope_theta", "500"},
+                           {"model.rope_scaling.type", "LLAMA3"},
+                           {"model.rope_scaling.factor", "8"},
+                           {"model.rope_scaling.original_context", "99"},
+                           {"model.max_positions", "1000"}});
+  EXPECT_EQ(config.model.rotary, (RotaryConfig{500, RotaryConfig::Scaling::kLlama3, 8, 1, 4, 99}));
+  EXPECT_EQ(config.model.max_positions, 1000);
+  EXPECT_TRUE(config.model.qk_norm && config.model.out_bias && config.model.tied_head);
+  EXPECT_THAT(ParseRunConfig(SerializeRunConfig(config)), IsOkAndHolds(config));
+}
+
+constexpr char kBert[] = R"(
+model { family: BERT layers: 1 d_model: 8 heads: 2 context: 4 vocab: 300 d_ff: 20 dropout: 0.1 classifier_dropout: 0.2 }
+data { path: "a.txt" mask { token: 256 never: 10 never: 13 } }
+optimizer { schedule { peak: 0.1 } }
+steps: 3
+)";
+
+TEST_F(RunConfigTest, ABertIsReadWithItsDefaults) {
+  RunConfig config = MustLoad(kBert);
+  EXPECT_EQ(config.objective(), Objective::kMaskedTokens);
+  EXPECT_EQ(config.model.num_types, 2);
+  EXPECT_EQ(config.model.max_positions, 4);
+  EXPECT_EQ(config.model.residual_dropout, 0.1);
+  EXPECT_EQ(config.model.classifier_dropout, 0.2);
+  EXPECT_EQ(config.data.mask, (MaskConfig{.share = 0.15, .token = 256, .never = {10, 13}}));
+  EXPECT_THAT(ParseRunConfig(SerializeRunConfig(config)), IsOkAndHolds(config));
+  EXPECT_THAT(DifferencesThatMatter(config, MustLoad(kBert, {{"data.mask.share", "0.2"}})),
+              ElementsAre(HasSubstr("data.mask.share")));
+}
+
+TEST_F(RunConfigTest, WhatABertDoesNotTakeIsRefused) {
+  const std::vector<std::pair<std::vector<FieldOverride>, std::string>> refused = {
+      {{{"model.head_dim", "4"}}, "model.head_dim: given, but it is of family: LLAMA"},
+      {{{"data.mask.token", "300"}}, "data.mask.token: 300, must be at most 299"},
+      {{{"data.mask.share", "0"}}, "data.mask.share: 0, must be greater than 0"},
+      {{{"data.text_column", "a"}}, "data.text_column: given, but data.path is no table"}};
+  for (const auto& [overrides, message] : refused) {
+    EXPECT_THAT(Load(kBert, overrides), StatusIs(kInvalid, message)) << message;
+  }
+  EXPECT_THAT(Load(R"(model { family: BERT layers: 1 d_model: 8 heads: 2 context: 4 vocab: 300 d_ff: 20 }
+                      data { path: "a.txt" } optimizer { schedule { peak: 0.1 } } steps: 3)"),
+              StatusIs(kInvalid, "data.mask.token: missing"));
+}
+
+TEST_F(RunConfigTest, WhatIsOfTheOtherFamilyIsRefused) {
+  EXPECT_THAT(Load(kSmall, {{"model.d_ff", "20"}}),
+              StatusIs(kInvalid, "model.d_ff: given, but it is of family: LLAMA or BERT"));
+  EXPECT_THAT(Load(kSmall, {{"model.rope_scaling.factor", "2"}}),
+              StatusIs(kInvalid, "model.rope_scaling: given, but it is of family: LLAMA"));
+  EXPECT_THAT(Load(kSmall, {{"model.classes", "2"}}),
+              StatusIs(kInvalid, "model.classes: given, but it is of family: BERT"));
+  EXPECT_THAT(Load(kSmall, {{"model.family", "LLAMA"}}), StatusIs(kInvalid, "model.d_ff: 0"));
+  EXPECT_THAT(Load(kSmall, {{"model.family", "LLAMA"}, {"model.d_ff", "20"}, {"model.dropout", "0.1"}}),
+              StatusIs(kInvalid, "model.embedding_dropout: 0.1, this family has none"));
+}
+
+TEST_F(RunConfigTest, HeadsThatDoNotDivideTheWidthAreRefused) {
+  EXPECT_THAT(Load(kExample, {{"model.heads", "5"}}),
+              StatusIs(kInvalid, "run.textproto: model.heads: 5 does not divide model.d_model 384"));
+}
+
+TEST_F(RunConfigTest, OneDropoutIsAllThreeAndANamedOneGoesFirst) {
+  const RunConfig config = MustLoad(kSmall, {{"model.dropout", "0.1"}, {"model.attention_dropout", "0"}});
+  EXPECT_EQ(config.model.embedding_dropout, 0.1);
+  EXPECT_EQ(config.model.attention_dropout, 0);
+  EXPECT_EQ(config.model.residual_dropout, 0.1);
+}
+
+TEST_F(RunConfigTest, TheLargestSeedsAreKept) {
+  const RunConfig config = MustLoad(kSmall, {{"model.init_seed", "18446744073709551615"}});
+  EXPECT_EQ(config.model.init_seed, std::numeric_limits<uint64_t>::max());
+}
+
+TEST_F(RunConfigTest, FrozenTensorsAreKeptInOrderAndMatter) {
+  std::string text = kSmall;
+  text.insert(text.find("layers"), R"(freeze: ["*", "!transformer.h.0.*"] )");
+  const RunConfig run = MustLoad(text, {{"model.freeze", "*.bias"}});
+  EXPECT_THAT(run.model.freeze, ElementsAre("*", "!transformer.h.0.*", "*.bias"));
+  ASSERT_OK_AND_ASSIGN(const RunConfig again, ParseRunConfig(SerializeRunConfig(run)));
+  EXPECT_EQ(again, run);
+  EXPECT_THAT(
+      DifferencesThatMatter(MustLoad(text), run),
+      ElementsAre(R"(model.freeze: was ["*", "!transformer.h.0.*"], now ["*", "!transformer.h.0.*", "*.bias"])"));
+  EXPECT_THAT(DifferencesThatMatter(MustLoad(kSmall), MustLoad(kSmall, {{"model.freeze", "*.bias"}})),
+              ElementsAre(R"(model.freeze: was absent, now ["*.bias"])"));
+  EXPECT_THAT(LoadWith("model.freeze", "*.biass"), StatusIs(kInvalid, R"(model.freeze: "*.biass" matches no tensor)"));
+  EXPECT_THAT(LoadWith("model.freeze", "*"), StatusIs(kInvalid, "model.freeze: every tensor is frozen"));
+}
+
+// ---- model.from
+
+constexpr char kFrom[] = R"(
+model { from: "gpt2" }  data { path: "a.txt" }  optimizer { schedule { peak: 0.1 } }  steps: 3)";
+
+TEST_F(RunConfigTest, AModelFromAFolderHasThatFoldersShapeAndDropouts) {
+  ModelConfig model;
+  model.num_layers = 2;
+  model.d_model = 8;
+  model.num_heads = 2;
+  model.context = 16;
+  model.vocab = 99;
+  model.attention_dropout = 0.25;
+  WriteHfFolder(ModelConfigToJson(model));
+  const RunConfig config = MustLoad(kFrom);
+  EXPECT_EQ(config.model, model);
+  EXPECT_EQ(config.model_from, dir_.File("gpt2"));
+  EXPECT_EQ(MustLoad(kFrom, {{"model.init_seed", "3"}}).model.init_seed, 3u);
+  EXPECT_EQ(MustLoad(kFrom, {{"model.dropout", "0"}}).model.attention_dropout, 0);
+}
+
+TEST_F(RunConfigTest, AModelFromAFolderSurvivesSerialisationWithoutTheFolder) {
+  WriteHfFolder(R"({"model_type":"gpt2","n_layer":2,"n_embd":8,"n_head":2,"n_positions":5,"vocab_size":9})");
+  const RunConfig config = MustLoad(kFrom);
+  std::filesystem::remove_all(dir_.File("gpt2"));
+  EXPECT_THAT(ParseRunConfig(SerializeRunConfig(config)), IsOkAndHolds(config));
+}
+
+TEST_F(RunConfigTest, AShapeBesideAFolderIsRefused) {
+  WriteHfFolder(R"({"model_type":"gpt2","n_layer":2,"n_embd":8,"n_head":2,"n_positions":5,"vocab_size":9})");
+  for (const std::string field : {"layers", "d_model", "heads", "context", "vocab"}) {
+    EXPECT_THAT(Load(kFrom, {{"model." + field, "2"}}),
+                StatusIs(kInvalid, "model." + field + ": given beside model.from"));
+  }
+}
+
+TEST_F(RunConfigTest, AFolderThatIsMissingOrWrongIsNamed) {
+  EXPECT_THAT(Load(kFrom), StatusIs(absl::StatusCode::kNotFound, "model.from: "));
+  EXPECT_THAT(Load(kFrom), StatusIs(absl::StatusCode::kNotFound, dir_.File("gpt2/config.json")));
+  WriteHfFolder(R"({"model_type":"t5","n_layer":2,"n_embd":8,"n_head":2,"n_positions":5,"vocab_size":9})");
+  EXPECT_THAT(Load(kFrom), StatusIs(kInvalid, "gpt2/config.json: model_type: \"t5\""));
+  WriteHfFolder(R"({"model_type":"llama","num_hidden_layers":2,"hidden_size":8,"num_attention_heads":2,
+                    "intermediate_size":20,"max_position_embeddings":5,"vocab_size":9})");
+  ASSERT_OK_AND_ASSIGN(RunConfig config, Load(kFrom, {{"model.context", "3"}}));
+  EXPECT_EQ(config.model.family, ModelFamily::kLlama);
+  EXPECT_EQ(config.model.context, 3);
+  EXPECT_EQ(config.model.max_positions, 5);
+  EXPECT_THAT(Load(kFrom, {{"model.context", "6"}}), StatusIs(kInvalid, "model.context: 6, the model is made for 5"));
+  EXPECT_THAT(Load(kFrom, {{"model.kv_heads", "1"}}), StatusIs(kInvalid, "model.kv_heads: given beside model.from"));
+  EXPECT_THAT(Load(kFrom, {{"model.from", ""}}), StatusIs(kInvalid, "model.from: is empty"));
+}
+
+}  // namespace
+}  // namespace eps

@@ -1,0 +1,110 @@
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "common/spec/run_config.h"
+#include "common/spec/testing.h"
+#include "common/testing/status_matchers.h"
+#include "gtest/gtest.h"
+
+namespace eps {
+namespace {
+
+TEST_F(RunConfigTest, OverridesGoOverTheFileInTheirOrder) {
+  const RunConfig config = MustLoad(kExample, {{"steps", "5"},
+                                               {"batch.micro_batch", "2"},
+                                               {"batch.micro_batch", "3"},
+                                               {"data.order", "SEQUENTIAL"},
+                                               {"optimizer.schedule.peak", "1e-3"},
+                                               {"relay.resident", "true"},
+                                               {"data.path", "b c.txt"}});
+  EXPECT_EQ(config.steps, 5);
+  EXPECT_EQ(config.batch.micro_batch, 3);
+  EXPECT_EQ(config.data.order, DataOrder::kSequential);
+  EXPECT_EQ(config.optimizer.peak_learning_rate, 1e-3);
+  EXPECT_TRUE(config.relay.resident);
+  EXPECT_EQ(config.data.path, dir_.File("b c.txt"));
+}
+
+TEST_F(RunConfigTest, AnUnknownFieldIsNamedWithItsLineAndTheKnownOnes) {
+  const absl::StatusOr<RunConfig> result = Load("steps: 3\nbatch { virtual_nodes: 1 micro_batche: 3 }\n");
+  EXPECT_THAT(result, StatusIs(kInvalid,
+                               "run.textproto:2:38: batch.micro_batche: unknown field; known: "
+                               "virtual_nodes, micro_batches, micro_batch"));
+  EXPECT_THAT(Load("# a { comment\nstep: 3"), StatusIs(kInvalid, "2:5: step: unknown field; known: model, data"));
+  EXPECT_THAT(Load("optimizer { adamw { betas: 3 } }"), StatusIs(kInvalid, "optimizer.adamw.betas: unknown field"));
+  EXPECT_THAT(Load("data { path: \"a { \\\" b\" } foo { }"), StatusIs(kInvalid, ": foo: unknown field"));
+  EXPECT_THAT(Load("steps: 3\n\tfoo: 1"), StatusIs(kInvalid, ": foo: unknown field"));
+}
+
+TEST_F(RunConfigTest, AWrongTypeIsNamedWithItsLineAndField) {
+  EXPECT_THAT(Load("model {\n  layers: \"twelve\" }"), StatusIs(kInvalid, "2:11: model.layers: Expected integer"));
+  EXPECT_THAT(Load("model { layers: 1.5 }"), StatusIs(kInvalid, "model.layers: "));
+  EXPECT_THAT(Load("model { init_seed: -1 }"), StatusIs(kInvalid, "model.init_seed: "));
+  EXPECT_THAT(Load("model { layers: 99999999999999999999 }"), StatusIs(kInvalid, "model.layers: "));
+  EXPECT_THAT(Load("batch { micro_batch: 4294967296 }"), StatusIs(kInvalid, "batch.micro_batch: "));
+  EXPECT_THAT(Load("data { order: RANDOM }"), StatusIs(kInvalid, "data.order: "));
+  EXPECT_THAT(Load("data { path: 3 }"), StatusIs(kInvalid, "data.path: "));
+  EXPECT_THAT(Load("relay { resident: maybe }"), StatusIs(kInvalid, "relay.resident"));
+  EXPECT_THAT(Load("optimizer { schedule { warmup_steps: 3 peak: 6e-4 final: x } }"),
+              StatusIs(kInvalid, "optimizer.schedule.final: "));
+  EXPECT_THAT(Load("model: 3"), StatusIs(kInvalid, "model: "));
+  EXPECT_THAT(Load("model { layers: 1 layers: 2 }"), StatusIs(kInvalid, "model.layers: "));
+}
+
+TEST_F(RunConfigTest, TextThatIsNoTextprotoIsRefusedWithItsPlace) {
+  EXPECT_THAT(Load("model { layers: 1"), StatusIs(kInvalid, "run.textproto:1:"));
+  EXPECT_THAT(Load("}"), StatusIs(kInvalid, "run.textproto:1:1: "));
+  EXPECT_THAT(Load(std::string("\xFF\x00\x01", 3)), StatusIs(kInvalid, "run.textproto:1:"));
+  EXPECT_THAT(Load("data { path: \"unterminated"), StatusIs(kInvalid, "run.textproto:1:"));
+  EXPECT_THAT(Load(""), StatusIs(kInvalid, "model: missing"));
+}
+
+TEST_F(RunConfigTest, ANumberThatNamesNoEnumValueIsRefused) {
+  EXPECT_THAT(Load("data { order: 17 }"), StatusIs(kInvalid, "data.order: 17 names no value"));
+  EXPECT_THAT(LoadAs("run.json", R"({"data": {"order": 17}})"), StatusIs(kInvalid, "data.order"));
+}
+
+TEST_F(RunConfigTest, JsonErrorsNameTheField) {
+  EXPECT_THAT(LoadAs("run.json", R"({"model": {"layerz": 3}})"), StatusIs(kInvalid, "layerz"));
+  EXPECT_THAT(LoadAs("run.json", R"({"model": {"layers": "twelve"}})"), StatusIs(kInvalid, "layers"));
+  EXPECT_THAT(LoadAs("run.json", R"({"model": {"layers": 1.5}})"), StatusIs(kInvalid, "layers"));
+  EXPECT_THAT(LoadAs("run.json", R"({"batch": {"micro_batch": 4294967296}})"), StatusIs(kInvalid, "micro_batch"));
+  EXPECT_THAT(LoadAs("run.json", R"({"data": {"order": "RANDOM"}})"), StatusIs(kInvalid, "order"));
+  EXPECT_THAT(LoadAs("run.json", R"({"data": 3})"), StatusIs(kInvalid, "data"));
+  EXPECT_THAT(LoadAs("run.json", "{"), StatusIs(kInvalid, "run.json: "));
+  EXPECT_THAT(LoadAs("run.json", "[]"), StatusIs(kInvalid, "run.json: "));
+  EXPECT_THAT(LoadAs("run.json", std::string(200000, '[')), StatusIs(kInvalid, "run.json: "));
+}
+
+TEST_F(RunConfigTest, AMemberThatJsonHasTwiceIsNamed) {
+  EXPECT_THAT(LoadAs("run.json", R"({"model": {"layers": 1}, "model": {"heads": 1}})"),
+              StatusIs(kInvalid, "model: given twice"));
+  EXPECT_THAT(LoadAs("run.json", R"({"optimizer": {"adamw": {"beta1": 0.5, "eps": 1, "beta1": 0.5}}})"),
+              StatusIs(kInvalid, "optimizer.adamw.beta1: given twice"));
+}
+
+TEST_F(RunConfigTest, OverrideErrorsNameThePath) {
+  EXPECT_THAT(LoadWith("batch.foo", "1"),
+              StatusIs(kInvalid, "batch.foo: unknown field; known: virtual_nodes, micro_batches, micro_batch"));
+  EXPECT_THAT(LoadWith("foo.bar", "1"), StatusIs(kInvalid, "foo.bar: unknown field; known: model, data"));
+  EXPECT_THAT(LoadWith("", "1"), StatusIs(kInvalid, "unknown field"));
+  EXPECT_THAT(LoadWith("batch", "1"), StatusIs(kInvalid, "batch: is a group; set one of its fields: virtual_nodes"));
+  EXPECT_THAT(LoadWith("steps.x", "1"), StatusIs(kInvalid, "steps.x: steps is a value and has no field x"));
+  EXPECT_THAT(LoadWith("steps", "many"), StatusIs(kInvalid, "steps: \"many\", must be a whole number"));
+  EXPECT_THAT(LoadWith("steps", "3 4"), StatusIs(kInvalid, "steps: \"3 4\""));
+  EXPECT_THAT(LoadWith("steps", ""), StatusIs(kInvalid, "steps: \"\""));
+  EXPECT_THAT(LoadWith("model.init_seed", "-1"), StatusIs(kInvalid, "model.init_seed: \"-1\", must be a whole number"));
+  EXPECT_THAT(LoadWith("data.order", "RANDOM"),
+              StatusIs(kInvalid, "data.order: \"RANDOM\", must be one of SEQUENTIAL, SHUFFLED"));
+  EXPECT_THAT(LoadWith("data.order", "9"), StatusIs(kInvalid, "data.order"));
+  EXPECT_THAT(LoadWith("relay.resident", "maybe"), StatusIs(kInvalid, "relay.resident: \"maybe\", must be true or"));
+  EXPECT_THAT(LoadWith("optimizer.schedule.peak", "big"), StatusIs(kInvalid, "must be a number"));
+}
+
+TEST_F(RunConfigTest, AnOverrideDoesNotChangeTheOptimizersRule) {
+  EXPECT_THAT(Load(kExample, {{"optimizer.sgd.momentum", "0.5"}}),
+              StatusIs(kInvalid, "optimizer.sgd.momentum: the run has adamw, not sgd"));
+}
+
+}  // namespace
+}  // namespace eps
