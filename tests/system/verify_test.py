@@ -15,6 +15,8 @@ needs_faulty_worker = unittest.skipUnless(FAULTY_WORKER.exists(), f"{FAULTY_WORK
 
 LLAMA = {"family": "LLAMA", "layers": 3, "d_model": 48, "heads": 6, "kv_heads": 2, "head_dim": 10, "d_ff": 100,
          "qkv_bias": True, "qk_norm": True, "attention_dropout": 0.1}
+BERT = {"model": {"family": "BERT", "layers": 3, "d_model": 48, "heads": 6, "d_ff": 100, "vocab": 257, "dropout": 0.1},
+        "data": {"mask": {"token": 256}}}
 
 
 class VerifyTest(SystemTest):
@@ -56,6 +58,18 @@ class SameBitsTest(VerifyTest):
 
     def test_a_llama_run_with_dropout_has_the_same_bits_in_every_way(self):
         self.check_everything({"model": LLAMA})
+
+    def test_a_bert_run_with_dropout_has_the_same_bits_in_every_way(self):
+        self.check_everything(BERT)
+
+    def test_a_classifier_of_pairs_has_the_same_bits_in_every_way(self):
+        rows = "".join(f"text number {i}\tand {'another' if i % 2 else 'the same'}\t{i % 2}\n" for i in range(64))
+        (self.work.path / "pairs.tsv").write_text("sentence1\tsentence2\tlabel\n" + rows)
+        self.check_everything({"model": {**BERT["model"], "vocab": 256, "classes": 2}, "data": {"path": "pairs.tsv"}})
+
+    def test_a_run_with_frozen_tensors_and_an_evaluation_has_the_same_bits_in_every_way(self):
+        self.check_everything({"model": {"freeze": ["transformer.h.0.*", "*.mlp.c_fc.weight"]},
+                               "evaluation": {"held_out": 0.1, "every_steps": 1, "samples": 9}})
 
     def test_updates_that_are_not_held_are_compared_too(self):
         for mode in ("PER_BLOB", "LAGGED", None):
@@ -191,9 +205,11 @@ class FaultTest(VerifyTest):
             if clip == "EXACT":
                 self.assertGreater(len(difference["masters"]), 12)
 
-    def test_stashes_that_are_swapped_are_named_in_either_family(self):
-        for model, tensor in (({}, "transformer.h.1."), (LLAMA, "model.layers.1.")):
-            difference = self.found("swap_stash@" + ("layers.1" if model else "h.1"), {"model": model})
+    def test_stashes_that_are_swapped_are_named_in_every_family(self):
+        # A block of BERT begins with the norm of the one before.
+        for layer, changes, tensor in (("h.1", {}, "transformer.h.1."), ("layers.1", {"model": LLAMA}, "model.layers.1."),
+                                       ("layer.1", BERT, ("bert.encoder.layer.1.", "bert.encoder.layer.0.output.LayerNorm."))):
+            difference = self.found(f"swap_stash@{layer}", changes)
             self.assertTrue(difference["tensor"].startswith(tensor), difference["tensor"])
             self.assertIn("it begins in the backward of", difference["text"])
 
