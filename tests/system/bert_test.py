@@ -87,6 +87,21 @@ class BertTest(SystemTest):
               f"{[round(line['eval_accuracy'], 3) for line in evaluated]}; the largest class has a third")
         self.assertGreater(evaluated[-1]["eval_accuracy"], 0.6)
 
+    def evaluations(self, spec, name, *args):
+        out = self.work.out(name)
+        self.train_ok(spec, out, *args)
+        lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+        return [[line[key] for key in ("step", "eval_loss", "eval_accuracy", "eval_tokens")]
+                for line in lines if "eval_loss" in line]
+
+    def test_an_evaluation_masks_the_same_tokens_each_time_and_for_any_workers(self):
+        spec = self.work.spec({**MASKED, "evaluation": {"held_out": 0.01, "every_steps": 4}})
+        one = self.evaluations(spec, "one")
+        self.assertEqual([line[0] for line in one], [4, 8, 12])
+        self.assertEqual(len({line[3] for line in one}), 1, "other tokens were masked")
+        self.assertEqual(len({line[1] for line in one}), 3, "nothing was learnt in between")
+        self.assertEqual(self.evaluations(spec, "two", "--workers", 2, "--set", "relay.inner=RECOMPUTE"), one)
+
     def test_a_classifier_begins_with_the_weights_of_masked_tokens_and_leaves_a_folder_of_its_own(self):
         masked = self.work.spec({**MASKED, "model": {**MASKED["model"], "max_positions": 80}}, name="masked.json")
         self.train_ok(masked, self.work.out("masked"))
