@@ -161,6 +161,7 @@ TEST(DaemonMetricsTest, TargetsAreThePagesOfAttachedWorkers) {
 
 TEST(DaemonMetricsTest, NothingAddsSeries) {
   DaemonView view = Training();
+  view.status.evaluation = {.version = Version(5), .loss = 2.75};
   const int64_t series = NumSeries(DaemonMetricsText(view, 0));
   EXPECT_EQ(series, MaxSeries(DaemonMetricTable()));
   for (int i = 10; i < 5000; ++i) view.status.workers.push_back(Worker(i, WorkerState::kRunning, i));
