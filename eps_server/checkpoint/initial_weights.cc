@@ -31,8 +31,8 @@ namespace {
 
 constexpr Version kInitialVersion(0);
 
-// Dropouts, the seed and, where the family says how many positions there are, the context belong to the run, which may set them; the rest
-// belongs to the weights. As a config.json has it.
+// Dropouts, the seed and, where the family says how many positions there are, the context belong to the run, which may set
+// them; the rest belongs to the weights. As a config.json has it.
 nlohmann::json OfWeights(ModelConfig config) {
   config.embedding_dropout = config.attention_dropout = config.residual_dropout = config.classifier_dropout = 0;
   if (config.max_positions > 0) config.context = config.max_positions;
