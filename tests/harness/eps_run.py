@@ -8,6 +8,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -220,6 +221,14 @@ class SystemTest(unittest.TestCase):
         done = train(spec, out, *args, **kwargs)
         self.assertEqual(done.returncode, 0, f"{' '.join(map(str, done.args))}\n{done.stdout}\n{done.stderr}")
         return done
+
+    def interrupt(self, spec, out, steps, *args):
+        """Starts a run, and ends it by a signal when so many steps are committed; it must have many more to go."""
+        process = start_train(spec, out, *args)
+        wait_for_steps(process, out, steps)
+        process.send_signal(signal.SIGINT)
+        stdout, stderr = process.communicate(timeout=120 * TIME_SCALE)
+        self.assertEqual(process.returncode, 130, f"{stdout}\n{stderr}")
 
     def refused(self, done, code, *words):
         self.assertEqual(done.returncode, code, f"{' '.join(map(str, done.args))}\n{done.stdout}\n{done.stderr}")

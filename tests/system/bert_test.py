@@ -2,10 +2,9 @@
 
 import json
 import random
-import shutil
-import signal
 
-from eps_run import EPS, ROOT, SystemTest, committed_steps, model_hash, run, start_train, summary, train, wait_for_steps
+import safetensors_file
+from eps_run import EPS, ROOT, SystemTest, committed_steps, model_hash, run, summary, train
 
 MODEL = {"family": "BERT", "layers": 2, "d_model": 64, "heads": 4, "d_ff": 128, "context": 64, "init_seed": 1,
          "dropout": 0.1}
@@ -45,11 +44,8 @@ class BertTest(SystemTest):
         self.train_ok(spec, self.work.out(f"{name}-resident"), "--set", "relay.resident=true", "--threads", 1)
         self.assertEqual(model_hash(self.work.out(f"{name}-resident")), expected)
         out = self.work.out(f"{name}-stopped")
-        process = start_train(spec, out)
-        wait_for_steps(process, out, 3)
-        process.send_signal(signal.SIGINT)
-        self.assertEqual(process.wait(120), 130)
-        self.assertLess(committed_steps(out), 12)
+        self.interrupt(spec, out, 3)
+        self.assertLess(committed_steps(out), 60)
         self.train_ok(spec, out, "--resume")
         self.assertEqual(model_hash(out), expected)
 
@@ -60,10 +56,30 @@ class BertTest(SystemTest):
         return folder
 
     def test_masked_tokens_give_the_same_bits_for_any_workers_and_plan_and_through_a_resume(self):
-        self.same_bits(self.work.spec(MASKED), "masked")
+        self.same_bits(self.work.spec({**MASKED, "steps": 60}), "masked")
 
     def test_classes_give_the_same_bits_for_any_workers_and_plan_and_through_a_resume(self):
-        self.same_bits(self.classifier(self.table(lines_of_this_tree())), "classes")
+        self.same_bits(self.classifier(self.table(lines_of_this_tree()), steps=60), "classes")
+
+    def test_a_new_head_learns_over_frozen_layers(self):
+        spec = self.work.spec({**MASKED, "steps": 3}, name="masked.json")
+        self.train_ok(spec, self.work.out("masked"))
+        before = safetensors_file.read(self.exported(self.work.out("masked")) / "model.safetensors")
+        none = {key: None for key in ("layers", "d_model", "heads", "d_ff", "vocab", "family", "init_seed", "dropout")}
+        frozen = ["bert.embeddings.*", "bert.encoder.*"]
+        spec = self.classifier(self.table(lines_of_this_tree()), precision={"wire": "FP32"}, steps=30,
+                               model={**none, "from": str(self.work.out("exported")), "classes": 3, "freeze": frozen},
+                               optimizer={"schedule": {"peak": 3e-3}, "clip": None})
+        self.train_ok(spec, self.work.out("one"))
+        loss = summary(self.work.out("one"))["loss"]
+        self.assertLess(sum(loss[-5:]), sum(loss[:5]))
+        self.train_ok(spec, self.work.out("two"), "--workers", 2, "--set", "relay.inner=RECOMPUTE")
+        self.assertEqual(model_hash(self.work.out("two")), model_hash(self.work.out("one")))
+        after = safetensors_file.read(self.exported(self.work.out("one"), "classes-hf") / "model.safetensors")
+        for name in after:
+            if name.startswith(("bert.embeddings.", "bert.encoder.")):
+                self.assertEqual(after[name].tobytes(), before[name].tobytes(), name)
+        self.assertEqual(len(after) - sum(name.startswith(("bert.embeddings.", "bert.encoder.")) for name in after), 4)
 
     def test_masked_tokens_are_learnt(self):
         spec = self.work.spec({**MASKED, "steps": 80, "optimizer": {"schedule": {"peak": 3e-3}}})

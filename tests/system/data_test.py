@@ -2,9 +2,8 @@
 
 import json
 import shutil
-import signal
 
-from eps_run import EPS, SystemTest, committed_steps, model_hash, run, sample_text, start_train, summary, train, wait_for_steps
+from eps_run import EPS, SystemTest, committed_steps, model_hash, run, sample_text, summary, train
 
 MODEL = {"family": "LLAMA", "layers": 2, "d_model": 48, "heads": 4, "kv_heads": 2, "d_ff": 96, "context": 96, "vocab": 256}
 SHAPE = {"model": MODEL, "batch": {"virtual_nodes": 4, "micro_batches": 1, "micro_batch": 2}, "steps": 30}
@@ -58,10 +57,7 @@ class DataTest(SystemTest):
         self.train_ok(spec, self.work.out("two"), "--workers", 2)
         self.assertEqual(model_hash(self.work.out("two")), expected)
         out = self.work.out("stopped")
-        process = start_train(spec, out)
-        wait_for_steps(process, out, 4)
-        process.send_signal(signal.SIGINT)
-        self.assertEqual(process.wait(120), 130)
+        self.interrupt(spec, out, 4)
         self.assertLess(committed_steps(out), 30)
         # Another weight is another run, and so is another text.
         other = self.work.out("other")
@@ -87,10 +83,7 @@ class DataTest(SystemTest):
         self.train_ok(spec, self.work.out("resident"), "--set", "relay.resident=true", "--threads", 1)
         self.assertEqual(model_hash(self.work.out("resident")), expected)
         out = self.work.out("stopped")
-        process = start_train(spec, out)
-        wait_for_steps(process, out, 4)
-        process.send_signal(signal.SIGINT)
-        self.assertEqual(process.wait(120), 130)
+        self.interrupt(spec, out, 4)
         self.assertLess(committed_steps(out), 30)
         self.train_ok(spec, out, "--resume")
         self.assertEqual(model_hash(out), expected)
@@ -100,10 +93,7 @@ class DataTest(SystemTest):
         path = self.write(conversations())
         spec = self.spec_of(path)
         out = self.work.out("out")
-        process = start_train(spec, out)
-        wait_for_steps(process, out, 2)
-        process.send_signal(signal.SIGINT)
-        self.assertEqual(process.wait(120), 130)
+        self.interrupt(spec, out, 2)
         self.write(conversations(121))
         self.refused(train(spec, out, "--resume"), 2, str(path), "is not the file")
 
