@@ -47,6 +47,7 @@ namespace {
 
 const std::map<std::string, VerifyTopic> kTopics = {{"relay", VerifyTopic::kRelay},
                                                     {"recompute", VerifyTopic::kRecompute},
+                                                    {"swap", VerifyTopic::kSwap},
                                                     {"workers", VerifyTopic::kWorkers},
                                                     {"transport", VerifyTopic::kTransport}};
 
@@ -256,10 +257,10 @@ absl::StatusOr<int> Verify(VerifyFlags flags) {
 }  // namespace
 
 void AddVerify(CLI::App& app, int* exit_code) {
-  CLI::App* command = app.add_subcommand(
-      "verify",
-      "Carries out some steps of a run in different ways, relayed and resident, recomputed and kept, by one worker and "
-      "several, and compares every tensor bit for bit");
+  CLI::App* command = app.add_subcommand("verify",
+                                         "Carries out some steps of a run in different ways, relayed and resident, "
+                                         "recomputed, swapped and kept, by one worker and "
+                                         "several, and compares every tensor bit for bit");
   auto flags = std::make_shared<VerifyFlags>();
   flags->run.AddTo(*command);
   command->remove_option(command->get_option("--steps"));  // ours leaves the schedule as it is
@@ -273,10 +274,10 @@ void AddVerify(CLI::App& app, int* exit_code) {
       ->check(CLI::Range(2, 4096))
       ->capture_default_str();
   flags->worker.AddTo(*command);
-  command->add_option("--only", flags->only, "Some variants only: relay, recompute, workers, transport")
+  command->add_option("--only", flags->only, "Some variants only: relay, recompute, swap, workers, transport")
       ->type_name("WHAT,...")
       ->delimiter(',')
-      ->check(CLI::IsMember({"relay", "recompute", "workers", "transport"}));
+      ->check(CLI::IsMember({"relay", "recompute", "swap", "workers", "transport"}));
   command
       ->add_option("--out", flags->out,
                    "Keeps the runs' folders there. Default: a temporary folder, which is kept after a difference")

@@ -147,7 +147,7 @@ absl::Status Session::Prepare(const DeviceBackend& backend) {
                                                 .tf32 = attachment_.run.precision.tf32}));
   memory_ = {.device_arena_bytes = plan.arena_bytes,
              .device_outside_bytes = device_->outside_bytes(),
-             .host_bytes = plan.host_boundary_bytes + plan.host_push_bytes,
+             .host_bytes = plan.host_boundary_bytes + plan.host_inner_bytes + plan.host_push_bytes,
              .transport = transport_name_,
              .group_kind = GroupKind(group_kind, transport_name_, plan)};
   EPS_ASSIGN_OR_RETURN(executor_, RelayExecutor::Create({.model = &model_,

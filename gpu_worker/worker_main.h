@@ -1,7 +1,7 @@
 #ifndef EPS_GPU_WORKER_WORKER_MAIN_H_
 #define EPS_GPU_WORKER_WORKER_MAIN_H_
 
-#include "gpu_worker/relay/schedule.h"
+#include "gpu_worker/plan/schedule.h"
 
 namespace eps::worker {
 

@@ -9,7 +9,7 @@
 #include "absl/time/time.h"
 #include "common/spec/run_config.h"
 #include "gpu_worker/relay/forward_witness.h"
-#include "gpu_worker/relay/schedule.h"
+#include "gpu_worker/plan/schedule.h"
 #include "grpcpp/security/credentials.h"
 
 namespace eps::worker {

@@ -20,6 +20,7 @@ class Planner {
     variants_.push_back({.name = "as the RunSpec says", .device_memory_bytes = request_.device_memory_bytes});
     if (Wants(VerifyTopic::kRelay)) AddRelay();
     if (Wants(VerifyTopic::kRecompute)) AddRecompute();
+    if (Wants(VerifyTopic::kSwap)) AddSwap();
     if (Wants(VerifyTopic::kWorkers)) AddWorkers();
     if (Wants(VerifyTopic::kTransport)) AddTransport();
     return std::move(variants_);
@@ -64,13 +65,30 @@ class Planner {
 
   void AddRecompute() {
     RunConfig run = request_.run;
-    if (baseline_.device.kept_inner() > 0) {
+    if (baseline_.device.inner.recomputed() < baseline_.device.inner.total) {
       Add(VerifyTopic::kRecompute, "everything recomputed", {"relay.inner=RECOMPUTE"});
     }
-    if (!baseline_.device.keeps_all_inner) {
+    if (!baseline_.device.inner.keeps_all()) {
       run.relay.inner = InnerPolicy::kKeep;
       CheckRoom(Add(VerifyTopic::kRecompute, "nothing recomputed", {"relay.inner=KEEP"}), run);
     }
+  }
+
+  void AddSwap() {
+    RunConfig run = request_.run;
+    run.relay.resident = false;
+    run.relay.boundaries = BoundaryPolicy::kHost;
+    run.relay.inner = InnerPolicy::kSwap;
+    CheckRoom(Add(VerifyTopic::kSwap, "everything swapped",
+                  {"relay.resident=false", "relay.boundaries=HOST", "relay.inner=SWAP"}),
+              run);
+    if (baseline_.device.host_boundary_slots + baseline_.device.inner.swapped == 0) return;
+    run = request_.run;
+    run.relay.boundaries = BoundaryPolicy::kDevice;
+    if (run.relay.inner != InnerPolicy::kRecompute) run.relay.inner = InnerPolicy::kKeep;
+    std::vector<std::string> set = {"relay.boundaries=DEVICE"};
+    if (run.relay.inner == InnerPolicy::kKeep) set.push_back("relay.inner=KEEP");
+    CheckRoom(Add(VerifyTopic::kSwap, "nothing swapped", std::move(set)), run);
   }
 
   void AddWorkers() {

@@ -11,7 +11,7 @@
 
 namespace eps::cli {
 
-enum class VerifyTopic { kRelay, kRecompute, kWorkers, kTransport };
+enum class VerifyTopic { kRelay, kRecompute, kSwap, kWorkers, kTransport };
 
 // One way to carry a run out; none changes bits.
 struct Variant {

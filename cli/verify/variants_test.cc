@@ -47,9 +47,10 @@ const Variant& Named(const std::vector<Variant>& variants, const std::string& na
 }
 
 TEST(VariantsTest, ARunWithMuchRoomIsComparedWithEverythingElse) {
-  EXPECT_THAT(Names(Planned({.run = TinyRun()})),
-              ElementsAre("as the RunSpec says", "everything resident", "relayed, smallest cap",
-                          "everything recomputed", "2 workers", "2 workers as a group", "over gRPC"));
+  EXPECT_THAT(
+      Names(Planned({.run = TinyRun()})),
+      ElementsAre("as the RunSpec says", "everything resident", "relayed, smallest cap", "everything recomputed",
+                  "everything swapped", "2 workers", "2 workers as a group", "over gRPC"));
 }
 
 TEST(VariantsTest, WhatTheBaselineIsAlreadyIsNotRunAgain) {
@@ -58,8 +59,8 @@ TEST(VariantsTest, WhatTheBaselineIsAlreadyIsNotRunAgain) {
   run.relay.inner = InnerPolicy::kRecompute;
   run.transport = TransportChoice::kGrpc;
   EXPECT_THAT(Names(Planned({.run = run})),
-              ElementsAre("as the RunSpec says", "relayed, smallest cap", "nothing recomputed", "2 workers",
-                          "2 workers as a group", "through shared memory"));
+              ElementsAre("as the RunSpec says", "relayed, smallest cap", "nothing recomputed", "everything swapped",
+                          "2 workers", "2 workers as a group", "through shared memory"));
 }
 
 TEST(VariantsTest, WhatHasNoRoomIsSkippedAndSaysWhatItNeeds) {
@@ -68,7 +69,7 @@ TEST(VariantsTest, WhatHasNoRoomIsSkippedAndSaysWhatItNeeds) {
   RunConfig run = TinyRun();
   run.relay.weight_slots = 1;
   const std::vector<Variant> variants = Planned({.run = run, .device_memory_bytes = smallest});
-  for (const char* name : {"everything resident", "nothing recomputed"}) {
+  for (const char* name : {"everything resident", "nothing recomputed", "nothing swapped"}) {
     EXPECT_THAT(Named(variants, name).skipped, HasSubstr("needs at least")) << name;
   }
   EXPECT_EQ(Named(variants, "2 workers").skipped, "");

@@ -25,7 +25,7 @@ enum class DataOrder { kSequential, kShuffled };
 enum class OptimizerRule { kAdamW, kSgd };
 enum class ScheduleDecay { kConstant, kLinear, kCosine };
 enum class ClipMode { kNone, kExact, kPerBlob, kLagged };
-enum class InnerPolicy { kAuto, kKeep, kRecompute };
+enum class InnerPolicy { kAuto, kKeep, kSwap, kRecompute };
 enum class BoundaryPolicy { kAuto, kHost, kDevice };
 enum class TransportChoice { kAuto, kGrpc, kSharedMemory };
 

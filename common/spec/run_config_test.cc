@@ -241,7 +241,6 @@ TEST_F(RunConfigTest, ValuesOutsideTheirRangeAreNamed) {
            Case{"precision.loss_scale.initial", "2", "precision.loss_scale: has a meaning only where"},
            Case{"relay.weight_slots", "0", "relay.weight_slots: 0, must be at least 1"},
            Case{"relay.group_members", "65", "relay.group_members: 65, must be at most 64"},
-           Case{"relay.boundaries", "DEVICE", "relay.boundaries: DEVICE is not available yet without relay.resident"},
            Case{"checkpoint.keep", "0", "checkpoint.keep: 0, must be at least 1"},
            Case{"checkpoint.every_steps", "-1", "checkpoint.every_steps: -1"},
            Case{"checkpoint.buffer_bytes", "-1", "checkpoint.buffer_bytes: -1"},

@@ -140,15 +140,13 @@ void CheckPrecision(const proto::Precision& precision, Checker& check, Precision
 
 void CheckRelay(const proto::Relay& relay, Checker& check, RelayConfig& out) {
   out.inner = relay.inner() == proto::Relay::Inner::KEEP        ? InnerPolicy::kKeep
+              : relay.inner() == proto::Relay::Inner::SWAP      ? InnerPolicy::kSwap
               : relay.inner() == proto::Relay::Inner::RECOMPUTE ? InnerPolicy::kRecompute
                                                                 : InnerPolicy::kAuto;
   out.boundaries = relay.boundaries() == proto::Relay::Boundary::HOST     ? BoundaryPolicy::kHost
                    : relay.boundaries() == proto::Relay::Boundary::DEVICE ? BoundaryPolicy::kDevice
                                                                           : BoundaryPolicy::kAuto;
   out.resident = relay.resident();
-  if (out.boundaries == BoundaryPolicy::kDevice && !out.resident) {
-    check.Fail("relay.boundaries", "DEVICE is not available yet without relay.resident: true; use AUTO or HOST");
-  }
   out.weight_slots = check.Integer("relay.weight_slots", EPS_FIELD(relay, weight_slots), 2, 1, 64);
   out.group_members = check.Integer("relay.group_members", EPS_FIELD(relay, group_members), 1, 1, kMaxGroupMembers);
 }
@@ -218,6 +216,7 @@ void WriteOptimizer(const OptimizerConfig& optimizer, proto::Optimizer& out) {
 
 void WriteRelay(const RelayConfig& relay, proto::Relay& out) {
   out.set_inner(relay.inner == InnerPolicy::kKeep        ? proto::Relay::Inner::KEEP
+                : relay.inner == InnerPolicy::kSwap      ? proto::Relay::Inner::SWAP
                 : relay.inner == InnerPolicy::kRecompute ? proto::Relay::Inner::RECOMPUTE
                                                          : proto::Relay::Inner::AUTO);
   out.set_boundaries(relay.boundaries == BoundaryPolicy::kHost     ? proto::Relay::Boundary::HOST

@@ -62,8 +62,7 @@ void SwapStash(LayerId layer, Steps& steps) {
     if (step.kind == Kind::kLoadBoundary && step.backward && step.layer == layer) loads.push_back(&step);
   }
   if (loads.size() < 2) return;
-  std::swap(loads[0]->vnode, loads[1]->vnode);
-  std::swap(loads[0]->micro_batch, loads[1]->micro_batch);
+  std::swap(loads[0]->host, loads[1]->host);
 }
 
 using Fault = void (*)(const ModelSpec&, LayerId, Steps&);

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "gpu_worker/relay/schedule.h"
+#include "gpu_worker/plan/schedule.h"
 
 namespace eps::worker {
 

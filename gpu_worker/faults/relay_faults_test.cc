@@ -9,7 +9,7 @@
 #include "common/model/model_spec.h"
 #include "common/testing/status_matchers.h"
 #include "gpu_worker/plan/relay_plan.h"
-#include "gpu_worker/relay/schedule.h"
+#include "gpu_worker/plan/schedule.h"
 #include "gtest/gtest.h"
 
 namespace eps::worker {
@@ -34,6 +34,8 @@ RelayPlan Relayed() {
   plan.gradient_slots.resize(1);
   plan.boundary_slots.resize(4);
   plan.inner_slots.resize(1);
+  plan.inner.total = 4 * 4;
+  plan.host_boundary_slots = 5 * 4;
   plan.max_pass_vnodes = plan.num_vnodes = 2;
   return plan;
 }
@@ -100,6 +102,7 @@ TEST_F(RelayFaultsTest, AResidentPlanAndAnUnknownLayerStayRight) {
   plan_.resident = true;
   plan_.weight_slots.resize(model_.layers.size());
   plan_.boundary_slots.resize(model_.layers.size() * 4);
+  plan_.host_boundary_slots = 0;
   EXPECT_EQ(shown(Wrong("stale_weights@h.1")), shown(Right()));
 }
 

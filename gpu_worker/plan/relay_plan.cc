@@ -66,6 +66,11 @@ struct Needs {
   int max_group_members = 0;
   RelayConfig relay;
 
+  // The input of every layer but the first, of each micro-batch of a pass.
+  int64_t boundaries() const { return (num_layers - 1) * items; }
+  // A gradient takes the place of the input that the turn before has read. No fewer than the least, which every pass uses.
+  int64_t most_boundary_slots() const { return std::max<int64_t>(boundaries() + 1, RelayPlan::kLeastBoundarySlots); }
+  bool boundaries_stay() const { return relay.resident || relay.boundaries == BoundaryPolicy::kDevice; }
   bool forms_groups() const { return std::min(max_group_members, num_vnodes) >= 2; }
 };
 
@@ -107,7 +112,9 @@ Needs NeedsOf(const PlanRequest& request) {
 
 // What the plan may choose.
 struct Choice {
-  int64_t inner_slots = 1;
+  int64_t kept_inner = 0, swapped_inner = 0;
+  int64_t turn_slots = 1;  // of inner activations, beside those that are kept, unless all are
+  int64_t boundary_slots = RelayPlan::kLeastBoundarySlots;
   int gradient_slots = 1;
   int push_slots = 1;
 };
@@ -163,6 +170,12 @@ int64_t WeightsBytes(const PlanRequest& request) {
   return (model.num_elems() + model.num_trainable_elems()) * SizeOf(request.run->precision.wire);
 }
 
+// One slot serves layers below the lowest that trains, or all, where nothing has a backward.
+int64_t InnerSlots(const Needs& needs, const Choice& choice) {
+  const bool keeps_all = choice.kept_inner == needs.inner_total;
+  return std::max<int64_t>(1, choice.kept_inner + (keeps_all ? 0 : choice.turn_slots));
+}
+
 RelayPlan Lay(const PlanRequest& request, const Needs& needs, const Choice& choice) {
   RelayPlan plan;
   ArenaBuilder arena;
@@ -180,13 +193,10 @@ RelayPlan Lay(const PlanRequest& request, const Needs& needs, const Choice& choi
   plan.expanded_weights = arena.Take(needs.largest.expanded_bytes);
   plan.gradient_slots = arena.Take(choice.gradient_slots, needs.largest.gradient_bytes);
   plan.push_slots = arena.Take(choice.push_slots, needs.push_elems * SizeOf(PushDtype(needs, choice.gradient_slots)));
-  // Resident: the input of every layer but the first, and one gradient, of each micro-batch of a pass.
-  const int64_t boundary_slots =
-      plan.resident ? needs.num_layers * needs.items : RelayPlan::kInputSlots + RelayPlan::kOutputSlots;
-  plan.boundary_slots = arena.Take(boundary_slots, needs.boundary_bytes);
+  plan.boundary_slots = arena.Take(choice.boundary_slots, needs.boundary_bytes);
   plan.token_slots = arena.Take(RelayPlan::kTokenSlots, needs.token_bytes);
-  plan.inner_slots = arena.Take(choice.inner_slots, needs.largest.inner_bytes);
-  plan.keeps_all_inner = needs.relay.inner != InnerPolicy::kRecompute && choice.inner_slots >= needs.inner_total;
+  plan.inner = {.total = needs.inner_total, .kept = choice.kept_inner, .swapped = choice.swapped_inner};
+  plan.inner_slots = arena.Take(InnerSlots(needs, choice), needs.largest.inner_bytes);
   plan.scratch = arena.Take(std::max(needs.largest.forward_scratch_bytes, needs.largest.backward_scratch_bytes));
   if (needs.forms_groups()) {
     const GroupBounds bounds = {.num_vnodes = needs.num_vnodes,
@@ -200,33 +210,45 @@ RelayPlan Lay(const PlanRequest& request, const Needs& needs, const Choice& choi
   plan.records = arena.Take(plan.GroupFlagsOffset(needs.forms_groups() ? RelayPlan::kGroupFlagTurns : 0));
   plan.arena_bytes = arena.end_bytes();
 
-  plan.host_boundary_bytes = plan.resident ? 0 : needs.num_layers * needs.items * needs.boundary_bytes;
+  plan.host_boundary_slots =
+      std::max<int64_t>(0, needs.boundaries() - (choice.boundary_slots - RelayPlan::kLeastBoundarySlots));
+  if (choice.boundary_slots >= needs.most_boundary_slots()) plan.host_boundary_slots = 0;
+  plan.host_boundary_bytes = plan.host_boundary_slots * needs.boundary_bytes;
+  plan.host_inner_bytes = choice.swapped_inner * RoundUp(needs.largest.inner_bytes, kArenaAlignBytes);
   plan.host_push_bytes = HostPushBytes(*request.model, needs);
   if (request.kernels.pins_host_memory) {
-    plan.host_pinned_bytes = plan.host_boundary_bytes + plan.host_push_bytes + WeightsBytes(request);
+    plan.host_pinned_bytes =
+        plan.host_boundary_bytes + plan.host_inner_bytes + plan.host_push_bytes + WeightsBytes(request);
   }
   return plan;
 }
 
 Choice LeastChoice(const Needs& needs) {
   Choice choice;
-  if (needs.relay.inner == InnerPolicy::kKeep) choice.inner_slots = std::max<int64_t>(1, needs.inner_total);
+  if (needs.relay.inner == InnerPolicy::kKeep) choice.kept_inner = needs.inner_total;
+  if (needs.relay.inner == InnerPolicy::kSwap) choice.swapped_inner = needs.inner_total;
+  if (needs.boundaries_stay()) choice.boundary_slots = needs.most_boundary_slots();
   return choice;
 }
 
 // Spends what the cap leaves, in this order:
 //   1. inner activations: each one kept saves recomputing a block's forward pass, compute time that nothing hides;
 //   2. gradient slots: they save bytes pushed, which mostly travel under compute;
-//   3. a second push slot: a gradient then leaves while the next one is emitted.
+//   3. a second push slot: a gradient then leaves while the next one is emitted;
+//   4. boundaries, which travel under compute as well.
+// Where all are swapped, a second slot comes first: one is computed in while the other is copied.
 Choice BestChoice(const PlanRequest& request, const Needs& needs) {
   const int64_t cap = request.cap_bytes > 0 ? request.cap_bytes : std::numeric_limits<int64_t>::max();
   const auto fits = [&](const Choice& choice) { return Lay(request, needs, choice).arena_bytes <= cap; };
   Choice best = LeastChoice(needs);
+  const auto left = [&] { return cap - Lay(request, needs, best).arena_bytes; };
+  const int64_t inner_bytes = RoundUp(needs.largest.inner_bytes, kArenaAlignBytes);
   if (needs.relay.inner == InnerPolicy::kAuto) {
-    const int64_t left = cap - Lay(request, needs, best).arena_bytes;
-    const int64_t slot_bytes = RoundUp(needs.largest.inner_bytes, kArenaAlignBytes);
-    best.inner_slots = std::clamp<int64_t>(needs.inner_total, 1, 1 + left / slot_bytes);
+    // Where all are kept none is in turn.
+    const int64_t slots = 1 + left() / inner_bytes;
+    best.kept_inner = slots >= needs.inner_total ? needs.inner_total : slots - 1;
   }
+  if (best.swapped_inner > 0 && left() >= inner_bytes) best.turn_slots = 2;
   for (const int slots : UsefulGradientSlots(needs)) {
     Choice more = best;
     more.gradient_slots = slots;
@@ -234,7 +256,12 @@ Choice BestChoice(const PlanRequest& request, const Needs& needs) {
   }
   Choice more = best;
   more.push_slots = 2;
-  return fits(more) ? more : best;
+  if (fits(more)) best = more;
+  if (needs.relay.boundaries == BoundaryPolicy::kAuto && !needs.relay.resident) {
+    const int64_t slots = left() / RoundUp(needs.boundary_bytes, kArenaAlignBytes);
+    best.boundary_slots = std::min(best.boundary_slots + slots, needs.most_boundary_slots());
+  }
+  return best;
 }
 
 // What the user could change, each with the cap that would then do.
@@ -249,6 +276,7 @@ std::string Suggestions(const PlanRequest& request, int64_t needed_bytes) {
     if (bytes < needed_bytes) lines.push_back(absl::StrCat(what, " (", bytes, " bytes)"));
   };
   suggest("relay.resident: false", [](RunConfig& run) { run.relay.resident = false; });
+  suggest("relay.boundaries: HOST", [](RunConfig& run) { run.relay.boundaries = BoundaryPolicy::kHost; });
   suggest("relay.inner: RECOMPUTE", [](RunConfig& run) { run.relay.inner = InnerPolicy::kRecompute; });
   suggest("relay.weight_slots: 1", [](RunConfig& run) { run.relay.weight_slots = 1; });
   suggest("batch.micro_batch: 1", [](RunConfig& run) { run.batch.micro_batch = 1; });
@@ -265,6 +293,23 @@ int64_t TotalBytes(const std::vector<ArenaSpan>& slots) {
   int64_t sum = 0;
   for (const ArenaSpan& slot : slots) sum += slot.num_bytes;
   return sum;
+}
+
+std::string BoundariesWhy(const RelayPlan& plan) {
+  if (plan.host_boundary_slots == 0) return ": every layer's input, and one gradient";
+  const size_t staying = plan.boundary_slots.size() - RelayPlan::kLeastBoundarySlots;
+  if (staying == 0) return ": two inputs, two outputs or gradients";
+  return absl::StrCat(": ", staying, " that stay; two inputs, two outputs or gradients");
+}
+
+std::string InnerWhy(const RelayPlan& plan) {
+  const InnerCounts& inner = plan.inner;
+  if (inner.keeps_all()) return ": all kept, nothing is recomputed";
+  const int64_t in_turn = static_cast<int64_t>(plan.inner_slots.size()) - inner.kept;
+  std::string why =
+      absl::StrCat(": ", inner.kept, " kept, ", in_turn == 1 ? "one" : absl::StrCat(in_turn), " in turn; ");
+  if (inner.swapped == 0) return absl::StrCat(why, "the rest is recomputed");
+  return absl::StrCat(why, inner.swapped, " swapped to the host, ", inner.recomputed(), " recomputed");
 }
 
 }  // namespace
@@ -314,14 +359,9 @@ std::vector<PlanLine> Describe(const RelayPlan& plan) {
                        ? std::string(": one vnode's, fp32")
                        : absl::StrCat(": sums of up to ", plan.max_subtree_leaves(), " vnodes, fp32")));
   add("push", TotalBytes(plan.push_slots), absl::StrCat(Slots(plan.push_slots), ": a layer's gradient on its way out"));
-  add("boundaries", TotalBytes(plan.boundary_slots),
-      absl::StrCat(Slots(plan.boundary_slots), plan.resident ? ": every layer's input, and one gradient"
-                                                             : ": two inputs, two outputs or gradients"));
+  add("boundaries", TotalBytes(plan.boundary_slots), absl::StrCat(Slots(plan.boundary_slots), BoundariesWhy(plan)));
   add("tokens", TotalBytes(plan.token_slots), absl::StrCat(Slots(plan.token_slots), ": token ids and labels"));
-  add("inner activations", TotalBytes(plan.inner_slots),
-      plan.keeps_all_inner ? absl::StrCat(Slots(plan.inner_slots), ": all kept, nothing is recomputed")
-                           : absl::StrCat(Slots(plan.inner_slots), ": ", plan.kept_inner(),
-                                          " kept, one in turn; the rest is recomputed"));
+  add("inner activations", TotalBytes(plan.inner_slots), absl::StrCat(Slots(plan.inner_slots), InnerWhy(plan)));
   add("scratch", plan.scratch.num_bytes, "the largest layer's, forward or backward");
   if (plan.group_area.num_bytes > 0) {
     add("group", plan.group_area.num_bytes,
@@ -332,7 +372,12 @@ std::vector<PlanLine> Describe(const RelayPlan& plan) {
   add("device total", plan.arena_bytes,
       plan.cap_bytes > 0 ? absl::StrCat("of ", FormatByteSize(plan.cap_bytes), " allowed") : "no cap given");
   add("host boundaries", plan.host_boundary_bytes,
-      plan.resident ? "boundaries stay on the device" : "every layer's input, and one gradient");
+      plan.host_boundary_slots == 0
+          ? "boundaries stay on the device"
+          : absl::StrCat(plan.host_boundary_slots, ": layers' inputs; gradients take the places of what is over"));
+  if (plan.host_inner_bytes > 0) {
+    add("host inner activations", plan.host_inner_bytes, absl::StrCat(plan.inner.swapped, " that are swapped"));
+  }
   add("host gradients", plan.host_push_bytes,
       "at most, while the daemon has no room; with shared memory they lie in the inbox, beside 4 MiB of slots");
   if (plan.host_pinned_bytes > 0) {

@@ -10,13 +10,14 @@
 #include "common/spec/run_config.h"
 #include "gpu_worker/device/device.h"
 #include "gpu_worker/device/kernels.h"
+#include "gpu_worker/plan/inner_places.h"
 
 namespace eps::worker {
 
 // Where every buffer of a run lies in the arena. Made once, before step one, from sizes alone: no device,
 // clock or file. The relay executor carries it out and chooses nothing.
 //
-// With boundaries on the host and nothing kept, no term depends on the number of layers or micro-batches
+// With boundaries on the host and nothing kept, no term of the arena depends on the number of layers or micro-batches
 // (L2L's constant-memory form, arXiv:2002.05645).
 struct RelayPlan {
   int64_t cap_bytes = 0;    // what the user allows
@@ -28,15 +29,13 @@ struct RelayPlan {
   // fp32 gradient accumulators of a layer (GradientElems): one, and one more for each level of the reduction tree that is
   // summed on the device. d of them sum subtrees of up to 2^(d-1) leaves.
   std::vector<ArenaSpan> gradient_slots;
-  std::vector<ArenaSpan> push_slots;      // what leaves the device, in the dtype of the push
-  std::vector<ArenaSpan> boundary_slots;  // layer inputs and outputs and their gradients, one micro-batch each
-  std::vector<ArenaSpan> token_slots;     // token ids and labels of one micro-batch
-  // Inner activations. The last slot is the one that recomputing (or a layer in turn) uses; the ones before
-  // it keep the inner activations of the last (layer, micro-batch)s before the head, from forward to backward.
-  // When every one that has a backward is kept, the last slot keeps as well; layers below the lowest that trains use it
-  // before.
+  std::vector<ArenaSpan> push_slots;  // what leaves the device, in the dtype of the push
+  // Layer inputs and outputs and their gradients, one micro-batch each. What has no slot is on the host.
+  std::vector<ArenaSpan> boundary_slots;
+  std::vector<ArenaSpan> token_slots;  // token ids and labels of one micro-batch
+  // Inner activations: as many slots as are kept, and, unless all are, at least one that the others use in turn.
   std::vector<ArenaSpan> inner_slots;
-  bool keeps_all_inner = false;
+  InnerCounts inner;  // of the largest pass
   ArenaSpan scratch;  // the largest layer's, forward or backward
   // Where a group's nodes of this worker's part of a layer come together, fp32 (GroupParts); empty: it forms no groups.
   ArenaSpan group_area;
@@ -47,7 +46,6 @@ struct RelayPlan {
   int num_vnodes = 1;       // of the run
 
   int64_t max_subtree_leaves() const { return int64_t{1} << (gradient_slots.size() - 1); }
-  int64_t kept_inner() const { return static_cast<int64_t>(inner_slots.size()) - (keeps_all_inner ? 0 : 1); }
   // Within `records`, in bytes: loss record `index` of kLossRecords (one is copied out while the next is filled) ...
   static int64_t RecordOffset(int index);
   // ... and the finite flags (int32) of what is gathered for a push slot: one a leaf, max_subtree_leaves() of them.
@@ -56,15 +54,19 @@ struct RelayPlan {
   int64_t GroupFlagsOffset(int turn) const;
   static constexpr int kGroupFlagTurns = 2;
   static constexpr int kLossRecords = 2;
-  // Without `resident` a micro-batch's boundary is in one of four slots: two for a layer's input, the next one loaded
-  // while this one is read, and two for its output, or, on the way back, for the gradient that goes in and out.
-  static constexpr int kInputSlots = 2, kOutputSlots = 2;
+  // Two for a layer's input, the next one loaded while this one is read, and two for its output, or, on the way back, for
+  // the gradient that goes in and out.
+  static constexpr int kLeastBoundarySlots = 4;
   static constexpr int kTokenSlots = 2;
 
-  int64_t host_boundary_bytes = 0;  // worker's host memory: boundaries and their gradients
+  // Worker's host memory: what of the boundaries and their gradients has no slot (one that is over leaves its place to
+  // the next, whatever their layers), and what is swapped of the inner activations.
+  int64_t host_boundary_slots = 0;
+  int64_t host_boundary_bytes = 0;
+  int64_t host_inner_bytes = 0;  // inner.swapped slots
   // And gradients waiting for the daemon, at most: every vnode's of a whole step, each pushed alone.
   int64_t host_push_bytes = 0;
-  // What the device pins of both, and of the daemon's weights in both versions where it copies from there, at most; 0 for
+  // What the device pins of all three, and of the daemon's weights in both versions where it copies from there, at most; 0 for
   // one that pins nothing.
   int64_t host_pinned_bytes = 0;
 };

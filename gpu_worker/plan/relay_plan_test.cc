@@ -99,7 +99,7 @@ TEST(RelayPlanTest, TheSmallestPlanIsTheSameForAnyDepth) {
   const RelayPlan few = TestRun(4).Plan(smallest).value();
   const RelayPlan many = TestRun(32, 16).Plan(smallest).value();
   EXPECT_EQ(AllSpans(few), AllSpans(many));
-  EXPECT_EQ(few.kept_inner(), 0);
+  EXPECT_EQ(few.inner.kept, 0);
 }
 
 TEST(RelayPlanTest, ALargerCapNeverKeepsLess) {
@@ -107,8 +107,8 @@ TEST(RelayPlanTest, ALargerCapNeverKeepsLess) {
   const int64_t smallest = run.Smallest();
   const RelayPlan most = run.Plan(0).value();
   ExpectSound(most);
-  EXPECT_EQ(most.kept_inner(), 4 * 4 * 2);
-  EXPECT_TRUE(most.keeps_all_inner);
+  EXPECT_EQ(most.inner.kept, 4 * 4 * 2);
+  EXPECT_TRUE(most.inner.keeps_all());
   EXPECT_EQ(most.max_subtree_leaves(), 4);
   EXPECT_EQ(most.push_slots.size(), 2u);
   int64_t kept = 0;
@@ -116,28 +116,62 @@ TEST(RelayPlanTest, ALargerCapNeverKeepsLess) {
   for (int64_t cap = smallest; cap <= most.arena_bytes + 4096; cap += 40000) {
     ASSERT_OK_AND_ASSIGN(const RelayPlan plan, run.Plan(cap));
     ExpectSound(plan);
-    EXPECT_GE(plan.kept_inner(), kept);
-    EXPECT_GE(plan.gradient_slots.size() + plan.push_slots.size() + static_cast<size_t>(plan.kept_inner()),
+    EXPECT_GE(plan.inner.kept, kept);
+    EXPECT_GE(plan.gradient_slots.size() + plan.push_slots.size() + static_cast<size_t>(plan.inner.kept),
               gradient_slots + push_slots + static_cast<size_t>(kept));
-    kept = plan.kept_inner();
+    kept = plan.inner.kept;
     gradient_slots = plan.gradient_slots.size();
     push_slots = plan.push_slots.size();
   }
   EXPECT_EQ(run.Plan(most.arena_bytes).value().arena_bytes, most.arena_bytes);
 }
 
+TEST(RelayPlanTest, ACapBetweenKeepsBoundariesOnceNothingElseIsLeftToSpendItOn) {
+  TestRun run;
+  const RelayPlan most = run.Plan(0).value();
+  const int64_t slot = most.boundary_slots[0].num_bytes;
+  for (int64_t fewer = 1; fewer <= 41 - RelayPlan::kLeastBoundarySlots; fewer += 6) {
+    ASSERT_OK_AND_ASSIGN(const RelayPlan plan, run.Plan(most.arena_bytes - fewer * slot));
+    ExpectSound(plan);
+    EXPECT_EQ(static_cast<int64_t>(plan.boundary_slots.size()), 41 - fewer);
+    EXPECT_EQ(plan.host_boundary_slots, fewer + 3);
+    EXPECT_TRUE(plan.inner.keeps_all());
+  }
+  run.run.relay.boundaries = BoundaryPolicy::kHost;
+  EXPECT_EQ(run.Plan(0).value().boundary_slots.size(), 4u);
+  run.run.relay.boundaries = BoundaryPolicy::kDevice;
+  ASSERT_OK_AND_ASSIGN(const RelayPlan stays, run.Plan(run.Smallest()));
+  EXPECT_EQ(stays.boundary_slots.size(), 41u);
+  EXPECT_EQ(stays.inner.kept, 0);
+  EXPECT_THAT(run.Plan(run.Smallest() - 1), StatusIs(absl::StatusCode::kResourceExhausted, "relay.boundaries: HOST ("));
+}
+
+TEST(RelayPlanTest, SwapPutsAllOnTheHostAndTakesASecondSlotWhereThereIsRoom) {
+  TestRun run;
+  run.run.relay.inner = InnerPolicy::kSwap;
+  ASSERT_OK_AND_ASSIGN(const RelayPlan least, run.Plan(run.Smallest()));
+  EXPECT_EQ(least.inner, (InnerCounts{.total = 32, .kept = 0, .swapped = 32}));
+  EXPECT_EQ(least.inner_slots.size(), 1u);
+  EXPECT_EQ(least.host_inner_bytes, 32 * least.inner_slots[0].num_bytes);
+  ASSERT_OK_AND_ASSIGN(const RelayPlan plan, run.Plan(run.Smallest() + least.inner_slots[0].num_bytes));
+  EXPECT_EQ(plan.inner_slots.size(), 2u);
+  TestRun recompute;
+  recompute.run.relay.inner = InnerPolicy::kRecompute;
+  EXPECT_EQ(run.Smallest(), recompute.Smallest());
+}
+
 TEST(RelayPlanTest, KeepAndRecomputeDoAsTheySay) {
   TestRun run;
   run.run.relay.inner = InnerPolicy::kKeep;
-  EXPECT_EQ(run.Plan(0).value().kept_inner(), 32);
+  EXPECT_EQ(run.Plan(0).value().inner.kept, 32);
   run.run.relay.inner = InnerPolicy::kRecompute;
-  EXPECT_EQ(run.Plan(0).value().kept_inner(), 0);
+  EXPECT_EQ(run.Plan(0).value().inner.kept, 0);
   TestRun one(1, 1);
   one.run.batch.virtual_nodes = 1;
   one.run.relay.inner = InnerPolicy::kRecompute;
-  EXPECT_EQ(one.Plan(0).value().kept_inner(), 0);
+  EXPECT_EQ(one.Plan(0).value().inner.kept, 0);
   one.run.relay.inner = InnerPolicy::kKeep;
-  EXPECT_EQ(one.Plan(0).value().kept_inner(), 1);
+  EXPECT_EQ(one.Plan(0).value().inner.kept, 1);
   EXPECT_EQ(one.Plan(0).value().inner_slots.size(), 1u);
 }
 
@@ -186,7 +220,7 @@ TEST(RelayPlanTest, ResidentHoldsEveryLayerAndBoundary) {
   ASSERT_OK_AND_ASSIGN(const RelayPlan plan, run.Plan(0));
   ASSERT_EQ(plan.weight_slots.size(), 6u);
   for (size_t i = 0; i < 6; ++i) EXPECT_GE(plan.weight_slots[i].num_bytes, run.model.layers[i].num_elems * 2);
-  EXPECT_EQ(plan.boundary_slots.size(), 6u * 4 * 2);
+  EXPECT_EQ(plan.boundary_slots.size(), 5u * 4 * 2 + 1);
   EXPECT_EQ(plan.host_boundary_bytes, 0);
 }
 
@@ -203,7 +237,7 @@ TEST(RelayPlanTest, GradientsHaveRoomForWhatTrainsAndInnerActivationsForWhatHasA
   EXPECT_GE(plan.gradient_slots[0].num_bytes, block.trainable_elems * 4);
   EXPECT_GE(plain.gradient_slots[0].num_bytes, 4000 * 64 * 4);
   EXPECT_EQ(plan.weight_slots[0].num_bytes, plain.weight_slots[0].num_bytes);
-  EXPECT_TRUE(plan.keeps_all_inner);
+  EXPECT_TRUE(plan.inner.keeps_all());
   EXPECT_EQ(plan.inner_slots.size(), 8u);  // one block's, of 4 vnodes of 2
   EXPECT_EQ(plan.host_push_bytes, block.trainable_elems * 4 * SizeOf(some.run.precision.gradients));
   // Only the head trains: no block is gone through on the way back, and one slot serves them all on the way there.
@@ -222,9 +256,13 @@ TEST(RelayPlanTest, FewerVnodesInAPassNeedLess) {
   request.max_pass_vnodes = 2;
   ASSERT_OK_AND_ASSIGN(const RelayPlan plan, MakeRelayPlan(request));
   EXPECT_EQ(plan.max_pass_vnodes, 2);
-  EXPECT_EQ(plan.kept_inner(), 4 * 2 * 2);
+  EXPECT_EQ(plan.inner.kept, 4 * 2 * 2);
   EXPECT_EQ(plan.max_subtree_leaves(), 1);  // two leaves go as leaves in bf16
-  EXPECT_EQ(plan.host_boundary_bytes, 6 * 2 * 2 * (2 * 32 * 64 * 4));
+  EXPECT_EQ(plan.host_boundary_bytes, 0);
+  request.cap_bytes = SmallestCapBytes(request);
+  ASSERT_OK_AND_ASSIGN(const RelayPlan smallest, MakeRelayPlan(request));
+  EXPECT_EQ(smallest.host_boundary_slots, 5 * 2 * 2);
+  EXPECT_EQ(smallest.host_boundary_bytes, 5 * 2 * 2 * (2 * 32 * 64 * 4));
 }
 
 TEST(RelayPlanTest, Fp32WireNeedsNoExpandedWeights) {
@@ -260,7 +298,7 @@ inner activations 149504 (1 slot * 146.0 KiB: 0 kept, one in turn; the rest is r
 scratch 166656 (the largest layer's, forward or backward)
 records 256 (loss records and finite flags)
 device total 1083136 (of 1.0 MiB allowed)
-host boundaries 786432 (every layer's input, and one gradient)
+host boundaries 655360 (40: layers' inputs; gradients take the places of what is over)
 host gradients 1879040 (at most, while the daemon has no room; with shared memory they lie in the inbox, beside 4 MiB of slots)
 )");
   EXPECT_EQ(Print(run.Plan(0).value()),
@@ -268,13 +306,13 @@ host gradients 1879040 (at most, while the daemon has no room; with shared memor
 expanded weights 199936 (one block in the compute dtype)
 gradients 599808 (3 slots * 195.2 KiB: sums of up to 4 vnodes, fp32)
 push 399872 (2 slots * 195.2 KiB: a layer's gradient on its way out)
-boundaries 65536 (4 slots * 16.0 KiB: two inputs, two outputs or gradients)
+boundaries 671744 (41 slots * 16.0 KiB: every layer's input, and one gradient)
 tokens 1024 (2 slots * 512 B: token ids and labels)
 inner activations 4784128 (32 slots * 146.0 KiB: all kept, nothing is recomputed)
 scratch 166656 (the largest layer's, forward or backward)
 records 256 (loss records and finite flags)
-device total 6417408 (no cap given)
-host boundaries 786432 (every layer's input, and one gradient)
+device total 7023616 (no cap given)
+host boundaries 0 (boundaries stay on the device)
 host gradients 1879040 (at most, while the daemon has no room; with shared memory they lie in the inbox, beside 4 MiB of slots)
 )");
 }

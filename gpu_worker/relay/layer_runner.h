@@ -19,7 +19,7 @@
 #include "gpu_worker/plan/relay_plan.h"
 #include "gpu_worker/relay/arena_map.h"
 #include "gpu_worker/relay/pass_memory.h"
-#include "gpu_worker/relay/schedule.h"
+#include "gpu_worker/plan/schedule.h"
 
 namespace eps::worker {
 

@@ -23,11 +23,13 @@ absl::Span<T> As(const HostMemory& memory) {
 absl::StatusOr<PassMemory> PassMemory::New(Device& device, const RelayPlan& plan, const LayerShape& shape,
                                            int micro_batches) {
   PassMemory memory;
-  memory.items_ = int64_t{plan.max_pass_vnodes} * micro_batches;
+  const int64_t items = int64_t{plan.max_pass_vnodes} * micro_batches;
+  memory.inner_bytes_ = plan.inner_slots.front().num_bytes;
   memory.boundary_bytes_ = shape.boundary_bytes();
   memory.token_bytes_ = shape.token_bytes();
   EPS_ASSIGN_OR_RETURN(memory.boundaries_, device.NewHostMemory(plan.host_boundary_bytes));
-  EPS_ASSIGN_OR_RETURN(memory.tokens_, device.NewHostMemory(memory.items_ * memory.token_bytes_));
+  EPS_ASSIGN_OR_RETURN(memory.inners_, device.NewHostMemory(plan.host_inner_bytes));
+  EPS_ASSIGN_OR_RETURN(memory.tokens_, device.NewHostMemory(items * memory.token_bytes_));
   EPS_ASSIGN_OR_RETURN(memory.records_, device.NewHostMemory(plan.max_pass_vnodes * int64_t{sizeof(LossRecord)}));
   const int64_t flags = std::max<int64_t>(plan.max_subtree_leaves(), plan.num_vnodes);
   EPS_ASSIGN_OR_RETURN(memory.flags_, device.NewHostMemory(flags * int64_t{sizeof(int32_t)}));
@@ -36,9 +38,13 @@ absl::StatusOr<PassMemory> PassMemory::New(Device& device, const RelayPlan& plan
   return memory;
 }
 
-absl::Span<std::byte> PassMemory::Boundary(int layer, int64_t item, const LayerShape& shape) const {
-  return boundaries_.bytes.subspan(static_cast<size_t>(((layer - 1) * items_ + item) * boundary_bytes_),
+absl::Span<std::byte> PassMemory::Boundary(int slot, const LayerShape& shape) const {
+  return boundaries_.bytes.subspan(static_cast<size_t>(slot * boundary_bytes_),
                                    static_cast<size_t>(shape.boundary_bytes()));
+}
+
+absl::Span<std::byte> PassMemory::Inner(int slot) const {
+  return inners_.bytes.subspan(static_cast<size_t>(slot * inner_bytes_), static_cast<size_t>(inner_bytes_));
 }
 
 absl::Span<std::byte> PassMemory::Tokens(int64_t item, const LayerShape& shape) const {

@@ -32,8 +32,9 @@ class PassMemory {
   static absl::StatusOr<PassMemory> New(Device& device, const RelayPlan& plan, const LayerShape& shape,
                                         int micro_batches);
 
-  // The input of layer `layer` (1 .. num_layers - 1), or, with num_layers, the gradient under way; of one item.
-  absl::Span<std::byte> Boundary(int layer, int64_t item, const LayerShape& shape) const;
+  // Of RelayPlan::host_boundary_slots; as long as one of `shape` is.
+  absl::Span<std::byte> Boundary(int slot, const LayerShape& shape) const;
+  absl::Span<std::byte> Inner(int slot) const;  // as long as a slot of the arena
   // LayerShape::token_bytes: ids, then labels.
   absl::Span<std::byte> Tokens(int64_t item, const LayerShape& shape) const;
   absl::Span<LossRecord> records() const;  // by vnode of the pass
@@ -42,9 +43,8 @@ class PassMemory {
 
  private:
   // Fixed after construction.
-  int64_t items_ = 0;
-  int64_t boundary_bytes_ = 0, token_bytes_ = 0;  // of an item, at most
-  HostMemory boundaries_, tokens_, records_, flags_, start_values_;
+  int64_t boundary_bytes_ = 0, inner_bytes_ = 0, token_bytes_ = 0;  // of an item, at most
+  HostMemory boundaries_, inners_, tokens_, records_, flags_, start_values_;
 };
 
 }  // namespace eps::worker

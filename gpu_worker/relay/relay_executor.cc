@@ -19,13 +19,13 @@
 #include "gpu_worker/layers/layer_shape.h"
 #include "gpu_worker/plan/group_parts.h"
 #include "gpu_worker/plan/pushed_nodes.h"
+#include "gpu_worker/plan/schedule.h"
 #include "gpu_worker/relay/arena_map.h"
 #include "gpu_worker/relay/group_exchange.h"
 #include "gpu_worker/relay/layer_runner.h"
 #include "gpu_worker/relay/pass_memory.h"
 #include "gpu_worker/relay/pull_clock.h"
 #include "gpu_worker/relay/push_buffers.h"
-#include "gpu_worker/relay/schedule.h"
 
 namespace eps::worker {
 namespace {
@@ -140,11 +140,8 @@ class RelayExecutorImpl : public RelayExecutor {
   int64_t Item(const RelayStep& step) const {
     return int64_t{step.vnode} * run_.batch.micro_batches + step.micro_batch;
   }
-  absl::Span<std::byte> HostBoundary(int layer, const RelayStep& step, const Pass& pass) const {
-    return memory_.Boundary(layer, Item(step), pass.context.shape);
-  }
-  absl::Span<std::byte> HostGradient(const RelayStep& step, const Pass& pass) const {
-    return HostBoundary(static_cast<int>(model_.layers.size()), step, pass);
+  absl::Span<std::byte> HostBoundary(const RelayStep& step, const Pass& pass) const {
+    return memory_.Boundary(step.host, pass.context.shape);
   }
   void StageTokens(const Pass& pass) const;
   // The device's statistics of the last pass, the wait for versions apart from the wait for pulls.
@@ -414,16 +411,22 @@ void RelayExecutorImpl::Enqueue(size_t index, const Pass& pass) {
       EnqueueLoadTokens(step, pass);
       break;
     case RelayStep::Kind::kLoadBoundary:
-      out.CopyIn(Slot(arena_.boundaries, step.input), HostBoundary(step.layer.value(), step, pass));
+      out.CopyIn(Slot(arena_.boundaries, step.input), HostBoundary(step, pass));
       break;
     case RelayStep::Kind::kLoadGradient:
-      out.CopyIn(Slot(arena_.boundaries, step.output), HostGradient(step, pass));
+      out.CopyIn(Slot(arena_.boundaries, step.output), HostBoundary(step, pass));
       break;
     case RelayStep::Kind::kStoreBoundary:
-      out.CopyOut(HostBoundary(step.layer.value() + 1, step, pass), Slot(arena_.boundaries, step.output));
+      out.CopyOut(HostBoundary(step, pass), Slot(arena_.boundaries, step.output));
       break;
     case RelayStep::Kind::kStoreGradient:
-      out.CopyOut(HostGradient(step, pass), Slot(arena_.boundaries, step.output));
+      out.CopyOut(HostBoundary(step, pass), Slot(arena_.boundaries, step.output));
+      break;
+    case RelayStep::Kind::kStoreInner:
+      out.CopyOut(memory_.Inner(step.host), Slot(arena_.inners, step.inner));
+      break;
+    case RelayStep::Kind::kLoadInner:
+      device_.stream(StreamId::kIn).CopyIn(Slot(arena_.inners, step.inner), memory_.Inner(step.host));
       break;
     case RelayStep::Kind::kPush:
       EnqueuePush(step, pass);

@@ -208,6 +208,7 @@ struct Way {
   cuda::EmulatedTraits traits = {.has_fused_attention = true};  // of its GPU
   std::vector<std::vector<int>> workers = {};                   // vnodes of each; empty: one worker with all
   bool group = false;                                           // the workers are one group, and run at once
+  BoundaryPolicy boundaries = BoundaryPolicy::kAuto;
   std::vector<std::vector<std::string>> algorithms = {};  // of products, as each worker's GPU prefers them; empty: all
   std::optional<Choices> choices = std::nullopt;          // what every worker follows
   ForwardWitness* witness = nullptr;                      // of every worker
@@ -238,6 +239,7 @@ struct Worker {
   Worker(const ModelSpec& model, const RunConfig& run_in, const Way& way, InProcessStore& store, size_t index = 0)
       : run(run_in), transport(&store), in_place(&model, run_in.precision.wire, &transport) {
     run.relay.inner = way.inner;
+    run.relay.boundaries = way.boundaries;
     run.relay.resident = way.resident;
     run.relay.weight_slots = way.weight_slots;
     PlanRequest request{.model = &model,
@@ -590,6 +592,19 @@ TEST_F(RelayExecutorTest, NoChoiceOfThePlanChangesABit) {
     ExpectSameBits(want, RunStep({.resident = true}), name + " resident");
     ExpectSameBits(want, RunStep({.inner = InnerPolicy::kKeep, .more_bytes = -1, .resident = true}),
                    name + " resident, kept");
+    for (const bool own_memory : {false, true}) {
+      for (const int64_t more_bytes : {0, 100000, -1}) {
+        const std::string which = absl::StrCat(name, own_memory ? ", memory of its own, " : " ", more_bytes, " more");
+        Way way{.inner = InnerPolicy::kSwap, .more_bytes = more_bytes, .own_memory = own_memory};
+        way.boundaries = BoundaryPolicy::kHost;
+        ExpectSameBits(want, RunStep(way), which + " swapped");
+        way.inner = InnerPolicy::kAuto;
+        ExpectSameBits(want, RunStep(way), which + " boundaries on the host");
+        way.boundaries = BoundaryPolicy::kDevice;
+        way.inner = InnerPolicy::kRecompute;
+        ExpectSameBits(want, RunStep(way), which + " boundaries on the device");
+      }
+    }
     ExpectSameBits(want, RunStep({.max_pass_vnodes = 1}), name + " passes of one vnode");
     ExpectSameBits(want, RunStep({.inner = InnerPolicy::kKeep, .more_bytes = -1, .max_pass_vnodes = 3}),
                    name + " passes of three vnodes");
@@ -624,6 +639,7 @@ TEST_F(RelayExecutorTest, AWitnessSeesWhatEveryLayerMakesOfEveryMicroBatchWhatev
     const std::vector<Way> ways = {
         {.inner = InnerPolicy::kKeep, .more_bytes = -1, .resident = true, .cuda = cuda},
         {.weight_slots = 1, .max_pass_vnodes = 1, .own_memory = !cuda.has_value(), .cuda = cuda},
+        {.inner = InnerPolicy::kSwap, .weight_slots = 3, .own_memory = !cuda.has_value(), .cuda = cuda},
         {.in_place = true, .cuda = cuda, .workers = {{0, 1}, {2}, {3}}}};
     for (Way way : ways) {
       Outputs got;

@@ -1,4 +1,4 @@
-#include "gpu_worker/relay/hazards.h"
+#include "gpu_worker/plan/hazards.h"
 
 #include <vector>
 

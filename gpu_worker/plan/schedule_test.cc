@@ -1,4 +1,4 @@
-#include "gpu_worker/relay/schedule.h"
+#include "gpu_worker/plan/schedule.h"
 
 #include <algorithm>
 #include <array>
@@ -22,7 +22,9 @@ struct Shape {
   int weight_slots = 2, inner_slots = 1, gradient_slots = 1, push_slots = 1;
   bool keeps_all = false, resident = false, expands = true, bf16 = true;
   std::vector<int> held;  // empty: all
-  int group_rounds = 0;   // 0: alone; else at least as many as this worker has nodes
+  int swapped = 0;        // of what is not kept, at most
+  int boundary_slots = 4;
+  int group_rounds = 0;  // 0: alone; else at least as many as this worker has nodes
   // Layers, from 0. The embedding's table is the head's, too: with it frozen the head trains its norm.
   std::vector<int> frozen;
 };
@@ -50,11 +52,13 @@ struct Made {
     plan.resident = shape.resident;
     plan.weight_slots.resize(static_cast<size_t>(shape.resident ? num_layers : shape.weight_slots));
     plan.inner_slots.resize(static_cast<size_t>(shape.inner_slots));
-    plan.keeps_all_inner = shape.keeps_all;
+    plan.inner = Counts();
     plan.gradient_slots.resize(static_cast<size_t>(shape.gradient_slots));
     plan.push_slots.resize(static_cast<size_t>(shape.push_slots));
-    plan.boundary_slots.resize(
-        static_cast<size_t>(shape.resident ? num_layers * shape.vnodes * shape.micro_batches : 4));
+    const int items = shape.vnodes * shape.micro_batches, boundaries = (num_layers - 1) * items;
+    const int boundary_slots = shape.resident ? std::max(4, boundaries + 1) : shape.boundary_slots;
+    plan.boundary_slots.resize(static_cast<size_t>(boundary_slots));
+    plan.host_boundary_slots = shape.resident ? 0 : std::max(0, boundaries - (boundary_slots - 4));
     plan.token_slots.resize(2);
     pass.vnodes = shape.held;
     if (shape.held.empty()) {
@@ -71,6 +75,18 @@ struct Made {
     return GroupNodes(pass.vnodes, pass.num_vnodes, static_cast<int>(plan.max_subtree_leaves()));
   }
   std::vector<RelayStep> Build() const { return BuildSchedule(model, plan, pass); }
+  // Of the largest pass: every slot but one keeps, or every one, where all are kept.
+  InnerCounts Counts() const {
+    const int lowest = model.lowest_trainable_layer().value();
+    const int64_t total =
+        int64_t{std::max(0, shape.layers + 1 - std::max(1, lowest))} * shape.vnodes * shape.micro_batches;
+    InnerCounts counts{.total = total,
+                       .kept = std::min<int64_t>(total, shape.inner_slots - (shape.swapped > 0 ? 2 : 1))};
+    if (shape.keeps_all) counts.kept = total;
+    counts.kept = std::max<int64_t>(0, counts.kept);
+    counts.swapped = std::min<int64_t>(shape.swapped, total - counts.kept);
+    return counts;
+  }
 
   Shape shape;
   ModelSpec model;
@@ -99,6 +115,8 @@ class Simulator {
 
   int num_pulls() const { return num_pulls_; }
   int num_recomputes() const { return num_recomputes_; }
+  int num_inner_loads() const { return num_inner_loads_; }
+  int num_boundary_loads() const { return num_boundary_loads_; }
   const std::map<int, std::vector<TreeNode>>& pushes() const { return pushes_; }
 
  private:
@@ -131,7 +149,6 @@ class Simulator {
   std::string GradientOf(int layer, const RelayStep& step) const {
     return absl::StrCat("gradient of input of ", layer, Item(step));
   }
-  int HostItem(const RelayStep& step) const { return step.vnode * made_.pass.micro_batches + step.micro_batch; }
   int VnodeOf(const RelayStep& step) const { return made_.pass.vnodes[static_cast<size_t>(step.vnode)]; }
   LayerKind KindOf(int layer) const { return made_.model.layers[static_cast<size_t>(layer)].kind; }
 
@@ -170,13 +187,26 @@ class Simulator {
       case Kind::kLoadTokens:
         return Write("tokens", step.tokens, "tokens" + Item(step));
       case Kind::kLoadBoundary:
-        return Write("boundary", step.input, Read(absl::StrCat("host input of ", layer, " "), HostItem(step)));
+        ++num_boundary_loads_;
+        return Write("boundary", step.input, Read("host boundary ", step.host));
       case Kind::kLoadGradient:
-        return Write("boundary", step.output, Read("host gradient ", HostItem(step)));
+        ++num_boundary_loads_;
+        return Write("boundary", step.output, Read("host boundary ", step.host));
       case Kind::kStoreBoundary:
-        return Write(absl::StrCat("host input of ", layer + 1, " "), HostItem(step), Read("boundary", step.output));
+        Expect(Read("boundary", step.output), InputOf(layer + 1, step), step);
+        EXPECT_LT(step.host, made_.plan.host_boundary_slots);
+        return Write("host boundary ", step.host, InputOf(layer + 1, step));
       case Kind::kStoreGradient:
-        return Write("host gradient ", HostItem(step), Read("boundary", step.output));
+        Expect(Read("boundary", step.output), GradientOf(layer, step), step);
+        EXPECT_LT(step.host, made_.plan.host_boundary_slots);
+        return Write("host boundary ", step.host, GradientOf(layer, step));
+      case Kind::kStoreInner:
+        Expect(Read("inner", step.inner), Inner(step), step);
+        EXPECT_LT(step.host, made_.plan.inner.swapped);
+        return Write("host inner ", step.host, Inner(step));
+      case Kind::kLoadInner:
+        ++num_inner_loads_;
+        return Write("inner", step.inner, Read("host inner ", step.host));
       case Kind::kForward:
         ReadWeights(step);
         if (KindOf(layer) == LayerKind::kEmbedding) {
@@ -408,7 +438,7 @@ class Simulator {
   std::map<int, std::vector<TreeNode>> pushes_;
   std::vector<int> records_;
   std::vector<std::pair<int, int>> exchanges_;  // layer, round
-  int num_pulls_ = 0, num_recomputes_ = 0;
+  int num_pulls_ = 0, num_recomputes_ = 0, num_inner_loads_ = 0, num_boundary_loads_ = 0;
 };
 
 void Check(const Shape& shape) {
@@ -423,8 +453,12 @@ void Check(const Shape& shape) {
   int lowest = 0;
   while (std::find(shape.frozen.begin(), shape.frozen.end(), lowest) != shape.frozen.end()) ++lowest;
   const int back = std::min(blocks, blocks + 1 - lowest);
-  const int kept = std::min(static_cast<int>(made.plan.kept_inner()), back * items);
-  EXPECT_EQ(simulator.num_recomputes(), back * items - kept);
+  const std::vector<InnerPlace> places = SpreadInner(made.plan.inner, back * items);
+  EXPECT_EQ(simulator.num_recomputes(), std::count(places.begin(), places.end(), InnerPlace::kRecompute));
+  EXPECT_LE(simulator.num_inner_loads(), std::count(places.begin(), places.end(), InnerPlace::kSwap));
+  if (shape.resident) {
+    EXPECT_EQ(simulator.num_boundary_loads(), 0);
+  }
   for (const RelayStep& step : steps) EXPECT_TRUE(!step.backward || step.layer.value() >= lowest);
   const int slots = static_cast<int>(made.plan.weight_slots.size());
   // There: N. Back: every block that is no longer in a slot; one slot holds the head.
@@ -481,6 +515,82 @@ TEST(ScheduleTest, NoBufferIsOverwrittenWhileNeededForManyShapes) {
       }
     }
   }
+}
+
+TEST(ScheduleTest, WhatIsSwappedComesBackWhereItIsNeeded) {
+  for (int layers = 1; layers <= 5; ++layers) {
+    for (const auto& [vnodes, micro_batches] : std::vector<std::pair<int, int>>{{1, 1}, {2, 1}, {1, 3}, {3, 2}}) {
+      const int items = vnodes * micro_batches, total = layers * items;
+      for (const int inner_slots : {1, 2, 3, total / 2 + 1, total}) {
+        for (const int swapped : {1, total / 2, total}) {
+          for (const int boundary_slots : {4, 5, 4 + total / 2, 4 + total}) {
+            const int turn = layers + vnodes + inner_slots + swapped + boundary_slots;
+            Shape shape{.layers = layers, .vnodes = vnodes, .micro_batches = micro_batches};
+            shape.weight_slots = 1 + turn % 4;
+            shape.inner_slots = inner_slots;
+            shape.swapped = swapped;
+            shape.boundary_slots = boundary_slots;
+            shape.expands = turn % 2 == 0;
+            if (turn % 5 == 0) shape.frozen = {0, 1};
+            Check(shape);
+            if (vnodes == 3) shape.held = {0, 2};
+            Check(shape);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(ScheduleTest, WithTwoSlotsEverythingSwappedIsCopiedOnceThereAndBackButTheLastTwo) {
+  const Made made({.layers = 4, .vnodes = 2, .micro_batches = 3, .inner_slots = 2, .swapped = 24});
+  const std::vector<RelayStep> steps = made.Build();
+  std::map<Kind, int> count;
+  for (const RelayStep& step : steps) ++count[step.kind];
+  EXPECT_EQ(count[Kind::kLoadInner], 24 - 2);
+  EXPECT_EQ(count[Kind::kStoreInner], 24 - 2);
+  EXPECT_EQ(count[Kind::kRecompute], 0);
+}
+
+// The way back begins with what is kept; its slots fetch what comes after it while it is computed.
+TEST(ScheduleTest, SlotsThatAreLeftFetchAhead) {
+  const Made made({.layers = 6, .vnodes = 1, .micro_batches = 1, .inner_slots = 4, .swapped = 6});
+  const std::vector<RelayStep> steps = made.Build();
+  std::vector<int> loaded_after;  // by load in order: backwards of blocks that are listed before it
+  int backwards = 0;
+  for (const RelayStep& step : steps) {
+    if (step.kind == Kind::kBackward) ++backwards;
+    if (step.kind == Kind::kLoadInner) loaded_after.push_back(backwards);
+  }
+  // Of six, two are kept and two were swapped last: their slots are left one after the other.
+  EXPECT_EQ(loaded_after, (std::vector<int>{1, 2}));
+}
+
+TEST(ScheduleTest, AMicroBatchAloneIsHandedOnInItsSlot) {
+  const Made made({.layers = 6, .vnodes = 1, .micro_batches = 1});
+  std::map<Kind, int> count;
+  for (const RelayStep& step : made.Build()) {
+    if (step.kind == Kind::kLoadBoundary) {
+      EXPECT_TRUE(step.backward);
+    }
+    ++count[step.kind];
+  }
+  EXPECT_EQ(count[Kind::kLoadGradient] + count[Kind::kStoreGradient], 0);
+  EXPECT_EQ(count[Kind::kLoadBoundary], count[Kind::kStoreBoundary]);
+  EXPECT_LE(count[Kind::kLoadBoundary], 7 - 3);
+}
+
+TEST(ScheduleTest, MoreBoundarySlotsNeverLoadMore) {
+  int loads = 1000;
+  for (int slots = 4; slots <= 4 * 5 + 1; ++slots) {
+    const Made made({.layers = 4, .vnodes = 2, .micro_batches = 2, .boundary_slots = slots});
+    const std::vector<RelayStep> steps = made.Build();
+    Simulator simulator(made, steps);
+    simulator.Run();
+    EXPECT_LE(simulator.num_boundary_loads(), loads);
+    loads = simulator.num_boundary_loads();
+  }
+  EXPECT_EQ(loads, 0);
 }
 
 TEST(ScheduleTest, EveryNumberOfGradientSlotsSumsInTheTreesOrder) {
@@ -636,41 +746,32 @@ TEST(ScheduleTest, PrintsAsALine) {
   std::string text;
   for (const RelayStep& step : made.Build()) absl::StrAppend(&text, DebugString(step, made.model), "\n");
   EXPECT_EQ(text, R"(pull embedding weights 0
-load_tokens embedding vnode 0 micro-batch 0 tokens 0
-forward embedding vnode 0 micro-batch 0 weights 0 tokens 0 output 2 after 0 after 1
-store_boundary embedding vnode 0 micro-batch 0 output 2 after 2
 pull h.0 weights 1
-expand h.0 weights 1 after 4
-load_boundary h.0 vnode 0 micro-batch 0 input 1
-forward h.0 vnode 0 micro-batch 0 weights 1 input 1 output 3 inner 0 after 6
-store_boundary h.0 vnode 0 micro-batch 0 output 3 after 7
-pull head weights 0 after 2
-load_tokens head vnode 0 micro-batch 0 tokens 0
-load_boundary head vnode 0 micro-batch 0 input 0
+load_tokens embedding vnode 0 micro-batch 0 tokens 0
+forward embedding vnode 0 micro-batch 0 weights 0 tokens 0 output 0 after 0 after 2
+pull head weights 0 after 3
+expand h.0 weights 1 after 1
+load_tokens head vnode 0 micro-batch 0 tokens 0 after 3
+forward h.0 vnode 0 micro-batch 0 weights 1 input 0 output 1 inner 0
 zero_gradient head vnode 0 gradient 0
 start_record head vnode 0 record 0
-head head vnode 0 micro-batch 0 weights 0 tokens 0 input 0 output 2 gradient 0 record 0 after 9 after 11
-store_gradient head vnode 0 micro-batch 0 output 2 after 14
-store_record head vnode 0 record 0
+head head vnode 0 micro-batch 0 weights 0 tokens 0 input 1 output 2 gradient 0 record 0 after 4 after 6
+store_record head vnode 0 record 0 after 10
 finish_leaf head vnode 0 gradient 0 push 0
 emit_gradient head vnode 0 node {0} gradient 0 push 0
-push head vnode 0 node {0} push 0 after 18
-load_boundary h.0 vnode 0 micro-batch 0 input 1
-load_gradient h.0 vnode 0 micro-batch 0 output 3
-zero_gradient h.0 vnode 0 gradient 0
-recompute h.0 vnode 0 micro-batch 0 weights 1 input 1 inner 0 after 20
-backward h.0 vnode 0 micro-batch 0 weights 1 input 1 output 3 inner 0 gradient 0 after 21
-store_gradient h.0 vnode 0 micro-batch 0 output 3 after 24
-finish_leaf h.0 vnode 0 gradient 0 push 0
-emit_gradient h.0 vnode 0 node {0} gradient 0 push 0
-push h.0 vnode 0 node {0} push 0 after 27
+push head vnode 0 node {0} push 0 after 13
 load_tokens embedding vnode 0 micro-batch 0 tokens 0
-load_gradient embedding vnode 0 micro-batch 0 output 2
+zero_gradient h.0 vnode 0 gradient 0
+recompute h.0 vnode 0 micro-batch 0 weights 1 input 0 inner 0
+backward h.0 vnode 0 micro-batch 0 weights 1 input 0 output 2 inner 0 gradient 0
+finish_leaf h.0 vnode 0 gradient 0 push 0 after 14
+emit_gradient h.0 vnode 0 node {0} gradient 0 push 0
+push h.0 vnode 0 node {0} push 0 after 20
 zero_gradient embedding vnode 0 gradient 0
-backward embedding vnode 0 micro-batch 0 tokens 0 output 2 gradient 0 after 30
-finish_leaf embedding vnode 0 gradient 0 push 0
+backward embedding vnode 0 micro-batch 0 tokens 0 output 2 gradient 0 after 15
+finish_leaf embedding vnode 0 gradient 0 push 0 after 21
 emit_gradient embedding vnode 0 node {0} gradient 0 push 0
-push embedding vnode 0 node {0} push 0 after 34
+push embedding vnode 0 node {0} push 0 after 25
 )");
 }
 

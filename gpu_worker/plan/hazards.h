@@ -1,5 +1,5 @@
-#ifndef EPS_GPU_WORKER_RELAY_HAZARDS_H_
-#define EPS_GPU_WORKER_RELAY_HAZARDS_H_
+#ifndef EPS_GPU_WORKER_PLAN_HAZARDS_H_
+#define EPS_GPU_WORKER_PLAN_HAZARDS_H_
 
 #include <array>
 #include <cstdint>
@@ -23,7 +23,7 @@ enum class ResourceKind {
   kInner,
   kRecord,
   kHostBoundary,
-  kHostGradient,
+  kHostInner,
   // Of a group: what this worker has put into its area, and what the others have; flags likewise, by turn.
   kGroupOwn,
   kGroupGot,
@@ -59,4 +59,4 @@ class HazardTracker {
 
 }  // namespace eps::worker
 
-#endif  // EPS_GPU_WORKER_RELAY_HAZARDS_H_
+#endif  // EPS_GPU_WORKER_PLAN_HAZARDS_H_

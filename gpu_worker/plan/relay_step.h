@@ -1,17 +1,13 @@
-#ifndef EPS_GPU_WORKER_RELAY_SCHEDULE_H_
-#define EPS_GPU_WORKER_RELAY_SCHEDULE_H_
+#ifndef EPS_GPU_WORKER_PLAN_RELAY_STEP_H_
+#define EPS_GPU_WORKER_PLAN_RELAY_STEP_H_
 
-#include <cstdint>
-#include <functional>
 #include <string>
 #include <vector>
 
 #include "common/base/ids.h"
 #include "common/model/model_spec.h"
 #include "common/schedule/reduction_tree.h"
-#include "common/tensor/dtype.h"
 #include "gpu_worker/device/device.h"
-#include "gpu_worker/plan/relay_plan.h"
 
 namespace eps::worker {
 
@@ -33,6 +29,8 @@ struct RelayStep {
     kBackward,       // compute: input, inner, output (gradient of the output -> that of the input), gradient
     kStoreBoundary,  // out: output -> host: the input of layer + 1
     kStoreGradient,  // out: output -> host: the gradient of the layer's input
+    kStoreInner,     // out: inner -> host
+    kLoadInner,      // in: host -> inner
     kZeroGradient,   // compute: a vnode's gradient starts
     kFinishLeaf,     // compute: a vnode's gradient is complete
     kAddGradient,    // compute: gradient += other_gradient
@@ -53,6 +51,7 @@ struct RelayStep {
   TreeNode node;  // kFinishLeaf, kAddGradient, kEmitGradient, kPush: what is gathered
   int weights = -1, input = -1, output = -1, tokens = -1, inner = -1;
   int gradient = -1, other_gradient = -1, push = -1, record = -1;
+  int host = -1;                   // of loads and stores: RelayPlan::host_boundary_slots, or host_inner_slots
   int round = -1, flag_turn = -1;  // of a group: GroupParts, RelayPlan::GroupFlagsOffset
   // Steps of other streams, earlier in the list, that must be done before this one starts. Steps of the same stream
   // run in the order of the list.
@@ -64,45 +63,9 @@ struct RelayStep {
   WaitCause cause() const;
 };
 
-struct PassShape {
-  std::vector<int> vnodes;  // of the run, rising; at most plan.max_pass_vnodes
-  int num_vnodes = 1;       // of the run
-  int micro_batches = 1;    // a vnode
-  Dtype gradients = Dtype::kF32;
-  bool expands = false;        // the wire form is not the compute dtype
-  bool has_documents = false;  // every layer needs to know where they begin and end
-  bool forward_only = false;   // logits of one micro-batch: one vnode, micro_batches 1; or, if it evaluates,
-  bool evaluates = false;      // each vnode's record; alone
-  int group_rounds = 0;        // GroupParts::rounds; 0: this worker goes alone
-};
-
-// The order of a whole pass: the forward relay, the head, the relay back.
-//
-// What the order does (and no bits depend on it):
-//  - The in-stream carries pulls alone, so a pull that waits for its version holds up nothing but later pulls. A pull
-//    starts when the last reader of its slot is done. Slots are reused least recently used first, and a layer that is
-//    still in a slot is not pulled again: with weight_slots >= 2 the last block is pulled once, and with as many slots
-//    as layers (resident) every layer is.
-//  - The way back ends with the lowest layer that trains. A frozen layer above it makes the gradient of its input, and
-//    pushes nothing.
-//  - The embedding's backward needs tokens only. So N layers, N - 2 of them blocks, take N pulls on the way there and
-//    N - 2 on the way back with one slot, one fewer for each further slot.
-//  - The out-stream carries everything that is short: loads and stores of boundaries, gradients that leave. The loads
-//    of a micro-batch are put before the stores of the one before it, so that compute finds its input there.
-//  - In a group, a layer's exchange runs beside the backward of the layer below, and its sums are made one turn before the
-//    first gradient of that one is complete. Every member has the same exchanges in the same order: the rounds of the head,
-//    then of each layer below, whatever nodes it gathers itself.
-// Waits follow from what each step reads and writes: a step waits for the last writer of what it reads, and for the
-// last readers of what it overwrites.
-std::vector<RelayStep> BuildSchedule(const ModelSpec& model, const RelayPlan& plan, const PassShape& pass);
-
-// Changes a schedule that was built: what a test's program does wrong on purpose (gpu_worker/faults). Those that are
-// shipped have none.
-using AlterSchedule = std::function<void(const ModelSpec&, const RelayPlan&, std::vector<RelayStep>&)>;
-
 // "recompute h.3 vnode 1 micro-batch 0 weights 1 input 0 inner 2 after 17".
 std::string DebugString(const RelayStep& step, const ModelSpec& model);
 
 }  // namespace eps::worker
 
-#endif  // EPS_GPU_WORKER_RELAY_SCHEDULE_H_
+#endif  // EPS_GPU_WORKER_PLAN_RELAY_STEP_H_

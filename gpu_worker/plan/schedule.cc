@@ -1,18 +1,17 @@
-#include "gpu_worker/relay/schedule.h"
+#include "gpu_worker/plan/schedule.h"
 
 #include <algorithm>
 #include <cstddef>
+#include <map>
 #include <optional>
-#include <set>
-#include <tuple>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
 #include "common/base/status_macros.h"
 #include "gpu_worker/plan/group_parts.h"
+#include "gpu_worker/plan/hazards.h"
 #include "gpu_worker/plan/pushed_nodes.h"
-#include "gpu_worker/relay/hazards.h"
+#include "gpu_worker/plan/slot_pool.h"
+#include "gpu_worker/plan/turns.h"
 
 namespace eps::worker {
 namespace {
@@ -22,45 +21,100 @@ using Resources = std::vector<Resource>;
 
 Resource Of(ResourceKind kind, int64_t index) { return {kind, index}; }
 
-// A micro-batch in a layer, on the way there or back: one turn of the compute stream.
-struct Turn {
-  LayerId layer;
-  LayerKind kind = LayerKind::kBlock;
-  bool backward = false;
-  int vnode = 0;
-  int micro_batch = 0;
-  bool starts_visit = false;  // the first of its layer in this direction
-};
+// The moment at which a value was made that came to be loaded again: all others need not be stored.
+using Reloaded = std::vector<bool>;
 
 class ScheduleBuilder {
  public:
-  ScheduleBuilder(const ModelSpec& model, const RelayPlan& plan, const PassShape& pass)
+  // reloaded: null: everything that may leave its slot is stored.
+  ScheduleBuilder(const ModelSpec& model, const RelayPlan& plan, const PassShape& pass, const Reloaded* boundaries,
+                  const Reloaded* inners)
       : model_(model),
         plan_(plan),
         pass_(pass),
-        num_layers_(static_cast<int>(model.layers.size())),
+        turns_(model, static_cast<int>(pass.vnodes.size()), pass.micro_batches, pass.forward_only),
         lowest_(model.lowest_trainable_layer().value()),
-        items_(static_cast<int>(pass.vnodes.size()) * pass.micro_batches),
         pushed_(NodesOf(plan, pass)),
-        slot_layer_(plan.weight_slots.size(), -1),
-        slot_used_(plan.weight_slots.size(), -1) {}
+        inner_places_(pass.inner.empty() ? SpreadInner(plan.inner, turns_.num_backward_blocks() * turns_.num_items())
+                                         : pass.inner),
+        weights_pool_(static_cast<int>(plan.weight_slots.size())),
+        turn_slots_(turns_.size()),
+        boundaries_(static_cast<int>(plan.boundary_slots.size()), turns_.size(), boundaries),
+        inners_(static_cast<int>(plan.inner_slots.size()), turns_.size(), inners) {
+    EPS_CHECK(pass.forward_only ||
+              static_cast<int>(inner_places_.size()) == turns_.num_backward_blocks() * turns_.num_items());
+    for (size_t t = 0; t < turns_.size(); ++t) {
+      if (turns_[t].starts_visit && NeedsWeights(turns_[t])) visits_.push_back(static_cast<int>(t));
+    }
+  }
 
   std::vector<RelayStep> Build() {
-    ListTurns();
     for (size_t t = 0; t < turns_.size(); ++t) {
-      if (turns_[t].starts_visit) StartVisit(turns_[t]);
-      Load(t);
-      if (t + 1 < turns_.size() && SourcesAreStored(turns_[t + 1])) Load(t + 1);
+      if (turns_[t].starts_visit) StartVisit(t);
+      LoadTokens(t);
+      Arrange(t, t);
+      if (t + 1 < turns_.size()) {
+        LoadTokens(t + 1);
+        Arrange(t + 1, t);
+      }
+      if (turns_[t].backward) ArrangeInner(t);
       if (SumsGroupBefore(turns_[t])) SumGroup();
       Compute(t);
       Store(t);  // before the vnode's gradient goes out: the next layer waits for it
+      Release(t);
       if (EndsVnode(turns_[t])) EndVnode(turns_[t]);
     }
     SumGroup();
+    EPS_CHECK(boundaries_.num_host_slots <= plan_.host_boundary_slots || boundaries_.reloaded_before == nullptr);
+    EPS_CHECK(inners_.num_host_slots <= plan_.inner.swapped || inners_.reloaded_before == nullptr);
     return std::move(steps_);
   }
+  const Reloaded& reloaded_boundaries() const { return boundaries_.reloaded; }
+  const Reloaded& reloaded_inners() const { return inners_.reloaded; }
 
  private:
+  // The slots of one turn, once what lies in them is there or on its way.
+  struct TurnSlots {
+    int input = -1, output = -1, inner = -1;
+  };
+  // Activations of one kind: in slots, on the host, or both.
+  struct Stash {
+    Stash(int num_slots, size_t num_turns, const Reloaded* reloaded)
+        : slots(num_slots), reloaded_before(reloaded), reloaded(num_turns) {}
+
+    bool Stores(size_t made_at) const { return reloaded_before == nullptr || (*reloaded_before)[made_at]; }
+    int NewHostSlot(int64_t value, size_t made_at) {
+      int host = num_host_slots;
+      if (free_host.empty()) {
+        ++num_host_slots;
+      } else {
+        host = free_host.back();
+        free_host.pop_back();
+      }
+      on_host[value] = {host, made_at};
+      return host;
+    }
+    // Of a value that is there; it is being loaded.
+    int HostSlot(int64_t value) {
+      const auto& [host, made_at] = on_host.at(value);
+      reloaded[made_at] = true;
+      return host;
+    }
+    void FreeHostSlot(int64_t value) {
+      const auto found = on_host.find(value);
+      if (found == on_host.end()) return;
+      free_host.push_back(found->second.first);
+      on_host.erase(found);
+    }
+
+    SlotPool slots;
+    const Reloaded* reloaded_before;  // of a build before this one, which ended in the same slots
+    Reloaded reloaded;
+    std::map<int64_t, std::pair<int, size_t>> on_host;  // by value: host slot, and when it was made
+    std::vector<int> free_host;
+    int num_host_slots = 0;
+  };
+
   static std::vector<TreeNode> NodesOf(const RelayPlan& plan, const PassShape& pass) {
     const int most = static_cast<int>(plan.max_subtree_leaves());
     return pass.group_rounds > 0 ? GroupNodes(pass.vnodes, pass.num_vnodes, most)
@@ -68,50 +122,17 @@ class ScheduleBuilder {
   }
   bool in_group() const { return pass_.group_rounds > 0; }
 
-  // ---- turns ----
-  void ListTurns() {
-    for (int layer = 0; layer < num_layers_; ++layer) ListVisit(layer, layer == num_layers_ - 1);
-    if (pass_.forward_only) return;
-    for (int layer = num_layers_ - 2; layer >= lowest_; --layer) ListVisit(layer, true);
-  }
-  void ListVisit(int layer, bool backward) {
-    for (int item = 0; item < items_; ++item) {
-      turns_.push_back({.layer = LayerId(layer),
-                        .kind = model_.layers[static_cast<size_t>(layer)].kind,
-                        .backward = backward,
-                        .vnode = item / pass_.micro_batches,
-                        .micro_batch = item % pass_.micro_batches,
-                        .starts_visit = item == 0});
-    }
-  }
-  int Item(const Turn& turn) const { return turn.vnode * pass_.micro_batches + turn.micro_batch; }
+  // ---- values ----
+  int64_t Input(int layer, const Turn& turn) const { return int64_t{layer} * turns_.num_items() + turn.item; }
+  int64_t Gradient(const Turn& turn) const { return Input(turns_.num_layers(), turn); }
+  int64_t Inner(const Turn& turn) const { return Input(turn.layer.value(), turn); }
 
-  // ---- slots ----
-  int ResidentSlot(int boundary, const Turn& turn) const {
-    const int per_boundary = static_cast<int>(plan_.boundary_slots.size()) / num_layers_;
-    return boundary * per_boundary + Item(turn);
-  }
-  int InputSlot(size_t t) const {
-    if (plan_.resident) return ResidentSlot(turns_[t].layer.value() - 1, turns_[t]);
-    return static_cast<int>(t % RelayPlan::kInputSlots);
-  }
-  // Of a layer's output; on the way back, of the gradient that goes in and out.
-  int OutputSlot(size_t t) const {
-    if (plan_.resident) return ResidentSlot(turns_[t].backward ? num_layers_ - 1 : turns_[t].layer.value(), turns_[t]);
-    return RelayPlan::kInputSlots + static_cast<int>(t % RelayPlan::kOutputSlots);
-  }
   static int TokenSlot(size_t t) { return static_cast<int>(t % RelayPlan::kTokenSlots); }
-  // The slot that keeps the inner activations of a turn, or the one that every turn uses in its turn.
-  int InnerSlot(const Turn& turn) const {
-    const int first = std::max(lowest_, 1);  // block that has a backward
-    const int64_t total = int64_t{num_layers_ - 1 - first} * items_;
-    const int64_t kept = std::min(plan_.kept_inner(), total);
-    const int64_t ordinal = int64_t{turn.layer.value() - first} * items_ + Item(turn);
-    if (ordinal >= total - kept) return static_cast<int>(ordinal - (total - kept));
-    return static_cast<int>(plan_.inner_slots.size()) - 1;
-  }
-  bool IsKept(const Turn& turn) const {
-    return plan_.keeps_all_inner || InnerSlot(turn) != static_cast<int>(plan_.inner_slots.size()) - 1;
+  TurnSlots& SlotsOf(size_t t) { return turn_slots_[t]; }
+  InnerPlace PlaceOf(const Turn& turn) const {
+    const int block = turn.layer.value() - turns_.first_backward_block();
+    if (pass_.forward_only || block < 0) return InnerPlace::kRecompute;  // nobody asks for it again
+    return inner_places_[static_cast<size_t>(block * turns_.num_items() + turn.item)];
   }
 
   // ---- steps ----
@@ -131,10 +152,17 @@ class ScheduleBuilder {
   }
 
   // ---- weights ----
-  void StartVisit(const Turn& turn) {
+  static bool NeedsWeights(const Turn& turn) { return turn.kind != LayerKind::kEmbedding || !turn.backward; }
+  void StartVisit(size_t t) {
     gathered_ = 0;
-    if (turn.kind == LayerKind::kEmbedding && turn.backward) return;  // needs no weights
-    weights_ = PullIntoSlot(turn);
+    const Turn& turn = turns_[t];
+    if (!NeedsWeights(turn)) return;
+    if (weights_ >= 0) EndWeights();
+    const size_t ahead = std::min(plan_.weight_slots.size(), visits_.size() - visit_);
+    for (size_t v = visit_; v < visit_ + ahead; ++v) Pull(v);
+    weights_ = weights_pool_.Find(turn.layer.value());
+    weights_pool_.Pin(weights_);
+    ++visit_;
     if (!pass_.expands || turn.kind != LayerKind::kBlock || expanded_layer_ == turn.layer.value()) return;
     RelayStep step = StepOf(Kind::kExpand, turn);
     step.vnode = step.micro_batch = -1;
@@ -142,74 +170,179 @@ class ScheduleBuilder {
     Add(step, {Of(ResourceKind::kWeights, weights_)}, {Of(ResourceKind::kExpanded, 0)});
     expanded_layer_ = turn.layer.value();
   }
-  int PullIntoSlot(const Turn& turn) {
-    const int layer = turn.layer.value();
-    const auto held = std::find(slot_layer_.begin(), slot_layer_.end(), layer);
-    const auto oldest = std::min_element(slot_used_.begin(), slot_used_.end());
-    const int slot =
-        static_cast<int>(held != slot_layer_.end() ? held - slot_layer_.begin() : oldest - slot_used_.begin());
-    slot_used_[static_cast<size_t>(slot)] = num_visits_++;
-    if (held != slot_layer_.end()) return slot;
-    slot_layer_[static_cast<size_t>(slot)] = layer;
+  // The weights of a visit, if they are in no slot yet and there is one that is not needed before.
+  void Pull(size_t visit) {
+    const Turn& turn = VisitTurn(visit);
+    if (weights_pool_.Find(turn.layer.value()) != SlotPool::kNone) return;
+    const int slot = weights_pool_.TryTake(turn.layer.value(), static_cast<int64_t>(visit));
+    if (slot == SlotPool::kNone) return;
     RelayStep step = StepOf(Kind::kPull, turn);
     step.vnode = step.micro_batch = -1;
     step.weights = slot;
     Add(step, {}, {Of(ResourceKind::kWeights, slot)});
-    return slot;
+  }
+  const Turn& VisitTurn(size_t visit) const { return turns_[static_cast<size_t>(visits_[visit])]; }
+  // The visit before is over.
+  void EndWeights() {
+    const LayerId layer = VisitTurn(visit_ - 1).layer;
+    weights_pool_.Unpin(weights_);
+    for (size_t v = visit_; v < visits_.size(); ++v) {
+      if (VisitTurn(v).layer == layer) return weights_pool_.SetNextUse(weights_, static_cast<int64_t>(v));
+    }
+    weights_pool_.Free(weights_);
   }
 
   // ---- loads and stores ----
   bool NeedsTokens(const Turn& turn) const { return pass_.has_documents || turn.kind != LayerKind::kBlock; }
-  bool NeedsInput(const Turn& turn) const { return turn.kind != LayerKind::kEmbedding; }
-  bool NeedsGradient(const Turn& turn) const { return turn.backward && turn.kind != LayerKind::kHead; }
-
-  // Whether what a turn loads has been stored by steps that are already in the list.
-  bool SourcesAreStored(const Turn& turn) const {
-    if (plan_.resident) return true;
-    if (NeedsInput(turn) && !stored_.contains({turn.layer.value(), Item(turn), false})) return false;
-    return !NeedsGradient(turn) || stored_.contains({turn.layer.value() + 1, Item(turn), true});
-  }
-  void Load(size_t t) {
+  void LoadTokens(size_t t) {
     if (static_cast<int>(t) < num_loaded_) return;
     num_loaded_ = static_cast<int>(t) + 1;
+    if (!NeedsTokens(turns_[t])) return;
+    RelayStep step = StepOf(Kind::kLoadTokens, turns_[t]);
+    step.tokens = TokenSlot(t);
+    Add(step, {}, {Of(ResourceKind::kTokens, step.tokens)});
+  }
+
+  // Brings what turn `t` needs of boundaries into slots, as far as it has been made by turn `now`.
+  void Arrange(size_t t, size_t now) {
     const Turn& turn = turns_[t];
-    if (NeedsTokens(turn)) {
-      RelayStep step = StepOf(Kind::kLoadTokens, turn);
-      step.tokens = TokenSlot(t);
-      Add(step, {}, {Of(ResourceKind::kTokens, step.tokens)});
+    if (turn.needs_input() && SlotsOf(t).input < 0) {
+      SlotsOf(t).input = Bring(Kind::kLoadBoundary, Input(turn.layer.value(), turn), t, now);
     }
-    if (plan_.resident) return;
-    if (NeedsInput(turn)) {
-      RelayStep step = StepOf(Kind::kLoadBoundary, turn);
-      step.input = InputSlot(t);
-      Add(step, {HostBoundary(turn.layer.value(), turn)}, {Of(ResourceKind::kBoundary, step.input)});
-    }
-    if (NeedsGradient(turn)) {
-      RelayStep step = StepOf(Kind::kLoadGradient, turn);
-      step.output = OutputSlot(t);
-      Add(step, {HostGradient(turn)}, {Of(ResourceKind::kBoundary, step.output)});
+    if (turn.needs_gradient() && SlotsOf(t).output < 0) {
+      SlotsOf(t).output = Bring(Kind::kLoadGradient, Gradient(turn), t, now);
     }
   }
+  int Bring(Kind kind, int64_t value, size_t t, size_t now) {
+    int slot = boundaries_.slots.Find(value);
+    if (slot == SlotPool::kNone) {
+      if (!boundaries_.on_host.contains(value)) return -1;  // not made yet
+      const auto need = static_cast<int64_t>(t);
+      slot = t == now ? boundaries_.slots.Take(value, need) : boundaries_.slots.TryTake(value, need);
+      if (slot == SlotPool::kNone) return -1;
+      RelayStep step = StepOf(kind, turns_[t]);
+      (kind == Kind::kLoadBoundary ? step.input : step.output) = slot;
+      step.host = boundaries_.HostSlot(value);
+      Add(step, {Of(ResourceKind::kHostBoundary, step.host)}, {Of(ResourceKind::kBoundary, slot)});
+    } else if (t != now && IsMadeBy(now, value)) {
+      return -1;  // what lies there is what goes into that turn
+    }
+    boundaries_.slots.Pin(slot);
+    return slot;
+  }
+  // A gradient has the same name wherever it is on its way.
+  bool IsMadeBy(size_t now, int64_t value) const { return turns_[now].backward && value == Gradient(turns_[now]); }
+
   void Store(size_t t) {
     const Turn& turn = turns_[t];
-    const bool is_last = turn.backward && turn.layer.value() == lowest_;  // nothing below trains
-    if (plan_.resident || is_last || IsOver(turn)) return;
+    const int64_t next_use = NextUseOfOutput(t);
+    if (next_use == SlotPool::kNever || !boundaries_.Stores(t)) return;
+    const int64_t value = turn.backward ? Gradient(turn) : Input(turn.layer.value() + 1, turn);
     RelayStep step = StepOf(turn.backward ? Kind::kStoreGradient : Kind::kStoreBoundary, turn);
-    step.output = OutputSlot(t);
-    const int stored_layer = turn.layer.value() + (turn.backward ? 0 : 1);
-    Add(step, {Of(ResourceKind::kBoundary, step.output)},
-        {turn.backward ? HostGradient(turn) : HostBoundary(stored_layer, turn)});
-    stored_.insert({stored_layer, Item(turn), turn.backward});
+    step.output = SlotsOf(t).output;
+    step.host = boundaries_.NewHostSlot(value, t);
+    Add(step, {Of(ResourceKind::kBoundary, step.output)}, {Of(ResourceKind::kHostBoundary, step.host)});
   }
-  bool IsOver(const Turn& turn) const { return pass_.forward_only && turn.kind == LayerKind::kHead; }
-  Resource HostBoundary(int layer, const Turn& turn) const {
-    return Of(ResourceKind::kHostBoundary, int64_t{layer} * items_ + Item(turn));
+  int64_t NextUseOfOutput(size_t t) const {
+    const Turn& turn = turns_[t];
+    if (turn.backward) return pass_.forward_only ? SlotPool::kNever : turns_.NextUseOfGradient(turn);
+    return turns_.NextUseOfInput(turn.layer.value() + 1, turn.item, static_cast<int64_t>(t));
   }
-  Resource HostGradient(const Turn& turn) const { return Of(ResourceKind::kHostGradient, Item(turn)); }
+
+  int TakeOutput(size_t t) {
+    const Turn& turn = turns_[t];
+    const int64_t value = turn.backward ? Gradient(turn) : Input(turn.layer.value() + 1, turn);
+    SlotsOf(t).output = boundaries_.slots.Take(value, NextUseOfOutput(t));
+    boundaries_.slots.Pin(SlotsOf(t).output);
+    return SlotsOf(t).output;
+  }
+  // What a turn makes may go where that lay which nobody needs behind it.
+  void ForgetHostCopies(size_t t) {
+    const Turn& turn = turns_[t];
+    if (turn.needs_gradient()) boundaries_.FreeHostSlot(Gradient(turn));
+    if (!turn.needs_input()) return;
+    if (turns_.NextUseOfInput(turn.layer.value(), turn.item, static_cast<int64_t>(t)) != SlotPool::kNever) return;
+    boundaries_.FreeHostSlot(Input(turn.layer.value(), turn));
+  }
+  // What a turn leaves behind in its slots.
+  void Release(size_t t) {
+    const Turn& turn = turns_[t];
+    const TurnSlots& slots = SlotsOf(t);
+    if (slots.input >= 0) {
+      const int64_t next_use = turns_.NextUseOfInput(turn.layer.value(), turn.item, static_cast<int64_t>(t));
+      Leave(boundaries_, Input(turn.layer.value(), turn), slots.input, next_use);
+    }
+    if (slots.output >= 0) {
+      const int64_t value = turn.backward ? Gradient(turn) : Input(turn.layer.value() + 1, turn);
+      Leave(boundaries_, value, slots.output, NextUseOfOutput(t));
+    }
+    if (slots.inner >= 0) ReleaseInner(t);
+  }
+  static void Leave(Stash& stash, int64_t value, int slot, int64_t next_use) {
+    stash.slots.Unpin(slot);
+    if (next_use != SlotPool::kNever) return stash.slots.SetNextUse(slot, next_use);
+    stash.slots.Free(slot);
+    stash.FreeHostSlot(value);
+  }
+
+  // ---- inner activations ----
+  // On the way there; what is kept stays pinned until its backward has read it.
+  int TakeInner(size_t t) {
+    const Turn& turn = turns_[t];
+    const int slot = inners_.slots.Take(Inner(turn), turns_.BackwardOf(turn.layer.value(), turn.item));
+    inners_.slots.Pin(slot);
+    return slot;
+  }
+  void ReleaseInner(size_t t) {
+    const Turn& turn = turns_[t];
+    const int slot = SlotsOf(t).inner;
+    const InnerPlace place = PlaceOf(turn);
+    if (turn.backward || place == InnerPlace::kRecompute) return Leave(inners_, Inner(turn), slot, SlotPool::kNever);
+    if (place == InnerPlace::kKeep) return;
+    if (inners_.Stores(t)) {
+      RelayStep step = StepOf(Kind::kStoreInner, turn);
+      step.inner = slot;
+      step.host = inners_.NewHostSlot(Inner(turn), t);
+      Add(step, {Of(ResourceKind::kInner, slot)}, {Of(ResourceKind::kHostInner, step.host)});
+    }
+    inners_.slots.Unpin(slot);
+  }
+  // Of a turn on the way back, and then, in the slots that are left, of those that follow.
+  void ArrangeInner(size_t t) {
+    if (turns_[t].kind == LayerKind::kBlock) {
+      const bool recomputes = PlaceOf(turns_[t]) == InnerPlace::kRecompute;
+      SlotsOf(t).inner = recomputes ? TakeInner(t) : BringInner(t);
+    }
+    next_inner_ = std::max(next_inner_, t + 1);
+    // The next turn may have to recompute: this one leaves it its slot, if it has any.
+    const int least_empty = SlotsOf(t).inner >= 0 ? 1 : 2;
+    for (; next_inner_ < turns_.size(); ++next_inner_) {
+      const Turn& turn = turns_[next_inner_];
+      if (turn.kind != LayerKind::kBlock || PlaceOf(turn) != InnerPlace::kSwap) continue;
+      if (inners_.slots.Find(Inner(turn)) != SlotPool::kNone) continue;
+      if (inners_.slots.num_empty() < least_empty) return;
+      LoadInner(next_inner_);
+    }
+  }
+  int BringInner(size_t t) {
+    const Turn& turn = turns_[t];
+    int slot = inners_.slots.Find(Inner(turn));
+    if (slot == SlotPool::kNone) slot = LoadInner(t);
+    if (PlaceOf(turn) == InnerPlace::kSwap) inners_.slots.Pin(slot);
+    return slot;
+  }
+  int LoadInner(size_t t) {
+    RelayStep step = StepOf(Kind::kLoadInner, turns_[t]);
+    step.inner = inners_.slots.Take(Inner(turns_[t]), static_cast<int64_t>(t));
+    step.host = inners_.HostSlot(Inner(turns_[t]));
+    Add(step, {Of(ResourceKind::kHostInner, step.host)}, {Of(ResourceKind::kInner, step.inner)});
+    return step.inner;
+  }
 
   // ---- compute ----
   void Compute(size_t t) {
     const Turn& turn = turns_[t];
+    ForgetHostCopies(t);
     if (!turn.backward) return Forward(t);
     if (pass_.evaluates) return Loss(t);
     if (pass_.forward_only) return Logits(t);
@@ -233,14 +366,14 @@ class ScheduleBuilder {
     const Turn& turn = turns_[t];
     RelayStep step = StepOf(Kind::kForward, turn);
     step.weights = weights_;
-    step.output = OutputSlot(t);
+    step.output = TakeOutput(t);
     Resources reads = {Parameters(turn)}, writes = {Of(ResourceKind::kBoundary, step.output)};
     if (turn.kind == LayerKind::kEmbedding) {
       step.tokens = TokenSlot(t);
       reads.push_back(Of(ResourceKind::kTokens, step.tokens));
     } else {
-      step.input = InputSlot(t);
-      step.inner = InnerSlot(turn);
+      step.input = SlotsOf(t).input;
+      step.inner = SlotsOf(t).inner = TakeInner(t);
       reads.push_back(Of(ResourceKind::kBoundary, step.input));
       writes.push_back(Of(ResourceKind::kInner, step.inner));
       AddDocuments(t, step, reads);
@@ -258,7 +391,7 @@ class ScheduleBuilder {
   void Logits(size_t t) {
     RelayStep step = StepOf(Kind::kLogits, turns_[t]);
     step.weights = weights_;
-    step.input = InputSlot(t);
+    step.input = SlotsOf(t).input;
     Add(step, {Parameters(turns_[t]), Of(ResourceKind::kBoundary, step.input)}, {});
   }
 
@@ -267,7 +400,7 @@ class ScheduleBuilder {
     if (turn.micro_batch == 0) StartRecord(turn);
     RelayStep step = StepOf(Kind::kLoss, turn);
     step.weights = weights_;
-    step.input = InputSlot(t);
+    step.input = SlotsOf(t).input;
     step.tokens = TokenSlot(t);
     step.record = RecordSlot(turn);
     Add(step, {Parameters(turn), Of(ResourceKind::kBoundary, step.input), Of(ResourceKind::kTokens, step.tokens)},
@@ -293,8 +426,8 @@ class ScheduleBuilder {
     const Turn& turn = turns_[t];
     RelayStep step = StepOf(Kind::kHead, turn);
     step.weights = weights_;
-    step.input = InputSlot(t);
-    step.output = OutputSlot(t);
+    step.input = SlotsOf(t).input;
+    step.output = TakeOutput(t);
     step.tokens = TokenSlot(t);
     step.gradient = gradient();
     step.record = RecordSlot(turn);
@@ -306,7 +439,7 @@ class ScheduleBuilder {
   void Backward(size_t t) {
     const Turn& turn = turns_[t];
     RelayStep step = StepOf(Kind::kBackward, turn);
-    step.output = OutputSlot(t);
+    step.output = SlotsOf(t).output;
     step.gradient = gradient();
     Resources reads;
     if (turn.kind == LayerKind::kEmbedding) {
@@ -314,9 +447,9 @@ class ScheduleBuilder {
       reads = {Of(ResourceKind::kTokens, step.tokens)};
     } else {
       step.weights = weights_;
-      step.input = InputSlot(t);
-      step.inner = InnerSlot(turn);
-      if (!IsKept(turn)) Recompute(t);
+      step.input = SlotsOf(t).input;
+      step.inner = SlotsOf(t).inner;
+      if (PlaceOf(turn) == InnerPlace::kRecompute) Recompute(t);
       reads = {Parameters(turn), Of(ResourceKind::kBoundary, step.input), Of(ResourceKind::kInner, step.inner)};
       AddDocuments(t, step, reads);
     }
@@ -326,8 +459,8 @@ class ScheduleBuilder {
   void Recompute(size_t t) {
     RelayStep step = StepOf(Kind::kRecompute, turns_[t]);
     step.weights = weights_;
-    step.input = InputSlot(t);
-    step.inner = InnerSlot(turns_[t]);
+    step.input = SlotsOf(t).input;
+    step.inner = SlotsOf(t).inner;
     Resources reads = {Parameters(turns_[t]), Of(ResourceKind::kBoundary, step.input)};
     AddDocuments(t, step, reads);
     Add(step, reads, {Of(ResourceKind::kInner, step.inner)});
@@ -462,22 +595,23 @@ class ScheduleBuilder {
   const ModelSpec& model_;
   const RelayPlan& plan_;
   const PassShape& pass_;
-  const int num_layers_;
-  const int lowest_;  // layer that trains: the way back ends there
-  const int items_;
+  const Turns turns_;
+  const int lowest_;                    // layer that trains: the way back ends there
   const std::vector<TreeNode> pushed_;  // of every layer, in order
+  const std::vector<InnerPlace> inner_places_;
+  std::vector<int> visits_;  // turns that start one which needs weights
 
-  std::vector<Turn> turns_;
   std::vector<RelayStep> steps_;
   HazardTracker hazards_;
-  std::vector<int> slot_layer_;  // by weight slot: the layer whose weights it holds, -1 none
-  std::vector<int> slot_used_;   // by weight slot: the last visit that used it
-  int num_visits_ = 0;
-  int weights_ = -1;  // the slot of the present visit
+  SlotPool weights_pool_;  // by layer; moments are visits
+  size_t visit_ = 0;       // the next one
+  int weights_ = -1;       // the slot of the present visit
   int expanded_layer_ = -1;
-  int num_loaded_ = 0;                           // turns whose loads are in the list
-  std::set<std::tuple<int, int, bool>> stored_;  // (layer, item, gradient): input of that layer, or its gradient
-  size_t gathered_ = 0;                          // index into pushed_
+  int num_loaded_ = 0;  // turns whose tokens are in the list
+  std::vector<TurnSlots> turn_slots_;
+  Stash boundaries_, inners_;
+  size_t next_inner_ = 0;  // turn on the way back whose inner activations were not looked for yet
+  size_t gathered_ = 0;    // index into pushed_
   std::vector<TreeNode> sums_;
   int next_push_ = 0;
   int flag_turn_ = 0;             // of the present layer
@@ -485,119 +619,13 @@ class ScheduleBuilder {
   int flag_turn_of_unsummed_ = 0;
 };
 
-absl::string_view KindName(Kind kind) {
-  switch (kind) {
-    case Kind::kPull:
-      return "pull";
-    case Kind::kExpand:
-      return "expand";
-    case Kind::kLoadTokens:
-      return "load_tokens";
-    case Kind::kLoadBoundary:
-      return "load_boundary";
-    case Kind::kLoadGradient:
-      return "load_gradient";
-    case Kind::kForward:
-      return "forward";
-    case Kind::kRecompute:
-      return "recompute";
-    case Kind::kHead:
-      return "head";
-    case Kind::kLogits:
-      return "logits";
-    case Kind::kLoss:
-      return "loss";
-    case Kind::kBackward:
-      return "backward";
-    case Kind::kStoreBoundary:
-      return "store_boundary";
-    case Kind::kStoreGradient:
-      return "store_gradient";
-    case Kind::kZeroGradient:
-      return "zero_gradient";
-    case Kind::kFinishLeaf:
-      return "finish_leaf";
-    case Kind::kAddGradient:
-      return "add_gradient";
-    case Kind::kEmitGradient:
-      return "emit_gradient";
-    case Kind::kPush:
-      return "push";
-    case Kind::kStartRecord:
-      return "start_record";
-    case Kind::kStoreRecord:
-      return "store_record";
-    case Kind::kExchange:
-      return "exchange";
-    case Kind::kSumGroup:
-      return "sum_group";
-    case Kind::kPushPart:
-      return "push_part";
-  }
-  return "unknown";
-}
-
 }  // namespace
-
-StreamId RelayStep::stream() const {
-  switch (kind) {
-    case Kind::kPull:
-      return StreamId::kIn;
-    case Kind::kLoadTokens:
-    case Kind::kLoadBoundary:
-    case Kind::kLoadGradient:
-    case Kind::kStoreBoundary:
-    case Kind::kStoreGradient:
-    case Kind::kPush:
-    case Kind::kStoreRecord:
-    case Kind::kExchange:
-    case Kind::kPushPart:
-      return StreamId::kOut;
-    default:
-      return StreamId::kCompute;
-  }
-}
-
-WaitCause RelayStep::cause() const {
-  switch (stream()) {
-    case StreamId::kIn:
-      return WaitCause::kPull;
-    case StreamId::kOut:
-      return kind == Kind::kPush || kind == Kind::kExchange || kind == Kind::kPushPart ? WaitCause::kPush
-                                                                                       : WaitCause::kStash;
-    case StreamId::kCompute:
-      return WaitCause::kNone;
-  }
-  return WaitCause::kNone;
-}
 
 std::vector<RelayStep> BuildSchedule(const ModelSpec& model, const RelayPlan& plan, const PassShape& pass) {
   EPS_CHECK(!pass.vnodes.empty() && static_cast<int>(pass.vnodes.size()) <= plan.max_pass_vnodes);
-  return ScheduleBuilder(model, plan, pass).Build();
-}
-
-std::string DebugString(const RelayStep& step, const ModelSpec& model) {
-  std::string text = absl::StrCat(KindName(step.kind), " ", model.layer(step.layer).name);
-  const auto field = [&](absl::string_view name, int value) {
-    if (value >= 0) absl::StrAppend(&text, " ", name, " ", value);
-  };
-  field("vnode", step.vnode);
-  field("micro-batch", step.micro_batch);
-  if (step.kind == Kind::kEmitGradient || step.kind == Kind::kPush) {
-    absl::StrAppend(&text, " node ", DebugString(step.node));
-  }
-  field("weights", step.weights);
-  field("tokens", step.tokens);
-  field("input", step.input);
-  field("output", step.output);
-  field("inner", step.inner);
-  field("gradient", step.gradient);
-  field("from gradient", step.other_gradient);
-  field("push", step.push);
-  field("record", step.record);
-  field("round", step.round);
-  for (const int other : step.waits_for) absl::StrAppend(&text, " after ", other);
-  return text;
+  ScheduleBuilder stores_all(model, plan, pass, nullptr, nullptr);
+  stores_all.Build();
+  return ScheduleBuilder(model, plan, pass, &stores_all.reloaded_boundaries(), &stores_all.reloaded_inners()).Build();
 }
 
 }  // namespace eps::worker

@@ -1,0 +1,20 @@
+#include "gpu_worker/plan/inner_places.h"
+
+#include <algorithm>
+
+namespace eps::worker {
+
+std::vector<InnerPlace> SpreadInner(const InnerCounts& of_largest, int64_t total) {
+  const int64_t kept = std::min(of_largest.kept, total);
+  const int64_t others = total - kept;
+  const int64_t most_others = of_largest.total - of_largest.kept;
+  const int64_t swapped = most_others > 0 ? others * of_largest.swapped / most_others : 0;
+  std::vector<InnerPlace> places(static_cast<size_t>(total), InnerPlace::kKeep);
+  for (int64_t i = 0; i < others; ++i) {
+    const bool swaps = (i + 1) * swapped / others > i * swapped / others;
+    places[static_cast<size_t>(i)] = swaps ? InnerPlace::kSwap : InnerPlace::kRecompute;
+  }
+  return places;
+}
+
+}  // namespace eps::worker

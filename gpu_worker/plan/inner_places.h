@@ -1,0 +1,34 @@
+#ifndef EPS_GPU_WORKER_PLAN_INNER_PLACES_H_
+#define EPS_GPU_WORKER_PLAN_INNER_PLACES_H_
+
+#include <cstdint>
+#include <vector>
+
+namespace eps::worker {
+
+// What becomes of the inner activations of a block and a micro-batch between its forward and its backward.
+enum class InnerPlace : uint8_t {
+  kRecompute,  // dropped; the forward is run again
+  kKeep,       // stay in a slot of the device
+  kSwap,       // go to the host and come back, unless their slot is not asked for in between
+};
+
+// Of the (block, micro-batch)s of the largest pass that have a backward.
+struct InnerCounts {
+  int64_t total = 0;
+  int64_t kept = 0, swapped = 0;  // the rest is recomputed
+
+  int64_t recomputed() const { return total - kept - swapped; }
+  bool keeps_all() const { return kept == total; }
+  friend bool operator==(const InnerCounts&, const InnerCounts&) = default;
+};
+
+// The places for a pass of `total` of them, in the order of their forward. Kept are the last ones: the way back begins
+// with them, and the slots that they leave take what was swapped (KARMA, arXiv:2008.11421). Swapped and recomputed ones
+// alternate as evenly as their numbers allow, so that what is swapped travels under what is recomputed. In a pass smaller
+// than the largest, as many are kept and the same share of the others is swapped.
+std::vector<InnerPlace> SpreadInner(const InnerCounts& of_largest, int64_t total);
+
+}  // namespace eps::worker
+
+#endif  // EPS_GPU_WORKER_PLAN_INNER_PLACES_H_

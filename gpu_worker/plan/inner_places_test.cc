@@ -1,0 +1,40 @@
+#include "gpu_worker/plan/inner_places.h"
+
+#include <algorithm>
+#include <string>
+
+#include "gtest/gtest.h"
+
+namespace eps::worker {
+namespace {
+
+std::string Spread(const InnerCounts& counts, int64_t total) {
+  std::string text;
+  for (const InnerPlace place : SpreadInner(counts, total)) {
+    text += place == InnerPlace::kKeep ? 'K' : place == InnerPlace::kSwap ? 'S' : 'R';
+  }
+  return text;
+}
+
+TEST(InnerPlacesTest, TheLastAreKeptAndTheOthersAlternate) {
+  EXPECT_EQ(Spread({.total = 8}, 8), "RRRRRRRR");
+  EXPECT_EQ(Spread({.total = 8, .kept = 8}, 8), "KKKKKKKK");
+  EXPECT_EQ(Spread({.total = 8, .kept = 2, .swapped = 3}, 8), "RSRSRSKK");
+  EXPECT_EQ(Spread({.total = 8, .kept = 2, .swapped = 6}, 8), "SSSSSSKK");
+  EXPECT_EQ(Spread({.total = 8, .kept = 1, .swapped = 2}, 8), "RRRSRRSK");
+  EXPECT_EQ(Spread({}, 0), "");
+}
+
+TEST(InnerPlacesTest, ASmallerPassKeepsAsManyAndSwapsTheSameShareOfTheOthers) {
+  const InnerCounts counts{.total = 10, .kept = 2, .swapped = 4};
+  EXPECT_EQ(Spread(counts, 6), "RSRSKK");
+  EXPECT_EQ(Spread(counts, 2), "KK");
+  EXPECT_EQ(Spread(counts, 1), "K");
+  for (int64_t total = 0; total <= 10; ++total) {
+    const std::string places = Spread(counts, total);
+    EXPECT_LE(std::count(places.begin(), places.end(), 'S'), counts.swapped);
+  }
+}
+
+}  // namespace
+}  // namespace eps::worker

@@ -1,0 +1,61 @@
+#ifndef EPS_GPU_WORKER_PLAN_SCHEDULE_H_
+#define EPS_GPU_WORKER_PLAN_SCHEDULE_H_
+
+#include <functional>
+#include <vector>
+
+#include "common/model/model_spec.h"
+#include "common/tensor/dtype.h"
+#include "gpu_worker/plan/inner_places.h"
+#include "gpu_worker/plan/relay_plan.h"
+#include "gpu_worker/plan/relay_step.h"
+
+namespace eps::worker {
+
+struct PassShape {
+  std::vector<int> vnodes;  // of the run, rising; at most plan.max_pass_vnodes
+  int num_vnodes = 1;       // of the run
+  int micro_batches = 1;    // a vnode
+  Dtype gradients = Dtype::kF32;
+  bool expands = false;        // the wire form is not the compute dtype
+  bool has_documents = false;  // every layer needs to know where they begin and end
+  bool forward_only = false;   // logits of one micro-batch: one vnode, micro_batches 1; or, if it evaluates,
+  bool evaluates = false;      // each vnode's record; alone
+  int group_rounds = 0;        // GroupParts::rounds; 0: this worker goes alone
+  // By block that has a backward, the lowest first, and micro-batch of the pass. Empty: SpreadInner of the plan's.
+  std::vector<InnerPlace> inner = {};
+};
+
+// The order of a whole pass: the forward relay, the head, the relay back.
+//
+// What the order does (and no bits depend on it):
+//  - On the way there the in-stream carries pulls alone, so a pull that waits for its version holds up nothing but later
+//    pulls. On the way back, where every version has been seen, it also brings inner activations from the host. A pull
+//    starts when the last reader of its slot is done, weight_slots - 1 layers ahead. A layer that is still in a slot is not
+//    pulled again, and the one that is needed last leaves: with weight_slots >= 2 the last block is pulled once, and with
+//    as many slots as layers (resident) every layer is.
+//  - Boundaries, and gradients under way, stay in their slots while there is room, and those that are needed last go to
+//    the host: KARMA's swapping by capacity (arXiv:2008.11421), in which the last layers stay, as the way back begins
+//    there. What is in a slot until it is needed is neither stored nor loaded.
+//  - Inner activations are kept, swapped or recomputed as the pass says. On the way back, the slots that become empty
+//    take what was swapped, in its order, as far ahead as they reach.
+//  - The way back ends with the lowest layer that trains. A frozen layer above it makes the gradient of its input, and
+//    pushes nothing.
+//  - The embedding's backward needs tokens only. So N layers, N - 2 of them blocks, take N pulls on the way there and
+//    N - 2 on the way back with one slot, one fewer for each further slot.
+//  - The out-stream carries everything that is short: loads and stores of boundaries, gradients that leave. The loads
+//    of a micro-batch are put before the stores of the one before it, so that compute finds its input there.
+//  - In a group, a layer's exchange runs beside the backward of the layer below, and its sums are made one turn before the
+//    first gradient of that one is complete. Every member has the same exchanges in the same order: the rounds of the head,
+//    then of each layer below, whatever nodes it gathers itself.
+// Waits follow from what each step reads and writes: a step waits for the last writer of what it reads, and for the
+// last readers of what it overwrites.
+std::vector<RelayStep> BuildSchedule(const ModelSpec& model, const RelayPlan& plan, const PassShape& pass);
+
+// Changes a schedule that was built: what a test's program does wrong on purpose (gpu_worker/faults). Those that are
+// shipped have none.
+using AlterSchedule = std::function<void(const ModelSpec&, const RelayPlan&, std::vector<RelayStep>&)>;
+
+}  // namespace eps::worker
+
+#endif  // EPS_GPU_WORKER_PLAN_SCHEDULE_H_
