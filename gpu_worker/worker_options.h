@@ -8,8 +8,8 @@
 
 #include "absl/time/time.h"
 #include "common/spec/run_config.h"
-#include "gpu_worker/relay/forward_witness.h"
 #include "gpu_worker/plan/schedule.h"
+#include "gpu_worker/relay/forward_witness.h"
 #include "grpcpp/security/credentials.h"
 
 namespace eps::worker {

@@ -17,9 +17,9 @@
 #include "gpu_worker/layers/layer_shape.h"
 #include "gpu_worker/plan/group_parts.h"
 #include "gpu_worker/plan/relay_plan.h"
+#include "gpu_worker/plan/schedule.h"
 #include "gpu_worker/relay/arena_map.h"
 #include "gpu_worker/relay/pass_memory.h"
-#include "gpu_worker/plan/schedule.h"
 
 namespace eps::worker {
 

@@ -13,8 +13,8 @@
 #include "gpu_worker/device/kernels.h"
 #include "gpu_worker/group/group.h"
 #include "gpu_worker/plan/relay_plan.h"
-#include "gpu_worker/relay/forward_witness.h"
 #include "gpu_worker/plan/schedule.h"
+#include "gpu_worker/relay/forward_witness.h"
 #include "gpu_worker/transport/transport.h"
 
 namespace eps::worker {

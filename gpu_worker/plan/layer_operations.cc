@@ -1,0 +1,47 @@
+#include "gpu_worker/plan/layer_operations.h"
+
+namespace eps::worker {
+namespace {
+
+LayerOperations BlockOperations(const LayerShape& s) {
+  const auto rows = static_cast<double>(s.M());
+  const auto product = [&](int64_t in, int64_t out) {
+    return 2 * rows * static_cast<double>(in) * static_cast<double>(out);
+  };
+  const double qkv = product(s.C, s.qkv_width()), attention_out = product(s.q_width(), s.C);
+  const double up = product(s.C, s.up_width()), down = product(s.F, s.C);
+  // Queries with keys, and weights with values; half of it where a token sees none behind it.
+  const double pairs = rows * static_cast<double>(s.T) * (s.is_causal ? 0.5 : 1);
+  const double attention = 2 * 2 * pairs * static_cast<double>(s.q_width());
+  LayerOperations operations;
+  operations.forward = qkv + attention_out + up + down + attention;
+  operations.recompute = operations.forward - down;
+  // Each product twice, with the gradient; attention's backward makes its weights again: five products for two.
+  operations.backward = 2 * (qkv + attention_out + up + down) + 2.5 * attention;
+  operations.bytes =
+      static_cast<double>(s.act_bytes()) * rows * static_cast<double>(8 * s.C + 2 * s.qkv_width() + 3 * s.up_width());
+  return operations;
+}
+
+LayerOperations HeadOperations(const LayerShape& s) {
+  const auto rows = static_cast<double>(s.is_classifier() ? s.B : s.M());
+  double product = 2 * rows * static_cast<double>(s.C) * static_cast<double>(s.num_outputs());
+  if (s.has_dense_head) product += 2 * rows * static_cast<double>(s.C) * static_cast<double>(s.C);
+  LayerOperations operations;
+  operations.forward = product;
+  operations.backward =
+      4 * product;  // logits twice (the softmax's sums, then its gradient), and the two of the gradient
+  operations.bytes = static_cast<double>(s.act_bytes()) * rows * static_cast<double>(4 * s.C + 3 * s.num_outputs());
+  return operations;
+}
+
+}  // namespace
+
+LayerOperations OperationsOf(LayerKind kind, const LayerShape& shape) {
+  if (kind == LayerKind::kBlock) return BlockOperations(shape);
+  if (kind == LayerKind::kHead) return HeadOperations(shape);
+  // A row of a table each token, and back: no products.
+  return {.bytes = static_cast<double>(shape.act_bytes()) * static_cast<double>(shape.M() * shape.C) * 3};
+}
+
+}  // namespace eps::worker

@@ -1,0 +1,218 @@
+#include "gpu_worker/plan/step_costs.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstddef>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "common/base/status_macros.h"
+#include "gpu_worker/layers/layer_shape.h"
+#include "gpu_worker/plan/layer_operations.h"
+#include "gpu_worker/plan/pushed_nodes.h"
+
+namespace eps::worker {
+namespace {
+
+constexpr size_t kNumLayerKinds = 3;
+constexpr std::array<LayerKind, kNumLayerKinds> kLayerKinds = {LayerKind::kEmbedding, LayerKind::kBlock,
+                                                               LayerKind::kHead};
+
+// What times depend on: dropout's rates, say, are in it, as a mask costs as much as a norm.
+bool IsSame(LayerKind kind, const LayerShape& a, const LayerShape& b) {
+  const auto of_all = [&](const LayerShape& s) {
+    return std::tuple(s.B, s.T, s.C, s.act_bytes(), SizeOf(s.wire), s.has_documents, s.residual_dropout > 0);
+  };
+  const auto of_block = [](const LayerShape& s) {
+    return std::tuple(s.H, s.kv_heads, s.D, s.F, s.is_causal, s.is_gated, s.is_rotary, s.has_qk_norm, s.window,
+                      s.attention_dropout > 0);
+  };
+  if (of_all(a) != of_all(b)) return false;
+  if (kind == LayerKind::kBlock) return of_block(a) == of_block(b);
+  return std::tuple(a.V, a.num_classes, a.has_dense_head) == std::tuple(b.V, b.num_classes, b.has_dense_head);
+}
+
+double Distance(const LayerShape& a, const LayerShape& b) {
+  const auto ratio = [](int64_t x, int64_t y) {
+    return std::abs(
+        std::log(static_cast<double>(std::max<int64_t>(x, 1)) / static_cast<double>(std::max<int64_t>(y, 1))));
+  };
+  return ratio(a.C, b.C) + 0.5 * ratio(a.M(), b.M()) + (a.act_bytes() == b.act_bytes() ? 0 : 10);
+}
+
+// As operations and bytes together: a byte is as dear as ten operations, within a factor of three of what cpus and GPUs give.
+double Scaled(double seconds, double operations, double of_operations, double bytes, double of_bytes) {
+  constexpr double kOperationsPerByte = 10;
+  const double weight = operations + kOperationsPerByte * bytes;
+  const double of_weight = of_operations + kOperationsPerByte * of_bytes;
+  return of_weight > 0 ? seconds * weight / of_weight : 0;
+}
+
+LayerTimes TimesOf(const Profile& profile, LayerKind kind, const LayerShape& shape) {
+  const LayerTimes* nearest = nullptr;
+  for (const LayerTimes& times : profile.layers) {
+    if (times.kind != kind) continue;
+    if (IsSame(kind, times.shape, shape)) return times;
+    if (nearest == nullptr || Distance(times.shape, shape) < Distance(nearest->shape, shape)) nearest = &times;
+  }
+  LayerTimes times{.kind = kind, .shape = shape};
+  if (nearest == nullptr) return times;
+  const LayerOperations to = OperationsOf(kind, shape), from = OperationsOf(kind, nearest->shape);
+  times.forward_seconds = Scaled(nearest->forward_seconds, to.forward, from.forward, to.bytes, from.bytes);
+  times.recompute_seconds = Scaled(nearest->recompute_seconds, to.recompute, from.recompute, to.bytes, from.bytes);
+  times.backward_seconds = Scaled(nearest->backward_seconds, to.backward, from.backward, to.bytes, from.bytes);
+  return times;
+}
+
+LayerShape ShapeOf(const ModelSpec& model, const RunConfig& run, const KernelSizes& kernels) {
+  return MakeLayerShape(model.config, {.micro_batch = run.batch.micro_batch, .has_documents = run.data.has_documents()},
+                        run.precision.wire, kernels.compute_dtype);
+}
+
+// Of a fused update of one element: its contribution, wire form, rest and moments, read and written.
+double UpdateBytes(const RunConfig& run) {
+  const double moments = run.optimizer.rule == OptimizerRule::kAdamW ? 16 : 8;
+  return static_cast<double>(SizeOf(run.precision.gradients)) + 8 + moments;
+}
+
+// The seconds of each step, by its kind.
+class StepSeconds {
+ public:
+  StepSeconds(const Profile& profile, const ModelSpec& model, const RunConfig& run, const KernelSizes& kernels,
+              Link link)
+      : profile_(profile),
+        model_(model),
+        link_(link),
+        shape_(ShapeOf(model, run, kernels)),
+        gradients_(run.precision.gradients) {
+    for (size_t kind = 0; kind < kNumLayerKinds; ++kind) times_[kind] = TimesOf(profile, kLayerKinds[kind], shape_);
+    for (const LayerSpec& layer : model.layers) {
+      const LayerSizes sizes = SizesOf(model, layer, shape_, kernels);
+      sizes_.push_back(sizes);
+      inner_bytes_ = std::max(inner_bytes_, sizes.inner_bytes);
+    }
+  }
+
+  double operator()(const RelayStep& step) const { return profile_.work_seconds + Alone(step); }
+
+ private:
+  using Kind = RelayStep::Kind;
+  static double Over(double bytes, double bytes_per_second) {
+    return bytes_per_second > 0 ? bytes / bytes_per_second : 0;
+  }
+  double In(int64_t bytes) const { return Over(static_cast<double>(bytes), profile_.in_bytes_per_second); }
+  double Out(int64_t bytes) const { return Over(static_cast<double>(bytes), profile_.out_bytes_per_second); }
+  double Gradient(double bytes) const { return Over(bytes, profile_.gradient_bytes_per_second); }
+  const LayerTimes& TimesOfLayer(const LayerSpec& layer) const {
+    return times_[layer.kind == LayerKind::kEmbedding ? 0 : layer.kind == LayerKind::kBlock ? 1 : 2];
+  }
+
+  double Alone(const RelayStep& step) const {
+    const LayerSpec& layer = model_.layer(step.layer);
+    const LayerSizes& sizes = sizes_[static_cast<size_t>(step.layer.value())];
+    const LayerTimes& times = TimesOfLayer(layer);
+    const auto trained = static_cast<double>(layer.trainable_elems);
+    switch (step.kind) {
+      case Kind::kPull:
+        return PullSeconds(sizes.wire_bytes);
+      case Kind::kExpand:
+        if (times.expand_seconds > 0) return times.expand_seconds;
+        return Gradient(static_cast<double>(sizes.wire_bytes + sizes.expanded_bytes));
+      case Kind::kLoadTokens:
+        return In(shape_.token_bytes());
+      case Kind::kLoadBoundary:
+      case Kind::kLoadGradient:
+        return In(shape_.boundary_bytes());
+      case Kind::kStoreBoundary:
+      case Kind::kStoreGradient:
+        return Out(shape_.boundary_bytes());
+      case Kind::kLoadInner:
+        return In(inner_bytes_);
+      case Kind::kStoreInner:
+        return Out(inner_bytes_);
+      case Kind::kForward:
+        return times.forward_seconds;
+      case Kind::kRecompute:
+        return times.recompute_seconds;
+      case Kind::kLogits:
+      case Kind::kLoss:
+        return times.forward_seconds;
+      case Kind::kHead:
+      case Kind::kBackward:
+        return times.backward_seconds;
+      case Kind::kZeroGradient:
+        return Gradient(static_cast<double>(sizes.gradient_bytes));
+      case Kind::kFinishLeaf:  // read, rounded in place
+        return Gradient(2 * 4 * trained);
+      case Kind::kAddGradient:
+        return Gradient(3 * 4 * trained);
+      case Kind::kEmitGradient:
+        return Gradient((4 + static_cast<double>(SizeOf(PushedDtype(step.node, gradients_)))) * trained);
+      case Kind::kPush:
+        return PushSeconds(static_cast<double>(SizeOf(PushedDtype(step.node, gradients_))) * trained);
+      case Kind::kExchange:
+      case Kind::kSumGroup:
+      case Kind::kPushPart:
+      case Kind::kStartRecord:
+      case Kind::kStoreRecord:
+        return 0;
+    }
+    return 0;
+  }
+  double PullSeconds(int64_t bytes) const {
+    if (link_ == Link::kInPlace) return 0;
+    if (link_ == Link::kHostMemory) return In(bytes);
+    return Over(static_cast<double>(bytes), profile_.network_bytes_per_second);
+  }
+  double PushSeconds(double bytes) const {
+    const double copy = Over(bytes, profile_.out_bytes_per_second);
+    return link_ == Link::kNetwork ? copy + Over(bytes, profile_.network_bytes_per_second) : copy;
+  }
+
+  const Profile profile_;
+  const ModelSpec& model_;
+  const Link link_;
+  const LayerShape shape_;
+  const Dtype gradients_;
+  std::array<LayerTimes, kNumLayerKinds> times_;
+  std::vector<LayerSizes> sizes_;  // by layer
+  int64_t inner_bytes_ = 0;        // what is swapped: a slot
+};
+
+}  // namespace
+
+Link LinkOf(const std::string& device, TransportChoice transport) {
+  if (transport == TransportChoice::kGrpc) return Link::kNetwork;
+  return absl::StartsWith(device, "cuda") ? Link::kHostMemory : Link::kInPlace;
+}
+
+StepCosts CostsOf(const Profile& profile, const ModelSpec& model, const RunConfig& run, const KernelSizes& kernels,
+                  Link link) {
+  EPS_CHECK(profile.update_bytes_per_second > 0);
+  StepCosts costs;
+  costs.seconds = StepSeconds(profile, model, run, kernels, link);
+  costs.between_steps_seconds = profile.step_seconds;
+  costs.sharing = profile.sharing;
+  for (const BlobSpec& blob : model.blobs) {
+    const double elems = blob.frozen ? 0 : static_cast<double>(blob.num_elems);
+    costs.update_seconds.push_back(elems * UpdateBytes(run) / profile.update_bytes_per_second);
+    if (run.holds_updates()) {
+      const double bytes = static_cast<double>(SizeOf(run.precision.gradients)) + 4;  // read, and kept in fp32
+      costs.sum_seconds.push_back(elems * bytes / profile.update_bytes_per_second);
+    }
+  }
+  return costs;
+}
+
+bool HasExactTimes(const Profile& profile, const ModelSpec& model, const RunConfig& run, const KernelSizes& kernels) {
+  const LayerShape shape = ShapeOf(model, run, kernels);
+  return std::all_of(kLayerKinds.begin(), kLayerKinds.end(), [&](LayerKind kind) {
+    return std::any_of(profile.layers.begin(), profile.layers.end(),
+                       [&](const LayerTimes& times) { return times.kind == kind && IsSame(kind, times.shape, shape); });
+  });
+}
+
+}  // namespace eps::worker

@@ -1,0 +1,232 @@
+#include "gpu_worker/plan/timeline.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <deque>
+#include <limits>
+#include <optional>
+
+#include "common/base/status_macros.h"
+
+namespace eps::worker {
+namespace {
+
+constexpr int kPasses = 3;           // the third is like all that follow
+constexpr double kRounding = 1e-12;  // of moments: what ends together ends together
+constexpr double kNever = std::numeric_limits<double>::infinity();
+
+size_t Index(Activity activity) { return static_cast<size_t>(activity); }
+Activity ActivityOf(StreamId stream) {
+  return stream == StreamId::kCompute ? Activity::kCompute : stream == StreamId::kIn ? Activity::kIn : Activity::kOut;
+}
+bool IsPush(const RelayStep& step) {
+  return step.kind == RelayStep::Kind::kPush || step.kind == RelayStep::Kind::kPushPart;
+}
+
+class Simulation {
+ public:
+  Simulation(const ModelSpec& model, const std::vector<RelayStep>& steps, const StepCosts& costs)
+      : model_(model), steps_(steps), costs_(costs), is_last_push_(steps.size()), version_(model.blobs.size()) {
+    std::vector<bool> pushed(model.layers.size());
+    for (size_t i = steps.size(); i-- > 0;) {
+      queues_[static_cast<size_t>(steps[i].stream())].push_back(static_cast<int>(i));
+      seconds_.push_back(costs.seconds(steps[i]));
+      if (!IsPush(steps[i])) continue;
+      const auto layer = static_cast<size_t>(steps[i].layer.value());
+      is_last_push_[i] = !pushed[layer];
+      pushed[layer] = true;
+    }
+    std::reverse(seconds_.begin(), seconds_.end());
+    for (auto& queue : queues_) std::reverse(queue.begin(), queue.end());
+  }
+
+  Timeline Run() {
+    StartPass(0);
+    while (true) {
+      while (StartWhatCan()) {
+      }
+      if (pass_is_over() && pass_ == kPasses - 1) break;
+      if (pass_is_over() && next_pass_at_ == kNever) next_pass_at_ = now_ + costs_.between_steps_seconds;
+      Advance();
+    }
+    timeline_.step_seconds = now_ - pass_start_ + costs_.between_steps_seconds;
+    timeline_.compute_wait_seconds[static_cast<size_t>(WaitCause::kNone)] += costs_.between_steps_seconds;
+    for (auto* spans : {&timeline_.steps, &timeline_.updates}) {
+      for (TimelineSpan& span : *spans) span.begin -= pass_start_, span.end -= pass_start_;
+    }
+    return std::move(timeline_);
+  }
+
+ private:
+  // One piece of work that is under way, of one activity.
+  struct Work {
+    int index = 0;
+    double begin = 0, left_seconds = 0;  // alone
+  };
+  struct Job {  // the daemon's
+    int blob = 0;
+    bool is_sum = false;
+    double seconds = 0;
+  };
+
+  void StartPass(int pass) {
+    pass_ = pass;
+    pass_start_ = now_;
+    next_pass_at_ = kNever;
+    next_.fill(0);
+    done_.assign(steps_.size(), false);
+    num_done_ = 0;
+    uses_left_.clear();
+    for (const BlobSpec& blob : model_.blobs) uses_left_.push_back(static_cast<int>(blob.uses.size()));
+    records_ = pass == kPasses - 1;
+  }
+  bool pass_is_over() const { return num_done_ == steps_.size(); }
+
+  // Whether anything was started, or was over at once.
+  bool StartWhatCan() {
+    bool started = false;
+    for (size_t stream = 0; stream < queues_.size(); ++stream) {
+      auto& work = work_[Index(ActivityOf(static_cast<StreamId>(stream)))];
+      while (!work.has_value() && next_[stream] < queues_[stream].size() && CanStart(queues_[stream][next_[stream]])) {
+        const int index = queues_[stream][next_[stream]++];
+        work = Work{index, now_, seconds_[static_cast<size_t>(index)]};
+        started = true;
+        if (work->left_seconds <= 0) End(ActivityOf(static_cast<StreamId>(stream)));
+      }
+    }
+    auto& update = work_[Index(Activity::kUpdate)];
+    while (!update.has_value() && !jobs_.empty()) {
+      update = Work{jobs_.front().blob, now_, jobs_.front().seconds};
+      started = true;
+      if (update->left_seconds <= 0) End(Activity::kUpdate);
+    }
+    return started;
+  }
+  bool CanStart(int index) const { return Blocker(index) == index; }
+  // The step that it waits for; a pull that waits for a version: -1; itself: nothing.
+  int Blocker(int index) const {
+    const RelayStep& step = steps_[static_cast<size_t>(index)];
+    for (const int other : step.waits_for) {
+      if (!done_[static_cast<size_t>(other)]) return other;
+    }
+    if (step.kind != RelayStep::Kind::kPull) return index;
+    for (const BlobUse& use : model_.layer(step.layer).blobs) {
+      if (!model_.blob(use.blob).frozen && version_[static_cast<size_t>(use.blob.value())] < pass_) return -1;
+    }
+    return index;
+  }
+
+  void Advance() {
+    std::array<double, kNumActivities> speed = {}, end = {};
+    double until = next_pass_at_;
+    for (size_t a = 0; a < work_.size(); ++a) {
+      if (!work_[a].has_value()) continue;
+      speed[a] = 1;
+      for (size_t b = 0; b < work_.size(); ++b) {
+        if (b != a && work_[b].has_value()) speed[a] *= costs_.sharing[a][b];
+      }
+      end[a] = now_ + work_[a]->left_seconds / speed[a];
+      until = std::min(until, end[a]);
+    }
+    EPS_CHECK(until < kNever);  // else steps wait for each other
+    const double passed = until - now_;
+    CountWait(passed);
+    now_ = until;
+    for (size_t a = 0; a < work_.size(); ++a) {
+      if (!work_[a].has_value()) continue;
+      if (records_) timeline_.busy_seconds[a] += passed;
+      work_[a]->left_seconds -= passed * speed[a];
+      if (end[a] - until <= kRounding * until) End(static_cast<Activity>(a));
+    }
+    if (now_ >= next_pass_at_ && pass_ + 1 < kPasses) StartPass(pass_ + 1);
+  }
+
+  void CountWait(double passed) {
+    const auto compute = static_cast<size_t>(StreamId::kCompute);
+    if (!records_ || work_[Index(Activity::kCompute)].has_value()) return;
+    WaitCause cause = WaitCause::kPush;  // of the gradients that leave last
+    if (next_[compute] < queues_[compute].size()) {
+      const int blocker = Blocker(queues_[compute][next_[compute]]);
+      cause = blocker < 0 ? WaitCause::kVersion : steps_[static_cast<size_t>(blocker)].cause();
+      if (blocker >= 0 && Blocker(blocker) < 0) cause = WaitCause::kVersion;
+    }
+    timeline_.compute_wait_seconds[static_cast<size_t>(cause)] += passed;
+  }
+
+  void End(Activity activity) {
+    auto& work = work_[Index(activity)];
+    const TimelineSpan span = {work->index, work->begin, now_};
+    work.reset();
+    if (activity == Activity::kUpdate) {
+      if (records_) timeline_.updates.push_back(span);
+      EndJob();
+      return;
+    }
+    if (records_) timeline_.steps.push_back(span);
+    done_[static_cast<size_t>(span.index)] = true;
+    ++num_done_;
+    if (is_last_push_[static_cast<size_t>(span.index)]) EndPush(steps_[static_cast<size_t>(span.index)].layer);
+  }
+
+  void EndPush(LayerId layer) {
+    for (const BlobUse& use : model_.layer(layer).blobs) {
+      const auto blob = static_cast<size_t>(use.blob.value());
+      if (model_.blobs[blob].frozen || --uses_left_[blob] > 0) continue;
+      const bool holds = !costs_.sum_seconds.empty();
+      const auto& seconds = holds ? costs_.sum_seconds : costs_.update_seconds;
+      jobs_.push_back({use.blob.value(), holds, seconds[blob]});
+    }
+  }
+  void EndJob() {
+    const Job job = jobs_.front();
+    jobs_.pop_front();
+    if (!job.is_sum) {
+      ++version_[static_cast<size_t>(job.blob)];
+      return;
+    }
+    // It may be the next pass already.
+    ++num_sums_;
+    if (num_sums_ < std::count_if(
+                        model_.blobs.begin(), model_.blobs.end(), [](const auto& b) { return !b.frozen; })) {
+      return;
+    }
+    num_sums_ = 0;
+    for (const BlobSpec& blob : model_.blobs) {
+      if (!blob.frozen)
+        jobs_.push_back({blob.id.value(), false, costs_.update_seconds[static_cast<size_t>(blob.id.value())]});
+    }
+  }
+
+  const ModelSpec& model_;
+  const std::vector<RelayStep>& steps_;
+  const StepCosts& costs_;
+  std::array<std::vector<int>, kNumStreams> queues_;  // steps of each stream, in order
+  std::vector<double> seconds_;                       // by step
+  std::vector<bool> is_last_push_;                    // by step: of its layer
+
+  double now_ = 0;
+  int pass_ = 0;
+  bool records_ = false;
+  double pass_start_ = 0, next_pass_at_ = kNever;
+  std::array<size_t, kNumStreams> next_ = {};  // into queues_
+  std::vector<bool> done_;
+  size_t num_done_ = 0;
+  std::array<std::optional<Work>, kNumActivities> work_;
+  std::deque<Job> jobs_;        // the first one is under way
+  std::vector<int> version_;    // by blob
+  std::vector<int> uses_left_;  // by blob: whose gradients are not in yet
+  int64_t num_sums_ = 0;        // made of a step's, where updates are held
+  Timeline timeline_;
+};
+
+}  // namespace
+
+Activity Timeline::bound() const {
+  return static_cast<Activity>(std::max_element(busy_seconds.begin(), busy_seconds.end()) - busy_seconds.begin());
+}
+
+Timeline Simulate(const ModelSpec& model, const std::vector<RelayStep>& steps, const StepCosts& costs) {
+  return Simulation(model, steps, costs).Run();
+}
+
+}  // namespace eps::worker

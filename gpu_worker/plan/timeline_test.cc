@@ -1,0 +1,146 @@
+#include "gpu_worker/plan/timeline.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "gpu_worker/plan/relay_plan.h"
+#include "gpu_worker/plan/schedule.h"
+#include "gtest/gtest.h"
+
+namespace eps::worker {
+namespace {
+
+using Kind = RelayStep::Kind;
+
+// A schedule and what its steps cost.
+struct Made {
+  explicit Made(int layers = 3, int items = 2, int weight_slots = 2) {
+    ModelConfig config = {.num_layers = layers, .d_model = 4, .num_heads = 1, .context = 2, .vocab = 4};
+    model = BuildModel(config).value();
+    plan.weight_slots.resize(static_cast<size_t>(weight_slots));
+    for (auto* slots : {&plan.push_slots, &plan.token_slots}) slots->resize(2);
+    plan.boundary_slots.resize(4);
+    plan.inner_slots.resize(1);
+    plan.gradient_slots.resize(1);
+    plan.inner.total = int64_t{layers} * items;
+    plan.host_boundary_slots = int64_t{layers + 1} * items;
+    steps = BuildSchedule(model, plan, {.vnodes = {0}, .num_vnodes = 1, .micro_batches = items});
+    costs.seconds = [this](const RelayStep& step) {
+      const auto found = seconds.find(step.kind);
+      return found == seconds.end() ? 0.0 : found->second;
+    };
+    costs.update_seconds.assign(model.blobs.size(), 0.0);
+  }
+  Timeline Run() const { return Simulate(model, steps, costs); }
+  int Count(Kind kind) const {
+    return static_cast<int>(
+        std::count_if(steps.begin(), steps.end(), [&](const RelayStep& step) { return step.kind == kind; }));
+  }
+
+  ModelSpec model;
+  RelayPlan plan;
+  std::vector<RelayStep> steps;
+  std::map<Kind, double> seconds;
+  StepCosts costs;
+};
+
+double Wait(const Timeline& timeline, WaitCause cause) {
+  return timeline.compute_wait_seconds[static_cast<size_t>(cause)];
+}
+double Busy(const Timeline& timeline, Activity activity) {
+  return timeline.busy_seconds[static_cast<size_t>(activity)];
+}
+
+TEST(TimelineTest, WhatIsComputedAloneAddsUp) {
+  Made made;
+  made.seconds = {{Kind::kForward, 1}, {Kind::kRecompute, 0.5}, {Kind::kBackward, 2}, {Kind::kHead, 3}};
+  made.costs.between_steps_seconds = 0.25;
+  const Timeline timeline = made.Run();
+  // Embedding and 3 blocks there, 3 recomputed, 3 blocks and the embedding back, the head: each twice.
+  const double compute = 2 * (4 * 1 + 3 * 0.5 + 4 * 2 + 3);
+  EXPECT_DOUBLE_EQ(timeline.step_seconds, compute + 0.25);
+  EXPECT_DOUBLE_EQ(Busy(timeline, Activity::kCompute), compute);
+  EXPECT_DOUBLE_EQ(Wait(timeline, WaitCause::kNone), 0.25);
+  EXPECT_EQ(timeline.bound(), Activity::kCompute);
+}
+
+TEST(TimelineTest, APullHidesBehindTheLayerBeforeWithTwoSlotsAndNotWithOne) {
+  for (const int slots : {1, 2}) {
+    Made made(/*layers=*/4, /*items=*/2, slots);
+    made.seconds = {{Kind::kPull, 1}, {Kind::kForward, 1}, {Kind::kBackward, 1}, {Kind::kHead, 1}};
+    const Timeline timeline = made.Run();
+    const double compute = 2 * (5 + 1 + 5);
+    const int pulls = made.Count(Kind::kPull);
+    EXPECT_EQ(pulls, slots == 1 ? 6 + 4 : 6 + 3);
+    const double waited = slots == 1 ? pulls : 1;  // for the first layer alone
+    EXPECT_DOUBLE_EQ(timeline.step_seconds, compute + waited);
+    EXPECT_DOUBLE_EQ(Wait(timeline, WaitCause::kPull), waited);
+  }
+}
+
+TEST(TimelineTest, TheFirstLayersNextStepWaitsForItsUpdateAndTheOthersAreUpdatedUnderTheBackward) {
+  Made made;
+  made.seconds = {{Kind::kForward, 1}, {Kind::kBackward, 1}, {Kind::kHead, 1}};
+  made.costs.update_seconds.assign(made.model.blobs.size(), 0.5);
+  const Timeline timeline = made.Run();
+  // Blobs of the embedding are updated last: two of them, the token table being the head's, too.
+  EXPECT_EQ(made.model.layers.front().blobs.size(), 2u);
+  EXPECT_DOUBLE_EQ(timeline.step_seconds, 2 * (4 + 1 + 4) + 2 * 0.5);
+  EXPECT_DOUBLE_EQ(Wait(timeline, WaitCause::kVersion), 2 * 0.5);
+  EXPECT_EQ(timeline.updates.size(), made.model.blobs.size());
+}
+
+TEST(TimelineTest, HeldUpdatesFollowTheNormFirstLayerFirst) {
+  Made made(/*layers=*/4);
+  made.seconds = {{Kind::kForward, 1}, {Kind::kBackward, 1}, {Kind::kHead, 1}};
+  made.costs.update_seconds.assign(made.model.blobs.size(), 0.5);
+  made.costs.sum_seconds.assign(made.model.blobs.size(), 0.25);
+  const Timeline timeline = made.Run();
+  // Behind the pass: two sums of the embedding; then its two updates. The others are made under the forward.
+  EXPECT_DOUBLE_EQ(timeline.step_seconds, 2 * (5 + 1 + 5) + 2 * 0.25 + 2 * 0.5);
+  EXPECT_EQ(timeline.updates.size(), 2 * made.model.blobs.size());
+}
+
+TEST(TimelineTest, ActivitiesThatShareTheMachineSlowEachOtherDown) {
+  Made made(/*layers=*/2, /*items=*/1);
+  made.seconds = {{Kind::kForward, 1}, {Kind::kBackward, 1}, {Kind::kHead, 1}, {Kind::kPush, 2}};
+  made.costs.sharing[static_cast<size_t>(Activity::kCompute)][static_cast<size_t>(Activity::kOut)] = 0.5;
+  made.costs.sharing[static_cast<size_t>(Activity::kOut)][static_cast<size_t>(Activity::kCompute)] = 0.5;
+  const Timeline timeline = made.Run();
+  // Three forwards and the head alone: 4. Then three backwards beside pushes of the head and the blocks at half speed: 6,
+  // in which 3 of their 8 seconds are pushed; the rest alone.
+  EXPECT_DOUBLE_EQ(timeline.step_seconds, 4 + 6 + (8 - 3));
+  EXPECT_DOUBLE_EQ(Busy(timeline, Activity::kOut), 11);
+  EXPECT_EQ(timeline.bound(), Activity::kOut);
+}
+
+TEST(TimelineTest, StreamsKeepTheirOrderAndStepsTheirWaits) {
+  for (const int weight_slots : {1, 2, 3}) {
+    Made made(/*layers=*/5, /*items=*/3, weight_slots);
+    double next = 0.1;
+    std::vector<double> seconds;
+    for (size_t i = 0; i < made.steps.size(); ++i) seconds.push_back(next = next * 7.3 - static_cast<int>(next * 7.3));
+    made.costs.seconds = [&](const RelayStep& step) { return seconds[static_cast<size_t>(&step - made.steps.data())]; };
+    made.costs.sharing[0][1] = 0.7, made.costs.sharing[1][0] = 0.9, made.costs.sharing[2][0] = 0.6;
+    const Timeline timeline = made.Run();
+    ASSERT_EQ(timeline.steps.size(), made.steps.size());
+    std::vector<TimelineSpan> by_step(made.steps.size());
+    for (const TimelineSpan& span : timeline.steps) by_step[static_cast<size_t>(span.index)] = span;
+    std::map<StreamId, double> ended;
+    double waited = 0;
+    for (size_t i = 0; i < made.steps.size(); ++i) {
+      const RelayStep& step = made.steps[i];
+      EXPECT_GE(by_step[i].begin, ended[step.stream()]) << i;
+      EXPECT_GE(by_step[i].end - by_step[i].begin, seconds[i] * 0.999) << i;
+      for (const int other : step.waits_for) EXPECT_GE(by_step[i].begin, by_step[static_cast<size_t>(other)].end);
+      ended[step.stream()] = by_step[i].end;
+    }
+    for (const double seconds_of_cause : timeline.compute_wait_seconds) waited += seconds_of_cause;
+    EXPECT_NEAR(waited + Busy(timeline, Activity::kCompute), timeline.step_seconds, 1e-9);
+  }
+}
+
+}  // namespace
+}  // namespace eps::worker
