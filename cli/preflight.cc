@@ -15,7 +15,7 @@
 #include "common/tokenizer/tokenizer.h"
 #include "eps_server/memory/daemon_memory.h"
 #include "gpu_worker/device_sizes.h"
-#include "gpu_worker/plan/relay_plan.h"
+#include "gpu_worker/plan/planner.h"
 
 namespace eps::cli {
 namespace {
@@ -38,13 +38,11 @@ absl::Status CheckFolder(const Preflight& preflight) {
 absl::Status CheckPlan(const Preflight& preflight, const RunConfig& run, const ModelSpec& model) {
   EPS_ASSIGN_OR_RETURN(const worker::KernelSizes kernels,
                        worker::FindKernelSizes(preflight.worker.device, run.precision.wire));
-  return worker::MakeRelayPlan({.model = &model,
-                                .run = &run,
-                                .kernels = kernels,
-                                .cap_bytes = preflight.worker.device_memory_bytes,
-                                .max_pass_vnodes = 0,
-                                .max_group_members = run.relay.group_members})
-      .status();
+  return worker::CheckFits({.model = &model,
+                            .run = &run,
+                            .kernels = kernels,
+                            .cap_bytes = preflight.worker.device_memory_bytes,
+                            .max_group_members = run.relay.group_members});
 }
 
 // Those of run.data; 0: not known yet.

@@ -9,6 +9,9 @@
 #include "common/base/host.h"
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
+#include "gpu_worker/plan/planner.h"
+#include "gpu_worker/plan/profile.h"
+#include "gpu_worker/plan/step_costs.h"
 #include "gpu_worker/telemetry/worker_metrics.h"
 #include "gpu_worker/transport/grpc_channel.h"
 #include "gpu_worker/transport/grpc_control.h"
@@ -134,11 +137,16 @@ absl::Status Session::Prepare(const DeviceBackend& backend) {
   const Dtype wire = attachment_.run.precision.wire;
   const std::string group_kind = seat_->kind();
   const int max_group_members = group_kind.empty() ? 0 : attachment_.run.relay.group_members;
-  EPS_ASSIGN_OR_RETURN(RelayPlan plan, MakeRelayPlan({.model = &model_,
-                                                      .run = &attachment_.run,
-                                                      .kernels = backend.kernels(wire),
-                                                      .cap_bytes = options_.device_memory_bytes,
-                                                      .max_group_members = max_group_members}));
+  const Profile profile = NominalProfile(options_.device);
+  EPS_ASSIGN_OR_RETURN(
+      RelayPlan plan,
+      MakeRelayPlan({.model = &model_,
+                     .run = &attachment_.run,
+                     .kernels = backend.kernels(wire),
+                     .cap_bytes = options_.device_memory_bytes,
+                     .max_group_members = max_group_members,
+                     .profile = &profile,
+                     .link = LinkOf(options_.device, options_.transport.value_or(attachment_.run.transport))}));
   EPS_RETURN_IF_ERROR(OpenTransport(plan));
   link_.Watch(transport_.get(), control_.get());
   EPS_ASSIGN_OR_RETURN(device_, backend.create({.arena_bytes = plan.arena_bytes,

@@ -13,10 +13,11 @@ size_t Index(StreamId stream) { return static_cast<size_t>(stream); }
 
 std::vector<int> HazardTracker::Add(StreamId stream, const std::vector<Resource>& reads,
                                     const std::vector<Resource>& writes) {
-  std::vector<int> after;
-  for (const Resource& resource : reads) after.push_back(uses_[resource].last_writer);
+  std::vector<int>& after = after_;
+  after.clear();
+  for (const Resource& resource : reads) after.push_back(UsesOf(resource).last_writer);
   for (const Resource& resource : writes) {
-    const Uses& uses = uses_[resource];
+    const Uses& uses = UsesOf(resource);
     after.push_back(uses.last_writer);
     after.insert(after.end(), uses.readers.begin(), uses.readers.end());
   }
@@ -40,9 +41,20 @@ std::vector<int> HazardTracker::Add(StreamId stream, const std::vector<Resource>
   steps_.push_back({stream, clock});
   clock[Index(stream)] = index + 1;
   latest_[Index(stream)] = clock;
-  for (const Resource& resource : reads) uses_[resource].readers.push_back(index);
-  for (const Resource& resource : writes) uses_[resource] = {.last_writer = index, .readers = {}};
+  for (const Resource& resource : reads) UsesOf(resource).readers.push_back(index);
+  for (const Resource& resource : writes) {
+    Uses& uses = UsesOf(resource);
+    uses.last_writer = index;
+    uses.readers.clear();
+  }
   return waits;
+}
+
+HazardTracker::Uses& HazardTracker::UsesOf(const Resource& resource) {
+  std::vector<Uses>& of_kind = uses_[static_cast<size_t>(resource.first)];
+  const auto index = static_cast<size_t>(resource.second);
+  if (index >= of_kind.size()) of_kind.resize(index + 1);
+  return of_kind[index];
 }
 
 }  // namespace eps::worker

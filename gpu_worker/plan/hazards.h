@@ -2,8 +2,8 @@
 #define EPS_GPU_WORKER_PLAN_HAZARDS_H_
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
-#include <map>
 #include <utility>
 #include <vector>
 
@@ -30,6 +30,8 @@ enum class ResourceKind {
   kGroupOwnFlags,
   kGroupGotFlags
 };
+inline constexpr size_t kNumResourceKinds = static_cast<size_t>(ResourceKind::kGroupGotFlags) + 1;
+// Indices are small and not negative: they count slots and buffers.
 using Resource = std::pair<ResourceKind, int64_t>;
 
 // Finds what each step of a list has to wait for, given that steps of one stream run in order.
@@ -54,7 +56,10 @@ class HazardTracker {
 
   std::vector<Known> steps_;
   std::array<Clock, kNumStreams> latest_ = {};  // of each stream's last step
-  std::map<Resource, Uses> uses_;
+  Uses& UsesOf(const Resource& resource);
+
+  std::array<std::vector<Uses>, kNumResourceKinds> uses_;  // by index
+  std::vector<int> after_;                                 // of the step being told
 };
 
 }  // namespace eps::worker

@@ -9,7 +9,7 @@ namespace eps::worker {
 // What becomes of the inner activations of a block and a micro-batch between its forward and its backward.
 enum class InnerPlace : uint8_t {
   kRecompute,  // dropped; the forward is run again
-  kKeep,       // stay in a slot of the device
+  kKeep,       // stay in a slot of the device, which nothing else uses in between
   kSwap,       // go to the host and come back, unless their slot is not asked for in between
 };
 
@@ -28,6 +28,12 @@ struct InnerCounts {
 // alternate as evenly as their numbers allow, so that what is swapped travels under what is recomputed. In a pass smaller
 // than the largest, as many are kept and the same share of the others is swapped.
 std::vector<InnerPlace> SpreadInner(const InnerCounts& of_largest, int64_t total);
+
+// Whether so many slots are enough. What is not kept needs one beside those that are kept at the time: on the way there
+// those before it, on the way back, which begins with the last block but goes through each one's micro-batches in the same
+// order, those still to come.
+// places: by block and micro-batch, of which each block has `items`
+bool InnerFits(const std::vector<InnerPlace>& places, int64_t items, int64_t slots);
 
 }  // namespace eps::worker
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <vector>
 
 #include "gtest/gtest.h"
 
@@ -34,6 +35,27 @@ TEST(InnerPlacesTest, ASmallerPassKeepsAsManyAndSwapsTheSameShareOfTheOthers) {
     const std::string places = Spread(counts, total);
     EXPECT_LE(std::count(places.begin(), places.end(), 'S'), counts.swapped);
   }
+}
+
+std::vector<InnerPlace> Places(const std::string& text) {
+  std::vector<InnerPlace> places;
+  for (const char c : text) {
+    places.push_back(c == 'K' ? InnerPlace::kKeep : c == 'S' ? InnerPlace::kSwap : InnerPlace::kRecompute);
+  }
+  return places;
+}
+
+TEST(InnerPlacesTest, EverySlotMayKeepWhereNothingElseIsBetween) {
+  EXPECT_TRUE(InnerFits(Places("RRKK"), /*items=*/1, /*slots=*/2));
+  EXPECT_TRUE(InnerFits(Places("RRKK"), /*items=*/2, /*slots=*/2));
+  EXPECT_FALSE(InnerFits(Places("RKRR"), /*items=*/1, /*slots=*/1));
+  // On the way back the last block's first micro-batch comes before its second.
+  EXPECT_FALSE(InnerFits(Places("RRRK"), /*items=*/2, /*slots=*/1));
+  EXPECT_TRUE(InnerFits(Places("RRRK"), /*items=*/2, /*slots=*/2));
+  EXPECT_TRUE(InnerFits(Places("KKKK"), /*items=*/2, /*slots=*/4));
+  EXPECT_FALSE(InnerFits(Places("KKKK"), /*items=*/2, /*slots=*/3));
+  EXPECT_TRUE(InnerFits(Places("SSSS"), /*items=*/2, /*slots=*/1));
+  EXPECT_TRUE(InnerFits({}, /*items=*/2, /*slots=*/1));
 }
 
 }  // namespace

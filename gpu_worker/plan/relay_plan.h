@@ -5,17 +5,13 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/statusor.h"
-#include "common/model/model_spec.h"
-#include "common/spec/run_config.h"
 #include "gpu_worker/device/device.h"
-#include "gpu_worker/device/kernels.h"
 #include "gpu_worker/plan/inner_places.h"
 
 namespace eps::worker {
 
-// Where every buffer of a run lies in the arena. Made once, before step one, from sizes alone: no device,
-// clock or file. The relay executor carries it out and chooses nothing.
+// Where every buffer of a run lies in the arena, and what becomes of activations. Made once, before step one, by
+// MakeRelayPlan (planner.h). The relay executor carries it out and chooses nothing.
 //
 // With boundaries on the host and nothing kept, no term of the arena depends on the number of layers or micro-batches
 // (L2L's constant-memory form, arXiv:2002.05645).
@@ -33,9 +29,13 @@ struct RelayPlan {
   // Layer inputs and outputs and their gradients, one micro-batch each. What has no slot is on the host.
   std::vector<ArenaSpan> boundary_slots;
   std::vector<ArenaSpan> token_slots;  // token ids and labels of one micro-batch
-  // Inner activations: as many slots as are kept, and, unless all are, at least one that the others use in turn.
+  // Inner activations. What is not kept uses slots in its turn, also those of what is kept later.
   std::vector<ArenaSpan> inner_slots;
   InnerCounts inner;  // of the largest pass
+  // Its places, where they are not those of SpreadInner.
+  std::vector<InnerPlace> inner_places;
+  // Of a pass with so many micro-batches, in which so many blocks have a backward.
+  std::vector<InnerPlace> PlacesOf(int64_t blocks, int64_t items) const;
   ArenaSpan scratch;  // the largest layer's, forward or backward
   // Where a group's nodes of this worker's part of a layer come together, fp32 (GroupParts); empty: it forms no groups.
   ArenaSpan group_area;
@@ -78,25 +78,6 @@ struct PlanLine {
   std::string why;  // the arithmetic: "2 slots * 3.4 MiB"
 };
 std::vector<PlanLine> Describe(const RelayPlan& plan);
-
-struct PlanRequest {
-  const ModelSpec* model = nullptr;
-  const RunConfig* run = nullptr;
-  KernelSizes kernels;
-  int64_t cap_bytes = 0;    // 0: as much as the plan can use
-  int max_pass_vnodes = 0;  // 0: all of the run's
-  // Of the groups that this worker may be a member of, at most; less than two: of none. With the room for one in the
-  // arena, it can still go alone.
-  int max_group_members = 0;
-};
-
-// Errors: RESOURCE_EXHAUSTED when nothing fits; the message holds "needs at least N bytes", the smallest cap
-//         that does, and what to change. Any cap >= N works · INVALID_ARGUMENT a pass beyond all measure, by field
-absl::StatusOr<RelayPlan> MakeRelayPlan(const PlanRequest& request);
-
-// That N. It depends on neither num_layers nor micro_batches (unless the run asks to be resident or to keep). INT64_MAX
-// where MakeRelayPlan says INVALID_ARGUMENT.
-int64_t SmallestCapBytes(const PlanRequest& request);
 
 }  // namespace eps::worker
 

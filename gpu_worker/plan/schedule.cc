@@ -26,7 +26,7 @@ using Reloaded = std::vector<bool>;
 
 class ScheduleBuilder {
  public:
-  // reloaded: null: everything that may leave its slot is stored.
+  // boundaries, inners: null: everything that may leave its slot is stored, to see what comes back; nothing is listed.
   ScheduleBuilder(const ModelSpec& model, const RelayPlan& plan, const PassShape& pass, const Reloaded* boundaries,
                   const Reloaded* inners)
       : model_(model),
@@ -35,7 +35,7 @@ class ScheduleBuilder {
         turns_(model, static_cast<int>(pass.vnodes.size()), pass.micro_batches, pass.forward_only),
         lowest_(model.lowest_trainable_layer().value()),
         pushed_(NodesOf(plan, pass)),
-        inner_places_(pass.inner.empty() ? SpreadInner(plan.inner, turns_.num_backward_blocks() * turns_.num_items())
+        inner_places_(pass.inner.empty() ? plan.PlacesOf(turns_.num_backward_blocks(), turns_.num_items())
                                          : pass.inner),
         weights_pool_(static_cast<int>(plan.weight_slots.size())),
         turn_slots_(turns_.size()),
@@ -146,6 +146,7 @@ class ScheduleBuilder {
     return step;
   }
   void Add(RelayStep step, const Resources& reads, const Resources& writes) {
+    if (boundaries_.reloaded_before == nullptr) return;
     step.waits_for = hazards_.Add(step.stream(), reads, writes);
     for (const int other : step.waits_for) steps_[static_cast<size_t>(other)].signals = true;
     steps_.push_back(std::move(step));

@@ -22,7 +22,7 @@ struct PassShape {
   bool forward_only = false;   // logits of one micro-batch: one vnode, micro_batches 1; or, if it evaluates,
   bool evaluates = false;      // each vnode's record; alone
   int group_rounds = 0;        // GroupParts::rounds; 0: this worker goes alone
-  // By block that has a backward, the lowest first, and micro-batch of the pass. Empty: SpreadInner of the plan's.
+  // By block that has a backward, the lowest first, and micro-batch of the pass. Empty: RelayPlan::PlacesOf.
   std::vector<InnerPlace> inner = {};
 };
 

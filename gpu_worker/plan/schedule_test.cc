@@ -23,6 +23,7 @@ struct Shape {
   bool keeps_all = false, resident = false, expands = true, bf16 = true;
   std::vector<int> held;  // empty: all
   int swapped = 0;        // of what is not kept, at most
+  int spare = 1;          // inner slots that nothing is kept in
   int boundary_slots = 4;
   int group_rounds = 0;  // 0: alone; else at least as many as this worker has nodes
   // Layers, from 0. The embedding's table is the head's, too: with it frozen the head trains its norm.
@@ -75,13 +76,12 @@ struct Made {
     return GroupNodes(pass.vnodes, pass.num_vnodes, static_cast<int>(plan.max_subtree_leaves()));
   }
   std::vector<RelayStep> Build() const { return BuildSchedule(model, plan, pass); }
-  // Of the largest pass: every slot but one keeps, or every one, where all are kept.
+  // Of the largest pass.
   InnerCounts Counts() const {
     const int lowest = model.lowest_trainable_layer().value();
     const int64_t total =
         int64_t{std::max(0, shape.layers + 1 - std::max(1, lowest))} * shape.vnodes * shape.micro_batches;
-    InnerCounts counts{.total = total,
-                       .kept = std::min<int64_t>(total, shape.inner_slots - (shape.swapped > 0 ? 2 : 1))};
+    InnerCounts counts{.total = total, .kept = std::min<int64_t>(total, shape.inner_slots - shape.spare)};
     if (shape.keeps_all) counts.kept = total;
     counts.kept = std::max<int64_t>(0, counts.kept);
     counts.swapped = std::min<int64_t>(shape.swapped, total - counts.kept);
@@ -453,7 +453,7 @@ void Check(const Shape& shape) {
   int lowest = 0;
   while (std::find(shape.frozen.begin(), shape.frozen.end(), lowest) != shape.frozen.end()) ++lowest;
   const int back = std::min(blocks, blocks + 1 - lowest);
-  const std::vector<InnerPlace> places = SpreadInner(made.plan.inner, back * items);
+  const std::vector<InnerPlace> places = made.plan.PlacesOf(back, items);
   EXPECT_EQ(simulator.num_recomputes(), std::count(places.begin(), places.end(), InnerPlace::kRecompute));
   EXPECT_LE(simulator.num_inner_loads(), std::count(places.begin(), places.end(), InnerPlace::kSwap));
   if (shape.resident) {
@@ -529,6 +529,7 @@ TEST(ScheduleTest, WhatIsSwappedComesBackWhereItIsNeeded) {
             shape.weight_slots = 1 + turn % 4;
             shape.inner_slots = inner_slots;
             shape.swapped = swapped;
+            shape.spare = turn % 3;
             shape.boundary_slots = boundary_slots;
             shape.expands = turn % 2 == 0;
             if (turn % 5 == 0) shape.frozen = {0, 1};
@@ -543,7 +544,7 @@ TEST(ScheduleTest, WhatIsSwappedComesBackWhereItIsNeeded) {
 }
 
 TEST(ScheduleTest, WithTwoSlotsEverythingSwappedIsCopiedOnceThereAndBackButTheLastTwo) {
-  const Made made({.layers = 4, .vnodes = 2, .micro_batches = 3, .inner_slots = 2, .swapped = 24});
+  const Made made({.layers = 4, .vnodes = 2, .micro_batches = 3, .inner_slots = 2, .swapped = 24, .spare = 2});
   const std::vector<RelayStep> steps = made.Build();
   std::map<Kind, int> count;
   for (const RelayStep& step : steps) ++count[step.kind];
@@ -554,7 +555,7 @@ TEST(ScheduleTest, WithTwoSlotsEverythingSwappedIsCopiedOnceThereAndBackButTheLa
 
 // The way back begins with what is kept; its slots fetch what comes after it while it is computed.
 TEST(ScheduleTest, SlotsThatAreLeftFetchAhead) {
-  const Made made({.layers = 6, .vnodes = 1, .micro_batches = 1, .inner_slots = 4, .swapped = 6});
+  const Made made({.layers = 6, .vnodes = 1, .micro_batches = 1, .inner_slots = 4, .swapped = 6, .spare = 2});
   const std::vector<RelayStep> steps = made.Build();
   std::vector<int> loaded_after;  // by load in order: backwards of blocks that are listed before it
   int backwards = 0;

@@ -72,17 +72,17 @@ LayerShape ShapeOf(const ModelSpec& model, const RunConfig& run, const KernelSiz
                         run.precision.wire, kernels.compute_dtype);
 }
 
-// Of a fused update of one element: its contribution, wire form, rest and moments, read and written.
+// Of a fused update of one element: its wire form, rest and moments, read and written; contributions are read beside.
 double UpdateBytes(const RunConfig& run) {
   const double moments = run.optimizer.rule == OptimizerRule::kAdamW ? 16 : 8;
-  return static_cast<double>(SizeOf(run.precision.gradients)) + 8 + moments;
+  return 8 + moments;
 }
 
 // The seconds of each step, by its kind.
 class StepSeconds {
  public:
   StepSeconds(const Profile& profile, const ModelSpec& model, const RunConfig& run, const KernelSizes& kernels,
-              Link link)
+              LinkKind link)
       : profile_(profile),
         model_(model),
         link_(link),
@@ -163,18 +163,18 @@ class StepSeconds {
     return 0;
   }
   double PullSeconds(int64_t bytes) const {
-    if (link_ == Link::kInPlace) return 0;
-    if (link_ == Link::kHostMemory) return In(bytes);
+    if (link_ == LinkKind::kInPlace) return 0;
+    if (link_ == LinkKind::kHostMemory) return In(bytes);
     return Over(static_cast<double>(bytes), profile_.network_bytes_per_second);
   }
   double PushSeconds(double bytes) const {
     const double copy = Over(bytes, profile_.out_bytes_per_second);
-    return link_ == Link::kNetwork ? copy + Over(bytes, profile_.network_bytes_per_second) : copy;
+    return link_ == LinkKind::kNetwork ? copy + Over(bytes, profile_.network_bytes_per_second) : copy;
   }
 
   const Profile profile_;
   const ModelSpec& model_;
-  const Link link_;
+  const LinkKind link_;
   const LayerShape shape_;
   const Dtype gradients_;
   std::array<LayerTimes, kNumLayerKinds> times_;
@@ -184,24 +184,28 @@ class StepSeconds {
 
 }  // namespace
 
-Link LinkOf(const std::string& device, TransportChoice transport) {
-  if (transport == TransportChoice::kGrpc) return Link::kNetwork;
-  return absl::StartsWith(device, "cuda") ? Link::kHostMemory : Link::kInPlace;
+LinkKind LinkOf(const std::string& device, TransportChoice transport) {
+  if (transport == TransportChoice::kGrpc) return LinkKind::kNetwork;
+  return absl::StartsWith(device, "cuda") ? LinkKind::kHostMemory : LinkKind::kInPlace;
 }
 
 StepCosts CostsOf(const Profile& profile, const ModelSpec& model, const RunConfig& run, const KernelSizes& kernels,
-                  Link link) {
+                  LinkKind link) {
   EPS_CHECK(profile.update_bytes_per_second > 0);
   StepCosts costs;
   costs.seconds = StepSeconds(profile, model, run, kernels, link);
   costs.between_steps_seconds = profile.step_seconds;
   costs.sharing = profile.sharing;
+  costs.contribution_seconds = [&model, gradients = run.precision.gradients,
+                                rate = profile.update_bytes_per_second](const RelayStep& step) {
+    return static_cast<double>(model.layer(step.layer).trainable_elems * SizeOf(PushedDtype(step.node, gradients))) /
+           rate;
+  };
   for (const BlobSpec& blob : model.blobs) {
     const double elems = blob.frozen ? 0 : static_cast<double>(blob.num_elems);
     costs.update_seconds.push_back(elems * UpdateBytes(run) / profile.update_bytes_per_second);
     if (run.holds_updates()) {
-      const double bytes = static_cast<double>(SizeOf(run.precision.gradients)) + 4;  // read, and kept in fp32
-      costs.sum_seconds.push_back(elems * bytes / profile.update_bytes_per_second);
+      costs.sum_seconds.push_back(elems * 4 / profile.update_bytes_per_second);  // kept in fp32
     }
   }
   return costs;

@@ -12,18 +12,18 @@
 namespace eps::worker {
 
 // How weights come, and gradients go.
-enum class Link {
+enum class LinkKind {
   kInPlace,     // kernels read the daemon's memory (cpu, shared memory); a gradient is copied once
   kHostMemory,  // one copy each, between the daemon's memory and the arena (cuda, shared memory)
   kNetwork,     // gRPC
 };
 // device: "cpu", "cuda:0". AUTO means shared memory here: a plan does not know where its worker will be.
-Link LinkOf(const std::string& device, TransportChoice transport);
+LinkKind LinkOf(const std::string& device, TransportChoice transport);
 
 // What each step of a run costs on a machine that was measured. A layer whose shape is in the profile has its times; for
 // others those of the shape nearest in width and tokens, by their operations and bytes.
 StepCosts CostsOf(const Profile& profile, const ModelSpec& model, const RunConfig& run, const KernelSizes& kernels,
-                  Link link);
+                  LinkKind link);
 
 // Whether every kind of layer of the run was measured in its very shape.
 bool HasExactTimes(const Profile& profile, const ModelSpec& model, const RunConfig& run, const KernelSizes& kernels);

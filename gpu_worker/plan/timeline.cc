@@ -5,6 +5,7 @@
 #include <deque>
 #include <limits>
 #include <optional>
+#include <utility>
 
 #include "common/base/status_macros.h"
 
@@ -165,16 +166,18 @@ class Simulation {
     if (records_) timeline_.steps.push_back(span);
     done_[static_cast<size_t>(span.index)] = true;
     ++num_done_;
-    if (is_last_push_[static_cast<size_t>(span.index)]) EndPush(steps_[static_cast<size_t>(span.index)].layer);
+    if (IsPush(steps_[static_cast<size_t>(span.index)])) EndPush(static_cast<size_t>(span.index));
   }
 
-  void EndPush(LayerId layer) {
-    for (const BlobUse& use : model_.layer(layer).blobs) {
+  void EndPush(size_t index) {
+    contribution_seconds_ += costs_.contribution_seconds(steps_[index]);
+    if (!is_last_push_[index]) return;
+    for (const BlobUse& use : model_.layer(steps_[index].layer).blobs) {
       const auto blob = static_cast<size_t>(use.blob.value());
       if (model_.blobs[blob].frozen || --uses_left_[blob] > 0) continue;
       const bool holds = !costs_.sum_seconds.empty();
       const auto& seconds = holds ? costs_.sum_seconds : costs_.update_seconds;
-      jobs_.push_back({use.blob.value(), holds, seconds[blob]});
+      jobs_.push_back({use.blob.value(), holds, seconds[blob] + std::exchange(contribution_seconds_, 0)});
     }
   }
   void EndJob() {
@@ -212,10 +215,11 @@ class Simulation {
   std::vector<bool> done_;
   size_t num_done_ = 0;
   std::array<std::optional<Work>, kNumActivities> work_;
-  std::deque<Job> jobs_;        // the first one is under way
-  std::vector<int> version_;    // by blob
-  std::vector<int> uses_left_;  // by blob: whose gradients are not in yet
-  int64_t num_sums_ = 0;        // made of a step's, where updates are held
+  std::deque<Job> jobs_;             // the first one is under way
+  std::vector<int> version_;         // by blob
+  std::vector<int> uses_left_;       // by blob: whose gradients are not in yet
+  double contribution_seconds_ = 0;  // of what has been pushed, and belongs to no job yet
+  int64_t num_sums_ = 0;             // made of a step's, where updates are held
   Timeline timeline_;
 };
 

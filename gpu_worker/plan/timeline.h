@@ -19,6 +19,8 @@ struct StepCosts {
   // By blob, where updates are held until the whole step's norm is known (EXACT clipping, loss scaling): its sum is made
   // when its gradient is in, its update follows when all are, the first layer's first. Empty: updates are eager.
   std::vector<double> sum_seconds;
+  // What a push adds to its layer's sum or update, where it is read.
+  std::function<double(const RelayStep&)> contribution_seconds = [](const RelayStep&) { return 0.0; };
   double between_steps_seconds = 0;
   Sharing sharing = kNothingShared;
 };

@@ -1,0 +1,187 @@
+#include "gpu_worker/plan/arena_layout.h"
+
+#include <bit>
+
+#include "absl/strings/str_cat.h"
+#include "gpu_worker/plan/group_parts.h"
+#include "gpu_worker/plan/pushed_nodes.h"
+
+namespace eps::worker {
+namespace {
+
+// Far beyond what a device could compute, and low enough that no size overflows and the steps of a pass can be listed.
+constexpr int64_t kMostTurns = int64_t{1} << 22;          // layers * micro-batches of a pass
+constexpr int64_t kMostBoundaryBytes = int64_t{1} << 36;  // of one micro-batch
+
+int PassVnodes(const PlanRequest& request) {
+  const int all = request.run->batch.virtual_nodes;
+  return request.max_pass_vnodes > 0 ? std::min(request.max_pass_vnodes, all) : all;
+}
+
+int SummedLeaves(int gradient_slots) { return 1 << (gradient_slots - 1); }
+
+// Large enough for whatever is pushed, or given to a group.
+Dtype PushDtype(const PlanNeeds& needs, int gradient_slots) {
+  if (needs.forms_groups()) return Dtype::kF32;
+  return SummedLeaves(gradient_slots) >= LeastSummedLeaves(needs.gradients) ? Dtype::kF32 : needs.gradients;
+}
+
+// Lays the arena out.
+class ArenaBuilder {
+ public:
+  ArenaSpan Take(int64_t num_bytes) {
+    const ArenaSpan span{end_bytes_, RoundUp(num_bytes, kArenaAlignBytes)};
+    end_bytes_ = span.end_bytes();
+    return span;
+  }
+  std::vector<ArenaSpan> Take(int64_t count, int64_t num_bytes) {
+    std::vector<ArenaSpan> spans;
+    for (int64_t i = 0; i < count; ++i) spans.push_back(Take(num_bytes));
+    return spans;
+  }
+  int64_t end_bytes() const { return end_bytes_; }
+
+ private:
+  int64_t end_bytes_ = 0;
+};
+
+// A worker whose daemon takes nothing until the end of the step, and that got the vnodes one after the other, as others
+// were lost: each is a leaf of its own. Sums take no more.
+int64_t HostPushBytes(const ModelSpec& model, const PlanNeeds& needs) {
+  int64_t elems = 0;
+  for (const LayerSpec& layer : model.layers) elems += layer.trainable_elems;
+  return elems * needs.num_vnodes * SizeOf(needs.gradients);
+}
+
+// The daemon's weights in their wire form: both versions of what is trained, the frozen ones once.
+int64_t WeightsBytes(const PlanRequest& request) {
+  const ModelSpec& model = *request.model;
+  return (model.num_elems() + model.num_trainable_elems()) * SizeOf(request.run->precision.wire);
+}
+
+}  // namespace
+
+absl::Status CheckPass(const PlanRequest& request) {
+  const BatchConfig& batch = request.run->batch;
+  const auto num_layers = static_cast<int64_t>(request.model->layers.size());
+  const int64_t turns = num_layers * PassVnodes(request) * batch.micro_batches;
+  if (turns > kMostTurns) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "batch.micro_batches: ", batch.micro_batches, " of each of ", PassVnodes(request), " virtual nodes in ",
+        num_layers, " layers are ", turns, " turns of a pass, must be at most ", kMostTurns));
+  }
+  const ModelConfig& config = request.model->config;
+  const int64_t boundary_bytes =
+      batch.micro_batch * config.context * config.d_model * SizeOf(request.kernels.compute_dtype);
+  if (boundary_bytes > kMostBoundaryBytes) {
+    return absl::InvalidArgumentError(absl::StrCat("batch.micro_batch: ", batch.micro_batch, " sequences of ",
+                                                   config.context, " tokens, ", config.d_model, " wide, are ",
+                                                   boundary_bytes, " bytes, must be at most ", kMostBoundaryBytes));
+  }
+  return absl::OkStatus();
+}
+
+PlanNeeds NeedsOf(const PlanRequest& request) {
+  const ModelSpec& model = *request.model;
+  const RunConfig& run = *request.run;
+  const LayerShape shape =
+      MakeLayerShape(model.config, {.micro_batch = run.batch.micro_batch, .has_documents = run.data.has_documents()},
+                     run.precision.wire, request.kernels.compute_dtype);
+  PlanNeeds needs;
+  int64_t backward_blocks = 0;
+  for (const LayerSpec& layer : model.layers) {
+    const LayerSizes sizes = SizesOf(model, layer, shape, request.kernels);
+    const auto raise = [&](int64_t LayerSizes::*field) {
+      needs.largest.*field = std::max(needs.largest.*field, sizes.*field);
+    };
+    for (auto field :
+         {&LayerSizes::wire_bytes, &LayerSizes::expanded_bytes, &LayerSizes::gradient_bytes, &LayerSizes::inner_bytes,
+          &LayerSizes::forward_scratch_bytes, &LayerSizes::backward_scratch_bytes}) {
+      raise(field);
+    }
+    needs.wire_bytes.push_back(sizes.wire_bytes);
+    needs.push_elems = std::max(needs.push_elems, layer.trainable_elems);
+    if (layer.kind == LayerKind::kBlock && layer.id >= model.lowest_trainable_layer()) ++backward_blocks;
+  }
+  needs.boundary_bytes = shape.boundary_bytes();
+  needs.token_bytes = shape.token_bytes();
+  if (shape.is_rotary) needs.rotary_bytes = shape.T * shape.D * int64_t{sizeof(float)};
+  needs.num_layers = static_cast<int64_t>(model.layers.size());
+  needs.num_vnodes = run.batch.virtual_nodes;
+  needs.max_pass_vnodes = PassVnodes(request);
+  needs.items = int64_t{needs.max_pass_vnodes} * run.batch.micro_batches;
+  needs.inner_total = backward_blocks * needs.items;
+  needs.gradients = run.precision.gradients;
+  needs.max_group_members = request.max_group_members;
+  needs.relay = run.relay;
+  return needs;
+}
+
+PlanChoice LeastChoice(const PlanNeeds& needs) {
+  PlanChoice choice;
+  if (needs.relay.inner == InnerPolicy::kKeep) {
+    choice.kept_inner = needs.inner_total;
+    choice.inner_slots = std::max<int64_t>(1, needs.inner_total);  // layers without a backward use one, too
+  }
+  if (needs.relay.inner == InnerPolicy::kSwap) choice.swapped_inner = needs.inner_total;
+  if (needs.boundaries_stay()) choice.boundary_slots = needs.most_boundary_slots();
+  return choice;
+}
+
+std::vector<int> UsefulGradientSlots(const PlanNeeds& needs) {
+  std::vector<int> slots = {1};
+  const int most = 1 + static_cast<int>(std::bit_width(static_cast<unsigned>(needs.max_pass_vnodes) - 1));
+  for (int depth = 2; depth <= most; ++depth) {
+    if (SummedLeaves(depth) >= LeastSummedLeaves(needs.gradients)) slots.push_back(depth);
+  }
+  return slots;
+}
+
+RelayPlan LayArena(const PlanRequest& request, const PlanNeeds& needs, const PlanChoice& choice) {
+  RelayPlan plan;
+  ArenaBuilder arena;
+  plan.cap_bytes = request.cap_bytes;
+  plan.resident = needs.relay.resident;
+  plan.max_pass_vnodes = needs.max_pass_vnodes;
+  plan.num_vnodes = needs.num_vnodes;
+
+  if (plan.resident) {
+    for (const int64_t bytes : needs.wire_bytes) plan.weight_slots.push_back(arena.Take(bytes));
+  } else {
+    plan.weight_slots =
+        arena.Take(std::clamp<int64_t>(needs.relay.weight_slots, 1, needs.num_layers), needs.largest.wire_bytes);
+  }
+  plan.expanded_weights = arena.Take(needs.largest.expanded_bytes);
+  plan.gradient_slots = arena.Take(choice.gradient_slots, needs.largest.gradient_bytes);
+  plan.push_slots = arena.Take(choice.push_slots, needs.push_elems * SizeOf(PushDtype(needs, choice.gradient_slots)));
+  plan.boundary_slots = arena.Take(choice.boundary_slots, needs.boundary_bytes);
+  plan.token_slots = arena.Take(RelayPlan::kTokenSlots, needs.token_bytes);
+  plan.inner = {.total = needs.inner_total, .kept = choice.kept_inner, .swapped = choice.swapped_inner};
+  plan.inner_slots = arena.Take(choice.inner_slots, needs.largest.inner_bytes);
+  plan.scratch = arena.Take(std::max(needs.largest.forward_scratch_bytes, needs.largest.backward_scratch_bytes));
+  if (needs.forms_groups()) {
+    const GroupBounds bounds = {.num_vnodes = needs.num_vnodes,
+                                .max_pass_vnodes = needs.max_pass_vnodes,
+                                .max_subtree_leaves = plan.max_subtree_leaves(),
+                                .gradients = needs.gradients};
+    plan.group_area =
+        arena.Take(GroupAreaElems(*request.model, needs.max_group_members, bounds) * int64_t{sizeof(float)});
+  }
+  plan.rotary_table = arena.Take(needs.rotary_bytes);
+  plan.records = arena.Take(plan.GroupFlagsOffset(needs.forms_groups() ? RelayPlan::kGroupFlagTurns : 0));
+  plan.arena_bytes = arena.end_bytes();
+
+  plan.host_boundary_slots =
+      std::max<int64_t>(0, needs.boundaries() - (choice.boundary_slots - RelayPlan::kLeastBoundarySlots));
+  if (choice.boundary_slots >= needs.most_boundary_slots()) plan.host_boundary_slots = 0;
+  plan.host_boundary_bytes = plan.host_boundary_slots * needs.boundary_bytes;
+  plan.host_inner_bytes = choice.swapped_inner * needs.inner_slot_bytes();
+  plan.host_push_bytes = HostPushBytes(*request.model, needs);
+  if (request.kernels.pins_host_memory) {
+    plan.host_pinned_bytes =
+        plan.host_boundary_bytes + plan.host_inner_bytes + plan.host_push_bytes + WeightsBytes(request);
+  }
+  return plan;
+}
+
+}  // namespace eps::worker

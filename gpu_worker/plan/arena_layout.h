@@ -1,0 +1,90 @@
+#ifndef EPS_GPU_WORKER_PLAN_ARENA_LAYOUT_H_
+#define EPS_GPU_WORKER_PLAN_ARENA_LAYOUT_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/base/byte_size.h"
+#include "common/model/model_spec.h"
+#include "common/spec/run_config.h"
+#include "common/tensor/dtype.h"
+#include "gpu_worker/device/device.h"
+#include "gpu_worker/device/kernels.h"
+#include "gpu_worker/layers/layer_shape.h"
+#include "gpu_worker/plan/profile.h"
+#include "gpu_worker/plan/relay_plan.h"
+#include "gpu_worker/plan/step_costs.h"
+
+namespace eps::worker {
+
+struct PlanRequest {
+  const ModelSpec* model = nullptr;
+  const RunConfig* run = nullptr;
+  KernelSizes kernels;
+  int64_t cap_bytes = 0;    // 0: as much as the plan can use
+  int max_pass_vnodes = 0;  // 0: all of the run's
+  // Of the groups that this worker may be a member of, at most; less than two: of none. With the room for one in the
+  // arena, it can still go alone.
+  int max_group_members = 0;
+  // Of the worker's host memory, for what is swapped and for boundaries, at most; 0: as much as there is to swap.
+  int64_t host_stash_bytes = 0;
+  const Profile* profile = nullptr;  // of the machine; null: NominalProfile of a cpu
+  LinkKind link = LinkKind::kInPlace;
+};
+
+// Errors: INVALID_ARGUMENT a pass beyond all measure, by field
+absl::Status CheckPass(const PlanRequest& request);
+
+// What the run needs, whatever the plan chooses.
+struct PlanNeeds {
+  LayerSizes largest;               // each field over all layers
+  std::vector<int64_t> wire_bytes;  // of each layer
+  int64_t boundary_bytes = 0;
+  int64_t token_bytes = 0;
+  int64_t rotary_bytes = 0;
+  int64_t num_layers = 0;   // embedding and head included
+  int64_t items = 0;        // micro-batches of a pass
+  int64_t inner_total = 0;  // (block, micro-batch)s of a pass that have a backward
+  int64_t push_elems = 0;   // of the layer that pushes most
+  Dtype gradients = Dtype::kF32;
+  int num_vnodes = 1;  // of the run
+  int max_pass_vnodes = 1;
+  int max_group_members = 0;
+  RelayConfig relay;
+
+  // The input of every layer but the first, of each micro-batch of a pass.
+  int64_t boundaries() const { return (num_layers - 1) * items; }
+  // A gradient takes the place of the input that the turn before has read. No fewer than the least, which every pass uses.
+  int64_t most_boundary_slots() const { return std::max<int64_t>(boundaries() + 1, RelayPlan::kLeastBoundarySlots); }
+  int64_t inner_slot_bytes() const { return RoundUp(largest.inner_bytes, kArenaAlignBytes); }
+  int64_t boundary_slot_bytes() const { return RoundUp(boundary_bytes, kArenaAlignBytes); }
+  bool boundaries_stay() const { return relay.resident || relay.boundaries == BoundaryPolicy::kDevice; }
+  bool forms_groups() const { return std::min(max_group_members, num_vnodes) >= 2; }
+};
+
+PlanNeeds NeedsOf(const PlanRequest& request);
+
+// What the plan may choose.
+struct PlanChoice {
+  int64_t inner_slots = 1;
+  int64_t kept_inner = 0, swapped_inner = 0;
+  int64_t boundary_slots = RelayPlan::kLeastBoundarySlots;
+  int gradient_slots = 1;
+  int push_slots = 1;
+
+  friend bool operator==(const PlanChoice&, const PlanChoice&) = default;
+};
+
+// What takes the least of the device, as far as the run leaves a choice.
+PlanChoice LeastChoice(const PlanNeeds& needs);
+// The depths worth having, rising: 1, then those that make larger subtrees than the one before.
+std::vector<int> UsefulGradientSlots(const PlanNeeds& needs);
+
+// Gives every buffer its place.
+RelayPlan LayArena(const PlanRequest& request, const PlanNeeds& needs, const PlanChoice& choice);
+
+}  // namespace eps::worker
+
+#endif  // EPS_GPU_WORKER_PLAN_ARENA_LAYOUT_H_

@@ -1,0 +1,269 @@
+#include "gpu_worker/plan/planner.h"
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/base/byte_size.h"
+#include "common/base/status_macros.h"
+#include "gpu_worker/plan/inner_search.h"
+#include "gpu_worker/plan/schedule.h"
+
+namespace eps::worker {
+namespace {
+
+// Passes of more turns are searched, and predicted, with fewer micro-batches, which are alike.
+constexpr int64_t kMostTurnsSimulated = 16'384;
+
+Profile ProfileOf(const PlanRequest& request) {
+  return request.profile != nullptr ? *request.profile : NominalProfile("cpu");
+}
+
+PassShape PassOf(const PlanRequest& request, const PlanNeeds& needs) {
+  const RunConfig& run = *request.run;
+  PassShape pass = {.num_vnodes = needs.num_vnodes,
+                    .micro_batches = run.batch.micro_batches,
+                    .gradients = run.precision.gradients,
+                    .expands = run.precision.wire != request.kernels.compute_dtype,
+                    .has_documents = run.data.has_documents()};
+  pass.vnodes.resize(static_cast<size_t>(needs.max_pass_vnodes));
+  std::iota(pass.vnodes.begin(), pass.vnodes.end(), 0);
+  return pass;
+}
+
+// A pass with fewer micro-batches, and slots in proportion; the pass itself, unless it is large.
+struct Reduced {
+  PassShape pass;
+  RelayPlan plan;
+  double scale = 1;  // micro-batches of the pass itself for each of this one
+
+  int64_t items() const { return static_cast<int64_t>(pass.vnodes.size()) * pass.micro_batches; }
+};
+
+int64_t Scaled(int64_t count, const Reduced& reduced) {
+  return static_cast<int64_t>(static_cast<double>(count) / reduced.scale);
+}
+
+Reduced Reduce(const PassShape& pass, const RelayPlan& plan, const PlanNeeds& needs) {
+  Reduced reduced{.pass = pass, .plan = plan};
+  const int64_t most_items = std::max<int64_t>(1, kMostTurnsSimulated / (2 * needs.num_layers));
+  if (needs.items <= most_items) return reduced;
+  reduced.pass.micro_batches = static_cast<int>(std::min<int64_t>(pass.micro_batches, most_items));
+  reduced.pass.vnodes.resize(static_cast<size_t>(std::max<int64_t>(1, most_items / reduced.pass.micro_batches)));
+  const auto items = static_cast<int64_t>(reduced.pass.vnodes.size()) * reduced.pass.micro_batches;
+  reduced.scale = static_cast<double>(needs.items) / static_cast<double>(items);
+  const auto slots = static_cast<int64_t>(plan.inner_slots.size());
+  reduced.plan.inner = {.total = needs.inner_total / needs.items * items,
+                        .kept = Scaled(plan.inner.kept, reduced),
+                        .swapped = Scaled(plan.inner.swapped, reduced)};
+  const int64_t spare = slots - plan.inner.kept;
+  reduced.plan.inner_slots.resize(static_cast<size_t>(std::max<int64_t>(1, reduced.plan.inner.kept + spare)));
+  const int64_t boundaries = (needs.num_layers - 1) * items;
+  const int64_t staying = static_cast<int64_t>(plan.boundary_slots.size()) - RelayPlan::kLeastBoundarySlots;
+  reduced.plan.boundary_slots.resize(static_cast<size_t>(RelayPlan::kLeastBoundarySlots + Scaled(staying, reduced)));
+  reduced.plan.host_boundary_slots = boundaries;
+  return reduced;
+}
+
+class Planner {
+ public:
+  explicit Planner(const PlanRequest& request)
+      : request_(request),
+        needs_(NeedsOf(request)),
+        pass_(PassOf(request, needs_)),
+        cap_(request.cap_bytes > 0 ? request.cap_bytes : std::numeric_limits<int64_t>::max()),
+        costs_(CostsOf(ProfileOf(request), *request.model, *request.run, request.kernels, request.link)) {}
+
+  RelayPlan Plan() {
+    const std::vector<PlanChoice> others = OtherChoices();
+    most_steps_ = kMostSteps / static_cast<int64_t>(others.size() + 2);
+    for (const PlanChoice& choice : others) Try(choice, InnerSlots(choice));
+    // Boundaries in place of one inner activation, or two.
+    if (boundaries_are_free() && needs_.relay.inner == InnerPolicy::kAuto) {
+      for (const int64_t fewer : {1, 2}) Try(best_, InnerSlots(best_) - fewer);
+    }
+    return std::move(best_plan_);
+  }
+
+ private:
+  // What the search may cost: steps of the schedules that it tries.
+  static constexpr int64_t kMostSteps = 3'000'000;
+  // A plan is better if its step is shorter by more than this part: less is the simulation's grain.
+  static constexpr double kLeastGain = 5e-4;
+
+  bool boundaries_are_free() const {
+    return needs_.relay.boundaries == BoundaryPolicy::kAuto && !needs_.relay.resident;
+  }
+  int64_t Left(const PlanChoice& choice) const {
+    return std::max<int64_t>(0, cap_ - LayArena(request_, needs_, choice).arena_bytes);
+  }
+
+  // Gradient and push slots that fit beside the least of everything else, the most first: they save bytes and sums that
+  // the daemon would make, which a plan of one worker does not see, so they go only where something better has their room.
+  std::vector<PlanChoice> OtherChoices() const {
+    std::vector<PlanChoice> choices;
+    std::vector<int> gradient_slots = UsefulGradientSlots(needs_);
+    std::reverse(gradient_slots.begin(), gradient_slots.end());
+    for (const int gradients : gradient_slots) {
+      for (const int pushes : {2, 1}) {
+        PlanChoice choice = LeastChoice(needs_);
+        choice.gradient_slots = gradients;
+        choice.push_slots = pushes;
+        if (LayArena(request_, needs_, choice).arena_bytes <= cap_) choices.push_back(choice);
+      }
+    }
+    return choices;
+  }
+
+  // Of inner activations, as many as fit and are of use.
+  int64_t InnerSlots(const PlanChoice& others) const {
+    const int64_t least = LeastChoice(needs_).inner_slots;
+    PlanChoice bare = others;
+    bare.inner_slots = least;
+    bare.boundary_slots = LeastChoice(needs_).boundary_slots;
+    const int64_t fit = least + Left(bare) / std::max<int64_t>(1, needs_.inner_slot_bytes());
+    switch (needs_.relay.inner) {
+      case InnerPolicy::kAuto:
+        return std::clamp<int64_t>(needs_.inner_total, 1, fit);
+      case InnerPolicy::kSwap:  // one is computed in while the other is copied
+        return std::clamp<int64_t>(std::min<int64_t>(2, needs_.inner_total), 1, fit);
+      case InnerPolicy::kKeep:
+      case InnerPolicy::kRecompute:
+        return least;
+    }
+    return least;
+  }
+
+  void Try(PlanChoice choice, int64_t inner_slots) {
+    if (inner_slots < 1) return;
+    choice.inner_slots = inner_slots;
+    choice.boundary_slots = LeastChoice(needs_).boundary_slots;
+    if (boundaries_are_free()) {
+      const int64_t slots = Left(choice) / std::max<int64_t>(1, needs_.boundary_slot_bytes());
+      choice.boundary_slots = std::min(choice.boundary_slots + slots, needs_.most_boundary_slots());
+    }
+    RelayPlan plan = LayArena(request_, needs_, choice);
+    const InnerSolution inner = Solve(plan);
+    if (inner.step_seconds >= best_seconds_ * (1 - kLeastGain)) return;
+    best_seconds_ = inner.step_seconds;
+    choice.kept_inner = inner.counts.kept;
+    choice.swapped_inner = inner.counts.swapped;
+    best_ = choice;
+    best_plan_ = LayArena(request_, needs_, choice);
+    if (best_plan_.PlacesOf(needs_.inner_total / needs_.items, needs_.items) != inner.places && !inner.places.empty()) {
+      best_plan_.inner_places = inner.places;
+    }
+  }
+
+  // Of the pass, with its counts; places are there if it was searched itself.
+  InnerSolution Solve(const RelayPlan& plan) const {
+    const Reduced reduced = Reduce(pass_, plan, needs_);
+    InnerProblem problem{.model = request_.model,
+                         .costs = &costs_,
+                         .plan = reduced.plan,
+                         .pass = reduced.pass,
+                         .most_swapped = Scaled(MostSwapped(plan), reduced),
+                         .policy = needs_.relay.inner,
+                         .most_steps = most_steps_};
+    // In proportion, one slot aside.
+    const int64_t slots = static_cast<int64_t>(plan.inner_slots.size());
+    problem.plan.inner_slots.resize(static_cast<size_t>(1 + Scaled(slots - 1, reduced)));
+    InnerSolution solution = SearchInner(problem);
+    if (reduced.scale == 1) return solution;
+    const auto grown = [&](int64_t count) { return static_cast<int64_t>(static_cast<double>(count) * reduced.scale); };
+    const int64_t spare = static_cast<int64_t>(problem.plan.inner_slots.size()) - solution.counts.kept;
+    InnerCounts counts{.total = needs_.inner_total};
+    counts.kept = std::clamp<int64_t>(slots - spare, 0, std::min(slots, counts.total));
+    counts.swapped = std::min({grown(solution.counts.swapped), MostSwapped(plan), counts.total - counts.kept});
+    return {.places = {}, .counts = counts, .step_seconds = solution.step_seconds * reduced.scale};
+  }
+  int64_t MostSwapped(const RelayPlan& plan) const {
+    if (request_.host_stash_bytes <= 0) return needs_.inner_total;
+    const int64_t left = request_.host_stash_bytes - plan.host_boundary_bytes;
+    return std::clamp<int64_t>(left / std::max<int64_t>(1, needs_.inner_slot_bytes()), 0, needs_.inner_total);
+  }
+
+  const PlanRequest& request_;
+  const PlanNeeds needs_;
+  const PassShape pass_;
+  const int64_t cap_;
+  const StepCosts costs_;
+  int64_t most_steps_ = 0;
+  PlanChoice best_;
+  RelayPlan best_plan_;
+  double best_seconds_ = std::numeric_limits<double>::infinity();
+};
+
+// What the user could change, each with the cap that would then do.
+std::string Suggestions(const PlanRequest& request, int64_t needed_bytes) {
+  std::vector<std::string> lines;
+  const auto suggest = [&](absl::string_view what, auto change) {
+    RunConfig run = *request.run;
+    change(run);
+    PlanRequest changed = request;
+    changed.run = &run;
+    const int64_t bytes = SmallestCapBytes(changed);
+    if (bytes < needed_bytes) lines.push_back(absl::StrCat(what, " (", bytes, " bytes)"));
+  };
+  suggest("relay.resident: false", [](RunConfig& run) { run.relay.resident = false; });
+  suggest("relay.boundaries: HOST", [](RunConfig& run) { run.relay.boundaries = BoundaryPolicy::kHost; });
+  suggest("relay.inner: RECOMPUTE", [](RunConfig& run) { run.relay.inner = InnerPolicy::kRecompute; });
+  suggest("relay.weight_slots: 1", [](RunConfig& run) { run.relay.weight_slots = 1; });
+  suggest("batch.micro_batch: 1", [](RunConfig& run) { run.batch.micro_batch = 1; });
+  if (lines.empty()) return "";
+  return absl::StrCat("; less would do with ", absl::StrJoin(lines, ", "));
+}
+
+}  // namespace
+
+absl::Status CheckFits(const PlanRequest& request) {
+  EPS_RETURN_IF_ERROR(CheckPass(request));
+  const int64_t smallest = SmallestCapBytes(request);
+  if (request.cap_bytes < 0 || (request.cap_bytes > 0 && request.cap_bytes < smallest)) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("device memory of ", request.cap_bytes, " bytes is too small: this run needs at least ", smallest,
+                     " bytes (", FormatByteSize(smallest), ")", Suggestions(request, smallest)));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<RelayPlan> MakeRelayPlan(const PlanRequest& request) {
+  EPS_RETURN_IF_ERROR(CheckFits(request));
+  RelayPlan plan = Planner(request).Plan();
+  if (request.host_stash_bytes > 0 && plan.host_boundary_bytes > request.host_stash_bytes) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("host memory of ", request.host_stash_bytes,
+                     " bytes is too small: boundaries that the device has no room for take ", plan.host_boundary_bytes,
+                     " bytes; less would do with fewer batch.micro_batches, or more device memory"));
+  }
+  return plan;
+}
+
+int64_t SmallestCapBytes(const PlanRequest& request) {
+  if (!CheckPass(request).ok()) return std::numeric_limits<int64_t>::max();
+  const PlanNeeds needs = NeedsOf(request);
+  return LayArena(request, needs, LeastChoice(needs)).arena_bytes;
+}
+
+Timeline PredictStep(const PlanRequest& request, const RelayPlan& plan) {
+  const PlanNeeds needs = NeedsOf(request);
+  Reduced reduced = Reduce(PassOf(request, needs), plan, needs);
+  reduced.pass.inner = reduced.plan.PlacesOf(needs.inner_total / needs.items, reduced.items());
+  const StepCosts costs = CostsOf(ProfileOf(request), *request.model, *request.run, request.kernels, request.link);
+  Timeline timeline = Simulate(*request.model, BuildSchedule(*request.model, reduced.plan, reduced.pass), costs);
+  if (reduced.scale == 1) return timeline;
+  timeline.step_seconds *= reduced.scale;
+  for (double& seconds : timeline.compute_wait_seconds) seconds *= reduced.scale;
+  for (double& seconds : timeline.busy_seconds) seconds *= reduced.scale;
+  timeline.steps.clear();
+  timeline.updates.clear();
+  return timeline;
+}
+
+}  // namespace eps::worker

@@ -1,0 +1,34 @@
+#ifndef EPS_GPU_WORKER_PLAN_PLANNER_H_
+#define EPS_GPU_WORKER_PLAN_PLANNER_H_
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "gpu_worker/plan/arena_layout.h"
+#include "gpu_worker/plan/relay_plan.h"
+#include "gpu_worker/plan/timeline.h"
+
+namespace eps::worker {
+
+// The plan with the shortest step that is found, by simulation with the machine's profile, among those that fit the cap.
+// Searched are: which inner activations are kept, swapped and recomputed; boundaries on the device; gradient and push
+// slots. None of it changes a bit.
+//
+// Errors: RESOURCE_EXHAUSTED when nothing fits; the message holds "needs at least N bytes", the smallest cap
+//         that does, and what to change. Any cap >= N works · INVALID_ARGUMENT a pass beyond all measure, by field
+absl::StatusOr<RelayPlan> MakeRelayPlan(const PlanRequest& request);
+
+// Whether there is one; without the search.
+absl::Status CheckFits(const PlanRequest& request);
+
+// That N. It depends on neither num_layers nor micro_batches (unless the run asks to be resident or to keep). INT64_MAX
+// where MakeRelayPlan says INVALID_ARGUMENT.
+int64_t SmallestCapBytes(const PlanRequest& request);
+
+// The predicted step of one worker that has every vnode, in one pass.
+Timeline PredictStep(const PlanRequest& request, const RelayPlan& plan);
+
+}  // namespace eps::worker
+
+#endif  // EPS_GPU_WORKER_PLAN_PLANNER_H_
