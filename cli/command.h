@@ -9,6 +9,7 @@ namespace eps::cli {
 // does the work and puts the program's exit code into *exit_code. `app` and *exit_code outlive the parse.
 void AddTrain(CLI::App& app, int* exit_code);
 void AddStatus(CLI::App& app, int* exit_code);
+void AddProfile(CLI::App& app, int* exit_code);
 void AddPlan(CLI::App& app, int* exit_code);
 void AddImport(CLI::App& app, int* exit_code);
 void AddExport(CLI::App& app, int* exit_code);

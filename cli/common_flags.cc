@@ -7,6 +7,7 @@
 #include "common/base/exit_code.h"
 #include "common/base/flags.h"
 #include "common/base/status_macros.h"
+#include "gpu_worker/profile/profile_file.h"
 
 namespace eps::cli {
 
@@ -62,6 +63,28 @@ void WorkerFlags::AddTo(CLI::App& command) {
   command.add_option("--threads", threads, "Threads that compute in each worker. Default: cores / workers")
       ->type_name("N")
       ->check(CLI::Range(1, 1024));
+  AddHostMemoryTo(command, host_memory_bytes);
+  AddProfileTo(command, profile);
+}
+
+void AddHostMemoryTo(CLI::App& command, int64_t& host_memory_bytes) {
+  command
+      .add_option("--host-memory", host_memory_bytes,
+                  "What each worker may hold of activations in host memory: boundaries, and with what is left inner "
+                  "activations that are swapped rather than recomputed. Default: boundaries alone")
+      ->type_name("SIZE")
+      ->transform(AsByteSize());
+}
+
+void AddProfileTo(CLI::App& command, std::string& profile) {
+  command
+      .add_option("--profile", profile,
+                  "What plans are made from: a file that `eps profile` has measured. Default: nominal figures")
+      ->type_name("FILE");
+}
+
+absl::StatusOr<worker::Profile> LoadProfile(const std::string& file, const std::string& device) {
+  return file.empty() ? worker::NominalProfile(device) : worker::ReadProfile(file);
 }
 
 void WorkerFlags::SetDefaultMemory(const MemoryRoom& room, int workers) {
@@ -83,6 +106,8 @@ std::vector<std::string> WorkerFlags::ToArguments(const std::string& address, in
     arguments.push_back("--device-sharers");
     arguments.push_back(absl::StrCat(sharers));
   }
+  if (host_memory_bytes > 0) arguments.insert(arguments.end(), {"--host-memory", absl::StrCat(host_memory_bytes)});
+  if (!profile.empty()) arguments.insert(arguments.end(), {"--profile", profile});
   return arguments;
 }
 

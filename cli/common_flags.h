@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "common/base/memory_room.h"
 #include "common/spec/run_config.h"
+#include "gpu_worker/plan/profile.h"
 
 namespace eps::cli {
 
@@ -33,7 +34,9 @@ struct RunFlags {
 struct WorkerFlags {
   std::string device = "cpu";
   int64_t device_memory_bytes = 0;  // 0: not given
+  int64_t host_memory_bytes = 0;    // of each worker, for activations; 0: not given
   int threads = 0;                  // 0: not given
+  std::string profile;              // a file of `eps profile`; "": nominal figures
   int sharers = 1;                  // of the device, by workers that have no cap; set by SetDefaultMemory
 
   void AddTo(CLI::App& command);
@@ -45,6 +48,11 @@ struct WorkerFlags {
   // The worker's own flags, for the daemon at `address`, with `threads` where none were given.
   std::vector<std::string> ToArguments(const std::string& address, int default_threads) const;
 };
+
+void AddHostMemoryTo(CLI::App& command, int64_t& host_memory_bytes);
+void AddProfileTo(CLI::App& command, std::string& profile);
+// file: "": NominalProfile of the device. Errors: ReadProfile's
+absl::StatusOr<worker::Profile> LoadProfile(const std::string& file, const std::string& device);
 
 // Prints "eps: MESSAGE" to stderr.
 void PrintError(const absl::Status& status);

@@ -65,14 +65,14 @@ absl::StatusOr<std::vector<Finding>> CheckRunOfFlags(const DoctorFlags& flags, c
     findings.push_back({Verdict::kProblem, "run: data", std::string(samples.status().message()),
                         "put it there, or change data.path, which is seen from the RunSpec's folder"});
   }
-  absl::StatusOr<WholePlan> plan = MakeWholePlan(run, "cpu", cap_bytes, threads);
+  absl::StatusOr<WholePlan> plan = MakeWholePlan({.run = run, .device_memory_bytes = cap_bytes, .threads = threads});
   if (absl::IsResourceExhausted(plan.status())) {
     findings.push_back({Verdict::kProblem, "run: device", std::string(plan.status().message()),
                         given ? "a larger --device-memory, or a smaller batch.micro_batch"
                               : "fewer --workers, which share half of the free memory, --device-memory, or a smaller "
                                 "batch.micro_batch"});
     if (given) return findings;
-    plan = MakeWholePlan(std::move(run), "cpu", 0, threads);  // what memory and disk would have to be
+    plan = MakeWholePlan({.run = std::move(run), .threads = threads});  // what memory and disk would have to be
   }
   EPS_RETURN_IF_ERROR(plan.status());
   Append(findings, CheckRun(machine, flags.out,

@@ -39,6 +39,7 @@ int main(int argc, char** argv) {
   eps::cli::AddTrain(app, &exit_code);
   eps::cli::AddStatus(app, &exit_code);
   eps::cli::AddTop(app, &exit_code);
+  eps::cli::AddProfile(app, &exit_code);
   eps::cli::AddPlan(app, &exit_code);
   eps::cli::AddImport(app, &exit_code);
   eps::cli::AddExport(app, &exit_code);

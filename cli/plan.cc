@@ -1,6 +1,7 @@
 // eps plan: every byte that a run will take, on the device and on the host, before anything is started.
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -28,6 +29,8 @@ struct PlanFlags {
   std::string device = "cpu";
   int64_t device_memory_bytes = 0;  // 0: not given
   int threads = 0;                  // 0: not given
+  int64_t host_memory_bytes = 0;    // 0: not given
+  std::string profile;
   bool json = false;
 };
 
@@ -38,6 +41,32 @@ void Row(const std::string& what, int64_t num_bytes, const std::string& why) {
 
 double PerParameter(int64_t num_bytes, const ModelSpec& model) {
   return static_cast<double>(num_bytes) / static_cast<double>(std::max<int64_t>(1, model.num_parameters()));
+}
+
+// Where a step's time goes, on paper.
+void PrintStep(const WholePlan& plan) {
+  constexpr std::array<const char*, worker::kNumActivities> kActivities = {"compute", "in", "out", "updates"};
+  const worker::Profile& profile = plan.profile;
+  std::printf("\na step of one worker, predicted: %.4g s, %.0f tokens/s\n", plan.step.step_seconds,
+              static_cast<double>(plan.run.tokens_per_step()) / plan.step.step_seconds);
+  if (profile.measured == "nominal") {
+    std::printf(
+        "  from nominal figures of %s, which rank plans and predict nothing; `eps profile` measures this machine\n",
+        profile.hardware.c_str());
+  } else {
+    std::printf(
+        "  from %s, %d threads, measured %s%s\n", profile.hardware.c_str(), profile.threads, profile.measured.c_str(),
+        plan.has_exact_times ? "" : "; this run's layers are scaled from others: `eps profile --run` measures them");
+  }
+  const auto row = [&](const std::string& what, double seconds) {
+    std::printf("  %-28s %13.1f%%\n", what.c_str(), 100 * seconds / plan.step.step_seconds);
+  };
+  for (size_t a = 0; a < kActivities.size(); ++a)
+    row(absl::StrCat("busy: ", kActivities[a]), plan.step.busy_seconds[a]);
+  for (int cause = 1; cause < worker::kNumWaitCauses; ++cause) {
+    row(absl::StrCat("waits for: ", worker::WaitCauseName(static_cast<worker::WaitCause>(cause))),
+        plan.step.compute_wait_seconds[static_cast<size_t>(cause)]);
+  }
 }
 
 void PrintForPeople(const WholePlan& plan) {
@@ -52,6 +81,7 @@ void PrintForPeople(const WholePlan& plan) {
           ? absl::StrCat("libraries and threads, with ", plan.threads, " threads in each worker (--threads)")
           : "the libraries' workspace; CUDA's context and code take more, which is not known before");
   Row("smallest device cap", plan.smallest_cap_bytes, "whatever the depth and the number of micro-batches");
+  PrintStep(plan);
   std::printf("\nthe daemon:\n");
   for (const server::DaemonMemoryLine& line : server::Describe(plan.host)) Row(line.what, line.num_bytes, line.why);
   Row("total", plan.host.total_bytes(),
@@ -75,6 +105,10 @@ void PrintJson(const WholePlan& plan) {
                                          {"swapped_inner", plan.device.inner.swapped},
                                          {"recomputed_inner", plan.device.inner.recomputed()},
                                          {"buffers", buffers}}},
+                                       {"step",
+                                        {{"predicted_seconds", plan.step.step_seconds},
+                                         {"profile", plan.profile.measured},
+                                         {"exact", plan.has_exact_times}}},
                                        {"worker_host",
                                         {{"boundary_bytes", plan.device.host_boundary_bytes},
                                          {"inner_bytes", plan.device.host_inner_bytes},
@@ -93,8 +127,12 @@ void PrintJson(const WholePlan& plan) {
 
 absl::Status RunPlan(const PlanFlags& flags) {
   EPS_ASSIGN_OR_RETURN(RunConfig run, flags.run.Load());
-  EPS_ASSIGN_OR_RETURN(const WholePlan plan,
-                       MakeWholePlan(std::move(run), flags.device, flags.device_memory_bytes, flags.threads));
+  EPS_ASSIGN_OR_RETURN(const WholePlan plan, MakeWholePlan({.run = std::move(run),
+                                                            .device = flags.device,
+                                                            .device_memory_bytes = flags.device_memory_bytes,
+                                                            .host_memory_bytes = flags.host_memory_bytes,
+                                                            .threads = flags.threads,
+                                                            .profile = flags.profile}));
   if (flags.json) {
     PrintJson(plan);
   } else {
@@ -121,6 +159,8 @@ void AddPlan(CLI::App& app, int* exit_code) {
   command->add_option("--threads", flags->threads, "Threads that compute in each worker. Default: the cores")
       ->type_name("N")
       ->check(CLI::Range(1, 1024));
+  AddHostMemoryTo(*command, flags->host_memory_bytes);
+  AddProfileTo(*command, flags->profile);
   command->add_flag("--json", flags->json, "As JSON");
   command->footer("Ends with 3 when the plan does not fit, naming the smallest cap that would do.");
   command->callback([flags, exit_code] { *exit_code = ReportStart(RunPlan(*flags)); });

@@ -5,6 +5,7 @@
 #include <thread>
 #include <utility>
 
+#include "cli/common_flags.h"
 #include "common/base/status_macros.h"
 #include "gpu_worker/device_sizes.h"
 #include "gpu_worker/plan/planner.h"
@@ -13,26 +14,29 @@
 
 namespace eps::cli {
 
-absl::StatusOr<WholePlan> MakeWholePlan(RunConfig run, const std::string& device, int64_t device_memory_bytes,
-                                        int threads) {
+absl::StatusOr<WholePlan> MakeWholePlan(WholePlanRequest whole) {
   WholePlan plan;
-  plan.device_name = device;
-  plan.device_on_host = worker::IsOnHost(device);
-  plan.run = std::move(run);
+  plan.device_name = whole.device;
+  plan.device_on_host = worker::IsOnHost(whole.device);
+  plan.run = std::move(whole.run);
+  EPS_ASSIGN_OR_RETURN(plan.profile, LoadProfile(whole.profile, whole.device));
   EPS_ASSIGN_OR_RETURN(plan.model, BuildModel(plan.run.model));
-  EPS_ASSIGN_OR_RETURN(const worker::KernelSizes kernels, worker::FindKernelSizes(device, plan.run.precision.wire));
-  const worker::Profile profile = worker::NominalProfile(device);
+  EPS_ASSIGN_OR_RETURN(const worker::KernelSizes kernels,
+                       worker::FindKernelSizes(whole.device, plan.run.precision.wire));
   const worker::PlanRequest request = {.model = &plan.model,
                                        .run = &plan.run,
                                        .kernels = kernels,
-                                       .cap_bytes = device_memory_bytes,
-                                       .max_pass_vnodes = 0,
+                                       .cap_bytes = whole.device_memory_bytes,
                                        .max_group_members = plan.run.relay.group_members,
-                                       .profile = &profile,
-                                       .link = worker::LinkOf(device, plan.run.transport)};
+                                       .host_stash_bytes = whole.host_memory_bytes,
+                                       .profile = &plan.profile,
+                                       .link = worker::LinkOf(whole.device, plan.run.transport)};
   plan.smallest_cap_bytes = worker::SmallestCapBytes(request);
   EPS_ASSIGN_OR_RETURN(plan.device, worker::MakeRelayPlan(request));
-  plan.threads = threads > 0 ? threads : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  plan.step = worker::PredictStep(request, plan.device);
+  plan.has_exact_times = worker::HasExactTimes(plan.profile, plan.model, plan.run, kernels);
+  plan.threads =
+      whole.threads > 0 ? whole.threads : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
   plan.outside_bytes = request.kernels.outside_bytes(plan.threads);
   plan.host = server::ComputeDaemonMemory(plan.model, plan.run);
   return plan;

@@ -8,7 +8,9 @@
 #include "common/model/model_spec.h"
 #include "common/spec/run_config.h"
 #include "eps_server/memory/daemon_memory.h"
+#include "gpu_worker/plan/profile.h"
 #include "gpu_worker/plan/relay_plan.h"
+#include "gpu_worker/plan/timeline.h"
 
 namespace eps::cli {
 
@@ -23,6 +25,9 @@ struct WholePlan {
   int threads = 0;  // of each worker
   int64_t outside_bytes = 0;
   server::DaemonMemory host;
+  worker::Profile profile;       // that the device's part was searched with
+  bool has_exact_times = false;  // the profile has each of the run's layers, in its very shape
+  worker::Timeline step;         // predicted: one worker, which has every vnode in one pass
 
   // Of each worker on the host; the cpu device's arena is there too.
   int64_t worker_host_bytes() const {
@@ -31,10 +36,16 @@ struct WholePlan {
   }
 };
 
-// device: a name; it need not be there. device_memory_bytes, threads: 0 where they are not given.
-// Errors: RESOURCE_EXHAUSTED naming the smallest cap that would do · INVALID_ARGUMENT no such device
-absl::StatusOr<WholePlan> MakeWholePlan(RunConfig run, const std::string& device, int64_t device_memory_bytes,
-                                        int threads);
+struct WholePlanRequest {
+  RunConfig run;
+  std::string device = "cpu";       // a name; it need not be there
+  int64_t device_memory_bytes = 0;  // these three: 0 where they are not given
+  int64_t host_memory_bytes = 0;    // of a worker, for activations
+  int threads = 0;
+  std::string profile = {};  // a file of `eps profile`; "": nominal figures of the device
+};
+// Errors: RESOURCE_EXHAUSTED naming the smallest cap that would do · INVALID_ARGUMENT no such device; the profile's
+absl::StatusOr<WholePlan> MakeWholePlan(WholePlanRequest request);
 
 }  // namespace eps::cli
 

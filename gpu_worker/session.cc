@@ -137,7 +137,7 @@ absl::Status Session::Prepare(const DeviceBackend& backend) {
   const Dtype wire = attachment_.run.precision.wire;
   const std::string group_kind = seat_->kind();
   const int max_group_members = group_kind.empty() ? 0 : attachment_.run.relay.group_members;
-  const Profile profile = NominalProfile(options_.device);
+  const Profile profile = options_.profile != nullptr ? *options_.profile : NominalProfile(options_.device);
   EPS_ASSIGN_OR_RETURN(
       RelayPlan plan,
       MakeRelayPlan({.model = &model_,
@@ -145,6 +145,7 @@ absl::Status Session::Prepare(const DeviceBackend& backend) {
                      .kernels = backend.kernels(wire),
                      .cap_bytes = options_.device_memory_bytes,
                      .max_group_members = max_group_members,
+                     .host_stash_bytes = options_.host_stash_bytes,
                      .profile = &profile,
                      .link = LinkOf(options_.device, options_.transport.value_or(attachment_.run.transport))}));
   EPS_RETURN_IF_ERROR(OpenTransport(plan));

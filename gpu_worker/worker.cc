@@ -10,6 +10,7 @@
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
 #include "gpu_worker/device_registry.h"
+#include "gpu_worker/profile/measure.h"
 #include "gpu_worker/session.h"
 #include "gpu_worker/telemetry/worker_metrics.h"
 #include "gpu_worker/telemetry/worker_page.h"
@@ -78,6 +79,17 @@ absl::Status AfterAttach(const absl::Status& status) {
 absl::StatusOr<DeviceProperties> ProbeDevice(const WorkerOptions& options) {
   EPS_ASSIGN_OR_RETURN(const DeviceBackend backend, FindDevice(options.device));
   return backend.probe(options.threads);
+}
+
+absl::StatusOr<Profile> MeasureDevice(const WorkerOptions& options, const RunConfig& run) {
+  EPS_ASSIGN_OR_RETURN(const DeviceBackend backend, FindDevice(options.device));
+  return MeasureProfile({.run = &run,
+                         .backend = &backend,
+                         .device = options.device,
+                         .threads = options.threads,
+                         .on_progress = [](const std::string& what) {
+                           LogInfo("measuring", {{"what", what}});
+                         }});
 }
 
 absl::Status RunWorker(const WorkerOptions& user_options) {

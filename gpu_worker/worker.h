@@ -3,7 +3,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/spec/run_config.h"
 #include "gpu_worker/device/device.h"
+#include "gpu_worker/plan/profile.h"
 #include "gpu_worker/worker_options.h"
 
 namespace eps::worker {
@@ -20,6 +22,9 @@ absl::Status RunWorker(const WorkerOptions& options);
 // Starts the device without an arena and ends it: what it is, or why it does not start.
 // Errors: INVALID_ARGUMENT, UNIMPLEMENTED the device · the device's own
 absl::StatusOr<DeviceProperties> ProbeDevice(const WorkerOptions& options);
+
+// Measures the device with the layers of `run` (MeasureProfile), saying on stderr what it is at.
+absl::StatusOr<Profile> MeasureDevice(const WorkerOptions& options, const RunConfig& run);
 
 }  // namespace eps::worker
 

@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "CLI/CLI.hpp"
 #include "absl/status/status.h"
@@ -22,6 +23,8 @@
 #include "common/grpc/door_flags.h"
 #include "common/grpc/grpc_log.h"
 #include "common/grpc/thread_needs.h"
+#include "common/spec/run_config.h"
+#include "gpu_worker/profile/profile_file.h"
 #include "gpu_worker/telemetry/forward_log.h"
 #include "gpu_worker/worker.h"
 
@@ -43,6 +46,18 @@ absl::Status Probe(const WorkerOptions& options) {
   return absl::OkStatus();
 }
 
+absl::Status Measure(const WorkerOptions& options, const std::string& run_file,
+                     const std::vector<std::string>& overrides, const std::string& profile_file) {
+  std::vector<FieldOverride> fields;
+  for (const std::string& text : overrides) {
+    EPS_ASSIGN_OR_RETURN(FieldOverride field, ParseFieldOverride(text));
+    fields.push_back(std::move(field));
+  }
+  EPS_ASSIGN_OR_RETURN(const RunConfig run, LoadRunConfig(run_file, fields));
+  EPS_ASSIGN_OR_RETURN(const Profile profile, MeasureDevice(options, run));
+  return WriteProfile(profile_file, profile);
+}
+
 }  // namespace
 
 int WorkerMain(int argc, char** argv, AlterSchedule alter) {
@@ -60,6 +75,8 @@ int WorkerMain(int argc, char** argv, AlterSchedule alter) {
   options.alter_schedule = std::move(alter);
   ClientDoors doors;
   bool probe = false;
+  std::string profile, measured_run;
+  std::vector<std::string> overrides;
   double reconnect_seconds = absl::ToDoubleSeconds(options.reconnect);
   auto* connect = app.add_option("--connect", options.address, "The daemon's gRPC address")
                       ->type_name("HOST:PORT")
@@ -69,6 +86,12 @@ int WorkerMain(int argc, char** argv, AlterSchedule alter) {
   app.add_option("--device-memory", options.device_memory_bytes,
                  "Most device memory to use: bytes, or with KiB, MiB, GiB (default: what the plan can use, at most "
                  "half of the host's free memory on cpu, nine tenths of the GPU's on cuda)")
+      ->type_name("SIZE")
+      ->transform(AsByteSize());
+  app.add_option(
+         "--host-memory", options.host_stash_bytes,
+         "Most host memory for activations: boundaries, and with what is left inner activations that are swapped "
+         "rather than recomputed (default: boundaries alone, whatever they take)")
       ->type_name("SIZE")
       ->transform(AsByteSize());
   app.add_option("--device-sharers", options.device_sharers,
@@ -106,11 +129,22 @@ int WorkerMain(int argc, char** argv, AlterSchedule alter) {
   app.add_flag(
       "--metrics-any-address", options.metrics_any_address,
       "Allows a --metrics-listen and --health-listen that other machines reach; neither has TLS or a password");
+  auto* profile_flag = app.add_option("--profile", profile,
+                                      "What the plan is made from: a file of `eps profile` (default: nominal figures)")
+                           ->type_name("FILE");
+  auto* measure = app.add_option("--measure", measured_run,
+                                 "Only measure the device, with the layers of this RunSpec, into --profile, and end")
+                      ->type_name("FILE")
+                      ->excludes(connect)
+                      ->needs(profile_flag);
+  app.add_option("--set", overrides, "Overrides a field of --measure's RunSpec")
+      ->type_name("FIELD=VALUE")
+      ->needs(measure);
   app.add_flag("--probe", probe, "Only start the device, say what it is, and end")->excludes(connect);
   app.footer("Exit codes: 0 done, 1 failed, 2 bad usage, 3 the run does not fit the device memory.");
   try {
     app.parse(argc, argv);
-    if (!probe && options.address.empty()) throw CLI::RequiredError("--connect");
+    if (!probe && measured_run.empty() && options.address.empty()) throw CLI::RequiredError("--connect");
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? kExitDone : kExitBadInput;
   }
@@ -119,6 +153,15 @@ int WorkerMain(int argc, char** argv, AlterSchedule alter) {
   if (probe) {
     const absl::Status probed = Probe(options);
     return Report(probed, WorkerExitCode(probed));
+  }
+  if (!measured_run.empty()) {
+    const absl::Status measured = Measure(options, measured_run, overrides, profile);
+    return Report(measured, WorkerExitCode(measured));
+  }
+  if (!profile.empty()) {
+    absl::StatusOr<Profile> read = ReadProfile(profile);
+    if (!read.ok()) return Report(read.status(), StartExitCode(read.status()));
+    options.profile = std::make_shared<const Profile>(*std::move(read));
   }
   auto credentials = NewChannelCredentials(doors, options.address, absl::Now());
   if (!credentials.ok()) return Report(credentials.status(), StartExitCode(credentials.status()));

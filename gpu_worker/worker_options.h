@@ -8,6 +8,7 @@
 
 #include "absl/time/time.h"
 #include "common/spec/run_config.h"
+#include "gpu_worker/plan/profile.h"
 #include "gpu_worker/plan/schedule.h"
 #include "gpu_worker/relay/forward_witness.h"
 #include "grpcpp/security/credentials.h"
@@ -21,13 +22,15 @@ struct WorkerOptions {
   // The arena's cap. 0: what the plan can use, at most the device's default (DeviceBackend), which is its part of half of
   // the free memory (cpu), or of nine tenths of the GPU's (cuda).
   int64_t device_memory_bytes = 0;
-  int device_sharers = 1;  // workers on this device, this one included, that were given no cap
-  int threads = 1;         // that compute
+  int64_t host_stash_bytes = 0;  // PlanRequest's
+  int device_sharers = 1;        // workers on this device, this one included, that were given no cap
+  int threads = 1;               // that compute
   std::optional<TransportChoice> transport = std::nullopt;  // in place of the run's own
   std::string metrics_listen = "127.0.0.1:0";               // the HTTP page
   bool metrics_any_address = false;                         // of which others than this host may be reached
   std::string health_listen = "";                           // of grpc.health.v1, as metrics_listen; "": not served
   absl::Duration reconnect = absl::Seconds(30);             // a daemon that cannot be reached for so long is gone
+  std::shared_ptr<const Profile> profile = nullptr;         // what the plan is made from; null: nominal figures
   ForwardWitness* witness = nullptr;                        // outlives the worker; null: none
   AlterSchedule alter_schedule = nullptr;                   // of a test's program alone
 };

@@ -30,7 +30,8 @@ class Planner {
   bool Wants(VerifyTopic topic) const { return request_.topics.empty() || request_.topics.count(topic) > 0; }
 
   absl::StatusOr<WholePlan> PlanOf(const RunConfig& run) const {
-    return MakeWholePlan(run, request_.device, request_.device_memory_bytes, /*threads=*/1);
+    return MakeWholePlan(
+        {.run = run, .device = request_.device, .device_memory_bytes = request_.device_memory_bytes, .threads = 1});
   }
 
   Variant& Add(VerifyTopic topic, std::string name, std::vector<std::string> set) {

@@ -28,7 +28,8 @@ struct PlanRequest {
   // Of the groups that this worker may be a member of, at most; less than two: of none. With the room for one in the
   // arena, it can still go alone.
   int max_group_members = 0;
-  // Of the worker's host memory, for what is swapped and for boundaries, at most; 0: as much as there is to swap.
+  // Of the worker's host memory, for boundaries and for what is swapped of inner activations, at most. 0: what boundaries
+  // need, and inner activations are swapped only where the run says SWAP.
   int64_t host_stash_bytes = 0;
   const Profile* profile = nullptr;  // of the machine; null: NominalProfile of a cpu
   LinkKind link = LinkKind::kInPlace;

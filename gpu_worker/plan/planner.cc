@@ -184,7 +184,7 @@ class Planner {
     return {.places = {}, .counts = counts, .step_seconds = solution.step_seconds * reduced.scale};
   }
   int64_t MostSwapped(const RelayPlan& plan) const {
-    if (request_.host_stash_bytes <= 0) return needs_.inner_total;
+    if (request_.host_stash_bytes <= 0) return needs_.relay.inner == InnerPolicy::kSwap ? needs_.inner_total : 0;
     const int64_t left = request_.host_stash_bytes - plan.host_boundary_bytes;
     return std::clamp<int64_t>(left / std::max<int64_t>(1, needs_.inner_slot_bytes()), 0, needs_.inner_total);
   }

@@ -20,13 +20,18 @@ struct TestRun {
   }
   PlanRequest Request(int64_t cap_bytes) {
     model = BuildModel(run.model).value();
-    return {.model = &model, .run = &run, .kernels = CpuKernelSizes(), .cap_bytes = cap_bytes};
+    return {.model = &model,
+            .run = &run,
+            .kernels = CpuKernelSizes(),
+            .cap_bytes = cap_bytes,
+            .host_stash_bytes = host_stash_bytes};
   }
   absl::StatusOr<RelayPlan> Plan(int64_t cap_bytes) { return MakeRelayPlan(Request(cap_bytes)); }
   int64_t Smallest() { return SmallestCapBytes(Request(0)); }
 
   RunConfig run;
   ModelSpec model;
+  int64_t host_stash_bytes = 0;
 };
 
 std::vector<ArenaSpan> AllSpans(const RelayPlan& plan) {
@@ -104,6 +109,7 @@ TEST(PlannerTest, TheSmallestPlanIsTheSameForAnyDepth) {
 
 TEST(PlannerTest, ALargerCapIsNeverSlower) {
   TestRun run;
+  run.host_stash_bytes = int64_t{1} << 40;
   const int64_t smallest = run.Smallest();
   const RelayPlan most = run.Plan(0).value();
   ExpectSound(most);
@@ -148,6 +154,24 @@ TEST(PlannerTest, SwapPutsAllOnTheHostAndTakesASecondSlotWhereThereIsRoom) {
   TestRun recompute;
   recompute.run.relay.inner = InnerPolicy::kRecompute;
   EXPECT_EQ(run.Smallest(), recompute.Smallest());
+}
+
+TEST(PlannerTest, TheHostsMemoryBoundsWhatIsSwapped) {
+  TestRun run;
+  const int64_t cap = run.Smallest();
+  const RelayPlan none = run.Plan(cap).value();
+  EXPECT_EQ(none.host_inner_bytes, 0);
+  int64_t swapped = 0;
+  for (const int64_t inners : {1, 5, 40}) {
+    run.host_stash_bytes = none.host_boundary_bytes + inners * none.inner_slots[0].num_bytes;
+    ASSERT_OK_AND_ASSIGN(const RelayPlan plan, run.Plan(cap));
+    EXPECT_LE(plan.host_boundary_bytes + plan.host_inner_bytes, run.host_stash_bytes);
+    EXPECT_GE(plan.inner.swapped, swapped);
+    swapped = plan.inner.swapped;
+  }
+  EXPECT_GT(swapped, 5);
+  run.host_stash_bytes = none.host_boundary_bytes - 1;
+  EXPECT_THAT(run.Plan(cap), StatusIs(absl::StatusCode::kResourceExhausted, "host memory of"));
 }
 
 TEST(PlannerTest, KeepAndRecomputeDoAsTheySay) {
@@ -295,12 +319,11 @@ gradients 199936 (1 slot * 195.2 KiB: one vnode's, fp32)
 push 100096 (1 slot * 97.8 KiB: a layer's gradient on its way out)
 boundaries 65536 (4 slots * 16.0 KiB: two inputs, two outputs or gradients)
 tokens 1024 (2 slots * 512 B: token ids and labels)
-inner activations 149504 (1 slot * 146.0 KiB: 0 kept, 32 swapped to the host, 0 recomputed)
+inner activations 149504 (1 slot * 146.0 KiB: 0 kept, 32 recomputed)
 scratch 166656 (the largest layer's, forward or backward)
 records 256 (loss records and finite flags)
 device total 1083136 (of 1.0 MiB allowed)
 host boundaries 655360 (40: layers' inputs; gradients take the places of what is over)
-host inner activations 4784128 (32 that are swapped)
 host gradients 1879040 (at most, while the daemon has no room; with shared memory they lie in the inbox, beside 4 MiB of slots)
 )");
   EXPECT_EQ(Print(run.Plan(0).value()),

@@ -42,7 +42,7 @@ class VerifyTest(SystemTest):
 
 class SameBitsTest(VerifyTest):
     EVERYTHING = {"as the RunSpec says": "baseline", "everything resident": "same", "relayed, smallest cap": "same",
-                  "everything recomputed": "same", "2 workers": "same", "2 workers as a group": "same",
+                  "everything recomputed": "same", "everything swapped": "same", "2 workers": "same", "2 workers as a group": "same",
                   "over gRPC": "same"}
 
     def check_everything(self, changes):

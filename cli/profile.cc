@@ -1,0 +1,95 @@
+// eps profile: measures this machine, as plans need it.
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "cli/child_process.h"
+#include "cli/command.h"
+#include "cli/common_flags.h"
+#include "common/base/exit_code.h"
+#include "common/base/status_macros.h"
+#include "gpu_worker/profile/profile_file.h"
+
+namespace eps::cli {
+namespace {
+
+struct ProfileFlags {
+  RunFlags run;
+  std::string device = "cpu";
+  int threads = 0;  // 0: not given
+  std::string out = "profile.json";
+};
+
+const char* NameOf(LayerKind kind) {
+  return kind == LayerKind::kEmbedding ? "embedding" : kind == LayerKind::kBlock ? "block" : "head";
+}
+
+void Print(const worker::Profile& profile) {
+  std::printf("%s, %d threads\n\n", profile.hardware.c_str(), profile.threads);
+  std::printf("%-14s %12s %12s %12s\n", "a micro-batch", "forward", "recompute", "backward");
+  for (const worker::LayerTimes& times : profile.layers) {
+    std::printf("%-14s %9.3f ms %9.3f ms %9.3f ms\n", NameOf(times.kind), 1e3 * times.forward_seconds,
+                1e3 * times.recompute_seconds, 1e3 * times.backward_seconds);
+  }
+  std::printf("\ncopies in %.2f GB/s, out %.2f GB/s; updates %.2f GB/s; gradients %.2f GB/s\n",
+              profile.in_bytes_per_second / 1e9, profile.out_bytes_per_second / 1e9,
+              profile.update_bytes_per_second / 1e9, profile.gradient_bytes_per_second / 1e9);
+  constexpr std::array<const char*, worker::kNumActivities> kActivities = {"compute", "in", "out", "updates"};
+  std::printf("\nspeed beside  ");
+  for (const char* activity : kActivities) std::printf(" %10s", activity);
+  std::printf("\n");
+  for (size_t a = 0; a < kActivities.size(); ++a) {
+    std::printf("%-14s", kActivities[a]);
+    for (size_t b = 0; b < kActivities.size(); ++b) {
+      if (a == b) {
+        std::printf("          -");
+      } else {
+        std::printf(" %9.0f%%", 100 * profile.sharing[a][b]);
+      }
+    }
+    std::printf("\n");
+  }
+}
+
+absl::Status RunProfile(const ProfileFlags& flags) {
+  EPS_RETURN_IF_ERROR(flags.run.Load().status());
+  EPS_ASSIGN_OR_RETURN(const std::string programs, ProgramFolder());
+  const int threads = flags.threads > 0 ? flags.threads : static_cast<int>(std::thread::hardware_concurrency());
+  std::vector<std::string> arguments = {"--measure", flags.run.run, "--profile", flags.out,
+                                        "--device",  flags.device,  "--threads", absl::StrCat(std::max(1, threads))};
+  for (const std::string& field : flags.run.set) arguments.insert(arguments.end(), {"--set", field});
+  std::fprintf(stderr, "eps: measuring %s with the layers of %s; nothing else should run for some seconds\n",
+               flags.device.c_str(), flags.run.run.c_str());
+  EPS_ASSIGN_OR_RETURN(const ProgramEnd end, RunProgram(programs + "/gpu_worker", std::move(arguments)));
+  if (end.exit_code != kExitDone) return absl::InvalidArgumentError(end.last_words);
+  EPS_ASSIGN_OR_RETURN(const worker::Profile profile, worker::ReadProfile(flags.out));
+  Print(profile);
+  std::printf("\nin %s, for --profile of eps plan, eps train and gpu_worker\n", flags.out.c_str());
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void AddProfile(CLI::App& app, int* exit_code) {
+  CLI::App* command = app.add_subcommand(
+      "profile", "Measures this machine with the layers of a run: kernels, copies and memory, alone and at once");
+  auto flags = std::make_shared<ProfileFlags>();
+  flags->run.AddTo(*command);
+  command->add_option("--device", flags->device, "What computes: cpu, cuda or cuda:I")
+      ->type_name("DEVICE")
+      ->capture_default_str();
+  command->add_option("--threads", flags->threads, "Threads that compute, as the workers will have. Default: the cores")
+      ->type_name("N")
+      ->check(CLI::Range(1, 1024));
+  command->add_option("--out", flags->out, "Where to write it")->type_name("FILE")->capture_default_str();
+  command->callback([flags, exit_code] { *exit_code = ReportStart(RunProfile(*flags)); });
+}
+
+}  // namespace eps::cli

@@ -1,0 +1,338 @@
+#include "gpu_worker/profile/measure.h"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "common/base/status_macros.h"
+#include "common/model/model_spec.h"
+#include "gpu_worker/device/device.h"
+#include "gpu_worker/layers/layer_shape.h"
+#include "gpu_worker/plan/arena_layout.h"
+#include "gpu_worker/plan/planner.h"
+#include "gpu_worker/plan/relay_plan.h"
+#include "gpu_worker/plan/relay_step.h"
+#include "gpu_worker/relay/arena_map.h"
+#include "gpu_worker/relay/layer_runner.h"
+#include "gpu_worker/relay/pass_memory.h"
+
+namespace eps::worker {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Kind = RelayStep::Kind;
+constexpr int64_t kCopyBytes = int64_t{8} << 20;
+
+double Since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
+
+// A piece of work that can be done again and again, and waited for; errors stay in the stream.
+using Unit = std::function<absl::Status()>;
+
+absl::StatusOr<double> MedianSeconds(const Unit& unit, double seconds) {
+  EPS_RETURN_IF_ERROR(unit());
+  std::vector<double> samples;
+  const Clock::time_point begin = Clock::now();
+  while (samples.size() < 3 || Since(begin) < seconds) {
+    const Clock::time_point start = Clock::now();
+    EPS_RETURN_IF_ERROR(unit());
+    samples.push_back(Since(start));
+  }
+  std::nth_element(samples.begin(), samples.begin() + static_cast<int64_t>(samples.size() / 2), samples.end());
+  return samples[samples.size() / 2];
+}
+
+// How often each of them is done in a second while all of them run.
+absl::StatusOr<std::vector<double>> RatesTogether(const std::vector<const Unit*>& units, double seconds) {
+  std::vector<double> rates(units.size());
+  std::vector<absl::Status> statuses(units.size());
+  std::atomic<int> ready = 0;
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < units.size(); ++i) {
+    threads.emplace_back([&, i] {
+      ready.fetch_add(1);
+      while (ready.load() < static_cast<int>(units.size())) std::this_thread::yield();
+      const Clock::time_point begin = Clock::now();
+      int64_t done = 0;
+      for (; done < 3 || Since(begin) < seconds; ++done) {
+        statuses[i] = (*units[i])();
+        if (!statuses[i].ok()) break;
+      }
+      rates[i] = static_cast<double>(done) / Since(begin);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const absl::Status& status : statuses) EPS_RETURN_IF_ERROR(status);
+  return rates;
+}
+
+// Reads and writes what a fused AdamW does, element by element, in `threads` threads: 28 bytes each.
+class UpdateLoop {
+ public:
+  explicit UpdateLoop(int threads) : threads_(static_cast<size_t>(threads)) {
+    for (auto& array : arrays_) array.assign(kElems, 1.0f);
+  }
+  static constexpr double kBytes = 28;
+  static constexpr size_t kElems = size_t{4} << 20;
+
+  absl::Status Run() {
+    std::vector<std::thread> threads;
+    for (size_t t = 0; t < threads_; ++t) {
+      threads.emplace_back([this, t] { Part(kElems / threads_ * t, kElems / threads_ * (t + 1)); });
+    }
+    for (std::thread& thread : threads) thread.join();
+    return absl::OkStatus();
+  }
+
+ private:
+  void Part(size_t begin, size_t end) {
+    float *master = arrays_[0].data(), *first = arrays_[1].data(), *second = arrays_[2].data();
+    const float* gradient = arrays_[3].data();
+    for (size_t i = begin; i < end; ++i) {
+      first[i] = 0.9f * first[i] + 0.1f * gradient[i];
+      second[i] = 0.95f * second[i] + 0.05f * gradient[i] * gradient[i];
+      master[i] -= 1e-4f * first[i];
+    }
+  }
+
+  const size_t threads_;
+  std::array<std::vector<float>, 4> arrays_;
+};
+
+class Measurement {
+ public:
+  explicit Measurement(const MeasureRequest& request) : request_(request), run_(*request.run) {}
+
+  absl::StatusOr<Profile> Run() {
+    EPS_RETURN_IF_ERROR(SetUp());
+    profile_.device = request_.device;
+    profile_.threads = request_.threads;
+    profile_.hardware = device_->properties().model;
+    profile_.measured = absl::FormatTime("%Y-%m-%d", absl::Now(), absl::UTCTimeZone());
+    const Profile nominal = NominalProfile(request_.device);
+    profile_.network_bytes_per_second = nominal.network_bytes_per_second;
+    profile_.step_seconds = nominal.step_seconds;
+    for (const LayerKind kind : {LayerKind::kEmbedding, LayerKind::kBlock, LayerKind::kHead}) {
+      EPS_RETURN_IF_ERROR(MeasureLayer(LayerOf(kind)));
+    }
+    EPS_RETURN_IF_ERROR(MeasureGradients());
+    EPS_RETURN_IF_ERROR(MeasureSharing());
+    EPS_RETURN_IF_ERROR(MeasureWork());
+    return std::move(profile_);
+  }
+
+ private:
+  absl::Status SetUp() {
+    EPS_ASSIGN_OR_RETURN(model_, BuildModel(run_.model));
+    // What takes least; the sizes of slots are what matters.
+    run_.relay = {.inner = InnerPolicy::kRecompute, .boundaries = BoundaryPolicy::kHost, .weight_slots = 1};
+    run_.batch.virtual_nodes = 1;
+    PlanRequest plan_request = {
+        .model = &model_, .run = &run_, .kernels = request_.backend->kernels(run_.precision.wire)};
+    plan_request.cap_bytes = SmallestCapBytes(plan_request);
+    EPS_ASSIGN_OR_RETURN(plan_, MakeRelayPlan(plan_request));
+    EPS_ASSIGN_OR_RETURN(device_, request_.backend->create({.arena_bytes = plan_.arena_bytes,
+                                                            .threads = request_.threads,
+                                                            .wire = run_.precision.wire,
+                                                            .tf32 = run_.precision.tf32}));
+    EPS_ASSIGN_OR_RETURN(arena_, MapArena(plan_, *device_));
+    shape_ = MakeLayerShape(model_.config,
+                            {.micro_batch = run_.batch.micro_batch, .has_documents = run_.data.has_documents()},
+                            run_.precision.wire, device_->properties().compute_dtype);
+    EPS_ASSIGN_OR_RETURN(PassMemory memory, PassMemory::New(*device_, plan_, shape_, run_.batch.micro_batches));
+    memory_ = std::move(memory);
+    EPS_RETURN_IF_ERROR(FillArena());
+    runner_ =
+        std::make_unique<LayerRunner>(model_, plan_, arena_, memory_->start_values(), device_->kernels(), compute());
+    EPS_ASSIGN_OR_RETURN(copied_in_, device_->NewHostMemory(CopyBytes()));
+    EPS_ASSIGN_OR_RETURN(copied_out_, device_->NewHostMemory(CopyBytes()));
+    std::memset(copied_in_.bytes.data(), 1, copied_in_.bytes.size());
+    std::memset(copied_out_.bytes.data(), 1, copied_out_.bytes.size());
+    return absl::OkStatus();
+  }
+  Stream& compute() { return device_->stream(StreamId::kCompute); }
+  int64_t CopyBytes() const { return std::min(kCopyBytes, plan_.inner_slots.front().num_bytes); }
+  const LayerSpec& LayerOf(LayerKind kind) const {
+    if (kind == LayerKind::kEmbedding) return model_.layers.front();
+    if (kind == LayerKind::kHead) return model_.layers.back();
+    return model_.layers[model_.layers.size() - 2];  // the last block has a backward, if any has
+  }
+
+  // Small numbers of both signs, whatever the dtype: on zeros some hardware is faster than on what a model has. Tokens,
+  // labels and types are 0, and each sample is one document.
+  absl::Status FillArena() {
+    EPS_ASSIGN_OR_RETURN(void* base, device_->Address({0, plan_.arena_bytes}));
+    EPS_ASSIGN_OR_RETURN(const HostMemory pattern, device_->NewHostMemory(int64_t{1} << 20));
+    auto* values = reinterpret_cast<uint16_t*>(pattern.bytes.data());
+    uint32_t state = 1;
+    for (size_t i = 0; i < pattern.bytes.size() / sizeof(uint16_t); ++i) {
+      state = state * 1664525u + 1013904223u;
+      values[i] = static_cast<uint16_t>(0x3C00u | (state >> 25) | ((state >> 9) & 0x8000u));
+    }
+    for (int64_t done = 0; done < plan_.arena_bytes;) {
+      const int64_t part = std::min(plan_.arena_bytes - done, static_cast<int64_t>(pattern.bytes.size()));
+      compute().CopyIn(At(base, done), pattern.bytes.subspan(0, static_cast<size_t>(part)));
+      done += part;
+    }
+    const absl::Span<std::byte> tokens = memory_->Tokens(0, shape_);
+    std::memset(tokens.data(), 0, tokens.size());
+    if (shape_.has_documents) {
+      auto* ends = reinterpret_cast<int32_t*>(tokens.data() + shape_.document_end_offset_bytes());
+      std::fill(ends, ends + shape_.M(), static_cast<int32_t>(shape_.T));
+    }
+    for (std::byte* slot : arena_.tokens) compute().CopyIn(slot, tokens);
+    return compute().Synchronize();
+  }
+
+  RelayStep StepOf(Kind kind, const LayerSpec& layer) const {
+    RelayStep step;
+    step.kind = kind;
+    step.layer = layer.id;
+    step.backward = kind == Kind::kBackward || kind == Kind::kHead;
+    step.vnode = step.micro_batch = 0;
+    step.node = {0, 1};
+    step.weights = step.gradient = step.tokens = step.record = step.input = step.inner = step.push = 0;
+    step.output = 1;
+    return step;
+  }
+  Unit UnitOf(Kind kind, const LayerSpec& layer) {
+    return [this, step = StepOf(kind, layer)] {
+      runner_->Run(step, Context());
+      return compute().Synchronize();
+    };
+  }
+  PassContext Context() const {
+    return {.shape = shape_, .seed = model_.config.init_seed, .vnodes = vnodes_, .gradients = run_.precision.gradients};
+  }
+  absl::StatusOr<double> Seconds(Kind kind, const LayerSpec& layer) {
+    request_.on_progress(absl::StrCat(DebugString(StepOf(kind, layer), model_).substr(0, 40)));
+    return MedianSeconds(UnitOf(kind, layer), request_.seconds);
+  }
+
+  absl::Status MeasureLayer(const LayerSpec& layer) {
+    LayerTimes times{.kind = layer.kind, .shape = shape_};
+    const bool is_head = layer.kind == LayerKind::kHead;
+    EPS_ASSIGN_OR_RETURN(times.forward_seconds, Seconds(is_head ? Kind::kLoss : Kind::kForward, layer));
+    if (layer.kind == LayerKind::kBlock) {
+      EPS_ASSIGN_OR_RETURN(times.recompute_seconds, Seconds(Kind::kRecompute, layer));
+      if (shape_.expands()) {
+        EPS_ASSIGN_OR_RETURN(times.expand_seconds, Seconds(Kind::kExpand, layer));
+      }
+    }
+    if (layer.id >= model_.lowest_trainable_layer()) {
+      EPS_ASSIGN_OR_RETURN(times.backward_seconds, Seconds(is_head ? Kind::kHead : Kind::kBackward, layer));
+    }
+    profile_.layers.push_back(times);
+    return absl::OkStatus();
+  }
+
+  // Of the layer that trains most: zeroed, finished and emitted, by the bytes that each reads and writes.
+  absl::Status MeasureGradients() {
+    const LayerSpec& layer =
+        *std::max_element(model_.layers.begin(), model_.layers.end(),
+                          [](const LayerSpec& a, const LayerSpec& b) { return a.trainable_elems < b.trainable_elems; });
+    if (!layer.trains()) return absl::OkStatus();
+    double seconds = 0;
+    for (const Kind kind : {Kind::kZeroGradient, Kind::kFinishLeaf, Kind::kEmitGradient}) {
+      EPS_ASSIGN_OR_RETURN(const double more, Seconds(kind, layer));
+      seconds += more;
+    }
+    const double bytes = 4 + 8 + 4 + static_cast<double>(SizeOf(run_.precision.gradients));
+    profile_.gradient_bytes_per_second = static_cast<double>(layer.trainable_elems) * bytes / seconds;
+    return absl::OkStatus();
+  }
+
+  // Copies of swapped activations, updates and a block's forward, each alone and each beside each other.
+  absl::Status MeasureSharing() {
+    UpdateLoop update(static_cast<int>(std::max(1u, std::thread::hardware_concurrency())));
+    std::byte* slot = arena_.inners.front();
+    Stream &in = device_->stream(StreamId::kIn), &out = device_->stream(StreamId::kOut);
+    const std::array<Unit, kNumActivities> units = {
+        UnitOf(Kind::kForward, LayerOf(LayerKind::kBlock)),
+        [&] {
+          in.CopyIn(slot, copied_in_.bytes);
+          return in.Synchronize();
+        },
+        [&] {
+          out.CopyOut(copied_out_.bytes, slot);
+          return out.Synchronize();
+        },
+        [&] { return update.Run(); },
+    };
+    std::array<double, kNumActivities> alone = {};
+    for (size_t a = 0; a < units.size(); ++a) {
+      request_.on_progress("copies and updates");
+      EPS_ASSIGN_OR_RETURN(const std::vector<double> rates, RatesTogether({&units[a]}, request_.seconds));
+      alone[a] = rates[0];
+    }
+    const auto bytes = static_cast<double>(copied_in_.bytes.size());
+    profile_.in_bytes_per_second = alone[1] * bytes;
+    profile_.out_bytes_per_second = alone[2] * bytes;
+    profile_.update_bytes_per_second = alone[3] * UpdateLoop::kBytes * static_cast<double>(UpdateLoop::kElems);
+    for (size_t a = 0; a < units.size(); ++a) {
+      for (size_t b = a + 1; b < units.size(); ++b) {
+        request_.on_progress("what is done at once");
+        EPS_ASSIGN_OR_RETURN(const std::vector<double> rates,
+                             RatesTogether({&units[a], &units[b]}, 2 * request_.seconds));
+        profile_.sharing[a][b] = std::clamp(rates[0] / alone[a], 0.01, 1.0);
+        profile_.sharing[b][a] = std::clamp(rates[1] / alone[b], 0.01, 1.0);
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  // Two streams that wait for each other in turn.
+  absl::Status MeasureWork() {
+    constexpr int kTurns = 200;
+    std::vector<std::unique_ptr<Event>> events;
+    for (int i = 0; i < 2 * kTurns; ++i) events.push_back(device_->NewEvent());
+    Stream& out = device_->stream(StreamId::kOut);
+    const auto bounce = [&]() -> absl::Status {
+      for (const auto& event : events) event->Reset();
+      for (int i = 0; i < kTurns; ++i) {
+        Event &there = *events[static_cast<size_t>(2 * i)], &back = *events[static_cast<size_t>(2 * i + 1)];
+        compute().Record(there);
+        out.Wait(there, WaitCause::kStash);
+        out.Record(back);
+        compute().Wait(back, WaitCause::kStash);
+      }
+      EPS_RETURN_IF_ERROR(compute().Synchronize());
+      return out.Synchronize();
+    };
+    EPS_ASSIGN_OR_RETURN(const double seconds, MedianSeconds(bounce, request_.seconds / 4));
+    profile_.work_seconds = seconds / (2 * kTurns);
+    return absl::OkStatus();
+  }
+
+  const MeasureRequest& request_;
+  RunConfig run_;
+  ModelSpec model_;
+  RelayPlan plan_;
+  std::unique_ptr<Device> device_;
+  ArenaMap arena_;
+  LayerShape shape_;
+  std::optional<PassMemory> memory_;
+  std::unique_ptr<LayerRunner> runner_;
+  HostMemory copied_in_, copied_out_;
+  const std::vector<int> vnodes_ = {0};
+  Profile profile_;
+};
+
+}  // namespace
+
+absl::StatusOr<Profile> MeasureProfile(const MeasureRequest& request) { return Measurement(request).Run(); }
+
+}  // namespace eps::worker

@@ -1,0 +1,33 @@
+#ifndef EPS_GPU_WORKER_PROFILE_MEASURE_H_
+#define EPS_GPU_WORKER_PROFILE_MEASURE_H_
+
+#include <functional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "common/spec/run_config.h"
+#include "gpu_worker/device_backend.h"
+#include "gpu_worker/plan/profile.h"
+
+namespace eps::worker {
+
+struct MeasureRequest {
+  const RunConfig* run = nullptr;  // whose layers are measured, in its micro-batches
+  const DeviceBackend* backend = nullptr;
+  std::string device = "cpu";
+  int threads = 1;
+  double seconds = 0.15;  // of each figure, at least; a large layer's takes a few runs of it
+  std::function<void(const std::string& what)> on_progress = [](const std::string&) {};
+};
+
+// Runs the kernels of each kind of layer of the run, and copies, alone and beside each other, on the device itself. Takes
+// some twenty times `seconds`, and as much device memory as the smallest plan. The daemon's updates are stood for by a
+// loop over as many bytes of memory in as many threads as the host has cores: what they are bound by.
+//
+// Measured on an idle machine, figures repeat within a few percent; nobody else should work there.
+// Errors: the planner's, where the run fits no device; the device's own
+absl::StatusOr<Profile> MeasureProfile(const MeasureRequest& request);
+
+}  // namespace eps::worker
+
+#endif  // EPS_GPU_WORKER_PROFILE_MEASURE_H_

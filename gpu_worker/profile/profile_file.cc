@@ -1,0 +1,219 @@
+#include "gpu_worker/profile/profile_file.h"
+
+#include <array>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "common/base/file_util.h"
+#include "common/base/status_macros.h"
+#include "nlohmann/json.hpp"
+
+namespace eps::worker {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr absl::string_view kFormat = "eps profile 1";
+constexpr std::array<const char*, kNumActivities> kActivities = {"compute", "in", "out", "update"};
+constexpr std::array<std::pair<const char*, double Profile::*>, 7> kFigures = {{
+    {"gradient_bytes_per_second", &Profile::gradient_bytes_per_second},
+    {"in_bytes_per_second", &Profile::in_bytes_per_second},
+    {"out_bytes_per_second", &Profile::out_bytes_per_second},
+    {"update_bytes_per_second", &Profile::update_bytes_per_second},
+    {"network_bytes_per_second", &Profile::network_bytes_per_second},
+    {"work_seconds", &Profile::work_seconds},
+    {"step_seconds", &Profile::step_seconds},
+}};
+constexpr std::array<std::pair<const char*, double LayerTimes::*>, 4> kTimes = {{
+    {"forward_seconds", &LayerTimes::forward_seconds},
+    {"recompute_seconds", &LayerTimes::recompute_seconds},
+    {"backward_seconds", &LayerTimes::backward_seconds},
+    {"expand_seconds", &LayerTimes::expand_seconds},
+}};
+constexpr std::array<std::pair<const char*, int64_t LayerShape::*>, 10> kSizes = {{
+    {"B", &LayerShape::B},
+    {"T", &LayerShape::T},
+    {"C", &LayerShape::C},
+    {"H", &LayerShape::H},
+    {"kv_heads", &LayerShape::kv_heads},
+    {"D", &LayerShape::D},
+    {"F", &LayerShape::F},
+    {"V", &LayerShape::V},
+    {"classes", &LayerShape::num_classes},
+    {"window", &LayerShape::window},
+}};
+constexpr std::array<std::pair<const char*, bool LayerShape::*>, 6> kTraits = {{
+    {"causal", &LayerShape::is_causal},
+    {"gated", &LayerShape::is_gated},
+    {"rotary", &LayerShape::is_rotary},
+    {"qk_norm", &LayerShape::has_qk_norm},
+    {"dense_head", &LayerShape::has_dense_head},
+    {"documents", &LayerShape::has_documents},
+}};
+constexpr std::array<std::pair<const char*, double LayerShape::*>, 2> kRates = {{
+    {"attention_dropout", &LayerShape::attention_dropout},
+    {"residual_dropout", &LayerShape::residual_dropout},
+}};
+constexpr std::array<std::pair<const char*, LayerKind>, 3> kKinds = {
+    {{"embedding", LayerKind::kEmbedding}, {"block", LayerKind::kBlock}, {"head", LayerKind::kHead}}};
+constexpr std::array<std::pair<const char*, Dtype>, 3> kDtypes = {
+    {{"fp32", Dtype::kF32}, {"bf16", Dtype::kBf16}, {"fp16", Dtype::kF16}}};
+
+template <typename Value, size_t kCount>
+const char* NameOf(const std::array<std::pair<const char*, Value>, kCount>& names, Value value) {
+  for (const auto& [name, of] : names) {
+    if (of == value) return name;
+  }
+  return "";
+}
+
+Json LayerToJson(const LayerTimes& times) {
+  Json shape;
+  for (const auto& [name, field] : kSizes) shape[name] = times.shape.*field;
+  for (const auto& [name, field] : kTraits) shape[name] = times.shape.*field;
+  for (const auto& [name, field] : kRates) shape[name] = times.shape.*field;
+  shape["wire"] = NameOf(kDtypes, times.shape.wire);
+  shape["compute"] = NameOf(kDtypes, times.shape.compute);
+  Json layer = {{"layer", NameOf(kKinds, times.kind)}, {"shape", std::move(shape)}};
+  for (const auto& [name, field] : kTimes) layer[name] = times.*field;
+  return layer;
+}
+
+// Reads fields, and keeps the first error.
+class Reader {
+ public:
+  explicit Reader(std::string where) : where_(std::move(where)) {}
+
+  // least: what it must be, or more.
+  double Number(const Json& object, const char* name, double least) {
+    const Json* field = Find(object, name);
+    if (field == nullptr) return least;
+    if (!field->is_number() || !(field->get<double>() >= least) || !std::isfinite(field->get<double>())) {
+      Fail(name, field->dump(), absl::StrCat("a number of at least ", least));
+      return least;
+    }
+    return field->get<double>();
+  }
+  bool Bool(const Json& object, const char* name) {
+    const Json* field = Find(object, name);
+    if (field == nullptr) return false;
+    if (!field->is_boolean()) Fail(name, field->dump(), "true or false");
+    return field->is_boolean() && field->get<bool>();
+  }
+  std::string String(const Json& object, const char* name) {
+    const Json* field = Find(object, name);
+    if (field == nullptr) return "";
+    if (!field->is_string()) Fail(name, field->dump(), "a string");
+    return field->is_string() ? field->get<std::string>() : "";
+  }
+  template <typename Value, size_t kCount>
+  Value OneOf(const Json& object, const char* name, const std::array<std::pair<const char*, Value>, kCount>& names) {
+    const std::string text = String(object, name);
+    for (const auto& [known, value] : names) {
+      if (text == known) return value;
+    }
+    Fail(name, text, "one of the known");
+    return names[0].second;
+  }
+  const Json* Find(const Json& object, const char* name) {
+    if (object.is_object() && object.contains(name)) return &object.at(name);
+    Fail(name, "nothing", "there");
+    return nullptr;
+  }
+  void Fail(const char* name, absl::string_view value, absl::string_view want) {
+    if (status_.ok()) status_ = absl::InvalidArgumentError(absl::StrCat(where_, name, ": ", value, ", must be ", want));
+  }
+  const absl::Status& status() const { return status_; }
+
+ private:
+  const std::string where_;
+  absl::Status status_;
+};
+
+absl::StatusOr<LayerTimes> LayerFromJson(const Json& json, size_t index) {
+  Reader reader(absl::StrCat("layers[", index, "]."));
+  LayerTimes times;
+  times.kind = reader.OneOf(json, "layer", kKinds);
+  for (const auto& [name, field] : kTimes) times.*field = reader.Number(json, name, 0);
+  const Json* shape = reader.Find(json, "shape");
+  EPS_RETURN_IF_ERROR(reader.status());
+  for (const auto& [name, field] : kSizes) times.shape.*field = static_cast<int64_t>(reader.Number(*shape, name, 0));
+  for (const auto& [name, field] : kTraits) times.shape.*field = reader.Bool(*shape, name);
+  for (const auto& [name, field] : kRates) times.shape.*field = reader.Number(*shape, name, 0);
+  times.shape.wire = reader.OneOf(*shape, "wire", kDtypes);
+  times.shape.compute = reader.OneOf(*shape, "compute", kDtypes);
+  EPS_RETURN_IF_ERROR(reader.status());
+  return times;
+}
+
+}  // namespace
+
+std::string ProfileToJson(const Profile& profile) {
+  Json json = {{"format", kFormat},
+               {"hardware", profile.hardware},
+               {"device", profile.device},
+               {"threads", profile.threads},
+               {"measured", profile.measured}};
+  for (const auto& [name, field] : kFigures) json[name] = profile.*field;
+  Json sharing;
+  for (size_t a = 0; a < kNumActivities; ++a) {
+    for (size_t b = 0; b < kNumActivities; ++b) {
+      if (a != b) sharing[kActivities[a]][absl::StrCat("beside_", kActivities[b])] = profile.sharing[a][b];
+    }
+  }
+  json["sharing"] = std::move(sharing);
+  json["layers"] = Json::array();
+  for (const LayerTimes& times : profile.layers) json["layers"].push_back(LayerToJson(times));
+  return json.dump(2) + "\n";
+}
+
+absl::StatusOr<Profile> ProfileFromJson(const std::string& text) {
+  const Json json = Json::parse(text, /*cb=*/nullptr, /*allow_exceptions=*/false);
+  if (json.is_discarded()) return absl::InvalidArgumentError("not JSON; `eps profile` makes a profile");
+  Reader reader("");
+  const std::string format = reader.String(json, "format");
+  if (format != kFormat) reader.Fail("format", absl::StrCat("\"", format, "\""), absl::StrCat("\"", kFormat, "\""));
+  Profile profile;
+  profile.hardware = reader.String(json, "hardware");
+  profile.device = reader.String(json, "device");
+  profile.measured = reader.String(json, "measured");
+  profile.threads = static_cast<int>(reader.Number(json, "threads", 1));
+  for (const auto& [name, field] : kFigures) profile.*field = reader.Number(json, name, 0);
+  if (profile.update_bytes_per_second <= 0) reader.Fail("update_bytes_per_second", "0", "above 0");
+  const Json* sharing = reader.Find(json, "sharing");
+  const Json* layers = reader.Find(json, "layers");
+  EPS_RETURN_IF_ERROR(reader.status());
+  for (size_t a = 0; a < kNumActivities; ++a) {
+    Reader of(absl::StrCat("sharing.", kActivities[a], "."));
+    const Json* row = reader.Find(*sharing, kActivities[a]);
+    EPS_RETURN_IF_ERROR(reader.status());
+    for (size_t b = 0; b < kNumActivities; ++b) {
+      const std::string name = absl::StrCat("beside_", kActivities[b]);
+      if (a != b) profile.sharing[a][b] = of.Number(*row, name.c_str(), 1e-3);
+    }
+    EPS_RETURN_IF_ERROR(of.status());
+  }
+  if (!layers->is_array()) return absl::InvalidArgumentError("layers: must be an array");
+  for (size_t i = 0; i < layers->size(); ++i) {
+    EPS_ASSIGN_OR_RETURN(LayerTimes times, LayerFromJson((*layers)[i], i));
+    profile.layers.push_back(std::move(times));
+  }
+  return profile;
+}
+
+absl::StatusOr<Profile> ReadProfile(const std::string& path) {
+  EPS_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
+  absl::StatusOr<Profile> profile = ProfileFromJson(text);
+  if (!profile.ok()) return Annotate(profile.status(), path);
+  return profile;
+}
+
+absl::Status WriteProfile(const std::string& path, const Profile& profile) {
+  return WriteFileAtomically(path, ProfileToJson(profile));
+}
+
+}  // namespace eps::worker

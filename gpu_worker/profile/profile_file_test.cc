@@ -1,0 +1,52 @@
+#include "gpu_worker/profile/profile_file.h"
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_replace.h"
+#include "common/testing/status_matchers.h"
+
+namespace eps::worker {
+namespace {
+
+TEST(ProfileFileTest, WhatIsWrittenIsRead) {
+  for (const char* device : {"cpu", "cuda:1"}) {
+    Profile profile = NominalProfile(device);
+    profile.layers[1].shape.attention_dropout = 0.1;
+    profile.layers[1].shape.is_gated = true;
+    profile.layers[1].expand_seconds = 0.25;
+    ASSERT_OK_AND_ASSIGN(const Profile read, ProfileFromJson(ProfileToJson(profile)));
+    EXPECT_EQ(ProfileToJson(read), ProfileToJson(profile));
+    EXPECT_EQ(read.sharing, profile.sharing);
+    EXPECT_EQ(read.layers.size(), 3u);
+  }
+}
+
+TEST(ProfileFileTest, WhatIsWrongIsNamed) {
+  const std::string good = ProfileToJson(NominalProfile("cpu"));
+  struct Case {
+    std::string from, to, message;
+  };
+  const std::vector<Case> cases = {
+      {"eps profile 1", "eps profile 9", "format: \"eps profile 9\", must be \"eps profile 1\""},
+      {"\"threads\": 2", "\"threads\": 0", "threads: 0, must be a number of at least 1"},
+      {"\"update_bytes_per_second\": 20000000000.0", "\"update_bytes_per_second\": 0",
+       "update_bytes_per_second: 0, must be above 0"},
+      {"\"beside_in\": 0.7", "\"beside_in\": \"fast\"", "sharing.compute.beside_in: \"fast\", must be a number"},
+      {"\"layer\": \"head\"", "\"layer\": \"tail\"", "layers[2].layer: tail, must be one of the known"},
+      {"\"causal\": true", "\"causal\": 1", "layers[0].causal: 1, must be true or false"},
+      {"\"work_seconds\"", "\"work\"", "work_seconds: nothing, must be there"},
+  };
+  for (const Case& wrong : cases) {
+    const std::string text = absl::StrReplaceAll(good, {{wrong.from, wrong.to}});
+    ASSERT_NE(text, good) << wrong.from;
+    EXPECT_THAT(ProfileFromJson(text), StatusIs(absl::StatusCode::kInvalidArgument, wrong.message));
+  }
+  EXPECT_THAT(ProfileFromJson("{"), StatusIs(absl::StatusCode::kInvalidArgument, "not JSON"));
+  EXPECT_THAT(ProfileFromJson("[]"), StatusIs(absl::StatusCode::kInvalidArgument, "format"));
+  EXPECT_THAT(ReadProfile("/no/such/profile"), StatusIs(absl::StatusCode::kNotFound, "/no/such/profile"));
+}
+
+}  // namespace
+}  // namespace eps::worker
