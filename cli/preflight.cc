@@ -36,13 +36,15 @@ absl::Status CheckFolder(const Preflight& preflight) {
 }
 
 absl::Status CheckPlan(const Preflight& preflight, const RunConfig& run, const ModelSpec& model) {
+  EPS_RETURN_IF_ERROR(LoadProfile(preflight.worker.profile, preflight.worker.device).status());
   EPS_ASSIGN_OR_RETURN(const worker::KernelSizes kernels,
                        worker::FindKernelSizes(preflight.worker.device, run.precision.wire));
   return worker::CheckFits({.model = &model,
                             .run = &run,
                             .kernels = kernels,
                             .cap_bytes = preflight.worker.device_memory_bytes,
-                            .max_group_members = run.relay.group_members});
+                            .max_group_members = run.relay.group_members,
+                            .host_stash_bytes = preflight.worker.host_memory_bytes});
 }
 
 // Those of run.data; 0: not known yet.

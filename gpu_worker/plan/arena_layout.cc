@@ -114,6 +114,10 @@ PlanNeeds NeedsOf(const PlanRequest& request) {
   needs.gradients = run.precision.gradients;
   needs.max_group_members = request.max_group_members;
   needs.relay = run.relay;
+  needs.most_host_boundaries = needs.boundaries();
+  if (request.host_stash_bytes > 0) {
+    needs.most_host_boundaries = std::min(needs.most_host_boundaries, request.host_stash_bytes / needs.boundary_bytes);
+  }
   return needs;
 }
 
@@ -124,7 +128,10 @@ PlanChoice LeastChoice(const PlanNeeds& needs) {
     choice.inner_slots = std::max<int64_t>(1, needs.inner_total);  // layers without a backward use one, too
   }
   if (needs.relay.inner == InnerPolicy::kSwap) choice.swapped_inner = needs.inner_total;
-  if (needs.boundaries_stay()) choice.boundary_slots = needs.most_boundary_slots();
+  choice.boundary_slots += needs.boundaries() - needs.most_host_boundaries;
+  if (needs.boundaries_stay() || choice.boundary_slots > needs.most_boundary_slots()) {
+    choice.boundary_slots = needs.most_boundary_slots();
+  }
   return choice;
 }
 

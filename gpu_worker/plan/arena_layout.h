@@ -61,6 +61,9 @@ struct PlanNeeds {
   int64_t most_boundary_slots() const { return std::max<int64_t>(boundaries() + 1, RelayPlan::kLeastBoundarySlots); }
   int64_t inner_slot_bytes() const { return RoundUp(largest.inner_bytes, kArenaAlignBytes); }
   int64_t boundary_slot_bytes() const { return RoundUp(boundary_bytes, kArenaAlignBytes); }
+  // Boundaries that the host may hold; what is beyond has a slot.
+  int64_t most_host_boundaries = 0;
+
   bool boundaries_stay() const { return relay.resident || relay.boundaries == BoundaryPolicy::kDevice; }
   bool forms_groups() const { return std::min(max_group_members, num_vnodes) >= 2; }
 };

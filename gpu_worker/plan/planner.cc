@@ -216,6 +216,13 @@ std::string Suggestions(const PlanRequest& request, int64_t needed_bytes) {
   suggest("relay.inner: RECOMPUTE", [](RunConfig& run) { run.relay.inner = InnerPolicy::kRecompute; });
   suggest("relay.weight_slots: 1", [](RunConfig& run) { run.relay.weight_slots = 1; });
   suggest("batch.micro_batch: 1", [](RunConfig& run) { run.batch.micro_batch = 1; });
+  PlanRequest more_host = request;
+  more_host.host_stash_bytes = 0;
+  const int64_t with_more_host = SmallestCapBytes(more_host);
+  if (with_more_host < needed_bytes) {
+    lines.push_back(absl::StrCat("more than ", request.host_stash_bytes, " bytes of host memory for activations (",
+                                 with_more_host, " bytes)"));
+  }
   if (lines.empty()) return "";
   return absl::StrCat("; less would do with ", absl::StrJoin(lines, ", "));
 }
@@ -235,14 +242,7 @@ absl::Status CheckFits(const PlanRequest& request) {
 
 absl::StatusOr<RelayPlan> MakeRelayPlan(const PlanRequest& request) {
   EPS_RETURN_IF_ERROR(CheckFits(request));
-  RelayPlan plan = Planner(request).Plan();
-  if (request.host_stash_bytes > 0 && plan.host_boundary_bytes > request.host_stash_bytes) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("host memory of ", request.host_stash_bytes,
-                     " bytes is too small: boundaries that the device has no room for take ", plan.host_boundary_bytes,
-                     " bytes; less would do with fewer batch.micro_batches, or more device memory"));
-  }
-  return plan;
+  return Planner(request).Plan();
 }
 
 int64_t SmallestCapBytes(const PlanRequest& request) {

@@ -170,8 +170,15 @@ TEST(PlannerTest, TheHostsMemoryBoundsWhatIsSwapped) {
     swapped = plan.inner.swapped;
   }
   EXPECT_GT(swapped, 5);
-  run.host_stash_bytes = none.host_boundary_bytes - 1;
-  EXPECT_THAT(run.Plan(cap), StatusIs(absl::StatusCode::kResourceExhausted, "host memory of"));
+  // Boundaries that the host has no room for stay on the device, which needs more then.
+  for (const int64_t boundaries : {30, 1, 0}) {
+    run.host_stash_bytes = boundaries * none.boundary_slots[0].num_bytes + 1;
+    EXPECT_THAT(run.Plan(cap), StatusIs(absl::StatusCode::kResourceExhausted, "of host memory for activations ("));
+    ASSERT_OK_AND_ASSIGN(const RelayPlan plan, run.Plan(run.Smallest()));
+    ExpectSound(plan);
+    EXPECT_LE(plan.host_boundary_slots, boundaries);
+    EXPECT_EQ(plan.host_inner_bytes, 0);
+  }
 }
 
 TEST(PlannerTest, KeepAndRecomputeDoAsTheySay) {
