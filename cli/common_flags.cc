@@ -84,7 +84,14 @@ void AddProfileTo(CLI::App& command, std::string& profile) {
 }
 
 absl::StatusOr<worker::Profile> LoadProfile(const std::string& file, const std::string& device) {
-  return file.empty() ? worker::NominalProfile(device) : worker::ReadProfile(file);
+  if (file.empty()) return worker::NominalProfile(device);
+  EPS_ASSIGN_OR_RETURN(worker::Profile profile, worker::ReadProfile(file));
+  const auto kind = [](const std::string& name) { return name.substr(0, name.find(':')); };
+  if (kind(profile.device) != kind(device)) {
+    return absl::InvalidArgumentError(absl::StrCat(file, ": device: \"", profile.device,
+                                                   "\", must be of the kind that the run is planned for, ", device));
+  }
+  return profile;
 }
 
 void WorkerFlags::SetDefaultMemory(const MemoryRoom& room, int workers) {

@@ -51,7 +51,7 @@ struct WorkerFlags {
 
 void AddHostMemoryTo(CLI::App& command, int64_t& host_memory_bytes);
 void AddProfileTo(CLI::App& command, std::string& profile);
-// file: "": NominalProfile of the device. Errors: ReadProfile's
+// file: "": NominalProfile of the device. Errors: ReadProfile's · INVALID_ARGUMENT of another kind of device
 absl::StatusOr<worker::Profile> LoadProfile(const std::string& file, const std::string& device);
 
 // Prints "eps: MESSAGE" to stderr.

@@ -12,11 +12,14 @@
 #include "absl/strings/str_format.h"
 #include "cli/command.h"
 #include "cli/common_flags.h"
+#include "cli/plan_trace.h"
 #include "cli/whole_plan.h"
 #include "common/base/byte_size.h"
+#include "common/base/file_util.h"
 #include "common/base/flags.h"
 #include "common/base/status_macros.h"
 #include "common/model/model_spec.h"
+#include "common/telemetry/trace_file.h"
 #include "eps_server/memory/daemon_memory.h"
 #include "gpu_worker/plan/relay_plan.h"
 #include "nlohmann/json.hpp"
@@ -30,7 +33,7 @@ struct PlanFlags {
   int64_t device_memory_bytes = 0;  // 0: not given
   int threads = 0;                  // 0: not given
   int64_t host_memory_bytes = 0;    // 0: not given
-  std::string profile;
+  std::string profile, timeline;
   bool json = false;
 };
 
@@ -47,8 +50,8 @@ double PerParameter(int64_t num_bytes, const ModelSpec& model) {
 void PrintStep(const WholePlan& plan) {
   constexpr std::array<const char*, worker::kNumActivities> kActivities = {"compute", "in", "out", "updates"};
   const worker::Profile& profile = plan.profile;
-  std::printf("\na step of one worker, predicted: %.4g s, %.0f tokens/s\n", plan.step.step_seconds,
-              static_cast<double>(plan.run.tokens_per_step()) / plan.step.step_seconds);
+  std::printf("\na step of one worker, predicted: %.4g s, %.0f tokens/s\n", plan.step.timeline.step_seconds,
+              static_cast<double>(plan.run.tokens_per_step()) / plan.step.timeline.step_seconds);
   if (profile.measured == "nominal") {
     std::printf(
         "  from nominal figures of %s, which rank plans and predict nothing; `eps profile` measures this machine\n",
@@ -59,13 +62,13 @@ void PrintStep(const WholePlan& plan) {
         plan.has_exact_times ? "" : "; this run's layers are scaled from others: `eps profile --run` measures them");
   }
   const auto row = [&](const std::string& what, double seconds) {
-    std::printf("  %-28s %13.1f%%\n", what.c_str(), 100 * seconds / plan.step.step_seconds);
+    std::printf("  %-28s %13.1f%%\n", what.c_str(), 100 * seconds / plan.step.timeline.step_seconds);
   };
   for (size_t a = 0; a < kActivities.size(); ++a)
-    row(absl::StrCat("busy: ", kActivities[a]), plan.step.busy_seconds[a]);
+    row(absl::StrCat("busy: ", kActivities[a]), plan.step.timeline.busy_seconds[a]);
   for (int cause = 1; cause < worker::kNumWaitCauses; ++cause) {
     row(absl::StrCat("waits for: ", worker::WaitCauseName(static_cast<worker::WaitCause>(cause))),
-        plan.step.compute_wait_seconds[static_cast<size_t>(cause)]);
+        plan.step.timeline.compute_wait_seconds[static_cast<size_t>(cause)]);
   }
 }
 
@@ -106,7 +109,7 @@ void PrintJson(const WholePlan& plan) {
                                          {"recomputed_inner", plan.device.inner.recomputed()},
                                          {"buffers", buffers}}},
                                        {"step",
-                                        {{"predicted_seconds", plan.step.step_seconds},
+                                        {{"predicted_seconds", plan.step.timeline.step_seconds},
                                          {"profile", plan.profile.measured},
                                          {"exact", plan.has_exact_times}}},
                                        {"worker_host",
@@ -133,6 +136,9 @@ absl::Status RunPlan(const PlanFlags& flags) {
                                                             .host_memory_bytes = flags.host_memory_bytes,
                                                             .threads = flags.threads,
                                                             .profile = flags.profile}));
+  if (!flags.timeline.empty()) {
+    EPS_RETURN_IF_ERROR(WriteFileAtomically(flags.timeline, ToChromeTrace(TracksOf(plan))));
+  }
   if (flags.json) {
     PrintJson(plan);
   } else {
@@ -161,6 +167,10 @@ void AddPlan(CLI::App& app, int* exit_code) {
       ->check(CLI::Range(1, 1024));
   AddHostMemoryTo(*command, flags->host_memory_bytes);
   AddProfileTo(*command, flags->profile);
+  command
+      ->add_option("--timeline", flags->timeline,
+                   "Writes the predicted step here, as a trace that Perfetto and chrome://tracing show")
+      ->type_name("FILE");
   command->add_flag("--json", flags->json, "As JSON");
   command->footer("Ends with 3 when the plan does not fit, naming the smallest cap that would do.");
   command->callback([flags, exit_code] { *exit_code = ReportStart(RunPlan(*flags)); });

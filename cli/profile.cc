@@ -68,7 +68,8 @@ absl::Status RunProfile(const ProfileFlags& flags) {
   std::fprintf(stderr, "eps: measuring %s with the layers of %s; nothing else should run for some seconds\n",
                flags.device.c_str(), flags.run.run.c_str());
   EPS_ASSIGN_OR_RETURN(const ProgramEnd end, RunProgram(programs + "/gpu_worker", std::move(arguments)));
-  if (end.exit_code != kExitDone) return absl::InvalidArgumentError(end.last_words);
+  if (end.exit_code == kExitBadInput) return absl::InvalidArgumentError(end.last_words);
+  if (end.exit_code != kExitDone) return absl::InternalError(end.last_words);
   EPS_ASSIGN_OR_RETURN(const worker::Profile profile, worker::ReadProfile(flags.out));
   Print(profile);
   std::printf("\nin %s, for --profile of eps plan, eps train and gpu_worker\n", flags.out.c_str());

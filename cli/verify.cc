@@ -245,6 +245,8 @@ absl::StatusOr<int> Verify(VerifyFlags flags) {
                        PlanVariants({.run = std::move(run),
                                      .device = flags.worker.device,
                                      .device_memory_bytes = flags.worker.device_memory_bytes,
+                                     .host_memory_bytes = flags.worker.host_memory_bytes,
+                                     .profile = flags.worker.profile,
                                      .workers = flags.workers,
                                      .topics = flags.Topics()}));
   EPS_ASSIGN_OR_RETURN(std::string programs, ProgramFolder());

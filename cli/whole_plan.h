@@ -8,9 +8,9 @@
 #include "common/model/model_spec.h"
 #include "common/spec/run_config.h"
 #include "eps_server/memory/daemon_memory.h"
+#include "gpu_worker/plan/planner.h"
 #include "gpu_worker/plan/profile.h"
 #include "gpu_worker/plan/relay_plan.h"
-#include "gpu_worker/plan/timeline.h"
 
 namespace eps::cli {
 
@@ -27,7 +27,7 @@ struct WholePlan {
   server::DaemonMemory host;
   worker::Profile profile;       // that the device's part was searched with
   bool has_exact_times = false;  // the profile has each of the run's layers, in its very shape
-  worker::Timeline step;         // predicted: one worker, which has every vnode in one pass
+  worker::Prediction step;       // of one worker, which has every vnode in one pass
 
   // Of each worker on the host; the cpu device's arena is there too.
   int64_t worker_host_bytes() const {

@@ -30,8 +30,12 @@ class Planner {
   bool Wants(VerifyTopic topic) const { return request_.topics.empty() || request_.topics.count(topic) > 0; }
 
   absl::StatusOr<WholePlan> PlanOf(const RunConfig& run) const {
-    return MakeWholePlan(
-        {.run = run, .device = request_.device, .device_memory_bytes = request_.device_memory_bytes, .threads = 1});
+    return MakeWholePlan({.run = run,
+                          .device = request_.device,
+                          .device_memory_bytes = request_.device_memory_bytes,
+                          .host_memory_bytes = request_.host_memory_bytes,
+                          .threads = 1,
+                          .profile = request_.profile});
   }
 
   Variant& Add(VerifyTopic topic, std::string name, std::vector<std::string> set) {
@@ -80,9 +84,14 @@ class Planner {
     run.relay.resident = false;
     run.relay.boundaries = BoundaryPolicy::kHost;
     run.relay.inner = InnerPolicy::kSwap;
-    CheckRoom(Add(VerifyTopic::kSwap, "everything swapped",
-                  {"relay.resident=false", "relay.boundaries=HOST", "relay.inner=SWAP"}),
-              run);
+    const worker::InnerCounts& inner = baseline_.device.inner;
+    const bool is_baseline = request_.run.relay.inner == InnerPolicy::kSwap &&
+                             request_.run.relay.boundaries == BoundaryPolicy::kHost && !request_.run.relay.resident;
+    if (!is_baseline && inner.total > 0) {
+      CheckRoom(Add(VerifyTopic::kSwap, "everything swapped",
+                    {"relay.resident=false", "relay.boundaries=HOST", "relay.inner=SWAP"}),
+                run);
+    }
     if (baseline_.device.host_boundary_slots + baseline_.device.inner.swapped == 0) return;
     run = request_.run;
     run.relay.boundaries = BoundaryPolicy::kDevice;

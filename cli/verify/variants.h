@@ -27,8 +27,10 @@ struct VariantRequest {
   RunConfig run;
   std::string device = "cpu";
   int64_t device_memory_bytes = 0;  // the cap; 0: none is given
-  int workers = 2;                  // of the variant with several
-  std::set<VerifyTopic> topics;     // empty: all
+  int64_t host_memory_bytes = 0;    // WholePlanRequest's, as the next one
+  std::string profile = {};
+  int workers = 2;               // of the variant with several
+  std::set<VerifyTopic> topics;  // empty: all
 };
 
 // The baseline, one worker and the run as it is, and what is compared with it. One that would be the baseline over again

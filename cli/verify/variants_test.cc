@@ -63,6 +63,14 @@ TEST(VariantsTest, WhatTheBaselineIsAlreadyIsNotRunAgain) {
                           "2 workers", "2 workers as a group", "through shared memory"));
 }
 
+TEST(VariantsTest, ARunThatSwapsEverythingIsNotSwappedAgain) {
+  RunConfig run = TinyRun();
+  run.relay.inner = InnerPolicy::kSwap;
+  run.relay.boundaries = BoundaryPolicy::kHost;
+  EXPECT_THAT(Names(Planned({.run = run, .topics = {VerifyTopic::kSwap}})),
+              ElementsAre("as the RunSpec says", "nothing swapped"));
+}
+
 TEST(VariantsTest, WhatHasNoRoomIsSkippedAndSaysWhatItNeeds) {
   const int64_t smallest = Named(Planned({.run = TinyRun()}), "relayed, smallest cap").device_memory_bytes;
   ASSERT_GT(smallest, 0);

@@ -180,7 +180,11 @@ class Planner {
     const int64_t spare = static_cast<int64_t>(problem.plan.inner_slots.size()) - solution.counts.kept;
     InnerCounts counts{.total = needs_.inner_total};
     counts.kept = std::clamp<int64_t>(slots - spare, 0, std::min(slots, counts.total));
-    counts.swapped = std::min({grown(solution.counts.swapped), MostSwapped(plan), counts.total - counts.kept});
+    // What is kept of a layer in part needs a slot beside it for its other micro-batches.
+    if (counts.kept == slots && !counts.keeps_all() && slots % needs_.items != 0) --counts.kept;
+    const bool swaps_all = solution.counts.recomputed() == 0;
+    counts.swapped = std::min(
+        {swaps_all ? counts.total : grown(solution.counts.swapped), MostSwapped(plan), counts.total - counts.kept});
     return {.places = {}, .counts = counts, .step_seconds = solution.step_seconds * reduced.scale};
   }
   int64_t MostSwapped(const RelayPlan& plan) const {
@@ -251,19 +255,19 @@ int64_t SmallestCapBytes(const PlanRequest& request) {
   return LayArena(request, needs, LeastChoice(needs)).arena_bytes;
 }
 
-Timeline PredictStep(const PlanRequest& request, const RelayPlan& plan) {
+Prediction PredictStep(const PlanRequest& request, const RelayPlan& plan) {
   const PlanNeeds needs = NeedsOf(request);
   Reduced reduced = Reduce(PassOf(request, needs), plan, needs);
   reduced.pass.inner = reduced.plan.PlacesOf(needs.inner_total / needs.items, reduced.items());
   const StepCosts costs = CostsOf(ProfileOf(request), *request.model, *request.run, request.kernels, request.link);
-  Timeline timeline = Simulate(*request.model, BuildSchedule(*request.model, reduced.plan, reduced.pass), costs);
-  if (reduced.scale == 1) return timeline;
+  Prediction prediction{
+      .timeline = {}, .steps = BuildSchedule(*request.model, reduced.plan, reduced.pass), .scale = reduced.scale};
+  Timeline& timeline = prediction.timeline;
+  timeline = Simulate(*request.model, prediction.steps, costs);
   timeline.step_seconds *= reduced.scale;
   for (double& seconds : timeline.compute_wait_seconds) seconds *= reduced.scale;
   for (double& seconds : timeline.busy_seconds) seconds *= reduced.scale;
-  timeline.steps.clear();
-  timeline.updates.clear();
-  return timeline;
+  return prediction;
 }
 
 }  // namespace eps::worker

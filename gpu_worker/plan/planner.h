@@ -2,11 +2,13 @@
 #define EPS_GPU_WORKER_PLAN_PLANNER_H_
 
 #include <cstdint>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "gpu_worker/plan/arena_layout.h"
 #include "gpu_worker/plan/relay_plan.h"
+#include "gpu_worker/plan/relay_step.h"
 #include "gpu_worker/plan/timeline.h"
 
 namespace eps::worker {
@@ -26,8 +28,14 @@ absl::Status CheckFits(const PlanRequest& request);
 // where MakeRelayPlan says INVALID_ARGUMENT.
 int64_t SmallestCapBytes(const PlanRequest& request);
 
-// The predicted step of one worker that has every vnode, in one pass.
-Timeline PredictStep(const PlanRequest& request, const RelayPlan& plan);
+// A step on paper: of one worker that has every vnode, in one pass.
+struct Prediction {
+  Timeline
+      timeline;  // its step_seconds, waits and busy_seconds are the pass's, also of one that is too long to be listed
+  std::vector<RelayStep> steps;  // those that the timeline's spans are of
+  double scale = 1;              // above 1: the steps are of a pass with so many times fewer micro-batches
+};
+Prediction PredictStep(const PlanRequest& request, const RelayPlan& plan);
 
 }  // namespace eps::worker
 

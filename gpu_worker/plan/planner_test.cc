@@ -120,7 +120,7 @@ TEST(PlannerTest, ALargerCapIsNeverSlower) {
   for (int64_t cap = smallest; cap <= most.arena_bytes + 4096; cap += 200000) {
     ASSERT_OK_AND_ASSIGN(const RelayPlan plan, run.Plan(cap));
     ExpectSound(plan);
-    const double predicted = PredictStep(run.Request(cap), plan).step_seconds;
+    const double predicted = PredictStep(run.Request(cap), plan).timeline.step_seconds;
     EXPECT_LE(predicted, seconds * 1.01) << cap;
     seconds = std::min(seconds, predicted);
     swapping += plan.inner.swapped > 0 ? 1 : 0;
@@ -312,7 +312,7 @@ TEST(PlannerTest, FourHundredLayersArePlanned) {
     const int64_t most = run.Plan(0).value().arena_bytes;
     ASSERT_OK_AND_ASSIGN(const RelayPlan plan, run.Plan(smallest + (most - smallest) / 3));
     ExpectSound(plan);
-    EXPECT_GT(PredictStep(run.Request(plan.cap_bytes), plan).step_seconds, 0);
+    EXPECT_GT(PredictStep(run.Request(plan.cap_bytes), plan).timeline.step_seconds, 0);
   }
 }
 

@@ -100,8 +100,12 @@ WaitCause RelayStep::cause() const {
   return WaitCause::kNone;
 }
 
+std::string Title(const RelayStep& step, const ModelSpec& model) {
+  return absl::StrCat(KindName(step.kind), " ", model.layer(step.layer).name);
+}
+
 std::string DebugString(const RelayStep& step, const ModelSpec& model) {
-  std::string text = absl::StrCat(KindName(step.kind), " ", model.layer(step.layer).name);
+  std::string text = Title(step, model);
   const auto field = [&](absl::string_view name, int value) {
     if (value >= 0) absl::StrAppend(&text, " ", name, " ", value);
   };

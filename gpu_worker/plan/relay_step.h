@@ -63,6 +63,8 @@ struct RelayStep {
   WaitCause cause() const;
 };
 
+// "recompute h.3".
+std::string Title(const RelayStep& step, const ModelSpec& model);
 // "recompute h.3 vnode 1 micro-batch 0 weights 1 input 0 inner 2 after 17".
 std::string DebugString(const RelayStep& step, const ModelSpec& model);
 

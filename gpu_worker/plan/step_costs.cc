@@ -21,7 +21,16 @@ constexpr size_t kNumLayerKinds = 3;
 constexpr std::array<LayerKind, kNumLayerKinds> kLayerKinds = {LayerKind::kEmbedding, LayerKind::kBlock,
                                                                LayerKind::kHead};
 
-// What times depend on: dropout's rates, say, are in it, as a mask costs as much as a norm.
+// Whether all is there that the model asks for: of a layer below the lowest that trained when it was measured there is no
+// backward.
+bool IsWhole(const LayerTimes& times, const ModelSpec& model) {
+  const bool has_backward = std::any_of(model.layers.begin(), model.layers.end(), [&](const LayerSpec& layer) {
+    return layer.kind == times.kind && layer.id >= model.lowest_trainable_layer();
+  });
+  return times.forward_seconds > 0 && (!has_backward || times.backward_seconds > 0);
+}
+
+// What times depend on; of dropout whether there is any, as a mask costs as much as a norm.
 bool IsSame(LayerKind kind, const LayerShape& a, const LayerShape& b) {
   const auto of_all = [&](const LayerShape& s) {
     return std::tuple(s.B, s.T, s.C, s.act_bytes(), SizeOf(s.wire), s.has_documents, s.residual_dropout > 0);
@@ -51,10 +60,10 @@ double Scaled(double seconds, double operations, double of_operations, double by
   return of_weight > 0 ? seconds * weight / of_weight : 0;
 }
 
-LayerTimes TimesOf(const Profile& profile, LayerKind kind, const LayerShape& shape) {
+LayerTimes TimesOf(const Profile& profile, const ModelSpec& model, LayerKind kind, const LayerShape& shape) {
   const LayerTimes* nearest = nullptr;
   for (const LayerTimes& times : profile.layers) {
-    if (times.kind != kind) continue;
+    if (times.kind != kind || !IsWhole(times, model)) continue;
     if (IsSame(kind, times.shape, shape)) return times;
     if (nearest == nullptr || Distance(times.shape, shape) < Distance(nearest->shape, shape)) nearest = &times;
   }
@@ -88,7 +97,8 @@ class StepSeconds {
         link_(link),
         shape_(ShapeOf(model, run, kernels)),
         gradients_(run.precision.gradients) {
-    for (size_t kind = 0; kind < kNumLayerKinds; ++kind) times_[kind] = TimesOf(profile, kLayerKinds[kind], shape_);
+    for (size_t kind = 0; kind < kNumLayerKinds; ++kind)
+      times_[kind] = TimesOf(profile, model, kLayerKinds[kind], shape_);
     for (const LayerSpec& layer : model.layers) {
       const LayerSizes sizes = SizesOf(model, layer, shape_, kernels);
       sizes_.push_back(sizes);
@@ -214,8 +224,9 @@ StepCosts CostsOf(const Profile& profile, const ModelSpec& model, const RunConfi
 bool HasExactTimes(const Profile& profile, const ModelSpec& model, const RunConfig& run, const KernelSizes& kernels) {
   const LayerShape shape = ShapeOf(model, run, kernels);
   return std::all_of(kLayerKinds.begin(), kLayerKinds.end(), [&](LayerKind kind) {
-    return std::any_of(profile.layers.begin(), profile.layers.end(),
-                       [&](const LayerTimes& times) { return times.kind == kind && IsSame(kind, times.shape, shape); });
+    return std::any_of(profile.layers.begin(), profile.layers.end(), [&](const LayerTimes& times) {
+      return times.kind == kind && IsWhole(times, model) && IsSame(kind, times.shape, shape);
+    });
   });
 }
 

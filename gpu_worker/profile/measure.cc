@@ -218,7 +218,7 @@ class Measurement {
     return {.shape = shape_, .seed = model_.config.init_seed, .vnodes = vnodes_, .gradients = run_.precision.gradients};
   }
   absl::StatusOr<double> Seconds(Kind kind, const LayerSpec& layer) {
-    request_.on_progress(absl::StrCat(DebugString(StepOf(kind, layer), model_).substr(0, 40)));
+    request_.on_progress(Title(StepOf(kind, layer), model_));
     return MedianSeconds(UnitOf(kind, layer), request_.seconds);
   }
 

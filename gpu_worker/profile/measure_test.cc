@@ -55,9 +55,24 @@ TEST(MeasureTest, EveryFigureOfARunIsMeasured) {
       }
       const PlanRequest request = {.model = &model, .run = &run, .kernels = CpuKernelSizes(), .profile = &profile};
       ASSERT_OK_AND_ASSIGN(const RelayPlan plan, MakeRelayPlan(request));
-      EXPECT_GT(PredictStep(request, plan).step_seconds, 0);
+      EXPECT_GT(PredictStep(request, plan).timeline.step_seconds, 0);
     }
   }
+}
+
+// Below the lowest layer that trains there is no backward to measure: a run that trains all is not taken to be free there.
+TEST(MeasureTest, AProfileOfAFrozenRunIsNotExactForOneThatTrains) {
+  ASSERT_OK_AND_ASSIGN(const DeviceBackend backend, FindDevice("cpu"));
+  RunConfig run = Small(ModelFamily::kGpt2);
+  run.model.freeze = {"transformer.w*"};
+  ASSERT_OK_AND_ASSIGN(
+      const Profile profile,
+      MeasureProfile({.run = &run, .backend = &backend, .device = "cpu", .threads = 2, .seconds = 0.001}));
+  ASSERT_OK_AND_ASSIGN(const ModelSpec frozen, BuildModel(run.model));
+  EXPECT_TRUE(HasExactTimes(profile, frozen, run, CpuKernelSizes()));
+  run.model.freeze = {};
+  ASSERT_OK_AND_ASSIGN(const ModelSpec whole, BuildModel(run.model));
+  EXPECT_FALSE(HasExactTimes(profile, whole, run, CpuKernelSizes()));
 }
 
 }  // namespace

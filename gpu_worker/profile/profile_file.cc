@@ -19,12 +19,18 @@ using Json = nlohmann::ordered_json;
 
 constexpr absl::string_view kFormat = "eps profile 1";
 constexpr std::array<const char*, kNumActivities> kActivities = {"compute", "in", "out", "update"};
-constexpr std::array<std::pair<const char*, double Profile::*>, 7> kFigures = {{
+// What no machine is beyond, and no sum of which overflows.
+constexpr double kSlowest = 1, kFastest = 1e18;  // bytes a second
+constexpr double kLongest = 1e6;                 // seconds
+constexpr double kWidest = 1 << 30;              // of each size of a shape: as RunSpecs have it
+constexpr std::array<std::pair<const char*, double Profile::*>, 5> kSpeeds = {{
     {"gradient_bytes_per_second", &Profile::gradient_bytes_per_second},
     {"in_bytes_per_second", &Profile::in_bytes_per_second},
     {"out_bytes_per_second", &Profile::out_bytes_per_second},
     {"update_bytes_per_second", &Profile::update_bytes_per_second},
     {"network_bytes_per_second", &Profile::network_bytes_per_second},
+}};
+constexpr std::array<std::pair<const char*, double Profile::*>, 2> kDelays = {{
     {"work_seconds", &Profile::work_seconds},
     {"step_seconds", &Profile::step_seconds},
 }};
@@ -88,15 +94,19 @@ class Reader {
  public:
   explicit Reader(std::string where) : where_(std::move(where)) {}
 
-  // least: what it must be, or more.
-  double Number(const Json& object, const char* name, double least) {
+  double Number(const Json& object, const char* name, double least, double most) {
     const Json* field = Find(object, name);
     if (field == nullptr) return least;
-    if (!field->is_number() || !(field->get<double>() >= least) || !std::isfinite(field->get<double>())) {
-      Fail(name, field->dump(), absl::StrCat("a number of at least ", least));
+    if (!field->is_number() || !(field->get<double>() >= least && field->get<double>() <= most)) {
+      Fail(name, field->dump(), absl::StrCat("a number from ", least, " to ", most));
       return least;
     }
     return field->get<double>();
+  }
+  int64_t Integer(const Json& object, const char* name, double least, double most) {
+    const double value = Number(object, name, least, most);
+    if (value != std::floor(value)) Fail(name, absl::StrCat(value), "a whole number");
+    return static_cast<int64_t>(value);
   }
   bool Bool(const Json& object, const char* name) {
     const Json* field = Find(object, name);
@@ -138,12 +148,12 @@ absl::StatusOr<LayerTimes> LayerFromJson(const Json& json, size_t index) {
   Reader reader(absl::StrCat("layers[", index, "]."));
   LayerTimes times;
   times.kind = reader.OneOf(json, "layer", kKinds);
-  for (const auto& [name, field] : kTimes) times.*field = reader.Number(json, name, 0);
+  for (const auto& [name, field] : kTimes) times.*field = reader.Number(json, name, 0, kLongest);
   const Json* shape = reader.Find(json, "shape");
   EPS_RETURN_IF_ERROR(reader.status());
-  for (const auto& [name, field] : kSizes) times.shape.*field = static_cast<int64_t>(reader.Number(*shape, name, 0));
+  for (const auto& [name, field] : kSizes) times.shape.*field = reader.Integer(*shape, name, 0, kWidest);
   for (const auto& [name, field] : kTraits) times.shape.*field = reader.Bool(*shape, name);
-  for (const auto& [name, field] : kRates) times.shape.*field = reader.Number(*shape, name, 0);
+  for (const auto& [name, field] : kRates) times.shape.*field = reader.Number(*shape, name, 0, 1);
   times.shape.wire = reader.OneOf(*shape, "wire", kDtypes);
   times.shape.compute = reader.OneOf(*shape, "compute", kDtypes);
   EPS_RETURN_IF_ERROR(reader.status());
@@ -158,7 +168,8 @@ std::string ProfileToJson(const Profile& profile) {
                {"device", profile.device},
                {"threads", profile.threads},
                {"measured", profile.measured}};
-  for (const auto& [name, field] : kFigures) json[name] = profile.*field;
+  for (const auto& [name, field] : kSpeeds) json[name] = profile.*field;
+  for (const auto& [name, field] : kDelays) json[name] = profile.*field;
   Json sharing;
   for (size_t a = 0; a < kNumActivities; ++a) {
     for (size_t b = 0; b < kNumActivities; ++b) {
@@ -181,9 +192,9 @@ absl::StatusOr<Profile> ProfileFromJson(const std::string& text) {
   profile.hardware = reader.String(json, "hardware");
   profile.device = reader.String(json, "device");
   profile.measured = reader.String(json, "measured");
-  profile.threads = static_cast<int>(reader.Number(json, "threads", 1));
-  for (const auto& [name, field] : kFigures) profile.*field = reader.Number(json, name, 0);
-  if (profile.update_bytes_per_second <= 0) reader.Fail("update_bytes_per_second", "0", "above 0");
+  profile.threads = static_cast<int>(reader.Integer(json, "threads", 1, 1024));
+  for (const auto& [name, field] : kSpeeds) profile.*field = reader.Number(json, name, kSlowest, kFastest);
+  for (const auto& [name, field] : kDelays) profile.*field = reader.Number(json, name, 0, kLongest);
   const Json* sharing = reader.Find(json, "sharing");
   const Json* layers = reader.Find(json, "layers");
   EPS_RETURN_IF_ERROR(reader.status());
@@ -193,7 +204,7 @@ absl::StatusOr<Profile> ProfileFromJson(const std::string& text) {
     EPS_RETURN_IF_ERROR(reader.status());
     for (size_t b = 0; b < kNumActivities; ++b) {
       const std::string name = absl::StrCat("beside_", kActivities[b]);
-      if (a != b) profile.sharing[a][b] = of.Number(*row, name.c_str(), 1e-3);
+      if (a != b) profile.sharing[a][b] = of.Number(*row, name.c_str(), 1e-3, 1);
     }
     EPS_RETURN_IF_ERROR(of.status());
   }

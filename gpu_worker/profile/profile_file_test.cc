@@ -30,9 +30,14 @@ TEST(ProfileFileTest, WhatIsWrongIsNamed) {
   };
   const std::vector<Case> cases = {
       {"eps profile 1", "eps profile 9", "format: \"eps profile 9\", must be \"eps profile 1\""},
-      {"\"threads\": 2", "\"threads\": 0", "threads: 0, must be a number of at least 1"},
+      {"\"threads\": 2", "\"threads\": 0", "threads: 0, must be a number from 1 to 1024"},
       {"\"update_bytes_per_second\": 20000000000.0", "\"update_bytes_per_second\": 0",
-       "update_bytes_per_second: 0, must be above 0"},
+       "update_bytes_per_second: 0, must be a number from 1 to"},
+      {"\"threads\": 2", "\"threads\": 1e300", "threads: 1e+300, must be a number from 1 to 1024"},
+      {"\"threads\": 2", "\"threads\": 1.5", "threads: 1.5, must be a whole number"},
+      {"\"T\": 256", "\"T\": 1e300", "layers[0].T: 1e+300, must be a number from 0 to"},
+      {"\"work_seconds\": 1e-05", "\"work_seconds\": 1e308", "work_seconds: 1e+308, must be a number from 0 to"},
+      {"\"in_bytes_per_second\": 8000000000.0", "\"in_bytes_per_second\": 1e-310", "in_bytes_per_second: "},
       {"\"beside_in\": 0.7", "\"beside_in\": \"fast\"", "sharing.compute.beside_in: \"fast\", must be a number"},
       {"\"layer\": \"head\"", "\"layer\": \"tail\"", "layers[2].layer: tail, must be one of the known"},
       {"\"causal\": true", "\"causal\": 1", "layers[0].causal: 1, must be true or false"},

@@ -28,6 +28,14 @@ class ProfileTest(SystemTest):
         step = self.plan(spec, "--profile", path)["step"]
         self.assertTrue(step["exact"])
         self.assertGreater(step["predicted_seconds"], 0)
+        trace = self.work.path / "trace.json"
+        self.plan(spec, "--profile", path, "--timeline", trace)
+        events = json.loads(trace.read_text())["traceEvents"]
+        names = {event["args"]["name"] for event in events if event["ph"] == "M" and "name" in event["args"]}
+        self.assertLessEqual({"worker, predicted", "daemon, predicted", "compute", "in", "out", "updates"}, names)
+        forwards = [event for event in events if event["name"] == "forward h.1"]
+        self.assertEqual(len(forwards), 4 * 2)
+        self.assertTrue(all(event["dur"] > 0 for event in forwards))
         nominal = self.plan(spec)["step"]
         self.assertEqual((nominal["profile"], nominal["exact"]), ("nominal", False))
 
@@ -60,6 +68,17 @@ class ProfileTest(SystemTest):
             self.assertEqual(summary(out)["loss"], summary(plain)["loss"])
             self.assertEqual(summary(out)["device_peak_bytes"], self.plan(spec, *flags)["device"]["arena_bytes"])
 
+    def test_eps_verify_compares_the_plans_that_it_runs(self):
+        spec = self.work.spec()
+        path, _ = self.profile(spec)
+        boundaries = self.plan(spec, "--set", "relay.boundaries=HOST")["worker_host"]["boundary_bytes"]
+        done = run([str(EPS), "verify", "--run", str(spec), "--profile", str(path), "--host-memory", str(boundaries // 2),
+                    "--only", "relay,swap", "--json"])
+        self.assertEqual(done.returncode, 0, f"{done.stdout}\n{done.stderr}")
+        results = {variant["name"].split(" (")[0]: variant["result"] for variant in json.loads(done.stdout)["variants"]}
+        self.assertEqual(results["relayed, smallest cap"], "same")
+        self.assertEqual(results["everything swapped"], "same")
+
     def test_a_profile_that_is_none_is_refused_by_its_field(self):
         spec = self.work.spec()
         path, _ = self.profile(spec)
@@ -72,6 +91,10 @@ class ProfileTest(SystemTest):
             self.assertEqual(done.returncode, 2, done.stderr)
             self.assertIn("sharing.in.beside_out", done.stderr)
             self.assertIn(str(path), done.stderr)
+        self.profile(spec)
+        done = run([str(EPS), "plan", "--run", str(spec), "--profile", str(path), "--device", "cuda"])
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("device: \"cpu\"", done.stderr)
         done = run([str(EPS), "plan", "--run", str(spec), "--profile", str(self.work.path / "nowhere.json")])
         self.assertEqual(done.returncode, 2)
         self.assertIn("nowhere.json", done.stderr)

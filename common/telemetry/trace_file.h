@@ -1,0 +1,30 @@
+#ifndef EPS_COMMON_TELEMETRY_TRACE_FILE_H_
+#define EPS_COMMON_TELEMETRY_TRACE_FILE_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/types/span.h"
+
+namespace eps {
+
+// Something that took time, on one line of a picture.
+struct TraceEvent {
+  std::string name;           // "forward h.3"
+  double begin = 0, end = 0;  // seconds, from wherever the trace begins
+  std::string detail = {};    // for people who ask: "vnode 1 micro-batch 0"; "": nothing
+};
+
+// A line: a stream of a worker, or what a daemon's threads do.
+struct TraceTrack {
+  std::string process, thread;  // "worker, predicted", "compute"
+  std::vector<TraceEvent> events;
+};
+
+// The Chrome trace format, which Perfetto and chrome://tracing load: a JSON object with `traceEvents`, of which those with
+// "ph": "X" are complete events, in microseconds. Tracks of one process stand together, in the order in which they come.
+std::string ToChromeTrace(absl::Span<const TraceTrack> tracks);
+
+}  // namespace eps
+
+#endif  // EPS_COMMON_TELEMETRY_TRACE_FILE_H_

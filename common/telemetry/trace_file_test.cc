@@ -1,0 +1,32 @@
+#include "common/telemetry/trace_file.h"
+
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+
+namespace eps {
+namespace {
+
+// Golden: what Perfetto reads.
+TEST(TraceFileTest, TracksAreNamedAndEventsAreInMicroseconds) {
+  const std::vector<TraceTrack> tracks = {
+      {.process = "worker", .thread = "compute", .events = {{"forward \"h.0\"", 0.5, 0.75, "vnode 1"}}},
+      {.process = "worker", .thread = "in", .events = {}},
+      {.process = "daemon", .thread = "updates", .events = {{.name = "update h.0", .begin = -0.001, .end = 0}}}};
+  const auto json = nlohmann::json::parse(ToChromeTrace(tracks));
+  const auto& events = json.at("traceEvents");
+  ASSERT_EQ(events.size(), 2u + 3 * 2 + 2);
+  EXPECT_EQ(events[0], nlohmann::json::parse(
+                           R"({"ph": "M", "name": "process_name", "args": {"name": "worker"}, "pid": 1, "tid": 1})"));
+  EXPECT_EQ(events[3], nlohmann::json::parse(R"({"ph": "X", "name": "forward \"h.0\"", "ts": 500000.0, "dur": 250000.0,
+                                                 "pid": 1, "tid": 1, "args": {"detail": "vnode 1"}})"));
+  EXPECT_EQ(events[4].at("name"), "thread_name");
+  EXPECT_EQ(events[4].at("tid"), 2);
+  EXPECT_EQ(events.back().at("pid"), 2);
+  EXPECT_EQ(events.back().at("ts"), -1000.0);
+  EXPECT_FALSE(events.back().contains("args"));
+}
+
+}  // namespace
+}  // namespace eps
