@@ -46,6 +46,13 @@ double PerParameter(int64_t num_bytes, const ModelSpec& model) {
   return static_cast<double>(num_bytes) / static_cast<double>(std::max<int64_t>(1, model.num_parameters()));
 }
 
+// Whether the smallest cap does: something that there is one of for each layer must stay on the device.
+bool DependsOnDepth(const WholePlan& plan) {
+  const RelayConfig& relay = plan.run.relay;
+  return relay.resident || relay.inner == InnerPolicy::kKeep || relay.boundaries == BoundaryPolicy::kDevice ||
+         plan.host_raises_cap;
+}
+
 // Where a step's time goes, on paper.
 void PrintStep(const WholePlan& plan) {
   constexpr std::array<const char*, worker::kNumActivities> kActivities = {"compute", "in", "out", "updates"};
@@ -83,7 +90,9 @@ void PrintForPeople(const WholePlan& plan) {
       plan.device_on_host
           ? absl::StrCat("libraries and threads, with ", plan.threads, " threads in each worker (--threads)")
           : "the libraries' workspace; CUDA's context and code take more, which is not known before");
-  Row("smallest device cap", plan.smallest_cap_bytes, "whatever the depth and the number of micro-batches");
+  Row("smallest device cap", plan.smallest_cap_bytes,
+      DependsOnDepth(plan) ? "as relay and --host-memory say: it grows with the depth and the number of micro-batches"
+                           : "whatever the depth and the number of micro-batches");
   PrintStep(plan);
   std::printf("\nthe daemon:\n");
   for (const server::DaemonMemoryLine& line : server::Describe(plan.host)) Row(line.what, line.num_bytes, line.why);

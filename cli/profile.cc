@@ -14,6 +14,7 @@
 #include "cli/command.h"
 #include "cli/common_flags.h"
 #include "common/base/exit_code.h"
+#include "common/base/file_util.h"
 #include "common/base/status_macros.h"
 #include "gpu_worker/profile/profile_file.h"
 
@@ -60,6 +61,8 @@ void Print(const worker::Profile& profile) {
 
 absl::Status RunProfile(const ProfileFlags& flags) {
   EPS_RETURN_IF_ERROR(flags.run.Load().status());
+  // Before some seconds are spent.
+  EPS_RETURN_IF_ERROR(MakeDirs(DirName(flags.out)));
   EPS_ASSIGN_OR_RETURN(const std::string programs, ProgramFolder());
   const int threads = flags.threads > 0 ? flags.threads : static_cast<int>(std::thread::hardware_concurrency());
   std::vector<std::string> arguments = {"--measure", flags.run.run, "--profile", flags.out,

@@ -32,6 +32,9 @@ absl::StatusOr<WholePlan> MakeWholePlan(WholePlanRequest whole) {
                                        .profile = &plan.profile,
                                        .link = worker::LinkOf(whole.device, plan.run.transport)};
   plan.smallest_cap_bytes = worker::SmallestCapBytes(request);
+  worker::PlanRequest any_host = request;
+  any_host.host_stash_bytes = 0;
+  plan.host_raises_cap = plan.smallest_cap_bytes > worker::SmallestCapBytes(any_host);
   EPS_ASSIGN_OR_RETURN(plan.device, worker::MakeRelayPlan(request));
   plan.step = worker::PredictStep(request, plan.device);
   plan.has_exact_times = worker::HasExactTimes(plan.profile, plan.model, plan.run, kernels);

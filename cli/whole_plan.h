@@ -24,6 +24,7 @@ struct WholePlan {
   bool device_on_host = true;
   int threads = 0;  // of each worker
   int64_t outside_bytes = 0;
+  bool host_raises_cap = false;  // boundaries that it may not hold must stay on the device
   server::DaemonMemory host;
   worker::Profile profile;       // that the device's part was searched with
   bool has_exact_times = false;  // the profile has each of the run's layers, in its very shape

@@ -137,6 +137,7 @@ absl::Status Session::Prepare(const DeviceBackend& backend) {
   const Dtype wire = attachment_.run.precision.wire;
   const std::string group_kind = seat_->kind();
   const int max_group_members = group_kind.empty() ? 0 : attachment_.run.relay.group_members;
+  const absl::Time begin = absl::Now();
   const Profile profile = options_.profile != nullptr ? *options_.profile : NominalProfile(options_.device);
   EPS_ASSIGN_OR_RETURN(
       RelayPlan plan,
@@ -148,6 +149,13 @@ absl::Status Session::Prepare(const DeviceBackend& backend) {
                      .host_stash_bytes = options_.host_stash_bytes,
                      .profile = &profile,
                      .link = LinkOf(options_.device, options_.transport.value_or(attachment_.run.transport))}));
+  LogInfo("plan_made", {{"seconds", absl::ToDoubleSeconds(absl::Now() - begin)},
+                        {"profile", profile.measured},
+                        {"inner_kept", plan.inner.kept},
+                        {"inner_swapped", plan.inner.swapped},
+                        {"inner_recomputed", plan.inner.recomputed()},
+                        {"boundary_slots", plan.boundary_slots.size()},
+                        {"device_arena_bytes", plan.arena_bytes}});
   EPS_RETURN_IF_ERROR(OpenTransport(plan));
   link_.Watch(transport_.get(), control_.get());
   EPS_ASSIGN_OR_RETURN(device_, backend.create({.arena_bytes = plan.arena_bytes,

@@ -7,7 +7,7 @@ from eps_run import EPS, SystemTest, run, summary
 
 class ProfileTest(SystemTest):
     def profile(self, spec, *args):
-        path = self.work.path / "machine.json"
+        path = self.work.path / "of this machine" / "profile.json"  # a folder that is not there
         done = run([str(EPS), "profile", "--run", str(spec), "--out", str(path), *map(str, args)])
         self.assertEqual(done.returncode, 0, done.stderr)
         return path, done
