@@ -1,7 +1,7 @@
 // eps plan: every byte that a run will take, on the device and on the host, before anything is started.
 
 #include <algorithm>
-#include <array>
+#include <cstddef>
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -55,10 +55,11 @@ bool DependsOnDepth(const WholePlan& plan) {
 
 // Where a step's time goes, on paper.
 void PrintStep(const WholePlan& plan) {
-  constexpr std::array<const char*, worker::kNumActivities> kActivities = {"compute", "in", "out", "updates"};
   const worker::Profile& profile = plan.profile;
-  std::printf("\na step of one worker, predicted: %.4g s, %.0f tokens/s\n", plan.step.timeline.step_seconds,
-              static_cast<double>(plan.run.tokens_per_step()) / plan.step.timeline.step_seconds);
+  std::printf("\na step of one worker, predicted: %.4g s, %.0f tokens/s; %s is busy the longest\n",
+              plan.step.timeline.step_seconds,
+              static_cast<double>(plan.run.tokens_per_step()) / plan.step.timeline.step_seconds,
+              std::string(worker::ActivityName(plan.step.timeline.bound())).c_str());
   if (profile.measured == "nominal") {
     std::printf(
         "  from nominal figures of %s, which rank plans and predict nothing; `eps profile` measures this machine\n",
@@ -71,8 +72,10 @@ void PrintStep(const WholePlan& plan) {
   const auto row = [&](const std::string& what, double seconds) {
     std::printf("  %-28s %13.1f%%\n", what.c_str(), 100 * seconds / plan.step.timeline.step_seconds);
   };
-  for (size_t a = 0; a < kActivities.size(); ++a)
-    row(absl::StrCat("busy: ", kActivities[a]), plan.step.timeline.busy_seconds[a]);
+  const auto name = [](size_t activity) { return worker::ActivityName(static_cast<worker::Activity>(activity)); };
+  for (size_t a = 0; a < worker::kNumActivities; ++a) {
+    row(absl::StrCat("busy: ", name(a)), plan.step.timeline.busy_seconds[a]);
+  }
   for (int cause = 1; cause < worker::kNumWaitCauses; ++cause) {
     row(absl::StrCat("waits for: ", worker::WaitCauseName(static_cast<worker::WaitCause>(cause))),
         plan.step.timeline.compute_wait_seconds[static_cast<size_t>(cause)]);
@@ -119,6 +122,7 @@ void PrintJson(const WholePlan& plan) {
                                          {"buffers", buffers}}},
                                        {"step",
                                         {{"predicted_seconds", plan.step.timeline.step_seconds},
+                                         {"bound", std::string(worker::ActivityName(plan.step.timeline.bound()))},
                                          {"profile", plan.profile.measured},
                                          {"exact", plan.has_exact_times}}},
                                        {"worker_host",

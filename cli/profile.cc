@@ -1,7 +1,7 @@
 // eps profile: measures this machine, as plans need it.
 
 #include <algorithm>
-#include <array>
+#include <cstddef>
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -28,29 +28,26 @@ struct ProfileFlags {
   std::string out = "profile.json";
 };
 
-const char* NameOf(LayerKind kind) {
-  return kind == LayerKind::kEmbedding ? "embedding" : kind == LayerKind::kBlock ? "block" : "head";
-}
+std::string Name(size_t activity) { return std::string(worker::ActivityName(static_cast<worker::Activity>(activity))); }
 
 void Print(const worker::Profile& profile) {
   std::printf("%s, %d threads\n\n", profile.hardware.c_str(), profile.threads);
   std::printf("%-14s %12s %12s %12s\n", "a micro-batch", "forward", "recompute", "backward");
   for (const worker::LayerTimes& times : profile.layers) {
-    std::printf("%-14s %9.3f ms %9.3f ms %9.3f ms\n", NameOf(times.kind), 1e3 * times.forward_seconds,
-                1e3 * times.recompute_seconds, 1e3 * times.backward_seconds);
+    std::printf("%-14s %9.3f ms %9.3f ms %9.3f ms\n", std::string(worker::LayerKindName(times.kind)).c_str(),
+                1e3 * times.forward_seconds, 1e3 * times.recompute_seconds, 1e3 * times.backward_seconds);
   }
   std::printf("\ncopies in %.2f GB/s, out %.2f GB/s; updates %.2f GB/s; gradients %.2f GB/s\n",
               profile.in_bytes_per_second / 1e9, profile.out_bytes_per_second / 1e9,
               profile.update_bytes_per_second / 1e9, profile.gradient_bytes_per_second / 1e9);
-  constexpr std::array<const char*, worker::kNumActivities> kActivities = {"compute", "in", "out", "updates"};
   std::printf("\nspeed beside  ");
-  for (const char* activity : kActivities) std::printf(" %10s", activity);
+  for (size_t b = 0; b < worker::kNumActivities; ++b) std::printf(" %10s", Name(b).c_str());
   std::printf("\n");
-  for (size_t a = 0; a < kActivities.size(); ++a) {
-    std::printf("%-14s", kActivities[a]);
-    for (size_t b = 0; b < kActivities.size(); ++b) {
+  for (size_t a = 0; a < worker::kNumActivities; ++a) {
+    std::printf("%-14s", Name(a).c_str());
+    for (size_t b = 0; b < worker::kNumActivities; ++b) {
       if (a == b) {
-        std::printf("          -");
+        std::printf(" %10s", "-");
       } else {
         std::printf(" %9.0f%%", 100 * profile.sharing[a][b]);
       }

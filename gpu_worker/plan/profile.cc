@@ -43,7 +43,7 @@ void AddNominalLayers(double flops, double bytes_per_second, Profile& profile) {
   LayerShape shape;
   shape.B = 2, shape.T = 256, shape.C = 768, shape.H = shape.kv_heads = 12, shape.D = 64, shape.F = 3072;
   shape.V = 32768;
-  for (const LayerKind kind : {LayerKind::kEmbedding, LayerKind::kBlock, LayerKind::kHead}) {
+  for (const LayerKind kind : kLayerKinds) {
     const LayerOperations operations = OperationsOf(kind, shape);
     const double memory = operations.bytes / bytes_per_second;
     profile.layers.push_back({.kind = kind,
@@ -55,6 +55,32 @@ void AddNominalLayers(double flops, double bytes_per_second, Profile& profile) {
 }
 
 }  // namespace
+
+absl::string_view ActivityName(Activity activity) {
+  switch (activity) {
+    case Activity::kCompute:
+      return "compute";
+    case Activity::kIn:
+      return "in";
+    case Activity::kOut:
+      return "out";
+    case Activity::kUpdate:
+      return "update";
+  }
+  return "unknown";
+}
+
+absl::string_view LayerKindName(LayerKind kind) {
+  switch (kind) {
+    case LayerKind::kEmbedding:
+      return "embedding";
+    case LayerKind::kBlock:
+      return "block";
+    case LayerKind::kHead:
+      return "head";
+  }
+  return "unknown";
+}
 
 Profile NominalProfile(const std::string& device) {
   const bool on_gpu = absl::StartsWith(device, "cuda");

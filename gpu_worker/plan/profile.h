@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/string_view.h"
 #include "common/model/model_spec.h"
 #include "gpu_worker/layers/layer_shape.h"
 
@@ -13,6 +14,7 @@ namespace eps::worker {
 // What runs at once in a step: a worker's three streams, and the daemon's updates.
 enum class Activity { kCompute, kIn, kOut, kUpdate };
 inline constexpr int kNumActivities = 4;
+absl::string_view ActivityName(Activity activity);  // "compute", "in", "out", "update"
 
 // [a][b]: the speed of a while b runs as well, as a part of its speed alone. 1 where they share nothing, 0.5 where one
 // thing is divided between the two.
@@ -31,7 +33,7 @@ struct LayerTimes {
 
 // What a plan's time is computed from: measured once on a machine (`eps profile`), or nominal. Plain data.
 struct Profile {
-  std::string hardware;  // for people: the device's model and the host's
+  std::string hardware;  // for people: the device's model
   std::string device;    // "cpu", "cuda:0"
   int threads = 1;       // that computed
   std::string measured;  // the date, or "nominal"
@@ -46,6 +48,9 @@ struct Profile {
   double step_seconds = 0;               // between two steps, in which the daemon has the word
   Sharing sharing = kNothingShared;
 };
+
+inline constexpr std::array<LayerKind, 3> kLayerKinds = {LayerKind::kEmbedding, LayerKind::kBlock, LayerKind::kHead};
+absl::string_view LayerKindName(LayerKind kind);  // "embedding", "block", "head"
 
 // Figures of an ordinary machine of its kind, for plans before anything was measured: they rank choices, and predict
 // nothing. device: "cpu", "cuda", "cuda:I".

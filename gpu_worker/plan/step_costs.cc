@@ -17,10 +17,6 @@
 namespace eps::worker {
 namespace {
 
-constexpr size_t kNumLayerKinds = 3;
-constexpr std::array<LayerKind, kNumLayerKinds> kLayerKinds = {LayerKind::kEmbedding, LayerKind::kBlock,
-                                                               LayerKind::kHead};
-
 // Whether all is there that the model asks for: of a layer below the lowest that trained when it was measured there is no
 // backward.
 bool IsWhole(const LayerTimes& times, const ModelSpec& model) {
@@ -97,8 +93,7 @@ class StepSeconds {
         link_(link),
         shape_(ShapeOf(model, run, kernels)),
         gradients_(run.precision.gradients) {
-    for (size_t kind = 0; kind < kNumLayerKinds; ++kind)
-      times_[kind] = TimesOf(profile, model, kLayerKinds[kind], shape_);
+    for (size_t i = 0; i < kLayerKinds.size(); ++i) times_[i] = TimesOf(profile, model, kLayerKinds[i], shape_);
     for (const LayerSpec& layer : model.layers) {
       const LayerSizes sizes = SizesOf(model, layer, shape_, kernels);
       sizes_.push_back(sizes);
@@ -117,7 +112,8 @@ class StepSeconds {
   double Out(int64_t bytes) const { return Over(static_cast<double>(bytes), profile_.out_bytes_per_second); }
   double Gradient(double bytes) const { return Over(bytes, profile_.gradient_bytes_per_second); }
   const LayerTimes& TimesOfLayer(const LayerSpec& layer) const {
-    return times_[layer.kind == LayerKind::kEmbedding ? 0 : layer.kind == LayerKind::kBlock ? 1 : 2];
+    return times_[static_cast<size_t>(std::find(kLayerKinds.begin(), kLayerKinds.end(), layer.kind) -
+                                      kLayerKinds.begin())];
   }
 
   double Alone(const RelayStep& step) const {
@@ -187,9 +183,9 @@ class StepSeconds {
   const LinkKind link_;
   const LayerShape shape_;
   const Dtype gradients_;
-  std::array<LayerTimes, kNumLayerKinds> times_;
-  std::vector<LayerSizes> sizes_;  // by layer
-  int64_t inner_bytes_ = 0;        // what is swapped: a slot
+  std::array<LayerTimes, kLayerKinds.size()> times_;  // as kLayerKinds
+  std::vector<LayerSizes> sizes_;                     // by layer
+  int64_t inner_bytes_ = 0;                           // what is swapped: a slot
 };
 
 }  // namespace

@@ -125,7 +125,7 @@ class Measurement {
     const Profile nominal = NominalProfile(request_.device);
     profile_.network_bytes_per_second = nominal.network_bytes_per_second;
     profile_.step_seconds = nominal.step_seconds;
-    for (const LayerKind kind : {LayerKind::kEmbedding, LayerKind::kBlock, LayerKind::kHead}) {
+    for (const LayerKind kind : kLayerKinds) {
       EPS_RETURN_IF_ERROR(MeasureLayer(LayerOf(kind)));
     }
     EPS_RETURN_IF_ERROR(MeasureGradients());

@@ -1,5 +1,6 @@
 #include "gpu_worker/profile/profile_file.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstddef>
@@ -18,7 +19,8 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr absl::string_view kFormat = "eps profile 1";
-constexpr std::array<const char*, kNumActivities> kActivities = {"compute", "in", "out", "update"};
+std::string Name(size_t activity) { return std::string(ActivityName(static_cast<Activity>(activity))); }
+
 // What no machine is beyond, and no sum of which overflows.
 constexpr double kSlowest = 1, kFastest = 1e18;  // bytes a second
 constexpr double kLongest = 1e6;                 // seconds
@@ -64,15 +66,12 @@ constexpr std::array<std::pair<const char*, double LayerShape::*>, 2> kRates = {
     {"attention_dropout", &LayerShape::attention_dropout},
     {"residual_dropout", &LayerShape::residual_dropout},
 }};
-constexpr std::array<std::pair<const char*, LayerKind>, 3> kKinds = {
-    {{"embedding", LayerKind::kEmbedding}, {"block", LayerKind::kBlock}, {"head", LayerKind::kHead}}};
 constexpr std::array<std::pair<const char*, Dtype>, 3> kDtypes = {
     {{"fp32", Dtype::kF32}, {"bf16", Dtype::kBf16}, {"fp16", Dtype::kF16}}};
 
-template <typename Value, size_t kCount>
-const char* NameOf(const std::array<std::pair<const char*, Value>, kCount>& names, Value value) {
-  for (const auto& [name, of] : names) {
-    if (of == value) return name;
+const char* NameOf(Dtype dtype) {
+  for (const auto& [name, of] : kDtypes) {
+    if (of == dtype) return name;
   }
   return "";
 }
@@ -82,9 +81,9 @@ Json LayerToJson(const LayerTimes& times) {
   for (const auto& [name, field] : kSizes) shape[name] = times.shape.*field;
   for (const auto& [name, field] : kTraits) shape[name] = times.shape.*field;
   for (const auto& [name, field] : kRates) shape[name] = times.shape.*field;
-  shape["wire"] = NameOf(kDtypes, times.shape.wire);
-  shape["compute"] = NameOf(kDtypes, times.shape.compute);
-  Json layer = {{"layer", NameOf(kKinds, times.kind)}, {"shape", std::move(shape)}};
+  shape["wire"] = NameOf(times.shape.wire);
+  shape["compute"] = NameOf(times.shape.compute);
+  Json layer = {{"layer", std::string(LayerKindName(times.kind))}, {"shape", std::move(shape)}};
   for (const auto& [name, field] : kTimes) layer[name] = times.*field;
   return layer;
 }
@@ -120,14 +119,21 @@ class Reader {
     if (!field->is_string()) Fail(name, field->dump(), "a string");
     return field->is_string() ? field->get<std::string>() : "";
   }
-  template <typename Value, size_t kCount>
-  Value OneOf(const Json& object, const char* name, const std::array<std::pair<const char*, Value>, kCount>& names) {
+  Dtype ReadDtype(const Json& object, const char* name) {
     const std::string text = String(object, name);
-    for (const auto& [known, value] : names) {
-      if (text == known) return value;
+    for (const auto& [known, dtype] : kDtypes) {
+      if (text == known) return dtype;
     }
-    Fail(name, text, "one of the known");
-    return names[0].second;
+    Fail(name, text, "fp32, bf16 or fp16");
+    return Dtype::kF32;
+  }
+  LayerKind ReadLayerKind(const Json& object, const char* name) {
+    const std::string text = String(object, name);
+    for (const LayerKind kind : kLayerKinds) {
+      if (text == LayerKindName(kind)) return kind;
+    }
+    Fail(name, text, "embedding, block or head");
+    return LayerKind::kBlock;
   }
   const Json* Find(const Json& object, const char* name) {
     if (object.is_object() && object.contains(name)) return &object.at(name);
@@ -147,15 +153,15 @@ class Reader {
 absl::StatusOr<LayerTimes> LayerFromJson(const Json& json, size_t index) {
   Reader reader(absl::StrCat("layers[", index, "]."));
   LayerTimes times;
-  times.kind = reader.OneOf(json, "layer", kKinds);
+  times.kind = reader.ReadLayerKind(json, "layer");
   for (const auto& [name, field] : kTimes) times.*field = reader.Number(json, name, 0, kLongest);
   const Json* shape = reader.Find(json, "shape");
   EPS_RETURN_IF_ERROR(reader.status());
   for (const auto& [name, field] : kSizes) times.shape.*field = reader.Integer(*shape, name, 0, kWidest);
   for (const auto& [name, field] : kTraits) times.shape.*field = reader.Bool(*shape, name);
   for (const auto& [name, field] : kRates) times.shape.*field = reader.Number(*shape, name, 0, 1);
-  times.shape.wire = reader.OneOf(*shape, "wire", kDtypes);
-  times.shape.compute = reader.OneOf(*shape, "compute", kDtypes);
+  times.shape.wire = reader.ReadDtype(*shape, "wire");
+  times.shape.compute = reader.ReadDtype(*shape, "compute");
   EPS_RETURN_IF_ERROR(reader.status());
   return times;
 }
@@ -173,7 +179,7 @@ std::string ProfileToJson(const Profile& profile) {
   Json sharing;
   for (size_t a = 0; a < kNumActivities; ++a) {
     for (size_t b = 0; b < kNumActivities; ++b) {
-      if (a != b) sharing[kActivities[a]][absl::StrCat("beside_", kActivities[b])] = profile.sharing[a][b];
+      if (a != b) sharing[Name(a)]["beside_" + Name(b)] = profile.sharing[a][b];
     }
   }
   json["sharing"] = std::move(sharing);
@@ -199,11 +205,11 @@ absl::StatusOr<Profile> ProfileFromJson(const std::string& text) {
   const Json* layers = reader.Find(json, "layers");
   EPS_RETURN_IF_ERROR(reader.status());
   for (size_t a = 0; a < kNumActivities; ++a) {
-    Reader of(absl::StrCat("sharing.", kActivities[a], "."));
-    const Json* row = reader.Find(*sharing, kActivities[a]);
+    Reader of("sharing." + Name(a) + ".");
+    const Json* row = reader.Find(*sharing, Name(a).c_str());
     EPS_RETURN_IF_ERROR(reader.status());
     for (size_t b = 0; b < kNumActivities; ++b) {
-      const std::string name = absl::StrCat("beside_", kActivities[b]);
+      const std::string name = "beside_" + Name(b);
       if (a != b) profile.sharing[a][b] = of.Number(*row, name.c_str(), 1e-3, 1);
     }
     EPS_RETURN_IF_ERROR(of.status());
@@ -212,6 +218,15 @@ absl::StatusOr<Profile> ProfileFromJson(const std::string& text) {
   for (size_t i = 0; i < layers->size(); ++i) {
     EPS_ASSIGN_OR_RETURN(LayerTimes times, LayerFromJson((*layers)[i], i));
     profile.layers.push_back(std::move(times));
+  }
+  for (const LayerKind kind : kLayerKinds) {
+    const bool is_there = std::any_of(profile.layers.begin(), profile.layers.end(), [&](const LayerTimes& times) {
+      return times.kind == kind && times.forward_seconds > 0;
+    });
+    if (!is_there) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("layers: no ", LayerKindName(kind), " with forward_seconds above 0, must be one at least"));
+    }
   }
   return profile;
 }

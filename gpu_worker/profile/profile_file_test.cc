@@ -39,8 +39,10 @@ TEST(ProfileFileTest, WhatIsWrongIsNamed) {
       {"\"work_seconds\": 1e-05", "\"work_seconds\": 1e308", "work_seconds: 1e+308, must be a number from 0 to"},
       {"\"in_bytes_per_second\": 8000000000.0", "\"in_bytes_per_second\": 1e-310", "in_bytes_per_second: "},
       {"\"beside_in\": 0.7", "\"beside_in\": \"fast\"", "sharing.compute.beside_in: \"fast\", must be a number"},
-      {"\"layer\": \"head\"", "\"layer\": \"tail\"", "layers[2].layer: tail, must be one of the known"},
+      {"\"layer\": \"head\"", "\"layer\": \"tail\"", "layers[2].layer: tail, must be embedding, block or head"},
       {"\"causal\": true", "\"causal\": 1", "layers[0].causal: 1, must be true or false"},
+      {"\"layer\": \"head\"", "\"layer\": \"block\"", "layers: no head with forward_seconds above 0"},
+      {"\"compute\": \"fp32\"", "\"compute\": \"fp64\"", "layers[0].compute: fp64, must be fp32, bf16 or fp16"},
       {"\"work_seconds\"", "\"work\"", "work_seconds: nothing, must be there"},
   };
   for (const Case& wrong : cases) {

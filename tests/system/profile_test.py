@@ -20,13 +20,14 @@ class ProfileTest(SystemTest):
     def test_a_machine_is_measured_and_plans_are_made_from_it(self):
         spec = self.work.spec()
         path, done = self.profile(spec, "--threads", 1)
-        for word in ("forward", "recompute", "backward", "updates", str(path)):
+        for word in ("forward", "recompute", "backward", "update", str(path)):
             self.assertIn(word, done.stdout)
         profile = json.loads(path.read_text())
         self.assertEqual(profile["threads"], 1)
         self.assertEqual([layer["layer"] for layer in profile["layers"]], ["embedding", "block", "head"])
         step = self.plan(spec, "--profile", path)["step"]
         self.assertTrue(step["exact"])
+        self.assertIn(step["bound"], ("compute", "in", "out", "update"))
         self.assertGreater(step["predicted_seconds"], 0)
         trace = self.work.path / "trace.json"
         self.plan(spec, "--profile", path, "--timeline", trace)
