@@ -19,6 +19,7 @@ void AddStop(CLI::App& app, int* exit_code);
 void AddTop(CLI::App& app, int* exit_code);
 void AddDoctor(CLI::App& app, int* exit_code);
 void AddKeys(CLI::App& app, int* exit_code);
+void AddTrace(CLI::App& app, int* exit_code);
 void AddVerify(CLI::App& app, int* exit_code);
 void AddTokenize(CLI::App& app, int* exit_code);
 

@@ -41,6 +41,7 @@ int main(int argc, char** argv) {
   eps::cli::AddTop(app, &exit_code);
   eps::cli::AddProfile(app, &exit_code);
   eps::cli::AddPlan(app, &exit_code);
+  eps::cli::AddTrace(app, &exit_code);
   eps::cli::AddImport(app, &exit_code);
   eps::cli::AddExport(app, &exit_code);
   eps::cli::AddTokenize(app, &exit_code);

@@ -8,11 +8,13 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "cli/command.h"
 #include "cli/common_flags.h"
 #include "cli/plan_trace.h"
+#include "cli/timeline_svg.h"
 #include "cli/whole_plan.h"
 #include "common/base/byte_size.h"
 #include "common/base/file_util.h"
@@ -141,6 +143,14 @@ void PrintJson(const WholePlan& plan) {
   std::printf("%s\n", json.dump(2).c_str());
 }
 
+// The predicted step, as the file's ending says.
+std::string Timeline(const WholePlan& plan, const std::string& file) {
+  const std::vector<TraceTrack> tracks = TracksOf(plan);
+  if (!absl::EndsWith(file, ".svg")) return ToChromeTrace(tracks);
+  const double seconds = plan.step.timeline.step_seconds / plan.step.scale;
+  return TimelineSvg(absl::StrFormat("A step, predicted: %.4g s", plan.step.timeline.step_seconds), tracks, 0, seconds);
+}
+
 absl::Status RunPlan(const PlanFlags& flags) {
   EPS_ASSIGN_OR_RETURN(RunConfig run, flags.run.Load());
   EPS_ASSIGN_OR_RETURN(const WholePlan plan, MakeWholePlan({.run = std::move(run),
@@ -150,7 +160,7 @@ absl::Status RunPlan(const PlanFlags& flags) {
                                                             .threads = flags.threads,
                                                             .profile = flags.profile}));
   if (!flags.timeline.empty()) {
-    EPS_RETURN_IF_ERROR(WriteFileAtomically(flags.timeline, ToChromeTrace(TracksOf(plan))));
+    EPS_RETURN_IF_ERROR(WriteFileAtomically(flags.timeline, Timeline(plan, flags.timeline)));
   }
   if (flags.json) {
     PrintJson(plan);
@@ -182,7 +192,8 @@ void AddPlan(CLI::App& app, int* exit_code) {
   AddProfileTo(*command, flags->profile);
   command
       ->add_option("--timeline", flags->timeline,
-                   "Writes the predicted step here, as a trace that Perfetto and chrome://tracing show")
+                   "Writes the predicted step here: FILE.svg a picture, else a trace that Perfetto and "
+                   "chrome://tracing show")
       ->type_name("FILE");
   command->add_flag("--json", flags->json, "As JSON");
   command->footer("Ends with 3 when the plan does not fit, naming the smallest cap that would do.");

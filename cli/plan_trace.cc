@@ -13,8 +13,8 @@ namespace eps::cli {
 
 std::vector<TraceTrack> TracksOf(const WholePlan& plan) {
   std::vector<TraceTrack> tracks;
-  for (const char* stream : {"compute", "in", "out"}) {  // in the order of StreamId
-    tracks.push_back({.process = "worker, predicted", .thread = stream, .events = {}});
+  for (const worker::StreamId stream : worker::kStreams) {  // in the order of StreamId
+    tracks.push_back({.process = "worker, predicted", .thread = std::string(worker::StreamName(stream)), .events = {}});
   }
   for (const worker::TimelineSpan& span : plan.step.timeline.steps) {
     const worker::RelayStep& step = plan.step.steps[static_cast<size_t>(span.index)];

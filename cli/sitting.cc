@@ -44,6 +44,14 @@ std::string ForwardDigestFile(const std::string& out, int worker) {
   return absl::StrCat(out, "/forward-", worker, ".jsonl");
 }
 
+std::vector<std::string> TraceLogFiles(const std::string& out, int workers) {
+  std::vector<std::string> files;
+  for (int worker = 1; worker <= workers; ++worker)
+    files.push_back(absl::StrCat(out, "/trace/worker-", worker, ".json"));
+  files.push_back(out + "/trace/daemon.json");
+  return files;
+}
+
 Sitting::Sitting(SittingOptions options, SignalQueue* signals) : options_(std::move(options)), signals_(*signals) {}
 
 SittingEnd Sitting::Run() {
@@ -68,6 +76,9 @@ absl::Status Sitting::StartDaemon() {
       "--token-file", doors_.token_file, "--expect-workers", absl::StrCat(options_.workers)};
   arguments.insert(arguments.end(), more.begin(), more.end());
   arguments.insert(arguments.end(), options_.daemon_arguments.begin(), options_.daemon_arguments.end());
+  if (options_.trace) {
+    arguments.insert(arguments.end(), {"--trace", TraceLogFiles(options_.out, options_.workers).back()});
+  }
   // A daemon whose starter died finishes its step, writes the checkpoint, and lets its workers go.
   EPS_ASSIGN_OR_RETURN(daemon_, Spawn({.name = "eps_server",
                                        .program = options_.programs + "/eps_server",
@@ -98,6 +109,10 @@ std::vector<std::string> Sitting::WorkerArguments(int worker) const {
   arguments.insert(arguments.end(), {"--token-file", doors_.token_file});
   if (options_.forward_digests) {
     arguments.insert(arguments.end(), {"--digests", ForwardDigestFile(options_.out, worker)});
+  }
+  if (options_.trace) {
+    const size_t index = static_cast<size_t>(worker - 1);
+    arguments.insert(arguments.end(), {"--trace", TraceLogFiles(options_.out, options_.workers)[index]});
   }
   return arguments;
 }

@@ -25,6 +25,7 @@ struct SittingOptions {
   bool out_is_new = false;                    // it was not there before: of a run that is refused it goes again
   std::vector<std::string> daemon_arguments;  // beside those that every sitting needs
   bool forward_digests = false;               // each worker writes ForwardDigestFile
+  bool trace = false;                         // all write TraceLogFiles, whose folder is there
   bool end_at_once = false;                   // by the first signal, not by the second
 
   std::function<void(const proto::StatusReply&)> show;  // how far it is, several times a second
@@ -39,6 +40,9 @@ struct SittingEnd {
 
 // Where worker `worker`, from 1, of a sitting in `out` writes its digests of the forward pass, where it is asked to.
 std::string ForwardDigestFile(const std::string& out, int worker);
+
+// Where those of a sitting in `out` that is traced write what they do (TraceLog): each worker, then the daemon.
+std::vector<std::string> TraceLogFiles(const std::string& out, int workers);
 
 // One sitting of a run: starts a daemon and workers as processes, watches them until the daemon has ended, and says how.
 // No process is left when it is destroyed.

@@ -6,18 +6,27 @@
 #include <cstdio>
 #include <filesystem>
 #include <memory>
+#include <optional>
+#include <string>
+#include <system_error>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "cli/child_process.h"
 #include "cli/command.h"
 #include "cli/common_flags.h"
+#include "cli/plan_trace.h"
 #include "cli/preflight.h"
 #include "cli/progress.h"
 #include "cli/run_report.h"
 #include "cli/signal_queue.h"
 #include "cli/sitting.h"
+#include "cli/timeline_svg.h"
+#include "cli/trace_files.h"
+#include "cli/whole_plan.h"
 #include "common/base/exit_code.h"
 #include "common/base/file_util.h"
 #include "common/base/flags.h"
@@ -27,6 +36,7 @@
 #include "common/checkpoint/checkpoint_directory.h"
 #include "common/checkpoint/checkpoint_files.h"
 #include "common/grpc/thread_needs.h"
+#include "common/telemetry/trace_file.h"
 
 namespace eps::cli {
 namespace {
@@ -39,6 +49,7 @@ struct TrainFlags {
   std::string metrics_listen;
   bool resume = false;
   bool quiet = false;
+  bool trace = false;
 
   int ThreadsPerWorker() const {
     if (worker.threads > 0) return worker.threads;
@@ -82,6 +93,37 @@ void SayStart(const TrainFlags& flags, const RunOutline& outline) {
   std::fflush(stdout);
 }
 
+// What the plan says of a step, to be drawn below one that was measured. Empty: several workers, of which it says
+// nothing, or no measured profile.
+absl::StatusOr<std::vector<TraceTrack>> PredictedTracks(const TrainFlags& flags, const TracedStep& measured) {
+  if (flags.workers > 1 || flags.worker.profile.empty()) return std::vector<TraceTrack>();
+  EPS_ASSIGN_OR_RETURN(RunConfig run, flags.run.Load());
+  EPS_ASSIGN_OR_RETURN(const WholePlan plan, MakeWholePlan({.run = std::move(run),
+                                                            .device = flags.worker.device,
+                                                            .device_memory_bytes = flags.worker.device_memory_bytes,
+                                                            .host_memory_bytes = flags.worker.host_memory_bytes,
+                                                            .threads = flags.ThreadsPerWorker(),
+                                                            .profile = flags.worker.profile}));
+  return Later(TracksOf(plan), measured.begin);
+}
+
+// Makes trace.json and timeline.svg of what the processes left.
+absl::Status FinishTrace(const TrainFlags& flags) {
+  const std::string out = flags.OutFolder();
+  EPS_ASSIGN_OR_RETURN(std::vector<TraceTrack> tracks, JoinTraceLogs(TraceLogFiles(out, flags.workers)));
+  if (const std::optional<TracedStep> step = MedianStep(tracks); step.has_value()) {
+    EPS_ASSIGN_OR_RETURN(const std::vector<TraceTrack> predicted, PredictedTracks(flags, *step));
+    tracks.insert(tracks.end(), predicted.begin(), predicted.end());
+    const std::string title = absl::StrFormat("%s, which took the median time: %.4g s%s", step->name, step->seconds(),
+                                              predicted.empty() ? "" : "; predicted below");
+    EPS_RETURN_IF_ERROR(WriteFileAtomically(out + "/timeline.svg", TimelineSvg(title, tracks, step->begin, step->end)));
+  }
+  EPS_RETURN_IF_ERROR(WriteFileAtomically(out + "/trace.json", ToChromeTrace(tracks)));
+  std::error_code ignored;
+  std::filesystem::remove_all(out + "/trace", ignored);
+  return absl::OkStatus();
+}
+
 int RunTrain(TrainFlags flags) {
   flags.worker.SetDefaultMemory(FindMemoryRoom(), flags.workers);
   const std::string out = flags.OutFolder();
@@ -96,7 +138,8 @@ int RunTrain(TrainFlags flags) {
   umask(077);  // what is made here and by the daemon is this user's alone
   std::error_code ignored;
   const bool out_is_new = !std::filesystem::exists(out, ignored);
-  const absl::Status made = MakeDirs(out + "/logs");
+  absl::Status made = MakeDirs(out + "/logs");
+  if (made.ok() && flags.trace) made = MakeDirs(out + "/trace");
   const absl::StatusOr<FileDescriptor> lock = made.ok() ? LockSitting(out) : made;
   const absl::StatusOr<std::string> programs = ProgramFolder();
   absl::StatusOr<SignalQueue> signals = SignalQueue::Create();
@@ -116,12 +159,17 @@ int RunTrain(TrainFlags flags) {
                    .out = out,
                    .out_is_new = out_is_new,
                    .daemon_arguments = flags.DaemonArguments(),
+                   .trace = flags.trace,
                    .show = [&](const proto::StatusReply& status) { progress.Show(status); },
                    .note = [&](const std::string& text) { progress.Note(text); }},
                   &*signals);
   const SittingEnd end = sitting.Run();
   progress.Finish();
   for (const std::string& error : end.errors) std::fprintf(stderr, "eps: %s\n", error.c_str());
+  if (flags.trace) {
+    const absl::Status traced = FinishTrace(flags);
+    if (!traced.ok()) std::fprintf(stderr, "eps: trace: %s\n", std::string(traced.message()).c_str());
+  }
   if (end.exit_code == kExitDone && !flags.quiet) std::printf("%s\n", EndText(out).c_str());
   return end.exit_code;
 }
@@ -149,6 +197,9 @@ void AddTrain(CLI::App& app, int* exit_code) {
                    "HTTP address of the daemon's /metrics, /healthz and /readyz; loopback only. Default: 127.0.0.1:0, "
                    "DIR/endpoints.json says the port")
       ->type_name("HOST:PORT");
+  command->add_flag("--trace", flags->trace,
+                    "Leaves trace.json, what each process did and waited for, for ui.perfetto.dev, and timeline.svg, a "
+                    "picture of one step, with --profile of one worker beside what was predicted");
   command->add_flag("--quiet", flags->quiet, "No progress");
   command->footer(
       "In DIR it leaves summary.json, metrics.jsonl, loss.svg, checkpoints/ and logs/ (docs/formats.md).\n"

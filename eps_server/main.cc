@@ -77,6 +77,12 @@ void AddFlags(CLI::App& app, Flags& flags) {
                  "which runs are compared (eps verify); takes another pass over both")
       ->type_name("FILE")
       ->needs(run);
+  app.add_option(
+         "--trace", options.trace_file,
+         "Writes each step, each chunk's sum and update, and what held updates up, with their times (`eps trace` "
+         "joins the files of several processes into one for Perfetto)")
+      ->type_name("FILE")
+      ->needs(run);
   app.add_option("--out", options.out,
                  "Folder for checkpoints, metrics.jsonl, summary.json, loss.svg and endpoints.json")
       ->type_name("DIR")

@@ -17,6 +17,7 @@
 #include "common/grpc/message_limits.h"
 #include "common/model/model_spec.h"
 #include "common/schedule/loss_scale.h"
+#include "common/telemetry/trace_log.h"
 #include "eps_server/checkpoint/checkpointer.h"
 #include "eps_server/data/corpus_tokens.h"
 #include "eps_server/data/data_mark.h"
@@ -29,6 +30,7 @@
 #include "eps_server/report/digest_log.h"
 #include "eps_server/report/loss_svg.h"
 #include "eps_server/report/metrics_log.h"
+#include "eps_server/report/step_trace.h"
 #include "eps_server/report/summary.h"
 #include "eps_server/service/control_service.h"
 #include "eps_server/service/data_service.h"
@@ -134,12 +136,19 @@ class TrainingDaemon final : public Daemon {
       EPS_ASSIGN_OR_RETURN(digests_, DigestLog::Open(options_.digest_file, &model_, store_.get()));
       observers.push_back(digests_.get());
     }
+    if (!options_.trace_file.empty()) {
+      EPS_ASSIGN_OR_RETURN(trace_, TraceLog::Create({.path = options_.trace_file}));
+      trace_->NameProcess("daemon");
+      step_trace_ = std::make_unique<StepTrace>(trace_.get());
+      observers.push_back(step_trace_.get());
+    }
     EPS_ASSIGN_OR_RETURN(coordinator_, Coordinator::Create({.model = &model_,
                                                             .run = &run_,
                                                             .store = store_.get(),
                                                             .checkpointer = checkpointer_.get(),
                                                             .observers = std::move(observers),
                                                             .witness = digests_.get(),
+                                                            .trace = trace_.get(),
                                                             .data = std::move(data_),
                                                             .evaluation_data = std::move(evaluation_data_),
                                                             .resume = resumed_,
@@ -326,7 +335,9 @@ class TrainingDaemon final : public Daemon {
   std::unique_ptr<EvaluationData> evaluation_data_;  // null: nothing is evaluated
   std::unique_ptr<Store> store_;
   std::unique_ptr<Checkpointer> checkpointer_;
-  RunState resumed_;  // or that of a new run
+  RunState resumed_;                 // or that of a new run
+  std::unique_ptr<TraceLog> trace_;  // null: none
+  std::unique_ptr<StepTrace> step_trace_;
   std::unique_ptr<MetricsLog> metrics_;
   std::unique_ptr<DigestLog> digests_;  // null: none is kept
   std::unique_ptr<Coordinator> coordinator_;

@@ -139,18 +139,20 @@ absl::Status Session::Prepare(const DeviceBackend& backend) {
   const int max_group_members = group_kind.empty() ? 0 : attachment_.run.relay.group_members;
   const absl::Time begin = absl::Now();
   const Profile profile = options_.profile != nullptr ? *options_.profile : NominalProfile(options_.device);
-  EPS_ASSIGN_OR_RETURN(
-      RelayPlan plan,
-      MakeRelayPlan({.model = &model_,
-                     .run = &attachment_.run,
-                     .kernels = backend.kernels(wire),
-                     .cap_bytes = options_.device_memory_bytes,
-                     .max_group_members = max_group_members,
-                     .host_stash_bytes = options_.host_stash_bytes,
-                     .profile = &profile,
-                     .link = LinkOf(options_.device, options_.transport.value_or(attachment_.run.transport))}));
+  const PlanRequest request = {.model = &model_,
+                               .run = &attachment_.run,
+                               .kernels = backend.kernels(wire),
+                               .cap_bytes = options_.device_memory_bytes,
+                               .max_group_members = max_group_members,
+                               .host_stash_bytes = options_.host_stash_bytes,
+                               .profile = &profile,
+                               .link = LinkOf(options_.device, options_.transport.value_or(attachment_.run.transport))};
+  EPS_ASSIGN_OR_RETURN(RelayPlan plan, MakeRelayPlan(request));
+  const double predicted_step_seconds =
+      options_.profile == nullptr ? 0 : PredictStep(request, plan).timeline.step_seconds;
   LogInfo("plan_made", {{"seconds", absl::ToDoubleSeconds(absl::Now() - begin)},
                         {"profile", profile.measured},
+                        {"predicted_step_seconds", predicted_step_seconds},
                         {"inner_kept", plan.inner.kept},
                         {"inner_swapped", plan.inner.swapped},
                         {"inner_recomputed", plan.inner.recomputed()},
@@ -166,14 +168,16 @@ absl::Status Session::Prepare(const DeviceBackend& backend) {
              .device_outside_bytes = device_->outside_bytes(),
              .host_bytes = plan.host_boundary_bytes + plan.host_inner_bytes + plan.host_push_bytes,
              .transport = transport_name_,
-             .group_kind = GroupKind(group_kind, transport_name_, plan)};
+             .group_kind = GroupKind(group_kind, transport_name_, plan),
+             .predicted_step_seconds = predicted_step_seconds};
   EPS_ASSIGN_OR_RETURN(executor_, RelayExecutor::Create({.model = &model_,
                                                          .run = &attachment_.run,
                                                          .device = device_.get(),
                                                          .transport = transport_.get(),
                                                          .plan = std::move(plan),
                                                          .witness = options_.witness,
-                                                         .alter_schedule = options_.alter_schedule}));
+                                                         .alter_schedule = options_.alter_schedule,
+                                                         .trace = options_.trace}));
   return Choose();
 }
 

@@ -113,6 +113,10 @@ absl::Status RunWorker(const WorkerOptions& user_options) {
                                 {"incarnation", attachment.incarnation},
                                 {"device", introduction.device_name},
                                 {"device_model", introduction.device_model}});
+    if (options.trace != nullptr) {
+      options.trace->NameProcess(absl::StrCat("worker ", attachment.worker_id.value()));
+      options.trace->SetClockOffset(attachment.clock_offset);
+    }
     const uint64_t incarnation = attachment.incarnation;
     const auto session = Session::Open(options, backend, std::move(attachment), *page);
     if (session.ok()) {

@@ -24,6 +24,7 @@
 #include "common/grpc/grpc_log.h"
 #include "common/grpc/thread_needs.h"
 #include "common/spec/run_config.h"
+#include "common/telemetry/trace_log.h"
 #include "gpu_worker/profile/profile_file.h"
 #include "gpu_worker/telemetry/forward_log.h"
 #include "gpu_worker/worker.h"
@@ -108,6 +109,12 @@ int WorkerMain(int argc, char** argv, AlterSchedule alter) {
                  "Writes a line of JSON per layer and micro-batch of the forward pass, with a digest of the layer's "
                  "output, by which runs are compared (eps verify)")
       ->type_name("FILE");
+  std::string trace_file;
+  app.add_option(
+         "--trace", trace_file,
+         "Writes what each stream does and waits for, and when, on the daemon's clock (`eps trace` joins the files "
+         "of several processes into one for Perfetto)")
+      ->type_name("FILE");
   std::string transport;
   app.add_option("--transport", transport,
                  "How weights and gradients travel: auto, grpc or shared_memory (default: as the run says)")
@@ -174,6 +181,13 @@ int WorkerMain(int argc, char** argv, AlterSchedule alter) {
     if (!opened.ok()) return Report(opened.status(), StartExitCode(opened.status()));
     digests = *std::move(opened);
     options.witness = digests.get();
+  }
+  std::unique_ptr<TraceLog> trace;
+  if (!trace_file.empty()) {
+    auto opened = TraceLog::Create({.path = trace_file});
+    if (!opened.ok()) return Report(opened.status(), StartExitCode(opened.status()));
+    trace = *std::move(opened);
+    options.trace = trace.get();
   }
   const absl::Status ended = RunWorker(options);
   return Report(ended, WorkerExitCode(ended));

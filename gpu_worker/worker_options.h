@@ -8,6 +8,7 @@
 
 #include "absl/time/time.h"
 #include "common/spec/run_config.h"
+#include "common/telemetry/trace_log.h"
 #include "gpu_worker/plan/profile.h"
 #include "gpu_worker/plan/schedule.h"
 #include "gpu_worker/relay/forward_witness.h"
@@ -31,8 +32,9 @@ struct WorkerOptions {
   std::string health_listen = "";                           // of grpc.health.v1, as metrics_listen; "": not served
   absl::Duration reconnect = absl::Seconds(30);             // a daemon that cannot be reached for so long is gone
   std::shared_ptr<const Profile> profile = nullptr;         // what the plan is made from; null: nominal figures
-  ForwardWitness* witness = nullptr;                        // outlives the worker; null: none
-  AlterSchedule alter_schedule = nullptr;                   // of a test's program alone
+  ForwardWitness* witness = nullptr;                        // these two outlive the worker; null: none
+  TraceLog* trace = nullptr;
+  AlterSchedule alter_schedule = nullptr;  // of a test's program alone
 };
 
 }  // namespace eps::worker

@@ -4,6 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 
 namespace eps {
@@ -20,6 +22,12 @@ struct TraceTrack {
   std::string process, thread;  // "worker, predicted", "compute"
   std::vector<TraceEvent> events;
 };
+
+// What a TraceLog has left: a process's tracks, in their order, times in seconds on the log's clock. A last line that was
+// cut off is left out.
+//
+// Errors: INVALID_ARGUMENT naming the line, and what is wrong with it
+absl::StatusOr<std::vector<TraceTrack>> ParseTraceLog(absl::string_view text);
 
 // The Chrome trace format, which Perfetto and chrome://tracing load: a JSON object with `traceEvents`, of which those with
 // "ph": "X" are complete events, in microseconds. Tracks of one process stand together, in the order in which they come.

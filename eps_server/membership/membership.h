@@ -43,6 +43,8 @@ struct WorkerMemory {
   int64_t host_bytes = 0;
   std::string transport;        // of weights and gradients: "grpc" or "shared_memory"
   std::string group_kind = "";  // Groups::Candidate::kind
+  // Of a step in which this worker has every vnode, by its plan; 0: nothing was measured.
+  double predicted_step_seconds = 0;
 };
 
 // Where the time of a pass went.

@@ -102,6 +102,7 @@ class UpdateEngineImpl final : public UpdateEngine {
         run_(*options.run),
         store_(*options.store),
         witness_(options.witness),
+        trace_(options.trace),
         clip_(options.run->optimizer.clip),
         holds_(options.run->holds_updates()),
         on_blob_made_(std::move(options.on_blob_made)),
@@ -120,6 +121,7 @@ class UpdateEngineImpl final : public UpdateEngine {
       for (int64_t c = 0; c < blob.num_chunks(); ++c) ranges.push_back(RangesOf(blob, c));
       total_chunks_ += blob.num_chunks();
     }
+    if (trace_ != nullptr) held_track_ = trace_->AddTrack("updates held");
     MutexLock lock(mu_);
     BeginStep(options.first_step);
   }
@@ -242,9 +244,10 @@ class UpdateEngineImpl final : public UpdateEngine {
   void Gather(BlobId blob, int64_t chunk, ChunkGradient gradient) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     if (!IsEager()) {
       // A std::function must be copyable, so the gradient goes behind a pointer.
-      Push([this, step = step_, blob, chunk, shared = std::make_shared<ChunkGradient>(std::move(gradient))] {
-        holds_ ? SumToHold(step, blob, chunk, *shared) : Measure(step, blob, chunk, *shared);
-      });
+      Push({"sum", blob, chunk},
+           [this, step = step_, blob, chunk, shared = std::make_shared<ChunkGradient>(std::move(gradient))] {
+             holds_ ? SumToHold(step, blob, chunk, *shared) : Measure(step, blob, chunk, *shared);
+           });
     } else if (IsHeld(blob)) {
       blobs_[blob.value()].blocked.emplace_back(chunk, std::move(gradient));
       BeginWaitFor(blob);
@@ -255,18 +258,28 @@ class UpdateEngineImpl final : public UpdateEngine {
 
   void PushEager(BlobId blob, int64_t chunk, ChunkGradient gradient) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     newest_updated_ = step_;
-    Push([this, blob, chunk, scalars = blobs_[blob.value()].scalars, step = step_,
-          shared = std::make_shared<ChunkGradient>(std::move(gradient))] {
+    Push({"update", blob, chunk}, [this, blob, chunk, scalars = blobs_[blob.value()].scalars, step = step_,
+                                   shared = std::make_shared<ChunkGradient>(std::move(gradient))] {
       UpdateEager(step, blob, chunk, *shared, scalars);
     });
   }
 
-  void Push(std::function<void()> task) {
-    queue_.Push([this, task = std::move(task)] {
+  struct TaskName {
+    const char* what;
+    BlobId blob;
+    int64_t chunk = 0;
+  };
+  void Push(const TaskName& name, std::function<void()> task) {
+    queue_.Push([this, name, task = std::move(task)] {
       if (stopped_) return;
       const auto begin = std::chrono::steady_clock::now();
       task();
-      busy_nanos_ += std::chrono::nanoseconds(std::chrono::steady_clock::now() - begin).count();
+      const auto end = std::chrono::steady_clock::now();
+      busy_nanos_ += std::chrono::nanoseconds(end - begin).count();
+      if (trace_ != nullptr) {
+        trace_->Add(trace_->TrackOfThisThread("optimizer"), absl::StrCat(name.what, " ", model_.blob(name.blob).name),
+                    begin, end, absl::StrCat("chunk ", name.chunk));
+      }
     });
   }
 
@@ -353,7 +366,10 @@ class UpdateEngineImpl final : public UpdateEngine {
   }
   void EndWaitFor(BlobId blob) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     if (waiting_.erase(blob) == 0 || !waiting_.empty()) return;
-    const double waited = std::chrono::duration<double>(std::chrono::steady_clock::now() - wait_begin_).count();
+    const auto now = std::chrono::steady_clock::now();
+    const double waited = std::chrono::duration<double>(now - wait_begin_).count();
+    if (trace_ != nullptr)
+      trace_->Add(held_track_, "wait: checkpoint", wait_begin_, now, "updates are held for its copy");
     step_held_seconds_ += waited;
     held_seconds_ = held_seconds_ + waited;  // written under the lock alone
     update_is_held_ = false;
@@ -362,7 +378,7 @@ class UpdateEngineImpl final : public UpdateEngine {
   void PushUpdates(BlobId blob) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     newest_updated_ = step_;
     if (skipped_) {
-      Push([this, blob, step = step_] {
+      Push({"carry over", blob}, [this, blob, step = step_] {
         store_.CarryOver(blob, ReadVersion(step));
         for (int64_t chunk = 0; chunk < model_.blob(blob).num_chunks(); ++chunk) ShowUpdated(step, blob, chunk);
         moved_bytes_ += model_.blob(blob).num_elems * 2 * SizeOf(store_.wire_dtype());
@@ -371,7 +387,7 @@ class UpdateEngineImpl final : public UpdateEngine {
       return;
     }
     for (int64_t chunk = 0; chunk < model_.blob(blob).num_chunks(); ++chunk) {
-      Push([this, blob, chunk, step = step_, scalars = blobs_[blob.value()].scalars] {
+      Push({"update", blob, chunk}, [this, blob, chunk, step = step_, scalars = blobs_[blob.value()].scalars] {
         UpdateGathered(step, blob, chunk, scalars);
       });
     }
@@ -490,6 +506,7 @@ class UpdateEngineImpl final : public UpdateEngine {
   const RunConfig& run_;
   Store& store_;
   ChunkWitness* const witness_;  // null: none
+  TraceLog* const trace_;        // null: none
   const ClipMode clip_;
   const bool holds_;
   const std::function<void(BlobId, Version)> on_blob_made_;
@@ -498,6 +515,7 @@ class UpdateEngineImpl final : public UpdateEngine {
   const std::function<void(absl::Status)> on_failure_;
   std::vector<std::vector<std::vector<DecayRange>>> ranges_;  // by blob and chunk
   int64_t total_chunks_ = 0;
+  int held_track_ = 0;        // of trace_
   size_t blobs_to_make_ = 0;  // a step
   const HoldBuffer hold_;
 

@@ -13,6 +13,7 @@
 #include "common/model/model_spec.h"
 #include "common/schedule/loss_scale.h"
 #include "common/spec/run_config.h"
+#include "common/telemetry/trace_log.h"
 #include "eps_server/optimizer/chunk_gradient.h"
 #include "eps_server/optimizer/chunk_witness.h"
 #include "eps_server/optimizer/hold_bytes.h"  // what holding costs
@@ -63,11 +64,12 @@ class UpdateEngine {
     const RunConfig* run = nullptr;
     Store* store = nullptr;
     ChunkWitness* witness = nullptr;  // null: none
-    int threads = 1;                  // that compute
-    StepId first_step;                // the next step to be made
-    int64_t skipped_steps = 0;        // before first_step
-    double last_norm = 0;             // of the step before first_step, for LAGGED
-    LossScale loss_scale;             // of first_step
+    TraceLog* trace = nullptr;  // of each chunk's sum and update, by thread, and of what holds updates; null: none
+    int threads = 1;            // that compute
+    StepId first_step;          // the next step to be made
+    int64_t skipped_steps = 0;  // before first_step
+    double last_norm = 0;       // of the step before first_step, for LAGGED
+    LossScale loss_scale;       // of first_step
     // Version `version` of `blob` is made; the callee publishes it.
     std::function<void(BlobId, Version)> on_blob_made;
     // Held: whether the step is skipped is decided, and with it the next step's loss scale.

@@ -16,9 +16,6 @@ std::string LossSvg(absl::Span<const double> losses);
 // Mean of the finite values within `radius` places, for each place; NaN where there is none.
 std::vector<double> MovingMean(absl::Span<const double> values, int64_t radius);
 
-// Round numbers (1, 2 or 5 times a power of ten apart) within [low, high], about `count` of them.
-std::vector<double> Ticks(double low, double high, int count);
-
 }  // namespace eps::server
 
 #endif  // EPS_SERVER_REPORT_LOSS_SVG_H_

@@ -130,6 +130,20 @@ TEST(SummaryTest, HasEveryFieldOfTheContract) {
   }
 }
 
+TEST(SummaryTest, SaysWhatAStepTookAndWhatTheOneWorkersPlanSaid) {
+  RunStatus status;
+  status.median_step_seconds = 2.5;
+  status.predicted_step_seconds = 2.25;
+  status.most_workers = 1;
+  const auto step = [&] { return nlohmann::json::parse(SummaryJson(status, {}, 0))["step_seconds"]; };
+  EXPECT_EQ(step(), nlohmann::json::parse(R"({"median": 2.5, "predicted": 2.25})"));
+  status.most_workers = 2;
+  EXPECT_TRUE(step()["predicted"].is_null());
+  status.most_workers = 1;
+  status.predicted_step_seconds = 0;
+  EXPECT_TRUE(step()["predicted"].is_null());
+}
+
 TEST(SummaryTest, HasTheLastEvaluationWhereThereIsOne) {
   RunStatus status;
   EXPECT_FALSE(nlohmann::json::parse(SummaryJson(status, {}, 0)).contains("evaluation"));
@@ -146,12 +160,6 @@ TEST(SummaryTest, APathThatIsNotUtf8StillGivesJson) {
   status.newest_checkpoint = "/out\xff/checkpoints/step-00000002";
   const auto summary = nlohmann::json::parse(SummaryJson(status, {}, 0));
   EXPECT_THAT(summary["newest_checkpoint"].get<std::string>(), HasSubstr("step-00000002"));
-}
-
-TEST(LossSvgTest, TicksAreRoundNumbersInside) {
-  EXPECT_THAT(Ticks(0, 10, 5), ElementsAre(0, 2, 4, 6, 8, 10));
-  EXPECT_THAT(Ticks(-0.3, 0.7, 4), ElementsAre(0, 0.5));
-  EXPECT_THAT(Ticks(2.2, 5.6, 6), ElementsAre(3, 4, 5));
 }
 
 TEST(LossSvgTest, TheMeanLeavesOutWhatIsNotANumber) {

@@ -15,6 +15,11 @@ std::string SummaryJson(const RunStatus& status, const std::vector<double>& loss
   summary["tokens"] = status.tokens;
   summary["seconds"] = seconds;
   summary["tokens_per_second"] = seconds > 0 ? static_cast<double>(status.tokens) / seconds : 0.0;
+  // Of one worker: what several make of a step no plan says.
+  const bool is_predicted = status.predicted_step_seconds > 0 && status.most_workers == 1;
+  summary["step_seconds"] = {
+      {"median", status.median_step_seconds},
+      {"predicted", is_predicted ? nlohmann::json(status.predicted_step_seconds) : nlohmann::json()}};
   summary["loss_first"] = losses.empty() ? nlohmann::json() : nlohmann::json(losses.front());
   summary["loss_last"] = losses.empty() ? nlohmann::json() : nlohmann::json(losses.back());
   summary["loss"] = losses;

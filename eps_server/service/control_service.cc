@@ -1,6 +1,7 @@
 #include "eps_server/service/control_service.h"
 
 #include <algorithm>
+#include <chrono>
 #include <string>
 #include <utility>
 #include <vector>
@@ -119,6 +120,7 @@ class ControlService final : public proto::Control::CallbackService {
                                                 .host_name = request.host_name()}));
     reply.set_worker_id(worker.value());
     reply.set_incarnation(options_.incarnation);
+    reply.set_clock_nanos(std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count());
     reply.set_run_config(options_.run_config);
     reply.set_lease_millis(absl::ToInt64Milliseconds(options_.host->lease()));
     reply.set_serving(options_.serving != nullptr);

@@ -55,11 +55,16 @@ absl::StatusOr<WorkerMemory> ToMemory(const proto::Ready& ready) {
     return absl::InvalidArgumentError(
         absl::StrCat("ready.group_kind: ", ready.group_kind().size(), " bytes, at most ", kMaxGroupKindBytes));
   }
+  if (!(ready.predicted_step_seconds() >= 0) || std::isinf(ready.predicted_step_seconds())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("ready.predicted_step_seconds: ", ready.predicted_step_seconds(), ", want at least 0"));
+  }
   return WorkerMemory{.device_arena_bytes = ready.device_arena_bytes(),
                       .device_outside_bytes = ready.device_outside_bytes(),
                       .host_bytes = ready.host_bytes(),
                       .transport = ready.transport(),
-                      .group_kind = ready.group_kind()};
+                      .group_kind = ready.group_kind(),
+                      .predicted_step_seconds = ready.predicted_step_seconds()};
 }
 
 absl::StatusOr<PassTiming> ToTiming(const proto::PassDone& done) {

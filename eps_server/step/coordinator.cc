@@ -90,6 +90,7 @@ class CoordinatorImpl final : public Coordinator {
         checkpointer_(*options.checkpointer),
         observers_(std::move(options.observers)),
         witness_(options.witness),
+        trace_(options.trace),
         data_(std::move(options.data)),
         evaluation_data_(std::move(options.evaluation_data)),
         expect_timeout_(options.expect_timeout),
@@ -133,6 +134,7 @@ class CoordinatorImpl final : public Coordinator {
                                                .run = &run_,
                                                .store = &store_,
                                                .witness = witness_,
+                                               .trace = trace_,
                                                .threads = threads,
                                                .first_step = first_step,
                                                .skipped_steps = skipped_steps,
@@ -250,6 +252,7 @@ class CoordinatorImpl final : public Coordinator {
     {
       MutexLock lock(mu_);
       EPS_RETURN_IF_ERROR(members_.Ready(worker, memory, clock_()));
+      predicted_step_seconds_ = memory.predicted_step_seconds;
       Wake();
     }
     LogInfo("worker_ready", {{"worker", worker.value()},
@@ -928,6 +931,7 @@ class CoordinatorImpl final : public Coordinator {
     status.device_peak_bytes = device_peak_bytes_;
     status.device_cap_bytes = members_.largest_cap_bytes();
     status.most_workers = most_workers_;
+    status.predicted_step_seconds = predicted_step_seconds_;
     if (IsWatched() && watch_.IsLate(now)) {
       const absl::string_view cause = FindStepWait().cause;
       status.step_wait_cause = std::string(cause.data(), cause.size());
@@ -956,6 +960,7 @@ class CoordinatorImpl final : public Coordinator {
   Checkpointer& checkpointer_;
   const std::vector<StepObserver*> observers_;
   ChunkWitness* const witness_;
+  TraceLog* const trace_;
   const std::unique_ptr<StepData> data_;
   const std::unique_ptr<EvaluationData> evaluation_data_;  // null: nothing is evaluated
   const absl::Duration expect_timeout_;
@@ -1014,6 +1019,7 @@ class CoordinatorImpl final : public Coordinator {
   StepWatch watch_ ABSL_GUARDED_BY(mu_);
   int64_t device_peak_bytes_ ABSL_GUARDED_BY(mu_) = 0;
   int most_workers_ ABSL_GUARDED_BY(mu_) = 0;
+  double predicted_step_seconds_ ABSL_GUARDED_BY(mu_) = 0;  // the newest worker's
 };
 
 }  // namespace

@@ -15,6 +15,7 @@
 #include "common/model/model_spec.h"
 #include "common/schedule/vnode_batch.h"
 #include "common/spec/run_config.h"
+#include "common/telemetry/trace_log.h"
 #include "eps_server/aggregation/aggregator.h"
 #include "eps_server/checkpoint/checkpointer.h"
 #include "eps_server/data/evaluation_data.h"
@@ -55,6 +56,7 @@ class Coordinator {
     Checkpointer* checkpointer = nullptr;
     std::vector<StepObserver*> observers;  // each is told of every step, in this order
     ChunkWitness* witness = nullptr;       // of the optimizer; null: none
+    TraceLog* trace = nullptr;             // the optimizer's; null: none
     std::unique_ptr<StepData> data;
     std::unique_ptr<EvaluationData> evaluation_data;    // where run->evaluation.is_on(), and only there
     RunState resume;                                    // default for a new run

@@ -1,7 +1,9 @@
 #include "eps_server/step/run_progress.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <utility>
+#include <vector>
 
 #include "common/base/ids.h"
 #include "common/base/status_macros.h"
@@ -9,7 +11,16 @@
 namespace eps::server {
 namespace {
 
-constexpr size_t kRecentSteps = 10;  // that tokens_per_second and eta_seconds look at
+constexpr size_t kRecentSteps = 10;   // that tokens_per_second and eta_seconds look at
+constexpr size_t kMedianSteps = 101;  // that median_step_seconds looks at
+
+double Median(const std::deque<double>& values) {
+  if (values.empty()) return 0;
+  std::vector<double> sorted(values.begin(), values.end());
+  const auto middle = sorted.begin() + static_cast<ptrdiff_t>(sorted.size() / 2);
+  std::nth_element(sorted.begin(), middle, sorted.end());
+  return *middle;
+}
 
 }  // namespace
 
@@ -36,6 +47,8 @@ void RunProgress::Commit(const StepReport& report, absl::Duration now) {
   loss_curve_.Add(report.loss);
   recent_.push_back({report.seconds, report.tokens});
   if (recent_.size() > kRecentSteps) recent_.pop_front();
+  step_seconds_.push_back(report.seconds);
+  if (step_seconds_.size() > kMedianSteps) step_seconds_.pop_front();
   last_ = report;
 }
 
@@ -61,6 +74,7 @@ void RunProgress::Fill(RunStatus& status, int64_t end, absl::Duration now) const
   status.counts.tokens = num_tokens_;
   status.counts.skipped_steps = num_skipped_;
   status.last_step_seconds = last_.seconds;
+  status.median_step_seconds = Median(step_seconds_);
   status.step_age_seconds = absl::ToDoubleSeconds(now - last_commit_);
   status.loss_curve = loss_curve_.Points();
   status.loss_curve_steps = loss_curve_.steps_per_point();

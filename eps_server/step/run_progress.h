@@ -39,7 +39,8 @@ class RunProgress {
   RunState state_;
   LossCurve loss_curve_;
   StepReport last_;
-  std::deque<Pace> recent_;  // the last steps
+  std::deque<Pace> recent_;          // the last steps, kRecentSteps of them at most
+  std::deque<double> step_seconds_;  // kMedianSteps
   // Of this sitting.
   double seconds_ = 0;
   int64_t num_steps_ = 0, num_tokens_ = 0, num_skipped_ = 0;

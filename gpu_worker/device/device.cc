@@ -24,6 +24,18 @@ absl::StatusOr<HostMemory> Device::NewHostMemory(int64_t num_bytes) {
   return HostMemory{absl::MakeSpan(start, static_cast<size_t>(num_bytes)), std::move(owner)};
 }
 
+absl::string_view StreamName(StreamId id) {
+  switch (id) {
+    case StreamId::kCompute:
+      return "compute";
+    case StreamId::kIn:
+      return "in";
+    case StreamId::kOut:
+      return "out";
+  }
+  return "unknown";
+}
+
 absl::string_view WaitCauseName(WaitCause cause) {
   switch (cause) {
     case WaitCause::kNone:

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -32,6 +33,8 @@ inline constexpr int64_t kArenaAlignBytes = 256;  // every span starts at a mult
 
 enum class StreamId { kCompute, kIn, kOut };
 inline constexpr int kNumStreams = 3;
+inline constexpr std::array kStreams = {StreamId::kCompute, StreamId::kIn, StreamId::kOut};
+absl::string_view StreamName(StreamId id);  // "compute", "in", "out"
 
 // Why a stream waits for an event; the key of WaitStats.
 enum class WaitCause { kNone, kPull, kStash, kPush, kVersion };
@@ -43,6 +46,20 @@ struct TimeSpan {
   std::chrono::steady_clock::time_point begin, end;
 };
 
+// What work is for, in words: "step 41, layer h.3, backward".
+class WorkLabel {
+ public:
+  virtual ~WorkLabel() = default;
+  virtual std::string ToString() const = 0;  // asked for errors alone; on any thread
+};
+
+// When a stream did what was enqueued under one label, or waited before it.
+struct StreamSpan {
+  const WorkLabel* label = nullptr;
+  std::optional<WaitCause> waited_for;  // nothing: it worked
+  TimeSpan time;
+};
+
 struct StreamStats {
   // From the first work after a Synchronize to the end of the last before the next, without wait_seconds. A device that
   // cannot tell leaves the gaps in, in which nothing was enqueued: it is the most that the stream can have been busy.
@@ -50,13 +67,9 @@ struct StreamStats {
   std::array<double, kNumWaitCauses> wait_seconds = {};  // blocked in Wait, by cause
   // The waits under WaitCause::kPull, one after the other. Of a device with a clock of its own, up to a millisecond off.
   std::vector<TimeSpan> pull_waits;
-};
-
-// What work is for, in words: "step 41, layer h.3, backward".
-class WorkLabel {
- public:
-  virtual ~WorkLabel() = default;
-  virtual std::string ToString() const = 0;  // asked for errors alone; on any thread
+  // With KeepSpans, of what had a label: one after the other, in stream order; as exact as pull_waits. A stream that failed
+  // may lack some.
+  std::vector<StreamSpan> spans;
 };
 
 // A point in a stream's work that another stream, or the host, can wait for. Made by Device::NewEvent,
@@ -99,8 +112,10 @@ class Stream {
   virtual void IssueNative(std::function<absl::Status(void* stream)> issue) = 0;
   // Blocks the caller until all that was enqueued is done; returns the stream's first error.
   virtual absl::Status Synchronize() = 0;
-  // Since the last call, which resets them.
+  // Since the last call, which resets them. Labels in them must still be there.
   virtual StreamStats TakeStats() = 0;
+  // From now on spans are kept, or not, as at first: on a GPU they take two timing events a label. The stream is idle.
+  virtual void KeepSpans(bool keep) = 0;
 };
 
 struct DeviceProperties {

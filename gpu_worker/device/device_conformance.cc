@@ -377,6 +377,64 @@ TEST_P(DeviceConformanceTest, WaitsAreCountedByCauseAndTakenOnce) {
   for (const double seconds : again.wait_seconds) EXPECT_EQ(seconds, 0);
 }
 
+TEST_P(DeviceConformanceTest, SpansSayWhenEachLabelWorkedAndWaited) {
+  class Label : public WorkLabel {
+    std::string ToString() const override { return "a label"; }
+  };
+  using Clock = std::chrono::steady_clock;
+  const auto pause = [] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(40));
+    return absl::OkStatus();
+  };
+  const Label pulls, first, second;
+  const std::unique_ptr<Event> pulled = device().NewEvent();
+  Stream& in = device().stream(StreamId::kIn);
+  Stream& compute = device().stream(StreamId::kCompute);
+  for (Stream* stream : {&in, &compute}) stream->KeepSpans(true);
+  const Clock::time_point before = Clock::now();
+  in.SetLabel(&pulls);
+  in.HostCall(pause);
+  in.Record(*pulled);
+  in.SetLabel(nullptr);
+  compute.SetLabel(&first);
+  compute.Wait(*pulled, WaitCause::kPull);
+  compute.HostCall(pause);
+  compute.HostCall(pause);
+  compute.SetLabel(&second);
+  compute.HostCall(pause);
+  compute.SetLabel(nullptr);
+  compute.HostCall(pause);  // nobody's
+  ASSERT_OK(in.Synchronize());
+  ASSERT_OK(compute.Synchronize());
+  const Clock::time_point after = Clock::now();
+  const std::vector<StreamSpan> pulling = in.TakeStats().spans;
+  const std::vector<StreamSpan> computing = compute.TakeStats().spans;
+  ASSERT_EQ(pulling.size(), 1u);
+  EXPECT_EQ(pulling[0].label, &pulls);
+  EXPECT_EQ(pulling[0].waited_for, std::nullopt);
+  ASSERT_EQ(computing.size(), 3u);
+  EXPECT_EQ(computing[0].label, &first);
+  EXPECT_EQ(computing[0].waited_for, WaitCause::kPull);
+  EXPECT_EQ(computing[1].label, &first);
+  EXPECT_EQ(computing[1].waited_for, std::nullopt);
+  EXPECT_EQ(computing[2].label, &second);
+  EXPECT_EQ(computing[2].waited_for, std::nullopt);
+  constexpr auto kOff = std::chrono::milliseconds(15);
+  EXPECT_GE(pulling[0].time.end - pulling[0].time.begin, std::chrono::milliseconds(40) - kOff);
+  EXPECT_GE(computing[1].time.end - computing[1].time.begin, std::chrono::milliseconds(80) - kOff);
+  EXPECT_GE(computing[1].time.begin, pulling[0].time.end - kOff);
+  EXPECT_GE(computing[2].time.begin, computing[1].time.end - kOff);
+  EXPECT_GE(pulling[0].time.begin, before - kOff);
+  EXPECT_LE(computing[2].time.end, after - std::chrono::milliseconds(40) + kOff);
+
+  // As at first, nothing is kept.
+  for (Stream* stream : {&in, &compute}) stream->KeepSpans(false);
+  compute.SetLabel(&first);
+  compute.HostCall(pause);
+  ASSERT_OK(compute.Synchronize());
+  EXPECT_TRUE(compute.TakeStats().spans.empty());
+}
+
 TEST_P(DeviceConformanceTest, AWaitForAPullSaysWhenItWas) {
   using Clock = std::chrono::steady_clock;
   const std::unique_ptr<Event> pulls[] = {device().NewEvent(), device().NewEvent()};

@@ -24,6 +24,9 @@ class PullClock {
   // after the other.
   void Pulled(Time begin, double version_wait_seconds, Time end);
 
+  // Of what was pulled since Start, one after the other.
+  absl::Span<const TimeSpan> version_waits() const { return version_waits_; }
+
   // Of the time in `waits`, which follow one another.
   double VersionWaitSeconds(absl::Span<const TimeSpan> waits) const;
 

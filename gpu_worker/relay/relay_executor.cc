@@ -24,29 +24,15 @@
 #include "gpu_worker/relay/group_exchange.h"
 #include "gpu_worker/relay/layer_runner.h"
 #include "gpu_worker/relay/pass_memory.h"
+#include "gpu_worker/relay/pass_trace.h"
 #include "gpu_worker/relay/pull_clock.h"
 #include "gpu_worker/relay/push_buffers.h"
+#include "gpu_worker/relay/step_label.h"
 
 namespace eps::worker {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-// What a step's work is called in errors: "step 41, layer h.3, backward".
-class StepLabel final : public WorkLabel {
- public:
-  StepLabel(const ModelSpec* model, StepId step, const RelayStep* work) : model_(*model), step_(step), work_(*work) {}
-  std::string ToString() const override {
-    const LayerSpec& layer = model_.layer(work_.layer);
-    const bool backward = work_.backward && layer.kind != LayerKind::kHead;  // the head is visited once
-    return absl::StrCat("step ", step_.value(), ", layer ", layer.name, backward ? ", backward" : ", forward");
-  }
-
- private:
-  const ModelSpec& model_;
-  const StepId step_;
-  const RelayStep& work_;
-};
 
 // A pass and what its steps need beside the arena. Lives until all streams are idle.
 struct Pass {
@@ -93,7 +79,11 @@ class RelayExecutorImpl : public RelayExecutor {
         memory_(std::move(memory)),
         witnessed_(std::move(witnessed)),
         layers_(model_, plan_, arena_, memory_.start_values(), device_.kernels(), device_.stream(StreamId::kCompute)),
-        push_buffers_(&device_, plan_.host_push_bytes) {}
+        push_buffers_(&device_, plan_.host_push_bytes) {
+    if (options_.trace == nullptr) return;
+    trace_.emplace(options_.trace, &model_);
+    for (const StreamId id : kStreams) device_.stream(id).KeepSpans(true);
+  }
 
   absl::StatusOr<PassResult> Run(const Assignment& assignment, Group* group) override;
   void Survey(Kernels& kernels) override;
@@ -144,7 +134,7 @@ class RelayExecutorImpl : public RelayExecutor {
     return memory_.Boundary(step.host, pass.context.shape);
   }
   void StageTokens(const Pass& pass) const;
-  // The device's statistics of the last pass, the wait for versions apart from the wait for pulls.
+  // The device's statistics of the last pass, whose labels are still there; the wait for versions apart from the wait for pulls.
   std::array<double, kNumWaitCauses> TakeWaits();
 
   // Fixed after construction.
@@ -167,6 +157,7 @@ class RelayExecutorImpl : public RelayExecutor {
   using ScheduleKey = std::tuple<std::vector<int>, bool, bool, int>;  // what differs between the passes of a run
   std::map<ScheduleKey, std::vector<RelayStep>> schedules_;
   PullClock pull_clock_;
+  std::optional<PassTrace> trace_;
   absl::Status group_not_used_;  // why, the last time: it is told once
 };
 
@@ -243,7 +234,9 @@ absl::StatusOr<PassResult> RelayExecutorImpl::Run(const Assignment& assignment, 
   for (size_t first = 0; first < batches.size(); first += most) {
     EPS_RETURN_IF_ERROR(RunPass(assignment, batches.subspan(first, most), group, parts.get(), result));
   }
-  result.seconds = std::chrono::duration<double>(Clock::now() - start).count();
+  const TimeSpan time = {start, Clock::now()};
+  result.seconds = std::chrono::duration<double>(time.end - time.begin).count();
+  if (trace_.has_value()) trace_->AddStep(assignment.step, batches.size(), time);
   return result;
 }
 
@@ -372,6 +365,9 @@ absl::Status RelayExecutorImpl::Execute(Pass& pass) {
   StageTokens(pass);
   for (const RelayStep& step : steps) pass.labels.emplace_back(&model_, pass.context.step, &step);
   for (size_t i = 0; i < steps.size(); ++i) Enqueue(i, pass);
+  if (trace_.has_value()) {  // what a stream does ends with its last step, whenever it is asked
+    for (const StreamId id : kStreams) device_.stream(id).SetLabel(nullptr);
+  }
 
   // Every stream is synchronised, failed or not: what is queued points into `pass`. Host calls, and with them what comes
   // over the wire, are the in-stream's and the out-stream's: the compute stream catches those errors, and may itself have
@@ -686,8 +682,13 @@ absl::Status FillRotaryTable(const ModelConfig& model, std::byte* to, Device& de
 }
 
 std::array<double, kNumWaitCauses> RelayExecutorImpl::TakeWaits() {
-  for (const StreamId id : {StreamId::kIn, StreamId::kOut}) device_.stream(id).TakeStats();
-  const StreamStats compute = device_.stream(StreamId::kCompute).TakeStats();
+  std::array<StreamStats, kNumStreams> stats;
+  for (const StreamId id : kStreams) stats[static_cast<size_t>(id)] = device_.stream(id).TakeStats();
+  const StreamStats& compute = stats[static_cast<size_t>(StreamId::kCompute)];
+  if (trace_.has_value()) {
+    for (const StreamId id : kStreams) trace_->AddSpans(id, stats[static_cast<size_t>(id)].spans);
+    trace_->AddVersionWaits(pull_clock_.version_waits());
+  }
   std::array<double, kNumWaitCauses> waits = compute.wait_seconds;
   double& pull = waits[static_cast<size_t>(WaitCause::kPull)];
   const double version = std::min(pull, pull_clock_.VersionWaitSeconds(compute.pull_waits));

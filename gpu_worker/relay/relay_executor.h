@@ -11,6 +11,7 @@
 #include "common/model/model_spec.h"
 #include "common/schedule/vnode_batch.h"
 #include "common/spec/run_config.h"
+#include "common/telemetry/trace_log.h"
 #include "gpu_worker/device/device.h"
 #include "gpu_worker/device/kernels.h"
 #include "gpu_worker/group/group.h"
@@ -44,6 +45,7 @@ class RelayExecutor {
     RelayPlan plan;
     ForwardWitness* witness = nullptr;       // of passes that train; outlives the executor; null: none
     AlterSchedule alter_schedule = nullptr;  // of every pass; of a test's program alone
+    TraceLog* trace = nullptr;               // outlives the executor; null: none
   };
   static absl::StatusOr<std::unique_ptr<RelayExecutor>> Create(Options options);
   virtual ~RelayExecutor() = default;

@@ -1,6 +1,7 @@
 #ifndef EPS_GPU_WORKER_TRANSPORT_CONTROL_H_
 #define EPS_GPU_WORKER_TRANSPORT_CONTROL_H_
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -39,6 +40,9 @@ struct Attachment {
   Version serving_version;
   std::string shared_memory_socket;  // path, for workers of the daemon's host; "": not offered
   Choices choices;                   // of this device model; empty: nobody has chosen yet
+  // To be added to this host's steady clock to have the daemon's, as far as the call's own time allows to tell; 0 where
+  // that cannot tell them apart, as on one host.
+  std::chrono::nanoseconds clock_offset = {};
 };
 
 // What the planned worker uses.
@@ -46,8 +50,9 @@ struct MemoryReport {
   int64_t device_arena_bytes = 0;
   int64_t device_outside_bytes = 0;
   int64_t host_bytes = 0;
-  std::string transport;   // how weights and gradients travel: "grpc" or "shared_memory"
-  std::string group_kind;  // workers that say the same may form a group; "": this one forms none
+  std::string transport;              // how weights and gradients travel: "grpc" or "shared_memory"
+  std::string group_kind;             // workers that say the same may form a group; "": this one forms none
+  double predicted_step_seconds = 0;  // by the plan, of one worker that has every vnode; 0: nothing was measured
 };
 
 struct PassReport {

@@ -151,6 +151,7 @@ absl::StatusOr<Attachment> ToAttachment(const proto::AttachReply& reply) {
   if (reply.worker_id() < 1) return Wrong("worker_id", reply.worker_id(), "at least 1");
   if (reply.lease_millis() < 1) return Wrong("lease_millis", reply.lease_millis(), "at least 1");
   if (reply.serving_version() < 0) return Wrong("serving_version", reply.serving_version(), "at least 0");
+  if (reply.clock_nanos() < 0) return Wrong("clock_nanos", reply.clock_nanos(), "at least 0");
   Attachment attachment;
   attachment.worker_id = WorkerId(reply.worker_id());
   attachment.incarnation = reply.incarnation();
@@ -214,6 +215,14 @@ proto::PassDone ToProto(const PassReport& report) {
   for (const auto& [cause, seconds] : report.wait_seconds) (*done.mutable_wait_seconds())[cause] = seconds;
   done.set_device_peak_bytes(report.device_peak_bytes);
   return done;
+}
+
+std::chrono::nanoseconds ClockOffset(std::chrono::steady_clock::time_point asked, std::chrono::nanoseconds theirs,
+                                     std::chrono::steady_clock::time_point answered) {
+  // They looked at their clock somewhere between.
+  const std::chrono::nanoseconds middle = asked.time_since_epoch() + (answered - asked) / 2;
+  const std::chrono::nanoseconds offset = theirs - middle;
+  return std::chrono::abs(offset) <= (answered - asked) / 2 ? std::chrono::nanoseconds(0) : offset;
 }
 
 }  // namespace eps::worker

@@ -1,5 +1,7 @@
 #include "gpu_worker/transport/control_messages.h"
 
+#include <chrono>
+
 #include <cmath>
 #include <cstdint>
 #include <string>
@@ -203,6 +205,8 @@ TEST_F(ControlMessagesTest, AnAttachmentNamesAWorkerALeaseAndARun) {
   reply.set_lease_millis(1000);
   reply.set_run_config("nonsense {");
   EXPECT_THAT(ToAttachment(reply), StatusIs(StatusCode::kInvalidArgument, "run_config"));
+  reply.set_clock_nanos(-1);
+  EXPECT_THAT(ToAttachment(reply), StatusIs(StatusCode::kInvalidArgument, "clock_nanos"));
 }
 
 TEST_F(ControlMessagesTest, APassReportComesThroughWhole) {
@@ -234,6 +238,15 @@ TEST_F(ControlMessagesTest, ChoicesComeThroughWholeOrAreRefusedByField) {
   EXPECT_EQ(std::get<ChoicesOrder>(order).choices, choices);
   event_.mutable_choices()->mutable_choices(1)->clear_value();
   ExpectRefused("choices[1].value: 0 bytes");
+}
+
+TEST(ClockOffsetTest, IsToldFromTheMiddleOfACall) {
+  using std::chrono::milliseconds;
+  using Time = std::chrono::steady_clock::time_point;
+  EXPECT_EQ(ClockOffset(Time(milliseconds(1000)), milliseconds(5001), Time(milliseconds(1002))), milliseconds(4000));
+  EXPECT_EQ(ClockOffset(Time(milliseconds(5000)), milliseconds(1), Time(milliseconds(5002))), milliseconds(-5000));
+  // One host: the daemon looked at the same clock within the call.
+  EXPECT_EQ(ClockOffset(Time(milliseconds(1000)), milliseconds(1009), Time(milliseconds(1010))), milliseconds(0));
 }
 
 TEST(AttachmentTest, HoldsTheChoicesOfTheDeviceModel) {

@@ -79,6 +79,7 @@ class GrpcControl final : public Control {
     event.mutable_ready()->set_host_bytes(memory.host_bytes);
     event.mutable_ready()->set_transport(memory.transport);
     event.mutable_ready()->set_group_kind(memory.group_kind);
+    event.mutable_ready()->set_predicted_step_seconds(memory.predicted_step_seconds);
     Enqueue(std::move(event));
   }
 
@@ -255,9 +256,12 @@ absl::StatusOr<Attachment> GrpcAttach(const std::string& address, const Introduc
   grpc::ClientContext context;
   context.set_deadline(absl::ToChronoTime(absl::Now() + timeout));
   proto::AttachReply reply;
+  const auto begin = std::chrono::steady_clock::now();
   EPS_RETURN_IF_ERROR_WITH(FromGrpc(stub->Attach(&context, request, &reply)), absl::StrCat("attach to ", address));
+  const auto end = std::chrono::steady_clock::now();
   auto attachment = ToAttachment(reply);
   EPS_RETURN_IF_ERROR_WITH(attachment.status(), absl::StrCat("attach to ", address, ": its answer"));
+  attachment->clock_offset = ClockOffset(begin, std::chrono::nanoseconds(reply.clock_nanos()), end);
   return attachment;
 }
 

@@ -4,7 +4,9 @@
 #include <cstddef>
 #include <cstring>
 #include <functional>
+#include <optional>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -86,7 +88,7 @@ void CpuStream::Launch(std::function<void()> work) {
 }
 
 void CpuStream::Enqueue(Task task) {
-  if (!task.waits) task.label = label_;
+  task.label = label_;
   MutexLock lock(mu_);
   tasks_.push_back(std::move(task));
   work_.NotifyOne();
@@ -117,6 +119,23 @@ StreamStats CpuStream::TakeStats() {
   return std::exchange(stats_, StreamStats());
 }
 
+void CpuStream::KeepSpans(bool keep) {
+  MutexLock lock(mu_);
+  keeps_spans_ = keep;
+}
+
+// What follows under one label is one span.
+void CpuStream::KeepSpan(const Task& task, TimeSpan time) {
+  if (task.label == nullptr || task.run == nullptr) return;
+  const auto waited_for = task.waits ? std::optional(task.cause) : std::nullopt;
+  std::vector<StreamSpan>& spans = stats_.spans;
+  if (!spans.empty() && spans.back().label == task.label && spans.back().waited_for == waited_for) {
+    spans.back().time.end = time.end;
+  } else {
+    spans.push_back({task.label, waited_for, time});
+  }
+}
+
 void CpuStream::Finish(const Task& task, const absl::Status& status, TimeSpan span) {
   MutexLock lock(mu_);
   if (status_.ok()) status_ = status;
@@ -128,6 +147,7 @@ void CpuStream::Finish(const Task& task, const absl::Status& status, TimeSpan sp
   } else {
     stats_.busy_at_most_seconds += seconds;
   }
+  if (keeps_spans_) KeepSpan(task, span);
 }
 
 void CpuStream::Loop() {
@@ -144,7 +164,7 @@ void CpuStream::Loop() {
       mu_.Unlock();
       const Clock::time_point start = Clock::now();
       absl::Status status = skip ? absl::OkStatus() : task.run();
-      if (!status.ok() && task.label != nullptr) status = Annotate(status, task.label->ToString());
+      if (!status.ok() && !task.waits && task.label != nullptr) status = Annotate(status, task.label->ToString());
       Finish(task, status, {start, Clock::now()});
     }  // what the task captured is gone before the stream counts as idle
     mu_.Lock();

@@ -50,6 +50,7 @@ class CpuStream : public Stream {
   void IssueNative(std::function<absl::Status(void* stream)> issue) override;
   absl::Status Synchronize() override;
   StreamStats TakeStats() override;
+  void KeepSpans(bool keep) override;
 
   // Runs `work` in stream order; skipped when the stream has failed.
   void Launch(std::function<void()> work);
@@ -70,6 +71,7 @@ class CpuStream : public Stream {
   void Enqueue(Task task);
   void Loop();
   void Finish(const Task& task, const absl::Status& status, TimeSpan span) ABSL_LOCKS_EXCLUDED(mu_);
+  void KeepSpan(const Task& task, TimeSpan span) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const WorkLabel* label_ = nullptr;  // of who enqueues
 
@@ -81,6 +83,7 @@ class CpuStream : public Stream {
   bool running_ ABSL_GUARDED_BY(mu_) = false;  // a task has been taken and is not finished
   absl::Status status_ ABSL_GUARDED_BY(mu_);   // the first error
   StreamStats stats_ ABSL_GUARDED_BY(mu_);
+  bool keeps_spans_ ABSL_GUARDED_BY(mu_) = false;
 
   std::thread thread_;  // last: it uses all of the above
 };

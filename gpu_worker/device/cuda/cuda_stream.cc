@@ -56,9 +56,17 @@ void CudaStream::Issue(std::function<absl::Status(GpuStream)> work) {
 }
 
 void CudaStream::SetLabel(const WorkLabel* label) {
-  label_ = label;
+  if (label != nullptr) label_ = label;
   thread_.SetLabel(label);
+  if (!keeps_spans_) return;
+  Issue([this, label](GpuStream) {
+    EPS_ASSIGN_OR_RETURN(OwnedGpuEvent begin, Mark());
+    labels_.push_back({.label = label, .waits = waits_.size(), .begin = std::move(begin)});
+    return absl::OkStatus();
+  });
 }
+
+void CudaStream::KeepSpans(bool keep) { keeps_spans_ = keep; }
 
 void CudaStream::Wait(Event& event, WaitCause cause) {
   auto* cuda_event = static_cast<CudaEvent*>(&event);
@@ -183,8 +191,43 @@ absl::Status CudaStream::EndBurst() {
   if (status.ok()) status = TakeFigures(*std::move(end), end_time);
   // A stream that failed has waits without an end, and marks that may never be reached: they are not used again.
   waits_.clear();
+  labels_.clear();
   burst_start_.reset();
   return Annotate(status, name_);
+}
+
+// The time of a label is that between its waits, up to where the next label begins.
+absl::Status CudaStream::TakeSpans(const TimeOfMark& time_of, std::chrono::steady_clock::time_point end_time) {
+  for (size_t l = 0; l < labels_.size(); ++l) {
+    if (labels_[l].label == nullptr) continue;
+    const bool is_last = l + 1 == labels_.size();
+    const size_t waits_end = is_last ? waits_.size() : labels_[l + 1].waits;
+    TimeSpan time;
+    EPS_ASSIGN_OR_RETURN(time.begin, time_of(labels_[l].begin));
+    const auto work_until = [&](std::chrono::steady_clock::time_point until) {
+      time.end = until;
+      if (time.end > time.begin) stats_.spans.push_back({labels_[l].label, std::nullopt, time});
+    };
+    for (size_t w = labels_[l].waits; w < waits_end; ++w) {
+      if (!waits_[w].end.has_value()) continue;
+      TimeSpan waited;
+      EPS_ASSIGN_OR_RETURN(waited.begin, time_of(waits_[w].start));
+      EPS_ASSIGN_OR_RETURN(waited.end, time_of(*waits_[w].end));
+      // What the events themselves take is no work.
+      if (w > labels_[l].waits) work_until(waited.begin);
+      stats_.spans.push_back({labels_[l].label, waits_[w].cause, waited});
+      time.begin = waited.end;
+    }
+    if (is_last) {
+      work_until(end_time);
+    } else {
+      EPS_ASSIGN_OR_RETURN(const auto next, time_of(labels_[l + 1].begin));
+      work_until(next);
+    }
+  }
+  for (LabelMark& mark : labels_) spare_marks_.push_back(std::move(mark.begin));
+  labels_.clear();
+  return absl::OkStatus();
 }
 
 absl::Status CudaStream::TakeFigures(OwnedGpuEvent end, std::chrono::steady_clock::time_point end_time) {
@@ -193,6 +236,7 @@ absl::Status CudaStream::TakeFigures(OwnedGpuEvent end, std::chrono::steady_cloc
     return end_time -
            std::chrono::duration_cast<std::chrono::steady_clock::duration>(std::chrono::duration<double>(seconds));
   };
+  EPS_RETURN_IF_ERROR(TakeSpans(before_end, end_time));
   EPS_ASSIGN_OR_RETURN(double busy_seconds, runtime_->SecondsBetween(burst_start_->get(), end.get()));
   for (TimedWait& wait : waits_) {
     if (!wait.end.has_value()) continue;

@@ -78,6 +78,7 @@ class CudaStream : public Stream {
   void IssueNative(std::function<absl::Status(void* stream)> issue) override;
   absl::Status Synchronize() override;
   StreamStats TakeStats() override;
+  void KeepSpans(bool keep) override;
 
   // Issues work of the GPU in stream order; an error becomes the stream's, with label and stream in front.
   void Issue(std::function<absl::Status(GpuStream)> work);
@@ -95,6 +96,12 @@ class CudaStream : public Stream {
   CudaStream(std::shared_ptr<GpuRuntime> runtime, std::shared_ptr<const HostPins> pins, const char* name,
              GpuStream stream)
       : runtime_(std::move(runtime)), pins_(std::move(pins)), name_(name), stream_(stream) {}
+  // Where a label's work begins.
+  struct LabelMark {
+    const WorkLabel* label = nullptr;  // null: the work before is over
+    size_t waits = 0;                  // that were issued before
+    OwnedGpuEvent begin;
+  };
   absl::Status IssueCopyOut(absl::Span<std::byte> host, const void* device);
   // A timing event, recorded here.
   absl::StatusOr<OwnedGpuEvent> Mark();
@@ -102,6 +109,8 @@ class CudaStream : public Stream {
   // Waits for the GPU; then takes the burst's figures. The issuing thread is idle.
   absl::Status EndBurst();
   absl::Status TakeFigures(OwnedGpuEvent end, std::chrono::steady_clock::time_point end_time);
+  using TimeOfMark = std::function<absl::StatusOr<std::chrono::steady_clock::time_point>(const OwnedGpuEvent& mark)>;
+  absl::Status TakeSpans(const TimeOfMark& time_of, std::chrono::steady_clock::time_point end_time);
 
   const std::shared_ptr<GpuRuntime> runtime_;
   const std::shared_ptr<const HostPins> pins_;
@@ -112,8 +121,10 @@ class CudaStream : public Stream {
   std::vector<OwnedGpuEvent> spare_marks_;
   std::optional<OwnedGpuEvent> burst_start_;
   std::vector<TimedWait> waits_;
+  bool keeps_spans_ = false;
+  std::vector<LabelMark> labels_;  // of a burst whose spans are kept
 
-  const WorkLabel* label_ = nullptr;  // the last that was set since Synchronize
+  const WorkLabel* label_ = nullptr;  // the last one since Synchronize
   absl::Status status_;               // the first error that Synchronize returned
   StreamStats stats_;
 

@@ -1,0 +1,33 @@
+#ifndef EPS_CLI_TRACE_FILES_H_
+#define EPS_CLI_TRACE_FILES_H_
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "common/telemetry/trace_file.h"
+
+namespace eps::cli {
+
+// What the processes of a run wrote (TraceLog), as one trace that begins at 0; tracks in the order of the files.
+// Errors: INVALID_ARGUMENT naming file and line · the system's
+absl::StatusOr<std::vector<TraceTrack>> JoinTraceLogs(absl::Span<const std::string> files);
+
+// From the start of a step on a worker to the start of its next one.
+struct TracedStep {
+  std::string name;  // "step 12"
+  double begin = 0, end = 0;
+  double seconds() const { return end - begin; }
+};
+// That which took the median time on the first worker; the first step, in which buffers are touched for the first time, is
+// left out where there are others. Nothing: there is no step that another one follows.
+std::optional<TracedStep> MedianStep(absl::Span<const TraceTrack> tracks);
+
+// The same tracks, `seconds` later.
+std::vector<TraceTrack> Later(std::vector<TraceTrack> tracks, double seconds);
+
+}  // namespace eps::cli
+
+#endif  // EPS_CLI_TRACE_FILES_H_

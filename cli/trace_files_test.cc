@@ -1,0 +1,64 @@
+#include "cli/trace_files.h"
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/base/file_util.h"
+#include "common/telemetry/trace_log.h"
+#include "common/testing/status_matchers.h"
+#include "gtest/gtest.h"
+
+namespace eps::cli {
+namespace {
+
+TEST(TraceFilesTest, FilesOfSeveralProcessesBecomeOneTraceThatBeginsAtZero) {
+  std::vector<std::string> files;
+  for (const char* name : {"worker 1", "daemon"}) {
+    files.push_back(testing::TempDir() + "/" + name);
+    ASSERT_OK_AND_ASSIGN(const auto log, TraceLog::Create({.path = files.back()}));
+    log->NameProcess(name);
+    const int begin = files.size() == 1 ? 7 : 5;
+    log->Add(log->AddTrack("steps"), "step 0", TraceLog::Time(std::chrono::seconds(begin)),
+             TraceLog::Time(std::chrono::seconds(8)));
+  }
+  ASSERT_OK_AND_ASSIGN(const std::vector<TraceTrack> tracks, JoinTraceLogs(files));
+  ASSERT_EQ(tracks.size(), 2u);
+  EXPECT_EQ(tracks[0].process, "worker 1");
+  EXPECT_DOUBLE_EQ(tracks[0].events[0].begin, 2);
+  EXPECT_DOUBLE_EQ(tracks[1].events[0].begin, 0);
+  EXPECT_DOUBLE_EQ(tracks[1].events[0].end, 3);
+}
+
+TEST(TraceFilesTest, AFileThatIsNoTraceIsNamed) {
+  const std::string file = testing::TempDir() + "/summary.json";
+  ASSERT_OK(WriteFileAtomically(file, "{}"));
+  EXPECT_THAT(JoinTraceLogs({file}), StatusIs(absl::StatusCode::kInvalidArgument, "summary.json: line 1"));
+  EXPECT_THAT(JoinTraceLogs({file + "-gone"}), StatusIs(absl::StatusCode::kNotFound, "summary.json-gone"));
+}
+
+TraceTrack StepsAt(const std::vector<double>& begins) {
+  TraceTrack track = {.process = "worker 1", .thread = "steps", .events = {}};
+  for (const double begin : begins) {
+    track.events.push_back(
+        {.name = "step at " + std::to_string(static_cast<int>(begin)), .begin = begin, .end = begin});
+  }
+  return track;
+}
+
+TEST(TraceFilesTest, TheMedianStepIsOfTheFirstWorkerAndNotTheFirst) {
+  const TraceTrack daemon = {
+      .process = "daemon", .thread = "steps", .events = {{.name = "step 0", .begin = 0, .end = 1}}};
+  // 90 and, after the first: 3, 5, 4.
+  const auto step = MedianStep({daemon, StepsAt({0, 90, 93, 98, 102}), StepsAt({0, 1})});
+  ASSERT_TRUE(step.has_value());
+  EXPECT_EQ(step->name, "step at 98");
+  EXPECT_EQ(step->seconds(), 4);
+  EXPECT_EQ(MedianStep({StepsAt({0, 2})})->seconds(), 2);
+  EXPECT_FALSE(MedianStep({StepsAt({0})}).has_value());
+  EXPECT_FALSE(MedianStep({daemon}).has_value());
+}
+
+}  // namespace
+}  // namespace eps::cli

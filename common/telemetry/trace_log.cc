@@ -1,0 +1,107 @@
+#include "common/telemetry/trace_log.h"
+
+#include <cerrno>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/base/file_util.h"
+#include "common/base/log.h"
+#include "nlohmann/json.hpp"
+
+namespace eps {
+namespace {
+
+// In quotes; bytes that are no UTF-8 are replaced, which JSON does not allow.
+std::string Quoted(absl::string_view text) {
+  return nlohmann::json(std::string(text.data(), text.size()))
+      .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+double Microseconds(std::chrono::nanoseconds time) { return 1e-3 * static_cast<double>(time.count()); }
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<TraceLog>> TraceLog::Create(Options options) {
+  std::FILE* file = std::fopen(options.path.c_str(), "we");
+  if (file == nullptr) return FileError(errno, "open", options.path);
+  std::unique_ptr<TraceLog> log(new TraceLog(std::move(options), file));
+  return log;
+}
+
+TraceLog::TraceLog(Options options, std::FILE* file) : options_(std::move(options)), file_(file) {
+  MutexLock lock(mu_);
+  Write("[\n");
+}
+
+TraceLog::~TraceLog() {
+  MutexLock lock(mu_);
+  // An event that says nothing, as the array may not end with a comma.
+  if (status_.ok())
+    Write("{\"ph\":\"M\",\"name\":\"process_labels\",\"pid\":1,\"tid\":0,\"args\":{\"labels\":\"\"}}\n]\n");
+  std::fclose(file_);
+}
+
+void TraceLog::Write(const std::string& line) {
+  if (!status_.ok()) return;
+  if (std::fwrite(line.data(), 1, line.size(), file_) == line.size()) return;
+  status_ = FileError(errno, "write", options_.path);
+  LogWarning("trace_failed", {{"error", status_.ToString()}});
+}
+
+void TraceLog::Name(absl::string_view what, int track, absl::string_view name) {
+  Write(absl::StrFormat("{\"ph\":\"M\",\"name\":\"%s\",\"pid\":1,\"tid\":%d,\"args\":{\"name\":%s}},\n", what, track,
+                        Quoted(name)));
+}
+
+void TraceLog::NameProcess(absl::string_view name) {
+  MutexLock lock(mu_);
+  Name("process_name", 0, name);
+}
+
+void TraceLog::SetClockOffset(std::chrono::nanoseconds offset) {
+  MutexLock lock(mu_);
+  offset_ = offset;
+}
+
+int TraceLog::NewTrack(absl::string_view name) {
+  Name("thread_name", ++tracks_, name);
+  return tracks_;
+}
+
+int TraceLog::AddTrack(absl::string_view name) {
+  MutexLock lock(mu_);
+  return NewTrack(name);
+}
+
+int TraceLog::TrackOfThisThread(absl::string_view name) {
+  MutexLock lock(mu_);
+  const auto [found, is_new] = thread_tracks_.emplace(std::this_thread::get_id(), 0);
+  if (is_new) found->second = NewTrack(absl::StrCat(name, " ", thread_tracks_.size()));
+  return found->second;
+}
+
+void TraceLog::Add(int track, absl::string_view name, Time begin, Time end, absl::string_view detail) {
+  MutexLock lock(mu_);
+  if (events_ == options_.max_events) return;
+  if (++events_ == options_.max_events) {
+    LogWarning("trace_full", {{"file", options_.path}, {"events", events_}});
+  }
+  Write(absl::StrFormat("{\"ph\":\"X\",\"name\":%s,\"pid\":1,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f%s},\n", Quoted(name),
+                        track, Microseconds(begin.time_since_epoch() + offset_), Microseconds(end - begin),
+                        detail.empty() ? "" : absl::StrCat(",\"args\":{\"detail\":", Quoted(detail), "}")));
+}
+
+void TraceLog::Flush() {
+  MutexLock lock(mu_);
+  if (status_.ok() && std::fflush(file_) != 0) {
+    status_ = FileError(errno, "write", options_.path);
+  }
+}
+
+absl::Status TraceLog::status() const {
+  MutexLock lock(mu_);
+  return status_;
+}
+
+}  // namespace eps
