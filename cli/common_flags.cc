@@ -18,21 +18,28 @@ CLI::Option* RunFlags::AddSetTo(CLI::App& command) {
       ->take_all();
 }
 
-void RunFlags::AddTo(CLI::App& command) {
-  command.add_option("--run", run, "The RunSpec: a .textproto or .json file")->required()->type_name("FILE");
+CLI::Option* RunFlags::AddTo(CLI::App& command) {
+  CLI::Option* spec =
+      command.add_option("--run", run, "The RunSpec: a .textproto or .json file")->required()->type_name("FILE");
   AddSetTo(command);
   command.add_option("--steps", steps, "Overrides the RunSpec's steps")
       ->type_name("N")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
+  return spec;
 }
 
-absl::StatusOr<RunConfig> RunFlags::Load() const {
+absl::StatusOr<std::vector<FieldOverride>> RunFlags::Overrides() const {
   std::vector<FieldOverride> overrides;
   for (const std::string& text : set) {
     EPS_ASSIGN_OR_RETURN(FieldOverride field, ParseFieldOverride(text));
     overrides.push_back(std::move(field));
   }
   if (steps > 0) overrides.push_back({"steps", absl::StrCat(steps)});
+  return overrides;
+}
+
+absl::StatusOr<RunConfig> RunFlags::Load() const {
+  EPS_ASSIGN_OR_RETURN(const std::vector<FieldOverride> overrides, Overrides());
   return LoadRunConfig(run, overrides);
 }
 

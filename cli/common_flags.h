@@ -21,11 +21,13 @@ struct RunFlags {
   std::vector<std::string> set;
   int64_t steps = 0;  // 0: the RunSpec's
 
-  void AddTo(CLI::App& command);
+  CLI::Option* AddTo(CLI::App& command);  // returns --run, which is required
   // --set alone, where --run is an option of its own.
   CLI::Option* AddSetTo(CLI::App& command);
   // Errors: LoadRunConfig's, and INVALID_ARGUMENT for a --set without "="
   absl::StatusOr<RunConfig> Load() const;
+  // What --set and --steps say. Errors: INVALID_ARGUMENT for a --set without "="
+  absl::StatusOr<std::vector<FieldOverride>> Overrides() const;
   // The same flags for another program.
   std::vector<std::string> ToArguments() const;
 };

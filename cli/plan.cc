@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdio>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -11,8 +12,10 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "cli/cap_curve.h"
 #include "cli/command.h"
 #include "cli/common_flags.h"
+#include "cli/plan_explanation.h"
 #include "cli/plan_trace.h"
 #include "cli/timeline_svg.h"
 #include "cli/whole_plan.h"
@@ -35,7 +38,9 @@ struct PlanFlags {
   int64_t device_memory_bytes = 0;  // 0: not given
   int threads = 0;                  // 0: not given
   int64_t host_memory_bytes = 0;    // 0: not given
-  std::string profile, timeline;
+  std::string model;                // in place of a RunSpec
+  std::string profile, timeline, cap_curve;
+  bool explain = false;
   bool json = false;
 };
 
@@ -106,40 +111,59 @@ void PrintForPeople(const WholePlan& plan) {
                       PerParameter(plan.host.model_state_bytes(), model)));
 }
 
-void PrintJson(const WholePlan& plan) {
+nlohmann::ordered_json ExplanationJson(const PlanExplanation& explanation) {
+  const auto number = [](const std::optional<double>& value) {
+    return value.has_value() ? nlohmann::ordered_json(*value) : nlohmann::ordered_json();
+  };
+  nlohmann::ordered_json blocks = nlohmann::ordered_json::array();
+  for (const BlockPlaces& each : explanation.blocks) {
+    blocks.push_back({{"first", each.first},
+                      {"last", each.last},
+                      {"kept", each.kept},
+                      {"swapped", each.swapped},
+                      {"recomputed", each.recomputed}});
+  }
+  return {{"blocks", blocks},
+          {"hiding_tokens", number(explanation.hiding_tokens)},
+          {"seconds_with_one_more_gib_of_device_memory", number(explanation.seconds_with_more_device)},
+          {"seconds_with_one_more_gib_of_host_memory", number(explanation.seconds_with_more_host)}};
+}
+
+void PrintJson(const WholePlan& plan, const std::optional<PlanExplanation>& explanation) {
   nlohmann::ordered_json buffers = nlohmann::ordered_json::array();
   for (const worker::PlanLine& line : worker::Describe(plan.device)) {
     buffers.push_back({{"what", line.what}, {"bytes", line.num_bytes}, {"why", line.why}});
   }
-  const nlohmann::ordered_json json = {{"parameters", plan.model.num_parameters()},
-                                       {"tokens_per_step", plan.run.tokens_per_step()},
-                                       {"device",
-                                        {{"cap_bytes", plan.device.cap_bytes},
-                                         {"arena_bytes", plan.device.arena_bytes},
-                                         {"outside_bytes", plan.outside_bytes},
-                                         {"smallest_cap_bytes", plan.smallest_cap_bytes},
-                                         {"kept_inner", plan.device.inner.kept},
-                                         {"swapped_inner", plan.device.inner.swapped},
-                                         {"recomputed_inner", plan.device.inner.recomputed()},
-                                         {"buffers", buffers}}},
-                                       {"step",
-                                        {{"predicted_seconds", plan.step.timeline.step_seconds},
-                                         {"bound", std::string(worker::ActivityName(plan.step.timeline.bound()))},
-                                         {"profile", plan.profile.measured},
-                                         {"exact", plan.has_exact_times}}},
-                                       {"worker_host",
-                                        {{"boundary_bytes", plan.device.host_boundary_bytes},
-                                         {"inner_bytes", plan.device.host_inner_bytes},
-                                         {"push_bytes", plan.device.host_push_bytes},
-                                         {"pinned_bytes", plan.device.host_pinned_bytes}}},
-                                       {"host",
-                                        {{"model_state_bytes", plan.host.model_state_bytes()},
-                                         {"contribution_window_bytes", plan.host.contribution_window_bytes},
-                                         {"hold_bytes", plan.host.hold_bytes},
-                                         {"checkpoint_buffer_bytes", plan.host.capture_bytes},
-                                         {"checkpoint_bytes", plan.host.checkpoint_bytes},
-                                         {"daemon_constant_bytes", plan.host.constant_bytes},
-                                         {"total_bytes", plan.host.total_bytes()}}}};
+  nlohmann::ordered_json json = {{"parameters", plan.model.num_parameters()},
+                                 {"tokens_per_step", plan.run.tokens_per_step()},
+                                 {"device",
+                                  {{"cap_bytes", plan.device.cap_bytes},
+                                   {"arena_bytes", plan.device.arena_bytes},
+                                   {"outside_bytes", plan.outside_bytes},
+                                   {"smallest_cap_bytes", plan.smallest_cap_bytes},
+                                   {"kept_inner", plan.device.inner.kept},
+                                   {"swapped_inner", plan.device.inner.swapped},
+                                   {"recomputed_inner", plan.device.inner.recomputed()},
+                                   {"buffers", buffers}}},
+                                 {"step",
+                                  {{"predicted_seconds", plan.step.timeline.step_seconds},
+                                   {"bound", std::string(worker::ActivityName(plan.step.timeline.bound()))},
+                                   {"profile", plan.profile.measured},
+                                   {"exact", plan.has_exact_times}}},
+                                 {"worker_host",
+                                  {{"boundary_bytes", plan.device.host_boundary_bytes},
+                                   {"inner_bytes", plan.device.host_inner_bytes},
+                                   {"push_bytes", plan.device.host_push_bytes},
+                                   {"pinned_bytes", plan.device.host_pinned_bytes}}},
+                                 {"host",
+                                  {{"model_state_bytes", plan.host.model_state_bytes()},
+                                   {"contribution_window_bytes", plan.host.contribution_window_bytes},
+                                   {"hold_bytes", plan.host.hold_bytes},
+                                   {"checkpoint_buffer_bytes", plan.host.capture_bytes},
+                                   {"checkpoint_bytes", plan.host.checkpoint_bytes},
+                                   {"daemon_constant_bytes", plan.host.constant_bytes},
+                                   {"total_bytes", plan.host.total_bytes()}}}};
+  if (explanation.has_value()) json["explanation"] = ExplanationJson(*explanation);
   std::printf("%s\n", json.dump(2).c_str());
 }
 
@@ -151,23 +175,59 @@ std::string Timeline(const WholePlan& plan, const std::string& file) {
   return TimelineSvg(absl::StrFormat("A step, predicted: %.4g s", plan.step.timeline.step_seconds), tracks, 0, seconds);
 }
 
+void PrintCurve(const std::vector<CapPoint>& points) {
+  std::printf("\na step under each cap, predicted: planned, everything recomputed, everything swapped\n");
+  const auto seconds = [](const std::optional<double>& value) {
+    return value.has_value() ? absl::StrFormat("%8.4g s", *value) : std::string("         -");
+  };
+  for (const CapPoint& point : points) {
+    std::printf("  %14lld  %10s  %s  %s  %s\n", static_cast<long long>(point.cap_bytes),
+                FormatByteSize(point.cap_bytes).c_str(), seconds(point.planned).c_str(),
+                seconds(point.recomputed).c_str(), seconds(point.swapped).c_str());
+  }
+}
+
+absl::Status DrawCurve(const WholePlanRequest& request, const PlanFlags& flags) {
+  const auto show = [](size_t done, size_t all) {
+    std::fprintf(stderr, "\reps: cap curve: %zu of %zu plans%s", done, all, done == all ? "\n" : "");
+  };
+  EPS_ASSIGN_OR_RETURN(const std::vector<CapPoint> points, CapCurve(request, show));
+  if (!flags.json) PrintCurve(points);
+  return WriteFileAtomically(flags.cap_curve, CapCurveSvg("A step against device memory, predicted", points));
+}
+
+absl::StatusOr<RunConfig> LoadRun(const PlanFlags& flags) {
+  if (flags.model.empty() == flags.run.run.empty()) {
+    return absl::InvalidArgumentError("one of --run and --model is required, and not both");
+  }
+  if (flags.model.empty()) return flags.run.Load();
+  EPS_ASSIGN_OR_RETURN(const std::vector<FieldOverride> overrides, flags.run.Overrides());
+  return RunConfigOfModel(flags.model, overrides);
+}
+
 absl::Status RunPlan(const PlanFlags& flags) {
-  EPS_ASSIGN_OR_RETURN(RunConfig run, flags.run.Load());
-  EPS_ASSIGN_OR_RETURN(const WholePlan plan, MakeWholePlan({.run = std::move(run),
-                                                            .device = flags.device,
-                                                            .device_memory_bytes = flags.device_memory_bytes,
-                                                            .host_memory_bytes = flags.host_memory_bytes,
-                                                            .threads = flags.threads,
-                                                            .profile = flags.profile}));
+  EPS_ASSIGN_OR_RETURN(RunConfig run, LoadRun(flags));
+  const WholePlanRequest request = {.run = std::move(run),
+                                    .device = flags.device,
+                                    .device_memory_bytes = flags.device_memory_bytes,
+                                    .host_memory_bytes = flags.host_memory_bytes,
+                                    .threads = flags.threads,
+                                    .profile = flags.profile};
+  EPS_ASSIGN_OR_RETURN(const WholePlan plan, MakeWholePlan(request));
+  std::optional<PlanExplanation> explanation;
+  if (flags.explain) {
+    EPS_ASSIGN_OR_RETURN(explanation, Explain(request, plan));
+  }
   if (!flags.timeline.empty()) {
     EPS_RETURN_IF_ERROR(WriteFileAtomically(flags.timeline, Timeline(plan, flags.timeline)));
   }
   if (flags.json) {
-    PrintJson(plan);
+    PrintJson(plan, explanation);
   } else {
     PrintForPeople(plan);
+    if (explanation.has_value()) std::printf("%s", ExplanationText(*explanation, plan).c_str());
   }
-  return absl::OkStatus();
+  return flags.cap_curve.empty() ? absl::OkStatus() : DrawCurve(request, flags);
 }
 
 }  // namespace
@@ -176,7 +236,13 @@ void AddPlan(CLI::App& app, int* exit_code) {
   CLI::App* command = app.add_subcommand(
       "plan", "Says what a run will take: every byte of device and host memory, before anything is started");
   auto flags = std::make_shared<PlanFlags>();
-  flags->run.AddTo(*command);
+  flags->run.AddTo(*command)->required(false);
+  command
+      ->add_option(
+          "--model", flags->model,
+          "In place of --run: a config.json in the Hugging Face form, or its folder; the rest of the run by --set "
+          "(a context of more than 4096 tokens is cut to that), to choose a machine before there is one")
+      ->type_name("FILE");
   command->add_option("--device", flags->device, "For which device: cpu, cuda or cuda:I; it need not be there")
       ->type_name("DEVICE")
       ->capture_default_str();
@@ -195,6 +261,15 @@ void AddPlan(CLI::App& app, int* exit_code) {
                    "Writes the predicted step here: FILE.svg a picture, else a trace that Perfetto and "
                    "chrome://tracing show")
       ->type_name("FILE");
+  command->add_flag("--explain", flags->explain,
+                    "Which layers are kept, swapped and recomputed, what bounds a step, from how many tokens transfers "
+                    "hide, and what one more GiB would buy");
+  command
+      ->add_option(
+          "--cap-curve", flags->cap_curve,
+          "Draws a step's time against the cap, from the smallest to all that the plan can use; makes some fifty "
+          "plans")
+      ->type_name("FILE.svg");
   command->add_flag("--json", flags->json, "As JSON");
   command->footer("Ends with 3 when the plan does not fit, naming the smallest cap that would do.");
   command->callback([flags, exit_code] { *exit_code = ReportStart(RunPlan(*flags)); });

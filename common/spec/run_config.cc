@@ -90,6 +90,28 @@ absl::StatusOr<RunConfig> LoadRunConfig(const std::string& path, const std::vect
   return config;
 }
 
+absl::StatusOr<RunConfig> RunConfigOfModel(const std::string& model, const std::vector<FieldOverride>& overrides) {
+  constexpr absl::string_view kConfig = "config.json";
+  proto::RunSpec spec;
+  const bool is_file = absl::EndsWith(model, kConfig);
+  const std::string file = is_file ? model : absl::StrCat(model, "/", kConfig);
+  EPS_RETURN_IF_ERROR(ReadFile(file, kMaxHfConfigBytes).status());
+  spec.mutable_model()->set_from(is_file ? AbsolutePath(".", DirName(model)) : AbsolutePath(".", model));
+  spec.mutable_data()->set_path("planned.bin");
+  spec.mutable_optimizer()->mutable_schedule()->set_peak(1e-4);
+  spec.set_steps(1);
+  absl::StatusOr<RunConfig> config = Check(spec, file, overrides);
+  const bool is_told = std::any_of(overrides.begin(), overrides.end(),
+                                   [](const FieldOverride& field) { return field.path == "model.context"; });
+  if (config.ok() && config->model.context > kPlannedContext && !is_told) {
+    std::vector<FieldOverride> shorter = overrides;
+    shorter.push_back({"model.context", absl::StrCat(kPlannedContext)});
+    config = Check(spec, file, shorter);
+  }
+  EPS_RETURN_IF_ERROR_WITH(config.status(), file);
+  return config;
+}
+
 std::string SerializeRunConfig(const RunConfig& config) { return RunSpecToTextproto(ToRunSpec(config)); }
 
 absl::StatusOr<RunConfig> ParseRunConfig(const std::string& text) {

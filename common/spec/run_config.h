@@ -195,6 +195,13 @@ absl::StatusOr<FieldOverride> ParseFieldOverride(const std::string& text);
 //         field, the value found and what is allowed
 absl::StatusOr<RunConfig> LoadRunConfig(const std::string& path, const std::vector<FieldOverride>& overrides);
 
+// The same of a run that is only planned: the model of a Hugging Face config.json, everything else as `overrides` say or by
+// default; its data is named, and is nowhere. A context of more than kPlannedContext tokens is cut to that unless told.
+// model: the file, or its folder
+// Errors: NOT_FOUND no such file · LoadRunConfig's
+inline constexpr int64_t kPlannedContext = 4096;
+absl::StatusOr<RunConfig> RunConfigOfModel(const std::string& model, const std::vector<FieldOverride>& overrides);
+
 // The run as canonical text, with the model explicit and every default written out: what the daemon
 // sends to workers and keeps in a checkpoint. ParseRunConfig(SerializeRunConfig(c)) == c, for every
 // c that LoadRunConfig gives; ParseRunConfig reads no file, checks every value again, and its

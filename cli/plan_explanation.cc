@@ -1,0 +1,142 @@
+#include "cli/plan_explanation.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "common/base/status_macros.h"
+#include "common/model/model_spec.h"
+#include "gpu_worker/plan/inner_places.h"
+#include "gpu_worker/plan/timeline.h"
+
+namespace eps::cli {
+namespace {
+
+constexpr int64_t kMoreBytes = int64_t{1} << 30;
+
+// The last blocks: those that have a backward.
+std::vector<BlockPlaces> BlocksOf(const WholePlan& plan) {
+  const int64_t items = int64_t{plan.device.max_pass_vnodes} * plan.run.batch.micro_batches;
+  const int64_t blocks = plan.device.inner.total / items;
+  const std::vector<worker::InnerPlace> places = plan.device.PlacesOf(blocks, items);
+  std::vector<std::string> names;
+  for (const LayerSpec& layer : plan.model.layers) {
+    if (layer.kind == LayerKind::kBlock) names.push_back(layer.name);
+  }
+  std::vector<BlockPlaces> result;
+  for (int64_t block = 0; block < blocks; ++block) {
+    const auto begin = places.begin() + block * items, end = begin + items;
+    BlockPlaces here;
+    here.kept = std::count(begin, end, worker::InnerPlace::kKeep);
+    here.swapped = std::count(begin, end, worker::InnerPlace::kSwap);
+    here.recomputed = std::count(begin, end, worker::InnerPlace::kRecompute);
+    here.first = here.last = names[names.size() - static_cast<size_t>(blocks - block)];
+    if (!result.empty() && result.back().kept == here.kept && result.back().swapped == here.swapped) {
+      result.back().last = here.last;
+    } else {
+      result.push_back(std::move(here));
+    }
+  }
+  return result;
+}
+
+// Where compute's time, a line through what two plans say of it, crosses each of the others'.
+std::optional<double> HidingTokens(const WholePlan& plan, const WholePlan& doubled) {
+  const auto& now = plan.step.timeline.busy_seconds;
+  const auto& then = doubled.step.timeline.busy_seconds;
+  constexpr auto kCompute = static_cast<size_t>(worker::Activity::kCompute);
+  const double compute_growth = then[kCompute] - now[kCompute];  // by one more of what the step has now
+  double times = 0;                                              // the step as it is
+  for (size_t a = 0; a < now.size(); ++a) {
+    if (a == kCompute) continue;
+    const double growth = then[a] - now[a];
+    const double lead = now[a] - now[kCompute];
+    if (growth >= compute_growth) {
+      if (lead > 0) return std::nullopt;
+      continue;
+    }
+    times = std::max(times, 1 + lead / (compute_growth - growth));
+  }
+  return times * static_cast<double>(plan.run.tokens_per_step());
+}
+
+absl::StatusOr<double> SecondsOf(const WholePlanRequest& request) {
+  EPS_ASSIGN_OR_RETURN(const WholePlan plan, MakeWholePlan(request));
+  return plan.step.timeline.step_seconds;
+}
+
+std::string PlacesText(const BlockPlaces& blocks) {
+  std::vector<std::string> parts;
+  const auto add = [&](int64_t count, absl::string_view what) {
+    if (count == 0) return;
+    const bool all = count == blocks.kept + blocks.swapped + blocks.recomputed;
+    parts.push_back(all ? std::string(what.data(), what.size()) : absl::StrCat(count, " ", what));
+  };
+  add(blocks.kept, "kept");
+  add(blocks.swapped, "swapped");
+  add(blocks.recomputed, "recomputed");
+  return absl::StrJoin(parts, ", ");
+}
+
+std::string MoreText(absl::string_view what, const std::optional<double>& seconds, double now) {
+  if (!seconds.has_value()) return absl::StrFormat("  one more GiB of %s: the plan has all that it can use\n", what);
+  return absl::StrFormat("  one more GiB of %s: %.4g s instead of %.4g s a step (%+.1f%%)\n", what, *seconds, now,
+                         100 * (*seconds / now - 1));
+}
+
+}  // namespace
+
+absl::StatusOr<PlanExplanation> Explain(const WholePlanRequest& request, const WholePlan& plan) {
+  PlanExplanation explanation = {.blocks = BlocksOf(plan)};
+  WholePlanRequest doubled = request;
+  doubled.run.batch.micro_batches *= 2;
+  EPS_ASSIGN_OR_RETURN(const WholePlan doubled_plan, MakeWholePlan(std::move(doubled)));
+  explanation.hiding_tokens = HidingTokens(plan, doubled_plan);
+  if (request.device_memory_bytes > 0 && plan.device.inner.kept < plan.device.inner.total) {
+    WholePlanRequest more = request;
+    more.device_memory_bytes += kMoreBytes;
+    EPS_ASSIGN_OR_RETURN(explanation.seconds_with_more_device, SecondsOf(more));
+  }
+  if (request.host_memory_bytes > 0 && plan.device.inner.recomputed() > 0) {
+    WholePlanRequest more = request;
+    more.host_memory_bytes += kMoreBytes;
+    EPS_ASSIGN_OR_RETURN(explanation.seconds_with_more_host, SecondsOf(more));
+  }
+  return explanation;
+}
+
+std::string ExplanationText(const PlanExplanation& explanation, const WholePlan& plan) {
+  const worker::Timeline& step = plan.step.timeline;
+  const int64_t items = int64_t{plan.device.max_pass_vnodes} * plan.run.batch.micro_batches;
+  std::string text = absl::StrFormat("\ninner activations, of %d micro-batches each:\n", items);
+  for (const BlockPlaces& blocks : explanation.blocks) {
+    const std::string names =
+        blocks.first == blocks.last ? blocks.first : absl::StrCat(blocks.first, " to ", blocks.last);
+    absl::StrAppend(&text, absl::StrFormat("  %-28s %s\n", names, PlacesText(blocks)));
+  }
+  absl::StrAppend(&text, "  what is kept is the last of each way there, as the way back begins with it\n");
+  absl::StrAppend(&text,
+                  absl::StrFormat("\nwhat would make a step shorter:\n  %s is busy for %.1f%% of it, the longest\n",
+                                  worker::ActivityName(step.bound()),
+                                  100 * step.busy_seconds[static_cast<size_t>(step.bound())] / step.step_seconds));
+  if (explanation.hiding_tokens.has_value()) {
+    absl::StrAppend(&text,
+                    absl::StrFormat("  transfers and updates hide under compute from %.0f tokens a step, by more "
+                                    "batch.micro_batches; this run has %d\n",
+                                    std::ceil(*explanation.hiding_tokens), plan.run.tokens_per_step()));
+  } else {
+    absl::StrAppend(&text, "  transfers hide under compute at no number of tokens: what each one moves takes longer\n");
+  }
+  absl::StrAppend(&text, MoreText("device memory", explanation.seconds_with_more_device, step.step_seconds));
+  if (plan.device.inner.recomputed() > 0) {
+    absl::StrAppend(&text, explanation.seconds_with_more_host.has_value()
+                               ? MoreText("host memory", explanation.seconds_with_more_host, step.step_seconds)
+                               : "  nothing is swapped without --host-memory\n");
+  }
+  return text;
+}
+
+}  // namespace eps::cli

@@ -1,0 +1,37 @@
+#ifndef EPS_CLI_PLAN_EXPLANATION_H_
+#define EPS_CLI_PLAN_EXPLANATION_H_
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "cli/whole_plan.h"
+
+namespace eps::cli {
+
+// Blocks that follow one another, with as many of their micro-batches' inner activations in each place.
+struct BlockPlaces {
+  std::string first, last;                        // layers
+  int64_t kept = 0, swapped = 0, recomputed = 0;  // of each block
+};
+
+// Why a plan is as it is, and what would make it better; by simulation.
+struct PlanExplanation {
+  std::vector<BlockPlaces> blocks;  // that have a backward, in forward order
+  // Tokens of a step from which compute is busy the longest, if they grow by more micro-batches, which take no device
+  // memory; nothing: however many there are, something else is.
+  std::optional<double> hiding_tokens;
+  // A step's seconds with one more GiB of device memory, and of host memory; nothing: that is not limited.
+  std::optional<double> seconds_with_more_device, seconds_with_more_host;
+};
+
+// Makes up to three more plans. Errors: MakeWholePlan's
+absl::StatusOr<PlanExplanation> Explain(const WholePlanRequest& request, const WholePlan& plan);
+
+// Lines for people.
+std::string ExplanationText(const PlanExplanation& explanation, const WholePlan& plan);
+
+}  // namespace eps::cli
+
+#endif  // EPS_CLI_PLAN_EXPLANATION_H_

@@ -1,0 +1,111 @@
+#include "cli/plan_explanation.h"
+
+#include <string>
+#include <vector>
+
+#include "cli/cap_curve.h"
+#include "cli/whole_plan.h"
+#include "common/base/file_util.h"
+#include "common/spec/run_config.h"
+#include "common/testing/status_matchers.h"
+#include "common/testing/temp_dir.h"
+#include "gmock/gmock.h"
+#include "gpu_worker/plan/profile.h"
+#include "gtest/gtest.h"
+
+namespace eps::cli {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+// Of 8 blocks, in two vnodes of two micro-batches.
+WholePlanRequest RequestFor(int64_t host_memory_bytes = 0) {
+  const TempDir dir;
+  EXPECT_OK(WriteFileAtomically(dir.File("run.textproto"), R"(
+      model { layers: 8 d_model: 64 heads: 4 context: 128 vocab: 128 }
+      data { path: "a.bin" } batch { virtual_nodes: 2 micro_batches: 2 micro_batch: 4 }
+      optimizer { schedule { peak: 1 } } steps: 1)"));
+  auto run = LoadRunConfig(dir.File("run.textproto"), {});
+  EXPECT_OK(run.status());
+  return {.run = *std::move(run), .host_memory_bytes = host_memory_bytes};
+}
+
+TEST(PlanExplanationTest, EveryBlockIsToldOnceWithAllOfItsMicroBatches) {
+  WholePlanRequest request = RequestFor();
+  ASSERT_OK_AND_ASSIGN(const WholePlan most, MakeWholePlan(request));
+  request.device_memory_bytes = (most.smallest_cap_bytes + most.device.arena_bytes) / 2;
+  ASSERT_OK_AND_ASSIGN(const WholePlan plan, MakeWholePlan(request));
+  ASSERT_OK_AND_ASSIGN(const PlanExplanation explanation, Explain(request, plan));
+  ASSERT_FALSE(explanation.blocks.empty());
+  EXPECT_EQ(explanation.blocks.front().first, "h.0");
+  EXPECT_EQ(explanation.blocks.back().last, "h.7");
+  int64_t kept = 0;
+  for (const BlockPlaces& blocks : explanation.blocks) {
+    EXPECT_EQ(blocks.kept + blocks.swapped + blocks.recomputed, 4);
+    const int64_t count = 1 + std::stoi(blocks.last.substr(2)) - std::stoi(blocks.first.substr(2));
+    kept += count * blocks.kept;
+  }
+  EXPECT_EQ(kept, plan.device.inner.kept);
+  // All of it fits into a GiB.
+  ASSERT_TRUE(explanation.seconds_with_more_device.has_value());
+  EXPECT_LT(*explanation.seconds_with_more_device, plan.step.timeline.step_seconds);
+  EXPECT_EQ(*explanation.seconds_with_more_device, most.step.timeline.step_seconds);
+  EXPECT_THAT(ExplanationText(explanation, plan), HasSubstr("h.7"));
+}
+
+TEST(PlanExplanationTest, WhatHasAllThatItCanUseIsSaidToHave) {
+  const WholePlanRequest request = RequestFor();
+  ASSERT_OK_AND_ASSIGN(const WholePlan plan, MakeWholePlan(request));
+  ASSERT_OK_AND_ASSIGN(const PlanExplanation explanation, Explain(request, plan));
+  EXPECT_FALSE(explanation.seconds_with_more_device.has_value());
+  EXPECT_FALSE(explanation.seconds_with_more_host.has_value());
+  const std::string text = ExplanationText(explanation, plan);
+  EXPECT_THAT(text, HasSubstr("h.0 to h.7"));
+  EXPECT_THAT(text, HasSubstr("the plan has all that it can use"));
+  EXPECT_THAT(text, Not(HasSubstr("recomputed")));
+}
+
+// Weights come over a network that is very slow: only with many tokens is compute busy for longer.
+TEST(PlanExplanationTest, TransfersHideFromTheTokensThatItSays) {
+  WholePlanRequest request = RequestFor();
+  request.run.transport = TransportChoice::kGrpc;
+  request.run.relay.boundaries = BoundaryPolicy::kDevice;
+  const auto busy = [&](int micro_batches) {
+    request.run.batch.micro_batches = micro_batches;
+    const auto plan = MakeWholePlan(request);
+    EXPECT_OK(plan.status());
+    return *plan;
+  };
+  const WholePlan plan = busy(2);
+  ASSERT_OK_AND_ASSIGN(const PlanExplanation explanation, Explain(request, plan));
+  ASSERT_TRUE(explanation.hiding_tokens.has_value());
+  const double micro_batches = 2 * *explanation.hiding_tokens / static_cast<double>(plan.run.tokens_per_step());
+  const auto most = busy(static_cast<int>(micro_batches) + 2).step.timeline;
+  EXPECT_EQ(most.bound(), worker::Activity::kCompute);
+  if (micro_batches > 2) EXPECT_NE(busy(static_cast<int>(micro_batches) / 2).step.timeline.bound(), most.bound());
+}
+
+TEST(CapCurveTest, MoreMemoryIsNeverSlowerAndNoPolicyBeatsThePlan) {
+  const WholePlanRequest request = RequestFor(int64_t{1} << 30);
+  size_t told = 0;
+  ASSERT_OK_AND_ASSIGN(const std::vector<CapPoint> points,
+                       CapCurve(request, [&](size_t done, size_t) { told = done; }));
+  EXPECT_EQ(told, points.size());
+  // What the search may miss (bench/run plan).
+  constexpr double kMissed = 1.02;
+  for (size_t i = 0; i < points.size(); ++i) {
+    if (i > 0) EXPECT_GT(points[i].cap_bytes, points[i - 1].cap_bytes);
+    if (i > 0) EXPECT_LE(points[i].planned, kMissed * points[i - 1].planned);
+    ASSERT_TRUE(points[i].recomputed.has_value() && points[i].swapped.has_value());
+    EXPECT_LE(points[i].planned, kMissed * *points[i].recomputed);
+    EXPECT_LE(points[i].planned, kMissed * *points[i].swapped);
+  }
+  EXPECT_LT(points.back().planned, *points.back().recomputed);
+  const std::string svg = CapCurveSvg("a curve", points);
+  EXPECT_THAT(svg, HasSubstr("everything swapped"));
+  EXPECT_THAT(svg, HasSubstr("device memory (MiB)"));
+}
+
+}  // namespace
+}  // namespace eps::cli
