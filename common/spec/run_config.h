@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/choices/choices.h"
+#include "common/model/layer_drop.h"
 #include "common/model/model_spec.h"
 #include "common/schedule/loss_scale.h"
 #include "common/tensor/dtype.h"
@@ -163,6 +164,7 @@ struct RunConfig {
   CheckpointConfig checkpoint;
   int64_t steps = 0;
   EvaluationConfig evaluation;
+  LayerDropConfig layer_drop;  // depth.drop
 
   // The data of evaluation.path.
   DataConfig evaluation_data() const;
