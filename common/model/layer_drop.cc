@@ -48,12 +48,29 @@ std::vector<LayerId> LayerDrop::DroppedIn(StepId step) const {
     const LayerId id(layer);
     if (UniformOf(seed_, step, id) < ShareOf(id)) dropped.push_back(id);
   }
-  if (!std::includes(dropped.begin(), dropped.end(), kept_one_of_.begin(), kept_one_of_.end())) return dropped;
+  if (!DropsAll(dropped)) return dropped;
   const auto nearness = [&](LayerId id) { return UniformOf(seed_, step, id) / ShareOf(id); };
   const LayerId stays = *std::max_element(kept_one_of_.begin(), kept_one_of_.end(),
                                           [&](LayerId a, LayerId b) { return nearness(a) < nearness(b); });
   dropped.erase(std::find(dropped.begin(), dropped.end(), stays));
   return dropped;
+}
+
+std::vector<LayerId> LayerDrop::Average() const {
+  std::vector<LayerId> dropped;
+  double sum = 0.5;
+  for (int layer = 1; is_on() && layer <= num_blocks_; ++layer) {
+    sum += ShareOf(LayerId(layer));
+    if (sum < 1) continue;
+    sum -= 1;
+    dropped.push_back(LayerId(layer));
+  }
+  if (DropsAll(dropped)) dropped.erase(std::find(dropped.begin(), dropped.end(), kept_one_of_.front()));
+  return dropped;
+}
+
+bool LayerDrop::DropsAll(const std::vector<LayerId>& dropped) const {
+  return std::includes(dropped.begin(), dropped.end(), kept_one_of_.begin(), kept_one_of_.end());
 }
 
 std::vector<bool> DroppedBlobs(const ModelSpec& model, absl::Span<const LayerId> dropped) {

@@ -39,10 +39,15 @@ class LayerDrop {
   bool is_on() const { return config_.is_on(); }
   // Rising; blocks alone.
   std::vector<LayerId> DroppedIn(StepId step) const;
+  // As many as a step drops on average, spread over the blocks as their shares are: for planning.
+  std::vector<LayerId> Average() const;
   // How likely a block is dropped; of LayerId 0, the embedding, and of the head 0.
   double ShareOf(LayerId layer) const;
 
  private:
+  // None of kept_one_of_ would be left. Of rising layers.
+  bool DropsAll(const std::vector<LayerId>& dropped) const;
+
   const LayerDropConfig config_;
   const uint64_t seed_;
   const int num_blocks_;

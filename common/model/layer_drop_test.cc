@@ -104,6 +104,15 @@ TEST(LayerDropTest, WhereSomeBlocksTrainOneOfThemRuns) {
   }
 }
 
+TEST(LayerDropTest, OnAverageItDropsAsManyAsTheSharesSaySpreadAsTheyAre) {
+  const ModelSpec model = Model(8);
+  EXPECT_EQ(Values(LayerDrop(model, {.share = 0.25}).Average()), (std::vector<int>{2, 6}));
+  EXPECT_EQ(Values(LayerDrop(model, {.share = 0.5, .rule = DropRule::kLinear}).Average()), (std::vector<int>{4, 7}));
+  EXPECT_EQ(LayerDrop(model, {.share = 0.999}).Average().size(), 7u);
+  EXPECT_TRUE(LayerDrop(model, {}).Average().empty());
+  EXPECT_TRUE(LayerDrop(Model(1), {.share = 0.9}).Average().empty());
+}
+
 TEST(LayerDropTest, TheBlobsOfDroppedLayersAreThoseThatNoOtherLayerUses) {
   const ModelSpec model = Model(3, 7, {"transformer.h.1.ln_1.*"});
   std::vector<std::string> names;
