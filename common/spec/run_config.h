@@ -204,6 +204,10 @@ absl::StatusOr<RunConfig> LoadRunConfig(const std::string& path, const std::vect
 std::string SerializeRunConfig(const RunConfig& config);
 absl::StatusOr<RunConfig> ParseRunConfig(const std::string& text);
 
+// `config` with the overrides laid over it, checked as a whole again. Paths in them are absolute.
+// Errors: INVALID_ARGUMENT naming the field, the value found and what is allowed
+absl::StatusOr<RunConfig> WithOverrides(const RunConfig& config, const std::vector<FieldOverride>& overrides);
+
 // The fields whose change would change bits, as "optimizer.schedule.peak: was 0.0006, now 0.001";
 // empty when `now` may resume `was`. relay, transport and checkpoint change no bits and may differ, and of evaluation
 // everything but held_out.
