@@ -76,6 +76,12 @@ void PrintStep(const WholePlan& plan) {
         "  from %s, %d threads, measured %s%s\n", profile.hardware.c_str(), profile.threads, profile.measured.c_str(),
         plan.has_exact_times ? "" : "; this run's layers are scaled from others: `eps profile --run` measures them");
   }
+  if (plan.run.layer_drop.is_on()) {
+    std::printf(
+        "  of all %lld blocks, which the memory is planned for; with %zu dropped, as depth.drop does on average: %.4g "
+        "s\n",
+        static_cast<long long>(plan.model.config.num_layers), plan.average_dropped, plan.average_step_seconds);
+  }
   const auto row = [&](const std::string& what, double seconds) {
     std::printf("  %-28s %13.1f%%\n", what.c_str(), 100 * seconds / plan.step.timeline.step_seconds);
   };
@@ -163,6 +169,10 @@ void PrintJson(const WholePlan& plan, const std::optional<PlanExplanation>& expl
                                    {"checkpoint_bytes", plan.host.checkpoint_bytes},
                                    {"daemon_constant_bytes", plan.host.constant_bytes},
                                    {"total_bytes", plan.host.total_bytes()}}}};
+  if (plan.run.layer_drop.is_on()) {
+    json["step"]["average_dropped_blocks"] = plan.average_dropped;
+    json["step"]["average_predicted_seconds"] = plan.average_step_seconds;
+  }
   if (explanation.has_value()) json["explanation"] = ExplanationJson(*explanation);
   std::printf("%s\n", json.dump(2).c_str());
 }

@@ -4,9 +4,12 @@
 #include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "cli/common_flags.h"
+#include "common/base/ids.h"
 #include "common/base/status_macros.h"
+#include "common/model/layer_drop.h"
 #include "gpu_worker/device_sizes.h"
 #include "gpu_worker/plan/planner.h"
 #include "gpu_worker/plan/profile.h"
@@ -37,6 +40,11 @@ absl::StatusOr<WholePlan> MakeWholePlan(WholePlanRequest whole) {
   plan.host_raises_cap = plan.smallest_cap_bytes > worker::SmallestCapBytes(any_host);
   EPS_ASSIGN_OR_RETURN(plan.device, worker::MakeRelayPlan(request));
   plan.step = worker::PredictStep(request, plan.device);
+  if (const LayerDrop drop(plan.model, plan.run.layer_drop); drop.is_on()) {
+    const std::vector<LayerId> dropped = drop.Average();
+    plan.average_dropped = dropped.size();
+    plan.average_step_seconds = worker::PredictStep(request, plan.device, dropped).timeline.step_seconds;
+  }
   plan.has_exact_times = worker::HasExactTimes(plan.profile, plan.model, plan.run, kernels);
   plan.threads =
       whole.threads > 0 ? whole.threads : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));

@@ -1,6 +1,7 @@
 #ifndef EPS_CLI_WHOLE_PLAN_H_
 #define EPS_CLI_WHOLE_PLAN_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 
@@ -28,7 +29,10 @@ struct WholePlan {
   server::DaemonMemory host;
   worker::Profile profile;       // that the device's part was searched with
   bool has_exact_times = false;  // the profile has each of the run's layers, in its very shape
-  worker::Prediction step;       // of one worker, which has every vnode in one pass
+  worker::Prediction step;       // of one worker, which has every vnode in one pass, and every layer
+  // The same of a step that drops as many blocks as one does on average, where the run drops any; else 0.
+  double average_step_seconds = 0;
+  size_t average_dropped = 0;
 
   // Of each worker on the host; the cpu device's arena is there too.
   int64_t worker_host_bytes() const {

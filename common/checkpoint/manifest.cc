@@ -35,6 +35,7 @@ constexpr std::array<absl::string_view, 12> kMembers = {
 constexpr char kDataMember[] = "data";             // from format 3 on
 constexpr char kChoicesMember[] = "choices";       // from format 4 on
 constexpr char kLossScaleMember[] = "loss_scale";  // from format 5 on
+constexpr char kUpdatesMember[] = "updates";       // from format 6 on
 constexpr int kMaxDepth = 3;                       // files.<name>.<member>
 constexpr char kCrcMember[] = "crc32_per_mib";
 constexpr size_t kCrcDigits = 8;
@@ -87,6 +88,7 @@ absl::Status CheckMembers(const json& document, int64_t format) {
   if (format >= 3) members.push_back(kDataMember);
   if (format >= 4) members.push_back(kChoicesMember);
   if (format >= 5) members.push_back(kLossScaleMember);
+  if (format >= 6) members.push_back(kUpdatesMember);
   for (const absl::string_view name : members) {
     if (!document.contains(std::string(name))) return Wrong(name, "nothing", "there");
   }
@@ -243,6 +245,15 @@ absl::StatusOr<std::map<std::string, Choices>> ReadChoices(const json& value) {
   return choices;
 }
 
+absl::StatusOr<std::map<std::string, int64_t>> ReadUpdates(const json& value, int64_t most) {
+  if (!value.is_object()) return Wrong(kUpdatesMember, Show(value), "an object");
+  std::map<std::string, int64_t> updates;
+  for (const auto& [blob, count] : value.items()) {
+    EPS_ASSIGN_OR_RETURN(updates[blob], ReadInteger(count, absl::StrCat(kUpdatesMember, ".", Show(blob)), 0, most));
+  }
+  return updates;
+}
+
 absl::StatusOr<LossScale> ReadLossScale(const json& value, const PrecisionConfig& precision) {
   if (!value.is_object() || value.size() != 2 || !value.contains("value") || !value.contains("finite_steps")) {
     return Wrong(kLossScaleMember, Show(value), "an object with value and finite_steps alone");
@@ -277,6 +288,9 @@ absl::Status ReadState(const json& document, const RunConfig& run, RunState& sta
   }
   EPS_ASSIGN_OR_RETURN(state.tokens, ReadInteger(document["tokens"], "tokens", 0, kMaxInteger));
   EPS_ASSIGN_OR_RETURN(state.skipped_steps, ReadInteger(document["skipped_steps"], "skipped_steps", 0, step));
+  if (document.contains(kUpdatesMember)) {
+    EPS_ASSIGN_OR_RETURN(state.updates, ReadUpdates(document[kUpdatesMember], step - state.skipped_steps));
+  }
   EPS_ASSIGN_OR_RETURN(state.train_seconds, ReadDouble(document["train_seconds"], "train_seconds", 0));
   EPS_ASSIGN_OR_RETURN(state.last_norm, ReadNorm(document["last_norm"], "last_norm"));
   EPS_ASSIGN_OR_RETURN(state.losses, ReadPerStep(document["losses"], "losses", step, ReadLoss));
@@ -317,6 +331,7 @@ std::string ManifestToJson(const Manifest& manifest) {
   object[kDataMember] = {{"bytes", state.data.num_bytes}, {"sha256", state.data.sha256}};
   object[kChoicesMember] = state.choices;
   object[kLossScaleMember] = {{"value", state.loss_scale.value}, {"finite_steps", state.loss_scale.finite_steps}};
+  object[kUpdatesMember] = state.updates;
   object["tokens"] = state.tokens;
   object["skipped_steps"] = state.skipped_steps;
   object["train_seconds"] = state.train_seconds;

@@ -110,6 +110,7 @@ TEST(ManifestTest, WhatIsNoManifestIsSaid) {
 TEST(ManifestTest, TheFirstFormatHasNoSumsOfPartsAndIsReadToo) {
   const auto to_format_1 = [](ordered_json& m) {
     m["format"] = 1;
+    m.erase("updates");
     m.erase("data");
     m.erase("choices");
     m.erase("loss_scale");
@@ -122,6 +123,7 @@ TEST(ManifestTest, TheFirstFormatHasNoSumsOfPartsAndIsReadToo) {
   EXPECT_THAT(ParseManifest(EditManifest(ManifestToJson(manifest),
                                          [](ordered_json& m) {
                                            m["format"] = 1;
+                                           m.erase("updates");
                                            m.erase("data");
                                            m.erase("choices");
                                            m.erase("loss_scale");
@@ -132,6 +134,7 @@ TEST(ManifestTest, TheFirstFormatHasNoSumsOfPartsAndIsReadToo) {
 TEST(ManifestTest, TheSecondFormatKnowsNoDataAndIsReadToo) {
   const std::string text = EditManifest(ManifestToJson(Example()), [](ordered_json& m) {
     m["format"] = 2;
+    m.erase("updates");
     m.erase("data");
     m.erase("choices");
     m.erase("loss_scale");
@@ -141,6 +144,7 @@ TEST(ManifestTest, TheSecondFormatKnowsNoDataAndIsReadToo) {
   EXPECT_THAT(ParseManifest(EditManifest(ManifestToJson(Example()),
                                          [](ordered_json& m) {
                                            m["format"] = 2;
+                                           m.erase("updates");
                                            m.erase("choices");
                                            m.erase("loss_scale");
                                          })),
@@ -150,6 +154,7 @@ TEST(ManifestTest, TheSecondFormatKnowsNoDataAndIsReadToo) {
 TEST(ManifestTest, TheThirdFormatKnowsNoChoicesAndIsReadToo) {
   const std::string text = EditManifest(ManifestToJson(Example()), [](ordered_json& m) {
     m["format"] = 3;
+    m.erase("updates");
     m.erase("choices");
     m.erase("loss_scale");
   });
@@ -159,6 +164,7 @@ TEST(ManifestTest, TheThirdFormatKnowsNoChoicesAndIsReadToo) {
   EXPECT_THAT(ParseManifest(EditManifest(ManifestToJson(Example()),
                                          [](ordered_json& m) {
                                            m["format"] = 3;
+                                           m.erase("updates");
                                            m.erase("loss_scale");
                                          })),
               StatusIs(absl::StatusCode::kDataLoss, "\"choices\" is no field of format 3"));
@@ -167,12 +173,35 @@ TEST(ManifestTest, TheThirdFormatKnowsNoChoicesAndIsReadToo) {
 TEST(ManifestTest, TheFourthFormatKnowsNoLossScaleAndIsReadToo) {
   const std::string text = EditManifest(ManifestToJson(Example()), [](ordered_json& m) {
     m["format"] = 4;
+    m.erase("updates");
     m.erase("loss_scale");
   });
   ASSERT_OK_AND_ASSIGN(const Manifest read, ParseManifest(text));
   EXPECT_EQ(read.state.loss_scale, LossScale{1});
   EXPECT_THAT(ParseManifest(EditManifest(ManifestToJson(Example()), [](ordered_json& m) { m["format"] = 4; })),
               StatusIs(absl::StatusCode::kDataLoss, "\"loss_scale\" is no field of format 4"));
+}
+
+TEST(ManifestTest, TheFifthFormatKnowsNoUpdatesAndIsReadToo) {
+  const std::string text = EditManifest(ManifestToJson(Example()), [](ordered_json& m) {
+    m["format"] = 5;
+    m.erase("updates");
+  });
+  ASSERT_OK_AND_ASSIGN(const Manifest read, ParseManifest(text));
+  EXPECT_TRUE(read.state.updates.empty());
+  EXPECT_THAT(ParseManifest(EditManifest(ManifestToJson(Example()), [](ordered_json& m) { m["format"] = 5; })),
+              StatusIs(absl::StatusCode::kDataLoss, "\"updates\" is no field of format 5"));
+}
+
+TEST(ManifestTest, NoBlobHadMoreUpdatesThanStepsThatWereNotSkipped) {
+  Manifest manifest = Example();
+  manifest.state.skipped_steps = 1;
+  manifest.state.updates = {{"wte", 3}, {"h.0", 0}};
+  ASSERT_OK_AND_ASSIGN(const Manifest read, ParseManifest(ManifestToJson(manifest)));
+  EXPECT_EQ(read.state.updates, manifest.state.updates);
+  manifest.state.updates["h.0"] = 4;
+  EXPECT_THAT(ParseManifest(ManifestToJson(manifest)),
+              StatusIs(absl::StatusCode::kDataLoss, "updates.\"h.0\": found 4, must be a whole number from 0 to 3"));
 }
 
 TEST(ManifestTest, TheLossScaleOfAnFp16RunComesBackAndIsChecked) {
@@ -194,9 +223,9 @@ TEST(ManifestTest, TheLossScaleOfAnFp16RunComesBackAndIsChecked) {
 }
 
 TEST(ManifestTest, AnotherFormatIsNamed) {
-  const std::string text = EditManifest(ManifestToJson(Example()), [](ordered_json& m) { m["format"] = 6; });
-  EXPECT_THAT(ParseManifest(text), StatusIs(absl::StatusCode::kFailedPrecondition, "format: found 6"));
-  EXPECT_THAT(ParseManifest("{\"format\": 7}"), StatusIs(absl::StatusCode::kFailedPrecondition, "format: found 7"));
+  const std::string text = EditManifest(ManifestToJson(Example()), [](ordered_json& m) { m["format"] = 7; });
+  EXPECT_THAT(ParseManifest(text), StatusIs(absl::StatusCode::kFailedPrecondition, "format: found 7"));
+  EXPECT_THAT(ParseManifest("{\"format\": 8}"), StatusIs(absl::StatusCode::kFailedPrecondition, "format: found 8"));
 }
 
 struct BadField {
@@ -241,6 +270,10 @@ TEST(ManifestTest, AFieldThatIsWrongIsNamedWithWhatWasFound) {
        [](ordered_json& m) { m["choices"]["cuda Y"] = ordered_json::object(); }},
       {"choices.\"cuda Y\".\"k\": found 3, must be a string", [](ordered_json& m) { m["choices"]["cuda Y"]["k"] = 3; }},
       {"choices.\"cuda Y\"[0].value: 0 bytes", [](ordered_json& m) { m["choices"]["cuda Y"]["k"] = ""; }},
+      {"updates: found nothing", [](ordered_json& m) { m.erase("updates"); }},
+      {"updates: found an array of 0", [](ordered_json& m) { m["updates"] = ordered_json::array(); }},
+      {"updates.\"h.0\": found -1", [](ordered_json& m) { m["updates"]["h.0"] = -1; }},
+      {"updates.\"h.0\": found \"1\"", [](ordered_json& m) { m["updates"]["h.0"] = "1"; }},
       {"tokens: found -5", [](ordered_json& m) { m["tokens"] = -5; }},
       {"tokens: found true", [](ordered_json& m) { m["tokens"] = true; }},
       {"skipped_steps: found 5", [](ordered_json& m) { m["skipped_steps"] = 5; }},
@@ -278,7 +311,7 @@ TEST(ManifestTest, AFieldThatIsWrongIsNamedWithWhatWasFound) {
       // A length that its list of sums cannot have, however long.
       {"files.model.safetensors.crc32_per_mib: found",
        [](ordered_json& m) { m["files"][kModelFile]["bytes"] = std::numeric_limits<int64_t>::max(); }},
-      {"\"colour\" is no field of format 5", [](ordered_json& m) { m["colour"] = "red"; }},
+      {"\"colour\" is no field of format 6", [](ordered_json& m) { m["colour"] = "red"; }},
   };
   const std::string text = ManifestToJson(Example());
   ASSERT_OK(ParseManifest(EditManifest(text, [](ordered_json&) {})));

@@ -38,6 +38,9 @@ struct RunState {
   DataMark data;                       // of data.path; not known in a manifest of format 1 or 2
   std::map<std::string, Choices> choices;  // by device model, those that have any; none before format 4
   LossScale loss_scale;                    // of the next step
+  // How many updates each blob that trains has had, by its name; empty: version - skipped_steps, all of them
+  // (update_counts.h). Of runs that drop layers, and of models that were grown; none before format 6.
+  std::map<std::string, int64_t> updates;
 };
 
 }  // namespace eps

@@ -48,6 +48,8 @@ struct Assignment {
   int64_t counted_tokens = 0;      // of the whole step, over all vnodes: the loss is the mean over them
   std::vector<VnodeBatch> vnodes;  // rising by vnode
   double loss_scale = 1;           // of the step: gradients come multiplied by it
+  // Blocks that the step leaves out, rising: LayerDrop's. None of an evaluation.
+  std::vector<LayerId> dropped = {};
   // With whom it pulls and pushes; none: alone. Then `vnodes` are those of its rank.
   std::optional<GroupVnodes> group = std::nullopt;
   // Of an evaluation: `vnodes` go forward alone, without dropout, with version `step`, and nothing is pushed;

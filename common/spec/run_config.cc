@@ -119,6 +119,12 @@ absl::StatusOr<RunConfig> ParseRunConfig(const std::string& text) {
   return CheckRunSpec(spec, {.absolute_path = [](const std::string& p) { return p; }, .read_model = nullptr});
 }
 
+absl::StatusOr<RunConfig> WithOverrides(const RunConfig& config, const std::vector<FieldOverride>& overrides) {
+  proto::RunSpec spec = ToRunSpec(config);
+  for (const FieldOverride& field : overrides) EPS_RETURN_IF_ERROR(ApplyOverride(field, spec));
+  return CheckRunSpec(spec, {.absolute_path = [](const std::string& p) { return p; }, .read_model = nullptr});
+}
+
 int64_t EvaluationConfig::HeldOut(int64_t num_samples) const {
   if (held_out == 0 || num_samples < 2) return 0;
   return std::clamp<int64_t>(std::llround(held_out * static_cast<double>(num_samples)), 1, num_samples - 1);

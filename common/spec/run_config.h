@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/choices/choices.h"
+#include "common/model/layer_drop.h"
 #include "common/model/model_spec.h"
 #include "common/schedule/loss_scale.h"
 #include "common/tensor/dtype.h"
@@ -163,6 +164,7 @@ struct RunConfig {
   CheckpointConfig checkpoint;
   int64_t steps = 0;
   EvaluationConfig evaluation;
+  LayerDropConfig layer_drop;  // depth.drop
 
   // The data of evaluation.path.
   DataConfig evaluation_data() const;
@@ -208,6 +210,10 @@ absl::StatusOr<RunConfig> RunConfigOfModel(const std::string& model, const std::
 // errors are LoadRunConfig's.
 std::string SerializeRunConfig(const RunConfig& config);
 absl::StatusOr<RunConfig> ParseRunConfig(const std::string& text);
+
+// `config` with the overrides laid over it, checked as a whole again. Paths in them are absolute.
+// Errors: INVALID_ARGUMENT naming the field, the value found and what is allowed
+absl::StatusOr<RunConfig> WithOverrides(const RunConfig& config, const std::vector<FieldOverride>& overrides);
 
 // The fields whose change would change bits, as "optimizer.schedule.peak: was 0.0006, now 0.001";
 // empty when `now` may resume `was`. relay, transport and checkpoint change no bits and may differ, and of evaluation

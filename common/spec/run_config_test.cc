@@ -159,6 +159,31 @@ TEST_F(RunConfigTest, EveryClipModeIsRead) {
   EXPECT_EQ(MustLoad(kSmall, {{"optimizer.clip.mode", "NONE"}}).optimizer.clip, ClipMode::kNone);
 }
 
+TEST_F(RunConfigTest, LayersAreDroppedOnlyWhereItIsSaid) {
+  EXPECT_FALSE(MustLoad(kExample).layer_drop.is_on());
+  const RunConfig run = MustLoad(kExample, {{"depth.drop.share", "0.25"}});
+  EXPECT_EQ(run.layer_drop, (LayerDropConfig{.share = 0.25}));
+  EXPECT_EQ(MustLoad(kExample, {{"depth.drop.share", "0.25"}, {"depth.drop.rule", "LINEAR"}}).layer_drop,
+            (LayerDropConfig{.share = 0.25, .rule = DropRule::kLinear}));
+  // None is what it was before there was any: old checkpoints go on.
+  EXPECT_EQ(MustLoad(kExample, {{"depth.drop.share", "0"}, {"depth.drop.rule", "LINEAR"}}), MustLoad(kExample));
+  EXPECT_THAT(SerializeRunConfig(MustLoad(kExample)), Not(HasSubstr("depth")));
+  EXPECT_THAT(DifferencesThatMatter(MustLoad(kExample), run), ElementsAre("depth: was absent, now given"));
+}
+
+TEST_F(RunConfigTest, SharesThatDropAllOrNoneOfABertAreRefused) {
+  EXPECT_THAT(LoadWith("depth.drop.share", "1"),
+              StatusIs(kInvalid, "depth.drop.share: 1, must be at least 0 and less than 1"));
+  EXPECT_THAT(LoadWith("depth.drop.share", "-0.1"), StatusIs(kInvalid, "depth.drop.share: -0.1"));
+  EXPECT_THAT(LoadWith("depth.drop.share", "nan"), StatusIs(kInvalid, "depth.drop.share: nan"));
+  EXPECT_THAT(LoadWith("depth.drop.rule", "SOME"), StatusIs(kInvalid, "one of UNIFORM, LINEAR"));
+  EXPECT_THAT(LoadWith("depth.share", "0.1"), StatusIs(kInvalid, "depth.share: unknown field; known: drop"));
+  EXPECT_THAT(
+      Load(kSmall,
+           {{"model.family", "BERT"}, {"model.d_ff", "16"}, {"depth.drop.share", "0.1"}, {"data.mask.token", "3"}}),
+      StatusIs(kInvalid, "depth.drop.share: a BERT's block begins with the norm"));
+}
+
 TEST_F(RunConfigTest, PathsAreTakenFromTheFolderOfTheFile) {
   EXPECT_EQ(MustLoad(kSmall).data.path, dir_.File("a.txt"));
   EXPECT_EQ(MustLoad(kSmall, {{"data.path", "x/../b.txt"}}).data.path, dir_.File("b.txt"));
@@ -270,6 +295,7 @@ TEST_F(RunConfigTest, WhatIsSerialisedIsParsedWithTheSameBits) {
         MustLoad(kSmall, {{"data.path", "x.jsonl"}, {"data.tokenizer_path", "model"}, {"data.count", "ALL"}}),
         MustLoad(kSmall, {{"evaluation.path", "b.txt"}, {"evaluation.every_steps", "5"}, {"evaluation.samples", "9"}}),
         MustLoad(kSmall, {{"evaluation.held_out", "0.1"}, {"evaluation.every_steps", "5"}}),
+        MustLoad(kExample, {{"depth.drop.share", "0.2"}, {"depth.drop.rule", "LINEAR"}}),
         MustLoad(kSmall, {{"data.path", "x.bin"}, {"data.token_bytes", "4"}, {"relay.inner", "KEEP"}})}) {
     config.optimizer.peak_learning_rate = 0.1 + 0.2;
     config.optimizer.warmup_steps = 123456789012;

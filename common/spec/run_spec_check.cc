@@ -166,6 +166,18 @@ void CheckCheckpoint(const proto::Checkpoint& checkpoint, Checker& check, Checkp
   out.last = EPS_FIELD(checkpoint, last).value_or(true);
 }
 
+void CheckLayerDrop(const proto::LayerDrop& drop, const ModelConfig& model, Checker& check, LayerDropConfig& out) {
+  out.share = check.BelowOne("depth.drop.share", EPS_FIELD(drop, share), 0);
+  out.rule = drop.rule() == proto::LayerDrop::LINEAR ? DropRule::kLinear : DropRule::kUniform;
+  if (!out.is_on()) {
+    out = {};
+  } else if (model.family == ModelFamily::kBert) {
+    check.Fail("depth.drop.share",
+               "a BERT's block begins with the norm that ends the one before, which would be dropped with it; "
+               "leave depth.drop out");
+  }
+}
+
 // ---- Back to a RunSpec
 
 proto::Schedule::Decay ToProto(ScheduleDecay decay) {
@@ -261,6 +273,7 @@ absl::StatusOr<RunConfig> CheckRunSpec(const proto::RunSpec& spec, const CheckCo
   if (spec.has_evaluation()) {
     CheckEvaluation(spec.evaluation(), config.all_sources().front().data, context, check, config.evaluation);
   }
+  CheckLayerDrop(spec.depth().drop(), config.model, check, config.layer_drop);
   EPS_RETURN_IF_ERROR(check.status());
   EPS_RETURN_IF_ERROR(CheckProducts(config));
   return config;
@@ -295,6 +308,11 @@ proto::RunSpec ToRunSpec(const RunConfig& config) {
   spec.mutable_checkpoint()->set_last(config.checkpoint.last);
   spec.set_steps(config.steps);
   if (config.evaluation.is_on()) WriteEvaluation(config.evaluation, *spec.mutable_evaluation());
+  if (config.layer_drop.is_on()) {
+    proto::LayerDrop& drop = *spec.mutable_depth()->mutable_drop();
+    drop.set_share(config.layer_drop.share);
+    drop.set_rule(config.layer_drop.rule == DropRule::kLinear ? proto::LayerDrop::LINEAR : proto::LayerDrop::UNIFORM);
+  }
   return spec;
 }
 

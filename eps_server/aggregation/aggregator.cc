@@ -50,7 +50,6 @@ class AggregatorImpl final : public Aggregator {
         pool_(ChunkPool::Create(options.window_bytes)) {
     for (const BlobSpec& blob : model_.blobs) {
       if (blob.frozen) continue;
-      total_chunks_ += blob.num_chunks();
       for (size_t use = 0; use < blob.uses.size(); ++use) {
         backward_order_.push_back({blob.id, static_cast<int>(use)});
       }
@@ -63,12 +62,12 @@ class AggregatorImpl final : public Aggregator {
     max_waiting_ = std::min<int64_t>(1 << 20, 1024 + int64_t{4} * num_vnodes_ * parts);
   }
 
-  void BeginStep(StepId step) override {
+  void BeginStep(StepId step, const std::vector<bool>& dropped) override {
     Calls calls;
     MutexLock lock(mu_);
     EPS_CHECK(step > step_ && chunks_left_ == 0);
+    EPS_CHECK(dropped.empty() || dropped.size() == model_.blobs.size());
     step_ = step;
-    chunks_left_ = handing_ = total_chunks_;
     front_ = 0;
     reserved_bytes_ = 0;
     open_.clear();
@@ -76,10 +75,14 @@ class AggregatorImpl final : public Aggregator {
     blobs_.clear();
     for (const BlobSpec& spec : model_.blobs) {
       BlobSlot& blob = blobs_.emplace_back();
-      if (spec.frozen) continue;
+      blob.dropped = !dropped.empty() && dropped[static_cast<size_t>(spec.id.value())];
+      if (spec.frozen || blob.dropped) continue;
+      chunks_left_ += spec.num_chunks();
       blob.uses.resize(spec.uses.size());
       for (UseSlot& use : blob.uses) use.chunks.resize(static_cast<size_t>(spec.num_chunks()));
     }
+    EPS_CHECK(chunks_left_ > 0);
+    handing_ = chunks_left_;
     // Whatever waited was for an earlier step.
     for (auto& [place, waiting] : waiting_) calls.Add(std::move(waiting.answer), Verdict::kNotWanted);
     waiting_.clear();
@@ -164,7 +167,8 @@ class AggregatorImpl final : public Aggregator {
     MutexLock lock(mu_);
     for (size_t b = 0; b < blobs_.size(); ++b) {
       const BlobSpec& blob = model_.blobs[b];
-      if (!blob.frozen && blobs_[b].consumed_chunks < blob.num_chunks()) missing.push_back(blob.id);
+      if (blob.frozen || blobs_[b].dropped) continue;
+      if (blobs_[b].consumed_chunks < blob.num_chunks()) missing.push_back(blob.id);
     }
     return missing;
   }
@@ -201,6 +205,7 @@ class AggregatorImpl final : public Aggregator {
     std::vector<UseSlot> uses;
     int64_t consumed_chunks = 0;
     int64_t at_consumer = 0;  // chunks of this step whose memory the consumer still has
+    bool dropped = false;     // by this step: it has no uses
   };
   struct OpenKey {
     BlobId blob;
@@ -276,7 +281,8 @@ class AggregatorImpl final : public Aggregator {
   void AdvanceFront() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     while (front_ < backward_order_.size() && !blobs_.empty()) {
       const Use use = backward_order_[front_];
-      if (blobs_[use.blob.value()].uses[use.use].whole_chunks < model_.blob(use.blob).num_chunks()) return;
+      const bool dropped = blobs_[use.blob.value()].dropped;
+      if (!dropped && blobs_[use.blob.value()].uses[use.use].whole_chunks < model_.blob(use.blob).num_chunks()) return;
       ++front_;
     }
   }
@@ -424,7 +430,6 @@ class AggregatorImpl final : public Aggregator {
   const std::function<void(StepId)> on_step_in_;
   const std::shared_ptr<ChunkPool> pool_;
   std::vector<Use> backward_order_;  // the highest layer first
-  int64_t total_chunks_ = 0;
   int64_t max_waiting_ = 0;
 
   // Guarded by mu_. No ChunkGradient is destroyed under it: that calls back.
@@ -473,6 +478,10 @@ absl::Status AggregatorImpl::Check(const ContributionKey& key) const {
   EPS_RETURN_IF_ERROR(CheckChunks(blob, key.chunks));
   if (key.step.value() < 0 || key.step > step_) {
     return error("step: ", key.step.value(), ", the step in progress is ", step_.value());
+  }
+  if (key.step == step_ && blobs_[key.blob.value()].dropped) {
+    return error("blob: ", key.blob.value(), " (", blob.name, ") is dropped by step ", step_.value(),
+                 " (depth.drop), it takes no gradients");
   }
   return absl::OkStatus();
 }

@@ -51,7 +51,7 @@ struct ChunkOutcome {
 // Counts every gradient once. Keeps, per (step, blob, use, chunk), which nodes of the reduction
 // tree are there; drops what is covered by a node that came before, replaces pending descendants,
 // and hands a chunk to `consume` the moment that all its uses are covered whole, in whatever order
-// things came. Frozen blobs have no contributions, and a step does not wait for any.
+// things came. Frozen blobs, and those that a step drops, have no contributions, and the step does not wait for any.
 //
 // Memory: contributions live in a window of window_bytes. Each reserves those of its chunks that are missing when it
 // is admitted; what does not fit is answered later, the highest layer first. The layer that
@@ -73,7 +73,7 @@ class Aggregator {
     // blob, chunk). The memory is given back when the ChunkGradient is destroyed, which must be
     // before the aggregator is.
     std::function<void(StepId, BlobId, int64_t chunk, ChunkGradient)> consume;
-    // Every chunk of every blob that is not frozen was consumed; after the last `consume` was called (it may still be
+    // Every chunk of every blob that is neither frozen nor dropped was consumed; after the last `consume` was called (it may still be
     // running elsewhere).
     std::function<void(StepId)> on_step_in;
   };
@@ -82,11 +82,12 @@ class Aggregator {
   virtual ~Aggregator() = default;
 
   // Contributions of `step` are taken from now on; those of earlier steps are not wanted any more.
-  virtual void BeginStep(StepId step) = 0;
+  // dropped: by blob, DroppedBlobs; empty: none. One that trains is left at least.
+  virtual void BeginStep(StepId step, const std::vector<bool>& dropped = {}) = 0;
 
   // Calls `answer` at once, or when the window has room, or when the step is over, or at Stop.
   //
-  // Errors: (given to `answer`) INVALID_ARGUMENT naming the field: no such blob or use, a frozen blob, not a node of
+  // Errors: (given to `answer`) INVALID_ARGUMENT naming the field: no such blob or use, a frozen or dropped blob, not a node of
   //         the tree, a dtype that a node may not have (16 bits only for leaves, and only if the
   //         run's gradients are that), nonfinite_vnode not in the node, chunks that the blob does not have, or none
   //         (first_chunk, num_chunks), a step that was not begun ·

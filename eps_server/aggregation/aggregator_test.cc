@@ -381,6 +381,41 @@ TEST_F(AggregatorTest, OffersThatWaitAreBounded) {
   EXPECT_THAT(answers_.back(), ::testing::HasSubstr("offers wait for the window already"));
 }
 
+TEST_F(AggregatorTest, AStepIsInWithoutWhatItDropsAndTheNextOneTakesItAgain) {
+  Start(1);
+  const auto send_all = [&](int64_t step, BlobId but) {
+    for (const BlobId blob : {kLnF, kBlock1, kBlock0, kWpe}) {
+      if (blob == but) continue;
+      EXPECT_EQ(Send(Key(blob, 0, {0, 1}, step)), model_.blob(blob).num_chunks()) << blob.value();
+    }
+    for (const int use : {1, 0}) EXPECT_EQ(Send(Key(kWte, use, {0, 1}, step)), 1);
+    consumed_.clear();  // their memory is free
+  };
+  send_all(0, BlobId(-1));
+  for (const int64_t step : {1, 2}) {
+    const BlobId resting = step == 1 ? kBlock1 : kBlock0, other = step == 1 ? kBlock0 : kBlock1;
+    aggregator_->BeginStep(StepId(step), [&] {
+      std::vector<bool> dropped(model_.blobs.size(), false);
+      dropped[static_cast<size_t>(resting.value())] = true;
+      return dropped;
+    }());
+    EXPECT_THAT(aggregator_->MissingBlobs(), ElementsAre(kWte, kWpe, other, kLnF));
+    Offer(Key(resting, 0, {0, 1}, step), "resting");
+    EXPECT_EQ(Answers().front().find("resting:blob: "), 0u);
+    EXPECT_THAT(Add(Key(resting, 0, {0, 1}, step), 0),
+                StatusIs(absl::StatusCode::kInvalidArgument, "is dropped by step"));
+    // Of the step before, which had it: late, and no fault.
+    Offer(Key(resting, 0, {0, 1}, step - 1), "late");
+    EXPECT_THAT(Answers(), ElementsAre("late:not wanted"));
+    send_all(step, resting);
+    EXPECT_THAT(aggregator_->MissingBlobs(), IsEmpty());
+    EXPECT_THAT(aggregator_->MissingVnodes(), ElementsAre(false));
+  }
+  aggregator_->BeginStep(StepId(3));
+  send_all(3, BlobId(-1));
+  EXPECT_THAT(steps_in_, ElementsAre(0, 1, 2, 3));
+}
+
 TEST(WindowSizeTest, DefaultIsFourTimesTheLargestBlob) {
   const ModelSpec model = SmallModel();
   EXPECT_EQ(DefaultWindowBytes(model), 16 * model.blob(kBlock0).num_elems);

@@ -11,6 +11,7 @@
 #include "common/base/file_util.h"
 #include "common/base/status_macros.h"
 #include "common/checkpoint/checkpoint_files.h"
+#include "common/checkpoint/checkpoint_tensors.h"
 #include "common/formats/safetensors.h"
 #include "common/model/hf_config.h"
 #include "common/tensor/dtype.h"
@@ -19,51 +20,6 @@ namespace eps::server {
 namespace {
 
 std::string PathOf(const std::string& folder, absl::string_view file) { return absl::StrCat(folder, "/", file); }
-
-// What stands before a tensor's name in optimizer.safetensors, by the store's `which`; as PyTorch calls them.
-std::vector<absl::string_view> MomentNames(const OptimizerConfig& optimizer) {
-  if (optimizer.rule == OptimizerRule::kAdamW) return {"exp_avg", "exp_avg_sq"};
-  if (optimizer.momentum != 0) return {"momentum"};
-  return {};
-}
-
-// The files' order of tensors is the model's, frozen ones last: the same model gives the same bytes, and no fp32 tensor
-// starts within 4 bytes because one of 16 bits lies before it, which other readers refuse.
-std::vector<const BlobSpec*> BlobsInFileOrder(const ModelSpec& model, bool with_frozen) {
-  std::vector<const BlobSpec*> blobs;
-  for (const BlobSpec& blob : model.blobs) {
-    if (!blob.frozen) blobs.push_back(&blob);
-  }
-  for (const BlobSpec& blob : model.blobs) {
-    if (blob.frozen && with_frozen) blobs.push_back(&blob);
-  }
-  return blobs;
-}
-
-// model.safetensors. A frozen tensor has no more than its wire form.
-std::vector<SafetensorsEntry> MasterEntries(const ModelSpec& model, Dtype wire) {
-  std::vector<SafetensorsEntry> entries;
-  for (const BlobSpec* blob : BlobsInFileOrder(model, /*with_frozen=*/true)) {
-    const absl::string_view dtype = DtypeName(blob->frozen ? wire : Dtype::kF32);
-    for (const TensorSpec& tensor : blob->tensors) {
-      entries.push_back({.name = tensor.name, .dtype = std::string(dtype), .shape = tensor.shape});
-    }
-  }
-  return entries;
-}
-
-// optimizer.safetensors: each tensor that is not frozen once per moment, beside each other.
-std::vector<SafetensorsEntry> MomentEntries(const ModelSpec& model, const std::vector<absl::string_view>& moments) {
-  std::vector<SafetensorsEntry> entries;
-  for (const BlobSpec* blob : BlobsInFileOrder(model, /*with_frozen=*/false)) {
-    for (const TensorSpec& tensor : blob->tensors) {
-      for (const absl::string_view moment : moments) {
-        entries.push_back({.name = absl::StrCat(moment, ".", tensor.name), .dtype = "F32", .shape = tensor.shape});
-      }
-    }
-  }
-  return entries;
-}
 
 // By blob: the index of its first tensor among all of a file.
 std::vector<size_t> FirstTensors(const ModelSpec& model) {

@@ -12,6 +12,7 @@
 #include "common/checkpoint/checkpoint_directory.h"
 #include "common/checkpoint/checkpoint_files.h"
 #include "common/checkpoint/manifest.h"
+#include "common/checkpoint/update_counts.h"
 #include "eps_server/checkpoint/capture_buffer.h"
 #include "eps_server/checkpoint/capture_size.h"
 #include "eps_server/checkpoint/checkpoint_folder.h"
@@ -103,6 +104,7 @@ class FolderCheckpointer final : public Checkpointer {
                                               manifest.state.version.value(), ", must be ", version.value(),
                                               " as the folder's name says"));
     }
+    EPS_RETURN_IF_ERROR_WITH(UpdatesOfBlobs(manifest.state, model_).status(), absl::StrCat(folder, "/", kManifestFile));
     EPS_RETURN_IF_ERROR(CheckSizes(folder, manifest));
     EPS_RETURN_IF_ERROR(CheckSums(folder, manifest, kSummedFiles));
     return manifest;

@@ -15,6 +15,7 @@
 #include "common/base/anonymous_memory.h"
 #include "common/base/mutex.h"
 #include "common/base/status_macros.h"
+#include "common/model/layer_drop.h"
 #include "common/numeric/bf16.h"
 #include "common/numeric/fp16.h"
 #include "common/schedule/reduction_tree.h"
@@ -110,8 +111,9 @@ class UpdateEngineImpl final : public UpdateEngine {
         on_step_made_(std::move(options.on_step_made)),
         on_failure_(std::move(options.on_failure)),
         hold_(std::move(hold)),
+        drop_(model_, run_.layer_drop),
         last_norm_(options.last_norm),
-        updates_made_(options.first_step.value() - options.skipped_steps),
+        updates_(std::move(options.updates)),
         next_loss_scale_(options.loss_scale),
         queue_(options.threads) {
     for (const BlobSpec& blob : model_.blobs) {
@@ -119,14 +121,23 @@ class UpdateEngineImpl final : public UpdateEngine {
       if (blob.frozen) continue;
       ++blobs_to_make_;
       for (int64_t c = 0; c < blob.num_chunks(); ++c) ranges.push_back(RangesOf(blob, c));
-      total_chunks_ += blob.num_chunks();
     }
     if (trace_ != nullptr) held_track_ = trace_->AddTrack("updates held");
     MutexLock lock(mu_);
+    if (updates_.empty()) updates_.resize(model_.blobs.size(), options.first_step.value() - options.skipped_steps);
+    EPS_CHECK(updates_.size() == model_.blobs.size());
     BeginStep(options.first_step);
   }
 
   ~UpdateEngineImpl() override { stopped_ = true; }  // then queue_ waits for what runs
+
+  void OpenStep(StepId step) override {
+    if (stopped_) return;
+    MutexLock lock(mu_);
+    EPS_CHECK(step > opened_);
+    opened_ = step;
+    if (step == step_) CarryDropped();
+  }
 
   void Submit(StepId step, BlobId blob, int64_t chunk, ChunkGradient gradient) override {
     if (stopped_) return;
@@ -152,6 +163,7 @@ class UpdateEngineImpl final : public UpdateEngine {
     if (held_.erase({version, blob}) == 0 || version != ReadVersion(step_)) return;
     EndWaitFor(blob);
     BlobState& state = blobs_[blob.value()];
+    if (carries_held_.erase(blob) > 0) return PushCarryOver(blob);
     if (!IsEager() && state.ready) return PushUpdates(blob);
     for (auto& [chunk, gradient] : std::exchange(state.blocked, {})) PushEager(blob, chunk, std::move(gradient));
   }
@@ -195,6 +207,7 @@ class UpdateEngineImpl final : public UpdateEngine {
     std::vector<std::pair<int64_t, ChunkGradient>> blocked;  // eager: wait for ReleaseUpdate
     int64_t gathered = 0;                                    // chunks measured, PER_BLOB
     int64_t updated = 0;                                     // chunks
+    bool dropped = false;                                    // by this step
     bool ready = false;  // scalars are known, updates may run unless HoldUpdates says no (PER_BLOB, held)
     UpdateScalars scalars;
     double Squares() const {
@@ -208,8 +221,8 @@ class UpdateEngineImpl final : public UpdateEngine {
   bool IsHeld(BlobId blob) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     return held_.count({ReadVersion(step_), blob}) > 0;
   }
-  UpdateScalars Scalars(double scale) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    return ComputeUpdateScalars(run_.optimizer, learning_rate_, updates_made_ + 1, scale);
+  UpdateScalars Scalars(BlobId blob, double scale) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return ComputeUpdateScalars(run_.optimizer, learning_rate_, updates_[blob.value()] + 1, scale);
   }
 
   void BeginStep(StepId step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
@@ -220,16 +233,22 @@ class UpdateEngineImpl final : public UpdateEngine {
     loss_scale_ = next_loss_scale_;
     is_decided_ = !holds_;
     nonfinite_.clear();
+    chunks_to_gather_ = 0;
     gathered_ = blobs_made_ = 0;
     step_held_seconds_ = 0;
     blobs_.assign(model_.blobs.size(), {});
+    const std::vector<bool> dropped = DroppedBlobs(model_, drop_.DroppedIn(step));
     for (const BlobSpec& blob : model_.blobs) {
       if (blob.frozen) continue;
       BlobState& state = blobs_[blob.id.value()];
+      state.dropped = dropped[static_cast<size_t>(blob.id.value())];
+      if (state.dropped) continue;
+      chunks_to_gather_ += blob.num_chunks();
       state.squares.resize(static_cast<size_t>(blob.num_chunks()));
-      state.scalars = Scalars(scale_);
+      state.scalars = Scalars(blob.id, scale_);
       if (clip_ == ClipMode::kPerBlob) state.kept.resize(static_cast<size_t>(blob.num_chunks()));
     }
+    if (opened_ >= step_) CarryDropped();
     std::vector<Submitted> later = std::exchange(later_, {});
     for (Submitted& submitted : later) {
       if (submitted.step == step_) {
@@ -238,6 +257,21 @@ class UpdateEngineImpl final : public UpdateEngine {
         later_.push_back(std::move(submitted));
       }
     }
+  }
+
+  // A checkpoint that has not copied a blob yet holds its step up only once nothing else does.
+  void CarryDropped() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    for (const BlobSpec& blob : model_.blobs) {
+      if (blob.frozen || !blobs_[blob.id.value()].dropped) continue;
+      if (IsHeld(blob.id)) {
+        carries_held_.insert(blob.id);
+      } else {
+        PushCarryOver(blob.id);
+      }
+    }
+  }
+  void PushCarryOver(BlobId blob) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    Push({"carry over", blob}, [this, blob, step = step_] { CarryOver(step, blob); });
   }
 
   // First use of a chunk's gradient.
@@ -311,7 +345,7 @@ class UpdateEngineImpl final : public UpdateEngine {
     if (++state.gathered < model_.blob(blob).num_chunks()) return;
     const double scale = ClipScale(run_.optimizer, std::sqrt(state.Squares()));
     scale_ = std::min(scale_, scale);
-    state.scalars = Scalars(scale);
+    state.scalars = Scalars(blob, scale);
     MakeReady(blob);
   }
 
@@ -331,7 +365,7 @@ class UpdateEngineImpl final : public UpdateEngine {
       MutexLock lock(mu_);
       if (!nonfinite.empty() && (nonfinite_.empty() || nonfinite < nonfinite_)) nonfinite_ = nonfinite;
       blobs_[blob.value()].squares[chunk] = squares;
-      if (++gathered_ < total_chunks_) return;
+      if (++gathered_ < chunks_to_gather_) return;
       DecideHeldStep();
     }
     on_step_decided_();
@@ -346,8 +380,8 @@ class UpdateEngineImpl final : public UpdateEngine {
     }
     is_decided_ = true;
     for (const BlobSpec& blob : model_.blobs) {  // pull order: the next forward waits for the first layer first
-      if (blob.frozen) continue;
-      blobs_[blob.id.value()].scalars = Scalars(scale_ / loss_scale_.value);
+      if (blob.frozen || blobs_[blob.id.value()].dropped) continue;
+      blobs_[blob.id.value()].scalars = Scalars(blob.id, scale_ / loss_scale_.value);
       MakeReady(blob.id);
     }
   }
@@ -377,20 +411,20 @@ class UpdateEngineImpl final : public UpdateEngine {
 
   void PushUpdates(BlobId blob) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     newest_updated_ = step_;
-    if (skipped_) {
-      Push({"carry over", blob}, [this, blob, step = step_] {
-        store_.CarryOver(blob, ReadVersion(step));
-        for (int64_t chunk = 0; chunk < model_.blob(blob).num_chunks(); ++chunk) ShowUpdated(step, blob, chunk);
-        moved_bytes_ += model_.blob(blob).num_elems * 2 * SizeOf(store_.wire_dtype());
-        FinishChunk(blob, [&](BlobState& state) { state.updated = model_.blob(blob).num_chunks() - 1; });
-      });
-      return;
-    }
+    if (skipped_) return PushCarryOver(blob);
     for (int64_t chunk = 0; chunk < model_.blob(blob).num_chunks(); ++chunk) {
       Push({"update", blob, chunk}, [this, blob, chunk, step = step_, scalars = blobs_[blob.value()].scalars] {
         UpdateGathered(step, blob, chunk, scalars);
       });
     }
+  }
+
+  // The next version is this one.
+  void CarryOver(StepId step, BlobId blob) {
+    store_.CarryOver(blob, ReadVersion(step));
+    for (int64_t chunk = 0; chunk < model_.blob(blob).num_chunks(); ++chunk) ShowUpdated(step, blob, chunk);
+    moved_bytes_ += model_.blob(blob).num_elems * 2 * SizeOf(store_.wire_dtype());
+    FinishChunk(blob, [&](BlobState& state) { state.updated = model_.blob(blob).num_chunks() - 1; });
   }
 
   // PER_BLOB and held, second pass.
@@ -446,7 +480,15 @@ class UpdateEngineImpl final : public UpdateEngine {
     {
       MutexLock lock(mu_);
       // Counted after the call above, so that the step is told last.
-      if (++blobs_made_ < blobs_to_make_) return;
+      if (++blobs_made_ < blobs_to_make_) {
+        if (blobs_made_ + carries_held_.size() < blobs_to_make_) return;
+        for (const BlobId blob : carries_held_) BeginWaitFor(blob);
+        return;
+      }
+      for (const BlobSpec& blob : model_.blobs) {
+        const bool updated = !skipped_ && !blob.frozen && !blobs_[blob.id.value()].dropped;
+        updates_[blob.id.value()] += updated ? 1 : 0;
+      }
       update = {.step = step_,
                 .gradient_norm = Norm(),
                 .scale = scale_,
@@ -455,8 +497,8 @@ class UpdateEngineImpl final : public UpdateEngine {
                 .skipped = skipped_,
                 .why_skipped = nonfinite_,
                 .loss_scale = loss_scale_.value,
-                .next_loss_scale = next_loss_scale_};
-      if (!skipped_) ++updates_made_;
+                .next_loss_scale = next_loss_scale_,
+                .updates = updates_};
       last_norm_ = update.gradient_norm;
     }
     on_step_made_(update);
@@ -514,10 +556,10 @@ class UpdateEngineImpl final : public UpdateEngine {
   const std::function<void(const StepUpdate&)> on_step_made_;
   const std::function<void(absl::Status)> on_failure_;
   std::vector<std::vector<std::vector<DecayRange>>> ranges_;  // by blob and chunk
-  int64_t total_chunks_ = 0;
-  int held_track_ = 0;        // of trace_
-  size_t blobs_to_make_ = 0;  // a step
+  int held_track_ = 0;                                        // of trace_
+  size_t blobs_to_make_ = 0;                                  // a step, those that it drops too
   const HoldBuffer hold_;
+  const LayerDrop drop_;
 
   // Atomic, because tasks use them without the lock.
   std::atomic<bool> stopped_ = false;
@@ -530,6 +572,7 @@ class UpdateEngineImpl final : public UpdateEngine {
 
   mutable Mutex mu_;
   StepId step_ ABSL_GUARDED_BY(mu_);  // the one being made
+  StepId opened_ ABSL_GUARDED_BY(mu_) = StepId(-1);
   std::vector<BlobState> blobs_ ABSL_GUARDED_BY(mu_);
   std::vector<Submitted> later_ ABSL_GUARDED_BY(mu_);
   StepId newest_updated_ ABSL_GUARDED_BY(mu_) = StepId(-1);  // of which an update has begun
@@ -537,6 +580,8 @@ class UpdateEngineImpl final : public UpdateEngine {
   std::set<BlobId> waiting_ ABSL_GUARDED_BY(mu_);  // of held_, whose updates could run
   std::chrono::steady_clock::time_point wait_begin_ ABSL_GUARDED_BY(mu_);
   double step_held_seconds_ ABSL_GUARDED_BY(mu_) = 0;
+  std::set<BlobId> carries_held_ ABSL_GUARDED_BY(mu_);  // dropped by step_, in held_
+  int64_t chunks_to_gather_ ABSL_GUARDED_BY(mu_) = 0;
   int64_t gathered_ ABSL_GUARDED_BY(mu_) = 0;     // chunks, held
   size_t blobs_made_ ABSL_GUARDED_BY(mu_) = 0;    // and announced
   std::string nonfinite_ ABSL_GUARDED_BY(mu_);    // what makes a held step be skipped
@@ -545,8 +590,8 @@ class UpdateEngineImpl final : public UpdateEngine {
   double scale_ ABSL_GUARDED_BY(mu_) = 1;
   bool skipped_ ABSL_GUARDED_BY(mu_) = false;
   double last_norm_ ABSL_GUARDED_BY(mu_);
-  int64_t updates_made_ ABSL_GUARDED_BY(mu_);
-  LossScale loss_scale_ ABSL_GUARDED_BY(mu_);  // of step_
+  std::vector<int64_t> updates_ ABSL_GUARDED_BY(mu_);  // by blob, before step_
+  LossScale loss_scale_ ABSL_GUARDED_BY(mu_);          // of step_
   LossScale next_loss_scale_ ABSL_GUARDED_BY(mu_);
 
   TaskQueue queue_;  // last: its destructor waits for tasks that use all of the above

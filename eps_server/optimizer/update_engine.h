@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -32,6 +33,7 @@ struct StepUpdate {
   std::string why_skipped;  // layer and vnode
   double loss_scale = 1;    // that the step's gradients came multiplied by
   LossScale next_loss_scale;
+  std::vector<int64_t> updates;  // by blob, that it has had with this step
 };
 
 // What the optimizer has done since it was made; never falls.
@@ -43,7 +45,8 @@ struct UpdateCounts {
 };
 
 // Makes version s + 1 of every blob that is not frozen from version s and the step's gradients, chunk by chunk, on
-// oneTBB threads. Frozen ones are nothing to it: they are in no norm and in no callback.
+// oneTBB threads. Frozen ones are nothing to it: they are in no norm and in no callback. Those that a step drops
+// (RunConfig::layer_drop) take their version over unchanged as soon as it is open, and are in no norm.
 //
 // Eager (no clipping, PER_BLOB, LAGGED): a chunk (PER_BLOB: a blob) is updated as soon as its
 // gradient is in. A gradient that is not finite ends the run: on_failure names step, layer and
@@ -54,9 +57,9 @@ struct UpdateCounts {
 //
 // Bits: norms are sums of squares in fp64: 16 logical lanes, lanes in order, chunks in order, blobs
 // in order. Nothing depends on threads, arrival or vector width. Optimizer step: bias corrections
-// count the updates that were made, without skipped steps, as PyTorch's AMP does; the learning rate
-// follows the step. Threads: all methods are safe and return at once. Callbacks come without a
-// lock, from the engine's threads.
+// count the updates that the blob had, without skipped steps, as PyTorch's AMP does, and without those that dropped it,
+// as PyTorch does for a parameter without a gradient; the learning rate follows the step. Threads: all methods are safe
+// and return at once. Callbacks come without a lock, from the engine's threads.
 class UpdateEngine {
  public:
   struct Options {
@@ -68,8 +71,10 @@ class UpdateEngine {
     int threads = 1;            // that compute
     StepId first_step;          // the next step to be made
     int64_t skipped_steps = 0;  // before first_step
-    double last_norm = 0;       // of the step before first_step, for LAGGED
-    LossScale loss_scale;       // of first_step
+    // By blob, those before first_step; empty: each had one in every step that was not skipped.
+    std::vector<int64_t> updates;
+    double last_norm = 0;  // of the step before first_step, for LAGGED
+    LossScale loss_scale;  // of first_step
     // Version `version` of `blob` is made; the callee publishes it.
     std::function<void(BlobId, Version)> on_blob_made;
     // Held: whether the step is skipped is decided, and with it the next step's loss scale.
@@ -85,6 +90,8 @@ class UpdateEngine {
   // Waits for what is running; what is queued is dropped.
   virtual ~UpdateEngine() = default;
 
+  // Nobody reads the version before `step`'s any more: blobs that it drops go on. Needed of every step where some do.
+  virtual void OpenStep(StepId step) = 0;
   // The gradient of a chunk is complete. Chunks of a step wait until the step before is made.
   virtual void Submit(StepId step, BlobId blob, int64_t chunk, ChunkGradient gradient) = 0;
 
@@ -92,7 +99,8 @@ class UpdateEngine {
   // of step `version` come.
   virtual void HoldUpdates(Version version) = 0;
   virtual void ReleaseUpdate(BlobId blob, Version version) = 0;
-  // Whether an update of `step` has begun: the version before it is whole no more. With HoldUpdates before it, `false`
+  // Whether an update of `step` has begun: the version before it is whole no more. A blob that the step drops is whole in
+  // both, for a checkpoint. With HoldUpdates before it, `false`
   // stays true until ReleaseUpdate.
   virtual bool HasUpdated(StepId step) const = 0;
   // What gradients of `step`, the one being made or a later one, are to be multiplied by; nullopt as long as it depends

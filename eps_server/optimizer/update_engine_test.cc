@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -11,6 +12,7 @@
 #include <optional>
 #include <random>
 #include <string>
+#include <thread>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -20,6 +22,7 @@
 #include "absl/types/span.h"
 #include "common/base/ids.h"
 #include "common/base/mutex.h"
+#include "common/model/layer_drop.h"
 #include "common/model/model_spec.h"
 #include "common/numeric/bf16.h"
 #include "common/schedule/loss_scale.h"
@@ -60,12 +63,18 @@ struct ChunkId {
 class Trainer {
  public:
   explicit Trainer(const RunConfig& run, int threads = 2, int64_t first_step = 0, int64_t skipped = 0,
-                   double last_norm = 0, LossScale loss_scale = {}, ChunkWitness* witness = nullptr)
+                   double last_norm = 0, LossScale loss_scale = {}, ChunkWitness* witness = nullptr,
+                   std::vector<int64_t> updates = {}, const Trainer* from = nullptr)
       : run_(run), model_(*BuildModel(run.model)), store_(*Store::Create(model_, run_)) {
     for (const BlobSpec& blob : model_.blobs) {
       std::vector<float> values(static_cast<size_t>(blob.num_elems));
       for (size_t i = 0; i < values.size(); ++i) values[i] = 0.01f * static_cast<float>((i * 7 + 3) % 101) - 0.5f;
+      if (from != nullptr) from->store_->ReadMaster(blob.id, Version(first_step), 0, absl::MakeSpan(values));
       store_->LoadMaster(blob.id, Version(first_step), 0, values);
+      for (int which = 0; from != nullptr && which < store_->num_moments(); ++which) {
+        from->store_->ReadMoment(blob.id, which, 0, absl::MakeSpan(values));
+        store_->LoadMoment(blob.id, which, 0, values);
+      }
       store_->Publish(blob.id, Version(first_step));
       for (int64_t c = 0; !blob.frozen && c < blob.num_chunks(); ++c) chunks_.push_back({blob.id, c});
     }
@@ -76,6 +85,7 @@ class Trainer {
                                      .threads = threads,
                                      .first_step = StepId(first_step),
                                      .skipped_steps = skipped,
+                                     .updates = std::move(updates),
                                      .last_norm = last_norm,
                                      .loss_scale = loss_scale,
                                      .on_blob_made =
@@ -142,8 +152,15 @@ class Trainer {
   void Submit(int64_t step, ChunkId id, const std::vector<TreeNode>& nodes = Leaves()) {
     engine_->Submit(StepId(step), id.blob, id.chunk, Gradient(step, id, nodes));
   }
+  // Of what the step does not drop.
   void SubmitAll(int64_t step) {
-    for (const ChunkId id : chunks_) Submit(step, id);
+    const std::vector<bool> dropped = Dropped(step);
+    for (const ChunkId id : chunks_) {
+      if (!dropped[static_cast<size_t>(id.blob.value())]) Submit(step, id);
+    }
+  }
+  std::vector<bool> Dropped(int64_t step) const {
+    return DroppedBlobs(model_, LayerDrop(model_, run_.layer_drop).DroppedIn(StepId(step)));
   }
 
   StepUpdate WaitForStep(int64_t step) {
@@ -540,6 +557,117 @@ TEST(UpdateEngineLossScaleTest, WithoutFp16ItIsOneAndKnownAtOnce) {
   Trainer trainer(SmallRun(ClipMode::kNone));
   EXPECT_EQ(trainer.engine().loss_scale(StepId(0)), 1);
   EXPECT_EQ(trainer.engine().loss_scale(StepId(1)), 1);
+}
+
+// Three small blocks, of which some rest in each step.
+RunConfig DroppingRun(ClipMode clip) {
+  RunConfig run = SmallRun(clip, 0.01);
+  run.model = {.num_layers = 3, .d_model = 64, .num_heads = 2, .context = 16, .vocab = 100, .init_seed = 5};
+  run.layer_drop.share = 0.5;
+  return run;
+}
+
+std::vector<float> StateOf(const Trainer& trainer, Store& store, BlobId blob, int64_t version) {
+  std::vector<float> state, values(static_cast<size_t>(trainer.model().blob(blob).num_elems));
+  store.ReadMaster(blob, Version(version), 0, absl::MakeSpan(values));
+  state = values;
+  for (int which = 0; which < store.num_moments(); ++which) {
+    store.ReadMoment(blob, which, 0, absl::MakeSpan(values));
+    state.insert(state.end(), values.begin(), values.end());
+  }
+  return state;
+}
+
+TEST_P(UpdateEngineTest, WhatAStepDropsAdvancesUnchangedAndItsCountOfUpdatesStands) {
+  Trainer trainer(DroppingRun(GetParam()));
+  std::vector<int64_t> want(trainer.model().blobs.size());
+  int num_dropped = 0;
+  for (int64_t step = 0; step < 8; ++step) {
+    const std::vector<bool> dropped = trainer.Dropped(step);
+    std::vector<std::vector<float>> before;
+    for (const BlobSpec& blob : trainer.model().blobs) {
+      before.push_back(StateOf(trainer, trainer.store(), blob.id, step));
+      want[static_cast<size_t>(blob.id.value())] += dropped[static_cast<size_t>(blob.id.value())] ? 0 : 1;
+    }
+    trainer.engine().OpenStep(StepId(step));
+    trainer.SubmitAll(step);
+    const StepUpdate update = trainer.WaitForStep(step);
+    EXPECT_EQ(update.updates, want);
+    double squares = 0;
+    for (const BlobSpec& blob : trainer.model().blobs) {
+      const auto b = static_cast<size_t>(blob.id.value());
+      EXPECT_EQ(trainer.store().published(blob.id), Version(step + 1));
+      EXPECT_EQ(StateOf(trainer, trainer.store(), blob.id, step + 1) == before[b], dropped[b]) << blob.name;
+      if (!dropped[b]) squares += std::pow(trainer.Norm(step, blob.id), 2);
+      num_dropped += dropped[b] ? 1 : 0;
+    }
+    EXPECT_NEAR(update.gradient_norm / std::sqrt(squares), 1, 1e-9);
+  }
+  EXPECT_GT(num_dropped, 4);
+}
+
+// The count is what bias correction goes by: two engines, the second of which goes on, are one.
+TEST_P(UpdateEngineTest, WithTheCountsOfACheckpointItGoesOnExactly) {
+  const RunConfig run = DroppingRun(GetParam());
+  Trainer whole(run), first(run);
+  std::vector<int64_t> updates;
+  double last_norm = 0;
+  for (int64_t step = 0; step < 8; ++step) {
+    whole.engine().OpenStep(StepId(step));
+    whole.SubmitAll(step);
+    const StepUpdate update = whole.WaitForStep(step);
+    if (step == 3) updates = update.updates, last_norm = update.gradient_norm;
+    if (step > 3) continue;
+    first.engine().OpenStep(StepId(step));
+    first.SubmitAll(step);
+    first.WaitForStep(step);
+  }
+  for (const bool has_counts : {true, false}) {
+    Trainer second(run, 2, 4, 0, last_norm, {}, nullptr, has_counts ? updates : std::vector<int64_t>(), &first);
+    for (int64_t step = 4; step < 8; ++step) {
+      second.engine().OpenStep(StepId(step));
+      second.SubmitAll(step);
+      second.WaitForStep(step);
+    }
+    EXPECT_EQ(second.Bits(8) == whole.Bits(8), has_counts);
+  }
+}
+
+// A checkpoint of the version before goes on reading it: the blob may not be updated in the next step either.
+TEST_P(UpdateEngineTest, ADroppedBlobWaitsForItsReleaseAndForNothingElse) {
+  const RunConfig run = DroppingRun(GetParam());
+  const ModelSpec model = *BuildModel(run.model);
+  int64_t at = 1;  // a step that drops something
+  while (LayerDrop(model, run.layer_drop).DroppedIn(StepId(at)).empty()) ++at;
+  Trainer trainer(run);
+  for (int64_t step = 0; step < at; ++step) {
+    trainer.engine().OpenStep(StepId(step));
+    trainer.SubmitAll(step);
+    trainer.WaitForStep(step);
+  }
+  const std::vector<bool> dropped = trainer.Dropped(at);
+  const size_t before = trainer.made().size();
+  const auto num_dropped = static_cast<size_t>(std::count(dropped.begin(), dropped.end(), true));
+  trainer.engine().HoldUpdates(Version(at));
+  trainer.engine().OpenStep(StepId(at));
+  for (const BlobSpec& blob : model.blobs) {
+    if (!dropped[static_cast<size_t>(blob.id.value())]) trainer.engine().ReleaseUpdate(blob.id, Version(at));
+  }
+  EXPECT_FALSE(trainer.engine().HasUpdated(StepId(at)));
+  EXPECT_FALSE(trainer.engine().update_is_held());  // the step has other things to wait for
+  trainer.SubmitAll(at);
+  trainer.WaitForBlobs(before + model.blobs.size() - num_dropped);
+  for (int i = 0; i < 1000 && !trainer.engine().update_is_held(); ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  EXPECT_TRUE(trainer.engine().update_is_held());
+  for (const BlobSpec& blob : model.blobs) {
+    const bool rests = dropped[static_cast<size_t>(blob.id.value())];
+    EXPECT_EQ(trainer.store().published(blob.id), Version(rests ? at : at + 1));
+    trainer.engine().ReleaseUpdate(blob.id, Version(at));
+  }
+  trainer.WaitForStep(at);
+  EXPECT_FALSE(trainer.engine().update_is_held());
 }
 
 TEST(HoldBytesTest, ExactAndFp16Hold) {

@@ -51,6 +51,7 @@ class EventStream final : public QueuedStream<proto::WorkerEvent, proto::DaemonE
     assign.set_step(assignment->step.value());
     assign.set_counted_tokens(assignment->counted_tokens);
     assign.set_loss_scale(assignment->loss_scale);
+    for (const LayerId layer : assignment->dropped) assign.add_dropped_layers(layer.value());
     for (const VnodeBatch& batch : assignment->vnodes) FillVnode(batch, *assign.add_vnodes());
     if (assignment->evaluation_round.has_value()) assign.set_evaluation_round(*assignment->evaluation_round);
     if (assignment->group.has_value()) FillGroup(*assignment->group, *assign.mutable_group());

@@ -15,6 +15,8 @@
 #include "common/base/log.h"
 #include "common/base/mutex.h"
 #include "common/base/status_macros.h"
+#include "common/checkpoint/update_counts.h"
+#include "common/model/layer_drop.h"
 #include "common/telemetry/resident_bytes.h"
 #include "eps_server/incarnation.h"
 #include "eps_server/membership/device_choices.h"
@@ -99,6 +101,7 @@ class CoordinatorImpl final : public Coordinator {
         start_(clock_()),
         first_version_(options.resume.version),
         update_order_(UpdateOrder(model_, run_.holds_updates())),
+        drop_(model_, run_.layer_drop),
         members_(options.lease),
         groups_(&NewIncarnation, run_.relay.group_members),
         choices_(options.resume.choices),
@@ -122,12 +125,15 @@ class CoordinatorImpl final : public Coordinator {
     int64_t skipped_steps = 0;
     double last_norm = 0;
     LossScale loss_scale;
+    std::vector<int64_t> updates;
     {
       MutexLock lock(mu_);
       first_step = step_;
       skipped_steps = progress_.state().skipped_steps;
       last_norm = progress_.state().last_norm;
       loss_scale = progress_.state().loss_scale;
+      EPS_ASSIGN_OR_RETURN(updates_, UpdatesOfBlobs(progress_.state(), model_));
+      updates = updates_;
     }
     EPS_ASSIGN_OR_RETURN(engine_,
                          UpdateEngine::Create({.model = &model_,
@@ -138,6 +144,7 @@ class CoordinatorImpl final : public Coordinator {
                                                .threads = threads,
                                                .first_step = first_step,
                                                .skipped_steps = skipped_steps,
+                                               .updates = std::move(updates),
                                                .last_norm = last_norm,
                                                .loss_scale = loss_scale,
                                                .on_blob_made = [this](BlobId b, Version v) { OnBlobMade(b, v); },
@@ -702,7 +709,8 @@ class CoordinatorImpl final : public Coordinator {
     loss_scale_.reset();
     actions.push_back([this, step = step_] {
       absl::StatusOr<std::vector<VnodeBatch>> batches = data_->Read(step);
-      aggregator_->BeginStep(step);
+      aggregator_->BeginStep(step, DroppedBlobs(model_, drop_.DroppedIn(step)));
+      engine_->OpenStep(step);
       MutexLock lock(mu_);
       if (!opened_) return;  // EndWithoutWorkers
       if (!batches.ok()) return EndBeforeStep(batches.status());
@@ -725,6 +733,7 @@ class CoordinatorImpl final : public Coordinator {
     for (const VnodeShare& share : ShareVnodes(vnodes, workers, groups)) {
       auto assignment = std::make_shared<Assignment>(ledger_->Assign(share.worker, share.vnodes, share.group));
       assignment->loss_scale = *loss_scale_;
+      assignment->dropped = drop_.DroppedIn(step_);
       actions.push_back(
           [channel = members_.channel(share.worker), assignment] { channel->SendAssignment(assignment); });
     }
@@ -773,6 +782,7 @@ class CoordinatorImpl final : public Coordinator {
     checkpoints_.Begin(version, clock_());
     RunState state = progress_.state();
     state.choices = choices_.all();
+    state.updates = UpdatesByName(updates_, state, model_);
     return {.state = std::move(state),
             .order = update_order_,
             .captured = [this, version](BlobId blob) { engine_->ReleaseUpdate(blob, version); },
@@ -784,9 +794,10 @@ class CoordinatorImpl final : public Coordinator {
   void Commit(Actions& actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     const absl::Duration now = clock_();
     const VnodeLedger& ledger = *closing_->ledger;
-    const StepUpdate made = std::move(made_.front());
+    StepUpdate made = std::move(made_.front());
     made_.pop_front();
     EPS_CHECK(made.step == ledger.step());
+    updates_ = std::move(made.updates);
     StepReport report;
     report.step = ledger.step();
     report.loss = ledger.Loss();
@@ -969,6 +980,7 @@ class CoordinatorImpl final : public Coordinator {
   const absl::Duration start_;
   const Version first_version_;  // of this sitting
   const std::vector<BlobId> update_order_;
+  const LayerDrop drop_;
   std::vector<BlobId> first_layer_;  // what the gate keeps back
   std::vector<BlobId> frozen_;       // whose versions advance with the gate
   std::unique_ptr<Aggregator> aggregator_;
@@ -988,10 +1000,11 @@ class CoordinatorImpl final : public Coordinator {
   DeviceChoices choices_ ABSL_GUARDED_BY(mu_);
   int expected_workers_ ABSL_GUARDED_BY(mu_);  // the first step waits until so many are ready
 
-  RunProgress progress_ ABSL_GUARDED_BY(mu_);  // as committed
-  StepId step_ ABSL_GUARDED_BY(mu_);           // in progress if opened_, else the next one
-  int64_t end_ ABSL_GUARDED_BY(mu_);           // steps after which the run ends; never rises
-  bool begun_ ABSL_GUARDED_BY(mu_) = false;    // the first step of this sitting was opened
+  RunProgress progress_ ABSL_GUARDED_BY(mu_);          // as committed
+  std::vector<int64_t> updates_ ABSL_GUARDED_BY(mu_);  // by blob, as committed
+  StepId step_ ABSL_GUARDED_BY(mu_);                   // in progress if opened_, else the next one
+  int64_t end_ ABSL_GUARDED_BY(mu_);                   // steps after which the run ends; never rises
+  bool begun_ ABSL_GUARDED_BY(mu_) = false;            // the first step of this sitting was opened
   bool opened_ ABSL_GUARDED_BY(mu_) = false;
   std::unique_ptr<VnodeLedger> ledger_ ABSL_GUARDED_BY(mu_);  // of step_; null until its data is read
   // Of step_, once it is known: the engine may be ahead of a step that lacks records alone.

@@ -26,6 +26,7 @@
 #include "common/base/ids.h"
 #include "common/base/mutex.h"
 #include "common/choices/choices.h"
+#include "common/model/layer_drop.h"
 #include "common/model/model_spec.h"
 #include "common/numeric/bf16.h"
 #include "common/numeric/fp16.h"
@@ -403,7 +404,12 @@ class FakeWorker {
   bool RunPass(const Assignment& assignment) {
     if (assignment.evaluation_round.has_value()) return Evaluate(assignment);
     loss_scales_[assignment.step.value()] = static_cast<float>(assignment.loss_scale);
+    EXPECT_EQ(assignment.dropped, LayerDrop(run_.model, run_.config.layer_drop).DroppedIn(assignment.step));
+    const auto is_dropped = [&](const LayerSpec& layer) {
+      return std::binary_search(assignment.dropped.begin(), assignment.dropped.end(), layer.id);
+    };
     for (const LayerSpec& layer : run_.model.layers) {
+      if (is_dropped(layer)) continue;
       for (const BlobUse& use : layer.blobs) {
         if (!Pull(use.blob, ReadVersion(assignment.step))) return false;
       }
@@ -414,6 +420,7 @@ class FakeWorker {
     // As a worker pushes: leaves for one or two vnodes, subtree sums from three.
     const std::vector<TreeNode> nodes = LargestSubtrees(held, num_vnodes, held.size() < 3 ? 1 : num_vnodes);
     for (auto layer = run_.model.layers.rbegin(); layer != run_.model.layers.rend(); ++layer) {
+      if (is_dropped(*layer)) continue;
       for (const BlobUse& use : layer->blobs) {
         if (!Pull(use.blob, ReadVersion(assignment.step))) return false;
         if (run_.model.blob(use.blob).frozen) continue;
@@ -678,6 +685,66 @@ TEST_P(CoordinatorModeTest, FrozenBlobsAreNobodysToPushAndEveryStepHasThemAsThey
     ASSERT_OK(resumed.coordinator->WaitUntilFinished());
     EXPECT_TRUE(resumed.Result(4) == want) << freeze[0];
   }
+}
+
+TEST_P(CoordinatorModeTest, WhatStepsDropAdvancesWithThemThroughLossesCheckpointsAndResumes) {
+  RunConfig config = Config();
+  config.model.num_layers = 3;
+  config.model.init_seed = 4;
+  config.layer_drop.share = 0.6;
+  config.steps = 6;
+  const ModelSpec model = *BuildModel(config.model);
+  size_t dropped = 0;
+  for (int step = 0; step < 6; ++step) dropped += LayerDrop(model, config.layer_drop).DroppedIn(StepId(step)).size();
+  ASSERT_GT(dropped, 5u);
+  const std::string want = Reference(config);
+  config.checkpoint.every_steps = 2;
+  std::map<int64_t, Snapshot> snapshots;
+  for (const int stop_at : {-1, 0, 2, 4}) {  // the capture stops before a blob, and the steps wait for it
+    TestRun run(config);
+    if (stop_at >= 0) run.checkpointer->StopAt(static_cast<size_t>(stop_at));
+    FakeWorker worker(run);
+    if (stop_at >= 0) {
+      WaitFor([&] { return run.checkpointer->stopped() && run.checkpointer->is_awaited(); });
+      EXPECT_EQ(run.committed(), 2);
+      run.checkpointer->Pass();
+    }
+    ASSERT_OK(run.coordinator->WaitUntilFinished());
+    EXPECT_TRUE(run.Result(6) == want) << stop_at;
+    for (const BlobSpec& blob : run.model.blobs) EXPECT_EQ(run.store->published(blob.id), Version(6)) << blob.name;
+    snapshots = run.checkpointer->snapshots();
+    EXPECT_FALSE(snapshots.at(2).state.updates.empty());
+    EXPECT_LT(snapshots.at(6).state.updates.at("h.2"), snapshots.at(6).state.updates.at("wte"));
+    TestRun resumed(config, {.resume = &snapshots.at(2)});
+    FakeWorker other(resumed);
+    ASSERT_OK(resumed.coordinator->WaitUntilFinished());
+    EXPECT_TRUE(resumed.Result(6) == want) << "resumed, " << stop_at;
+  }
+  for (const int dies_at : {0, 1, 5, 9, 14}) {
+    TestRun run(config, {.expected_workers = 2});
+    FakeWorker first(run, dies_at), second(run);
+    ASSERT_OK(run.coordinator->WaitUntilFinished());
+    EXPECT_TRUE(run.Result(6) == want) << "dies at " << dies_at;
+  }
+}
+
+TEST(CoordinatorTest, CountsOfBlobsThatTheModelDoesNotHaveAreRefused) {
+  TestRun run(SmallRun());
+  Snapshot snapshot;
+  {
+    FakeWorker worker(run);
+    ASSERT_OK(run.coordinator->WaitUntilFinished());
+    snapshot = run.checkpointer->snapshots().at(4);
+  }
+  EXPECT_THAT(snapshot.state.updates, ::testing::IsEmpty());  // each had all
+  snapshot.state.updates = {{"h.7", 3}};
+  EXPECT_THAT(Coordinator::Create({.model = &run.model,
+                                   .run = &run.config,
+                                   .store = run.store.get(),
+                                   .checkpointer = run.checkpointer.get(),
+                                   .data = *StepData::Create(run.config),
+                                   .resume = snapshot.state}),
+              StatusIs(absl::StatusCode::kDataLoss, "updates.wte: found nothing"));
 }
 
 TEST(CoordinatorTest, TheFirstStepWaitsForTheExpectedUntilFewerAre) {

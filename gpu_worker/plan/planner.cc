@@ -255,10 +255,13 @@ int64_t SmallestCapBytes(const PlanRequest& request) {
   return LayArena(request, needs, LeastChoice(needs)).arena_bytes;
 }
 
-Prediction PredictStep(const PlanRequest& request, const RelayPlan& plan) {
+Prediction PredictStep(const PlanRequest& request, const RelayPlan& plan, std::vector<LayerId> dropped) {
   const PlanNeeds needs = NeedsOf(request);
   Reduced reduced = Reduce(PassOf(request, needs), plan, needs);
-  reduced.pass.inner = reduced.plan.PlacesOf(needs.inner_total / needs.items, reduced.items());
+  if (dropped.empty()) {
+    reduced.pass.inner = reduced.plan.PlacesOf(needs.inner_total / needs.items, reduced.items());
+  }
+  reduced.pass.dropped = std::move(dropped);
   const StepCosts costs = CostsOf(ProfileOf(request), *request.model, *request.run, request.kernels, request.link);
   Prediction prediction{
       .timeline = {}, .steps = BuildSchedule(*request.model, reduced.plan, reduced.pass), .scale = reduced.scale};

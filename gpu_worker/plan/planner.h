@@ -36,7 +36,8 @@ struct Prediction {
   std::vector<RelayStep> steps;  // those that the timeline's spans are of
   double scale = 1;              // above 1: the steps are of a pass with so many times fewer micro-batches
 };
-Prediction PredictStep(const PlanRequest& request, const RelayPlan& plan);
+// dropped: blocks that the step leaves out, rising
+Prediction PredictStep(const PlanRequest& request, const RelayPlan& plan, std::vector<LayerId> dropped = {});
 
 }  // namespace eps::worker
 

@@ -130,6 +130,25 @@ TEST(PlannerTest, ALargerCapIsNeverSlower) {
   EXPECT_GT(swapping + recomputing, 5);
 }
 
+TEST(PlannerTest, AStepThatLeavesBlocksOutIsPredictedToBeShorter) {
+  for (const ClipMode clip : {ClipMode::kNone, ClipMode::kExact}) {  // the latter's updates wait for all gradients
+    TestRun run;
+    run.run.optimizer.clip = clip;
+    const int64_t smallest = run.Smallest();
+    for (const int64_t cap : {smallest, smallest + 300000, int64_t{0}}) {
+      ASSERT_OK_AND_ASSIGN(const RelayPlan plan, run.Plan(cap));
+      double seconds = PredictStep(run.Request(cap), plan).timeline.step_seconds;
+      std::vector<LayerId> dropped;
+      for (const int layer : {1, 3, 4}) {
+        dropped.push_back(LayerId(layer));
+        const double shorter = PredictStep(run.Request(cap), plan, dropped).timeline.step_seconds;
+        EXPECT_LT(shorter, seconds) << cap;
+        seconds = shorter;
+      }
+    }
+  }
+}
+
 TEST(PlannerTest, BoundariesStayAsTheRunSays) {
   TestRun run;
   EXPECT_EQ(run.Plan(0).value().boundary_slots.size(), 41u);

@@ -620,13 +620,38 @@ class ScheduleBuilder {
   int flag_turn_of_unsummed_ = 0;
 };
 
+std::vector<RelayStep> BuildWhole(const ModelSpec& model, const RelayPlan& plan, const PassShape& pass) {
+  ScheduleBuilder stores_all(model, plan, pass, nullptr, nullptr);
+  stores_all.Build();
+  return ScheduleBuilder(model, plan, pass, &stores_all.reloaded_boundaries(), &stores_all.reloaded_inners()).Build();
+}
+
+// The model of the layers that are left; their ids and their blobs stay what they were.
+ModelSpec WithoutLayers(const ModelSpec& model, const std::vector<LayerId>& dropped) {
+  ModelSpec left;
+  left.config = model.config;
+  for (const LayerSpec& layer : model.layers) {
+    if (!std::binary_search(dropped.begin(), dropped.end(), layer.id)) left.layers.push_back(layer);
+  }
+  EPS_CHECK(left.layers.size() + dropped.size() == model.layers.size());
+  return left;
+}
+
 }  // namespace
 
 std::vector<RelayStep> BuildSchedule(const ModelSpec& model, const RelayPlan& plan, const PassShape& pass) {
   EPS_CHECK(!pass.vnodes.empty() && static_cast<int>(pass.vnodes.size()) <= plan.max_pass_vnodes);
-  ScheduleBuilder stores_all(model, plan, pass, nullptr, nullptr);
-  stores_all.Build();
-  return ScheduleBuilder(model, plan, pass, &stores_all.reloaded_boundaries(), &stores_all.reloaded_inners()).Build();
+  if (pass.dropped.empty()) return BuildWhole(model, plan, pass);
+  // In the order of what is left every layer has its place as its id; where its weights and its gradient go, and with what
+  // random numbers, is told by its own.
+  ModelSpec left = WithoutLayers(model, pass.dropped);
+  std::vector<LayerId> ids;
+  for (LayerSpec& layer : left.layers) {
+    ids.push_back(std::exchange(layer.id, LayerId(static_cast<int32_t>(ids.size()))));
+  }
+  std::vector<RelayStep> steps = BuildWhole(left, plan, pass);
+  for (RelayStep& step : steps) step.layer = ids[static_cast<size_t>(step.layer.value())];
+  return steps;
 }
 
 }  // namespace eps::worker

@@ -4,6 +4,7 @@
 #include <functional>
 #include <vector>
 
+#include "common/base/ids.h"
 #include "common/model/model_spec.h"
 #include "common/tensor/dtype.h"
 #include "gpu_worker/plan/inner_places.h"
@@ -22,6 +23,8 @@ struct PassShape {
   bool forward_only = false;   // logits of one micro-batch: one vnode, micro_batches 1; or, if it evaluates,
   bool evaluates = false;      // each vnode's record; alone
   int group_rounds = 0;        // GroupParts::rounds; 0: this worker goes alone
+  // Blocks that the pass leaves out, rising (LayerDrop): it is the pass of a model without them, in the plan of all layers.
+  std::vector<LayerId> dropped = {};
   // By block that has a backward, the lowest first, and micro-batch of the pass. Empty: RelayPlan::PlacesOf.
   std::vector<InnerPlace> inner = {};
 };

@@ -28,6 +28,7 @@ struct Shape {
   int group_rounds = 0;  // 0: alone; else at least as many as this worker has nodes
   // Layers, from 0. The embedding's table is the head's, too: with it frozen the head trains its norm.
   std::vector<int> frozen;
+  std::vector<int> dropped;  // blocks, from 1, by the step
 };
 
 std::string Print(const Shape& s) {
@@ -35,7 +36,8 @@ std::string Print(const Shape& s) {
                       s.weight_slots, " inner slots ", s.inner_slots, s.keeps_all ? " (all)" : "", " gradient slots ",
                       s.gradient_slots, " push slots ", s.push_slots, s.resident ? " resident" : "",
                       s.expands ? " expands" : "", s.bf16 ? " bf16" : " fp32", " held ", absl::StrJoin(s.held, ","),
-                      " rounds ", s.group_rounds, " frozen ", absl::StrJoin(s.frozen, ","));
+                      " rounds ", s.group_rounds, " frozen ", absl::StrJoin(s.frozen, ","), " dropped ",
+                      absl::StrJoin(s.dropped, ","));
 }
 
 // A schedule with all that the checks need. Only counts of slots matter to a schedule, so spans stay empty.
@@ -70,6 +72,10 @@ struct Made {
     pass.gradients = shape.bf16 ? Dtype::kBf16 : Dtype::kF32;
     pass.expands = shape.expands;
     pass.group_rounds = shape.group_rounds;
+    for (const int layer : shape.dropped) pass.dropped.push_back(LayerId(layer));
+  }
+  bool IsDropped(int layer) const {
+    return std::find(shape.dropped.begin(), shape.dropped.end(), layer) != shape.dropped.end();
   }
   // What this worker gives to its group.
   std::vector<TreeNode> group_nodes() const {
@@ -149,6 +155,12 @@ class Simulator {
   std::string GradientOf(int layer, const RelayStep& step) const {
     return absl::StrCat("gradient of input of ", layer, Item(step));
   }
+  // The layer that takes what `layer` makes.
+  int Next(int layer) const {
+    do ++layer;
+    while (made_.IsDropped(layer));
+    return layer;
+  }
   int VnodeOf(const RelayStep& step) const { return made_.pass.vnodes[static_cast<size_t>(step.vnode)]; }
   LayerKind KindOf(int layer) const { return made_.model.layers[static_cast<size_t>(layer)].kind; }
 
@@ -177,6 +189,7 @@ class Simulator {
 
   void Do(const RelayStep& step) {
     const int layer = step.layer.value();
+    EXPECT_FALSE(made_.IsDropped(layer)) << DebugString(step, made_.model);
     switch (step.kind) {
       case Kind::kPull:
         ++num_pulls_;
@@ -193,9 +206,9 @@ class Simulator {
         ++num_boundary_loads_;
         return Write("boundary", step.output, Read("host boundary ", step.host));
       case Kind::kStoreBoundary:
-        Expect(Read("boundary", step.output), InputOf(layer + 1, step), step);
+        Expect(Read("boundary", step.output), InputOf(Next(layer), step), step);
         EXPECT_LT(step.host, made_.plan.host_boundary_slots);
-        return Write("host boundary ", step.host, InputOf(layer + 1, step));
+        return Write("host boundary ", step.host, InputOf(Next(layer), step));
       case Kind::kStoreGradient:
         Expect(Read("boundary", step.output), GradientOf(layer, step), step);
         EXPECT_LT(step.host, made_.plan.host_boundary_slots);
@@ -215,7 +228,7 @@ class Simulator {
           ReadInput(step);
           Write("inner", step.inner, Inner(step));
         }
-        return Write("boundary", step.output, InputOf(layer + 1, step));
+        return Write("boundary", step.output, InputOf(Next(layer), step));
       case Kind::kRecompute:
         ++num_recomputes_;
         ReadWeights(step);
@@ -230,7 +243,7 @@ class Simulator {
         Write("record", step.record, Record(step, step.micro_batch + 1));
         return Write("boundary", step.output, GradientOf(layer, step));
       case Kind::kBackward:
-        Expect(Read("boundary", step.output), GradientOf(layer + 1, step), step);
+        Expect(Read("boundary", step.output), GradientOf(Next(layer), step), step);
         if (KindOf(layer) == LayerKind::kEmbedding) {
           ReadTokens(step);
         } else {
@@ -344,7 +357,7 @@ class Simulator {
   void CheckExchanges() {
     std::vector<std::pair<int, int>> want;
     for (int layer = static_cast<int>(made_.model.layers.size()) - 1; layer >= 0; --layer) {
-      if (!made_.model.layers[static_cast<size_t>(layer)].trains()) continue;
+      if (!made_.model.layers[static_cast<size_t>(layer)].trains() || made_.IsDropped(layer)) continue;
       for (int round = 0; round < made_.pass.group_rounds; ++round) want.emplace_back(layer, round);
     }
     EXPECT_EQ(exchanges_, want);
@@ -414,8 +427,9 @@ class Simulator {
 
   void CheckPushes() {
     const std::vector<LayerSpec>& layers = made_.model.layers;
-    const auto training =
-        std::count_if(layers.begin(), layers.end(), [](const LayerSpec& layer) { return layer.trains(); });
+    const auto training = std::count_if(layers.begin(), layers.end(), [this](const LayerSpec& layer) {
+      return layer.trains() && !made_.IsDropped(layer.id.value());
+    });
     EXPECT_EQ(static_cast<int64_t>(pushes_.size()), made_.pass.evaluates ? 0 : training);
     for (const auto& [layer, nodes] : pushes_) {
       EXPECT_TRUE(layers[static_cast<size_t>(layer)].trains()) << "layer " << layer;
@@ -448,11 +462,16 @@ void Check(const Shape& shape) {
   Simulator simulator(made, steps);
   simulator.Run();
 
-  const int blocks = shape.layers, items = static_cast<int>(made.pass.vnodes.size()) * shape.micro_batches;
+  const int blocks = shape.layers - static_cast<int>(shape.dropped.size());
+  const int items = static_cast<int>(made.pass.vnodes.size()) * shape.micro_batches;
   // The way back ends with the lowest layer that trains.
   int lowest = 0;
-  while (std::find(shape.frozen.begin(), shape.frozen.end(), lowest) != shape.frozen.end()) ++lowest;
-  const int back = std::min(blocks, blocks + 1 - lowest);
+  const auto is_frozen = [&](int layer) {
+    return std::find(shape.frozen.begin(), shape.frozen.end(), layer) != shape.frozen.end();
+  };
+  while (is_frozen(lowest) || made.IsDropped(lowest)) ++lowest;
+  int back = 0;
+  for (int layer = std::max(1, lowest); layer <= shape.layers; ++layer) back += made.IsDropped(layer) ? 0 : 1;
   const std::vector<InnerPlace> places = made.plan.PlacesOf(back, items);
   EXPECT_EQ(simulator.num_recomputes(), std::count(places.begin(), places.end(), InnerPlace::kRecompute));
   EXPECT_LE(simulator.num_inner_loads(), std::count(places.begin(), places.end(), InnerPlace::kSwap));
@@ -485,6 +504,38 @@ TEST(ScheduleTest, FrozenLayersPushNothingAndTheWayBackEndsWithTheLowestThatTrai
         shape.group_rounds = 4;
         Check(shape);
       }
+    }
+  }
+}
+
+// In the slots of the whole model, whatever the plan does with them.
+TEST(ScheduleTest, AnyBlocksMayBeDroppedFromThePlanOfAll) {
+  constexpr int kLayers = 5;
+  for (int set = 1; set < (1 << kLayers) - 1; ++set) {
+    std::vector<int> dropped;
+    for (int layer = 1; layer <= kLayers; ++layer) {
+      if ((set >> (layer - 1)) & 1) dropped.push_back(layer);
+    }
+    for (int turn = set; turn < set + 24; ++turn) {
+      const int items = 1 + turn % 3 + turn % 2;
+      Shape shape{.layers = kLayers, .vnodes = 1 + turn % 3, .micro_batches = 1 + turn % 2};
+      shape.weight_slots = 1 + turn % 4;
+      shape.inner_slots = 1 + turn % (kLayers * items);
+      shape.gradient_slots = 1 + turn % 3;
+      shape.swapped = turn % 5 * items;
+      shape.boundary_slots = 4 + turn % 7;
+      shape.resident = turn % 6 == 0;
+      shape.expands = turn % 2 == 0;
+      shape.bf16 = turn % 5 < 3;
+      shape.dropped = dropped;
+      if (turn % 4 == 1) shape.frozen = {0, 6, 1 + turn % 3};
+      if (turn % 8 == 3) shape.group_rounds = static_cast<int>(Made(shape).group_nodes().size()) + turn % 2;
+      if (turn % 4 == 1 && std::all_of(shape.frozen.begin(), shape.frozen.end(), [&](int layer) {
+            return layer == 0 || layer == 6 || kLayers - static_cast<int>(dropped.size()) == 1;
+          })) {
+        continue;  // nothing trains
+      }
+      Check(shape);
     }
   }
 }

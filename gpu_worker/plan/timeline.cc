@@ -39,6 +39,11 @@ class Simulation {
     }
     std::reverse(seconds_.begin(), seconds_.end());
     for (auto& queue : queues_) std::reverse(queue.begin(), queue.end());
+    for (const BlobSpec& blob : model.blobs) {
+      const bool is_pushed = std::any_of(blob.uses.begin(), blob.uses.end(),
+                                         [&](LayerId layer) { return pushed[static_cast<size_t>(layer.value())]; });
+      updated_.push_back(!blob.frozen && is_pushed);
+    }
   }
 
   Timeline Run() {
@@ -189,13 +194,10 @@ class Simulation {
     }
     // It may be the next pass already.
     ++num_sums_;
-    if (num_sums_ < std::count_if(
-                        model_.blobs.begin(), model_.blobs.end(), [](const auto& b) { return !b.frozen; })) {
-      return;
-    }
+    if (num_sums_ < std::count(updated_.begin(), updated_.end(), true)) return;
     num_sums_ = 0;
     for (const BlobSpec& blob : model_.blobs) {
-      if (!blob.frozen)
+      if (updated_[static_cast<size_t>(blob.id.value())])
         jobs_.push_back({blob.id.value(), false, costs_.update_seconds[static_cast<size_t>(blob.id.value())]});
     }
   }
@@ -206,6 +208,7 @@ class Simulation {
   std::array<std::vector<int>, kNumStreams> queues_;  // steps of each stream, in order
   std::vector<double> seconds_;                       // by step
   std::vector<bool> is_last_push_;                    // by step: of its layer
+  std::vector<bool> updated_;                         // by blob: not frozen, nor dropped by every pass
 
   double now_ = 0;
   int pass_ = 0;

@@ -11,8 +11,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
+#include "common/model/layer_drop.h"
 #include "common/model/rotary.h"
 #include "common/numeric/bf16.h"
 #include "common/numeric/fp16.h"
@@ -46,6 +48,12 @@ struct Pass {
   Group* group = nullptr;  // null: alone; else context.group says who does what
 };
 
+std::string ToText(const std::vector<LayerId>& layers) {
+  return absl::StrCat(
+      "{", absl::StrJoin(layers, ", ", [](std::string* out, LayerId layer) { absl::StrAppend(out, layer.value()); }),
+      "}");
+}
+
 // What fails here never comes to the other members of the group: they are told.
 absl::Status EndGroupOf(const Pass& pass, absl::Status status) {
   if (!status.ok() && pass.group != nullptr) pass.group->End(status);
@@ -74,6 +82,7 @@ class RelayExecutorImpl : public RelayExecutor {
         plan_(options_.plan),
         device_(*options_.device),
         transport_(*options_.transport),
+        drop_(model_, run_.layer_drop),
         arena_(std::move(arena)),
         shape_(shape),
         memory_(std::move(memory)),
@@ -144,6 +153,7 @@ class RelayExecutorImpl : public RelayExecutor {
   const RelayPlan& plan_;
   Device& device_;
   Transport& transport_;
+  const LayerDrop drop_;
   const ArenaMap arena_;
   const LayerShape shape_;
   const PassMemory memory_;
@@ -152,9 +162,10 @@ class RelayExecutorImpl : public RelayExecutor {
 
   HostMemory staging_in_;  // a layer as it was pulled; empty until a pass needs it
   PushBuffers push_buffers_;
-  PushMemory leaving_;                                                // of the push under way; the out-stream's
-  std::vector<std::unique_ptr<Event>> events_;                        // by step of a pass; grows to the longest pass
-  using ScheduleKey = std::tuple<std::vector<int>, bool, bool, int>;  // what differs between the passes of a run
+  PushMemory leaving_;                          // of the push under way; the out-stream's
+  std::vector<std::unique_ptr<Event>> events_;  // by step of a pass; grows to the longest pass
+  using ScheduleKey =                           // what differs between the passes of a run
+      std::tuple<std::vector<int>, bool, bool, int, std::vector<LayerId>>;
   std::map<ScheduleKey, std::vector<RelayStep>> schedules_;
   PullClock pull_clock_;
   std::optional<PassTrace> trace_;
@@ -165,6 +176,14 @@ absl::Status RelayExecutorImpl::Check(const Assignment& assignment) const {
   const size_t want = static_cast<size_t>(run_.batch.sequences_per_vnode() * model_.config.context);
   if (assignment.counted_tokens < 0) {
     return absl::InvalidArgumentError(absl::StrCat("counted tokens ", assignment.counted_tokens, ", must be >= 0"));
+  }
+  // Both know it from the run: who sees it otherwise is another program, and would train another model.
+  const std::vector<LayerId> dropped =
+      assignment.evaluation_round.has_value() ? std::vector<LayerId>() : drop_.DroppedIn(assignment.step);
+  if (assignment.dropped != dropped) {
+    return absl::InvalidArgumentError(absl::StrCat("dropped layers: the daemon says ", ToText(assignment.dropped),
+                                                   ", depth.drop of the run gives ", ToText(dropped),
+                                                   "; use worker and daemon of one version"));
   }
   const size_t want_labels = static_cast<size_t>(run_.batch.sequences_per_vnode() * model_.config.labels_per_sample());
   int last = -1;
@@ -251,7 +270,8 @@ absl::Status RelayExecutorImpl::RunPass(const Assignment& assignment, absl::Span
                   .has_documents = shape_.has_documents,
                   .forward_only = evaluates,
                   .evaluates = evaluates,
-                  .group_rounds = parts == nullptr ? 0 : parts->rounds()};
+                  .group_rounds = parts == nullptr ? 0 : parts->rounds(),
+                  .dropped = assignment.dropped};
   for (const VnodeBatch& batch : batches) shape.vnodes.push_back(batch.vnode);
 
   Pass pass;
@@ -346,7 +366,8 @@ absl::StatusOr<std::vector<float>> RelayExecutorImpl::NextTokenLogits(Version ve
 const std::vector<RelayStep>& RelayExecutorImpl::Schedule(const PassShape& shape) {
   // A worker's vnodes change only when workers come or go, so a few schedules serve a whole run.
   constexpr size_t kMostSchedules = 8;
-  const ScheduleKey key(shape.vnodes, shape.forward_only, shape.evaluates, shape.group_rounds);
+  // With layers dropped each step has its own, which takes milliseconds to build.
+  const ScheduleKey key(shape.vnodes, shape.forward_only, shape.evaluates, shape.group_rounds, shape.dropped);
   const auto found = schedules_.find(key);
   if (found != schedules_.end()) return found->second;
   if (schedules_.size() >= kMostSchedules) schedules_.clear();

@@ -16,6 +16,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/choices/choices.h"
+#include "common/model/layer_drop.h"
 #include "common/numeric/bf16.h"
 #include "common/numeric/fp16.h"
 #include "common/numeric/philox.h"
@@ -110,6 +111,7 @@ Assignment MakeAssignment(const RunConfig& run) {
 Assignment Only(const Assignment& all, const std::vector<int>& vnodes) {
   Assignment some{.step = all.step, .counted_tokens = all.counted_tokens};
   some.loss_scale = all.loss_scale;
+  some.dropped = all.dropped;
   for (const int v : vnodes) some.vnodes.push_back(all.vnodes[static_cast<size_t>(v)]);
   return some;
 }
@@ -285,6 +287,14 @@ class RelayExecutorTest : public ::testing::Test {
     masters_ = Masters(model_, run.precision.wire);
     all_ = MakeAssignment(run);
   }
+  // A run whose step drops just these of its blocks.
+  void UseWithDropped(RunConfig run, const std::vector<LayerId>& dropped) {
+    run.layer_drop.share = 0.5;
+    const ModelSpec model = BuildModel(run.model).value();
+    while (LayerDrop(BuildModel(run.model).value(), run.layer_drop).DroppedIn(kStep) != dropped) ++run.model.init_seed;
+    Use(run);
+    all_.dropped = dropped;
+  }
   std::unique_ptr<InProcessStore> NewStore() {
     auto store = std::make_unique<InProcessStore>(&model_, run_.batch.virtual_nodes, run_.precision.wire);
     Publish(*store);
@@ -367,10 +377,11 @@ class RelayExecutorTest : public ::testing::Test {
     return groups;
   }
   void Collect(const InProcessStore& store, StepOutcome& outcome) {
+    const std::vector<bool> dropped = DroppedBlobs(model_, all_.dropped);
     for (const BlobSpec& blob : model_.blobs) {
       std::vector<std::vector<float>> uses;
       for (size_t use = 0; use < blob.uses.size(); ++use) {
-        if (blob.frozen) {
+        if (blob.frozen || dropped[static_cast<size_t>(blob.id.value())]) {
           EXPECT_TRUE(store.Held(kStep, blob.id, static_cast<int>(use)).empty()) << blob.name;
           continue;
         }
@@ -572,6 +583,85 @@ TEST_F(RelayExecutorTest, WithFrozenTensorsNoChoiceOfThePlanChangesABit) {
                      frozen + ", a group in place");
     }
   }
+}
+
+// What enters a dropped block enters the one behind it.
+TEST_F(RelayExecutorTest, AStepThatDropsBlocksHasTheGradientsOfTheModelWithoutThem) {
+  RunConfig run = SmallRun(), shallow = SmallRun();
+  run.model.num_layers = 4;
+  shallow.model.num_layers = 2;
+  UseWithDropped(run, {LayerId(1), LayerId(3)});
+  const StepOutcome got = RunStep({});
+  std::vector<std::vector<float>> masters = masters_;
+  const std::vector<bool> dropped = DroppedBlobs(model_, all_.dropped);
+  Use(shallow);
+  masters_.clear();
+  std::vector<std::vector<std::vector<float>>> gradients;
+  for (size_t blob = 0; blob < masters.size(); ++blob) {
+    if (dropped[blob]) continue;
+    masters_.push_back(std::move(masters[blob]));
+    gradients.push_back(got.use_gradients[blob]);
+  }
+  ExpectSameBits(RunStep({}), {.records = got.records, .use_gradients = gradients}, "two of four blocks");
+  EXPECT_EQ(RunStep({}).pulls, got.pulls);
+  EXPECT_EQ(RunStep({}).pushes, got.pushes);
+}
+
+TEST_F(RelayExecutorTest, WithBlocksDroppedNoChoiceOfThePlanChangesABit) {
+  for (const Dtype dtype : {Dtype::kF32, Dtype::kBf16, Dtype::kF16}) {
+    for (const auto& dropped : std::vector<std::vector<LayerId>>{
+             {LayerId(1)}, {LayerId(4)}, {LayerId(2), LayerId(3)}, {LayerId(1), LayerId(2), LayerId(4)}}) {
+      RunConfig run = SmallRun(dtype);
+      run.model.num_layers = 4;
+      run.model.embedding_dropout = run.model.attention_dropout = run.model.residual_dropout = 0.1;
+      UseWithDropped(run, dropped);
+      const StepOutcome want = RunStep({});
+      const std::string what = absl::StrCat(DtypeName(dtype), ", ", dropped.size(), " dropped, ");
+      ExpectSameBits(want, RunStep({.inner = InnerPolicy::kKeep, .weight_slots = 1}), what + "kept");
+      ExpectSameBits(want, RunStep({.inner = InnerPolicy::kAuto, .more_bytes = 100000}), what + "some kept");
+      ExpectSameBits(want, RunStep({.inner = InnerPolicy::kSwap, .more_bytes = 50000, .own_memory = true}),
+                     what + "swapped");
+      ExpectSameBits(want, RunStep({.more_bytes = -1, .resident = true}), what + "resident");
+      ExpectSameBits(want, RunStep({.own_memory = true, .in_place = true}), what + "copied from where they lie");
+      ExpectSameBits(want, RunStep({.max_pass_vnodes = 1}), what + "passes of one vnode");
+      ExpectSameBits(want, RunStep({.inner = InnerPolicy::kAuto, .more_bytes = -1, .workers = {{0, 1, 2}, {3}}}),
+                     what + "two workers");
+      if (dtype != Dtype::kF32) continue;
+      ExpectSameBits(want, RunStep({.own_memory = true, .workers = {{0, 1}, {2, 3}}, .group = true}), what + "a group");
+    }
+  }
+}
+
+TEST_F(RelayExecutorTest, OneExecutorRunsStepsWithAndWithoutBlocks) {
+  RunConfig run = SmallRun();
+  UseWithDropped(run, {LayerId(2)});
+  const StepOutcome want = RunStep({});
+  std::unique_ptr<InProcessStore> store = NewStore();
+  Worker worker(model_, run_, {}, *store);
+  Assignment whole = all_;
+  whole.dropped.clear();
+  whole.evaluation_round = 0;
+  ASSERT_OK_AND_ASSIGN(const PassResult before, worker.executor->Run(whole));
+  ASSERT_OK_AND_ASSIGN(const PassResult step, worker.executor->Run(all_));
+  ASSERT_OK_AND_ASSIGN(const PassResult after, worker.executor->Run(whole));
+  ASSERT_OK(worker.transport.Flush());
+  EXPECT_EQ(step.records[0].loss_sum, want.records.at(0).loss_sum);
+  EXPECT_EQ(before.records[0].loss_sum, after.records[0].loss_sum);
+  EXPECT_NE(before.records[0].loss_sum, step.records[0].loss_sum);  // an evaluation has all blocks
+}
+
+TEST_F(RelayExecutorTest, OtherDroppedLayersThanTheRunsAreRefused) {
+  UseWithDropped(SmallRun(), {LayerId(2)});
+  std::unique_ptr<InProcessStore> store = NewStore();
+  Worker worker(model_, run_, {}, *store);
+  for (const std::vector<LayerId>& wrong :
+       std::vector<std::vector<LayerId>>{{}, {LayerId(1)}, {LayerId(1), LayerId(2)}}) {
+    Assignment bad = all_;
+    bad.dropped = wrong;
+    EXPECT_THAT(worker.executor->Run(bad),
+                StatusIs(absl::StatusCode::kInvalidArgument, "depth.drop of the run gives {2}"));
+  }
+  EXPECT_EQ(store->num_pulls(), 0);
 }
 
 TEST_F(RelayExecutorTest, NoChoiceOfThePlanChangesABit) {

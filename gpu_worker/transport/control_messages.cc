@@ -88,6 +88,22 @@ absl::StatusOr<GroupVnodes> ToGroup(const proto::AssignedGroup& from, const std:
   return group;
 }
 
+// Whether they are what the run drops in that step is the executor's to know: it has the model.
+absl::StatusOr<std::vector<LayerId>> ToDropped(const proto::Assign& assign, const RunConfig& run) {
+  std::vector<LayerId> dropped;
+  for (const int32_t layer : assign.dropped_layers()) {
+    const int32_t last = dropped.empty() ? 0 : dropped.back().value();
+    if (layer <= last || layer > run.model.num_layers) {
+      return Wrong("assign.dropped_layers", layer, absl::StrCat(last + 1, " to ", run.model.num_layers, ", rising"));
+    }
+    dropped.push_back(LayerId(layer));
+  }
+  if (!dropped.empty() && assign.has_evaluation_round()) {
+    return absl::InvalidArgumentError("assign.dropped_layers: given, but an evaluation runs all layers");
+  }
+  return dropped;
+}
+
 absl::StatusOr<Order> ToAssignment(const proto::Assign& assign, const RunConfig& run) {
   const bool evaluates = assign.has_evaluation_round();
   if (evaluates && assign.evaluation_round() < 0) {
@@ -106,6 +122,7 @@ absl::StatusOr<Order> ToAssignment(const proto::Assign& assign, const RunConfig&
   assignment.step = StepId(assign.step());
   assignment.counted_tokens = assign.counted_tokens();
   if (evaluates) assignment.evaluation_round = assign.evaluation_round();
+  EPS_ASSIGN_OR_RETURN(assignment.dropped, ToDropped(assign, run));
   for (const proto::VnodeData& data : assign.vnodes()) {
     EPS_ASSIGN_OR_RETURN(VnodeBatch batch, ToVnode(data, run));
     if (!assignment.vnodes.empty() && batch.vnode <= assignment.vnodes.back().vnode) {

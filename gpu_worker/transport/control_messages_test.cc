@@ -100,6 +100,22 @@ TEST_F(ControlMessagesTest, AnEvaluationMayBeOfTheVersionBehindTheLastStepAndIsO
   ExpectRefused("assign.group");
 }
 
+TEST_F(ControlMessagesTest, DroppedLayersAreBlocksRisingAndOfNoEvaluation) {
+  attachment_.run.model.num_layers = 3;
+  proto::Assign& assign = *event_.mutable_assign();
+  assign.add_dropped_layers(1);
+  assign.add_dropped_layers(3);
+  ASSERT_OK_AND_ASSIGN(const Order order, ToOrder(event_, attachment_));
+  EXPECT_EQ(std::get<Assignment>(order).dropped, (std::vector<LayerId>{LayerId(1), LayerId(3)}));
+  for (const int bad : {-1, 0, 1, 4}) {
+    assign.set_dropped_layers(1, bad);
+    ExpectRefused(absl::StrCat("assign.dropped_layers: ", bad));
+  }
+  assign.set_dropped_layers(1, 2);
+  assign.set_evaluation_round(0);
+  ExpectRefused("assign.dropped_layers");
+}
+
 TEST_F(ControlMessagesTest, VnodesAreInRangeAndRising) {
   event_.mutable_assign()->mutable_vnodes(1)->set_vnode(2);
   ExpectRefused("assign.vnodes.vnode");

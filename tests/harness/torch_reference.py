@@ -7,6 +7,7 @@ import math
 import numpy as np
 import torch
 
+import layer_drop
 import safetensors_file
 import token_masking
 import torch_gpt2
@@ -30,6 +31,8 @@ def learning_rate(step, decay):
 
 class TorchReference(SystemTest):
     """Who derives from it calls `start` and says what the model's loss is."""
+
+    dropped = ()  # blocks that the step leaves out, from 0
 
     def loss(self, w, tokens, labels):
         """Mean cross-entropy of tokens (B, T) by the weights `w`."""
@@ -68,7 +71,7 @@ class TorchReference(SystemTest):
             rows.append(token_masking.mask(text[first: first + context], place, seed=0, vocab=vocab, **rule))
         return tuple(torch.from_numpy(np.stack(part)) for part in zip(*rows))
 
-    def train_torch(self, clip, decay, freeze=()):
+    def train_torch(self, clip, decay, freeze=(), drop=None):
         frozen = {k for k in self.weights if any(fnmatch.fnmatchcase(k, pattern) for pattern in freeze)}
         w = {k: v.clone().requires_grad_(k not in frozen) for k, v in self.weights.items()}
         optimizer = torch_gpt2.adamw(w, PEAK, (0.9, 0.95), 1e-8, 0.1)
@@ -76,7 +79,10 @@ class TorchReference(SystemTest):
         for step in range(STEPS):
             for group in optimizer.param_groups:
                 group["lr"] = learning_rate(step, decay)
-            optimizer.zero_grad()
+            # A parameter without a gradient has no update, and counts none.
+            optimizer.zero_grad(set_to_none=True)
+            if drop:
+                self.dropped = layer_drop.dropped(0, step, **drop)
             loss = self.loss(w, *self.batch(step))
             loss.backward()
             if clip:
@@ -85,7 +91,7 @@ class TorchReference(SystemTest):
             losses.append(loss.item())
         return losses, norms, {k: v.detach().numpy() for k, v in w.items()}
 
-    def compare(self, clip, decay, *args, freeze=()):
+    def compare(self, clip, decay, *args, freeze=(), drop=None):
         spec = self.work.spec({
             "model": {"from": str(self.folder), "freeze": list(freeze),
                       **{k: None for k in ("family", "layers", "d_model", "heads", "context", "vocab", "init_seed")}},
@@ -93,14 +99,15 @@ class TorchReference(SystemTest):
             "batch": {"virtual_nodes": VNODES, "micro_batches": MICRO_BATCHES, "micro_batch": MICRO_BATCH},
             "optimizer": {"clip": {"mode": "EXACT", "norm": clip} if clip else None,
                           "schedule": {"peak": PEAK, "warmup_steps": WARMUP, "decay": decay, "final": FINAL}},
-            "precision": {"wire": "FP32", "gradients": "FP32"}, "steps": STEPS}, name=f"{self.folder.name}.json")
+            "precision": {"wire": "FP32", "gradients": "FP32"}, "steps": STEPS,
+            "depth": {"drop": {k: v for k, v in drop.items() if k != "blocks"}} if drop else None}, name=f"{self.folder.name}.json")
         out = self.work.out(f"{self.folder.name}-run")
         self.train_ok(spec, out, *args)
         exported = self.work.out(f"{self.folder.name}-exported")
         done = run([str(EPS), "export", "--checkpoint", str(latest_checkpoint(out)), "--out", str(exported)])
         self.assertEqual(done.returncode, 0, done.stderr)
 
-        losses, norms, weights = self.train_torch(clip, decay, freeze)
+        losses, norms, weights = self.train_torch(clip, decay, freeze, drop)
         ours = summary(out)["loss"]
         self.assertEqual(len(ours), STEPS)
         worst_loss = max(abs(a - b) / abs(b) for a, b in zip(ours, losses))

@@ -18,7 +18,9 @@ class TorchTest(TorchReference):
             torch_gpt2.random_weights(LAYERS, D, CONTEXT, VOCAB, seed=3), CONTEXT)
 
     def loss(self, w, tokens, labels):
-        return torch_gpt2.loss(w, tokens, labels, LAYERS, HEADS)
+        def block(w, i, x, heads):
+            return x if i in self.dropped else torch_gpt2.block(w, i, x, heads)
+        return torch_gpt2.loss(w, tokens, labels, LAYERS, HEADS, block)
 
     def compared(self, name, values):
         # The bias of the keys.
@@ -35,3 +37,9 @@ class TorchTest(TorchReference):
 
     def test_twenty_steps_with_frozen_tensors_and_exact_clipping(self):
         self.compare(0.3, "COSINE", freeze=("transformer.w*", "transformer.h.0.*", "*.1.attn.*", "*.2.ln_1.weight"))
+
+    def test_twenty_steps_that_drop_layers_and_exact_clipping(self):
+        self.compare(0.5, "COSINE", "--workers", 2, drop={"blocks": LAYERS, "share": 0.4})
+
+    def test_twenty_steps_that_drop_later_layers_more_often(self):
+        self.compare(None, "LINEAR", drop={"blocks": LAYERS, "share": 0.8, "rule": "LINEAR"})

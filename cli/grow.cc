@@ -1,0 +1,123 @@
+// eps grow: a checkpoint of a deeper model, made from one of a run, which goes on from it.
+
+#include <cstdint>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "cli/command.h"
+#include "cli/common_flags.h"
+#include "common/base/status_macros.h"
+#include "common/checkpoint/checkpoint_files.h"
+#include "common/checkpoint/grow_model.h"
+#include "common/checkpoint/manifest.h"
+#include "common/spec/run_config.h"
+
+namespace eps::cli {
+namespace {
+
+struct GrowFlags {
+  std::string checkpoint, out;
+  std::vector<std::string> insert;
+  int64_t layers = 0;  // 0: not given
+  std::string by = "STACK";
+  std::vector<std::string> set;
+};
+
+absl::StatusOr<std::vector<GrownBlock>> BlocksOf(const GrowFlags& flags, int64_t num_layers) {
+  if (flags.insert.empty() == (flags.layers == 0)) {
+    return absl::InvalidArgumentError("give either --insert or --layers");
+  }
+  if (flags.layers > 0) {
+    absl::StatusOr<std::vector<GrownBlock>> blocks =
+        flags.by == "STACK"
+            ? StackBlocks(num_layers, flags.layers)
+            : SpreadBlocks(num_layers, flags.layers, flags.by == "COPY" ? GrowRule::kCopy : GrowRule::kZeroGated);
+    EPS_RETURN_IF_ERROR_WITH(blocks.status(), "--layers");
+    return blocks;
+  }
+  std::vector<Insertion> insertions;
+  for (const std::string& text : flags.insert) {
+    absl::StatusOr<Insertion> insertion = ParseInsertion(text);
+    EPS_RETURN_IF_ERROR_WITH(insertion.status(), "--insert");
+    insertions.push_back(*insertion);
+  }
+  absl::StatusOr<std::vector<GrownBlock>> blocks = InsertBlocks(num_layers, insertions);
+  EPS_RETURN_IF_ERROR_WITH(blocks.status(), "--insert");
+  return blocks;
+}
+
+absl::Status RunGrow(const GrowFlags& flags) {
+  EPS_ASSIGN_OR_RETURN(const std::string folder, FindCheckpointFolder(flags.checkpoint));
+  if (!IsStepFolder(folder)) {
+    return absl::InvalidArgumentError(absl::StrCat("--checkpoint ", flags.checkpoint,
+                                                   ": is no checkpoint of a run, which has moments and a manifest"));
+  }
+  EPS_ASSIGN_OR_RETURN(const Manifest was, ReadManifest(folder));
+  EPS_ASSIGN_OR_RETURN(const std::vector<GrownBlock> blocks, BlocksOf(flags, was.run.model.num_layers));
+  std::vector<FieldOverride> overrides;
+  for (const std::string& text : flags.set) {
+    EPS_ASSIGN_OR_RETURN(FieldOverride field, ParseFieldOverride(text));
+    overrides.push_back(std::move(field));
+  }
+  EPS_ASSIGN_OR_RETURN(const Manifest grown, GrowCheckpoint(folder, blocks, overrides, flags.out));
+  std::printf("%s: step %lld, %lld blocks in place of %lld; go on with\n  eps train --run %s/%s --out %s --resume\n",
+              flags.out.c_str(), static_cast<long long>(grown.state.version.value()),
+              static_cast<long long>(grown.run.model.num_layers), static_cast<long long>(was.run.model.num_layers),
+              flags.out.c_str(), kGrownRunFile, flags.out.c_str());
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void AddGrow(CLI::App& app, int* exit_code) {
+  CLI::App* command = app.add_subcommand(
+      "grow",
+      "Writes a checkpoint of a deeper model, with its moments, from a run's checkpoint; the run goes on with it");
+  auto flags = std::make_shared<GrowFlags>();
+  command
+      ->add_option("--checkpoint", flags->checkpoint, "A step-NNNNNNNN folder, checkpoints/latest, or a run's folder")
+      ->type_name("PATH")
+      ->required();
+  command
+      ->add_option(
+          "--out", flags->out,
+          "The grown run's folder: gets the checkpoint, and run.textproto, the RunSpec to go on with. Must hold "
+          "no checkpoints")
+      ->type_name("DIR")
+      ->required();
+  command
+      ->add_option(
+          "--insert", flags->insert,
+          "A block more behind block AFTER (from 0, as in the tensors' names), made of it. COPY: its weights, "
+          "moments and count of updates. ZERO_GATED: the same, but its products into the residual stream, and its "
+          "moments, are zero: it gives what it is given, and the model's loss stays what it is. May be repeated")
+      ->type_name("AFTER:COPY|ZERO_GATED")
+      ->expected(1)
+      ->take_all();
+  command->add_option("--layers", flags->layers, "In place of --insert: so many blocks in all")
+      ->type_name("N")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
+  command
+      ->add_option(
+          "--by", flags->by,
+          "What --layers adds. STACK: all blocks once more on top, copied. COPY, ZERO_GATED: as --insert, evenly "
+          "behind the blocks")
+      ->check(CLI::IsMember({"STACK", "COPY", "ZERO_GATED"}))
+      ->capture_default_str();
+  command
+      ->add_option(
+          "--set", flags->set,
+          "Changes a field of the run that goes on, such as steps or optimizer.schedule.peak; not of its model, "
+          "data, batch or precision, nor the optimizer's rule. May be repeated")
+      ->type_name("FIELD=VALUE")
+      ->expected(1)
+      ->take_all();
+  command->callback([flags, exit_code] { *exit_code = ReportStart(RunGrow(*flags)); });
+}
+
+}  // namespace eps::cli

@@ -1,0 +1,363 @@
+#include "common/checkpoint/grow_model.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/file_util.h"
+#include "common/base/status_macros.h"
+#include "common/checkpoint/checkpoint_directory.h"
+#include "common/checkpoint/checkpoint_files.h"
+#include "common/checkpoint/checkpoint_tensors.h"
+#include "common/checkpoint/update_counts.h"
+#include "common/formats/safetensors.h"
+#include "common/model/hf_config.h"
+#include "common/model/model_spec.h"
+#include "common/spec/run_config.h"
+
+namespace eps {
+namespace {
+
+constexpr int64_t kPieceBytes = int64_t{1} << 20;
+// Let go to the disk at a time, as a run's checkpoints.
+constexpr int64_t kWriteBackBytes = int64_t{32} << 20;
+
+std::string PathOf(const std::string& folder, absl::string_view file) { return absl::StrCat(folder, "/", file); }
+
+// ---- names ------------------------------------------------------------------------------------------------
+
+// Of a block's tensor: the number of its block, and what stands around it. In every family it is the one number of a name.
+struct BlockName {
+  std::string before, behind;
+  int64_t block = 0;
+
+  std::string Of(int64_t other) const { return absl::StrCat(before, other, behind); }
+};
+
+std::optional<BlockName> ParseBlockName(const std::string& name) {
+  for (size_t begin = 0; begin < name.size();) {
+    const size_t end = std::min(name.find('.', begin), name.size());
+    BlockName parsed;
+    if (end > begin && absl::ascii_isdigit(static_cast<unsigned char>(name[begin])) &&
+        absl::SimpleAtoi(absl::string_view(name).substr(begin, end - begin), &parsed.block)) {
+      parsed.before = name.substr(0, begin);
+      parsed.behind = name.substr(end);
+      return parsed;
+    }
+    begin = end + 1;
+  }
+  return std::nullopt;
+}
+
+// ---- what becomes of each tensor ---------------------------------------------------------------------------
+
+// Of an inserted block these two, with their biases, are all that adds to the residual stream.
+bool AddsToResidual(TensorRole role) {
+  return role == TensorRole::kAttentionOutWeight || role == TensorRole::kAttentionOutBias ||
+         role == TensorRole::kDownWeight || role == TensorRole::kDownBias;
+}
+
+struct TensorSource {
+  std::string name;  // in the checkpoint as it was
+  bool zero_master = false, zero_moments = false;
+};
+
+TensorSource SourceOf(const TensorSpec& tensor, absl::Span<const GrownBlock> blocks) {
+  const std::optional<BlockName> name = ParseBlockName(tensor.name);
+  if (!name.has_value()) return {.name = tensor.name};
+  const GrownBlock& block = blocks[static_cast<size_t>(name->block)];
+  const bool is_gated = block.inserted && block.rule == GrowRule::kZeroGated;
+  return {
+      .name = name->Of(block.source), .zero_master = is_gated && AddsToResidual(tensor.role), .zero_moments = is_gated};
+}
+
+// By name of a tensor: the blob it lies in.
+std::map<std::string, const BlobSpec*> BlobsByTensor(const ModelSpec& model) {
+  std::map<std::string, const BlobSpec*> blobs;
+  for (const BlobSpec& blob : model.blobs) {
+    for (const TensorSpec& tensor : blob.tensors) blobs[tensor.name] = &blob;
+  }
+  return blobs;
+}
+
+// The patterns of model.freeze are over names, and names are counted anew.
+absl::Status CheckFreeze(const ModelSpec& was, const ModelSpec& grown, absl::Span<const GrownBlock> blocks) {
+  const std::map<std::string, const BlobSpec*> old_blobs = BlobsByTensor(was);
+  for (const BlobSpec& blob : grown.blobs) {
+    for (const TensorSpec& tensor : blob.tensors) {
+      const std::string source = SourceOf(tensor, blocks).name;
+      const bool was_frozen = old_blobs.at(source)->frozen;
+      if (was_frozen == blob.frozen) continue;
+      return absl::InvalidArgumentError(absl::StrCat("model.freeze: ", source, was_frozen ? " is frozen" : " trains",
+                                                     ", and would ", blob.frozen ? "be frozen" : "train", " as ",
+                                                     tensor.name,
+                                                     " in the grown model, whose blocks are counted anew; patterns "
+                                                     "that name no block's number stay what they are"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ModelSpec> BuildGrown(const ModelConfig& was, absl::Span<const GrownBlock> blocks) {
+  for (const GrownBlock& block : blocks) {
+    if (block.rule != GrowRule::kZeroGated || was.family != ModelFamily::kBert) continue;
+    return absl::InvalidArgumentError(
+        "ZERO_GATED: a BERT's block ends with a norm, so none of its blocks gives what it was given; use COPY");
+  }
+  ModelConfig config = was;
+  config.num_layers = static_cast<int64_t>(blocks.size());
+  return BuildModel(config);
+}
+
+// ---- files ------------------------------------------------------------------------------------------------
+
+absl::StatusOr<std::unique_ptr<SafetensorsReader>> OpenWhole(const std::string& path) {
+  absl::StatusOr<std::unique_ptr<SafetensorsReader>> file = SafetensorsReader::Open(path);
+  if (!file.ok()) return absl::DataLossError(file.status().message());
+  return file;
+}
+
+class GrownFile {
+ public:
+  static absl::StatusOr<GrownFile> Create(const std::string& from, const std::string& to,
+                                          const std::vector<SafetensorsEntry>& entries) {
+    GrownFile file(from);
+    EPS_ASSIGN_OR_RETURN(file.reader_, OpenWhole(from));
+    EPS_ASSIGN_OR_RETURN(file.writer_, SafetensorsWriter::Create(to, entries, file.reader_->metadata()));
+    file.entries_ = entries;
+    return file;
+  }
+
+  // The next entry.
+  absl::Status Append(const std::string& source, bool zeros) {
+    const SafetensorsEntry& entry = entries_[next_];
+    const SafetensorsEntry* from = reader_->Find(source);
+    if (from == nullptr) return absl::DataLossError(absl::StrCat(from_, ": tensor ", source, " is missing"));
+    if (from->dtype != entry.dtype || from->shape != entry.shape) {
+      return absl::DataLossError(
+          absl::StrCat(from_, ": tensor ", source, ": is not of the shape and dtype that its run says"));
+    }
+    const absl::Span<const std::byte> bytes = reader_->Data(*from);
+    const auto num_bytes = static_cast<int64_t>(bytes.size());
+    for (int64_t at = 0; at < num_bytes; at += kPieceBytes) {
+      const auto piece = static_cast<size_t>(std::min(kPieceBytes, num_bytes - at));
+      EPS_RETURN_IF_ERROR(writer_->Write(
+          next_, at,
+          zeros ? absl::MakeConstSpan(zeros_).subspan(0, piece) : bytes.subspan(static_cast<size_t>(at), piece)));
+      EPS_RETURN_IF_ERROR(Count(static_cast<int64_t>(piece)));
+    }
+    reader_->Release(*from);
+    ++next_;
+    return absl::OkStatus();
+  }
+  absl::Status Finish() { return writer_->Finish(); }
+
+ private:
+  explicit GrownFile(std::string from) : from_(std::move(from)), zeros_(static_cast<size_t>(kPieceBytes)) {}
+  absl::Status Count(int64_t num_bytes) {
+    unsynced_bytes_ += num_bytes;
+    if (unsynced_bytes_ < kWriteBackBytes) return absl::OkStatus();
+    unsynced_bytes_ = 0;
+    return writer_->StartWriteBack(/*wait=*/true);
+  }
+
+  std::string from_;
+  std::unique_ptr<SafetensorsReader> reader_;
+  std::unique_ptr<SafetensorsWriter> writer_;
+  std::vector<SafetensorsEntry> entries_;
+  std::vector<std::byte> zeros_;
+  size_t next_ = 0;
+  int64_t unsynced_bytes_ = 0;
+};
+
+absl::Status WriteMasters(const std::string& from, const std::string& to, const ModelSpec& grown, const RunConfig& run,
+                          absl::Span<const GrownBlock> blocks) {
+  EPS_ASSIGN_OR_RETURN(GrownFile file, GrownFile::Create(PathOf(from, kModelFile), PathOf(to, kModelFile),
+                                                         MasterEntries(grown, run.precision.wire)));
+  for (const BlobSpec* blob : BlobsInFileOrder(grown, /*with_frozen=*/true)) {
+    for (const TensorSpec& tensor : blob->tensors) {
+      const TensorSource source = SourceOf(tensor, blocks);
+      EPS_RETURN_IF_ERROR(file.Append(source.name, source.zero_master));
+    }
+  }
+  return file.Finish();
+}
+
+absl::Status WriteMoments(const std::string& from, const std::string& to, const ModelSpec& grown, const RunConfig& run,
+                          absl::Span<const GrownBlock> blocks) {
+  const std::vector<absl::string_view> moments = MomentNames(run.optimizer);
+  EPS_ASSIGN_OR_RETURN(GrownFile file, GrownFile::Create(PathOf(from, kOptimizerFile), PathOf(to, kOptimizerFile),
+                                                         MomentEntries(grown, moments)));
+  for (const BlobSpec* blob : BlobsInFileOrder(grown, /*with_frozen=*/false)) {
+    for (const TensorSpec& tensor : blob->tensors) {
+      const TensorSource source = SourceOf(tensor, blocks);
+      for (const absl::string_view moment : moments) {
+        EPS_RETURN_IF_ERROR(file.Append(absl::StrCat(moment, ".", source.name), source.zero_moments));
+      }
+    }
+  }
+  return file.Finish();
+}
+
+// By name, as the manifest has them.
+absl::StatusOr<std::map<std::string, int64_t>> GrownUpdates(const RunState& state, const ModelSpec& was,
+                                                            const ModelSpec& grown,
+                                                            absl::Span<const GrownBlock> blocks) {
+  EPS_ASSIGN_OR_RETURN(const std::vector<int64_t> old_updates, UpdatesOfBlobs(state, was));
+  const std::map<std::string, const BlobSpec*> old_blobs = BlobsByTensor(was);
+  std::vector<int64_t> updates;
+  for (const BlobSpec& blob : grown.blobs) {
+    const TensorSource source = SourceOf(blob.tensors.front(), blocks);
+    const BlobSpec& old = *old_blobs.at(source.name);
+    updates.push_back(source.zero_moments ? 0 : old_updates[static_cast<size_t>(old.id.value())]);
+  }
+  return UpdatesByName(updates, state, grown);
+}
+
+absl::Status WriteFolder(const std::string& from, const std::string& to, const ModelSpec& grown, Manifest& manifest,
+                         absl::Span<const GrownBlock> blocks) {
+  EPS_RETURN_IF_ERROR(WriteMasters(from, to, grown, manifest.run, blocks));
+  EPS_RETURN_IF_ERROR(WriteMoments(from, to, grown, manifest.run, blocks));
+  EPS_RETURN_IF_ERROR(WriteFileAtomically(PathOf(to, kConfigFile), ModelConfigToJson(grown.config)));
+  for (const absl::string_view name : kSummedFiles) {
+    EPS_ASSIGN_OR_RETURN(manifest.files[std::string(name)], SumFile(PathOf(to, name)));
+  }
+  const std::string text = ManifestToJson(manifest);
+  if (const absl::Status status = ParseManifest(text).status(); !status.ok()) {  // fewer steps than are done, say
+    return absl::InvalidArgumentError(absl::StrCat("the grown run: ", status.message()));
+  }
+  EPS_RETURN_IF_ERROR(WriteFileAtomically(PathOf(to, kManifestFile), text));
+  return CheckComplete(to);
+}
+
+absl::Status CheckOut(const std::string& out, const CheckpointDirectory& directory) {
+  if (access(PathOf(out, kGrownRunFile).c_str(), F_OK) == 0) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(PathOf(out, kGrownRunFile), " is there already; give another folder for the grown run"));
+  }
+  const absl::StatusOr<std::vector<Version>> there = directory.Steps();
+  EPS_RETURN_IF_ERROR(there.status());
+  if (there->empty()) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat(directory.path(), " holds checkpoints of a run; give another folder for the grown one"));
+}
+
+// The run that goes on: its position and its tensors are those that are there.
+absl::StatusOr<RunConfig> GrownRun(const RunConfig& was, const ModelConfig& grown,
+                                   const std::vector<FieldOverride>& overrides) {
+  RunConfig same = was;
+  same.model = grown;
+  same.model_from.clear();  // that folder has another model
+  absl::StatusOr<RunConfig> run = WithOverrides(same, overrides);
+  EPS_RETURN_IF_ERROR_WITH(run.status(), "--set");
+  const auto refuse = [](absl::string_view field) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--set: changes ", field, ", which a checkpoint's tensors and position go by; leave it out"));
+  };
+  if (run->model != same.model || run->model_from != same.model_from) return refuse("model");
+  if (run->data != same.data || run->sources != same.sources) return refuse("data");
+  if (run->evaluation.held_out != same.evaluation.held_out) return refuse("evaluation.held_out");
+  if (run->batch != same.batch) return refuse("batch");
+  if (run->precision != same.precision) return refuse("precision");
+  if (MomentNames(run->optimizer) != MomentNames(same.optimizer)) return refuse("the optimizer's rule");
+  return run;
+}
+
+absl::Status CheckAbove(int64_t num_layers, int64_t layers) {
+  if (layers > num_layers) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("layers: ", layers, ", must be more than the ", num_layers, " that the model has"));
+}
+
+}  // namespace
+
+absl::StatusOr<Insertion> ParseInsertion(absl::string_view text) {
+  const auto wrong = [&] {
+    return absl::InvalidArgumentError(
+        absl::StrCat("\"", text, "\": must be AFTER:COPY or AFTER:ZERO_GATED, AFTER being a block's number from 0"));
+  };
+  const size_t colon = text.find(':');
+  if (colon == absl::string_view::npos) return wrong();
+  Insertion insertion;
+  if (!absl::SimpleAtoi(text.substr(0, colon), &insertion.after)) return wrong();
+  const absl::string_view rule = text.substr(colon + 1);
+  if (rule != "COPY" && rule != "ZERO_GATED") return wrong();
+  insertion.rule = rule == "COPY" ? GrowRule::kCopy : GrowRule::kZeroGated;
+  return insertion;
+}
+
+absl::StatusOr<std::vector<GrownBlock>> InsertBlocks(int64_t num_layers, absl::Span<const Insertion> insertions) {
+  if (insertions.empty()) return absl::InvalidArgumentError("no block to insert");
+  for (const Insertion& insertion : insertions) {
+    if (insertion.after >= 0 && insertion.after < num_layers) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("insert behind block ", insertion.after, ": the model has blocks 0 to ", num_layers - 1));
+  }
+  std::vector<GrownBlock> blocks;
+  for (int64_t block = 0; block < num_layers; ++block) {
+    blocks.push_back({.source = block});
+    for (const Insertion& insertion : insertions) {
+      if (insertion.after == block) blocks.push_back({.source = block, .inserted = true, .rule = insertion.rule});
+    }
+  }
+  return blocks;
+}
+
+absl::StatusOr<std::vector<GrownBlock>> SpreadBlocks(int64_t num_layers, int64_t layers, GrowRule rule) {
+  EPS_RETURN_IF_ERROR(CheckAbove(num_layers, layers));
+  std::vector<GrownBlock> blocks;
+  for (int64_t block = 0; block < layers; ++block) {
+    const int64_t source = block * num_layers / layers;
+    const bool inserted = !blocks.empty() && blocks.back().source == source;
+    blocks.push_back({.source = source, .inserted = inserted, .rule = inserted ? rule : GrowRule::kCopy});
+  }
+  return blocks;
+}
+
+absl::StatusOr<std::vector<GrownBlock>> StackBlocks(int64_t num_layers, int64_t layers) {
+  EPS_RETURN_IF_ERROR(CheckAbove(num_layers, layers));
+  std::vector<GrownBlock> blocks;
+  for (int64_t block = 0; block < layers; ++block) {
+    blocks.push_back({.source = block % num_layers, .inserted = block >= num_layers});
+  }
+  return blocks;
+}
+
+absl::StatusOr<Manifest> GrowCheckpoint(const std::string& folder, absl::Span<const GrownBlock> blocks,
+                                        const std::vector<FieldOverride>& overrides, const std::string& out) {
+  if (!IsStepFolder(folder)) {
+    return absl::NotFoundError(absl::StrCat(folder, ": is no checkpoint of a run, which has a manifest and moments"));
+  }
+  const CheckpointDirectory directory(PathOf(out, kCheckpointsFolder));
+  EPS_RETURN_IF_ERROR(CheckOut(out, directory));
+  EPS_ASSIGN_OR_RETURN(Manifest manifest, ReadManifest(folder));
+  EPS_ASSIGN_OR_RETURN(const ModelSpec was, BuildModel(manifest.run.model));
+  EPS_ASSIGN_OR_RETURN(const ModelSpec grown, BuildGrown(manifest.run.model, blocks));
+  EPS_RETURN_IF_ERROR(CheckFreeze(was, grown, blocks));
+  EPS_ASSIGN_OR_RETURN(manifest.state.updates, GrownUpdates(manifest.state, was, grown, blocks));
+  EPS_ASSIGN_OR_RETURN(manifest.run, GrownRun(manifest.run, grown.config, overrides));
+  EPS_RETURN_IF_ERROR(VerifyCheckpointFolder(folder));  // reads it whole: what is cheap to refuse comes first
+  const Version version = manifest.state.version;
+  EPS_RETURN_IF_ERROR(MakeDirs(out));
+  EPS_ASSIGN_OR_RETURN(const FileDescriptor lock, LockDirectory(out));  // no daemon writes there meanwhile
+  EPS_ASSIGN_OR_RETURN(const std::string aside, directory.StartWriting(version));
+  absl::Status status = WriteFolder(folder, aside, grown, manifest, blocks);
+  if (status.ok()) status = directory.FinishWriting(version);
+  if (!status.ok()) {
+    directory.AbandonWriting(version);
+    return status;
+  }
+  EPS_RETURN_IF_ERROR(WriteFileAtomically(PathOf(out, kGrownRunFile), SerializeRunConfig(manifest.run)));
+  return manifest;
+}
+
+}  // namespace eps

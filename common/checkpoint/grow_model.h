@@ -1,0 +1,71 @@
+#ifndef EPS_COMMON_CHECKPOINT_GROW_MODEL_H_
+#define EPS_COMMON_CHECKPOINT_GROW_MODEL_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "common/checkpoint/manifest.h"
+#include "common/spec/run_config.h"
+
+// A checkpoint of a deeper model, made from one of a model: `eps grow`.
+namespace eps {
+
+// What an inserted block begins as.
+enum class GrowRule {
+  // The block that it is made of, with its moments and its count of updates (progressive stacking: Gong et al., ICML 2019;
+  // Du et al., arXiv:2405.15319).
+  kCopy,
+  // The same, but for its two products into the residual stream, which are zero: what enters it leaves it, so that the
+  // model computes what it did (LLaMA Pro: Wu et al., arXiv:2401.02415, section 3.2). Its moments are zero, and it has had
+  // no update.
+  kZeroGated,
+};
+
+// A block of the grown model, counted from 0 as in the tensors' names.
+struct GrownBlock {
+  int64_t source = 0;     // of the model as it was
+  bool inserted = false;  // false: it is that block
+  GrowRule rule = GrowRule::kCopy;
+
+  friend bool operator==(const GrownBlock&, const GrownBlock&) = default;
+};
+
+// Behind block `after` one more, made of it.
+struct Insertion {
+  int64_t after = 0;
+  GrowRule rule = GrowRule::kCopy;
+};
+// "3:COPY", "11:ZERO_GATED". Errors: INVALID_ARGUMENT what is wrong, and what is wanted
+absl::StatusOr<Insertion> ParseInsertion(absl::string_view text);
+
+// The blocks of a model of num_layers with `insertions`, which may come several behind one block, in their order.
+// Errors: INVALID_ARGUMENT there are none, or one is behind a block that the model does not have
+absl::StatusOr<std::vector<GrownBlock>> InsertBlocks(int64_t num_layers, absl::Span<const Insertion> insertions);
+// As many as make `layers` of them, spread evenly: each block is followed by as many as any other, or one fewer.
+// Errors: INVALID_ARGUMENT `layers` is not above num_layers
+absl::StatusOr<std::vector<GrownBlock>> SpreadBlocks(int64_t num_layers, int64_t layers, GrowRule rule);
+// All blocks again on top of all blocks, until there are `layers` of them. Errors: as above
+absl::StatusOr<std::vector<GrownBlock>> StackBlocks(int64_t num_layers, int64_t layers);
+
+// Writes the checkpoint in `folder` with those blocks into a run's folder `out`: out/checkpoints/step-N and latest, N being
+// as it was, and out/run.textproto, the run with its model's layers, with which it is resumed. `overrides` are laid over that
+// RunSpec, but may not change what the checkpoint's tensors and position go by: model, data, batch, precision and the
+// optimizer's rule. The checkpoint is written aside, synced and renamed, as every other; what fails leaves none behind.
+//
+// Memory: of the process, a piece of a file; the files' pages are the system's
+// Time:   three passes over the files: sums, copy, sums
+// Errors: FAILED_PRECONDITION `out` holds checkpoints or a run.textproto, or is a running daemon's · INVALID_ARGUMENT what the
+//         model cannot take: kZeroGated in a BERT, more layers than there may be, a tensor that model.freeze would freeze in
+//         one of the two models alone; --set and the field · NOT_FOUND `folder` is no checkpoint of a run · DATA_LOSS naming
+//         file and field or tensor · the system's
+absl::StatusOr<Manifest> GrowCheckpoint(const std::string& folder, absl::Span<const GrownBlock> blocks,
+                                        const std::vector<FieldOverride>& overrides, const std::string& out);
+inline constexpr char kGrownRunFile[] = "run.textproto";
+
+}  // namespace eps
+
+#endif  // EPS_COMMON_CHECKPOINT_GROW_MODEL_H_
