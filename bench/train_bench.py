@@ -60,11 +60,14 @@ def torch_side(args, checkpointing):
         print(json.dumps({"seconds": time.perf_counter() - start}), flush=True)
 
 
-def run_torch(args, checkpointing):
-    command = [sys.executable, __file__, "--torch-side", checkpointing, *shape_arguments(args)]
+def torch_step_seconds(args, checkpointing):
+    command = [sys.executable, str(Path(__file__).resolve()), "--torch-side", checkpointing, *shape_arguments(args)]
     out = subprocess.run(command, env={**os.environ, **TORCH_MALLOC}, check=True, capture_output=True, text=True).stdout
-    seconds = [json.loads(line)["seconds"] for line in out.splitlines()]
-    return tokens_per_second(args, seconds)
+    return [json.loads(line)["seconds"] for line in out.splitlines()]
+
+
+def run_torch(args, checkpointing):
+    return tokens_per_second(args, torch_step_seconds(args, checkpointing))
 
 
 def tokens_per_second(args, seconds):
@@ -72,7 +75,7 @@ def tokens_per_second(args, seconds):
     return args.batch * args.context * len(seconds) / sum(seconds)
 
 
-def run_eps(args, folder, *options):
+def eps_step_seconds(args, folder, *options, program=EPS):
     spec = {
         "model": {"family": "GPT2", "layers": args.layers, "d_model": args.d_model, "heads": args.heads,
                   "context": args.context, "vocab": 256, "init_seed": 1},
@@ -84,10 +87,14 @@ def run_eps(args, folder, *options):
     }
     path, out = Path(folder) / "run.json", Path(tempfile.mkdtemp(dir=folder)) / "run"
     path.write_text(json.dumps(spec))
-    subprocess.run([str(EPS), "train", "--run", str(path), "--out", str(out), "--threads", str(args.threads), "--quiet",
+    subprocess.run([str(program), "train", "--run", str(path), "--out", str(out), "--threads", str(args.threads), "--quiet",
                     *options], check=True, stdout=subprocess.DEVNULL)
     lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
-    return tokens_per_second(args, [line["step_seconds"] for line in lines])
+    return [line["step_seconds"] for line in lines]
+
+
+def run_eps(args, folder, *options):
+    return tokens_per_second(args, eps_step_seconds(args, folder, *options))
 
 
 def smallest_cap(args, folder):

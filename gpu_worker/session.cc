@@ -164,6 +164,7 @@ absl::Status Session::Prepare(const DeviceBackend& backend) {
                                                 .threads = options_.threads,
                                                 .wire = wire,
                                                 .tf32 = attachment_.run.precision.tf32}));
+  if (options_.hooks.wrap_device) device_ = options_.hooks.wrap_device(std::move(device_));
   memory_ = {.device_arena_bytes = plan.arena_bytes,
              .device_outside_bytes = device_->outside_bytes(),
              .host_bytes = plan.host_boundary_bytes + plan.host_inner_bytes + plan.host_push_bytes,
@@ -176,7 +177,7 @@ absl::Status Session::Prepare(const DeviceBackend& backend) {
                                                          .transport = transport_.get(),
                                                          .plan = std::move(plan),
                                                          .witness = options_.witness,
-                                                         .alter_schedule = options_.alter_schedule,
+                                                         .alter_schedule = options_.hooks.alter_schedule,
                                                          .trace = options_.trace}));
   return Choose();
 }

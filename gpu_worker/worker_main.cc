@@ -61,7 +61,7 @@ absl::Status Measure(const WorkerOptions& options, const std::string& run_file,
 
 }  // namespace
 
-int WorkerMain(int argc, char** argv, AlterSchedule alter) {
+int WorkerMain(int argc, char** argv, WorkerHooks hooks) {
   SetUpMalloc();
   std::signal(SIGXFSZ, SIG_IGN);  // a log beyond the limit of files ends, and not the worker
   // The members of a group are on one host: NCCL's own sockets, which ask nobody who they are, need no other network. Here,
@@ -73,7 +73,7 @@ int WorkerMain(int argc, char** argv, AlterSchedule alter) {
       "Everything else, model and data included, comes from the daemon.");
   app.get_formatter()->column_width(34);
   WorkerOptions options;
-  options.alter_schedule = std::move(alter);
+  options.hooks = std::move(hooks);
   ClientDoors doors;
   bool probe = false;
   std::string profile, measured_run;

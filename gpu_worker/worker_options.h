@@ -2,6 +2,7 @@
 #define EPS_GPU_WORKER_WORKER_OPTIONS_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -9,12 +10,19 @@
 #include "absl/time/time.h"
 #include "common/spec/run_config.h"
 #include "common/telemetry/trace_log.h"
+#include "gpu_worker/device/device.h"
 #include "gpu_worker/plan/profile.h"
 #include "gpu_worker/plan/schedule.h"
 #include "gpu_worker/relay/forward_witness.h"
 #include "grpcpp/security/credentials.h"
 
 namespace eps::worker {
+
+// What a program of a test or a benchmark has of its own; empty in gpu_worker.
+struct WorkerHooks {
+  AlterSchedule alter_schedule = nullptr;
+  std::function<std::unique_ptr<Device>(std::unique_ptr<Device>)> wrap_device = nullptr;  // once, as it is made
+};
 
 struct WorkerOptions {
   std::string address;                                              // HOST:PORT of the daemon
@@ -34,7 +42,7 @@ struct WorkerOptions {
   std::shared_ptr<const Profile> profile = nullptr;         // what the plan is made from; null: nominal figures
   ForwardWitness* witness = nullptr;                        // these two outlive the worker; null: none
   TraceLog* trace = nullptr;
-  AlterSchedule alter_schedule = nullptr;  // of a test's program alone
+  WorkerHooks hooks = {};
 };
 
 }  // namespace eps::worker

@@ -17,5 +17,5 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "gpu_worker: EPS_INJECT_FAULT: %s\n", std::string(fault.status().message()).c_str());
     return eps::kExitBadInput;
   }
-  return eps::worker::WorkerMain(argc, argv, *std::move(fault));
+  return eps::worker::WorkerMain(argc, argv, {.alter_schedule = *std::move(fault)});
 }
