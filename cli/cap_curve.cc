@@ -46,7 +46,7 @@ absl::StatusOr<std::vector<CapPoint>> CapCurve(const WholePlanRequest& request,
     points.push_back({.cap_bytes = here.device_memory_bytes,
                       .planned = plan.step.timeline.step_seconds,
                       .recomputed = SecondsWith(here, InnerPolicy::kRecompute),
-                      .swapped = SecondsWith(here, InnerPolicy::kSwap)});
+                      .swapped = request.host_memory_bytes > 0 ? SecondsWith(here, InnerPolicy::kSwap) : std::nullopt});
     if (high == low) break;
   }
   on_progress(kPoints, kPoints);

@@ -16,7 +16,7 @@ namespace eps::cli {
 struct CapPoint {
   int64_t cap_bytes = 0;
   double planned = 0;
-  // With every inner activation recomputed, and with every one swapped, as far as --host-memory reaches.
+  // With every inner activation recomputed, and with every one swapped, as far as --host-memory reaches; nothing without.
   std::optional<double> recomputed, swapped;
 };
 

@@ -81,6 +81,22 @@ std::string PlacesText(const BlockPlaces& blocks) {
   return absl::StrJoin(parts, ", ");
 }
 
+std::string HidingText(const PlanExplanation& explanation, const WholePlan& plan) {
+  if (!explanation.hiding_tokens.has_value()) {
+    return "  transfers hide under compute at no number of tokens: what a micro-batch moves takes longer than it "
+           "computes\n";
+  }
+  // A step has a micro-batch of each vnode at least.
+  const int64_t least = plan.run.tokens_per_step() / plan.run.batch.micro_batches;
+  if (*explanation.hiding_tokens <= static_cast<double>(least)) {
+    return "  transfers and updates hide under compute at any number of micro-batches\n";
+  }
+  return absl::StrFormat(
+      "  transfers and updates hide under compute from %.0f tokens a step, by more batch.micro_batches; this run has "
+      "%d\n",
+      std::ceil(*explanation.hiding_tokens), plan.run.tokens_per_step());
+}
+
 std::string MoreText(absl::string_view what, const std::optional<double>& seconds, double now) {
   if (!seconds.has_value()) return absl::StrFormat("  one more GiB of %s: the plan has all that it can use\n", what);
   return absl::StrFormat("  one more GiB of %s: %.4g s instead of %.4g s a step (%+.1f%%)\n", what, *seconds, now,
@@ -117,19 +133,14 @@ std::string ExplanationText(const PlanExplanation& explanation, const WholePlan&
         blocks.first == blocks.last ? blocks.first : absl::StrCat(blocks.first, " to ", blocks.last);
     absl::StrAppend(&text, absl::StrFormat("  %-28s %s\n", names, PlacesText(blocks)));
   }
-  absl::StrAppend(&text, "  what is kept is the last of each way there, as the way back begins with it\n");
+  if (plan.device.inner.kept > 0 && !plan.device.inner.keeps_all()) {
+    absl::StrAppend(&text, "  what is kept is the last on the way there, as the way back begins with it\n");
+  }
   absl::StrAppend(&text,
                   absl::StrFormat("\nwhat would make a step shorter:\n  %s is busy for %.1f%% of it, the longest\n",
                                   worker::ActivityName(step.bound()),
                                   100 * step.busy_seconds[static_cast<size_t>(step.bound())] / step.step_seconds));
-  if (explanation.hiding_tokens.has_value()) {
-    absl::StrAppend(&text,
-                    absl::StrFormat("  transfers and updates hide under compute from %.0f tokens a step, by more "
-                                    "batch.micro_batches; this run has %d\n",
-                                    std::ceil(*explanation.hiding_tokens), plan.run.tokens_per_step()));
-  } else {
-    absl::StrAppend(&text, "  transfers hide under compute at no number of tokens: what each one moves takes longer\n");
-  }
+  absl::StrAppend(&text, HidingText(explanation, plan));
   absl::StrAppend(&text, MoreText("device memory", explanation.seconds_with_more_device, step.step_seconds));
   if (plan.device.inner.recomputed() > 0) {
     absl::StrAppend(&text, explanation.seconds_with_more_host.has_value()

@@ -83,7 +83,9 @@ TEST(PlanExplanationTest, TransfersHideFromTheTokensThatItSays) {
   const double micro_batches = 2 * *explanation.hiding_tokens / static_cast<double>(plan.run.tokens_per_step());
   const auto most = busy(static_cast<int>(micro_batches) + 2).step.timeline;
   EXPECT_EQ(most.bound(), worker::Activity::kCompute);
-  if (micro_batches > 2) EXPECT_NE(busy(static_cast<int>(micro_batches) / 2).step.timeline.bound(), most.bound());
+  if (micro_batches > 2) {
+    EXPECT_NE(busy(static_cast<int>(micro_batches) / 2).step.timeline.bound(), most.bound());
+  }
 }
 
 TEST(CapCurveTest, MoreMemoryIsNeverSlowerAndNoPolicyBeatsThePlan) {
@@ -95,8 +97,10 @@ TEST(CapCurveTest, MoreMemoryIsNeverSlowerAndNoPolicyBeatsThePlan) {
   // What the search may miss (bench/run plan).
   constexpr double kMissed = 1.02;
   for (size_t i = 0; i < points.size(); ++i) {
-    if (i > 0) EXPECT_GT(points[i].cap_bytes, points[i - 1].cap_bytes);
-    if (i > 0) EXPECT_LE(points[i].planned, kMissed * points[i - 1].planned);
+    if (i > 0) {
+      EXPECT_GT(points[i].cap_bytes, points[i - 1].cap_bytes);
+      EXPECT_LE(points[i].planned, kMissed * points[i - 1].planned);
+    }
     ASSERT_TRUE(points[i].recomputed.has_value() && points[i].swapped.has_value());
     EXPECT_LE(points[i].planned, kMissed * *points[i].recomputed);
     EXPECT_LE(points[i].planned, kMissed * *points[i].swapped);

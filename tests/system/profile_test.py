@@ -1,6 +1,7 @@
 """eps profile, and what is made from it: plans, predicted steps, swapped activations that change no bit."""
 
 import json
+import xml.dom.minidom
 
 from eps_run import EPS, SystemTest, run, summary
 
@@ -39,6 +40,40 @@ class ProfileTest(SystemTest):
         self.assertTrue(all(event["dur"] > 0 for event in forwards))
         nominal = self.plan(spec)["step"]
         self.assertEqual((nominal["profile"], nominal["exact"]), ("nominal", False))
+
+    def test_a_plan_is_explained_and_drawn(self):
+        spec = self.work.spec()
+        cap = self.plan(spec)["device"]["smallest_cap_bytes"]
+        explained = self.plan(spec, "--device-memory", cap, "--explain")["explanation"]
+        places = [b["kept"] + b["swapped"] + b["recomputed"] for b in explained["blocks"]]
+        self.assertEqual(set(places), {4 * 2})
+        self.assertEqual((explained["blocks"][0]["first"], explained["blocks"][-1]["last"]), ("h.0", "h.2"))
+        self.assertLess(explained["seconds_with_one_more_gib_of_device_memory"], self.plan(
+            spec, "--device-memory", cap)["step"]["predicted_seconds"])
+        for flag in ("--timeline", "--cap-curve"):
+            picture = self.work.path / "picture.svg"
+            done = run([str(EPS), "plan", "--run", str(spec), "--device-memory", str(cap), flag, str(picture), "--explain"])
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertIn("what would make a step shorter", done.stdout)
+            xml.dom.minidom.parse(str(picture))
+
+    def test_a_config_json_is_enough_for_a_plan(self):
+        config = self.work.path / "config.json"
+        config.write_text(json.dumps({
+            "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 64, "intermediate_size": 128,
+            "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 256,
+            "max_position_embeddings": 8192, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "hidden_act": "silu",
+            "tie_word_embeddings": False}))
+        done = run([str(EPS), "plan", "--model", str(config), "--set", "batch.micro_batch=2", "--json"])
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(json.loads(done.stdout)["tokens_per_step"], 2 * 4096)  # a longer context is cut
+        done = run([str(EPS), "plan", "--model", str(config.parent), "--set", "model.context=128", "--json"])
+        self.assertEqual(json.loads(done.stdout)["tokens_per_step"], 128)
+        for args, word in ((["--model", str(self.work.path / "nothing")], "nothing/config.json"), ([], "--run"),
+                           (["--model", str(config), "--run", str(self.work.spec())], "not both")):
+            done = run([str(EPS), "plan", *args])
+            self.assertEqual(done.returncode, 2, args)
+            self.assertIn(word, done.stderr)
 
     def test_what_is_faster_in_a_profile_is_what_a_plan_does(self):
         """The same machine with copies that cost nothing and disturb nobody, then with copies that take for ever."""
