@@ -1,0 +1,23 @@
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <string>
+
+#include "absl/strings/string_view.h"
+#include "common/telemetry/trace_file.h"
+#include "nlohmann/json.hpp"
+
+// A process's trace is refused, or what is read of it is written as JSON with an event for each of its own.
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
+  using namespace eps;
+  const auto tracks = ParseTraceLog(absl::string_view(reinterpret_cast<const char*>(data), num_bytes));
+  if (!tracks.ok()) return 0;
+  size_t events = 0;
+  for (const TraceTrack& track : *tracks) events += track.events.size();
+  const auto json = nlohmann::json::parse(ToChromeTrace(*tracks), nullptr, /*allow_exceptions=*/false);
+  if (json.is_discarded()) abort();
+  size_t written = 0;
+  for (const auto& event : json["traceEvents"]) written += event["ph"] == "X" ? 1 : 0;
+  if (written != events) abort();
+  return 0;
+}
