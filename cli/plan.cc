@@ -130,6 +130,7 @@ nlohmann::ordered_json ExplanationJson(const PlanExplanation& explanation) {
                       {"recomputed", each.recomputed}});
   }
   return {{"blocks", blocks},
+          {"hiding_is_known", explanation.hiding_is_known},
           {"hiding_tokens", number(explanation.hiding_tokens)},
           {"seconds_with_one_more_gib_of_device_memory", number(explanation.seconds_with_more_device)},
           {"seconds_with_one_more_gib_of_host_memory", number(explanation.seconds_with_more_host)}};

@@ -82,6 +82,7 @@ std::string PlacesText(const BlockPlaces& blocks) {
 }
 
 std::string HidingText(const PlanExplanation& explanation, const WholePlan& plan) {
+  if (!explanation.hiding_is_known) return "  more micro-batches do not fit, as relay or --host-memory say\n";
   if (!explanation.hiding_tokens.has_value()) {
     return "  transfers hide under compute at no number of tokens: what a micro-batch moves takes longer than it "
            "computes\n";
@@ -109,8 +110,9 @@ absl::StatusOr<PlanExplanation> Explain(const WholePlanRequest& request, const W
   PlanExplanation explanation = {.blocks = BlocksOf(plan)};
   WholePlanRequest doubled = request;
   doubled.run.batch.micro_batches *= 2;
-  EPS_ASSIGN_OR_RETURN(const WholePlan doubled_plan, MakeWholePlan(std::move(doubled)));
-  explanation.hiding_tokens = HidingTokens(plan, doubled_plan);
+  const absl::StatusOr<WholePlan> doubled_plan = MakeWholePlan(std::move(doubled));
+  explanation.hiding_is_known = doubled_plan.ok();
+  if (doubled_plan.ok()) explanation.hiding_tokens = HidingTokens(plan, *doubled_plan);
   if (request.device_memory_bytes > 0 && plan.device.inner.kept < plan.device.inner.total) {
     WholePlanRequest more = request;
     more.device_memory_bytes += kMoreBytes;
@@ -133,7 +135,7 @@ std::string ExplanationText(const PlanExplanation& explanation, const WholePlan&
         blocks.first == blocks.last ? blocks.first : absl::StrCat(blocks.first, " to ", blocks.last);
     absl::StrAppend(&text, absl::StrFormat("  %-28s %s\n", names, PlacesText(blocks)));
   }
-  if (plan.device.inner.kept > 0 && !plan.device.inner.keeps_all()) {
+  if (plan.device.inner_places.empty() && plan.device.inner.kept > 0 && !plan.device.inner.keeps_all()) {
     absl::StrAppend(&text, "  what is kept is the last on the way there, as the way back begins with it\n");
   }
   absl::StrAppend(&text,

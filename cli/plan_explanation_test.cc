@@ -66,6 +66,17 @@ TEST(PlanExplanationTest, WhatHasAllThatItCanUseIsSaidToHave) {
   EXPECT_THAT(text, Not(HasSubstr("recomputed")));
 }
 
+TEST(PlanExplanationTest, APlanIsExplainedAlsoWhereMoreMicroBatchesDoNotFit) {
+  WholePlanRequest request = RequestFor();
+  request.run.relay.inner = InnerPolicy::kKeep;
+  ASSERT_OK_AND_ASSIGN(const WholePlan most, MakeWholePlan(request));
+  request.device_memory_bytes = most.smallest_cap_bytes;
+  ASSERT_OK_AND_ASSIGN(const WholePlan plan, MakeWholePlan(request));
+  ASSERT_OK_AND_ASSIGN(const PlanExplanation explanation, Explain(request, plan));
+  EXPECT_FALSE(explanation.hiding_is_known);
+  EXPECT_THAT(ExplanationText(explanation, plan), HasSubstr("more micro-batches do not fit"));
+}
+
 // Weights come over a network that is very slow: only with many tokens is compute busy for longer.
 TEST(PlanExplanationTest, TransfersHideFromTheTokensThatItSays) {
   WholePlanRequest request = RequestFor();

@@ -40,10 +40,18 @@ std::optional<TracedStep> MedianStep(absl::Span<const TraceTrack> tracks) {
     return track.thread == "steps" && absl::StartsWith(track.process, "worker");
   });
   if (first_worker == tracks.end()) return std::nullopt;
+  // One behind the other: no evaluation between them, and one event of a step whose lost vnodes were run again.
+  std::vector<TraceEvent> events;
+  for (const TraceEvent& event : first_worker->events) {
+    if (events.empty() || events.back().name != event.name) events.push_back(event);
+  }
   std::vector<TracedStep> steps;
-  const std::vector<TraceEvent>& events = first_worker->events;
-  for (size_t i = 0; i + 1 < events.size(); ++i)
-    steps.push_back({events[i].name, events[i].begin, events[i + 1].begin});
+  const auto is_step = [](const TraceEvent& event) { return absl::StartsWith(event.name, "step "); };
+  for (size_t i = 0; i + 1 < events.size(); ++i) {
+    if (is_step(events[i]) && is_step(events[i + 1])) {
+      steps.push_back({events[i].name, events[i].begin, events[i + 1].begin});
+    }
+  }
   if (steps.size() > 1) steps.erase(steps.begin());
   if (steps.empty()) return std::nullopt;
   const auto median = steps.begin() + static_cast<ptrdiff_t>(steps.size() / 2);

@@ -56,6 +56,13 @@ TEST(TraceFilesTest, TheMedianStepIsOfTheFirstWorkerAndNotTheFirst) {
   EXPECT_EQ(step->name, "step at 98");
   EXPECT_EQ(step->seconds(), 4);
   EXPECT_EQ(MedianStep({StepsAt({0, 2})})->seconds(), 2);
+  // An evaluation is no step, nor is what lies before it one alone; a redo belongs to its step.
+  TraceTrack mixed = StepsAt({0, 1, 7, 8});
+  mixed.events[2].name = "evaluation of version 2";
+  EXPECT_EQ(MedianStep({mixed})->seconds(), 1);
+  mixed = StepsAt({0, 1, 5, 8});
+  mixed.events[2].name = mixed.events[1].name;
+  EXPECT_EQ(MedianStep({mixed})->seconds(), 7);
   EXPECT_FALSE(MedianStep({StepsAt({0})}).has_value());
   EXPECT_FALSE(MedianStep({daemon}).has_value());
 }

@@ -93,11 +93,14 @@ void SayStart(const TrainFlags& flags, const RunOutline& outline) {
   std::fflush(stdout);
 }
 
-// What the plan says of a step, to be drawn below one that was measured. Empty: several workers, of which it says
-// nothing, or no measured profile.
+// What the plan says of a step, to be drawn below one that was measured. Empty where it says nothing of that: several
+// workers, no measured profile, a cap that the worker alone knows, steps that each leave out other blocks.
 absl::StatusOr<std::vector<TraceTrack>> PredictedTracks(const TrainFlags& flags, const TracedStep& measured) {
-  if (flags.workers > 1 || flags.worker.profile.empty()) return std::vector<TraceTrack>();
+  if (flags.workers > 1 || flags.worker.profile.empty() || flags.worker.device_memory_bytes == 0) {
+    return std::vector<TraceTrack>();
+  }
   EPS_ASSIGN_OR_RETURN(RunConfig run, flags.run.Load());
+  if (run.layer_drop.is_on()) return std::vector<TraceTrack>();
   EPS_ASSIGN_OR_RETURN(const WholePlan plan, MakeWholePlan({.run = std::move(run),
                                                             .device = flags.worker.device,
                                                             .device_memory_bytes = flags.worker.device_memory_bytes,
@@ -110,7 +113,12 @@ absl::StatusOr<std::vector<TraceTrack>> PredictedTracks(const TrainFlags& flags,
 // Makes trace.json and timeline.svg of what the processes left.
 absl::Status FinishTrace(const TrainFlags& flags) {
   const std::string out = flags.OutFolder();
-  EPS_ASSIGN_OR_RETURN(std::vector<TraceTrack> tracks, JoinTraceLogs(TraceLogFiles(out, flags.workers)));
+  std::vector<std::string> files = TraceLogFiles(out, flags.workers);
+  std::error_code ignored;
+  const auto is_missing = [&](const std::string& file) { return !std::filesystem::exists(file, ignored); };
+  files.erase(std::remove_if(files.begin(), files.end(), is_missing), files.end());
+  if (files.empty()) return absl::OkStatus();  // it ended before anything was begun, and has said why
+  EPS_ASSIGN_OR_RETURN(std::vector<TraceTrack> tracks, JoinTraceLogs(files));
   if (const std::optional<TracedStep> step = MedianStep(tracks); step.has_value()) {
     EPS_ASSIGN_OR_RETURN(const std::vector<TraceTrack> predicted, PredictedTracks(flags, *step));
     tracks.insert(tracks.end(), predicted.begin(), predicted.end());
@@ -119,7 +127,6 @@ absl::Status FinishTrace(const TrainFlags& flags) {
     EPS_RETURN_IF_ERROR(WriteFileAtomically(out + "/timeline.svg", TimelineSvg(title, tracks, step->begin, step->end)));
   }
   EPS_RETURN_IF_ERROR(WriteFileAtomically(out + "/trace.json", ToChromeTrace(tracks)));
-  std::error_code ignored;
   std::filesystem::remove_all(out + "/trace", ignored);
   return absl::OkStatus();
 }
@@ -139,7 +146,10 @@ int RunTrain(TrainFlags flags) {
   std::error_code ignored;
   const bool out_is_new = !std::filesystem::exists(out, ignored);
   absl::Status made = MakeDirs(out + "/logs");
-  if (made.ok() && flags.trace) made = MakeDirs(out + "/trace");
+  if (made.ok() && flags.trace) {
+    std::filesystem::remove_all(out + "/trace", ignored);  // of a sitting that was killed
+    made = MakeDirs(out + "/trace");
+  }
   const absl::StatusOr<FileDescriptor> lock = made.ok() ? LockSitting(out) : made;
   const absl::StatusOr<std::string> programs = ProgramFolder();
   absl::StatusOr<SignalQueue> signals = SignalQueue::Create();

@@ -9,6 +9,7 @@
 #include "common/base/host.h"
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
+#include "common/model/layer_drop.h"
 #include "gpu_worker/plan/planner.h"
 #include "gpu_worker/plan/profile.h"
 #include "gpu_worker/plan/step_costs.h"
@@ -149,7 +150,9 @@ absl::Status Session::Prepare(const DeviceBackend& backend) {
                                .link = LinkOf(options_.device, options_.transport.value_or(attachment_.run.transport))};
   EPS_ASSIGN_OR_RETURN(RelayPlan plan, MakeRelayPlan(request));
   const double predicted_step_seconds =
-      options_.profile == nullptr ? 0 : PredictStep(request, plan).timeline.step_seconds;
+      options_.profile == nullptr
+          ? 0
+          : PredictStep(request, plan, LayerDrop(model_, attachment_.run.layer_drop).Average()).timeline.step_seconds;
   LogInfo("plan_made", {{"seconds", absl::ToDoubleSeconds(absl::Now() - begin)},
                         {"profile", profile.measured},
                         {"predicted_step_seconds", predicted_step_seconds},

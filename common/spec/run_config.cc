@@ -93,7 +93,7 @@ absl::StatusOr<RunConfig> LoadRunConfig(const std::string& path, const std::vect
 absl::StatusOr<RunConfig> RunConfigOfModel(const std::string& model, const std::vector<FieldOverride>& overrides) {
   constexpr absl::string_view kConfig = "config.json";
   proto::RunSpec spec;
-  const bool is_file = absl::EndsWith(model, kConfig);
+  const bool is_file = std::filesystem::path(model).filename().string() == kConfig;
   const std::string file = is_file ? model : absl::StrCat(model, "/", kConfig);
   EPS_RETURN_IF_ERROR(ReadFile(file, kMaxHfConfigBytes).status());
   spec.mutable_model()->set_from(is_file ? AbsolutePath(".", DirName(model)) : AbsolutePath(".", model));

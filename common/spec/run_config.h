@@ -199,7 +199,7 @@ absl::StatusOr<RunConfig> LoadRunConfig(const std::string& path, const std::vect
 
 // The same of a run that is only planned: the model of a Hugging Face config.json, everything else as `overrides` say or by
 // default; its data is named, and is nowhere. A context of more than kPlannedContext tokens is cut to that unless told.
-// model: the file, or its folder
+// model: the file, which is called config.json, or its folder
 // Errors: NOT_FOUND no such file · LoadRunConfig's
 inline constexpr int64_t kPlannedContext = 4096;
 absl::StatusOr<RunConfig> RunConfigOfModel(const std::string& model, const std::vector<FieldOverride>& overrides);

@@ -1,5 +1,6 @@
 #include "common/telemetry/trace_file.h"
 
+#include <cstdint>
 #include <map>
 
 #include "absl/status/status.h"
@@ -19,7 +20,8 @@ class LogReader {
  public:
   absl::Status Read(const Json& line) {
     const std::string kind = line.at("ph").get<std::string>(), name = line.at("name").get<std::string>();
-    const int track = line.at("tid").get<int>();
+    if (!line.at("tid").is_number_integer()) return absl::InvalidArgumentError("tid: must be a whole number");
+    const auto track = line.at("tid").get<int64_t>();
     if (kind == "M" && name == "process_name") {
       process_ = line.at("args").at("name").get<std::string>();
     } else if (kind == "M" && name == "thread_name") {
@@ -47,7 +49,7 @@ class LogReader {
 
  private:
   std::string process_;
-  std::map<int, size_t> places_;  // of a track, by tid
+  std::map<int64_t, size_t> places_;  // of a track, by tid
   std::vector<TraceTrack> tracks_;
 };
 

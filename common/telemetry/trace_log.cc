@@ -39,13 +39,18 @@ TraceLog::~TraceLog() {
   // An event that says nothing, as the array may not end with a comma.
   if (status_.ok())
     Write("{\"ph\":\"M\",\"name\":\"process_labels\",\"pid\":1,\"tid\":0,\"args\":{\"labels\":\"\"}}\n]\n");
-  std::fclose(file_);
+  if (std::fclose(file_) != 0) Fail(errno);
 }
 
 void TraceLog::Write(const std::string& line) {
   if (!status_.ok()) return;
   if (std::fwrite(line.data(), 1, line.size(), file_) == line.size()) return;
-  status_ = FileError(errno, "write", options_.path);
+  Fail(errno);
+}
+
+void TraceLog::Fail(int error_number) {
+  if (!status_.ok()) return;
+  status_ = FileError(error_number, "write", options_.path);
   LogWarning("trace_failed", {{"error", status_.ToString()}});
 }
 
@@ -94,9 +99,7 @@ void TraceLog::Add(int track, absl::string_view name, Time begin, Time end, absl
 
 void TraceLog::Flush() {
   MutexLock lock(mu_);
-  if (status_.ok() && std::fflush(file_) != 0) {
-    status_ = FileError(errno, "write", options_.path);
-  }
+  if (status_.ok() && std::fflush(file_) != 0) Fail(errno);
 }
 
 absl::Status TraceLog::status() const {

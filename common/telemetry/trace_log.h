@@ -19,7 +19,7 @@ namespace eps {
 
 // What one process does and when, in a file of its own, written as it happens: the Chrome trace format as an array, a line
 // an event (docs/formats.md). A process that is killed leaves a file without the last bracket, which Perfetto and
-// ReadTrace (trace_file.h) take as well. Full after so many events, what follows is left out, and the log says so.
+// ParseTraceLog (trace_file.h) take as well. Full after so many events, what follows is left out, and the log says so.
 //
 // Threads: safe; a line is formatted under a lock, and written some hundred at a time
 class TraceLog {
@@ -60,6 +60,8 @@ class TraceLog {
   void Name(absl::string_view what, int track, absl::string_view name) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   int NewTrack(absl::string_view name) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Write(const std::string& line) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Says so once.
+  void Fail(int error_number) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const Options options_;
   mutable Mutex mu_;

@@ -111,6 +111,8 @@ TEST(TraceLogTest, WhatIsNoTraceIsRefusedByItsLine) {
   EXPECT_THAT(ParseTraceLog("[\nno json\n"), StatusIs(absl::StatusCode::kInvalidArgument, "line 2"));
   EXPECT_THAT(ParseTraceLog("[\n{\"ph\":\"X\",\"name\":\"a\",\"tid\":1,\"ts\":1,\"dur\":1}\n"),
               StatusIs(absl::StatusCode::kInvalidArgument, "tid 1 has no name"));
+  EXPECT_THAT(ParseTraceLog("[\n{\"ph\":\"X\",\"name\":\"a\",\"tid\":7e300,\"ts\":1,\"dur\":1}\n"),
+              StatusIs(absl::StatusCode::kInvalidArgument, "tid: must be a whole number"));
 }
 
 }  // namespace

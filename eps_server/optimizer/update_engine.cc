@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cmath>
 #include <iterator>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -159,13 +160,15 @@ class UpdateEngineImpl final : public UpdateEngine {
   }
 
   void ReleaseUpdate(BlobId blob, Version version) override {
-    MutexLock lock(mu_);
-    if (held_.erase({version, blob}) == 0 || version != ReadVersion(step_)) return;
-    EndWaitFor(blob);
-    BlobState& state = blobs_[blob.value()];
-    if (carries_held_.erase(blob) > 0) return PushCarryOver(blob);
-    if (!IsEager() && state.ready) return PushUpdates(blob);
-    for (auto& [chunk, gradient] : std::exchange(state.blocked, {})) PushEager(blob, chunk, std::move(gradient));
+    std::optional<Wait> ended;
+    {
+      MutexLock lock(mu_);
+      if (held_.erase({version, blob}) == 0 || version != ReadVersion(step_)) return;
+      ended = EndWaitFor(blob);
+      BeginReleased(blob);
+    }
+    if (trace_ == nullptr || !ended.has_value()) return;
+    trace_->Add(held_track_, "wait: checkpoint", ended->begin, ended->end, "updates are held for its copy");
   }
 
   bool HasUpdated(StepId step) const override {
@@ -271,7 +274,7 @@ class UpdateEngineImpl final : public UpdateEngine {
     }
   }
   void PushCarryOver(BlobId blob) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    Push({"carry over", blob}, [this, blob, step = step_] { CarryOver(step, blob); });
+    Push({.what = "carry over", .blob = blob}, [this, blob, step = step_] { CarryOver(step, blob); });
   }
 
   // First use of a chunk's gradient.
@@ -301,7 +304,7 @@ class UpdateEngineImpl final : public UpdateEngine {
   struct TaskName {
     const char* what;
     BlobId blob;
-    int64_t chunk = 0;
+    int64_t chunk = -1;  // -1: all of the blob
   };
   void Push(const TaskName& name, std::function<void()> task) {
     queue_.Push([this, name, task = std::move(task)] {
@@ -312,7 +315,7 @@ class UpdateEngineImpl final : public UpdateEngine {
       busy_nanos_ += std::chrono::nanoseconds(end - begin).count();
       if (trace_ != nullptr) {
         trace_->Add(trace_->TrackOfThisThread("optimizer"), absl::StrCat(name.what, " ", model_.blob(name.blob).name),
-                    begin, end, absl::StrCat("chunk ", name.chunk));
+                    begin, end, name.chunk < 0 ? "" : absl::StrCat("chunk ", name.chunk));
       }
     });
   }
@@ -398,15 +401,25 @@ class UpdateEngineImpl final : public UpdateEngine {
     waiting_.insert(blob);
     update_is_held_ = true;
   }
-  void EndWaitFor(BlobId blob) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    if (waiting_.erase(blob) == 0 || !waiting_.empty()) return;
-    const auto now = std::chrono::steady_clock::now();
-    const double waited = std::chrono::duration<double>(now - wait_begin_).count();
-    if (trace_ != nullptr)
-      trace_->Add(held_track_, "wait: checkpoint", wait_begin_, now, "updates are held for its copy");
+  struct Wait {
+    std::chrono::steady_clock::time_point begin, end;
+  };
+  // The wait that is over with it, if one is.
+  std::optional<Wait> EndWaitFor(BlobId blob) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    if (waiting_.erase(blob) == 0 || !waiting_.empty()) return std::nullopt;
+    const Wait wait = {wait_begin_, std::chrono::steady_clock::now()};
+    const double waited = std::chrono::duration<double>(wait.end - wait.begin).count();
     step_held_seconds_ += waited;
     held_seconds_ = held_seconds_ + waited;  // written under the lock alone
     update_is_held_ = false;
+    return wait;
+  }
+
+  void BeginReleased(BlobId blob) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    BlobState& state = blobs_[blob.value()];
+    if (carries_held_.erase(blob) > 0) return PushCarryOver(blob);
+    if (!IsEager() && state.ready) return PushUpdates(blob);
+    for (auto& [chunk, gradient] : std::exchange(state.blocked, {})) PushEager(blob, chunk, std::move(gradient));
   }
 
   void PushUpdates(BlobId blob) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {

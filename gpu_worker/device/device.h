@@ -114,7 +114,7 @@ class Stream {
   virtual absl::Status Synchronize() = 0;
   // Since the last call, which resets them. Labels in them must still be there.
   virtual StreamStats TakeStats() = 0;
-  // From now on spans are kept, or not, as at first: on a GPU they take two timing events a label. The stream is idle.
+  // From now on spans are kept, or not, as at first: on a GPU they take a timing event a label, and two a wait. The stream is idle.
   virtual void KeepSpans(bool keep) = 0;
 };
 

@@ -387,10 +387,12 @@ TEST_P(DeviceConformanceTest, SpansSayWhenEachLabelWorkedAndWaited) {
     return absl::OkStatus();
   };
   const Label pulls, first, second;
-  const std::unique_ptr<Event> pulled = device().NewEvent();
+  const Label push;
+  const std::unique_ptr<Event> pulled = device().NewEvent(), computed = device().NewEvent();
   Stream& in = device().stream(StreamId::kIn);
   Stream& compute = device().stream(StreamId::kCompute);
-  for (Stream* stream : {&in, &compute}) stream->KeepSpans(true);
+  Stream& out = device().stream(StreamId::kOut);
+  for (Stream* stream : {&in, &compute, &out}) stream->KeepSpans(true);
   const Clock::time_point before = Clock::now();
   in.SetLabel(&pulls);
   in.HostCall(pause);
@@ -400,13 +402,20 @@ TEST_P(DeviceConformanceTest, SpansSayWhenEachLabelWorkedAndWaited) {
   compute.Wait(*pulled, WaitCause::kPull);
   compute.HostCall(pause);
   compute.HostCall(pause);
+  compute.Record(*computed);
   compute.SetLabel(&second);
   compute.HostCall(pause);
   compute.SetLabel(nullptr);
+  out.SetLabel(&push);
+  out.Wait(*computed, WaitCause::kNone);
+  out.HostCall(pause);
+  out.SetLabel(nullptr);
   compute.HostCall(pause);  // nobody's
   ASSERT_OK(in.Synchronize());
   ASSERT_OK(compute.Synchronize());
+  ASSERT_OK(out.Synchronize());
   const Clock::time_point after = Clock::now();
+  const std::vector<StreamSpan> pushing = out.TakeStats().spans;
   const std::vector<StreamSpan> pulling = in.TakeStats().spans;
   const std::vector<StreamSpan> computing = compute.TakeStats().spans;
   ASSERT_EQ(pulling.size(), 1u);
@@ -424,11 +433,15 @@ TEST_P(DeviceConformanceTest, SpansSayWhenEachLabelWorkedAndWaited) {
   EXPECT_GE(computing[1].time.end - computing[1].time.begin, std::chrono::milliseconds(80) - kOff);
   EXPECT_GE(computing[1].time.begin, pulling[0].time.end - kOff);
   EXPECT_GE(computing[2].time.begin, computing[1].time.end - kOff);
+  ASSERT_EQ(pushing.size(), 2u);
+  EXPECT_EQ(pushing[0].waited_for, WaitCause::kNone);
+  EXPECT_EQ(pushing[1].waited_for, std::nullopt);
+  EXPECT_GE(pushing[1].time.begin, computing[1].time.end - kOff);
   EXPECT_GE(pulling[0].time.begin, before - kOff);
   EXPECT_LE(computing[2].time.end, after - std::chrono::milliseconds(40) + kOff);
 
   // As at first, nothing is kept.
-  for (Stream* stream : {&in, &compute}) stream->KeepSpans(false);
+  for (Stream* stream : {&in, &compute, &out}) stream->KeepSpans(false);
   compute.SetLabel(&first);
   compute.HostCall(pause);
   ASSERT_OK(compute.Synchronize());

@@ -42,8 +42,9 @@ void PassTrace::AddVersionWaits(absl::Span<const TimeSpan> waits) {
   }
 }
 
-void PassTrace::AddStep(StepId step, size_t vnodes, TimeSpan time) {
-  log_.Add(steps_, absl::StrCat("step ", step.value()), time.begin, time.end, absl::StrCat(vnodes, " vnodes"));
+void PassTrace::AddAssignment(StepId step, bool evaluates, size_t vnodes, TimeSpan time) {
+  log_.Add(steps_, absl::StrCat(evaluates ? "evaluation of version " : "step ", step.value()), time.begin, time.end,
+           absl::StrCat(vnodes, " vnodes"));
   log_.Flush();
 }
 

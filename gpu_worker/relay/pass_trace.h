@@ -23,8 +23,8 @@ class PassTrace {
   // Whose labels are StepLabels.
   void AddSpans(StreamId stream, absl::Span<const StreamSpan> spans);
   void AddVersionWaits(absl::Span<const TimeSpan> waits);
-  // All vnodes of a step that this worker has.
-  void AddStep(StepId step, size_t vnodes, TimeSpan time);
+  // An assignment: vnodes of a step, or of an evaluation of the version that the step reads.
+  void AddAssignment(StepId step, bool evaluates, size_t vnodes, TimeSpan time);
 
  private:
   TraceLog& log_;

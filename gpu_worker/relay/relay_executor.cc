@@ -255,7 +255,9 @@ absl::StatusOr<PassResult> RelayExecutorImpl::Run(const Assignment& assignment, 
   }
   const TimeSpan time = {start, Clock::now()};
   result.seconds = std::chrono::duration<double>(time.end - time.begin).count();
-  if (trace_.has_value()) trace_->AddStep(assignment.step, batches.size(), time);
+  if (trace_.has_value()) {
+    trace_->AddAssignment(assignment.step, assignment.evaluation_round.has_value(), batches.size(), time);
+  }
   return result;
 }
 

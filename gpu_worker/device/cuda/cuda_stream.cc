@@ -70,7 +70,7 @@ void CudaStream::KeepSpans(bool keep) { keeps_spans_ = keep; }
 
 void CudaStream::Wait(Event& event, WaitCause cause) {
   auto* cuda_event = static_cast<CudaEvent*>(&event);
-  const bool timed = cause != WaitCause::kNone;
+  const bool timed = cause != WaitCause::kNone || keeps_spans_;
   if (timed) {
     Issue([this, cause](GpuStream) {
       EPS_ASSIGN_OR_RETURN(OwnedGpuEvent start, Mark());
