@@ -119,16 +119,19 @@ absl::Status FinishTrace(const TrainFlags& flags) {
   files.erase(std::remove_if(files.begin(), files.end(), is_missing), files.end());
   if (files.empty()) return absl::OkStatus();  // it ended before anything was begun, and has said why
   EPS_ASSIGN_OR_RETURN(std::vector<TraceTrack> tracks, JoinTraceLogs(files));
+  absl::Status predicted_status;  // what was measured is shown without it, too
   if (const std::optional<TracedStep> step = MedianStep(tracks); step.has_value()) {
-    EPS_ASSIGN_OR_RETURN(const std::vector<TraceTrack> predicted, PredictedTracks(flags, *step));
-    tracks.insert(tracks.end(), predicted.begin(), predicted.end());
+    const absl::StatusOr<std::vector<TraceTrack>> predicted = PredictedTracks(flags, *step);
+    predicted_status = predicted.status();
+    const bool is_predicted = predicted.ok() && !predicted->empty();
+    if (is_predicted) tracks.insert(tracks.end(), predicted->begin(), predicted->end());
     const std::string title = absl::StrFormat("%s, which took the median time: %.4g s%s", step->name, step->seconds(),
-                                              predicted.empty() ? "" : "; predicted below");
+                                              is_predicted ? "; predicted below" : "");
     EPS_RETURN_IF_ERROR(WriteFileAtomically(out + "/timeline.svg", TimelineSvg(title, tracks, step->begin, step->end)));
   }
   EPS_RETURN_IF_ERROR(WriteFileAtomically(out + "/trace.json", ToChromeTrace(tracks)));
   std::filesystem::remove_all(out + "/trace", ignored);
-  return absl::OkStatus();
+  return predicted_status;
 }
 
 int RunTrain(TrainFlags flags) {
@@ -145,11 +148,7 @@ int RunTrain(TrainFlags flags) {
   umask(077);  // what is made here and by the daemon is this user's alone
   std::error_code ignored;
   const bool out_is_new = !std::filesystem::exists(out, ignored);
-  absl::Status made = MakeDirs(out + "/logs");
-  if (made.ok() && flags.trace) {
-    std::filesystem::remove_all(out + "/trace", ignored);  // of a sitting that was killed
-    made = MakeDirs(out + "/trace");
-  }
+  const absl::Status made = MakeDirs(out + "/logs");
   const absl::StatusOr<FileDescriptor> lock = made.ok() ? LockSitting(out) : made;
   const absl::StatusOr<std::string> programs = ProgramFolder();
   absl::StatusOr<SignalQueue> signals = SignalQueue::Create();
@@ -157,6 +156,13 @@ int RunTrain(TrainFlags flags) {
     if (!each.ok()) {
       PrintError(each);
       return StartExitCode(each);
+    }
+  }
+  if (flags.trace) {
+    std::filesystem::remove_all(out + "/trace", ignored);  // of a sitting that was killed
+    if (const absl::Status folder = MakeDirs(out + "/trace"); !folder.ok()) {
+      PrintError(folder);
+      return StartExitCode(folder);
     }
   }
   if (!flags.quiet) SayStart(flags, *outline);

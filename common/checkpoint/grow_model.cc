@@ -14,6 +14,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/file_util.h"
+#include "common/base/pending_file.h"
 #include "common/base/status_macros.h"
 #include "common/checkpoint/checkpoint_directory.h"
 #include "common/checkpoint/checkpoint_files.h"
@@ -349,14 +350,26 @@ absl::StatusOr<Manifest> GrowCheckpoint(const std::string& folder, absl::Span<co
   const Version version = manifest.state.version;
   EPS_RETURN_IF_ERROR(MakeDirs(out));
   EPS_ASSIGN_OR_RETURN(const FileDescriptor lock, LockDirectory(out));  // no daemon writes there meanwhile
+  EPS_RETURN_IF_ERROR(CheckOut(out, directory));                        // nobody was kept out until now
   EPS_ASSIGN_OR_RETURN(const std::string aside, directory.StartWriting(version));
-  absl::Status status = WriteFolder(folder, aside, grown, manifest, blocks);
-  if (status.ok()) status = directory.FinishWriting(version);
-  if (!status.ok()) {
+  // What may fail comes before either is seen.
+  const auto write = [&]() -> absl::StatusOr<std::unique_ptr<PendingFile>> {
+    EPS_RETURN_IF_ERROR(WriteFolder(folder, aside, grown, manifest, blocks));
+    EPS_ASSIGN_OR_RETURN(std::unique_ptr<PendingFile> run_file, PendingFile::Create(PathOf(out, kGrownRunFile)));
+    EPS_RETURN_IF_ERROR(run_file->Append(SerializeRunConfig(manifest.run)));
+    EPS_RETURN_IF_ERROR(run_file->Sync());
+    EPS_RETURN_IF_ERROR(directory.FinishWriting(version));
+    return run_file;
+  };
+  const absl::StatusOr<std::unique_ptr<PendingFile>> run_file = write();
+  if (!run_file.ok()) {
     directory.AbandonWriting(version);
+    return run_file.status();
+  }
+  if (const absl::Status status = (*run_file)->Publish(); !status.ok()) {
+    directory.Remove(version).IgnoreError();  // the error is already on its way
     return status;
   }
-  EPS_RETURN_IF_ERROR(WriteFileAtomically(PathOf(out, kGrownRunFile), SerializeRunConfig(manifest.run)));
   return manifest;
 }
 

@@ -54,7 +54,8 @@ absl::StatusOr<std::vector<GrownBlock>> StackBlocks(int64_t num_layers, int64_t 
 // Writes the checkpoint in `folder` with those blocks into a run's folder `out`: out/checkpoints/step-N and latest, N being
 // as it was, and out/run.textproto, the run with its model's layers, with which it is resumed. `overrides` are laid over that
 // RunSpec, but may not change what the checkpoint's tensors and position go by: model, data, batch, precision and the
-// optimizer's rule. The checkpoint is written aside, synced and renamed, as every other; what fails leaves none behind.
+// optimizer's rule. The checkpoint is written aside, synced and renamed, as every other; what fails leaves none behind. A process that
+// is killed in the last moment may leave it without the RunSpec: another folder is to be given then.
 //
 // Memory: of the process, a piece of a file; the files' pages are the system's
 // Time:   three passes over the files: sums, copy, sums

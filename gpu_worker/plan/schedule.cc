@@ -650,7 +650,11 @@ std::vector<RelayStep> BuildSchedule(const ModelSpec& model, const RelayPlan& pl
     ids.push_back(std::exchange(layer.id, LayerId(static_cast<int32_t>(ids.size()))));
   }
   std::vector<RelayStep> steps = BuildWhole(left, plan, pass);
-  for (RelayStep& step : steps) step.layer = ids[static_cast<size_t>(step.layer.value())];
+  for (RelayStep& step : steps) {
+    step.layer = ids[static_cast<size_t>(step.layer.value())];
+    // Of a resident plan each layer has a slot of its own, of its own size.
+    if (plan.resident && step.weights >= 0) step.weights = ids[static_cast<size_t>(step.weights)].value();
+  }
   return steps;
 }
 

@@ -190,6 +190,9 @@ class Simulator {
   void Do(const RelayStep& step) {
     const int layer = step.layer.value();
     EXPECT_FALSE(made_.IsDropped(layer)) << DebugString(step, made_.model);
+    if (made_.plan.resident && step.weights >= 0) {
+      EXPECT_EQ(step.weights, layer) << DebugString(step, made_.model);
+    }
     switch (step.kind) {
       case Kind::kPull:
         ++num_pulls_;

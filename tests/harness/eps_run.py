@@ -279,6 +279,28 @@ class ByHandTest(SystemTest):
         return self.start(BIN / "gpu_worker", "--connect", address, *args)
 
 
+class TimedResult(unittest.TextTestResult):
+    """Remembers how long each case took."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.seconds = {}
+
+    def startTest(self, test):
+        self.seconds[test.id()] = -time.monotonic()
+        super().startTest(test)
+
+    def stopTest(self, test):
+        super().stopTest(test)
+        self.seconds[test.id()] += time.monotonic()
+
+    def print_slowest(self, count=10):
+        """Where the time goes, for those who wait for it."""
+        print(f"{sum(self.seconds.values()):.0f} s, of which the slowest cases took:")
+        for test in sorted(self.seconds, key=self.seconds.get, reverse=True)[:count]:
+            print(f"  {self.seconds[test]:5.1f} s  {test}")
+
+
 def main(folder):
     """Runs every *_test.py beside the calling script; its last line counts the cases.
 
@@ -287,7 +309,8 @@ def main(folder):
     if len(sys.argv) > 1:
         loader.testNamePatterns = [f"*{word}*" for word in sys.argv[1:]]
     suite = loader.discover(str(folder), pattern="*_test.py", top_level_dir=str(folder))
-    result = unittest.TextTestRunner(verbosity=2, stream=sys.stdout).run(suite)
+    result = unittest.TextTestRunner(verbosity=2, stream=sys.stdout, resultclass=TimedResult).run(suite)
+    result.print_slowest()
     # A case may fail in several of its subtests, and is counted once.
     case_of = lambda test: getattr(test, "test_case", test)  # noqa: E731
     failures = {case_of(test) for test, _ in result.failures + result.errors}
