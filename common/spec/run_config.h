@@ -128,7 +128,7 @@ struct RelayConfig {
   InnerPolicy inner = InnerPolicy::kAuto;
   BoundaryPolicy boundaries = BoundaryPolicy::kAuto;
   bool resident = false;
-  int weight_slots = 2;
+  int weight_slots = 0;   // 0: two, and as many more as the planner finds of use
   int group_members = 1;  // at most; 1: no groups
 
   friend bool operator==(const RelayConfig&, const RelayConfig&) = default;

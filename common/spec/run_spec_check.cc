@@ -147,7 +147,9 @@ void CheckRelay(const proto::Relay& relay, Checker& check, RelayConfig& out) {
                    : relay.boundaries() == proto::Relay::Boundary::DEVICE ? BoundaryPolicy::kDevice
                                                                           : BoundaryPolicy::kAuto;
   out.resident = relay.resident();
-  out.weight_slots = check.Integer("relay.weight_slots", EPS_FIELD(relay, weight_slots), 2, 1, 64);
+  if (relay.has_weight_slots()) {
+    out.weight_slots = check.Integer("relay.weight_slots", EPS_FIELD(relay, weight_slots), 2, 1, 64);
+  }
   out.group_members = check.Integer("relay.group_members", EPS_FIELD(relay, group_members), 1, 1, kMaxGroupMembers);
 }
 
@@ -235,7 +237,7 @@ void WriteRelay(const RelayConfig& relay, proto::Relay& out) {
                      : relay.boundaries == BoundaryPolicy::kDevice ? proto::Relay::Boundary::DEVICE
                                                                    : proto::Relay::Boundary::AUTO);
   out.set_resident(relay.resident);
-  out.set_weight_slots(relay.weight_slots);
+  if (relay.weight_slots > 0) out.set_weight_slots(relay.weight_slots);
   out.set_group_members(relay.group_members);
 }
 

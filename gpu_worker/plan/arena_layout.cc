@@ -123,6 +123,7 @@ PlanNeeds NeedsOf(const PlanRequest& request) {
 
 PlanChoice LeastChoice(const PlanNeeds& needs) {
   PlanChoice choice;
+  if (needs.relay.weight_slots > 0) choice.weight_slots = needs.relay.weight_slots;
   if (needs.relay.inner == InnerPolicy::kKeep) {
     choice.kept_inner = needs.inner_total;
     choice.inner_slots = std::max<int64_t>(1, needs.inner_total);  // layers without a backward use one, too
@@ -156,7 +157,7 @@ RelayPlan LayArena(const PlanRequest& request, const PlanNeeds& needs, const Pla
     for (const int64_t bytes : needs.wire_bytes) plan.weight_slots.push_back(arena.Take(bytes));
   } else {
     plan.weight_slots =
-        arena.Take(std::clamp<int64_t>(needs.relay.weight_slots, 1, needs.num_layers), needs.largest.wire_bytes);
+        arena.Take(std::clamp<int64_t>(choice.weight_slots, 1, needs.num_layers), needs.largest.wire_bytes);
   }
   plan.expanded_weights = arena.Take(needs.largest.expanded_bytes);
   plan.gradient_slots = arena.Take(choice.gradient_slots, needs.largest.gradient_bytes);

@@ -64,6 +64,7 @@ struct PlanNeeds {
   // Boundaries that the host may hold; what is beyond has a slot.
   int64_t most_host_boundaries = 0;
 
+  bool weight_slots_are_free() const { return relay.weight_slots == 0 && !relay.resident && !forms_groups(); }
   bool boundaries_stay() const { return relay.resident || relay.boundaries == BoundaryPolicy::kDevice; }
   bool forms_groups() const { return std::min(max_group_members, num_vnodes) >= 2; }
 };
@@ -75,6 +76,7 @@ struct PlanChoice {
   int64_t inner_slots = 1;
   int64_t kept_inner = 0, swapped_inner = 0;
   int64_t boundary_slots = RelayPlan::kLeastBoundarySlots;
+  int weight_slots = 2;
   int gradient_slots = 1;
   int push_slots = 1;
 

@@ -82,12 +82,13 @@ class Planner {
 
   RelayPlan Plan() {
     const std::vector<PlanChoice> others = OtherChoices();
-    most_steps_ = kMostSteps / static_cast<int64_t>(others.size() + 2);
+    most_steps_ = kMostSteps / static_cast<int64_t>(others.size() + 3);
     for (const PlanChoice& choice : others) Try(choice, InnerSlots(choice));
     // Boundaries in place of one inner activation, or two.
     if (boundaries_are_free() && needs_.relay.inner == InnerPolicy::kAuto) {
       for (const int64_t fewer : {1, 2}) Try(best_, InnerSlots(best_) - fewer);
     }
+    if (needs_.weight_slots_are_free()) TryMoreWeightSlots();
     return std::move(best_plan_);
   }
 
@@ -96,6 +97,8 @@ class Planner {
   static constexpr int64_t kMostSteps = 3'000'000;
   // A plan is better if its step is shorter by more than this part: less is the simulation's grain.
   static constexpr double kLeastGain = 5e-4;
+
+  static constexpr int kMostWeightSlots = 8;
 
   bool boundaries_are_free() const {
     return needs_.relay.boundaries == BoundaryPolicy::kAuto && !needs_.relay.resident;
@@ -138,6 +141,19 @@ class Planner {
         return least;
     }
     return least;
+  }
+
+  // Layers are pulled earlier: of use where a layer takes longer to pull than the one before it to compute.
+  void TryMoreWeightSlots() {
+    for (int slots = best_.weight_slots + 1; slots <= std::min<int64_t>(kMostWeightSlots, needs_.num_layers); ++slots) {
+      PlanChoice least = LeastChoice(needs_);
+      least.weight_slots = slots;
+      least.gradient_slots = best_.gradient_slots;
+      least.push_slots = best_.push_slots;
+      if (LayArena(request_, needs_, least).arena_bytes > cap_) return;
+      Try(least, InnerSlots(least));
+      if (best_.weight_slots < slots) return;
+    }
   }
 
   void Try(PlanChoice choice, int64_t inner_slots) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -252,6 +253,30 @@ TEST(PlannerTest, SizesDoNotOverflow) {
   run.run.relay.resident = true;
   EXPECT_GT(run.Smallest(), int64_t{1} << 60);
   EXPECT_THAT(run.Plan(int64_t{1} << 40), StatusIs(absl::StatusCode::kResourceExhausted, "needs at least"));
+}
+
+// Over a network; the table, which is the first layer, takes longer to pull than a block to compute.
+TEST(PlannerTest, LayersArePulledFurtherAheadWhereThatHelps) {
+  TestRun run;
+  run.run.model.vocab = 4000;
+  const auto plan_with = [&](int weight_slots, int64_t cap_bytes = 0, int group_members = 0) {
+    run.run.relay.weight_slots = weight_slots;
+    PlanRequest request = run.Request(cap_bytes);
+    request.link = LinkKind::kNetwork;
+    request.max_group_members = group_members;
+    const RelayPlan plan = MakeRelayPlan(request).value();
+    ExpectSound(plan);
+    return std::pair(plan, PredictStep(request, plan).timeline.step_seconds);
+  };
+  const auto [chosen, seconds] = plan_with(0);
+  const auto [two, two_seconds] = plan_with(2);
+  EXPECT_GT(chosen.weight_slots.size(), 2u);
+  EXPECT_LT(seconds, two_seconds);
+  EXPECT_EQ(plan_with(1).first.weight_slots.size(), 1u);
+  EXPECT_EQ(two.weight_slots.size(), 2u);
+  run.run.relay.weight_slots = 0;
+  EXPECT_EQ(plan_with(0, run.Smallest()).first.weight_slots.size(), 2u);  // no room
+  EXPECT_EQ(plan_with(0, 0, 2).first.weight_slots.size(), 2u);            // members go alike
 }
 
 TEST(PlannerTest, ResidentHoldsEveryLayerAndBoundary) {

@@ -36,6 +36,9 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Kind = RelayStep::Kind;
 constexpr int64_t kCopyBytes = int64_t{8} << 20;
+// Work goes from slot to slot over so many bytes, which caches do not hold: as in a step, where a slot comes round late.
+constexpr int64_t kColdBytes = int64_t{96} << 20;
+constexpr int64_t kLeastSlots = 2, kMostSlots = 64;
 
 double Since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
 
@@ -86,7 +89,7 @@ class UpdateLoop {
     for (auto& array : arrays_) array.assign(kElems, 1.0f);
   }
   static constexpr double kBytes = 28;
-  static constexpr size_t kElems = size_t{4} << 20;
+  static constexpr size_t kElems = size_t{8} << 20;  // four arrays, 128 MiB: beyond caches
 
   absl::Status Run() {
     std::vector<std::thread> threads;
@@ -137,13 +140,17 @@ class Measurement {
  private:
   absl::Status SetUp() {
     EPS_ASSIGN_OR_RETURN(model_, BuildModel(run_.model));
-    // What takes least; the sizes of slots are what matters.
+    // What takes least, but for slots of inner activations; the sizes of slots are what matters.
     run_.relay = {.inner = InnerPolicy::kRecompute, .boundaries = BoundaryPolicy::kHost, .weight_slots = 1};
     run_.batch.virtual_nodes = 1;
     PlanRequest plan_request = {
         .model = &model_, .run = &run_, .kernels = request_.backend->kernels(run_.precision.wire)};
-    plan_request.cap_bytes = SmallestCapBytes(plan_request);
-    EPS_ASSIGN_OR_RETURN(plan_, MakeRelayPlan(plan_request));
+    EPS_RETURN_IF_ERROR(CheckPass(plan_request));
+    const PlanNeeds needs = NeedsOf(plan_request);
+    PlanChoice choice = LeastChoice(needs);
+    choice.inner_slots =
+        std::clamp(kColdBytes / std::max<int64_t>(1, needs.inner_slot_bytes()), kLeastSlots, kMostSlots);
+    plan_ = LayArena(plan_request, needs, choice);
     EPS_ASSIGN_OR_RETURN(device_, request_.backend->create({.arena_bytes = plan_.arena_bytes,
                                                             .threads = request_.threads,
                                                             .wire = run_.precision.wire,
@@ -157,14 +164,19 @@ class Measurement {
     EPS_RETURN_IF_ERROR(FillArena());
     runner_ =
         std::make_unique<LayerRunner>(model_, plan_, arena_, memory_->start_values(), device_->kernels(), compute());
-    EPS_ASSIGN_OR_RETURN(copied_in_, device_->NewHostMemory(CopyBytes()));
-    EPS_ASSIGN_OR_RETURN(copied_out_, device_->NewHostMemory(CopyBytes()));
-    std::memset(copied_in_.bytes.data(), 1, copied_in_.bytes.size());
-    std::memset(copied_out_.bytes.data(), 1, copied_out_.bytes.size());
+    for (HostMemory* side : {&copied_in_, &copied_out_}) {
+      EPS_ASSIGN_OR_RETURN(*side, device_->NewHostMemory(CopyBytes() * NumSlots()));
+      std::memset(side->bytes.data(), 1, side->bytes.size());
+    }
     return absl::OkStatus();
   }
   Stream& compute() { return device_->stream(StreamId::kCompute); }
   int64_t CopyBytes() const { return std::min(kCopyBytes, plan_.inner_slots.front().num_bytes); }
+  int64_t NumSlots() const { return static_cast<int64_t>(arena_.inners.size()); }
+  absl::Span<std::byte> CopyOf(const HostMemory& memory, int64_t turn) const {
+    return memory.bytes.subspan(static_cast<size_t>(turn % NumSlots() * CopyBytes()), static_cast<size_t>(CopyBytes()));
+  }
+  std::byte* InnerSlot(int64_t turn) const { return arena_.inners[static_cast<size_t>(turn % NumSlots())]; }
   const LayerSpec& LayerOf(LayerKind kind) const {
     if (kind == LayerKind::kEmbedding) return model_.layers.front();
     if (kind == LayerKind::kHead) return model_.layers.back();
@@ -209,7 +221,8 @@ class Measurement {
     return step;
   }
   Unit UnitOf(Kind kind, const LayerSpec& layer) {
-    return [this, step = StepOf(kind, layer)] {
+    return [this, step = StepOf(kind, layer)]() mutable {
+      step.inner = static_cast<int>((step.inner + 1) % NumSlots());
       runner_->Run(step, Context());
       return compute().Synchronize();
     };
@@ -258,16 +271,17 @@ class Measurement {
   // Copies of swapped activations, updates and a block's forward, each alone and each beside each other.
   absl::Status MeasureSharing() {
     UpdateLoop update(static_cast<int>(std::max(1u, std::thread::hardware_concurrency())));
-    std::byte* slot = arena_.inners.front();
     Stream &in = device_->stream(StreamId::kIn), &out = device_->stream(StreamId::kOut);
     const std::array<Unit, kNumActivities> units = {
         UnitOf(Kind::kForward, LayerOf(LayerKind::kBlock)),
-        [&] {
-          in.CopyIn(slot, copied_in_.bytes);
+        [&, turn = int64_t{0}]() mutable {
+          ++turn;
+          in.CopyIn(InnerSlot(turn), CopyOf(copied_in_, turn));
           return in.Synchronize();
         },
-        [&] {
-          out.CopyOut(copied_out_.bytes, slot);
+        [&, turn = int64_t{0}]() mutable {
+          ++turn;
+          out.CopyOut(CopyOf(copied_out_, turn), InnerSlot(turn));
           return out.Synchronize();
         },
         [&] { return update.Run(); },
@@ -278,7 +292,7 @@ class Measurement {
       EPS_ASSIGN_OR_RETURN(const std::vector<double> rates, RatesTogether({&units[a]}, request_.seconds));
       alone[a] = rates[0];
     }
-    const auto bytes = static_cast<double>(copied_in_.bytes.size());
+    const auto bytes = static_cast<double>(CopyBytes());
     profile_.in_bytes_per_second = alone[1] * bytes;
     profile_.out_bytes_per_second = alone[2] * bytes;
     profile_.update_bytes_per_second = alone[3] * UpdateLoop::kBytes * static_cast<double>(UpdateLoop::kElems);
