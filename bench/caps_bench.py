@@ -23,11 +23,10 @@ import tempfile
 from pathlib import Path
 
 import curve_svg
+import train_bench
 from quiet import Others
+from train_bench import EPS, SHAPE
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "tests" / "harness"))
-EPS = ROOT / "bin" / "eps"
 FRACTIONS = (0, 0.2, 0.4, 0.7, 1)  # of the way from the smallest cap to the largest
 SIDES = {"planned": "AUTO", "swap": "SWAP", "recompute": "RECOMPUTE", "second": "SWAP"}
 AMPLE = 1 << 40  # bytes of host memory: not what bounds
@@ -38,20 +37,12 @@ def eps(*args):
 
 
 def write_spec(args, folder):
-    text = Path(folder) / "text.txt"
-    if not text.exists():
+    if not args.text:
         from eps_run import sample_text
-        text.write_bytes(sample_text(1_000_000))
+        args.text = str(Path(folder) / "text.txt")
+        Path(args.text).write_bytes(sample_text(1_000_000))
     path = Path(folder) / "run.json"
-    path.write_text(json.dumps({
-        "model": {"family": "GPT2", "layers": args.layers, "d_model": args.d_model, "heads": args.heads,
-                  "context": args.context, "vocab": 256, "init_seed": 1},
-        "data": {"path": str(text), "tokenizer": "BYTES", "order": "SEQUENTIAL"},
-        "batch": {"virtual_nodes": 1, "micro_batches": args.batch // args.micro_batch, "micro_batch": args.micro_batch},
-        "optimizer": {"adamw": {"beta1": 0.9, "beta2": 0.95, "eps": 1e-8, "weight_decay": 0.1},
-                      "schedule": {"peak": 6e-4}},
-        "precision": {"wire": "FP32", "gradients": "FP32"}, "steps": args.steps,
-    }))
+    path.write_text(json.dumps(train_bench.run_spec(args)))
     return path
 
 
@@ -152,10 +143,10 @@ def draw(path, args, rows):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    shape = {"layers": 6, "d-model": 384, "heads": 6, "context": 256, "batch": 8, "micro-batch": 2, "steps": 4, "threads": 2}
-    for key, value in shape.items():
+    for key, value in {**SHAPE, "batch": 8, "micro-batch": 2}.items():
         parser.add_argument(f"--{key}", type=int, default=value)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--text", default="")
     parser.add_argument("--svg", default="", help="draws the curve into this file")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="eps-bench-") as folder:

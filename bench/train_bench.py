@@ -75,8 +75,9 @@ def tokens_per_second(args, seconds):
     return args.batch * args.context * len(seconds) / sum(seconds)
 
 
-def eps_step_seconds(args, folder, *options, program=EPS):
-    spec = {
+def run_spec(args):
+    """Of a GPT-2 over bytes, fp32, one vnode."""
+    return {
         "model": {"family": "GPT2", "layers": args.layers, "d_model": args.d_model, "heads": args.heads,
                   "context": args.context, "vocab": 256, "init_seed": 1},
         "data": {"path": args.text, "tokenizer": "BYTES", "order": "SEQUENTIAL"},
@@ -85,8 +86,11 @@ def eps_step_seconds(args, folder, *options, program=EPS):
                       "schedule": {"peak": 6e-4}},
         "precision": {"wire": "FP32", "gradients": "FP32"}, "steps": args.steps,
     }
+
+
+def eps_step_seconds(args, folder, *options, program=EPS):
     path, out = Path(folder) / "run.json", Path(tempfile.mkdtemp(dir=folder)) / "run"
-    path.write_text(json.dumps(spec))
+    path.write_text(json.dumps(run_spec(args)))
     subprocess.run([str(program), "train", "--run", str(path), "--out", str(out), "--threads", str(args.threads), "--quiet",
                     *options], check=True, stdout=subprocess.DEVNULL)
     lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
