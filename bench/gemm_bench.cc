@@ -66,7 +66,7 @@ void OneDnnTile(const Problem& p, const Tile& t) {
 }
 
 void Multiply(const Problem& p, Operands& x, int threads, TileFn tile_fn) {
-  const MatMulTiling tiling = TileMatMul(p.M, p.N, CopiesLargeTiles() && !p.trans_a());
+  const MatMulTiling tiling = TileMatMul(p.M, p.N);
   const int64_t lda = p.trans_a() ? p.M : p.K, ldb = p.trans_b() ? p.K : p.N;
   std::atomic<int64_t> next{0};
   const auto work = [&] {

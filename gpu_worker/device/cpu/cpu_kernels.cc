@@ -44,7 +44,7 @@ void CpuKernels::ForRanges(int64_t n, int64_t tile, const Fn& fn) {
 
 void CpuKernels::MatMul(const MatMulArgs& args) {
   compute_.Launch([this, args] {
-    const MatMulTiling tiling = TileMatMul(args.M, args.N, CopiesLargeTiles() && !args.trans_a);
+    const MatMulTiling tiling = TileMatMul(args.M, args.N);
     const DropoutPlan dropout = PlanDropout(args.dropout);
     pool_.ParallelFor(tiling.num_tiles(),
                       [&](int64_t tile, float* scratch) { MatMulTile(args, dropout, tiling, tile, scratch); });

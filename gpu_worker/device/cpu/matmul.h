@@ -27,26 +27,12 @@ namespace eps::worker::cpu {
 // copied by both) gains from height. So: 384 columns (8 of its 48-wide kernels) and as many rows,
 // up to 256, as leave at least 8 tiles, or 4; and a multiple of 4, as 9 tiles for 2 threads lose a
 // tenth.
-//
-// Without AVX-512, oneDNN 2.6 copies the operands of a product if it is large, 1/m + 1/n < 0.0038, and is then at its best;
-// what it reads in place is slow where rows are far apart. One AMD EPYC core (Zen 3), 23 Nov 2026, GFLOP/s by
-// processor time, tiles as above, and as they are now:
-//
-//     NN 2048 x 1536 x 384    55   76 (1024 x 384)    TN 384 x 1536 x 2048    52   59 (packed)
-//     NT 2048 x 1536 x 384    64   71 (1024 x 384)    TN 1536 x 384 x 2048    51   61 (packed)
-//
-// So there, products of activations have tiles that are copied, where that leaves 8 or 4; and where none are, an operand
-// with rows that clash in the cache (a multiple of 2 KiB apart) is packed into the thread's scratch, 256 rows at a time.
 struct MatMulTiling {
   int64_t tile_m = 0, tile_n = 0;
   int64_t tiles_m = 0, tiles_n = 0;
   int64_t num_tiles() const { return tiles_m * tiles_n; }
 };
-// copies: CopiesLargeTiles() for all but gradients of weights, whose tiles would be too few
-MatMulTiling TileMatMul(int64_t M, int64_t N, bool copies);
-
-// Whether oneDNN is at its best with tiles large enough to be copied, on this machine.
-bool CopiesLargeTiles();
+MatMulTiling TileMatMul(int64_t M, int64_t N);
 
 // c tile = op(a) op(b) [+ c], then the epilogue while the tile is in cache. Tiles are numbered row
 // by row, as those of other kernels are, so that a thread meets its own rows again.

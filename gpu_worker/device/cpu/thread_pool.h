@@ -13,9 +13,9 @@
 
 namespace eps::worker::cpu {
 
-// What a thread may scribble on while it computes a tile: enough for packed operands of a product, the largest user, and for
-// attention at D = 256.
-inline constexpr int64_t kTileScratchFloats = 168 * 1024;  // 672 KiB; see matmul.cc, attention.cc
+// What a thread may scribble on while it computes a tile: enough for attention at D = 256, the
+// largest user.
+inline constexpr int64_t kTileScratchFloats = 144 * 1024;  // 576 KiB; see attention.cc
 
 // A fixed set of threads that computes the tiles of one kernel at a time. Thread i begins with the
 // i-th part of the tiles, so that what it wrote in one kernel is still in its cache when it reads
