@@ -1,7 +1,11 @@
 #include "gpu_worker/device/cpu/matmul.h"
 
+#include <cstddef>
 #include <cstdint>
+#include <limits>
+#include <vector>
 
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace eps::worker::cpu {
@@ -33,8 +37,54 @@ TEST(MatMulTilingTest, ShapesOfTrainingShareOutEvenly) {
   }
 }
 
-TEST(MatMulTest, TheLibraryIsNamedWithItsVersion) {
-  EXPECT_EQ(MatMulLibrary().rfind("onednn-", 0), 0u) << MatMulLibrary();
+// Both libraries' tiles against sums in double precision: rows that clash in a cache (512 floats) and rows that do not.
+TEST(MatMulTest, EveryFormOfBothLibrariesIsRight) {
+  constexpr int64_t M = 70, K = 33;
+  for (const int64_t N : {512, 500}) {
+    for (const bool trans_a : {false, true}) {
+      for (const bool trans_b : {false, true}) {
+        for (const bool accumulate : {false, true}) {
+          const int64_t lda = trans_a ? 512 : K, ldb = trans_b ? K : N;
+          const auto a_at = [&](int64_t i, int64_t k) { return trans_a ? k * lda + i : i * lda + k; };
+          const auto b_at = [&](int64_t k, int64_t j) { return trans_b ? j * ldb + k : k * ldb + j; };
+          std::vector<float> a(static_cast<size_t>(trans_a ? K * lda : M * lda));
+          std::vector<float> b(static_cast<size_t>(trans_b ? N * ldb : K * ldb));
+          for (size_t i = 0; i < a.size(); ++i) a[i] = static_cast<float>(i * 37 % 101) * 0.01f - 0.5f;
+          for (size_t i = 0; i < b.size(); ++i) b[i] = static_cast<float>(i * 53 % 97) * 0.01f - 0.5f;
+          // NaN where nothing is added: what was there does not count.
+          std::vector<float> c(static_cast<size_t>(M * N), accumulate ? 2.0f : std::numeric_limits<float>::quiet_NaN());
+          const MatMulArgs args = {.M = M,
+                                   .N = N,
+                                   .K = K,
+                                   .a = a.data(),
+                                   .lda = lda,
+                                   .trans_a = trans_a,
+                                   .b = b.data(),
+                                   .ldb = ldb,
+                                   .trans_b = trans_b,
+                                   .c = c.data(),
+                                   .ldc = N,
+                                   .accumulate = accumulate};
+          const MatMulTiling tiling = TileMatMul(M, N);
+          for (int64_t tile = 0; tile < tiling.num_tiles(); ++tile) MatMulTile(args, {}, tiling, tile, nullptr);
+          for (int64_t i = 0; i < M; ++i) {
+            for (int64_t j = 0; j < N; ++j) {
+              double sum = accumulate ? 2 : 0;
+              for (int64_t k = 0; k < K; ++k) {
+                sum += double{a[static_cast<size_t>(a_at(i, k))]} * double{b[static_cast<size_t>(b_at(k, j))]};
+              }
+              ASSERT_NEAR(c[static_cast<size_t>(i * N + j)], sum, 1e-5)
+                  << N << (trans_a ? " T" : " N") << (trans_b ? "T " : "N ") << accumulate << " " << i << ", " << j;
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(MatMulTest, TheLibrariesAreNamedWithTheirVersions) {
+  EXPECT_THAT(MatMulLibrary(), ::testing::MatchesRegex("onednn-[0-9.]+-[a-z0-9_]+ openblas-[0-9.]+-[A-Za-z0-9]+"));
 }
 
 }  // namespace
