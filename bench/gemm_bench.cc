@@ -124,6 +124,7 @@ std::vector<Problem> Problems(int64_t largest_m) {
 
 int Run(int64_t largest_m) {
   constexpr int kRounds = 5;
+  openblas_set_num_threads(1);
   std::printf("OpenBLAS: %s, core %s\noneDNN: %s\n", openblas_get_config(), openblas_get_corename(),
               MatMulLibrary().c_str());
   std::printf("%-4s %6s %6s %6s | %20s | %20s | GFLOP/s, 1 and 2 threads\n", "form", "M", "N", "K",

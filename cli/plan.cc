@@ -127,7 +127,8 @@ nlohmann::ordered_json ExplanationJson(const PlanExplanation& explanation) {
                       {"last", each.last},
                       {"kept", each.kept},
                       {"swapped", each.swapped},
-                      {"recomputed", each.recomputed}});
+                      {"recomputed", each.recomputed},
+                      {"back_to_back", each.back_to_back}});
   }
   return {{"blocks", blocks},
           {"hiding_is_known", explanation.hiding_is_known},
@@ -151,6 +152,7 @@ void PrintJson(const WholePlan& plan, const std::optional<PlanExplanation>& expl
                                    {"kept_inner", plan.device.inner.kept},
                                    {"swapped_inner", plan.device.inner.swapped},
                                    {"recomputed_inner", plan.device.inner.recomputed()},
+                                   {"last_block_back_to_back", plan.device.last_block_is_back_to_back()},
                                    {"buffers", buffers}}},
                                  {"step",
                                   {{"predicted_seconds", plan.step.timeline.step_seconds},

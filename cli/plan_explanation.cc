@@ -21,6 +21,7 @@ constexpr int64_t kMoreBytes = int64_t{1} << 30;
 std::vector<BlockPlaces> BlocksOf(const WholePlan& plan) {
   const int64_t items = int64_t{plan.device.max_pass_vnodes} * plan.run.batch.micro_batches;
   const int64_t blocks = plan.device.inner.total / items;
+  const int64_t behind = plan.device.last_block_is_back_to_back() ? 1 : 0;
   const std::vector<worker::InnerPlace> places = plan.device.PlacesOf(blocks, items);
   std::vector<std::string> names;
   for (const LayerSpec& layer : plan.model.layers) {
@@ -33,13 +34,14 @@ std::vector<BlockPlaces> BlocksOf(const WholePlan& plan) {
     here.kept = std::count(begin, end, worker::InnerPlace::kKeep);
     here.swapped = std::count(begin, end, worker::InnerPlace::kSwap);
     here.recomputed = std::count(begin, end, worker::InnerPlace::kRecompute);
-    here.first = here.last = names[names.size() - static_cast<size_t>(blocks - block)];
+    here.first = here.last = names[names.size() - static_cast<size_t>(behind + blocks - block)];
     if (!result.empty() && result.back().kept == here.kept && result.back().swapped == here.swapped) {
       result.back().last = here.last;
     } else {
       result.push_back(std::move(here));
     }
   }
+  if (behind > 0) result.push_back({.first = names.back(), .last = names.back(), .back_to_back = true});
   return result;
 }
 
@@ -69,6 +71,7 @@ absl::StatusOr<double> SecondsOf(const WholePlanRequest& request) {
 }
 
 std::string PlacesText(const BlockPlaces& blocks) {
+  if (blocks.back_to_back) return "backward right after forward and head, one micro-batch after the other";
   std::vector<std::string> parts;
   const auto add = [&](int64_t count, absl::string_view what) {
     if (count == 0) return;

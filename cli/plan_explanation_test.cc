@@ -42,7 +42,7 @@ TEST(PlanExplanationTest, EveryBlockIsToldOnceWithAllOfItsMicroBatches) {
   EXPECT_EQ(explanation.blocks.back().last, "h.7");
   int64_t kept = 0;
   for (const BlockPlaces& blocks : explanation.blocks) {
-    EXPECT_EQ(blocks.kept + blocks.swapped + blocks.recomputed, 4);
+    EXPECT_EQ(blocks.kept + blocks.swapped + blocks.recomputed, blocks.back_to_back ? 0 : 4);
     const int64_t count = 1 + std::stoi(blocks.last.substr(2)) - std::stoi(blocks.first.substr(2));
     kept += count * blocks.kept;
   }
@@ -52,6 +52,20 @@ TEST(PlanExplanationTest, EveryBlockIsToldOnceWithAllOfItsMicroBatches) {
   EXPECT_LT(*explanation.seconds_with_more_device, plan.step.timeline.step_seconds);
   EXPECT_EQ(*explanation.seconds_with_more_device, most.step.timeline.step_seconds);
   EXPECT_THAT(ExplanationText(explanation, plan), HasSubstr("h.7"));
+}
+
+TEST(PlanExplanationTest, ALastBlockThatIsBackToBackIsToldAsThat) {
+  WholePlanRequest request = RequestFor();
+  ASSERT_OK_AND_ASSIGN(const WholePlan most, MakeWholePlan(request));
+  request.device_memory_bytes = (3 * most.smallest_cap_bytes + most.device.arena_bytes) / 4;
+  ASSERT_OK_AND_ASSIGN(const WholePlan plan, MakeWholePlan(request));
+  ASSERT_TRUE(plan.device.last_block_is_back_to_back());
+  ASSERT_OK_AND_ASSIGN(const PlanExplanation explanation, Explain(request, plan));
+  ASSERT_GE(explanation.blocks.size(), 2u);
+  EXPECT_TRUE(explanation.blocks.back().back_to_back);
+  EXPECT_EQ(explanation.blocks.back().first, "h.7");
+  EXPECT_EQ(explanation.blocks[explanation.blocks.size() - 2].last, "h.6");
+  EXPECT_THAT(ExplanationText(explanation, plan), HasSubstr("h.7                          backward right after"));
 }
 
 TEST(PlanExplanationTest, WhatHasAllThatItCanUseIsSaidToHave) {

@@ -70,10 +70,11 @@ class Planner {
 
   void AddRecompute() {
     RunConfig run = request_.run;
-    if (baseline_.device.inner.recomputed() < baseline_.device.inner.total) {
+    const bool back_to_back = baseline_.device.last_block_is_back_to_back();
+    if (back_to_back || baseline_.device.inner.recomputed() < baseline_.device.inner.total) {
       Add(VerifyTopic::kRecompute, "everything recomputed", {"relay.inner=RECOMPUTE"});
     }
-    if (!baseline_.device.inner.keeps_all()) {
+    if (back_to_back || !baseline_.device.inner.keeps_all()) {
       run.relay.inner = InnerPolicy::kKeep;
       CheckRoom(Add(VerifyTopic::kRecompute, "nothing recomputed", {"relay.inner=KEEP"}), run);
     }
@@ -87,7 +88,7 @@ class Planner {
     const worker::InnerCounts& inner = baseline_.device.inner;
     const bool is_baseline = request_.run.relay.inner == InnerPolicy::kSwap &&
                              request_.run.relay.boundaries == BoundaryPolicy::kHost && !request_.run.relay.resident;
-    if (!is_baseline && inner.total > 0) {
+    if (!is_baseline && (inner.total > 0 || baseline_.device.last_block_is_back_to_back())) {
       CheckRoom(Add(VerifyTopic::kSwap, "everything swapped",
                     {"relay.resident=false", "relay.boundaries=HOST", "relay.inner=SWAP"}),
                 run);

@@ -88,7 +88,6 @@ PlanNeeds NeedsOf(const PlanRequest& request) {
       MakeLayerShape(model.config, {.micro_batch = run.batch.micro_batch, .has_documents = run.data.has_documents()},
                      run.precision.wire, request.kernels.compute_dtype);
   PlanNeeds needs;
-  int64_t backward_blocks = 0;
   for (const LayerSpec& layer : model.layers) {
     const LayerSizes sizes = SizesOf(model, layer, shape, request.kernels);
     const auto raise = [&](int64_t LayerSizes::*field) {
@@ -101,7 +100,9 @@ PlanNeeds NeedsOf(const PlanRequest& request) {
     }
     needs.wire_bytes.push_back(sizes.wire_bytes);
     needs.push_elems = std::max(needs.push_elems, layer.trainable_elems);
-    if (layer.kind == LayerKind::kBlock && layer.id >= model.lowest_trainable_layer()) ++backward_blocks;
+    if (layer.kind != LayerKind::kBlock) continue;
+    needs.block_gradient_bytes = std::max(needs.block_gradient_bytes, sizes.gradient_bytes);
+    if (layer.id >= model.lowest_trainable_layer()) ++needs.backward_blocks;
   }
   needs.boundary_bytes = shape.boundary_bytes();
   needs.token_bytes = shape.token_bytes();
@@ -110,7 +111,6 @@ PlanNeeds NeedsOf(const PlanRequest& request) {
   needs.num_vnodes = run.batch.virtual_nodes;
   needs.max_pass_vnodes = PassVnodes(request);
   needs.items = int64_t{needs.max_pass_vnodes} * run.batch.micro_batches;
-  needs.inner_total = backward_blocks * needs.items;
   needs.gradients = run.precision.gradients;
   needs.max_group_members = request.max_group_members;
   needs.relay = run.relay;
@@ -121,14 +121,18 @@ PlanNeeds NeedsOf(const PlanRequest& request) {
   return needs;
 }
 
+int64_t InnerTotal(const PlanNeeds& needs, const PlanChoice& choice) {
+  return (needs.backward_blocks - (choice.last_block_is_back_to_back ? 1 : 0)) * needs.items;
+}
+
 PlanChoice LeastChoice(const PlanNeeds& needs) {
   PlanChoice choice;
   if (needs.relay.weight_slots > 0) choice.weight_slots = needs.relay.weight_slots;
   if (needs.relay.inner == InnerPolicy::kKeep) {
-    choice.kept_inner = needs.inner_total;
-    choice.inner_slots = std::max<int64_t>(1, needs.inner_total);  // layers without a backward use one, too
+    choice.kept_inner = needs.inner_total();
+    choice.inner_slots = std::max<int64_t>(1, needs.inner_total());  // layers without a backward use one, too
   }
-  if (needs.relay.inner == InnerPolicy::kSwap) choice.swapped_inner = needs.inner_total;
+  if (needs.relay.inner == InnerPolicy::kSwap) choice.swapped_inner = needs.inner_total();
   choice.boundary_slots += needs.boundaries() - needs.most_host_boundaries;
   if (needs.boundaries_stay() || choice.boundary_slots > needs.most_boundary_slots()) {
     choice.boundary_slots = needs.most_boundary_slots();
@@ -161,10 +165,13 @@ RelayPlan LayArena(const PlanRequest& request, const PlanNeeds& needs, const Pla
   }
   plan.expanded_weights = arena.Take(needs.largest.expanded_bytes);
   plan.gradient_slots = arena.Take(choice.gradient_slots, needs.largest.gradient_bytes);
+  if (choice.last_block_is_back_to_back) {
+    plan.turn_gradient_slots = arena.Take(choice.gradient_slots, needs.block_gradient_bytes);
+  }
   plan.push_slots = arena.Take(choice.push_slots, needs.push_elems * SizeOf(PushDtype(needs, choice.gradient_slots)));
   plan.boundary_slots = arena.Take(choice.boundary_slots, needs.boundary_bytes);
   plan.token_slots = arena.Take(RelayPlan::kTokenSlots, needs.token_bytes);
-  plan.inner = {.total = needs.inner_total, .kept = choice.kept_inner, .swapped = choice.swapped_inner};
+  plan.inner = {.total = InnerTotal(needs, choice), .kept = choice.kept_inner, .swapped = choice.swapped_inner};
   plan.inner_slots = arena.Take(choice.inner_slots, needs.largest.inner_bytes);
   plan.scratch = arena.Take(std::max(needs.largest.forward_scratch_bytes, needs.largest.backward_scratch_bytes));
   if (needs.forms_groups()) {
@@ -179,8 +186,10 @@ RelayPlan LayArena(const PlanRequest& request, const PlanNeeds& needs, const Pla
   plan.records = arena.Take(plan.GroupFlagsOffset(needs.forms_groups() ? RelayPlan::kGroupFlagTurns : 0));
   plan.arena_bytes = arena.end_bytes();
 
+  // The head's input goes straight on to the head where the last block is back to back.
+  const int64_t boundaries = needs.boundaries() - (choice.last_block_is_back_to_back ? needs.items : 0);
   plan.host_boundary_slots =
-      std::max<int64_t>(0, needs.boundaries() - (choice.boundary_slots - RelayPlan::kLeastBoundarySlots));
+      std::max<int64_t>(0, boundaries - (choice.boundary_slots - RelayPlan::kLeastBoundarySlots));
   if (choice.boundary_slots >= needs.most_boundary_slots()) plan.host_boundary_slots = 0;
   plan.host_boundary_bytes = plan.host_boundary_slots * needs.boundary_bytes;
   plan.host_inner_bytes = choice.swapped_inner * needs.inner_slot_bytes();

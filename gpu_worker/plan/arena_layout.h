@@ -45,10 +45,11 @@ struct PlanNeeds {
   int64_t boundary_bytes = 0;
   int64_t token_bytes = 0;
   int64_t rotary_bytes = 0;
-  int64_t num_layers = 0;   // embedding and head included
-  int64_t items = 0;        // micro-batches of a pass
-  int64_t inner_total = 0;  // (block, micro-batch)s of a pass that have a backward
-  int64_t push_elems = 0;   // of the layer that pushes most
+  int64_t num_layers = 0;            // embedding and head included
+  int64_t items = 0;                 // micro-batches of a pass
+  int64_t backward_blocks = 0;       // blocks that have a backward
+  int64_t block_gradient_bytes = 0;  // of the largest block
+  int64_t push_elems = 0;            // of the layer that pushes most
   Dtype gradients = Dtype::kF32;
   int num_vnodes = 1;  // of the run
   int max_pass_vnodes = 1;
@@ -64,6 +65,11 @@ struct PlanNeeds {
   // Boundaries that the host may hold; what is beyond has a slot.
   int64_t most_host_boundaries = 0;
 
+  int64_t inner_total() const { return backward_blocks * items; }  // (block, micro-batch)s that have a backward
+  // Of the last block's forward and backward. Where the run says what becomes of inner activations, it means all.
+  bool may_be_back_to_back() const {
+    return relay.inner == InnerPolicy::kAuto && relay.weight_slots != 1 && backward_blocks > 0 && !forms_groups();
+  }
   bool weight_slots_are_free() const { return relay.weight_slots == 0 && !relay.resident && !forms_groups(); }
   bool boundaries_stay() const { return relay.resident || relay.boundaries == BoundaryPolicy::kDevice; }
   bool forms_groups() const { return std::min(max_group_members, num_vnodes) >= 2; }
@@ -79,10 +85,13 @@ struct PlanChoice {
   int weight_slots = 2;
   int gradient_slots = 1;
   int push_slots = 1;
+  bool last_block_is_back_to_back = false;  // with two weight slots and two push slots at least
 
   friend bool operator==(const PlanChoice&, const PlanChoice&) = default;
 };
 
+// (Block, micro-batch)s of a pass whose inner activations are kept, swapped or recomputed.
+int64_t InnerTotal(const PlanNeeds& needs, const PlanChoice& choice);
 // What takes the least of the device, as far as the run leaves a choice.
 PlanChoice LeastChoice(const PlanNeeds& needs);
 // The depths worth having, rising: 1, then those that make larger subtrees than the one before.

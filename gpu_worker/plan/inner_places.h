@@ -13,7 +13,7 @@ enum class InnerPlace : uint8_t {
   kSwap,       // go to the host and come back, unless their slot is not asked for in between
 };
 
-// Of the (block, micro-batch)s of the largest pass that have a backward.
+// Of the (block, micro-batch)s of the largest pass that have a backward some time after their forward.
 struct InnerCounts {
   int64_t total = 0;
   int64_t kept = 0, swapped = 0;  // the rest is recomputed
@@ -33,7 +33,8 @@ std::vector<InnerPlace> SpreadInner(const InnerCounts& of_largest, int64_t total
 // those before it, on the way back, which begins with the last block but goes through each one's micro-batches in the same
 // order, those still to come.
 // places: by block and micro-batch, of which each block has `items`
-bool InnerFits(const std::vector<InnerPlace>& places, int64_t items, int64_t slots);
+// back_to_back: a last block follows them, which needs one slot beside all that are kept
+bool InnerFits(const std::vector<InnerPlace>& places, int64_t items, int64_t slots, bool back_to_back);
 
 }  // namespace eps::worker
 

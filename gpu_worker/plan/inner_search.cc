@@ -46,13 +46,12 @@ class Search {
 
  private:
   static int64_t Total(const InnerProblem& problem) {
-    const Turns turns(*problem.model, static_cast<int>(problem.pass.vnodes.size()), problem.pass.micro_batches,
-                      problem.pass.forward_only);
-    return int64_t{turns.num_backward_blocks()} * turns.num_items();
+    const Turns turns = TurnsOf(*problem.model, problem.plan, problem.pass);
+    return int64_t{turns.num_stashed_blocks()} * turns.num_items();
   }
 
   void TryAll() {
-    if (problem_.num_slots() >= total_) {
+    if (problem_.num_slots() >= total_ + (problem_.plan.last_block_is_back_to_back() ? 1 : 0)) {
       TryCounts({.total = total_, .kept = total_});
       return;
     }
@@ -141,7 +140,8 @@ class Search {
 
 bool IsFeasible(const InnerProblem& problem, const std::vector<InnerPlace>& places) {
   const auto items = static_cast<int64_t>(problem.pass.vnodes.size()) * problem.pass.micro_batches;
-  return Count(places, InnerPlace::kSwap) <= problem.most_swapped && InnerFits(places, items, problem.num_slots());
+  return Count(places, InnerPlace::kSwap) <= problem.most_swapped &&
+         InnerFits(places, items, problem.num_slots(), problem.plan.last_block_is_back_to_back());
 }
 
 double StepSecondsWith(const InnerProblem& problem, const std::vector<InnerPlace>& places) {

@@ -59,7 +59,7 @@ Reduced Reduce(const PassShape& pass, const RelayPlan& plan, const PlanNeeds& ne
   const auto items = static_cast<int64_t>(reduced.pass.vnodes.size()) * reduced.pass.micro_batches;
   reduced.scale = static_cast<double>(needs.items) / static_cast<double>(items);
   const auto slots = static_cast<int64_t>(plan.inner_slots.size());
-  reduced.plan.inner = {.total = needs.inner_total / needs.items * items,
+  reduced.plan.inner = {.total = plan.inner.total / needs.items * items,
                         .kept = Scaled(plan.inner.kept, reduced),
                         .swapped = Scaled(plan.inner.swapped, reduced)};
   const int64_t spare = slots - plan.inner.kept;
@@ -82,12 +82,13 @@ class Planner {
 
   RelayPlan Plan() {
     const std::vector<PlanChoice> others = OtherChoices();
-    most_steps_ = kMostSteps / static_cast<int64_t>(others.size() + 3);
+    most_steps_ = kMostSteps / static_cast<int64_t>(others.size() + 4);
     for (const PlanChoice& choice : others) Try(choice, InnerSlots(choice));
     // Boundaries in place of one inner activation, or two.
     if (boundaries_are_free() && needs_.relay.inner == InnerPolicy::kAuto) {
       for (const int64_t fewer : {1, 2}) Try(best_, InnerSlots(best_) - fewer);
     }
+    if (needs_.may_be_back_to_back()) TryBackToBack();
     if (needs_.weight_slots_are_free()) TryMoreWeightSlots();
     return std::move(best_plan_);
   }
@@ -127,20 +128,31 @@ class Planner {
   // Of inner activations, as many as fit and are of use.
   int64_t InnerSlots(const PlanChoice& others) const {
     const int64_t least = LeastChoice(needs_).inner_slots;
+    const int64_t total = InnerTotal(needs_, others);
     PlanChoice bare = others;
     bare.inner_slots = least;
     bare.boundary_slots = LeastChoice(needs_).boundary_slots;
     const int64_t fit = least + Left(bare) / std::max<int64_t>(1, needs_.inner_slot_bytes());
     switch (needs_.relay.inner) {
       case InnerPolicy::kAuto:
-        return std::clamp<int64_t>(needs_.inner_total, 1, fit);
+        return std::clamp<int64_t>(total + (others.last_block_is_back_to_back ? 1 : 0), 1, fit);
       case InnerPolicy::kSwap:  // one is computed in while the other is copied
-        return std::clamp<int64_t>(std::min<int64_t>(2, needs_.inner_total), 1, fit);
+        return std::clamp<int64_t>(std::min<int64_t>(2, total), 1, fit);
       case InnerPolicy::kKeep:
       case InnerPolicy::kRecompute:
         return least;
     }
     return least;
+  }
+
+  // Of use where inner activations would be recomputed or swapped: one block's need no place any more.
+  void TryBackToBack() {
+    PlanChoice choice = LeastChoice(needs_);
+    choice.weight_slots = std::max(2, best_.weight_slots);
+    choice.gradient_slots = best_.gradient_slots;
+    choice.push_slots = 2;
+    choice.last_block_is_back_to_back = true;
+    if (LayArena(request_, needs_, choice).arena_bytes <= cap_) Try(choice, InnerSlots(choice));
   }
 
   // Layers are pulled earlier: of use where a layer takes longer to pull than the one before it to compute.
@@ -150,6 +162,7 @@ class Planner {
       least.weight_slots = slots;
       least.gradient_slots = best_.gradient_slots;
       least.push_slots = best_.push_slots;
+      least.last_block_is_back_to_back = best_.last_block_is_back_to_back;
       if (LayArena(request_, needs_, least).arena_bytes > cap_) return;
       Try(least, InnerSlots(least));
       if (best_.weight_slots < slots) return;
@@ -172,7 +185,8 @@ class Planner {
     choice.swapped_inner = inner.counts.swapped;
     best_ = choice;
     best_plan_ = LayArena(request_, needs_, choice);
-    if (best_plan_.PlacesOf(needs_.inner_total / needs_.items, needs_.items) != inner.places && !inner.places.empty()) {
+    const int64_t blocks = best_plan_.inner.total / needs_.items;
+    if (best_plan_.PlacesOf(blocks, needs_.items) != inner.places && !inner.places.empty()) {
       best_plan_.inner_places = inner.places;
     }
   }
@@ -194,8 +208,9 @@ class Planner {
     if (reduced.scale == 1) return solution;
     const auto grown = [&](int64_t count) { return static_cast<int64_t>(static_cast<double>(count) * reduced.scale); };
     const int64_t spare = static_cast<int64_t>(problem.plan.inner_slots.size()) - solution.counts.kept;
-    InnerCounts counts{.total = needs_.inner_total};
+    InnerCounts counts{.total = plan.inner.total};
     counts.kept = std::clamp<int64_t>(slots - spare, 0, std::min(slots, counts.total));
+    if (counts.kept == slots && plan.last_block_is_back_to_back()) --counts.kept;
     // What is kept of a layer in part needs a slot beside it for its other micro-batches.
     if (counts.kept == slots && !counts.keeps_all() && slots % needs_.items != 0) --counts.kept;
     const bool swaps_all = solution.counts.recomputed() == 0;
@@ -204,9 +219,9 @@ class Planner {
     return {.places = {}, .counts = counts, .step_seconds = solution.step_seconds * reduced.scale};
   }
   int64_t MostSwapped(const RelayPlan& plan) const {
-    if (request_.host_stash_bytes <= 0) return needs_.relay.inner == InnerPolicy::kSwap ? needs_.inner_total : 0;
+    if (request_.host_stash_bytes <= 0) return needs_.relay.inner == InnerPolicy::kSwap ? plan.inner.total : 0;
     const int64_t left = request_.host_stash_bytes - plan.host_boundary_bytes;
-    return std::clamp<int64_t>(left / std::max<int64_t>(1, needs_.inner_slot_bytes()), 0, needs_.inner_total);
+    return std::clamp<int64_t>(left / std::max<int64_t>(1, needs_.inner_slot_bytes()), 0, plan.inner.total);
   }
 
   const PlanRequest& request_;
@@ -275,7 +290,7 @@ Prediction PredictStep(const PlanRequest& request, const RelayPlan& plan, std::v
   const PlanNeeds needs = NeedsOf(request);
   Reduced reduced = Reduce(PassOf(request, needs), plan, needs);
   if (dropped.empty()) {
-    reduced.pass.inner = reduced.plan.PlacesOf(needs.inner_total / needs.items, reduced.items());
+    reduced.pass.inner = reduced.plan.PlacesOf(plan.inner.total / needs.items, reduced.items());
   }
   reduced.pass.dropped = std::move(dropped);
   const StepCosts costs = CostsOf(ProfileOf(request), *request.model, *request.run, request.kernels, request.link);

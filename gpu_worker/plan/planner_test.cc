@@ -37,8 +37,8 @@ struct TestRun {
 
 std::vector<ArenaSpan> AllSpans(const RelayPlan& plan) {
   std::vector<ArenaSpan> spans = {plan.expanded_weights, plan.scratch, plan.records};
-  for (const auto* slots : {&plan.weight_slots, &plan.gradient_slots, &plan.push_slots, &plan.boundary_slots,
-                            &plan.token_slots, &plan.inner_slots}) {
+  for (const auto* slots : {&plan.weight_slots, &plan.gradient_slots, &plan.turn_gradient_slots, &plan.push_slots,
+                            &plan.boundary_slots, &plan.token_slots, &plan.inner_slots}) {
     spans.insert(spans.end(), slots->begin(), slots->end());
   }
   return spans;
@@ -129,6 +129,40 @@ TEST(PlannerTest, ALargerCapIsNeverSlower) {
   }
   EXPECT_EQ(run.Plan(most.arena_bytes).value().arena_bytes, most.arena_bytes);
   EXPECT_GT(swapping + recomputing, 5);
+}
+
+TEST(PlannerTest, TheLastBlockIsBackToBackWhereThatMakesTheStepShorter) {
+  TestRun run;
+  const int64_t smallest = run.Smallest();
+  EXPECT_FALSE(run.Plan(smallest).value().last_block_is_back_to_back());  // no room for a second gradient
+  EXPECT_FALSE(run.Plan(0).value().last_block_is_back_to_back());         // nothing to gain where all is kept
+  const int64_t cap = smallest + 1000000;
+  ASSERT_OK_AND_ASSIGN(const RelayPlan plan, run.Plan(cap));
+  ExpectSound(plan);
+  ASSERT_TRUE(plan.last_block_is_back_to_back());
+  EXPECT_EQ(plan.inner.total, 3 * 4 * 2);
+  EXPECT_LT(plan.inner.kept, static_cast<int64_t>(plan.inner_slots.size()));  // it has one itself
+  EXPECT_GE(plan.push_slots.size(), 2u);
+  EXPECT_GE(plan.weight_slots.size(), 2u);
+
+  // Half of what a block costs on its way back is the price of not keeping what is inside.
+  TestRun recomputes = run;
+  recomputes.run.relay.inner = InnerPolicy::kRecompute;
+  ASSERT_OK_AND_ASSIGN(const RelayPlan other, recomputes.Plan(cap));
+  EXPECT_FALSE(other.last_block_is_back_to_back());
+  EXPECT_LT(PredictStep(run.Request(cap), plan).timeline.step_seconds,
+            PredictStep(recomputes.Request(cap), other).timeline.step_seconds * 0.97);
+
+  // Not where the run forbids it, nor in a group, nor where no block has a backward.
+  TestRun one_slot = run, frozen = run;
+  one_slot.run.relay.weight_slots = 1;
+  EXPECT_FALSE(one_slot.Plan(cap).value().last_block_is_back_to_back());
+  PlanRequest group = run.Request(cap);
+  group.max_group_members = 2;
+  group.cap_bytes = SmallestCapBytes(group) + 1000000;
+  EXPECT_FALSE(MakeRelayPlan(group).value().last_block_is_back_to_back());
+  frozen.run.model.freeze = {"transformer.h.*", "transformer.w*"};
+  EXPECT_FALSE(frozen.Plan(cap).value().last_block_is_back_to_back());
 }
 
 TEST(PlannerTest, AStepThatLeavesBlocksOutIsPredictedToBeShorter) {

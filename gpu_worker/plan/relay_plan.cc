@@ -31,10 +31,12 @@ std::string BoundariesWhy(const RelayPlan& plan) {
 
 std::string InnerWhy(const RelayPlan& plan) {
   const InnerCounts& inner = plan.inner;
-  if (inner.keeps_all()) return ": all kept, nothing is recomputed";
+  const absl::string_view turn =
+      plan.last_block_is_back_to_back() ? "; one for the last block, whose backward follows its forward" : "";
+  if (inner.keeps_all()) return absl::StrCat(": all kept, nothing is recomputed", turn);
   std::string why = absl::StrCat(": ", inner.kept, " kept, ");
   if (inner.swapped > 0) absl::StrAppend(&why, inner.swapped, " swapped to the host, ");
-  return absl::StrCat(why, inner.recomputed(), " recomputed");
+  return absl::StrCat(why, inner.recomputed(), " recomputed", turn);
 }
 
 }  // namespace
@@ -54,7 +56,7 @@ std::vector<InnerPlace> RelayPlan::PlacesOf(int64_t blocks, int64_t items) const
   if (static_cast<int64_t>(inner_places.size()) == total) return inner_places;
   const auto slots = static_cast<int64_t>(inner_slots.size());
   std::vector<InnerPlace> places = SpreadInner(inner, total);
-  if (InnerFits(places, items, slots)) return places;
+  if (InnerFits(places, items, slots, last_block_is_back_to_back())) return places;
   InnerCounts fewer = inner;  // beside one slot for the others there is always room
   fewer.kept = slots - 1;
   return SpreadInner(fewer, total);
@@ -76,6 +78,10 @@ std::vector<PlanLine> Describe(const RelayPlan& plan) {
                    plan.max_subtree_leaves() == 1
                        ? std::string(": one vnode's, fp32")
                        : absl::StrCat(": sums of up to ", plan.max_subtree_leaves(), " vnodes, fp32")));
+  if (plan.last_block_is_back_to_back()) {
+    add("gradients of the last block", TotalBytes(plan.turn_gradient_slots),
+        absl::StrCat(Slots(plan.turn_gradient_slots), ": beside the head's, as its backward follows its forward"));
+  }
   add("push", TotalBytes(plan.push_slots), absl::StrCat(Slots(plan.push_slots), ": a layer's gradient on its way out"));
   add("boundaries", TotalBytes(plan.boundary_slots), absl::StrCat(Slots(plan.boundary_slots), BoundariesWhy(plan)));
   add("tokens", TotalBytes(plan.token_slots), absl::StrCat(Slots(plan.token_slots), ": token ids and labels"));

@@ -25,6 +25,9 @@ struct RelayPlan {
   // fp32 gradient accumulators of a layer (GradientElems): one, and one more for each level of the reduction tree that is
   // summed on the device. d of them sum subtrees of up to 2^(d-1) leaves.
   std::vector<ArenaSpan> gradient_slots;
+  // As many for the last block beside the head, where its forward and its backward are back to back; else none. A step's
+  // slot of these is named by its index behind those of gradient_slots.
+  std::vector<ArenaSpan> turn_gradient_slots;
   std::vector<ArenaSpan> push_slots;  // what leaves the device, in the dtype of the push
   // Layer inputs and outputs and their gradients, one micro-batch each. What has no slot is on the host.
   std::vector<ArenaSpan> boundary_slots;
@@ -34,7 +37,7 @@ struct RelayPlan {
   InnerCounts inner;  // of the largest pass
   // Its places, where they are not those of SpreadInner.
   std::vector<InnerPlace> inner_places;
-  // Of a pass with so many micro-batches, in which so many blocks have a backward.
+  // Of a pass with so many micro-batches, in which so many blocks have a backward some time after their forward.
   std::vector<InnerPlace> PlacesOf(int64_t blocks, int64_t items) const;
   ArenaSpan scratch;  // the largest layer's, forward or backward
   // Where a group's nodes of this worker's part of a layer come together, fp32 (GroupParts); empty: it forms no groups.
@@ -45,6 +48,7 @@ struct RelayPlan {
   int max_pass_vnodes = 1;  // a worker that holds more runs further passes
   int num_vnodes = 1;       // of the run
 
+  bool last_block_is_back_to_back() const { return !turn_gradient_slots.empty(); }
   int64_t max_subtree_leaves() const { return int64_t{1} << (gradient_slots.size() - 1); }
   // Within `records`, in bytes: loss record `index` of kLossRecords (one is copied out while the next is filled) ...
   static int64_t RecordOffset(int index);

@@ -1,6 +1,7 @@
 #include "gpu_worker/plan/schedule.h"
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <map>
 #include <optional>
@@ -32,17 +33,17 @@ class ScheduleBuilder {
       : model_(model),
         plan_(plan),
         pass_(pass),
-        turns_(model, static_cast<int>(pass.vnodes.size()), pass.micro_batches, pass.forward_only),
+        turns_(TurnsOf(model, plan, pass)),
         lowest_(model.lowest_trainable_layer().value()),
         pushed_(NodesOf(plan, pass)),
-        inner_places_(pass.inner.empty() ? plan.PlacesOf(turns_.num_backward_blocks(), turns_.num_items())
-                                         : pass.inner),
+        inner_places_(pass.inner.empty() ? plan.PlacesOf(turns_.num_stashed_blocks(), turns_.num_items()) : pass.inner),
         weights_pool_(static_cast<int>(plan.weight_slots.size())),
         turn_slots_(turns_.size()),
         boundaries_(static_cast<int>(plan.boundary_slots.size()), turns_.size(), boundaries),
         inners_(static_cast<int>(plan.inner_slots.size()), turns_.size(), inners) {
     EPS_CHECK(pass.forward_only ||
-              static_cast<int>(inner_places_.size()) == turns_.num_backward_blocks() * turns_.num_items());
+              static_cast<int>(inner_places_.size()) == turns_.num_stashed_blocks() * turns_.num_items());
+    EPS_CHECK(!turns_.back_to_back() || (plan.weight_slots.size() >= 2 && plan.push_slots.size() >= 2));
     for (size_t t = 0; t < turns_.size(); ++t) {
       if (turns_[t].starts_visit && NeedsWeights(turns_[t])) visits_.push_back(static_cast<int>(t));
     }
@@ -51,6 +52,7 @@ class ScheduleBuilder {
   std::vector<RelayStep> Build() {
     for (size_t t = 0; t < turns_.size(); ++t) {
       if (turns_[t].starts_visit) StartVisit(t);
+      if (NeedsWeights(turns_[t])) weights_ = weights_pool_.Find(turns_[t].layer.value());
       LoadTokens(t);
       Arrange(t, t);
       if (t + 1 < turns_.size()) {
@@ -130,7 +132,8 @@ class ScheduleBuilder {
   static int TokenSlot(size_t t) { return static_cast<int>(t % RelayPlan::kTokenSlots); }
   TurnSlots& SlotsOf(size_t t) { return turn_slots_[t]; }
   InnerPlace PlaceOf(const Turn& turn) const {
-    const int block = turn.layer.value() - turns_.first_backward_block();
+    if (turn.back_to_back) return InnerPlace::kKeep;
+    const int block = turn.layer.value() - turns_.first_stashed_block();
     if (pass_.forward_only || block < 0) return InnerPlace::kRecompute;  // nobody asks for it again
     return inner_places_[static_cast<size_t>(block * turns_.num_items() + turn.item)];
   }
@@ -155,15 +158,17 @@ class ScheduleBuilder {
   // ---- weights ----
   static bool NeedsWeights(const Turn& turn) { return turn.kind != LayerKind::kEmbedding || !turn.backward; }
   void StartVisit(size_t t) {
-    gathered_ = 0;
     const Turn& turn = turns_[t];
+    gatherings_[IsBesideHead(turn)] = {};
     if (!NeedsWeights(turn)) return;
-    if (weights_ >= 0) EndWeights();
+    // The head's weights come beside those of a last block that is back to back.
+    if (turn.kind != LayerKind::kHead || !turns_.back_to_back()) EndVisits();
     const size_t ahead = std::min(plan_.weight_slots.size(), visits_.size() - visit_);
     for (size_t v = visit_; v < visit_ + ahead; ++v) Pull(v);
     weights_ = weights_pool_.Find(turn.layer.value());
     weights_pool_.Pin(weights_);
     ++visit_;
+    ++open_visits_;
     if (!pass_.expands || turn.kind != LayerKind::kBlock || expanded_layer_ == turn.layer.value()) return;
     RelayStep step = StepOf(Kind::kExpand, turn);
     step.vnode = step.micro_batch = -1;
@@ -183,14 +188,17 @@ class ScheduleBuilder {
     Add(step, {}, {Of(ResourceKind::kWeights, slot)});
   }
   const Turn& VisitTurn(size_t visit) const { return turns_[static_cast<size_t>(visits_[visit])]; }
-  // The visit before is over.
-  void EndWeights() {
-    const LayerId layer = VisitTurn(visit_ - 1).layer;
-    weights_pool_.Unpin(weights_);
+  // Those before the next one are over.
+  void EndVisits() {
+    for (; open_visits_ > 0; --open_visits_) EndVisit(VisitTurn(visit_ - open_visits_).layer);
+  }
+  void EndVisit(LayerId layer) {
+    const int slot = weights_pool_.Find(layer.value());
+    weights_pool_.Unpin(slot);
     for (size_t v = visit_; v < visits_.size(); ++v) {
-      if (VisitTurn(v).layer == layer) return weights_pool_.SetNextUse(weights_, static_cast<int64_t>(v));
+      if (VisitTurn(v).layer == layer) return weights_pool_.SetNextUse(slot, static_cast<int64_t>(v));
     }
-    weights_pool_.Free(weights_);
+    weights_pool_.Free(slot);
   }
 
   // ---- loads and stores ----
@@ -430,7 +438,7 @@ class ScheduleBuilder {
     step.input = SlotsOf(t).input;
     step.output = TakeOutput(t);
     step.tokens = TokenSlot(t);
-    step.gradient = gradient();
+    step.gradient = GradientSlot(turn);
     step.record = RecordSlot(turn);
     Add(step, {Parameters(turn), Of(ResourceKind::kBoundary, step.input), Of(ResourceKind::kTokens, step.tokens)},
         {Of(ResourceKind::kBoundary, step.output), Of(ResourceKind::kGradient, step.gradient),
@@ -441,7 +449,7 @@ class ScheduleBuilder {
     const Turn& turn = turns_[t];
     RelayStep step = StepOf(Kind::kBackward, turn);
     step.output = SlotsOf(t).output;
-    step.gradient = gradient();
+    step.gradient = GradientSlot(turn);
     Resources reads;
     if (turn.kind == LayerKind::kEmbedding) {
       step.tokens = TokenSlot(t);
@@ -468,8 +476,26 @@ class ScheduleBuilder {
   }
 
   // ---- gradients ----
-  // Partial sums of the node being gathered lie in the slots below; the vnode in work has the next one.
-  int gradient() const { return static_cast<int>(sums_.size()); }
+  // What a layer's visit has gathered of its gradient.
+  struct Gathering {
+    std::vector<TreeNode>
+        sums;              // partial ones of the node under way, by gradient slot; the vnode in work has the next one
+    size_t num_nodes = 0;  // that are complete: index into pushed_
+    int push = -1;         // slot of the node under way, whose flags are set leaf by leaf
+  };
+  // The last block's visit is within the head's where it is back to back.
+  static size_t IsBesideHead(const Turn& turn) { return turn.back_to_back ? 1 : 0; }
+  Gathering& GatheringOf(const Turn& turn) { return gatherings_[IsBesideHead(turn)]; }
+  int GradientSlot(const Turn& turn) {
+    const size_t first = turn.back_to_back ? plan_.gradient_slots.size() : 0;
+    return static_cast<int>(first + GatheringOf(turn).sums.size());
+  }
+  // Two gatherings side by side complete their nodes in turn, so that two slots do.
+  int PushSlot(const Turn& turn) {
+    int& push = GatheringOf(turn).push;
+    if (push < 0) push = std::exchange(next_push_, (next_push_ + 1) % static_cast<int>(plan_.push_slots.size()));
+    return push;
+  }
 
   bool Trains(const Turn& turn) const { return model_.layer(turn.layer).trains(); }
 
@@ -477,7 +503,7 @@ class ScheduleBuilder {
   void StartVnode(const Turn& turn) {
     RelayStep zero = StepOf(Kind::kZeroGradient, turn);
     zero.micro_batch = -1;
-    zero.gradient = gradient();
+    zero.gradient = GradientSlot(turn);
     Add(zero, {}, {Of(ResourceKind::kGradient, zero.gradient)});
     if (turn.kind == LayerKind::kHead) StartRecord(turn);
   }
@@ -485,14 +511,18 @@ class ScheduleBuilder {
   void EndVnode(const Turn& turn) {
     if (turn.kind == LayerKind::kHead) StoreRecord(turn);
     if (!Trains(turn)) return;
-    const TreeNode node = pushed_[gathered_];
+    Gathering& gathering = GatheringOf(turn);
+    const TreeNode node = pushed_[gathering.num_nodes];
     RelayStep finish = GradientStep(Kind::kFinishLeaf, turn, node);
     Add(finish, {},
         {Of(ResourceKind::kGradient, finish.gradient),
          in_group() ? Of(ResourceKind::kGroupOwnFlags, flag_turn_) : Of(ResourceKind::kFlags, finish.push)});
-    sums_.push_back({pass_.vnodes[static_cast<size_t>(turn.vnode)], 1});
-    while (TopTwoAreSiblings()) AddTopTwo(turn, node);
-    if (sums_.back() != node) return;
+    gathering.sums.push_back({pass_.vnodes[static_cast<size_t>(turn.vnode)], 1});
+    while (TopTwoAreSiblings(gathering.sums)) AddTopTwo(turn, node);
+    if (gathering.sums.back() != node) return;
+    EPS_CHECK(gathering.sums.size() == 1);
+    gathering.sums.clear();
+    ++gathering.num_nodes;
     if (in_group()) {
       GiveNode(turn, node);
     } else {
@@ -500,63 +530,60 @@ class ScheduleBuilder {
     }
   }
 
-  RelayStep GradientStep(Kind kind, const Turn& turn, TreeNode node) const {
+  RelayStep GradientStep(Kind kind, const Turn& turn, TreeNode node) {
     RelayStep step = StepOf(kind, turn);
     step.micro_batch = -1;
     step.node = node;
-    step.gradient = gradient();
-    step.push = next_push_;
+    step.gradient = GradientSlot(turn);
+    step.push = PushSlot(turn);
     step.flag_turn = in_group() ? flag_turn_ : -1;
     return step;
   }
 
-  bool TopTwoAreSiblings() const {
-    if (sums_.size() < 2) return false;
-    const TreeNode left = sums_[sums_.size() - 2], right = sums_.back();
+  bool TopTwoAreSiblings(const std::vector<TreeNode>& sums) const {
+    if (sums.size() < 2) return false;
+    const TreeNode left = sums[sums.size() - 2], right = sums.back();
     const TreeNode parent{left.first, left.count + right.count};
     return IsTreeNode(parent, pass_.num_vnodes) && LeftLeaves(parent.count) == left.count;
   }
   void AddTopTwo(const Turn& turn, TreeNode node) {
-    const TreeNode right = sums_.back();
-    sums_.pop_back();
-    sums_.back().count += right.count;
+    std::vector<TreeNode>& sums = GatheringOf(turn).sums;
+    const TreeNode right = sums.back();
+    sums.pop_back();
+    sums.back().count += right.count;
     RelayStep step = GradientStep(Kind::kAddGradient, turn, node);
     step.push = -1;
-    step.gradient = gradient() - 1;
-    step.other_gradient = gradient();
+    step.other_gradient = step.gradient;
+    step.gradient = step.other_gradient - 1;
     Add(step, {Of(ResourceKind::kGradient, step.other_gradient)}, {Of(ResourceKind::kGradient, step.gradient)});
   }
   void PushNode(const Turn& turn, TreeNode node) {
-    EPS_CHECK(sums_.size() == 1);
-    sums_.clear();
-    ++gathered_;
     RelayStep emit = GradientStep(Kind::kEmitGradient, turn, node);
     Add(emit, {Of(ResourceKind::kGradient, emit.gradient)}, {Of(ResourceKind::kPush, emit.push)});
     RelayStep push = GradientStep(Kind::kPush, turn, node);
     push.gradient = -1;
     Add(push, {Of(ResourceKind::kPush, push.push), Of(ResourceKind::kFlags, push.push)}, {});
-    next_push_ = (next_push_ + 1) % static_cast<int>(plan_.push_slots.size());
+    GatheringOf(turn).push = -1;
   }
 
   // ---- gradients of a group ----
   // After this turn the group area is written again: what lies there has left by then if its sum was made a turn before.
   bool GivesFirstNode(const Turn& turn) const {
-    return in_group() && EndsVnode(turn) && gathered_ == 0 &&
+    return in_group() && EndsVnode(turn) && gatherings_[0].num_nodes == 0 &&
            pass_.vnodes[static_cast<size_t>(turn.vnode)] == pushed_.front().end() - 1;
   }
   // In a frozen layer, which gives none, the sums of the layer above leave at the same place.
   bool SumsGroupBefore(const Turn& turn) const { return GivesFirstNode(turn) && !turn.starts_visit; }
   void GiveNode(const Turn& turn, TreeNode node) {
-    EPS_CHECK(sums_.size() == 1);
-    sums_.clear();
     SumGroup();  // of the layer above, if this one has a single turn
-    const int round = static_cast<int>(gathered_++);
+    const size_t num_nodes = GatheringOf(turn).num_nodes;
+    const int round = static_cast<int>(num_nodes) - 1;
     RelayStep emit = GradientStep(Kind::kEmitGradient, turn, node);
     emit.round = round;
     Add(emit, {Of(ResourceKind::kGradient, emit.gradient)},
         {Of(ResourceKind::kPush, emit.push), Of(ResourceKind::kGroupOwn, 0)});
     Exchange(turn, round);
-    if (gathered_ < pushed_.size()) return;
+    if (num_nodes < pushed_.size()) return;
     // The others may have more nodes than this worker, which then only gets.
     for (int more = round + 1; more < pass_.group_rounds; ++more) Exchange(turn, more);
     unsummed_ = turn;
@@ -571,8 +598,7 @@ class ScheduleBuilder {
     Resources reads;
     if (round < static_cast<int>(pushed_.size())) {
       exchange.node = pushed_[static_cast<size_t>(round)];
-      exchange.push = next_push_;
-      next_push_ = (next_push_ + 1) % static_cast<int>(plan_.push_slots.size());
+      exchange.push = std::exchange(GatheringOf(turn).push, -1);
       reads = {Of(ResourceKind::kPush, exchange.push), Of(ResourceKind::kGroupOwnFlags, flag_turn_)};
     }
     Add(exchange, reads, {Of(ResourceKind::kGroupGot, 0), Of(ResourceKind::kGroupGotFlags, flag_turn_)});
@@ -604,16 +630,16 @@ class ScheduleBuilder {
 
   std::vector<RelayStep> steps_;
   HazardTracker hazards_;
-  SlotPool weights_pool_;  // by layer; moments are visits
-  size_t visit_ = 0;       // the next one
-  int weights_ = -1;       // the slot of the present visit
+  SlotPool weights_pool_;   // by layer; moments are visits
+  size_t visit_ = 0;        // the next one
+  size_t open_visits_ = 0;  // before it, whose weights are in use
+  int weights_ = -1;        // the slot of the present turn's
   int expanded_layer_ = -1;
   int num_loaded_ = 0;  // turns whose tokens are in the list
   std::vector<TurnSlots> turn_slots_;
   Stash boundaries_, inners_;
-  size_t next_inner_ = 0;  // turn on the way back whose inner activations were not looked for yet
-  size_t gathered_ = 0;    // index into pushed_
-  std::vector<TreeNode> sums_;
+  size_t next_inner_ = 0;                // turn on the way back whose inner activations were not looked for yet
+  std::array<Gathering, 2> gatherings_;  // by IsBesideHead
   int next_push_ = 0;
   int flag_turn_ = 0;             // of the present layer
   std::optional<Turn> unsummed_;  // whose rounds are in the list, and not their sum
@@ -638,6 +664,11 @@ ModelSpec WithoutLayers(const ModelSpec& model, const std::vector<LayerId>& drop
 }
 
 }  // namespace
+
+Turns TurnsOf(const ModelSpec& model, const RelayPlan& plan, const PassShape& pass) {
+  return Turns(model, static_cast<int>(pass.vnodes.size()), pass.micro_batches, pass.forward_only,
+               plan.last_block_is_back_to_back() && pass.group_rounds == 0);
+}
 
 std::vector<RelayStep> BuildSchedule(const ModelSpec& model, const RelayPlan& plan, const PassShape& pass) {
   EPS_CHECK(!pass.vnodes.empty() && static_cast<int>(pass.vnodes.size()) <= plan.max_pass_vnodes);

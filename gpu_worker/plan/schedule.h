@@ -10,6 +10,7 @@
 #include "gpu_worker/plan/inner_places.h"
 #include "gpu_worker/plan/relay_plan.h"
 #include "gpu_worker/plan/relay_step.h"
+#include "gpu_worker/plan/turns.h"
 
 namespace eps::worker {
 
@@ -25,7 +26,8 @@ struct PassShape {
   int group_rounds = 0;        // GroupParts::rounds; 0: this worker goes alone
   // Blocks that the pass leaves out, rising (LayerDrop): it is the pass of a model without them, in the plan of all layers.
   std::vector<LayerId> dropped = {};
-  // By block that has a backward, the lowest first, and micro-batch of the pass. Empty: RelayPlan::PlacesOf.
+  // By block that has a backward some time after its forward, the lowest first, and micro-batch of the pass. Empty:
+  // RelayPlan::PlacesOf.
   std::vector<InnerPlace> inner = {};
 };
 
@@ -40,6 +42,9 @@ struct PassShape {
 //  - Boundaries, and gradients under way, stay in their slots while there is room, and those that are needed last go to
 //    the host: KARMA's swapping by capacity (arXiv:2008.11421), in which the last layers stay, as the way back begins
 //    there. What is in a slot until it is needed is neither stored nor loaded.
+//  - The last block's forward and backward are back to back where the plan has the gradient slots for it: of each
+//    micro-batch in turn, with the head's between the two. Both layers' weights and both gradients are there meanwhile, and
+//    nothing of that block is kept for long, swapped or recomputed. Not in a group, whose exchanges go layer by layer.
 //  - Inner activations are kept, swapped or recomputed as the pass says. On the way back, the slots that become empty
 //    take what was swapped, in its order, as far ahead as they reach.
 //  - The way back ends with the lowest layer that trains. A frozen layer above it makes the gradient of its input, and
@@ -53,7 +58,12 @@ struct PassShape {
 //    then of each layer below, whatever nodes it gathers itself.
 // Waits follow from what each step reads and writes: a step waits for the last writer of what it reads, and for the
 // last readers of what it overwrites.
+//
+// plan: with the last block back to back: of two weight slots and two push slots at least
 std::vector<RelayStep> BuildSchedule(const ModelSpec& model, const RelayPlan& plan, const PassShape& pass);
+
+// The order of its forwards and backwards. The blocks that the pass leaves out are not in `model`.
+Turns TurnsOf(const ModelSpec& model, const RelayPlan& plan, const PassShape& pass);
 
 // Changes a schedule that was built: what a test's program does wrong on purpose (gpu_worker/faults). Those that are
 // shipped have none.

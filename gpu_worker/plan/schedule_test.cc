@@ -28,7 +28,8 @@ struct Shape {
   int group_rounds = 0;  // 0: alone; else at least as many as this worker has nodes
   // Layers, from 0. The embedding's table is the head's, too: with it frozen the head trains its norm.
   std::vector<int> frozen;
-  std::vector<int> dropped;  // blocks, from 1, by the step
+  std::vector<int> dropped;   // blocks, from 1, by the step
+  bool back_to_back = false;  // the last block's forward and backward
 };
 
 std::string Print(const Shape& s) {
@@ -37,7 +38,7 @@ std::string Print(const Shape& s) {
                       s.gradient_slots, " push slots ", s.push_slots, s.resident ? " resident" : "",
                       s.expands ? " expands" : "", s.bf16 ? " bf16" : " fp32", " held ", absl::StrJoin(s.held, ","),
                       " rounds ", s.group_rounds, " frozen ", absl::StrJoin(s.frozen, ","), " dropped ",
-                      absl::StrJoin(s.dropped, ","));
+                      absl::StrJoin(s.dropped, ","), s.back_to_back ? " back to back" : "");
 }
 
 // A schedule with all that the checks need. Only counts of slots matter to a schedule, so spans stay empty.
@@ -57,9 +58,12 @@ struct Made {
     plan.inner_slots.resize(static_cast<size_t>(shape.inner_slots));
     plan.inner = Counts();
     plan.gradient_slots.resize(static_cast<size_t>(shape.gradient_slots));
+    if (shape.back_to_back) plan.turn_gradient_slots = plan.gradient_slots;
     plan.push_slots.resize(static_cast<size_t>(shape.push_slots));
-    const int items = shape.vnodes * shape.micro_batches, boundaries = (num_layers - 1) * items;
-    const int boundary_slots = shape.resident ? std::max(4, boundaries + 1) : shape.boundary_slots;
+    const int items = shape.vnodes * shape.micro_batches,
+              boundaries = (num_layers - (shape.back_to_back ? 2 : 1)) * items;
+    const int boundary_slots =
+        shape.resident ? std::max(4, boundaries + (shape.back_to_back ? 2 : 1)) : shape.boundary_slots;
     plan.boundary_slots.resize(static_cast<size_t>(boundary_slots));
     plan.host_boundary_slots = shape.resident ? 0 : std::max(0, boundaries - (boundary_slots - 4));
     plan.token_slots.resize(2);
@@ -85,10 +89,12 @@ struct Made {
   // Of the largest pass.
   InnerCounts Counts() const {
     const int lowest = model.lowest_trainable_layer().value();
+    const int backward_blocks = std::max(0, shape.layers + 1 - std::max(1, lowest));
     const int64_t total =
-        int64_t{std::max(0, shape.layers + 1 - std::max(1, lowest))} * shape.vnodes * shape.micro_batches;
-    InnerCounts counts{.total = total, .kept = std::min<int64_t>(total, shape.inner_slots - shape.spare)};
-    if (shape.keeps_all) counts.kept = total;
+        int64_t{std::max(0, backward_blocks - (shape.back_to_back ? 1 : 0))} * shape.vnodes * shape.micro_batches;
+    const int spare = shape.back_to_back ? std::max(1, shape.spare) : shape.spare;
+    InnerCounts counts{.total = total, .kept = std::min<int64_t>(total, shape.inner_slots - spare)};
+    if (shape.keeps_all && !shape.back_to_back) counts.kept = total;
     counts.kept = std::max<int64_t>(0, counts.kept);
     counts.swapped = std::min<int64_t>(shape.swapped, total - counts.kept);
     return counts;
@@ -475,7 +481,8 @@ void Check(const Shape& shape) {
   while (is_frozen(lowest) || made.IsDropped(lowest)) ++lowest;
   int back = 0;
   for (int layer = std::max(1, lowest); layer <= shape.layers; ++layer) back += made.IsDropped(layer) ? 0 : 1;
-  const std::vector<InnerPlace> places = made.plan.PlacesOf(back, items);
+  const int stashed = back - (shape.back_to_back && back > 0 ? 1 : 0);
+  const std::vector<InnerPlace> places = made.plan.PlacesOf(stashed, items);
   EXPECT_EQ(simulator.num_recomputes(), std::count(places.begin(), places.end(), InnerPlace::kRecompute));
   EXPECT_LE(simulator.num_inner_loads(), std::count(places.begin(), places.end(), InnerPlace::kSwap));
   if (shape.resident) {
@@ -485,6 +492,36 @@ void Check(const Shape& shape) {
   const int slots = static_cast<int>(made.plan.weight_slots.size());
   // There: N. Back: every block that is no longer in a slot; one slot holds the head.
   EXPECT_EQ(simulator.num_pulls(), blocks + 2 + std::max(0, back - (slots - 1)));
+  // Whatever else it is, it can be this as well.
+  if (shape.back_to_back || shape.group_rounds > 0 || slots < 2 || shape.push_slots < 2) return;
+  Shape changed = shape;
+  changed.back_to_back = true;
+  Check(changed);
+}
+
+TEST(ScheduleTest, TheLastBlocksBackwardFollowsItsForwardWhereThePlanSaysSo) {
+  const Made made({.layers = 3, .vnodes = 2, .micro_batches = 2, .push_slots = 2, .back_to_back = true});
+  std::vector<std::string> order;
+  for (const RelayStep& step : made.Build()) {
+    if (step.layer.value() < 3) continue;
+    const char* what = step.kind == Kind::kForward    ? "there"
+                       : step.kind == Kind::kHead     ? "head"
+                       : step.kind == Kind::kBackward ? "back"
+                       : step.kind == Kind::kPush     ? "push"
+                                                      : nullptr;
+    if (what != nullptr) order.push_back(absl::StrCat(what, " ", step.layer.value(), " vnode ", step.vnode));
+  }
+  std::vector<std::string> want;
+  for (const int vnode : {0, 0, 1, 1}) {
+    want.push_back(absl::StrCat("there 3 vnode ", vnode));
+    want.push_back(absl::StrCat("head 4 vnode ", vnode));
+    want.push_back(absl::StrCat("back 3 vnode ", vnode));
+  }
+  want.insert(want.begin() + 5, "push 4 vnode 0");
+  want.insert(want.begin() + 7, "push 3 vnode 0");
+  want.insert(want.begin() + 13, "push 4 vnode 1");
+  want.push_back("push 3 vnode 1");
+  EXPECT_EQ(order, want);
 }
 
 TEST(ScheduleTest, FrozenLayersPushNothingAndTheWayBackEndsWithTheLowestThatTrains) {

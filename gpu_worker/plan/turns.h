@@ -18,7 +18,8 @@ struct Turn {
   int vnode = 0;          // of the pass
   int micro_batch = 0;
   int item = 0;               // of the pass: vnode * micro_batches + micro_batch
-  bool starts_visit = false;  // the first of its layer in this direction
+  bool starts_visit = false;  // the first for which its layer's weights come
+  bool back_to_back = false;  // a block's: its backward follows its forward, with the head's turn between the two
 
   bool needs_input() const { return kind != LayerKind::kEmbedding; }
   bool needs_gradient() const { return backward && kind != LayerKind::kHead; }
@@ -26,17 +27,22 @@ struct Turn {
 
 // The turns of a pass in their order: every layer's items on the way there, the head's, and back to the lowest layer that
 // trains. A turn's index is its moment.
+//
+// With the last block back to back, each item passes through it, the head and it again before the next item comes: what it
+// keeps inside is needed for one item at a time. The items of a layer have the same order either way.
 class Turns {
  public:
-  Turns(const ModelSpec& model, int num_vnodes, int micro_batches, bool forward_only);
+  // back_to_back: the last block, if it has a backward
+  Turns(const ModelSpec& model, int num_vnodes, int micro_batches, bool forward_only, bool back_to_back);
 
   size_t size() const { return turns_.size(); }
   const Turn& operator[](size_t t) const { return turns_[t]; }
   int num_layers() const { return num_layers_; }
   int num_items() const { return num_items_; }
-  // The lowest block that has a backward, and how many have.
-  int first_backward_block() const { return first_backward_block_; }
-  int num_backward_blocks() const { return num_backward_blocks_; }
+  bool back_to_back() const { return back_to_back_; }
+  // Blocks that have a backward some time after their forward: the lowest of them, and how many there are.
+  int first_stashed_block() const { return first_backward_block_; }
+  int num_stashed_blocks() const { return num_backward_blocks_ - (back_to_back_ ? 1 : 0); }
 
   // Moments after `t`; SlotPool::kNever: none.
   int64_t NextUseOfInput(int layer, int item, int64_t t) const;
@@ -44,12 +50,16 @@ class Turns {
   int64_t BackwardOf(int layer, int item) const;
 
  private:
-  void ListVisit(const ModelSpec& model, int layer, bool backward, int micro_batches);
+  Turn TurnOf(const ModelSpec& model, int layer, bool backward, int item) const;
+  void ListVisit(const ModelSpec& model, int layer, bool backward);
+  void ListBackToBack(const ModelSpec& model);
+  int64_t ForwardOf(int layer, int item) const;
 
-  const int num_layers_, num_items_;
+  const int num_layers_, num_items_, micro_batches_;
   const bool forward_only_;
   const int lowest_;  // layer that trains
   const int first_backward_block_, num_backward_blocks_;
+  const bool back_to_back_;
   std::vector<Turn> turns_;
 };
 

@@ -37,6 +37,7 @@
 #include "gpu_worker/group/nccl_group.h"
 #include "gpu_worker/group/shared_memory_group.h"
 #include "gpu_worker/layers/reference_gpt2.h"
+#include "gpu_worker/plan/arena_layout.h"
 #include "gpu_worker/plan/planner.h"
 #include "gpu_worker/relay/forward_witness.h"
 #include "gpu_worker/transport/in_process.h"
@@ -213,6 +214,7 @@ struct Way {
   std::vector<std::vector<int>> workers = {};                   // vnodes of each; empty: one worker with all
   bool group = false;                                           // the workers are one group, and run at once
   BoundaryPolicy boundaries = BoundaryPolicy::kAuto;
+  std::optional<PlanChoice> choice = std::nullopt;        // of the plan, instead of the planner's
   std::vector<std::vector<std::string>> algorithms = {};  // of products, as each worker's GPU prefers them; empty: all
   std::optional<Choices> choices = std::nullopt;          // what every worker follows
   ForwardWitness* witness = nullptr;                      // of every worker
@@ -252,7 +254,7 @@ struct Worker {
                         .max_pass_vnodes = way.max_pass_vnodes,
                         .max_group_members = way.group ? static_cast<int>(way.workers.size()) : 0};
     if (way.more_bytes >= 0) request.cap_bytes = SmallestCapBytes(request) + way.more_bytes;
-    plan = MakeRelayPlan(request).value();
+    plan = way.choice.has_value() ? LayArena(request, NeedsOf(request), *way.choice) : MakeRelayPlan(request).value();
     device = way.MakeDevice(plan.arena_bytes, index);
     executor = RelayExecutor::Create({.model = &model,
                                       .run = &run,
@@ -703,6 +705,41 @@ TEST_F(RelayExecutorTest, NoChoiceOfThePlanChangesABit) {
     ExpectSameBits(want, RunStep({.own_memory = true}), name + " memory of its own");
     ExpectSameBits(want, RunStep({.in_place = true}), name + " weights in place");
     ExpectSameBits(want, RunStep({.own_memory = true, .in_place = true}), name + " copied from where they lie");
+  }
+}
+
+// Of each micro-batch, in turn: both layers' gradients are under way, and leave, side by side.
+TEST_F(RelayExecutorTest, ALastBlockThatIsBackToBackChangesNoBit) {
+  const std::vector<std::vector<int>> two = {{0, 2}, {1, 3}};
+  for (const Dtype dtype : {Dtype::kF32, Dtype::kBf16, Dtype::kF16}) {
+    RunConfig run = SmallRun(dtype);
+    run.model.embedding_dropout = run.model.attention_dropout = run.model.residual_dropout = 0.1;
+    for (const char* freeze : {"", "transformer.h.2.*", "transformer.h.0.*", "transformer.ln_f.*"}) {
+      if (*freeze != 0 && dtype != Dtype::kF32) continue;
+      run.model.freeze.clear();
+      if (*freeze != 0) run.model.freeze.push_back(freeze);
+      Use(run);
+      const StepOutcome want = RunStep({});
+      for (const bool own_memory : {false, true}) {
+        for (const int gradient_slots : {1, 3}) {
+          const int64_t kept = gradient_slots == 1 ? 3 : 0;
+          Way way{.inner = InnerPolicy::kAuto, .own_memory = own_memory};
+          way.choice = PlanChoice{.inner_slots = kept + 2,
+                                  .kept_inner = kept,
+                                  .swapped_inner = 2,
+                                  .gradient_slots = gradient_slots,
+                                  .push_slots = 2,
+                                  .last_block_is_back_to_back = true};
+          const std::string which =
+              absl::StrCat(DtypeName(dtype), " frozen '", freeze, "', ", gradient_slots, " slots, ", kept, " kept");
+          ExpectSameBits(want, RunStep(way), which);
+          way.workers = two;
+          ExpectSameBits(want, RunStep(way), which + ", two workers");
+          way.max_pass_vnodes = 1;
+          ExpectSameBits(want, RunStep(way), which + ", passes of one vnode");
+        }
+      }
+    }
   }
 }
 

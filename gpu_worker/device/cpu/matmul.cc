@@ -43,6 +43,8 @@ bool Clashes(const MatMulArgs& args) {
 
 // c (m, n) = op(a) op(b) + beta c, in the calling thread.
 void OpenBlasTile(const MatMulArgs& args, int64_t m, int64_t n, const float* a, const float* b, float beta, float* c) {
+  static const bool one_thread = (openblas_set_num_threads(1), true);  // of every caller
+  EPS_CHECK(one_thread);
   const auto blas_int = [](int64_t x) { return static_cast<blasint>(x); };
   cblas_sgemm(CblasRowMajor, args.trans_a ? CblasTrans : CblasNoTrans, args.trans_b ? CblasTrans : CblasNoTrans,
               blas_int(m), blas_int(n), blas_int(args.K), 1.0f, a, blas_int(args.lda), b, blas_int(args.ldb), beta, c,

@@ -1,8 +1,10 @@
 #include "gpu_worker/device/cpu/matmul.h"
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <thread>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -80,6 +82,42 @@ TEST(MatMulTest, EveryFormOfBothLibrariesIsRight) {
         }
       }
     }
+  }
+}
+
+// A library that shares a buffer between its callers is wrong now and then.
+TEST(MatMulTest, ManyThreadsAtOnceGetTheSameBits) {
+  constexpr int64_t M = 64, N = 48, K = 24;
+  for (const int64_t lda : {512, 500}) {  // one for each library
+    std::vector<float> a(static_cast<size_t>(K * lda)), b(static_cast<size_t>(K * N));
+    for (size_t i = 0; i < a.size(); ++i) a[i] = static_cast<float>(i * 37 % 101) * 0.01f - 0.5f;
+    for (size_t i = 0; i < b.size(); ++i) b[i] = static_cast<float>(i * 53 % 97) * 0.01f - 0.5f;
+    const auto multiply = [&] {
+      std::vector<float> c(static_cast<size_t>(M * N));
+      const MatMulTiling whole = {.tile_m = M, .tile_n = N, .tiles_m = 1, .tiles_n = 1};
+      MatMulTile({.M = M,
+                  .N = N,
+                  .K = K,
+                  .a = a.data(),
+                  .lda = lda,
+                  .trans_a = true,
+                  .b = b.data(),
+                  .ldb = N,
+                  .c = c.data(),
+                  .ldc = N},
+                 {}, whole, 0, nullptr);
+      return c;
+    };
+    const std::vector<float> want = multiply();
+    std::atomic<int> different = 0;
+    std::vector<std::thread> threads;
+    for (int i = 0; i < 4; ++i) {
+      threads.emplace_back([&] {
+        for (int call = 0; call < 3000; ++call) different += multiply() == want ? 0 : 1;
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    EXPECT_EQ(different, 0) << "rows " << lda << " apart";
   }
 }
 
