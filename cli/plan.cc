@@ -37,8 +37,9 @@ struct PlanFlags {
   std::string device = "cpu";
   int64_t device_memory_bytes = 0;  // 0: not given
   int threads = 0;                  // 0: not given
-  int64_t host_memory_bytes = 0;    // 0: not given
-  std::string model;                // in place of a RunSpec
+  int workers = 1;
+  int64_t host_memory_bytes = 0;  // 0: not given
+  std::string model;              // in place of a RunSpec
   std::string profile, timeline, cap_curve;
   bool explain = false;
   bool json = false;
@@ -63,7 +64,8 @@ bool DependsOnDepth(const WholePlan& plan) {
 // Where a step's time goes, on paper.
 void PrintStep(const WholePlan& plan) {
   const worker::Profile& profile = plan.profile;
-  std::printf("\na step of one worker, predicted: %.4g s, %.0f tokens/s; %s is busy the longest\n",
+  const std::string who = plan.workers == 1 ? "one worker" : absl::StrCat(plan.workers, " workers with a device each");
+  std::printf("\na step of %s, predicted: %.4g s, %.0f tokens/s; %s is busy the longest\n", who.c_str(),
               plan.step.timeline.step_seconds,
               static_cast<double>(plan.run.tokens_per_step()) / plan.step.timeline.step_seconds,
               std::string(worker::ActivityName(plan.step.timeline.bound())).c_str());
@@ -115,6 +117,9 @@ void PrintForPeople(const WholePlan& plan) {
   Row("total", plan.host.total_bytes(),
       absl::StrFormat("%.1f bytes a parameter; the state alone: %.1f", PerParameter(plan.host.total_bytes(), model),
                       PerParameter(plan.host.model_state_bytes(), model)));
+  if (plan.workers == 1) return;
+  Row(absl::StrCat("with ", plan.workers, " workers' on one host"),
+      plan.host.total_bytes() + plan.workers * plan.worker_host_bytes(), "the daemon's, and each worker's of the host");
 }
 
 nlohmann::ordered_json ExplanationJson(const PlanExplanation& explanation) {
@@ -155,7 +160,8 @@ void PrintJson(const WholePlan& plan, const std::optional<PlanExplanation>& expl
                                    {"last_block_back_to_back", plan.device.last_block_is_back_to_back()},
                                    {"buffers", buffers}}},
                                  {"step",
-                                  {{"predicted_seconds", plan.step.timeline.step_seconds},
+                                  {{"workers", plan.workers},
+                                   {"predicted_seconds", plan.step.timeline.step_seconds},
                                    {"bound", std::string(worker::ActivityName(plan.step.timeline.bound()))},
                                    {"profile", plan.profile.measured},
                                    {"exact", plan.has_exact_times}}},
@@ -163,6 +169,7 @@ void PrintJson(const WholePlan& plan, const std::optional<PlanExplanation>& expl
                                   {{"boundary_bytes", plan.device.host_boundary_bytes},
                                    {"inner_bytes", plan.device.host_inner_bytes},
                                    {"push_bytes", plan.device.host_push_bytes},
+                                   {"pass_bytes", plan.device.host_pass_bytes},
                                    {"pinned_bytes", plan.device.host_pinned_bytes}}},
                                  {"host",
                                   {{"model_state_bytes", plan.host.model_state_bytes()},
@@ -225,7 +232,8 @@ absl::Status RunPlan(const PlanFlags& flags) {
                                     .device_memory_bytes = flags.device_memory_bytes,
                                     .host_memory_bytes = flags.host_memory_bytes,
                                     .threads = flags.threads,
-                                    .profile = flags.profile};
+                                    .profile = flags.profile,
+                                    .workers = flags.workers};
   EPS_ASSIGN_OR_RETURN(const WholePlan plan, MakeWholePlan(request));
   std::optional<PlanExplanation> explanation;
   if (flags.explain) {
@@ -266,6 +274,14 @@ void AddPlan(CLI::App& app, int* exit_code) {
       ->transform(AsByteSize());
   command->add_option("--threads", flags->threads, "Threads that compute in each worker. Default: the cores")
       ->type_name("N")
+      ->check(CLI::Range(1, 1024));
+  command
+      ->add_option(
+          "--workers", flags->workers,
+          "Whose step is predicted: so many, alike, each with a device of its own (cpu: with cores of its own, "
+          "as many as the profile was measured with)")
+      ->type_name("N")
+      ->capture_default_str()
       ->check(CLI::Range(1, 1024));
   AddHostMemoryTo(*command, flags->host_memory_bytes);
   AddProfileTo(*command, flags->profile);

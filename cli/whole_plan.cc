@@ -39,11 +39,13 @@ absl::StatusOr<WholePlan> MakeWholePlan(WholePlanRequest whole) {
   any_host.host_stash_bytes = 0;
   plan.host_raises_cap = plan.smallest_cap_bytes > worker::SmallestCapBytes(any_host);
   EPS_ASSIGN_OR_RETURN(plan.device, worker::MakeRelayPlan(request));
-  plan.step = worker::PredictStep(request, plan.device);
+  plan.workers = whole.workers;
+  plan.step = worker::PredictStep(request, plan.device, {.workers = plan.workers});
   if (const LayerDrop drop(plan.model, plan.run.layer_drop); drop.is_on()) {
     const std::vector<LayerId> dropped = drop.Average();
     plan.average_dropped = dropped.size();
-    plan.average_step_seconds = worker::PredictStep(request, plan.device, dropped).timeline.step_seconds;
+    plan.average_step_seconds =
+        worker::PredictStep(request, plan.device, {.dropped = dropped, .workers = plan.workers}).timeline.step_seconds;
   }
   plan.has_exact_times = worker::HasExactTimes(plan.profile, plan.model, plan.run, kernels);
   plan.threads =

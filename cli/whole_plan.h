@@ -29,7 +29,8 @@ struct WholePlan {
   server::DaemonMemory host;
   worker::Profile profile;       // that the device's part was searched with
   bool has_exact_times = false;  // the profile has each of the run's layers, in its very shape
-  worker::Prediction step;       // of one worker, which has every vnode in one pass, and every layer
+  int workers = 1;
+  worker::Prediction step;  // of as many workers, and every layer
   // The same of a step that drops as many blocks as one does on average, where the run drops any; else 0.
   double average_step_seconds = 0;
   size_t average_dropped = 0;
@@ -37,7 +38,8 @@ struct WholePlan {
   // Of each worker on the host; the cpu device's arena is there too.
   int64_t worker_host_bytes() const {
     const int64_t of_device = device_on_host ? device.arena_bytes + outside_bytes : 0;
-    return of_device + device.host_boundary_bytes + device.host_inner_bytes + device.host_push_bytes;
+    return of_device + device.host_boundary_bytes + device.host_inner_bytes + device.host_push_bytes +
+           device.host_pass_bytes;
   }
 };
 
@@ -48,6 +50,7 @@ struct WholePlanRequest {
   int64_t host_memory_bytes = 0;    // of a worker, for activations
   int threads = 0;
   std::string profile = {};  // a file of `eps profile`; "": nominal figures of the device
+  int workers = 1;           // whose step is predicted
 };
 // Errors: RESOURCE_EXHAUSTED naming the smallest cap that would do · INVALID_ARGUMENT no such device; the profile's
 absl::StatusOr<WholePlan> MakeWholePlan(WholePlanRequest request);

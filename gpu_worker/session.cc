@@ -152,7 +152,8 @@ absl::Status Session::Prepare(const DeviceBackend& backend) {
   const double predicted_step_seconds =
       options_.profile == nullptr
           ? 0
-          : PredictStep(request, plan, LayerDrop(model_, attachment_.run.layer_drop).Average()).timeline.step_seconds;
+          : PredictStep(request, plan, {.dropped = LayerDrop(model_, attachment_.run.layer_drop).Average()})
+                .timeline.step_seconds;
   LogInfo("plan_made", {{"seconds", absl::ToDoubleSeconds(absl::Now() - begin)},
                         {"profile", profile.measured},
                         {"predicted_step_seconds", predicted_step_seconds},
@@ -169,12 +170,13 @@ absl::Status Session::Prepare(const DeviceBackend& backend) {
                                                 .wire = wire,
                                                 .tf32 = attachment_.run.precision.tf32}));
   if (options_.hooks.wrap_device) device_ = options_.hooks.wrap_device(std::move(device_));
-  memory_ = {.device_arena_bytes = plan.arena_bytes,
-             .device_outside_bytes = device_->outside_bytes(),
-             .host_bytes = plan.host_boundary_bytes + plan.host_inner_bytes + plan.host_push_bytes,
-             .transport = transport_name_,
-             .group_kind = GroupKind(group_kind, transport_name_, plan),
-             .predicted_step_seconds = predicted_step_seconds};
+  memory_ = {
+      .device_arena_bytes = plan.arena_bytes,
+      .device_outside_bytes = device_->outside_bytes(),
+      .host_bytes = plan.host_boundary_bytes + plan.host_inner_bytes + plan.host_push_bytes + plan.host_pass_bytes,
+      .transport = transport_name_,
+      .group_kind = GroupKind(group_kind, transport_name_, plan),
+      .predicted_step_seconds = predicted_step_seconds};
   EPS_ASSIGN_OR_RETURN(executor_, RelayExecutor::Create({.model = &model_,
                                                          .run = &attachment_.run,
                                                          .device = device_.get(),

@@ -53,11 +53,12 @@ int64_t Scaled(int64_t count, const Reduced& reduced) {
 Reduced Reduce(const PassShape& pass, const RelayPlan& plan, const PlanNeeds& needs) {
   Reduced reduced{.pass = pass, .plan = plan};
   const int64_t most_items = std::max<int64_t>(1, kMostTurnsSimulated / (2 * needs.num_layers));
-  if (needs.items <= most_items) return reduced;
+  const int64_t all_items = reduced.items();
+  if (all_items <= most_items) return reduced;
   reduced.pass.micro_batches = static_cast<int>(std::min<int64_t>(pass.micro_batches, most_items));
   reduced.pass.vnodes.resize(static_cast<size_t>(std::max<int64_t>(1, most_items / reduced.pass.micro_batches)));
   const auto items = static_cast<int64_t>(reduced.pass.vnodes.size()) * reduced.pass.micro_batches;
-  reduced.scale = static_cast<double>(needs.items) / static_cast<double>(items);
+  reduced.scale = static_cast<double>(all_items) / static_cast<double>(items);
   const auto slots = static_cast<int64_t>(plan.inner_slots.size());
   reduced.plan.inner = {.total = plan.inner.total / needs.items * items,
                         .kept = Scaled(plan.inner.kept, reduced),
@@ -286,14 +287,19 @@ int64_t SmallestCapBytes(const PlanRequest& request) {
   return LayArena(request, needs, LeastChoice(needs)).arena_bytes;
 }
 
-Prediction PredictStep(const PlanRequest& request, const RelayPlan& plan, std::vector<LayerId> dropped) {
+Prediction PredictStep(const PlanRequest& request, const RelayPlan& plan, const StepOnPaper& step) {
   const PlanNeeds needs = NeedsOf(request);
-  Reduced reduced = Reduce(PassOf(request, needs), plan, needs);
-  if (dropped.empty()) {
+  PassShape pass = PassOf(request, needs);
+  pass.vnodes.resize(
+      std::min(pass.vnodes.size(), static_cast<size_t>((needs.num_vnodes + step.workers - 1) / step.workers)));
+  Reduced reduced = Reduce(pass, plan, needs);
+  if (step.dropped.empty()) {
     reduced.pass.inner = reduced.plan.PlacesOf(plan.inner.total / needs.items, reduced.items());
   }
-  reduced.pass.dropped = std::move(dropped);
-  const StepCosts costs = CostsOf(ProfileOf(request), *request.model, *request.run, request.kernels, request.link);
+  reduced.pass.dropped = step.dropped;
+  const StepCosts costs =
+      BesideOthers(CostsOf(ProfileOf(request), *request.model, *request.run, request.kernels, request.link),
+                   ProfileOf(request), request.link, step.workers);
   Prediction prediction{
       .timeline = {}, .steps = BuildSchedule(*request.model, reduced.plan, reduced.pass), .scale = reduced.scale};
   Timeline& timeline = prediction.timeline;

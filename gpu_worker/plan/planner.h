@@ -29,15 +29,23 @@ absl::Status CheckFits(const PlanRequest& request);
 // where MakeRelayPlan says INVALID_ARGUMENT.
 int64_t SmallestCapBytes(const PlanRequest& request);
 
-// A step on paper: of one worker that has every vnode, in one pass.
+// A step on paper.
+//
+// Workers are alike, and share the vnodes evenly: what is simulated is one that has no fewer than any other, in one pass.
+// Each has a device of its own, and with the `cpu` device as many cores as the profile was measured with. What they share
+// is the daemon, which reads everybody's contributions, and the host's memory: copies to and from all devices take no more
+// of its bandwidth than updates alone have. Exchanges within a group take no time.
+struct StepOnPaper {
+  std::vector<LayerId> dropped = {};  // blocks that it leaves out, rising
+  int workers = 1;
+};
 struct Prediction {
   Timeline
       timeline;  // its step_seconds, waits and busy_seconds are the pass's, also of one that is too long to be listed
   std::vector<RelayStep> steps;  // those that the timeline's spans are of
   double scale = 1;              // above 1: the steps are of a pass with so many times fewer micro-batches
 };
-// dropped: blocks that the step leaves out, rising
-Prediction PredictStep(const PlanRequest& request, const RelayPlan& plan, std::vector<LayerId> dropped = {});
+Prediction PredictStep(const PlanRequest& request, const RelayPlan& plan, const StepOnPaper& step = {});
 
 }  // namespace eps::worker
 

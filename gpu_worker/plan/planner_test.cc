@@ -176,10 +176,34 @@ TEST(PlannerTest, AStepThatLeavesBlocksOutIsPredictedToBeShorter) {
       std::vector<LayerId> dropped;
       for (const int layer : {1, 3, 4}) {
         dropped.push_back(LayerId(layer));
-        const double shorter = PredictStep(run.Request(cap), plan, dropped).timeline.step_seconds;
+        const double shorter = PredictStep(run.Request(cap), plan, {.dropped = dropped}).timeline.step_seconds;
         EXPECT_LT(shorter, seconds) << cap;
         seconds = shorter;
       }
+    }
+  }
+}
+
+// Each has fewer vnodes; what they share is the daemon and the host's memory.
+TEST(PlannerTest, AStepOfSeveralWorkersIsPredictedToBeShorterByWhatTheyDoNotShare) {
+  for (const ClipMode clip : {ClipMode::kNone, ClipMode::kExact}) {
+    for (const LinkKind link : {LinkKind::kInPlace, LinkKind::kHostMemory, LinkKind::kNetwork}) {
+      TestRun run;
+      run.run.optimizer.clip = clip;
+      PlanRequest request = run.Request(run.Smallest() + 300000);
+      request.link = link;
+      ASSERT_OK_AND_ASSIGN(const RelayPlan plan, MakeRelayPlan(request));
+      const Prediction one = PredictStep(request, plan);
+      double seconds = one.timeline.step_seconds;
+      for (const int workers : {2, 4}) {
+        const Prediction some = PredictStep(request, plan, {.workers = workers});
+        EXPECT_GT(some.timeline.step_seconds, one.timeline.step_seconds / workers) << workers;
+        EXPECT_LT(some.timeline.step_seconds, seconds) << workers;
+        EXPECT_LT(some.steps.size(), one.steps.size());
+        seconds = some.timeline.step_seconds;
+      }
+      // The fifth of four vnodes' workers has none, and the one that has one is as fast as of four but for what is shared.
+      EXPECT_GE(PredictStep(request, plan, {.workers = 8}).timeline.step_seconds, seconds);
     }
   }
 }
@@ -410,6 +434,7 @@ records 256 (loss records and finite flags)
 device total 1083136 (of 1.0 MiB allowed)
 host boundaries 655360 (40: layers' inputs; gradients take the places of what is over)
 host gradients 1879040 (at most, while the daemon has no room; with shared memory they lie in the inbox, beside 4 MiB of slots)
+host, a pass's steps 585728 (enqueued at once, each with its event and its waits)
 )");
   EXPECT_EQ(Print(run.Plan(0).value()),
             R"(weights 200192 (2 slots * 97.8 KiB: the largest layer, wire form)
@@ -424,6 +449,7 @@ records 256 (loss records and finite flags)
 device total 6424064 (no cap given)
 host boundaries 0 (boundaries stay on the device)
 host gradients 1879040 (at most, while the daemon has no room; with shared memory they lie in the inbox, beside 4 MiB of slots)
+host, a pass's steps 585728 (enqueued at once, each with its event and its waits)
 )");
 }
 

@@ -104,6 +104,7 @@ std::vector<PlanLine> Describe(const RelayPlan& plan) {
   }
   add("host gradients", plan.host_push_bytes,
       "at most, while the daemon has no room; with shared memory they lie in the inbox, beside 4 MiB of slots");
+  add("host, a pass's steps", plan.host_pass_bytes, "enqueued at once, each with its event and its waits");
   if (plan.host_pinned_bytes > 0) {
     add("host, pinned of it", plan.host_pinned_bytes,
         "at most, with the daemon's weights in both versions (over gRPC: one layer); what the system refuses is copied "

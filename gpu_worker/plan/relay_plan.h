@@ -70,6 +70,8 @@ struct RelayPlan {
   int64_t host_inner_bytes = 0;  // inner.swapped slots
   // And gradients waiting for the daemon, at most: every vnode's of a whole step, each pushed alone.
   int64_t host_push_bytes = 0;
+  // The steps of the largest pass, which is enqueued whole.
+  int64_t host_pass_bytes = 0;
   // What the device pins of all three, and of the daemon's weights in both versions where it copies from there, at most; 0 for
   // one that pins nothing.
   int64_t host_pinned_bytes = 0;

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -213,6 +214,35 @@ StepCosts CostsOf(const Profile& profile, const ModelSpec& model, const RunConfi
     if (run.holds_updates()) {
       costs.sum_seconds.push_back(elems * 4 / profile.update_bytes_per_second);  // kept in fp32
     }
+  }
+  return costs;
+}
+
+StepCosts BesideOthers(StepCosts costs, const Profile& profile, LinkKind link, int workers) {
+  if (workers <= 1) return costs;
+  costs.contribution_seconds = [one = std::move(costs.contribution_seconds), workers](const RelayStep& step) {
+    return workers * one(step);
+  };
+  if (link == LinkKind::kNetwork) {  // the daemon's is shared; each worker's memory is its own
+    costs.seconds = [one = std::move(costs.seconds), workers](const RelayStep& step) {
+      const bool is_sent = step.kind == RelayStep::Kind::kPull || step.kind == RelayStep::Kind::kPush;
+      return is_sent ? workers * one(step) : one(step);
+    };
+    return costs;
+  }
+  // A copy within the host's memory reads and writes it; updates alone have all of its bandwidth.
+  const double traffic = link == LinkKind::kInPlace ? 2 : 1;
+  const auto slowed = [&](double bytes_per_second) {
+    return std::max(1.0, workers * traffic * bytes_per_second / profile.update_bytes_per_second);
+  };
+  const double in = slowed(profile.in_bytes_per_second), out = slowed(profile.out_bytes_per_second);
+  costs.seconds = [one = std::move(costs.seconds), in, out](const RelayStep& step) {
+    const StreamId stream = step.stream();
+    return one(step) * (stream == StreamId::kIn ? in : stream == StreamId::kOut ? out : 1);
+  };
+  for (const Activity copies : {Activity::kIn, Activity::kOut}) {
+    double& speed = costs.sharing[static_cast<size_t>(Activity::kUpdate)][static_cast<size_t>(copies)];
+    speed = std::max(0.01, std::pow(speed, workers));
   }
   return costs;
 }

@@ -46,7 +46,7 @@ struct Timeline {
 // are done (a pull, when its blobs' versions are there as well), and what runs at once shares the machine as `sharing`
 // says. A discrete-event simulation, of a few steps in a row, as updates reach into the next one: cost O(steps).
 //
-// One worker, which has every vnode of the step in one pass.
+// One worker, which has every vnode of the step in one pass; or one of several that are alike (BesideOthers).
 Timeline Simulate(const ModelSpec& model, const std::vector<RelayStep>& steps, const StepCosts& costs);
 
 }  // namespace eps::worker

@@ -62,6 +62,47 @@ class DeviceMemoryTest(SystemTest):
             self.assertEqual(summary(out)["device_peak_bytes"], plan["device"]["arena_bytes"])
 
 
+def resident_peaks(process, programs):
+    """The most that each program of the run had, while it ran: {program: {"RssAnon": bytes, "RssShmem": bytes, "VmHWM": bytes}}."""
+    peaks = {program: {"RssAnon": 0, "RssShmem": 0, "VmHWM": 0} for program in programs}
+    while process.poll() is None:
+        for program, peak in peaks.items():
+            for pid in children(process.pid, program):
+                try:
+                    status = Path(f"/proc/{pid}/status").read_text()
+                except OSError:
+                    continue
+                for name, value in (line.split(":", 1) for line in status.splitlines()):
+                    if name in peak:
+                        peak[name] = max(peak[name], int(value.split()[0]) * 1024)
+        time.sleep(0.02)
+    return peaks
+
+
+class HostGrowthTest(SystemTest):
+    @measures_the_process
+    def test_each_layer_takes_as_much_of_the_host_as_the_plan_says(self):
+        planned, measured = [], []
+        for layers in (4, 20):
+            spec = self.work.spec({
+                "model": {"layers": layers, "d_model": 256, "heads": 4, "context": 64},
+                "batch": {"virtual_nodes": 1, "micro_batches": 8, "micro_batch": 4},
+                "relay": {"inner": "RECOMPUTE", "boundaries": "HOST"}, "steps": 3}, name=f"{layers}.json")
+            plan = json.loads(run([str(EPS), "plan", "--run", str(spec), "--json"]).stdout)
+            planned.append({"daemon": plan["host"]["total_bytes"],
+                            "worker": plan["worker_host"]["boundary_bytes"] + plan["worker_host"]["pass_bytes"]})
+            cap = plan["device"]["smallest_cap_bytes"]
+            process = start_train(spec, self.work.out(str(layers)), "--device-memory", cap)
+            peaks = resident_peaks(process, ("eps_server", "gpu_worker"))
+            self.assertEqual(process.returncode, 0, process.communicate())
+            # Shared pages, the weights and the inbox, are the daemon's; what is a worker's own is the arena and the host's stash.
+            measured.append({"daemon": peaks["eps_server"]["RssAnon"] + peaks["eps_server"]["RssShmem"],
+                             "worker": peaks["gpu_worker"]["RssAnon"]})
+        for who in ("daemon", "worker"):
+            a_layer = [(deep[who] - shallow[who]) / 16 for shallow, deep in (planned, measured)]
+            self.assertAlmostEqual(a_layer[1] / a_layer[0], 1, delta=0.05, msg=f"{who}: {a_layer} bytes a layer")
+
+
 class DaemonMemoryTest(SystemTest):
     @measures_the_process
     def test_resident_memory_is_the_state_the_window_and_a_constant(self):
@@ -74,17 +115,7 @@ class DaemonMemoryTest(SystemTest):
         bound = at_rest + plan["checkpoint_buffer_bytes"]
         out = self.work.out("run")
         process = start_train(spec, out, "--workers", 2)
-        peak = 0
-        while process.poll() is None:
-            for pid in children(process.pid, "eps_server"):
-                try:
-                    status = Path(f"/proc/{pid}/status").read_text()
-                except OSError:
-                    continue
-                for line in status.splitlines():
-                    if line.startswith("VmHWM:"):
-                        peak = max(peak, int(line.split()[1]) * 1024)
-            time.sleep(0.02)
+        peak = resident_peaks(process, ("eps_server",))["eps_server"]["VmHWM"]
         self.assertEqual(process.returncode, 0, process.communicate())
         self.assertEqual(summary(out)["model_state_bytes"], plan["model_state_bytes"])
         self.assertGreater(peak, 0.9 * plan["model_state_bytes"])

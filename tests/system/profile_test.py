@@ -50,6 +50,9 @@ class ProfileTest(SystemTest):
         self.assertEqual((explained["blocks"][0]["first"], explained["blocks"][-1]["last"]), ("h.0", "h.2"))
         self.assertLess(explained["seconds_with_one_more_gib_of_device_memory"], self.plan(
             spec, "--device-memory", cap)["step"]["predicted_seconds"])
+        of_two = self.plan(spec, "--device-memory", cap, "--workers", 2)["step"]
+        self.assertEqual(of_two["workers"], 2)
+        self.assertLess(of_two["predicted_seconds"], self.plan(spec, "--device-memory", cap)["step"]["predicted_seconds"])
         for flag in ("--timeline", "--cap-curve"):
             picture = self.work.path / "picture.svg"
             done = run([str(EPS), "plan", "--run", str(spec), "--device-memory", str(cap), flag, str(picture), "--explain"])
