@@ -61,12 +61,16 @@ bool DependsOnDepth(const WholePlan& plan) {
          plan.host_raises_cap;
 }
 
+std::string WorkersText(int workers) {
+  return workers == 1 ? "one worker" : absl::StrCat(workers, " workers with a device each");
+}
+
 // Where a step's time goes, on paper.
 void PrintStep(const WholePlan& plan) {
   const worker::Profile& profile = plan.profile;
   const std::string who = plan.workers == 1 ? "one worker" : absl::StrCat(plan.workers, " workers with a device each");
-  std::printf("\na step of %s, predicted: %.4g s, %.0f tokens/s; %s is busy the longest\n", who.c_str(),
-              plan.step.timeline.step_seconds,
+  std::printf("\na step of %s, predicted: %.4g s, %.0f tokens/s; %s is busy the longest\n",
+              WorkersText(plan.workers).c_str(), plan.step.timeline.step_seconds,
               static_cast<double>(plan.run.tokens_per_step()) / plan.step.timeline.step_seconds,
               std::string(worker::ActivityName(plan.step.timeline.bound())).c_str());
   if (profile.measured == "nominal") {
@@ -192,7 +196,9 @@ std::string Timeline(const WholePlan& plan, const std::string& file) {
   const std::vector<TraceTrack> tracks = TracksOf(plan);
   if (!absl::EndsWith(file, ".svg")) return ToChromeTrace(tracks);
   const double seconds = plan.step.timeline.step_seconds / plan.step.scale;
-  return TimelineSvg(absl::StrFormat("A step, predicted: %.4g s", plan.step.timeline.step_seconds), tracks, 0, seconds);
+  return TimelineSvg(
+      absl::StrFormat("A step of %s, predicted: %.4g s", WorkersText(plan.workers), plan.step.timeline.step_seconds),
+      tracks, 0, seconds);
 }
 
 void PrintCurve(const std::vector<CapPoint>& points) {
@@ -213,7 +219,9 @@ absl::Status DrawCurve(const WholePlanRequest& request, const PlanFlags& flags) 
   };
   EPS_ASSIGN_OR_RETURN(const std::vector<CapPoint> points, CapCurve(request, show));
   if (!flags.json) PrintCurve(points);
-  return WriteFileAtomically(flags.cap_curve, CapCurveSvg("A step against device memory, predicted", points));
+  return WriteFileAtomically(flags.cap_curve, CapCurveSvg(absl::StrCat("A step of ", WorkersText(request.workers),
+                                                                       " against device memory, predicted"),
+                                                          points));
 }
 
 absl::StatusOr<RunConfig> LoadRun(const PlanFlags& flags) {

@@ -12,7 +12,8 @@ namespace {
 // Far beyond what a device could compute, and low enough that no size overflows and the steps of a pass can be listed.
 constexpr int64_t kMostTurns = int64_t{1} << 22;          // layers * micro-batches of a pass
 constexpr int64_t kMostBoundaryBytes = int64_t{1} << 36;  // of one micro-batch
-// What the steps of one turn take in a worker, while the schedule is made too: seen were 5.3 to 6.5 KB.
+// What the steps of one turn take in a worker, while the schedule is made too. Seen, of a `cpu` worker's own memory on
+// x86-64 with glibc 2.36, 23 Nov 2026: 5.3 to 6.5 KB from 512 to 8,192 turns.
 constexpr int64_t kTurnBytes = 6656;
 
 int PassVnodes(const PlanRequest& request) {
@@ -168,7 +169,7 @@ RelayPlan LayArena(const PlanRequest& request, const PlanNeeds& needs, const Pla
   plan.expanded_weights = arena.Take(needs.largest.expanded_bytes);
   plan.gradient_slots = arena.Take(choice.gradient_slots, needs.largest.gradient_bytes);
   if (choice.last_block_is_back_to_back) {
-    plan.turn_gradient_slots = arena.Take(choice.gradient_slots, needs.block_gradient_bytes);
+    plan.last_block_gradient_slots = arena.Take(choice.gradient_slots, needs.block_gradient_bytes);
   }
   plan.push_slots = arena.Take(choice.push_slots, needs.push_elems * SizeOf(PushDtype(needs, choice.gradient_slots)));
   plan.boundary_slots = arena.Take(choice.boundary_slots, needs.boundary_bytes);

@@ -47,7 +47,8 @@ struct Reduced {
 };
 
 int64_t Scaled(int64_t count, const Reduced& reduced) {
-  return static_cast<int64_t>(static_cast<double>(count) / reduced.scale);
+  constexpr double kRounding = 1e-9;  // of what divides evenly
+  return static_cast<int64_t>(static_cast<double>(count) / reduced.scale + kRounding);
 }
 
 Reduced Reduce(const PassShape& pass, const RelayPlan& plan, const PlanNeeds& needs) {
@@ -60,7 +61,7 @@ Reduced Reduce(const PassShape& pass, const RelayPlan& plan, const PlanNeeds& ne
   const auto items = static_cast<int64_t>(reduced.pass.vnodes.size()) * reduced.pass.micro_batches;
   reduced.scale = static_cast<double>(all_items) / static_cast<double>(items);
   const auto slots = static_cast<int64_t>(plan.inner_slots.size());
-  reduced.plan.inner = {.total = plan.inner.total / needs.items * items,
+  reduced.plan.inner = {.total = Scaled(plan.inner.total, reduced),
                         .kept = Scaled(plan.inner.kept, reduced),
                         .swapped = Scaled(plan.inner.swapped, reduced)};
   const int64_t spare = slots - plan.inner.kept;
@@ -146,14 +147,20 @@ class Planner {
     return least;
   }
 
-  // Of use where inner activations would be recomputed or swapped: one block's need no place any more.
+  // Of use where inner activations would be recomputed or swapped: one block's need no place any more. With as many
+  // gradient slots as fit, which the last block has as well.
   void TryBackToBack() {
     PlanChoice choice = LeastChoice(needs_);
     choice.weight_slots = std::max(2, best_.weight_slots);
-    choice.gradient_slots = best_.gradient_slots;
     choice.push_slots = 2;
     choice.last_block_is_back_to_back = true;
-    if (LayArena(request_, needs_, choice).arena_bytes <= cap_) Try(choice, InnerSlots(choice));
+    std::vector<int> gradient_slots = UsefulGradientSlots(needs_);
+    std::reverse(gradient_slots.begin(), gradient_slots.end());
+    for (const int slots : gradient_slots) {
+      choice.gradient_slots = slots;
+      if (slots > best_.gradient_slots || LayArena(request_, needs_, choice).arena_bytes > cap_) continue;
+      return Try(choice, InnerSlots(choice));
+    }
   }
 
   // Layers are pulled earlier: of use where a layer takes longer to pull than the one before it to compute.
@@ -289,17 +296,22 @@ int64_t SmallestCapBytes(const PlanRequest& request) {
 
 Prediction PredictStep(const PlanRequest& request, const RelayPlan& plan, const StepOnPaper& step) {
   const PlanNeeds needs = NeedsOf(request);
+  const int workers = std::clamp(step.workers, 1, needs.num_vnodes);  // that have a vnode
+  const int share = (needs.num_vnodes + workers - 1) / workers;
   PassShape pass = PassOf(request, needs);
-  pass.vnodes.resize(
-      std::min(pass.vnodes.size(), static_cast<size_t>((needs.num_vnodes + step.workers - 1) / step.workers)));
+  pass.vnodes.resize(std::min(pass.vnodes.size(), static_cast<size_t>(share)));
   Reduced reduced = Reduce(pass, plan, needs);
   if (step.dropped.empty()) {
     reduced.pass.inner = reduced.plan.PlacesOf(plan.inner.total / needs.items, reduced.items());
   }
   reduced.pass.dropped = step.dropped;
-  const StepCosts costs =
-      BesideOthers(CostsOf(ProfileOf(request), *request.model, *request.run, request.kernels, request.link),
-                   ProfileOf(request), request.link, step.workers);
+  StepCosts costs = CostsOf(BesideOthers(ProfileOf(request), request.link, workers), *request.model, *request.run,
+                            request.kernels, request.link);
+  // The daemon reads everybody's, one for each vnode or sum of some.
+  costs.contribution_seconds = [one = std::move(costs.contribution_seconds),
+                                shares = static_cast<double>(needs.num_vnodes) / share](const RelayStep& push) {
+    return shares * one(push);
+  };
   Prediction prediction{
       .timeline = {}, .steps = BuildSchedule(*request.model, reduced.plan, reduced.pass), .scale = reduced.scale};
   Timeline& timeline = prediction.timeline;

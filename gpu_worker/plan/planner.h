@@ -15,7 +15,8 @@ namespace eps::worker {
 
 // The plan with the shortest step that is found, by simulation with the machine's profile, among those that fit the cap.
 // Searched are: which inner activations are kept, swapped and recomputed; boundaries on the device; gradient and push
-// slots; how many layers are pulled ahead (weight slots); the last block's forward and backward back to back. None of it changes a bit.
+// slots; how many layers are pulled ahead (weight slots); whether the last block's forward and backward are back to back.
+// None of it changes a bit.
 //
 // Errors: RESOURCE_EXHAUSTED when nothing fits; the message holds "needs at least N bytes", the smallest cap
 //         that does, and what to change. Any cap >= N works · INVALID_ARGUMENT a pass beyond all measure, by field
@@ -34,10 +35,10 @@ int64_t SmallestCapBytes(const PlanRequest& request);
 // Workers are alike, and share the vnodes evenly: what is simulated is one that has no fewer than any other, in one pass.
 // Each has a device of its own, and with the `cpu` device as many cores as the profile was measured with. What they share
 // is the daemon, which reads everybody's contributions, and the host's memory: copies to and from all devices take no more
-// of its bandwidth than updates alone have. Exchanges within a group take no time.
+// of its bandwidth than updates alone have. Members of a group are predicted as workers that go alone.
 struct StepOnPaper {
   std::vector<LayerId> dropped = {};  // blocks that it leaves out, rising
-  int workers = 1;
+  int workers = 1;                    // those beyond the vnodes have nothing to do
 };
 struct Prediction {
   Timeline

@@ -37,7 +37,7 @@ struct TestRun {
 
 std::vector<ArenaSpan> AllSpans(const RelayPlan& plan) {
   std::vector<ArenaSpan> spans = {plan.expanded_weights, plan.scratch, plan.records};
-  for (const auto* slots : {&plan.weight_slots, &plan.gradient_slots, &plan.turn_gradient_slots, &plan.push_slots,
+  for (const auto* slots : {&plan.weight_slots, &plan.gradient_slots, &plan.last_block_gradient_slots, &plan.push_slots,
                             &plan.boundary_slots, &plan.token_slots, &plan.inner_slots}) {
     spans.insert(spans.end(), slots->begin(), slots->end());
   }
@@ -202,8 +202,9 @@ TEST(PlannerTest, AStepOfSeveralWorkersIsPredictedToBeShorterByWhatTheyDoNotShar
         EXPECT_LT(some.steps.size(), one.steps.size());
         seconds = some.timeline.step_seconds;
       }
-      // The fifth of four vnodes' workers has none, and the one that has one is as fast as of four but for what is shared.
-      EXPECT_GE(PredictStep(request, plan, {.workers = 8}).timeline.step_seconds, seconds);
+      // Of three the first has two vnodes, as each of two. The fifth and more have none.
+      EXPECT_GT(PredictStep(request, plan, {.workers = 3}).timeline.step_seconds, seconds);
+      EXPECT_EQ(PredictStep(request, plan, {.workers = 8}).timeline.step_seconds, seconds);
     }
   }
 }

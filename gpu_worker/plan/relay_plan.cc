@@ -79,8 +79,9 @@ std::vector<PlanLine> Describe(const RelayPlan& plan) {
                        ? std::string(": one vnode's, fp32")
                        : absl::StrCat(": sums of up to ", plan.max_subtree_leaves(), " vnodes, fp32")));
   if (plan.last_block_is_back_to_back()) {
-    add("gradients of the last block", TotalBytes(plan.turn_gradient_slots),
-        absl::StrCat(Slots(plan.turn_gradient_slots), ": beside the head's, as its backward follows its forward"));
+    add("gradients of the last block", TotalBytes(plan.last_block_gradient_slots),
+        absl::StrCat(Slots(plan.last_block_gradient_slots),
+                     ": beside the head's, as its backward follows its forward"));
   }
   add("push", TotalBytes(plan.push_slots), absl::StrCat(Slots(plan.push_slots), ": a layer's gradient on its way out"));
   add("boundaries", TotalBytes(plan.boundary_slots), absl::StrCat(Slots(plan.boundary_slots), BoundariesWhy(plan)));

@@ -27,7 +27,7 @@ struct RelayPlan {
   std::vector<ArenaSpan> gradient_slots;
   // As many for the last block beside the head, where its forward and its backward are back to back; else none. A step's
   // slot of these is named by its index behind those of gradient_slots.
-  std::vector<ArenaSpan> turn_gradient_slots;
+  std::vector<ArenaSpan> last_block_gradient_slots;
   std::vector<ArenaSpan> push_slots;  // what leaves the device, in the dtype of the push
   // Layer inputs and outputs and their gradients, one micro-batch each. What has no slot is on the host.
   std::vector<ArenaSpan> boundary_slots;
@@ -48,7 +48,7 @@ struct RelayPlan {
   int max_pass_vnodes = 1;  // a worker that holds more runs further passes
   int num_vnodes = 1;       // of the run
 
-  bool last_block_is_back_to_back() const { return !turn_gradient_slots.empty(); }
+  bool last_block_is_back_to_back() const { return !last_block_gradient_slots.empty(); }
   int64_t max_subtree_leaves() const { return int64_t{1} << (gradient_slots.size() - 1); }
   // Within `records`, in bytes: loss record `index` of kLossRecords (one is copied out while the next is filled) ...
   static int64_t RecordOffset(int index);
@@ -72,7 +72,7 @@ struct RelayPlan {
   int64_t host_push_bytes = 0;
   // The steps of the largest pass, which is enqueued whole.
   int64_t host_pass_bytes = 0;
-  // What the device pins of all three, and of the daemon's weights in both versions where it copies from there, at most; 0 for
+  // What the device pins of boundaries, inner activations and gradients, and of the daemon's weights in both versions where it copies from there, at most; 0 for
   // one that pins nothing.
   int64_t host_pinned_bytes = 0;
 };

@@ -159,21 +159,21 @@ class ScheduleBuilder {
   static bool NeedsWeights(const Turn& turn) { return turn.kind != LayerKind::kEmbedding || !turn.backward; }
   void StartVisit(size_t t) {
     const Turn& turn = turns_[t];
-    gatherings_[IsBesideHead(turn)] = {};
+    gatherings_[GatheringIndex(turn)] = {};
     if (!NeedsWeights(turn)) return;
     // The head's weights come beside those of a last block that is back to back.
     if (turn.kind != LayerKind::kHead || !turns_.back_to_back()) EndVisits();
     const size_t ahead = std::min(plan_.weight_slots.size(), visits_.size() - visit_);
     for (size_t v = visit_; v < visit_ + ahead; ++v) Pull(v);
-    weights_ = weights_pool_.Find(turn.layer.value());
-    weights_pool_.Pin(weights_);
+    const int slot = weights_pool_.Find(turn.layer.value());
+    weights_pool_.Pin(slot);
     ++visit_;
     ++open_visits_;
     if (!pass_.expands || turn.kind != LayerKind::kBlock || expanded_layer_ == turn.layer.value()) return;
     RelayStep step = StepOf(Kind::kExpand, turn);
     step.vnode = step.micro_batch = -1;
-    step.weights = weights_;
-    Add(step, {Of(ResourceKind::kWeights, weights_)}, {Of(ResourceKind::kExpanded, 0)});
+    step.weights = slot;
+    Add(step, {Of(ResourceKind::kWeights, slot)}, {Of(ResourceKind::kExpanded, 0)});
     expanded_layer_ = turn.layer.value();
   }
   // The weights of a visit, if they are in no slot yet and there is one that is not needed before.
@@ -484,8 +484,8 @@ class ScheduleBuilder {
     int push = -1;         // slot of the node under way, whose flags are set leaf by leaf
   };
   // The last block's visit is within the head's where it is back to back.
-  static size_t IsBesideHead(const Turn& turn) { return turn.back_to_back ? 1 : 0; }
-  Gathering& GatheringOf(const Turn& turn) { return gatherings_[IsBesideHead(turn)]; }
+  static size_t GatheringIndex(const Turn& turn) { return turn.back_to_back ? 1 : 0; }
+  Gathering& GatheringOf(const Turn& turn) { return gatherings_[GatheringIndex(turn)]; }
   int GradientSlot(const Turn& turn) {
     const size_t first = turn.back_to_back ? plan_.gradient_slots.size() : 0;
     return static_cast<int>(first + GatheringOf(turn).sums.size());
@@ -639,7 +639,7 @@ class ScheduleBuilder {
   std::vector<TurnSlots> turn_slots_;
   Stash boundaries_, inners_;
   size_t next_inner_ = 0;                // turn on the way back whose inner activations were not looked for yet
-  std::array<Gathering, 2> gatherings_;  // by IsBesideHead
+  std::array<Gathering, 2> gatherings_;  // by GatheringIndex
   int next_push_ = 0;
   int flag_turn_ = 0;             // of the present layer
   std::optional<Turn> unsummed_;  // whose rounds are in the list, and not their sum

@@ -58,7 +58,7 @@ struct Made {
     plan.inner_slots.resize(static_cast<size_t>(shape.inner_slots));
     plan.inner = Counts();
     plan.gradient_slots.resize(static_cast<size_t>(shape.gradient_slots));
-    if (shape.back_to_back) plan.turn_gradient_slots = plan.gradient_slots;
+    if (shape.back_to_back) plan.last_block_gradient_slots = plan.gradient_slots;
     plan.push_slots.resize(static_cast<size_t>(shape.push_slots));
     const int items = shape.vnodes * shape.micro_batches,
               boundaries = (num_layers - (shape.back_to_back ? 2 : 1)) * items;
@@ -493,8 +493,10 @@ void Check(const Shape& shape) {
   // There: N. Back: every block that is no longer in a slot; one slot holds the head.
   EXPECT_EQ(simulator.num_pulls(), blocks + 2 + std::max(0, back - (slots - 1)));
   // Whatever else it is, it can be this as well.
-  if (shape.back_to_back || shape.group_rounds > 0 || slots < 2 || shape.push_slots < 2) return;
+  if (shape.back_to_back || shape.group_rounds > 0) return;
   Shape changed = shape;
+  changed.weight_slots = std::max(2, shape.weight_slots);
+  changed.push_slots = std::max(2, shape.push_slots);
   changed.back_to_back = true;
   Check(changed);
 }
@@ -798,7 +800,13 @@ TEST(ScheduleTest, InputsAreLoadedWhileTheMicroBatchBeforeIsComputed) {
 
 TEST(ScheduleTest, AForwardOnlyPassEndsWithLogits) {
   for (const bool resident : {false, true}) {
-    Made made({.layers = 2, .vnodes = 3, .micro_batches = 2, .resident = resident, .held = {0}});
+    Made made({.layers = 2,
+               .vnodes = 3,
+               .micro_batches = 2,
+               .push_slots = 2,
+               .resident = resident,
+               .held = {0},
+               .back_to_back = resident});
     made.pass.forward_only = true;
     made.pass.micro_batches = 1;
     const std::vector<RelayStep> steps = made.Build();
@@ -813,6 +821,17 @@ TEST(ScheduleTest, AForwardOnlyPassEndsWithLogits) {
 
 TEST(ScheduleTest, APassThatEvaluatesMakesARecordOfEachVnodeAndNoGradient) {
   for (const bool resident : {false, true}) {
+    // In the slots of a plan whose training passes are back to back, of which even one block's may be.
+    for (const int layers : {1, 2}) {
+      Made small({.layers = layers,
+                  .vnodes = 3,
+                  .micro_batches = 2,
+                  .push_slots = 2,
+                  .resident = resident,
+                  .back_to_back = true});
+      small.pass.forward_only = small.pass.evaluates = true;
+      Simulator(small, small.Build()).Run();
+    }
     Made made({.layers = 2, .vnodes = 3, .micro_batches = 2, .resident = resident, .held = {0, 2}});
     made.pass.forward_only = made.pass.evaluates = true;
     std::map<Kind, int> count;

@@ -218,33 +218,22 @@ StepCosts CostsOf(const Profile& profile, const ModelSpec& model, const RunConfi
   return costs;
 }
 
-StepCosts BesideOthers(StepCosts costs, const Profile& profile, LinkKind link, int workers) {
-  if (workers <= 1) return costs;
-  costs.contribution_seconds = [one = std::move(costs.contribution_seconds), workers](const RelayStep& step) {
-    return workers * one(step);
-  };
+Profile BesideOthers(Profile profile, LinkKind link, int workers) {
+  if (workers <= 1) return profile;
   if (link == LinkKind::kNetwork) {  // the daemon's is shared; each worker's memory is its own
-    costs.seconds = [one = std::move(costs.seconds), workers](const RelayStep& step) {
-      const bool is_sent = step.kind == RelayStep::Kind::kPull || step.kind == RelayStep::Kind::kPush;
-      return is_sent ? workers * one(step) : one(step);
-    };
-    return costs;
+    profile.network_bytes_per_second /= workers;
+    return profile;
   }
   // A copy within the host's memory reads and writes it; updates alone have all of its bandwidth.
   const double traffic = link == LinkKind::kInPlace ? 2 : 1;
-  const auto slowed = [&](double bytes_per_second) {
-    return std::max(1.0, workers * traffic * bytes_per_second / profile.update_bytes_per_second);
-  };
-  const double in = slowed(profile.in_bytes_per_second), out = slowed(profile.out_bytes_per_second);
-  costs.seconds = [one = std::move(costs.seconds), in, out](const RelayStep& step) {
-    const StreamId stream = step.stream();
-    return one(step) * (stream == StreamId::kIn ? in : stream == StreamId::kOut ? out : 1);
-  };
+  const double most = profile.update_bytes_per_second / (workers * traffic);
+  profile.in_bytes_per_second = std::min(profile.in_bytes_per_second, most);
+  profile.out_bytes_per_second = std::min(profile.out_bytes_per_second, most);
   for (const Activity copies : {Activity::kIn, Activity::kOut}) {
-    double& speed = costs.sharing[static_cast<size_t>(Activity::kUpdate)][static_cast<size_t>(copies)];
+    double& speed = profile.sharing[static_cast<size_t>(Activity::kUpdate)][static_cast<size_t>(copies)];
     speed = std::max(0.01, std::pow(speed, workers));
   }
-  return costs;
+  return profile;
 }
 
 bool HasExactTimes(const Profile& profile, const ModelSpec& model, const RunConfig& run, const KernelSizes& kernels) {

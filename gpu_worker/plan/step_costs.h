@@ -25,8 +25,8 @@ LinkKind LinkOf(const std::string& device, TransportChoice transport);
 StepCosts CostsOf(const Profile& profile, const ModelSpec& model, const RunConfig& run, const KernelSizes& kernels,
                   LinkKind link);
 
-// What the same costs one of several workers that are alike and do the same at once, as PredictStep says.
-StepCosts BesideOthers(StepCosts costs, const Profile& profile, LinkKind link, int workers);
+// The machine as one of several workers has it that are alike and do the same at once (StepOnPaper).
+Profile BesideOthers(Profile profile, LinkKind link, int workers);
 
 // Whether every kind of layer of the run was measured in its very shape.
 bool HasExactTimes(const Profile& profile, const ModelSpec& model, const RunConfig& run, const KernelSizes& kernels);

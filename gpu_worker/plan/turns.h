@@ -18,7 +18,7 @@ struct Turn {
   int vnode = 0;          // of the pass
   int micro_batch = 0;
   int item = 0;               // of the pass: vnode * micro_batches + micro_batch
-  bool starts_visit = false;  // the first for which its layer's weights come
+  bool starts_visit = false;  // the first of its layer's for which weights are brought, where it needs any
   bool back_to_back = false;  // a block's: its backward follows its forward, with the head's turn between the two
 
   bool needs_input() const { return kind != LayerKind::kEmbedding; }

@@ -33,7 +33,7 @@ absl::StatusOr<ArenaMap> MapArena(const RelayPlan& plan, Device& device) {
   EPS_ASSIGN_OR_RETURN(map.weights, Map(plan.weight_slots, device));
   EPS_ASSIGN_OR_RETURN(map.expanded, Map(plan.expanded_weights, device));
   EPS_ASSIGN_OR_RETURN(map.gradients, Map(plan.gradient_slots, device));
-  EPS_ASSIGN_OR_RETURN(const std::vector<std::byte*> beside_head, Map(plan.turn_gradient_slots, device));
+  EPS_ASSIGN_OR_RETURN(const std::vector<std::byte*> beside_head, Map(plan.last_block_gradient_slots, device));
   map.gradients.insert(map.gradients.end(), beside_head.begin(), beside_head.end());
   EPS_ASSIGN_OR_RETURN(map.pushes, Map(plan.push_slots, device));
   EPS_ASSIGN_OR_RETURN(map.boundaries, Map(plan.boundary_slots, device));

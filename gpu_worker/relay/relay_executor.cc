@@ -366,13 +366,13 @@ absl::StatusOr<std::vector<float>> RelayExecutorImpl::NextTokenLogits(Version ve
 }
 
 const std::vector<RelayStep>& RelayExecutorImpl::Schedule(const PassShape& shape) {
-  // A worker's vnodes change only when workers come or go, so a few schedules serve a whole run.
-  constexpr size_t kMostSchedules = 8;
-  // With layers dropped each step has its own, which takes milliseconds to build.
+  // A worker's vnodes change only when workers come or go, so a few schedules serve a whole run. With layers dropped each
+  // step has its own, which takes milliseconds to build, and is not seen again.
+  const size_t most_schedules = run_.layer_drop.is_on() ? 2 : 8;
   const ScheduleKey key(shape.vnodes, shape.forward_only, shape.evaluates, shape.group_rounds, shape.dropped);
   const auto found = schedules_.find(key);
   if (found != schedules_.end()) return found->second;
-  if (schedules_.size() >= kMostSchedules) schedules_.clear();
+  if (schedules_.size() >= most_schedules) schedules_.clear();
   std::vector<RelayStep>& steps = schedules_.emplace(key, BuildSchedule(model_, plan_, shape)).first->second;
   if (options_.alter_schedule) options_.alter_schedule(model_, plan_, steps);
   return steps;

@@ -44,7 +44,9 @@ constexpr MetricSpec kDevice{
     .label_values = kDeviceKinds};
 constexpr MetricSpec kHost{
     .name = "worker_host_memory_bytes",
-    .help = "Of the host: what stashed activations and waiting gradients take at most, what the process holds.",
+    .help =
+        "Of the host: what stashed activations, waiting gradients and the steps of a pass take at most, what the "
+        "process holds.",
     .label = "kind",
     .label_values = kHostKinds};
 

@@ -103,6 +103,28 @@ class HostGrowthTest(SystemTest):
             self.assertAlmostEqual(a_layer[1] / a_layer[0], 1, delta=0.05, msg=f"{who}: {a_layer} bytes a layer")
 
 
+    @measures_the_process
+    def test_the_steps_of_a_pass_take_no_more_than_the_plan_says(self):
+        planned, measured = [], []
+        for layers in (32, 128):
+            spec = self.work.spec({"model": {"layers": layers},
+                                   "batch": {"virtual_nodes": 1, "micro_batches": 16, "micro_batch": 1},
+                                   "relay": {"inner": "RECOMPUTE", "boundaries": "HOST"}, "steps": 2},
+                                  name=f"{layers}.json")
+            plan = json.loads(run([str(EPS), "plan", "--run", str(spec), "--json"]).stdout)
+            planned.append(plan["worker_host"])
+            cap = plan["device"]["smallest_cap_bytes"]
+            process = start_train(spec, self.work.out(str(layers)), "--device-memory", cap)
+            measured.append(resident_peaks(process, ("gpu_worker",))["gpu_worker"]["RssAnon"])
+            self.assertEqual(process.returncode, 0, process.communicate())
+        steps = planned[1]["pass_bytes"] - planned[0]["pass_bytes"]
+        boundaries = planned[1]["boundary_bytes"] - planned[0]["boundary_bytes"]
+        self.assertGreater(steps, boundaries)
+        grown = measured[1] - measured[0] - boundaries
+        self.assertLessEqual(grown, 1.05 * steps)
+        self.assertGreater(grown, 0.7 * steps)
+
+
 class DaemonMemoryTest(SystemTest):
     @measures_the_process
     def test_resident_memory_is_the_state_the_window_and_a_constant(self):

@@ -26,7 +26,7 @@ namespace eps::worker::cpu {
 //
 // Over all its shapes oneDNN is 1.13 times as fast there with 1 thread and 1.17 with 2. Without
 // AVX-512 it is not where what it reads in place has a row for each k, and these lie a multiple of
-// 2 KiB apart, as in every product of a model 512, 1024 or 4096 wide: two Zen 3 cores, AVX2, 23 Nov
+// 2 KiB apart, as in every NN and TN of a model 512, 1024 or 4096 wide: two Zen 3 cores, AVX2, 23 Nov
 // 2026, the same two with 2 threads:
 //
 //     NN 4096 x 3072 x 768  120| 63    TN 3072 x 768 x 4096  132| 70    TN 384 x 1536 x 4096  135|121
