@@ -179,7 +179,7 @@ int RunDaemon(const DaemonOptions& options, std::unique_ptr<SignalWatcher> early
   const int number = interrupts.OnRunOver();
   int exit_code = (*daemon)->stopped_early() && number != 0 ? kExitSignal + number : kExitDone;
   if (!ended.ok()) exit_code = Fail(ended, kExitFailed);
-  if (options.linger > absl::ZeroDuration()) {
+  if (options.linger > absl::ZeroDuration() && number == 0) {
     const std::unique_ptr<DaemonPage> page = (*daemon)->TakePage(ended);
     daemon->reset();  // its memory, its ports and the lock of its folder
     LogInfo("page_lingers", {{"metrics", page->address()}, {"seconds", absl::ToDoubleSeconds(options.linger)}});

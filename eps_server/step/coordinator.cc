@@ -921,8 +921,9 @@ class CoordinatorImpl final : public Coordinator {
 
   RunPhase Phase() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     if (!failure_.ok()) return RunPhase::kFailed;
-    if (over_) return RunPhase::kFinished;
-    if (step_.value() >= end_ || (stop_requested_ && opened_)) return RunPhase::kFinishing;
+    // Who watches takes a daemon that is gone after this for one that has done its work: not one that was told to end before.
+    if (over_ && step_.value() >= run_.steps) return RunPhase::kFinished;
+    if (over_ || step_.value() >= end_ || (stop_requested_ && opened_)) return RunPhase::kFinishing;
     if (members_.ReadyWorkers().empty() || !begun_) return RunPhase::kWaitingForWorkers;
     return RunPhase::kTraining;
   }

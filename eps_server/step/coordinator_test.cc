@@ -1151,6 +1151,7 @@ TEST(CoordinatorTest, StopEndsAfterTheStepInProgressWithItsCheckpoint) {
   EXPECT_EQ(run.committed(), last);
   EXPECT_EQ(run.checkpointer->snapshots().count(last), 1u);
   EXPECT_TRUE(worker.finished_ok());
+  EXPECT_EQ(run.coordinator->Status().phase, RunPhase::kFinishing);  // its work is not done
   // Constant schedule: the same as a run of that length.
   config.steps = last;
   EXPECT_TRUE(run.Result(last) == Reference(config));
