@@ -209,6 +209,28 @@ TEST(PlannerTest, AStepOfSeveralWorkersIsPredictedToBeShorterByWhatTheyDoNotShar
   }
 }
 
+// Each of two has half of a pass that is too long to be simulated whole: the same places in the same proportion.
+TEST(PlannerTest, AWorkersShareOfALongPassSwapsAsMuchOfIt) {
+  TestRun run(30, 400);
+  run.run.relay.inner = InnerPolicy::kSwap;
+  PlanRequest request = run.Request(run.Smallest());
+  ASSERT_OK_AND_ASSIGN(RelayPlan plan, MakeRelayPlan(request));
+  ASSERT_EQ(plan.inner.swapped, plan.inner.total);
+  plan.inner.swapped /= 2;
+  plan.inner_places.clear();
+  for (const int workers : {1, 2, 4}) {
+    const Prediction step = PredictStep(request, plan, {.workers = workers});
+    EXPECT_GT(step.scale, 1) << workers;
+    int64_t forwards = 0, recomputes = 0;
+    for (const RelayStep& each : step.steps) {
+      const bool is_block = run.model.layer(each.layer).kind == LayerKind::kBlock;
+      if (each.kind == RelayStep::Kind::kForward && is_block) ++forwards;
+      if (each.kind == RelayStep::Kind::kRecompute) ++recomputes;
+    }
+    EXPECT_NEAR(static_cast<double>(recomputes) / static_cast<double>(forwards), 0.5, 0.01) << workers;
+  }
+}
+
 TEST(PlannerTest, BoundariesStayAsTheRunSays) {
   TestRun run;
   EXPECT_EQ(run.Plan(0).value().boundary_slots.size(), 41u);
