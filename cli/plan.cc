@@ -68,7 +68,6 @@ std::string WorkersText(int workers) {
 // Where a step's time goes, on paper.
 void PrintStep(const WholePlan& plan) {
   const worker::Profile& profile = plan.profile;
-  const std::string who = plan.workers == 1 ? "one worker" : absl::StrCat(plan.workers, " workers with a device each");
   std::printf("\na step of %s, predicted: %.4g s, %.0f tokens/s; %s is busy the longest\n",
               WorkersText(plan.workers).c_str(), plan.step.timeline.step_seconds,
               static_cast<double>(plan.run.tokens_per_step()) / plan.step.timeline.step_seconds,

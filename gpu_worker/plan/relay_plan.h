@@ -72,8 +72,8 @@ struct RelayPlan {
   int64_t host_push_bytes = 0;
   // The steps of the largest pass, which is enqueued whole.
   int64_t host_pass_bytes = 0;
-  // What the device pins of boundaries, inner activations and gradients, and of the daemon's weights in both versions where it copies from there, at most; 0 for
-  // one that pins nothing.
+  // What the device pins of boundaries, inner activations and gradients, and of the daemon's weights in both versions where
+  // it copies from there, at most; 0 for one that pins nothing.
   int64_t host_pinned_bytes = 0;
 };
 

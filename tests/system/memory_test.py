@@ -102,7 +102,6 @@ class HostGrowthTest(SystemTest):
             a_layer = [(deep[who] - shallow[who]) / 16 for shallow, deep in (planned, measured)]
             self.assertAlmostEqual(a_layer[1] / a_layer[0], 1, delta=0.05, msg=f"{who}: {a_layer} bytes a layer")
 
-
     @measures_the_process
     def test_the_steps_of_a_pass_take_no_more_than_the_plan_says(self):
         planned, measured = [], []

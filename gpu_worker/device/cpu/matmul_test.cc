@@ -39,8 +39,8 @@ TEST(MatMulTilingTest, ShapesOfTrainingShareOutEvenly) {
   }
 }
 
-// Rows that clash in a cache (512 floats), which without AVX-512 are the other library's, and rows that do not; against sums in
-// double precision.
+// Rows that clash in a cache (512 floats), which without AVX-512 are the other library's, and rows that do not; against
+// sums in double precision.
 TEST(MatMulTest, EveryFormIsRight) {
   constexpr int64_t M = 70, K = 33;
   for (const int64_t N : {512, 500}) {
