@@ -229,10 +229,49 @@ HWY_INLINE void FinishRows(const AttentionArgs& args, const HeadShape& s, const 
   TransposeTile(out_t, kTile, s.D, at.ni, static_cast<float*>(args.o) + s.o_offset(at.i), s.o_row());
 }
 
+// Blocks of a product of a tile; a quarter less, which a diagonal may skip.
+HWY_INLINE int64_t BlocksOf(int64_t rows, int64_t columns) {
+  return std::max<int64_t>(1, rows / kBlockRows * ((columns + kBlockColumns - 1) / kBlockColumns) * 3 / 4);
+}
+
+// A tile of q rows of one (sample, query head).
+struct ForwardTask {
+  HeadShape s;
+  int64_t i;
+};
+HWY_INLINE ForwardTask ForwardTaskAt(const AttentionArgs& args, int64_t task) {
+  const int64_t q_tiles = (args.T + kTile - 1) / kTile, head = task / q_tiles;
+  // The longest rows first, so that threads end together.
+  return {ShapeOf(args, head / args.H, head % args.H), (q_tiles - 1 - task % q_tiles) * kTile};
+}
+
+// What comes after k rows j: those behind them, or what the next task begins with. Keys and values that a task of the same
+// head has read are taken to be in the second cache still.
+HWY_INLINE RowsAhead AheadOf(const AttentionArgs& args, int64_t task, int64_t j) {
+  const float* qkv = static_cast<const float*>(args.qkv);
+  RowsAhead ahead;
+  const auto add_kv = [&](const HeadShape& s, int64_t at) {
+    const int64_t n = std::min(kTile, s.T - at);
+    ahead.Add(qkv + s.k_offset(at), s.qkv_row(), n, s.D);
+    ahead.Add(qkv + s.v_offset(at), s.qkv_row(), n, s.D);
+  };
+  const auto [s, i] = ForwardTaskAt(args, task);
+  if (j + kTile < EndOfTiles(s, i)) {
+    if (i + kTile >= s.T) add_kv(s, j + kTile);
+  } else if (task + 1 < args.B * args.H * ((args.T + kTile - 1) / kTile)) {
+    const auto [next, next_i] = ForwardTaskAt(args, task + 1);
+    const int64_t n = std::min(kTile, next.T - next_i);
+    ahead.Add(qkv + next.q_offset(next_i), next.qkv_row(), n, next.D);
+    const bool is_same_head = next.b == s.b && next.h == s.h;
+    if (!is_same_head || FirstTile(next, next_i) < FirstTile(s, i)) add_kv(next, FirstTile(next, next_i));
+    ahead.Add(static_cast<const float*>(args.o) + s.o_offset(i), s.o_row(), std::min(kTile, s.T - i), s.D);
+  }
+  ahead.SpreadOver(BlocksOf(kTile, kTile) + BlocksOf(s.D, kTile));
+  return ahead;
+}
+
 void AttentionForwardImpl(const AttentionArgs& args, const DropoutPlan& dropout, int64_t task, float* scratch) {
-  const int64_t q_tiles = (args.T + kTile - 1) / kTile;
-  const int64_t head = task / q_tiles;
-  const HeadShape s = ShapeOf(args, head / args.H, head % args.H);
+  const auto [s, i] = ForwardTaskAt(args, task);
   float* q_t = scratch;             // (D, kTile), scaled
   float* out_t = q_t + kPanel;      // (D, kTile)
   float* scores = out_t + kPanel;   // (kTile, kTile)
@@ -241,8 +280,7 @@ void AttentionForwardImpl(const AttentionArgs& args, const DropoutPlan& dropout,
   const SoftmaxState state = {rows + kSquare, rows + kSquare + kTile, rows + kSquare + 2 * kTile};
   const float* qkv = static_cast<const float*>(args.qkv);
 
-  // The longest rows first, so that threads end together.
-  const int64_t i = (q_tiles - 1 - task % q_tiles) * kTile, first = FirstTile(s, i);
+  const int64_t first = FirstTile(s, i);
   TileDocuments documents;
   TilePlace at = TileAt(s, i, first, documents);
   PackTransposed(qkv + s.q_offset(i), s.qkv_row(), at.ni, s.D, q_t);
@@ -254,8 +292,10 @@ void AttentionForwardImpl(const AttentionArgs& args, const DropoutPlan& dropout,
     at = TileAt(s, i, j, documents);
     const float* k = qkv + s.k_offset(j);
     const float* v = qkv + s.v_offset(j);
-    MultiplyTile({.a = k, .a_row = s.qkv_row(), .a_k = 1, .b = q_t, .ldb = kTile, .c = scores, .ldc = kTile}, at.nj,
-                 kTile, s.D, at.diagonal ? Triangle::kSkipColumnsBelowRow : Triangle::kFull);
+    RowsAhead ahead = AheadOf(args, task, j);
+    MultiplyTile(
+        {.a = k, .a_row = s.qkv_row(), .a_k = 1, .b = q_t, .ldb = kTile, .c = scores, .ldc = kTile, .ahead = &ahead},
+        at.nj, kTile, s.D, at.diagonal ? Triangle::kSkipColumnsBelowRow : Triangle::kFull);
     if (dropout.on) KeepTile(dropout, s, at, words, rows);
     SoftmaxStep(scores, at, state, dropout, dropout.on ? words : nullptr);
     MultiplyTile({.a = v,
@@ -266,7 +306,8 @@ void AttentionForwardImpl(const AttentionArgs& args, const DropoutPlan& dropout,
                   .c = out_t,
                   .ldc = kTile,
                   .add = j > first,
-                  .column_scale = j > first ? state.scale : nullptr},
+                  .column_scale = j > first ? state.scale : nullptr,
+                  .ahead = &ahead},
                  s.D, kTile, at.nj, at.diagonal ? Triangle::kEndAtColumn : Triangle::kFull);
   }
   FinishRows(args, s, at, state, out_t);
@@ -341,13 +382,45 @@ HWY_INLINE void ScoreGradients(const TilePlace& at, const BackwardRows& r, const
   }
 }
 
+// The rows that a tile of the backward pass reads and writes: its q rows', unless they are at hand, and its k rows'.
+HWY_INLINE void AddBackwardTile(const AttentionBackwardArgs& args, const HeadShape& s, int64_t i, int64_t j,
+                                bool with_q, RowsAhead& ahead) {
+  const float* qkv = static_cast<const float*>(args.qkv);
+  const float* dqkv = static_cast<const float*>(args.dqkv);
+  const int64_t ni = std::min(kTile, s.T - i), nj = std::min(kTile, s.T - j);
+  if (with_q) {
+    ahead.Add(qkv + s.q_offset(i), s.qkv_row(), ni, s.D);
+    ahead.Add(static_cast<const float*>(args.d_o) + s.o_offset(i), s.o_row(), ni, s.D);
+    ahead.Add(static_cast<const float*>(args.o) + s.o_offset(i), s.o_row(), ni, s.D);
+    ahead.Add(dqkv + s.q_offset(i), s.qkv_row(), ni, s.D);
+  }
+  ahead.Add(qkv + s.k_offset(j), s.qkv_row(), nj, s.D);
+  ahead.Add(qkv + s.v_offset(j), s.qkv_row(), nj, s.D);
+  ahead.Add(dqkv + s.k_offset(j), s.qkv_row(), nj, s.D);
+  ahead.Add(dqkv + s.v_offset(j), s.qkv_row(), nj, s.D);
+}
+
+// What comes after the tile of q rows i and k rows j: the next one of the head, or the first of the next head.
+HWY_INLINE RowsAhead AheadOf(const AttentionBackwardArgs& args, const HeadShape& s, int64_t i, int64_t j) {
+  RowsAhead ahead;
+  if (j + kTile < EndOfTiles(s, i)) {
+    if (FirstTileThatSees(s, j + kTile) == i) AddBackwardTile(args, s, i, j + kTile, /*with_q=*/false, ahead);
+  } else if (i + kTile < s.T) {
+    AddBackwardTile(args, s, i + kTile, FirstTile(s, i + kTile), /*with_q=*/true, ahead);
+  } else if (const int64_t next = s.b * s.H + s.h + 1; next < args.B * args.H) {
+    AddBackwardTile(args, ShapeOf(args, next / args.H, next % args.H), 0, 0, /*with_q=*/true, ahead);
+  }
+  ahead.SpreadOver(2 * BlocksOf(kTile, kTile) + 3 * BlocksOf(kTile, s.D));
+  return ahead;
+}
+
 // Whether a tile's sums are added to what is there; else they are the first.
 struct BackwardSums {
   bool onto_dq, onto_dkv;
 };
 
 HWY_INLINE void BackwardTile(const AttentionBackwardArgs& args, const HeadShape& s, const TilePlace& at,
-                             const BackwardRows& r, const DropoutPlan& dropout, BackwardSums add) {
+                             const BackwardRows& r, const DropoutPlan& dropout, BackwardSums add, RowsAhead& ahead) {
   const float* k = static_cast<const float*>(args.qkv) + s.k_offset(at.j);
   const float* v = static_cast<const float*>(args.qkv) + s.v_offset(at.j);
   float* dk = static_cast<float*>(args.dqkv) + s.k_offset(at.j);
@@ -355,21 +428,21 @@ HWY_INLINE void BackwardTile(const AttentionBackwardArgs& args, const HeadShape&
   const bool diagonal = at.diagonal;
   const Triangle scores = diagonal ? Triangle::kSkipColumnsBelowRow : Triangle::kFull;
   PackRows(k, s.qkv_row(), at.nj, s.D, 1.0f, r.k);
-  MultiplyTile({.a = r.k, .a_row = s.D, .a_k = 1, .b = r.q_t, .ldb = kTile, .c = r.p, .ldc = kTile}, at.nj, kTile, s.D,
-               scores);
-  MultiplyTile({.a = v, .a_row = s.qkv_row(), .a_k = 1, .b = r.do_t, .ldb = kTile, .c = r.ds, .ldc = kTile}, at.nj,
-               kTile, s.D, scores);
+  TileProduct p = {.a = r.k, .a_row = s.D, .a_k = 1, .b = r.q_t, .ldb = kTile, .c = r.p, .ldc = kTile, .ahead = &ahead};
+  MultiplyTile(p, at.nj, kTile, s.D, scores);
+  p = {.a = v, .a_row = s.qkv_row(), .a_k = 1, .b = r.do_t, .ldb = kTile, .c = r.ds, .ldc = kTile, .ahead = &ahead};
+  MultiplyTile(p, at.nj, kTile, s.D, scores);
   if (dropout.on) KeepTile(dropout, s, at, r.words, r.rows);
   ScoreGradients(at, r, dropout);
   const Triangle sums = diagonal ? Triangle::kStartAtRow : Triangle::kFull;
-  MultiplyTile(
-      {.a = r.p, .a_row = kTile, .a_k = 1, .b = r.d_o, .ldb = s.D, .c = dv, .ldc = s.qkv_row(), .add = add.onto_dkv},
-      at.nj, s.D, at.ni, sums);
-  MultiplyTile(
-      {.a = r.ds, .a_row = kTile, .a_k = 1, .b = r.q, .ldb = s.D, .c = dk, .ldc = s.qkv_row(), .add = add.onto_dkv},
-      at.nj, s.D, at.ni, sums);
-  MultiplyTile({.a = r.ds, .a_row = 1, .a_k = kTile, .b = r.k, .ldb = s.D, .c = r.dq, .ldc = s.D, .add = add.onto_dq},
-               at.ni, s.D, at.nj, diagonal ? Triangle::kEndAtRow : Triangle::kFull);
+  p = {.a = r.p, .a_row = kTile, .a_k = 1, .b = r.d_o, .ldb = s.D, .c = dv, .ldc = s.qkv_row(), .add = add.onto_dkv};
+  p.ahead = &ahead;
+  MultiplyTile(p, at.nj, s.D, at.ni, sums);
+  p.a = r.ds, p.b = r.q, p.c = dk;
+  MultiplyTile(p, at.nj, s.D, at.ni, sums);
+  p = {.a = r.ds, .a_row = 1, .a_k = kTile, .b = r.k, .ldb = s.D, .c = r.dq, .ldc = s.D, .add = add.onto_dq};
+  p.ahead = &ahead;
+  MultiplyTile(p, at.ni, s.D, at.nj, diagonal ? Triangle::kEndAtRow : Triangle::kFull);
 }
 
 // The gradients of one head of queries, and what it adds to those of its keys and values.
@@ -384,8 +457,9 @@ HWY_INLINE void BackwardHead(const AttentionBackwardArgs& args, const HeadShape&
     LoadRows(args, s, rows, r);
     for (int64_t j = first; j < EndOfTiles(s, i); j += kTile) {
       const bool first_of_head = i == FirstTileThatSees(s, j);  // and so touches these rows of dk and dv
+      RowsAhead ahead = AheadOf(args, s, i, j);
       BackwardTile(args, s, TileAt(s, i, j, documents), r, dropout,
-                   {.onto_dq = j > first, .onto_dkv = !(first_of_group && first_of_head)});
+                   {.onto_dq = j > first, .onto_dkv = !(first_of_group && first_of_head)}, ahead);
     }
     float* dq = static_cast<float*>(args.dqkv) + s.q_offset(i);
     for (int64_t row = 0; row < rows.ni; ++row) {

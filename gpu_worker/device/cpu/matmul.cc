@@ -82,6 +82,8 @@ std::string IsaName(dnnl_cpu_isa_t isa) {
       return "avx512_core_vnni";
     case dnnl_cpu_isa_avx512_core_bf16:
       return "avx512_core_bf16";
+    case dnnl_cpu_isa_avx512_core_amx:
+      return "avx512_core_amx";
     default:
       return absl::StrCat("isa", static_cast<int>(isa));
   }

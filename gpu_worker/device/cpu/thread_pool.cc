@@ -1,8 +1,10 @@
 #include "gpu_worker/device/cpu/thread_pool.h"
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <cstdlib>
+#include <thread>
 
 #include "common/base/mutex.h"
 #include "common/base/status_macros.h"
@@ -10,9 +12,25 @@
 
 namespace eps::worker::cpu {
 
+namespace {
+
+// A thread that sleeps takes some 30 us to be back where the machine is virtual, and a step has hundreds of kernels of a
+// millisecond. Two tiles of 100 us each, on two cores of a virtual Xeon, 23 Nov 2026: 166 us without, 101 us with it; steps
+// are 3 to 5% shorter, with 30 us as with 3 ms.
+constexpr std::chrono::microseconds kSpin{300};
+
+// Until it happens, or for as long as it is worth it. The core is offered to others all the while.
+template <typename Happened>
+void Spin(const Happened& happened) {
+  const auto end = std::chrono::steady_clock::now() + kSpin;
+  while (!happened() && std::chrono::steady_clock::now() < end) std::this_thread::yield();
+}
+
+}  // namespace
+
 struct ThreadPool::Job {
   const TileFn tile;
-  int helpers = 0;  // that work on it; guarded by the pool's mu_
+  std::atomic<int> helpers{0};  // that work on it; counted under the pool's mu_
 };
 
 void ThreadPool::RunParts(const Job& job, int index) {
@@ -26,7 +44,8 @@ void ThreadPool::RunParts(const Job& job, int index) {
   }
 }
 
-bool ThreadPool::TilesLeft() const {
+bool ThreadPool::HasWork() const {
+  if (job_ == nullptr) return false;
   for (const Part& part : parts_) {
     if (part.next.load(std::memory_order_relaxed) < part.end) return true;
   }
@@ -46,6 +65,7 @@ ThreadPool::~ThreadPool() {
   {
     MutexLock lock(mu_);
     stopping_ = true;
+    ++num_calls_;
     work_.NotifyAll();
   }
   for (std::thread& helper : helpers_) helper.join();
@@ -64,11 +84,16 @@ void ThreadPool::ParallelFor(int64_t num_tiles, TileFn tile) {
       parts_[i].end = num_tiles * (i + 1) / threads_;
     }
     job_ = &job;
+    ++num_calls_;
     work_.NotifyAll();
   }
   RunParts(job, 0);
+  {
+    MutexLock lock(mu_);
+    job_ = nullptr;  // a helper that wakes up from now on finds nothing to do
+  }
+  Spin([&] { return job.helpers == 0; });
   MutexLock lock(mu_);
-  job_ = nullptr;  // a helper that wakes up from now on finds nothing to do
   while (job.helpers > 0) done_.Wait(mu_);
 }
 
@@ -76,9 +101,14 @@ void ThreadPool::HelperLoop(int index) {
   FlushDenormals();
   mu_.Lock();
   for (;;) {
-    // A job whose tiles are all taken is left alone, or its helpers would spin until the last one
-    // is done.
-    while (!stopping_ && (job_ == nullptr || !TilesLeft())) work_.Wait(mu_);
+    // A job whose tiles are all taken is left alone.
+    while (!stopping_ && !HasWork()) {
+      const int64_t seen = num_calls_;
+      mu_.Unlock();
+      Spin([&] { return num_calls_ != seen; });
+      mu_.Lock();
+      while (num_calls_ == seen) work_.Wait(mu_);
+    }
     if (stopping_) break;
     Job* job = job_;
     ++job->helpers;

@@ -24,8 +24,9 @@ inline constexpr int64_t kTileScratchFloats = 144 * 1024;  // 576 KiB; see atten
 // not either.
 //
 // Not oneTBB's: nothing here nests, the caller is one of the threads, and a late helper is not
-// waited for, so that a small kernel costs no wake-up. The helpers flush denormals; the caller, a
-// stream's thread, does so itself.
+// waited for, so that a small kernel costs no wake-up. After a job helpers look out for the next one
+// for 0.3 ms before they sleep, and a caller as long for its helpers: their cores count as busy
+// meanwhile. The helpers flush denormals; the caller, a stream's thread, does so itself.
 //
 // Threads: ParallelFor from one thread at a time
 class ThreadPool {
@@ -52,7 +53,7 @@ class ThreadPool {
   };
   void HelperLoop(int index);
   void RunParts(const Job& job, int index);
-  bool TilesLeft() const;
+  bool HasWork() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);  // tiles that nobody took yet
   float* scratch(int index) { return scratch_.get() + index * kTileScratchFloats; }
 
   // Fixed after construction.
@@ -65,6 +66,8 @@ class ThreadPool {
   CondVar work_, done_;
   Job* job_ ABSL_GUARDED_BY(mu_) = nullptr;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  // Of the helpers, to a job or to stop. Changes under mu_; atomic, as those that spin look without it.
+  std::atomic<int64_t> num_calls_{0};
 
   std::vector<std::thread> helpers_;  // last: they use all of the above
 };

@@ -1,6 +1,7 @@
 #include "gpu_worker/device/cpu/thread_pool.h"
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <thread>
 #include <vector>
@@ -30,6 +31,45 @@ TEST(ThreadPoolTest, ManySmallJobsFollowEachOther) {
     sum += tiles.load();
   }
   EXPECT_EQ(sum, 5000 * 6);
+}
+
+// Longer than threads look out before they sleep.
+constexpr std::chrono::milliseconds kLong{5};
+
+TEST(ThreadPoolTest, HelpersThatSleepAreWokenUp) {
+  ThreadPool pool(3);
+  for (int round = 0; round < 20; ++round) {
+    std::atomic<int> together{0};
+    // Each tile waits for the others: all three threads must come.
+    pool.ParallelFor(3, [&](int64_t, float*) {
+      ++together;
+      while (together.load() < 3) std::this_thread::yield();
+    });
+    EXPECT_EQ(together.load(), 3);
+    if (round % 2 == 1) std::this_thread::sleep_for(kLong);
+  }
+}
+
+TEST(ThreadPoolTest, ACallerSleepsUntilALongTileIsDone) {
+  ThreadPool pool(2);
+  for (int round = 0; round < 5; ++round) {
+    std::atomic<int> done{0};
+    pool.ParallelFor(2, [&](int64_t tile, float*) {
+      if (tile == 1) std::this_thread::sleep_for(kLong);
+      ++done;
+    });
+    EXPECT_EQ(done.load(), 2);
+  }
+}
+
+TEST(ThreadPoolTest, EndsWhetherItsHelpersSleepOrNot) {
+  for (const std::chrono::milliseconds idle : {std::chrono::milliseconds(0), kLong}) {
+    for (int round = 0; round < 20; ++round) {
+      ThreadPool pool(3);
+      if (round % 2 == 1) pool.ParallelFor(10, [](int64_t, float*) {});
+      std::this_thread::sleep_for(idle);
+    }
+  }
 }
 
 TEST(ThreadPoolTest, ThreadsHaveScratchOfTheirOwn) {

@@ -10,12 +10,46 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "common/base/status_macros.h"
 #include "gpu_worker/device/cpu/vector_math-inl.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace eps::worker::cpu {
 namespace HWY_NAMESPACE {
+
+// Rows that are read or written soon, asked for between the blocks of products: where rows are kilobytes apart a processor
+// foresees none. Into its second cache, as the first is full of the tile.
+class RowsAhead {
+ public:
+  // n rows of D elements, `row` elements apart
+  HWY_INLINE void Add(const float* rows, int64_t row, int64_t n, int64_t D) {
+    EPS_CHECK(num_parts_ < kMostParts && n > 0);
+    parts_[num_parts_++] = {rows, row, n, D};
+    num_rows_ += n;
+  }
+  // That many blocks will call Next.
+  HWY_INLINE void SpreadOver(int64_t blocks) { rows_per_block_ = (num_rows_ + blocks - 1) / blocks; }
+  HWY_INLINE void Next() {
+    for (int64_t i = 0; i < rows_per_block_ && next_part_ < num_parts_; ++i) {
+      Part& part = parts_[next_part_];
+      for (int64_t d = 0; d < part.D; d += kLineFloats) __builtin_prefetch(part.rows + d, /*rw=*/0, /*locality=*/2);
+      part.rows += part.row;
+      if (--part.left == 0) ++next_part_;
+    }
+  }
+
+ private:
+  struct Part {
+    const float* rows;
+    int64_t row, left, D;
+  };
+  static constexpr int64_t kLineFloats = 16;  // of a cache line
+  static constexpr int kMostParts = 8;
+  Part parts_[kMostParts];
+  int num_parts_ = 0, next_part_ = 0;
+  int64_t num_rows_ = 0, rows_per_block_ = 0;
+};
 
 // c (rows, columns) = a (rows, K) b (K, columns) [+ c [* column_scale]]. Each element is one chain
 // of fused multiply-adds over k in order, whatever the width of a vector or the block it is in: so
@@ -29,6 +63,7 @@ struct TileProduct {
   int64_t ldc = 0;
   bool add = false;                     // onto c
   const float* column_scale = nullptr;  // with add: c's columns are first multiplied by these
+  RowsAhead* ahead = nullptr;           // asked for meanwhile, or null
 };
 
 // 8 rows by 2 vectors: 16 sums in registers hide the latency of two fused multiply-add units with
@@ -119,6 +154,7 @@ HWY_INLINE void MultiplyTile(const TileProduct& p, int64_t rows, int64_t columns
       } else {
         ProductRows<1>(p, row, column, columns, k_begin, k_end);
       }
+      if (p.ahead != nullptr) p.ahead->Next();
     }
     row += block;
   }
