@@ -7,6 +7,7 @@
 #include "common/base/exit_code.h"
 #include "common/base/flags.h"
 #include "common/base/status_macros.h"
+#include "gpu_worker/profile/kept_profile.h"
 #include "gpu_worker/profile/profile_file.h"
 
 namespace eps::cli {
@@ -85,17 +86,20 @@ void AddHostMemoryTo(CLI::App& command, int64_t& host_memory_bytes) {
 
 void AddProfileTo(CLI::App& command, std::string& profile) {
   command
-      .add_option("--profile", profile,
-                  "What plans are made from: a file that `eps profile` has measured. Default: nominal figures")
+      .add_option(
+          "--profile", profile,
+          "What plans are made from: a file that `eps profile` has measured, or \"nominal\" for figures of an "
+          "ordinary machine. Default: what `eps profile` has kept of this machine, device and number of threads; "
+          "else nominal")
       ->type_name("FILE");
 }
 
-absl::StatusOr<worker::Profile> LoadProfile(const std::string& file, const std::string& device) {
-  if (file.empty()) return worker::NominalProfile(device);
-  EPS_ASSIGN_OR_RETURN(worker::Profile profile, worker::ReadProfile(file));
+absl::StatusOr<worker::Profile> LoadProfile(const std::string& chosen, const std::string& device) {
+  if (chosen == worker::kNominalProfile) return worker::NominalProfile(device);
+  EPS_ASSIGN_OR_RETURN(worker::Profile profile, worker::ReadProfile(chosen));
   const auto kind = [](const std::string& name) { return name.substr(0, name.find(':')); };
   if (kind(profile.device) != kind(device)) {
-    return absl::InvalidArgumentError(absl::StrCat(file, ": device: \"", profile.device,
+    return absl::InvalidArgumentError(absl::StrCat(chosen, ": device: \"", profile.device,
                                                    "\", must be of the kind that the run is planned for, ", device));
   }
   return profile;
@@ -108,6 +112,10 @@ void WorkerFlags::SetDefaultMemory(const MemoryRoom& room, int workers) {
   } else {
     sharers = workers;
   }
+}
+
+void WorkerFlags::SetDefaultProfile(int threads_per_worker) {
+  profile = worker::ChooseProfile(profile, device, threads_per_worker);
 }
 
 std::vector<std::string> WorkerFlags::ToArguments(const std::string& address, int default_threads) const {

@@ -38,7 +38,7 @@ struct WorkerFlags {
   int64_t device_memory_bytes = 0;  // 0: not given
   int64_t host_memory_bytes = 0;    // of each worker, for activations; 0: not given
   int threads = 0;                  // 0: not given
-  std::string profile;              // a file of `eps profile`; "": nominal figures
+  std::string profile;              // what --profile says, or by SetDefaultProfile what it stands for
   int sharers = 1;                  // of the device, by workers that have no cap; set by SetDefaultMemory
 
   void AddTo(CLI::App& command);
@@ -46,6 +46,9 @@ struct WorkerFlags {
   // start, plan with the same, and together for no more than there is. A GPU's memory only the worker can see: it is
   // told how many share it.
   void SetDefaultMemory(const MemoryRoom& room, int workers);
+  // The profile that is kept of workers with so many threads, where none was given and one is there: the same for all that
+  // plan, before and after the start.
+  void SetDefaultProfile(int threads_per_worker);
 
   // The worker's own flags, for the daemon at `address`, with `threads` where none were given.
   std::vector<std::string> ToArguments(const std::string& address, int default_threads) const;
@@ -53,8 +56,9 @@ struct WorkerFlags {
 
 void AddHostMemoryTo(CLI::App& command, int64_t& host_memory_bytes);
 void AddProfileTo(CLI::App& command, std::string& profile);
-// file: "": NominalProfile of the device. Errors: ReadProfile's · INVALID_ARGUMENT of another kind of device
-absl::StatusOr<worker::Profile> LoadProfile(const std::string& file, const std::string& device);
+// What worker::ChooseProfile has chosen: kNominalProfile, or a file.
+// Errors: ReadProfile's · INVALID_ARGUMENT of another kind of device
+absl::StatusOr<worker::Profile> LoadProfile(const std::string& chosen, const std::string& device);
 
 // Prints "eps: MESSAGE" to stderr.
 void PrintError(const absl::Status& status);

@@ -1,6 +1,7 @@
 #include "cli/common_flags.h"
 
 #include <cstdint>
+#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -8,7 +9,12 @@
 #include "absl/status/status.h"
 #include "common/base/exit_code.h"
 #include "common/base/memory_room.h"
+#include "common/testing/status_matchers.h"
+#include "common/testing/temp_dir.h"
 #include "gmock/gmock.h"
+#include "gpu_worker/plan/profile.h"
+#include "gpu_worker/profile/kept_profile.h"
+#include "gpu_worker/profile/profile_file.h"
 #include "gtest/gtest.h"
 
 namespace eps::cli {
@@ -46,6 +52,27 @@ TEST(WorkerFlagsTest, AGivenCapIsLeftAloneAndAGpuIsSharedByItsWorkers) {
   WorkerFlags unknown;
   unknown.SetDefaultMemory(MemoryRoom(), 3);
   EXPECT_EQ(unknown.device_memory_bytes, 0);
+}
+
+TEST(WorkerFlagsTest, AllPlanWithOneProfile) {
+  setenv("XDG_CACHE_HOME", "/dev/null", 1);  // where nothing is kept
+  WorkerFlags flags;
+  flags.SetDefaultProfile(2);
+  EXPECT_EQ(flags.profile, worker::kNominalProfile);
+  EXPECT_THAT(flags.ToArguments("h:1", 2),
+              ElementsAre("--connect", "h:1", "--device", "cpu", "--threads", "2", "--profile", "nominal"));
+  flags.profile = "machine.json";
+  flags.SetDefaultProfile(2);
+  EXPECT_EQ(flags.profile, "machine.json");
+}
+
+TEST(LoadProfileTest, OneOfAnotherKindOfDeviceIsRefused) {
+  TempDir folder;
+  const std::string file = folder.File("gpu.json");
+  ASSERT_OK(worker::WriteProfile(file, worker::NominalProfile("cuda")));
+  EXPECT_OK(LoadProfile(file, "cuda:1").status());
+  EXPECT_THAT(LoadProfile(file, "cpu"), StatusIs(absl::StatusCode::kInvalidArgument, "device: \"cuda\""));
+  EXPECT_OK(LoadProfile(worker::kNominalProfile, "cpu").status());
 }
 
 TEST(ReportStartTest, TheExitCodeSaysWhoseTurnItIs) {

@@ -74,12 +74,15 @@ void PrintStep(const WholePlan& plan) {
               std::string(worker::ActivityName(plan.step.timeline.bound())).c_str());
   if (profile.measured == "nominal") {
     std::printf(
-        "  from nominal figures of %s, which rank plans and predict nothing; `eps profile` measures this machine\n",
+        "  from nominal figures of %s, which rank plans and predict nothing; `eps profile` measures this machine, and "
+        "plans find it\n",
         profile.hardware.c_str());
   } else {
-    std::printf(
-        "  from %s, %d threads, measured %s%s\n", profile.hardware.c_str(), profile.threads, profile.measured.c_str(),
-        plan.has_exact_times ? "" : "; this run's layers are scaled from others: `eps profile --run` measures them");
+    std::printf("  from %s, %d threads, measured %s, in %s\n", profile.hardware.c_str(), profile.threads,
+                profile.measured.c_str(), plan.profile_file.c_str());
+    if (!plan.has_exact_times) {
+      std::printf("  this run's layers are scaled from others there: `eps profile --run` measures them\n");
+    }
   }
   if (plan.run.layer_drop.is_on()) {
     std::printf(
@@ -167,6 +170,7 @@ void PrintJson(const WholePlan& plan, const std::optional<PlanExplanation>& expl
                                    {"predicted_seconds", plan.step.timeline.step_seconds},
                                    {"bound", std::string(worker::ActivityName(plan.step.timeline.bound()))},
                                    {"profile", plan.profile.measured},
+                                   {"profile_file", plan.profile_file},
                                    {"exact", plan.has_exact_times}}},
                                  {"worker_host",
                                   {{"boundary_bytes", plan.device.host_boundary_bytes},

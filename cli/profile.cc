@@ -15,7 +15,9 @@
 #include "cli/common_flags.h"
 #include "common/base/exit_code.h"
 #include "common/base/file_util.h"
+#include "common/base/flags.h"
 #include "common/base/status_macros.h"
+#include "gpu_worker/profile/kept_profile.h"
 #include "gpu_worker/profile/profile_file.h"
 
 namespace eps::cli {
@@ -25,7 +27,7 @@ struct ProfileFlags {
   RunFlags run;
   std::string device = "cpu";
   int threads = 0;  // 0: not given
-  std::string out = "profile.json";
+  std::string out;  // "": kept where plans find it
 };
 
 std::string Name(size_t activity) { return std::string(worker::ActivityName(static_cast<worker::Activity>(activity))); }
@@ -58,21 +60,31 @@ void Print(const worker::Profile& profile) {
 
 absl::Status RunProfile(const ProfileFlags& flags) {
   EPS_RETURN_IF_ERROR(flags.run.Load().status());
+  const int threads =
+      flags.threads > 0 ? flags.threads : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  const std::string out = flags.out.empty() ? worker::KeptProfilePath(flags.device, threads) : flags.out;
+  if (out.empty()) {
+    return absl::FailedPreconditionError("neither XDG_CACHE_HOME nor HOME says where to keep it: give --out FILE");
+  }
   // Before some seconds are spent.
-  EPS_RETURN_IF_ERROR(MakeDirs(DirName(flags.out)));
+  EPS_RETURN_IF_ERROR(MakeDirs(DirName(out)));
   EPS_ASSIGN_OR_RETURN(const std::string programs, ProgramFolder());
-  const int threads = flags.threads > 0 ? flags.threads : static_cast<int>(std::thread::hardware_concurrency());
-  std::vector<std::string> arguments = {"--measure", flags.run.run, "--profile", flags.out,
-                                        "--device",  flags.device,  "--threads", absl::StrCat(std::max(1, threads))};
+  std::vector<std::string> arguments = {"--measure", flags.run.run, "--profile", out,
+                                        "--device",  flags.device,  "--threads", absl::StrCat(threads)};
   for (const std::string& field : flags.run.set) arguments.insert(arguments.end(), {"--set", field});
   std::fprintf(stderr, "eps: measuring %s with the layers of %s; nothing else should run for some seconds\n",
                flags.device.c_str(), flags.run.run.c_str());
   EPS_ASSIGN_OR_RETURN(const ProgramEnd end, RunProgram(programs + "/gpu_worker", std::move(arguments)));
   if (end.exit_code == kExitBadInput) return absl::InvalidArgumentError(end.last_words);
   if (end.exit_code != kExitDone) return absl::InternalError(end.last_words);
-  EPS_ASSIGN_OR_RETURN(const worker::Profile profile, worker::ReadProfile(flags.out));
+  EPS_ASSIGN_OR_RETURN(const worker::Profile profile, worker::ReadProfile(out));
   Print(profile);
-  std::printf("\nin %s, for --profile of eps plan, eps train and gpu_worker\n", flags.out.c_str());
+  if (flags.out.empty()) {
+    std::printf("\nkept in %s, where plans and workers with %s and %d threads each find it\n", out.c_str(),
+                flags.device.c_str(), threads);
+  } else {
+    std::printf("\nin %s, for --profile of eps plan, eps train and gpu_worker\n", out.c_str());
+  }
   return absl::OkStatus();
 }
 
@@ -89,7 +101,12 @@ void AddProfile(CLI::App& app, int* exit_code) {
   command->add_option("--threads", flags->threads, "Threads that compute, as the workers will have. Default: the cores")
       ->type_name("N")
       ->check(CLI::Range(1, 1024));
-  command->add_option("--out", flags->out, "Where to write it")->type_name("FILE")->capture_default_str();
+  command
+      ->add_option("--out", flags->out,
+                   "Writes it there, for --profile. Default: it is kept where plans and workers look for it, below "
+                   "$XDG_CACHE_HOME/eps or ~/.cache/eps")
+      ->type_name("FILE")
+      ->check(NotEmpty());
   command->callback([flags, exit_code] { *exit_code = ReportStart(RunProfile(*flags)); });
 }
 

@@ -37,6 +37,7 @@
 #include "common/checkpoint/checkpoint_files.h"
 #include "common/grpc/thread_needs.h"
 #include "common/telemetry/trace_file.h"
+#include "gpu_worker/profile/kept_profile.h"
 
 namespace eps::cli {
 namespace {
@@ -96,7 +97,7 @@ void SayStart(const TrainFlags& flags, const RunOutline& outline) {
 // What the plan says of a step, to be drawn below one that was measured. Empty where it says nothing of that: several
 // workers, no measured profile, a cap that the worker alone knows, steps that each leave out other blocks.
 absl::StatusOr<std::vector<TraceTrack>> PredictedTracks(const TrainFlags& flags, const TracedStep& measured) {
-  if (flags.workers > 1 || flags.worker.profile.empty() || flags.worker.device_memory_bytes == 0) {
+  if (flags.workers > 1 || flags.worker.profile == worker::kNominalProfile || flags.worker.device_memory_bytes == 0) {
     return std::vector<TraceTrack>();
   }
   EPS_ASSIGN_OR_RETURN(RunConfig run, flags.run.Load());
@@ -136,6 +137,7 @@ absl::Status FinishTrace(const TrainFlags& flags) {
 
 int RunTrain(TrainFlags flags) {
   flags.worker.SetDefaultMemory(FindMemoryRoom(), flags.workers);
+  flags.worker.SetDefaultProfile(flags.ThreadsPerWorker());
   const std::string out = flags.OutFolder();
   const absl::Status room = CheckThreadRoom(RunThreads(flags.workers, flags.ThreadsPerWorker()));
   const absl::StatusOr<RunOutline> outline =
@@ -215,7 +217,7 @@ void AddTrain(CLI::App& app, int* exit_code) {
       ->type_name("HOST:PORT");
   command->add_flag("--trace", flags->trace,
                     "Leaves trace.json, what each process did and waited for, for ui.perfetto.dev, and timeline.svg, a "
-                    "picture of one step, with --profile of one worker beside what was predicted");
+                    "picture of one step, with a measured profile and one worker beside what was predicted");
   command->add_flag("--quiet", flags->quiet, "No progress");
   command->footer(
       "In DIR it leaves summary.json, metrics.jsonl, loss.svg, checkpoints/ and logs/ (docs/formats.md).\n"

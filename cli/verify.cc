@@ -233,10 +233,11 @@ class Verification {
 };
 
 absl::StatusOr<int> Verify(VerifyFlags flags) {
-  // The same cap for all, whatever their number.
+  const int most_threads = std::max(flags.worker.threads, static_cast<int>(std::thread::hardware_concurrency()));
+  // The same cap and profile for all, whatever their number.
   flags.worker.SetDefaultMemory(FindMemoryRoom(), flags.workers);
-  EPS_RETURN_IF_ERROR(CheckThreadRoom(RunThreads(
-      flags.workers, std::max(flags.worker.threads, static_cast<int>(std::thread::hardware_concurrency())))));
+  flags.worker.SetDefaultProfile(flags.worker.threads > 0 ? flags.worker.threads : most_threads);
+  EPS_RETURN_IF_ERROR(CheckThreadRoom(RunThreads(flags.workers, most_threads)));
   EPS_RETURN_IF_ERROR(CheckBeforeTraining({.run = flags.run, .worker = flags.worker}).status());
   EPS_ASSIGN_OR_RETURN(RunConfig run, flags.run.Load());
   flags.steps = std::min(flags.steps, run.steps);

@@ -14,6 +14,7 @@
 #include "gpu_worker/plan/planner.h"
 #include "gpu_worker/plan/profile.h"
 #include "gpu_worker/plan/step_costs.h"
+#include "gpu_worker/profile/kept_profile.h"
 
 namespace eps::cli {
 
@@ -22,7 +23,10 @@ absl::StatusOr<WholePlan> MakeWholePlan(WholePlanRequest whole) {
   plan.device_name = whole.device;
   plan.device_on_host = worker::IsOnHost(whole.device);
   plan.run = std::move(whole.run);
-  EPS_ASSIGN_OR_RETURN(plan.profile, LoadProfile(whole.profile, whole.device));
+  plan.threads =
+      whole.threads > 0 ? whole.threads : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  plan.profile_file = worker::ChooseProfile(whole.profile, whole.device, plan.threads);
+  EPS_ASSIGN_OR_RETURN(plan.profile, LoadProfile(plan.profile_file, whole.device));
   EPS_ASSIGN_OR_RETURN(plan.model, BuildModel(plan.run.model));
   EPS_ASSIGN_OR_RETURN(const worker::KernelSizes kernels,
                        worker::FindKernelSizes(whole.device, plan.run.precision.wire));
@@ -48,8 +52,6 @@ absl::StatusOr<WholePlan> MakeWholePlan(WholePlanRequest whole) {
         worker::PredictStep(request, plan.device, {.dropped = dropped, .workers = plan.workers}).timeline.step_seconds;
   }
   plan.has_exact_times = worker::HasExactTimes(plan.profile, plan.model, plan.run, kernels);
-  plan.threads =
-      whole.threads > 0 ? whole.threads : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
   plan.outside_bytes = request.kernels.outside_bytes(plan.threads);
   plan.host = server::ComputeDaemonMemory(plan.model, plan.run);
   return plan;

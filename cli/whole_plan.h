@@ -28,6 +28,7 @@ struct WholePlan {
   bool host_raises_cap = false;  // boundaries that it may not hold must stay on the device
   server::DaemonMemory host;
   worker::Profile profile;       // that the device's part was searched with
+  std::string profile_file;      // where it is from, or worker::kNominalProfile
   bool has_exact_times = false;  // the profile has each of the run's layers, in its very shape
   int workers = 1;
   worker::Prediction step;  // of as many workers, and every layer
@@ -49,7 +50,7 @@ struct WholePlanRequest {
   int64_t device_memory_bytes = 0;  // these three: 0 where they are not given
   int64_t host_memory_bytes = 0;    // of a worker, for activations
   int threads = 0;
-  std::string profile = {};  // a file of `eps profile`; "": nominal figures of the device
+  std::string profile = {};  // what worker::ChooseProfile is told
   int workers = 1;           // whose step is predicted
 };
 // Errors: RESOURCE_EXHAUSTED naming the smallest cap that would do · INVALID_ARGUMENT no such device; the profile's

@@ -25,6 +25,7 @@
 #include "common/grpc/thread_needs.h"
 #include "common/spec/run_config.h"
 #include "common/telemetry/trace_log.h"
+#include "gpu_worker/profile/kept_profile.h"
 #include "gpu_worker/profile/profile_file.h"
 #include "gpu_worker/telemetry/forward_log.h"
 #include "gpu_worker/worker.h"
@@ -137,7 +138,9 @@ int WorkerMain(int argc, char** argv, WorkerHooks hooks) {
       "--metrics-any-address", options.metrics_any_address,
       "Allows a --metrics-listen and --health-listen that other machines reach; neither has TLS or a password");
   auto* profile_flag = app.add_option("--profile", profile,
-                                      "What the plan is made from: a file of `eps profile` (default: nominal figures)")
+                                      "What the plan is made from: a file of `eps profile`, or \"nominal\" for figures "
+                                      "of an ordinary machine (default: what `eps profile` has kept of this machine, "
+                                      "device and number of threads; else nominal)")
                            ->type_name("FILE");
   auto* measure = app.add_option("--measure", measured_run,
                                  "Only measure the device, with the layers of this RunSpec, into --profile, and end")
@@ -165,8 +168,8 @@ int WorkerMain(int argc, char** argv, WorkerHooks hooks) {
     const absl::Status measured = Measure(options, measured_run, overrides, profile);
     return Report(measured, WorkerExitCode(measured));
   }
-  if (!profile.empty()) {
-    absl::StatusOr<Profile> read = ReadProfile(profile);
+  if (const std::string chosen = ChooseProfile(profile, options.device, options.threads); chosen != kNominalProfile) {
+    absl::StatusOr<Profile> read = ReadProfile(chosen);
     if (!read.ok()) return Report(read.status(), StartExitCode(read.status()));
     options.profile = std::make_shared<const Profile>(*std::move(read));
   }

@@ -7,6 +7,8 @@
 #include <fstream>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/string_view.h"
 
 namespace eps {
 
@@ -31,6 +33,15 @@ std::string HostIdentity() {
   std::string id;
   if (file >> id) return id;
   return HostName();
+}
+
+std::string ProcessorName() {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);) {
+    if (!absl::StartsWith(line, "model name")) continue;
+    return std::string(absl::StripAsciiWhitespace(absl::string_view(line).substr(line.find(':') + 1)));
+  }
+  return "";
 }
 
 bool IsAddressLiteral(const std::string& host) {

@@ -15,6 +15,9 @@ std::string HostName();
 // not say.
 std::string HostIdentity();
 
+// What Linux calls the processor: "AMD EPYC 7543 32-Core Processor"; "" where it has no name for it, as on arm64.
+std::string ProcessorName();
+
 // An IPv4 or IPv6 address, not a name.
 bool IsAddressLiteral(const std::string& host);
 

@@ -18,6 +18,14 @@ TEST(HostTest, TheMachineHasANameThatCanBePrinted) {
   for (const char c : name) EXPECT_TRUE(c > ' ' && c < 0x7f) << name;
 }
 
+TEST(HostTest, TheProcessorsNameIsOneLine) {
+  const std::string name = ProcessorName();
+  EXPECT_EQ(name.find_first_of("\n:\t"), std::string::npos) << name;
+#if defined(__x86_64__)
+  EXPECT_NE(name, "");
+#endif
+}
+
 TEST(HostTest, OnlyLoopbackIsLoopback) {
   for (const char* host : {"127.0.0.1", "127.9.9.9", "::1", "localhost"}) EXPECT_TRUE(IsLoopbackHost(host)) << host;
   for (const char* host :

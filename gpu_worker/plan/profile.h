@@ -33,7 +33,7 @@ struct LayerTimes {
 
 // What a plan's time is computed from: measured once on a machine (`eps profile`), or nominal. Plain data.
 struct Profile {
-  std::string hardware;  // for people: the device's model
+  std::string hardware;  // for people: the device's model, the host's processor
   std::string device;    // "cpu", "cuda:0"
   int threads = 1;       // that computed
   std::string measured;  // the date, or "nominal"

@@ -4,10 +4,12 @@
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -18,6 +20,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "common/base/host.h"
 #include "common/base/status_macros.h"
 #include "common/model/model_spec.h"
 #include "gpu_worker/device/device.h"
@@ -45,18 +48,32 @@ double Since(Clock::time_point begin) { return std::chrono::duration<double>(Clo
 // A piece of work that can be done again and again, and waited for; errors stay in the stream.
 using Unit = std::function<absl::Status()>;
 
-absl::StatusOr<double> MedianSeconds(const Unit& unit, double seconds) {
-  EPS_RETURN_IF_ERROR(unit());
-  std::vector<double> samples;
-  const Clock::time_point begin = Clock::now();
-  while (samples.size() < 3 || Since(begin) < seconds) {
-    const Clock::time_point start = Clock::now();
-    EPS_RETURN_IF_ERROR(unit());
-    samples.push_back(Since(start));
+// A machine that is shared is slower for tenths of a second at a time: everything is measured in so many rounds.
+constexpr int kRounds = 5;
+
+// A piece of work whose time is wanted.
+struct TimedUnit {
+  std::string what;
+  Unit unit;
+  std::vector<double> samples = {};  // seconds
+
+  absl::Status RunFor(double seconds) {
+    const Clock::time_point begin = Clock::now();
+    do {
+      const Clock::time_point start = Clock::now();
+      EPS_RETURN_IF_ERROR(unit());
+      samples.push_back(Since(start));
+    } while (Since(begin) < seconds);
+    return absl::OkStatus();
   }
-  std::nth_element(samples.begin(), samples.begin() + static_cast<int64_t>(samples.size() / 2), samples.end());
-  return samples[samples.size() / 2];
-}
+  // The mean, as a step is a sum of many; without the fastest and slowest tenth.
+  double Seconds() {
+    std::sort(samples.begin(), samples.end());
+    const auto dropped = static_cast<std::ptrdiff_t>(samples.size() / 10);
+    const double sum = std::accumulate(samples.begin() + dropped, samples.end() - dropped, 0.0);
+    return sum / static_cast<double>(static_cast<std::ptrdiff_t>(samples.size()) - 2 * dropped);
+  }
+};
 
 // How often each of them is done in a second while all of them run.
 absl::StatusOr<std::vector<double>> RatesTogether(const std::vector<const Unit*>& units, double seconds) {
@@ -80,6 +97,32 @@ absl::StatusOr<std::vector<double>> RatesTogether(const std::vector<const Unit*>
   for (std::thread& thread : threads) thread.join();
   for (const absl::Status& status : statuses) EPS_RETURN_IF_ERROR(status);
   return rates;
+}
+
+// By how much `times` of one take longer when another is begun with the first of them, as in a step, where copies and updates
+// come one by one: each then takes a core at once, and a kernel waits for what a thread without one has begun. Where both go
+// on and on, the threads find a balance, and the loss is half as large.
+absl::StatusOr<double> SecondsLost(const Unit& unit, int64_t times, const Unit& other, double seconds) {
+  const auto run_all = [&] {
+    absl::Status status;
+    for (int64_t i = 0; i < times; ++i) status.Update(unit());
+    return status;
+  };
+  TimedUnit alone = {.what = "", .unit = run_all};
+  TimedUnit with_other = {.what = "", .unit = [&] {
+                            absl::Status of_other;
+                            std::thread thread([&] { of_other = other(); });
+                            absl::Status status = run_all();
+                            thread.join();
+                            status.Update(of_other);
+                            return status;
+                          }};
+  const Clock::time_point begin = Clock::now();
+  do {
+    EPS_RETURN_IF_ERROR(alone.RunFor(0));
+    EPS_RETURN_IF_ERROR(with_other.RunFor(0));
+  } while (Since(begin) < seconds);
+  return with_other.Seconds() - alone.Seconds();
 }
 
 // Reads and writes what a fused AdamW does, element by element, in `threads` threads: 28 bytes each.
@@ -124,14 +167,14 @@ class Measurement {
     profile_.device = request_.device;
     profile_.threads = request_.threads;
     profile_.hardware = device_->properties().model;
+    if (const std::string processor = ProcessorName(); !processor.empty()) {
+      absl::StrAppend(&profile_.hardware, ", ", processor);
+    }
     profile_.measured = absl::FormatTime("%Y-%m-%d", absl::Now(), absl::UTCTimeZone());
     const Profile nominal = NominalProfile(request_.device);
     profile_.network_bytes_per_second = nominal.network_bytes_per_second;
     profile_.step_seconds = nominal.step_seconds;
-    for (const LayerKind kind : kLayerKinds) {
-      EPS_RETURN_IF_ERROR(MeasureLayer(LayerOf(kind)));
-    }
-    EPS_RETURN_IF_ERROR(MeasureGradients());
+    EPS_RETURN_IF_ERROR(MeasureLayers());
     EPS_RETURN_IF_ERROR(MeasureSharing());
     EPS_RETURN_IF_ERROR(MeasureWork());
     return std::move(profile_);
@@ -230,41 +273,56 @@ class Measurement {
   PassContext Context() const {
     return {.shape = shape_, .seed = model_.config.init_seed, .vnodes = vnodes_, .gradients = run_.precision.gradients};
   }
-  absl::StatusOr<double> Seconds(Kind kind, const LayerSpec& layer) {
-    request_.on_progress(Title(StepOf(kind, layer), model_));
-    return MedianSeconds(UnitOf(kind, layer), request_.seconds);
+  TimedUnit Timed(Kind kind, const LayerSpec& layer) {
+    return {.what = Title(StepOf(kind, layer), model_), .unit = UnitOf(kind, layer)};
   }
-
-  absl::Status MeasureLayer(const LayerSpec& layer) {
-    LayerTimes times{.kind = layer.kind, .shape = shape_};
-    const bool is_head = layer.kind == LayerKind::kHead;
-    EPS_ASSIGN_OR_RETURN(times.forward_seconds, Seconds(is_head ? Kind::kLoss : Kind::kForward, layer));
-    if (layer.kind == LayerKind::kBlock) {
-      EPS_ASSIGN_OR_RETURN(times.recompute_seconds, Seconds(Kind::kRecompute, layer));
-      if (shape_.expands()) {
-        EPS_ASSIGN_OR_RETURN(times.expand_seconds, Seconds(Kind::kExpand, layer));
+  absl::Status TakeTurns(std::vector<TimedUnit>& units) {
+    for (TimedUnit& each : units) EPS_RETURN_IF_ERROR(each.unit());  // its pages and code
+    for (int round = 0; round < kRounds; ++round) {
+      for (TimedUnit& each : units) {
+        request_.on_progress(each.what);
+        EPS_RETURN_IF_ERROR(each.RunFor(request_.seconds / kRounds));
       }
     }
-    if (layer.id >= model_.lowest_trainable_layer()) {
-      EPS_ASSIGN_OR_RETURN(times.backward_seconds, Seconds(is_head ? Kind::kHead : Kind::kBackward, layer));
-    }
-    profile_.layers.push_back(times);
     return absl::OkStatus();
   }
 
-  // Of the layer that trains most: zeroed, finished and emitted, by the bytes that each reads and writes.
-  absl::Status MeasureGradients() {
-    const LayerSpec& layer =
+  // Each kind of layer, and the gradient of the layer that trains most: zeroed, finished and emitted, by the bytes that each
+  // reads and writes.
+  absl::Status MeasureLayers() {
+    for (const LayerKind kind : kLayerKinds) profile_.layers.push_back({.kind = kind, .shape = shape_});
+    std::vector<TimedUnit> units;
+    std::vector<double*> results;  // of each unit: where it is added
+    for (LayerTimes& times : profile_.layers) {
+      const LayerSpec& layer = LayerOf(times.kind);
+      const auto add = [&](Kind kind, double& seconds) {
+        units.push_back(Timed(kind, layer));
+        results.push_back(&seconds);
+      };
+      const bool is_head = times.kind == LayerKind::kHead;
+      add(is_head ? Kind::kLoss : Kind::kForward, times.forward_seconds);
+      if (times.kind == LayerKind::kBlock) add(Kind::kRecompute, times.recompute_seconds);
+      if (times.kind == LayerKind::kBlock && shape_.expands()) add(Kind::kExpand, times.expand_seconds);
+      if (layer.id >= model_.lowest_trainable_layer()) {
+        add(is_head ? Kind::kHead : Kind::kBackward, times.backward_seconds);
+      }
+    }
+    const LayerSpec& largest =
         *std::max_element(model_.layers.begin(), model_.layers.end(),
                           [](const LayerSpec& a, const LayerSpec& b) { return a.trainable_elems < b.trainable_elems; });
-    if (!layer.trains()) return absl::OkStatus();
-    double seconds = 0;
-    for (const Kind kind : {Kind::kZeroGradient, Kind::kFinishLeaf, Kind::kEmitGradient}) {
-      EPS_ASSIGN_OR_RETURN(const double more, Seconds(kind, layer));
-      seconds += more;
+    double gradient_seconds = 0;
+    if (largest.trains()) {
+      for (const Kind kind : {Kind::kZeroGradient, Kind::kFinishLeaf, Kind::kEmitGradient}) {
+        units.push_back(Timed(kind, largest));
+        results.push_back(&gradient_seconds);
+      }
     }
-    const double bytes = 4 + 8 + 4 + static_cast<double>(SizeOf(run_.precision.gradients));
-    profile_.gradient_bytes_per_second = static_cast<double>(layer.trainable_elems) * bytes / seconds;
+    EPS_RETURN_IF_ERROR(TakeTurns(units));
+    for (size_t i = 0; i < units.size(); ++i) *results[i] += units[i].Seconds();
+    if (largest.trains()) {
+      const double bytes = 4 + 8 + 4 + static_cast<double>(SizeOf(run_.precision.gradients));
+      profile_.gradient_bytes_per_second = static_cast<double>(largest.trainable_elems) * bytes / gradient_seconds;
+    }
     return absl::OkStatus();
   }
 
@@ -286,24 +344,39 @@ class Measurement {
         },
         [&] { return update.Run(); },
     };
-    std::array<double, kNumActivities> alone = {};
-    for (size_t a = 0; a < units.size(); ++a) {
-      request_.on_progress("copies and updates");
-      EPS_ASSIGN_OR_RETURN(const std::vector<double> rates, RatesTogether({&units[a]}, request_.seconds));
-      alone[a] = rates[0];
+    std::array<double, kNumActivities> alone = {};  // times in a second, as in the next
+    std::array<std::array<double, kNumActivities>, kNumActivities> beside = {};
+    std::array<double, kNumActivities> lost = {};  // seconds of compute, by each time
+    const double seconds = request_.seconds / kRounds;
+    for (int round = 0; round < kRounds; ++round) {
+      for (size_t a = 0; a < units.size(); ++a) {
+        request_.on_progress("copies and updates");
+        EPS_ASSIGN_OR_RETURN(const std::vector<double> rates, RatesTogether({&units[a]}, seconds));
+        alone[a] += rates[0] / kRounds;
+        for (size_t b = a + 1; b < units.size(); ++b) {
+          request_.on_progress("what is done at once");
+          EPS_ASSIGN_OR_RETURN(const std::vector<double> both, RatesTogether({&units[a], &units[b]}, 2 * seconds));
+          beside[a][b] += both[0] / kRounds;
+          beside[b][a] += both[1] / kRounds;
+        }
+      }
+      for (size_t b = 1; b < units.size(); ++b) {
+        const double others = 1.5 * alone[0] / alone[b];  // of compute's, so that the other ends before it
+        const int64_t times = std::max<int64_t>(1, static_cast<int64_t>(std::ceil(others)));
+        EPS_ASSIGN_OR_RETURN(const double more, SecondsLost(units[0], times, units[b], 4 * seconds));
+        lost[b] += more / kRounds;
+      }
     }
     const auto bytes = static_cast<double>(CopyBytes());
     profile_.in_bytes_per_second = alone[1] * bytes;
     profile_.out_bytes_per_second = alone[2] * bytes;
     profile_.update_bytes_per_second = alone[3] * UpdateLoop::kBytes * static_cast<double>(UpdateLoop::kElems);
-    for (size_t a = 0; a < units.size(); ++a) {
-      for (size_t b = a + 1; b < units.size(); ++b) {
-        request_.on_progress("what is done at once");
-        EPS_ASSIGN_OR_RETURN(const std::vector<double> rates,
-                             RatesTogether({&units[a], &units[b]}, 2 * request_.seconds));
-        profile_.sharing[a][b] = std::clamp(rates[0] / alone[a], 0.01, 1.0);
-        profile_.sharing[b][a] = std::clamp(rates[1] / alone[b], 0.01, 1.0);
+    const auto part = [](double of_speed) { return std::clamp(of_speed, 0.01, 1.0); };
+    for (size_t a = 1; a < units.size(); ++a) {
+      for (size_t b = 0; b < units.size(); ++b) {
+        if (a != b) profile_.sharing[a][b] = part(beside[a][b] / alone[a]);
       }
+      profile_.sharing[0][a] = part(1 - lost[a] * alone[a] * profile_.sharing[a][0]);
     }
     return absl::OkStatus();
   }
@@ -326,8 +399,9 @@ class Measurement {
       EPS_RETURN_IF_ERROR(compute().Synchronize());
       return out.Synchronize();
     };
-    EPS_ASSIGN_OR_RETURN(const double seconds, MedianSeconds(bounce, request_.seconds / 4));
-    profile_.work_seconds = seconds / (2 * kTurns);
+    std::vector<TimedUnit> units = {{.what = "streams that wait for each other", .unit = bounce}};
+    EPS_RETURN_IF_ERROR(TakeTurns(units));
+    profile_.work_seconds = units[0].Seconds() / (2 * kTurns);
     return absl::OkStatus();
   }
 

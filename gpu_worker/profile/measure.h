@@ -16,7 +16,7 @@ struct MeasureRequest {
   const DeviceBackend* backend = nullptr;
   std::string device = "cpu";
   int threads = 1;
-  double seconds = 0.15;  // of each figure, at least; a large layer's takes a few runs of it
+  double seconds = 0.15;  // of each figure, at least; a large layer takes five runs of it and more
   std::function<void(const std::string& what)> on_progress = [](const std::string&) {};
 };
 

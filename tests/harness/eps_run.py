@@ -22,6 +22,9 @@ EPS = BIN / "eps"
 SANITIZER = os.environ.get("EPS_SANITIZER", "")
 TIME_SCALE = float(os.environ.get("EPS_TIME_SCALE", 1))
 
+# Plans are made from nominal figures, whatever profile this machine keeps.
+os.environ["XDG_CACHE_HOME"] = "/dev/null"
+
 CANNOT_RUN_HERE = 77  # exit code, as ./test understands it
 
 # Of a test that measures a process: its memory, or how fast it is.

@@ -1,9 +1,10 @@
 """eps profile, and what is made from it: plans, predicted steps, swapped activations that change no bit."""
 
 import json
+import os
 import xml.dom.minidom
 
-from eps_run import EPS, SystemTest, run, summary
+from eps_run import EPS, SystemTest, run, summary, train_command
 
 
 class ProfileTest(SystemTest):
@@ -40,6 +41,34 @@ class ProfileTest(SystemTest):
         self.assertTrue(all(event["dur"] > 0 for event in forwards))
         nominal = self.plan(spec)["step"]
         self.assertEqual((nominal["profile"], nominal["exact"]), ("nominal", False))
+
+    def test_what_is_kept_of_a_machine_is_found(self):
+        spec = self.work.spec()
+        env = {**os.environ, "XDG_CACHE_HOME": str(self.work.path / "cache")}
+
+        def step(*args):
+            done = run([str(EPS), "plan", "--run", str(spec), "--json", *args], env=env)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            return json.loads(done.stdout)["step"]
+
+        done = run([str(EPS), "profile", "--run", str(spec), "--threads", "1"], env=env)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        kept = list((self.work.path / "cache" / "eps" / "profiles").iterdir())
+        self.assertEqual(len(kept), 1)
+        self.assertIn(f"kept in {kept[0]}", done.stdout)
+        found = step("--threads", "1")
+        self.assertEqual((found["profile_file"], found["exact"]), (str(kept[0]), True))
+        for other in (("--threads", "1", "--profile", "nominal"), ("--threads", "3"), ("--threads", "1", "--device", "cuda")):
+            self.assertEqual(step(*other)["profile"], "nominal")
+        for profile, predicts in (((), True), (("--profile", "nominal"), False)):
+            out = self.work.out("predicted" if predicts else "not-predicted")
+            done = run(train_command(spec, out, "--threads", "1", *profile), env=env)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertEqual(summary(out)["step_seconds"]["predicted"] is not None, predicts)
+        homeless = {name: value for name, value in env.items() if name not in ("XDG_CACHE_HOME", "HOME")}
+        done = run([str(EPS), "profile", "--run", str(spec)], env=homeless)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("give --out FILE", done.stderr)
 
     def test_a_plan_is_explained_and_drawn(self):
         spec = self.work.spec()

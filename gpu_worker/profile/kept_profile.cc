@@ -1,0 +1,53 @@
+#include "gpu_worker/profile/kept_profile.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <thread>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/host.h"
+#include "gpu_worker/profile/profile_file.h"
+
+namespace eps::worker {
+namespace {
+
+// $XDG_CACHE_HOME, which counts only if it is absolute (XDG Base Directory Specification), or ~/.cache; "" without a home.
+std::string CacheFolder() {
+  const char* cache = std::getenv("XDG_CACHE_HOME");
+  if (cache != nullptr && cache[0] == '/') return cache;
+  const char* home = std::getenv("HOME");
+  return home != nullptr && home[0] == '/' ? absl::StrCat(home, "/.cache") : "";
+}
+
+// Letters and digits; of anything else between them one underscore.
+std::string AsFileName(const std::string& text) {
+  std::string name;
+  for (const char c : text) {
+    if (absl::ascii_isalnum(static_cast<unsigned char>(c))) {
+      name += c;
+    } else if (!name.empty() && name.back() != '_') {
+      name += '_';
+    }
+  }
+  if (!name.empty() && name.back() == '_') name.pop_back();
+  return name.empty() ? "processor" : name;
+}
+
+}  // namespace
+
+std::string KeptProfilePath(const std::string& device, int threads) {
+  const std::string folder = CacheFolder();
+  if (folder.empty()) return "";
+  return absl::StrCat(folder, "/eps/profiles/", AsFileName(ProcessorName()), "-",
+                      std::max(1u, std::thread::hardware_concurrency()), "-", AsFileName(device), "-", threads,
+                      ".json");
+}
+
+std::string ChooseProfile(const std::string& told, const std::string& device, int threads) {
+  if (!told.empty()) return told;
+  const std::string kept = KeptProfilePath(device, threads);
+  return !kept.empty() && ReadProfile(kept).ok() ? kept : kNominalProfile;
+}
+
+}  // namespace eps::worker
