@@ -326,6 +326,12 @@ class Measurement {
     return absl::OkStatus();
   }
 
+  double SecondsOfBlock() const {  // forward
+    return std::find_if(profile_.layers.begin(), profile_.layers.end(),
+                        [](const LayerTimes& times) { return times.kind == LayerKind::kBlock; })
+        ->forward_seconds;
+  }
+
   // Copies of swapped activations, updates and a block's forward, each alone and each beside each other.
   absl::Status MeasureSharing() {
     UpdateLoop update(static_cast<int>(std::max(1u, std::thread::hardware_concurrency())));
@@ -347,24 +353,27 @@ class Measurement {
     std::array<double, kNumActivities> alone = {};  // times in a second, as in the next
     std::array<std::array<double, kNumActivities>, kNumActivities> beside = {};
     std::array<double, kNumActivities> lost = {};  // seconds of compute, by each time
-    const double seconds = request_.seconds / kRounds;
-    for (int round = 0; round < kRounds; ++round) {
+    // Each of them runs compute some twenty times, however long it takes.
+    const int rounds = SecondsOfBlock() < request_.seconds / kRounds ? kRounds : 1;
+    const double seconds = request_.seconds / rounds;
+    for (int round = 0; round < rounds; ++round) {
       for (size_t a = 0; a < units.size(); ++a) {
         request_.on_progress("copies and updates");
         EPS_ASSIGN_OR_RETURN(const std::vector<double> rates, RatesTogether({&units[a]}, seconds));
-        alone[a] += rates[0] / kRounds;
+        alone[a] += rates[0] / rounds;
         for (size_t b = a + 1; b < units.size(); ++b) {
           request_.on_progress("what is done at once");
           EPS_ASSIGN_OR_RETURN(const std::vector<double> both, RatesTogether({&units[a], &units[b]}, 2 * seconds));
-          beside[a][b] += both[0] / kRounds;
-          beside[b][a] += both[1] / kRounds;
+          beside[a][b] += both[0] / rounds;
+          beside[b][a] += both[1] / rounds;
         }
       }
       for (size_t b = 1; b < units.size(); ++b) {
-        const double others = 1.5 * alone[0] / alone[b];  // of compute's, so that the other ends before it
+        // Rates are sums of the rounds so far. Of compute's as many that the other ends before them.
+        const double others = 1.5 * alone[0] / alone[b];
         const int64_t times = std::max<int64_t>(1, static_cast<int64_t>(std::ceil(others)));
         EPS_ASSIGN_OR_RETURN(const double more, SecondsLost(units[0], times, units[b], 4 * seconds));
-        lost[b] += more / kRounds;
+        lost[b] += more / rounds;
       }
     }
     const auto bytes = static_cast<double>(CopyBytes());
