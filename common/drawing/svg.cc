@@ -99,9 +99,9 @@ std::string DrawAxes(const SvgFrame& frame, const SvgAxes& axes) {
   }
   for (const double tick : Ticks(frame.low_x, frame.high_x, 8)) {
     if (axes.whole_x && tick != std::floor(tick)) continue;
-    absl::StrAppend(
-        &svg, SvgLine("grid", frame.x(tick), frame.top, frame.x(tick), frame.bottom),
-        SvgText(frame.x(tick), frame.bottom + 18, "middle", absl::StrFormat(axes.whole_x ? "%.0f" : "%g", tick)));
+    const std::string label = axes.whole_x ? absl::StrFormat("%.0f", tick) : absl::StrFormat("%g", tick);
+    absl::StrAppend(&svg, SvgLine("grid", frame.x(tick), frame.top, frame.x(tick), frame.bottom),
+                    SvgText(frame.x(tick), frame.bottom + 18, "middle", label));
   }
   const double middle_y = (frame.top + frame.bottom) / 2;
   absl::StrAppend(
