@@ -99,9 +99,9 @@ absl::StatusOr<std::vector<double>> RatesTogether(const std::vector<const Unit*>
   return rates;
 }
 
-// By how much `times` of one take longer when another is begun with the first of them, as in a step, where copies and updates
-// come one by one: each then takes a core at once, and a kernel waits for what a thread without one has begun. Where both go
-// on and on, the threads find a balance, and the loss is half as large.
+// By how much `times` of one take longer when another is begun with the first of them, as in a step, where copies and
+// updates come one by one: each then takes a core at once, and a kernel waits for what a thread without one has begun.
+// Where both go on and on the threads find a balance, and the loss is less.
 absl::StatusOr<double> SecondsLost(const Unit& unit, int64_t times, const Unit& other, double seconds) {
   const auto run_all = [&] {
     absl::Status status;
