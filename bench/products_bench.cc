@@ -1,15 +1,14 @@
 // The peak that a relay's products are measured against: its very products, back to back.
 //
-//   products_bench THREADS ROUNDS < products.json
+//   products_bench tiles|library THREADS ROUNDS < products.json
 //
-// products.json: [["NN", M, N, K, calls], ...], calls being a step's. Each by the cpu device's tiles on its pool of threads,
-// and by one call of oneDNN for the whole product with threads of its own; the faster of the two is the peak, so that the
-// device's way to cut products is measured too. Prints one JSON object: operations of a step, seconds of a step in each
-// way, and in the faster of each shape.
+// products.json: [["NN", M, N, K], ...]. Each by the cpu device's tiles on its pool of threads, or by one call of oneDNN for
+// the whole product with threads of its own. The faster of the two ways is the peak, so that the device's way to cut
+// products is measured too; each in a process of its own, as either's threads go on spinning for a while after their work and
+// would take the cores from the other's. Prints a JSON array of the median seconds of each.
 
 #include <dnnl.h>
 
-#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
@@ -32,15 +31,11 @@ namespace {
 struct Product {
   std::string form;
   int64_t M, N, K;
-  double calls;
   float *a, *b, *c;
-  std::vector<double> by_tiles, by_library;  // seconds
+  std::vector<double> seconds;
 
   bool trans_a() const { return form[0] == 'T'; }
   bool trans_b() const { return form[1] == 'T'; }
-  double operations() const {
-    return 2 * calls * static_cast<double>(M) * static_cast<double>(N) * static_cast<double>(K);
-  }
 };
 
 float* Floats(int64_t n) {
@@ -80,40 +75,25 @@ double ByLibrary(const Product& p) {
   return SecondsSince(start);
 }
 
-int Run(int threads, int rounds) {
+int Run(bool by_tiles, int threads, int rounds) {
   std::vector<Product> products;
   for (const auto& row : nlohmann::json::parse(std::cin)) {
-    products.push_back({row[0], row[1], row[2], row[3], row[4], nullptr, nullptr, nullptr, {}, {}});
+    products.push_back({row[0], row[1], row[2], row[3], nullptr, nullptr, nullptr, {}});
     Product& p = products.back();
     p.a = Floats(p.M * p.K), p.b = Floats(p.K * p.N), p.c = Floats(p.M * p.N);
   }
-  auto device = NewCpuDevice({.arena_bytes = 0, .threads = threads});
+  auto device = NewCpuDevice({.arena_bytes = 0, .threads = by_tiles ? threads : 1});
   EPS_CHECK(device.ok());
   omp_set_num_threads(threads);
   for (int round = 0; round <= rounds; ++round) {
     for (Product& p : products) {
-      p.by_tiles.push_back(ByTiles(**device, p));
-      p.by_library.push_back(ByLibrary(p));
+      const double seconds = by_tiles ? ByTiles(**device, p) : ByLibrary(p);
+      if (round > 0) p.seconds.push_back(seconds);  // the first: pages, code
     }
-    if (round > 0) continue;
-    for (Product& p : products) p.by_tiles.clear(), p.by_library.clear();  // the first: pages, code
   }
-  double operations = 0, tiles = 0, library = 0, faster = 0;
-  nlohmann::json rows = nlohmann::json::array();
-  for (const Product& p : products) {
-    const double by_tiles = bench::Median(p.by_tiles), by_library = bench::Median(p.by_library);
-    operations += p.operations();
-    tiles += p.calls * by_tiles;
-    library += p.calls * by_library;
-    faster += p.calls * std::min(by_tiles, by_library);
-    rows.push_back({{"product", {p.form, p.M, p.N, p.K}}, {"tiles", by_tiles}, {"library", by_library}});
-  }
-  const nlohmann::json line = {{"operations", operations},
-                               {"tiles_seconds", tiles},
-                               {"library_seconds", library},
-                               {"peak_seconds", faster},
-                               {"rows", std::move(rows)}};
-  std::printf("%s\n", line.dump().c_str());
+  nlohmann::json medians = nlohmann::json::array();
+  for (const Product& p : products) medians.push_back(bench::Median(p.seconds));
+  std::printf("%s\n", medians.dump().c_str());
   return 0;
 }
 
@@ -121,9 +101,10 @@ int Run(int threads, int rounds) {
 }  // namespace eps::worker
 
 int main(int argc, char** argv) {
-  if (argc != 3) {
-    std::fprintf(stderr, "usage: products_bench THREADS ROUNDS < products.json\n");
+  const std::string way = argc == 4 ? argv[1] : "";
+  if (way != "tiles" && way != "library") {
+    std::fprintf(stderr, "usage: products_bench tiles|library THREADS ROUNDS < products.json\n");
     return 2;
   }
-  return eps::worker::Run(std::atoi(argv[1]), std::atoi(argv[2]));
+  return eps::worker::Run(way == "tiles", std::atoi(argv[2]), std::atoi(argv[3]));
 }

@@ -120,7 +120,7 @@ class Stream {
 
 struct DeviceProperties {
   std::string name;  // "cpu", "cuda:0"
-  // What results depend on to the bit, and nothing more: "cpu avx512 openblas-0.3.21 SkylakeX".
+  // What results depend on to the bit, and nothing more: "cpu AVX3 onednn-2.6.3-avx512_core".
   std::string model;
   Dtype compute_dtype = Dtype::kF32;  // of weights and activations in kernels
   bool host_addressable = false;      // arena memory may be read and written by host code (the cpu device)

@@ -12,11 +12,6 @@
 #include "absl/strings/str_cat.h"
 
 namespace eps::worker::cpu {
-namespace {
-
-constexpr int64_t kHugePageBytes = int64_t{2} << 20;
-
-}  // namespace
 
 absl::StatusOr<HostArena> HostArena::Map(int64_t num_bytes) {
   const int64_t mapped_bytes = num_bytes + kHugePageBytes;

@@ -7,6 +7,8 @@
 
 namespace eps::worker::cpu {
 
+inline constexpr int64_t kHugePageBytes = int64_t{2} << 20;
+
 // An arena in the host's memory: one private mapping, its start at a multiple of a huge page, touched as it is used.
 class HostArena {
  public:

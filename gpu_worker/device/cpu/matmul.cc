@@ -1,17 +1,16 @@
 #include "gpu_worker/device/cpu/matmul.h"
 
-#include <cblas.h>
 #include <dnnl.h>
 
 #include <algorithm>
 #include <cstdint>
 #include <string>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "common/base/status_macros.h"
 #include "gpu_worker/device/cpu/matmul_epilogue.h"
+#include "gpu_worker/device/cpu/matmul_pack.h"
+#include "gpu_worker/device/cpu/thread_pool.h"
 
 // Of the OpenMP runtime that oneDNN is linked with; <omp.h> is the compiler's and not every
 // compiler has it.
@@ -20,7 +19,7 @@ extern "C" void omp_set_num_threads(int);
 namespace eps::worker::cpu {
 namespace {
 
-constexpr int64_t kMaxTileM = 256, kMinTileM = 64;
+constexpr int64_t kMaxTileM = kMatMulTileRows, kMinTileM = 64;
 constexpr int64_t kMaxTileN = 384, kMinTileN = 192;
 constexpr int64_t kKernelN = 48, kKernelM = 8;  // oneDNN's AVX-512 micro-kernel
 constexpr int64_t kManyTiles = 32;              // from here on a tile more or less for a thread is nothing
@@ -33,30 +32,80 @@ int64_t PieceOf(int64_t total, int64_t pieces, int64_t step) { return CeilDiv(Ce
 // Rows of so many floats, 2 KiB, or a multiple of it apart fall on few sets of a processor's first cache.
 constexpr int64_t kClashingRow = 512;
 
-// oneDNN reads a tile's operands in place; without AVX-512, one whose rows are the k's is slow where they clash.
-bool Clashes(const MatMulArgs& args) {
-  static const bool has_avx512 = (dnnl_get_effective_cpu_isa() & dnnl_cpu_isa_avx512_core) == dnnl_cpu_isa_avx512_core;
-  const bool a_clashes = args.trans_a && args.lda % kClashingRow == 0;
-  const bool b_clashes = !args.trans_b && args.ldb % kClashingRow == 0;
-  return !has_avx512 && (a_clashes || b_clashes);
-}
+// op(x) of x, `row` floats between its rows.
+struct Operand {
+  const float* x;
+  int64_t row;
+  bool trans;
+  const float* at(int64_t i, int64_t j) const { return trans ? x + j * row + i : x + i * row + j; }
+};
 
-// c (m, n) = op(a) op(b) + beta c, in the calling thread.
-void OpenBlasTile(const MatMulArgs& args, int64_t m, int64_t n, const float* a, const float* b, float beta, float* c) {
-  static const bool one_thread = (openblas_set_num_threads(1), true);  // of every caller
-  EPS_CHECK(one_thread);
-  const auto blas_int = [](int64_t x) { return static_cast<blasint>(x); };
-  cblas_sgemm(CblasRowMajor, args.trans_a ? CblasTrans : CblasNoTrans, args.trans_b ? CblasTrans : CblasNoTrans,
-              blas_int(m), blas_int(n), blas_int(args.K), 1.0f, a, blas_int(args.lda), b, blas_int(args.ldb), beta, c,
-              blas_int(args.ldc));
-}
+// A tile of the output, and what it is the product of: c (m, n) = op(a) (m, K) op(b) (K, n) + beta c.
+struct TileProblem {
+  int64_t m, n, K;
+  Operand a, b;
+  float beta;
+  float* c;
+  int64_t c_row;
+};
 
-void OneDnnTile(const MatMulArgs& args, int64_t m, int64_t n, const float* a, const float* b, float beta, float* c) {
+// In the calling thread.
+void OneDnnTile(const TileProblem& p) {
   // The setting belongs to the calling thread: oneDNN then computes here, with no threads of its own.
   static thread_local const bool one_thread = (omp_set_num_threads(1), true);
-  const dnnl_status_t status = dnnl_sgemm(args.trans_a ? 'T' : 'N', args.trans_b ? 'T' : 'N', m, n, args.K, 1.0f, a,
-                                          args.lda, b, args.ldb, beta, c, args.ldc);
+  const auto form = [](const Operand& x) { return x.trans ? 'T' : 'N'; };
+  const dnnl_status_t status =
+      dnnl_sgemm(form(p.a), form(p.b), p.m, p.n, p.K, 1.0f, p.a.x, p.a.row, p.b.x, p.b.row, p.beta, p.c, p.c_row);
   EPS_CHECK(one_thread && status == dnnl_success);
+}
+
+// Which operands of a tile are copied first, a piece of K at a time (matmul.h).
+struct Packing {
+  bool a, b;
+};
+constexpr int64_t kPackedK = 256;     // with a: both copies leave room in a second cache of 2 MiB
+constexpr int64_t kPackedKOfB = 384;  // of b alone
+// How many rows of a tile read a copy of b, so that it is worth its while: where reading in place costs half, and where it
+// costs a tenth.
+constexpr int64_t kRowsForB = 64, kRowsForBWithAvx512 = 256;
+// With AVX-512 oneDNN itself copies an NN's operands where b's rows are a multiple of 4 KiB apart and K is above 500.
+constexpr int64_t kCopiedRow = 1024, kCopiedK = 500;
+
+Packing PackingOf(const MatMulArgs& args, int64_t tile_m) {
+  static const bool has_avx512 = (dnnl_get_effective_cpu_isa() & dnnl_cpu_isa_avx512_core) == dnnl_cpu_isa_avx512_core;
+  if (args.K == 0) return {.a = false, .b = false};
+  const bool b_clashes = !args.trans_b && args.ldb % kClashingRow == 0;
+  const bool is_copied = has_avx512 && !args.trans_a && args.ldb % kCopiedRow == 0 && args.K > kCopiedK;
+  const int64_t rows_for_b = has_avx512 ? kRowsForBWithAvx512 : kRowsForB;
+  return {.a = args.trans_a, .b = b_clashes && !is_copied && tile_m >= rows_for_b};
+}
+
+static_assert(kMatMulTileRows * PackedRow(kPackedK) + kPackedK * PackedRow(kMaxTileN) <= kTileScratchFloats);
+static_assert(kPackedKOfB * PackedRow(kMaxTileN) <= kTileScratchFloats);
+
+void PackedTile(TileProblem p, Packing packing, float* scratch) {
+  const int64_t K = p.K, pieces = CeilDiv(K, packing.a ? kPackedK : kPackedKOfB);
+  const int64_t piece = PieceOf(K, pieces, kKernelM);
+  const Operand a = p.a, b = p.b;
+  float* packed_a = scratch;
+  float* packed_b = scratch + (packing.a ? p.m * PackedRow(piece) : 0);
+  for (int64_t k = 0; k < K; k += piece) {
+    p.K = std::min(piece, K - k);
+    if (packing.a) {
+      PackTransposed(a.at(0, k), a.row, p.K, p.m, packed_a);
+      p.a = {.x = packed_a, .row = PackedRow(p.K), .trans = false};
+    } else {
+      p.a.x = a.at(0, k);
+    }
+    if (packing.b) {
+      PackRows(b.at(k, 0), b.row, p.K, p.n, packed_b);
+      p.b = {.x = packed_b, .row = PackedRow(p.n), .trans = false};
+    } else {
+      p.b.x = b.at(k, 0);
+    }
+    OneDnnTile(p);
+    p.beta = 1.0f;
+  }
 }
 
 MatMulTiling TilesOf(int64_t M, int64_t N, int64_t pieces_m, int64_t pieces_n) {
@@ -110,21 +159,30 @@ void MatMulTile(const MatMulArgs& args, const DropoutPlan& dropout, const MatMul
   const int64_t j = tile % tiling.tiles_n * tiling.tile_n;
   const int64_t m = std::min(tiling.tile_m, args.M - i);
   const int64_t n = std::min(tiling.tile_n, args.N - j);
-  const float* a = static_cast<const float*>(args.a) + (args.trans_a ? i : i * args.lda);
-  const float* b = static_cast<const float*>(args.b) + (args.trans_b ? j * args.ldb : j);
-  float* c = static_cast<float*>(args.c) + i * args.ldc + j;
+  const Operand a = {static_cast<const float*>(args.a), args.lda, args.trans_a};
+  const Operand b = {static_cast<const float*>(args.b), args.ldb, args.trans_b};
   // A residual in place is a sum onto c.
   const bool in_place = args.epilogue == MatMulArgs::Epilogue::kResidual && args.residual == args.c;
-  (Clashes(args) ? OpenBlasTile : OneDnnTile)(args, m, n, a, b, args.accumulate || in_place ? 1.0f : 0.0f, c);
+  const TileProblem problem = {.m = m,
+                               .n = n,
+                               .K = args.K,
+                               .a = {a.at(i, 0), a.row, a.trans},
+                               .b = {b.at(0, j), b.row, b.trans},
+                               .beta = args.accumulate || in_place ? 1.0f : 0.0f,
+                               .c = static_cast<float*>(args.c) + i * args.ldc + j,
+                               .c_row = args.ldc};
+  if (const Packing packing = PackingOf(args, tiling.tile_m); packing.a || packing.b) {
+    PackedTile(problem, packing, scratch);
+  } else {
+    OneDnnTile(problem);
+  }
   MatMulEpilogue(args, dropout, {.row = i, .column = j, .num_rows = m, .num_columns = n}, scratch);
 }
 
 std::string MatMulLibrary() {
   const dnnl_version_t* version = dnnl_version();
-  const std::vector<std::string> openblas = absl::StrSplit(openblas_get_config(), ' ');  // "OpenBLAS 0.3.21 ..."
-  EPS_CHECK(openblas.size() > 1);
   return absl::StrCat("onednn-", version->major, ".", version->minor, ".", version->patch, "-",
-                      IsaName(dnnl_get_effective_cpu_isa()), " openblas-", openblas[1], "-", openblas_get_corename());
+                      IsaName(dnnl_get_effective_cpu_isa()));
 }
 
 }  // namespace eps::worker::cpu

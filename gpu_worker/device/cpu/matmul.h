@@ -9,30 +9,22 @@
 
 namespace eps::worker::cpu {
 
+inline constexpr int64_t kMatMulTileRows = 512;  // at most
+
 // How the output (M, N) is cut; a function of the shape alone. K is never split: each element's sum
 // is one thread's.
 //
-// A tile is one call of a library by the thread that took it, single-threaded. oneDNN's sgemm reads
-// operands in place where OpenBLAS copies each tile's first, so a tile may be flat; only NT (b
-// transposed, copied by both) gains from height. So: 384 columns (8 of its 48-wide kernels) and as
-// many rows, up to 256, as leave at least 8 tiles, or 4; and a multiple of 4, as 9 tiles for 2
-// threads lose a tenth. bench/gemm_bench on two AMD EPYC (Zen 4) cores, AVX-512, 21 Nov 2026,
-// GFLOP/s with 2 threads, OpenBLAS 0.3.21 against oneDNN 2.6.3, for C = 384, M = 4096 (peak 236):
+// A tile is one call of oneDNN's sgemm, or one after the other for pieces of K, by the thread that took it. It reads its
+// operands in place, so a tile may be flat; NT (b transposed, which it copies) gains from height. So: 384 columns (8 of its
+// 48-wide kernels) and as many rows, up to 512, as leave at least 8 tiles, or 4; and a multiple of 4, as 9 tiles for 2
+// threads lose a tenth.
 //
-//     tile                       64x256   64x384  128x384  192x384  256x256  256x384
-//     NN 4096 x 1536 x 384      131|200  140|207  148|209  152|206  146|203  153|210
-//     NT 4096 x 384 x 1536      157|159  167|163  182|179  187|190  176|186  190|188
-//     TN 384 x 1536 x 4096      141|192  147|204  161|205  164|206  157|197  165|208
-//
-// Over all its shapes oneDNN is 1.13 times as fast there with 1 thread and 1.17 with 2. Without
-// AVX-512 it is not where what it reads in place has a row for each k, and these lie a multiple of
-// 2 KiB apart, as in every NN and TN of a model 512, 1024 or 4096 wide: two Zen 3 cores, AVX2, 23 Nov
-// 2026, the same two with 2 threads:
-//
-//     NN 4096 x 3072 x 768  120| 63    TN 3072 x 768 x 4096  132| 70    TN 384 x 1536 x 4096  135|121
-//     NN 4096 x 2304 x 768  127|125    NT 4096 x 768 x 3072  133|125    NN 4096 x 384 x 384   129|148
-//
-// Those are OpenBLAS's. Both libraries give the same bits whoever computes a tile.
+// Two kinds of operands are slow to read in place, and are copied first, a piece of K at a time, into rows that lie an odd
+// number of cache lines apart:
+//   a transposed (TN, gradients of weights): into rows along k, so that the call is NN's;
+//   b not transposed, whose rows lie a multiple of 2 KiB apart and so fall on few sets of the first cache: where a tile's
+//   rows read the copy often enough.
+// bench/gemm_bench has both sides.
 struct MatMulTiling {
   int64_t tile_m = 0, tile_n = 0;
   int64_t tiles_m = 0, tiles_n = 0;
@@ -41,11 +33,12 @@ struct MatMulTiling {
 MatMulTiling TileMatMul(int64_t M, int64_t N);
 
 // c tile = op(a) op(b) [+ c], then the epilogue while the tile is in cache. Tiles are numbered row
-// by row, as those of other kernels are, so that a thread meets its own rows again.
+// by row, as those of other kernels are, so that a thread meets its own rows again. scratch: kTileScratchFloats of the
+// thread
 void MatMulTile(const MatMulArgs& args, const DropoutPlan& dropout, const MatMulTiling& tiling, int64_t tile,
                 float* scratch);
 
-// The libraries' versions and the instructions that they use: "onednn-2.6.3-avx2 openblas-0.3.21-Zen".
+// The library's version and the instructions that it uses: "onednn-2.6.3-avx2".
 std::string MatMulLibrary();
 
 }  // namespace eps::worker::cpu

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "gmock/gmock.h"
+#include "gpu_worker/device/cpu/thread_pool.h"
 #include "gtest/gtest.h"
 
 namespace eps::worker::cpu {
@@ -21,7 +22,7 @@ TEST(MatMulTilingTest, TilesCoverTheOutputOnce) {
       EXPECT_LT((t.tiles_m - 1) * t.tile_m, M);
       EXPECT_GE(t.tiles_n * t.tile_n, N);
       EXPECT_LT((t.tiles_n - 1) * t.tile_n, N);
-      EXPECT_LE(t.tile_m, 256);
+      EXPECT_LE(t.tile_m, 512);
       EXPECT_LE(t.tile_n, 384);
     }
   }
@@ -39,26 +40,33 @@ TEST(MatMulTilingTest, ShapesOfTrainingShareOutEvenly) {
   }
 }
 
-// Rows that clash in a cache (512 floats), which without AVX-512 are the other library's, and rows that do not; against
-// sums in double precision.
+struct Shape {
+  int64_t M, N, K;
+};
+
+// Rows that clash in a cache (512 floats), whose operand is copied, and rows that do not; K in one piece and in several;
+// tiles that are cut short. Against sums in double precision.
 TEST(MatMulTest, EveryFormIsRight) {
-  constexpr int64_t M = 70, K = 33;
-  for (const int64_t N : {512, 500}) {
+  std::vector<float> scratch(kTileScratchFloats, std::numeric_limits<float>::quiet_NaN());
+  const MatMulTiling of_large = {.tile_m = 256, .tile_n = 384, .tiles_m = 2, .tiles_n = 2};
+  for (const Shape& s : {Shape{70, 512, 33}, Shape{70, 500, 33}, Shape{300, 512, 801}, Shape{300, 500, 801}}) {
     for (const bool trans_a : {false, true}) {
       for (const bool trans_b : {false, true}) {
         for (const bool accumulate : {false, true}) {
-          const int64_t lda = trans_a ? N : K, ldb = trans_b ? K : N;
+          const int64_t a_columns = trans_a ? s.M : s.K, b_columns = trans_b ? s.K : s.N;
+          const int64_t lda = trans_a && s.N == 512 ? 512 : a_columns, ldb = b_columns;
           const auto a_at = [&](int64_t i, int64_t k) { return trans_a ? k * lda + i : i * lda + k; };
           const auto b_at = [&](int64_t k, int64_t j) { return trans_b ? j * ldb + k : k * ldb + j; };
-          std::vector<float> a(static_cast<size_t>(trans_a ? K * lda : M * lda));
-          std::vector<float> b(static_cast<size_t>(trans_b ? N * ldb : K * ldb));
+          std::vector<float> a(static_cast<size_t>((trans_a ? s.K : s.M) * lda));
+          std::vector<float> b(static_cast<size_t>((trans_b ? s.N : s.K) * ldb));
           for (size_t i = 0; i < a.size(); ++i) a[i] = static_cast<float>(i * 37 % 101) * 0.01f - 0.5f;
           for (size_t i = 0; i < b.size(); ++i) b[i] = static_cast<float>(i * 53 % 97) * 0.01f - 0.5f;
           // NaN where nothing is added: what was there does not count.
-          std::vector<float> c(static_cast<size_t>(M * N), accumulate ? 2.0f : std::numeric_limits<float>::quiet_NaN());
-          const MatMulArgs args = {.M = M,
-                                   .N = N,
-                                   .K = K,
+          std::vector<float> c(static_cast<size_t>(s.M * s.N),
+                               accumulate ? 2.0f : std::numeric_limits<float>::quiet_NaN());
+          const MatMulArgs args = {.M = s.M,
+                                   .N = s.N,
+                                   .K = s.K,
                                    .a = a.data(),
                                    .lda = lda,
                                    .trans_a = trans_a,
@@ -66,18 +74,19 @@ TEST(MatMulTest, EveryFormIsRight) {
                                    .ldb = ldb,
                                    .trans_b = trans_b,
                                    .c = c.data(),
-                                   .ldc = N,
+                                   .ldc = s.N,
                                    .accumulate = accumulate};
-          const MatMulTiling tiling = TileMatMul(M, N);
-          for (int64_t tile = 0; tile < tiling.num_tiles(); ++tile) MatMulTile(args, {}, tiling, tile, nullptr);
-          for (int64_t i = 0; i < M; ++i) {
-            for (int64_t j = 0; j < N; ++j) {
+          const MatMulTiling tiling = s.M > of_large.tile_m ? of_large : TileMatMul(s.M, s.N);
+          for (int64_t tile = 0; tile < tiling.num_tiles(); ++tile) MatMulTile(args, {}, tiling, tile, scratch.data());
+          const int64_t stride = s.M > of_large.tile_m ? 7 : 1;  // of the elements that are looked at
+          for (int64_t i = 0; i < s.M; i += stride) {
+            for (int64_t j = 0; j < s.N; j += stride) {
               double sum = accumulate ? 2 : 0;
-              for (int64_t k = 0; k < K; ++k) {
+              for (int64_t k = 0; k < s.K; ++k) {
                 sum += double{a[static_cast<size_t>(a_at(i, k))]} * double{b[static_cast<size_t>(b_at(k, j))]};
               }
-              ASSERT_NEAR(c[static_cast<size_t>(i * N + j)], sum, 1e-5)
-                  << N << (trans_a ? " T" : " N") << (trans_b ? "T " : "N ") << accumulate << " " << i << ", " << j;
+              ASSERT_NEAR(c[static_cast<size_t>(i * s.N + j)], sum, 1e-6 * static_cast<double>(s.K))
+                  << s.N << (trans_a ? " T" : " N") << (trans_b ? "T " : "N ") << accumulate << " " << i << ", " << j;
             }
           }
         }
@@ -89,11 +98,13 @@ TEST(MatMulTest, EveryFormIsRight) {
 // A library that shares a buffer between its callers is wrong now and then.
 TEST(MatMulTest, ManyThreadsAtOnceGetTheSameBits) {
   constexpr int64_t M = 64, N = 48, K = 24;
-  for (const int64_t lda : {512, 500}) {  // without AVX-512 one for each library
-    std::vector<float> a(static_cast<size_t>(K * lda)), b(static_cast<size_t>(K * N));
+  for (const bool trans_a : {false, true}) {
+    const int64_t lda = trans_a ? M : K;
+    std::vector<float> a(static_cast<size_t>(M * K)), b(static_cast<size_t>(K * N));
     for (size_t i = 0; i < a.size(); ++i) a[i] = static_cast<float>(i * 37 % 101) * 0.01f - 0.5f;
     for (size_t i = 0; i < b.size(); ++i) b[i] = static_cast<float>(i * 53 % 97) * 0.01f - 0.5f;
     const auto multiply = [&] {
+      static thread_local std::vector<float> scratch(kTileScratchFloats);
       std::vector<float> c(static_cast<size_t>(M * N));
       const MatMulTiling whole = {.tile_m = M, .tile_n = N, .tiles_m = 1, .tiles_n = 1};
       MatMulTile({.M = M,
@@ -101,12 +112,12 @@ TEST(MatMulTest, ManyThreadsAtOnceGetTheSameBits) {
                   .K = K,
                   .a = a.data(),
                   .lda = lda,
-                  .trans_a = true,
+                  .trans_a = trans_a,
                   .b = b.data(),
                   .ldb = N,
                   .c = c.data(),
                   .ldc = N},
-                 {}, whole, 0, nullptr);
+                 {}, whole, 0, scratch.data());
       return c;
     };
     const std::vector<float> want = multiply();
@@ -118,12 +129,12 @@ TEST(MatMulTest, ManyThreadsAtOnceGetTheSameBits) {
       });
     }
     for (std::thread& thread : threads) thread.join();
-    EXPECT_EQ(different, 0) << "rows " << lda << " apart";
+    EXPECT_EQ(different, 0) << (trans_a ? "TN" : "NN");
   }
 }
 
-TEST(MatMulTest, TheLibrariesAreNamedWithTheirVersions) {
-  EXPECT_THAT(MatMulLibrary(), ::testing::MatchesRegex("onednn-[0-9.]+-[a-z0-9_]+ openblas-[0-9.]+-[A-Za-z0-9]+"));
+TEST(MatMulTest, TheLibraryIsNamedWithItsVersion) {
+  EXPECT_THAT(MatMulLibrary(), ::testing::MatchesRegex("onednn-[0-9.]+-[a-z0-9_]+"));
 }
 
 }  // namespace

@@ -3,12 +3,12 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
-#include <cstdlib>
 #include <thread>
 
 #include "common/base/mutex.h"
 #include "common/base/status_macros.h"
 #include "gpu_worker/device/cpu/float_mode.h"
+#include "gpu_worker/device/cpu/host_arena.h"
 
 namespace eps::worker::cpu {
 
@@ -52,12 +52,14 @@ bool ThreadPool::HasWork() const {
   return false;
 }
 
+int64_t TileScratchBytes(int threads) {
+  EPS_CHECK(threads >= 1);
+  const int64_t num_bytes = threads * kTileScratchFloats * int64_t{sizeof(float)};
+  return (num_bytes + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes;
+}
+
 ThreadPool::ThreadPool(int threads)
-    : threads_(threads),
-      scratch_(static_cast<float*>(std::aligned_alloc(4096, threads * kTileScratchFloats * sizeof(float))),
-               [](float* scratch) { std::free(scratch); }),
-      parts_(static_cast<size_t>(threads)) {
-  EPS_CHECK(threads >= 1 && scratch_ != nullptr);
+    : threads_(threads), scratch_(*HostArena::Map(TileScratchBytes(threads))), parts_(static_cast<size_t>(threads)) {
   for (int i = 1; i < threads; ++i) helpers_.emplace_back([this, i] { HelperLoop(i); });
 }
 

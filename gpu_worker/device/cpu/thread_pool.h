@@ -3,19 +3,20 @@
 
 #include <atomic>
 #include <cstdint>
-#include <memory>
 #include <thread>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/functional/function_ref.h"
 #include "common/base/mutex.h"
+#include "gpu_worker/device/cpu/host_arena.h"
 
 namespace eps::worker::cpu {
 
-// What a thread may scribble on while it computes a tile: enough for attention at D = 256, the
-// largest user.
-inline constexpr int64_t kTileScratchFloats = 144 * 1024;  // 576 KiB; see attention.cc
+// What a thread may scribble on while it computes a tile: enough for a product's operands, packed, the largest user.
+inline constexpr int64_t kTileScratchFloats = 256 * 1024;  // 1 MiB; see matmul.cc and attention.cc
+// Of all threads, whole huge pages.
+int64_t TileScratchBytes(int threads);
 
 // A fixed set of threads that computes the tiles of one kernel at a time. Thread i begins with the
 // i-th part of the tiles, so that what it wrote in one kernel is still in its cache when it reads
@@ -54,11 +55,11 @@ class ThreadPool {
   void HelperLoop(int index);
   void RunParts(const Job& job, int index);
   bool HasWork() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);  // tiles that nobody took yet
-  float* scratch(int index) { return scratch_.get() + index * kTileScratchFloats; }
+  float* scratch(int index) { return reinterpret_cast<float*>(scratch_.start()) + index * kTileScratchFloats; }
 
   // Fixed after construction.
   const int threads_;
-  std::unique_ptr<float[], void (*)(float*)> scratch_;
+  const HostArena scratch_;
   // Set by ParallelFor while no helper works, then shared through mu_.
   std::vector<Part> parts_;
 
