@@ -14,7 +14,9 @@
 #include <cstdio>
 #include <cstdlib>
 #include <iostream>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "bench/support.h"
@@ -82,12 +84,17 @@ int Run(bool by_tiles, int threads, int rounds) {
     Product& p = products.back();
     p.a = Floats(p.M * p.K), p.b = Floats(p.K * p.N), p.c = Floats(p.M * p.N);
   }
-  auto device = NewCpuDevice({.arena_bytes = 0, .threads = by_tiles ? threads : 1});
-  EPS_CHECK(device.ok());
-  omp_set_num_threads(threads);
+  std::unique_ptr<Device> device;
+  if (by_tiles) {
+    auto made = NewCpuDevice({.arena_bytes = 0, .threads = threads});
+    EPS_CHECK(made.ok());
+    device = *std::move(made);
+  } else {
+    omp_set_num_threads(threads);
+  }
   for (int round = 0; round <= rounds; ++round) {
     for (Product& p : products) {
-      const double seconds = by_tiles ? ByTiles(**device, p) : ByLibrary(p);
+      const double seconds = by_tiles ? ByTiles(*device, p) : ByLibrary(p);
       if (round > 0) p.seconds.push_back(seconds);  // the first: pages, code
     }
   }
@@ -106,5 +113,10 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "usage: products_bench tiles|library THREADS ROUNDS < products.json\n");
     return 2;
   }
-  return eps::worker::Run(way == "tiles", std::atoi(argv[2]), std::atoi(argv[3]));
+  const int threads = std::atoi(argv[2]), rounds = std::atoi(argv[3]);
+  if (threads < 1 || rounds < 1) {
+    std::fprintf(stderr, "products_bench: THREADS and ROUNDS are 1 or more\n");
+    return 2;
+  }
+  return eps::worker::Run(way == "tiles", threads, rounds);
 }

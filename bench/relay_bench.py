@@ -126,7 +126,7 @@ def measure(args, folder, name, checkpointing):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for key, value in {**SHAPE, "steps": 10}.items():  # the first few are some 2% slower
+    for key, value in {**SHAPE, "steps": 10}.items():  # the first few are some 2% slower, and one alone is dropped
         parser.add_argument(f"--{key}", type=int, default=value)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--peak-rounds", type=int, default=7, help="of the products, in each round")

@@ -131,6 +131,8 @@ std::vector<MatMulCase> MatMulCases() {
     cases.push_back({.M = 130, .N = N, .K = 40, .bias = true, .epilogue = E::kResidual, .dropout = 0.3});
   }
   cases.push_back({.M = 130, .N = 77, .K = 40, .bias = true, .epilogue = E::kResidual, .in_place = true});
+  // Rows of b that clash in a cache, which the cpu device copies.
+  cases.push_back({.M = 1024, .N = 512, .K = 40, .bias = true, .epilogue = E::kResidual, .dropout = 0.3});
   cases.push_back({.M = 1, .N = 1, .K = 1});
   cases.push_back({.M = 1, .N = 513, .K = 700, .bias = true});
   cases.push_back({.M = 513, .N = 1, .K = 70, .trans_b = true});
@@ -544,6 +546,8 @@ Outputs RunEverything(Device& device, const KernelSizes& sizes) {
         MatMulCase{.M = 500, .N = 700, .K = 130, .bias = true, .epilogue = E::kActivation},
         MatMulCase{.M = 512, .N = 384, .K = 384, .bias = true, .epilogue = E::kResidual, .dropout = 0.1},
         MatMulCase{.M = 512, .N = 384, .K = 700, .trans_b = true},
+        MatMulCase{.M = 1024, .N = 512, .K = 400, .bias = true, .epilogue = E::kResidual, .dropout = 0.1},
+        MatMulCase{.M = 1024, .N = 512, .K = 300, .trans_a = true, .accumulate = true},
         MatMulCase{.M = 384, .N = 500, .K = 1024, .trans_a = true, .accumulate = true}}) {
     with_memory([&](ConformanceMemory& memory) { return RunMatMul(memory, t); });
   }

@@ -25,11 +25,11 @@ constexpr int kMaxThreads = 1024;
 
 class CpuDevice : public Device {
  public:
-  CpuDevice(const CpuDeviceOptions& options, cpu::HostArena arena)
+  CpuDevice(const CpuDeviceOptions& options, cpu::HostArena arena, cpu::HostArena scratch)
       : threads_(options.threads),
         arena_(std::move(arena)),
         spans_(options.arena_bytes),
-        pool_(options.threads),
+        pool_(options.threads, std::move(scratch)),
         kernels_(&streams_.at(StreamId::kCompute), &pool_) {
     properties_.name = "cpu";
     properties_.model = absl::StrCat("cpu ", cpu::VectorTargetName(), " ", cpu::MatMulLibrary());
@@ -81,7 +81,8 @@ absl::StatusOr<std::unique_ptr<Device>> NewCpuDevice(CpuDeviceOptions options) {
         "which the cpu device needs: without them results would have other bits");
   }
   EPS_ASSIGN_OR_RETURN(cpu::HostArena arena, cpu::HostArena::Map(options.arena_bytes));
-  return std::make_unique<CpuDevice>(options, std::move(arena));
+  EPS_ASSIGN_OR_RETURN(cpu::HostArena scratch, cpu::HostArena::Map(cpu::TileScratchBytes(options.threads)));
+  return std::make_unique<CpuDevice>(options, std::move(arena), std::move(scratch));
 }
 
 }  // namespace eps::worker

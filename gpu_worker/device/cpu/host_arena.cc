@@ -19,7 +19,7 @@ absl::StatusOr<HostArena> HostArena::Map(int64_t num_bytes) {
       mmap(nullptr, static_cast<size_t>(mapped_bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (mapping == MAP_FAILED) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("cannot map an arena of ", num_bytes, " bytes: ", std::strerror(errno)));
+        absl::StrCat("cannot map ", num_bytes, " bytes of memory: ", std::strerror(errno)));
   }
   const uintptr_t address = reinterpret_cast<uintptr_t>(mapping);
   const uintptr_t start = (address + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes;

@@ -20,7 +20,7 @@ namespace eps::worker::cpu {
 namespace {
 
 constexpr int64_t kMaxTileM = kMatMulTileRows, kMinTileM = 64;
-constexpr int64_t kMaxTileN = 384, kMinTileN = 192;
+constexpr int64_t kMaxTileN = kMatMulTileColumns, kMinTileN = 192;
 constexpr int64_t kKernelN = 48, kKernelM = 8;  // oneDNN's AVX-512 micro-kernel
 constexpr int64_t kManyTiles = 32;              // from here on a tile more or less for a thread is nothing
 
@@ -59,32 +59,34 @@ void OneDnnTile(const TileProblem& p) {
   EPS_CHECK(one_thread && status == dnnl_success);
 }
 
-// Which operands of a tile are copied first, a piece of K at a time (matmul.h).
+// Which operands of a tile are copied first.
 struct Packing {
   bool a, b;
 };
-constexpr int64_t kPackedK = 256;     // with a: both copies leave room in a second cache of 2 MiB
-constexpr int64_t kPackedKOfB = 384;  // of b alone
-// How many rows of a tile read a copy of b, so that it is worth its while: where reading in place costs half, and where it
-// costs a tenth.
+constexpr int64_t kPieceK = 256;  // of K, with a copied: both copies leave room in a second cache of 2 MiB
+constexpr int64_t kPieceKOfBAlone = 384;
+// How many rows of a tile read a copy of b, so that it is worth its while. Without AVX-512 reading it in place costs half of
+// a Zen 3 core's speed; with it a tenth.
 constexpr int64_t kRowsForB = 64, kRowsForBWithAvx512 = 256;
-// With AVX-512 oneDNN itself copies an NN's operands where b's rows are a multiple of 4 KiB apart and K is above 500.
-constexpr int64_t kCopiedRow = 1024, kCopiedK = 500;
+// With AVX-512 oneDNN 2.6 (nocopy_checker_avx512) copies both operands itself where rows of b lie a multiple of 4 KiB
+// apart: of an NN with K above 500, which is left to it, and of any TN, where our copies are up to 5% faster.
+constexpr int64_t kLibraryCopiesRow = 1024, kLibraryCopiesK = 500;
 
 Packing PackingOf(const MatMulArgs& args, int64_t tile_m) {
   static const bool has_avx512 = (dnnl_get_effective_cpu_isa() & dnnl_cpu_isa_avx512_core) == dnnl_cpu_isa_avx512_core;
   if (args.K == 0) return {.a = false, .b = false};
   const bool b_clashes = !args.trans_b && args.ldb % kClashingRow == 0;
-  const bool is_copied = has_avx512 && !args.trans_a && args.ldb % kCopiedRow == 0 && args.K > kCopiedK;
+  const bool library_copies =
+      has_avx512 && !args.trans_a && args.ldb % kLibraryCopiesRow == 0 && args.K > kLibraryCopiesK;
   const int64_t rows_for_b = has_avx512 ? kRowsForBWithAvx512 : kRowsForB;
-  return {.a = args.trans_a, .b = b_clashes && !is_copied && tile_m >= rows_for_b};
+  return {.a = args.trans_a, .b = b_clashes && !library_copies && tile_m >= rows_for_b};
 }
 
-static_assert(kMatMulTileRows * PackedRow(kPackedK) + kPackedK * PackedRow(kMaxTileN) <= kTileScratchFloats);
-static_assert(kPackedKOfB * PackedRow(kMaxTileN) <= kTileScratchFloats);
+static_assert(kMaxTileM * PackedRow(kPieceK) + kPieceK * PackedRow(kMaxTileN) <= kTileScratchFloats);
+static_assert(kPieceKOfBAlone * PackedRow(kMaxTileN) <= kTileScratchFloats);
 
 void PackedTile(TileProblem p, Packing packing, float* scratch) {
-  const int64_t K = p.K, pieces = CeilDiv(K, packing.a ? kPackedK : kPackedKOfB);
+  const int64_t K = p.K, pieces = CeilDiv(K, packing.a ? kPieceK : kPieceKOfBAlone);
   const int64_t piece = PieceOf(K, pieces, kKernelM);
   const Operand a = p.a, b = p.b;
   float* packed_a = scratch;
@@ -98,7 +100,7 @@ void PackedTile(TileProblem p, Packing packing, float* scratch) {
       p.a.x = a.at(0, k);
     }
     if (packing.b) {
-      PackRows(b.at(k, 0), b.row, p.K, p.n, packed_b);
+      Pack(b.at(k, 0), b.row, p.K, p.n, packed_b);
       p.b = {.x = packed_b, .row = PackedRow(p.n), .trans = false};
     } else {
       p.b.x = b.at(k, 0);
@@ -155,6 +157,7 @@ MatMulTiling TileMatMul(int64_t M, int64_t N) {
 
 void MatMulTile(const MatMulArgs& args, const DropoutPlan& dropout, const MatMulTiling& tiling, int64_t tile,
                 float* scratch) {
+  EPS_CHECK(tiling.tile_m <= kMaxTileM && tiling.tile_n <= kMaxTileN);
   const int64_t i = tile / tiling.tiles_n * tiling.tile_m;
   const int64_t j = tile % tiling.tiles_n * tiling.tile_n;
   const int64_t m = std::min(tiling.tile_m, args.M - i);

@@ -9,22 +9,22 @@
 
 namespace eps::worker::cpu {
 
-inline constexpr int64_t kMatMulTileRows = 512;  // at most
+// A tile has at most so many; its copies of operands then fit the thread's scratch.
+inline constexpr int64_t kMatMulTileRows = 512, kMatMulTileColumns = 384;
 
-// How the output (M, N) is cut; a function of the shape alone. K is never split: each element's sum
-// is one thread's.
+// How the output (M, N) is cut; a function of the shape alone. K is never shared between threads: each element's sum is
+// one thread's.
 //
-// A tile is one call of oneDNN's sgemm, or one after the other for pieces of K, by the thread that took it. It reads its
-// operands in place, so a tile may be flat; NT (b transposed, which it copies) gains from height. So: 384 columns (8 of its
-// 48-wide kernels) and as many rows, up to 512, as leave at least 8 tiles, or 4; and a multiple of 4, as 9 tiles for 2
-// threads lose a tenth.
+// A tile is one call of oneDNN's sgemm by the thread that took it, or one for each piece of K, in order. 384 columns are
+// 8 of its 48-wide kernels; of rows there are as many, up to 512, as leave at least 8 tiles, or 4; and a multiple of 4, as
+// 9 tiles for 2 threads lose a tenth. A taller tile reads b less often.
 //
-// Two kinds of operands are slow to read in place, and are copied first, a piece of K at a time, into rows that lie an odd
-// number of cache lines apart:
+// oneDNN reads most operands in place. Two kinds are slow to read so, and are copied first, a piece of K at a time, into
+// rows that lie an odd number of cache lines apart:
 //   a transposed (TN, gradients of weights): into rows along k, so that the call is NN's;
-//   b not transposed, whose rows lie a multiple of 2 KiB apart and so fall on few sets of the first cache: where a tile's
+//   b not transposed whose rows lie a multiple of 2 KiB apart, and so fall on few sets of the first cache: where a tile's
 //   rows read the copy often enough.
-// bench/gemm_bench has both sides.
+// bench/gemm_bench has both sides; docs/decisions/0004-tiles-by-shape.md what was seen.
 struct MatMulTiling {
   int64_t tile_m = 0, tile_n = 0;
   int64_t tiles_m = 0, tiles_n = 0;
@@ -33,8 +33,8 @@ struct MatMulTiling {
 MatMulTiling TileMatMul(int64_t M, int64_t N);
 
 // c tile = op(a) op(b) [+ c], then the epilogue while the tile is in cache. Tiles are numbered row
-// by row, as those of other kernels are, so that a thread meets its own rows again. scratch: kTileScratchFloats of the
-// thread
+// by row, as those of other kernels are, so that a thread meets its own rows again. Of `tiling` a tile has no more rows and
+// columns than the constants above; scratch: the thread's, kTileScratchFloats.
 void MatMulTile(const MatMulArgs& args, const DropoutPlan& dropout, const MatMulTiling& tiling, int64_t tile,
                 float* scratch);
 

@@ -11,14 +11,12 @@
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
 // After foreach_target.h: these are per target.
-#include "gpu_worker/device/cpu/tile_product-inl.h"
+#include "gpu_worker/device/cpu/transpose-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace eps::worker::cpu {
 namespace HWY_NAMESPACE {
 namespace {
-
-constexpr int64_t kLineFloats = 16;  // of a cache line
 
 // Line by line, and the lines of the next rows asked for: where rows are kilobytes apart a processor foresees none.
 void PackTransposedImpl(const float* src, int64_t src_row, int64_t rows, int64_t columns, float* dst) {
@@ -45,7 +43,7 @@ namespace eps::worker::cpu {
 
 HWY_EXPORT(PackTransposedImpl);
 
-void PackRows(const float* src, int64_t src_row, int64_t rows, int64_t columns, float* dst) {
+void Pack(const float* src, int64_t src_row, int64_t rows, int64_t columns, float* dst) {
   for (int64_t i = 0; i < rows; ++i) {
     std::memcpy(dst + i * PackedRow(columns), src + i * src_row, static_cast<size_t>(columns) * sizeof(float));
   }

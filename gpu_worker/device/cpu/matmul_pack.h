@@ -10,7 +10,7 @@ namespace eps::worker::cpu {
 constexpr int64_t PackedRow(int64_t columns) { return ((columns + 15) / 16 | 1) * 16; }
 
 // dst (rows, columns), PackedRow(columns) apart = src (rows, columns), src_row apart.
-void PackRows(const float* src, int64_t src_row, int64_t rows, int64_t columns, float* dst);
+void Pack(const float* src, int64_t src_row, int64_t rows, int64_t columns, float* dst);
 
 // dst (columns, rows), PackedRow(rows) apart = src (rows, columns), src_row apart, transposed.
 void PackTransposed(const float* src, int64_t src_row, int64_t rows, int64_t columns, float* dst);

@@ -22,8 +22,8 @@ TEST(MatMulTilingTest, TilesCoverTheOutputOnce) {
       EXPECT_LT((t.tiles_m - 1) * t.tile_m, M);
       EXPECT_GE(t.tiles_n * t.tile_n, N);
       EXPECT_LT((t.tiles_n - 1) * t.tile_n, N);
-      EXPECT_LE(t.tile_m, 512);
-      EXPECT_LE(t.tile_n, 384);
+      EXPECT_LE(t.tile_m, kMatMulTileRows);
+      EXPECT_LE(t.tile_n, kMatMulTileColumns);
     }
   }
 }
@@ -42,19 +42,27 @@ TEST(MatMulTilingTest, ShapesOfTrainingShareOutEvenly) {
 
 struct Shape {
   int64_t M, N, K;
+  MatMulTiling tiling;
 };
 
-// Rows that clash in a cache (512 floats), whose operand is copied, and rows that do not; K in one piece and in several;
-// tiles that are cut short. Against sums in double precision.
+// Tiles that are as large as they become, and cut short; K in one piece and in several; rows of b that clash in a cache
+// (a multiple of 512 floats), also where oneDNN copies them itself, and rows that do not. Against sums in double precision.
 TEST(MatMulTest, EveryFormIsRight) {
   std::vector<float> scratch(kTileScratchFloats, std::numeric_limits<float>::quiet_NaN());
-  const MatMulTiling of_large = {.tile_m = 256, .tile_n = 384, .tiles_m = 2, .tiles_n = 2};
-  for (const Shape& s : {Shape{70, 512, 33}, Shape{70, 500, 33}, Shape{300, 512, 801}, Shape{300, 500, 801}}) {
+  const std::vector<Shape> shapes = {
+      {70, 512, 33, TileMatMul(70, 512)},
+      {70, 500, 33, TileMatMul(70, 500)},
+      {512, 512, 300, {.tile_m = 512, .tile_n = 384, .tiles_m = 1, .tiles_n = 2}},
+      {300, 512, 801, {.tile_m = 256, .tile_n = 384, .tiles_m = 2, .tiles_n = 2}},
+      {300, 500, 801, {.tile_m = 256, .tile_n = 384, .tiles_m = 2, .tiles_n = 2}},
+      {300, 1024, 600, {.tile_m = 300, .tile_n = 384, .tiles_m = 1, .tiles_n = 3}},
+  };
+  for (const Shape& s : shapes) {
     for (const bool trans_a : {false, true}) {
       for (const bool trans_b : {false, true}) {
         for (const bool accumulate : {false, true}) {
           const int64_t a_columns = trans_a ? s.M : s.K, b_columns = trans_b ? s.K : s.N;
-          const int64_t lda = trans_a && s.N == 512 ? 512 : a_columns, ldb = b_columns;
+          const int64_t lda = a_columns, ldb = b_columns;
           const auto a_at = [&](int64_t i, int64_t k) { return trans_a ? k * lda + i : i * lda + k; };
           const auto b_at = [&](int64_t k, int64_t j) { return trans_b ? j * ldb + k : k * ldb + j; };
           std::vector<float> a(static_cast<size_t>((trans_a ? s.K : s.M) * lda));
@@ -76,16 +84,18 @@ TEST(MatMulTest, EveryFormIsRight) {
                                    .c = c.data(),
                                    .ldc = s.N,
                                    .accumulate = accumulate};
-          const MatMulTiling tiling = s.M > of_large.tile_m ? of_large : TileMatMul(s.M, s.N);
-          for (int64_t tile = 0; tile < tiling.num_tiles(); ++tile) MatMulTile(args, {}, tiling, tile, scratch.data());
-          const int64_t stride = s.M > of_large.tile_m ? 7 : 1;  // of the elements that are looked at
+          for (int64_t tile = 0; tile < s.tiling.num_tiles(); ++tile) {
+            MatMulTile(args, {}, s.tiling, tile, scratch.data());
+          }
+          const int64_t stride = s.K > 100 ? 7 : 1;  // of the elements that are looked at
           for (int64_t i = 0; i < s.M; i += stride) {
             for (int64_t j = 0; j < s.N; j += stride) {
               double sum = accumulate ? 2 : 0;
               for (int64_t k = 0; k < s.K; ++k) {
                 sum += double{a[static_cast<size_t>(a_at(i, k))]} * double{b[static_cast<size_t>(b_at(k, j))]};
               }
-              ASSERT_NEAR(c[static_cast<size_t>(i * s.N + j)], sum, 1e-6 * static_cast<double>(s.K))
+              ASSERT_NEAR(c[static_cast<size_t>(i * s.N + j)], sum,
+                          1e-6 * static_cast<double>(s.K))  // products are below 0.25
                   << s.N << (trans_a ? " T" : " N") << (trans_b ? "T " : "N ") << accumulate << " " << i << ", " << j;
             }
           }

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdint>
 #include <thread>
+#include <utility>
 
 #include "common/base/mutex.h"
 #include "common/base/status_macros.h"
@@ -58,8 +59,8 @@ int64_t TileScratchBytes(int threads) {
   return (num_bytes + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes;
 }
 
-ThreadPool::ThreadPool(int threads)
-    : threads_(threads), scratch_(*HostArena::Map(TileScratchBytes(threads))), parts_(static_cast<size_t>(threads)) {
+ThreadPool::ThreadPool(int threads, HostArena scratch)
+    : threads_(threads), scratch_(std::move(scratch)), parts_(static_cast<size_t>(threads)) {
   for (int i = 1; i < threads; ++i) helpers_.emplace_back([this, i] { HelperLoop(i); });
 }
 

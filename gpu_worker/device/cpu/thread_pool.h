@@ -15,7 +15,7 @@ namespace eps::worker::cpu {
 
 // What a thread may scribble on while it computes a tile: enough for a product's operands, packed, the largest user.
 inline constexpr int64_t kTileScratchFloats = 256 * 1024;  // 1 MiB; see matmul.cc and attention.cc
-// Of all threads, whole huge pages.
+// What all threads' scratch takes: whole huge pages.
 int64_t TileScratchBytes(int threads);
 
 // A fixed set of threads that computes the tiles of one kernel at a time. Thread i begins with the
@@ -32,8 +32,8 @@ int64_t TileScratchBytes(int threads);
 // Threads: ParallelFor from one thread at a time
 class ThreadPool {
  public:
-  // `threads` >= 1, the caller of ParallelFor included.
-  explicit ThreadPool(int threads);
+  // `threads` >= 1, the caller of ParallelFor included. scratch: of TileScratchBytes(threads)
+  ThreadPool(int threads, HostArena scratch);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;

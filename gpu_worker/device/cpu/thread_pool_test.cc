@@ -11,9 +11,11 @@
 namespace eps::worker::cpu {
 namespace {
 
+ThreadPool PoolOf(int threads) { return ThreadPool(threads, *HostArena::Map(TileScratchBytes(threads))); }
+
 TEST(ThreadPoolTest, RunsEveryTileOnce) {
   for (const int threads : {1, 2, 3, 8}) {
-    ThreadPool pool(threads);
+    ThreadPool pool = PoolOf(threads);
     for (const int64_t num_tiles : {0, 1, 2, 7, 1000}) {
       std::vector<std::atomic<int>> runs(num_tiles);
       pool.ParallelFor(num_tiles, [&](int64_t tile, float*) { ++runs[tile]; });
@@ -23,7 +25,7 @@ TEST(ThreadPoolTest, RunsEveryTileOnce) {
 }
 
 TEST(ThreadPoolTest, ManySmallJobsFollowEachOther) {
-  ThreadPool pool(3);
+  ThreadPool pool = PoolOf(3);
   int64_t sum = 0;
   for (int round = 0; round < 5000; ++round) {
     std::atomic<int64_t> tiles{0};
@@ -37,7 +39,7 @@ TEST(ThreadPoolTest, ManySmallJobsFollowEachOther) {
 constexpr std::chrono::milliseconds kLong{5};
 
 TEST(ThreadPoolTest, HelpersThatSleepAreWokenUp) {
-  ThreadPool pool(3);
+  ThreadPool pool = PoolOf(3);
   for (int round = 0; round < 20; ++round) {
     std::atomic<int> together{0};
     // Each tile waits for the others: all three threads must come.
@@ -51,7 +53,7 @@ TEST(ThreadPoolTest, HelpersThatSleepAreWokenUp) {
 }
 
 TEST(ThreadPoolTest, ACallerSleepsUntilALongTileIsDone) {
-  ThreadPool pool(2);
+  ThreadPool pool = PoolOf(2);
   for (int round = 0; round < 5; ++round) {
     std::atomic<int> done{0};
     pool.ParallelFor(2, [&](int64_t tile, float*) {
@@ -65,27 +67,33 @@ TEST(ThreadPoolTest, ACallerSleepsUntilALongTileIsDone) {
 TEST(ThreadPoolTest, EndsWhetherItsHelpersSleepOrNot) {
   for (const std::chrono::milliseconds idle : {std::chrono::milliseconds(0), kLong}) {
     for (int round = 0; round < 20; ++round) {
-      ThreadPool pool(3);
+      ThreadPool pool = PoolOf(3);
       if (round % 2 == 1) pool.ParallelFor(10, [](int64_t, float*) {});
       std::this_thread::sleep_for(idle);
     }
   }
 }
 
+TEST(ThreadPoolTest, ScratchIsWholeHugePages) {
+  EXPECT_EQ(TileScratchBytes(1), kHugePageBytes);
+  EXPECT_EQ(TileScratchBytes(2), kHugePageBytes);
+  EXPECT_EQ(TileScratchBytes(3), 2 * kHugePageBytes);
+}
+
 TEST(ThreadPoolTest, ThreadsHaveScratchOfTheirOwn) {
-  ThreadPool pool(2);
+  ThreadPool pool = PoolOf(3);
   std::atomic<bool> clash{false};
   pool.ParallelFor(200, [&](int64_t tile, float* scratch) {
     EXPECT_EQ(reinterpret_cast<uintptr_t>(scratch) % 64, 0u);
     const float mark = static_cast<float>(tile);
-    for (int64_t i = 0; i < kTileScratchFloats; i += 1024) scratch[i] = mark;
-    for (int64_t i = 0; i < kTileScratchFloats; i += 1024) clash = clash || scratch[i] != mark;
+    for (int64_t i = 1023; i < kTileScratchFloats; i += 1024) scratch[i] = mark;  // the last one too
+    for (int64_t i = 1023; i < kTileScratchFloats; i += 1024) clash = clash || scratch[i] != mark;
   });
   EXPECT_FALSE(clash.load());
 }
 
 TEST(ThreadPoolTest, HelpersFlushDenormals) {
-  ThreadPool pool(2);
+  ThreadPool pool = PoolOf(2);
   std::atomic<int> denormals{0};
   // The caller is a thread of the test and keeps its own mode: only tiles of the helper count.
   std::atomic<int> tiles_of_helper{0};

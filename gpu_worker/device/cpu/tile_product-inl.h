@@ -11,6 +11,7 @@
 #include <cstdint>
 
 #include "common/base/status_macros.h"
+#include "gpu_worker/device/cpu/transpose-inl.h"
 #include "gpu_worker/device/cpu/vector_math-inl.h"
 #include "hwy/highway.h"
 
@@ -44,7 +45,6 @@ class RowsAhead {
     const float* rows;
     int64_t row, left, D;
   };
-  static constexpr int64_t kLineFloats = 16;  // of a cache line
   static constexpr int kMostParts = 8;
   Part parts_[kMostParts];
   int num_parts_ = 0, next_part_ = 0;
@@ -157,36 +157,6 @@ HWY_INLINE void MultiplyTile(const TileProduct& p, int64_t rows, int64_t columns
       if (p.ahead != nullptr) p.ahead->Next();
     }
     row += block;
-  }
-}
-
-// dst (columns, rows) = src (rows, columns) transposed: moves only.
-HWY_INLINE void TransposeTile(const float* src, int64_t src_row, int64_t rows, int64_t columns, float* dst,
-                              int64_t dst_row) {
-  const hn::FixedTag<float, 4> d;
-  const hn::Repartition<double, decltype(d)> d64;
-  const int64_t rows4 = rows / 4 * 4, columns4 = columns / 4 * 4;
-  for (int64_t i = 0; i < rows4; i += 4) {
-    for (int64_t j = 0; j < columns4; j += 4) {
-      const float* s = src + i * src_row + j;
-      const auto r0 = hn::LoadU(d, s), r1 = hn::LoadU(d, s + src_row);
-      const auto r2 = hn::LoadU(d, s + 2 * src_row), r3 = hn::LoadU(d, s + 3 * src_row);
-      const auto l01 = hn::BitCast(d64, hn::InterleaveLower(d, r0, r1));
-      const auto l23 = hn::BitCast(d64, hn::InterleaveLower(d, r2, r3));
-      const auto u01 = hn::BitCast(d64, hn::InterleaveUpper(d, r0, r1));
-      const auto u23 = hn::BitCast(d64, hn::InterleaveUpper(d, r2, r3));
-      float* t = dst + j * dst_row + i;
-      hn::StoreU(hn::BitCast(d, hn::InterleaveLower(d64, l01, l23)), d, t);
-      hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(d64, l01, l23)), d, t + dst_row);
-      hn::StoreU(hn::BitCast(d, hn::InterleaveLower(d64, u01, u23)), d, t + 2 * dst_row);
-      hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(d64, u01, u23)), d, t + 3 * dst_row);
-    }
-    for (int64_t j = columns4; j < columns; ++j) {
-      for (int64_t k = i; k < i + 4; ++k) dst[j * dst_row + k] = src[k * src_row + j];
-    }
-  }
-  for (int64_t i = rows4; i < rows; ++i) {
-    for (int64_t j = 0; j < columns; ++j) dst[j * dst_row + i] = src[i * src_row + j];
   }
 }
 
