@@ -41,6 +41,7 @@ class Search {
         TryAll();
         break;
     }
+    best_.num_steps = num_steps_;
     return std::move(best_);
   }
 

@@ -31,6 +31,7 @@ struct InnerSolution {
   std::vector<InnerPlace> places;  // by block and micro-batch, as PassShape::inner
   InnerCounts counts;
   double step_seconds = 0;  // infinite: nothing fits
+  int64_t num_steps = 0;    // of all schedules that were tried
 };
 
 // Whether the slots and the host have room for it.

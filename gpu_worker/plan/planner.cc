@@ -85,13 +85,16 @@ class Planner {
   RelayPlan Plan() {
     const std::vector<PlanChoice> others = OtherChoices();
     most_steps_ = kMostSteps / static_cast<int64_t>(others.size() + 4);
-    for (const PlanChoice& choice : others) Try(choice, InnerSlots(choice));
-    // Boundaries in place of one inner activation, or two.
-    if (boundaries_are_free() && needs_.relay.inner == InnerPolicy::kAuto) {
-      for (const int64_t fewer : {1, 2}) Try(best_, InnerSlots(best_) - fewer);
+    for (const PlanChoice& choice : others) Try(choice);
+    // One thing after the other is changed of the best so far, as long as that helps.
+    double before = std::numeric_limits<double>::infinity();
+    while (best_seconds_ < before && num_steps_ < kMostSteps) {
+      before = best_seconds_;
+      if (boundaries_are_free() && needs_.relay.inner == InnerPolicy::kAuto) TryOtherBoundaries();
+      if (needs_.may_be_back_to_back()) TryBackToBack();
+      if (needs_.weight_slots_are_free()) TryMoreWeightSlots();
+      for (const PlanChoice& choice : others) TryGradientSlots(choice);
     }
-    if (needs_.may_be_back_to_back()) TryBackToBack();
-    if (needs_.weight_slots_are_free()) TryMoreWeightSlots();
     return std::move(best_plan_);
   }
 
@@ -127,17 +130,16 @@ class Planner {
     return choices;
   }
 
-  // Of inner activations, as many as fit and are of use.
-  int64_t InnerSlots(const PlanChoice& others) const {
+  // Of inner activations, as many as fit beside the choice's boundaries and are of use.
+  int64_t InnerSlots(const PlanChoice& choice) const {
     const int64_t least = LeastChoice(needs_).inner_slots;
-    const int64_t total = InnerTotal(needs_, others);
-    PlanChoice bare = others;
+    const int64_t total = InnerTotal(needs_, choice);
+    PlanChoice bare = choice;
     bare.inner_slots = least;
-    bare.boundary_slots = LeastChoice(needs_).boundary_slots;
     const int64_t fit = least + Left(bare) / std::max<int64_t>(1, needs_.inner_slot_bytes());
     switch (needs_.relay.inner) {
       case InnerPolicy::kAuto:
-        return std::clamp<int64_t>(total + (others.last_block_is_back_to_back ? 1 : 0), 1, fit);
+        return std::clamp<int64_t>(total + (choice.last_block_is_back_to_back ? 1 : 0), 1, fit);
       case InnerPolicy::kSwap:  // one is computed in while the other is copied
         return std::clamp<int64_t>(std::min<int64_t>(2, total), 1, fit);
       case InnerPolicy::kKeep:
@@ -147,10 +149,20 @@ class Planner {
     return least;
   }
 
+  // Boundaries in place of inner activations: one, two, four and so on, up to all that there are; and the other way round.
+  void TryOtherBoundaries() {
+    const PlanChoice from = best_;
+    const int64_t missing_bytes = (needs_.most_boundary_slots() - from.boundary_slots) * needs_.boundary_slot_bytes();
+    const int64_t inner_bytes = std::max<int64_t>(1, needs_.inner_slot_bytes());
+    const int64_t for_all = (missing_bytes + inner_bytes - 1) / inner_bytes;
+    for (int64_t fewer = 1; fewer < 2 * for_all; fewer *= 2) Try(from, from.inner_slots - std::min(fewer, for_all));
+    Try(from, from.inner_slots + 1);
+  }
+
   // Of use where inner activations would be recomputed or swapped: one block's need no place any more. With as many
   // gradient slots as fit, which the last block has as well.
   void TryBackToBack() {
-    PlanChoice choice = LeastChoice(needs_);
+    PlanChoice choice = best_;
     choice.weight_slots = std::max(2, best_.weight_slots);
     choice.push_slots = 2;
     choice.last_block_is_back_to_back = true;
@@ -158,35 +170,60 @@ class Planner {
     std::reverse(gradient_slots.begin(), gradient_slots.end());
     for (const int slots : gradient_slots) {
       choice.gradient_slots = slots;
-      if (slots > best_.gradient_slots || LayArena(request_, needs_, choice).arena_bytes > cap_) continue;
-      return Try(choice, InnerSlots(choice));
+      if (slots <= best_.gradient_slots && Try(choice)) return;
     }
   }
 
   // Layers are pulled earlier: of use where a layer takes longer to pull than the one before it to compute.
   void TryMoreWeightSlots() {
     for (int slots = best_.weight_slots + 1; slots <= std::min<int64_t>(kMostWeightSlots, needs_.num_layers); ++slots) {
-      PlanChoice least = LeastChoice(needs_);
-      least.weight_slots = slots;
-      least.gradient_slots = best_.gradient_slots;
-      least.push_slots = best_.push_slots;
-      least.last_block_is_back_to_back = best_.last_block_is_back_to_back;
-      if (LayArena(request_, needs_, least).arena_bytes > cap_) return;
-      Try(least, InnerSlots(least));
-      if (best_.weight_slots < slots) return;
+      PlanChoice choice = best_;
+      choice.weight_slots = slots;
+      if (!Try(choice) || best_.weight_slots < slots) return;
     }
   }
 
-  void Try(PlanChoice choice, int64_t inner_slots) {
-    if (inner_slots < 1) return;
+  void TryGradientSlots(const PlanChoice& others) {
+    PlanChoice choice = best_;
+    choice.gradient_slots = others.gradient_slots;
+    choice.push_slots = others.push_slots;
+    if (choice.last_block_is_back_to_back && choice.push_slots < 2) return;
+    Try(choice);
+  }
+
+  // With as many inner activations as fit beside the choice's boundaries, or else beside fewer; whether it fits.
+  bool Try(PlanChoice choice) {
+    choice.inner_slots = LeastChoice(needs_).inner_slots;
+    const int64_t too_much = LayArena(request_, needs_, choice).arena_bytes - cap_;
+    if (too_much > 0) {
+      const int64_t boundary_bytes = std::max<int64_t>(1, needs_.boundary_slot_bytes());
+      choice.boundary_slots -= (too_much + boundary_bytes - 1) / boundary_bytes;
+      if (choice.boundary_slots < LeastChoice(needs_).boundary_slots) return false;
+    }
+    return Try(choice, InnerSlots(choice));
+  }
+
+  // With so many inner activations, and boundaries in what they leave; whether it fits.
+  bool Try(PlanChoice choice, int64_t inner_slots) {
+    if (inner_slots < 1) return false;
     choice.inner_slots = inner_slots;
+    choice.kept_inner = choice.swapped_inner = 0;
     choice.boundary_slots = LeastChoice(needs_).boundary_slots;
+    if (LayArena(request_, needs_, choice).arena_bytes > cap_) return false;
     if (boundaries_are_free()) {
       const int64_t slots = Left(choice) / std::max<int64_t>(1, needs_.boundary_slot_bytes());
       choice.boundary_slots = std::min(choice.boundary_slots + slots, needs_.most_boundary_slots());
     }
+    if (std::find(tried_.begin(), tried_.end(), choice) != tried_.end()) return true;
+    tried_.push_back(choice);
+    Search(choice);
+    return true;
+  }
+
+  void Search(PlanChoice choice) {
     RelayPlan plan = LayArena(request_, needs_, choice);
     const InnerSolution inner = Solve(plan);
+    num_steps_ += inner.num_steps;
     if (inner.step_seconds >= best_seconds_ * (1 - kLeastGain)) return;
     best_seconds_ = inner.step_seconds;
     choice.kept_inner = inner.counts.kept;
@@ -224,7 +261,10 @@ class Planner {
     const bool swaps_all = solution.counts.recomputed() == 0;
     counts.swapped = std::min(
         {swaps_all ? counts.total : grown(solution.counts.swapped), MostSwapped(plan), counts.total - counts.kept});
-    return {.places = {}, .counts = counts, .step_seconds = solution.step_seconds * reduced.scale};
+    return {.places = {},
+            .counts = counts,
+            .step_seconds = solution.step_seconds * reduced.scale,
+            .num_steps = solution.num_steps};
   }
   int64_t MostSwapped(const RelayPlan& plan) const {
     if (request_.host_stash_bytes <= 0) return needs_.relay.inner == InnerPolicy::kSwap ? plan.inner.total : 0;
@@ -237,7 +277,9 @@ class Planner {
   const PassShape pass_;
   const int64_t cap_;
   const StepCosts costs_;
-  int64_t most_steps_ = 0;
+  int64_t most_steps_ = 0;         // of one choice's search
+  int64_t num_steps_ = 0;          // of all searches so far
+  std::vector<PlanChoice> tried_;  // without what is kept and swapped
   PlanChoice best_;
   RelayPlan best_plan_;
   double best_seconds_ = std::numeric_limits<double>::infinity();

@@ -131,6 +131,45 @@ TEST(PlannerTest, ALargerCapIsNeverSlower) {
   EXPECT_GT(swapping + recomputing, 5);
 }
 
+// Room for the next inner activation is worth less than the boundaries that it takes, where copies are what is waited for.
+TEST(PlannerTest, ALargerCapIsNotSlowerWhereInnerActivationsAndBoundariesCompete) {
+  struct Case {
+    std::string device;
+    int64_t layers, d_model, context;
+    BatchConfig batch;
+  };
+  const std::vector<Case> cases = {
+      {"cuda", 12, 128, 256, {.virtual_nodes = 2, .micro_batches = 2, .micro_batch = 8}},
+      {"cuda", 8, 768, 128, {.virtual_nodes = 1, .micro_batches = 4, .micro_batch = 8}},
+      {"cpu", 6, 64, 256, {.virtual_nodes = 1, .micro_batches = 8, .micro_batch = 2}},
+      {"cpu", 6, 384, 256, {.virtual_nodes = 1, .micro_batches = 2, .micro_batch = 8}},
+  };
+  for (const Case& each : cases) {
+    TestRun run;
+    run.run.model = {.num_layers = each.layers,
+                     .d_model = each.d_model,
+                     .num_heads = each.d_model / 64,
+                     .context = each.context,
+                     .vocab = 256};
+    run.run.batch = each.batch;
+    run.host_stash_bytes = int64_t{1} << 40;
+    const Profile profile = NominalProfile(each.device);
+    PlanRequest request = run.Request(0);
+    request.profile = &profile;
+    request.link = LinkOf(each.device, TransportChoice::kAuto);
+    const int64_t smallest = run.Smallest(), largest = MakeRelayPlan(request).value().arena_bytes;
+    double seconds = 1e9;
+    for (int i = 0; i <= 16; ++i) {
+      request.cap_bytes = smallest + (largest - smallest) * i / 16;
+      ASSERT_OK_AND_ASSIGN(const RelayPlan plan, MakeRelayPlan(request));
+      ExpectSound(plan);
+      const double predicted = PredictStep(request, plan).timeline.step_seconds;
+      EXPECT_LE(predicted, seconds * 1.005) << each.device << " " << each.layers << " " << request.cap_bytes;
+      seconds = std::min(seconds, predicted);
+    }
+  }
+}
+
 TEST(PlannerTest, TheLastBlockIsBackToBackWhereThatMakesTheStepShorter) {
   TestRun run;
   const int64_t smallest = run.Smallest();

@@ -44,7 +44,7 @@ struct Profile {
   double out_bytes_per_second = 0;       // arena to host, alone
   double update_bytes_per_second = 0;    // of the daemon's optimizer: bytes read and written
   double network_bytes_per_second = 0;   // each way, where weights and gradients travel over gRPC
-  double work_seconds = 0;               // of a stream for each piece of work, whatever its size
+  double handover_seconds = 0;           // until a stream that waits for another's work goes on
   double step_seconds = 0;               // between two steps, in which the daemon has the word
   Sharing sharing = kNothingShared;
 };

@@ -102,22 +102,7 @@ class StepSeconds {
     }
   }
 
-  double operator()(const RelayStep& step) const { return profile_.work_seconds + Alone(step); }
-
- private:
-  using Kind = RelayStep::Kind;
-  static double Over(double bytes, double bytes_per_second) {
-    return bytes_per_second > 0 ? bytes / bytes_per_second : 0;
-  }
-  double In(int64_t bytes) const { return Over(static_cast<double>(bytes), profile_.in_bytes_per_second); }
-  double Out(int64_t bytes) const { return Over(static_cast<double>(bytes), profile_.out_bytes_per_second); }
-  double Gradient(double bytes) const { return Over(bytes, profile_.gradient_bytes_per_second); }
-  const LayerTimes& TimesOfLayer(const LayerSpec& layer) const {
-    return times_[static_cast<size_t>(std::find(kLayerKinds.begin(), kLayerKinds.end(), layer.kind) -
-                                      kLayerKinds.begin())];
-  }
-
-  double Alone(const RelayStep& step) const {
+  double operator()(const RelayStep& step) const {
     const LayerSpec& layer = model_.layer(step.layer);
     const LayerSizes& sizes = sizes_[static_cast<size_t>(step.layer.value())];
     const LayerTimes& times = TimesOfLayer(layer);
@@ -169,6 +154,20 @@ class StepSeconds {
     }
     return 0;
   }
+
+ private:
+  using Kind = RelayStep::Kind;
+  static double Over(double bytes, double bytes_per_second) {
+    return bytes_per_second > 0 ? bytes / bytes_per_second : 0;
+  }
+  double In(int64_t bytes) const { return Over(static_cast<double>(bytes), profile_.in_bytes_per_second); }
+  double Out(int64_t bytes) const { return Over(static_cast<double>(bytes), profile_.out_bytes_per_second); }
+  double Gradient(double bytes) const { return Over(bytes, profile_.gradient_bytes_per_second); }
+  const LayerTimes& TimesOfLayer(const LayerSpec& layer) const {
+    return times_[static_cast<size_t>(std::find(kLayerKinds.begin(), kLayerKinds.end(), layer.kind) -
+                                      kLayerKinds.begin())];
+  }
+
   double PullSeconds(int64_t bytes) const {
     if (link_ == LinkKind::kInPlace) return 0;
     if (link_ == LinkKind::kHostMemory) return In(bytes);
@@ -201,6 +200,7 @@ StepCosts CostsOf(const Profile& profile, const ModelSpec& model, const RunConfi
   EPS_CHECK(profile.update_bytes_per_second > 0);
   StepCosts costs;
   costs.seconds = StepSeconds(profile, model, run, kernels, link);
+  costs.handover_seconds = profile.handover_seconds;
   costs.between_steps_seconds = profile.step_seconds;
   costs.sharing = profile.sharing;
   costs.contribution_seconds = [&model, gradients = run.precision.gradients,

@@ -64,10 +64,11 @@ class Simulation {
   }
 
  private:
-  // One piece of work that is under way, of one activity.
+  // One piece of work that is under way, or handed over, of one activity.
   struct Work {
     int index = 0;
-    double begin = 0, left_seconds = 0;  // alone
+    double begin = 0;         // until then it is handed over, and shares nothing
+    double left_seconds = 0;  // alone
   };
   struct Job {  // the daemon's
     int blob = 0;
@@ -80,6 +81,7 @@ class Simulation {
     pass_start_ = now_;
     next_pass_at_ = kNever;
     next_.fill(0);
+    waits_.fill(false);
     done_.assign(steps_.size(), false);
     num_done_ = 0;
     uses_left_.clear();
@@ -93,11 +95,17 @@ class Simulation {
     bool started = false;
     for (size_t stream = 0; stream < queues_.size(); ++stream) {
       auto& work = work_[Index(ActivityOf(static_cast<StreamId>(stream)))];
-      while (!work.has_value() && next_[stream] < queues_[stream].size() && CanStart(queues_[stream][next_[stream]])) {
-        const int index = queues_[stream][next_[stream]++];
-        work = Work{index, now_, seconds_[static_cast<size_t>(index)]};
+      while (!work.has_value() && next_[stream] < queues_[stream].size()) {
+        const int index = queues_[stream][next_[stream]];
+        if (!CanStart(index)) {
+          waits_[stream] = true;
+          break;
+        }
+        ++next_[stream];
+        const double handover = std::exchange(waits_[stream], false) ? costs_.handover_seconds : 0;
+        work = Work{index, now_ + handover, seconds_[static_cast<size_t>(index)]};
         started = true;
-        if (work->left_seconds <= 0) End(ActivityOf(static_cast<StreamId>(stream)));
+        if (handover <= 0 && work->left_seconds <= 0) End(ActivityOf(static_cast<StreamId>(stream)));
       }
     }
     auto& update = work_[Index(Activity::kUpdate)];
@@ -122,16 +130,22 @@ class Simulation {
     return index;
   }
 
+  bool Runs(size_t activity) const { return work_[activity].has_value() && work_[activity]->begin <= now_; }
   void Advance() {
-    std::array<double, kNumActivities> speed = {}, end = {};
+    std::array<double, kNumActivities> speed = {}, end = {};  // speed 0: it is handed over still
     double until = next_pass_at_;
     for (size_t a = 0; a < work_.size(); ++a) {
       if (!work_[a].has_value()) continue;
-      speed[a] = 1;
-      for (size_t b = 0; b < work_.size(); ++b) {
-        if (b != a && work_[b].has_value()) speed[a] *= costs_.sharing[a][b];
+      if (Runs(a)) {
+        speed[a] = 1;
+        for (size_t b = 0; b < work_.size(); ++b) {
+          if (b != a && Runs(b)) speed[a] *= costs_.sharing[a][b];
+        }
+        end[a] = now_ + work_[a]->left_seconds / speed[a];
+      } else {
+        end[a] = work_[a]->begin + (work_[a]->left_seconds > 0 ? kNever : 0);
+        until = std::min(until, work_[a]->begin);
       }
-      end[a] = now_ + work_[a]->left_seconds / speed[a];
       until = std::min(until, end[a]);
     }
     EPS_CHECK(until < kNever);  // else steps wait for each other
@@ -140,7 +154,7 @@ class Simulation {
     now_ = until;
     for (size_t a = 0; a < work_.size(); ++a) {
       if (!work_[a].has_value()) continue;
-      if (records_) timeline_.busy_seconds[a] += passed;
+      if (records_ && speed[a] > 0) timeline_.busy_seconds[a] += passed;
       work_[a]->left_seconds -= passed * speed[a];
       if (end[a] - until <= kRounding * until) End(static_cast<Activity>(a));
     }
@@ -149,14 +163,16 @@ class Simulation {
 
   void CountWait(double passed) {
     const auto compute = static_cast<size_t>(StreamId::kCompute);
-    if (!records_ || work_[Index(Activity::kCompute)].has_value()) return;
-    WaitCause cause = WaitCause::kPush;  // of the gradients that leave last
-    if (next_[compute] < queues_[compute].size()) {
-      const int blocker = Blocker(queues_[compute][next_[compute]]);
-      cause = blocker < 0 ? WaitCause::kVersion : steps_[static_cast<size_t>(blocker)].cause();
-      if (blocker >= 0 && Blocker(blocker) < 0) cause = WaitCause::kVersion;
+    if (!records_ || Runs(Index(Activity::kCompute))) return;
+    if (!work_[Index(Activity::kCompute)].has_value()) {  // else what it waited for is being handed over
+      wait_cause_ = WaitCause::kPush;                     // of the gradients that leave last
+      if (next_[compute] < queues_[compute].size()) {
+        const int blocker = Blocker(queues_[compute][next_[compute]]);
+        wait_cause_ = blocker < 0 ? WaitCause::kVersion : steps_[static_cast<size_t>(blocker)].cause();
+        if (blocker >= 0 && Blocker(blocker) < 0) wait_cause_ = WaitCause::kVersion;
+      }
     }
-    timeline_.compute_wait_seconds[static_cast<size_t>(cause)] += passed;
+    timeline_.compute_wait_seconds[static_cast<size_t>(wait_cause_)] += passed;
   }
 
   void End(Activity activity) {
@@ -215,6 +231,8 @@ class Simulation {
   bool records_ = false;
   double pass_start_ = 0, next_pass_at_ = kNever;
   std::array<size_t, kNumStreams> next_ = {};  // into queues_
+  std::array<bool, kNumStreams> waits_ = {};   // for another stream's work, or a version
+  WaitCause wait_cause_ = WaitCause::kPush;    // compute's latest
   std::vector<bool> done_;
   size_t num_done_ = 0;
   std::array<std::optional<Work>, kNumActivities> work_;

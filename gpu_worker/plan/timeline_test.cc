@@ -116,6 +116,21 @@ TEST(TimelineTest, ActivitiesThatShareTheMachineSlowEachOtherDown) {
   EXPECT_EQ(timeline.bound(), Activity::kOut);
 }
 
+TEST(TimelineTest, WhatAStreamWaitsForIsHandedOver) {
+  Made made(/*layers=*/4, /*items=*/2, /*weight_slots=*/1);
+  made.seconds = {{Kind::kPull, 1}, {Kind::kForward, 1}, {Kind::kBackward, 1}, {Kind::kHead, 1}};
+  made.costs.sharing[static_cast<size_t>(Activity::kIn)][static_cast<size_t>(Activity::kCompute)] = 0.1;
+  const double seconds = made.Run().step_seconds;
+  made.costs.handover_seconds = 0.125;
+  const Timeline timeline = made.Run();
+  // The slot goes to and fro between pulls and computing, but for the first pull, which waits for nobody; the last
+  // gradient to its push. A handover takes its time, and no speed from anybody.
+  EXPECT_DOUBLE_EQ(timeline.step_seconds, seconds + 0.125 * (2 * made.Count(Kind::kPull) - 1 + 1));
+  EXPECT_DOUBLE_EQ(Busy(timeline, Activity::kCompute), 2 * (5 + 1 + 5));
+  EXPECT_DOUBLE_EQ(Busy(timeline, Activity::kIn), made.Count(Kind::kPull));
+  EXPECT_DOUBLE_EQ(Wait(timeline, WaitCause::kPull), made.Count(Kind::kPull) * (1 + 2 * 0.125) - 0.125);
+}
+
 TEST(TimelineTest, StreamsKeepTheirOrderAndStepsTheirWaits) {
   for (const int weight_slots : {1, 2, 3}) {
     Made made(/*layers=*/5, /*items=*/3, weight_slots);
@@ -123,6 +138,7 @@ TEST(TimelineTest, StreamsKeepTheirOrderAndStepsTheirWaits) {
     std::vector<double> seconds;
     for (size_t i = 0; i < made.steps.size(); ++i) seconds.push_back(next = next * 7.3 - static_cast<int>(next * 7.3));
     made.costs.seconds = [&](const RelayStep& step) { return seconds[static_cast<size_t>(&step - made.steps.data())]; };
+    made.costs.handover_seconds = 0.02;
     made.costs.sharing[0][1] = 0.7, made.costs.sharing[1][0] = 0.9, made.costs.sharing[2][0] = 0.6;
     const Timeline timeline = made.Run();
     ASSERT_EQ(timeline.steps.size(), made.steps.size());

@@ -47,7 +47,7 @@ TEST(MeasureTest, EveryFigureOfARunIsMeasured) {
       }
       for (const double figure :
            {profile.gradient_bytes_per_second, profile.in_bytes_per_second, profile.out_bytes_per_second,
-            profile.update_bytes_per_second, profile.work_seconds}) {
+            profile.update_bytes_per_second, profile.handover_seconds}) {
         EXPECT_GT(figure, 0);
       }
       for (const auto& row : profile.sharing) {

@@ -18,7 +18,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr absl::string_view kFormat = "eps profile 1";
+constexpr absl::string_view kFormat = "eps profile 2";
 std::string Name(size_t activity) { return std::string(ActivityName(static_cast<Activity>(activity))); }
 
 // What no machine is beyond, and no sum of which overflows.
@@ -33,7 +33,7 @@ constexpr std::array<std::pair<const char*, double Profile::*>, 5> kSpeeds = {{
     {"network_bytes_per_second", &Profile::network_bytes_per_second},
 }};
 constexpr std::array<std::pair<const char*, double Profile::*>, 2> kDelays = {{
-    {"work_seconds", &Profile::work_seconds},
+    {"handover_seconds", &Profile::handover_seconds},
     {"step_seconds", &Profile::step_seconds},
 }};
 constexpr std::array<std::pair<const char*, double LayerTimes::*>, 4> kTimes = {{

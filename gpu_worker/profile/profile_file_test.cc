@@ -29,21 +29,22 @@ TEST(ProfileFileTest, WhatIsWrongIsNamed) {
     std::string from, to, message;
   };
   const std::vector<Case> cases = {
-      {"eps profile 1", "eps profile 9", "format: \"eps profile 9\", must be \"eps profile 1\""},
+      {"eps profile 2", "eps profile 9", "format: \"eps profile 9\", must be \"eps profile 2\""},
       {"\"threads\": 2", "\"threads\": 0", "threads: 0, must be a number from 1 to 1024"},
       {"\"update_bytes_per_second\": 20000000000.0", "\"update_bytes_per_second\": 0",
        "update_bytes_per_second: 0, must be a number from 1 to"},
       {"\"threads\": 2", "\"threads\": 1e300", "threads: 1e+300, must be a number from 1 to 1024"},
       {"\"threads\": 2", "\"threads\": 1.5", "threads: 1.5, must be a whole number"},
       {"\"T\": 256", "\"T\": 1e300", "layers[0].T: 1e+300, must be a number from 0 to"},
-      {"\"work_seconds\": 1e-05", "\"work_seconds\": 1e308", "work_seconds: 1e+308, must be a number from 0 to"},
+      {"\"handover_seconds\": 1e-05", "\"handover_seconds\": 1e308",
+       "handover_seconds: 1e+308, must be a number from 0 to"},
       {"\"in_bytes_per_second\": 8000000000.0", "\"in_bytes_per_second\": 1e-310", "in_bytes_per_second: "},
       {"\"beside_in\": 0.7", "\"beside_in\": \"fast\"", "sharing.compute.beside_in: \"fast\", must be a number"},
       {"\"layer\": \"head\"", "\"layer\": \"tail\"", "layers[2].layer: tail, must be embedding, block or head"},
       {"\"causal\": true", "\"causal\": 1", "layers[0].causal: 1, must be true or false"},
       {"\"layer\": \"head\"", "\"layer\": \"block\"", "layers: no head with forward_seconds above 0"},
       {"\"compute\": \"fp32\"", "\"compute\": \"fp64\"", "layers[0].compute: fp64, must be fp32, bf16 or fp16"},
-      {"\"work_seconds\"", "\"work\"", "work_seconds: nothing, must be there"},
+      {"\"handover_seconds\"", "\"handover\"", "handover_seconds: nothing, must be there"},
   };
   for (const Case& wrong : cases) {
     const std::string text = absl::StrReplaceAll(good, {{wrong.from, wrong.to}});

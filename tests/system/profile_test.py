@@ -115,7 +115,7 @@ class ProfileTest(SystemTest):
         cap = self.plan(spec)["device"]["smallest_cap_bytes"]
         for bytes_per_second, swaps in ((1e15, True), (1e3, False)):
             profile = json.loads(path.read_text())
-            profile["work_seconds"] = 0
+            profile["handover_seconds"] = 0
             profile["sharing"] = {a: {b: 1 for b in row} for a, row in profile["sharing"].items()}
             profile["in_bytes_per_second"] = profile["out_bytes_per_second"] = bytes_per_second
             edited = self.work.path / "edited.json"
