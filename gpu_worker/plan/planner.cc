@@ -100,7 +100,7 @@ class Planner {
 
  private:
   // What the search may cost: steps of the schedules that it tries.
-  static constexpr int64_t kMostSteps = 3'000'000;
+  static constexpr int64_t kMostSteps = 1'500'000;
   // A plan is better if its step is shorter by more than this part: less is the simulation's grain.
   static constexpr double kLeastGain = 5e-4;
 
