@@ -223,7 +223,8 @@ class Measurement {
   absl::Span<std::byte> CopyOf(const HostMemory& memory, int64_t turn) const {
     return memory.bytes.subspan(static_cast<size_t>(turn % NumSlots() * CopyBytes()), static_cast<size_t>(CopyBytes()));
   }
-  std::byte* InnerSlot(int64_t turn) const { return arena_.inners[static_cast<size_t>(turn % NumSlots())]; }
+  // What is swapped goes through few slots, which kernels have just written, or are about to read.
+  std::byte* CopySlot(int64_t turn) const { return arena_.inners[static_cast<size_t>(turn % kLeastSlots)]; }
   const LayerSpec& LayerOf(LayerKind kind) const {
     if (kind == LayerKind::kEmbedding) return model_.layers.front();
     if (kind == LayerKind::kHead) return model_.layers.back();
@@ -351,12 +352,12 @@ class Measurement {
         UnitOf(Kind::kForward, LayerOf(LayerKind::kBlock)),
         [&, turn = int64_t{0}]() mutable {
           ++turn;
-          in.CopyIn(InnerSlot(turn), CopyOf(copied_in_, turn));
+          in.CopyIn(CopySlot(turn), CopyOf(copied_in_, turn));
           return in.Synchronize();
         },
         [&, turn = int64_t{0}]() mutable {
           ++turn;
-          out.CopyOut(CopyOf(copied_out_, turn), InnerSlot(turn));
+          out.CopyOut(CopyOf(copied_out_, turn), CopySlot(turn));
           return out.Synchronize();
         },
         [&] { return update.Run(); },
