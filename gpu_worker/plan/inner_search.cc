@@ -10,7 +10,7 @@
 namespace eps::worker {
 namespace {
 
-constexpr size_t kFewPlaces = 12;  // each of which can be tried
+constexpr int64_t kFewPlaces = 12;  // each of which can be tried
 
 int64_t Count(const std::vector<InnerPlace>& places, InnerPlace place) {
   return std::count(places.begin(), places.end(), place);
@@ -63,7 +63,17 @@ class Search {
       if (spare > slots || tried_spare_[spare]++ > 0) continue;
       TrySwapped(slots - spare);
     }
-    if (static_cast<size_t>(total_) <= kFewPlaces) Improve();
+    if (total_ <= kMostPlacesOfAll) {
+      TryEach();
+    } else if (total_ <= kFewPlaces) {
+      Improve();
+    }
+  }
+  void TryEach() {
+    std::vector<InnerPlace> places(static_cast<size_t>(total_), InnerPlace::kRecompute);
+    do {
+      Try(places);
+    } while (NextPlaces(places));
   }
 
   // How many of those that are not kept are swapped: five to begin with, then nearer and nearer to the best.
@@ -138,6 +148,17 @@ class Search {
 };
 
 }  // namespace
+
+bool NextPlaces(std::vector<InnerPlace>& places) {
+  for (InnerPlace& place : places) {
+    if (place != InnerPlace::kSwap) {
+      place = place == InnerPlace::kRecompute ? InnerPlace::kKeep : InnerPlace::kSwap;
+      return true;
+    }
+    place = InnerPlace::kRecompute;
+  }
+  return false;
+}
 
 bool IsFeasible(const InnerProblem& problem, const std::vector<InnerPlace>& places) {
   const auto items = static_cast<int64_t>(problem.pass.vnodes.size()) * problem.pass.micro_batches;

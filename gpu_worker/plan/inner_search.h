@@ -34,14 +34,20 @@ struct InnerSolution {
   int64_t num_steps = 0;    // of all schedules that were tried
 };
 
+// Counts places up, as digits of 0, 1 and 2, from all that recompute to all that swap; false: begins again.
+bool NextPlaces(std::vector<InnerPlace>& places);
+
 // Whether the slots and the host have room for it.
 bool IsFeasible(const InnerProblem& problem, const std::vector<InnerPlace>& places);
 // The step with these places, by simulation.
 double StepSecondsWith(const InnerProblem& problem, const std::vector<InnerPlace>& places);
 
+// The best of all where there are at most so many places, and `most_steps` reaches that far.
+inline constexpr int64_t kMostPlacesOfAll = 6;
+
 // The best that is found: over how many are kept and how many of the others are swapped, spread evenly (SpreadInner); and,
-// where they are few, over the places one by one and in pairs, until none of these changes helps. It is at most a few
-// percent slower than the best of all: inner_search_test compares them where all can be tried.
+// where they are few (12), over the places one by one and in pairs, until none of these changes helps. It is at most 2%
+// slower than the best of all: inner_search_test and `bench/run plan` compare them where all can be tried.
 InnerSolution SearchInner(const InnerProblem& problem);
 
 }  // namespace eps::worker

@@ -18,20 +18,24 @@ std::string Text(const std::vector<InnerPlace>& places) {
   return text;
 }
 
-TEST(InnerSearchTest, NearlyAlwaysFindsTheBestOfAllWhereAllCanBeTried) {
+TEST(InnerSearchTest, FindsTheBestOfAllOfFewPlacesAndNearlyAlwaysOfSomeMore) {
   constexpr int kInstances = 150;
-  int exact = 0;
+  int exact = 0, few = 0;
   for (int seed = 0; seed < kInstances; ++seed) {
-    const SearchInstance instance(static_cast<uint64_t>(seed), /*most_places=*/7);
+    const SearchInstance instance(static_cast<uint64_t>(seed), /*most_places=*/8);
     const InnerSolution found = SearchInner(instance.problem);
     EXPECT_TRUE(IsFeasible(instance.problem, found.places)) << seed;
     EXPECT_DOUBLE_EQ(StepSecondsWith(instance.problem, found.places), found.step_seconds);
     const double best = BestOfAll(instance.problem, found.places.size()).step_seconds;
-    EXPECT_LE(found.step_seconds, 1.02 * best)
+    const bool is_few = found.counts.total <= kMostPlacesOfAll;
+    few += is_few ? 1 : 0;
+    EXPECT_LE(found.step_seconds, (is_few ? 1 + 1e-9 : 1.02) * best)
         << "instance " << seed << ", " << instance.problem.num_slots() << " slots: " << Text(found.places);
     if (found.step_seconds <= best * (1 + 1e-9)) ++exact;
   }
-  EXPECT_GE(exact, kInstances * 9 / 10);
+  EXPECT_GE(exact, few + (kInstances - few) * 9 / 10);
+  EXPECT_GT(few, 50);
+  EXPECT_LT(few, kInstances - 20);
 }
 
 TEST(InnerSearchTest, WhatSwapsFasterThanItComputesSwapsAndTheOtherWayRound) {

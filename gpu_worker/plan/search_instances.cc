@@ -87,16 +87,12 @@ SearchInstance::SearchInstance(uint64_t seed, int64_t most_places) {
 InnerSolution BestOfAll(const InnerProblem& problem, size_t num_places) {
   InnerSolution best{.step_seconds = std::numeric_limits<double>::infinity()};
   std::vector<InnerPlace> places(num_places, InnerPlace::kRecompute);
-  while (true) {
-    if (IsFeasible(problem, places)) {
-      const double seconds = StepSecondsWith(problem, places);
-      if (seconds < best.step_seconds) best.places = places, best.step_seconds = seconds;
-    }
-    size_t i = 0;
-    while (i < num_places && places[i] == InnerPlace::kSwap) places[i++] = InnerPlace::kRecompute;
-    if (i == num_places) return best;
-    places[i] = places[i] == InnerPlace::kRecompute ? InnerPlace::kKeep : InnerPlace::kSwap;
-  }
+  do {
+    if (!IsFeasible(problem, places)) continue;
+    const double seconds = StepSecondsWith(problem, places);
+    if (seconds < best.step_seconds) best.places = places, best.step_seconds = seconds;
+  } while (NextPlaces(places));
+  return best;
 }
 
 }  // namespace eps::worker
