@@ -68,6 +68,7 @@ absl::Status RunProfile(const ProfileFlags& flags) {
   }
   // Before some seconds are spent.
   EPS_RETURN_IF_ERROR(MakeDirs(DirName(out)));
+  EPS_RETURN_IF_ERROR(CheckReplaceable(out));
   EPS_ASSIGN_OR_RETURN(const std::string programs, ProgramFolder());
   std::vector<std::string> arguments = {"--measure", flags.run.run, "--profile", out,
                                         "--device",  flags.device,  "--threads", absl::StrCat(threads)};

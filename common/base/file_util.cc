@@ -124,7 +124,14 @@ absl::Status WriteAt(const FileDescriptor& file, const std::string& path, int64_
   return absl::OkStatus();
 }
 
+absl::Status CheckReplaceable(const std::string& path) {
+  struct stat info;
+  if (stat(path.c_str(), &info) != 0 || S_ISREG(info.st_mode) || S_ISDIR(info.st_mode)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("\"", path, "\" is no regular file and is not replaced by one"));
+}
+
 absl::Status WriteFileAtomically(const std::string& path, absl::string_view content) {
+  EPS_RETURN_IF_ERROR(CheckReplaceable(path));
   const std::string temporary = TemporaryName(path);
   absl::Status status = WriteAndSync(temporary, content);
   if (status.ok() && rename(temporary.c_str(), path.c_str()) != 0) status = FileError(errno, "replace", path);

@@ -48,9 +48,12 @@ absl::StatusOr<std::string> ReadFile(const std::string& path, int64_t max_bytes 
 absl::Status WriteAt(const FileDescriptor& file, const std::string& path, int64_t offset_bytes,
                      absl::string_view bytes);
 
+// A device or a pipe is not replaced by a file. Errors: INVALID_ARGUMENT it is one
+absl::Status CheckReplaceable(const std::string& path);
+
 // After OK, `path` holds `content` even after a power failure; at no moment does it hold a part of
-// it: written beside, synced, renamed, the folder synced. Errors: FileError's; then `path` is as it
-// was and nothing else is left behind.
+// it: written beside, synced, renamed, the folder synced. Errors: CheckReplaceable's, FileError's; then
+// `path` is as it was and nothing else is left behind.
 absl::Status WriteFileAtomically(const std::string& path, absl::string_view content);
 
 // Makes renames and new files in folder `path` last.

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include <filesystem>
 #include <string>
@@ -52,6 +53,15 @@ TEST(FileUtilTest, AFileThatIsTooLongIsNotRead) {
   EXPECT_THAT(ReadFile(dir.File("a"), 5), IsOkAndHolds("12345"));
   EXPECT_THAT(ReadFile(dir.File("a"), 4), StatusIs(absl::StatusCode::kInvalidArgument, "longer than 4 bytes"));
   EXPECT_THAT(ReadFile("/dev/zero", 1000), StatusIs(absl::StatusCode::kInvalidArgument, "/dev/zero"));
+}
+
+TEST(FileUtilTest, APipeOrADeviceIsNotReplaced) {
+  const TempDir dir;
+  ASSERT_EQ(mkfifo(dir.File("pipe").c_str(), 0600), 0);
+  EXPECT_THAT(WriteFileAtomically(dir.File("pipe"), "x"),
+              StatusIs(absl::StatusCode::kInvalidArgument, "no regular file"));
+  EXPECT_TRUE(std::filesystem::is_fifo(dir.File("pipe")));
+  EXPECT_EQ(Names(dir.path()), std::vector<std::string>{"pipe"});
 }
 
 TEST(FileUtilTest, AFailedWriteLeavesNothingBehind) {

@@ -10,8 +10,6 @@
 namespace eps::worker {
 namespace {
 
-constexpr int64_t kFewPlaces = 12;  // each of which can be tried
-
 int64_t Count(const std::vector<InnerPlace>& places, InnerPlace place) {
   return std::count(places.begin(), places.end(), place);
 }
@@ -63,11 +61,8 @@ class Search {
       if (spare > slots || tried_spare_[spare]++ > 0) continue;
       TrySwapped(slots - spare);
     }
-    if (total_ <= kMostPlacesOfAll) {
-      TryEach();
-    } else if (total_ <= kFewPlaces) {
-      Improve();
-    }
+    if (total_ <= kMostPlacesOneByOne) Improve();
+    if (total_ <= kMostPlacesOfAll) TryEach();
   }
   void TryEach() {
     std::vector<InnerPlace> places(static_cast<size_t>(total_), InnerPlace::kRecompute);

@@ -42,12 +42,12 @@ bool IsFeasible(const InnerProblem& problem, const std::vector<InnerPlace>& plac
 // The step with these places, by simulation.
 double StepSecondsWith(const InnerProblem& problem, const std::vector<InnerPlace>& places);
 
-// The best of all where there are at most so many places, and `most_steps` reaches that far.
-inline constexpr int64_t kMostPlacesOfAll = 6;
+// Of so many places every way is tried, of so many each place and each pair, as far as `most_steps` reaches.
+inline constexpr int64_t kMostPlacesOfAll = 6, kMostPlacesOneByOne = 12;
 
-// The best that is found: over how many are kept and how many of the others are swapped, spread evenly (SpreadInner); and,
-// where they are few (12), over the places one by one and in pairs, until none of these changes helps. It is at most 2%
-// slower than the best of all: inner_search_test and `bench/run plan` compare them where all can be tried.
+// The best that is found: over how many are kept and how many of the others are swapped, spread evenly (SpreadInner); where
+// they are few, over the places one by one and in pairs, until none of these changes helps; where they are fewer, over all.
+// `bench/run plan` and inner_search_test compare it with the best of all, from which it was at most 2% away.
 InnerSolution SearchInner(const InnerProblem& problem);
 
 }  // namespace eps::worker

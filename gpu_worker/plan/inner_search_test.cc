@@ -1,6 +1,7 @@
 #include "gpu_worker/plan/inner_search.h"
 
 #include <cstdint>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -36,6 +37,29 @@ TEST(InnerSearchTest, FindsTheBestOfAllOfFewPlacesAndNearlyAlwaysOfSomeMore) {
   EXPECT_GE(exact, few + (kInstances - few) * 9 / 10);
   EXPECT_GT(few, 50);
   EXPECT_LT(few, kInstances - 20);
+}
+
+TEST(InnerSearchTest, NextPlacesGoesThroughAllOfThem) {
+  std::set<std::vector<InnerPlace>> seen;
+  std::vector<InnerPlace> places(3, InnerPlace::kRecompute);
+  do {
+    EXPECT_TRUE(seen.insert(places).second) << Text(places);
+  } while (NextPlaces(places));
+  EXPECT_EQ(seen.size(), 27u);
+  EXPECT_EQ(Text(places), "RRR");
+}
+
+TEST(InnerSearchTest, WhatMayCostLittleIsStillASolution) {
+  SearchInstance instance(/*seed=*/3, /*most_places=*/6);
+  instance.problem.plan.inner_slots.resize(1);
+  instance.problem.most_steps = 1;
+  const InnerSolution first = SearchInner(instance.problem);
+  EXPECT_TRUE(IsFeasible(instance.problem, first.places));
+  EXPECT_DOUBLE_EQ(StepSecondsWith(instance.problem, first.places), first.step_seconds);
+  instance.problem.most_steps = 4'000'000;
+  const InnerSolution all = SearchInner(instance.problem);
+  EXPECT_LE(all.step_seconds, first.step_seconds);
+  EXPECT_GT(all.num_steps, 10 * first.num_steps);
 }
 
 TEST(InnerSearchTest, WhatSwapsFasterThanItComputesSwapsAndTheOtherWayRound) {

@@ -85,14 +85,14 @@ class Planner {
   RelayPlan Plan() {
     const std::vector<PlanChoice> others = OtherChoices();
     most_steps_ = kMostSteps / static_cast<int64_t>(others.size() + 4);
-    for (const PlanChoice& choice : others) Try(choice);
+    for (const PlanChoice& choice : others) TryMostInner(choice);
     // One thing after the other is changed of the best so far, as long as that helps.
     double before = std::numeric_limits<double>::infinity();
     while (best_seconds_ < before && num_steps_ < kMostSteps) {
       before = best_seconds_;
       if (boundaries_are_free() && needs_.relay.inner == InnerPolicy::kAuto) TryOtherBoundaries();
       if (needs_.may_be_back_to_back()) TryBackToBack();
-      if (needs_.weight_slots_are_free()) TryMoreWeightSlots();
+      if (needs_.weight_slots_are_free()) TryWeightSlots();
       for (const PlanChoice& choice : others) TryGradientSlots(choice);
     }
     return std::move(best_plan_);
@@ -154,15 +154,23 @@ class Planner {
     const PlanChoice from = best_;
     const int64_t missing_bytes = (needs_.most_boundary_slots() - from.boundary_slots) * needs_.boundary_slot_bytes();
     const int64_t inner_bytes = std::max<int64_t>(1, needs_.inner_slot_bytes());
-    const int64_t for_all = (missing_bytes + inner_bytes - 1) / inner_bytes;
-    for (int64_t fewer = 1; fewer < 2 * for_all; fewer *= 2) Try(from, from.inner_slots - std::min(fewer, for_all));
-    Try(from, from.inner_slots + 1);
+    const int64_t most = std::min((missing_bytes + inner_bytes - 1) / inner_bytes, from.inner_slots - 1);
+    for (int64_t fewer = 1; fewer < 2 * most; fewer *= 2) {
+      TryMostBoundaries(from, from.inner_slots - std::min(fewer, most));
+    }
+    const int64_t of_use = InnerTotal(needs_, from) + (from.last_block_is_back_to_back ? 1 : 0);
+    if (from.inner_slots < of_use) TryMostBoundaries(from, from.inner_slots + 1);
   }
 
-  // Of use where inner activations would be recomputed or swapped: one block's need no place any more. With as many
-  // gradient slots as fit, which the last block has as well.
+  // Back to back or not. It is of use where inner activations would be recomputed or swapped: one block's need no place any
+  // more. With as many gradient slots as fit, which the last block has as well.
   void TryBackToBack() {
     PlanChoice choice = best_;
+    if (best_.last_block_is_back_to_back) {
+      choice.last_block_is_back_to_back = false;
+      TryChanged(choice);
+      return;
+    }
     choice.weight_slots = std::max(2, best_.weight_slots);
     choice.push_slots = 2;
     choice.last_block_is_back_to_back = true;
@@ -170,16 +178,21 @@ class Planner {
     std::reverse(gradient_slots.begin(), gradient_slots.end());
     for (const int slots : gradient_slots) {
       choice.gradient_slots = slots;
-      if (slots <= best_.gradient_slots && Try(choice)) return;
+      if (slots <= best_.gradient_slots && TryChanged(choice)) return;
     }
   }
 
-  // Layers are pulled earlier: of use where a layer takes longer to pull than the one before it to compute.
-  void TryMoreWeightSlots() {
+  // With more, layers are pulled earlier: of use where a layer takes longer to pull than the one before it to compute.
+  void TryWeightSlots() {
+    if (best_.weight_slots > LeastChoice(needs_).weight_slots) {
+      PlanChoice choice = best_;
+      --choice.weight_slots;
+      TryChanged(choice);
+    }
     for (int slots = best_.weight_slots + 1; slots <= std::min<int64_t>(kMostWeightSlots, needs_.num_layers); ++slots) {
       PlanChoice choice = best_;
       choice.weight_slots = slots;
-      if (!Try(choice) || best_.weight_slots < slots) return;
+      if (!TryChanged(choice) || best_.weight_slots < slots) return;
     }
   }
 
@@ -188,11 +201,18 @@ class Planner {
     choice.gradient_slots = others.gradient_slots;
     choice.push_slots = others.push_slots;
     if (choice.last_block_is_back_to_back && choice.push_slots < 2) return;
-    Try(choice);
+    TryChanged(choice);
+  }
+
+  // What the best so far has of boundaries and inner activations need not both fit beside a change: with as many of the
+  // former, then of the latter; whether either fits.
+  bool TryChanged(const PlanChoice& choice) {
+    const bool fits = TryMostBoundaries(choice, choice.inner_slots);
+    return TryMostInner(choice) || fits;
   }
 
   // With as many inner activations as fit beside the choice's boundaries, or else beside fewer; whether it fits.
-  bool Try(PlanChoice choice) {
+  bool TryMostInner(PlanChoice choice) {
     choice.inner_slots = LeastChoice(needs_).inner_slots;
     const int64_t too_much = LayArena(request_, needs_, choice).arena_bytes - cap_;
     if (too_much > 0) {
@@ -200,11 +220,11 @@ class Planner {
       choice.boundary_slots -= (too_much + boundary_bytes - 1) / boundary_bytes;
       if (choice.boundary_slots < LeastChoice(needs_).boundary_slots) return false;
     }
-    return Try(choice, InnerSlots(choice));
+    return TryMostBoundaries(choice, InnerSlots(choice));
   }
 
   // With so many inner activations, and boundaries in what they leave; whether it fits.
-  bool Try(PlanChoice choice, int64_t inner_slots) {
+  bool TryMostBoundaries(PlanChoice choice, int64_t inner_slots) {
     if (inner_slots < 1) return false;
     choice.inner_slots = inner_slots;
     choice.kept_inner = choice.swapped_inner = 0;
@@ -214,7 +234,8 @@ class Planner {
       const int64_t slots = Left(choice) / std::max<int64_t>(1, needs_.boundary_slot_bytes());
       choice.boundary_slots = std::min(choice.boundary_slots + slots, needs_.most_boundary_slots());
     }
-    if (std::find(tried_.begin(), tried_.end(), choice) != tried_.end()) return true;
+    const bool is_over = num_steps_ >= kMostSteps && !tried_.empty();
+    if (is_over || std::find(tried_.begin(), tried_.end(), choice) != tried_.end()) return true;
     tried_.push_back(choice);
     Search(choice);
     return true;

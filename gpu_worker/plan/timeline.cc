@@ -99,6 +99,7 @@ class Simulation {
         const int index = queues_[stream][next_[stream]];
         if (!CanStart(index)) {
           waits_[stream] = true;
+          if (static_cast<StreamId>(stream) == StreamId::kCompute) wait_cause_ = CauseOf(Blocker(index));
           break;
         }
         ++next_[stream];
@@ -128,6 +129,12 @@ class Simulation {
       if (!model_.blob(use.blob).frozen && version_[static_cast<size_t>(use.blob.value())] < pass_) return -1;
     }
     return index;
+  }
+
+  // Of waiting for that step, which may wait for a version itself; -1: for a version.
+  WaitCause CauseOf(int blocker) const {
+    if (blocker < 0 || Blocker(blocker) < 0) return WaitCause::kVersion;
+    return steps_[static_cast<size_t>(blocker)].cause();
   }
 
   bool Runs(size_t activity) const { return work_[activity].has_value() && work_[activity]->begin <= now_; }
@@ -164,14 +171,8 @@ class Simulation {
   void CountWait(double passed) {
     const auto compute = static_cast<size_t>(StreamId::kCompute);
     if (!records_ || Runs(Index(Activity::kCompute))) return;
-    if (!work_[Index(Activity::kCompute)].has_value()) {  // else what it waited for is being handed over
-      wait_cause_ = WaitCause::kPush;                     // of the gradients that leave last
-      if (next_[compute] < queues_[compute].size()) {
-        const int blocker = Blocker(queues_[compute][next_[compute]]);
-        wait_cause_ = blocker < 0 ? WaitCause::kVersion : steps_[static_cast<size_t>(blocker)].cause();
-        if (blocker >= 0 && Blocker(blocker) < 0) wait_cause_ = WaitCause::kVersion;
-      }
-    }
+    const bool is_done = !work_[Index(Activity::kCompute)].has_value() && next_[compute] == queues_[compute].size();
+    if (is_done) wait_cause_ = WaitCause::kPush;  // for the gradients that leave last
     timeline_.compute_wait_seconds[static_cast<size_t>(wait_cause_)] += passed;
   }
 
@@ -232,7 +233,7 @@ class Simulation {
   double pass_start_ = 0, next_pass_at_ = kNever;
   std::array<size_t, kNumStreams> next_ = {};  // into queues_
   std::array<bool, kNumStreams> waits_ = {};   // for another stream's work, or a version
-  WaitCause wait_cause_ = WaitCause::kPush;    // compute's latest
+  WaitCause wait_cause_ = WaitCause::kPush;    // compute's latest: a handover belongs to what was waited for
   std::vector<bool> done_;
   size_t num_done_ = 0;
   std::array<std::optional<Work>, kNumActivities> work_;

@@ -21,8 +21,8 @@ struct StepCosts {
   std::vector<double> sum_seconds;
   // What a push adds to its layer's sum or update, where it is read.
   std::function<double(const RelayStep&)> contribution_seconds = [](const RelayStep&) { return 0.0; };
-  double handover_seconds =
-      0;  // from the end of what a stream waits for, of another stream or a version, until it goes on
+  // From the end of what a stream waits for, another stream's work or a version, until it goes on.
+  double handover_seconds = 0;
   double between_steps_seconds = 0;
   Sharing sharing = kNothingShared;
 };

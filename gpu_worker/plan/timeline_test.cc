@@ -131,6 +131,22 @@ TEST(TimelineTest, WhatAStreamWaitsForIsHandedOver) {
   EXPECT_DOUBLE_EQ(Wait(timeline, WaitCause::kPull), made.Count(Kind::kPull) * (1 + 2 * 0.125) - 0.125);
 }
 
+TEST(TimelineTest, AHandoverSlowsNobodyDown) {
+  Made made(/*layers=*/4, /*items=*/2, /*weight_slots=*/2);
+  made.seconds = {{Kind::kPull, 1}, {Kind::kForward, 100}, {Kind::kBackward, 100}, {Kind::kHead, 100}};
+  made.costs.sharing[static_cast<size_t>(Activity::kIn)][static_cast<size_t>(Activity::kCompute)] = 0.1;
+  made.costs.handover_seconds = 0.125;
+  const Timeline timeline = made.Run();
+  std::vector<TimelineSpan> pulls;
+  for (const TimelineSpan& span : timeline.steps) {
+    if (made.steps[static_cast<size_t>(span.index)].kind == Kind::kPull) pulls.push_back(span);
+  }
+  // The second follows the first at once; compute, which has waited for the first, is there a handover later.
+  EXPECT_DOUBLE_EQ(pulls[0].end, 1);
+  EXPECT_DOUBLE_EQ(pulls[1].begin, 1);
+  EXPECT_NEAR(pulls[1].end, 1 + 0.125 + (1 - 0.125) / 0.1, 1e-9);
+}
+
 TEST(TimelineTest, StreamsKeepTheirOrderAndStepsTheirWaits) {
   for (const int weight_slots : {1, 2, 3}) {
     Made made(/*layers=*/5, /*items=*/3, weight_slots);

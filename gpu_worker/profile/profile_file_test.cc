@@ -29,7 +29,8 @@ TEST(ProfileFileTest, WhatIsWrongIsNamed) {
     std::string from, to, message;
   };
   const std::vector<Case> cases = {
-      {"eps profile 2", "eps profile 9", "format: \"eps profile 9\", must be \"eps profile 2\""},
+      {"eps profile 2", "eps profile 9",
+       "format: \"eps profile 9\", must be \"eps profile 2\": measure anew, with eps profile"},
       {"\"threads\": 2", "\"threads\": 0", "threads: 0, must be a number from 1 to 1024"},
       {"\"update_bytes_per_second\": 20000000000.0", "\"update_bytes_per_second\": 0",
        "update_bytes_per_second: 0, must be a number from 1 to"},
