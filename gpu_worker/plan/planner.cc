@@ -171,6 +171,7 @@ class Planner {
       TryChanged(choice);
       return;
     }
+    if (best_plan_.inner.keeps_all()) return;
     choice.weight_slots = std::max(2, best_.weight_slots);
     choice.push_slots = 2;
     choice.last_block_is_back_to_back = true;
