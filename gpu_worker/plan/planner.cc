@@ -236,10 +236,19 @@ class Planner {
       choice.boundary_slots = std::min(choice.boundary_slots + slots, needs_.most_boundary_slots());
     }
     const bool is_over = num_steps_ >= kMostSteps && !tried_.empty();
-    if (is_over || std::find(tried_.begin(), tried_.end(), choice) != tried_.end()) return true;
+    if (is_over || HasNothingMore(choice) || std::find(tried_.begin(), tried_.end(), choice) != tried_.end())
+      return true;
     tried_.push_back(choice);
     Search(choice);
     return true;
+  }
+
+  // Less of something is of use for what gets its room alone.
+  bool HasNothingMore(const PlanChoice& choice) const {
+    return !tried_.empty() && choice.last_block_is_back_to_back == best_.last_block_is_back_to_back &&
+           choice.inner_slots <= best_.inner_slots && choice.boundary_slots <= best_.boundary_slots &&
+           choice.weight_slots <= best_.weight_slots && choice.gradient_slots <= best_.gradient_slots &&
+           choice.push_slots <= best_.push_slots;
   }
 
   void Search(PlanChoice choice) {
