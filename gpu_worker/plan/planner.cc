@@ -235,17 +235,18 @@ class Planner {
       const int64_t slots = Left(choice) / std::max<int64_t>(1, needs_.boundary_slot_bytes());
       choice.boundary_slots = std::min(choice.boundary_slots + slots, needs_.most_boundary_slots());
     }
-    const bool is_over = num_steps_ >= kMostSteps && !tried_.empty();
-    if (is_over || HasNothingMore(choice) || std::find(tried_.begin(), tried_.end(), choice) != tried_.end())
-      return true;
-    tried_.push_back(choice);
-    Search(choice);
+    const bool is_over = has_plan() && (num_steps_ >= kMostSteps || HasNothingMore(choice));
+    if (!is_over && std::find(tried_.begin(), tried_.end(), choice) == tried_.end()) {
+      tried_.push_back(choice);
+      Search(choice);
+    }
     return true;
   }
 
-  // Less of something is of use for what gets its room alone.
+  bool has_plan() const { return best_seconds_ < std::numeric_limits<double>::infinity(); }
+  // Than the best so far. Less of something is of use for what gets its room alone.
   bool HasNothingMore(const PlanChoice& choice) const {
-    return !tried_.empty() && choice.last_block_is_back_to_back == best_.last_block_is_back_to_back &&
+    return choice.last_block_is_back_to_back == best_.last_block_is_back_to_back &&
            choice.inner_slots <= best_.inner_slots && choice.boundary_slots <= best_.boundary_slots &&
            choice.weight_slots <= best_.weight_slots && choice.gradient_slots <= best_.gradient_slots &&
            choice.push_slots <= best_.push_slots;

@@ -289,8 +289,9 @@ class Measurement {
     const Unit once = UnitOf(kind, layer);
     EPS_RETURN_IF_ERROR(once());  // its pages and code
     TimedUnit alone = {.what = "", .unit = once};
-    for (int i = 0; i < 3; ++i)
-      EPS_RETURN_IF_ERROR(alone.RunFor(0));  // the machine may have stood still in one of them
+    for (int i = 0; i < 3; ++i) {  // the machine may have stood still in one of them
+      EPS_RETURN_IF_ERROR(alone.RunFor(0));
+    }
     const double seconds = *std::min_element(alone.samples.begin(), alone.samples.end());
     const auto times = static_cast<int64_t>(std::clamp(kBatchSeconds / seconds, 1.0, double{kMostInBatch}));
     return TimedUnit{.what = Title(StepOf(kind, layer), model_), .unit = UnitOf(kind, layer, times), .times = times};

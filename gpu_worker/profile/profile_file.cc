@@ -193,9 +193,10 @@ absl::StatusOr<Profile> ProfileFromJson(const std::string& text) {
   if (json.is_discarded()) return absl::InvalidArgumentError("not JSON; `eps profile` makes a profile");
   Reader reader("");
   const std::string format = reader.String(json, "format");
-  if (format != kFormat)
+  if (format != kFormat) {
     reader.Fail("format", absl::StrCat("\"", format, "\""),
                 absl::StrCat("\"", kFormat, "\": measure anew, with eps profile"));
+  }
   Profile profile;
   profile.hardware = reader.String(json, "hardware");
   profile.device = reader.String(json, "device");
