@@ -1,5 +1,7 @@
 // eps plan: every byte that a run will take, on the device and on the host, before anything is started.
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstddef>
 #include <cstdio>
@@ -17,6 +19,7 @@
 #include "cli/common_flags.h"
 #include "cli/plan_explanation.h"
 #include "cli/plan_trace.h"
+#include "cli/progress.h"
 #include "cli/timeline_svg.h"
 #include "cli/whole_plan.h"
 #include "common/base/byte_size.h"
@@ -65,6 +68,16 @@ std::string WorkersText(int workers) {
   return workers == 1 ? "one worker" : absl::StrCat(workers, " workers with a device each");
 }
 
+// Of what makes several plans: each of hundreds of layers takes seconds. One line of a terminal, which is gone at the end.
+void ShowPlans(const char* what, size_t done, size_t all) {
+  if (isatty(STDERR_FILENO) != 1) return;
+  if (done < all) {
+    std::fprintf(stderr, "\r\033[Keps: %s: %zu of %zu plans", what, done, all);
+  } else {
+    std::fprintf(stderr, "\r\033[K");
+  }
+}
+
 // Where a step's time goes, on paper.
 void PrintStep(const WholePlan& plan) {
   const worker::Profile& profile = plan.profile;
@@ -76,10 +89,10 @@ void PrintStep(const WholePlan& plan) {
     std::printf(
         "  from nominal figures of %s, which rank plans and predict nothing; `eps profile` measures this machine, and "
         "plans find it\n",
-        profile.hardware.c_str());
+        Printable(profile.hardware).c_str());
   } else {
-    std::printf("  from %s, %d threads, measured %s, in %s\n", profile.hardware.c_str(), profile.threads,
-                profile.measured.c_str(), plan.profile_file.c_str());
+    std::printf("  from %s, %d threads, measured %s, in %s\n", Printable(profile.hardware).c_str(), profile.threads,
+                Printable(profile.measured).c_str(), Printable(plan.profile_file).c_str());
     if (!plan.has_exact_times) {
       std::printf("  this run's layers are scaled from others there: `eps profile --run` measures them\n");
     }
@@ -217,9 +230,7 @@ void PrintCurve(const std::vector<CapPoint>& points) {
 }
 
 absl::Status DrawCurve(const WholePlanRequest& request, const PlanFlags& flags) {
-  const auto show = [](size_t done, size_t all) {
-    std::fprintf(stderr, "\reps: cap curve: %zu of %zu plans%s", done, all, done == all ? "\n" : "");
-  };
+  const auto show = [](size_t done, size_t all) { ShowPlans("cap curve", done, all); };
   EPS_ASSIGN_OR_RETURN(const std::vector<CapPoint> points, CapCurve(request, show));
   if (!flags.json) PrintCurve(points);
   return WriteFileAtomically(flags.cap_curve, CapCurveSvg(absl::StrCat("A step of ", WorkersText(request.workers),
@@ -237,6 +248,9 @@ absl::StatusOr<RunConfig> LoadRun(const PlanFlags& flags) {
 }
 
 absl::Status RunPlan(const PlanFlags& flags) {
+  // Before plans are made that take minutes.
+  EPS_RETURN_IF_ERROR_WITH(CheckReplaceable(flags.timeline), "--timeline");
+  EPS_RETURN_IF_ERROR_WITH(CheckReplaceable(flags.cap_curve), "--cap-curve");
   EPS_ASSIGN_OR_RETURN(RunConfig run, LoadRun(flags));
   const WholePlanRequest request = {.run = std::move(run),
                                     .device = flags.device,
@@ -248,7 +262,8 @@ absl::Status RunPlan(const PlanFlags& flags) {
   EPS_ASSIGN_OR_RETURN(const WholePlan plan, MakeWholePlan(request));
   std::optional<PlanExplanation> explanation;
   if (flags.explain) {
-    EPS_ASSIGN_OR_RETURN(explanation, Explain(request, plan));
+    const auto show = [](size_t done, size_t all) { ShowPlans("explanation", done, all); };
+    EPS_ASSIGN_OR_RETURN(explanation, Explain(request, plan, show));
   }
   if (!flags.timeline.empty()) {
     EPS_RETURN_IF_ERROR(WriteFileAtomically(flags.timeline, Timeline(plan, flags.timeline)));
@@ -300,7 +315,8 @@ void AddPlan(CLI::App& app, int* exit_code) {
       ->add_option("--timeline", flags->timeline,
                    "Writes the predicted step here: FILE.svg a picture, else a trace that Perfetto and "
                    "chrome://tracing show")
-      ->type_name("FILE");
+      ->type_name("FILE")
+      ->check(NotEmpty());
   command->add_flag("--explain", flags->explain,
                     "Which layers are kept, swapped and recomputed, what bounds a step, from how many tokens transfers "
                     "hide, and what one more GiB would buy");
@@ -309,7 +325,8 @@ void AddPlan(CLI::App& app, int* exit_code) {
           "--cap-curve", flags->cap_curve,
           "Draws a step's time against the cap, from the smallest to all that the plan can use; makes some fifty "
           "plans")
-      ->type_name("FILE.svg");
+      ->type_name("FILE.svg")
+      ->check(NotEmpty());
   command->add_flag("--json", flags->json, "As JSON");
   command->footer("Ends with 3 when the plan does not fit, naming the smallest cap that would do.");
   command->callback([flags, exit_code] { *exit_code = ReportStart(RunPlan(*flags)); });

@@ -109,22 +109,31 @@ std::string MoreText(absl::string_view what, const std::optional<double>& second
 
 }  // namespace
 
-absl::StatusOr<PlanExplanation> Explain(const WholePlanRequest& request, const WholePlan& plan) {
+absl::StatusOr<PlanExplanation> Explain(const WholePlanRequest& request, const WholePlan& plan,
+                                        const std::function<void(size_t done, size_t all)>& on_progress) {
   PlanExplanation explanation = {.blocks = BlocksOf(plan)};
+  const bool device_is_short = request.device_memory_bytes > 0 && plan.device.inner.kept < plan.device.inner.total;
+  const bool host_is_short = request.host_memory_bytes > 0 && plan.device.inner.recomputed() > 0;
+  const size_t all = size_t{1} + (device_is_short ? 1 : 0) + (host_is_short ? 1 : 0);
+  size_t done = 0;
+  on_progress(done, all);
   WholePlanRequest doubled = request;
   doubled.run.batch.micro_batches *= 2;
   const absl::StatusOr<WholePlan> doubled_plan = MakeWholePlan(std::move(doubled));
   explanation.hiding_is_known = doubled_plan.ok();
   if (doubled_plan.ok()) explanation.hiding_tokens = HidingTokens(plan, *doubled_plan);
-  if (request.device_memory_bytes > 0 && plan.device.inner.kept < plan.device.inner.total) {
+  on_progress(++done, all);
+  if (device_is_short) {
     WholePlanRequest more = request;
     more.device_memory_bytes += kMoreBytes;
     EPS_ASSIGN_OR_RETURN(explanation.seconds_with_more_device, SecondsOf(more));
+    on_progress(++done, all);
   }
-  if (request.host_memory_bytes > 0 && plan.device.inner.recomputed() > 0) {
+  if (host_is_short) {
     WholePlanRequest more = request;
     more.host_memory_bytes += kMoreBytes;
     EPS_ASSIGN_OR_RETURN(explanation.seconds_with_more_host, SecondsOf(more));
+    on_progress(++done, all);
   }
   return explanation;
 }

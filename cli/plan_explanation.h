@@ -1,6 +1,8 @@
 #ifndef EPS_CLI_PLAN_EXPLANATION_H_
 #define EPS_CLI_PLAN_EXPLANATION_H_
 
+#include <cstddef>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -29,8 +31,10 @@ struct PlanExplanation {
   std::optional<double> seconds_with_more_device, seconds_with_more_host;
 };
 
-// Makes up to three more plans. Errors: MakeWholePlan's
-absl::StatusOr<PlanExplanation> Explain(const WholePlanRequest& request, const WholePlan& plan);
+// Makes up to three more plans; `on_progress` is told how many. Errors: MakeWholePlan's
+absl::StatusOr<PlanExplanation> Explain(
+    const WholePlanRequest& request, const WholePlan& plan,
+    const std::function<void(size_t done, size_t all)>& on_progress = [](size_t, size_t) {});
 
 // Lines for people.
 std::string ExplanationText(const PlanExplanation& explanation, const WholePlan& plan);

@@ -13,6 +13,7 @@
 #include "cli/child_process.h"
 #include "cli/command.h"
 #include "cli/common_flags.h"
+#include "cli/progress.h"
 #include "common/base/exit_code.h"
 #include "common/base/file_util.h"
 #include "common/base/flags.h"
@@ -33,7 +34,7 @@ struct ProfileFlags {
 std::string Name(size_t activity) { return std::string(worker::ActivityName(static_cast<worker::Activity>(activity))); }
 
 void Print(const worker::Profile& profile) {
-  std::printf("%s, %d threads\n\n", profile.hardware.c_str(), profile.threads);
+  std::printf("%s, %d threads\n\n", Printable(profile.hardware).c_str(), profile.threads);
   std::printf("%-14s %12s %12s %12s\n", "a micro-batch", "forward", "recompute", "backward");
   for (const worker::LayerTimes& times : profile.layers) {
     std::printf("%-14s %9.3f ms %9.3f ms %9.3f ms\n", std::string(worker::LayerKindName(times.kind)).c_str(),
@@ -68,7 +69,7 @@ absl::Status RunProfile(const ProfileFlags& flags) {
   }
   // Before some seconds are spent.
   EPS_RETURN_IF_ERROR(MakeDirs(DirName(out)));
-  EPS_RETURN_IF_ERROR(CheckReplaceable(out));
+  EPS_RETURN_IF_ERROR_WITH(CheckReplaceable(out), flags.out.empty() ? "where it is kept" : "--out");
   EPS_ASSIGN_OR_RETURN(const std::string programs, ProgramFolder());
   std::vector<std::string> arguments = {"--measure", flags.run.run, "--profile", out,
                                         "--device",  flags.device,  "--threads", absl::StrCat(threads)};

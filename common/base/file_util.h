@@ -48,7 +48,7 @@ absl::StatusOr<std::string> ReadFile(const std::string& path, int64_t max_bytes 
 absl::Status WriteAt(const FileDescriptor& file, const std::string& path, int64_t offset_bytes,
                      absl::string_view bytes);
 
-// A device or a pipe is not replaced by a file. Errors: INVALID_ARGUMENT it is one
+// A folder, a device or a pipe is not replaced by a file. Errors: INVALID_ARGUMENT it is one
 absl::Status CheckReplaceable(const std::string& path);
 
 // After OK, `path` holds `content` even after a power failure; at no moment does it hold a part of

@@ -58,18 +58,24 @@ double Scaled(double seconds, double operations, double of_operations, double by
 }
 
 LayerTimes TimesOf(const Profile& profile, const ModelSpec& model, LayerKind kind, const LayerShape& shape) {
+  const auto rank = [&](const LayerTimes& times) {
+    return std::pair(!IsWhole(times, model), Distance(times.shape, shape));
+  };
   const LayerTimes* nearest = nullptr;
   for (const LayerTimes& times : profile.layers) {
-    if (times.kind != kind || !IsWhole(times, model)) continue;
-    if (IsSame(kind, times.shape, shape)) return times;
-    if (nearest == nullptr || Distance(times.shape, shape) < Distance(nearest->shape, shape)) nearest = &times;
+    if (times.kind != kind || times.forward_seconds <= 0) continue;
+    if (IsWhole(times, model) && IsSame(kind, times.shape, shape)) return times;
+    if (nearest == nullptr || rank(times) < rank(*nearest)) nearest = &times;
   }
   LayerTimes times{.kind = kind, .shape = shape};
   if (nearest == nullptr) return times;
   const LayerOperations to = OperationsOf(kind, shape), from = OperationsOf(kind, nearest->shape);
   times.forward_seconds = Scaled(nearest->forward_seconds, to.forward, from.forward, to.bytes, from.bytes);
   times.recompute_seconds = Scaled(nearest->recompute_seconds, to.recompute, from.recompute, to.bytes, from.bytes);
-  times.backward_seconds = Scaled(nearest->backward_seconds, to.backward, from.backward, to.bytes, from.bytes);
+  // Where none was measured, as the layer was frozen then: as many operations a second as its forward has.
+  times.backward_seconds = nearest->backward_seconds > 0
+                               ? Scaled(nearest->backward_seconds, to.backward, from.backward, to.bytes, from.bytes)
+                               : Scaled(nearest->forward_seconds, to.backward, from.forward, to.bytes, from.bytes);
   return times;
 }
 

@@ -42,7 +42,8 @@ constexpr std::array<std::pair<const char*, double LayerTimes::*>, 4> kTimes = {
     {"backward_seconds", &LayerTimes::backward_seconds},
     {"expand_seconds", &LayerTimes::expand_seconds},
 }};
-constexpr std::array<std::pair<const char*, int64_t LayerShape::*>, 10> kSizes = {{
+// Of which every layer's shape has one at least, and those that it may have none of.
+constexpr std::array<std::pair<const char*, int64_t LayerShape::*>, 8> kSizes = {{
     {"B", &LayerShape::B},
     {"T", &LayerShape::T},
     {"C", &LayerShape::C},
@@ -51,6 +52,8 @@ constexpr std::array<std::pair<const char*, int64_t LayerShape::*>, 10> kSizes =
     {"D", &LayerShape::D},
     {"F", &LayerShape::F},
     {"V", &LayerShape::V},
+}};
+constexpr std::array<std::pair<const char*, int64_t LayerShape::*>, 2> kChoices = {{
     {"classes", &LayerShape::num_classes},
     {"window", &LayerShape::window},
 }};
@@ -79,6 +82,7 @@ const char* NameOf(Dtype dtype) {
 Json LayerToJson(const LayerTimes& times) {
   Json shape;
   for (const auto& [name, field] : kSizes) shape[name] = times.shape.*field;
+  for (const auto& [name, field] : kChoices) shape[name] = times.shape.*field;
   for (const auto& [name, field] : kTraits) shape[name] = times.shape.*field;
   for (const auto& [name, field] : kRates) shape[name] = times.shape.*field;
   shape["wire"] = NameOf(times.shape.wire);
@@ -157,12 +161,14 @@ absl::StatusOr<LayerTimes> LayerFromJson(const Json& json, size_t index) {
   for (const auto& [name, field] : kTimes) times.*field = reader.Number(json, name, 0, kLongest);
   const Json* shape = reader.Find(json, "shape");
   EPS_RETURN_IF_ERROR(reader.status());
-  for (const auto& [name, field] : kSizes) times.shape.*field = reader.Integer(*shape, name, 0, kWidest);
-  for (const auto& [name, field] : kTraits) times.shape.*field = reader.Bool(*shape, name);
-  for (const auto& [name, field] : kRates) times.shape.*field = reader.Number(*shape, name, 0, 1);
-  times.shape.wire = reader.ReadDtype(*shape, "wire");
-  times.shape.compute = reader.ReadDtype(*shape, "compute");
-  EPS_RETURN_IF_ERROR(reader.status());
+  Reader of(absl::StrCat("layers[", index, "].shape."));
+  for (const auto& [name, field] : kSizes) times.shape.*field = of.Integer(*shape, name, 1, kWidest);
+  for (const auto& [name, field] : kChoices) times.shape.*field = of.Integer(*shape, name, 0, kWidest);
+  for (const auto& [name, field] : kTraits) times.shape.*field = of.Bool(*shape, name);
+  for (const auto& [name, field] : kRates) times.shape.*field = of.Number(*shape, name, 0, 1);
+  times.shape.wire = of.ReadDtype(*shape, "wire");
+  times.shape.compute = of.ReadDtype(*shape, "compute");
+  EPS_RETURN_IF_ERROR(of.status());
   return times;
 }
 
@@ -208,9 +214,9 @@ absl::StatusOr<Profile> ProfileFromJson(const std::string& text) {
   const Json* layers = reader.Find(json, "layers");
   EPS_RETURN_IF_ERROR(reader.status());
   for (size_t a = 0; a < kNumActivities; ++a) {
-    Reader of("sharing." + Name(a) + ".");
-    const Json* row = reader.Find(*sharing, Name(a).c_str());
-    EPS_RETURN_IF_ERROR(reader.status());
+    Reader rows("sharing."), of("sharing." + Name(a) + ".");
+    const Json* row = rows.Find(*sharing, Name(a).c_str());
+    EPS_RETURN_IF_ERROR(rows.status());
     for (size_t b = 0; b < kNumActivities; ++b) {
       const std::string name = "beside_" + Name(b);
       if (a != b) profile.sharing[a][b] = of.Number(*row, name.c_str(), 1e-3, 1);

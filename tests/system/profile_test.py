@@ -90,6 +90,20 @@ class ProfileTest(SystemTest):
             self.assertIn("what would make a step shorter", done.stdout)
             xml.dom.minidom.parse(str(picture))
 
+    def test_what_cannot_be_planned_or_written_is_said_before(self):
+        spec = self.work.spec()
+        folder = str(self.work.path)
+        for command, args, word in (
+                ("plan", ("--timeline", folder), f'--timeline: "{folder}" is a folder'),
+                ("plan", ("--cap-curve", folder), f'--cap-curve: "{folder}" is a folder'),
+                ("plan", ("--timeline", ""), "--timeline"),
+                ("plan", ("--workers", "5"), "--workers: 5, must be at most 4, as batch.virtual_nodes is"),
+                ("profile", ("--out", folder), f'--out: "{folder}" is a folder')):
+            done = run([str(EPS), command, "--run", str(spec), *args])
+            self.assertEqual((done.returncode, done.stdout), (2, ""), args)
+            self.assertIn(word, done.stderr)
+            self.assertNotIn("measuring", done.stderr)
+
     def test_a_config_json_is_enough_for_a_plan(self):
         config = self.work.path / "config.json"
         config.write_text(json.dumps({

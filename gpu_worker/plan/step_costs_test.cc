@@ -1,0 +1,98 @@
+#include "gpu_worker/plan/step_costs.h"
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/model/model_spec.h"
+#include "common/spec/run_config.h"
+#include "gpu_worker/device/cpu/cpu_kernel_sizes.h"
+#include "gpu_worker/layers/layer_shape.h"
+#include "gpu_worker/plan/profile.h"
+#include "gpu_worker/plan/relay_step.h"
+#include "gtest/gtest.h"
+
+namespace eps::worker {
+namespace {
+
+using Kind = RelayStep::Kind;
+
+// A run of blocks, and a profile that was measured with its very layers.
+class StepCostsTest : public ::testing::Test {
+ protected:
+  StepCostsTest() {
+    run_.model = {.num_layers = 4, .d_model = 64, .num_heads = 4, .context = 32, .vocab = 256};
+    run_.batch = {.virtual_nodes = 1, .micro_batches = 2, .micro_batch = 2};
+    profile_.layers.clear();
+    for (const LayerKind kind : kLayerKinds) {
+      profile_.layers.push_back({.kind = kind,
+                                 .shape = Shape(),
+                                 .forward_seconds = 0.25,
+                                 .recompute_seconds = 0.125,
+                                 .backward_seconds = 0.5});
+    }
+  }
+  LayerShape Shape() const {
+    return MakeLayerShape(BuildModel(run_.model).value().config, {.micro_batch = run_.batch.micro_batch},
+                          run_.precision.wire, CpuKernelSizes().compute_dtype);
+  }
+  // Of the first block.
+  double Seconds(Kind kind) const {
+    const ModelSpec model = BuildModel(run_.model).value();
+    const StepCosts costs = CostsOf(profile_, model, run_, CpuKernelSizes(), LinkKind::kInPlace);
+    return costs.seconds({.kind = kind, .layer = model.layers[1].id});
+  }
+  bool IsExact() const { return HasExactTimes(profile_, BuildModel(run_.model).value(), run_, CpuKernelSizes()); }
+
+  RunConfig run_;
+  Profile profile_ = NominalProfile("cpu");
+};
+
+TEST_F(StepCostsTest, WhatWasMeasuredInItsShapeIsTakenAsItIs) {
+  EXPECT_TRUE(IsExact());
+  EXPECT_EQ(Seconds(Kind::kForward), 0.25);
+  EXPECT_EQ(Seconds(Kind::kRecompute), 0.125);
+  EXPECT_EQ(Seconds(Kind::kBackward), 0.5);
+}
+
+TEST_F(StepCostsTest, AnotherShapeIsScaledByItsOperationsAndBytes) {
+  run_.batch.micro_batch *= 3;
+  EXPECT_FALSE(IsExact());
+  EXPECT_DOUBLE_EQ(Seconds(Kind::kForward), 3 * 0.25);
+  EXPECT_DOUBLE_EQ(Seconds(Kind::kBackward), 3 * 0.5);
+}
+
+TEST_F(StepCostsTest, OfSeveralShapesTheNearestIsScaled) {
+  LayerTimes wide = profile_.layers[1];
+  wide.shape.C *= 16;
+  wide.forward_seconds = 1000;
+  profile_.layers.insert(profile_.layers.begin(), wide);
+  run_.batch.micro_batch *= 3;
+  EXPECT_DOUBLE_EQ(Seconds(Kind::kForward), 3 * 0.25);
+}
+
+TEST_F(StepCostsTest, ABlockThatWasFrozenWhenItWasMeasuredHasABackwardAllTheSame) {
+  profile_.layers[1].backward_seconds = 0;
+  EXPECT_FALSE(IsExact());
+  EXPECT_DOUBLE_EQ(Seconds(Kind::kForward), 0.25);
+  // Two products for each of the forward's, with as many bytes: more than the forward, and less than three of it.
+  EXPECT_GT(Seconds(Kind::kBackward), 1.2 * 0.25);
+  EXPECT_LT(Seconds(Kind::kBackward), 3 * 0.25);
+  // One that did train is preferred, however far its shape is.
+  LayerTimes wide = profile_.layers[1];
+  wide.shape.B *= 5;
+  wide.forward_seconds = 5 * 0.25;
+  wide.backward_seconds = 5 * 1.5;
+  profile_.layers.push_back(wide);
+  EXPECT_DOUBLE_EQ(Seconds(Kind::kBackward), 1.5);
+}
+
+TEST_F(StepCostsTest, ABlockThatIsFrozenNeedsNoBackward) {
+  profile_.layers[1].backward_seconds = 0;
+  profile_.layers[0].backward_seconds = 0;
+  run_.model.freeze = {"transformer.h.*", "transformer.w*"};
+  EXPECT_TRUE(IsExact());
+}
+
+}  // namespace
+}  // namespace eps::worker
