@@ -1,46 +1,36 @@
 #include "gpu_worker/plan/schedule.h"
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
-#include <map>
-#include <optional>
 #include <utility>
 
 #include "common/base/status_macros.h"
-#include "gpu_worker/plan/group_parts.h"
-#include "gpu_worker/plan/hazards.h"
-#include "gpu_worker/plan/pushed_nodes.h"
+#include "gpu_worker/plan/gradient_steps.h"
 #include "gpu_worker/plan/slot_pool.h"
-#include "gpu_worker/plan/turns.h"
+#include "gpu_worker/plan/stash.h"
+#include "gpu_worker/plan/step_list.h"
 
 namespace eps::worker {
 namespace {
 
 using Kind = RelayStep::Kind;
-using Resources = std::vector<Resource>;
-
-Resource Of(ResourceKind kind, int64_t index) { return {kind, index}; }
-
-// The moment at which a value was made that came to be loaded again: all others need not be stored.
-using Reloaded = std::vector<bool>;
 
 class ScheduleBuilder {
  public:
   // boundaries, inners: null: everything that may leave its slot is stored, to see what comes back; nothing is listed.
   ScheduleBuilder(const ModelSpec& model, const RelayPlan& plan, const PassShape& pass, const Reloaded* boundaries,
                   const Reloaded* inners)
-      : model_(model),
-        plan_(plan),
+      : plan_(plan),
         pass_(pass),
         turns_(TurnsOf(model, plan, pass)),
-        lowest_(model.lowest_trainable_layer().value()),
-        pushed_(NodesOf(plan, pass)),
         inner_places_(pass.inner.empty() ? plan.PlacesOf(turns_.num_stashed_blocks(), turns_.num_items()) : pass.inner),
+        is_final_(boundaries != nullptr),
+        steps_(is_final_),
         weights_pool_(static_cast<int>(plan.weight_slots.size())),
         turn_slots_(turns_.size()),
         boundaries_(static_cast<int>(plan.boundary_slots.size()), turns_.size(), boundaries),
-        inners_(static_cast<int>(plan.inner_slots.size()), turns_.size(), inners) {
+        inners_(static_cast<int>(plan.inner_slots.size()), turns_.size(), inners),
+        gradients_(model, plan, pass, steps_) {
     EPS_CHECK(pass.forward_only ||
               static_cast<int>(inner_places_.size()) == turns_.num_stashed_blocks() * turns_.num_items());
     EPS_CHECK(!turns_.back_to_back() || (plan.weight_slots.size() >= 2 && plan.push_slots.size() >= 2));
@@ -60,69 +50,25 @@ class ScheduleBuilder {
         Arrange(t + 1, t);
       }
       if (turns_[t].backward) ArrangeInner(t);
-      if (SumsGroupBefore(turns_[t])) SumGroup();
+      gradients_.StartTurn(turns_[t]);
       Compute(t);
       Store(t);  // before the vnode's gradient goes out: the next layer waits for it
       Release(t);
       if (EndsVnode(turns_[t])) EndVnode(turns_[t]);
     }
-    SumGroup();
-    EPS_CHECK(boundaries_.num_host_slots <= plan_.host_boundary_slots || boundaries_.reloaded_before == nullptr);
-    EPS_CHECK(inners_.num_host_slots <= plan_.inner.swapped || inners_.reloaded_before == nullptr);
-    return std::move(steps_);
+    gradients_.EndPass();
+    EPS_CHECK(boundaries_.num_host_slots() <= plan_.host_boundary_slots || !is_final_);
+    EPS_CHECK(inners_.num_host_slots() <= plan_.inner.swapped || !is_final_);
+    return steps_.Take();
   }
-  const Reloaded& reloaded_boundaries() const { return boundaries_.reloaded; }
-  const Reloaded& reloaded_inners() const { return inners_.reloaded; }
+  const Reloaded& reloaded_boundaries() const { return boundaries_.reloaded(); }
+  const Reloaded& reloaded_inners() const { return inners_.reloaded(); }
 
  private:
   // The slots of one turn, once what lies in them is there or on its way.
   struct TurnSlots {
     int input = -1, output = -1, inner = -1;
   };
-  // Activations of one kind: in slots, on the host, or both.
-  struct Stash {
-    Stash(int num_slots, size_t num_turns, const Reloaded* reloaded)
-        : slots(num_slots), reloaded_before(reloaded), reloaded(num_turns) {}
-
-    bool Stores(size_t made_at) const { return reloaded_before == nullptr || (*reloaded_before)[made_at]; }
-    int NewHostSlot(int64_t value, size_t made_at) {
-      int host = num_host_slots;
-      if (free_host.empty()) {
-        ++num_host_slots;
-      } else {
-        host = free_host.back();
-        free_host.pop_back();
-      }
-      on_host[value] = {host, made_at};
-      return host;
-    }
-    // Of a value that is there; it is being loaded.
-    int HostSlot(int64_t value) {
-      const auto& [host, made_at] = on_host.at(value);
-      reloaded[made_at] = true;
-      return host;
-    }
-    void FreeHostSlot(int64_t value) {
-      const auto found = on_host.find(value);
-      if (found == on_host.end()) return;
-      free_host.push_back(found->second.first);
-      on_host.erase(found);
-    }
-
-    SlotPool slots;
-    const Reloaded* reloaded_before;  // of a build before this one, which ended in the same slots
-    Reloaded reloaded;
-    std::map<int64_t, std::pair<int, size_t>> on_host;  // by value: host slot, and when it was made
-    std::vector<int> free_host;
-    int num_host_slots = 0;
-  };
-
-  static std::vector<TreeNode> NodesOf(const RelayPlan& plan, const PassShape& pass) {
-    const int most = static_cast<int>(plan.max_subtree_leaves());
-    return pass.group_rounds > 0 ? GroupNodes(pass.vnodes, pass.num_vnodes, most)
-                                 : PushedNodes(pass.vnodes, pass.num_vnodes, most, pass.gradients);
-  }
-  bool in_group() const { return pass_.group_rounds > 0; }
 
   // ---- values ----
   int64_t Input(int layer, const Turn& turn) const { return int64_t{layer} * turns_.num_items() + turn.item; }
@@ -138,28 +84,11 @@ class ScheduleBuilder {
     return inner_places_[static_cast<size_t>(block * turns_.num_items() + turn.item)];
   }
 
-  // ---- steps ----
-  RelayStep StepOf(Kind kind, const Turn& turn) const {
-    RelayStep step;
-    step.kind = kind;
-    step.layer = turn.layer;
-    step.backward = turn.backward;
-    step.vnode = turn.vnode;
-    step.micro_batch = turn.micro_batch;
-    return step;
-  }
-  void Add(RelayStep step, const Resources& reads, const Resources& writes) {
-    if (boundaries_.reloaded_before == nullptr) return;
-    step.waits_for = hazards_.Add(step.stream(), reads, writes);
-    for (const int other : step.waits_for) steps_[static_cast<size_t>(other)].signals = true;
-    steps_.push_back(std::move(step));
-  }
-
   // ---- weights ----
   static bool NeedsWeights(const Turn& turn) { return turn.kind != LayerKind::kEmbedding || !turn.backward; }
   void StartVisit(size_t t) {
     const Turn& turn = turns_[t];
-    gatherings_[GatheringIndex(turn)] = {};
+    gradients_.StartVisit(turn);
     if (!NeedsWeights(turn)) return;
     // The head's weights come beside those of a last block that is back to back.
     if (turn.kind != LayerKind::kHead || !turns_.back_to_back()) EndVisits();
@@ -170,10 +99,9 @@ class ScheduleBuilder {
     ++visit_;
     ++open_visits_;
     if (!pass_.expands || turn.kind != LayerKind::kBlock || expanded_layer_ == turn.layer.value()) return;
-    RelayStep step = StepOf(Kind::kExpand, turn);
-    step.vnode = step.micro_batch = -1;
+    RelayStep step = StepOfVisit(Kind::kExpand, turn);
     step.weights = slot;
-    Add(step, {Of(ResourceKind::kWeights, slot)}, {Of(ResourceKind::kExpanded, 0)});
+    steps_.Add(step, {Of(ResourceKind::kWeights, slot)}, {Of(ResourceKind::kExpanded, 0)});
     expanded_layer_ = turn.layer.value();
   }
   // The weights of a visit, if they are in no slot yet and there is one that is not needed before.
@@ -182,10 +110,9 @@ class ScheduleBuilder {
     if (weights_pool_.Find(turn.layer.value()) != SlotPool::kNone) return;
     const int slot = weights_pool_.TryTake(turn.layer.value(), static_cast<int64_t>(visit));
     if (slot == SlotPool::kNone) return;
-    RelayStep step = StepOf(Kind::kPull, turn);
-    step.vnode = step.micro_batch = -1;
+    RelayStep step = StepOfVisit(Kind::kPull, turn);
     step.weights = slot;
-    Add(step, {}, {Of(ResourceKind::kWeights, slot)});
+    steps_.Add(step, {}, {Of(ResourceKind::kWeights, slot)});
   }
   const Turn& VisitTurn(size_t visit) const { return turns_[static_cast<size_t>(visits_[visit])]; }
   // Those before the next one are over.
@@ -209,7 +136,7 @@ class ScheduleBuilder {
     if (!NeedsTokens(turns_[t])) return;
     RelayStep step = StepOf(Kind::kLoadTokens, turns_[t]);
     step.tokens = TokenSlot(t);
-    Add(step, {}, {Of(ResourceKind::kTokens, step.tokens)});
+    steps_.Add(step, {}, {Of(ResourceKind::kTokens, step.tokens)});
   }
 
   // Brings what turn `t` needs of boundaries into slots, as far as it has been made by turn `now`.
@@ -223,20 +150,20 @@ class ScheduleBuilder {
     }
   }
   int Bring(Kind kind, int64_t value, size_t t, size_t now) {
-    int slot = boundaries_.slots.Find(value);
+    int slot = boundaries_.slots().Find(value);
     if (slot == SlotPool::kNone) {
-      if (!boundaries_.on_host.contains(value)) return -1;  // not made yet
+      if (!boundaries_.IsOnHost(value)) return -1;  // not made yet
       const auto need = static_cast<int64_t>(t);
-      slot = t == now ? boundaries_.slots.Take(value, need) : boundaries_.slots.TryTake(value, need);
+      slot = t == now ? boundaries_.slots().Take(value, need) : boundaries_.slots().TryTake(value, need);
       if (slot == SlotPool::kNone) return -1;
       RelayStep step = StepOf(kind, turns_[t]);
       (kind == Kind::kLoadBoundary ? step.input : step.output) = slot;
       step.host = boundaries_.HostSlot(value);
-      Add(step, {Of(ResourceKind::kHostBoundary, step.host)}, {Of(ResourceKind::kBoundary, slot)});
+      steps_.Add(step, {Of(ResourceKind::kHostBoundary, step.host)}, {Of(ResourceKind::kBoundary, slot)});
     } else if (t != now && IsMadeBy(now, value)) {
       return -1;  // what lies there is what goes into that turn
     }
-    boundaries_.slots.Pin(slot);
+    boundaries_.slots().Pin(slot);
     return slot;
   }
   // A gradient has the same name wherever it is on its way.
@@ -250,7 +177,7 @@ class ScheduleBuilder {
     RelayStep step = StepOf(turn.backward ? Kind::kStoreGradient : Kind::kStoreBoundary, turn);
     step.output = SlotsOf(t).output;
     step.host = boundaries_.NewHostSlot(value, t);
-    Add(step, {Of(ResourceKind::kBoundary, step.output)}, {Of(ResourceKind::kHostBoundary, step.host)});
+    steps_.Add(step, {Of(ResourceKind::kBoundary, step.output)}, {Of(ResourceKind::kHostBoundary, step.host)});
   }
   int64_t NextUseOfOutput(size_t t) const {
     const Turn& turn = turns_[t];
@@ -261,8 +188,8 @@ class ScheduleBuilder {
   int TakeOutput(size_t t) {
     const Turn& turn = turns_[t];
     const int64_t value = turn.backward ? Gradient(turn) : Input(turn.layer.value() + 1, turn);
-    SlotsOf(t).output = boundaries_.slots.Take(value, NextUseOfOutput(t));
-    boundaries_.slots.Pin(SlotsOf(t).output);
+    SlotsOf(t).output = boundaries_.slots().Take(value, NextUseOfOutput(t));
+    boundaries_.slots().Pin(SlotsOf(t).output);
     return SlotsOf(t).output;
   }
   // What a turn makes may go where that lay which nobody needs behind it.
@@ -279,42 +206,35 @@ class ScheduleBuilder {
     const TurnSlots& slots = SlotsOf(t);
     if (slots.input >= 0) {
       const int64_t next_use = turns_.NextUseOfInput(turn.layer.value(), turn.item, static_cast<int64_t>(t));
-      Leave(boundaries_, Input(turn.layer.value(), turn), slots.input, next_use);
+      boundaries_.Leave(Input(turn.layer.value(), turn), slots.input, next_use);
     }
     if (slots.output >= 0) {
       const int64_t value = turn.backward ? Gradient(turn) : Input(turn.layer.value() + 1, turn);
-      Leave(boundaries_, value, slots.output, NextUseOfOutput(t));
+      boundaries_.Leave(value, slots.output, NextUseOfOutput(t));
     }
     if (slots.inner >= 0) ReleaseInner(t);
   }
-  static void Leave(Stash& stash, int64_t value, int slot, int64_t next_use) {
-    stash.slots.Unpin(slot);
-    if (next_use != SlotPool::kNever) return stash.slots.SetNextUse(slot, next_use);
-    stash.slots.Free(slot);
-    stash.FreeHostSlot(value);
-  }
-
   // ---- inner activations ----
   // On the way there; what is kept stays pinned until its backward has read it.
   int TakeInner(size_t t) {
     const Turn& turn = turns_[t];
-    const int slot = inners_.slots.Take(Inner(turn), turns_.BackwardOf(turn.layer.value(), turn.item));
-    inners_.slots.Pin(slot);
+    const int slot = inners_.slots().Take(Inner(turn), turns_.BackwardOf(turn.layer.value(), turn.item));
+    inners_.slots().Pin(slot);
     return slot;
   }
   void ReleaseInner(size_t t) {
     const Turn& turn = turns_[t];
     const int slot = SlotsOf(t).inner;
     const InnerPlace place = PlaceOf(turn);
-    if (turn.backward || place == InnerPlace::kRecompute) return Leave(inners_, Inner(turn), slot, SlotPool::kNever);
+    if (turn.backward || place == InnerPlace::kRecompute) return inners_.Leave(Inner(turn), slot, SlotPool::kNever);
     if (place == InnerPlace::kKeep) return;
     if (inners_.Stores(t)) {
       RelayStep step = StepOf(Kind::kStoreInner, turn);
       step.inner = slot;
       step.host = inners_.NewHostSlot(Inner(turn), t);
-      Add(step, {Of(ResourceKind::kInner, slot)}, {Of(ResourceKind::kHostInner, step.host)});
+      steps_.Add(step, {Of(ResourceKind::kInner, slot)}, {Of(ResourceKind::kHostInner, step.host)});
     }
-    inners_.slots.Unpin(slot);
+    inners_.slots().Unpin(slot);
   }
   // Of a turn on the way back, and then, in the slots that are left, of those that follow.
   void ArrangeInner(size_t t) {
@@ -328,23 +248,23 @@ class ScheduleBuilder {
     for (; next_inner_ < turns_.size(); ++next_inner_) {
       const Turn& turn = turns_[next_inner_];
       if (turn.kind != LayerKind::kBlock || PlaceOf(turn) != InnerPlace::kSwap) continue;
-      if (inners_.slots.Find(Inner(turn)) != SlotPool::kNone) continue;
-      if (inners_.slots.num_empty() < least_empty) return;
+      if (inners_.slots().Find(Inner(turn)) != SlotPool::kNone) continue;
+      if (inners_.slots().num_empty() < least_empty) return;
       LoadInner(next_inner_);
     }
   }
   int BringInner(size_t t) {
     const Turn& turn = turns_[t];
-    int slot = inners_.slots.Find(Inner(turn));
+    int slot = inners_.slots().Find(Inner(turn));
     if (slot == SlotPool::kNone) slot = LoadInner(t);
-    if (PlaceOf(turn) == InnerPlace::kSwap) inners_.slots.Pin(slot);
+    if (PlaceOf(turn) == InnerPlace::kSwap) inners_.slots().Pin(slot);
     return slot;
   }
   int LoadInner(size_t t) {
     RelayStep step = StepOf(Kind::kLoadInner, turns_[t]);
-    step.inner = inners_.slots.Take(Inner(turns_[t]), static_cast<int64_t>(t));
+    step.inner = inners_.slots().Take(Inner(turns_[t]), static_cast<int64_t>(t));
     step.host = inners_.HostSlot(Inner(turns_[t]));
-    Add(step, {Of(ResourceKind::kHostInner, step.host)}, {Of(ResourceKind::kInner, step.inner)});
+    steps_.Add(step, {Of(ResourceKind::kHostInner, step.host)}, {Of(ResourceKind::kInner, step.inner)});
     return step.inner;
   }
 
@@ -387,7 +307,7 @@ class ScheduleBuilder {
       writes.push_back(Of(ResourceKind::kInner, step.inner));
       AddDocuments(t, step, reads);
     }
-    Add(step, reads, writes);
+    steps_.Add(step, reads, writes);
   }
 
   // Of a block's turn: where its micro-batch's documents lie.
@@ -401,7 +321,7 @@ class ScheduleBuilder {
     RelayStep step = StepOf(Kind::kLogits, turns_[t]);
     step.weights = weights_;
     step.input = SlotsOf(t).input;
-    Add(step, {Parameters(turns_[t]), Of(ResourceKind::kBoundary, step.input)}, {});
+    steps_.Add(step, {Parameters(turns_[t]), Of(ResourceKind::kBoundary, step.input)}, {});
   }
 
   void Loss(size_t t) {
@@ -412,23 +332,22 @@ class ScheduleBuilder {
     step.input = SlotsOf(t).input;
     step.tokens = TokenSlot(t);
     step.record = RecordSlot(turn);
-    Add(step, {Parameters(turn), Of(ResourceKind::kBoundary, step.input), Of(ResourceKind::kTokens, step.tokens)},
-        {Of(ResourceKind::kRecord, step.record)});
+    steps_.Add(step,
+               {Parameters(turn), Of(ResourceKind::kBoundary, step.input), Of(ResourceKind::kTokens, step.tokens)},
+               {Of(ResourceKind::kRecord, step.record)});
     if (turn.micro_batch == pass_.micro_batches - 1) StoreRecord(turn);
   }
 
   static int RecordSlot(const Turn& turn) { return turn.vnode % RelayPlan::kLossRecords; }
   void StartRecord(const Turn& turn) {
-    RelayStep record = StepOf(Kind::kStartRecord, turn);
-    record.micro_batch = -1;
+    RelayStep record = StepOfVnode(Kind::kStartRecord, turn);
     record.record = RecordSlot(turn);
-    Add(record, {}, {Of(ResourceKind::kRecord, record.record)});
+    steps_.Add(record, {}, {Of(ResourceKind::kRecord, record.record)});
   }
   void StoreRecord(const Turn& turn) {
-    RelayStep record = StepOf(Kind::kStoreRecord, turn);
-    record.micro_batch = -1;
+    RelayStep record = StepOfVnode(Kind::kStoreRecord, turn);
     record.record = RecordSlot(turn);
-    Add(record, {Of(ResourceKind::kRecord, record.record)}, {});
+    steps_.Add(record, {Of(ResourceKind::kRecord, record.record)}, {});
   }
 
   void Head(size_t t) {
@@ -438,18 +357,19 @@ class ScheduleBuilder {
     step.input = SlotsOf(t).input;
     step.output = TakeOutput(t);
     step.tokens = TokenSlot(t);
-    step.gradient = GradientSlot(turn);
+    step.gradient = gradients_.SlotOf(turn);
     step.record = RecordSlot(turn);
-    Add(step, {Parameters(turn), Of(ResourceKind::kBoundary, step.input), Of(ResourceKind::kTokens, step.tokens)},
-        {Of(ResourceKind::kBoundary, step.output), Of(ResourceKind::kGradient, step.gradient),
-         Of(ResourceKind::kRecord, step.record)});
+    steps_.Add(step,
+               {Parameters(turn), Of(ResourceKind::kBoundary, step.input), Of(ResourceKind::kTokens, step.tokens)},
+               {Of(ResourceKind::kBoundary, step.output), Of(ResourceKind::kGradient, step.gradient),
+                Of(ResourceKind::kRecord, step.record)});
   }
 
   void Backward(size_t t) {
     const Turn& turn = turns_[t];
     RelayStep step = StepOf(Kind::kBackward, turn);
     step.output = SlotsOf(t).output;
-    step.gradient = GradientSlot(turn);
+    step.gradient = gradients_.SlotOf(turn);
     Resources reads;
     if (turn.kind == LayerKind::kEmbedding) {
       step.tokens = TokenSlot(t);
@@ -462,7 +382,7 @@ class ScheduleBuilder {
       reads = {Parameters(turn), Of(ResourceKind::kBoundary, step.input), Of(ResourceKind::kInner, step.inner)};
       AddDocuments(t, step, reads);
     }
-    Add(step, reads, {Of(ResourceKind::kBoundary, step.output), Of(ResourceKind::kGradient, step.gradient)});
+    steps_.Add(step, reads, {Of(ResourceKind::kBoundary, step.output), Of(ResourceKind::kGradient, step.gradient)});
   }
 
   void Recompute(size_t t) {
@@ -472,164 +392,27 @@ class ScheduleBuilder {
     step.inner = SlotsOf(t).inner;
     Resources reads = {Parameters(turns_[t]), Of(ResourceKind::kBoundary, step.input)};
     AddDocuments(t, step, reads);
-    Add(step, reads, {Of(ResourceKind::kInner, step.inner)});
+    steps_.Add(step, reads, {Of(ResourceKind::kInner, step.inner)});
   }
 
   // ---- gradients ----
-  // What a layer's visit has gathered of its gradient.
-  struct Gathering {
-    std::vector<TreeNode>
-        sums;              // partial ones of the node under way, by gradient slot; the vnode in work has the next one
-    size_t num_nodes = 0;  // that are complete: index into pushed_
-    int push = -1;         // slot of the node under way, whose flags are set leaf by leaf
-  };
-  // The last block's visit is within the head's where it is back to back.
-  static size_t GatheringIndex(const Turn& turn) { return turn.back_to_back ? 1 : 0; }
-  Gathering& GatheringOf(const Turn& turn) { return gatherings_[GatheringIndex(turn)]; }
-  int GradientSlot(const Turn& turn) {
-    const size_t first = turn.back_to_back ? plan_.gradient_slots.size() : 0;
-    return static_cast<int>(first + GatheringOf(turn).sums.size());
-  }
-  // Two gatherings side by side complete their nodes in turn, so that two slots do.
-  int PushSlot(const Turn& turn) {
-    int& push = GatheringOf(turn).push;
-    if (push < 0) push = std::exchange(next_push_, (next_push_ + 1) % static_cast<int>(plan_.push_slots.size()));
-    return push;
-  }
-
-  bool Trains(const Turn& turn) const { return model_.layer(turn.layer).trains(); }
-
-  // In a frozen layer, too, where kernels add up what nobody reads: else it would grow without bounds.
   void StartVnode(const Turn& turn) {
-    RelayStep zero = StepOf(Kind::kZeroGradient, turn);
-    zero.micro_batch = -1;
-    zero.gradient = GradientSlot(turn);
-    Add(zero, {}, {Of(ResourceKind::kGradient, zero.gradient)});
+    gradients_.StartVnode(turn);
     if (turn.kind == LayerKind::kHead) StartRecord(turn);
   }
-
   void EndVnode(const Turn& turn) {
     if (turn.kind == LayerKind::kHead) StoreRecord(turn);
-    if (!Trains(turn)) return;
-    Gathering& gathering = GatheringOf(turn);
-    const TreeNode node = pushed_[gathering.num_nodes];
-    RelayStep finish = GradientStep(Kind::kFinishLeaf, turn, node);
-    Add(finish, {},
-        {Of(ResourceKind::kGradient, finish.gradient),
-         in_group() ? Of(ResourceKind::kGroupOwnFlags, flag_turn_) : Of(ResourceKind::kFlags, finish.push)});
-    gathering.sums.push_back({pass_.vnodes[static_cast<size_t>(turn.vnode)], 1});
-    while (TopTwoAreSiblings(gathering.sums)) AddTopTwo(turn, node);
-    if (gathering.sums.back() != node) return;
-    EPS_CHECK(gathering.sums.size() == 1);
-    gathering.sums.clear();
-    ++gathering.num_nodes;
-    if (in_group()) {
-      GiveNode(turn, node);
-    } else {
-      PushNode(turn, node);
-    }
+    gradients_.EndVnode(turn);
   }
 
-  RelayStep GradientStep(Kind kind, const Turn& turn, TreeNode node) {
-    RelayStep step = StepOf(kind, turn);
-    step.micro_batch = -1;
-    step.node = node;
-    step.gradient = GradientSlot(turn);
-    step.push = PushSlot(turn);
-    step.flag_turn = in_group() ? flag_turn_ : -1;
-    return step;
-  }
-
-  bool TopTwoAreSiblings(const std::vector<TreeNode>& sums) const {
-    if (sums.size() < 2) return false;
-    const TreeNode left = sums[sums.size() - 2], right = sums.back();
-    const TreeNode parent{left.first, left.count + right.count};
-    return IsTreeNode(parent, pass_.num_vnodes) && LeftLeaves(parent.count) == left.count;
-  }
-  void AddTopTwo(const Turn& turn, TreeNode node) {
-    std::vector<TreeNode>& sums = GatheringOf(turn).sums;
-    const TreeNode right = sums.back();
-    sums.pop_back();
-    sums.back().count += right.count;
-    RelayStep step = GradientStep(Kind::kAddGradient, turn, node);
-    step.push = -1;
-    step.other_gradient = step.gradient;
-    step.gradient = step.other_gradient - 1;
-    Add(step, {Of(ResourceKind::kGradient, step.other_gradient)}, {Of(ResourceKind::kGradient, step.gradient)});
-  }
-  void PushNode(const Turn& turn, TreeNode node) {
-    RelayStep emit = GradientStep(Kind::kEmitGradient, turn, node);
-    Add(emit, {Of(ResourceKind::kGradient, emit.gradient)}, {Of(ResourceKind::kPush, emit.push)});
-    RelayStep push = GradientStep(Kind::kPush, turn, node);
-    push.gradient = -1;
-    Add(push, {Of(ResourceKind::kPush, push.push), Of(ResourceKind::kFlags, push.push)}, {});
-    GatheringOf(turn).push = -1;
-  }
-
-  // ---- gradients of a group ----
-  // After this turn the group area is written again: what lies there has left by then if its sum was made a turn before.
-  bool GivesFirstNode(const Turn& turn) const {
-    return in_group() && EndsVnode(turn) && gatherings_[0].num_nodes == 0 &&
-           pass_.vnodes[static_cast<size_t>(turn.vnode)] == pushed_.front().end() - 1;
-  }
-  // In a frozen layer, which gives none, the sums of the layer above leave at the same place.
-  bool SumsGroupBefore(const Turn& turn) const { return GivesFirstNode(turn) && !turn.starts_visit; }
-  void GiveNode(const Turn& turn, TreeNode node) {
-    SumGroup();  // of the layer above, if this one has a single turn
-    const size_t num_nodes = GatheringOf(turn).num_nodes;
-    const int round = static_cast<int>(num_nodes) - 1;
-    RelayStep emit = GradientStep(Kind::kEmitGradient, turn, node);
-    emit.round = round;
-    Add(emit, {Of(ResourceKind::kGradient, emit.gradient)},
-        {Of(ResourceKind::kPush, emit.push), Of(ResourceKind::kGroupOwn, 0)});
-    Exchange(turn, round);
-    if (num_nodes < pushed_.size()) return;
-    // The others may have more nodes than this worker, which then only gets.
-    for (int more = round + 1; more < pass_.group_rounds; ++more) Exchange(turn, more);
-    unsummed_ = turn;
-    flag_turn_of_unsummed_ = flag_turn_;
-    flag_turn_ = (flag_turn_ + 1) % RelayPlan::kGroupFlagTurns;
-  }
-  void Exchange(const Turn& turn, int round) {
-    RelayStep exchange = StepOf(Kind::kExchange, turn);
-    exchange.vnode = exchange.micro_batch = -1;
-    exchange.round = round;
-    exchange.flag_turn = flag_turn_;
-    Resources reads;
-    if (round < static_cast<int>(pushed_.size())) {
-      exchange.node = pushed_[static_cast<size_t>(round)];
-      exchange.push = std::exchange(GatheringOf(turn).push, -1);
-      reads = {Of(ResourceKind::kPush, exchange.push), Of(ResourceKind::kGroupOwnFlags, flag_turn_)};
-    }
-    Add(exchange, reads, {Of(ResourceKind::kGroupGot, 0), Of(ResourceKind::kGroupGotFlags, flag_turn_)});
-  }
-  // What was exchanged last, if it is not summed yet.
-  void SumGroup() {
-    if (!unsummed_.has_value()) return;
-    RelayStep sum = StepOf(Kind::kSumGroup, *unsummed_);
-    sum.vnode = sum.micro_batch = -1;
-    Add(sum, {}, {Of(ResourceKind::kGroupOwn, 0), Of(ResourceKind::kGroupGot, 0)});
-    RelayStep push = StepOf(Kind::kPushPart, *unsummed_);
-    push.vnode = push.micro_batch = -1;
-    push.flag_turn = flag_turn_of_unsummed_;
-    Add(push,
-        {Of(ResourceKind::kGroupOwn, 0), Of(ResourceKind::kGroupGot, 0),
-         Of(ResourceKind::kGroupOwnFlags, push.flag_turn), Of(ResourceKind::kGroupGotFlags, push.flag_turn)},
-        {});
-    unsummed_.reset();
-  }
-
-  const ModelSpec& model_;
   const RelayPlan& plan_;
   const PassShape& pass_;
   const Turns turns_;
-  const int lowest_;                    // layer that trains: the way back ends there
-  const std::vector<TreeNode> pushed_;  // of every layer, in order
   const std::vector<InnerPlace> inner_places_;
   std::vector<int> visits_;  // turns that start one which needs weights
 
-  std::vector<RelayStep> steps_;
-  HazardTracker hazards_;
+  const bool is_final_;  // what comes back is known
+  StepList steps_;
   SlotPool weights_pool_;   // by layer; moments are visits
   size_t visit_ = 0;        // the next one
   size_t open_visits_ = 0;  // before it, whose weights are in use
@@ -638,12 +421,8 @@ class ScheduleBuilder {
   int num_loaded_ = 0;  // turns whose tokens are in the list
   std::vector<TurnSlots> turn_slots_;
   Stash boundaries_, inners_;
-  size_t next_inner_ = 0;                // turn on the way back whose inner activations were not looked for yet
-  std::array<Gathering, 2> gatherings_;  // by GatheringIndex
-  int next_push_ = 0;
-  int flag_turn_ = 0;             // of the present layer
-  std::optional<Turn> unsummed_;  // whose rounds are in the list, and not their sum
-  int flag_turn_of_unsummed_ = 0;
+  size_t next_inner_ = 0;  // turn on the way back whose inner activations were not looked for yet
+  GradientSteps gradients_;
 };
 
 std::vector<RelayStep> BuildWhole(const ModelSpec& model, const RelayPlan& plan, const PassShape& pass) {

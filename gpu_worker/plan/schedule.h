@@ -4,32 +4,13 @@
 #include <functional>
 #include <vector>
 
-#include "common/base/ids.h"
 #include "common/model/model_spec.h"
-#include "common/tensor/dtype.h"
-#include "gpu_worker/plan/inner_places.h"
+#include "gpu_worker/plan/pass_shape.h"
 #include "gpu_worker/plan/relay_plan.h"
 #include "gpu_worker/plan/relay_step.h"
 #include "gpu_worker/plan/turns.h"
 
 namespace eps::worker {
-
-struct PassShape {
-  std::vector<int> vnodes;  // of the run, rising; at most plan.max_pass_vnodes
-  int num_vnodes = 1;       // of the run
-  int micro_batches = 1;    // a vnode
-  Dtype gradients = Dtype::kF32;
-  bool expands = false;        // the wire form is not the compute dtype
-  bool has_documents = false;  // every layer needs to know where they begin and end
-  bool forward_only = false;   // logits of one micro-batch: one vnode, micro_batches 1; or, if it evaluates,
-  bool evaluates = false;      // each vnode's record; alone
-  int group_rounds = 0;        // GroupParts::rounds; 0: this worker goes alone
-  // Blocks that the pass leaves out, rising (LayerDrop): it is the pass of a model without them, in the plan of all layers.
-  std::vector<LayerId> dropped = {};
-  // By block that has a backward some time after its forward, the lowest first, and micro-batch of the pass. Empty:
-  // RelayPlan::PlacesOf.
-  std::vector<InnerPlace> inner = {};
-};
 
 // The order of a whole pass: the forward relay, the head, the relay back.
 //

@@ -21,8 +21,8 @@ enum class LinkKind {
 LinkKind LinkOf(const std::string& device, TransportChoice transport);
 
 // What each step of a run costs on a machine that was measured. A layer whose shape is in the profile has its times; for
-// others those of the shape nearest in width and tokens, by their operations and bytes. A backward that was measured nowhere,
-// as the layer was frozen then, is made from the forward.
+// others those of the shape nearest in width and tokens, by their operations and bytes. A backward that was measured
+// nowhere, as the layer was frozen then, is made from the forward.
 StepCosts CostsOf(const Profile& profile, const ModelSpec& model, const RunConfig& run, const KernelSizes& kernels,
                   LinkKind link);
 

@@ -1,0 +1,158 @@
+#include "gpu_worker/plan/gradient_steps.h"
+
+#include <utility>
+
+#include "common/base/status_macros.h"
+#include "gpu_worker/plan/group_parts.h"
+#include "gpu_worker/plan/pushed_nodes.h"
+
+namespace eps::worker {
+namespace {
+
+using Kind = RelayStep::Kind;
+
+std::vector<TreeNode> NodesOf(const RelayPlan& plan, const PassShape& pass) {
+  const int most = static_cast<int>(plan.max_subtree_leaves());
+  return pass.in_group() ? GroupNodes(pass.vnodes, pass.num_vnodes, most)
+                         : PushedNodes(pass.vnodes, pass.num_vnodes, most, pass.gradients);
+}
+
+}  // namespace
+
+GradientSteps::GradientSteps(const ModelSpec& model, const RelayPlan& plan, const PassShape& pass, StepList& steps)
+    : model_(model), plan_(plan), pass_(pass), steps_(steps), pushed_(NodesOf(plan, pass)) {}
+
+int GradientSteps::SlotOf(const Turn& turn) const {
+  const size_t first = turn.back_to_back ? plan_.gradient_slots.size() : 0;
+  return static_cast<int>(first + gatherings_[IndexOf(turn)].sums.size());
+}
+
+// In a frozen layer, too, where kernels add up what nobody reads: else it would grow without bounds.
+void GradientSteps::StartVnode(const Turn& turn) {
+  RelayStep zero = StepOfVnode(Kind::kZeroGradient, turn);
+  zero.gradient = SlotOf(turn);
+  steps_.Add(zero, {}, {Of(ResourceKind::kGradient, zero.gradient)});
+}
+
+void GradientSteps::EndVnode(const Turn& turn) {
+  if (!model_.layer(turn.layer).trains()) return;
+  Gathering& gathering = GatheringOf(turn);
+  const TreeNode node = pushed_[gathering.num_nodes];
+  RelayStep finish = StepOfNode(Kind::kFinishLeaf, turn, node);
+  steps_.Add(finish, {},
+             {Of(ResourceKind::kGradient, finish.gradient),
+              pass_.in_group() ? Of(ResourceKind::kGroupOwnFlags, flag_turn_) : Of(ResourceKind::kFlags, finish.push)});
+  gathering.sums.push_back({pass_.vnodes[static_cast<size_t>(turn.vnode)], 1});
+  while (TopTwoAreSiblings(gathering.sums)) AddTopTwo(turn, node);
+  if (gathering.sums.back() != node) return;
+  EPS_CHECK(gathering.sums.size() == 1);
+  gathering.sums.clear();
+  ++gathering.num_nodes;
+  if (pass_.in_group()) {
+    GiveNode(turn, node);
+  } else {
+    PushNode(turn, node);
+  }
+}
+
+// Two gatherings side by side complete their nodes in turn, so that two slots do.
+int GradientSteps::PushSlot(const Turn& turn) {
+  int& push = GatheringOf(turn).push;
+  if (push < 0) push = std::exchange(next_push_, (next_push_ + 1) % static_cast<int>(plan_.push_slots.size()));
+  return push;
+}
+
+RelayStep GradientSteps::StepOfNode(Kind kind, const Turn& turn, TreeNode node) {
+  RelayStep step = StepOfVnode(kind, turn);
+  step.node = node;
+  step.gradient = SlotOf(turn);
+  step.push = PushSlot(turn);
+  step.flag_turn = pass_.in_group() ? flag_turn_ : -1;
+  return step;
+}
+
+bool GradientSteps::TopTwoAreSiblings(const std::vector<TreeNode>& sums) const {
+  if (sums.size() < 2) return false;
+  const TreeNode left = sums[sums.size() - 2], right = sums.back();
+  const TreeNode parent{left.first, left.count + right.count};
+  return IsTreeNode(parent, pass_.num_vnodes) && LeftLeaves(parent.count) == left.count;
+}
+
+void GradientSteps::AddTopTwo(const Turn& turn, TreeNode node) {
+  std::vector<TreeNode>& sums = GatheringOf(turn).sums;
+  const TreeNode right = sums.back();
+  sums.pop_back();
+  sums.back().count += right.count;
+  RelayStep step = StepOfNode(Kind::kAddGradient, turn, node);
+  step.push = -1;
+  step.other_gradient = step.gradient;
+  step.gradient = step.other_gradient - 1;
+  steps_.Add(step, {Of(ResourceKind::kGradient, step.other_gradient)}, {Of(ResourceKind::kGradient, step.gradient)});
+}
+
+void GradientSteps::PushNode(const Turn& turn, TreeNode node) {
+  RelayStep emit = StepOfNode(Kind::kEmitGradient, turn, node);
+  steps_.Add(emit, {Of(ResourceKind::kGradient, emit.gradient)}, {Of(ResourceKind::kPush, emit.push)});
+  RelayStep push = StepOfNode(Kind::kPush, turn, node);
+  push.gradient = -1;
+  steps_.Add(push, {Of(ResourceKind::kPush, push.push), Of(ResourceKind::kFlags, push.push)}, {});
+  GatheringOf(turn).push = -1;
+}
+
+bool GradientSteps::GivesFirstNode(const Turn& turn) const {
+  const bool ends_vnode = turn.backward && !pass_.forward_only && turn.micro_batch == pass_.micro_batches - 1;
+  return ends_vnode && gatherings_[0].num_nodes == 0 &&
+         pass_.vnodes[static_cast<size_t>(turn.vnode)] == pushed_.front().end() - 1;
+}
+
+// A turn early, so that what lies in the area has left when it is written again. In a frozen layer, which gives none,
+// the sums of the layer above leave at the same place.
+void GradientSteps::StartTurn(const Turn& turn) {
+  if (pass_.in_group() && GivesFirstNode(turn) && !turn.starts_visit) SumGroup();
+}
+
+void GradientSteps::GiveNode(const Turn& turn, TreeNode node) {
+  SumGroup();  // of the layer above, if this one has a single turn
+  const size_t num_nodes = GatheringOf(turn).num_nodes;
+  const int round = static_cast<int>(num_nodes) - 1;
+  RelayStep emit = StepOfNode(Kind::kEmitGradient, turn, node);
+  emit.round = round;
+  steps_.Add(emit, {Of(ResourceKind::kGradient, emit.gradient)},
+             {Of(ResourceKind::kPush, emit.push), Of(ResourceKind::kGroupOwn, 0)});
+  Exchange(turn, round);
+  if (num_nodes < pushed_.size()) return;
+  // The others may have more nodes than this worker, which then only gets.
+  for (int more = round + 1; more < pass_.group_rounds; ++more) Exchange(turn, more);
+  unsummed_ = turn;
+  flag_turn_of_unsummed_ = flag_turn_;
+  flag_turn_ = (flag_turn_ + 1) % RelayPlan::kGroupFlagTurns;
+}
+
+void GradientSteps::Exchange(const Turn& turn, int round) {
+  RelayStep exchange = StepOfVisit(Kind::kExchange, turn);
+  exchange.round = round;
+  exchange.flag_turn = flag_turn_;
+  Resources reads;
+  if (round < static_cast<int>(pushed_.size())) {
+    exchange.node = pushed_[static_cast<size_t>(round)];
+    exchange.push = std::exchange(GatheringOf(turn).push, -1);
+    reads = {Of(ResourceKind::kPush, exchange.push), Of(ResourceKind::kGroupOwnFlags, flag_turn_)};
+  }
+  steps_.Add(exchange, reads, {Of(ResourceKind::kGroupGot, 0), Of(ResourceKind::kGroupGotFlags, flag_turn_)});
+}
+
+// Of what was exchanged last, if it is not summed yet.
+void GradientSteps::SumGroup() {
+  if (!unsummed_.has_value()) return;
+  const RelayStep sum = StepOfVisit(Kind::kSumGroup, *unsummed_);
+  steps_.Add(sum, {}, {Of(ResourceKind::kGroupOwn, 0), Of(ResourceKind::kGroupGot, 0)});
+  RelayStep push = StepOfVisit(Kind::kPushPart, *unsummed_);
+  push.flag_turn = flag_turn_of_unsummed_;
+  steps_.Add(push,
+             {Of(ResourceKind::kGroupOwn, 0), Of(ResourceKind::kGroupGot, 0),
+              Of(ResourceKind::kGroupOwnFlags, push.flag_turn), Of(ResourceKind::kGroupGotFlags, push.flag_turn)},
+             {});
+  unsummed_.reset();
+}
+
+}  // namespace eps::worker

@@ -1,0 +1,77 @@
+#ifndef EPS_GPU_WORKER_PLAN_GRADIENT_STEPS_H_
+#define EPS_GPU_WORKER_PLAN_GRADIENT_STEPS_H_
+
+#include <array>
+#include <cstddef>
+#include <optional>
+#include <vector>
+
+#include "common/model/model_spec.h"
+#include "common/schedule/reduction_tree.h"
+#include "gpu_worker/plan/pass_shape.h"
+#include "gpu_worker/plan/relay_plan.h"
+#include "gpu_worker/plan/step_list.h"
+#include "gpu_worker/plan/turns.h"
+
+namespace eps::worker {
+
+// What becomes of a layer's gradient on the way back: each vnode's is zeroed, added to and finished; vnodes are summed in
+// the reduction tree's order, as far as the plan's gradient slots reach; each node that is complete leaves by a push slot.
+// In a group it goes round among the members instead, whose rounds are the same for all of them, and this worker pushes its
+// part of the sums.
+//
+// A layer's visits, vnodes and turns are told in the order of the pass.
+class GradientSteps {
+ public:
+  // All of these outlive it.
+  GradientSteps(const ModelSpec& model, const RelayPlan& plan, const PassShape& pass, StepList& steps);
+
+  // Of the turn's layer; of the last block, where it is back to back, within the head's.
+  void StartVisit(const Turn& turn) { GatheringOf(turn) = {}; }
+  void StartVnode(const Turn& turn);
+  // Where the vnode in work adds up its gradient.
+  int SlotOf(const Turn& turn) const;
+  void EndVnode(const Turn& turn);
+
+  // Of a group: before a turn after whose vnode its area is written again, what lies there is summed and leaves, and at the
+  // end of the pass what was exchanged last.
+  void StartTurn(const Turn& turn);
+  void EndPass() { SumGroup(); }
+
+ private:
+  // What a layer's visit has gathered.
+  struct Gathering {
+    std::vector<TreeNode> sums;  // partial ones of the node under way, by gradient slot; the vnode in work has the next
+    size_t num_nodes = 0;        // that are complete: index into pushed_
+    int push = -1;               // slot of the node under way, whose flags are set leaf by leaf
+  };
+  // Two at most are under way at once.
+  static size_t IndexOf(const Turn& turn) { return turn.back_to_back ? 1 : 0; }
+  Gathering& GatheringOf(const Turn& turn) { return gatherings_[IndexOf(turn)]; }
+
+  int PushSlot(const Turn& turn);
+  RelayStep StepOfNode(RelayStep::Kind kind, const Turn& turn, TreeNode node);
+  bool TopTwoAreSiblings(const std::vector<TreeNode>& sums) const;
+  void AddTopTwo(const Turn& turn, TreeNode node);
+  void PushNode(const Turn& turn, TreeNode node);
+
+  bool GivesFirstNode(const Turn& turn) const;
+  void GiveNode(const Turn& turn, TreeNode node);
+  void Exchange(const Turn& turn, int round);
+  void SumGroup();
+
+  const ModelSpec& model_;
+  const RelayPlan& plan_;
+  const PassShape& pass_;
+  StepList& steps_;
+  const std::vector<TreeNode> pushed_;   // of every layer, in order
+  std::array<Gathering, 2> gatherings_;  // by IndexOf
+  int next_push_ = 0;
+  int flag_turn_ = 0;             // of the present layer
+  std::optional<Turn> unsummed_;  // whose rounds are in the list, and not their sum
+  int flag_turn_of_unsummed_ = 0;
+};
+
+}  // namespace eps::worker
+
+#endif  // EPS_GPU_WORKER_PLAN_GRADIENT_STEPS_H_
