@@ -10,7 +10,9 @@ At each of five caps, from the smallest that every side fits into to all that th
 
 In each round a profile is measured before each cap (`eps profile`), then all sides under it, in fresh processes, with plans made
 from that profile. Figures are medians over rounds of `step_seconds` in each run's summary.json (its median step, and the predicted
-one). KARMA's question, redundant recompute with swapping against swapping alone, is the column `swap / planned`.
+one). KARMA's question, redundant recompute with swapping against swapping alone, is the column `side / planned` of the side swap.
+Ratios are of these medians; `by round` is the median of the rounds' own ratios, of runs that are within a minute of each other:
+the two differ where the machine's speed changes meanwhile.
 What others, the host included, took of the processors is said of each round. --svg draws the curve. Last, one JSON line.
 """
 
@@ -107,26 +109,35 @@ def one_round(args, folder, spec, caps, number):
     return share, times
 
 
+def median_ratio(numerators, denominators):
+    return statistics.median(a / b for a, b in zip(numerators, denominators))
+
+
 def summarize(caps, rounds):
     rows = []
     for i, cap in enumerate(caps):
         row = {"cap_bytes": cap}
         for side in SIDES:
             measured, predicted = ([times[i, side][k] for _, times in rounds] for k in (0, 1))
+            planned = [times[i, "planned"][0] for _, times in rounds]
             row[side] = {"measured": statistics.median(measured), "predicted": statistics.median(predicted),
-                         "spread": [min(measured), max(measured)]}
+                         "spread": [min(measured), max(measured)],
+                         "predicted_to_measured_by_round": median_ratio(predicted, measured),
+                         "to_planned_by_round": median_ratio(measured, planned)}
         rows.append(row)
     return rows
 
 
 def print_table(rows):
-    print(f"  {'cap':>10}  {'side':<10} {'measured, s':>12} {'spread':>18} {'predicted, s':>13} {'p / m':>6} {'side / planned':>15}")
+    print(f"  {'cap':>10}  {'side':<10} {'measured, s':>12} {'spread':>18} {'predicted, s':>13} "
+          f"{'p / m':>6} {'by round':>9} {'side / planned':>15} {'by round':>9}")
     for row in rows:
         for side in SIDES:
             times = row[side]
             print(f"  {row['cap_bytes'] / 2**20:6.1f} MiB  {side:<10} {times['measured']:12.3f} "
                   f"{times['spread'][0]:9.3f}..{times['spread'][1]:.3f} {times['predicted']:13.3f} "
-                  f"{times['predicted'] / times['measured']:6.3f} {times['measured'] / row['planned']['measured']:15.3f}")
+                  f"{times['predicted'] / times['measured']:6.3f} {times['predicted_to_measured_by_round']:9.3f} "
+                  f"{times['measured'] / row['planned']['measured']:15.3f} {times['to_planned_by_round']:9.3f}")
 
 
 def draw(path, args, rows):

@@ -1,0 +1,140 @@
+// What the run tells of itself, and what its step waits for.
+
+#include "eps_server/step/coordinator_impl.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "common/base/ids.h"
+#include "common/base/mutex.h"
+#include "common/model/model_spec.h"
+#include "common/telemetry/resident_bytes.h"
+#include "eps_server/membership/membership.h"
+#include "eps_server/optimizer/update_engine.h"
+#include "eps_server/step/run_status.h"
+#include "eps_server/step/step_wait.h"
+#include "eps_server/step/vnode_ledger.h"
+
+namespace eps::server {
+
+RunStatus CoordinatorImpl::Status() const {
+  RunStatus status;
+  {
+    MutexLock lock(mu_);
+    FillStatus(status);
+  }
+  status.steps = run_.steps;
+  status.parameters = model_.num_parameters();
+  status.model_state_bytes = store_.sizes().total_bytes();
+  status.hold_bytes = HoldBytes(model_, run_);
+  status.window_bytes = aggregator_->window_bytes();
+  status.window_used_bytes = aggregator_->window_used_bytes();
+  status.waiting_offers = aggregator_->waiting_offers();
+  status.resident_bytes = ResidentBytes();
+  status.lease_seconds = absl::ToDoubleSeconds(lease_);
+  const UpdateCounts updates = engine_->counts();
+  status.counts.updated_elems = updates.updated_elems;
+  status.counts.update_moved_bytes = updates.moved_bytes;
+  status.counts.update_busy_seconds = updates.busy_seconds;
+  status.counts.update_held_seconds = updates.held_seconds;
+  CountBlobs(status);
+  return status;
+}
+
+std::vector<double> CoordinatorImpl::Losses() const {
+  MutexLock lock(mu_);
+  return progress_.state().losses;
+}
+
+void CoordinatorImpl::FillStatus(RunStatus& status) const {
+  status.phase = Phase();
+  status.failure = std::string(failure_.message());
+  const absl::Duration now = clock_();
+  status.counts = counts_;
+  progress_.Fill(status, end_, now);
+  if (status.phase == RunPhase::kWaitingForWorkers) {  // what the steps before took tells nothing of now
+    status.tokens_per_second = 0;
+    status.eta_seconds = -1;
+  }
+  checkpoints_.Fill(status, now);
+  status.wait_fraction = all_passes_.Fractions();
+  status.device_peak_bytes = device_peak_bytes_;
+  status.device_cap_bytes = members_.largest_cap_bytes();
+  status.most_workers = most_workers_;
+  status.predicted_step_seconds = predicted_step_seconds_;
+  if (IsWatched() && watch_.IsLate(now)) {
+    const absl::string_view cause = FindStepWait().cause;
+    status.step_wait_cause = std::string(cause.data(), cause.size());
+    status.step_wait_seconds = absl::ToDoubleSeconds(watch_.Waited(now));
+  }
+  status.counts.pass_seconds = all_passes_.seconds;
+  status.counts.wait_seconds = all_passes_.wait_seconds;
+  status.workers = members_.List(now);
+  for (WorkerStatus& worker : status.workers) {
+    const VnodeLedger* ledger = LedgerInWork();
+    if (ledger == nullptr || worker.state != WorkerState::kIdle) continue;
+    worker.vnodes = ledger->VnodesOf(worker.id);
+    if (ledger->IsRunning(worker.id)) worker.state = WorkerState::kRunning;
+  }
+  status.evaluation = newest_evaluation_;
+}
+
+RunPhase CoordinatorImpl::Phase() const {
+  if (!failure_.ok()) return RunPhase::kFailed;
+  // Who watches takes a daemon that is gone after this for one that has done its work: not one that was told to end before.
+  if (over_ && step_.value() >= run_.steps) return RunPhase::kFinished;
+  if (over_ || step_.value() >= end_ || (stop_requested_ && opened_)) return RunPhase::kFinishing;
+  if (members_.ReadyWorkers().empty() || !begun_) return RunPhase::kWaitingForWorkers;
+  return RunPhase::kTraining;
+}
+
+void CoordinatorImpl::CountBlobs(RunStatus& status) const {
+  status.blobs = static_cast<int64_t>(model_.blobs.size());
+  for (const BlobSpec& blob : model_.blobs) {
+    const int64_t published = store_.published(blob.id).value();
+    status.counts.versions_published += std::max<int64_t>(0, published - first_version_.value());
+    status.blobs_pending += published <= status.step ? 1 : 0;
+  }
+  if (status.step >= status.steps) status.blobs_pending = 0;
+}
+
+void CoordinatorImpl::WatchStep(Actions& actions) {
+  const absl::Duration now = clock_();
+  if (!watch_.IsDue(now)) return;
+  ++counts_.step_waits;
+  StepWait wait = FindStepWait();
+  wait.seconds = absl::ToDoubleSeconds(watch_.Waited(now));
+  actions.push_back([wait] { LogStepWait(wait); });
+}
+
+StepWait CoordinatorImpl::FindStepWait() const {
+  StepWait wait{.step = step_};
+  if (closing_.has_value()) {
+    wait.step = closing_->ledger->step();
+    wait.cause = engine_->update_is_held() ? "checkpoint" : "update";
+    for (const BlobSpec& blob : model_.blobs) {
+      if (store_.published(blob.id) < NextVersion(wait.step)) wait.blobs.push_back(blob.name);
+    }
+    return wait;
+  }
+  const VnodeLedger* ledger = LedgerInWork();
+  if (ledger == nullptr) {
+    wait.cause = "data";
+    return wait;
+  }
+  if (evaluation_.is_on()) {
+    wait.cause = members_.ReadyWorkers().empty() ? "no_worker" : "compute";
+    wait.vnodes = ledger->Unfinished(/*missing=*/{});
+    return wait;
+  }
+  wait.cause = members_.ReadyWorkers().empty() ? "no_worker" : ledger_->AllRecordsIn() ? "push" : "compute";
+  wait.vnodes = ledger_->Unfinished(aggregator_->MissingVnodes());
+  for (const BlobId blob : aggregator_->MissingBlobs()) wait.blobs.push_back(model_.blob(blob).name);
+  return wait;
+}
+
+}  // namespace eps::server

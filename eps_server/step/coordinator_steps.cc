@@ -1,0 +1,206 @@
+// The loop, and a step from its begin to its commit.
+
+#include "eps_server/step/coordinator_impl.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "common/base/ids.h"
+#include "common/base/log.h"
+#include "common/base/mutex.h"
+#include "common/base/status_macros.h"
+#include "common/model/layer_drop.h"
+#include "common/schedule/vnode_batch.h"
+#include "eps_server/membership/groups.h"
+#include "eps_server/membership/membership.h"
+#include "eps_server/optimizer/update_engine.h"
+#include "eps_server/step/step_report.h"
+#include "eps_server/step/vnode_ledger.h"
+#include "eps_server/step/vnode_shares.h"
+
+namespace eps::server {
+namespace {
+
+// A run whose gradient is not finite so often has diverged, and does not come back.
+constexpr int kMaxSkippedInARow = 20;
+constexpr std::chrono::milliseconds kTick(50);  // how late an expired lease is seen, at most
+
+}  // namespace
+
+void CoordinatorImpl::Loop() {
+  while (true) {
+    Actions actions;
+    {
+      MutexLock lock(mu_);
+      if (shutdown_) return;
+      awake_ = false;
+      Advance(actions);
+      if (actions.empty() && !awake_) wake_.WaitFor(mu_, kTick);
+    }
+    for (const std::function<void()>& action : actions) action();
+  }
+}
+
+void CoordinatorImpl::Advance(Actions& actions) {
+  if (over_) return;
+  if (!failure_.ok()) return End(actions);
+  ExpireLeases(actions);
+  QueueGroupOrders(groups_.Expire(clock_()));
+  if (closing_.has_value() && !made_.empty()) Commit(actions);
+  if (opened_ && ledger_ != nullptr && ledger_->AllRecordsIn() && contributions_in_ == step_ && !closing_.has_value()) {
+    OpenGate(actions);
+  }
+  if (!opened_ && !closing_.has_value()) Evaluate(actions);
+  if (!opened_ && step_.value() < end_ && !EvaluationComesFirst() && MayBegin()) OpenStep(actions);
+  SendGroupOrders(actions);  // before the assignments, which may belong to them
+  if (ledger_ != nullptr) AssignVnodes(actions);
+  EndWithoutWorkers();
+  if (!opened_ && !closing_.has_value()) AtBoundary(actions);
+  if (IsWatched()) WatchStep(actions);
+}
+
+bool CoordinatorImpl::MayBegin() const {
+  const int ready = static_cast<int>(members_.ReadyWorkers().size());
+  if (ready == 0) return false;
+  return begun_ || ready >= expected_workers_ || clock_() - start_ >= expect_timeout_;
+}
+
+void CoordinatorImpl::OpenStep(Actions& actions) {
+  begun_ = opened_ = true;
+  QueueGroupOrders(groups_.Arrange(members_.GroupCandidates(), clock_()));
+  step_opened_at_ = clock_();
+  watch_.OnProgress(step_opened_at_);
+  step_passes_ = {};
+  loss_scale_.reset();
+  actions.push_back([this, step = step_] {
+    absl::StatusOr<std::vector<VnodeBatch>> batches = data_->Read(step);
+    aggregator_->BeginStep(step, DroppedBlobs(model_, drop_.DroppedIn(step)));
+    engine_->OpenStep(step);
+    MutexLock lock(mu_);
+    if (!opened_) return;  // EndWithoutWorkers
+    if (!batches.ok()) return EndBeforeStep(batches.status());
+    ledger_ = std::make_unique<VnodeLedger>(step, *std::move(batches));
+    Wake();
+  });
+}
+
+void CoordinatorImpl::AssignVnodes(Actions& actions) {
+  const std::vector<int> vnodes = ledger_->Unassigned();
+  const std::vector<WorkerId> workers = members_.ReadyWorkers();
+  if (vnodes.empty() || workers.empty()) return;
+  const bool fresh = ledger_->IsFresh();
+  if (fresh && groups_.IsForming()) return;  // not for long: Expire
+  if (!loss_scale_.has_value()) loss_scale_ = engine_->loss_scale(step_);
+  if (!loss_scale_.has_value()) return;  // not for long: OnStepDecided
+  watch_.OnProgress(clock_());           // who gets the vnodes of a lost worker is not to blame for its silence
+  const std::vector<Groups::Formed> groups = fresh ? groups_.formed() : std::vector<Groups::Formed>();
+  for (const VnodeShare& share : ShareVnodes(vnodes, workers, groups)) {
+    auto assignment = std::make_shared<Assignment>(ledger_->Assign(share.worker, share.vnodes, share.group));
+    assignment->loss_scale = *loss_scale_;
+    assignment->dropped = drop_.DroppedIn(step_);
+    actions.push_back([channel = members_.channel(share.worker), assignment] { channel->SendAssignment(assignment); });
+  }
+}
+
+void CoordinatorImpl::OpenGate(Actions& actions) {
+  const Version next = NextVersion(step_);
+  closing_.emplace();
+  closing_->ledger = std::move(ledger_);
+  closing_->passes = std::move(step_passes_);
+  closing_->opened_at = step_opened_at_;
+  closing_->workers = static_cast<int>(members_.ReadyWorkers().size());
+  most_workers_ = std::max(most_workers_, closing_->workers);
+  closing_->checkpoint = checkpoints_.IsDue(next) || (next.value() >= end_ && EndsWithCheckpoint());
+  // Before the next step's contributions can come: no blob runs away from its capture.
+  if (closing_->checkpoint) StartCheckpoint(next);
+  opened_ = false;
+  watch_.OnProgress(clock_());
+  step_ = StepId(next.value());
+  gate_ = next;
+  actions.push_back([this, next, blobs = std::exchange(behind_gate_, {})] {
+    for (const BlobId blob : frozen_) store_.Publish(blob, next);  // as it was
+    for (const BlobId blob : blobs) store_.Publish(blob, next);
+  });
+}
+
+void CoordinatorImpl::Commit(Actions& actions) {
+  const absl::Duration now = clock_();
+  const VnodeLedger& ledger = *closing_->ledger;
+  StepUpdate made = std::move(made_.front());
+  made_.pop_front();
+  EPS_CHECK(made.step == ledger.step());
+  updates_ = std::move(made.updates);
+  StepReport report;
+  report.step = ledger.step();
+  report.loss = ledger.Loss();
+  report.learning_rate = made.learning_rate;
+  report.gradient_norm = std::isfinite(made.gradient_norm) ? made.gradient_norm : -1;
+  report.skipped = made.skipped;
+  report.loss_scale = made.loss_scale;
+  report.next_loss_scale = made.next_loss_scale;
+  report.held_seconds = made.held_seconds;
+  report.seconds = absl::ToDoubleSeconds(now - std::max(progress_.last_commit(), closing_->opened_at));
+  report.tokens = ledger.counted_tokens();
+  report.tokens_per_second = report.seconds > 0 ? static_cast<double>(report.tokens) / report.seconds : 0;
+  report.wait_fraction = closing_->passes.Fractions();
+  report.device_peak_bytes = device_peak_bytes_;
+  report.workers = closing_->workers;
+
+  progress_.Commit(report, now);
+  watch_.OnStepDone(absl::Seconds(report.seconds));
+  watch_.OnProgress(now);
+  if (progress_.skipped_in_a_row() == kMaxSkippedInARow) {
+    FailLocked(absl::OutOfRangeError(absl::StrCat("step ", report.step.value(), ": the gradient of the last ",
+                                                  kMaxSkippedInARow, " steps was not finite: ", made.why_skipped,
+                                                  "; lower optimizer.schedule.peak, or warm up longer")));
+  }
+  if (closing_->checkpoint) {
+    actions.push_back([this, job = CheckpointJob()] { writer_->Push(job); });
+  }
+  actions.push_back([this, report, why_skipped = made.why_skipped] { ReportStep(report, why_skipped); });
+  closing_.reset();
+}
+
+void CoordinatorImpl::ReportStep(const StepReport& report, const std::string& why_skipped) {
+  LogInfo("step", {{"step", report.step.value()},
+                   {"loss", report.loss},
+                   {"learning_rate", report.learning_rate},
+                   {"gradient_norm", report.gradient_norm},
+                   {"seconds", report.seconds},
+                   {"tokens_per_second", report.tokens_per_second},
+                   {"workers", report.workers}});
+  if (report.skipped) {
+    LogWarning("step_skipped", {{"step", report.step.value()}, {"gradient_not_finite", why_skipped}});
+  }
+  for (StepObserver* observer : observers_) observer->OnCommit(report);
+}
+
+void CoordinatorImpl::EndWithoutWorkers() {
+  if (!stop_requested_ || !opened_ || closing_.has_value() || members_.num_alive() > 0) return;
+  engine_->HoldUpdates(progress_.state().version);
+  if (engine_->HasUpdated(step_)) {
+    return FailLocked(absl::UnavailableError(absl::StrCat("stopped, and no worker is left to finish step ",
+                                                          step_.value(), ", in which weights were updated")));
+  }
+  EndBeforeStep(absl::OkStatus());
+}
+
+void CoordinatorImpl::EndBeforeStep(absl::Status why) {
+  ended_for_ = std::move(why);
+  opened_ = false;
+  ledger_.reset();
+  end_ = step_.value();
+  Wake();
+}
+
+}  // namespace eps::server

@@ -1,0 +1,255 @@
+// Who takes part in the run: workers come, say what they did, form groups, and are lost.
+
+#include "eps_server/step/coordinator_impl.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "common/base/ids.h"
+#include "common/base/log.h"
+#include "common/base/mutex.h"
+#include "common/base/status_macros.h"
+#include "common/choices/choices.h"
+#include "eps_server/membership/membership.h"
+#include "eps_server/step/vnode_ledger.h"
+
+namespace eps::server {
+
+absl::StatusOr<WorkerId> CoordinatorImpl::Attach(WorkerInfo info) {
+  const WorkerInfo shown = info;
+  absl::StatusOr<WorkerId> worker;
+  std::string other_model;
+  {
+    MutexLock lock(mu_);
+    if (over_) return absl::FailedPreconditionError("the run is over");
+    other_model = members_.OtherDeviceModel(info.device_model);
+    worker = members_.Attach(std::move(info), clock_());
+    if (worker.ok()) ++counts_.workers_attached;
+  }
+  if (worker.ok() && !other_model.empty()) {
+    LogWarning("device_models_differ", {{"worker", worker->value()},
+                                        {"device_model", shown.device_model},
+                                        {"other", other_model},
+                                        {"means", "the run goes on; its bits are promised for one device model only"}});
+  }
+  if (worker.ok()) {
+    LogInfo("worker_attached", {{"worker", worker->value()},
+                                {"device", shown.device_name},
+                                {"device_model", shown.device_model},
+                                {"device_cap_bytes", shown.device_cap_bytes},
+                                {"host", shown.host_name},
+                                {"process", shown.process_id},
+                                {"threads", shown.threads}});
+  }
+  return worker;
+}
+
+absl::Status CoordinatorImpl::Connect(WorkerId worker, std::shared_ptr<WorkerChannel> channel) {
+  MutexLock lock(mu_);
+  if (over_) return absl::FailedPreconditionError("the run is over");
+  return members_.Connect(worker, std::move(channel), clock_());
+}
+
+absl::Status CoordinatorImpl::Heartbeat(WorkerId worker) {
+  MutexLock lock(mu_);
+  return members_.Renew(worker, clock_());
+}
+
+Choices CoordinatorImpl::HeldChoices(const std::string& device_model) const {
+  MutexLock lock(mu_);
+  return choices_.Held(device_model);
+}
+
+absl::StatusOr<Choices> CoordinatorImpl::OfferChoices(WorkerId worker, Choices offered) {
+  std::string device_model;
+  bool is_first = false;
+  absl::StatusOr<Choices> held;
+  {
+    MutexLock lock(mu_);
+    EPS_ASSIGN_OR_RETURN(device_model, members_.DeviceModel(worker, clock_()));
+    is_first = choices_.Held(device_model).empty();
+    held = choices_.Offer(device_model, std::move(offered));
+  }
+  if (held.ok() && is_first) {
+    LogInfo("choices_held", {{"worker", worker.value()}, {"device_model", device_model}, {"choices", held->size()}});
+  }
+  return held;
+}
+
+absl::Status CoordinatorImpl::Ready(WorkerId worker, WorkerMemory memory) {
+  {
+    MutexLock lock(mu_);
+    EPS_RETURN_IF_ERROR(members_.Ready(worker, memory, clock_()));
+    predicted_step_seconds_ = memory.predicted_step_seconds;
+    Wake();
+  }
+  LogInfo("worker_ready", {{"worker", worker.value()},
+                           {"device_arena_bytes", memory.device_arena_bytes},
+                           {"device_outside_bytes", memory.device_outside_bytes},
+                           {"host_bytes", memory.host_bytes}});
+  return absl::OkStatus();
+}
+
+absl::Status CoordinatorImpl::PassDone(WorkerId worker, StepId step, std::vector<VnodeRecord> records,
+                                       PassTiming timing) {
+  MutexLock lock(mu_);
+  EPS_RETURN_IF_ERROR(members_.Renew(worker, clock_()));
+  if (over_) return absl::OkStatus();
+  if (step > step_ || (step == step_ && ledger_ == nullptr) || step.value() < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("pass_done.step: ", step.value(), ", the step in progress is ", step_.value()));
+  }
+  if (step == step_) {
+    EPS_RETURN_IF_ERROR(ledger_->AddRecords(worker, records));
+    step_passes_.Add(timing);
+    if (const std::optional<int> vnode = ledger_->NonfiniteVnode(); vnode && !SkipsNonfinite()) {
+      FailLocked(
+          absl::OutOfRangeError(absl::StrCat("step ", step.value(), ": the loss of vnode ", *vnode, " is not finite")));
+    }
+  }
+  return CountPass(worker, std::move(timing));
+}
+
+absl::Status CoordinatorImpl::EvaluationDone(WorkerId worker, Version version, int64_t round,
+                                             std::vector<VnodeRecord> records, PassTiming timing) {
+  MutexLock lock(mu_);
+  EPS_RETURN_IF_ERROR(members_.Renew(worker, clock_()));
+  if (over_) return absl::OkStatus();
+  EPS_RETURN_IF_ERROR(evaluation_.AddRecords(worker, version, round, records));
+  return CountPass(worker, std::move(timing));
+}
+
+absl::Status CoordinatorImpl::CountPass(WorkerId worker, PassTiming timing) {
+  all_passes_.Add(timing);
+  ++counts_.passes;
+  device_peak_bytes_ = std::max(device_peak_bytes_, timing.device_peak_bytes);
+  Wake();
+  return members_.RecordPass(worker, std::move(timing), clock_());
+}
+
+absl::Status CoordinatorImpl::ReportGroup(WorkerId worker, const GroupReport& report) {
+  int vnodes = 0;
+  size_t members = 0;
+  bool ended = false;
+  StepId step;
+  {
+    MutexLock lock(mu_);
+    EPS_RETURN_IF_ERROR(members_.Renew(worker, clock_()));
+    std::vector<GroupOrder> orders;
+    if (report.kind == GroupReport::Kind::kFounded) {
+      EPS_RETURN_IF_ERROR(groups_.Founded(worker, report.group, report.text, orders));
+    } else if (report.kind == GroupReport::Kind::kJoined) {
+      if (groups_.Joined(worker, report.group)) members = groups_.size(report.group);
+    } else {
+      ended = groups_.Failed(worker, report.group, report.text, orders);
+      if (ended) vnodes = LoseGroups({report.group});
+      counts_.vnodes_redone += vnodes;
+    }
+    QueueGroupOrders(std::move(orders));
+    Wake();
+    step = step_;
+  }
+  if (members > 0) LogInfo("group_formed", {{"step", step.value()}, {"members", members}});
+  if (!ended) return absl::OkStatus();
+  LogWarning("group_failed",
+             {{"worker", worker.value()}, {"step", step.value()}, {"vnodes_to_redo", vnodes}, {"why", report.text}});
+  return absl::OkStatus();
+}
+
+void CoordinatorImpl::Disconnect(WorkerId worker, absl::Status why) {
+  int vnodes = 0;
+  StepId step;
+  {
+    MutexLock lock(mu_);
+    if (!members_.Contains(worker)) return;
+    vnodes = Lose(worker);
+    CountLost(vnodes, why);
+    step = step_;
+    Wake();
+  }
+  LogLost(worker, step, vnodes, why);
+}
+
+void CoordinatorImpl::ExpireLeases(Actions& actions) {
+  for (const WorkerId worker : members_.Expired(clock_())) {
+    std::shared_ptr<WorkerChannel> channel = members_.channel(worker);
+    const int vnodes = Lose(worker);
+    const absl::Status why =
+        absl::DeadlineExceededError(absl::StrCat("not heard of for ", absl::FormatDuration(lease_)));
+    CountLost(vnodes, why);
+    actions.push_back([this, worker, vnodes, why, channel, step = step_] {
+      LogLost(worker, step, vnodes, why);
+      if (channel != nullptr) channel->SendFinish(false, std::string(why.message()));
+    });
+  }
+}
+
+int CoordinatorImpl::Lose(WorkerId worker) {
+  members_.Remove(worker);
+  std::vector<uint64_t> lost_groups;
+  QueueGroupOrders(groups_.Lose(worker, lost_groups));
+  const int of_groups = LoseGroups(lost_groups) + evaluation_.Lose(worker);
+  if (ledger_ == nullptr || !ledger_->Holds(worker)) return of_groups;
+  return of_groups + ledger_->Lose(worker, aggregator_->MissingVnodes());
+}
+
+int CoordinatorImpl::LoseGroups(absl::Span<const uint64_t> groups) {
+  int vnodes = 0;
+  if (ledger_ == nullptr || groups.empty()) return vnodes;
+  const std::vector<bool> missing = aggregator_->MissingVnodes();
+  for (const uint64_t group : groups) vnodes += ledger_->LoseGroup(group, missing);
+  return vnodes;
+}
+
+void CoordinatorImpl::QueueGroupOrders(std::vector<GroupOrder> orders) {
+  if (orders.empty()) return;
+  for (GroupOrder& order : orders) group_orders_.push_back(std::move(order));
+  Wake();
+}
+
+void CoordinatorImpl::SendGroupOrders(Actions& actions) {
+  for (GroupOrder& order : std::exchange(group_orders_, {})) {
+    std::shared_ptr<WorkerChannel> channel = members_.channel(order.worker);
+    if (channel == nullptr) continue;
+    actions.push_back([channel, order = std::move(order)] {
+      LogGroupOrder(order);
+      channel->SendGroupOrder(order);
+    });
+  }
+}
+
+void CoordinatorImpl::LogGroupOrder(const GroupOrder& order) {
+  if (order.kind == GroupOrder::Kind::kFound) {
+    LogInfo("group_forms", {{"worker", order.worker.value()}, {"members", order.size}});
+  } else if (order.kind == GroupOrder::Kind::kEnd) {
+    LogInfo("group_ended", {{"worker", order.worker.value()}, {"why", order.reason}});
+  }
+}
+
+void CoordinatorImpl::CountLost(int vnodes, const absl::Status& why) {
+  counts_.workers_lost += LeftByItself(vnodes, why) ? 0 : 1;
+  counts_.vnodes_redone += vnodes;
+}
+
+void CoordinatorImpl::LogLost(WorkerId worker, StepId step, int vnodes, const absl::Status& why) const {
+  const LogLevel level = LeftByItself(vnodes, why) ? LogLevel::kInfo : LogLevel::kWarning;
+  Log(level, "worker_lost",
+      {{"worker", worker.value()},
+       {"step", step.value()},
+       {"vnodes_to_redo", vnodes},
+       {"why", why.ok() ? absl::string_view("it left") : why.message()}});
+}
+
+}  // namespace eps::server
