@@ -127,8 +127,9 @@ absl::Status WriteAt(const FileDescriptor& file, const std::string& path, int64_
 absl::Status CheckReplaceable(const std::string& path) {
   struct stat info;
   if (stat(path.c_str(), &info) != 0 || S_ISREG(info.st_mode)) return absl::OkStatus();
-  if (S_ISDIR(info.st_mode))
-    return absl::InvalidArgumentError(absl::StrCat("\"", path, "\" is a folder, must be a file"));
+  if (S_ISDIR(info.st_mode)) {
+    return absl::InvalidArgumentError(absl::StrCat("cannot replace \"", path, "\": it is a folder"));
+  }
   return absl::InvalidArgumentError(absl::StrCat("\"", path, "\" is no regular file and is not replaced by one"));
 }
 

@@ -69,7 +69,7 @@ TEST(FileUtilTest, AFailedWriteLeavesNothingBehind) {
   EXPECT_THAT(WriteFileAtomically(dir.File("none/a"), "x"), StatusIs(absl::StatusCode::kNotFound, "none/a"));
   ASSERT_OK(MakeDirs(dir.File("folder")));
   EXPECT_THAT(WriteFileAtomically(dir.File("folder"), "x"),
-              StatusIs(absl::StatusCode::kInvalidArgument, "folder\" is a folder, must be a file"));
+              StatusIs(absl::StatusCode::kInvalidArgument, "folder\": it is a folder"));
   EXPECT_EQ(Names(dir.path()), std::vector<std::string>{"folder"});
 }
 

@@ -94,11 +94,11 @@ class ProfileTest(SystemTest):
         spec = self.work.spec()
         folder = str(self.work.path)
         for command, args, word in (
-                ("plan", ("--timeline", folder), f'--timeline: "{folder}" is a folder'),
-                ("plan", ("--cap-curve", folder), f'--cap-curve: "{folder}" is a folder'),
+                ("plan", ("--timeline", folder), f'--timeline: cannot replace "{folder}": it is a folder'),
+                ("plan", ("--cap-curve", folder), f'--cap-curve: cannot replace "{folder}": it is a folder'),
                 ("plan", ("--timeline", ""), "--timeline"),
                 ("plan", ("--workers", "5"), "--workers: 5, must be at most 4, as batch.virtual_nodes is"),
-                ("profile", ("--out", folder), f'--out: "{folder}" is a folder')):
+                ("profile", ("--out", folder), f'--out: cannot replace "{folder}": it is a folder')):
             done = run([str(EPS), command, "--run", str(spec), *args])
             self.assertEqual((done.returncode, done.stdout), (2, ""), args)
             self.assertIn(word, done.stderr)
