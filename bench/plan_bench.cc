@@ -7,11 +7,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
-#include <thread>
 #include <vector>
 
 #include "CLI/CLI.hpp"
 #include "bench/support.h"
+#include "common/base/parallel_for.h"
 #include "common/model/model_spec.h"
 #include "common/spec/run_config.h"
 #include "gpu_worker/device/cpu/cpu_kernel_sizes.h"
@@ -40,17 +40,12 @@ double GapOf(uint64_t seed, int64_t most_places) {
 
 nlohmann::ordered_json MeasureGap(const Settings& settings) {
   std::vector<double> gaps(static_cast<size_t>(settings.instances));
-  std::atomic<size_t> next = 0, done = 0;
-  const auto work = [&] {
-    for (size_t i = next++; i < gaps.size(); i = next++) {
-      gaps[i] = GapOf(i, settings.places);
-      const size_t count = ++done;
-      if (count % 20 == 0) std::fprintf(stderr, "%zu of %zu instances\n", count, gaps.size());
-    }
-  };
-  std::vector<std::thread> threads;
-  for (unsigned i = 0; i < std::max(1u, std::thread::hardware_concurrency()); ++i) threads.emplace_back(work);
-  for (std::thread& thread : threads) thread.join();
+  std::atomic<size_t> done = 0;
+  ParallelFor(gaps.size(), [&](size_t i) {
+    gaps[i] = GapOf(i, settings.places);
+    const size_t count = ++done;
+    if (count % 20 == 0) std::fprintf(stderr, "%zu of %zu instances\n", count, gaps.size());
+  });
   const auto exact = std::count_if(gaps.begin(), gaps.end(), [](double gap) { return gap < 1e-9; });
   const auto beyond = std::count_if(gaps.begin(), gaps.end(), [](double gap) { return gap > 0.02; });
   const double worst = *std::max_element(gaps.begin(), gaps.end()), median = bench::Median(gaps);

@@ -5,6 +5,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/base/mutex.h"
+#include "common/base/parallel_for.h"
 #include "common/base/status_macros.h"
 #include "common/drawing/svg.h"
 
@@ -19,6 +21,15 @@ std::optional<double> SecondsWith(WholePlanRequest request, InnerPolicy policy) 
   const absl::StatusOr<WholePlan> plan = MakeWholePlan(std::move(request));
   if (!plan.ok()) return std::nullopt;
   return plan->step.timeline.step_seconds;
+}
+
+absl::StatusOr<CapPoint> PointAt(WholePlanRequest request, int64_t cap_bytes) {
+  request.device_memory_bytes = cap_bytes;
+  EPS_ASSIGN_OR_RETURN(const WholePlan plan, MakeWholePlan(request));
+  CapPoint point = {.cap_bytes = cap_bytes, .planned = plan.step.timeline.step_seconds};
+  point.recomputed = SecondsWith(request, InnerPolicy::kRecompute);
+  if (request.host_memory_bytes > 0) point.swapped = SecondsWith(request, InnerPolicy::kSwap);
+  return point;
 }
 
 constexpr double kWidth = 800, kHeight = 480;  // pixels
@@ -36,20 +47,21 @@ absl::StatusOr<std::vector<CapPoint>> CapCurve(const WholePlanRequest& request,
   unlimited.device_memory_bytes = 0;
   EPS_ASSIGN_OR_RETURN(const WholePlan most, MakeWholePlan(unlimited));
   const int64_t low = most.smallest_cap_bytes, high = std::max(most.device.arena_bytes, low);
+  std::vector<absl::StatusOr<CapPoint>> made(high == low ? 1 : kPoints);
+  Mutex mu;
+  size_t done = 0;
+  on_progress(done, made.size());
+  ParallelFor(made.size(), [&](size_t i) {
+    const int64_t step = (high - low) / static_cast<int64_t>(kPoints - 1);
+    made[i] = PointAt(request, i + 1 == made.size() ? high : low + step * static_cast<int64_t>(i));
+    MutexLock lock(mu);
+    on_progress(++done, made.size());
+  });
   std::vector<CapPoint> points;
-  for (size_t i = 0; i < kPoints; ++i) {
-    on_progress(i, kPoints);
-    WholePlanRequest here = request;
-    here.device_memory_bytes = low + (high - low) / static_cast<int64_t>(kPoints - 1) * static_cast<int64_t>(i);
-    if (i + 1 == kPoints) here.device_memory_bytes = high;
-    EPS_ASSIGN_OR_RETURN(const WholePlan plan, MakeWholePlan(here));
-    points.push_back({.cap_bytes = here.device_memory_bytes,
-                      .planned = plan.step.timeline.step_seconds,
-                      .recomputed = SecondsWith(here, InnerPolicy::kRecompute),
-                      .swapped = request.host_memory_bytes > 0 ? SecondsWith(here, InnerPolicy::kSwap) : std::nullopt});
-    if (high == low) break;
+  for (const absl::StatusOr<CapPoint>& point : made) {
+    EPS_RETURN_IF_ERROR(point.status());
+    points.push_back(*point);
   }
-  on_progress(kPoints, kPoints);
   return points;
 }
 

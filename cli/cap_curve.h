@@ -20,8 +20,8 @@ struct CapPoint {
   std::optional<double> recomputed, swapped;
 };
 
-// From the smallest cap to what a plan can use, in steps of equal size. `on_progress` is told how many points there are.
-// Errors: MakeWholePlan's
+// From the smallest cap to what a plan can use, in steps of equal size, on all cores. `on_progress` is told how many points
+// there are, one call at a time. Errors: MakeWholePlan's
 absl::StatusOr<std::vector<CapPoint>> CapCurve(const WholePlanRequest& request,
                                                const std::function<void(size_t done, size_t all)>& on_progress);
 

@@ -7,6 +7,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "common/base/mutex.h"
+#include "common/base/parallel_for.h"
 #include "common/base/status_macros.h"
 #include "common/model/model_spec.h"
 #include "gpu_worker/plan/inner_places.h"
@@ -65,11 +67,6 @@ std::optional<double> HidingTokens(const WholePlan& plan, const WholePlan& doubl
   return times * static_cast<double>(plan.run.tokens_per_step());
 }
 
-absl::StatusOr<double> SecondsOf(const WholePlanRequest& request) {
-  EPS_ASSIGN_OR_RETURN(const WholePlan plan, MakeWholePlan(request));
-  return plan.step.timeline.step_seconds;
-}
-
 std::string PlacesText(const BlockPlaces& blocks) {
   if (blocks.back_to_back) return "backward right after forward and head, one micro-batch after the other";
   std::vector<std::string> parts;
@@ -111,29 +108,33 @@ std::string MoreText(absl::string_view what, const std::optional<double>& second
 
 absl::StatusOr<PlanExplanation> Explain(const WholePlanRequest& request, const WholePlan& plan,
                                         const std::function<void(size_t done, size_t all)>& on_progress) {
-  PlanExplanation explanation = {.blocks = BlocksOf(plan)};
+  WholePlanRequest doubled = request, more_device = request, more_host = request;
+  doubled.run.batch.micro_batches *= 2;
+  more_device.device_memory_bytes += kMoreBytes;
+  more_host.host_memory_bytes += kMoreBytes;
   const bool device_is_short = request.device_memory_bytes > 0 && plan.device.inner.kept < plan.device.inner.total;
   const bool host_is_short = request.host_memory_bytes > 0 && plan.device.inner.recomputed() > 0;
-  const size_t all = size_t{1} + (device_is_short ? 1 : 0) + (host_is_short ? 1 : 0);
+  std::vector<const WholePlanRequest*> requests = {&doubled};
+  if (device_is_short) requests.push_back(&more_device);
+  if (host_is_short) requests.push_back(&more_host);
+
+  std::vector<absl::StatusOr<WholePlan>> plans(requests.size());
+  Mutex mu;
   size_t done = 0;
-  on_progress(done, all);
-  WholePlanRequest doubled = request;
-  doubled.run.batch.micro_batches *= 2;
-  const absl::StatusOr<WholePlan> doubled_plan = MakeWholePlan(std::move(doubled));
-  explanation.hiding_is_known = doubled_plan.ok();
-  if (doubled_plan.ok()) explanation.hiding_tokens = HidingTokens(plan, *doubled_plan);
-  on_progress(++done, all);
-  if (device_is_short) {
-    WholePlanRequest more = request;
-    more.device_memory_bytes += kMoreBytes;
-    EPS_ASSIGN_OR_RETURN(explanation.seconds_with_more_device, SecondsOf(more));
-    on_progress(++done, all);
-  }
-  if (host_is_short) {
-    WholePlanRequest more = request;
-    more.host_memory_bytes += kMoreBytes;
-    EPS_ASSIGN_OR_RETURN(explanation.seconds_with_more_host, SecondsOf(more));
-    on_progress(++done, all);
+  on_progress(done, plans.size());
+  ParallelFor(plans.size(), [&](size_t i) {
+    plans[i] = MakeWholePlan(*requests[i]);
+    MutexLock lock(mu);
+    on_progress(++done, plans.size());
+  });
+
+  PlanExplanation explanation = {.blocks = BlocksOf(plan)};
+  explanation.hiding_is_known = plans[0].ok();
+  if (plans[0].ok()) explanation.hiding_tokens = HidingTokens(plan, *plans[0]);
+  for (size_t i = 1; i < plans.size(); ++i) {
+    EPS_RETURN_IF_ERROR(plans[i].status());
+    const double seconds = plans[i]->step.timeline.step_seconds;
+    (requests[i] == &more_device ? explanation.seconds_with_more_device : explanation.seconds_with_more_host) = seconds;
   }
   return explanation;
 }

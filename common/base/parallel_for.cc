@@ -1,0 +1,30 @@
+#include "common/base/parallel_for.h"
+
+#include <algorithm>
+#include <atomic>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/base/thread.h"
+
+namespace eps {
+
+void ParallelFor(size_t count, const std::function<void(size_t)>& work) {
+  std::atomic<size_t> next = 0;
+  const auto run = [&] {
+    for (size_t i = next++; i < count; i = next++) work(i);
+  };
+  const size_t most = std::min<size_t>(count, std::thread::hardware_concurrency());
+  std::vector<std::thread> others;
+  while (others.size() + 1 < most) {
+    absl::StatusOr<std::thread> thread = StartThread(run);
+    if (!thread.ok()) break;
+    others.push_back(*std::move(thread));
+  }
+  run();
+  for (std::thread& thread : others) thread.join();
+}
+
+}  // namespace eps
