@@ -2,7 +2,6 @@
 // takes. The first compares predictions of one simulator, so it does not depend on the machine.
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -40,12 +39,11 @@ double GapOf(uint64_t seed, int64_t most_places) {
 
 nlohmann::ordered_json MeasureGap(const Settings& settings) {
   std::vector<double> gaps(static_cast<size_t>(settings.instances));
-  std::atomic<size_t> done = 0;
-  ParallelFor(gaps.size(), [&](size_t i) {
-    gaps[i] = GapOf(i, settings.places);
-    const size_t count = ++done;
-    if (count % 20 == 0) std::fprintf(stderr, "%zu of %zu instances\n", count, gaps.size());
-  });
+  ParallelFor(
+      gaps.size(), [&](size_t i) { gaps[i] = GapOf(i, settings.places); },
+      [&](size_t done) {
+        if (done % 20 == 0) std::fprintf(stderr, "%zu of %zu instances\n", done, gaps.size());
+      });
   const auto exact = std::count_if(gaps.begin(), gaps.end(), [](double gap) { return gap < 1e-9; });
   const auto beyond = std::count_if(gaps.begin(), gaps.end(), [](double gap) { return gap > 0.02; });
   const double worst = *std::max_element(gaps.begin(), gaps.end()), median = bench::Median(gaps);

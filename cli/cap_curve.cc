@@ -5,7 +5,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "common/base/mutex.h"
 #include "common/base/parallel_for.h"
 #include "common/base/status_macros.h"
 #include "common/drawing/svg.h"
@@ -47,16 +46,15 @@ absl::StatusOr<std::vector<CapPoint>> CapCurve(const WholePlanRequest& request,
   unlimited.device_memory_bytes = 0;
   EPS_ASSIGN_OR_RETURN(const WholePlan most, MakeWholePlan(unlimited));
   const int64_t low = most.smallest_cap_bytes, high = std::max(most.device.arena_bytes, low);
-  std::vector<absl::StatusOr<CapPoint>> made(high == low ? 1 : kPoints);
-  Mutex mu;
-  size_t done = 0;
-  on_progress(done, made.size());
-  ParallelFor(made.size(), [&](size_t i) {
-    const int64_t step = (high - low) / static_cast<int64_t>(kPoints - 1);
-    made[i] = PointAt(request, i + 1 == made.size() ? high : low + step * static_cast<int64_t>(i));
-    MutexLock lock(mu);
-    on_progress(++done, made.size());
-  });
+  std::vector<absl::StatusOr<CapPoint>> made(kPoints);
+  on_progress(0, made.size());
+  ParallelFor(
+      made.size(),
+      [&](size_t i) {
+        const int64_t step = (high - low) / static_cast<int64_t>(kPoints - 1);
+        made[i] = PointAt(request, i + 1 == made.size() ? high : low + step * static_cast<int64_t>(i));
+      },
+      [&](size_t done) { on_progress(done, made.size()); });
   std::vector<CapPoint> points;
   for (const absl::StatusOr<CapPoint>& point : made) {
     EPS_RETURN_IF_ERROR(point.status());

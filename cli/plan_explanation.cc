@@ -7,7 +7,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "common/base/mutex.h"
 #include "common/base/parallel_for.h"
 #include "common/base/status_macros.h"
 #include "common/model/model_spec.h"
@@ -110,23 +109,23 @@ absl::StatusOr<PlanExplanation> Explain(const WholePlanRequest& request, const W
                                         const std::function<void(size_t done, size_t all)>& on_progress) {
   WholePlanRequest doubled = request, more_device = request, more_host = request;
   doubled.run.batch.micro_batches *= 2;
-  more_device.device_memory_bytes += kMoreBytes;
-  more_host.host_memory_bytes += kMoreBytes;
   const bool device_is_short = request.device_memory_bytes > 0 && plan.device.inner.kept < plan.device.inner.total;
   const bool host_is_short = request.host_memory_bytes > 0 && plan.device.inner.recomputed() > 0;
   std::vector<const WholePlanRequest*> requests = {&doubled};
-  if (device_is_short) requests.push_back(&more_device);
-  if (host_is_short) requests.push_back(&more_host);
+  if (device_is_short) {
+    more_device.device_memory_bytes += kMoreBytes;
+    requests.push_back(&more_device);
+  }
+  if (host_is_short) {
+    more_host.host_memory_bytes += kMoreBytes;
+    requests.push_back(&more_host);
+  }
 
   std::vector<absl::StatusOr<WholePlan>> plans(requests.size());
-  Mutex mu;
-  size_t done = 0;
-  on_progress(done, plans.size());
-  ParallelFor(plans.size(), [&](size_t i) {
-    plans[i] = MakeWholePlan(*requests[i]);
-    MutexLock lock(mu);
-    on_progress(++done, plans.size());
-  });
+  on_progress(0, plans.size());
+  ParallelFor(
+      plans.size(), [&](size_t i) { plans[i] = MakeWholePlan(*requests[i]); },
+      [&](size_t done) { on_progress(done, plans.size()); });
 
   PlanExplanation explanation = {.blocks = BlocksOf(plan)};
   explanation.hiding_is_known = plans[0].ok();

@@ -31,7 +31,8 @@ struct PlanExplanation {
   std::optional<double> seconds_with_more_device, seconds_with_more_host;
 };
 
-// Makes up to three more plans, on all cores; `on_progress` is told how many, one call at a time. Errors: MakeWholePlan's
+// Makes up to three more plans, at once where there are cores for that; `on_progress` is told how many, one call at a
+// time. Errors: MakeWholePlan's
 absl::StatusOr<PlanExplanation> Explain(
     const WholePlanRequest& request, const WholePlan& plan,
     const std::function<void(size_t done, size_t all)>& on_progress = [](size_t, size_t) {});

@@ -1,6 +1,8 @@
 #include "cli/plan_explanation.h"
 
+#include <cstddef>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cli/cap_curve.h"
@@ -36,7 +38,10 @@ TEST(PlanExplanationTest, EveryBlockIsToldOnceWithAllOfItsMicroBatches) {
   ASSERT_OK_AND_ASSIGN(const WholePlan most, MakeWholePlan(request));
   request.device_memory_bytes = (most.smallest_cap_bytes + most.device.arena_bytes) / 2;
   ASSERT_OK_AND_ASSIGN(const WholePlan plan, MakeWholePlan(request));
-  ASSERT_OK_AND_ASSIGN(const PlanExplanation explanation, Explain(request, plan));
+  std::vector<std::pair<size_t, size_t>> told;
+  ASSERT_OK_AND_ASSIGN(const PlanExplanation explanation,
+                       Explain(request, plan, [&](size_t done, size_t all) { told.emplace_back(done, all); }));
+  EXPECT_THAT(told, ::testing::ElementsAre(std::pair(0, 2), std::pair(1, 2), std::pair(2, 2)));
   ASSERT_FALSE(explanation.blocks.empty());
   EXPECT_EQ(explanation.blocks.front().first, "h.0");
   EXPECT_EQ(explanation.blocks.back().last, "h.7");

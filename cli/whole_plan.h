@@ -53,7 +53,8 @@ struct WholePlanRequest {
   std::string profile = {};  // what worker::ChooseProfile is told
   int workers = 1;           // whose step is predicted
 };
-// Errors: RESOURCE_EXHAUSTED naming the smallest cap that would do · INVALID_ARGUMENT no such device; the profile's
+// Errors: RESOURCE_EXHAUSTED naming the smallest cap that would do · INVALID_ARGUMENT no such device; more workers
+// than virtual nodes (named --workers); the profile's
 absl::StatusOr<WholePlan> MakeWholePlan(WholePlanRequest request);
 
 }  // namespace eps::cli

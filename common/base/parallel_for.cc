@@ -7,14 +7,22 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/base/mutex.h"
 #include "common/base/thread.h"
 
 namespace eps {
 
-void ParallelFor(size_t count, const std::function<void(size_t)>& work) {
+void ParallelFor(size_t count, const std::function<void(size_t)>& work, const std::function<void(size_t)>& on_done) {
   std::atomic<size_t> next = 0;
+  Mutex mu;
+  size_t done = 0;
   const auto run = [&] {
-    for (size_t i = next++; i < count; i = next++) work(i);
+    for (size_t i = next++; i < count; i = next++) {
+      work(i);
+      MutexLock lock(mu);  // held across the call, so that the numbers come in their order
+      ++done;
+      if (on_done) on_done(done);
+    }
   };
   const size_t most = std::min<size_t>(count, std::thread::hardware_concurrency());
   std::vector<std::thread> others;

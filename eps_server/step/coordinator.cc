@@ -18,6 +18,7 @@
 #include "common/base/status_macros.h"
 #include "common/checkpoint/update_counts.h"
 #include "common/model/model_spec.h"
+#include "common/schedule/loss_scale.h"
 #include "common/spec/run_config.h"
 #include "eps_server/aggregation/aggregator.h"
 #include "eps_server/incarnation.h"

@@ -1,4 +1,4 @@
-// What happens between steps: evaluations, checkpoints, the end of the run.
+// Evaluations, checkpoints, the end of the run.
 
 #include "eps_server/step/coordinator_impl.h"
 

@@ -52,7 +52,7 @@ namespace eps::server {
 //   coordinator.cc           how it is made; what is asked of the run as a whole; what engine and aggregator tell
 //   coordinator_workers.cc   who takes part: workers come, say what they did, form groups, are lost
 //   coordinator_steps.cc     the loop, and a step from its begin to its commit
-//   coordinator_boundary.cc  between steps: evaluations, checkpoints, the end of the run
+//   coordinator_boundary.cc  evaluations, checkpoints, the end of the run
 //   coordinator_status.cc    what the run tells of itself, and what its step waits for
 class CoordinatorImpl final : public Coordinator {
  public:
@@ -145,7 +145,7 @@ class CoordinatorImpl final : public Coordinator {
   // Stopped, and nobody is left to finish the step in progress: the run ends before it, unless weights were updated in it.
   void EndWithoutWorkers() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
-  // ---- between steps: none is in progress, and all are committed ----
+  // ---- evaluation: no step is in progress, and all are committed ----
 
   // Whether the version that the next step would read has to be evaluated first, or to the end.
   bool EvaluationComesFirst() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
@@ -156,15 +156,18 @@ class CoordinatorImpl final : public Coordinator {
   void AssignRound(Actions& actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void ReportEvaluation(const EvaluationReport& report);
 
+  // ---- checkpoints, at any time, and the end ----
+
   // A run that ends early can go on from where it ended, whatever its RunSpec says of the last step.
   bool EndsWithCheckpoint() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return run_.checkpoint.last || EndsEarly(); }
   // It may begin before its step is committed: updates are held for it.
   void StartCheckpoint(Version version) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   CheckpointWriter::Job CheckpointJob() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Whether the writer of a checkpoint should hurry: for an update, a person, or the end of the run.
+  // Called by the writer's thread: whether it should hurry, for an update, a person, or the end of the run.
   bool IsAwaited(Version being_written) const;
+  // Called by the writer's thread.
   void OnWritten(Version version, absl::StatusOr<std::string> path);
-  // Checkpoints of this very version, and the end.
+  // No step is in progress and all are committed: checkpoints of this very version, and the end.
   void AtBoundary(Actions& actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // The run is over: everybody is told, then WaitUntilFinished returns.
   void End(Actions& actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

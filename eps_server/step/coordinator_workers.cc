@@ -22,6 +22,7 @@
 #include "common/base/mutex.h"
 #include "common/base/status_macros.h"
 #include "common/choices/choices.h"
+#include "eps_server/membership/groups.h"
 #include "eps_server/membership/membership.h"
 #include "eps_server/step/vnode_ledger.h"
 

@@ -1,9 +1,11 @@
 #include "gpu_worker/plan/gradient_steps.h"
 
 #include <utility>
+#include <vector>
 
 #include "common/base/status_macros.h"
 #include "gpu_worker/plan/group_parts.h"
+#include "gpu_worker/plan/hazards.h"
 #include "gpu_worker/plan/pushed_nodes.h"
 
 namespace eps::worker {
@@ -31,7 +33,7 @@ int GradientSteps::SlotOf(const Turn& turn) const {
 void GradientSteps::StartVnode(const Turn& turn) {
   RelayStep zero = StepOfVnode(Kind::kZeroGradient, turn);
   zero.gradient = SlotOf(turn);
-  steps_.Add(zero, {}, {Of(ResourceKind::kGradient, zero.gradient)});
+  steps_.Add(zero, {}, {ResourceOf(ResourceKind::kGradient, zero.gradient)});
 }
 
 void GradientSteps::EndVnode(const Turn& turn) {
@@ -40,8 +42,9 @@ void GradientSteps::EndVnode(const Turn& turn) {
   const TreeNode node = pushed_[gathering.num_nodes];
   RelayStep finish = StepOfNode(Kind::kFinishLeaf, turn, node);
   steps_.Add(finish, {},
-             {Of(ResourceKind::kGradient, finish.gradient),
-              pass_.in_group() ? Of(ResourceKind::kGroupOwnFlags, flag_turn_) : Of(ResourceKind::kFlags, finish.push)});
+             {ResourceOf(ResourceKind::kGradient, finish.gradient),
+              pass_.in_group() ? ResourceOf(ResourceKind::kGroupOwnFlags, flag_turn_)
+                               : ResourceOf(ResourceKind::kFlags, finish.push)});
   gathering.sums.push_back({pass_.vnodes[static_cast<size_t>(turn.vnode)], 1});
   while (TopTwoAreSiblings(gathering.sums)) AddTopTwo(turn, node);
   if (gathering.sums.back() != node) return;
@@ -87,15 +90,16 @@ void GradientSteps::AddTopTwo(const Turn& turn, TreeNode node) {
   step.push = -1;
   step.other_gradient = step.gradient;
   step.gradient = step.other_gradient - 1;
-  steps_.Add(step, {Of(ResourceKind::kGradient, step.other_gradient)}, {Of(ResourceKind::kGradient, step.gradient)});
+  steps_.Add(step, {ResourceOf(ResourceKind::kGradient, step.other_gradient)},
+             {ResourceOf(ResourceKind::kGradient, step.gradient)});
 }
 
 void GradientSteps::PushNode(const Turn& turn, TreeNode node) {
   RelayStep emit = StepOfNode(Kind::kEmitGradient, turn, node);
-  steps_.Add(emit, {Of(ResourceKind::kGradient, emit.gradient)}, {Of(ResourceKind::kPush, emit.push)});
+  steps_.Add(emit, {ResourceOf(ResourceKind::kGradient, emit.gradient)}, {ResourceOf(ResourceKind::kPush, emit.push)});
   RelayStep push = StepOfNode(Kind::kPush, turn, node);
   push.gradient = -1;
-  steps_.Add(push, {Of(ResourceKind::kPush, push.push), Of(ResourceKind::kFlags, push.push)}, {});
+  steps_.Add(push, {ResourceOf(ResourceKind::kPush, push.push), ResourceOf(ResourceKind::kFlags, push.push)}, {});
   GatheringOf(turn).push = -1;
 }
 
@@ -117,8 +121,8 @@ void GradientSteps::GiveNode(const Turn& turn, TreeNode node) {
   const int round = static_cast<int>(num_nodes) - 1;
   RelayStep emit = StepOfNode(Kind::kEmitGradient, turn, node);
   emit.round = round;
-  steps_.Add(emit, {Of(ResourceKind::kGradient, emit.gradient)},
-             {Of(ResourceKind::kPush, emit.push), Of(ResourceKind::kGroupOwn, 0)});
+  steps_.Add(emit, {ResourceOf(ResourceKind::kGradient, emit.gradient)},
+             {ResourceOf(ResourceKind::kPush, emit.push), ResourceOf(ResourceKind::kGroupOwn, 0)});
   Exchange(turn, round);
   if (num_nodes < pushed_.size()) return;
   // The others may have more nodes than this worker, which then only gets.
@@ -136,21 +140,23 @@ void GradientSteps::Exchange(const Turn& turn, int round) {
   if (round < static_cast<int>(pushed_.size())) {
     exchange.node = pushed_[static_cast<size_t>(round)];
     exchange.push = std::exchange(GatheringOf(turn).push, -1);
-    reads = {Of(ResourceKind::kPush, exchange.push), Of(ResourceKind::kGroupOwnFlags, flag_turn_)};
+    reads = {ResourceOf(ResourceKind::kPush, exchange.push), ResourceOf(ResourceKind::kGroupOwnFlags, flag_turn_)};
   }
-  steps_.Add(exchange, reads, {Of(ResourceKind::kGroupGot, 0), Of(ResourceKind::kGroupGotFlags, flag_turn_)});
+  steps_.Add(exchange, reads,
+             {ResourceOf(ResourceKind::kGroupGot, 0), ResourceOf(ResourceKind::kGroupGotFlags, flag_turn_)});
 }
 
 // Of what was exchanged last, if it is not summed yet.
 void GradientSteps::SumGroup() {
   if (!unsummed_.has_value()) return;
   const RelayStep sum = StepOfVisit(Kind::kSumGroup, *unsummed_);
-  steps_.Add(sum, {}, {Of(ResourceKind::kGroupOwn, 0), Of(ResourceKind::kGroupGot, 0)});
+  steps_.Add(sum, {}, {ResourceOf(ResourceKind::kGroupOwn, 0), ResourceOf(ResourceKind::kGroupGot, 0)});
   RelayStep push = StepOfVisit(Kind::kPushPart, *unsummed_);
   push.flag_turn = flag_turn_of_unsummed_;
   steps_.Add(push,
-             {Of(ResourceKind::kGroupOwn, 0), Of(ResourceKind::kGroupGot, 0),
-              Of(ResourceKind::kGroupOwnFlags, push.flag_turn), Of(ResourceKind::kGroupGotFlags, push.flag_turn)},
+             {ResourceOf(ResourceKind::kGroupOwn, 0), ResourceOf(ResourceKind::kGroupGot, 0),
+              ResourceOf(ResourceKind::kGroupOwnFlags, push.flag_turn),
+              ResourceOf(ResourceKind::kGroupGotFlags, push.flag_turn)},
              {});
   unsummed_.reset();
 }

@@ -10,6 +10,7 @@
 #include "common/schedule/reduction_tree.h"
 #include "gpu_worker/plan/pass_shape.h"
 #include "gpu_worker/plan/relay_plan.h"
+#include "gpu_worker/plan/relay_step.h"
 #include "gpu_worker/plan/step_list.h"
 #include "gpu_worker/plan/turns.h"
 
@@ -33,9 +34,10 @@ class GradientSteps {
   int SlotOf(const Turn& turn) const;
   void EndVnode(const Turn& turn);
 
-  // Of a group: before a turn after whose vnode its area is written again, what lies there is summed and leaves, and at the
-  // end of the pass what was exchanged last.
+  // Before each turn is computed. In a group: if the group's area is written after this turn, what lies there is summed and
+  // leaves first.
   void StartTurn(const Turn& turn);
+  // After the last turn: what was exchanged last is summed and leaves.
   void EndPass() { SumGroup(); }
 
  private:

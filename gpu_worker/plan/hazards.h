@@ -33,6 +33,8 @@ enum class ResourceKind {
 inline constexpr size_t kNumResourceKinds = static_cast<size_t>(ResourceKind::kGroupGotFlags) + 1;
 // Indices are small and not negative: they count slots and buffers.
 using Resource = std::pair<ResourceKind, int64_t>;
+using Resources = std::vector<Resource>;
+inline Resource ResourceOf(ResourceKind kind, int64_t index) { return {kind, index}; }
 
 // Finds what each step of a list has to wait for, given that steps of one stream run in order.
 //

@@ -2,10 +2,15 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <utility>
+#include <vector>
 
+#include "common/base/ids.h"
 #include "common/base/status_macros.h"
 #include "gpu_worker/plan/gradient_steps.h"
+#include "gpu_worker/plan/hazards.h"
+#include "gpu_worker/plan/inner_places.h"
 #include "gpu_worker/plan/slot_pool.h"
 #include "gpu_worker/plan/stash.h"
 #include "gpu_worker/plan/step_list.h"
@@ -101,7 +106,7 @@ class ScheduleBuilder {
     if (!pass_.expands || turn.kind != LayerKind::kBlock || expanded_layer_ == turn.layer.value()) return;
     RelayStep step = StepOfVisit(Kind::kExpand, turn);
     step.weights = slot;
-    steps_.Add(step, {Of(ResourceKind::kWeights, slot)}, {Of(ResourceKind::kExpanded, 0)});
+    steps_.Add(step, {ResourceOf(ResourceKind::kWeights, slot)}, {ResourceOf(ResourceKind::kExpanded, 0)});
     expanded_layer_ = turn.layer.value();
   }
   // The weights of a visit, if they are in no slot yet and there is one that is not needed before.
@@ -112,7 +117,7 @@ class ScheduleBuilder {
     if (slot == SlotPool::kNone) return;
     RelayStep step = StepOfVisit(Kind::kPull, turn);
     step.weights = slot;
-    steps_.Add(step, {}, {Of(ResourceKind::kWeights, slot)});
+    steps_.Add(step, {}, {ResourceOf(ResourceKind::kWeights, slot)});
   }
   const Turn& VisitTurn(size_t visit) const { return turns_[static_cast<size_t>(visits_[visit])]; }
   // Those before the next one are over.
@@ -136,7 +141,7 @@ class ScheduleBuilder {
     if (!NeedsTokens(turns_[t])) return;
     RelayStep step = StepOf(Kind::kLoadTokens, turns_[t]);
     step.tokens = TokenSlot(t);
-    steps_.Add(step, {}, {Of(ResourceKind::kTokens, step.tokens)});
+    steps_.Add(step, {}, {ResourceOf(ResourceKind::kTokens, step.tokens)});
   }
 
   // Brings what turn `t` needs of boundaries into slots, as far as it has been made by turn `now`.
@@ -159,7 +164,8 @@ class ScheduleBuilder {
       RelayStep step = StepOf(kind, turns_[t]);
       (kind == Kind::kLoadBoundary ? step.input : step.output) = slot;
       step.host = boundaries_.HostSlot(value);
-      steps_.Add(step, {Of(ResourceKind::kHostBoundary, step.host)}, {Of(ResourceKind::kBoundary, slot)});
+      steps_.Add(step, {ResourceOf(ResourceKind::kHostBoundary, step.host)},
+                 {ResourceOf(ResourceKind::kBoundary, slot)});
     } else if (t != now && IsMadeBy(now, value)) {
       return -1;  // what lies there is what goes into that turn
     }
@@ -177,7 +183,8 @@ class ScheduleBuilder {
     RelayStep step = StepOf(turn.backward ? Kind::kStoreGradient : Kind::kStoreBoundary, turn);
     step.output = SlotsOf(t).output;
     step.host = boundaries_.NewHostSlot(value, t);
-    steps_.Add(step, {Of(ResourceKind::kBoundary, step.output)}, {Of(ResourceKind::kHostBoundary, step.host)});
+    steps_.Add(step, {ResourceOf(ResourceKind::kBoundary, step.output)},
+               {ResourceOf(ResourceKind::kHostBoundary, step.host)});
   }
   int64_t NextUseOfOutput(size_t t) const {
     const Turn& turn = turns_[t];
@@ -214,6 +221,7 @@ class ScheduleBuilder {
     }
     if (slots.inner >= 0) ReleaseInner(t);
   }
+
   // ---- inner activations ----
   // On the way there; what is kept stays pinned until its backward has read it.
   int TakeInner(size_t t) {
@@ -232,7 +240,7 @@ class ScheduleBuilder {
       RelayStep step = StepOf(Kind::kStoreInner, turn);
       step.inner = slot;
       step.host = inners_.NewHostSlot(Inner(turn), t);
-      steps_.Add(step, {Of(ResourceKind::kInner, slot)}, {Of(ResourceKind::kHostInner, step.host)});
+      steps_.Add(step, {ResourceOf(ResourceKind::kInner, slot)}, {ResourceOf(ResourceKind::kHostInner, step.host)});
     }
     inners_.slots().Unpin(slot);
   }
@@ -264,7 +272,7 @@ class ScheduleBuilder {
     RelayStep step = StepOf(Kind::kLoadInner, turns_[t]);
     step.inner = inners_.slots().Take(Inner(turns_[t]), static_cast<int64_t>(t));
     step.host = inners_.HostSlot(Inner(turns_[t]));
-    steps_.Add(step, {Of(ResourceKind::kHostInner, step.host)}, {Of(ResourceKind::kInner, step.inner)});
+    steps_.Add(step, {ResourceOf(ResourceKind::kHostInner, step.host)}, {ResourceOf(ResourceKind::kInner, step.inner)});
     return step.inner;
   }
 
@@ -287,8 +295,8 @@ class ScheduleBuilder {
   }
 
   Resource Parameters(const Turn& turn) const {
-    if (pass_.expands && turn.kind == LayerKind::kBlock) return Of(ResourceKind::kExpanded, 0);
-    return Of(ResourceKind::kWeights, weights_);
+    if (pass_.expands && turn.kind == LayerKind::kBlock) return ResourceOf(ResourceKind::kExpanded, 0);
+    return ResourceOf(ResourceKind::kWeights, weights_);
   }
 
   void Forward(size_t t) {
@@ -296,15 +304,15 @@ class ScheduleBuilder {
     RelayStep step = StepOf(Kind::kForward, turn);
     step.weights = weights_;
     step.output = TakeOutput(t);
-    Resources reads = {Parameters(turn)}, writes = {Of(ResourceKind::kBoundary, step.output)};
+    Resources reads = {Parameters(turn)}, writes = {ResourceOf(ResourceKind::kBoundary, step.output)};
     if (turn.kind == LayerKind::kEmbedding) {
       step.tokens = TokenSlot(t);
-      reads.push_back(Of(ResourceKind::kTokens, step.tokens));
+      reads.push_back(ResourceOf(ResourceKind::kTokens, step.tokens));
     } else {
       step.input = SlotsOf(t).input;
       step.inner = SlotsOf(t).inner = TakeInner(t);
-      reads.push_back(Of(ResourceKind::kBoundary, step.input));
-      writes.push_back(Of(ResourceKind::kInner, step.inner));
+      reads.push_back(ResourceOf(ResourceKind::kBoundary, step.input));
+      writes.push_back(ResourceOf(ResourceKind::kInner, step.inner));
       AddDocuments(t, step, reads);
     }
     steps_.Add(step, reads, writes);
@@ -314,14 +322,14 @@ class ScheduleBuilder {
   void AddDocuments(size_t t, RelayStep& step, Resources& reads) const {
     if (!pass_.has_documents) return;
     step.tokens = TokenSlot(t);
-    reads.push_back(Of(ResourceKind::kTokens, step.tokens));
+    reads.push_back(ResourceOf(ResourceKind::kTokens, step.tokens));
   }
 
   void Logits(size_t t) {
     RelayStep step = StepOf(Kind::kLogits, turns_[t]);
     step.weights = weights_;
     step.input = SlotsOf(t).input;
-    steps_.Add(step, {Parameters(turns_[t]), Of(ResourceKind::kBoundary, step.input)}, {});
+    steps_.Add(step, {Parameters(turns_[t]), ResourceOf(ResourceKind::kBoundary, step.input)}, {});
   }
 
   void Loss(size_t t) {
@@ -333,8 +341,9 @@ class ScheduleBuilder {
     step.tokens = TokenSlot(t);
     step.record = RecordSlot(turn);
     steps_.Add(step,
-               {Parameters(turn), Of(ResourceKind::kBoundary, step.input), Of(ResourceKind::kTokens, step.tokens)},
-               {Of(ResourceKind::kRecord, step.record)});
+               {Parameters(turn), ResourceOf(ResourceKind::kBoundary, step.input),
+                ResourceOf(ResourceKind::kTokens, step.tokens)},
+               {ResourceOf(ResourceKind::kRecord, step.record)});
     if (turn.micro_batch == pass_.micro_batches - 1) StoreRecord(turn);
   }
 
@@ -342,12 +351,12 @@ class ScheduleBuilder {
   void StartRecord(const Turn& turn) {
     RelayStep record = StepOfVnode(Kind::kStartRecord, turn);
     record.record = RecordSlot(turn);
-    steps_.Add(record, {}, {Of(ResourceKind::kRecord, record.record)});
+    steps_.Add(record, {}, {ResourceOf(ResourceKind::kRecord, record.record)});
   }
   void StoreRecord(const Turn& turn) {
     RelayStep record = StepOfVnode(Kind::kStoreRecord, turn);
     record.record = RecordSlot(turn);
-    steps_.Add(record, {Of(ResourceKind::kRecord, record.record)}, {});
+    steps_.Add(record, {ResourceOf(ResourceKind::kRecord, record.record)}, {});
   }
 
   void Head(size_t t) {
@@ -360,9 +369,10 @@ class ScheduleBuilder {
     step.gradient = gradients_.SlotOf(turn);
     step.record = RecordSlot(turn);
     steps_.Add(step,
-               {Parameters(turn), Of(ResourceKind::kBoundary, step.input), Of(ResourceKind::kTokens, step.tokens)},
-               {Of(ResourceKind::kBoundary, step.output), Of(ResourceKind::kGradient, step.gradient),
-                Of(ResourceKind::kRecord, step.record)});
+               {Parameters(turn), ResourceOf(ResourceKind::kBoundary, step.input),
+                ResourceOf(ResourceKind::kTokens, step.tokens)},
+               {ResourceOf(ResourceKind::kBoundary, step.output), ResourceOf(ResourceKind::kGradient, step.gradient),
+                ResourceOf(ResourceKind::kRecord, step.record)});
   }
 
   void Backward(size_t t) {
@@ -373,16 +383,18 @@ class ScheduleBuilder {
     Resources reads;
     if (turn.kind == LayerKind::kEmbedding) {
       step.tokens = TokenSlot(t);
-      reads = {Of(ResourceKind::kTokens, step.tokens)};
+      reads = {ResourceOf(ResourceKind::kTokens, step.tokens)};
     } else {
       step.weights = weights_;
       step.input = SlotsOf(t).input;
       step.inner = SlotsOf(t).inner;
       if (PlaceOf(turn) == InnerPlace::kRecompute) Recompute(t);
-      reads = {Parameters(turn), Of(ResourceKind::kBoundary, step.input), Of(ResourceKind::kInner, step.inner)};
+      reads = {Parameters(turn), ResourceOf(ResourceKind::kBoundary, step.input),
+               ResourceOf(ResourceKind::kInner, step.inner)};
       AddDocuments(t, step, reads);
     }
-    steps_.Add(step, reads, {Of(ResourceKind::kBoundary, step.output), Of(ResourceKind::kGradient, step.gradient)});
+    steps_.Add(step, reads,
+               {ResourceOf(ResourceKind::kBoundary, step.output), ResourceOf(ResourceKind::kGradient, step.gradient)});
   }
 
   void Recompute(size_t t) {
@@ -390,9 +402,9 @@ class ScheduleBuilder {
     step.weights = weights_;
     step.input = SlotsOf(t).input;
     step.inner = SlotsOf(t).inner;
-    Resources reads = {Parameters(turns_[t]), Of(ResourceKind::kBoundary, step.input)};
+    Resources reads = {Parameters(turns_[t]), ResourceOf(ResourceKind::kBoundary, step.input)};
     AddDocuments(t, step, reads);
-    steps_.Add(step, reads, {Of(ResourceKind::kInner, step.inner)});
+    steps_.Add(step, reads, {ResourceOf(ResourceKind::kInner, step.inner)});
   }
 
   // ---- gradients ----

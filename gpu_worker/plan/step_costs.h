@@ -20,9 +20,9 @@ enum class LinkKind {
 // device: "cpu", "cuda:0". AUTO means shared memory here: a plan does not know where its worker will be.
 LinkKind LinkOf(const std::string& device, TransportChoice transport);
 
-// What each step of a run costs on a machine that was measured. A layer whose shape is in the profile has its times; for
-// others those of the shape nearest in width and tokens, by their operations and bytes. A backward that was measured
-// nowhere, as the layer was frozen then, is made from the forward.
+// What each step of a run costs on a machine that was measured. A layer that was measured in its shape, with a backward if
+// the run needs one, has its times; for others those of the shape nearest in width and tokens, one that has the backward
+// before any that has none, by their operations and bytes. Where none has, the backward is made from the forward.
 StepCosts CostsOf(const Profile& profile, const ModelSpec& model, const RunConfig& run, const KernelSizes& kernels,
                   LinkKind link);
 

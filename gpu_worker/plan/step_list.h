@@ -1,7 +1,6 @@
 #ifndef EPS_GPU_WORKER_PLAN_STEP_LIST_H_
 #define EPS_GPU_WORKER_PLAN_STEP_LIST_H_
 
-#include <cstdint>
 #include <utility>
 #include <vector>
 
@@ -10,9 +9,6 @@
 #include "gpu_worker/plan/turns.h"
 
 namespace eps::worker {
-
-using Resources = std::vector<Resource>;
-inline Resource Of(ResourceKind kind, int64_t index) { return {kind, index}; }
 
 // A step of one turn, whose slots are to be filled in; of its vnode, with no micro-batch; of its visit, with neither.
 RelayStep StepOf(RelayStep::Kind kind, const Turn& turn);

@@ -42,7 +42,7 @@ constexpr std::array<std::pair<const char*, double LayerTimes::*>, 4> kTimes = {
     {"backward_seconds", &LayerTimes::backward_seconds},
     {"expand_seconds", &LayerTimes::expand_seconds},
 }};
-// Of which every layer's shape has one at least, and those that it may have none of.
+// At least 1 in every layer's shape.
 constexpr std::array<std::pair<const char*, int64_t LayerShape::*>, 8> kSizes = {{
     {"B", &LayerShape::B},
     {"T", &LayerShape::T},
@@ -53,7 +53,8 @@ constexpr std::array<std::pair<const char*, int64_t LayerShape::*>, 8> kSizes = 
     {"F", &LayerShape::F},
     {"V", &LayerShape::V},
 }};
-constexpr std::array<std::pair<const char*, int64_t LayerShape::*>, 2> kChoices = {{
+// 0: the layer has none.
+constexpr std::array<std::pair<const char*, int64_t LayerShape::*>, 2> kOptionalSizes = {{
     {"classes", &LayerShape::num_classes},
     {"window", &LayerShape::window},
 }};
@@ -82,7 +83,7 @@ const char* NameOf(Dtype dtype) {
 Json LayerToJson(const LayerTimes& times) {
   Json shape;
   for (const auto& [name, field] : kSizes) shape[name] = times.shape.*field;
-  for (const auto& [name, field] : kChoices) shape[name] = times.shape.*field;
+  for (const auto& [name, field] : kOptionalSizes) shape[name] = times.shape.*field;
   for (const auto& [name, field] : kTraits) shape[name] = times.shape.*field;
   for (const auto& [name, field] : kRates) shape[name] = times.shape.*field;
   shape["wire"] = NameOf(times.shape.wire);
@@ -163,7 +164,7 @@ absl::StatusOr<LayerTimes> LayerFromJson(const Json& json, size_t index) {
   EPS_RETURN_IF_ERROR(reader.status());
   Reader of(absl::StrCat("layers[", index, "].shape."));
   for (const auto& [name, field] : kSizes) times.shape.*field = of.Integer(*shape, name, 1, kWidest);
-  for (const auto& [name, field] : kChoices) times.shape.*field = of.Integer(*shape, name, 0, kWidest);
+  for (const auto& [name, field] : kOptionalSizes) times.shape.*field = of.Integer(*shape, name, 0, kWidest);
   for (const auto& [name, field] : kTraits) times.shape.*field = of.Bool(*shape, name);
   for (const auto& [name, field] : kRates) times.shape.*field = of.Number(*shape, name, 0, 1);
   times.shape.wire = of.ReadDtype(*shape, "wire");

@@ -97,6 +97,7 @@ class ProfileTest(SystemTest):
                 ("plan", ("--timeline", folder), f'--timeline: cannot replace "{folder}": it is a folder'),
                 ("plan", ("--cap-curve", folder), f'--cap-curve: cannot replace "{folder}": it is a folder'),
                 ("plan", ("--timeline", ""), "--timeline"),
+                ("plan", ("--cap-curve", ""), "--cap-curve"),
                 ("plan", ("--workers", "5"), "--workers: 5, must be at most 4, as batch.virtual_nodes is"),
                 ("profile", ("--out", folder), f'--out: cannot replace "{folder}": it is a folder')):
             done = run([str(EPS), command, "--run", str(spec), *args])
