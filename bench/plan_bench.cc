@@ -95,7 +95,7 @@ int main(int argc, char** argv) {
   app.add_option("--instances", settings.instances, "Random small instances")
       ->capture_default_str()
       ->check(CLI::Range(1, 1000000));
-  app.add_option("--places", settings.places, "Three-way choices of an instance, at most; 12 take an hour or more")
+  app.add_option("--places", settings.places, "Three-way choices of an instance, at most; 12 take an hour of a core")
       ->capture_default_str()
       ->check(CLI::Range(2, 12));
   app.add_option("--layers", settings.layers, "Of the deep model")->capture_default_str();
