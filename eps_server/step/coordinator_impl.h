@@ -48,6 +48,15 @@
 
 namespace eps::server {
 
+// A step whose gate is open but that is not committed: some blobs are still being made.
+struct Closing {
+  std::unique_ptr<VnodeLedger> ledger;
+  PassTotals passes;
+  absl::Duration opened_at;
+  bool checkpoint = false;
+  int workers = 0;
+};
+
 // The coordinator. A run is one state under one lock, and its methods are in files by what they are about:
 //   coordinator.cc           how it is made; what is asked of the run as a whole; what engine and aggregator tell
 //   coordinator_workers.cc   who takes part: workers come, say what they did, form groups, are lost
@@ -82,14 +91,6 @@ class CoordinatorImpl final : public Coordinator {
   absl::Status WaitUntilFinished() override;
 
  private:
-  // A step whose gate is open but that is not committed: some blobs are still being made.
-  struct Closing {
-    std::unique_ptr<VnodeLedger> ledger;
-    PassTotals passes;
-    absl::Duration opened_at;
-    bool checkpoint = false;
-    int workers = 0;
-  };
   // What the loop does once it has let go of the lock, in order.
   using Actions = std::vector<std::function<void()>>;
 
