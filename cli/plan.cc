@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdio>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -14,6 +15,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "cli/cap_curve.h"
 #include "cli/command.h"
 #include "cli/common_flags.h"
@@ -68,14 +71,18 @@ std::string WorkersText(int workers) {
   return workers == 1 ? "one worker" : absl::StrCat(workers, " workers with a device each");
 }
 
-// Of what makes several plans: each of hundreds of layers takes seconds. One line of a terminal, which is gone at the end.
-void ShowPlans(const char* what, size_t done, size_t all) {
-  if (isatty(STDERR_FILENO) != 1) return;
-  if (done < all) {
-    std::fprintf(stderr, "\r\033[Keps: %s: %zu of %zu plans", what, done, all);
-  } else {
-    std::fprintf(stderr, "\r\033[K");
-  }
+// Of what makes several plans: each of hundreds of layers takes seconds. On a terminal one line, which is gone at the end;
+// elsewhere a line every few seconds.
+std::function<void(size_t done, size_t all)> ShowPlans(const char* what) {
+  return [what, last = absl::Now()](size_t done, size_t all) mutable {
+    if (isatty(STDERR_FILENO) == 1) {
+      std::fprintf(stderr, "\r\033[K");
+      if (done < all) std::fprintf(stderr, "eps: %s: %zu of %zu plans", what, done, all);
+    } else if (absl::Now() - last >= absl::Seconds(5)) {
+      std::fprintf(stderr, "eps: %s: %zu of %zu plans\n", what, done, all);
+      last = absl::Now();
+    }
+  };
 }
 
 // Where a step's time goes, on paper.
@@ -230,8 +237,7 @@ void PrintCurve(const std::vector<CapPoint>& points) {
 }
 
 absl::Status DrawCurve(const WholePlanRequest& request, const PlanFlags& flags) {
-  const auto show = [](size_t done, size_t all) { ShowPlans("cap curve", done, all); };
-  EPS_ASSIGN_OR_RETURN(const std::vector<CapPoint> points, CapCurve(request, show));
+  EPS_ASSIGN_OR_RETURN(const std::vector<CapPoint> points, CapCurve(request, ShowPlans("cap curve")));
   if (!flags.json) PrintCurve(points);
   return WriteFileAtomically(flags.cap_curve, CapCurveSvg(absl::StrCat("A step of ", WorkersText(request.workers),
                                                                        " against device memory, predicted"),
@@ -262,8 +268,7 @@ absl::Status RunPlan(const PlanFlags& flags) {
   EPS_ASSIGN_OR_RETURN(const WholePlan plan, MakeWholePlan(request));
   std::optional<PlanExplanation> explanation;
   if (flags.explain) {
-    const auto show = [](size_t done, size_t all) { ShowPlans("explanation", done, all); };
-    EPS_ASSIGN_OR_RETURN(explanation, Explain(request, plan, show));
+    EPS_ASSIGN_OR_RETURN(explanation, Explain(request, plan, ShowPlans("explanation")));
   }
   if (!flags.timeline.empty()) {
     EPS_RETURN_IF_ERROR(WriteFileAtomically(flags.timeline, Timeline(plan, flags.timeline)));
