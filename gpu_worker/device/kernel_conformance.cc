@@ -127,12 +127,21 @@ std::vector<MatMulCase> MatMulCases() {
   for (const Activation activation : {Activation::kGelu, Activation::kTanh}) {
     cases.push_back({.M = 67, .N = 130, .K = 50, .bias = true, .epilogue = E::kActivation, .activation = activation});
   }
+  // Outputs of 4 MiB and more, which the cpu device writes past its caches; aligned rows and others.
+  for (const int64_t N : {1100, 2048}) {
+    cases.push_back({.M = 1024, .N = N, .K = 24, .trans_b = true});
+    cases.push_back({.M = 1024, .N = N, .K = 24, .bias = true});
+    cases.push_back({.M = 1024, .N = N, .K = 24, .bias = true, .epilogue = E::kActivation});
+    cases.push_back({.M = 1024, .N = N, .K = 24, .bias = true, .epilogue = E::kResidual, .dropout = 0.3});
+  }
   for (const int64_t N : {64, 71, 395}) {  // 71 and 395: rows that do not start at a multiple of 4 elements
     cases.push_back({.M = 130, .N = N, .K = 40, .bias = true, .epilogue = E::kResidual, .dropout = 0.3});
   }
   cases.push_back({.M = 130, .N = 77, .K = 40, .bias = true, .epilogue = E::kResidual, .in_place = true});
   // Rows of b that clash in a cache, which the cpu device copies.
   cases.push_back({.M = 1024, .N = 512, .K = 40, .bias = true, .epilogue = E::kResidual, .dropout = 0.3});
+  // So deep that the cpu device cuts it, so that its library copies b.
+  cases.push_back({.M = 300, .N = 130, .K = 1300, .trans_b = true});
   cases.push_back({.M = 1, .N = 1, .K = 1});
   cases.push_back({.M = 1, .N = 513, .K = 700, .bias = true});
   cases.push_back({.M = 513, .N = 1, .K = 70, .trans_b = true});
@@ -546,6 +555,8 @@ Outputs RunEverything(Device& device, const KernelSizes& sizes) {
         MatMulCase{.M = 500, .N = 700, .K = 130, .bias = true, .epilogue = E::kActivation},
         MatMulCase{.M = 512, .N = 384, .K = 384, .bias = true, .epilogue = E::kResidual, .dropout = 0.1},
         MatMulCase{.M = 512, .N = 384, .K = 700, .trans_b = true},
+        MatMulCase{.M = 1000, .N = 1536, .K = 100, .trans_b = true},
+        MatMulCase{.M = 300, .N = 200, .K = 1300, .trans_b = true},
         MatMulCase{.M = 1024, .N = 512, .K = 400, .bias = true, .epilogue = E::kResidual, .dropout = 0.1},
         MatMulCase{.M = 1024, .N = 512, .K = 300, .trans_a = true, .accumulate = true},
         MatMulCase{.M = 384, .N = 500, .K = 1024, .trans_a = true, .accumulate = true}}) {

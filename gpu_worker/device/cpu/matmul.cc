@@ -50,7 +50,7 @@ struct TileProblem {
 };
 
 // In the calling thread.
-void OneDnnTile(const TileProblem& p) {
+void OneDnnCall(const TileProblem& p) {
   // The setting belongs to the calling thread: oneDNN then computes here, with no threads of its own.
   static thread_local const bool one_thread = (omp_set_num_threads(1), true);
   const auto form = [](const Operand& x) { return x.trans ? 'T' : 'N'; };
@@ -59,55 +59,100 @@ void OneDnnTile(const TileProblem& p) {
   EPS_CHECK(one_thread && status == dnnl_success);
 }
 
-// Which operands of a tile are copied first.
-struct Packing {
-  bool a, b;
+bool HasAvx512() {
+  static const bool has = (dnnl_get_effective_cpu_isa() & dnnl_cpu_isa_avx512_core) == dnnl_cpu_isa_avx512_core;
+  return has;
+}
+
+// With AVX-512 oneDNN 2.6 has kernels that copy both operands and others that read them in place, and chooses for each call
+// by its shape and by how far rows lie apart (nocopy_checker_avx512; NN and NT are there the other way round). An NN it
+// copies if K is above 500 and rows of b lie a multiple of 4 KiB apart; it would copy such a TN too, where our copies are up
+// to 5% faster. An NT, slow in place, it copies if rows lie a multiple of 1 KiB apart, or if the call is small enough.
+bool LibraryCopies(const MatMulArgs& args) {
+  if (!HasAvx512() || args.trans_a) return false;
+  if (args.trans_b) return args.lda % 256 == 0 && args.ldb % 256 == 0;
+  return args.ldb % 1024 == 0 && args.K > 500;
+}
+constexpr int64_t kMostRowsOfCopiedNt = 199, kMostKOfCopiedNt = 1199;
+
+// How a tile is computed.
+struct TileMethod {
+  bool pack_a = false, pack_b = false;  // copied first
+  int64_t piece_k = 0;                  // of K at a time
+  int64_t block_rows = 0;               // in a call of oneDNN
+  bool apart = false;                   // a block's sums are in scratch until the epilogue writes them
+  bool past_caches = false;             // of the epilogue's outputs
 };
-constexpr int64_t kPieceK = 256;  // of K, with a copied: both copies leave room in a second cache of 2 MiB
+constexpr int64_t kPieceK = 256;  // with a copied: both copies leave room in a second cache of 2 MiB
 constexpr int64_t kPieceKOfBAlone = 384;
 // How many rows of a tile read a copy of b, so that it is worth its while. Without AVX-512 reading it in place costs half of
 // a Zen 3 core's speed; with it a tenth.
 constexpr int64_t kRowsForB = 64, kRowsForBWithAvx512 = 256;
-// With AVX-512 oneDNN 2.6 (nocopy_checker_avx512) copies both operands itself where rows of b lie a multiple of 4 KiB
-// apart: of an NN with K above 500, which is left to it, and of any TN, where our copies are up to 5% faster.
-constexpr int64_t kLibraryCopiesRow = 1024, kLibraryCopiesK = 500;
+// An NT that oneDNN copies for being small; c apart. Of 384 columns the sums take 288 KiB of a second cache.
+constexpr int64_t kBlockRows = 192;
+static_assert(kBlockRows <= kMostRowsOfCopiedNt);
+// Outputs that no cache holds until they are read: to write them past the caches does not fetch their lines first.
+constexpr int64_t kManyOutputBytes = 4 << 20;
 
-Packing PackingOf(const MatMulArgs& args, int64_t tile_m) {
-  static const bool has_avx512 = (dnnl_get_effective_cpu_isa() & dnnl_cpu_isa_avx512_core) == dnnl_cpu_isa_avx512_core;
-  if (args.K == 0) return {.a = false, .b = false};
+constexpr int64_t kDropoutFloats = kMatMulTileColumns + 128;  // the words for a row of a tile
+static_assert(kDropoutFloats + kMaxTileM * PackedRow(kPieceK) + kPieceK * PackedRow(kMaxTileN) <= kTileScratchFloats);
+static_assert(kDropoutFloats + (kPieceKOfBAlone + kBlockRows) * PackedRow(kMaxTileN) <= kTileScratchFloats);
+
+TileMethod MethodFor(const MatMulArgs& args, const MatMulTiling& tiling, bool adds) {
+  TileMethod method = {.piece_k = args.K, .block_rows = tiling.tile_m};
+  if (args.K == 0) return method;
+  const bool library_copies = LibraryCopies(args);
   const bool b_clashes = !args.trans_b && args.ldb % kClashingRow == 0;
-  const bool library_copies =
-      has_avx512 && !args.trans_a && args.ldb % kLibraryCopiesRow == 0 && args.K > kLibraryCopiesK;
-  const int64_t rows_for_b = has_avx512 ? kRowsForBWithAvx512 : kRowsForB;
-  return {.a = args.trans_a, .b = b_clashes && !library_copies && tile_m >= rows_for_b};
+  method.pack_a = args.trans_a;
+  method.pack_b = b_clashes && !library_copies && tiling.tile_m >= (HasAvx512() ? kRowsForBWithAvx512 : kRowsForB);
+  if (method.pack_a || method.pack_b) {
+    const int64_t most = method.pack_a ? kPieceK : kPieceKOfBAlone;
+    method.piece_k = PieceOf(args.K, CeilDiv(args.K, most), kKernelM);
+  }
+  if (!HasAvx512() || args.trans_a) return method;
+  const int64_t outputs = args.epilogue == MatMulArgs::Epilogue::kActivation ? 2 : 1;
+  method.past_caches = !adds && outputs * args.M * args.N * int64_t{sizeof(float)} >= kManyOutputBytes;
+  if (library_copies) return method;  // whole tiles, so that it copies seldom
+  if (args.trans_b) method.piece_k = PieceOf(args.K, CeilDiv(args.K, kMostKOfCopiedNt - kKernelM), kKernelM);
+  method.apart = method.past_caches && method.piece_k >= args.K;
+  if (method.apart || args.trans_b) {
+    method.block_rows = std::min(tiling.tile_m, PieceOf(tiling.tile_m, CeilDiv(tiling.tile_m, kBlockRows), kMinTileM));
+  }
+  return method;
 }
 
-static_assert(kMaxTileM * PackedRow(kPieceK) + kPieceK * PackedRow(kMaxTileN) <= kTileScratchFloats);
-static_assert(kPieceKOfBAlone * PackedRow(kMaxTileN) <= kTileScratchFloats);
-
-void PackedTile(TileProblem p, Packing packing, float* scratch) {
-  const int64_t K = p.K, pieces = CeilDiv(K, packing.a ? kPieceK : kPieceKOfBAlone);
-  const int64_t piece = PieceOf(K, pieces, kKernelM);
-  const Operand a = p.a, b = p.b;
+// finish(row, rows, sums, sums_row) for each block of rows, when its sums are complete.
+template <typename Finish>
+void ComputeTile(const TileProblem& tile, const TileMethod& method, float* scratch, const Finish& finish) {
   float* packed_a = scratch;
-  float* packed_b = scratch + (packing.a ? p.m * PackedRow(piece) : 0);
-  for (int64_t k = 0; k < K; k += piece) {
-    p.K = std::min(piece, K - k);
-    if (packing.a) {
-      PackTransposed(a.at(0, k), a.row, p.K, p.m, packed_a);
-      p.a = {.x = packed_a, .row = PackedRow(p.K), .trans = false};
-    } else {
-      p.a.x = a.at(0, k);
-    }
-    if (packing.b) {
-      Pack(b.at(k, 0), b.row, p.K, p.n, packed_b);
+  float* packed_b = packed_a + (method.pack_a ? method.block_rows * PackedRow(method.piece_k) : 0);
+  float* apart = packed_b + (method.pack_b ? method.piece_k * PackedRow(tile.n) : 0);
+  TileProblem p = tile;
+  if (method.apart) p.c_row = PackedRow(tile.n);
+  int64_t k = 0;
+  do {
+    p.K = std::min(method.piece_k, tile.K - k);
+    if (method.pack_b) {
+      Pack(tile.b.at(k, 0), tile.b.row, p.K, p.n, packed_b);
       p.b = {.x = packed_b, .row = PackedRow(p.n), .trans = false};
     } else {
-      p.b.x = b.at(k, 0);
+      p.b.x = tile.b.at(k, 0);
     }
-    OneDnnTile(p);
+    for (int64_t row = 0; row < tile.m; row += method.block_rows) {
+      p.m = std::min(method.block_rows, tile.m - row);
+      if (method.pack_a) {
+        PackTransposed(tile.a.at(row, k), tile.a.row, p.K, p.m, packed_a);
+        p.a = {.x = packed_a, .row = PackedRow(p.K), .trans = false};
+      } else {
+        p.a.x = tile.a.at(row, k);
+      }
+      p.c = method.apart ? apart : tile.c + row * tile.c_row;
+      OneDnnCall(p);
+      if (k + p.K == tile.K) finish(row, p.m, p.c, p.c_row);
+    }
     p.beta = 1.0f;
-  }
+    k += p.K;
+  } while (k < tile.K);
 }
 
 MatMulTiling TilesOf(int64_t M, int64_t N, int64_t pieces_m, int64_t pieces_n) {
@@ -174,12 +219,19 @@ void MatMulTile(const MatMulArgs& args, const DropoutPlan& dropout, const MatMul
                                .beta = args.accumulate || in_place ? 1.0f : 0.0f,
                                .c = static_cast<float*>(args.c) + i * args.ldc + j,
                                .c_row = args.ldc};
-  if (const Packing packing = PackingOf(args, tiling.tile_m); packing.a || packing.b) {
-    PackedTile(problem, packing, scratch);
-  } else {
-    OneDnnTile(problem);
-  }
-  MatMulEpilogue(args, dropout, {.row = i, .column = j, .num_rows = m, .num_columns = n}, scratch);
+  const TileMethod method = MethodFor(args, tiling, /*adds=*/problem.beta != 0.0f);
+  ComputeTile(problem, method, scratch + kDropoutFloats,
+              [&](int64_t row, int64_t rows, const float* sums, int64_t sums_row) {
+                MatMulEpilogue(args, dropout,
+                               {.row = i + row,
+                                .column = j,
+                                .num_rows = rows,
+                                .num_columns = n,
+                                .sums = sums,
+                                .sums_row = sums_row,
+                                .past_caches = method.past_caches},
+                               scratch);
+              });
 }
 
 std::string MatMulLibrary() {

@@ -15,15 +15,18 @@ inline constexpr int64_t kMatMulTileRows = 512, kMatMulTileColumns = 384;
 // How the output (M, N) is cut; a function of the shape alone. K is never shared between threads: each element's sum is
 // one thread's.
 //
-// A tile is one call of oneDNN's sgemm by the thread that took it, or one for each piece of K, in order. 384 columns are
-// 8 of its 48-wide kernels; of rows there are as many, up to 512, as leave at least 8 tiles, or 4; and a multiple of 4, as
-// 9 tiles for 2 threads lose a tenth. A taller tile reads b less often.
+// A tile is computed by the thread that took it: one call of oneDNN's sgemm, or one for each block of rows and each piece of
+// K, in order. 384 columns are 8 of its 48-wide kernels; of rows there are as many, up to 512, as leave at least 8 tiles, or
+// 4; and a multiple of 4, as 9 tiles for 2 threads lose a tenth. A taller tile reads b less often.
 //
-// oneDNN reads most operands in place. Two kinds are slow to read so, and are copied first, a piece of K at a time, into
-// rows that lie an odd number of cache lines apart:
-//   a transposed (TN, gradients of weights): into rows along k, so that the call is NN's;
-//   b not transposed whose rows lie a multiple of 2 KiB apart, and so fall on few sets of the first cache: where a tile's
-//   rows read the copy often enough.
+// oneDNN reads most operands in place. Three kinds are slow to read so:
+//   a transposed (TN, gradients of weights): copied first, a piece of K at a time, into rows along k that lie an odd number
+//   of cache lines apart, so that the call is NN's;
+//   b not transposed whose rows lie a multiple of 2 KiB apart, and so fall on few sets of the first cache: copied as well
+//   where a tile's rows read the copy often enough;
+//   b transposed (NT, gradients of inputs): with AVX-512 in blocks so small that oneDNN copies both.
+// With AVX-512 the sums of a large output are made in scratch, a block of rows at a time, from where the epilogue writes them
+// past the caches.
 // bench/gemm_bench has both sides; docs/decisions/0004-tiles-by-shape.md what was seen.
 struct MatMulTiling {
   int64_t tile_m = 0, tile_n = 0;
