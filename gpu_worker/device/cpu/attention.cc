@@ -54,9 +54,14 @@ struct TilePlace {
   const int32_t* document_begin;
   const int32_t* document_end;
 
-  // Whether some of a vector's q rows, from c on, may not see k row r.
-  bool Masks(int64_t r, int64_t c) const {
-    return (diagonal && r > c) || c + kVecLanes > r + band || document_begin != nullptr;
+  // All of a vector's q rows, from c on, see the k rows [first, end).
+  struct Range {
+    int64_t first, end;
+  };
+  Range SeenByAll(int64_t c) const {
+    if (document_begin != nullptr) return {0, 0};
+    const int64_t end = diagonal ? std::min(nj, c + 1) : nj;
+    return {std::clamp<int64_t>(c + kVecLanes - band, 0, end), end};
   }
 };
 
@@ -122,19 +127,29 @@ HWY_INLINE TilePlace TileAt(const HeadShape& s, int64_t i, int64_t j, TileDocume
   return at;
 }
 
-// Which of a vector's q rows, from c on, see k row r.
-HWY_INLINE hn::Mask<DF> Seen(const TilePlace& at, int64_t r, int64_t c) {
-  const DF d;
-  const hn::RebindToSigned<DF> di;
-  const auto row = hn::Iota(di, static_cast<int32_t>(c));
-  auto seen = hn::Lt(row, hn::Set(di, static_cast<int32_t>(r + at.band)));
-  if (at.diagonal) seen = hn::And(seen, hn::Gt(row, hn::Set(di, static_cast<int32_t>(r - 1))));
-  if (at.document_begin != nullptr) {
-    seen = hn::And(seen, hn::Lt(hn::Load(di, at.document_begin + c), hn::Set(di, static_cast<int32_t>(r + 1))));
-    seen = hn::And(seen, hn::Gt(hn::Load(di, at.document_end + c), hn::Set(di, static_cast<int32_t>(r))));
+// Which of a vector's q rows, from c on, see a k row. Made once per vector: their numbers are slow to make.
+class SeenRows {
+ public:
+  HWY_INLINE SeenRows(const TilePlace& at, int64_t c)
+      : at_(at), c_(c), rows_(hn::Iota(DI(), static_cast<int32_t>(c))) {}
+  HWY_INLINE hn::Mask<DF> Of(int64_t r) const {
+    auto seen = hn::Lt(rows_, Number(r + at_.band));
+    if (at_.diagonal) seen = hn::And(seen, hn::Gt(rows_, Number(r - 1)));
+    if (at_.document_begin != nullptr) {
+      seen = hn::And(seen, hn::Lt(hn::Load(DI(), at_.document_begin + c_), Number(r + 1)));
+      seen = hn::And(seen, hn::Gt(hn::Load(DI(), at_.document_end + c_), Number(r)));
+    }
+    return hn::RebindMask(DF(), seen);
   }
-  return hn::RebindMask(d, seen);
-}
+
+ private:
+  using DI = hn::RebindToSigned<DF>;
+  static HWY_INLINE hn::Vec<DI> Number(int64_t r) { return hn::Set(DI(), static_cast<int32_t>(r)); }
+
+  const TilePlace& at_;
+  const int64_t c_;
+  const hn::Vec<DI> rows_;
+};
 
 // x (columns of kTile lanes, `rows` of them) *= factor.
 HWY_INLINE void ScaleRows(float* x, int64_t rows, float factor) {
@@ -186,17 +201,22 @@ HWY_INLINE void SoftmaxStep(float* scores, const TilePlace& at, const SoftmaxSta
   const DF d;
   const VF lowest = hn::Set(d, -std::numeric_limits<float>::infinity());
   for (int64_t c = 0; c < kTile; c += kVecLanes) {
-    const int64_t end = at.diagonal ? std::min(at.nj, c / kBlockColumns * kBlockColumns + kBlockColumns) : at.nj;
+    const int64_t end = at.diagonal ? std::min(at.nj, c + kVecLanes) : at.nj;
     const VF old_max = hn::Load(d, state.max + c);
     VF max = old_max;
-    for (int64_t j = 0; j < end; ++j) {
-      VF score = hn::Load(d, scores + j * kTile + c);
-      if (at.Masks(j, c)) {
-        score = hn::IfThenElse(Seen(at, j, c), score, lowest);
+    const auto take = [&](VF score) HWY_ATTR { max = hn::IfThenElse(hn::Gt(score, max), score, max); };
+    const SeenRows seen(at, c);
+    const auto mask = [&](int64_t first, int64_t last) HWY_ATTR {
+      for (int64_t j = first; j < last; ++j) {
+        const VF score = hn::IfThenElse(seen.Of(j), hn::Load(d, scores + j * kTile + c), lowest);
         hn::Store(score, d, scores + j * kTile + c);
+        take(score);
       }
-      max = hn::IfThenElse(hn::Gt(score, max), score, max);
-    }
+    };
+    const TilePlace::Range all = at.SeenByAll(c);
+    mask(0, all.first);
+    for (int64_t j = all.first; j < all.end; ++j) take(hn::Load(d, scores + j * kTile + c));
+    mask(all.end, end);
     const VF scale = Exp(d, hn::Sub(old_max, max));
     VF sum = hn::Mul(hn::Load(d, state.sum + c), scale);
     for (int64_t j = 0; j < end; ++j) {
@@ -361,14 +381,16 @@ HWY_INLINE void ScoreGradients(const TilePlace& at, const BackwardRows& r, const
   const DF d;
   for (int64_t c = 0; c < kTile; c += kVecLanes) {
     const VF lse = hn::Load(d, r.lse + c), delta = hn::Load(d, r.delta + c);
+    const SeenRows seen(at, c);
+    const TilePlace::Range all = at.SeenByAll(c);
     for (int64_t j = 0; j < at.nj; ++j) {
       const int64_t e = j * kTile + c;
       VF p = Exp(d, hn::Sub(hn::Load(d, r.p + e), lse));
       VF dp = hn::Load(d, r.ds + e);
-      if (at.Masks(j, c)) {  // also where the products were skipped
-        const auto seen = Seen(at, j, c);
-        p = hn::IfThenElseZero(seen, p);
-        dp = hn::IfThenElseZero(seen, dp);
+      if (j < all.first || j >= all.end) {  // also where the products were skipped
+        const auto sees = seen.Of(j);
+        p = hn::IfThenElseZero(sees, p);
+        dp = hn::IfThenElseZero(sees, dp);
       }
       VF dropped = p;
       if (dropout.on) {

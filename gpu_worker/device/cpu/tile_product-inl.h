@@ -71,6 +71,7 @@ struct TileProduct {
 inline constexpr int kBlockRows = kVecLanes == 16 ? 8 : 4;
 inline constexpr int kBlockVecs = 2;
 inline constexpr int64_t kBlockColumns = kBlockVecs * kVecLanes;
+static_assert(kBlockVecs == 2);  // ProductRows
 
 template <int kRows, int kVecs>
 HWY_INLINE void ProductBlock(const TileProduct& p, int64_t row, int64_t column, int64_t columns, int64_t k_begin,
@@ -120,16 +121,6 @@ HWY_INLINE void ProductBlock(const TileProduct& p, int64_t row, int64_t column, 
   }
 }
 
-template <int kRows>
-HWY_INLINE void ProductRows(const TileProduct& p, int64_t row, int64_t column, int64_t columns, int64_t k_begin,
-                            int64_t k_end) {
-  if (columns - column > kVecLanes) {
-    ProductBlock<kRows, kBlockVecs>(p, row, column, columns, k_begin, k_end);
-  } else {
-    ProductBlock<kRows, 1>(p, row, column, columns, k_begin, k_end);
-  }
-}
-
 // Which part of the product a triangular operand leaves.
 //   kFull
 //   kSkipColumnsBelowRow: element (i, j) is not needed where j < i
@@ -138,26 +129,38 @@ HWY_INLINE void ProductRows(const TileProduct& p, int64_t row, int64_t column, i
 //   kEndAtColumn:         b (k, j) is zero where k > j
 enum class Triangle { kFull, kSkipColumnsBelowRow, kStartAtRow, kEndAtRow, kEndAtColumn };
 
+// kRows rows of the product, in blocks of kBlockVecs vectors; of one where a triangle begins in the middle of a block.
+template <int kRows>
+HWY_INLINE void ProductRows(const TileProduct& p, int64_t row, int64_t columns, int64_t K, Triangle triangle) {
+  const int64_t k_begin = triangle == Triangle::kStartAtRow ? std::min(row, K) : 0;
+  const int64_t k_end = triangle == Triangle::kEndAtRow ? std::min(K, row + kRows) : K;
+  const auto end_of = [&](int64_t column) {  // of the vector there
+    return triangle == Triangle::kEndAtColumn ? std::min(K, column + kVecLanes) : k_end;
+  };
+  int64_t column = triangle == Triangle::kSkipColumnsBelowRow ? row / kVecLanes * kVecLanes : 0;
+  while (column < columns) {
+    const int64_t next = column + kVecLanes, end = end_of(column);
+    if (column % kBlockColumns != 0 || next >= columns) {
+      ProductBlock<kRows, 1>(p, row, column, columns, k_begin, end);
+      column = next;
+    } else {
+      ProductBlock<kRows, kBlockVecs>(p, row, column, columns, k_begin, end);
+      if (end < end_of(next)) {  // the second vector goes on alone
+        TileProduct rest = p;
+        rest.add = true;
+        rest.column_scale = nullptr;
+        ProductBlock<kRows, 1>(rest, row, next, columns, end, end_of(next));
+      }
+      column += kBlockColumns;
+    }
+    if (p.ahead != nullptr) p.ahead->Next();
+  }
+}
+
 HWY_INLINE void MultiplyTile(const TileProduct& p, int64_t rows, int64_t columns, int64_t K, Triangle triangle) {
   int64_t row = 0;
-  while (row < rows) {
-    const int64_t block = rows - row >= kBlockRows ? kBlockRows : 1;
-    int64_t column = 0;
-    if (triangle == Triangle::kSkipColumnsBelowRow) column = row / kBlockColumns * kBlockColumns;
-    const int64_t k_begin = triangle == Triangle::kStartAtRow ? std::min(row, K) : 0;
-    for (; column < columns; column += kBlockColumns) {
-      int64_t k_end = K;
-      if (triangle == Triangle::kEndAtRow) k_end = std::min(K, row + block);
-      if (triangle == Triangle::kEndAtColumn) k_end = std::min(K, column + kBlockColumns);
-      if (block == kBlockRows) {
-        ProductRows<kBlockRows>(p, row, column, columns, k_begin, k_end);
-      } else {
-        ProductRows<1>(p, row, column, columns, k_begin, k_end);
-      }
-      if (p.ahead != nullptr) p.ahead->Next();
-    }
-    row += block;
-  }
+  for (; row + kBlockRows <= rows; row += kBlockRows) ProductRows<kBlockRows>(p, row, columns, K, triangle);
+  for (; row < rows; ++row) ProductRows<1>(p, row, columns, K, triangle);
 }
 
 }  // namespace HWY_NAMESPACE
