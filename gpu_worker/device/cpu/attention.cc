@@ -49,15 +49,16 @@ struct HeadShape {
 struct TilePlace {
   int64_t i, ni, j, nj;
   bool diagonal;  // q row c of the tile sees its k rows up to c
-  int64_t band;   // k row r is seen by q rows before r + band: kTile if the window ends before the tile
+  int64_t band;   // k row r is seen by q rows before r + band: kTile if no window cuts the tile; may be negative
   // Where documents end within the tiles: of each q row the k rows of the tile that its document has, (kTile); or null.
   const int32_t* document_begin;
   const int32_t* document_end;
 
-  // All of a vector's q rows, from c on, see the k rows [first, end).
   struct Range {
     int64_t first, end;
   };
+  // The k rows that all of a vector's q rows, from c on, see; none where documents end within the tiles, though there may be
+  // some.
   Range SeenByAll(int64_t c) const {
     if (document_begin != nullptr) return {0, 0};
     const int64_t end = diagonal ? std::min(nj, c + 1) : nj;
@@ -127,10 +128,10 @@ HWY_INLINE TilePlace TileAt(const HeadShape& s, int64_t i, int64_t j, TileDocume
   return at;
 }
 
-// Which of a vector's q rows, from c on, see a k row. Made once per vector: their numbers are slow to make.
-class SeenRows {
+// Which of a vector's q rows, from c on, see a k row. Made once per vector: Highway's Iota goes through memory.
+class RowsThatSee {
  public:
-  HWY_INLINE SeenRows(const TilePlace& at, int64_t c)
+  HWY_INLINE RowsThatSee(const TilePlace& at, int64_t c)
       : at_(at), c_(c), rows_(hn::Iota(DI(), static_cast<int32_t>(c))) {}
   HWY_INLINE hn::Mask<DF> Of(int64_t r) const {
     auto seen = hn::Lt(rows_, Number(r + at_.band));
@@ -175,8 +176,7 @@ HWY_INLINE void PackRows(const float* rows, int64_t row, int64_t n, int64_t D, f
   }
 }
 
-// The dropout words of a tile of probabilities, (k row, q row) as the scores are. rows: room for
-// two tiles.
+// The dropout words of a tile of probabilities, (k row, q row) as the scores are. rows: room for one.
 HWY_INLINE void KeepTile(const DropoutPlan& dropout, const HeadShape& s, const TilePlace& at, float* words,
                          float* rows) {
   HWY_ALIGN uint32_t buf[KeepBitsWords(kTile)];
@@ -201,22 +201,22 @@ HWY_INLINE void SoftmaxStep(float* scores, const TilePlace& at, const SoftmaxSta
   const DF d;
   const VF lowest = hn::Set(d, -std::numeric_limits<float>::infinity());
   for (int64_t c = 0; c < kTile; c += kVecLanes) {
-    const int64_t end = at.diagonal ? std::min(at.nj, c + kVecLanes) : at.nj;
+    const int64_t end = at.diagonal ? std::min(at.nj, c + kVecLanes) : at.nj;  // as kEndAtColumn reads
     const VF old_max = hn::Load(d, state.max + c);
     VF max = old_max;
     const auto take = [&](VF score) HWY_ATTR { max = hn::IfThenElse(hn::Gt(score, max), score, max); };
-    const SeenRows seen(at, c);
-    const auto mask = [&](int64_t first, int64_t last) HWY_ATTR {
-      for (int64_t j = first; j < last; ++j) {
-        const VF score = hn::IfThenElse(seen.Of(j), hn::Load(d, scores + j * kTile + c), lowest);
+    const RowsThatSee rows(at, c);
+    const auto mask = [&](TilePlace::Range range) HWY_ATTR {
+      for (int64_t j = range.first; j < range.end; ++j) {
+        const VF score = hn::IfThenElse(rows.Of(j), hn::Load(d, scores + j * kTile + c), lowest);
         hn::Store(score, d, scores + j * kTile + c);
         take(score);
       }
     };
     const TilePlace::Range all = at.SeenByAll(c);
-    mask(0, all.first);
+    mask({0, all.first});
     for (int64_t j = all.first; j < all.end; ++j) take(hn::Load(d, scores + j * kTile + c));
-    mask(all.end, end);
+    mask({all.end, end});
     const VF scale = Exp(d, hn::Sub(old_max, max));
     VF sum = hn::Mul(hn::Load(d, state.sum + c), scale);
     for (int64_t j = 0; j < end; ++j) {
@@ -249,7 +249,7 @@ HWY_INLINE void FinishRows(const AttentionArgs& args, const HeadShape& s, const 
   TransposeTile(out_t, kTile, s.D, at.ni, static_cast<float*>(args.o) + s.o_offset(at.i), s.o_row());
 }
 
-// Blocks of a product of a tile; a quarter less, which a diagonal may skip.
+// How often a product of a whole tile calls RowsAhead::Next, or so; a quarter less, as a diagonal skips some.
 HWY_INLINE int64_t BlocksOf(int64_t rows, int64_t columns) {
   return std::max<int64_t>(1, rows / kBlockRows * ((columns + kBlockColumns - 1) / kBlockColumns) * 3 / 4);
 }
@@ -381,16 +381,16 @@ HWY_INLINE void ScoreGradients(const TilePlace& at, const BackwardRows& r, const
   const DF d;
   for (int64_t c = 0; c < kTile; c += kVecLanes) {
     const VF lse = hn::Load(d, r.lse + c), delta = hn::Load(d, r.delta + c);
-    const SeenRows seen(at, c);
+    const RowsThatSee rows(at, c);
     const TilePlace::Range all = at.SeenByAll(c);
     for (int64_t j = 0; j < at.nj; ++j) {
       const int64_t e = j * kTile + c;
       VF p = Exp(d, hn::Sub(hn::Load(d, r.p + e), lse));
       VF dp = hn::Load(d, r.ds + e);
       if (j < all.first || j >= all.end) {  // also where the products were skipped
-        const auto sees = seen.Of(j);
-        p = hn::IfThenElseZero(sees, p);
-        dp = hn::IfThenElseZero(sees, dp);
+        const auto seen = rows.Of(j);
+        p = hn::IfThenElseZero(seen, p);
+        dp = hn::IfThenElseZero(seen, dp);
       }
       VF dropped = p;
       if (dropout.on) {

@@ -53,7 +53,7 @@ class RowsAhead {
 
 // c (rows, columns) = a (rows, K) b (K, columns) [+ c [* column_scale]]. Each element is one chain
 // of fused multiply-adds over k in order, whatever the width of a vector or the block it is in: so
-// blocks may be skipped or cut differently on another target and the bits stay.
+// blocks may be skipped or cut differently on another target and the bits of finite values stay.
 struct TileProduct {
   const float* a = nullptr;  // element (i, k) at a[i * a_row + k * a_k]: a transpose costs nothing
   int64_t a_row = 0, a_k = 0;
@@ -71,7 +71,7 @@ struct TileProduct {
 inline constexpr int kBlockRows = kVecLanes == 16 ? 8 : 4;
 inline constexpr int kBlockVecs = 2;
 inline constexpr int64_t kBlockColumns = kBlockVecs * kVecLanes;
-static_assert(kBlockVecs == 2);  // ProductRows
+static_assert(kBlockVecs == 2);  // ProductRows has blocks of two vectors and of one
 
 template <int kRows, int kVecs>
 HWY_INLINE void ProductBlock(const TileProduct& p, int64_t row, int64_t column, int64_t columns, int64_t k_begin,
@@ -123,13 +123,14 @@ HWY_INLINE void ProductBlock(const TileProduct& p, int64_t row, int64_t column, 
 
 // Which part of the product a triangular operand leaves.
 //   kFull
-//   kSkipColumnsBelowRow: element (i, j) is not needed where j < i
+//   kSkipColumnsBelowRow: element (i, j) is not needed where j < i; vectors of which none is needed are left as they were
 //   kStartAtRow:          a (i, k) is zero where k < i
 //   kEndAtRow:            a (i, k) is zero where k > i
-//   kEndAtColumn:         b (k, j) is zero where k > j
+//   kEndAtColumn:         b (k, j) is zero where k > j, in the vector that has (k, k), and not read in those before it
 enum class Triangle { kFull, kSkipColumnsBelowRow, kStartAtRow, kEndAtRow, kEndAtColumn };
 
-// kRows rows of the product, in blocks of kBlockVecs vectors; of one where a triangle begins in the middle of a block.
+// kRows rows of the product, in blocks of kBlockVecs vectors; of one where a triangle begins, or the columns end, in the
+// middle of a block. With kEndAtColumn the second vector takes its last k alone.
 template <int kRows>
 HWY_INLINE void ProductRows(const TileProduct& p, int64_t row, int64_t columns, int64_t K, Triangle triangle) {
   const int64_t k_begin = triangle == Triangle::kStartAtRow ? std::min(row, K) : 0;

@@ -2,6 +2,7 @@
 // "Numbers"): 16 logical lanes whatever the width, one chain of fused multiply-adds per element of
 // a product. (oneDNN's products promise no such thing, and are named in DeviceProperties::model.)
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -107,8 +108,18 @@ std::vector<float> RunKernels() {
     int64_t kv_heads = H;
     bool causal = true;
     int64_t window = 0;
+    Documents documents = {};
   };
-  for (const Attended& t : {Attended{0}, Attended{0.2}, Attended{0.2, 1, false}, Attended{0, 1, true, 50}}) {
+  // Documents that end within tiles.
+  const int64_t tokens = 29;
+  auto *first = reinterpret_cast<int32_t*>(a.Zero(B * T)), *end = reinterpret_cast<int32_t*>(a.Zero(B * T));
+  for (int64_t i = 0; i < B * T; ++i) {
+    const int64_t begins = i % T / tokens * tokens;
+    first[i] = static_cast<int32_t>(begins), end[i] = static_cast<int32_t>(std::min(begins + tokens, T));
+  }
+  const Documents documents = {.first = first, .end = end};
+  for (const Attended& t : {Attended{0}, Attended{0.2}, Attended{0.2, 1, false}, Attended{0, 1, true, 50},
+                            Attended{0, 1, true, 0, documents}, Attended{0.2, 2, false, 0, documents}}) {
     Dropout drop = dropout;
     drop.rate = t.dropout;
     const int64_t qkv_elems = B * T * (H + 2 * t.kv_heads) * D;
@@ -124,6 +135,7 @@ std::vector<float> RunKernels() {
                  .scale = 0.2,
                  .causal = t.causal,
                  .window = t.window,
+                 .documents = t.documents,
                  .dropout = drop});
     k.AttentionBackward({.B = B,
                          .T = T,
@@ -138,6 +150,7 @@ std::vector<float> RunKernels() {
                          .scale = 0.2,
                          .causal = t.causal,
                          .window = t.window,
+                         .documents = t.documents,
                          .dropout = drop});
   }
 
