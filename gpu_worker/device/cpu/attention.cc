@@ -201,7 +201,7 @@ HWY_INLINE void SoftmaxStep(float* scores, const TilePlace& at, const SoftmaxSta
   const DF d;
   const VF lowest = hn::Set(d, -std::numeric_limits<float>::infinity());
   for (int64_t c = 0; c < kTile; c += kVecLanes) {
-    const int64_t end = at.diagonal ? std::min(at.nj, c + kVecLanes) : at.nj;  // as kEndAtColumn reads
+    const int64_t end = at.diagonal ? std::min(at.nj, EndOfTriangle(c)) : at.nj;  // as kEndAtColumn reads
     const VF old_max = hn::Load(d, state.max + c);
     VF max = old_max;
     const auto take = [&](VF score) HWY_ATTR { max = hn::IfThenElse(hn::Gt(score, max), score, max); };

@@ -72,6 +72,12 @@ inline constexpr int kBlockRows = kVecLanes == 16 ? 8 : 4;
 inline constexpr int kBlockVecs = 2;
 inline constexpr int64_t kBlockColumns = kBlockVecs * kVecLanes;
 static_assert(kBlockVecs == 2);  // ProductRows has blocks of two vectors and of one
+// As finely triangles are cut: by the vector with AVX-512; by the block where one vector's 4 sums hide no latency. 16 columns
+// both ways.
+inline constexpr int64_t kTriangleColumns = kVecLanes == 16 ? kVecLanes : kBlockColumns;
+constexpr int64_t EndOfTriangle(int64_t column) {
+  return column / kTriangleColumns * kTriangleColumns + kTriangleColumns;
+}
 
 template <int kRows, int kVecs>
 HWY_INLINE void ProductBlock(const TileProduct& p, int64_t row, int64_t column, int64_t columns, int64_t k_begin,
@@ -123,22 +129,23 @@ HWY_INLINE void ProductBlock(const TileProduct& p, int64_t row, int64_t column, 
 
 // Which part of the product a triangular operand leaves.
 //   kFull
-//   kSkipColumnsBelowRow: element (i, j) is not needed where j < i; vectors of which none is needed are left as they were
+//   kSkipColumnsBelowRow: element (i, j) is not needed where j < i; what lies before the row's
+//                         kTriangleColumns is left as it was
 //   kStartAtRow:          a (i, k) is zero where k < i
 //   kEndAtRow:            a (i, k) is zero where k > i
-//   kEndAtColumn:         b (k, j) is zero where k > j, in the vector that has (k, k), and not read in those before it
+//   kEndAtColumn:         b (k, j) is zero where k > j; it is not read below the kTriangleColumns that j is in
 enum class Triangle { kFull, kSkipColumnsBelowRow, kStartAtRow, kEndAtRow, kEndAtColumn };
 
 // kRows rows of the product, in blocks of kBlockVecs vectors; of one where a triangle begins, or the columns end, in the
-// middle of a block. With kEndAtColumn the second vector takes its last k alone.
+// middle of a block. With kEndAtColumn a second vector that goes further does so alone.
 template <int kRows>
 HWY_INLINE void ProductRows(const TileProduct& p, int64_t row, int64_t columns, int64_t K, Triangle triangle) {
   const int64_t k_begin = triangle == Triangle::kStartAtRow ? std::min(row, K) : 0;
   const int64_t k_end = triangle == Triangle::kEndAtRow ? std::min(K, row + kRows) : K;
   const auto end_of = [&](int64_t column) {  // of the vector there
-    return triangle == Triangle::kEndAtColumn ? std::min(K, column + kVecLanes) : k_end;
+    return triangle == Triangle::kEndAtColumn ? std::min(K, EndOfTriangle(column)) : k_end;
   };
-  int64_t column = triangle == Triangle::kSkipColumnsBelowRow ? row / kVecLanes * kVecLanes : 0;
+  int64_t column = triangle == Triangle::kSkipColumnsBelowRow ? row / kTriangleColumns * kTriangleColumns : 0;
   while (column < columns) {
     const int64_t next = column + kVecLanes, end = end_of(column);
     if (column % kBlockColumns != 0 || next >= columns) {
