@@ -165,6 +165,24 @@ TEST(HfLlamaConfigTest, PositionsAreScaledAsEitherFormSays) {
       want.rotary);
 }
 
+TEST(HfLlamaConfigTest, AYarnHasThePapersNumbersWhereItNamesNone) {
+  const auto rotary = [](const std::string& scaling) {
+    return ModelConfigFromJson(LlamaConfig("qwen3", R"("rope_scaling": {"rope_type": "yarn", )" + scaling + "}"))
+        ->rotary;
+  };
+  // As Qwen3's cards say it.
+  RotaryConfig want = {.scaling = RotaryConfig::Scaling::kYarn, .factor = 4, .original_context = 32768};
+  EXPECT_EQ(rotary(R"("factor": 4.0, "original_max_position_embeddings": 32768)"), want);
+  want.original_context = SmallLlama().max_positions;
+  EXPECT_EQ(rotary(R"("factor": 4.0)"), want);
+  want = {.scaling = RotaryConfig::Scaling::kYarn, .factor = 2, .original_context = SmallLlama().max_positions / 2};
+  EXPECT_EQ(rotary("\"original_max_position_embeddings\": " + std::to_string(want.original_context)), want);
+  for (const std::string key : {"mscale", "attention_factor"}) {
+    const std::string more = R"("rope_scaling": {"type": "yarn", "factor": 4, ")" + key + R"(": 0})";
+    EXPECT_THAT(ModelConfigFromJson(LlamaConfig("llama", more)), StatusIs(kInvalid, key));
+  }
+}
+
 TEST(HfLlamaConfigTest, WhatIsWrittenIsReadWithTheSameBits) {
   for (int i = 0; i < 6; ++i) {
     ModelConfig config = SmallLlama();
@@ -176,6 +194,17 @@ TEST(HfLlamaConfigTest, WhatIsWrittenIsReadWithTheSameBits) {
     config.sliding_window = i == 4 ? 7 : 0;
     if (i == 5) config.rotary = {1e6, RotaryConfig::Scaling::kLlama3, 8.5, 1.5, 4.5, 1234};
     if (i == 0) config.rotary = {1e6, RotaryConfig::Scaling::kLinear, 2.5};
+    if (i == 1) config.rotary = {1e6, RotaryConfig::Scaling::kDynamic, 2.5};
+    if (i == 2 || i == 3) {
+      config.rotary = {.theta = 1e6,
+                       .scaling = RotaryConfig::Scaling::kYarn,
+                       .factor = 4.5,
+                       .original_context = 1234,
+                       .beta_fast = 30.5,
+                       .beta_slow = 1.5,
+                       .attention_factor = i == 2 ? 1.25 : 0,
+                       .truncate = i == 2};
+    }
     EXPECT_THAT(ModelConfigFromJson(ModelConfigToJson(config)), IsOkAndHolds(config)) << i;
   }
 }
@@ -187,7 +216,7 @@ TEST(HfLlamaConfigTest, AComputationThatIsNotOursIsRefusedByKey) {
   for (const Case& c : {
            Case{"llama", R"("hidden_act": "gelu")"},
            Case{"llama", R"("mlp_bias": true)"},
-           Case{"llama", R"("rope_scaling": {"rope_type": "yarn", "factor": 4})"},
+           Case{"llama", R"("rope_scaling": {"rope_type": "longrope", "factor": 4})"},
            Case{"llama", R"("rope_scaling": "linear")"},
            Case{"llama", R"("partial_rotary_factor": 0.5)"},
            Case{"qwen2", R"("use_sliding_window": true)"},

@@ -26,9 +26,20 @@ absl::Status CheckPositive(absl::string_view field, double value, double least) 
   return absl::InvalidArgumentError(absl::StrCat(field, ": ", value, ", must be at least ", least, " and finite"));
 }
 
+constexpr int64_t kMaxOriginalContext = int64_t{1} << 30;
+
+absl::Status CheckYarn(const RotaryConfig& rotary) {
+  EPS_RETURN_IF_ERROR(CheckPositive("model.rope_theta", rotary.theta, 1.0001));  // pairs are counted by its logarithm
+  EPS_RETURN_IF_ERROR(CheckPositive("model.rope_scaling.beta_slow", rotary.beta_slow, 1e-6));
+  EPS_RETURN_IF_ERROR(CheckPositive("model.rope_scaling.beta_fast", rotary.beta_fast, rotary.beta_slow));
+  EPS_RETURN_IF_ERROR(CheckPositive("model.rope_scaling.attention_factor", rotary.attention_factor, 0));
+  return CheckRange("model.rope_scaling.original_context", rotary.original_context, kMaxOriginalContext);
+}
+
 absl::Status CheckRotary(const RotaryConfig& rotary) {
   EPS_RETURN_IF_ERROR(CheckPositive("model.rope_theta", rotary.theta, 1));
   EPS_RETURN_IF_ERROR(CheckPositive("model.rope_scaling.factor", rotary.factor, 1));
+  if (rotary.scaling == Scaling::kYarn) return CheckYarn(rotary);
   if (rotary.scaling != Scaling::kLlama3) return absl::OkStatus();
   EPS_RETURN_IF_ERROR(CheckPositive("model.rope_scaling.low_freq_factor", rotary.low_freq_factor, 1e-6));
   EPS_RETURN_IF_ERROR(CheckPositive("model.rope_scaling.high_freq_factor", rotary.high_freq_factor, 1e-6));
@@ -36,7 +47,7 @@ absl::Status CheckRotary(const RotaryConfig& rotary) {
     return absl::InvalidArgumentError(absl::StrCat("model.rope_scaling.low_freq_factor: ", rotary.low_freq_factor,
                                                    ", must be below high_freq_factor ", rotary.high_freq_factor));
   }
-  return CheckRange("model.rope_scaling.original_context", rotary.original_context, int64_t{1} << 30);
+  return CheckRange("model.rope_scaling.original_context", rotary.original_context, kMaxOriginalContext);
 }
 
 absl::Status Check(const ModelConfig& config) {
@@ -122,8 +133,39 @@ ModelSpec Build(const ModelConfig& config) {
 
 // ---- config.json ----
 
+absl::Status ReadLlama3(const json& scaling, RotaryConfig& rotary) {
+  rotary.scaling = Scaling::kLlama3;
+  EPS_RETURN_IF_ERROR(ReadNumber(scaling, "low_freq_factor", rotary.low_freq_factor));
+  EPS_RETURN_IF_ERROR(ReadNumber(scaling, "high_freq_factor", rotary.high_freq_factor));
+  EPS_ASSIGN_OR_RETURN(rotary.original_context, ReadInteger(scaling, "original_max_position_embeddings"));
+  return absl::OkStatus();
+}
+
+// transformers took max_position_embeddings over the original ones for the factor in some versions, whatever `factor`
+// said; here, as in its version 5, llama.cpp and vLLM, `factor` counts where it is given.
+absl::Status ReadYarn(const json& scaling, int64_t max_positions, RotaryConfig& rotary) {
+  rotary.scaling = Scaling::kYarn;
+  EPS_ASSIGN_OR_RETURN(rotary.original_context,
+                       ReadIntegerOr(scaling, "original_max_position_embeddings", max_positions));
+  if (FindMember(scaling, "factor") == nullptr) {
+    rotary.factor =
+        static_cast<double>(max_positions) / static_cast<double>(std::max<int64_t>(rotary.original_context, 1));
+  }
+  EPS_RETURN_IF_ERROR(ReadNumber(scaling, "beta_fast", rotary.beta_fast));
+  EPS_RETURN_IF_ERROR(ReadNumber(scaling, "beta_slow", rotary.beta_slow));
+  EPS_RETURN_IF_ERROR(ReadFlag(scaling, "truncate", rotary.truncate));
+  for (const char* key : {"mscale", "mscale_all_dim"}) {  // DeepSeek's, which attention_factor follows from
+    if (const json* found = FindMember(scaling, key)) return BadMember(key, *found, "absent; say attention_factor");
+  }
+  EPS_RETURN_IF_ERROR(ReadNumber(scaling, "attention_factor", rotary.attention_factor));
+  if (const json* found = FindMember(scaling, "attention_factor"); found != nullptr && rotary.attention_factor <= 0) {
+    return BadMember("attention_factor", *found, "greater than 0, or absent");
+  }
+  return absl::OkStatus();
+}
+
 // Under rope_parameters with its theta, as transformers writes it from version 5 on, or rope_scaling beside rope_theta.
-absl::Status ReadRotary(const json& object, RotaryConfig& rotary) {
+absl::Status ReadRotary(const json& object, int64_t max_positions, RotaryConfig& rotary) {
   EPS_RETURN_IF_ERROR(ReadNumber(object, "rope_theta", rotary.theta));
   const json* scaling = FindMember(object, "rope_parameters");
   if (scaling == nullptr) scaling = FindMember(object, "rope_scaling");
@@ -134,28 +176,45 @@ absl::Status ReadRotary(const json& object, RotaryConfig& rotary) {
   if (type == nullptr) type = FindMember(*scaling, "type");  // its older name
   if (type == nullptr || *type == json("default")) return absl::OkStatus();
   EPS_RETURN_IF_ERROR(ReadNumber(*scaling, "factor", rotary.factor));
+  if (*type == json("llama3")) return ReadLlama3(*scaling, rotary);
+  if (*type == json("yarn")) return ReadYarn(*scaling, max_positions, rotary);
   if (*type == json("linear")) {
     rotary.scaling = Scaling::kLinear;
-    return absl::OkStatus();
+  } else if (*type == json("dynamic")) {
+    rotary.scaling = Scaling::kDynamic;
+  } else {
+    return BadMember("rope_scaling.rope_type", *type, "\"default\", \"linear\", \"llama3\", \"yarn\" or \"dynamic\"");
   }
-  if (*type != json("llama3")) {
-    return BadMember("rope_scaling.rope_type", *type, "\"default\", \"linear\" or \"llama3\"");
-  }
-  rotary.scaling = Scaling::kLlama3;
-  EPS_RETURN_IF_ERROR(ReadNumber(*scaling, "low_freq_factor", rotary.low_freq_factor));
-  EPS_RETURN_IF_ERROR(ReadNumber(*scaling, "high_freq_factor", rotary.high_freq_factor));
-  EPS_ASSIGN_OR_RETURN(rotary.original_context, ReadInteger(*scaling, "original_max_position_embeddings"));
   return absl::OkStatus();
 }
 
 json RotaryToJson(const RotaryConfig& rotary) {
-  if (rotary.scaling == Scaling::kNone) return nullptr;
-  if (rotary.scaling == Scaling::kLinear) return {{"rope_type", "linear"}, {"factor", rotary.factor}};
-  return {{"rope_type", "llama3"},
-          {"factor", rotary.factor},
-          {"low_freq_factor", rotary.low_freq_factor},
-          {"high_freq_factor", rotary.high_freq_factor},
-          {"original_max_position_embeddings", rotary.original_context}};
+  json scaling = {{"factor", rotary.factor}};
+  switch (rotary.scaling) {
+    case Scaling::kNone:
+      return nullptr;
+    case Scaling::kLinear:
+      scaling["rope_type"] = "linear";
+      break;
+    case Scaling::kDynamic:
+      scaling["rope_type"] = "dynamic";
+      break;
+    case Scaling::kLlama3:
+      scaling["rope_type"] = "llama3";
+      scaling["low_freq_factor"] = rotary.low_freq_factor;
+      scaling["high_freq_factor"] = rotary.high_freq_factor;
+      scaling["original_max_position_embeddings"] = rotary.original_context;
+      break;
+    case Scaling::kYarn:
+      scaling["rope_type"] = "yarn";
+      scaling["beta_fast"] = rotary.beta_fast;
+      scaling["beta_slow"] = rotary.beta_slow;
+      if (rotary.attention_factor > 0) scaling["attention_factor"] = rotary.attention_factor;
+      scaling["truncate"] = rotary.truncate;
+      scaling["original_max_position_embeddings"] = rotary.original_context;
+      break;
+  }
+  return scaling;
 }
 
 // What a model type has that no key says.
@@ -218,7 +277,7 @@ absl::StatusOr<ModelConfig> FromJson(const json& object) {
   EPS_RETURN_IF_ERROR(ReadNumber(object, "attention_dropout", config.attention_dropout));
   config.tied_head = false;
   EPS_RETURN_IF_ERROR(ReadFlag(object, "tie_word_embeddings", config.tied_head));
-  EPS_RETURN_IF_ERROR(ReadRotary(object, config.rotary));
+  EPS_RETURN_IF_ERROR(ReadRotary(object, config.max_positions, config.rotary));
   EPS_RETURN_IF_ERROR(ReadVariant(object, type, config));
   EPS_RETURN_IF_ERROR(RequireOwnComputation(object, type));
   return config;

@@ -18,8 +18,10 @@ enum class ModelFamily {
 struct RotaryConfig {
   enum class Scaling {
     kNone,
-    kLinear,  // every angle over `factor`
-    kLlama3,  // slow angles over `factor`, fast ones as they are, a ramp between the two bounds
+    kLinear,   // every angle over `factor`
+    kLlama3,   // slow angles over `factor`, fast ones as they are, a ramp between the two bounds
+    kYarn,     // the same by pairs in place of angles, and longer queries and keys (Peng et al., arXiv:2309.00071)
+    kDynamic,  // as they are up to max_positions, which no sample goes beyond
   };
   double theta = 10000;
   Scaling scaling = Scaling::kNone;
@@ -27,7 +29,13 @@ struct RotaryConfig {
   // kLlama3 only. An angle is slow with a wavelength over original_context / low_freq_factor, fast with one below
   // original_context / high_freq_factor.
   double low_freq_factor = 1, high_freq_factor = 4;
-  int64_t original_context = 8192;
+  int64_t original_context = 8192;  // kLlama3 and kYarn
+  // kYarn only. Pairs that turn beta_fast times and more within original_context are fast, those that turn beta_slow times
+  // and less slow; with `truncate` the ramp between begins and ends at whole pairs. Cosines and sines are multiplied by
+  // attention_factor; 0: by 0.1 ln(factor) + 1, the paper's eq. 22.
+  double beta_fast = 32, beta_slow = 1;
+  double attention_factor = 0;
+  bool truncate = true;
 
   friend bool operator==(const RotaryConfig&, const RotaryConfig&) = default;
 };

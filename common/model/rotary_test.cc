@@ -35,6 +35,40 @@ TEST(RotaryTest, Llama3KeepsFastTurnsSlowsSlowOnesAndBlendsBetween) {
   EXPECT_EQ(blended, 6);  // pairs 29 to 34, as in Hugging Face's implementation
 }
 
+// Qwen3's own numbers. A pair turns 32 times within 32,768 positions at 23.6 of 64, once at 39.7.
+TEST(RotaryTest, YarnKeepsFastPairsSlowsSlowOnesAndBlendsBetween) {
+  const RotaryConfig rotary = {.theta = 1e6, .scaling = Scaling::kYarn, .factor = 4, .original_context = 32768};
+  const std::vector<double> got = RotaryFrequencies(rotary, 128), want = RotaryFrequencies({.theta = 1e6}, 128);
+  for (size_t i = 0; i < got.size(); ++i) {
+    const double slow = i <= 23 ? 0 : i >= 40 ? 1 : static_cast<double>(i - 23) / (40 - 23);
+    EXPECT_NEAR(got[i] / want[i], 1 - slow + slow / 4, 1e-12) << i;
+  }
+  RotaryConfig between = rotary;
+  between.truncate = false;
+  EXPECT_LT(RotaryFrequencies(between, 128)[24], want[24]);
+  EXPECT_GT(RotaryFrequencies(between, 128)[24], got[24]);
+
+  // Lengths do not depend on the position.
+  const double length = 0.1 * std::log(4.0) + 1;
+  std::vector<float> table = RotaryTable(rotary, 128, 3);
+  EXPECT_EQ(table[0], static_cast<float>(length));
+  EXPECT_NEAR(std::hypot(table[2 * 128], table[2 * 128 + 64]), length, 1e-6);
+  RotaryConfig named = rotary;
+  named.attention_factor = 1.5;
+  EXPECT_EQ(RotaryTable(named, 128, 1)[0], 1.5f);
+}
+
+TEST(RotaryTest, ARampOfOneLengthOrNoneAtAllIsAStep) {
+  const RotaryConfig rotary = {.theta = 100, .scaling = Scaling::kYarn, .factor = 4, .original_context = 1};
+  const std::vector<double> got = RotaryFrequencies(rotary, 4), want = RotaryFrequencies({.theta = 100}, 4);
+  EXPECT_EQ(got, (std::vector<double>{want[0], want[1] / 4}));  // nothing turns even once: all but the first is slow
+}
+
+TEST(RotaryTest, DynamicOnesAreAsTheyAre) {
+  EXPECT_EQ(RotaryFrequencies({.theta = 100, .scaling = Scaling::kDynamic, .factor = 4}, 8),
+            RotaryFrequencies({.theta = 100}, 8));
+}
+
 TEST(RotaryTest, TheTableHasCosinesThenSinesOfEachPosition) {
   const std::vector<float> table = RotaryTable({.theta = 100}, 4, 3);
   ASSERT_EQ(table.size(), 12u);

@@ -15,18 +15,37 @@
 namespace eps {
 namespace {
 
+using Scaling = RotaryConfig::Scaling;
+
+Scaling ScalingOf(proto::RopeScaling::Type type) {
+  switch (type) {
+    case proto::RopeScaling::LINEAR:
+      return Scaling::kLinear;
+    case proto::RopeScaling::LLAMA3:
+      return Scaling::kLlama3;
+    case proto::RopeScaling::YARN:
+      return Scaling::kYarn;
+    case proto::RopeScaling::DYNAMIC:
+      return Scaling::kDynamic;
+    default:
+      return Scaling::kLinear;  // numbers that are no type's never get here
+  }
+}
+
 RotaryConfig RotaryOf(const proto::Model& model) {
   RotaryConfig rotary;
   rotary.theta = EPS_FIELD(model, rope_theta).value_or(rotary.theta);
   if (!model.has_rope_scaling()) return rotary;
   const proto::RopeScaling& scaling = model.rope_scaling();
-  const bool is_llama3 = scaling.type() == proto::RopeScaling::LLAMA3;
-  rotary.scaling = is_llama3 ? RotaryConfig::Scaling::kLlama3 : RotaryConfig::Scaling::kLinear;
+  rotary.scaling = ScalingOf(scaling.type());
   rotary.factor = EPS_FIELD(scaling, factor).value_or(rotary.factor);
-  if (!is_llama3) return rotary;
   rotary.low_freq_factor = EPS_FIELD(scaling, low_freq_factor).value_or(rotary.low_freq_factor);
   rotary.high_freq_factor = EPS_FIELD(scaling, high_freq_factor).value_or(rotary.high_freq_factor);
   rotary.original_context = EPS_FIELD(scaling, original_context).value_or(rotary.original_context);
+  rotary.beta_fast = EPS_FIELD(scaling, beta_fast).value_or(rotary.beta_fast);
+  rotary.beta_slow = EPS_FIELD(scaling, beta_slow).value_or(rotary.beta_slow);
+  rotary.truncate = EPS_FIELD(scaling, truncate).value_or(rotary.truncate);
+  rotary.attention_factor = EPS_FIELD(scaling, attention_factor).value_or(rotary.attention_factor);
   return rotary;
 }
 
@@ -84,6 +103,31 @@ absl::string_view FirstOfBoth(const proto::Model& model) {  // of LLAMA and BERT
   return FirstGiven({{"d_ff", model.has_d_ff()}, {"max_positions", model.has_max_positions()}});
 }
 
+// Fields of another scaling of positions than the one that is meant.
+absl::Status RefuseOtherScalings(const proto::RopeScaling& scaling) {
+  const bool is_llama3 = scaling.type() == proto::RopeScaling::LLAMA3,
+             is_yarn = scaling.type() == proto::RopeScaling::YARN;
+  const auto refuse = [](absl::string_view field, absl::string_view owner) {
+    if (field.empty()) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat("model.rope_scaling.", field, ": given, but it is of type: ", owner));
+  };
+  if (!is_llama3) {
+    EPS_RETURN_IF_ERROR(refuse(FirstGiven({{"low_freq_factor", scaling.has_low_freq_factor()},
+                                           {"high_freq_factor", scaling.has_high_freq_factor()}}),
+                               "LLAMA3"));
+  }
+  if (!is_yarn) {
+    EPS_RETURN_IF_ERROR(refuse(FirstGiven({{"beta_fast", scaling.has_beta_fast()},
+                                           {"beta_slow", scaling.has_beta_slow()},
+                                           {"truncate", scaling.has_truncate()},
+                                           {"attention_factor", scaling.has_attention_factor()}}),
+                               "YARN"));
+  }
+  if (is_llama3 || is_yarn) return absl::OkStatus();
+  return refuse(FirstGiven({{"original_context", scaling.has_original_context()}}), "LLAMA3 or YARN");
+}
+
 // Fields of another family than the one that is meant.
 absl::Status RefuseOtherFamilies(const proto::Model& model, ModelFamily family) {
   const auto refuse = [](absl::string_view field, absl::string_view owner) {
@@ -93,7 +137,7 @@ absl::Status RefuseOtherFamilies(const proto::Model& model, ModelFamily family) 
   if (family != ModelFamily::kLlama) EPS_RETURN_IF_ERROR(refuse(FirstOfLlama(model), "LLAMA"));
   if (family != ModelFamily::kBert) EPS_RETURN_IF_ERROR(refuse(FirstOfBert(model), "BERT"));
   if (family == ModelFamily::kGpt2) EPS_RETURN_IF_ERROR(refuse(FirstOfBoth(model), "LLAMA or BERT"));
-  return absl::OkStatus();
+  return RefuseOtherScalings(model.rope_scaling());
 }
 
 // The shape stands in the folder; a second one in the RunSpec could only contradict it.
@@ -143,14 +187,31 @@ void WriteLlama(const ModelConfig& model, proto::Model& out) {
   out.set_max_positions(model.max_positions);
   const RotaryConfig& rotary = model.rotary;
   out.set_rope_theta(rotary.theta);
-  if (rotary.scaling == RotaryConfig::Scaling::kNone) return;
+  if (rotary.scaling == Scaling::kNone) return;
   proto::RopeScaling& scaling = *out.mutable_rope_scaling();
   scaling.set_factor(rotary.factor);
-  if (rotary.scaling == RotaryConfig::Scaling::kLinear) return;
-  scaling.set_type(proto::RopeScaling::LLAMA3);
-  scaling.set_low_freq_factor(rotary.low_freq_factor);
-  scaling.set_high_freq_factor(rotary.high_freq_factor);
-  scaling.set_original_context(rotary.original_context);
+  switch (rotary.scaling) {
+    case Scaling::kNone:
+    case Scaling::kLinear:
+      break;
+    case Scaling::kDynamic:
+      scaling.set_type(proto::RopeScaling::DYNAMIC);
+      break;
+    case Scaling::kLlama3:
+      scaling.set_type(proto::RopeScaling::LLAMA3);
+      scaling.set_low_freq_factor(rotary.low_freq_factor);
+      scaling.set_high_freq_factor(rotary.high_freq_factor);
+      scaling.set_original_context(rotary.original_context);
+      break;
+    case Scaling::kYarn:
+      scaling.set_type(proto::RopeScaling::YARN);
+      scaling.set_beta_fast(rotary.beta_fast);
+      scaling.set_beta_slow(rotary.beta_slow);
+      scaling.set_truncate(rotary.truncate);
+      scaling.set_attention_factor(rotary.attention_factor);
+      scaling.set_original_context(rotary.original_context);
+      break;
+  }
 }
 
 void WriteBert(const ModelConfig& model, proto::Model& out) {

@@ -46,10 +46,46 @@ TEST_F(RunConfigTest, AModelOfTheLlamaFamilyIsReadWithItsDefaults) {
                            {"model.rope_scaling.factor", "8"},
                            {"model.rope_scaling.original_context", "99"},
                            {"model.max_positions", "1000"}});
-  EXPECT_EQ(config.model.rotary, (RotaryConfig{500, RotaryConfig::Scaling::kLlama3, 8, 1, 4, 99}));
+  EXPECT_EQ(
+      config.model.rotary,
+      (RotaryConfig{.theta = 500, .scaling = RotaryConfig::Scaling::kLlama3, .factor = 8, .original_context = 99}));
   EXPECT_EQ(config.model.max_positions, 1000);
   EXPECT_TRUE(config.model.qk_norm && config.model.out_bias && config.model.tied_head);
   EXPECT_THAT(ParseRunConfig(SerializeRunConfig(config)), IsOkAndHolds(config));
+}
+
+TEST_F(RunConfigTest, EachScalingOfPositionsHasItsOwnFields) {
+  const auto overrides = [](std::vector<FieldOverride> more) {
+    more.insert(more.begin(), {{"model.family", "LLAMA"}, {"model.d_ff", "20"}, {"model.rope_scaling.factor", "4"}});
+    return more;
+  };
+  RunConfig config = MustLoad(kSmall, overrides({{"model.rope_scaling.type", "YARN"},
+                                                 {"model.rope_scaling.beta_fast", "16"},
+                                                 {"model.rope_scaling.truncate", "false"},
+                                                 {"model.rope_scaling.original_context", "99"}}));
+  EXPECT_EQ(config.model.rotary, (RotaryConfig{.scaling = RotaryConfig::Scaling::kYarn,
+                                               .factor = 4,
+                                               .original_context = 99,
+                                               .beta_fast = 16,
+                                               .truncate = false}));
+  EXPECT_THAT(ParseRunConfig(SerializeRunConfig(config)), IsOkAndHolds(config));
+  config = MustLoad(kSmall, overrides({{"model.rope_scaling.type", "DYNAMIC"}}));
+  EXPECT_EQ(config.model.rotary, (RotaryConfig{.scaling = RotaryConfig::Scaling::kDynamic, .factor = 4}));
+  EXPECT_THAT(ParseRunConfig(SerializeRunConfig(config)), IsOkAndHolds(config));
+
+  const std::vector<std::pair<std::vector<FieldOverride>, std::string>> refused = {
+      {{{"model.rope_scaling.type", "LLAMA3"}, {"model.rope_scaling.beta_slow", "1"}},
+       "model.rope_scaling.beta_slow: given, but it is of type: YARN"},
+      {{{"model.rope_scaling.type", "YARN"}, {"model.rope_scaling.low_freq_factor", "1"}},
+       "model.rope_scaling.low_freq_factor: given, but it is of type: LLAMA3"},
+      {{{"model.rope_scaling.original_context", "9"}}, "original_context: given, but it is of type: LLAMA3 or YARN"},
+      {{{"model.rope_scaling.type", "YARN"}, {"model.rope_scaling.beta_fast", "0.5"}},
+       "model.rope_scaling.beta_fast: 0.5, must be at least 1"},
+      {{{"model.rope_scaling.type", "YARN"}, {"model.rope_theta", "1"}}, "model.rope_theta: 1, must be"},
+      {{{"model.rope_scaling.type", "YARN"}, {"model.rope_scaling.attention_factor", "-1"}}, "attention_factor: -1"}};
+  for (const auto& [more, message] : refused) {
+    EXPECT_THAT(Load(kSmall, overrides(more)), StatusIs(kInvalid, message)) << message;
+  }
 }
 
 constexpr char kBert[] = R"(

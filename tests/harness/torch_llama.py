@@ -45,6 +45,28 @@ def random_weights(config, seed):
     return weights
 
 
+def yarn_frequencies(inverse, size, config):
+    """Peng et al., arXiv:2309.00071: from those of fast pairs to a `factor` of those of slow ones by a ramp over the pairs."""
+    scaling, theta = config["rope_scaling"], config.get("rope_theta", 10000.0)
+    positions = scaling.get("original_max_position_embeddings") or config["max_position_embeddings"]
+
+    def pair(turns):
+        return size * math.log(positions / (turns * 2 * math.pi)) / (2 * math.log(theta))
+
+    low = max(math.floor(pair(scaling.get("beta_fast", 32))), 0)
+    high = min(math.ceil(pair(scaling.get("beta_slow", 1))), size - 1)
+    slow = ((torch.arange(size // 2, dtype=torch.float64) - low) / max(high - low, 0.001)).clamp(0, 1)
+    return inverse * (1 - slow) + inverse / scaling["factor"] * slow
+
+
+def length(config):
+    """What queries and keys are multiplied by, by the way of their angles."""
+    scaling = config.get("rope_scaling")
+    if not scaling or scaling["rope_type"] != "yarn":
+        return 1.0
+    return scaling.get("attention_factor") or 0.1 * math.log(scaling["factor"]) + 1
+
+
 def frequencies(config):
     """Of each pair of a head, in fp64."""
     size = head_dim(config)
@@ -54,6 +76,8 @@ def frequencies(config):
         return inverse
     if scaling["rope_type"] == "linear":
         return inverse / scaling["factor"]
+    if scaling["rope_type"] == "yarn":
+        return yarn_frequencies(inverse, size, config)
     old, low, high = (scaling[k] for k in ("original_max_position_embeddings", "low_freq_factor", "high_freq_factor"))
     wavelength = 2 * math.pi / inverse
     smooth = (old / wavelength - low) / (high - low)
@@ -65,7 +89,7 @@ def frequencies(config):
 def rotate(x, config):
     """x (B, heads, T, head_dim) by the angles of its positions."""
     angles = torch.arange(x.shape[2], dtype=torch.float64)[:, None] * frequencies(config)
-    cos, sin = (torch.cat((t, t), -1).to(x.dtype) for t in (angles.cos(), angles.sin()))
+    cos, sin = (length(config) * torch.cat((t, t), -1).to(x.dtype) for t in (angles.cos(), angles.sin()))
     first, second = x.chunk(2, -1)
     return x * cos + torch.cat((-second, first), -1) * sin
 

@@ -42,5 +42,7 @@ class TorchLlamaTest(TorchReference):
         self.matches("qwen2", {"model_type": "qwen2", "num_key_value_heads": 1, "head_dim": 10,
                                "rope_scaling": {"rope_type": "linear", "factor": 2.0}})
 
-    def test_qwen3_with_norms_of_heads(self):
-        self.matches("qwen3", {"model_type": "qwen3", "head_dim": 10, "intermediate_size": 128})
+    def test_qwen3_with_norms_of_heads_and_yarn(self):
+        self.matches("qwen3", {"model_type": "qwen3", "head_dim": 10, "intermediate_size": 128, "rope_theta": 100.0,
+                               "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "beta_fast": 4,
+                                                "original_max_position_embeddings": 60}})
