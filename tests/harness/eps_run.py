@@ -1,6 +1,6 @@
 """Whole-system tests: starts the real programs and looks at what they leave. Python's standard library only.
 
-From the environment: EPS_BIN, EPS_SANITIZER, EPS_TIME_SCALE (docs/operations.md#tests).
+From the environment: EPS_BIN, EPS_DEVICE, EPS_SANITIZER, EPS_TIME_SCALE (docs/operations.md#tests).
 """
 
 import hashlib
@@ -19,6 +19,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(os.environ.get("EPS_BIN", ROOT / "bin"))
 EPS = BIN / "eps"
+DEVICE = ["--device", os.environ["EPS_DEVICE"]] if "EPS_DEVICE" in os.environ else []  # of workers
 SANITIZER = os.environ.get("EPS_SANITIZER", "")
 TIME_SCALE = float(os.environ.get("EPS_TIME_SCALE", 1))
 
@@ -92,7 +93,7 @@ class Workspace:
 
 
 def train_command(spec, out, *args):
-    return [str(EPS), "train", "--run", str(spec), "--out", str(out), "--quiet", *map(str, args)]
+    return [str(EPS), "train", "--run", str(spec), "--out", str(out), "--quiet", *DEVICE, *map(str, args)]
 
 
 def run(command, timeout=300, **kwargs):
@@ -279,7 +280,7 @@ class ByHandTest(SystemTest):
         return daemon, endpoints(daemon, out, log=self.logs[daemon])["grpc"]
 
     def start_worker(self, address, *args):
-        return self.start(BIN / "gpu_worker", "--connect", address, *args)
+        return self.start(BIN / "gpu_worker", "--connect", address, *DEVICE, *args)
 
 
 class TimedResult(unittest.TextTestResult):
@@ -304,14 +305,15 @@ class TimedResult(unittest.TextTestResult):
             print(f"  {self.seconds[test]:5.1f} s  {test}")
 
 
-def main(folder):
-    """Runs every *_test.py beside the calling script; its last line counts the cases.
+def main(*folders, patterns=("*",)):
+    """Runs the cases of every *_test.py in the folders that a pattern matches, or all, if words are given, whose name
+    holds one; its last line counts the cases.
 
     Returns 77 when none of them could run here, 1 when one failed or there was none."""
     loader = unittest.TestLoader()
-    if len(sys.argv) > 1:
-        loader.testNamePatterns = [f"*{word}*" for word in sys.argv[1:]]
-    suite = loader.discover(str(folder), pattern="*_test.py", top_level_dir=str(folder))
+    loader.testNamePatterns = [f"*{word}*" for word in sys.argv[1:]] or list(patterns)
+    suite = unittest.TestSuite(loader.discover(str(folder), pattern="*_test.py", top_level_dir=str(folder))
+                               for folder in folders)
     result = unittest.TextTestRunner(verbosity=2, stream=sys.stdout, resultclass=TimedResult).run(suite)
     result.print_slowest()
     # A case may fail in several of its subtests, and is counted once.

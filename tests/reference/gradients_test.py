@@ -12,7 +12,7 @@ import safetensors_file
 import torch_bert
 import torch_gpt2
 import torch_llama
-from eps_run import BIN, endpoints, latest_checkpoint, summary
+from eps_run import BIN, DEVICE, endpoints, latest_checkpoint, summary
 from torch_reference import MICRO_BATCH, MICRO_BATCHES, TOLERANCE, VNODES, TorchReference
 from worker_tap import WorkerTap
 
@@ -91,7 +91,7 @@ class GradientsTest(TorchReference):
         daemon = self.process("eps_server", "--serve", self.folder, "--out", out, "--listen", "127.0.0.1:0")
         tap = WorkerTap(endpoints(daemon, out, log=self.work.out("eps_server.log"))["grpc"])
         self.addCleanup(tap.stop)
-        self.process("gpu_worker", "--connect", tap.address)
+        self.process("gpu_worker", "--connect", tap.address, *DEVICE)
         text = [vocab - 1]
         text += tap.generate(text, context)
         self.assertEqual((len(text), len(tap.logits)), (context + 1, context))
@@ -154,6 +154,13 @@ class GradientsTest(TorchReference):
         self.llama("qwen2", {
             "model_type": "qwen2", "hidden_size": 49, "num_attention_heads": 7, "num_key_value_heads": 1, "head_dim": 10,
             "intermediate_size": 67, "max_position_embeddings": 29, "vocab_size": 281})
+
+    def test_qwen2_with_yarn_and_longer_queries_and_keys(self):
+        self.llama("yarn", {
+            "model_type": "qwen2", "hidden_size": 49, "num_attention_heads": 7, "num_key_value_heads": 1, "head_dim": 14,
+            "intermediate_size": 67, "max_position_embeddings": 29, "vocab_size": 281, "rope_theta": 100.0,
+            "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "beta_fast": 4.0, "attention_factor": 1.3,
+                             "original_max_position_embeddings": 60}})
 
     def test_qwen3_with_norms_of_heads(self):
         self.llama("qwen3", {
