@@ -58,7 +58,7 @@ std::vector<std::string> RunFlags::ToArguments() const {
 }
 
 void WorkerFlags::AddTo(CLI::App& command) {
-  command.add_option("--device", device, "Each worker's device: cpu, cuda or cuda:I")
+  command.add_option("--device", device, "Each worker's device: cpu, cuda (the GPUs in turn) or cuda:I")
       ->type_name("DEVICE")
       ->capture_default_str();
   command
@@ -105,28 +105,24 @@ absl::StatusOr<worker::Profile> LoadProfile(const std::string& chosen, const std
   return profile;
 }
 
-void WorkerFlags::SetDefaultMemory(const MemoryRoom& room, int workers) {
-  if (device_memory_bytes > 0) return;
-  if (device == "cpu") {
-    device_memory_bytes = DefaultDeviceMemoryBytes(room, workers);
-  } else {
-    sharers = workers;
-  }
+void WorkerFlags::SetDefaultMemory(const MemoryRoom& room, int num_workers) {
+  workers = num_workers;
+  if (device_memory_bytes == 0 && device == "cpu") device_memory_bytes = DefaultDeviceMemoryBytes(room, workers);
 }
 
 void WorkerFlags::SetDefaultProfile(int threads_per_worker) {
   profile = worker::ChooseProfile(profile, device, threads_per_worker);
 }
 
-std::vector<std::string> WorkerFlags::ToArguments(const std::string& address, int default_threads) const {
+std::vector<std::string> WorkerFlags::ToArguments(const std::string& address, int default_threads, int turn) const {
   std::vector<std::string> arguments = {
       "--connect", address, "--device", device, "--threads", absl::StrCat(threads > 0 ? threads : default_threads)};
   if (device_memory_bytes > 0) {
     arguments.push_back("--device-memory");
     arguments.push_back(absl::StrCat(device_memory_bytes));
-  } else if (sharers > 1) {
-    arguments.push_back("--device-sharers");
-    arguments.push_back(absl::StrCat(sharers));
+  }
+  if (device != "cpu" && workers > 1) {
+    arguments.insert(arguments.end(), {"--host-workers", absl::StrCat(workers), "--host-turn", absl::StrCat(turn)});
   }
   if (host_memory_bytes > 0) arguments.insert(arguments.end(), {"--host-memory", absl::StrCat(host_memory_bytes)});
   if (!profile.empty()) arguments.insert(arguments.end(), {"--profile", profile});

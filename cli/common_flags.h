@@ -39,19 +39,18 @@ struct WorkerFlags {
   int64_t host_memory_bytes = 0;    // of each worker, for activations; 0: not given
   int threads = 0;                  // 0: not given
   std::string profile;              // what --profile says, or by SetDefaultProfile what it stands for
-  int sharers = 1;                  // of the device, by workers that have no cap; set by SetDefaultMemory
+  int workers = 1;                  // that compute with these; set by SetDefaultMemory
 
   void AddTo(CLI::App& command);
-  // The cap of each of `workers` workers where none was given, so that all that plan with it, before and after the
-  // start, plan with the same, and together for no more than there is. A GPU's memory only the worker can see: it is
-  // told how many share it.
-  void SetDefaultMemory(const MemoryRoom& room, int workers);
+  // The cap of each of `num_workers` workers where none was given, so that all that plan with it, before and after the
+  // start, plan with the same, and together for no more than there is. A GPU's memory only the worker can see.
+  void SetDefaultMemory(const MemoryRoom& room, int num_workers);
   // The profile that is kept of workers with so many threads, where none was given and one is there: the same for all that
   // plan, before and after the start.
   void SetDefaultProfile(int threads_per_worker);
 
-  // The worker's own flags, for the daemon at `address`, with `threads` where none were given.
-  std::vector<std::string> ToArguments(const std::string& address, int default_threads) const;
+  // The own flags of worker `turn`, from 0, for the daemon at `address`, with `threads` where none were given.
+  std::vector<std::string> ToArguments(const std::string& address, int default_threads, int turn) const;
 };
 
 void AddHostMemoryTo(CLI::App& command, int64_t& host_memory_bytes);

@@ -29,7 +29,7 @@ TEST(WorkerFlagsTest, WithoutACapWorkersShareHalfOfTheRoom) {
   WorkerFlags flags;
   flags.SetDefaultMemory(kRoom, 3);
   EXPECT_EQ(flags.device_memory_bytes, 2 * kGib);
-  EXPECT_THAT(flags.ToArguments("h:1", 4),
+  EXPECT_THAT(flags.ToArguments("h:1", 4, 1),
               ElementsAre("--connect", "h:1", "--device", "cpu", "--threads", "4", "--device-memory", "2147483648"));
 }
 
@@ -40,15 +40,16 @@ TEST(WorkerFlagsTest, AGivenCapIsLeftAloneAndAGpuIsSharedByItsWorkers) {
   WorkerFlags cuda = {.device = "cuda:1"};
   cuda.SetDefaultMemory(kRoom, 3);
   EXPECT_EQ(cuda.device_memory_bytes, 0);
-  EXPECT_THAT(cuda.ToArguments("h:1", 4),
-              ElementsAre("--connect", "h:1", "--device", "cuda:1", "--threads", "4", "--device-sharers", "3"));
+  EXPECT_THAT(cuda.ToArguments("h:1", 4, 2), ElementsAre("--connect", "h:1", "--device", "cuda:1", "--threads", "4",
+                                                         "--host-workers", "3", "--host-turn", "2"));
   WorkerFlags alone = {.device = "cuda"};
   alone.SetDefaultMemory(kRoom, 1);
-  EXPECT_THAT(alone.ToArguments("h:1", 4), ElementsAre("--connect", "h:1", "--device", "cuda", "--threads", "4"));
+  EXPECT_THAT(alone.ToArguments("h:1", 4, 0), ElementsAre("--connect", "h:1", "--device", "cuda", "--threads", "4"));
   WorkerFlags capped = {.device = "cuda", .device_memory_bytes = 7};
   capped.SetDefaultMemory(kRoom, 3);
-  EXPECT_THAT(capped.ToArguments("h:1", 4),
-              ElementsAre("--connect", "h:1", "--device", "cuda", "--threads", "4", "--device-memory", "7"));
+  EXPECT_THAT(capped.ToArguments("h:1", 4, 0),
+              ElementsAre("--connect", "h:1", "--device", "cuda", "--threads", "4", "--device-memory", "7",
+                          "--host-workers", "3", "--host-turn", "0"));
   WorkerFlags unknown;
   unknown.SetDefaultMemory(MemoryRoom(), 3);
   EXPECT_EQ(unknown.device_memory_bytes, 0);
@@ -59,7 +60,7 @@ TEST(WorkerFlagsTest, AllPlanWithOneProfile) {
   WorkerFlags flags;
   flags.SetDefaultProfile(2);
   EXPECT_EQ(flags.profile, worker::kNominalProfile);
-  EXPECT_THAT(flags.ToArguments("h:1", 2),
+  EXPECT_THAT(flags.ToArguments("h:1", 2, 0),
               ElementsAre("--connect", "h:1", "--device", "cpu", "--threads", "2", "--profile", "nominal"));
   flags.profile = "machine.json";
   flags.SetDefaultProfile(2);

@@ -83,7 +83,7 @@ class Server {
                .log_path = server->folder_ + "/eps_server.log",
                .signal_when_parent_dies = SIGKILL}));
     EPS_RETURN_IF_ERROR(server->WaitForEndpoint());
-    std::vector<std::string> arguments = flags.worker.ToArguments(server->address_, threads);
+    std::vector<std::string> arguments = flags.worker.ToArguments(server->address_, threads, 0);
     arguments.insert(arguments.end(), {"--token-file", server->doors_.token_file});
     EPS_ASSIGN_OR_RETURN(server->worker_, Spawn({.name = "gpu_worker",
                                                  .program = programs + "/gpu_worker",

@@ -105,7 +105,7 @@ absl::StatusOr<bool> Sitting::WaitForEndpoint() {
 }
 
 std::vector<std::string> Sitting::WorkerArguments(int worker) const {
-  std::vector<std::string> arguments = options_.worker.ToArguments(address_, options_.threads);
+  std::vector<std::string> arguments = options_.worker.ToArguments(address_, options_.threads, worker - 1);
   arguments.insert(arguments.end(), {"--token-file", doors_.token_file});
   if (options_.forward_digests) {
     arguments.insert(arguments.end(), {"--digests", ForwardDigestFile(options_.out, worker)});

@@ -70,6 +70,14 @@ DeviceBackend CudaBackend(int index) {
 
 }  // namespace
 
+DevicePlace FindPlace(const std::string& name, int turn, int workers) {
+  if (name != "cuda") return {.device = name, .sharers = workers};
+  const absl::StatusOr<int> gpus = cuda::CountGpus();
+  if (!gpus.ok() || *gpus == 0) return {.device = name, .sharers = workers};
+  const int gpu = turn % *gpus;
+  return {.device = absl::StrCat("cuda:", gpu), .sharers = (workers - gpu + *gpus - 1) / *gpus};
+}
+
 absl::StatusOr<DeviceBackend> FindDevice(const std::string& name) {
   if (name == "cpu") return CpuBackend();
   EPS_ASSIGN_OR_RETURN(const int gpu, GpuIndex(name));

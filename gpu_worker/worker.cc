@@ -94,9 +94,11 @@ absl::StatusOr<Profile> MeasureDevice(const WorkerOptions& options, const RunCon
 
 absl::Status RunWorker(const WorkerOptions& user_options) {
   WorkerOptions options = user_options;
+  const DevicePlace place = FindPlace(options.device, options.host_turn, options.host_workers);
+  options.device = place.device;
   EPS_ASSIGN_OR_RETURN(const DeviceBackend backend, FindDevice(options.device));
   if (options.device_memory_bytes == 0) {
-    EPS_ASSIGN_OR_RETURN(options.device_memory_bytes, backend.default_memory_bytes(options.device_sharers));
+    EPS_ASSIGN_OR_RETURN(options.device_memory_bytes, backend.default_memory_bytes(place.sharers));
   }
   EPS_ASSIGN_OR_RETURN(Introduction introduction, Introduce(options));
   EPS_ASSIGN_OR_RETURN(const auto page, WorkerPage::Start({.listen = options.metrics_listen,

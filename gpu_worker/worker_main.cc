@@ -84,7 +84,9 @@ int WorkerMain(int argc, char** argv, WorkerHooks hooks) {
                       ->type_name("HOST:PORT")
                       ->check(IsAddress());
   AddClientDoorFlags(app, doors);
-  app.add_option("--device", options.device, "cpu, cuda or cuda:I")->type_name("DEVICE")->capture_default_str();
+  app.add_option("--device", options.device, "cpu, cuda:I, or cuda: the first GPU, or the --host-turn's")
+      ->type_name("DEVICE")
+      ->capture_default_str();
   app.add_option("--device-memory", options.device_memory_bytes,
                  "Most device memory to use: bytes, or with KiB, MiB, GiB (default: what the plan can use, at most "
                  "half of the host's free memory on cpu, nine tenths of the GPU's on cuda)")
@@ -96,11 +98,16 @@ int WorkerMain(int argc, char** argv, WorkerHooks hooks) {
          "rather than recomputed (default: boundaries alone, whatever they take)")
       ->type_name("SIZE")
       ->transform(AsByteSize());
-  app.add_option("--device-sharers", options.device_sharers,
-                 "How many workers share the device, each with its part of the default --device-memory")
+  app.add_option("--host-workers", options.host_workers,
+                 "How many workers this host has: those on one device have a part each of the default --device-memory")
       ->type_name("N")
       ->capture_default_str()
       ->check(CLI::Range(1, 1024));
+  app.add_option("--host-turn", options.host_turn,
+                 "Which of the --host-workers this is, from 0: of --device cuda it takes this GPU, counted round")
+      ->type_name("I")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 1023));
   app.add_option("--threads", options.threads, "Threads that compute")
       ->type_name("N")
       ->capture_default_str()
@@ -155,6 +162,9 @@ int WorkerMain(int argc, char** argv, WorkerHooks hooks) {
   try {
     app.parse(argc, argv);
     if (!probe && measured_run.empty() && options.address.empty()) throw CLI::RequiredError("--connect");
+    if (options.host_turn >= options.host_workers) {
+      throw CLI::ValidationError("--host-turn", "must be below --host-workers");
+    }
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? kExitDone : kExitBadInput;
   }

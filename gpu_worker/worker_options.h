@@ -32,7 +32,8 @@ struct WorkerOptions {
   // the free memory (cpu), or of nine tenths of the GPU's (cuda).
   int64_t device_memory_bytes = 0;
   int64_t host_stash_bytes = 0;  // PlanRequest's
-  int device_sharers = 1;        // workers on this device, this one included, that were given no cap
+  int host_workers = 1;          // that were started together on this host, this one included
+  int host_turn = 0;             // which of them this one is, from 0: whose GPU is whose, and how many share one
   int threads = 1;               // that compute
   std::optional<TransportChoice> transport = std::nullopt;  // in place of the run's own
   std::string metrics_listen = "127.0.0.1:0";               // the HTTP page

@@ -15,6 +15,8 @@ namespace eps::worker::cuda {
 
 absl::Status CheckCudaIsBuilt() { return absl::OkStatus(); }
 
+absl::StatusOr<int> CountGpus() { return CountNvidiaGpus(); }
+
 absl::StatusOr<GpuInfo> ProbeNvidiaGpu(int index) {
   EPS_ASSIGN_OR_RETURN(const std::unique_ptr<GpuRuntime> runtime, NewNvidiaRuntime(index));
   EPS_ASSIGN_OR_RETURN(const GpuMemory memory, runtime->Memory());

@@ -16,6 +16,10 @@ namespace eps::worker::cuda {
 
 absl::Status CheckCudaIsBuilt();
 
+// How many GPUs this process sees.
+// Errors: FAILED_PRECONDITION no driver, or one that is too old, with what to do
+absl::StatusOr<int> CountGpus();
+
 struct GpuInfo {
   std::string model;  // as DeviceProperties::model
   GpuMemory memory;

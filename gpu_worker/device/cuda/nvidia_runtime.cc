@@ -273,7 +273,7 @@ class NvidiaRuntime : public GpuRuntime {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<GpuRuntime>> NewNvidiaRuntime(int index) {
+absl::StatusOr<int> CountNvidiaGpus() {
   EPS_RETURN_IF_ERROR(CheckDriver());
   int count = 0;
   const cudaError_t counted = cudaGetDeviceCount(&count);
@@ -281,7 +281,13 @@ absl::StatusOr<std::unique_ptr<GpuRuntime>> NewNvidiaRuntime(int index) {
     return absl::FailedPreconditionError(
         absl::StrCat("cudaGetDeviceCount: ", cudaGetErrorString(counted), "; nvidia-smi says more"));
   }
-  if (counted != cudaErrorNoDevice) EPS_RETURN_IF_ERROR(Check(counted, "cudaGetDeviceCount"));
+  if (counted == cudaErrorNoDevice) return 0;
+  EPS_RETURN_IF_ERROR(Check(counted, "cudaGetDeviceCount"));
+  return count;
+}
+
+absl::StatusOr<std::unique_ptr<GpuRuntime>> NewNvidiaRuntime(int index) {
+  EPS_ASSIGN_OR_RETURN(const int count, CountNvidiaGpus());
   if (index < 0 || index >= count) {
     return absl::NotFoundError(absl::StrCat("cuda:", index, ": this process sees ", count,
                                             " GPU(s), counted from 0 (CUDA_VISIBLE_DEVICES narrows them down)"));

@@ -8,6 +8,10 @@
 
 namespace eps::worker::cuda {
 
+// How many GPUs this process sees.
+// Errors: FAILED_PRECONDITION no driver, or one that is too old, with what to do
+absl::StatusOr<int> CountNvidiaGpus();
+
 // A GPU by CUDA's runtime, and cuBLASLt, which is loaded here: a program that links this starts without either.
 // `index`: as CUDA counts the GPUs of the process, from 0.
 //
