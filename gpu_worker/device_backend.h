@@ -22,6 +22,8 @@ struct DeviceOptions {
 
 // A kind of device. Errors are the device's own.
 struct DeviceBackend {
+  // Whether it may pin what it is told to expect copies from, which this process must have mapped writable for that.
+  bool pins_weights = false;
   // What the planner must know before there is a device.
   std::function<KernelSizes(Dtype wire)> kernels;
   std::function<absl::StatusOr<std::unique_ptr<Device>>(DeviceOptions)> create;

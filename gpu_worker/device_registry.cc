@@ -45,7 +45,8 @@ DeviceBackend CpuBackend() {
 
 DeviceBackend CudaBackend(int index) {
   const std::string name = absl::StrCat("cuda:", index);
-  return {.kernels = [](Dtype wire) { return cuda::CudaKernelSizes(wire); },
+  return {.pins_weights = true,
+          .kernels = [](Dtype wire) { return cuda::CudaKernelSizes(wire); },
           .create =
               [name, index](const DeviceOptions& options) {
                 return cuda::NewNvidiaDevice(

@@ -102,7 +102,7 @@ absl::Status Session::Connect(const DeviceBackend& backend) {
   return absl::OkStatus();
 }
 
-absl::Status Session::OpenTransport(const RelayPlan& plan) {
+absl::Status Session::OpenTransport(const RelayPlan& plan, bool pins_weights) {
   const auto on_failure = [this](absl::Status why) { LoseLink(std::move(why)); };
   const TransportChoice choice = options_.transport.value_or(attachment_.run.transport);
   if (choice != TransportChoice::kGrpc) {
@@ -113,6 +113,7 @@ absl::Status Session::OpenTransport(const RelayPlan& plan) {
                                              .worker_id = attachment_.worker_id,
                                              .model = &model_,
                                              .wire_dtype = attachment_.run.precision.wire,
+                                             .pins_weights = pins_weights,
                                              .push_bytes = attachment_.serving ? 0 : plan.host_push_bytes,
                                              .on_failure = on_failure});
     if (shared.ok()) {
@@ -163,7 +164,7 @@ absl::Status Session::Prepare(const DeviceBackend& backend) {
                         {"last_block_back_to_back", plan.last_block_is_back_to_back()},
                         {"boundary_slots", plan.boundary_slots.size()},
                         {"device_arena_bytes", plan.arena_bytes}});
-  EPS_RETURN_IF_ERROR(OpenTransport(plan));
+  EPS_RETURN_IF_ERROR(OpenTransport(plan, backend.pins_weights));
   link_.Watch(transport_.get(), control_.get());
   EPS_ASSIGN_OR_RETURN(device_, backend.create({.arena_bytes = plan.arena_bytes,
                                                 .threads = options_.threads,

@@ -74,7 +74,7 @@ class Session {
   absl::Status Follow(const Choices& choices);
   void SayReady();
   // Shared memory or gRPC, by the run's choice, or the user's.
-  absl::Status OpenTransport(const RelayPlan& plan);
+  absl::Status OpenTransport(const RelayPlan& plan, bool pins_weights);
   absl::Status Carry(const Order& order);  // no FinishOrder
   absl::Status Carry(const Assignment& assignment);
   // In a group that has ended: the daemon is told, and gives the step's vnodes out anew.

@@ -44,7 +44,7 @@ bool HasChunks(SharedMessageKind kind) {
 
 bool IsKind(uint8_t kind) {
   return (kind >= static_cast<uint8_t>(SharedMessageKind::kHello) &&
-          kind <= static_cast<uint8_t>(SharedMessageKind::kRead)) ||
+          kind <= static_cast<uint8_t>(SharedMessageKind::kHelloToPin)) ||
          (kind >= static_cast<uint8_t>(SharedMessageKind::kWelcome) &&
           kind <= static_cast<uint8_t>(SharedMessageKind::kRefused));
 }
@@ -57,7 +57,7 @@ absl::Status CheckPreamble(absl::string_view bytes) {
     return Bad("format", kFormatAt, int{format}, absl::StrCat(int{kSharedMessageFormat}));
   }
   const auto kind = Load<uint8_t>(bytes, kKindAt);
-  if (!IsKind(kind)) return Bad("kind", kKindAt, int{kind}, "1 to 5 or 17 to 23");
+  if (!IsKind(kind)) return Bad("kind", kKindAt, int{kind}, "1 to 6 or 17 to 23");
   const bool offer = kind == static_cast<uint8_t>(SharedMessageKind::kOffer);
   const auto dtype = Load<uint8_t>(bytes, kDtypeAt);
   if (offer ? !IsDtype(dtype) : dtype != 0) {

@@ -26,7 +26,7 @@ namespace eps {
 //        6      1  dtype of a contribution (Dtype's value); else 0
 //        7      1  status code of a refusal (absl::StatusCode's value); else 0
 //        8      8  incarnation of the daemon process that the worker attached to
-//       16      8  step: pull and its answer, read: the version; offer: the step; hello: the worker's id; welcome: bytes of
+//       16      8  step: pull and its answer, read: the version; offer: the step; hellos: the worker's id; welcome: bytes of
 //                  the segment of weights, published versions and all
 //       24      4  blob
 //       28      4  use
@@ -58,6 +58,7 @@ enum class SharedMessageKind : uint8_t {
   kOffer = 3,
   kChunk = 4,
   kRead = 5,
+  kHelloToPin = 6,  // as kHello, of a worker that pins the weights: its process must be able to map them writable
   // From the daemon.
   kWelcome = 17,
   kPulled = 18,

@@ -7,17 +7,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <string>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/byte_size.h"
 #include "common/base/status_macros.h"
-
-// Linux 5.1; glibc's headers have it since 2.35.
-#ifndef F_SEAL_FUTURE_WRITE
-#define F_SEAL_FUTURE_WRITE 0x0010
-#endif
 
 namespace eps {
 namespace {
@@ -49,9 +45,10 @@ absl::StatusOr<SharedSegment> SharedSegment::Create(const std::string& name, int
   const bool we_write = writer != SegmentWriter::kReceiver;
   EPS_ASSIGN_OR_RETURN(const absl::Span<std::byte> bytes, MapFile(file, num_bytes, we_write));
   SharedSegment segment(std::move(file), bytes);
-  // After the mapping, which stays writable. An older kernel does not know this seal; a peer of the same user could
-  // then write weights, as it could by other ways.
-  if (writer == SegmentWriter::kCreator) fcntl(segment.file_.get(), F_ADD_SEALS, F_SEAL_FUTURE_WRITE);
+  // Who opens it anew, by a descriptor of it, may only read it. Not F_SEAL_FUTURE_WRITE: nobody could pin it then.
+  if (writer == SegmentWriter::kCreator && fchmod(segment.file_.get(), S_IRUSR) != 0) {
+    return absl::UnimplementedError(absl::StrCat("fchmod of shared memory: ", strerror(errno)));
+  }
   if (fcntl(segment.file_.get(), F_ADD_SEALS, F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_SEAL) != 0) {
     return absl::UnimplementedError(absl::StrCat("memfd seals: ", strerror(errno)));
   }
@@ -72,6 +69,14 @@ absl::StatusOr<SharedSegment> SharedSegment::Map(FileDescriptor file, int64_t nu
   }
   EPS_ASSIGN_OR_RETURN(const absl::Span<std::byte> bytes, MapFile(file, num_bytes, writer != SegmentWriter::kCreator));
   return SharedSegment(std::move(file), bytes);
+}
+
+absl::StatusOr<FileDescriptor> SharedSegment::ReadOnlyFile() const {
+  FileDescriptor file(open(absl::StrCat("/proc/self/fd/", file_.get()).c_str(), O_RDONLY | O_CLOEXEC));
+  if (file.is_open()) return file;
+  const std::string message = absl::StrCat("shared memory, opened for reading: ", strerror(errno));
+  if (errno == EMFILE || errno == ENFILE) return absl::ResourceExhaustedError(message);
+  return absl::UnimplementedError(message);
 }
 
 void SharedSegment::LetGo(int64_t offset_bytes, int64_t num_bytes) const {

@@ -12,11 +12,13 @@
 namespace eps {
 
 // Which side writes; one that does not maps read-only. kBoth is for peers that trust each other.
+//
+// kCreator keeps mistakes out, not enemies: others of the same user are given ReadOnlyFile(), and may be given file() for a
+// reason, as a GPU's runtime pins only what its process has mapped writable.
 enum class SegmentWriter { kCreator, kReceiver, kBoth };
 
 // Memory that two processes share: a memfd of an exact size, sealed against growing, shrinking and further seals, so
-// that no peer can make an access fault. A segment that its creator alone writes is also sealed against later writable
-// mappings (F_SEAL_FUTURE_WRITE, Linux 5.1): who gets the descriptor can read and nothing else.
+// that no peer can make an access fault.
 //
 // It has no name in any file system and lives until the last process lets go of it: a reader whose peer has died still
 // reads valid memory. Huge pages where the system allows them for shared memory
@@ -38,6 +40,9 @@ class SharedSegment {
   // Read-only on the side that does not write: a store there faults.
   absl::Span<std::byte> bytes() const { return bytes_; }
   const FileDescriptor& file() const { return file_; }
+  // A descriptor of a segment of kCreator with which nothing can be written, and which gives no other that can, but to root.
+  // Errors: UNIMPLEMENTED there is no /proc · RESOURCE_EXHAUSTED too many open files
+  absl::StatusOr<FileDescriptor> ReadOnlyFile() const;
 
   // What lies there stays as it is, and is not counted as this process's resident memory any more until it is touched
   // again. Whole pages only.

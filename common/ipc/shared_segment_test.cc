@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <string>
 #include <utility>
 
 #include "common/testing/status_matchers.h"
@@ -42,12 +43,29 @@ TEST(SharedSegmentTest, WhatTheReceiverWritesTheCreatorReads) {
 TEST(SharedSegmentTest, AReaderCannotWriteInAnyWay) {
   auto created = SharedSegment::Create("test", 4096, SegmentWriter::kCreator);
   ASSERT_THAT(created, IsOk());
-  EXPECT_THAT(SharedSegment::Map(Duplicate(*created), 4096, SegmentWriter::kReceiver),
+  auto file = created->ReadOnlyFile();
+  ASSERT_THAT(file, IsOk());
+  EXPECT_THAT(SharedSegment::Map(FileDescriptor(dup(file->get())), 4096, SegmentWriter::kBoth),
               StatusIs(StatusCode::kResourceExhausted));
-  EXPECT_LT(pwrite(created->file().get(), "x", 1, 0), 0);
-  auto received = SharedSegment::Map(Duplicate(*created), 4096, SegmentWriter::kCreator);
+  EXPECT_LT(pwrite(file->get(), "x", 1, 0), 0);
+  const std::string again = "/proc/self/fd/" + std::to_string(file->get());
+  if (geteuid() != 0) {  // who may open whatever there is
+    EXPECT_FALSE(FileDescriptor(open(again.c_str(), O_RDWR | O_CLOEXEC)).is_open());
+  }
+  auto received = SharedSegment::Map(*std::move(file), 4096, SegmentWriter::kCreator);
   ASSERT_THAT(received, IsOk());
   EXPECT_NE(mprotect(received->bytes().data(), 4096, PROT_READ | PROT_WRITE), 0);
+  created->bytes()[17] = std::byte{7};
+  EXPECT_EQ(received->bytes()[17], std::byte{7});
+}
+
+TEST(SharedSegmentTest, WhoIsGivenTheCreatorsOwnFileMapsItWritable) {
+  auto created = SharedSegment::Create("test", 4096, SegmentWriter::kCreator);
+  ASSERT_THAT(created, IsOk());
+  auto received = SharedSegment::Map(Duplicate(*created), 4096, SegmentWriter::kBoth);
+  ASSERT_THAT(received, IsOk());
+  received->bytes()[17] = std::byte{7};
+  EXPECT_EQ(created->bytes()[17], std::byte{7});
 }
 
 TEST(SharedSegmentTest, NobodyChangesItsSizeOrItsSeals) {

@@ -110,8 +110,8 @@ absl::StatusOr<SharedMessage> SharedMemoryConnection::ReceiveHello() {
   }
   EPS_RETURN_IF_ERROR_WITH(packet.status(), "hello");
   EPS_ASSIGN_OR_RETURN(const SharedMessage hello, DecodeSharedMessage(packet->bytes));
-  if (hello.kind != SharedMessageKind::kHello) {
-    return Wrong("hello: kind", absl::StrCat(static_cast<int>(hello.kind)), "1: it comes first");
+  if (hello.kind != SharedMessageKind::kHello && hello.kind != SharedMessageKind::kHelloToPin) {
+    return Wrong("hello: kind", absl::StrCat(static_cast<int>(hello.kind)), "1 or 6: it comes first");
   }
   worker_ = WorkerId(hello.step);
   if (hello.incarnation != options_.incarnation) {
@@ -134,8 +134,10 @@ absl::Status SharedMemoryConnection::ShakeHands() {
                                                    .incarnation = options_.incarnation,
                                                    .step = layout_.segment_bytes(),
                                                    .offset_bytes = hello.offset_bytes});
-  EPS_RETURN_IF_ERROR(SendPacket(socket_, welcome, {options_.store->wire_segment()->file().get(), inbox_->file().get()},
-                                 absl::Now() + kHelloTime));
+  const SharedSegment& weights = *options_.store->wire_segment();
+  EPS_ASSIGN_OR_RETURN(const FileDescriptor reader, weights.ReadOnlyFile());
+  const FileDescriptor& shown = hello.kind == SharedMessageKind::kHelloToPin ? weights.file() : reader;
+  EPS_RETURN_IF_ERROR(SendPacket(socket_, welcome, {shown.get(), inbox_->file().get()}, absl::Now() + kHelloTime));
   EPS_ASSIGN_OR_RETURN(channel_, PacketChannel::Create(std::move(socket_), {.max_packet_bytes = kSharedMessageBytes,
                                                                             .max_queued = kMaxQueued}));
   MutexLock lock(mu_);

@@ -168,7 +168,7 @@ TEST_F(SharedMemoryServerTest, AWorkerGetsTheWeightsReadOnlyAndAnInboxOfItsOwn) 
   EXPECT_EQ(DecodeSharedMessage(packet->bytes)->step, layout.segment_bytes());
   EXPECT_THAT(
       SharedSegment::Map(FileDescriptor(dup(packet->files[0].get())), layout.segment_bytes(), SegmentWriter::kReceiver),
-      StatusIs(StatusCode::kResourceExhausted));  // what mmap says of a seal
+      StatusIs(StatusCode::kResourceExhausted));  // what mmap says of a file for reading
   const auto weights = SharedSegment::Map(std::move(packet->files[0]), layout.segment_bytes(), SegmentWriter::kCreator);
   ASSERT_THAT(weights, IsOk());
   const auto inbox = SharedSegment::Map(std::move(packet->files[1]), kInboxBytes, SegmentWriter::kReceiver);
@@ -191,6 +191,19 @@ TEST_F(SharedMemoryServerTest, AWorkerGetsTheWeightsReadOnlyAndAnInboxOfItsOwn) 
   Say(socket, Pull(1, 0));
   EXPECT_THAT(Hear(socket), IsOk());
   EXPECT_EQ(traffic_.pulled_bytes, model_.blob(BlobId(1)).num_elems * 2 * 3);
+}
+
+TEST_F(SharedMemoryServerTest, AWorkerThatPinsTheWeightsMayMapThemWritable) {
+  const FileDescriptor socket = Connect();
+  SharedMessage hello = Hello();
+  hello.kind = SharedMessageKind::kHelloToPin;
+  Say(socket, hello);
+  auto packet = ReceivePacket(socket, 4096, Soon());
+  ASSERT_THAT(packet, IsOk());
+  ASSERT_EQ(packet->files.size(), 2u);
+  EXPECT_THAT(SharedSegment::Map(std::move(packet->files[0]), WireLayout(model_, Dtype::kBf16).segment_bytes(),
+                                 SegmentWriter::kBoth),
+              IsOk());
 }
 
 TEST_F(SharedMemoryServerTest, AContributionInTheInboxIsTakenAndAnsweredOnce) {

@@ -156,8 +156,9 @@ class Device {
   virtual absl::StatusOr<HostMemory> NewHostMemory(int64_t num_bytes);
   // Host memory that will be copied from (CopyIn), or to (CopyOut), again and again: a device may pin it for fast copies,
   // and says what it could not pin in the log alone. Asked again for the same memory it does nothing. The memory stays
-  // mapped as long as the device lives. Its pages are of one kind: those that are copied from may be mapped for reading
-  // alone, and nothing is copied to them. May block; on any thread.
+  // mapped as long as the device lives. Its pages are of one kind: those that are copied from are written by others alone,
+  // and nothing is copied to them; a device that pins them, for which they must be mapped writable, leaves them mapped for
+  // reading. May block; on any thread.
   virtual void ExpectCopiesFrom(absl::Span<const std::byte> /*host*/) {}
   virtual void ExpectCopiesTo(absl::Span<std::byte> /*host*/) {}
 

@@ -15,6 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "common/ipc/shared_segment.h"
 #include "common/testing/status_matchers.h"
 #include "gpu_worker/device/device.h"
 #include "gtest/gtest.h"
@@ -24,20 +25,10 @@ namespace {
 
 constexpr int64_t kArenaBytes = int64_t{64} << 20;
 
-// Whole pages: nothing else lies in them.
-class Pages {
- public:
-  explicit Pages(size_t num_bytes) : storage_(num_bytes + 2 * kPageBytes), num_bytes_(num_bytes) {}
-  absl::Span<std::byte> bytes() {
-    const auto into_page = reinterpret_cast<uintptr_t>(storage_.data()) % kPageBytes;
-    return absl::MakeSpan(storage_).subspan(kPageBytes - into_page, num_bytes_);
-  }
-
- private:
-  static constexpr size_t kPageBytes = 4096;
-  std::vector<std::byte> storage_;
-  size_t num_bytes_;
-};
+// As the daemon shares it; longer mapped than the device lives.
+SharedSegment NewSharedMemory(int64_t num_bytes) {
+  return SharedSegment::Create("test", num_bytes, SegmentWriter::kBoth).value();
+}
 
 }  // namespace
 
@@ -99,7 +90,7 @@ TEST_P(DeviceConformanceTest, HostMemoryIsCopiedThroughAndMayOutliveTheDevice) {
 }
 
 TEST_P(DeviceConformanceTest, ExpectedMemoryIsCopiedFrom) {
-  Pages pages(3 * 4096 + 100);  // mapped longer than the device lives
+  const SharedSegment pages = NewSharedMemory(3 * 4096 + 100);
   const absl::Span<std::byte> weights = pages.bytes();
   for (size_t i = 0; i < weights.size(); ++i) weights[i] = static_cast<std::byte>(i * 5);
   ASSERT_OK_AND_ASSIGN(std::unique_ptr<Device> other, GetParam().make(1 << 20));
@@ -118,7 +109,7 @@ TEST_P(DeviceConformanceTest, ExpectedMemoryIsCopiedFrom) {
 }
 
 TEST_P(DeviceConformanceTest, ExpectedMemoryIsCopiedTo) {
-  Pages pages(3 * 4096 + 100);  // mapped longer than the device lives
+  const SharedSegment pages = NewSharedMemory(3 * 4096 + 100);
   const absl::Span<std::byte> inbox = pages.bytes();
   std::vector<std::byte> sent(5000);
   for (size_t i = 0; i < sent.size(); ++i) sent[i] = static_cast<std::byte>(i * 3);

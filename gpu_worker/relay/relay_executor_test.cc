@@ -1,5 +1,7 @@
 #include "gpu_worker/relay/relay_executor.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -15,7 +17,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/file_util.h"
 #include "common/choices/choices.h"
+#include "common/ipc/shared_segment.h"
 #include "common/model/layer_drop.h"
 #include "common/numeric/bf16.h"
 #include "common/numeric/fp16.h"
@@ -139,20 +143,19 @@ class DeviceWithMemoryOfItsOwn : public Device {
   DeviceProperties properties_;
 };
 
-// Whole pages: nothing else lies in them.
-class Pages {
+// Memory as a daemon shares it: written here, and mapped once more for the worker, whose device may take the permission to
+// write from its pages.
+class SharedPlace {
  public:
-  explicit Pages(size_t num_bytes)
-      : storage_(std::make_unique<std::byte[]>(num_bytes + 2 * kPageBytes)), num_bytes_(num_bytes) {}
-  absl::Span<std::byte> bytes() const {
-    const auto into_page = reinterpret_cast<uintptr_t>(storage_.get()) % kPageBytes;
-    return absl::MakeSpan(storage_.get() + kPageBytes - into_page, num_bytes_);
+  explicit SharedPlace(int64_t num_bytes)
+      : written_(SharedSegment::Create("test", num_bytes, SegmentWriter::kCreator).value()),
+        read_(SharedSegment::Map(FileDescriptor(dup(written_.file().get())), num_bytes, SegmentWriter::kBoth).value()) {
   }
+  absl::Span<std::byte> written() const { return written_.bytes(); }
+  absl::Span<std::byte> read() const { return read_.bytes(); }
 
  private:
-  static constexpr size_t kPageBytes = 4096;
-  std::unique_ptr<std::byte[]> storage_;
-  size_t num_bytes_;
+  SharedSegment written_, read_;
 };
 
 // Has the weights in memory of its own, as shared memory has: a pull waits, and whoever wants them reads them there. And
@@ -160,11 +163,11 @@ class Pages {
 class InPlaceTransport : public Transport {
  public:
   InPlaceTransport(const ModelSpec* model, Dtype wire, InProcessTransport* inner) : model_(*model), inner_(*inner) {
-    for (const BlobSpec& blob : model->blobs) places_.emplace_back(static_cast<size_t>(blob.num_elems * SizeOf(wire)));
+    for (const BlobSpec& blob : model->blobs) places_.emplace_back(blob.num_elems * SizeOf(wire));
   }
-  const std::byte* InPlace(BlobId blob, Version) const override { return Place(blob).data(); }
+  const std::byte* InPlace(BlobId blob, Version) const override { return Place(blob).read().data(); }
   absl::StatusOr<PullTiming> Await(BlobId blob, Version version) override {
-    return inner_.Pull(blob, version, model_.blob(blob).all_chunks(), Place(blob));
+    return inner_.Pull(blob, version, model_.blob(blob).all_chunks(), Place(blob).written());
   }
   absl::StatusOr<PullTiming> Pull(BlobId blob, Version version, ChunkRange chunks,
                                   absl::Span<std::byte> destination) override {
@@ -176,12 +179,12 @@ class InPlaceTransport : public Transport {
     return absl::InternalError("what is in place is not pulled");
   }
   std::optional<PushMemory> NewPushMemory(int64_t num_bytes) override {
-    outbox_.emplace_back(static_cast<size_t>(num_bytes));
-    return PushMemory{.bytes = outbox_.back().bytes(), .owner = nullptr};
+    outbox_.emplace_back(num_bytes);
+    return PushMemory{.bytes = outbox_.back().read(), .owner = nullptr};
   }
   void Push(Contribution contribution) override {
     const std::byte* payload = contribution.payload.data();
-    const absl::Span<const std::byte> last = outbox_.empty() ? absl::Span<std::byte>() : outbox_.back().bytes();
+    const absl::Span<const std::byte> last = outbox_.empty() ? absl::Span<std::byte>() : outbox_.back().read();
     if (payload < last.data() || payload + contribution.payload.size() > last.data() + last.size()) ++foreign_pushes_;
     inner_.Push(std::move(contribution));
   }
@@ -191,11 +194,11 @@ class InPlaceTransport : public Transport {
   void Cancel(absl::Status reason) override { inner_.Cancel(std::move(reason)); }
 
  private:
-  absl::Span<std::byte> Place(BlobId blob) const { return places_[static_cast<size_t>(blob.value())].bytes(); }
+  const SharedPlace& Place(BlobId blob) const { return places_[static_cast<size_t>(blob.value())]; }
 
   const ModelSpec& model_;
   InProcessTransport& inner_;
-  std::deque<Pages> places_, outbox_;
+  std::deque<SharedPlace> places_, outbox_;
   int foreign_pushes_ = 0;
 };
 

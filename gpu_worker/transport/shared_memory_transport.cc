@@ -370,10 +370,11 @@ absl::StatusOr<SharedMessage> ReadWelcome(const Packet& packet, const SharedMemo
 absl::StatusOr<std::unique_ptr<Transport>> ConnectSharedMemory(SharedMemoryTransportOptions options) {
   EPS_ASSIGN_OR_RETURN(FileDescriptor socket, ConnectLocal(options.socket_path));
   const int64_t inbox_bytes = kStagingBytes + options.push_bytes;
-  const std::string hello = EncodeSharedMessage({.kind = SharedMessageKind::kHello,
-                                                 .incarnation = options.incarnation,
-                                                 .step = options.worker_id.value(),
-                                                 .offset_bytes = inbox_bytes});
+  const std::string hello =
+      EncodeSharedMessage({.kind = options.pins_weights ? SharedMessageKind::kHelloToPin : SharedMessageKind::kHello,
+                           .incarnation = options.incarnation,
+                           .step = options.worker_id.value(),
+                           .offset_bytes = inbox_bytes});
   const absl::Time deadline = absl::Now() + kWelcomeTime;
   EPS_RETURN_IF_ERROR(SendPacket(socket, hello, {}, deadline));
   EPS_ASSIGN_OR_RETURN(Packet packet, ReceivePacket(socket, kMaxReplyBytes, deadline));
@@ -381,7 +382,8 @@ absl::StatusOr<std::unique_ptr<Transport>> ConnectSharedMemory(SharedMemoryTrans
   // The sizes are what we know from the run, whatever the daemon says.
   const WireLayout layout(*options.model, options.wire_dtype);
   EPS_ASSIGN_OR_RETURN(SharedSegment weights,
-                       SharedSegment::Map(std::move(packet.files[0]), layout.segment_bytes(), SegmentWriter::kCreator));
+                       SharedSegment::Map(std::move(packet.files[0]), layout.segment_bytes(),
+                                          options.pins_weights ? SegmentWriter::kBoth : SegmentWriter::kCreator));
   EPS_ASSIGN_OR_RETURN(SharedSegment inbox,
                        SharedSegment::Map(std::move(packet.files[1]), inbox_bytes, SegmentWriter::kReceiver));
   EPS_ASSIGN_OR_RETURN(auto channel, PacketChannel::Create(std::move(socket), {.max_packet_bytes = kMaxReplyBytes,

@@ -21,7 +21,8 @@ struct SharedMemoryTransportOptions {
   WorkerId worker_id;
   const ModelSpec* model = nullptr;  // outlives the transport
   Dtype wire_dtype = Dtype::kBf16;
-  int64_t push_bytes = 0;  // of contributions that wait for the daemon, at most: what NewPushMemory hands out
+  bool pins_weights = false;  // DeviceBackend's
+  int64_t push_bytes = 0;     // of contributions that wait for the daemon, at most: what NewPushMemory hands out
   // Called when it fails by itself, perhaps while nobody waits for it: with the first error, from any thread, once.
   std::function<void(absl::Status)> on_failure = nullptr;
 };

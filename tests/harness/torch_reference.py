@@ -103,6 +103,8 @@ class TorchReference(SystemTest):
             "depth": {"drop": {k: v for k, v in drop.items() if k != "blocks"}} if drop else None}, name=f"{self.folder.name}.json")
         out = self.work.out(f"{self.folder.name}-run")
         self.train_ok(spec, out, *args)
+        for log in (out / "logs").glob("gpu_worker-*.log"):
+            self.assertNotIn("memory_not_pinned", log.read_text())  # a device that pins nothing says nothing
         exported = self.work.out(f"{self.folder.name}-exported")
         done = run([str(EPS), "export", "--checkpoint", str(latest_checkpoint(out)), "--out", str(exported)])
         self.assertEqual(done.returncode, 0, done.stderr)

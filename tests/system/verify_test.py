@@ -52,6 +52,8 @@ class SameBitsTest(VerifyTest):
             expected["2 workers as a group"] = "skipped"
         self.assertEqual({name: variant["result"] for name, variant in variants.items()}, expected)
         for variant in variants.values():
+            if variant["result"] == "skipped":
+                continue
             self.assertEqual(variant["steps"], 2)
             self.assertEqual(variant["tensors"], next(iter(variants.values()))["tensors"])
             self.assertGreater(variant["tokens_per_second"], 0)

@@ -1,5 +1,7 @@
 #include "gpu_worker/device/cuda/host_pins.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -72,6 +74,7 @@ absl::Status HostPins::Pin(absl::Span<const std::byte> host, HostAccess access) 
   absl::Status status;
   for (const auto& [begin, end] : Claim(host)) {
     if (status.ok()) status = runtime_->RegisterHost(Bytes(begin, end), access);
+    if (status.ok() && access == HostAccess::kRead) mprotect(reinterpret_cast<void*>(begin), end - begin, PROT_READ);
     MutexLock lock(mu_);
     pieces_[begin].state = status.ok() ? State::kPinned : State::kRefused;
     settled_.NotifyAll();

@@ -32,7 +32,8 @@ class HostPins {
   HostPins& operator=(const HostPins&) = delete;
 
   // Pins the pages of `host` that were not seen before; a page keeps the access that it was first seen with. Returns
-  // once those that another thread is pinning are settled too.
+  // once those that another thread is pinning are settled too. kRead: pages that are pinned are mapped for reading alone
+  // from then on; their pins outlast the permission that they needed.
   // Errors: the first of the runtime's; what comes behind it stays as it is
   absl::Status Pin(absl::Span<const std::byte> host, HostAccess access) ABSL_LOCKS_EXCLUDED(mu_);
   // `host` in parts, in order, each of which one copy may take: it lies in one registration, or outside of all.

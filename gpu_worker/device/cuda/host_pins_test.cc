@@ -1,5 +1,9 @@
 #include "gpu_worker/device/cuda/host_pins.h"
 
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <thread>
@@ -51,6 +55,33 @@ TEST(HostPinsTest, EveryPageIsPinnedOnce) {
   EXPECT_OK(pins.Pin(At(0, 20 * kPage), kRead));
   EXPECT_OK(pins.Pin(At(5, 0), kRead));
   EXPECT_EQ(pins.pinned_bytes(), 20 * kPage);
+}
+
+// Whether the system may write there for us; a store of our own would end the test.
+bool IsWritable(std::byte* at) {
+  const int zeros = open("/dev/zero", O_RDONLY | O_CLOEXEC);
+  const bool written = read(zeros, at, 1) == 1;
+  close(zeros);
+  return written;
+}
+
+TEST(HostPinsTest, PagesThatAreReadAreLeftForReadingAlone) {
+  void* base = mmap(nullptr, 3 * kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(base, MAP_FAILED);
+  auto* memory = static_cast<std::byte*>(base);
+  {
+    HostPins pins(NewEmulatedRuntime(GridOrder::kForward));
+    EXPECT_OK(pins.Pin(absl::MakeConstSpan(memory, kPage), kRead));
+    EXPECT_OK(pins.Pin(absl::MakeConstSpan(memory + kPage, kPage), HostAccess::kReadWrite));
+    EXPECT_FALSE(IsWritable(memory));
+    EXPECT_TRUE(IsWritable(memory + kPage));
+    EXPECT_TRUE(IsWritable(memory + 2 * kPage));
+    // What could not be written from the start cannot be pinned, and is left as it is.
+    ASSERT_EQ(mprotect(memory + 2 * kPage, kPage, PROT_READ), 0);
+    EXPECT_FALSE(pins.Pin(absl::MakeConstSpan(memory + 2 * kPage, kPage), kRead).ok());
+    EXPECT_EQ(pins.pinned_bytes(), 2 * kPage);
+  }
+  munmap(base, 3 * kPage);
 }
 
 TEST(HostPinsTest, ALargeRangeIsPinnedInPieces) {

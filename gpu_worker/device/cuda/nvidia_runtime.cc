@@ -144,11 +144,10 @@ class NvidiaRuntime : public GpuRuntime {
   void FreeHost(void* memory) override {
     if (Use().ok()) cudaFreeHost(memory);
   }
-  absl::Status RegisterHost(absl::Span<const std::byte> pages, HostAccess access) override {
+  absl::Status RegisterHost(absl::Span<const std::byte> pages, HostAccess) override {
     EPS_RETURN_IF_ERROR(Use());
-    // Memory that is mapped for reading alone, as the daemon's is, can be registered only so.
-    const unsigned flags = access == HostAccess::kRead ? cudaHostRegisterReadOnly : cudaHostRegisterDefault;
-    return Check(cudaHostRegister(const_cast<std::byte*>(pages.data()), pages.size(), flags), "cudaHostRegister");
+    return Check(cudaHostRegister(const_cast<std::byte*>(pages.data()), pages.size(), cudaHostRegisterDefault),
+                 "cudaHostRegister");
   }
   void UnregisterHost(absl::Span<const std::byte> pages) override {
     if (Use().ok()) cudaHostUnregister(const_cast<std::byte*>(pages.data()));

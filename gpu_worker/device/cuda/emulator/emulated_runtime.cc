@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <iterator>
 #include <map>
 #include <memory>
@@ -91,6 +92,19 @@ class EmulatedEvent {
   std::chrono::steady_clock::time_point time_ ABSL_GUARDED_BY(mu_);
 };
 
+// False for pages of which some may only be read. Those that nothing is mapped at pass: tests pin addresses.
+bool IsMappedWritable(absl::Span<const std::byte> pages) {
+  const auto begin = reinterpret_cast<uintptr_t>(pages.data()), end = begin + pages.size();
+  std::ifstream maps("/proc/self/maps");
+  uintptr_t first = 0, last = 0;
+  char dash = 0;
+  std::string access, rest;
+  while (maps >> std::hex >> first >> dash >> last >> access && std::getline(maps, rest)) {
+    if (first < end && last > begin && access[1] != 'w') return false;
+  }
+  return true;
+}
+
 class EmulatedRuntime : public GpuRuntime {
  public:
   EmulatedRuntime(GridOrder order, EmulatedTraits traits) : order_(order), traits_(std::move(traits)) {}
@@ -138,6 +152,8 @@ class EmulatedRuntime : public GpuRuntime {
     const auto next = pinned_.lower_bound(pages.data());
     EPS_CHECK(next == pinned_.end() || next->first >= pages.data() + pages.size());
     EPS_CHECK(next == pinned_.begin() || std::prev(next)->first + std::prev(next)->second.num_bytes <= pages.data());
+    if (!IsMappedWritable(pages))
+      return absl::InternalError("memory that is mapped for reading alone cannot be pinned");
     if (static_cast<int64_t>(pages.size()) > traits_.most_pinned_bytes - pinned_bytes_) {
       return NoMorePinned();
     }
