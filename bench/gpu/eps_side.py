@@ -10,6 +10,7 @@ import urllib.request
 from pathlib import Path
 
 import eps_run
+import processes
 from part_report import Failed
 
 # Two weight slots: with more, some layers are still there on the way back, and models.pulled_bytes does not hold.
@@ -17,6 +18,8 @@ CHOICES = {"relay": {"weight_slots": 2}, "resident": {"resident": True}, "keep":
 # The first steps load code, register memory (two versions of each blob), and touch what was only promised.
 WARM_UP = 3
 MOST_SECONDS = 900  # for one run: what takes longer hangs
+PLAN_SECONDS = 60  # for one plan
+INTERRUPT_SECONDS = 4  # for a run to end when it is asked to
 
 
 @dataclasses.dataclass
@@ -25,6 +28,7 @@ class Place:
     folder: Path
     device: str
     tokens: Path  # uint16
+    log: Path = None  # takes what the programs of all runs logged
     number: int = 0
 
 
@@ -43,11 +47,12 @@ def run_spec(place, model, batch, choice, steps, algorithms="FIRST"):
     return path
 
 
-def plan(place, model, batch, choice="relay", cap=None):
+def plan(place, model, batch, choice="relay", cap=None, deadline=float("inf")):
     """What `eps plan` says, with `host_total_bytes`, the daemon's and the worker's; None, and why, if nothing fits."""
     spec = run_spec(place, model, batch, choice, steps=1)
     cap_flags = ["--device-memory", str(cap)] if cap else []
-    done = eps_run.run([str(eps_run.EPS), "plan", "--run", str(spec), "--device", place.device, "--json", *cap_flags])
+    done = processes.run([eps_run.EPS, "plan", "--run", spec, "--device", place.device, "--json", *cap_flags],
+                         min(deadline, time.monotonic() + PLAN_SECONDS))
     if done.returncode == 3:
         return None, done.stderr.strip()
     if done.returncode != 0:
@@ -76,18 +81,19 @@ def counters(address):
 
 def interrupt(process):
     """At once, without a checkpoint: the second signal does that."""
+    until = time.monotonic() + INTERRUPT_SECONDS
     for _ in range(2):
-        if process.poll() is None:
-            process.send_signal(signal.SIGINT)
-            time.sleep(0.5)
-    process.communicate()
+        process.signal(signal.SIGINT)
+        if process.wait(time.monotonic() + 0.5):
+            return
+    process.wait(until)
 
 
 def watch(process, out, deadline):
     """Until it ends or the time is over. The daemon's counters, each time that a step was committed, and when the first
     was, time.monotonic()'s."""
     samples, seen, first_at = [], 0, None
-    while process.poll() is None and time.monotonic() < deadline:
+    while process.returncode is None and time.monotonic() < deadline:
         steps = eps_run.committed_steps(out)
         if steps > seen:
             seen = steps
@@ -108,10 +114,44 @@ def per_step(samples, name):
     return (later[-1][name] - later[0][name]) / (later[-1]["steps"] - later[0]["steps"])
 
 
-def outside_bytes(out):
-    """What the device's libraries hold beside the arena, as the worker logged it."""
-    found = re.search(r"device_outside_bytes=(\d+)", (out / "logs/gpu_worker-1.log").read_text())
-    return int(found.group(1)) if found else None
+def worker_logs(out):
+    """Of each worker of a run."""
+    return [path.read_text(errors="replace") for path in sorted(Path(out).glob("logs/gpu_worker-*.log"))]
+
+
+def keep_logs(log, name, out):
+    """Behind those that are there: folders of runs are removed, and a machine may be seen once."""
+    if log is not None:
+        with open(log, "a") as file:
+            for path in sorted(Path(out).glob("logs/*.log")):
+                file.write(f"==== {name}: {path.name}\n{path.read_text(errors='replace')}")
+
+
+def outside_bytes(log):
+    """What the device's libraries hold beside the arena, as the worker logged it last: attention's workspace comes with
+    the first pass."""
+    found = re.findall(r"device_outside_bytes=(\d+)", log)
+    return int(found[-1]) if found else None
+
+
+def not_pinned(log):
+    """In words, of memory that copies cannot reach directly; "" if all was pinned."""
+    lines = re.findall(r" memory_not_pinned bytes=(\d+)(.*)", log)
+    if not lines:
+        return ""
+    return (f"memory_not_pinned: {len(lines)} times, {sum(int(num_bytes) for num_bytes, _ in lines)} bytes; "
+            f"the first:{lines[0][1]}")
+
+
+def plain_attention(log):
+    """In words, of attention that was not the library's, and why; "" if all was."""
+    lines = re.findall(r" (attention_by_plain_kernel|attention_is_plain_and_slow) (.*)", log)
+    return f"{lines[0][0]}: {lines[0][1]}" if lines else ""
+
+
+def uses_fused_attention(log):
+    """Whether the library planned any; an emulator's device has no library that would say so."""
+    return " attention_planned " in log or 'device_model="cuda emulated, fused attention"' in log
 
 
 def train(place, model, batch, choice, cap, deadline, measured=6, algorithms="FIRST"):
@@ -119,12 +159,17 @@ def train(place, model, batch, choice, cap, deadline, measured=6, algorithms="FI
     spec = run_spec(place, model, batch, choice, WARM_UP + measured, algorithms)
     out = place.folder / f"out-{place.number}"
     start = time.monotonic()
-    process = eps_run.start_train(spec, out, "--device", place.device, "--device-memory", cap)
-    samples, first_at = watch(process, out, min(deadline, start + MOST_SECONDS))
-    if process.poll() is None:
-        interrupt(process)
-    elif process.returncode != 0:
-        raise Failed(f"eps train: {process.communicate()[1].strip()[-500:]}")
+    command = eps_run.train_command(spec, out, "--device", place.device, "--device-memory", cap)
+    try:
+        with processes.Process(command) as process:
+            samples, first_at = watch(process, out, min(deadline, start + MOST_SECONDS))
+            if process.returncode is None:
+                interrupt(process)
+            elif process.returncode != 0:
+                raise Failed(f"eps train: {process.stderr().strip()[-500:]}")
+    finally:
+        keep_logs(place.log, f"{model.name}, {choice}, {batch}", out)
+    log = "".join(worker_logs(out))
     text = (out / "metrics.jsonl").read_text() if (out / "metrics.jsonl").exists() else ""
     steps = [json.loads(line) for line in text.splitlines() if line.endswith("}")]
     late = steps[WARM_UP:]
@@ -137,7 +182,8 @@ def train(place, model, batch, choice, cap, deadline, measured=6, algorithms="FI
             "step_seconds": statistics.median(seconds), "all_step_seconds": [step["step_seconds"] for step in steps],
             "waits": waits, "wait_fraction": sum(waits.values()),
             "device_cap_bytes": cap, "device_peak_bytes": late[-1]["device_peak_bytes"],
-            "device_outside_bytes": outside_bytes(out),
+            "device_outside_bytes": outside_bytes(log),
+            "not_pinned": not_pinned(log), "plain_attention": plain_attention(log),
             "counted_pulled_bytes": per_step(samples, "pulled_bytes"),
             "counted_pushed_bytes": per_step(samples, "pushed_bytes"),
             "start_seconds": first_at - start - steps[0]["step_seconds"] if first_at else None,

@@ -4,7 +4,6 @@ import dataclasses
 import json
 import os
 import random
-import subprocess
 import sys
 import time
 from array import array
@@ -14,17 +13,20 @@ import eps_run
 import eps_side
 import gpu_machine
 import models
+import processes
 from eps_side import recomputed_share
 from models import Batch, Ceilings
-from part_report import Failed, Outcome, Part, seconds_until
+from part_report import Failed, Outcome, Part
 from tables import (GIB, compared, curve_table, gib, link_tables, memory_rows, memory_said, memory_table, share,
                     speed_table, update_table)
 
 HERE = Path(__file__).resolve().parent
-WHOLE_DEVICE = 120 * GIB  # a cap for what is to lie on the device whole
+WHOLE_DEVICE = 120 * GIB  # a cap for what is to lie on the device whole, where that is free
+FREE_SHARE = 0.95  # of the device's free memory: CUDA's context and the libraries lie beside the cap
 HOST_SPARE = 4 * GIB  # of DRAM, for the system and what has no plan
 CURVE = (8, 1, 4, 2, 16)  # micro-batches, the most telling ones first
 BATCHES = (32, 64, 128, 256)  # sequences, of L2L's table (arXiv:2002.05645)
+OUR_SHARE = 0.4  # of the time that is left, for a run of ours: one that hangs leaves the rest to the others
 
 
 def tail_json(text):
@@ -32,13 +34,20 @@ def tail_json(text):
     return json.loads(text.strip().splitlines()[-1])
 
 
-class Bench:
-    """What the parts have in common. `links`: gpu_ceilings' last line, `update`: update_bench's; {} until measured."""
+def share_of_time(deadline, part):
+    now = time.monotonic()
+    return now + part * (deadline - now)
 
-    def __init__(self, folder, device, tiny, host_bytes, rounds, python, ceilings=None):
+
+class Bench:
+    """What the parts have in common. `links`: gpu_ceilings' last line, `update`: update_bench's; {} until measured.
+    `log` takes what the programs of all runs log."""
+
+    def __init__(self, folder, device, tiny, host_bytes, rounds, python, ceilings=None, log=None):
         self.device, self.tiny, self.host_bytes, self.rounds, self.python = device, tiny, host_bytes, rounds, python
         self.links, self.update = (ceilings or {}).get("links", {}), (ceilings or {}).get("update", {})
-        self.place = eps_side.Place(Path(folder), device, Path(folder) / "tokens.bin")
+        self.place = eps_side.Place(Path(folder), device, Path(folder) / "tokens.bin", log)
+        self.slow = []  # why the figures of this part are not those of a machine as it should be
 
     def need_tokens(self):
         """Random ones, which every model here may have."""
@@ -63,15 +72,25 @@ class Bench:
     def cap(self, num_bytes):
         return (64 << 20) if self.tiny else num_bytes
 
+    def largest_cap(self, num_bytes):
+        """At most so much of the device, and what is free of it; and in words, which of the two."""
+        free = gpu_machine.free_device_bytes(self.device)
+        if free is None:
+            return self.cap(num_bytes), f"cap {gib(self.cap(num_bytes)):.3g} GiB (what is free is not known)"
+        cap = self.cap(min(num_bytes, int(FREE_SHARE * free)))
+        share_of = "" if cap == num_bytes else f"{FREE_SHARE} of "
+        return cap, f"cap {gib(cap):.3g} GiB ({share_of}{gib(free):.1f} GiB that are free)"
+
     # ---- Both sides ----
 
     def eps(self, model, batch, choice, cap, deadline, measured=6, algorithms="FIRST"):
         """A run, with what its plan says and what follows from both."""
-        planned, why = eps_side.plan(self.place, model, batch, choice, cap)
+        planned, why = eps_side.plan(self.place, model, batch, choice, cap, deadline)
         if planned is None:
             raise Failed(f"{choice}: {why}")
         self.need_tokens()
         got = eps_side.train(self.place, model, batch, choice, cap, deadline, measured, algorithms)
+        self.slow += filter(None, (got["not_pinned"], got["plain_attention"]))
         got["recomputed"] = recomputed_share(planned, model, batch)
         got["host_planned_bytes"] = planned["host_total_bytes"]
         rate = models.model_operations(model, 1) * got["tokens_per_second"]
@@ -81,19 +100,17 @@ class Bench:
     def torch(self, model, batch, variants, deadline, measured=6):
         """What torch_side says; its variants by name. A process that is out of time leaves those it had."""
         self.need_tokens()
-        seconds = seconds_until(deadline)
         command = [self.python, HERE / "torch_side.py", "--device", self.device.partition(":")[0],
                    "--tokens", self.place.tokens, "--layers", model.layers, "--d-model", model.d,
                    "--heads", model.heads, "--context", model.context, "--vocab", model.vocab,
                    "--micro-batches", batch.micro_batches, "--micro-batch", batch.micro_batch,
                    "--steps", measured, "--warm-up", eps_side.WARM_UP,
-                   "--variants", variants, "--seconds", 0.8 * seconds]
+                   "--variants", variants, "--seconds", max(1.0, 0.8 * (deadline - time.monotonic()))]
         try:
-            done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=seconds,
-                                  env=gpu_machine.OWN_ENVIRONMENT)
+            done = processes.run(command, deadline, env=gpu_machine.OWN_ENVIRONMENT)
             out, failed = done.stdout, done.returncode != 0 and done.stderr.strip()[-300:]
-        except subprocess.TimeoutExpired as error:
-            out, failed = (error.stdout or b"").decode(), f"ended after {seconds:.0f} s"
+        except processes.OutOfTime as error:
+            out, failed = error.stdout, str(error)
         lines = [json.loads(line) for line in out.splitlines() if line.startswith("{") and line.endswith("}")]
         found = {line["variant"]: line for line in lines if "variant" in line}
         for name in variants.split(","):
@@ -109,44 +126,56 @@ class Bench:
     # ---- Parts ----
 
     def measure_ceilings(self, deadline):
-        tables, left_out = [], []
-        if self.device.startswith("cuda"):
-            index = self.device.partition(":")[2] or "0"
-            done = eps_run.run([str(eps_run.BIN / "gpu_ceilings"), "--device", index],
-                               timeout=seconds_until(deadline))
-            if done.returncode != 0:
-                raise Failed(f"gpu_ceilings: {done.stderr.strip()}")
-            self.links = tail_json(done.stdout)
-            tables += link_tables(self.links)
-        else:
-            left_out.append("no link and no products: the device is the processor")
-        program = eps_run.BIN / "update_bench"
-        if program.exists():
-            cores = len(os.sched_getaffinity(0))
-            millions = 10 if self.tiny else 500
-            done = eps_run.run([str(program), "--threads", str(cores), "--millions", str(millions)])
-            if done.returncode != 0:
-                raise Failed(f"update_bench: {done.stderr.strip()}")
-            self.update = tail_json(done.stdout)
-            tables.append(update_table(self.update))
-        else:
-            left_out.append(f"no update: {program} is not there")
+        tables, left_out, errors = [], [], []
+        for measure, until in ((self.measure_links, share_of_time(deadline, 0.7)), (self.measure_update, deadline)):
+            try:
+                measured, why = measure(until)
+                tables += measured
+                left_out += why
+            except Failed as error:  # the other is still worth knowing
+                errors.append(str(error))
         c = self.ceilings
         said = [f"bf16 products {c.flops / 1e12:.0f} TFLOP/s" if c.flops else "",
                 f"in {c.in_alone_bytes / 1e9:.1f} GB/s ({c.in_bytes / 1e9:.1f} beside out {c.out_bytes / 1e9:.1f})"
                 if c.in_bytes else "",
                 f"update {c.parameters_updated / 1e9:.2f} G parameters/s, {self.update['ratio']:.2f} of its byte floor"
                 if c.parameters_updated else "", *left_out]
-        return Outcome("; ".join(filter(None, said)), tables, {"links": self.links, "update": self.update})
+        outcome = Outcome("; ".join(filter(None, [*errors, *said])), tables,
+                          {"links": self.links, "update": self.update})
+        if errors:
+            raise Failed(outcome.said, outcome)
+        return outcome
+
+    def measure_links(self, deadline):
+        """Its tables, and what is left out."""
+        if not self.device.startswith("cuda"):
+            return [], ["no link and no products: the device is the processor"]
+        done = processes.run([eps_run.BIN / "gpu_ceilings", "--device", self.device.partition(":")[2] or "0"], deadline)
+        if done.returncode != 0:
+            raise Failed(f"gpu_ceilings: {done.stderr.strip()[-500:]}")
+        self.links = tail_json(done.stdout)
+        return link_tables(self.links), []
+
+    def measure_update(self, deadline):
+        program = eps_run.BIN / "update_bench"
+        if not program.exists():
+            return [], [f"no update: {program} is not there"]
+        done = processes.run([program, "--threads", len(os.sched_getaffinity(0)),
+                              "--millions", 10 if self.tiny else 500], deadline)
+        if done.returncode != 0:
+            raise Failed(f"update_bench: {done.stderr.strip()[-500:]}")
+        self.update = tail_json(done.stdout)
+        return [update_table(self.update)], []
 
     def compare(self, model, batch, cap, variants):
         def run(deadline):
             m = self.model(model)
             rounds, errors = {"relay": [], "resident": []}, []
             for _ in range(self.rounds):  # in turn, as a machine may drift
-                for choice, limit in (("relay", cap), ("resident", WHOLE_DEVICE)):
+                for choice, limit in (("relay", self.cap(cap)), ("resident", self.largest_cap(WHOLE_DEVICE)[0])):
                     try:
-                        rounds[choice].append(self.eps(m, batch, choice, self.cap(limit), deadline))
+                        until = share_of_time(deadline, OUR_SHARE / self.rounds)
+                        rounds[choice].append(self.eps(m, batch, choice, limit, until))
                     except Failed as error:  # the other sides are still worth knowing
                         errors.append(f"{choice}: {error}")
             torch = self.torch(m, batch, variants, deadline)
@@ -157,7 +186,7 @@ class Bench:
             ratios = {f"relay_to_{name}": share(speed(middle.get("relay")), speed(other))
                       for name, other in (("resident", middle.get("resident")), ("torch", best))}
             names = {"relay": f"relay, cap {gib(self.cap(cap)):.3g} GiB", "resident": "everything resident"}
-            outcome = Outcome("; ".join([*errors, *compared(middle, best, ratios)]),
+            outcome = Outcome("; ".join([*errors, *compared(middle, best, ratios, torch)]),
                               [speed_table(m, batch, {names[name]: got for name, got in middle.items()}, torch)],
                               {**ratios, "rounds": rounds, "torch": torch})
             if errors:
@@ -172,7 +201,7 @@ class Bench:
         for micro_batches in CURVE:
             batch = self.batch(micro_batches, 4)
             tokens = batch.tokens(m)
-            planned, why = eps_side.plan(self.place, m, batch, "relay", self.cap(16 * GIB))
+            planned, why = eps_side.plan(self.place, m, batch, "relay", self.cap(16 * GIB), deadline)
             if planned is None or planned["host_total_bytes"] + HOST_SPARE > self.host_bytes:
                 host = why or (f"needs {gib(planned['host_total_bytes']):.0f} GiB of host memory, and "
                                f"{gib(HOST_SPARE):.0f} for the rest; there are {gib(self.host_bytes):.0f}")
@@ -203,21 +232,23 @@ class Bench:
         return Outcome(said, [curve_table(m, points, left_out)], {"points": points, "left_out": left_out})
 
     def kept(self, deadline):
-        """7 B under 80 GiB: nothing is recomputed."""
+        """7 B under 80 GiB, or what is free: nothing is recomputed."""
         m = self.model(models.GPT_7B)
-        cap = self.cap(80 * GIB)
-        fits = lambda n: eps_side.plan(self.place, m, self.batch(n, 4), "keep", cap)[0] is not None  # noqa: E731
+        cap, cap_said = self.largest_cap(80 * GIB)
+
+        def fits(micro_batches):
+            return eps_side.plan(self.place, m, self.batch(micro_batches, 4), "keep", cap, deadline)[0] is not None
+
         micro_batches = models.largest_that_fits(fits, 16)
         if micro_batches == 0:
-            raise Failed("not even one micro-batch is kept whole under the cap")
+            raise Failed(f"{cap_said}: not even one micro-batch is kept whole under it")
         batch = self.batch(micro_batches, 4)
         got = self.eps(m, batch, "keep", cap, deadline, measured=3)
-        said = (f"nothing recomputed, {got['tokens_per_step']:,} tokens a step: "
+        said = (f"{cap_said}: nothing recomputed, {got['tokens_per_step']:,} tokens a step: "
                 f"{got['tokens_per_second']:,.0f} tokens/s"
                 + (f", {got['utilisation']:.1%} of the bf16 peak (goal 70%)" if got["utilisation"] else "")
                 + f", waits {got['wait_fraction']:.1%}")
-        return Outcome(said, [speed_table(m, batch, {f"relay, cap {gib(cap):.3g} GiB, all kept": got}, None)],
-                       {"kept": got})
+        return Outcome(said, [speed_table(m, batch, {f"relay, {cap_said}, all kept": got}, None)], {"kept": got})
 
     def memory(self, deadline):
         """BERT-Large at equal batch: the device's memory, and speed."""
@@ -229,7 +260,7 @@ class Bench:
             until = now + (deadline - now) / (len(sizes) - i)
             batch = self.batch(sequences // 32, 32)
             try:
-                ours = self.eps(m, batch, "relay", self.cap(2 * GIB), until, measured=3)
+                ours = self.eps(m, batch, "relay", self.cap(2 * GIB), share_of_time(until, OUR_SHARE), measured=3)
             except Failed as error:
                 errors.append(f"batch {sequences}: {error}")
                 continue
@@ -245,11 +276,11 @@ class Bench:
 
     def exact_bits(self, deadline):
         """What it costs that products keep to the library's first algorithm, and not to the fastest of the day."""
-        m, batch = self.model(models.BERT_LARGE), self.batch(4, 32)
+        m, batch, cap = self.model(models.BERT_LARGE), self.batch(4, 32), self.largest_cap(WHOLE_DEVICE)[0]
         rounds = {"FIRST": [], "FASTEST": []}
         for _ in range(max(2, self.rounds)):  # in turn, as a machine may drift
             for algorithms, runs in rounds.items():
-                runs.append(self.eps(m, batch, "resident", self.cap(WHOLE_DEVICE), deadline, algorithms=algorithms))
+                runs.append(self.eps(m, batch, "resident", cap, deadline, algorithms=algorithms))
         middle = {name: sorted(runs, key=lambda got: got["tokens_per_second"])[len(runs) // 2]
                   for name, runs in rounds.items()}
         ratio = share(middle["FIRST"]["tokens_per_second"], middle["FASTEST"]["tokens_per_second"])
@@ -263,7 +294,7 @@ class Bench:
         deep = lambda layers: dataclasses.replace(base, layers=layers, name=f"{layers} layers")  # noqa: E731
 
         def fits(layers):
-            planned, _ = eps_side.plan(self.place, deep(layers), batch, "relay", cap)
+            planned, _ = eps_side.plan(self.place, deep(layers), batch, "relay", cap, deadline)
             return planned is not None and planned["host_total_bytes"] + HOST_SPARE <= self.host_bytes
 
         m = deep(models.largest_that_fits(fits, 8 if self.tiny else 256))
@@ -276,20 +307,39 @@ class Bench:
                 f"{got['loss_first']:.3f} -> {got['loss_last']:.3f}")
         return Outcome(said, [speed_table(m, batch, {f"relay, cap {gib(cap):.3g} GiB": got}, None)], {"largest": got})
 
+    def with_warnings(self, run):
+        """`run`, whose outcome begins with what made it slow, if anything did."""
+        def told(outcome):
+            if not self.slow:
+                return outcome
+            warning = "NOT AS IT SHOULD BE: " + "; ".join(dict.fromkeys(self.slow))
+            tables = [dataclasses.replace(table, notes=[f"**{warning}**", *table.notes]) for table in outcome.tables]
+            return dataclasses.replace(outcome, said=f"{warning}; {outcome.said}", tables=tables)
+
+        def run_and_tell(deadline):
+            self.slow = []
+            try:
+                return told(run(deadline))
+            except Failed as error:
+                outcome = told(dataclasses.replace(error.outcome or Outcome(""), said=str(error)))
+                raise Failed(outcome.said, outcome) from None
+        return run_and_tell
+
     def parts(self):
         quick = "compiled,eager,compiled+checkpoint,eager+offload"
         every = "eager,compiled,whole,compiled+autocast,eager+checkpoint,compiled+checkpoint,compiled+offload"
-        about = lambda seconds: 20 if self.tiny else seconds  # noqa: E731
         bert, gpt = self.batch(4, 32), self.batch(4, 8)
-        return [
-            Part("ceilings", self.measure_ceilings, about(30)),
-            Part("bert-large", self.compare(models.BERT_LARGE, bert, 8 * GIB, quick), about(80)),
-            Part("gpt-1.3b", self.compare(models.GPT_1B, gpt, 8 * GIB, quick), about(110)),
-            Part("bert-large-every-way", self.compare(models.BERT_LARGE, bert, 8 * GIB, every), about(150), False),
-            Part("gpt-1.3b-every-way", self.compare(models.GPT_1B, gpt, 8 * GIB, every), about(200), False),
-            Part("exact-bits", self.exact_bits, about(80), False),
-            Part("memory", self.memory, about(200), False),
-            Part("gpt-7b", self.curve, about(100), False),
-            Part("gpt-7b-80gib", self.kept, about(100), False),
-            Part("largest", self.largest, about(120), False),
+        parts = [
+            Part("ceilings", self.measure_ceilings, 30),
+            Part("bert-large", self.compare(models.BERT_LARGE, bert, 8 * GIB, quick), 80),
+            Part("gpt-1.3b", self.compare(models.GPT_1B, gpt, 8 * GIB, quick), 100),
+            Part("bert-large-every-way", self.compare(models.BERT_LARGE, bert, 8 * GIB, every), 150, False),
+            Part("gpt-1.3b-every-way", self.compare(models.GPT_1B, gpt, 8 * GIB, every), 200, False),
+            Part("exact-bits", self.exact_bits, 80, False),
+            Part("memory", self.memory, 200, False),
+            Part("gpt-7b", self.curve, 100, False),
+            Part("gpt-7b-80gib", self.kept, 100, False),
+            Part("largest", self.largest, 120, False),
         ]
+        return [dataclasses.replace(part, run=self.with_warnings(part.run),
+                                    about_seconds=20 if self.tiny else part.about_seconds) for part in parts]

@@ -24,7 +24,7 @@ def gib(num_bytes):
 
 # ---- In words ----
 
-def compared(middle, best, ratios):
+def compared(middle, best, ratios, torch):
     if relay := middle.get("relay"):
         yield f"relay in {gib(relay['device_cap_bytes']):.3g} GiB {relay['tokens_per_second']:,.0f} tokens/s"
         if ratios["relay_to_resident"]:
@@ -33,7 +33,8 @@ def compared(middle, best, ratios):
             yield f"{ratios['relay_to_torch']:.3f} of PyTorch's best, {best['variant']} (goal 1.0)"
         yield f"waits {relay['wait_fraction']:.1%} (goal below 5%)"
     if not best:
-        yield "PyTorch ran in no way"
+        name, variant = next(iter(torch["variants"].items()))
+        yield f"PyTorch ran in no way ({name}: {variant['error']})"
 
 
 # ---- Tables ----

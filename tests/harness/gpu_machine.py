@@ -1,13 +1,21 @@
-"""Where the programs are that tests/gpu/run and bench/gpu/run start, and which GPU they find. Imported before eps_run.
+"""Where the programs are that tests/gpu/run and bench/gpu/run start, which GPU they find, and which of NVIDIA's
+libraries. Imported before eps_run.
 
 A bundle (tests/gpu/make_bundle) lies as the tree does, with the programs in bin/ and libraries that a machine may lack
 in lib/; in the tree, ./build --gpu-bundle makes them in out/gpu/bin.
 """
 
+import glob
+import json
 import os
+import re
 import shutil
-import subprocess
+import sys
+import time
 from pathlib import Path
+
+import processes
+from part_report import Failed
 
 ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(os.environ.get("EPS_BIN") or next(
@@ -17,35 +25,145 @@ os.environ["EPS_BIN"] = str(BIN)
 if (ROOT / "lib").is_dir():
     os.environ["LD_LIBRARY_PATH"] = ":".join(filter(None, (str(ROOT / "lib"), os.environ.get("LD_LIBRARY_PATH"))))
 
+# What the device loads at run time, and the function that tells its version: major * 10000 + minor * 100 + patch.
+LIBRARIES = {"cuBLASLt": ("libcublasLt.so.13", "cublasLtGetVersion"), "cuDNN": ("libcudnn.so.9", "cudnnGetVersion"),
+             "NCCL": ("libnccl.so.2", "ncclGetVersion")}
+PROBE_SECONDS = 100  # the first load of the libraries, hundreds of MB each, from a cold disk
+ASK_SECONDS = 20
+
+# As each library is loaded: "VERSION, FILE", or why it is not.
+LOAD_LIBRARIES = """
+import ctypes, json, sys
+said = {}
+for label, (name, function) in json.loads(sys.argv[1]).items():
+    try:
+        library = ctypes.CDLL(name)
+        get = getattr(library, function)
+        if label == "NCCL":
+            number = ctypes.c_int()
+            get(ctypes.byref(number))
+            version = number.value
+        else:
+            get.restype = ctypes.c_size_t
+            version = get()
+        files = [line.split()[-1] for line in open("/proc/self/maps") if name in line]
+        said[label] = f"{version // 10000}.{version // 100 % 100}.{version % 100}, {files[0] if files else name}"
+    except Exception as error:
+        said[label] = f"not loaded: {error}"
+print(json.dumps(said))
+"""
+
 
 class CannotRun(Exception):
     """The machine lacks what is needed; says what."""
 
 
-def probe(device):
-    """What the device is, as a worker names it."""
+def ask(python, program, *args, env=None):
+    """What a short Python program prints, as JSON; None if it fails."""
     try:
-        done = subprocess.run([str(BIN / "gpu_worker"), "--probe", "--device", device], capture_output=True, text=True,
-                              timeout=120)
-    except FileNotFoundError:
-        raise CannotRun(f"{BIN}/gpu_worker is not there; ./build --gpu-bundle makes it") from None
+        done = processes.run([python, "-c", program, *args], time.monotonic() + ASK_SECONDS, env=env)
+        return json.loads(done.stdout)
+    except (Failed, ValueError):
+        return None
+
+
+def python_with_torch():
+    """The first of this Python, others of PATH, and environments in their usual places that has PyTorch; else this."""
+    environments = [os.environ.get(name, "") for name in ("VIRTUAL_ENV", "CONDA_PREFIX")]
+    pythons = [sys.executable, shutil.which("python3"), shutil.which("python"),
+               *(f"{folder}/bin/python3" for folder in environments if folder),
+               *sorted(glob.glob("/opt/*/.venv/bin/python3") + glob.glob("/opt/*/bin/python3")), "/usr/bin/python3"]
+    has_torch = "import importlib.util, json; print(json.dumps(importlib.util.find_spec('torch') is not None))"
+    for python in dict.fromkeys(filter(None, pythons)):
+        if os.access(python, os.X_OK) and ask(python, has_torch, env=OWN_ENVIRONMENT):
+            return python
+    return sys.executable
+
+
+def wheel_folders(pythons):
+    """Where wheels of NVIDIA's have put libraries: nvidia/*/lib beside these Pythons' packages."""
+    found = []
+    for python in dict.fromkeys(pythons):
+        paths = ask(python, "import json, sys; print(json.dumps(sys.path))", env=OWN_ENVIRONMENT) or []
+        for path in filter(None, paths):
+            found += sorted(glob.glob(f"{glob.escape(path)}/nvidia/*/lib"))
+    return list(dict.fromkeys(found))
+
+
+def system_folders():
+    """Where the machine has any of the libraries outside of Python: as ldconfig knows, and in the toolkit, in the order
+    in which the device looks there."""
+    names = [name for name, _ in LIBRARIES.values()]
+    folders = []
+    if ldconfig := shutil.which("ldconfig", path=f"{os.environ.get('PATH', '')}:/sbin:/usr/sbin"):
+        try:
+            known = processes.run([ldconfig, "-p"], time.monotonic() + ASK_SECONDS, env=OWN_ENVIRONMENT).stdout
+            folders = [str(Path(file).parent) for name, file in re.findall(r"^\s+(\S+) .*=> (\S+)$", known, re.M)
+                       if name in names]
+        except Failed:
+            pass
+    toolkits = [f"{root}/lib64" for root in (os.environ.get("CUDA_PATH"), "/usr/local/cuda") if root]
+    folders += [folder for folder in toolkits if any(Path(folder, name).exists() for name in names)]
+    return list(dict.fromkeys(folders))
+
+
+def use_libraries_of(python):
+    """All that is started from now on finds NVIDIA's libraries also where only a Python has them: the one with PyTorch,
+    or python3. LD_LIBRARY_PATH comes before the system's folders; these are named in it, so that theirs are taken where
+    both have them."""
+    wheels = wheel_folders([python, shutil.which("python3") or sys.executable])
+    if wheels:
+        given = os.environ.get("LD_LIBRARY_PATH", "").split(":")
+        os.environ["LD_LIBRARY_PATH"] = ":".join(dict.fromkeys(filter(None, [*given, *system_folders(), *wheels])))
+
+
+def libraries():
+    """Of each of LIBRARIES, which one is loaded, by name."""
+    return ask(sys.executable, LOAD_LIBRARIES, json.dumps(LIBRARIES)) or {"libraries": "not known"}
+
+
+def probe(device):
+    """What the device is, as a worker names it, and what it warns of."""
+    worker = BIN / "gpu_worker"
+    if not worker.exists():
+        raise CannotRun(f"{worker} is not there; ./build --gpu-bundle makes it")
+    try:
+        done = processes.run([worker, "--probe", "--device", device], time.monotonic() + PROBE_SECONDS)
+    except Failed as error:
+        raise CannotRun(str(error)) from None
     if done.returncode != 0:
         raise CannotRun(done.stderr.strip())
-    return done.stdout.strip()
+    return done.stdout.strip(), re.findall(r" WARNING (.*)", done.stderr)
 
 
-def machine():
-    """Of the host, and what nvidia-smi says of its GPUs."""
-    said = {"cores": os.cpu_count(), "dram_gib": round(host_bytes() / 2**30, 1)}
-    if shutil.which("nvidia-smi") is None:
-        return {**said, "nvidia-smi": "not found"}
-    fields = "name,driver_version,memory.total,pcie.link.gen.current,pcie.link.width.current"
-    done = subprocess.run(["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader"], capture_output=True,
-                          text=True, timeout=60)
+def ask_nvidia_smi(fields, *args):
+    """{field: value} of the first GPU that it names; {} if it cannot be asked."""
+    if (program := shutil.which("nvidia-smi")) is None:
+        return {}
+    try:
+        done = processes.run([program, f"--query-gpu={fields}", "--format=csv,noheader,nounits", *args],
+                             time.monotonic() + ASK_SECONDS, env=OWN_ENVIRONMENT)
+    except Failed:
+        return {}
     values = [value.strip() for value in done.stdout.partition("\n")[0].split(",")]
-    return {**said, **dict(zip(fields.split(","), values))}
+    names = fields.split(",")
+    return dict(zip(names, values)) if done.returncode == 0 and len(values) == len(names) else {}
+
+
+def machine(host_bytes):
+    """Of the host, and what nvidia-smi says of its first GPU."""
+    said = ask_nvidia_smi("name,driver_version,memory.total,pcie.link.gen.current,pcie.link.width.current")
+    return {"cores": len(os.sched_getaffinity(0)), "host_gib": round(host_bytes / 2**30, 1),
+            "python": ".".join(map(str, sys.version_info[:3])), **(said or {"nvidia-smi": "not there"})}
+
+
+def free_device_bytes(device):
+    """What nobody holds of a GPU's memory; None where that is not known."""
+    kind, _, index = device.partition(":")
+    said = ask_nvidia_smi("memory.free", f"--id={index or 0}").get("memory.free", "") if kind == "cuda" else ""
+    return int(said) * 2**20 if said.isdigit() else None
 
 
 def host_bytes():
-    """The machine's memory."""
+    """What the system says that the machine has: MemTotal. Where memory is added on demand, that may start small."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

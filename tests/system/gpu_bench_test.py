@@ -4,19 +4,24 @@ import contextlib
 import io
 import json
 import os
+import signal
 import sys
 import time
+from unittest import mock
 
+import eps_run
 from eps_run import BIN, ROOT, ByHandTest, SystemTest, measures_the_process, run
 
+os.environ.setdefault("EPS_BIN", str(BIN))  # or gpu_machine would choose
 sys.path.insert(0, str(ROOT / "bench/gpu"))
 
 import eps_side  # noqa: E402
 import models  # noqa: E402
 import part_report  # noqa: E402
+import parts  # noqa: E402
 import tables  # noqa: E402
 from models import Batch, Ceilings, Model  # noqa: E402
-from part_report import Failed, Outcome, Part, Table  # noqa: E402
+from part_report import Failed, Outcome, Part, Progress, Table  # noqa: E402
 
 SMALL = Model("small", 3, 64, 4, 32, 257)
 # Of a machine that never was: what is measured on a GPU alone is to be reported all the same.
@@ -123,6 +128,57 @@ class EpsSideTest(ByHandTest):
         with self.assertRaisesRegex(Failed, "has 1 tokens"):
             eps_side.train(place, SMALL, Batch(2, 2), "relay", 64 << 20, time.monotonic() + 60)
 
+    LOG = ("T INFO worker_ready worker=1 device_outside_bytes=33554432 host_bytes=1\n"
+           "T WARNING memory_not_pinned bytes=4096 cost=slow error=no\n"
+           'T INFO attention_by_plain_kernel B=2 why="no engine"\n'
+           "T WARNING memory_not_pinned bytes=96 cost=slow error=no\n"
+           "T INFO device_memory_grew device_outside_bytes=300000000\n")
+
+    def test_what_a_worker_logs(self):
+        self.assertEqual(eps_side.outside_bytes(self.LOG), 300000000)  # the last: attention's workspace comes late
+        self.assertIsNone(eps_side.outside_bytes(""))
+        self.assertEqual(eps_side.not_pinned(self.LOG),
+                         "memory_not_pinned: 2 times, 4192 bytes; the first: cost=slow error=no")
+        self.assertEqual(eps_side.plain_attention(self.LOG), 'attention_by_plain_kernel: B=2 why="no engine"')
+        self.assertEqual((eps_side.not_pinned(""), eps_side.plain_attention("")), ("", ""))
+
+    def test_what_makes_a_part_slow_is_said_first(self):
+        bench = parts.Bench(self.work.path, "cpu", True, 0, 1, sys.executable)
+        table = Table("Speeds", ["a"], [[1.5]])
+        figures = {"not_pinned": "memory_not_pinned: 2 times", "plain_attention": ""}
+
+        def measure(_):
+            bench.slow += filter(None, figures.values())
+            return Outcome("fast", [table])
+
+        def fail(_):
+            raise Failed("failed", measure(_))
+
+        outcome = bench.with_warnings(measure)(0)
+        self.assertEqual(outcome.said, "NOT AS IT SHOULD BE: memory_not_pinned: 2 times; fast")
+        self.assertIn("NOT AS IT SHOULD BE", outcome.tables[0].notes[0])
+        with self.assertRaisesRegex(Failed, "NOT AS IT SHOULD BE: memory_not_pinned: 2 times; failed"):
+            bench.with_warnings(fail)(0)
+        self.assertEqual(bench.with_warnings(lambda _: Outcome("fast"))(0).said, "fast")
+
+    @measures_the_process
+    def test_a_run_that_does_not_end_when_asked_is_killed(self):
+        """A daemon that is stopped keeps `eps train` waiting."""
+        place = self.place()
+
+        def stop(process, out, deadline):
+            found = watch(process, out, deadline)
+            for daemon in eps_run.children(process.pid, "eps_server"):
+                os.kill(daemon, signal.SIGSTOP)
+                self.stopped = daemon
+            return found
+
+        watch, start = eps_side.watch, time.monotonic()
+        with mock.patch.object(eps_side, "watch", stop):
+            eps_side.train(place, SMALL, Batch(2, 2), "relay", 64 << 20, time.monotonic() + 3, measured=10**6)
+        self.assertLess(time.monotonic() - start, 3 + eps_side.INTERRUPT_SECONDS + 5)
+        self.gone([self.stopped], timeout=5)
+
     def test_a_step_pulls_and_pushes_what_the_arithmetic_says(self):
         steps, place = 3, self.place()
         spec = eps_side.run_spec(place, SMALL, Batch(2, 2), "relay", steps)
@@ -165,11 +221,66 @@ class PartReportTest(SystemTest):
         self.assertAlmostEqual(until[1], 15, delta=1)
         self.assertGreater(until[2], 1e6)
 
+    def test_a_part_keeps_out_of_the_time_of_those_behind_it(self):
+        until = []
+        told = lambda deadline: until.append(deadline - time.monotonic()) or "done"  # noqa: E731
+        self.run_parts([Part("first", told, 10), Part("last", told, 80)], 100)
+        self.assertAlmostEqual(until[0], 20, delta=1)
+        self.assertAlmostEqual(until[1], 100, delta=1)
+
+    def test_a_part_that_has_pieces_begins_with_less_time(self):
+        _, parts, said = self.run_parts([Part("whole", lambda _: "done", 100),
+                                         Part("pieces", lambda _: Outcome("one", state="partly"), 100, in_pieces=True)],
+                                        50)
+        self.assertEqual((parts["whole"]["state"], parts["pieces"]["state"]), ("skipped", "partly"))
+        self.assertIn("partly: pieces\n1 passed, 0 failed, 1 skipped", said)
+        self.assertIn("planned: whole 100 s, pieces 100 s; 200 s, and 50 s are left", said)
+
+    def test_the_report_is_there_while_parts_run(self):
+        seen, progress = [], Progress()
+
+        def look(_):
+            progress.say("half | of\nit")
+            seen.append(json.loads((self.work.out("report") / "report.json").read_text())["parts"])
+            seen.append((self.work.out("report") / "report.md").read_text())
+            return "done"
+
+        self.run_parts([Part("first", lambda _: Outcome("done", figures={"odd": Batch}), 1),
+                        Part("second", look, 1, progress=progress)], 0)
+        self.assertEqual({name: part["state"] for name, part in seen[0].items()},
+                         {"first": "passed", "second": "running"})
+        self.assertIn("| second | running | half \\| of it |", seen[1])
+
+    def test_an_interrupted_part_says_what_it_had(self):
+        progress = Progress()
+
+        def interrupted(_):
+            progress.say("half of it")
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(5)
+
+        parts = [Part("first", lambda _: "done", 1), Part("second", interrupted, 1, progress=progress),
+                 Part("third", lambda _: "done", 1)]
+        with part_report.signals_interrupt():
+            failed, said, _ = self.run_parts(parts, 0)
+        self.assertEqual(failed, 2)
+        self.assertEqual([part["state"] for part in said.values()], ["passed", "interrupted", "not reached"])
+        self.assertEqual(said["second"]["said"], "SIGTERM: half of it")
+        self.assertNotEqual(signal.getsignal(signal.SIGTERM), signal.SIG_IGN)
+
+    def test_a_report_that_cannot_be_written_ends_nothing(self):
+        report = part_report.Report(self.work.out("report"), "a device", {})
+        report.out = self.work.path / "nowhere"
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()) as said:
+            self.assertEqual(part_report.run_parts([Part("part", lambda _: "done", 1)], report, 0), 0)
+        self.assertIn("nowhere", said.getvalue())
+
     def test_a_part_that_fails_keeps_what_it_found(self):
         def fail(_):
             raise Failed("too slow", Outcome("", [Table("Speeds", ["a"], [[1.5]])], {"speed": 1.5}))
 
-        failed, parts, _ = self.run_parts([Part("part", fail, 1), Part("other", lambda _: 1 / 0, 1)], 0)
+        with contextlib.redirect_stderr(io.StringIO()):
+            failed, parts, _ = self.run_parts([Part("part", fail, 1), Part("other", lambda _: 1 / 0, 1)], 0)
         self.assertEqual(failed, 2)
         self.assertEqual((parts["part"]["state"], parts["part"]["speed"]), ("failed", 1.5))
         self.assertEqual(parts["part"]["said"], "too slow")

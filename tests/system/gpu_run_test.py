@@ -1,0 +1,320 @@
+"""tests/gpu/run without a GPU: what its parts say of programs that pass, fail, hang or are not there, and whether the
+bits of the emulated device are compared."""
+
+import argparse
+import importlib.machinery
+import importlib.util
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from fnmatch import fnmatchcase
+from unittest import mock
+
+import eps_run
+from eps_run import BIN, ROOT, SystemTest, measures_the_process
+
+os.environ.setdefault("EPS_BIN", str(BIN))  # or gpu_machine would choose
+sys.path[:0] = [str(ROOT / folder) for folder in ("bench/gpu", "tests/gpu")]
+
+import bits  # noqa: E402
+import conformance  # noqa: E402
+import gpu_machine  # noqa: E402
+import parts  # noqa: E402
+import processes  # noqa: E402
+from part_report import Failed, Progress  # noqa: E402
+
+DEVICE_SOURCES = ROOT / "gpu_worker/device"
+
+# What gpu_conformance and compute-sanitizer print, in short.
+SUITE = """#!/bin/bash
+dtype="${1##*/}"
+echo "[==========] Running 2 tests from 1 test suite."
+echo "[ RUN      ] Gpu/DeviceConformanceTest.First/$dtype"
+echo "[       OK ] Gpu/DeviceConformanceTest.First/$dtype (1 ms)"
+echo "[ RUN      ] Gpu/DeviceConformanceTest.Second/$dtype"
+"""
+SECOND_PASSES = 'echo "[       OK ] Gpu/DeviceConformanceTest.Second/$dtype (1 ms)"\n'
+SANITIZER = """#!/bin/bash
+tool="$2"
+for last; do :; done
+"""
+
+
+def load_run():
+    """tests/gpu/run, as a module."""
+    loader = importlib.machinery.SourceFileLoader("gpu_run", str(ROOT / "tests/gpu/run"))
+    module = importlib.util.module_from_spec(importlib.util.spec_from_loader("gpu_run", loader))
+    loader.exec_module(module)
+    return module
+
+
+def soon(seconds):
+    return time.monotonic() + seconds
+
+
+class Scripts(SystemTest):
+    def script(self, name, text):
+        path = self.work.path / name
+        path.write_text(text)
+        path.chmod(0o755)
+        return path
+
+
+class ConformanceTest(Scripts):
+    def conformance(self, suite, seconds=20):
+        with mock.patch.object(conformance, "SUITE", suite):
+            return conformance.conformance(self.work.path, soon(seconds))
+
+    def test_cases_that_are_sanitized_are_there(self):
+        names = [name for path in DEVICE_SOURCES.glob("*conformance*.cc")
+                 for name in re.findall(r"^TEST_P\(DeviceConformanceTest, (\w+)\)", path.read_text(), re.M)]
+        self.assertGreater(len(names), 50)
+        for pattern in conformance.SANITIZED:
+            self.assertTrue([name for name in names if fnmatchcase(name, pattern)], pattern)
+        for kernel in ("ActivationBackward", "Swiglu", "RmsNorm", "Rotary", "Embedding", "LayerNorm", "CrossEntropy",
+                       "ColumnSum", "AttentionDrops"):
+            self.assertIn(kernel, conformance.SANITIZED_FILTER)
+        self.assertIn("*.AttentionDrops*/Bf16", conformance.SANITIZED_FILTER.split(":"))
+
+    def test_dtypes_are_those_of_the_suite(self):
+        text = (DEVICE_SOURCES / "cuda/gpu_conformance.cc").read_text()
+        self.assertEqual(sorted(re.findall(r'ConformanceParam\{\s*"(\w+)"', text)), sorted(conformance.DTYPES))
+
+    def test_all_cases_pass(self):
+        said = self.conformance(self.script("suite", SUITE + SECOND_PASSES))
+        self.assertEqual(said, "; ".join(f"{dtype}: 2 of 2 passed" for dtype in conformance.DTYPES))
+        self.assertIn("First/Fp16", (self.work.path / "conformance-Fp16.log").read_text())
+
+    def test_a_case_that_hangs_is_named_with_those_that_passed(self):
+        start = time.monotonic()
+        with self.assertRaisesRegex(Failed, "Fp16: 1 of 2 passed, Second/Fp16 was running, ended after") as raised:
+            self.conformance(self.script("suite", SUITE + f'[ "$dtype" = Fp16 ] && sleep 60\n{SECOND_PASSES}'), 2)
+        self.assertIn("Bf16: 2 of 2 passed", str(raised.exception))
+        self.assertLess(time.monotonic() - start, 20)
+
+    def test_a_case_that_fails_is_run_once_more_alone(self):
+        fails = 'echo "[  FAILED  ] Gpu/DeviceConformanceTest.Second/$dtype, where GetParam() = $dtype"; exit 1\n'
+        with self.assertRaises(Failed) as raised:
+            self.conformance(self.script("suite", f'{SUITE}[ $dtype = Tf32 ] || {{ {SECOND_PASSES} exit; }}\n{fails}'))
+        said = str(raised.exception)
+        self.assertIn("Bf16: 2 of 2 passed", said)
+        self.assertIn("Tf32: 1 of 2 passed, 1 failed: Second/Tf32", said)
+        self.assertIn("once more, alone: 1 of 2 passed, 1 failed: Second/Tf32", said)
+
+    def test_a_suite_that_dies_or_has_no_cases_or_is_not_there_fails(self):
+        with self.assertRaisesRegex(Failed, r"Fp32: 1 of 2 passed, Second/Fp32 was running, ended with -?\d+: .*First"):
+            self.conformance(self.script("suite", SUITE + "kill -SEGV $$\n"))
+        with self.assertRaisesRegex(Failed, "no case is there"):
+            self.conformance(self.script("suite", '#!/bin/bash\necho "[==========] Running 0 tests from 0 suites."\n'))
+        with self.assertRaisesRegex(Failed, "cannot be started"):
+            self.conformance(self.work.path / "nothing")
+
+
+class SanitizerTest(Scripts):
+    def sanitizer(self, tool, text, seconds=20):
+        program = self.script("compute-sanitizer", SANITIZER + text)
+        suite = self.script("suite", SUITE + SECOND_PASSES)
+        with mock.patch.object(conformance, "SUITE", suite), \
+                mock.patch.object(conformance, "find_sanitizer", lambda: str(program)):
+            return conformance.sanitizer(tool, self.work.path, soon(seconds))
+
+    def test_its_options_and_its_summary(self):
+        text = (f'echo "$@" >>{self.work.path}/args\n{self.work.path}/suite "$last"\n'
+                'echo "========= ERROR SUMMARY: 0 errors"\n')
+        self.assertEqual(self.sanitizer("memcheck", text), "ERROR SUMMARY: 0 errors; 2 of 2 passed")
+        self.sanitizer("racecheck", text)
+        memcheck, racecheck = (self.work.path / "args").read_text().splitlines()
+        self.assertIn("--tool memcheck --error-exitcode 9 --report-api-errors no ", memcheck)
+        self.assertIn("--kernel-name kernel_substring=eps ", racecheck)
+        self.assertIn("--gtest_filter=*.ActivationBackwardAgrees*/Bf16:", racecheck)
+
+    def test_without_a_filter_that_it_rejects(self):
+        said = self.sanitizer("racecheck", 'case "$*" in *--kernel-name*) echo "unrecognised option"; exit 1;; esac\n'
+                              f'{self.work.path}/suite "$last"\necho "========= RACECHECK SUMMARY: 0 hazards"\n')
+        self.assertIn("RACECHECK SUMMARY: 0 hazards; 2 of 2 passed; without --kernel-name", said)
+        self.assertIn("unrecognised option", said)
+
+    def test_a_machine_that_refuses_it(self):
+        outcome = self.sanitizer("memcheck", 'echo "========= Error: Device not supported"; exit 1\n')
+        self.assertEqual(outcome.state, "skipped")
+
+    def test_out_of_time_it_says_how_far_it_came(self):
+        outcome = self.sanitizer("memcheck", f'{self.work.path}/suite "$last"\nsleep 60\n', 2)
+        self.assertEqual((outcome.state, outcome.said), ("partly", "nothing found: 2 of 2 passed, when time was up"))
+        found = "========= Invalid __global__ write of size 4 bytes"
+        with self.assertRaisesRegex(Failed, "Invalid __global__ write of size 4 bytes; 2 of 2 passed"):
+            self.sanitizer("memcheck", f'{self.work.path}/suite "$last"\necho "{found}"\nsleep 60\n', 2)
+
+    def test_what_it_finds_fails(self):
+        with self.assertRaisesRegex(Failed, "ended with 9: Error: Race reported"):
+            self.sanitizer("racecheck", f'{self.work.path}/suite "$last"\n'
+                           'echo "========= Error: Race reported between Write and Read"; exit 9\n')
+        with self.assertRaisesRegex(Failed, "ran no case"):
+            self.sanitizer("racecheck", 'echo "[==========]"; echo "========= RACECHECK SUMMARY: 0 hazards"\n')
+
+
+class BitsTest(SystemTest):
+    PLANNED = "... INFO attention_planned B=2 T=128\n"
+    PLAIN = '... INFO attention_by_plain_kernel B=2 why="no engine"\n'
+    FUSED = bits.Setting("BF16", "fused")
+
+    def test_fused_attention_is_seen_in_the_log(self):
+        runs = bits.Runs("cuda:0", True, None, soon(1))
+        self.addCleanup(runs.work.remove)
+        runs.check_log(self.FUSED, self.PLANNED)
+        runs.check_log(bits.Setting("BF16", "plain"), self.PLAIN)
+        for log, why in ((self.PLAIN, "no engine"), ("", "does not say why"),
+                         ('... WARNING attention_is_plain_and_slow why="no cuDNN"\n', "no cuDNN")):
+            with self.assertRaisesRegex(Failed, f"attention was not fused: .*{why}"):
+                runs.check_log(self.FUSED, log)
+        with self.assertRaisesRegex(Failed, "memory_not_pinned: 1 times, 4096 bytes; the first: cost=slow"):
+            runs.check_log(self.FUSED, self.PLANNED + "... WARNING memory_not_pinned bytes=4096 cost=slow\n")
+
+    def test_what_differs_fails_and_what_was_not_reached_does_not(self):
+        want = bits.Got("hash", [3.0, 2.0])
+        got = {(self.FUSED, "relay"): want, (self.FUSED, "kept"): bits.Got("hash", [3.0, 2.0]),
+               (self.FUSED, "resident"): bits.Got(not_reached="it was over before")}
+        outcome, wrong = bits.told([self.FUSED], got)
+        self.assertFalse(wrong)
+        self.assertEqual(outcome.state, "partly")
+        self.assertIn("the same bits as by relay: BF16 fused kept. not reached: BF16 fused resident (it was over "
+                      "before), two workers, killed and resumed", outcome.said)
+        got[self.FUSED, "two workers"] = bits.Got("other", [3.0, 2.5])
+        got[self.FUSED, "killed and resumed"] = bits.Got(failed="ended with 1")
+        outcome, wrong = bits.told([self.FUSED], got)
+        self.assertTrue(wrong)
+        self.assertIn("two workers: other bits than by relay: the loss of step 1 is the first that differs",
+                      outcome.said)
+        self.assertIn("killed and resumed: ended with 1", outcome.said)
+        self.assertEqual(outcome.tables[0].rows,
+                         [["BF16 fused", "ran", "the same", "not reached", "OTHER BITS", "failed"]])
+
+    def emulated(self):
+        if not (BIN / "gpu_worker_emulated").exists():
+            self.skipTest(f"{BIN}/gpu_worker_emulated is not built (./build --test-programs)")
+        programs = self.work.path / "bin"
+        programs.mkdir()
+        for program, place in {"eps": "eps", "eps_server": "eps_server", "gpu_worker_emulated": "gpu_worker"}.items():
+            shutil.copy(BIN / program, programs / place)
+        return mock.patch.object(eps_run, "EPS", programs / "eps")
+
+    @measures_the_process
+    def test_on_the_emulated_device(self):
+        said = []
+        progress = Progress()
+        progress.changed = said.append
+        with self.emulated():
+            outcome = bits.bits("cuda:0", True, self.work.path / "runs.log", progress, soon(120), [self.FUSED], 2)
+        self.assertEqual(outcome.said, "the same bits as by relay: BF16 fused kept, resident, two workers, killed and "
+                                       "resumed")
+        self.assertEqual((outcome.state, len(said)), ("passed", 5))
+        self.assertIn("run_resumed", (self.work.path / "runs.log").read_text())
+
+    @measures_the_process
+    def test_it_keeps_to_its_time(self):
+        with self.emulated():
+            start = time.monotonic()
+            outcome = bits.bits("cuda:0", False, None, Progress(), soon(6), [self.FUSED], 2)  # would take minutes
+        self.assertLess(time.monotonic() - start, 15)
+        self.assertEqual(outcome.state, "partly")
+        self.assertEqual(outcome.said, "not reached: BF16 fused")
+
+
+class MachineTest(Scripts):
+    def test_libraries_of_wheels_come_last(self):
+        site = self.work.path / "site"
+        for name in ("cudnn", "cu13"):
+            (site / f"nvidia/{name}/lib").mkdir(parents=True)
+        python = self.script("python", f"#!/bin/bash\nPYTHONPATH={site} exec {sys.executable} \"$@\"\n")
+        wheels = [str(site / "nvidia/cu13/lib"), str(site / "nvidia/cudnn/lib")]
+        self.assertEqual(gpu_machine.wheel_folders([python]), wheels)
+        with mock.patch.dict(os.environ, {"LD_LIBRARY_PATH": "/own/lib:/given"}), \
+                mock.patch.object(gpu_machine, "system_folders", lambda: ["/system"]):
+            gpu_machine.use_libraries_of(python)
+            self.assertEqual(os.environ["LD_LIBRARY_PATH"].split(":")[:5], ["/own/lib", "/given", "/system", *wheels])
+        self.assertEqual(gpu_machine.wheel_folders([self.work.path / "no-python"]), [])
+
+    def test_libraries_are_named_with_their_versions_or_why_not(self):
+        self.assertEqual(set(gpu_machine.libraries()), set(gpu_machine.LIBRARIES))
+
+    def test_a_cap_of_what_is_free(self):
+        bench = parts.Bench(self.work.path, "cuda:0", False, 0, 1, sys.executable)
+        for free, cap, said in ((79 << 30, int(0.95 * (79 << 30)), "cap 75 GiB (0.95 of 79.0 GiB that are free)"),
+                                (139 << 30, 80 << 30, "cap 80 GiB (139.0 GiB that are free)"),
+                                (None, 80 << 30, "cap 80 GiB (what is free is not known)")):
+            with mock.patch.object(gpu_machine, "free_device_bytes", lambda _, free=free: free):
+                self.assertEqual(bench.largest_cap(80 << 30), (cap, said))
+
+    def test_a_probe_that_cannot_run(self):
+        with mock.patch.object(gpu_machine, "BIN", self.work.path):
+            with self.assertRaisesRegex(gpu_machine.CannotRun, "gpu_worker is not there"):
+                gpu_machine.probe("cuda:0")
+            self.script("gpu_worker", "#!/bin/bash\necho 'a GPU'; echo 'T WARNING attention_is_plain why=x' >&2\n")
+            self.assertEqual(gpu_machine.probe("cuda:0"), ("a GPU", ["attention_is_plain why=x"]))
+            self.script("gpu_worker", "#!/bin/bash\nsleep 60\n")
+            with mock.patch.object(gpu_machine, "PROBE_SECONDS", 0.5):
+                with self.assertRaisesRegex(gpu_machine.CannotRun, "was ended after"):
+                    gpu_machine.probe("cuda:0")
+
+
+class ProcessesTest(Scripts):
+    def test_what_a_process_started_ends_with_it(self):
+        """As `eps train` starts its own: each leads a process group, and one does not listen."""
+        program = self.script("program", f"#!/bin/bash\nset -m\n(trap '' TERM HUP INT; exec sleep 60) &\n"
+                                         f"echo $! >{self.work.path}/pid\nwait\n")
+        with self.assertRaises(processes.OutOfTime):
+            processes.run([program], soon(1))
+        child = int((self.work.path / "pid").read_text())
+        self.gone([child], timeout=5)
+
+    def test_a_child_that_is_left_holds_nobody_up(self):
+        start = time.monotonic()
+        done = processes.run(["/bin/bash", "-c", "sleep 60 & echo said"], soon(30))
+        self.assertEqual((done.returncode, done.stdout), (0, "said\n"))
+        self.assertLess(time.monotonic() - start, 10)
+
+
+class RunTest(Scripts):
+    def test_what_runs_by_default_ends_within_eight_minutes(self):
+        run = load_run()
+        args = argparse.Namespace(out=self.work.path, tiny=False)
+        planned = run.parts_of(args, parts.Bench(self.work.path, "cuda:0", False, 0, 1, sys.executable))
+        seconds = sum(part.about_seconds for part in planned if part.by_default)
+        self.assertLessEqual(seconds + run.START_SECONDS, run.MOST_SECONDS)
+        self.assertLess(run.MOST_SECONDS, 8 * 60)
+
+    @measures_the_process
+    def test_a_signal_leaves_a_report_and_no_process(self):
+        out = self.work.out("report")
+        process = subprocess.Popen([str(ROOT / "bench/gpu/run"), "--device", "cpu", "--tiny", "--out", str(out),
+                                    "--python", "/usr/bin/python3"], stdout=subprocess.PIPE, text=True)
+        self.addCleanup(process.kill)
+        timer = threading.Timer(60, process.kill)
+        timer.start()
+        for line in process.stdout:
+            if line.startswith("ceilings: "):
+                break
+        deadline, workers = soon(30), []
+        while not workers and time.monotonic() < deadline:
+            for eps in eps_run.children(process.pid, "eps"):
+                workers = [pid for pid in processes.in_session(eps) if pid != eps][1:]
+            time.sleep(0.01)
+        self.assertTrue(workers)
+        process.send_signal(signal.SIGTERM)
+        said = process.stdout.read()
+        self.assertEqual(process.wait(30), 1)
+        timer.cancel()
+        process.stdout.close()
+        self.gone(workers, timeout=5)
+        states = {name: part["state"] for name, part in json.loads((out / "report.json").read_text())["parts"].items()}
+        self.assertEqual(states["ceilings"], "passed")
+        self.assertEqual(states["bert-large"], "interrupted")
+        self.assertEqual(states["gpt-1.3b"], "not reached")
+        self.assertIn("| bert-large | interrupted | SIGTERM", (out / "report.md").read_text())
+        self.assertIn("1 passed, 2 failed", said)
