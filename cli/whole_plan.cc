@@ -59,7 +59,8 @@ absl::StatusOr<WholePlan> MakeWholePlan(WholePlanRequest whole) {
         worker::PredictStep(request, plan.device, {.dropped = dropped, .workers = plan.workers}).timeline.step_seconds;
   }
   plan.has_exact_times = worker::HasExactTimes(plan.profile, plan.model, plan.run, kernels);
-  plan.outside_bytes = request.kernels.outside_bytes(plan.threads);
+  plan.outside_bytes =
+      request.kernels.outside_bytes(plan.threads, plan.model.config.context, plan.model.config.num_heads);
   plan.host = server::ComputeDaemonMemory(plan.model, plan.run);
   return plan;
 }

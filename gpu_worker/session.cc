@@ -229,6 +229,14 @@ void Session::SayReady() {
   control_->SendReady(memory_);
 }
 
+// Libraries take some of it when they are first used.
+void Session::SayOutsideMemory() {
+  if (device_->outside_bytes() == memory_.device_outside_bytes) return;
+  memory_.device_outside_bytes = device_->outside_bytes();
+  LogInfo("device_memory_grew", {{"device_outside_bytes", memory_.device_outside_bytes}});
+  page_.Update([&](WorkerView& view) { view.device_outside_bytes = memory_.device_outside_bytes; });
+}
+
 Session::End Session::Run() {
   while (true) {
     const absl::StatusOr<Order> order = control_->Next();
@@ -295,6 +303,7 @@ absl::Status Session::Carry(const Assignment& assignment) {
     const auto name = WaitCauseName(static_cast<WaitCause>(cause));
     report.wait_seconds[std::string(name.data(), name.size())] = result.compute_wait_seconds[cause];
   }
+  SayOutsideMemory();
   page_.Update([&](WorkerView& view) {
     view.phase = WorkerPhase::kIdle;
     ++view.passes;

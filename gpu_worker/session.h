@@ -72,6 +72,7 @@ class Session {
   // Follows what holds for this device model and says Ready, or says what this device would choose.
   absl::Status Choose();
   absl::Status Follow(const Choices& choices);
+  void SayOutsideMemory();
   void SayReady();
   // Shared memory or gRPC, by the run's choice, or the user's.
   absl::Status OpenTransport(const RelayPlan& plan, bool pins_weights);

@@ -27,6 +27,9 @@ struct ConformanceParam {
   KernelSizes sizes;
   // Devices that must give the same bits as `make`'s: other numbers of threads.
   std::vector<DeviceFactory> same_bits;
+  // Attention masks within tiles of so many positions in a way that may let a NaN through, as a library's kernel may: by
+  // adding to scores and not by choosing.
+  int64_t loose_mask_tile = 1;
 
   friend void PrintTo(const ConformanceParam& param, std::ostream* out) { *out << param.name; }
 };

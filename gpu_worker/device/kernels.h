@@ -357,8 +357,9 @@ struct KernelSizes {
   int64_t (*column_sum)(int64_t M, int64_t N) = nullptr;
   // Whether the device pins the host's memory that it copies from and to.
   bool pins_host_memory = false;
-  // Not scratch: what libraries and threads hold beside the arena, as Device::outside_bytes says.
-  int64_t (*outside_bytes)(int threads) = nullptr;
+  // Not scratch: what libraries and threads hold beside the arena, as Device::outside_bytes says, for attention of H heads
+  // over sequences of T.
+  int64_t (*outside_bytes)(int threads, int64_t T, int64_t H) = nullptr;
 };
 
 }  // namespace eps::worker

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstring>
 #include <deque>
+#include <future>
 #include <map>
 #include <set>
 #include <string>
@@ -95,6 +96,15 @@ class EmulatedNccl final : public NcclApi {
 
   absl::Status Transfer(NcclComm handle, const std::vector<NcclTransfer>& transfers, void* stream) override {
     cuda::LaunchInEmulatedStream(stream, [comm = At(handle), transfers] { Run(*comm, transfers); });
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<void*> NewScratch(size_t num_bytes, void*) override { return new std::byte[num_bytes]; }
+  absl::Status FreeScratch(void* scratch, void* stream) override {
+    std::promise<void> reached;
+    cuda::LaunchInEmulatedStream(stream, [&reached] { reached.set_value(); });
+    reached.get_future().wait();
+    delete[] static_cast<std::byte*>(scratch);
     return absl::OkStatus();
   }
 

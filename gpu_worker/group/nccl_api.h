@@ -44,6 +44,9 @@ class NcclApi {
   virtual absl::Status State(NcclComm comm) = 0;
   // Asks for all of them at once (ncclGroupStart, ncclGroupEnd), in `stream` as Stream::IssueNative gives it.
   virtual absl::Status Transfer(NcclComm comm, const std::vector<NcclTransfer>& transfers, void* stream) = 0;
+  // Memory of the device, for what comes next in `stream`; freed once that is done, for which it waits.
+  virtual absl::StatusOr<void*> NewScratch(size_t num_bytes, void* stream) = 0;
+  virtual absl::Status FreeScratch(void* scratch, void* stream) = 0;
   // Ends and frees it. What is under way in its stream ends too, with whatever it brought.
   virtual void Abort(NcclComm comm) = 0;
 };

@@ -100,16 +100,19 @@ class NcclGroup final : public Group {
                 }};
   }
 
-  // Each lane's communicator joins where its stream's work is issued: the device is current there.
+  // Each lane's communicator joins where its stream's work is issued: the device is current there. One lane after the other,
+  // the same first with every member: what NCCL sets up for one must not wait on the GPU for what it does for another.
   absl::Status Begin(const std::array<std::string, kNumGroupLanes>& ids) {
     for (const GroupLane lane : kLanes) {
       EPS_ASSIGN_OR_RETURN(aborters_[static_cast<size_t>(lane)], StartThread([this, lane] { AbortAtEnd(At(lane)); }));
     }
     begun_ = true;
     for (const GroupLane lane : kLanes) {
-      StreamOf(*options_.device, lane).IssueNative([this, lane, id = ids[static_cast<size_t>(lane)]](void*) {
-        const absl::Status joined = JoinLane(At(lane), id);
+      StreamOf(*options_.device, lane).IssueNative([this, lane, id = ids[static_cast<size_t>(lane)]](void* stream) {
+        absl::Status joined = AwaitLanesBefore(lane);
+        if (joined.ok()) joined = JoinLane(lane, id, stream);
         if (!joined.ok()) End(joined);
+        OnLaneJoined();
         OnPartJoined(joined);
         return absl::OkStatus();  // a group that does not come about is no fault of the stream
       });
@@ -117,13 +120,45 @@ class NcclGroup final : public Group {
     return absl::OkStatus();
   }
 
-  absl::Status JoinLane(Lane& lane, const std::string& id) {
+  absl::Status AwaitLanesBefore(GroupLane lane) {
+    MutexLock lock(mu_);
+    while (ended_.ok() && lanes_joined_ < static_cast<int>(lane)) changed_.Wait(mu_);
+    return ended_;
+  }
+  void OnLaneJoined() {
+    MutexLock lock(mu_);
+    ++lanes_joined_;
+    changed_.NotifyAll();
+  }
+
+  absl::Status JoinLane(GroupLane which, const std::string& id, void* stream) {
+    Lane& lane = At(which);
     {
       MutexLock lock(lane.mu);
       EPS_RETURN_IF_ERROR(ended());
       EPS_ASSIGN_OR_RETURN(lane.comm, api_->Begin(id, rank(), size()));
     }
-    return AwaitIssued(lane);
+    EPS_RETURN_IF_ERROR(AwaitIssued(lane));
+    return TouchPeers(which, stream);
+  }
+
+  // A byte to and from each other member: NCCL connects two when they first exchange something, for which it allocates and
+  // waits, and in mid-step that could be for what never ends before.
+  absl::Status TouchPeers(GroupLane lane, void* stream) {
+    const auto peers = static_cast<size_t>(size());
+    EPS_ASSIGN_OR_RETURN(void* const scratch, api_->NewScratch(2 * peers, stream));
+    auto* bytes = static_cast<std::byte*>(scratch);
+    std::vector<NcclTransfer> transfers;
+    for (size_t peer = 0; peer < peers; ++peer) {
+      if (static_cast<int>(peer) == rank()) continue;
+      transfers.push_back({.peer = static_cast<int>(peer), .send = bytes + peer, .num_bytes = 1});
+      transfers.push_back({.peer = static_cast<int>(peer), .receive = bytes + peers + peer, .num_bytes = 1});
+    }
+    const absl::Status moved = Transfer(lane, transfers, stream);
+    const absl::Status freed = api_->FreeScratch(scratch, stream);
+    EPS_RETURN_IF_ERROR(moved);
+    EPS_RETURN_IF_ERROR(freed);
+    return ended();  // an exchange that was cut short ends like any other
   }
 
   // Until what was asked of NCCL is done or in its stream.
@@ -188,7 +223,8 @@ class NcclGroup final : public Group {
 
   mutable Mutex mu_;  // inside of a lane's
   CondVar changed_;
-  absl::Status ended_ ABSL_GUARDED_BY(mu_);  // as the link says
+  absl::Status ended_ ABSL_GUARDED_BY(mu_);    // as the link says
+  int lanes_joined_ ABSL_GUARDED_BY(mu_) = 0;  // or failed to, which has ended the group
   int parts_joined_ ABSL_GUARDED_BY(mu_) = 0;
   bool told_ ABSL_GUARDED_BY(mu_) = false;
 

@@ -83,6 +83,8 @@ TEST(NcclGroupTest, WhatNcclRefusesIsToldAndTheStreamsGoOn) {
     }
     absl::Status State(NcclComm) override { return absl::InternalError("never begun"); }
     absl::Status Transfer(NcclComm, const std::vector<NcclTransfer>&, void*) override { return State(nullptr); }
+    absl::StatusOr<void*> NewScratch(size_t, void*) override { return State(nullptr); }
+    absl::Status FreeScratch(void*, void*) override { return State(nullptr); }
     void Abort(NcclComm) override { FAIL(); }
   };
   const std::unique_ptr<Device> device = EmulatedDevice(4096);

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "common/base/status_macros.h"
+#include "cuda_runtime_api.h"
 #include "gpu_worker/device/cuda/loaded_library.h"
 #include "gpu_worker/group/nccl_api.h"
 #include "nccl.h"
@@ -107,6 +108,19 @@ class NcclLibrary final : public NcclApi {
     // In any case: a group that is left open would take what other communicators ask for.
     const absl::Status ended = Check(nccl_.ncclGroupEnd(), "ncclGroupEnd", At(comm));
     return asked.ok() ? ended : asked;
+  }
+
+  absl::StatusOr<void*> NewScratch(size_t num_bytes, void* stream) override {
+    void* scratch = nullptr;
+    const cudaError_t error = cudaMallocAsync(&scratch, num_bytes, static_cast<cudaStream_t>(stream));
+    if (error == cudaSuccess) return scratch;
+    return absl::ResourceExhaustedError(absl::StrCat("cudaMallocAsync: ", cudaGetErrorString(error)));
+  }
+  absl::Status FreeScratch(void* scratch, void* stream) override {
+    cudaError_t error = cudaFreeAsync(scratch, static_cast<cudaStream_t>(stream));
+    if (error == cudaSuccess) error = cudaStreamSynchronize(static_cast<cudaStream_t>(stream));
+    if (error == cudaSuccess) return absl::OkStatus();
+    return absl::InternalError(absl::StrCat("the first transfers of a group: ", cudaGetErrorString(error)));
   }
 
   void Abort(NcclComm comm) override { nccl_.ncclCommAbort(At(comm)); }

@@ -486,7 +486,13 @@ void RelayExecutorImpl::EnqueuePull(const RelayStep& step, const Pass& pass) {
   const bool in_place = !pass.in_place.empty();
   const bool reads_in_place = in_place && (!direct || ReadsInPlace(model_.layer(step.layer), pass.context));
   std::byte* destination = reads_in_place ? nullptr : direct ? slot : staging_in_.bytes.data();
-  in.HostCall([this, &step, &pass, destination] { return EndGroupOf(pass, PullBlobs(step, pass, destination)); });
+  const auto pull = [this, &step, &pass, destination] { return EndGroupOf(pass, PullBlobs(step, pass, destination)); };
+  if (destination == nullptr) {
+    // Only waited for: the copies before it need not be done first, so that a GPU goes from one to the next.
+    in.IssueNative([pull](void*) { return pull(); });
+  } else {
+    in.HostCall(pull);
+  }
   if (direct && in_place) return;  // read there, or copied whole
   if (!direct) {
     // One copy a blob, from where the daemon has it or it was pulled to.

@@ -1,5 +1,6 @@
 #include "gpu_worker/device/cuda/cublaslt_library.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -93,6 +94,7 @@ struct CublasLtLibrary::Prepared {
 namespace {
 
 // Sums that are split stay fp32 until the last: rounded once. One scheme alone; those that are not split are always in.
+constexpr int kLeastGuesses = 8;
 constexpr uint32_t kReduction = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
 
 std::string TextOf(const cublasLtMatmulAlgo_t& algorithm) {
@@ -113,7 +115,7 @@ absl::StatusOr<cublasLtMatmulAlgo_t> AlgorithmOf(const std::string& text) {
 
 // Aligned no better than a bias will be.
 const void* BiasAlignedAs(const LtShape& shape) {
-  return reinterpret_cast<const void*>(static_cast<uintptr_t>(shape.alignment_bytes));
+  return reinterpret_cast<const void*>(static_cast<uintptr_t>(shape.a.alignment_bytes));
 }
 
 cudaDataType_t TypeOf(Dtype dtype) {
@@ -204,20 +206,21 @@ absl::StatusOr<std::vector<cublasLtMatmulAlgo_t>> CublasLtLibrary::Heuristic(con
     return check(api_->cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof(value)),
                  "cublasLtMatmulPreferenceSetAttribute");
   };
-  std::vector<cublasLtMatmulHeuristicResult_t> results(static_cast<size_t>(most));
+  // Some more than are wanted: those that are dropped below may be the first.
+  const int asked_for = std::max(most, kLeastGuesses);
+  std::vector<cublasLtMatmulHeuristicResult_t> results(static_cast<size_t>(asked_for));
   int num_results = 0;
   const auto ask = [&] {
     const uint64_t workspace_bytes = kMatMulWorkspaceBytes;
-    const uint32_t alignment = static_cast<uint32_t>(shape.alignment_bytes);
+    const auto alignment_of = [](const LtMatrix& matrix) { return static_cast<uint32_t>(matrix.alignment_bytes); };
     EPS_RETURN_IF_ERROR(prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, kReduction));
     EPS_RETURN_IF_ERROR(prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, workspace_bytes));
-    for (const auto attribute :
-         {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
-          CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
-      EPS_RETURN_IF_ERROR(prefer(attribute, alignment));
-    }
+    EPS_RETURN_IF_ERROR(prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment_of(shape.a)));
+    EPS_RETURN_IF_ERROR(prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment_of(shape.b)));
+    EPS_RETURN_IF_ERROR(prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment_of(shape.d)));
+    EPS_RETURN_IF_ERROR(prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment_of(shape.d)));
     return check(api_->cublasLtMatmulAlgoGetHeuristic(handle_, prepared.operation, prepared.a, prepared.b, prepared.d,
-                                                      prepared.d, preference, most, results.data(), &num_results),
+                                                      prepared.d, preference, asked_for, results.data(), &num_results),
                  "cublasLtMatmulAlgoGetHeuristic");
   };
   const absl::Status asked = ask();
@@ -226,6 +229,7 @@ absl::StatusOr<std::vector<cublasLtMatmulAlgo_t>> CublasLtLibrary::Heuristic(con
   std::vector<cublasLtMatmulAlgo_t> algorithms;
   for (int i = 0; i < num_results; ++i) {
     const cublasLtMatmulHeuristicResult_t& result = results[static_cast<size_t>(i)];
+    if (static_cast<int>(algorithms.size()) == most) break;
     if (result.state == CUBLAS_STATUS_SUCCESS && CheckReduction(result.algo).ok()) algorithms.push_back(result.algo);
   }
   if (algorithms.empty()) {

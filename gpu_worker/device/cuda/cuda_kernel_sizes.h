@@ -14,9 +14,11 @@ KernelSizes CudaKernelSizes(Dtype act);
 // What a matrix product may work in, outside of the arena: cuBLAS's own recommendation for Hopper.
 inline constexpr int64_t kMatMulWorkspaceBytes = int64_t{32} << 20;
 
-// What fused attention may work in, outside of the arena too: enough for 10 sequences of 1024 tokens and 12 heads. Held
-// is what the problems of a run want of it.
-inline constexpr int64_t kMaxAttentionWorkspaceBytes = int64_t{256} << 20;
+// What fused attention may work in, outside of the arena too. Held is what the problems of a run want of it. As many
+// sequences at once as fit into the first: 10 of 1024 tokens and 12 heads; one that does not may have the second: 4096 tokens
+// and 32 heads take 1 GiB.
+inline constexpr int64_t kAttentionWorkspaceBytes = int64_t{256} << 20;
+inline constexpr int64_t kMaxAttentionWorkspaceBytes = int64_t{1088} << 20;
 
 // How the embedding's backward sorts positions by their tokens: in tiles, a digit of the token at a time.
 inline constexpr int64_t kSortTile = 1024;

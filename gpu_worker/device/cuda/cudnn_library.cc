@@ -87,14 +87,16 @@ absl::StatusOr<CudnnLibrary::Direction> CudnnLibrary::PlanDirection(const SdpaPr
     EPS_ASSIGN_OR_RETURN(direction.graph, make_graph(part));
     EPS_ASSIGN_OR_RETURN(direction.plan, CudnnPlan::Make(api_.get(), direction.graph, device));
     workspace_bytes = direction.plan->workspace_bytes();
-    if (workspace_bytes <= kMaxAttentionWorkspaceBytes) return direction;
+    const bool fits = workspace_bytes <= kAttentionWorkspaceBytes;
+    if (fits || (direction.sequences == 1 && workspace_bytes <= kMaxAttentionWorkspaceBytes)) return direction;
     // What is not in proportion makes the first guess one too many, at most.
-    const int64_t fewer = SequencesAtOnce(part.B, workspace_bytes, kMaxAttentionWorkspaceBytes);
-    if (fewer == 0) break;
+    const int64_t fewer = SequencesAtOnce(part, workspace_bytes, kAttentionWorkspaceBytes);
+    if (fewer == direction.sequences) break;
     direction.sequences = fewer;
   }
-  return absl::UnimplementedError(absl::StrCat("a single sequence wants ", workspace_bytes / direction.sequences,
-                                               " bytes of workspace; at most ", kMaxAttentionWorkspaceBytes));
+  return absl::UnimplementedError(absl::StrCat(direction.sequences, " of ", problem.B, " sequences want ",
+                                               workspace_bytes, " bytes of workspace; at most ",
+                                               kMaxAttentionWorkspaceBytes));
 }
 
 // The GPU is done with what it had in the old one when cudaFree returns; what is not enqueued yet will take the larger.

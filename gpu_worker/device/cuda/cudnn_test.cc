@@ -73,6 +73,14 @@ class CudnnTest : public ::testing::Test {
   CudnnDescriptor Ampere() { return Gpu(800, 108, 166912); }
   CudnnDescriptor Hopper() { return Gpu(900, 132, 232448); }
   CudnnDescriptor Blackwell() { return Gpu(1000, 148, 232448); }
+  // Cards: RTX 30, RTX 40, RTX 50.
+  std::vector<CudnnDescriptor> Cards() {
+    std::vector<CudnnDescriptor> cards;
+    for (const auto& [version, multiprocessors] : {std::pair(860, 82), {890, 128}, {1200, 170}}) {
+      cards.push_back(Gpu(version, multiprocessors, 101376));
+    }
+    return cards;
+  }
 
   // An engine takes the graph, and compiles it; no more without a driver.
   void ExpectPlans(const SdpaGraph& graph, const CudnnDescriptor& gpu) {
@@ -112,6 +120,19 @@ TEST_F(CudnnTest, PlansAModelsAttentionOnEachGeneration) {
     ExpectPlansBoth(problem, Ampere());
     ExpectPlansBoth(problem, Hopper());
     ExpectPlansBoth(problem, Blackwell());
+  }
+}
+
+TEST_F(CudnnTest, PlansAModelsAttentionOnCardsWithLessSharedMemory) {
+  SdpaProblem problem = Gpt2();
+  for (const CudnnDescriptor& card : Cards()) {
+    for (const int64_t D : {64, 128}) {
+      problem.D = D;
+      problem.kv_heads = 12;
+      ExpectPlansBoth(problem, card);
+      problem.kv_heads = 4;
+      ExpectPlansBoth(problem, card);
+    }
   }
 }
 

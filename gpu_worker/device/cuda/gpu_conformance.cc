@@ -21,6 +21,8 @@ DeviceFactory Gpu(Dtype act, bool tf32 = false) {
   };
 }
 
+constexpr int64_t kCudnnTile = 64;  // of at least so many positions
+
 // A second device of the same GPU gives the same bits. What the suite multiplies is of bf16's precision, which TF32
 // keeps: its bounds are those of fp32.
 INSTANTIATE_TEST_SUITE_P(
@@ -28,8 +30,9 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(
         ConformanceParam{"Fp32", Gpu(Dtype::kF32), cuda::CudaKernelSizes(Dtype::kF32), {Gpu(Dtype::kF32)}},
         ConformanceParam{"Tf32", Gpu(Dtype::kF32, true), cuda::CudaKernelSizes(Dtype::kF32), {Gpu(Dtype::kF32, true)}},
-        ConformanceParam{"Fp16", Gpu(Dtype::kF16), cuda::CudaKernelSizes(Dtype::kF16), {Gpu(Dtype::kF16)}},
-        ConformanceParam{"Bf16", Gpu(Dtype::kBf16), cuda::CudaKernelSizes(Dtype::kBf16), {Gpu(Dtype::kBf16)}}),
+        ConformanceParam{"Fp16", Gpu(Dtype::kF16), cuda::CudaKernelSizes(Dtype::kF16), {Gpu(Dtype::kF16)}, kCudnnTile},
+        ConformanceParam{
+            "Bf16", Gpu(Dtype::kBf16), cuda::CudaKernelSizes(Dtype::kBf16), {Gpu(Dtype::kBf16)}, kCudnnTile}),
     [](const auto& info) { return info.param.name; });
 
 }  // namespace

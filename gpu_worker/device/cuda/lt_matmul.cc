@@ -13,8 +13,13 @@ namespace {
 
 constexpr int kVectorBytes = 16;
 
-bool IsAligned(const void* start, const LtMatrix& matrix) {
-  return reinterpret_cast<uintptr_t>(start) % kVectorBytes == 0 && matrix.ld * SizeOf(matrix.dtype) % kVectorBytes == 0;
+bool IsAligned(const void* start) { return reinterpret_cast<uintptr_t>(start) % kVectorBytes == 0; }
+
+// `aligned`: what else has to be, of which the library is told nothing apart. One operand that is not makes no other slow: the
+// last chunk of a vocabulary has odd rows of logits, and the table beside them may still be read by vectors.
+void SetAlignment(LtMatrix& matrix, const void* start, bool aligned = true) {
+  aligned = aligned && IsAligned(start) && matrix.ld * SizeOf(matrix.dtype) % kVectorBytes == 0;
+  matrix.alignment_bytes = aligned ? kVectorBytes : static_cast<int>(SizeOf(matrix.dtype));
 }
 
 std::string TextOf(const LtMatrix& matrix, bool transposed) {
@@ -36,17 +41,17 @@ LtShape LtShapeOf(const MatMulProblem& problem) {
   shape.has_addend = p.addend != nullptr;
   shape.has_bias = p.bias != nullptr;
   shape.tf32 = p.tf32;
-  const bool aligned = IsAligned(p.b, shape.a) && IsAligned(p.a, shape.b) && IsAligned(p.c, shape.d) &&
-                       (p.addend == nullptr || IsAligned(p.addend, shape.d)) &&
-                       reinterpret_cast<uintptr_t>(p.bias) % kVectorBytes == 0;
-  shape.alignment_bytes = aligned ? kVectorBytes : static_cast<int>(SizeOf(p.operand_dtype));
+  SetAlignment(shape.a, p.b, IsAligned(p.bias));
+  SetAlignment(shape.b, p.a);
+  SetAlignment(shape.d, p.c, IsAligned(p.addend));
   return shape;
 }
 
 std::string KeyOf(const LtShape& shape) {
   return absl::StrCat("matmul ", TextOf(shape.a, shape.trans_a), " * ", TextOf(shape.b, shape.trans_b), " -> ",
                       TextOf(shape.d, false), shape.has_addend ? " + C" : "", shape.has_bias ? " + bias" : "",
-                      shape.tf32 ? ", tf32" : "", ", align ", shape.alignment_bytes);
+                      shape.tf32 ? ", tf32" : "", ", align ", shape.a.alignment_bytes, " ", shape.b.alignment_bytes,
+                      " ", shape.d.alignment_bytes);
 }
 
 }  // namespace eps::worker::cuda

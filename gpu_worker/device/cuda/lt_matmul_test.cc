@@ -88,8 +88,8 @@ TEST(PlainMatMulTest, Tf32RoundsTheOperandsAlone) {
 
 TEST(LtMatMulTest, EveryShapeHasAKeyOfItsOwn) {
   LtShape shape = {.a = {Dtype::kBf16, 3, 4, 5}, .b = {Dtype::kBf16, 4, 6, 7}, .d = {Dtype::kF32, 3, 6, 8}};
-  shape.alignment_bytes = 16;
-  EXPECT_EQ(KeyOf(shape), "matmul BF16[3x4/5] * BF16[4x6/7] -> F32[3x6/8], align 16");
+  shape.a.alignment_bytes = shape.b.alignment_bytes = shape.d.alignment_bytes = 16;
+  EXPECT_EQ(KeyOf(shape), "matmul BF16[3x4/5] * BF16[4x6/7] -> F32[3x6/8], align 16 16 16");
   std::set<std::string> keys = {KeyOf(shape)};
   for (LtMatrix* matrix : {&shape.a, &shape.b, &shape.d}) {
     for (int64_t* number : {&matrix->rows, &matrix->columns, &matrix->ld}) {
@@ -98,41 +98,49 @@ TEST(LtMatMulTest, EveryShapeHasAKeyOfItsOwn) {
     }
     matrix->dtype = matrix->dtype == Dtype::kF32 ? Dtype::kBf16 : Dtype::kF32;
     EXPECT_TRUE(keys.insert(KeyOf(shape)).second);
+    matrix->alignment_bytes = 2;
+    EXPECT_TRUE(keys.insert(KeyOf(shape)).second);
   }
   for (bool* flag : {&shape.trans_a, &shape.trans_b, &shape.has_addend, &shape.has_bias, &shape.tf32}) {
     *flag = true;
     EXPECT_TRUE(keys.insert(KeyOf(shape)).second);
   }
-  shape.alignment_bytes = 2;
-  EXPECT_TRUE(keys.insert(KeyOf(shape)).second);
   for (LtMatrix* matrix : {&shape.a, &shape.b, &shape.d}) {
     matrix->rows = matrix->columns = matrix->ld = std::numeric_limits<int64_t>::max();
   }
   EXPECT_LE(KeyOf(shape).size(), kMaxChoiceKeyBytes);
 }
 
-TEST(LtMatMulTest, SaysHowItsOperandsAreAligned) {
+TEST(LtMatMulTest, SaysHowEachOfItsOperandsIsAligned) {
   alignas(64) static float memory[256] = {};
-  const auto alignment = [](int64_t offset, int64_t ld, int64_t bias) {
-    return LtShapeOf({.M = 4,
-                      .N = 8,
-                      .K = 8,
-                      .a = memory + offset,
-                      .lda = ld,
-                      .b = memory + 64,
-                      .ldb = 8,
-                      .c = memory + 128,
-                      .ldc = 8,
-                      .bias = memory + 192 + bias})
-        .alignment_bytes;
+  struct Offsets {
+    int64_t a = 0, lda = 8, c = 0, ldc = 8, addend = 0, bias = 0;
   };
-  EXPECT_EQ(alignment(0, 8, 0), 16);
-  EXPECT_EQ(alignment(4, 12, 4), 16);
-  EXPECT_EQ(alignment(1, 8, 0), 4);
-  EXPECT_EQ(alignment(0, 9, 0), 4);
-  EXPECT_EQ(alignment(0, 8, 2), 4);
-  EXPECT_EQ(LtShapeOf({.a = memory + 1, .operand_dtype = Dtype::kBf16, .result_dtype = Dtype::kBf16}).alignment_bytes,
-            2);
+  // Of cuBLASLt's A, B and D, which are our b, a and c.
+  const auto alignments = [](const Offsets& at) {
+    const LtShape shape = LtShapeOf({.M = 4,
+                                     .N = 8,
+                                     .K = 8,
+                                     .a = memory + at.a,
+                                     .lda = at.lda,
+                                     .b = memory + 64,
+                                     .ldb = 8,
+                                     .c = memory + 128 + at.c,
+                                     .ldc = at.ldc,
+                                     .addend = memory + 128 + at.addend,
+                                     .bias = memory + 192 + at.bias});
+    return std::vector<int>{shape.a.alignment_bytes, shape.b.alignment_bytes, shape.d.alignment_bytes};
+  };
+  EXPECT_EQ(alignments({}), (std::vector<int>{16, 16, 16}));
+  EXPECT_EQ(alignments({.a = 4, .lda = 12, .bias = 4}), (std::vector<int>{16, 16, 16}));
+  EXPECT_EQ(alignments({.a = 1}), (std::vector<int>{16, 4, 16}));
+  EXPECT_EQ(alignments({.lda = 9}), (std::vector<int>{16, 4, 16}));
+  EXPECT_EQ(alignments({.c = 2}), (std::vector<int>{16, 16, 4}));
+  EXPECT_EQ(alignments({.ldc = 9}), (std::vector<int>{16, 16, 4}));
+  EXPECT_EQ(alignments({.addend = 3}), (std::vector<int>{16, 16, 4}));
+  EXPECT_EQ(alignments({.bias = 2}), (std::vector<int>{4, 16, 16}));
+  const LtShape of_16_bits = LtShapeOf({.a = memory + 1, .operand_dtype = Dtype::kBf16, .result_dtype = Dtype::kBf16});
+  EXPECT_EQ(of_16_bits.b.alignment_bytes, 2);
 }
 
 }  // namespace

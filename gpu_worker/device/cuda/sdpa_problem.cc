@@ -69,12 +69,17 @@ absl::Status CheckFusedAttention(const SdpaProblem& p, int sm_major) {
   return absl::OkStatus();
 }
 
-int64_t SequencesAtOnce(int64_t B, int64_t workspace_bytes, int64_t most_bytes) {
-  const int64_t of_each = (workspace_bytes + B - 1) / B;
-  for (int64_t sequences = B; sequences > 0; --sequences) {
-    if (B % sequences == 0 && of_each * sequences <= most_bytes) return sequences;
+int64_t SequencesAtOnce(const SdpaProblem& p, int64_t workspace_bytes, int64_t most_bytes) {
+  constexpr int64_t kElemsOf16Bytes = 4;
+  const int64_t of_each = (workspace_bytes + p.B - 1) / p.B;
+  int64_t least = p.B;
+  for (int64_t sequences = p.B; sequences > 0; --sequences) {
+    if (p.B % sequences != 0) continue;
+    if (sequences < p.B && sequences * p.H * p.T % kElemsOf16Bytes != 0) continue;
+    least = sequences;
+    if (of_each * sequences <= most_bytes) break;
   }
-  return 0;
+  return least;
 }
 
 SdpaArrays ArraysFrom(const SdpaProblem& p, const SdpaArrays& arrays, int64_t first) {

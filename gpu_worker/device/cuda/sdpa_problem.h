@@ -53,8 +53,9 @@ absl::Status CheckSdpaProblem(const SdpaProblem& problem);
 absl::Status CheckFusedAttention(const SdpaProblem& problem, int sm_major);
 
 // Sequences do not see each other, so a problem may be computed some of them at a time, with less workspace. How many:
-// the largest divisor of B for which a workspace in proportion is at most `most_bytes`; 0 if there is none.
-int64_t SequencesAtOnce(int64_t B, int64_t workspace_bytes, int64_t most_bytes);
+// the largest divisor of B for which a workspace in proportion to `problem`'s is at most `most_bytes`, else the least; of
+// those with which every part's fp32 arrays begin at 16 bytes, as the library was told.
+int64_t SequencesAtOnce(const SdpaProblem& problem, int64_t workspace_bytes, int64_t most_bytes);
 // The arrays of a problem's sequences from `first` on.
 SdpaArrays ArraysFrom(const SdpaProblem& problem, const SdpaArrays& arrays, int64_t first);
 

@@ -70,14 +70,27 @@ TEST(SdpaProblemTest, WhatIsNoProblemIsRefusedByField) {
 }
 
 TEST(SdpaProblemTest, AsManySequencesAtOnceAsTheirWorkspaceFits) {
-  EXPECT_EQ(SequencesAtOnce(8, 800, 800), 8);
-  EXPECT_EQ(SequencesAtOnce(8, 800, 799), 4);
-  EXPECT_EQ(SequencesAtOnce(8, 801, 800), 4);
-  EXPECT_EQ(SequencesAtOnce(6, 600, 399), 3);
-  EXPECT_EQ(SequencesAtOnce(6, 600, 299), 2);
-  EXPECT_EQ(SequencesAtOnce(7, 700, 699), 1);
-  EXPECT_EQ(SequencesAtOnce(7, 700, 99), 0);
-  EXPECT_EQ(SequencesAtOnce(1, 0, 0), 1);
+  const auto at_once = [](int64_t B, int64_t workspace_bytes, int64_t most_bytes) {
+    return SequencesAtOnce({.B = B, .T = 4, .H = 3, .kv_heads = 1, .D = 8}, workspace_bytes, most_bytes);
+  };
+  EXPECT_EQ(at_once(8, 800, 800), 8);
+  EXPECT_EQ(at_once(8, 800, 799), 4);
+  EXPECT_EQ(at_once(8, 801, 800), 4);
+  EXPECT_EQ(at_once(6, 600, 399), 3);
+  EXPECT_EQ(at_once(6, 600, 299), 2);
+  EXPECT_EQ(at_once(7, 700, 699), 1);
+  EXPECT_EQ(at_once(7, 700, 99), 1) << "one is the least";
+  EXPECT_EQ(at_once(1, 0, 0), 1);
+}
+
+TEST(SdpaProblemTest, PartsOfABatchBeginWhereFp32IsAlignedTo16Bytes) {
+  const auto at_once = [](int64_t B, int64_t T) {
+    return SequencesAtOnce({.B = B, .T = T, .H = 5, .kv_heads = 5, .D = 8}, 100 * B, 100);
+  };
+  EXPECT_EQ(at_once(8, 1024), 1);
+  EXPECT_EQ(at_once(8, 1022), 2);
+  EXPECT_EQ(at_once(8, 1023), 4);
+  EXPECT_EQ(at_once(6, 1023), 6) << "no part of it is";
 }
 
 TEST(SdpaProblemTest, ArraysOfLaterSequencesBeginWhereTheyLie) {
