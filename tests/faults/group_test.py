@@ -3,8 +3,9 @@
 import os
 import re
 import signal
+import time
 
-from eps_run import SystemTest, children, model_hash, start_train, summary, wait_for_steps
+from eps_run import TIME_SCALE, ByHandTest, SystemTest, children, model_hash, start_train, summary, wait_for_steps
 
 # Blobs of several chunks, so that members have different parts of them, and eight vnodes, so that eight have work.
 GROUPED = {
@@ -16,7 +17,9 @@ MEMBERS = (2, 3, 4, 8)
 IN_GROUPS = ("--set", "relay.group_members=8")
 
 
-class GroupTest(SystemTest):
+class Grouped:
+    """What cases of groups ask of a run, before a SystemTest."""
+
     def quiet_run(self, name, changes):
         spec = self.work.spec({**GROUPED, **changes}, name=f"{name}.json")
         out = self.work.out(f"{name}-alone")
@@ -32,6 +35,51 @@ class GroupTest(SystemTest):
 
     def same(self, out, expected):
         self.assertEqual((model_hash(out), summary(out)["loss"]), expected)
+
+
+class GroupTest(Grouped, SystemTest):
+    def killed(self, name, spec, *victims, workers=4):
+        """A run of whose workers some are killed: each once what it is told to wait for has come."""
+        out = self.work.out(name)
+        process = start_train(spec, out, "--workers", workers, *IN_GROUPS)
+        wait_for_steps(process, out, 6)
+        members = children(process.pid, "gpu_worker")
+        for which, wait in victims:
+            wait(process, out)
+            os.kill(members[which], signal.SIGKILL)
+        stdout, stderr = process.communicate(timeout=300 * TIME_SCALE)
+        self.assertEqual(process.returncode, 0, f"{stdout}\n{stderr}\n{self.log(out)[-3000:]}")
+        return out
+
+    def said(self, *words):
+        """Waits for a line of the daemon's log in which all of the words stand."""
+        def wait(process, out):
+            deadline = time.monotonic() + 60 * TIME_SCALE
+            while not any(all(word in line for word in words) for line in self.log(out).splitlines()):
+                self.assertIsNone(process.poll(), self.log(out)[-3000:])
+                self.assertLess(time.monotonic(), deadline, f"{words} in\n{self.log(out)[-3000:]}")
+                time.sleep(0.001)
+        return wait
+
+    def test_a_second_member_lost_while_the_step_is_done_again_changes_no_bit(self):
+        spec, expected = self.quiet_run("redo", {"steps": 60, "transport": "SHARED_MEMORY"})
+        at_once = lambda process, out: None  # noqa: E731
+        for milliseconds in (0, 3, 15, 40):
+            with self.subTest(f"{milliseconds} ms later"):
+                later = lambda process, out, s=milliseconds / 1e3: time.sleep(s)  # noqa: E731
+                out = self.killed(f"redo-{milliseconds}", spec, (1, at_once), (2, later))
+                self.same(out, expected)
+                self.assertEqual(self.groups_formed(out)[0], 4)
+                self.assertEqual(self.groups_formed(out)[-1], 2)
+
+    def test_a_member_lost_while_the_next_group_forms_changes_no_bit(self):
+        spec, expected = self.quiet_run("forming", {"steps": 60, "transport": "SHARED_MEMORY"})
+        at_once = lambda process, out: None  # noqa: E731
+        for which in (0, 3):  # who founds the next one, and who joins it
+            with self.subTest(which):
+                out = self.killed(f"forming-{which}", spec, (1, at_once), (which, self.said("group_ended")))
+                self.same(out, expected)
+                self.assertEqual(self.groups_formed(out)[-1], 2)
 
     def test_a_group_of_any_size_gives_the_bits_of_one_worker(self):
         for name, changes in {"shared-bf16": {"transport": "SHARED_MEMORY"},
@@ -90,3 +138,48 @@ class GroupTest(SystemTest):
                 pass
         self.assertEqual(process.returncode, 0, f"{stdout}\n{stderr}")
         self.same(out, expected)
+
+
+class GroupByHandTest(Grouped, ByHandTest):
+    def ends_well(self, *processes):
+        for process in processes:
+            self.assertEqual(process.wait(300 * TIME_SCALE), 0, f"{process.args}\n{self.log_of(process)}")
+
+    def log_of(self, process):
+        return self.logs[process].read_text()
+
+    def log(self, out):
+        return "".join(self.log_of(daemon) for daemon in self.daemons)
+
+    def daemon(self, spec, out, *args):
+        daemon, address = self.start_daemon(spec, out, "--expect-workers", 3, "--set", "relay.group_members=8", *args)
+        self.daemons.append(daemon)
+        return daemon, address
+
+    def setUp(self):
+        super().setUp()
+        self.daemons = []
+
+    def test_a_daemon_started_again_while_members_exchange_finds_them_in_a_new_group(self):
+        spec, expected = self.quiet_run("again", {"steps": 60, "transport": "SHARED_MEMORY",
+                                                  "checkpoint": {"every_steps": 4, "keep": 2}})
+        out = self.work.out("again")
+        daemon, address = self.daemon(spec, out)
+        workers = [self.start_worker(address, "--device-memory", "64MiB") for _ in range(3)]
+        wait_for_steps(daemon, out, 14)
+        daemon.kill()
+        daemon.wait()
+        daemon, _ = self.daemon(spec, out, "--listen", address, "--resume")
+        self.ends_well(daemon, *workers)
+        self.same(out, expected)
+        self.assertEqual(self.groups_formed(out), [3, 3])
+
+    def test_members_of_one_way_to_the_daemon_form_a_group_and_others_go_alone(self):
+        spec, expected = self.quiet_run("mixed", {"steps": 20})
+        out = self.work.out("mixed")
+        daemon, address = self.daemon(spec, out)
+        workers = [self.start_worker(address, "--device-memory", "64MiB", "--transport", transport)
+                   for transport in ("shared_memory", "grpc", "shared_memory")]
+        self.ends_well(daemon, *workers)
+        self.same(out, expected)
+        self.assertEqual(self.groups_formed(out), [2])
