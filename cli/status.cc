@@ -48,10 +48,13 @@ void PrintForPeople(const proto::StatusReply& status) {
     Line(absl::StrCat("worker ", worker.worker_id()).c_str(),
          absl::StrCat(worker.state(), ", ", worker.device_name(), ", pid ", worker.process_id(),
                       worker.host_name().empty() ? "" : absl::StrCat(" on ", worker.host_name()),
-                      worker.transport().empty() ? "" : absl::StrCat(", over ", worker.transport()), ", vnodes {",
-                      absl::StrJoin(worker.vnodes(), ","), "}, device ", FormatByteSize(worker.device_peak_bytes()),
-                      " of ", FormatByteSize(worker.device_cap_bytes()), ", last pass ",
-                      worker.pass_seconds() > 0 ? FormatSeconds(worker.pass_seconds()) : "-",
+                      worker.transport().empty() ? "" : absl::StrCat(", over ", worker.transport()),
+                      worker.group_members() == 0 ? ""
+                                                  : absl::StrCat(", in worker ", worker.group_founder(), "'s group of ",
+                                                                 worker.group_members()),
+                      ", vnodes {", absl::StrJoin(worker.vnodes(), ","), "}, device ",
+                      FormatByteSize(worker.device_peak_bytes()), " of ", FormatByteSize(worker.device_cap_bytes()),
+                      ", last pass ", worker.pass_seconds() > 0 ? FormatSeconds(worker.pass_seconds()) : "-",
                       worker.metrics_address().empty() ? "" : absl::StrCat(", page ", worker.metrics_address())));
   }
 }

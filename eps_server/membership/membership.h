@@ -75,6 +75,8 @@ struct WorkerStatus {
   WorkerMemory memory;
   PassTiming last_pass;
   absl::Duration silent_for;  // since its last sign of life; of a lost one: zero
+  int group_members = 0;      // of the group that it is in, if that has formed; 0: of none
+  WorkerId group_founder;
 };
 
 // Who takes part: leases and the list of the ready. Decides nothing about steps.

@@ -24,6 +24,8 @@ void FillWorker(const WorkerStatus& status, proto::WorkerStatus& worker) {
   worker.set_device_peak_bytes(status.last_pass.device_peak_bytes);
   worker.set_pass_seconds(status.last_pass.seconds);
   worker.set_silent_seconds(absl::ToDoubleSeconds(status.silent_for));
+  worker.set_group_members(status.group_members);
+  worker.set_group_founder(status.group_founder.value());
   for (const auto& [cause, seconds] : status.last_pass.wait_seconds) {
     (*worker.mutable_wait_seconds())[cause] = seconds;
   }

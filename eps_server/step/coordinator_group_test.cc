@@ -119,6 +119,14 @@ TEST(CoordinatorGroupTest, AStepIsGivenToItsGroupAndAnewToEachAloneWhenAMemberIs
   const std::vector<std::vector<int>> shares = {VnodesOf(*of_first), VnodesOf(*of_second)};
   EXPECT_EQ(of_first->group, (GroupVnodes{.group = group, .rank = 0, .vnodes = shares}));
   EXPECT_EQ(of_second->group, (GroupVnodes{.group = group, .rank = 1, .vnodes = shares}));
+  const auto members_of = [&run] {
+    std::vector<std::pair<int, WorkerId>> members;
+    for (const WorkerStatus& worker : run.coordinator->Status().workers) {
+      if (worker.state != WorkerState::kLost) members.emplace_back(worker.group_members, worker.group_founder);
+    }
+    return members;
+  };
+  EXPECT_EQ(members_of(), (std::vector{std::pair(2, first.id), std::pair(2, first.id)}));
 
   run.coordinator->Disconnect(second.id, absl::UnavailableError("it was killed"));
   const GroupOrder end = first.NextOrder();
@@ -129,6 +137,7 @@ TEST(CoordinatorGroupTest, AStepIsGivenToItsGroupAndAnewToEachAloneWhenAMemberIs
   EXPECT_EQ(anew->step, of_first->step);
   EXPECT_EQ(VnodesOf(*anew), (std::vector<int>{0, 1, 2, 3})) << "its own as well: parts of them were with the other";
   EXPECT_EQ(run.coordinator->Status().counts.vnodes_redone, 4);
+  EXPECT_EQ(members_of(), (std::vector{std::pair(0, WorkerId())}));
 }
 
 TEST(CoordinatorGroupTest, AMemberThatSaysThatItsGroupIsOverKeepsItsPlace) {

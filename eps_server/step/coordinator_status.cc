@@ -80,6 +80,13 @@ void CoordinatorImpl::FillStatus(RunStatus& status) const {
     worker.vnodes = ledger->VnodesOf(worker.id);
     if (ledger->IsRunning(worker.id)) worker.state = WorkerState::kRunning;
   }
+  for (const Groups::Formed& group : groups_.formed()) {
+    for (WorkerStatus& worker : status.workers) {
+      if (std::find(group.members.begin(), group.members.end(), worker.id) == group.members.end()) continue;
+      worker.group_members = static_cast<int>(group.members.size());
+      worker.group_founder = group.members.front();
+    }
+  }
   status.evaluation = newest_evaluation_;
 }
 

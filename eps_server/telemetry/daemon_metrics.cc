@@ -144,6 +144,8 @@ constexpr MetricSpec kWorkers{.name = "eps_workers",
                               .help = "Workers by state, those lost not counted.",
                               .label = "state",
                               .label_values = kWorkerStates};
+constexpr MetricSpec kGrouped{.name = "eps_workers_in_groups",
+                              .help = "Workers that pull and push as members of a group (relay.group_members)."};
 constexpr MetricSpec kAttached{
     .name = "eps_workers_attached_total", .type = kCounter, .help = "Workers that attached in this sitting."};
 constexpr MetricSpec kLost{.name = "eps_workers_lost_total",
@@ -240,6 +242,7 @@ constexpr const MetricSpec* kTable[] = {
     &kMemoryLimit,
     &kDevice,
     &kWorkers,
+    &kGrouped,
     &kAttached,
     &kLost,
     &kRedone,
@@ -322,12 +325,14 @@ void SetMemory(const DaemonView& view, MetricPage& page) {
 
 void SetWorkers(const RunStatus& status, MetricPage& page) {
   std::map<WorkerState, int> states;
+  int grouped = 0;
   int64_t cap_bytes = 0, arena_bytes = 0, peak_bytes = 0;
   absl::Duration silent;
   std::vector<double> passes;
   for (const WorkerStatus& worker : status.workers) {
     if (worker.state == WorkerState::kLost) continue;
     ++states[worker.state];
+    if (worker.group_members > 0) ++grouped;
     cap_bytes = std::max(cap_bytes, worker.info.device_cap_bytes);
     arena_bytes = std::max(arena_bytes, worker.memory.device_arena_bytes);
     peak_bytes = std::max(peak_bytes, worker.last_pass.device_peak_bytes);
@@ -337,6 +342,7 @@ void SetWorkers(const RunStatus& status, MetricPage& page) {
   for (const WorkerState state : {WorkerState::kAttaching, WorkerState::kIdle, WorkerState::kRunning}) {
     page.Set(kWorkers, WorkerStateName(state), states[state]);
   }
+  page.Set(kGrouped, static_cast<double>(grouped));
   page.Set(kDevice, "cap", static_cast<double>(cap_bytes));
   page.Set(kDevice, "arena", static_cast<double>(arena_bytes));
   page.Set(kDevice, "peak", static_cast<double>(peak_bytes));
