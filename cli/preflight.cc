@@ -4,14 +4,17 @@
 
 #include <filesystem>
 #include <memory>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "cli/device_probe.h"
 #include "common/base/file_util.h"
 #include "common/base/status_macros.h"
+#include "common/checkpoint/resumed_run.h"
 #include "common/formats/model_folder.h"
 #include "common/model/model_spec.h"
 #include "common/samples/sample_source.h"
+#include "common/samples/tokenizer_of_ids.h"
 #include "common/tokenizer/tokenizer.h"
 #include "eps_server/memory/daemon_memory.h"
 #include "gpu_worker/device_sizes.h"
@@ -33,6 +36,12 @@ absl::Status CheckFolder(const Preflight& preflight) {
         absl::StrCat(preflight.out, " holds a run already: go on with --resume, or give another --out"));
   }
   return absl::OkStatus();
+}
+
+absl::StatusOr<RunConfig> LoadRun(const Preflight& preflight) {
+  if (!preflight.resume) return preflight.run.Load();
+  EPS_ASSIGN_OR_RETURN(const std::vector<FieldOverride> overrides, preflight.run.Overrides());
+  return LoadRunOfFolder(preflight.out, preflight.run.run, overrides);
 }
 
 absl::Status CheckPlan(const Preflight& preflight, const RunConfig& run, const ModelSpec& model) {
@@ -84,14 +93,15 @@ absl::StatusOr<int64_t> CountSamples(const RunConfig& run) {
 
 absl::StatusOr<RunOutline> CheckBeforeTraining(const Preflight& preflight) {
   EPS_RETURN_IF_ERROR(CheckDevice(preflight.worker.device));
-  EPS_ASSIGN_OR_RETURN(const RunConfig run, preflight.run.Load());
+  EPS_ASSIGN_OR_RETURN(const RunConfig run, LoadRun(preflight));
   EPS_RETURN_IF_ERROR(CheckFolder(preflight));
   RunOutline outline = {.steps = run.steps,
                         .tokens_per_step = run.tokens_per_step(),
                         .sequences_per_step = run.batch.sequences_per_step()};
   EPS_ASSIGN_OR_RETURN(outline.samples, CountSamples(run));
+  if (!preflight.resume) EPS_RETURN_IF_ERROR(CheckTokenizerOfIds(run));
   if (!run.model_from.empty() && !preflight.resume)
-    EPS_RETURN_IF_ERROR(ModelFolder::Open(run.model_from, run.model.num_classes).status());
+    EPS_RETURN_IF_ERROR(ModelFolder::Open(run.model_from, run.model).status());
   EPS_ASSIGN_OR_RETURN(const ModelSpec model, BuildModel(run.model));
   EPS_RETURN_IF_ERROR(CheckPlan(preflight, run, model));
   outline.parameters = model.num_parameters();

@@ -37,6 +37,19 @@ std::string ShowIds(absl::Span<const int32_t> ids, const DocumentIndex& index, i
   return shown;
 }
 
+// Special tokens in braces: what a text spells like one has none.
+std::string DecodeMarked(absl::Span<const int32_t> ids, const Tokenizer& tokenizer) {
+  std::string text;
+  for (size_t begin = 0, end; begin < ids.size(); begin = end) {
+    const bool is_special = tokenizer.IsSpecial(ids[begin]);
+    for (end = begin + 1; !is_special && end < ids.size() && !tokenizer.IsSpecial(ids[end]); ++end) {
+    }
+    const std::string part = tokenizer.Decode(ids.subspan(begin, end - begin), /*skip_specials=*/false);
+    absl::StrAppend(&text, is_special ? "{" : "", part, is_special ? "}" : "");
+  }
+  return text;
+}
+
 std::string ShowText(absl::Span<const int32_t> ids, const DocumentIndex& index, int64_t first,
                      const Tokenizer& tokenizer) {
   const auto counted = [&](size_t i) { return index.is_counted(first + static_cast<int64_t>(i)); };
@@ -44,10 +57,28 @@ std::string ShowText(absl::Span<const int32_t> ids, const DocumentIndex& index, 
   for (size_t begin = 0, end; begin < ids.size(); begin = end) {
     for (end = begin + 1; end < ids.size() && counted(end) == counted(begin); ++end) {
     }
-    const std::string text = tokenizer.Decode(ids.subspan(begin, end - begin), /*skip_specials=*/false);
+    const std::string text = DecodeMarked(ids.subspan(begin, end - begin), tokenizer);
     absl::StrAppend(&shown, counted(begin) ? "{+" : "", text, counted(begin) ? "+}" : "");
   }
   return shown;
+}
+
+// Some lines, or none.
+std::string SummaryOfNotes(const EncodeNotes& notes) {
+  std::string text;
+  if (notes.specials_as_text > 0) {
+    absl::StrAppend(
+        &text, notes.specials_as_text,
+        " special tokens spelled in text were read as text; --special-tokens as-tokens makes them tokens\n");
+  }
+  if (notes.replaced_surrogates > 0) {
+    absl::StrAppend(&text, notes.replaced_surrogates, " halves of surrogate pairs became U+FFFD\n");
+  }
+  if (notes.skipped_lines > 0) {
+    absl::StrAppend(&text, "skipped: ", notes.skipped_lines, " bad lines, of which the first are\n");
+    for (const std::string& reason : notes.skip_reasons) absl::StrAppend(&text, "    ", Printable(reason), "\n");
+  }
+  return text;
 }
 
 }  // namespace
@@ -78,7 +109,9 @@ std::string TokenizeSummary(const TokenizeReport& report, const std::string& out
   absl::StrAppend(&text, "; the longest document has ", counts.longest_document, "\n");
   absl::StrAppend(&text, FormatByteSize(report.source_bytes), " in ", FormatSeconds(report.seconds), ", ",
                   Rate(report.megabytes_per_second()), "\n");
-  if (!report.chat_template.empty()) absl::StrAppend(&text, "template: ", report.chat_template, "\n");
+  if (!report.chat_template.empty()) {
+    absl::StrAppend(&text, "template: ", report.chat_template, ", ", Printable(report.chat_template_reason), "\n");
+  }
   if (report.num_classes > 0) {
     absl::StrAppend(&text, "classes: ", report.num_classes);
     for (size_t i = 0; i < std::min(report.class_names.size(), kMaxClassesShown); ++i) {
@@ -90,7 +123,7 @@ std::string TokenizeSummary(const TokenizeReport& report, const std::string& out
     absl::StrAppend(&text, "left out: ", counts.empty_documents, " empty documents, ", counts.uncounted_documents,
                     " without a token that is counted\n");
   }
-  return text;
+  return absl::StrCat(text, SummaryOfNotes(report.notes));
 }
 
 std::string ShowTokenFile(const DocumentIndex& index, const std::string& path) {

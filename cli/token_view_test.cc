@@ -32,15 +32,23 @@ TEST(TokenViewTest, ASummaryTellsWhatWasLeftOut) {
       .source_bytes = 1 << 20,
       .token_bytes = 2,
       .seconds = 2,
+      .notes = {.specials_as_text = 5,
+                .replaced_surrogates = 6,
+                .skipped_lines = 7,
+                .skip_reasons = {"\"a.jsonl\": line 2"}},
       .chat_template = "chatml",
+      .chat_template_reason = "as told",
       .num_classes = 2,
       .class_names = {"no", "y\x1b"}};
   EXPECT_EQ(TokenizeSummary(report, "a.bin"),
             "a.bin: 2 documents, 10 tokens of 2 bytes, 4 of them counted; the longest document has 7\n"
             "1.0 MiB in 2.000 s, 0.5 MB/s\n"
-            "template: chatml\n"
+            "template: chatml, as told\n"
             "classes: 2: 0 no, 1 y?\n"
-            "left out: 1 empty documents, 0 without a token that is counted\n");
+            "left out: 1 empty documents, 0 without a token that is counted\n"
+            "5 special tokens spelled in text were read as text; --special-tokens as-tokens makes them tokens\n"
+            "6 halves of surrogate pairs became U+FFFD\n"
+            "skipped: 7 bad lines, of which the first are\n    \"a.jsonl\": line 2\n");
 }
 
 class ShowTest : public ::testing::Test {
@@ -76,6 +84,30 @@ TEST_F(ShowTest, CountedTokensAreMarked) {
                            "    113 10 +97\n    ... and 1 tokens more\n"));
 }
 
+TEST_F(ShowTest, SpecialTokensStandInBraces) {
+  // As bytes, of which b is a special one.
+  class WithSpecial final : public Tokenizer {
+   public:
+    explicit WithSpecial(const Tokenizer& bytes) : bytes_(bytes) {}
+
+   private:
+    std::vector<int32_t> Encode(absl::string_view text, Specials specials) const override {
+      return bytes_.Encode(text, specials);
+    }
+    std::string Decode(absl::Span<const int32_t> ids, bool skip) const override { return bytes_.Decode(ids, skip); }
+    int64_t vocab() const override { return bytes_.vocab(); }
+    std::optional<int32_t> TokenId(absl::string_view token) const override { return bytes_.TokenId(token); }
+    bool IsSpecial(int32_t id) const override { return id == 'b'; }
+    int64_t CountSpecials(absl::string_view) const override { return 0; }
+    const std::string& fingerprint() const override { return bytes_.fingerprint(); }
+    const Tokenizer& bytes_;
+  };
+  const WithSpecial tokenizer(*bytes_);
+  EXPECT_THAT(ShowDocument(*file_, *index_, 0, &tokenizer, 100),
+              IsOkAndHolds("document 0: 4 tokens from 0 on, 2 counted, class 3, second part from its token 2 on\n"
+                           "    q\n    {+a{b}+}\n"));
+}
+
 TEST_F(ShowTest, NothingCommandsATerminal) {
   EXPECT_THAT(ShowDocument(*file_, *index_, 1, bytes_.get(), 100),
               IsOkAndHolds("document 1: 2 tokens from 4 on, 0 counted, class 0\n    ?x\n"));
@@ -87,6 +119,8 @@ TEST_F(ShowTest, AnotherTokenizerIsRefused) {
     std::string Decode(absl::Span<const int32_t>, bool) const override { return ""; }
     int64_t vocab() const override { return 256; }
     std::optional<int32_t> TokenId(absl::string_view) const override { return std::nullopt; }
+    bool IsSpecial(int32_t) const override { return false; }
+    int64_t CountSpecials(absl::string_view) const override { return 0; }
     const std::string& fingerprint() const override { return fingerprint_; }
     const std::string fingerprint_ = std::string(64, '0');
   };

@@ -12,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "cli/command.h"
 #include "cli/common_flags.h"
@@ -22,23 +23,27 @@
 #include "common/base/flags.h"
 #include "common/base/status_macros.h"
 #include "common/base/thread.h"
+#include "common/corpus/chat_template_markup.h"
 #include "common/corpus/tokenize_corpus.h"
 #include "common/formats/document_index.h"
 #include "common/formats/document_index_writer.h"
 #include "common/formats/token_file.h"
 #include "common/tokenizer/tokenizer.h"
+#include "common/tokenizer/tokenizer_settings.h"
 
 namespace eps::cli {
 namespace {
 
 constexpr absl::Duration kSignalInterval = absl::Milliseconds(50);
 constexpr int64_t kTokensShown = 1024;  // of a document
+constexpr char kBytes[] = "bytes";      // in the place of a tokenizer's path
 
 struct TokenizeFlags {
   std::string tokenizer;
   TokenizeOptions options;
   std::string format = "auto";
   std::string count = "answers";
+  std::string specials = "as-text";
   std::string bos;  // "": not given
   std::string eos;
   bool quiet = false;
@@ -74,8 +79,14 @@ class StopOnSignal {
 };
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> OpenTokenizer(const std::string& name) {
-  if (name == "bytes") return MakeByteTokenizer();
+  if (name == kBytes) return MakeByteTokenizer();
   return LoadTokenizer(name);
+}
+
+std::vector<std::string> TemplateNames() {
+  std::vector<std::string> names = {"auto"};
+  for (const absl::string_view name : ChatTemplateNames()) names.emplace_back(name);
+  return names;
 }
 
 std::optional<std::string> TokenFlag(const std::string& given) {
@@ -90,6 +101,7 @@ TokenizeOptions ToOptions(const TokenizeFlags& flags) {
                    : flags.format == "tsv"   ? CorpusFormat::kTsv
                                              : CorpusFormat::kAuto;
   options.count_all = flags.count == "all";
+  options.specials = flags.specials == "as-tokens" ? Tokenizer::Specials::kAsTokens : Tokenizer::Specials::kAsText;
   options.bos = TokenFlag(flags.bos);
   options.eos = TokenFlag(flags.eos);
   if (options.threads == 0) options.threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
@@ -104,6 +116,10 @@ absl::StatusOr<int> RunTokenize(const TokenizeFlags& flags) {
     if (!is_given) return absl::InvalidArgumentError(absl::StrCat(flag, " is required, unless --print is given"));
   }
   EPS_ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer, OpenTokenizer(flags.tokenizer));
+  TokenizeOptions options = ToOptions(flags);
+  if (flags.tokenizer != kBytes) {
+    EPS_ASSIGN_OR_RETURN(options.settings, ReadTokenizerSettings(flags.tokenizer));
+  }
   EPS_ASSIGN_OR_RETURN(SignalQueue signals, SignalQueue::Create());  // before any thread
   StopOnSignal stopper(std::move(signals));
   EPS_RETURN_IF_ERROR(stopper.Start());
@@ -111,7 +127,7 @@ absl::StatusOr<int> RunTokenize(const TokenizeFlags& flags) {
   const auto show = [&printer](const TokenizeProgress& progress) {
     printer.ShowLine(progress.bytes_done, [&progress](int width) { return TokenizeProgressLine(progress, width); });
   };
-  const absl::StatusOr<TokenizeReport> report = TokenizeCorpus(ToOptions(flags), *tokenizer, show, stopper.stop());
+  const absl::StatusOr<TokenizeReport> report = TokenizeCorpus(options, *tokenizer, show, stopper.stop());
   printer.Finish();
   const int signal = stopper.End();
   if (absl::IsCancelled(report.status()) && signal != 0) {
@@ -160,21 +176,33 @@ void AddFlags(CLI::App& command, TokenizeFlags& flags) {
       ->type_name("FILE")
       ->check(NotEmpty());
   command
-      .add_option("--format", flags.format,
-                  "text, jsonl (text; messages; instruction, input and output; prompt and completion), tsv (texts and "
-                  "their classes), or auto: by the name")
+      .add_option(
+          "--format", flags.format,
+          "text, jsonl (text; messages or conversations; instruction, input and output; prompt and completion), "
+          "tsv (texts and their classes), or auto: by the name")
       ->check(CLI::IsMember({"auto", "text", "jsonl", "tsv"}))
       ->capture_default_str();
   command
-      .add_option("--template", options.chat_template,
-                  "Of conversations: a model family's form of a chat, or auto: by the tokenizer's special tokens")
-      ->check(CLI::IsMember({"auto", "llama3", "chatml", "mistral", "llama2", "plain"}))
+      .add_option(
+          "--template", options.chat_template,
+          "Of conversations: a model family's form of a chat, or auto: by the model's own template, else by the "
+          "tokenizer's special tokens")
+      ->check(CLI::IsMember(TemplateNames()))
       ->capture_default_str();
   command.add_option("--count", flags.count, "Of conversations: which tokens the loss counts")
       ->check(CLI::IsMember({"answers", "all"}))
       ->capture_default_str();
+  command
+      .add_option("--special-tokens", flags.specials,
+                  "What spellings of special tokens in texts and messages are; as tokens, they can end a turn")
+      ->check(CLI::IsMember({"as-text", "as-tokens"}))
+      ->capture_default_str();
+  command.add_flag("--skip-bad-lines", options.skips_bad_lines,
+                   "Of JSONL and TSV: leaves out lines that cannot be taken, and says how many and why");
   command.add_option("--separator", options.separator, "Of text: the line between two documents; else a file is one")
       ->type_name("LINE");
+  command.add_flag("!--no-header", options.columns.has_header,
+                   "Of TSV: the first line is a row, and columns are called 1, 2, ...");
   command.add_option("--text-column", options.columns.text, "Of TSV; else as the tasks of GLUE name it")
       ->type_name("NAME");
   command.add_option("--second-text-column", options.columns.second_text, "Of TSV, for pairs")->type_name("NAME");

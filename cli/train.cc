@@ -13,11 +13,13 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "cli/child_process.h"
 #include "cli/command.h"
 #include "cli/common_flags.h"
+#include "cli/export_model.h"
 #include "cli/plan_trace.h"
 #include "cli/preflight.h"
 #include "cli/progress.h"
@@ -35,6 +37,7 @@
 #include "common/base/thread.h"
 #include "common/checkpoint/checkpoint_directory.h"
 #include "common/checkpoint/checkpoint_files.h"
+#include "common/formats/model_folder_writer.h"
 #include "common/grpc/thread_needs.h"
 #include "common/telemetry/trace_file.h"
 #include "gpu_worker/profile/kept_profile.h"
@@ -51,6 +54,8 @@ struct TrainFlags {
   bool resume = false;
   bool quiet = false;
   bool trace = false;
+  std::string export_to;  // "": nowhere
+  ModelFolderForm export_form;
 
   int ThreadsPerWorker() const {
     if (worker.threads > 0) return worker.threads;
@@ -135,19 +140,61 @@ absl::Status FinishTrace(const TrainFlags& flags) {
   return predicted_status;
 }
 
+bool Contains(const std::string& folder, const std::string& path) {
+  std::error_code ignored;
+  const std::filesystem::path outer = std::filesystem::absolute(folder, ignored).lexically_normal() / "";
+  const std::filesystem::path inner = std::filesystem::absolute(path, ignored).lexically_normal() / "";
+  return absl::StartsWith(inner.string(), outer.string());
+}
+
+// What --export asks for, before the run takes its hours.
+absl::Status CheckExport(const TrainFlags& flags) {
+  if (flags.export_to.empty()) return absl::OkStatus();
+  EPS_RETURN_IF_ERROR_WITH(CheckNewFolder(flags.export_to), "--export");
+  if (Contains(flags.export_to, flags.OutFolder())) {
+    return absl::InvalidArgumentError(absl::StrCat("--export ", flags.export_to, ": the run's folder, ",
+                                                   flags.OutFolder(), ", lies there; give another"));
+  }
+  EPS_ASSIGN_OR_RETURN(const RunConfig run, flags.run.Load());
+  if (run.checkpoint.last) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      "--export: checkpoint.last is false, so that the run leaves no checkpoint of its end; leave one of the two out");
+}
+
+absl::StatusOr<RunOutline> CheckAll(const TrainFlags& flags) {
+  EPS_RETURN_IF_ERROR(CheckThreadRoom(RunThreads(flags.workers, flags.ThreadsPerWorker())));
+  EPS_RETURN_IF_ERROR(CheckExport(flags));
+  return CheckBeforeTraining(
+      {.run = flags.run, .out = flags.OutFolder(), .worker = flags.worker, .resume = flags.resume});
+}
+
+// Of a run of `steps` that has ended well; the exit code.
+int FinishExport(const TrainFlags& flags, int64_t steps) {
+  const absl::StatusOr<Version> newest = FindNewestCheckpoint(CheckpointDirectory(flags.OutFolder() + "/checkpoints"));
+  if (newest.ok() && newest->value() < steps) {
+    std::printf("eps: stopped at step %lld of %lld: --export writes the model once it is done; go on with --resume\n",
+                static_cast<long long>(newest->value()), static_cast<long long>(steps));
+    return kExitDone;
+  }
+  const absl::Status exported = ExportCheckpoint(flags.OutFolder(), flags.export_to, flags.export_form);
+  if (exported.ok()) return kExitDone;
+  const absl::StatusOr<std::string> checkpoint = FindCheckpointFolder(flags.OutFolder());
+  PrintError(Annotate(exported, absl::StrCat("--export: the run is done, its checkpoint is ",
+                                             checkpoint.ok() ? *checkpoint : flags.OutFolder(),
+                                             " (eps export --checkpoint writes it once this is mended)")));
+  return kExitFailed;
+}
+
 int RunTrain(TrainFlags flags) {
   flags.worker.SetDefaultMemory(FindMemoryRoom(), flags.workers);
   flags.worker.SetDefaultProfile(flags.ThreadsPerWorker());
   const std::string out = flags.OutFolder();
-  const absl::Status room = CheckThreadRoom(RunThreads(flags.workers, flags.ThreadsPerWorker()));
-  const absl::StatusOr<RunOutline> outline =
-      room.ok() ? CheckBeforeTraining({.run = flags.run, .out = out, .worker = flags.worker, .resume = flags.resume})
-                : room;
+  const absl::StatusOr<RunOutline> outline = CheckAll(flags);
   if (!outline.ok()) {
     PrintError(outline.status());
     return StartExitCode(outline.status());
   }
-  umask(077);  // what is made here and by the daemon is this user's alone
+  const mode_t users_umask = umask(077);  // what is made here and by the daemon is this user's alone
   std::error_code ignored;
   const bool out_is_new = !std::filesystem::exists(out, ignored);
   const absl::Status made = MakeDirs(out + "/logs");
@@ -189,7 +236,9 @@ int RunTrain(TrainFlags flags) {
     if (!traced.ok()) std::fprintf(stderr, "eps: trace: %s\n", std::string(traced.message()).c_str());
   }
   if (end.exit_code == kExitDone && !flags.quiet) std::printf("%s\n", EndText(out).c_str());
-  return end.exit_code;
+  if (end.exit_code != kExitDone || flags.export_to.empty()) return end.exit_code;
+  umask(users_umask);
+  return FinishExport(flags, outline->steps);
 }
 
 }  // namespace
@@ -218,6 +267,15 @@ void AddTrain(CLI::App& app, int* exit_code) {
   command->add_flag("--trace", flags->trace,
                     "Leaves trace.json, what each process did and waited for, for ui.perfetto.dev, and timeline.svg, a "
                     "picture of one step, with a measured profile and one worker beside what was predicted");
+  CLI::Option* export_to =
+      command
+          ->add_option(
+              "--export", flags->export_to,
+              "When the run has ended well, writes its model as a Hugging Face folder, as eps export does; must "
+              "not be there, or be empty")
+          ->type_name("DIR")
+          ->check(NotEmpty());
+  AddDtypeTo(*command, "--export-dtype", flags->export_form)->needs(export_to);
   command->add_flag("--quiet", flags->quiet, "No progress");
   command->footer(
       "In DIR it leaves summary.json, metrics.jsonl, loss.svg, checkpoints/ and logs/ (docs/formats.md).\n"

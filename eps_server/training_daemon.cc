@@ -1,5 +1,6 @@
 #include "eps_server/training_daemon.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <string>
 #include <system_error>
@@ -14,8 +15,12 @@
 #include "common/base/log.h"
 #include "common/base/memory_speed.h"
 #include "common/base/status_macros.h"
+#include "common/checkpoint/model_source.h"
+#include "common/checkpoint/resumed_run.h"
 #include "common/grpc/message_limits.h"
 #include "common/model/model_spec.h"
+#include "common/samples/class_names.h"
+#include "common/samples/tokenizer_of_ids.h"
 #include "common/schedule/loss_scale.h"
 #include "common/telemetry/trace_log.h"
 #include "eps_server/checkpoint/checkpointer.h"
@@ -82,6 +87,8 @@ absl::Status CheckOut(const DaemonOptions& options) {
 // The optimizer's threads against the memory: measured once, before the model takes its own.
 constexpr absl::Duration kFloorTime = absl::Milliseconds(50);
 
+constexpr size_t kMaxClassesLogged = 100;
+
 class TrainingDaemon final : public Daemon {
  public:
   TrainingDaemon(const DaemonOptions& options, ListenAddress listen)
@@ -96,14 +103,15 @@ class TrainingDaemon final : public Daemon {
     std::error_code ignored;
     if (std::filesystem::exists(options_.out, ignored)) EPS_RETURN_IF_ERROR(LockOut());
     EPS_RETURN_IF_ERROR(CheckOut(options_));
-    EPS_ASSIGN_OR_RETURN(run_, LoadRunConfig(options_.run_file, options_.overrides));
-    EPS_ASSIGN_OR_RETURN(model_, BuildModel(run_.model));
+    EPS_ASSIGN_OR_RETURN(run_, options_.resume ? LoadRunOfFolder(options_.out, options_.run_file, options_.overrides)
+                                               : LoadRunConfig(options_.run_file, options_.overrides));
     EPS_ASSIGN_OR_RETURN(max_message_bytes_, MaxControlMessageBytes(run_));
+    EPS_RETURN_IF_ERROR(OpenData());
+    EPS_ASSIGN_OR_RETURN(model_, BuildModel(run_.model));
     DaemonMemory memory = ComputeDaemonMemory(model_, run_);
     if (options_.window_bytes > 0) memory.contribution_window_bytes = options_.window_bytes;
     expected_resident_bytes_ = memory.total_bytes();
     checkpoint_buffer_bytes_ = memory.capture_bytes;
-    EPS_RETURN_IF_ERROR(OpenData());
     EPS_RETURN_IF_ERROR(CheckPortIsFree(listen_));
     // Before the model is loaded, which may take minutes: the page says so meanwhile.
     EPS_ASSIGN_OR_RETURN(page_, DaemonPage::Start(options_.metrics_listen, options_.metrics_any_address));
@@ -127,6 +135,7 @@ class TrainingDaemon final : public Daemon {
     EPS_RETURN_IF_ERROR(MakeDirs(options_.out));
     EPS_RETURN_IF_ERROR(LockOut());
     EPS_RETURN_IF_ERROR(RemoveEndpointFile(options_.out));
+    EPS_RETURN_IF_ERROR(KeepModelSource(run_, options_.out));
     if (checkpointer_ == nullptr) {
       EPS_ASSIGN_OR_RETURN(checkpointer_, Checkpointer::Create(CheckpointFolder(options_.out), model_, run_));
     }
@@ -251,15 +260,28 @@ class TrainingDaemon final : public Daemon {
   void Abort(absl::Status why) override { coordinator_->Fail(std::move(why)); }
 
  private:
+  // The names are part of the run from here on, in its checkpoints too.
+  absl::Status NameClasses(RunConfig& of_tokens) {
+    EPS_ASSIGN_OR_RETURN(run_.model.class_names, ClassNamesOf(run_, of_tokens));
+    of_tokens.model.class_names = run_.model.class_names;
+    for (size_t i = 0; i < std::min(run_.model.class_names.size(), kMaxClassesLogged); ++i) {
+      LogInfo("class_named", {{"class", i}, {"name", run_.model.class_names[i]}});
+    }
+    return absl::OkStatus();
+  }
+
+  // Changes run_.model only by its classes' names.
   absl::Status OpenData() {
     bool needs_tokenizing =
         run_.evaluation.is_on() && !run_.evaluation.path.empty() && run_.evaluation_data().needs_tokenizing();
     for (const DataSource& source : run_.all_sources()) needs_tokenizing |= source.data.needs_tokenizing();
+    if (!HoldsCheckpoints(options_.out)) EPS_RETURN_IF_ERROR(CheckTokenizerOfIds(run_));
     if (needs_tokenizing) {
       EPS_RETURN_IF_ERROR(MakeDirs(options_.out));
       EPS_RETURN_IF_ERROR(LockOut());
     }
-    EPS_ASSIGN_OR_RETURN(const RunConfig of_tokens, WithTokenFiles(run_, options_.out + "/data", options_.threads));
+    EPS_ASSIGN_OR_RETURN(RunConfig of_tokens, WithTokenFiles(run_, options_.out + "/data", options_.threads));
+    EPS_RETURN_IF_ERROR(NameClasses(of_tokens));
     EPS_ASSIGN_OR_RETURN(data_, StepData::Create(of_tokens));
     if (!run_.evaluation.is_on()) return absl::OkStatus();
     EPS_ASSIGN_OR_RETURN(evaluation_data_,

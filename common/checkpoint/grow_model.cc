@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -19,6 +21,7 @@
 #include "common/checkpoint/checkpoint_directory.h"
 #include "common/checkpoint/checkpoint_files.h"
 #include "common/checkpoint/checkpoint_tensors.h"
+#include "common/checkpoint/model_source.h"
 #include "common/checkpoint/update_counts.h"
 #include "common/formats/safetensors.h"
 #include "common/model/hf_config.h"
@@ -241,9 +244,10 @@ absl::Status WriteFolder(const std::string& from, const std::string& to, const M
 }
 
 absl::Status CheckOut(const std::string& out, const CheckpointDirectory& directory) {
-  if (access(PathOf(out, kGrownRunFile).c_str(), F_OK) == 0) {
+  for (const char* name : {kGrownRunFile, kModelSourceFolder}) {
+    if (access(PathOf(out, name).c_str(), F_OK) != 0) continue;
     return absl::FailedPreconditionError(
-        absl::StrCat(PathOf(out, kGrownRunFile), " is there already; give another folder for the grown run"));
+        absl::StrCat(PathOf(out, name), " is there already; give another folder for the grown run"));
   }
   const absl::StatusOr<std::vector<Version>> there = directory.Steps();
   EPS_RETURN_IF_ERROR(there.status());
@@ -358,16 +362,20 @@ absl::StatusOr<Manifest> GrowCheckpoint(const std::string& folder, absl::Span<co
     EPS_ASSIGN_OR_RETURN(std::unique_ptr<PendingFile> run_file, PendingFile::Create(PathOf(out, kGrownRunFile)));
     EPS_RETURN_IF_ERROR(run_file->Append(SerializeRunConfig(manifest.run)));
     EPS_RETURN_IF_ERROR(run_file->Sync());
+    EPS_RETURN_IF_ERROR(CopyModelSource(folder, out));
     EPS_RETURN_IF_ERROR(directory.FinishWriting(version));
     return run_file;
   };
   const absl::StatusOr<std::unique_ptr<PendingFile>> run_file = write();
+  std::error_code ignored;  // here and below: the error is already on its way
   if (!run_file.ok()) {
     directory.AbandonWriting(version);
+    std::filesystem::remove_all(PathOf(out, kModelSourceFolder), ignored);
     return run_file.status();
   }
   if (const absl::Status status = (*run_file)->Publish(); !status.ok()) {
-    directory.Remove(version).IgnoreError();  // the error is already on its way
+    directory.Remove(version).IgnoreError();
+    std::filesystem::remove_all(PathOf(out, kModelSourceFolder), ignored);
     return status;
   }
   return manifest;

@@ -1,213 +1,49 @@
 #include "common/corpus/chat_template.h"
 
-#include <array>
+#include <algorithm>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
-#include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "common/corpus/chat_template_thoughts.h"
+#include "nlohmann/json.hpp"
 
 namespace eps {
-
-struct TurnMarkup {
-  absl::string_view before;
-  absl::string_view after;
-};
-
-enum class SystemPlace {
-  kOwnTurn,    // anywhere
-  kFirstUser,  // the first message, put into the first turn of the user
-  kLastUser,   // the first message, put into the last turn of the user
-};
-
-struct ChatMarkup {
-  absl::string_view name;
-  std::array<absl::string_view, 4> tokens;  // that the tokenizer must have
-  absl::string_view first_token;            // of a document; a token or ""
-  absl::string_view exchange_token;         // before each turn of the user; a token or ""
-  bool is_text;                             // markup holds no tokens, and is encoded together with what is around it
-  SystemPlace system_place;
-  TurnMarkup system;  // its turn, or what is around it in the user's
-  TurnMarkup user;
-  TurnMarkup tools;  // around consecutive results of tools
-  TurnMarkup tool;   // around each of them; both empty: no place for any
-  absl::string_view answer_before;
-  absl::string_view answer_tail;  // between the answer and the token that ends it
-  absl::string_view end_of_turn;  // a token; "" the end of text, and without one a blank line
-  absl::string_view answer_after;
-  absl::string_view between;  // turns, where the one before did not end in a blank line
-  bool trims;                 // white space around contents
-  bool alternates;            // user, assistant, user, ...
-};
-
 namespace {
-
-// Where each comes from:
-//   llama3   llama.com/docs/model-cards-and-prompt-formats (Meta Llama 3, Llama 3.1: role ipython for what tools say)
-//   chatml   tokenizer_config.json of Qwen/Qwen2.5-*-Instruct and Qwen/Qwen3-*: what tools say is the user's turn, in tags
-//   mistral  docs.mistral.ai/cookbook/concept-deep-dive-tokenization-templates and mistral-common: tokenizers V2 and V3
-//            have tokens [INST] and [/INST] and the system's words in the last turn of the user, V1 has them as text and
-//            the system's words in the first
-//   llama2   llama.com/docs/model-cards-and-prompt-formats/meta-llama-2
-//   plain    ours
-constexpr ChatMarkup kLlama3 = {
-    .name = "llama3",
-    .tokens = {"<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"},
-    .first_token = "<|begin_of_text|>",
-    .exchange_token = "",
-    .is_text = false,
-    .system_place = SystemPlace::kOwnTurn,
-    .system = {"<|start_header_id|>system<|end_header_id|>\n\n", "<|eot_id|>"},
-    .user = {"<|start_header_id|>user<|end_header_id|>\n\n", "<|eot_id|>"},
-    .tools = {"", ""},
-    .tool = {"<|start_header_id|>ipython<|end_header_id|>\n\n", "<|eot_id|>"},
-    .answer_before = "<|start_header_id|>assistant<|end_header_id|>\n\n",
-    .answer_tail = "",
-    .end_of_turn = "<|eot_id|>",
-    .answer_after = "",
-    .between = "",
-    .trims = true,
-    .alternates = false,
-};
-
-constexpr ChatMarkup kChatMl = {
-    .name = "chatml",
-    .tokens = {"<|im_start|>", "<|im_end|>"},
-    .first_token = "",
-    .exchange_token = "",
-    .is_text = false,
-    .system_place = SystemPlace::kOwnTurn,
-    .system = {"<|im_start|>system\n", "<|im_end|>\n"},
-    .user = {"<|im_start|>user\n", "<|im_end|>\n"},
-    .tools = {"<|im_start|>user", "<|im_end|>\n"},
-    .tool = {"\n<tool_response>\n", "\n</tool_response>"},
-    .answer_before = "<|im_start|>assistant\n",
-    .answer_tail = "",
-    .end_of_turn = "<|im_end|>",
-    .answer_after = "\n",
-    .between = "",
-    .trims = false,
-    .alternates = false,
-};
-
-constexpr ChatMarkup kMistral = {
-    .name = "mistral",
-    .tokens = {"<s>", "</s>", "[INST]", "[/INST]"},
-    .first_token = "<s>",
-    .exchange_token = "",
-    .is_text = false,
-    .system_place = SystemPlace::kLastUser,
-    .system = {"", "\n\n"},
-    .user = {"[INST]", "[/INST]"},
-    .tools = {"", ""},
-    .tool = {"", ""},
-    .answer_before = "",
-    .answer_tail = "",
-    .end_of_turn = "</s>",
-    .answer_after = "",
-    .between = "",
-    .trims = false,
-    .alternates = true,
-};
-
-constexpr ChatMarkup kMistralV1 = {
-    .name = "mistral",
-    .tokens = {"<s>", "</s>"},
-    .first_token = "<s>",
-    .exchange_token = "",
-    .is_text = true,
-    .system_place = SystemPlace::kFirstUser,
-    .system = {"", "\n\n"},
-    .user = {"[INST] ", " [/INST]"},
-    .tools = {"", ""},
-    .tool = {"", ""},
-    .answer_before = "",
-    .answer_tail = "",
-    .end_of_turn = "</s>",
-    .answer_after = "",
-    .between = "",
-    .trims = false,
-    .alternates = true,
-};
-
-constexpr ChatMarkup kLlama2 = {
-    .name = "llama2",
-    .tokens = {"<s>", "</s>"},
-    .first_token = "",
-    .exchange_token = "<s>",
-    .is_text = true,
-    .system_place = SystemPlace::kFirstUser,
-    .system = {"<<SYS>>\n", "\n<</SYS>>\n\n"},
-    .user = {"[INST] ", " [/INST]"},
-    .tools = {"", ""},
-    .tool = {"", ""},
-    .answer_before = "",
-    .answer_tail = " ",
-    .end_of_turn = "</s>",
-    .answer_after = "",
-    .between = "",
-    .trims = true,
-    .alternates = true,
-};
-
-constexpr ChatMarkup kPlain = {
-    .name = "plain",
-    .tokens = {},
-    .first_token = "",
-    .exchange_token = "",
-    .is_text = true,
-    .system_place = SystemPlace::kOwnTurn,
-    .system = {"### System:\n", ""},
-    .user = {"### User:\n", ""},
-    .tools = {"", ""},
-    .tool = {"### Tool:\n", ""},
-    .answer_before = "### Assistant:\n",
-    .answer_tail = "",
-    .end_of_turn = "",
-    .answer_after = "",
-    .between = "\n\n",
-    .trims = false,
-    .alternates = false,
-};
 
 constexpr absl::string_view kTextEndOfTurn = "\n\n";
 
-absl::StatusOr<const ChatMarkup*> FindMarkup(absl::string_view name, const Tokenizer& tokenizer) {
-  const auto has = [&tokenizer](absl::string_view token) { return tokenizer.TokenId(token).has_value(); };
-  if (name == "auto") {
-    if (has("<|start_header_id|>")) return &kLlama3;
-    if (has("<|im_start|>")) return &kChatMl;
-    if (has("[INST]")) return &kMistral;
-    return &kPlain;
-  }
-  if (name == "llama3") return &kLlama3;
-  if (name == "chatml") return &kChatMl;
-  if (name == "mistral") return has("[INST]") ? &kMistral : &kMistralV1;
-  if (name == "llama2") return &kLlama2;
-  if (name == "plain") return &kPlain;
-  return absl::InvalidArgumentError(absl::StrCat("template: \"", absl::CHexEscape(name),
-                                                 "\", must be auto, llama3, chatml, mistral, llama2 or plain"));
-}
-
-// Whether the tokenizer puts a space before a text of its own accord, as those of SentencePiece do. U+2581 is theirs
-// for a space.
-bool PutsSpaceBefore(const Tokenizer& tokenizer) {
-  const std::optional<int32_t> with_space = tokenizer.TokenId("\u2581a");
-  const std::vector<int32_t> ids = tokenizer.Encode("a", Tokenizer::Specials::kAsText);
-  return with_space && ids == std::vector<int32_t>{*with_space};
-}
-
 absl::string_view Trimmed(absl::string_view text, bool trims) {
   return trims ? absl::StripAsciiWhitespace(text) : text;
+}
+
+std::string AsJson(const std::string& text) {
+  return nlohmann::json(text).dump(-1, ' ', /*ensure_ascii=*/false, nlohmann::json::error_handler_t::replace);
+}
+
+// Of `ids`, which stand for a text that begins with `prefix`, how many have their first character in it.
+size_t TokensOfPrefix(const Tokenizer& tokenizer, absl::Span<const int32_t> ids, absl::string_view prefix,
+                      Tokenizer::Specials specials) {
+  const std::vector<int32_t> alone = tokenizer.Encode(prefix, specials);
+  const auto decoded_bytes = [&](absl::Span<const int32_t> some) {
+    return tokenizer.Decode(some, /*skip_specials=*/false).size();
+  };
+  const size_t prefix_bytes = decoded_bytes(alone);
+  // Nearly always as many as alone: only tokens at the border differ.
+  size_t count = std::min(alone.size(), ids.size());
+  while (count < ids.size() && decoded_bytes(ids.subspan(0, count)) < prefix_bytes) ++count;
+  while (count > 0 && decoded_bytes(ids.subspan(0, count - 1)) >= prefix_bytes) --count;
+  return count;
 }
 
 }  // namespace
 
 absl::StatusOr<ChatTemplate> ChatTemplate::Create(absl::string_view name, const Tokenizer& tokenizer,
                                                   std::optional<int32_t> end_of_text) {
-  EPS_ASSIGN_OR_RETURN(const ChatMarkup* markup, FindMarkup(name, tokenizer));
+  EPS_ASSIGN_OR_RETURN(const ChatMarkup* markup, FindChatMarkup(name, tokenizer));
   for (const absl::string_view token : markup->tokens) {
     if (token.empty() || tokenizer.TokenId(token)) continue;
     return absl::InvalidArgumentError(
@@ -221,12 +57,8 @@ absl::StatusOr<ChatTemplate> ChatTemplate::Create(absl::string_view name, const 
   chat.first_token_ = id_of(markup->first_token);
   chat.exchange_token_ = id_of(markup->exchange_token);
   chat.end_of_turn_ = markup->end_of_turn.empty() ? end_of_text : id_of(markup->end_of_turn);
-  // The space that sets an answer off from [/INST] where that is text.
-  chat.answers_need_space_ = markup->is_text && markup->answer_before.empty() && !PutsSpaceBefore(tokenizer);
   return chat;
 }
-
-absl::string_view ChatTemplate::name() const { return markup_->name; }
 
 absl::Status ChatTemplate::Check(absl::Span<const ChatMessage> messages) const {
   const auto bad = [&](size_t index, absl::string_view what) {
@@ -243,7 +75,7 @@ absl::Status ChatTemplate::Check(absl::Span<const ChatMessage> messages) const {
       if (i > 0) return bad(i, "has a place for it in front only");
       if (messages.size() == 1) return bad(i, "has a place for it in a turn of the user only");
       // The newer tokenizers of Mistral have tokens for it, and another place.
-      if (markup_ == &kMistral && tokenizer_->TokenId("[SYSTEM_PROMPT]")) {
+      if (markup_->system_place == SystemPlace::kLastUser && tokenizer_->TokenId("[SYSTEM_PROMPT]")) {
         return bad(i, "does not support it for tokenizers that have [SYSTEM_PROMPT]");
       }
       continue;
@@ -255,114 +87,171 @@ absl::Status ChatTemplate::Check(absl::Span<const ChatMessage> messages) const {
   return absl::OkStatus();
 }
 
-// Puts the pieces together. What follows each other without a token between is encoded together where all of it is text:
-// a tokenizer joins across the borders of words, and models saw it so.
+// Puts the pieces together. All text between two special tokens of the markup is encoded as one: a tokenizer joins across
+// the borders of markup and content, and models saw it so.
 class ChatTemplate::Builder {
  public:
-  explicit Builder(const ChatTemplate& chat) : chat_(chat) {}
+  Builder(const ChatTemplate& chat, Tokenizer::Specials specials) : chat_(chat), specials_(specials) {}
 
-  void Markup(absl::string_view text) { Add(text, Tokenizer::Specials::kAsTokens); }
-  void Content(absl::string_view text) { Add(text, Tokenizer::Specials::kAsText); }
+  void Text(absl::string_view text) { absl::StrAppend(&text_, text); }
   void Token(std::optional<int32_t> id) {
     if (!id) return;
     Flush();
     result_.ids.push_back(*id);
   }
-  void Answer(absl::string_view text) {
-    Flush();
-    TokenRange range{.begin = num_tokens()};
-    Content(absl::StrCat(chat_.answers_need_space_ ? " " : "", text, chat_.markup_->answer_tail));
-    if (chat_.end_of_turn_) {
-      Token(chat_.end_of_turn_);
-    } else {
-      Flush();
-      Content(kTextEndOfTurn);
+  void Markup(absl::string_view text) {
+    while (!text.empty()) {
+      const absl::string_view token = TokenAtStartOf(text);
+      if (token.empty()) {
+        text_ += text[0];
+        text.remove_prefix(1);
+      } else {
+        Token(chat_.tokenizer_->TokenId(token));
+        text.remove_prefix(token.size());
+      }
     }
-    Flush();
-    range.end = num_tokens();
-    if (range.end > range.begin) result_.answers.push_back(range);
   }
+  // What is put in between the two is counted.
+  void BeginCounted() { borders_.push_back(text_.size()); }
+  void EndCounted() { borders_.push_back(text_.size()); }
+
   EncodedConversation Finish() {
     Flush();
+    for (size_t i = 0; i + 1 < places_.size(); i += 2) {
+      if (places_[i] < places_[i + 1]) result_.answers.push_back({.begin = places_[i], .end = places_[i + 1]});
+    }
     return std::move(result_);
   }
 
  private:
-  int64_t num_tokens() const { return static_cast<int64_t>(result_.ids.size()); }
-
-  void Add(absl::string_view text, Tokenizer::Specials specials) {
-    if (chat_.markup_->is_text) {
-      absl::StrAppend(&text_, text);
-    } else {
-      Encode(text, specials);
+  absl::string_view TokenAtStartOf(absl::string_view text) const {
+    for (const absl::string_view token : chat_.markup_->tokens) {
+      if (absl::StartsWith(text, token)) return token;
     }
+    return "";
   }
+
   void Flush() {
-    Encode(text_, Tokenizer::Specials::kAsText);
-    text_.clear();
-  }
-  void Encode(absl::string_view text, Tokenizer::Specials specials) {
-    if (text.empty()) return;
-    const std::vector<int32_t> ids = chat_.tokenizer_->Encode(text, specials);
+    std::vector<int32_t> ids;
+    if (!text_.empty()) ids = chat_.tokenizer_->Encode(text_, specials_);
+    for (const size_t border : borders_) {
+      const absl::string_view prefix = absl::string_view(text_).substr(0, border);
+      const size_t count = border == 0              ? 0
+                           : border == text_.size() ? ids.size()
+                                                    : TokensOfPrefix(*chat_.tokenizer_, ids, prefix, specials_);
+      places_.push_back(static_cast<int64_t>(result_.ids.size() + count));
+    }
     result_.ids.insert(result_.ids.end(), ids.begin(), ids.end());
+    text_.clear();
+    borders_.clear();
   }
 
   const ChatTemplate& chat_;
-  std::string text_;  // not encoded yet
+  const Tokenizer::Specials specials_;
+  std::string text_;             // not encoded yet
+  std::vector<size_t> borders_;  // of what is counted, in text_
+  std::vector<int64_t> places_;  // the same, by tokens, of what is encoded
   EncodedConversation result_;
 };
 
-absl::StatusOr<EncodedConversation> ChatTemplate::Encode(absl::Span<const ChatMessage> messages) const {
-  EPS_RETURN_IF_ERROR(Check(messages));
-  const ChatMarkup& markup = *markup_;
-  const bool system_in_user = markup.system_place != SystemPlace::kOwnTurn && messages[0].role == Role::kSystem;
-  size_t system_user = 0;  // the turn of the user that takes the system's words
-  if (system_in_user) {
-    system_user = 1;
-    for (size_t i = 1; markup.system_place == SystemPlace::kLastUser && i < messages.size(); ++i) {
-      if (messages[i].role == Role::kUser) system_user = i;
+// The turns of one conversation, which ChatTemplate::Check has accepted, in order.
+class ChatTemplate::Turns {
+ public:
+  Turns(const ChatTemplate& chat, absl::Span<const ChatMessage> messages, Tokenizer::Specials specials)
+      : chat_(chat), markup_(*chat.markup_), messages_(messages), builder_(chat, specials) {
+    if (markup_.system_place != SystemPlace::kOwnTurn && messages_[0].role == Role::kSystem) {
+      system_user_ = markup_.system_place == SystemPlace::kLastUser ? LastUser() : 1;
     }
+    if (markup_.has_thoughts) last_query_ = LastQuery(messages_);
   }
-  Builder builder(*this);
-  for (size_t i = system_in_user ? 1 : 0; i < messages.size(); ++i) {
-    const ChatMessage& message = messages[i];
-    const Role before = i > 0 ? messages[i - 1].role : Role::kSystem;
-    const bool ended_in_text = i > 0 && before == Role::kAssistant && !end_of_turn_;
-    if (i > 0 && !ended_in_text) builder.Markup(markup.between);
-    const absl::string_view content = Trimmed(message.content, markup.trims);
-    switch (message.role) {
+
+  EncodedConversation Encode() {
+    if (markup_.always_has_system && messages_[0].role != Role::kSystem) System(markup_.default_system, true);
+    for (size_t i = system_user_ > 0 ? 1 : 0; i < messages_.size(); ++i) {
+      if (i > 0 && !EndedInText(i - 1)) builder_.Markup(markup_.between);
+      Turn(i);
+    }
+    return builder_.Finish();
+  }
+
+ private:
+  // By its index; 0 where there is none behind the system's.
+  size_t LastUser() const {
+    size_t last = 0;
+    for (size_t i = 1; i < messages_.size(); ++i) {
+      if (messages_[i].role == Role::kUser) last = i;
+    }
+    return last;
+  }
+  bool EndedInText(size_t index) const { return messages_[index].role == Role::kAssistant && !chat_.end_of_turn_; }
+
+  void Turn(size_t index) {
+    switch (messages_[index].role) {
       case Role::kSystem:
-        builder.Markup(markup.system.before);
-        builder.Content(content);
-        builder.Markup(markup.system.after);
-        break;
+        return System(messages_[index].content, index == 0);
       case Role::kUser:
-        builder.Token(exchange_token_);
-        builder.Markup(markup.user.before);
-        if (system_in_user && i == system_user) {
-          // As one text with the user's, also where markup is tokens: nothing but text lies between.
-          builder.Content(absl::StrCat(markup.system.before, Trimmed(messages[0].content, markup.trims),
-                                       markup.system.after, content));
-        } else {
-          builder.Content(content);
-        }
-        builder.Markup(markup.user.after);
-        break;
+        return User(index);
       case Role::kTool:
-        if (before != Role::kTool) builder.Markup(markup.tools.before);
-        builder.Markup(markup.tool.before);
-        builder.Content(content);
-        builder.Markup(markup.tool.after);
-        if (i + 1 == messages.size() || messages[i + 1].role != Role::kTool) builder.Markup(markup.tools.after);
-        break;
+        return Tool(index);
       case Role::kAssistant:
-        builder.Markup(markup.answer_before);
-        builder.Answer(content);
-        builder.Markup(markup.answer_after);
-        break;
+        return Assistant(index);
     }
   }
-  return builder.Finish();
+
+  void System(absl::string_view content, bool is_first) {
+    builder_.Markup(markup_.system.before);
+    if (is_first) builder_.Markup(markup_.system_lead);
+    builder_.Text(Trimmed(content, markup_.trims));
+    builder_.Markup(markup_.system.after);
+  }
+
+  void User(size_t index) {
+    std::string content = messages_[index].content;
+    if (system_user_ > 0 && index == system_user_) {
+      content = absl::StrCat(markup_.system.before, messages_[0].content, markup_.system.after, content);
+    }
+    builder_.Token(chat_.exchange_token_);
+    builder_.Markup(markup_.user.before);
+    builder_.Text(Trimmed(content, markup_.trims));
+    builder_.Markup(markup_.user.after);
+  }
+
+  void Tool(size_t index) {
+    const auto is_tool = [this](size_t i) { return i < messages_.size() && messages_[i].role == Role::kTool; };
+    if (index == 0 || !is_tool(index - 1)) builder_.Markup(markup_.tools.before);
+    builder_.Markup(markup_.tool.before);
+    const std::string& content = messages_[index].content;
+    builder_.Text(markup_.tool_is_json ? AsJson(content) : std::string(Trimmed(content, markup_.trims)));
+    builder_.Markup(markup_.tool.after);
+    if (!is_tool(index + 1)) builder_.Markup(markup_.tools.after);
+  }
+
+  void Assistant(size_t index) {
+    ThoughtfulAnswer answer = {.lead = "", .text = messages_[index].content};
+    if (markup_.has_thoughts) answer = AnswerWithThoughts(messages_, index, last_query_);
+    builder_.Markup(markup_.answer_before);
+    builder_.Text(answer.lead);
+    const bool is_counted = messages_[index].is_counted;
+    if (is_counted) builder_.BeginCounted();
+    builder_.Text(absl::StrCat(markup_.answer_lead, Trimmed(answer.text, markup_.trims), markup_.answer_tail));
+    builder_.Text(chat_.end_of_turn_ ? "" : kTextEndOfTurn);
+    builder_.Token(chat_.end_of_turn_);
+    if (is_counted) builder_.EndCounted();
+    builder_.Markup(markup_.answer_after);
+  }
+
+  const ChatTemplate& chat_;
+  const ChatMarkup& markup_;
+  const absl::Span<const ChatMessage> messages_;
+  Builder builder_;
+  size_t system_user_ = 0;  // the turn of the user that takes the system's words; 0: none
+  size_t last_query_ = 0;   // of has_thoughts
+};
+
+absl::StatusOr<EncodedConversation> ChatTemplate::Encode(absl::Span<const ChatMessage> messages,
+                                                         Tokenizer::Specials specials) const {
+  EPS_RETURN_IF_ERROR(Check(messages));
+  return Turns(*this, messages, specials).Encode();
 }
 
 }  // namespace eps

@@ -9,49 +9,56 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "common/corpus/chat_template_markup.h"
 #include "common/corpus/conversation.h"
 #include "common/formats/document_index_writer.h"
 #include "common/tokenizer/tokenizer.h"
 
 namespace eps {
 
-struct ChatMarkup;  // a family's table of pieces, in chat_template.cc
-
 struct EncodedConversation {
   std::vector<int32_t> ids;
-  std::vector<TokenRange> answers;  // of each turn of the assistant, its content and the token that ends it
+  std::vector<TokenRange> answers;  // of each turn of the assistant that is counted, its content and what ends it
 };
 
 // How the turns of a conversation become one sequence of tokens, as the models of a family were taught to expect it.
 //
-//   llama3   Llama 3 and later          chatml   Qwen2, Qwen2.5, Qwen3
+//   llama3   Llama 3                    chatml   fine-tunes in this form
+//   llama31  Llama 3.1, 3.2, 3.3        qwen25   Qwen2.5          qwen3  Qwen3
 //   mistral  Mistral, Mixtral           llama2   Llama 2 Chat
 //   plain    headings of plain text, for models that know no turns: "### User:", "### Assistant:"
 //
-// Markup that is special tokens becomes these; what a message says never does, so that it cannot end its turn. Of
-// llama2, plain, and a mistral without tokens of its own for [INST], markup is text and no more than text.
+// Tokens are those of the text that the model's own template renders: what lies between two special tokens is encoded as
+// one text, markup and content together. A token is of the answer if its first character is.
 //
-// What the templates of some models add of their own is not added: a system message where there is none (Qwen2), the
-// date (Llama 3.1), empty thoughts (Qwen3). What is not in the data is not in the tokens.
+// Markup that is special tokens becomes these; what a message says never does, so that it cannot end its turn, unless
+// kAsTokens is asked for. Of llama2, plain, and a mistral without tokens of its own for [INST], markup is text and no more
+// than text.
+//
+// What a model's template adds by itself is added, and not counted: the date (llama31), a system message where there is
+// none (qwen25), empty thoughts (qwen3).
 //
 // Threads: safe; fixed after construction. The tokenizer must outlive it.
 class ChatTemplate {
  public:
-  // `name`: one of the above, or "auto": by the special tokens that the tokenizer has, plain if it has none of llama3,
-  // chatml or mistral. `end_of_text` ends an answer where the family has no token for it (plain).
+  // `name`: one of the above; who does not know it asks chat_template_choice.h. `end_of_text` ends an answer where the
+  // family has no token for it (plain).
   // Errors: INVALID_ARGUMENT naming the template that is not known, or a special token that the tokenizer lacks
   static absl::StatusOr<ChatTemplate> Create(absl::string_view name, const Tokenizer& tokenizer,
                                              std::optional<int32_t> end_of_text);
 
-  absl::string_view name() const;
+  absl::string_view name() const { return markup_->name; }
   // The token that begins a document; its caller puts it there. nullopt: none.
   std::optional<int32_t> first_token() const { return first_token_; }
 
+  // `specials`: of what the messages say.
   // Errors: INVALID_ARGUMENT naming the message and what the template has no place for
-  absl::StatusOr<EncodedConversation> Encode(absl::Span<const ChatMessage> messages) const;
+  absl::StatusOr<EncodedConversation> Encode(absl::Span<const ChatMessage> messages,
+                                             Tokenizer::Specials specials = Tokenizer::Specials::kAsText) const;
 
  private:
   class Builder;
+  class Turns;
 
   ChatTemplate(const ChatMarkup& markup, const Tokenizer& tokenizer) : markup_(&markup), tokenizer_(&tokenizer) {}
 
@@ -62,7 +69,6 @@ class ChatTemplate {
   std::optional<int32_t> first_token_;
   std::optional<int32_t> exchange_token_;  // before each turn of the user
   std::optional<int32_t> end_of_turn_;     // behind each answer; nullopt: the markup's text
-  bool answers_need_space_ = false;
 };
 
 }  // namespace eps

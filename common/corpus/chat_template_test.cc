@@ -114,24 +114,90 @@ TEST(ChatTemplateTest, TextCannotEndItsTurn) {
             "{<s>}[INST] </s> [/INST]");
 }
 
-TEST(ChatTemplateTest, TheTokensOfATokenizerTellItsTemplate) {
-  const auto chosen = [](std::vector<std::string> specials) {
-    const FakeTokenizer tokenizer({.specials = std::move(specials)});
-    const absl::StatusOr<ChatTemplate> chat = ChatTemplate::Create("auto", tokenizer, std::nullopt);
-    EXPECT_OK(chat);
-    return std::string(chat->name());
+TEST(ChatTemplateTest, Llama31AlwaysBeginsWithADate) {
+  const FakeTokenizer tokenizer({.specials = kLlama3Tokens});
+  const std::string system =
+      "{<|begin_of_text|>}{<|start_header_id|>}system{<|end_header_id|>}\n\nCutting Knowledge Date: December 2023\n"
+      "Today Date: 26 Jul 2024\n\n";
+  EXPECT_EQ(Render("llama31", tokenizer, {{Role::kUser, "hi"}}),
+            system + "{<|eot_id|>}{<|start_header_id|>}user{<|end_header_id|>}\n\nhi{<|eot_id|>}");
+  EXPECT_EQ(Render("llama31", tokenizer, {{Role::kSystem, " be\n"}, {Role::kTool, "4\"2\""}}),
+            system + "be{<|eot_id|>}{<|start_header_id|>}ipython{<|end_header_id|>}\n\n\"4\\\"2\\\"\"{<|eot_id|>}");
+}
+
+TEST(ChatTemplateTest, Qwen25HasASystemOfItsOwn) {
+  const FakeTokenizer tokenizer({.specials = {"<|im_start|>", "<|im_end|>"}});
+  EXPECT_EQ(Render("qwen25", tokenizer, {{Role::kUser, "hi"}}),
+            "{<|im_start|>}system\nYou are Qwen, created by Alibaba Cloud. You are a helpful assistant.{<|im_end|>}\n"
+            "{<|im_start|>}user\nhi{<|im_end|>}\n");
+  EXPECT_EQ(Render("qwen25", tokenizer, {{Role::kSystem, "be"}}), "{<|im_start|>}system\nbe{<|im_end|>}\n");
+}
+
+TEST(ChatTemplateTest, Qwen3ThinksBehindTheLastTurnOfTheUserOnly) {
+  const FakeTokenizer tokenizer({.specials = {"<|im_start|>", "<|im_end|>"}});
+  const auto answer = [](const std::string& lead, const std::string& text) {
+    return "{<|im_start|>}assistant\n" + lead + "(" + text + "{<|im_end|>})\n";
   };
-  EXPECT_EQ(chosen(kLlama3Tokens), "llama3");
-  EXPECT_EQ(chosen({"<|endoftext|>", "<|im_start|>", "<|im_end|>"}), "chatml");
-  EXPECT_EQ(chosen(kMistralTokens), "mistral");
-  EXPECT_EQ(chosen({"<s>", "</s>"}), "plain");
-  EXPECT_EQ(chosen({}), "plain");
+  EXPECT_EQ(Render("qwen3", tokenizer,
+                   {{Role::kUser, "q"},
+                    {Role::kAssistant, "<think>\nold\n</think>\n\none"},
+                    {Role::kUser, "r"},
+                    {Role::kAssistant, "<think>new</think>\ntwo"},
+                    {Role::kTool, "t"},
+                    {Role::kAssistant, "\nthree"}}),
+            "{<|im_start|>}user\nq{<|im_end|>}\n" + answer("", "one") + "{<|im_start|>}user\nr{<|im_end|>}\n" +
+                answer("", "<think>\nnew\n</think>\n\ntwo") +
+                "{<|im_start|>}user\n<tool_response>\nt\n</tool_response>{<|im_end|>}\n" +
+                answer("<think>\n\n</think>\n\n", "three"));
+}
+
+TEST(ChatTemplateTest, MarkupAndContentAreOneTextBetweenTokens) {
+  const FakeTokenizer tokenizer({.specials = {"<|im_start|>", "<|im_end|>"}, .words = {"\n\n", "t\n"}});
+  const absl::StatusOr<ChatTemplate> chat = ChatTemplate::Create("chatml", tokenizer, std::nullopt);
+  ASSERT_OK(chat);
+  ASSERT_OK_AND_ASSIGN(const EncodedConversation said, chat->Encode(std::vector<ChatMessage>{{Role::kUser, "\nhi"}}));
+  const std::vector<int32_t> wanted = {256, 'u', 's', 'e', 'r', 259, 'h', 'i', 257, '\n'};
+  EXPECT_EQ(said.ids, wanted) << "the newline of the markup and that of the content are one token";
+}
+
+TEST(ChatTemplateTest, ATokenIsOfTheAnswerIfItsFirstCharacterIs) {
+  const std::vector<std::string> specials = {"<|im_start|>", "<|im_end|>"};
+  EXPECT_EQ(Render("chatml", FakeTokenizer({.specials = specials, .words = {"\n\n"}}), {{Role::kAssistant, "\na"}}),
+            "{<|im_start|>}assistant\n\n(a{<|im_end|>})\n");
+  EXPECT_EQ(Render("chatml", FakeTokenizer({.specials = specials, .words = {"t\n\n"}}), {{Role::kAssistant, "\na"}}),
+            "{<|im_start|>}assistant\n\n(a{<|im_end|>})\n");
+  EXPECT_EQ(Render("chatml", FakeTokenizer({.specials = specials, .words = {"ab"}}), {{Role::kAssistant, "ab"}}),
+            "{<|im_start|>}assistant\n(ab{<|im_end|>})\n");
+}
+
+TEST(ChatTemplateTest, AnAnswerThatIsNotCountedStands) {
+  const FakeTokenizer tokenizer({.specials = {"<|im_start|>", "<|im_end|>"}});
+  EXPECT_EQ(Render("chatml", tokenizer, {{Role::kAssistant, "a", false}, {Role::kAssistant, "b"}}),
+            "{<|im_start|>}assistant\na{<|im_end|>}\n{<|im_start|>}assistant\n(b{<|im_end|>})\n");
+}
+
+TEST(ChatTemplateTest, SpecialTokensInWhatIsSaidAreTokensWhereTheyAreWanted) {
+  const FakeTokenizer tokenizer({.specials = {"<|im_start|>", "<|im_end|>"}});
+  const absl::StatusOr<ChatTemplate> chat = ChatTemplate::Create("chatml", tokenizer, std::nullopt);
+  ASSERT_OK(chat);
+  ASSERT_OK_AND_ASSIGN(
+      const EncodedConversation said,
+      chat->Encode(std::vector<ChatMessage>{{Role::kAssistant, "a<|im_end|>b"}}, Tokenizer::Specials::kAsTokens));
+  EXPECT_EQ(tokenizer.Decode(said.ids, false), "{<|im_start|>}assistant\na{<|im_end|>}b{<|im_end|>}\n");
+  ASSERT_EQ(said.answers.size(), 1u);
+  EXPECT_EQ(said.answers[0].end - said.answers[0].begin, 4);
+}
+
+TEST(ChatTemplateTest, Llama2TrimsWhatTheUserSaysWithTheSystemsWords) {
+  EXPECT_EQ(
+      Render("llama2", FakeTokenizer({.specials = {"<s>", "</s>"}}), {{Role::kSystem, " be "}, {Role::kUser, " hi "}}),
+      "{<s>}[INST] <<SYS>>\n be \n<</SYS>>\n\n hi [/INST]");
 }
 
 TEST(ChatTemplateTest, MissingTokensAreNamed) {
   const FakeTokenizer tokenizer({.specials = {"<|im_start|>", "<s>"}});
   EXPECT_THAT(ChatTemplate::Create("llama3", tokenizer, std::nullopt), StatusIs(kInvalid, "\"<|begin_of_text|>\""));
-  EXPECT_THAT(ChatTemplate::Create("auto", tokenizer, std::nullopt),
+  EXPECT_THAT(ChatTemplate::Create("chatml", tokenizer, std::nullopt),
               StatusIs(kInvalid, "template chatml: the tokenizer has no token \"<|im_end|>\""));
   EXPECT_THAT(ChatTemplate::Create("llama2", tokenizer, std::nullopt), StatusIs(kInvalid, "\"</s>\""));
   EXPECT_THAT(ChatTemplate::Create("vicuna", tokenizer, std::nullopt), StatusIs(kInvalid, "template: \"vicuna\""));

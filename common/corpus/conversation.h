@@ -11,6 +11,7 @@ enum class Role { kSystem, kUser, kAssistant, kTool };
 struct ChatMessage {
   Role role = Role::kUser;
   std::string content;
+  bool is_counted = true;  // false: of the assistant, and the loss leaves it out
   friend bool operator==(const ChatMessage&, const ChatMessage&) = default;
 };
 

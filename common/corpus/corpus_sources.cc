@@ -7,6 +7,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "common/corpus/data_form.h"
 
 namespace eps {
 namespace {
@@ -18,11 +19,20 @@ std::string Quoted(const std::string& path) { return absl::StrCat("\"", path, "\
 
 bool IsBlank(absl::string_view text) { return absl::StripAsciiWhitespace(text).empty(); }
 
-CorpusFormat FormatOf(const std::string& path) {
-  for (const absl::string_view end : {".jsonl", ".ndjson", ".json"}) {
-    if (absl::EndsWithIgnoreCase(path, end)) return CorpusFormat::kJsonl;
+// By the file's name, unless what it begins with says that it is something else.
+absl::StatusOr<CorpusFormat> FindFormat(const std::string& path) {
+  DataForm form = DataFormOfName(path);
+  if (form == DataForm::kTokenIds) form = DataForm::kText;  // ids are what comes out: it is text with an unusual name
+  EPS_ASSIGN_OR_RETURN(const std::string beginning, ReadBeginning(path));
+  absl::Status looks_right = CheckBeginning(form, beginning);
+  if (looks_right.ok()) looks_right = CheckCharacters(beginning);
+  if (!looks_right.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(Quoted(path), " ", looks_right.message(), "; --format text takes it as it is"));
   }
-  return absl::EndsWithIgnoreCase(path, ".tsv") ? CorpusFormat::kTsv : CorpusFormat::kText;
+  return form == DataForm::kJsonl   ? CorpusFormat::kJsonl
+         : form == DataForm::kTable ? CorpusFormat::kTsv
+                                    : CorpusFormat::kText;
 }
 
 const char* ContentName(CorpusContent content) {
@@ -38,42 +48,50 @@ const char* ContentName(CorpusContent content) {
 }
 
 // False for a file without a line that is more than white space.
-absl::StatusOr<bool> InspectJsonl(CorpusSource& source) {
+absl::StatusOr<bool> InspectJsonl(CorpusSource& source, bool skips_bad_lines) {
   EPS_ASSIGN_OR_RETURN(const std::unique_ptr<LineReader> reader, LineReader::Open(source.path));
   source.num_bytes = reader->file_bytes();
   for (TextLine line;;) {
     EPS_ASSIGN_OR_RETURN(const bool found, reader->Next(line));
     if (!found) return false;
     if (IsBlank(line.text)) continue;
-    EPS_ASSIGN_OR_RETURN(source.kind, FindJsonlKind(line));
+    const absl::StatusOr<JsonlKind> kind = FindJsonlKind(line);
+    if (skips_bad_lines && absl::IsInvalidArgument(kind.status())) continue;
+    EPS_ASSIGN_OR_RETURN(source.kind, kind);
     return true;
   }
 }
 
+// The label of each row; of rows that cannot be taken, which the encoder counts, none.
 absl::Status InspectTsv(CorpusSource& source, const TsvColumns& columns, const std::atomic<bool>& stop,
-                        LabelClasses& classes) {
+                        bool skips_bad_lines, LabelClasses& classes) {
   EPS_ASSIGN_OR_RETURN(const std::unique_ptr<LineReader> reader, LineReader::Open(source.path));
   source.num_bytes = reader->file_bytes();
-  TextLine line;
-  EPS_ASSIGN_OR_RETURN(const bool has_header, reader->Next(line));
-  if (!has_header) return absl::InvalidArgumentError("is empty, must begin with the names of its columns");
-  EPS_ASSIGN_OR_RETURN(source.table, TsvTable::FromHeader(line, columns));
-  for (;;) {
+  for (TextLine line;;) {
     if (stop.load(std::memory_order_relaxed)) return absl::CancelledError("stopped");
     EPS_ASSIGN_OR_RETURN(const bool found, reader->Next(line));
-    if (!found) return absl::OkStatus();
+    if (!found) break;
+    if (!source.table) {
+      EPS_ASSIGN_OR_RETURN(source.table, TsvTable::FromFirstLine(line, columns));
+      if (columns.has_header) continue;
+    }
     if (IsBlank(line.text)) continue;
-    EPS_ASSIGN_OR_RETURN(const TsvRow row, source.table->Row(line));
-    EPS_RETURN_IF_ERROR(classes.Add(row.label, absl::StrCat(Quoted(source.path), ": ", LinePlace(line), ": column \"",
-                                                            source.table->label_column(), "\"")));
+    const absl::StatusOr<TsvRow> row = source.table->Row(line);
+    if (skips_bad_lines && absl::IsInvalidArgument(row.status())) continue;
+    EPS_RETURN_IF_ERROR(row.status());
+    EPS_RETURN_IF_ERROR(classes.Add(row->label, absl::StrCat(Quoted(source.path), ": ", LinePlace(line), ": column \"",
+                                                             source.table->label_column(), "\"")));
   }
+  if (source.table) return absl::OkStatus();
+  return absl::InvalidArgumentError("is empty, must begin with the names of its columns");
 }
 
 // What the documents of a file are; nullopt when it has none.
 absl::StatusOr<std::optional<CorpusContent>> Inspect(CorpusSource& source, const TsvColumns& columns,
-                                                     const std::atomic<bool>& stop, LabelClasses& classes) {
+                                                     const std::atomic<bool>& stop, bool skips_bad_lines,
+                                                     LabelClasses& classes) {
   if (source.format == CorpusFormat::kTsv) {
-    EPS_RETURN_IF_ERROR(InspectTsv(source, columns, stop, classes));
+    EPS_RETURN_IF_ERROR(InspectTsv(source, columns, stop, skips_bad_lines, classes));
     return CorpusContent::kClassified;
   }
   if (source.format == CorpusFormat::kText) {
@@ -81,7 +99,7 @@ absl::StatusOr<std::optional<CorpusContent>> Inspect(CorpusSource& source, const
     source.num_bytes = file->num_bytes();
     return CorpusContent::kText;
   }
-  EPS_ASSIGN_OR_RETURN(const bool found, InspectJsonl(source));
+  EPS_ASSIGN_OR_RETURN(const bool found, InspectJsonl(source, skips_bad_lines));
   if (!found) return std::optional<CorpusContent>();
   return source.kind == JsonlKind::kText ? CorpusContent::kText : CorpusContent::kConversations;
 }
@@ -96,15 +114,20 @@ absl::Status InFile(const absl::Status& status, const std::string& path) {
 }  // namespace
 
 absl::StatusOr<CorpusSources> InspectSources(const std::vector<std::string>& paths, CorpusFormat format,
-                                             const TsvColumns& columns, const std::atomic<bool>& stop) {
+                                             const TsvColumns& columns, const std::atomic<bool>& stop,
+                                             bool skips_bad_lines) {
   CorpusSources sources;
   const CorpusSource* first = nullptr;  // with documents
   sources.files.reserve(paths.size());
   for (const std::string& path : paths) {
     CorpusSource& source = sources.files.emplace_back();
     source.path = path;
-    source.format = format == CorpusFormat::kAuto ? FormatOf(path) : format;
-    const absl::StatusOr<std::optional<CorpusContent>> content = Inspect(source, columns, stop, sources.classes);
+    source.format = format;
+    if (format == CorpusFormat::kAuto) {
+      EPS_ASSIGN_OR_RETURN(source.format, FindFormat(path));
+    }
+    const absl::StatusOr<std::optional<CorpusContent>> content =
+        Inspect(source, columns, stop, skips_bad_lines, sources.classes);
     EPS_RETURN_IF_ERROR(InFile(content.status(), path));
     sources.num_bytes += source.num_bytes;
     if (!content->has_value()) continue;
@@ -143,7 +166,8 @@ absl::Status CorpusReader::OpenFile() {
   }
   EPS_ASSIGN_OR_RETURN(lines_, LineReader::Open(source.path));
   TextLine header;
-  return source.format == CorpusFormat::kTsv ? lines_->Next(header).status() : absl::OkStatus();
+  const bool has_header = source.table && source.table->has_header();
+  return has_header ? lines_->Next(header).status() : absl::OkStatus();
 }
 
 absl::StatusOr<bool> CorpusReader::NextLines(CorpusBatch& batch) {

@@ -20,7 +20,7 @@
 namespace eps {
 
 enum class CorpusFormat {
-  kAuto,   // by the name: .jsonl, .ndjson, .json; .tsv; else text
+  kAuto,   // by the name, common/corpus/data_form.h; refused where the first bytes are those of something else
   kText,   // plain text
   kJsonl,  // common/corpus/jsonl.h
   kTsv,    // common/corpus/tsv.h
@@ -45,10 +45,12 @@ struct CorpusSources {
 };
 
 // What the files are. Reads the first line of JSONL, and all of TSV: the classes have to be known before the first row.
-// Errors: INVALID_ARGUMENT naming file and place; files whose documents are of different content · CANCELLED once
-//         `stop` is true · file errors
+// Errors: INVALID_ARGUMENT naming file and place; a file that is not what its name says; files whose documents are of
+//         different content · CANCELLED once `stop` is true · file errors
+// skips_bad_lines: of JSONL, the first line is the first one that shows what it is; of TSV, labels are of good rows.
 absl::StatusOr<CorpusSources> InspectSources(const std::vector<std::string>& paths, CorpusFormat format,
-                                             const TsvColumns& columns, const std::atomic<bool>& stop);
+                                             const TsvColumns& columns, const std::atomic<bool>& stop,
+                                             bool skips_bad_lines = false);
 
 // A line, or a piece of a document of text, of a batch.
 struct CorpusUnit {

@@ -39,12 +39,15 @@ absl::Status CorpusWriter::AddUnit(const EncodedUnit& unit, absl::string_view to
       ++counts_.uncounted_documents;
       return absl::OkStatus();
     }
-    if (document_.num_tokens == 0) EPS_RETURN_IF_ERROR(AppendToken(options_.first_token));
+    if (document_.num_tokens == 0 && !IsOwnEnd(tokens, 0, options_.first_token)) {
+      EPS_RETURN_IF_ERROR(AppendToken(options_.first_token));
+    }
     const int64_t begin = document_.num_tokens;
     document_.all_counted = unit.all_counted;
     for (const TokenRange& range : unit.counted) document_.counted.push_back({begin + range.begin, begin + range.end});
     if (unit.second_part) document_.second_part = begin + *unit.second_part;
     document_.num_tokens += unit.num_tokens;
+    document_.ends_itself = IsOwnEnd(tokens, unit.num_tokens - 1, options_.last_token);
     EPS_RETURN_IF_ERROR(Append(tokens));
   }
   return unit.ends_document ? EndDocument() : absl::OkStatus();
@@ -55,7 +58,7 @@ absl::Status CorpusWriter::EndDocument() {
     ++counts_.empty_documents;
     return absl::OkStatus();
   }
-  EPS_RETURN_IF_ERROR(AppendToken(options_.last_token));
+  if (!document_.ends_itself) EPS_RETURN_IF_ERROR(AppendToken(options_.last_token));
   if (document_.all_counted) document_.counted = {{0, document_.num_tokens}};
   ++counts_.documents;
   counts_.tokens += document_.num_tokens;
@@ -65,6 +68,14 @@ absl::Status CorpusWriter::EndDocument() {
                       .counted = document_.counted,
                       .label = document_.label,
                       .second_part = document_.second_part});
+}
+
+bool CorpusWriter::IsOwnEnd(absl::string_view tokens, int64_t index, std::optional<int32_t> id) const {
+  if (!options_.keeps_own_ends || !id) return false;
+  const auto token_bytes = static_cast<size_t>(options_.index.token_bytes);
+  std::string bytes;
+  return AppendTokens({*id}, options_.index.token_bytes, bytes).ok() &&
+         tokens.substr(static_cast<size_t>(index) * token_bytes, token_bytes) == bytes;
 }
 
 absl::Status CorpusWriter::AppendToken(std::optional<int32_t> id) {

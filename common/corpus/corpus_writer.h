@@ -36,6 +36,7 @@ class CorpusWriter {
     DocumentIndexWriter::Options index;
     std::optional<int32_t> first_token;  // of every document
     std::optional<int32_t> last_token;
+    bool keeps_own_ends = false;  // a document that begins or ends with that token gets no second one
   };
   // Nothing is at `path` before Finish. Errors: DocumentIndexWriter::Create's, file errors
   static absl::StatusOr<std::unique_ptr<CorpusWriter>> Create(const Options& options);
@@ -49,6 +50,7 @@ class CorpusWriter {
   // The document that was begun.
   struct Document {
     int64_t num_tokens = 0;
+    bool ends_itself = false;  // with last_token
     bool all_counted = true;
     std::vector<TokenRange> counted;
     std::optional<int32_t> label;
@@ -61,6 +63,8 @@ class CorpusWriter {
   absl::Status AddUnit(const EncodedUnit& unit, absl::string_view tokens);
   absl::Status EndDocument();
   absl::Status AppendToken(std::optional<int32_t> id);
+  // Whether a unit's token of that index is `id`, and the document's own end.
+  bool IsOwnEnd(absl::string_view tokens, int64_t index, std::optional<int32_t> id) const;
   absl::Status Append(absl::string_view tokens);
   absl::Status Flush();
 

@@ -15,6 +15,15 @@ void Append(std::vector<int32_t>& ids, const std::vector<int32_t>& more) {
 
 }  // namespace
 
+void EncodeNotes::Add(const EncodeNotes& more) {
+  specials_as_text += more.specials_as_text;
+  replaced_surrogates += more.replaced_surrogates;
+  skipped_lines += more.skipped_lines;
+  for (const std::string& reason : more.skip_reasons) {
+    if (skip_reasons.size() < kMaxReasons) skip_reasons.push_back(reason);
+  }
+}
+
 absl::Status AppendTokens(absl::Span<const int32_t> ids, int token_bytes, std::string& bytes) {
   size_t at = bytes.size();
   bytes.resize(at + ids.size() * static_cast<size_t>(token_bytes));
@@ -45,14 +54,21 @@ absl::Status DocumentEncoder::EncodeUnit(const CorpusBatch& batch, const CorpusU
   switch (source.format) {
     case CorpusFormat::kAuto:
     case CorpusFormat::kText:
-      ids = options_.tokenizer->Encode(line.text, Tokenizer::Specials::kAsText);
+      ids = EncodeText(line.text, out.notes);
       break;
     case CorpusFormat::kJsonl:
-      EPS_RETURN_IF_ERROR(EncodeLine(source, line, encoded, ids));
+    case CorpusFormat::kTsv: {
+      const absl::Status status = source.format == CorpusFormat::kJsonl
+                                      ? EncodeLine(source, line, encoded, ids, out.notes)
+                                      : EncodeRow(source, line, encoded, ids);
+      if (options_.skips_bad_lines && absl::IsInvalidArgument(status)) {
+        out.notes.Add(
+            {.skipped_lines = 1, .skip_reasons = {absl::StrCat("\"", source.path, "\": ", status.message())}});
+        return absl::OkStatus();
+      }
+      EPS_RETURN_IF_ERROR(status);
       break;
-    case CorpusFormat::kTsv:
-      EPS_RETURN_IF_ERROR(EncodeRow(source, line, encoded, ids));
-      break;
+    }
   }
   encoded.num_tokens = static_cast<int64_t>(ids.size());
   EPS_RETURN_IF_ERROR(AppendTokens(ids, options_.token_bytes, out.tokens));
@@ -60,19 +76,33 @@ absl::Status DocumentEncoder::EncodeUnit(const CorpusBatch& batch, const CorpusU
   return absl::OkStatus();
 }
 
+std::vector<int32_t> DocumentEncoder::EncodeText(absl::string_view text, EncodeNotes& notes) const {
+  const bool as_text = options_.specials == Tokenizer::Specials::kAsText;
+  if (as_text) notes.specials_as_text += options_.tokenizer->CountSpecials(text);
+  return options_.tokenizer->Encode(text, options_.specials);
+}
+
 absl::Status DocumentEncoder::EncodeLine(const CorpusSource& source, const TextLine& line, EncodedUnit& unit,
-                                         std::vector<int32_t>& ids) const {
+                                         std::vector<int32_t>& ids, EncodeNotes& notes) const {
   EPS_ASSIGN_OR_RETURN(const JsonlRecord record, ParseJsonlRecord(line, source.kind));
-  if (source.kind != JsonlKind::kText) return EncodeMessages(record.messages, line, unit, ids);
-  ids = options_.tokenizer->Encode(record.text, Tokenizer::Specials::kAsText);
+  if (source.kind == JsonlKind::kText) {
+    ids = EncodeText(record.text, notes);
+  } else {
+    EPS_RETURN_IF_ERROR(EncodeMessages(record.messages, line, unit, ids, notes));
+  }
+  notes.replaced_surrogates += record.replaced_surrogates;
   return absl::OkStatus();
 }
 
 absl::Status DocumentEncoder::EncodeMessages(absl::Span<const ChatMessage> messages, const TextLine& line,
-                                             EncodedUnit& unit, std::vector<int32_t>& ids) const {
+                                             EncodedUnit& unit, std::vector<int32_t>& ids, EncodeNotes& notes) const {
   if (messages.empty()) return absl::OkStatus();
-  absl::StatusOr<EncodedConversation> conversation = options_.chat->Encode(messages);
+  absl::StatusOr<EncodedConversation> conversation = options_.chat->Encode(messages, options_.specials);
   EPS_RETURN_IF_ERROR_WITH(conversation.status(), LinePlace(line));
+  for (const ChatMessage& message : messages) {
+    if (options_.specials == Tokenizer::Specials::kAsTokens) break;
+    notes.specials_as_text += options_.tokenizer->CountSpecials(message.content);
+  }
   ids = std::move(conversation->ids);
   unit.all_counted = options_.count_all;
   unit.counted = std::move(conversation->answers);

@@ -28,9 +28,22 @@ struct EncodedUnit {
   std::optional<int64_t> second_part;
 };
 
+// What a user may want to know of what was read.
+struct EncodeNotes {
+  static constexpr size_t kMaxReasons = 3;
+
+  int64_t specials_as_text = 0;     // spellings of special tokens, in texts and contents, that were read as text
+  int64_t replaced_surrogates = 0;  // that became U+FFFD
+  int64_t skipped_lines = 0;
+  std::vector<std::string> skip_reasons;  // of the first ones: file, line and what is wrong
+
+  void Add(const EncodeNotes& more);
+};
+
 struct EncodedBatch {
   std::string tokens;  // as they are in the token file
   std::vector<EncodedUnit> units;
+  EncodeNotes notes;
 };
 
 // Units of text to tokens.
@@ -43,6 +56,8 @@ class DocumentEncoder {
     const Tokenizer* tokenizer = nullptr;
     const ChatTemplate* chat = nullptr;  // of conversations
     bool count_all = false;
+    Tokenizer::Specials specials = Tokenizer::Specials::kAsText;  // of texts and conversations
+    bool skips_bad_lines = false;                                 // of JSONL and TSV
     int token_bytes = 2;
     // Where the tokenizer has them, [CLS] and [SEP]: texts with classes are then BERT's, [CLS] a [SEP] b [SEP].
     std::optional<int32_t> cls;
@@ -55,12 +70,14 @@ class DocumentEncoder {
 
  private:
   absl::Status EncodeUnit(const CorpusBatch& batch, const CorpusUnit& unit, EncodedBatch& out) const;
+  std::vector<int32_t> EncodeText(absl::string_view text, EncodeNotes& notes) const;
+  // Leaves `unit`, `ids` and `notes` alone when it fails.
   absl::Status EncodeLine(const CorpusSource& source, const TextLine& line, EncodedUnit& unit,
-                          std::vector<int32_t>& ids) const;
+                          std::vector<int32_t>& ids, EncodeNotes& notes) const;
   absl::Status EncodeRow(const CorpusSource& source, const TextLine& line, EncodedUnit& unit,
                          std::vector<int32_t>& ids) const;
   absl::Status EncodeMessages(absl::Span<const ChatMessage> messages, const TextLine& line, EncodedUnit& unit,
-                              std::vector<int32_t>& ids) const;
+                              std::vector<int32_t>& ids, EncodeNotes& notes) const;
 
   const Options options_;
 };

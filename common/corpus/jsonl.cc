@@ -1,13 +1,15 @@
 #include "common/corpus/jsonl.h"
 
-#include <optional>
+#include <array>
+#include <initializer_list>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "common/base/json_text.h"
+#include "absl/strings/string_view.h"
 #include "common/base/status_macros.h"
+#include "common/corpus/json_line.h"
 #include "nlohmann/json.hpp"
 
 namespace eps {
@@ -15,9 +17,9 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int kMaxDepth = 64;
 constexpr absl::string_view kWantedKeys =
-    "\"text\", \"messages\", \"instruction\" and \"output\", or \"prompt\" and \"completion\" or \"response\"";
+    "\"text\", \"messages\", \"conversations\", \"instruction\" and \"output\" or \"response\", or \"prompt\" and "
+    "\"completion\" or \"response\"";
 
 std::string Shown(absl::string_view text) {
   constexpr size_t kMaxShown = 60;
@@ -26,44 +28,8 @@ std::string Shown(absl::string_view text) {
 
 absl::string_view TypeOf(const json& value) { return value.type_name(); }
 
-// Reads a text for the place of its first error alone.
-class ErrorFinder final : public nlohmann::json_sax<json> {
- public:
-  int64_t position() const { return position_; }
-
-  bool null() override { return true; }
-  bool boolean(bool) override { return true; }
-  bool number_integer(number_integer_t) override { return true; }
-  bool number_unsigned(number_unsigned_t) override { return true; }
-  bool number_float(number_float_t, const string_t&) override { return true; }
-  bool string(string_t&) override { return true; }
-  bool binary(binary_t&) override { return true; }
-  bool start_object(size_t) override { return true; }
-  bool key(string_t&) override { return true; }
-  bool end_object() override { return true; }
-  bool start_array(size_t) override { return true; }
-  bool end_array() override { return true; }
-  bool parse_error(size_t position, const std::string&, const nlohmann::detail::exception&) override {
-    position_ = static_cast<int64_t>(position) - (position > 0 ? 1 : 0);  // the library counts from 1
-    return false;
-  }
-
- private:
-  int64_t position_ = 0;
-};
-
-absl::StatusOr<json> ParseObject(const TextLine& line) {
-  absl::StatusOr<json> document = ParseJson(line.text, kMaxDepth);
-  if (!document.ok()) {
-    ErrorFinder finder;
-    json::sax_parse(line.text.begin(), line.text.end(), &finder);
-    TextLine place = line;
-    place.offset_bytes += finder.position();
-    return Annotate(document.status(), LinePlace(place));
-  }
-  if (document->is_object()) return document;
-  return absl::InvalidArgumentError(
-      absl::StrCat(LinePlace(line), ": is ", TypeOf(*document), ", must be an object; JSONL has one on each line"));
+bool IsEmpty(const json& value) {
+  return value.is_string() ? value.get_ref<const std::string&>().empty() : value.is_structured() && value.empty();
 }
 
 // Reads members of one line's object; what is wrong is said with the line's place.
@@ -72,20 +38,38 @@ class Fields {
   Fields(const TextLine& line, const json& object, std::string prefix = "")
       : line_(line), object_(object), prefix_(std::move(prefix)) {}
 
+  const TextLine& line() const { return line_; }
+
   // Null where it is absent; JSON's null counts as absent.
-  const json* Find(const char* key) const {
-    const auto found = object_.find(key);
+  const json* Find(absl::string_view key) const {
+    const auto found = object_.find(std::string(key));
     return found == object_.end() || found->is_null() ? nullptr : &*found;
   }
-  absl::StatusOr<std::string> String(const char* key) const {
+  // The first of the keys that is there, or else the first.
+  absl::string_view Either(std::initializer_list<absl::string_view> keys) const {
+    for (const absl::string_view key : keys) {
+      if (Find(key) != nullptr) return key;
+    }
+    return *keys.begin();
+  }
+  absl::StatusOr<std::string> String(absl::string_view key) const {
     const json* value = Find(key);
     if (value == nullptr) return Bad(key, "missing, must be a string");
     if (!value->is_string()) return Bad(key, absl::StrCat("is ", TypeOf(*value), ", must be a string"));
     return value->get_ref<const std::string&>();
   }
+  // A key that would change what is learnt, and that nothing here understands.
+  absl::Status Refuse(std::initializer_list<absl::string_view> keys, absl::string_view what_to_do) const {
+    for (const absl::string_view key : keys) {
+      const json* value = Find(key);
+      if (value != nullptr && !IsEmpty(*value)) return Bad(key, absl::StrCat("not supported: ", what_to_do));
+    }
+    return absl::OkStatus();
+  }
   absl::Status Bad(absl::string_view key, absl::string_view what) const {
     return absl::InvalidArgumentError(absl::StrCat(LinePlace(line_), ": ", prefix_, key, ": ", what));
   }
+  std::string Name(absl::string_view key) const { return absl::StrCat(prefix_, key); }
 
  private:
   const TextLine& line_;
@@ -93,73 +77,147 @@ class Fields {
   const std::string prefix_;
 };
 
-std::optional<Role> RoleNamed(absl::string_view name) {
-  for (const Role role : {Role::kSystem, Role::kUser, Role::kAssistant, Role::kTool}) {
-    if (name == RoleName(role)) return role;
+absl::StatusOr<Role> ReadRole(const Fields& fields, absl::string_view key) {
+  struct Name {
+    absl::string_view name;
+    Role role;
+  };
+  constexpr std::array kNames = {Name{"system", Role::kSystem},       Name{"developer", Role::kSystem},
+                                 Name{"user", Role::kUser},           Name{"human", Role::kUser},
+                                 Name{"assistant", Role::kAssistant}, Name{"gpt", Role::kAssistant},
+                                 Name{"tool", Role::kTool},           Name{"observation", Role::kTool}};
+  EPS_ASSIGN_OR_RETURN(const std::string role, fields.String(key));
+  for (const Name& known : kNames) {
+    if (role == known.name) return known.role;
   }
-  return std::nullopt;
+  const absl::string_view wanted =
+      key == "from" ? "system, human, gpt, tool or observation" : "system, developer, user, assistant or tool";
+  return fields.Bad(key, absl::StrCat(Shown(role), ", must be ", wanted));
 }
 
-absl::StatusOr<ChatMessage> ReadMessage(const TextLine& line, const json& value, size_t index) {
-  const std::string name = absl::StrCat("messages[", index, "]");
+// A string, or a list of parts of text, which are one.
+absl::StatusOr<std::string> ReadContent(const Fields& fields, absl::string_view key) {
+  const json* value = fields.Find(key);
+  if (value == nullptr || !value->is_array()) return fields.String(key);
+  std::string text;
+  for (size_t i = 0; i < value->size(); ++i) {
+    const std::string name = absl::StrCat(key, "[", i, "]");
+    const json& part = (*value)[i];
+    if (!part.is_object()) return fields.Bad(name, absl::StrCat("is ", TypeOf(part), ", must be an object"));
+    const Fields part_fields(fields.line(), part, absl::StrCat(fields.Name(name), "."));
+    EPS_ASSIGN_OR_RETURN(const std::string type, part_fields.String("type"));
+    if (type != "text") return part_fields.Bad("type", absl::StrCat(Shown(type), ", must be text"));
+    EPS_ASSIGN_OR_RETURN(const std::string more, part_fields.String("text"));
+    absl::StrAppend(&text, more);
+  }
+  return text;
+}
+
+// Whether the loss counts the message: `weight` of 0 or 1, or `train`.
+absl::Status ReadCounted(const Fields& fields, ChatMessage& message) {
+  const json* weight = fields.Find("weight");
+  const json* train = fields.Find("train");
+  if (weight != nullptr && !(weight->is_number() && (*weight == 0 || *weight == 1))) {
+    return fields.Bad("weight", absl::StrCat(weight->dump().substr(0, 40), ", must be 0 or 1"));
+  }
+  if (train != nullptr && !train->is_boolean()) {
+    return fields.Bad("train", absl::StrCat("is ", TypeOf(*train), ", must be true or false"));
+  }
+  if (message.role == Role::kAssistant) {
+    message.is_counted = (weight == nullptr || *weight == 1) && (train == nullptr || train->get<bool>());
+    return absl::OkStatus();
+  }
+  const bool is_wanted = (weight != nullptr && *weight == 1) || (train != nullptr && train->get<bool>());
+  if (!is_wanted) return absl::OkStatus();
+  return fields.Bad(weight != nullptr ? "weight" : "train",
+                    absl::StrCat("of a message of ", RoleName(message.role), ": only the assistant's are counted"));
+}
+
+absl::StatusOr<ChatMessage> ReadMessage(const TextLine& line, const json& value, const std::string& name) {
   if (!value.is_object()) {
     return absl::InvalidArgumentError(
         absl::StrCat(LinePlace(line), ": ", name, ": is ", TypeOf(value), ", must be an object"));
   }
   const Fields fields(line, value, absl::StrCat(name, "."));
   ChatMessage message;
-  EPS_ASSIGN_OR_RETURN(const std::string role, fields.String("role"));
-  const std::optional<Role> known = RoleNamed(role);
-  if (!known) return fields.Bad("role", absl::StrCat(Shown(role), ", must be system, user, assistant or tool"));
-  message.role = *known;
-  // A model that is to call tools must learn the calls; without them it would learn something else.
-  const json* calls = fields.Find("tool_calls");
-  if (calls != nullptr && !calls->empty()) {
-    return fields.Bad("tool_calls", "not supported: write the calls into content, as the model is to say them");
-  }
-  EPS_ASSIGN_OR_RETURN(message.content, fields.String("content"));
+  EPS_ASSIGN_OR_RETURN(message.role, ReadRole(fields, fields.Either({"role", "from"})));
+  // A model that is to call tools, or to think, must learn it; without these it would learn something else.
+  EPS_RETURN_IF_ERROR(
+      fields.Refuse({"tool_calls", "function_call"}, "write the calls into content, as the model is to say them"));
+  EPS_RETURN_IF_ERROR(fields.Refuse({"reasoning_content", "reasoning", "thinking"},
+                                    "write the thoughts into content, as the model is to say them, such as in <think> "
+                                    "and </think>, or take the key out"));
+  EPS_ASSIGN_OR_RETURN(message.content, ReadContent(fields, fields.Either({"content", "value"})));
+  EPS_RETURN_IF_ERROR(ReadCounted(fields, message));
   return message;
 }
 
-absl::StatusOr<std::vector<ChatMessage>> ReadMessages(const TextLine& line, const Fields& fields) {
-  const json* list = fields.Find("messages");
-  if (list == nullptr) return fields.Bad("messages", "missing, must be an array, as in the file's first line");
-  if (!list->is_array()) return fields.Bad("messages", absl::StrCat("is ", TypeOf(*list), ", must be an array"));
+absl::StatusOr<std::vector<ChatMessage>> ReadList(const Fields& fields, absl::string_view key) {
+  const json* list = fields.Find(key);
+  if (list == nullptr) return fields.Bad(key, "missing, must be an array, as in the file's first line");
+  if (!list->is_array()) return fields.Bad(key, absl::StrCat("is ", TypeOf(*list), ", must be an array"));
   std::vector<ChatMessage> messages;
   for (const json& value : *list) {
-    EPS_ASSIGN_OR_RETURN(messages.emplace_back(), ReadMessage(line, value, messages.size()));
+    EPS_ASSIGN_OR_RETURN(messages.emplace_back(),
+                         ReadMessage(fields.line(), value, absl::StrCat(key, "[", messages.size(), "]")));
   }
   return messages;
 }
 
 absl::StatusOr<std::vector<ChatMessage>> ReadInstruction(const Fields& fields) {
   EPS_ASSIGN_OR_RETURN(std::string question, fields.String("instruction"));
-  if (fields.Find("input") != nullptr) {
-    EPS_ASSIGN_OR_RETURN(const std::string input, fields.String("input"));
+  const absl::string_view input_key = fields.Either({"input", "context"});
+  if (fields.Find(input_key) != nullptr) {
+    EPS_ASSIGN_OR_RETURN(const std::string input, fields.String(input_key));
     if (!input.empty()) absl::StrAppend(&question, "\n\n", input);
   }
-  EPS_ASSIGN_OR_RETURN(std::string answer, fields.String("output"));
+  EPS_ASSIGN_OR_RETURN(std::string answer, fields.String(fields.Either({"output", "response"})));
   return std::vector<ChatMessage>{{Role::kUser, std::move(question)}, {Role::kAssistant, std::move(answer)}};
 }
 
 absl::StatusOr<std::vector<ChatMessage>> ReadPrompt(const Fields& fields) {
-  EPS_ASSIGN_OR_RETURN(std::string prompt, fields.String("prompt"));
-  const bool has_response = fields.Find("completion") == nullptr && fields.Find("response") != nullptr;
-  EPS_ASSIGN_OR_RETURN(std::string answer, fields.String(has_response ? "response" : "completion"));
-  return std::vector<ChatMessage>{{Role::kUser, std::move(prompt)}, {Role::kAssistant, std::move(answer)}};
+  const absl::string_view answer_key = fields.Either({"completion", "response"});
+  const json* prompt_value = fields.Find("prompt");
+  if (prompt_value == nullptr || !prompt_value->is_array()) {
+    EPS_ASSIGN_OR_RETURN(std::string prompt, fields.String("prompt"));
+    EPS_ASSIGN_OR_RETURN(std::string answer, fields.String(answer_key));
+    return std::vector<ChatMessage>{{Role::kUser, std::move(prompt)}, {Role::kAssistant, std::move(answer)}};
+  }
+  EPS_ASSIGN_OR_RETURN(std::vector<ChatMessage> messages, ReadList(fields, "prompt"));
+  for (ChatMessage& message : messages) message.is_counted = message.role != Role::kAssistant;
+  EPS_ASSIGN_OR_RETURN(const std::vector<ChatMessage> answers, ReadList(fields, answer_key));
+  messages.insert(messages.end(), answers.begin(), answers.end());
+  return messages;
+}
+
+absl::StatusOr<std::vector<ChatMessage>> ReadConversation(const Fields& fields, JsonlKind kind) {
+  EPS_RETURN_IF_ERROR(fields.Refuse({"tools", "functions", "function_call"},
+                                    "write what the model is to know of its tools into the system's content"));
+  absl::StatusOr<std::vector<ChatMessage>> messages =
+      kind == JsonlKind::kMessages      ? ReadList(fields, fields.Either({"messages", "conversations"}))
+      : kind == JsonlKind::kInstruction ? ReadInstruction(fields)
+                                        : ReadPrompt(fields);
+  EPS_RETURN_IF_ERROR(messages.status());
+  const bool says_system = fields.Find("system") != nullptr && !IsEmpty(*fields.Find("system"));
+  if (!says_system || messages->empty() || messages->front().role == Role::kSystem) return messages;
+  EPS_ASSIGN_OR_RETURN(std::string system, fields.String("system"));
+  messages->insert(messages->begin(), {Role::kSystem, std::move(system)});
+  return messages;
 }
 
 }  // namespace
 
 absl::StatusOr<JsonlKind> FindJsonlKind(const TextLine& line) {
-  EPS_ASSIGN_OR_RETURN(const json object, ParseObject(line));
-  const Fields fields(line, object);
-  if (fields.Find("messages") != nullptr) return JsonlKind::kMessages;
+  EPS_ASSIGN_OR_RETURN(const JsonLine parsed, ParseJsonLine(line));
+  const Fields fields(line, parsed.object);
+  for (const char* key : {"messages", "conversations"}) {
+    if (fields.Find(key) != nullptr) return JsonlKind::kMessages;
+  }
   if (fields.Find("instruction") != nullptr) return JsonlKind::kInstruction;
   if (fields.Find("prompt") != nullptr) return JsonlKind::kPrompt;
   if (fields.Find("text") != nullptr) return JsonlKind::kText;
   std::string found;
-  for (const auto& member : object.items()) {
+  for (const auto& member : parsed.object.items()) {
     if (found.size() < 200) absl::StrAppend(&found, found.empty() ? "" : ", ", Shown(member.key()));
   }
   return absl::InvalidArgumentError(
@@ -167,28 +225,15 @@ absl::StatusOr<JsonlKind> FindJsonlKind(const TextLine& line) {
 }
 
 absl::StatusOr<JsonlRecord> ParseJsonlRecord(const TextLine& line, JsonlKind kind) {
-  EPS_ASSIGN_OR_RETURN(const json object, ParseObject(line));
-  const Fields fields(line, object);
-  JsonlRecord record;
-  switch (kind) {
-    case JsonlKind::kText: {
-      EPS_ASSIGN_OR_RETURN(record.text, fields.String("text"));
-      return record;
-    }
-    case JsonlKind::kMessages: {
-      EPS_ASSIGN_OR_RETURN(record.messages, ReadMessages(line, fields));
-      return record;
-    }
-    case JsonlKind::kInstruction: {
-      EPS_ASSIGN_OR_RETURN(record.messages, ReadInstruction(fields));
-      return record;
-    }
-    case JsonlKind::kPrompt: {
-      EPS_ASSIGN_OR_RETURN(record.messages, ReadPrompt(fields));
-      return record;
-    }
+  EPS_ASSIGN_OR_RETURN(const JsonLine parsed, ParseJsonLine(line));
+  const Fields fields(line, parsed.object);
+  JsonlRecord record{.replaced_surrogates = parsed.replaced_surrogates};
+  if (kind == JsonlKind::kText) {
+    EPS_ASSIGN_OR_RETURN(record.text, fields.String("text"));
+  } else {
+    EPS_ASSIGN_OR_RETURN(record.messages, ReadConversation(fields, kind));
   }
-  return absl::InternalError("a kind of JSONL that is none");
+  return record;
 }
 
 }  // namespace eps

@@ -1,6 +1,7 @@
 #ifndef EPS_COMMON_CORPUS_JSONL_H_
 #define EPS_COMMON_CORPUS_JSONL_H_
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -10,17 +11,22 @@
 
 namespace eps {
 
-// What the lines of a JSONL file are. Keys beside these may be there and are not looked at.
+// What the lines of a JSONL file are. Keys beside these may be there and are not looked at, but for those that would
+// change what is learnt: `system`, which is said first where the messages have none; `tools` and what messages have
+// beside their content (docs/operations.md) are refused.
 enum class JsonlKind {
   kText,         // {"text": "..."}
-  kMessages,     // {"messages": [{"role": "user", "content": "..."}, ...]}
-  kInstruction,  // {"instruction": "...", "input": "...", "output": "..."}; input may be absent, null or empty
-  kPrompt,       // {"prompt": "...", "completion": "..."}, or "response" in the place of "completion"
+  kMessages,     // {"messages": [{"role": "user", "content": "..."}, ...]}, or "conversations" with "from" and "value"
+  kInstruction,  // {"instruction": "...", "input": "...", "output": "..."}, or "context" and "response" in the place of
+                 // the last two; input may be absent, null or empty
+  kPrompt,  // {"prompt": "...", "completion": "..."}, or "response" in the place of "completion"; strings, or lists of
+            // messages, of which those of the prompt are not counted
 };
 
 struct JsonlRecord {
   std::string text;                   // of kText
   std::vector<ChatMessage> messages;  // of the others; instruction and prompt are the user's, the rest the assistant's
+  int64_t replaced_surrogates = 0;    // json_line.h
 };
 
 // The kind that a file's first line shows. Of several, messages goes before instruction, prompt and text, in this order:

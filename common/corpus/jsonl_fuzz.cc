@@ -14,6 +14,7 @@ nlohmann::json ToJson(const eps::JsonlRecord& record, eps::JsonlKind kind) {
   nlohmann::json messages = nlohmann::json::array();
   for (const eps::ChatMessage& message : record.messages) {
     messages.push_back({{"role", eps::RoleName(message.role)}, {"content", message.content}});
+    if (!message.is_counted) messages.back()["train"] = false;
   }
   return {{"messages", messages}};
 }

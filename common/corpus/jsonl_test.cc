@@ -24,8 +24,9 @@ TEST(JsonlTest, TheFirstLineShowsTheKind) {
   EXPECT_THAT(FindJsonlKind(Line(R"({"instruction": "a", "output": "b", "text": "c"})")),
               IsOkAndHolds(JsonlKind::kInstruction));
   EXPECT_THAT(FindJsonlKind(Line(R"({"prompt": "a", "response": "b"})")), IsOkAndHolds(JsonlKind::kPrompt));
-  EXPECT_THAT(FindJsonlKind(Line(R"({"conversations": [], "id": 3})")),
-              StatusIs(kInvalid, R"(line 7, byte offset 1000: keys: "conversations", "id", must be "text")"));
+  EXPECT_THAT(FindJsonlKind(Line(R"({"conversations": [], "id": 3})")), IsOkAndHolds(JsonlKind::kMessages));
+  EXPECT_THAT(FindJsonlKind(Line(R"({"dialog": [], "id": 3})")),
+              StatusIs(kInvalid, R"(line 7, byte offset 1000: keys: "dialog", "id", must be "text")"));
   EXPECT_THAT(FindJsonlKind(Line("{}")), StatusIs(kInvalid, "keys: none"));
 }
 
@@ -68,6 +69,94 @@ TEST(JsonlTest, APromptHasACompletionOrAResponse) {
   EXPECT_THAT(Parse(R"({"prompt": "p"})", JsonlKind::kPrompt), StatusIs(kInvalid, "completion: missing"));
 }
 
+TEST(JsonlTest, OtherFormsOfConversationsAreRead) {
+  const std::vector<ChatMessage> wanted = {{Role::kSystem, "s"}, {Role::kUser, "u"}, {Role::kAssistant, "a"}};
+  for (
+      const std::string text :
+      {R"({"conversations": [{"from": "system", "value": "s"}, {"from": "human", "value": "u"}, {"from": "gpt", "value": "a"}]})",
+       R"({"conversations": [{"from": "human", "value": "u"}, {"from": "gpt", "value": "a"}], "system": "s"})",
+       R"({"messages": [{"role": "developer", "content": "s"},
+            {"role": "user", "content": [{"type": "text", "text": "u"}, {"type": "text", "text": ""}]},
+            {"role": "assistant", "content": "a"}]})"}) {
+    ASSERT_OK_AND_ASSIGN(const JsonlRecord record, Parse(text, JsonlKind::kMessages));
+    EXPECT_EQ(record.messages, wanted) << text;
+  }
+  ASSERT_OK_AND_ASSIGN(
+      const JsonlRecord dolly,
+      Parse(R"({"instruction": "i", "context": "c", "response": "r", "category": "x"})", JsonlKind::kInstruction));
+  EXPECT_EQ(dolly.messages, (std::vector<ChatMessage>{{Role::kUser, "i\n\nc"}, {Role::kAssistant, "r"}}));
+  EXPECT_THAT(Parse(R"({"conversations": [{"from": "bing", "value": "u"}]})", JsonlKind::kMessages),
+              StatusIs(kInvalid, "conversations[0].from: \"bing\", must be system, human, gpt, tool or observation"));
+}
+
+TEST(JsonlTest, AnswersWithinAPromptOfMessagesAreNotCounted) {
+  ASSERT_OK_AND_ASSIGN(const JsonlRecord record,
+                       Parse(R"({"prompt": [{"role": "user", "content": "u"}, {"role": "assistant", "content": "a"}],)"
+                             R"( "completion": [{"role": "assistant", "content": "b"}]})",
+                             JsonlKind::kPrompt));
+  EXPECT_EQ(record.messages, (std::vector<ChatMessage>{
+                                 {Role::kUser, "u"}, {Role::kAssistant, "a", false}, {Role::kAssistant, "b", true}}));
+  EXPECT_THAT(Parse(R"({"prompt": [], "completion": "b"})", JsonlKind::kPrompt),
+              StatusIs(kInvalid, "completion: is string, must be an array"));
+}
+
+TEST(JsonlTest, AWeightSaysWhetherAnAnswerIsCounted) {
+  const auto counted = [](const std::string& key) {
+    const absl::StatusOr<JsonlRecord> record =
+        Parse("{\"messages\": [{\"role\": \"assistant\", \"content\": \"a\", " + key + "}]}", JsonlKind::kMessages);
+    EXPECT_OK(record);
+    return record.ok() && record->messages[0].is_counted;
+  };
+  EXPECT_FALSE(counted("\"weight\": 0"));
+  EXPECT_TRUE(counted("\"weight\": 1"));
+  EXPECT_TRUE(counted("\"weight\": null"));
+  EXPECT_FALSE(counted("\"train\": false"));
+  EXPECT_TRUE(counted("\"train\": true"));
+  const auto refused = [](const std::string& role, const std::string& key) {
+    return Parse("{\"messages\": [{\"role\": \"" + role + "\", \"content\": \"a\", " + key + "}]}",
+                 JsonlKind::kMessages)
+        .status();
+  };
+  EXPECT_THAT(refused("assistant", "\"weight\": 0.5"), StatusIs(kInvalid, "messages[0].weight: 0.5, must be 0 or 1"));
+  EXPECT_THAT(refused("assistant", "\"train\": 1"), StatusIs(kInvalid, "messages[0].train: is number"));
+  EXPECT_THAT(refused("user", "\"train\": true"), StatusIs(kInvalid, "only the assistant's are counted"));
+  EXPECT_OK(refused("user", "\"train\": false"));
+}
+
+TEST(JsonlTest, KeysThatWouldChangeWhatIsLearntAreRefused) {
+  const auto refused = [](const std::string& of_line, const std::string& of_message) {
+    return Parse("{\"messages\": [{\"role\": \"assistant\", \"content\": \"a\"" + of_message + "}]" + of_line + "}",
+                 JsonlKind::kMessages)
+        .status();
+  };
+  EXPECT_THAT(refused(", \"tools\": [{}]", ""), StatusIs(kInvalid, "line 7, byte offset 1000: tools: not supported"));
+  EXPECT_THAT(refused("", ", \"function_call\": {\"name\": \"f\"}"),
+              StatusIs(kInvalid, "messages[0].function_call: not"));
+  EXPECT_THAT(refused("", ", \"reasoning_content\": \"hm\""),
+              StatusIs(kInvalid, "messages[0].reasoning_content: not supported: write the thoughts into content"));
+  EXPECT_THAT(refused("", ", \"thinking\": \"hm\""), StatusIs(kInvalid, "messages[0].thinking"));
+  EXPECT_OK(refused(", \"tools\": []", ", \"thinking\": null, \"reasoning_content\": \"\""));
+}
+
+TEST(JsonlTest, AHalfOfASurrogatePairIsReplacedAndCounted) {
+  ASSERT_OK_AND_ASSIGN(const JsonlRecord record,
+                       Parse(R"({"text": "a\ud83d \ude00 \ud83d\ude00 \\ud83d"})", JsonlKind::kText));
+  EXPECT_EQ(record.text, "a\uFFFD \uFFFD \U0001F600 \\ud83d");
+  EXPECT_EQ(record.replaced_surrogates, 2);
+}
+
+TEST(JsonlTest, ASyntaxErrorSaysWhatItIs) {
+  const auto refused = [](const std::string& text) { return Parse(text, JsonlKind::kText).status(); };
+  EXPECT_THAT(refused(R"({"text": NaN})"), StatusIs(kInvalid, "not valid JSON: NaN is no number of JSON; write null"));
+  EXPECT_THAT(refused(R"({"a": -Infinity})"), StatusIs(kInvalid, "-Infinity is no number of JSON"));
+  EXPECT_THAT(refused(R"({"text": "a", })"), StatusIs(kInvalid, "byte offset 1014: not valid JSON: a comma before }"));
+  EXPECT_THAT(refused(R"({"text": [1, ]})"), StatusIs(kInvalid, "a comma before ]"));
+  EXPECT_THAT(refused("{\"text\": \"a\xFF\"}"), StatusIs(kInvalid, "ill-formed UTF-8 byte"));
+  EXPECT_THAT(refused("{\"text\": \"a\tb\"}"), StatusIs(kInvalid, "control character U+0009 (HT) must be escaped"));
+  EXPECT_THAT(refused(R"({"text": "a)"), StatusIs(kInvalid, "missing closing quote"));
+  EXPECT_THAT(refused(R"({"text": "a" "b"})"), StatusIs(kInvalid, "unexpected string literal"));
+}
+
 TEST(JsonlTest, ASyntaxErrorIsNamedByItsByte) {
   EXPECT_THAT(Parse(R"({"text": x})", JsonlKind::kText),
               StatusIs(kInvalid, "line 7, byte offset 1009: not valid JSON"));
@@ -91,9 +180,12 @@ TEST(JsonlTest, WhatIsWrongIsNamedByItsKey) {
   EXPECT_THAT(messages("[3]"), StatusIs(kInvalid, "messages[0]: is number, must be an object"));
   EXPECT_THAT(messages(R"([{"content": "a"}])"), StatusIs(kInvalid, "messages[0].role: missing"));
   EXPECT_THAT(messages(R"([{"role": "user", "content": "a"}, {"role": "bot", "content": "a"}])"),
-              StatusIs(kInvalid, "messages[1].role: \"bot\", must be system, user, assistant or tool"));
+              StatusIs(kInvalid, "messages[1].role: \"bot\", must be system, developer, user, assistant or tool"));
   EXPECT_THAT(messages(R"([{"role": "user", "content": [{"type": "text"}]}])"),
-              StatusIs(kInvalid, "messages[0].content: is array, must be a string"));
+              StatusIs(kInvalid, "messages[0].content[0].text: missing"));
+  EXPECT_THAT(messages(R"([{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}])"),
+              StatusIs(kInvalid, "messages[0].content[0].type: \"image_url\", must be text"));
+  EXPECT_THAT(messages(R"([{"role": "user", "content": ["a"]}])"), StatusIs(kInvalid, "content[0]: is string"));
   EXPECT_THAT(messages(R"([{"role": "assistant", "content": null, "tool_calls": [{"id": "1"}]}])"),
               StatusIs(kInvalid, "messages[0].tool_calls: not supported"));
 }

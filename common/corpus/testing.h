@@ -1,6 +1,7 @@
 #ifndef EPS_COMMON_CORPUS_TESTING_H_
 #define EPS_COMMON_CORPUS_TESTING_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -16,11 +17,12 @@
 
 namespace eps {
 
-// A token per byte, and special tokens from 256 on in the order given.
+// A token per byte, special tokens from 256 on in the order given, then words.
 class FakeTokenizer final : public Tokenizer {
  public:
   struct Options {
     std::vector<std::string> specials;
+    std::vector<std::string> words;  // tokens of their own wherever they stand
     bool puts_space_before = false;  // as SentencePiece does: " a" is a token of its own then, spelled U+2581 a
     int64_t vocab = 0;               // 0: no more than there is
   };
@@ -44,6 +46,11 @@ class FakeTokenizer final : public Tokenizer {
         ids.push_back(256 + static_cast<int32_t>(i));
         taken = options_.specials[i].size();
       }
+      for (size_t i = 0; taken == 0 && i < options_.words.size(); ++i) {
+        if (!absl::StartsWith(text, options_.words[i])) continue;
+        ids.push_back(space_a() + 1 + static_cast<int32_t>(i));
+        taken = options_.words[i].size();
+      }
       if (taken == 0) {
         ids.push_back(static_cast<unsigned char>(text[0]));
         taken = 1;
@@ -61,6 +68,8 @@ class FakeTokenizer final : public Tokenizer {
         text.push_back(static_cast<char>(id));
       } else if (id == space_a()) {
         text += " a";
+      } else if (id > space_a()) {
+        text += options_.words[static_cast<size_t>(id - space_a() - 1)];
       } else if (!skip_specials) {
         absl::StrAppend(&text, "{", options_.specials[static_cast<size_t>(id - 256)], "}");
       }
@@ -68,7 +77,9 @@ class FakeTokenizer final : public Tokenizer {
     return text;
   }
 
-  int64_t vocab() const override { return options_.vocab > 0 ? options_.vocab : space_a() + 1; }
+  int64_t vocab() const override {
+    return options_.vocab > 0 ? options_.vocab : space_a() + 1 + static_cast<int64_t>(options_.words.size());
+  }
 
   std::optional<int32_t> TokenId(absl::string_view token) const override {
     if (options_.puts_space_before && token == "\u2581a") return space_a();
@@ -76,6 +87,12 @@ class FakeTokenizer final : public Tokenizer {
       if (token == options_.specials[i]) return 256 + static_cast<int32_t>(i);
     }
     return std::nullopt;
+  }
+
+  bool IsSpecial(int32_t id) const override { return id >= 256 && id < space_a(); }
+  int64_t CountSpecials(absl::string_view text) const override {
+    const std::vector<int32_t> ids = Encode(text, Specials::kAsTokens);
+    return std::count_if(ids.begin(), ids.end(), [this](int32_t id) { return IsSpecial(id); });
   }
 
   const std::string& fingerprint() const override { return fingerprint_; }

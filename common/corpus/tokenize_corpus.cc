@@ -4,22 +4,20 @@
 
 #include <chrono>
 #include <deque>
-#include <initializer_list>
 #include <memory>
 #include <thread>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "common/base/mutex.h"
 #include "common/base/status_macros.h"
 #include "common/base/thread.h"
-#include "common/corpus/chat_template.h"
 #include "common/corpus/document_encoder.h"
+#include "common/corpus/document_marks.h"
 
 namespace eps {
 namespace {
@@ -101,60 +99,6 @@ class EncoderPool {
   bool closing_ ABSL_GUARDED_BY(mu_) = false;
 };
 
-// The token of that spelling; nullopt for none. Errors: INVALID_ARGUMENT naming option and token
-absl::StatusOr<std::optional<int32_t>> TokenOf(absl::string_view option, const std::string& spelling,
-                                               const Tokenizer& tokenizer) {
-  if (spelling.empty()) return std::optional<int32_t>();
-  const std::optional<int32_t> id = tokenizer.TokenId(spelling);
-  if (id) return id;
-  return absl::InvalidArgumentError(
-      absl::StrCat(option, ": the tokenizer has no token \"", absl::CHexEscape(spelling), "\""));
-}
-
-std::optional<int32_t> FirstOf(std::initializer_list<absl::string_view> spellings, const Tokenizer& tokenizer) {
-  for (const absl::string_view spelling : spellings) {
-    if (const std::optional<int32_t> id = tokenizer.TokenId(spelling)) return id;
-  }
-  return std::nullopt;
-}
-
-// The tokens around and between the parts of documents.
-struct Marks {
-  std::optional<int32_t> first;
-  std::optional<int32_t> last;
-  std::optional<int32_t> cls;
-  std::optional<int32_t> sep;
-  std::optional<ChatTemplate> chat;
-};
-
-absl::StatusOr<Marks> ChooseMarks(const TokenizeOptions& options, CorpusContent content, const Tokenizer& tokenizer) {
-  Marks marks;
-  marks.first = FirstOf({"<|begin_of_text|>", "<s>"}, tokenizer);
-  marks.last = FirstOf({"<|endoftext|>", "<|end_of_text|>", "</s>"}, tokenizer);
-  if (content == CorpusContent::kClassified) {
-    marks.cls = tokenizer.TokenId("[CLS]");
-    marks.sep = tokenizer.TokenId("[SEP]");
-    if (marks.cls && marks.sep) marks.first = marks.last = std::nullopt;
-  }
-  const std::optional<int32_t> text_first = marks.first;
-  std::optional<int32_t> named_last;
-  if (options.eos) {
-    EPS_ASSIGN_OR_RETURN(named_last, TokenOf("eos", *options.eos, tokenizer));
-    marks.last = named_last;
-  }
-  if (content == CorpusContent::kConversations) {
-    EPS_ASSIGN_OR_RETURN(marks.chat, ChatTemplate::Create(options.chat_template, tokenizer, marks.last));
-    const bool is_plain = marks.chat->name() == "plain";
-    // The end of text already ends each answer of plain; other templates end documents as they do.
-    marks.last = is_plain ? std::nullopt : named_last;
-    marks.first = is_plain ? text_first : marks.chat->first_token();
-  }
-  if (options.bos) {
-    EPS_ASSIGN_OR_RETURN(marks.first, TokenOf("bos", *options.bos, tokenizer));
-  }
-  return marks;
-}
-
 absl::Status CheckOptions(const TokenizeOptions& options, const Tokenizer& tokenizer) {
   if (options.sources.empty()) return absl::InvalidArgumentError("sources: there are none");
   if (options.threads < 1 || options.threads > kMaxThreads) {
@@ -201,6 +145,7 @@ class Relay {
     // What stands before it in the sources was looked at first: the error does not depend on who was faster.
     return more.status();
   }
+  const EncodeNotes& notes() const { return notes_; }
 
  private:
   absl::StatusOr<bool> ReadOne() {
@@ -218,6 +163,7 @@ class Relay {
     if (done) {
       EPS_RETURN_IF_ERROR(job.encoded.status());
       EPS_RETURN_IF_ERROR(writer_.Add(*job.encoded));
+      notes_.Add(job.encoded->notes);
       bytes_done_ += job.batch.source_bytes;
       jobs_.pop_front();
     }
@@ -235,6 +181,7 @@ class Relay {
   CorpusWriter& writer_;
   const std::function<void(int64_t)> report_;
   const std::atomic<bool>& stop_;
+  EncodeNotes notes_;
   std::deque<std::shared_ptr<Job>> jobs_;  // in order; more than any thread needs, so that none waits
   int64_t bytes_done_ = 0;
   absl::Time reported_ = absl::InfinitePast();
@@ -248,13 +195,19 @@ absl::StatusOr<TokenizeReport> TokenizeCorpus(const TokenizeOptions& options, co
   const absl::Time begin = absl::Now();
   EPS_RETURN_IF_ERROR(CheckOptions(options, tokenizer));
   EPS_ASSIGN_OR_RETURN(const CorpusSources sources,
-                       InspectSources(options.sources, options.format, options.columns, stop));
-  EPS_ASSIGN_OR_RETURN(const Marks marks, ChooseMarks(options, sources.content, tokenizer));
+                       InspectSources(options.sources, options.format, options.columns, stop, options.skips_bad_lines));
+  EPS_ASSIGN_OR_RETURN(const DocumentMarks marks, ChooseDocumentMarks({.chat_template = options.chat_template,
+                                                                       .settings = options.settings,
+                                                                       .bos = options.bos,
+                                                                       .eos = options.eos},
+                                                                      sources.content, tokenizer));
   const int token_bytes = options.token_bytes > 0 ? options.token_bytes : tokenizer.vocab() <= 65536 ? 2 : 4;
   const DocumentEncoder encoder({.sources = &sources,
                                  .tokenizer = &tokenizer,
                                  .chat = marks.chat ? &*marks.chat : nullptr,
                                  .count_all = options.count_all,
+                                 .specials = options.specials,
+                                 .skips_bad_lines = options.skips_bad_lines,
                                  .token_bytes = token_bytes,
                                  .cls = marks.cls,
                                  .sep = marks.sep});
@@ -263,9 +216,11 @@ absl::StatusOr<TokenizeReport> TokenizeCorpus(const TokenizeOptions& options, co
                                              .index = {.token_bytes = token_bytes,
                                                        .tokenizer_fingerprint = tokenizer.fingerprint(),
                                                        .may_be_cut = sources.content == CorpusContent::kText,
-                                                       .has_labels = sources.content == CorpusContent::kClassified},
+                                                       .has_labels = sources.content == CorpusContent::kClassified,
+                                                       .class_names = sources.classes.names()},
                                              .first_token = marks.first,
-                                             .last_token = marks.last}));
+                                             .last_token = marks.last,
+                                             .keeps_own_ends = options.specials == Tokenizer::Specials::kAsTokens}));
   const auto report = [&](int64_t bytes_done) {
     if (progress == nullptr) return;
     progress({.bytes_done = bytes_done,
@@ -275,11 +230,14 @@ absl::StatusOr<TokenizeReport> TokenizeCorpus(const TokenizeOptions& options, co
               .seconds = absl::ToDoubleSeconds(absl::Now() - begin)});
   };
   CorpusReader reader(sources, options.separator);
+  EncodeNotes notes;
   {
     EncoderPool pool(encoder);
     EPS_RETURN_IF_ERROR(CheckThreadRoom(options.threads));
     EPS_RETURN_IF_ERROR(pool.Start(options.threads));
-    EPS_RETURN_IF_ERROR(Relay(options, reader, pool, *writer, report, stop).Run());
+    Relay relay(options, reader, pool, *writer, report, stop);
+    EPS_RETURN_IF_ERROR(relay.Run());
+    notes = relay.notes();
   }
   EPS_RETURN_IF_ERROR(writer->Finish());
   report(sources.num_bytes);
@@ -287,7 +245,9 @@ absl::StatusOr<TokenizeReport> TokenizeCorpus(const TokenizeOptions& options, co
                         .source_bytes = sources.num_bytes,
                         .token_bytes = token_bytes,
                         .seconds = absl::ToDoubleSeconds(absl::Now() - begin),
+                        .notes = std::move(notes),
                         .chat_template = marks.chat ? std::string(marks.chat->name()) : "",
+                        .chat_template_reason = marks.chat_reason,
                         .num_classes = sources.classes.num_classes(),
                         .class_names = sources.classes.names()};
 }

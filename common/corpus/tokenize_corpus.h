@@ -11,8 +11,10 @@
 #include "absl/status/statusor.h"
 #include "common/corpus/corpus_sources.h"
 #include "common/corpus/corpus_writer.h"
+#include "common/corpus/document_encoder.h"
 #include "common/corpus/tsv.h"
 #include "common/tokenizer/tokenizer.h"
+#include "common/tokenizer/tokenizer_settings.h"
 
 namespace eps {
 
@@ -22,11 +24,16 @@ struct TokenizeOptions {
   CorpusFormat format = CorpusFormat::kAuto;
   std::string separator;               // of text: the line between two documents; "": a file is one
   TsvColumns columns;                  // of TSV
-  std::string chat_template = "auto";  // of conversations: ChatTemplate::Create's name
+  std::string chat_template = "auto";  // of conversations: ChooseChatTemplate's name
+  TokenizerSettings settings;          // of the tokenizer's folder: its template, and the tokens of bos and eos
   bool count_all = false;              // of conversations: all tokens, not the assistant's answers alone
+  // Of texts and conversations: what spellings of special tokens in them are. As tokens, they may be what begins and ends
+  // a document: it gets no second one then.
+  Tokenizer::Specials specials = Tokenizer::Specials::kAsText;
+  bool skips_bad_lines = false;  // of JSONL and TSV: lines that cannot be taken are left out, and counted
   // The token that begins and ends a document, by its spelling; "": none. nullopt: of a conversation, what its template
-  // says; of text, <|begin_of_text|> or <s>, and <|endoftext|>, <|end_of_text|> or </s>, where the tokenizer has one;
-  // of texts with classes that too, or, where it has [CLS] and [SEP], these.
+  // says; of text, what settings say, else <|begin_of_text|>, <s> or [CLS], and <|endoftext|>, <|end_of_text|>, </s> or
+  // [SEP], where the tokenizer has one; of texts with classes that too, or, where it has [CLS] and [SEP], these.
   std::optional<std::string> bos;
   std::optional<std::string> eos;
   int token_bytes = 0;  // 2 or 4; 0: 2 where the vocabulary is at most 65536
@@ -46,7 +53,9 @@ struct TokenizeReport {
   int64_t source_bytes = 0;
   int token_bytes = 0;
   double seconds = 0;
+  EncodeNotes notes;
   std::string chat_template;             // of conversations: which one was taken
+  std::string chat_template_reason;      // ChatTemplateChoice's
   int32_t num_classes = 0;               // of texts with classes
   std::vector<std::string> class_names;  // of class 0, 1, ...; empty where labels are numbers
 

@@ -161,6 +161,103 @@ TEST_F(TokenizeCorpusTest, ADocumentsFirstTokenMovesWhatIsCounted) {
   EXPECT_EQ(Documents(tokenizer), (Strings{"{<s>}{[INST]}q{[/INST]}(a{</s>})"}));
 }
 
+TEST_F(TokenizeCorpusTest, TheModelsOwnTemplateIsTakenAndNamed) {
+  const FakeTokenizer tokenizer({.specials = {"<s>", "</s>", "[INST]", "[/INST]", "<|im_start|>", "<|im_end|>"}});
+  const std::string source = Write("a.jsonl", R"({"prompt": "q", "completion": "a"})");
+  const std::string chatml = "{{ bos_token }}{{'<|im_start|>' + message['role'] + '\n' + '<|im_end|>' + '\n'}}";
+  ASSERT_OK_AND_ASSIGN(
+      const TokenizeReport report,
+      Run({.sources = {source}, .settings = {.chat_template = chatml, .chat_template_place = "m/x.jinja"}}, tokenizer));
+  EXPECT_EQ(report.chat_template, "chatml");
+  EXPECT_EQ(report.chat_template_reason, "by m/x.jinja");
+  EXPECT_EQ(Documents(tokenizer),
+            (Strings{"{<s>}{<|im_start|>}user\nq{<|im_end|>}\n{<|im_start|>}assistant\n(a{<|im_end|>})\n"}))
+      << "it begins with bos_token, as the model's does";
+  std::filesystem::remove(out_);
+  EXPECT_THAT(Run({.sources = {source}, .settings = {.chat_template = "{{ x }}", .chat_template_place = "m/x.jinja"}},
+                  tokenizer),
+              StatusIs(kInvalid, "template: auto, but the model's own template (m/x.jinja)"));
+}
+
+TEST_F(TokenizeCorpusTest, TextsBeginAndEndAsTheModelsSettingsSay) {
+  const FakeTokenizer tokenizer({.specials = {"<s>", "</s>", "<end>"}});
+  const std::string source = Write("a.txt", "a");
+  ASSERT_OK(Run({.sources = {source}, .settings = {.bos_token = "", .eos_token = "<end>"}}, tokenizer));
+  EXPECT_EQ(Documents(tokenizer), (Strings{"(a{<end>})"}));
+  std::filesystem::remove(out_);
+  EXPECT_THAT(
+      Run({.sources = {source}, .settings = {.eos_token = "<none>"}}, tokenizer),
+      StatusIs(kInvalid, "eos, as tokenizer_config.json or special_tokens_map.json has it: the tokenizer has no"));
+}
+
+TEST_F(TokenizeCorpusTest, SpellingsOfSpecialTokensAreTextThatIsCounted) {
+  const FakeTokenizer tokenizer({.specials = {"<s>", "</s>"}});
+  const std::string source = Write("a.jsonl", "{\"text\": \"<s>a</s>\"}\n{\"text\": \"b\"}");
+  ASSERT_OK_AND_ASSIGN(const TokenizeReport report, Run({.sources = {source}}, tokenizer));
+  EXPECT_EQ(report.notes.specials_as_text, 2);
+  EXPECT_EQ(Documents(tokenizer), (Strings{"({<s>}<s>a</s>{</s>})", "({<s>}b{</s>})"}));
+}
+
+TEST_F(TokenizeCorpusTest, SpecialTokensOfADocumentAreNotPutInASecondTime) {
+  const FakeTokenizer tokenizer({.specials = {"<s>", "</s>"}});
+  const std::string source = Write("a.jsonl", "{\"text\": \"<s>a</s>\"}\n{\"text\": \"b\"}\n{\"text\": \"<s>\"}");
+  ASSERT_OK_AND_ASSIGN(const TokenizeReport report,
+                       Run({.sources = {source}, .specials = Tokenizer::Specials::kAsTokens}, tokenizer));
+  EXPECT_EQ(report.notes.specials_as_text, 0);
+  EXPECT_EQ(Documents(tokenizer), (Strings{"({<s>}a{</s>})", "({<s>}b{</s>})", "({<s>}{</s>})"}));
+}
+
+TEST_F(TokenizeCorpusTest, BadLinesMayBeSkippedAndAreCounted) {
+  const FakeTokenizer tokenizer;
+  const std::string source =
+      Write("a.jsonl", "{\"text\": 3}\n{\"text\": \"a\\ud83d\"}\n{\"text\": }\n\n{}\n{\"text\": \"b\"}\nx\n");
+  EXPECT_THAT(Run({.sources = {source}}, tokenizer), StatusIs(kInvalid, "line 1"));
+  ASSERT_OK_AND_ASSIGN(const TokenizeReport report, Run({.sources = {source}, .skips_bad_lines = true}, tokenizer));
+  EXPECT_EQ(Documents(tokenizer), (Strings{"(a\uFFFD)", "(b)"}));
+  EXPECT_EQ(report.notes.skipped_lines, 4);
+  ASSERT_EQ(report.notes.skip_reasons.size(), EncodeNotes::kMaxReasons);
+  EXPECT_EQ(report.notes.skip_reasons[0],
+            absl::StrCat("\"", source, "\": line 1, byte offset 0: text: is number, must be a string"));
+  EXPECT_EQ(report.notes.replaced_surrogates, 1);
+}
+
+TEST_F(TokenizeCorpusTest, ABadFirstLineIsSkippedToo) {
+  const FakeTokenizer tokenizer;
+  const std::string source = Write("a.jsonl", "oops\n{\"text\": \"b\"}\n");
+  ASSERT_OK_AND_ASSIGN(const TokenizeReport report, Run({.sources = {source}, .skips_bad_lines = true}, tokenizer));
+  EXPECT_EQ(report.notes.skipped_lines, 1);
+  EXPECT_EQ(Documents(tokenizer), (Strings{"(b)"}));
+}
+
+TEST_F(TokenizeCorpusTest, TextsBeginAndEndAsBertsWhereTheTokenizerIs) {
+  const FakeTokenizer tokenizer({.specials = {"[CLS]", "[SEP]", "[MASK]"}});
+  ASSERT_OK(Run({.sources = {Write("a.jsonl", "{\"text\": \"a\"}\n{\"text\": \"bc\"}\n")}}, tokenizer));
+  EXPECT_EQ(Documents(tokenizer), (Strings{"({[CLS]}a{[SEP]})", "({[CLS]}bc{[SEP]})"}));
+  std::filesystem::remove(out_);
+  ASSERT_OK(Run({.sources = {Write("b.txt", "d")}, .bos = "", .eos = ""}, tokenizer));
+  EXPECT_EQ(Documents(tokenizer), (Strings{"(d)"}));
+}
+
+TEST_F(TokenizeCorpusTest, RowsThatCannotBeTakenMayBeSkippedAndTheirLabelsWithThem) {
+  const FakeTokenizer tokenizer;
+  const std::string source = Write("a.tsv", "sentence\tlabel\na\tno\nb\tperhaps\tmore\nc\t\nd\tyes\n");
+  EXPECT_THAT(Run({.sources = {source}}, tokenizer),
+              StatusIs(kInvalid, "line 3, byte offset 20: 3 columns, must be 2"));
+  ASSERT_OK_AND_ASSIGN(const TokenizeReport report, Run({.sources = {source}, .skips_bad_lines = true}, tokenizer));
+  EXPECT_EQ(report.notes.skipped_lines, 2);
+  EXPECT_NE(report.notes.skip_reasons.front().find("a.tsv\": line 3"), std::string::npos);
+  EXPECT_EQ(report.class_names, (Strings{"no", "yes"}));
+  EXPECT_EQ(report.counts.documents, 2);
+}
+
+TEST_F(TokenizeCorpusTest, ATableWithoutAHeaderBeginsWithItsFirstRow) {
+  const FakeTokenizer tokenizer;
+  ASSERT_OK(Run(
+      {.sources = {Write("a.tsv", "x\t1\ta\nx\t0\tb\n")}, .columns = {.has_header = false, .text = "3", .label = "2"}},
+      tokenizer));
+  EXPECT_EQ(Documents(tokenizer), (Strings{"(a)#1", "(b)#0"}));
+}
+
 TEST_F(TokenizeCorpusTest, TextsWithClassesAreBertsWhereTheTokenizerIs) {
   const FakeTokenizer tokenizer({.specials = {"[CLS]", "[SEP]"}});
   const std::string source = Write("a.tsv", "sentence1\tsentence2\tlabel\na\tb\tyes\nc\td\tno\n\t\tno\n\te\tyes\n");
@@ -241,8 +338,7 @@ TEST_F(TokenizeCorpusTest, ErrorsNameFileAndPlace) {
   EXPECT_THAT(refused("d.tsv", "text\tlabel\na\n"), StatusIs(kInvalid, "d.tsv\": line 2, byte offset 11: 1 columns"));
   EXPECT_THAT(refused("e.tsv", "text\tlabel\na\t0.5\n"),
               StatusIs(kInvalid, "e.tsv\": line 2, byte offset 11: column \"label\": \"0.5\""));
-  EXPECT_THAT(refused("f.json", "[{\"text\": \"a\"}]"),
-              StatusIs(kInvalid, "f.json\": line 1, byte offset 0: is array"));
+  EXPECT_THAT(refused("f.json", "[{\"text\": \"a\"}]"), StatusIs(kInvalid, "f.json\" is a JSON array"));
   EXPECT_THAT(refused("g.txt", ""), StatusIs(kInvalid, "no document to write: 1 were empty"));
   EXPECT_THAT(refused("h.jsonl", "\n"), StatusIs(kInvalid, "no document to write"));
   EXPECT_THAT(Run({.sources = {dir_.File("nowhere.txt")}}, tokenizer),

@@ -27,6 +27,7 @@ constexpr std::array<TextColumns, 7> kTextColumns = {{{"sentence1", "sentence2"}
                                                       {"premise", "hypothesis"},   // as in the data sets hub
                                                       {"sentence", ""},            // SST-2
                                                       {"text", ""}}};
+constexpr absl::string_view kByteOrderMark = "\xEF\xBB\xBF";
 constexpr std::array<absl::string_view, 4> kLabelColumns = {"label", "gold_label", "is_duplicate", "Quality"};
 
 std::string Shown(absl::string_view text) {
@@ -41,9 +42,11 @@ bool IsWhole(absl::string_view text) {
 
 }  // namespace
 
-absl::StatusOr<TsvTable> TsvTable::FromHeader(const TextLine& line, const TsvColumns& wanted) {
+absl::StatusOr<TsvTable> TsvTable::FromFirstLine(const TextLine& line, const TsvColumns& wanted) {
   TsvTable table;
-  table.columns_ = absl::StrSplit(absl::StripPrefix(line.text, "\xEF\xBB\xBF"), '\t');
+  table.has_header_ = wanted.has_header;
+  table.columns_ = absl::StrSplit(absl::StripPrefix(line.text, kByteOrderMark), '\t');
+  for (size_t i = 0; !wanted.has_header && i < table.columns_.size(); ++i) table.columns_[i] = absl::StrCat(i + 1);
   const auto bad = [&](absl::string_view what) {
     std::vector<std::string> shown;
     for (const std::string& name : table.columns_) shown.push_back(Shown(name));
@@ -65,6 +68,9 @@ absl::StatusOr<TsvTable> TsvTable::FromHeader(const TextLine& line, const TsvCol
   }
   if (columns.label.empty()) {
     const auto known = std::find_if(kLabelColumns.begin(), kLabelColumns.end(), has);
+    if (known == kLabelColumns.end() && has("score")) {
+      return bad("a score is no class: regression, as of STS-B, is not trained");
+    }
     if (known == kLabelColumns.end()) return bad("which column is the label has to be said");
     columns.label = std::string(*known);
   }
@@ -83,7 +89,9 @@ absl::StatusOr<TsvTable> TsvTable::FromHeader(const TextLine& line, const TsvCol
 }
 
 absl::StatusOr<TsvRow> TsvTable::Row(const TextLine& line) const {
-  const std::vector<absl::string_view> fields = absl::StrSplit(line.text, '\t');
+  const bool may_be_marked = !has_header_ && line.offset_bytes == 0;
+  const absl::string_view text = may_be_marked ? absl::StripPrefix(line.text, kByteOrderMark) : line.text;
+  const std::vector<absl::string_view> fields = absl::StrSplit(text, '\t');
   if (fields.size() != columns_.size()) {
     return absl::InvalidArgumentError(absl::StrCat(LinePlace(line), ": ", fields.size(), " columns, must be ",
                                                    columns_.size(), " as in the first line"));
@@ -105,7 +113,7 @@ absl::Status LabelClasses::Add(absl::string_view label, absl::string_view place)
     // Only an error where there are no names: "3.5" or "nan" can be one among others.
     if (bad_number_.empty()) {
       bad_number_ = absl::StrCat(place, ": ", Shown(label), ", must be a class: a whole number in [0, ", kMaxClasses,
-                                 "), or a name");
+                                 "), or a name; regression, as of STS-B, is not trained");
     }
   } else if (!is_class) {
     has_names_ = true;

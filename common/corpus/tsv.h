@@ -17,6 +17,7 @@ namespace eps {
 
 // Columns by their names. All empty: those that a task of GLUE names so, where there is one way to see it.
 struct TsvColumns {
+  bool has_header = true;  // false: the first line is a row too, and columns are called "1", "2", ...
   std::string text;
   std::string second_text;  // may be empty beside the others
   std::string label;
@@ -34,17 +35,19 @@ struct TsvRow {  // parts of the line
 class TsvTable {
  public:
   // Errors: INVALID_ARGUMENT naming the line's place, the column that is missing or there twice, and those that are there
-  static absl::StatusOr<TsvTable> FromHeader(const TextLine& line, const TsvColumns& columns);
+  static absl::StatusOr<TsvTable> FromFirstLine(const TextLine& line, const TsvColumns& columns);
 
   // Errors: INVALID_ARGUMENT naming the line's place and how many columns it has, or the column that is empty
   absl::StatusOr<TsvRow> Row(const TextLine& line) const;
 
+  bool has_header() const { return has_header_; }
   const std::vector<std::string>& columns() const { return columns_; }
   const std::string& label_column() const { return columns_[label_]; }
 
  private:
   TsvTable() = default;
 
+  bool has_header_ = true;
   std::vector<std::string> columns_;
   size_t text_ = 0;
   std::optional<size_t> second_text_;

@@ -21,7 +21,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
   const absl::string_view input(reinterpret_cast<const char*>(data), num_bytes);
   const size_t end = input.find('\n');
   if (end == absl::string_view::npos) return 0;
-  const absl::StatusOr<eps::TsvTable> table = eps::TsvTable::FromHeader({.text = input.substr(0, end)}, {});
+  const absl::StatusOr<eps::TsvTable> table = eps::TsvTable::FromFirstLine({.text = input.substr(0, end)}, {});
   if (!table.ok()) return 0;
   eps::LabelClasses classes;
   std::vector<std::string> labels;

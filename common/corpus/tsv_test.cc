@@ -13,7 +13,7 @@ namespace {
 constexpr absl::StatusCode kInvalid = absl::StatusCode::kInvalidArgument;
 
 absl::StatusOr<TsvTable> Header(const std::string& text, const TsvColumns& columns = {}) {
-  return TsvTable::FromHeader({.text = text}, columns);
+  return TsvTable::FromFirstLine({.text = text}, columns);
 }
 
 // Text, second text, label of a row under the header.
@@ -60,6 +60,29 @@ TEST(TsvTest, ARowOfAnotherWidthIsNamedByItsPlace) {
               StatusIs(kInvalid, "line 5, byte offset 40: 1 columns, must be 2"));
   EXPECT_THAT(table.Row({.text = "a\tb\tc"}), StatusIs(kInvalid, "3 columns"));
   EXPECT_THAT(table.Row({.text = "a\t"}), StatusIs(kInvalid, "column \"label\": empty"));
+}
+
+TEST(TsvTableTest, WithoutAHeaderColumnsAreNumbersAndTheFirstLineIsARow) {
+  const TextLine line = {.text = "\xEF\xBB\xBFgj04\t1\t\tOur friends."};
+  ASSERT_OK_AND_ASSIGN(const TsvTable table,
+                       TsvTable::FromFirstLine(line, {.has_header = false, .text = "4", .label = "2"}));
+  EXPECT_FALSE(table.has_header());
+  ASSERT_OK_AND_ASSIGN(const TsvRow row, table.Row(line));
+  EXPECT_EQ(row.text, "Our friends.");
+  EXPECT_EQ(row.label, "1");
+  ASSERT_OK_AND_ASSIGN(const TsvTable marked,
+                       TsvTable::FromFirstLine(line, {.has_header = false, .text = "4", .label = "1"}));
+  EXPECT_EQ(marked.Row(line)->label, "gj04") << "without the mark of the file's encoding";
+  EXPECT_THAT(
+      TsvTable::FromFirstLine(line, {.has_header = false}),
+      StatusIs(kInvalid, "which column is the text has to be said; its columns are \"1\", \"2\", \"3\", \"4\""));
+  EXPECT_THAT(TsvTable::FromFirstLine(line, {.has_header = false, .text = "5", .label = "2"}),
+              StatusIs(kInvalid, "there is no column \"5\""));
+}
+
+TEST(TsvTableTest, AScoreIsRefusedAsRegression) {
+  EXPECT_THAT(TsvTable::FromFirstLine({.text = "index\tsentence1\tsentence2\tscore"}, {}),
+              StatusIs(kInvalid, "regression, as of STS-B, is not trained"));
 }
 
 TEST(LabelClassesTest, WholeNumbersAreTheirOwnClasses) {

@@ -13,7 +13,10 @@ namespace {
 class MappedDocumentIndex final : public DocumentIndex {
  public:
   MappedDocumentIndex(std::unique_ptr<MappedFile> file, DocumentIndexBytes index)
-      : file_(std::move(file)), index_(index), fingerprint_(index.fingerprint_hex()) {}
+      : file_(std::move(file)),
+        index_(index),
+        fingerprint_(index.fingerprint_hex()),
+        class_names_(index.class_names()) {}
 
   int64_t num_tokens() const override { return index_.num_tokens(); }
   int token_bytes() const override { return index_.token_bytes(); }
@@ -24,11 +27,13 @@ class MappedDocumentIndex final : public DocumentIndex {
   bool may_be_cut() const override { return (index_.flags() & kMayBeCut) != 0; }
   std::optional<int32_t> label(int64_t document) const override { return index_.label(document); }
   int64_t second_part(int64_t document) const override { return index_.second_part(document); }
+  const std::vector<std::string>& class_names() const override { return class_names_; }
 
  private:
   const std::unique_ptr<MappedFile> file_;
   const DocumentIndexBytes index_;  // of file_'s bytes
   const std::string fingerprint_;
+  const std::vector<std::string> class_names_;
 };
 
 }  // namespace

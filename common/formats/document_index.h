@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 
@@ -35,6 +36,8 @@ class DocumentIndex {
   // Of a pair of sentences: the index, within the document, of the second part's first token; the document's length
   // where it has no second part.
   virtual int64_t second_part(int64_t document) const = 0;
+  // What classes 0, 1, ... are called, as many as there are; empty: they are numbers alone.
+  virtual const std::vector<std::string>& class_names() const = 0;
 };
 
 }  // namespace eps

@@ -3,6 +3,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "common/base/byte_size.h"
 #include "common/base/status_macros.h"
@@ -12,7 +13,7 @@ namespace {
 
 constexpr uint32_t kMagic = 0x44535045;  // "EPSD" as little-endian bytes
 constexpr int64_t kMagicAt = 0, kFormatAt = 4, kTokenBytesAt = 6, kFlagsAt = 7, kNumTokensAt = 8, kNumDocumentsAt = 16,
-                  kReservedAt = 24, kFingerprintAt = 32;
+                  kClassNamesBytesAt = 24, kFingerprintAt = 32;
 constexpr int64_t kAlignBytes = 8;
 
 template <typename T>
@@ -29,7 +30,8 @@ absl::Status Bad(absl::string_view field, int64_t offset, Found found, absl::str
 
 }  // namespace
 
-DocumentIndexSections LayOutDocumentIndex(uint8_t flags, int64_t num_tokens, int64_t num_documents) {
+DocumentIndexSections LayOutDocumentIndex(uint8_t flags, int64_t num_tokens, int64_t num_documents,
+                                          int64_t class_names_bytes) {
   DocumentIndexSections sections;
   int64_t end = kDocumentIndexHeaderBytes;
   const auto place = [&end](bool is_there, int64_t num_bytes) {
@@ -41,17 +43,24 @@ DocumentIndexSections LayOutDocumentIndex(uint8_t flags, int64_t num_tokens, int
   sections.counted = place((flags & kHasCounted) != 0, (num_tokens + 7) / 8);
   sections.labels = place((flags & kHasLabels) != 0, 4 * num_documents);
   sections.second_parts = place((flags & kHasSecondParts) != 0, 4 * num_documents);
+  sections.class_names = place(true, class_names_bytes);
   sections.end = end;
   return sections;
 }
 
 absl::StatusOr<DocumentIndexBytes> DocumentIndexBytes::Parse(absl::Span<const std::byte> bytes) {
-  DocumentIndexBytes index(bytes);
-  EPS_RETURN_IF_ERROR(index.CheckHeader());
-  EPS_RETURN_IF_ERROR(index.CheckLength());
+  EPS_ASSIGN_OR_RETURN(const DocumentIndexBytes index, ParseHeader(bytes));
   EPS_RETURN_IF_ERROR(index.CheckFirstTokens());
   EPS_RETURN_IF_ERROR(index.CheckLabels());
   EPS_RETURN_IF_ERROR(index.CheckSecondParts());
+  EPS_RETURN_IF_ERROR(index.CheckClassNames());
+  return index;
+}
+
+absl::StatusOr<DocumentIndexBytes> DocumentIndexBytes::ParseHeader(absl::Span<const std::byte> bytes) {
+  DocumentIndexBytes index(bytes);
+  EPS_RETURN_IF_ERROR(index.CheckHeader());
+  EPS_RETURN_IF_ERROR(index.CheckLength());
   return index;
 }
 
@@ -81,12 +90,16 @@ absl::Status DocumentIndexBytes::CheckHeader() {
     return Bad("num_documents", kNumDocumentsAt, documents,
                absl::StrCat("in [1, ", tokens, "]: no document without tokens"));
   }
-  if (const auto reserved = Load<uint64_t>(bytes_, kReservedAt); reserved != 0) {
-    return Bad("reserved", kReservedAt, reserved, "0");
+  const bool may_have_names = (flags_ & kHasLabels) != 0;
+  const auto names_bytes = Load<uint64_t>(bytes_, kClassNamesBytesAt);
+  if (names_bytes > (may_have_names ? uint64_t{kMaxClassNamesBytes} : 0)) {
+    return Bad("class_names_bytes", kClassNamesBytesAt, names_bytes,
+               may_have_names ? absl::StrCat("at most ", kMaxClassNamesBytes) : "0 without labels");
   }
   num_tokens_ = static_cast<int64_t>(tokens);
   num_documents_ = static_cast<int64_t>(documents);
-  sections_ = LayOutDocumentIndex(flags_, num_tokens_, num_documents_);
+  class_names_bytes_ = static_cast<int64_t>(names_bytes);
+  sections_ = LayOutDocumentIndex(flags_, num_tokens_, num_documents_, class_names_bytes_);
   return absl::OkStatus();
 }
 
@@ -141,7 +154,26 @@ absl::Status DocumentIndexBytes::CheckSecondParts() const {
                  absl::StrCat("in [1, ", length, "], the document's tokens"));
     }
   }
-  return CheckPadding(sections_.second_parts + 4 * num_documents_, sections_.end, "second_parts");
+  return CheckPadding(sections_.second_parts + 4 * num_documents_, sections_.class_names, "second_parts");
+}
+
+absl::Status DocumentIndexBytes::CheckClassNames() const {
+  if (class_names_bytes_ == 0) return absl::OkStatus();
+  const int64_t last = sections_.class_names + class_names_bytes_ - 1;
+  if (const auto byte = Load<uint8_t>(bytes_, last); byte != '\n')
+    return Bad("class_names", last, byte, "10, a line's end");
+  EPS_RETURN_IF_ERROR(CheckPadding(last + 1, sections_.end, "class_names"));
+  const std::vector<std::string> names = class_names();
+  for (size_t i = 0; i < names.size(); ++i) {
+    if (names[i].empty()) return Bad(absl::StrCat("class_names[", i, "]"), sections_.class_names, "\"\"", "a name");
+  }
+  const auto num_names = static_cast<int64_t>(names.size());
+  for (int64_t document = 0; document < num_documents_; ++document) {
+    if (*label(document) < num_names) continue;
+    return Bad(absl::StrCat("labels[", document, "]"), sections_.labels + 4 * document, *label(document),
+               absl::StrCat("below ", num_names, ", the number of class_names"));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status DocumentIndexBytes::CheckPadding(int64_t begin, int64_t end, const char* section) const {
@@ -174,6 +206,13 @@ std::optional<int32_t> DocumentIndexBytes::label(int64_t document) const {
 int64_t DocumentIndexBytes::second_part(int64_t document) const {
   if ((flags_ & kHasSecondParts) == 0) return first_token(document + 1) - first_token(document);
   return Load<uint32_t>(bytes_, sections_.second_parts + 4 * document);
+}
+
+std::vector<std::string> DocumentIndexBytes::class_names() const {
+  if (class_names_bytes_ == 0) return {};
+  const absl::string_view lines(reinterpret_cast<const char*>(bytes_.data()) + sections_.class_names,
+                                static_cast<size_t>(class_names_bytes_ - 1));  // without the last line's end
+  return absl::StrSplit(lines, '\n');
 }
 
 }  // namespace eps

@@ -7,6 +7,8 @@
 
 #include "absl/status/status.h"
 #include "common/base/file_util.h"
+#include "common/base/status_macros.h"
+#include "common/formats/document_index_header.h"
 #include "common/formats/document_index_writer.h"
 #include "common/testing/status_matchers.h"
 #include "common/testing/temp_dir.h"
@@ -84,6 +86,20 @@ TEST_F(DocumentIndexTest, WhatIsWrittenIsRead) {
   std::string counted;
   for (int64_t i = 0; i < 10; ++i) counted += index->is_counted(i) ? '1' : '0';
   EXPECT_EQ(counted, "0101111100");
+}
+
+TEST_F(DocumentIndexTest, ItsHeaderAloneSaysHowTheFileIsToBeRead) {
+  ASSERT_NO_FATAL_FAILURE(WriteExample());
+  EXPECT_THAT(ReadDocumentIndexHeader(path_),
+              IsOkAndHolds(DocumentIndexHeader{.token_bytes = 2,
+                                               .num_tokens = 10,
+                                               .num_documents = 3,
+                                               .may_be_cut = false,
+                                               .counts_all = false,
+                                               .tokenizer_fingerprint = Fingerprint()}));
+  ASSERT_OK(WriteFileAtomically(path_, "EPSD"));
+  EXPECT_THAT(ReadDocumentIndexHeader(path_), StatusIs(kInvalid, "4 bytes, must be at least the 64"));
+  EXPECT_THAT(ReadDocumentIndexHeader(dir_.File("none")), StatusIs(absl::StatusCode::kNotFound, "none"));
 }
 
 TEST_F(DocumentIndexTest, ItsBytesAreThoseOfTheWorkedExample) {
@@ -183,7 +199,8 @@ TEST_F(DocumentIndexTest, BadBytesAreNamedByFieldOffsetAndValue) {
   EXPECT_THAT(OpenChanged(8, string(8, '\0')), StatusIs(kInvalid, "num_tokens (offset 8): 0"));
   EXPECT_THAT(OpenChanged(8, string(8, '\xff')), StatusIs(kInvalid, "num_tokens (offset 8): 18446744073709551615"));
   EXPECT_THAT(OpenChanged(16, "\x0b"), StatusIs(kInvalid, "num_documents (offset 16): 11, must be in [1, 10]"));
-  EXPECT_THAT(OpenChanged(24, "\x01"), StatusIs(kInvalid, "reserved (offset 24): 1"));
+  EXPECT_THAT(OpenChanged(24, "\x01"), StatusIs(kInvalid, "136 bytes, must be 144"));
+  EXPECT_THAT(OpenChanged(24, string(8, '\xff')), StatusIs(kInvalid, "class_names_bytes (offset 24): 1844674407370"));
   EXPECT_THAT(OpenChanged(64, "\x01"), StatusIs(kInvalid, "first_tokens[0] (offset 64): 1, must be 0"));
   EXPECT_THAT(OpenChanged(80, "\x05"), StatusIs(kInvalid, "first_tokens[2] (offset 80): 5, must be above 5"));
   EXPECT_THAT(OpenChanged(88, "\x0b"), StatusIs(kInvalid, "first_tokens[3] (offset 88): 11, must be 10"));
@@ -195,6 +212,45 @@ TEST_F(DocumentIndexTest, BadBytesAreNamedByFieldOffsetAndValue) {
   EXPECT_THAT(OpenChanged(120, string(1, '\0')), StatusIs(kInvalid, "second_parts[0] (offset 120): 0"));
   EXPECT_THAT(OpenChanged(135, "\x01"), StatusIs(kInvalid, "filling after second_parts (offset 135): 1"));
   EXPECT_THAT(OpenChanged(136, "x"), StatusIs(kInvalid, "137 bytes, must be 136"));
+}
+
+TEST_F(DocumentIndexTest, NamesOfClassesStandBehindTheRest) {
+  const auto write = [&](const std::vector<std::string>& names, int32_t label, bool has_labels = true) -> absl::Status {
+    EPS_ASSIGN_OR_RETURN(const auto writer, DocumentIndexWriter::Create(path_, {.token_bytes = 2,
+                                                                                .tokenizer_fingerprint = Fingerprint(),
+                                                                                .has_labels = has_labels,
+                                                                                .class_names = names}));
+    EPS_RETURN_IF_ERROR(writer->Add({.num_tokens = 2, .label = label}));
+    return writer->Finish();
+  };
+  const std::vector<std::string> names = {"no", "very much so", "7"};
+  ASSERT_OK(write(names, 2));
+  ASSERT_OK_AND_ASSIGN(const std::string content, ReadFile(path_));
+  EXPECT_EQ(content.substr(content.size() - 24), "no\nvery much so\n7\n" + std::string(6, '\0'));
+  {
+    ASSERT_OK_AND_ASSIGN(const auto index, DocumentIndex::Open(path_));
+    EXPECT_EQ(index->class_names(), names);
+  }
+  const auto open = [&](std::string changed) {
+    EXPECT_OK(WriteFileAtomically(path_, changed));
+    return DocumentIndex::Open(path_).status();
+  };
+  std::string bad = content;
+  bad[content.size() - 7] = 'x';
+  EXPECT_THAT(open(bad), StatusIs(kInvalid, "class_names (offset "));
+  bad = content;
+  bad[content.size() - 8] = '\n';
+  EXPECT_THAT(open(bad), StatusIs(kInvalid, "class_names[2] (offset "));
+  bad = content;
+  bad.replace(content.find("no\n"), 3, "n o");
+  EXPECT_THAT(open(bad), StatusIs(kInvalid, "labels[0] (offset 88): 2, must be below 2"));
+  bad = content;
+  bad.back() = 'x';
+  EXPECT_THAT(open(bad), StatusIs(kInvalid, "filling after class_names"));
+  EXPECT_THAT(write(names, 3), StatusIs(kInvalid, "label: 3, must be below 3"));
+  EXPECT_THAT(write({"a", ""}, 0), StatusIs(kInvalid, "class_names: \"\""));
+  EXPECT_THAT(write({"a\nb"}, 0), StatusIs(kInvalid, "class_names: \"a\\nb\""));
+  EXPECT_THAT(write(names, 0, false), StatusIs(kInvalid, "class_names: given without labels"));
 }
 
 TEST_F(DocumentIndexTest, AFileThatIsCutShortIsRefusedWhereverItIsCut) {

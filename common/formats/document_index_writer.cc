@@ -78,11 +78,33 @@ class BitPacker {
   int num_bits_ = 0;
 };
 
+std::string NameLines(const std::vector<std::string>& names) {
+  std::string lines;
+  for (const std::string& name : names) absl::StrAppend(&lines, name, "\n");
+  return lines;
+}
+
+absl::Status CheckClassNames(const DocumentIndexWriter::Options& options) {
+  const std::vector<std::string>& names = options.class_names;
+  if (!names.empty() && !options.has_labels) return absl::InvalidArgumentError("class_names: given without labels");
+  if (NameLines(names).size() > static_cast<size_t>(kMaxClassNamesBytes)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("class_names: more than ", kMaxClassNamesBytes, " bytes: are these the labels?"));
+  }
+  for (const std::string& name : names) {
+    if (!name.empty() && name.find('\n') == std::string::npos) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("class_names: \"", absl::CHexEscape(name), "\", must be a line and not empty"));
+  }
+  return absl::OkStatus();
+}
+
 class FileWriter final : public DocumentIndexWriter {
  public:
   FileWriter(const Options& options, std::unique_ptr<PendingFile> file, std::unique_ptr<PendingFile> counted,
              std::unique_ptr<PendingFile> labels, std::unique_ptr<PendingFile> second_parts)
       : options_(options),
+        class_names_(NameLines(options.class_names)),
         first_tokens_(std::move(file)),
         counted_(std::move(counted)),
         labels_(std::move(labels)),
@@ -116,6 +138,7 @@ class FileWriter final : public DocumentIndexWriter {
   }
 
  private:
+  int64_t class_names_bytes() const { return static_cast<int64_t>(class_names_.size()); }
   const std::string& path() { return first_tokens_.file().path(); }
 
   absl::Status AddChecked(const Document& document) {
@@ -151,6 +174,11 @@ class FileWriter final : public DocumentIndexWriter {
     }
     if (document.label && *document.label < 0) {
       return absl::InvalidArgumentError(absl::StrCat("label: ", *document.label, ", must be at least 0"));
+    }
+    const auto num_names = static_cast<int64_t>(options_.class_names.size());
+    if (num_names > 0 && *document.label >= num_names) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("label: ", *document.label, ", must be below ", num_names, ", the number of class_names"));
     }
     if (document.second_part && (*document.second_part < 1 || *document.second_part >= document.num_tokens)) {
       return absl::InvalidArgumentError(
@@ -188,7 +216,12 @@ class FileWriter final : public DocumentIndexWriter {
       EPS_RETURN_IF_ERROR(section->Fill());
       EPS_RETURN_IF_ERROR(file.AppendAllOf(section->file()));
     }
-    EPS_CHECK(file.num_bytes() == LayOutDocumentIndex(flags_, num_tokens_, num_documents_).end);
+    const DocumentIndexSections sections =
+        LayOutDocumentIndex(flags_, num_tokens_, num_documents_, class_names_bytes());
+    EPS_CHECK(file.num_bytes() == sections.class_names);
+    std::string names = class_names_;
+    names.resize(static_cast<size_t>(sections.end - sections.class_names));
+    EPS_RETURN_IF_ERROR(file.Append(names));
     EPS_RETURN_IF_ERROR(file.WriteAt(0, Header()));
     return file.Sync();
   }
@@ -200,13 +233,14 @@ class FileWriter final : public DocumentIndexWriter {
     AppendLittleEndian(header, flags_, 1);
     AppendLittleEndian(header, static_cast<uint64_t>(num_tokens_), 8);
     AppendLittleEndian(header, static_cast<uint64_t>(num_documents_), 8);
-    AppendLittleEndian(header, 0, 8);
+    AppendLittleEndian(header, static_cast<uint64_t>(class_names_bytes()), 8);
     header += absl::HexStringToBytes(options_.tokenizer_fingerprint);
     return header;
   }
 
   const Options options_;
-  Section first_tokens_;  // the header and this one lie in the file itself
+  const std::string class_names_;  // as their section has them
+  Section first_tokens_;           // the header and this one lie in the file itself
   Section counted_;
   Section labels_;
   Section second_parts_;
@@ -241,6 +275,7 @@ absl::StatusOr<std::unique_ptr<DocumentIndexWriter>> DocumentIndexWriter::Create
                                                    absl::CHexEscape(options.tokenizer_fingerprint),
                                                    "\", must be the 64 lower-case hexadecimal digits of a SHA-256"));
   }
+  EPS_RETURN_IF_ERROR(CheckClassNames(options));
   std::unique_ptr<PendingFile> files[4];
   for (std::unique_ptr<PendingFile>& file : files) {
     EPS_ASSIGN_OR_RETURN(file, PendingFile::Create(path));

@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -32,6 +33,8 @@ class DocumentIndexWriter {
     std::string tokenizer_fingerprint;  // Tokenizer::fingerprint
     bool may_be_cut = true;
     bool has_labels = false;  // then every document has one
+    // Of class 0, 1, ...: lines, none empty, at most kMaxClassNamesBytes; only with labels. Empty: numbers.
+    std::vector<std::string> class_names = {};
   };
   struct Document {
     int64_t num_tokens = 0;                // at least 1

@@ -47,18 +47,38 @@ std::string ShapeText(const std::vector<int64_t>& shape) { return absl::StrCat("
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<ModelFolder>> ModelFolder::Open(const std::string& folder, int64_t num_classes) {
+absl::StatusOr<std::unique_ptr<ModelFolder>> ModelFolder::Open(const std::string& folder) {
+  return OpenWith(folder, nullptr);
+}
+
+absl::StatusOr<std::unique_ptr<ModelFolder>> ModelFolder::Open(const std::string& folder, const ModelConfig& wanted) {
+  return OpenWith(folder, &wanted);
+}
+
+ModelFolder::Head ModelFolder::HeadFor(const ModelConfig& found, const ModelConfig& wanted) {
+  if (!wanted.is_classifier()) return Head::kOwn;
+  if (!found.is_classifier()) return Head::kMayBeNew;
+  const bool is_renamed = !found.class_names.empty() && found.class_names != wanted.class_names;
+  return is_renamed || found.num_classes != wanted.num_classes ? Head::kReplaced : Head::kOwn;
+}
+
+absl::StatusOr<std::unique_ptr<ModelFolder>> ModelFolder::OpenWith(const std::string& folder,
+                                                                   const ModelConfig* wanted) {
   const std::string config_path = absl::StrCat(folder, "/config.json");
   EPS_ASSIGN_OR_RETURN(const std::string config_text, ReadFile(config_path));
   absl::StatusOr<ModelConfig> config = ModelConfigFromJson(config_text);
   if (!config.ok()) return Annotate(config.status(), config_path);
-  const bool head_may_be_new = num_classes > 0 && !config->is_classifier();
-  if (num_classes > 0) config->num_classes = num_classes;
+  const Head head = wanted == nullptr ? Head::kOwn : HeadFor(*config, *wanted);
+  if (wanted != nullptr && wanted->is_classifier()) {
+    config->num_classes = wanted->num_classes;
+    config->class_names = wanted->class_names;
+  }
   auto result = std::unique_ptr<ModelFolder>(new ModelFolder);
   result->folder_ = folder;
   EPS_ASSIGN_OR_RETURN(result->model_, BuildModel(*config));
   EPS_RETURN_IF_ERROR(result->OpenFiles());
-  EPS_RETURN_IF_ERROR(result->FindTensors(head_may_be_new));
+  if (head == Head::kReplaced) result->ForgetClasses();
+  EPS_RETURN_IF_ERROR(result->FindTensors(head));
   EPS_RETURN_IF_ERROR(result->CheckNoOther());
   EPS_RETURN_IF_ERROR(result->CheckHead());
   return result;
@@ -142,7 +162,15 @@ std::string ModelFolder::OwnName(absl::string_view name) const {
   return std::string(name);
 }
 
-absl::Status ModelFolder::FindTensors(bool head_may_be_new) {
+void ModelFolder::ForgetClasses() {
+  for (const BlobSpec& blob : model_.blobs) {
+    for (const TensorSpec& tensor : blob.tensors) {
+      if (IsHeadOutput(tensor.role)) stored_.erase(OwnName(tensor.name));
+    }
+  }
+}
+
+absl::Status ModelFolder::FindTensors(Head head) {
   bool has_dense = false, has_output = false;  // any tensor of theirs
   for (const BlobSpec& blob : model_.blobs) {
     for (const TensorSpec& tensor : blob.tensors) {
@@ -152,16 +180,19 @@ absl::Status ModelFolder::FindTensors(bool head_may_be_new) {
     }
   }
   const auto is_new = [&](TensorRole role) {
-    return head_may_be_new && ((IsHeadDense(role) && !has_dense) || (IsHeadOutput(role) && !has_output));
+    return head != Head::kOwn && ((IsHeadDense(role) && !has_dense) || (IsHeadOutput(role) && !has_output));
   };
   for (const BlobSpec& blob : model_.blobs) {
     for (const TensorSpec& tensor : blob.tensors) {
       const auto found = stored_.find(OwnName(tensor.name));
       if (found == stored_.end() && is_new(tensor.role)) continue;
       if (found == stored_.end()) {
-        return absl::InvalidArgumentError(absl::StrCat(files_.front()->path,
-                                                       files_.size() > 1 ? " and other shards" : "", ": tensor ",
-                                                       tensor.name, " is missing"));
+        return absl::InvalidArgumentError(absl::StrCat(
+            files_.front()->path, files_.size() > 1 ? " and other shards" : "", ": tensor ", tensor.name, " is missing",
+            IsHeadDense(tensor.role) && !model_.config.is_classifier()
+                ? "; a model without a head (BertModel) begins a "
+                  "classifier: give model.classes"
+                : ""));
       }
       const SafetensorsEntry& entry = *found->second.entry;
       const std::string where =

@@ -28,9 +28,10 @@ class ModelFolder {
   // Opens and checks everything: config, every tensor of the model there and no other, of its shape, F32, F16 or BF16,
   // in the file where an index places it.
   // Errors: NOT_FOUND · INVALID_ARGUMENT naming file, tensor, and what was found and wanted
-  // num_classes: what a classifier is to tell apart, in place of what config.json says; 0: that. Where config.json is not
-  // of a classifier, what its head needs and the files do not have is new.
-  static absl::StatusOr<std::unique_ptr<ModelFolder>> Open(const std::string& folder, int64_t num_classes = 0);
+  static absl::StatusOr<std::unique_ptr<ModelFolder>> Open(const std::string& folder);
+  // The same for a run, whose model may be a classifier of other classes than config.json says. What tells those apart
+  // is new then; and where config.json is not of a classifier, all that a head needs and the files do not have.
+  static absl::StatusOr<std::unique_ptr<ModelFolder>> Open(const std::string& folder, const ModelConfig& wanted);
 
   const ModelSpec& model() const { return model_; }
   // Whether the tensor, one of model()'s, is not in the files: it cannot be read, but only initialised.
@@ -51,6 +52,14 @@ class ModelFolder {
     const File* file;
     const SafetensorsEntry* entry;
   };
+  enum class Head {
+    kOwn,       // all of it is in the files
+    kMayBeNew,  // each part of it is there as a whole, or new
+    kReplaced,  // kMayBeNew, but that what tells classes apart is new in any case
+  };
+  static Head HeadFor(const ModelConfig& found, const ModelConfig& wanted);
+  static absl::StatusOr<std::unique_ptr<ModelFolder>> OpenWith(const std::string& folder, const ModelConfig* wanted);
+
   ModelFolder() = default;
   const Family& family() const;
   absl::Status OpenFiles();
@@ -58,7 +67,9 @@ class ModelFolder {
   absl::Status OpenFile(const std::string& path);
   // That what lies in the files, and what the index says of it, is the same.
   absl::Status CheckIndex(const std::string& index_path, const ShardIndex& index) const;
-  absl::Status FindTensors(bool head_may_be_new);
+  // The tensors of the files' own classes are none of the model's.
+  void ForgetClasses();
+  absl::Status FindTensors(Head head);
   std::string OwnName(absl::string_view name) const;
   absl::Status CheckNoOther() const;
   absl::Status CheckHead() const;

@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/formats/model_folder_files.h"
 #include "common/formats/model_folder_writer.h"
 #include "common/formats/safetensors.h"
 #include "common/model/hf_config.h"
@@ -123,27 +124,58 @@ TEST(ModelFolderTest, ABertIsReadBackWithEitherHead) {
   }
 }
 
-TEST(ModelFolderTest, AClassifierOfAModelThatIsNoneHasANewHead) {
-  TempDir dir;
-  ASSERT_OK(WriteModelFolder(dir.path() + "/out", SmallBert(0), {.dtype = "F32"}, FillPart));
-  auto opened = ModelFolder::Open(dir.path() + "/out", 4);
-  ASSERT_OK(opened.status());
+// Of `model`, those that are not in the folder's files.
+std::set<std::string> NewTensors(const std::string& folder, const ModelSpec& model) {
+  const auto opened = ModelFolder::Open(folder, model.config);
+  EXPECT_OK(opened.status());
   std::set<std::string> created;
+  if (!opened.ok()) return created;
+  EXPECT_EQ((*opened)->model().config, model.config);
   for (const BlobSpec& blob : (*opened)->model().blobs) {
     for (const TensorSpec& tensor : blob.tensors) {
       if ((*opened)->is_new(tensor)) created.insert(tensor.name);
     }
   }
-  EXPECT_EQ(created, (std::set<std::string>{"bert.pooler.dense.weight", "bert.pooler.dense.bias", "classifier.weight",
-                                            "classifier.bias"}));
-  // Of a folder that says it is a classifier nothing may be missing, and there are as many classes as it has.
-  ASSERT_OK(WriteModelFolder(dir.path() + "/classes", SmallBert(3), {.dtype = "F32"}, FillPart));
-  EXPECT_OK(ModelFolder::Open(dir.path() + "/classes", 3).status());
-  EXPECT_THAT(ModelFolder::Open(dir.path() + "/classes", 4).status(),
-              StatusIs(absl::StatusCode::kInvalidArgument, "tensor classifier.weight at byte"));
+  return created;
+}
+
+TEST(ModelFolderTest, AClassifierOfAModelThatIsNoneHasANewHead) {
+  TempDir dir;
+  ASSERT_OK(WriteModelFolder(dir.path() + "/out", SmallBert(0), {.dtype = "F32"}, FillPart));
+  EXPECT_EQ(NewTensors(dir.path() + "/out", SmallBert(4)),
+            (std::set<std::string>{"bert.pooler.dense.weight", "bert.pooler.dense.bias", "classifier.weight",
+                                   "classifier.bias"}));
+  // Of a folder that says it is a classifier nothing may be missing.
   std::ofstream(dir.path() + "/out/config.json") << ModelConfigToJson(SmallBert(3).config);
-  EXPECT_THAT(ModelFolder::Open(dir.path() + "/out", 3).status(),
+  EXPECT_THAT(ModelFolder::Open(dir.path() + "/out", SmallBert(3).config).status(),
               StatusIs(absl::StatusCode::kInvalidArgument, "tensor bert.pooler.dense.weight is missing"));
+}
+
+TEST(ModelFolderTest, AClassifierOfOtherClassesHasANewOutputOverTheFoldersOwnPooler) {
+  TempDir dir;
+  const std::set<std::string> none, output = {"classifier.weight", "classifier.bias"};
+  ASSERT_OK(WriteModelFolder(dir.path() + "/out", SmallBert(3), {.dtype = "F32"}, FillPart));
+  EXPECT_EQ(NewTensors(dir.path() + "/out", SmallBert(3)), none);
+  EXPECT_EQ(NewTensors(dir.path() + "/out", SmallBert(4)), output);
+  ModelSpec named = SmallBert(3);
+  named.config.class_names = {"no", "perhaps", "yes"};
+  EXPECT_EQ(NewTensors(dir.path() + "/out", named), none) << "names of classes that had none";
+  ASSERT_OK(WriteModelFolder(dir.path() + "/named", named, {.dtype = "F32"}, FillPart));
+  EXPECT_EQ(NewTensors(dir.path() + "/named", named), none);
+  named.config.class_names = {"good", "bad", "neither"};
+  EXPECT_EQ(NewTensors(dir.path() + "/named", named), output);
+}
+
+TEST(ModelFolderTest, ABertModelBeginsAClassifierAndNothingElse) {
+  TempDir dir;
+  const std::string folder = dir.path() + "/out";
+  ASSERT_OK(WriteModelFolder(folder, SmallBert(3), {.dtype = "F32"}, FillPart));
+  std::string config = ModelConfigToJson(SmallBert(0).config);
+  config.replace(config.find("BertForMaskedLM"), 15, "BertModel");
+  std::ofstream(folder + "/config.json") << config;
+  EXPECT_EQ(NewTensors(folder, SmallBert(3)), std::set<std::string>());
+  EXPECT_THAT(ModelFolder::Open(folder).status(),
+              StatusIs(absl::StatusCode::kInvalidArgument, "begins a classifier: give model.classes"));
 }
 
 TEST(ModelFolderTest, AHeadThatConfigSaysIsTiedMustBe) {
@@ -542,6 +574,48 @@ TEST(ShardWriterTest, AFolderCopiedInItsOwnDtypeIsTheSameBytes) {
                                }));
     EXPECT_TRUE(ReadAll(dir.File("to/model.safetensors")).value() == bytes) << dtype;
   }
+}
+
+// ---- what lies beside the tensors ----
+
+TEST(ModelFolderFilesTest, AreWrittenAndReadBackAndOthersAreNotLookedAt) {
+  TempDir dir;
+  const ModelFiles files = {{"tokenizer.json", "{}"}, {"generation_config.json", "1"}, {"chat_template.jinja", ""}};
+  ASSERT_OK(WriteModelFolder(dir.File("out"), SmallModel(), {.files = files}, FillPart));
+  std::ofstream(dir.File("out/README.md")) << "text";
+  ModelFiles want = files;
+  want["config.json"] = ModelConfigToJson(SmallModel().config);
+  EXPECT_THAT(ReadModelFiles(dir.File("out")), IsOkAndHolds(want));
+  EXPECT_TRUE(HasTokenizer(want));
+  want.erase("tokenizer.json");
+  EXPECT_FALSE(HasTokenizer(want));
+}
+
+TEST(ModelFolderFilesTest, AFolderThatIsNotThereHasNoneAndWhatIsNoFileIsNamed) {
+  TempDir dir;
+  EXPECT_THAT(ReadModelFiles(dir.File("none")), IsOkAndHolds(ModelFiles()));
+  std::filesystem::create_directories(dir.File("tokenizer.json"));
+  EXPECT_FALSE(ReadModelFiles(dir.path()).ok());
+}
+
+TEST(ModelFolderFilesTest, TheConfigIsTheSourcesWithTheTensorsType) {
+  TempDir dir;
+  nlohmann::json source = nlohmann::json::parse(ModelConfigToJson(SmallModel().config));
+  source["unknown"] = "kept";
+  ASSERT_OK(WriteModelFolder(dir.File("out"), SmallModel(), {.dtype = "BF16", .config = {.source = source.dump()}},
+                             FillPart));
+  ASSERT_OK_AND_ASSIGN(const ModelFiles files, ReadModelFiles(dir.File("out")));
+  source["torch_dtype"] = "bfloat16";
+  EXPECT_EQ(nlohmann::json::parse(files.at("config.json")), source);
+}
+
+TEST(ModelFolderFilesTest, ASourceOfAnotherModelIsRefusedBeforeATensorIsWritten) {
+  TempDir dir;
+  const auto fail = [](const TensorSpec&, int64_t, absl::Span<float>) { return absl::InternalError("asked for"); };
+  EXPECT_THAT(WriteModelFolder(dir.File("out"), SmallModel(),
+                               {.config = {.source = ModelConfigToJson(SmallLlama(true).config)}}, fail),
+              IsInvalid("model_type: \"qwen2\""));
+  EXPECT_FALSE(std::filesystem::exists(dir.File("out")));
 }
 
 }  // namespace

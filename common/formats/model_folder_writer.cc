@@ -135,6 +135,7 @@ absl::Status WriteFiles(const std::string& folder, const ModelSpec& model, const
     return absl::InvalidArgumentError(absl::StrCat("shards of at most ", form.max_shard_bytes, " bytes would be ",
                                                    shards.size(), " files, at most ", kMaxShards));
   }
+  EPS_ASSIGN_OR_RETURN(const std::string config, ModelConfigToJson(model.config, form.dtype, form.config));
   ShardIndex index;
   int64_t total_bytes = 0;
   for (const Shard& shard : shards) {
@@ -148,7 +149,8 @@ absl::Status WriteFiles(const std::string& folder, const ModelSpec& model, const
     EPS_RETURN_IF_ERROR(WriteFileAtomically(absl::StrCat(folder, "/model.safetensors.index.json"),
                                             ShardIndexToJson(index, total_bytes)));
   }
-  return WriteFileAtomically(absl::StrCat(folder, "/config.json"), ModelConfigToJson(model.config));
+  EPS_RETURN_IF_ERROR(WriteModelFiles(form.files, folder));
+  return WriteFileAtomically(absl::StrCat(folder, "/config.json"), config);
 }
 
 absl::Status CheckForm(const ModelFolderForm& form) {
@@ -161,14 +163,17 @@ absl::Status CheckForm(const ModelFolderForm& form) {
 
 }  // namespace
 
+absl::Status CheckNewFolder(const std::string& folder) {
+  std::error_code ignored;
+  if (!std::filesystem::exists(folder, ignored) || std::filesystem::is_empty(folder, ignored)) return absl::OkStatus();
+  return absl::AlreadyExistsError(absl::StrCat(folder, " is there and not empty; choose another folder"));
+}
+
 absl::Status WriteModelFolder(const std::string& folder, const ModelSpec& model, const ModelFolderForm& form,
                               const ReadTensorPart& read) {
   EPS_RETURN_IF_ERROR(CheckForm(form));
-  std::error_code ignored;
-  if (std::filesystem::exists(folder, ignored) && !std::filesystem::is_empty(folder, ignored)) {
-    return absl::AlreadyExistsError(absl::StrCat(folder, " is there and not empty; choose another folder"));
-  }
-  std::error_code error;
+  EPS_RETURN_IF_ERROR(CheckNewFolder(folder));
+  std::error_code error, ignored;
   const std::filesystem::path target = std::filesystem::absolute(folder, error).lexically_normal();
   if (error) return FileError(error.value(), "find", folder);
   const std::string clean = target.has_filename() ? target.string() : target.parent_path().string();

@@ -7,6 +7,8 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
+#include "common/formats/model_folder_files.h"
+#include "common/model/hf_config.h"
 #include "common/model/model_spec.h"
 
 namespace eps {
@@ -15,6 +17,8 @@ struct ModelFolderForm {
   std::string dtype = "F32";  // F32, F16 or BF16; 16-bit forms are rounded to nearest even
   // Of tensors in one file, at most; a tensor that is larger has a file of its own. What transformers takes.
   int64_t max_shard_bytes = 5'000'000'000;
+  HfConfigForm config = {};  // of config.json
+  ModelFiles files = {};     // that lie beside; a config.json among them is not taken
 };
 
 // Gives the elements [first_elem, first_elem + values.size()) of a tensor.
@@ -28,9 +32,13 @@ using ReadTensorPart =
 // remains.
 //
 // Memory: 2 MiB beside `read`'s own, whatever the model; of the system, 64 MiB that wait for the disk
-// Errors: ALREADY_EXISTS · INVALID_ARGUMENT dtype, max_shard_bytes · the system's, naming the file · those of `read`
+// Errors: CheckNewFolder's · INVALID_ARGUMENT dtype, max_shard_bytes, ModelConfigToJson's · the system's, naming the file ·
+//         those of `read`
 absl::Status WriteModelFolder(const std::string& folder, const ModelSpec& model, const ModelFolderForm& form,
                               const ReadTensorPart& read);
+
+// Errors: ALREADY_EXISTS the folder is there and not empty
+absl::Status CheckNewFolder(const std::string& folder);
 
 }  // namespace eps
 

@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "nlohmann/json.hpp"
@@ -272,6 +273,10 @@ absl::StatusOr<int64_t> HeaderBytes(absl::Span<const std::byte> file) {
   if (file_bytes < kLengthBytes) {
     return absl::InvalidArgumentError(
         absl::StrCat(file_bytes, " bytes, must be at least the ", kLengthBytes, " of the header's length"));
+  }
+  const absl::string_view text(reinterpret_cast<const char*>(file.data()), file.size());
+  if (absl::StartsWith(text, "version https://git-lfs.github.com/")) {
+    return absl::InvalidArgumentError("is a pointer of Git LFS, and not the file itself: run `git lfs pull`");
   }
   uint64_t length = 0;
   for (int i = 0; i < kLengthBytes; ++i) length |= std::to_integer<uint64_t>(file[i]) << (8 * i);

@@ -167,6 +167,8 @@ TEST_F(SafetensorsTest, AnImpossibleHeaderLengthIsRefused) {
   EXPECT_THAT(Open(""), StatusIs(kInvalid, "is empty"));
   EXPECT_THAT(Open("1234567"), StatusIs(kInvalid, path_ + ": 7 bytes"));
   EXPECT_THAT(Open(LengthBytes(0) + "{}"), StatusIs(kInvalid, "header length (byte offset 0): 0"));
+  EXPECT_THAT(Open("version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 5\n"),
+              StatusIs(kInvalid, "is a pointer of Git LFS, and not the file itself: run `git lfs pull`"));
   EXPECT_THAT(Open(LengthBytes(3) + "{}"), StatusIs(kInvalid, "header length (byte offset 0): 3, but only 2 bytes"));
   EXPECT_THAT(Open(LengthBytes(100'000'001) + "{}"),
               StatusIs(kInvalid, "header length (byte offset 0): 100000001, must be at most 100000000"));

@@ -7,10 +7,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 #include <string>
 #include <vector>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "common/base/status_macros.h"
 #include "common/model/families.h"
 #include "common/model/hf_json.h"
@@ -25,6 +28,27 @@ using Role = TensorRole;
 
 constexpr int64_t kMaxTypes = 65536;
 constexpr int64_t kMaxClasses = 65536;
+constexpr size_t kMaxClassNameBytes = 256;
+
+absl::Status CheckClassNames(const ModelConfig& config) {
+  const auto num_names = static_cast<int64_t>(config.class_names.size());
+  if (num_names > 0 && num_names != config.num_classes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("model.class_names: ", num_names, " names, but model.classes is ", config.num_classes));
+  }
+  std::set<absl::string_view> before;
+  for (const std::string& name : config.class_names) {
+    const std::string shown = absl::StrCat("\"", absl::CHexEscape(name.substr(0, kMaxClassNameBytes)), "\"");
+    if (name.empty() || name.size() > kMaxClassNameBytes) {
+      return absl::InvalidArgumentError(absl::StrCat("model.class_names: ", shown, " has ", name.size(),
+                                                     " bytes, must have 1 to ", kMaxClassNameBytes));
+    }
+    if (!before.insert(name).second) {
+      return absl::InvalidArgumentError(absl::StrCat("model.class_names: ", shown, " is there twice"));
+    }
+  }
+  return absl::OkStatus();
+}
 
 absl::Status Check(const ModelConfig& config) {
   EPS_RETURN_IF_ERROR(CheckCommonRanges(config));
@@ -36,6 +60,7 @@ absl::Status Check(const ModelConfig& config) {
     return absl::InvalidArgumentError(
         absl::StrCat("model.classes: ", config.num_classes, ", must be 0, or between 2 and ", kMaxClasses));
   }
+  EPS_RETURN_IF_ERROR(CheckClassNames(config));
   return CheckDropout("model.classifier_dropout", config.classifier_dropout);
 }
 
@@ -115,34 +140,55 @@ ModelSpec Build(const ModelConfig& config) {
 
 // ---- config.json ----
 
+// What transformers calls a class that nobody gave a name.
+std::string NumberedName(int64_t number) { return absl::StrCat("LABEL_", number); }
+
+absl::Status ReadClassNames(const json& labels, ModelConfig& config) {
+  bool are_numbered = true;
+  for (size_t i = 0; i < labels.size(); ++i) {
+    const json* name = FindMember(labels, absl::StrCat(i).c_str());
+    if (name == nullptr || !name->is_string()) {
+      return BadMember("id2label", labels, absl::StrCat("a name for each of 0 to ", labels.size() - 1));
+    }
+    config.class_names.push_back(name->get<std::string>());
+    are_numbered = are_numbered && config.class_names.back() == NumberedName(static_cast<int64_t>(i));
+  }
+  if (are_numbered) config.class_names.clear();
+  return absl::OkStatus();
+}
+
 // As transformers: so many labels as are named, or 2.
-absl::StatusOr<int64_t> ReadClasses(const json& object) {
+absl::Status ReadClasses(const json& object, ModelConfig& config) {
   if (const json* kind = FindMember(object, "problem_type");
       kind != nullptr && *kind != json("single_label_classification")) {
     return BadMember("problem_type", *kind, "\"single_label_classification\"");
   }
-  const json* labels = FindMember(object, "id2label");
-  if (labels == nullptr) return ReadIntegerOr(object, "num_labels", 2);
-  if (!labels->is_object()) return BadMember("id2label", *labels, "an object");
-  return static_cast<int64_t>(labels->size());
-}
-
-absl::Status ReadTask(const json& object, ModelConfig& config) {
-  const json* architectures = FindMember(object, "architectures");
-  if (architectures == nullptr) return absl::OkStatus();
-  const std::string wanted = "\"BertForMaskedLM\", \"BertForPreTraining\" or \"BertForSequenceClassification\"";
-  if (!architectures->is_array() || architectures->size() != 1) {
-    return BadMember("architectures", *architectures, absl::StrCat("one of ", wanted));
+  if (const json* labels = FindMember(object, "id2label"); labels == nullptr) {
+    EPS_ASSIGN_OR_RETURN(config.num_classes, ReadIntegerOr(object, "num_labels", 2));
+  } else if (labels->is_object()) {
+    config.num_classes = static_cast<int64_t>(labels->size());
+    EPS_RETURN_IF_ERROR(ReadClassNames(*labels, config));
+  } else {
+    return BadMember("id2label", *labels, "an object");
   }
-  const json& architecture = architectures->front();
-  if (architecture == json("BertForMaskedLM") || architecture == json("BertForPreTraining")) return absl::OkStatus();
-  if (architecture != json("BertForSequenceClassification")) return BadMember("architectures", architecture, wanted);
-  EPS_ASSIGN_OR_RETURN(config.num_classes, ReadClasses(object));
   if (config.num_classes < 2) {
     return absl::InvalidArgumentError(
         absl::StrCat("num_labels: found ", config.num_classes, ", want at least 2: classes, not a number"));
   }
   return absl::OkStatus();
+}
+
+absl::Status ReadTask(const json& object, ModelConfig& config) {
+  const json* architectures = FindMember(object, "architectures");
+  if (architectures == nullptr) return absl::OkStatus();
+  if (*architectures == json::array({"BertForSequenceClassification"})) return ReadClasses(object, config);
+  // A BertModel has no head: a classifier with a new one can be made of it, and else its tensors are found missing.
+  for (const char* without_classes : {"BertForMaskedLM", "BertForPreTraining", "BertModel"}) {
+    if (*architectures == json::array({without_classes})) return absl::OkStatus();
+  }
+  return BadMember(
+      "architectures", *architectures,
+      "[\"BertForMaskedLM\"], [\"BertForPreTraining\"], [\"BertForSequenceClassification\"] or [\"BertModel\"]");
 }
 
 absl::Status RequireOwnComputation(const json& object) {
@@ -206,8 +252,9 @@ json ToJson(const ModelConfig& config) {
   if (!config.is_classifier()) return object;
   object["problem_type"] = "single_label_classification";
   for (int64_t i = 0; i < config.num_classes; ++i) {
-    object["id2label"][absl::StrCat(i)] = absl::StrCat("LABEL_", i);
-    object["label2id"][absl::StrCat("LABEL_", i)] = i;
+    const std::string name = config.class_names.empty() ? NumberedName(i) : config.class_names[static_cast<size_t>(i)];
+    object["id2label"][absl::StrCat(i)] = name;
+    object["label2id"][name] = i;
   }
   return object;
 }

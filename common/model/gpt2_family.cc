@@ -62,6 +62,11 @@ ModelSpec Build(const ModelConfig& config) {
 }
 
 absl::Status RequireOwnComputation(const json& object, int64_t d_model) {
+  if (const json* architectures = FindMember(object, "architectures");
+      architectures != nullptr && *architectures != json::array({"GPT2LMHeadModel"}) &&
+      *architectures != json::array({"GPT2Model"})) {
+    return BadMember("architectures", *architectures, "[\"GPT2LMHeadModel\"]: other heads are not ours");
+  }
   if (const json* activation = FindMember(object, "activation_function");
       activation != nullptr && *activation != json("gelu_new") && *activation != json("gelu_pytorch_tanh")) {
     return BadMember("activation_function", *activation, "\"gelu_new\" or \"gelu_pytorch_tanh\"");

@@ -15,23 +15,69 @@ using nlohmann::json;
 
 constexpr int kMaxDepth = 32;  // what is read lies in the first two levels; what others add is seldom below the third
 
-}  // namespace
-
-absl::StatusOr<ModelConfig> ModelConfigFromJson(const std::string& text) {
-  EPS_ASSIGN_OR_RETURN(const json object, ParseJson(text, kMaxDepth));
+absl::StatusOr<ModelConfig> FromObject(const json& object) {
   if (!object.is_object()) return absl::InvalidArgumentError("not a JSON object");
   const json* type = FindMember(object, "model_type");
   if (type == nullptr)
     return absl::InvalidArgumentError(absl::StrCat("model_type: missing, must be ", KnownModelTypes()));
   const Family* family = type->is_string() ? FamilyOfModelType(type->get_ref<const std::string&>()) : nullptr;
   if (family == nullptr) return BadMember("model_type", *type, absl::StrCat("one of ", KnownModelTypes()));
+  if (const json* quantization = FindMember(object, "quantization_config"); quantization != nullptr) {
+    return BadMember("quantization_config", *quantization,
+                     "absent: take the model as it was before it was quantized, in F32, F16 or BF16");
+  }
   EPS_ASSIGN_OR_RETURN(const ModelConfig config, family->from_json(object));
   EPS_RETURN_IF_ERROR(family->check(config));
   return config;
 }
 
-std::string ModelConfigToJson(const ModelConfig& config) {
-  return FamilyOf(config.family).to_json(config).dump(2) + "\n";
+// `source` with what `now` says and `was`, the same of the source itself, does not. What both say alike stays in the
+// source's own words, which may be others: "mistral" with no window is a "llama", positions have two forms.
+json Overlay(json source, const json& was, const json& now) {
+  if (source["model_type"] == now["model_type"]) source["architectures"] = now["architectures"];
+  for (const auto& [key, value] : now.items()) {
+    if (was.value(key, json()) != value) source[key] = value;
+  }
+  // One entry for each layer, all alike: from_json has seen to that.
+  if (const json* types = FindMember(source, "layer_types"); types != nullptr && types->is_array() && !types->empty()) {
+    source["layer_types"] = json::array_t(now["num_hidden_layers"].get<size_t>(), json(types->front()));
+  }
+  return source;
+}
+
+// `dtype` is the name of transformers 5 for torch_dtype; both read the older one.
+void SetDtype(const std::string& dtype, json& object) {
+  const char* name = dtype == "F32" ? "float32" : dtype == "F16" ? "float16" : "bfloat16";
+  const bool has_new_name = object.contains("dtype");
+  if (has_new_name) object["dtype"] = name;
+  if (!has_new_name || object.contains("torch_dtype")) object["torch_dtype"] = name;
+}
+
+std::string Dump(const json& object) { return object.dump(2, ' ', false, json::error_handler_t::replace) + "\n"; }
+
+}  // namespace
+
+absl::StatusOr<ModelConfig> ModelConfigFromJson(const std::string& text) {
+  EPS_ASSIGN_OR_RETURN(const json object, ParseJson(text, kMaxDepth));
+  return FromObject(object);
+}
+
+std::string ModelConfigToJson(const ModelConfig& config) { return Dump(FamilyOf(config.family).to_json(config)); }
+
+absl::StatusOr<std::string> ModelConfigToJson(const ModelConfig& config, const std::string& dtype,
+                                              const HfConfigForm& form) {
+  const Family& family = FamilyOf(config.family);
+  json object = family.to_json(config);
+  if (!form.source.empty()) {
+    EPS_ASSIGN_OR_RETURN(const json source, ParseJson(form.source, kMaxDepth));
+    EPS_ASSIGN_OR_RETURN(const ModelConfig was, FromObject(source));
+    if (was.family != config.family) return BadMember("model_type", source["model_type"], "of the model's own family");
+    object = Overlay(source, family.to_json(was), object);
+  }
+  SetDtype(dtype, object);
+  if (form.bos_token_id) object["bos_token_id"] = *form.bos_token_id;
+  if (form.eos_token_id) object["eos_token_id"] = *form.eos_token_id;
+  return Dump(object);
 }
 
 }  // namespace eps

@@ -1,6 +1,8 @@
 #ifndef EPS_COMMON_MODEL_HF_CONFIG_H_
 #define EPS_COMMON_MODEL_HF_CONFIG_H_
 
+#include <cstdint>
+#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -17,8 +19,23 @@ namespace eps {
 // Errors: INVALID_ARGUMENT naming the key, the value found and what is allowed
 absl::StatusOr<ModelConfig> ModelConfigFromJson(const std::string& json);
 
-// What ModelConfigFromJson reads and transformers loads as the architecture that it names.
+// What ModelConfigFromJson reads and transformers loads as the architecture that it names, beside tensors in F32.
 std::string ModelConfigToJson(const ModelConfig& config);
+
+// What a config.json says beside the model's numbers.
+struct HfConfigForm {
+  // The text that the model began with; "": there is none. Its members stay as they are, those too that nothing here
+  // knows, but for what the model says otherwise now (layers of a grown one, classes, dropouts), architectures that the
+  // tensors are not made for, the tensors' type, and what follows.
+  std::string source;
+  std::optional<int64_t> bos_token_id = std::nullopt;  // nullopt: as it is
+  std::optional<int64_t> eos_token_id = std::nullopt;
+};
+
+// The same in that form, beside tensors of `dtype`: F32, F16 or BF16.
+// Errors: INVALID_ARGUMENT source: what ModelConfigFromJson says of it, or that it is of another family
+absl::StatusOr<std::string> ModelConfigToJson(const ModelConfig& config, const std::string& dtype,
+                                              const HfConfigForm& form);
 
 }  // namespace eps
 

@@ -5,12 +5,21 @@
 #include <cstdlib>
 #include <string>
 
-// A config.json that is taken is written again as the same.
+// A config.json that is taken is written again as the same, in its own words too, and so is a deeper model laid over
+// it.
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
-  const absl::StatusOr<eps::ModelConfig> config =
-      eps::ModelConfigFromJson(std::string(reinterpret_cast<const char*>(data), num_bytes));
+  const std::string text(reinterpret_cast<const char*>(data), num_bytes);
+  const absl::StatusOr<eps::ModelConfig> config = eps::ModelConfigFromJson(text);
   if (!config.ok()) return 0;
   const absl::StatusOr<eps::ModelConfig> again = eps::ModelConfigFromJson(eps::ModelConfigToJson(*config));
   if (!again.ok() || !(*again == *config)) abort();
+  for (const int more_layers : {0, 1}) {
+    eps::ModelConfig grown = *config;
+    if (grown.num_layers < 64) grown.num_layers += more_layers;
+    const absl::StatusOr<std::string> over = eps::ModelConfigToJson(grown, "F32", {.source = text});
+    if (!over.ok()) abort();
+    const absl::StatusOr<eps::ModelConfig> read = eps::ModelConfigFromJson(*over);
+    if (!read.ok() || !(*read == grown)) abort();
+  }
   return 0;
 }

@@ -1,11 +1,14 @@
 #include "common/model/hf_config.h"
 
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "common/model/model_spec.h"
 #include "common/testing/status_matchers.h"
 #include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
 
 namespace eps {
 namespace {
@@ -67,7 +70,8 @@ TEST(HfConfigTest, AComputationThatIsNotOursIsRefusedByKey) {
   for (const std::string bad :
        {R"("activation_function": "relu")", R"("tie_word_embeddings": false)",
         R"("scale_attn_by_inverse_layer_idx": true)", R"("scale_attn_weights": false)",
-        R"("reorder_and_upcast_attn": true)", R"("add_cross_attention": true)", R"("n_inner": 31)"}) {
+        R"("reorder_and_upcast_attn": true)", R"("add_cross_attention": true)", R"("n_inner": 31)",
+        R"("architectures": ["GPT2ForTokenClassification"])", R"("quantization_config": {"bits": 8})"}) {
     const std::string key = bad.substr(1, bad.find('"', 1) - 1);
     EXPECT_THAT(ModelConfigFromJson(Config(bad)), StatusIs(kInvalid, key + ": ")) << bad;
   }
@@ -223,12 +227,40 @@ TEST(HfLlamaConfigTest, AComputationThatIsNotOursIsRefusedByKey) {
            Case{"qwen3", R"("attention_bias": true)"},
            Case{"qwen3", R"("layer_types": ["full_attention", "sliding_attention"])"},
            Case{"mistral", R"("sliding_window": "x")"},
+           Case{"llama", R"("architectures": ["LlamaForSequenceClassification"])"},
+           Case{"mistral", R"("architectures": ["LlamaForCausalLM"])"},
+           Case{"qwen2", R"("dual_chunk_attention_config": {"chunk_size": 262144})"},
+           Case{"qwen3", R"("quantization_config": {"quant_method": "fp8"})"},
+           Case{"llama", R"("rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.5})"},
            Case{"llama", R"("tie_word_embeddings": 1)"},
        }) {
     const std::string more = c.more, key = more.substr(1, more.find('"', 1) - 1);
     EXPECT_THAT(ModelConfigFromJson(LlamaConfig(c.type, more)), StatusIs(kInvalid, key)) << more;
   }
   EXPECT_OK(ModelConfigFromJson(LlamaConfig("qwen3", R"("layer_types": ["full_attention", "full_attention"])")));
+}
+
+TEST(HfLlamaConfigTest, AMistralThatSaysNothingOfAWindowHasTransformersOwn) {
+  EXPECT_EQ(ModelConfigFromJson(LlamaConfig("mistral"))->sliding_window, 4096);
+  EXPECT_EQ(ModelConfigFromJson(LlamaConfig("mistral", R"("sliding_window": null)"))->sliding_window, 0);
+}
+
+TEST(HfLlamaConfigTest, TwoFormsOfPositionsMustSayTheSame) {
+  const std::string parameters = R"("rope_parameters": {"rope_theta": 2000, "rope_type": "linear", "factor": 4}, )";
+  for (const std::string same : {R"("rope_theta": 2000)", R"("rope_scaling": {"type": "linear", "factor": 4.0})"}) {
+    EXPECT_OK(ModelConfigFromJson(LlamaConfig("llama", parameters + same)).status()) << same;
+  }
+  EXPECT_THAT(ModelConfigFromJson(LlamaConfig("llama", parameters + R"("rope_theta": 3000)")),
+              StatusIs(kInvalid, "rope_theta: 3000, must be absent or 2000"));
+  EXPECT_THAT(
+      ModelConfigFromJson(LlamaConfig("llama", parameters + R"("rope_scaling": {"type": "linear", "factor": 8})")),
+      StatusIs(kInvalid, "rope_scaling: {\"factor\":8,\"type\":\"linear\"}, must be absent, or the same"));
+}
+
+TEST(HfLlamaConfigTest, PositionsByKindOfLayerAreRefusedByName) {
+  EXPECT_THAT(ModelConfigFromJson(LlamaConfig(
+                  "qwen3", R"("rope_parameters": {"full_attention": {"rope_theta": 1e6, "rope_type": "default"}})")),
+              StatusIs(kInvalid, "rope_parameters.full_attention: "));
 }
 
 TEST(HfLlamaConfigTest, ShapesThatDoNotFitAreRefusedByField) {
@@ -292,6 +324,29 @@ TEST(HfBertConfigTest, AClassifierHasAsManyClassesAsLabels) {
               StatusIs(kInvalid, "problem_type: \"regression\""));
 }
 
+TEST(HfBertConfigTest, ClassesHaveTheFoldersNamesUnlessTheseAreNumbers) {
+  const auto read = [](const std::string& labels) {
+    return ModelConfigFromJson(
+        Bert(R"("architectures": ["BertForSequenceClassification"], "id2label": {)" + labels + "}"));
+  };
+  const std::vector<std::string> names = {"positive", "negative", "neutral"};
+  // By their numbers, whatever their order in the file.
+  EXPECT_EQ(read(R"("1": "negative", "2": "neutral", "0": "positive")")->class_names, names);
+  EXPECT_EQ(read(R"("0": "LABEL_0", "1": "LABEL_1")")->class_names, std::vector<std::string>());
+  EXPECT_THAT(read(R"("0": "a", "2": "b")"),
+              StatusIs(kInvalid, "id2label: {\"0\":\"a\",\"2\":\"b\"}, must be a name for"));
+  EXPECT_THAT(read(R"("0": "a", "1": 7)"), StatusIs(kInvalid, "id2label: "));
+  EXPECT_THAT(read(R"("0": "a", "1": "a")"), StatusIs(kInvalid, "model.class_names: \"a\" is there twice"));
+  EXPECT_THAT(read(R"("0": "a", "1": "")"), StatusIs(kInvalid, "model.class_names: \"\" has 0 bytes"));
+}
+
+TEST(HfBertConfigTest, ABertModelIsReadAsWhatMayBecomeAClassifier) {
+  // Its id2label is transformers' default, and of no head.
+  EXPECT_EQ(ModelConfigFromJson(Bert(R"("architectures": ["BertModel"], "id2label": {"0": "LABEL_0"})"))->num_classes,
+            0);
+  EXPECT_EQ(ModelConfigFromJson(Bert(R"("architectures": ["BertForPreTraining"])"))->num_classes, 0);
+}
+
 TEST(HfBertConfigTest, WhatIsWrittenIsReadWithTheSameBits) {
   ModelConfig config = {.family = ModelFamily::kBert, .num_layers = 3, .d_model = 12, .num_heads = 3};
   config.context = config.max_positions = 7;
@@ -306,6 +361,9 @@ TEST(HfBertConfigTest, WhatIsWrittenIsReadWithTheSameBits) {
     config.num_classes = num_classes;
     EXPECT_THAT(ModelConfigFromJson(ModelConfigToJson(config)), IsOkAndHolds(config));
   }
+  config.num_classes = 2;
+  config.class_names = {"yes", "n\u00f6"};
+  EXPECT_THAT(ModelConfigFromJson(ModelConfigToJson(config)), IsOkAndHolds(config));
 }
 
 TEST(HfBertConfigTest, AComputationThatIsNotOursIsRefusedByKey) {
@@ -316,6 +374,82 @@ TEST(HfBertConfigTest, AComputationThatIsNotOursIsRefusedByKey) {
     const std::string key = bad.substr(1, bad.find('"', 1) - 1);
     EXPECT_THAT(ModelConfigFromJson(Bert(bad)), StatusIs(kInvalid, key + ": ")) << bad;
   }
+}
+
+// ---- what a folder's own config.json keeps ----
+
+// The member of what is written over `source`, as text.
+std::string Written(const std::string& source, const ModelConfig& config, const std::string& member,
+                    const std::string& dtype = "F32") {
+  const absl::StatusOr<std::string> text = ModelConfigToJson(config, dtype, {.source = source});
+  if (!text.ok()) return std::string(text.status().message());
+  EXPECT_THAT(ModelConfigFromJson(*text), IsOkAndHolds(config)) << *text;
+  return nlohmann::json::parse(*text).value(member, nlohmann::json("absent")).dump();
+}
+
+TEST(HfConfigOverSourceTest, MembersThatNothingHereKnowsAndItsOwnWordsStay) {
+  const std::string source = LlamaConfig("mistral", R"("sliding_window": null, "architectures": ["MistralForCausalLM"],
+      "bos_token_id": 1, "eos_token_id": [2, 7], "rope_parameters": {"rope_theta": 2000.0, "rope_type": "default"},
+      "future": {"a": [1, 2]}, "torch_dtype": "bfloat16")");
+  ASSERT_OK_AND_ASSIGN(const ModelConfig config, ModelConfigFromJson(source));
+  for (const auto& [member, want] : std::vector<std::pair<std::string, std::string>>{
+           {"model_type", R"("mistral")"},
+           {"architectures", R"(["MistralForCausalLM"])"},
+           {"sliding_window", "null"},
+           {"bos_token_id", "1"},
+           {"eos_token_id", "[2,7]"},
+           {"rope_parameters", R"({"rope_theta":2000.0,"rope_type":"default"})"},
+           {"rope_scaling", R"("absent")"},
+           {"future", R"({"a":[1,2]})"},
+           {"torch_dtype", R"("float32")"},
+       }) {
+    EXPECT_EQ(Written(source, config, member), want) << member;
+  }
+}
+
+TEST(HfConfigOverSourceTest, WhatTheModelSaysOtherwiseNowIsWritten) {
+  const std::string source = LlamaConfig("qwen3", R"("layer_types": ["full_attention", "full_attention"])");
+  ASSERT_OK_AND_ASSIGN(ModelConfig config, ModelConfigFromJson(source));
+  config.num_layers = 3;
+  config.attention_dropout = 0.25;
+  EXPECT_EQ(Written(source, config, "num_hidden_layers"), "3");
+  EXPECT_EQ(Written(source, config, "attention_dropout"), "0.25");
+  EXPECT_EQ(Written(source, config, "layer_types"), R"(["full_attention","full_attention","full_attention"])");
+}
+
+TEST(HfConfigOverSourceTest, AClassifierKeepsTheNamesOfItsClassesAndANewOneHasItsOwn) {
+  const std::string names = R"("id2label": {"0": "no", "1": "yes"}, "label2id": {"no": 0, "yes": 1})";
+  std::string source = Bert(R"("architectures": ["BertForSequenceClassification"], )" + names);
+  ASSERT_OK_AND_ASSIGN(ModelConfig config, ModelConfigFromJson(source));
+  EXPECT_EQ(Written(source, config, "id2label"), R"({"0":"no","1":"yes"})");
+  source = Bert(R"("architectures": ["BertForPreTraining"])");
+  ASSERT_OK_AND_ASSIGN(config, ModelConfigFromJson(source));
+  EXPECT_EQ(Written(source, config, "architectures"), R"(["BertForMaskedLM"])");  // its tensors alone are written
+  config.num_classes = 2;
+  EXPECT_EQ(Written(source, config, "architectures"), R"(["BertForSequenceClassification"])");
+  EXPECT_EQ(Written(source, config, "id2label"), R"({"0":"LABEL_0","1":"LABEL_1"})");
+}
+
+TEST(HfConfigOverSourceTest, TheTensorsTypeStandsUnderTheNameThatTheSourceHas) {
+  ASSERT_OK_AND_ASSIGN(const ModelConfig config, ModelConfigFromJson(Config()));
+  EXPECT_EQ(Written(Config(), config, "torch_dtype", "BF16"), R"("bfloat16")");
+  EXPECT_EQ(Written(Config(R"("dtype": "float32")"), config, "dtype", "F16"), R"("float16")");
+  EXPECT_EQ(Written(Config(R"("dtype": "float32")"), config, "torch_dtype", "F16"), R"("absent")");
+}
+
+TEST(HfConfigOverSourceTest, TokensThatAreGivenTakeTheSourcesPlace) {
+  ASSERT_OK_AND_ASSIGN(const ModelConfig config, ModelConfigFromJson(Config()));
+  for (const std::string& source : {std::string(), Config(R"("eos_token_id": 3)")}) {
+    ASSERT_OK_AND_ASSIGN(const std::string text,
+                         ModelConfigToJson(config, "F32", {.source = source, .bos_token_id = 5, .eos_token_id = 6}));
+    EXPECT_EQ(nlohmann::json::parse(text)["bos_token_id"], 5);
+    EXPECT_EQ(nlohmann::json::parse(text)["eos_token_id"], 6);
+  }
+}
+
+TEST(HfConfigOverSourceTest, ASourceOfAnotherFamilyIsRefused) {
+  EXPECT_THAT(ModelConfigToJson(SmallLlama(), "F32", {.source = Config()}), StatusIs(kInvalid, "model_type: \"gpt2\""));
+  EXPECT_THAT(ModelConfigToJson(SmallLlama(), "F32", {.source = "[]"}), StatusIs(kInvalid, "not a JSON object"));
 }
 
 TEST(HfConfigTest, MissingAndMistypedKeysAreNamed) {

@@ -164,28 +164,55 @@ absl::Status ReadYarn(const json& scaling, int64_t max_positions, RotaryConfig& 
   return absl::OkStatus();
 }
 
-// Under rope_parameters with its theta, as transformers writes it from version 5 on, or rope_scaling beside rope_theta.
-absl::Status ReadRotary(const json& object, int64_t max_positions, RotaryConfig& rotary) {
-  EPS_RETURN_IF_ERROR(ReadNumber(object, "rope_theta", rotary.theta));
-  const json* scaling = FindMember(object, "rope_parameters");
-  if (scaling == nullptr) scaling = FindMember(object, "rope_scaling");
-  if (scaling == nullptr) return absl::OkStatus();
-  if (!scaling->is_object()) return BadMember("rope_scaling", *scaling, "an object");
-  EPS_RETURN_IF_ERROR(ReadNumber(*scaling, "rope_theta", rotary.theta));
-  const json* type = FindMember(*scaling, "rope_type");
-  if (type == nullptr) type = FindMember(*scaling, "type");  // its older name
+// One of the two forms, `name`, with a theta that it may have or not.
+absl::Status ReadRotaryForm(const json& scaling, const std::string& name, int64_t max_positions, RotaryConfig& rotary) {
+  if (!scaling.is_object()) return BadMember(name, scaling, "an object");
+  for (const auto& [key, value] : scaling.items()) {
+    if (!value.is_object()) continue;
+    return BadMember(absl::StrCat(name, ".", key), value, "a number, a word or absent: all layers turn alike here");
+  }
+  double rotated = 1;
+  EPS_RETURN_IF_ERROR(ReadNumber(scaling, "partial_rotary_factor", rotated));
+  if (rotated != 1) return BadMember(name + ".partial_rotary_factor", scaling["partial_rotary_factor"], "1");
+  EPS_RETURN_IF_ERROR(ReadNumber(scaling, "rope_theta", rotary.theta));
+  const json* type = FindMember(scaling, "rope_type");
+  if (type == nullptr) type = FindMember(scaling, "type");  // its older name
   if (type == nullptr || *type == json("default")) return absl::OkStatus();
-  EPS_RETURN_IF_ERROR(ReadNumber(*scaling, "factor", rotary.factor));
-  if (*type == json("llama3")) return ReadLlama3(*scaling, rotary);
-  if (*type == json("yarn")) return ReadYarn(*scaling, max_positions, rotary);
+  EPS_RETURN_IF_ERROR(ReadNumber(scaling, "factor", rotary.factor));
+  if (*type == json("llama3")) return ReadLlama3(scaling, rotary);
+  if (*type == json("yarn")) return ReadYarn(scaling, max_positions, rotary);
   if (*type == json("linear")) {
     rotary.scaling = Scaling::kLinear;
   } else if (*type == json("dynamic")) {
     rotary.scaling = Scaling::kDynamic;
   } else {
-    return BadMember("rope_scaling.rope_type", *type, "\"default\", \"linear\", \"llama3\", \"yarn\" or \"dynamic\"");
+    return BadMember(absl::StrCat(name, ".rope_type"), *type,
+                     "\"default\", \"linear\", \"llama3\", \"yarn\" or \"dynamic\"");
   }
   return absl::OkStatus();
+}
+
+// Under rope_parameters with its theta, as transformers writes it from version 5 on, or rope_scaling beside rope_theta.
+// Where both are there they must say the same: programs differ in which of them they take.
+absl::Status ReadRotary(const json& object, int64_t max_positions, RotaryConfig& rotary) {
+  const json* theta = FindMember(object, "rope_theta");
+  const json* scaling = FindMember(object, "rope_scaling");
+  const json* parameters = FindMember(object, "rope_parameters");
+  EPS_RETURN_IF_ERROR(ReadNumber(object, "rope_theta", rotary.theta));
+  const RotaryConfig unscaled = rotary;
+  if (scaling != nullptr) EPS_RETURN_IF_ERROR(ReadRotaryForm(*scaling, "rope_scaling", max_positions, rotary));
+  if (parameters == nullptr) return absl::OkStatus();
+  const RotaryConfig older = rotary;
+  rotary = unscaled;
+  EPS_RETURN_IF_ERROR(ReadRotaryForm(*parameters, "rope_parameters", max_positions, rotary));
+  if (theta != nullptr && rotary.theta != older.theta) {
+    return BadMember("rope_theta", *theta, absl::StrCat("absent or ", rotary.theta, ", which rope_parameters has"));
+  }
+  if (scaling == nullptr) return absl::OkStatus();
+  RotaryConfig of_scaling = older;
+  if (FindMember(*scaling, "rope_theta") == nullptr) of_scaling.theta = rotary.theta;
+  if (of_scaling == rotary) return absl::OkStatus();
+  return BadMember("rope_scaling", *scaling, "absent, or the same as rope_parameters");
 }
 
 json RotaryToJson(const RotaryConfig& rotary) {
@@ -220,7 +247,9 @@ json RotaryToJson(const RotaryConfig& rotary) {
 // What a model type has that no key says.
 absl::Status ReadVariant(const json& object, const std::string& type, ModelConfig& config) {
   if (type == "mistral") {
-    EPS_ASSIGN_OR_RETURN(config.sliding_window, ReadIntegerOr(object, "sliding_window", 0));
+    // transformers' default; a null is none.
+    const int64_t absent = object.contains("sliding_window") ? 0 : 4096;
+    EPS_ASSIGN_OR_RETURN(config.sliding_window, ReadIntegerOr(object, "sliding_window", absent));
     return absl::OkStatus();
   }
   EPS_RETURN_IF_ERROR(RequireFlag(object, "use_sliding_window", false));
@@ -235,7 +264,48 @@ absl::Status ReadVariant(const json& object, const std::string& type, ModelConfi
   return absl::OkStatus();
 }
 
-absl::Status RequireOwnComputation(const json& object, const std::string& type) {
+struct Variant {
+  absl::string_view type;
+  absl::string_view classes;  // of transformers, before what they are for
+
+  std::string architecture() const { return absl::StrCat(classes, "ForCausalLM"); }
+};
+constexpr Variant kLlama = {"llama", "Llama"}, kMistral = {"mistral", "Mistral"}, kQwen2 = {"qwen2", "Qwen2"},
+                  kQwen3 = {"qwen3", "Qwen3"};
+
+const Variant& VariantOfType(absl::string_view type) {
+  for (const Variant* variant : {&kMistral, &kQwen2, &kQwen3}) {
+    if (type == variant->type) return *variant;
+  }
+  return kLlama;
+}
+
+// What a model's numbers ask for; of several the first in this order.
+const Variant& VariantOf(const ModelConfig& config) {
+  if (config.qk_norm) return kQwen3;
+  if (config.qkv_bias && !config.out_bias) return kQwen2;
+  if (config.sliding_window > 0) return kMistral;
+  return kLlama;
+}
+
+// The language model, or the same without its head, as files of a tied one may have it.
+absl::Status RequireOwnArchitecture(const json& object, const std::string& type) {
+  const json* architectures = FindMember(object, "architectures");
+  if (architectures == nullptr) return absl::OkStatus();
+  const Variant& variant = VariantOfType(type);
+  for (const std::string& ours : {variant.architecture(), absl::StrCat(variant.classes, "Model")}) {
+    if (*architectures == json::array({ours})) return absl::OkStatus();
+  }
+  return BadMember("architectures", *architectures,
+                   absl::StrCat("[\"", variant.architecture(), "\"]: other heads are not ours"));
+}
+
+absl::Status RequireOwnComputation(const json& object, const std::string& type, const ModelConfig& config) {
+  EPS_RETURN_IF_ERROR(RequireOwnArchitecture(object, type));
+  if (const json* chunks = FindMember(object, "dual_chunk_attention_config"); chunks != nullptr) {
+    return BadMember("dual_chunk_attention_config", *chunks,
+                     "absent: take it out to train on samples within original_max_position_embeddings");
+  }
   if (const json* activation = FindMember(object, "hidden_act");
       activation != nullptr && *activation != json("silu") && *activation != json("swish")) {
     return BadMember("hidden_act", *activation, "\"silu\"");
@@ -245,8 +315,7 @@ absl::Status RequireOwnComputation(const json& object, const std::string& type) 
   if (rotated != 1) return BadMember("partial_rotary_factor", object["partial_rotary_factor"], "1");
   const json* layers = FindMember(object, "layer_types");
   if (layers == nullptr) return absl::OkStatus();
-  const json kind = type == "mistral" && FindMember(object, "sliding_window") != nullptr ? json("sliding_attention")
-                                                                                         : json("full_attention");
+  const json kind = config.sliding_window > 0 ? json("sliding_attention") : json("full_attention");
   for (const json& layer : *layers) {
     if (layer != kind) return BadMember("layer_types", layer, absl::StrCat(kind.dump(), " in every layer"));
   }
@@ -279,26 +348,15 @@ absl::StatusOr<ModelConfig> FromJson(const json& object) {
   EPS_RETURN_IF_ERROR(ReadFlag(object, "tie_word_embeddings", config.tied_head));
   EPS_RETURN_IF_ERROR(ReadRotary(object, config.max_positions, config.rotary));
   EPS_RETURN_IF_ERROR(ReadVariant(object, type, config));
-  EPS_RETURN_IF_ERROR(RequireOwnComputation(object, type));
+  EPS_RETURN_IF_ERROR(RequireOwnComputation(object, type, config));
   return config;
 }
 
-struct Variant {
-  const char* type;
-  const char* architecture;
-};
-Variant VariantOf(const ModelConfig& config) {
-  if (config.qk_norm) return {"qwen3", "Qwen3ForCausalLM"};
-  if (config.qkv_bias && !config.out_bias) return {"qwen2", "Qwen2ForCausalLM"};
-  if (config.sliding_window > 0) return {"mistral", "MistralForCausalLM"};
-  return {"llama", "LlamaForCausalLM"};
-}
-
 json ToJson(const ModelConfig& config) {
-  const Variant variant = VariantOf(config);
+  const Variant& variant = VariantOf(config);
   json object = {
-      {"architectures", {variant.architecture}},
-      {"model_type", variant.type},
+      {"architectures", {variant.architecture()}},
+      {"model_type", std::string(variant.type)},
       {"num_hidden_layers", config.num_layers},
       {"hidden_size", config.d_model},
       {"num_attention_heads", config.num_heads},
@@ -318,8 +376,8 @@ json ToJson(const ModelConfig& config) {
       {"eos_token_id", nullptr},
       {"torch_dtype", "float32"},
   };
-  if (variant.type == std::string("llama")) object["attention_bias"] = config.qkv_bias;
-  if (variant.type == std::string("mistral")) object["sliding_window"] = config.sliding_window;
+  if (&variant == &kLlama) object["attention_bias"] = config.qkv_bias;
+  if (&variant == &kMistral) object["sliding_window"] = config.sliding_window;
   return object;
 }
 

@@ -69,9 +69,10 @@ struct ModelConfig {
   RotaryConfig rotary;
 
   // BERT only; the others have 0.
-  int64_t num_types = 0;          // of tokens: rows of their table
-  int64_t num_classes = 0;        // of a classifier, >= 2; 0: the head predicts masked tokens
-  double classifier_dropout = 0;  // [0, 1), of what the classes are computed from
+  int64_t num_types = 0;                 // of tokens: rows of their table
+  int64_t num_classes = 0;               // of a classifier, >= 2; 0: the head predicts masked tokens
+  double classifier_dropout = 0;         // [0, 1), of what the classes are computed from
+  std::vector<std::string> class_names;  // of class 0, 1, ...: one each, or none at all
 
   // Every family: which tensors are frozen, as patterns over their names (common/model/freeze.h); empty: none.
   std::vector<std::string> freeze;

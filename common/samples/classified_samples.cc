@@ -11,6 +11,7 @@
 #include "absl/types/span.h"
 #include "common/base/status_macros.h"
 #include "common/formats/document_index_writer.h"
+#include "common/samples/class_names.h"
 
 namespace eps {
 namespace {
@@ -37,23 +38,10 @@ class ClassifiedSamples : public SampleSource {
         file_(std::move(file)),
         index_(std::move(index)) {}
 
-  absl::Status CheckClasses(const ModelConfig& model) const {
-    for (int64_t d = 0; d < index_->num_documents(); ++d) {
-      const std::optional<int32_t> label = index_->label(d);
-      if (!label.has_value()) {
-        return absl::InvalidArgumentError(absl::StrCat(
-            "data.path: the documents of ", path_, " have no classes; `eps tokenize` writes them of a table (.tsv)"));
-      }
-      if (*label >= model.num_classes) {
-        return absl::InvalidArgumentError(absl::StrCat("model.classes: ", model.num_classes, ", but document ", d,
-                                                       " of ", path_, " is of class ", *label, " (from 0)"));
-      }
-      if (model.num_types < 2 && index_->second_part(d) < num_tokens(d)) {
-        return absl::InvalidArgumentError(absl::StrCat("model.types: ", model.num_types, ", but document ", d, " of ",
-                                                       path_, " is a pair of texts, of two types"));
-      }
-    }
-    return absl::OkStatus();
+  // Before all else. Errors: MakeClassifiedSamples'
+  absl::Status NumberClasses(const ModelConfig& model) {
+    EPS_ASSIGN_OR_RETURN(numbers_, NumbersOfClasses(index_->class_names(), model.class_names, path_));
+    return CheckDocuments(model);
   }
 
   int64_t num_samples() const override { return index_->num_documents(); }
@@ -72,7 +60,7 @@ class ClassifiedSamples : public SampleSource {
     batch.types.insert(batch.types.end(), padding, 0);
     batch.document_first.insert(batch.document_first.end(), static_cast<size_t>(rows), 0);
     batch.document_first.insert(batch.document_first.end(), padding, static_cast<int32_t>(rows));
-    batch.labels.push_back(index_->label(sample).value_or(kNotCounted));
+    batch.labels.push_back(Label(sample).value_or(kNotCounted));
     return absl::OkStatus();
   }
 
@@ -87,6 +75,30 @@ class ClassifiedSamples : public SampleSource {
   std::vector<std::string> files() const override { return {path_, DocumentIndexPath(path_)}; }
 
  private:
+  absl::Status CheckDocuments(const ModelConfig& model) const {
+    for (int64_t d = 0; d < index_->num_documents(); ++d) {
+      const std::optional<int32_t> label = Label(d);
+      if (!label.has_value()) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            "data.path: the documents of ", path_, " have no classes; `eps tokenize` writes them of a table (.tsv)"));
+      }
+      if (*label >= model.num_classes) {
+        return absl::InvalidArgumentError(absl::StrCat("model.classes: ", model.num_classes, ", but document ", d,
+                                                       " of ", path_, " is of class ", *label, " (from 0)"));
+      }
+      if (model.num_types < 2 && index_->second_part(d) < num_tokens(d)) {
+        return absl::InvalidArgumentError(absl::StrCat("model.types: ", model.num_types, ", but document ", d, " of ",
+                                                       path_, " is a pair of texts, of two types"));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  // As the model numbers it.
+  std::optional<int32_t> Label(int64_t document) const {
+    const std::optional<int32_t> label = index_->label(document);
+    return label && !numbers_.empty() ? numbers_[static_cast<size_t>(*label)] : label;
+  }
   int64_t num_tokens(int64_t document) const {
     return index_->first_token(document + 1) - index_->first_token(document);
   }
@@ -104,6 +116,7 @@ class ClassifiedSamples : public SampleSource {
   const int64_t context_, vocab_;
   const std::unique_ptr<TokenFile> file_;
   const std::unique_ptr<DocumentIndex> index_;
+  std::vector<int32_t> numbers_;  // NumbersOfClasses'
 };
 
 }  // namespace
@@ -112,7 +125,7 @@ absl::StatusOr<std::unique_ptr<SampleSource>> MakeClassifiedSamples(const RunCon
                                                                     std::unique_ptr<TokenFile> file,
                                                                     std::unique_ptr<DocumentIndex> index) {
   auto samples = std::make_unique<ClassifiedSamples>(run, std::move(file), std::move(index));
-  EPS_RETURN_IF_ERROR(samples->CheckClasses(run.model));
+  EPS_RETURN_IF_ERROR(samples->NumberClasses(run.model));
   return std::unique_ptr<SampleSource>(std::move(samples));
 }
 

@@ -14,10 +14,10 @@ namespace eps {
 
 inline constexpr int32_t kPaddingToken = 0;  // any would do: nobody else sees it, and it is not counted
 
-// One document a sample, then padding, which is a document too; its class is the sample's label. The second of a pair of
-// texts has type 1. What is longer than a sample loses tokens of the longer text, or of both when they are as long, but
-// never a text's last token, which ends it.
-// Errors: INVALID_ARGUMENT the documents have no classes, or more of them than the model · pairs for a model of one type
+// One document a sample, then padding, which is a document too; its class, as the model numbers it, is the sample's label.
+// The second of a pair of texts has type 1. What is longer than a sample loses tokens of the longer text, or of both when
+// they are as long, but never a text's last token, which ends it.
+// Errors: INVALID_ARGUMENT the documents have no classes, or others than the model · pairs for a model of one type
 absl::StatusOr<std::unique_ptr<SampleSource>> MakeClassifiedSamples(const RunConfig& run,
                                                                     std::unique_ptr<TokenFile> file,
                                                                     std::unique_ptr<DocumentIndex> index);

@@ -61,16 +61,19 @@ DocumentPacking::DocumentPacking(absl::Span<const int64_t> rows_of_documents, co
   std::vector<int64_t> samples;  // of each piece
   for (size_t d = 0; d < rows_of_documents.size(); ++d) {
     const int64_t rows = rows_of_documents[d];
-    for (int64_t first = 0; first < rows; first += options.context) {
-      const int64_t count = std::min(options.context, rows - first);
-      pieces.push_back({static_cast<int64_t>(d), first, count});
-      samples.push_back(packer.Place(count));
-      num_rows_ += count;
-      if (options.may_be_cut || rows <= options.context) continue;
-      num_left_out_ += rows - count;
-      ++num_ended_early_;
-      break;
+    const bool ends_early = !options.may_be_cut && rows > options.context;
+    const int64_t end = ends_early ? options.context : rows;
+    const size_t num_before = pieces.size();
+    for (int64_t first = 0; first < end; first += options.context) {
+      const DocumentPiece piece{static_cast<int64_t>(d), first, std::min(options.context, end - first)};
+      if (options.is_wanted != nullptr && !options.is_wanted(piece)) continue;
+      pieces.push_back(piece);
+      samples.push_back(packer.Place(piece.num_rows));
+      num_rows_ += piece.num_rows;
     }
+    if (ends_early) num_left_out_ += rows - end;
+    num_ended_early_ += ends_early ? 1 : 0;
+    num_unwanted_ += rows > 0 && pieces.size() == num_before ? 1 : 0;
   }
   begins_.assign(static_cast<size_t>(packer.num_samples()) + 1, 0);
   for (const int64_t sample : samples) ++begins_[static_cast<size_t>(sample) + 1];

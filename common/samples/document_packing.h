@@ -2,6 +2,7 @@
 #define EPS_COMMON_SAMPLES_DOCUMENT_PACKING_H_
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "absl/types/span.h"
@@ -24,10 +25,13 @@ class DocumentPacking {
     int64_t context = 0;      // rows of a sample, at least 1
     bool may_be_cut = false;  // a document of more rows becomes several pieces; else it ends where a sample does
     bool packs = true;        // else each piece has a sample of its own
+    // Whether a piece is of use; one that is not takes no place. Null: all are.
+    std::function<bool(const DocumentPiece&)> is_wanted = nullptr;
   };
-  // By the documents' rows alone, so that every run of the same data packs alike. Each piece goes where the least room is
-  // left over, of the kOpenSamples samples that were begun last: best fit, a pass over the documents. Samples are numbered
-  // in the order in which they were begun, and the pieces of one stand in the order of the documents.
+  // By the documents' rows and what is wanted alone, so that every run of the same data packs alike. Each piece goes
+  // where the least room is left over, of the kOpenSamples samples that were begun last: best fit, a pass over the
+  // documents. Samples are numbered in the order in which they were begun, and the pieces of one stand in the order of
+  // the documents.
   // Documents without rows are left out.
   DocumentPacking(absl::Span<const int64_t> rows_of_documents, const Options& options);
 
@@ -36,13 +40,14 @@ class DocumentPacking {
   int64_t num_rows() const { return num_rows_; }               // of all pieces; the other rows are padding
   int64_t num_rows_left_out() const { return num_left_out_; }  // of documents that were ended early
   int64_t num_documents_ended_early() const { return num_ended_early_; }
+  int64_t num_documents_unwanted() const { return num_unwanted_; }  // with rows, but with no piece that is wanted
 
   static constexpr int kOpenSamples = 64;
 
  private:
   std::vector<DocumentPiece> pieces_;  // by sample
   std::vector<int64_t> begins_;        // of each sample's pieces, and of what would follow
-  int64_t num_rows_ = 0, num_left_out_ = 0, num_ended_early_ = 0;
+  int64_t num_rows_ = 0, num_left_out_ = 0, num_ended_early_ = 0, num_unwanted_ = 0;
 };
 
 }  // namespace eps

@@ -79,5 +79,23 @@ TEST(DocumentPackingTest, NoDocumentsGiveNoSamples) {
   EXPECT_EQ(DocumentPacking({0, 0}, {.context = 4}).num_samples(), 0);
 }
 
+TEST(DocumentPackingTest, WhatIsNotWantedTakesNoPlace) {
+  const std::vector<int64_t> rows = {4, 9, 3, 0};
+  const auto is_wanted = [](const DocumentPiece& piece) {
+    return piece.document != 0 && !(piece.document == 1 && piece.first_row == 0);
+  };
+  const DocumentPacking cut(rows, {.context = 5, .may_be_cut = true, .packs = false, .is_wanted = is_wanted});
+  ASSERT_EQ(cut.num_samples(), 2);
+  EXPECT_EQ(cut.pieces(0)[0], (DocumentPiece{1, 5, 4}));
+  EXPECT_EQ(cut.pieces(1)[0], (DocumentPiece{2, 0, 3}));
+  EXPECT_EQ(cut.num_rows(), 7);
+  EXPECT_EQ(cut.num_documents_unwanted(), 1);  // the one without rows has nothing to be wanted
+  const DocumentPacking ended(rows, {.context = 5, .packs = false, .is_wanted = is_wanted});
+  EXPECT_EQ(ended.num_samples(), 1);
+  EXPECT_EQ(ended.num_documents_ended_early(), 1);
+  EXPECT_EQ(ended.num_rows_left_out(), 4);
+  EXPECT_EQ(ended.num_documents_unwanted(), 2);
+}
+
 }  // namespace
 }  // namespace eps

@@ -2,13 +2,14 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
-#include "common/base/log.h"
 #include "common/base/status_macros.h"
 #include "common/formats/document_index.h"
 #include "common/formats/document_index_writer.h"
@@ -103,20 +104,15 @@ class DocumentSamples : public SampleSource {
  public:
   static absl::StatusOr<std::unique_ptr<SampleSource>> Open(const RunConfig& run, std::unique_ptr<TokenFile> file) {
     EPS_ASSIGN_OR_RETURN(std::unique_ptr<DocumentIndex> index, OpenIndex(run.data, *file));
-    DocumentPacking packing(RowsOf(*index, LabelDistance(run)), {.context = run.model.context,
-                                                                 .may_be_cut = index->may_be_cut(),
-                                                                 .packs = run.data.documents == DocumentMode::kPacked});
-    if (packing.num_samples() < 1) {
-      return absl::InvalidArgumentError(absl::StrCat(run.data.field, ".documents: none of the ", index->num_documents(),
-                                                     " documents of ", run.data.path,
-                                                     " has two tokens, one to predict the other from"));
+    const int distance = LabelDistance(run);
+    DocumentPacking::Options options = {.context = run.model.context,
+                                        .may_be_cut = index->may_be_cut(),
+                                        .packs = run.data.documents == DocumentMode::kPacked};
+    if (!run.data.keeps_uncounted) {
+      options.is_wanted = [&](const DocumentPiece& piece) { return CountLabels(*index, piece, distance, 1) > 0; };
     }
-    if (packing.num_documents_ended_early() > 0) {
-      LogWarning("documents_ended_early", {{"path", run.data.path},
-                                           {"documents", packing.num_documents_ended_early()},
-                                           {"tokens_left_out", packing.num_rows_left_out()},
-                                           {"context", run.model.context}});
-    }
+    DocumentPacking packing(RowsOf(*index, distance), options);
+    EPS_RETURN_IF_ERROR(CheckThereAreSamples(run, *index, packing));
     return std::unique_ptr<SampleSource>(
         new DocumentSamples(run, std::move(file), std::move(index), std::move(packing)));
   }
@@ -136,8 +132,44 @@ class DocumentSamples : public SampleSource {
   }
   absl::Status CheckIds() const override { return CheckAllIds(*file_, TokenBytes(data_), vocab_); }
   std::vector<std::string> files() const override { return {data_.path, DocumentIndexPath(data_.path)}; }
+  std::optional<DocumentFigures> CountDocuments() const override {
+    DocumentFigures figures = {.documents = index_->num_documents(),
+                               .tokens = index_->num_tokens(),
+                               .ended_early = packing_.num_documents_ended_early(),
+                               .tokens_left_out = packing_.num_rows_left_out(),
+                               .left_out = packing_.num_documents_unwanted()};
+    for (int64_t sample = 0; sample < packing_.num_samples(); ++sample) {
+      for (const DocumentPiece& piece : packing_.pieces(sample)) {
+        figures.counted_tokens += CountLabels(*index_, piece, label_distance_, piece.num_rows);
+      }
+    }
+    return figures;
+  }
 
  private:
+  // How many of a piece's labels are counted, as far as `enough`.
+  static int64_t CountLabels(const DocumentIndex& index, const DocumentPiece& piece, int label_distance,
+                             int64_t enough) {
+    const int64_t first = index.first_token(piece.document) + piece.first_row + label_distance;
+    int64_t counted = 0;
+    for (int64_t i = 0; i < piece.num_rows && counted < enough; ++i) counted += index.is_counted(first + i) ? 1 : 0;
+    return counted;
+  }
+
+  static absl::Status CheckThereAreSamples(const RunConfig& run, const DocumentIndex& index,
+                                           const DocumentPacking& packing) {
+    if (packing.num_samples() > 0) return absl::OkStatus();
+    const std::string none = absl::StrCat(run.data.field, ".documents: none of the ", index.num_documents(),
+                                          " documents of ", run.data.path);
+    if (packing.num_documents_unwanted() == 0) {
+      return absl::InvalidArgumentError(absl::StrCat(none, " has two tokens, one to predict the other from"));
+    }
+    return absl::InvalidArgumentError(
+        absl::StrCat(none, " has a token that is counted in its first ", run.model.context, " (model.context); ",
+                     packing.num_documents_ended_early(),
+                     " are longer than that: take a larger model.context, or count all of their tokens"));
+  }
+
   DocumentSamples(const RunConfig& run, std::unique_ptr<TokenFile> file, std::unique_ptr<DocumentIndex> index,
                   DocumentPacking packing)
       : data_(run.data),
@@ -193,6 +225,7 @@ class MaskedSamples : public SampleSource {
   }
   absl::Status CheckIds() const override { return samples_->CheckIds(); }
   std::vector<std::string> files() const override { return samples_->files(); }
+  std::optional<DocumentFigures> CountDocuments() const override { return samples_->CountDocuments(); }
 
  private:
   const RunConfig run_;

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,16 @@
 #include "common/spec/run_config.h"
 
 namespace eps {
+
+// What becomes of a file's documents.
+struct DocumentFigures {
+  int64_t documents = 0;
+  int64_t tokens = 0;
+  int64_t counted_tokens = 0;   // of those in the samples
+  int64_t ended_early = 0;      // documents that are longer than a sample and end with it
+  int64_t tokens_left_out = 0;  // of these
+  int64_t left_out = 0;         // documents of which nothing that stands in a sample is counted
+};
 
 // A run's data as numbered samples of model.context tokens each, whatever the files' form, with the labels that its
 // objective takes: the tokens behind, those that were masked, or a class.
@@ -33,6 +44,8 @@ class SampleSource {
   virtual absl::Status CheckIds() const = 0;
   // Whose content the samples depend on.
   virtual std::vector<std::string> files() const = 0;
+  // Of next tokens and masked ones of documents that are seen alone; else nullopt. Cost: a look at every label.
+  virtual std::optional<DocumentFigures> CountDocuments() const { return std::nullopt; }
 };
 
 }  // namespace eps

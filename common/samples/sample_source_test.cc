@@ -37,11 +37,12 @@ class SampleSourceTest : public ::testing::Test {
   }
   std::string path() const { return dir_.File("ids.bin"); }
   // A pair of classes 0, 2, 1 and 0; the first document has a second part from its token 1 on, the third from 5 on.
-  void WriteClasses() {
-    ASSERT_OK_AND_ASSIGN(auto writer,
-                         DocumentIndexWriter::Create(
-                             DocumentIndexPath(path()),
-                             {.token_bytes = 2, .tokenizer_fingerprint = std::string(64, 'a'), .has_labels = true}));
+  void WriteClasses(const std::vector<std::string>& names = {}) {
+    ASSERT_OK_AND_ASSIGN(auto writer, DocumentIndexWriter::Create(DocumentIndexPath(path()),
+                                                                  {.token_bytes = 2,
+                                                                   .tokenizer_fingerprint = std::string(64, 'a'),
+                                                                   .has_labels = true,
+                                                                   .class_names = names}));
     const struct {
       int64_t num_tokens;
       int32_t label;
@@ -119,6 +120,44 @@ TEST_F(SampleSourceTest, PaddedDocumentsHaveASampleEach) {
   EXPECT_THAT(Sample(2).labels, ElementsAre(18, 19, 20, 21, 22));  // ended early
 }
 
+TEST_F(SampleSourceTest, APieceWithoutACountedLabelIsNoSample) {
+  ASSERT_NO_FATAL_FAILURE(WriteIndex(false));
+  run_.data.documents = DocumentMode::kPadded;
+  run_.model.context = 1;  // the second document ends before the token that is counted
+  ASSERT_OK_AND_ASSIGN(auto source, SampleSource::Open(run_));
+  EXPECT_EQ(source->num_samples(), 2);
+  EXPECT_THAT(Sample(1).labels, ElementsAre(18));
+  const std::optional<DocumentFigures> figures = source->CountDocuments();
+  ASSERT_TRUE(figures.has_value());
+  EXPECT_EQ(figures->documents, 4);
+  EXPECT_EQ(figures->tokens, 16);
+  EXPECT_EQ(figures->counted_tokens, 2);
+  EXPECT_EQ(figures->ended_early, 3);
+  EXPECT_EQ(figures->left_out, 1);
+  run_.data.keeps_uncounted = true;
+  ASSERT_OK_AND_ASSIGN(source, SampleSource::Open(run_));
+  EXPECT_EQ(source->num_samples(), 3);
+  EXPECT_THAT(Sample(1).labels, ElementsAre(-100));
+}
+
+TEST_F(SampleSourceTest, DocumentsOfWhichNothingIsCountedWithinASampleAreRefused) {
+  ASSERT_OK_AND_ASSIGN(auto writer,
+                       DocumentIndexWriter::Create(
+                           DocumentIndexPath(path()),
+                           {.token_bytes = 2, .tokenizer_fingerprint = std::string(64, 'a'), .may_be_cut = false}));
+  const std::vector<TokenRange> last = {{7, 8}};
+  for (int i = 0; i < 2; ++i)
+    ASSERT_OK(writer->Add({.num_tokens = 8, .counted = last, .label = {}, .second_part = {}}));
+  ASSERT_OK(writer->Finish());
+  run_.data.documents = DocumentMode::kPacked;
+  EXPECT_THAT(SampleSource::Open(run_),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       "data.documents: none of the 2 documents of " + path() +
+                           " has a token that is counted in its first 5 (model.context); 2 are longer than that"));
+  run_.model.context = 7;
+  EXPECT_OK(SampleSource::Open(run_));
+}
+
 TEST_F(SampleSourceTest, TokensThatAreMaskedAreTheirOwnLabels) {
   run_.model.family = ModelFamily::kBert;
   run_.data.mask = {.share = 0.999999, .token = 99};  // all of them
@@ -153,6 +192,18 @@ TEST_F(SampleSourceTest, ATextWithAClassIsASampleOfTwoTypesCutWhereItIsTooLong) 
   EXPECT_THAT(Sample(3).tokens, ElementsAre(25, 0, 0, 0));
   EXPECT_OK(source->CheckIds());
   EXPECT_THAT(source->files(), ElementsAre(path(), path() + ".docs"));
+}
+
+TEST_F(SampleSourceTest, ClassesWithNamesHaveTheModelsNumbers) {
+  WriteClasses({"negative", "neutral", "positive"});
+  EXPECT_THAT(Sample(1).labels, ElementsAre(2));
+  run_.model.class_names = {"positive", "negative", "neutral"};
+  EXPECT_THAT(Sample(0).labels, ElementsAre(1));
+  EXPECT_THAT(Sample(1).labels, ElementsAre(0));
+  EXPECT_THAT(Sample(2).labels, ElementsAre(2));
+  run_.model.class_names = {"good", "negative", "neutral"};
+  EXPECT_THAT(SampleSource::Open(run_),
+              StatusIs(absl::StatusCode::kInvalidArgument, "the label \"positive\" of " + path()));
 }
 
 TEST_F(SampleSourceTest, ClassesThatTheModelDoesNotHaveAreRefused) {

@@ -3,9 +3,12 @@
 #include <cstdint>
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "common/corpus/data_form.h"
+#include "common/spec/data_file.h"
 
 namespace eps {
 namespace {
@@ -45,8 +48,30 @@ proto::Data::Tokenizer ToProto(TokenForm tokenizer) {
   return proto::Data::BYTES;
 }
 
-bool IsJsonl(absl::string_view path) { return absl::EndsWith(path, ".jsonl") || absl::EndsWith(path, ".ndjson"); }
-bool IsTable(absl::string_view path) { return absl::EndsWith(path, ".tsv"); }
+proto::Data::Format FormatOf(const DataConfig& data) {
+  return data.is_jsonl ? proto::Data::JSONL : data.is_table ? proto::Data::TSV : proto::Data::TEXT;
+}
+
+DataForm FormOf(const DataConfig& data) {
+  return data.is_jsonl ? DataForm::kJsonl : data.is_table ? DataForm::kTable : DataForm::kText;
+}
+
+// As versions without `format` had it, which said in all that they wrote whether a file holds token ids.
+DataForm FormerFormOfName(absl::string_view path) {
+  if (absl::EndsWith(path, ".jsonl") || absl::EndsWith(path, ".ndjson")) return DataForm::kJsonl;
+  return absl::EndsWith(path, ".tsv") ? DataForm::kTable : DataForm::kText;
+}
+
+DataForm FormOfName(absl::string_view path, const CheckContext& context) {
+  return context.is_serialized ? FormerFormOfName(path) : DataFormOfName(path);
+}
+
+DataForm FormOf(const proto::Data& data, const CheckContext& context) {
+  if (!data.has_format()) return FormOfName(data.path(), context);
+  return data.format() == proto::Data::JSONL ? DataForm::kJsonl
+         : data.format() == proto::Data::TSV ? DataForm::kTable
+                                             : DataForm::kText;
+}
 
 TokenForm TokenFormOf(const proto::Data& data, const std::string& model_from, const CheckContext& context) {
   if (data.has_tokenizer()) {
@@ -59,23 +84,75 @@ TokenForm TokenFormOf(const proto::Data& data, const std::string& model_from, co
         return TokenForm::kBytes;
     }
   }
-  if (absl::EndsWith(data.path(), ".bin") || data.has_token_bytes()) return TokenForm::kTokenFile;
+  if (FormOf(data, context) == DataForm::kTokenIds || data.has_token_bytes()) return TokenForm::kTokenFile;
   const bool model_has_one =
       !model_from.empty() && context.has_tokenizer != nullptr && context.has_tokenizer(model_from);
   return data.has_tokenizer_path() || model_has_one ? TokenForm::kModel : TokenForm::kBytes;
 }
 
-void CheckTokenizer(const proto::Data& data, const std::string& model_from, const CheckContext& context, Checker& check,
-                    DataConfig& out) {
+// What `data` leaves open is as it was.
+void KeepFormer(const DataConfig& was, proto::Data& data) {
+  if (!data.has_tokenizer() && !data.has_token_bytes() && !data.has_tokenizer_path()) {
+    data.set_tokenizer(ToProto(was.tokenizer));
+    if (was.tokenizer == TokenForm::kModel) data.set_tokenizer_path(was.tokenizer_path);
+  }
+  const bool are_ids = data.has_token_bytes() || (data.has_tokenizer() && data.tokenizer() == proto::Data::TOKEN_IDS);
+  if (are_ids && !data.has_token_bytes()) data.set_token_bytes(was.token_bytes);
+  if (!are_ids && !data.has_format()) data.set_format(FormatOf(was));
+  if (!data.has_documents()) data.set_documents(ToProto(was.documents));
+}
+
+// Whether the file is what it is taken for.
+void CheckForm(const proto::Data& data, const DataFile& file, DataForm form, Checker& check, DataConfig& out) {
+  if (out.tokenizer == TokenForm::kTokenFile) {
+    if (data.has_format()) check.Fail(absl::StrCat(out.field, ".format"), "given, but the file holds token ids");
+    return;
+  }
+  if (form == DataForm::kTokenIds && out.tokenizer == TokenForm::kModel) {
+    check.Fail(absl::StrCat(out.field, ".tokenizer"),
+               absl::StrCat("MODEL, but ", out.path_field,
+                            " holds token ids by its ending (.bin): leave it out; of a text with such a name, say ",
+                            out.field, ".format: TEXT"));
+  }
+  if (data.has_format() && data.format() == proto::Data::TEXT) return;
+  absl::Status looks_right = CheckBeginning(form == DataForm::kTokenIds ? DataForm::kText : form, file.beginning);
+  const bool takes_any_bytes = data.has_tokenizer() && data.tokenizer() == proto::Data::BYTES;
+  if (looks_right.ok() && !takes_any_bytes) looks_right = CheckCharacters(file.beginning);
+  if (looks_right.ok()) return;
+  check.Fail(out.path_field,
+             absl::StrCat(data.path(), " ", looks_right.message(), "; ", out.field, ".format: TEXT takes it as it is"));
+}
+
+// The bytes of a token id.
+void CheckTokenBytes(const proto::Data& data, const DataFile& file, Checker& check, DataConfig& out) {
+  const std::string field = absl::StrCat(out.field, ".token_bytes");
+  out.token_bytes = EPS_FIELD(data, token_bytes).value_or(file.index.has_value() ? file.index->token_bytes : 2);
+  if (out.token_bytes != 2 && out.token_bytes != 4)
+    check.Fail(field, absl::StrCat(out.token_bytes, ", must be 2 or 4"));
+  if (file.index.has_value() && out.token_bytes != file.index->token_bytes) {
+    check.Fail(field, absl::StrCat(out.token_bytes, ", but ", file.index_path(), " is of ids of ",
+                                   file.index->token_bytes, " bytes; leave it out"));
+  }
+}
+
+void CheckTokenizer(const proto::Data& data, const std::string& model_from, const DataFile& file,
+                    const CheckContext& context, Checker& check, DataConfig& out) {
   out.tokenizer = TokenFormOf(data, model_from, context);
   if (out.tokenizer != TokenForm::kTokenFile && data.has_token_bytes()) {
     check.Fail(absl::StrCat(out.field, ".token_bytes"),
                absl::StrCat("given, but ", out.field, ".tokenizer is ",
                             proto::Data::Tokenizer_Name(ToProto(out.tokenizer)), "; use tokenizer: TOKEN_IDS"));
   }
-  out.token_bytes = EPS_FIELD(data, token_bytes).value_or(2);
-  if (out.token_bytes != 2 && out.token_bytes != 4) {
-    check.Fail(absl::StrCat(out.field, ".token_bytes"), absl::StrCat(out.token_bytes, ", must be 2 or 4"));
+  CheckTokenBytes(data, file, check, out);
+  if (out.tokenizer == TokenForm::kBytes && !data.has_tokenizer() && !model_from.empty() &&
+      context.has_tokenizer != nullptr) {
+    check.Fail(
+        absl::StrCat(out.field, ".tokenizer"),
+        absl::StrCat("missing: ", model_from,
+                     ", model.from, has neither tokenizer.json nor tokenizer.model; put one there (AutoTokenizer of "
+                     "transformers writes one from other files: from_pretrained(FOLDER).save_pretrained(FOLDER)), "
+                     "give ",
+                     out.field, ".tokenizer_path, or say tokenizer: BYTES, where a byte is a token"));
   }
   if (out.tokenizer == TokenForm::kModel) {
     out.tokenizer_path = data.has_tokenizer_path() ? context.absolute_path(data.tokenizer_path()) : model_from;
@@ -87,12 +164,23 @@ void CheckTokenizer(const proto::Data& data, const std::string& model_from, cons
   }
 }
 
-void CheckDocuments(const proto::Data& data, Objective objective, Checker& check, DataConfig& out) {
+// Documents of a token file that would be read as one long text.
+void CheckJoined(const DataFile& file, absl::string_view field, Checker& check) {
+  if (file.may_be_joined()) return;
+  check.Fail(field, absl::StrCat(
+                        "JOINED, but by ", file.index_path(), " ",
+                        file.index->counts_all ? "no document of it may be cut" : "some of its tokens are not counted",
+                        ", which would be lost; leave it out, or give PACKED or PADDED"));
+}
+
+void CheckDocuments(const proto::Data& data, const DataFile& file, Objective objective, Checker& check,
+                    DataConfig& out) {
   const bool has_classes = objective == Objective::kClasses;
-  const proto::Data::Documents usual = has_classes    ? proto::Data::PADDED
-                                       : out.is_jsonl ? proto::Data::PACKED
-                                                      : proto::Data::JOINED;
+  const proto::Data::Documents usual = has_classes                             ? proto::Data::PADDED
+                                       : out.is_jsonl || !file.may_be_joined() ? proto::Data::PACKED
+                                                                               : proto::Data::JOINED;
   out.documents = FromProto(EPS_FIELD(data, documents).value_or(usual));
+  if (!out.has_documents()) CheckJoined(file, absl::StrCat(out.field, ".documents"), check);
   if ((out.is_jsonl || out.is_table) && out.tokenizer == TokenForm::kTokenFile) {
     check.Fail(
         absl::StrCat(out.field, ".tokenizer"),
@@ -124,10 +212,25 @@ void CheckDocuments(const proto::Data& data, Objective objective, Checker& check
   out.counts_all = data.count() == proto::Data::ALL;
 }
 
+// How what stands in the file is taken.
+void CheckReading(const proto::Data& data, Checker& check, DataConfig& out) {
+  if (data.has_special_tokens() && (!out.needs_tokenizing() || out.is_table)) {
+    check.Fail(absl::StrCat(out.field, ".special_tokens"),
+               absl::StrCat("given, but ", out.path_field, " is neither JSONL nor text for a tokenizer"));
+  }
+  if (data.has_bad_lines() && !out.is_jsonl && !out.is_table) {
+    check.Fail(absl::StrCat(out.field, ".bad_lines"),
+               absl::StrCat("given, but ", out.path_field, " is neither JSONL nor a table"));
+  }
+  out.specials_as_tokens = data.special_tokens() == proto::Data::AS_TOKENS;
+  out.skips_bad_lines = data.bad_lines() == proto::Data::SKIP;
+}
+
 void CheckColumns(const proto::Data& data, Checker& check, DataConfig& out) {
   const absl::string_view given = FirstGiven({{"text_column", data.has_text_column()},
                                               {"second_text_column", data.has_second_text_column()},
-                                              {"label_column", data.has_label_column()}});
+                                              {"label_column", data.has_label_column()},
+                                              {"table_header", data.has_table_header() && !data.table_header()}});
   if (!given.empty() && !out.is_table) {
     check.Fail(absl::StrCat("data.", given), "given, but data.path is no table by its ending (.tsv)");
   }
@@ -138,6 +241,7 @@ void CheckColumns(const proto::Data& data, Checker& check, DataConfig& out) {
   out.text_column = data.text_column();
   out.second_text_column = data.second_text_column();
   out.label_column = data.label_column();
+  out.has_table_header = EPS_FIELD(data, table_header).value_or(true);
 }
 
 void CheckMask(const proto::Data& data, const RunConfig& run, Checker& check, DataConfig& out) {
@@ -159,33 +263,75 @@ void CheckMask(const proto::Data& data, const RunConfig& run, Checker& check, Da
   }
 }
 
+// Whether nothing is lost of a file that is read as one long text.
+bool MayBeJoined(const std::string& path, TokenForm form, const CheckContext& context) {
+  Checker ignored;  // what is wrong is found when it is looked at again, as what it is
+  const DataFile file = LookAtDataFile(path, form, "", context, ignored);
+  return file.was != nullptr ? !file.was->has_documents() : file.may_be_joined();
+}
+
+// Whether uncounted parts of documents stay: `data` is the RunSpec's.
+bool KeepsUncounted(const proto::Data& data, const CheckContext& context) {
+  if (data.has_uncounted()) return data.uncounted() == proto::Data::KEPT;
+  return context.resumed != nullptr ? context.resumed->data.keeps_uncounted : context.is_serialized;
+}
+
 // `data` as if it were `source`'s alone: what it leaves out is data's, where that makes sense for its file.
 proto::Data DataOf(const proto::Source& source, proto::Data data, const std::string& model_from,
                    const CheckContext& context) {
   data.clear_sources();
   data.set_path(source.path());
+  if (source.has_format()) data.set_format(source.format());
+  const DataForm name_form = FormOf(data, context);
   if (source.has_tokenizer()) data.set_tokenizer(source.tokenizer());
   const bool says_ids = data.has_tokenizer() && data.tokenizer() == proto::Data::TOKEN_IDS;
-  if (!says_ids && !absl::EndsWith(source.path(), ".bin")) data.clear_token_bytes();  // it would make it ids
+  if (!says_ids && name_form != DataForm::kTokenIds) data.clear_token_bytes();  // it would make it ids
   if (source.has_token_bytes()) data.set_token_bytes(source.token_bytes());
   if (source.has_tokenizer_path()) data.set_tokenizer_path(source.tokenizer_path());
   const TokenForm form = TokenFormOf(data, model_from, context);
   if (form != TokenForm::kModel && !source.has_tokenizer_path()) data.clear_tokenizer_path();
-  const bool is_jsonl = IsJsonl(source.path());
-  if (is_jsonl ? data.documents() == proto::Data::JOINED : form == TokenForm::kBytes) data.clear_documents();
+  const bool is_jsonl = name_form == DataForm::kJsonl;
+  const bool may_be_joined = !is_jsonl && MayBeJoined(source.path(), form, context);
+  if (may_be_joined ? form == TokenForm::kBytes : data.documents() == proto::Data::JOINED) data.clear_documents();
   if (source.has_documents()) data.set_documents(source.documents());
   if (!is_jsonl) {
     data.clear_chat_template();
     data.clear_count();
   }
-  if (!IsTable(source.path())) {
+  const bool is_table = name_form == DataForm::kTable;
+  if (!is_jsonl && !is_table) data.clear_bad_lines();
+  if (!is_jsonl && (form != TokenForm::kModel || is_table)) data.clear_special_tokens();
+  if (!is_table) {
     data.clear_text_column();
     data.clear_second_text_column();
     data.clear_label_column();
+    data.clear_table_header();
   }
   if (source.has_chat_template()) data.set_chat_template(source.chat_template());
   if (source.has_count()) data.set_count(source.count());
   return data;
+}
+
+// Its ending says what the data's does; where the RunSpec says what the data are, other than theirs, it need not.
+void CheckEvaluationForm(const std::string& path, const DataConfig& data, Checker& check) {
+  const auto form_of_name = [](absl::string_view name) {
+    const DataForm form = DataFormOfName(name);
+    return form == DataForm::kTokenIds ? DataForm::kText : form;
+  };
+  const DataForm form = form_of_name(path), of_data = FormOf(data);
+  if (form == of_data || form_of_name(data.path) != of_data) return;
+  const absl::string_view name = form == DataForm::kJsonl   ? "JSONL"
+                                 : form == DataForm::kTable ? "a table"
+                                                            : "no JSONL and no table";
+  check.Fail("evaluation.path", absl::StrCat(path, " is ", name, " by its ending, other than ", data.path_field));
+}
+
+void CheckEvaluationIndex(const DataFile& file, const DataConfig& data, Checker& check) {
+  if (file.index.has_value() && file.index->token_bytes != data.token_bytes) {
+    check.Fail("evaluation.path", absl::StrCat(file.index_path(), " is of ids of ", file.index->token_bytes,
+                                               " bytes, and ", data.path_field, " of ", data.token_bytes));
+  }
+  if (!data.has_documents()) CheckJoined(file, "evaluation.path", check);
 }
 
 void WriteMask(const MaskConfig& mask, proto::Mask& out) {
@@ -196,17 +342,23 @@ void WriteMask(const MaskConfig& mask, proto::Mask& out) {
 
 }  // namespace
 
-void CheckData(const proto::Data& data, const RunConfig& run, const CheckContext& context, Checker& check,
-               DataConfig& out) {
+void CheckData(proto::Data data, const RunConfig& run, const CheckContext& context, Checker& check, DataConfig& out) {
   if (data.path().empty()) {
     check.Fail(out.path_field, "missing");
     return;
   }
-  out.path = context.absolute_path(data.path());
-  out.is_jsonl = IsJsonl(data.path());
-  out.is_table = IsTable(data.path());
-  CheckTokenizer(data, run.model_from, context, check, out);
-  CheckDocuments(data, run.objective(), check, out);
+  const DataFile file =
+      LookAtDataFile(data.path(), TokenFormOf(data, run.model_from, context), out.path_field, context, check);
+  if (file.was != nullptr) KeepFormer(*file.was, data);
+  const DataForm form = FormOf(data, context);
+  out.path = file.path;
+  out.is_jsonl = form == DataForm::kJsonl;
+  out.is_table = form == DataForm::kTable;
+  CheckTokenizer(data, run.model_from, file, context, check, out);
+  CheckForm(data, file, form, check, out);
+  CheckDocuments(data, file, run.objective(), check, out);
+  out.keeps_uncounted = out.has_documents() && run.objective() != Objective::kClasses && KeepsUncounted(data, context);
+  CheckReading(data, check, out);
   CheckColumns(data, check, out);
   CheckMask(data, run, check, out);
   out.order = data.order() == proto::Data::SHUFFLED ? DataOrder::kShuffled : DataOrder::kSequential;
@@ -216,12 +368,15 @@ void CheckData(const proto::Data& data, const RunConfig& run, const CheckContext
 void CheckSources(const proto::Data& data, const CheckContext& context, Checker& check, RunConfig& config) {
   constexpr int kMaxSources = 256;
   if (data.has_path()) check.Fail("data.sources", "given beside data.path; give one of the two");
+  if (data.has_format()) check.Fail("data.format", "given beside data.sources; each source has its own");
   if (data.sources_size() > kMaxSources) {
     check.Fail("data.sources", absl::StrCat(data.sources_size(), ", must be at most ", kMaxSources));
     return;
   }
   config.data.order = data.order() == proto::Data::SHUFFLED ? DataOrder::kShuffled : DataOrder::kSequential;
   config.data.seed = data.seed();
+  config.data.specials_as_tokens = data.special_tokens() == proto::Data::AS_TOKENS;
+  config.data.skips_bad_lines = data.bad_lines() == proto::Data::SKIP;
   for (int i = 0; i < data.sources_size(); ++i) {
     const proto::Source& source = data.sources(i);
     DataSource& out = config.sources.emplace_back();
@@ -230,6 +385,7 @@ void CheckSources(const proto::Data& data, const CheckContext& context, Checker&
     CheckData(DataOf(source, data, config.model_from, context), config, context, check, out.data);
     out.weight = check.Positive(absl::StrCat(out.data.field, ".weight"), EPS_FIELD(source, weight), 1);
     if (out.data.has_documents() && !config.data.has_documents()) config.data.documents = out.data.documents;
+    config.data.keeps_uncounted |= out.data.keeps_uncounted;
   }
   config.data.mask = config.sources.front().data.mask;
   for (const DataSource& source : config.sources) {
@@ -237,6 +393,7 @@ void CheckSources(const proto::Data& data, const CheckContext& context, Checker&
     config.data.text_column = source.data.text_column;
     config.data.second_text_column = source.data.second_text_column;
     config.data.label_column = source.data.label_column;
+    config.data.has_table_header = source.data.has_table_header;
   }
 }
 
@@ -260,30 +417,40 @@ void CheckEvaluation(const proto::Evaluation& evaluation, const DataConfig& data
     return;
   }
   if (evaluation.path().empty()) return check.Fail("evaluation.path", "is empty");
-  out.path = context.absolute_path(evaluation.path());
-  if (IsJsonl(out.path) != data.is_jsonl || IsTable(out.path) != data.is_table) {
-    const absl::string_view form = IsJsonl(out.path)   ? "JSONL"
-                                   : IsTable(out.path) ? "a table"
-                                                       : "no JSONL and no table";
-    check.Fail("evaluation.path",
-               absl::StrCat(evaluation.path(), " is ", form, " by its ending, other than ", data.path_field));
+  const DataFile file = LookAtDataFile(evaluation.path(), data.tokenizer, "evaluation.path", context, check);
+  out.path = file.path;
+  if (context.resumed != nullptr && context.resumed->evaluation.path == out.path) return;  // taken as it was
+  if (!context.is_serialized) CheckEvaluationForm(evaluation.path(), data, check);
+  if (data.tokenizer == TokenForm::kTokenFile) return CheckEvaluationIndex(file, data, check);
+  if (const absl::Status looks_right = CheckBeginning(FormOf(data), file.beginning); !looks_right.ok()) {
+    check.Fail("evaluation.path", absl::StrCat(evaluation.path(), " ", looks_right.message()));
   }
 }
 
 void WriteData(const RunConfig& run, const DataConfig& data, proto::Data& out) {
   out.set_path(data.path);
   out.set_tokenizer(ToProto(data.tokenizer));
-  if (data.tokenizer == TokenForm::kTokenFile) out.set_token_bytes(data.token_bytes);
+  if (data.tokenizer == TokenForm::kTokenFile) {
+    out.set_token_bytes(data.token_bytes);
+  } else {
+    out.set_format(FormatOf(data));
+  }
   if (data.tokenizer == TokenForm::kModel) out.set_tokenizer_path(data.tokenizer_path);
   out.set_documents(ToProto(data.documents));
+  if (data.has_documents() && run.objective() != Objective::kClasses) {
+    out.set_uncounted(data.keeps_uncounted ? proto::Data::KEPT : proto::Data::LEFT_OUT);
+  }
   if (data.is_jsonl) {
     out.set_chat_template(data.chat_template);
     out.set_count(data.counts_all ? proto::Data::ALL : proto::Data::ANSWERS);
   }
+  if (data.specials_as_tokens) out.set_special_tokens(proto::Data::AS_TOKENS);
+  if (data.skips_bad_lines) out.set_bad_lines(proto::Data::SKIP);
   if (run.objective() == Objective::kMaskedTokens) WriteMask(data.mask, *out.mutable_mask());
   if (!data.text_column.empty()) out.set_text_column(data.text_column);
   if (!data.second_text_column.empty()) out.set_second_text_column(data.second_text_column);
   if (!data.label_column.empty()) out.set_label_column(data.label_column);
+  if (!data.has_table_header) out.set_table_header(false);
   out.set_order(data.order == DataOrder::kShuffled ? proto::Data::SHUFFLED : proto::Data::SEQUENTIAL);
   out.set_seed(data.seed);
 }
@@ -296,6 +463,7 @@ void WriteSources(const RunConfig& run, proto::Data& out) {
   out.clear_tokenizer_path();
   out.clear_chat_template();
   out.clear_count();
+  out.clear_format();
   for (const DataSource& source : run.sources) {
     proto::Data data;
     WriteData(run, source.data, data);
@@ -308,6 +476,7 @@ void WriteSources(const RunConfig& run, proto::Data& out) {
     if (data.has_tokenizer_path()) to.set_tokenizer_path(data.tokenizer_path());
     if (data.has_chat_template()) to.set_chat_template(data.chat_template());
     if (data.has_count()) to.set_count(data.count());
+    if (data.has_format()) to.set_format(data.format());
   }
 }
 

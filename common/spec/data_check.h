@@ -13,8 +13,7 @@ namespace eps {
 // Errors: in `check`, naming the field; `out` is then filled in part only
 
 // One file. run: its model.
-void CheckData(const proto::Data& data, const RunConfig& run, const CheckContext& context, Checker& check,
-               DataConfig& out);
+void CheckData(proto::Data data, const RunConfig& run, const CheckContext& context, Checker& check, DataConfig& out);
 
 // data.sources, at least one, into config.sources, and what they share into config.data. config: its model.
 void CheckSources(const proto::Data& data, const CheckContext& context, Checker& check, RunConfig& config);

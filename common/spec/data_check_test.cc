@@ -1,7 +1,14 @@
+#include <cstdint>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+#include "common/base/file_util.h"
+#include "common/formats/document_index_writer.h"
 #include "common/model/model_spec.h"
 #include "common/spec/run_config.h"
 #include "common/spec/testing.h"
@@ -55,6 +62,24 @@ TEST_F(RunConfigTest, TextsAreTokenizedByTheModelsOwnTokenizerWhereThereIsOne) {
   EXPECT_TRUE(config.data.needs_tokenizing());
 }
 
+TEST_F(RunConfigTest, SpecialTokensAndBadLinesAreTakenAsTold) {
+  const RunConfig config =
+      MustLoad(kSmall, {{"data.path", "chat.jsonl"}, {"data.special_tokens", "AS_TOKENS"}, {"data.bad_lines", "SKIP"}});
+  EXPECT_TRUE(config.data.specials_as_tokens);
+  EXPECT_TRUE(config.data.skips_bad_lines);
+  EXPECT_THAT(ParseRunConfig(SerializeRunConfig(config)), IsOkAndHolds(config));
+  const RunConfig usual = MustLoad(kSmall, {{"data.path", "chat.jsonl"}});
+  EXPECT_FALSE(usual.data.specials_as_tokens);
+  EXPECT_FALSE(usual.data.skips_bad_lines);
+  EXPECT_THAT(DifferencesThatMatter(usual, config),
+              ElementsAre("data.special_tokens: was absent, now AS_TOKENS", "data.bad_lines: was absent, now SKIP"));
+  EXPECT_THAT(
+      Load(kSmall, {{"data.special_tokens", "AS_TEXT"}}),
+      StatusIs(kInvalid, "data.special_tokens: given, but data.path is neither JSONL nor text for a tokenizer"));
+  EXPECT_THAT(Load(kSmall, {{"data.path", "a.txt"}, {"data.tokenizer_path", "model"}, {"data.bad_lines", "SKIP"}}),
+              StatusIs(kInvalid, "data.bad_lines: given, but data.path is neither JSONL nor a table"));
+}
+
 TEST_F(RunConfigTest, WhatDataCannotBeTogetherIsRefused) {
   const auto refused = [&](const std::vector<FieldOverride>& fields, const std::string& why) {
     EXPECT_THAT(Load(kSmall, fields), StatusIs(kInvalid, why));
@@ -68,6 +93,199 @@ TEST_F(RunConfigTest, WhatDataCannotBeTogetherIsRefused) {
   refused({{"data.tokenizer", "BYTES"}, {"data.tokenizer_path", "x"}}, "data.tokenizer_path: given, but");
   refused({{"data.tokenizer", "MODEL"}, {"data.tokenizer_path", "x"}, {"data.token_bytes", "2"}},
           "data.token_bytes: given, but data.tokenizer is MODEL");
+}
+
+// ---- What a file is
+
+TEST_F(RunConfigTest, AnEndingMeansWhatItMeansToEpsTokenize) {
+  for (const char* name : {"a.jsonl", "a.JSONL", "a.ndjson", "a.json"}) {
+    EXPECT_TRUE(MustLoad(kSmall, {{"data.path", name}}).data.is_jsonl) << name;
+  }
+  EXPECT_EQ(MustLoad(kSmall, {{"data.path", "a.BIN"}}).data.tokenizer, TokenForm::kTokenFile);
+  EXPECT_THAT(Load(kSmall, {{"data.path", "a.TSV"}}), StatusIs(kInvalid, "a table (.tsv) is for a classifier"));
+}
+
+TEST_F(RunConfigTest, AFormatGoesBeforeTheEnding) {
+  const RunConfig text = MustLoad(kSmall, {{"data.path", "a.json"}, {"data.format", "TEXT"}});
+  EXPECT_FALSE(text.data.is_jsonl);
+  EXPECT_EQ(text.data.documents, DocumentMode::kJoined);
+  EXPECT_THAT(ParseRunConfig(SerializeRunConfig(text)), IsOkAndHolds(text));
+  const RunConfig jsonl = MustLoad(kSmall, {{"data.path", "a.txt"}, {"data.format", "JSONL"}});
+  EXPECT_TRUE(jsonl.data.is_jsonl);
+  EXPECT_THAT(ParseRunConfig(SerializeRunConfig(jsonl)), IsOkAndHolds(jsonl));
+  EXPECT_EQ(MustLoad(kSmall, {{"data.path", "a.bin"}, {"data.format", "TEXT"}}).data.tokenizer, TokenForm::kBytes);
+  EXPECT_THAT(Load(kSmall, {{"data.path", "a.bin"}, {"data.format", "TEXT"}, {"data.tokenizer", "TOKEN_IDS"}}),
+              StatusIs(kInvalid, "data.format: given, but the file holds token ids"));
+  EXPECT_THAT(DifferencesThatMatter(text, MustLoad(kSmall, {{"data.path", "a.json"}, {"data.documents", "PACKED"}})),
+              ::testing::Contains("data.format: was TEXT, now JSONL"));
+}
+
+TEST_F(RunConfigTest, AFileThatBeginsLikeSomethingElseIsRefused) {
+  const auto write = [&](const std::string& name, const std::string& bytes) {
+    ASSERT_OK(WriteFileAtomically(dir_.File(name), bytes));
+  };
+  const auto refused = [&](const std::string& name, const std::string& bytes, const std::string& why) {
+    write(name, bytes);
+    EXPECT_THAT(Load(kSmall, {{"data.path", name}}), StatusIs(kInvalid, "data.path: " + name + " " + why));
+    EXPECT_OK(Load(kSmall, {{"data.path", name}, {"data.format", "TEXT"}}));
+  };
+  refused("chat.jsonl.gz", "\x1f\x8b\x08 etc", "is compressed by gzip");
+  refused("chat.txt", "{\"text\": \"a\"}\n", "is JSON");
+  refused("chat.json", "[\n  {\"text\": \"a\"}]", "is a JSON array");
+  refused("x.parquet", "PAR1 etc", "is Parquet");
+  refused("utf16.txt", "\xff\xfe etc", "is UTF-16");
+  refused("ids.dat", std::string("\7\0\3\0", 4), "is no text: the byte at offset 1 is zero");
+  EXPECT_OK(Load(kSmall, {{"data.path", "ids.dat"}, {"data.tokenizer", "BYTES"}}));  // bytes may be any
+  EXPECT_THAT(Load(kSmall, {{"data.path", "x.parquet"}, {"data.tokenizer", "BYTES"}}), StatusIs(kInvalid, "Parquet"));
+  write("good.txt", "text");
+  EXPECT_THAT(
+      Load(kSmall, {{"data.path", "good.txt"}, {"evaluation.path", "x.parquet"}, {"evaluation.every_steps", "1"}}),
+      StatusIs(kInvalid, "evaluation.path: x.parquet is Parquet"));
+  EXPECT_THAT(Load(kSmall, {{"data.path", "ids.bin"}, {"data.tokenizer", "MODEL"}, {"data.tokenizer_path", "t"}}),
+              StatusIs(kInvalid, "data.tokenizer: MODEL, but data.path holds token ids by its ending (.bin)"));
+}
+
+TEST_F(RunConfigTest, AModelsFolderWithoutATokenizerAsksForOne) {
+  WriteHfFolder(R"({"model_type":"gpt2","n_layer":2,"n_embd":8,"n_head":2,"n_positions":5,"vocab_size":999})");
+  const std::string text = R"(
+    model { from: "gpt2" }  data { path: "a.txt" }  optimizer { schedule { peak: 0.1 } }  steps: 3)";
+  EXPECT_THAT(Load(text), StatusIs(kInvalid, "data.tokenizer: missing: " + dir_.File("gpt2") + ", model.from, has"));
+  EXPECT_THAT(Load(text, {{"data.path", "a.jsonl"}}), StatusIs(kInvalid, "data.tokenizer: missing"));
+  EXPECT_EQ(MustLoad(text, {{"data.tokenizer", "BYTES"}}).data.tokenizer, TokenForm::kBytes);
+  EXPECT_EQ(MustLoad(text, {{"data.path", "a.bin"}}).data.tokenizer, TokenForm::kTokenFile);
+  ASSERT_OK(WriteFileAtomically(dir_.File("gpt2/tokenizer.json"), "{}"));
+  EXPECT_EQ(MustLoad(text).data.tokenizer, TokenForm::kModel);
+}
+
+// ---- The index beside a token file
+
+class TokenFileRunTest : public RunConfigTest {
+ protected:
+  // ids.bin of 4 tokens, and its index. counted: of the last 4.
+  void WriteIds(int token_bytes, bool may_be_cut, int64_t counted, const std::string& name = "ids.bin") {
+    ASSERT_OK(WriteFileAtomically(dir_.File(name), std::string(static_cast<size_t>(4 * token_bytes), '\0')));
+    ASSERT_OK_AND_ASSIGN(auto writer, DocumentIndexWriter::Create(DocumentIndexPath(dir_.File(name)),
+                                                                  {.token_bytes = token_bytes,
+                                                                   .tokenizer_fingerprint = std::string(64, 'a'),
+                                                                   .may_be_cut = may_be_cut}));
+    const std::vector<TokenRange> ranges = {{4 - counted, 4}};
+    ASSERT_OK(writer->Add({.num_tokens = 4, .counted = ranges, .label = {}, .second_part = {}}));
+    ASSERT_OK(writer->Finish());
+  }
+  DataConfig DataOf(const std::vector<FieldOverride>& more = {}) {
+    std::vector<FieldOverride> fields = {{"data.path", "ids.bin"}};
+    fields.insert(fields.end(), more.begin(), more.end());
+    return MustLoad(kSmall, fields).data;
+  }
+  absl::StatusOr<RunConfig> LoadIds(const std::string& field, const std::string& value) {
+    return Load(kSmall, {{"data.path", "ids.bin"}, {field, value}});
+  }
+};
+
+TEST_F(TokenFileRunTest, TheIndexSaysHowTheIdsAreRead) {
+  ASSERT_NO_FATAL_FAILURE(WriteIds(4, true, 4));
+  EXPECT_EQ(DataOf().token_bytes, 4);
+  EXPECT_EQ(DataOf().documents, DocumentMode::kJoined);  // a text of which all is counted
+  EXPECT_EQ(DataOf({{"data.documents", "PACKED"}}).documents, DocumentMode::kPacked);
+  EXPECT_THAT(LoadIds("data.token_bytes", "2"),
+              StatusIs(kInvalid, "data.token_bytes: 2, but " + dir_.File("ids.bin.docs") + " is of ids of 4 bytes"));
+  for (const bool may_be_cut : {true, false}) {
+    ASSERT_NO_FATAL_FAILURE(WriteIds(2, may_be_cut, may_be_cut ? 3 : 4));
+    EXPECT_EQ(DataOf().token_bytes, 2);
+    EXPECT_EQ(DataOf().documents, DocumentMode::kPacked);
+    EXPECT_THAT(LoadIds("data.documents", "JOINED"),
+                StatusIs(kInvalid, may_be_cut ? "some of its tokens are not counted" : "no document of it may be cut"));
+    EXPECT_EQ(DataOf({{"data.documents", "PADDED"}}).documents, DocumentMode::kPadded);
+  }
+}
+
+TEST_F(TokenFileRunTest, AnIndexOfAnotherFileOrADamagedOneIsNamed) {
+  ASSERT_NO_FATAL_FAILURE(WriteIds(2, true, 4));
+  ASSERT_OK(WriteFileAtomically(dir_.File("ids.bin"), std::string(10, '\0')));
+  EXPECT_THAT(LoadIds("data.seed", "1"),
+              StatusIs(kInvalid, "data.path: " + dir_.File("ids.bin.docs") + " is of 4 tokens of 2 bytes, but"));
+  ASSERT_OK(WriteFileAtomically(dir_.File("ids.bin.docs"), std::string(80, 'x')));
+  EXPECT_THAT(LoadIds("data.seed", "1"), StatusIs(kInvalid, "magic (offset 0)"));
+}
+
+TEST_F(TokenFileRunTest, ASourceGoesByItsOwnIndex) {
+  ASSERT_NO_FATAL_FAILURE(WriteIds(4, false, 2));
+  ASSERT_NO_FATAL_FAILURE(WriteIds(2, true, 4, "text.bin"));
+  const std::string text = R"(
+    model { layers: 1 d_model: 8 heads: 2 context: 4 vocab: 9 }  optimizer { schedule { peak: 0.1 } }  steps: 3
+    data { documents: JOINED  sources { path: "ids.bin" }  sources { path: "text.bin" } })";
+  const RunConfig config = MustLoad(text);
+  EXPECT_EQ(config.sources[0].data.documents, DocumentMode::kPacked);  // what all share does not fit here
+  EXPECT_EQ(config.sources[0].data.token_bytes, 4);
+  EXPECT_EQ(config.sources[1].data.documents, DocumentMode::kJoined);
+  EXPECT_THAT(ParseRunConfig(SerializeRunConfig(config)), IsOkAndHolds(config));
+  EXPECT_THAT(LoadResumedRunConfig(dir_.File("run.textproto"), {}, config), IsOkAndHolds(config));
+  EXPECT_THAT(Load(text, {{"data.sources[0].documents", "JOINED"}}),
+              StatusIs(kInvalid, "data.sources[0].documents: JOINED"));
+}
+
+TEST_F(TokenFileRunTest, AnEvaluationHasIdsOfTheSameForm) {
+  ASSERT_NO_FATAL_FAILURE(WriteIds(2, true, 4));
+  const auto load = [&](const std::string& path) {
+    return Load(kSmall, {{"data.path", "ids.bin"}, {"evaluation.path", path}, {"evaluation.every_steps", "1"}});
+  };
+  ASSERT_NO_FATAL_FAILURE(WriteIds(4, true, 4, "wide.bin"));
+  EXPECT_THAT(load("wide.bin"), StatusIs(kInvalid, "is of ids of 4 bytes, and data.path of 2"));
+  const absl::StatusOr<RunConfig> before = load("chat.bin");  // without an index
+  ASSERT_OK(before);
+  ASSERT_NO_FATAL_FAILURE(WriteIds(2, true, 3, "chat.bin"));
+  EXPECT_THAT(load("chat.bin"), StatusIs(kInvalid, "evaluation.path: JOINED, but"));
+  EXPECT_THAT(
+      LoadResumedRunConfig(dir_.File("run.textproto"),
+                           {{"data.path", "ids.bin"}, {"evaluation.path", "chat.bin"}, {"evaluation.every_steps", "1"}},
+                           *before),
+      IsOkAndHolds(*before));
+}
+
+// ---- Runs of earlier versions
+
+// What a version that had no `format` and no `uncounted` wrote.
+std::string WithoutNewFields(const RunConfig& config) {
+  std::vector<std::string> lines;
+  const std::string text = SerializeRunConfig(config);
+  for (const absl::string_view line : absl::StrSplit(text, '\n')) {
+    if (!absl::StrContains(line, "format:") && !absl::StrContains(line, "uncounted:")) lines.emplace_back(line);
+  }
+  return absl::StrJoin(lines, "\n");
+}
+
+TEST_F(TokenFileRunTest, ARunThatIsGoneOnWithKeepsWhatItBeganWith) {
+  const RunConfig before = MustLoad(kSmall, {{"data.path", "ids.bin"}});  // without an index, or without a look at it
+  ASSERT_NO_FATAL_FAILURE(WriteIds(4, false, 2));
+  ASSERT_EQ(DataOf().documents, DocumentMode::kPacked);
+  ASSERT_OK_AND_ASSIGN(const RunConfig was, ParseRunConfig(WithoutNewFields(before)));
+  EXPECT_EQ(was, before);
+  const std::string file = dir_.File("run.textproto");
+  EXPECT_THAT(LoadResumedRunConfig(file, {{"data.path", "ids.bin"}}, was), IsOkAndHolds(was));
+  EXPECT_THAT(LoadResumedRunConfig(file, {{"data.path", "ids.bin"}, {"data.documents", "JOINED"}}, was),
+              IsOkAndHolds(was));
+  ASSERT_OK_AND_ASSIGN(const RunConfig other,
+                       LoadResumedRunConfig(file, {{"data.path", "ids.bin"}, {"data.documents", "PADDED"}}, was));
+  EXPECT_THAT(DifferencesThatMatter(was, other), ::testing::Contains("data.documents: was JOINED, now PADDED"));
+}
+
+TEST_F(RunConfigTest, WhatAnEarlierVersionTookForTextStaysText) {
+  const RunConfig before = MustLoad(kSmall, {{"data.path", "a.json"}, {"data.format", "TEXT"}});
+  ASSERT_OK_AND_ASSIGN(const RunConfig was, ParseRunConfig(WithoutNewFields(before)));
+  EXPECT_EQ(was, before);
+  EXPECT_TRUE(MustLoad(kSmall, {{"data.path", "a.json"}}).data.is_jsonl);
+  EXPECT_THAT(LoadResumedRunConfig(dir_.File("run.textproto"), {{"data.path", "a.json"}}, was), IsOkAndHolds(was));
+}
+
+TEST_F(RunConfigTest, UncountedPartsAreLeftOutButOfRunsThatBeganWithThem) {
+  const RunConfig now = MustLoad(kSmall, {{"data.path", "a.jsonl"}});
+  EXPECT_FALSE(now.data.keeps_uncounted);
+  EXPECT_THAT(ParseRunConfig(SerializeRunConfig(now)), IsOkAndHolds(now));
+  ASSERT_OK_AND_ASSIGN(const RunConfig was, ParseRunConfig(WithoutNewFields(now)));
+  EXPECT_TRUE(was.data.keeps_uncounted);
+  EXPECT_THAT(DifferencesThatMatter(was, now), ElementsAre("data.uncounted: was KEPT, now LEFT_OUT"));
+  EXPECT_THAT(LoadResumedRunConfig(dir_.File("run.textproto"), {{"data.path", "a.jsonl"}}, was), IsOkAndHolds(was));
+  EXPECT_TRUE(MustLoad(kSmall, {{"data.path", "a.jsonl"}, {"data.uncounted", "KEPT"}}).data.keeps_uncounted);
 }
 
 constexpr char kClassifier[] = R"(
@@ -96,6 +314,19 @@ TEST_F(RunConfigTest, AClassifierTakesTables) {
   for (const auto& [overrides, message] : refused) {
     EXPECT_THAT(Load(kClassifier, overrides), StatusIs(kInvalid, message)) << message;
   }
+}
+
+TEST_F(RunConfigTest, ATableMayHaveNoHeaderAndBadRows) {
+  const RunConfig config = MustLoad(kClassifier, {{"data.table_header", "false"}, {"data.bad_lines", "SKIP"}});
+  EXPECT_FALSE(config.data.has_table_header);
+  EXPECT_TRUE(config.data.skips_bad_lines);
+  EXPECT_THAT(ParseRunConfig(SerializeRunConfig(config)), IsOkAndHolds(config));
+  EXPECT_THAT(DifferencesThatMatter(MustLoad(kClassifier, {{"data.bad_lines", "SKIP"}}), config),
+              ElementsAre("data.table_header: was absent, now false"));
+  EXPECT_THAT(Load(kClassifier, {{"data.table_header", "false"}, {"data.text_column", ""}, {"data.label_column", ""}}),
+              StatusIs(kInvalid, "data.text_column: missing beside data."));
+  EXPECT_THAT(Load(kSmall, {{"data.table_header", "false"}}),
+              StatusIs(kInvalid, "data.table_header: given, but data.path is no table"));
 }
 
 // ---- Sources

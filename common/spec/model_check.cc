@@ -2,11 +2,14 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <set>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "common/base/status_macros.h"
 #include "common/model/model_spec.h"
@@ -97,6 +100,7 @@ absl::string_view FirstOfLlama(const proto::Model& model) {
 absl::string_view FirstOfBert(const proto::Model& model) {
   return FirstGiven({{"types", model.has_types()},
                      {"classes", model.has_classes()},
+                     {"class_names", model.class_names_size() > 0},
                      {"classifier_dropout", model.has_classifier_dropout()}});
 }
 absl::string_view FirstOfBoth(const proto::Model& model) {  // of LLAMA and BERT
@@ -156,9 +160,10 @@ absl::Status RefuseShapeBesideFrom(const proto::Model& model, ModelFamily family
   return absl::InvalidArgumentError(absl::StrCat("model.", field,
                                                  ": given beside model.from, which says it already; beside "
                                                  "model.from only init_seed, freeze and dropouts may stand",
-                                                 family == ModelFamily::kGpt2    ? ""
-                                                 : family == ModelFamily::kLlama ? ", and context"
-                                                                                 : ", context and classes"));
+                                                 family == ModelFamily::kGpt2 ? ""
+                                                 : family == ModelFamily::kLlama
+                                                     ? ", and context"
+                                                     : ", context, classes and class_names"));
 }
 
 absl::StatusOr<ModelConfig> BaseModel(const proto::Model& model, const CheckContext& context, const std::string& from) {
@@ -220,7 +225,29 @@ void WriteBert(const ModelConfig& model, proto::Model& out) {
   out.set_max_positions(model.max_positions);
   out.set_types(model.num_types);
   if (model.is_classifier()) out.set_classes(model.num_classes);
+  for (const std::string& name : model.class_names) out.add_class_names(name);
   out.set_classifier_dropout(model.classifier_dropout);
+}
+
+// Those of the RunSpec in place of the folder's, whose names go with its head.
+absl::Status CheckClasses(const proto::Model& model, Checker& check, ModelConfig& config) {
+  const std::vector<std::string> names(model.class_names().begin(), model.class_names().end());
+  if (model.has_classes()) {
+    const int64_t least = model.has_from() ? 2 : 0;
+    const auto num_classes = check.Integer<int64_t>("model.classes", model.classes(), 0, least, 65536);
+    if (num_classes != config.num_classes) config.class_names.clear();
+    config.num_classes = num_classes;
+  }
+  if (names.empty()) return check.status();
+  const std::set<std::string> given(names.begin(), names.end());
+  const std::set<std::string> of_folder(config.class_names.begin(), config.class_names.end());
+  if (names != config.class_names && given == of_folder) {
+    return absl::InvalidArgumentError(absl::StrCat("model.class_names: those of model.from in another order, which is ",
+                                                   absl::StrJoin(config.class_names, ", "), "; leave them out"));
+  }
+  config.class_names = names;
+  if (!model.has_classes()) config.num_classes = static_cast<int64_t>(names.size());
+  return check.status();
 }
 
 }  // namespace
@@ -237,11 +264,7 @@ absl::Status CheckModel(const proto::RunSpec& spec, const CheckContext& context,
   // Checked here and not only as what it becomes, so that the error names the field that was
   // written.
   if (model.has_dropout()) check.BelowOne("model.dropout", model.dropout(), 0);
-  if (model.has_classes()) {
-    const int64_t least = model.has_from() ? 2 : 0;
-    config.model.num_classes = check.Integer<int64_t>("model.classes", model.classes(), 0, least, 65536);
-  }
-  EPS_RETURN_IF_ERROR(check.status());
+  EPS_RETURN_IF_ERROR(CheckClasses(model, check, config.model));
   ModelConfig& out = config.model;
   const auto all = EPS_FIELD(model, dropout);
   out.embedding_dropout = EPS_FIELD(model, embedding_dropout).value_or(all.value_or(out.embedding_dropout));

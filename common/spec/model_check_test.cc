@@ -170,7 +170,7 @@ TEST_F(RunConfigTest, FrozenTensorsAreKeptInOrderAndMatter) {
 // ---- model.from
 
 constexpr char kFrom[] = R"(
-model { from: "gpt2" }  data { path: "a.txt" }  optimizer { schedule { peak: 0.1 } }  steps: 3)";
+model { from: "gpt2" }  data { path: "a.txt" tokenizer: BYTES }  optimizer { schedule { peak: 0.1 } }  steps: 3)";
 
 TEST_F(RunConfigTest, AModelFromAFolderHasThatFoldersShapeAndDropouts) {
   ModelConfig model;
@@ -201,6 +201,46 @@ TEST_F(RunConfigTest, AShapeBesideAFolderIsRefused) {
     EXPECT_THAT(Load(kFrom, {{"model." + field, "2"}}),
                 StatusIs(kInvalid, "model." + field + ": given beside model.from"));
   }
+}
+
+// ---- names of classes
+
+constexpr char kClassifier[] = R"(
+model { family: BERT layers: 1 d_model: 8 heads: 2 context: 4 vocab: 256 d_ff: 20 class_names: ["up", "down"] }
+data { path: "a.tsv" }  optimizer { schedule { peak: 0.1 } }  steps: 3)";
+
+TEST_F(RunConfigTest, ClassesMayBeNamedAndAreThenAsMany) {
+  const RunConfig config = MustLoad(kClassifier);
+  EXPECT_EQ(config.model.num_classes, 2);
+  EXPECT_THAT(config.model.class_names, ElementsAre("up", "down"));
+  EXPECT_THAT(ParseRunConfig(SerializeRunConfig(config)), IsOkAndHolds(config));
+  EXPECT_THAT(DifferencesThatMatter(config, MustLoad(kClassifier, {{"model.class_names", "left"}})),
+              ElementsAre("model.classes: was 2, now 3",
+                          R"(model.class_names: was ["up", "down"], now ["up", "down", "left"])"));
+  EXPECT_THAT(Load(kClassifier, {{"model.classes", "3"}}),
+              StatusIs(kInvalid, "model.class_names: 2 names, but model.classes is 3"));
+  EXPECT_THAT(Load(kClassifier, {{"model.class_names", "up"}}), StatusIs(kInvalid, "\"up\" is there twice"));
+  EXPECT_THAT(Load(kClassifier, {{"model.class_names", std::string(257, 'x')}}), StatusIs(kInvalid, "has 257 bytes"));
+  EXPECT_THAT(Load(kSmall, {{"model.class_names", "up"}}),
+              StatusIs(kInvalid, "model.class_names: given, but it is of family: BERT"));
+}
+
+TEST_F(RunConfigTest, AClassifiersFolderNamesItsClassesUnlessOthersAreAskedFor) {
+  WriteHfFolder(R"({"model_type":"bert","architectures":["BertForSequenceClassification"],"num_hidden_layers":1,
+                    "hidden_size":8,"num_attention_heads":2,"intermediate_size":20,"max_position_embeddings":16,
+                    "vocab_size":256,"id2label":{"0":"positive","1":"negative"}})");
+  std::string text = kFrom;
+  text.replace(text.find("a.txt"), 5, "a.tsv");
+  const auto names = [&](const std::vector<FieldOverride>& overrides) {
+    return MustLoad(text, overrides).model.class_names;
+  };
+  EXPECT_THAT(names({}), ElementsAre("positive", "negative"));
+  EXPECT_THAT(names({{"model.classes", "2"}}), ElementsAre("positive", "negative"));
+  EXPECT_THAT(names({{"model.classes", "3"}}), ElementsAre());
+  EXPECT_THAT(names({{"model.class_names", "good"}, {"model.class_names", "bad"}}), ElementsAre("good", "bad"));
+  EXPECT_THAT(
+      Load(text, {{"model.class_names", "negative"}, {"model.class_names", "positive"}}),
+      StatusIs(kInvalid, "model.class_names: those of model.from in another order, which is positive, negative"));
 }
 
 TEST_F(RunConfigTest, AFolderThatIsMissingOrWrongIsNamed) {

@@ -4,13 +4,19 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <system_error>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/file_util.h"
 #include "common/base/status_macros.h"
+#include "common/corpus/data_form.h"
+#include "common/formats/document_index_header.h"
+#include "common/formats/document_index_writer.h"
 #include "common/model/hf_config.h"
 #include "common/spec/run_spec_check.h"
 #include "common/spec/run_spec_text.h"
@@ -54,13 +60,49 @@ bool HasTokenizer(const std::string& folder) {
          access((folder + "/tokenizer.model").c_str(), F_OK) == 0;
 }
 
+// "" where it cannot be read: who opens it for its content says why.
+std::string BeginningOf(const std::string& path) { return ReadBeginning(path).value_or(""); }
+
+absl::StatusOr<std::optional<DocumentIndexHeader>> IndexOf(const std::string& path) {
+  const std::string index_path = DocumentIndexPath(path);
+  absl::StatusOr<DocumentIndexHeader> index = ReadDocumentIndexHeader(index_path);
+  if (absl::IsNotFound(index.status())) return std::optional<DocumentIndexHeader>();
+  EPS_RETURN_IF_ERROR(index.status());
+  std::error_code error;
+  const uint64_t num_bytes = std::filesystem::file_size(path, error);
+  if (!error && num_bytes != static_cast<uint64_t>(index->num_tokens * index->token_bytes)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(index_path, " is of ", index->num_tokens, " tokens of ", index->token_bytes, " bytes, but ", path,
+                     " has ", num_bytes, " bytes; make both anew with `eps tokenize`, or take the index away"));
+  }
+  return std::make_optional(*std::move(index));
+}
+
 absl::StatusOr<RunConfig> Check(proto::RunSpec spec, const std::string& path,
-                                const std::vector<FieldOverride>& overrides) {
+                                const std::vector<FieldOverride>& overrides, const RunConfig* resumed = nullptr) {
   for (const FieldOverride& field : overrides) EPS_RETURN_IF_ERROR(ApplyOverride(field, spec));
   const std::string base = DirName(path);
   return CheckRunSpec(spec, {.absolute_path = [&](const std::string& p) { return AbsolutePath(base, p); },
                              .read_model = ReadHfFolder,
-                             .has_tokenizer = HasTokenizer});
+                             .has_tokenizer = HasTokenizer,
+                             .read_beginning = BeginningOf,
+                             .read_index = IndexOf,
+                             .resumed = resumed});
+}
+
+// Of a RunSpec that SerializeRunConfig wrote.
+absl::StatusOr<RunConfig> CheckSerialized(const proto::RunSpec& spec) {
+  return CheckRunSpec(
+      spec, {.absolute_path = [](const std::string& p) { return p; }, .read_model = nullptr, .is_serialized = true});
+}
+
+absl::StatusOr<RunConfig> Load(const std::string& path, const std::vector<FieldOverride>& overrides,
+                               const RunConfig* resumed) {
+  EPS_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kMaxRunSpecBytes));
+  EPS_ASSIGN_OR_RETURN(const proto::RunSpec spec, ParseFile(path, text));
+  absl::StatusOr<RunConfig> config = Check(spec, path, overrides, resumed);
+  EPS_RETURN_IF_ERROR_WITH(config.status(), path);
+  return config;
 }
 
 // Of the evaluation only what is kept from the training.
@@ -83,11 +125,12 @@ absl::StatusOr<FieldOverride> ParseFieldOverride(const std::string& text) {
 }
 
 absl::StatusOr<RunConfig> LoadRunConfig(const std::string& path, const std::vector<FieldOverride>& overrides) {
-  EPS_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kMaxRunSpecBytes));
-  EPS_ASSIGN_OR_RETURN(const proto::RunSpec spec, ParseFile(path, text));
-  absl::StatusOr<RunConfig> config = Check(spec, path, overrides);
-  EPS_RETURN_IF_ERROR_WITH(config.status(), path);
-  return config;
+  return Load(path, overrides, nullptr);
+}
+
+absl::StatusOr<RunConfig> LoadResumedRunConfig(const std::string& path, const std::vector<FieldOverride>& overrides,
+                                               const RunConfig& was) {
+  return Load(path, overrides, &was);
 }
 
 absl::StatusOr<RunConfig> RunConfigOfModel(const std::string& model, const std::vector<FieldOverride>& overrides) {
@@ -116,13 +159,13 @@ std::string SerializeRunConfig(const RunConfig& config) { return RunSpecToTextpr
 
 absl::StatusOr<RunConfig> ParseRunConfig(const std::string& text) {
   EPS_ASSIGN_OR_RETURN(const proto::RunSpec spec, RunSpecFromTextproto(text, "run config"));
-  return CheckRunSpec(spec, {.absolute_path = [](const std::string& p) { return p; }, .read_model = nullptr});
+  return CheckSerialized(spec);
 }
 
 absl::StatusOr<RunConfig> WithOverrides(const RunConfig& config, const std::vector<FieldOverride>& overrides) {
   proto::RunSpec spec = ToRunSpec(config);
   for (const FieldOverride& field : overrides) EPS_RETURN_IF_ERROR(ApplyOverride(field, spec));
-  return CheckRunSpec(spec, {.absolute_path = [](const std::string& p) { return p; }, .read_model = nullptr});
+  return CheckSerialized(spec);
 }
 
 int64_t EvaluationConfig::HeldOut(int64_t num_samples) const {

@@ -57,11 +57,15 @@ struct DataConfig {
   std::string tokenizer_path;          // kModel only: a folder or file
   std::string chat_template = "auto";  // is_jsonl only
   bool counts_all = false;             // is_jsonl only: not the answers alone
+  bool specials_as_tokens = false;     // texts and conversations that are tokenized
+  bool skips_bad_lines = false;        // is_jsonl and is_table only
   DocumentMode documents = DocumentMode::kJoined;
+  bool keeps_uncounted = false;  // documents only: what of them stands in a sample and has nothing that is counted
   DataOrder order = DataOrder::kSequential;
   uint64_t seed = 0;
   MaskConfig mask;                                            // Objective::kMaskedTokens only
   std::string text_column, second_text_column, label_column;  // is_table only
+  bool has_table_header = true;                               // is_table only
 
   // Whether a token file has to be made of it first.
   bool needs_tokenizing() const { return is_jsonl || is_table || tokenizer == TokenForm::kModel; }
@@ -196,6 +200,9 @@ absl::StatusOr<FieldOverride> ParseFieldOverride(const std::string& text);
 // Errors: NOT_FOUND no such file · INVALID_ARGUMENT naming the file, the line where known, the
 //         field, the value found and what is allowed
 absl::StatusOr<RunConfig> LoadRunConfig(const std::string& path, const std::vector<FieldOverride>& overrides);
+// The same of a run that is gone on with: what the RunSpec leaves open of a data file is as `was` has it.
+absl::StatusOr<RunConfig> LoadResumedRunConfig(const std::string& path, const std::vector<FieldOverride>& overrides,
+                                               const RunConfig& was);
 
 // The same of a run that is only planned: the model of a Hugging Face config.json, everything else as `overrides` say or by
 // default; its data is named, and is nowhere. A context of more than kPlannedContext tokens is cut to that unless told.

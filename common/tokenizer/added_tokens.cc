@@ -98,4 +98,10 @@ void AddedTokenFinder::ForEachPart(absl::string_view text, absl::FunctionRef<voi
   if (done < text.size()) each({text.substr(done), kNone});
 }
 
+int64_t AddedTokenFinder::CountIn(absl::string_view text) const {
+  int64_t count = 0;
+  ForEachPart(text, [&count](Part part) { count += part.id >= 0 ? 1 : 0; });
+  return count;
+}
+
 }  // namespace eps

@@ -42,6 +42,8 @@ class AddedTokenFinder {
   };
   // All of `text`, from left to right; no part is empty.
   void ForEachPart(absl::string_view text, absl::FunctionRef<void(Part)> each) const;
+  // Tokens among these parts.
+  int64_t CountIn(absl::string_view text) const;
 
  private:
   static constexpr int32_t kNone = -1;

@@ -32,6 +32,9 @@ class ByteTokenizer : public Tokenizer {
     return static_cast<uint8_t>(token[0]);
   }
 
+  bool IsSpecial(int32_t) const override { return false; }
+  int64_t CountSpecials(absl::string_view) const override { return 0; }
+
   const std::string& fingerprint() const override { return fingerprint_; }
 
  private:

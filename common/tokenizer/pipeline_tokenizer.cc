@@ -17,7 +17,11 @@ PipelineTokenizer::PipelineTokenizer(Parts parts) : parts_(std::move(parts)) {
   kinds_.resize(static_cast<size_t>(vocab()));
   for (const AddedToken& token : parts_.added) {
     AddTo(all_, token);
-    if (!token.special) AddTo(without_specials_, token);
+    if (token.special) {
+      specials_.Add(token, token.content);
+    } else {
+      AddTo(without_specials_, token);
+    }
     kinds_[static_cast<size_t>(token.id)] = static_cast<uint8_t>(token.special ? kAdded | kSpecial : kAdded);
   }
 }
@@ -70,13 +74,17 @@ void PipelineTokenizer::EncodeNormalized(Piece part, Scratch& scratch, std::vect
                             [&](Piece piece) { parts_.model->Tokenize(piece.text, scratch.model, ids); });
 }
 
+bool PipelineTokenizer::IsSpecial(int32_t id) const {
+  return id >= 0 && id < vocab() && (kinds_[static_cast<size_t>(id)] & kSpecial) != 0;
+}
+
 std::string PipelineTokenizer::Decode(absl::Span<const int32_t> ids, bool skip_specials) const {
   std::vector<DecodedToken> tokens;
   tokens.reserve(ids.size());
   for (const int32_t id : ids) {
     if (!parts_.vocabulary->Has(id)) continue;
     const uint8_t kind = kinds_[static_cast<size_t>(id)];
-    if (skip_specials && (kind & kSpecial) != 0) continue;
+    if (skip_specials && IsSpecial(id)) continue;
     tokens.push_back({parts_.vocabulary->Spelling(id), (kind & kAdded) != 0});
   }
   if (parts_.decoder != nullptr) parts_.decoder->Apply(tokens);

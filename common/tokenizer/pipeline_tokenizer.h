@@ -39,6 +39,9 @@ class PipelineTokenizer : public Tokenizer {
   std::string Decode(absl::Span<const int32_t> ids, bool skip_specials) const override;
   int64_t vocab() const override { return parts_.vocabulary->num_ids(); }
   std::optional<int32_t> TokenId(absl::string_view token) const override { return parts_.vocabulary->Find(token); }
+  bool IsSpecial(int32_t id) const override;
+  // By their spellings, not by what a normalizer makes of them.
+  int64_t CountSpecials(absl::string_view text) const override { return specials_.CountIn(text); }
   const std::string& fingerprint() const override { return parts_.fingerprint; }
 
  private:
@@ -58,6 +61,7 @@ class PipelineTokenizer : public Tokenizer {
 
   const Parts parts_;
   Finders all_, without_specials_;
+  AddedTokenFinder specials_;
   std::vector<uint8_t> kinds_;  // by id: kAdded, kSpecial
   ScratchPool<Scratch> scratches_;
 };

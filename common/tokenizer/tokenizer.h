@@ -34,6 +34,10 @@ class Tokenizer {
   virtual int64_t vocab() const = 0;
   // The id of a token by its exact spelling, special or not.
   virtual std::optional<int32_t> TokenId(absl::string_view token) const = 0;
+  // Whether kAsText never gives this id.
+  virtual bool IsSpecial(int32_t id) const = 0;
+  // Spellings of special tokens in a text: how many kAsTokens would find.
+  virtual int64_t CountSpecials(absl::string_view text) const = 0;
   // Of the files that it was read from: two tokenizers with the same sum give the same ids. Hex of SHA-256.
   virtual const std::string& fingerprint() const = 0;
 };
@@ -41,7 +45,8 @@ class Tokenizer {
 // One token per byte.
 std::unique_ptr<Tokenizer> MakeByteTokenizer();
 
-// From a folder of a model (tokenizer.json goes before tokenizer.model), or one of these files by its name.
+// From a folder of a model (tokenizer.json goes before tokenizer.model), or one of these files by its name. Tokens of an
+// added_tokens.json beside a tokenizer.model are special ones of it.
 // Errors: NOT_FOUND no such file, or neither in the folder · INVALID_ARGUMENT naming the file and the key, or the
 //         offset, what was found, and what is supported
 absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(const std::string& path);

@@ -296,6 +296,41 @@ TEST_F(TokenizerTest, ASentencePieceModelIsReadAndItsFieldsAreChecked) {
               StatusIs(StatusCode::kInvalidArgument, "normalizer_spec.precompiled_charsmap"));
 }
 
+TEST_F(TokenizerTest, AddedTokensBesideASentencePieceModelAreSpecialOnes) {
+  const std::string model = SentencePieceModel();
+  ASSERT_OK_AND_ASSIGN(const auto alone, LoadTokenizer(Write("tokenizer.model", model)));
+  Write("added_tokens.json", R"({"<|im_end|>": 8, "</s>": 2, "<|im_start|>": 7})");
+  ASSERT_OK_AND_ASSIGN(const auto tokenizer, LoadTokenizer(folder_.path()));
+  EXPECT_EQ(tokenizer->vocab(), 9);
+  EXPECT_EQ(tokenizer->TokenId("<|im_end|>"), 8);
+  EXPECT_THAT(Ids(*tokenizer, "<|im_start|>ab<|im_end|>"), ElementsAre(7, 6, 8));
+  EXPECT_EQ(Ids(*tokenizer, "<|im_end|>", Specials::kAsText), Ids(*alone, "<|im_end|>", Specials::kAsText));
+  EXPECT_EQ(tokenizer->Decode({7, 6, 8}, false), "<|im_start|>ab<|im_end|>");
+  EXPECT_EQ(tokenizer->Decode({7, 6, 8}, true), "ab");
+  EXPECT_TRUE(tokenizer->IsSpecial(8));
+  EXPECT_FALSE(tokenizer->IsSpecial(6));
+  EXPECT_EQ(tokenizer->CountSpecials("<s>ab<|im_end|>"), 2);
+  EXPECT_NE(tokenizer->fingerprint(), alone->fingerprint());
+
+  using absl::StatusCode;
+  Write("added_tokens.json", R"({"<x>": 3})");
+  EXPECT_THAT(LoadTokenizer(folder_.path()),
+              StatusIs(StatusCode::kInvalidArgument, "added_tokens.json: <x>: 3, must be an id from 7 on"));
+  Write("added_tokens.json", R"({"<x>": 7, "<y>": 7})");
+  EXPECT_THAT(LoadTokenizer(folder_.path()), StatusIs(StatusCode::kInvalidArgument, "id 7 is of two tokens"));
+  Write("added_tokens.json", "[]");
+  EXPECT_THAT(LoadTokenizer(folder_.path()), StatusIs(StatusCode::kInvalidArgument, "added_tokens.json: [], must be"));
+}
+
+TEST_F(TokenizerTest, SpecialTokensAreKnownByIdAndCountedInText) {
+  const auto tokenizer = MustLoad(ByteLevelJson());
+  EXPECT_TRUE(tokenizer->IsSpecial(260));
+  EXPECT_FALSE(tokenizer->IsSpecial(261)) << "it is added, but not special";
+  EXPECT_FALSE(tokenizer->IsSpecial(-1));
+  EXPECT_FALSE(tokenizer->IsSpecial(1000));
+  EXPECT_EQ(tokenizer->CountSpecials("a<|end|><tool><|end|>"), 2);
+}
+
 TEST_F(TokenizerTest, PatternsThatEnginesReadInDifferentWaysAreRefused) {
   for (const char* pattern :
        {"\\\\h", "^a", "a$", "[a[b]]", "[a&&b]", "a{1,3}+", "\\\\bx", "(a)\\\\1", "(?<n>a)", "a{,3}", "(", "[z-a]"}) {

@@ -109,7 +109,7 @@ absl::Status FillStore(const ModelSpec& model, int threads, Store& store, const 
 
 absl::Status LoadHuggingFace(const std::string& folder, const ModelSpec& model, int threads, Store& store) {
   const absl::Time begin = absl::Now();
-  EPS_ASSIGN_OR_RETURN(const std::unique_ptr<ModelFolder> source, ModelFolder::Open(folder, model.config.num_classes));
+  EPS_ASSIGN_OR_RETURN(const std::unique_ptr<ModelFolder> source, ModelFolder::Open(folder, model.config));
   EPS_RETURN_IF_ERROR(CheckShape(folder, source->model().config, model.config));
   EPS_RETURN_IF_ERROR(FillStore(model, threads, store, [&](const Part& part, absl::Span<float> values) {
     if (!source->is_new(*part.tensor)) return source->ReadPart(*part.tensor, part.first_elem, values);

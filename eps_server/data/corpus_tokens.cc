@@ -1,6 +1,7 @@
 #include "eps_server/data/corpus_tokens.h"
 
 #include <atomic>
+#include <cstddef>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -9,13 +10,15 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
+#include "absl/types/span.h"
 #include "common/base/file_util.h"
 #include "common/base/log.h"
+#include "common/base/sha256.h"
 #include "common/base/status_macros.h"
 #include "common/corpus/tokenize_corpus.h"
 #include "common/formats/document_index_writer.h"
 #include "common/tokenizer/tokenizer.h"
+#include "common/tokenizer/tokenizer_settings.h"
 #include "eps_server/data/data_mark.h"
 #include "nlohmann/json.hpp"
 
@@ -23,7 +26,6 @@ namespace eps::server {
 namespace {
 
 constexpr double kReportSeconds = 10;
-constexpr size_t kMaxNamesBytes = 200;  // in a message
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> TokenizerOf(const DataConfig& data) {
   if (data.tokenizer == TokenForm::kBytes) return MakeByteTokenizer();
@@ -32,9 +34,20 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> TokenizerOf(const DataConfig& data) {
   return tokenizer;
 }
 
+absl::StatusOr<TokenizerSettings> SettingsOf(const DataConfig& data) {
+  if (data.tokenizer == TokenForm::kBytes) return TokenizerSettings();
+  absl::StatusOr<TokenizerSettings> settings = ReadTokenizerSettings(data.tokenizer_path);
+  EPS_RETURN_IF_ERROR_WITH(settings.status(), absl::StrCat(data.field, ".tokenizer_path"));
+  return settings;
+}
+
+std::string Sha256OfText(const std::string& text) {
+  return Sha256Hex(absl::MakeConstSpan(reinterpret_cast<const std::byte*>(text.data()), text.size()));
+}
+
 // All that the token file depends on.
-absl::StatusOr<nlohmann::json> Origin(const RunConfig& run, const Tokenizer& tokenizer, int token_bytes) {
-  const DataConfig& data = run.data;
+absl::StatusOr<nlohmann::json> Origin(const DataConfig& data, const Tokenizer& tokenizer,
+                                      const TokenizeOptions& options) {
   absl::StatusOr<DataMark> mark = MarkDataFile(data.path);
   EPS_RETURN_IF_ERROR_WITH(mark.status(), data.path_field);
   return nlohmann::json{{"format", 1},
@@ -43,10 +56,15 @@ absl::StatusOr<nlohmann::json> Origin(const RunConfig& run, const Tokenizer& tok
                         {"sha256", mark->sha256},
                         {"tokenizer", tokenizer.fingerprint()},
                         {"chat_template", data.chat_template},
+                        {"model_template", Sha256OfText(options.settings.chat_template)},
+                        {"bos", options.settings.bos_token.value_or("auto")},
+                        {"eos", options.settings.eos_token.value_or("auto")},
                         {"counts_all", data.counts_all},
-                        {"num_classes", run.model.num_classes},
+                        {"specials_as_tokens", data.specials_as_tokens},
+                        {"skips_bad_lines", data.skips_bad_lines},
                         {"columns", {data.text_column, data.second_text_column, data.label_column}},
-                        {"token_bytes", token_bytes}};
+                        {"has_table_header", data.has_table_header},
+                        {"token_bytes", options.token_bytes}};
 }
 
 // Whether the token file and its index are there, and were made from `origin`.
@@ -59,8 +77,7 @@ bool IsMadeFrom(const std::string& token_path, const std::string& origin_path, c
   return text.ok() && nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false) == origin;
 }
 
-absl::Status Tokenize(const DataConfig& data, int64_t num_classes, const Tokenizer& tokenizer,
-                      const TokenizeOptions& options) {
+absl::Status Tokenize(const DataConfig& data, const Tokenizer& tokenizer, const TokenizeOptions& options) {
   double reported = 0;
   const auto report = [&](const TokenizeProgress& progress) {
     if (progress.seconds < reported + kReportSeconds) return;
@@ -73,20 +90,18 @@ absl::Status Tokenize(const DataConfig& data, int64_t num_classes, const Tokeniz
   const std::atomic<bool> stop = false;
   const absl::StatusOr<TokenizeReport> done = TokenizeCorpus(options, tokenizer, report, stop);
   EPS_RETURN_IF_ERROR_WITH(done.status(), data.path_field);
-  // Names are numbered in their order, so that one that is missing would shift the others.
-  const auto named = static_cast<int64_t>(done->class_names.size());
-  if (named > 0 && named != num_classes) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "model.classes: ", num_classes, ", but the labels of ", data.path, " have ", named, " names (",
-        absl::StrJoin(done->class_names, ", ").substr(0, kMaxNamesBytes), "); a table has all of them, or numbers"));
-  }
   LogInfo("data_tokenized", {{"path", data.path},
                              {"token_file", options.out},
                              {"documents", done->counts.documents},
                              {"tokens", done->counts.tokens},
                              {"counted_tokens", done->counts.counted_tokens},
                              {"chat_template", done->chat_template},
+                             {"chat_template_chosen", done->chat_template_reason},
+                             {"specials_as_text", done->notes.specials_as_text},
+                             {"replaced_surrogates", done->notes.replaced_surrogates},
+                             {"skipped_lines", done->notes.skipped_lines},
                              {"seconds", done->seconds}});
+  for (const std::string& reason : done->notes.skip_reasons) LogWarning("data_line_skipped", {{"reason", reason}});
   return absl::OkStatus();
 }
 
@@ -125,12 +140,18 @@ absl::StatusOr<RunConfig> WithTokenFile(const RunConfig& run, const std::string&
   options.sources = {data.path};
   options.out = folder + "/tokens.bin";
   options.format = data.is_jsonl ? CorpusFormat::kJsonl : data.is_table ? CorpusFormat::kTsv : CorpusFormat::kText;
-  options.columns = {.text = data.text_column, .second_text = data.second_text_column, .label = data.label_column};
+  options.columns = {.has_header = data.has_table_header,
+                     .text = data.text_column,
+                     .second_text = data.second_text_column,
+                     .label = data.label_column};
   options.chat_template = data.chat_template;
   options.count_all = data.counts_all;
+  options.specials = data.specials_as_tokens ? Tokenizer::Specials::kAsTokens : Tokenizer::Specials::kAsText;
+  options.skips_bad_lines = data.skips_bad_lines;
+  EPS_ASSIGN_OR_RETURN(options.settings, SettingsOf(data));
   options.token_bytes = tokenizer->vocab() <= 65536 ? 2 : 4;
   options.threads = threads;
-  EPS_ASSIGN_OR_RETURN(const nlohmann::json origin, Origin(run, *tokenizer, options.token_bytes));
+  EPS_ASSIGN_OR_RETURN(const nlohmann::json origin, Origin(data, *tokenizer, options));
 
   const std::string origin_path = folder + "/tokens.json";
   if (IsMadeFrom(options.out, origin_path, origin)) {
@@ -142,7 +163,7 @@ absl::StatusOr<RunConfig> WithTokenFile(const RunConfig& run, const std::string&
     for (const std::string& path : {origin_path, DocumentIndexPath(options.out), options.out}) {
       std::filesystem::remove(path, ignored);
     }
-    EPS_RETURN_IF_ERROR(Tokenize(data, run.model.num_classes, *tokenizer, options));
+    EPS_RETURN_IF_ERROR(Tokenize(data, *tokenizer, options));
     EPS_RETURN_IF_ERROR(WriteFileAtomically(origin_path, origin.dump(2) + "\n"));
   }
   RunConfig result = run;
@@ -152,6 +173,7 @@ absl::StatusOr<RunConfig> WithTokenFile(const RunConfig& run, const std::string&
                  .tokenizer = TokenForm::kTokenFile,
                  .token_bytes = options.token_bytes,
                  .documents = data.documents,
+                 .keeps_uncounted = data.keeps_uncounted,
                  .order = data.order,
                  .seed = data.seed,
                  .mask = mask};

@@ -50,6 +50,15 @@ TEST_F(CorpusTokensTest, JsonlBecomesATokenFileThatSamplesAreReadFrom) {
   EXPECT_THAT(batch.document_first, ElementsAre(0, 0, 2, 2, 2, 5, 5, 5));
 }
 
+TEST_F(CorpusTokensTest, BadLinesAreSkippedWhereTheRunSaysSo) {
+  Write("{\"text\": 1}\n{\"text\": \"abc\"}\n");
+  EXPECT_THAT(WithTokenFile(run_, folder(), 1),
+              StatusIs(absl::StatusCode::kInvalidArgument, "line 1, byte offset 0: text: is number"));
+  run_.data.skips_bad_lines = true;
+  ASSERT_OK_AND_ASSIGN(const RunConfig run, WithTokenFile(run_, folder(), 1));
+  EXPECT_THAT(ReadFile(run.data.path), IsOkAndHolds(std::string("a\0b\0c\0", 6)));
+}
+
 TEST_F(CorpusTokensTest, WhatWasMadeFromTheSameIsKeptAndElseMadeAnew) {
   Write("{\"text\": \"abc\"}\n");
   ASSERT_OK_AND_ASSIGN(const RunConfig run, WithTokenFile(run_, folder(), 1));

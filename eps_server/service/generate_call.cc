@@ -26,9 +26,9 @@ class GenerateCall final : public grpc::ServerWriteReactor<proto::GenerateReply>
         .prompt = {request.prompt().begin(), request.prompt().end()},
         .max_tokens = request.max_tokens(),
         .sampling = {.temperature = request.temperature(), .top_k = request.top_k(), .seed = request.seed()}};
-    absl::StatusOr<int64_t> text =
-        serving_->Generate(std::move(options), {.on_token = [call = self_](int32_t token) { call->Add(token); },
-                                                .on_end = [call = self_](absl::Status status) { call->End(status); }});
+    absl::StatusOr<int64_t> text = serving_->Generate(
+        std::move(options), {.on_token = [call = self_](ServingHost::Drawn drawn) { call->Add(std::move(drawn)); },
+                             .on_end = [call = self_](absl::Status status) { call->End(status); }});
     if (!text.ok()) return End(text.status());
     bool gone = false;
     {
@@ -40,11 +40,11 @@ class GenerateCall final : public grpc::ServerWriteReactor<proto::GenerateReply>
   }
 
  private:
-  void Add(int32_t token) {
+  void Add(ServingHost::Drawn drawn) {
     {
       MutexLock lock(mu_);
       if (ending_ || ended_) return;
-      tokens_.push_back(token);
+      drawn_.push_back(std::move(drawn));
     }
     Advance();
   }
@@ -67,9 +67,11 @@ class GenerateCall final : public grpc::ServerWriteReactor<proto::GenerateReply>
     {
       MutexLock lock(mu_);
       if (writing_ || ended_) return;
-      if (!tokens_.empty()) {
-        reply_.set_token(tokens_.front());
-        tokens_.pop_front();
+      if (!drawn_.empty()) {
+        const ServingHost::Drawn& next = drawn_.front();
+        reply_.set_token(next.token);
+        reply_.mutable_class_logits()->Assign(next.class_logits.begin(), next.class_logits.end());
+        drawn_.pop_front();
         writing_ = true;
       } else if (ending_) {
         ended_ = finish = true;
@@ -89,7 +91,7 @@ class GenerateCall final : public grpc::ServerWriteReactor<proto::GenerateReply>
     {
       MutexLock lock(mu_);
       writing_ = false;
-      if (!ok) tokens_.clear();
+      if (!ok) drawn_.clear();
     }
     if (!ok) End(absl::CancelledError("generate: the client is gone"));
     Advance();
@@ -98,7 +100,7 @@ class GenerateCall final : public grpc::ServerWriteReactor<proto::GenerateReply>
   void OnCancel() override {
     {
       MutexLock lock(mu_);
-      tokens_.clear();
+      drawn_.clear();
     }
     End(absl::CancelledError("generate: cancelled"));
   }
@@ -117,7 +119,8 @@ class GenerateCall final : public grpc::ServerWriteReactor<proto::GenerateReply>
   proto::GenerateReply reply_;  // used by gRPC between StartWrite and OnWriteDone
 
   Mutex mu_;
-  std::deque<int32_t> tokens_ ABSL_GUARDED_BY(mu_);  // drawn and not yet written: a slow client's, at most max_tokens
+  std::deque<ServingHost::Drawn> drawn_
+      ABSL_GUARDED_BY(mu_);  // drawn and not yet written: a slow client's, at most max_tokens
   bool writing_ ABSL_GUARDED_BY(mu_) = false;
   bool ending_ ABSL_GUARDED_BY(mu_) = false;  // no more tokens will come
   bool ended_ ABSL_GUARDED_BY(mu_) = false;   // Finish was called, or is about to be

@@ -26,6 +26,9 @@ absl::Status ServingHost::Check(const GenerateOptions& options) const {
   if (options.max_tokens < 1 || options.max_tokens > kMaxTokens) {
     return Wrong("max_tokens", static_cast<double>(options.max_tokens), absl::StrCat("1 to ", kMaxTokens));
   }
+  if (is_classifier_ && options.max_tokens != 1) {
+    return Wrong("max_tokens", static_cast<double>(options.max_tokens), "1 of a classifier");
+  }
   if (!(options.sampling.temperature >= 0) || std::isinf(options.sampling.temperature)) {
     return Wrong("temperature", options.sampling.temperature, "at least 0, and finite");
   }
@@ -172,7 +175,7 @@ absl::Status ServingHost::Inferred(WorkerId worker, int64_t request_id, absl::St
     index = it->second.written;
   }
   const absl::StatusOr<int32_t> token = logits.ok() ? SampleToken(*logits, sampling, index) : logits.status();
-  if (token.ok()) text.on_token(*token);
+  if (token.ok()) text.on_token({*token, is_classifier_ ? *std::move(logits) : std::vector<float>()});
 
   bool ended = false;
   std::vector<Sending> sendings;

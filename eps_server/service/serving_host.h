@@ -25,7 +25,7 @@ namespace eps::server {
 
 struct GenerateOptions {
   std::vector<int32_t> prompt;  // at least one token
-  int64_t max_tokens = 1;
+  int64_t max_tokens = 1;       // 1 of a classifier
   SamplingOptions sampling;
 };
 
@@ -40,12 +40,18 @@ class ServingHost final : public WorkerHost {
   explicit ServingHost(const RunConfig& run, MonotonicClock clock = SteadyClock())
       : vocab_(run.model.vocab),
         num_outputs_(run.model.num_outputs()),
+        is_classifier_(run.model.is_classifier()),
         context_(run.model.context),
         clock_(std::move(clock)) {}
 
+  // What comes next in a text; of a classifier, whose answer is one class, the logits of all.
+  struct Drawn {
+    int32_t token = 0;
+    std::vector<float> class_logits;
+  };
   // One text under way.
   struct Text {
-    std::function<void(int32_t token)> on_token;  // in order; not under a lock
+    std::function<void(Drawn drawn)> on_token;  // in order; not under a lock
     // Once, after the last token. Errors: UNAVAILABLE no worker was attached for longest_wait()
     std::function<void(absl::Status)> on_end;
   };
@@ -118,6 +124,7 @@ class ServingHost final : public WorkerHost {
   void EndExpiredTexts();
 
   const int64_t vocab_, num_outputs_;
+  const bool is_classifier_;
   const int64_t context_;
   const MonotonicClock clock_;
 

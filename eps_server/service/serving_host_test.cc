@@ -55,7 +55,11 @@ class ServingHostTest : public testing::Test {
 
   absl::StatusOr<int64_t> Generate(std::vector<int32_t> prompt, int64_t max_tokens) {
     return host_->Generate({.prompt = std::move(prompt), .max_tokens = max_tokens, .sampling = {.temperature = 0}},
-                           {.on_token = [this](int32_t token) { tokens_.push_back(token); },
+                           {.on_token =
+                                [this](ServingHost::Drawn drawn) {
+                                  tokens_.push_back(drawn.token);
+                                  class_logits_ = std::move(drawn.class_logits);
+                                },
                             .on_end = [this](absl::Status status) { ends_.push_back(status); }});
   }
 
@@ -69,6 +73,7 @@ class ServingHostTest : public testing::Test {
   absl::Duration now_;
   std::unique_ptr<ServingHost> host_;
   std::vector<int32_t> tokens_;
+  std::vector<float> class_logits_;  // with the last of them
   std::vector<absl::Status> ends_;
 };
 
@@ -79,6 +84,7 @@ TEST_F(ServingHostTest, ATextIsWrittenTokenByTokenFromTheLastContextTokens) {
     ASSERT_OK(host_->Inferred(worker, channel->requests.back().id, Likes(token)));
   }
   EXPECT_THAT(tokens_, ElementsAre(2, 3, 1));
+  EXPECT_THAT(class_logits_, ElementsAre());
   ASSERT_EQ(ends_.size(), 1u);
   EXPECT_OK(ends_[0]);
   ASSERT_EQ(channel->requests.size(), 3u);
@@ -202,6 +208,20 @@ TEST_F(ServingHostTest, FinishTellsEveryWorker) {
   const auto [worker, channel] = AddWorker();
   host_->Finish();
   EXPECT_TRUE(channel->finished);
+}
+
+TEST_F(ServingHostTest, AClassifierAnswersOnceWithTheLogitsOfAllClasses) {
+  RunConfig run;
+  run.model = {.family = ModelFamily::kBert, .context = 3, .vocab = 9};
+  run.model.num_classes = 4;
+  host_ = std::make_unique<ServingHost>(run, [this] { return now_; });
+  const auto [worker, channel] = AddWorker();
+  EXPECT_THAT(Generate({8}, 2), StatusIs(absl::StatusCode::kInvalidArgument, "max_tokens: 2, want 1 of a classifier"));
+  ASSERT_OK_AND_ASSIGN(const int64_t text, Generate({8}, 1));
+  ASSERT_OK(host_->Inferred(worker, text, Likes(3)));
+  EXPECT_THAT(tokens_, ElementsAre(3));
+  EXPECT_THAT(class_logits_, ElementsAre(0, 0, 0, 1));
+  EXPECT_THAT(ends_, ElementsAre(absl::OkStatus()));
 }
 
 }  // namespace

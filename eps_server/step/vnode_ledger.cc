@@ -152,6 +152,8 @@ VnodeTotals VnodeLedger::Totals() const {
   return totals;
 }
 
-double VnodeLedger::Loss() const { return Totals().loss_sum / static_cast<double>(counted_tokens_); }
+double VnodeLedger::Loss() const {
+  return counted_tokens_ == 0 ? 0 : Totals().loss_sum / static_cast<double>(counted_tokens_);
+}
 
 }  // namespace eps::server

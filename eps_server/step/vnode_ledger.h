@@ -60,7 +60,7 @@ class VnodeLedger {
 
   // Both need AllRecordsIn().
   VnodeTotals Totals() const;
-  double Loss() const;  // mean over the counted tokens
+  double Loss() const;  // mean over the counted tokens; 0 where nothing is counted, whose gradient is 0 too
 
  private:
   struct Entry {

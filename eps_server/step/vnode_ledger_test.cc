@@ -30,6 +30,16 @@ VnodeLedger FourVnodes() {
 }
 VnodeRecord Record(int vnode, double loss_sum) { return {vnode, loss_sum, vnode + 1, true}; }
 
+TEST(VnodeLedgerTest, AStepThatCountsNothingHasNoLoss) {
+  VnodeBatch batch;
+  batch.vnode = 0;
+  batch.labels = {-100, -100};
+  VnodeLedger ledger(StepId(5), {batch});
+  ledger.Assign(kA, {0});
+  EXPECT_OK(ledger.AddRecords(kA, {{0, 0.0, 0, true}}));
+  EXPECT_EQ(ledger.Loss(), 0);
+}
+
 TEST(VnodeLedgerTest, HandsOutAndTakesBackOnlyWhatIsNotDone) {
   VnodeLedger ledger = FourVnodes();
   EXPECT_EQ(ledger.counted_tokens(), 10);

@@ -15,13 +15,13 @@ def alphabet():
     return {**{b: chr(b) for b in printable}, **{b: chr(256 + i) for i, b in enumerate(others)}}
 
 
-def write(folder):
+def write(folder, specials=SPECIALS):
     """Returns the vocabulary's size."""
     vocab = {c: i for i, c in enumerate(alphabet().values())}
     for left, right in MERGES:
         vocab[left + right] = len(vocab)
     added = [{"id": len(vocab) + i, "content": token, "single_word": False, "lstrip": False, "rstrip": False,
-              "normalized": False, "special": True} for i, token in enumerate(SPECIALS)]
+              "normalized": False, "special": True} for i, token in enumerate(specials)]
     (folder / "tokenizer.json").write_text(json.dumps({
         "version": "1.0", "truncation": None, "padding": None, "added_tokens": added, "normalizer": None,
         "pre_tokenizer": {"type": "Sequence", "pretokenizers": [

@@ -77,7 +77,7 @@ def load(folder, work, timeout=600):
     (work / "text.txt").write_bytes(b"so it was\n" * 100)
     spec = work / "run.json"
     spec.write_text(json.dumps({
-        "model": {"from": str(folder)}, "data": {"path": "text.txt"}, "batch": {}, "steps": 1,
+        "model": {"from": str(folder)}, "data": {"path": "text.txt", "tokenizer": "BYTES"}, "batch": {}, "steps": 1,
         "optimizer": {"adamw": {}, "schedule": {"peak": 1e-3}}, "checkpoint": {"buffer_bytes": 1 << 20}}))
     plan = run([str(EPS), "plan", "--run", str(spec), "--json"])
     if plan.returncode != 0:

@@ -1,10 +1,12 @@
 """Invariant 6: bad input is refused by name, before anything is started or changed."""
 
+import gzip
 import json
 import re
 import socket
 import struct
 
+import byte_level_tokenizer
 from eps_run import BIN, EPS, SystemTest, run, summary, train
 
 
@@ -56,6 +58,32 @@ class BadDataTest(SystemTest):
         out = self.work.out("run")
         self.refused(train(self.work.spec(changes), out), 2, *words)
         self.assertFalse(out.exists(), "something was started")
+
+    def test_what_is_no_text_is_not_trained_on_as_its_bytes(self):
+        lines = b'{"text": "so it was"}\n' * 100
+        for name, content, words in (
+                ("chat.jsonl.gz", gzip.compress(lines), "is compressed by gzip"),
+                ("chat.txt", lines, "is JSON"),
+                ("chat.json", b"[\n" + lines + b"]", "is a JSON array"),
+                ("x.parquet", b"PAR1" + lines, "is Parquet"),
+                ("lfs.txt", b"version https://git-lfs.github.com/spec/v1\n", "git lfs pull")):
+            (self.work.path / name).write_bytes(content)
+            for tokenizer in ("BYTES", None):
+                self.refuse({"data": {"path": name, "tokenizer": tokenizer}}, "data.path: " + name, words, "data.format: TEXT")
+        (self.work.path / "wide.txt").write_bytes("so it was\n".encode("utf-16") * 100)
+        self.refuse({"data": {"path": "wide.txt", "tokenizer": None}}, "data.path: wide.txt is UTF-16")
+        (self.work.path / "ids.bin").write_bytes(b"\1\0" * 1000)
+        self.refuse({"data": {"path": "ids.bin", "tokenizer": "MODEL", "tokenizer_path": "."}},
+                    "data.tokenizer: MODEL, but data.path holds token ids")
+        out = self.work.out("as-it-is")
+        self.train_ok(self.work.spec({"steps": 1, "data": {"path": "chat.txt", "format": "TEXT"}}), out)
+
+    def test_json_by_any_name_of_it_is_jsonl(self):
+        for name in ("chat.json", "chat.JSONL"):
+            (self.work.path / name).write_text('{"text": "so it was, and so it is"}\n' * 40)
+            out = self.work.out(f"{name}-run")
+            self.train_ok(self.work.spec({"steps": 1, "data": {"path": name, "tokenizer": None}}, name="spec.json"), out)
+            self.assertTrue((out / "data" / "tokens.bin.docs").exists())
 
     def test_an_empty_text_is_refused(self):
         (self.work.path / "empty.txt").write_bytes(b"")
@@ -141,6 +169,25 @@ class BadModelFolderTest(SystemTest):
     def test_a_good_folder_trains(self):
         self.write()
         self.train_ok(self.spec(), self.work.out("run"))
+
+    def test_a_folder_without_a_tokenizer_does_not_make_bytes_of_a_text(self):
+        self.write()
+        spec = json.loads(self.spec().read_text())
+        del spec["data"]["tokenizer"]
+        path = self.work.path / "no_tokenizer.json"
+        path.write_text(json.dumps(spec))
+        self.refused(train(path, self.work.out("run")), 2, "data.tokenizer: missing", "tokenizer.json", "tokenizer: BYTES")
+
+    def test_ids_of_another_tokenizer_are_refused(self):
+        self.write()
+        byte_level_tokenizer.write(self.folder)
+        text, ids = self.work.path / "text.txt", self.work.path / "ids.bin"
+        self.assertEqual(run([str(EPS), "tokenize", "--tokenizer", "bytes", "--in", str(text), "--out", str(ids)]).returncode, 0)
+        spec = json.loads(self.spec().read_text())
+        spec["data"].update({"path": "ids.bin", "tokenizer": "TOKEN_IDS"})
+        path = self.work.path / "other_tokenizer.json"
+        path.write_text(json.dumps(spec))
+        self.refused(train(path, self.work.out("run")), 2, "data.path: the ids of", "are of another tokenizer", "model.from")
 
     def test_missing_file(self):
         self.refuse()

@@ -4,12 +4,14 @@ import json
 import random
 
 import safetensors_file
-from eps_run import EPS, ROOT, SystemTest, committed_steps, model_hash, run, summary, train
+from eps_run import EPS, ROOT, SystemTest, committed_steps, latest_checkpoint, model_hash, run, summary, train
 
 MODEL = {"family": "BERT", "layers": 2, "d_model": 64, "heads": 4, "d_ff": 128, "context": 64, "init_seed": 1,
          "dropout": 0.1}
 BATCH = {"virtual_nodes": 4, "micro_batches": 1, "micro_batch": 4}
 MASKED = {"model": {**MODEL, "vocab": 257}, "data": {"mask": {"token": 256}}, "batch": BATCH, "steps": 12}
+# Of a model that a folder has, nothing of MODEL is said again.
+OF_FOLDER = {key: None for key in ("layers", "d_model", "heads", "d_ff", "vocab", "family", "init_seed", "dropout")}
 LANGUAGES = {"cc": "gpu_worker/layers/*.cc", "md": "docs/*.md", "py": "tests/system/*.py"}
 
 
@@ -32,6 +34,8 @@ class BertTest(SystemTest):
         return path
 
     def classifier(self, path, **changes):
+        if "from" in changes.get("model", {}):  # a folder without a tokenizer
+            changes["data"] = {"tokenizer": "BYTES", **changes.get("data", {})}
         return self.work.spec({"model": {**MODEL, "vocab": 256, "classes": 3}, "batch": BATCH, "steps": 12, **changes,
                                "data": {"path": path.name, **changes.get("data", {})}}, name="classes.json")
 
@@ -65,10 +69,9 @@ class BertTest(SystemTest):
         spec = self.work.spec({**MASKED, "steps": 3}, name="masked.json")
         self.train_ok(spec, self.work.out("masked"))
         before = safetensors_file.read(self.exported(self.work.out("masked")) / "model.safetensors")
-        none = {key: None for key in ("layers", "d_model", "heads", "d_ff", "vocab", "family", "init_seed", "dropout")}
         frozen = ["bert.embeddings.*", "bert.encoder.*"]
         spec = self.classifier(self.table(lines_of_this_tree()), precision={"wire": "FP32"}, steps=30,
-                               model={**none, "from": str(self.work.out("exported")), "classes": 3, "freeze": frozen},
+                               model={**OF_FOLDER, "from": str(self.work.out("exported")), "classes": 3, "freeze": frozen},
                                optimizer={"schedule": {"peak": 3e-3}, "clip": None})
         self.train_ok(spec, self.work.out("one"))
         loss = summary(self.work.out("one"))["loss"]
@@ -102,6 +105,25 @@ class BertTest(SystemTest):
         print(f"\n  accuracy on what was held out, after 50, 100 and 150 steps: "
               f"{[round(line['eval_accuracy'], 3) for line in evaluated]}; the largest class has a third")
         self.assertGreater(evaluated[-1]["eval_accuracy"], 0.6)
+        self.answers_for_texts(out)
+
+    def answers_for_texts(self, out):
+        """`eps sample` tells the classes of lines, and is right about as often as the evaluation; a folder says the same."""
+        rows = [(language, line) for language, line in lines_of_this_tree()[:60] if line]
+        texts = self.work.path / "texts.txt"
+        texts.write_text("".join(line + "\n" for _, line in rows) + "\n")
+        found = {}
+        for name, checkpoint in (("run", out), ("folder", self.exported(out))):
+            done = run([str(EPS), "sample", "--checkpoint", str(checkpoint), "--in", str(texts)])
+            self.assertEqual(done.returncode, 0, done.stderr)
+            found[name] = [line.split("\t") for line in done.stdout.splitlines()]
+        self.assertEqual([line[0] for line in found["run"]], [line[0] for line in found["folder"]])
+        self.assertEqual(found["run"].pop(), [""], "a blank line has no class")
+        right = sum(language == line[0] for (language, _), line in zip(rows, found["run"], strict=True))
+        self.assertGreater(right, 0.6 * len(rows))
+        self.assertTrue(all(1 / 3 < float(line[1]) <= 1 for line in found["run"]))
+        one = run([str(EPS), "sample", "--checkpoint", str(out), "--prompt", rows[0][1]])
+        self.assertEqual(one.stdout.split("\t"), [found["run"][0][0], found["run"][0][1] + "\n"])
 
     def evaluations(self, spec, name, *args):
         out = self.work.out(name)
@@ -123,8 +145,7 @@ class BertTest(SystemTest):
         self.train_ok(masked, self.work.out("masked"))
         folder = self.exported(self.work.out("masked"))
         path = self.table(lines_of_this_tree())
-        none = {key: None for key in ("layers", "d_model", "heads", "d_ff", "vocab", "family", "init_seed", "dropout")}
-        spec = self.classifier(path, model={**none, "from": str(folder), "classes": 3, "context": 48})
+        spec = self.classifier(path, model={**OF_FOLDER, "from": str(folder), "classes": 3, "context": 48})
         out = self.work.out("classes")
         self.train_ok(spec, out)
         log = (out / "logs" / "eps_server.log").read_text()
@@ -134,11 +155,72 @@ class BertTest(SystemTest):
         self.assertEqual((config["architectures"], len(config["id2label"]), config["max_position_embeddings"]),
                          (["BertForSequenceClassification"], 3, 80))
         # And goes on from it, with nothing that is new.
-        again = self.classifier(path, model={**none, "from": str(self.work.out("classes-hf")), "context": 48})
+        again = self.classifier(path, model={**OF_FOLDER, "from": str(self.work.out("classes-hf")), "context": 48})
         self.train_ok(again, self.work.out("again"))
         self.assertNotIn("weights_new", (self.work.out("again") / "logs" / "eps_server.log").read_text())
-        self.refused(run([str(EPS), "sample", "--checkpoint", str(out), "--prompt", "a", "--tokens", "3"]), 2,
-                     "model_type", "continues no text", "class")
+        self.refused(run([str(EPS), "sample", "--checkpoint", str(folder), "--prompt", "a", "--tokenizer", "bytes"]), 2,
+                     "model_type", "continues no text", "masked tokens")
+
+    def test_a_pretrained_head_keeps_its_classes_through_a_table_of_names_a_resume_and_an_export(self):
+        # A folder whose classes are in another order than their names, as published ones often are.
+        order = ["py", "cc", "md"]
+        first = self.classifier(self.table(lines_of_this_tree()), steps=3, precision={"wire": "FP32"},
+                                model={**MODEL, "vocab": 256, "classes": None, "class_names": order})
+        self.train_ok(first, self.work.out("first"))
+        folder = self.exported(self.work.out("first"))
+        before = json.loads((folder / "config.json").read_text())
+        self.assertEqual(before["id2label"], {str(i): name for i, name in enumerate(order)})
+        self.assertEqual(before["label2id"], {name: i for i, name in enumerate(order)})
+        rows = [row for row in lines_of_this_tree() if row[0] != "cc"]  # one class is not in this table
+        spec = self.classifier(self.table(rows, "two.tsv"), steps=6, model={**OF_FOLDER, "from": str(folder), "context": 48})
+        out = self.work.out("again")
+        self.train_ok(spec, out)
+        log = (out / "logs" / "eps_server.log").read_text()
+        self.assertIn("class_named class=0 name=py", log)
+        self.assertNotIn("weights_new", log)
+        latest = json.loads((latest_checkpoint(out) / "config.json").read_text())
+        self.assertEqual(latest["id2label"], before["id2label"])
+        self.train_ok(spec, out, "--resume")
+        # The same as with numbers, which are those of the folder's head.
+        numbered = self.table([(order.index(language), line) for language, line in rows], "numbers.tsv")
+        spec = self.classifier(numbered, steps=6, model={**OF_FOLDER, "from": str(folder), "context": 48})
+        self.train_ok(spec, self.work.out("numbered"))
+        self.assertEqual(summary(self.work.out("numbered"))["loss"], summary(out)["loss"])
+        other = self.table([("prose" if language == "md" else language, line) for language, line in rows], "other.tsv")
+        model = {**OF_FOLDER, "from": str(folder), "context": 48}
+        self.refused(train(self.classifier(other, model=model), self.work.out("other")), 2, 'the label "prose"', "other.tsv",
+                     "py, cc, md")
+        self.train_ok(self.classifier(other, steps=3, model={**model, "class_names": ["cc", "prose", "py"]}),
+                      self.work.out("new"))
+        self.assertEqual((self.work.out("new") / "logs" / "eps_server.log").read_text().count("weights_new"), 2)
+
+    def test_a_folder_without_a_head_begins_a_classifier_and_nothing_else(self):
+        self.train_ok(self.work.spec({**MASKED, "steps": 2}, name="masked.json"), self.work.out("masked"))
+        folder = self.exported(self.work.out("masked"))
+        tensors = safetensors_file.read(folder / "model.safetensors")
+        safetensors_file.write(folder / "model.safetensors", {name.removeprefix("bert."): values
+                                                              for name, values in tensors.items() if name.startswith("bert.")})
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps({**config, "architectures": ["BertModel"]}))
+        masked = self.work.spec({**MASKED, "model": {**OF_FOLDER, "from": str(folder), "context": 48},
+                                 "data": {"mask": {"token": 256}, "tokenizer": "BYTES"}}, name="again.json")
+        self.refused(train(masked, self.work.out("again")), 2, "cls.predictions", "give model.classes")
+        spec = self.classifier(self.table(lines_of_this_tree()), steps=3,
+                               model={**OF_FOLDER, "from": str(folder), "classes": 3, "context": 48})
+        self.train_ok(spec, self.work.out("classes"))
+        self.assertEqual((self.work.out("classes") / "logs" / "eps_server.log").read_text().count("weights_new"), 4)
+
+    def test_a_table_may_have_no_header_and_rows_that_are_left_out(self):
+        rows = "".join(f"x\t{i % 2}\t\tline {i}\n" for i in range(40)) + "broken\n"
+        (self.work.path / "cola.tsv").write_text(rows)
+        columns = {"table_header": False, "text_column": "4", "label_column": "2"}
+        model = {**MODEL, "vocab": 256, "classes": 2}
+        spec = self.classifier(self.work.path / "cola.tsv", model=model, steps=2, data=columns)
+        self.refused(train(spec, self.work.out("out")), 2, "line 41", "1 columns, must be 4")
+        self.train_ok(spec, self.work.out("skipped"), "--set", "data.bad_lines=SKIP")
+        log = (self.work.out("skipped") / "logs" / "eps_server.log").read_text()
+        self.assertIn("documents=40", log)
+        self.assertIn("line 41", log)
 
     def test_what_does_not_fit_together_is_refused(self):
         path = self.table(lines_of_this_tree())

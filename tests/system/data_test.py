@@ -103,10 +103,57 @@ class DataTest(SystemTest):
         tokens = self.work.path / "chat.bin"
         done = run([str(EPS), "tokenize", "--tokenizer", "bytes", "--in", str(path), "--out", str(tokens), "--quiet"])
         self.assertEqual(done.returncode, 0, done.stderr)
-        spec = self.work.spec({**SHAPE, "data": {"path": tokens.name, "tokenizer": None, "documents": "PACKED"}},
-                              name="tokens.json")
-        self.train_ok(spec, self.work.out("tokens"))
+        spec = self.work.spec({**SHAPE, "data": {"path": tokens.name, "tokenizer": None}}, name="tokens.json")
+        self.train_ok(spec, self.work.out("tokens"))  # as the index beside it says: packed, with the answers alone counted
         self.assertEqual(model_hash(self.work.out("tokens")), model_hash(self.work.out("text")))
+        self.refused(train(spec, self.work.out("joined"), "--set", "data.documents=JOINED"), 2, "data.documents: JOINED",
+                     "chat.bin.docs", "not counted")
+
+    def tokenize(self, path, name, *args):
+        done = run([str(EPS), "tokenize", "--tokenizer", "bytes", "--in", str(path), "--out", str(self.work.path / name),
+                    "--quiet", *args])
+        self.assertEqual(done.returncode, 0, done.stderr)
+
+    def test_an_index_says_how_many_bytes_an_id_has(self):
+        path = self.write(conversations())
+        losses = []
+        for size in (2, 4):
+            self.tokenize(path, f"wide{size}.bin", "--token-bytes", str(size))
+            spec = self.work.spec({**SHAPE, "steps": 3, "data": {"path": f"wide{size}.bin", "tokenizer": None}}, name=f"{size}.json")
+            out = self.work.out(f"wide{size}")
+            self.train_ok(spec, out)
+            losses.append(summary(out)["loss"])
+        self.assertEqual(losses[0], losses[1])
+        self.refused(train(spec, self.work.out("bad"), "--set", "data.token_bytes=2"), 2, "data.token_bytes: 2, but",
+                     "is of ids of 4 bytes")
+
+    def test_a_run_that_began_without_a_look_at_the_index_goes_on_as_it_began(self):
+        self.tokenize(self.write(conversations()), "chat.bin")
+        index, away = self.work.path / "chat.bin.docs", self.work.path / "away"
+        spec = self.work.spec({**SHAPE, "steps": 60, "data": {"path": "chat.bin", "tokenizer": None}}, name="joined.json")
+        index.rename(away)
+        self.train_ok(spec, self.work.out("whole"))
+        out = self.work.out("stopped")
+        self.interrupt(spec, out, 4)
+        self.assertLess(committed_steps(out), 60)
+        away.rename(index)
+        self.train_ok(spec, out, "--resume")
+        self.assertEqual(model_hash(out), model_hash(self.work.out("whole")))
+
+    def test_conversations_whose_answers_lie_beyond_the_context_are_left_out(self):
+        long = [{"messages": [{"role": "user", "content": "why? " * 40},
+                              {"role": "assistant", "content": f"number {i}"}]} for i in range(10)]
+        spec = self.spec_of(self.write(conversations(1) + long))
+        out = self.work.out("one")
+        self.train_ok(spec, out, "--set", "steps=3")
+        loss = summary(out)["loss"]
+        self.assertTrue(all(0 < each < 10 for each in loss), loss)  # none is NaN
+        log = (out / "logs" / "eps_server.log").read_text()
+        documents = next(line for line in log.splitlines() if " data_documents " in line)
+        for field in ("documents=11", "samples=1", "documents_ended_early=10", "documents_left_out=10"):
+            self.assertIn(field, documents)
+        self.refused(train(self.spec_of(self.write(long)), self.work.out("none")), 2, "none of the 10 documents",
+                     "model.context")
 
     def test_what_is_wrong_is_named_and_nothing_is_left(self):
         path = self.write(conversations(4) + [{"messages": [{"role": "user", "content": 7}]}])
@@ -115,6 +162,7 @@ class DataTest(SystemTest):
                 ((), f"{path}"), (("--set", "data.documents=JOINED"), "data.documents"),
                 (("--set", "data.chat_template=llama3"), "llama3"),
                 (("--set", "data.tokenizer=MODEL"), "data.tokenizer_path: missing"),
+                (("--set", "data.format=TEXT", "--set", "data.count=ALL"), "data.count: given, but data.path is not JSONL"),
                 (("--set", "data.path=none.jsonl"), "data.path")):
             out = self.work.out("out")
             self.refused(train(spec, out, *changes), 2, words)

@@ -1,9 +1,10 @@
 """Folders of Hugging Face's form, through the programs: in shards and whole, out and in again, byte by byte."""
 
 import json
+import shutil
 
 import safetensors_file
-from eps_run import EPS, SystemTest, latest_checkpoint, model_hash, run, summary
+from eps_run import EPS, SystemTest, latest_checkpoint, model_hash, run, summary, train
 
 NO_SHAPE = {key: None for key in ("family", "layers", "d_model", "heads", "context", "vocab", "init_seed")}
 
@@ -37,6 +38,108 @@ class PositionsTest(FolderTest):
         out = self.work.out("run")
         self.train_ok(self.work.spec({"model": {"from": "hf", **NO_SHAPE, "context": 24}, "steps": 2}), out)
         self.assertEqual(summary(out)["steps"], 2)
+
+
+# What programs other than this one look for, which nothing here reads.
+COMPANIONS = {"generation_config.json": '{"temperature": 0.6}', "tokenizer.json": '{"of": "the source"}',
+              "tokenizer_config.json": '{"eos_token": "</s>"}', "special_tokens_map.json": "{}"}
+# Of each family: a model, what its run says of data, and what its config.json says in words of its own.
+FAMILIES = {
+    "gpt2": ({}, {}, {"n_inner": None, "task_specific_params": {"text-generation": {"max_length": 50}}}),
+    "mistral": ({**LLAMA, "max_positions": 128}, {},
+                {"model_type": "mistral", "architectures": ["MistralForCausalLM"], "sliding_window": None}),
+    "bert": ({"family": "BERT", "d_ff": 128, "vocab": 257}, {"mask": {"token": 256}},
+             {"architectures": ["BertForMaskedLM"], "pad_token_id": 0}),
+}
+
+
+class SourceTest(FolderTest):
+    """What a run from a folder has of it when it goes out again, the folder itself being gone."""
+
+    def source(self, name):
+        """A folder as transformers would have saved it, and its config."""
+        model, data, words = FAMILIES[name]
+        self.train_ok(self.work.spec({"model": model, "data": data, "steps": 1}), self.work.out(f"{name}-first"))
+        folder = self.work.out(name)
+        self.eps("export", "--checkpoint", self.work.out(f"{name}-first"), "--out", folder)
+        config = {**json.loads((folder / "config.json").read_text()), "bos_token_id": 1, "eos_token_id": [2, 3],
+                  "torch_dtype": "float16", "transformers_version": "4.57.0", "unknown": {"kept": [1, None]}, **words}
+        (folder / "config.json").write_text(json.dumps(config))
+        for companion, text in COMPANIONS.items():
+            (folder / companion).write_text(text)
+        return folder, config
+
+    def train_from(self, name, folder):
+        out = self.work.out(f"{name}-run")
+        changes = {"model": {"from": folder.name, **NO_SHAPE}, "data": FAMILIES[name][1], "steps": 1}
+        self.train_ok(self.work.spec(changes, name=f"{name}.json"), out)
+        shutil.rmtree(folder)
+        return out
+
+    def companions(self, folder):
+        return {path.name: path.read_text() for path in folder.iterdir()
+                if path.name not in ("config.json", "model.safetensors")}
+
+    def test_it_goes_out_as_it_came_in_but_for_the_tensors_type(self):
+        for name in FAMILIES:
+            with self.subTest(name):
+                folder, config = self.source(name)
+                out, exported, imported = self.train_from(name, folder), self.work.out("exported"), self.work.out("in")
+                said = self.eps("export", "--checkpoint", out, "--out", exported, "--dtype", "BF16").stdout
+                self.assertIn(f"from {out}/source: config.json, generation_config.json", said)
+                self.assertEqual(json.loads((exported / "config.json").read_text()), {**config, "torch_dtype": "bfloat16"})
+                tensors = safetensors_file.read_raw(exported / "model.safetensors")
+                self.assertEqual({dtype for dtype, _, _ in tensors.values()}, {"BF16"})
+                self.eps("import", "--from", exported, "--out", imported)
+                self.assertEqual(json.loads((imported / "config.json").read_text()), {**config, "torch_dtype": "float32"})
+                for written in (exported, imported):
+                    self.assertEqual(self.companions(written), COMPANIONS)
+                    shutil.rmtree(written)
+
+    def test_a_grown_run_has_it_too(self):
+        folder, config = self.source("mistral")
+        grown, exported = self.work.out("grown"), self.work.out("out")
+        self.eps("grow", "--checkpoint", self.train_from("mistral", folder), "--out", grown, "--layers", 5)
+        self.eps("export", "--checkpoint", grown, "--out", exported)
+        self.assertEqual(json.loads((exported / "config.json").read_text()),
+                         {**config, "torch_dtype": "float32", "num_hidden_layers": 5})
+        self.assertEqual(self.companions(exported), COMPANIONS)
+
+    def test_a_folder_without_a_tokenizer_is_said_to_have_none(self):
+        out = self.work.out("run")
+        self.train_ok(self.work.spec({"steps": 1}), out)
+        done = self.eps("export", "--checkpoint", out, "--out", self.work.out("hf"))
+        self.assertIn("has no tokenizer", done.stderr)
+        self.assertIn("llama.cpp cannot convert it", done.stderr)
+
+
+class ExportWithTheRunTest(FolderTest):
+    """eps train --export."""
+
+    def test_it_is_what_eps_export_writes(self):
+        out, with_run, after = self.work.out("run"), self.work.out("with"), self.work.out("after")
+        self.train_ok(self.work.spec({"steps": 2}), out, "--export", with_run, "--export-dtype", "BF16")
+        self.eps("export", "--checkpoint", out, "--out", after, "--dtype", "BF16")
+        self.assertEqual({p.name: p.read_bytes() for p in with_run.iterdir()},
+                         {p.name: p.read_bytes() for p in after.iterdir()})
+
+    def test_what_cannot_be_written_is_refused_before_the_run_starts(self):
+        full = self.work.out("full")
+        full.mkdir()
+        (full / "file").write_text("x")
+        spec, out = self.work.spec({"steps": 1}), self.work.out("run")
+        for folder, more, error in ((full, [], "--export: "), (out, [], "the run's folder"),
+                                    (self.work.path / "hf", ["--set", "checkpoint.last=false"], "checkpoint.last is false")):
+            self.refused(train(spec, out, "--export", folder, *more), 2, error)
+            self.assertFalse(out.exists())
+        self.refused(train(spec, out, "--export-dtype", "BF16"), 2, "--export")
+
+    def test_a_run_whose_export_fails_ends_with_1_and_names_its_checkpoint(self):
+        out, in_the_way = self.work.out("run"), self.work.path / "file"
+        in_the_way.write_text("x")
+        done = train(self.work.spec({"steps": 1}), out, "--export", in_the_way / "hf")
+        self.refused(done, 1, "--export: the run is done, its checkpoint is", "step-00000001", "eps export --checkpoint")
+        self.assertEqual(summary(out)["steps"], 1)
 
 
 class ShardsTest(FolderTest):

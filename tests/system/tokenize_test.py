@@ -1,5 +1,6 @@
 """eps tokenize, as a process: what it writes, what it refuses, and that nothing is left half-done."""
 
+import gzip
 import json
 import random
 import signal
@@ -114,8 +115,8 @@ class TokenizeTest(SystemTest):
                     source=self.write("bad.jsonl", good + '{"text": 3}\n'))
         self.refuse("bad.jsonl", "line 1", "messages[0].role", '"bot"',
                     source=self.jsonl("bad.jsonl", [{"messages": [{"role": "bot", "content": ""}]}]))
-        self.refuse("bad.jsonl", "line 1", '"conversations"', '"messages"',
-                    source=self.jsonl("bad.jsonl", [{"conversations": []}]))
+        self.refuse("bad.jsonl", "line 1", '"dialogue"', '"messages"',
+                    source=self.jsonl("bad.jsonl", [{"dialogue": []}]))
         self.refuse("bad.tsv", "line 3", "byte offset 18", "3 columns, must be 2",
                     source=self.write("bad.tsv", "text\tlabel\nfine\t1\na\tb\tc\n"))
         self.refuse("bad.tsv", "line 2", '"0.5"', source=self.write("bad.tsv", "text\tlabel\nfine\t0.5\n"))
@@ -133,6 +134,14 @@ class TokenizeTest(SystemTest):
         self.refuse("holds conversations", source=text, args=[self.jsonl("c.jsonl", [{"prompt": "q", "response": "a"}])])
         self.refused(run([str(EPS), "tokenize", "--tokenizer", "bytes", "--in", str(text)]), 2, "--out")
         self.refused(run([str(EPS), "tokenize", "--in", str(text), "--out", "x.bin"]), 2, "--tokenizer")
+
+    def test_what_is_no_text_is_refused_unless_it_is_said_to_be(self):
+        packed = self.write("chat.jsonl.gz", gzip.compress(b'{"text": "a"}\n'))
+        self.refuse("chat.jsonl.gz", "is compressed by gzip", "--format text", source=packed)
+        self.refuse("chat.txt", "is JSON", source=self.jsonl("chat.txt", [{"text": "a"}]))
+        self.refuse("a.json", "is a JSON array", source=self.write("a.json", '[{"text": "a"}]'))
+        self.refuse("ids.bin", "is no text", source=self.write("ids.bin", b"\1\0\2\0"))
+        self.tokenize_ok("as_it_is.bin", packed, args=["--format", "text"])
 
     def test_what_is_there_is_not_replaced(self):
         (self.folder / "x.bin").write_bytes(b"mine")

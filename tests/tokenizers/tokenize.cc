@@ -2,6 +2,7 @@
 //
 //   tokenize TOKENIZER encode|encode-as-text DOCUMENTS IDS    from texts to ids
 //   tokenize TOKENIZER decode IDS DOCUMENTS                   and back; special tokens are spelled out
+//   tokenize FOLDER chat CONVERSATIONS IDS                    from JSON, by the template that the folder carries
 //
 // Both files are a sequence of records: a count of 32 bits, then so many bytes, or ids of 32 bits; little-endian.
 
@@ -9,6 +10,7 @@
 #include <cstdio>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,7 +21,11 @@
 #include "absl/types/span.h"
 #include "common/base/file_util.h"
 #include "common/base/status_macros.h"
+#include "common/corpus/chat_template.h"
+#include "common/corpus/chat_template_choice.h"
+#include "common/corpus/jsonl.h"
 #include "common/tokenizer/tokenizer.h"
+#include "common/tokenizer/tokenizer_settings.h"
 
 namespace eps {
 namespace {
@@ -52,6 +58,27 @@ absl::StatusOr<std::string> Encode(const Tokenizer& tokenizer, absl::string_view
   return out;
 }
 
+// A conversation as `eps tokenize` encodes it with --template auto.
+absl::StatusOr<std::string> EncodeChats(const Tokenizer& tokenizer, const std::string& folder, absl::string_view rest) {
+  EPS_ASSIGN_OR_RETURN(const TokenizerSettings settings, ReadTokenizerSettings(folder));
+  EPS_ASSIGN_OR_RETURN(const ChatTemplateChoice choice, ChooseChatTemplate("auto", settings, tokenizer));
+  EPS_ASSIGN_OR_RETURN(const ChatTemplate chat, ChatTemplate::Create(choice.name, tokenizer, std::nullopt));
+  std::printf("%s\n", choice.name.c_str());
+  std::string out;
+  while (!rest.empty()) {
+    EPS_ASSIGN_OR_RETURN(const absl::string_view text, Next(rest, 1));
+    EPS_ASSIGN_OR_RETURN(const JsonlRecord record, ParseJsonlRecord({.text = text}, JsonlKind::kMessages));
+    EPS_ASSIGN_OR_RETURN(const EncodedConversation encoded, chat.Encode(record.messages));
+    std::vector<int32_t> ids;
+    if (chat.first_token()) ids.push_back(*chat.first_token());
+    ids.insert(ids.end(), encoded.ids.begin(), encoded.ids.end());
+    const auto count = static_cast<uint32_t>(ids.size());
+    Append(&count, sizeof(count), out);
+    Append(ids.data(), ids.size() * sizeof(int32_t), out);
+  }
+  return out;
+}
+
 absl::StatusOr<std::string> Decode(const Tokenizer& tokenizer, absl::string_view rest) {
   std::string out;
   while (!rest.empty()) {
@@ -72,6 +99,7 @@ absl::Status Run(const std::string& path, const std::string& mode, const std::st
   absl::StatusOr<std::string> made = absl::InvalidArgumentError(absl::StrCat("no mode is called ", mode));
   if (mode == "encode") made = Encode(*tokenizer, bytes, Tokenizer::Specials::kAsTokens);
   if (mode == "encode-as-text") made = Encode(*tokenizer, bytes, Tokenizer::Specials::kAsText);
+  if (mode == "chat") made = EncodeChats(*tokenizer, path, bytes);
   if (mode == "decode") made = Decode(*tokenizer, bytes);
   if (!made.ok()) return made.status();
   return WriteFileAtomically(out, *made);
@@ -82,7 +110,7 @@ absl::Status Run(const std::string& path, const std::string& mode, const std::st
 
 int main(int argc, char** argv) {
   if (argc != 5) {
-    std::fprintf(stderr, "usage: tokenize TOKENIZER encode|encode-as-text|decode IN OUT\n");
+    std::fprintf(stderr, "usage: tokenize TOKENIZER encode|encode-as-text|decode|chat IN OUT\n");
     return 2;
   }
   const absl::Status status = eps::Run(argv[1], argv[2], argv[3], argv[4]);

@@ -1,0 +1,138 @@
+#include "cli/export_files.h"
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/json_text.h"
+#include "common/base/status_macros.h"
+#include "common/corpus/chat_template_choice.h"
+#include "common/corpus/chat_template_jinja.h"
+#include "common/corpus/chat_template_markup.h"
+#include "common/corpus/text_marks.h"
+#include "common/tokenizer/tokenizer.h"
+#include "common/tokenizer/tokenizer_settings.h"
+#include "nlohmann/json.hpp"
+
+namespace eps::cli {
+namespace {
+
+using nlohmann::ordered_json;  // what is not changed stays where it is
+
+constexpr int kMaxDepth = 64;
+
+std::string Dump(const ordered_json& object) {
+  return object.dump(2, ' ', false, ordered_json::error_handler_t::replace) + "\n";
+}
+
+// An empty object where the file is not there.
+absl::StatusOr<ordered_json> ParseObject(const ModelFiles& files, const char* name) {
+  const auto file = files.find(name);
+  if (file == files.end()) return ordered_json::object();
+  EPS_RETURN_IF_ERROR_WITH(ParseJson(file->second, kMaxDepth).status(), name);
+  ordered_json object = ordered_json::parse(file->second);
+  if (object.is_object()) return object;
+  return absl::InvalidArgumentError(absl::StrCat(name, ": not a JSON object"));
+}
+
+struct Token {
+  std::string spelling;
+  int64_t id = 0;
+};
+
+std::optional<Token> TokenOf(const std::string& spelling, const Tokenizer& tokenizer) {
+  const std::optional<int32_t> id = spelling.empty() ? std::nullopt : tokenizer.TokenId(spelling);
+  if (!id) return std::nullopt;
+  return Token{spelling, *id};
+}
+
+// `first`, and then what was there: a number, several or none.
+ordered_json InFront(int64_t first, const ordered_json& was) {
+  ordered_json all = ordered_json::array({first});
+  for (const ordered_json& id : was.is_array() ? was : ordered_json::array({was})) {
+    if (!id.is_null() && id != first) all.push_back(id);
+  }
+  return all;
+}
+
+// Programs stop at any of these.
+absl::Status PutInGenerationConfig(const Token& end, ModelFiles& files) {
+  EPS_ASSIGN_OR_RETURN(ordered_json generation, ParseObject(files, kGenerationConfigFile));
+  EPS_ASSIGN_OR_RETURN(const ordered_json config, ParseObject(files, "config.json"));
+  // Without the file, config.json's are what a program takes.
+  for (const char* key : {"bos_token_id", "eos_token_id"}) {
+    if (!files.contains(kGenerationConfigFile) && config.contains(key)) generation[key] = config[key];
+  }
+  generation["eos_token_id"] = InFront(end.id, generation.value("eos_token_id", ordered_json()));
+  files[kGenerationConfigFile] = Dump(generation);
+  return absl::OkStatus();
+}
+
+// As text, or as the content of an object, as older files have it.
+absl::Status PutInTokenizerFile(const char* name, const Token& end, ModelFiles& files) {
+  if (!files.contains(name)) return absl::OkStatus();
+  EPS_ASSIGN_OR_RETURN(ordered_json object, ParseObject(files, name));
+  ordered_json& token = object["eos_token"];
+  if (token.is_object()) {
+    token["content"] = end.spelling;
+  } else {
+    token = end.spelling;
+  }
+  files[name] = Dump(object);
+  return absl::OkStatus();
+}
+
+absl::Status EndTurnsWith(const Token& end, ExportFiles& result) {
+  EPS_RETURN_IF_ERROR(PutInGenerationConfig(end, result.files));
+  for (const char* name : {kTokenizerConfigFile, kSpecialTokensFile}) {
+    EPS_RETURN_IF_ERROR(PutInTokenizerFile(name, end, result.files));
+  }
+  result.config.eos_token_id = end.id;
+  result.notes.push_back(absl::StrCat("an answer ends with ", end.spelling, " (", end.id,
+                                      "): it is eos in config.json, ", kGenerationConfigFile,
+                                      " and the tokenizer's settings"));
+  return absl::OkStatus();
+}
+
+absl::Status TeachToTalk(const std::string& chat_template, const TokenizerSettings& settings,
+                         const Tokenizer& tokenizer, ExportFiles& result) {
+  EPS_ASSIGN_OR_RETURN(const ChatTemplateChoice choice, ChooseChatTemplate(chat_template, settings, tokenizer));
+  EPS_ASSIGN_OR_RETURN(const ChatMarkup* markup, FindChatMarkup(choice.name, tokenizer));
+  const std::string end_of_text = EndOfText(settings, tokenizer);
+  const bool begins_as_text = choice.name == "plain";
+  const std::string first = begins_as_text ? BeginOfText(settings, tokenizer) : std::string(markup->first_token);
+  if (RecognizeChatTemplate(settings.chat_template) != choice.name) {
+    result.files[kChatTemplateFile] = ChatTemplateJinja(*markup, first, end_of_text);
+    result.notes.push_back(absl::StrCat(kChatTemplateFile, ": ", choice.name, ", as the run wrote its conversations"));
+  }
+  const std::string end = markup->end_of_turn.empty() ? end_of_text : std::string(markup->end_of_turn);
+  const std::optional<Token> token = TokenOf(end, tokenizer);
+  return token ? EndTurnsWith(*token, result) : absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<ExportFiles> FilesOfExport(const ModelSource& source) {
+  ExportFiles result{.config = {}, .files = source.files, .notes = {}};
+  const bool has_config = source.files.contains("config.json");
+  if (has_config) result.config.source = source.files.at("config.json");
+  const bool needs_tokenizer = !has_config || !source.chat_template.empty();
+  if (needs_tokenizer && !source.tokenizer_path.empty()) {
+    EPS_ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer, LoadTokenizer(source.tokenizer_path));
+    EPS_ASSIGN_OR_RETURN(const TokenizerSettings settings, ReadTokenizerSettings(source.tokenizer_path));
+    if (!has_config) {
+      if (const auto begin = TokenOf(BeginOfText(settings, *tokenizer), *tokenizer))
+        result.config.bos_token_id = begin->id;
+      if (const auto end = TokenOf(EndOfText(settings, *tokenizer), *tokenizer)) result.config.eos_token_id = end->id;
+    }
+    if (!source.chat_template.empty()) {
+      EPS_RETURN_IF_ERROR(TeachToTalk(source.chat_template, settings, *tokenizer, result));
+    }
+  }
+  result.files.erase("config.json");
+  return result;
+}
+
+}  // namespace eps::cli

@@ -1,0 +1,25 @@
+#ifndef EPS_CLI_EXPORT_MODEL_H_
+#define EPS_CLI_EXPORT_MODEL_H_
+
+#include <string>
+
+#include "CLI/CLI.hpp"
+#include "absl/status/status.h"
+#include "common/formats/model_folder_writer.h"
+
+namespace eps::cli {
+
+// Writes what `from`, a checkpoint's folder or a model's, holds as a model's folder `out`, with what its run began with
+// beside the weights (FilesOfExport), and says on stdout what was written, on stderr what is missing.
+// Errors: ModelFolder::Open's, FindModelSource's, FilesOfExport's, WriteModelFolder's; then nothing is left at `out`
+absl::Status WriteModel(const std::string& from, const std::string& out, ModelFolderForm form);
+
+// The same of the checkpoint that `checkpoint` means (FindCheckpointFolder), once its files are what they were.
+absl::Status ExportCheckpoint(const std::string& checkpoint, const std::string& out, const ModelFolderForm& form);
+
+// The option `name`, for form.dtype.
+CLI::Option* AddDtypeTo(CLI::App& command, const std::string& name, ModelFolderForm& form);
+
+}  // namespace eps::cli
+
+#endif  // EPS_CLI_EXPORT_MODEL_H_

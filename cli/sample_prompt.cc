@@ -1,0 +1,124 @@
+#include "cli/sample_prompt.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <optional>
+#include <system_error>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/file_util.h"
+#include "common/base/status_macros.h"
+#include "common/checkpoint/checkpoint_files.h"
+#include "common/checkpoint/manifest.h"
+#include "common/corpus/chat_prompt.h"
+#include "common/corpus/document_marks.h"
+#include "common/corpus/jsonl.h"
+
+namespace eps::cli {
+namespace {
+
+constexpr int64_t kByteVocab = 256;  // of a model of bytes, whose tokenizer needs no file
+constexpr int64_t kMaxMessagesBytes = 64 << 20;
+
+bool HasTokenizer(const std::string& folder) {
+  std::error_code ignored;
+  return std::filesystem::exists(folder + "/tokenizer.json", ignored) ||
+         std::filesystem::exists(folder + "/tokenizer.model", ignored);
+}
+
+absl::StatusOr<ModelTokenizer> Load(const std::string& path) {
+  ModelTokenizer model;
+  if (path == "bytes") {
+    model.tokenizer = MakeByteTokenizer();
+    return model;
+  }
+  EPS_ASSIGN_OR_RETURN(model.tokenizer, LoadTokenizer(path));
+  EPS_ASSIGN_OR_RETURN(model.settings, ReadTokenizerSettings(path));
+  return model;
+}
+
+DocumentMarkOptions MarkOptions(const ModelTokenizer& model) {
+  return {.chat_template = model.chat_template, .settings = model.settings};
+}
+
+// Tokens that end a text or a turn, in whatever form the model was taught to end them.
+std::set<int32_t> KnownEnds(const ModelTokenizer& model) {
+  std::vector<std::string> spellings = {"<|endoftext|>", "<|end_of_text|>", "</s>", "<|im_end|>", "<|eot_id|>"};
+  if (model.settings.eos_token) spellings.push_back(*model.settings.eos_token);
+  std::set<int32_t> ends;
+  for (const std::string& spelling : spellings) {
+    if (const std::optional<int32_t> id = model.tokenizer->TokenId(spelling)) ends.insert(*id);
+  }
+  return ends;
+}
+
+}  // namespace
+
+absl::StatusOr<ModelTokenizer> OpenModelTokenizer(const std::string& told, const std::string& folder, int64_t vocab) {
+  std::string path = !told.empty() ? told : HasTokenizer(folder) ? folder : "";
+  std::string chat_template = "auto";
+  if (const absl::StatusOr<Manifest> manifest = ReadManifest(folder); manifest.ok()) {
+    const DataConfig data = manifest->run.all_sources().front().data;
+    if (path.empty()) path = data.tokenizer_path;
+    chat_template = data.chat_template;
+  }
+  if (path.empty() && vocab == kByteVocab) path = "bytes";
+  if (path.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat("the model has a vocabulary of ", vocab,
+                                                   ", not of bytes, and no tokenizer beside it: give --tokenizer, or "
+                                                   "token ids with --prompt-tokens"));
+  }
+  EPS_ASSIGN_OR_RETURN(ModelTokenizer model, Load(path));
+  model.chat_template = std::move(chat_template);
+  if (model.tokenizer->vocab() <= vocab) return model;
+  return absl::InvalidArgumentError(absl::StrCat("--tokenizer: ", path, " has ids up to ", model.tokenizer->vocab() - 1,
+                                                 ", the model a vocabulary of ", vocab));
+}
+
+SamplePrompt PromptOfText(const ModelTokenizer& model, absl::string_view text) {
+  return {.ids = model.tokenizer->Encode(text, Tokenizer::Specials::kAsTokens), .ends = KnownEnds(model)};
+}
+
+absl::StatusOr<SamplePrompt> PromptOfChat(const ModelTokenizer& model, absl::Span<const ChatMessage> messages) {
+  EPS_ASSIGN_OR_RETURN(const DocumentMarks marks,
+                       ChooseDocumentMarks(MarkOptions(model), CorpusContent::kConversations, *model.tokenizer));
+  EPS_ASSIGN_OR_RETURN(ChatPrompt chat, MakeChatPrompt(marks, *model.tokenizer, messages));
+  SamplePrompt prompt{.ids = std::move(chat.ids), .ends = KnownEnds(model)};
+  if (chat.end_of_turn) prompt.ends.insert(*chat.end_of_turn);
+  return prompt;
+}
+
+absl::StatusOr<std::vector<int32_t>> PromptOfClassifier(const ModelTokenizer& model, absl::string_view text,
+                                                        int64_t context) {
+  EPS_ASSIGN_OR_RETURN(const DocumentMarks marks,
+                       ChooseDocumentMarks(MarkOptions(model), CorpusContent::kClassified, *model.tokenizer));
+  const bool is_bert = marks.cls && marks.sep;
+  std::vector<int32_t> ids = model.tokenizer->Encode(text, Tokenizer::Specials::kAsText);
+  if (const std::optional<int32_t> first = is_bert ? marks.cls : marks.first) ids.insert(ids.begin(), *first);
+  if (const std::optional<int32_t> last = is_bert ? marks.sep : marks.last) ids.push_back(*last);
+  if (ids.empty()) return absl::InvalidArgumentError("an empty text has no token, and no class");
+  if (static_cast<int64_t>(ids.size()) > context) {
+    ids[static_cast<size_t>(context - 1)] = ids.back();  // which ends the text
+    ids.resize(static_cast<size_t>(context));
+  }
+  return ids;
+}
+
+absl::StatusOr<std::vector<ChatMessage>> ReadMessages(const std::string& path) {
+  EPS_ASSIGN_OR_RETURN(std::string text, ReadFile(path, kMaxMessagesBytes));
+  constexpr absl::string_view kBefore = "{\"messages\":";
+  const bool is_list = absl::StartsWith(absl::StripLeadingAsciiWhitespace(text), "[");
+  if (is_list) text = absl::StrCat(kBefore, text, "}");
+  // Errors name the place in the file.
+  const int64_t offset_bytes = is_list ? -static_cast<int64_t>(kBefore.size()) : 0;
+  const absl::StatusOr<JsonlRecord> record =
+      ParseJsonlRecord({.text = text, .offset_bytes = offset_bytes}, JsonlKind::kMessages);
+  EPS_RETURN_IF_ERROR_WITH(record.status(), path);
+  return record->messages;
+}
+
+}  // namespace eps::cli

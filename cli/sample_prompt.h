@@ -1,0 +1,50 @@
+#ifndef EPS_CLI_SAMPLE_PROMPT_H_
+#define EPS_CLI_SAMPLE_PROMPT_H_
+
+#include <cstdint>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "common/corpus/conversation.h"
+#include "common/tokenizer/tokenizer.h"
+#include "common/tokenizer/tokenizer_settings.h"
+
+namespace eps::cli {
+
+// How the texts that a model was trained with became tokens.
+struct ModelTokenizer {
+  std::unique_ptr<Tokenizer> tokenizer;
+  TokenizerSettings settings;
+  std::string chat_template = "auto";  // TokenizeOptions'
+};
+
+// `told`: a tokenizer's folder or file, or "bytes"; "": that of the model's folder, or of the run that made it.
+// Errors: INVALID_ARGUMENT there is none, or it has more tokens than the model; LoadTokenizer's
+absl::StatusOr<ModelTokenizer> OpenModelTokenizer(const std::string& told, const std::string& folder, int64_t vocab);
+
+struct SamplePrompt {
+  std::vector<int32_t> ids;
+  std::set<int32_t> ends;  // tokens that end what the model says
+};
+
+// A text that is continued. Special tokens in it are these.
+SamplePrompt PromptOfText(const ModelTokenizer& model, absl::string_view text);
+// Messages that are answered. Errors: MakeChatPrompt's and ChooseDocumentMarks'
+absl::StatusOr<SamplePrompt> PromptOfChat(const ModelTokenizer& model, absl::Span<const ChatMessage> messages);
+// A text that is told apart, cut to `context` tokens as in training.
+// Errors: ChooseDocumentMarks' · INVALID_ARGUMENT no token
+absl::StatusOr<std::vector<int32_t>> PromptOfClassifier(const ModelTokenizer& model, absl::string_view text,
+                                                        int64_t context);
+
+// A list of messages, or an object that has one as "messages", as data have it.
+// Errors: file errors · ParseJsonlRecord's
+absl::StatusOr<std::vector<ChatMessage>> ReadMessages(const std::string& path);
+
+}  // namespace eps::cli
+
+#endif  // EPS_CLI_SAMPLE_PROMPT_H_

@@ -1,0 +1,145 @@
+#include "cli/sampling_server.h"
+
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <stop_token>
+#include <system_error>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "common/base/byte_size.h"
+#include "common/base/exit_code.h"
+#include "common/base/file_util.h"
+#include "common/base/status_macros.h"
+#include "common/base/thread.h"
+#include "common/grpc/grpc_status.h"
+#include "common/grpc/thread_needs.h"
+
+namespace eps::cli {
+namespace {
+
+// A model may be made for far more tokens than the text will have, and a plan for all of them fits few devices.
+constexpr int64_t kContextStep = 64;
+constexpr absl::Duration kStartTimeout = absl::Minutes(10);
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<SamplingServer>> SamplingServer::Start(const std::string& checkpoint,
+                                                                      int64_t text_tokens, const WorkerFlags& flags,
+                                                                      SignalQueue& signals) {
+  const int threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  EPS_RETURN_IF_ERROR(CheckThreadRoom(RunThreads(1, threads)));
+  auto server = std::unique_ptr<SamplingServer>(new SamplingServer(signals));
+  EPS_ASSIGN_OR_RETURN(const std::string programs, ProgramFolder());
+  EPS_RETURN_IF_ERROR(server->StartDaemon(programs, checkpoint, text_tokens));
+  std::vector<std::string> arguments = flags.ToArguments(server->address_, threads, 0);
+  arguments.insert(arguments.end(), {"--token-file", server->doors_.token_file});
+  EPS_ASSIGN_OR_RETURN(server->worker_, Spawn({.name = "gpu_worker",
+                                               .program = programs + "/gpu_worker",
+                                               .arguments = arguments,
+                                               .log_path = server->folder_ + "/gpu_worker.log",
+                                               .signal_when_parent_dies = SIGKILL}));
+  return server;
+}
+
+absl::Status SamplingServer::StartDaemon(const std::string& programs, const std::string& checkpoint,
+                                         int64_t text_tokens) {
+  EPS_ASSIGN_OR_RETURN(std::string folder, TemporaryFolder());
+  folder += "/eps-sample-XXXXXX";
+  if (mkdtemp(folder.data()) == nullptr) return FileError(errno, "make", folder);
+  folder_ = folder;
+  // Where the daemon's socket goes: so that nothing is left even when it is killed.
+  setenv("XDG_RUNTIME_DIR", folder.c_str(), 1);
+  EPS_ASSIGN_OR_RETURN(doors_, WriteRunToken(folder));
+  EPS_ASSIGN_OR_RETURN(daemon_, Spawn({.name = "eps_server",
+                                       .program = programs + "/eps_server",
+                                       .arguments = {"--serve", checkpoint, "--serve-context",
+                                                     absl::StrCat(RoundUp(text_tokens, kContextStep)), "--out", folder,
+                                                     "--listen", "127.0.0.1:0", "--token-file", doors_.token_file},
+                                       .log_path = folder_ + "/eps_server.log",
+                                       .signal_when_parent_dies = SIGKILL}));
+  return WaitForEndpoint();
+}
+
+SamplingServer::~SamplingServer() {
+  for (ChildProcess* child : {&worker_, &daemon_}) {
+    if (child->running()) kill(child->pid, SIGKILL);
+    while (child->running()) {
+      Reap({child});
+      absl::SleepFor(absl::Milliseconds(1));
+    }
+  }
+  std::error_code ignored;
+  if (!folder_.empty()) std::filesystem::remove_all(folder_, ignored);
+}
+
+absl::StatusOr<DaemonClient> SamplingServer::Client() const {
+  EPS_ASSIGN_OR_RETURN(auto credentials, NewChannelCredentials(doors_, address_, absl::Now()));
+  return DaemonClient(address_, std::move(credentials));
+}
+
+absl::Status SamplingServer::Check(absl::Duration timeout) {
+  if (signals_.Wait(timeout).has_value() || signals_.last() != 0) {
+    return absl::CancelledError(absl::StrCat("ended by a signal (", strsignal(signals_.last()), ")"));
+  }
+  Reap({&daemon_, &worker_});
+  for (const ChildProcess* child : {&daemon_, &worker_}) {
+    if (child->pid < 0 || child->running()) continue;
+    const std::string words = LastWords(*child);
+    const std::string message = words.empty() ? absl::StrCat(child->name, " ended: ", EndOf(*child)) : words;
+    if (WIFEXITED(*child->wait_status) && WEXITSTATUS(*child->wait_status) == kExitBadInput) {
+      return absl::InvalidArgumentError(message);
+    }
+    if (WIFEXITED(*child->wait_status) && WEXITSTATUS(*child->wait_status) == kExitDoesNotFit) {
+      return absl::ResourceExhaustedError(message);
+    }
+    return absl::InternalError(message);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SamplingServer::WaitForEndpoint() {
+  const absl::Time deadline = absl::Now() + kStartTimeout;
+  while (absl::Now() < deadline) {
+    EPS_RETURN_IF_ERROR(Check(absl::Milliseconds(5)));
+    const absl::StatusOr<Endpoint> endpoint = ReadEndpoint(folder_);
+    if (endpoint.ok()) {
+      address_ = endpoint->address;
+      return absl::OkStatus();
+    }
+  }
+  return absl::DeadlineExceededError("the daemon did not listen in time");
+}
+
+absl::Status SamplingServer::Generate(const proto::GenerateRequest& request,
+                                      const std::function<bool(const proto::GenerateReply&)>& take) {
+  EPS_ASSIGN_OR_RETURN(DaemonClient client, Client());
+  grpc::ClientContext context;
+  // A worker that could not start never answers, and the daemon waits for another one: the call must not.
+  absl::Status processes;
+  std::jthread watch([&](const std::stop_token& stop) {
+    while (!stop.stop_requested()) {
+      processes = Check(absl::Milliseconds(20));
+      if (!processes.ok()) return context.TryCancel();
+    }
+  });
+  const auto stream = client.stub().Generate(&context, request);
+  bool taken = true;
+  for (proto::GenerateReply reply; taken && stream->Read(&reply);) taken = take(reply);
+  if (!taken) context.TryCancel();
+  const absl::Status status = FromGrpc(stream->Finish());
+  watch.request_stop();
+  watch.join();
+  if (!taken) return absl::OkStatus();
+  return processes.ok() ? status : processes;
+}
+
+}  // namespace eps::cli

@@ -1,0 +1,164 @@
+#include "common/checkpoint/model_source.h"
+
+#include <filesystem>
+#include <map>
+#include <string>
+
+#include "absl/status/status.h"
+#include "common/base/file_util.h"
+#include "common/checkpoint/manifest.h"
+#include "common/checkpoint/testing.h"
+#include "common/formats/model_folder_files.h"
+#include "common/spec/run_config.h"
+#include "common/testing/status_matchers.h"
+#include "common/testing/temp_dir.h"
+#include "gtest/gtest.h"
+
+namespace eps {
+namespace {
+
+constexpr char kMessages[] =
+    R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]})";
+
+class ModelSourceTest : public ::testing::Test {
+ protected:
+  ModelSourceTest() {
+    Write("model/config.json", "{}");
+    Write("model/generation_config.json", "1");
+    Write("model/tokenizer.json", "own");
+    Write("model/tokenizer_config.json", "own settings");
+    Write("model/model.safetensors", "weights");
+    Write("model/README.md", "text");
+    EXPECT_OK(MakeDirs(run_folder()));
+    run_.model_from = dir_.File("model");
+  }
+
+  void Write(const std::string& name, const std::string& bytes) {
+    EXPECT_OK(MakeDirs(DirName(dir_.File(name))));
+    EXPECT_OK(WriteFileAtomically(dir_.File(name), bytes));
+  }
+  std::string run_folder() const { return dir_.File("run"); }
+  // A step's folder of the run, which its name makes one.
+  std::string Checkpoint() {
+    const std::string folder = run_folder() + "/checkpoints/step-00000004";
+    EXPECT_OK(MakeDirs(folder));
+    return folder;
+  }
+  // With a manifest, for what is found by the run.
+  std::string CheckpointOfRun() {
+    const std::string folder = Checkpoint();
+    Manifest manifest{.run = run_, .state = StateAt(4), .files = {}};
+    for (const absl::string_view name : kSummedFiles) {
+      manifest.files[std::string(name)] = {.num_bytes = 1, .sha256 = std::string(64, '0'), .part_crcs = {0}};
+    }
+    EXPECT_OK(WriteFileAtomically(folder + "/" + kManifestFile, ManifestToJson(manifest)));
+    return folder;
+  }
+  void TrainOn(const std::string& line) {
+    Write("chat.jsonl", line + "\n");
+    run_.data = {.path = dir_.File("chat.jsonl"),
+                 .is_jsonl = true,
+                 .tokenizer = TokenForm::kModel,
+                 .tokenizer_path = run_.model_from,
+                 .chat_template = "chatml",
+                 .documents = DocumentMode::kPacked};
+  }
+
+  TempDir dir_;
+  RunConfig run_ = SmallRun();
+};
+
+TEST_F(ModelSourceTest, WhatLiesBesideTheWeightsIsThereWhenTheModelIsGone) {
+  ASSERT_OK(KeepModelSource(run_, run_folder()));
+  std::filesystem::remove_all(run_.model_from);
+  ASSERT_OK_AND_ASSIGN(const ModelSource source, FindModelSource(Checkpoint()));
+  const ModelFiles want = {{"config.json", "{}"},
+                           {"generation_config.json", "1"},
+                           {"tokenizer.json", "own"},
+                           {"tokenizer_config.json", "own settings"}};
+  EXPECT_EQ(source.files, want);
+  EXPECT_EQ(source.place, run_folder() + "/source");
+  EXPECT_EQ(source.tokenizer_path, source.place);
+  EXPECT_EQ(source.chat_template, "");
+}
+
+TEST_F(ModelSourceTest, ATokenizerThatTheRunWasToldTakesTheModelsPlaceWithAllOfItsFiles) {
+  Write("other/tokenizer.json", "told");
+  run_.data = {.path = "text.txt", .tokenizer = TokenForm::kModel, .tokenizer_path = dir_.File("other/tokenizer.json")};
+  ASSERT_OK(KeepModelSource(run_, run_folder()));
+  ASSERT_OK_AND_ASSIGN(const ModelSource source, FindModelSource(Checkpoint()));
+  const ModelFiles want = {{"config.json", "{}"}, {"generation_config.json", "1"}, {"tokenizer.json", "told"}};
+  EXPECT_EQ(source.files, want);
+}
+
+TEST_F(ModelSourceTest, ARunOnConversationsSaysByWhichTemplate) {
+  TrainOn(kMessages);
+  ASSERT_OK(KeepModelSource(run_, run_folder()));
+  std::filesystem::remove(run_.data.path);
+  EXPECT_EQ(FindModelSource(Checkpoint())->chat_template, "chatml");
+  Write("run/source/conversations.json", "{}");
+  EXPECT_THAT(FindModelSource(Checkpoint()),
+              StatusIs(absl::StatusCode::kInvalidArgument, "conversations.json: chat_template: missing"));
+}
+
+TEST_F(ModelSourceTest, JsonlOfTextsIsNoConversation) {
+  TrainOn(R"({"text": "a"})");
+  ASSERT_OK(KeepModelSource(run_, run_folder()));
+  EXPECT_EQ(FindModelSource(Checkpoint())->chat_template, "");
+}
+
+TEST_F(ModelSourceTest, WhatWasKeptAtTheRunsStartStays) {
+  ASSERT_OK(KeepModelSource(run_, run_folder()));
+  Write("model/tokenizer.json", "changed");
+  ASSERT_OK(KeepModelSource(run_, run_folder()));
+  EXPECT_EQ(FindModelSource(Checkpoint())->files.at("tokenizer.json"), "own");
+}
+
+TEST_F(ModelSourceTest, WhatAKilledProcessLeftHalfWrittenIsReplaced) {
+  Write("run/.tmp-source/vocab.txt", "half");
+  ASSERT_OK(KeepModelSource(run_, run_folder()));
+  EXPECT_FALSE(FindModelSource(Checkpoint())->files.contains("vocab.txt"));
+  EXPECT_FALSE(std::filesystem::exists(dir_.File("run/.tmp-source")));
+}
+
+TEST_F(ModelSourceTest, ARunFromNothingKeepsNothing) {
+  run_.model_from.clear();
+  ASSERT_OK(KeepModelSource(run_, run_folder()));
+  EXPECT_FALSE(std::filesystem::exists(run_folder() + "/source"));
+  EXPECT_TRUE(FindModelSource(CheckpointOfRun())->files.empty());
+}
+
+TEST_F(ModelSourceTest, OfARunThatKeptNothingTheModelsFolderIsTakenIfItIsStillThere) {
+  TrainOn(kMessages);
+  ASSERT_OK_AND_ASSIGN(const ModelSource source, FindModelSource(CheckpointOfRun()));
+  EXPECT_EQ(source.place, run_.model_from);
+  EXPECT_EQ(source.files.at("tokenizer.json"), "own");
+  EXPECT_EQ(source.chat_template, "chatml");
+  std::filesystem::remove_all(run_.model_from);
+  EXPECT_TRUE(FindModelSource(CheckpointOfRun())->files.empty());
+}
+
+TEST_F(ModelSourceTest, AModelsFolderIsItsOwnSource) {
+  ASSERT_OK_AND_ASSIGN(const ModelSource source, FindModelSource(run_.model_from));
+  EXPECT_EQ(source.place, run_.model_from);
+  EXPECT_EQ(source.files.size(), 4);
+}
+
+TEST_F(ModelSourceTest, AFolderCalledSourceBesideAnyOtherCheckpointIsNobodys) {
+  Write("source/config.json", "of somebody");
+  const std::string folder = dir_.File("kept/step-00000004");
+  std::filesystem::create_directories(dir_.File("kept"));
+  std::filesystem::rename(CheckpointOfRun(), folder);
+  EXPECT_EQ(FindModelSource(folder)->place, run_.model_from);
+}
+
+TEST_F(ModelSourceTest, AGrownRunHasItToo) {
+  TrainOn(kMessages);
+  ASSERT_OK(KeepModelSource(run_, run_folder()));
+  ASSERT_OK(MakeDirs(dir_.File("grown/checkpoints/step-00000004")));
+  ASSERT_OK(CopyModelSource(Checkpoint(), dir_.File("grown")));
+  EXPECT_EQ(TreeOf(dir_.File("grown/source")), TreeOf(run_folder() + "/source"));
+}
+
+}  // namespace
+}  // namespace eps

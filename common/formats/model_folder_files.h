@@ -1,0 +1,37 @@
+#ifndef EPS_COMMON_FORMATS_MODEL_FOLDER_FILES_H_
+#define EPS_COMMON_FORMATS_MODEL_FOLDER_FILES_H_
+
+#include <map>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+
+namespace eps {
+
+// What a model's folder has beside its tensors, by name, with its bytes: config.json, the tokenizer, what ends a text.
+using ModelFiles = std::map<std::string, std::string>;
+
+// The file's names in ModelFiles.
+inline constexpr char kGenerationConfigFile[] = "generation_config.json";
+inline constexpr char kTokenizerConfigFile[] = "tokenizer_config.json";
+inline constexpr char kSpecialTokensFile[] = "special_tokens_map.json";
+inline constexpr char kChatTemplateFile[] = "chat_template.jinja";
+
+// Those that the folder has, of those that transformers, vLLM and llama.cpp look for. One that is not there is none.
+// Memory: some MB: a tokenizer
+// Errors: the system's, naming the file · INVALID_ARGUMENT a file is larger than any of its kind
+absl::StatusOr<ModelFiles> ReadModelFiles(const std::string& folder);
+
+// Of the names that ReadModelFiles looks for, those of a tokenizer: the vocabulary, its settings, a chat template.
+absl::Span<const char* const> TokenizerFileNames();
+// Whether there is a vocabulary.
+bool HasTokenizer(const ModelFiles& files);
+
+// Writes them into the folder, which is there. Errors: the system's, naming the file
+absl::Status WriteModelFiles(const ModelFiles& files, const std::string& folder);
+
+}  // namespace eps
+
+#endif  // EPS_COMMON_FORMATS_MODEL_FOLDER_FILES_H_

@@ -1,0 +1,55 @@
+#include "common/samples/tokenizer_of_ids.h"
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "common/formats/document_index_header.h"
+#include "common/formats/document_index_writer.h"
+#include "common/tokenizer/tokenizer.h"
+
+namespace eps {
+namespace {
+
+// Data of the run with an index, which says what made them.
+struct Ids {
+  DataConfig data;
+  std::string fingerprint;
+};
+
+std::vector<Ids> FindIds(const RunConfig& run) {
+  std::vector<DataConfig> files;
+  for (const DataSource& source : run.all_sources()) files.push_back(source.data);
+  if (run.evaluation.is_on() && !run.evaluation.path.empty()) files.push_back(run.evaluation_data());
+  std::vector<Ids> ids;
+  for (const DataConfig& data : files) {
+    if (data.tokenizer != TokenForm::kTokenFile) continue;
+    const absl::StatusOr<DocumentIndexHeader> index = ReadDocumentIndexHeader(DocumentIndexPath(data.path));
+    if (index.ok()) ids.push_back({data, index->tokenizer_fingerprint});
+  }
+  return ids;
+}
+
+}  // namespace
+
+absl::Status CheckTokenizerOfIds(const RunConfig& run) {
+  if (run.model_from.empty()) return absl::OkStatus();
+  const std::vector<Ids> files = FindIds(run);
+  if (files.empty()) return absl::OkStatus();
+  const absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer = LoadTokenizer(run.model_from);
+  if (!tokenizer.ok()) return absl::OkStatus();
+  const std::string& fingerprint = (*tokenizer)->fingerprint();
+  for (const Ids& ids : files) {
+    if (ids.fingerprint == fingerprint) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat(ids.data.path_field, ": the ids of ", ids.data.path, " are of another tokenizer (",
+                     ids.fingerprint, ", says its index) than that of model.from, ", run.model_from, " (", fingerprint,
+                     "): make them anew with `eps tokenize --tokenizer ", run.model_from, "`"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace eps

@@ -1,0 +1,61 @@
+"""`eps sample`: a chat is asked in the form that it was taught in, and an answer ends where its turn does."""
+
+import json
+
+import byte_level_tokenizer
+from eps_run import EPS, SystemTest, run
+
+ANSWERS = {"Where is Basel?": "By the Rhine.", "And Bern?": "By the Aare."}
+
+
+class SampleTest(SystemTest):
+    def train_a_chat(self):
+        """A model that knows these answers by heart."""
+        vocab = byte_level_tokenizer.write(self.work.path)
+        lines = [{"messages": [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]}
+                 for question, answer in ANSWERS.items()]
+        (self.work.path / "chat.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines * 8))
+        spec = self.work.spec({"model": {"family": "LLAMA", "layers": 2, "d_model": 48, "heads": 4, "d_ff": 96,
+                                         "context": 64, "vocab": vocab},
+                               "data": {"path": "chat.jsonl", "tokenizer": "MODEL", "tokenizer_path": ".",
+                                        "documents": "PADDED"},
+                               "precision": {"wire": "FP32"}, "steps": 80,
+                               "optimizer": {"schedule": {"peak": 5e-3, "warmup_steps": 5}, "clip": None}}, name="chat.json")
+        self.train_ok(spec, self.work.out("out"))
+        return self.work.out("out")
+
+    def sample(self, out, *args):
+        done = run([str(EPS), "sample", "--checkpoint", str(out), "--temperature", "0", "--tokens", "30", *map(str, args)])
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return done.stdout
+
+    def test_a_chat_is_asked_as_it_was_taught_and_an_answer_ends(self):
+        out = self.train_a_chat()
+        for question, answer in ANSWERS.items():
+            self.assertEqual(self.sample(out, "--chat", "--prompt", question), answer + "\n")
+        self.assertTrue(self.sample(out, "--chat", "--no-stop", "--prompt", "Where is Basel?")
+                        .startswith("By the Rhine.<|eot_id|>"))
+        messages = self.work.path / "messages.json"
+        messages.write_text(json.dumps([{"role": "user", "content": "And Bern?"}]))
+        self.assertEqual(self.sample(out, "--messages", messages), "By the Aare.\n")
+        folder = self.work.out("exported")
+        done = run([str(EPS), "export", "--checkpoint", str(out), "--out", str(folder)])
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(self.sample(folder, "--messages", messages), "By the Aare.\n")
+        # A template by name is taken in place of the run's, and a text as it is: no form, and the prompt comes first.
+        self.assertNotEqual(self.sample(out, "--chat", "--template", "plain", "--prompt", "And Bern?"), "By the Aare.\n")
+        self.assertTrue(self.sample(out, "--prompt", "And Bern?").startswith("And Bern?"))
+
+    def test_what_is_no_chat_is_refused(self):
+        out = self.work.out("plain")
+        self.train_ok(self.work.spec({"steps": 1}), out)
+        sample = [str(EPS), "sample", "--checkpoint", str(out)]
+        self.refused(run([*sample, "--system", "s"]), 2, "--system", "--chat")
+        self.refused(run([*sample, "--template", "plain"]), 2, "--template", "--chat")
+        self.refused(run([*sample, "--chat", "--prompt", "q", "--template", "unknown"]), 2, "unknown")
+        self.refused(run([*sample, "--in", "texts.txt"]), 2, "--in", "no classifier")
+        messages = self.work.path / "messages.json"
+        messages.write_text('[{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]')
+        self.refused(run([*sample, "--messages", str(messages)]), 2, "the last message is the assistant's")
+        messages.write_text('[{"role": "user"}]')
+        self.refused(run([*sample, "--messages", str(messages)]), 2, "messages.json", "content")
