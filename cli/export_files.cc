@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "cli/json_member.h"
 #include "common/base/json_text.h"
 #include "common/base/status_macros.h"
 #include "common/corpus/chat_template_choice.h"
@@ -19,12 +20,12 @@
 namespace eps::cli {
 namespace {
 
-using nlohmann::ordered_json;  // what is not changed stays where it is
+using nlohmann::ordered_json;  // members stay where they are
 
 constexpr int kMaxDepth = 64;
 
-std::string Dump(const ordered_json& object) {
-  return object.dump(2, ' ', false, ordered_json::error_handler_t::replace) + "\n";
+std::string Dump(const std::string& spelling) {
+  return ordered_json(spelling).dump(-1, ' ', false, ordered_json::error_handler_t::replace);
 }
 
 // An empty object where the file is not there.
@@ -57,30 +58,37 @@ ordered_json InFront(int64_t first, const ordered_json& was) {
   return all;
 }
 
+// What a program takes of config.json where there is no generation_config.json.
+absl::StatusOr<std::string> NewGenerationConfig(const ModelFiles& files) {
+  EPS_ASSIGN_OR_RETURN(const ordered_json config, ParseObject(files, "config.json"));
+  ordered_json generation = ordered_json::object();
+  for (const char* key : {"bos_token_id", "eos_token_id", "pad_token_id"}) {
+    if (config.contains(key)) generation[key] = config[key];
+  }
+  return generation.dump(2) + "\n";
+}
+
 // Programs stop at any of these.
 absl::Status PutInGenerationConfig(const Token& end, ModelFiles& files) {
-  EPS_ASSIGN_OR_RETURN(ordered_json generation, ParseObject(files, kGenerationConfigFile));
-  EPS_ASSIGN_OR_RETURN(const ordered_json config, ParseObject(files, "config.json"));
-  // Without the file, config.json's are what a program takes.
-  for (const char* key : {"bos_token_id", "eos_token_id"}) {
-    if (!files.contains(kGenerationConfigFile) && config.contains(key)) generation[key] = config[key];
+  if (!files.contains(kGenerationConfigFile)) {
+    EPS_ASSIGN_OR_RETURN(files[kGenerationConfigFile], NewGenerationConfig(files));
   }
-  generation["eos_token_id"] = InFront(end.id, generation.value("eos_token_id", ordered_json()));
-  files[kGenerationConfigFile] = Dump(generation);
+  EPS_ASSIGN_OR_RETURN(const ordered_json generation, ParseObject(files, kGenerationConfigFile));
+  const ordered_json ends = InFront(end.id, generation.value("eos_token_id", ordered_json()));
+  std::string& text = files[kGenerationConfigFile];
+  text = WithMember(text, "eos_token_id", ends.dump());
   return absl::OkStatus();
 }
 
 // As text, or as the content of an object, as older files have it.
 absl::Status PutInTokenizerFile(const char* name, const Token& end, ModelFiles& files) {
   if (!files.contains(name)) return absl::OkStatus();
-  EPS_ASSIGN_OR_RETURN(ordered_json object, ParseObject(files, name));
-  ordered_json& token = object["eos_token"];
-  if (token.is_object()) {
-    token["content"] = end.spelling;
-  } else {
-    token = end.spelling;
-  }
-  files[name] = Dump(object);
+  EPS_ASSIGN_OR_RETURN(const ordered_json object, ParseObject(files, name));
+  const std::string spelling = Dump(end.spelling);
+  std::string& text = files[name];
+  const bool is_object = object.value("eos_token", ordered_json()).is_object();
+  text = WithMember(text, "eos_token",
+                    is_object ? WithMember(*FindMember(text, "eos_token"), "content", spelling) : spelling);
   return absl::OkStatus();
 }
 
@@ -98,7 +106,13 @@ absl::Status EndTurnsWith(const Token& end, ExportFiles& result) {
 
 absl::Status TeachToTalk(const std::string& chat_template, const TokenizerSettings& settings,
                          const Tokenizer& tokenizer, ExportFiles& result) {
-  EPS_ASSIGN_OR_RETURN(const ChatTemplateChoice choice, ChooseChatTemplate(chat_template, settings, tokenizer));
+  const absl::StatusOr<ChatTemplateChoice> chosen = ChooseChatTemplate(chat_template, settings, tokenizer);
+  if (!chosen.ok() && chat_template == "auto") {  // of a run that did not keep what it turned out to be
+    result.notes.push_back(absl::StrCat("without a template for conversations: which one the run took is not known: ",
+                                        chosen.status().message()));
+    return absl::OkStatus();
+  }
+  EPS_ASSIGN_OR_RETURN(const ChatTemplateChoice choice, chosen);
   EPS_ASSIGN_OR_RETURN(const ChatMarkup* markup, FindChatMarkup(choice.name, tokenizer));
   const std::string end_of_text = EndOfText(settings, tokenizer);
   const bool begins_as_text = choice.name == "plain";

@@ -70,6 +70,33 @@ TEST_F(ExportFilesTest, WithoutAGenerationConfigThereIsOneWithTheTokensOfTheConf
   EXPECT_FALSE(result.files.contains("tokenizer_config.json"));
 }
 
+TEST_F(ExportFilesTest, ANewGenerationConfigHasThePaddingOfTheConfigToo) {
+  ASSERT_OK_AND_ASSIGN(const ExportFiles result, Export({{"config.json", R"({"pad_token_id": 7})"}}));
+  EXPECT_EQ(Of(result, "generation_config.json"), json::parse(R"({"eos_token_id": [304], "pad_token_id": 7})"));
+}
+
+TEST_F(ExportFilesTest, NumbersOfManyDigitsStayAsTheyAreWritten) {
+  ASSERT_OK_AND_ASSIGN(
+      const ExportFiles result,
+      Export({{"config.json", "{}"},
+              {"generation_config.json", R"({"temperature": 0.60, "top_p": 1.0E0})"},
+              {"tokenizer_config.json",
+               R"({"model_max_length": 1000000000000000019884624838656, "eos_token": "<|end_of_text|>"})"}}));
+  EXPECT_EQ(result.files.at("tokenizer_config.json"),
+            R"({"model_max_length": 1000000000000000019884624838656, "eos_token": "<|eot_id|>"})");
+  EXPECT_EQ(result.files.at("generation_config.json"),
+            "{\"temperature\": 0.60, \"top_p\": 1.0E0,\n  \"eos_token_id\": [304]}");
+}
+
+TEST_F(ExportFilesTest, WithoutATemplateThatCanBeToldFilesStayAsTheyAreAndANoteSaysSo) {
+  const ModelFiles files = {{"config.json", "{}"}, {"chat_template.jinja", "of a kind that is not known"}};
+  ASSERT_OK_AND_ASSIGN(const ExportFiles result, Export(files));
+  EXPECT_EQ(result.files.at("chat_template.jinja"), files.at("chat_template.jinja"));
+  EXPECT_FALSE(result.files.contains("generation_config.json"));
+  ASSERT_EQ(result.notes.size(), 1);
+  EXPECT_NE(result.notes[0].find("without a template"), std::string::npos);
+}
+
 TEST_F(ExportFilesTest, ABaseModelGetsTheTemplateOfTheRunAndOneThatHasItKeepsItsOwn) {
   ASSERT_OK_AND_ASSIGN(const ExportFiles base, Export({{"config.json", "{}"}}));
   EXPECT_NE(base.files.at("chat_template.jinja").find("<|start_header_id|>user"), std::string::npos);

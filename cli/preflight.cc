@@ -38,12 +38,6 @@ absl::Status CheckFolder(const Preflight& preflight) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<RunConfig> LoadRun(const Preflight& preflight) {
-  if (!preflight.resume) return preflight.run.Load();
-  EPS_ASSIGN_OR_RETURN(const std::vector<FieldOverride> overrides, preflight.run.Overrides());
-  return LoadRunOfFolder(preflight.out, preflight.run.run, overrides);
-}
-
 absl::Status CheckPlan(const Preflight& preflight, const RunConfig& run, const ModelSpec& model) {
   EPS_RETURN_IF_ERROR(LoadProfile(preflight.worker.profile, preflight.worker.device).status());
   EPS_ASSIGN_OR_RETURN(const worker::KernelSizes kernels,
@@ -91,9 +85,15 @@ absl::StatusOr<int64_t> CountSamples(const RunConfig& run) {
   return is_known ? all : 0;
 }
 
+absl::StatusOr<RunConfig> LoadRunToTrain(const Preflight& preflight) {
+  if (!preflight.resume) return preflight.run.Load();
+  EPS_ASSIGN_OR_RETURN(const std::vector<FieldOverride> overrides, preflight.run.Overrides());
+  return LoadRunOfFolder(preflight.out, preflight.run.run, overrides);
+}
+
 absl::StatusOr<RunOutline> CheckBeforeTraining(const Preflight& preflight) {
   EPS_RETURN_IF_ERROR(CheckDevice(preflight.worker.device));
-  EPS_ASSIGN_OR_RETURN(const RunConfig run, LoadRun(preflight));
+  EPS_ASSIGN_OR_RETURN(const RunConfig run, LoadRunToTrain(preflight));
   EPS_RETURN_IF_ERROR(CheckFolder(preflight));
   RunOutline outline = {.steps = run.steps,
                         .tokens_per_step = run.tokens_per_step(),

@@ -11,7 +11,8 @@
 
 namespace eps::cli {
 
-// How many samples the run's data has; 0: not known before it has been tokenized. Errors: NOT_FOUND · INVALID_ARGUMENT naming the file: it has none
+// How many samples the run's data has; 0: not known before it has been tokenized.
+// Errors: NOT_FOUND · INVALID_ARGUMENT naming the file: it has none
 absl::StatusOr<int64_t> CountSamples(const RunConfig& run);
 
 struct Preflight {
@@ -20,6 +21,9 @@ struct Preflight {
   WorkerFlags worker;
   bool resume = false;
 };
+
+// The run, of a sitting that resumes one as it is gone on with. Errors: LoadRunConfig's
+absl::StatusOr<RunConfig> LoadRunToTrain(const Preflight& preflight);
 
 // What can be refused before anything is started or made: the RunSpec, the data, the model's folder, a run that is
 // already there, a device that does not start, and a cap that is too small. The daemon and the workers check again what

@@ -2,8 +2,6 @@
 
 #include <signal.h>
 
-#include <algorithm>
-#include <cmath>
 #include <cstdio>
 #include <memory>
 #include <set>
@@ -12,10 +10,10 @@
 #include <vector>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "cli/class_answer.h"
 #include "cli/command.h"
 #include "cli/common_flags.h"
 #include "cli/sample_prompt.h"
@@ -42,6 +40,7 @@ struct SampleFlags {
   std::string system;
   std::string chat_template;  // "": the run's
   std::string in;
+  bool no_thoughts = false;
   bool no_stop = false;
   std::string tokenizer;
   int32_t tokens = 200;
@@ -77,6 +76,12 @@ absl::StatusOr<std::vector<ChatMessage>> MessagesOf(const SampleFlags& flags) {
   }
   messages.insert(messages.begin(), {.role = Role::kSystem, .content = flags.system});
   return messages;
+}
+
+absl::StatusOr<SamplePrompt> PromptOf(const SampleFlags& flags, const ModelTokenizer& model) {
+  if (!flags.is_chat()) return PromptOfText(model, flags.prompt);
+  EPS_ASSIGN_OR_RETURN(const std::vector<ChatMessage> messages, MessagesOf(flags));
+  return PromptOfChat(model, messages, flags.no_thoughts ? Thoughts::kNone : Thoughts::kLeftToModel);
 }
 
 // Prints tokens as they come: text, or, without a tokenizer, ids.
@@ -117,11 +122,7 @@ absl::Status WriteText(const SampleFlags& flags, const std::string& folder, cons
   } else {
     EPS_ASSIGN_OR_RETURN(model, OpenModelTokenizer(flags.tokenizer, folder, config.vocab));
     if (!flags.chat_template.empty()) model.chat_template = flags.chat_template;
-    prompt = PromptOfText(model, flags.prompt);
-  }
-  if (flags.is_chat()) {
-    EPS_ASSIGN_OR_RETURN(const std::vector<ChatMessage> messages, MessagesOf(flags));
-    EPS_ASSIGN_OR_RETURN(prompt, PromptOfChat(model, messages));
+    EPS_ASSIGN_OR_RETURN(prompt, PromptOf(flags, model));
   }
   if (prompt.ids.empty()) return absl::InvalidArgumentError("--prompt: at least one token is needed");
   if (flags.no_stop) prompt.ends.clear();
@@ -147,63 +148,64 @@ absl::Status WriteText(const SampleFlags& flags, const std::string& folder, cons
 
 // ---- classifiers
 
-// The likeliest class and how likely it is: softmax, as a row of what is printed.
-std::string ClassLine(const ModelConfig& config, const proto::GenerateReply& reply) {
-  const auto& logits = reply.class_logits();
-  const float largest = *std::max_element(logits.begin(), logits.end());
-  double sum = 0;
-  for (const float logit : logits) sum += std::exp(static_cast<double>(logit) - largest);
-  const auto number = static_cast<size_t>(reply.token());
-  const std::string name =
-      number < config.class_names.size() ? absl::Utf8SafeCEscape(config.class_names[number]) : absl::StrCat(number);
-  const double likelihood = std::exp(static_cast<double>(logits[reply.token()]) - largest) / sum;
-  char digits[16];
-  std::snprintf(digits, sizeof digits, "%.4f", likelihood);
-  return absl::StrCat(name, "\t", digits, "\n");
-}
-
-absl::Status PrintClass(const std::vector<int32_t>& ids, const ModelConfig& config, SamplingServer& server) {
+// False once nobody takes it.
+absl::StatusOr<bool> PrintClass(const std::vector<int32_t>& ids, const ModelConfig& config, SamplingServer& server) {
   proto::GenerateRequest request;
   request.mutable_prompt()->Add(ids.begin(), ids.end());
   request.set_max_tokens(1);
-  return server.Generate(request, [&](const proto::GenerateReply& reply) {
-    if (reply.class_logits_size() != config.num_classes) return false;
-    std::fputs(ClassLine(config, reply).c_str(), stdout);
-    return std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
-  });
+  absl::StatusOr<std::string> line = absl::InternalError("the daemon ended its answer without a class");
+  EPS_RETURN_IF_ERROR(server.Generate(request, [&](const proto::GenerateReply& reply) {
+    line = ClassLine(config, reply);
+    return line.ok();
+  }));
+  EPS_RETURN_IF_ERROR(line.status());
+  std::fputs(line->c_str(), stdout);
+  return std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
 }
 
-// A line for each line of the file, an empty one for a blank one.
-absl::Status PrintClassesOfLines(const std::string& path, const ModelTokenizer& model, const ModelConfig& config,
-                                 SamplingServer& server) {
-  EPS_ASSIGN_OR_RETURN(const std::unique_ptr<LineReader> lines, LineReader::Open(path));
+// A line for each line of the file in `path`, an empty one for a blank one.
+absl::Status PrintClassesOfLines(const std::string& path, LineReader& lines, const ModelTokenizer& model,
+                                 const ModelConfig& config, SamplingServer& server) {
   for (TextLine line;;) {
-    EPS_ASSIGN_OR_RETURN(const bool found, lines->Next(line));
-    if (!found) return absl::OkStatus();
+    const absl::StatusOr<bool> found = lines.Next(line);
+    EPS_RETURN_IF_ERROR_WITH(found.status(), path);
+    if (!*found) return absl::OkStatus();
     if (absl::StripAsciiWhitespace(line.text).empty()) {
       std::printf("\n");
       continue;
     }
-    EPS_ASSIGN_OR_RETURN(const std::vector<int32_t> ids, PromptOfClassifier(model, line.text, config.context));
-    EPS_RETURN_IF_ERROR(PrintClass(ids, config, server));
+    const absl::StatusOr<std::vector<int32_t>> ids = PromptOfClassifier(model, line.text, config.context);
+    EPS_RETURN_IF_ERROR_WITH(ids.status(), absl::StrCat(path, ": ", LinePlace(line)));
+    EPS_ASSIGN_OR_RETURN(const bool taken, PrintClass(*ids, config, server));
+    if (!taken) return absl::OkStatus();
   }
+}
+
+// Of every line of flags.in, which is opened before anything is started.
+absl::Status TellLinesApart(const SampleFlags& flags, const std::string& folder, const ModelConfig& config,
+                            SignalQueue& signals) {
+  EPS_ASSIGN_OR_RETURN(const ModelTokenizer model, OpenModelTokenizer(flags.tokenizer, folder, config.vocab));
+  EPS_ASSIGN_OR_RETURN(const std::unique_ptr<LineReader> lines, LineReader::Open(flags.in));
+  EPS_ASSIGN_OR_RETURN(const std::unique_ptr<SamplingServer> server,
+                       SamplingServer::Start(folder, config.context, flags.worker, signals));
+  return PrintClassesOfLines(flags.in, *lines, model, config, *server);
 }
 
 // `config`: of the model as it was trained, its context too.
 absl::Status TellApart(const SampleFlags& flags, const std::string& folder, const ModelConfig& config,
                        SignalQueue& signals) {
   if (flags.is_chat()) return absl::InvalidArgumentError("--chat: the model is a classifier, which answers no chat");
+  if (!flags.in.empty()) return TellLinesApart(flags, folder, config, signals);
   std::vector<int32_t> ids;
-  ModelTokenizer model;
   if (!flags.prompt_tokens.empty()) {
     EPS_ASSIGN_OR_RETURN(ids, TokenIds(flags.prompt_tokens, config.vocab));
   } else {
-    EPS_ASSIGN_OR_RETURN(model, OpenModelTokenizer(flags.tokenizer, folder, config.vocab));
+    EPS_ASSIGN_OR_RETURN(const ModelTokenizer model, OpenModelTokenizer(flags.tokenizer, folder, config.vocab));
     EPS_ASSIGN_OR_RETURN(ids, PromptOfClassifier(model, flags.prompt, config.context));
   }
   EPS_ASSIGN_OR_RETURN(const std::unique_ptr<SamplingServer> server,
                        SamplingServer::Start(folder, config.context, flags.worker, signals));
-  return flags.in.empty() ? PrintClass(ids, config, *server) : PrintClassesOfLines(flags.in, model, config, *server);
+  return PrintClass(ids, config, *server).status();
 }
 
 absl::Status RunSample(const SampleFlags& flags, SignalQueue& signals) {
@@ -226,7 +228,10 @@ absl::Status RunSample(const SampleFlags& flags, SignalQueue& signals) {
 
 void AddPromptTo(CLI::App& command, SampleFlags& flags) {
   auto* prompt =
-      command.add_option("--prompt", flags.prompt, "The text to continue, to answer or to tell the class of")
+      command
+          .add_option("--prompt", flags.prompt,
+                      "The text to continue, to answer or to tell the class of; to continue it is taken as it is, "
+                      "without a token that texts begin with")
           ->default_str("a newline");
   auto* ids =
       command
@@ -254,6 +259,9 @@ void AddPromptTo(CLI::App& command, SampleFlags& flags) {
           "Of a chat: its form, as `eps tokenize --template`. Default: that of the run, or of the model's folder")
       ->type_name("NAME")
       ->check(NotEmpty());
+  command.add_flag("--no-thoughts", flags.no_thoughts,
+                   "Of a chat in a form with thoughts (qwen3): the answer begins behind an empty thought. Default: the "
+                   "model says whether and what it thinks");
   command.add_option("--in", flags.in, "Of a classifier: a file of texts, one a line, each answered with a line")
       ->type_name("FILE")
       ->check(NotEmpty())
@@ -268,6 +276,9 @@ absl::Status CheckFlags(const SampleFlags& flags) {
   if (!flags.system.empty()) return absl::InvalidArgumentError("--system: is of a chat: give --chat or --messages");
   if (!flags.chat_template.empty()) {
     return absl::InvalidArgumentError("--template: is of a chat: give --chat or --messages");
+  }
+  if (flags.no_thoughts) {
+    return absl::InvalidArgumentError("--no-thoughts: is of a chat: give --chat or --messages");
   }
   return absl::OkStatus();
 }

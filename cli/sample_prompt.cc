@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <iterator>
 #include <optional>
 #include <system_error>
 #include <utility>
@@ -14,17 +15,23 @@
 #include "common/base/status_macros.h"
 #include "common/checkpoint/checkpoint_files.h"
 #include "common/checkpoint/manifest.h"
+#include "common/checkpoint/model_source.h"
 #include "common/corpus/chat_prompt.h"
 #include "common/corpus/document_marks.h"
+#include "common/corpus/json_line.h"
 #include "common/corpus/jsonl.h"
+#include "common/corpus/line_reader.h"
+#include "common/corpus/text_marks.h"
+#include "common/spec/run_config.h"
 
 namespace eps::cli {
 namespace {
 
 constexpr int64_t kByteVocab = 256;  // of a model of bytes, whose tokenizer needs no file
+constexpr char kAutoTemplate[] = "auto";
 constexpr int64_t kMaxMessagesBytes = 64 << 20;
 
-bool HasTokenizer(const std::string& folder) {
+bool HasTokenizerFile(const std::string& folder) {
   std::error_code ignored;
   return std::filesystem::exists(folder + "/tokenizer.json", ignored) ||
          std::filesystem::exists(folder + "/tokenizer.model", ignored);
@@ -47,7 +54,8 @@ DocumentMarkOptions MarkOptions(const ModelTokenizer& model) {
 
 // Tokens that end a text or a turn, in whatever form the model was taught to end them.
 std::set<int32_t> KnownEnds(const ModelTokenizer& model) {
-  std::vector<std::string> spellings = {"<|endoftext|>", "<|end_of_text|>", "</s>", "<|im_end|>", "<|eot_id|>"};
+  std::vector<std::string> spellings(std::begin(kEndsOfText), std::end(kEndsOfText));
+  spellings.insert(spellings.end(), {"<|im_end|>", "<|eot_id|>"});
   if (model.settings.eos_token) spellings.push_back(*model.settings.eos_token);
   std::set<int32_t> ends;
   for (const std::string& spelling : spellings) {
@@ -56,16 +64,35 @@ std::set<int32_t> KnownEnds(const ModelTokenizer& model) {
   return ends;
 }
 
+bool IsTrainedOnBytes(const RunConfig& run) {
+  const std::vector<DataSource> sources = run.all_sources();
+  return std::all_of(sources.begin(), sources.end(),
+                     [](const DataSource& source) { return source.data.tokenizer == TokenForm::kBytes; });
+}
+
+// By which template the run wrote its conversations.
+std::string TemplateOf(const RunConfig& run, const ModelSource& source) {
+  if (!source.chat_template.empty()) return source.chat_template;
+  // It has not been kept, and the data may be gone, which alone tell conversations from texts.
+  for (const DataSource& from : run.all_sources()) {
+    if (from.data.is_jsonl && from.data.chat_template != kAutoTemplate) return from.data.chat_template;
+  }
+  return kAutoTemplate;
+}
+
+// Where the tokenizer is, as OpenModelTokenizer says; "": nowhere.
+std::string TokenizerPath(const std::string& folder, const ModelSource& source, const Manifest* manifest) {
+  if (HasTokenizerFile(folder)) return folder;
+  if (manifest != nullptr && IsTrainedOnBytes(manifest->run)) return "bytes";
+  return source.tokenizer_path;
+}
+
 }  // namespace
 
 absl::StatusOr<ModelTokenizer> OpenModelTokenizer(const std::string& told, const std::string& folder, int64_t vocab) {
-  std::string path = !told.empty() ? told : HasTokenizer(folder) ? folder : "";
-  std::string chat_template = "auto";
-  if (const absl::StatusOr<Manifest> manifest = ReadManifest(folder); manifest.ok()) {
-    const DataConfig data = manifest->run.all_sources().front().data;
-    if (path.empty()) path = data.tokenizer_path;
-    chat_template = data.chat_template;
-  }
+  EPS_ASSIGN_OR_RETURN(const ModelSource source, FindModelSource(folder));
+  const absl::StatusOr<Manifest> manifest = ReadManifest(folder);  // a folder that no run made has none
+  std::string path = !told.empty() ? told : TokenizerPath(folder, source, manifest.ok() ? &*manifest : nullptr);
   if (path.empty() && vocab == kByteVocab) path = "bytes";
   if (path.empty()) {
     return absl::InvalidArgumentError(absl::StrCat("the model has a vocabulary of ", vocab,
@@ -73,7 +100,7 @@ absl::StatusOr<ModelTokenizer> OpenModelTokenizer(const std::string& told, const
                                                    "token ids with --prompt-tokens"));
   }
   EPS_ASSIGN_OR_RETURN(ModelTokenizer model, Load(path));
-  model.chat_template = std::move(chat_template);
+  if (manifest.ok()) model.chat_template = TemplateOf(manifest->run, source);
   if (model.tokenizer->vocab() <= vocab) return model;
   return absl::InvalidArgumentError(absl::StrCat("--tokenizer: ", path, " has ids up to ", model.tokenizer->vocab() - 1,
                                                  ", the model a vocabulary of ", vocab));
@@ -83,10 +110,11 @@ SamplePrompt PromptOfText(const ModelTokenizer& model, absl::string_view text) {
   return {.ids = model.tokenizer->Encode(text, Tokenizer::Specials::kAsTokens), .ends = KnownEnds(model)};
 }
 
-absl::StatusOr<SamplePrompt> PromptOfChat(const ModelTokenizer& model, absl::Span<const ChatMessage> messages) {
+absl::StatusOr<SamplePrompt> PromptOfChat(const ModelTokenizer& model, absl::Span<const ChatMessage> messages,
+                                          Thoughts thoughts) {
   EPS_ASSIGN_OR_RETURN(const DocumentMarks marks,
                        ChooseDocumentMarks(MarkOptions(model), CorpusContent::kConversations, *model.tokenizer));
-  EPS_ASSIGN_OR_RETURN(ChatPrompt chat, MakeChatPrompt(marks, *model.tokenizer, messages));
+  EPS_ASSIGN_OR_RETURN(ChatPrompt chat, MakeChatPrompt(marks, messages, thoughts));
   SamplePrompt prompt{.ids = std::move(chat.ids), .ends = KnownEnds(model)};
   if (chat.end_of_turn) prompt.ends.insert(*chat.end_of_turn);
   return prompt;
@@ -110,13 +138,14 @@ absl::StatusOr<std::vector<int32_t>> PromptOfClassifier(const ModelTokenizer& mo
 
 absl::StatusOr<std::vector<ChatMessage>> ReadMessages(const std::string& path) {
   EPS_ASSIGN_OR_RETURN(std::string text, ReadFile(path, kMaxMessagesBytes));
-  constexpr absl::string_view kBefore = "{\"messages\":";
-  const bool is_list = absl::StartsWith(absl::StripLeadingAsciiWhitespace(text), "[");
-  if (is_list) text = absl::StrCat(kBefore, text, "}");
-  // Errors name the place in the file.
-  const int64_t offset_bytes = is_list ? -static_cast<int64_t>(kBefore.size()) : 0;
-  const absl::StatusOr<JsonlRecord> record =
-      ParseJsonlRecord({.text = text, .offset_bytes = offset_bytes}, JsonlKind::kMessages);
+  if (absl::StartsWith(absl::StripLeadingAsciiWhitespace(text), "[")) {
+    constexpr absl::string_view kBefore = "{\"messages\":";
+    text = absl::StrCat(kBefore, text, "}");
+    // An error of syntax names a byte of the file; the others name where its line begins, which is the file's.
+    const TextLine in_file = {.text = text, .offset_bytes = -static_cast<int64_t>(kBefore.size())};
+    EPS_RETURN_IF_ERROR_WITH(ParseJsonLine(in_file).status(), path);
+  }
+  const absl::StatusOr<JsonlRecord> record = ParseJsonlRecord({.text = text}, JsonlKind::kMessages);
   EPS_RETURN_IF_ERROR_WITH(record.status(), path);
   return record->messages;
 }

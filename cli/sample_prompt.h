@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "common/corpus/chat_template.h"
 #include "common/corpus/conversation.h"
 #include "common/tokenizer/tokenizer.h"
 #include "common/tokenizer/tokenizer_settings.h"
@@ -23,8 +24,9 @@ struct ModelTokenizer {
   std::string chat_template = "auto";  // TokenizeOptions'
 };
 
-// `told`: a tokenizer's folder or file, or "bytes"; "": that of the model's folder, or of the run that made it.
-// Errors: INVALID_ARGUMENT there is none, or it has more tokens than the model; LoadTokenizer's
+// `told`: a tokenizer's folder or file, or "bytes"; "": that of the model's folder, or of the run that made it. The
+// template: that of the run's conversations.
+// Errors: INVALID_ARGUMENT there is none, or it has more tokens than the model; LoadTokenizer's, FindModelSource's
 absl::StatusOr<ModelTokenizer> OpenModelTokenizer(const std::string& told, const std::string& folder, int64_t vocab);
 
 struct SamplePrompt {
@@ -35,14 +37,15 @@ struct SamplePrompt {
 // A text that is continued. Special tokens in it are these.
 SamplePrompt PromptOfText(const ModelTokenizer& model, absl::string_view text);
 // Messages that are answered. Errors: MakeChatPrompt's and ChooseDocumentMarks'
-absl::StatusOr<SamplePrompt> PromptOfChat(const ModelTokenizer& model, absl::Span<const ChatMessage> messages);
+absl::StatusOr<SamplePrompt> PromptOfChat(const ModelTokenizer& model, absl::Span<const ChatMessage> messages,
+                                          Thoughts thoughts = Thoughts::kLeftToModel);
 // A text that is told apart, cut to `context` tokens as in training.
 // Errors: ChooseDocumentMarks' · INVALID_ARGUMENT no token
 absl::StatusOr<std::vector<int32_t>> PromptOfClassifier(const ModelTokenizer& model, absl::string_view text,
                                                         int64_t context);
 
 // A list of messages, or an object that has one as "messages", as data have it.
-// Errors: file errors · ParseJsonlRecord's
+// Errors: file errors · ParseJsonlRecord's, by the place in the file
 absl::StatusOr<std::vector<ChatMessage>> ReadMessages(const std::string& path);
 
 }  // namespace eps::cli

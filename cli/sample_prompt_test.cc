@@ -1,10 +1,15 @@
 #include "cli/sample_prompt.h"
 
+#include <filesystem>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "common/base/file_util.h"
+#include "common/checkpoint/manifest.h"
+#include "common/checkpoint/testing.h"
+#include "common/spec/run_config.h"
 #include "common/testing/status_matchers.h"
 #include "common/testing/temp_dir.h"
 #include "common/tokenizer/example_tokenizers.h"
@@ -26,6 +31,18 @@ class SamplePromptTest : public ::testing::Test {
     absl::StatusOr<ModelTokenizer> model = OpenModelTokenizer("", dir_.path(), vocab);
     EXPECT_OK(model.status());
     return *std::move(model);
+  }
+
+  // A step's folder with no more than its manifest.
+  std::string CheckpointOf(const RunConfig& run) {
+    const std::string folder = dir_.File("step-00000004");
+    EXPECT_OK(MakeDirs(folder));
+    Manifest manifest{.run = run, .state = StateAt(4), .files = {}};
+    for (const absl::string_view name : kSummedFiles) {
+      manifest.files[std::string(name)] = {.num_bytes = 1, .sha256 = std::string(64, '0'), .part_crcs = {0}};
+    }
+    EXPECT_OK(WriteFileAtomically(folder + "/" + kManifestFile, ManifestToJson(manifest)));
+    return folder;
   }
 
   TempDir dir_;
@@ -57,6 +74,46 @@ TEST_F(SamplePromptTest, AChatIsInTheTemplatesForm) {
   EXPECT_TRUE(prompt.ends.empty());
 }
 
+TEST_F(SamplePromptTest, AChatEndsBeforeTheAnswerWhereAllLettersAreUnknown) {
+  // What an answer may begin with is one token, whatever it is.
+  ModelTokenizer model = Open(WordPieceJson());
+  model.chat_template = "plain";
+  ASSERT_OK_AND_ASSIGN(const SamplePrompt prompt, PromptOfChat(model, {{{.content = "q"}}}));
+  EXPECT_EQ(prompt.ids, model.tokenizer->Encode("### User:\nq\n\n### Assistant:\n", Tokenizer::Specials::kAsText));
+}
+
+TEST_F(SamplePromptTest, OfAMixtureTheTemplateIsThatOfItsConversations) {
+  const std::string tokenizer = dir_.File("tokenizer.json");
+  ASSERT_OK(WriteFileAtomically(tokenizer, ByteLevelJson()));
+  ASSERT_OK(WriteFileAtomically(dir_.File("chat.jsonl"), R"({"messages": [{"role": "user", "content": "a"}]})"));
+  DataConfig text = {.path = dir_.File("text.txt"),
+                     .tokenizer = TokenForm::kModel,
+                     .tokenizer_path = tokenizer,
+                     .documents = DocumentMode::kPacked};
+  DataConfig chat = text;
+  chat.path = dir_.File("chat.jsonl");
+  chat.is_jsonl = true;
+  chat.chat_template = "chatml";
+  RunConfig run = SmallRun();
+  run.sources = {{.data = text}, {.data = chat}};
+  const std::string folder = CheckpointOf(run);
+  ASSERT_OK_AND_ASSIGN(const ModelTokenizer model, OpenModelTokenizer("", folder, 100000));
+  EXPECT_EQ(model.chat_template, "chatml");
+  EXPECT_GT(model.tokenizer->vocab(), 256);
+  // The data alone tell which of them are conversations; without them, the template that is named is theirs.
+  std::filesystem::remove(dir_.File("chat.jsonl"));
+  ASSERT_OK_AND_ASSIGN(const ModelTokenizer moved, OpenModelTokenizer("", folder, 100000));
+  EXPECT_EQ(moved.chat_template, "chatml");
+}
+
+TEST_F(SamplePromptTest, ARunOnBytesIsAskedInBytesWhateverItsModelHasHad) {
+  ASSERT_OK(WriteFileAtomically(dir_.File("tokenizer.json"), ByteLevelJson()));
+  RunConfig run = SmallRun();
+  run.model_from = dir_.path();
+  ASSERT_OK_AND_ASSIGN(const ModelTokenizer model, OpenModelTokenizer("", CheckpointOf(run), 100000));
+  EXPECT_EQ(model.tokenizer->vocab(), 256);
+}
+
 TEST_F(SamplePromptTest, ATextForAClassifierLooksAsInTrainingAndKeepsItsEnd) {
   std::string json = WordPieceJson();
   json.replace(json.find("\"[UNK]\",\"special"), 7, "\"[CLS]\"");
@@ -85,7 +142,11 @@ TEST_F(SamplePromptTest, MessagesAreAListOrALineOfData) {
                                                              ChatMessage{.role = Role::kUser, .content = "q"})));
   }
   ASSERT_OK(WriteFileAtomically(path, "[?]"));
-  EXPECT_THAT(ReadMessages(path), StatusIs(kInvalid, "chat.json: line 1, byte offset 1"));
+  EXPECT_THAT(ReadMessages(path), StatusIs(kInvalid, "chat.json: line 1, byte offset 1:"));
+  ASSERT_OK(WriteFileAtomically(path, R"([{"role": "user"}])"));
+  EXPECT_THAT(ReadMessages(path), StatusIs(kInvalid, "chat.json: line 1, byte offset 0: messages[0].content: missing"));
+  ASSERT_OK(WriteFileAtomically(path, R"([{"role": user}])"));
+  EXPECT_THAT(ReadMessages(path), StatusIs(kInvalid, "chat.json: line 1, byte offset 10:"));
   EXPECT_THAT(ReadMessages(dir_.File("none")), StatusIs(absl::StatusCode::kNotFound, "none"));
 }
 

@@ -6,8 +6,9 @@
 #include <sys/wait.h>
 
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
-#include <stop_token>
+#include <optional>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -22,6 +23,7 @@
 #include "common/base/thread.h"
 #include "common/grpc/grpc_status.h"
 #include "common/grpc/thread_needs.h"
+#include "grpcpp/completion_queue.h"
 
 namespace eps::cli {
 namespace {
@@ -29,6 +31,32 @@ namespace {
 // A model may be made for far more tokens than the text will have, and a plan for all of them fits few devices.
 constexpr int64_t kContextStep = 64;
 constexpr absl::Duration kStartTimeout = absl::Minutes(10);
+constexpr absl::Duration kLookEvery = absl::Milliseconds(20);
+
+// Of one call, whose operations are begun one at a time, without tags.
+class CallEvents {
+ public:
+  ~CallEvents() {
+    queue_.Shutdown();
+    void* tag = nullptr;
+    for (bool ok = false; queue_.Next(&tag, &ok);) {
+    }
+  }
+
+  grpc::CompletionQueue* queue() { return &queue_; }
+
+  // Whether the operation that was begun last went well; nullopt: it has not ended within `timeout`.
+  std::optional<bool> Wait(absl::Duration timeout) {
+    void* tag = nullptr;
+    bool ok = false;
+    const auto deadline = std::chrono::system_clock::now() + absl::ToChronoMilliseconds(timeout);
+    if (queue_.AsyncNext(&tag, &ok, deadline) == grpc::CompletionQueue::TIMEOUT) return std::nullopt;
+    return ok;
+  }
+
+ private:
+  grpc::CompletionQueue queue_;
+};
 
 }  // namespace
 
@@ -47,6 +75,7 @@ absl::StatusOr<std::unique_ptr<SamplingServer>> SamplingServer::Start(const std:
                                                .arguments = arguments,
                                                .log_path = server->folder_ + "/gpu_worker.log",
                                                .signal_when_parent_dies = SIGKILL}));
+  EPS_RETURN_IF_ERROR(server->Connect());
   return server;
 }
 
@@ -81,9 +110,10 @@ SamplingServer::~SamplingServer() {
   if (!folder_.empty()) std::filesystem::remove_all(folder_, ignored);
 }
 
-absl::StatusOr<DaemonClient> SamplingServer::Client() const {
+absl::Status SamplingServer::Connect() {
   EPS_ASSIGN_OR_RETURN(auto credentials, NewChannelCredentials(doors_, address_, absl::Now()));
-  return DaemonClient(address_, std::move(credentials));
+  client_.emplace(address_, std::move(credentials));
+  return absl::OkStatus();
 }
 
 absl::Status SamplingServer::Check(absl::Duration timeout) {
@@ -121,25 +151,35 @@ absl::Status SamplingServer::WaitForEndpoint() {
 
 absl::Status SamplingServer::Generate(const proto::GenerateRequest& request,
                                       const std::function<bool(const proto::GenerateReply&)>& take) {
-  EPS_ASSIGN_OR_RETURN(DaemonClient client, Client());
   grpc::ClientContext context;
+  CallEvents events;
   // A worker that could not start never answers, and the daemon waits for another one: the call must not.
   absl::Status processes;
-  std::jthread watch([&](const std::stop_token& stop) {
-    while (!stop.stop_requested()) {
-      processes = Check(absl::Milliseconds(20));
-      if (!processes.ok()) return context.TryCancel();
+  const auto next = [&] {
+    std::optional<bool> went_well;
+    while (!went_well) {
+      if (processes.ok()) processes = Check(absl::ZeroDuration());
+      if (!processes.ok()) context.TryCancel();
+      went_well = events.Wait(kLookEvery);
     }
-  });
-  const auto stream = client.stub().Generate(&context, request);
+    return *went_well;
+  };
+  const auto stream = client_->stub().AsyncGenerate(&context, request, events.queue(), nullptr);
   bool taken = true;
-  for (proto::GenerateReply reply; taken && stream->Read(&reply);) taken = take(reply);
+  proto::GenerateReply reply;
+  for (bool open = next(); open && taken;) {
+    stream->Read(&reply, nullptr);
+    open = next();
+    if (open) taken = take(reply);
+  }
   if (!taken) context.TryCancel();
-  const absl::Status status = FromGrpc(stream->Finish());
-  watch.request_stop();
-  watch.join();
+  grpc::Status status;
+  stream->Finish(&status, nullptr);
+  next();
   if (!taken) return absl::OkStatus();
-  return processes.ok() ? status : processes;
+  // A process that ends takes the call with it: why it ended says more.
+  if (processes.ok() && !status.ok()) processes = Check(kLookEvery);
+  return processes.ok() ? FromGrpc(status) : processes;
 }
 
 }  // namespace eps::cli

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -42,7 +43,7 @@ class SamplingServer {
   // Waits up to `timeout` for a signal. OK while both live and none came; else why one ended, with the code of its
   // exit, or CANCELLED.
   absl::Status Check(absl::Duration timeout);
-  absl::StatusOr<DaemonClient> Client() const;
+  absl::Status Connect();
 
   SignalQueue& signals_;
   std::string folder_;
@@ -50,6 +51,7 @@ class SamplingServer {
   ClientDoors doors_;
   ChildProcess daemon_;
   ChildProcess worker_;
+  std::optional<DaemonClient> client_;  // since Start
 };
 
 }  // namespace eps::cli

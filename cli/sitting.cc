@@ -13,6 +13,8 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "cli/daemon_client.h"
+#include "cli/log_notes.h"
+#include "cli/progress.h"
 #include "cli/run_report.h"
 #include "common/base/exit_code.h"
 #include "common/base/status_macros.h"
@@ -135,9 +137,13 @@ SittingEnd Sitting::Watch() {
   auto credentials = NewChannelCredentials(doors_, address_, absl::Now());
   if (!credentials.ok()) return Failed(credentials.status());
   DaemonClient client(address_, *std::move(credentials));
+  LogNotes notes(daemon_.log_path, daemon_.log_start);
   while (true) {
     if (const std::optional<int> number = signals_.Wait(kPollInterval)) PassOn(*number);
     ReapAll();
+    for (const std::string& note : notes.Next()) {
+      if (options_.note) options_.note(Printable(note));
+    }
     if (!daemon_.running()) return DaemonEnded();
     const int num_running = static_cast<int>(
         std::count_if(workers_.begin(), workers_.end(), [](const ChildProcess& w) { return w.running(); }));

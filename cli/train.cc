@@ -70,6 +70,7 @@ struct TrainFlags {
   std::string OutFolder() const {
     return out.empty() ? absl::StrCat("runs/", std::filesystem::path(run.run).stem().string()) : out;
   }
+  Preflight ForPreflight() const { return {.run = run, .out = OutFolder(), .worker = worker, .resume = resume}; }
 };
 
 // One sitting at a time, from before it writes a token or a log until it has ended: the daemon's own lock comes later.
@@ -105,7 +106,7 @@ absl::StatusOr<std::vector<TraceTrack>> PredictedTracks(const TrainFlags& flags,
   if (flags.workers > 1 || flags.worker.profile == worker::kNominalProfile || flags.worker.device_memory_bytes == 0) {
     return std::vector<TraceTrack>();
   }
-  EPS_ASSIGN_OR_RETURN(RunConfig run, flags.run.Load());
+  EPS_ASSIGN_OR_RETURN(RunConfig run, LoadRunToTrain(flags.ForPreflight()));
   if (run.layer_drop.is_on()) return std::vector<TraceTrack>();
   EPS_ASSIGN_OR_RETURN(const WholePlan plan, MakeWholePlan({.run = std::move(run),
                                                             .device = flags.worker.device,
@@ -142,20 +143,40 @@ absl::Status FinishTrace(const TrainFlags& flags) {
 
 bool Contains(const std::string& folder, const std::string& path) {
   std::error_code ignored;
-  const std::filesystem::path outer = std::filesystem::absolute(folder, ignored).lexically_normal() / "";
-  const std::filesystem::path inner = std::filesystem::absolute(path, ignored).lexically_normal() / "";
-  return absl::StartsWith(inner.string(), outer.string());
+  const auto resolved = [&](const std::string& name) {
+    return (std::filesystem::weakly_canonical(std::filesystem::absolute(name, ignored), ignored) / "").string();
+  };
+  return absl::StartsWith(resolved(path), resolved(folder));
+}
+
+absl::Status CheckExportPlace(const std::string& to, const std::string& out) {
+  if (Contains(to, out)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--export ", to, ": the run's folder, ", out, ", lies there; give another"));
+  }
+  if (Contains(out, to)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--export ", to, ": lies in the run's folder, ", out, "; give one outside of it"));
+  }
+  return absl::OkStatus();
+}
+
+// Whether nothing is left to do: the run of `steps` is at its end, and its model is in the folder, which --export leaves
+// there as a whole.
+bool IsDoneAndExported(const TrainFlags& flags, int64_t steps) {
+  std::error_code ignored;
+  if (!flags.resume || !std::filesystem::exists(flags.export_to + "/config.json", ignored)) return false;
+  const absl::StatusOr<Version> newest = FindNewestCheckpoint(CheckpointDirectory(flags.OutFolder() + "/checkpoints"));
+  return newest.ok() && newest->value() >= steps;
 }
 
 // What --export asks for, before the run takes its hours.
 absl::Status CheckExport(const TrainFlags& flags) {
   if (flags.export_to.empty()) return absl::OkStatus();
+  EPS_RETURN_IF_ERROR(CheckExportPlace(flags.export_to, flags.OutFolder()));
+  EPS_ASSIGN_OR_RETURN(const RunConfig run, LoadRunToTrain(flags.ForPreflight()));
+  if (IsDoneAndExported(flags, run.steps)) return absl::OkStatus();
   EPS_RETURN_IF_ERROR_WITH(CheckNewFolder(flags.export_to), "--export");
-  if (Contains(flags.export_to, flags.OutFolder())) {
-    return absl::InvalidArgumentError(absl::StrCat("--export ", flags.export_to, ": the run's folder, ",
-                                                   flags.OutFolder(), ", lies there; give another"));
-  }
-  EPS_ASSIGN_OR_RETURN(const RunConfig run, flags.run.Load());
   if (run.checkpoint.last) return absl::OkStatus();
   return absl::InvalidArgumentError(
       "--export: checkpoint.last is false, so that the run leaves no checkpoint of its end; leave one of the two out");
@@ -164,8 +185,7 @@ absl::Status CheckExport(const TrainFlags& flags) {
 absl::StatusOr<RunOutline> CheckAll(const TrainFlags& flags) {
   EPS_RETURN_IF_ERROR(CheckThreadRoom(RunThreads(flags.workers, flags.ThreadsPerWorker())));
   EPS_RETURN_IF_ERROR(CheckExport(flags));
-  return CheckBeforeTraining(
-      {.run = flags.run, .out = flags.OutFolder(), .worker = flags.worker, .resume = flags.resume});
+  return CheckBeforeTraining(flags.ForPreflight());
 }
 
 // Of a run of `steps` that has ended well; the exit code.
@@ -213,6 +233,10 @@ int RunTrain(TrainFlags flags) {
       PrintError(folder);
       return StartExitCode(folder);
     }
+  }
+  if (!flags.export_to.empty() && IsDoneAndExported(flags, outline->steps)) {
+    std::printf("eps: %s has the model already: it stays as it is\n", flags.export_to.c_str());
+    flags.export_to.clear();
   }
   if (!flags.quiet) SayStart(flags, *outline);
   ProgressPrinter progress(flags.quiet);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -106,6 +107,7 @@ class TrainingDaemon final : public Daemon {
     EPS_ASSIGN_OR_RETURN(run_, options_.resume ? LoadRunOfFolder(options_.out, options_.run_file, options_.overrides)
                                                : LoadRunConfig(options_.run_file, options_.overrides));
     EPS_ASSIGN_OR_RETURN(max_message_bytes_, MaxControlMessageBytes(run_));
+    EPS_RETURN_IF_ERROR(ReadSource());
     EPS_RETURN_IF_ERROR(OpenData());
     EPS_ASSIGN_OR_RETURN(model_, BuildModel(run_.model));
     DaemonMemory memory = ComputeDaemonMemory(model_, run_);
@@ -117,7 +119,7 @@ class TrainingDaemon final : public Daemon {
     EPS_ASSIGN_OR_RETURN(page_, DaemonPage::Start(options_.metrics_listen, options_.metrics_any_address));
     floor_bytes_per_second_ = MeasureMemorySpeed(options_.threads, kFloorTime).per_thread();
     EPS_ASSIGN_OR_RETURN(store_, Store::Create(model_, run_));
-    if (options_.resume && HoldsCheckpoints(options_.out)) {
+    if (GoesOn()) {
       EPS_RETURN_IF_ERROR(Resume());
       return CheckData();
     }
@@ -135,7 +137,7 @@ class TrainingDaemon final : public Daemon {
     EPS_RETURN_IF_ERROR(MakeDirs(options_.out));
     EPS_RETURN_IF_ERROR(LockOut());
     EPS_RETURN_IF_ERROR(RemoveEndpointFile(options_.out));
-    EPS_RETURN_IF_ERROR(KeepModelSource(run_, options_.out));
+    if (source_.has_value()) EPS_RETURN_IF_ERROR(KeepModelSource(*std::exchange(source_, std::nullopt), options_.out));
     if (checkpointer_ == nullptr) {
       EPS_ASSIGN_OR_RETURN(checkpointer_, Checkpointer::Create(CheckpointFolder(options_.out), model_, run_));
     }
@@ -260,8 +262,31 @@ class TrainingDaemon final : public Daemon {
   void Abort(absl::Status why) override { coordinator_->Fail(std::move(why)); }
 
  private:
+  // From a checkpoint; false: from the start, --resume or not.
+  bool GoesOn() const { return options_.resume && HoldsCheckpoints(options_.out); }
+
+  // Before what takes long. A run that goes on has kept it at its start.
+  absl::Status ReadSource() {
+    if (GoesOn() && HoldsModelSource(options_.out)) return absl::OkStatus();
+    EPS_ASSIGN_OR_RETURN(source_, ReadModelSource(run_));
+    return absl::OkStatus();
+  }
+
+  // What "auto" has turned out to be.
+  void NameChatTemplate(const RunConfig& of_tokens) {
+    if (!source_.has_value() || source_->chat_template.empty()) return;
+    const std::vector<DataSource> given = run_.all_sources(), made = of_tokens.all_sources();
+    for (size_t i = 0; i < given.size(); ++i) {
+      if (!given[i].data.needs_tokenizing() || made[i].data.chat_template.empty()) continue;
+      source_->chat_template = made[i].data.chat_template;
+      return;
+    }
+  }
+
   // The names are part of the run from here on, in its checkpoints too.
   absl::Status NameClasses(RunConfig& of_tokens) {
+    // Begun before there were names, or with numbers: the files' own numbers, as before.
+    if (GoesOn() && run_.model.class_names.empty()) return absl::OkStatus();
     EPS_ASSIGN_OR_RETURN(run_.model.class_names, ClassNamesOf(run_, of_tokens));
     of_tokens.model.class_names = run_.model.class_names;
     for (size_t i = 0; i < std::min(run_.model.class_names.size(), kMaxClassesLogged); ++i) {
@@ -280,12 +305,14 @@ class TrainingDaemon final : public Daemon {
       EPS_RETURN_IF_ERROR(MakeDirs(options_.out));
       EPS_RETURN_IF_ERROR(LockOut());
     }
-    EPS_ASSIGN_OR_RETURN(RunConfig of_tokens, WithTokenFiles(run_, options_.out + "/data", options_.threads));
+    const FormerTokens former = GoesOn() ? FormerTokens::kTaken : FormerTokens::kMadeAnew;
+    EPS_ASSIGN_OR_RETURN(RunConfig of_tokens, WithTokenFiles(run_, options_.out + "/data", options_.threads, former));
+    NameChatTemplate(of_tokens);
     EPS_RETURN_IF_ERROR(NameClasses(of_tokens));
     EPS_ASSIGN_OR_RETURN(data_, StepData::Create(of_tokens));
     if (!run_.evaluation.is_on()) return absl::OkStatus();
     EPS_ASSIGN_OR_RETURN(evaluation_data_,
-                         EvaluationData::Open(run_, *data_, options_.out + "/evaluation", options_.threads));
+                         EvaluationData::Open(run_, *data_, options_.out + "/evaluation", options_.threads, former));
     return absl::OkStatus();
   }
 
@@ -351,6 +378,7 @@ class TrainingDaemon final : public Daemon {
   const uint64_t incarnation_;
   RpcServerOptions rpc_options_;
   RunConfig run_;
+  std::optional<ModelSource> source_;  // what Open keeps; nullopt: nothing more, it is there
   ModelSpec model_;
   int max_message_bytes_ = 0;
   std::unique_ptr<StepData> data_;

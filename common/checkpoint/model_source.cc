@@ -6,13 +6,18 @@
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <system_error>
 #include <utility>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "common/base/file_util.h"
 #include "common/base/json_text.h"
+#include "common/base/log.h"
 #include "common/base/status_macros.h"
 #include "common/checkpoint/checkpoint_directory.h"
 #include "common/checkpoint/checkpoint_files.h"
@@ -25,51 +30,88 @@ namespace {
 
 constexpr int64_t kMaxConversationsBytes = 1 << 16;
 
-// The folder whose tokenizer made the run's tokens; "": none did.
-std::string TokenizerFolder(const RunConfig& run) {
+// What the tokenizer that made the run's tokens was read from; "": none did.
+std::string TokenizerPath(const RunConfig& run) {
   for (const DataSource& source : run.all_sources()) {
-    const std::string& path = source.data.tokenizer_path;
-    if (source.data.tokenizer != TokenForm::kModel) continue;
-    std::error_code ignored;
-    return std::filesystem::is_directory(path, ignored) ? path : DirName(path);
+    if (source.data.tokenizer == TokenForm::kModel) return source.data.tokenizer_path;
   }
   return "";
 }
 
-// data.chat_template where a file of data holds conversations, which its first line tells.
-absl::StatusOr<std::string> TemplateOfConversations(const RunConfig& run) {
+// data.chat_template where a file of data holds conversations, which its first line tells. Files that are gone hold none.
+std::string TemplateOfConversations(const RunConfig& run) {
   const std::atomic<bool> stop = false;
   for (const DataSource& source : run.all_sources()) {
     const DataConfig& data = source.data;
     if (!data.is_jsonl || data.tokenizer != TokenForm::kModel) continue;
-    const absl::StatusOr<CorpusSources> looked = InspectSources({data.path}, CorpusFormat::kJsonl, {}, stop);
-    EPS_RETURN_IF_ERROR_WITH(looked.status(), data.path_field);
-    if (looked->content == CorpusContent::kConversations) return data.chat_template;
+    const absl::StatusOr<CorpusSources> looked =
+        InspectSources({data.path}, CorpusFormat::kJsonl, {}, stop, data.skips_bad_lines);
+    if (looked.ok() && looked->content == CorpusContent::kConversations) return data.chat_template;
   }
-  return std::string();
+  return "";
 }
 
-// The files of model.from, with the tokenizer that the run has told in place of that folder's own.
-absl::StatusOr<ModelSource> SourceOf(const RunConfig& run) {
-  ModelSource source;
-  if (!run.model_from.empty()) {
-    absl::StatusOr<ModelFiles> files = ReadModelFiles(run.model_from);
-    EPS_RETURN_IF_ERROR_WITH(files.status(), "model.from");
-    source.files = *std::move(files);
-    source.place = run.model_from;
+using ReadErrors = std::map<std::string, absl::Status>;  // by the file's name
+
+void WarnOf(const ReadErrors& left_out) {
+  for (const auto& [name, why] : left_out)
+    LogWarning("model_file_not_kept", {{"file", name}, {"reason", why.message()}});
+}
+
+// But for what cannot be read: the run trains without it.
+ModelFiles ReadWhatCanBeRead(const std::string& folder) {
+  ReadErrors left_out;
+  ModelFiles files = ReadModelFiles(folder, left_out);
+  WarnOf(left_out);
+  return files;
+}
+
+// The same, but for a config.json: without it an export would be of another model.
+absl::StatusOr<ModelFiles> ReadFilesOfModel(const std::string& folder) {
+  ReadErrors left_out;
+  ModelFiles files = ReadModelFiles(folder, left_out);
+  if (const auto config = left_out.find("config.json"); config != left_out.end()) return config->second;
+  WarnOf(left_out);
+  return files;
+}
+
+// The name by which LoadTokenizer takes a file for what `bytes` are.
+const char* StandardName(const std::string& path, absl::string_view bytes) {
+  const bool is_json = absl::EndsWith(path, ".json") || absl::StartsWith(absl::StripLeadingAsciiWhitespace(bytes), "{");
+  return is_json ? "tokenizer.json" : "tokenizer.model";
+}
+
+// The file, and what lies beside it and is no other vocabulary.
+absl::StatusOr<ModelFiles> ReadTokenizerFile(const std::string& path) {
+  EPS_ASSIGN_OR_RETURN(std::string bytes, ReadFile(path));
+  ModelFiles files = ReadWhatCanBeRead(DirName(path));
+  for (const char* name : VocabularyFileNames()) files.erase(name);
+  files.erase("merges.txt");
+  const char* name = StandardName(path, bytes);
+  files[name] = std::move(bytes);
+  return files;
+}
+
+// Empty where `path` is gone.
+absl::StatusOr<ModelFiles> ReadTokenizerFiles(const std::string& path) {
+  std::error_code ignored;
+  if (std::filesystem::is_directory(path, ignored)) return ReadWhatCanBeRead(path);
+  if (std::filesystem::is_regular_file(path, ignored)) return ReadTokenizerFile(path);
+  return ModelFiles();
+}
+
+// Puts the tokenizer in `path` in the place of the model's own, with all of its files.
+absl::Status ReplaceTokenizer(const std::string& path, ModelSource& source) {
+  const absl::StatusOr<ModelFiles> files = ReadTokenizerFiles(path);
+  EPS_RETURN_IF_ERROR_WITH(files.status(), "data.tokenizer_path");
+  if (!HasTokenizer(*files)) return absl::OkStatus();
+  for (const char* name : TokenizerFileNames()) {
+    source.files.erase(name);
+    if (const auto found = files->find(name); found != files->end()) source.files.insert(*found);
   }
-  const std::string tokenizer = TokenizerFolder(run);
-  if (!tokenizer.empty() && tokenizer != run.model_from) {
-    const absl::StatusOr<ModelFiles> files = ReadModelFiles(tokenizer);
-    EPS_RETURN_IF_ERROR_WITH(files.status(), "data.tokenizer_path");
-    for (const char* name : TokenizerFileNames()) {
-      source.files.erase(name);
-      if (const auto found = files->find(name); found != files->end()) source.files.insert(*found);
-    }
-    source.place = absl::StrCat(source.place, source.place.empty() ? "" : " and ", tokenizer);
-  }
-  if (HasTokenizer(source.files)) source.tokenizer_path = tokenizer.empty() ? run.model_from : tokenizer;
-  return source;
+  source.place = absl::StrCat(source.place, source.place.empty() ? "" : " and ", path);
+  source.tokenizer_path = path;
+  return absl::OkStatus();
 }
 
 absl::Status WriteSource(const ModelSource& source, const std::string& folder) {
@@ -79,26 +121,14 @@ absl::Status WriteSource(const ModelSource& source, const std::string& folder) {
   return WriteFileAtomically(absl::StrCat(folder, "/", kConversationsFile), conversations.dump() + "\n");
 }
 
+// One that is not there is removed.
+absl::Status RemoveFolder(const std::string& folder) {
+  std::error_code error;
+  std::filesystem::remove_all(folder, error);
+  return error ? FileError(error.value(), "remove", folder) : absl::OkStatus();
+}
+
 std::string KeptIn(const std::string& run_folder) { return absl::StrCat(run_folder, "/", kModelSourceFolder); }
-
-bool IsKept(const std::string& run_folder) {
-  std::error_code ignored;
-  return std::filesystem::is_directory(KeptIn(run_folder), ignored);
-}
-
-absl::Status Keep(const ModelSource& source, const std::string& run_folder) {
-  const std::string folder = KeptIn(run_folder);
-  if (source.files.empty()) return absl::OkStatus();
-  const std::string aside = absl::StrCat(run_folder, "/.tmp-", kModelSourceFolder);
-  std::error_code ignored;
-  std::filesystem::remove_all(aside, ignored);  // of a process that was killed
-  EPS_RETURN_IF_ERROR(MakeDirs(aside));
-  absl::Status status = WriteSource(source, aside);
-  if (status.ok() && std::rename(aside.c_str(), folder.c_str()) != 0) status = FileError(errno, "rename", aside);
-  if (status.ok()) return SyncDirectory(run_folder);
-  std::filesystem::remove_all(aside, ignored);
-  return status;
-}
 
 absl::StatusOr<std::string> ReadConversations(const std::string& path) {
   const absl::StatusOr<std::string> text = ReadFile(path, kMaxConversationsBytes);
@@ -137,29 +167,54 @@ std::optional<std::string> RunFolderOf(const std::string& checkpoint) {
 
 }  // namespace
 
-absl::Status KeepModelSource(const RunConfig& run, const std::string& run_folder) {
-  if (IsKept(run_folder)) return absl::OkStatus();
-  EPS_ASSIGN_OR_RETURN(ModelSource source, SourceOf(run));
-  EPS_ASSIGN_OR_RETURN(source.chat_template, TemplateOfConversations(run));
-  return Keep(source, run_folder);
+absl::StatusOr<ModelSource> ReadModelSource(const RunConfig& run) {
+  ModelSource source;
+  if (!run.model_from.empty()) {
+    absl::StatusOr<ModelFiles> files = ReadFilesOfModel(run.model_from);
+    EPS_RETURN_IF_ERROR_WITH(files.status(), "model.from");
+    source.files = *std::move(files);
+    if (!source.files.empty()) source.place = run.model_from;
+    if (HasTokenizer(source.files)) source.tokenizer_path = run.model_from;
+  }
+  if (const std::string tokenizer = TokenizerPath(run); !tokenizer.empty() && tokenizer != run.model_from) {
+    EPS_RETURN_IF_ERROR(ReplaceTokenizer(tokenizer, source));
+  }
+  source.chat_template = TemplateOfConversations(run);
+  return source;
+}
+
+bool HoldsModelSource(const std::string& run_folder) {
+  std::error_code ignored;
+  return std::filesystem::is_directory(KeptIn(run_folder), ignored);
+}
+
+absl::Status KeepModelSource(const ModelSource& source, const std::string& run_folder) {
+  const std::string folder = KeptIn(run_folder);
+  const std::string aside = absl::StrCat(run_folder, "/.tmp-", kModelSourceFolder);
+  std::error_code ignored;
+  std::filesystem::remove_all(aside, ignored);  // of a process that was killed
+  if (source.files.empty()) return RemoveFolder(folder);
+  EPS_RETURN_IF_ERROR(MakeDirs(aside));
+  absl::Status status = WriteSource(source, aside);
+  if (status.ok()) status = RemoveFolder(folder);
+  if (status.ok() && std::rename(aside.c_str(), folder.c_str()) != 0) status = FileError(errno, "rename", aside);
+  if (status.ok()) return SyncDirectory(run_folder);
+  std::filesystem::remove_all(aside, ignored);
+  return status;
 }
 
 absl::StatusOr<ModelSource> FindModelSource(const std::string& folder) {
   if (!IsStepFolder(folder)) return ReadFolder(folder);
-  if (const std::optional<std::string> run = RunFolderOf(folder); run && IsKept(*run)) return ReadKept(KeptIn(*run));
+  const std::optional<std::string> run = RunFolderOf(folder);
+  if (run && HoldsModelSource(*run)) return ReadKept(KeptIn(*run));
   EPS_ASSIGN_OR_RETURN(const Manifest manifest, ReadManifest(folder));
-  EPS_ASSIGN_OR_RETURN(ModelSource source, SourceOf(manifest.run));
-  if (source.files.empty()) return ModelSource();
-  // The data may be gone.
-  if (absl::StatusOr<std::string> name = TemplateOfConversations(manifest.run); name.ok()) {
-    source.chat_template = *std::move(name);
-  }
-  return source;
+  EPS_ASSIGN_OR_RETURN(ModelSource source, ReadModelSource(manifest.run));
+  return source.files.empty() ? ModelSource() : source;
 }
 
 absl::Status CopyModelSource(const std::string& folder, const std::string& to_run_folder) {
   EPS_ASSIGN_OR_RETURN(const ModelSource source, FindModelSource(folder));
-  return Keep(source, to_run_folder);
+  return KeepModelSource(source, to_run_folder);
 }
 
 }  // namespace eps

@@ -20,21 +20,31 @@ struct ModelSource {
   std::string place;           // what it was read from; "": there is nothing
   ModelFiles files;            // ReadModelFiles's
   std::string tokenizer_path;  // for LoadTokenizer; "": there is no tokenizer
-  // Of a run on conversations that became tokens at its start: data.chat_template. "": another run.
+  // Of a run on conversations that became tokens at its start: the template by which they were written, or "auto" where
+  // only data.chat_template is known. "": another run.
   std::string chat_template;
 };
 
-// Keeps it in run_folder, which is there. One that is there already stays as it is: it is of the run's start. A run
-// that has neither model.from nor a tokenizer keeps nothing.
-// Errors: the system's, naming model.from, data.tokenizer_path or the folder; then nothing is kept
-absl::Status KeepModelSource(const RunConfig& run, const std::string& run_folder);
+// What the run's model.from and data.tokenizer_path have now. Of a tokenizer that is one file by its name, that file
+// and no other vocabulary; with a tokenizer that is gone, nothing takes the place of the model's own. chat_template is
+// data.chat_template, where the data can be read and holds conversations.
+// A file other than config.json that cannot be read is left out, with a warning in the log: the run does not need it.
+// Errors: the system's, naming model.from or data.tokenizer_path, of a config.json
+absl::StatusOr<ModelSource> ReadModelSource(const RunConfig& run);
+
+// Whether there is one in the run's folder.
+bool HoldsModelSource(const std::string& run_folder);
+
+// Keeps it in run_folder, which is there, in place of one that is there. An empty one is none.
+// Errors: the system's, naming the file or folder
+absl::Status KeepModelSource(const ModelSource& source, const std::string& run_folder);
 
 // Of a checkpoint's folder what its run has kept; of a run that kept none, what is left where the run found it. Of
 // another folder, which is a model's, its own.
 // Errors: ReadModelFiles's, ReadManifest's · INVALID_ARGUMENT kConversationsFile is not as it was written
 absl::StatusOr<ModelSource> FindModelSource(const std::string& folder);
 
-// What the run of the checkpoint in `folder` has, for the run in to_run_folder, which is there and has none yet.
+// What the run of the checkpoint in `folder` has, for the run in to_run_folder, which is there.
 // Errors: FindModelSource's · the system's
 absl::Status CopyModelSource(const std::string& folder, const std::string& to_run_folder);
 

@@ -6,16 +6,21 @@
 
 #include "absl/status/status.h"
 #include "common/base/file_util.h"
+#include "common/base/status_macros.h"
 #include "common/checkpoint/manifest.h"
 #include "common/checkpoint/testing.h"
 #include "common/formats/model_folder_files.h"
 #include "common/spec/run_config.h"
 #include "common/testing/status_matchers.h"
 #include "common/testing/temp_dir.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace eps {
 namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 
 constexpr char kMessages[] =
     R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]})";
@@ -44,6 +49,11 @@ class ModelSourceTest : public ::testing::Test {
     EXPECT_OK(MakeDirs(folder));
     return folder;
   }
+  // As a run does at its start.
+  absl::Status Keep() {
+    EPS_ASSIGN_OR_RETURN(const ModelSource source, ReadModelSource(run_));
+    return KeepModelSource(source, run_folder());
+  }
   // With a manifest, for what is found by the run.
   std::string CheckpointOfRun() {
     const std::string folder = Checkpoint();
@@ -69,7 +79,7 @@ class ModelSourceTest : public ::testing::Test {
 };
 
 TEST_F(ModelSourceTest, WhatLiesBesideTheWeightsIsThereWhenTheModelIsGone) {
-  ASSERT_OK(KeepModelSource(run_, run_folder()));
+  ASSERT_OK(Keep());
   std::filesystem::remove_all(run_.model_from);
   ASSERT_OK_AND_ASSIGN(const ModelSource source, FindModelSource(Checkpoint()));
   const ModelFiles want = {{"config.json", "{}"},
@@ -85,7 +95,7 @@ TEST_F(ModelSourceTest, WhatLiesBesideTheWeightsIsThereWhenTheModelIsGone) {
 TEST_F(ModelSourceTest, ATokenizerThatTheRunWasToldTakesTheModelsPlaceWithAllOfItsFiles) {
   Write("other/tokenizer.json", "told");
   run_.data = {.path = "text.txt", .tokenizer = TokenForm::kModel, .tokenizer_path = dir_.File("other/tokenizer.json")};
-  ASSERT_OK(KeepModelSource(run_, run_folder()));
+  ASSERT_OK(Keep());
   ASSERT_OK_AND_ASSIGN(const ModelSource source, FindModelSource(Checkpoint()));
   const ModelFiles want = {{"config.json", "{}"}, {"generation_config.json", "1"}, {"tokenizer.json", "told"}};
   EXPECT_EQ(source.files, want);
@@ -93,7 +103,7 @@ TEST_F(ModelSourceTest, ATokenizerThatTheRunWasToldTakesTheModelsPlaceWithAllOfI
 
 TEST_F(ModelSourceTest, ARunOnConversationsSaysByWhichTemplate) {
   TrainOn(kMessages);
-  ASSERT_OK(KeepModelSource(run_, run_folder()));
+  ASSERT_OK(Keep());
   std::filesystem::remove(run_.data.path);
   EXPECT_EQ(FindModelSource(Checkpoint())->chat_template, "chatml");
   Write("run/source/conversations.json", "{}");
@@ -103,27 +113,81 @@ TEST_F(ModelSourceTest, ARunOnConversationsSaysByWhichTemplate) {
 
 TEST_F(ModelSourceTest, JsonlOfTextsIsNoConversation) {
   TrainOn(R"({"text": "a"})");
-  ASSERT_OK(KeepModelSource(run_, run_folder()));
+  ASSERT_OK(Keep());
   EXPECT_EQ(FindModelSource(Checkpoint())->chat_template, "");
 }
 
-TEST_F(ModelSourceTest, WhatWasKeptAtTheRunsStartStays) {
-  ASSERT_OK(KeepModelSource(run_, run_folder()));
-  Write("model/tokenizer.json", "changed");
-  ASSERT_OK(KeepModelSource(run_, run_folder()));
-  EXPECT_EQ(FindModelSource(Checkpoint())->files.at("tokenizer.json"), "own");
+TEST_F(ModelSourceTest, BadLinesInFrontOfTheConversationsAreSkippedWhereTheRunSkipsThem) {
+  TrainOn(std::string("{broken\n") + kMessages);
+  run_.data.skips_bad_lines = true;
+  ASSERT_OK(Keep());
+  EXPECT_EQ(FindModelSource(Checkpoint())->chat_template, "chatml");
+}
+
+TEST_F(ModelSourceTest, WhatAnEarlierRunLeftThereIsReplacedWithAllOfItsFiles) {
+  ASSERT_OK(Keep());
+  Write("second/config.json", R"({"of": "the second"})");
+  run_.model_from = dir_.File("second");
+  ASSERT_OK(Keep());
+  EXPECT_EQ(FindModelSource(Checkpoint())->files, (ModelFiles{{"config.json", R"({"of": "the second"})"}}));
+
+  run_.model_from.clear();
+  ASSERT_OK(Keep());
+  EXPECT_FALSE(HoldsModelSource(run_folder()));
+}
+
+TEST_F(ModelSourceTest, WhatOnlyAnExportNeedsIsLeftOutWithAWarningWhereItCannotBeRead) {
+  ASSERT_OK(MakeDirs(run_.model_from + "/vocab.txt"));
+  ::testing::internal::CaptureStderr();
+  ASSERT_OK(Keep());
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              AllOf(HasSubstr("WARNING model_file_not_kept file=vocab.txt"), HasSubstr("Is a directory")));
+  EXPECT_EQ(FindModelSource(Checkpoint())->files.size(), 4);
+
+  std::filesystem::remove(run_.model_from + "/config.json");
+  ASSERT_OK(MakeDirs(run_.model_from + "/config.json"));
+  EXPECT_THAT(ReadModelSource(run_), StatusIs(absl::StatusCode::kFailedPrecondition, "model.from: "));
+}
+
+TEST_F(ModelSourceTest, OfATokenizerThatIsAFileItIsThatFileAndNoOtherVocabulary) {
+  for (const char* name : {"tokenizer.model", "vocab.json", "merges.txt", "tokenizer_config.json"}) {
+    Write(std::string("model/") + name, "beside");
+  }
+  run_.data = {
+      .path = "text.txt", .tokenizer = TokenForm::kModel, .tokenizer_path = run_.model_from + "/tokenizer.model"};
+  ASSERT_OK(Keep());
+  EXPECT_EQ(FindModelSource(Checkpoint())->files, (ModelFiles{{"config.json", "{}"},
+                                                              {"generation_config.json", "1"},
+                                                              {"tokenizer.model", "beside"},
+                                                              {"tokenizer_config.json", "beside"}}));
+
+  Write("model/of_code.json", "by another name");
+  run_.data.tokenizer_path = run_.model_from + "/of_code.json";
+  ASSERT_OK(Keep());
+  ASSERT_OK_AND_ASSIGN(const ModelSource source, FindModelSource(Checkpoint()));
+  EXPECT_EQ(source.files.at("tokenizer.json"), "by another name");
+  EXPECT_FALSE(source.files.contains("tokenizer.model"));
+}
+
+TEST_F(ModelSourceTest, NothingTakesThePlaceOfTheModelsTokenizerWhereTheOtherIsGone) {
+  Write("tokenizer.json", "of the folder that it lay in");
+  run_.data = {.path = "text.txt", .tokenizer = TokenForm::kModel, .tokenizer_path = dir_.File("gone")};
+  ASSERT_OK_AND_ASSIGN(const ModelSource source, ReadModelSource(run_));
+  EXPECT_EQ(source.files.at("tokenizer.json"), "own");
+  EXPECT_EQ(source.tokenizer_path, run_.model_from);
+  EXPECT_EQ(source.place, run_.model_from);
 }
 
 TEST_F(ModelSourceTest, WhatAKilledProcessLeftHalfWrittenIsReplaced) {
   Write("run/.tmp-source/vocab.txt", "half");
-  ASSERT_OK(KeepModelSource(run_, run_folder()));
+  ASSERT_OK(Keep());
   EXPECT_FALSE(FindModelSource(Checkpoint())->files.contains("vocab.txt"));
   EXPECT_FALSE(std::filesystem::exists(dir_.File("run/.tmp-source")));
 }
 
 TEST_F(ModelSourceTest, ARunFromNothingKeepsNothing) {
   run_.model_from.clear();
-  ASSERT_OK(KeepModelSource(run_, run_folder()));
+  ASSERT_OK(Keep());
   EXPECT_FALSE(std::filesystem::exists(run_folder() + "/source"));
   EXPECT_TRUE(FindModelSource(CheckpointOfRun())->files.empty());
 }
@@ -154,7 +218,7 @@ TEST_F(ModelSourceTest, AFolderCalledSourceBesideAnyOtherCheckpointIsNobodys) {
 
 TEST_F(ModelSourceTest, AGrownRunHasItToo) {
   TrainOn(kMessages);
-  ASSERT_OK(KeepModelSource(run_, run_folder()));
+  ASSERT_OK(Keep());
   ASSERT_OK(MakeDirs(dir_.File("grown/checkpoints/step-00000004")));
   ASSERT_OK(CopyModelSource(Checkpoint(), dir_.File("grown")));
   EXPECT_EQ(TreeOf(dir_.File("grown/source")), TreeOf(run_folder() + "/source"));

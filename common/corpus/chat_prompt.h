@@ -7,9 +7,9 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "common/corpus/chat_template.h"
 #include "common/corpus/conversation.h"
 #include "common/corpus/document_marks.h"
-#include "common/tokenizer/tokenizer.h"
 
 namespace eps {
 
@@ -19,11 +19,11 @@ struct ChatPrompt {
   std::optional<int32_t> end_of_turn;  // of the answer; nullopt: text ends it
 };
 
-// The tokens of `messages` and of what stands before an answer, exactly as a conversation that has the answer begins in
+// The tokens of `messages` and of what stands before an answer, as a conversation that has the answer begins in
 // training. marks: of conversations
-// Errors: INVALID_ARGUMENT the last message is the assistant's own · ChatTemplate::Encode's
-absl::StatusOr<ChatPrompt> MakeChatPrompt(const DocumentMarks& marks, const Tokenizer& tokenizer,
-                                          absl::Span<const ChatMessage> messages);
+// Errors: INVALID_ARGUMENT the last message is the assistant's own · ChatTemplate::EncodePrompt's
+absl::StatusOr<ChatPrompt> MakeChatPrompt(const DocumentMarks& marks, absl::Span<const ChatMessage> messages,
+                                          Thoughts thoughts = Thoughts::kLeftToModel);
 
 }  // namespace eps
 

@@ -4,11 +4,12 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/corpus/chat_template_thoughts.h"
+#include "common/tokenizer/unicode_text.h"
 #include "nlohmann/json.hpp"
 
 namespace eps {
@@ -16,27 +17,46 @@ namespace {
 
 constexpr absl::string_view kTextEndOfTurn = "\n\n";
 
-absl::string_view Trimmed(absl::string_view text, bool trims) {
-  return trims ? absl::StripAsciiWhitespace(text) : text;
-}
+absl::string_view Trimmed(absl::string_view text, bool trims) { return trims ? WithoutSpaceAround(text) : text; }
 
 std::string AsJson(const std::string& text) {
   return nlohmann::json(text).dump(-1, ' ', /*ensure_ascii=*/false, nlohmann::json::error_handler_t::replace);
 }
 
-// Of `ids`, which stand for a text that begins with `prefix`, how many have their first character in it.
-size_t TokensOfPrefix(const Tokenizer& tokenizer, absl::Span<const int32_t> ids, absl::string_view prefix,
-                      Tokenizer::Specials specials) {
-  const std::vector<int32_t> alone = tokenizer.Encode(prefix, specials);
+// How many of `ids`, which stand for `text`, have their first character before each of `borders`: bytes of it, ascending.
+// Both are measured in what decodes, as a normalizer may have made more or fewer bytes of the text; and each part with the
+// one before it, as tokenizers treat the beginning of a text in their own ways.
+//
+// Cost: each part is encoded three times, and each token decoded twice
+std::vector<size_t> TokensBefore(absl::Span<const size_t> borders, absl::string_view text,
+                                 absl::Span<const int32_t> ids, const Tokenizer& tokenizer,
+                                 Tokenizer::Specials specials) {
   const auto decoded_bytes = [&](absl::Span<const int32_t> some) {
     return tokenizer.Decode(some, /*skip_specials=*/false).size();
   };
-  const size_t prefix_bytes = decoded_bytes(alone);
-  // Nearly always as many as alone: only tokens at the border differ.
-  size_t count = std::min(alone.size(), ids.size());
-  while (count < ids.size() && decoded_bytes(ids.subspan(0, count)) < prefix_bytes) ++count;
-  while (count > 0 && decoded_bytes(ids.subspan(0, count - 1)) >= prefix_bytes) --count;
-  return count;
+  const auto bytes_of_text = [&](absl::string_view part) { return decoded_bytes(tokenizer.Encode(part, specials)); };
+  const auto bytes_of_token = [&](size_t index) {
+    if (index == 0) return decoded_bytes(ids.subspan(0, 1));
+    return decoded_bytes(ids.subspan(index - 1, 2)) - decoded_bytes(ids.subspan(index - 1, 1));
+  };
+  std::vector<size_t> counts;
+  size_t before = 0, begin = 0;  // the part before is [before, begin)
+  size_t wanted_bytes = 0, bytes = 0, count = 0;
+  for (const size_t border : borders) {
+    if (border == text.size()) {
+      counts.push_back(ids.size());
+      continue;
+    }
+    if (border > begin) {
+      wanted_bytes += bytes_of_text(text.substr(before, border - before));
+      if (begin > 0) wanted_bytes -= bytes_of_text(text.substr(before, begin - before));
+      while (count < ids.size() && bytes < wanted_bytes) bytes += bytes_of_token(count++);
+      before = begin;
+      begin = border;
+    }
+    counts.push_back(count);
+  }
+  return counts;
 }
 
 }  // namespace
@@ -57,6 +77,10 @@ absl::StatusOr<ChatTemplate> ChatTemplate::Create(absl::string_view name, const 
   chat.first_token_ = id_of(markup->first_token);
   chat.exchange_token_ = id_of(markup->exchange_token);
   chat.end_of_turn_ = markup->end_of_turn.empty() ? end_of_text : id_of(markup->end_of_turn);
+  for (const absl::string_view token : markup->tokens) {
+    const std::optional<int32_t> id = id_of(token);
+    if (id && !tokenizer.IsSpecial(*id)) chat.found_in_text_.push_back(*id);
+  }
   return chat;
 }
 
@@ -83,6 +107,17 @@ absl::Status ChatTemplate::Check(absl::Span<const ChatMessage> messages) const {
     if (!markup_->alternates) continue;
     if (role != wanted) return bad(i, absl::StrCat("wants ", RoleName(wanted), ": both take turns"));
     wanted = role == Role::kUser ? Role::kAssistant : Role::kUser;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ChatTemplate::CheckSaid(absl::Span<const int32_t> ids) const {
+  for (const int32_t id : found_in_text_) {
+    if (std::find(ids.begin(), ids.end(), id) == ids.end()) continue;
+    const std::string spelling = absl::CHexEscape(tokenizer_->Decode({id}, /*skip_specials=*/false));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "messages: \"", spelling, "\" in what is said would be that token of template ", markup_->name,
+        ", as it is not a special one: set its \"special\" to true in tokenizer.json, or take it out of the messages"));
   }
   return absl::OkStatus();
 }
@@ -115,8 +150,9 @@ class ChatTemplate::Builder {
   void BeginCounted() { borders_.push_back(text_.size()); }
   void EndCounted() { borders_.push_back(text_.size()); }
 
-  EncodedConversation Finish() {
+  absl::StatusOr<EncodedConversation> Finish() {
     Flush();
+    EPS_RETURN_IF_ERROR(status_);
     for (size_t i = 0; i + 1 < places_.size(); i += 2) {
       if (places_[i] < places_[i + 1]) result_.answers.push_back({.begin = places_[i], .end = places_[i + 1]});
     }
@@ -134,11 +170,8 @@ class ChatTemplate::Builder {
   void Flush() {
     std::vector<int32_t> ids;
     if (!text_.empty()) ids = chat_.tokenizer_->Encode(text_, specials_);
-    for (const size_t border : borders_) {
-      const absl::string_view prefix = absl::string_view(text_).substr(0, border);
-      const size_t count = border == 0              ? 0
-                           : border == text_.size() ? ids.size()
-                                                    : TokensOfPrefix(*chat_.tokenizer_, ids, prefix, specials_);
+    if (specials_ == Tokenizer::Specials::kAsText) status_.Update(chat_.CheckSaid(ids));
+    for (const size_t count : TokensBefore(borders_, text_, ids, *chat_.tokenizer_, specials_)) {
       places_.push_back(static_cast<int64_t>(result_.ids.size() + count));
     }
     result_.ids.insert(result_.ids.end(), ids.begin(), ids.end());
@@ -152,6 +185,7 @@ class ChatTemplate::Builder {
   std::vector<size_t> borders_;  // of what is counted, in text_
   std::vector<int64_t> places_;  // the same, by tokens, of what is encoded
   EncodedConversation result_;
+  absl::Status status_;
 };
 
 // The turns of one conversation, which ChatTemplate::Check has accepted, in order.
@@ -165,16 +199,29 @@ class ChatTemplate::Turns {
     if (markup_.has_thoughts) last_query_ = LastQuery(messages_);
   }
 
-  EncodedConversation Encode() {
+  absl::StatusOr<EncodedConversation> Encode() {
+    All();
+    return builder_.Finish();
+  }
+
+  absl::StatusOr<std::vector<int32_t>> EncodePrompt(Thoughts thoughts) {
+    All();
+    if (!EndedInText(messages_.size() - 1)) builder_.Markup(markup_.between);
+    builder_.Markup(markup_.answer_before);
+    if (markup_.has_thoughts && thoughts == Thoughts::kNone) builder_.Text(kEmptyThought);
+    EPS_ASSIGN_OR_RETURN(EncodedConversation prompt, builder_.Finish());
+    return std::move(prompt.ids);
+  }
+
+ private:
+  void All() {
     if (markup_.always_has_system && messages_[0].role != Role::kSystem) System(markup_.default_system, true);
     for (size_t i = system_user_ > 0 ? 1 : 0; i < messages_.size(); ++i) {
       if (i > 0 && !EndedInText(i - 1)) builder_.Markup(markup_.between);
       Turn(i);
     }
-    return builder_.Finish();
   }
 
- private:
   // By its index; 0 where there is none behind the system's.
   size_t LastUser() const {
     size_t last = 0;
@@ -252,6 +299,12 @@ absl::StatusOr<EncodedConversation> ChatTemplate::Encode(absl::Span<const ChatMe
                                                          Tokenizer::Specials specials) const {
   EPS_RETURN_IF_ERROR(Check(messages));
   return Turns(*this, messages, specials).Encode();
+}
+
+absl::StatusOr<std::vector<int32_t>> ChatTemplate::EncodePrompt(absl::Span<const ChatMessage> messages,
+                                                                Thoughts thoughts) const {
+  EPS_RETURN_IF_ERROR(Check(messages));
+  return Turns(*this, messages, Tokenizer::Specials::kAsText).EncodePrompt(thoughts);
 }
 
 }  // namespace eps

@@ -21,6 +21,9 @@ struct EncodedConversation {
   std::vector<TokenRange> answers;  // of each turn of the assistant that is counted, its content and what ends it
 };
 
+// Of an answer that is yet to come, where a template has any: the model says them or not, or empty ones are said for it.
+enum class Thoughts { kLeftToModel, kNone };
+
 // How the turns of a conversation become one sequence of tokens, as the models of a family were taught to expect it.
 //
 //   llama3   Llama 3                    chatml   fine-tunes in this form
@@ -50,11 +53,19 @@ class ChatTemplate {
   absl::string_view name() const { return markup_->name; }
   // The token that begins a document; its caller puts it there. nullopt: none.
   std::optional<int32_t> first_token() const { return first_token_; }
+  // The token before each turn of the user, which Encode puts there; a document that begins with one needs no other.
+  std::optional<int32_t> exchange_token() const { return exchange_token_; }
+  // Behind each answer; nullopt: text ends it.
+  std::optional<int32_t> end_of_turn() const { return end_of_turn_; }
 
   // `specials`: of what the messages say.
-  // Errors: INVALID_ARGUMENT naming the message and what the template has no place for
+  // Errors: INVALID_ARGUMENT naming the message and what the template has no place for · kAsText, and a token of the
+  //         markup that the tokenizer does not have as a special one would come out of what is said
   absl::StatusOr<EncodedConversation> Encode(absl::Span<const ChatMessage> messages,
                                              Tokenizer::Specials specials = Tokenizer::Specials::kAsText) const;
+  // What stands before the answer to `messages`, encoded alone. `thoughts`: of qwen3; others have none.
+  // Errors: Encode's
+  absl::StatusOr<std::vector<int32_t>> EncodePrompt(absl::Span<const ChatMessage> messages, Thoughts thoughts) const;
 
  private:
   class Builder;
@@ -63,12 +74,15 @@ class ChatTemplate {
   ChatTemplate(const ChatMarkup& markup, const Tokenizer& tokenizer) : markup_(&markup), tokenizer_(&tokenizer) {}
 
   absl::Status Check(absl::Span<const ChatMessage> messages) const;
+  // Of text alone: markup that is tokens must not come out of it.
+  absl::Status CheckSaid(absl::Span<const int32_t> ids) const;
 
   const ChatMarkup* markup_;
   const Tokenizer* tokenizer_;
   std::optional<int32_t> first_token_;
-  std::optional<int32_t> exchange_token_;  // before each turn of the user
-  std::optional<int32_t> end_of_turn_;     // behind each answer; nullopt: the markup's text
+  std::optional<int32_t> exchange_token_;
+  std::optional<int32_t> end_of_turn_;
+  std::vector<int32_t> found_in_text_;  // of the markup's tokens, those that are not special
 };
 
 }  // namespace eps

@@ -22,10 +22,11 @@ struct ChatTemplateChoice {
 // told. A template that adds a system message of its own is none of those that add none.
 std::optional<absl::string_view> RecognizeChatTemplate(absl::string_view jinja);
 
-// `name`, or of "auto" the one that the model's own template is, or, where it has none, the one that the spellings of its
-// special tokens tell: llama3, chatml or mistral, else plain.
+// `name`, or of "auto" the one that the model's own template is, ChatTemplateJinja's or recognised, or, where it has none,
+// the one that the spellings of its special tokens tell: llama3, chatml or mistral, else plain.
 // Errors: INVALID_ARGUMENT auto, and the model's own template is none that is known, or one whose special tokens the
-//         tokenizer lacks; the message names where it stands and what may be told instead
+//         tokenizer lacks, or there is none and the tokens are of one that is not known; the message names where it
+//         stands, or the tokens, and what may be told instead
 absl::StatusOr<ChatTemplateChoice> ChooseChatTemplate(absl::string_view name, const TokenizerSettings& settings,
                                                       const Tokenizer& tokenizer);
 

@@ -1,10 +1,15 @@
 #include "common/corpus/chat_template_choice.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "common/corpus/chat_template_jinja.h"
+#include "common/corpus/chat_template_markup.h"
 #include "common/corpus/testing.h"
 #include "common/testing/status_matchers.h"
 #include "gtest/gtest.h"
@@ -24,6 +29,20 @@ constexpr char kLlama3[] =
 constexpr char kZephyr[] = "{{ '<|user|>\\n' + message['content'] + eos_token }}";
 constexpr char kR1[] = "{{bos_token}}{{'<｜User｜>' + message['content']}}{{'<｜Assistant｜><think>\\n'}}";
 
+// Forms that have the tokens of ChatML and are not it.
+constexpr char kPhi4[] =
+    "{{ '<|im_start|>' + message['role'] + '<|im_sep|>' + message['content'] + '<|im_end|>' }}"
+    "{{ '<|im_start|>assistant<|im_sep|>' }}";
+constexpr char kYi[] =
+    "{% if messages[0]['role'] == 'system' %}{% set system_message = messages[0]['content'] %}{{ system_message }}"
+    "{% endif %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}";
+constexpr char kYiOfLiteralRoles[] =
+    "{% if message['role'] == 'user' %}{{ '<|im_start|>user\n' + content + '<|im_end|>\n<|im_start|>assistant\n' }}";
+constexpr char kQwenMath[] =
+    "{{- '<|im_start|>system\nReason in steps and box the result.<|im_end|>\n' }}"
+    "{{- '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>' + '\n' }}";
+constexpr char kEndWithoutALine[] = "{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' }}";
+
 FakeTokenizer With(std::vector<std::string> specials) { return FakeTokenizer({.specials = std::move(specials)}); }
 
 TokenizerSettings Folder(const std::string& chat_template) {
@@ -32,6 +51,11 @@ TokenizerSettings Folder(const std::string& chat_template) {
 
 const std::vector<std::string> kLlama3Tokens = {"<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>",
                                                 "<|eot_id|>"};
+
+bool HasAll(absl::Span<const absl::string_view> tokens, const Tokenizer& tokenizer) {
+  return std::all_of(tokens.begin(), tokens.end(),
+                     [&](absl::string_view token) { return token.empty() || tokenizer.TokenId(token).has_value(); });
+}
 
 std::string Chosen(const TokenizerSettings& settings, const Tokenizer& tokenizer) {
   const absl::StatusOr<ChatTemplateChoice> choice = ChooseChatTemplate("auto", settings, tokenizer);
@@ -77,6 +101,49 @@ TEST(ChatTemplateChoiceTest, AnUnknownTemplateHasToBeNamed) {
                 StatusIs(kInvalid,
                          "(m/chat_template.jinja) is none that is known here; say which it is to be, llama3, "
                          "llama31, chatml, qwen25, qwen3, mistral, llama2, plain, by --template"));
+  }
+}
+
+TEST(ChatTemplateChoiceTest, ChatMlIsKnownHoweverItsStringsAreWritten) {
+  const FakeTokenizer tokenizer = With({"<|im_start|>", "<|im_end|>"});
+  for (const char* jinja : {"{{- \"<|im_start|>\" + message.role + \"\\n\" + message.content + \"<|im_end|>\\n\" -}}",
+                            "{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}",
+                            "{{'<|im_start|>' ~ message['role'] ~ '\\n' ~ message['content'] ~ '<|im_end|>' ~ '\\n'}}",
+                            "{{- '<|im_start|>system\\n' + messages[0].content + '<|im_end|>\\n' }}{{- '<|im_start|>' "
+                            "+ message.role + '\\n' }}"}) {
+    EXPECT_EQ(Chosen(Folder(jinja), tokenizer), "chatml") << jinja;
+  }
+  const std::string qwen25 =
+      "{{- '<|im_start|>system\\nYou are Qwen, created by Alibaba Cloud. You are a helpful assistant.<|im_end|>\\n' }}"
+      "{{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>' + '\\n' }}";
+  EXPECT_EQ(Chosen(Folder(qwen25), tokenizer), "qwen25");
+}
+
+TEST(ChatTemplateChoiceTest, OtherFormsWithTheTokensOfChatMlHaveToBeNamed) {
+  const FakeTokenizer tokenizer = With({"<|im_start|>", "<|im_end|>"});
+  for (const char* jinja : {kPhi4, kYi, kYiOfLiteralRoles, kQwenMath, kEndWithoutALine}) {
+    EXPECT_THAT(ChooseChatTemplate("auto", Folder(jinja), tokenizer), StatusIs(kInvalid, "is none that is known here"))
+        << jinja;
+  }
+  EXPECT_THAT(ChooseChatTemplate("auto", {}, With({"<|im_start|>", "<|im_end|>", "<|im_sep|>"})),
+              StatusIs(kInvalid,
+                       "the tokenizer has the tokens <|im_start|> and <|im_sep|>, of a template that is not "
+                       "known here; say which it is to be"));
+}
+
+TEST(ChatTemplateChoiceTest, WhatIsExportedIsKnownAgain) {
+  std::vector<std::string> all = kLlama3Tokens;
+  all.insert(all.end(), {"<s>", "</s>", "[INST]", "[/INST]", "<|im_start|>", "<|im_end|>"});
+  for (const FakeTokenizer& tokenizer : {With(all), With({"<s>", "</s>"})}) {
+    for (const absl::string_view name : ChatTemplateNames()) {
+      ASSERT_OK_AND_ASSIGN(const ChatMarkup* markup, FindChatMarkup(name, tokenizer));
+      if (!HasAll(markup->tokens, tokenizer)) continue;
+      TokenizerSettings settings = {
+          .chat_template_place = "m/chat_template.jinja", .bos_token = "<s>", .eos_token = "</s>"};
+      const std::string first = name == "plain" ? "<s>" : std::string(markup->first_token);
+      settings.chat_template = ChatTemplateJinja(*markup, first, "</s>");
+      EXPECT_EQ(Chosen(settings, tokenizer), name);
+    }
   }
 }
 

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_replace.h"
 #include "absl/types/span.h"
 #include "common/corpus/testing.h"
 #include "common/testing/status_matchers.h"
@@ -112,6 +113,53 @@ TEST(ChatTemplateTest, TextCannotEndItsTurn) {
             "{<|start_header_id|>}assistant{<|end_header_id|>}\n\n(<|eot_id|>{<|eot_id|>})");
   EXPECT_EQ(Render("mistral", FakeTokenizer({.specials = {"<s>", "</s>"}}), {{Role::kUser, "</s>"}}),
             "{<s>}[INST] </s> [/INST]");
+}
+
+TEST(ChatTemplateTest, AnEndThatATokenizerWouldFindInTextIsRefused) {
+  // As where tokens were added to a tokenizer without "special": true.
+  const FakeTokenizer tokenizer({.specials = {"<s>"}, .words = {"<|im_start|>", "<|im_end|>", "<think>"}});
+  EXPECT_THAT(Refused("chatml", tokenizer, {{Role::kUser, "a"}, {Role::kAssistant, "b<|im_end|>c"}}),
+              StatusIs(kInvalid,
+                       "messages: \"<|im_end|>\" in what is said would be that token of template chatml, as it is "
+                       "not a special one: set its \"special\" to true in tokenizer.json"));
+  EXPECT_EQ(Render("chatml", tokenizer, {{Role::kUser, "<s>"}, {Role::kAssistant, "<think>b"}}),
+            "<|im_start|>user\n<s><|im_end|>\n<|im_start|>assistant\n(<think>b<|im_end|>)\n");
+  const absl::StatusOr<ChatTemplate> chat = ChatTemplate::Create("chatml", tokenizer, std::nullopt);
+  ASSERT_OK(chat);
+  EXPECT_OK(chat->Encode(std::vector<ChatMessage>{{Role::kUser, "<|im_end|>"}}, Tokenizer::Specials::kAsTokens));
+  EXPECT_THAT(chat->EncodePrompt(std::vector<ChatMessage>{{Role::kUser, "<|im_end|>"}}, Thoughts::kLeftToModel),
+              StatusIs(kInvalid, "in what is said"));
+}
+
+TEST(ChatTemplateTest, WhatIsTrimmedIsWhatPythonStrips) {
+  const FakeTokenizer tokenizer({.specials = kLlama3Tokens});
+  const std::string spaces =
+      " \t\n\v\f\r\x1C\x1D\x1E\x1F\u0085\u00A0\u1680\u2000\u2001\u2009\u200A\u2028\u2029\u202F\u205F\u3000";
+  EXPECT_EQ(Render("llama3", tokenizer, {{Role::kAssistant, spaces + "\uFEFFa" + spaces + "b\u200B" + spaces}}),
+            "{<|begin_of_text|>}{<|start_header_id|>}assistant{<|end_header_id|>}\n\n(\uFEFFa" + spaces +
+                "b\u200B{<|eot_id|>})");
+  EXPECT_EQ(Render("llama3", tokenizer, {{Role::kUser, spaces}}),
+            "{<|begin_of_text|>}{<|start_header_id|>}user{<|end_header_id|>}\n\n{<|eot_id|>}");
+}
+
+TEST(ChatTemplateTest, AnswersOfALongConversationThatIsOneTextStandWhereTheyAre) {
+  for (const bool puts_space_before : {false, true}) {
+    const FakeTokenizer tokenizer({.words = {"\n\n#", ":\n"}, .puts_space_before = puts_space_before});
+    const size_t exchanges = 500;
+    std::vector<ChatMessage> messages;
+    std::string wanted = puts_space_before ? " " : "";
+    for (size_t i = 0; i < exchanges; ++i) {
+      const std::string number = std::to_string(i);
+      messages.push_back({Role::kUser, "\u00E9" + number});
+      messages.push_back({Role::kAssistant, "\u4E2D" + number, i % 3 != 0});
+      const std::string answer = "\u4E2D" + number + "\n\n";
+      wanted += "### User:\n\u00E9" + number + "\n\n### Assistant:\n";
+      // The token that ends the answer has the next turn's first character in it.
+      const bool has_next = i + 1 < exchanges;
+      wanted += i % 3 == 0 ? answer : "(" + answer + (has_next ? "#" : "") + ")" + (has_next ? "\b" : "");
+    }
+    EXPECT_EQ(Render("plain", tokenizer, messages), absl::StrReplaceAll(wanted, {{"\b#", ""}}));
+  }
 }
 
 TEST(ChatTemplateTest, Llama31AlwaysBeginsWithADate) {

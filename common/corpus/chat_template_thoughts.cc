@@ -8,7 +8,6 @@ namespace eps {
 namespace {
 
 constexpr absl::string_view kBegin = "<think>", kEnd = "</think>";
-constexpr absl::string_view kEmptyThought = "<think>\n\n</think>\n\n";
 
 absl::string_view WithoutNewlinesBefore(absl::string_view text) {
   while (absl::ConsumePrefix(&text, "\n")) {

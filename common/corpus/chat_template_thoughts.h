@@ -10,6 +10,9 @@
 
 namespace eps {
 
+// Before an answer that has no thoughts.
+inline constexpr absl::string_view kEmptyThought = "<think>\n\n</think>\n\n";
+
 // What an answer of a conversation is for models that think first, as the chat_template of Qwen3 renders it.
 struct ThoughtfulAnswer {
   absl::string_view lead;  // before it, not said by the data: an empty thought, or nothing

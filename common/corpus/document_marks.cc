@@ -23,65 +23,96 @@ absl::StatusOr<std::optional<int32_t>> TokenOf(absl::string_view option, const s
       absl::StrCat(option, ": the tokenizer has no token \"", absl::CHexEscape(spelling), "\""));
 }
 
-// What a text begins or ends with, and where that is said.
-std::string Place(absl::string_view option, bool is_named) {
-  return is_named ? absl::StrCat(option, ", as tokenizer_config.json or special_tokens_map.json has it")
-                  : std::string(option);
+// A token that the option does not name: of the model's settings, or one that the tokenizer is known to have.
+absl::StatusOr<std::optional<int32_t>> TokenBySettings(absl::string_view option,
+                                                       const std::optional<std::string>& in_settings,
+                                                       const std::string& spelling, const Tokenizer& tokenizer) {
+  if (!in_settings) return TokenOf(option, spelling, tokenizer);
+  return TokenOf(absl::StrCat(option, ", as tokenizer_config.json or special_tokens_map.json has it"), spelling,
+                 tokenizer);
 }
 
-// [CLS] and [SEP] where the tokenizer is of a BERT, whose texts with and without classes have them.
-void ChooseBertMarks(const DocumentMarkOptions& options, CorpusContent content, const Tokenizer& tokenizer,
-                     DocumentMarks& marks) {
+// What the texts of a BERT, with and without classes, lie between.
+struct BertTokens {
+  std::optional<int32_t> cls, sep;
+};
+
+BertTokens BertTokensOf(const Tokenizer& tokenizer) {
   const std::optional<int32_t> cls = tokenizer.TokenId("[CLS]"), sep = tokenizer.TokenId("[SEP]");
-  if (!cls || !sep) return;
-  if (content == CorpusContent::kClassified) {
-    marks.cls = cls;
-    marks.sep = sep;
-    marks.first = marks.last = std::nullopt;
-    return;
-  }
-  if (!marks.first && !options.settings.bos_token) marks.first = cls;
-  if (!marks.last && !options.settings.eos_token) marks.last = sep;
+  return cls && sep ? BertTokens{cls, sep} : BertTokens();
 }
 
-// Of a conversation: what its template says, and what ends text for a template that ends answers with it.
-absl::Status ChooseChatMarks(const DocumentMarkOptions& options, const std::optional<int32_t>& named_last,
-                             const Tokenizer& tokenizer, DocumentMarks& marks) {
+absl::StatusOr<std::optional<int32_t>> FirstOfText(const DocumentMarkOptions& options, const Tokenizer& tokenizer) {
+  if (options.bos) return TokenOf("bos", *options.bos, tokenizer);
+  const TokenizerSettings& settings = options.settings;
+  const std::string begin = BeginOfText(settings, tokenizer);
+  if (begin.empty() && !settings.bos_token) return BertTokensOf(tokenizer).cls;
+  return TokenBySettings("bos", settings.bos_token, begin, tokenizer);
+}
+
+absl::StatusOr<std::optional<int32_t>> LastOfText(const DocumentMarkOptions& options, const Tokenizer& tokenizer) {
+  if (options.eos) return TokenOf("eos", *options.eos, tokenizer);
+  const TokenizerSettings& settings = options.settings;
+  const std::string end = EndOfText(settings, tokenizer);
+  if (end.empty() && !settings.eos_token) return BertTokensOf(tokenizer).sep;
+  return TokenBySettings("eos", settings.eos_token, end, tokenizer);
+}
+
+absl::StatusOr<DocumentMarks> MarksOfText(const DocumentMarkOptions& options, const Tokenizer& tokenizer) {
+  DocumentMarks marks;
+  EPS_ASSIGN_OR_RETURN(marks.first, FirstOfText(options, tokenizer));
+  EPS_ASSIGN_OR_RETURN(marks.last, LastOfText(options, tokenizer));
+  return marks;
+}
+
+absl::StatusOr<DocumentMarks> MarksOfClassified(const DocumentMarkOptions& options, const Tokenizer& tokenizer) {
+  const BertTokens bert = BertTokensOf(tokenizer);
+  if (!bert.cls) return MarksOfText(options, tokenizer);
+  DocumentMarks marks = {.cls = bert.cls, .sep = bert.sep};
+  EPS_ASSIGN_OR_RETURN(marks.first, TokenOf("bos", options.bos.value_or(""), tokenizer));
+  EPS_ASSIGN_OR_RETURN(marks.last, TokenOf("eos", options.eos.value_or(""), tokenizer));
+  return marks;
+}
+
+// Of a conversation that is not plain: what its template says.
+absl::StatusOr<std::optional<int32_t>> FirstOfChat(const DocumentMarkOptions& options, const ChatTemplate& chat,
+                                                   bool begins_with_bos, const Tokenizer& tokenizer) {
+  if (options.bos) return TokenOf("bos", *options.bos, tokenizer);
+  // The first exchange begins with the exchanges' token: the bos_token of the model's own template is that one.
+  if (chat.first_token() || chat.exchange_token() || !begins_with_bos) return chat.first_token();
+  const TokenizerSettings& settings = options.settings;
+  return TokenBySettings("bos", settings.bos_token, BosToken(settings, tokenizer), tokenizer);
+}
+
+absl::StatusOr<DocumentMarks> MarksOfConversations(const DocumentMarkOptions& options, const Tokenizer& tokenizer) {
   EPS_ASSIGN_OR_RETURN(const ChatTemplateChoice choice,
                        ChooseChatTemplate(options.chat_template, options.settings, tokenizer));
-  EPS_ASSIGN_OR_RETURN(marks.chat, ChatTemplate::Create(choice.name, tokenizer, marks.last));
-  marks.chat_reason = choice.reason;
-  // The end of text already ends each answer of plain, which begins as text does; other templates end as they do.
-  const bool is_plain = choice.name == "plain";
-  marks.last = is_plain ? std::nullopt : named_last;
-  const std::optional<int32_t> own_first = choice.begins_with_bos ? marks.first : std::nullopt;
-  if (!is_plain) marks.first = marks.chat->first_token() ? marks.chat->first_token() : own_first;
-  return absl::OkStatus();
+  DocumentMarks marks = {.chat_reason = choice.reason};
+  if (choice.name == "plain") {
+    // The end of text already ends each answer.
+    EPS_ASSIGN_OR_RETURN(const std::optional<int32_t> last, LastOfText(options, tokenizer));
+    EPS_ASSIGN_OR_RETURN(marks.chat, ChatTemplate::Create(choice.name, tokenizer, last));
+    EPS_ASSIGN_OR_RETURN(marks.first, FirstOfText(options, tokenizer));
+    return marks;
+  }
+  EPS_ASSIGN_OR_RETURN(marks.chat, ChatTemplate::Create(choice.name, tokenizer, std::nullopt));
+  EPS_ASSIGN_OR_RETURN(marks.first, FirstOfChat(options, *marks.chat, choice.begins_with_bos, tokenizer));
+  EPS_ASSIGN_OR_RETURN(marks.last, TokenOf("eos", options.eos.value_or(""), tokenizer));
+  return marks;
 }
 
 }  // namespace
 
 absl::StatusOr<DocumentMarks> ChooseDocumentMarks(const DocumentMarkOptions& options, CorpusContent content,
                                                   const Tokenizer& tokenizer) {
-  DocumentMarks marks;
-  const TokenizerSettings& settings = options.settings;
-  EPS_ASSIGN_OR_RETURN(
-      marks.first, TokenOf(Place("bos", settings.bos_token.has_value()), BeginOfText(settings, tokenizer), tokenizer));
-  EPS_ASSIGN_OR_RETURN(
-      marks.last, TokenOf(Place("eos", settings.eos_token.has_value()), EndOfText(settings, tokenizer), tokenizer));
-  ChooseBertMarks(options, content, tokenizer, marks);
-  std::optional<int32_t> named_last;
-  if (options.eos) {
-    EPS_ASSIGN_OR_RETURN(named_last, TokenOf("eos", *options.eos, tokenizer));
-    marks.last = named_last;
+  switch (content) {
+    case CorpusContent::kConversations:
+      return MarksOfConversations(options, tokenizer);
+    case CorpusContent::kClassified:
+      return MarksOfClassified(options, tokenizer);
+    default:
+      return MarksOfText(options, tokenizer);
   }
-  if (content == CorpusContent::kConversations) {
-    EPS_RETURN_IF_ERROR(ChooseChatMarks(options, named_last, tokenizer, marks));
-  }
-  if (options.bos) {
-    EPS_ASSIGN_OR_RETURN(marks.first, TokenOf("bos", *options.bos, tokenizer));
-  }
-  return marks;
 }
 
 }  // namespace eps

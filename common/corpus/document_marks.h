@@ -33,6 +33,7 @@ struct DocumentMarks {
 };
 
 // The tokenizer must outlive the result.
+// A spelling of the settings is looked up only where it is used: an option goes before it.
 // Errors: INVALID_ARGUMENT naming the option, and the token that there is none of · ChooseChatTemplate's
 absl::StatusOr<DocumentMarks> ChooseDocumentMarks(const DocumentMarkOptions& options, CorpusContent content,
                                                   const Tokenizer& tokenizer);

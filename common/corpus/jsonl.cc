@@ -176,6 +176,11 @@ absl::StatusOr<std::vector<ChatMessage>> ReadInstruction(const Fields& fields) {
 }
 
 absl::StatusOr<std::vector<ChatMessage>> ReadPrompt(const Fields& fields) {
+  if (const json* label = fields.Find("label"); label != nullptr && label->is_boolean()) {
+    return fields.Bad("label", absl::StrCat(label->dump(),
+                                            ", not supported: it tells wanted answers from unwanted ones; "
+                                            "keep the lines where it is true, without the key"));
+  }
   const absl::string_view answer_key = fields.Either({"completion", "response"});
   const json* prompt_value = fields.Find("prompt");
   if (prompt_value == nullptr || !prompt_value->is_array()) {
@@ -193,6 +198,10 @@ absl::StatusOr<std::vector<ChatMessage>> ReadPrompt(const Fields& fields) {
 absl::StatusOr<std::vector<ChatMessage>> ReadConversation(const Fields& fields, JsonlKind kind) {
   EPS_RETURN_IF_ERROR(fields.Refuse({"tools", "functions", "function_call"},
                                     "write what the model is to know of its tools into the system's content"));
+  EPS_RETURN_IF_ERROR(
+      fields.Refuse({"history"}, "write the exchanges that came before as messages, with the last one"));
+  EPS_RETURN_IF_ERROR(fields.Refuse({"image", "images", "video", "videos"},
+                                    "models here read text; take such lines out, or the key where the text is enough"));
   absl::StatusOr<std::vector<ChatMessage>> messages =
       kind == JsonlKind::kMessages      ? ReadList(fields, fields.Either({"messages", "conversations"}))
       : kind == JsonlKind::kInstruction ? ReadInstruction(fields)

@@ -12,8 +12,9 @@
 namespace eps {
 
 // What the lines of a JSONL file are. Keys beside these may be there and are not looked at, but for those that would
-// change what is learnt: `system`, which is said first where the messages have none; `tools` and what messages have
-// beside their content (docs/operations.md) are refused.
+// change what is learnt: `system`, which is said first where the messages have none; refused are what an answer depends on
+// and the messages do not say, such as `tools`, `history` and images, what messages have beside their content, and
+// verdicts on an answer (docs/operations.md).
 enum class JsonlKind {
   kText,         // {"text": "..."}
   kMessages,     // {"messages": [{"role": "user", "content": "..."}, ...]}, or "conversations" with "from" and "value"

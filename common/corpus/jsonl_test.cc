@@ -138,6 +138,25 @@ TEST(JsonlTest, KeysThatWouldChangeWhatIsLearntAreRefused) {
   EXPECT_OK(refused(", \"tools\": []", ", \"thinking\": null, \"reasoning_content\": \"\""));
 }
 
+TEST(JsonlTest, WhatAnAnswerBelongsToBesideItsTextIsRefused) {
+  const auto refused = [](const std::string& more, JsonlKind kind = JsonlKind::kInstruction) {
+    const std::string line = kind == JsonlKind::kInstruction ? R"({"instruction": "q", "output": "a", )"
+                                                             : R"({"prompt": "q", "completion": "a", )";
+    return Parse(line + more + "}", kind).status();
+  };
+  EXPECT_THAT(refused(R"("history": [["q", "a"]])"),
+              StatusIs(kInvalid, "line 7, byte offset 1000: history: not supported: write the exchanges"));
+  for (const std::string key : {"image", "images", "video", "videos"}) {
+    EXPECT_THAT(refused("\"" + key + "\": [\"a.png\"]"), StatusIs(kInvalid, key + ": not supported: models here read"));
+  }
+  EXPECT_OK(refused(R"("history": [], "image": "", "images": null, "videos": [])"));
+  EXPECT_THAT(
+      refused(R"("label": false)", JsonlKind::kPrompt),
+      StatusIs(kInvalid, "label: false, not supported: it tells wanted answers from unwanted ones; keep the lines"));
+  EXPECT_THAT(refused(R"("label": true)", JsonlKind::kPrompt), StatusIs(kInvalid, "label: true"));
+  EXPECT_OK(refused(R"("label": "math")", JsonlKind::kPrompt)) << "a note of the data's own";
+}
+
 TEST(JsonlTest, AHalfOfASurrogatePairIsReplacedAndCounted) {
   ASSERT_OK_AND_ASSIGN(const JsonlRecord record,
                        Parse(R"({"text": "a\ud83d \ude00 \ud83d\ude00 \\ud83d"})", JsonlKind::kText));

@@ -86,6 +86,9 @@ class FakeTokenizer final : public Tokenizer {
     for (size_t i = 0; i < options_.specials.size(); ++i) {
       if (token == options_.specials[i]) return 256 + static_cast<int32_t>(i);
     }
+    for (size_t i = 0; i < options_.words.size(); ++i) {
+      if (token == options_.words[i]) return space_a() + 1 + static_cast<int32_t>(i);
+    }
     return std::nullopt;
   }
 

@@ -1,11 +1,11 @@
 #include "common/corpus/text_marks.h"
 
-#include <initializer_list>
+#include "absl/types/span.h"
 
 namespace eps {
 namespace {
 
-std::string FirstOf(std::initializer_list<const char*> spellings, const Tokenizer& tokenizer) {
+std::string FirstOf(absl::Span<const char* const> spellings, const Tokenizer& tokenizer) {
   for (const char* spelling : spellings) {
     if (tokenizer.TokenId(spelling)) return spelling;
   }
@@ -14,14 +14,21 @@ std::string FirstOf(std::initializer_list<const char*> spellings, const Tokenize
 
 }  // namespace
 
-std::string BeginOfText(const TokenizerSettings& settings, const Tokenizer& tokenizer) {
+std::string BosToken(const TokenizerSettings& settings, const Tokenizer& tokenizer) {
   if (settings.bos_token) return *settings.bos_token;
   return FirstOf({"<|begin_of_text|>", "<s>"}, tokenizer);
 }
 
+std::string BeginOfText(const TokenizerSettings& settings, const Tokenizer& tokenizer) {
+  const std::string bos = BosToken(settings, tokenizer);
+  // Without settings a tokenizer that has the token is taken to be of a model that begins with it.
+  const bool begins = settings.adds_bos.value_or(!settings.bos_token || tokenizer.PutsInFront(bos));
+  return begins ? bos : "";
+}
+
 std::string EndOfText(const TokenizerSettings& settings, const Tokenizer& tokenizer) {
   if (settings.eos_token) return *settings.eos_token;
-  return FirstOf({"<|endoftext|>", "<|end_of_text|>", "</s>"}, tokenizer);
+  return FirstOf(kEndsOfText, tokenizer);
 }
 
 }  // namespace eps

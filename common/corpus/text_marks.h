@@ -8,8 +8,14 @@
 
 namespace eps {
 
-// The spellings of the tokens around a text: what the model's settings say, else the first of those that families use
-// which the tokenizer has. "": none.
+// The spellings of what ends a text, as families use them; the first goes before the others.
+inline constexpr const char* kEndsOfText[] = {"<|endoftext|>", "<|end_of_text|>", "</s>"};
+
+// The spelling of the model's bos_token, whether texts begin with it or not: what its settings say, else the first of
+// those that families use which the tokenizer has. "": none.
+std::string BosToken(const TokenizerSettings& settings, const Tokenizer& tokenizer);
+
+// The spellings of the tokens around a text, in the same way. "": none.
 std::string BeginOfText(const TokenizerSettings& settings, const Tokenizer& tokenizer);
 std::string EndOfText(const TokenizerSettings& settings, const Tokenizer& tokenizer);
 

@@ -11,6 +11,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "common/base/status_macros.h"
+#include "common/tokenizer/utf8.h"
 
 namespace eps {
 namespace {
@@ -98,8 +99,14 @@ absl::StatusOr<TsvRow> TsvTable::Row(const TextLine& line) const {
   }
   TsvRow row{.text = fields[text_], .label = fields[label_]};
   if (second_text_) row.second_text = fields[*second_text_];
-  if (row.label.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat(LinePlace(line), ": column ", Shown(columns_[label_]), ": empty"));
+  const auto bad_label = [&](absl::string_view what) {
+    return absl::InvalidArgumentError(absl::StrCat(LinePlace(line), ": column ", Shown(columns_[label_]), ": ", what));
+  };
+  if (row.label.empty()) return bad_label("empty");
+  if (!IsWellFormed(row.label)) {
+    // It would be written to config.json, which is UTF-8.
+    return bad_label(absl::StrCat(Shown(row.label), " is not UTF-8; of a table in Latin-1, ",
+                                  "`iconv -f ISO-8859-1 -t UTF-8` makes it so"));
   }
   return row;
 }

@@ -37,7 +37,8 @@ class TsvTable {
   // Errors: INVALID_ARGUMENT naming the line's place, the column that is missing or there twice, and those that are there
   static absl::StatusOr<TsvTable> FromFirstLine(const TextLine& line, const TsvColumns& columns);
 
-  // Errors: INVALID_ARGUMENT naming the line's place and how many columns it has, or the column that is empty
+  // Errors: INVALID_ARGUMENT naming the line's place and how many columns it has, or the column of a label that is
+  //         empty or not UTF-8
   absl::StatusOr<TsvRow> Row(const TextLine& line) const;
 
   bool has_header() const { return has_header_; }

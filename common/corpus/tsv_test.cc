@@ -62,6 +62,13 @@ TEST(TsvTest, ARowOfAnotherWidthIsNamedByItsPlace) {
   EXPECT_THAT(table.Row({.text = "a\t"}), StatusIs(kInvalid, "column \"label\": empty"));
 }
 
+TEST(TsvTest, ALabelThatIsNotUtf8IsNamedByItsPlaceAndATextMayBe) {
+  ASSERT_OK_AND_ASSIGN(const TsvTable table, Header("text\tlabel"));
+  EXPECT_THAT(table.Row({.text = "a\tgr\xfcn", .number = 5, .offset_bytes = 40}),
+              StatusIs(kInvalid, R"(line 5, byte offset 40: column "label": "gr\xfcn" is not UTF-8; of a table in)"));
+  EXPECT_EQ(table.Row({.text = "gr\xfcn\tgr\u00fcn"})->label, "gr\u00fcn");
+}
+
 TEST(TsvTableTest, WithoutAHeaderColumnsAreNumbersAndTheFirstLineIsARow) {
   const TextLine line = {.text = "\xEF\xBB\xBFgj04\t1\t\tOur friends."};
   ASSERT_OK_AND_ASSIGN(const TsvTable table,

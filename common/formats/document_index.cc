@@ -24,6 +24,7 @@ class MappedDocumentIndex final : public DocumentIndex {
   const std::string& tokenizer_fingerprint() const override { return fingerprint_; }
   int64_t first_token(int64_t document) const override { return index_.first_token(document); }
   bool is_counted(int64_t token) const override { return index_.is_counted(token); }
+  int64_t num_counted(int64_t begin, int64_t end) const override { return index_.num_counted(begin, end); }
   bool may_be_cut() const override { return (index_.flags() & kMayBeCut) != 0; }
   std::optional<int32_t> label(int64_t document) const override { return index_.label(document); }
   int64_t second_part(int64_t document) const override { return index_.second_part(document); }

@@ -1,5 +1,7 @@
 #include "common/formats/document_index_bytes.h"
 
+#include <bit>
+
 #include "absl/status/status.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
@@ -196,6 +198,15 @@ int64_t DocumentIndexBytes::first_token(int64_t document) const {
 bool DocumentIndexBytes::is_counted(int64_t token) const {
   if ((flags_ & kHasCounted) == 0) return true;
   return (std::to_integer<unsigned>(bytes_[sections_.counted + token / 8]) >> (token % 8) & 1) != 0;
+}
+
+int64_t DocumentIndexBytes::num_counted(int64_t begin, int64_t end) const {
+  if ((flags_ & kHasCounted) == 0) return end - begin;
+  int64_t counted = 0;
+  for (; begin < end && begin % 8 != 0; ++begin) counted += is_counted(begin) ? 1 : 0;
+  for (; end - begin >= 8; begin += 8) counted += std::popcount(Load<uint8_t>(bytes_, sections_.counted + begin / 8));
+  for (; begin < end; ++begin) counted += is_counted(begin) ? 1 : 0;
+  return counted;
 }
 
 std::optional<int32_t> DocumentIndexBytes::label(int64_t document) const {

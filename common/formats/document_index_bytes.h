@@ -73,6 +73,7 @@ class DocumentIndexBytes {
   // As DocumentIndex has them: `document` in [0, num_documents()], but for the first in [0, num_documents()).
   int64_t first_token(int64_t document) const;
   bool is_counted(int64_t token) const;
+  int64_t num_counted(int64_t begin, int64_t end) const;
   std::optional<int32_t> label(int64_t document) const;
   int64_t second_part(int64_t document) const;
   std::vector<std::string> class_names() const;

@@ -133,6 +133,7 @@ TEST_F(DocumentIndexTest, WhereAllIsCountedThereIsNoBitmap) {
   ASSERT_OK_AND_ASSIGN(const auto index, DocumentIndex::Open(path_));
   EXPECT_TRUE(index->may_be_cut());
   EXPECT_TRUE(index->is_counted(99));
+  EXPECT_EQ(index->num_counted(3, 99), 96);
   EXPECT_EQ(index->label(0), std::nullopt);
   EXPECT_EQ(index->second_part(0), 100);
 }
@@ -153,6 +154,8 @@ TEST_F(DocumentIndexTest, ManyDocumentsGoThroughMoreThanOneBuffer) {
     ASSERT_EQ(index->label(i), i % 5);
     ASSERT_EQ(index->second_part(i), 1 + i % 19);
     for (int64_t t = 0; t < 20 + i % 7; ++t) ASSERT_EQ(index->is_counted(first + t), t >= i % 3 && t < 20) << i;
+    ASSERT_EQ(index->num_counted(first, first + 20 + i % 7), 20 - i % 3) << i;
+    ASSERT_EQ(index->num_counted(first + 4, first + 4 + i % 9), i % 9) << i;
   }
 }
 

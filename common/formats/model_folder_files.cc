@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <iterator>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/file_util.h"
@@ -31,13 +32,25 @@ absl::Status ReadInto(const std::string& folder, const char* name, ModelFiles& f
 }  // namespace
 
 absl::StatusOr<ModelFiles> ReadModelFiles(const std::string& folder) {
+  std::map<std::string, absl::Status> left_out;
+  ModelFiles files = ReadModelFiles(folder, left_out);
+  if (!left_out.empty()) return left_out.begin()->second;
+  return files;
+}
+
+ModelFiles ReadModelFiles(const std::string& folder, std::map<std::string, absl::Status>& left_out) {
   ModelFiles files;
-  for (const char* name : kModelNames) EPS_RETURN_IF_ERROR(ReadInto(folder, name, files));
-  for (const char* name : kTokenizerNames) EPS_RETURN_IF_ERROR(ReadInto(folder, name, files));
+  const auto take = [&](const char* name) {
+    if (absl::Status status = ReadInto(folder, name, files); !status.ok()) left_out[name] = std::move(status);
+  };
+  for (const char* name : kModelNames) take(name);
+  for (const char* name : kTokenizerNames) take(name);
   return files;
 }
 
 absl::Span<const char* const> TokenizerFileNames() { return kTokenizerNames; }
+
+absl::Span<const char* const> VocabularyFileNames() { return kVocabularies; }
 
 bool HasTokenizer(const ModelFiles& files) {
   return std::any_of(std::begin(kVocabularies), std::end(kVocabularies),

@@ -23,9 +23,13 @@ inline constexpr char kChatTemplateFile[] = "chat_template.jinja";
 // Memory: some MB: a tokenizer
 // Errors: the system's, naming the file · INVALID_ARGUMENT a file is larger than any of its kind
 absl::StatusOr<ModelFiles> ReadModelFiles(const std::string& folder);
+// The same for who does without what cannot be read: its error is added to `left_out`, by its name.
+ModelFiles ReadModelFiles(const std::string& folder, std::map<std::string, absl::Status>& left_out);
 
 // Of the names that ReadModelFiles looks for, those of a tokenizer: the vocabulary, its settings, a chat template.
 absl::Span<const char* const> TokenizerFileNames();
+// Of these, those of a vocabulary: a tokenizer has one of them, or the same in several forms.
+absl::Span<const char* const> VocabularyFileNames();
 // Whether there is a vocabulary.
 bool HasTokenizer(const ModelFiles& files);
 

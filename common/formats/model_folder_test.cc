@@ -11,6 +11,7 @@
 #include <functional>
 #include <iterator>
 #include <limits>
+#include <map>
 #include <set>
 #include <string>
 #include <utility>
@@ -596,6 +597,16 @@ TEST(ModelFolderFilesTest, AFolderThatIsNotThereHasNoneAndWhatIsNoFileIsNamed) {
   EXPECT_THAT(ReadModelFiles(dir.File("none")), IsOkAndHolds(ModelFiles()));
   std::filesystem::create_directories(dir.File("tokenizer.json"));
   EXPECT_FALSE(ReadModelFiles(dir.path()).ok());
+}
+
+TEST(ModelFolderFilesTest, WhoDoesWithoutIsToldWhatCannotBeRead) {
+  TempDir dir;
+  std::filesystem::create_directories(dir.File("tokenizer.json"));
+  std::ofstream(dir.File("generation_config.json")) << "1";
+  std::map<std::string, absl::Status> left_out;
+  EXPECT_EQ(ReadModelFiles(dir.path(), left_out), (ModelFiles{{"generation_config.json", "1"}}));
+  ASSERT_EQ(left_out.size(), 1);
+  EXPECT_THAT(left_out["tokenizer.json"], StatusIs(absl::StatusCode::kFailedPrecondition, "tokenizer.json"));
 }
 
 TEST(ModelFolderFilesTest, TheConfigIsTheSourcesWithTheTensorsType) {

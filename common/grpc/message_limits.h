@@ -11,6 +11,9 @@ namespace eps {
 // A message of the control plane that carries no tokens, logits or run: reports, status, small replies.
 inline constexpr int64_t kSmallMessageBytes = 256 * 1024;
 
+// One that carries a run: a RunSpec, and the names of its model's classes.
+inline constexpr int64_t kRunMessageBytes = int64_t{16} << 20;
+
 // The largest message of the control plane in a run: a step's samples (all of them may go to one
 // worker), or the logits of one token.
 //

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "common/model/class_name_check.h"
 #include "common/spec/run_config.h"
 #include "common/testing/status_matchers.h"
 #include "gtest/gtest.h"
@@ -39,6 +40,23 @@ TEST(MessageLimitsTest, AllOfAStepFitsIntoOneMessage) {
   ASSERT_OK_AND_ASSIGN(const int most, MaxControlMessageBytes(run));
   EXPECT_LE(event.ByteSizeLong(), static_cast<size_t>(most));
   EXPECT_GT(event.ByteSizeLong(), static_cast<size_t>(most) - 2 * kSmallMessageBytes);
+}
+
+TEST(MessageLimitsTest, ARunFitsIntoItsMessageWithAllTheNamesThatItsClassesMayHave) {
+  RunConfig run = LargeRun();
+  run.model.num_classes = 1 << 16;
+  for (int i = 0; i < 1 << 16; ++i) {
+    std::string name(16, '\1');  // 1 MiB in all, and as long as bytes can be once they are written as text
+    for (int bit = 0; bit < 16; ++bit) name[static_cast<size_t>(bit)] = (i >> bit & 1) != 0 ? '\1' : '\2';
+    run.model.class_names.push_back(name);
+  }
+  ASSERT_OK(CheckClassNames(run.model));
+  const size_t num_bytes = SerializeRunConfig(run).size();
+  EXPECT_GT(num_bytes, static_cast<size_t>(kSmallMessageBytes));
+  EXPECT_LT(num_bytes, static_cast<size_t>(kRunMessageBytes) / 2);
+  run.model.class_names.back() += "x";
+  EXPECT_THAT(CheckClassNames(run.model),
+              StatusIs(absl::StatusCode::kInvalidArgument, "1048577 bytes in all, must be at most 1048576"));
 }
 
 TEST(MessageLimitsTest, ABatchBeyondWhatAMessageCarriesIsRefused) {

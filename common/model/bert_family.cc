@@ -7,14 +7,13 @@
 
 #include <algorithm>
 #include <cmath>
-#include <set>
 #include <string>
 #include <vector>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "common/base/status_macros.h"
+#include "common/model/class_name_check.h"
 #include "common/model/families.h"
 #include "common/model/hf_json.h"
 #include "common/model/model_builder.h"
@@ -28,27 +27,6 @@ using Role = TensorRole;
 
 constexpr int64_t kMaxTypes = 65536;
 constexpr int64_t kMaxClasses = 65536;
-constexpr size_t kMaxClassNameBytes = 256;
-
-absl::Status CheckClassNames(const ModelConfig& config) {
-  const auto num_names = static_cast<int64_t>(config.class_names.size());
-  if (num_names > 0 && num_names != config.num_classes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("model.class_names: ", num_names, " names, but model.classes is ", config.num_classes));
-  }
-  std::set<absl::string_view> before;
-  for (const std::string& name : config.class_names) {
-    const std::string shown = absl::StrCat("\"", absl::CHexEscape(name.substr(0, kMaxClassNameBytes)), "\"");
-    if (name.empty() || name.size() > kMaxClassNameBytes) {
-      return absl::InvalidArgumentError(absl::StrCat("model.class_names: ", shown, " has ", name.size(),
-                                                     " bytes, must have 1 to ", kMaxClassNameBytes));
-    }
-    if (!before.insert(name).second) {
-      return absl::InvalidArgumentError(absl::StrCat("model.class_names: ", shown, " is there twice"));
-    }
-  }
-  return absl::OkStatus();
-}
 
 absl::Status Check(const ModelConfig& config) {
   EPS_RETURN_IF_ERROR(CheckCommonRanges(config));

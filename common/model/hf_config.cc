@@ -1,5 +1,7 @@
 #include "common/model/hf_config.h"
 
+#include <algorithm>
+
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/json_text.h"
@@ -31,6 +33,11 @@ absl::StatusOr<ModelConfig> FromObject(const json& object) {
   return config;
 }
 
+bool AreAlike(const json& entries) {
+  return entries.is_array() && !entries.empty() &&
+         std::all_of(entries.begin(), entries.end(), [&](const json& entry) { return entry == entries.front(); });
+}
+
 // `source` with what `now` says and `was`, the same of the source itself, does not. What both say alike stays in the
 // source's own words, which may be others: "mistral" with no window is a "llama", positions have two forms.
 json Overlay(json source, const json& was, const json& now) {
@@ -38,9 +45,11 @@ json Overlay(json source, const json& was, const json& now) {
   for (const auto& [key, value] : now.items()) {
     if (was.value(key, json()) != value) source[key] = value;
   }
-  // One entry for each layer, all alike: from_json has seen to that.
-  if (const json* types = FindMember(source, "layer_types"); types != nullptr && types->is_array() && !types->empty()) {
-    source["layer_types"] = json::array_t(now["num_hidden_layers"].get<size_t>(), json(types->front()));
+  // One entry for each layer, where they are alike. A family that counts its layers by another name has no such list:
+  // it is a stranger's member, which stays as it is.
+  const json *types = FindMember(source, "layer_types"), *layers = FindMember(now, "num_hidden_layers");
+  if (types != nullptr && layers != nullptr && AreAlike(*types)) {
+    source["layer_types"] = json::array_t(layers->get<size_t>(), json(types->front()));
   }
   return source;
 }
@@ -51,6 +60,19 @@ void SetDtype(const std::string& dtype, json& object) {
   const bool has_new_name = object.contains("dtype");
   if (has_new_name) object["dtype"] = name;
   if (!has_new_name || object.contains("torch_dtype")) object["torch_dtype"] = name;
+}
+
+// The one, or the first of several, of which the others stay.
+void PutEndFirst(int64_t id, json& ends) {
+  if (!ends.is_array()) {
+    ends = id;
+    return;
+  }
+  json all = json::array({id});
+  for (const json& end : ends) {
+    if (end != id) all.push_back(end);
+  }
+  ends = std::move(all);
 }
 
 std::string Dump(const json& object) { return object.dump(2, ' ', false, json::error_handler_t::replace) + "\n"; }
@@ -76,7 +98,7 @@ absl::StatusOr<std::string> ModelConfigToJson(const ModelConfig& config, const s
   }
   SetDtype(dtype, object);
   if (form.bos_token_id) object["bos_token_id"] = *form.bos_token_id;
-  if (form.eos_token_id) object["eos_token_id"] = *form.eos_token_id;
+  if (form.eos_token_id) PutEndFirst(*form.eos_token_id, object["eos_token_id"]);
   return Dump(object);
 }
 

@@ -29,7 +29,7 @@ struct HfConfigForm {
   // tensors are not made for, the tensors' type, and what follows.
   std::string source;
   std::optional<int64_t> bos_token_id = std::nullopt;  // nullopt: as it is
-  std::optional<int64_t> eos_token_id = std::nullopt;
+  std::optional<int64_t> eos_token_id = std::nullopt;  // the first, where the source has several
 };
 
 // The same in that form, beside tensors of `dtype`: F32, F16 or BF16.

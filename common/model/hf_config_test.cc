@@ -417,6 +417,20 @@ TEST(HfConfigOverSourceTest, WhatTheModelSaysOtherwiseNowIsWritten) {
   EXPECT_EQ(Written(source, config, "layer_types"), R"(["full_attention","full_attention","full_attention"])");
 }
 
+TEST(HfConfigOverSourceTest, AStrangersListOfLayersStaysAsItIs) {
+  const std::string gpt2 = R"({"model_type": "gpt2", "n_layer": 2, "n_embd": 8, "n_head": 2, "n_positions": 16,
+                               "vocab_size": 256, "layer_types": ["x"]})";
+  ASSERT_OK_AND_ASSIGN(ModelConfig config, ModelConfigFromJson(gpt2));
+  config.num_layers = 3;
+  EXPECT_EQ(Written(gpt2, config, "layer_types"), R"(["x"])") << "a GPT-2 has no num_hidden_layers";
+  for (const std::string list : {R"(["x","y"])", "[]", R"("x")"}) {
+    const std::string bert = Bert(R"("layer_types": )" + list);
+    ASSERT_OK_AND_ASSIGN(config, ModelConfigFromJson(bert));
+    ++config.num_layers;
+    EXPECT_EQ(Written(bert, config, "layer_types"), list);
+  }
+}
+
 TEST(HfConfigOverSourceTest, AClassifierKeepsTheNamesOfItsClassesAndANewOneHasItsOwn) {
   const std::string names = R"("id2label": {"0": "no", "1": "yes"}, "label2id": {"no": 0, "yes": 1})";
   std::string source = Bert(R"("architectures": ["BertForSequenceClassification"], )" + names);
@@ -445,6 +459,10 @@ TEST(HfConfigOverSourceTest, TokensThatAreGivenTakeTheSourcesPlace) {
     EXPECT_EQ(nlohmann::json::parse(text)["bos_token_id"], 5);
     EXPECT_EQ(nlohmann::json::parse(text)["eos_token_id"], 6);
   }
+  ASSERT_OK_AND_ASSIGN(
+      const std::string several,
+      ModelConfigToJson(config, "F32", {.source = Config(R"("eos_token_id": [3, 6, 9])"), .eos_token_id = 6}));
+  EXPECT_EQ(nlohmann::json::parse(several)["eos_token_id"], nlohmann::json({6, 3, 9}));
 }
 
 TEST(HfConfigOverSourceTest, ASourceOfAnotherFamilyIsRefused) {

@@ -1,16 +1,20 @@
 #include "common/samples/class_names.h"
 
 #include <algorithm>
+#include <map>
 #include <memory>
+#include <optional>
 #include <set>
 
-#include "absl/status/status.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
 #include "common/base/status_macros.h"
-#include "common/formats/document_index.h"
 #include "common/formats/document_index_writer.h"
+#include "common/model/class_name_check.h"
 
 namespace eps {
 namespace {
@@ -21,50 +25,122 @@ std::string Listed(const std::vector<std::string>& names) {
   return absl::CHexEscape(absl::StrJoin(names, ", ").substr(0, kMaxListBytes));
 }
 
-}  // namespace
+absl::StatusOr<std::unique_ptr<DocumentIndex>> OpenIndex(const DataConfig& of_tokens) {
+  absl::StatusOr<std::unique_ptr<DocumentIndex>> index = DocumentIndex::Open(DocumentIndexPath(of_tokens.path));
+  EPS_RETURN_IF_ERROR_WITH(index.status(), absl::StrCat(of_tokens.field, ".documents"));
+  return index;
+}
 
-absl::StatusOr<std::vector<std::string>> ClassNamesOf(const RunConfig& run, const RunConfig& of_tokens) {
-  if (run.objective() != Objective::kClasses) return std::vector<std::string>();
+absl::Status NoClass(const std::string& label, const std::vector<std::string>& names_of_model,
+                     const std::string& path) {
+  return absl::InvalidArgumentError(absl::StrCat(
+      "model.class_names: the label \"", absl::CHexEscape(label), "\" of ", path, " is none of the model's classes (",
+      Listed(names_of_model), "); for a new head with the table's own names give model.class_names"));
+}
+
+// By the names that the file has for its classes.
+absl::StatusOr<std::unordered_map<int32_t, int32_t>> NumbersByName(const std::vector<std::string>& names_in_file,
+                                                                   const std::vector<std::string>& names_of_model,
+                                                                   const std::string& path) {
+  std::map<absl::string_view, int32_t> of_name;
+  for (size_t i = 0; i < names_of_model.size(); ++i) of_name.emplace(names_of_model[i], i);
+  std::unordered_map<int32_t, int32_t> numbers;
+  for (size_t i = 0; i < names_in_file.size(); ++i) {
+    const auto found = of_name.find(names_in_file[i]);
+    if (found == of_name.end()) return NoClass(names_in_file[i], names_of_model, path);
+    numbers.emplace(static_cast<int32_t>(i), found->second);
+  }
+  return numbers;
+}
+
+// Of a table's label that is a whole number; how it was written there, "7" or "007", a file without names does not say.
+std::optional<int32_t> WholeNumber(const std::string& name) {
+  int32_t number = 0;
+  const bool is_whole = std::all_of(name.begin(), name.end(), absl::ascii_isdigit);
+  return is_whole && absl::SimpleAtoi(name, &number) ? std::make_optional(number) : std::nullopt;
+}
+
+// By the whole numbers that the model has for names. Empty: it has none.
+absl::StatusOr<std::unordered_map<int32_t, int32_t>> NumbersByWholeNumber(
+    const DocumentIndex& index, const std::vector<std::string>& names_of_model, const std::string& path) {
+  std::unordered_multimap<int32_t, int32_t> of_whole;
+  for (size_t i = 0; i < names_of_model.size(); ++i) {
+    if (const auto whole = WholeNumber(names_of_model[i])) of_whole.emplace(*whole, i);
+  }
+  std::unordered_map<int32_t, int32_t> numbers;
+  if (of_whole.empty()) return numbers;
+  for (int64_t document = 0; document < index.num_documents(); ++document) {
+    const std::optional<int32_t> label = index.label(document);
+    if (!label.has_value() || numbers.count(*label) > 0) continue;
+    const auto found = of_whole.find(*label);
+    if (found == of_whole.end()) return NoClass(absl::StrCat(*label), names_of_model, path);
+    if (of_whole.count(*label) > 1) {
+      return absl::InvalidArgumentError(absl::StrCat("model.class_names: several are the number ", *label, " (",
+                                                     Listed(names_of_model), "), and the labels of ", path,
+                                                     " are numbers: write them as names"));
+    }
+    numbers.emplace(*label, found->second);
+  }
+  return numbers;
+}
+
+// All names that the run's data have, in their order. Errors: ClassNamesOf's
+absl::StatusOr<std::vector<std::string>> NamesInData(const RunConfig& run, const RunConfig& of_tokens) {
   std::set<std::string> all;
   std::string named, numbered;  // files
   for (size_t i = 0; i < run.all_sources().size(); ++i) {
-    const std::string path = run.all_sources()[i].data.path;
-    const DataConfig tokens = of_tokens.all_sources()[i].data;
-    const absl::StatusOr<std::unique_ptr<DocumentIndex>> index = DocumentIndex::Open(DocumentIndexPath(tokens.path));
-    EPS_RETURN_IF_ERROR_WITH(index.status(), absl::StrCat(tokens.field, ".documents"));
-    const std::vector<std::string>& names = (*index)->class_names();
-    EPS_RETURN_IF_ERROR(NumbersOfClasses(names, run.model.class_names, path).status());
-    (names.empty() ? numbered : named) = path;
+    EPS_ASSIGN_OR_RETURN(const std::unique_ptr<DocumentIndex> index, OpenIndex(of_tokens.all_sources()[i].data));
+    const std::vector<std::string>& names = index->class_names();
+    (names.empty() ? numbered : named) = run.all_sources()[i].data.path;
     all.insert(names.begin(), names.end());
   }
-  if (!run.model.class_names.empty() || all.empty()) return run.model.class_names;
+  if (all.empty()) return std::vector<std::string>();
   if (!numbered.empty()) {
     return absl::InvalidArgumentError(absl::StrCat("model.class_names: missing; the labels of ", named,
                                                    " are names, those of ", numbered, " numbers"));
   }
-  std::vector<std::string> names(all.begin(), all.end());
-  if (static_cast<int64_t>(names.size()) == run.model.num_classes) return names;
-  return absl::InvalidArgumentError(absl::StrCat("model.classes: ", run.model.num_classes, ", but the labels of ",
-                                                 named, " have ", names.size(), " names (", Listed(names),
-                                                 "); where a table does not have all of them, give model.class_names"));
+  ModelConfig model = run.model;
+  model.class_names.assign(all.begin(), all.end());
+  if (static_cast<int64_t>(all.size()) != model.num_classes) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "model.classes: ", model.num_classes, ", but the labels of ", named, " have ", all.size(), " names (",
+        Listed(model.class_names), "); where a table does not have all of them, give model.class_names"));
+  }
+  EPS_RETURN_IF_ERROR_WITH(CheckClassNames(model), named);
+  return model.class_names;
 }
 
-absl::StatusOr<std::vector<int32_t>> NumbersOfClasses(const std::vector<std::string>& names_in_file,
-                                                      const std::vector<std::string>& names_of_model,
-                                                      const std::string& path) {
-  std::vector<int32_t> numbers;
-  if (names_of_model.empty()) return numbers;
-  for (const std::string& name : names_in_file) {
-    const auto found = std::find(names_of_model.begin(), names_of_model.end(), name);
-    if (found == names_of_model.end()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("model.class_names: the label \"", absl::CHexEscape(name), "\" of ", path,
-                       " is none of the model's classes (", Listed(names_of_model),
-                       "); for a new head with the table's own names give model.class_names"));
-    }
-    numbers.push_back(static_cast<int32_t>(found - names_of_model.begin()));
+}  // namespace
+
+absl::StatusOr<std::vector<std::string>> ClassNamesOf(const RunConfig& run, const RunConfig& of_tokens) {
+  const std::vector<std::string>& names = run.model.class_names;
+  if (run.objective() != Objective::kClasses) return std::vector<std::string>();
+  if (names.empty()) return NamesInData(run, of_tokens);
+  for (size_t i = 0; i < run.all_sources().size(); ++i) {
+    EPS_ASSIGN_OR_RETURN(const std::unique_ptr<DocumentIndex> index, OpenIndex(of_tokens.all_sources()[i].data));
+    EPS_RETURN_IF_ERROR(NumbersOfClasses(*index, names, run.all_sources()[i].data.path).status());
   }
-  return numbers;
+  return names;
+}
+
+absl::StatusOr<std::unordered_map<int32_t, int32_t>> NumbersOfClasses(const DocumentIndex& index,
+                                                                      const std::vector<std::string>& names_of_model,
+                                                                      const std::string& path) {
+  if (names_of_model.empty()) return std::unordered_map<int32_t, int32_t>();
+  const std::vector<std::string>& names_in_file = index.class_names();
+  return names_in_file.empty() ? NumbersByWholeNumber(index, names_of_model, path)
+                               : NumbersByName(names_in_file, names_of_model, path);
+}
+
+absl::Status CheckClassesOfEvaluation(const RunConfig& evaluation, const RunConfig& of_tokens) {
+  if (evaluation.objective() != Objective::kClasses || !evaluation.model.class_names.empty()) return absl::OkStatus();
+  EPS_ASSIGN_OR_RETURN(const std::unique_ptr<DocumentIndex> index, OpenIndex(of_tokens.data));
+  if (index->class_names().empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(evaluation.data.path_field, ": the labels of ", evaluation.data.path, " are names (",
+                   Listed(index->class_names()),
+                   "), but the model's classes are numbers alone, as the labels of the data are: write ",
+                   "these numbers in it, or give model.class_names of a new run, in their order"));
 }
 
 }  // namespace eps

@@ -1,10 +1,13 @@
 #include "common/samples/class_names.h"
 
-#include <memory>
+#include <cstdint>
+#include <filesystem>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "common/formats/document_index.h"
 #include "common/formats/document_index_writer.h"
 #include "common/spec/run_config.h"
 #include "common/testing/status_matchers.h"
@@ -17,6 +20,8 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
+using ::testing::Pair;
+using ::testing::UnorderedElementsAre;
 
 constexpr absl::StatusCode kInvalid = absl::StatusCode::kInvalidArgument;
 
@@ -26,16 +31,25 @@ class ClassNamesTest : public ::testing::Test {
     run_.model.family = ModelFamily::kBert;
     run_.model.num_classes = 3;
   }
-  // A table of that name, of one row, whose labels have these names; none: numbers.
-  DataSource Source(const std::string& table, const std::vector<std::string>& names) {
+  // A table of that name, whose labels have these names; none: numbers. A row for each of `labels`.
+  DataSource Source(const std::string& table, const std::vector<std::string>& names,
+                    const std::vector<int32_t>& labels = {0}) {
     const std::string tokens = dir_.File(table + ".bin");
     const auto writer = DocumentIndexWriter::Create(
         DocumentIndexPath(tokens),
         {.token_bytes = 2, .tokenizer_fingerprint = std::string(64, 'a'), .has_labels = true, .class_names = names});
     EXPECT_OK(writer);
-    EXPECT_OK((*writer)->Add({.num_tokens = 1, .label = 0}));
+    for (const int32_t label : labels) EXPECT_OK((*writer)->Add({.num_tokens = 1, .label = label}));
     EXPECT_OK((*writer)->Finish());
     return {.data = {.path = tokens, .tokenizer = TokenForm::kTokenFile}};
+  }
+  // Source gave it.
+  absl::StatusOr<std::unordered_map<int32_t, int32_t>> Numbers(const DataSource& source,
+                                                               const std::vector<std::string>& names_of_model) {
+    const auto index = DocumentIndex::Open(DocumentIndexPath(source.data.path));
+    EXPECT_OK(index);
+    const std::string name = std::filesystem::path(source.data.path).stem();
+    return NumbersOfClasses(**index, names_of_model, name + ".tsv");
   }
   absl::StatusOr<std::vector<std::string>> Names(const std::vector<DataSource>& of_tokens) {
     RunConfig tokens = run_;
@@ -72,12 +86,53 @@ TEST_F(ClassNamesTest, NamesThatDoNotFitAreRefusedWithTheFile) {
               StatusIs(absl::StatusCode::kNotFound, "data.documents"));
 }
 
+TEST_F(ClassNamesTest, NamesThatAModelCannotHaveAreRefusedWithTheFile) {
+  EXPECT_THAT(Names({Source("a", {"gr\xfcn", "x", "y"})}),
+              StatusIs(kInvalid, R"(a.bin.tsv: model.class_names: "gr\xfcn" is not UTF-8)"));
+  EXPECT_THAT(Names({Source("a", {std::string(257, 'n'), "x", "y"})}), StatusIs(kInvalid, "has 257 bytes"));
+}
+
 TEST_F(ClassNamesTest, EachClassOfAFileHasTheModelsNumber) {
   const std::vector<std::string> model = {"positive", "negative", "neutral"};
-  EXPECT_THAT(NumbersOfClasses({"negative", "neutral", "positive"}, model, ""), IsOkAndHolds(ElementsAre(1, 2, 0)));
-  EXPECT_THAT(NumbersOfClasses({"neutral"}, model, ""), IsOkAndHolds(ElementsAre(2)));
-  EXPECT_THAT(NumbersOfClasses({}, model, ""), IsOkAndHolds(IsEmpty()));
-  EXPECT_THAT(NumbersOfClasses({"a"}, {}, ""), IsOkAndHolds(IsEmpty()));
+  EXPECT_THAT(Numbers(Source("a", {"negative", "neutral", "positive"}), model),
+              IsOkAndHolds(UnorderedElementsAre(Pair(0, 1), Pair(1, 2), Pair(2, 0))));
+  EXPECT_THAT(Numbers(Source("b", {"neutral"}), model), IsOkAndHolds(ElementsAre(Pair(0, 2))));
+  EXPECT_THAT(Numbers(Source("c", {}, {0, 2}), model), IsOkAndHolds(IsEmpty())) << "numbers, and no name is one";
+  EXPECT_THAT(Numbers(Source("d", {"a"}), {}), IsOkAndHolds(IsEmpty())) << "as a run before there were names";
+}
+
+TEST_F(ClassNamesTest, AWholeNumberIsANameWhereTheModelCallsAClassByOne) {
+  const std::vector<std::string> stars = {"1", "2", "3", "4", "5"};
+  EXPECT_THAT(Numbers(Source("a", {}, {5, 1, 5}), stars), IsOkAndHolds(UnorderedElementsAre(Pair(5, 4), Pair(1, 0))));
+  EXPECT_THAT(Numbers(Source("b", {}, {2}), {"10", "2", "x"}), IsOkAndHolds(ElementsAre(Pair(2, 1))));
+  EXPECT_THAT(Numbers(Source("c", {"x", "2"}), {"10", "2", "x"}),
+              IsOkAndHolds(UnorderedElementsAre(Pair(0, 2), Pair(1, 1))));
+  EXPECT_THAT(Numbers(Source("d", {}, {1, 2}), {"01", "02"}),
+              IsOkAndHolds(UnorderedElementsAre(Pair(1, 0), Pair(2, 1))));
+  EXPECT_THAT(Numbers(Source("e", {}, {1, 0}), stars), StatusIs(kInvalid, "the label \"0\" of e.tsv is none of"))
+      << "and not the first class";
+  EXPECT_THAT(Numbers(Source("f", {}, {0, 1}), {"1", "01"}),
+              StatusIs(kInvalid, "model.class_names: the label \"0\" of f.tsv"));
+  EXPECT_THAT(Numbers(Source("g", {}, {1}), {"1", "01"}),
+              StatusIs(kInvalid, "model.class_names: several are the number 1 (1, 01), and the labels of g.tsv"));
+}
+
+TEST_F(ClassNamesTest, AnEvaluationWithNamesIsRefusedForAModelThatHasNone) {
+  const auto check = [&](const DataSource& source) {
+    RunConfig tokens = run_;
+    tokens.data = source.data;
+    run_.data = {.path_field = "evaluation.path", .path = "held.tsv"};
+    return CheckClassesOfEvaluation(run_, tokens);
+  };
+  EXPECT_OK(check(Source("a", {})));
+  EXPECT_THAT(
+      check(Source("b", {"no", "yes"})),
+      StatusIs(kInvalid, "evaluation.path: the labels of held.tsv are names (no, yes), but the model's classes"));
+  run_.model.class_names = {"no", "perhaps", "yes"};
+  EXPECT_OK(check(Source("c", {"no", "yes"})));
+  run_.model.num_classes = 0;
+  run_.model.class_names.clear();
+  EXPECT_OK(check({})) << "there are no classes, and nothing is read";
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -40,7 +41,7 @@ class ClassifiedSamples : public SampleSource {
 
   // Before all else. Errors: MakeClassifiedSamples'
   absl::Status NumberClasses(const ModelConfig& model) {
-    EPS_ASSIGN_OR_RETURN(numbers_, NumbersOfClasses(index_->class_names(), model.class_names, path_));
+    EPS_ASSIGN_OR_RETURN(numbers_, NumbersOfClasses(*index_, model.class_names, path_));
     return CheckDocuments(model);
   }
 
@@ -97,7 +98,7 @@ class ClassifiedSamples : public SampleSource {
   // As the model numbers it.
   std::optional<int32_t> Label(int64_t document) const {
     const std::optional<int32_t> label = index_->label(document);
-    return label && !numbers_.empty() ? numbers_[static_cast<size_t>(*label)] : label;
+    return label && !numbers_.empty() ? numbers_.at(*label) : label;
   }
   int64_t num_tokens(int64_t document) const {
     return index_->first_token(document + 1) - index_->first_token(document);
@@ -116,7 +117,7 @@ class ClassifiedSamples : public SampleSource {
   const int64_t context_, vocab_;
   const std::unique_ptr<TokenFile> file_;
   const std::unique_ptr<DocumentIndex> index_;
-  std::vector<int32_t> numbers_;  // NumbersOfClasses'
+  std::unordered_map<int32_t, int32_t> numbers_;  // NumbersOfClasses'
 };
 
 }  // namespace

@@ -109,7 +109,7 @@ class DocumentSamples : public SampleSource {
                                         .may_be_cut = index->may_be_cut(),
                                         .packs = run.data.documents == DocumentMode::kPacked};
     if (!run.data.keeps_uncounted) {
-      options.is_wanted = [&](const DocumentPiece& piece) { return CountLabels(*index, piece, distance, 1) > 0; };
+      options.is_wanted = [&](const DocumentPiece& piece) { return CountLabels(*index, piece, distance) > 0; };
     }
     DocumentPacking packing(RowsOf(*index, distance), options);
     EPS_RETURN_IF_ERROR(CheckThereAreSamples(run, *index, packing));
@@ -140,20 +140,17 @@ class DocumentSamples : public SampleSource {
                                .left_out = packing_.num_documents_unwanted()};
     for (int64_t sample = 0; sample < packing_.num_samples(); ++sample) {
       for (const DocumentPiece& piece : packing_.pieces(sample)) {
-        figures.counted_tokens += CountLabels(*index_, piece, label_distance_, piece.num_rows);
+        figures.counted_tokens += CountLabels(*index_, piece, label_distance_);
       }
     }
     return figures;
   }
 
  private:
-  // How many of a piece's labels are counted, as far as `enough`.
-  static int64_t CountLabels(const DocumentIndex& index, const DocumentPiece& piece, int label_distance,
-                             int64_t enough) {
+  // How many of a piece's labels are counted.
+  static int64_t CountLabels(const DocumentIndex& index, const DocumentPiece& piece, int label_distance) {
     const int64_t first = index.first_token(piece.document) + piece.first_row + label_distance;
-    int64_t counted = 0;
-    for (int64_t i = 0; i < piece.num_rows && counted < enough; ++i) counted += index.is_counted(first + i) ? 1 : 0;
-    return counted;
+    return index.num_counted(first, first + piece.num_rows);
   }
 
   static absl::Status CheckThereAreSamples(const RunConfig& run, const DocumentIndex& index,

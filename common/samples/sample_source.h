@@ -44,7 +44,8 @@ class SampleSource {
   virtual absl::Status CheckIds() const = 0;
   // Whose content the samples depend on.
   virtual std::vector<std::string> files() const = 0;
-  // Of next tokens and masked ones of documents that are seen alone; else nullopt. Cost: a look at every label.
+  // Of next tokens and masked ones of documents that are seen alone; else nullopt. Cost: a step for each piece of a
+  // document, and for every 8 labels where some are not counted.
   virtual std::optional<DocumentFigures> CountDocuments() const { return std::nullopt; }
 };
 

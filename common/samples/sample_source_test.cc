@@ -206,6 +206,15 @@ TEST_F(SampleSourceTest, ClassesWithNamesHaveTheModelsNumbers) {
               StatusIs(absl::StatusCode::kInvalidArgument, "the label \"positive\" of " + path()));
 }
 
+TEST_F(SampleSourceTest, ClassesByNumberHaveTheModelsNumbersWhereTheseAreItsNames) {
+  WriteClasses();
+  run_.model.class_names = {"2", "1", "0"};
+  EXPECT_THAT(Sample(0).labels, ElementsAre(2));
+  EXPECT_THAT(Sample(1).labels, ElementsAre(0));
+  run_.model.class_names = {"1", "2", "3"};
+  EXPECT_THAT(SampleSource::Open(run_), StatusIs(absl::StatusCode::kInvalidArgument, "the label \"0\" of " + path()));
+}
+
 TEST_F(SampleSourceTest, ClassesThatTheModelDoesNotHaveAreRefused) {
   ASSERT_NO_FATAL_FAILURE(WriteClasses());
   run_.model.num_classes = 2;

@@ -7,6 +7,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "common/base/status_macros.h"
 #include "common/corpus/data_form.h"
 #include "common/spec/data_file.h"
 
@@ -102,6 +103,15 @@ void KeepFormer(const DataConfig& was, proto::Data& data) {
   if (!data.has_documents()) data.set_documents(ToProto(was.documents));
 }
 
+// Whether a file that begins so is what it is taken for. said: what the RunSpec says of it, and it is believed where it
+// says it: a file of format TEXT may look like anything else, and one of tokenizer BYTES may have any bytes.
+absl::Status CheckLooks(const proto::Data& said, DataForm form, absl::string_view beginning) {
+  if (said.has_format() && said.format() == proto::Data::TEXT) return absl::OkStatus();
+  EPS_RETURN_IF_ERROR(CheckBeginning(form == DataForm::kTokenIds ? DataForm::kText : form, beginning));
+  const bool takes_any_bytes = said.has_tokenizer() && said.tokenizer() == proto::Data::BYTES;
+  return takes_any_bytes ? absl::OkStatus() : CheckCharacters(beginning);
+}
+
 // Whether the file is what it is taken for.
 void CheckForm(const proto::Data& data, const DataFile& file, DataForm form, Checker& check, DataConfig& out) {
   if (out.tokenizer == TokenForm::kTokenFile) {
@@ -114,10 +124,7 @@ void CheckForm(const proto::Data& data, const DataFile& file, DataForm form, Che
                             " holds token ids by its ending (.bin): leave it out; of a text with such a name, say ",
                             out.field, ".format: TEXT"));
   }
-  if (data.has_format() && data.format() == proto::Data::TEXT) return;
-  absl::Status looks_right = CheckBeginning(form == DataForm::kTokenIds ? DataForm::kText : form, file.beginning);
-  const bool takes_any_bytes = data.has_tokenizer() && data.tokenizer() == proto::Data::BYTES;
-  if (looks_right.ok() && !takes_any_bytes) looks_right = CheckCharacters(file.beginning);
+  const absl::Status looks_right = CheckLooks(data, form, file.beginning);
   if (looks_right.ok()) return;
   check.Fail(out.path_field,
              absl::StrCat(data.path(), " ", looks_right.message(), "; ", out.field, ".format: TEXT takes it as it is"));
@@ -312,8 +319,9 @@ proto::Data DataOf(const proto::Source& source, proto::Data data, const std::str
   return data;
 }
 
-// Its ending says what the data's does; where the RunSpec says what the data are, other than theirs, it need not.
-void CheckEvaluationForm(const std::string& path, const DataConfig& data, Checker& check) {
+// Its ending says what the data's does; where the RunSpec says what the data are, it need not. said: of the data
+void CheckEvaluationForm(const std::string& path, const proto::Data& said, const DataConfig& data, Checker& check) {
+  if (said.has_format()) return;
   const auto form_of_name = [](absl::string_view name) {
     const DataForm form = DataFormOfName(name);
     return form == DataForm::kTokenIds ? DataForm::kText : form;
@@ -332,6 +340,25 @@ void CheckEvaluationIndex(const DataFile& file, const DataConfig& data, Checker&
                                                " bytes, and ", data.path_field, " of ", data.token_bytes));
   }
   if (!data.has_documents()) CheckJoined(file, "evaluation.path", check);
+}
+
+// What the RunSpec says of the data, it says of this file too.
+void CheckEvaluationFile(const std::string& path, const proto::Data& data, const RunConfig& config,
+                         const CheckContext& context, Checker& check, EvaluationConfig& out) {
+  const DataConfig of_data = config.all_sources().front().data;
+  const DataFile file = LookAtDataFile(path, of_data.tokenizer, "evaluation.path", context, check);
+  out.path = file.path;
+  if (context.resumed != nullptr && context.resumed->evaluation.path == out.path) return;  // taken as it was
+  const proto::Data said = data.sources_size() > 0 ? DataOf(data.sources(0), data, config.model_from, context) : data;
+  if (!context.is_serialized) CheckEvaluationForm(path, said, of_data, check);
+  if (of_data.tokenizer == TokenForm::kTokenFile) return CheckEvaluationIndex(file, of_data, check);
+  const absl::Status looks_right = CheckLooks(said, FormOf(of_data), file.beginning);
+  if (looks_right.ok()) return;
+  check.Fail("evaluation.path",
+             absl::StrCat(path, " ", looks_right.message(),
+                          FormOf(of_data) == DataForm::kText
+                              ? absl::StrCat("; ", of_data.field, ".format: TEXT takes it and the data as they are")
+                              : ""));
 }
 
 void WriteMask(const MaskConfig& mask, proto::Mask& out) {
@@ -397,8 +424,8 @@ void CheckSources(const proto::Data& data, const CheckContext& context, Checker&
   }
 }
 
-void CheckEvaluation(const proto::Evaluation& evaluation, const DataConfig& data, const CheckContext& context,
-                     Checker& check, EvaluationConfig& out) {
+void CheckEvaluation(const proto::Evaluation& evaluation, const proto::Data& data, const RunConfig& config,
+                     const CheckContext& context, Checker& check, EvaluationConfig& out) {
   out.every_steps =
       check.Integer<int64_t>("evaluation.every_steps", EPS_FIELD(evaluation, every_steps), 0, 1, kMaxSteps);
   if (evaluation.has_samples()) {
@@ -417,14 +444,7 @@ void CheckEvaluation(const proto::Evaluation& evaluation, const DataConfig& data
     return;
   }
   if (evaluation.path().empty()) return check.Fail("evaluation.path", "is empty");
-  const DataFile file = LookAtDataFile(evaluation.path(), data.tokenizer, "evaluation.path", context, check);
-  out.path = file.path;
-  if (context.resumed != nullptr && context.resumed->evaluation.path == out.path) return;  // taken as it was
-  if (!context.is_serialized) CheckEvaluationForm(evaluation.path(), data, check);
-  if (data.tokenizer == TokenForm::kTokenFile) return CheckEvaluationIndex(file, data, check);
-  if (const absl::Status looks_right = CheckBeginning(FormOf(data), file.beginning); !looks_right.ok()) {
-    check.Fail("evaluation.path", absl::StrCat(evaluation.path(), " ", looks_right.message()));
-  }
+  CheckEvaluationFile(evaluation.path(), data, config, context, check, out);
 }
 
 void WriteData(const RunConfig& run, const DataConfig& data, proto::Data& out) {

@@ -18,9 +18,10 @@ void CheckData(proto::Data data, const RunConfig& run, const CheckContext& conte
 // data.sources, at least one, into config.sources, and what they share into config.data. config: its model.
 void CheckSources(const proto::Data& data, const CheckContext& context, Checker& check, RunConfig& config);
 
-// data: checked; where there are sources, the first one's.
-void CheckEvaluation(const proto::Evaluation& evaluation, const DataConfig& data, const CheckContext& context,
-                     Checker& check, EvaluationConfig& out);
+// data: as the RunSpec has it. config: its model and its data, checked; where there are sources, the evaluation's data
+// are as the first one's.
+void CheckEvaluation(const proto::Evaluation& evaluation, const proto::Data& data, const RunConfig& config,
+                     const CheckContext& context, Checker& check, EvaluationConfig& out);
 
 // One file, `data`. run: its model.
 void WriteData(const RunConfig& run, const DataConfig& data, proto::Data& out);

@@ -145,6 +145,29 @@ TEST_F(RunConfigTest, AFileThatBeginsLikeSomethingElseIsRefused) {
               StatusIs(kInvalid, "data.tokenizer: MODEL, but data.path holds token ids by its ending (.bin)"));
 }
 
+TEST_F(RunConfigTest, WhatIsSaidOfTheDataIsSaidOfTheEvaluationToo) {
+  ASSERT_OK(WriteFileAtomically(dir_.File("good.txt"), "text"));
+  ASSERT_OK(WriteFileAtomically(dir_.File("like.json"), "[\"a poem\"]"));
+  ASSERT_OK(WriteFileAtomically(dir_.File("bytes.txt"), std::string("\7\0\3\0", 4)));
+  const auto load = [&](const std::string& path, std::vector<FieldOverride> more) {
+    more.insert(more.end(), {{"evaluation.path", path}, {"evaluation.every_steps", "1"}});
+    return Load(kSmall, more);
+  };
+  const FieldOverride good = {"data.path", "good.txt"}, as_text = {"data.format", "TEXT"};
+  EXPECT_OK(load("like.json", {good, as_text}));
+  EXPECT_OK(load("bytes.txt", {good, as_text}));
+  EXPECT_OK(load("bytes.txt", {good, {"data.tokenizer", "BYTES"}}));
+  EXPECT_THAT(load("like.json", {good}), StatusIs(kInvalid, "evaluation.path: like.json is JSONL by its ending"));
+  EXPECT_THAT(load("bytes.txt", {good}),
+              StatusIs(kInvalid,
+                       "evaluation.path: bytes.txt is no text: the byte at offset 1 is zero; text is UTF-8, and "
+                       "a file of token ids is called .bin; data.format: TEXT takes it and the data"));
+  // As the first source's.
+  std::string sources = kSmall;
+  sources.replace(sources.find("path: \"a.txt\""), 13, R"(sources { path: "good.txt" format: TEXT })");
+  EXPECT_OK(Load(sources, {{"evaluation.path", "like.json"}, {"evaluation.every_steps", "1"}}));
+}
+
 TEST_F(RunConfigTest, AModelsFolderWithoutATokenizerAsksForOne) {
   WriteHfFolder(R"({"model_type":"gpt2","n_layer":2,"n_embd":8,"n_head":2,"n_positions":5,"vocab_size":999})");
   const std::string text = R"(

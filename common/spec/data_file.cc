@@ -7,14 +7,18 @@
 namespace eps {
 namespace {
 
-// The file `path` of the run that is gone on with; null where there is none.
-const DataConfig* FindFormer(const RunConfig* resumed, const std::string& path) {
+// The file `path` of the run that is gone on with, as it stands in the same field there, or else in any: sources may have
+// been put in another order. Null where there is none.
+const DataConfig* FindFormer(const RunConfig* resumed, const std::string& path, absl::string_view path_field) {
   if (resumed == nullptr) return nullptr;
   if (resumed->sources.empty()) return resumed->data.path == path ? &resumed->data : nullptr;
+  const DataConfig* found = nullptr;
   for (const DataSource& source : resumed->sources) {
-    if (source.data.path == path) return &source.data;
+    if (source.data.path != path) continue;
+    if (source.data.path_field == path_field) return &source.data;
+    if (found == nullptr) found = &source.data;
   }
-  return nullptr;
+  return found;
 }
 
 }  // namespace
@@ -22,7 +26,7 @@ const DataConfig* FindFormer(const RunConfig* resumed, const std::string& path) 
 DataFile LookAtDataFile(const std::string& path, TokenForm form, absl::string_view path_field,
                         const CheckContext& context, Checker& check) {
   DataFile file{.path = context.absolute_path(path)};
-  file.was = FindFormer(context.resumed, file.path);
+  file.was = FindFormer(context.resumed, file.path, path_field);
   if (file.was != nullptr) return file;
   if (form != TokenForm::kTokenFile) {
     if (context.read_beginning != nullptr) file.beginning = context.read_beginning(file.path);

@@ -25,7 +25,8 @@ struct DataFile {
   std::string index_path() const { return DocumentIndexPath(path); }
 };
 
-// path: as the RunSpec has it, in the field `path_field`. form: of what is in it.
+// path: as the RunSpec has it, in the field `path_field`, by which a file that is several sources is found again.
+// form: of what is in it.
 // Errors: in `check`: an index that is damaged, or another file's
 DataFile LookAtDataFile(const std::string& path, TokenForm form, absl::string_view path_field,
                         const CheckContext& context, Checker& check);

@@ -229,14 +229,18 @@ void WriteBert(const ModelConfig& model, proto::Model& out) {
   out.set_classifier_dropout(model.classifier_dropout);
 }
 
-// Those of the RunSpec in place of the folder's, whose names go with its head.
-absl::Status CheckClasses(const proto::Model& model, Checker& check, ModelConfig& config) {
+// Those of the RunSpec in place of the folder's, whose names go with its head. A run that goes on keeps its names, and
+// has none if it was begun before there were any.
+absl::Status CheckClasses(const proto::Model& model, const RunConfig* resumed, Checker& check, ModelConfig& config) {
   const std::vector<std::string> names(model.class_names().begin(), model.class_names().end());
   if (model.has_classes()) {
     const int64_t least = model.has_from() ? 2 : 0;
     const auto num_classes = check.Integer<int64_t>("model.classes", model.classes(), 0, least, 65536);
     if (num_classes != config.num_classes) config.class_names.clear();
     config.num_classes = num_classes;
+  }
+  if (names.empty() && resumed != nullptr && resumed->model.num_classes == config.num_classes) {
+    config.class_names = resumed->model.class_names;
   }
   if (names.empty()) return check.status();
   const std::set<std::string> given(names.begin(), names.end());
@@ -264,7 +268,7 @@ absl::Status CheckModel(const proto::RunSpec& spec, const CheckContext& context,
   // Checked here and not only as what it becomes, so that the error names the field that was
   // written.
   if (model.has_dropout()) check.BelowOne("model.dropout", model.dropout(), 0);
-  EPS_RETURN_IF_ERROR(CheckClasses(model, check, config.model));
+  EPS_RETURN_IF_ERROR(CheckClasses(model, context.resumed, check, config.model));
   ModelConfig& out = config.model;
   const auto all = EPS_FIELD(model, dropout);
   out.embedding_dropout = EPS_FIELD(model, embedding_dropout).value_or(all.value_or(out.embedding_dropout));

@@ -17,6 +17,7 @@
 namespace eps {
 namespace {
 
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -221,8 +222,38 @@ TEST_F(RunConfigTest, ClassesMayBeNamedAndAreThenAsMany) {
               StatusIs(kInvalid, "model.class_names: 2 names, but model.classes is 3"));
   EXPECT_THAT(Load(kClassifier, {{"model.class_names", "up"}}), StatusIs(kInvalid, "\"up\" is there twice"));
   EXPECT_THAT(Load(kClassifier, {{"model.class_names", std::string(257, 'x')}}), StatusIs(kInvalid, "has 257 bytes"));
+  EXPECT_THAT(Load(kClassifier, {{"model.class_names", "gr\xfcn"}}),
+              StatusIs(kInvalid, R"(model.class_names: "gr\xfcn" is not UTF-8)"));
+  std::vector<FieldOverride> long_names;
+  for (int i = 1000; i < 1000 + (1 << 12); ++i) {
+    long_names.push_back({"model.class_names", std::to_string(i) + std::string(252, 'x')});
+  }
+  EXPECT_THAT(Load(kClassifier, long_names), StatusIs(kInvalid, "bytes in all, must be at most 1048576"));
   EXPECT_THAT(Load(kSmall, {{"model.class_names", "up"}}),
               StatusIs(kInvalid, "model.class_names: given, but it is of family: BERT"));
+}
+
+TEST_F(RunConfigTest, ARunThatGoesOnHasTheNamesThatItBeganWithAndNoneIfItHadNone) {
+  WriteHfFolder(R"({"model_type":"bert","architectures":["BertForSequenceClassification"],"num_hidden_layers":1,
+                    "hidden_size":8,"num_attention_heads":2,"intermediate_size":20,"max_position_embeddings":16,
+                    "vocab_size":256,"id2label":{"0":"positive","1":"negative"}})");
+  std::string text = kFrom;
+  text.replace(text.find("a.txt"), 5, "a.tsv");
+  const RunConfig now = MustLoad(text);
+  for (const std::vector<std::string>& names : {std::vector<std::string>{}, {"no", "yes"}}) {
+    RunConfig was = now;
+    was.model.class_names = names;
+    const auto resumed = [&](const std::vector<FieldOverride>& overrides) {
+      return LoadResumedRunConfig(dir_.File("run.textproto"), overrides, was);
+    };
+    ASSERT_OK_AND_ASSIGN(const RunConfig again, resumed({}));
+    EXPECT_EQ(again.model.class_names, names);
+    EXPECT_THAT(DifferencesThatMatter(was, again), ElementsAre());
+    ASSERT_OK_AND_ASSIGN(const RunConfig named, resumed({{"model.class_names", "a"}, {"model.class_names", "b"}}));
+    EXPECT_THAT(DifferencesThatMatter(was, named), ElementsAre(HasSubstr("model.class_names: was ")));
+    ASSERT_OK_AND_ASSIGN(const RunConfig other, resumed({{"model.classes", "3"}}));
+    EXPECT_THAT(DifferencesThatMatter(was, other), Contains("model.classes: was 2, now 3"));
+  }
 }
 
 TEST_F(RunConfigTest, AClassifiersFolderNamesItsClassesUnlessOthersAreAskedFor) {

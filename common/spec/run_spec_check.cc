@@ -273,7 +273,7 @@ absl::StatusOr<RunConfig> CheckRunSpec(const proto::RunSpec& spec, const CheckCo
   CheckCheckpoint(spec.checkpoint(), check, config.checkpoint);
   config.steps = check.Integer<int64_t>("steps", spec.steps(), 0, 1, kMaxSteps);
   if (spec.has_evaluation()) {
-    CheckEvaluation(spec.evaluation(), config.all_sources().front().data, context, check, config.evaluation);
+    CheckEvaluation(spec.evaluation(), spec.data(), config, context, check, config.evaluation);
   }
   CheckLayerDrop(spec.depth().drop(), config.model, check, config.layer_drop);
   EPS_RETURN_IF_ERROR(check.status());

@@ -74,6 +74,14 @@ void PipelineTokenizer::EncodeNormalized(Piece part, Scratch& scratch, std::vect
                             [&](Piece piece) { parts_.model->Tokenize(piece.text, scratch.model, ids); });
 }
 
+bool PipelineTokenizer::PutsInFront(absl::string_view token) const {
+  if (parts_.put_in_front) return *parts_.put_in_front == token;
+  // Those of GPT-2 and Qwen2 put nothing there. Those of Llama do, often by their class instead of the file, and the first
+  // files of Llama 3 left it out.
+  const bool is_byte_level = parts_.pre_tokenizer != nullptr && parts_.pre_tokenizer->IsByteLevel();
+  return !is_byte_level || token == "<|begin_of_text|>";
+}
+
 bool PipelineTokenizer::IsSpecial(int32_t id) const {
   return id >= 0 && id < vocab() && (kinds_[static_cast<size_t>(id)] & kSpecial) != 0;
 }

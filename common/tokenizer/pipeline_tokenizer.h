@@ -2,6 +2,7 @@
 #define EPS_COMMON_TOKENIZER_PIPELINE_TOKENIZER_H_
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -31,6 +32,8 @@ class PipelineTokenizer : public Tokenizer {
     std::unique_ptr<PreTokenizer> pre_tokenizer;  // or none
     std::unique_ptr<TokenModel> model;
     std::unique_ptr<Decoder> decoder;  // none: tokens with spaces between them
+    // What the post-processor puts in front of a text, "" nothing. nullopt: there is none that puts tokens anywhere.
+    std::optional<std::string> put_in_front;
     std::string fingerprint;
   };
   explicit PipelineTokenizer(Parts parts);
@@ -40,6 +43,7 @@ class PipelineTokenizer : public Tokenizer {
   int64_t vocab() const override { return parts_.vocabulary->num_ids(); }
   std::optional<int32_t> TokenId(absl::string_view token) const override { return parts_.vocabulary->Find(token); }
   bool IsSpecial(int32_t id) const override;
+  bool PutsInFront(absl::string_view token) const override;
   // By their spellings, not by what a normalizer makes of them.
   int64_t CountSpecials(absl::string_view text) const override { return specials_.CountIn(text); }
   const std::string& fingerprint() const override { return parts_.fingerprint; }

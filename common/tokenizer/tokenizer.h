@@ -36,6 +36,9 @@ class Tokenizer {
   virtual std::optional<int32_t> TokenId(absl::string_view token) const = 0;
   // Whether kAsText never gives this id.
   virtual bool IsSpecial(int32_t id) const = 0;
+  // Whether the model's own tokenizer puts that token in front of a text, which Encode does not. Most families do where
+  // they have one.
+  virtual bool PutsInFront(absl::string_view /*token*/) const { return true; }
   // Spellings of special tokens in a text: how many kAsTokens would find.
   virtual int64_t CountSpecials(absl::string_view text) const = 0;
   // Of the files that it was read from: two tokenizers with the same sum give the same ids. Hex of SHA-256.

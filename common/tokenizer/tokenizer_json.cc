@@ -173,19 +173,32 @@ absl::StatusOr<std::unique_ptr<TokenModel>> ModelFromJson(const JsonNode& model,
   return type_node.Bad("BPE or WordPiece");
 }
 
-// It puts tokens around a text, or moves offsets, and neither is wanted here.
-absl::Status CheckPostProcessor(const JsonNode& node) {
+// "": there is none.
+std::string StringAt(const nlohmann::json& value, const char* place) {
+  const nlohmann::json::json_pointer pointer(place);
+  if (!value.contains(pointer) || !value.at(pointer).is_string()) return "";
+  return value.at(pointer).get<std::string>();
+}
+
+// It puts tokens around a text, or moves offsets, and neither is wanted here; but what it puts in front is told.
+absl::Status ReadPostProcessor(const JsonNode& node, std::optional<std::string>& put_in_front) {
   EPS_ASSIGN_OR_RETURN(const JsonNode type_node, node.Get("type"));
   EPS_ASSIGN_OR_RETURN(const std::string type, type_node.String());
-  for (absl::string_view known : {"TemplateProcessing", "ByteLevel", "RobertaProcessing", "BertProcessing"}) {
-    if (type == known) return absl::OkStatus();
+  if (type == "ByteLevel") return absl::OkStatus();
+  if (type == "TemplateProcessing") {
+    put_in_front = StringAt(node.value(), "/single/0/SpecialToken/id");
+    return absl::OkStatus();
+  }
+  if (type == "RobertaProcessing" || type == "BertProcessing") {
+    put_in_front = StringAt(node.value(), "/cls/0");
+    return absl::OkStatus();
   }
   if (type != "Sequence") {
     return type_node.Bad("TemplateProcessing, ByteLevel, RobertaProcessing, BertProcessing or Sequence");
   }
   EPS_ASSIGN_OR_RETURN(const JsonNode list, node.Get("processors"));
   EPS_ASSIGN_OR_RETURN(const std::vector<JsonNode> elements, list.Elements());
-  for (const JsonNode& element : elements) EPS_RETURN_IF_ERROR(CheckPostProcessor(element));
+  for (const JsonNode& element : elements) EPS_RETURN_IF_ERROR(ReadPostProcessor(element, put_in_front));
   return absl::OkStatus();
 }
 
@@ -214,7 +227,9 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> TokenizerFromJson(absl::string_view t
   if (const auto node = root.Find("pre_tokenizer")) {
     EPS_ASSIGN_OR_RETURN(parts.pre_tokenizer, PreTokenizerFromJson(*node));
   }
-  if (const auto node = root.Find("post_processor")) EPS_RETURN_IF_ERROR(CheckPostProcessor(*node));
+  if (const auto node = root.Find("post_processor")) {
+    EPS_RETURN_IF_ERROR(ReadPostProcessor(*node, parts.put_in_front));
+  }
   if (const auto node = root.Find("decoder")) {
     EPS_ASSIGN_OR_RETURN(parts.decoder, DecoderFromJson(*node));
   }

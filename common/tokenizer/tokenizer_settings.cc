@@ -5,6 +5,8 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "common/base/file_util.h"
 #include "common/base/json_text.h"
 #include "common/base/status_macros.h"
@@ -59,14 +61,31 @@ absl::Status ReadToken(const JsonNode& root, const char* key, std::optional<std:
   return absl::OkStatus();
 }
 
+// These put bos_token in front of a text by themselves, with or without a "Fast" behind the name.
+bool ClassAddsBos(absl::string_view tokenizer_class) {
+  absl::ConsumeSuffix(&tokenizer_class, "Fast");
+  return tokenizer_class == "LlamaTokenizer" || tokenizer_class == "CodeLlamaTokenizer" ||
+         tokenizer_class == "GemmaTokenizer";
+}
+
+absl::Status ReadAddsBos(const JsonNode& root, std::optional<bool>& adds_bos) {
+  if (adds_bos) return absl::OkStatus();
+  if (root.Find("add_bos_token")) {
+    EPS_ASSIGN_OR_RETURN(adds_bos, root.Flag("add_bos_token"));
+    return absl::OkStatus();
+  }
+  EPS_ASSIGN_OR_RETURN(const std::string tokenizer_class, root.StringOr("tokenizer_class", ""));
+  if (ClassAddsBos(tokenizer_class)) adds_bos = true;
+  return absl::OkStatus();
+}
+
 // Takes from one of the files what the ones before it did not say.
 absl::Status AddFrom(const std::string& folder, const char* name, TokenizerSettings& settings) {
   const std::string path = absl::StrCat(folder, "/", name);
   const auto read = [&]() -> absl::Status {
     EPS_ASSIGN_OR_RETURN(const nlohmann::json document, ReadJson(path));
     const JsonNode root(document);
-    EPS_ASSIGN_OR_RETURN(const bool adds_bos, root.FlagOr("add_bos_token", true));
-    if (!adds_bos && !settings.bos_token) settings.bos_token = "";
+    EPS_RETURN_IF_ERROR(ReadAddsBos(root, settings.adds_bos));
     EPS_RETURN_IF_ERROR(ReadToken(root, "bos_token", settings.bos_token));
     EPS_RETURN_IF_ERROR(ReadToken(root, "eos_token", settings.eos_token));
     if (!settings.chat_template.empty()) return absl::OkStatus();
@@ -91,7 +110,7 @@ absl::StatusOr<TokenizerSettings> ReadTokenizerSettings(const std::string& token
   for (const char* name : {"tokenizer_config.json", "special_tokens_map.json", "chat_template.json"}) {
     EPS_RETURN_IF_ERROR(AddFrom(folder, name, settings));
   }
-  if (settings.bos_token == settings.eos_token && settings.bos_token) settings.bos_token = "";
+  if (!settings.adds_bos && settings.bos_token && settings.bos_token == settings.eos_token) settings.adds_bos = false;
   return settings;
 }
 

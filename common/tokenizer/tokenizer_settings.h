@@ -12,10 +12,12 @@ namespace eps {
 struct TokenizerSettings {
   std::string chat_template;        // Jinja; "": the folder has none
   std::string chat_template_place;  // where it stands: "DIR/tokenizer_config.json: chat_template"
-  // Spellings; "": the model has none. nullopt: nothing is said. A bos_token that is eos_token too separates documents,
-  // and one with add_bos_token false begins none: both are "".
+  // Spellings; "": the model has none. nullopt: nothing is said.
   std::optional<std::string> bos_token;
   std::optional<std::string> eos_token;
+  // Whether a text begins with bos_token: add_bos_token; else so where tokenizer_class is Llama's or Gemma's, and not
+  // where bos_token is eos_token too, which separates documents. nullopt: nothing is said.
+  std::optional<bool> adds_bos;
 };
 
 // From files beside `tokenizer_path`, which is as for LoadTokenizer; none of them has to be there.

@@ -63,14 +63,27 @@ TEST_F(TokenizerSettingsTest, TokensAreStringsObjectsOrNone) {
   EXPECT_EQ(settings.eos_token, "</s>");
 }
 
-TEST_F(TokenizerSettingsTest, ABosThatIsNotPutInFrontIsNone) {
+TEST_F(TokenizerSettingsTest, ABosThatIsNotPutInFrontKeepsItsSpelling) {
   Write("tokenizer_config.json", R"({"bos_token": "<s>", "eos_token": "</s>", "add_bos_token": false})");
-  ASSERT_OK_AND_ASSIGN(TokenizerSettings settings, Read());
-  EXPECT_EQ(settings.bos_token, "");
-  Write("tokenizer_config.json", R"({"bos_token": "<|endoftext|>", "eos_token": "<|endoftext|>"})");
-  ASSERT_OK_AND_ASSIGN(settings, Read());
-  EXPECT_EQ(settings.bos_token, "");
-  EXPECT_EQ(settings.eos_token, "<|endoftext|>");
+  ASSERT_OK_AND_ASSIGN(const TokenizerSettings settings, Read());
+  EXPECT_EQ(settings.bos_token, "<s>");
+  EXPECT_EQ(settings.adds_bos, false);
+}
+
+TEST_F(TokenizerSettingsTest, WhetherTextBeginsWithBosIsSaidByAFlagAClassOrBothTokensBeingOne) {
+  const auto adds_bos = [this](const std::string& config) {
+    Write("tokenizer_config.json", config);
+    const absl::StatusOr<TokenizerSettings> settings = Read();
+    EXPECT_OK(settings);
+    return settings.ok() ? settings->adds_bos : std::nullopt;
+  };
+  EXPECT_EQ(adds_bos(R"({"bos_token": "<s>", "eos_token": "</s>"})"), std::nullopt);
+  EXPECT_EQ(adds_bos(R"({"bos_token": "<s>", "tokenizer_class": "GPT2Tokenizer"})"), std::nullopt);
+  EXPECT_EQ(adds_bos(R"({"bos_token": "<s>", "tokenizer_class": "LlamaTokenizer"})"), true);
+  EXPECT_EQ(adds_bos(R"({"bos_token": "<s>", "tokenizer_class": "LlamaTokenizerFast", "add_bos_token": false})"),
+            false);
+  EXPECT_EQ(adds_bos(R"({"bos_token": "<end>", "eos_token": "<end>"})"), false);
+  EXPECT_EQ(adds_bos(R"({"bos_token": "<end>", "eos_token": "<end>", "add_bos_token": true})"), true);
 }
 
 TEST_F(TokenizerSettingsTest, WhatIsWrongIsNamedByFileAndKey) {

@@ -53,6 +53,22 @@ class TokenizerTest : public ::testing::Test {
   TempDir folder_;
 };
 
+TEST_F(TokenizerTest, WhatIsPutInFrontOfATextIsWhatThePostProcessorSays) {
+  const std::string byte_level = R"("post_processor":{"type":"ByteLevel","trim_offsets":true})";
+  const auto with = [&](const std::string& processor) {
+    return MustLoad(With(ByteLevelJson(), byte_level, "\"post_processor\":" + processor));
+  };
+  const auto with_bos = with(R"({"type":"Sequence","processors":[{"type":"ByteLevel"},{"type":"TemplateProcessing",)"
+                             R"("single":[{"SpecialToken":{"id":"<s>","type_id":0}},{"Sequence":{"id":"A"}}]}]})");
+  EXPECT_TRUE(with_bos->PutsInFront("<s>"));
+  EXPECT_FALSE(with_bos->PutsInFront("<other>"));
+  EXPECT_TRUE(with(R"({"type":"RobertaProcessing","sep":["</s>",2],"cls":["<s>",0]})")->PutsInFront("<s>"));
+  EXPECT_FALSE(with(R"({"type":"TemplateProcessing","single":[{"Sequence":{"id":"A"}}]})")->PutsInFront("<s>"));
+  EXPECT_FALSE(MustLoad(ByteLevelJson())->PutsInFront("<s>")) << "as GPT-2's";
+  EXPECT_TRUE(MustLoad(ByteLevelJson())->PutsInFront("<|begin_of_text|>")) << "as Llama 3's";
+  EXPECT_TRUE(MustLoad(CharacterJson())->PutsInFront("<s>")) << "as Llama's";
+}
+
 TEST_F(TokenizerTest, BytesAreTheirOwnIds) {
   const auto bytes = MakeByteTokenizer();
   EXPECT_EQ(bytes->vocab(), 256);

@@ -47,6 +47,18 @@ void Rewrite(std::string& text, Each each) {
   text = std::move(out);
 }
 
+bool IsStripped(char32_t code_point) {
+  const bool is_separator = code_point >= 0x1C && code_point <= 0x1F;
+  return is_separator || IsWhiteSpace(code_point);
+}
+
+// Where the last code point of `text` begins, which is not empty.
+size_t StartOfLast(absl::string_view text) {
+  size_t start = text.size() - 1;
+  while (start > 0 && (static_cast<unsigned char>(text[start]) & 0xC0) == 0x80) --start;
+  return start;
+}
+
 }  // namespace
 
 void ToNormalForm(NormalForm form, std::string& text) {
@@ -81,6 +93,20 @@ void RemoveNonspacingMarks(std::string& text) {
 }
 
 bool IsWhiteSpace(char32_t code_point) { return u_isUWhiteSpace(static_cast<UChar32>(code_point)); }
+
+absl::string_view WithoutSpaceAround(absl::string_view text) {
+  while (!text.empty()) {
+    const Utf8Step first = FirstOf(text);
+    if (!IsStripped(first.code_point)) break;
+    text.remove_prefix(first.num_bytes);
+  }
+  while (!text.empty()) {
+    const absl::string_view last = text.substr(StartOfLast(text));
+    if (!IsStripped(FirstOf(last).code_point)) break;
+    text.remove_suffix(last.size());
+  }
+  return text;
+}
 
 bool IsBertControl(char32_t code_point) {
   if (code_point == '\t' || code_point == '\n' || code_point == '\r') return false;

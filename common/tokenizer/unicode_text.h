@@ -18,6 +18,8 @@ void RemoveNonspacingMarks(std::string& text);
 
 // The property White_Space.
 bool IsWhiteSpace(char32_t code_point);
+// Without what Python's str.strip(), and so Jinja's trim, takes from both ends: white space, and U+001C to U+001F.
+absl::string_view WithoutSpaceAround(absl::string_view text);
 // Control, format, unassigned, private use: C*, but not tab and line ends.
 bool IsBertControl(char32_t code_point);
 // In the blocks of Chinese ideographs that BERT puts spaces around.

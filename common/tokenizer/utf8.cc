@@ -91,6 +91,8 @@ std::string Utf8Of(char32_t code_point) {
   return text;
 }
 
+bool IsWellFormed(absl::string_view text) { return WellFormedPrefix(text) == text.size(); }
+
 absl::string_view WellFormed(absl::string_view text, std::string& copy) {
   size_t good = WellFormedPrefix(text);
   if (good == text.size()) return text;

@@ -21,6 +21,8 @@ Utf8Step FirstOf(absl::string_view text);
 // The code point of well-formed `text` at `at`, which moves behind it.
 char32_t NextCodePoint(absl::string_view text, size_t& at);
 
+bool IsWellFormed(absl::string_view text);
+
 void AppendUtf8(char32_t code_point, std::string& out);
 std::string Utf8Of(char32_t code_point);
 

@@ -1,7 +1,10 @@
 #include "eps_server/data/corpus_tokens.h"
 
+#include <errno.h>
+
 #include <atomic>
 #include <cstddef>
+#include <cstdio>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -26,6 +29,8 @@ namespace eps::server {
 namespace {
 
 constexpr double kReportSeconds = 10;
+constexpr int kFormat = 2, kFormerFormat = 1;  // of tokens.json
+constexpr char kWrittenBy[] = "written_by";    // in it, beside what the file was made from: ChatTemplateChoice's name
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> TokenizerOf(const DataConfig& data) {
   if (data.tokenizer == TokenForm::kBytes) return MakeByteTokenizer();
@@ -41,6 +46,9 @@ absl::StatusOr<TokenizerSettings> SettingsOf(const DataConfig& data) {
   return settings;
 }
 
+std::string TokenPath(const std::string& folder) { return folder + "/tokens.bin"; }
+std::string OriginPath(const std::string& folder) { return folder + "/tokens.json"; }
+
 std::string Sha256OfText(const std::string& text) {
   return Sha256Hex(absl::MakeConstSpan(reinterpret_cast<const std::byte*>(text.data()), text.size()));
 }
@@ -50,7 +58,7 @@ absl::StatusOr<nlohmann::json> Origin(const DataConfig& data, const Tokenizer& t
                                       const TokenizeOptions& options) {
   absl::StatusOr<DataMark> mark = MarkDataFile(data.path);
   EPS_RETURN_IF_ERROR_WITH(mark.status(), data.path_field);
-  return nlohmann::json{{"format", 1},
+  return nlohmann::json{{"format", kFormat},
                         {"path", data.path},
                         {"num_bytes", mark->num_bytes},
                         {"sha256", mark->sha256},
@@ -58,6 +66,7 @@ absl::StatusOr<nlohmann::json> Origin(const DataConfig& data, const Tokenizer& t
                         {"chat_template", data.chat_template},
                         {"model_template", Sha256OfText(options.settings.chat_template)},
                         {"bos", options.settings.bos_token.value_or("auto")},
+                        {"adds_bos", options.settings.adds_bos ? nlohmann::json(*options.settings.adds_bos) : nullptr},
                         {"eos", options.settings.eos_token.value_or("auto")},
                         {"counts_all", data.counts_all},
                         {"specials_as_tokens", data.specials_as_tokens},
@@ -67,17 +76,37 @@ absl::StatusOr<nlohmann::json> Origin(const DataConfig& data, const Tokenizer& t
                         {"token_bytes", options.token_bytes}};
 }
 
-// Whether the token file and its index are there, and were made from `origin`.
-bool IsMadeFrom(const std::string& token_path, const std::string& origin_path, const nlohmann::json& origin) {
-  std::error_code ignored;
-  for (const std::string& path : {token_path, DocumentIndexPath(token_path)}) {
-    if (!std::filesystem::is_regular_file(path, ignored)) return false;
+// Whether the two say the same, as far as both say something.
+bool AgreeInWhatBothSay(const nlohmann::json& former, const nlohmann::json& origin) {
+  for (const auto& [key, value] : former.items()) {
+    if (key != "format" && origin.contains(key) && origin[key] != value) return false;
   }
-  const absl::StatusOr<std::string> text = ReadFile(origin_path, 1 << 16);
-  return text.ok() && nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false) == origin;
+  return true;
 }
 
-absl::Status Tokenize(const DataConfig& data, const Tokenizer& tokenizer, const TokenizeOptions& options) {
+// The template of the token file's conversations (WithTokenFile) where it is there with its index, and was made from
+// `origin`; nullopt: it has to be made.
+std::optional<std::string> FindMade(const std::string& folder, const nlohmann::json& origin, FormerTokens former) {
+  std::error_code ignored;
+  const std::string tokens = TokenPath(folder);
+  for (const std::string& path : {tokens, DocumentIndexPath(tokens)}) {
+    if (!std::filesystem::is_regular_file(path, ignored)) return std::nullopt;
+  }
+  const absl::StatusOr<std::string> text = ReadFile(OriginPath(folder), 1 << 16);
+  if (!text.ok()) return std::nullopt;
+  nlohmann::json made = nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false);
+  if (!made.is_object()) return std::nullopt;
+  const bool is_former = former == FormerTokens::kTaken && made.value("format", nlohmann::json()) == kFormerFormat;
+  if (is_former && AgreeInWhatBothSay(made, origin)) return "";
+  const nlohmann::json written_by = made.value(kWrittenBy, nlohmann::json());
+  made.erase(kWrittenBy);
+  if (made != origin || !written_by.is_string()) return std::nullopt;
+  return written_by.get<std::string>();
+}
+
+// Errors: TokenizeCorpus's, naming data's field
+absl::StatusOr<TokenizeReport> Tokenize(const DataConfig& data, const Tokenizer& tokenizer,
+                                        const TokenizeOptions& options) {
   double reported = 0;
   const auto report = [&](const TokenizeProgress& progress) {
     if (progress.seconds < reported + kReportSeconds) return;
@@ -88,10 +117,10 @@ absl::Status Tokenize(const DataConfig& data, const Tokenizer& tokenizer, const 
                                 {"tokens", progress.tokens}});
   };
   const std::atomic<bool> stop = false;
-  const absl::StatusOr<TokenizeReport> done = TokenizeCorpus(options, tokenizer, report, stop);
+  absl::StatusOr<TokenizeReport> done = TokenizeCorpus(options, tokenizer, report, stop);
   EPS_RETURN_IF_ERROR_WITH(done.status(), data.path_field);
   LogInfo("data_tokenized", {{"path", data.path},
-                             {"token_file", options.out},
+                             {"token_file", TokenPath(DirName(options.out))},
                              {"documents", done->counts.documents},
                              {"tokens", done->counts.tokens},
                              {"counted_tokens", done->counts.counted_tokens},
@@ -102,7 +131,57 @@ absl::Status Tokenize(const DataConfig& data, const Tokenizer& tokenizer, const 
                              {"skipped_lines", done->notes.skipped_lines},
                              {"seconds", done->seconds}});
   for (const std::string& reason : done->notes.skip_reasons) LogWarning("data_line_skipped", {{"reason", reason}});
+  return done;
+}
+
+absl::Status Rename(const std::string& from, const std::string& to) {
+  if (std::rename(from.c_str(), to.c_str()) != 0) return FileError(errno, "rename", from);
   return absl::OkStatus();
+}
+
+// Puts the new files in place of those in `folder`: what says that these are whole goes first, and comes last.
+absl::Status Replace(const std::string& folder, const std::string& made, const nlohmann::json& origin) {
+  std::error_code error;
+  std::filesystem::remove(OriginPath(folder), error);
+  if (error) return FileError(error.value(), "remove", OriginPath(folder));
+  EPS_RETURN_IF_ERROR(Rename(DocumentIndexPath(made), DocumentIndexPath(TokenPath(folder))));
+  EPS_RETURN_IF_ERROR(Rename(made, TokenPath(folder)));
+  return WriteFileAtomically(OriginPath(folder), origin.dump(2) + "\n");
+}
+
+// Makes the token file of `folder`, whose old one stays until the new one is whole. Gives the template of its
+// conversations.
+absl::StatusOr<std::string> Make(const DataConfig& data, const Tokenizer& tokenizer, TokenizeOptions options,
+                                 const std::string& folder, nlohmann::json origin) {
+  EPS_RETURN_IF_ERROR(MakeDirs(folder));
+  options.out = folder + "/new.bin";
+  std::error_code ignored;
+  for (const std::string& left : {options.out, DocumentIndexPath(options.out)}) {
+    std::filesystem::remove(left, ignored);  // of a process that was killed
+  }
+  EPS_ASSIGN_OR_RETURN(const TokenizeReport report, Tokenize(data, tokenizer, options));
+  origin[kWrittenBy] = report.chat_template;
+  EPS_RETURN_IF_ERROR(Replace(folder, options.out, origin));
+  return report.chat_template;
+}
+
+// All but `out`.
+absl::StatusOr<TokenizeOptions> OptionsOf(const DataConfig& data, const Tokenizer& tokenizer, int threads) {
+  TokenizeOptions options;
+  options.sources = {data.path};
+  options.format = data.is_jsonl ? CorpusFormat::kJsonl : data.is_table ? CorpusFormat::kTsv : CorpusFormat::kText;
+  options.columns = {.has_header = data.has_table_header,
+                     .text = data.text_column,
+                     .second_text = data.second_text_column,
+                     .label = data.label_column};
+  options.chat_template = data.chat_template;
+  options.count_all = data.counts_all;
+  options.specials = data.specials_as_tokens ? Tokenizer::Specials::kAsTokens : Tokenizer::Specials::kAsText;
+  options.skips_bad_lines = data.skips_bad_lines;
+  EPS_ASSIGN_OR_RETURN(options.settings, SettingsOf(data));
+  options.token_bytes = tokenizer.vocab() <= 65536 ? 2 : 4;
+  options.threads = threads;
+  return options;
 }
 
 // What run_spec.proto says of a mask where it is not given.
@@ -126,7 +205,8 @@ absl::StatusOr<MaskConfig> MaskOf(const RunConfig& run, const Tokenizer& tokeniz
 
 }  // namespace
 
-absl::StatusOr<RunConfig> WithTokenFile(const RunConfig& run, const std::string& folder, int threads) {
+absl::StatusOr<RunConfig> WithTokenFile(const RunConfig& run, const std::string& folder, int threads,
+                                        FormerTokens former) {
   const DataConfig& data = run.data;
   if (!data.needs_tokenizing()) return run;
   EPS_ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer, TokenizerOf(data));
@@ -136,42 +216,21 @@ absl::StatusOr<RunConfig> WithTokenFile(const RunConfig& run, const std::string&
                                                    ", the model a vocabulary of ", run.model.vocab));
   }
   EPS_ASSIGN_OR_RETURN(const MaskConfig mask, MaskOf(run, *tokenizer));
-  TokenizeOptions options;
-  options.sources = {data.path};
-  options.out = folder + "/tokens.bin";
-  options.format = data.is_jsonl ? CorpusFormat::kJsonl : data.is_table ? CorpusFormat::kTsv : CorpusFormat::kText;
-  options.columns = {.has_header = data.has_table_header,
-                     .text = data.text_column,
-                     .second_text = data.second_text_column,
-                     .label = data.label_column};
-  options.chat_template = data.chat_template;
-  options.count_all = data.counts_all;
-  options.specials = data.specials_as_tokens ? Tokenizer::Specials::kAsTokens : Tokenizer::Specials::kAsText;
-  options.skips_bad_lines = data.skips_bad_lines;
-  EPS_ASSIGN_OR_RETURN(options.settings, SettingsOf(data));
-  options.token_bytes = tokenizer->vocab() <= 65536 ? 2 : 4;
-  options.threads = threads;
+  EPS_ASSIGN_OR_RETURN(const TokenizeOptions options, OptionsOf(data, *tokenizer, threads));
   EPS_ASSIGN_OR_RETURN(const nlohmann::json origin, Origin(data, *tokenizer, options));
-
-  const std::string origin_path = folder + "/tokens.json";
-  if (IsMadeFrom(options.out, origin_path, origin)) {
-    LogInfo("data_tokens_kept", {{"path", data.path}, {"token_file", options.out}});
+  std::optional<std::string> chat_template = FindMade(folder, origin, former);
+  if (chat_template.has_value()) {
+    LogInfo("data_tokens_kept", {{"path", data.path}, {"token_file", TokenPath(folder)}});
   } else {
-    EPS_RETURN_IF_ERROR(MakeDirs(folder));
-    // First what says that the others are whole.
-    std::error_code ignored;
-    for (const std::string& path : {origin_path, DocumentIndexPath(options.out), options.out}) {
-      std::filesystem::remove(path, ignored);
-    }
-    EPS_RETURN_IF_ERROR(Tokenize(data, *tokenizer, options));
-    EPS_RETURN_IF_ERROR(WriteFileAtomically(origin_path, origin.dump(2) + "\n"));
+    EPS_ASSIGN_OR_RETURN(chat_template, Make(data, *tokenizer, options, folder, origin));
   }
   RunConfig result = run;
   result.data = {.field = data.field,
                  .path_field = data.path_field,
-                 .path = options.out,
+                 .path = TokenPath(folder),
                  .tokenizer = TokenForm::kTokenFile,
                  .token_bytes = options.token_bytes,
+                 .chat_template = *std::move(chat_template),
                  .documents = data.documents,
                  .keeps_uncounted = data.keeps_uncounted,
                  .order = data.order,
@@ -180,13 +239,14 @@ absl::StatusOr<RunConfig> WithTokenFile(const RunConfig& run, const std::string&
   return result;
 }
 
-absl::StatusOr<RunConfig> WithTokenFiles(const RunConfig& run, const std::string& folder, int threads) {
-  if (run.sources.empty()) return WithTokenFile(run, folder, threads);
+absl::StatusOr<RunConfig> WithTokenFiles(const RunConfig& run, const std::string& folder, int threads,
+                                         FormerTokens former) {
+  if (run.sources.empty()) return WithTokenFile(run, folder, threads, former);
   RunConfig result = run;
   for (size_t i = 0; i < run.sources.size(); ++i) {
     RunConfig one = run;
     one.data = run.sources[i].data;
-    EPS_ASSIGN_OR_RETURN(one, WithTokenFile(one, absl::StrCat(folder, "/", i), threads));
+    EPS_ASSIGN_OR_RETURN(one, WithTokenFile(one, absl::StrCat(folder, "/", i), threads, former));
     result.sources[i].data = one.data;
   }
   return result;

@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "common/base/file_util.h"
+#include "common/checkpoint/testing.h"
 #include "common/formats/document_index.h"
 #include "common/formats/document_index_writer.h"
 #include "common/samples/sample_source.h"
@@ -16,6 +17,7 @@
 #include "common/testing/temp_dir.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
 
 namespace eps::server {
 namespace {
@@ -72,6 +74,54 @@ TEST_F(CorpusTokensTest, WhatWasMadeFromTheSameIsKeptAndElseMadeAnew) {
   run_.data.counts_all = true;
   ASSERT_OK(WithTokenFile(run_, folder(), 1));
   EXPECT_THAT(*ReadFile(folder() + "/tokens.json"), HasSubstr("\"counts_all\": true"));
+}
+
+TEST_F(CorpusTokensTest, TheTemplateThatAutoTurnedOutToBeIsKnownAlsoOfAFileThatIsKept) {
+  Write(R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]})");
+  for (int time = 0; time < 2; ++time) {
+    ASSERT_OK_AND_ASSIGN(const RunConfig run, WithTokenFile(run_, folder(), 1));
+    EXPECT_EQ(run.data.chat_template, "plain");
+  }
+  Write("{\"text\": \"abc\"}\n");
+  ASSERT_OK_AND_ASSIGN(const RunConfig run, WithTokenFile(run_, folder(), 1));
+  EXPECT_EQ(run.data.chat_template, "");
+}
+
+TEST_F(CorpusTokensTest, ARunThatGoesOnTakesWhatAnEarlierVersionMadeOfTheSame) {
+  Write("{\"text\": \"abc\"}\n");
+  ASSERT_OK_AND_ASSIGN(const RunConfig run, WithTokenFile(run_, folder(), 1));
+  nlohmann::json origin = nlohmann::json::parse(*ReadFile(folder() + "/tokens.json"));
+  origin["format"] = 1;
+  origin["num_classes"] = 0;
+  for (const char* key : {"written_by", "model_template", "bos", "eos", "skips_bad_lines"}) origin.erase(key);
+  const auto be_of_earlier_version = [&] {
+    ASSERT_OK(WriteFileAtomically(folder() + "/tokens.json", origin.dump()));
+    ASSERT_OK(WriteFileAtomically(run.data.path, "by other rules"));
+  };
+  be_of_earlier_version();
+  ASSERT_OK(WithTokenFile(run_, folder(), 1, FormerTokens::kTaken));
+  EXPECT_THAT(ReadFile(run.data.path), IsOkAndHolds("by other rules"));
+  ASSERT_OK(WithTokenFile(run_, folder(), 1, FormerTokens::kMadeAnew));
+  EXPECT_THAT(ReadFile(run.data.path), IsOkAndHolds(std::string("a\0b\0c\0", 6)));
+
+  be_of_earlier_version();
+  run_.data.counts_all = true;
+  ASSERT_OK(WithTokenFile(run_, folder(), 1, FormerTokens::kTaken));
+  EXPECT_THAT(ReadFile(run.data.path), IsOkAndHolds(std::string("a\0b\0c\0", 6)));
+}
+
+TEST_F(CorpusTokensTest, WhatIsThereStaysUntilWhatTakesItsPlaceIsWhole) {
+  Write("{\"text\": \"abc\"}\n");
+  ASSERT_OK(WithTokenFile(run_, folder(), 1));
+  const auto before = TreeOf(folder());
+  Write("{\"text\": \"abc\"}\n{\"text\": 7}\n");
+  EXPECT_THAT(WithTokenFile(run_, folder(), 1), StatusIs(absl::StatusCode::kInvalidArgument, "line 2"));
+  EXPECT_EQ(TreeOf(folder()), before);
+
+  ASSERT_OK(WriteFileAtomically(folder() + "/new.bin", "of a process that was killed"));
+  Write("{\"text\": \"abcd\"}\n");
+  ASSERT_OK(WithTokenFile(run_, folder(), 1));
+  EXPECT_EQ(TreeOf(folder()).size(), before.size());
 }
 
 TEST_F(CorpusTokensTest, ATokenFileOrIndexThatIsGoneIsMadeAnew) {

@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
-#include "eps_server/data/corpus_tokens.h"
+#include "common/samples/class_names.h"
 
 namespace eps::server {
 namespace {
@@ -18,11 +18,13 @@ int64_t Share(int64_t total, int64_t part, int64_t whole) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<EvaluationData>> EvaluationData::Open(const RunConfig& run, const StepData& training,
-                                                                     const std::string& folder, int threads) {
+                                                                     const std::string& folder, int threads,
+                                                                     FormerTokens former) {
   if (run.evaluation.path.empty()) return std::make_unique<EvaluationData>(run, training.held_out());
   RunConfig of_path = run;
   of_path.data = run.evaluation_data();
-  EPS_ASSIGN_OR_RETURN(const RunConfig of_tokens, WithTokenFile(of_path, folder, threads));
+  EPS_ASSIGN_OR_RETURN(const RunConfig of_tokens, WithTokenFile(of_path, folder, threads, former));
+  EPS_RETURN_IF_ERROR(CheckClassesOfEvaluation(of_path, of_tokens));
   EPS_ASSIGN_OR_RETURN(std::shared_ptr<const SampleSource> source, SampleSource::Open(of_tokens));
   EPS_RETURN_IF_ERROR(source->CheckIds());
   const int64_t num_samples = source->num_samples();

@@ -10,6 +10,7 @@
 #include "common/samples/sample_source.h"
 #include "common/schedule/vnode_batch.h"
 #include "common/spec/run_config.h"
+#include "eps_server/data/corpus_tokens.h"
 #include "eps_server/data/step_data.h"
 
 namespace eps::server {
@@ -21,9 +22,11 @@ namespace eps::server {
 class EvaluationData {
  public:
   // Of the run's evaluation.path, which is made into tokens in `folder` where it needs that, by `threads`; or of what
-  // `training` keeps back. Errors: WithTokenFile's, SampleSource::Open's and CheckIds'
+  // `training` keeps back. Errors: WithTokenFile's, CheckClassesOfEvaluation's,
+  // SampleSource::Open's and CheckIds'
   static absl::StatusOr<std::unique_ptr<EvaluationData>> Open(const RunConfig& run, const StepData& training,
-                                                              const std::string& folder, int threads);
+                                                              const std::string& folder, int threads,
+                                                              FormerTokens former = FormerTokens::kMadeAnew);
   // Of `ranges`, one behind the other; with fewer than all (run.evaluation.samples), each gives its share, its first ones.
   EvaluationData(const RunConfig& run, std::vector<SampleRange> ranges);
 

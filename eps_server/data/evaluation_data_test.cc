@@ -12,6 +12,7 @@
 #include "common/spec/run_config.h"
 #include "common/testing/status_matchers.h"
 #include "common/testing/temp_dir.h"
+#include "eps_server/data/corpus_tokens.h"
 #include "eps_server/data/step_data.h"
 #include "gtest/gtest.h"
 
@@ -71,6 +72,27 @@ TEST_F(EvaluationDataTest, AFileIsReadInRoundsAndOnlyItsFirstSamplesAreTakenWher
   EXPECT_EQ(data->num_rounds(), 1);
   ASSERT_OK_AND_ASSIGN(round, data->Read(0));
   EXPECT_EQ(CountedTokens(round[0]) + CountedTokens(round[1]), 4);
+}
+
+TEST_F(EvaluationDataTest, LabelsThatMeanAnotherClassThanInTheTrainingAreRefused) {
+  run_.model.family = ModelFamily::kBert;
+  run_.model.num_classes = 2;
+  run_.data = {.path = dir_.File("train.tsv"), .is_table = true, .documents = DocumentMode::kPadded};
+  run_.evaluation = {.path = dir_.File("held.tsv"), .every_steps = 1};
+  ASSERT_OK(WriteFileAtomically(run_.data.path, "text\tlabel\na\t1\nb\t0\n"));
+  const auto open = [&](const std::string& table) -> absl::StatusOr<std::unique_ptr<EvaluationData>> {
+    EPS_RETURN_IF_ERROR(WriteFileAtomically(run_.evaluation.path, table));
+    EPS_ASSIGN_OR_RETURN(const RunConfig of_tokens, WithTokenFile(run_, dir_.File("data"), 1));
+    EPS_ASSIGN_OR_RETURN(const std::unique_ptr<StepData> training, StepData::Create(of_tokens));
+    return EvaluationData::Open(run_, *training, dir_.File("evaluation"), 1);
+  };
+  EXPECT_OK(open("text\tlabel\nc\t1\n"));
+  EXPECT_THAT(open("text\tlabel\nc\tno\n"),
+              StatusIs(absl::StatusCode::kInvalidArgument, "held.tsv are names (no), but the model's classes are"));
+  run_.model.class_names = {"1", "0"};
+  ASSERT_OK_AND_ASSIGN(const auto data, open("text\tlabel\nc\t1\nd\t0\n"));
+  ASSERT_OK_AND_ASSIGN(const std::vector<VnodeBatch> round, data->Read(0));
+  EXPECT_EQ(round[0].labels, (std::vector<int32_t>{0, 1})) << "by name";
 }
 
 TEST_F(EvaluationDataTest, OfSeveralRangesEachGivesItsShare) {

@@ -243,7 +243,7 @@ class GrpcControl final : public Control {
 absl::StatusOr<Attachment> GrpcAttach(const std::string& address, const Introduction& introduction,
                                       absl::Duration timeout, std::shared_ptr<grpc::ChannelCredentials> credentials) {
   const auto stub =
-      proto::Control::NewStub(NewControlChannel(address, static_cast<int>(kSmallMessageBytes), std::move(credentials)));
+      proto::Control::NewStub(NewControlChannel(address, static_cast<int>(kRunMessageBytes), std::move(credentials)));
   proto::AttachRequest request;
   request.set_protocol_version(kProtocolVersion);
   request.set_device_name(introduction.device_name);

@@ -147,10 +147,21 @@ class ChatTemplateTest(SystemTest):
         self.train_ok(spec, out, "--export", folder)
         return (folder / "chat_template.jinja").read_text()
 
+    def tokenizer(self):
+        folder = self.work.path / "tokenizer"
+        folder.mkdir()
+        byte_level_tokenizer.write(folder, SPECIALS)
+        return folder
+
+    def test_a_run_keeps_what_auto_turned_out_to_be(self):
+        tokenizer = self.tokenizer()
+        self.taught(tokenizer, "auto", TALKS[:1])
+        self.exported_template(tokenizer, "auto")
+        self.assertEqual(json.loads((self.work.out("auto") / "source" / "conversations.json").read_text()),
+                         {"chat_template": "llama3"})
+
     def test_each_renders_what_its_run_was_taught(self):
-        tokenizer = self.work.path / "tokenizer"
-        tokenizer.mkdir()
-        byte_level_tokenizer.write(tokenizer, SPECIALS)
+        tokenizer = self.tokenizer()
         environment = jinja2.Environment(trim_blocks=True, lstrip_blocks=True)  # as transformers has it
         environment.filters["tojson"] = lambda value: json.dumps(value, ensure_ascii=False)
         for template, places in TEMPLATES.items():

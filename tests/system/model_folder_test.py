@@ -105,6 +105,23 @@ class SourceTest(FolderTest):
                          {**config, "torch_dtype": "float32", "num_hidden_layers": 5})
         self.assertEqual(self.companions(exported), COMPANIONS)
 
+    def test_a_new_run_leaves_nothing_of_one_that_failed_before_its_first_checkpoint(self):
+        folder, config = self.source("mistral")
+        out = self.work.out("run")
+        (out / "source").mkdir(parents=True)
+        for name in ("config.json", "vocab.txt"):
+            (out / "source" / name).write_text("of another model")
+        self.train_ok(self.work.spec({"model": {"from": folder.name, **NO_SHAPE}, "steps": 1}), out)
+        self.assertEqual(json.loads((out / "source" / "config.json").read_text()), config)
+        self.assertFalse((out / "source" / "vocab.txt").exists())
+
+    def test_what_cannot_be_copied_is_left_out_with_a_warning(self):
+        folder, _ = self.source("mistral")
+        (folder / "vocab.txt").mkdir()
+        out = self.work.out("run")
+        self.train_ok(self.work.spec({"model": {"from": folder.name, **NO_SHAPE}, "steps": 1}), out)
+        self.assertIn("WARNING model_file_not_kept file=vocab.txt", (out / "logs" / "eps_server.log").read_text())
+
     def test_a_folder_without_a_tokenizer_is_said_to_have_none(self):
         out = self.work.out("run")
         self.train_ok(self.work.spec({"steps": 1}), out)
@@ -129,10 +146,23 @@ class ExportWithTheRunTest(FolderTest):
         (full / "file").write_text("x")
         spec, out = self.work.spec({"steps": 1}), self.work.out("run")
         for folder, more, error in ((full, [], "--export: "), (out, [], "the run's folder"),
+                                    (out / "hf", [], "lies in the run's folder"),
                                     (self.work.path / "hf", ["--set", "checkpoint.last=false"], "checkpoint.last is false")):
             self.refused(train(spec, out, "--export", folder, *more), 2, error)
             self.assertFalse(out.exists())
         self.refused(train(spec, out, "--export-dtype", "BF16"), 2, "--export")
+
+    def test_a_resume_of_a_run_that_is_done_and_exported_ends_well_and_changes_nothing(self):
+        spec, out, folder = self.work.spec({"steps": 2}), self.work.out("run"), self.work.out("hf")
+        self.train_ok(spec, out, "--export", folder)
+        (folder / "config.json").touch()
+        before = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
+        done = self.train_ok(spec, out, "--export", folder, "--resume")
+        self.assertIn("has the model already", done.stdout)
+        self.assertEqual({path.name: path.stat().st_mtime_ns for path in folder.iterdir()}, before)
+        shutil.rmtree(folder)
+        self.train_ok(spec, out, "--export", folder, "--resume")
+        self.assertTrue((folder / "model.safetensors").exists())
 
     def test_a_run_whose_export_fails_ends_with_1_and_names_its_checkpoint(self):
         out, in_the_way = self.work.out("run"), self.work.path / "file"

@@ -9,18 +9,23 @@ ANSWERS = {"Where is Basel?": "By the Rhine.", "And Bern?": "By the Aare."}
 
 
 class SampleTest(SystemTest):
+    def chat_spec(self, vocab, data, name):
+        return self.work.spec({"model": {"family": "LLAMA", "layers": 2, "d_model": 48, "heads": 4, "d_ff": 96,
+                                         "context": 64, "vocab": vocab},
+                               "data": data, "precision": {"wire": "FP32"}, "steps": 80,
+                               "optimizer": {"schedule": {"peak": 5e-3, "warmup_steps": 5}, "clip": None}}, name=name)
+
+    def write_chat(self, answers):
+        lines = [{"messages": [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]}
+                 for question, answer in answers.items()]
+        (self.work.path / "chat.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines * 8))
+
     def train_a_chat(self):
         """A model that knows these answers by heart."""
         vocab = byte_level_tokenizer.write(self.work.path)
-        lines = [{"messages": [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]}
-                 for question, answer in ANSWERS.items()]
-        (self.work.path / "chat.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines * 8))
-        spec = self.work.spec({"model": {"family": "LLAMA", "layers": 2, "d_model": 48, "heads": 4, "d_ff": 96,
-                                         "context": 64, "vocab": vocab},
-                               "data": {"path": "chat.jsonl", "tokenizer": "MODEL", "tokenizer_path": ".",
-                                        "documents": "PADDED"},
-                               "precision": {"wire": "FP32"}, "steps": 80,
-                               "optimizer": {"schedule": {"peak": 5e-3, "warmup_steps": 5}, "clip": None}}, name="chat.json")
+        self.write_chat(ANSWERS)
+        spec = self.chat_spec(vocab, {"path": "chat.jsonl", "tokenizer": "MODEL", "tokenizer_path": ".",
+                                      "documents": "PADDED"}, "chat.json")
         self.train_ok(spec, self.work.out("out"))
         return self.work.out("out")
 
@@ -46,12 +51,26 @@ class SampleTest(SystemTest):
         self.assertNotEqual(self.sample(out, "--chat", "--template", "plain", "--prompt", "And Bern?"), "By the Aare.\n")
         self.assertTrue(self.sample(out, "--prompt", "And Bern?").startswith("And Bern?"))
 
+    def test_of_a_mixture_the_chat_is_asked_in_its_own_form_and_with_its_thoughts(self):
+        vocab = byte_level_tokenizer.write(self.work.path, ["<|im_start|>", "<|im_end|>", "<|endoftext|>"])
+        self.write_chat({"Basel?": "<think>\nR.\n</think>\n\nRhine."})
+        (self.work.path / "text.jsonl").write_text(json.dumps({"text": "A text."}) + "\n")
+        source = {"tokenizer": "MODEL", "tokenizer_path": ".", "documents": "PADDED"}
+        data = {"path": None, "tokenizer": None, "order": "SHUFFLED",
+                "sources": [{**source, "path": "text.jsonl"},
+                            {**source, "path": "chat.jsonl", "weight": 9, "chat_template": "qwen3"}]}
+        out = self.work.out("mixture")
+        self.train_ok(self.chat_spec(vocab, data, "mixture.json"), out)
+        self.assertEqual(self.sample(out, "--chat", "--prompt", "Basel?"), "<think>\nR.\n</think>\n\nRhine.\n")
+        self.assertNotIn("<think>\nR.", self.sample(out, "--chat", "--no-thoughts", "--prompt", "Basel?"))
+
     def test_what_is_no_chat_is_refused(self):
         out = self.work.out("plain")
         self.train_ok(self.work.spec({"steps": 1}), out)
         sample = [str(EPS), "sample", "--checkpoint", str(out)]
         self.refused(run([*sample, "--system", "s"]), 2, "--system", "--chat")
         self.refused(run([*sample, "--template", "plain"]), 2, "--template", "--chat")
+        self.refused(run([*sample, "--no-thoughts"]), 2, "--no-thoughts", "--chat")
         self.refused(run([*sample, "--chat", "--prompt", "q", "--template", "unknown"]), 2, "unknown")
         self.refused(run([*sample, "--in", "texts.txt"]), 2, "--in", "no classifier")
         messages = self.work.path / "messages.json"

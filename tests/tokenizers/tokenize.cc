@@ -22,7 +22,8 @@
 #include "common/base/file_util.h"
 #include "common/base/status_macros.h"
 #include "common/corpus/chat_template.h"
-#include "common/corpus/chat_template_choice.h"
+#include "common/corpus/corpus_sources.h"
+#include "common/corpus/document_marks.h"
 #include "common/corpus/jsonl.h"
 #include "common/tokenizer/tokenizer.h"
 #include "common/tokenizer/tokenizer_settings.h"
@@ -61,17 +62,18 @@ absl::StatusOr<std::string> Encode(const Tokenizer& tokenizer, absl::string_view
 // A conversation as `eps tokenize` encodes it with --template auto.
 absl::StatusOr<std::string> EncodeChats(const Tokenizer& tokenizer, const std::string& folder, absl::string_view rest) {
   EPS_ASSIGN_OR_RETURN(const TokenizerSettings settings, ReadTokenizerSettings(folder));
-  EPS_ASSIGN_OR_RETURN(const ChatTemplateChoice choice, ChooseChatTemplate("auto", settings, tokenizer));
-  EPS_ASSIGN_OR_RETURN(const ChatTemplate chat, ChatTemplate::Create(choice.name, tokenizer, std::nullopt));
-  std::printf("%s\n", choice.name.c_str());
+  EPS_ASSIGN_OR_RETURN(const DocumentMarks marks,
+                       ChooseDocumentMarks({.settings = settings}, CorpusContent::kConversations, tokenizer));
+  std::printf("%s\n", std::string(marks.chat->name()).c_str());
   std::string out;
   while (!rest.empty()) {
     EPS_ASSIGN_OR_RETURN(const absl::string_view text, Next(rest, 1));
     EPS_ASSIGN_OR_RETURN(const JsonlRecord record, ParseJsonlRecord({.text = text}, JsonlKind::kMessages));
-    EPS_ASSIGN_OR_RETURN(const EncodedConversation encoded, chat.Encode(record.messages));
+    EPS_ASSIGN_OR_RETURN(const EncodedConversation encoded, marks.chat->Encode(record.messages));
     std::vector<int32_t> ids;
-    if (chat.first_token()) ids.push_back(*chat.first_token());
+    if (marks.first) ids.push_back(*marks.first);
     ids.insert(ids.end(), encoded.ids.begin(), encoded.ids.end());
+    if (marks.last) ids.push_back(*marks.last);
     const auto count = static_cast<uint32_t>(ids.size());
     Append(&count, sizeof(count), out);
     Append(ids.data(), ids.size() * sizeof(int32_t), out);

@@ -1,0 +1,30 @@
+#ifndef EPS_CLI_LOG_NOTES_H_
+#define EPS_CLI_LOG_NOTES_H_
+
+#include <fstream>
+#include <string>
+#include <vector>
+
+namespace eps::cli {
+
+// What of a program's log people should see who look at a run: its warnings and errors, and what its data are.
+class LogNotes {
+ public:
+  static constexpr int kMostWarnings = 20;  // a run that is in trouble for hours must not bury its progress
+
+  // `path`: of a log that grows; from `start_byte` on. One that is not there has nothing to say.
+  LogNotes(const std::string& path, std::streamoff start_byte);
+
+  // A line each of what has come since the call before, without its time.
+  std::vector<std::string> Next();
+
+ private:
+  const std::string path_;
+  std::ifstream log_;
+  std::string begun_;  // a line that is not complete yet
+  int warnings_ = 0;
+};
+
+}  // namespace eps::cli
+
+#endif  // EPS_CLI_LOG_NOTES_H_

@@ -1,0 +1,49 @@
+#include "cli/log_notes.h"
+
+#include <fstream>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace eps::cli {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+class LogNotesTest : public ::testing::Test {
+ protected:
+  void Write(const std::string& text) { std::ofstream(path_, std::ios::app) << text << std::flush; }
+
+  const std::string path_ =
+      absl::StrCat(::testing::TempDir(), "/", ::testing::UnitTest::GetInstance()->current_test_info()->name(), ".log");
+};
+
+TEST_F(LogNotesTest, WarningsAndWhatTheDataAreAreShownOnceAndWithoutTheirTime) {
+  Write("2026-01-01T00:00:00.000Z WARNING of_the_sitting_before a=1\n");
+  const auto start = static_cast<std::streamoff>(std::ifstream(path_, std::ios::ate).tellg());
+  LogNotes notes(path_, start);
+  EXPECT_THAT(notes.Next(), IsEmpty());
+  Write(
+      "2026-01-01T00:00:01.000Z INFO data_documents path=a documents=3\n2026-01-01T00:00:01.000Z INFO doors tls=no\n");
+  Write("2026-01-01T00:00:02.000Z WARNING documents_ended_early docu");
+  EXPECT_THAT(notes.Next(), ElementsAre("eps_server: INFO data_documents path=a documents=3"));
+  Write("ments=2\n");
+  EXPECT_THAT(notes.Next(), ElementsAre("eps_server: WARNING documents_ended_early documents=2"));
+  EXPECT_THAT(notes.Next(), IsEmpty());
+}
+
+TEST_F(LogNotesTest, ManyWarningsAreCutAndTheRestIsInTheLog) {
+  LogNotes notes(path_, 0);
+  for (int i = 0; i < 2 * LogNotes::kMostWarnings; ++i) Write("T WARNING again\n");
+  LogNotes later(path_, 0);
+  const auto shown = later.Next();
+  ASSERT_EQ(shown.size(), static_cast<size_t>(LogNotes::kMostWarnings + 1));
+  EXPECT_EQ(shown.back(), "eps: more warnings are in " + path_);
+  EXPECT_THAT(notes.Next(), IsEmpty()) << "there was no log when it was opened";
+}
+
+}  // namespace
+}  // namespace eps::cli
