@@ -62,8 +62,8 @@ class GpuRuntime {
   virtual absl::StatusOr<void*> AllocateHost(int64_t num_bytes) = 0;
   virtual void FreeHost(void* memory) = 0;
   // Pins host memory: copies are one transfer, and run beside other work. Whole pages that overlap nothing that is
-  // registered, and are mapped writable, whatever the access: CUDA's runtime pins others on few systems alone
-  // (cudaDevAttrHostRegisterReadOnlySupported is 0 on x86-64).
+  // registered, and are mapped writable, whatever the access: CUDA's runtime pins others only where
+  // cudaDevAttrHostRegisterReadOnlySupported says so (docs/decisions/0014-weights-that-a-gpu-pins.md).
   virtual absl::Status RegisterHost(absl::Span<const std::byte> pages, HostAccess access) = 0;
   virtual void UnregisterHost(absl::Span<const std::byte> pages) = 0;
 
