@@ -42,6 +42,10 @@ bool DoesNotFit(const ChildProcess& worker) {
 
 }  // namespace
 
+std::string WorkerLogFile(const std::string& out, int worker) {
+  return absl::StrCat(out, "/logs/gpu_worker-", worker, ".log");
+}
+
 std::string ForwardDigestFile(const std::string& out, int worker) {
   return absl::StrCat(out, "/forward-", worker, ".jsonl");
 }
@@ -125,7 +129,7 @@ absl::Status Sitting::StartWorkers() {
                          Spawn({.name = absl::StrCat("gpu_worker ", i),
                                 .program = options_.programs + "/gpu_worker",
                                 .arguments = WorkerArguments(i),
-                                .log_path = absl::StrCat(options_.out, "/logs/gpu_worker-", i, ".log"),
+                                .log_path = WorkerLogFile(options_.out, i),
                                 .signal_when_parent_dies = 0}));
     workers_.push_back(std::move(worker));
     reported_.push_back(false);

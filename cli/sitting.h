@@ -38,6 +38,9 @@ struct SittingEnd {
   bool does_not_fit = false;        // a worker said that its device is too small
 };
 
+// Where worker `worker`, from 1, of a sitting in `out` logs.
+std::string WorkerLogFile(const std::string& out, int worker);
+
 // Where worker `worker`, from 1, of a sitting in `out` writes its digests of the forward pass, where it is asked to.
 std::string ForwardDigestFile(const std::string& out, int worker);
 

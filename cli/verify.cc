@@ -21,6 +21,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "cli/child_process.h"
 #include "cli/command.h"
@@ -160,6 +161,12 @@ class Verification {
     const std::string out = absl::StrCat(folder_.path(), "/", index, "-", FolderName(variant.name));
     EPS_RETURN_IF_ERROR(MakeDirs(out + "/logs"));
     EPS_RETURN_IF_ERROR(Carry(index, out));
+    EPS_ASSIGN_OR_RETURN(const bool is_proved, IsProved(variant, out));
+    if (!is_proved) {
+      result.outcome = VariantResult::Outcome::kSkipped;
+      result.why = variant.why_without_proof;
+      return absl::OkStatus();
+    }
     EPS_ASSIGN_OR_RETURN(std::vector<StepDigests> digests, ReadDigestFile(DigestFile(out)));
     ForwardDigests forward;
     for (int worker = 1; worker <= variant.workers; ++worker) {
@@ -176,6 +183,12 @@ class Verification {
     baseline_ = std::move(digests);
     baseline_forward_ = std::move(forward);
     return absl::OkStatus();
+  }
+
+  static absl::StatusOr<bool> IsProved(const Variant& variant, const std::string& out) {
+    if (variant.proof.empty()) return true;
+    EPS_ASSIGN_OR_RETURN(const std::string log, ReadFile(WorkerLogFile(out, 1)));
+    return absl::StrContains(log, absl::StrCat(" ", variant.proof, " "));
   }
 
   // Errors: RESOURCE_EXHAUSTED a worker says that its device is too small · why it failed otherwise

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
+#include "common/spec/graph_use.h"
 #include "common/tensor/dtype.h"
 #include "gpu_worker/device/device.h"
 #include "gpu_worker/device/kernels.h"
@@ -18,6 +19,7 @@ struct DeviceOptions {
   int threads = 1;
   Dtype wire = Dtype::kF32;  // of the run's weights: what a device computes in follows from it
   bool tf32 = false;         // the run's precision.tf32
+  GraphUse graphs = GraphUse::kAuto;
 };
 
 // A kind of device. Errors are the device's own.

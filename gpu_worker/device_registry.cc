@@ -49,9 +49,11 @@ DeviceBackend CudaBackend(int index) {
           .kernels = [](Dtype wire) { return cuda::CudaKernelSizes(wire); },
           .create =
               [name, index](const DeviceOptions& options) {
-                return cuda::NewNvidiaDevice(
-                    index,
-                    {.name = name, .arena_bytes = options.arena_bytes, .act = options.wire, .tf32 = options.tf32});
+                return cuda::NewNvidiaDevice(index, {.name = name,
+                                                     .arena_bytes = options.arena_bytes,
+                                                     .act = options.wire,
+                                                     .tf32 = options.tf32,
+                                                     .graphs = options.graphs});
               },
           .probe = [name, index](int) -> absl::StatusOr<DeviceProperties> {
             EPS_ASSIGN_OR_RETURN(const cuda::GpuInfo gpu, cuda::ProbeNvidiaGpu(index));

@@ -169,7 +169,8 @@ absl::Status Session::Prepare(const DeviceBackend& backend) {
   EPS_ASSIGN_OR_RETURN(device_, backend.create({.arena_bytes = plan.arena_bytes,
                                                 .threads = options_.threads,
                                                 .wire = wire,
-                                                .tf32 = attachment_.run.precision.tf32}));
+                                                .tf32 = attachment_.run.precision.tf32,
+                                                .graphs = attachment_.run.relay.graphs}));
   if (options_.hooks.wrap_device) device_ = options_.hooks.wrap_device(std::move(device_));
   memory_ = {
       .device_arena_bytes = plan.arena_bytes,

@@ -32,18 +32,18 @@ class Place:
     number: int = 0
 
 
-def run_spec(place, model, batch, choice, steps, algorithms="FIRST"):
-    """Written to a new file. No clipping, no dropout, and no checkpoint: the others have none either."""
+def run_spec(place, model, batch, choice, steps, changes=None):
+    """Written to a new file, with `changes` of its fields. No clipping, no dropout, and no checkpoint: the others have none either."""
     place.number += 1
     path = place.folder / f"run-{place.number}.json"
-    path.write_text(json.dumps({
+    path.write_text(json.dumps(eps_run.merged({
         "model": model.spec(),
         "data": {"path": str(place.tokens), "tokenizer": "TOKEN_IDS", "token_bytes": 2, "order": "SEQUENTIAL"},
         "batch": {"virtual_nodes": 1, "micro_batches": batch.micro_batches, "micro_batch": batch.micro_batch},
         "optimizer": {"adamw": {"beta1": 0.9, "beta2": 0.95, "weight_decay": 0.1}, "schedule": {"peak": 1e-4}},
-        "precision": {"wire": "BF16", "gradients": "BF16", "algorithms": algorithms},
+        "precision": {"wire": "BF16", "gradients": "BF16"},
         "relay": CHOICES[choice], "steps": steps,
-        "checkpoint": {"last": False, "buffer_bytes": 1}}))
+        "checkpoint": {"last": False, "buffer_bytes": 1}}, changes or {})))
     return path
 
 
@@ -154,9 +154,15 @@ def uses_fused_attention(log):
     return " attention_planned " in log or 'device_model="cuda emulated, fused attention"' in log
 
 
-def train(place, model, batch, choice, cap, deadline, measured=6, algorithms="FIRST"):
+def graph_launches(log):
+    """What a worker that has ended says of its graphs: how many were launched."""
+    found = re.findall(r" graphs_used .*launched=(\d+)", log)
+    return sum(map(int, found))
+
+
+def train(place, model, batch, choice, cap, deadline, measured=6, changes=None):
     """Speed, waits and memory of so many steps behind the warm-up; of fewer, if the time ends before."""
-    spec = run_spec(place, model, batch, choice, WARM_UP + measured, algorithms)
+    spec = run_spec(place, model, batch, choice, WARM_UP + measured, changes)
     out = place.folder / f"out-{place.number}"
     start = time.monotonic()
     command = eps_run.train_command(spec, out, "--device", place.device, "--device-memory", cap)
@@ -184,6 +190,7 @@ def train(place, model, batch, choice, cap, deadline, measured=6, algorithms="FI
             "device_cap_bytes": cap, "device_peak_bytes": late[-1]["device_peak_bytes"],
             "device_outside_bytes": outside_bytes(log),
             "not_pinned": not_pinned(log), "plain_attention": plain_attention(log),
+            "graph_launches": graph_launches(log),
             "counted_pulled_bytes": per_step(samples, "pulled_bytes"),
             "counted_pushed_bytes": per_step(samples, "pushed_bytes"),
             "start_seconds": first_at - start - steps[0]["step_seconds"] if first_at else None,

@@ -83,13 +83,13 @@ class Bench:
 
     # ---- Both sides ----
 
-    def eps(self, model, batch, choice, cap, deadline, measured=6, algorithms="FIRST"):
+    def eps(self, model, batch, choice, cap, deadline, measured=6, changes=None):
         """A run, with what its plan says and what follows from both."""
         planned, why = eps_side.plan(self.place, model, batch, choice, cap, deadline)
         if planned is None:
             raise Failed(f"{choice}: {why}")
         self.need_tokens()
-        got = eps_side.train(self.place, model, batch, choice, cap, deadline, measured, algorithms)
+        got = eps_side.train(self.place, model, batch, choice, cap, deadline, measured, changes)
         self.slow += filter(None, (got["not_pinned"], got["plain_attention"]))
         got["recomputed"] = recomputed_share(planned, model, batch)
         got["host_planned_bytes"] = planned["host_total_bytes"]
@@ -274,19 +274,37 @@ class Bench:
             raise Failed(outcome.said, outcome)
         return outcome
 
+    def in_turn(self, model, batch, choice, cap, changes, deadline):
+        """Rounds of runs with each of `changes`, by name, in turn, as a machine may drift; and the middle one of each."""
+        rounds = {name: [] for name in changes}
+        for _ in range(max(2, self.rounds)):
+            for name, runs in rounds.items():
+                runs.append(self.eps(model, batch, choice, cap, deadline, changes=changes[name]))
+        middle = {name: sorted(runs, key=lambda got: got["tokens_per_second"])[len(runs) // 2]
+                  for name, runs in rounds.items()}
+        return rounds, middle
+
     def exact_bits(self, deadline):
         """What it costs that products keep to the library's first algorithm, and not to the fastest of the day."""
         m, batch, cap = self.model(models.BERT_LARGE), self.batch(4, 32), self.largest_cap(WHOLE_DEVICE)[0]
-        rounds = {"FIRST": [], "FASTEST": []}
-        for _ in range(max(2, self.rounds)):  # in turn, as a machine may drift
-            for algorithms, runs in rounds.items():
-                runs.append(self.eps(m, batch, "resident", cap, deadline, algorithms=algorithms))
-        middle = {name: sorted(runs, key=lambda got: got["tokens_per_second"])[len(runs) // 2]
-                  for name, runs in rounds.items()}
-        ratio = share(middle["FIRST"]["tokens_per_second"], middle["FASTEST"]["tokens_per_second"])
-        said = f"the first algorithms reach {ratio:.3f} of the fastest ones' tokens per second (goal 0.97)"
-        return Outcome(said, [speed_table(m, batch, {f"algorithms {name}": got for name, got in middle.items()}, None)],
-                       {"first_to_fastest": ratio, "rounds": rounds})
+        ways = {f"algorithms {rule}": {"precision": {"algorithms": rule}} for rule in ("FIRST", "FASTEST")}
+        rounds, middle = self.in_turn(m, batch, "resident", cap, ways, deadline)
+        first, fastest = (middle[name]["tokens_per_second"] for name in ways)
+        said = f"the first algorithms reach {share(first, fastest):.3f} of the fastest ones' tokens per second (goal 0.97)"
+        return Outcome(said, [speed_table(m, batch, middle, None)],
+                       {"first_to_fastest": share(first, fastest), "rounds": rounds})
+
+    def graphs(self, deadline):
+        """What graphs gain where kernels are short: one sequence a micro-batch; and whether AUTO finds it."""
+        m, batch, cap = self.model(models.BERT_LARGE), self.batch(8, 1), self.cap(8 * GIB)
+        ways = {f"graphs {policy}": {"relay": {"graphs": policy}} for policy in ("NEVER", "AUTO", "ALWAYS")}
+        rounds, middle = self.in_turn(m, batch, "relay", cap, ways, deadline)
+        never, *others = (middle[name]["tokens_per_second"] for name in ways)
+        ratios = {name: share(speed, never) for name, speed in zip(("AUTO", "ALWAYS"), others)}
+        said = "; ".join(f"with graphs {name} {ratio:.3f} of the tokens per second without, "
+                         f"{middle[f'graphs {name}']['graph_launches']} launched" for name, ratio in ratios.items())
+        return Outcome(f"{batch.tokens(m):,} tokens a step in {batch.micro_batches} micro-batches: {said}",
+                       [speed_table(m, batch, middle, None)], {"to_never": ratios, "rounds": rounds})
 
     def largest(self, deadline):
         """The deepest model of 4,096 wide that the host's memory holds, a few steps of it under 16 GiB."""
@@ -336,6 +354,7 @@ class Bench:
             Part("bert-large-every-way", self.compare(models.BERT_LARGE, bert, 8 * GIB, every), 150, False),
             Part("gpt-1.3b-every-way", self.compare(models.GPT_1B, gpt, 8 * GIB, every), 200, False),
             Part("exact-bits", self.exact_bits, 80, False),
+            Part("graphs", self.graphs, 80, False),
             Part("memory", self.memory, 200, False),
             Part("gpt-7b", self.curve, 100, False),
             Part("gpt-7b-80gib", self.kept, 100, False),

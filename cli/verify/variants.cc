@@ -56,6 +56,13 @@ class Planner {
       run.relay.resident = true;
       CheckRoom(Add(VerifyTopic::kRelay, "everything resident", {"relay.resident=true"}), run);
     }
+    if (run.relay.graphs != GraphUse::kAlways && request_.device != "cpu") {
+      Variant& graphs = Add(VerifyTopic::kRelay, "work that comes again as graphs", {"relay.graphs=ALWAYS"});
+      graphs.proof = "graphs_used";
+      graphs.why_without_proof =
+          "no graph was launched: of these steps no work came again (give more --steps), or see "
+          "graphs_not_used in the worker's log";
+    }
     // What makes the device hold least: one layer, nothing kept, boundaries on the host.
     run.relay = {.inner = InnerPolicy::kRecompute, .boundaries = BoundaryPolicy::kHost, .weight_slots = 1};
     Variant& smallest = Add(VerifyTopic::kRelay, "",

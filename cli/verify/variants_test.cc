@@ -96,6 +96,13 @@ TEST(VariantsTest, OneVirtualNodeLeavesNothingForASecondWorker) {
   EXPECT_THAT(Named(Planned({.run = run}), "2 workers").skipped, HasSubstr("virtual_nodes"));
 }
 
+TEST(VariantsTest, OnAGpuWorkIsEnqueuedAsGraphsToo) {
+  RunConfig run = TinyRun();
+  const VariantRequest request{.run = run, .device = "cuda", .topics = {VerifyTopic::kRelay}};
+  EXPECT_THAT(Names(Planned(request)), ElementsAre("as the RunSpec says", "everything resident",
+                                                   "work that comes again as graphs", "relayed, smallest cap"));
+}
+
 // Whatever else a variant sets, its bits are the RunSpec's.
 TEST(VariantsTest, VariantsSetNothingThatChangesBits) {
   for (const Variant& variant : Planned({.run = TinyRun()})) {

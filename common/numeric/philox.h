@@ -11,6 +11,8 @@ namespace eps {
 struct PhiloxKey {
   uint32_t k0 = 0;
   uint32_t k1 = 0;
+
+  friend constexpr bool operator==(const PhiloxKey&, const PhiloxKey&) = default;
 };
 
 constexpr std::array<uint32_t, 4> Philox(PhiloxKey key, std::array<uint32_t, 4> counter) {

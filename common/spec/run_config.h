@@ -12,6 +12,7 @@
 #include "common/model/layer_drop.h"
 #include "common/model/model_spec.h"
 #include "common/schedule/loss_scale.h"
+#include "common/spec/graph_use.h"
 #include "common/tensor/dtype.h"
 
 namespace eps {
@@ -134,6 +135,7 @@ struct RelayConfig {
   bool resident = false;
   int weight_slots = 0;   // 0: two, and as many more as the planner finds of use
   int group_members = 1;  // at most; 1: no groups
+  GraphUse graphs = GraphUse::kAuto;  // of cuda devices
 
   friend bool operator==(const RelayConfig&, const RelayConfig&) = default;
 };
@@ -200,9 +202,11 @@ absl::StatusOr<FieldOverride> ParseFieldOverride(const std::string& text);
 // Errors: NOT_FOUND no such file · INVALID_ARGUMENT naming the file, the line where known, the
 //         field, the value found and what is allowed
 absl::StatusOr<RunConfig> LoadRunConfig(const std::string& path, const std::vector<FieldOverride>& overrides);
-// The same of a run that is gone on with: what the RunSpec leaves open of a data file is as `was` has it.
+// The same of a run that is gone on with: what the RunSpec leaves open of a data file is as `was` has it, and what is gone
+// of the folder model.from, its config.json or its tokenizer, is taken from the folder `kept` ("": there is none).
+// Errors: NOT_FOUND naming both folders: neither has a config.json
 absl::StatusOr<RunConfig> LoadResumedRunConfig(const std::string& path, const std::vector<FieldOverride>& overrides,
-                                               const RunConfig& was);
+                                               const RunConfig& was, const std::string& kept = "");
 
 // The same of a run that is only planned: the model of a Hugging Face config.json, everything else as `overrides` say or by
 // default; its data is named, and is nowhere. A context of more than kPlannedContext tokens is cut to that unless told.

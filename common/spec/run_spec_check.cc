@@ -151,6 +151,9 @@ void CheckRelay(const proto::Relay& relay, Checker& check, RelayConfig& out) {
     out.weight_slots = check.Integer("relay.weight_slots", EPS_FIELD(relay, weight_slots), 2, 1, 64);
   }
   out.group_members = check.Integer("relay.group_members", EPS_FIELD(relay, group_members), 1, 1, kMaxGroupMembers);
+  out.graphs = relay.graphs() == proto::Relay::Graphs::ALWAYS  ? GraphUse::kAlways
+               : relay.graphs() == proto::Relay::Graphs::NEVER ? GraphUse::kNever
+                                                               : GraphUse::kAuto;
 }
 
 TransportChoice ToTransport(proto::Transport::Choice choice) {
@@ -239,6 +242,9 @@ void WriteRelay(const RelayConfig& relay, proto::Relay& out) {
   out.set_resident(relay.resident);
   if (relay.weight_slots > 0) out.set_weight_slots(relay.weight_slots);
   out.set_group_members(relay.group_members);
+  out.set_graphs(relay.graphs == GraphUse::kAlways  ? proto::Relay::Graphs::ALWAYS
+                 : relay.graphs == GraphUse::kNever ? proto::Relay::Graphs::NEVER
+                                                    : proto::Relay::Graphs::AUTO);
 }
 
 proto::Precision::Format ToProto(Dtype dtype) {

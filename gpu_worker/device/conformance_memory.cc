@@ -27,11 +27,9 @@ void* ConformanceMemory::Alloc(int64_t num_bytes) {
   return *address;
 }
 
-void* ConformanceMemory::PutBytes(absl::Span<const std::byte> bytes) {
-  void* to = Alloc(static_cast<int64_t>(bytes.size()));
+void ConformanceMemory::SetBytes(void* to, absl::Span<const std::byte> bytes) {
   device_.stream(StreamId::kCompute).CopyIn(to, bytes);
   EXPECT_OK(device_.stream(StreamId::kCompute).Synchronize());
-  return to;
 }
 
 void ConformanceMemory::GetBytes(absl::Span<std::byte> bytes, const void* from) {
@@ -42,8 +40,17 @@ void ConformanceMemory::GetBytes(absl::Span<std::byte> bytes, const void* from) 
 void* ConformanceMemory::AllocAct(int64_t n) { return Alloc(n * SizeOf(act())); }
 
 void* ConformanceMemory::PutAct(const reference::Array& values) {
-  if (act() == Dtype::kF32) return PutF32(values);
-  return Put(ToBits(values, act()));
+  void* to = AllocAct(static_cast<int64_t>(values.size()));
+  SetAct(to, values);
+  return to;
+}
+
+void ConformanceMemory::SetAct(void* to, const reference::Array& values) {
+  if (act() == Dtype::kF32) {
+    Set(to, std::vector<float>(values.begin(), values.end()));
+  } else {
+    Set(to, ToBits(values, act()));
+  }
 }
 
 reference::Array ConformanceMemory::GetAct(const void* from, int64_t n) {

@@ -22,8 +22,14 @@ class ConformanceMemory {
   void* Alloc(int64_t num_bytes);
   template <typename T>
   T* Put(const std::vector<T>& values) {
-    return static_cast<T*>(
-        PutBytes(absl::MakeConstSpan(reinterpret_cast<const std::byte*>(values.data()), values.size() * sizeof(T))));
+    auto* to = static_cast<T*>(Alloc(static_cast<int64_t>(values.size() * sizeof(T))));
+    Set(to, values);
+    return to;
+  }
+  // In place of what lies there.
+  template <typename T>
+  void Set(void* to, const std::vector<T>& values) {
+    SetBytes(to, absl::MakeConstSpan(reinterpret_cast<const std::byte*>(values.data()), values.size() * sizeof(T)));
   }
   template <typename T>
   std::vector<T> Get(const void* from, int64_t n) {
@@ -33,6 +39,7 @@ class ConformanceMemory {
   }
   // In the device's compute dtype; values must be representable in it (see Random).
   void* PutAct(const reference::Array& values);
+  void SetAct(void* to, const reference::Array& values);
   void* AllocAct(int64_t n);
   reference::Array GetAct(const void* from, int64_t n);
   float* PutF32(const reference::Array& values);
@@ -42,7 +49,7 @@ class ConformanceMemory {
   Dtype act() const { return device_.properties().compute_dtype; }
 
  private:
-  void* PutBytes(absl::Span<const std::byte> bytes);
+  void SetBytes(void* to, absl::Span<const std::byte> bytes);
   void GetBytes(absl::Span<std::byte> bytes, const void* from);
 
   Device& device_;

@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <tuple>
 
 #include "common/numeric/philox.h"
 #include "gpu_worker/device/kernels.h"
@@ -16,7 +17,13 @@ struct DropoutPlan {
   uint32_t drop_up_to = 0;  // an element is kept when its 32 bits are above: bits >= rate * 2^32
   float keep_scale = 1;     // 1 / (1 - rate)
   int64_t first_element = 0;
+
+  friend bool operator==(const DropoutPlan&, const DropoutPlan&) = default;
 };
+
+inline auto FieldsOf(const DropoutPlan& plan) {
+  return std::tie(plan.key.k0, plan.key.k1, plan.drop_up_to, plan.first_element);
+}
 
 inline DropoutPlan PlanDropout(const Dropout& dropout) {
   DropoutPlan plan;

@@ -66,6 +66,8 @@ struct MatMulArgs {
 struct Documents {
   const int32_t* first = nullptr;  // (B, T): where the token's document begins
   const int32_t* end = nullptr;    // (B, T): one behind its last token
+
+  friend bool operator==(const Documents&, const Documents&) = default;
 };
 
 struct EmbeddingArgs {
@@ -279,6 +281,8 @@ struct LossArgs {
   const float* row_sum = nullptr;
   const float* target = nullptr;
   LossRecord* record = nullptr;  // added to; fp64, 16 logical lanes, then lanes in order
+
+  friend bool operator==(const LossArgs&, const LossArgs&) = default;
 };
 
 // Wire form -> compute dtype (weights), n elements.

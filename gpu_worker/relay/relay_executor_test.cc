@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <cstring>
@@ -25,6 +26,7 @@
 #include "common/numeric/fp16.h"
 #include "common/numeric/philox.h"
 #include "common/schedule/chunk_range.h"
+#include "common/spec/graph_use.h"
 #include "common/spec/run_config.h"
 #include "common/testing/status_matchers.h"
 #include "gmock/gmock.h"
@@ -214,6 +216,7 @@ struct Way {
   bool in_place = false;                     // the transport has the weights in this host's memory
   std::optional<Dtype> cuda = std::nullopt;  // the cuda device on the emulator, with this compute dtype; none: cpu
   cuda::EmulatedTraits traits = {.has_fused_attention = true};  // of its GPU
+  GraphUse graphs = GraphUse::kNever;                           // on cuda
   std::vector<std::vector<int>> workers = {};                   // vnodes of each; empty: one worker with all
   bool group = false;                                           // the workers are one group, and run at once
   BoundaryPolicy boundaries = BoundaryPolicy::kAuto;
@@ -233,7 +236,7 @@ struct Way {
           made.algorithms.push_back({name, rises ? cuda::SumOrder::kRising : cuda::SumOrder::kFalling});
         }
       }
-      return cuda::NewCudaDevice({.arena_bytes = arena_bytes, .act = *cuda},
+      return cuda::NewCudaDevice({.arena_bytes = arena_bytes, .act = *cuda, .graphs = graphs},
                                  cuda::NewEmulatedRuntime(cuda::GridOrder::kForward, std::move(made)))
           .value();
     }
@@ -305,9 +308,9 @@ class RelayExecutorTest : public ::testing::Test {
     Publish(*store);
     return store;
   }
-  void Publish(InProcessStore& store) {
+  void Publish(InProcessStore& store, StepId step = kStep) {
     for (const BlobSpec& blob : model_.blobs) {
-      store.Publish(blob.id, ReadVersion(kStep), masters_[static_cast<size_t>(blob.id.value())]);
+      store.Publish(blob.id, ReadVersion(step), masters_[static_cast<size_t>(blob.id.value())]);
     }
   }
 
@@ -334,6 +337,28 @@ class RelayExecutorTest : public ::testing::Test {
     }
     Collect(*store, outcome);
     return outcome;
+  }
+  // Several, with an evaluation behind each, of one executor and the same weights.
+  std::vector<StepOutcome> RunSteps(const Way& way) {
+    constexpr int kSteps = 2;  // what comes again is a graph
+    std::unique_ptr<InProcessStore> store = NewStore();
+    Worker worker(model_, run_, way, *store);
+    std::vector<StepOutcome> outcomes(kSteps);
+    for (int64_t step = 0; step < kSteps; ++step) {
+      Assignment assignment = all_;
+      assignment.step = StepId(kStep.value() + step);
+      if (step > 0) Publish(*store, assignment.step);
+      const auto result = worker.executor->Run(assignment);
+      EXPECT_OK(result);
+      EXPECT_OK(worker.transport.Flush());
+      if (!result.ok()) return outcomes;
+      StepOutcome& outcome = outcomes[static_cast<size_t>(step)];
+      for (const VnodeRecord& record : result->records) outcome.records[record.vnode] = record;
+      Collect(*store, outcome, assignment.step);
+      assignment.evaluation_round = 0;
+      EXPECT_OK(worker.executor->Run(assignment));
+    }
+    return outcomes;
   }
   // Each worker in a thread of its own.
   void RunAsGroup(const Way& way, InProcessStore& store, StepOutcome& outcome) {
@@ -381,16 +406,16 @@ class RelayExecutorTest : public ::testing::Test {
     }
     return groups;
   }
-  void Collect(const InProcessStore& store, StepOutcome& outcome) {
+  void Collect(const InProcessStore& store, StepOutcome& outcome, StepId step = kStep) {
     const std::vector<bool> dropped = DroppedBlobs(model_, all_.dropped);
     for (const BlobSpec& blob : model_.blobs) {
       std::vector<std::vector<float>> uses;
       for (size_t use = 0; use < blob.uses.size(); ++use) {
         if (blob.frozen || dropped[static_cast<size_t>(blob.id.value())]) {
-          EXPECT_TRUE(store.Held(kStep, blob.id, static_cast<int>(use)).empty()) << blob.name;
+          EXPECT_TRUE(store.Held(step, blob.id, static_cast<int>(use)).empty()) << blob.name;
           continue;
         }
-        const auto gradient = store.UseGradient(kStep, blob.id, static_cast<int>(use));
+        const auto gradient = store.UseGradient(step, blob.id, static_cast<int>(use));
         EXPECT_OK(gradient);
         uses.push_back(gradient.ok() ? *gradient : std::vector<float>());
       }
@@ -817,6 +842,31 @@ TEST_F(RelayExecutorTest, OnCudaNoChoiceOfThePlanNorOfWorkersChangesABit) {
         want,
         RunStep({.in_place = true, .cuda = act, .traits = {.most_pinned_bytes = 60000, .has_fused_attention = true}}),
         name + " with little memory pinned");
+  }
+}
+
+// Step after step on one executor each, as graphs are of what comes again; with dropout little does. Boundaries on the
+// host and swapped activations are copied between what graphs hold.
+TEST_F(RelayExecutorTest, GraphsChangeNoBit) {
+  for (const double dropout : {0.0, 0.1}) {
+    RunConfig run = SmallRun(Dtype::kBf16);
+    run.model.embedding_dropout = run.model.residual_dropout = dropout;
+    Use(run);
+    for (const InnerPolicy inner : {InnerPolicy::kRecompute, InnerPolicy::kKeep, InnerPolicy::kSwap}) {
+      if (dropout > 0 && inner != InnerPolicy::kRecompute) continue;
+      std::atomic<int64_t> launched{0};
+      Way way{.inner = inner, .more_bytes = inner == InnerPolicy::kKeep ? -1 : 0, .cuda = Dtype::kBf16};
+      way.boundaries = inner == InnerPolicy::kKeep ? BoundaryPolicy::kAuto : BoundaryPolicy::kHost;
+      const std::vector<StepOutcome> want = RunSteps(way);
+      way.graphs = GraphUse::kAlways;
+      way.traits.graphs_launched = &launched;
+      const std::vector<StepOutcome> got = RunSteps(way);
+      const std::string what = absl::StrCat("inner ", static_cast<int>(inner), ", dropout ", dropout, ", step ");
+      for (size_t i = 0; i < want.size(); ++i) ExpectSameBits(want[i], got[i], absl::StrCat(what, i));
+      if (dropout == 0) {
+        EXPECT_GT(launched, 0) << what;
+      }
+    }
   }
 }
 

@@ -1,7 +1,8 @@
 """The same bits by every way to compute a step, on a GPU: a part of tests/gpu/run.
 
-For each setting, the most telling ones first: relay with everything recomputed, against which the others are held;
-kept; everything resident; two workers; a daemon that is killed, and the run resumed.
+For each setting, the most telling ones first: relay with everything recomputed and no graphs, against which the others
+are held; kept; everything resident; graphs wherever work comes again; two workers; a daemon that is killed, and the run
+resumed.
 """
 
 import os
@@ -23,8 +24,7 @@ LEAST_SECONDS = 4  # with less left none is begun
 # A model of two chunks a blob and more, in bf16, whose relay changes buffers many times. A step takes some 20 ms, and
 # the daemon is to be killed between a checkpoint and the end: hence 40 of them.
 RUN = {
-    "model": {"layers": 4, "d_model": 256, "heads": 4, "context": 128, "residual_dropout": 0.1,
-              "embedding_dropout": 0.1},
+    "model": {"layers": 4, "d_model": 256, "heads": 4, "context": 128},
     "batch": {"virtual_nodes": 4, "micro_batches": 2, "micro_batch": 2},
     "steps": 40, "checkpoint": {"every_steps": 8},
 }
@@ -35,7 +35,9 @@ MEMORY = "2GiB"  # of a worker, so that several have room; two workers have othe
 @dataclass(frozen=True)
 class Setting:
     precision: str
-    attention: str  # "fused": the library's, which 16 bits have without attention dropout; else the plain kernel's
+    # "fused": the library's, which 16 bits have without attention dropout, and no dropout at all, so that work comes again;
+    # "plain": the plain kernel's, with dropout everywhere.
+    attention: str
 
     @property
     def name(self):
@@ -44,7 +46,9 @@ class Setting:
     def changes(self):
         form = {"wire": "FP32", "gradients": "FP32", "tf32": True} if self.precision == "TF32" else {
             "wire": self.precision, "gradients": self.precision}
-        return {"precision": form, "model": {"attention_dropout": 0 if self.attention == "fused" else 0.1}}
+        dropout = 0 if self.attention == "fused" else 0.1
+        return {"precision": form,
+                "model": {f"{what}_dropout": dropout for what in ("embedding", "attention", "residual")}}
 
 
 SETTINGS = (Setting("BF16", "fused"), Setting("BF16", "plain"), Setting("FP32", "plain"), Setting("FP16", "fused"),
@@ -59,8 +63,9 @@ class Way:
     killed: bool = False
 
 
-WAYS = (Way("relay", {"inner": "RECOMPUTE"}), Way("kept", {"inner": "KEEP"}),
+WAYS = (Way("relay", {"inner": "RECOMPUTE", "graphs": "NEVER"}), Way("kept", {"inner": "KEEP"}),
         Way("resident", {"inner": "KEEP", "resident": True}),
+        Way("graphs", {"inner": "RECOMPUTE", "graphs": "ALWAYS"}),
         Way("two workers", {"inner": "RECOMPUTE"}, ("--workers", 2, "--device-memory", "256MiB")),
         Way("killed and resumed", {"inner": "RECOMPUTE"}, killed=True))
 
@@ -125,7 +130,7 @@ class Runs:
             else:
                 self.run(command)
             for log in eps_side.worker_logs(out):
-                self.check_log(setting, log)
+                self.check_log(setting, way, log)
             return Got(eps_run.model_hash(out), eps_run.summary(out)["loss"])
         finally:
             eps_side.keep_logs(self.log, name, out)
@@ -166,12 +171,16 @@ class Runs:
             if eps_run.committed_steps(out) == 0:
                 raise Failed(f"ended with {process.returncode}: ...{process.stderr().strip()[-500:]}")
 
-    def check_log(self, setting, log):
+    def check_log(self, setting, way, log):
         """A worker's: what the bits do not show."""
         if why := eps_side.not_pinned(log):
             raise Failed(why)
         if setting.attention == "fused" and not eps_side.uses_fused_attention(log):
             raise Failed(f"attention was not fused: {eps_side.plain_attention(log) or 'the log does not say why'}")
+        if why := re.search(r" graphs_not_used why=(.*)", log):
+            raise Failed(f"no graph was captured: {why[1]}")
+        if way.relay.get("graphs") == "ALWAYS" and setting.attention == "fused" and not eps_side.graph_launches(log):
+            raise Failed("no graph was launched, though nothing is dropped")
 
 
 def told(settings, got):

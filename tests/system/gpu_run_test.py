@@ -167,14 +167,21 @@ class BitsTest(SystemTest):
     def test_fused_attention_is_seen_in_the_log(self):
         runs = bits.Runs("cuda:0", True, None, soon(1))
         self.addCleanup(runs.work.remove)
-        runs.check_log(self.FUSED, self.PLANNED)
-        runs.check_log(bits.Setting("BF16", "plain"), self.PLAIN)
+        relay, graphs = bits.WAYS[0], next(way for way in bits.WAYS if way.name == "graphs")
+        runs.check_log(self.FUSED, relay, self.PLANNED)
+        runs.check_log(bits.Setting("BF16", "plain"), relay, self.PLAIN)
+        runs.check_log(bits.Setting("BF16", "plain"), graphs, self.PLAIN)
+        runs.check_log(self.FUSED, graphs, self.PLANNED + "... INFO graphs_used graphs=2 nodes=9 launched=7 calls_spared=3\n")
+        with self.assertRaisesRegex(Failed, "no graph was launched"):
+            runs.check_log(self.FUSED, graphs, self.PLANNED)
+        with self.assertRaisesRegex(Failed, "no graph was captured: \"not permitted\""):
+            runs.check_log(self.FUSED, relay, self.PLANNED + '... WARNING graphs_not_used why="not permitted"\n')
         for log, why in ((self.PLAIN, "no engine"), ("", "does not say why"),
                          ('... WARNING attention_is_plain_and_slow why="no cuDNN"\n', "no cuDNN")):
             with self.assertRaisesRegex(Failed, f"attention was not fused: .*{why}"):
-                runs.check_log(self.FUSED, log)
+                runs.check_log(self.FUSED, relay, log)
         with self.assertRaisesRegex(Failed, "memory_not_pinned: 1 times, 4096 bytes; the first: cost=slow"):
-            runs.check_log(self.FUSED, self.PLANNED + "... WARNING memory_not_pinned bytes=4096 cost=slow\n")
+            runs.check_log(self.FUSED, relay, self.PLANNED + "... WARNING memory_not_pinned bytes=4096 cost=slow\n")
 
     def test_what_differs_fails_and_what_was_not_reached_does_not(self):
         want = bits.Got("hash", [3.0, 2.0])
@@ -184,7 +191,7 @@ class BitsTest(SystemTest):
         self.assertFalse(wrong)
         self.assertEqual(outcome.state, "partly")
         self.assertIn("the same bits as by relay: BF16 fused kept. not reached: BF16 fused resident (it was over "
-                      "before), two workers, killed and resumed", outcome.said)
+                      "before), graphs, two workers, killed and resumed", outcome.said)
         got[self.FUSED, "two workers"] = bits.Got("other", [3.0, 2.5])
         got[self.FUSED, "killed and resumed"] = bits.Got(failed="ended with 1")
         outcome, wrong = bits.told([self.FUSED], got)
@@ -193,7 +200,7 @@ class BitsTest(SystemTest):
                       outcome.said)
         self.assertIn("killed and resumed: ended with 1", outcome.said)
         self.assertEqual(outcome.tables[0].rows,
-                         [["BF16 fused", "ran", "the same", "not reached", "OTHER BITS", "failed"]])
+                         [["BF16 fused", "ran", "the same", "not reached", "not reached", "OTHER BITS", "failed"]])
 
     def emulated(self):
         if not (BIN / "gpu_worker_emulated").exists():
@@ -211,9 +218,9 @@ class BitsTest(SystemTest):
         progress.changed = said.append
         with self.emulated():
             outcome = bits.bits("cuda:0", True, self.work.path / "runs.log", progress, soon(120), [self.FUSED], 2)
-        self.assertEqual(outcome.said, "the same bits as by relay: BF16 fused kept, resident, two workers, killed and "
-                                       "resumed")
-        self.assertEqual((outcome.state, len(said)), ("passed", 5))
+        self.assertEqual(outcome.said, "the same bits as by relay: BF16 fused kept, resident, graphs, two workers, killed "
+                                       "and resumed")
+        self.assertEqual((outcome.state, len(said)), ("passed", 6))
         self.assertIn("run_resumed", (self.work.path / "runs.log").read_text())
 
     @measures_the_process

@@ -4,6 +4,7 @@
 #include <cfloat>
 #include <cmath>
 #include <cstdint>
+#include <tuple>
 
 #include "common/tensor/dtype.h"
 #include "gpu_worker/device/cuda/act_dispatch.h"
@@ -50,6 +51,8 @@ struct HeadShape {
   Documents documents;
   int64_t tiles;  // of a head
 
+  friend bool operator==(const HeadShape&, const HeadShape&) = default;
+
   __device__ int64_t head_of_batch() const { return blockIdx.x / tiles; }
   __device__ int64_t tile() const { return blockIdx.x % tiles; }
   __device__ Head HeadOfBlock() const { return {head_of_batch() / H, head_of_batch() % H}; }
@@ -90,6 +93,10 @@ struct HeadShape {
     return column >= FirstColumn(at, row) && column < EndOfColumns(at, row);
   }
 };
+
+auto FieldsOf(const HeadShape& shape) {
+  return std::tie(shape.T, shape.H, shape.kv_heads, shape.D, shape.window, shape.documents.first, shape.documents.end);
+}
 
 // Rows [first, first + kRows) of a head into shared memory, its rows D + 1 apart; 0 from T on.
 template <int kRows, typename T>

@@ -15,6 +15,7 @@
 #include "common/base/status_macros.h"
 #include "common/choices/choices.h"
 #include "gpu_worker/device/arena_spans.h"
+#include "gpu_worker/device/cuda/compute_work.h"
 #include "gpu_worker/device/cuda/cuda_kernels.h"
 #include "gpu_worker/device/cuda/cuda_stream.h"
 #include "gpu_worker/device/cuda/gpu_runtime.h"
@@ -39,9 +40,7 @@ class StreamQueue : public ComputeQueue {
 
   void Launch(KernelCall call) override {
     EPS_CHECK(call.shape.blocks_x <= kMaxBlocksX && call.shape.blocks_y <= kMaxBlocksY);
-    stream_.Issue([this, call = std::move(call)](GpuStream stream) {
-      return Annotate(runtime_.Launch(stream, call), call.name);
-    });
+    stream_.Launch(std::move(call));
   }
   void MatMul(const MatMulProblem& problem) override {
     if (!choices_.Covers(problem)) {  // its bits would be another worker's by chance alone
@@ -50,10 +49,7 @@ class StreamQueue : public ComputeQueue {
       });
       return;
     }
-    stream_.Issue([this, problem](GpuStream stream) {
-      return Annotate(runtime_.MatMul(stream, problem),
-                      absl::StrCat("MatMul ", problem.M, "x", problem.N, "x", problem.K));
-    });
+    stream_.Launch(problem);
   }
 
   bool TakesAttention(const SdpaProblem& problem) override {
@@ -63,14 +59,10 @@ class StreamQueue : public ComputeQueue {
     return true;  // nothing runs in a stream that failed
   }
   void Attention(const SdpaProblem& problem, const SdpaArrays& arrays) override {
-    stream_.Issue([this, problem, arrays](GpuStream stream) {
-      return Annotate(runtime_.Attention(stream, problem, arrays), "attention");
-    });
+    stream_.Launch(AttentionCall{.problem = problem, .arrays = arrays});
   }
   void AttentionBackward(const SdpaProblem& problem, const SdpaArrays& arrays) override {
-    stream_.Issue([this, problem, arrays](GpuStream stream) {
-      return Annotate(runtime_.AttentionBackward(stream, problem, arrays), "attention backward");
-    });
+    stream_.Launch(AttentionCall{.problem = problem, .arrays = arrays, .is_backward = true});
   }
 
  private:
@@ -179,7 +171,7 @@ absl::StatusOr<std::unique_ptr<Device>> NewCudaDevice(const CudaDeviceOptions& o
   for (const auto& [id, name] : {std::pair(StreamId::kCompute, "compute stream"),
                                  {StreamId::kIn, "in-stream"},
                                  {StreamId::kOut, "out-stream"}}) {
-    EPS_ASSIGN_OR_RETURN(streams[static_cast<size_t>(id)], CudaStream::New(runtime, pins, name));
+    EPS_ASSIGN_OR_RETURN(streams[static_cast<size_t>(id)], CudaStream::New(runtime, pins, name, options.graphs));
   }
   EPS_ASSIGN_OR_RETURN(void* arena, runtime->Allocate(options.arena_bytes));
   // What contexts and the code of libraries take shows here alone.

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 
+#include "common/spec/graph_use.h"
 #include "common/tensor/dtype.h"
 
 namespace eps::worker::cuda {
@@ -13,6 +14,7 @@ struct CudaDeviceOptions {
   int64_t arena_bytes = 0;   // the user's cap, > 0: one allocation
   Dtype act = Dtype::kBf16;  // the compute dtype
   bool tf32 = false;         // act fp32 only: products of operands that may be rounded to TF32
+  GraphUse graphs = GraphUse::kAuto;
 };
 
 }  // namespace eps::worker::cuda

@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
+#include "common/spec/graph_use.h"
 #include "common/tensor/dtype.h"
 #include "common/testing/status_matchers.h"
 #include "gpu_worker/device/cuda/cuda_kernel_sizes.h"
@@ -26,7 +27,7 @@ using cuda::GridOrder;
 
 DeviceFactory Emulated(Dtype act, GridOrder order, bool has_fused_attention = false) {
   return [=](int64_t arena_bytes) {
-    return cuda::NewCudaDevice({.arena_bytes = arena_bytes, .act = act},
+    return cuda::NewCudaDevice({.arena_bytes = arena_bytes, .act = act, .graphs = GraphUse::kAlways},
                                cuda::NewEmulatedRuntime(order, {.has_fused_attention = has_fused_attention}));
   };
 }

@@ -6,12 +6,14 @@
 #include <memory>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "common/base/status_macros.h"
+#include "common/spec/graph_use.h"
 #include "gpu_worker/device/cuda/gpu_runtime.h"
 #include "gpu_worker/device/device.h"
 
@@ -36,9 +38,10 @@ OwnedGpuEvent::~OwnedGpuEvent() {
 }
 
 absl::StatusOr<std::unique_ptr<CudaStream>> CudaStream::New(std::shared_ptr<GpuRuntime> runtime,
-                                                            std::shared_ptr<const HostPins> pins, const char* name) {
+                                                            std::shared_ptr<const HostPins> pins, const char* name,
+                                                            GraphUse graphs) {
   EPS_ASSIGN_OR_RETURN(const GpuStream stream, runtime->NewStream());
-  return std::unique_ptr<CudaStream>(new CudaStream(std::move(runtime), std::move(pins), name, stream));
+  return std::unique_ptr<CudaStream>(new CudaStream(std::move(runtime), std::move(pins), name, graphs, stream));
 }
 
 CudaStream::~CudaStream() {
@@ -49,13 +52,20 @@ CudaStream::~CudaStream() {
 }
 
 void CudaStream::Issue(std::function<absl::Status(GpuStream)> work) {
+  EndSegment();
   thread_.HostCall([this, work = std::move(work)] {
     EPS_RETURN_IF_ERROR_WITH(BeginBurst(), name_);
     return Annotate(work(stream_), name_);
   });
 }
 
+void CudaStream::EndSegment() {
+  if (segment_.empty()) return;
+  Issue([this, segment = std::exchange(segment_, {})](GpuStream stream) { return graphs_.Enqueue(stream, segment); });
+}
+
 void CudaStream::SetLabel(const WorkLabel* label) {
+  EndSegment();
   if (label != nullptr) label_ = label;
   thread_.SetLabel(label);
   if (!keeps_spans_) return;
@@ -71,6 +81,7 @@ void CudaStream::KeepSpans(bool keep) { keeps_spans_ = keep; }
 void CudaStream::Wait(Event& event, WaitCause cause) {
   auto* cuda_event = static_cast<CudaEvent*>(&event);
   const bool timed = cause != WaitCause::kNone || keeps_spans_;
+  EndSegment();
   if (timed) {
     Issue([this, cause](GpuStream) {
       EPS_ASSIGN_OR_RETURN(OwnedGpuEvent start, Mark());
@@ -134,6 +145,7 @@ absl::Status CudaStream::IssueCopyOut(absl::Span<std::byte> host, const void* de
 }
 
 void CudaStream::HostCall(std::function<absl::Status()> call) {
+  EndSegment();
   thread_.HostCall([this, call = std::move(call)] {
     EPS_RETURN_IF_ERROR_WITH(runtime_->Synchronize(stream_), name_);
     return call();
@@ -145,6 +157,7 @@ void CudaStream::IssueNative(std::function<absl::Status(void* stream)> issue) {
 }
 
 absl::Status CudaStream::Synchronize() {
+  EndSegment();
   absl::Status status = thread_.Synchronize();
   absl::Status ended = EndBurst();
   if (label_ != nullptr) ended = Annotate(ended, absl::StrCat("up to ", label_->ToString()));

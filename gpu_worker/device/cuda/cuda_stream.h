@@ -13,7 +13,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "common/spec/graph_use.h"
 #include "gpu_worker/device/cpu/cpu_stream.h"
+#include "gpu_worker/device/cuda/compute_graphs.h"
+#include "gpu_worker/device/cuda/compute_work.h"
 #include "gpu_worker/device/cuda/gpu_runtime.h"
 #include "gpu_worker/device/cuda/host_pins.h"
 #include "gpu_worker/device/device.h"
@@ -65,7 +68,8 @@ class CudaStream : public Stream {
   // `pins`: what of the host's memory is pinned.
   // Errors: the runtime's
   static absl::StatusOr<std::unique_ptr<CudaStream>> New(std::shared_ptr<GpuRuntime> runtime,
-                                                         std::shared_ptr<const HostPins> pins, const char* name);
+                                                         std::shared_ptr<const HostPins> pins, const char* name,
+                                                         GraphUse graphs);
   ~CudaStream() override;
 
   void SetLabel(const WorkLabel* label) override;
@@ -80,7 +84,10 @@ class CudaStream : public Stream {
   StreamStats TakeStats() override;
   void KeepSpans(bool keep) override;
 
-  // Issues work of the GPU in stream order; an error becomes the stream's, with label and stream in front.
+  // Work is issued in stream order, in segments (ComputeGraphs) that whatever else comes ends. An error becomes the
+  // stream's, with label and stream in front.
+  void Launch(ComputeWork work) { segment_.push_back(std::move(work)); }
+  // The same of any call of the runtime.
   void Issue(std::function<absl::Status(GpuStream)> work);
   void Recover();
   // As CpuStream.
@@ -94,14 +101,15 @@ class CudaStream : public Stream {
     std::optional<OwnedGpuEvent> end;  // none yet, or the stream failed before it was issued
   };
   CudaStream(std::shared_ptr<GpuRuntime> runtime, std::shared_ptr<const HostPins> pins, const char* name,
-             GpuStream stream)
-      : runtime_(std::move(runtime)), pins_(std::move(pins)), name_(name), stream_(stream) {}
+             GraphUse graphs, GpuStream stream)
+      : runtime_(std::move(runtime)), pins_(std::move(pins)), name_(name), stream_(stream), graphs_(runtime_, graphs) {}
   // Where a label's work begins.
   struct LabelMark {
     const WorkLabel* label = nullptr;  // null: the work before is over
     size_t waits = 0;                  // that were issued before
     OwnedGpuEvent begin;
   };
+  void EndSegment();
   absl::Status IssueCopyOut(absl::Span<std::byte> host, const void* device);
   // A timing event, recorded here.
   absl::StatusOr<OwnedGpuEvent> Mark();
@@ -117,12 +125,16 @@ class CudaStream : public Stream {
   const char* const name_;
   const GpuStream stream_;
 
+  ComputeGraphs graphs_;
+
   // A burst is what is issued between two calls of Synchronize.
   std::vector<OwnedGpuEvent> spare_marks_;
   std::optional<OwnedGpuEvent> burst_start_;
   std::vector<TimedWait> waits_;
   bool keeps_spans_ = false;
   std::vector<LabelMark> labels_;  // of a burst whose spans are kept
+
+  std::vector<ComputeWork> segment_;  // that goes on: who enqueues has it, whatever the thread does
 
   const WorkLabel* label_ = nullptr;  // the last one since Synchronize
   absl::Status status_;               // the first error that Synchronize returned

@@ -23,8 +23,8 @@ namespace {
 
 constexpr size_t kMajor = 9;
 static_assert(CUDNN_MAJOR == kMajor);
-// Before it backward accesses memory that is not its own, where T is not a multiple of 128 and nothing is padded
-// (cudnn-frontend's release notes of 1.16.0).
+// Before it backward accesses memory that is not its own, where T is not a multiple of 128 and nothing is padded, above
+// all when it is replayed from a graph (cudnn-frontend's release notes of 1.16.0).
 constexpr size_t kLeastVersion = 91501;
 
 std::string VersionName(size_t version) {

@@ -31,6 +31,12 @@ CudnnLibrary::~CudnnLibrary() {
   planned_.clear();
   if (handle_ != nullptr) api_->cudnnDestroy(handle_);
   if (workspace_ != nullptr) cudaFree(workspace_);
+  for (void* outgrown : outgrown_) cudaFree(outgrown);
+}
+
+void CudnnLibrary::KeepWorkspaces() {
+  MutexLock lock(mu_);
+  keeps_workspaces_ = true;
 }
 
 absl::StatusOr<bool> CudnnLibrary::Takes(const SdpaProblem& problem) {
@@ -101,7 +107,7 @@ absl::StatusOr<CudnnLibrary::Direction> CudnnLibrary::PlanDirection(const SdpaPr
 
 // The GPU is done with what it had in the old one when cudaFree returns; what is not enqueued yet will take the larger.
 absl::Status CudnnLibrary::HoldWorkspace(int64_t num_bytes) {
-  if (num_bytes <= held_bytes_) return absl::OkStatus();
+  if (num_bytes <= workspace_bytes_) return absl::OkStatus();
   void* larger = nullptr;
   const cudaError_t error = cudaMalloc(&larger, static_cast<size_t>(num_bytes));
   if (error != cudaSuccess) {
@@ -109,9 +115,15 @@ absl::Status CudnnLibrary::HoldWorkspace(int64_t num_bytes) {
                                                      num_bytes,
                                                      " bytes beside the cap; give a smaller --device-memory"));
   }
-  if (workspace_ != nullptr) cudaFree(workspace_);
+  if (keeps_workspaces_ && workspace_ != nullptr) {
+    outgrown_.push_back(workspace_);
+  } else {
+    if (workspace_ != nullptr) cudaFree(workspace_);
+    held_bytes_ -= workspace_bytes_;
+  }
   workspace_ = larger;
-  held_bytes_ = num_bytes;
+  workspace_bytes_ = num_bytes;
+  held_bytes_ += num_bytes;
   return absl::OkStatus();
 }
 

@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -22,7 +23,8 @@
 namespace eps::worker::cuda {
 
 // Fused attention by cuDNN, on one GPU. A problem is planned when it is first asked about: its kernels are compiled,
-// which takes a second or so, and the workspace grows if it must, never beyond kMaxAttentionWorkspaceBytes. Backward
+// which takes a second or so, and the workspace is replaced by a larger one if it must be, of at most
+// kMaxAttentionWorkspaceBytes; with KeepWorkspaces the others are held too. Backward
 // holds (sequences, H, T, T) numbers of the compute dtype there, which is what the same bits each time cost; so it runs
 // on as many sequences at once as fit.
 //
@@ -39,6 +41,7 @@ class CudnnLibrary : public FusedAttention {
   absl::Status Backward(cudaStream_t stream, const SdpaProblem& problem, const SdpaArrays& arrays) override;
   std::string version() const override { return api_->version(); }
   int64_t held_bytes() const override { return held_bytes_; }
+  void KeepWorkspaces() override;
 
  private:
   // One direction of a problem: computed `sequences` at a time.
@@ -67,6 +70,9 @@ class CudnnLibrary : public FusedAttention {
   cudnnHandle_t handle_ ABSL_GUARDED_BY(mu_) = nullptr;
   std::map<SdpaProblem, std::unique_ptr<Planned>> planned_ ABSL_GUARDED_BY(mu_);  // null: not taken
   void* workspace_ ABSL_GUARDED_BY(mu_) = nullptr;
+  int64_t workspace_bytes_ ABSL_GUARDED_BY(mu_) = 0;
+  bool keeps_workspaces_ ABSL_GUARDED_BY(mu_) = false;
+  std::vector<void*> outgrown_ ABSL_GUARDED_BY(mu_);  // workspaces that are kept
 
   std::atomic<int64_t> held_bytes_ = 0;  // atomic, because it is read while a problem is planned
 };

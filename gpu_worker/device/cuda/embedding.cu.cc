@@ -25,6 +25,8 @@ struct EmbeddingTables {
   const Wire* wte;
   const Wire* wpe;  // or null
   const Wire* wtt;  // or null
+
+  friend bool operator==(const EmbeddingTables&, const EmbeddingTables&) = default;
 };
 
 template <typename Wire, typename T, bool kVector>

@@ -26,6 +26,8 @@ class FusedAttention {
   virtual absl::Status Backward(cudaStream_t stream, const SdpaProblem& problem, const SdpaArrays& arrays) = 0;
   virtual std::string version() const = 0;
   virtual int64_t held_bytes() const = 0;  // of workspace, outside of the arena
+  // From now on a workspace that has become too small is held all the same: graphs that were captured use it.
+  virtual void KeepWorkspaces() = 0;
 };
 
 // `sm_major`: of the GPU's compute capability.

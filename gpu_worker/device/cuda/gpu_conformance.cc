@@ -5,6 +5,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "common/spec/graph_use.h"
 #include "common/tensor/dtype.h"
 #include "gpu_worker/device/cuda/cuda_kernel_sizes.h"
 #include "gpu_worker/device/cuda/nvidia_device.h"
@@ -17,7 +18,8 @@ namespace {
 
 DeviceFactory Gpu(Dtype act, bool tf32 = false) {
   return [=](int64_t arena_bytes) {
-    return cuda::NewNvidiaDevice(0, {.arena_bytes = arena_bytes, .act = act, .tf32 = tf32});
+    return cuda::NewNvidiaDevice(0,
+                                 {.arena_bytes = arena_bytes, .act = act, .tf32 = tf32, .graphs = GraphUse::kAlways});
   };
 }
 

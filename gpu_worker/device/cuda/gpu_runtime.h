@@ -24,6 +24,10 @@ struct GpuStream {
 struct GpuEvent {
   void* handle = nullptr;
 };
+struct GpuGraph {
+  void* handle = nullptr;
+  int64_t nodes = 0;  // kernels, mostly
+};
 
 // One that only orders is cheaper to record and to wait for.
 enum class GpuEventUse { kOrder, kTiming };
@@ -82,7 +86,8 @@ class GpuRuntime {
   // this model(), each time. At most `most` of them and at least one, the best guess first. These two while no product
   // is being issued.
   virtual absl::StatusOr<std::vector<std::string>> MatMulAlgorithms(const MatMulProblem& problem, int most) = 0;
-  // Products of this shape are computed by it from now on; those of a shape that was told none, by the first.
+  // Products of this shape are computed by it from now on; those of a shape that was told none, by the first. Before
+  // anything is captured: a graph keeps what it was captured with.
   // Errors: FAILED_PRECONDITION it is none that works here
   virtual absl::Status UseMatMulAlgorithm(const MatMulProblem& problem, const std::string& algorithm) = 0;
   // Whether fused attention computes a problem, forward and backward; where it does not the plain kernel has to, in
@@ -93,10 +98,21 @@ class GpuRuntime {
   virtual absl::Status Attention(GpuStream stream, const SdpaProblem& problem, const SdpaArrays& arrays) = 0;
   virtual absl::Status AttentionBackward(GpuStream stream, const SdpaProblem& problem, const SdpaArrays& arrays) = 0;
 
+  // Launches, products and attention that are enqueued in the stream between these two do not run, but become a graph:
+  // the same work, on the same memory, which LaunchGraph enqueues in one call. Nothing else may be enqueued there
+  // meanwhile, and each of them was enqueued before, so that whatever the first time takes is done. After an error of
+  // either the stream captures no more, and no graph is left.
+  virtual absl::Status BeginCapture(GpuStream stream) = 0;
+  virtual absl::StatusOr<GpuGraph> EndCapture(GpuStream stream) = 0;
+  // The one launched before in that stream may still run.
+  virtual absl::Status LaunchGraph(GpuStream stream, GpuGraph graph) = 0;
+  virtual void DestroyGraph(GpuGraph graph) = 0;
   // An event may be recorded again; a wait is for the last record before it.
   virtual absl::Status Record(GpuStream stream, GpuEvent event) = 0;
   virtual absl::Status Wait(GpuStream stream, GpuEvent event) = 0;
   virtual absl::Status Synchronize(GpuStream stream) = 0;
+  // Whether the GPU has come to the event's last record. Does not wait.
+  virtual absl::StatusOr<bool> IsReached(GpuEvent event) = 0;
   // Between two events for timing that were reached.
   virtual absl::StatusOr<double> SecondsBetween(GpuEvent start, GpuEvent end) = 0;
 };

@@ -24,6 +24,8 @@ struct MatMulProblem {
   Dtype operand_dtype = Dtype::kF32;
   Dtype result_dtype = Dtype::kF32;  // the operands', or fp32
   bool tf32 = false;                 // operands of fp32 may be rounded to 10 bits of mantissa
+
+  friend bool operator==(const MatMulProblem&, const MatMulProblem&) = default;
 };
 
 }  // namespace eps::worker::cuda

@@ -220,6 +220,35 @@ class NvidiaRuntime : public GpuRuntime {
     return attention_->Backward(At(stream), problem, arrays);
   }
 
+  // Relaxed: what other threads do meanwhile, such as pinning memory, is no part of it, and is not refused.
+  absl::Status BeginCapture(GpuStream stream) override {
+    EPS_RETURN_IF_ERROR(Use());
+    if (attention_ != nullptr) attention_->KeepWorkspaces();
+    return Check(cudaStreamBeginCapture(At(stream), cudaStreamCaptureModeRelaxed), "cudaStreamBeginCapture");
+  }
+  absl::StatusOr<GpuGraph> EndCapture(GpuStream stream) override {
+    EPS_RETURN_IF_ERROR(Use());
+    cudaGraph_t captured = nullptr;
+    EPS_RETURN_IF_ERROR(Check(cudaStreamEndCapture(At(stream), &captured), "cudaStreamEndCapture"));
+    size_t nodes = 0;
+    cudaGraphExec_t graph = nullptr;
+    absl::Status status = Check(cudaGraphGetNodes(captured, nullptr, &nodes), "cudaGraphGetNodes");
+    if (status.ok()) status = Check(cudaGraphInstantiate(&graph, captured, 0), "cudaGraphInstantiate");
+    // Where the device has no room for it that is known now, and not at a launch, which would end the run.
+    if (status.ok()) status = Check(cudaGraphUpload(graph, At(stream)), "cudaGraphUpload");
+    cudaGraphDestroy(captured);
+    if (!status.ok() && graph != nullptr) cudaGraphExecDestroy(graph);
+    EPS_RETURN_IF_ERROR(status);
+    return GpuGraph{.handle = graph, .nodes = static_cast<int64_t>(nodes)};
+  }
+  absl::Status LaunchGraph(GpuStream stream, GpuGraph graph) override {
+    EPS_RETURN_IF_ERROR(Use());
+    return Check(cudaGraphLaunch(static_cast<cudaGraphExec_t>(graph.handle), At(stream)), "cudaGraphLaunch");
+  }
+  void DestroyGraph(GpuGraph graph) override {
+    if (Use().ok()) cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(graph.handle));
+  }
+
   absl::Status Record(GpuStream stream, GpuEvent event) override {
     EPS_RETURN_IF_ERROR(Use());
     return Check(cudaEventRecord(At(event), At(stream)), "cudaEventRecord");
@@ -231,6 +260,16 @@ class NvidiaRuntime : public GpuRuntime {
   absl::Status Synchronize(GpuStream stream) override {
     EPS_RETURN_IF_ERROR(Use());
     return Check(cudaStreamSynchronize(At(stream)), "cudaStreamSynchronize");
+  }
+  absl::StatusOr<bool> IsReached(GpuEvent event) override {
+    EPS_RETURN_IF_ERROR(Use());
+    const cudaError_t found = cudaEventQuery(At(event));
+    if (found == cudaErrorNotReady) {
+      cudaGetLastError();  // it is none
+      return false;
+    }
+    EPS_RETURN_IF_ERROR(Check(found, "cudaEventQuery"));
+    return true;
   }
   absl::StatusOr<double> SecondsBetween(GpuEvent start, GpuEvent end) override {
     EPS_RETURN_IF_ERROR(Use());

@@ -22,6 +22,7 @@ namespace {
 // Row (m, h) is the (m * heads + h)-th of `count`.
 struct HeadRows {
   int64_t count, heads, C;
+  friend bool operator==(const HeadRows&, const HeadRows&) = default;
   __device__ __forceinline__ int64_t Start(int64_t row, int64_t ld) const {
     return heads == 1 ? row * ld : row / heads * ld + row % heads * C;
   }

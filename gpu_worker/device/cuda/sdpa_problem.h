@@ -40,6 +40,8 @@ struct SdpaArrays {
   const void* d_o = nullptr;  // as o
   void* dqkv = nullptr;       // as qkv; out
   float* delta = nullptr;     // (B, H, T) scratch
+
+  friend bool operator==(const SdpaArrays&, const SdpaArrays&) = default;
 };
 
 // Errors: INVALID_ARGUMENT no such problem, naming the field

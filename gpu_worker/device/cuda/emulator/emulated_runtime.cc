@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <functional>
 #include <iterator>
 #include <map>
 #include <memory>
@@ -42,6 +43,8 @@ constexpr size_t kAllocationAlignBytes = 256;  // as cudaMalloc's
 constexpr size_t kPageBytes = 4096;
 constexpr int kSmMajor = 9;
 
+using Works = std::vector<std::function<void()>>;
+
 struct EmulatedStream {
   explicit EmulatedStream(GridOrder order) : grids(order) {}
   ~EmulatedStream() {
@@ -49,7 +52,17 @@ struct EmulatedStream {
     thread.Synchronize().IgnoreError();
   }
 
+  // Runs in its turn, or becomes part of the graph that is being captured.
+  void LaunchOrCapture(std::function<void()> work) {
+    if (captured.has_value()) {
+      captured->push_back(std::move(work));
+    } else {
+      thread.Launch(std::move(work));
+    }
+  }
+
   std::optional<GridRunner> grids;  // of the thread below, from beginning to end
+  std::optional<Works> captured;    // so far
   cpu::CpuStream thread;
 };
 
@@ -71,6 +84,10 @@ class EmulatedEvent {
   int64_t last_enqueued() {
     MutexLock lock(mu_);
     return enqueued_;
+  }
+  bool is_reached() {
+    MutexLock lock(mu_);
+    return reached_ == enqueued_;
   }
   void AwaitReached(int64_t record) {
     MutexLock lock(mu_);
@@ -110,7 +127,7 @@ class EmulatedRuntime : public GpuRuntime {
   EmulatedRuntime(GridOrder order, EmulatedTraits traits) : order_(order), traits_(std::move(traits)) {}
   ~EmulatedRuntime() override {
     MutexLock lock(mu_);
-    EPS_CHECK(pinned_.empty() && allocated_.empty());
+    EPS_CHECK(pinned_.empty() && allocated_.empty() && graphs_ == 0);
   }
 
   std::string model() const override {
@@ -175,13 +192,13 @@ class EmulatedRuntime : public GpuRuntime {
   void DestroyEvent(GpuEvent event) override { delete &At(event); }
 
   absl::Status CopyIn(GpuStream stream, void* device, absl::Span<const std::byte> host) override {
-    EPS_RETURN_IF_ERROR(CheckFault("CopyIn"));
+    EPS_RETURN_IF_ERROR(CheckCall(stream, "CopyIn"));
     EPS_RETURN_IF_ERROR(CheckCopy(host, HostAccess::kRead));
     At(stream).thread.CopyIn(device, host);
     return absl::OkStatus();
   }
   absl::Status CopyOut(GpuStream stream, absl::Span<std::byte> host, const void* device) override {
-    EPS_RETURN_IF_ERROR(CheckFault("CopyOut"));
+    EPS_RETURN_IF_ERROR(CheckCall(stream, "CopyOut"));
     EPS_RETURN_IF_ERROR(CheckCopy(host, HostAccess::kReadWrite));
     At(stream).thread.CopyOut(host, device);
     return absl::OkStatus();
@@ -190,17 +207,17 @@ class EmulatedRuntime : public GpuRuntime {
     EPS_RETURN_IF_ERROR(CheckFault("Launch"));
     EmulatedStream* on = &At(stream);
     if (launches_.fetch_add(1) == traits_.good_launches) {
-      on->thread.Launch([this] { failed_ = true; });
+      on->LaunchOrCapture([this] { failed_ = true; });
       return absl::OkStatus();
     }
-    on->thread.Launch([on, shape = call.shape, body = call.body] { on->grids->Run(shape, body); });
+    on->LaunchOrCapture([on, shape = call.shape, body = call.body] { on->grids->Run(shape, body); });
     return absl::OkStatus();
   }
   absl::Status MatMul(GpuStream stream, const MatMulProblem& problem) override {
     EPS_RETURN_IF_ERROR(CheckFault("MatMul"));
     const EmulatedAlgorithm algorithm = AlgorithmOf(problem);
     if (algorithm.is_refused) return absl::InternalError(absl::StrCat("the emulator refuses \"", algorithm.name, "\""));
-    At(stream).thread.Launch([problem, algorithm] {
+    At(stream).LaunchOrCapture([problem, algorithm] {
       std::this_thread::sleep_for(algorithm.takes);
       PlainMatMul(problem, algorithm.order);
     });
@@ -236,14 +253,41 @@ class EmulatedRuntime : public GpuRuntime {
     return RunAttention(stream, problem, std::move(graph), arrays);
   }
 
+  absl::Status BeginCapture(GpuStream stream) override {
+    EPS_RETURN_IF_ERROR(CheckCall(stream, "BeginCapture"));
+    At(stream).captured.emplace();
+    return absl::OkStatus();
+  }
+  absl::StatusOr<GpuGraph> EndCapture(GpuStream stream) override {
+    EPS_CHECK(At(stream).captured.has_value());
+    auto captured = std::make_unique<Works>(*std::exchange(At(stream).captured, std::nullopt));
+    EPS_RETURN_IF_ERROR(CheckFault("EndCapture"));
+    EPS_RETURN_IF_ERROR(traits_.capture_error);
+    ++graphs_;
+    const auto nodes = static_cast<int64_t>(captured->size());
+    return GpuGraph{.handle = captured.release(), .nodes = nodes};
+  }
+  absl::Status LaunchGraph(GpuStream stream, GpuGraph graph) override {
+    EPS_RETURN_IF_ERROR(CheckCall(stream, "LaunchGraph"));
+    if (traits_.graphs_launched != nullptr) traits_.graphs_launched->fetch_add(1);
+    At(stream).thread.Launch([works = static_cast<const Works*>(graph.handle)] {
+      for (const auto& work : *works) work();
+    });
+    return absl::OkStatus();
+  }
+  void DestroyGraph(GpuGraph graph) override {
+    --graphs_;
+    delete static_cast<Works*>(graph.handle);
+  }
+
   absl::Status Record(GpuStream stream, GpuEvent event) override {
-    EPS_RETURN_IF_ERROR(CheckFault("Record"));
+    EPS_RETURN_IF_ERROR(CheckCall(stream, "Record"));
     EmulatedEvent* recorded = &At(event);
     At(stream).thread.Launch([recorded, record = recorded->Enqueue()] { recorded->Reach(record); });
     return absl::OkStatus();
   }
   absl::Status Wait(GpuStream stream, GpuEvent event) override {
-    EPS_RETURN_IF_ERROR(CheckFault("Wait"));
+    EPS_RETURN_IF_ERROR(CheckCall(stream, "Wait"));
     EmulatedEvent* awaited = &At(event);
     At(stream).thread.Launch([awaited, record = awaited->last_enqueued()] { awaited->AwaitReached(record); });
     return absl::OkStatus();
@@ -251,6 +295,10 @@ class EmulatedRuntime : public GpuRuntime {
   absl::Status Synchronize(GpuStream stream) override {
     EPS_RETURN_IF_ERROR(At(stream).thread.Synchronize());
     return CheckFault("Synchronize");
+  }
+  absl::StatusOr<bool> IsReached(GpuEvent event) override {
+    EPS_RETURN_IF_ERROR(CheckFault("IsReached"));
+    return traits_.is_reached.has_value() ? *traits_.is_reached : At(event).is_reached();
   }
   absl::StatusOr<double> SecondsBetween(GpuEvent start, GpuEvent end) override {
     EPS_ASSIGN_OR_RETURN(const auto from, At(start).time());
@@ -263,7 +311,7 @@ class EmulatedRuntime : public GpuRuntime {
   static absl::Status RunAttention(GpuStream stream, const SdpaProblem& problem, SdpaGraph graph,
                                    const SdpaArrays& arrays) {
     EPS_ASSIGN_OR_RETURN(std::vector<SdpaBinding> bindings, BindSdpa(problem, graph, arrays));
-    At(stream).thread.Launch(
+    At(stream).LaunchOrCapture(
         [graph = std::move(graph), bindings = std::move(bindings)] { RunSdpaGraph(graph, bindings); });
     return absl::OkStatus();
   }
@@ -277,6 +325,12 @@ class EmulatedRuntime : public GpuRuntime {
   static absl::Status NoMorePinned() { return absl::ResourceExhaustedError("no more memory can be pinned"); }
   absl::Status CheckFault(absl::string_view call) const {
     return failed_ ? FoundBy(call, "an emulated fault") : absl::OkStatus();
+  }
+  // Of what no graph can hold.
+  absl::Status CheckCall(GpuStream stream, absl::string_view call) const {
+    if (At(stream).captured.has_value())
+      return absl::InternalError(absl::StrCat(call, ": the stream is being captured"));
+    return CheckFault(call);
   }
   absl::Status CheckCopy(absl::Span<const std::byte> host, HostAccess access) {
     MutexLock lock(mu_);
@@ -300,8 +354,9 @@ class EmulatedRuntime : public GpuRuntime {
 
   const GridOrder order_;
   const EmulatedTraits traits_;
-  std::atomic<int64_t> launches_{0};  // atomic, as is the next: of calls and streams
+  std::atomic<int64_t> launches_{0};  // atomic, as are the next: of calls and streams
   std::atomic<bool> failed_{false};
+  std::atomic<int64_t> graphs_{0};
 
   Mutex mu_;
   std::map<LtShape, EmulatedAlgorithm> used_ ABSL_GUARDED_BY(mu_);
@@ -313,6 +368,7 @@ class EmulatedRuntime : public GpuRuntime {
 }  // namespace
 
 void LaunchInEmulatedStream(void* stream, std::function<void()> work) {
+  EPS_CHECK(!static_cast<EmulatedStream*>(stream)->captured.has_value());
   static_cast<EmulatedStream*>(stream)->thread.Launch(std::move(work));
 }
 

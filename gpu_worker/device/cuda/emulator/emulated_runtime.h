@@ -1,10 +1,12 @@
 #ifndef EPS_GPU_WORKER_DEVICE_CUDA_EMULATOR_EMULATED_RUNTIME_H_
 #define EPS_GPU_WORKER_DEVICE_CUDA_EMULATOR_EMULATED_RUNTIME_H_
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,8 +22,8 @@ namespace eps::worker::cuda {
 // Everything of the cuda device but what NVIDIA's calls do runs as it does on a GPU, streams that run behind the thread
 // that issues their work included.
 //
-// It checks that host memory is registered as a GPU's runtime wants it, and ends the program by EPS_CHECK where it is not
-// or is left at the end.
+// It checks that host memory is registered as a GPU's runtime wants it, and ends the program by EPS_CHECK where it is not,
+// or where that or a graph is left at the end.
 struct EmulatedAlgorithm {  // of any product
   std::string name;
   SumOrder order = SumOrder::kRising;
@@ -33,6 +35,9 @@ struct EmulatedTraits {
   int64_t good_launches = INT64_MAX;  // the kernel launched after so many fails when it runs, and every call after that
   bool has_fused_attention = false;   // of what Hopper's takes
   absl::Status attention_error;       // what a question about attention gets, if it is not OK
+  absl::Status capture_error;         // what a capture ends with, if it is not OK
+  std::optional<bool> is_reached;     // what it says of every event when it is asked; none: the truth
+  std::atomic<int64_t>* graphs_launched = nullptr;  // counted here, if anywhere; outlives the runtime
   std::vector<EmulatedAlgorithm> algorithms = {{.name = "rising", .order = SumOrder::kRising},
                                                {.name = "falling", .order = SumOrder::kFalling}};  // as it prefers them
 };
