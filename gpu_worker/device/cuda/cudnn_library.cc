@@ -55,7 +55,8 @@ absl::StatusOr<bool> CudnnLibrary::Takes(const SdpaProblem& problem) {
                                   {"library", version()},
                                   {"forward_engine", p.forward.plan->engine()},
                                   {"backward_engine", p.backward.plan->engine()},
-                                  {"backward_sequences", p.backward.sequences},
+                                  {"backward_sequences", p.backward.part.B},
+                                  {"backward_kv_heads", p.backward.part.kv_heads},
                                   {"workspace_bytes", held_bytes()}});
     planned_[problem] = *std::move(planned);
     return true;
@@ -85,24 +86,24 @@ absl::StatusOr<std::unique_ptr<CudnnLibrary::Planned>> CudnnLibrary::Plan(const 
 
 absl::StatusOr<CudnnLibrary::Direction> CudnnLibrary::PlanDirection(const SdpaProblem& problem, MakeGraph* make_graph) {
   EPS_ASSIGN_OR_RETURN(const CudnnDescriptor device, CudnnDeviceOf(api_.get(), handle_));
-  Direction direction = {.sequences = problem.B};
+  Direction direction = {.part = problem};
   int64_t workspace_bytes = 0;
   for (;;) {
-    SdpaProblem part = problem;
-    part.B = direction.sequences;
-    EPS_ASSIGN_OR_RETURN(direction.graph, make_graph(part));
+    EPS_ASSIGN_OR_RETURN(direction.graph, make_graph(direction.part));
     EPS_ASSIGN_OR_RETURN(direction.plan, CudnnPlan::Make(api_.get(), direction.graph, device));
     workspace_bytes = direction.plan->workspace_bytes();
     const bool fits = workspace_bytes <= kAttentionWorkspaceBytes;
-    if (fits || (direction.sequences == 1 && workspace_bytes <= kMaxAttentionWorkspaceBytes)) return direction;
+    if (fits || (direction.part.B == 1 && workspace_bytes <= kMaxAttentionWorkspaceBytes)) return direction;
     // What is not in proportion makes the first guess one too many, at most.
-    const int64_t fewer = SequencesAtOnce(part, workspace_bytes, kAttentionWorkspaceBytes);
-    if (fewer == direction.sequences) break;
-    direction.sequences = fewer;
+    const SdpaProblem smaller =
+        CutSmaller(direction.part, workspace_bytes, kAttentionWorkspaceBytes, kMaxAttentionWorkspaceBytes);
+    if (smaller == direction.part) break;
+    direction.part = smaller;
   }
-  return absl::UnimplementedError(absl::StrCat(direction.sequences, " of ", problem.B, " sequences want ",
-                                               workspace_bytes, " bytes of workspace; at most ",
-                                               kMaxAttentionWorkspaceBytes));
+  return absl::UnimplementedError(absl::StrCat(direction.part.B, " of ", problem.B, " sequences and ",
+                                               direction.part.kv_heads, " of ", problem.kv_heads,
+                                               " heads of keys and values want ", workspace_bytes,
+                                               " bytes of workspace; at most ", kMaxAttentionWorkspaceBytes));
 }
 
 // The GPU is done with what it had in the old one when cudaFree returns; what is not enqueued yet will take the larger.
@@ -143,10 +144,12 @@ absl::Status CudnnLibrary::Execute(cudaStream_t stream, const SdpaProblem& probl
   }
   const Direction& direction = (*found->second).*which;
   EPS_RETURN_IF_ERROR(api_->Check(api_->cudnnSetStream(handle_, stream), "cudnnSetStream"));
-  for (int64_t first = 0; first < problem.B; first += direction.sequences) {
-    EPS_ASSIGN_OR_RETURN(const std::vector<SdpaBinding> bindings,
-                         BindSdpa(problem, direction.graph, ArraysFrom(problem, arrays, first)));
-    EPS_RETURN_IF_ERROR(direction.plan->Execute(handle_, bindings, workspace_));
+  for (int64_t first = 0; first < problem.B; first += direction.part.B) {
+    const SdpaArrays from = ArraysFrom(problem, arrays, first);
+    for (int64_t kv_head = 0; kv_head < problem.kv_heads; kv_head += direction.part.kv_heads) {
+      EPS_ASSIGN_OR_RETURN(const std::vector<SdpaBinding> bindings, BindSdpa(problem, direction.graph, from, kv_head));
+      EPS_RETURN_IF_ERROR(direction.plan->Execute(handle_, bindings, workspace_));
+    }
   }
   return absl::OkStatus();
 }

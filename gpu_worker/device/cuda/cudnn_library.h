@@ -26,7 +26,7 @@ namespace eps::worker::cuda {
 // which takes a second or so, and the workspace is replaced by a larger one if it must be, of at most
 // kMaxAttentionWorkspaceBytes; with KeepWorkspaces the others are held too. Backward
 // holds (sequences, H, T, T) numbers of the compute dtype there, which is what the same bits each time cost; so it runs
-// on as many sequences at once as fit.
+// on as many sequences at once as fit, or on some heads of one.
 //
 // Threads: safe
 class CudnnLibrary : public FusedAttention {
@@ -44,9 +44,9 @@ class CudnnLibrary : public FusedAttention {
   void KeepWorkspaces() override;
 
  private:
-  // One direction of a problem: computed `sequences` at a time.
+  // One direction of a problem: computed by parts like this one.
   struct Direction {
-    int64_t sequences = 0;
+    SdpaProblem part;
     SdpaGraph graph;
     std::unique_ptr<CudnnPlan> plan;
   };

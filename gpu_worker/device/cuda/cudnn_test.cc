@@ -168,6 +168,18 @@ TEST_F(CudnnTest, PlansOtherMasksAndSharedHeads) {
   ExpectPlansBoth(problem, Hopper());
 }
 
+TEST_F(CudnnTest, PlansSomeHeadsOfASequence) {
+  SdpaProblem whole = {.B = 1, .T = 8192, .H = 32, .kv_heads = 32, .D = 128, .scale = 0.09};
+  const auto part = [&] { return CutSmaller(whole, int64_t{4} << 30, int64_t{1} << 28, int64_t{1} << 30); };
+  ASSERT_EQ(part().H, 8);
+  ExpectPlansBoth(part(), Hopper());
+  whole.kv_heads = 8;
+  ASSERT_EQ(part().H, 8);
+  ExpectPlansBoth(part(), Hopper());
+  ExpectPlansBoth(part(), Ampere());
+  ExpectPlansBoth(part(), Blackwell());
+}
+
 TEST_F(CudnnTest, WhatItDoesNotSupportIsNoError) {
   SdpaProblem problem = Gpt2();
   problem.D = 256;

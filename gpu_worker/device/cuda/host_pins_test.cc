@@ -25,25 +25,38 @@ using ::testing::ElementsAre;
 constexpr HostAccess kRead = HostAccess::kRead;
 constexpr int64_t kPage = HostPins::kPageBytes;
 
-// Addresses that nothing is at: pinning reads nothing.
-absl::Span<const std::byte> At(int64_t start, int64_t num_bytes) {
-  return absl::MakeConstSpan(reinterpret_cast<const std::byte*>((int64_t{1} << 40) + start),
-                             static_cast<size_t>(num_bytes));
-}
+constexpr int64_t kMappedBytes = 5 * HostPins::kPieceBytes / 2;
 
-std::vector<int64_t> Lengths(const HostPins& pins, int64_t start, int64_t num_bytes) {
-  std::vector<int64_t> lengths;
-  const std::byte* at = At(start, 0).data();
-  for (const absl::Span<const std::byte> part : pins.Parts(At(start, num_bytes))) {
-    EXPECT_EQ(part.data(), at);
-    at += part.size();
-    lengths.push_back(static_cast<int64_t>(part.size()));
+// Over memory that is only promised: pinning it for the emulated runtime touches none.
+class HostPinsTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    void* mapped =
+        mmap(nullptr, kMappedBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    ASSERT_NE(mapped, MAP_FAILED);
+    memory_ = static_cast<std::byte*>(mapped);
   }
-  return lengths;
-}
+  void TearDown() override { munmap(memory_, kMappedBytes); }
+
+  absl::Span<const std::byte> At(int64_t start, int64_t num_bytes) const {
+    return absl::MakeConstSpan(memory_ + start, static_cast<size_t>(num_bytes));
+  }
+  std::vector<int64_t> Lengths(const HostPins& pins, int64_t start, int64_t num_bytes) const {
+    std::vector<int64_t> lengths;
+    const std::byte* at = At(start, 0).data();
+    for (const absl::Span<const std::byte> part : pins.Parts(At(start, num_bytes))) {
+      EXPECT_EQ(part.data(), at);
+      at += part.size();
+      lengths.push_back(static_cast<int64_t>(part.size()));
+    }
+    return lengths;
+  }
+
+  std::byte* memory_ = nullptr;
+};
 
 // The emulated runtime refuses pages that overlap what is registered, and ends the program when one is left at its end.
-TEST(HostPinsTest, EveryPageIsPinnedOnce) {
+TEST_F(HostPinsTest, EveryPageIsPinnedOnce) {
   HostPins pins(NewEmulatedRuntime(GridOrder::kForward));
   EXPECT_OK(pins.Pin(At(100, 50), kRead));
   EXPECT_EQ(pins.pinned_bytes(), kPage);
@@ -65,32 +78,26 @@ bool IsWritable(std::byte* at) {
   return written;
 }
 
-TEST(HostPinsTest, PagesThatAreReadAreLeftForReadingAlone) {
-  void* base = mmap(nullptr, 3 * kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  ASSERT_NE(base, MAP_FAILED);
-  auto* memory = static_cast<std::byte*>(base);
-  {
-    HostPins pins(NewEmulatedRuntime(GridOrder::kForward));
-    EXPECT_OK(pins.Pin(absl::MakeConstSpan(memory, kPage), kRead));
-    EXPECT_OK(pins.Pin(absl::MakeConstSpan(memory + kPage, kPage), HostAccess::kReadWrite));
-    EXPECT_FALSE(IsWritable(memory));
-    EXPECT_TRUE(IsWritable(memory + kPage));
-    EXPECT_TRUE(IsWritable(memory + 2 * kPage));
-    // What could not be written from the start cannot be pinned, and is left as it is.
-    ASSERT_EQ(mprotect(memory + 2 * kPage, kPage, PROT_READ), 0);
-    EXPECT_FALSE(pins.Pin(absl::MakeConstSpan(memory + 2 * kPage, kPage), kRead).ok());
-    EXPECT_EQ(pins.pinned_bytes(), 2 * kPage);
-  }
-  munmap(base, 3 * kPage);
-}
-
-TEST(HostPinsTest, ALargeRangeIsPinnedInPieces) {
+TEST_F(HostPinsTest, PagesThatAreReadAreLeftForReadingAlone) {
   HostPins pins(NewEmulatedRuntime(GridOrder::kForward));
-  EXPECT_OK(pins.Pin(At(0, 5 * HostPins::kPieceBytes / 2), kRead));
-  EXPECT_EQ(pins.pinned_bytes(), 5 * HostPins::kPieceBytes / 2);
+  EXPECT_OK(pins.Pin(At(0, kPage), kRead));
+  EXPECT_OK(pins.Pin(At(kPage, kPage), HostAccess::kReadWrite));
+  EXPECT_FALSE(IsWritable(memory_));
+  EXPECT_TRUE(IsWritable(memory_ + kPage));
+  EXPECT_TRUE(IsWritable(memory_ + 2 * kPage));
+  // What could not be written from the start cannot be pinned, and is left as it is.
+  ASSERT_EQ(mprotect(memory_ + 2 * kPage, kPage, PROT_READ), 0);
+  EXPECT_FALSE(pins.Pin(At(2 * kPage, kPage), kRead).ok());
+  EXPECT_EQ(pins.pinned_bytes(), 2 * kPage);
 }
 
-TEST(HostPinsTest, WhatCannotBePinnedIsSaidOnceAndLeft) {
+TEST_F(HostPinsTest, ALargeRangeIsPinnedInPieces) {
+  HostPins pins(NewEmulatedRuntime(GridOrder::kForward));
+  EXPECT_OK(pins.Pin(At(0, kMappedBytes), kRead));
+  EXPECT_EQ(pins.pinned_bytes(), kMappedBytes);
+}
+
+TEST_F(HostPinsTest, WhatCannotBePinnedIsSaidOnceAndLeft) {
   HostPins pins(NewEmulatedRuntime(GridOrder::kForward, {.most_pinned_bytes = 3 * kPage}));
   EXPECT_OK(pins.Pin(At(0, 2 * kPage), kRead));
   EXPECT_THAT(pins.Pin(At(0, 6 * kPage), kRead), StatusIs(absl::StatusCode::kResourceExhausted));
@@ -100,7 +107,7 @@ TEST(HostPinsTest, WhatCannotBePinnedIsSaidOnceAndLeft) {
   EXPECT_EQ(pins.pinned_bytes(), 3 * kPage);
 }
 
-TEST(HostPinsTest, ACopyIsCutWhereRegistrationsBeginAndEnd) {
+TEST_F(HostPinsTest, ACopyIsCutWhereRegistrationsBeginAndEnd) {
   HostPins pins(NewEmulatedRuntime(GridOrder::kForward, {.most_pinned_bytes = 4 * kPage}));
   EXPECT_THAT(Lengths(pins, 100, 50), ElementsAre(50));
   EXPECT_OK(pins.Pin(At(2 * kPage, kPage), kRead));
@@ -114,11 +121,11 @@ TEST(HostPinsTest, ACopyIsCutWhereRegistrationsBeginAndEnd) {
 }
 
 // Every thread finds what it asked for settled, whoever pinned it.
-TEST(HostPinsTest, ThreadsMayPinTheSamePages) {
+TEST_F(HostPinsTest, ThreadsMayPinTheSamePages) {
   HostPins pins(NewEmulatedRuntime(GridOrder::kForward));
   std::vector<std::thread> threads;
   for (int t = 0; t < 4; ++t) {
-    threads.emplace_back([&pins, t] {
+    threads.emplace_back([&, t] {
       for (int64_t page = 0; page < 200; page += 1 + t) {
         EXPECT_OK(pins.Pin(At(page * kPage, 3 * kPage), kRead));
         EXPECT_GE(pins.pinned_bytes(), 3 * kPage);

@@ -54,7 +54,7 @@ class GraphBuilder {
 
   // A part of qkv, or of dqkv: `first_head` is counted from the queries' first.
   SdpaTensor OfQkv(int64_t uid, int64_t heads) const {
-    const int64_t row = (p_.H + 2 * p_.kv_heads) * p_.D;
+    const int64_t row = (p_.heads_of_array() + 2 * p_.kv_heads_of_array()) * p_.D;
     return {.uid = uid,
             .type = ElementOf(p_.act),
             .dims = {p_.B, heads, p_.T, p_.D},
@@ -65,10 +65,12 @@ class GraphBuilder {
     return {.uid = uid,
             .type = ElementOf(p_.act),
             .dims = o_dims(),
-            .strides = {p_.T * p_.H * p_.D, p_.D, p_.H * p_.D, 1},
+            .strides = {p_.T * o_row(), p_.D, o_row(), 1},
             .ragged_offsets = packed() ? kUidOOffsets : kNoUid};
   }
-  SdpaTensor OfRows(int64_t uid) const { return {.uid = uid, .dims = rows(), .strides = DenseStrides(rows())}; }
+  SdpaTensor OfRows(int64_t uid) const {
+    return {.uid = uid, .dims = rows(), .strides = {p_.heads_of_array() * p_.T, p_.T, 1, 1}};
+  }
   // The tensors of lengths and offsets that the problem has; the offsets before what refers to them.
   void PutLengths() {
     if (bounded()) Put({.uid = kUidLengths, .type = ElementType::kI32, .dims = {p_.B, 1, 1, 1}});
@@ -134,6 +136,7 @@ class GraphBuilder {
     if (shared) Apply(Kind::kReduceAdd, {of_each}, output);
   }
 
+  int64_t o_row() const { return p_.heads_of_array() * p_.D; }
   Dims rows() const { return {p_.B, p_.H, p_.T, 1}; }
   Dims score_dims() const { return {p_.B, p_.H, p_.T, p_.T}; }
   Dims o_dims() const { return {p_.B, p_.H, p_.T, p_.D}; }
@@ -222,34 +225,38 @@ absl::StatusOr<SdpaGraph> SdpaBackwardGraph(const SdpaProblem& problem) {
 }
 
 absl::StatusOr<std::vector<SdpaBinding>> BindSdpa(const SdpaProblem& problem, const SdpaGraph& graph,
-                                                  const SdpaArrays& arrays) {
-  const int64_t k_bytes = problem.H * problem.D * SizeOf(problem.act);
-  const int64_t v_bytes = k_bytes + problem.kv_heads * problem.D * SizeOf(problem.act);
+                                                  const SdpaArrays& arrays, int64_t first_kv_head) {
+  const int64_t head_bytes = problem.D * SizeOf(problem.act);
+  const int64_t first_head = first_kv_head * problem.sharers();
+  const int64_t q_bytes = first_head * head_bytes;
+  const int64_t k_bytes = (problem.heads_of_array() + first_kv_head) * head_bytes;
+  const int64_t v_bytes = k_bytes + problem.kv_heads_of_array() * head_bytes;
+  const int64_t rows_bytes = first_head * problem.T * int64_t{sizeof(float)};
   const auto at = [](const void* array, int64_t num_bytes) -> void* {
     return array == nullptr ? nullptr : static_cast<char*>(const_cast<void*>(array)) + num_bytes;
   };
   const auto array_of = [&](int64_t uid) -> void* {
     switch (uid) {
       case kUidQ:
-        return at(arrays.qkv, 0);
+        return at(arrays.qkv, q_bytes);
       case kUidK:
         return at(arrays.qkv, k_bytes);
       case kUidV:
         return at(arrays.qkv, v_bytes);
       case kUidO:
-        return arrays.o;
+        return at(arrays.o, q_bytes);
       case kUidStats:
-        return arrays.lse;
+        return at(arrays.lse, rows_bytes);
       case kUidDO:
-        return at(arrays.d_o, 0);
+        return at(arrays.d_o, q_bytes);
       case kUidDQ:
-        return at(arrays.dqkv, 0);
+        return at(arrays.dqkv, q_bytes);
       case kUidDK:
         return at(arrays.dqkv, k_bytes);
       case kUidDV:
         return at(arrays.dqkv, v_bytes);
       case kUidDelta:
-        return arrays.delta;
+        return at(arrays.delta, rows_bytes);
       case kUidLengths:
         return at(arrays.lengths, 0);
       case kUidQkvOffsets:

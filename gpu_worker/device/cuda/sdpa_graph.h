@@ -108,7 +108,8 @@ struct SdpaGraph {
 absl::StatusOr<SdpaGraph> SdpaForwardGraph(const SdpaProblem& problem);
 absl::StatusOr<SdpaGraph> SdpaBackwardGraph(const SdpaProblem& problem);
 
-// What a tensor of the graph is bound to: its array. For each tensor of the graph that is neither virtual nor a number.
+// What a tensor of the graph is bound to: its array, from a head of keys and values on and the first of queries that uses
+// it. For each tensor of the graph that is neither virtual nor a number.
 //
 // Errors: INVALID_ARGUMENT an array that the graph uses is null
 struct SdpaBinding {
@@ -116,7 +117,7 @@ struct SdpaBinding {
   void* address = nullptr;
 };
 absl::StatusOr<std::vector<SdpaBinding>> BindSdpa(const SdpaProblem& problem, const SdpaGraph& graph,
-                                                  const SdpaArrays& arrays);
+                                                  const SdpaArrays& arrays, int64_t first_kv_head = 0);
 
 }  // namespace eps::worker::cuda
 

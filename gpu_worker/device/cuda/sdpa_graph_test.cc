@@ -402,5 +402,35 @@ TEST(SdpaGraphTest, SequencesAtATimeGiveTheSameBits) {
   }
 }
 
+// Heads of queries that share keys and values stay together.
+TEST(SdpaGraphTest, HeadsAtATimeGiveTheSameBits) {
+  for (const Lengths lengths : {Lengths::kWhole, Lengths::kPacked}) {
+    SdpaProblem whole = {.B = 2, .T = 4, .H = 8, .kv_heads = 4, .D = 8, .act = Dtype::kF32, .lengths = lengths};
+    const std::vector<int32_t> of_each =
+        lengths == Lengths::kWhole ? std::vector<int32_t>{4, 4} : std::vector<int32_t>{3, 4};
+    SdpaProblem some = whole;
+    some.H = 4;
+    some.kv_heads = 2;
+    some.array_H = 8;
+    some.array_kv_heads = 4;
+    Data together(whole, of_each), apart(whole, of_each);
+    for (const auto make : {&SdpaForwardGraph, &SdpaBackwardGraph}) {
+      ASSERT_OK_AND_ASSIGN(const SdpaGraph of_whole, make(whole));
+      ASSERT_OK_AND_ASSIGN(const std::vector<SdpaBinding> bindings, BindSdpa(whole, of_whole, together.arrays()));
+      RunSdpaGraph(of_whole, bindings);
+      ASSERT_OK_AND_ASSIGN(const SdpaGraph of_some, make(some));
+      for (const int64_t first : {0, 2}) {
+        ASSERT_OK_AND_ASSIGN(const std::vector<SdpaBinding> from, BindSdpa(whole, of_some, apart.arrays(), first));
+        RunSdpaGraph(of_some, from);
+      }
+    }
+    EXPECT_EQ(apart.o, together.o);
+    if (lengths == Lengths::kWhole) {
+      EXPECT_EQ(apart.lse, together.lse);  // packed, it has rows that are no number
+    }
+    EXPECT_EQ(apart.dqkv, together.dqkv);
+  }
+}
+
 }  // namespace
 }  // namespace eps::worker::cuda

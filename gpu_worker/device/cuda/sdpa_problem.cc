@@ -28,6 +28,21 @@ T* Skip(T* array, int64_t num_elems) {
   return array == nullptr ? nullptr : array + num_elems;
 }
 
+// Of `whole` units, each of which has `elems` of fp32: the largest divisor for which a workspace in proportion is at most
+// `most_bytes`, else the least.
+int64_t LargestPart(int64_t whole, int64_t elems, int64_t workspace_bytes, int64_t most_bytes) {
+  constexpr int64_t kElemsOf16Bytes = 4;
+  const int64_t of_each = (workspace_bytes + whole - 1) / whole;
+  int64_t least = whole;
+  for (int64_t units = whole; units > 0; --units) {
+    if (whole % units != 0) continue;
+    if (units < whole && units * elems % kElemsOf16Bytes != 0) continue;
+    least = units;
+    if (of_each * units <= most_bytes) break;
+  }
+  return least;
+}
+
 }  // namespace
 
 absl::Status CheckSdpaProblem(const SdpaProblem& p) {
@@ -38,6 +53,11 @@ absl::Status CheckSdpaProblem(const SdpaProblem& p) {
   if (p.H % p.kv_heads != 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("attention: H ", p.H, " is not a multiple of kv_heads ", p.kv_heads));
+  }
+  if (p.heads_of_array() < p.H || p.heads_of_array() * p.kv_heads != p.kv_heads_of_array() * p.H) {
+    return absl::InvalidArgumentError(absl::StrCat("attention: H ", p.H, " and kv_heads ", p.kv_heads,
+                                                   " are no part of array_H ", p.array_H, " and array_kv_heads ",
+                                                   p.array_kv_heads));
   }
   if (p.window < 0 || (p.window > 0 && !p.causal)) {
     return absl::InvalidArgumentError(
@@ -69,34 +89,34 @@ absl::Status CheckFusedAttention(const SdpaProblem& p, int sm_major) {
   return absl::OkStatus();
 }
 
-int64_t SequencesAtOnce(const SdpaProblem& p, int64_t workspace_bytes, int64_t most_bytes) {
-  constexpr int64_t kElemsOf16Bytes = 4;
-  const int64_t of_each = (workspace_bytes + p.B - 1) / p.B;
-  int64_t least = p.B;
-  for (int64_t sequences = p.B; sequences > 0; --sequences) {
-    if (p.B % sequences != 0) continue;
-    if (sequences < p.B && sequences * p.H * p.T % kElemsOf16Bytes != 0) continue;
-    least = sequences;
-    if (of_each * sequences <= most_bytes) break;
-  }
-  return least;
+SdpaProblem CutSmaller(const SdpaProblem& p, int64_t workspace_bytes, int64_t most_of_several, int64_t most_of_one) {
+  SdpaProblem cut = p;
+  cut.B = LargestPart(p.B, p.H * p.T, workspace_bytes, most_of_several);
+  if (cut.B < p.B) return cut;
+  cut.kv_heads = LargestPart(p.kv_heads, p.sharers() * p.T, workspace_bytes, most_of_one);
+  if (cut.kv_heads == p.kv_heads) return p;
+  cut.H = cut.kv_heads * p.sharers();
+  cut.array_H = p.heads_of_array();
+  cut.array_kv_heads = p.kv_heads_of_array();
+  return cut;
 }
 
 SdpaArrays ArraysFrom(const SdpaProblem& p, const SdpaArrays& arrays, int64_t first) {
   // Offsets of packed sequences are counted from the array's beginning.
   const bool packed = p.lengths == SdpaProblem::Lengths::kPacked;
-  const int64_t qkv = packed ? 0 : first * p.T * (p.H + 2 * p.kv_heads) * p.D;
-  const int64_t o = packed ? 0 : first * p.T * p.H * p.D;
+  const int64_t heads = p.heads_of_array();
+  const int64_t qkv = packed ? 0 : first * p.T * (heads + 2 * p.kv_heads_of_array()) * p.D;
+  const int64_t o = packed ? 0 : first * p.T * heads * p.D;
   SdpaArrays from = arrays;
   from.qkv = Skip(arrays.qkv, qkv, p.act);
   from.o = Skip(arrays.o, o, p.act);
-  from.lse = Skip(arrays.lse, first * p.H * p.T);
+  from.lse = Skip(arrays.lse, first * heads * p.T);
   from.lengths = Skip(arrays.lengths, first);
   from.qkv_offsets = Skip(arrays.qkv_offsets, first);
   from.o_offsets = Skip(arrays.o_offsets, first);
   from.d_o = Skip(arrays.d_o, o, p.act);
   from.dqkv = Skip(arrays.dqkv, qkv, p.act);
-  from.delta = Skip(arrays.delta, first * p.H * p.T);
+  from.delta = Skip(arrays.delta, first * heads * p.T);
   return from;
 }
 

@@ -15,6 +15,8 @@ struct SdpaProblem {
   int64_t B = 0, T = 0;         // sequences, and positions of each, or of the longest
   int64_t H = 0, kv_heads = 0;  // heads of queries, and of keys and values: each is used by H / kv_heads of the former
   int64_t D = 0;                // elements of a head
+  // Heads that the arrays have, of which these are some that lie next to each other; 0: just these.
+  int64_t array_H = 0, array_kv_heads = 0;
   Dtype act = Dtype::kBf16;
   double scale = 1;    // of q k^T
   bool causal = true;  // else each position sees all of its sequence
@@ -25,10 +27,13 @@ struct SdpaProblem {
   // kDocuments: as kWhole, and a position sees its document alone, of which a sequence has several.
   enum class Lengths { kWhole, kPadded, kPacked, kDocuments } lengths = Lengths::kWhole;
 
+  int64_t heads_of_array() const { return array_H == 0 ? H : array_H; }
+  int64_t kv_heads_of_array() const { return array_kv_heads == 0 ? kv_heads : array_kv_heads; }
+  int64_t sharers() const { return H / kv_heads; }  // heads of queries that use one of keys and values
   friend auto operator<=>(const SdpaProblem&, const SdpaProblem&) = default;
 };
 
-// Arrays of a problem; those that a direction does not use may be null.
+// Arrays of a problem, whole also where it is of some of their heads; those that a direction does not use may be null.
 struct SdpaArrays {
   const void* qkv = nullptr;  // act (B, T, H + 2 kv_heads, D): queries, keys, values; kPacked: (positions, ...)
   void* o = nullptr;          // act (B, T, H, D); kPacked: (positions, H, D); out of forward, only read by backward
@@ -54,10 +59,11 @@ absl::Status CheckSdpaProblem(const SdpaProblem& problem);
 // Source: cuDNN's support matrix, docs.nvidia.com/cudnn/operations/Attention
 absl::Status CheckFusedAttention(const SdpaProblem& problem, int sm_major);
 
-// Sequences do not see each other, so a problem may be computed some of them at a time, with less workspace. How many:
-// the largest divisor of B for which a workspace in proportion to `problem`'s is at most `most_bytes`, else the least; of
-// those with which every part's fp32 arrays begin at 16 bytes, as the library was told.
-int64_t SequencesAtOnce(const SdpaProblem& problem, int64_t workspace_bytes, int64_t most_bytes);
+// Neither sequences nor heads see each other, so a problem may be computed by parts that are alike, with less workspace:
+// `part`, which wants `workspace_bytes`, cut smaller, if it can be. Into sequences, as many as want at most
+// `most_of_several` in proportion; a single one into heads of keys and values, with those of queries that use them, as
+// many as want at most `most_of_one`. Every part's fp32 arrays begin at 16 bytes, as the library was told.
+SdpaProblem CutSmaller(const SdpaProblem& part, int64_t workspace_bytes, int64_t most_of_several, int64_t most_of_one);
 // The arrays of a problem's sequences from `first` on.
 SdpaArrays ArraysFrom(const SdpaProblem& problem, const SdpaArrays& arrays, int64_t first);
 

@@ -71,26 +71,47 @@ TEST(SdpaProblemTest, WhatIsNoProblemIsRefusedByField) {
 
 TEST(SdpaProblemTest, AsManySequencesAtOnceAsTheirWorkspaceFits) {
   const auto at_once = [](int64_t B, int64_t workspace_bytes, int64_t most_bytes) {
-    return SequencesAtOnce({.B = B, .T = 4, .H = 3, .kv_heads = 1, .D = 8}, workspace_bytes, most_bytes);
+    return CutSmaller({.B = B, .T = 4, .H = 3, .kv_heads = 1, .D = 8}, workspace_bytes, most_bytes, 1).B;
   };
-  EXPECT_EQ(at_once(8, 800, 800), 8);
   EXPECT_EQ(at_once(8, 800, 799), 4);
   EXPECT_EQ(at_once(8, 801, 800), 4);
   EXPECT_EQ(at_once(6, 600, 399), 3);
   EXPECT_EQ(at_once(6, 600, 299), 2);
   EXPECT_EQ(at_once(7, 700, 699), 1);
   EXPECT_EQ(at_once(7, 700, 99), 1) << "one is the least";
-  EXPECT_EQ(at_once(1, 0, 0), 1);
+  EXPECT_EQ(at_once(1, 100, 99), 1);
 }
 
 TEST(SdpaProblemTest, PartsOfABatchBeginWhereFp32IsAlignedTo16Bytes) {
   const auto at_once = [](int64_t B, int64_t T) {
-    return SequencesAtOnce({.B = B, .T = T, .H = 5, .kv_heads = 5, .D = 8}, 100 * B, 100);
+    return CutSmaller({.B = B, .T = T, .H = 5, .kv_heads = 1, .D = 8}, 100 * B, 100, 100).B;
   };
   EXPECT_EQ(at_once(8, 1024), 1);
   EXPECT_EQ(at_once(8, 1022), 2);
   EXPECT_EQ(at_once(8, 1023), 4);
   EXPECT_EQ(at_once(6, 1023), 6) << "no part of it is";
+}
+
+TEST(SdpaProblemTest, ASingleSequenceIsCutIntoHeadsWithThoseThatShareThem) {
+  const SdpaProblem whole = {.B = 1, .T = 8192, .H = 32, .kv_heads = 8, .D = 128};
+  const SdpaProblem part = CutSmaller(whole, 4400, 100, 1100);
+  EXPECT_EQ(part.kv_heads, 2);
+  EXPECT_EQ(part.H, 8);
+  EXPECT_EQ(part.array_H, 32);
+  EXPECT_EQ(part.array_kv_heads, 8);
+  EXPECT_OK(CheckSdpaProblem(part));
+  const SdpaProblem smaller = CutSmaller(part, 1200, 100, 1100);  // something is not in proportion
+  EXPECT_EQ(smaller.kv_heads, 1);
+  EXPECT_EQ(smaller.array_H, 32);
+  EXPECT_EQ(CutSmaller(smaller, 1200, 100, 1100), smaller) << "one head is the least";
+
+  SdpaProblem shared = whole;
+  shared.kv_heads = 1;
+  EXPECT_EQ(CutSmaller(shared, 4400, 100, 1100), shared) << "they are added";
+  SdpaProblem odd = {.B = 1, .T = 1023, .H = 6, .kv_heads = 6, .D = 8};
+  EXPECT_EQ(CutSmaller(odd, 600, 100, 300), odd) << "fp32 of no part is aligned to 16 bytes";
+  odd.T = 1022;
+  EXPECT_EQ(CutSmaller(odd, 600, 100, 300).kv_heads, 2) << "three are not aligned";
 }
 
 TEST(SdpaProblemTest, ArraysOfLaterSequencesBeginWhereTheyLie) {

@@ -109,7 +109,7 @@ class EmulatedEvent {
   std::chrono::steady_clock::time_point time_ ABSL_GUARDED_BY(mu_);
 };
 
-// False for pages of which some may only be read. Those that nothing is mapped at pass: tests pin addresses.
+// False for pages of which some may only be read.
 bool IsMappedWritable(absl::Span<const std::byte> pages) {
   const auto begin = reinterpret_cast<uintptr_t>(pages.data()), end = begin + pages.size();
   std::ifstream maps("/proc/self/maps");
