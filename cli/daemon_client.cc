@@ -44,6 +44,22 @@ namespace {
 // EPERM: it is another user's, and there.
 bool IsAlive(int64_t process_id) { return kill(static_cast<pid_t>(process_id), 0) == 0 || errno == EPERM; }
 
+// Of the daemon that runs for `out`. Errors: ReadEndpoint's · UNAVAILABLE none does, and where the run stands
+absl::StatusOr<Endpoint> FindDaemon(const std::string& out) {
+  absl::StatusOr<Endpoint> endpoint = ReadEndpoint(out);
+  const bool is_gone = endpoint.ok() ? !IsAlive(endpoint->process_id) : absl::IsNotFound(endpoint.status());
+  if (is_gone) return absl::UnavailableError(NotRunningText(out));
+  return endpoint;
+}
+
+// With what to do where nobody answers at the address that was given.
+absl::Status WithAdvice(const absl::Status& status, const std::string& connect) {
+  if (!absl::IsUnavailable(status) || connect.empty()) return status;
+  return absl::UnavailableError(
+      absl::StrCat("--connect ", connect, ": ", status.message(),
+                   "; a run that has ended has no daemon: give --out DIR, its folder, to see where it stands"));
+}
+
 }  // namespace
 
 std::string RunTokenFile(const std::string& out) { return out + "/token"; }
@@ -73,11 +89,8 @@ absl::StatusOr<DaemonClient> DaemonFlags::Client() const {
   std::string address = connect;
   ClientDoors shown = doors;
   if (address.empty()) {
-    const absl::StatusOr<Endpoint> endpoint = ReadEndpoint(out);
-    if (absl::IsNotFound(endpoint.status())) return absl::UnavailableError(NotRunningText(out));
-    EPS_RETURN_IF_ERROR(endpoint.status());
-    if (!IsAlive(endpoint->process_id)) return absl::UnavailableError(NotRunningText(out));
-    address = endpoint->address;
+    EPS_ASSIGN_OR_RETURN(const Endpoint endpoint, FindDaemon(out));
+    address = endpoint.address;
     std::error_code ignored;
     if (shown.token_file.empty() && std::filesystem::exists(RunTokenFile(out), ignored)) {
       shown.token_file = RunTokenFile(out);
@@ -93,8 +106,12 @@ int DaemonFlags::Run(const std::function<absl::Status(DaemonClient&)>& command) 
   if (!client.ok()) return ReportStart(client.status());
   const absl::Status status = command(*client);
   if (status.ok()) return kExitDone;
-  PrintError(status);
+  PrintError(WithAdvice(status, connect));
   return kExitFailed;
+}
+
+bool DaemonFlags::IsOfFinishedRun() const {
+  return connect.empty() && !out.empty() && absl::IsUnavailable(FindDaemon(out).status()) && !FinishedText(out).empty();
 }
 
 DaemonClient::DaemonClient(const std::string& address, std::shared_ptr<grpc::ChannelCredentials> credentials) {

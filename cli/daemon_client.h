@@ -59,6 +59,10 @@ struct DaemonFlags {
   // Errors: ReadEndpoint's, NewChannelCredentials' · UNAVAILABLE no daemon runs for --out, and where the run stands
   absl::StatusOr<DaemonClient> Client() const;
 
+  // Whether `out` is given, and its run has done all of its steps and has no daemon any more: nobody is to be asked, and
+  // FinishedText (run_report.h) says where it stands.
+  bool IsOfFinishedRun() const;
+
   // A whole command: does `command` with the client, prints an error, and returns the exit code. What the daemon
   // answers is never bad input: of a `command` that began every error is kExitFailed.
   int Run(const std::function<absl::Status(DaemonClient&)>& command) const;

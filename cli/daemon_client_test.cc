@@ -72,6 +72,16 @@ TEST(DaemonClientTest, WhatTheDaemonAnswersIsAFailureAndNeverBadInput) {
   }
 }
 
+TEST(DaemonClientTest, WhereNobodyAnswersAtAnAddressTheRunsFolderIsAdvised) {
+  for (const char* command : {"status", "top --once"}) {
+    testing::internal::CaptureStderr();
+    EXPECT_EQ(RunCommand(absl::StrCat(command, " --connect 127.0.0.1:1")), kExitFailed);
+    const std::string error = testing::internal::GetCapturedStderr();
+    EXPECT_THAT(error, testing::HasSubstr("eps: --connect 127.0.0.1:1: "));
+    EXPECT_THAT(error, testing::HasSubstr("a run that has ended has no daemon: give --out DIR"));
+  }
+}
+
 TEST(DaemonClientTest, AnAnswerIsDone) {
   const Refusing daemon(grpc::Status::OK);
   EXPECT_EQ(RunCommand("checkpoint --connect " + daemon.address()), kExitDone);

@@ -11,7 +11,8 @@
 namespace eps::cli {
 namespace {
 
-constexpr absl::string_view kShownEvents[] = {"INFO data_tokenized ", "INFO data_documents "};
+constexpr absl::string_view kShownEvents[] = {"INFO data_tokenized ", "INFO data_documents ",
+                                              "INFO kept_source_taken "};
 
 bool IsWarning(absl::string_view entry) {
   return absl::StartsWith(entry, "WARNING ") || absl::StartsWith(entry, "ERROR ");

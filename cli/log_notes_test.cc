@@ -32,6 +32,8 @@ TEST_F(LogNotesTest, WarningsAndWhatTheDataAreAreShownOnceAndWithoutTheirTime) {
   EXPECT_THAT(notes.Next(), ElementsAre("eps_server: INFO data_documents path=a documents=3"));
   Write("ments=2\n");
   EXPECT_THAT(notes.Next(), ElementsAre("eps_server: WARNING documents_ended_early documents=2"));
+  Write("2026-01-01T00:00:03.000Z INFO kept_source_taken gone=llama kept_in=out/source\n");
+  EXPECT_THAT(notes.Next(), ElementsAre("eps_server: INFO kept_source_taken gone=llama kept_in=out/source"));
   EXPECT_THAT(notes.Next(), IsEmpty());
 }
 

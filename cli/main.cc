@@ -3,10 +3,12 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
+#include <string>
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "cli/command.h"
+#include "cli/command_name.h"
 #include "common/base/exit_code.h"
 #include "common/base/protocol_version.h"
 
@@ -56,7 +58,14 @@ int main(int argc, char** argv) {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     // CLI11 ends --help this way too; everything else is bad usage.
-    return app.exit(error) == 0 ? eps::kExitDone : eps::kExitBadInput;
+    if (error.get_exit_code() == 0) return app.exit(error);
+    const std::string wrong = eps::cli::WrongNameText(app);
+    if (wrong.empty()) {
+      app.exit(error);
+    } else {
+      std::fprintf(stderr, "eps: %s\n", wrong.c_str());
+    }
+    return eps::kExitBadInput;
   }
   if (!FlushOutput() && exit_code == eps::kExitDone) return eps::kExitFailed;
   return exit_code;

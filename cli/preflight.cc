@@ -98,7 +98,8 @@ absl::StatusOr<RunOutline> CheckBeforeTraining(const Preflight& preflight) {
   RunOutline outline = {.steps = run.steps,
                         .tokens_per_step = run.tokens_per_step(),
                         .sequences_per_step = run.batch.sequences_per_step()};
-  EPS_ASSIGN_OR_RETURN(outline.samples, CountSamples(run));
+  EPS_ASSIGN_OR_RETURN(const RunConfig readable, preflight.resume ? WithKeptTokenizer(preflight.out, run) : run);
+  EPS_ASSIGN_OR_RETURN(outline.samples, CountSamples(readable));
   if (!preflight.resume) EPS_RETURN_IF_ERROR(CheckTokenizerOfIds(run));
   if (!run.model_from.empty() && !preflight.resume)
     EPS_RETURN_IF_ERROR(ModelFolder::Open(run.model_from, run.model).status());

@@ -43,6 +43,24 @@ nlohmann::json ReadSummary(const std::string& out) {
   return json.is_object() ? json : nlohmann::json();
 }
 
+int64_t WholeNumber(const nlohmann::json& json, const char* key) { return static_cast<int64_t>(Number(json, key)); }
+
+bool IsFinished(const nlohmann::json& summary) {
+  return summary.contains("steps_planned") && WholeNumber(summary, "steps") >= WholeNumber(summary, "steps_planned");
+}
+
+// "4 of 9 steps were done, loss 2.250"
+std::string DoneText(const nlohmann::json& summary) {
+  return absl::StrCat(WholeNumber(summary, "steps"), " of ", WholeNumber(summary, "steps_planned"),
+                      " steps were done, loss ", Loss(summary, "loss_last"));
+}
+
+// Its folder; "": there is none.
+std::string NewestCheckpoint(const std::string& out) {
+  const absl::StatusOr<std::string> name = ReadFile(absl::StrCat(out, "/checkpoints/latest"));
+  return name.ok() ? absl::StrCat(out, "/checkpoints/", name->substr(0, name->find('\n'))) : "";
+}
+
 }  // namespace
 
 std::string StartText(const RunOutline& outline, const StartOptions& options) {
@@ -70,17 +88,17 @@ std::string StartText(const RunOutline& outline, const StartOptions& options) {
 std::string EndText(const std::string& out) {
   const nlohmann::json summary = ReadSummary(out);
   if (summary.is_null()) return "";
-  const auto steps = static_cast<int64_t>(Number(summary, "steps"));
-  const auto planned = static_cast<int64_t>(Number(summary, "steps_planned"));
-  const auto skipped = static_cast<int64_t>(Number(summary, "skipped_steps"));
+  const int64_t steps = WholeNumber(summary, "steps");
+  const int64_t planned = WholeNumber(summary, "steps_planned");
+  const int64_t skipped = WholeNumber(summary, "skipped_steps");
   std::string text = steps < planned ? absl::StrCat("eps: stopped after step ", steps, " of ", planned)
                                      : absl::StrCat("eps: done: ", steps, " steps");
   absl::StrAppend(&text, absl::StrFormat(" in %.1f s, loss ", Number(summary, "seconds")), Loss(summary, "loss_first"),
                   " -> ", Loss(summary, "loss_last"), EvaluationText(summary),
                   absl::StrFormat(", %.0f tokens/s", Number(summary, "tokens_per_second")));
-  if (const auto peak_bytes = static_cast<int64_t>(Number(summary, "device_peak_bytes")); peak_bytes > 0) {
+  if (const int64_t peak_bytes = WholeNumber(summary, "device_peak_bytes"); peak_bytes > 0) {
     absl::StrAppend(&text, ", device ", FormatByteSize(peak_bytes), " of ",
-                    FormatByteSize(static_cast<int64_t>(Number(summary, "device_cap_bytes"))));
+                    FormatByteSize(WholeNumber(summary, "device_cap_bytes")));
   }
   const bool has_checkpoint = !summary.contains("newest_checkpoint") || summary["newest_checkpoint"] != "";
   absl::StrAppend(&text,
@@ -95,24 +113,43 @@ std::string EndText(const std::string& out) {
   return text;
 }
 
+std::string FinishedText(const std::string& out) {
+  const nlohmann::json summary = ReadSummary(out);
+  if (!IsFinished(summary)) return "";
+  const std::string checkpoint = NewestCheckpoint(out);
+  return absl::StrCat("the run in ", out, " has ended: ", DoneText(summary), "; ",
+                      checkpoint.empty() ? "it left no checkpoint (checkpoint.last)"
+                                         : absl::StrCat("the newest checkpoint is ", checkpoint));
+}
+
+std::string FinishedJson(const std::string& out) {
+  const nlohmann::json summary = ReadSummary(out);
+  if (!IsFinished(summary)) return "";
+  // 64-bit numbers are texts there, as a running daemon's are.
+  const nlohmann::ordered_json status = {{"state", "finished"},
+                                         {"step", absl::StrCat(WholeNumber(summary, "steps"))},
+                                         {"steps", absl::StrCat(WholeNumber(summary, "steps_planned"))},
+                                         {"loss", summary.value("loss_last", nlohmann::json())},
+                                         {"tokens", absl::StrCat(WholeNumber(summary, "tokens"))},
+                                         {"parameters", absl::StrCat(WholeNumber(summary, "parameters"))},
+                                         {"newest_checkpoint", NewestCheckpoint(out)}};
+  // A path need not be UTF-8.
+  return status.dump(1, ' ', /*ensure_ascii=*/false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+}
+
 std::string NotRunningText(const std::string& out) {
   std::error_code ignored;
   if (!std::filesystem::is_directory(out, ignored)) return absl::StrCat("there is no run in ", out);
+  if (std::string finished = FinishedText(out); !finished.empty()) return finished;
   const nlohmann::json summary = ReadSummary(out);
-  std::string text = absl::StrCat("no daemon runs for ", out);
-  if (!summary.is_null()) {
-    absl::StrAppend(&text, ": ", static_cast<int64_t>(Number(summary, "steps")), " of ",
-                    static_cast<int64_t>(Number(summary, "steps_planned")), " steps were done, loss ",
-                    Loss(summary, "loss_last"));
-  }
-  return absl::StrCat(text, "; ", NewestCheckpointText(out));
+  return absl::StrCat("no daemon runs for ", out, summary.is_null() ? "" : absl::StrCat(": ", DoneText(summary)), "; ",
+                      NewestCheckpointText(out));
 }
 
 std::string NewestCheckpointText(const std::string& out) {
-  const absl::StatusOr<std::string> name = ReadFile(absl::StrCat(out, "/checkpoints/latest"));
-  if (!name.ok()) return "there is no checkpoint yet";
-  return absl::StrCat("the newest checkpoint is ", out, "/checkpoints/", name->substr(0, name->find('\n')),
-                      "; go on with --resume");
+  const std::string checkpoint = NewestCheckpoint(out);
+  if (checkpoint.empty()) return "there is no checkpoint yet";
+  return absl::StrCat("the newest checkpoint is ", checkpoint, "; go on with --resume");
 }
 
 }  // namespace eps::cli

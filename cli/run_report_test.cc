@@ -7,6 +7,7 @@
 #include "common/testing/temp_dir.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
 
 namespace eps::cli {
 namespace {
@@ -68,6 +69,33 @@ TEST_F(EndTest, AStoppedRunSaysSoAndHowToGoOn) {
   EXPECT_THAT(EndText(dir_.path()), HasSubstr("stopped after step 4 of 9"));
   EXPECT_THAT(EndText(dir_.path()), HasSubstr("step-00000004; go on with --resume"));
   EXPECT_THAT(NotRunningText(dir_.path()), HasSubstr("4 of 9 steps were done"));
+}
+
+TEST_F(EndTest, ARunThatHasDoneAllOfItsStepsSaysWhereItEndedAndNothingOfGoingOn) {
+  Summary(R"({"steps": 4, "steps_planned": 4, "loss_last": 2.25, "tokens": 4096, "parameters": 100})");
+  EXPECT_THAT(FinishedText(dir_.path()), HasSubstr("4 of 4 steps were done, loss 2.250; it left no checkpoint"));
+  ASSERT_OK(MakeDirs(dir_.File("checkpoints")));
+  ASSERT_OK(WriteFileAtomically(dir_.File("checkpoints/latest"), "step-00000004\n"));
+  const std::string text = FinishedText(dir_.path()), checkpoint = dir_.File("checkpoints/step-00000004");
+  EXPECT_EQ(text, "the run in " + dir_.path() +
+                      " has ended: 4 of 4 steps were done, loss 2.250; the newest checkpoint is " + checkpoint);
+  EXPECT_EQ(NotRunningText(dir_.path()), text);
+  const nlohmann::json want = {{"state", "finished"},
+                               {"step", "4"},
+                               {"steps", "4"},
+                               {"loss", 2.25},
+                               {"tokens", "4096"},
+                               {"parameters", "100"},
+                               {"newest_checkpoint", checkpoint}};
+  EXPECT_EQ(nlohmann::json::parse(FinishedJson(dir_.path())), want);
+}
+
+TEST_F(EndTest, AnyOtherRunHasNotFinished) {
+  for (const char* summary : {R"({"steps": 4, "steps_planned": 9})", R"({"steps": 4})", "{}", "[1"}) {
+    Summary(summary);
+    EXPECT_EQ(FinishedText(dir_.path()), "") << summary;
+    EXPECT_EQ(FinishedJson(dir_.path()), "") << summary;
+  }
 }
 
 TEST_F(EndTest, SkippedStepsAndALossThatIsNoNumberAreNamed) {

@@ -1,10 +1,8 @@
 #include "cli/sample_prompt.h"
 
 #include <algorithm>
-#include <filesystem>
 #include <iterator>
 #include <optional>
-#include <system_error>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -30,12 +28,6 @@ namespace {
 constexpr int64_t kByteVocab = 256;  // of a model of bytes, whose tokenizer needs no file
 constexpr char kAutoTemplate[] = "auto";
 constexpr int64_t kMaxMessagesBytes = 64 << 20;
-
-bool HasTokenizerFile(const std::string& folder) {
-  std::error_code ignored;
-  return std::filesystem::exists(folder + "/tokenizer.json", ignored) ||
-         std::filesystem::exists(folder + "/tokenizer.model", ignored);
-}
 
 absl::StatusOr<ModelTokenizer> Load(const std::string& path) {
   ModelTokenizer model;

@@ -11,7 +11,9 @@
 #include "cli/command.h"
 #include "cli/daemon_client.h"
 #include "cli/progress.h"
+#include "cli/run_report.h"
 #include "common/base/byte_size.h"
+#include "common/base/exit_code.h"
 #include "common/base/status_macros.h"
 #include "google/protobuf/util/json_util.h"
 
@@ -59,7 +61,7 @@ void PrintForPeople(const proto::StatusReply& status) {
   }
 }
 
-absl::Status RunStatusCommand(DaemonClient& client, bool json) {
+absl::Status AskDaemon(DaemonClient& client, bool json) {
   EPS_ASSIGN_OR_RETURN(const proto::StatusReply status, client.Status(absl::Seconds(10)));
   if (!json) {
     PrintForPeople(status);
@@ -77,6 +79,12 @@ absl::Status RunStatusCommand(DaemonClient& client, bool json) {
   return absl::OkStatus();
 }
 
+int RunStatus(const DaemonFlags& flags, bool json) {
+  if (!flags.IsOfFinishedRun()) return flags.Run([&](DaemonClient& client) { return AskDaemon(client, json); });
+  std::printf("%s", json ? FinishedJson(flags.out).c_str() : absl::StrCat(FinishedText(flags.out), "\n").c_str());
+  return kExitDone;
+}
+
 }  // namespace
 
 void AddStatus(CLI::App& app, int* exit_code) {
@@ -85,9 +93,8 @@ void AddStatus(CLI::App& app, int* exit_code) {
   auto json = std::make_shared<bool>(false);
   flags->AddTo(*command);
   command->add_flag("--json", *json, "As JSON, field names as in proto/control.proto");
-  command->callback([flags, json, exit_code] {
-    *exit_code = flags->Run([&](DaemonClient& client) { return RunStatusCommand(client, *json); });
-  });
+  command->footer("Of a run in DIR that has done all of its steps it says where it ended, and ends with 0.");
+  command->callback([flags, json, exit_code] { *exit_code = RunStatus(*flags, *json); });
 }
 
 }  // namespace eps::cli

@@ -23,7 +23,7 @@
 #include "common/base/flags.h"
 #include "common/base/status_macros.h"
 #include "common/base/thread.h"
-#include "common/corpus/chat_template_markup.h"
+#include "common/corpus/chat_template_names.h"
 #include "common/corpus/tokenize_corpus.h"
 #include "common/formats/document_index.h"
 #include "common/formats/document_index_writer.h"
@@ -85,7 +85,7 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> OpenTokenizer(const std::string& name
 
 std::vector<std::string> TemplateNames() {
   std::vector<std::string> names = {"auto"};
-  for (const absl::string_view name : ChatTemplateNames()) names.emplace_back(name);
+  for (const absl::string_view name : kChatTemplateNames) names.emplace_back(name);
   return names;
 }
 

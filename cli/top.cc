@@ -16,8 +16,10 @@
 #include "cli/command.h"
 #include "cli/common_flags.h"
 #include "cli/daemon_client.h"
+#include "cli/run_report.h"
 #include "cli/signal_queue.h"
 #include "cli/top_view.h"
+#include "common/base/exit_code.h"
 #include "common/base/flags.h"
 #include "common/base/status_macros.h"
 
@@ -83,6 +85,10 @@ absl::Status ShowLive(DaemonClient& client, SignalQueue& signals, absl::Duration
 }
 
 int RunTop(const TopFlags& flags) {
+  if (flags.daemon.IsOfFinishedRun()) {
+    std::printf("%s\n", FinishedText(flags.daemon.out).c_str());
+    return kExitDone;
+  }
   if (flags.once || isatty(STDOUT_FILENO) != 1) return flags.daemon.Run(ShowOnce);
   // Before gRPC starts threads: a signal that one of them took would leave the second screen standing.
   absl::StatusOr<SignalQueue> signals = SignalQueue::Create();
@@ -107,7 +113,8 @@ void AddTop(CLI::App& app, int* exit_code) {
       ->type_name("S")
       ->check(NumberIn(0.1, 3600))
       ->capture_default_str();
-  command->footer("Ctrl-C ends the view; the run goes on.");
+  command->footer(
+      "Ctrl-C ends the view; the run goes on. Of a run in DIR that has done all of its steps it says where it ended.");
   command->callback([flags, exit_code] { *exit_code = RunTop(*flags); });
 }
 

@@ -108,6 +108,7 @@ class TrainingDaemon final : public Daemon {
                                                : LoadRunConfig(options_.run_file, options_.overrides));
     EPS_ASSIGN_OR_RETURN(max_message_bytes_, MaxControlMessageBytes(run_));
     EPS_RETURN_IF_ERROR(ReadSource());
+    SayWhatIsGone();
     EPS_RETURN_IF_ERROR(OpenData());
     EPS_ASSIGN_OR_RETURN(model_, BuildModel(run_.model));
     DaemonMemory memory = ComputeDaemonMemory(model_, run_);
@@ -272,6 +273,14 @@ class TrainingDaemon final : public Daemon {
     return absl::OkStatus();
   }
 
+  // Of what the run began with: what it keeps is taken in its place.
+  void SayWhatIsGone() const {
+    if (!GoesOn()) return;
+    const std::vector<std::string> gone = FindGoneSources(run_);
+    if (gone.empty()) return;
+    LogInfo("kept_source_taken", {{"gone", absl::StrJoin(gone, ", ")}, {"kept_in", ModelSourceFolder(options_.out)}});
+  }
+
   // What "auto" has turned out to be.
   void NameChatTemplate(const RunConfig& of_tokens) {
     if (!source_.has_value() || source_->chat_template.empty()) return;
@@ -306,13 +315,16 @@ class TrainingDaemon final : public Daemon {
       EPS_RETURN_IF_ERROR(LockOut());
     }
     const FormerTokens former = GoesOn() ? FormerTokens::kTaken : FormerTokens::kMadeAnew;
-    EPS_ASSIGN_OR_RETURN(RunConfig of_tokens, WithTokenFiles(run_, options_.out + "/data", options_.threads, former));
+    EPS_ASSIGN_OR_RETURN(RunConfig readable, options_.resume ? WithKeptTokenizer(options_.out, run_) : run_);
+    EPS_ASSIGN_OR_RETURN(RunConfig of_tokens,
+                         WithTokenFiles(readable, options_.out + "/data", options_.threads, former));
     NameChatTemplate(of_tokens);
     EPS_RETURN_IF_ERROR(NameClasses(of_tokens));
     EPS_ASSIGN_OR_RETURN(data_, StepData::Create(of_tokens));
     if (!run_.evaluation.is_on()) return absl::OkStatus();
-    EPS_ASSIGN_OR_RETURN(evaluation_data_,
-                         EvaluationData::Open(run_, *data_, options_.out + "/evaluation", options_.threads, former));
+    readable.model.class_names = run_.model.class_names;
+    EPS_ASSIGN_OR_RETURN(evaluation_data_, EvaluationData::Open(readable, *data_, options_.out + "/evaluation",
+                                                                options_.threads, former));
     return absl::OkStatus();
   }
 

@@ -30,14 +30,6 @@ namespace {
 
 constexpr int64_t kMaxConversationsBytes = 1 << 16;
 
-// What the tokenizer that made the run's tokens was read from; "": none did.
-std::string TokenizerPath(const RunConfig& run) {
-  for (const DataSource& source : run.all_sources()) {
-    if (source.data.tokenizer == TokenForm::kModel) return source.data.tokenizer_path;
-  }
-  return "";
-}
-
 // data.chat_template where a file of data holds conversations, which its first line tells. Files that are gone hold none.
 std::string TemplateOfConversations(const RunConfig& run) {
   const std::atomic<bool> stop = false;
@@ -128,8 +120,6 @@ absl::Status RemoveFolder(const std::string& folder) {
   return error ? FileError(error.value(), "remove", folder) : absl::OkStatus();
 }
 
-std::string KeptIn(const std::string& run_folder) { return absl::StrCat(run_folder, "/", kModelSourceFolder); }
-
 absl::StatusOr<std::string> ReadConversations(const std::string& path) {
   const absl::StatusOr<std::string> text = ReadFile(path, kMaxConversationsBytes);
   if (absl::IsNotFound(text.status())) return std::string();
@@ -167,6 +157,17 @@ std::optional<std::string> RunFolderOf(const std::string& checkpoint) {
 
 }  // namespace
 
+std::string ModelSourceFolder(const std::string& run_folder) {
+  return absl::StrCat(run_folder, "/", kModelSourceFolder);
+}
+
+std::string TokenizerPathOf(const RunConfig& run) {
+  for (const DataSource& source : run.all_sources()) {
+    if (source.data.tokenizer == TokenForm::kModel) return source.data.tokenizer_path;
+  }
+  return "";
+}
+
 absl::StatusOr<ModelSource> ReadModelSource(const RunConfig& run) {
   ModelSource source;
   if (!run.model_from.empty()) {
@@ -176,7 +177,7 @@ absl::StatusOr<ModelSource> ReadModelSource(const RunConfig& run) {
     if (!source.files.empty()) source.place = run.model_from;
     if (HasTokenizer(source.files)) source.tokenizer_path = run.model_from;
   }
-  if (const std::string tokenizer = TokenizerPath(run); !tokenizer.empty() && tokenizer != run.model_from) {
+  if (const std::string tokenizer = TokenizerPathOf(run); !tokenizer.empty() && tokenizer != run.model_from) {
     EPS_RETURN_IF_ERROR(ReplaceTokenizer(tokenizer, source));
   }
   source.chat_template = TemplateOfConversations(run);
@@ -185,11 +186,11 @@ absl::StatusOr<ModelSource> ReadModelSource(const RunConfig& run) {
 
 bool HoldsModelSource(const std::string& run_folder) {
   std::error_code ignored;
-  return std::filesystem::is_directory(KeptIn(run_folder), ignored);
+  return std::filesystem::is_directory(ModelSourceFolder(run_folder), ignored);
 }
 
 absl::Status KeepModelSource(const ModelSource& source, const std::string& run_folder) {
-  const std::string folder = KeptIn(run_folder);
+  const std::string folder = ModelSourceFolder(run_folder);
   const std::string aside = absl::StrCat(run_folder, "/.tmp-", kModelSourceFolder);
   std::error_code ignored;
   std::filesystem::remove_all(aside, ignored);  // of a process that was killed
@@ -206,7 +207,7 @@ absl::Status KeepModelSource(const ModelSource& source, const std::string& run_f
 absl::StatusOr<ModelSource> FindModelSource(const std::string& folder) {
   if (!IsStepFolder(folder)) return ReadFolder(folder);
   const std::optional<std::string> run = RunFolderOf(folder);
-  if (run && HoldsModelSource(*run)) return ReadKept(KeptIn(*run));
+  if (run && HoldsModelSource(*run)) return ReadKept(ModelSourceFolder(*run));
   EPS_ASSIGN_OR_RETURN(const Manifest manifest, ReadManifest(folder));
   EPS_ASSIGN_OR_RETURN(ModelSource source, ReadModelSource(manifest.run));
   return source.files.empty() ? ModelSource() : source;

@@ -9,7 +9,8 @@
 #include "common/spec/run_config.h"
 
 // What a run began with beside the weights: the config.json of its model, its tokenizer, and by which template its
-// conversations were written. The run keeps it in its own folder, so that an export has it when that folder is gone.
+// conversations were written. The run keeps it in its own folder, so that a resume and an export have it when that folder
+// is gone.
 // docs/formats.md, The run's folder.
 namespace eps {
 
@@ -31,6 +32,13 @@ struct ModelSource {
 // A file other than config.json that cannot be read is left out, with a warning in the log: the run does not need it.
 // Errors: the system's, naming model.from or data.tokenizer_path, of a config.json
 absl::StatusOr<ModelSource> ReadModelSource(const RunConfig& run);
+
+// Where the run in run_folder keeps it, or would.
+std::string ModelSourceFolder(const std::string& run_folder);
+
+// What the tokenizer that makes the run's tokens is read from, of several the first source's, which is the one that is
+// kept; "": none does.
+std::string TokenizerPathOf(const RunConfig& run);
 
 // Whether there is one in the run's folder.
 bool HoldsModelSource(const std::string& run_folder);

@@ -9,12 +9,21 @@
 
 namespace eps {
 
-// LoadRunConfig, of a run that goes on in the folder `out`: what the RunSpec leaves open of a data file is as the newest
-// checkpoint there has it, also where a new run would take it otherwise. Without a checkpoint, and with one that cannot be
-// read, which is reported when it is loaded, it is a new run.
-// Errors: LoadRunConfig's
+// A run that goes on in the folder `out`. Without a checkpoint there, and with one that cannot be read, which is reported
+// when it is loaded, it is a new run.
+
+// LoadRunConfig: what the RunSpec leaves open of a data file is as the newest checkpoint has it, also where a new run would
+// take it otherwise, and a config.json that is gone is the one that the run keeps (model_source.h).
+// Errors: LoadResumedRunConfig's
 absl::StatusOr<RunConfig> LoadRunOfFolder(const std::string& out, const std::string& run_file,
                                           const std::vector<FieldOverride>& overrides);
+
+// `run`, to read its data by: a tokenizer that is gone is the one that the run keeps. Its checkpoints go by `run`.
+// Errors: NOT_FOUND naming the field and both places: the run does not keep that one
+absl::StatusOr<RunConfig> WithKeptTokenizer(const std::string& out, const RunConfig& run);
+
+// Of model.from and the tokenizer, each once, what is gone, so that what the run keeps is taken in its place.
+std::vector<std::string> FindGoneSources(const RunConfig& run);
 
 }  // namespace eps
 

@@ -5,6 +5,7 @@
 
 #include "absl/strings/string_view.h"
 #include "common/corpus/chat_template_markup.h"
+#include "common/corpus/chat_template_names.h"
 #include "common/corpus/testing.h"
 #include "common/testing/status_matchers.h"
 #include "gtest/gtest.h"
@@ -48,7 +49,7 @@ TEST(ChatPromptTest, AConversationThatHasTheAnswerBeginsInTheSameWay) {
                                              {.content = "Q"}};
   std::vector<ChatMessage> answered = question;
   answered.push_back({.role = Role::kAssistant, .content = "A"});
-  for (const absl::string_view name : ChatTemplateNames()) {
+  for (const absl::string_view name : kChatTemplateNames) {
     const DocumentMarks marks = Marks(tokenizer, std::string(name));
     ASSERT_OK_AND_ASSIGN(const ChatPrompt prompt, MakeChatPrompt(marks, question, Thoughts::kNone));
     ASSERT_OK_AND_ASSIGN(const EncodedConversation whole, marks.chat->Encode(answered));

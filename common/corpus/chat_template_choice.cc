@@ -12,6 +12,7 @@
 #include "common/base/status_macros.h"
 #include "common/corpus/chat_template_jinja.h"
 #include "common/corpus/chat_template_markup.h"
+#include "common/corpus/chat_template_names.h"
 #include "common/corpus/text_marks.h"
 
 namespace eps {
@@ -93,7 +94,7 @@ bool Shows(absl::string_view jinja, const Signs& signs) {
 
 // The name whose template `eps export` would write into that folder, where it is the one that is there.
 std::optional<absl::string_view> OursIn(const TokenizerSettings& settings, const Tokenizer& tokenizer) {
-  for (const absl::string_view name : ChatTemplateNames()) {
+  for (const absl::string_view name : kChatTemplateNames) {
     const absl::StatusOr<const ChatMarkup*> markup = FindChatMarkup(name, tokenizer);
     if (!markup.ok()) continue;
     const std::string first = name == "plain" ? BeginOfText(settings, tokenizer) : std::string((*markup)->first_token);
@@ -103,7 +104,7 @@ std::optional<absl::string_view> OursIn(const TokenizerSettings& settings, const
 }
 
 std::string WhatToSay() {
-  return absl::StrCat("; say which it is to be, ", absl::StrJoin(ChatTemplateNames(), ", "),
+  return absl::StrCat("; say which it is to be, ", absl::StrJoin(kChatTemplateNames, ", "),
                       ", by --template or data.chat_template");
 }
 

@@ -10,6 +10,7 @@
 #include "absl/types/span.h"
 #include "common/corpus/chat_template_jinja.h"
 #include "common/corpus/chat_template_markup.h"
+#include "common/corpus/chat_template_names.h"
 #include "common/corpus/testing.h"
 #include "common/testing/status_matchers.h"
 #include "gtest/gtest.h"
@@ -135,7 +136,7 @@ TEST(ChatTemplateChoiceTest, WhatIsExportedIsKnownAgain) {
   std::vector<std::string> all = kLlama3Tokens;
   all.insert(all.end(), {"<s>", "</s>", "[INST]", "[/INST]", "<|im_start|>", "<|im_end|>"});
   for (const FakeTokenizer& tokenizer : {With(all), With({"<s>", "</s>"})}) {
-    for (const absl::string_view name : ChatTemplateNames()) {
+    for (const absl::string_view name : kChatTemplateNames) {
       ASSERT_OK_AND_ASSIGN(const ChatMarkup* markup, FindChatMarkup(name, tokenizer));
       if (!HasAll(markup->tokens, tokenizer)) continue;
       TokenizerSettings settings = {

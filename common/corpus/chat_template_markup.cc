@@ -4,6 +4,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/corpus/chat_template_names.h"
 
 namespace eps {
 namespace {
@@ -116,19 +117,16 @@ constexpr ChatMarkup kPlain = {
 constexpr ChatMarkup kLlama31 = Llama31(), kQwen25 = Qwen25(), kQwen3 = Qwen3();
 
 constexpr const ChatMarkup* kAll[] = {&kLlama3, &kLlama31, &kChatMl, &kQwen25, &kQwen3, &kMistral, &kLlama2, &kPlain};
-constexpr absl::string_view kNames[] = {"llama3", "llama31", "chatml", "qwen25", "qwen3", "mistral", "llama2", "plain"};
 
 }  // namespace
-
-absl::Span<const absl::string_view> ChatTemplateNames() { return kNames; }
 
 absl::StatusOr<const ChatMarkup*> FindChatMarkup(absl::string_view name, const Tokenizer& tokenizer) {
   if (name == "mistral" && !tokenizer.TokenId("[INST]")) return &kMistralV1;
   for (const ChatMarkup* markup : kAll) {
     if (markup->name == name) return markup;
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("template: \"", absl::CHexEscape(name), "\", must be auto, ", absl::StrJoin(kNames, ", ")));
+  return absl::InvalidArgumentError(absl::StrCat("template: \"", absl::CHexEscape(name), "\", must be auto, ",
+                                                 absl::StrJoin(kChatTemplateNames, ", ")));
 }
 
 }  // namespace eps

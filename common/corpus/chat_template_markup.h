@@ -5,7 +5,6 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "absl/types/span.h"
 #include "common/tokenizer/tokenizer.h"
 
 namespace eps {
@@ -48,10 +47,7 @@ struct ChatMarkup {
   bool has_thoughts = false;       // chat_template_thoughts.h
 };
 
-// The names of all of them.
-absl::Span<const absl::string_view> ChatTemplateNames();
-
-// The one of that name; of mistral, the one that the tokenizer's tokens tell.
+// The one of that name, of chat_template_names.h; of mistral, the one that the tokenizer's tokens tell.
 // Errors: INVALID_ARGUMENT there is none, with the names that there are
 absl::StatusOr<const ChatMarkup*> FindChatMarkup(absl::string_view name, const Tokenizer& tokenizer);
 

@@ -50,6 +50,14 @@ constexpr Signature kSignatures[] = {
      "run `git lfs pull`"},
 };
 
+// Null: it begins like none of them.
+const Signature* FindSignature(absl::string_view beginning) {
+  for (const Signature& signature : kSignatures) {
+    if (absl::StartsWith(beginning, signature.bytes)) return &signature;
+  }
+  return nullptr;
+}
+
 absl::Status LooksLike(absl::string_view what, absl::string_view what_to_do) {
   return absl::InvalidArgumentError(absl::StrCat("is ", what, " by its first bytes: ", what_to_do));
 }
@@ -106,8 +114,8 @@ absl::StatusOr<std::string> ReadBeginning(const std::string& path) {
 
 absl::Status CheckBeginning(DataForm form, absl::string_view beginning) {
   if (form == DataForm::kTokenIds) return absl::OkStatus();
-  for (const Signature& signature : kSignatures) {
-    if (absl::StartsWith(beginning, signature.bytes)) return LooksLike(signature.name, signature.what_to_do);
+  if (const Signature* signature = FindSignature(beginning); signature != nullptr) {
+    return LooksLike(signature->name, signature->what_to_do);
   }
   if (form == DataForm::kJsonl) return CheckJsonl(beginning);
   if (form == DataForm::kText && BeginsLikeJson(beginning)) {
@@ -115,6 +123,8 @@ absl::Status CheckBeginning(DataForm form, absl::string_view beginning) {
   }
   return absl::OkStatus();
 }
+
+bool IsPacked(absl::string_view beginning) { return FindSignature(beginning) != nullptr; }
 
 absl::Status CheckCharacters(absl::string_view beginning) {
   constexpr absl::string_view kToUtf8 = "`iconv -f UTF-16 -t UTF-8` makes text of it";

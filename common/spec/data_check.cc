@@ -1,13 +1,18 @@
 #include "common/spec/data_check.h"
 
+#include <algorithm>
 #include <cstdint>
+#include <iterator>
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "common/base/status_macros.h"
+#include "common/corpus/chat_template_names.h"
 #include "common/corpus/data_form.h"
 #include "common/spec/data_file.h"
 
@@ -112,6 +117,11 @@ absl::Status CheckLooks(const proto::Data& said, DataForm form, absl::string_vie
   return takes_any_bytes ? absl::OkStatus() : CheckCharacters(beginning);
 }
 
+// What may be said of a file that is no mistake: that `field` takes it. "" of one whose bytes are never a text's.
+std::string TextHint(const DataFile& file, absl::string_view field, absl::string_view what) {
+  return IsPacked(file.beginning) ? "" : absl::StrCat("; ", field, ".format: TEXT takes ", what);
+}
+
 // Whether the file is what it is taken for.
 void CheckForm(const proto::Data& data, const DataFile& file, DataForm form, Checker& check, DataConfig& out) {
   if (out.tokenizer == TokenForm::kTokenFile) {
@@ -127,7 +137,7 @@ void CheckForm(const proto::Data& data, const DataFile& file, DataForm form, Che
   const absl::Status looks_right = CheckLooks(data, form, file.beginning);
   if (looks_right.ok()) return;
   check.Fail(out.path_field,
-             absl::StrCat(data.path(), " ", looks_right.message(), "; ", out.field, ".format: TEXT takes it as it is"));
+             absl::StrCat(data.path(), " ", looks_right.message(), TextHint(file, out.field, "it as it is")));
 }
 
 // The bytes of a token id.
@@ -217,6 +227,16 @@ void CheckDocuments(const proto::Data& data, const DataFile& file, Objective obj
   }
   out.chat_template = EPS_FIELD(data, chat_template).value_or(out.chat_template);
   out.counts_all = data.count() == proto::Data::ALL;
+}
+
+// Not of a run that goes on: of data that hold no conversations it may have any.
+void CheckChatTemplate(const DataFile& file, const CheckContext& context, Checker& check, const DataConfig& out) {
+  const bool is_known = out.chat_template == "auto" ||
+                        std::count(std::begin(kChatTemplateNames), std::end(kChatTemplateNames), out.chat_template) > 0;
+  if (is_known || file.was != nullptr || context.is_serialized) return;
+  check.Fail(absl::StrCat(out.field, ".chat_template"),
+             absl::StrCat("\"", absl::CHexEscape(out.chat_template), "\", must be auto, ",
+                          absl::StrJoin(kChatTemplateNames, ", ")));
 }
 
 // How what stands in the file is taken.
@@ -354,11 +374,10 @@ void CheckEvaluationFile(const std::string& path, const proto::Data& data, const
   if (of_data.tokenizer == TokenForm::kTokenFile) return CheckEvaluationIndex(file, of_data, check);
   const absl::Status looks_right = CheckLooks(said, FormOf(of_data), file.beginning);
   if (looks_right.ok()) return;
+  const bool is_text = FormOf(of_data) == DataForm::kText;
   check.Fail("evaluation.path",
              absl::StrCat(path, " ", looks_right.message(),
-                          FormOf(of_data) == DataForm::kText
-                              ? absl::StrCat("; ", of_data.field, ".format: TEXT takes it and the data as they are")
-                              : ""));
+                          is_text ? TextHint(file, of_data.field, "it and the data as they are") : ""));
 }
 
 void WriteMask(const MaskConfig& mask, proto::Mask& out) {
@@ -384,6 +403,7 @@ void CheckData(proto::Data data, const RunConfig& run, const CheckContext& conte
   CheckTokenizer(data, run.model_from, file, context, check, out);
   CheckForm(data, file, form, check, out);
   CheckDocuments(data, file, run.objective(), check, out);
+  CheckChatTemplate(file, context, check, out);
   out.keeps_uncounted = out.has_documents() && run.objective() != Objective::kClasses && KeepsUncounted(data, context);
   CheckReading(data, check, out);
   CheckColumns(data, check, out);

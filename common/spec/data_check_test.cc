@@ -20,7 +20,9 @@ namespace eps {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 
 TEST_F(RunConfigTest, BinFilesHoldTokenIds) {
   RunConfig config = MustLoad(kSmall, {{"data.path", "ids.bin"}});
@@ -89,6 +91,8 @@ TEST_F(RunConfigTest, WhatDataCannotBeTogetherIsRefused) {
   refused({{"data.path", "a.jsonl"}, {"data.tokenizer", "TOKEN_IDS"}}, "data.tokenizer: TOKEN_IDS, but");
   refused({{"data.count", "ALL"}}, "data.count: given, but data.path is not JSONL");
   refused({{"data.chat_template", "plain"}}, "data.chat_template: given, but data.path is not JSONL");
+  refused({{"data.path", "a.jsonl"}, {"data.chat_template", "llama4"}},
+          "data.chat_template: \"llama4\", must be auto, llama3, llama31, chatml, ");
   refused({{"data.tokenizer", "MODEL"}}, "data.tokenizer_path: missing");
   refused({{"data.tokenizer", "BYTES"}, {"data.tokenizer_path", "x"}}, "data.tokenizer_path: given, but");
   refused({{"data.tokenizer", "MODEL"}, {"data.tokenizer_path", "x"}, {"data.token_bytes", "2"}},
@@ -162,6 +166,10 @@ TEST_F(RunConfigTest, WhatIsSaidOfTheDataIsSaidOfTheEvaluationToo) {
               StatusIs(kInvalid,
                        "evaluation.path: bytes.txt is no text: the byte at offset 1 is zero; text is UTF-8, and "
                        "a file of token ids is called .bin; data.format: TEXT takes it and the data"));
+  ASSERT_OK(WriteFileAtomically(dir_.File("packed.txt"), "\x1f\x8b\x08 rest"));
+  const auto packed = load("packed.txt", {good});
+  EXPECT_THAT(packed, StatusIs(kInvalid, "packed.txt is compressed by gzip by its first bytes: unpack it first"));
+  EXPECT_THAT(std::string(packed.status().message()), Not(HasSubstr("format: TEXT")));
   // As the first source's.
   std::string sources = kSmall;
   sources.replace(sources.find("path: \"a.txt\""), 13, R"(sources { path: "good.txt" format: TEXT })");

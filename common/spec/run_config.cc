@@ -55,9 +55,28 @@ absl::StatusOr<ModelConfig> ReadHfFolder(const std::string& folder) {
   return config;
 }
 
+// A run that is gone on with.
+struct ResumedRun {
+  const RunConfig* was = nullptr;  // null: it is a new one
+  std::string kept;                // what it has of the folder it began with; "": nothing
+};
+
+absl::StatusOr<ModelConfig> ReadHfFolderOrKept(const std::string& folder, const std::string& kept) {
+  absl::StatusOr<ModelConfig> config = ReadHfFolder(folder);
+  if (kept.empty() || !absl::IsNotFound(config.status())) return config;
+  absl::StatusOr<ModelConfig> config_of_run = ReadHfFolder(kept);
+  if (!absl::IsNotFound(config_of_run.status())) return config_of_run;
+  return absl::NotFoundError(absl::StrCat(config.status().message(), ", and the run has not kept it: ",
+                                          config_of_run.status().message(), "; put one of the two back"));
+}
+
 bool HasTokenizer(const std::string& folder) {
   return access((folder + "/tokenizer.json").c_str(), F_OK) == 0 ||
          access((folder + "/tokenizer.model").c_str(), F_OK) == 0;
+}
+
+bool HasTokenizerOrKept(const std::string& folder, const std::string& kept) {
+  return HasTokenizer(folder) || (!kept.empty() && HasTokenizer(kept));
 }
 
 // "" where it cannot be read: who opens it for its content says why.
@@ -79,15 +98,17 @@ absl::StatusOr<std::optional<DocumentIndexHeader>> IndexOf(const std::string& pa
 }
 
 absl::StatusOr<RunConfig> Check(proto::RunSpec spec, const std::string& path,
-                                const std::vector<FieldOverride>& overrides, const RunConfig* resumed = nullptr) {
+                                const std::vector<FieldOverride>& overrides, const ResumedRun& resumed = {}) {
   for (const FieldOverride& field : overrides) EPS_RETURN_IF_ERROR(ApplyOverride(field, spec));
   const std::string base = DirName(path);
-  return CheckRunSpec(spec, {.absolute_path = [&](const std::string& p) { return AbsolutePath(base, p); },
-                             .read_model = ReadHfFolder,
-                             .has_tokenizer = HasTokenizer,
-                             .read_beginning = BeginningOf,
-                             .read_index = IndexOf,
-                             .resumed = resumed});
+  const std::string& kept = resumed.kept;
+  return CheckRunSpec(spec,
+                      {.absolute_path = [&](const std::string& p) { return AbsolutePath(base, p); },
+                       .read_model = [&](const std::string& folder) { return ReadHfFolderOrKept(folder, kept); },
+                       .has_tokenizer = [&](const std::string& folder) { return HasTokenizerOrKept(folder, kept); },
+                       .read_beginning = BeginningOf,
+                       .read_index = IndexOf,
+                       .resumed = resumed.was});
 }
 
 // Of a RunSpec that SerializeRunConfig wrote.
@@ -97,7 +118,7 @@ absl::StatusOr<RunConfig> CheckSerialized(const proto::RunSpec& spec) {
 }
 
 absl::StatusOr<RunConfig> Load(const std::string& path, const std::vector<FieldOverride>& overrides,
-                               const RunConfig* resumed) {
+                               const ResumedRun& resumed = {}) {
   EPS_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kMaxRunSpecBytes));
   EPS_ASSIGN_OR_RETURN(const proto::RunSpec spec, ParseFile(path, text));
   absl::StatusOr<RunConfig> config = Check(spec, path, overrides, resumed);
@@ -125,12 +146,12 @@ absl::StatusOr<FieldOverride> ParseFieldOverride(const std::string& text) {
 }
 
 absl::StatusOr<RunConfig> LoadRunConfig(const std::string& path, const std::vector<FieldOverride>& overrides) {
-  return Load(path, overrides, nullptr);
+  return Load(path, overrides);
 }
 
 absl::StatusOr<RunConfig> LoadResumedRunConfig(const std::string& path, const std::vector<FieldOverride>& overrides,
-                                               const RunConfig& was) {
-  return Load(path, overrides, &was);
+                                               const RunConfig& was, const std::string& kept) {
+  return Load(path, overrides, {.was = &was, .kept = kept});
 }
 
 absl::StatusOr<RunConfig> RunConfigOfModel(const std::string& model, const std::vector<FieldOverride>& overrides) {

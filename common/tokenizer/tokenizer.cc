@@ -54,4 +54,10 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(const std::string& path
   return tokenizer;
 }
 
+bool HasTokenizerFile(const std::string& path) {
+  const absl::StatusOr<std::string> file = FileOf(path);
+  std::error_code ignored;
+  return file.ok() && std::filesystem::is_regular_file(*file, ignored);
+}
+
 }  // namespace eps

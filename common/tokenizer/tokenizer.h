@@ -54,6 +54,9 @@ std::unique_ptr<Tokenizer> MakeByteTokenizer();
 //         offset, what was found, and what is supported
 absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(const std::string& path);
 
+// Whether LoadTokenizer finds a file there.
+bool HasTokenizerFile(const std::string& path);
+
 }  // namespace eps
 
 #endif  // EPS_COMMON_TOKENIZER_TOKENIZER_H_

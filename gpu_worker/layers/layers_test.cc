@@ -196,6 +196,7 @@ void ExpectFrozenBlockStaysWithinItsGradients(const Case& c, const std::vector<s
                        .inner = arena.Take(sizes.inner_bytes),
                        .scratch = arena.Take(std::max(sizes.forward_scratch_bytes, sizes.backward_scratch_bytes))};
   BlockForward(arena.device().kernels(), args, x, y);
+  EXPECT_OK(arena.device().stream(StreamId::kCompute).Synchronize());
   FillSmall(y, boundary_elems);
   BlockBackward(arena.device().kernels(), args, x, y, gradient);
   arena.ExpectGuardsIntact();

@@ -3,8 +3,11 @@
 From the environment: EPS_BIN, EPS_DEVICE, EPS_SANITIZER, EPS_TIME_SCALE (docs/operations.md#tests).
 """
 
+import dataclasses
+import functools
 import hashlib
 import json
+import multiprocessing
 import os
 import re
 import shutil
@@ -283,8 +286,24 @@ class ByHandTest(SystemTest):
         return self.start(BIN / "gpu_worker", "--connect", address, *DEVICE, *args)
 
 
+class WholeLines:
+    """A stream that writes line by line, so that those of several processes do not mix."""
+
+    def __init__(self, out):
+        self.out, self.begun = out, ""
+
+    def write(self, text):
+        *lines, self.begun = (self.begun + text).split("\n")
+        if lines:
+            self.out.write("\n".join(lines) + "\n")
+            self.out.flush()
+
+    def flush(self):
+        pass
+
+
 class TimedResult(unittest.TextTestResult):
-    """Remembers how long each case took."""
+    """Remembers how long each case took, and leaves what failed to who made it."""
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
@@ -298,30 +317,76 @@ class TimedResult(unittest.TextTestResult):
         super().stopTest(test)
         self.seconds[test.id()] += time.monotonic()
 
-    def print_slowest(self, count=10):
+    def printErrors(self):
+        pass
+
+
+@dataclasses.dataclass
+class Ran:
+    """What became of cases: their names, those that failed or were skipped, how long each took, what went wrong."""
+    ran: set
+    failed: set
+    skipped: set
+    seconds: dict
+    errors: list
+
+    @classmethod
+    def of(cls, result):
+        # A case may fail in several of its subtests, and is counted once.
+        case_of = lambda test: getattr(test, "test_case", test).id()  # noqa: E731
+        wrong = result.failures + result.errors
+        failed = {case_of(test) for test, _ in wrong}
+        skipped = {case_of(test) for test, _ in result.skipped} - failed
+        return cls({*result.seconds, *failed, *skipped}, failed, skipped, result.seconds,
+                   [f"FAILED: {test}\n{trace}" for test, trace in wrong])
+
+    def __add__(self, other):
+        return Ran(self.ran | other.ran, self.failed | other.failed, self.skipped | other.skipped,
+                   self.seconds | other.seconds, self.errors + other.errors)
+
+    def print_slowest(self, seconds, count=10):
         """Where the time goes, for those who wait for it."""
-        print(f"{sum(self.seconds.values()):.0f} s, of which the slowest cases took:")
+        print(f"{seconds:.0f} s, of which the slowest cases took:")
         for test in sorted(self.seconds, key=self.seconds.get, reverse=True)[:count]:
             print(f"  {self.seconds[test]:5.1f} s  {test}")
 
 
-def main(*folders, patterns=("*",)):
+def cases_of(suite):
+    for part in suite:
+        if isinstance(part, unittest.TestSuite):
+            yield from cases_of(part)
+        else:
+            yield part
+
+
+def run_share(folders, patterns, share, shares):
+    """Every `shares`-th case of those that a pattern matches, from number `share` on."""
+    loader = unittest.TestLoader()
+    loader.testNamePatterns = list(patterns)
+    cases = [case for folder in folders
+             for case in cases_of(loader.discover(str(folder), pattern="*_test.py", top_level_dir=str(folder)))]
+    runner = unittest.TextTestRunner(verbosity=2, stream=WholeLines(sys.stdout), resultclass=TimedResult)
+    return Ran.of(runner.run(unittest.TestSuite(cases[share::shares])))
+
+
+def main(*folders, patterns=("*",), at_once=1):
     """Runs the cases of every *_test.py in the folders that a pattern matches, or all, if words are given, whose name
-    holds one; its last line counts the cases.
+    holds one; its last line counts the cases. `at_once`: processes that have a share of them each.
 
     Returns 77 when none of them could run here, 1 when one failed or there was none."""
-    loader = unittest.TestLoader()
-    loader.testNamePatterns = [f"*{word}*" for word in sys.argv[1:]] or list(patterns)
-    suite = unittest.TestSuite(loader.discover(str(folder), pattern="*_test.py", top_level_dir=str(folder))
-                               for folder in folders)
-    result = unittest.TextTestRunner(verbosity=2, stream=sys.stdout, resultclass=TimedResult).run(suite)
-    result.print_slowest()
-    # A case may fail in several of its subtests, and is counted once.
-    case_of = lambda test: getattr(test, "test_case", test)  # noqa: E731
-    failures = {case_of(test) for test, _ in result.failures + result.errors}
-    failed, skipped = len(failures), len({case_of(test) for test, _ in result.skipped} - failures)
-    passed = result.testsRun - failed - skipped
+    patterns = [f"*{word}*" for word in sys.argv[1:]] or list(patterns)
+    start = time.monotonic()
+    if at_once == 1:
+        ran = run_share(folders, patterns, 0, 1)
+    else:
+        with multiprocessing.get_context("fork").Pool(at_once) as pool:
+            shares = pool.starmap(run_share, [(folders, patterns, share, at_once) for share in range(at_once)], 1)
+        ran = functools.reduce(Ran.__add__, shares)
+    print("\n".join(ran.errors), end="\n" if ran.errors else "")
+    ran.print_slowest(time.monotonic() - start)
+    failed, skipped = len(ran.failed), len(ran.skipped)
+    passed = len(ran.ran) - failed - skipped
     print(f"{passed} passed, {failed} failed" + (f", {skipped} skipped" if skipped else ""))
-    if failed or not result.testsRun:
+    if failed or not ran.ran:
         return 1
     return 0 if passed else CANNOT_RUN_HERE

@@ -59,17 +59,29 @@ class BadDataTest(SystemTest):
         self.refused(train(self.work.spec(changes), out), 2, *words)
         self.assertFalse(out.exists(), "something was started")
 
+    def test_a_misspelt_template_is_named_by_its_field(self):
+        (self.work.path / "chat.jsonl").write_text('{"messages": [{"role": "user", "content": "a"}]}\n')
+        self.refuse({"data": {"path": "chat.jsonl", "chat_template": "chatlm"}},
+                    'data.chat_template: "chatlm", must be auto, llama3, ')
+
+    def test_what_is_packed_is_not_offered_as_text(self):
+        for name, content in (("chat.jsonl.gz", gzip.compress(b"{}")), ("x.parquet", b"PAR1"), ("x.zip", b"PK\3\4")):
+            (self.work.path / name).write_bytes(content)
+            done = train(self.work.spec({"data": {"path": name}}), self.work.out("run"))
+            self.refused(done, 2, "data.path: " + name)
+            self.assertNotIn("TEXT", done.stderr)
+
     def test_what_is_no_text_is_not_trained_on_as_its_bytes(self):
         lines = b'{"text": "so it was"}\n' * 100
-        for name, content, words in (
-                ("chat.jsonl.gz", gzip.compress(lines), "is compressed by gzip"),
-                ("chat.txt", lines, "is JSON"),
-                ("chat.json", b"[\n" + lines + b"]", "is a JSON array"),
-                ("x.parquet", b"PAR1" + lines, "is Parquet"),
-                ("lfs.txt", b"version https://git-lfs.github.com/spec/v1\n", "git lfs pull")):
+        for name, content, words, hint in (
+                ("chat.jsonl.gz", gzip.compress(lines), "is compressed by gzip", "unpack it first"),
+                ("chat.txt", lines, "is JSON", "data.format: TEXT takes it as it is"),
+                ("chat.json", b"[\n" + lines + b"]", "is a JSON array", "data.format: TEXT takes it as it is"),
+                ("x.parquet", b"PAR1" + lines, "is Parquet", "as JSONL"),
+                ("lfs.txt", b"version https://git-lfs.github.com/spec/v1\n", "is a pointer of Git LFS", "git lfs pull")):
             (self.work.path / name).write_bytes(content)
             for tokenizer in ("BYTES", None):
-                self.refuse({"data": {"path": name, "tokenizer": tokenizer}}, "data.path: " + name, words, "data.format: TEXT")
+                self.refuse({"data": {"path": name, "tokenizer": tokenizer}}, "data.path: " + name, words, hint)
         (self.work.path / "wide.txt").write_bytes("so it was\n".encode("utf-16") * 100)
         self.refuse({"data": {"path": "wide.txt", "tokenizer": None}}, "data.path: wide.txt is UTF-16")
         (self.work.path / "ids.bin").write_bytes(b"\1\0" * 1000)
@@ -343,6 +355,12 @@ class DoorsTest(SystemTest):
             done = run([str(word) for word in command], timeout=60)
             self.assertEqual(done.returncode, 2, f"{command}: {done.stdout} {done.stderr}")
             self.assertNotEqual(done.stderr, "")
+
+    def test_a_misspelt_command_is_named_and_help_is_no_mistake(self):
+        self.refused(run([str(EPS), "trian", "--run", "run.json"]), 2, '"trian" is no command; do you mean train?')
+        for words in (["--help"], ["--help", "trian"], ["train", "--help"], ["--version"]):
+            done = run([str(EPS), *words])
+            self.assertEqual((done.returncode, done.stderr), (0, ""), words)
 
     def test_a_cuda_worker_says_what_is_missing(self):
         out = self.work.out("run")

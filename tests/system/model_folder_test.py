@@ -3,6 +3,7 @@
 import json
 import shutil
 
+import byte_level_tokenizer
 import safetensors_file
 from eps_run import EPS, SystemTest, latest_checkpoint, model_hash, run, summary, train
 
@@ -128,6 +129,62 @@ class SourceTest(FolderTest):
         done = self.eps("export", "--checkpoint", out, "--out", self.work.out("hf"))
         self.assertIn("has no tokenizer", done.stderr)
         self.assertIn("llama.cpp cannot convert it", done.stderr)
+
+
+class ResumeWithoutTheFolderTest(FolderTest):
+    """A run from a folder whose tokenizer makes its tokens goes on when the folder is gone."""
+
+    def setUp(self):
+        super().setUp()
+        self.folder, self.out = self.work.out("hf"), self.work.out("run")
+        scratch = self.work.path / "scratch"
+        scratch.mkdir()
+        model = {"model": {**LLAMA, "vocab": byte_level_tokenizer.write(scratch)}, "steps": 1}
+        self.train_ok(self.work.spec(model), self.work.out("first"))
+        self.eps("export", "--checkpoint", self.work.out("first"), "--out", self.folder)
+        byte_level_tokenizer.write(self.folder)
+        self.spec = self.work.spec({"model": {"from": "hf", **NO_SHAPE, "context": 32}, "data": {"tokenizer": None},
+                                    "evaluation": {"path": "text.txt", "every_steps": 6}}, name="run.json")
+        self.train_ok(self.spec, self.out)
+        self.want = model_hash(self.out)
+
+    def go_back(self):
+        """To the checkpoint before the last, without the tokens of its data."""
+        shutil.rmtree(latest_checkpoint(self.out))
+        shutil.rmtree(self.out / "data")
+        shutil.rmtree(self.out / "evaluation")
+
+    def resume(self, *args):
+        return run([str(EPS), "train", "--run", str(self.spec), "--out", str(self.out), "--resume", *args])
+
+    def test_it_ends_with_the_same_bits_and_says_what_it_took(self):
+        self.go_back()
+        shutil.rmtree(self.folder)
+        done = self.resume()
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(model_hash(self.out), self.want)
+        said = f"INFO kept_source_taken gone={self.folder} kept_in={self.out}/source"
+        self.assertEqual((done.stdout + done.stderr).count(said), 1, done.stdout + done.stderr)
+
+    def test_nothing_is_said_where_the_folder_is_there(self):
+        self.go_back()
+        done = self.resume()
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertNotIn("kept_source_taken", done.stdout + done.stderr)
+
+    def test_where_the_run_has_lost_it_too_both_places_are_named(self):
+        self.go_back()
+        (self.folder / "tokenizer.json").unlink()
+        shutil.rmtree(self.out / "source")
+        self.refused(self.resume(), 2, "data.tokenizer_path: there is no tokenizer in", str(self.folder), f"{self.out}/source")
+        shutil.rmtree(self.folder)
+        self.refused(self.resume(), 2, "model.from: ", f"{self.folder}/config.json", f"{self.out}/source/config.json")
+
+    def test_a_folder_that_has_become_another_model_is_refused_as_before(self):
+        self.go_back()
+        config = json.loads((self.folder / "config.json").read_text())
+        (self.folder / "config.json").write_text(json.dumps({**config, "rms_norm_eps": 0.25}))
+        self.refused(self.resume(), 2, "is of another run: model.layer_norm_eps: was ")
 
 
 class ExportWithTheRunTest(FolderTest):

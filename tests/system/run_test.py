@@ -93,7 +93,21 @@ class CommandsTest(SystemTest):
         for command in ("status", "checkpoint", "stop"):
             over = run([str(EPS), command, "--out", str(out)])
             self.assertEqual(over.returncode, 1, over.stdout)
-            self.assertIn(latest_checkpoint(out).name, over.stderr)
+            self.assertIn(f"{latest_checkpoint(out)}; go on with --resume", over.stderr)
+
+    def test_of_a_run_that_is_done_status_and_top_say_where_it_ended(self):
+        out = self.work.out("run")
+        self.train_ok(self.work.spec(), out)
+        for command in (["status"], ["top"], ["top", "--once"]):
+            over = run([str(EPS), *command, "--out", str(out)])
+            self.assertEqual(over.returncode, 0, over.stderr)
+            self.assertIn(f"has ended: 12 of 12 steps were done, loss {summary(out)['loss_last']:.3f}", over.stdout)
+            self.assertIn(str(latest_checkpoint(out)), over.stdout)
+            self.assertNotIn("--resume", over.stdout)
+        status = json.loads(run([str(EPS), "status", "--out", str(out), "--json"]).stdout)
+        self.assertEqual((status["state"], status["step"], status["loss"]), ("finished", "12", summary(out)["loss_last"]))
+        for command in ("checkpoint", "stop"):
+            self.refused(run([str(EPS), command, "--out", str(out)]), 1, "has ended: 12 of 12 steps were done")
 
     def test_what_is_printed_says_what_is_trained_and_how_it_ended(self):
         out = self.work.out("run")
