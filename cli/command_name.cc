@@ -52,11 +52,11 @@ std::vector<std::string> NearestNames(const CLI::App& app, const std::string& wo
 std::string WrongNameText(const CLI::App& app) {
   if (!app.get_subcommands().empty()) return "";
   const std::vector<std::string> words = app.remaining();
-  const auto word = std::find_if(words.begin(), words.end(),
-                                 [](const std::string& w) { return !w.empty() && !absl::StartsWith(w, "-"); });
-  if (word == words.end()) return "";
-  const std::string names = absl::StrJoin(NearestNames(app, *word), " or ");
-  return absl::StrCat("\"", *word, "\" is no command; ", names.empty() ? "" : absl::StrCat("do you mean ", names, "? "),
+  // What stands behind an option that is not known may be its value: that option is the mistake.
+  if (words.empty() || words.front().empty() || absl::StartsWith(words.front(), "-")) return "";
+  const std::string& word = words.front();
+  const std::string names = absl::StrJoin(NearestNames(app, word), " or ");
+  return absl::StrCat("\"", word, "\" is no command; ", names.empty() ? "" : absl::StrCat("do you mean ", names, "? "),
                       "`eps --help` lists them");
 }
 

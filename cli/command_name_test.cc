@@ -42,6 +42,7 @@ TEST(CommandNameTest, WhatIsLikeNoCommandIsNamedAlone) {
 TEST(CommandNameTest, WhereNoNameIsWrongNothingIsSaid) {
   EXPECT_EQ(TextOf(""), "");
   EXPECT_EQ(TextOf("--unknown"), "");
+  EXPECT_EQ(TextOf("--unknown 3"), "");
   EXPECT_EQ(TextOf("train --unknown"), "");
   EXPECT_EQ(TextOf("train trian"), "");
 }

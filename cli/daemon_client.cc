@@ -111,7 +111,7 @@ int DaemonFlags::Run(const std::function<absl::Status(DaemonClient&)>& command) 
 }
 
 bool DaemonFlags::IsOfFinishedRun() const {
-  return connect.empty() && !out.empty() && absl::IsUnavailable(FindDaemon(out).status()) && !FinishedText(out).empty();
+  return connect.empty() && !out.empty() && absl::IsUnavailable(FindDaemon(out).status()) && IsFinished(out);
 }
 
 DaemonClient::DaemonClient(const std::string& address, std::shared_ptr<grpc::ChannelCredentials> credentials) {

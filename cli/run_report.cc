@@ -45,7 +45,7 @@ nlohmann::json ReadSummary(const std::string& out) {
 
 int64_t WholeNumber(const nlohmann::json& json, const char* key) { return static_cast<int64_t>(Number(json, key)); }
 
-bool IsFinished(const nlohmann::json& summary) {
+bool HasDoneAllSteps(const nlohmann::json& summary) {
   return summary.contains("steps_planned") && WholeNumber(summary, "steps") >= WholeNumber(summary, "steps_planned");
 }
 
@@ -113,9 +113,11 @@ std::string EndText(const std::string& out) {
   return text;
 }
 
+bool IsFinished(const std::string& out) { return HasDoneAllSteps(ReadSummary(out)); }
+
 std::string FinishedText(const std::string& out) {
   const nlohmann::json summary = ReadSummary(out);
-  if (!IsFinished(summary)) return "";
+  if (!HasDoneAllSteps(summary)) return "";
   const std::string checkpoint = NewestCheckpoint(out);
   return absl::StrCat("the run in ", out, " has ended: ", DoneText(summary), "; ",
                       checkpoint.empty() ? "it left no checkpoint (checkpoint.last)"
@@ -124,7 +126,7 @@ std::string FinishedText(const std::string& out) {
 
 std::string FinishedJson(const std::string& out) {
   const nlohmann::json summary = ReadSummary(out);
-  if (!IsFinished(summary)) return "";
+  if (!HasDoneAllSteps(summary)) return "";
   // 64-bit numbers are texts there, as a running daemon's are.
   const nlohmann::ordered_json status = {{"state", "finished"},
                                          {"step", absl::StrCat(WholeNumber(summary, "steps"))},

@@ -36,6 +36,9 @@ std::string StartText(const RunOutline& outline, const StartOptions& options);
 // A run that was stopped says so, and how to go on; steps that were skipped are counted.
 std::string EndText(const std::string& out);
 
+// Whether the run in `out` has done all of its steps, by its summary.json.
+bool IsFinished(const std::string& out);
+
 // Where the run in `out` stands that has done all of its steps, by its summary.json, for people in a line, or as JSON with
 // the fields of proto/control.proto's StatusReply that are known of it; "" of any other run.
 //   the run in out/tiny has ended: 400 of 400 steps were done, loss 2.324; the newest checkpoint is out/tiny/checkpoints/...

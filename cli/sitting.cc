@@ -125,12 +125,11 @@ std::vector<std::string> Sitting::WorkerArguments(int worker) const {
 
 absl::Status Sitting::StartWorkers() {
   for (int i = 1; i <= options_.workers; ++i) {
-    EPS_ASSIGN_OR_RETURN(ChildProcess worker,
-                         Spawn({.name = absl::StrCat("gpu_worker ", i),
-                                .program = options_.programs + "/gpu_worker",
-                                .arguments = WorkerArguments(i),
-                                .log_path = WorkerLogFile(options_.out, i),
-                                .signal_when_parent_dies = 0}));
+    EPS_ASSIGN_OR_RETURN(ChildProcess worker, Spawn({.name = absl::StrCat("gpu_worker ", i),
+                                                     .program = options_.programs + "/gpu_worker",
+                                                     .arguments = WorkerArguments(i),
+                                                     .log_path = WorkerLogFile(options_.out, i),
+                                                     .signal_when_parent_dies = 0}));
     workers_.push_back(std::move(worker));
     reported_.push_back(false);
   }

@@ -2,8 +2,6 @@
 
 #include <unistd.h>
 
-#include <cerrno>
-
 #include "common/base/file_util.h"
 #include "nlohmann/json.hpp"
 
@@ -23,9 +21,6 @@ absl::Status WriteEndpointFile(const std::string& out, const std::string& grpc_a
   return WriteFileAtomically(PathIn(out), endpoints.dump() + "\n");
 }
 
-absl::Status RemoveEndpointFile(const std::string& out) {
-  if (unlink(PathIn(out).c_str()) == 0 || errno == ENOENT) return absl::OkStatus();
-  return FileError(errno, "remove", PathIn(out));
-}
+absl::Status RemoveEndpointFile(const std::string& out) { return RemoveIfThere(PathIn(out)); }
 
 }  // namespace eps::server

@@ -108,7 +108,6 @@ class TrainingDaemon final : public Daemon {
                                                : LoadRunConfig(options_.run_file, options_.overrides));
     EPS_ASSIGN_OR_RETURN(max_message_bytes_, MaxControlMessageBytes(run_));
     EPS_RETURN_IF_ERROR(ReadSource());
-    SayWhatIsGone();
     EPS_RETURN_IF_ERROR(OpenData());
     EPS_ASSIGN_OR_RETURN(model_, BuildModel(run_.model));
     DaemonMemory memory = ComputeDaemonMemory(model_, run_);
@@ -138,6 +137,10 @@ class TrainingDaemon final : public Daemon {
     EPS_RETURN_IF_ERROR(MakeDirs(options_.out));
     EPS_RETURN_IF_ERROR(LockOut());
     EPS_RETURN_IF_ERROR(RemoveEndpointFile(options_.out));
+    // Of a former sitting, or of another run: it would say that this one has ended.
+    if (resumed_.version.value() < run_.steps) {
+      EPS_RETURN_IF_ERROR(RemoveIfThere(options_.out + "/summary.json"));
+    }
     if (source_.has_value()) EPS_RETURN_IF_ERROR(KeepModelSource(*std::exchange(source_, std::nullopt), options_.out));
     if (checkpointer_ == nullptr) {
       EPS_ASSIGN_OR_RETURN(checkpointer_, Checkpointer::Create(CheckpointFolder(options_.out), model_, run_));
@@ -275,7 +278,6 @@ class TrainingDaemon final : public Daemon {
 
   // Of what the run began with: what it keeps is taken in its place.
   void SayWhatIsGone() const {
-    if (!GoesOn()) return;
     const std::vector<std::string> gone = FindGoneSources(run_);
     if (gone.empty()) return;
     LogInfo("kept_source_taken", {{"gone", absl::StrJoin(gone, ", ")}, {"kept_in", ModelSourceFolder(options_.out)}});
@@ -315,7 +317,8 @@ class TrainingDaemon final : public Daemon {
       EPS_RETURN_IF_ERROR(LockOut());
     }
     const FormerTokens former = GoesOn() ? FormerTokens::kTaken : FormerTokens::kMadeAnew;
-    EPS_ASSIGN_OR_RETURN(RunConfig readable, options_.resume ? WithKeptTokenizer(options_.out, run_) : run_);
+    EPS_ASSIGN_OR_RETURN(RunConfig readable, GoesOn() ? WithKeptTokenizer(options_.out, run_) : run_);
+    if (GoesOn()) SayWhatIsGone();
     EPS_ASSIGN_OR_RETURN(RunConfig of_tokens,
                          WithTokenFiles(readable, options_.out + "/data", options_.threads, former));
     NameChatTemplate(of_tokens);

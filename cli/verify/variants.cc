@@ -60,8 +60,8 @@ class Planner {
       Variant& graphs = Add(VerifyTopic::kRelay, "work that comes again as graphs", {"relay.graphs=ALWAYS"});
       graphs.proof = "graphs_used";
       graphs.why_without_proof =
-          "no graph was launched: of these steps no work came again (give more --steps), or see "
-          "graphs_not_used in the worker's log";
+          "no graph was launched: of these steps no work came again (give more --steps), or the worker's log says "
+          "graphs_not_used (--out DIR keeps it)";
     }
     // What makes the device hold least: one layer, nothing kept, boundaries on the host.
     run.relay = {.inner = InnerPolicy::kRecompute, .boundaries = BoundaryPolicy::kHost, .weight_slots = 1};

@@ -21,7 +21,8 @@ struct Variant {
   int workers = 1;
   int64_t device_memory_bytes = 0;  // the cap; 0: none is given
   std::string skipped;              // why it is left out; "": it is not
-  // An event of a worker's log without which it was the baseline by another name, and then why; "": none is looked for.
+  // A worker's log must have this event, or the variant did the same as the baseline and is skipped with
+  // `why_without_proof`. "": it is always compared.
   std::string proof, why_without_proof;
 };
 

@@ -111,6 +111,11 @@ absl::StatusOr<std::string> ReadFile(const std::string& path, int64_t max_bytes)
   }
 }
 
+absl::Status RemoveIfThere(const std::string& path) {
+  if (unlink(path.c_str()) == 0 || errno == ENOENT) return absl::OkStatus();
+  return FileError(errno, "remove", path);
+}
+
 absl::Status WriteAt(const FileDescriptor& file, const std::string& path, int64_t offset_bytes,
                      absl::string_view bytes) {
   while (!bytes.empty()) {

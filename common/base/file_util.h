@@ -44,6 +44,9 @@ absl::StatusOr<FileDescriptor> OpenFile(const std::string& path, int flags);
 // whose reader might wait for ever
 absl::StatusOr<std::string> ReadFile(const std::string& path, int64_t max_bytes = int64_t{1} << 30);
 
+// After OK there is no file `path`, if there was one. Errors: FileError's.
+absl::Status RemoveIfThere(const std::string& path);
+
 // Writes all of `bytes` at `offset_bytes`, whatever the system takes at once. Errors: FileError's.
 absl::Status WriteAt(const FileDescriptor& file, const std::string& path, int64_t offset_bytes,
                      absl::string_view bytes);

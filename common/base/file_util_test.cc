@@ -42,6 +42,15 @@ TEST(FileUtilTest, AMissingFileIsNamed) {
               StatusIs(absl::StatusCode::kNotFound, "\"" + dir.File("none.txt") + "\": No such file or directory"));
 }
 
+TEST(FileUtilTest, WhatIsRemovedNeedNotBeThere) {
+  const TempDir dir;
+  EXPECT_OK(WriteFileAtomically(dir.File("a"), "x"));
+  EXPECT_OK(RemoveIfThere(dir.File("a")));
+  EXPECT_EQ(Names(dir.path()), std::vector<std::string>());
+  EXPECT_OK(RemoveIfThere(dir.File("a")));
+  EXPECT_THAT(RemoveIfThere(dir.path()), StatusIs(absl::StatusCode::kFailedPrecondition, "cannot remove"));
+}
+
 TEST(FileUtilTest, AFolderIsNoFile) {
   const TempDir dir;
   EXPECT_THAT(ReadFile(dir.path()), StatusIs(absl::StatusCode::kFailedPrecondition, "Is a directory"));

@@ -22,7 +22,8 @@ absl::StatusOr<RunConfig> LoadRunOfFolder(const std::string& out, const std::str
 // Errors: NOT_FOUND naming the field and both places: the run does not keep that one
 absl::StatusOr<RunConfig> WithKeptTokenizer(const std::string& out, const RunConfig& run);
 
-// Of model.from and the tokenizer, each once, what is gone, so that what the run keeps is taken in its place.
+// Which of model.from and the first tokenizer's path are gone, each once. What the run keeps stands in for them
+// (LoadRunOfFolder, WithKeptTokenizer).
 std::vector<std::string> FindGoneSources(const RunConfig& run);
 
 }  // namespace eps

@@ -1,5 +1,8 @@
 #include "common/corpus/chat_template_markup.h"
 
+#include <cstddef>
+#include <iterator>
+
 #include "absl/status/status.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
@@ -117,6 +120,15 @@ constexpr ChatMarkup kPlain = {
 constexpr ChatMarkup kLlama31 = Llama31(), kQwen25 = Qwen25(), kQwen3 = Qwen3();
 
 constexpr const ChatMarkup* kAll[] = {&kLlama3, &kLlama31, &kChatMl, &kQwen25, &kQwen3, &kMistral, &kLlama2, &kPlain};
+
+constexpr bool AllHaveTheirNames() {
+  if (std::size(kAll) != std::size(kChatTemplateNames)) return false;
+  for (size_t i = 0; i < std::size(kAll); ++i) {
+    if (kAll[i]->name != kChatTemplateNames[i]) return false;
+  }
+  return true;
+}
+static_assert(AllHaveTheirNames(), "kChatTemplateNames and kAll have the same order");
 
 }  // namespace
 

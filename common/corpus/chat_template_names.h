@@ -5,7 +5,7 @@
 
 namespace eps {
 
-// Of all that ChatTemplate knows; beside them "auto" asks for a choice (chat_template_choice.h).
+// Of all that ChatTemplate knows, as chat_template_markup.cc makes sure; beside them "auto" asks for a choice (chat_template_choice.h).
 inline constexpr absl::string_view kChatTemplateNames[] = {"llama3", "llama31", "chatml", "qwen25",
                                                            "qwen3",  "mistral", "llama2", "plain"};
 

@@ -124,7 +124,7 @@ absl::Status CheckBeginning(DataForm form, absl::string_view beginning) {
   return absl::OkStatus();
 }
 
-bool IsPacked(absl::string_view beginning) { return FindSignature(beginning) != nullptr; }
+bool HasKnownSignature(absl::string_view beginning) { return FindSignature(beginning) != nullptr; }
 
 absl::Status CheckCharacters(absl::string_view beginning) {
   constexpr absl::string_view kToUtf8 = "`iconv -f UTF-16 -t UTF-8` makes text of it";

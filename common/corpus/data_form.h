@@ -28,8 +28,8 @@ absl::StatusOr<std::string> ReadBeginning(const std::string& path);
 // Errors: INVALID_ARGUMENT what it looks like, and what to do: to be put behind the file's name
 absl::Status CheckBeginning(DataForm form, absl::string_view beginning);
 
-// Whether it is one of the forms whose bytes are no text, and are named by the first of them: packed, compressed, Parquet.
-bool IsPacked(absl::string_view beginning);
+// Whether its first bytes name it: packed, compressed, Parquet, a pointer of Git LFS. It is never meant to be trained on.
+bool HasKnownSignature(absl::string_view beginning);
 
 // Whether it consists of characters in one of the encodings that have no zero bytes, of which UTF-8 is one.
 // Errors: CheckBeginning's

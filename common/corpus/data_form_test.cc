@@ -48,7 +48,7 @@ TEST(DataFormTest, WhatIsPackedOrCompressedIsNamed) {
       EXPECT_THAT(CheckBeginning(form, bytes), StatusIs(kInvalid, name)) << name;
     }
     EXPECT_OK(CheckBeginning(DataForm::kTokenIds, bytes));
-    EXPECT_TRUE(IsPacked(bytes)) << name;
+    EXPECT_TRUE(HasKnownSignature(bytes)) << name;
   }
   EXPECT_THAT(CheckBeginning(DataForm::kText, "version https://git-lfs.github.com/spec/v1\noid sha256:00\n"),
               StatusIs(kInvalid, "is a pointer of Git LFS, and not the file itself by its first bytes: run `git lfs"));
@@ -57,7 +57,7 @@ TEST(DataFormTest, WhatIsPackedOrCompressedIsNamed) {
 TEST(DataFormTest, JsonIsNoPlainText) {
   for (const char* json : {"{\"text\": 1}", "\n {\n  \"a\": 1}", "[{\"a\": 1}]", "[\n  {", "[\"a\", \"b\"]", "[[1]]"}) {
     EXPECT_THAT(CheckBeginning(DataForm::kText, json), StatusIs(kInvalid, "is JSON by its first bytes")) << json;
-    EXPECT_FALSE(IsPacked(json)) << json;
+    EXPECT_FALSE(HasKnownSignature(json)) << json;
   }
   for (const char* text :
        {"[Illustration]", "[1] Genesis", "{ a brace", "", "[", "{", "text {\"a\": 1}", "PK", "BZh"}) {

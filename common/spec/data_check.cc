@@ -117,9 +117,9 @@ absl::Status CheckLooks(const proto::Data& said, DataForm form, absl::string_vie
   return takes_any_bytes ? absl::OkStatus() : CheckCharacters(beginning);
 }
 
-// What may be said of a file that is no mistake: that `field` takes it. "" of one whose bytes are never a text's.
+// Says that `field`.format: TEXT would take the file after all; "" of one that is certainly not meant as text.
 std::string TextHint(const DataFile& file, absl::string_view field, absl::string_view what) {
-  return IsPacked(file.beginning) ? "" : absl::StrCat("; ", field, ".format: TEXT takes ", what);
+  return HasKnownSignature(file.beginning) ? "" : absl::StrCat("; ", field, ".format: TEXT takes ", what);
 }
 
 // Whether the file is what it is taken for.

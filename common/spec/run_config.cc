@@ -56,7 +56,7 @@ absl::StatusOr<ModelConfig> ReadHfFolder(const std::string& folder) {
 }
 
 // A run that is gone on with.
-struct ResumedRun {
+struct FormerRun {
   const RunConfig* was = nullptr;  // null: it is a new one
   std::string kept;                // what it has of the folder it began with; "": nothing
 };
@@ -98,7 +98,7 @@ absl::StatusOr<std::optional<DocumentIndexHeader>> IndexOf(const std::string& pa
 }
 
 absl::StatusOr<RunConfig> Check(proto::RunSpec spec, const std::string& path,
-                                const std::vector<FieldOverride>& overrides, const ResumedRun& resumed = {}) {
+                                const std::vector<FieldOverride>& overrides, const FormerRun& resumed = {}) {
   for (const FieldOverride& field : overrides) EPS_RETURN_IF_ERROR(ApplyOverride(field, spec));
   const std::string base = DirName(path);
   const std::string& kept = resumed.kept;
@@ -118,7 +118,7 @@ absl::StatusOr<RunConfig> CheckSerialized(const proto::RunSpec& spec) {
 }
 
 absl::StatusOr<RunConfig> Load(const std::string& path, const std::vector<FieldOverride>& overrides,
-                               const ResumedRun& resumed = {}) {
+                               const FormerRun& resumed = {}) {
   EPS_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kMaxRunSpecBytes));
   EPS_ASSIGN_OR_RETURN(const proto::RunSpec spec, ParseFile(path, text));
   absl::StatusOr<RunConfig> config = Check(spec, path, overrides, resumed);

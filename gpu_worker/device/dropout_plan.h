@@ -21,6 +21,7 @@ struct DropoutPlan {
   friend bool operator==(const DropoutPlan&, const DropoutPlan&) = default;
 };
 
+// For HashOfArgument of cuda/launch.h: enough to tell plans apart.
 inline auto FieldsOf(const DropoutPlan& plan) {
   return std::tie(plan.key.k0, plan.key.k1, plan.drop_up_to, plan.first_element);
 }

@@ -1,6 +1,7 @@
 // Work that comes again, which a device may enqueue in another way than the first time.
 
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <random>
 #include <vector>
@@ -43,6 +44,10 @@ class Block {
     memory_.SetAct(d_o_, RandomArray(random, kRows * kC));
     Kernels& kernels = memory_.device().kernels();
     const double scale = 1 / std::sqrt(static_cast<double>(kD));
+    // More than is needed: a device may treat few calls in another way than many.
+    for (void* array : {dx_, y_}) {
+      kernels.FillZero({.num_bytes = kRows * kC * int64_t{sizeof(uint16_t)}, .dst = array});
+    }
     kernels.FillZero({.num_bytes = kC * kQkv * int64_t{sizeof(float)}, .dst = dw_});
     kernels.MatMul({.M = kRows,
                     .N = kQkv,

@@ -1,11 +1,13 @@
 """What a run leaves, and what one can ask of it while it goes on."""
 
 import json
+import os
+import signal
 import socket
 import subprocess
 import xml.dom.minidom
 
-from eps_run import (EPS, ROOT, SystemTest, committed_steps, latest_checkpoint, run, start_train, summary, train,
+from eps_run import (EPS, ROOT, SystemTest, children, committed_steps, latest_checkpoint, run, start_train, summary, train,
                      train_command, wait_for_steps)
 
 
@@ -108,6 +110,19 @@ class CommandsTest(SystemTest):
         self.assertEqual((status["state"], status["step"], status["loss"]), ("finished", "12", summary(out)["loss_last"]))
         for command in ("checkpoint", "stop"):
             self.refused(run([str(EPS), command, "--out", str(out)]), 1, "has ended: 12 of 12 steps were done")
+
+    def test_a_run_in_the_folder_of_one_that_is_done_is_not_taken_for_it(self):
+        out = self.work.out("run")
+        no_checkpoint = {"checkpoint": {"every_steps": 0, "last": False}}  # else the folder is taken
+        self.train_ok(self.work.spec(no_checkpoint), out)
+        process = start_train(self.work.spec({"steps": 100000, **no_checkpoint}), out)
+        wait_for_steps(process, out, 14)
+        for pid in children(process.pid, "eps_server"):
+            os.kill(pid, signal.SIGKILL)
+        process.communicate(timeout=60)
+        over = run([str(EPS), "status", "--out", str(out)])
+        self.assertEqual(over.returncode, 1, over.stdout)
+        self.assertNotIn("has ended", over.stderr)
 
     def test_what_is_printed_says_what_is_trained_and_how_it_ended(self):
         out = self.work.out("run")

@@ -94,6 +94,7 @@ struct HeadShape {
   }
 };
 
+// For HashOfArgument: enough to tell shapes apart.
 auto FieldsOf(const HeadShape& shape) {
   return std::tie(shape.T, shape.H, shape.kv_heads, shape.D, shape.window, shape.documents.first, shape.documents.end);
 }

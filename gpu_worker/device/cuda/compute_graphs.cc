@@ -19,9 +19,10 @@ namespace eps::worker::cuda {
 namespace {
 
 constexpr size_t kLeastCalls = 8;  // of a segment: fewer say little of the GPU, and gain little
-// A GPU that has reached the call so many before the one that is to be enqueued is waiting for the host. What was
-// enqueued a microsecond ago cannot be done in any case.
-constexpr size_t kCallsBehind = 4;
+// An event is recorded before the last so many calls of a segment, and asked for before the very last. A GPU that has
+// reached it is at most three calls behind the host, and waits for each. What was enqueued a microsecond ago cannot be
+// done in any case.
+constexpr size_t kCallsMarked = 4;
 constexpr int kTimesWaited = 3;        // the first time the host loads code, and another time it may be chance
 constexpr int64_t kMostNodes = 4096;   // CUDA holds device memory for each, beside the cap
 constexpr size_t kMostSeen = 1 << 16;  // segments that never come again, as with dropout, are forgotten
@@ -48,13 +49,16 @@ absl::Status ComputeGraphs::Enqueue(GpuStream stream, const std::vector<ComputeW
   auto found = graphs_.find(hash);
   if (found == graphs_.end() && MayCapture(hash, segment.size())) {
     const absl::StatusOr<GpuGraph> graph = Capture(stream, segment);
-    if (graph.ok()) {
+    if (!graph.ok()) {
+      use_ = GraphUse::kNever;
+      LogWarning("graphs_not_used", {{"why", graph.status().message()}});
+    } else if (nodes_ + graph->nodes > kMostNodes) {  // a call may be several kernels
+      runtime_->DestroyGraph(*graph);
+      nodes_ = kMostNodes;
+    } else {
       times_counted_.erase(hash);
       nodes_ += graph->nodes;
       found = graphs_.emplace(hash, Captured{.segment = segment, .graph = *graph}).first;
-    } else {
-      use_ = GraphUse::kNever;
-      LogWarning("graphs_not_used", {{"why", graph.status().message()}});
     }
   }
   if (found != graphs_.end() && found->second.segment == segment) {
@@ -74,7 +78,7 @@ absl::StatusOr<bool> ComputeGraphs::EnqueueEach(GpuStream stream, absl::Span<con
   const bool looks = use_ == GraphUse::kAuto && segment.size() >= kLeastCalls;
   bool counts = use_ == GraphUse::kAlways;
   for (size_t i = 0; i < segment.size(); ++i) {
-    if (looks && i + kCallsBehind == segment.size()) EPS_RETURN_IF_ERROR(Mark(stream));
+    if (looks && i + kCallsMarked == segment.size()) EPS_RETURN_IF_ERROR(Mark(stream));
     if (looks && i + 1 == segment.size()) {
       EPS_ASSIGN_OR_RETURN(counts, runtime_->IsReached(*mark_));
     }

@@ -18,7 +18,7 @@
 
 namespace eps::worker::cuda {
 
-// Enqueues the compute stream's work by segments: what lies between two waits, records or copies, in a relay a layer's
+// Enqueues the compute stream's work by segments: what lies between two waits, records, copies or labels, in a relay a layer's
 // pass over a micro-batch. As layers take turns in the same slots of the arena, and the plan gives each micro-batch the
 // same ones in every step, most segments come again, to the last address. One that does, and in which the GPU was found
 // close behind the host, waiting for each call, is captured as a graph (docs/decisions/0015-graphs-where-they-pay.md).
@@ -53,7 +53,7 @@ class ComputeGraphs {
   std::optional<GpuEvent> mark_;                   // in the segment that is being enqueued; none until it is needed
   std::unordered_map<size_t, int> times_counted_;  // by segment's hash, of those without a graph
   std::unordered_map<size_t, Captured> graphs_;    // by segment's hash: of two that share one, the first
-  int64_t nodes_ = 0;                              // of all graphs
+  int64_t nodes_ = 0;                              // of all graphs; kMostNodes once one had no room
   int64_t launched_ = 0, calls_spared_ = 0;
 };
 

@@ -153,19 +153,30 @@ TEST_F(ComputeGraphsTest, ProductsAndAttentionAreInItAndCompared) {
   EXPECT_EQ(c, 4 * 8 * 9);
 }
 
+// At its end, or in the middle, as where a library refuses to be captured; nothing of it is left, and it is not tried again.
 TEST_F(ComputeGraphsTest, WhereCapturingFailsAllGoesOnCallByCall) {
-  Start(GraphUse::kAlways, {.capture_error = absl::InternalError("not in a capture")});
-  EXPECT_EQ(After(5, Segment(&x_, 1)), Want(40));
-  EXPECT_EQ(launched_, 0);
+  const absl::Status refused = absl::InternalError("not in a capture");
+  for (const EmulatedTraits& traits :
+       {EmulatedTraits{.capture_error = refused}, EmulatedTraits{.captured_call_error = refused}}) {
+    Start(GraphUse::kAlways, traits);
+    x_ = 0;
+    EXPECT_EQ(After(5, Segment(&x_, 1)), Want(40));
+    EXPECT_EQ(After(2, Segment(&x_, 3)), Want(16, 3, 1, Want(40)));
+    EXPECT_EQ(launched_, 0);
+    TearDown();
+  }
+  runtime_ = nullptr;
 }
 
+// The emulator's calls have two nodes each.
 TEST_F(ComputeGraphsTest, GraphsHoldNoMoreNodesThanTheyMay) {
   Start(GraphUse::kAlways);
-  for (const uint32_t by : {1, 2, 3}) {
+  for (const auto& [by, calls] : std::vector<std::pair<uint32_t, int>>{{1, 1000}, {2, 1000}, {3, 60}, {4, 10}}) {
     x_ = 0;
     launched_ = 0;
-    EXPECT_EQ(After(2, Segment(&x_, by, 1500)), Want(3000, by));
-    EXPECT_EQ(launched_, by < 3 ? 1 : 0);  // two have 3000 of 4096
+    EXPECT_EQ(After(2, Segment(&x_, by, calls)), Want(2 * calls, by));
+    EXPECT_EQ(launched_,
+              by < 3 ? 1 : 0);  // two have 4000 of 4096; 60 calls would fit, their nodes do not, and then none is made
   }
 }
 

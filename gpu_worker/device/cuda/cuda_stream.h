@@ -61,7 +61,7 @@ class CudaEvent : public Event {
 // What the GPU spends waiting is measured by events for timing around each wait. The host's clock is read once, when the
 // GPU has come to the end of a burst, and everything before is counted from there.
 //
-// No lock: the state below is the issuing thread's while it has work, and else that of who enqueues, who waits for the
+// No lock: the state below, but for `segment_`, is the issuing thread's while it has work, and else that of who enqueues, who waits for the
 // thread to be idle first.
 class CudaStream : public Stream {
  public:
@@ -84,8 +84,9 @@ class CudaStream : public Stream {
   StreamStats TakeStats() override;
   void KeepSpans(bool keep) override;
 
-  // Work is issued in stream order, in segments (ComputeGraphs) that whatever else comes ends. An error becomes the
-  // stream's, with label and stream in front.
+  // Enqueues work of the compute stream. It is held back until anything else is enqueued, a label is set, or Synchronize
+  // is called; what has come until then is issued together (ComputeGraphs). An error becomes the stream's, with label and
+  // stream in front.
   void Launch(ComputeWork work) { segment_.push_back(std::move(work)); }
   // The same of any call of the runtime.
   void Issue(std::function<absl::Status(GpuStream)> work);
@@ -134,7 +135,7 @@ class CudaStream : public Stream {
   bool keeps_spans_ = false;
   std::vector<LabelMark> labels_;  // of a burst whose spans are kept
 
-  std::vector<ComputeWork> segment_;  // that goes on: who enqueues has it, whatever the thread does
+  std::vector<ComputeWork> segment_;  // not issued yet; belongs to who enqueues, also while the issuing thread is busy
 
   const WorkLabel* label_ = nullptr;  // the last one since Synchronize
   absl::Status status_;               // the first error that Synchronize returned

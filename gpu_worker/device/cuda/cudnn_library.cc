@@ -106,7 +106,8 @@ absl::StatusOr<CudnnLibrary::Direction> CudnnLibrary::PlanDirection(const SdpaPr
                                                " bytes of workspace; at most ", kMaxAttentionWorkspaceBytes));
 }
 
-// The GPU is done with what it had in the old one when cudaFree returns; what is not enqueued yet will take the larger.
+// Without graphs the old one is freed: cudaFree returns when the GPU is done with it. With graphs it stays, as they have its
+// address. What is not enqueued yet takes the larger.
 absl::Status CudnnLibrary::HoldWorkspace(int64_t num_bytes) {
   if (num_bytes <= workspace_bytes_) return absl::OkStatus();
   void* larger = nullptr;

@@ -104,7 +104,7 @@ class GpuRuntime {
   // either the stream captures no more, and no graph is left.
   virtual absl::Status BeginCapture(GpuStream stream) = 0;
   virtual absl::StatusOr<GpuGraph> EndCapture(GpuStream stream) = 0;
-  // The one launched before in that stream may still run.
+  // May be called while an earlier launch of it still runs, in that stream.
   virtual absl::Status LaunchGraph(GpuStream stream, GpuGraph graph) = 0;
   virtual void DestroyGraph(GpuGraph graph) = 0;
   // An event may be recorded again; a wait is for the last record before it.

@@ -29,6 +29,7 @@ inline constexpr int kMaxSharedBytes = 97 * 1024;
 inline constexpr int64_t kMaxBlocksX = (int64_t{1} << 31) - 1;
 inline constexpr int64_t kMaxBlocksY = 65535;
 
+// Made by Launch alone.
 struct KernelCall {
   const char* name = "";  // in errors
   LaunchShape shape;
@@ -41,7 +42,7 @@ struct KernelCall {
   // The same call for one thread of the grid, where kernels are compiled for the processor; empty on a GPU.
   std::function<void()> body;
 
-  // Does the same, on the same memory.
+  // Does the same, on the same memory. (0 and -0 are equal: no kernel is called with a negative zero.)
   friend bool operator==(const KernelCall& a, const KernelCall& b) {
     return a.function == b.function && a.shape == b.shape && a.same_arguments(a.owner.get(), b.owner.get());
   }

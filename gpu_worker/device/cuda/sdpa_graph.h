@@ -108,8 +108,9 @@ struct SdpaGraph {
 absl::StatusOr<SdpaGraph> SdpaForwardGraph(const SdpaProblem& problem);
 absl::StatusOr<SdpaGraph> SdpaBackwardGraph(const SdpaProblem& problem);
 
-// What a tensor of the graph is bound to: its array, from a head of keys and values on and the first of queries that uses
-// it. For each tensor of the graph that is neither virtual nor a number.
+// What a tensor of the graph is bound to: its array. For each tensor of the graph that is neither virtual nor a number.
+// problem: of the whole arrays. graph: of it, or of a part of its heads (CutSmaller). first_kv_head: where the part begins,
+// a multiple of its kv_heads; its queries begin at first_kv_head * sharers().
 //
 // Errors: INVALID_ARGUMENT an array that the graph uses is null
 struct SdpaBinding {

@@ -33,7 +33,7 @@ struct SdpaProblem {
   friend auto operator<=>(const SdpaProblem&, const SdpaProblem&) = default;
 };
 
-// Arrays of a problem, whole also where it is of some of their heads; those that a direction does not use may be null.
+// Arrays of a problem. In their shapes H and kv_heads are heads_of_array() and kv_heads_of_array(). Those that a direction does not use may be null.
 struct SdpaArrays {
   const void* qkv = nullptr;  // act (B, T, H + 2 kv_heads, D): queries, keys, values; kPacked: (positions, ...)
   void* o = nullptr;          // act (B, T, H, D); kPacked: (positions, H, D); out of forward, only read by backward

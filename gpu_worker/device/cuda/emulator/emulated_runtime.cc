@@ -42,6 +42,7 @@ namespace {
 constexpr size_t kAllocationAlignBytes = 256;  // as cudaMalloc's
 constexpr size_t kPageBytes = 4096;
 constexpr int kSmMajor = 9;
+constexpr int64_t kNodesOfACall = 2;  // of a graph: a library's call may be several kernels
 
 using Works = std::vector<std::function<void()>>;
 
@@ -206,6 +207,7 @@ class EmulatedRuntime : public GpuRuntime {
   absl::Status Launch(GpuStream stream, const KernelCall& call) override {
     EPS_RETURN_IF_ERROR(CheckFault("Launch"));
     EmulatedStream* on = &At(stream);
+    if (on->captured.has_value()) EPS_RETURN_IF_ERROR(traits_.captured_call_error);
     if (launches_.fetch_add(1) == traits_.good_launches) {
       on->LaunchOrCapture([this] { failed_ = true; });
       return absl::OkStatus();
@@ -215,6 +217,7 @@ class EmulatedRuntime : public GpuRuntime {
   }
   absl::Status MatMul(GpuStream stream, const MatMulProblem& problem) override {
     EPS_RETURN_IF_ERROR(CheckFault("MatMul"));
+    if (At(stream).captured.has_value()) EPS_RETURN_IF_ERROR(traits_.captured_call_error);
     const EmulatedAlgorithm algorithm = AlgorithmOf(problem);
     if (algorithm.is_refused) return absl::InternalError(absl::StrCat("the emulator refuses \"", algorithm.name, "\""));
     At(stream).LaunchOrCapture([problem, algorithm] {
@@ -264,7 +267,7 @@ class EmulatedRuntime : public GpuRuntime {
     EPS_RETURN_IF_ERROR(CheckFault("EndCapture"));
     EPS_RETURN_IF_ERROR(traits_.capture_error);
     ++graphs_;
-    const auto nodes = static_cast<int64_t>(captured->size());
+    const int64_t nodes = kNodesOfACall * static_cast<int64_t>(captured->size());
     return GpuGraph{.handle = captured.release(), .nodes = nodes};
   }
   absl::Status LaunchGraph(GpuStream stream, GpuGraph graph) override {

@@ -35,6 +35,7 @@ struct Barrier {
 struct Warp {
   Barrier barrier = {.members = kWarpThreads};
   std::array<std::array<uint64_t, kWarpThreads>, 2> values = {};
+  std::array<uint32_t, 2> ballots = {};  // a bit of each thread, in the same turns
 };
 
 struct EmulatedThread {
@@ -55,7 +56,7 @@ class GridRunner::Block {
   explicit Block(GridOrder order) : order_(order) {}
   ~Block() {
     body_ = nullptr;
-    for (EmulatedThread& thread : threads_) thread.fiber->Resume();
+    for (const auto& thread : threads_) thread->fiber->Resume();
   }
 
   void Begin(const LaunchShape& shape, const std::function<void()>& body) {
@@ -71,11 +72,11 @@ class GridRunner::Block {
 
   void Run() {
     std::fill(shared_.begin(), shared_.end(), std::byte{0xFF});
-    for (size_t i = 0; i < num_threads_; ++i) threads_[i].finished = false;
+    for (size_t i = 0; i < num_threads_; ++i) threads_[i]->finished = false;
     for (size_t left = num_threads_; left > 0;) {
       bool ran = false;
       for (size_t i = 0; i < num_threads_; ++i) {
-        EmulatedThread& thread = threads_[order_ == GridOrder::kForward ? i : num_threads_ - 1 - i];
+        EmulatedThread& thread = *threads_[order_ == GridOrder::kForward ? i : num_threads_ - 1 - i];
         if (!thread.can_run()) continue;
         threadIdx = {thread.index, 0, 0};
         thread.fiber->Resume();
@@ -104,7 +105,7 @@ class GridRunner::Block {
       ++barrier.phase;
       return;
     }
-    EmulatedThread& thread = threads_[threadIdx.x];
+    EmulatedThread& thread = *threads_[threadIdx.x];
     thread.waits_at = &barrier;
     thread.waits_in_phase = barrier.phase;
     thread.fiber->Yield();
@@ -115,7 +116,7 @@ class GridRunner::Block {
   static constexpr size_t kSharedAlignBytes = 16;
 
   void AddThread() {
-    EmulatedThread& thread = threads_.emplace_back();
+    EmulatedThread& thread = *threads_.emplace_back(std::make_unique<EmulatedThread>());
     thread.index = static_cast<unsigned>(threads_.size() - 1);
     thread.fiber = std::make_unique<Fiber>([this, &thread] {
       while (body_ != nullptr) {
@@ -128,9 +129,9 @@ class GridRunner::Block {
   }
 
   const GridOrder order_;
-  const std::function<void()>* body_ = nullptr;  // null: the fibers end
-  size_t num_threads_ = 0;                       // of the grid that runs; fibers may be more
-  std::deque<EmulatedThread> threads_;
+  const std::function<void()>* body_ = nullptr;           // null: the fibers end
+  size_t num_threads_ = 0;                                // of the grid that runs; fibers may be more
+  std::vector<std::unique_ptr<EmulatedThread>> threads_;  // by address: their fibers know them
   std::deque<Warp> warps_;
   Barrier block_;
   std::array<bool, 2> any_ = {};
@@ -138,7 +139,14 @@ class GridRunner::Block {
 };
 
 namespace {
+
 thread_local GridRunner::Block* running = nullptr;
+
+// All have read what the phase before was about once all are here.
+void ArriveAtWarp(Warp& warp) {
+  running->ArriveAt(warp.barrier, [&warp] { warp.ballots[1 - warp.barrier.turn()] = 0; });
+}
+
 }  // namespace
 
 GridRunner::GridRunner(GridOrder order) : order_(order), block_(std::make_unique<Block>(order)) {}
@@ -176,18 +184,16 @@ uint64_t Exchange(uint64_t value, unsigned from) {
   Warp& warp = running->warp();
   const size_t turn = warp.barrier.turn();
   warp.values[turn][threadIdx.x % kWarpThreads] = value;
-  running->ArriveAt(warp.barrier, [] {});
+  ArriveAtWarp(warp);
   return warp.values[turn][from];
 }
 
 uint32_t Ballot(bool value) {
   Warp& warp = running->warp();
   const size_t turn = warp.barrier.turn();
-  warp.values[turn][threadIdx.x % kWarpThreads] = value ? 1 : 0;
-  running->ArriveAt(warp.barrier, [] {});
-  uint32_t bits = 0;
-  for (unsigned lane = 0; lane < 32; ++lane) bits |= static_cast<uint32_t>(warp.values[turn][lane]) << lane;
-  return bits;
+  warp.ballots[turn] |= uint32_t{value} << threadIdx.x % kWarpThreads;
+  ArriveAtWarp(warp);
+  return warp.ballots[turn];
 }
 
 }  // namespace emulator
