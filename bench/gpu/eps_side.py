@@ -33,7 +33,8 @@ class Place:
 
 
 def run_spec(place, model, batch, choice, steps, changes=None):
-    """Written to a new file, with `changes` of its fields. No clipping, no dropout, and no checkpoint: the others have none either."""
+    """Written to a new file, with `changes` of its fields. No clipping, no dropout, and no checkpoint: the others have
+    none either."""
     place.number += 1
     path = place.folder / f"run-{place.number}.json"
     path.write_text(json.dumps(eps_run.merged({

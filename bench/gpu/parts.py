@@ -275,7 +275,7 @@ class Bench:
         return outcome
 
     def in_turn(self, model, batch, choice, cap, changes, deadline):
-        """Rounds of runs with each of `changes`, by name, in turn, as a machine may drift; and the middle one of each."""
+        """Rounds of runs with each of `changes`, by name, in turn, as a machine may drift; the middle one of each."""
         rounds = {name: [] for name in changes}
         for _ in range(max(2, self.rounds)):
             for name, runs in rounds.items():
@@ -290,7 +290,8 @@ class Bench:
         ways = {f"algorithms {rule}": {"precision": {"algorithms": rule}} for rule in ("FIRST", "FASTEST")}
         rounds, middle = self.in_turn(m, batch, "resident", cap, ways, deadline)
         first, fastest = (middle[name]["tokens_per_second"] for name in ways)
-        said = f"the first algorithms reach {share(first, fastest):.3f} of the fastest ones' tokens per second (goal 0.97)"
+        said = (f"the first algorithms reach {share(first, fastest):.3f} of the fastest ones' tokens per second "
+                "(goal 0.97)")
         return Outcome(said, [speed_table(m, batch, middle, None)],
                        {"first_to_fastest": share(first, fastest), "rounds": rounds})
 

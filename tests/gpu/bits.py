@@ -50,7 +50,8 @@ class Setting:
                                              "attention_dropout": 0 if self.attention == "fused" else 0.1}}
 
 
-SETTINGS = (Setting("BF16", "fused"), Setting("BF16", "fused", drops=False), Setting("BF16", "plain"), Setting("FP32", "plain"), Setting("FP16", "fused"),
+SETTINGS = (Setting("BF16", "fused"), Setting("BF16", "fused", drops=False),
+            Setting("BF16", "plain"), Setting("FP32", "plain"), Setting("FP16", "fused"),
             Setting("TF32", "plain"))
 
 
