@@ -59,8 +59,9 @@ absl::StatusOr<WholePlan> MakeWholePlan(WholePlanRequest whole) {
         worker::PredictStep(request, plan.device, {.dropped = dropped, .workers = plan.workers}).timeline.step_seconds;
   }
   plan.has_exact_times = worker::HasExactTimes(plan.profile, plan.model, plan.run, kernels);
+  const ModelConfig& config = plan.model.config;
   plan.outside_bytes =
-      request.kernels.outside_bytes(plan.threads, plan.model.config.context, plan.model.config.num_heads);
+      request.kernels.outside_bytes(plan.threads, config.context, config.num_heads, config.attention_dropout > 0);
   plan.host = server::ComputeDaemonMemory(plan.model, plan.run);
   return plan;
 }

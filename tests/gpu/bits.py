@@ -35,7 +35,7 @@ MEMORY = "2GiB"  # of a worker, so that several have room; two workers have othe
 @dataclass(frozen=True)
 class Setting:
     precision: str
-    attention: str  # "fused": the library's, which 16 bits have without attention dropout; else the plain kernel's
+    attention: str  # "fused": the library's; "dropping": the same, with dropout's masks; "plain": our own kernel's
     drops: bool = True  # embeddings and residuals; else work comes again, which graphs are of
 
     @property
@@ -46,13 +46,17 @@ class Setting:
         form = {"wire": "FP32", "gradients": "FP32", "tf32": True} if self.precision == "TF32" else {
             "wire": self.precision, "gradients": self.precision}
         dropout = 0.1 if self.drops else 0
-        return {"precision": form, "model": {"embedding_dropout": dropout, "residual_dropout": dropout,
-                                             "attention_dropout": 0 if self.attention == "fused" else 0.1}}
+        model = {"embedding_dropout": dropout, "residual_dropout": dropout,
+                 "attention_dropout": 0 if self.attention == "fused" else 0.1}
+        return {"precision": form, "model": model}
+
+    def refused_by_library(self, why):
+        """Whether the plain kernel is right here, as cuDNN is not asked for this on this GPU."""
+        return self.attention == "dropping" and "dropout is not for the library's" in why
 
 
-SETTINGS = (Setting("BF16", "fused"), Setting("BF16", "fused", drops=False),
-            Setting("BF16", "plain"), Setting("FP32", "plain"), Setting("FP16", "fused"),
-            Setting("TF32", "plain"))
+SETTINGS = (Setting("BF16", "fused"), Setting("BF16", "fused", drops=False), Setting("BF16", "dropping"),
+            Setting("FP32", "plain"), Setting("FP16", "fused"), Setting("TF32", "plain"))
 
 
 @dataclass(frozen=True)
@@ -175,8 +179,10 @@ class Runs:
         """A worker's: what the bits do not show."""
         if why := eps_side.not_pinned(log):
             raise Failed(why)
-        if setting.attention == "fused" and not eps_side.uses_fused_attention(log):
-            raise Failed(f"attention was not fused: {eps_side.plain_attention(log) or 'the log does not say why'}")
+        why = eps_side.plain_attention(log)
+        if setting.attention != "plain" and not eps_side.uses_fused_attention(log) and (
+                not setting.refused_by_library(why)):
+            raise Failed(f"attention was not fused: {why or 'the log does not say why'}")
         if why := re.search(r" graphs_not_used why=(.*)", log):
             raise Failed(f"no graph was captured: {why[1]}")
         if way.relay.get("graphs") == "ALWAYS" and not setting.drops and not eps_side.graph_launches(log):

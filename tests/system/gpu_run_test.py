@@ -162,7 +162,7 @@ class SanitizerTest(Scripts):
 class BitsTest(SystemTest):
     PLANNED = "... INFO attention_planned B=2 T=128\n"
     PLAIN = '... INFO attention_by_plain_kernel B=2 why="no engine"\n'
-    FUSED = bits.Setting("BF16", "fused")
+    FUSED, DROPPING = bits.Setting("BF16", "fused"), bits.Setting("BF16", "dropping")
 
     def test_fused_attention_is_seen_in_the_log(self):
         runs = bits.Runs("cuda:0", True, None, soon(1))
@@ -182,6 +182,10 @@ class BitsTest(SystemTest):
                          ('... WARNING attention_is_plain_and_slow why="no cuDNN"\n', "no cuDNN")):
             with self.assertRaisesRegex(Failed, f"attention was not fused: .*{why}"):
                 runs.check_log(self.FUSED, relay, log)
+        with self.assertRaisesRegex(Failed, "attention was not fused: .*no engine"):
+            runs.check_log(self.DROPPING, relay, self.PLAIN)
+        runs.check_log(self.DROPPING, relay, '... INFO attention_by_plain_kernel B=2 why="dropout is not for the '
+                       'library\'s deterministic backward of sm_10x"\n')
         with self.assertRaisesRegex(Failed, "memory_not_pinned: 1 times, 4096 bytes; the first: cost=slow"):
             runs.check_log(self.FUSED, relay, self.PLANNED + "... WARNING memory_not_pinned bytes=4096 cost=slow\n")
 

@@ -24,7 +24,7 @@ struct Hasher {
   }
   size_t operator()(const AttentionCall& call) const {
     return HashOfArguments(call.problem.B, call.problem.T, call.arrays.qkv, call.arrays.o, call.arrays.dqkv,
-                           call.is_backward);
+                           call.arrays.dropout, call.is_backward);
   }
 };
 

@@ -14,6 +14,7 @@
 #include "gpu_worker/device/cuda/rotary.h"
 #include "gpu_worker/device/cuda/sdpa_problem.h"
 #include "gpu_worker/device/cuda/softmax.h"
+#include "gpu_worker/device/dropout_plan.h"
 #include "gpu_worker/device/kernels.h"
 
 namespace eps::worker::cuda {
@@ -32,7 +33,7 @@ SdpaProblem ProblemOf(Dtype act, const Args& args) {
           .causal = args.causal,
           .window = args.window < args.T ? args.window : 0,  // one of T bounds nothing
           .dropout = args.dropout.rate,
-          .lengths = args.documents.first == nullptr ? SdpaProblem::Lengths::kWhole : SdpaProblem::Lengths::kDocuments};
+          .documents = args.documents.first != nullptr};
 }
 
 }  // namespace
@@ -95,7 +96,11 @@ void CudaKernels::RmsNormBackward(const RmsNormBackwardArgs& args) { cuda::RmsNo
 void CudaKernels::Attention(const AttentionArgs& args) {
   const SdpaProblem problem = ProblemOf(act_, args);
   if (queue_.TakesAttention(problem)) {
-    queue_.Attention(problem, {.qkv = args.qkv, .o = args.o, .lse = args.lse});
+    queue_.Attention(problem, {.qkv = args.qkv,
+                               .o = args.o,
+                               .lse = args.lse,
+                               .documents = args.documents,
+                               .dropout = PlanDropout(args.dropout)});
     return;
   }
   EPS_CHECK(CheckSdpaProblem(problem).ok() && args.D <= kMaxPlainAttentionHeadDim);
@@ -107,6 +112,8 @@ void CudaKernels::AttentionBackward(const AttentionBackwardArgs& args) {
     queue_.AttentionBackward(problem, {.qkv = args.qkv,
                                        .o = const_cast<void*>(args.o),
                                        .lse = const_cast<float*>(args.lse),
+                                       .documents = args.documents,
+                                       .dropout = PlanDropout(args.dropout),
                                        .d_o = args.d_o,
                                        .dqkv = args.dqkv,
                                        .delta = static_cast<float*>(args.scratch)});

@@ -1,5 +1,6 @@
 #include "gpu_worker/device/cuda/cuda_kernels.h"
 
+#include <cstdint>
 #include <string>
 #include <utility>
 #include <vector>
@@ -9,6 +10,7 @@
 #include "gpu_worker/device/cuda/launch.h"
 #include "gpu_worker/device/cuda/matmul_problem.h"
 #include "gpu_worker/device/cuda/sdpa_problem.h"
+#include "gpu_worker/device/dropout_plan.h"
 #include "gpu_worker/device/kernels.h"
 #include "gtest/gtest.h"
 
@@ -154,6 +156,49 @@ TEST(CudaKernelsTest, TheLibraryIsAskedAboutTheMaskAndTheHeads) {
   want.window = 0;
   want.causal = false;
   EXPECT_EQ(asked(false, 0), want);
+}
+
+TEST(CudaKernelsTest, TheLibraryIsToldTheDocumentsAndWhatIsDropped) {
+  RecordingQueue queue;
+  CudaKernels kernels(Dtype::kBf16, &queue);
+  Arrays a;
+  const int32_t first[2] = {0, 1}, end[2] = {1, 2};
+  const Documents documents = {.first = first, .end = end};
+  const Dropout dropout = {.rate = 0.25, .key = {.seed = 3, .step = 4, .vnode = 5}, .first_element = 64};
+  const SdpaProblem want = {
+      .B = 1, .T = 2, .H = 2, .kv_heads = 2, .D = 8, .act = Dtype::kBf16, .dropout = 0.25, .documents = true};
+  const auto expect_told = [&] {
+    EXPECT_EQ(queue.problem, want);
+    EXPECT_EQ(queue.arrays.documents, documents);
+    EXPECT_EQ(queue.arrays.dropout, PlanDropout(dropout));
+  };
+  kernels.Attention({.B = 1,
+                     .T = 2,
+                     .H = 2,
+                     .kv_heads = 2,
+                     .D = 8,
+                     .qkv = a.qkv,
+                     .o = a.o,
+                     .lse = a.lse,
+                     .documents = documents,
+                     .dropout = dropout});
+  expect_told();
+  queue.problem = {};
+  queue.arrays = {};
+  kernels.AttentionBackward({.B = 1,
+                             .T = 2,
+                             .H = 2,
+                             .kv_heads = 2,
+                             .D = 8,
+                             .qkv = a.qkv,
+                             .o = a.o,
+                             .lse = a.lse,
+                             .d_o = a.d_o,
+                             .dqkv = a.dqkv,
+                             .documents = documents,
+                             .dropout = dropout,
+                             .scratch = a.scratch});
+  expect_told();
 }
 
 }  // namespace

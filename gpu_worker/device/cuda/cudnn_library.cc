@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/byte_size.h"
 #include "common/base/log.h"
 #include "common/base/mutex.h"
 #include "common/base/status_macros.h"
@@ -20,6 +21,11 @@
 #include "gpu_worker/device/cuda/sdpa_problem.h"
 
 namespace eps::worker::cuda {
+namespace {
+
+constexpr int64_t kMaskAlignBytes = 256;
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<CudnnLibrary>> CudnnLibrary::Load(int sm_major) {
   EPS_ASSIGN_OR_RETURN(std::unique_ptr<CudnnApi> api, CudnnApi::Load());
@@ -52,6 +58,9 @@ absl::StatusOr<bool> CudnnLibrary::Takes(const SdpaProblem& problem) {
                                   {"kv_heads", problem.kv_heads},
                                   {"D", problem.D},
                                   {"causal", problem.causal ? "yes" : "no"},
+                                  {"window", problem.window},
+                                  {"documents", problem.documents ? "yes" : "no"},
+                                  {"dropout", problem.dropout},
                                   {"library", version()},
                                   {"forward_engine", p.forward.plan->engine()},
                                   {"backward_engine", p.backward.plan->engine()},
@@ -68,6 +77,9 @@ absl::StatusOr<bool> CudnnLibrary::Takes(const SdpaProblem& problem) {
                                         {"kv_heads", problem.kv_heads},
                                         {"D", problem.D},
                                         {"causal", problem.causal ? "yes" : "no"},
+                                        {"window", problem.window},
+                                        {"documents", problem.documents ? "yes" : "no"},
+                                        {"dropout", problem.dropout},
                                         {"why", planned.status().message()}});
   planned_[problem] = nullptr;
   return false;
@@ -79,8 +91,7 @@ absl::StatusOr<std::unique_ptr<CudnnLibrary::Planned>> CudnnLibrary::Plan(const 
   auto planned = std::make_unique<Planned>();
   EPS_ASSIGN_OR_RETURN(planned->forward, PlanDirection(problem, &SdpaForwardGraph));
   EPS_ASSIGN_OR_RETURN(planned->backward, PlanDirection(problem, &SdpaBackwardGraph));
-  EPS_RETURN_IF_ERROR(
-      HoldWorkspace(std::max(planned->forward.plan->workspace_bytes(), planned->backward.plan->workspace_bytes())));
+  EPS_RETURN_IF_ERROR(HoldWorkspace(std::max(planned->forward.workspace_bytes(), planned->backward.workspace_bytes())));
   return planned;
 }
 
@@ -91,7 +102,10 @@ absl::StatusOr<CudnnLibrary::Direction> CudnnLibrary::PlanDirection(const SdpaPr
   for (;;) {
     EPS_ASSIGN_OR_RETURN(direction.graph, make_graph(direction.part));
     EPS_ASSIGN_OR_RETURN(direction.plan, CudnnPlan::Make(api_.get(), direction.graph, device));
-    workspace_bytes = direction.plan->workspace_bytes();
+    const SdpaProblem& part = direction.part;
+    direction.mask_offset_bytes = RoundUp(direction.plan->workspace_bytes(), kMaskAlignBytes);
+    direction.mask_elems = part.dropout > 0 ? part.B * part.H * part.T * part.T : 0;
+    workspace_bytes = direction.workspace_bytes();
     const bool fits = workspace_bytes <= kAttentionWorkspaceBytes;
     if (fits || (direction.part.B == 1 && workspace_bytes <= kMaxAttentionWorkspaceBytes)) return direction;
     // What is not in proportion makes the first guess one too many, at most.
@@ -129,15 +143,17 @@ absl::Status CudnnLibrary::HoldWorkspace(int64_t num_bytes) {
   return absl::OkStatus();
 }
 
-absl::Status CudnnLibrary::Forward(cudaStream_t stream, const SdpaProblem& problem, const SdpaArrays& arrays) {
-  return Execute(stream, problem, arrays, &Planned::forward);
+absl::Status CudnnLibrary::Forward(cudaStream_t stream, const SdpaProblem& problem, const SdpaArrays& arrays,
+                                   EnqueueDropoutMask enqueue_mask) {
+  return Execute(stream, problem, arrays, enqueue_mask, &Planned::forward);
 }
-absl::Status CudnnLibrary::Backward(cudaStream_t stream, const SdpaProblem& problem, const SdpaArrays& arrays) {
-  return Execute(stream, problem, arrays, &Planned::backward);
+absl::Status CudnnLibrary::Backward(cudaStream_t stream, const SdpaProblem& problem, const SdpaArrays& arrays,
+                                    EnqueueDropoutMask enqueue_mask) {
+  return Execute(stream, problem, arrays, enqueue_mask, &Planned::backward);
 }
 
 absl::Status CudnnLibrary::Execute(cudaStream_t stream, const SdpaProblem& problem, const SdpaArrays& arrays,
-                                   Direction Planned::*which) {
+                                   EnqueueDropoutMask enqueue_mask, Direction Planned::*which) {
   MutexLock lock(mu_);
   const auto found = planned_.find(problem);
   if (found == planned_.end() || found->second == nullptr) {
@@ -148,7 +164,14 @@ absl::Status CudnnLibrary::Execute(cudaStream_t stream, const SdpaProblem& probl
   for (int64_t first = 0; first < problem.B; first += direction.part.B) {
     const SdpaArrays from = ArraysFrom(problem, arrays, first);
     for (int64_t kv_head = 0; kv_head < problem.kv_heads; kv_head += direction.part.kv_heads) {
-      EPS_ASSIGN_OR_RETURN(const std::vector<SdpaBinding> bindings, BindSdpa(problem, direction.graph, from, kv_head));
+      void* const mask = static_cast<char*>(workspace_) + direction.mask_offset_bytes;
+      if (direction.mask_elems > 0) {
+        DropoutPlan dropout = from.dropout;  // heads of one sequence, or all of several, lie one behind the other
+        dropout.first_element += kv_head * problem.sharers() * problem.T * problem.T;
+        EPS_RETURN_IF_ERROR(enqueue_mask(direction.mask_elems, dropout, mask));
+      }
+      EPS_ASSIGN_OR_RETURN(const std::vector<SdpaBinding> bindings,
+                           BindSdpa(problem, direction.graph, from, kv_head, mask));
       EPS_RETURN_IF_ERROR(direction.plan->Execute(handle_, bindings, workspace_));
     }
   }

@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/base/mutex.h"
+#include "common/tensor/dtype.h"
 #include "cuda_runtime_api.h"
 #include "gpu_worker/device/cuda/cudnn_api.h"
 #include "gpu_worker/device/cuda/cudnn_plan.h"
@@ -25,8 +26,8 @@ namespace eps::worker::cuda {
 // Fused attention by cuDNN, on one GPU. A problem is planned when it is first asked about: its kernels are compiled,
 // which takes a second or so, and the workspace is replaced by a larger one if it must be, of at most
 // kMaxAttentionWorkspaceBytes; with KeepWorkspaces the others are held too. Backward
-// holds (sequences, H, T, T) numbers of the compute dtype there, which is what the same bits each time cost; so it runs
-// on as many sequences at once as fit, or on some heads of one.
+// holds (sequences, H, T, T) numbers of the compute dtype there, which is what the same bits each time cost; either direction
+// holds as many for dropout. So it runs on as many sequences at once as fit, or on some heads of one.
 //
 // Threads: safe
 class CudnnLibrary : public FusedAttention {
@@ -37,8 +38,10 @@ class CudnnLibrary : public FusedAttention {
   ~CudnnLibrary() override;
 
   absl::StatusOr<bool> Takes(const SdpaProblem& problem) override;
-  absl::Status Forward(cudaStream_t stream, const SdpaProblem& problem, const SdpaArrays& arrays) override;
-  absl::Status Backward(cudaStream_t stream, const SdpaProblem& problem, const SdpaArrays& arrays) override;
+  absl::Status Forward(cudaStream_t stream, const SdpaProblem& problem, const SdpaArrays& arrays,
+                       EnqueueDropoutMask enqueue_mask) override;
+  absl::Status Backward(cudaStream_t stream, const SdpaProblem& problem, const SdpaArrays& arrays,
+                        EnqueueDropoutMask enqueue_mask) override;
   std::string version() const override { return api_->version(); }
   int64_t held_bytes() const override { return held_bytes_; }
   void KeepWorkspaces() override;
@@ -49,6 +52,9 @@ class CudnnLibrary : public FusedAttention {
     SdpaProblem part;
     SdpaGraph graph;
     std::unique_ptr<CudnnPlan> plan;
+    // Behind what the plan wants of the workspace: the part's mask, with dropout.
+    int64_t mask_offset_bytes = 0, mask_elems = 0;
+    int64_t workspace_bytes() const { return mask_offset_bytes + mask_elems * SizeOf(part.act); }
   };
   struct Planned {
     Direction forward, backward;
@@ -61,7 +67,7 @@ class CudnnLibrary : public FusedAttention {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status HoldWorkspace(int64_t num_bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status Execute(cudaStream_t stream, const SdpaProblem& problem, const SdpaArrays& arrays,
-                       Direction Planned::*which);
+                       EnqueueDropoutMask enqueue_mask, Direction Planned::*which);
 
   const std::unique_ptr<CudnnApi> api_;
   const int sm_major_;

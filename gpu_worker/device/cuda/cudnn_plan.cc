@@ -67,10 +67,10 @@ PointwiseMode PointwiseOf(Kind kind) {
       return {CUDNN_POINTWISE_GEN_INDEX, CUDNN_DATA_INT32, kColumnAxis};
     case Kind::kLess:
       return {CUDNN_POINTWISE_CMP_LT, CUDNN_DATA_BOOLEAN};
+    case Kind::kGreater:
+      return {CUDNN_POINTWISE_CMP_GT, CUDNN_DATA_BOOLEAN};
     case Kind::kGreaterEqual:
       return {CUDNN_POINTWISE_CMP_GE, CUDNN_DATA_BOOLEAN};
-    case Kind::kAnd:
-      return {CUDNN_POINTWISE_LOGICAL_AND, CUDNN_DATA_BOOLEAN};
     case Kind::kSelect:
       return {CUDNN_POINTWISE_BINARY_SELECT};
     case Kind::kMatMul:
@@ -97,9 +97,6 @@ class Translator {
     EPS_RETURN_IF_ERROR(made.Set(CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, kAlignmentBytes));
     EPS_RETURN_IF_ERROR(made.Set(CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, tensor.is_virtual));
     EPS_RETURN_IF_ERROR(made.Set(CUDNN_ATTR_TENSOR_IS_BY_VALUE, CUDNN_TYPE_BOOLEAN, tensor.value.has_value()));
-    if (tensor.ragged_offsets != kNoUid) {
-      EPS_RETURN_IF_ERROR(made.Set(CUDNN_ATTR_TENSOR_RAGGED_OFFSET_DESC, Tensor(tensor.ragged_offsets)));
-    }
     EPS_RETURN_IF_ERROR(made.Finalize());
     tensors_[tensor.uid] = parts_.size();
     parts_.push_back(std::move(made));
@@ -133,12 +130,6 @@ class Translator {
     EPS_RETURN_IF_ERROR(made.Set(CUDNN_ATTR_OPERATION_MATMUL_ADESC, Tensor(operation.inputs[0])));
     EPS_RETURN_IF_ERROR(made.Set(CUDNN_ATTR_OPERATION_MATMUL_BDESC, Tensor(operation.inputs[1])));
     EPS_RETURN_IF_ERROR(made.Set(CUDNN_ATTR_OPERATION_MATMUL_CDESC, Tensor(operation.output)));
-    for (const auto& [attribute, uid] :
-         {std::pair(CUDNN_ATTR_OPERATION_MATMUL_GEMM_M_OVERRIDE_DESC, operation.m_lengths),
-          {CUDNN_ATTR_OPERATION_MATMUL_GEMM_N_OVERRIDE_DESC, operation.n_lengths},
-          {CUDNN_ATTR_OPERATION_MATMUL_GEMM_K_OVERRIDE_DESC, operation.k_lengths}}) {
-      if (uid != kNoUid) EPS_RETURN_IF_ERROR(made.Set(attribute, Tensor(uid)));
-    }
     return Finalized(std::move(made), std::move(how));
   }
 

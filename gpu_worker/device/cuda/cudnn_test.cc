@@ -3,9 +3,12 @@
 
 #include <dlfcn.h>
 
+#include <cstdint>
 #include <cstdlib>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -18,13 +21,13 @@
 #include "gpu_worker/device/cuda/loaded_library.h"
 #include "gpu_worker/device/cuda/sdpa_graph.h"
 #include "gpu_worker/device/cuda/sdpa_problem.h"
+#include "gpu_worker/device/dropout_plan.h"
 #include "gtest/gtest.h"
 
 namespace eps::worker::cuda {
 namespace {
 
 using ::testing::HasSubstr;
-using Lengths = SdpaProblem::Lengths;
 
 TEST(CudnnApiTest, AnotherLibraryOrVersionIsRefused) {
   EXPECT_THAT(CudnnApi::Load("libeps-is-not-there.so.9").status(),
@@ -159,13 +162,30 @@ TEST_F(CudnnTest, PlansOtherMasksAndSharedHeads) {
   ExpectPlansBoth(problem, Hopper());
   problem.kv_heads = 12;
   ExpectPlansBoth(problem, Hopper());
-  problem.lengths = Lengths::kPadded;
-  ExpectPlansBoth(problem, Hopper());
-  problem.causal = true;
-  problem.kv_heads = 4;
-  ExpectPlansBoth(problem, Hopper());
-  problem.lengths = Lengths::kPacked;
-  ExpectPlansBoth(problem, Hopper());
+}
+
+// All that may be asked for together too, of every GPU for which CheckFusedAttention takes it.
+TEST_F(CudnnTest, PlansWindowsDocumentsAndDropout) {
+  std::vector<std::pair<int, CudnnDescriptor>> gpus;
+  gpus.emplace_back(8, Ampere());
+  gpus.emplace_back(9, Hopper());
+  gpus.emplace_back(10, Blackwell());
+  for (CudnnDescriptor& card : Cards()) gpus.emplace_back(12, std::move(card));
+  for (const auto& [sm_major, gpu] : gpus) {
+    SdpaProblem problem = Gpt2();
+    problem.kv_heads = 4;
+    problem.window = 256;
+    ExpectPlansBoth(problem, gpu);
+    problem.documents = true;
+    ExpectPlansBoth(problem, gpu);
+    problem.dropout = 0.1;
+    const bool drops = CheckFusedAttention(problem, sm_major).ok();
+    if (drops) ExpectPlansBoth(problem, gpu);
+    problem.causal = false;
+    problem.window = 0;
+    if (!drops) problem.dropout = 0;
+    ExpectPlansBoth(problem, gpu);
+  }
 }
 
 TEST_F(CudnnTest, PlansSomeHeadsOfASequence) {
@@ -191,10 +211,11 @@ TEST_F(CudnnTest, WhatItDoesNotSupportIsNoError) {
 TEST_F(CudnnTest, AnAnswerOfNoNeedsNoGpuAndStays) {
   ASSERT_OK_AND_ASSIGN(const std::unique_ptr<CudnnLibrary> library, CudnnLibrary::Load(8));
   SdpaProblem problem = Gpt2();
-  problem.dropout = 0.1;
+  problem.act = Dtype::kF32;
   EXPECT_THAT(library->Takes(problem), IsOkAndHolds(false));
   EXPECT_THAT(library->Takes(problem), IsOkAndHolds(false));
-  EXPECT_THAT(library->Forward(nullptr, problem, {}),
+  const auto no_mask = [](int64_t, const DropoutPlan&, void*) { return absl::OkStatus(); };
+  EXPECT_THAT(library->Forward(nullptr, problem, {}, no_mask),
               StatusIs(absl::StatusCode::kFailedPrecondition, "was not planned"));
   EXPECT_EQ(library->held_bytes(), 0);
   problem.H = 0;

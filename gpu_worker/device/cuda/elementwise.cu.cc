@@ -164,6 +164,16 @@ __global__ void DropoutKernel(int64_t n, const T* x, T* y, DropoutPlan dropout) 
 }
 
 // Wire forms have the bits of activations: only how a number comes to those of bf16 differs.
+template <typename T>
+__global__ void DropoutMaskKernel(int64_t n, T* y, DropoutPlan dropout) {
+  const int64_t at = PackStart();
+  float factors[kPack];
+  DropoutFactors(dropout, at, factors);
+  EPS_UNROLL
+  for (int i = 0; i < kPack; ++i) factors[i] = factors[i] == 0 ? 0 : 1;
+  StorePack<true>(factors, y, at, n);
+}
+
 template <typename From, typename To>
 __global__ void WidenKernel(int64_t n, const From* src, To* dst) {
   const int64_t at = PackStart();
@@ -309,6 +319,13 @@ void ApplyDropout(KernelQueue& queue, Dtype act, const DropoutArgs& args) {
     using T = typename decltype(type)::type;
     Launch(queue, "ApplyDropout", ElementShape(args.n), &DropoutKernel<T>, args.n, static_cast<const T*>(args.x),
            static_cast<T*>(args.y), PlanDropout(args.dropout));
+  });
+}
+
+void DropoutMask(KernelQueue& queue, Dtype act, int64_t n, const DropoutPlan& dropout, void* y) {
+  ForAct(act, [&](auto type) {
+    using T = typename decltype(type)::type;
+    Launch(queue, "DropoutMask", ElementShape(n), &DropoutMaskKernel<T>, n, static_cast<T*>(y), dropout);
   });
 }
 

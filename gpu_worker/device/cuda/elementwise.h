@@ -5,6 +5,7 @@
 
 #include "common/tensor/dtype.h"
 #include "gpu_worker/device/cuda/launch.h"
+#include "gpu_worker/device/dropout_plan.h"
 #include "gpu_worker/device/kernels.h"
 
 // Kernels that pass once over memory: limited by its bandwidth, each input read once and each output written once.
@@ -28,6 +29,8 @@ void ActivationBackward(KernelQueue& queue, Dtype act, const ActivationBackwardA
 void Swiglu(KernelQueue& queue, Dtype act, const SwigluArgs& args);
 void SwigluBackward(KernelQueue& queue, Dtype act, const SwigluBackwardArgs& args);
 void ApplyDropout(KernelQueue& queue, Dtype act, const DropoutArgs& args);
+// y, act (n): 1 where `dropout` keeps an element, else 0.
+void DropoutMask(KernelQueue& queue, Dtype act, int64_t n, const DropoutPlan& dropout, void* y);
 void Widen(KernelQueue& queue, Dtype act, const WidenArgs& args);
 void FinishLeaf(KernelQueue& queue, const FinishLeafArgs& args);
 void AddGradient(KernelQueue& queue, const AddGradientArgs& args);

@@ -5,12 +5,18 @@
 #include <memory>
 #include <string>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "cuda_runtime_api.h"
 #include "gpu_worker/device/cuda/sdpa_problem.h"
+#include "gpu_worker/device/dropout_plan.h"
 
 namespace eps::worker::cuda {
+
+// Enqueues in the stream of a call what the library has not: `y`, of (n) elements of the problem's compute dtype, gets 1
+// where `dropout` keeps an element, else 0.
+using EnqueueDropoutMask = absl::FunctionRef<absl::Status(int64_t n, const DropoutPlan& dropout, void* y)>;
 
 // Attention by a library, on one GPU.
 //
@@ -22,8 +28,10 @@ class FusedAttention {
   // is not an answer: what is merely not supported is `false`.
   virtual absl::StatusOr<bool> Takes(const SdpaProblem& problem) = 0;
   // Of a problem that it takes; all in one stream, as there is one workspace.
-  virtual absl::Status Forward(cudaStream_t stream, const SdpaProblem& problem, const SdpaArrays& arrays) = 0;
-  virtual absl::Status Backward(cudaStream_t stream, const SdpaProblem& problem, const SdpaArrays& arrays) = 0;
+  virtual absl::Status Forward(cudaStream_t stream, const SdpaProblem& problem, const SdpaArrays& arrays,
+                               EnqueueDropoutMask enqueue_mask) = 0;
+  virtual absl::Status Backward(cudaStream_t stream, const SdpaProblem& problem, const SdpaArrays& arrays,
+                                EnqueueDropoutMask enqueue_mask) = 0;
   virtual std::string version() const = 0;
   virtual int64_t held_bytes() const = 0;  // of workspace, outside of the arena
   // From now on a workspace that has become too small is held all the same: graphs that were captured use it.

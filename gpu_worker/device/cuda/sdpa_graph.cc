@@ -18,7 +18,6 @@ namespace {
 
 using Kind = SdpaOperation::Kind;
 using Dims = std::array<int64_t, 4>;
-using Lengths = SdpaProblem::Lengths;
 
 ElementType ElementOf(Dtype act) {
   return act == Dtype::kF32 ? ElementType::kF32 : act == Dtype::kBf16 ? ElementType::kBf16 : ElementType::kF16;
@@ -58,68 +57,65 @@ class GraphBuilder {
     return {.uid = uid,
             .type = ElementOf(p_.act),
             .dims = {p_.B, heads, p_.T, p_.D},
-            .strides = {p_.T * row, p_.D, row, 1},
-            .ragged_offsets = packed() ? kUidQkvOffsets : kNoUid};
+            .strides = {p_.T * row, p_.D, row, 1}};
   }
   SdpaTensor OfO(int64_t uid) const {
-    return {.uid = uid,
-            .type = ElementOf(p_.act),
-            .dims = o_dims(),
-            .strides = {p_.T * o_row(), p_.D, o_row(), 1},
-            .ragged_offsets = packed() ? kUidOOffsets : kNoUid};
+    return {.uid = uid, .type = ElementOf(p_.act), .dims = o_dims(), .strides = {p_.T * o_row(), p_.D, o_row(), 1}};
   }
   SdpaTensor OfRows(int64_t uid) const {
     return {.uid = uid, .dims = rows(), .strides = {p_.heads_of_array() * p_.T, p_.T, 1, 1}};
   }
-  // The tensors of lengths and offsets that the problem has; the offsets before what refers to them.
-  void PutLengths() {
-    if (bounded()) Put({.uid = kUidLengths, .type = ElementType::kI32, .dims = {p_.B, 1, 1, 1}});
-    if (!packed()) return;
-    Put({.uid = kUidQkvOffsets, .type = ElementType::kI32, .dims = {p_.B + 1, 1, 1, 1}});
-    Put({.uid = kUidOOffsets, .type = ElementType::kI32, .dims = {p_.B + 1, 1, 1, 1}});
+  // What says which probabilities there are.
+  void PutMasks() {
+    if (p_.documents) {
+      if (!p_.causal) Put(OfColumns(kUidDocumentFirst));
+      Put(OfColumns(kUidDocumentEnd));
+    }
+    if (drops()) {
+      Put({.uid = kUidKept, .type = ElementOf(p_.act), .dims = score_dims(), .strides = DenseStrides(score_dims())});
+    }
+  }
+  SdpaTensor OfColumns(int64_t uid) const {
+    return {.uid = uid, .type = ElementType::kI32, .dims = {p_.B, 1, 1, p_.T}, .strides = {p_.T, p_.T, p_.T, 1}};
   }
 
   int64_t Apply(Kind kind, std::vector<int64_t> inputs, int64_t output) {
     graph_.operations.push_back({.kind = kind, .inputs = std::move(inputs), .output = output});
     return output;
   }
-  // Which of m, n and k are positions of a sequence.
-  struct Bounded {
-    bool m = false, n = false, k = false;
-  };
-  int64_t MatMul(int64_t a, int64_t b, int64_t output, Bounded of) {
-    Apply(Kind::kMatMul, {a, b}, output);
-    if (!bounded()) return output;
-    SdpaOperation& matmul = graph_.operations.back();
-    matmul.m_lengths = of.m ? kUidLengths : kNoUid;
-    matmul.n_lengths = of.n ? kUidLengths : kNoUid;
-    matmul.k_lengths = of.k ? kUidLengths : kNoUid;
-    return output;
-  }
-
   int64_t ScaledScores(int64_t q, int64_t k_transposed) {
-    const int64_t scores = MatMul(q, k_transposed, Virtual(score_dims()), {.m = true, .n = true});
+    const int64_t scores = Apply(Kind::kMatMul, {q, k_transposed}, Virtual(score_dims()));
     return Apply(Kind::kMultiply, {scores, kUidScale}, Virtual(score_dims()));
   }
-  int64_t MaskLengths(int64_t scores) {
-    if (!bounded()) return scores;
-    const int64_t row = Apply(Kind::kRowIndex, {scores}, Virtual(score_dims(), ElementType::kI32));
-    const int64_t column = Apply(Kind::kColumnIndex, {scores}, Virtual(score_dims(), ElementType::kI32));
-    const int64_t row_is_in = Apply(Kind::kLess, {row, kUidLengths}, Virtual(score_dims(), ElementType::kBool));
-    const int64_t column_is_in = Apply(Kind::kLess, {column, kUidLengths}, Virtual(score_dims(), ElementType::kBool));
-    const int64_t seen = Apply(Kind::kAnd, {row_is_in, column_is_in}, Virtual(score_dims(), ElementType::kBool));
+  int64_t Row(int64_t scores) { return Index(Kind::kRowIndex, scores); }
+  int64_t Column(int64_t scores) { return Index(Kind::kColumnIndex, scores); }
+  // Scores where `kind` holds between a and b.
+  int64_t MaskUnless(Kind kind, int64_t a, int64_t b, int64_t scores) {
+    const int64_t seen = Apply(kind, {a, b}, Virtual(score_dims(), ElementType::kBool));
     return Apply(Kind::kSelect, {scores, kUidMasked, seen}, Virtual(score_dims()));
   }
-  int64_t MaskCausal(int64_t scores) {
+  int64_t MaskDocuments(int64_t scores) {
+    if (!p_.documents) return scores;
+    const int64_t masked = MaskUnless(Kind::kLess, Row(scores), kUidDocumentEnd, scores);
+    // Causal, a row sees nothing behind itself, and so nothing behind its document.
+    return p_.causal ? masked : MaskUnless(Kind::kGreaterEqual, Row(scores), kUidDocumentFirst, masked);
+  }
+  int64_t MaskPositions(int64_t scores) {
     if (!p_.causal) return scores;
-    const int64_t row = Apply(Kind::kRowIndex, {scores}, Virtual(score_dims(), ElementType::kI32));
-    const int64_t column = Apply(Kind::kColumnIndex, {scores}, Virtual(score_dims(), ElementType::kI32));
-    const int64_t seen = Apply(Kind::kGreaterEqual, {row, column}, Virtual(score_dims(), ElementType::kBool));
-    return Apply(Kind::kSelect, {scores, kUidMasked, seen}, Virtual(score_dims()));
+    const int64_t masked = MaskUnless(Kind::kGreaterEqual, Row(scores), Column(scores), scores);
+    if (p_.window == 0) return masked;
+    const int64_t end_of_rows = Apply(Kind::kAdd, {Column(masked), kUidWindow}, Virtual(score_dims()));
+    return MaskUnless(Kind::kGreater, end_of_rows, Row(masked), masked);
   }
   void PutNumbers() {
     Number(kUidScale, static_cast<float>(p_.scale));
-    if (p_.causal || bounded()) Number(kUidMasked, -std::numeric_limits<float>::infinity());
+    if (p_.causal || p_.documents) Number(kUidMasked, -std::numeric_limits<float>::infinity());
+    if (p_.window > 0) Number(kUidWindow, static_cast<float>(p_.window));
+    if (drops()) Number(kUidKeepScale, static_cast<float>(1 / (1 - p_.dropout)));
+  }
+  // x, (B, H, T, T), times a tensor or a number.
+  int64_t Times(int64_t x, int64_t factor, ElementType type = ElementType::kF32) {
+    return Apply(Kind::kMultiply, {x, factor}, Virtual(score_dims(), type));
   }
 
   // x, (B, H, T, T), as act and transposed: for a product that sums over its rows.
@@ -132,7 +128,7 @@ class GraphBuilder {
     const bool shared = p_.H != p_.kv_heads;
     const int64_t transposed = Transposed(x);
     const int64_t of_each = shared ? Virtual(o_dims(), ElementOf(p_.act)) : output;
-    MatMul(transposed, y, of_each, {.m = true, .k = true});
+    Apply(Kind::kMatMul, {transposed, y}, of_each);
     if (shared) Apply(Kind::kReduceAdd, {of_each}, output);
   }
 
@@ -140,21 +136,15 @@ class GraphBuilder {
   Dims rows() const { return {p_.B, p_.H, p_.T, 1}; }
   Dims score_dims() const { return {p_.B, p_.H, p_.T, p_.T}; }
   Dims o_dims() const { return {p_.B, p_.H, p_.T, p_.D}; }
-  bool packed() const { return p_.lengths == Lengths::kPacked; }
-  bool bounded() const { return p_.lengths != Lengths::kWhole; }
+  bool drops() const { return p_.dropout > 0; }
 
  private:
+  int64_t Index(Kind kind, int64_t scores) { return Apply(kind, {scores}, Virtual(score_dims(), ElementType::kI32)); }
+
   const SdpaProblem p_;
   SdpaGraph graph_;
   int64_t num_virtual_ = 0;
 };
-
-absl::Status CheckGraph(const SdpaProblem& problem) {
-  EPS_RETURN_IF_ERROR(CheckSdpaProblem(problem));
-  if (problem.dropout > 0) return absl::UnimplementedError("attention's graph has no dropout");
-  if (problem.window > 0) return absl::UnimplementedError("attention's graph has no window");
-  return absl::OkStatus();
-}
 
 }  // namespace
 
@@ -166,9 +156,9 @@ const SdpaTensor& SdpaGraph::tensor(int64_t uid) const {
 }
 
 absl::StatusOr<SdpaGraph> SdpaForwardGraph(const SdpaProblem& problem) {
-  EPS_RETURN_IF_ERROR(CheckGraph(problem));
+  EPS_RETURN_IF_ERROR(CheckSdpaProblem(problem));
   GraphBuilder g(problem);
-  g.PutLengths();
+  g.PutMasks();
   g.PutNumbers();
   const int64_t q = g.Put(g.OfQkv(kUidQ, problem.H));
   const int64_t k_transposed = g.Put(Exchanged(g.OfQkv(kUidK, problem.kv_heads)));
@@ -176,23 +166,25 @@ absl::StatusOr<SdpaGraph> SdpaForwardGraph(const SdpaProblem& problem) {
   const int64_t o = g.Put(g.OfO(kUidO));
   const int64_t stats = g.Put(g.OfRows(kUidStats));
 
-  const int64_t scores = g.MaskCausal(g.MaskLengths(g.ScaledScores(q, k_transposed)));
+  const int64_t scores = g.MaskPositions(g.MaskDocuments(g.ScaledScores(q, k_transposed)));
   const int64_t max = g.Apply(Kind::kReduceMax, {scores}, g.Virtual(g.rows()));
   const int64_t less_max = g.Apply(Kind::kSubtract, {scores, max}, g.Virtual(g.score_dims()));
   const int64_t exp = g.Apply(Kind::kExp, {less_max}, g.Virtual(g.score_dims()));
   const int64_t sum = g.Apply(Kind::kReduceAdd, {exp}, g.Virtual(g.rows()));
   g.Apply(Kind::kAdd, {max, g.Apply(Kind::kLog, {sum}, g.Virtual(g.rows()))}, stats);
-  const int64_t p = g.Apply(Kind::kDivide, {exp, sum}, g.Virtual(g.score_dims(), ElementOf(problem.act)));
-  g.MatMul(p, v, o, {.m = true, .k = true});
+  const ElementType act = ElementOf(problem.act);
+  int64_t p = g.Apply(Kind::kDivide, {exp, sum}, g.Virtual(g.score_dims(), g.drops() ? ElementType::kF32 : act));
+  if (g.drops()) p = g.Times(g.Times(p, kUidKeepScale), kUidKept, act);
+  g.Apply(Kind::kMatMul, {p, v}, o);
   return g.Take();
 }
 
 absl::StatusOr<SdpaGraph> SdpaBackwardGraph(const SdpaProblem& problem) {
-  EPS_RETURN_IF_ERROR(CheckGraph(problem));
+  EPS_RETURN_IF_ERROR(CheckSdpaProblem(problem));
   GraphBuilder g(problem);
-  g.PutLengths();
+  g.PutMasks();
   g.PutNumbers();
-  const int64_t one = g.Number(kUidOne, 1);
+  const int64_t keep_share = g.Number(kUidKeepShare, static_cast<float>(1 - problem.dropout));
   const int64_t q = g.Put(g.OfQkv(kUidQ, problem.H));
   const int64_t k_transposed = g.Put(Exchanged(g.OfQkv(kUidK, problem.kv_heads)));
   const int64_t v_transposed = g.Put(Exchanged(g.OfQkv(kUidV, problem.kv_heads)));
@@ -206,26 +198,28 @@ absl::StatusOr<SdpaGraph> SdpaBackwardGraph(const SdpaProblem& problem) {
 
   const int64_t d_o_times_o = g.Apply(Kind::kMultiply, {d_o, o}, g.Virtual(g.o_dims()));
   const int64_t of_rows = g.Apply(Kind::kReduceAdd, {d_o_times_o}, g.Virtual(g.rows()));
-  g.Apply(Kind::kMultiply, {of_rows, one}, delta);  // where dropout's factor would be; the pattern has it in any case
+  g.Apply(Kind::kMultiply, {of_rows, keep_share}, delta);  // also without dropout: the pattern has it
 
-  const int64_t scores = g.MaskLengths(g.ScaledScores(q, k_transposed));
+  const int64_t scores = g.MaskDocuments(g.ScaledScores(q, k_transposed));
   const int64_t less_stats = g.Apply(Kind::kSubtract, {scores, stats}, g.Virtual(g.score_dims()));
-  const int64_t p = g.Apply(Kind::kExp, {g.MaskCausal(less_stats)}, g.Virtual(g.score_dims()));
-  g.KvGradient(p, d_o, d_v);
+  const int64_t p = g.Apply(Kind::kExp, {g.MaskPositions(less_stats)}, g.Virtual(g.score_dims()));
+  g.KvGradient(g.drops() ? g.Times(g.Times(p, kUidKept), kUidKeepScale) : p, d_o, d_v);
 
-  const int64_t d_p = g.MatMul(d_o, v_transposed, g.Virtual(g.score_dims()), {.m = true, .n = true});
+  int64_t d_p = g.Apply(Kind::kMatMul, {d_o, v_transposed}, g.Virtual(g.score_dims()));
+  if (g.drops()) d_p = g.Times(d_p, kUidKept);
   const int64_t less_delta = g.Apply(Kind::kSubtract, {d_p, delta}, g.Virtual(g.score_dims()));
-  const int64_t times_p = g.Apply(Kind::kMultiply, {less_delta, p}, g.Virtual(g.score_dims()));
-  const int64_t d_s = g.Apply(Kind::kMultiply, {times_p, kUidScale}, g.Virtual(g.score_dims()));
+  int64_t d_s = g.Times(less_delta, p);
+  if (g.drops()) d_s = g.Times(d_s, kUidKeepScale);
+  d_s = g.Times(d_s, kUidScale);
   g.KvGradient(d_s, q, d_k);
 
   const int64_t k = g.Apply(Kind::kReshape, {k_transposed}, g.PutVirtual(g.OfQkv(kNoUid, problem.kv_heads)));
-  g.MatMul(d_s, k, d_q, {.m = true, .k = true});
+  g.Apply(Kind::kMatMul, {d_s, k}, d_q);
   return g.Take();
 }
 
 absl::StatusOr<std::vector<SdpaBinding>> BindSdpa(const SdpaProblem& problem, const SdpaGraph& graph,
-                                                  const SdpaArrays& arrays, int64_t first_kv_head) {
+                                                  const SdpaArrays& arrays, int64_t first_kv_head, const void* kept) {
   const int64_t head_bytes = problem.D * SizeOf(problem.act);
   const int64_t first_head = first_kv_head * problem.sharers();
   const int64_t q_bytes = first_head * head_bytes;
@@ -257,12 +251,12 @@ absl::StatusOr<std::vector<SdpaBinding>> BindSdpa(const SdpaProblem& problem, co
         return at(arrays.dqkv, v_bytes);
       case kUidDelta:
         return at(arrays.delta, rows_bytes);
-      case kUidLengths:
-        return at(arrays.lengths, 0);
-      case kUidQkvOffsets:
-        return at(arrays.qkv_offsets, 0);
-      case kUidOOffsets:
-        return at(arrays.o_offsets, 0);
+      case kUidDocumentFirst:
+        return at(arrays.documents.first, 0);
+      case kUidDocumentEnd:
+        return at(arrays.documents.end, 0);
+      case kUidKept:
+        return at(kept, 0);
       default:
         return nullptr;
     }

@@ -10,20 +10,27 @@
 #include "gpu_worker/device/cuda/sdpa_problem.h"
 
 // A problem as the graph of operations that cuDNN recognises and runs as one fused kernel: plain data, no library.
-// cuDNN 9.19 has an operation for attention as a whole (CUDNN_BACKEND_OPERATION_SDPA_FWD and _BWD), which takes
-// sequence lengths and no causal mask; so attention is written out, in the pattern that the library's engines look for:
+// cuDNN 9.19 has an operation for attention as a whole (CUDNN_BACKEND_OPERATION_SDPA_FWD and _BWD), which takes no causal
+// mask; so attention is written out, in the pattern that the library's engines look for:
 //
 //   forward    S  = (Q K^T) scale                       matmul, multiply
-//              S  = S where row < length and column < length, else -inf          unless every sequence is whole
+//              S  = S where row < end of the column's document, else -inf        if there are documents
+//              S  = S where row >= its beginning, else -inf                      and not causal
 //              S  = S where row >= column, else -inf                             if causal
+//              S  = S where column + window > row, else -inf                     if there is a window
 //              m  = max S;  e = exp(S - m);  l = sum e                           over columns
 //              stats = m + log l                        so it is our lse
-//              O  = (e / l, as act) V
-//   backward   delta = sum over D of dO O               an array of its own
+//              P  = e / l;  P = P keep_scale kept                                the second with dropout
+//              O  = (P, as act) V
+//   backward   delta = (sum over D of dO O) keep_share  an array of its own
 //              P  = exp(masked (S - stats))             again
-//              dV = (P, as act)^T dO
-//              dS = (dO V^T - delta) P scale
+//              dV = (P kept keep_scale, as act)^T dO
+//              dS = (dO V^T kept - delta) P keep_scale scale
 //              dK = (dS, as act)^T Q;  dQ = dS K
+//
+// `kept` is an array of ones and zeros, as which probabilities are kept is not the library's to say; keep_scale is
+// 1 / keep_share, and without dropout both are 1. Documents are told by column: of vectors along the rows, some engines take
+// no more than the two, stats and delta, that backward has in any case.
 //
 // dQ is the product itself. The alternative, fp32 sums that blocks add to in any order, is faster and gives other bits
 // in each run. With fewer heads of keys, dK and dV are made for each head of queries and added.
@@ -47,12 +54,14 @@ enum SdpaUid : int64_t {
   kUidDK,
   kUidDV,
   kUidDelta,
-  kUidLengths,
-  kUidQkvOffsets,
-  kUidOOffsets,
+  kUidDocumentFirst,
+  kUidDocumentEnd,
+  kUidKept,
   kUidScale,
   kUidMasked,  // what takes the place of a score that is not seen
-  kUidOne,
+  kUidWindow,
+  kUidKeepScale,
+  kUidKeepShare,
   kFirstVirtual = 100,
 };
 
@@ -60,10 +69,9 @@ struct SdpaTensor {
   int64_t uid = 0;
   ElementType type = ElementType::kF32;
   std::array<int64_t, 4> dims = {1, 1, 1, 1};
-  std::array<int64_t, 4> strides = {1, 1, 1, 1};  // in elements; not of a batch that has ragged offsets
+  std::array<int64_t, 4> strides = {1, 1, 1, 1};  // in elements
   bool is_virtual = false;                        // exists within the fused kernel alone
   std::optional<float> value;                     // of a number that is passed with the call
-  int64_t ragged_offsets = kNoUid;                // where each sequence begins, in elements
 
   friend bool operator==(const SdpaTensor&, const SdpaTensor&) = default;
 };
@@ -83,14 +91,12 @@ struct SdpaOperation {
     kRowIndex,  // of each element; the input's values are not read
     kColumnIndex,
     kLess,
+    kGreater,
     kGreaterEqual,
-    kAnd,
     kSelect,  // inputs a, b, condition: a where it holds, else b
   } kind = Kind::kMatMul;
   std::vector<int64_t> inputs;  // uids
   int64_t output = 0;
-  // Of kMatMul, or kNoUid: uids of (B) lengths that bound the product's rows (m), columns (n) and sums (k).
-  int64_t m_lengths = kNoUid, n_lengths = kNoUid, k_lengths = kNoUid;
 
   friend bool operator==(const SdpaOperation&, const SdpaOperation&) = default;
 };
@@ -104,13 +110,14 @@ struct SdpaGraph {
   friend bool operator==(const SdpaGraph&, const SdpaGraph&) = default;
 };
 
-// Errors: as CheckSdpaProblem · UNIMPLEMENTED dropout, or a window
+// Errors: as CheckSdpaProblem
 absl::StatusOr<SdpaGraph> SdpaForwardGraph(const SdpaProblem& problem);
 absl::StatusOr<SdpaGraph> SdpaBackwardGraph(const SdpaProblem& problem);
 
 // What a tensor of the graph is bound to: its array. For each tensor of the graph that is neither virtual nor a number.
 // problem: of the whole arrays. graph: of it, or of a part of its heads (CutSmaller). first_kv_head: where the part begins,
-// a multiple of its kv_heads; its queries begin at first_kv_head * sharers().
+// a multiple of its kv_heads; its queries begin at first_kv_head * sharers(). kept: with dropout, act (B, H, T, T) of the
+// part alone, 1 where a probability is kept and else 0.
 //
 // Errors: INVALID_ARGUMENT an array that the graph uses is null
 struct SdpaBinding {
@@ -118,7 +125,8 @@ struct SdpaBinding {
   void* address = nullptr;
 };
 absl::StatusOr<std::vector<SdpaBinding>> BindSdpa(const SdpaProblem& problem, const SdpaGraph& graph,
-                                                  const SdpaArrays& arrays, int64_t first_kv_head = 0);
+                                                  const SdpaArrays& arrays, int64_t first_kv_head = 0,
+                                                  const void* kept = nullptr);
 
 }  // namespace eps::worker::cuda
 

@@ -24,7 +24,6 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::UnorderedElementsAre;
 using Kind = SdpaOperation::Kind;
-using Lengths = SdpaProblem::Lengths;
 
 // ---- what is described ----
 
@@ -94,58 +93,67 @@ TEST(SdpaGraphTest, BackwardsTensorsLieAsTheKernelTableHasThem) {
 
 TEST(SdpaGraphTest, MasksAreOnlyThereWhereTheyAreAskedFor) {
   for (const auto make : {&SdpaForwardGraph, &SdpaBackwardGraph}) {
+    const auto expect_masks = [&](const SdpaProblem& problem, int64_t less, int64_t greater, int64_t greater_equal) {
+      ASSERT_OK_AND_ASSIGN(const SdpaGraph graph, make(problem));
+      EXPECT_EQ(Count(graph, Kind::kLess), less);
+      EXPECT_EQ(Count(graph, Kind::kGreater), greater);
+      EXPECT_EQ(Count(graph, Kind::kGreaterEqual), greater_equal);
+      EXPECT_EQ(Count(graph, Kind::kSelect), less + greater + greater_equal);
+      EXPECT_EQ(RealUids(graph).count(kUidDocumentEnd), problem.documents ? 1u : 0u);
+      EXPECT_EQ(RealUids(graph).count(kUidDocumentFirst), problem.documents && !problem.causal ? 1u : 0u);
+      const bool masks = less + greater + greater_equal > 0;
+      EXPECT_EQ(std::any_of(graph.tensors.begin(), graph.tensors.end(),
+                            [](const SdpaTensor& tensor) { return tensor.uid == kUidMasked; }),
+                masks);
+    };
     SdpaProblem problem = kProblem;
-    ASSERT_OK_AND_ASSIGN(const SdpaGraph causal, make(problem));
-    EXPECT_EQ(Count(causal, Kind::kGreaterEqual), 1);
-    EXPECT_EQ(Count(causal, Kind::kLess), 0);
-    EXPECT_EQ(Count(causal, Kind::kSelect), 1);
-    problem.lengths = Lengths::kPadded;
-    ASSERT_OK_AND_ASSIGN(const SdpaGraph both, make(problem));
-    EXPECT_EQ(Count(both, Kind::kGreaterEqual), 1);
-    EXPECT_EQ(Count(both, Kind::kLess), 2);
-    EXPECT_EQ(Count(both, Kind::kSelect), 2);
+    expect_masks(problem, 0, 0, 1);
+    problem.window = 3;
+    expect_masks(problem, 0, 1, 1);
+    problem.documents = true;
+    expect_masks(problem, 1, 1, 1);
+    problem.window = 0;
+    expect_masks(problem, 1, 0, 1);
     problem.causal = false;
-    ASSERT_OK_AND_ASSIGN(const SdpaGraph padded, make(problem));
-    EXPECT_EQ(Count(padded, Kind::kGreaterEqual), 0);
-    EXPECT_EQ(Count(padded, Kind::kSelect), 1);
-    problem.lengths = Lengths::kWhole;
-    ASSERT_OK_AND_ASSIGN(const SdpaGraph neither, make(problem));
-    EXPECT_EQ(Count(neither, Kind::kSelect), 0);
-    EXPECT_TRUE(std::none_of(neither.tensors.begin(), neither.tensors.end(),
-                             [](const SdpaTensor& tensor) { return tensor.uid == kUidMasked; }));
+    expect_masks(problem, 1, 0, 1);
+    problem.documents = false;
+    expect_masks(problem, 0, 0, 0);
   }
 }
 
-TEST(SdpaGraphTest, LengthsBoundEveryProductWhereItsPositionsAre) {
+TEST(SdpaGraphTest, DocumentsAreVectorsAlongTheColumns) {
   SdpaProblem problem = kProblem;
-  problem.lengths = Lengths::kPadded;
+  problem.documents = true;
+  problem.causal = false;
   ASSERT_OK_AND_ASSIGN(const SdpaGraph graph, SdpaBackwardGraph(problem));
-  EXPECT_THAT(graph.tensor(kUidLengths).dims, ElementsAre(2, 1, 1, 1));
-  EXPECT_EQ(graph.tensor(kUidLengths).type, ElementType::kI32);
-  for (const SdpaOperation& operation : graph.operations) {
-    if (operation.kind != Kind::kMatMul) continue;
-    const SdpaTensor &a = graph.tensor(operation.inputs[0]), &c = graph.tensor(operation.output);
-    const auto bound = [](int64_t size) { return size == 6 ? kUidLengths : kNoUid; };  // T, or D
-    EXPECT_EQ(operation.m_lengths, bound(c.dims[2]));
-    EXPECT_EQ(operation.n_lengths, bound(c.dims[3]));
-    EXPECT_EQ(operation.k_lengths, bound(a.dims[3]));
+  for (const int64_t uid : {kUidDocumentFirst, kUidDocumentEnd}) {
+    EXPECT_EQ(graph.tensor(uid).type, ElementType::kI32);
+    EXPECT_THAT(graph.tensor(uid).dims, ElementsAre(2, 1, 1, 6));
+    EXPECT_THAT(graph.tensor(uid).strides, ElementsAre(6, 6, 6, 1));
   }
 }
 
-TEST(SdpaGraphTest, PackedSequencesHaveOffsetsAndSharedHeadsFewerOfThem) {
+TEST(SdpaGraphTest, DropoutIsAMaskAndTwoNumbers) {
   SdpaProblem problem = kProblem;
-  problem.lengths = Lengths::kPacked;
+  problem.dropout = 0.2;
+  ASSERT_OK_AND_ASSIGN(const SdpaGraph forward, SdpaForwardGraph(problem));
+  ASSERT_OK_AND_ASSIGN(const SdpaGraph backward, SdpaBackwardGraph(problem));
+  for (const SdpaGraph& graph : {forward, backward}) {
+    EXPECT_EQ(graph.tensor(kUidKept).type, ElementType::kBf16);
+    EXPECT_THAT(graph.tensor(kUidKept).dims, ElementsAre(2, 4, 6, 6));
+    EXPECT_THAT(graph.tensor(kUidKept).strides, ElementsAre(144, 36, 6, 1));
+    EXPECT_EQ(graph.tensor(kUidKeepScale).value, 1.25f);
+  }
+  EXPECT_EQ(backward.tensor(kUidKeepShare).value, 0.8f);
+  ASSERT_OK_AND_ASSIGN(const SdpaGraph without, SdpaBackwardGraph(kProblem));
+  EXPECT_EQ(RealUids(without).count(kUidKept), 0u);
+  EXPECT_EQ(without.tensor(kUidKeepShare).value, 1.0f);
+}
+
+TEST(SdpaGraphTest, SharedHeadsAreFewer) {
+  SdpaProblem problem = kProblem;
   problem.kv_heads = 2;
   ASSERT_OK_AND_ASSIGN(const SdpaGraph graph, SdpaBackwardGraph(problem));
-  for (const int64_t uid : {kUidQkvOffsets, kUidOOffsets}) {
-    EXPECT_THAT(graph.tensor(uid).dims, ElementsAre(3, 1, 1, 1));
-    EXPECT_EQ(graph.tensor(uid).type, ElementType::kI32);
-  }
-  for (const int64_t uid : {kUidQ, kUidK, kUidV, kUidDQ, kUidDK, kUidDV}) {
-    EXPECT_EQ(graph.tensor(uid).ragged_offsets, kUidQkvOffsets) << uid;
-  }
-  for (const int64_t uid : {kUidO, kUidDO}) EXPECT_EQ(graph.tensor(uid).ragged_offsets, kUidOOffsets) << uid;
-  for (const int64_t uid : {kUidStats, kUidDelta}) EXPECT_EQ(graph.tensor(uid).ragged_offsets, kNoUid) << uid;
   // A token is 4 + 2 + 2 heads of 8.
   EXPECT_THAT(graph.tensor(kUidQ).strides, ElementsAre(384, 8, 64, 1));
   EXPECT_THAT(graph.tensor(kUidDK).dims, ElementsAre(2, 2, 6, 8));
@@ -155,15 +163,18 @@ TEST(SdpaGraphTest, PackedSequencesHaveOffsetsAndSharedHeadsFewerOfThem) {
 
 TEST(SdpaGraphTest, UidsAreUniqueAndDefinedBeforeTheyAreUsed) {
   for (const auto make : {&SdpaForwardGraph, &SdpaBackwardGraph}) {
-    for (const Lengths lengths : {Lengths::kWhole, Lengths::kPadded, Lengths::kPacked}) {
+    for (const bool all : {false, true}) {
       SdpaProblem problem = kProblem;
-      problem.lengths = lengths;
       problem.kv_heads = 1;
+      if (all) {
+        problem.window = 3;
+        problem.documents = true;
+        problem.dropout = 0.2;
+      }
       ASSERT_OK_AND_ASSIGN(const SdpaGraph graph, make(problem));
       EXPECT_EQ(*make(problem), graph);
       std::set<int64_t> uids, made;
       for (const SdpaTensor& tensor : graph.tensors) {
-        EXPECT_TRUE(tensor.ragged_offsets == kNoUid || uids.count(tensor.ragged_offsets) == 1) << tensor.uid;
         EXPECT_TRUE(uids.insert(tensor.uid).second) << tensor.uid;
         EXPECT_EQ(tensor.is_virtual, tensor.uid >= kFirstVirtual);
         if (!tensor.is_virtual) made.insert(tensor.uid);
@@ -182,12 +193,6 @@ TEST(SdpaGraphTest, WhatIsNoProblemHasNoGraph) {
     SdpaProblem problem = kProblem;
     problem.kv_heads = 3;
     EXPECT_THAT(make(problem), StatusIs(absl::StatusCode::kInvalidArgument, "kv_heads 3"));
-    problem = kProblem;
-    problem.dropout = 0.5;
-    EXPECT_THAT(make(problem), StatusIs(absl::StatusCode::kUnimplemented, "dropout"));
-    problem = kProblem;
-    problem.window = 3;
-    EXPECT_THAT(make(problem), StatusIs(absl::StatusCode::kUnimplemented, "window"));
   }
 }
 
@@ -203,7 +208,7 @@ TEST(SdpaGraphTest, ArraysAreBoundToTheirTensors) {
                        .dqkv = dqkv.data(),
                        .delta = delta.data()};
   ASSERT_OK_AND_ASSIGN(const SdpaGraph graph, SdpaBackwardGraph(problem));
-  ASSERT_OK_AND_ASSIGN(const std::vector<SdpaBinding> bindings, BindSdpa(problem, graph, arrays));
+  ASSERT_OK_AND_ASSIGN(std::vector<SdpaBinding> bindings, BindSdpa(problem, graph, arrays));
   const auto bound = [&](int64_t uid) -> const void* {
     for (const SdpaBinding& binding : bindings) {
       if (binding.uid == uid) return binding.address;
@@ -224,110 +229,120 @@ TEST(SdpaGraphTest, ArraysAreBoundToTheirTensors) {
 
   arrays.delta = nullptr;
   EXPECT_THAT(BindSdpa(problem, graph, arrays), StatusIs(absl::StatusCode::kInvalidArgument, "no array"));
-  problem.lengths = Lengths::kPadded;
   arrays.delta = delta.data();
-  ASSERT_OK_AND_ASSIGN(const SdpaGraph padded, SdpaBackwardGraph(problem));
-  EXPECT_THAT(BindSdpa(problem, padded, arrays), StatusIs(absl::StatusCode::kInvalidArgument, "no array"));
+  problem.documents = true;
+  problem.dropout = 0.5;
+  problem.causal = false;
+  ASSERT_OK_AND_ASSIGN(const SdpaGraph masked, SdpaBackwardGraph(problem));
+  EXPECT_THAT(BindSdpa(problem, masked, arrays), StatusIs(absl::StatusCode::kInvalidArgument, "no array"));
+  const int32_t first = 0, end = 0;
+  const uint16_t kept = 0;
+  arrays.documents = {.first = &first, .end = &end};
+  EXPECT_THAT(BindSdpa(problem, masked, arrays), StatusIs(absl::StatusCode::kInvalidArgument, "no array"));
+  ASSERT_OK_AND_ASSIGN(bindings, BindSdpa(problem, masked, arrays, 0, &kept));
+  EXPECT_EQ(bound(kUidDocumentFirst), &first);
+  EXPECT_EQ(bound(kUidDocumentEnd), &end);
+  EXPECT_EQ(bound(kUidKept), &kept);
 }
 
 // ---- what it computes: the graph, operation by operation, against attention's definition in fp64 ----
 
 // Arrays of a problem in fp32, of random numbers, and its results.
 struct Data {
-  explicit Data(const SdpaProblem& p, std::vector<int32_t> lengths) : problem(p), lengths(std::move(lengths)) {
-    const bool packed = p.lengths == Lengths::kPacked;
-    int64_t positions = 0;
-    for (const int32_t length : this->lengths) {
-      begins.push_back(positions);
-      positions += packed ? length : p.T;
-    }
-    begins.push_back(positions);
-    for (const int64_t begin : begins) {
-      qkv_offsets.push_back(static_cast<int32_t>(begin * row()));
-      o_offsets.push_back(static_cast<int32_t>(begin * p.H * p.D));
-    }
+  explicit Data(const SdpaProblem& p) : problem(p) {
     std::mt19937 random(7);
     const auto fill = [&](int64_t n) {
       std::vector<float> x(static_cast<size_t>(n));
       for (float& v : x) v = std::uniform_real_distribution<float>(-1, 1)(random);
       return x;
     };
-    qkv = fill(positions * row());
-    d_o = fill(positions * p.H * p.D);
-    dqkv.assign(qkv.size(), kUntouched);
-    o.assign(d_o.size(), kUntouched);
-    lse.assign(static_cast<size_t>(p.B * p.H * p.T), kUntouched);
+    qkv = fill(p.B * p.T * row());
+    d_o = fill(p.B * p.T * p.H * p.D);
+    dqkv.resize(qkv.size());
+    o.resize(d_o.size());
+    lse.resize(static_cast<size_t>(p.B * p.H * p.T));
     delta = lse;
+    // Documents of 3 positions, begun at another one in each sample.
+    for (int64_t b = 0; b < p.B; ++b) {
+      for (int64_t t = 0; t < p.T; ++t) {
+        const int64_t start = (t + b) / 3 * 3 - b;
+        first.push_back(static_cast<int32_t>(std::max<int64_t>(start, 0)));
+        end.push_back(static_cast<int32_t>(std::min(start + 3, p.T)));
+      }
+    }
+    for (int64_t i = 0; i < p.B * p.H * p.T * p.T; ++i) {
+      kept.push_back(std::bernoulli_distribution(1 - p.dropout)(random) ? 1 : 0);
+    }
   }
 
-  static constexpr float kUntouched = 77;
   int64_t row() const { return (problem.H + 2 * problem.kv_heads) * problem.D; }
   // Element e of a head of a position; heads are counted through queries, keys and values.
   size_t Qkv(int64_t b, int64_t t, int64_t head, int64_t e) const {
-    return static_cast<size_t>((begins[b] + t) * row() + head * problem.D + e);
+    return static_cast<size_t>((b * problem.T + t) * row() + head * problem.D + e);
   }
   size_t O(int64_t b, int64_t t, int64_t h, int64_t e) const {
-    return static_cast<size_t>(((begins[b] + t) * problem.H + h) * problem.D + e);
+    return static_cast<size_t>(((b * problem.T + t) * problem.H + h) * problem.D + e);
   }
   size_t Row(int64_t b, int64_t h, int64_t t) const { return static_cast<size_t>((b * problem.H + h) * problem.T + t); }
+  bool Sees(int64_t b, int64_t row, int64_t column) const {
+    if (problem.causal && column > row) return false;
+    if (problem.window > 0 && row - column >= problem.window) return false;
+    const size_t at = static_cast<size_t>(b * problem.T + row);
+    return !problem.documents || (column >= first[at] && column < end[at]);
+  }
+  double Factor(int64_t b, int64_t h, int64_t row, int64_t column) const {
+    const size_t at = Row(b, h, row) * static_cast<size_t>(problem.T) + static_cast<size_t>(column);
+    return problem.dropout > 0 ? kept[at] / (1 - problem.dropout) : 1;
+  }
   SdpaArrays arrays() {
     return {.qkv = qkv.data(),
             .o = o.data(),
             .lse = lse.data(),
-            .lengths = lengths.data(),
-            .qkv_offsets = qkv_offsets.data(),
-            .o_offsets = o_offsets.data(),
+            .documents = {.first = first.data(), .end = end.data()},
             .d_o = d_o.data(),
             .dqkv = dqkv.data(),
             .delta = delta.data()};
   }
 
   const SdpaProblem problem;
-  std::vector<int32_t> lengths;
-  std::vector<int64_t> begins;
-  std::vector<int32_t> qkv_offsets, o_offsets;
-  std::vector<float> qkv, d_o, dqkv, o, lse, delta;
+  std::vector<int32_t> first, end;
+  std::vector<float> qkv, d_o, dqkv, o, lse, delta, kept;
 };
 
 struct Expected {
   std::vector<double> o, lse, dqkv;
 };
-// Positions that no sequence has keep kUntouched.
 Expected Define(const Data& x) {
   const SdpaProblem& p = x.problem;
-  Expected r{std::vector<double>(x.o.size(), Data::kUntouched), std::vector<double>(x.lse.size(), Data::kUntouched),
-             std::vector<double>(x.qkv.size(), Data::kUntouched)};
+  Expected r{std::vector<double>(x.o.size()), std::vector<double>(x.lse.size()), std::vector<double>(x.qkv.size())};
   for (int64_t b = 0; b < p.B; ++b) {
-    for (int64_t t = 0; t < x.lengths[b]; ++t) {
-      for (int64_t i = 0; i < x.row(); ++i) r.dqkv[x.Qkv(b, t, 0, i)] = 0;
-    }
     for (int64_t h = 0; h < p.H; ++h) {
-      const int64_t k_head = p.H + h / (p.H / p.kv_heads), v_head = k_head + p.kv_heads;
-      for (int64_t i = 0; i < x.lengths[b]; ++i) {
-        const int64_t columns = p.causal ? i + 1 : x.lengths[b];
-        std::vector<double> prob(columns, 0.0), d_prob(columns, 0.0);
+      const int64_t k_head = p.H + h / p.sharers(), v_head = k_head + p.kv_heads;
+      for (int64_t i = 0; i < p.T; ++i) {
+        std::vector<double> prob(p.T, 0.0), d_prob(p.T, 0.0);
         double sum = 0, dot = 0;
-        for (int64_t j = 0; j < columns; ++j) {
+        for (int64_t j = 0; j < p.T; ++j) {
+          if (!x.Sees(b, i, j)) continue;
           for (int64_t e = 0; e < p.D; ++e) {
             prob[j] += double{x.qkv[x.Qkv(b, i, h, e)]} * x.qkv[x.Qkv(b, j, k_head, e)] * p.scale;
             d_prob[j] += double{x.d_o[x.O(b, i, h, e)]} * x.qkv[x.Qkv(b, j, v_head, e)];
           }
-          sum += std::exp(prob[j]);
+          prob[j] = std::exp(prob[j]);
+          d_prob[j] *= x.Factor(b, h, i, j);
+          sum += prob[j];
         }
         r.lse[x.Row(b, h, i)] = std::log(sum);
-        for (int64_t j = 0; j < columns; ++j) {
-          prob[j] = std::exp(prob[j]) / sum;
+        for (int64_t j = 0; j < p.T; ++j) {
+          prob[j] /= sum;
           dot += prob[j] * d_prob[j];
         }
         for (int64_t e = 0; e < p.D; ++e) {
-          double& o = r.o[x.O(b, i, h, e)];
-          o = 0;
-          for (int64_t j = 0; j < columns; ++j) {
-            const double d_score = prob[j] * (d_prob[j] - dot) * p.scale;
-            o += prob[j] * x.qkv[x.Qkv(b, j, v_head, e)];
+          for (int64_t j = 0; j < p.T; ++j) {
+            const double d_score = prob[j] * (d_prob[j] - dot) * p.scale, dropped = prob[j] * x.Factor(b, h, i, j);
+            r.o[x.O(b, i, h, e)] += dropped * x.qkv[x.Qkv(b, j, v_head, e)];
             r.dqkv[x.Qkv(b, i, h, e)] += d_score * x.qkv[x.Qkv(b, j, k_head, e)];
             r.dqkv[x.Qkv(b, j, k_head, e)] += d_score * x.qkv[x.Qkv(b, i, h, e)];
-            r.dqkv[x.Qkv(b, j, v_head, e)] += prob[j] * x.d_o[x.O(b, i, h, e)];
+            r.dqkv[x.Qkv(b, j, v_head, e)] += dropped * x.d_o[x.O(b, i, h, e)];
           }
         }
       }
@@ -336,100 +351,105 @@ Expected Define(const Data& x) {
   return r;
 }
 
-// Where `want` is defined; elsewhere packed arrays have no element, and padded ones anything.
-void ExpectNearWhereDefined(const std::vector<float>& got, const std::vector<double>& want, const std::string& what) {
+void ExpectNear(const std::vector<float>& got, const std::vector<double>& want, const std::string& what) {
   ASSERT_EQ(got.size(), want.size());
   for (size_t i = 0; i < got.size(); ++i) {
-    if (want[i] == Data::kUntouched) continue;
     EXPECT_NEAR(got[i], want[i], 1e-5) << what << " " << i;  // fp32 sums of a few dozen numbers of size 1
   }
 }
 
-void ExpectComputesAttention(SdpaProblem problem, std::vector<int32_t> lengths) {
-  problem.act = Dtype::kF32;
-  Data data(problem, std::move(lengths));
+void ExpectComputesAttention(const SdpaProblem& problem) {
+  Data data(problem);
   const Expected want = Define(data);
   ASSERT_OK_AND_ASSIGN(const SdpaGraph forward, SdpaForwardGraph(problem));
-  ASSERT_OK_AND_ASSIGN(const std::vector<SdpaBinding> of_forward, BindSdpa(problem, forward, data.arrays()));
+  ASSERT_OK_AND_ASSIGN(const std::vector<SdpaBinding> of_forward,
+                       BindSdpa(problem, forward, data.arrays(), 0, data.kept.data()));
   RunSdpaGraph(forward, of_forward);
-  ExpectNearWhereDefined(data.o, want.o, "o");
-  ExpectNearWhereDefined(data.lse, want.lse, "lse");
+  ExpectNear(data.o, want.o, "o");
+  ExpectNear(data.lse, want.lse, "lse");
   ASSERT_OK_AND_ASSIGN(const SdpaGraph backward, SdpaBackwardGraph(problem));
-  ASSERT_OK_AND_ASSIGN(const std::vector<SdpaBinding> of_backward, BindSdpa(problem, backward, data.arrays()));
+  ASSERT_OK_AND_ASSIGN(const std::vector<SdpaBinding> of_backward,
+                       BindSdpa(problem, backward, data.arrays(), 0, data.kept.data()));
   RunSdpaGraph(backward, of_backward);
-  ExpectNearWhereDefined(data.dqkv, want.dqkv, "dqkv");
+  ExpectNear(data.dqkv, want.dqkv, "dqkv");
 }
 
 TEST(SdpaGraphTest, ComputesAttention) {
-  const SdpaProblem problem = {.B = 2, .T = 7, .H = 4, .kv_heads = 4, .D = 8, .scale = 0.35};
-  for (const bool causal : {true, false}) {
-    for (const int64_t kv_heads : {4, 2, 1}) {
-      for (const Lengths lengths : {Lengths::kWhole, Lengths::kPadded, Lengths::kPacked}) {
-        SCOPED_TRACE(testing::Message() << "causal " << causal << " kv_heads " << kv_heads << " lengths "
-                                        << static_cast<int>(lengths));
-        SdpaProblem changed = problem;
-        changed.causal = causal;
-        changed.kv_heads = kv_heads;
-        changed.lengths = lengths;
-        ExpectComputesAttention(changed,
-                                lengths == Lengths::kWhole ? std::vector<int32_t>{7, 7} : std::vector<int32_t>{4, 7});
+  for (const int64_t kv_heads : {4, 2, 1}) {
+    for (const int64_t window : {-1, 0, 2, 5}) {  // -1: not causal
+      for (const bool documents : {false, true}) {
+        for (const double dropout : {0.0, 0.3}) {
+          SCOPED_TRACE(testing::Message() << "kv_heads " << kv_heads << " window " << window << " documents "
+                                          << documents << " dropout " << dropout);
+          ExpectComputesAttention({.B = 2,
+                                   .T = 7,
+                                   .H = 4,
+                                   .kv_heads = kv_heads,
+                                   .D = 8,
+                                   .act = Dtype::kF32,
+                                   .scale = 0.35,
+                                   .causal = window >= 0,
+                                   .window = std::max<int64_t>(window, 0),
+                                   .dropout = dropout,
+                                   .documents = documents});
+        }
       }
     }
   }
 }
 
 TEST(SdpaGraphTest, SequencesAtATimeGiveTheSameBits) {
-  for (const Lengths lengths : {Lengths::kWhole, Lengths::kPacked}) {
-    SdpaProblem whole = {.B = 3, .T = 5, .H = 2, .kv_heads = 2, .D = 8, .act = Dtype::kF32, .lengths = lengths};
-    const std::vector<int32_t> of_each =
-        lengths == Lengths::kWhole ? std::vector<int32_t>{5, 5, 5} : std::vector<int32_t>{3, 5, 2};
-    SdpaProblem one = whole;
-    one.B = 1;
-    Data together(whole, of_each), apart(whole, of_each);
-    for (const auto make : {&SdpaForwardGraph, &SdpaBackwardGraph}) {
-      ASSERT_OK_AND_ASSIGN(const SdpaGraph of_whole, make(whole));
-      ASSERT_OK_AND_ASSIGN(const std::vector<SdpaBinding> bindings, BindSdpa(whole, of_whole, together.arrays()));
-      RunSdpaGraph(of_whole, bindings);
-      ASSERT_OK_AND_ASSIGN(const SdpaGraph of_one, make(one));
-      for (int64_t first = 0; first < whole.B; ++first) {
-        ASSERT_OK_AND_ASSIGN(const std::vector<SdpaBinding> from,
-                             BindSdpa(whole, of_one, ArraysFrom(whole, apart.arrays(), first)));
-        RunSdpaGraph(of_one, from);
-      }
+  const SdpaProblem whole = {.B = 3,
+                             .T = 5,
+                             .H = 2,
+                             .kv_heads = 2,
+                             .D = 8,
+                             .act = Dtype::kF32,
+                             .causal = false,
+                             .dropout = 0.3,
+                             .documents = true};
+  SdpaProblem one = whole;
+  one.B = 1;
+  Data together(whole), apart(whole);
+  for (const auto make : {&SdpaForwardGraph, &SdpaBackwardGraph}) {
+    ASSERT_OK_AND_ASSIGN(const SdpaGraph of_whole, make(whole));
+    ASSERT_OK_AND_ASSIGN(const std::vector<SdpaBinding> bindings,
+                         BindSdpa(whole, of_whole, together.arrays(), 0, together.kept.data()));
+    RunSdpaGraph(of_whole, bindings);
+    ASSERT_OK_AND_ASSIGN(const SdpaGraph of_one, make(one));
+    for (int64_t first = 0; first < whole.B; ++first) {
+      const SdpaArrays from = ArraysFrom(whole, apart.arrays(), first);
+      ASSERT_OK_AND_ASSIGN(const std::vector<SdpaBinding> of_part,
+                           BindSdpa(whole, of_one, from, 0, &apart.kept[from.dropout.first_element]));
+      RunSdpaGraph(of_one, of_part);
     }
-    EXPECT_EQ(apart.o, together.o);
-    EXPECT_EQ(apart.dqkv, together.dqkv);
   }
+  EXPECT_EQ(apart.o, together.o);
+  EXPECT_EQ(apart.dqkv, together.dqkv);
 }
 
 // Heads of queries that share keys and values stay together.
 TEST(SdpaGraphTest, HeadsAtATimeGiveTheSameBits) {
-  for (const Lengths lengths : {Lengths::kWhole, Lengths::kPacked}) {
-    SdpaProblem whole = {.B = 2, .T = 4, .H = 8, .kv_heads = 4, .D = 8, .act = Dtype::kF32, .lengths = lengths};
-    const std::vector<int32_t> of_each =
-        lengths == Lengths::kWhole ? std::vector<int32_t>{4, 4} : std::vector<int32_t>{3, 4};
-    SdpaProblem some = whole;
-    some.H = 4;
-    some.kv_heads = 2;
-    some.array_H = 8;
-    some.array_kv_heads = 4;
-    Data together(whole, of_each), apart(whole, of_each);
-    for (const auto make : {&SdpaForwardGraph, &SdpaBackwardGraph}) {
-      ASSERT_OK_AND_ASSIGN(const SdpaGraph of_whole, make(whole));
-      ASSERT_OK_AND_ASSIGN(const std::vector<SdpaBinding> bindings, BindSdpa(whole, of_whole, together.arrays()));
-      RunSdpaGraph(of_whole, bindings);
-      ASSERT_OK_AND_ASSIGN(const SdpaGraph of_some, make(some));
-      for (const int64_t first : {0, 2}) {
-        ASSERT_OK_AND_ASSIGN(const std::vector<SdpaBinding> from, BindSdpa(whole, of_some, apart.arrays(), first));
-        RunSdpaGraph(of_some, from);
-      }
+  const SdpaProblem whole = {.B = 2, .T = 4, .H = 8, .kv_heads = 4, .D = 8, .act = Dtype::kF32};
+  SdpaProblem some = whole;
+  some.H = 4;
+  some.kv_heads = 2;
+  some.array_H = 8;
+  some.array_kv_heads = 4;
+  Data together(whole), apart(whole);
+  for (const auto make : {&SdpaForwardGraph, &SdpaBackwardGraph}) {
+    ASSERT_OK_AND_ASSIGN(const SdpaGraph of_whole, make(whole));
+    ASSERT_OK_AND_ASSIGN(const std::vector<SdpaBinding> bindings, BindSdpa(whole, of_whole, together.arrays()));
+    RunSdpaGraph(of_whole, bindings);
+    ASSERT_OK_AND_ASSIGN(const SdpaGraph of_some, make(some));
+    for (const int64_t first : {0, 2}) {
+      ASSERT_OK_AND_ASSIGN(const std::vector<SdpaBinding> from, BindSdpa(whole, of_some, apart.arrays(), first));
+      RunSdpaGraph(of_some, from);
     }
-    EXPECT_EQ(apart.o, together.o);
-    if (lengths == Lengths::kWhole) {
-      EXPECT_EQ(apart.lse, together.lse);  // packed, it has rows that are no number
-    }
-    EXPECT_EQ(apart.dqkv, together.dqkv);
   }
+  EXPECT_EQ(apart.o, together.o);
+  EXPECT_EQ(apart.lse, together.lse);
+  EXPECT_EQ(apart.dqkv, together.dqkv);
 }
 
 }  // namespace

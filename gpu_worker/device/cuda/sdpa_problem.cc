@@ -12,6 +12,7 @@ namespace eps::worker::cuda {
 namespace {
 
 constexpr int64_t kHeadDimStep = 8;
+constexpr int kDatacenterBlackwell = 10;
 
 // What backward takes; forward takes as much or more. Of Ampere, Ada and Blackwell; of Hopper.
 int64_t MaxHeadDim(int sm_major) { return sm_major == 9 ? 256 : 128; }
@@ -28,7 +29,7 @@ T* Skip(T* array, int64_t num_elems) {
   return array == nullptr ? nullptr : array + num_elems;
 }
 
-// Of `whole` units, each of which has `elems` of fp32: the largest divisor for which a workspace in proportion is at most
+// Of `whole` units, each of which has `elems` of 32 bits: the largest divisor for which a workspace in proportion is at most
 // `most_bytes`, else the least.
 int64_t LargestPart(int64_t whole, int64_t elems, int64_t workspace_bytes, int64_t most_bytes) {
   constexpr int64_t kElemsOf16Bytes = 4;
@@ -74,12 +75,8 @@ absl::Status CheckFusedAttention(const SdpaProblem& p, int sm_major) {
   EPS_RETURN_IF_ERROR(CheckSdpaProblem(p));
   // Its kernels are tensor cores' of 16 bits.
   if (SizeOf(p.act) != 2) return absl::UnimplementedError(absl::StrCat("act ", DtypeName(p.act), " has not 16 bits"));
-  // The library draws its own random numbers. Ours are keyed by element, so that nothing depends on who computes it.
-  if (p.dropout > 0) return absl::UnimplementedError("dropout of probabilities is not the library's");
-  // The graph has no mask for it, and would compute all of T.
-  if (p.window > 0) return absl::UnimplementedError(absl::StrCat("window ", p.window, " is not in the graph"));
-  if (p.lengths == SdpaProblem::Lengths::kDocuments) {
-    return absl::UnimplementedError("documents within a sequence are not in the graph");
+  if (p.dropout > 0 && sm_major == kDatacenterBlackwell) {
+    return absl::UnimplementedError("dropout is not for the library's deterministic backward of sm_10x");
   }
   if (p.D % kHeadDimStep != 0 || p.D > MaxHeadDim(sm_major)) {
     return absl::UnimplementedError(absl::StrCat("D ", p.D, " is not a multiple of ", kHeadDimStep, " up to ",
@@ -91,7 +88,7 @@ absl::Status CheckFusedAttention(const SdpaProblem& p, int sm_major) {
 
 SdpaProblem CutSmaller(const SdpaProblem& p, int64_t workspace_bytes, int64_t most_of_several, int64_t most_of_one) {
   SdpaProblem cut = p;
-  cut.B = LargestPart(p.B, p.H * p.T, workspace_bytes, most_of_several);
+  cut.B = LargestPart(p.B, p.documents ? p.T : p.H * p.T, workspace_bytes, most_of_several);
   if (cut.B < p.B) return cut;
   cut.kv_heads = LargestPart(p.kv_heads, p.sharers() * p.T, workspace_bytes, most_of_one);
   if (cut.kv_heads == p.kv_heads) return p;
@@ -102,18 +99,15 @@ SdpaProblem CutSmaller(const SdpaProblem& p, int64_t workspace_bytes, int64_t mo
 }
 
 SdpaArrays ArraysFrom(const SdpaProblem& p, const SdpaArrays& arrays, int64_t first) {
-  // Offsets of packed sequences are counted from the array's beginning.
-  const bool packed = p.lengths == SdpaProblem::Lengths::kPacked;
   const int64_t heads = p.heads_of_array();
-  const int64_t qkv = packed ? 0 : first * p.T * (heads + 2 * p.kv_heads_of_array()) * p.D;
-  const int64_t o = packed ? 0 : first * p.T * heads * p.D;
+  const int64_t qkv = first * p.T * (heads + 2 * p.kv_heads_of_array()) * p.D;
+  const int64_t o = first * p.T * heads * p.D;
   SdpaArrays from = arrays;
   from.qkv = Skip(arrays.qkv, qkv, p.act);
   from.o = Skip(arrays.o, o, p.act);
   from.lse = Skip(arrays.lse, first * heads * p.T);
-  from.lengths = Skip(arrays.lengths, first);
-  from.qkv_offsets = Skip(arrays.qkv_offsets, first);
-  from.o_offsets = Skip(arrays.o_offsets, first);
+  from.documents = {.first = Skip(arrays.documents.first, first * p.T), .end = Skip(arrays.documents.end, first * p.T)};
+  from.dropout.first_element += first * heads * p.T * p.T;
   from.d_o = Skip(arrays.d_o, o, p.act);
   from.dqkv = Skip(arrays.dqkv, qkv, p.act);
   from.delta = Skip(arrays.delta, first * heads * p.T);

@@ -6,6 +6,8 @@
 
 #include "absl/status/status.h"
 #include "common/tensor/dtype.h"
+#include "gpu_worker/device/dropout_plan.h"
+#include "gpu_worker/device/kernels.h"
 
 // Self-attention as a library's fused kernels are asked for it: scaled dot-product attention, "SDPA".
 namespace eps::worker::cuda {
@@ -18,14 +20,11 @@ struct SdpaProblem {
   // Heads that the arrays have, of which these are some that lie next to each other; 0: just these.
   int64_t array_H = 0, array_kv_heads = 0;
   Dtype act = Dtype::kBf16;
-  double scale = 1;    // of q k^T
-  bool causal = true;  // else each position sees all of its sequence
-  int64_t window = 0;  // 0: no bound; else a row sees only columns with row - column < window; with causal only
-  double dropout = 0;  // of the probabilities
-  // kWhole: every sequence has T positions. kPadded: it has as many as an array of lengths says, and its arrays have
-  // room for T. kPacked: the same, and its positions lie behind those of the sequence before, without room between.
-  // kDocuments: as kWhole, and a position sees its document alone, of which a sequence has several.
-  enum class Lengths { kWhole, kPadded, kPacked, kDocuments } lengths = Lengths::kWhole;
+  double scale = 1;        // of q k^T
+  bool causal = true;      // else each position sees all of its sequence
+  int64_t window = 0;      // 0: no bound; else a row sees only columns with row - column < window; with causal only
+  double dropout = 0;      // of the probabilities
+  bool documents = false;  // a position sees its document alone, of which a sequence has several
 
   int64_t heads_of_array() const { return array_H == 0 ? H : array_H; }
   int64_t kv_heads_of_array() const { return array_kv_heads == 0 ? kv_heads : array_kv_heads; }
@@ -33,14 +32,14 @@ struct SdpaProblem {
   friend auto operator<=>(const SdpaProblem&, const SdpaProblem&) = default;
 };
 
-// Arrays of a problem. In their shapes H and kv_heads are heads_of_array() and kv_heads_of_array(). Those that a direction does not use may be null.
+// Arrays of a problem. In their shapes H and kv_heads are heads_of_array() and kv_heads_of_array(). Those that a direction
+// does not use may be null.
 struct SdpaArrays {
-  const void* qkv = nullptr;  // act (B, T, H + 2 kv_heads, D): queries, keys, values; kPacked: (positions, ...)
-  void* o = nullptr;          // act (B, T, H, D); kPacked: (positions, H, D); out of forward, only read by backward
+  const void* qkv = nullptr;  // act (B, T, H + 2 kv_heads, D): queries, keys, values
+  void* o = nullptr;          // act (B, T, H, D); out of forward, only read by backward
   float* lse = nullptr;       // (B, H, T): log of the softmax's sum, max included; as o
-  const int32_t* lengths = nullptr;      // (B), unless kWhole
-  const int32_t* qkv_offsets = nullptr;  // (B + 1), in elements of qkv: where a sequence begins; for kPacked
-  const int32_t* o_offsets = nullptr;    // (B + 1), in elements of o; for kPacked
+  Documents documents;        // of a problem with documents
+  DropoutPlan dropout;        // of a problem with dropout; its elements are (B, H, T, T)
   // Of backward alone.
   const void* d_o = nullptr;  // as o
   void* dqkv = nullptr;       // as qkv; out

@@ -22,8 +22,19 @@ TEST(SdpaProblemTest, FusedAttentionTakesAModelInBf16OnEveryGpu) {
   SdpaProblem problem = Gpt2();
   problem.causal = false;
   problem.kv_heads = 4;
-  problem.lengths = SdpaProblem::Lengths::kPadded;
   EXPECT_OK(CheckFusedAttention(problem, kHopper));
+}
+
+TEST(SdpaProblemTest, FusedAttentionTakesWindowsDocumentsAndDropout) {
+  for (const int sm_major : {kAmpere, kHopper, kBlackwell, 12}) {
+    SdpaProblem problem = Gpt2();
+    problem.window = 512;
+    problem.documents = true;
+    EXPECT_OK(CheckFusedAttention(problem, sm_major));
+    if (sm_major == kBlackwell) continue;
+    problem.dropout = 0.1;
+    EXPECT_OK(CheckFusedAttention(problem, sm_major));
+  }
 }
 
 TEST(SdpaProblemTest, FusedAttentionLeavesTheRestToThePlainKernel) {
@@ -33,9 +44,7 @@ TEST(SdpaProblemTest, FusedAttentionLeavesTheRestToThePlainKernel) {
     EXPECT_THAT(CheckFusedAttention(problem, sm_major), StatusIs(absl::StatusCode::kUnimplemented, why));
   };
   refused([](SdpaProblem& p) { p.act = Dtype::kF32; }, kHopper, "act F32");
-  refused([](SdpaProblem& p) { p.dropout = 0.1; }, kHopper, "dropout");
-  refused([](SdpaProblem& p) { p.window = 512; }, kHopper, "window 512");
-  refused([](SdpaProblem& p) { p.lengths = SdpaProblem::Lengths::kDocuments; }, kHopper, "documents");
+  refused([](SdpaProblem& p) { p.dropout = 0.1; }, kBlackwell, "dropout");
   refused([](SdpaProblem& p) { p.T = 1; }, kHopper, "T 1");
   refused([](SdpaProblem& p) { p.D = 60; }, kHopper, "D 60 is not a multiple of 8 up to 256, as sm_9x");
   refused([](SdpaProblem& p) { p.D = 264; }, kHopper, "D 264");
@@ -92,6 +101,13 @@ TEST(SdpaProblemTest, PartsOfABatchBeginWhereFp32IsAlignedTo16Bytes) {
   EXPECT_EQ(at_once(6, 1023), 6) << "no part of it is";
 }
 
+TEST(SdpaProblemTest, PartsOfABatchBeginWhereTheirDocumentsAreAlignedTo16Bytes) {
+  SdpaProblem problem = {.B = 8, .T = 1022, .H = 12, .kv_heads = 12, .D = 8};
+  EXPECT_EQ(CutSmaller(problem, 800, 100, 100).B, 1);
+  problem.documents = true;
+  EXPECT_EQ(CutSmaller(problem, 800, 100, 100).B, 2);
+}
+
 TEST(SdpaProblemTest, ASingleSequenceIsCutIntoHeadsWithThoseThatShareThem) {
   const SdpaProblem whole = {.B = 1, .T = 8192, .H = 32, .kv_heads = 8, .D = 128};
   const SdpaProblem part = CutSmaller(whole, 4400, 100, 1100);
@@ -118,7 +134,7 @@ TEST(SdpaProblemTest, ArraysOfLaterSequencesBeginWhereTheyLie) {
   const SdpaProblem problem = {.B = 3, .T = 5, .H = 4, .kv_heads = 2, .D = 8};
   std::vector<uint16_t> qkv(3 * 5 * 8 * 8), dqkv(qkv.size()), o(3 * 5 * 4 * 8), d_o(o.size());
   std::vector<float> lse(3 * 4 * 5), delta(lse.size());
-  std::vector<int32_t> lengths(3), offsets(4), o_offsets(4);
+  std::vector<int32_t> firsts(3 * 5), ends(3 * 5);
   SdpaArrays arrays = {.qkv = qkv.data(), .o = o.data(), .lse = lse.data()};
   SdpaArrays from = ArraysFrom(problem, arrays, 2);
   EXPECT_EQ(from.qkv, &qkv[2 * 5 * 8 * 8]);
@@ -127,30 +143,21 @@ TEST(SdpaProblemTest, ArraysOfLaterSequencesBeginWhereTheyLie) {
   EXPECT_EQ(from.d_o, nullptr);
   EXPECT_EQ(from.dqkv, nullptr);
   EXPECT_EQ(from.delta, nullptr);
-  EXPECT_EQ(from.lengths, nullptr);
+  EXPECT_EQ(from.documents, Documents());
+  EXPECT_FALSE(from.dropout.on);
 
   arrays.d_o = d_o.data();
   arrays.dqkv = dqkv.data();
   arrays.delta = delta.data();
-  arrays.lengths = lengths.data();
-  arrays.qkv_offsets = offsets.data();
-  arrays.o_offsets = o_offsets.data();
+  arrays.documents = {.first = firsts.data(), .end = ends.data()};
+  arrays.dropout = {.on = true, .first_element = 1000};
   from = ArraysFrom(problem, arrays, 1);
   EXPECT_EQ(from.d_o, &d_o[5 * 4 * 8]);
   EXPECT_EQ(from.dqkv, &dqkv[5 * 8 * 8]);
   EXPECT_EQ(from.delta, &delta[4 * 5]);
-  EXPECT_EQ(from.lengths, &lengths[1]);
-
-  SdpaProblem packed = problem;
-  packed.lengths = SdpaProblem::Lengths::kPacked;
-  from = ArraysFrom(packed, arrays, 1);
-  EXPECT_EQ(from.qkv, qkv.data());  // the offsets say where
-  EXPECT_EQ(from.d_o, d_o.data());
-  EXPECT_EQ(from.dqkv, dqkv.data());
-  EXPECT_EQ(from.o, o.data());
-  EXPECT_EQ(from.qkv_offsets, &offsets[1]);
-  EXPECT_EQ(from.o_offsets, &o_offsets[1]);
-  EXPECT_EQ(from.lse, &lse[4 * 5]);
+  EXPECT_EQ(from.documents.first, &firsts[5]);
+  EXPECT_EQ(from.documents.end, &ends[5]);
+  EXPECT_EQ(from.dropout.first_element, 1000 + 4 * 5 * 5);
 }
 
 }  // namespace

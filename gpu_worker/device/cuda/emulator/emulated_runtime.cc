@@ -25,6 +25,7 @@
 #include "common/base/mutex.h"
 #include "common/base/status_macros.h"
 #include "gpu_worker/device/cpu/cpu_stream.h"
+#include "gpu_worker/device/cuda/elementwise.h"
 #include "gpu_worker/device/cuda/emulator/grid.h"
 #include "gpu_worker/device/cuda/emulator/plain_matmul.h"
 #include "gpu_worker/device/cuda/emulator/sdpa_interpreter.h"
@@ -34,6 +35,7 @@
 #include "gpu_worker/device/cuda/matmul_problem.h"
 #include "gpu_worker/device/cuda/sdpa_graph.h"
 #include "gpu_worker/device/cuda/sdpa_problem.h"
+#include "gpu_worker/device/cuda/stream_queue.h"
 #include "gpu_worker/device/device.h"
 
 namespace eps::worker::cuda {
@@ -311,11 +313,18 @@ class EmulatedRuntime : public GpuRuntime {
 
  private:
   static EmulatedStream& At(GpuStream stream) { return *static_cast<EmulatedStream*>(stream.handle); }
-  static absl::Status RunAttention(GpuStream stream, const SdpaProblem& problem, SdpaGraph graph,
-                                   const SdpaArrays& arrays) {
-    EPS_ASSIGN_OR_RETURN(std::vector<SdpaBinding> bindings, BindSdpa(problem, graph, arrays));
-    At(stream).LaunchOrCapture(
-        [graph = std::move(graph), bindings = std::move(bindings)] { RunSdpaGraph(graph, bindings); });
+  absl::Status RunAttention(GpuStream stream, const SdpaProblem& problem, SdpaGraph graph, const SdpaArrays& arrays) {
+    const int64_t mask_elems = problem.dropout > 0 ? problem.B * problem.H * problem.T * problem.T : 0;
+    auto mask = std::make_shared<std::vector<float>>(mask_elems);  // room for any type
+    if (mask_elems > 0) {
+      StreamQueue queue(this, stream);
+      DropoutMask(queue, problem.act, mask_elems, arrays.dropout, mask->data());
+      EPS_RETURN_IF_ERROR(queue.status());
+    }
+    EPS_ASSIGN_OR_RETURN(std::vector<SdpaBinding> bindings, BindSdpa(problem, graph, arrays, 0, mask->data()));
+    At(stream).LaunchOrCapture([graph = std::move(graph), bindings = std::move(bindings), mask = std::move(mask)] {
+      RunSdpaGraph(graph, bindings);
+    });
     return absl::OkStatus();
   }
   static EmulatedEvent& At(GpuEvent event) { return *static_cast<EmulatedEvent*>(event.handle); }

@@ -72,20 +72,16 @@ class Interpreter {
   }
 
  private:
-  // In elements; -1 for a row that a packed sequence has not.
-  int64_t Offset(const SdpaTensor& tensor, const Index& i) const {
+  // In elements.
+  static int64_t Offset(const SdpaTensor& tensor, const Index& i) {
     int64_t offset = 0;
-    for (size_t axis = 1; axis < 4; ++axis) offset += i[axis] * tensor.strides[axis];
-    // What is within the kernel has room for each sequence, packed or not.
-    if (tensor.ragged_offsets == kNoUid || tensor.is_virtual) return offset + i[0] * tensor.strides[0];
-    const auto* begins = static_cast<const int32_t*>(arrays_.at(tensor.ragged_offsets));
-    return offset < begins[i[0] + 1] - begins[i[0]] ? begins[i[0]] + offset : -1;
+    for (size_t axis = 0; axis < 4; ++axis) offset += i[axis] * tensor.strides[axis];
+    return offset;
   }
 
   float Get(const SdpaTensor& tensor, const Index& i) const {
     if (tensor.value.has_value()) return *tensor.value;
     const int64_t offset = Offset(tensor, i);
-    if (offset < 0) return 0;
     if (tensor.is_virtual) return virtual_.at(tensor.uid)[static_cast<size_t>(offset)];
     const void* array = arrays_.at(tensor.uid);
     switch (tensor.type) {
@@ -105,7 +101,6 @@ class Interpreter {
 
   void Put(const SdpaTensor& tensor, const Index& i, float value) {
     const int64_t offset = Offset(tensor, i);
-    if (offset < 0) return;
     if (tensor.is_virtual) {
       virtual_.at(tensor.uid)[static_cast<size_t>(offset)] = Rounded(value, tensor.type);
     } else if (tensor.type == ElementType::kBf16) {
@@ -118,22 +113,14 @@ class Interpreter {
     }
   }
 
-  int64_t Bound(int64_t lengths, int64_t sequence, int64_t whole) const {
-    return lengths == kNoUid ? whole : static_cast<const int32_t*>(arrays_.at(lengths))[sequence];
-  }
-
-  // 0 outside of the bounds.
   void MatMul(const SdpaOperation& operation) {
     const SdpaTensor &a = graph_.tensor(operation.inputs[0]), &b = graph_.tensor(operation.inputs[1]);
     const SdpaTensor& c = graph_.tensor(operation.output);
     EPS_CHECK(a.dims[2] == c.dims[2] && b.dims[3] == c.dims[3] && a.dims[3] == b.dims[2]);
     ForEach(c.dims, [&](const Index& i) {
-      const int64_t K = Bound(operation.k_lengths, i[0], a.dims[3]);
-      const bool inside =
-          i[2] < Bound(operation.m_lengths, i[0], c.dims[2]) && i[3] < Bound(operation.n_lengths, i[0], c.dims[3]);
       const int64_t a_head = i[1] * a.dims[1] / c.dims[1], b_head = i[1] * b.dims[1] / c.dims[1];
       float sum = 0;
-      for (int64_t k = 0; inside && k < K; ++k) {
+      for (int64_t k = 0; k < a.dims[3]; ++k) {
         sum += Get(a, {i[0], a_head, i[2], k}) * Get(b, {i[0], b_head, k, i[3]});
       }
       Put(c, i, sum);
@@ -204,10 +191,10 @@ class Interpreter {
         return static_cast<float>(i[3]);
       case Kind::kLess:
         return in(0) < in(1);
+      case Kind::kGreater:
+        return in(0) > in(1);
       case Kind::kGreaterEqual:
         return in(0) >= in(1);
-      case Kind::kAnd:
-        return in(0) != 0 && in(1) != 0;
       case Kind::kSelect:
         return in(2) != 0 ? in(0) : in(1);
       case Kind::kMatMul:

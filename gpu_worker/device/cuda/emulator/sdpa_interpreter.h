@@ -7,8 +7,7 @@
 namespace eps::worker::cuda {
 
 // Does what cuDNN documents for a graph's operations, one after the other, as loops on the calling thread: computed in
-// fp32, rounded to each tensor's type. Slow, and (B, H, T, T) numbers large. What is bound may be misaligned; rows of a
-// sequence beyond its length are not written where sequences are packed, and else with anything.
+// fp32, rounded to each tensor's type. Slow, and (B, H, T, T) numbers large. What is bound may be misaligned.
 void RunSdpaGraph(const SdpaGraph& graph, absl::Span<const SdpaBinding> bindings);
 
 }  // namespace eps::worker::cuda
