@@ -36,7 +36,7 @@ size_t CountMistakes(absl::string_view word, absl::string_view name) {
 
 std::vector<std::string> NearestNames(const CLI::App& app, const std::string& word) {
   std::vector<std::string> nearest;
-  size_t least = std::min(kMostMistakes, word.size() - 1);  // something of the word has to be right
+  size_t least = std::min(kMostMistakes, word.size() / 2);  // half of the word has to be right
   for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {
     const size_t mistakes = CountMistakes(word, command->get_name());
     if (mistakes > least) continue;

@@ -25,7 +25,7 @@ CLI::Option* RunFlags::AddTo(CLI::App& command) {
   AddSetTo(command);
   command.add_option("--steps", steps, "Overrides the RunSpec's steps")
       ->type_name("N")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
+      ->check(CLI::Range(int64_t{1}, int64_t{1'000'000'000'000}));
   return spec;
 }
 

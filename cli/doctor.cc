@@ -30,9 +30,8 @@ namespace {
 struct DoctorFlags {
   RunFlags run;
   std::string out = "runs";  // where `eps train` puts runs that are given no --out
-  int64_t device_memory_bytes = 0;
+  WorkerFlags worker;
   int workers = 1;
-  int threads = 0;
   bool no_measuring = false;
   bool json = false;
 };
@@ -49,10 +48,11 @@ int64_t CheckpointBytes(const WholePlan& plan) {
 // A run that is wrong in itself is bad input and no finding.
 absl::StatusOr<std::vector<Finding>> CheckRunOfFlags(const DoctorFlags& flags, const Machine& machine) {
   EPS_ASSIGN_OR_RETURN(RunConfig run, flags.run.Load());
-  const int threads = flags.threads > 0 ? flags.threads : std::max(1, machine.Cores() / flags.workers);
-  const bool given = flags.device_memory_bytes > 0;
-  const int64_t cap_bytes =
-      given ? flags.device_memory_bytes : DefaultDeviceMemoryBytes(FindMemoryRoom(machine), flags.workers);
+  WorkerFlags worker = flags.worker;
+  const bool given = worker.device_memory_bytes > 0;
+  const int threads = worker.threads > 0 ? worker.threads : std::max(1, machine.Cores() / flags.workers);
+  worker.SetDefaultMemory(FindMemoryRoom(machine), flags.workers);
+  worker.SetDefaultProfile(threads);
   std::vector<Finding> findings;
   if (const absl::StatusOr<int64_t> samples = CountSamples(run); samples.ok()) {
     std::vector<std::string> paths;
@@ -65,14 +65,21 @@ absl::StatusOr<std::vector<Finding>> CheckRunOfFlags(const DoctorFlags& flags, c
     findings.push_back({Verdict::kProblem, "run: data", std::string(samples.status().message()),
                         "put it there, or change data.path, which is seen from the RunSpec's folder"});
   }
-  absl::StatusOr<WholePlan> plan = MakeWholePlan({.run = run, .device_memory_bytes = cap_bytes, .threads = threads});
+  WholePlanRequest request = {.run = std::move(run),
+                              .device = worker.device,
+                              .device_memory_bytes = worker.device_memory_bytes,
+                              .host_memory_bytes = worker.host_memory_bytes,
+                              .threads = threads,
+                              .profile = worker.profile};
+  absl::StatusOr<WholePlan> plan = MakeWholePlan(request);
   if (absl::IsResourceExhausted(plan.status())) {
     findings.push_back({Verdict::kProblem, "run: device", std::string(plan.status().message()),
                         given ? "a larger --device-memory, or a smaller batch.micro_batch"
                               : "fewer --workers, which share half of the free memory, --device-memory, or a smaller "
                                 "batch.micro_batch"});
     if (given) return findings;
-    plan = MakeWholePlan({.run = std::move(run), .threads = threads});  // what memory and disk would have to be
+    request.device_memory_bytes = 0;
+    plan = MakeWholePlan(request);  // what memory and disk would have to be
   }
   EPS_RETURN_IF_ERROR(plan.status());
   Append(findings, CheckRun(machine, flags.out,
@@ -146,18 +153,9 @@ void AddDoctor(CLI::App& app, int* exit_code) {
       ->capture_default_str();
   command->add_option("--workers", flags->workers, "How many there would be")
       ->type_name("N")
-      ->check(CLI::Range(1, 65536))
+      ->check(CLI::Range(1, 4096))
       ->capture_default_str();
-  command
-      ->add_option(
-          "--device-memory", flags->device_memory_bytes,
-          "With --run: what each worker's device may hold. Default: as eps train, what the plan can use, of half "
-          "of the free memory divided by the workers")
-      ->type_name("SIZE")
-      ->transform(AsByteSize());
-  command->add_option("--threads", flags->threads, "With --run: threads that compute in each worker")
-      ->type_name("N")
-      ->check(CLI::Range(1, 1024));
+  flags->worker.AddTo(*command);
   command->add_flag("--no-measuring", flags->no_measuring, "Leaves out the speed of disk and memory (about 2 s)");
   command->add_flag("--json", flags->json, "As JSON");
   command->footer("Ends with 0, or with 1 when one of the findings would stop a run.");

@@ -34,9 +34,6 @@ int main(int argc, char** argv) {
   app.name("eps");
   app.require_subcommand(1);
   app.set_version_flag("--version", absl::StrCat("eps, protocol ", eps::kProtocolVersion));
-  app.footer(
-      "Exit codes: 0 done, 1 the run failed, 2 bad usage, config or input, 3 does not fit the device memory,\n"
-      "130 or 143 ended by a signal after its checkpoint. `eps COMMAND --help` says more.");
   int exit_code = eps::kExitDone;
   eps::cli::AddTrain(app, &exit_code);
   eps::cli::AddStatus(app, &exit_code);
@@ -54,6 +51,10 @@ int main(int argc, char** argv) {
   eps::cli::AddDoctor(app, &exit_code);
   eps::cli::AddKeys(app, &exit_code);
   eps::cli::AddVerify(app, &exit_code);
+  // Behind the commands, which would inherit it.
+  app.footer(
+      "Exit codes: 0 done, 1 the run failed, 2 bad usage, config or input, 3 does not fit the device memory,\n"
+      "130 or 143 ended by a signal after its checkpoint. `eps COMMAND --help` says more.");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -313,7 +313,7 @@ void AddPlan(CLI::App& app, int* exit_code) {
           "as many as the profile was measured with)")
       ->type_name("N")
       ->capture_default_str()
-      ->check(CLI::Range(1, 1024));
+      ->check(CLI::Range(1, 4096));
   AddHostMemoryTo(*command, flags->host_memory_bytes);
   AddProfileTo(*command, flags->profile);
   command

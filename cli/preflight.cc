@@ -30,7 +30,8 @@ absl::Status CheckDevice(const std::string& device) {
 
 absl::Status CheckFolder(const Preflight& preflight) {
   std::error_code ignored;
-  const bool holds_a_run = std::filesystem::exists(preflight.out + "/checkpoints", ignored);
+  const bool holds_a_run = std::filesystem::exists(preflight.out + "/checkpoints", ignored) ||
+                           std::filesystem::exists(preflight.out + "/summary.json", ignored);  // it may have none
   if (holds_a_run && !preflight.resume) {
     return absl::AlreadyExistsError(
         absl::StrCat(preflight.out, " holds a run already: go on with --resume, or give another --out"));

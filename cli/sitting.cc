@@ -205,24 +205,31 @@ SittingEnd Sitting::DaemonEnded() {
   }
   const std::string words = LastWords(daemon_);
   if (address_.empty() && (code == kExitBadInput || code == kExitDoesNotFit)) {
-    // Nothing was started: nothing is left.
-    std::error_code ignored;
-    if (options_.out_is_new) std::filesystem::remove_all(options_.out, ignored);
+    RemoveNewFolder();  // nothing was started
     return {.exit_code = code, .errors = {words}};
   }
   const bool asked_to_end = code == kExitSignal + SIGINT || code == kExitSignal + SIGTERM;
   if (asked_to_end && !none_left_) {
     return {.exit_code = code, .errors = {absl::StrCat("ended by a signal; ", NewestCheckpointText(options_.out))}};
   }
+  if (!workers_.empty() && std::all_of(workers_.begin(), workers_.end(), DoesNotFit)) {
+    // A worker says so before its first step: nothing was done.
+    RemoveNewFolder();
+    return {.exit_code = kExitDoesNotFit, .errors = {LastWords(workers_.front())}};
+  }
   SittingEnd end = {.exit_code = kExitFailed};
   for (const ChildProcess& worker : workers_) {
     if (worker.ended_well()) continue;
-    end.does_not_fit = end.does_not_fit || DoesNotFit(worker);
     end.errors.push_back(absl::StrCat(worker.name, " ended: ", Ended(worker)));
   }
   end.errors.push_back(absl::StrCat("the daemon ended: ", Ended(daemon_), " (log: ", daemon_.log_path, ")"));
   end.errors.push_back(NewestCheckpointText(options_.out));
   return end;
+}
+
+void Sitting::RemoveNewFolder() {
+  std::error_code ignored;
+  if (options_.out_is_new) std::filesystem::remove_all(options_.out, ignored);
 }
 
 // Workers end by themselves once the daemon has said that the run is over; those of a dead daemon are ended.

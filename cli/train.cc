@@ -82,6 +82,10 @@ absl::StatusOr<FileDescriptor> LockSitting(const std::string& out) {
   return sitting;
 }
 
+bool HasCheckpoint(const std::string& out) {
+  return FindNewestCheckpoint(CheckpointDirectory(out + "/checkpoints")).ok();
+}
+
 void SayStart(const TrainFlags& flags, const RunOutline& outline) {
   const std::string out = flags.OutFolder();
   StartOptions options = {.workers = flags.workers,
@@ -94,9 +98,6 @@ void SayStart(const TrainFlags& flags, const RunOutline& outline) {
     if (newest.ok()) options.resumes_from = StepFolderName(*newest);
   }
   std::printf("%s\n", StartText(outline, options).c_str());
-  if (flags.resume && options.resumes_from.empty()) {
-    std::printf("eps: there is no checkpoint in %s: it starts from step 0\n", out.c_str());
-  }
   std::fflush(stdout);
 }
 
@@ -214,6 +215,10 @@ int RunTrain(TrainFlags flags) {
     PrintError(outline.status());
     return StartExitCode(outline.status());
   }
+  if (flags.resume && IsFinished(out) && !HasCheckpoint(out)) {
+    std::printf("eps: the run in %s has ended, and has left no checkpoint\n", out.c_str());
+    return kExitDone;
+  }
   const mode_t users_umask = umask(077);  // what is made here and by the daemon is this user's alone
   std::error_code ignored;
   const bool out_is_new = !std::filesystem::exists(out, ignored);
@@ -239,6 +244,9 @@ int RunTrain(TrainFlags flags) {
     flags.export_to.clear();
   }
   if (!flags.quiet) SayStart(flags, *outline);
+  if (flags.resume && !HasCheckpoint(out)) {  // said in any case: the folder may be another one than was meant
+    std::fprintf(stderr, "eps: --resume: there is no checkpoint in %s: it starts from step 0\n", out.c_str());
+  }
   ProgressPrinter progress(flags.quiet);
   Sitting sitting({.run = flags.run,
                    .worker = flags.worker,

@@ -214,7 +214,7 @@ class Verification {
     const SittingEnd end = Sitting(std::move(options), &signals_).Run();
     if (end.exit_code == kExitDone) return absl::OkStatus();
     const std::string why = end.errors.empty() ? "" : end.errors.front();
-    return end.does_not_fit ? absl::ResourceExhaustedError(why) : absl::InternalError(why);
+    return end.exit_code == kExitDoesNotFit ? absl::ResourceExhaustedError(why) : absl::InternalError(why);
   }
 
   absl::Status CompareWithBaseline(const std::vector<StepDigests>& digests, const ForwardDigests& forward,
@@ -284,7 +284,7 @@ void AddVerify(CLI::App& app, int* exit_code) {
   command
       ->add_option("--steps", flags->steps, "How many of the run's steps, from the first; its schedule stays as it is")
       ->type_name("N")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 40))
+      ->check(CLI::Range(int64_t{1}, int64_t{1'000'000'000'000}))
       ->capture_default_str();
   command->add_option("--workers", flags->workers, "Of the variant with several workers; all others have one")
       ->type_name("N")

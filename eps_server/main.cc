@@ -106,7 +106,7 @@ void AddFlags(CLI::App& app, Flags& flags) {
                "Allows a --metrics-listen that other machines reach; the page has neither TLS nor a password");
   app.add_option("--expect-workers", options.expected_workers, "The first step waits until so many are ready")
       ->type_name("N")
-      ->check(CLI::Range(1, 65536))
+      ->check(CLI::Range(1, 4096))
       ->capture_default_str();
   app.add_option("--threads", options.threads, "Threads of the optimizer, and of loading weights; default: all cores")
       ->type_name("N")

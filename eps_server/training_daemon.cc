@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <string>
 #include <system_error>
@@ -12,6 +13,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/base/byte_size.h"
 #include "common/base/file_util.h"
 #include "common/base/log.h"
 #include "common/base/memory_speed.h"
@@ -82,7 +84,20 @@ absl::Status CheckOut(const DaemonOptions& options) {
                      " holds checkpoints of a run: give --resume to go on from the newest, or "
                      "another folder for a new run"));
   }
+  if (!options.resume && std::filesystem::exists(options.out + "/summary.json", error)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("--out ", options.out, " holds a run that has ended: give another folder for a new one"));
+  }
   return absl::OkStatus();
+}
+
+// `needed_bytes`: of the daemon as a whole.
+absl::StatusOr<std::unique_ptr<Store>> CreateStore(const ModelSpec& model, const RunConfig& run, int64_t needed_bytes) {
+  absl::StatusOr<std::unique_ptr<Store>> store = Store::Create(model, run);
+  if (!absl::IsResourceExhausted(store.status())) return store;
+  return absl::ResourceExhaustedError(
+      absl::StrCat("the daemon needs at least ", needed_bytes, " bytes (", FormatByteSize(needed_bytes),
+                   ") of this host's memory, which `eps plan` explains: ", store.status().message()));
 }
 
 // The optimizer's threads against the memory: measured once, before the model takes its own.
@@ -118,7 +133,7 @@ class TrainingDaemon final : public Daemon {
     // Before the model is loaded, which may take minutes: the page says so meanwhile.
     EPS_ASSIGN_OR_RETURN(page_, DaemonPage::Start(options_.metrics_listen, options_.metrics_any_address));
     floor_bytes_per_second_ = MeasureMemorySpeed(options_.threads, kFloorTime).per_thread();
-    EPS_ASSIGN_OR_RETURN(store_, Store::Create(model_, run_));
+    EPS_ASSIGN_OR_RETURN(store_, CreateStore(model_, run_, expected_resident_bytes_));
     if (GoesOn()) {
       EPS_RETURN_IF_ERROR(Resume());
       return CheckData();

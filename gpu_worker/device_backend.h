@@ -17,8 +17,9 @@ namespace eps::worker {
 struct DeviceOptions {
   int64_t arena_bytes = 0;
   int threads = 1;
-  Dtype wire = Dtype::kF32;  // of the run's weights: what a device computes in follows from it
-  bool tf32 = false;         // the run's precision.tf32
+  Dtype wire = Dtype::kF32;      // of the run's weights: what a device computes in follows from it
+  bool tf32 = false;             // the run's precision.tf32
+  bool plain_attention = false;  // the run's precision.plain_attention
   GraphUse graphs = GraphUse::kAuto;
 };
 

@@ -53,6 +53,7 @@ DeviceBackend CudaBackend(int index) {
                                                      .arena_bytes = options.arena_bytes,
                                                      .act = options.wire,
                                                      .tf32 = options.tf32,
+                                                     .plain_attention = options.plain_attention,
                                                      .graphs = options.graphs});
               },
           .probe = [name, index](int) -> absl::StatusOr<DeviceProperties> {

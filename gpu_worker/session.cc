@@ -170,6 +170,7 @@ absl::Status Session::Prepare(const DeviceBackend& backend) {
                                                 .threads = options_.threads,
                                                 .wire = wire,
                                                 .tf32 = attachment_.run.precision.tf32,
+                                                .plain_attention = attachment_.run.precision.plain_attention,
                                                 .graphs = attachment_.run.relay.graphs}));
   if (options_.hooks.wrap_device) device_ = options_.hooks.wrap_device(std::move(device_));
   memory_ = {

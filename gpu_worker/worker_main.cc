@@ -102,12 +102,12 @@ int WorkerMain(int argc, char** argv, WorkerHooks hooks) {
                  "How many workers this host has: those on one device have a part each of the default --device-memory")
       ->type_name("N")
       ->capture_default_str()
-      ->check(CLI::Range(1, 1024));
+      ->check(CLI::Range(1, 4096));
   app.add_option("--host-turn", options.host_turn,
                  "Which of the --host-workers this is, from 0: of --device cuda it takes this GPU, counted round")
       ->type_name("I")
       ->capture_default_str()
-      ->check(CLI::Range(0, 1023));
+      ->check(CLI::Range(0, 4095));
   app.add_option("--threads", options.threads, "Threads that compute")
       ->type_name("N")
       ->capture_default_str()

@@ -115,6 +115,7 @@ struct PrecisionConfig {
   Dtype gradients = Dtype::kBf16;
   ChoiceRule algorithms = ChoiceRule::kFirst;
   bool tf32 = false;                                       // FP32 wire only
+  bool plain_attention = false;                            // of GPUs
   std::optional<LossScaleRule> loss_scale = std::nullopt;  // exactly where wire or gradients is FP16
 
   friend bool operator==(const PrecisionConfig&, const PrecisionConfig&) = default;
@@ -133,8 +134,8 @@ struct RelayConfig {
   InnerPolicy inner = InnerPolicy::kAuto;
   BoundaryPolicy boundaries = BoundaryPolicy::kAuto;
   bool resident = false;
-  int weight_slots = 0;   // 0: two, and as many more as the planner finds of use
-  int group_members = 1;  // at most; 1: no groups
+  int weight_slots = 0;               // 0: two, and as many more as the planner finds of use
+  int group_members = 1;              // at most; 1: no groups
   GraphUse graphs = GraphUse::kAuto;  // of cuda devices
 
   friend bool operator==(const RelayConfig&, const RelayConfig&) = default;

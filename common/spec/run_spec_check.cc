@@ -128,6 +128,7 @@ void CheckPrecision(const proto::Precision& precision, Checker& check, Precision
                absl::StrCat(proto::Precision::Format_Name(precision.moments()), " is not available yet; use FP32"));
   }
   out.tf32 = precision.tf32();
+  out.plain_attention = precision.plain_attention();
   if (out.tf32 && out.wire != Dtype::kF32) {
     check.Fail("precision.tf32", "is of products of FP32 operands; give precision.wire: FP32, or leave it out");
   }
@@ -302,6 +303,7 @@ proto::RunSpec ToRunSpec(const RunConfig& config) {
   spec.mutable_precision()->set_algorithms(
       config.precision.algorithms == ChoiceRule::kFastest ? proto::Precision::FASTEST : proto::Precision::FIRST);
   spec.mutable_precision()->set_tf32(config.precision.tf32);
+  spec.mutable_precision()->set_plain_attention(config.precision.plain_attention);
   if (const std::optional<LossScaleRule>& rule = config.precision.loss_scale; rule.has_value()) {
     spec.mutable_precision()->mutable_loss_scale()->set_initial(rule->first);
     spec.mutable_precision()->mutable_loss_scale()->set_growth_interval(rule->growth_interval);

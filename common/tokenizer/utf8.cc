@@ -85,12 +85,6 @@ void AppendUtf8(char32_t code_point, std::string& out) {
   }
 }
 
-std::string Utf8Of(char32_t code_point) {
-  std::string text;
-  AppendUtf8(code_point, text);
-  return text;
-}
-
 bool IsWellFormed(absl::string_view text) { return WellFormedPrefix(text) == text.size(); }
 
 absl::string_view WellFormed(absl::string_view text, std::string& copy) {

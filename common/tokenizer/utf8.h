@@ -24,7 +24,6 @@ char32_t NextCodePoint(absl::string_view text, size_t& at);
 bool IsWellFormed(absl::string_view text);
 
 void AppendUtf8(char32_t code_point, std::string& out);
-std::string Utf8Of(char32_t code_point);
 
 // `text` itself where it is well-formed; else `copy`, where each ill-formed part has become U+FFFD. So do Python
 // (errors="replace"), Rust and browsers, and so does whatever hands text to the tokenizers that ours has to equal.

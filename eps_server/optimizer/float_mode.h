@@ -10,7 +10,7 @@
 namespace eps::server {
 
 // Reads and writes denormal numbers as zero (DAZ and FTZ) for its scope, on this thread. Bits
-// depend on it, and denormal moments make an update tens of times slower (design.md, "Numbers").
+// depend on it, and denormal moments make an update tens of times slower (docs/notation.md).
 class ScopedFlushDenormals {
  public:
 #if defined(__x86_64__)

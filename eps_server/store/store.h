@@ -86,7 +86,7 @@ class Store {
   virtual void CancelWaiters(absl::Status reason) = 0;
 
   // The wire form of a published version, in place: valid until version + 2 is being made, which the gate
-  // of the step (design: life of a step) puts after every contribution of step `version` is in.
+  // of the step (docs/architecture.md) puts after every contribution of step `version` is in.
   virtual absl::Span<const std::byte> Wire(BlobId blob, Version version) const = 0;
   // The memory of all wire forms, as WireLayout has it, for processes of this host; null where the system cannot share
   // memory.

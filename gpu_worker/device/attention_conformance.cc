@@ -58,8 +58,9 @@ TEST_P(DeviceConformanceTest, AttentionAndItsBackwardAgreeWithFp64) {
 }
 
 TEST_P(DeviceConformanceTest, AttentionDropsTheProbabilitiesThatPhiloxNames) {
-  for (const AttentionCase& t : {AttentionCase{2, 70, 2, 16, 0.2}, AttentionCase{1, 33, 3, 8, 0.5},
-                                 AttentionCase{1, 130, 1, 32, 0.9}}) {  // 70, 33, 130: rows not at multiples of 4
+  for (const AttentionCase& t :
+       {AttentionCase{2, 70, 2, 16, 0.2}, AttentionCase{1, 33, 3, 8, 0.5}, AttentionCase{1, 130, 1, 32, 0.9},
+        AttentionCase{2, 131, 2, 64, 0.1}, AttentionCase{2, 67, 1, 128, 0.1}}) {  // rows not at multiples of 4
     ConformanceMemory memory(device());
     CheckAttention(memory, t, GetParam().sizes);
   }
@@ -124,6 +125,9 @@ TEST_P(DeviceConformanceTest, ARowSeesItsOwnDocumentAlone) {
         AttentionCase{.B = 2, .T = 131, .H = 6, .D = 7, .shared_by = 3, .window = 40, .document_tokens = 50},
         AttentionCase{.B = 2, .T = 131, .H = 6, .D = 24, .dropout = 0.2, .shared_by = 2, .document_tokens = 17},
         AttentionCase{.B = 2, .T = 131, .H = 4, .D = 24, .dropout = 0.2, .causal = false, .document_tokens = 17},
+        AttentionCase{.B = 2, .T = 331, .H = 2, .D = 64, .document_tokens = 140},
+        AttentionCase{
+            .B = 2, .T = 150, .H = 6, .D = 32, .dropout = 0.2, .shared_by = 3, .window = 40, .document_tokens = 60},
         AttentionCase{.B = 1, .T = 70, .H = 2, .D = 160, .causal = false, .document_tokens = 20},
         AttentionCase{.B = 1, .T = 150, .H = 1, .D = 64, .range = 8, .document_tokens = 66}}) {
     ConformanceMemory memory(device());
@@ -151,6 +155,51 @@ TEST_P(DeviceConformanceTest, AWindowOfAllOfTGivesTheBitsOfNone) {
     t.window = window;
     ConformanceMemory again(device());
     EXPECT_TRUE(RunAttention(again, t, GetParam().sizes) == want) << window;
+  }
+}
+
+// Scores far below zero, all of them: what is computed beside them, as zeros, must not get in.
+TEST_P(DeviceConformanceTest, ScoresFarBelowZeroGiveProbabilitiesAllTheSame) {
+  for (const int64_t T : {64, 128, 192, 200}) {
+    for (const bool causal : {true, false}) {
+      const AttentionCase t = {.B = 2, .T = T, .H = 2, .D = 64, .causal = causal};
+      SCOPED_TRACE(t.Name());
+      AttentionInputs in = MakeAttentionInputs(t);
+      const int64_t row = 3 * t.H * t.D;
+      for (int64_t i = 0; i < t.qkv_elems(); ++i) {
+        const int64_t part = i % row / (t.H * t.D);    // of 0 queries, 1 keys, 2 values
+        if (part < 2) in.qkv[i] = part == 0 ? 4 : -4;  // a score of -128
+      }
+      ConformanceMemory memory(device());
+      const Outputs out = RunAttention(memory, t, in, GetParam().sizes);
+      const reference::AttentionResult want = reference::Attention(in.qkv, t.shape(), {});
+      ExpectNear(out[0], want.o, 8 * kEps, 4 * ActEps(memory), "o");
+      ExpectNear(out[1], want.lse, 0, 8 * kEps, "lse");
+      ExpectNear(out[2], reference::AttentionBackward(in.qkv, in.d_o, t.shape(), {}),
+                 (kEps * 64 + 2 * ActEps(memory)) * std::sqrt(static_cast<double>(T)), 4 * ActEps(memory), "dqkv");
+    }
+  }
+}
+
+// As many blocks as keep a GPU busy, whose order is another each time. Where a sum followed it, small shapes would not show.
+TEST_P(DeviceConformanceTest, LargeAttentionGivesTheSameBitsEachTime) {
+  if (!GetParam().is_fast) return;
+  const AttentionCase plain = {.B = 2, .T = 2048, .H = 16, .D = 64, .shared_by = 4};
+  AttentionCase window = plain, documents = plain, drops = plain, both_ways = plain;
+  window.window = 300;
+  documents.document_tokens = 500;
+  drops.dropout = 0.1;
+  both_ways.causal = false;
+  both_ways.document_tokens = 700;
+  for (const AttentionCase& t : {plain, window, documents, drops, both_ways}) {
+    SCOPED_TRACE(t.Name());
+    const AttentionInputs in = MakeAttentionInputs(t);
+    ConformanceMemory memory(device());
+    const Outputs want = RunAttention(memory, t, in, GetParam().sizes);
+    for (int time = 0; time < 10; ++time) {
+      ConformanceMemory again(device());
+      EXPECT_TRUE(RunAttention(again, t, in, GetParam().sizes) == want) << time;
+    }
   }
 }
 

@@ -348,8 +348,8 @@ AttentionInputs MakeAttentionInputs(const AttentionCase& t) {
   return {RandomArray(random, t.qkv_elems(), t.range), RandomArray(random, t.o_elems())};
 }
 
-Outputs RunAttention(ConformanceMemory& memory, const AttentionCase& t, const KernelSizes& sizes) {
-  const AttentionInputs in = MakeAttentionInputs(t);
+Outputs RunAttention(ConformanceMemory& memory, const AttentionCase& t, const AttentionInputs& in,
+                     const KernelSizes& sizes) {
   const Documents documents = PutDocuments(memory, MakeDocuments(t.B, t.T, t.document_tokens));
   const void* qkv = memory.PutAct(in.qkv);
   void* o = memory.AllocAct(t.o_elems());

@@ -173,7 +173,11 @@ struct AttentionInputs {
 };
 AttentionInputs MakeAttentionInputs(const AttentionCase& t);
 // {o, lse, dqkv}
-Outputs RunAttention(ConformanceMemory& memory, const AttentionCase& t, const KernelSizes& sizes);
+Outputs RunAttention(ConformanceMemory& memory, const AttentionCase& t, const AttentionInputs& in,
+                     const KernelSizes& sizes);
+inline Outputs RunAttention(ConformanceMemory& memory, const AttentionCase& t, const KernelSizes& sizes) {
+  return RunAttention(memory, t, MakeAttentionInputs(t), sizes);
+}
 
 inline constexpr Activation kActivations[] = {Activation::kGeluTanh, Activation::kGelu, Activation::kTanh};
 // {dx, activated}

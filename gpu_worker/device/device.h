@@ -31,12 +31,14 @@ struct ArenaSpan {
 };
 inline constexpr int64_t kArenaAlignBytes = 256;  // every span starts at a multiple
 
+// Of a relay, kIn has weights and swapped inner activations on their way to the device; kOut gradients and activations on their
+// way from it, and what is loaded in small pieces: tokens, boundaries.
 enum class StreamId { kCompute, kIn, kOut };
 inline constexpr int kNumStreams = 3;
 inline constexpr std::array kStreams = {StreamId::kCompute, StreamId::kIn, StreamId::kOut};
 absl::string_view StreamName(StreamId id);  // "compute", "in", "out"
 
-// Why a stream waits for an event; the key of WaitStats.
+// Why a stream waits for an event: what StreamStats counts by.
 enum class WaitCause { kNone, kPull, kStash, kPush, kVersion };
 inline constexpr int kNumWaitCauses = 5;
 absl::string_view WaitCauseName(WaitCause cause);  // "pull", "stash", ...

@@ -3,7 +3,6 @@
 
 #include <cmath>
 #include <cstdint>
-#include <tuple>
 
 #include "common/numeric/philox.h"
 #include "gpu_worker/device/kernels.h"
@@ -17,14 +16,7 @@ struct DropoutPlan {
   uint32_t drop_up_to = 0;  // an element is kept when its 32 bits are above: bits >= rate * 2^32
   float keep_scale = 1;     // 1 / (1 - rate)
   int64_t first_element = 0;
-
-  friend bool operator==(const DropoutPlan&, const DropoutPlan&) = default;
 };
-
-// For HashOfArgument of cuda/launch.h: enough to tell plans apart.
-inline auto FieldsOf(const DropoutPlan& plan) {
-  return std::tie(plan.key.k0, plan.key.k1, plan.drop_up_to, plan.first_element);
-}
 
 inline DropoutPlan PlanDropout(const Dropout& dropout) {
   DropoutPlan plan;

@@ -502,6 +502,27 @@ TEST_P(DeviceConformanceTest, DropoutKeepsWhatPhiloxSays) {
   }
 }
 
+// Enqueued in a row, more of them than a device may hold the keys of at once, each twice.
+TEST_P(DeviceConformanceTest, EachDropoutHasItsOwnKey) {
+  constexpr int64_t kKeys = 50, kElems = 64;
+  ConformanceMemory memory(device());
+  const void* ones = memory.PutAct(Array(kElems, 1.0));
+  const auto dropout = [](int64_t i) {
+    Dropout of_key = SomeDropout(0.5);
+    of_key.key.step = i % kKeys;
+    return of_key;
+  };
+  std::vector<void*> results;
+  for (int64_t i = 0; i < 2 * kKeys; ++i) {
+    results.push_back(memory.AllocAct(kElems));
+    device().kernels().ApplyDropout({.n = kElems, .x = ones, .y = results.back(), .dropout = dropout(i)});
+  }
+  for (int64_t i = 0; i < 2 * kKeys; ++i) {
+    EXPECT_EQ(memory.GetAct(results[static_cast<size_t>(i)], kElems), reference::DropoutFactors(dropout(i), kElems))
+        << i;
+  }
+}
+
 TEST_P(DeviceConformanceTest, DropoutOfAllKernelsIsTheSameMask) {
   // MatMul's epilogue on zero products with a bias of 1 and ApplyDropout on ones: the same elements
   // survive.

@@ -362,8 +362,8 @@ struct KernelSizes {
   // Whether the device pins the host's memory that it copies from and to.
   bool pins_host_memory = false;
   // Not scratch: what libraries and threads hold beside the arena, as Device::outside_bytes says, for attention of H heads
-  // over sequences of T, of which probabilities may be dropped.
-  int64_t (*outside_bytes)(int threads, int64_t T, int64_t H, bool drops) = nullptr;
+  // of D over sequences of T, of which probabilities may be dropped.
+  int64_t (*outside_bytes)(int threads, int64_t T, int64_t H, int64_t D, bool drops) = nullptr;
 };
 
 }  // namespace eps::worker

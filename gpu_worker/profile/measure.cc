@@ -207,7 +207,8 @@ class Measurement {
     EPS_ASSIGN_OR_RETURN(device_, request_.backend->create({.arena_bytes = plan_.arena_bytes,
                                                             .threads = request_.threads,
                                                             .wire = run_.precision.wire,
-                                                            .tf32 = run_.precision.tf32}));
+                                                            .tf32 = run_.precision.tf32,
+                                                            .plain_attention = run_.precision.plain_attention}));
     EPS_ASSIGN_OR_RETURN(arena_, MapArena(plan_, *device_));
     shape_ = MakeLayerShape(model_.config,
                             {.micro_batch = run_.batch.micro_batch, .has_documents = run_.data.has_documents()},

@@ -29,7 +29,7 @@ struct Contribution {
   int use = 0;
   TreeNode node;
   ChunkRange chunks;                    // of the blob: those that `payload` holds; never empty
-  Dtype dtype = Dtype::kF32;            // bf16 only for a leaf
+  Dtype dtype = Dtype::kF32;            // 16 bits only for a leaf
   int nonfinite_vnode = -1;             // a vnode of `node` whose gradient is not finite; -1: none
   absl::Span<const std::byte> payload;  // `chunks` alone: the blob's part_elems(chunks) * SizeOf(dtype)
   // Keeps `payload` alive; released when the daemon has it all or does not want it.

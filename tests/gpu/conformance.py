@@ -18,7 +18,7 @@ AGAIN_SECONDS = 10  # left, for what failed to be run once more
 # Cases for compute-sanitizer, which is some hundred times slower: each of our kernels once, in bf16.
 SANITIZED = ("ActivationBackwardAgrees*", "SwigluAndItsBackward*", "RmsNormAndItsBackward*", "RotaryAgrees*",
              "EmbeddingAndItsBackward*", "LayerNormAndItsBackward*", "CrossEntropyInChunks*", "ColumnSum*",
-             "AttentionDrops*", "DropoutOfAll*")
+             "AttentionDrops*", "EachDropoutHas*", "DropoutOfAll*")
 SANITIZED_FILTER = ":".join(f"*.{case}/Bf16" for case in SANITIZED)
 
 # Libraries try what a machine may not have, on purpose: an error that a call returns is no finding. For races only our

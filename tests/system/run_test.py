@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -111,18 +112,37 @@ class CommandsTest(SystemTest):
         for command in ("checkpoint", "stop"):
             self.refused(run([str(EPS), command, "--out", str(out)]), 1, "has ended: 12 of 12 steps were done")
 
-    def test_a_run_in_the_folder_of_one_that_is_done_is_not_taken_for_it(self):
+    def test_a_run_that_ended_without_a_checkpoint_is_a_run_all_the_same(self):
+        spec, out = self.work.spec({"checkpoint": {"every_steps": 0, "last": False}}), self.work.out("run")
+        self.train_ok(spec, out)
+        log = (out / "metrics.jsonl").read_bytes()
+        self.refused(train(spec, out), 2, "holds a run already")
+        daemon = run([str(EPS.parent / "eps_server"), "--run", str(spec), "--out", str(out), "--listen", "127.0.0.1:0"])
+        self.refused(daemon, 2, "holds a run that has ended")
+        done = train(spec, out, "--resume")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("has ended, and has left no checkpoint", done.stdout)
+        self.assertEqual((out / "metrics.jsonl").read_bytes(), log)
+
+    def test_nothing_to_resume_is_said_whatever_is_to_be_quiet(self):
+        done = train(self.work.spec({"steps": 2}), self.work.out("another"), "--resume", "--quiet")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("there is no checkpoint in", done.stderr)
+
+    def test_workers_that_find_their_device_too_small_end_the_run_before_it_begins(self):
+        programs = self.work.path / "programs"
+        programs.mkdir()
+        for program in ("eps", "eps_server"):
+            shutil.copy(EPS.parent / program, programs / program)
+        worker = programs / "gpu_worker"  # of a device whose size it alone knows
+        worker.write_text("#!/bin/sh\necho 'gpu_worker: this run needs at least 4096 bytes' >&2\nexit 3\n")
+        worker.chmod(0o755)
         out = self.work.out("run")
-        no_checkpoint = {"checkpoint": {"every_steps": 0, "last": False}}  # else the folder is taken
-        self.train_ok(self.work.spec(no_checkpoint), out)
-        process = start_train(self.work.spec({"steps": 100000, **no_checkpoint}), out)
-        wait_for_steps(process, out, 14)
-        for pid in children(process.pid, "eps_server"):
-            os.kill(pid, signal.SIGKILL)
-        process.communicate(timeout=60)
-        over = run([str(EPS), "status", "--out", str(out)])
-        self.assertEqual(over.returncode, 1, over.stdout)
-        self.assertNotIn("has ended", over.stderr)
+        command = train_command(self.work.spec(), out, "--workers", 2)
+        done = run([str(programs / "eps"), *command[1:]])
+        self.refused(done, 3, "needs at least 4096 bytes")
+        self.assertEqual(done.stderr.count("eps: gpu_worker: this run"), 1, done.stderr)
+        self.assertFalse(out.exists())
 
     def test_what_is_printed_says_what_is_trained_and_how_it_ended(self):
         out = self.work.out("run")

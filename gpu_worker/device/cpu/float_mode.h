@@ -10,8 +10,7 @@
 namespace eps::worker::cpu {
 
 // Makes the calling thread read and write denormal numbers as zero (DAZ and FTZ). Every thread that
-// computes calls it first: results depend on it, and denormals cost tens of times more (design.md,
-// "Numbers").
+// computes calls it first: results depend on it, and denormals cost tens of times more (docs/notation.md).
 inline void FlushDenormals() {
 #if defined(__x86_64__)
   constexpr unsigned int kFlushToZero = 1u << 15, kDenormalsAreZero = 1u << 6;

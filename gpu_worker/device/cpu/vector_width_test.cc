@@ -1,5 +1,5 @@
-// The kernels' own vector code gives the same bits with AVX2 as with AVX-512 (design.md,
-// "Numbers"): 16 logical lanes whatever the width, one chain of fused multiply-adds per element of
+// The kernels' own vector code gives the same bits with AVX2 as with AVX-512
+// (docs/notation.md): 16 logical lanes whatever the width, one chain of fused multiply-adds per element of
 // a product. (oneDNN's products promise no such thing, and are named in DeviceProperties::model.)
 
 #include <algorithm>

@@ -9,9 +9,9 @@
 #include "common/tensor/dtype.h"
 #include "gpu_worker/device/cuda/act_dispatch.h"
 #include "gpu_worker/device/cuda/device_code.h"
+#include "gpu_worker/device/cuda/device_dropout.h"
 #include "gpu_worker/device/cuda/launch.h"
 #include "gpu_worker/device/cuda/simt.h"
-#include "gpu_worker/device/dropout_plan.h"
 #include "gpu_worker/device/kernels.h"
 
 namespace eps::worker::cuda {
@@ -124,7 +124,7 @@ __device__ __noinline__ float Dot(const float* a, const float* b, int64_t D) {
 }
 
 // Of the probability in a row and column of the head.
-__device__ __forceinline__ float ProbabilityFactor(const DropoutPlan& dropout, const HeadShape& shape, Head head,
+__device__ __forceinline__ float ProbabilityFactor(const DeviceDropout& dropout, const HeadShape& shape, Head head,
                                                    int64_t row, int64_t column) {
   if (!dropout.on) return 1;
   const uint64_t element =
@@ -135,7 +135,7 @@ __device__ __forceinline__ float ProbabilityFactor(const DropoutPlan& dropout, c
 
 template <typename T, int kDims>
 __global__ void __launch_bounds__(kThreads)
-    AttentionKernel(HeadShape shape, const T* qkv, T* o, float* lse, DropoutPlan dropout) {
+    AttentionKernel(HeadShape shape, const T* qkv, T* o, float* lse, DeviceDropout dropout) {
   using Tile = Tiling<kDims>;
   const int64_t D = shape.D, first_row = shape.tile() * Tile::kRows;
   float* q = DynamicShared<float>();
@@ -230,7 +230,7 @@ __device__ __forceinline__ ProbabilityParts PartsOfProbability(const HeadShape& 
 template <typename T, int kDims>
 __global__ void __launch_bounds__(kThreads)
     AttentionBackwardQueriesKernel(HeadShape shape, const T* qkv, const T* d_o, const float* lse, const float* delta,
-                                   T* dqkv, DropoutPlan dropout) {
+                                   T* dqkv, DeviceDropout dropout) {
   using Tile = Tiling<kDims>;
   const int64_t D = shape.D, first_row = shape.tile() * Tile::kRows;
   const int64_t tile_elems = Tile::kRows * (D + 1);
@@ -294,7 +294,7 @@ __global__ void __launch_bounds__(kThreads)
 template <typename T, int kDims>
 __global__ void __launch_bounds__(kThreads)
     AttentionBackwardKeysKernel(HeadShape shape, const T* qkv, const T* d_o, const float* lse, const float* delta,
-                                T* dqkv, DropoutPlan dropout) {
+                                T* dqkv, DeviceDropout dropout) {
   using Tile = Tiling<kDims>;
   const int64_t D = shape.D, first_column = shape.tile() * Tile::kRows;
   const int64_t tile_elems = Tile::kRows * (D + 1);
@@ -403,18 +403,18 @@ LaunchShape GridOf(const Args& args, int64_t heads, int rows, int arrays) {
 
 }  // namespace
 
-void PlainAttention(KernelQueue& queue, Dtype act, const AttentionArgs& args) {
+void PlainAttention(KernelQueue& queue, Dtype act, const AttentionArgs& args, const DeviceDropout& dropout) {
   ForHead(act, args.D, [&](auto type, auto dims) {
     using T = typename decltype(type)::type;
     constexpr int kDims = decltype(dims)::value;
     constexpr int kRows = Tiling<kDims>::kRows;
     Launch(queue, "PlainAttention", GridOf(args, args.H, kRows, 3), &AttentionKernel<T, kDims>, ShapeOf(args, kRows),
-           static_cast<const T*>(args.qkv), static_cast<T*>(args.o), args.lse, PlanDropout(args.dropout));
+           static_cast<const T*>(args.qkv), static_cast<T*>(args.o), args.lse, dropout);
   });
 }
 
-void PlainAttentionBackward(KernelQueue& queue, Dtype act, const AttentionBackwardArgs& args) {
-  const DropoutPlan dropout = PlanDropout(args.dropout);
+void PlainAttentionBackward(KernelQueue& queue, Dtype act, const AttentionBackwardArgs& args,
+                            const DeviceDropout& dropout) {
   float* delta = static_cast<float*>(args.scratch);
   ForHead(act, args.D, [&](auto type, auto dims) {
     using T = typename decltype(type)::type;

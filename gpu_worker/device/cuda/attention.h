@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "common/tensor/dtype.h"
+#include "gpu_worker/device/cuda/device_dropout.h"
 #include "gpu_worker/device/cuda/launch.h"
 #include "gpu_worker/device/kernels.h"
 
@@ -15,8 +16,9 @@ namespace eps::worker::cuda {
 
 inline constexpr int64_t kMaxPlainAttentionHeadDim = 256;
 
-void PlainAttention(KernelQueue& queue, Dtype act, const AttentionArgs& args);
-void PlainAttentionBackward(KernelQueue& queue, Dtype act, const AttentionBackwardArgs& args);
+void PlainAttention(KernelQueue& queue, Dtype act, const AttentionArgs& args, const DeviceDropout& dropout);
+void PlainAttentionBackward(KernelQueue& queue, Dtype act, const AttentionBackwardArgs& args,
+                            const DeviceDropout& dropout);
 
 }  // namespace eps::worker::cuda
 

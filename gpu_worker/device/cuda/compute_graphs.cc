@@ -25,7 +25,7 @@ constexpr size_t kLeastCalls = 8;  // of a segment: fewer say little of the GPU,
 constexpr size_t kCallsMarked = 4;
 constexpr int kTimesWaited = 3;        // the first time the host loads code, and another time it may be chance
 constexpr int64_t kMostNodes = 4096;   // CUDA holds device memory for each, beside the cap
-constexpr size_t kMostSeen = 1 << 16;  // segments that never come again, as with dropout, are forgotten
+constexpr size_t kMostSeen = 1 << 16;  // segments that never come again are forgotten
 
 size_t HashOf(absl::Span<const ComputeWork> segment) {
   size_t hash = segment.size();

@@ -35,8 +35,8 @@ using Streams = std::array<std::unique_ptr<CudaStream>, kNumStreams>;
 class StreamQueue : public ComputeQueue {
  public:
   // All outlive the queue.
-  StreamQueue(GpuRuntime* runtime, CudaStream* stream, const MatMulChoices* choices)
-      : runtime_(*runtime), stream_(*stream), choices_(*choices) {}
+  StreamQueue(GpuRuntime* runtime, CudaStream* stream, const MatMulChoices* choices, bool plain_attention)
+      : runtime_(*runtime), stream_(*stream), choices_(*choices), plain_attention_(plain_attention) {}
 
   void Launch(KernelCall call) override {
     EPS_CHECK(call.shape.blocks_x <= kMaxBlocksX && call.shape.blocks_y <= kMaxBlocksY);
@@ -52,7 +52,10 @@ class StreamQueue : public ComputeQueue {
     stream_.Launch(problem);
   }
 
+  const PhiloxKey* KeyInMemory(PhiloxKey key) override { return stream_.KeyInMemory(key); }
+
   bool TakesAttention(const SdpaProblem& problem) override {
+    if (plain_attention_) return false;
     const absl::StatusOr<bool> takes = runtime_.TakesAttention(problem);
     if (takes.ok()) return *takes;
     stream_.Issue([status = takes.status()](GpuStream) { return Annotate(status, "attention"); });
@@ -69,6 +72,7 @@ class StreamQueue : public ComputeQueue {
   GpuRuntime& runtime_;
   CudaStream& stream_;
   const MatMulChoices& choices_;
+  const bool plain_attention_;
 };
 
 void SayNotPinned(size_t num_bytes, const absl::Status& why) {
@@ -88,7 +92,8 @@ class CudaDevice : public Device {
         spans_(options.arena_bytes),
         streams_(std::move(streams)),
         choices_(runtime_),
-        queue_(runtime_.get(), streams_[static_cast<size_t>(StreamId::kCompute)].get(), &choices_),
+        queue_(runtime_.get(), streams_[static_cast<size_t>(StreamId::kCompute)].get(), &choices_,
+               options.plain_attention),
         kernels_(options.act, &queue_, options.tf32),
         survey_(options.act, &choices_, options.tf32) {
     properties_.name = options.name;

@@ -25,10 +25,11 @@ namespace {
 using cuda::CudaKernelSizes;
 using cuda::GridOrder;
 
-DeviceFactory Emulated(Dtype act, GridOrder order, bool has_fused_attention = false) {
+DeviceFactory Emulated(Dtype act, GridOrder order, bool has_fused_attention = false, bool attention_by_parts = false) {
   return [=](int64_t arena_bytes) {
     return cuda::NewCudaDevice({.arena_bytes = arena_bytes, .act = act, .graphs = GraphUse::kAlways},
-                               cuda::NewEmulatedRuntime(order, {.has_fused_attention = has_fused_attention}));
+                               cuda::NewEmulatedRuntime(order, {.has_fused_attention = has_fused_attention,
+                                                                .attention_by_parts = attention_by_parts}));
   };
 }
 
@@ -41,7 +42,7 @@ DeviceFactory EmulatedTf32(GridOrder order) {
 }
 
 // The same bits in the other order of threads and blocks: nothing hangs on a barrier that is missing. With fused
-// attention it is the library's graph where it is taken, and the plain kernel elsewhere.
+// attention it is the library's graph where it is taken, and the plain kernel elsewhere; and the same whole and by parts.
 INSTANTIATE_TEST_SUITE_P(CudaKernels, DeviceConformanceTest,
                          ::testing::Values(ConformanceParam{"Fp32",
                                                             Emulated(Dtype::kF32, GridOrder::kForward),
@@ -62,11 +63,12 @@ INSTANTIATE_TEST_SUITE_P(CudaKernels, DeviceConformanceTest,
                                            ConformanceParam{"Fp16FusedAttention",
                                                             Emulated(Dtype::kF16, GridOrder::kForward, true),
                                                             CudaKernelSizes(Dtype::kF16),
-                                                            {Emulated(Dtype::kF16, GridOrder::kBackward, true)}},
-                                           ConformanceParam{"Bf16FusedAttention",
-                                                            Emulated(Dtype::kBf16, GridOrder::kForward, true),
-                                                            CudaKernelSizes(Dtype::kBf16),
-                                                            {Emulated(Dtype::kBf16, GridOrder::kBackward, true)}}),
+                                                            {Emulated(Dtype::kF16, GridOrder::kBackward, true, true)}},
+                                           ConformanceParam{
+                                               "Bf16FusedAttention",
+                                               Emulated(Dtype::kBf16, GridOrder::kForward, true),
+                                               CudaKernelSizes(Dtype::kBf16),
+                                               {Emulated(Dtype::kBf16, GridOrder::kBackward, true, true)}}),
                          [](const auto& info) { return info.param.name; });
 
 TEST(CudaDeviceTest, HostMemoryThatCannotBePinnedIsThereAllTheSame) {
@@ -125,6 +127,26 @@ TEST(CudaDeviceTest, AttentionThatCannotBePlannedFailsTheStream) {
       {.B = 1, .T = 2, .H = 1, .kv_heads = 1, .D = 8, .qkv = memory, .o = memory, .lse = static_cast<float*>(memory)});
   EXPECT_THAT(device->stream(StreamId::kCompute).Synchronize(),
               StatusIs(absl::StatusCode::kResourceExhausted, "compute stream: attention: no room"));
+}
+
+// A question would be an error here.
+TEST(CudaDeviceTest, AttentionIsPlainWhereItIsToldSo) {
+  ASSERT_OK_AND_ASSIGN(
+      const std::unique_ptr<Device> device,
+      cuda::NewCudaDevice(
+          {.arena_bytes = 1 << 20, .plain_attention = true},
+          cuda::NewEmulatedRuntime(GridOrder::kForward, {.attention_error = absl::ResourceExhaustedError("no room")})));
+  ASSERT_OK_AND_ASSIGN(void* memory, device->Address({.offset_bytes = 0, .num_bytes = 1 << 20}));
+  auto* const lse = static_cast<float*>(memory) + 1024;
+  device->kernels().Attention({.B = 1,
+                               .T = 2,
+                               .H = 1,
+                               .kv_heads = 1,
+                               .D = 8,
+                               .qkv = memory,
+                               .o = static_cast<float*>(memory) + 2048,
+                               .lse = lse});
+  EXPECT_OK(device->stream(StreamId::kCompute).Synchronize());
 }
 
 TEST(CudaDeviceTest, ItsModelSaysWhichAttentionItHas) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "common/base/byte_size.h"
 #include "common/tensor/dtype.h"
 #include "gpu_worker/device/kernels.h"
 
@@ -30,14 +31,15 @@ int64_t EmbeddingBackwardBytes(int64_t M, int64_t) {
   return (3 * M + num_tiles * kSortDigits) * int64_t{sizeof(uint32_t)};
 }
 
-int64_t OutsideBytes(int, int64_t, int64_t, bool) { return kMatMulWorkspaceBytes; }
+int64_t OutsideBytes(int, int64_t, int64_t, int64_t, bool) { return kMatMulWorkspaceBytes; }
 // At most: the plan does not know which attention it will be, nor how many heads share keys and values and stay together. A
-// sequence is (H, T, T) numbers of 16 bits, T as long as whole tiles, and something beside; with dropout a mask of as many.
-int64_t OutsideBytesWithFusedAttention(int, int64_t T, int64_t H, bool drops) {
-  constexpr int64_t kTile = 64, kBeside = int64_t{16} << 20;
-  const int64_t columns = (T + kTile - 1) / kTile * kTile;
-  const int64_t head_bytes = columns * columns * (drops ? 4 : 2);
-  if (head_bytes + kBeside > kMaxAttentionWorkspaceBytes) return kMatMulWorkspaceBytes;  // it is not fused
+// sequence is (H, T, T) numbers of 16 bits, T as long as whole tiles, the gradients of each head's keys and values, and
+// something beside; with dropout a mask of as many numbers. What is not fused with it may be without, in an evaluation.
+int64_t OutsideBytesWithFusedAttention(int, int64_t T, int64_t H, int64_t D, bool drops) {
+  constexpr int64_t kRows = 64, kColumns = 128, kBeside = int64_t{16} << 20;
+  const int64_t probability_bytes = RoundUp(T, kRows) * RoundUp(T, kColumns) * 2;
+  if (probability_bytes + kBeside > kMaxAttentionWorkspaceBytes) return kMatMulWorkspaceBytes;  // it is not fused
+  const int64_t head_bytes = probability_bytes * (drops ? 2 : 1) + 2 * T * D * 2;
   const int64_t sequence_bytes = std::min(H * head_bytes + kBeside, kMaxAttentionWorkspaceBytes);
   return kMatMulWorkspaceBytes + std::max(kAttentionWorkspaceBytes, sequence_bytes);
 }

@@ -5,6 +5,7 @@
 #include "common/base/status_macros.h"
 #include "common/tensor/dtype.h"
 #include "gpu_worker/device/cuda/attention.h"
+#include "gpu_worker/device/cuda/device_dropout.h"
 #include "gpu_worker/device/cuda/elementwise.h"
 #include "gpu_worker/device/cuda/embedding.h"
 #include "gpu_worker/device/cuda/layer_norm.h"
@@ -38,6 +39,16 @@ SdpaProblem ProblemOf(Dtype act, const Args& args) {
 
 }  // namespace
 
+DeviceDropout CudaKernels::PlanDropout(const Dropout& dropout) {
+  const DropoutPlan plan = worker::PlanDropout(dropout);
+  if (!plan.on) return {};
+  return {.on = true,
+          .key = queue_.KeyInMemory(plan.key),
+          .drop_up_to = plan.drop_up_to,
+          .keep_scale = plan.keep_scale,
+          .first_element = plan.first_element};
+}
+
 void CudaKernels::MatMul(const MatMulArgs& args) {
   using Epilogue = MatMulArgs::Epilogue;
   MatMulProblem problem = {.M = args.M,
@@ -65,7 +76,7 @@ void CudaKernels::MatMul(const MatMulArgs& args) {
                              .x = args.c,
                              .y = args.c,
                              .residual = args.residual,
-                             .dropout = args.dropout};
+                             .dropout = PlanDropout(args.dropout)};
   if (args.epilogue == Epilogue::kResidual && drops) cuda::AddResidual(queue_, act_, rest);
   if (args.epilogue == Epilogue::kActivation) {
     // Of c as it is stored, by the function that ActivationBackward has: both give the same bits, which an epilogue of
@@ -76,8 +87,12 @@ void CudaKernels::MatMul(const MatMulArgs& args) {
   }
 }
 
-void CudaKernels::Embedding(const EmbeddingArgs& args) { cuda::Embedding(queue_, act_, args); }
-void CudaKernels::EmbeddingBackward(const EmbeddingBackwardArgs& args) { cuda::EmbeddingBackward(queue_, act_, args); }
+void CudaKernels::Embedding(const EmbeddingArgs& args) {
+  cuda::Embedding(queue_, act_, args, PlanDropout(args.dropout));
+}
+void CudaKernels::EmbeddingBackward(const EmbeddingBackwardArgs& args) {
+  cuda::EmbeddingBackward(queue_, act_, args, PlanDropout(args.dropout));
+}
 
 void CudaKernels::LayerNorm(const LayerNormArgs& args) {
   EPS_CHECK(args.C <= kMaxLayerNormColumns);
@@ -104,7 +119,7 @@ void CudaKernels::Attention(const AttentionArgs& args) {
     return;
   }
   EPS_CHECK(CheckSdpaProblem(problem).ok() && args.D <= kMaxPlainAttentionHeadDim);
-  PlainAttention(queue_, act_, args);
+  PlainAttention(queue_, act_, args, PlanDropout(args.dropout));
 }
 void CudaKernels::AttentionBackward(const AttentionBackwardArgs& args) {
   const SdpaProblem problem = ProblemOf(act_, args);
@@ -120,7 +135,7 @@ void CudaKernels::AttentionBackward(const AttentionBackwardArgs& args) {
     return;
   }
   EPS_CHECK(CheckSdpaProblem(problem).ok() && args.D <= kMaxPlainAttentionHeadDim);
-  PlainAttentionBackward(queue_, act_, args);
+  PlainAttentionBackward(queue_, act_, args, PlanDropout(args.dropout));
 }
 
 void CudaKernels::ActivationBackward(const ActivationBackwardArgs& args) {
@@ -129,7 +144,9 @@ void CudaKernels::ActivationBackward(const ActivationBackwardArgs& args) {
 void CudaKernels::Swiglu(const SwigluArgs& args) { cuda::Swiglu(queue_, act_, args); }
 void CudaKernels::SwigluBackward(const SwigluBackwardArgs& args) { cuda::SwigluBackward(queue_, act_, args); }
 void CudaKernels::Rotary(const RotaryArgs& args) { cuda::Rotary(queue_, act_, args); }
-void CudaKernels::ApplyDropout(const DropoutArgs& args) { cuda::ApplyDropout(queue_, act_, args); }
+void CudaKernels::ApplyDropout(const DropoutArgs& args) {
+  cuda::ApplyDropout(queue_, act_, args, PlanDropout(args.dropout));
+}
 void CudaKernels::ColumnSum(const ColumnSumArgs& args) { cuda::ColumnSum(queue_, act_, args); }
 void CudaKernels::SoftmaxChunk(const SoftmaxChunkArgs& args) { cuda::SoftmaxChunk(queue_, act_, args); }
 void CudaKernels::SoftmaxChunkBackward(const SoftmaxChunkBackwardArgs& args) {

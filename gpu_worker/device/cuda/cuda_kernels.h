@@ -3,7 +3,9 @@
 
 #include <cstdint>
 
+#include "common/numeric/philox.h"
 #include "common/tensor/dtype.h"
+#include "gpu_worker/device/cuda/device_dropout.h"
 #include "gpu_worker/device/cuda/launch.h"
 #include "gpu_worker/device/cuda/matmul_problem.h"
 #include "gpu_worker/device/cuda/sdpa_problem.h"
@@ -15,6 +17,9 @@ namespace eps::worker::cuda {
 class ComputeQueue : public KernelQueue {
  public:
   virtual void MatMul(const MatMulProblem& problem) = 0;
+  // Memory of the device that has `key` when what is enqueued next runs; in what comes later maybe another one. Where the
+  // same work comes again, with other keys, the addresses do too.
+  virtual const PhiloxKey* KeyInMemory(PhiloxKey key) = 0;
   // As GpuRuntime's; an error becomes the stream's.
   virtual bool TakesAttention(const SdpaProblem& problem) = 0;
   virtual void Attention(const SdpaProblem& problem, const SdpaArrays& arrays) = 0;
@@ -56,6 +61,8 @@ class CudaKernels : public Kernels {
   void FillZero(const FillZeroArgs& args) override;
 
  private:
+  DeviceDropout PlanDropout(const Dropout& dropout);
+
   const Dtype act_;
   const bool tf32_;
   ComputeQueue& queue_;

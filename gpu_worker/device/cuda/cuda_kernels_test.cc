@@ -5,8 +5,10 @@
 #include <utility>
 #include <vector>
 
+#include "common/numeric/philox.h"
 #include "common/tensor/dtype.h"
 #include "gmock/gmock.h"
+#include "gpu_worker/device/cuda/device_dropout.h"
 #include "gpu_worker/device/cuda/launch.h"
 #include "gpu_worker/device/cuda/matmul_problem.h"
 #include "gpu_worker/device/cuda/sdpa_problem.h"
@@ -27,6 +29,10 @@ class RecordingQueue : public ComputeQueue {
     calls.push_back("MatMul");
     product = asked_for;
   }
+  const PhiloxKey* KeyInMemory(PhiloxKey asked_for) override {
+    key = asked_for;
+    return &key;
+  }
   bool TakesAttention(const SdpaProblem& problem) override {
     asked.push_back(problem);
     return takes;
@@ -46,6 +52,7 @@ class RecordingQueue : public ComputeQueue {
   SdpaProblem problem;
   SdpaArrays arrays;
   MatMulProblem product;
+  PhiloxKey key;
 
  private:
   void Keep(const SdpaProblem& p, const SdpaArrays& a) {
@@ -170,7 +177,14 @@ TEST(CudaKernelsTest, TheLibraryIsToldTheDocumentsAndWhatIsDropped) {
   const auto expect_told = [&] {
     EXPECT_EQ(queue.problem, want);
     EXPECT_EQ(queue.arrays.documents, documents);
-    EXPECT_EQ(queue.arrays.dropout, PlanDropout(dropout));
+    const DropoutPlan plan = PlanDropout(dropout);
+    const DeviceDropout want_dropout = {.on = true,
+                                        .key = &queue.key,
+                                        .drop_up_to = plan.drop_up_to,
+                                        .keep_scale = plan.keep_scale,
+                                        .first_element = 64};
+    EXPECT_EQ(queue.arrays.dropout, want_dropout);
+    EXPECT_EQ(queue.key, plan.key);
   };
   kernels.Attention({.B = 1,
                      .T = 2,

@@ -13,7 +13,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "common/base/status_macros.h"
+#include "common/numeric/philox.h"
 #include "common/spec/graph_use.h"
+#include "gpu_worker/device/cuda/device_dropout.h"
+#include "gpu_worker/device/cuda/elementwise.h"
 #include "gpu_worker/device/cuda/gpu_runtime.h"
 #include "gpu_worker/device/device.h"
 
@@ -49,6 +52,7 @@ CudaStream::~CudaStream() {
   thread_.Synchronize().IgnoreError();
   runtime_->Synchronize(stream_).IgnoreError();
   runtime_->DestroyStream(stream_);
+  if (key_memory_ != nullptr) runtime_->Free(key_memory_);
 }
 
 void CudaStream::Issue(std::function<absl::Status(GpuStream)> work) {
@@ -61,7 +65,30 @@ void CudaStream::Issue(std::function<absl::Status(GpuStream)> work) {
 
 void CudaStream::EndSegment() {
   if (segment_.empty()) return;
-  Issue([this, segment = std::exchange(segment_, {})](GpuStream stream) { return graphs_.Enqueue(stream, segment); });
+  Issue([this, segment = std::exchange(segment_, {}), keys = std::exchange(keys_, {}),
+         key_memory = key_memory_](GpuStream stream) {
+    if (keys.count > 0) {
+      EPS_RETURN_IF_ERROR_WITH(runtime_->Launch(stream, SetDropoutKeys(keys, key_memory)), "dropout's keys");
+    }
+    return graphs_.Enqueue(stream, segment);
+  });
+}
+
+const PhiloxKey* CudaStream::KeyInMemory(PhiloxKey key) {
+  if (key_memory_ == nullptr) {
+    const absl::StatusOr<void*> memory = runtime_->Allocate(sizeof(keys_.keys));
+    if (!memory.ok()) {
+      Issue([status = memory.status()](GpuStream) { return Annotate(status, "dropout's keys"); });
+      return nullptr;  // nothing runs in a stream that failed
+    }
+    key_memory_ = static_cast<PhiloxKey*>(*memory);
+  }
+  for (int i = 0; i < keys_.count; ++i) {
+    if (keys_.keys[i] == key) return key_memory_ + i;
+  }
+  if (keys_.count == kDropoutKeysOfPack) EndSegment();
+  keys_.keys[keys_.count] = key;
+  return key_memory_ + keys_.count++;
 }
 
 void CudaStream::SetLabel(const WorkLabel* label) {

@@ -13,10 +13,12 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "common/numeric/philox.h"
 #include "common/spec/graph_use.h"
 #include "gpu_worker/device/cpu/cpu_stream.h"
 #include "gpu_worker/device/cuda/compute_graphs.h"
 #include "gpu_worker/device/cuda/compute_work.h"
+#include "gpu_worker/device/cuda/device_dropout.h"
 #include "gpu_worker/device/cuda/gpu_runtime.h"
 #include "gpu_worker/device/cuda/host_pins.h"
 #include "gpu_worker/device/device.h"
@@ -61,8 +63,8 @@ class CudaEvent : public Event {
 // What the GPU spends waiting is measured by events for timing around each wait. The host's clock is read once, when the
 // GPU has come to the end of a burst, and everything before is counted from there.
 //
-// No lock: the state below, but for `segment_`, is the issuing thread's while it has work, and else that of who enqueues, who waits for the
-// thread to be idle first.
+// No lock: the state below, but for what is not issued yet, is the issuing thread's while it has work, and else that of who
+// enqueues, who waits for the thread to be idle first.
 class CudaStream : public Stream {
  public:
   // `pins`: what of the host's memory is pinned.
@@ -88,6 +90,8 @@ class CudaStream : public Stream {
   // is called; what has come until then is issued together (ComputeGraphs). An error becomes the stream's, with label and
   // stream in front.
   void Launch(ComputeWork work) { segment_.push_back(std::move(work)); }
+  // ComputeQueue's. The keys of work that is issued together are set right before it, by one launch that is in no graph.
+  const PhiloxKey* KeyInMemory(PhiloxKey key);
   // The same of any call of the runtime.
   void Issue(std::function<absl::Status(GpuStream)> work);
   void Recover();
@@ -135,7 +139,10 @@ class CudaStream : public Stream {
   bool keeps_spans_ = false;
   std::vector<LabelMark> labels_;  // of a burst whose spans are kept
 
-  std::vector<ComputeWork> segment_;  // not issued yet; belongs to who enqueues, also while the issuing thread is busy
+  // Not issued yet; these belong to who enqueues, also while the issuing thread is busy.
+  std::vector<ComputeWork> segment_;
+  DropoutKeyPack keys_;              // of segment_, in the order of key_memory_
+  PhiloxKey* key_memory_ = nullptr;  // the device's; null until the first key
 
   const WorkLabel* label_ = nullptr;  // the last one since Synchronize
   absl::Status status_;               // the first error that Synchronize returned

@@ -26,6 +26,10 @@ static_assert(CUDNN_MAJOR == kMajor);
 // Before it backward accesses memory that is not its own, where T is not a multiple of 128 and nothing is padded, above
 // all when it is replayed from a graph (cudnn-frontend's release notes of 1.16.0).
 constexpr size_t kLeastVersion = 91501;
+// Of GPUs from Blackwell on: NVIDIA asks for the same bits each time in no older one (Transformer Engine's rule; the front
+// end's is 9.18.0).
+constexpr int kBlackwell = 10;
+constexpr size_t kLeastVersionOfBlackwell = 91801;
 
 std::string VersionName(size_t version) {
   return absl::StrCat(version / 10000, ".", version % 10000 / 100, ".", version % 100);
@@ -33,10 +37,12 @@ std::string VersionName(size_t version) {
 
 }  // namespace
 
-absl::Status CheckCudnnVersion(size_t version) {
-  if (version / 10000 == kMajor && version >= kLeastVersion) return absl::OkStatus();
+absl::Status CheckCudnnVersion(size_t version, int sm_major) {
+  const size_t least = sm_major >= kBlackwell ? kLeastVersionOfBlackwell : kLeastVersion;
+  if (version / 10000 == kMajor && version >= least) return absl::OkStatus();
+  const std::string of = sm_major == 0 ? "" : absl::StrCat(" for sm_", sm_major, "x");
   return absl::FailedPreconditionError(absl::StrCat("cuDNN is ", VersionName(version), "; this build wants ", kMajor,
-                                                    ".x, from ", VersionName(kLeastVersion), " on"));
+                                                    ".x, from ", VersionName(least), " on", of));
 }
 
 absl::StatusOr<std::unique_ptr<CudnnApi>> CudnnApi::Load(const std::string& name) {
@@ -63,7 +69,11 @@ absl::StatusOr<std::unique_ptr<CudnnApi>> CudnnApi::Load(const std::string& name
 absl::Status CudnnApi::Check(cudnnStatus_t status, const char* call) const {
   if (status == CUDNN_STATUS_SUCCESS) return absl::OkStatus();
   const std::string message = absl::StrCat(call, ": ", cudnnGetErrorString(status), " (", LastError(), ")");
-  if (CUDNN_STATUS_CATEGORY(status) == CUDNN_STATUS_NOT_SUPPORTED) return absl::UnimplementedError(message);
+  // An engine that lists a graph as its own, and whose code for it does not compile, has not got it either.
+  if (CUDNN_STATUS_CATEGORY(status) == CUDNN_STATUS_NOT_SUPPORTED ||
+      status == CUDNN_STATUS_INTERNAL_ERROR_COMPILATION_FAILED) {
+    return absl::UnimplementedError(message);
+  }
   if (status == CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED ||
       status == CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED) {
     return absl::ResourceExhaustedError(message);

@@ -47,7 +47,7 @@ struct CudnnApi {
 
 // Of CudnnApi::Load. `version`: as cudnnGetVersion says it.
 // Errors: FAILED_PRECONDITION
-absl::Status CheckCudnnVersion(size_t version);
+absl::Status CheckCudnnVersion(size_t version, int sm_major = 0);
 
 // An opaque object of the graph API. The API outlives it.
 class CudnnDescriptor {

@@ -29,6 +29,7 @@ constexpr int64_t kMaskAlignBytes = 256;
 
 absl::StatusOr<std::unique_ptr<CudnnLibrary>> CudnnLibrary::Load(int sm_major) {
   EPS_ASSIGN_OR_RETURN(std::unique_ptr<CudnnApi> api, CudnnApi::Load());
+  EPS_RETURN_IF_ERROR(CheckCudnnVersion(api->cudnnGetVersion(), sm_major));
   return std::unique_ptr<CudnnLibrary>(new CudnnLibrary(std::move(api), sm_major));
 }
 
@@ -161,19 +162,14 @@ absl::Status CudnnLibrary::Execute(cudaStream_t stream, const SdpaProblem& probl
   }
   const Direction& direction = (*found->second).*which;
   EPS_RETURN_IF_ERROR(api_->Check(api_->cudnnSetStream(handle_, stream), "cudnnSetStream"));
-  for (int64_t first = 0; first < problem.B; first += direction.part.B) {
-    const SdpaArrays from = ArraysFrom(problem, arrays, first);
-    for (int64_t kv_head = 0; kv_head < problem.kv_heads; kv_head += direction.part.kv_heads) {
-      void* const mask = static_cast<char*>(workspace_) + direction.mask_offset_bytes;
-      if (direction.mask_elems > 0) {
-        DropoutPlan dropout = from.dropout;  // heads of one sequence, or all of several, lie one behind the other
-        dropout.first_element += kv_head * problem.sharers() * problem.T * problem.T;
-        EPS_RETURN_IF_ERROR(enqueue_mask(direction.mask_elems, dropout, mask));
-      }
-      EPS_ASSIGN_OR_RETURN(const std::vector<SdpaBinding> bindings,
-                           BindSdpa(problem, direction.graph, from, kv_head, mask));
-      EPS_RETURN_IF_ERROR(direction.plan->Execute(handle_, bindings, workspace_));
+  void* const mask = static_cast<char*>(workspace_) + direction.mask_offset_bytes;
+  for (const SdpaPart& part : PartsOf(problem, direction.part, arrays)) {
+    if (direction.mask_elems > 0) {
+      EPS_RETURN_IF_ERROR(enqueue_mask(direction.mask_elems, part.arrays.dropout, mask));
     }
+    EPS_ASSIGN_OR_RETURN(const std::vector<SdpaBinding> bindings,
+                         BindSdpa(problem, direction.graph, part.arrays, part.first_kv_head, mask));
+    EPS_RETURN_IF_ERROR(direction.plan->Execute(handle_, bindings, workspace_));
   }
   return absl::OkStatus();
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -217,7 +218,8 @@ absl::StatusOr<std::unique_ptr<CudnnPlan>> CudnnPlan::Make(const CudnnApi* api, 
     EPS_RETURN_IF_ERROR_WITH(translator.Add(tensor), absl::StrCat("tensor ", tensor.uid));
     if (!tensor.value.has_value()) continue;
     plan->number_uids_.push_back(tensor.uid);
-    plan->numbers_.push_back(*tensor.value);
+    plan->numbers_.push_back(tensor.type == ElementType::kI32 ? static_cast<uint32_t>(*tensor.value)
+                                                              : std::bit_cast<uint32_t>(*tensor.value));
   }
   std::vector<CudnnDescriptor> operations;
   for (const SdpaOperation& operation : graph.operations) {
@@ -276,7 +278,7 @@ absl::Status CudnnPlan::Choose(const CudnnDescriptor& operation_graph, const Cud
 absl::Status CudnnPlan::Execute(cudnnHandle_t handle, absl::Span<const SdpaBinding> bindings, void* workspace) const {
   std::vector<int64_t> uids = number_uids_;
   std::vector<void*> addresses;
-  for (const float& number : numbers_) addresses.push_back(const_cast<float*>(&number));
+  for (const uint32_t& number : numbers_) addresses.push_back(const_cast<uint32_t*>(&number));
   for (const SdpaBinding& binding : bindings) {
     uids.push_back(binding.uid);
     addresses.push_back(binding.address);

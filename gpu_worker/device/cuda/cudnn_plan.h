@@ -39,7 +39,7 @@ class CudnnPlan {
   std::vector<CudnnDescriptor> parts_;  // what the plan was made of, and the plan, which is last
   int64_t workspace_bytes_ = 0, engine_ = 0;
   std::vector<int64_t> number_uids_;
-  std::vector<float> numbers_;  // the values of number_uids_
+  std::vector<uint32_t> numbers_;  // the values of number_uids_, by their bits
 };
 
 }  // namespace eps::worker::cuda

@@ -18,10 +18,10 @@
 #include "gpu_worker/device/cuda/cudnn_api.h"
 #include "gpu_worker/device/cuda/cudnn_library.h"
 #include "gpu_worker/device/cuda/cudnn_plan.h"
+#include "gpu_worker/device/cuda/device_dropout.h"
 #include "gpu_worker/device/cuda/loaded_library.h"
 #include "gpu_worker/device/cuda/sdpa_graph.h"
 #include "gpu_worker/device/cuda/sdpa_problem.h"
-#include "gpu_worker/device/dropout_plan.h"
 #include "gtest/gtest.h"
 
 namespace eps::worker::cuda {
@@ -38,6 +38,10 @@ TEST(CudnnApiTest, AnotherLibraryOrVersionIsRefused) {
   EXPECT_OK(CheckCudnnVersion(91501));
   EXPECT_THAT(CheckCudnnVersion(91500),
               StatusIs(absl::StatusCode::kFailedPrecondition, "cuDNN is 9.15.0; this build wants 9.x, from 9.15.1 on"));
+  EXPECT_OK(CheckCudnnVersion(91501, 9));
+  EXPECT_OK(CheckCudnnVersion(91801, 10));
+  EXPECT_THAT(CheckCudnnVersion(91800, 12), StatusIs(absl::StatusCode::kFailedPrecondition,
+                                                     "9.18.0; this build wants 9.x, from 9.18.1 on for sm_12x"));
   EXPECT_THAT(CheckCudnnVersion(100000), StatusIs(absl::StatusCode::kFailedPrecondition, "cuDNN is 10.0.0"));
 }
 
@@ -164,6 +168,36 @@ TEST_F(CudnnTest, PlansOtherMasksAndSharedHeads) {
   ExpectPlansBoth(problem, Hopper());
 }
 
+TEST_F(CudnnTest, PlansMasksOfOddShapes) {
+  SdpaProblem all = {.B = 2,
+                     .T = 191,
+                     .H = 12,
+                     .kv_heads = 4,
+                     .D = 64,
+                     .scale = 0.125,
+                     .window = 100,
+                     .dropout = 0.1,
+                     .documents = true};
+  SdpaProblem bidirectional = all;
+  bidirectional.causal = false;
+  bidirectional.window = 0;
+  for (SdpaProblem problem : {all, bidirectional}) {
+    for (const int64_t D : {8, 80, 128}) {
+      problem.D = D;
+      ExpectPlansBoth(problem, Hopper());
+    }
+    problem.T = 2;
+    ExpectPlansBoth(problem, Hopper());
+    problem.T = 192;
+    problem.act = Dtype::kF16;
+    ExpectPlansBoth(problem, Hopper());
+    ExpectPlansBoth(problem, Cards().front());
+  }
+  bidirectional.documents = false;
+  bidirectional.T = 192;
+  ExpectPlansBoth(bidirectional, Hopper());
+}
+
 // All that may be asked for together too, of every GPU for which CheckFusedAttention takes it.
 TEST_F(CudnnTest, PlansWindowsDocumentsAndDropout) {
   std::vector<std::pair<int, CudnnDescriptor>> gpus;
@@ -214,7 +248,7 @@ TEST_F(CudnnTest, AnAnswerOfNoNeedsNoGpuAndStays) {
   problem.act = Dtype::kF32;
   EXPECT_THAT(library->Takes(problem), IsOkAndHolds(false));
   EXPECT_THAT(library->Takes(problem), IsOkAndHolds(false));
-  const auto no_mask = [](int64_t, const DropoutPlan&, void*) { return absl::OkStatus(); };
+  const auto no_mask = [](int64_t, const DeviceDropout&, void*) { return absl::OkStatus(); };
   EXPECT_THAT(library->Forward(nullptr, problem, {}, no_mask),
               StatusIs(absl::StatusCode::kFailedPrecondition, "was not planned"));
   EXPECT_EQ(library->held_bytes(), 0);

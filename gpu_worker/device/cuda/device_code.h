@@ -7,8 +7,8 @@
 
 #include "common/numeric/fp16.h"
 #include "common/numeric/philox.h"
+#include "gpu_worker/device/cuda/device_dropout.h"
 #include "gpu_worker/device/cuda/simt.h"
-#include "gpu_worker/device/dropout_plan.h"
 
 // What kernels share: elements of the compute dtype, packs of them, sums over warps and blocks, and dropout.
 namespace eps::worker::cuda {
@@ -135,11 +135,11 @@ __device__ __forceinline__ float BlockMax(float x) {
 
 // ---- Dropout (kernels.h) --------------------------------------------------------------------------------------------
 
-__device__ __forceinline__ std::array<uint32_t, 4> DropoutWords(const DropoutPlan& plan, uint64_t group) {
-  return Philox(plan.key, {static_cast<uint32_t>(group), static_cast<uint32_t>(group >> 32), 0, 0});
+__device__ __forceinline__ std::array<uint32_t, 4> DropoutWords(const DeviceDropout& plan, uint64_t group) {
+  return Philox(*plan.key, {static_cast<uint32_t>(group), static_cast<uint32_t>(group >> 32), 0, 0});
 }
 
-__device__ __forceinline__ float DropoutFactor(const DropoutPlan& plan, uint32_t word) {
+__device__ __forceinline__ float DropoutFactor(const DeviceDropout& plan, uint32_t word) {
   return word > plan.drop_up_to ? plan.keep_scale : 0.0f;
 }
 
@@ -150,7 +150,7 @@ __device__ __forceinline__ uint32_t WordAt(const std::array<uint32_t, 4>& words,
 }
 
 // What 8 elements from `element` on (counted from the array's first) are multiplied by.
-__device__ __forceinline__ void DropoutFactors(const DropoutPlan& plan, int64_t element, float (&factors)[kPack]) {
+__device__ __forceinline__ void DropoutFactors(const DeviceDropout& plan, int64_t element, float (&factors)[kPack]) {
   const uint64_t first = static_cast<uint64_t>(plan.first_element + element);
   if (!plan.on) {
     EPS_UNROLL

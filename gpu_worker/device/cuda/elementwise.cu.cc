@@ -10,9 +10,9 @@
 #include "common/tensor/dtype.h"
 #include "gpu_worker/device/cuda/act_dispatch.h"
 #include "gpu_worker/device/cuda/device_code.h"
+#include "gpu_worker/device/cuda/device_dropout.h"
 #include "gpu_worker/device/cuda/launch.h"
 #include "gpu_worker/device/cuda/simt.h"
-#include "gpu_worker/device/dropout_plan.h"
 #include "gpu_worker/device/kernels.h"
 
 namespace eps::worker::cuda {
@@ -83,7 +83,7 @@ __global__ void ActivateKernel(int64_t M, int64_t N, int64_t ld, const T* x, T* 
 
 template <typename T, bool kVector>
 __global__ void AddResidualKernel(int64_t M, int64_t N, int64_t ld, const T* x, const T* residual, T* y,
-                                  DropoutPlan dropout) {
+                                  DeviceDropout dropout) {
   const int64_t at = PackStart();
   for (int64_t row = blockIdx.y; row < M; row += gridDim.y) {
     float v[kPack], r[kPack], factors[kPack];
@@ -153,7 +153,7 @@ __global__ void SwigluBackwardKernel(int64_t M, int64_t F, const T* gate_up, con
 }
 
 template <typename T>
-__global__ void DropoutKernel(int64_t n, const T* x, T* y, DropoutPlan dropout) {
+__global__ void DropoutKernel(int64_t n, const T* x, T* y, DeviceDropout dropout) {
   const int64_t at = PackStart();
   float v[kPack], factors[kPack];
   LoadPack<true>(x, at, n, v);
@@ -163,9 +163,8 @@ __global__ void DropoutKernel(int64_t n, const T* x, T* y, DropoutPlan dropout) 
   StorePack<true>(v, y, at, n);
 }
 
-// Wire forms have the bits of activations: only how a number comes to those of bf16 differs.
 template <typename T>
-__global__ void DropoutMaskKernel(int64_t n, T* y, DropoutPlan dropout) {
+__global__ void DropoutMaskKernel(int64_t n, T* y, DeviceDropout dropout) {
   const int64_t at = PackStart();
   float factors[kPack];
   DropoutFactors(dropout, at, factors);
@@ -174,6 +173,12 @@ __global__ void DropoutMaskKernel(int64_t n, T* y, DropoutPlan dropout) {
   StorePack<true>(factors, y, at, n);
 }
 
+__global__ void SetDropoutKeysKernel(DropoutKeyPack pack, PhiloxKey* out) {
+  const int i = static_cast<int>(threadIdx.x);
+  if (i < pack.count) out[i] = pack.keys[i];
+}
+
+// Wire forms have the bits of activations: only how a number comes to those of bf16 differs.
 template <typename From, typename To>
 __global__ void WidenKernel(int64_t n, const From* src, To* dst) {
   const int64_t at = PackStart();
@@ -278,7 +283,7 @@ void AddResidual(KernelQueue& queue, Dtype act, const EpilogueArgs& args) {
     ForVector(rows.ld, {args.x, args.y, args.residual}, [&](auto vector) {
       Launch(queue, "AddResidual", rows.shape(), &AddResidualKernel<T, decltype(vector)::value>, rows.M, rows.N,
              rows.ld, static_cast<const T*>(args.x), static_cast<const T*>(args.residual), static_cast<T*>(args.y),
-             PlanDropout(args.dropout));
+             args.dropout);
     });
   });
 }
@@ -314,19 +319,25 @@ void SwigluBackward(KernelQueue& queue, Dtype act, const SwigluBackwardArgs& arg
   });
 }
 
-void ApplyDropout(KernelQueue& queue, Dtype act, const DropoutArgs& args) {
+void ApplyDropout(KernelQueue& queue, Dtype act, const DropoutArgs& args, const DeviceDropout& dropout) {
   ForAct(act, [&](auto type) {
     using T = typename decltype(type)::type;
     Launch(queue, "ApplyDropout", ElementShape(args.n), &DropoutKernel<T>, args.n, static_cast<const T*>(args.x),
-           static_cast<T*>(args.y), PlanDropout(args.dropout));
+           static_cast<T*>(args.y), dropout);
   });
 }
 
-void DropoutMask(KernelQueue& queue, Dtype act, int64_t n, const DropoutPlan& dropout, void* y) {
+KernelCall DropoutMask(Dtype act, int64_t n, const DeviceDropout& dropout, void* y) {
+  KernelCall call;
   ForAct(act, [&](auto type) {
     using T = typename decltype(type)::type;
-    Launch(queue, "DropoutMask", ElementShape(n), &DropoutMaskKernel<T>, n, static_cast<T*>(y), dropout);
+    call = MakeCall("DropoutMask", ElementShape(n), &DropoutMaskKernel<T>, n, static_cast<T*>(y), dropout);
   });
+  return call;
+}
+
+KernelCall SetDropoutKeys(const DropoutKeyPack& keys, PhiloxKey* out) {
+  return MakeCall("SetDropoutKeys", {.threads = kWarpSize}, &SetDropoutKeysKernel, keys, out);
 }
 
 void Widen(KernelQueue& queue, Dtype act, const WidenArgs& args) {

@@ -4,8 +4,8 @@
 #include <cstdint>
 
 #include "common/tensor/dtype.h"
+#include "gpu_worker/device/cuda/device_dropout.h"
 #include "gpu_worker/device/cuda/launch.h"
-#include "gpu_worker/device/dropout_plan.h"
 #include "gpu_worker/device/kernels.h"
 
 // Kernels that pass once over memory: limited by its bandwidth, each input read once and each output written once.
@@ -18,7 +18,7 @@ struct EpilogueArgs {
   const void* x = nullptr;  // act
   void* y = nullptr;        // act; may be x
   const void* residual = nullptr;
-  Dropout dropout;
+  DeviceDropout dropout;
 };
 // y = f(x)
 void Activate(KernelQueue& queue, Dtype act, Activation activation, const EpilogueArgs& args);
@@ -28,9 +28,12 @@ void AddResidual(KernelQueue& queue, Dtype act, const EpilogueArgs& args);
 void ActivationBackward(KernelQueue& queue, Dtype act, const ActivationBackwardArgs& args);
 void Swiglu(KernelQueue& queue, Dtype act, const SwigluArgs& args);
 void SwigluBackward(KernelQueue& queue, Dtype act, const SwigluBackwardArgs& args);
-void ApplyDropout(KernelQueue& queue, Dtype act, const DropoutArgs& args);
-// y, act (n): 1 where `dropout` keeps an element, else 0.
-void DropoutMask(KernelQueue& queue, Dtype act, int64_t n, const DropoutPlan& dropout, void* y);
+// args.dropout is not looked at, as in the other headers of kernels.
+void ApplyDropout(KernelQueue& queue, Dtype act, const DropoutArgs& args, const DeviceDropout& dropout);
+// Writes y, act (n): 1 where `dropout` keeps an element, else 0.
+KernelCall DropoutMask(Dtype act, int64_t n, const DeviceDropout& dropout, void* y);
+// To be launched before what has dropout.
+KernelCall SetDropoutKeys(const DropoutKeyPack& keys, PhiloxKey* out);
 void Widen(KernelQueue& queue, Dtype act, const WidenArgs& args);
 void FinishLeaf(KernelQueue& queue, const FinishLeafArgs& args);
 void AddGradient(KernelQueue& queue, const AddGradientArgs& args);

@@ -7,10 +7,10 @@
 #include "gpu_worker/device/cuda/act_dispatch.h"
 #include "gpu_worker/device/cuda/cuda_kernel_sizes.h"
 #include "gpu_worker/device/cuda/device_code.h"
+#include "gpu_worker/device/cuda/device_dropout.h"
 #include "gpu_worker/device/cuda/elementwise.h"
 #include "gpu_worker/device/cuda/launch.h"
 #include "gpu_worker/device/cuda/simt.h"
-#include "gpu_worker/device/dropout_plan.h"
 #include "gpu_worker/device/kernels.h"
 
 namespace eps::worker::cuda {
@@ -32,7 +32,7 @@ struct EmbeddingTables {
 template <typename Wire, typename T, bool kVector>
 __global__ void EmbeddingKernel(int64_t tokens_of_sample, int64_t C, const int32_t* tokens, const int32_t* types,
                                 const int32_t* document_first, EmbeddingTables<Wire> tables, T* y,
-                                DropoutPlan dropout) {
+                                DeviceDropout dropout) {
   const int64_t at = (static_cast<int64_t>(blockIdx.y) * blockDim.x + threadIdx.x) * kPack;
   const int64_t row = blockIdx.x;
   float a[kPack], b[kPack], c[kPack], factors[kPack];
@@ -242,7 +242,7 @@ __global__ void PositionBackwardKernel(int64_t B, int64_t n, const T* dy, float*
 
 }  // namespace
 
-void Embedding(KernelQueue& queue, Dtype act, const EmbeddingArgs& args) {
+void Embedding(KernelQueue& queue, Dtype act, const EmbeddingArgs& args, const DeviceDropout& dropout) {
   const int threads =
       static_cast<int>(std::min<int64_t>(kElementThreads, CeilDiv(args.C, kPack * kWarpSize) * kWarpSize));
   const LaunchShape shape = {
@@ -255,8 +255,7 @@ void Embedding(KernelQueue& queue, Dtype act, const EmbeddingArgs& args) {
                                             static_cast<const Wire*>(args.wtt)};
       ForVector(args.C, {args.wte, args.wpe, args.wtt}, [&](auto vector) {
         Launch(queue, "Embedding", shape, &EmbeddingKernel<Wire, T, decltype(vector)::value>, args.T, args.C,
-               args.tokens, args.types, args.documents.first, tables, static_cast<T*>(args.y),
-               PlanDropout(args.dropout));
+               args.tokens, args.types, args.documents.first, tables, static_cast<T*>(args.y), dropout);
       });
     });
   });
@@ -296,11 +295,9 @@ void PositionBackward(KernelQueue& queue, Dtype act, const EmbeddingBackwardArgs
 
 }  // namespace
 
-void EmbeddingBackward(KernelQueue& queue, Dtype act, const EmbeddingBackwardArgs& args) {
+void EmbeddingBackward(KernelQueue& queue, Dtype act, const EmbeddingBackwardArgs& args, const DeviceDropout& dropout) {
   const int64_t M = args.B * args.T;
-  if (args.dropout.rate > 0) {
-    ApplyDropout(queue, act, {.n = M * args.C, .x = args.dy, .y = args.dy, .dropout = args.dropout});
-  }
+  if (dropout.on) ApplyDropout(queue, act, {.n = M * args.C, .x = args.dy, .y = args.dy}, dropout);
   GatherBackward(queue, act, M, args.V, args.C, args.tokens, args.dy, args.dwte, args.scratch);
   if (args.dwpe != nullptr) PositionBackward(queue, act, args);
   if (args.dwtt != nullptr) {

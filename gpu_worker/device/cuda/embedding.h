@@ -2,14 +2,15 @@
 #define EPS_GPU_WORKER_DEVICE_CUDA_EMBEDDING_H_
 
 #include "common/tensor/dtype.h"
+#include "gpu_worker/device/cuda/device_dropout.h"
 #include "gpu_worker/device/cuda/launch.h"
 #include "gpu_worker/device/kernels.h"
 
 namespace eps::worker::cuda {
 
-void Embedding(KernelQueue& queue, Dtype act, const EmbeddingArgs& args);
+void Embedding(KernelQueue& queue, Dtype act, const EmbeddingArgs& args, const DeviceDropout& dropout);
 // Without atomics: the block of a token's first position sums all of the token's positions, in order.
-void EmbeddingBackward(KernelQueue& queue, Dtype act, const EmbeddingBackwardArgs& args);
+void EmbeddingBackward(KernelQueue& queue, Dtype act, const EmbeddingBackwardArgs& args, const DeviceDropout& dropout);
 
 }  // namespace eps::worker::cuda
 

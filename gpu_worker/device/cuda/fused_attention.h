@@ -9,14 +9,14 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "cuda_runtime_api.h"
+#include "gpu_worker/device/cuda/device_dropout.h"
 #include "gpu_worker/device/cuda/sdpa_problem.h"
-#include "gpu_worker/device/dropout_plan.h"
 
 namespace eps::worker::cuda {
 
 // Enqueues in the stream of a call what the library has not: `y`, of (n) elements of the problem's compute dtype, gets 1
 // where `dropout` keeps an element, else 0.
-using EnqueueDropoutMask = absl::FunctionRef<absl::Status(int64_t n, const DropoutPlan& dropout, void* y)>;
+using EnqueueDropoutMask = absl::FunctionRef<absl::Status(int64_t n, const DeviceDropout& dropout, void* y)>;
 
 // Attention by a library, on one GPU.
 //

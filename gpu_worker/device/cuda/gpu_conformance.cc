@@ -1,14 +1,19 @@
 // The conformance suite on the first GPU of the process. Exits with 77 where there is none that would do.
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "common/spec/graph_use.h"
 #include "common/tensor/dtype.h"
+#include "gmock/gmock.h"
 #include "gpu_worker/device/cuda/cuda_kernel_sizes.h"
 #include "gpu_worker/device/cuda/nvidia_device.h"
+#include "gpu_worker/device/cuda/nvidia_runtime.h"
+#include "gpu_worker/device/cuda/sdpa_problem.h"
 #include "gpu_worker/device/device.h"
 #include "gpu_worker/device/device_conformance.h"
 #include "gtest/gtest.h"
@@ -32,10 +37,49 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(
         ConformanceParam{"Fp32", Gpu(Dtype::kF32), cuda::CudaKernelSizes(Dtype::kF32), {Gpu(Dtype::kF32)}},
         ConformanceParam{"Tf32", Gpu(Dtype::kF32, true), cuda::CudaKernelSizes(Dtype::kF32), {Gpu(Dtype::kF32, true)}},
-        ConformanceParam{"Fp16", Gpu(Dtype::kF16), cuda::CudaKernelSizes(Dtype::kF16), {Gpu(Dtype::kF16)}, kCudnnTile},
         ConformanceParam{
-            "Bf16", Gpu(Dtype::kBf16), cuda::CudaKernelSizes(Dtype::kBf16), {Gpu(Dtype::kBf16)}, kCudnnTile}),
+            "Fp16", Gpu(Dtype::kF16), cuda::CudaKernelSizes(Dtype::kF16), {Gpu(Dtype::kF16)}, kCudnnTile, true},
+        ConformanceParam{
+            "Bf16", Gpu(Dtype::kBf16), cuda::CudaKernelSizes(Dtype::kBf16), {Gpu(Dtype::kBf16)}, kCudnnTile, true}),
     [](const auto& info) { return info.param.name; });
+
+// Else the cases above would be the plain kernel's, and pass.
+class GpuAttentionTest : public ::testing::TestWithParam<Dtype> {};
+
+TEST_P(GpuAttentionTest, TheLibraryTakesWhatItIsKnownToTake) {
+  const auto runtime = cuda::NewNvidiaRuntime(0);
+  ASSERT_TRUE(runtime.ok()) << runtime.status();
+  const std::string model = (*runtime)->model();
+  ASSERT_THAT(model, ::testing::HasSubstr("cudnn-"));
+  int sm = 0;  // "... sm_90 ..."
+  ASSERT_EQ(std::sscanf(model.c_str() + model.find("sm_"), "sm_%d", &sm), 1) << model;
+  for (const int64_t D : {24, 64, 128}) {
+    for (const int64_t window : {-1, 0, 100}) {  // -1: not causal
+      for (const bool documents : {false, true}) {
+        for (const double dropout : {0.0, 0.1}) {
+          const cuda::SdpaProblem problem = {.B = 2,
+                                             .T = 192,
+                                             .H = 4,
+                                             .kv_heads = 2,
+                                             .D = D,
+                                             .act = GetParam(),
+                                             .scale = 0.1,
+                                             .causal = window >= 0,
+                                             .window = std::max<int64_t>(window, 0),
+                                             .dropout = dropout,
+                                             .documents = documents};
+          const absl::StatusOr<bool> takes = (*runtime)->TakesAttention(problem);
+          ASSERT_TRUE(takes.ok()) << takes.status();
+          EXPECT_EQ(*takes, cuda::CheckFusedAttention(problem, sm / 10).ok())
+              << "D " << D << " window " << window << " documents " << documents << " dropout " << dropout;
+        }
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Gpu, GpuAttentionTest, ::testing::Values(Dtype::kBf16, Dtype::kF16),
+                         [](const auto& info) { return info.param == Dtype::kBf16 ? "Bf16" : "Fp16"; });
 
 }  // namespace
 }  // namespace eps::worker

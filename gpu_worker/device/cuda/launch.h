@@ -29,7 +29,7 @@ inline constexpr int kMaxSharedBytes = 97 * 1024;
 inline constexpr int64_t kMaxBlocksX = (int64_t{1} << 31) - 1;
 inline constexpr int64_t kMaxBlocksY = 65535;
 
-// Made by Launch alone.
+// Made by MakeCall alone.
 struct KernelCall {
   const char* name = "";  // in errors
   LaunchShape shape;
@@ -82,13 +82,12 @@ size_t HashOfArguments(const Params&... args) {
   return hash;
 }
 
-// Enqueues kernel(args...) over the grid, whose shape is within bounds. A grid without blocks is left out. Parameters are
-// numbers, addresses, and structs of them with a defaulted operator==.
+// kernel(args...) over the grid, whose shape is within bounds. Parameters are numbers, addresses, and structs of them with a
+// defaulted operator==.
 template <typename... Params>
-void Launch(KernelQueue& queue, const char* name, const LaunchShape& shape, void (*kernel)(Params...),
-            std::type_identity_t<Params>... args) {
+KernelCall MakeCall(const char* name, const LaunchShape& shape, void (*kernel)(Params...),
+                    std::type_identity_t<Params>... args) {
   static_assert((std::equality_comparable<Params> && ...), "calls are compared: a struct wants a defaulted operator==");
-  if (shape.blocks_x == 0 || shape.blocks_y == 0) return;
   using Arguments = std::tuple<Params...>;
   const auto owned = std::make_shared<Arguments>(args...);
   KernelCall call;
@@ -104,7 +103,15 @@ void Launch(KernelQueue& queue, const char* name, const LaunchShape& shape, void
 #ifndef __CUDACC__
   call.body = [kernel, owned] { std::apply(kernel, *owned); };
 #endif
-  queue.Launch(std::move(call));
+  return call;
+}
+
+// Enqueues it. A grid without blocks is left out.
+template <typename... Params>
+void Launch(KernelQueue& queue, const char* name, const LaunchShape& shape, void (*kernel)(Params...),
+            std::type_identity_t<Params>... args) {
+  if (shape.blocks_x == 0 || shape.blocks_y == 0) return;
+  queue.Launch(MakeCall(name, shape, kernel, args...));
 }
 
 }  // namespace eps::worker::cuda

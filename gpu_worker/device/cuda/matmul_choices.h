@@ -26,6 +26,7 @@ class MatMulChoices : public ComputeQueue {
 
   void Launch(KernelCall) override {}
   void MatMul(const MatMulProblem& problem) override { surveyed_.emplace(LtShapeOf(problem), problem); }
+  const PhiloxKey* KeyInMemory(PhiloxKey) override { return nullptr; }
   bool TakesAttention(const SdpaProblem&) override { return false; }
   void Attention(const SdpaProblem&, const SdpaArrays&) override {}
   void AttentionBackward(const SdpaProblem&, const SdpaArrays&) override {}

@@ -16,10 +16,10 @@
 #include "common/base/log.h"
 #include "common/base/mutex.h"
 #include "common/base/status_macros.h"
-#include "common/tensor/dtype.h"
 #include "cuda_runtime_api.h"
 #include "gpu_worker/device/cuda/cublaslt_library.h"
 #include "gpu_worker/device/cuda/cuda_kernel_sizes.h"
+#include "gpu_worker/device/cuda/device_dropout.h"
 #include "gpu_worker/device/cuda/elementwise.h"
 #include "gpu_worker/device/cuda/fused_attention.h"
 #include "gpu_worker/device/cuda/gpu_runtime.h"
@@ -27,8 +27,6 @@
 #include "gpu_worker/device/cuda/lt_matmul.h"
 #include "gpu_worker/device/cuda/matmul_problem.h"
 #include "gpu_worker/device/cuda/sdpa_problem.h"
-#include "gpu_worker/device/cuda/stream_queue.h"
-#include "gpu_worker/device/dropout_plan.h"
 
 namespace eps::worker::cuda {
 namespace {
@@ -217,11 +215,15 @@ class NvidiaRuntime : public GpuRuntime {
   }
   absl::Status Attention(GpuStream stream, const SdpaProblem& problem, const SdpaArrays& arrays) override {
     EPS_RETURN_IF_ERROR(Use());
-    return attention_->Forward(At(stream), problem, arrays, MaskIn(stream, problem.act));
+    return attention_->Forward(At(stream), problem, arrays, [&](int64_t n, const DeviceDropout& dropout, void* y) {
+      return Launch(stream, DropoutMask(problem.act, n, dropout, y));
+    });
   }
   absl::Status AttentionBackward(GpuStream stream, const SdpaProblem& problem, const SdpaArrays& arrays) override {
     EPS_RETURN_IF_ERROR(Use());
-    return attention_->Backward(At(stream), problem, arrays, MaskIn(stream, problem.act));
+    return attention_->Backward(At(stream), problem, arrays, [&](int64_t n, const DeviceDropout& dropout, void* y) {
+      return Launch(stream, DropoutMask(problem.act, n, dropout, y));
+    });
   }
 
   // Relaxed: what other threads do meanwhile, such as pinning memory, is no part of it, and is not refused.
@@ -285,15 +287,6 @@ class NvidiaRuntime : public GpuRuntime {
  private:
   static cudaStream_t At(GpuStream stream) { return static_cast<cudaStream_t>(stream.handle); }
   static cudaEvent_t At(GpuEvent event) { return static_cast<cudaEvent_t>(event.handle); }
-
-  // Fills dropout's masks for fused attention.
-  auto MaskIn(GpuStream stream, Dtype act) {
-    return [this, stream, act](int64_t n, const DropoutPlan& dropout, void* y) {
-      StreamQueue queue(this, stream);
-      DropoutMask(queue, act, n, dropout, y);
-      return queue.status();
-    };
-  }
 
   // CUDA's current device belongs to a thread, and calls come from several.
   absl::Status Use() { return Check(cudaSetDevice(index_), "cudaSetDevice"); }

@@ -19,6 +19,8 @@ namespace {
 using Kind = SdpaOperation::Kind;
 using Dims = std::array<int64_t, 4>;
 
+constexpr int64_t kColumnsOfTile = 128;  // of the largest that backward's engines have
+
 ElementType ElementOf(Dtype act) {
   return act == Dtype::kF32 ? ElementType::kF32 : act == Dtype::kBf16 ? ElementType::kBf16 : ElementType::kF16;
 }
@@ -41,7 +43,9 @@ class GraphBuilder {
     graph_.tensors.push_back(std::move(tensor));
     return graph_.tensors.back().uid;
   }
-  int64_t Number(int64_t uid, float value) { return Put({.uid = uid, .value = value}); }
+  int64_t Number(int64_t uid, float value, ElementType type = ElementType::kF32) {
+    return Put({.uid = uid, .type = type, .value = value});
+  }
   int64_t PutVirtual(SdpaTensor tensor) {
     tensor.uid = kFirstVirtual + num_virtual_++;
     tensor.is_virtual = true;
@@ -102,14 +106,21 @@ class GraphBuilder {
   }
   int64_t MaskPositions(int64_t scores) {
     if (!p_.causal) return scores;
-    const int64_t masked = MaskUnless(Kind::kGreaterEqual, Row(scores), Column(scores), scores);
+    const int64_t row = Row(scores);
+    const int64_t masked = MaskUnless(Kind::kGreaterEqual, row, Column(scores), scores);
     if (p_.window == 0) return masked;
     const int64_t end_of_rows = Apply(Kind::kAdd, {Column(masked), kUidWindow}, Virtual(score_dims()));
     return MaskUnless(Kind::kGreater, end_of_rows, Row(masked), masked);
   }
-  void PutNumbers() {
+  int64_t MaskColumnsBehind(int64_t scores) {
+    return masks_columns_behind() ? MaskUnless(Kind::kLess, Column(scores), kUidColumns, scores) : scores;
+  }
+  bool masks_columns_behind() const { return !p_.causal && p_.T % kColumnsOfTile != 0; }
+  void PutNumbers(bool is_backward) {
+    const bool columns_behind = is_backward && masks_columns_behind();
     Number(kUidScale, static_cast<float>(p_.scale));
-    if (p_.causal || p_.documents) Number(kUidMasked, -std::numeric_limits<float>::infinity());
+    if (p_.causal || p_.documents || columns_behind) Number(kUidMasked, -std::numeric_limits<float>::infinity());
+    if (columns_behind) Number(kUidColumns, static_cast<float>(p_.T), ElementType::kI32);
     if (p_.window > 0) Number(kUidWindow, static_cast<float>(p_.window));
     if (drops()) Number(kUidKeepScale, static_cast<float>(1 / (1 - p_.dropout)));
   }
@@ -159,7 +170,7 @@ absl::StatusOr<SdpaGraph> SdpaForwardGraph(const SdpaProblem& problem) {
   EPS_RETURN_IF_ERROR(CheckSdpaProblem(problem));
   GraphBuilder g(problem);
   g.PutMasks();
-  g.PutNumbers();
+  g.PutNumbers(/*is_backward=*/false);
   const int64_t q = g.Put(g.OfQkv(kUidQ, problem.H));
   const int64_t k_transposed = g.Put(Exchanged(g.OfQkv(kUidK, problem.kv_heads)));
   const int64_t v = g.Put(g.OfQkv(kUidV, problem.kv_heads));
@@ -183,7 +194,7 @@ absl::StatusOr<SdpaGraph> SdpaBackwardGraph(const SdpaProblem& problem) {
   EPS_RETURN_IF_ERROR(CheckSdpaProblem(problem));
   GraphBuilder g(problem);
   g.PutMasks();
-  g.PutNumbers();
+  g.PutNumbers(/*is_backward=*/true);
   const int64_t keep_share = g.Number(kUidKeepShare, static_cast<float>(1 - problem.dropout));
   const int64_t q = g.Put(g.OfQkv(kUidQ, problem.H));
   const int64_t k_transposed = g.Put(Exchanged(g.OfQkv(kUidK, problem.kv_heads)));
@@ -202,7 +213,8 @@ absl::StatusOr<SdpaGraph> SdpaBackwardGraph(const SdpaProblem& problem) {
 
   const int64_t scores = g.MaskDocuments(g.ScaledScores(q, k_transposed));
   const int64_t less_stats = g.Apply(Kind::kSubtract, {scores, stats}, g.Virtual(g.score_dims()));
-  const int64_t p = g.Apply(Kind::kExp, {g.MaskPositions(less_stats)}, g.Virtual(g.score_dims()));
+  const int64_t seen = g.MaskColumnsBehind(g.MaskPositions(less_stats));
+  const int64_t p = g.Apply(Kind::kExp, {seen}, g.Virtual(g.score_dims()));
   g.KvGradient(g.drops() ? g.Times(g.Times(p, kUidKept), kUidKeepScale) : p, d_o, d_v);
 
   int64_t d_p = g.Apply(Kind::kMatMul, {d_o, v_transposed}, g.Virtual(g.score_dims()));

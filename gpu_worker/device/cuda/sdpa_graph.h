@@ -23,10 +23,13 @@
 //              P  = e / l;  P = P keep_scale kept                                the second with dropout
 //              O  = (P, as act) V
 //   backward   delta = (sum over D of dO O) keep_share  an array of its own
-//              P  = exp(masked (S - stats))             again
+//              P  = exp(masked (S - stats))             again; and where nothing is causal, masked where column < T
 //              dV = (P kept keep_scale, as act)^T dO
 //              dS = (dO V^T kept - delta) P keep_scale scale
 //              dK = (dS, as act)^T Q;  dQ = dS K
+//
+// The last is for Hopper, where backward computes columns behind a T that is no multiple of 128 as zeros, whose exp(-stats)
+// may be infinite (cudnn-frontend's issue 628). Causal masks hide them.
 //
 // `kept` is an array of ones and zeros, as which probabilities are kept is not the library's to say; keep_scale is
 // 1 / keep_share, and without dropout both are 1. Documents are told by column: of vectors along the rows, some engines take
@@ -60,6 +63,7 @@ enum SdpaUid : int64_t {
   kUidScale,
   kUidMasked,  // what takes the place of a score that is not seen
   kUidWindow,
+  kUidColumns,  // T
   kUidKeepScale,
   kUidKeepShare,
   kFirstVirtual = 100,
@@ -71,7 +75,7 @@ struct SdpaTensor {
   std::array<int64_t, 4> dims = {1, 1, 1, 1};
   std::array<int64_t, 4> strides = {1, 1, 1, 1};  // in elements
   bool is_virtual = false;                        // exists within the fused kernel alone
-  std::optional<float> value;                     // of a number that is passed with the call
+  std::optional<float> value;                     // of a number that is passed with the call: fp32, or int32
 
   friend bool operator==(const SdpaTensor&, const SdpaTensor&) = default;
 };

@@ -115,10 +115,63 @@ TEST(SdpaGraphTest, MasksAreOnlyThereWhereTheyAreAskedFor) {
     problem.window = 0;
     expect_masks(problem, 1, 0, 1);
     problem.causal = false;
+    problem.T = 128;  // else backward masks what is behind it
     expect_masks(problem, 1, 0, 1);
     problem.documents = false;
     expect_masks(problem, 0, 0, 0);
   }
+}
+
+TEST(SdpaGraphTest, BackwardThatIsNotCausalMasksColumnsBehindTheLastTile) {
+  SdpaProblem problem = kProblem;
+  problem.causal = false;
+  ASSERT_OK_AND_ASSIGN(const SdpaGraph forward, SdpaForwardGraph(problem));
+  EXPECT_EQ(Count(forward, Kind::kSelect), 0);
+  ASSERT_OK_AND_ASSIGN(const SdpaGraph backward, SdpaBackwardGraph(problem));
+  EXPECT_EQ(Count(backward, Kind::kLess), 1);
+  EXPECT_EQ(Count(backward, Kind::kSelect), 1);
+  EXPECT_EQ(backward.tensor(kUidColumns).value, 6.0f);
+}
+
+// What the library's engines recognise is an order of operations, of which the interpreter would take many.
+TEST(SdpaGraphTest, TheOrderIsThatOfTheLibrarysFrontEnd) {
+  SdpaProblem problem = kProblem;
+  problem.window = 3;
+  problem.documents = true;
+  problem.dropout = 0.2;
+  const auto kinds = [](const SdpaGraph& graph) {
+    std::vector<Kind> of_graph;
+    for (const SdpaOperation& operation : graph.operations) of_graph.push_back(operation.kind);
+    return of_graph;
+  };
+  ASSERT_OK_AND_ASSIGN(const SdpaGraph forward, SdpaForwardGraph(problem));
+  EXPECT_THAT(kinds(forward),
+              ElementsAre(Kind::kMatMul, Kind::kMultiply,                                           // Q K^T, scale
+                          Kind::kRowIndex, Kind::kLess, Kind::kSelect,                              // documents
+                          Kind::kRowIndex, Kind::kColumnIndex, Kind::kGreaterEqual, Kind::kSelect,  // causal
+                          Kind::kColumnIndex, Kind::kAdd, Kind::kRowIndex, Kind::kGreater, Kind::kSelect,  // window
+                          Kind::kReduceMax, Kind::kSubtract, Kind::kExp, Kind::kReduceAdd, Kind::kLog, Kind::kAdd,
+                          Kind::kDivide, Kind::kMultiply, Kind::kMultiply,  // keep_scale, kept
+                          Kind::kMatMul));
+  EXPECT_EQ(forward.operations[21].inputs[1], kUidKeepScale);
+  EXPECT_EQ(forward.operations[22].inputs[1], kUidKept);
+  ASSERT_OK_AND_ASSIGN(const SdpaGraph backward, SdpaBackwardGraph(problem));
+  EXPECT_THAT(kinds(backward),
+              ElementsAre(Kind::kMultiply, Kind::kReduceAdd, Kind::kMultiply,                       // delta
+                          Kind::kMatMul, Kind::kMultiply,                                           // Q K^T, scale
+                          Kind::kRowIndex, Kind::kLess, Kind::kSelect,                              // documents
+                          Kind::kSubtract,                                                          // stats
+                          Kind::kRowIndex, Kind::kColumnIndex, Kind::kGreaterEqual, Kind::kSelect,  // causal
+                          Kind::kColumnIndex, Kind::kAdd, Kind::kRowIndex, Kind::kGreater, Kind::kSelect,  // window
+                          Kind::kExp, Kind::kMultiply, Kind::kMultiply,                      // kept, keep_scale
+                          Kind::kReshape, Kind::kMatMul,                                     // dV
+                          Kind::kMatMul, Kind::kMultiply, Kind::kSubtract, Kind::kMultiply,  // dP, kept, delta, P
+                          Kind::kMultiply, Kind::kMultiply,                                  // keep_scale, scale
+                          Kind::kReshape, Kind::kMatMul, Kind::kReshape, Kind::kMatMul));    // dK; dQ
+  EXPECT_EQ(backward.operations[19].inputs[1], kUidKept);
+  EXPECT_EQ(backward.operations[20].inputs[1], kUidKeepScale);
+  EXPECT_EQ(backward.operations[24].inputs[1], kUidKept);
+  EXPECT_EQ(backward.operations[27].inputs[1], kUidKeepScale);
 }
 
 TEST(SdpaGraphTest, DocumentsAreVectorsAlongTheColumns) {
@@ -417,10 +470,9 @@ TEST(SdpaGraphTest, SequencesAtATimeGiveTheSameBits) {
                          BindSdpa(whole, of_whole, together.arrays(), 0, together.kept.data()));
     RunSdpaGraph(of_whole, bindings);
     ASSERT_OK_AND_ASSIGN(const SdpaGraph of_one, make(one));
-    for (int64_t first = 0; first < whole.B; ++first) {
-      const SdpaArrays from = ArraysFrom(whole, apart.arrays(), first);
+    for (const SdpaPart& part : PartsOf(whole, one, apart.arrays())) {
       ASSERT_OK_AND_ASSIGN(const std::vector<SdpaBinding> of_part,
-                           BindSdpa(whole, of_one, from, 0, &apart.kept[from.dropout.first_element]));
+                           BindSdpa(whole, of_one, part.arrays, 0, &apart.kept[part.arrays.dropout.first_element]));
       RunSdpaGraph(of_one, of_part);
     }
   }
@@ -430,26 +482,32 @@ TEST(SdpaGraphTest, SequencesAtATimeGiveTheSameBits) {
 
 // Heads of queries that share keys and values stay together.
 TEST(SdpaGraphTest, HeadsAtATimeGiveTheSameBits) {
-  const SdpaProblem whole = {.B = 2, .T = 4, .H = 8, .kv_heads = 4, .D = 8, .act = Dtype::kF32};
-  SdpaProblem some = whole;
-  some.H = 4;
-  some.kv_heads = 2;
-  some.array_H = 8;
-  some.array_kv_heads = 4;
-  Data together(whole), apart(whole);
-  for (const auto make : {&SdpaForwardGraph, &SdpaBackwardGraph}) {
-    ASSERT_OK_AND_ASSIGN(const SdpaGraph of_whole, make(whole));
-    ASSERT_OK_AND_ASSIGN(const std::vector<SdpaBinding> bindings, BindSdpa(whole, of_whole, together.arrays()));
-    RunSdpaGraph(of_whole, bindings);
-    ASSERT_OK_AND_ASSIGN(const SdpaGraph of_some, make(some));
-    for (const int64_t first : {0, 2}) {
-      ASSERT_OK_AND_ASSIGN(const std::vector<SdpaBinding> from, BindSdpa(whole, of_some, apart.arrays(), first));
-      RunSdpaGraph(of_some, from);
+  for (const double dropout : {0.0, 0.3}) {
+    SdpaProblem whole = {.B = 2, .T = 4, .H = 8, .kv_heads = 4, .D = 8, .act = Dtype::kF32, .dropout = dropout};
+    if (dropout > 0) whole.B = 1;
+    SdpaProblem some = whole;
+    some.H = 4;
+    some.kv_heads = 2;
+    some.array_H = 8;
+    some.array_kv_heads = 4;
+    Data together(whole), apart(whole);
+    for (const auto make : {&SdpaForwardGraph, &SdpaBackwardGraph}) {
+      ASSERT_OK_AND_ASSIGN(const SdpaGraph of_whole, make(whole));
+      ASSERT_OK_AND_ASSIGN(const std::vector<SdpaBinding> bindings,
+                           BindSdpa(whole, of_whole, together.arrays(), 0, together.kept.data()));
+      RunSdpaGraph(of_whole, bindings);
+      ASSERT_OK_AND_ASSIGN(const SdpaGraph of_some, make(some));
+      for (const SdpaPart& part : PartsOf(whole, some, apart.arrays())) {
+        ASSERT_OK_AND_ASSIGN(
+            const std::vector<SdpaBinding> of_part,
+            BindSdpa(whole, of_some, part.arrays, part.first_kv_head, &apart.kept[part.arrays.dropout.first_element]));
+        RunSdpaGraph(of_some, of_part);
+      }
     }
+    EXPECT_EQ(apart.o, together.o);
+    EXPECT_EQ(apart.lse, together.lse);
+    EXPECT_EQ(apart.dqkv, together.dqkv);
   }
-  EXPECT_EQ(apart.o, together.o);
-  EXPECT_EQ(apart.lse, together.lse);
-  EXPECT_EQ(apart.dqkv, together.dqkv);
 }
 
 }  // namespace

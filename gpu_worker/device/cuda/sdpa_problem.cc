@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -90,6 +91,8 @@ SdpaProblem CutSmaller(const SdpaProblem& p, int64_t workspace_bytes, int64_t mo
   SdpaProblem cut = p;
   cut.B = LargestPart(p.B, p.documents ? p.T : p.H * p.T, workspace_bytes, most_of_several);
   if (cut.B < p.B) return cut;
+  // No part of the batch is aligned. Some heads of each sequence would have dropout's elements in several places.
+  if (p.B > 1 && p.dropout > 0) return p;
   cut.kv_heads = LargestPart(p.kv_heads, p.sharers() * p.T, workspace_bytes, most_of_one);
   if (cut.kv_heads == p.kv_heads) return p;
   cut.H = cut.kv_heads * p.sharers();
@@ -98,20 +101,28 @@ SdpaProblem CutSmaller(const SdpaProblem& p, int64_t workspace_bytes, int64_t mo
   return cut;
 }
 
-SdpaArrays ArraysFrom(const SdpaProblem& p, const SdpaArrays& arrays, int64_t first) {
+std::vector<SdpaPart> PartsOf(const SdpaProblem& p, const SdpaProblem& part, const SdpaArrays& arrays) {
   const int64_t heads = p.heads_of_array();
-  const int64_t qkv = first * p.T * (heads + 2 * p.kv_heads_of_array()) * p.D;
-  const int64_t o = first * p.T * heads * p.D;
-  SdpaArrays from = arrays;
-  from.qkv = Skip(arrays.qkv, qkv, p.act);
-  from.o = Skip(arrays.o, o, p.act);
-  from.lse = Skip(arrays.lse, first * heads * p.T);
-  from.documents = {.first = Skip(arrays.documents.first, first * p.T), .end = Skip(arrays.documents.end, first * p.T)};
-  from.dropout.first_element += first * heads * p.T * p.T;
-  from.d_o = Skip(arrays.d_o, o, p.act);
-  from.dqkv = Skip(arrays.dqkv, qkv, p.act);
-  from.delta = Skip(arrays.delta, first * heads * p.T);
-  return from;
+  std::vector<SdpaPart> parts;
+  for (int64_t sequence = 0; sequence < p.B; sequence += part.B) {
+    const int64_t qkv = sequence * p.T * (heads + 2 * p.kv_heads_of_array()) * p.D;
+    const int64_t o = sequence * p.T * heads * p.D;
+    const int64_t rows = sequence * heads * p.T;
+    SdpaArrays from = arrays;
+    from.qkv = Skip(arrays.qkv, qkv, p.act);
+    from.o = Skip(arrays.o, o, p.act);
+    from.lse = Skip(arrays.lse, rows);
+    from.documents = {.first = Skip(arrays.documents.first, sequence * p.T),
+                      .end = Skip(arrays.documents.end, sequence * p.T)};
+    from.d_o = Skip(arrays.d_o, o, p.act);
+    from.dqkv = Skip(arrays.dqkv, qkv, p.act);
+    from.delta = Skip(arrays.delta, rows);
+    for (int64_t kv_head = 0; kv_head < p.kv_heads; kv_head += part.kv_heads) {
+      from.dropout.first_element = arrays.dropout.first_element + (rows + kv_head * p.sharers() * p.T) * p.T;
+      parts.push_back({.arrays = from, .first_kv_head = kv_head});
+    }
+  }
+  return parts;
 }
 
 }  // namespace eps::worker::cuda

@@ -3,10 +3,11 @@
 
 #include <compare>
 #include <cstdint>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "common/tensor/dtype.h"
-#include "gpu_worker/device/dropout_plan.h"
+#include "gpu_worker/device/cuda/device_dropout.h"
 #include "gpu_worker/device/kernels.h"
 
 // Self-attention as a library's fused kernels are asked for it: scaled dot-product attention, "SDPA".
@@ -39,7 +40,7 @@ struct SdpaArrays {
   void* o = nullptr;          // act (B, T, H, D); out of forward, only read by backward
   float* lse = nullptr;       // (B, H, T): log of the softmax's sum, max included; as o
   Documents documents;        // of a problem with documents
-  DropoutPlan dropout;        // of a problem with dropout; its elements are (B, H, T, T)
+  DeviceDropout dropout;      // of a problem with dropout; its elements are (B, H, T, T)
   // Of backward alone.
   const void* d_o = nullptr;  // as o
   void* dqkv = nullptr;       // as qkv; out
@@ -61,10 +62,18 @@ absl::Status CheckFusedAttention(const SdpaProblem& problem, int sm_major);
 // Neither sequences nor heads see each other, so a problem may be computed by parts that are alike, with less workspace:
 // `part`, which wants `workspace_bytes`, cut smaller, if it can be. Into sequences, as many as want at most
 // `most_of_several` in proportion; a single one into heads of keys and values, with those of queries that use them, as
-// many as want at most `most_of_one`. Every part's fp32 arrays begin at 16 bytes, as the library was told.
+// many as want at most `most_of_one`. Every part's fp32 arrays begin at 16 bytes, as the library was told, and its
+// dropout's elements follow each other.
 SdpaProblem CutSmaller(const SdpaProblem& part, int64_t workspace_bytes, int64_t most_of_several, int64_t most_of_one);
-// The arrays of a problem's sequences from `first` on.
-SdpaArrays ArraysFrom(const SdpaProblem& problem, const SdpaArrays& arrays, int64_t first);
+
+// One of a problem's parts: its arrays from its first sequence on, and its first head of keys and values, counted in the
+// problem. Dropout's elements are counted from the part's own first.
+struct SdpaPart {
+  SdpaArrays arrays;
+  int64_t first_kv_head = 0;
+};
+// All that are like `part`, which is of CutSmaller, or the problem itself.
+std::vector<SdpaPart> PartsOf(const SdpaProblem& problem, const SdpaProblem& part, const SdpaArrays& arrays);
 
 }  // namespace eps::worker::cuda
 

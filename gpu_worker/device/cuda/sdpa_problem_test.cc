@@ -130,34 +130,55 @@ TEST(SdpaProblemTest, ASingleSequenceIsCutIntoHeadsWithThoseThatShareThem) {
   EXPECT_EQ(CutSmaller(odd, 600, 100, 300).kv_heads, 2) << "three are not aligned";
 }
 
-TEST(SdpaProblemTest, ArraysOfLaterSequencesBeginWhereTheyLie) {
+// Some heads of several sequences would have their elements in several places.
+TEST(SdpaProblemTest, WithDropoutABatchThatCannotBeCutIsNotCutIntoHeads) {
+  SdpaProblem problem = {.B = 25, .T = 1022, .H = 22, .kv_heads = 22, .D = 64, .documents = true};
+  EXPECT_EQ(CutSmaller(problem, 5000, 100, 100).kv_heads, 2) << "no fifth of it is aligned";
+  problem.dropout = 0.1;
+  EXPECT_EQ(CutSmaller(problem, 5000, 100, 100), problem);
+}
+
+TEST(SdpaProblemTest, PartsBeginWhereTheyLie) {
   const SdpaProblem problem = {.B = 3, .T = 5, .H = 4, .kv_heads = 2, .D = 8};
   std::vector<uint16_t> qkv(3 * 5 * 8 * 8), dqkv(qkv.size()), o(3 * 5 * 4 * 8), d_o(o.size());
   std::vector<float> lse(3 * 4 * 5), delta(lse.size());
   std::vector<int32_t> firsts(3 * 5), ends(3 * 5);
   SdpaArrays arrays = {.qkv = qkv.data(), .o = o.data(), .lse = lse.data()};
-  SdpaArrays from = ArraysFrom(problem, arrays, 2);
-  EXPECT_EQ(from.qkv, &qkv[2 * 5 * 8 * 8]);
-  EXPECT_EQ(from.o, &o[2 * 5 * 4 * 8]);
-  EXPECT_EQ(from.lse, &lse[2 * 4 * 5]);
-  EXPECT_EQ(from.d_o, nullptr);
-  EXPECT_EQ(from.dqkv, nullptr);
-  EXPECT_EQ(from.delta, nullptr);
-  EXPECT_EQ(from.documents, Documents());
-  EXPECT_FALSE(from.dropout.on);
+  SdpaProblem one = problem;
+  one.B = 1;
+  std::vector<SdpaPart> parts = PartsOf(problem, one, arrays);
+  ASSERT_EQ(parts.size(), 3u);
+  EXPECT_EQ(parts[2].arrays.qkv, &qkv[2 * 5 * 8 * 8]);
+  EXPECT_EQ(parts[2].arrays.o, &o[2 * 5 * 4 * 8]);
+  EXPECT_EQ(parts[2].arrays.lse, &lse[2 * 4 * 5]);
+  EXPECT_EQ(parts[2].arrays.d_o, nullptr);
+  EXPECT_EQ(parts[2].arrays.dqkv, nullptr);
+  EXPECT_EQ(parts[2].arrays.delta, nullptr);
+  EXPECT_EQ(parts[2].arrays.documents, Documents());
+  EXPECT_FALSE(parts[2].arrays.dropout.on);
 
   arrays.d_o = d_o.data();
   arrays.dqkv = dqkv.data();
   arrays.delta = delta.data();
   arrays.documents = {.first = firsts.data(), .end = ends.data()};
   arrays.dropout = {.on = true, .first_element = 1000};
-  from = ArraysFrom(problem, arrays, 1);
-  EXPECT_EQ(from.d_o, &d_o[5 * 4 * 8]);
-  EXPECT_EQ(from.dqkv, &dqkv[5 * 8 * 8]);
-  EXPECT_EQ(from.delta, &delta[4 * 5]);
-  EXPECT_EQ(from.documents.first, &firsts[5]);
-  EXPECT_EQ(from.documents.end, &ends[5]);
-  EXPECT_EQ(from.dropout.first_element, 1000 + 4 * 5 * 5);
+  one.H = 2;
+  one.kv_heads = 1;
+  one.array_H = 4;
+  one.array_kv_heads = 2;
+  parts = PartsOf(problem, one, arrays);
+  ASSERT_EQ(parts.size(), 6u);
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const int64_t sequence = static_cast<int64_t>(i) / 2, head = static_cast<int64_t>(i) % 2;
+    const SdpaArrays& from = parts[i].arrays;
+    EXPECT_EQ(parts[i].first_kv_head, head);
+    EXPECT_EQ(from.d_o, &d_o[sequence * 5 * 4 * 8]);
+    EXPECT_EQ(from.dqkv, &dqkv[sequence * 5 * 8 * 8]);
+    EXPECT_EQ(from.delta, &delta[sequence * 4 * 5]);
+    EXPECT_EQ(from.documents.first, &firsts[sequence * 5]);
+    EXPECT_EQ(from.documents.end, &ends[sequence * 5]);
+    EXPECT_EQ(from.dropout.first_element, 1000 + (sequence * 4 + head * 2) * 5 * 5);
+  }
 }
 
 }  // namespace

@@ -35,7 +35,6 @@
 #include "gpu_worker/device/cuda/matmul_problem.h"
 #include "gpu_worker/device/cuda/sdpa_graph.h"
 #include "gpu_worker/device/cuda/sdpa_problem.h"
-#include "gpu_worker/device/cuda/stream_queue.h"
 #include "gpu_worker/device/device.h"
 
 namespace eps::worker::cuda {
@@ -250,12 +249,10 @@ class EmulatedRuntime : public GpuRuntime {
     return traits_.has_fused_attention && CheckFusedAttention(problem, kSmMajor).ok();
   }
   absl::Status Attention(GpuStream stream, const SdpaProblem& problem, const SdpaArrays& arrays) override {
-    EPS_ASSIGN_OR_RETURN(SdpaGraph graph, SdpaForwardGraph(problem));
-    return RunAttention(stream, problem, std::move(graph), arrays);
+    return RunAttention(stream, problem, &SdpaForwardGraph, arrays);
   }
   absl::Status AttentionBackward(GpuStream stream, const SdpaProblem& problem, const SdpaArrays& arrays) override {
-    EPS_ASSIGN_OR_RETURN(SdpaGraph graph, SdpaBackwardGraph(problem));
-    return RunAttention(stream, problem, std::move(graph), arrays);
+    return RunAttention(stream, problem, &SdpaBackwardGraph, arrays);
   }
 
   absl::Status BeginCapture(GpuStream stream) override {
@@ -313,18 +310,25 @@ class EmulatedRuntime : public GpuRuntime {
 
  private:
   static EmulatedStream& At(GpuStream stream) { return *static_cast<EmulatedStream*>(stream.handle); }
-  absl::Status RunAttention(GpuStream stream, const SdpaProblem& problem, SdpaGraph graph, const SdpaArrays& arrays) {
-    const int64_t mask_elems = problem.dropout > 0 ? problem.B * problem.H * problem.T * problem.T : 0;
-    auto mask = std::make_shared<std::vector<float>>(mask_elems);  // room for any type
-    if (mask_elems > 0) {
-      StreamQueue queue(this, stream);
-      DropoutMask(queue, problem.act, mask_elems, arrays.dropout, mask->data());
-      EPS_RETURN_IF_ERROR(queue.status());
+  absl::Status RunAttention(GpuStream stream, const SdpaProblem& problem,
+                            absl::StatusOr<SdpaGraph> (*make_graph)(const SdpaProblem&), const SdpaArrays& arrays) {
+    SdpaProblem like = problem;
+    if (traits_.attention_by_parts) {
+      like = CutSmaller(like, like.B, 1, 1);         // a sequence
+      like = CutSmaller(like, like.kv_heads, 1, 1);  // a head
     }
-    EPS_ASSIGN_OR_RETURN(std::vector<SdpaBinding> bindings, BindSdpa(problem, graph, arrays, 0, mask->data()));
-    At(stream).LaunchOrCapture([graph = std::move(graph), bindings = std::move(bindings), mask = std::move(mask)] {
-      RunSdpaGraph(graph, bindings);
-    });
+    EPS_ASSIGN_OR_RETURN(const SdpaGraph graph, make_graph(like));
+    const int64_t mask_elems = problem.dropout > 0 ? like.B * like.H * like.T * like.T : 0;
+    for (const SdpaPart& part : PartsOf(problem, like, arrays)) {
+      auto mask = std::make_shared<std::vector<float>>(mask_elems);  // room for any type
+      if (mask_elems > 0) {
+        EPS_RETURN_IF_ERROR(Launch(stream, DropoutMask(problem.act, mask_elems, part.arrays.dropout, mask->data())));
+      }
+      EPS_ASSIGN_OR_RETURN(std::vector<SdpaBinding> bindings,
+                           BindSdpa(problem, graph, part.arrays, part.first_kv_head, mask->data()));
+      At(stream).LaunchOrCapture(
+          [graph, bindings = std::move(bindings), mask = std::move(mask)] { RunSdpaGraph(graph, bindings); });
+    }
     return absl::OkStatus();
   }
   static EmulatedEvent& At(GpuEvent event) { return *static_cast<EmulatedEvent*>(event.handle); }
