@@ -18,6 +18,7 @@
 #include "cli/doctor/machine.h"
 #include "cli/preflight.h"
 #include "cli/whole_plan.h"
+#include "common/base/byte_size.h"
 #include "common/base/exit_code.h"
 #include "common/base/flags.h"
 #include "common/base/memory_room.h"
@@ -82,6 +83,12 @@ absl::StatusOr<std::vector<Finding>> CheckRunOfFlags(const DoctorFlags& flags, c
     plan = MakeWholePlan(request);  // what memory and disk would have to be
   }
   EPS_RETURN_IF_ERROR(plan.status());
+  if (worker.device_memory_bytes == 0) {
+    findings.push_back({Verdict::kNote, "run: device",
+                        absl::StrCat("a GPU's memory is seen by its worker alone; this run wants at least ",
+                                     FormatByteSize(plan->smallest_cap_bytes)),
+                        "give --device-memory, and it is looked at here"});
+  }
   Append(findings, CheckRun(machine, flags.out,
                             {.daemon_bytes = plan->host.total_bytes(),
                              .worker_bytes = plan->worker_host_bytes(),
@@ -156,6 +163,9 @@ void AddDoctor(CLI::App& app, int* exit_code) {
       ->check(CLI::Range(1, 4096))
       ->capture_default_str();
   flags->worker.AddTo(*command);
+  for (const char* of_run : {"--device", "--device-memory", "--host-memory", "--threads", "--profile"}) {
+    command->get_option(of_run)->needs(run);
+  }
   command->add_flag("--no-measuring", flags->no_measuring, "Leaves out the speed of disk and memory (about 2 s)");
   command->add_flag("--json", flags->json, "As JSON");
   command->footer("Ends with 0, or with 1 when one of the findings would stop a run.");

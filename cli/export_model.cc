@@ -27,10 +27,10 @@ void Say(const std::string& out, const ModelSpec& model, const ModelFolderForm& 
   if (!names.empty()) std::printf("  from %s: %s\n", source.place.c_str(), absl::StrJoin(names, ", ").c_str());
   for (const std::string& note : notes) std::printf("  %s\n", note.c_str());
   if (HasTokenizer(form.files)) return;
-  std::fprintf(
-      stderr,
-      "eps: %s has no tokenizer%s: transformers loads the model and not its text, llama.cpp cannot convert it\n",
-      out.c_str(), source.files.empty() ? "" : absl::StrCat(", as ", source.place, " has none").c_str());
+  std::fprintf(stderr,
+               "eps: %s has no tokenizer%s: transformers loads the model and cannot make tokens for it, llama.cpp "
+               "cannot convert it\n",
+               out.c_str(), source.files.empty() ? "" : absl::StrCat(", as ", source.place, " has none").c_str());
 }
 
 }  // namespace

@@ -30,11 +30,14 @@ absl::Status CheckDevice(const std::string& device) {
 
 absl::Status CheckFolder(const Preflight& preflight) {
   std::error_code ignored;
-  const bool holds_a_run = std::filesystem::exists(preflight.out + "/checkpoints", ignored) ||
-                           std::filesystem::exists(preflight.out + "/summary.json", ignored);  // it may have none
-  if (holds_a_run && !preflight.resume) {
+  if (preflight.resume) return absl::OkStatus();
+  if (std::filesystem::exists(preflight.out + "/checkpoints", ignored)) {
     return absl::AlreadyExistsError(
         absl::StrCat(preflight.out, " holds a run already: go on with --resume, or give another --out"));
+  }
+  if (std::filesystem::exists(preflight.out + "/summary.json", ignored)) {
+    return absl::AlreadyExistsError(
+        absl::StrCat(preflight.out, " holds a run already, which left no checkpoint: give another --out"));
   }
   return absl::OkStatus();
 }

@@ -71,7 +71,8 @@ std::string StartText(const RunOutline& outline, const StartOptions& options) {
       absl::StrCat("eps: ", ShortCount(outline.parameters), " parameters, ", FormatByteSize(outline.model_state_bytes),
                    " of state; ", outline.steps, " steps of ", outline.tokens_per_step, " tokens");
   if (outline.samples > 0) {
-    absl::StrAppend(&text, "; ", outline.samples, " samples, ", absl::StrFormat("%.2g", epochs), " epochs");
+    absl::StrAppend(&text, "; ", outline.samples, " samples, ",
+                    epochs < 100 ? absl::StrFormat("%.2g", epochs) : absl::StrFormat("%.0f", epochs), " epochs");
   }
   absl::StrAppend(&text, "\n");
   absl::StrAppend(&text, "eps: ", options.workers, options.workers == 1 ? " worker (" : " workers (", options.device,
@@ -114,6 +115,11 @@ std::string EndText(const std::string& out) {
 }
 
 bool IsFinished(const std::string& out) { return HasDoneAllSteps(ReadSummary(out)); }
+
+int64_t StepsDone(const std::string& out) {
+  const nlohmann::json summary = ReadSummary(out);
+  return summary.is_null() ? 0 : WholeNumber(summary, "steps");
+}
 
 std::string FinishedText(const std::string& out) {
   const nlohmann::json summary = ReadSummary(out);

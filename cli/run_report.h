@@ -36,8 +36,9 @@ std::string StartText(const RunOutline& outline, const StartOptions& options);
 // A run that was stopped says so, and how to go on; steps that were skipped are counted.
 std::string EndText(const std::string& out);
 
-// Whether the run in `out` has done all of its steps, by its summary.json.
+// Whether the run in `out` has done all of its steps, by its summary.json, and how many steps it says were done.
 bool IsFinished(const std::string& out);
+int64_t StepsDone(const std::string& out);  // 0: there is no summary
 
 // Where the run in `out` stands that has done all of its steps, by its summary.json, for people in a line, or as JSON with
 // the fields of proto/control.proto's StatusReply that are known of it; "" of any other run.

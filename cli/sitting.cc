@@ -4,6 +4,7 @@
 #include <sys/wait.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <filesystem>
 #include <optional>
 #include <system_error>
@@ -213,13 +214,16 @@ SittingEnd Sitting::DaemonEnded() {
     return {.exit_code = code, .errors = {absl::StrCat("ended by a signal; ", NewestCheckpointText(options_.out))}};
   }
   if (!workers_.empty() && std::all_of(workers_.begin(), workers_.end(), DoesNotFit)) {
-    // A worker says so before its first step: nothing was done.
+    // Each said so before its first step: this sitting has done nothing.
+    const std::string why = LastWords(workers_.front());
     RemoveNewFolder();
-    return {.exit_code = kExitDoesNotFit, .errors = {LastWords(workers_.front())}};
+    return {
+        .exit_code = kExitDoesNotFit, .errors = {why.empty() ? Ended(workers_.front()) : why}, .does_not_fit = true};
   }
   SittingEnd end = {.exit_code = kExitFailed};
   for (const ChildProcess& worker : workers_) {
     if (worker.ended_well()) continue;
+    end.does_not_fit = end.does_not_fit || DoesNotFit(worker);
     end.errors.push_back(absl::StrCat(worker.name, " ended: ", Ended(worker)));
   }
   end.errors.push_back(absl::StrCat("the daemon ended: ", Ended(daemon_), " (log: ", daemon_.log_path, ")"));
@@ -228,8 +232,11 @@ SittingEnd Sitting::DaemonEnded() {
 }
 
 void Sitting::RemoveNewFolder() {
+  // Whatever a program's exit code says: what was trained stays.
   std::error_code ignored;
-  if (options_.out_is_new) std::filesystem::remove_all(options_.out, ignored);
+  const std::uintmax_t steps_bytes = std::filesystem::file_size(options_.out + "/metrics.jsonl", ignored);
+  const bool has_steps = !ignored && steps_bytes > 0;
+  if (options_.out_is_new && !has_steps) std::filesystem::remove_all(options_.out, ignored);
 }
 
 // Workers end by themselves once the daemon has said that the run is over; those of a dead daemon are ended.

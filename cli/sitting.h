@@ -35,6 +35,7 @@ struct SittingOptions {
 struct SittingEnd {
   int exit_code = 0;                // as `eps train` ends
   std::vector<std::string> errors;  // why, a line each, for people; where the exit code is not 0
+  bool does_not_fit = false;        // a worker said that its device is too small
 };
 
 // Where worker `worker`, from 1, of a sitting in `out` logs.
@@ -72,7 +73,7 @@ class Sitting {
   bool NoteDeadWorkers();  // true if there are new ones
   void PassOn(int number);
   SittingEnd DaemonEnded();
-  void RemoveNewFolder();
+  void RemoveNewFolder();  // of a run that was not begun
   void WaitForWorkers();
   void AbortDaemon();
   bool AnyRunning() const;

@@ -39,6 +39,7 @@
 #include "common/checkpoint/checkpoint_files.h"
 #include "common/formats/model_folder_writer.h"
 #include "common/grpc/thread_needs.h"
+#include "common/telemetry/http_page.h"
 #include "common/telemetry/trace_file.h"
 #include "gpu_worker/profile/kept_profile.h"
 
@@ -185,6 +186,10 @@ absl::Status CheckExport(const TrainFlags& flags) {
 
 absl::StatusOr<RunOutline> CheckAll(const TrainFlags& flags) {
   EPS_RETURN_IF_ERROR(CheckThreadRoom(RunThreads(flags.workers, flags.ThreadsPerWorker())));
+  if (!flags.metrics_listen.empty()) {
+    EPS_RETURN_IF_ERROR_WITH(CheckPageAddress(flags.metrics_listen, /*any_address=*/false),
+                             "--metrics-listen (of a daemon started by hand with --metrics-any-address, any)");
+  }
   EPS_RETURN_IF_ERROR(CheckExport(flags));
   return CheckBeforeTraining(flags.ForPreflight());
 }
@@ -216,8 +221,13 @@ int RunTrain(TrainFlags flags) {
     return StartExitCode(outline.status());
   }
   if (flags.resume && IsFinished(out) && !HasCheckpoint(out)) {
-    std::printf("eps: the run in %s has ended, and has left no checkpoint\n", out.c_str());
-    return kExitDone;
+    const std::string text = FinishedText(out);
+    if (StepsDone(out) >= outline->steps && flags.export_to.empty()) {
+      std::printf("eps: %s\n", text.c_str());
+      return kExitDone;
+    }
+    PrintError(absl::FailedPreconditionError(text + ": there is nothing to go on from; give another --out"));
+    return kExitBadInput;
   }
   const mode_t users_umask = umask(077);  // what is made here and by the daemon is this user's alone
   std::error_code ignored;

@@ -214,7 +214,7 @@ class Verification {
     const SittingEnd end = Sitting(std::move(options), &signals_).Run();
     if (end.exit_code == kExitDone) return absl::OkStatus();
     const std::string why = end.errors.empty() ? "" : end.errors.front();
-    return end.exit_code == kExitDoesNotFit ? absl::ResourceExhaustedError(why) : absl::InternalError(why);
+    return end.does_not_fit ? absl::ResourceExhaustedError(why) : absl::InternalError(why);
   }
 
   absl::Status CompareWithBaseline(const std::vector<StepDigests>& digests, const ForwardDigests& forward,

@@ -84,9 +84,11 @@ absl::Status CheckOut(const DaemonOptions& options) {
                      " holds checkpoints of a run: give --resume to go on from the newest, or "
                      "another folder for a new run"));
   }
-  if (!options.resume && std::filesystem::exists(options.out + "/summary.json", error)) {
+  if (!HoldsCheckpoints(options.out) && std::filesystem::exists(options.out + "/summary.json", error)) {
     return absl::FailedPreconditionError(
-        absl::StrCat("--out ", options.out, " holds a run that has ended: give another folder for a new one"));
+        absl::StrCat("--out ", options.out,
+                     " holds a run that has ended and left no checkpoint: there is nothing to go on from; give another "
+                     "folder for a new run"));
   }
   return absl::OkStatus();
 }
@@ -152,7 +154,7 @@ class TrainingDaemon final : public Daemon {
     EPS_RETURN_IF_ERROR(MakeDirs(options_.out));
     EPS_RETURN_IF_ERROR(LockOut());
     EPS_RETURN_IF_ERROR(RemoveEndpointFile(options_.out));
-    // Of a former sitting, or of another run: it would say that this one has ended.
+    // Of a former sitting: it would say that the run has ended.
     if (resumed_.version.value() < run_.steps) {
       EPS_RETURN_IF_ERROR(RemoveIfThere(options_.out + "/summary.json"));
     }

@@ -74,6 +74,11 @@ absl::Status AfterAttach(const absl::Status& status) {
   return absl::IsInvalidArgument(status) || absl::IsNotFound(status) ? absl::InternalError(status.message()) : status;
 }
 
+// What goes wrong in the middle of a run does not say that its device is too small for it, either.
+absl::Status AfterStart(const absl::Status& status) {
+  return absl::IsResourceExhausted(status) ? absl::InternalError(status.message()) : AfterAttach(status);
+}
+
 }  // namespace
 
 absl::StatusOr<DeviceProperties> ProbeDevice(const WorkerOptions& options) {
@@ -123,7 +128,7 @@ absl::Status RunWorker(const WorkerOptions& user_options) {
     const auto session = Session::Open(options, backend, std::move(attachment), *page);
     if (session.ok()) {
       const Session::End end = (*session)->Run();
-      if (!end.link_failed || !MayRetry(end.status)) return AfterAttach(end.status);
+      if (!end.link_failed || !MayRetry(end.status)) return AfterStart(end.status);
       lost = end.status;
     } else {
       // The daemon may have gone right after it let us in. One that is still there would refuse us again.

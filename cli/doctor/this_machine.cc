@@ -119,8 +119,7 @@ class RealMachine final : public Machine {
       LoadedLibrary found{name};
       const link_map* map = nullptr;
       if (dlinfo(library, RTLD_DI_LINKMAP, &map) == 0 && map != nullptr) found.path = map->l_name;
-      dlclose(library);
-      return found;
+      return found;  // never closed: NVIDIA's would leave memory behind
     }
     return std::nullopt;
   }

@@ -111,7 +111,8 @@ TEST_F(RunConfigTest, RelayTransportAndPrecisionAreRead) {
       relay { inner: RECOMPUTE boundaries: DEVICE resident: true weight_slots: 3 group_members: 4
               graphs: NEVER }
       transport: GRPC  precision { wire: FP32 gradients: BF16 algorithms: FASTEST })");
-  EXPECT_EQ(config.relay, (RelayConfig{InnerPolicy::kRecompute, BoundaryPolicy::kDevice, true, 3, 4, GraphUse::kNever}));
+  EXPECT_EQ(config.relay,
+            (RelayConfig{InnerPolicy::kRecompute, BoundaryPolicy::kDevice, true, 3, 4, GraphUse::kNever}));
   EXPECT_EQ(config.transport, TransportChoice::kGrpc);
   EXPECT_EQ(config.precision, (PrecisionConfig{Dtype::kF32, Dtype::kBf16, ChoiceRule::kFastest}));
   EXPECT_THAT(ParseRunConfig(SerializeRunConfig(config)), IsOkAndHolds(config));
@@ -130,6 +131,15 @@ TEST_F(RunConfigTest, Fp16BringsALossScale) {
   EXPECT_THAT(ParseRunConfig(SerializeRunConfig(config)), IsOkAndHolds(config));
   EXPECT_FALSE(MustLoad(kSmall).precision.loss_scale.has_value());
   EXPECT_FALSE(MustLoad(kSmall).holds_updates());
+}
+
+TEST_F(RunConfigTest, PlainAttentionIsAskedFor) {
+  const RunConfig config = MustLoad(kSmall, {{"precision.plain_attention", "true"}});
+  EXPECT_TRUE(config.precision.plain_attention);
+  EXPECT_FALSE(MustLoad(kSmall).precision.plain_attention);
+  EXPECT_THAT(ParseRunConfig(SerializeRunConfig(config)), IsOkAndHolds(config));
+  EXPECT_THAT(DifferencesThatMatter(MustLoad(kSmall), config),
+              ElementsAre("precision.plain_attention: was false, now true"));
 }
 
 TEST_F(RunConfigTest, Tf32IsOfFp32) {

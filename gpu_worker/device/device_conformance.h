@@ -30,8 +30,6 @@ struct ConformanceParam {
   // Attention masks within tiles of so many positions in a way that may let a NaN through, as a library's kernel may: by
   // adding to scores and not by choosing.
   int64_t loose_mask_tile = 1;
-  // Fast enough for what an emulator would take hours for.
-  bool is_fast = false;
 
   friend void PrintTo(const ConformanceParam& param, std::ostream* out) { *out << param.name; }
 };
@@ -45,6 +43,9 @@ class DeviceConformanceTest : public ::testing::TestWithParam<ConformanceParam> 
  private:
   std::unique_ptr<Device> device_;
 };
+
+// Beside it, for devices that are fast: an emulator would take hours.
+class LargeConformanceTest : public DeviceConformanceTest {};
 
 }  // namespace eps::worker
 

@@ -502,24 +502,20 @@ TEST_P(DeviceConformanceTest, DropoutKeepsWhatPhiloxSays) {
   }
 }
 
-// Enqueued in a row, more of them than a device may hold the keys of at once, each twice.
+// Enqueued in a row, more of them than a device may hold the keys of at once: each twice in a row, and again later.
 TEST_P(DeviceConformanceTest, EachDropoutHasItsOwnKey) {
   constexpr int64_t kKeys = 50, kElems = 64;
   ConformanceMemory memory(device());
   const void* ones = memory.PutAct(Array(kElems, 1.0));
-  const auto dropout = [](int64_t i) {
-    Dropout of_key = SomeDropout(0.5);
-    of_key.key.step = i % kKeys;
-    return of_key;
-  };
-  std::vector<void*> results;
-  for (int64_t i = 0; i < 2 * kKeys; ++i) {
-    results.push_back(memory.AllocAct(kElems));
-    device().kernels().ApplyDropout({.n = kElems, .x = ones, .y = results.back(), .dropout = dropout(i)});
+  std::vector<std::pair<Dropout, void*>> results;
+  for (int64_t i = 0; i < 3 * kKeys; ++i) {
+    Dropout dropout = SomeDropout(0.5);
+    dropout.key.step = i < 2 * kKeys ? i / 2 : i % kKeys;
+    results.emplace_back(dropout, memory.AllocAct(kElems));
+    device().kernels().ApplyDropout({.n = kElems, .x = ones, .y = results.back().second, .dropout = dropout});
   }
-  for (int64_t i = 0; i < 2 * kKeys; ++i) {
-    EXPECT_EQ(memory.GetAct(results[static_cast<size_t>(i)], kElems), reference::DropoutFactors(dropout(i), kElems))
-        << i;
+  for (const auto& [dropout, y] : results) {
+    EXPECT_EQ(memory.GetAct(y, kElems), reference::DropoutFactors(dropout, kElems)) << dropout.key.step;
   }
 }
 

@@ -182,6 +182,8 @@ class Runs:
         if setting.attention != "plain" and not eps_side.uses_fused_attention(log) and (
                 not setting.refused_by_library(why)):
             raise Failed(f"attention was not fused: {why or 'the log does not say why'}")
+        if setting.attention == "plain" and " attention_planned " in log:
+            raise Failed("attention was fused, though precision.plain_attention is true, or the precision FP32")
         if why := re.search(r" graphs_not_used why=(.*)", log):
             raise Failed(f"no graph was captured: {why[1]}")
         if way.relay.get("graphs") == "ALWAYS" and not eps_side.graph_launches(log):

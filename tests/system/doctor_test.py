@@ -48,6 +48,14 @@ class DoctorTest(SystemTest):
         self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
         self.assertIn("needs at least", self.findings(done)["run: device"]["found"])
 
+    def test_of_a_gpu_it_counts_what_its_worker_would_take(self):
+        args = ("--run", self.work.spec(), "--no-measuring", "--json", "--device", "cuda:0")
+        unknown = self.findings(self.doctor(*args))["run: device"]
+        self.assertEqual(unknown["verdict"], "NOTE")
+        self.assertIn("--device-memory", unknown["mend"])
+        self.assertNotIn("run: device", self.findings(self.doctor(*args, "--device-memory", "64MiB")))
+        self.refused(self.doctor("--device-memory", "1KiB", "--no-measuring"), 2, "--run")
+
     def test_a_run_spec_that_is_wrong_is_bad_input(self):
         self.refused(self.doctor("--run", self.work.spec({"steps": -1}), "--no-measuring"), 2, "steps")
         self.refused(self.doctor("--run", self.work.out("none.json"), "--no-measuring"), 2, "none.json")

@@ -170,6 +170,8 @@ class BitsTest(SystemTest):
         relay, graphs = bits.WAYS[0], next(way for way in bits.WAYS if way.name == "graphs")
         runs.check_log(self.FUSED, relay, self.PLANNED)
         runs.check_log(bits.Setting("BF16", "plain"), relay, self.PLAIN)
+        with self.assertRaisesRegex(Failed, "attention was fused"):
+            runs.check_log(bits.Setting("BF16", "plain"), relay, self.PLANNED)
         used = "... INFO graphs_used graphs=2 nodes=9 launched=7 calls_spared=3\n"
         runs.check_log(self.FUSED, graphs, self.PLANNED + used)
         with self.assertRaisesRegex(Failed, "no graph was launched"):

@@ -118,10 +118,14 @@ class CommandsTest(SystemTest):
         log = (out / "metrics.jsonl").read_bytes()
         self.refused(train(spec, out), 2, "holds a run already")
         daemon = run([str(EPS.parent / "eps_server"), "--run", str(spec), "--out", str(out), "--listen", "127.0.0.1:0"])
-        self.refused(daemon, 2, "holds a run that has ended")
+        self.refused(daemon, 2, "holds a run that has ended and left no checkpoint")
         done = train(spec, out, "--resume")
         self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertIn("has ended, and has left no checkpoint", done.stdout)
+        self.assertIn("12 of 12 steps were done", done.stdout)
+        self.assertIn("it left no checkpoint", done.stdout)
+        for more in (["--steps", 20], ["--set", "checkpoint.last=true", "--export", self.work.out("model")]):
+            refused = train(spec, out, "--resume", *more)
+            self.assertEqual(refused.returncode, 2, refused.stderr)
         self.assertEqual((out / "metrics.jsonl").read_bytes(), log)
 
     def test_nothing_to_resume_is_said_whatever_is_to_be_quiet(self):
@@ -144,6 +148,39 @@ class CommandsTest(SystemTest):
         self.assertEqual(done.stderr.count("eps: gpu_worker: this run"), 1, done.stderr)
         self.assertFalse(out.exists())
 
+    def test_a_worker_that_ends_so_in_the_middle_costs_no_checkpoint(self):
+        programs = self.work.path / "programs"
+        programs.mkdir()
+        for program in ("eps", "eps_server"):
+            shutil.copy(EPS.parent / program, programs / program)
+        out, worker = self.work.out("run"), programs / "gpu_worker"
+        worker.write_text(f"""#!/bin/sh
+            {EPS.parent}/gpu_worker "$@" &
+            until [ -e {out}/checkpoints/latest ]; do sleep 0.01; done
+            kill -9 $!
+            exit 3
+            """)
+        worker.chmod(0o755)
+        command = train_command(self.work.spec({"steps": 100000}), out)
+        done = run([str(programs / "eps"), *command[1:]])
+        self.assertNotEqual(done.returncode, 0)
+        self.assertTrue((out / "checkpoints/latest").exists())
+
+    def test_while_a_stopped_run_goes_on_nothing_says_that_it_has_ended(self):
+        spec, out = self.work.spec({"steps": 100000}), self.work.out("run")
+        process = start_train(spec, out)
+        wait_for_steps(process, out, 3)
+        self.assertEqual(run([str(EPS), "stop", "--out", str(out)]).returncode, 0)
+        process.communicate(timeout=60)
+        self.assertTrue((out / "summary.json").exists())
+        process = start_train(spec, out, "--resume")
+        wait_for_steps(process, out, committed_steps(out) + 3)
+        self.assertFalse((out / "summary.json").exists())
+        for pid in children(process.pid, "eps_server"):
+            os.kill(pid, signal.SIGKILL)
+        process.communicate(timeout=60)
+        self.assertNotIn("has ended", run([str(EPS), "status", "--out", str(out)]).stderr)
+
     def test_what_is_printed_says_what_is_trained_and_how_it_ended(self):
         out = self.work.out("run")
         command = [word for word in train_command(self.work.spec(), out) if word != "--quiet"]
@@ -156,7 +193,7 @@ class CommandsTest(SystemTest):
         self.assertIn("from step-00000012", again.stdout)
         empty = run([*command[:-1], str(self.work.out("empty")), "--resume"])
         self.assertEqual(empty.returncode, 0, empty.stderr)
-        self.assertIn("no checkpoint", empty.stdout)
+        self.assertIn("no checkpoint", empty.stderr)
 
     def test_a_reader_that_goes_away_does_not_end_the_run(self):
         out = self.work.out("run")

@@ -16,6 +16,7 @@ namespace eps::worker::cuda {
 
 inline constexpr int64_t kMaxPlainAttentionHeadDim = 256;
 
+// `dropout`: args.dropout, as the device has it.
 void PlainAttention(KernelQueue& queue, Dtype act, const AttentionArgs& args, const DeviceDropout& dropout);
 void PlainAttentionBackward(KernelQueue& queue, Dtype act, const AttentionBackwardArgs& args,
                             const DeviceDropout& dropout);

@@ -14,6 +14,7 @@
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
 #include "common/choices/choices.h"
+#include "common/numeric/philox.h"
 #include "gpu_worker/device/arena_spans.h"
 #include "gpu_worker/device/cuda/compute_work.h"
 #include "gpu_worker/device/cuda/cuda_kernels.h"
@@ -52,7 +53,7 @@ class StreamQueue : public ComputeQueue {
     stream_.Launch(problem);
   }
 
-  const PhiloxKey* KeyInMemory(PhiloxKey key) override { return stream_.KeyInMemory(key); }
+  const PhiloxKey* DropoutKey(PhiloxKey key) override { return stream_.DropoutKey(key); }
 
   bool TakesAttention(const SdpaProblem& problem) override {
     if (plain_attention_) return false;
@@ -171,11 +172,12 @@ absl::StatusOr<std::unique_ptr<Device>> NewCudaDevice(const CudaDeviceOptions& o
   if (options.arena_bytes <= 0) {
     return absl::InvalidArgumentError(absl::StrCat("arena_bytes: ", options.arena_bytes, " is not positive"));
   }
+  if (options.plain_attention) LogInfo("attention_by_plain_kernel", {{"why", "precision.plain_attention"}});
   const auto pins = std::make_shared<HostPins>(runtime);
   Streams streams;
-  for (const auto& [id, name] : {std::pair(StreamId::kCompute, "compute stream"),
-                                 {StreamId::kIn, "in-stream"},
-                                 {StreamId::kOut, "out-stream"}}) {
+  EPS_ASSIGN_OR_RETURN(streams[static_cast<size_t>(StreamId::kCompute)],
+                       CudaStream::NewWithKeys(runtime, pins, "compute stream", options.graphs));
+  for (const auto& [id, name] : {std::pair(StreamId::kIn, "in-stream"), {StreamId::kOut, "out-stream"}}) {
     EPS_ASSIGN_OR_RETURN(streams[static_cast<size_t>(id)], CudaStream::New(runtime, pins, name, options.graphs));
   }
   EPS_ASSIGN_OR_RETURN(void* arena, runtime->Allocate(options.arena_bytes));

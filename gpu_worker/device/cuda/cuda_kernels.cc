@@ -39,11 +39,11 @@ SdpaProblem ProblemOf(Dtype act, const Args& args) {
 
 }  // namespace
 
-DeviceDropout CudaKernels::PlanDropout(const Dropout& dropout) {
-  const DropoutPlan plan = worker::PlanDropout(dropout);
+DeviceDropout CudaKernels::PutDropout(const Dropout& dropout) {
+  const DropoutPlan plan = PlanDropout(dropout);
   if (!plan.on) return {};
   return {.on = true,
-          .key = queue_.KeyInMemory(plan.key),
+          .key = queue_.DropoutKey(plan.key),
           .drop_up_to = plan.drop_up_to,
           .keep_scale = plan.keep_scale,
           .first_element = plan.first_element};
@@ -76,7 +76,7 @@ void CudaKernels::MatMul(const MatMulArgs& args) {
                              .x = args.c,
                              .y = args.c,
                              .residual = args.residual,
-                             .dropout = PlanDropout(args.dropout)};
+                             .dropout = PutDropout(args.dropout)};
   if (args.epilogue == Epilogue::kResidual && drops) cuda::AddResidual(queue_, act_, rest);
   if (args.epilogue == Epilogue::kActivation) {
     // Of c as it is stored, by the function that ActivationBackward has: both give the same bits, which an epilogue of
@@ -88,10 +88,10 @@ void CudaKernels::MatMul(const MatMulArgs& args) {
 }
 
 void CudaKernels::Embedding(const EmbeddingArgs& args) {
-  cuda::Embedding(queue_, act_, args, PlanDropout(args.dropout));
+  cuda::Embedding(queue_, act_, args, PutDropout(args.dropout));
 }
 void CudaKernels::EmbeddingBackward(const EmbeddingBackwardArgs& args) {
-  cuda::EmbeddingBackward(queue_, act_, args, PlanDropout(args.dropout));
+  cuda::EmbeddingBackward(queue_, act_, args, PutDropout(args.dropout));
 }
 
 void CudaKernels::LayerNorm(const LayerNormArgs& args) {
@@ -115,11 +115,11 @@ void CudaKernels::Attention(const AttentionArgs& args) {
                                .o = args.o,
                                .lse = args.lse,
                                .documents = args.documents,
-                               .dropout = PlanDropout(args.dropout)});
+                               .dropout = PutDropout(args.dropout)});
     return;
   }
   EPS_CHECK(CheckSdpaProblem(problem).ok() && args.D <= kMaxPlainAttentionHeadDim);
-  PlainAttention(queue_, act_, args, PlanDropout(args.dropout));
+  PlainAttention(queue_, act_, args, PutDropout(args.dropout));
 }
 void CudaKernels::AttentionBackward(const AttentionBackwardArgs& args) {
   const SdpaProblem problem = ProblemOf(act_, args);
@@ -128,14 +128,14 @@ void CudaKernels::AttentionBackward(const AttentionBackwardArgs& args) {
                                        .o = const_cast<void*>(args.o),
                                        .lse = const_cast<float*>(args.lse),
                                        .documents = args.documents,
-                                       .dropout = PlanDropout(args.dropout),
+                                       .dropout = PutDropout(args.dropout),
                                        .d_o = args.d_o,
                                        .dqkv = args.dqkv,
                                        .delta = static_cast<float*>(args.scratch)});
     return;
   }
   EPS_CHECK(CheckSdpaProblem(problem).ok() && args.D <= kMaxPlainAttentionHeadDim);
-  PlainAttentionBackward(queue_, act_, args, PlanDropout(args.dropout));
+  PlainAttentionBackward(queue_, act_, args, PutDropout(args.dropout));
 }
 
 void CudaKernels::ActivationBackward(const ActivationBackwardArgs& args) {
@@ -145,7 +145,7 @@ void CudaKernels::Swiglu(const SwigluArgs& args) { cuda::Swiglu(queue_, act_, ar
 void CudaKernels::SwigluBackward(const SwigluBackwardArgs& args) { cuda::SwigluBackward(queue_, act_, args); }
 void CudaKernels::Rotary(const RotaryArgs& args) { cuda::Rotary(queue_, act_, args); }
 void CudaKernels::ApplyDropout(const DropoutArgs& args) {
-  cuda::ApplyDropout(queue_, act_, args, PlanDropout(args.dropout));
+  cuda::ApplyDropout(queue_, act_, args.n, args.x, PutDropout(args.dropout), args.y);
 }
 void CudaKernels::ColumnSum(const ColumnSumArgs& args) { cuda::ColumnSum(queue_, act_, args); }
 void CudaKernels::SoftmaxChunk(const SoftmaxChunkArgs& args) { cuda::SoftmaxChunk(queue_, act_, args); }

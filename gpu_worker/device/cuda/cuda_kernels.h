@@ -17,9 +17,8 @@ namespace eps::worker::cuda {
 class ComputeQueue : public KernelQueue {
  public:
   virtual void MatMul(const MatMulProblem& problem) = 0;
-  // Memory of the device that has `key` when what is enqueued next runs; in what comes later maybe another one. Where the
-  // same work comes again, with other keys, the addresses do too.
-  virtual const PhiloxKey* KeyInMemory(PhiloxKey key) = 0;
+  // Memory of the device that has `key` when what is enqueued next runs; for later work it may have another. Where the same work comes again, with other keys, the addresses do too.
+  virtual const PhiloxKey* DropoutKey(PhiloxKey key) = 0;
   // As GpuRuntime's; an error becomes the stream's.
   virtual bool TakesAttention(const SdpaProblem& problem) = 0;
   virtual void Attention(const SdpaProblem& problem, const SdpaArrays& arrays) = 0;
@@ -61,7 +60,8 @@ class CudaKernels : public Kernels {
   void FillZero(const FillZeroArgs& args) override;
 
  private:
-  DeviceDropout PlanDropout(const Dropout& dropout);
+  // For the launch that comes next: its key is put into the device's memory.
+  DeviceDropout PutDropout(const Dropout& dropout);
 
   const Dtype act_;
   const bool tf32_;

@@ -29,7 +29,7 @@ class RecordingQueue : public ComputeQueue {
     calls.push_back("MatMul");
     product = asked_for;
   }
-  const PhiloxKey* KeyInMemory(PhiloxKey asked_for) override {
+  const PhiloxKey* DropoutKey(PhiloxKey asked_for) override {
     key = asked_for;
     return &key;
   }

@@ -47,6 +47,15 @@ absl::StatusOr<std::unique_ptr<CudaStream>> CudaStream::New(std::shared_ptr<GpuR
   return std::unique_ptr<CudaStream>(new CudaStream(std::move(runtime), std::move(pins), name, graphs, stream));
 }
 
+absl::StatusOr<std::unique_ptr<CudaStream>> CudaStream::NewWithKeys(std::shared_ptr<GpuRuntime> runtime,
+                                                                    std::shared_ptr<const HostPins> pins,
+                                                                    const char* name, GraphUse graphs) {
+  EPS_ASSIGN_OR_RETURN(std::unique_ptr<CudaStream> stream, New(runtime, std::move(pins), name, graphs));
+  EPS_ASSIGN_OR_RETURN(void* memory, runtime->Allocate(sizeof(DropoutKeyPack::keys)));
+  stream->key_memory_ = static_cast<PhiloxKey*>(memory);
+  return stream;
+}
+
 CudaStream::~CudaStream() {
   thread_.Close();
   thread_.Synchronize().IgnoreError();
@@ -64,25 +73,18 @@ void CudaStream::Issue(std::function<absl::Status(GpuStream)> work) {
 }
 
 void CudaStream::EndSegment() {
+  const DropoutKeyPack keys = std::exchange(keys_, {});  // of a launch that was left out, too
   if (segment_.empty()) return;
-  Issue([this, segment = std::exchange(segment_, {}), keys = std::exchange(keys_, {}),
-         key_memory = key_memory_](GpuStream stream) {
+  Issue([this, segment = std::exchange(segment_, {}), keys](GpuStream stream) {
     if (keys.count > 0) {
-      EPS_RETURN_IF_ERROR_WITH(runtime_->Launch(stream, SetDropoutKeys(keys, key_memory)), "dropout's keys");
+      EPS_RETURN_IF_ERROR_WITH(runtime_->Launch(stream, SetDropoutKeys(keys, key_memory_)), "dropout's keys");
     }
     return graphs_.Enqueue(stream, segment);
   });
 }
 
-const PhiloxKey* CudaStream::KeyInMemory(PhiloxKey key) {
-  if (key_memory_ == nullptr) {
-    const absl::StatusOr<void*> memory = runtime_->Allocate(sizeof(keys_.keys));
-    if (!memory.ok()) {
-      Issue([status = memory.status()](GpuStream) { return Annotate(status, "dropout's keys"); });
-      return nullptr;  // nothing runs in a stream that failed
-    }
-    key_memory_ = static_cast<PhiloxKey*>(*memory);
-  }
+const PhiloxKey* CudaStream::DropoutKey(PhiloxKey key) {
+  EPS_CHECK(key_memory_ != nullptr);
   for (int i = 0; i < keys_.count; ++i) {
     if (keys_.keys[i] == key) return key_memory_ + i;
   }

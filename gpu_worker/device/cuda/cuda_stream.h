@@ -72,6 +72,10 @@ class CudaStream : public Stream {
   static absl::StatusOr<std::unique_ptr<CudaStream>> New(std::shared_ptr<GpuRuntime> runtime,
                                                          std::shared_ptr<const HostPins> pins, const char* name,
                                                          GraphUse graphs);
+  // The same for a stream that is asked for DropoutKey.
+  static absl::StatusOr<std::unique_ptr<CudaStream>> NewWithKeys(std::shared_ptr<GpuRuntime> runtime,
+                                                                 std::shared_ptr<const HostPins> pins, const char* name,
+                                                                 GraphUse graphs);
   ~CudaStream() override;
 
   void SetLabel(const WorkLabel* label) override;
@@ -90,8 +94,9 @@ class CudaStream : public Stream {
   // is called; what has come until then is issued together (ComputeGraphs). An error becomes the stream's, with label and
   // stream in front.
   void Launch(ComputeWork work) { segment_.push_back(std::move(work)); }
-  // ComputeQueue's. The keys of work that is issued together are set right before it, by one launch that is in no graph.
-  const PhiloxKey* KeyInMemory(PhiloxKey key);
+  // ComputeQueue's. The keys of work that is issued together are set right before it, by one launch that is in no graph;
+  // one more than fits a DropoutKeyPack has what came until then issued.
+  const PhiloxKey* DropoutKey(PhiloxKey key);
   // The same of any call of the runtime.
   void Issue(std::function<absl::Status(GpuStream)> work);
   void Recover();
@@ -141,8 +146,9 @@ class CudaStream : public Stream {
 
   // Not issued yet; these belong to who enqueues, also while the issuing thread is busy.
   std::vector<ComputeWork> segment_;
-  DropoutKeyPack keys_;              // of segment_, in the order of key_memory_
-  PhiloxKey* key_memory_ = nullptr;  // the device's; null until the first key
+  DropoutKeyPack keys_;  // of segment_, as they are to lie in key_memory_
+
+  PhiloxKey* key_memory_ = nullptr;  // the device's, of a pack; null without keys
 
   const WorkLabel* label_ = nullptr;  // the last one since Synchronize
   absl::Status status_;               // the first error that Synchronize returned

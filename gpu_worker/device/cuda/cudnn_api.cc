@@ -69,11 +69,8 @@ absl::StatusOr<std::unique_ptr<CudnnApi>> CudnnApi::Load(const std::string& name
 absl::Status CudnnApi::Check(cudnnStatus_t status, const char* call) const {
   if (status == CUDNN_STATUS_SUCCESS) return absl::OkStatus();
   const std::string message = absl::StrCat(call, ": ", cudnnGetErrorString(status), " (", LastError(), ")");
-  // An engine that lists a graph as its own, and whose code for it does not compile, has not got it either.
-  if (CUDNN_STATUS_CATEGORY(status) == CUDNN_STATUS_NOT_SUPPORTED ||
-      status == CUDNN_STATUS_INTERNAL_ERROR_COMPILATION_FAILED) {
-    return absl::UnimplementedError(message);
-  }
+  if (CUDNN_STATUS_CATEGORY(status) == CUDNN_STATUS_NOT_SUPPORTED) return absl::UnimplementedError(message);
+  if (status == CUDNN_STATUS_INTERNAL_ERROR_COMPILATION_FAILED) return absl::AbortedError(message);
   if (status == CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED ||
       status == CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED) {
     return absl::ResourceExhaustedError(message);

@@ -38,15 +38,15 @@ struct CudnnApi {
   // Errors: FAILED_PRECONDITION the library is not found, or its version is another
   static absl::StatusOr<std::unique_ptr<CudnnApi>> Load(const std::string& name = "libcudnn.so.9");
 
-  // Errors: UNIMPLEMENTED the library does not support what was asked for · RESOURCE_EXHAUSTED no memory ·
-  //         INTERNAL the rest; with the library's own words
+  // Errors: UNIMPLEMENTED the library does not support what was asked for · ABORTED code of its own does not compile ·
+  //         RESOURCE_EXHAUSTED no memory · INTERNAL the rest; with the library's own words
   absl::Status Check(cudnnStatus_t status, const char* call) const;
   std::string LastError() const;  // of this thread, in the library's words; may be empty
   std::string version() const;
 };
 
-// Of CudnnApi::Load. `version`: as cudnnGetVersion says it.
-// Errors: FAILED_PRECONDITION
+// `version`: as cudnnGetVersion says it. `sm_major`: of a GPU's compute capability; 0: what any GPU wants, as CudnnApi::Load.
+// Errors: FAILED_PRECONDITION it is none for this build, or for this GPU
 absl::Status CheckCudnnVersion(size_t version, int sm_major = 0);
 
 // An opaque object of the graph API. The API outlives it.

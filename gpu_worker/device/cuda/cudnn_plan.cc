@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
+#include "common/base/log.h"
 #include "common/base/status_macros.h"
 #include "cudnn_graph.h"
 #include "gpu_worker/device/cuda/cudnn_api.h"
@@ -259,7 +260,11 @@ absl::Status CudnnPlan::Choose(const CudnnDescriptor& operation_graph, const Cud
     EPS_ASSIGN_OR_RETURN(CudnnDescriptor made, CudnnDescriptor::New(api_, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR));
     EPS_RETURN_IF_ERROR(made.Set(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, config));
     const absl::Status status = made.Finalize();
-    if (absl::IsUnimplemented(status)) {
+    // What an engine lists as its own and has no code for that compiles it has not got.
+    if (absl::IsAborted(status)) {
+      LogWarning("attention_engine_passed_over", {{"engine", engine_}, {"why", status.message()}});
+    }
+    if (absl::IsUnimplemented(status) || absl::IsAborted(status)) {
       absl::StrAppend(&refused, "; engine ", engine_, ": ", status.message());
       continue;
     }

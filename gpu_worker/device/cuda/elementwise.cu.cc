@@ -319,11 +319,11 @@ void SwigluBackward(KernelQueue& queue, Dtype act, const SwigluBackwardArgs& arg
   });
 }
 
-void ApplyDropout(KernelQueue& queue, Dtype act, const DropoutArgs& args, const DeviceDropout& dropout) {
+void ApplyDropout(KernelQueue& queue, Dtype act, int64_t n, const void* x, const DeviceDropout& dropout, void* y) {
   ForAct(act, [&](auto type) {
     using T = typename decltype(type)::type;
-    Launch(queue, "ApplyDropout", ElementShape(args.n), &DropoutKernel<T>, args.n, static_cast<const T*>(args.x),
-           static_cast<T*>(args.y), dropout);
+    Launch(queue, "ApplyDropout", ElementShape(n), &DropoutKernel<T>, n, static_cast<const T*>(x), static_cast<T*>(y),
+           dropout);
   });
 }
 

@@ -28,8 +28,8 @@ void AddResidual(KernelQueue& queue, Dtype act, const EpilogueArgs& args);
 void ActivationBackward(KernelQueue& queue, Dtype act, const ActivationBackwardArgs& args);
 void Swiglu(KernelQueue& queue, Dtype act, const SwigluArgs& args);
 void SwigluBackward(KernelQueue& queue, Dtype act, const SwigluBackwardArgs& args);
-// args.dropout is not looked at, as in the other headers of kernels.
-void ApplyDropout(KernelQueue& queue, Dtype act, const DropoutArgs& args, const DeviceDropout& dropout);
+// y = dropout(x), act (n); y may be x.
+void ApplyDropout(KernelQueue& queue, Dtype act, int64_t n, const void* x, const DeviceDropout& dropout, void* y);
 // Writes y, act (n): 1 where `dropout` keeps an element, else 0.
 KernelCall DropoutMask(Dtype act, int64_t n, const DeviceDropout& dropout, void* y);
 // To be launched before what has dropout.

@@ -297,7 +297,7 @@ void PositionBackward(KernelQueue& queue, Dtype act, const EmbeddingBackwardArgs
 
 void EmbeddingBackward(KernelQueue& queue, Dtype act, const EmbeddingBackwardArgs& args, const DeviceDropout& dropout) {
   const int64_t M = args.B * args.T;
-  if (dropout.on) ApplyDropout(queue, act, {.n = M * args.C, .x = args.dy, .y = args.dy}, dropout);
+  if (dropout.on) ApplyDropout(queue, act, M * args.C, args.dy, dropout, args.dy);
   GatherBackward(queue, act, M, args.V, args.C, args.tokens, args.dy, args.dwte, args.scratch);
   if (args.dwpe != nullptr) PositionBackward(queue, act, args);
   if (args.dwtt != nullptr) {

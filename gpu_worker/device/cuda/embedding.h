@@ -8,6 +8,7 @@
 
 namespace eps::worker::cuda {
 
+// `dropout`: args.dropout, as the device has it.
 void Embedding(KernelQueue& queue, Dtype act, const EmbeddingArgs& args, const DeviceDropout& dropout);
 // Without atomics: the block of a token's first position sums all of the token's positions, in order.
 void EmbeddingBackward(KernelQueue& queue, Dtype act, const EmbeddingBackwardArgs& args, const DeviceDropout& dropout);

@@ -37,10 +37,15 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(
         ConformanceParam{"Fp32", Gpu(Dtype::kF32), cuda::CudaKernelSizes(Dtype::kF32), {Gpu(Dtype::kF32)}},
         ConformanceParam{"Tf32", Gpu(Dtype::kF32, true), cuda::CudaKernelSizes(Dtype::kF32), {Gpu(Dtype::kF32, true)}},
+        ConformanceParam{"Fp16", Gpu(Dtype::kF16), cuda::CudaKernelSizes(Dtype::kF16), {Gpu(Dtype::kF16)}, kCudnnTile},
         ConformanceParam{
-            "Fp16", Gpu(Dtype::kF16), cuda::CudaKernelSizes(Dtype::kF16), {Gpu(Dtype::kF16)}, kCudnnTile, true},
-        ConformanceParam{
-            "Bf16", Gpu(Dtype::kBf16), cuda::CudaKernelSizes(Dtype::kBf16), {Gpu(Dtype::kBf16)}, kCudnnTile, true}),
+            "Bf16", Gpu(Dtype::kBf16), cuda::CudaKernelSizes(Dtype::kBf16), {Gpu(Dtype::kBf16)}, kCudnnTile}),
+    [](const auto& info) { return info.param.name; });
+
+INSTANTIATE_TEST_SUITE_P(
+    Gpu, LargeConformanceTest,
+    ::testing::Values(ConformanceParam{"Fp16", Gpu(Dtype::kF16), cuda::CudaKernelSizes(Dtype::kF16)},
+                      ConformanceParam{"Bf16", Gpu(Dtype::kBf16), cuda::CudaKernelSizes(Dtype::kBf16)}),
     [](const auto& info) { return info.param.name; });
 
 // Else the cases above would be the plain kernel's, and pass.
@@ -51,6 +56,7 @@ TEST_P(GpuAttentionTest, TheLibraryTakesWhatItIsKnownToTake) {
   ASSERT_TRUE(runtime.ok()) << runtime.status();
   const std::string model = (*runtime)->model();
   ASSERT_THAT(model, ::testing::HasSubstr("cudnn-"));
+  ASSERT_THAT(model, ::testing::HasSubstr(" sm_"));
   int sm = 0;  // "... sm_90 ..."
   ASSERT_EQ(std::sscanf(model.c_str() + model.find("sm_"), "sm_%d", &sm), 1) << model;
   for (const int64_t D : {24, 64, 128}) {

@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/choices/choices.h"
+#include "common/numeric/philox.h"
 #include "gpu_worker/device/cuda/cuda_kernels.h"
 #include "gpu_worker/device/cuda/gpu_runtime.h"
 #include "gpu_worker/device/cuda/lt_matmul.h"
@@ -26,7 +27,7 @@ class MatMulChoices : public ComputeQueue {
 
   void Launch(KernelCall) override {}
   void MatMul(const MatMulProblem& problem) override { surveyed_.emplace(LtShapeOf(problem), problem); }
-  const PhiloxKey* KeyInMemory(PhiloxKey) override { return nullptr; }
+  const PhiloxKey* DropoutKey(PhiloxKey) override { return nullptr; }
   bool TakesAttention(const SdpaProblem&) override { return false; }
   void Attention(const SdpaProblem&, const SdpaArrays&) override {}
   void AttentionBackward(const SdpaProblem&, const SdpaArrays&) override {}

@@ -16,6 +16,7 @@
 #include "common/base/log.h"
 #include "common/base/mutex.h"
 #include "common/base/status_macros.h"
+#include "common/tensor/dtype.h"
 #include "cuda_runtime_api.h"
 #include "gpu_worker/device/cuda/cublaslt_library.h"
 #include "gpu_worker/device/cuda/cuda_kernel_sizes.h"
@@ -86,6 +87,16 @@ absl::Status CheckDriver() {
   }
   return absl::OkStatus();
 }
+
+// An EnqueueDropoutMask.
+struct DropoutMasks {
+  GpuRuntime* runtime;
+  GpuStream stream;
+  Dtype act;
+  absl::Status operator()(int64_t n, const DeviceDropout& dropout, void* y) const {
+    return runtime->Launch(stream, DropoutMask(act, n, dropout, y));
+  }
+};
 
 class NvidiaRuntime : public GpuRuntime {
  public:
@@ -215,15 +226,11 @@ class NvidiaRuntime : public GpuRuntime {
   }
   absl::Status Attention(GpuStream stream, const SdpaProblem& problem, const SdpaArrays& arrays) override {
     EPS_RETURN_IF_ERROR(Use());
-    return attention_->Forward(At(stream), problem, arrays, [&](int64_t n, const DeviceDropout& dropout, void* y) {
-      return Launch(stream, DropoutMask(problem.act, n, dropout, y));
-    });
+    return attention_->Forward(At(stream), problem, arrays, DropoutMasks{this, stream, problem.act});
   }
   absl::Status AttentionBackward(GpuStream stream, const SdpaProblem& problem, const SdpaArrays& arrays) override {
     EPS_RETURN_IF_ERROR(Use());
-    return attention_->Backward(At(stream), problem, arrays, [&](int64_t n, const DeviceDropout& dropout, void* y) {
-      return Launch(stream, DropoutMask(problem.act, n, dropout, y));
-    });
+    return attention_->Backward(At(stream), problem, arrays, DropoutMasks{this, stream, problem.act});
   }
 
   // Relaxed: what other threads do meanwhile, such as pinning memory, is no part of it, and is not refused.
