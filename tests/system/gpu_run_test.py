@@ -84,7 +84,7 @@ class ConformanceTest(Scripts):
 
     def test_dtypes_are_those_of_the_suite(self):
         text = (DEVICE_SOURCES / "cuda/gpu_conformance.cc").read_text()
-        self.assertEqual(sorted(re.findall(r'ConformanceParam\{\s*"(\w+)"', text)), sorted(conformance.DTYPES))
+        self.assertEqual(set(re.findall(r'ConformanceParam\{\s*"(\w+)"', text)), set(conformance.DTYPES))
 
     def test_all_cases_pass(self):
         said = self.conformance(self.script("suite", SUITE + SECOND_PASSES))
