@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -243,6 +244,26 @@ class CommandsTest(SystemTest):
         for spec in sorted((ROOT / "examples").glob("*.textproto")):
             done = run([str(EPS), "plan", "--run", str(spec)])  # in place: paths in it are seen from its folder
             self.assertEqual(done.returncode, 0, f"{spec.name}: {done.stderr}")
+
+    def test_every_flag_is_in_a_page(self):
+        pages = "".join(page.read_text() for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
+        commands = run([str(EPS), "--help"]).stdout
+        names = re.findall(r"^  ([a-z]+) ", commands[commands.index("Subcommands"):], re.M)
+        self.assertIn("train", names)
+        helps = [[str(EPS), name] for name in names]
+        helps += [[str(EPS.parent / program)] for program in ("eps_server", "gpu_worker")]
+        missing = []
+        for command in helps:
+            flags = re.findall(r"^ +(?:-\w,)?(--[a-z][a-z-]+)", run([*command, "--help"]).stdout, re.M)
+            self.assertIn("--help", flags)
+            missing += [f"{' '.join(command)} {flag}" for flag in sorted(set(flags) - {"--help"})
+                        if not re.search(rf"{flag}(?![a-z-])", pages)]
+        self.assertEqual(missing, [])
+
+    def test_every_decision_is_listed(self):
+        index = (ROOT / "docs/index.md").read_text()
+        for page in (ROOT / "docs/decisions").glob("*.md"):
+            self.assertIn(f"](decisions/{page.name})", index)
 
     def test_sample_says_so_when_its_worker_cannot_start(self):
         out = self.work.out("run")
