@@ -63,7 +63,24 @@ class RecordingQueue : public ComputeQueue {
 
 struct Arrays {
   float qkv[96], o[32], lse[4], d_o[32], dqkv[96], scratch[4];
+
+  // Two positions of two heads.
+  AttentionArgs forward() { return {.B = 1, .T = 2, .H = 2, .kv_heads = 2, .D = 8, .qkv = qkv, .o = o, .lse = lse}; }
+  AttentionBackwardArgs backward() {
+    return {.B = 1,
+            .T = 2,
+            .H = 2,
+            .kv_heads = 2,
+            .D = 8,
+            .qkv = qkv,
+            .o = o,
+            .lse = lse,
+            .d_o = d_o,
+            .dqkv = dqkv,
+            .scratch = scratch};
+  }
 };
+SdpaProblem ProblemOfArrays(Dtype act) { return {.B = 1, .T = 2, .H = 2, .kv_heads = 2, .D = 8, .act = act}; }
 
 TEST(CudaKernelsTest, ProductsAreOfTheComputeDtypeAndOfTf32WhereTheRunSaysSo) {
   RecordingQueue queue;
@@ -80,26 +97,19 @@ TEST(CudaKernelsTest, AttentionIsTheLibrarysWhereItTakesIt) {
   RecordingQueue queue;
   CudaKernels kernels(Dtype::kBf16, &queue);
   Arrays a;
-  kernels.Attention(
-      {.B = 1, .T = 2, .H = 2, .kv_heads = 2, .D = 8, .qkv = a.qkv, .o = a.o, .lse = a.lse, .scale = 0.5});
-  const SdpaProblem want = {.B = 1, .T = 2, .H = 2, .kv_heads = 2, .D = 8, .act = Dtype::kBf16, .scale = 0.5};
+  AttentionArgs forward = a.forward();
+  forward.scale = 0.5;
+  kernels.Attention(forward);
+  SdpaProblem want = ProblemOfArrays(Dtype::kBf16);
+  want.scale = 0.5;
   EXPECT_EQ(queue.problem, want);
   EXPECT_EQ(queue.arrays.qkv, a.qkv);
   EXPECT_EQ(queue.arrays.o, a.o);
   EXPECT_EQ(queue.arrays.lse, a.lse);
 
-  kernels.AttentionBackward({.B = 1,
-                             .T = 2,
-                             .H = 2,
-                             .kv_heads = 2,
-                             .D = 8,
-                             .qkv = a.qkv,
-                             .o = a.o,
-                             .lse = a.lse,
-                             .d_o = a.d_o,
-                             .dqkv = a.dqkv,
-                             .scale = 0.5,
-                             .scratch = a.scratch});
+  AttentionBackwardArgs backward = a.backward();
+  backward.scale = 0.5;
+  kernels.AttentionBackward(backward);
   EXPECT_EQ(queue.problem, want);
   EXPECT_EQ(queue.arrays.qkv, a.qkv);
   EXPECT_EQ(queue.arrays.o, a.o);
@@ -117,24 +127,15 @@ TEST(CudaKernelsTest, AttentionIsThePlainKernelInBothDirectionsWhereTheLibraryDo
   queue.takes = false;
   CudaKernels kernels(Dtype::kF32, &queue);
   Arrays a;
-  const Dropout dropout = {.rate = 0.25};
-  kernels.Attention(
-      {.B = 1, .T = 2, .H = 2, .kv_heads = 2, .D = 8, .qkv = a.qkv, .o = a.o, .lse = a.lse, .dropout = dropout});
-  kernels.AttentionBackward({.B = 1,
-                             .T = 2,
-                             .H = 2,
-                             .kv_heads = 2,
-                             .D = 8,
-                             .qkv = a.qkv,
-                             .o = a.o,
-                             .lse = a.lse,
-                             .d_o = a.d_o,
-                             .dqkv = a.dqkv,
-                             .dropout = dropout,
-                             .scratch = a.scratch});
+  AttentionArgs forward = a.forward();
+  AttentionBackwardArgs backward = a.backward();
+  forward.dropout = backward.dropout = {.rate = 0.25};
+  kernels.Attention(forward);
+  kernels.AttentionBackward(backward);
   EXPECT_THAT(queue.calls,
               ElementsAre("PlainAttention", "AttentionDelta", "AttentionBackwardQueries", "AttentionBackwardKeys"));
-  const SdpaProblem want = {.B = 1, .T = 2, .H = 2, .kv_heads = 2, .D = 8, .act = Dtype::kF32, .dropout = 0.25};
+  SdpaProblem want = ProblemOfArrays(Dtype::kF32);
+  want.dropout = 0.25;
   EXPECT_THAT(queue.asked, ElementsAre(want, want));
 }
 
@@ -143,16 +144,12 @@ TEST(CudaKernelsTest, TheLibraryIsAskedAboutTheMaskAndTheHeads) {
   CudaKernels kernels(Dtype::kBf16, &queue);
   Arrays a;
   const auto asked = [&](bool causal, int64_t window) {
-    kernels.Attention({.B = 1,
-                       .T = 2,
-                       .H = 4,
-                       .kv_heads = 2,
-                       .D = 4,
-                       .qkv = a.qkv,
-                       .o = a.o,
-                       .lse = a.lse,
-                       .causal = causal,
-                       .window = window});
+    AttentionArgs args = a.forward();
+    args.H = 4;
+    args.D = 4;
+    args.causal = causal;
+    args.window = window;
+    kernels.Attention(args);
     return queue.asked.back();
   };
   SdpaProblem want = {.B = 1, .T = 2, .H = 4, .kv_heads = 2, .D = 4, .act = Dtype::kBf16};
@@ -172,8 +169,9 @@ TEST(CudaKernelsTest, TheLibraryIsToldTheDocumentsAndWhatIsDropped) {
   const int32_t first[2] = {0, 1}, end[2] = {1, 2};
   const Documents documents = {.first = first, .end = end};
   const Dropout dropout = {.rate = 0.25, .key = {.seed = 3, .step = 4, .vnode = 5}, .first_element = 64};
-  const SdpaProblem want = {
-      .B = 1, .T = 2, .H = 2, .kv_heads = 2, .D = 8, .act = Dtype::kBf16, .dropout = 0.25, .documents = true};
+  SdpaProblem want = ProblemOfArrays(Dtype::kBf16);
+  want.dropout = 0.25;
+  want.documents = true;
   const auto expect_told = [&] {
     EXPECT_EQ(queue.problem, want);
     EXPECT_EQ(queue.arrays.documents, documents);
@@ -186,32 +184,17 @@ TEST(CudaKernelsTest, TheLibraryIsToldTheDocumentsAndWhatIsDropped) {
     EXPECT_EQ(queue.arrays.dropout, want_dropout);
     EXPECT_EQ(queue.key, plan.key);
   };
-  kernels.Attention({.B = 1,
-                     .T = 2,
-                     .H = 2,
-                     .kv_heads = 2,
-                     .D = 8,
-                     .qkv = a.qkv,
-                     .o = a.o,
-                     .lse = a.lse,
-                     .documents = documents,
-                     .dropout = dropout});
+  AttentionArgs forward = a.forward();
+  forward.documents = documents;
+  forward.dropout = dropout;
+  kernels.Attention(forward);
   expect_told();
   queue.problem = {};
   queue.arrays = {};
-  kernels.AttentionBackward({.B = 1,
-                             .T = 2,
-                             .H = 2,
-                             .kv_heads = 2,
-                             .D = 8,
-                             .qkv = a.qkv,
-                             .o = a.o,
-                             .lse = a.lse,
-                             .d_o = a.d_o,
-                             .dqkv = a.dqkv,
-                             .documents = documents,
-                             .dropout = dropout,
-                             .scratch = a.scratch});
+  AttentionBackwardArgs backward = a.backward();
+  backward.documents = documents;
+  backward.dropout = dropout;
+  kernels.AttentionBackward(backward);
   expect_told();
 }
 
