@@ -180,7 +180,9 @@ class CommandsTest(SystemTest):
         for pid in children(process.pid, "eps_server"):
             os.kill(pid, signal.SIGKILL)
         process.communicate(timeout=60)
-        self.assertNotIn("has ended", run([str(EPS), "status", "--out", str(out)]).stderr)
+        over = run([str(EPS), "status", "--out", str(out)])
+        self.assertEqual(over.returncode, 1, over.stdout)
+        self.assertNotIn("has ended", over.stderr)
 
     def test_what_is_printed_says_what_is_trained_and_how_it_ended(self):
         out = self.work.out("run")

@@ -17,7 +17,8 @@ namespace eps::worker::cuda {
 class ComputeQueue : public KernelQueue {
  public:
   virtual void MatMul(const MatMulProblem& problem) = 0;
-  // Memory of the device that has `key` when what is enqueued next runs; for later work it may have another. Where the same work comes again, with other keys, the addresses do too.
+  // Memory of the device that has `key` when what is enqueued next runs; for later work it may have another. Where the
+  // same work comes again, with other keys, the addresses do too.
   virtual const PhiloxKey* DropoutKey(PhiloxKey key) = 0;
   // As GpuRuntime's; an error becomes the stream's.
   virtual bool TakesAttention(const SdpaProblem& problem) = 0;

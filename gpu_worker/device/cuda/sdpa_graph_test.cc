@@ -451,6 +451,27 @@ TEST(SdpaGraphTest, ComputesAttention) {
   }
 }
 
+// `part`: of `whole`, cut in some way.
+void ExpectPartsGiveTheBitsOf(const SdpaProblem& whole, const SdpaProblem& part) {
+  Data together(whole), apart(whole);
+  for (const auto make : {&SdpaForwardGraph, &SdpaBackwardGraph}) {
+    ASSERT_OK_AND_ASSIGN(const SdpaGraph of_whole, make(whole));
+    ASSERT_OK_AND_ASSIGN(const std::vector<SdpaBinding> bindings,
+                         BindSdpa(whole, of_whole, together.arrays(), 0, together.kept.data()));
+    RunSdpaGraph(of_whole, bindings);
+    ASSERT_OK_AND_ASSIGN(const SdpaGraph of_part, make(part));
+    for (const SdpaPart& each : PartsOf(whole, part, apart.arrays())) {
+      ASSERT_OK_AND_ASSIGN(
+          const std::vector<SdpaBinding> of_each,
+          BindSdpa(whole, of_part, each.arrays, each.first_kv_head, &apart.kept[each.arrays.dropout.first_element]));
+      RunSdpaGraph(of_part, of_each);
+    }
+  }
+  EXPECT_EQ(apart.o, together.o);
+  EXPECT_EQ(apart.lse, together.lse);
+  EXPECT_EQ(apart.dqkv, together.dqkv);
+}
+
 TEST(SdpaGraphTest, SequencesAtATimeGiveTheSameBits) {
   const SdpaProblem whole = {.B = 3,
                              .T = 5,
@@ -463,50 +484,20 @@ TEST(SdpaGraphTest, SequencesAtATimeGiveTheSameBits) {
                              .documents = true};
   SdpaProblem one = whole;
   one.B = 1;
-  Data together(whole), apart(whole);
-  for (const auto make : {&SdpaForwardGraph, &SdpaBackwardGraph}) {
-    ASSERT_OK_AND_ASSIGN(const SdpaGraph of_whole, make(whole));
-    ASSERT_OK_AND_ASSIGN(const std::vector<SdpaBinding> bindings,
-                         BindSdpa(whole, of_whole, together.arrays(), 0, together.kept.data()));
-    RunSdpaGraph(of_whole, bindings);
-    ASSERT_OK_AND_ASSIGN(const SdpaGraph of_one, make(one));
-    for (const SdpaPart& part : PartsOf(whole, one, apart.arrays())) {
-      ASSERT_OK_AND_ASSIGN(const std::vector<SdpaBinding> of_part,
-                           BindSdpa(whole, of_one, part.arrays, 0, &apart.kept[part.arrays.dropout.first_element]));
-      RunSdpaGraph(of_one, of_part);
-    }
-  }
-  EXPECT_EQ(apart.o, together.o);
-  EXPECT_EQ(apart.dqkv, together.dqkv);
+  ExpectPartsGiveTheBitsOf(whole, one);
 }
 
 // Heads of queries that share keys and values stay together.
 TEST(SdpaGraphTest, HeadsAtATimeGiveTheSameBits) {
   for (const double dropout : {0.0, 0.3}) {
     SdpaProblem whole = {.B = 2, .T = 4, .H = 8, .kv_heads = 4, .D = 8, .act = Dtype::kF32, .dropout = dropout};
-    if (dropout > 0) whole.B = 1;
+    if (dropout > 0) whole.B = 1;  // as CutSmaller
     SdpaProblem some = whole;
     some.H = 4;
     some.kv_heads = 2;
     some.array_H = 8;
     some.array_kv_heads = 4;
-    Data together(whole), apart(whole);
-    for (const auto make : {&SdpaForwardGraph, &SdpaBackwardGraph}) {
-      ASSERT_OK_AND_ASSIGN(const SdpaGraph of_whole, make(whole));
-      ASSERT_OK_AND_ASSIGN(const std::vector<SdpaBinding> bindings,
-                           BindSdpa(whole, of_whole, together.arrays(), 0, together.kept.data()));
-      RunSdpaGraph(of_whole, bindings);
-      ASSERT_OK_AND_ASSIGN(const SdpaGraph of_some, make(some));
-      for (const SdpaPart& part : PartsOf(whole, some, apart.arrays())) {
-        ASSERT_OK_AND_ASSIGN(
-            const std::vector<SdpaBinding> of_part,
-            BindSdpa(whole, of_some, part.arrays, part.first_kv_head, &apart.kept[part.arrays.dropout.first_element]));
-        RunSdpaGraph(of_some, of_part);
-      }
-    }
-    EXPECT_EQ(apart.o, together.o);
-    EXPECT_EQ(apart.lse, together.lse);
-    EXPECT_EQ(apart.dqkv, together.dqkv);
+    ExpectPartsGiveTheBitsOf(whole, some);
   }
 }
 
