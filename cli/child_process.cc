@@ -20,6 +20,9 @@
 namespace eps::cli {
 namespace {
 
+// Of a child that somebody else has waited for: exit code 1, as waitpid would give it.
+constexpr int kUnknownEnd = 1 << 8;
+
 // Between fork and exec: async-signal-safe calls only.
 [[noreturn]] void BecomeChild(const SpawnOptions& options, char* const* argv, int log_fd, pid_t parent) {
   setpgid(0, 0);
@@ -65,7 +68,10 @@ absl::StatusOr<ChildProcess> Spawn(const SpawnOptions& options) {
 void Reap(std::vector<ChildProcess*> children) {
   for (ChildProcess* child : children) {
     int status = 0;
-    if (child->running() && waitpid(child->pid, &status, WNOHANG) == child->pid) child->wait_status = status;
+    if (!child->running()) continue;
+    const pid_t ended = waitpid(child->pid, &status, WNOHANG);
+    if (ended == child->pid) child->wait_status = status;
+    if (ended < 0 && errno == ECHILD) child->wait_status = kUnknownEnd;
   }
 }
 
@@ -101,7 +107,11 @@ absl::StatusOr<ProgramEnd> RunProgram(const std::string& program, std::vector<st
                                               .signal_when_parent_dies = SIGKILL});
   int status = 0;
   if (child.ok()) {
-    while (waitpid(child->pid, &status, 0) < 0 && errno == EINTR) continue;
+    pid_t ended = -1;
+    do {
+      ended = waitpid(child->pid, &status, 0);
+    } while (ended < 0 && errno == EINTR);
+    if (ended < 0) status = kUnknownEnd;
     child->wait_status = status;
   }
   const std::string last_words = child.ok() ? LastWords(*child) : "";

@@ -6,11 +6,10 @@
 #include <string>
 
 #include "CLI/CLI.hpp"
-#include "absl/strings/str_cat.h"
 #include "cli/command.h"
 #include "cli/command_name.h"
 #include "common/base/exit_code.h"
-#include "common/base/protocol_version.h"
+#include "common/base/version.h"
 
 namespace {
 
@@ -26,6 +25,7 @@ bool FlushOutput() {
 }  // namespace
 
 int main(int argc, char** argv) {
+  std::signal(SIGCHLD, SIG_DFL);  // children are waited for, whoever started us ignores his
   std::signal(SIGPIPE, SIG_IGN);  // `| head` ends the output and nothing else
   std::signal(SIGXFSZ, SIG_IGN);  // a file beyond the limit is an error of its write, as on a full disk
   CLI::App app{
@@ -33,7 +33,7 @@ int main(int argc, char** argv) {
       "The model lives in the memory of a daemon; workers hold a layer at a time."};
   app.name("eps");
   app.require_subcommand(1);
-  app.set_version_flag("--version", absl::StrCat("eps, protocol ", eps::kProtocolVersion));
+  app.set_version_flag("--version", eps::VersionText("eps"));
   int exit_code = eps::kExitDone;
   eps::cli::AddTrain(app, &exit_code);
   eps::cli::AddStatus(app, &exit_code);
@@ -68,6 +68,8 @@ int main(int argc, char** argv) {
     }
     return eps::kExitBadInput;
   }
-  if (!FlushOutput() && exit_code == eps::kExitDone) return eps::kExitFailed;
+  // What training is for lies in its folder, whoever reads of it.
+  const bool is_told = FlushOutput() || app.got_subcommand("train");
+  if (!is_told && exit_code == eps::kExitDone) return eps::kExitFailed;
   return exit_code;
 }

@@ -331,7 +331,7 @@ void AddPlan(CLI::App& app, int* exit_code) {
           "Draws a step's time against the cap, from the smallest to all that the plan can use; makes some fifty "
           "plans")
       ->type_name("FILE.svg")
-      ->check(NotEmpty());
+      ->check(EndsIn(".svg"));
   command->add_flag("--json", flags->json, "As JSON");
   command->footer("Ends with 3 when the plan does not fit, naming the smallest cap that would do.");
   command->callback([flags, exit_code] { *exit_code = ReportStart(RunPlan(*flags)); });

@@ -24,6 +24,7 @@ namespace eps::cli {
 namespace {
 
 constexpr absl::Duration kPollInterval = absl::Milliseconds(100);
+constexpr absl::Duration kRepeat = absl::Seconds(1);       // within which a signal that comes again is the same one
 constexpr absl::Duration kAbortTime = absl::Seconds(5);    // for a daemon that is to end at once
 constexpr absl::Duration kGraceAtEnd = absl::Seconds(10);  // for a child to end by itself
 
@@ -142,6 +143,7 @@ SittingEnd Sitting::Watch() {
   if (!credentials.ok()) return Failed(credentials.status());
   DaemonClient client(address_, *std::move(credentials));
   LogNotes notes(daemon_.log_path, daemon_.log_start);
+  int expected = options_.workers;  // as the daemon last took it
   while (true) {
     if (const std::optional<int> number = signals_.Wait(kPollInterval)) PassOn(*number);
     ReapAll();
@@ -152,14 +154,18 @@ SittingEnd Sitting::Watch() {
     const int num_running = static_cast<int>(
         std::count_if(workers_.begin(), workers_.end(), [](const ChildProcess& w) { return w.running(); }));
     // A worker that died before it attached is not waited for.
-    if (NoteDeadWorkers() && num_running > 0) client.ExpectWorkers(num_running, absl::Seconds(1)).IgnoreError();
+    NoteDeadWorkers();
+    if (num_running > 0 && num_running < expected && client.ExpectWorkers(num_running, absl::Seconds(1)).ok()) {
+      expected = num_running;
+    }
     // A worker that ended well was told that the run is over: the daemon ends by itself, whoever was lost before.
     const bool over =
         std::any_of(workers_.begin(), workers_.end(), [](const ChildProcess& w) { return w.ended_well(); });
     if (num_running == 0 && !over && !none_left_) {
-      // Nobody can finish the step: the daemon ends with the checkpoint that stands.
+      // Nobody can finish the step: the daemon ends with the checkpoint that stands. One that was told to end does so by
+      // itself, and a second signal would cost the checkpoint that it may be writing.
       none_left_ = true;
-      kill(daemon_.pid, SIGTERM);
+      if (!interrupted_at_.has_value()) kill(daemon_.pid, SIGTERM);
     }
     if (const absl::StatusOr<proto::StatusReply> status = client.Status(absl::Seconds(1)); status.ok()) {
       if (options_.show) options_.show(*status);
@@ -173,23 +179,23 @@ void Sitting::ReapAll() {
   Reap(children);
 }
 
-bool Sitting::NoteDeadWorkers() {
-  bool found = false;
+void Sitting::NoteDeadWorkers() {
   for (size_t i = 0; i < workers_.size(); ++i) {
     if (workers_[i].running() || workers_[i].ended_well() || reported_[i]) continue;
-    reported_[i] = found = true;
+    reported_[i] = true;
     if (options_.note) options_.note(absl::StrCat("eps: ", workers_[i].name, " ended: ", Ended(workers_[i])));
   }
-  return found;
 }
 
 void Sitting::PassOn(int number) {
   if (options_.end_at_once) AbortDaemon();
-  if (interrupted_ || options_.end_at_once) {
+  // `timeout` signals a process and then its group: that is one signal.
+  if (interrupted_at_.has_value() && absl::Now() - *interrupted_at_ < kRepeat) return;
+  if (interrupted_at_.has_value() || options_.end_at_once) {
     at_once_ = true;
     return EndChildren();
   }
-  interrupted_ = true;
+  interrupted_at_ = absl::Now();
   if (options_.note) options_.note("eps: finishing the step in progress; once more ends at once");
   if (daemon_.running()) kill(daemon_.pid, number);
 }

@@ -2,11 +2,13 @@
 #define EPS_CLI_SITTING_H_
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "cli/child_process.h"
 #include "cli/common_flags.h"
 #include "cli/signal_queue.h"
@@ -70,7 +72,7 @@ class Sitting {
   std::vector<std::string> WorkerArguments(int worker) const;
   SittingEnd Watch();
   void ReapAll();
-  bool NoteDeadWorkers();  // true if there are new ones
+  void NoteDeadWorkers();
   void PassOn(int number);
   SittingEnd DaemonEnded();
   void RemoveNewFolder();  // of a run that was not begun
@@ -85,10 +87,10 @@ class Sitting {
   ClientDoors doors_;
   ChildProcess daemon_;
   std::vector<ChildProcess> workers_;
-  std::vector<bool> reported_;  // whose end was said
-  bool none_left_ = false;      // the last worker has died, and the daemon was told to end for that
-  bool interrupted_ = false;
-  bool at_once_ = false;  // children were ended before they could end by themselves
+  std::vector<bool> reported_;                // whose end was said
+  bool none_left_ = false;                    // the last worker has died, and the daemon was told to end for that
+  std::optional<absl::Time> interrupted_at_;  // by the first signal
+  bool at_once_ = false;                      // children were ended before they could end by themselves
 };
 
 }  // namespace eps::cli

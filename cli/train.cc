@@ -1,8 +1,10 @@
 // eps train: a daemon and its workers on this machine in one command.
 
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
 #include <filesystem>
 #include <memory>
@@ -16,6 +18,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "cli/child_process.h"
 #include "cli/command.h"
 #include "cli/common_flags.h"
@@ -37,6 +41,7 @@
 #include "common/base/thread.h"
 #include "common/checkpoint/checkpoint_directory.h"
 #include "common/checkpoint/checkpoint_files.h"
+#include "common/checkpoint/manifest.h"
 #include "common/formats/model_folder_writer.h"
 #include "common/grpc/thread_needs.h"
 #include "common/telemetry/http_page.h"
@@ -74,13 +79,23 @@ struct TrainFlags {
   Preflight ForPreflight() const { return {.run = run, .out = OutFolder(), .worker = worker, .resume = resume}; }
 };
 
+// How long a sitting waits for the daemon of one that was killed, which ends its step and writes a checkpoint first.
+constexpr absl::Duration kOrphanTime = absl::Minutes(1);
+
 // One sitting at a time, from before it writes a token or a log until it has ended: the daemon's own lock comes later.
 // Errors: FAILED_PRECONDITION another sitting, or a daemon that was started by hand, has the folder
-absl::StatusOr<FileDescriptor> LockSitting(const std::string& out) {
+absl::StatusOr<FileDescriptor> LockSitting(const std::string& out, bool resume) {
   absl::StatusOr<FileDescriptor> sitting = LockDirectory(out + "/logs");
   EPS_RETURN_IF_ERROR_WITH(sitting.status(), "--out");
-  EPS_RETURN_IF_ERROR_WITH(LockDirectory(out).status(), "--out");  // and let go of again, for our daemon
-  return sitting;
+  const absl::Time deadline = absl::Now() + (resume ? kOrphanTime : absl::ZeroDuration());
+  for (bool said = false;; absl::SleepFor(absl::Milliseconds(50))) {
+    const absl::Status free = LockDirectory(out).status();  // and let go of again, for our daemon
+    if (free.ok()) return sitting;
+    if (absl::Now() >= deadline) return Annotate(free, "--out");
+    if (!std::exchange(said, true)) {
+      std::fprintf(stderr, "eps: a daemon is still at work in %s: waiting for its end\n", out.c_str());
+    }
+  }
 }
 
 bool HasCheckpoint(const std::string& out) {
@@ -172,6 +187,20 @@ bool IsDoneAndExported(const TrainFlags& flags, int64_t steps) {
   return newest.ok() && newest->value() >= steps;
 }
 
+// Whether the run is at its end and whole, with its report: there is nothing to start, nor anything to start it with to be
+// looked at. What is damaged or differs is left for the daemon to say.
+bool IsDone(const TrainFlags& flags) {
+  const std::string out = flags.OutFolder();
+  if (!flags.resume || !IsFinished(out)) return false;
+  const absl::StatusOr<RunConfig> run = LoadRunToTrain(flags.ForPreflight());
+  const CheckpointDirectory checkpoints(out + "/checkpoints");
+  const absl::StatusOr<Version> newest = FindNewestCheckpoint(checkpoints);
+  if (!run.ok() || !newest.ok() || newest->value() < run->steps) return false;
+  const std::string folder = checkpoints.FolderOf(*newest);
+  const absl::StatusOr<Manifest> manifest = ReadManifest(folder);
+  return manifest.ok() && DifferencesThatMatter(manifest->run, *run).empty() && VerifyCheckpointFolder(folder).ok();
+}
+
 // What --export asks for, before the run takes its hours.
 absl::Status CheckExport(const TrainFlags& flags) {
   if (flags.export_to.empty()) return absl::OkStatus();
@@ -196,6 +225,10 @@ absl::StatusOr<RunOutline> CheckAll(const TrainFlags& flags) {
 
 // Of a run of `steps` that has ended well; the exit code.
 int FinishExport(const TrainFlags& flags, int64_t steps) {
+  if (IsDoneAndExported(flags, steps)) {
+    std::printf("eps: %s has the model already: it stays as it is\n", flags.export_to.c_str());
+    return kExitDone;
+  }
   const absl::StatusOr<Version> newest = FindNewestCheckpoint(CheckpointDirectory(flags.OutFolder() + "/checkpoints"));
   if (newest.ok() && newest->value() < steps) {
     std::printf("eps: stopped at step %lld of %lld: --export writes the model once it is done; go on with --resume\n",
@@ -211,7 +244,29 @@ int FinishExport(const TrainFlags& flags, int64_t steps) {
   return kExitFailed;
 }
 
+// Of a run that IsDone; the exit code.
+int SayDone(const TrainFlags& flags) {
+  if (!flags.quiet) std::printf("%s\n", EndText(flags.OutFolder()).c_str());
+  if (flags.export_to.empty()) return kExitDone;
+  if (const absl::Status place = CheckExport(flags); !place.ok()) {
+    PrintError(place);
+    return StartExitCode(place);
+  }
+  return FinishExport(flags, StepsDone(flags.OutFolder()));
+}
+
+// Where the programs are that a sitting starts. Errors: the system's, naming the one that cannot be started
+absl::StatusOr<std::string> FindPrograms() {
+  EPS_ASSIGN_OR_RETURN(std::string folder, ProgramFolder());
+  for (const char* name : {"/eps_server", "/gpu_worker"}) {
+    const std::string program = folder + name;
+    if (access(program.c_str(), X_OK) != 0) return FileError(errno, "execute", program);
+  }
+  return folder;
+}
+
 int RunTrain(TrainFlags flags) {
+  if (IsDone(flags)) return SayDone(flags);
   flags.worker.SetDefaultMemory(FindMemoryRoom(), flags.workers);
   flags.worker.SetDefaultProfile(flags.ThreadsPerWorker());
   const std::string out = flags.OutFolder();
@@ -229,14 +284,18 @@ int RunTrain(TrainFlags flags) {
     PrintError(absl::FailedPreconditionError(text + ": there is nothing to go on from; give another --out"));
     return kExitBadInput;
   }
+  const absl::StatusOr<std::string> programs = FindPrograms();
+  if (!programs.ok()) {
+    PrintError(programs.status());
+    return StartExitCode(programs.status());
+  }
   const mode_t users_umask = umask(077);  // what is made here and by the daemon is this user's alone
   std::error_code ignored;
   const bool out_is_new = !std::filesystem::exists(out, ignored);
   const absl::Status made = MakeDirs(out + "/logs");
-  const absl::StatusOr<FileDescriptor> lock = made.ok() ? LockSitting(out) : made;
-  const absl::StatusOr<std::string> programs = ProgramFolder();
+  const absl::StatusOr<FileDescriptor> lock = made.ok() ? LockSitting(out, flags.resume) : made;
   absl::StatusOr<SignalQueue> signals = SignalQueue::Create();
-  for (const absl::Status& each : {lock.status(), programs.status(), signals.status()}) {
+  for (const absl::Status& each : {lock.status(), signals.status()}) {
     if (!each.ok()) {
       PrintError(each);
       return StartExitCode(each);
@@ -248,10 +307,6 @@ int RunTrain(TrainFlags flags) {
       PrintError(folder);
       return StartExitCode(folder);
     }
-  }
-  if (!flags.export_to.empty() && IsDoneAndExported(flags, outline->steps)) {
-    std::printf("eps: %s has the model already: it stays as it is\n", flags.export_to.c_str());
-    flags.export_to.clear();
   }
   if (!flags.quiet) SayStart(flags, *outline);
   if (flags.resume && !HasCheckpoint(out)) {  // said in any case: the folder may be another one than was meant

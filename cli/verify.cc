@@ -265,7 +265,7 @@ absl::StatusOr<int> Verify(VerifyFlags flags) {
                                      .workers = flags.workers,
                                      .topics = flags.Topics()}));
   EPS_ASSIGN_OR_RETURN(std::string programs, ProgramFolder());
-  EPS_ASSIGN_OR_RETURN(SignalQueue signals, SignalQueue::Create());
+  EPS_ASSIGN_OR_RETURN(SignalQueue signals, SignalQueue::Create({SIGINT, SIGTERM, SIGHUP}));
   umask(077);
   EPS_ASSIGN_OR_RETURN(const std::unique_ptr<RunsFolder> folder, RunsFolder::Make(flags.out));
   return Verification(flags, std::move(model), std::move(variants), std::move(programs), &signals, folder.get()).Run();

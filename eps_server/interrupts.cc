@@ -16,8 +16,12 @@ void Interrupts::OnSignal(int number) {
   any_ = true;
   came_.NotifyAll();
   const bool is_second = first_ != 0;
-  if (number != SIGHUP && !is_second) first_ = number;
+  if (number != SIGHUP && !is_second) {
+    first_ = number;
+    first_at_ = clock_();
+  }
   if (daemon_ == nullptr) return;
+  if (number != SIGHUP && is_second && clock_() - first_at_ < kRepeat) return;
   const std::string name = number == SIGHUP ? "SIGHUP" : number == SIGINT ? "SIGINT" : "SIGTERM";
   if (number != SIGHUP && is_second) {
     daemon_->Abort(absl::CancelledError(absl::StrCat("ended at once by a second signal, ", name)));

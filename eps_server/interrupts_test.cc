@@ -26,10 +26,13 @@ struct FakeDaemon final : Daemon {
 
 TEST(InterruptsTest, TheSecondSignalEndsAtOnceAndSighupNever) {
   FakeDaemon daemon;
-  Interrupts interrupts(&daemon);
+  absl::Duration now;
+  Interrupts interrupts(&daemon, [&now] { return now; });
   interrupts.OnSignal(SIGHUP);
   interrupts.OnSignal(SIGHUP);
   interrupts.OnSignal(SIGTERM);
+  interrupts.OnSignal(SIGTERM);  // the same one, come in two ways
+  now = Interrupts::kRepeat;
   interrupts.OnSignal(SIGINT);
   EXPECT_EQ(daemon.told,
             (std::vector<std::string>{"SIGHUP", "SIGHUP", "SIGTERM", "ended at once by a second signal, SIGINT"}));

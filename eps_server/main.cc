@@ -22,6 +22,7 @@
 #include "common/base/malloc_settings.h"
 #include "common/base/status_macros.h"
 #include "common/base/thread.h"
+#include "common/base/version.h"
 #include "common/grpc/door_flags.h"
 #include "common/grpc/grpc_log.h"
 #include "common/grpc/thread_needs.h"
@@ -193,6 +194,7 @@ int Main(int argc, char** argv) {
   LogGrpcErrors();
   CLI::App app("Keeps a model in memory and trains it with the gpu_worker processes that attach.");
   app.get_formatter()->column_width(34);
+  app.set_version_flag("--version", VersionText("eps_server"));
   Flags flags;
   AddFlags(app, flags);
   try {

@@ -62,8 +62,10 @@ std::string CheckpointFolder(const std::string& out) { return out + "/checkpoint
 // Looks without changing anything: a Checkpointer would clean up.
 bool HoldsCheckpoints(const std::string& out) {
   std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator(CheckpointFolder(out), error)) {
-    const std::string name = entry.path().filename().string();
+  // Not a range-for, whose increment throws.
+  std::filesystem::directory_iterator entry(CheckpointFolder(out), error);
+  for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
+    const std::string name = entry->path().filename().string();
     if (name == "latest" || absl::StartsWith(name, "step-")) return true;
   }
   return false;
@@ -162,7 +164,7 @@ class TrainingDaemon final : public Daemon {
     if (checkpointer_ == nullptr) {
       EPS_ASSIGN_OR_RETURN(checkpointer_, Checkpointer::Create(CheckpointFolder(options_.out), model_, run_));
     }
-    EPS_ASSIGN_OR_RETURN(metrics_, MetricsLog::Open(options_.out + "/metrics.jsonl", resumed_.version.value()));
+    EPS_ASSIGN_OR_RETURN(metrics_, MetricsLog::Open(options_.out, run_.evaluation.is_on(), resumed_.version.value()));
     std::vector<StepObserver*> observers = {metrics_.get()};
     if (!options_.digest_file.empty()) {
       EPS_ASSIGN_OR_RETURN(digests_, DigestLog::Open(options_.digest_file, &model_, store_.get()));

@@ -1,5 +1,6 @@
 #include "gpu_worker/session.h"
 
+#include <algorithm>
 #include <utility>
 #include <variant>
 
@@ -10,6 +11,7 @@
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
 #include "common/model/layer_drop.h"
+#include "gpu_worker/device_sizes.h"
 #include "gpu_worker/plan/planner.h"
 #include "gpu_worker/plan/profile.h"
 #include "gpu_worker/plan/step_costs.h"
@@ -135,6 +137,14 @@ absl::Status Session::OpenTransport(const RelayPlan& plan, bool pins_weights) {
   return absl::OkStatus();
 }
 
+int64_t Session::ArenaCap(const KernelSizes& kernels) const {
+  if (!options_.is_default_memory || IsOnHost(options_.device)) return options_.device_memory_bytes;
+  const ModelConfig& config = model_.config;
+  const int64_t outside = kernels.outside_bytes(options_.threads, config.context, config.num_heads, config.head_dim(),
+                                                config.attention_dropout > 0);
+  return std::max<int64_t>(1, options_.device_memory_bytes - outside);
+}
+
 absl::Status Session::Prepare(const DeviceBackend& backend) {
   const Dtype wire = attachment_.run.precision.wire;
   const std::string group_kind = seat_->kind();
@@ -144,7 +154,7 @@ absl::Status Session::Prepare(const DeviceBackend& backend) {
   const PlanRequest request = {.model = &model_,
                                .run = &attachment_.run,
                                .kernels = backend.kernels(wire),
-                               .cap_bytes = options_.device_memory_bytes,
+                               .cap_bytes = ArenaCap(backend.kernels(wire)),
                                .max_group_members = max_group_members,
                                .host_stash_bytes = options_.host_stash_bytes,
                                .profile = &profile,

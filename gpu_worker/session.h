@@ -1,6 +1,7 @@
 #ifndef EPS_GPU_WORKER_SESSION_H_
 #define EPS_GPU_WORKER_SESSION_H_
 
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -11,6 +12,7 @@
 #include "common/choices/choices.h"
 #include "common/model/model_spec.h"
 #include "gpu_worker/device/device.h"
+#include "gpu_worker/device/kernels.h"
 #include "gpu_worker/device_backend.h"
 #include "gpu_worker/group/group_seat.h"
 #include "gpu_worker/plan/relay_plan.h"
@@ -69,6 +71,7 @@ class Session {
   // The connections fail together, and the group with them. Any thread.
   void LoseLink(absl::Status why);
   absl::Status Prepare(const DeviceBackend& backend);
+  int64_t ArenaCap(const KernelSizes& kernels) const;
   // Follows what holds for this device model and says Ready, or says what this device would choose.
   absl::Status Choose();
   absl::Status Follow(const Choices& choices);

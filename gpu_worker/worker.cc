@@ -104,6 +104,7 @@ absl::Status RunWorker(const WorkerOptions& user_options) {
   EPS_ASSIGN_OR_RETURN(const DeviceBackend backend, FindDevice(options.device));
   if (options.device_memory_bytes == 0) {
     EPS_ASSIGN_OR_RETURN(options.device_memory_bytes, backend.default_memory_bytes(place.sharers));
+    options.is_default_memory = true;
   }
   EPS_ASSIGN_OR_RETURN(Introduction introduction, Introduce(options));
   EPS_ASSIGN_OR_RETURN(const auto page, WorkerPage::Start({.listen = options.metrics_listen,

@@ -19,6 +19,7 @@
 #include "common/base/malloc_settings.h"
 #include "common/base/status_macros.h"
 #include "common/base/thread.h"
+#include "common/base/version.h"
 #include "common/grpc/credentials.h"
 #include "common/grpc/door_flags.h"
 #include "common/grpc/grpc_log.h"
@@ -73,6 +74,7 @@ int WorkerMain(int argc, char** argv, WorkerHooks hooks) {
       "Computes for an eps_server: pulls one layer at a time into a device, runs it, pushes its gradient.\n"
       "Everything else, model and data included, comes from the daemon.");
   app.get_formatter()->column_width(34);
+  app.set_version_flag("--version", VersionText("gpu_worker"));
   WorkerOptions options;
   options.hooks = std::move(hooks);
   ClientDoors doors;

@@ -31,6 +31,8 @@ struct WorkerOptions {
   // The arena's cap. 0: what the plan can use, at most the device's default (DeviceBackend), which is its part of half of
   // the free memory (cpu), or of nine tenths of the GPU's (cuda).
   int64_t device_memory_bytes = 0;
+  // It is the device's default, which what libraries hold beside the arena comes out of.
+  bool is_default_memory = false;
   int64_t host_stash_bytes = 0;  // PlanRequest's
   int host_workers = 1;          // that were started together on this host, this one included
   int host_turn = 0;             // which of them this one is, from 0: whose GPU is whose, and how many share one

@@ -2,8 +2,10 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/byte_size.h"
@@ -35,6 +37,14 @@ CLI::Validator NumberIn(double lowest, double highest) {
 
 CLI::Validator NotEmpty() {
   return CLI::Validator([](std::string& text) -> std::string { return text.empty() ? "must not be empty" : ""; }, "");
+}
+
+CLI::Validator EndsIn(std::string ending) {
+  return CLI::Validator(
+      [ending = std::move(ending)](std::string& text) -> std::string {
+        return absl::EndsWith(text, ending) ? "" : absl::StrCat("must end in ", ending, ", which is what is written");
+      },
+      "");
 }
 
 CLI::Validator IsAddress() {

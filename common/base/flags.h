@@ -1,6 +1,8 @@
 #ifndef EPS_COMMON_BASE_FLAGS_H_
 #define EPS_COMMON_BASE_FLAGS_H_
 
+#include <string>
+
 #include "CLI/CLI.hpp"
 
 // What CLI11 has no check for. Given to check() or, where it says so, to transform(); a refusal names the option.
@@ -14,6 +16,9 @@ CLI::Validator NumberIn(double lowest, double highest);
 
 // Not "", which a shell makes of a variable that is not set.
 CLI::Validator NotEmpty();
+
+// A file's name that says what is written to it: ".svg".
+CLI::Validator EndsIn(std::string ending);
 
 // HOST:PORT with a port in [1, 65535].
 CLI::Validator IsAddress();

@@ -137,7 +137,7 @@ TEST_F(RunConfigTest, WhatIsOfTheOtherFamilyIsRefused) {
 
 TEST_F(RunConfigTest, HeadsThatDoNotDivideTheWidthAreRefused) {
   EXPECT_THAT(Load(kExample, {{"model.heads", "5"}}),
-              StatusIs(kInvalid, "run.textproto: model.heads: 5 does not divide model.d_model 384"));
+              StatusIs(kInvalid, "run.textproto with --set: model.heads: 5 does not divide model.d_model 384"));
 }
 
 TEST_F(RunConfigTest, OneDropoutIsAllThreeAndANamedOneGoesFirst) {

@@ -117,12 +117,20 @@ absl::StatusOr<RunConfig> CheckSerialized(const proto::RunSpec& spec) {
       spec, {.absolute_path = [](const std::string& p) { return p; }, .read_model = nullptr, .is_serialized = true});
 }
 
+// Whether what is wrong is the value of an override, and not the file's.
+bool IsOfOverride(const absl::Status& status, const std::vector<FieldOverride>& overrides) {
+  return std::any_of(overrides.begin(), overrides.end(), [&status](const FieldOverride& field) {
+    return absl::StartsWith(status.message(), absl::StrCat(field.path, ": "));
+  });
+}
+
 absl::StatusOr<RunConfig> Load(const std::string& path, const std::vector<FieldOverride>& overrides,
                                const FormerRun& resumed = {}) {
   EPS_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kMaxRunSpecBytes));
   EPS_ASSIGN_OR_RETURN(const proto::RunSpec spec, ParseFile(path, text));
   absl::StatusOr<RunConfig> config = Check(spec, path, overrides, resumed);
-  EPS_RETURN_IF_ERROR_WITH(config.status(), path);
+  EPS_RETURN_IF_ERROR_WITH(config.status(),
+                           IsOfOverride(config.status(), overrides) ? absl::StrCat(path, " with --set") : path);
   return config;
 }
 

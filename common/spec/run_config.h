@@ -178,7 +178,7 @@ struct RunConfig {
   // The files that samples are taken of: `sources`, or `data` alone.
   std::vector<DataSource> all_sources() const;
   // Whether no weight is updated before the whole step's gradient is known to be finite, and its norm.
-  bool holds_updates() const { return optimizer.clip == ClipMode::kExact || precision.loss_scale.has_value(); }
+  bool defers_updates() const { return optimizer.clip == ClipMode::kExact || precision.loss_scale.has_value(); }
   Objective objective() const {
     if (model.family != ModelFamily::kBert) return Objective::kNextToken;
     return model.is_classifier() ? Objective::kClasses : Objective::kMaskedTokens;

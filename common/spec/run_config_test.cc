@@ -122,7 +122,7 @@ TEST_F(RunConfigTest, Fp16BringsALossScale) {
   RunConfig config = MustLoad(kSmall, {{"precision.wire", "FP16"}});
   EXPECT_EQ(config.precision.wire, Dtype::kF16);
   EXPECT_EQ(config.precision.loss_scale, (LossScaleRule{65536, 2000}));
-  EXPECT_TRUE(config.holds_updates());
+  EXPECT_TRUE(config.defers_updates());
   EXPECT_THAT(ParseRunConfig(SerializeRunConfig(config)), IsOkAndHolds(config));
   config =
       MustLoad(std::string(kSmall) + "precision { gradients: FP16 loss_scale { initial: 0.5 growth_interval: 0 } }");
@@ -130,7 +130,7 @@ TEST_F(RunConfigTest, Fp16BringsALossScale) {
   EXPECT_EQ(config.precision.loss_scale, (LossScaleRule{0.5, 0}));
   EXPECT_THAT(ParseRunConfig(SerializeRunConfig(config)), IsOkAndHolds(config));
   EXPECT_FALSE(MustLoad(kSmall).precision.loss_scale.has_value());
-  EXPECT_FALSE(MustLoad(kSmall).holds_updates());
+  EXPECT_FALSE(MustLoad(kSmall).defers_updates());
 }
 
 TEST_F(RunConfigTest, PlainAttentionIsAskedFor) {

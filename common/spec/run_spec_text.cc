@@ -1,7 +1,6 @@
 #include "common/spec/run_spec_text.h"
 
 #include <algorithm>
-#include <set>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -12,12 +11,11 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "common/base/status_macros.h"
+#include "common/spec/run_spec_fields.h"
 #include "google/protobuf/descriptor.h"
 #include "google/protobuf/io/tokenizer.h"
 #include "google/protobuf/message.h"
 #include "google/protobuf/text_format.h"
-#include "google/protobuf/util/json_util.h"
-#include "nlohmann/json.hpp"
 
 namespace eps {
 namespace {
@@ -27,17 +25,6 @@ using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
 using google::protobuf::Reflection;
 using google::protobuf::TextFormat;
-
-std::string JoinPath(absl::string_view parent, absl::string_view name) {
-  return parent.empty() ? std::string(name) : absl::StrCat(parent, ".", name);
-}
-
-// "unknown field; known: layers, d_model, ..." for a name that is no field of `message`.
-std::string UnknownFieldText(const Descriptor& message) {
-  std::vector<std::string> names;
-  for (int i = 0; i < message.field_count(); ++i) names.push_back(message.field(i)->name());
-  return absl::StrCat("unknown field; known: ", absl::StrJoin(names, ", "));
-}
 
 // The message that the last name of `path` stands in, or null if there is none.
 const Descriptor* ParentOf(absl::string_view path) {
@@ -121,112 +108,7 @@ class FirstError : public google::protobuf::io::ErrorCollector {
   std::string message_;
 };
 
-// ---- Checks that protobuf leaves out
-
-// Several messages; what else is repeated are values.
-bool IsMessages(const FieldDescriptor& field) {
-  return field.is_repeated() && field.cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE;
-}
-
-// proto3 takes any number for an enum; only the named ones mean something.
-absl::Status CheckEnums(const Message& message, const std::string& path) {
-  const Reflection& reflection = *message.GetReflection();
-  std::vector<const FieldDescriptor*> fields;
-  reflection.ListFields(message, &fields);
-  for (const FieldDescriptor* field : fields) {
-    const std::string field_path = JoinPath(path, field->name());
-    if (IsMessages(*field)) {
-      for (int i = 0; i < reflection.FieldSize(message, field); ++i) {
-        EPS_RETURN_IF_ERROR(
-            CheckEnums(reflection.GetRepeatedMessage(message, field, i), absl::StrCat(field_path, "[", i, "]")));
-      }
-    } else if (field->is_repeated()) {
-      continue;  // none is of enums
-    } else if (field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE) {
-      EPS_RETURN_IF_ERROR(CheckEnums(reflection.GetMessage(message, field), field_path));
-    } else if (field->cpp_type() == FieldDescriptor::CPPTYPE_ENUM) {
-      const int value = reflection.GetEnumValue(message, field);
-      if (field->enum_type()->FindValueByNumber(value) == nullptr) {
-        return absl::InvalidArgumentError(absl::StrCat(field_path, ": ", value, " names no value"));
-      }
-    }
-  }
-  return absl::OkStatus();
-}
-
-std::string EnumNames(const FieldDescriptor& field) {
-  std::vector<std::string> names;
-  for (int i = 0; i < field.enum_type()->value_count(); ++i) names.push_back(field.enum_type()->value(i)->name());
-  return absl::StrJoin(names, ", ");
-}
-
-// Looks for a member that an object has twice. Keeps no values.
-class RepeatedMemberFinder : public nlohmann::json_sax<nlohmann::json> {
- public:
-  const std::string& repeated() const { return repeated_; }
-
-  bool start_object(size_t) override {
-    open_.emplace_back();
-    return true;
-  }
-  bool key(string_t& name) override {
-    open_.back().name = name;
-    if (!open_.back().seen.insert(name).second) repeated_ = Path();
-    return repeated_.empty();
-  }
-  bool end_object() override {
-    open_.pop_back();
-    return true;
-  }
-  bool start_array(size_t) override { return true; }
-  bool end_array() override { return true; }
-  bool null() override { return true; }
-  bool boolean(bool) override { return true; }
-  bool number_integer(number_integer_t) override { return true; }
-  bool number_unsigned(number_unsigned_t) override { return true; }
-  bool number_float(number_float_t, const string_t&) override { return true; }
-  bool string(string_t&) override { return true; }
-  bool binary(binary_t&) override { return true; }
-  // What is no JSON at all is reported by protobuf's parser.
-  bool parse_error(size_t, const std::string&, const nlohmann::detail::exception&) override { return false; }
-
- private:
-  struct Object {
-    std::string name;  // of the member that is being read
-    std::set<std::string> seen;
-  };
-
-  std::string Path() const {
-    return absl::StrJoin(open_, ".", [](std::string* out, const Object& object) { out->append(object.name); });
-  }
-
-  std::vector<Object> open_;
-  std::string repeated_;
-};
-
-// The path of a member that an object of `text` has twice, "" if there is none. protobuf takes the last one, or merges.
-std::string RepeatedMember(const std::string& text) {
-  RepeatedMemberFinder finder;
-  nlohmann::json::sax_parse(text, &finder);
-  return finder.repeated();
-}
-
 // ---- Overrides
-
-absl::string_view TypeWords(const FieldDescriptor& field) {
-  switch (field.cpp_type()) {
-    case FieldDescriptor::CPPTYPE_INT32:
-    case FieldDescriptor::CPPTYPE_INT64:
-      return "a whole number";
-    case FieldDescriptor::CPPTYPE_UINT32:
-    case FieldDescriptor::CPPTYPE_UINT64:
-      return "a whole number, at least 0";
-    case FieldDescriptor::CPPTYPE_BOOL:
-      return "true or false";
-    default:
-      return "a number";
-  }
-}
 
 absl::Status SetField(const FieldOverride& override_field, const FieldDescriptor& field, Message& message) {
   if (field.cpp_type() == FieldDescriptor::CPPTYPE_STRING && field.is_repeated()) {
@@ -239,17 +121,16 @@ absl::Status SetField(const FieldOverride& override_field, const FieldDescriptor
   }
   if (field.cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE) {
     return absl::InvalidArgumentError(
-        absl::StrCat(override_field.path, ": is a group; set one of its fields: ",
-                     UnknownFieldText(*field.message_type()).substr(sizeof("unknown field; known: ") - 1)));
+        absl::StrCat(override_field.path, ": is a group; set one of its fields: ", FieldNames(*field.message_type())));
   }
   FirstError quiet(override_field.value);
   TextFormat::Parser parser;
   parser.RecordErrorsTo(&quiet);
-  if (!parser.ParseFieldValueFromString(override_field.value, &field, &message)) {
-    const bool is_enum = field.cpp_type() == FieldDescriptor::CPPTYPE_ENUM;
+  // The parser takes an enumerator's number too.
+  const bool is_named = field.enum_type() == nullptr || field.enum_type()->FindValueByName(override_field.value);
+  if (!is_named || !parser.ParseFieldValueFromString(override_field.value, &field, &message)) {
     return absl::InvalidArgumentError(
-        absl::StrCat(override_field.path, ": \"", override_field.value, "\", must be ",
-                     is_enum ? absl::StrCat("one of ", EnumNames(field)) : std::string(TypeWords(field))));
+        absl::StrCat(override_field.path, ": \"", override_field.value, "\", must be ", TypeWords(field)));
   }
   return absl::OkStatus();
 }
@@ -344,18 +225,7 @@ absl::StatusOr<proto::RunSpec> RunSpecFromTextproto(const std::string& text, con
     return absl::InvalidArgumentError(
         absl::StrCat(file_name, ":", error.message().empty() ? " not a textproto" : error.message()));
   }
-  EPS_RETURN_IF_ERROR_WITH(CheckEnums(spec, ""), file_name);
-  return spec;
-}
-
-absl::StatusOr<proto::RunSpec> RunSpecFromJson(const std::string& text) {
-  if (const std::string member = RepeatedMember(text); !member.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat(member, ": given twice"));
-  }
-  proto::RunSpec spec;
-  const auto status = google::protobuf::util::JsonStringToMessage(text, &spec);
-  if (!status.ok()) return absl::InvalidArgumentError(std::string(status.message()));
-  EPS_RETURN_IF_ERROR(CheckEnums(spec, ""));
+  EPS_RETURN_IF_ERROR_WITH(CheckValues(spec, ""), file_name);
   return spec;
 }
 
@@ -391,7 +261,7 @@ absl::Status ApplyOverride(const FieldOverride& override_field, proto::RunSpec& 
     }
     message = message->GetReflection()->MutableMessage(message, field);
   }
-  return CheckEnums(spec, "");
+  return CheckValues(spec, "");
 }
 
 std::string RunSpecToTextproto(const proto::RunSpec& spec) {

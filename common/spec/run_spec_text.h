@@ -13,8 +13,8 @@ namespace eps {
 
 // Text -> RunSpec: names, types and enum values are checked, ranges are not.
 //
-// Errors: INVALID_ARGUMENT "file_name:line:column: model.layers: what is wrong" for textproto, the
-// field's path for JSON
+// Errors: INVALID_ARGUMENT "file_name:line:column: model.layers: what is wrong" for textproto;
+// "model.layers: what is wrong" for JSON, or line and column where it is none
 absl::StatusOr<proto::RunSpec> RunSpecFromTextproto(const std::string& text, const std::string& file_name);
 absl::StatusOr<proto::RunSpec> RunSpecFromJson(const std::string& text);
 

@@ -65,14 +65,43 @@ TEST_F(RunConfigTest, ANumberThatNamesNoEnumValueIsRefused) {
 }
 
 TEST_F(RunConfigTest, JsonErrorsNameTheField) {
-  EXPECT_THAT(LoadAs("run.json", R"({"model": {"layerz": 3}})"), StatusIs(kInvalid, "layerz"));
-  EXPECT_THAT(LoadAs("run.json", R"({"model": {"layers": "twelve"}})"), StatusIs(kInvalid, "layers"));
-  EXPECT_THAT(LoadAs("run.json", R"({"model": {"layers": 1.5}})"), StatusIs(kInvalid, "layers"));
-  EXPECT_THAT(LoadAs("run.json", R"({"batch": {"micro_batch": 4294967296}})"), StatusIs(kInvalid, "micro_batch"));
-  EXPECT_THAT(LoadAs("run.json", R"({"data": {"order": "RANDOM"}})"), StatusIs(kInvalid, "order"));
-  EXPECT_THAT(LoadAs("run.json", R"({"data": 3})"), StatusIs(kInvalid, "data"));
-  EXPECT_THAT(LoadAs("run.json", "{"), StatusIs(kInvalid, "run.json: "));
-  EXPECT_THAT(LoadAs("run.json", "[]"), StatusIs(kInvalid, "run.json: "));
+  const auto refused = [this](const std::string& text, const std::string& message) {
+    EXPECT_THAT(LoadAs("run.json", text), StatusIs(kInvalid, "run.json: " + message)) << text;
+  };
+  refused(R"({"steps": 3, "batch": {"micro_batche": 3}})",
+          "batch.micro_batche: unknown field; known: virtual_nodes, micro_batches, micro_batch");
+  refused(R"({"model": {"layers": "twelve"}})", R"(model.layers: "twelve", must be a whole number)");
+  refused(R"({"model": {"layers": 1.5}})", "model.layers: 1.5, must be a whole number");
+  refused(R"({"model": {"init_seed": -1}})", "model.init_seed: -1, must be a whole number, at least 0");
+  refused(R"({"batch": {"micro_batch": 4294967296}})", "batch.micro_batch: 4294967296, must be a whole number");
+  refused(R"({"data": {"order": "RANDOM"}})", R"(data.order: "RANDOM", must be one of SEQUENTIAL, SHUFFLED)");
+  refused(R"({"data": {"path": 3}})", "data.path: 3, must be a text");
+  refused(R"({"data": 3})", "data: 3, must be a group of path, tokenizer");
+  refused(R"({"data": {"sources": [{"path": "a"}, {"pathe": "b"}]}})", "data.sources[1].pathe: unknown field; known: ");
+  refused(R"({"data": {"sources": {"path": "a"}}})", "data.sources: ");
+  refused(R"({"relay": {"resident": "maybe"}})", R"(relay.resident: "maybe", must be true or false)");
+  refused("[]", "not an object");
+  // What protobuf would take.
+  refused(R"({"steps": "4"})", R"(steps: "4", must be a whole number)");
+  refused(R"({"steps": null})", "steps: null, must be a whole number");
+  refused(R"({"relay": {"resident": "true"}})", R"(relay.resident: "true", must be true or false)");
+  refused(R"({"model": {"family": 0}})", "model.family: 0, must be one of GPT2, ");
+  refused(R"({"model": {"dModel": 8}})", "model.dModel: unknown field; known: ");
+  refused(R"({"data": {"sources": [3]}})", "data.sources[0]: 3, must be a group of path");
+}
+
+TEST_F(RunConfigTest, ATextWithAZeroByteIsRefused) {
+  EXPECT_THAT(LoadAs("run.json", R"({"data": {"path": "a\u0000b"}})"),
+              StatusIs(kInvalid, "data.path: has a zero byte"));
+  EXPECT_THAT(Load("data { sources { path: \"a\" } sources { path: \"a\\000\" } }"),
+              StatusIs(kInvalid, "data.sources[1].path: has a zero byte"));
+}
+
+TEST_F(RunConfigTest, TextThatIsNoJsonIsRefusedWithItsPlace) {
+  EXPECT_THAT(LoadAs("run.json", "{"), StatusIs(kInvalid, "run.json: parse error at line 1, column 2"));
+  EXPECT_THAT(LoadAs("run.json", "{\"steps\": 3,\n \"batch\" 4}"), StatusIs(kInvalid, "at line 2, column 10"));
+  EXPECT_THAT(LoadAs("run.json", R"({"steps": 3,})"), StatusIs(kInvalid, "at line 1, column 13"));
+  EXPECT_THAT(LoadAs("run.json", ""), StatusIs(kInvalid, "run.json: parse error"));
   EXPECT_THAT(LoadAs("run.json", std::string(200000, '[')), StatusIs(kInvalid, "run.json: "));
 }
 
@@ -90,13 +119,14 @@ TEST_F(RunConfigTest, OverrideErrorsNameThePath) {
   EXPECT_THAT(LoadWith("", "1"), StatusIs(kInvalid, "unknown field"));
   EXPECT_THAT(LoadWith("batch", "1"), StatusIs(kInvalid, "batch: is a group; set one of its fields: virtual_nodes"));
   EXPECT_THAT(LoadWith("steps.x", "1"), StatusIs(kInvalid, "steps.x: steps is a value and has no field x"));
-  EXPECT_THAT(LoadWith("steps", "many"), StatusIs(kInvalid, "steps: \"many\", must be a whole number"));
+  EXPECT_THAT(LoadWith("steps", "many"),
+              StatusIs(kInvalid, "run.textproto with --set: steps: \"many\", must be a whole number"));
   EXPECT_THAT(LoadWith("steps", "3 4"), StatusIs(kInvalid, "steps: \"3 4\""));
   EXPECT_THAT(LoadWith("steps", ""), StatusIs(kInvalid, "steps: \"\""));
   EXPECT_THAT(LoadWith("model.init_seed", "-1"), StatusIs(kInvalid, "model.init_seed: \"-1\", must be a whole number"));
   EXPECT_THAT(LoadWith("data.order", "RANDOM"),
               StatusIs(kInvalid, "data.order: \"RANDOM\", must be one of SEQUENTIAL, SHUFFLED"));
-  EXPECT_THAT(LoadWith("data.order", "9"), StatusIs(kInvalid, "data.order"));
+  EXPECT_THAT(LoadWith("data.order", "1"), StatusIs(kInvalid, "data.order: \"1\", must be one of SEQUENTIAL"));
   EXPECT_THAT(LoadWith("relay.resident", "maybe"), StatusIs(kInvalid, "relay.resident: \"maybe\", must be true or"));
   EXPECT_THAT(LoadWith("optimizer.schedule.peak", "big"), StatusIs(kInvalid, "must be a number"));
 }

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <compare>
+#include <deque>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <tuple>
@@ -228,20 +230,32 @@ class AggregatorImpl final : public Aggregator {
   // The highest layer first, then by node; the number keeps equal ones apart, in order of arrival.
   using QueuePlace = std::tuple<int, BlobId, int, int, int64_t>;
 
-  // Answers to give once the lock is released: declare before the lock.
+  // Answers to give once the lock is released: declare before the lock. An answer may bring about further ones, as that of
+  // a sender who is gone by now, who abandons it: they are given behind those that are under way, not from within them.
   class Calls {
    public:
     Calls() = default;
     Calls(const Calls&) = delete;
     ~Calls() {
-      for (auto& [answer, verdict] : calls_) answer(std::move(verdict));
+      static thread_local std::deque<Call>* under_way = nullptr;  // by the outermost one of this thread
+      if (under_way != nullptr) {
+        std::move(calls_.begin(), calls_.end(), std::back_inserter(*under_way));
+        return;
+      }
+      under_way = &calls_;
+      for (; !calls_.empty(); calls_.pop_front()) {
+        auto& [answer, verdict] = calls_.front();
+        answer(std::move(verdict));
+      }
+      under_way = nullptr;
     }
     void Add(Answer answer, absl::StatusOr<Verdict> verdict) {
       calls_.emplace_back(std::move(answer), std::move(verdict));
     }
 
    private:
-    std::vector<std::pair<Answer, absl::StatusOr<Verdict>>> calls_;
+    using Call = std::pair<Answer, absl::StatusOr<Verdict>>;
+    std::deque<Call> calls_;
   };
 
   int Position(Use use) const { return model_.blob(use.blob).uses[use.use].value(); }

@@ -272,6 +272,30 @@ TEST_F(AggregatorTest, WhatDoesNotFitWaitsHighestLayerFirst) {
   EXPECT_THAT(Answers(), ElementsAre("wpe v0:admitted"));
 }
 
+TEST_F(AggregatorTest, OffersOfSendersWhoAreGoneAreAnsweredOneAfterTheOther) {
+  constexpr int kVnodes = 64;
+  Start(kVnodes, BlobBytes(kBlock0));
+  Offer(Key(kBlock0, 0, {0, 1}), "first");
+  EXPECT_THAT(Answers(), ElementsAre("first:admitted"));
+  // Each gives up as soon as it is admitted, which makes room for the next one.
+  int answered = 0, depth = 0, deepest = 0;
+  for (int vnode = 1; vnode < kVnodes; ++vnode) {
+    const ContributionKey key = Key(kBlock0, 0, {vnode, 1});
+    aggregator_->Offer(key, [this, key, &answered, &depth, &deepest](absl::StatusOr<Verdict> verdict) {
+      ASSERT_THAT(verdict, IsOkAndHolds(Verdict::kAdmitted));
+      deepest = std::max(deepest, ++depth);
+      ++answered;
+      aggregator_->Abandon(key);
+      --depth;
+    });
+  }
+  EXPECT_EQ(answered, 0);
+  aggregator_->Abandon(Key(kBlock0, 0, {0, 1}));
+  EXPECT_EQ(answered, kVnodes - 1);
+  EXPECT_EQ(deepest, 1);
+  EXPECT_EQ(aggregator_->window_used_bytes(), 0);
+}
+
 TEST_F(AggregatorTest, RedoIsNeverStarvedByAFullWindow) {
   Start(2, 1);  // nothing fits but what goes first
   for (const int vnode : {0, 1}) {

@@ -82,11 +82,14 @@ class FolderCheckpointer final : public Checkpointer {
     }
     std::string path = directory_.FolderOf(state.version);
     SetLatestPath(path);
-    const absl::Status retained = patient.Run([&] {
-      Retain(state.version);
+    const absl::Status removed = patient.Run([this, too_many = TooMany(state.version)] {
+      for (const Version version : too_many) {
+        const absl::Status status = directory_.Remove(version);
+        if (!status.ok()) LogNotRemoved(directory_.FolderOf(version), status);
+      }
       return absl::OkStatus();
     });
-    retained.IgnoreError();  // cancelled: the next one sees to it
+    removed.IgnoreError();  // cancelled: the next one sees to it
     return path;
   }
 
@@ -124,19 +127,18 @@ class FolderCheckpointer final : public Checkpointer {
                         ": put the file back from a copy, or start the run anew in another folder");
   }
 
-  // Removes the complete ones before `written` that are too many. One that lies after it, or is damaged, is
-  // not this run's making: it is left for a person to look at.
-  void Retain(Version written) const {
+  // The complete ones before `written` that are too many. One that lies after it, or is damaged, is not this run's
+  // making: it is left for a person to look at. Reads manifests, which is not for a PatientThread.
+  std::vector<Version> TooMany(Version written) const {
+    std::vector<Version> too_many;
     const absl::StatusOr<std::vector<Version>> steps = directory_.Steps();
-    if (!steps.ok()) return LogNotRemoved(directory_.path(), steps.status());
+    if (!steps.ok()) LogNotRemoved(directory_.path(), steps.status());
     int kept = 1;
-    for (const Version version : *steps) {
+    for (const Version version : steps.value_or(std::vector<Version>())) {
       if (version >= written || !CheckComplete(directory_.FolderOf(version)).ok()) continue;
-      if (kept++ < run_.checkpoint.keep) continue;
-      if (const absl::Status status = directory_.Remove(version); !status.ok()) {
-        LogNotRemoved(directory_.FolderOf(version), status);
-      }
+      if (kept++ >= run_.checkpoint.keep) too_many.push_back(version);
     }
+    return too_many;
   }
   // Costs disk, and no checkpoint: the run goes on.
   static void LogNotRemoved(const std::string& path, const absl::Status& status) {

@@ -52,25 +52,25 @@ std::vector<DecayRange> RangesOf(const BlobSpec& blob, int64_t chunk) {
   return ranges;
 }
 
-// The summed gradient of the whole model, where updates are held.
-class HoldBuffer {
+// The summed gradient of the whole model, where updates are deferred until the step is decided.
+class HeldGradients {
  public:
-  static absl::StatusOr<HoldBuffer> Map(const ModelSpec& model, int64_t num_bytes) {
-    HoldBuffer hold;
-    if (num_bytes == 0) return hold;
-    EPS_ASSIGN_OR_RETURN(hold.memory_, AnonymousMemory::Map(num_bytes, "gradients held for optimizer.clip EXACT"));
+  static absl::StatusOr<HeldGradients> Map(const ModelSpec& model, int64_t num_bytes) {
+    HeldGradients held;
+    if (num_bytes == 0) return held;
+    EPS_ASSIGN_OR_RETURN(held.memory_, AnonymousMemory::Map(num_bytes, "gradients held for optimizer.clip EXACT"));
     int64_t offset = 0;
     for (const BlobSpec& blob : model.blobs) {
-      hold.offsets_.push_back(std::exchange(offset, offset + (blob.frozen ? 0 : blob.num_elems)));
+      held.offsets_.push_back(std::exchange(offset, offset + (blob.frozen ? 0 : blob.num_elems)));
     }
-    return hold;
+    return held;
   }
   float* Chunk(BlobId blob, int64_t chunk) const {
     return reinterpret_cast<float*>(memory_.base()) + offsets_[blob.value()] + chunk * kChunkElems;
   }
 
  private:
-  HoldBuffer() = default;
+  HeldGradients() = default;
   AnonymousMemory memory_;
   std::vector<int64_t> offsets_;
 };
@@ -99,19 +99,19 @@ int64_t StateBytes(const ChunkState& state) {
 
 class UpdateEngineImpl final : public UpdateEngine {
  public:
-  UpdateEngineImpl(Options options, HoldBuffer hold)
+  UpdateEngineImpl(Options options, HeldGradients held_gradients)
       : model_(*options.model),
         run_(*options.run),
         store_(*options.store),
         witness_(options.witness),
         trace_(options.trace),
         clip_(options.run->optimizer.clip),
-        holds_(options.run->holds_updates()),
+        defers_(options.run->defers_updates()),
         on_blob_made_(std::move(options.on_blob_made)),
         on_step_decided_(std::move(options.on_step_decided)),
         on_step_made_(std::move(options.on_step_made)),
         on_failure_(std::move(options.on_failure)),
-        hold_(std::move(hold)),
+        held_gradients_(std::move(held_gradients)),
         drop_(model_, run_.layer_drop),
         last_norm_(options.last_norm),
         updates_(std::move(options.updates)),
@@ -154,26 +154,26 @@ class UpdateEngineImpl final : public UpdateEngine {
   void HoldUpdates(Version version) override {
     MutexLock lock(mu_);
     EPS_CHECK(version >= ReadVersion(step_));
-    for (const BlobSpec& blob : model_.blobs) {
-      if (!blob.frozen) held_.insert({version, blob.id});
-    }
+    Hold(version);
+  }
+
+  bool TryHoldUpdates(Version version) override {
+    MutexLock lock(mu_);
+    if (version < ReadVersion(step_) || ReadVersion(newest_updated_) >= version) return false;
+    Hold(version);
+    return true;
   }
 
   void ReleaseUpdate(BlobId blob, Version version) override {
     std::optional<Wait> ended;
     {
       MutexLock lock(mu_);
-      if (held_.erase({version, blob}) == 0 || version != ReadVersion(step_)) return;
+      if (held_updates_.erase({version, blob}) == 0 || version != ReadVersion(step_)) return;
       ended = EndWaitFor(blob);
       BeginReleased(blob);
     }
     if (trace_ == nullptr || !ended.has_value()) return;
     trace_->Add(held_track_, "wait: checkpoint", ended->begin, ended->end, "updates are held for its copy");
-  }
-
-  bool HasUpdated(StepId step) const override {
-    MutexLock lock(mu_);
-    return newest_updated_ >= step;
   }
 
   UpdateCounts counts() const override {
@@ -211,7 +211,7 @@ class UpdateEngineImpl final : public UpdateEngine {
     int64_t gathered = 0;                                    // chunks measured, PER_BLOB
     int64_t updated = 0;                                     // chunks
     bool dropped = false;                                    // by this step
-    bool ready = false;  // scalars are known, updates may run unless HoldUpdates says no (PER_BLOB, held)
+    bool ready = false;  // scalars are known, updates may run unless HoldUpdates says no (PER_BLOB, deferred)
     UpdateScalars scalars;
     double Squares() const {
       double sum = 0;
@@ -220,9 +220,14 @@ class UpdateEngineImpl final : public UpdateEngine {
     }
   };
 
-  bool IsEager() const { return !holds_ && clip_ != ClipMode::kPerBlob; }
+  bool IsEager() const { return !defers_ && clip_ != ClipMode::kPerBlob; }
+  void Hold(Version version) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    for (const BlobSpec& blob : model_.blobs) {
+      if (!blob.frozen) held_updates_.insert({version, blob.id});
+    }
+  }
   bool IsHeld(BlobId blob) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    return held_.count({ReadVersion(step_), blob}) > 0;
+    return held_updates_.count({ReadVersion(step_), blob}) > 0;
   }
   UpdateScalars Scalars(BlobId blob, double scale) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     return ComputeUpdateScalars(run_.optimizer, learning_rate_, updates_[blob.value()] + 1, scale);
@@ -234,7 +239,7 @@ class UpdateEngineImpl final : public UpdateEngine {
     scale_ = clip_ == ClipMode::kLagged && step.value() > 0 ? ClipScale(run_.optimizer, last_norm_) : 1;
     skipped_ = false;
     loss_scale_ = next_loss_scale_;
-    is_decided_ = !holds_;
+    is_decided_ = !defers_;
     nonfinite_.clear();
     chunks_to_gather_ = 0;
     gathered_ = blobs_made_ = 0;
@@ -283,7 +288,7 @@ class UpdateEngineImpl final : public UpdateEngine {
       // A std::function must be copyable, so the gradient goes behind a pointer.
       Push({"sum", blob, chunk},
            [this, step = step_, blob, chunk, shared = std::make_shared<ChunkGradient>(std::move(gradient))] {
-             holds_ ? SumToHold(step, blob, chunk, *shared) : Measure(step, blob, chunk, *shared);
+             defers_ ? SumDeferred(step, blob, chunk, *shared) : Measure(step, blob, chunk, *shared);
            });
     } else if (IsHeld(blob)) {
       blobs_[blob.value()].blocked.emplace_back(chunk, std::move(gradient));
@@ -353,12 +358,12 @@ class UpdateEngineImpl final : public UpdateEngine {
   }
 
   // Held: the gradient's memory is free after this.
-  void SumToHold(StepId step, BlobId blob, int64_t chunk, ChunkGradient& gradient) {
+  void SumDeferred(StepId step, BlobId blob, int64_t chunk, ChunkGradient& gradient) {
     const int64_t num_elems = model_.blob(blob).chunk_elems(chunk);
-    const double squares = SumChunk(gradient, num_elems, hold_.Chunk(blob, chunk));
+    const double squares = SumChunk(gradient, num_elems, held_gradients_.Chunk(blob, chunk));
     if (witness_ != nullptr) {
       witness_->OnSummed(step, blob, chunk,
-                         absl::MakeConstSpan(hold_.Chunk(blob, chunk), static_cast<size_t>(num_elems)));
+                         absl::MakeConstSpan(held_gradients_.Chunk(blob, chunk), static_cast<size_t>(num_elems)));
     }
     moved_bytes_ += GradientBytes(gradient, num_elems) + num_elems * SizeOf(Dtype::kF32);
     std::string nonfinite;
@@ -443,8 +448,9 @@ class UpdateEngineImpl final : public UpdateEngine {
   // PER_BLOB and held, second pass.
   void UpdateGathered(StepId step, BlobId blob, int64_t chunk, const UpdateScalars& scalars) {
     ChunkGradient gradient;
-    if (holds_) {
-      gradient.operands = {{Dtype::kF32, reinterpret_cast<const std::byte*>(hold_.Chunk(blob, chunk)), {}, 0}};
+    if (defers_) {
+      const auto* sum = reinterpret_cast<const std::byte*>(held_gradients_.Chunk(blob, chunk));
+      gradient.operands = {{Dtype::kF32, sum, {}, 0}};
       gradient.program = {{SumOp::Kind::kLoad, 0}};
     } else {
       MutexLock lock(mu_);
@@ -563,7 +569,7 @@ class UpdateEngineImpl final : public UpdateEngine {
   ChunkWitness* const witness_;  // null: none
   TraceLog* const trace_;        // null: none
   const ClipMode clip_;
-  const bool holds_;
+  const bool defers_;
   const std::function<void(BlobId, Version)> on_blob_made_;
   const std::function<void()> on_step_decided_;
   const std::function<void(const StepUpdate&)> on_step_made_;
@@ -571,7 +577,7 @@ class UpdateEngineImpl final : public UpdateEngine {
   std::vector<std::vector<std::vector<DecayRange>>> ranges_;  // by blob and chunk
   int held_track_ = 0;                                        // of trace_
   size_t blobs_to_make_ = 0;                                  // a step, those that it drops too
-  const HoldBuffer hold_;
+  const HeldGradients held_gradients_;
   const LayerDrop drop_;
 
   // Atomic, because tasks use them without the lock.
@@ -589,11 +595,11 @@ class UpdateEngineImpl final : public UpdateEngine {
   std::vector<BlobState> blobs_ ABSL_GUARDED_BY(mu_);
   std::vector<Submitted> later_ ABSL_GUARDED_BY(mu_);
   StepId newest_updated_ ABSL_GUARDED_BY(mu_) = StepId(-1);  // of which an update has begun
-  std::set<std::pair<Version, BlobId>> held_ ABSL_GUARDED_BY(mu_);
-  std::set<BlobId> waiting_ ABSL_GUARDED_BY(mu_);  // of held_, whose updates could run
+  std::set<std::pair<Version, BlobId>> held_updates_ ABSL_GUARDED_BY(mu_);
+  std::set<BlobId> waiting_ ABSL_GUARDED_BY(mu_);  // of held_updates_, whose updates could run
   std::chrono::steady_clock::time_point wait_begin_ ABSL_GUARDED_BY(mu_);
   double step_held_seconds_ ABSL_GUARDED_BY(mu_) = 0;
-  std::set<BlobId> carries_held_ ABSL_GUARDED_BY(mu_);  // dropped by step_, in held_
+  std::set<BlobId> carries_held_ ABSL_GUARDED_BY(mu_);  // dropped by step_, in held_updates_
   int64_t chunks_to_gather_ ABSL_GUARDED_BY(mu_) = 0;
   int64_t gathered_ ABSL_GUARDED_BY(mu_) = 0;     // chunks, held
   size_t blobs_made_ ABSL_GUARDED_BY(mu_) = 0;    // and announced
@@ -615,10 +621,11 @@ class UpdateEngineImpl final : public UpdateEngine {
 absl::StatusOr<std::unique_ptr<UpdateEngine>> UpdateEngine::Create(Options options) {
   EPS_CHECK(options.model != nullptr && options.run != nullptr && options.store != nullptr);
   EPS_CHECK(options.threads >= 1 && options.on_blob_made && options.on_step_made && options.on_failure);
-  EPS_CHECK(options.on_step_decided || !options.run->holds_updates());
+  EPS_CHECK(options.on_step_decided || !options.run->defers_updates());
   EPS_RETURN_IF_ERROR(CheckVectorUnit());
-  EPS_ASSIGN_OR_RETURN(HoldBuffer hold, HoldBuffer::Map(*options.model, HoldBytes(*options.model, *options.run)));
-  return std::make_unique<UpdateEngineImpl>(std::move(options), std::move(hold));
+  EPS_ASSIGN_OR_RETURN(HeldGradients held_gradients,
+                       HeldGradients::Map(*options.model, HoldBytes(*options.model, *options.run)));
+  return std::make_unique<UpdateEngineImpl>(std::move(options), std::move(held_gradients));
 }
 
 }  // namespace eps::server

@@ -50,7 +50,7 @@ struct UpdateCounts {
 //
 // Eager (no clipping, PER_BLOB, LAGGED): a chunk (PER_BLOB: a blob) is updated as soon as its
 // gradient is in. A gradient that is not finite ends the run: on_failure names step, layer and
-// vnode. Held (EXACT; FP16, which scales the loss): a chunk's gradient is summed into a buffer of 4
+// vnode. Deferred (EXACT; FP16, which scales the loss): a chunk's gradient is summed into a buffer of 4
 // bytes per parameter as soon as it is in; once all are, the global norm is known and blobs are
 // updated in pull order, by the gradient divided by the step's loss scale. A step with a gradient
 // that is not finite is skipped whole.
@@ -77,7 +77,7 @@ class UpdateEngine {
     LossScale loss_scale;  // of first_step
     // Version `version` of `blob` is made; the callee publishes it.
     std::function<void(BlobId, Version)> on_blob_made;
-    // Held: whether the step is skipped is decided, and with it the next step's loss scale.
+    // Deferred: whether the step is skipped is decided, and with it the next step's loss scale.
     std::function<void()> on_step_decided;
     // After the on_blob_made of every blob that is not frozen.
     std::function<void(const StepUpdate&)> on_step_made;
@@ -98,11 +98,10 @@ class UpdateEngine {
   // Blobs at `version` are not updated to version + 1 before ReleaseUpdate; call before gradients
   // of step `version` come.
   virtual void HoldUpdates(Version version) = 0;
+  // The same for a step whose gradients may have come: false, and nothing is held, once an update of that step has begun
+  // or the step is made, so that `version` is whole no more. A blob that the step drops is whole in both, for a checkpoint.
+  virtual bool TryHoldUpdates(Version version) = 0;
   virtual void ReleaseUpdate(BlobId blob, Version version) = 0;
-  // Whether an update of `step` has begun: the version before it is whole no more. A blob that the step drops is whole in
-  // both, for a checkpoint. With HoldUpdates before it, `false`
-  // stays true until ReleaseUpdate.
-  virtual bool HasUpdated(StepId step) const = 0;
   // What gradients of `step`, the one being made or a later one, are to be multiplied by; nullopt as long as it depends
   // on a step that is not decided, or not begun.
   virtual std::optional<double> loss_scale(StepId step) const = 0;

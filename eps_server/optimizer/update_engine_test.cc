@@ -653,7 +653,6 @@ TEST_P(UpdateEngineTest, ADroppedBlobWaitsForItsReleaseAndForNothingElse) {
   for (const BlobSpec& blob : model.blobs) {
     if (!dropped[static_cast<size_t>(blob.id.value())]) trainer.engine().ReleaseUpdate(blob.id, Version(at));
   }
-  EXPECT_FALSE(trainer.engine().HasUpdated(StepId(at)));
   EXPECT_FALSE(trainer.engine().update_is_held());  // the step has other things to wait for
   trainer.SubmitAll(at);
   trainer.WaitForBlobs(before + model.blobs.size() - num_dropped);
@@ -668,6 +667,26 @@ TEST_P(UpdateEngineTest, ADroppedBlobWaitsForItsReleaseAndForNothingElse) {
   }
   trainer.WaitForStep(at);
   EXPECT_FALSE(trainer.engine().update_is_held());
+}
+
+TEST(UpdateEngineTest, AStepThatHasBegunToUpdateOrIsMadeIsHeldNoMore) {
+  for (const ClipMode clip : {ClipMode::kNone, ClipMode::kExact}) {
+    Trainer trainer(SmallRun(clip));
+    EXPECT_TRUE(trainer.engine().TryHoldUpdates(Version(0)));
+    for (const BlobSpec& blob : trainer.model().blobs) trainer.engine().ReleaseUpdate(blob.id, Version(0));
+    trainer.SubmitAll(0);
+    trainer.WaitForBlobs(1);
+    EXPECT_FALSE(trainer.engine().TryHoldUpdates(Version(0)));  // nor is what is left of it
+    trainer.WaitForStep(0);
+    EXPECT_FALSE(trainer.engine().TryHoldUpdates(Version(0)));
+    EXPECT_TRUE(trainer.engine().TryHoldUpdates(Version(1)));
+    trainer.SubmitAll(1);
+    for (const BlobSpec& blob : trainer.model().blobs) {
+      EXPECT_EQ(trainer.store().published(blob.id), Version(1));
+      trainer.engine().ReleaseUpdate(blob.id, Version(1));
+    }
+    trainer.WaitForStep(1);
+  }
 }
 
 TEST(HoldBytesTest, ExactAndFp16Hold) {

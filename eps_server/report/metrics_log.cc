@@ -1,38 +1,11 @@
 #include "eps_server/report/metrics_log.h"
 
-#include <fcntl.h>
-
 #include <cmath>
-#include <utility>
 
-#include "common/base/log.h"
 #include "common/base/status_macros.h"
 #include "nlohmann/json.hpp"
 
 namespace eps::server {
-namespace {
-
-constexpr int64_t kMaxBytes = int64_t{4} << 30;  // ten million steps
-
-// The lines of `text` that are whole and of steps before `first_step`.
-std::string KeepLines(const std::string& text, int64_t first_step) {
-  std::string kept;
-  for (size_t begin = 0; begin < text.size();) {
-    const size_t end = text.find('\n', begin);
-    if (end == std::string::npos) break;
-    const auto line = nlohmann::json::parse(text.begin() + begin, text.begin() + end, nullptr, false);
-    if (line.is_object()) {
-      const auto step = line.find("step");
-      if (step != line.end() && step->is_number_integer() && step->get<int64_t>() < first_step) {
-        kept.append(text, begin, end + 1 - begin);
-      }
-    }
-    begin = end + 1;
-  }
-  return kept;
-}
-
-}  // namespace
 
 std::string MetricsLine(const StepReport& report) {
   nlohmann::ordered_json line;
@@ -53,40 +26,28 @@ std::string MetricsLine(const StepReport& report) {
   return line.dump() + "\n";
 }
 
-std::string MetricsLine(const EvaluationReport& report) {
+std::string EvaluationLine(const EvaluationReport& report) {
   nlohmann::ordered_json line;
   line["step"] = report.version.value();
-  line["eval_loss"] = report.loss;  // not a number: null
-  line["eval_perplexity"] = std::exp(report.loss);
-  line["eval_accuracy"] = report.accuracy;
-  line["eval_tokens"] = report.tokens;
-  line["eval_seconds"] = report.seconds;
+  line["loss"] = report.loss;  // not a number: null
+  line["perplexity"] = std::exp(report.loss);
+  line["accuracy"] = report.accuracy;
+  line["tokens"] = report.tokens;
+  line["seconds"] = report.seconds;
   return line.dump() + "\n";
 }
 
-absl::StatusOr<std::unique_ptr<MetricsLog>> MetricsLog::Open(const std::string& path, int64_t first_step) {
-  std::string kept;
-  if (first_step > 0) {
-    absl::StatusOr<std::string> text = ReadFile(path, kMaxBytes);
-    // A run may be resumed from its checkpoints alone.
-    if (!text.ok() && text.status().code() != absl::StatusCode::kNotFound) return text.status();
-    if (text.ok()) kept = KeepLines(*text, first_step);
+absl::StatusOr<std::unique_ptr<MetricsLog>> MetricsLog::Open(const std::string& folder, bool evaluates,
+                                                             int64_t first_step) {
+  EPS_ASSIGN_OR_RETURN(StepLines steps, StepLines::Open(folder + "/metrics.jsonl", first_step));
+  std::optional<StepLines> evaluations;
+  if (evaluates) {
+    EPS_ASSIGN_OR_RETURN(evaluations, StepLines::Open(folder + "/evaluations.jsonl", first_step));
   }
-  EPS_RETURN_IF_ERROR(WriteFileAtomically(path, kept));
-  EPS_ASSIGN_OR_RETURN(FileDescriptor file, OpenFile(path, O_WRONLY));
-  return std::unique_ptr<MetricsLog>(new MetricsLog(path, std::move(file), static_cast<int64_t>(kept.size())));
+  return std::unique_ptr<MetricsLog>(new MetricsLog(std::move(steps), std::move(evaluations)));
 }
 
-void MetricsLog::OnCommit(const StepReport& report) { Write(MetricsLine(report)); }
-void MetricsLog::OnEvaluation(const EvaluationReport& report) { Write(MetricsLine(report)); }
-
-void MetricsLog::Write(const std::string& line) {
-  const absl::Status status = WriteAt(file_, path_, num_bytes_, line);
-  if (status.ok()) {
-    num_bytes_ += static_cast<int64_t>(line.size());
-  } else if (!std::exchange(failed_, true)) {
-    LogWarning("metrics_not_written", {{"error", status.ToString()}});
-  }
-}
+void MetricsLog::OnCommit(const StepReport& report) { steps_.Write(MetricsLine(report)); }
+void MetricsLog::OnEvaluation(const EvaluationReport& report) { evaluations_->Write(EvaluationLine(report)); }
 
 }  // namespace eps::server

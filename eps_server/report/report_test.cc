@@ -1,4 +1,5 @@
 #include <cmath>
+#include <filesystem>
 #include <limits>
 #include <string>
 #include <vector>
@@ -42,7 +43,7 @@ std::vector<int64_t> StepsIn(const std::string& path) {
 TEST(MetricsLogTest, ALineForEachStepAsItCommits) {
   TempDir dir;
   const std::string path = dir.File("metrics.jsonl");
-  ASSERT_OK_AND_ASSIGN(const auto log, MetricsLog::Open(path, 0));
+  ASSERT_OK_AND_ASSIGN(const auto log, MetricsLog::Open(dir.path(), /*evaluates=*/false, 0));
   log->OnCommit(ReportOf(0));
   log->OnCommit(ReportOf(1));
   EXPECT_THAT(StepsIn(path), ElementsAre(0, 1));
@@ -60,43 +61,50 @@ TEST(MetricsLogTest, AResumeCutsWhatIsBeyondTheCheckpointAndHalfALine) {
   for (int64_t step = 0; step < 5; ++step) text += MetricsLine(ReportOf(step));
   ASSERT_OK(WriteFileAtomically(path, text + "{\"step\": 2, \"lo"));
   {
-    ASSERT_OK_AND_ASSIGN(const auto log, MetricsLog::Open(path, 3));
+    ASSERT_OK_AND_ASSIGN(const auto log, MetricsLog::Open(dir.path(), /*evaluates=*/false, 3));
     EXPECT_THAT(StepsIn(path), ElementsAre(0, 1, 2));
     log->OnCommit(ReportOf(3));
   }
   EXPECT_THAT(StepsIn(path), ElementsAre(0, 1, 2, 3));
 }
 
-TEST(MetricsLogTest, EvaluationsHaveLinesOfTheirOwnAndThatOfTheResumedVersionGoes) {
+TEST(MetricsLogTest, EvaluationsHaveAFileOfTheirOwnAndThatOfTheResumedVersionGoes) {
   TempDir dir;
-  const std::string path = dir.File("metrics.jsonl");
+  const std::string steps = dir.File("metrics.jsonl"), evaluations = dir.File("evaluations.jsonl");
   const EvaluationReport report = {.version = Version(2), .loss = 1, .accuracy = 0.25, .tokens = 8, .seconds = 3};
   {
-    ASSERT_OK_AND_ASSIGN(const auto log, MetricsLog::Open(path, 0));
+    ASSERT_OK_AND_ASSIGN(const auto log, MetricsLog::Open(dir.path(), /*evaluates=*/true, 0));
     log->OnCommit(ReportOf(0));
     log->OnCommit(ReportOf(1));
     log->OnEvaluation(report);
     log->OnCommit(ReportOf(2));
   }
-  EXPECT_THAT(StepsIn(path), ElementsAre(0, 1, 2, 2));
-  const auto line = nlohmann::json::parse(MetricsLine(report));
-  EXPECT_EQ(line["eval_loss"], 1.0);
-  EXPECT_EQ(line["eval_perplexity"], std::exp(1.0));
-  EXPECT_EQ(line["eval_accuracy"], 0.25);
-  EXPECT_EQ(line["eval_tokens"], 8);
-  EXPECT_EQ(line["eval_seconds"], 3.0);
-  EXPECT_FALSE(line.contains("loss"));
-  ASSERT_OK(MetricsLog::Open(path, 3));
-  EXPECT_THAT(StepsIn(path), ElementsAre(0, 1, 2, 2));
-  ASSERT_OK(MetricsLog::Open(path, 2));
-  EXPECT_THAT(StepsIn(path), ElementsAre(0, 1));
+  EXPECT_THAT(StepsIn(steps), ElementsAre(0, 1, 2));
+  const auto line = nlohmann::json::parse(ReadFile(evaluations).value());
+  EXPECT_EQ(line["step"], 2);
+  EXPECT_EQ(line["loss"], 1.0);
+  EXPECT_EQ(line["perplexity"], std::exp(1.0));
+  EXPECT_EQ(line["accuracy"], 0.25);
+  EXPECT_EQ(line["tokens"], 8);
+  EXPECT_EQ(line["seconds"], 3.0);
+  ASSERT_OK(MetricsLog::Open(dir.path(), /*evaluates=*/true, 3));
+  EXPECT_THAT(StepsIn(evaluations), ElementsAre(2));
+  ASSERT_OK(MetricsLog::Open(dir.path(), /*evaluates=*/true, 2));
+  EXPECT_THAT(StepsIn(evaluations), ElementsAre());
+  EXPECT_THAT(StepsIn(steps), ElementsAre(0, 1));
+}
+
+TEST(MetricsLogTest, ARunWithoutEvaluationsHasNoFileOfThem) {
+  TempDir dir;
+  ASSERT_OK(MetricsLog::Open(dir.path(), /*evaluates=*/false, 0));
+  EXPECT_FALSE(std::filesystem::exists(dir.File("evaluations.jsonl")));
 }
 
 TEST(MetricsLogTest, ANewRunStartsWithAnEmptyFile) {
   TempDir dir;
   const std::string path = dir.File("metrics.jsonl");
   ASSERT_OK(WriteFileAtomically(path, MetricsLine(ReportOf(0))));
-  ASSERT_OK_AND_ASSIGN(const auto log, MetricsLog::Open(path, 0));
+  ASSERT_OK_AND_ASSIGN(const auto log, MetricsLog::Open(dir.path(), /*evaluates=*/false, 0));
   EXPECT_THAT(StepsIn(path), ElementsAre());
 }
 

@@ -9,6 +9,7 @@
 #include "common/base/host.h"
 #include "common/base/status_macros.h"
 #include "common/grpc/byte_buffers.h"
+#include "common/grpc/message_limits.h"
 #include "grpcpp/health_check_service_interface.h"
 #include "grpcpp/resource_quota.h"
 #include "grpcpp/security/server_credentials.h"
@@ -56,7 +57,7 @@ absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(const ListenAddress&
       grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, options.credentials);
   for (const auto& service : result->services_) builder.RegisterService(service.get());
   builder.SetMaxReceiveMessageSize(max_message_bytes);
-  builder.SetMaxSendMessageSize(max_message_bytes);
+  builder.SetMaxSendMessageSize(std::max(max_message_bytes, static_cast<int>(kRunMessageBytes)));  // an AttachReply
   builder.SetResourceQuota(grpc::ResourceQuota("eps_server").Resize(kQuotaBytes));
   SetLimits(options.limits, builder);
   for (const ChannelArgument& each : kDataChannelArguments) builder.AddChannelArgument(each.name, each.value);

@@ -31,11 +31,11 @@
 namespace eps::server {
 namespace {
 
-// The order in which blobs are updated: held in pull order, eager as backward completes them.
-std::vector<BlobId> UpdateOrder(const ModelSpec& model, bool held) {
+// The order in which blobs are updated: deferred in pull order, eager as backward completes them.
+std::vector<BlobId> UpdateOrder(const ModelSpec& model, bool deferred) {
   std::vector<BlobId> order;
   for (const BlobSpec& blob : model.blobs) order.push_back(blob.id);
-  if (held) return order;
+  if (deferred) return order;
   const auto first_use = [&](BlobId id) {
     return *std::min_element(model.blob(id).uses.begin(), model.blob(id).uses.end());
   };
@@ -69,7 +69,7 @@ CoordinatorImpl::CoordinatorImpl(Options options)
       clock_(std::move(options.clock)),
       start_(clock_()),
       first_version_(options.resume.version),
-      update_order_(UpdateOrder(model_, run_.holds_updates())),
+      update_order_(UpdateOrder(model_, run_.defers_updates())),
       drop_(model_, run_.layer_drop),
       members_(options.lease),
       groups_(&NewIncarnation, run_.relay.group_members),

@@ -121,7 +121,8 @@ class Coordinator {
   virtual void RequestCheckpoint(std::function<void(absl::StatusOr<std::string>)> done) = 0;
   // Ends the run after the step in progress, or the round of an evaluation in progress, of which nothing is reported then,
   // with a checkpoint; returns how many steps are committed then. With nobody left
-  // to finish that step the run ends before it, as long as no weight was updated in it (never where updates are held).
+  // to finish that step the run ends before it, as long as no weight was updated in it (where updates are deferred, not
+  // before all its gradients are in).
   // Errors: FAILED_PRECONDITION one was: the run fails, and the newest checkpoint stands
   virtual absl::StatusOr<int64_t> RequestStop(std::string reason) = 0;
 

@@ -33,9 +33,11 @@ namespace {
 int64_t FolderBytes(const std::string& path) {
   int64_t num_bytes = 0;
   std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator(path, error)) {
-    const uintmax_t file_bytes = entry.file_size(error);
-    if (!error) num_bytes += static_cast<int64_t>(file_bytes);
+  // Not a range-for, whose increment throws.
+  for (std::filesystem::directory_iterator entry(path, error), end; !error && entry != end; entry.increment(error)) {
+    std::error_code no_size;
+    const uintmax_t file_bytes = entry->file_size(no_size);
+    if (!no_size) num_bytes += static_cast<int64_t>(file_bytes);
   }
   return num_bytes;
 }

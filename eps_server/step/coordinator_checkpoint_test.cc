@@ -140,7 +140,8 @@ TEST(CoordinatorCheckpointTest, StopWithoutAnybodyToFinishAStepThatHasUpdatedWei
   TestRun run(SmallRun(ClipMode::kNone));
   FakeWorker worker(run);
   worker.HoldRecords();  // all its contributions come, and so do the updates
-  WaitFor([&] { return run.coordinator->Status().counts.updated_elems > 0; });
+  // As late as can be: of the step nothing is left to be updated.
+  WaitFor([&] { return run.coordinator->Status().counts.updated_elems == run.model.num_elems(); });
   worker.Kill();
   WaitFor([&] { return run.coordinator->Status().counts.workers_lost == 1; });
   EXPECT_THAT(run.coordinator->RequestStop("test"),

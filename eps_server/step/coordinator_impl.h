@@ -114,7 +114,7 @@ class CoordinatorImpl final : public Coordinator {
   // ---- workers ----
 
   absl::Status CountPass(WorkerId worker, PassTiming timing) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  bool SkipsNonfinite() const { return run_.holds_updates(); }
+  bool SkipsNonfinite() const { return run_.defers_updates(); }
   void ExpireLeases(Actions& actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Returns how many vnodes others must run again.
   int Lose(WorkerId worker) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -223,6 +223,8 @@ class CoordinatorImpl final : public Coordinator {
   bool awake_ ABSL_GUARDED_BY(mu_) = false;  // something happened since the loop last looked
   bool shutdown_ ABSL_GUARDED_BY(mu_) = false;
   Membership members_ ABSL_GUARDED_BY(mu_);
+  absl::Duration leases_seen_at_ ABSL_GUARDED_BY(mu_);    // by the loop, the last time
+  absl::Duration no_expiry_before_ ABSL_GUARDED_BY(mu_);  // of any lease
   Groups groups_ ABSL_GUARDED_BY(mu_);
   std::vector<GroupOrder> group_orders_ ABSL_GUARDED_BY(mu_);  // not sent yet
   DeviceChoices choices_ ABSL_GUARDED_BY(mu_);

@@ -187,8 +187,7 @@ void CoordinatorImpl::ReportStep(const StepReport& report, const std::string& wh
 
 void CoordinatorImpl::EndWithoutWorkers() {
   if (!stop_requested_ || !opened_ || closing_.has_value() || members_.num_alive() > 0) return;
-  engine_->HoldUpdates(progress_.state().version);
-  if (engine_->HasUpdated(step_)) {
+  if (!engine_->TryHoldUpdates(progress_.state().version)) {
     return FailLocked(absl::UnavailableError(absl::StrCat("stopped, and no worker is left to finish step ",
                                                           step_.value(), ", in which weights were updated")));
   }

@@ -356,6 +356,25 @@ TEST(CoordinatorTest, LeaseRunsOutAndOthersDoTheWork) {
   EXPECT_TRUE(run.Result(4) == Reference(SmallRun()));
 }
 
+TEST(CoordinatorTest, ADaemonThatStoodStillLosesNobodyWhoSpeaksThen) {
+  FakeClock clock;
+  TestRun run(SmallRun(), {.expected_workers = 2, .clock = &clock});
+  FakeWorker worker(run);
+  worker.HoldRecords();
+  const WorkerId silent = *run.coordinator->Attach({.device_name = "cpu", .device_cap_bytes = 1});
+  absl::SleepFor(absl::Milliseconds(120));
+  clock.seconds = 1000;  // as after a suspension: nobody could be heard
+  absl::SleepFor(absl::Milliseconds(120));
+  EXPECT_EQ(run.coordinator->Status().counts.workers_lost, 0);
+  EXPECT_OK(run.coordinator->Heartbeat(worker.id()));
+  clock.seconds = 1005;
+  WaitFor([&] { return run.coordinator->Status().counts.workers_lost == 1; });
+  EXPECT_THAT(run.coordinator->Heartbeat(silent), StatusIs(absl::StatusCode::kNotFound));
+  EXPECT_OK(run.coordinator->Heartbeat(worker.id()));
+  worker.ReleaseRecords();
+  EXPECT_OK(run.coordinator->WaitUntilFinished());
+}
+
 TEST(CoordinatorTest, WaitsForTheExpectedWorkersOrItsPatience) {
   FakeClock clock;
   TestRun run(SmallRun(), {.expected_workers = 2, .clock = &clock});

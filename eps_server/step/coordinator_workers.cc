@@ -184,7 +184,11 @@ void CoordinatorImpl::Disconnect(WorkerId worker, absl::Status why) {
 }
 
 void CoordinatorImpl::ExpireLeases(Actions& actions) {
-  for (const WorkerId worker : members_.Expired(clock_())) {
+  const absl::Duration now = clock_();
+  // Who was frozen or suspended itself heard of nobody meanwhile, and what they have sent since is read first.
+  if (now - std::exchange(leases_seen_at_, now) > lease_ / 2) no_expiry_before_ = now + lease_ / 2;
+  if (now < no_expiry_before_) return;
+  for (const WorkerId worker : members_.Expired(now)) {
     std::shared_ptr<WorkerChannel> channel = members_.channel(worker);
     const int vnodes = Lose(worker);
     const absl::Status why =

@@ -28,7 +28,7 @@ struct StepReport {
   int workers = 0;                              // that are ready
 };
 
-// An evaluation, as metrics.jsonl and the log show it.
+// An evaluation, as evaluations.jsonl and the log show it.
 struct EvaluationReport {
   Version version;      // whose weights it is of
   double loss = 0;      // nats per counted token; not a number where the weights give none, or nothing is counted

@@ -130,9 +130,11 @@ class NcclLibrary final : public NcclApi {
   // What is in progress is no error: State says when it is done.
   absl::Status Check(ncclResult_t result, absl::string_view call, ncclComm_t comm) const {
     if (result == ncclSuccess || result == ncclInProgress) return absl::OkStatus();
-    return absl::InternalError(absl::StrCat(call, ": ", nccl_.ncclGetErrorString(result), ": ",
-                                            nccl_.ncclGetLastError(comm),
-                                            "; NCCL_DEBUG=INFO in the worker's environment says more"));
+    const std::string text =
+        absl::StrCat(call, ": ", nccl_.ncclGetErrorString(result), ": ", nccl_.ncclGetLastError(comm),
+                     "; NCCL_DEBUG=INFO in the worker's environment says more");
+    // Another member's process or network: it ends the group, and not this worker.
+    return result == ncclRemoteError ? absl::AbortedError(text) : absl::InternalError(text);
   }
 
   const Functions nccl_;

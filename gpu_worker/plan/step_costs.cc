@@ -217,7 +217,7 @@ StepCosts CostsOf(const Profile& profile, const ModelSpec& model, const RunConfi
   for (const BlobSpec& blob : model.blobs) {
     const double elems = blob.frozen ? 0 : static_cast<double>(blob.num_elems);
     costs.update_seconds.push_back(elems * UpdateBytes(run) / profile.update_bytes_per_second);
-    if (run.holds_updates()) {
+    if (run.defers_updates()) {
       costs.sum_seconds.push_back(elems * 4 / profile.update_bytes_per_second);  // kept in fp32
     }
   }

@@ -309,8 +309,12 @@ absl::Status RelayExecutorImpl::RunPass(const Assignment& assignment, absl::Span
 
 void RelayExecutorImpl::Survey(Kernels& kernels) {
   const std::vector<int> vnodes = {0};
-  LayerRunner(model_, plan_, arena_, memory_.start_values(), kernels, device_.stream(StreamId::kCompute))
-      .RunEach({.shape = shape_, .seed = model_.config.init_seed, .vnodes = vnodes});
+  // With dropout a residual is added behind its product, without it within: a run has both once it evaluates, which a
+  // resume may begin.
+  for (const bool training : {true, false}) {
+    LayerRunner(model_, plan_, arena_, memory_.start_values(), kernels, device_.stream(StreamId::kCompute))
+        .RunEach({.shape = shape_, .seed = model_.config.init_seed, .vnodes = vnodes, .training = training});
+  }
 }
 
 absl::StatusOr<std::vector<float>> RelayExecutorImpl::NextTokenLogits(Version version,

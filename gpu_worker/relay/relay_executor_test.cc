@@ -1202,6 +1202,8 @@ TEST_F(RelayExecutorTest, AnEvaluationHasTheLossesOfAStepWithoutDropoutAndLeaves
         {.weight_slots = 1, .max_pass_vnodes = 1, .own_memory = !cuda.has_value(), .cuda = cuda},
         {.in_place = true, .cuda = cuda}};
     for (Way way : ways) {
+      // As a run has them: a product that the survey did not see would be an error.
+      if (cuda.has_value()) way.choices = ChoicesOf(model_, run_, way, ChoiceRule::kFirst);
       std::unique_ptr<InProcessStore> store = NewStore();
       Worker worker(model_, run_, way, *store);
       for (const std::vector<int>& vnodes : {std::vector<int>{0, 1, 2, 3}, {1, 3}, {0}}) {

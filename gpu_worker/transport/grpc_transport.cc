@@ -144,29 +144,39 @@ class GrpcTransport final : public Transport {
   }
 
   // Returns true for the first end.
-  bool End(absl::Status reason) {
+  void End(absl::Status reason) {
     GrpcPush* push = nullptr;
     absl::Status first_error;
-    bool first = false;
     {
       MutexLock lock(mu_);
-      first = first_error_.ok();
-      if (first) first_error_ = std::move(reason);
+      if (first_error_.ok()) first_error_ = std::move(reason);
       first_error = first_error_;
       for (const auto& pull : pulls_) pull->Cancel();
       push = push_.get();
     }
     if (push != nullptr) push->Cancel(first_error);
-    return first;
   }
 
+  // Reports before anybody who waits wakes up, and lets a second failure wait for that: whoever finds a pull failed is to
+  // find the reason told.
   void Fail(const absl::Status& failure) {
-    if (End(failure) && options_.on_failure) options_.on_failure(failure);
+    {
+      MutexLock lock(report_mu_);
+      if (!std::exchange(reported_, true) && !HasEnded() && options_.on_failure) options_.on_failure(failure);
+    }
+    End(failure);
+  }
+  bool HasEnded() {
+    MutexLock lock(mu_);
+    return !first_error_.ok();
   }
 
   // Fixed after construction.
   const GrpcTransportOptions options_;
   std::vector<std::unique_ptr<grpc::GenericStub>> stubs_;  // of each channel
+
+  Mutex report_mu_;  // outside of mu_
+  bool reported_ ABSL_GUARDED_BY(report_mu_) = false;
 
   Mutex mu_;
   absl::Status first_error_ ABSL_GUARDED_BY(mu_);

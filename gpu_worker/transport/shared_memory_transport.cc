@@ -179,25 +179,25 @@ class SharedMemoryTransport final : public Transport {
   }
 
   void ReadUntilEnd() {
-    const absl::Status status = channel_->Run([this](absl::string_view packet) { return Handle(packet); });
-    const bool by_itself =
-        End(absl::IsUnavailable(status) ? absl::UnavailableError("shared memory: the daemon is gone") : status);
-    if (by_itself && options_.on_failure) options_.on_failure(first_error());
+    absl::Status status = channel_->Run([this](absl::string_view packet) { return Handle(packet); });
+    if (absl::IsUnavailable(status)) status = absl::UnavailableError("shared memory: the daemon is gone");
+    // Before anybody who waits wakes up: whoever finds a pull failed is to find the reason told.
+    if (first_error().ok() && options_.on_failure) options_.on_failure(status);
+    End(std::move(status));
   }
 
-  // Returns true for the first end.
-  bool End(absl::Status reason) ABSL_LOCKS_EXCLUDED(mu_) {
+  // The first one holds.
+  void End(absl::Status reason) ABSL_LOCKS_EXCLUDED(mu_) {
     std::map<uint32_t, Pending> released;  // owners are let go outside of the lock
     {
       MutexLock lock(mu_);
-      if (!first_error_.ok()) return false;
+      if (!first_error_.ok()) return;
       first_error_ = reason;
       released.swap(pending_);
       admitted_.clear();
       changed_.NotifyAll();
     }
     channel_->Close(std::move(reason));
-    return true;
   }
 
   absl::Status first_error() const ABSL_LOCKS_EXCLUDED(mu_) {

@@ -59,6 +59,7 @@ class AwaitedCheckpointTest(ByHandTest):
                 wait_for_steps(daemon, self.out, committed_steps(self.out) + 1)
                 daemon.send_signal(number)
                 self.wait_for_writing(daemon)
+                time.sleep(1.1)  # sooner, it would be the same signal once more
                 daemon.send_signal(number)
                 start = time.monotonic()
                 self.assertEqual(daemon.wait(timeout=300 * TIME_SCALE), 1, self.log(daemon))

@@ -7,7 +7,7 @@ import subprocess
 import time
 
 from eps_run import (EPS, TIME_SCALE, SystemTest, children, committed_steps, latest_checkpoint, model_hash, start_train,
-                     summary, train, wait_for_steps)
+                     summary, train, train_command, wait_for_steps)
 
 # So many steps that a test which is held up for a second still finds the run going on.
 LONG = {"steps": 300, "checkpoint": {"every_steps": 10, "keep": 3}}
@@ -108,13 +108,51 @@ class KillTest(SystemTest):
         self.wait_for_checkpoint(out)
         os.kill(children(process.pid, "gpu_worker")[0], signal.SIGSTOP)  # the step cannot be finished now
         process.send_signal(signal.SIGINT)
-        time.sleep(0.5)
+        process.send_signal(signal.SIGINT)  # the same one, come in two ways: as yet it waits for the step
+        time.sleep(1.2)
+        self.assertIsNone(process.poll())
         process.send_signal(signal.SIGINT)
         returncode, stderr = self.end(process)
         self.assertEqual(returncode, 1, stderr)
         self.assertIn("second signal", stderr)
         self.assertIn(latest_checkpoint(out).name, stderr)
         self.resume("bf16", out)
+
+    def test_a_signal_that_comes_to_several_processes_is_one(self):
+        """As a service manager sends it to all of a group, and `timeout` to a process and then its group."""
+        for order in (("eps", "daemon"), ("daemon", "eps"), ("eps", "eps")):
+            with self.subTest(order):
+                out = self.work.out("-".join(order))
+                process = start_train(self.specs["bf16"], out, "--workers", 2)
+                wait_for_steps(process, out, 13)
+                pids = {"eps": process.pid, "daemon": children(process.pid, "eps_server")[0]}
+                for name in order:
+                    os.kill(pids[name], signal.SIGTERM)
+                returncode, stderr = self.end(process)
+                self.assertEqual(returncode, 143, stderr)
+                self.assertEqual(latest_checkpoint(out).name, f"step-{committed_steps(out):08d}")
+
+    def test_processes_that_stood_still_lose_nobody(self):
+        """As where a container is paused, or a machine suspended, for longer than the lease of ten seconds."""
+        out = self.work.out("paused")
+        process = start_train(self.specs["bf16"], out, "--workers", 2)
+        wait_for_steps(process, out, 13)
+        pids = children(process.pid, "gpu_worker") + children(process.pid, "eps_server")
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        time.sleep(11)
+        for pid in reversed(pids):
+            os.kill(pid, signal.SIGCONT)
+        returncode, stderr = self.end(process, timeout=120)
+        self.assertEqual(returncode, 0, stderr)
+        self.assertNotIn("worker_lost", (out / "logs" / "eps_server.log").read_text())
+        self.finishes_like_a_quiet_run("bf16", out)
+
+    def test_a_starter_that_ignores_its_children_does_not_keep_them_from_being_seen(self):
+        command = train_command(self.work.spec({"steps": 6}, name="short.json"), self.work.out("ignored"))
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60 * TIME_SCALE,
+                              preexec_fn=lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN))
+        self.assertEqual(done.returncode, 0, done.stderr)
 
     def test_a_sample_ended_by_a_signal_leaves_nothing_behind(self):
         out, folder = self.work.out("short"), self.work.out("temporary")
@@ -187,6 +225,14 @@ class KillTest(SystemTest):
         self.gone(pids)
         self.resume("bf16", out)
 
+    def test_a_run_is_resumed_at_once_when_eps_train_was_killed(self):
+        out = self.work.out("at-once")
+        process = start_train(self.specs["bf16"], out, "--workers", 2)
+        wait_for_steps(process, out, 12)
+        process.kill()
+        process.communicate()
+        self.resume("bf16", out)  # its daemon is still at the last step
+
     def test_an_eps_train_that_dies_leaves_the_checkpoint_of_its_last_step(self):
         # The daemon may be told several times that its starter is gone: once for each of the starter's threads.
         for number in (signal.SIGKILL, signal.SIGHUP, signal.SIGKILL, signal.SIGHUP, signal.SIGKILL, signal.SIGHUP):
@@ -224,6 +270,14 @@ class KillTest(SystemTest):
         self.train_ok(spec, out)
         before = model_hash(out)
         self.train_ok(spec, out, "--resume", timeout=30)
+        self.assertEqual(model_hash(out), before)
+        # What it took to train is needed no more.
+        (self.work.path / "text.txt").rename(self.work.path / "elsewhere.txt")
+        self.train_ok(spec, out, "--resume", "--device-memory", "1KiB", timeout=30)
+        done = train(spec, out, "--resume", "--export", self.work.out("exported"))
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertTrue((self.work.out("exported") / "model.safetensors").exists())
+        self.refused(train(spec, out, "--resume", "--set", "optimizer.schedule.peak=0.5"), 2)
         self.assertEqual(model_hash(out), before)
 
     def test_a_run_is_not_resumed_with_another_run_spec(self):

@@ -361,6 +361,10 @@ class DoorsTest(SystemTest):
         for words in (["--help"], ["--help", "trian"], ["train", "--help"], ["--version"]):
             done = run([str(EPS), *words])
             self.assertEqual((done.returncode, done.stderr), (0, ""), words)
+        versions = {run([str(BIN / name), "--version"]).stdout.removeprefix(name)
+                    for name in ("eps", "eps_server", "gpu_worker")}
+        self.assertEqual(len(versions), 1)
+        self.assertRegex(versions.pop(), r"^ \d+\.\d+\.\d+ \(protocol \d+\)\n$")
 
     def test_a_cuda_worker_says_what_is_missing(self):
         out = self.work.out("run")

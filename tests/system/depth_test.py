@@ -109,7 +109,7 @@ class LayerDropTest(SystemTest):
                                "evaluation": {"held_out": 0.01, "every_steps": 1}})
         out = self.work.out("run")
         self.train_ok(spec, out)
-        losses = [line["eval_loss"] for line in lines(out / "metrics.jsonl") if "eval_loss" in line]
+        losses = [line["loss"] for line in lines(out / "evaluations.jsonl")]
         self.assertEqual(len(losses), 4)
         self.assertEqual(len(set(losses)), 1, losses)
 

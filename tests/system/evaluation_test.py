@@ -11,18 +11,17 @@ EVALUATION = {"path": "held.txt", "every_steps": 5}
 DROPOUT = {"model": {"dropout": 0.1}}
 
 
-def lines(out):
-    return [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+def lines(out, name):
+    return [json.loads(line) for line in (out / name).read_text().splitlines()]
 
 
 def evaluations(out):
     """Without the time that they took."""
-    return [{key: value for key, value in line.items() if key != "eval_seconds"}
-            for line in lines(out) if "eval_loss" in line]
+    return [{key: value for key, value in line.items() if key != "seconds"} for line in lines(out, "evaluations.jsonl")]
 
 
 def losses(out):
-    return [line["loss"] for line in lines(out) if "loss" in line]
+    return [line["loss"] for line in lines(out, "metrics.jsonl")]
 
 
 class EvaluationTest(SystemTest):
@@ -45,13 +44,14 @@ class EvaluationTest(SystemTest):
         out = self.work.out("reference")
         self.assertEqual(model_hash(plain), expected)
         self.assertEqual(losses(out), losses(plain))
-        self.assertEqual([line["step"] for line in lines(out)], [0, 1, 2, 3, 4, 5, 5, 6, 7, 8, 9, 10, 10, 11, 12])
+        self.assertEqual([line["step"] for line in lines(out, "metrics.jsonl")], list(range(12)))
+        self.assertFalse((plain / "evaluations.jsonl").exists())
         self.assertEqual([line["step"] for line in found], [5, 10, 12])
         # 93 samples of 32 tokens, of which the last round of 16 is not filled.
-        self.assertEqual({line["eval_tokens"] for line in found}, {93 * 32})
-        self.assertLess(found[2]["eval_loss"], found[0]["eval_loss"])
-        self.assertTrue(0 < found[2]["eval_accuracy"] < 1)
-        self.assertEqual(summary(out)["evaluation"]["loss"], found[2]["eval_loss"])
+        self.assertEqual({line["tokens"] for line in found}, {93 * 32})
+        self.assertLess(found[2]["loss"], found[0]["loss"])
+        self.assertTrue(0 < found[2]["accuracy"] < 1)
+        self.assertEqual(summary(out)["evaluation"]["loss"], found[2]["loss"])
         for name, *args in (("workers", "--workers", 2), ("grpc", "--workers", 2, "--set", "transport=GRPC"),
                             ("group", "--workers", 2, "--set", "relay.group_members=2"),
                             ("smallest", "--set", "relay.inner=RECOMPUTE", "--set", "relay.weight_slots=1")):
@@ -64,7 +64,7 @@ class EvaluationTest(SystemTest):
         spec = self.spec({"evaluation": {"held_out": 0.1, "every_steps": 5, "samples": 20}})
         out = self.work.out("held")
         self.train_ok(spec, out)
-        self.assertEqual([(line["step"], line["eval_tokens"]) for line in evaluations(out)],
+        self.assertEqual([(line["step"], line["tokens"]) for line in evaluations(out)],
                          [(5, 640), (10, 640), (12, 640)])
         other = self.spec({"evaluation": {"held_out": 0.2, "every_steps": 5}}, name="other.json")
         self.refused(run([EPS, "train", "--run", other, "--out", out, "--resume"]), 2, "evaluation.held_out")
@@ -114,7 +114,7 @@ class EvaluationTest(SystemTest):
         self.train_ok(spec, out)
         found = evaluations(out)
         self.assertEqual([line["step"] for line in found], [6, 12])
-        self.assertEqual(found[0]["eval_tokens"], 20 * 10)  # twenty answers, of nine bytes and what ends each
+        self.assertEqual(found[0]["tokens"], 20 * 10)  # twenty answers, of nine bytes and what ends each
         self.train_ok(spec, self.work.out("jsonl-two"), "--workers", 2)
         self.assertEqual(evaluations(self.work.out("jsonl-two")), found)
         (self.work.path / "held.jsonl").write_text('{"text": 7}\n')

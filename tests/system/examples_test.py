@@ -20,6 +20,11 @@ class ExamplesTest(SystemTest):
         self.assertEqual(done.returncode, 0, f"{name}: {done.stderr}")
         return json.loads(done.stdout)
 
+    def test_every_example_is_a_run_spec_that_plans(self):
+        for spec in sorted(EXAMPLES.glob("*.textproto")):
+            done = run([str(EPS), "plan", "--run", str(spec)])  # in place: paths in it are seen from its folder
+            self.assertEqual(done.returncode, 0, f"{spec.name}: {done.stderr}")
+
     def test_the_known_models_need_what_the_table_says_on_a_device_of_24_gib(self):
         rows = ROW.findall((EXAMPLES / "README.md").read_text())
         self.assertGreaterEqual({row[0] for row in rows},

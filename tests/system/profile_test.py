@@ -93,9 +93,11 @@ class ProfileTest(SystemTest):
     def test_what_cannot_be_planned_or_written_is_said_before(self):
         spec = self.work.spec()
         folder = str(self.work.path)
+        (self.work.path / "x.svg").mkdir()
         for command, args, word in (
                 ("plan", ("--timeline", folder), f'--timeline: cannot replace "{folder}": it is a folder'),
-                ("plan", ("--cap-curve", folder), f'--cap-curve: cannot replace "{folder}": it is a folder'),
+                ("plan", ("--cap-curve", f"{folder}/x.svg"), f'--cap-curve: cannot replace "{folder}/x.svg": it is a folder'),
+                ("plan", ("--cap-curve", "x.png"), "--cap-curve: must end in .svg"),
                 ("plan", ("--timeline", ""), "--timeline"),
                 ("plan", ("--cap-curve", ""), "--cap-curve"),
                 ("plan", ("--workers", "5"), "--workers: 5, must be at most 4, as batch.virtual_nodes is"),
