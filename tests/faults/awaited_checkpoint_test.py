@@ -59,8 +59,10 @@ class AwaitedCheckpointTest(ByHandTest):
                 wait_for_steps(daemon, self.out, committed_steps(self.out) + 1)
                 daemon.send_signal(number)
                 self.wait_for_writing(daemon)
+                daemon.send_signal(signal.SIGSTOP)
                 time.sleep(1.1)  # sooner, it would be the same signal once more
                 daemon.send_signal(number)
+                daemon.send_signal(signal.SIGCONT)
                 start = time.monotonic()
                 self.assertEqual(daemon.wait(timeout=300 * TIME_SCALE), 1, self.log(daemon))
                 took = time.monotonic() - start

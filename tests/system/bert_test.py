@@ -127,9 +127,8 @@ class BertTest(SystemTest):
     def evaluations(self, spec, name, *args):
         out = self.work.out(name)
         self.train_ok(spec, out, *args)
-        lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
-        return [[line[key] for key in ("step", "eval_loss", "accuracy", "eval_tokens")]
-                for line in lines if "eval_loss" in line]
+        lines = [json.loads(line) for line in (out / "evaluations.jsonl").read_text().splitlines()]
+        return [[line[key] for key in ("step", "loss", "accuracy", "tokens")] for line in lines]
 
     def test_an_evaluation_masks_the_same_tokens_each_time_and_for_any_workers(self):
         spec = self.work.spec({**MASKED, "evaluation": {"held_out": 0.01, "every_steps": 4}})
