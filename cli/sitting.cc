@@ -4,6 +4,7 @@
 #include <sys/wait.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <optional>
@@ -24,7 +25,7 @@ namespace eps::cli {
 namespace {
 
 constexpr absl::Duration kPollInterval = absl::Milliseconds(100);
-constexpr absl::Duration kRepeat = absl::Seconds(1);       // within which a signal that comes again is the same one
+constexpr std::chrono::seconds kRepeat(1);                 // within which a signal that comes again is the same one
 constexpr absl::Duration kAbortTime = absl::Seconds(5);    // for a daemon that is to end at once
 constexpr absl::Duration kGraceAtEnd = absl::Seconds(10);  // for a child to end by itself
 
@@ -190,12 +191,13 @@ void Sitting::NoteDeadWorkers() {
 void Sitting::PassOn(int number) {
   if (options_.end_at_once) AbortDaemon();
   // `timeout` signals a process and then its group: that is one signal.
-  if (interrupted_at_.has_value() && absl::Now() - *interrupted_at_ < kRepeat) return;
+  const auto now = std::chrono::steady_clock::now();
+  if (interrupted_at_.has_value() && now - *interrupted_at_ < kRepeat) return;
   if (interrupted_at_.has_value() || options_.end_at_once) {
     at_once_ = true;
     return EndChildren();
   }
-  interrupted_at_ = absl::Now();
+  interrupted_at_ = now;
   if (options_.note) options_.note("eps: finishing the step in progress; once more ends at once");
   if (daemon_.running()) kill(daemon_.pid, number);
 }
@@ -256,7 +258,7 @@ void Sitting::WaitForWorkers() {
   EndChildren();
 }
 
-// It ends at once by a second signal, and takes what it has in the temporary folder with it, which it cannot when killed.
+// It ends at once by a second signal, a second after the first, and takes what it has in the temporary folder with it, which it cannot when killed.
 void Sitting::AbortDaemon() {
   const absl::Time deadline = absl::Now() + kAbortTime;
   while (daemon_.running() && absl::Now() < deadline) {

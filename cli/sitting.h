@@ -1,6 +1,7 @@
 #ifndef EPS_CLI_SITTING_H_
 #define EPS_CLI_SITTING_H_
 
+#include <chrono>
 #include <functional>
 #include <optional>
 #include <string>
@@ -8,7 +9,6 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/time/time.h"
 #include "cli/child_process.h"
 #include "cli/common_flags.h"
 #include "cli/signal_queue.h"
@@ -87,10 +87,10 @@ class Sitting {
   ClientDoors doors_;
   ChildProcess daemon_;
   std::vector<ChildProcess> workers_;
-  std::vector<bool> reported_;                // whose end was said
-  bool none_left_ = false;                    // the last worker has died, and the daemon was told to end for that
-  std::optional<absl::Time> interrupted_at_;  // by the first signal
-  bool at_once_ = false;                      // children were ended before they could end by themselves
+  std::vector<bool> reported_;  // whose end was said
+  bool none_left_ = false;      // the last worker has died, and the daemon was told to end for that
+  std::optional<std::chrono::steady_clock::time_point> interrupted_at_;  // by the first signal
+  bool at_once_ = false;  // children were ended before they could end by themselves
 };
 
 }  // namespace eps::cli

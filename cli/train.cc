@@ -91,7 +91,7 @@ absl::StatusOr<FileDescriptor> LockSitting(const std::string& out, bool resume) 
   for (bool said = false;; absl::SleepFor(absl::Milliseconds(50))) {
     const absl::Status free = LockDirectory(out).status();  // and let go of again, for our daemon
     if (free.ok()) return sitting;
-    if (absl::Now() >= deadline) return Annotate(free, "--out");
+    if (!absl::IsFailedPrecondition(free) || absl::Now() >= deadline) return Annotate(free, "--out");
     if (!std::exchange(said, true)) {
       std::fprintf(stderr, "eps: a daemon is still at work in %s: waiting for its end\n", out.c_str());
     }

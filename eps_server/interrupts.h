@@ -11,10 +11,11 @@
 
 namespace eps::server {
 
-// What signals mean to a daemon: the first SIGINT or SIGTERM stops it after the step in progress, a second one, kRepeat
-// later or more, ends it at once: `timeout` signals a process and then its group, and a service manager all processes of a
-// group, of which `eps train` passes its own on. SIGHUP says that whoever started us is gone, once for each of its threads: however often it comes, it asks to
-// stop and never to end at once. After the run, any of them ends the lingering.
+// What signals mean to a daemon: the first SIGINT or SIGTERM stops it after the step in progress, a second one ends it at
+// once. What comes within kRepeat is the same signal: `timeout` signals a process and then its group, and a service
+// manager all processes of a group, of which `eps train` passes its own on. SIGHUP says that whoever started us is gone,
+// once for each of its threads: however often it comes, it asks to stop and never to end at once. After the run, any of
+// them ends the lingering.
 //
 // Threads: safe
 class Interrupts {

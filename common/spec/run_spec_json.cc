@@ -30,7 +30,7 @@ class JsonReader : public nlohmann::json_sax<nlohmann::json> {
 
   bool start_object(size_t) override {
     open_.emplace_back();
-    return true;
+    return Enter();
   }
   bool key(string_t& name) override {
     open_.back().name = name;
@@ -39,10 +39,14 @@ class JsonReader : public nlohmann::json_sax<nlohmann::json> {
   }
   bool end_object() override {
     open_.pop_back();
+    --depth_;
     return true;
   }
-  bool start_array(size_t) override { return true; }
-  bool end_array() override { return true; }
+  bool start_array(size_t) override { return Enter(); }
+  bool end_array() override {
+    --depth_;
+    return true;
+  }
   bool null() override { return true; }
   bool boolean(bool) override { return true; }
   bool number_integer(number_integer_t) override { return true; }
@@ -63,10 +67,20 @@ class JsonReader : public nlohmann::json_sax<nlohmann::json> {
     std::set<std::string> seen;
   };
 
+  // What reads the values goes down level by level, on the stack.
+  bool Enter() {
+    if (++depth_ > kMaxDepth)
+      error_ = absl::StrCat("objects and lists lie within each other more than ", kMaxDepth, " deep");
+    return error_.empty();
+  }
+
   std::string Path() const {
     return absl::StrJoin(open_, ".", [](std::string* out, const Object& object) { out->append(object.name); });
   }
 
+  static constexpr int kMaxDepth = 32;  // a RunSpec has 4
+
+  int depth_ = 0;
   std::vector<Object> open_;
   std::string error_;
 };

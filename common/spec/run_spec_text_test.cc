@@ -81,6 +81,7 @@ TEST_F(RunConfigTest, JsonErrorsNameTheField) {
   refused(R"({"data": {"sources": {"path": "a"}}})", "data.sources: ");
   refused(R"({"relay": {"resident": "maybe"}})", R"(relay.resident: "maybe", must be true or false)");
   refused("[]", "not an object");
+  refused(R"({"steps": )" + std::string(200000, '[') + std::string(200000, ']') + "}", "objects and lists lie within");
   // What protobuf would take.
   refused(R"({"steps": "4"})", R"(steps: "4", must be a whole number)");
   refused(R"({"steps": null})", "steps: null, must be a whole number");

@@ -1,5 +1,6 @@
 #include "eps_server/aggregation/aggregator.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <limits>

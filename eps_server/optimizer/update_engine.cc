@@ -357,7 +357,7 @@ class UpdateEngineImpl final : public UpdateEngine {
     MakeReady(blob);
   }
 
-  // Held: the gradient's memory is free after this.
+  // Deferred: the gradient's memory is free after this.
   void SumDeferred(StepId step, BlobId blob, int64_t chunk, ChunkGradient& gradient) {
     const int64_t num_elems = model_.blob(blob).chunk_elems(chunk);
     const double squares = SumChunk(gradient, num_elems, held_gradients_.Chunk(blob, chunk));
@@ -374,12 +374,12 @@ class UpdateEngineImpl final : public UpdateEngine {
       if (!nonfinite.empty() && (nonfinite_.empty() || nonfinite < nonfinite_)) nonfinite_ = nonfinite;
       blobs_[blob.value()].squares[chunk] = squares;
       if (++gathered_ < chunks_to_gather_) return;
-      DecideHeldStep();
+      DecideDeferredStep();
     }
     on_step_decided_();
   }
 
-  void DecideHeldStep() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+  void DecideDeferredStep() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     const double norm = Norm();
     skipped_ = !nonfinite_.empty();
     scale_ = skipped_ || clip_ == ClipMode::kNone ? 1 : ClipScale(run_.optimizer, norm);
@@ -445,7 +445,7 @@ class UpdateEngineImpl final : public UpdateEngine {
     FinishChunk(blob, [&](BlobState& state) { state.updated = model_.blob(blob).num_chunks() - 1; });
   }
 
-  // PER_BLOB and held, second pass.
+  // PER_BLOB and deferred, second pass.
   void UpdateGathered(StepId step, BlobId blob, int64_t chunk, const UpdateScalars& scalars) {
     ChunkGradient gradient;
     if (defers_) {
@@ -601,9 +601,9 @@ class UpdateEngineImpl final : public UpdateEngine {
   double step_held_seconds_ ABSL_GUARDED_BY(mu_) = 0;
   std::set<BlobId> carries_held_ ABSL_GUARDED_BY(mu_);  // dropped by step_, in held_updates_
   int64_t chunks_to_gather_ ABSL_GUARDED_BY(mu_) = 0;
-  int64_t gathered_ ABSL_GUARDED_BY(mu_) = 0;     // chunks, held
+  int64_t gathered_ ABSL_GUARDED_BY(mu_) = 0;     // chunks, deferred
   size_t blobs_made_ ABSL_GUARDED_BY(mu_) = 0;    // and announced
-  std::string nonfinite_ ABSL_GUARDED_BY(mu_);    // what makes a held step be skipped
+  std::string nonfinite_ ABSL_GUARDED_BY(mu_);    // what makes a deferred step be skipped
   bool is_decided_ ABSL_GUARDED_BY(mu_) = false;  // whether step_ is skipped, and next_loss_scale_
   double learning_rate_ ABSL_GUARDED_BY(mu_) = 0;
   double scale_ ABSL_GUARDED_BY(mu_) = 1;

@@ -1,7 +1,10 @@
 #include "eps_server/report/metrics_log.h"
 
 #include <cmath>
+#include <filesystem>
+#include <system_error>
 
+#include "common/base/file_util.h"
 #include "common/base/status_macros.h"
 #include "nlohmann/json.hpp"
 
@@ -41,8 +44,11 @@ absl::StatusOr<std::unique_ptr<MetricsLog>> MetricsLog::Open(const std::string& 
                                                              int64_t first_step) {
   EPS_ASSIGN_OR_RETURN(StepLines steps, StepLines::Open(folder + "/metrics.jsonl", first_step));
   std::optional<StepLines> evaluations;
-  if (evaluates) {
-    EPS_ASSIGN_OR_RETURN(evaluations, StepLines::Open(folder + "/evaluations.jsonl", first_step));
+  const std::string evaluations_path = folder + "/evaluations.jsonl";
+  if (!evaluates && first_step == 0) EPS_RETURN_IF_ERROR(RemoveIfThere(evaluations_path));
+  // Of a run that evaluates no more what is beyond its checkpoint goes, too.
+  if (std::error_code ignored; evaluates || std::filesystem::exists(evaluations_path, ignored)) {
+    EPS_ASSIGN_OR_RETURN(evaluations, StepLines::Open(evaluations_path, first_step));
   }
   return std::unique_ptr<MetricsLog>(new MetricsLog(std::move(steps), std::move(evaluations)));
 }

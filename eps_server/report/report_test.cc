@@ -96,8 +96,16 @@ TEST(MetricsLogTest, EvaluationsHaveAFileOfTheirOwnAndThatOfTheResumedVersionGoe
 
 TEST(MetricsLogTest, ARunWithoutEvaluationsHasNoFileOfThem) {
   TempDir dir;
+  const std::string path = dir.File("evaluations.jsonl");
   ASSERT_OK(MetricsLog::Open(dir.path(), /*evaluates=*/false, 0));
-  EXPECT_FALSE(std::filesystem::exists(dir.File("evaluations.jsonl")));
+  EXPECT_FALSE(std::filesystem::exists(path));
+  // One that did has the lines up to its checkpoint; a new one in its place none.
+  ASSERT_OK(
+      WriteFileAtomically(path, EvaluationLine({.version = Version(2)}) + EvaluationLine({.version = Version(4)})));
+  ASSERT_OK(MetricsLog::Open(dir.path(), /*evaluates=*/false, 3));
+  EXPECT_THAT(StepsIn(path), ElementsAre(2));
+  ASSERT_OK(MetricsLog::Open(dir.path(), /*evaluates=*/false, 0));
+  EXPECT_FALSE(std::filesystem::exists(path));
 }
 
 TEST(MetricsLogTest, ANewRunStartsWithAnEmptyFile) {

@@ -38,7 +38,7 @@ struct RpcServerOptions {
 // Threads: gRPC's own call the services; Shutdown from one
 class RpcServer {
  public:
-  // `max_message_bytes`: of anything that is received or sent, on either plane.
+  // `max_message_bytes`: of anything that is received or sent, on either plane; what carries a run may be kRunMessageBytes.
   // Errors: UNAVAILABLE naming the address: it cannot be listened on
   static absl::StatusOr<std::unique_ptr<RpcServer>> Start(const ListenAddress& address,
                                                           std::vector<std::unique_ptr<grpc::Service>> services,

@@ -33,7 +33,7 @@ namespace {
 
 // A run whose gradient is not finite so often has diverged, and does not come back.
 constexpr int kMaxSkippedInARow = 20;
-constexpr std::chrono::milliseconds kTick(50);  // how late an expired lease is seen, at most
+constexpr std::chrono::milliseconds kTick(50);  // how late an expired lease is seen, but for standstills
 
 }  // namespace
 

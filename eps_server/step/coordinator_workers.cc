@@ -27,6 +27,12 @@
 #include "eps_server/step/vnode_ledger.h"
 
 namespace eps::server {
+namespace {
+
+// Not looking at leases for so long: the loop does every 50 ms, and on a busy machine somewhat later.
+constexpr absl::Duration kStandstill = absl::Seconds(1);
+
+}  // namespace
 
 absl::StatusOr<WorkerId> CoordinatorImpl::Attach(WorkerInfo info) {
   const WorkerInfo shown = info;
@@ -186,7 +192,8 @@ void CoordinatorImpl::Disconnect(WorkerId worker, absl::Status why) {
 void CoordinatorImpl::ExpireLeases(Actions& actions) {
   const absl::Duration now = clock_();
   // Who was frozen or suspended itself heard of nobody meanwhile, and what they have sent since is read first.
-  if (now - std::exchange(leases_seen_at_, now) > lease_ / 2) no_expiry_before_ = now + lease_ / 2;
+  if (now - std::exchange(leases_seen_at_, now) > std::max(lease_ / 2, kStandstill))
+    no_expiry_before_ = now + lease_ / 2;
   if (now < no_expiry_before_) return;
   for (const WorkerId worker : members_.Expired(now)) {
     std::shared_ptr<WorkerChannel> channel = members_.channel(worker);

@@ -143,7 +143,7 @@ class GrpcTransport final : public Transport {
     return push_.get();
   }
 
-  // Returns true for the first end.
+  // The first one holds.
   void End(absl::Status reason) {
     GrpcPush* push = nullptr;
     absl::Status first_error;

@@ -106,6 +106,13 @@ class BertTest(SystemTest):
         self.assertGreater(evaluated[-1]["accuracy"], 0.6)
         self.answers_for_texts(out)
 
+    def test_names_of_classes_may_be_as_long_as_a_message_to_a_worker(self):
+        """A megabyte of names, which a RunSpec's text writes in four times as many bytes."""
+        classes = 20_000
+        rows = [(f"{'é' * 20}{c}", f"line {c}") for c in range(classes)]
+        spec = self.classifier(self.table(rows), model={**MODEL, "vocab": 256, "classes": classes}, steps=2)
+        self.train_ok(spec, self.work.out("out"))
+
     def answers_for_texts(self, out):
         """`eps sample` tells the classes of lines, and is right about as often as the evaluation; a folder says the same."""
         rows = [(language, line) for language, line in lines_of_this_tree()[:60] if line]
