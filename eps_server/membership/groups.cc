@@ -86,7 +86,7 @@ bool Groups::Failed(WorkerId worker, uint64_t group, const std::string& why, std
   if (found->second.is_formed()) {
     failed_.insert(members);
   } else {
-    left_out_.insert(worker);
+    left_out_.emplace(worker, members);
   }
   End(group, absl::StrCat("worker ", worker.value(), ": ", why), worker, orders);
   return true;
@@ -98,6 +98,9 @@ std::vector<GroupOrder> Groups::Lose(WorkerId worker, std::vector<uint64_t>& los
     if (std::find(group.members.begin(), group.members.end(), worker) != group.members.end()) lost.push_back(id);
   }
   for (const uint64_t id : lost) End(id, absl::StrCat("worker ", worker.value(), " was lost"), worker, orders);
+  std::erase_if(left_out_, [worker](const auto& entry) {
+    return std::find(entry.second.begin(), entry.second.end(), worker) != entry.second.end();
+  });
   return orders;
 }
 
@@ -116,17 +119,17 @@ std::vector<GroupOrder> Groups::Expire(absl::Duration now) {
 
 void Groups::LeaveOutWhoIsLate(const Group& group) {
   if (!group.founded) {
-    left_out_.insert(group.members.front());
+    left_out_.emplace(group.members.front(), group.members);
     return;
   }
   // Rank 0 has joined when all the others have.
   bool others_joined = true;
   for (size_t rank = 1; rank < group.members.size(); ++rank) {
     if (group.joined.contains(group.members[rank])) continue;
-    left_out_.insert(group.members[rank]);
+    left_out_.emplace(group.members[rank], group.members);
     others_joined = false;
   }
-  if (others_joined) left_out_.insert(group.members.front());
+  if (others_joined) left_out_.emplace(group.members.front(), group.members);
 }
 
 bool Groups::IsForming() const {

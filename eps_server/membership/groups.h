@@ -37,7 +37,7 @@ struct GroupReport {
 // Which workers pull and push together. Workers that say the same of themselves (WorkerMemory::group_kind) form a group:
 // the one with the lowest id founds it, and tells a token that the others join with. A group that has lost a member, or
 // that any member says has failed, is over for all of them; the same workers are not brought together again, and who could
-// not join is left out from then on.
+// not join is left out from then on, or until another member of that group is lost, who may have been the reason.
 //
 // Threads: none of its own; the owner guards it.
 class Groups {
@@ -95,8 +95,8 @@ class Groups {
   const std::function<uint64_t()> new_id_;
   const size_t max_members_;
   std::map<uint64_t, Group> groups_;
-  std::set<std::vector<WorkerId>> failed_;  // members of groups that failed once they were formed
-  std::set<WorkerId> left_out_;             // who could not join one
+  std::set<std::vector<WorkerId>> failed_;              // members of groups that failed once they were formed
+  std::map<WorkerId, std::vector<WorkerId>> left_out_;  // who could not join one, and that one's members
 };
 
 }  // namespace eps::server

@@ -112,6 +112,17 @@ TEST_F(GroupsTest, OneWhoCannotJoinIsLeftOutAndTheOthersGoOnTogether) {
   EXPECT_EQ(Texts(groups_.Arrange({Of(1), Of(2), Of(3), Of(4)}, now_)), std::vector<std::string>{"found 1 as 0 of 2"});
 }
 
+TEST_F(GroupsTest, OneWhoCouldNotJoinForAnothersLossIsNotLeftOut) {
+  groups_.Arrange({Of(1), Of(2), Of(3)}, now_);
+  std::vector<GroupOrder> orders;
+  ASSERT_OK(groups_.Founded(WorkerId(1), last_id_, "T", orders));
+  // It sees that the founder is gone before the daemon does.
+  EXPECT_TRUE(groups_.Failed(WorkerId(3), last_id_, "the founder is gone", orders));
+  std::vector<uint64_t> lost;
+  groups_.Lose(WorkerId(1), lost);
+  EXPECT_EQ(Texts(groups_.Arrange({Of(2), Of(3)}, now_)), std::vector<std::string>{"found 2 as 0 of 2"});
+}
+
 TEST_F(GroupsTest, OneThatIsNotJoinedInTimeIsOver) {
   groups_.Arrange({Of(1), Of(2)}, now_);
   EXPECT_TRUE(groups_.Expire(now_ + absl::Seconds(14)).empty());
