@@ -258,7 +258,8 @@ void Sitting::WaitForWorkers() {
   EndChildren();
 }
 
-// It ends at once by a second signal, a second after the first, and takes what it has in the temporary folder with it, which it cannot when killed.
+// It ends at once by a second signal, which must come a second after the first (server::Interrupts), and takes what it has
+// in the temporary folder with it, which it cannot when killed.
 void Sitting::AbortDaemon() {
   const absl::Time deadline = absl::Now() + kAbortTime;
   while (daemon_.running() && absl::Now() < deadline) {
