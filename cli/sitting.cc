@@ -33,7 +33,15 @@ SittingEnd Failed(const absl::Status& status, int exit_code = kExitFailed) {
   return {.exit_code = exit_code, .errors = {std::string(status.message())}};
 }
 
+// What a signal asks of a worker, or of the daemon.
+bool EndedForSignal(const ChildProcess& child) {
+  if (!child.wait_status.has_value() || !WIFEXITED(*child.wait_status)) return false;
+  const int code = WEXITSTATUS(*child.wait_status);
+  return code == kExitSignal + SIGINT || code == kExitSignal + SIGTERM;
+}
+
 std::string Ended(const ChildProcess& child) {
+  if (EndedForSignal(child)) return absl::StrCat("a signal asked it to (", EndOf(child), ")");
   const std::string words = LastWords(child);
   return absl::StrCat(EndOf(child), words.empty() ? "" : ": ", words);
 }
@@ -217,8 +225,8 @@ SittingEnd Sitting::DaemonEnded() {
     RemoveNewFolder();  // nothing was started
     return {.exit_code = code, .errors = {words}};
   }
-  const bool asked_to_end = code == kExitSignal + SIGINT || code == kExitSignal + SIGTERM;
-  if (asked_to_end && !none_left_) {
+  // A service manager may have asked the workers before us: they left, and the daemon ended as well as ever.
+  if (EndedForSignal(daemon_) && (!none_left_ || interrupted_at_.has_value())) {
     return {.exit_code = code, .errors = {absl::StrCat("ended by a signal; ", NewestCheckpointText(options_.out))}};
   }
   if (!workers_.empty() && std::all_of(workers_.begin(), workers_.end(), DoesNotFit)) {

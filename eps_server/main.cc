@@ -20,6 +20,7 @@
 #include "common/base/exit_code.h"
 #include "common/base/log.h"
 #include "common/base/malloc_settings.h"
+#include "common/base/signal_watcher.h"
 #include "common/base/status_macros.h"
 #include "common/base/thread.h"
 #include "common/base/version.h"
@@ -29,7 +30,6 @@
 #include "common/spec/run_config.h"
 #include "eps_server/daemon.h"
 #include "eps_server/interrupts.h"
-#include "eps_server/signal_watcher.h"
 
 namespace eps::server {
 namespace {

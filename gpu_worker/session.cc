@@ -76,6 +76,7 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Open(const WorkerOptions& opti
 }
 
 Session::~Session() {
+  if (options_.leave != nullptr) options_.leave->Unattend();
   executor_.reset();  // it uses the transport
   if (seat_ != nullptr) seat_->Leave();
   link_.Unwatch();
@@ -238,6 +239,7 @@ void Session::SayReady() {
     view.device_outside_bytes = memory_.device_outside_bytes;
     view.host_bytes = memory_.host_bytes;
   });
+  if (options_.leave != nullptr) options_.leave->Attend([this] { control_->SendLeave(); });
   control_->SendReady(memory_);
 }
 

@@ -137,6 +137,7 @@ absl::Status RunWorker(const WorkerOptions& user_options) {
       failed_incarnation = incarnation;
       lost = session.status();
     }
+    if (options.leave != nullptr && options.leave->signal() != 0) return absl::OkStatus();
     page->Update([](WorkerView& view) {
       view.phase = WorkerPhase::kConnecting;
       ++view.lost_daemons;

@@ -11,7 +11,8 @@
 namespace eps::worker {
 
 // Attaches to the daemon, plans, and does what it says until it says finish. A broken connection ends what is under
-// way; the worker then waits, attaches anew and starts clean.
+// way; the worker then waits, attaches anew and starts clean. Asked to leave (WorkerOptions::leave), it ends well when the
+// daemon lets it go, or is lost.
 //
 // Errors: INVALID_ARGUMENT, UNIMPLEMENTED the device · RESOURCE_EXHAUSTED the run does not fit: the message holds "needs
 //         at least N bytes" · FAILED_PRECONDITION shared memory is asked for, and the daemon's cannot be reached ·

@@ -1,5 +1,7 @@
 #include "gpu_worker/worker_main.h"
 
+#include <unistd.h>
+
 #include <csignal>
 #include <cstdint>
 #include <cstdio>
@@ -17,6 +19,7 @@
 #include "common/base/exit_code.h"
 #include "common/base/flags.h"
 #include "common/base/malloc_settings.h"
+#include "common/base/signal_watcher.h"
 #include "common/base/status_macros.h"
 #include "common/base/thread.h"
 #include "common/base/version.h"
@@ -26,6 +29,7 @@
 #include "common/grpc/thread_needs.h"
 #include "common/spec/run_config.h"
 #include "common/telemetry/trace_log.h"
+#include "gpu_worker/leave_request.h"
 #include "gpu_worker/profile/kept_profile.h"
 #include "gpu_worker/profile/profile_file.h"
 #include "gpu_worker/telemetry/forward_log.h"
@@ -160,7 +164,10 @@ int WorkerMain(int argc, char** argv, WorkerHooks hooks) {
       ->type_name("FIELD=VALUE")
       ->needs(measure);
   app.add_flag("--probe", probe, "Only start the device, say what it is, and end")->excludes(connect);
-  app.footer("Exit codes: 0 done, 1 failed, 2 bad usage, 3 the run does not fit the device memory.");
+  app.footer(
+      "SIGINT, SIGTERM and SIGHUP let it finish what the daemon has given it, and leave; a second one ends it at once, and\n"
+      "others do its part of the step again.\n"
+      "Exit codes: 0 done, 1 failed, 2 bad usage, 3 the run does not fit the device memory, 130 or 143 left for a signal.");
   try {
     app.parse(argc, argv);
     if (!probe && measured_run.empty() && options.address.empty()) throw CLI::RequiredError("--connect");
@@ -185,6 +192,8 @@ int WorkerMain(int argc, char** argv, WorkerHooks hooks) {
     if (!read.ok()) return Report(read.status(), StartExitCode(read.status()));
     options.profile = std::make_shared<const Profile>(*std::move(read));
   }
+  auto signals = SignalWatcher::Create();  // before any thread
+  if (!signals.ok()) return Report(signals.status(), kExitFailed);
   auto credentials = NewChannelCredentials(doors, options.address, absl::Now());
   if (!credentials.ok()) return Report(credentials.status(), StartExitCode(credentials.status()));
   options.credentials = *std::move(credentials);
@@ -204,7 +213,12 @@ int WorkerMain(int argc, char** argv, WorkerHooks hooks) {
     trace = *std::move(opened);
     options.trace = trace.get();
   }
+  LeaveRequest leave([](int code) { _exit(code); });
+  options.leave = &leave;
+  const std::unique_ptr<SignalWatcher> watcher = *std::move(signals);  // ends before what it calls
+  watcher->Watch([&leave](int number) { leave.OnSignal(number); });
   const absl::Status ended = RunWorker(options);
+  if (ended.ok() && leave.signal() != 0) return kExitSignal + leave.signal();
   return Report(ended, WorkerExitCode(ended));
 }
 

@@ -11,6 +11,7 @@
 #include "common/spec/run_config.h"
 #include "common/telemetry/trace_log.h"
 #include "gpu_worker/device/device.h"
+#include "gpu_worker/leave_request.h"
 #include "gpu_worker/plan/profile.h"
 #include "gpu_worker/plan/schedule.h"
 #include "gpu_worker/relay/forward_witness.h"
@@ -45,6 +46,7 @@ struct WorkerOptions {
   std::shared_ptr<const Profile> profile = nullptr;         // what the plan is made from; null: nominal figures
   ForwardWitness* witness = nullptr;                        // these two outlive the worker; null: none
   TraceLog* trace = nullptr;
+  LeaveRequest* leave = nullptr;  // how it is asked to leave; outlives the worker; null: not at all
   WorkerHooks hooks = {};
 };
 

@@ -70,6 +70,8 @@ absl::string_view WorkerStateName(WorkerState state) {
       return "idle";
     case WorkerState::kRunning:
       return "running";
+    case WorkerState::kLeaving:
+      return "leaving";
     case WorkerState::kLost:
       return "lost";
   }
@@ -117,7 +119,7 @@ absl::Status Membership::Ready(WorkerId worker, WorkerMemory memory, absl::Durat
   found->ready = true;
   largest_cap_bytes_ = std::max(largest_cap_bytes_, found->status.info.device_cap_bytes);
   found->status.memory = memory;
-  found->status.state = WorkerState::kIdle;
+  if (!found->is_leaving()) found->status.state = WorkerState::kIdle;
   return absl::OkStatus();
 }
 
@@ -127,13 +129,21 @@ absl::Status Membership::RecordPass(WorkerId worker, PassTiming timing, absl::Du
   return absl::OkStatus();
 }
 
+absl::Status Membership::Leave(WorkerId worker, absl::Duration now) {
+  EPS_ASSIGN_OR_RETURN(Worker * found, Find(worker, now));
+  found->status.state = WorkerState::kLeaving;
+  return absl::OkStatus();
+}
+
 std::shared_ptr<WorkerChannel> Membership::Remove(WorkerId worker) {
   const auto found = workers_.find(worker);
   if (found == workers_.end()) return nullptr;
   std::shared_ptr<WorkerChannel> channel = std::move(found->second.channel);
-  lost_.push_back(std::move(found->second.status));
-  lost_.back().state = WorkerState::kLost;
-  if (lost_.size() > kMaxLost) lost_.pop_front();
+  if (!found->second.is_leaving()) {
+    lost_.push_back(std::move(found->second.status));
+    lost_.back().state = WorkerState::kLost;
+    if (lost_.size() > kMaxLost) lost_.pop_front();
+  }
   workers_.erase(found);
   return channel;
 }
@@ -161,15 +171,27 @@ std::vector<WorkerId> Membership::Expired(absl::Duration now) const {
 std::vector<WorkerId> Membership::ReadyWorkers() const {
   std::vector<WorkerId> ready;
   for (const auto& [id, worker] : workers_) {
-    if (worker.ready) ready.push_back(id);
+    if (worker.may_be_given_work()) ready.push_back(id);
   }
   return ready;
+}
+
+std::vector<WorkerId> Membership::LeavingWorkers() const {
+  std::vector<WorkerId> leaving;
+  for (const auto& [id, worker] : workers_) {
+    if (worker.is_leaving()) leaving.push_back(id);
+  }
+  return leaving;
+}
+
+int Membership::num_ready() const {
+  return static_cast<int>(std::count_if(workers_.begin(), workers_.end(), [](const auto& w) { return w.second.ready; }));
 }
 
 std::vector<Groups::Candidate> Membership::GroupCandidates() const {
   std::vector<Groups::Candidate> candidates;
   for (const auto& [id, worker] : workers_) {
-    if (worker.ready) candidates.push_back({.worker = id, .kind = worker.status.memory.group_kind});
+    if (worker.may_be_given_work()) candidates.push_back({.worker = id, .kind = worker.status.memory.group_kind});
   }
   return candidates;
 }

@@ -64,7 +64,7 @@ class WorkerChannel {
   virtual void SendFinish(bool ok, std::string reason) = 0;
 };
 
-enum class WorkerState { kAttaching, kIdle, kRunning, kLost };
+enum class WorkerState { kAttaching, kIdle, kRunning, kLeaving, kLost };
 absl::string_view WorkerStateName(WorkerState state);  // "attaching", ... as in WorkerStatus.state
 
 struct WorkerStatus {
@@ -93,9 +93,11 @@ class Membership {
   absl::Status Renew(WorkerId worker, absl::Duration now);
   absl::Status Ready(WorkerId worker, WorkerMemory memory, absl::Duration now);
   absl::Status RecordPass(WorkerId worker, PassTiming timing, absl::Duration now);
+  // It wants to go: it stays until Remove, and is given nothing new.
+  absl::Status Leave(WorkerId worker, absl::Duration now);
 
-  // Forgets a worker; its channel is returned (null: unknown, or it never connected). It is listed
-  // as lost for a while.
+  // Forgets a worker; its channel is returned (null: unknown, or it never connected). It is listed as lost for a while,
+  // unless it wanted to go.
   std::shared_ptr<WorkerChannel> Remove(WorkerId worker);
   bool Contains(WorkerId worker) const { return workers_.count(worker) > 0; }
   // Errors: NOT_FOUND
@@ -106,8 +108,10 @@ class Membership {
 
   // Those whose lease has run out.
   std::vector<WorkerId> Expired(absl::Duration now) const;
-  // Connected and ready, by rising id.
+  // Connected, ready, and not about to leave, by rising id.
   std::vector<WorkerId> ReadyWorkers() const;
+  std::vector<WorkerId> LeavingWorkers() const;
+  int num_ready() const;  // those that are about to leave too
   // The same, as Groups::Arrange takes them.
   std::vector<Groups::Candidate> GroupCandidates() const;
   int64_t largest_cap_bytes() const { return largest_cap_bytes_; }     // of all that ever were ready
@@ -124,6 +128,8 @@ class Membership {
     bool ready = false;
     std::shared_ptr<WorkerChannel> channel;
     absl::Duration deadline;
+    bool is_leaving() const { return status.state == WorkerState::kLeaving; }
+    bool may_be_given_work() const { return ready && !is_leaving(); }
   };
   absl::StatusOr<Worker*> Find(WorkerId worker, absl::Duration now);
 

@@ -68,6 +68,21 @@ TEST(MembershipTest, OnlyConnectedAndReadyWorkersAreReady) {
   EXPECT_THAT(members.ReadyWorkers(), ElementsAre(id));
 }
 
+TEST(MembershipTest, WhoIsAboutToLeaveIsGivenNothingAndListedAsThatUntilItIsGone) {
+  Membership members(absl::Seconds(10));
+  const WorkerId leaving = JoinReady(members, 0), stays = JoinReady(members, 0);
+  EXPECT_OK(members.Leave(leaving, At(5)));
+  EXPECT_THAT(members.Leave(WorkerId(99), At(5)), StatusIs(absl::StatusCode::kNotFound));
+  EXPECT_THAT(members.ReadyWorkers(), ElementsAre(stays));
+  EXPECT_THAT(members.LeavingWorkers(), ElementsAre(leaving));
+  EXPECT_EQ(members.num_ready(), 2);
+  EXPECT_EQ(members.GroupCandidates().size(), 1u);
+  EXPECT_EQ(members.List(At(5)).front().state, WorkerState::kLeaving);
+  EXPECT_THAT(members.Expired(At(10)), ElementsAre(stays)) << "asking was a sign of life";
+  EXPECT_NE(members.Remove(leaving), nullptr);
+  EXPECT_EQ(members.List(At(5)).size(), 1u) << "nobody has lost it";
+}
+
 TEST(MembershipTest, LeaseRunsOutUnlessRenewed) {
   Membership members(absl::Seconds(10));
   const WorkerId silent = JoinReady(members, 0), lively = JoinReady(members, 0);

@@ -110,6 +110,16 @@ class FakeCoordinator final : public Coordinator {
         {.kind = GroupOrder::Kind::kJoin, .group = report.group, .rank = 1, .size = 2, .token = report.text});
     return absl::OkStatus();
   }
+  absl::Status Leave(WorkerId worker) override {
+    std::shared_ptr<WorkerChannel> to;
+    {
+      MutexLock lock(mu);
+      to = channel;
+    }
+    EXPECT_EQ(worker, WorkerId(7));
+    to->SendFinish(true, "it asked to leave");
+    return absl::OkStatus();
+  }
   void Disconnect(WorkerId, absl::Status why) override {
     MutexLock lock(mu);
     disconnected = std::move(why);
@@ -424,6 +434,23 @@ TEST_F(ControlServiceTest, AWorkerThatLeavesUnaskedIsReported) {
     return FromGrpc(stream->Finish());
   }());
   EXPECT_THAT(coordinator_.WaitForDisconnect(), StatusIs(StatusCode::kUnavailable, "has left"));
+}
+
+TEST_F(ControlServiceTest, AWorkerThatAsksToLeaveIsLetGo) {
+  {
+    grpc::ClientContext context;
+    const auto stream = stub_->Events(&context);
+    ASSERT_TRUE(stream->Write(Event()));
+    proto::WorkerEvent leave = Event();
+    leave.mutable_leave();
+    ASSERT_TRUE(stream->Write(leave));
+    proto::DaemonEvent answer;
+    ASSERT_TRUE(stream->Read(&answer));
+    EXPECT_TRUE(answer.finish().ok());
+    stream->WritesDone();
+    EXPECT_OK(FromGrpc(stream->Finish()));
+  }
+  EXPECT_OK(coordinator_.WaitForDisconnect());
 }
 
 TEST_F(ControlServiceTest, TheNumberOfExpectedWorkersIsPassedOn) {

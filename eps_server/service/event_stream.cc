@@ -143,6 +143,8 @@ class EventStream final : public QueuedStream<proto::WorkerEvent, proto::DaemonE
       case proto::WorkerEvent::kGroupJoined:
       case proto::WorkerEvent::kGroupFailed:
         return host_.ReportGroup(worker_, ToGroupReport(event));
+      case proto::WorkerEvent::kLeave:
+        return host_.Leave(worker_);
       case proto::WorkerEvent::kFailed:
         return absl::AbortedError(
             absl::StrCat("the worker says: ", event.failed().message().substr(0, kMaxFailureBytes)));

@@ -56,13 +56,18 @@ absl::StatusOr<int64_t> ServingHost::Generate(GenerateOptions options, Text text
 
 void ServingHost::CancelText(int64_t text_id) {
   TextState dropped;  // let go outside of the lock
-  MutexLock lock(mu_);
-  const auto it = texts_.find(text_id);
-  if (it == texts_.end()) return;
-  const auto worker = workers_.find(it->second.worker.value());
-  if (worker != workers_.end()) --worker->second.requests;
-  dropped = std::move(it->second);
-  texts_.erase(it);
+  std::vector<Sending> sendings;
+  {
+    MutexLock lock(mu_);
+    const auto it = texts_.find(text_id);
+    if (it == texts_.end()) return;
+    const auto worker = workers_.find(it->second.worker.value());
+    if (worker != workers_.end()) --worker->second.requests;
+    dropped = std::move(it->second);
+    texts_.erase(it);
+    sendings = Distribute();
+  }
+  Send(sendings);
 }
 
 absl::StatusOr<WorkerId> ServingHost::Attach(WorkerInfo info) {
@@ -198,6 +203,18 @@ absl::Status ServingHost::Inferred(WorkerId worker, int64_t request_id, absl::St
   return absl::OkStatus();
 }
 
+absl::Status ServingHost::Leave(WorkerId worker) {
+  std::vector<Sending> sendings;
+  {
+    MutexLock lock(mu_);
+    EPS_ASSIGN_OR_RETURN(Worker* const found, Find(worker));
+    found->leaving = true;
+    sendings = Distribute();
+  }
+  Send(sendings);
+  return absl::OkStatus();
+}
+
 void ServingHost::Disconnect(WorkerId worker, absl::Status) {
   std::vector<Sending> sendings;
   {
@@ -217,19 +234,37 @@ std::vector<ServingHost::Sending> ServingHost::Distribute() {
     if (text.worker != WorkerId() || text.answering) continue;
     Worker* least = nullptr;
     for (auto& [number, worker] : workers_) {
-      if (worker.ready && (least == nullptr || worker.requests < least->requests)) least = &worker;
+      if (!worker.ready || worker.leaving) continue;
+      if (least == nullptr || worker.requests < least->requests) least = &worker;
     }
     if (least == nullptr) break;
     ++least->requests;
     text.worker = least->status.id;
     const int64_t num_tokens = std::min<int64_t>(static_cast<int64_t>(text.tokens.size()), context_);
-    sendings.push_back({least->channel, id, std::vector<int32_t>(text.tokens.end() - num_tokens, text.tokens.end())});
+    sendings.push_back({.channel = least->channel,
+                        .text_id = id,
+                        .tokens = std::vector<int32_t>(text.tokens.end() - num_tokens, text.tokens.end())});
+  }
+  for (auto it = workers_.begin(); it != workers_.end();) {
+    const Worker& worker = it->second;
+    if (!worker.leaving || worker.requests > 0) {
+      ++it;
+      continue;
+    }
+    sendings.push_back({.channel = worker.channel, .is_finish = true});
+    it = workers_.erase(it);
   }
   return sendings;
 }
 
 void ServingHost::Send(const std::vector<Sending>& sendings) {
-  for (const Sending& sending : sendings) sending.channel->SendInfer(sending.text_id, sending.tokens);
+  for (const Sending& sending : sendings) {
+    if (sending.is_finish) {
+      sending.channel->SendFinish(true, "it asked to leave");
+    } else {
+      sending.channel->SendInfer(sending.text_id, sending.tokens);
+    }
+  }
 }
 
 std::vector<WorkerStatus> ServingHost::Workers() const {
@@ -237,7 +272,8 @@ std::vector<WorkerStatus> ServingHost::Workers() const {
   std::vector<WorkerStatus> statuses;
   for (const auto& [id, worker] : workers_) {
     WorkerStatus status = worker.status;
-    status.state = !worker.ready         ? WorkerState::kAttaching
+    status.state = worker.leaving        ? WorkerState::kLeaving
+                   : !worker.ready       ? WorkerState::kAttaching
                    : worker.requests > 0 ? WorkerState::kRunning
                                          : WorkerState::kIdle;
     statuses.push_back(std::move(status));

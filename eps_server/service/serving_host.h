@@ -81,6 +81,7 @@ class ServingHost final : public WorkerHost {
     return absl::FailedPreconditionError("event: pass_done: this daemon serves a checkpoint");
   }
   absl::Status Inferred(WorkerId worker, int64_t request_id, absl::StatusOr<std::vector<float>> logits) override;
+  absl::Status Leave(WorkerId worker) override;
   void Disconnect(WorkerId worker, absl::Status why) override;
 
   // Ends the streams of workers that were not heard of for a lease, and gives their texts to others; ends texts that
@@ -96,6 +97,7 @@ class ServingHost final : public WorkerHost {
     WorkerStatus status;
     std::shared_ptr<EventChannel> channel;
     bool ready = false;
+    bool leaving = false;
     int requests = 0;
     absl::Duration deadline;  // of its lease
   };
@@ -110,6 +112,7 @@ class ServingHost final : public WorkerHost {
   };
   struct Sending {  // what to send when the lock is gone
     std::shared_ptr<EventChannel> channel;
+    bool is_finish = false;  // else the request of a text
     int64_t text_id = 0;
     std::vector<int32_t> tokens;
   };
@@ -117,7 +120,7 @@ class ServingHost final : public WorkerHost {
   absl::Status Check(const GenerateOptions& options) const;
   // A sign of life of `worker`, which renews its lease.
   absl::StatusOr<Worker*> Find(WorkerId worker) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Gives every text that nobody works on to a ready worker.
+  // Gives every text that nobody works on to a ready worker, and lets those go that want to and have none.
   std::vector<Sending> Distribute() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   static void Send(const std::vector<Sending>& sendings);
   void EndExpiredLeases();

@@ -124,6 +124,30 @@ TEST_F(ServingHostTest, ACancelledTextSaysNoMore) {
   EXPECT_TRUE(ends_.empty());
 }
 
+TEST_F(ServingHostTest, AWorkerThatWantsToLeaveAnswersWhatItWasAskedAndGoes) {
+  const auto [worker, channel] = AddWorker();
+  ASSERT_OK(Generate({0}, 2));
+  EXPECT_OK(host_->Leave(worker));
+  EXPECT_FALSE(channel->finished);
+  EXPECT_EQ(host_->Workers().front().state, WorkerState::kLeaving);
+  EXPECT_OK(host_->Inferred(worker, channel->requests[0].id, Likes(1)));
+  EXPECT_TRUE(channel->finished);
+  EXPECT_EQ(channel->requests.size(), 1u) << "the text's next token is another's";
+  EXPECT_TRUE(host_->Workers().empty());
+  const auto [other, others_channel] = AddWorker();
+  EXPECT_OK(host_->Inferred(other, others_channel->requests[0].id, Likes(2)));
+  EXPECT_THAT(tokens_, ElementsAre(1, 2));
+}
+
+TEST_F(ServingHostTest, WhoseTextIsCancelledMayLeave) {
+  const auto [worker, channel] = AddWorker();
+  ASSERT_OK_AND_ASSIGN(const int64_t text, Generate({0}, 5));
+  EXPECT_OK(host_->Leave(worker));
+  EXPECT_FALSE(channel->finished);
+  host_->CancelText(text);
+  EXPECT_TRUE(channel->finished);
+}
+
 TEST_F(ServingHostTest, AnErrorOfTheWorkerEndsTheText) {
   const auto [worker, channel] = AddWorker();
   ASSERT_OK(Generate({0}, 5));

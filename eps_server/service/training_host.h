@@ -45,6 +45,7 @@ class TrainingHost final : public WorkerHost {
   absl::Status Inferred(WorkerId, int64_t, absl::StatusOr<std::vector<float>>) override {
     return absl::FailedPreconditionError("event: inferred: this daemon trains");
   }
+  absl::Status Leave(WorkerId worker) override { return coordinator_.Leave(worker); }
   void Disconnect(WorkerId worker, absl::Status why) override { coordinator_.Disconnect(worker, std::move(why)); }
 
  private:

@@ -44,6 +44,7 @@ class WorkerHost {
                                       PassTiming timing) = 0;
   virtual absl::Status ReportGroup(WorkerId worker, const GroupReport& report) = 0;
   virtual absl::Status Inferred(WorkerId worker, int64_t request_id, absl::StatusOr<std::vector<float>> logits) = 0;
+  virtual absl::Status Leave(WorkerId worker) = 0;
   virtual void Disconnect(WorkerId worker, absl::Status why) = 0;
 };
 

@@ -106,6 +106,8 @@ class Coordinator {
                                       PassTiming timing) = 0;
   // What it says of a group (Groups). Errors also: INVALID_ARGUMENT Groups::Founded's
   virtual absl::Status ReportGroup(WorkerId worker, const GroupReport& report) = 0;
+  // It wants to go: it is given nothing new, and told to finish once nobody needs what it has been given.
+  virtual absl::Status Leave(WorkerId worker) = 0;
   // The worker is gone: its stream ended, it reported a failure, it sent nonsense. Quiet for an
   // unknown one.
   virtual void Disconnect(WorkerId worker, absl::Status why) = 0;

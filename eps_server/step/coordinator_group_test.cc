@@ -140,6 +140,26 @@ TEST(CoordinatorGroupTest, AStepIsGivenToItsGroupAndAnewToEachAloneWhenAMemberIs
   EXPECT_EQ(members_of(), (std::vector{std::pair(0, WorkerId())}));
 }
 
+TEST(CoordinatorGroupTest, AMemberThatAsksToLeaveStaysUntilItsGroupsPassIsOver) {
+  RunConfig config = SmallRun();
+  config.relay.group_members = 2;
+  TestRun run(config, {.expected_workers = 2});
+  PlayedWorker first(run, "k"), second(run, "k");
+  FormGroup(first, second);
+  const auto of_first = first.NextAssignment();
+  second.NextAssignment();
+  ASSERT_OK(run.coordinator->Leave(first.id));
+  std::vector<VnodeRecord> records;
+  for (const VnodeBatch& batch : of_first->vnodes) {
+    records.push_back({.vnode = batch.vnode, .loss_sum = 1, .counted_tokens = CountedTokens(batch), .finite = true});
+  }
+  ASSERT_OK(run.coordinator->PassDone(first.id, of_first->step, records, {.seconds = 1}));
+  absl::SleepFor(absl::Milliseconds(120));
+  EXPECT_OK(run.coordinator->Heartbeat(first.id)) << "the other may still be exchanging with it";
+  run.coordinator->Disconnect(second.id, absl::UnavailableError("it was killed"));
+  WaitFor([&] { return !run.coordinator->Heartbeat(first.id).ok(); });
+}
+
 TEST(CoordinatorGroupTest, AMemberThatSaysThatItsGroupIsOverKeepsItsPlace) {
   RunConfig config = SmallRun();
   config.relay.group_members = 2;

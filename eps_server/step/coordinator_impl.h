@@ -82,6 +82,7 @@ class CoordinatorImpl final : public Coordinator {
   absl::Status EvaluationDone(WorkerId worker, Version version, int64_t round, std::vector<VnodeRecord> records,
                               PassTiming timing) override;
   absl::Status ReportGroup(WorkerId worker, const GroupReport& report) override;
+  absl::Status Leave(WorkerId worker) override;
   void Disconnect(WorkerId worker, absl::Status why) override;
   RunStatus Status() const override;
   std::vector<double> Losses() const override;
@@ -116,6 +117,8 @@ class CoordinatorImpl final : public Coordinator {
   absl::Status CountPass(WorkerId worker, PassTiming timing) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool SkipsNonfinite() const { return run_.defers_updates(); }
   void ExpireLeases(Actions& actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Those that asked to leave go as soon as nobody needs what they were given.
+  void ReleaseLeaving(Actions& actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Returns how many vnodes others must run again.
   int Lose(WorkerId worker) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   int LoseGroups(absl::Span<const uint64_t> groups) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

@@ -76,9 +76,9 @@ void CoordinatorImpl::FillStatus(RunStatus& status) const {
   status.workers = members_.List(now);
   for (WorkerStatus& worker : status.workers) {
     const VnodeLedger* ledger = LedgerInWork();
-    if (ledger == nullptr || worker.state != WorkerState::kIdle) continue;
+    if (ledger == nullptr || worker.state == WorkerState::kLost) continue;
     worker.vnodes = ledger->VnodesOf(worker.id);
-    if (ledger->IsRunning(worker.id)) worker.state = WorkerState::kRunning;
+    if (worker.state == WorkerState::kIdle && ledger->IsRunning(worker.id)) worker.state = WorkerState::kRunning;
   }
   for (const Groups::Formed& group : groups_.formed()) {
     for (WorkerStatus& worker : status.workers) {
@@ -95,7 +95,7 @@ RunPhase CoordinatorImpl::Phase() const {
   // Who watches takes a daemon that is gone after this for one that has done its work: not one that was told to end before.
   if (over_ && step_.value() >= run_.steps) return RunPhase::kFinished;
   if (over_ || step_.value() >= end_ || (stop_requested_ && opened_)) return RunPhase::kFinishing;
-  if (members_.ReadyWorkers().empty() || !begun_) return RunPhase::kWaitingForWorkers;
+  if (members_.num_ready() == 0 || !begun_) return RunPhase::kWaitingForWorkers;
   return RunPhase::kTraining;
 }
 
@@ -134,11 +134,11 @@ StepWait CoordinatorImpl::FindStepWait() const {
     return wait;
   }
   if (evaluation_.is_on()) {
-    wait.cause = members_.ReadyWorkers().empty() ? "no_worker" : "compute";
+    wait.cause = members_.num_ready() == 0 ? "no_worker" : "compute";
     wait.vnodes = ledger->Unfinished(/*missing=*/{});
     return wait;
   }
-  wait.cause = members_.ReadyWorkers().empty() ? "no_worker" : ledger_->AllRecordsIn() ? "push" : "compute";
+  wait.cause = members_.num_ready() == 0 ? "no_worker" : ledger_->AllRecordsIn() ? "push" : "compute";
   wait.vnodes = ledger_->Unfinished(aggregator_->MissingVnodes());
   for (const BlobId blob : aggregator_->MissingBlobs()) wait.blobs.push_back(model_.blob(blob).name);
   return wait;

@@ -60,6 +60,7 @@ void CoordinatorImpl::Advance(Actions& actions) {
   if (opened_ && ledger_ != nullptr && ledger_->AllRecordsIn() && contributions_in_ == step_ && !closing_.has_value()) {
     OpenGate(actions);
   }
+  ReleaseLeaving(actions);
   if (!opened_ && !closing_.has_value()) Evaluate(actions);
   if (!opened_ && step_.value() < end_ && !EvaluationComesFirst() && MayBegin()) OpenStep(actions);
   SendGroupOrders(actions);  // before the assignments, which may belong to them
@@ -118,7 +119,7 @@ void CoordinatorImpl::OpenGate(Actions& actions) {
   closing_->ledger = std::move(ledger_);
   closing_->passes = std::move(step_passes_);
   closing_->opened_at = step_opened_at_;
-  closing_->workers = static_cast<int>(members_.ReadyWorkers().size());
+  closing_->workers = members_.num_ready();
   most_workers_ = std::max(most_workers_, closing_->workers);
   closing_->checkpoint = checkpoints_.IsDue(next) || (next.value() >= end_ && EndsWithCheckpoint());
   // Before the next step's contributions can come: no blob runs away from its capture.

@@ -356,6 +356,55 @@ TEST(CoordinatorTest, LeaseRunsOutAndOthersDoTheWork) {
   EXPECT_TRUE(run.Result(4) == Reference(SmallRun()));
 }
 
+TEST_P(CoordinatorModeTest, WhoAsksToLeaveFinishesItsPartAndIsGivenNoMore) {
+  const RunConfig config = Config();
+  TestRun run(config, {.expected_workers = 2});
+  FakeWorker leaving(run);
+  leaving.HoldRecords();
+  FakeWorker other(run);
+  WaitFor([&] { return run.coordinator->Status().counts.passes == 1; });  // the other's
+  ASSERT_OK(run.coordinator->Leave(leaving.id()));
+  EXPECT_EQ(run.coordinator->Status().workers.front().state, WorkerState::kLeaving);
+  EXPECT_EQ(run.coordinator->Status().workers.front().vnodes.size(), 2u);
+  EXPECT_FALSE(leaving.finished_ok());
+  leaving.ReleaseRecords();
+  WaitFor([&] { return leaving.finished_ok(); });
+  ASSERT_OK(run.coordinator->WaitUntilFinished());
+  const RunStatus status = run.coordinator->Status();
+  EXPECT_EQ(status.counts.vnodes_redone, 0);
+  EXPECT_EQ(status.counts.workers_lost, 0);
+  EXPECT_EQ(status.counts.passes, 1 + config.steps);
+  EXPECT_THAT(run.coordinator->Heartbeat(leaving.id()), StatusIs(absl::StatusCode::kNotFound));
+  EXPECT_TRUE(run.Result(config.steps) == Reference(config));
+}
+
+// As where a service manager asks all processes of a run to end.
+TEST(CoordinatorTest, AStopWithAllWorkersLeavingEndsAfterTheStep) {
+  TestRun run(SmallRun(ClipMode::kNone), {.expected_workers = 2});
+  FakeWorker first(run);
+  first.HoldRecords();
+  FakeWorker second(run);
+  second.HoldRecords();
+  WaitFor([&] { return run.coordinator->Status().workers.back().state == WorkerState::kRunning; });
+  for (const FakeWorker* worker : {&first, &second}) ASSERT_OK(run.coordinator->Leave(worker->id()));
+  EXPECT_THAT(run.coordinator->RequestStop("SIGTERM"), IsOkAndHolds(1));
+  first.ReleaseRecords();
+  second.ReleaseRecords();
+  ASSERT_OK(run.coordinator->WaitUntilFinished());
+  EXPECT_EQ(run.committed(), 1);
+}
+
+TEST(CoordinatorTest, AWorkerThatHasNothingToDoLeavesAtOnce) {
+  TestRun run(SmallRun(), {.expected_workers = 2});
+  FakeWorker worker(run);
+  ASSERT_OK(run.coordinator->Leave(worker.id()));
+  WaitFor([&] { return worker.finished_ok(); });
+  EXPECT_EQ(run.coordinator->Status().phase, RunPhase::kWaitingForWorkers);
+  FakeWorker third(run), fourth(run);
+  ASSERT_OK(run.coordinator->WaitUntilFinished());
+  EXPECT_TRUE(run.Result(4) == Reference(SmallRun()));
+}
+
 TEST(CoordinatorTest, ADaemonThatStoodStillLosesNobodyWhoSpeaksThen) {
   FakeClock clock;
   TestRun run(SmallRun(), {.expected_workers = 2, .clock = &clock});

@@ -175,6 +175,32 @@ absl::Status CoordinatorImpl::ReportGroup(WorkerId worker, const GroupReport& re
   return absl::OkStatus();
 }
 
+absl::Status CoordinatorImpl::Leave(WorkerId worker) {
+  {
+    MutexLock lock(mu_);
+    EPS_RETURN_IF_ERROR(members_.Leave(worker, clock_()));
+    Wake();
+  }
+  LogInfo("worker_leaves", {{"worker", worker.value()}});
+  return absl::OkStatus();
+}
+
+void CoordinatorImpl::ReleaseLeaving(Actions& actions) {
+  const std::vector<WorkerId> leaving = members_.LeavingWorkers();
+  if (leaving.empty()) return;
+  const std::vector<bool> missing = ledger_ == nullptr ? std::vector<bool>() : aggregator_->MissingVnodes();
+  for (const WorkerId worker : leaving) {
+    if (ledger_ != nullptr && ledger_->Needs(worker, missing)) continue;
+    if (evaluation_.ledger() != nullptr && evaluation_.ledger()->Needs(worker, /*missing=*/{})) continue;
+    std::shared_ptr<WorkerChannel> channel = members_.channel(worker);
+    Lose(worker);
+    actions.push_back([this, worker, channel, step = step_] {
+      LogLost(worker, step, /*vnodes=*/0, absl::OkStatus());
+      if (channel != nullptr) channel->SendFinish(true, "it asked to leave");
+    });
+  }
+}
+
 void CoordinatorImpl::Disconnect(WorkerId worker, absl::Status why) {
   int vnodes = 0;
   StepId step;
@@ -256,12 +282,14 @@ void CoordinatorImpl::CountLost(int vnodes, const absl::Status& why) {
 }
 
 void CoordinatorImpl::LogLost(WorkerId worker, StepId step, int vnodes, const absl::Status& why) const {
-  const LogLevel level = LeftByItself(vnodes, why) ? LogLevel::kInfo : LogLevel::kWarning;
-  Log(level, "worker_lost",
-      {{"worker", worker.value()},
-       {"step", step.value()},
-       {"vnodes_to_redo", vnodes},
-       {"why", why.ok() ? absl::string_view("it left") : why.message()}});
+  if (LeftByItself(vnodes, why)) {
+    LogInfo("worker_left", {{"worker", worker.value()}, {"step", step.value()}});
+    return;
+  }
+  LogWarning("worker_lost", {{"worker", worker.value()},
+                             {"step", step.value()},
+                             {"vnodes_to_redo", vnodes},
+                             {"why", why.ok() ? absl::string_view("it left") : why.message()}});
 }
 
 }  // namespace eps::server

@@ -1,7 +1,11 @@
 #include "eps_server/step/vnode_ledger.h"
 
 #include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <set>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
@@ -72,6 +76,18 @@ std::vector<int> VnodeLedger::VnodesOf(WorkerId worker) const {
     if (vnodes_[v].holder == worker) vnodes.push_back(static_cast<int>(v));
   }
   return vnodes;
+}
+
+bool VnodeLedger::Needs(WorkerId worker, const std::vector<bool>& missing) const {
+  std::set<uint64_t> groups;
+  for (const Entry& entry : vnodes_) {
+    if (entry.holder == worker && entry.group != 0) groups.insert(entry.group);
+  }
+  for (size_t v = 0; v < vnodes_.size(); ++v) {
+    const Entry& entry = vnodes_[v];
+    if (!IsDone(v, missing) && (entry.holder == worker || groups.count(entry.group) > 0)) return true;
+  }
+  return false;
 }
 
 bool VnodeLedger::IsRunning(WorkerId worker) const {

@@ -80,6 +80,22 @@ TEST(VnodeLedgerTest, AGroupThatIsOverLosesTheVnodesOfAllItsMembers) {
   EXPECT_THAT(ledger.AddRecords(kB, {Record(1, 1)}), StatusIs(absl::StatusCode::kInvalidArgument));
 }
 
+TEST(VnodeLedgerTest, AWorkerIsNeededUntilNothingOfItsOwnOrItsGroupsIsToCome) {
+  VnodeLedger ledger = FourVnodes();
+  EXPECT_FALSE(ledger.Needs(kA, {}));
+  const GroupVnodes group = {.group = 9, .rank = 0, .vnodes = {{0}, {1}}};
+  ledger.Assign(kA, {0}, group);
+  ledger.Assign(kB, {1}, group);
+  ledger.Assign(kB, {2});
+  EXPECT_TRUE(ledger.Needs(kA, {}));
+  EXPECT_OK(ledger.AddRecords(kA, {Record(0, 1)}));
+  EXPECT_TRUE(ledger.Needs(kA, {})) << "the group's other member has not finished";
+  EXPECT_OK(ledger.AddRecords(kB, {Record(1, 1)}));
+  EXPECT_TRUE(ledger.Needs(kA, {false, true, true, true})) << "nor has all of it arrived";
+  EXPECT_FALSE(ledger.Needs(kA, {false, false, true, true}));
+  EXPECT_TRUE(ledger.Needs(kB, {false, false, true, true}));
+}
+
 TEST(VnodeLedgerTest, SaysWhoHasNotFinishedWhat) {
   VnodeLedger ledger = FourVnodes();
   ledger.Assign(kA, {0, 1});

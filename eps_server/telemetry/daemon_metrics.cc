@@ -23,7 +23,7 @@ constexpr absl::string_view kTransports[] = {"grpc", "shared_memory"};
 constexpr absl::string_view kMemoryKinds[] = {"state", "hold", "window", "checkpoint", "resident"};
 constexpr absl::string_view kLimitKinds[] = {"window", "resident"};
 constexpr absl::string_view kDeviceKinds[] = {"cap", "arena", "peak"};
-constexpr absl::string_view kWorkerStates[] = {"attaching", "idle", "running"};
+constexpr absl::string_view kWorkerStates[] = {"attaching", "idle", "running", "leaving"};
 constexpr absl::string_view kStats[] = {"min", "median", "max"};
 
 // ---- progress ----
@@ -339,7 +339,7 @@ void SetWorkers(const RunStatus& status, MetricPage& page) {
     silent = std::max(silent, worker.silent_for);
     if (worker.last_pass.seconds > 0) passes.push_back(worker.last_pass.seconds);
   }
-  for (const WorkerState state : {WorkerState::kAttaching, WorkerState::kIdle, WorkerState::kRunning}) {
+  for (const WorkerState state : {WorkerState::kAttaching, WorkerState::kIdle, WorkerState::kRunning, WorkerState::kLeaving}) {
     page.Set(kWorkers, WorkerStateName(state), states[state]);
   }
   page.Set(kGrouped, static_cast<double>(grouped));

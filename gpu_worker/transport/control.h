@@ -111,6 +111,8 @@ class Control {
   virtual void SendGroupFounded(uint64_t group, const std::string& token) = 0;
   virtual void SendGroupJoined(uint64_t group) = 0;
   virtual void SendGroupFailed(uint64_t group, const absl::Status& why) = 0;
+  // This worker wants to go: a FinishOrder comes once nobody needs what it has been given.
+  virtual void SendLeave() = 0;
   // This worker ends because of `why`; blocks until that is sent, or a second has passed.
   virtual void SendFailed(absl::Status why) = 0;
 

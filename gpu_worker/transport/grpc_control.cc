@@ -118,6 +118,12 @@ class GrpcControl final : public Control {
     Enqueue(std::move(event));
   }
 
+  void SendLeave() override {
+    proto::WorkerEvent event;
+    event.mutable_leave();
+    Enqueue(std::move(event));
+  }
+
   void SendFailed(absl::Status why) override {
     proto::WorkerEvent event;
     event.mutable_failed()->set_message(std::string(why.ToString()).substr(0, kMaxFailureBytes));

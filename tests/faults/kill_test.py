@@ -91,6 +91,31 @@ class KillTest(SystemTest):
             self.assertEqual(returncode, 0, stderr)
             self.finishes_like_a_quiet_run(name, out)
 
+    def test_a_worker_that_is_asked_to_leave_finishes_its_part(self):
+        for name, number in (("bf16", signal.SIGTERM), ("fp32", signal.SIGINT)):
+            out = self.work.out(f"{name}-worker-leaves")
+            process = start_train(self.specs[name], out, "--workers", 2, *NO_CHECKPOINTS)
+            wait_for_steps(process, out, 7)
+            os.kill(children(process.pid, "gpu_worker")[0], number)
+            returncode, stderr = self.end(process, timeout=120)
+            self.assertEqual(returncode, 0, stderr)
+            log = (out / "logs" / "eps_server.log").read_text()
+            self.assertIn("worker_left", log)
+            self.assertNotIn("worker_lost", log)
+            self.finishes_like_a_quiet_run(name, out)
+
+    def test_the_last_worker_that_leaves_costs_no_step(self):
+        out = self.work.out("last-leaves")
+        process = start_train(self.specs["bf16"], out, *NO_CHECKPOINTS)
+        wait_for_steps(process, out, 7)
+        os.kill(children(process.pid, "gpu_worker")[0], signal.SIGTERM)
+        returncode, stderr = self.end(process)
+        self.assertEqual(returncode, 1, stderr)
+        self.assertGreaterEqual(committed_steps(out), 7)
+        self.assertEqual(latest_checkpoint(out).name, f"step-{committed_steps(out):08d}")
+        self.assertIn(latest_checkpoint(out).name, stderr)
+        self.resume("bf16", out)
+
     def test_a_worker_killed_before_it_attached_is_not_waited_for(self):
         out = self.work.out("killed-at-start")
         process = start_train(self.specs["bf16"], out, "--workers", 2, *NO_CHECKPOINTS)
@@ -120,14 +145,17 @@ class KillTest(SystemTest):
 
     def test_a_signal_that_comes_to_several_processes_is_one(self):
         """As a service manager sends it to all of a group, and `timeout` to a process and then its group."""
-        for order in (("eps", "daemon"), ("daemon", "eps"), ("eps", "eps")):
+        for order in (("eps", "daemon"), ("daemon", "eps"), ("eps", "eps"), ("workers", "daemon", "eps"),
+                      ("daemon", "eps", "workers")):
             with self.subTest(order):
                 out = self.work.out("-".join(order))
                 process = start_train(self.specs["bf16"], out, "--workers", 2)
                 wait_for_steps(process, out, 13)
-                pids = {"eps": process.pid, "daemon": children(process.pid, "eps_server")[0]}
+                pids = {"eps": [process.pid], "daemon": children(process.pid, "eps_server"),
+                        "workers": children(process.pid, "gpu_worker")}
                 for name in order:
-                    os.kill(pids[name], signal.SIGTERM)
+                    for pid in pids[name]:
+                        os.kill(pid, signal.SIGTERM)
                 returncode, stderr = self.end(process)
                 self.assertEqual(returncode, 143, stderr)
                 self.assertEqual(latest_checkpoint(out).name, f"step-{committed_steps(out):08d}")

@@ -1,4 +1,4 @@
-#include "eps_server/signal_watcher.h"
+#include "common/base/signal_watcher.h"
 
 #include <signal.h>
 #include <unistd.h>
@@ -9,7 +9,7 @@
 #include "common/testing/status_matchers.h"
 #include "gtest/gtest.h"
 
-namespace eps::server {
+namespace eps {
 namespace {
 
 TEST(SignalWatcherTest, SignalsAreCallsAlsoThoseThatCameBeforeWatch) {
@@ -34,4 +34,4 @@ TEST(SignalWatcherTest, SignalsAreCallsAlsoThoseThatCameBeforeWatch) {
 }
 
 }  // namespace
-}  // namespace eps::server
+}  // namespace eps

@@ -1,5 +1,5 @@
-#ifndef EPS_SERVER_SIGNAL_WATCHER_H_
-#define EPS_SERVER_SIGNAL_WATCHER_H_
+#ifndef EPS_COMMON_BASE_SIGNAL_WATCHER_H_
+#define EPS_COMMON_BASE_SIGNAL_WATCHER_H_
 
 #include <functional>
 #include <memory>
@@ -8,7 +8,7 @@
 #include "absl/status/statusor.h"
 #include "common/base/file_util.h"
 
-namespace eps::server {
+namespace eps {
 
 // SIGINT, SIGTERM and SIGHUP as calls from a thread of its own: nothing runs in a signal handler.
 //
@@ -32,6 +32,6 @@ class SignalWatcher {
   std::thread thread_;
 };
 
-}  // namespace eps::server
+}  // namespace eps
 
-#endif  // EPS_SERVER_SIGNAL_WATCHER_H_
+#endif  // EPS_COMMON_BASE_SIGNAL_WATCHER_H_

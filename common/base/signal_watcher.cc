@@ -1,4 +1,4 @@
-#include "eps_server/signal_watcher.h"
+#include "common/base/signal_watcher.h"
 
 #include <poll.h>
 #include <signal.h>
@@ -13,7 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 
-namespace eps::server {
+namespace eps {
 
 absl::StatusOr<std::unique_ptr<SignalWatcher>> SignalWatcher::Create() {
   sigset_t set;
@@ -51,4 +51,4 @@ void SignalWatcher::Run(const std::function<void(int)>& on_signal) const {
   }
 }
 
-}  // namespace eps::server
+}  // namespace eps

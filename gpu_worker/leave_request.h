@@ -1,0 +1,47 @@
+#ifndef EPS_GPU_WORKER_LEAVE_REQUEST_H_
+#define EPS_GPU_WORKER_LEAVE_REQUEST_H_
+
+#include <functional>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "common/base/mutex.h"
+
+namespace eps::worker {
+
+// What signals mean to a worker: the first SIGINT, SIGTERM or SIGHUP asks it to leave, once nobody needs what the daemon has
+// given it; where it has no daemon that knows of it as ready, it ends at once. A second one ends it at once, whose work
+// others do again; one within kRepeat is the same, and SIGHUP never a second one, as to the daemon (server::Interrupts).
+//
+// Threads: safe
+class LeaveRequest {
+ public:
+  static constexpr absl::Duration kRepeat = absl::Seconds(1);
+
+  // exit: ends the process with that exit code.
+  explicit LeaveRequest(std::function<void(int)> exit, std::function<absl::Time()> clock = &absl::Now)
+      : exit_(std::move(exit)), clock_(std::move(clock)) {}
+
+  void OnSignal(int number) ABSL_LOCKS_EXCLUDED(mu_);
+  // The first signal; 0: none came.
+  int signal() const ABSL_LOCKS_EXCLUDED(mu_);
+
+  // `ask` asks the daemon, without blocking; it is called once, by whoever brings the signal, until Unattend.
+  void Attend(std::function<void()> ask) ABSL_LOCKS_EXCLUDED(mu_);
+  // When it returns, `ask` is not called any more.
+  void Unattend() ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  const std::function<void(int)> exit_;
+  const std::function<absl::Time()> clock_;
+  mutable Mutex mu_;  // held while the daemon is asked
+  std::function<void()> ask_ ABSL_GUARDED_BY(mu_);
+  int first_ ABSL_GUARDED_BY(mu_) = 0;
+  absl::Time first_at_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace eps::worker
+
+#endif  // EPS_GPU_WORKER_LEAVE_REQUEST_H_
