@@ -4,7 +4,6 @@
 #include <atomic>
 #include <chrono>
 #include <cmath>
-#include <iterator>
 #include <optional>
 #include <set>
 #include <string>
@@ -13,17 +12,17 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
-#include "common/base/anonymous_memory.h"
 #include "common/base/mutex.h"
 #include "common/base/status_macros.h"
 #include "common/model/layer_drop.h"
-#include "common/numeric/bf16.h"
-#include "common/numeric/fp16.h"
 #include "common/schedule/reduction_tree.h"
 #include "common/tensor/dtype.h"
 #include "eps_server/optimizer/chunk_kernels.h"
+#include "eps_server/optimizer/held_gradients.h"
+#include "eps_server/optimizer/nonfinite_gradient.h"
 #include "eps_server/optimizer/schedule.h"
 #include "eps_server/optimizer/task_queue.h"
+#include "eps_server/optimizer/update_hold.h"
 
 namespace eps::server {
 namespace {
@@ -50,35 +49,6 @@ std::vector<DecayRange> RangesOf(const BlobSpec& blob, int64_t chunk) {
     }
   }
   return ranges;
-}
-
-// The summed gradient of the whole model, where updates are deferred until the step is decided.
-class HeldGradients {
- public:
-  static absl::StatusOr<HeldGradients> Map(const ModelSpec& model, int64_t num_bytes) {
-    HeldGradients held;
-    if (num_bytes == 0) return held;
-    EPS_ASSIGN_OR_RETURN(held.memory_, AnonymousMemory::Map(num_bytes, "gradients held for optimizer.clip EXACT"));
-    int64_t offset = 0;
-    for (const BlobSpec& blob : model.blobs) {
-      held.offsets_.push_back(std::exchange(offset, offset + (blob.frozen ? 0 : blob.num_elems)));
-    }
-    return held;
-  }
-  float* Chunk(BlobId blob, int64_t chunk) const {
-    return reinterpret_cast<float*>(memory_.base()) + offsets_[blob.value()] + chunk * kChunkElems;
-  }
-
- private:
-  HeldGradients() = default;
-  AnonymousMemory memory_;
-  std::vector<int64_t> offsets_;
-};
-
-bool IsFiniteAt(const GradientOperand& operand, int64_t i) {
-  if (operand.dtype == Dtype::kF32) return std::isfinite(reinterpret_cast<const float*>(operand.values)[i]);
-  const uint16_t bits = reinterpret_cast<const uint16_t*>(operand.values)[i];
-  return std::isfinite(operand.dtype == Dtype::kBf16 ? ToFloat(Bf16{bits}) : ToFloat(Fp16{bits}));
 }
 
 // What a pass over a chunk has to read.
@@ -165,10 +135,10 @@ class UpdateEngineImpl final : public UpdateEngine {
   }
 
   void ReleaseUpdate(BlobId blob, Version version) override {
-    std::optional<Wait> ended;
+    std::optional<UpdateHold::Wait> ended;
     {
       MutexLock lock(mu_);
-      if (held_updates_.erase({version, blob}) == 0 || version != ReadVersion(step_)) return;
+      if (!hold_.Release(blob, version) || version != ReadVersion(step_)) return;
       ended = EndWaitFor(blob);
       BeginReleased(blob);
     }
@@ -223,11 +193,11 @@ class UpdateEngineImpl final : public UpdateEngine {
   bool IsEager() const { return !defers_ && clip_ != ClipMode::kPerBlob; }
   void Hold(Version version) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     for (const BlobSpec& blob : model_.blobs) {
-      if (!blob.frozen) held_updates_.insert({version, blob.id});
+      if (!blob.frozen) hold_.Hold(blob.id, version);
     }
   }
   bool IsHeld(BlobId blob) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    return held_updates_.count({ReadVersion(step_), blob}) > 0;
+    return hold_.IsHeld(blob, ReadVersion(step_));
   }
   UpdateScalars Scalars(BlobId blob, double scale) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     return ComputeUpdateScalars(run_.optimizer, learning_rate_, updates_[blob.value()] + 1, scale);
@@ -367,7 +337,7 @@ class UpdateEngineImpl final : public UpdateEngine {
     }
     moved_bytes_ += GradientBytes(gradient, num_elems) + num_elems * SizeOf(Dtype::kF32);
     std::string nonfinite;
-    if (gradient.nonfinite_vnode >= 0 || !std::isfinite(squares)) nonfinite = DescribeNonFinite(blob, chunk, gradient);
+    if (gradient.nonfinite_vnode >= 0 || !std::isfinite(squares)) nonfinite = DescribeNonFinite(model_.blob(blob), chunk, gradient);
     gradient = {};
     {
       MutexLock lock(mu_);
@@ -402,20 +372,15 @@ class UpdateEngineImpl final : public UpdateEngine {
 
   // An update could run, but for HoldUpdates.
   void BeginWaitFor(BlobId blob) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    if (waiting_.empty()) wait_begin_ = std::chrono::steady_clock::now();
-    waiting_.insert(blob);
+    hold_.BeginWait(blob, std::chrono::steady_clock::now());
     update_is_held_ = true;
   }
-  struct Wait {
-    std::chrono::steady_clock::time_point begin, end;
-  };
   // The wait that is over with it, if one is.
-  std::optional<Wait> EndWaitFor(BlobId blob) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    if (waiting_.erase(blob) == 0 || !waiting_.empty()) return std::nullopt;
-    const Wait wait = {wait_begin_, std::chrono::steady_clock::now()};
-    const double waited = std::chrono::duration<double>(wait.end - wait.begin).count();
-    step_held_seconds_ += waited;
-    held_seconds_ = held_seconds_ + waited;  // written under the lock alone
+  std::optional<UpdateHold::Wait> EndWaitFor(BlobId blob) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    const std::optional<UpdateHold::Wait> wait = hold_.EndWait(blob, std::chrono::steady_clock::now());
+    if (!wait.has_value()) return wait;
+    step_held_seconds_ += wait->seconds();
+    held_seconds_ = held_seconds_ + wait->seconds();  // written under the lock alone
     update_is_held_ = false;
     return wait;
   }
@@ -531,26 +496,6 @@ class UpdateEngineImpl final : public UpdateEngine {
     return std::sqrt(sum) / loss_scale_.value;
   }
 
-  // "blob h.2, transformer.h.2.mlp.c_fc.weight, vnode 5"
-  std::string DescribeNonFinite(BlobId id, int64_t chunk, const ChunkGradient& gradient) const {
-    const BlobSpec& blob = model_.blob(id);
-    if (gradient.nonfinite_vnode >= 0) return absl::StrCat("layer ", blob.name, ", vnode ", gradient.nonfinite_vnode);
-    for (const GradientOperand& operand : gradient.operands) {
-      for (int64_t i = 0; i < blob.chunk_elems(chunk); ++i) {
-        if (IsFiniteAt(operand, i)) continue;
-        const char* kind = operand.node.is_leaf() ? ", vnode " : ", one of vnodes ";
-        const std::string nodes = operand.node.is_leaf() ? absl::StrCat(operand.node.first) : DebugString(operand.node);
-        return absl::StrCat("layer ", blob.name, ", ", TensorAt(blob, chunk * kChunkElems + i), kind, nodes);
-      }
-    }
-    return absl::StrCat("layer ", blob.name, ", the sum over the vnodes");
-  }
-  static std::string TensorAt(const BlobSpec& blob, int64_t elem) {
-    const auto after = std::find_if(blob.tensors.begin(), blob.tensors.end(),
-                                    [elem](const TensorSpec& tensor) { return tensor.offset_elems > elem; });
-    return std::prev(after)->name;
-  }
-
   void FailNonFinite(BlobId blob, int64_t chunk, const ChunkGradient& gradient) {
     if (stopped_.exchange(true)) return;
     int64_t step = 0;
@@ -559,7 +504,7 @@ class UpdateEngineImpl final : public UpdateEngine {
       step = step_.value();
     }
     on_failure_(absl::OutOfRangeError(
-        absl::StrCat("step ", step, ": the gradient of ", DescribeNonFinite(blob, chunk, gradient), " is not finite")));
+        absl::StrCat("step ", step, ": the gradient of ", DescribeNonFinite(model_.blob(blob), chunk, gradient), " is not finite")));
   }
 
   // Fixed after construction.
@@ -595,11 +540,9 @@ class UpdateEngineImpl final : public UpdateEngine {
   std::vector<BlobState> blobs_ ABSL_GUARDED_BY(mu_);
   std::vector<Submitted> later_ ABSL_GUARDED_BY(mu_);
   StepId newest_updated_ ABSL_GUARDED_BY(mu_) = StepId(-1);  // of which an update has begun
-  std::set<std::pair<Version, BlobId>> held_updates_ ABSL_GUARDED_BY(mu_);
-  std::set<BlobId> waiting_ ABSL_GUARDED_BY(mu_);  // of held_updates_, whose updates could run
-  std::chrono::steady_clock::time_point wait_begin_ ABSL_GUARDED_BY(mu_);
+  UpdateHold hold_ ABSL_GUARDED_BY(mu_);
   double step_held_seconds_ ABSL_GUARDED_BY(mu_) = 0;
-  std::set<BlobId> carries_held_ ABSL_GUARDED_BY(mu_);  // dropped by step_, in held_updates_
+  std::set<BlobId> carries_held_ ABSL_GUARDED_BY(mu_);  // dropped by step_, held
   int64_t chunks_to_gather_ ABSL_GUARDED_BY(mu_) = 0;
   int64_t gathered_ ABSL_GUARDED_BY(mu_) = 0;     // chunks, deferred
   size_t blobs_made_ ABSL_GUARDED_BY(mu_) = 0;    // and announced
@@ -624,7 +567,7 @@ absl::StatusOr<std::unique_ptr<UpdateEngine>> UpdateEngine::Create(Options optio
   EPS_CHECK(options.on_step_decided || !options.run->defers_updates());
   EPS_RETURN_IF_ERROR(CheckVectorUnit());
   EPS_ASSIGN_OR_RETURN(HeldGradients held_gradients,
-                       HeldGradients::Map(*options.model, HoldBytes(*options.model, *options.run)));
+                       HeldGradients::Map(*options.model, *options.run));
   return std::make_unique<UpdateEngineImpl>(std::move(options), std::move(held_gradients));
 }
 
