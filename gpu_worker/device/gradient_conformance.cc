@@ -1,5 +1,7 @@
 // What happens to weights and gradients between the wire and the kernels: exact, to the bit.
 
+#include <bit>
+#include <cmath>
 #include <cstdint>
 #include <limits>
 #include <random>
@@ -55,6 +57,42 @@ TEST_P(DeviceConformanceTest, WidenIsExact) {
   device().kernels().Widen({.n = kWireElems, .src = from, .src_dtype = Dtype::kF32, .dst = dst});
   if (memory.act() == Dtype::kF32) {
     EXPECT_TRUE(memory.Get<float>(dst, kWireElems) == values);
+  }
+}
+
+// To nearest, ties to even, of any number; a NaN stays one.
+uint16_t NearestEven(float value, Dtype dtype) {
+  if (dtype == Dtype::kF16) return ToFp16(value).bits;
+  const uint32_t bits = std::bit_cast<uint32_t>(value), low = bits & 0xFFFF, high = bits >> 16;
+  const bool up = low > 0x8000 || (low == 0x8000 && high % 2 == 1);
+  return std::isnan(value) ? 0x7FFF : static_cast<uint16_t>(high + (up ? 1 : 0));
+}
+bool IsNan(uint16_t bits, Dtype dtype) { return (bits & 0x7FFF) > (dtype == Dtype::kBf16 ? 0x7F80 : 0x7C00); }
+
+TEST_P(DeviceConformanceTest, ActivationsOf16BitsAreRoundedToNearestTiesToEven) {
+  ConformanceMemory memory(device());
+  const Dtype act = memory.act();
+  if (act == Dtype::kF32) GTEST_SKIP() << "this device computes in fp32";
+  // Numbers of all magnitudes, denormal and beyond the largest, and of each third one the ties and what is next to them.
+  std::mt19937 random(8);
+  const uint32_t cut = act == Dtype::kBf16 ? 16 : 13, tie = 1u << (cut - 1);
+  std::vector<float> values(kWireElems);
+  for (int64_t i = 0; i < kWireElems; ++i) {
+    uint32_t bits = random();
+    if (i % 3 == 0) bits = (bits >> cut << cut) | (tie - 1 + static_cast<uint32_t>(i / 3 % 3));
+    if (act == Dtype::kF16 && i % 2 == 0) bits = (bits & 0x8FFFFFFF) | 0x30000000;  // below 2: most are too large
+    values[i] = std::bit_cast<float>(bits);
+  }
+  values[0] = std::numeric_limits<float>::infinity(), values[1] = -std::numeric_limits<float>::infinity();
+  values[2] = std::numeric_limits<float>::quiet_NaN(), values[3] = -0.0f, values[4] = std::numeric_limits<float>::max();
+  void* dst = memory.AllocAct(kWireElems);
+  device().kernels().Widen({.n = kWireElems, .src = memory.Put(values), .src_dtype = Dtype::kF32, .dst = dst});
+  const std::vector<uint16_t> got = memory.Get<uint16_t>(dst, kWireElems);
+  for (int64_t i = 0; i < kWireElems; ++i) {
+    const uint16_t want = NearestEven(values[i], act);
+    ASSERT_EQ(IsNan(got[i], act), IsNan(want, act)) << values[i] << " at " << i;
+    if (IsNan(want, act)) continue;
+    ASSERT_EQ(got[i], want) << values[i] << " at " << i;
   }
 }
 

@@ -45,9 +45,13 @@ __device__ __forceinline__ float FromFloat<float>(float x) {
 }
 template <>
 __device__ __forceinline__ ActBf16 FromFloat<ActBf16>(float x) {
+#ifdef __CUDACC__
+  return {__bfloat16_as_ushort(__float2bfloat16_rn(x))};
+#else
   const uint32_t bits = std::bit_cast<uint32_t>(x);
   if ((bits & 0x7FFFFFFF) > 0x7F800000) return {0x7FFF};  // NaN: the rounding below could make a number of it
   return {static_cast<uint16_t>((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16)};
+#endif
 }
 
 template <>
@@ -58,6 +62,28 @@ __device__ __forceinline__ ActFp16 FromFloat<ActFp16>(float x) {
   return {ToFp16(x).bits};
 #endif
 }
+
+// Two elements that follow each other: of 16 bits, one instruction converts both.
+template <typename T>
+struct alignas(2 * sizeof(T)) Pair {
+  T first, second;
+};
+template <typename T>
+__device__ __forceinline__ Pair<T> PairFromFloats(float first, float second) {
+  return {FromFloat<T>(first), FromFloat<T>(second)};
+}
+#ifdef __CUDACC__
+template <>
+__device__ __forceinline__ Pair<ActBf16> PairFromFloats<ActBf16>(float first, float second) {
+  const __nv_bfloat162 pair = __floats2bfloat162_rn(first, second);
+  return {{__bfloat16_as_ushort(pair.x)}, {__bfloat16_as_ushort(pair.y)}};
+}
+template <>
+__device__ __forceinline__ Pair<ActFp16> PairFromFloats<ActFp16>(float first, float second) {
+  const __half2 pair = __floats2half2_rn(first, second);
+  return {{__half_as_ushort(pair.x)}, {__half_as_ushort(pair.y)}};
+}
+#endif
 
 // Kernels pass over arrays in packs of 8 elements: one access of 16 bytes in 16 bits each, two in fp32.
 inline constexpr int kPack = 8;
@@ -85,7 +111,11 @@ __device__ __forceinline__ void StorePack(const float (&values)[kPack], T* x, in
   if (kVector && at + kPack <= end) {
     Pack<T> pack;
     EPS_UNROLL
-    for (int i = 0; i < kPack; ++i) pack.element[i] = FromFloat<T>(values[i]);
+    for (int i = 0; i < kPack; i += 2) {
+      const Pair<T> pair = PairFromFloats<T>(values[i], values[i + 1]);
+      pack.element[i] = pair.first;
+      pack.element[i + 1] = pair.second;
+    }
     *reinterpret_cast<Pack<T>*>(x + at) = pack;
   } else {
     EPS_UNROLL

@@ -23,13 +23,26 @@ __device__ __forceinline__ int64_t PackStart() {
   return (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * kPack;
 }
 
+// 1 / y of a y in [1, 2] or NaN. The GPU's approximation errs by 1 ulp and is one instruction, where an IEEE division tests for
+// what is tiny, huge or denormal, of which nothing is here, and branches. Device conformance holds what is made of it to 8 ulp
+// of itself and 8 of 1. The most that comes of it is e r r below, by 8 of itself: e's 2, r's 2.5 twice, the products' 1.
+__device__ __forceinline__ float ReciprocalFromOneToTwo(float y) {
+#ifdef __CUDACC__
+  float r = 0;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(y));
+  return r;
+#else
+  return 1 / y;
+#endif
+}
+
 // 1 / (1 + e^-x), and its derivative: both from e^-|x|, which cannot overflow.
 struct SigmoidParts {
   float sigmoid, slope;
 };
 __device__ __forceinline__ SigmoidParts PartsOfSigmoid(float x) {
   const float e = expf(-fabsf(x));
-  const float r = 1 / (1 + e);
+  const float r = ReciprocalFromOneToTwo(1 + e);
   return {x >= 0 ? r : e * r, e * r * r};
 }
 

@@ -7,6 +7,7 @@
 // blocks of whole warps in one dimension, __syncthreads and its _or, warp exchanges by all 32 lanes, and shared memory.
 #ifdef __CUDACC__
 
+#include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
