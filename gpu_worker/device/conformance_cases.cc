@@ -132,9 +132,16 @@ DocumentArrays MakeDocuments(int64_t B, int64_t T, int64_t tokens) {
 EmbeddingInputs MakeEmbeddingInputs(const EmbeddingCase& t) {
   std::mt19937 random(17);
   EmbeddingInputs in;
-  for (int64_t i = 0; i < t.B * t.T; ++i) in.tokens.push_back(static_cast<int32_t>(random() % t.V));
-  in.tokens[0] = 0;
-  in.tokens.back() = static_cast<int32_t>(t.V - 1);
+  if (t.token_counts.empty()) {
+    for (int64_t i = 0; i < t.B * t.T; ++i) in.tokens.push_back(static_cast<int32_t>(random() % t.V));
+    in.tokens[0] = 0;
+    in.tokens.back() = static_cast<int32_t>(t.V - 1);
+  } else {
+    for (size_t token = 0; token < t.token_counts.size(); ++token) {
+      in.tokens.insert(in.tokens.end(), static_cast<size_t>(t.token_counts[token]), static_cast<int32_t>(token));
+    }
+    std::shuffle(in.tokens.begin(), in.tokens.end(), random);
+  }
   in.documents = MakeDocuments(t.B, t.T, t.document_tokens);
   in.wte = RandomArray(random, t.V * t.C);
   in.wpe = RandomArray(random, (t.T + 2) * t.C);
@@ -186,7 +193,7 @@ Outputs RunEmbedding(ConformanceMemory& memory, const EmbeddingCase& t, const Ke
                                                .dwtt = dwtt,
                                                .num_types = t.num_types,
                                                .dropout = dropout,
-                                               .scratch = memory.Alloc(sizes.embedding_backward(t.B * t.T, t.V))});
+                                               .scratch = memory.Alloc(sizes.embedding_backward(t.B * t.T, t.V, t.C))});
   return {memory.GetAct(y, n), memory.GetAct(dy, n), memory.GetF32(dwte, t.V * t.C),
           memory.GetF32(dwpe, (t.T + 2) * t.C), t.num_types > 0 ? memory.GetF32(dwtt, t.num_types * t.C) : Array()};
 }

@@ -66,6 +66,8 @@ struct EmbeddingCase {
   bool positions = true;
   int64_t document_tokens = 0;  // of MakeDocuments
   int64_t num_types = 0;        // 0: no types are added
+  // How often tokens 0, 1, ... come, B * T times in all; none: as chance has it, and each of 0 and V - 1 at least once.
+  std::vector<int64_t> token_counts;
 };
 
 struct EmbeddingInputs {

@@ -234,19 +234,31 @@ TEST_P(DeviceConformanceTest, EmbeddingAndItsBackwardAgreeWithFp64) {
   }
 }
 
-// Each row of the table in the order of its positions: a promise of kernels.h, and so one of bits. Few tokens and many, of
-// one byte and of three; whole tiles of a sort, and one position more.
+// Each row of the table in the order of its positions, and of tiles of them: a promise of kernels.h, and so one of bits. Few
+// tokens and many, of one byte and of three; whole tiles of a sort, and one position more; whole tiles of a row's positions,
+// and one more or less.
 TEST_P(DeviceConformanceTest, EmbeddingBackwardAddsToEachRowInTheOrderOfItsPositions) {
   for (const EmbeddingCase& t :
        {EmbeddingCase{2, 512, 9, 3}, EmbeddingCase{1, 1025, 8, 300}, EmbeddingCase{3, 700, 16, 70000},
-        EmbeddingCase{2, 40, 8, 256}, EmbeddingCase{1, 2049, 1, 257}}) {
+        EmbeddingCase{2, 40, 8, 256}, EmbeddingCase{1, 2049, 1, 257}, EmbeddingCase{.B = 1, .T = 1100, .C = 24, .V = 1},
+        EmbeddingCase{.B = 2, .T = 325, .C = 16, .V = 7, .token_counts = {64, 65, 1, 128, 129, 63, 200}}}) {
     SCOPED_TRACE(std::to_string(t.B * t.T) + " positions of " + std::to_string(t.V) + " tokens");
     ConformanceMemory memory(device());
     const Outputs out = RunEmbedding(memory, t, GetParam().sizes);
     const EmbeddingInputs in = MakeEmbeddingInputs(t);
     std::vector<float> want(in.dwte.begin(), in.dwte.end());
-    for (int64_t i = 0; i < t.B * t.T * t.C; ++i) {
-      want[in.tokens[i / t.C] * t.C + i % t.C] += static_cast<float>(in.dy[i]);
+    const int64_t tile = GetParam().sizes.embedding_tile;  // 0: a row's is as long as it takes
+    for (int64_t c = 0; c < t.C; ++c) {
+      std::vector<int64_t> seen(t.V);  // positions of each token, so far
+      std::vector<float> sums(t.V);    // of the tile under way, but a row's first
+      for (int64_t i = 0; i < t.B * t.T; ++i) {
+        const int32_t token = in.tokens[i];
+        const bool in_order = tile == 0 || seen[token] < tile;
+        if (!in_order && seen[token] % tile == 0) want[token * t.C + c] += std::exchange(sums[token], 0.0f);
+        ++seen[token];
+        (in_order ? want[token * t.C + c] : sums[token]) += static_cast<float>(in.dy[i * t.C + c]);
+      }
+      for (int64_t token = 0; token < t.V; ++token) want[token * t.C + c] += sums[token];
     }
     int64_t differing = 0;
     for (size_t i = 0; i < want.size(); ++i) differing += static_cast<float>(out[2][i]) == want[i] ? 0 : 1;

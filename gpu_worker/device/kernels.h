@@ -87,13 +87,14 @@ struct EmbeddingBackwardArgs {
   const int32_t* tokens = nullptr;  // (B, T)
   const int32_t* types = nullptr;   // (B, T), or null
   Documents documents;
-  void* dy = nullptr;     // act (M, C); overwritten by its dropout backward
-  float* dwte = nullptr;  // (V, C), added to: for each row in the order of its tokens
-  float* dwpe = nullptr;  // (>= T, C), added to: for each row in the order of its tokens; or null
-  float* dwtt = nullptr;  // (num_types, C), added to: for each row in the order of its tokens; or null
+  void* dy = nullptr;  // act (M, C); overwritten by its dropout backward
+  // Each row is added to in the order of its tokens; of many, by the rule of KernelSizes::embedding_tile.
+  float* dwte = nullptr;  // (V, C)
+  float* dwpe = nullptr;  // (>= T, C), or null
+  float* dwtt = nullptr;  // (num_types, C), or null
   int64_t num_types = 0;
   Dropout dropout;
-  void* scratch = nullptr;  // KernelSizes::embedding_backward(B * T, V) bytes
+  void* scratch = nullptr;  // KernelSizes::embedding_backward(B * T, V, C) bytes
 };
 
 struct LayerNormArgs {
@@ -353,12 +354,15 @@ class Kernels {
 // can ask before any device exists. Every kind of device has one: CpuKernelSizes.
 struct KernelSizes {
   Dtype compute_dtype = Dtype::kF32;
-  int64_t (*embedding_backward)(int64_t M, int64_t V) = nullptr;
+  int64_t (*embedding_backward)(int64_t M, int64_t V, int64_t C) = nullptr;
   int64_t (*layer_norm_backward)(int64_t M, int64_t C) = nullptr;
   int64_t (*rms_norm_backward)(int64_t rows, int64_t C) = nullptr;
   int64_t (*attention)(int64_t B, int64_t T, int64_t H, int64_t D) = nullptr;
   int64_t (*attention_backward)(int64_t B, int64_t T, int64_t H, int64_t D) = nullptr;
   int64_t (*column_sum)(int64_t M, int64_t N) = nullptr;
+  // Not scratch: how the embedding's backward adds to a row of a table that more tokens gathered than this: the first so many
+  // in order, then tiles of so many, each summed by itself, in order. 0: all in order, however many they are.
+  int64_t embedding_tile = 0;
   // Whether the device pins the host's memory that it copies from and to.
   bool pins_host_memory = false;
   // Not scratch: what libraries and threads hold beside the arena, as Device::outside_bytes says, for attention of H heads

@@ -67,7 +67,7 @@ LayerSizes SizesOf(const ModelSpec& model, const LayerSpec& layer, const LayerSh
   sizes.gradient_bytes = GradientElems(model, layer) * int64_t{sizeof(float)};
   switch (layer.kind) {
     case LayerKind::kEmbedding:  // gathers from the wire form, and its backward needs the tokens alone
-      sizes.backward_scratch_bytes = kernels.embedding_backward(shape.M(), shape.V);
+      sizes.backward_scratch_bytes = kernels.embedding_backward(shape.M(), shape.V, shape.C);
       break;
     case LayerKind::kBlock:
       if (shape.expands()) sizes.expanded_bytes = layer.num_elems * shape.act_bytes();

@@ -14,7 +14,7 @@ constexpr int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 constexpr int64_t RoundUp64(int64_t num_bytes) { return CeilDiv(num_bytes, 64) * 64; }
 constexpr int64_t kF32Bytes = 4;
 
-int64_t EmbeddingBackwardBytes(int64_t, int64_t) { return 0; }
+int64_t EmbeddingBackwardBytes(int64_t, int64_t, int64_t) { return 0; }
 
 // (num_tiles, 2, C): each tile's sums for dgamma and dbeta.
 int64_t LayerNormBackwardBytes(int64_t M, int64_t C) {

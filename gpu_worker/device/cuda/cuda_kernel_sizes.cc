@@ -24,11 +24,9 @@ int64_t AttentionBytes(int64_t, int64_t, int64_t, int64_t) { return 0; }
 // A number for each row of the probabilities; the plain kernel's and fused attention's.
 int64_t AttentionBackwardBytes(int64_t B, int64_t T, int64_t H, int64_t) { return B * H * T * kF32Bytes; }
 
-// The order of rows before and after a pass, how many of each digit each tile has, and each row's position in its
-// document.
-int64_t EmbeddingBackwardBytes(int64_t M, int64_t) {
-  const int64_t num_tiles = (M + kSortTile - 1) / kSortTile;
-  return (3 * M + num_tiles * kSortDigits) * int64_t{sizeof(uint32_t)};
+int64_t EmbeddingBackwardBytes(int64_t M, int64_t, int64_t C) {
+  const GatherScratch scratch = GatherScratchOf(M, C);
+  return (scratch.positions + M) * int64_t{sizeof(uint32_t)};
 }
 
 int64_t OutsideBytes(int, int64_t, int64_t, int64_t, bool) { return kMatMulWorkspaceBytes; }
@@ -53,6 +51,14 @@ RowTiling ReductionTiling(int64_t M) {
   return tiling;
 }
 
+GatherScratch GatherScratchOf(int64_t M, int64_t C) {
+  GatherScratch scratch;
+  scratch.orders = (M + kGatherTile - 1) / kGatherTile * C;
+  scratch.tile_counts = scratch.orders + 2 * M;
+  scratch.positions = scratch.tile_counts + (M + kSortTile - 1) / kSortTile * kSortDigits;
+  return scratch;
+}
+
 KernelSizes CudaKernelSizes(Dtype act) {
   KernelSizes sizes;
   sizes.compute_dtype = act;
@@ -62,6 +68,7 @@ KernelSizes CudaKernelSizes(Dtype act) {
   sizes.attention = &AttentionBytes;
   sizes.attention_backward = &AttentionBackwardBytes;
   sizes.column_sum = &ColumnSumBytes;
+  sizes.embedding_tile = kGatherTile;
   sizes.pins_host_memory = true;
   sizes.outside_bytes = SizeOf(act) == 2 ? &OutsideBytesWithFusedAttention : &OutsideBytes;
   return sizes;

@@ -25,6 +25,19 @@ inline constexpr int64_t kSortTile = 1024;
 inline constexpr int kSortDigitBits = 8;
 inline constexpr uint32_t kSortDigits = 1 << kSortDigitBits;
 
+// KernelSizes::embedding_tile: two types of tokens have some thousand positions each, which one block would walk for
+// milliseconds.
+inline constexpr int64_t kGatherTile = 64;
+
+// The scratch of the embedding's backward, in elements of 4 bytes from its start: first the sums of later tiles, a row of C for
+// each kGatherTile positions.
+struct GatherScratch {
+  int64_t orders = 0;       // two of (M): positions by token, before and after a pass of the sort
+  int64_t tile_counts = 0;  // (kSortDigits, tiles of the sort)
+  int64_t positions = 0;    // (M): of each row in its document
+};
+GatherScratch GatherScratchOf(int64_t M, int64_t C);
+
 // How a sum over M rows is cut: a block sums each tile of rows, and the partial sums are added in a fixed order. A
 // function of M alone, so the order of the sum is too.
 struct RowTiling {

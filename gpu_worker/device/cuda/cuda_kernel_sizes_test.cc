@@ -29,5 +29,14 @@ TEST(CudaKernelSizesTest, AttentionsWorkspaceHasABound) {
   EXPECT_EQ(CudaKernelSizes(Dtype::kF32).outside_bytes(1, 2048, 32, 128, false), kMatMulWorkspaceBytes);
 }
 
+TEST(CudaKernelSizesTest, TheEmbeddingsScratchHasASumForEachTileBesideTheSort) {
+  const GatherScratch scratch = GatherScratchOf(2 * kGatherTile + 1, 9);
+  EXPECT_EQ(scratch.orders, 3 * 9);
+  EXPECT_EQ(scratch.tile_counts, 27 + 2 * 129);
+  EXPECT_EQ(scratch.positions, 27 + 2 * 129 + 256) << "of one tile of the sort";
+  EXPECT_EQ(CudaKernelSizes(Dtype::kBf16).embedding_backward(129, 50000, 9), (scratch.positions + 129) * 4);
+  EXPECT_EQ(CudaKernelSizes(Dtype::kBf16).embedding_tile, kGatherTile);
+}
+
 }  // namespace
 }  // namespace eps::worker::cuda

@@ -10,7 +10,7 @@ namespace eps::worker::cuda {
 
 // `dropout`: args.dropout, as the device has it.
 void Embedding(KernelQueue& queue, Dtype act, const EmbeddingArgs& args, const DeviceDropout& dropout);
-// Without atomics: the block of a token's first position sums all of the token's positions, in order.
+// Without atomics: positions are sorted by token, and each tile of a token's is one block's.
 void EmbeddingBackward(KernelQueue& queue, Dtype act, const EmbeddingBackwardArgs& args, const DeviceDropout& dropout);
 
 }  // namespace eps::worker::cuda
