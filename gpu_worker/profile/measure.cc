@@ -29,6 +29,7 @@
 #include "gpu_worker/plan/planner.h"
 #include "gpu_worker/plan/relay_plan.h"
 #include "gpu_worker/plan/relay_step.h"
+#include "gpu_worker/profile/spread_tokens.h"
 #include "gpu_worker/relay/arena_map.h"
 #include "gpu_worker/relay/layer_runner.h"
 #include "gpu_worker/relay/pass_memory.h"
@@ -236,8 +237,7 @@ class Measurement {
     return model_.layers[model_.layers.size() - 2];  // the last block has a backward, if any has
   }
 
-  // Small numbers of both signs, whatever the dtype: on zeros some hardware is faster than on what a model has. Tokens,
-  // labels and types are 0, and each sample is one document.
+  // Small numbers of both signs, whatever the dtype: on zeros some hardware is faster than on what a model has.
   absl::Status FillArena() {
     EPS_ASSIGN_OR_RETURN(void* base, device_->Address({0, plan_.arena_bytes}));
     EPS_ASSIGN_OR_RETURN(const HostMemory pattern, device_->NewHostMemory(int64_t{1} << 20));
@@ -253,11 +253,7 @@ class Measurement {
       done += part;
     }
     const absl::Span<std::byte> tokens = memory_->Tokens(0, shape_);
-    std::memset(tokens.data(), 0, tokens.size());
-    if (shape_.has_documents) {
-      auto* ends = reinterpret_cast<int32_t*>(tokens.data() + shape_.document_end_offset_bytes());
-      std::fill(ends, ends + shape_.M(), static_cast<int32_t>(shape_.T));
-    }
+    FillSpreadTokens(shape_, model_.config.num_types, tokens);
     for (std::byte* slot : arena_.tokens) compute().CopyIn(slot, tokens);
     return compute().Synchronize();
   }
