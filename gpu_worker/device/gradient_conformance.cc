@@ -33,6 +33,11 @@ std::vector<float> SomeFloats(uint32_t seed) {
   return values;
 }
 
+std::vector<uint32_t> BitsOf(const std::vector<float>& values) {
+  std::vector<uint32_t> bits;
+  for (const float v : values) bits.push_back(std::bit_cast<uint32_t>(v));
+  return bits;
+}
 uint16_t BitsOf(float value, Dtype dtype) { return ToBits({value}, dtype)[0]; }
 float Rounded(float value, Dtype dtype) {
   return dtype == Dtype::kBf16 ? ToFloat(ToBf16(value)) : ToFloat(ToFp16(value));
@@ -116,6 +121,30 @@ TEST_P(DeviceConformanceTest, FinishLeafRoundsOnceAndEmitKeepsIt) {
     }
     EXPECT_TRUE(memory.Get<float>(wide, kWireElems) == rounded);
     EXPECT_EQ(memory.Get<int32_t>(finite, 1)[0], 1);
+  }
+}
+
+// To the bit, also of what is not finite, or not normal: a leaf that is pushed alone is what it would be otherwise.
+TEST_P(DeviceConformanceTest, FinishLeafIntoADestinationGivesWhatEmitWouldAfterIt) {
+  std::vector<float> values = SomeFloats(7);
+  for (const size_t at : {size_t{1000}, values.size() - 6}) {
+    values[at] = std::numeric_limits<float>::infinity(), values[at + 1] = -std::numeric_limits<float>::infinity();
+    values[at + 2] = std::numeric_limits<float>::quiet_NaN(), values[at + 3] = 65520.0f, values[at + 4] = 2e-8f;
+    values[at + 5] = 3e-41f;
+  }
+  for (const Dtype dtype : {Dtype::kF32, Dtype::kBf16, Dtype::kF16}) {
+    SCOPED_TRACE(DtypeName(dtype));
+    ConformanceMemory memory(device());
+    float *src = memory.Put(values), *emitted = memory.Put(values);
+    int32_t* finite = memory.Put(std::vector<int32_t>{1, 1});
+    const int64_t num_bytes = kWireElems * SizeOf(dtype);
+    void *dst = memory.Alloc(num_bytes), *want = memory.Alloc(num_bytes);
+    device().kernels().FinishLeaf({.n = kWireElems, .src = src, .round_to = dtype, .dst = dst, .finite = finite});
+    device().kernels().FinishLeaf({.n = kWireElems, .src = emitted, .round_to = dtype, .finite = finite + 1});
+    device().kernels().EmitGradient({.n = kWireElems, .src = emitted, .dst_dtype = dtype, .dst = want});
+    EXPECT_TRUE(memory.Get<uint8_t>(dst, num_bytes) == memory.Get<uint8_t>(want, num_bytes));
+    EXPECT_TRUE(BitsOf(memory.Get<float>(src, kWireElems)) == BitsOf(values)) << "the source changed";
+    EXPECT_EQ(memory.Get<int32_t>(finite, 2), std::vector<int32_t>(2, 0));
   }
 }
 

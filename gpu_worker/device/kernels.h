@@ -293,13 +293,15 @@ struct WidenArgs {
   Dtype src_dtype = Dtype::kBf16;
   void* dst = nullptr;  // act (n)
 };
-// The end of a vnode's gradient of a layer: src is rounded in place to values of round_to (a leaf is rounded once), to
-// bf16 by common/numeric/bf16.h, to fp16 by fp16.h. *finite becomes 0 if an element is not finite (looked at before
-// rounding), else stays; one that only fp16 makes infinite is found in the sum.
+// The end of a vnode's gradient of a layer: src is rounded to values of round_to (a leaf is rounded once), to bf16 by
+// common/numeric/bf16.h, to fp16 by fp16.h: in place, or, where the leaf is pushed alone, into dst, and src stays as it
+// is. What dst gets are the bits that EmitGradient would give after it. *finite becomes 0 if an element is not finite
+// (looked at before rounding), else stays; one that only fp16 makes infinite is found in the sum.
 struct FinishLeafArgs {
   int64_t n = 0;
   float* src = nullptr;
   Dtype round_to = Dtype::kF32;
+  void* dst = nullptr;  // round_to (n), or null
   int32_t* finite = nullptr;
 };
 // dst (n) += src (n): left += right, in the reduction tree.

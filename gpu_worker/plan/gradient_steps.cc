@@ -40,6 +40,10 @@ void GradientSteps::EndVnode(const Turn& turn) {
   if (!model_.layer(turn.layer).trains()) return;
   Gathering& gathering = GatheringOf(turn);
   const TreeNode node = pushed_[gathering.num_nodes];
+  if (node.is_leaf() && !pass_.in_group()) {
+    ++gathering.num_nodes;
+    return PushLeaf(turn, node);
+  }
   RelayStep finish = StepOfNode(Kind::kFinishLeaf, turn, node);
   steps_.Add(finish, {},
              {ResourceOf(ResourceKind::kGradient, finish.gradient),
@@ -97,6 +101,17 @@ void GradientSteps::AddTopTwo(const Turn& turn, TreeNode node) {
 void GradientSteps::PushNode(const Turn& turn, TreeNode node) {
   RelayStep emit = StepOfNode(Kind::kEmitGradient, turn, node);
   steps_.Add(emit, {ResourceOf(ResourceKind::kGradient, emit.gradient)}, {ResourceOf(ResourceKind::kPush, emit.push)});
+  AddPush(turn, node);
+}
+
+void GradientSteps::PushLeaf(const Turn& turn, TreeNode leaf) {
+  RelayStep emit = StepOfNode(Kind::kEmitLeaf, turn, leaf);
+  steps_.Add(emit, {ResourceOf(ResourceKind::kGradient, emit.gradient)},
+             {ResourceOf(ResourceKind::kPush, emit.push), ResourceOf(ResourceKind::kFlags, emit.push)});
+  AddPush(turn, leaf);
+}
+
+void GradientSteps::AddPush(const Turn& turn, TreeNode node) {
   RelayStep push = StepOfNode(Kind::kPush, turn, node);
   push.gradient = -1;
   steps_.Add(push, {ResourceOf(ResourceKind::kPush, push.push), ResourceOf(ResourceKind::kFlags, push.push)}, {});

@@ -56,6 +56,8 @@ class GradientSteps {
   bool TopTwoAreSiblings(const std::vector<TreeNode>& sums) const;
   void AddTopTwo(const Turn& turn, TreeNode node);
   void PushNode(const Turn& turn, TreeNode node);
+  void PushLeaf(const Turn& turn, TreeNode leaf);
+  void AddPush(const Turn& turn, TreeNode node);
 
   bool GivesFirstNode(const Turn& turn) const;
   void GiveNode(const Turn& turn, TreeNode node);

@@ -48,6 +48,8 @@ absl::string_view KindName(Kind kind) {
       return "add_gradient";
     case Kind::kEmitGradient:
       return "emit_gradient";
+    case Kind::kEmitLeaf:
+      return "emit_leaf";
     case Kind::kPush:
       return "push";
     case Kind::kStartRecord:
@@ -111,7 +113,7 @@ std::string DebugString(const RelayStep& step, const ModelSpec& model) {
   };
   field("vnode", step.vnode);
   field("micro-batch", step.micro_batch);
-  if (step.kind == Kind::kEmitGradient || step.kind == Kind::kPush) {
+  if (step.kind == Kind::kEmitGradient || step.kind == Kind::kEmitLeaf || step.kind == Kind::kPush) {
     absl::StrAppend(&text, " node ", DebugString(step.node));
   }
   field("weights", step.weights);

@@ -35,6 +35,7 @@ struct RelayStep {
     kFinishLeaf,     // compute: a vnode's gradient is complete
     kAddGradient,    // compute: gradient += other_gradient
     kEmitGradient,   // compute: gradient -> push
+    kEmitLeaf,       // compute: kFinishLeaf and kEmitGradient at once, of a vnode's gradient that is pushed alone
     kPush,           // out: push -> a host buffer -> the transport
     kStartRecord,    // compute: a vnode's loss record starts
     kStoreRecord,    // out: record -> host
@@ -48,7 +49,7 @@ struct RelayStep {
   bool backward = false;  // on the way back; the head counts as backward
   int vnode = -1;         // index into PassShape::vnodes
   int micro_batch = -1;
-  TreeNode node;  // kFinishLeaf, kAddGradient, kEmitGradient, kPush: what is gathered
+  TreeNode node;  // kFinishLeaf, kAddGradient, kEmitGradient, kEmitLeaf, kPush: what is gathered
   int weights = -1, input = -1, output = -1, tokens = -1, inner = -1;
   int gradient = -1, other_gradient = -1, push = -1, record = -1;
   int host = -1;                   // of loads and stores: RelayPlan::host_boundary_slots, or host_inner_slots

@@ -272,6 +272,12 @@ class Simulator {
         Expect(Read("gradient", step.gradient), Sum(layer, step.node), step);
         if (in_group()) Write("own", step.round, Sum(layer, step.node));
         return Write("push", step.push, Sum(layer, step.node));
+      case Kind::kEmitLeaf:
+        EXPECT_EQ(step.node, (TreeNode{VnodeOf(step), 1}));
+        EXPECT_FALSE(in_group());
+        ExpectWholeGradient(step);
+        WriteFlag(step);
+        return Write("push", step.push, Sum(layer, step.node));
       case Kind::kExchange:
         return Exchange(step);
       case Kind::kSumGroup:
@@ -302,16 +308,25 @@ class Simulator {
   }
   static int Flag(int push, int leaf) { return push * 100 + leaf; }
 
-  void FinishLeaf(const RelayStep& step) {
+  void ExpectWholeGradient(const RelayStep& step) {
     const int layer = step.layer.value(), vnode = VnodeOf(step);
     std::string want = absl::StrCat("gradient of ", layer, " vnode ", vnode, ":");
     for (int m = 0; m < made_.pass.micro_batches; ++m) absl::StrAppend(&want, " ", m);
     Expect(Read("gradient", step.gradient), want, step);
+  }
+  void FinishLeaf(const RelayStep& step) {
+    const int vnode = VnodeOf(step);
+    ExpectWholeGradient(step);
     EXPECT_TRUE(step.node.Contains({vnode, 1}));
+    EXPECT_TRUE(in_group() || step.node.count > 1) << "a leaf that is pushed alone is emitted at once";
     EXPECT_LE(step.node.count, made_.plan.max_subtree_leaves());
-    Write("gradient", step.gradient, Sum(layer, {vnode, 1}));
+    Write("gradient", step.gradient, Sum(step.layer.value(), {vnode, 1}));
     sums_[step.gradient] = {vnode, 1};
-    const std::string flag = absl::StrCat("flag of ", layer, " vnode ", vnode);
+    WriteFlag(step);
+  }
+  void WriteFlag(const RelayStep& step) {
+    const int vnode = VnodeOf(step);
+    const std::string flag = absl::StrCat("flag of ", step.layer.value(), " vnode ", vnode);
     if (in_group()) return Write("group flag", Flag(step.flag_turn, vnode), flag);
     Write("flag", Flag(step.push, vnode - step.node.first), flag);
   }
@@ -868,21 +883,18 @@ zero_gradient head vnode 0 gradient 0
 start_record head vnode 0 record 0
 head head vnode 0 micro-batch 0 weights 0 tokens 0 input 1 output 2 gradient 0 record 0 after 4 after 6
 store_record head vnode 0 record 0 after 10
-finish_leaf head vnode 0 gradient 0 push 0
-emit_gradient head vnode 0 node {0} gradient 0 push 0
-push head vnode 0 node {0} push 0 after 13
+emit_leaf head vnode 0 node {0} gradient 0 push 0
+push head vnode 0 node {0} push 0 after 12
 load_tokens embedding vnode 0 micro-batch 0 tokens 0
 zero_gradient h.0 vnode 0 gradient 0
 recompute h.0 vnode 0 micro-batch 0 weights 1 input 0 inner 0
 backward h.0 vnode 0 micro-batch 0 weights 1 input 0 output 2 inner 0 gradient 0
-finish_leaf h.0 vnode 0 gradient 0 push 0 after 14
-emit_gradient h.0 vnode 0 node {0} gradient 0 push 0
-push h.0 vnode 0 node {0} push 0 after 20
+emit_leaf h.0 vnode 0 node {0} gradient 0 push 0 after 13
+push h.0 vnode 0 node {0} push 0 after 18
 zero_gradient embedding vnode 0 gradient 0
-backward embedding vnode 0 micro-batch 0 tokens 0 output 2 gradient 0 after 15
-finish_leaf embedding vnode 0 gradient 0 push 0 after 21
-emit_gradient embedding vnode 0 node {0} gradient 0 push 0
-push embedding vnode 0 node {0} push 0 after 25
+backward embedding vnode 0 micro-batch 0 tokens 0 output 2 gradient 0 after 14
+emit_leaf embedding vnode 0 node {0} gradient 0 push 0 after 19
+push embedding vnode 0 node {0} push 0 after 22
 )");
 }
 

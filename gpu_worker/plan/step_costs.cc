@@ -149,6 +149,8 @@ class StepSeconds {
         return Gradient(3 * 4 * trained);
       case Kind::kEmitGradient:
         return Gradient((4 + static_cast<double>(SizeOf(PushedDtype(step.node, gradients_)))) * trained);
+      case Kind::kEmitLeaf:  // read once
+        return Gradient((4 + static_cast<double>(SizeOf(gradients_))) * trained);
       case Kind::kPush:
         return PushSeconds(static_cast<double>(SizeOf(PushedDtype(step.node, gradients_))) * trained);
       case Kind::kExchange:

@@ -63,7 +63,9 @@ void LayerRunner::Run(const RelayStep& step, const PassContext& pass) {
       return kernels_.FillZero(
           {.num_bytes = GradientElemsOf(step.layer) * int64_t{sizeof(float)}, .dst = Gradient(step.gradient)});
     case RelayStep::Kind::kFinishLeaf:
-      return FinishLeaf(step, pass);
+      return FinishLeaf(step, pass, /*dst=*/nullptr);
+    case RelayStep::Kind::kEmitLeaf:
+      return FinishLeaf(step, pass, Slot(arena_.pushes, step.push));
     case RelayStep::Kind::kAddGradient:
       return kernels_.AddGradient({.n = model_.layer(step.layer).trainable_elems,
                                    .dst = Gradient(step.gradient),
@@ -219,12 +221,13 @@ void LayerRunner::Backward(const RelayStep& step, const PassContext& pass) {
   BlockBackward(kernels_, BlockOf(step, pass), Slot(arena_.boundaries, step.input), dy, Gradient(step.gradient));
 }
 
-void LayerRunner::FinishLeaf(const RelayStep& step, const PassContext& pass) {
+void LayerRunner::FinishLeaf(const RelayStep& step, const PassContext& pass, void* dst) {
   int32_t* flag = Flag(step, pass.vnodes[static_cast<size_t>(step.vnode)], pass);
   compute_.CopyIn(flag, BytesOf(start_values_.finite));
   kernels_.FinishLeaf({.n = model_.layer(step.layer).trainable_elems,
                        .src = Gradient(step.gradient),
                        .round_to = pass.gradients,
+                       .dst = dst,
                        .finite = flag});
 }
 

@@ -74,7 +74,8 @@ class LayerRunner {
   void Logits(const RelayStep& step, const PassContext& pass);
   void Loss(const RelayStep& step, const PassContext& pass);
   void Backward(const RelayStep& step, const PassContext& pass);
-  void FinishLeaf(const RelayStep& step, const PassContext& pass);
+  // `dst`: FinishLeafArgs::dst.
+  void FinishLeaf(const RelayStep& step, const PassContext& pass, void* dst);
   void Emit(const RelayStep& step, const PassContext& pass);
   void SumGroup(const RelayStep& step, const GroupParts& group);
   float* GroupPlace(LayerId layer, GroupParts::Place place, const GroupParts& group) const;

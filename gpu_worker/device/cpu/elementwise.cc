@@ -169,8 +169,9 @@ void WidenImpl(const WidenArgs& args, int64_t begin, int64_t end) {
   widen(src, static_cast<float*>(args.dst), begin, end);
 }
 
-template <typename Round>
-HWY_INLINE bool FinishLeafWith(const FinishLeafArgs& args, int64_t begin, int64_t end, const Round& round) {
+// put(v, i, left): what becomes of elements from i on.
+template <typename Put>
+HWY_INLINE bool FinishLeafWith(const FinishLeafArgs& args, int64_t begin, int64_t end, const Put& put) {
   const DF d;
   const VF zero = hn::Zero(d);
   VF poison = zero;  // x * 0 is NaN for an x that is not finite, and stays
@@ -178,15 +179,23 @@ HWY_INLINE bool FinishLeafWith(const FinishLeafArgs& args, int64_t begin, int64_
     const int64_t left = end - i;
     const VF v = LoadTail(d, args.src + i, left);
     poison = hn::MulAdd(v, zero, poison);
-    round(v, args.src + i, left);
+    put(v, i, left);
   }
   return hn::AllTrue(d, hn::Eq(poison, zero));
 }
 
 template <typename Form>
 bool FinishLeaf16(const FinishLeafArgs& args, int64_t begin, int64_t end) {
-  return FinishLeafWith(args, begin, end,
-                        [](VF v, float* to, int64_t left) { StoreTail(Form::Round(v), DF(), to, left); });
+  if (args.dst == nullptr) {
+    return FinishLeafWith(args, begin, end, [&](VF v, int64_t i, int64_t left) HWY_ATTR {
+      StoreTail(Form::Round(v), DF(), args.src + i, left);
+    });
+  }
+  uint16_t* dst = static_cast<uint16_t*>(args.dst);
+  return FinishLeafWith(args, begin, end, [&](VF v, int64_t i, int64_t left) HWY_ATTR {
+    if (left >= kVecLanes) return hn::StoreU(Form::Narrow(v), DU16(), dst + i);
+    for (int64_t at = i; at < i + left; ++at) dst[at] = Form::Narrow(args.src[at]);
+  });
 }
 
 bool FinishLeafImpl(const FinishLeafArgs& args, int64_t begin, int64_t end) {
@@ -198,7 +207,10 @@ bool FinishLeafImpl(const FinishLeafArgs& args, int64_t begin, int64_t end) {
     case Dtype::kF32:
       break;
   }
-  return FinishLeafWith(args, begin, end, [](VF, float*, int64_t) {});
+  float* dst = static_cast<float*>(args.dst);
+  return FinishLeafWith(args, begin, end, [&](VF v, int64_t i, int64_t left) HWY_ATTR {
+    if (dst != nullptr) StoreTail(v, DF(), dst + i, left);
+  });
 }
 
 void AddGradientImpl(const AddGradientArgs& args, int64_t begin, int64_t end) {

@@ -200,7 +200,52 @@ __global__ void WidenKernel(int64_t n, const From* src, To* dst) {
   StorePack<true>(v, dst, at, n);
 }
 
-// A gradient as bits of a wire form, and back.
+// Gradients are passed over in quads of 4 elements, of which a thread takes two, a block's width apart: what a warp stores at
+// once are whole sectors of 32 bytes. The two accesses of a pack of fp32 would each be to half of every sector.
+constexpr int kQuad = 4;
+constexpr int kQuads = kPack / kQuad;
+template <typename T>
+struct alignas(kQuad * sizeof(T)) Quad {
+  T element[kQuad];
+};
+
+// The first element of the calling thread's quad.
+__device__ __forceinline__ int64_t QuadStart(int quad) {
+  return ((static_cast<int64_t>(blockIdx.x) * kQuads + quad) * blockDim.x + threadIdx.x) * kQuad;
+}
+
+// The calling thread's quads of `x` (n); 0 behind the end. All are loaded before what follows stores to any.
+struct Quads {
+  Quad<float> quad[kQuads];
+};
+__device__ __forceinline__ Quads LoadQuads(const float* x, int64_t n) {
+  Quads quads;
+  EPS_UNROLL
+  for (int q = 0; q < kQuads; ++q) {
+    const int64_t at = QuadStart(q);
+    if (at + kQuad <= n) {
+      quads.quad[q] = *reinterpret_cast<const Quad<float>*>(x + at);
+    } else {
+      EPS_UNROLL
+      for (int i = 0; i < kQuad; ++i) quads.quad[q].element[i] = at + i < n ? x[at + i] : 0.0f;
+    }
+  }
+  return quads;
+}
+
+template <typename T>
+__device__ __forceinline__ void StoreQuad(const Quad<T>& quad, T* x, int64_t at, int64_t n) {
+  if (at + kQuad <= n) {
+    *reinterpret_cast<Quad<T>*>(x + at) = quad;
+  } else {
+    EPS_UNROLL
+    for (int i = 0; i < kQuad; ++i) {
+      if (at + i < n) x[at + i] = quad.element[i];
+    }
+  }
+}
+
+// A gradient as bits of a wire form.
 template <typename Wire>
 __device__ __forceinline__ Wire NarrowGradient(float x) {
   return FromFloat<Wire>(x);
@@ -211,39 +256,58 @@ __device__ __forceinline__ ActBf16 NarrowGradient<ActBf16>(float x) {
 }
 
 template <typename Wire>
-__global__ void FinishLeafKernel(int64_t n, float* src, int32_t* finite) {
-  const int64_t at = PackStart();
-  float v[kPack];
-  LoadPack<true>(src, at, n, v);
+__device__ __forceinline__ Quad<Wire> NarrowQuad(const Quad<float>& quad) {
+  Quad<Wire> narrow;
+  EPS_UNROLL
+  for (int i = 0; i < kQuad; ++i) narrow.element[i] = NarrowGradient<Wire>(quad.element[i]);
+  return narrow;
+}
+
+// Rounds to values of Wire. Out: Wire, or float for the values themselves. `dst` may be `src`; null: none are wanted.
+template <typename Wire, typename Out>
+__global__ void FinishLeafKernel(int64_t n, const float* src, Out* dst, int32_t* finite) {
+  const Quads quads = LoadQuads(src, n);
   bool all_finite = true;
   EPS_UNROLL
-  for (int i = 0; i < kPack; ++i) {
-    all_finite = all_finite && (std::bit_cast<uint32_t>(v[i]) & 0x7F800000) != 0x7F800000;
-    v[i] = ToFloat(NarrowGradient<Wire>(v[i]));
+  for (int q = 0; q < kQuads; ++q) {
+    EPS_UNROLL
+    for (int i = 0; i < kQuad; ++i) {
+      all_finite = all_finite && (std::bit_cast<uint32_t>(quads.quad[q].element[i]) & 0x7F800000) != 0x7F800000;
+    }
   }
-  if (!std::is_same_v<Wire, float>) StorePack<true>(v, src, at, n);
   if (!all_finite) *finite = 0;  // whoever writes, writes this
+  if (dst == nullptr) return;
+  EPS_UNROLL
+  for (int q = 0; q < kQuads; ++q) {
+    const Quad<Wire> narrow = NarrowQuad<Wire>(quads.quad[q]);
+    if constexpr (std::is_same_v<Out, Wire>) {
+      StoreQuad(narrow, dst, QuadStart(q), n);
+    } else {
+      Quad<float> rounded;
+      EPS_UNROLL
+      for (int i = 0; i < kQuad; ++i) rounded.element[i] = ToFloat(narrow.element[i]);
+      StoreQuad(rounded, dst, QuadStart(q), n);
+    }
+  }
 }
 
 __global__ void AddGradientKernel(int64_t n, float* dst, const float* src) {
-  const int64_t at = PackStart();
-  float a[kPack], b[kPack];
-  LoadPack<true>(dst, at, n, a);
-  LoadPack<true>(src, at, n, b);
+  Quads sums = LoadQuads(dst, n);
+  const Quads addends = LoadQuads(src, n);
   EPS_UNROLL
-  for (int i = 0; i < kPack; ++i) a[i] += b[i];
-  StorePack<true>(a, dst, at, n);
+  for (int q = 0; q < kQuads; ++q) {
+    EPS_UNROLL
+    for (int i = 0; i < kQuad; ++i) sums.quad[q].element[i] += addends.quad[q].element[i];
+    StoreQuad(sums.quad[q], dst, QuadStart(q), n);
+  }
 }
 
 // Exact after FinishLeaf.
 template <typename Wire>
 __global__ void EmitKernel(int64_t n, const float* src, Wire* dst) {
-  const int64_t at = PackStart();
-  float v[kPack];
-  LoadPack<true>(src, at, n, v);
+  const Quads quads = LoadQuads(src, n);
   EPS_UNROLL
-  for (int i = 0; i < kPack; ++i) v[i] = ToFloat(NarrowGradient<Wire>(v[i]));
-  StorePack<true>(v, dst, at, n);
+  for (int q = 0; q < kQuads; ++q) StoreQuad(NarrowQuad<Wire>(quads.quad[q]), dst, QuadStart(q), n);
 }
 
 __global__ void FillZeroKernel(int64_t n, uint8_t* dst) {
@@ -367,7 +431,14 @@ void Widen(KernelQueue& queue, Dtype act, const WidenArgs& args) {
 void FinishLeaf(KernelQueue& queue, const FinishLeafArgs& args) {
   ForAct(args.round_to, [&](auto wire) {
     using Wire = typename decltype(wire)::type;
-    Launch(queue, "FinishLeaf", ElementShape(args.n), &FinishLeafKernel<Wire>, args.n, args.src, args.finite);
+    if (args.dst != nullptr) {
+      Launch(queue, "FinishLeaf", ElementShape(args.n), &FinishLeafKernel<Wire, Wire>, args.n, args.src,
+             static_cast<Wire*>(args.dst), args.finite);
+    } else {
+      float* const rounded = std::is_same_v<Wire, float> ? nullptr : args.src;  // fp32 are what they are
+      Launch(queue, "FinishLeaf", ElementShape(args.n), &FinishLeafKernel<Wire, float>, args.n, args.src, rounded,
+             args.finite);
+    }
   });
 }
 
