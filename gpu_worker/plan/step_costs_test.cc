@@ -6,6 +6,7 @@
 
 #include "common/model/model_spec.h"
 #include "common/spec/run_config.h"
+#include "common/tensor/dtype.h"
 #include "gpu_worker/device/cpu/cpu_kernel_sizes.h"
 #include "gpu_worker/layers/layer_shape.h"
 #include "gpu_worker/plan/profile.h"
@@ -85,6 +86,15 @@ TEST_F(StepCostsTest, ABlockThatWasFrozenWhenItWasMeasuredHasABackwardAllTheSame
   wide.backward_seconds = 5 * 1.5;
   profile_.layers.push_back(wide);
   EXPECT_DOUBLE_EQ(Seconds(Kind::kBackward), 1.5);
+}
+
+TEST_F(StepCostsTest, ALeafThatIsPushedAloneIsReadOnceAndWrittenOnce) {
+  for (const Dtype gradients : {Dtype::kBf16, Dtype::kF32}) {
+    run_.precision.gradients = gradients;
+    const auto elems = static_cast<double>(BuildModel(run_.model).value().layers[1].trainable_elems);
+    EXPECT_DOUBLE_EQ(Seconds(Kind::kEmitLeaf),
+                     elems * static_cast<double>(4 + SizeOf(gradients)) / profile_.gradient_bytes_per_second);
+  }
 }
 
 TEST_F(StepCostsTest, ABlockThatIsFrozenNeedsNoBackward) {
