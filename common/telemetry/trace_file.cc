@@ -34,7 +34,17 @@ class LogReader {
       TraceEvent event = {.name = name,
                           .begin = 1e-6 * line.at("ts").get<double>(),
                           .end = 1e-6 * (line.at("ts").get<double>() + line.at("dur").get<double>())};
-      if (line.contains("args")) event.detail = line.at("args").at("detail").get<std::string>();
+      if (line.contains("args")) {
+        const Json& args = line.at("args");
+        event.detail = args.value("detail", "");
+        if (args.contains("copied_bytes")) {
+          if (!args.at("copied_bytes").is_number_integer()) {
+            return absl::InvalidArgumentError("copied_bytes: must be a whole number");
+          }
+          event.copied_bytes = args.at("copied_bytes").get<int64_t>();
+          event.copy_seconds = args.at("copy_seconds").get<double>();
+        }
+      }
       tracks_[found->second].events.push_back(std::move(event));
     } else if (kind != "M") {
       return absl::InvalidArgumentError(absl::StrCat("ph is \"", kind, "\", must be M or X"));
@@ -104,7 +114,11 @@ std::string ToChromeTrace(absl::Span<const TraceTrack> tracks) {
       Json json = {
           {"ph", "X"}, {"name", event.name}, {"ts", 1e6 * event.begin}, {"dur", 1e6 * (event.end - event.begin)}};
       json.update(place);
-      if (!event.detail.empty()) json["args"] = {{"detail", event.detail}};
+      if (!event.detail.empty()) json["args"]["detail"] = event.detail;
+      if (event.copied_bytes > 0) {
+        json["args"]["copied_bytes"] = event.copied_bytes;
+        json["args"]["copy_seconds"] = event.copy_seconds;
+      }
       add(json);
     }
   }

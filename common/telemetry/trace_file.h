@@ -1,6 +1,7 @@
 #ifndef EPS_COMMON_TELEMETRY_TRACE_FILE_H_
 #define EPS_COMMON_TELEMETRY_TRACE_FILE_H_
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,8 @@ struct TraceEvent {
   std::string name;           // "forward h.3"
   double begin = 0, end = 0;  // seconds, from wherever the trace begins
   std::string detail = {};    // for people who ask: "vnode 1 micro-batch 0"; "": nothing
+  int64_t copied_bytes = 0;   // between host and device; 0: nothing was
+  double copy_seconds = 0;    // that the copies alone took
 };
 
 // A line: a stream of a worker, or what a daemon's threads do.

@@ -12,17 +12,19 @@ namespace {
 TEST(TraceFileTest, TracksAreNamedAndEventsAreInMicroseconds) {
   const std::vector<TraceTrack> tracks = {
       {.process = "worker", .thread = "compute", .events = {{"forward \"h.0\"", 0.5, 0.75, "vnode 1"}}},
-      {.process = "worker", .thread = "in", .events = {}},
+      {.process = "worker", .thread = "in", .events = {{"pull h.0", 0.5, 0.75, "", 4096, 0.125}}},
       {.process = "daemon", .thread = "updates", .events = {{.name = "update h.0", .begin = -0.001, .end = 0}}}};
   const auto json = nlohmann::json::parse(ToChromeTrace(tracks));
   const auto& events = json.at("traceEvents");
-  ASSERT_EQ(events.size(), 2u + 3 * 2 + 2);
+  ASSERT_EQ(events.size(), 2u + 3 * 2 + 3);
   EXPECT_EQ(events[0], nlohmann::json::parse(
                            R"({"ph": "M", "name": "process_name", "args": {"name": "worker"}, "pid": 1, "tid": 1})"));
   EXPECT_EQ(events[3], nlohmann::json::parse(R"({"ph": "X", "name": "forward \"h.0\"", "ts": 500000.0, "dur": 250000.0,
                                                  "pid": 1, "tid": 1, "args": {"detail": "vnode 1"}})"));
   EXPECT_EQ(events[4].at("name"), "thread_name");
   EXPECT_EQ(events[4].at("tid"), 2);
+  EXPECT_EQ(events[6].at("name"), "pull h.0");
+  EXPECT_EQ(events[6].at("args"), nlohmann::json::parse(R"({"copied_bytes": 4096, "copy_seconds": 0.125})"));
   EXPECT_EQ(events.back().at("pid"), 2);
   EXPECT_EQ(events.back().at("ts"), -1000.0);
   EXPECT_FALSE(events.back().contains("args"));

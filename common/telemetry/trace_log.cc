@@ -1,10 +1,14 @@
 #include "common/telemetry/trace_log.h"
 
 #include <cerrno>
+#include <cstdint>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "common/base/file_util.h"
 #include "common/base/log.h"
 #include "nlohmann/json.hpp"
@@ -19,6 +23,16 @@ std::string Quoted(absl::string_view text) {
 }
 
 double Microseconds(std::chrono::nanoseconds time) { return 1e-3 * static_cast<double>(time.count()); }
+
+// As a member of an event, after a comma; "" where there is nothing to say.
+std::string Arguments(absl::string_view detail, int64_t copied_bytes, double copy_seconds) {
+  std::vector<std::string> members;
+  if (!detail.empty()) members.push_back(absl::StrCat("\"detail\":", Quoted(detail)));
+  if (copied_bytes > 0) {
+    members.push_back(absl::StrFormat("\"copied_bytes\":%d,\"copy_seconds\":%.9f", copied_bytes, copy_seconds));
+  }
+  return members.empty() ? "" : absl::StrCat(",\"args\":{", absl::StrJoin(members, ","), "}");
+}
 
 }  // namespace
 
@@ -86,7 +100,8 @@ int TraceLog::TrackOfThisThread(absl::string_view name) {
   return found->second;
 }
 
-void TraceLog::Add(int track, absl::string_view name, Time begin, Time end, absl::string_view detail) {
+void TraceLog::Add(int track, absl::string_view name, Time begin, Time end, absl::string_view detail,
+                   int64_t copied_bytes, double copy_seconds) {
   MutexLock lock(mu_);
   if (events_ == options_.max_events) return;
   if (++events_ == options_.max_events) {
@@ -94,7 +109,7 @@ void TraceLog::Add(int track, absl::string_view name, Time begin, Time end, absl
   }
   Write(absl::StrFormat("{\"ph\":\"X\",\"name\":%s,\"pid\":1,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f%s},\n", Quoted(name),
                         track, Microseconds(begin.time_since_epoch() + offset_), Microseconds(end - begin),
-                        detail.empty() ? "" : absl::StrCat(",\"args\":{\"detail\":", Quoted(detail), "}")));
+                        Arguments(detail, copied_bytes, copy_seconds)));
 }
 
 void TraceLog::Flush() {

@@ -46,9 +46,10 @@ class TraceLog {
   // One for each thread that asks: "NAME 1", "NAME 2".
   int TrackOfThisThread(absl::string_view name) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Something took from `begin` to `end`. On one track they follow one another, or lie within each other.
-  void Add(int track, absl::string_view name, Time begin, Time end, absl::string_view detail = "")
-      ABSL_LOCKS_EXCLUDED(mu_);
+  // Something took from `begin` to `end`. On one track they follow one another, or lie within each other. Where it copied
+  // anything: how much, and how long the copies alone took.
+  void Add(int track, absl::string_view name, Time begin, Time end, absl::string_view detail = "",
+           int64_t copied_bytes = 0, double copy_seconds = 0) ABSL_LOCKS_EXCLUDED(mu_);
 
   // What has come so far is in the file.
   void Flush() ABSL_LOCKS_EXCLUDED(mu_);

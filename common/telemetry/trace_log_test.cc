@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "common/base/file_util.h"
 #include "common/telemetry/trace_file.h"
 #include "common/testing/status_matchers.h"
@@ -34,7 +35,8 @@ TEST(TraceLogTest, WhatIsWrittenIsReadAgain) {
     const int compute = log->AddTrack("compute");
     log->NameProcess("worker 2");
     const int in = log->AddTrack("in");
-    log->Add(in, "pull \"h.0\"", At(1500), At(1750), "from \xff");
+    log->Add(in, "pull \"h.0\"", At(1500), At(1750), "from \xff", 1 << 20, 0.125);
+    log->Add(in, "pull h.1", At(1750), At(1800), /*detail=*/"", 4, 1e-9);
     log->Add(compute, "forward h.0", At(1750), At(2000));
     EXPECT_OK(log->status());
   }
@@ -45,12 +47,17 @@ TEST(TraceLogTest, WhatIsWrittenIsReadAgain) {
   ASSERT_EQ(tracks[0].events.size(), 1u);
   EXPECT_EQ(tracks[0].events[0].name, "forward h.0");
   EXPECT_EQ(tracks[0].events[0].detail, "");
+  EXPECT_EQ(tracks[0].events[0].copied_bytes, 0);
   EXPECT_EQ(tracks[1].thread, "in");
-  ASSERT_EQ(tracks[1].events.size(), 1u);
+  ASSERT_EQ(tracks[1].events.size(), 2u);
   EXPECT_EQ(tracks[1].events[0].name, "pull \"h.0\"");
   EXPECT_EQ(tracks[1].events[0].detail, "from \xEF\xBF\xBD");  // no UTF-8
   EXPECT_DOUBLE_EQ(tracks[1].events[0].begin, 1.5);
   EXPECT_DOUBLE_EQ(tracks[1].events[0].end, 1.75);
+  EXPECT_EQ(tracks[1].events[0].copied_bytes, 1 << 20);
+  EXPECT_DOUBLE_EQ(tracks[1].events[0].copy_seconds, 0.125);
+  EXPECT_EQ(tracks[1].events[1].copied_bytes, 4);
+  EXPECT_DOUBLE_EQ(tracks[1].events[1].copy_seconds, 1e-9);
 }
 
 TEST(TraceLogTest, TimesAreOnTheClockOfTheTrace) {
@@ -113,6 +120,16 @@ TEST(TraceLogTest, WhatIsNoTraceIsRefusedByItsLine) {
               StatusIs(absl::StatusCode::kInvalidArgument, "tid 1 has no name"));
   EXPECT_THAT(ParseTraceLog("[\n{\"ph\":\"X\",\"name\":\"a\",\"tid\":7e300,\"ts\":1,\"dur\":1}\n"),
               StatusIs(absl::StatusCode::kInvalidArgument, "tid: must be a whole number"));
+  const auto with_args = [](const char* args) {
+    return ParseTraceLog(
+        absl::StrCat("[\n{\"ph\":\"M\",\"name\":\"thread_name\",\"tid\":1,\"args\":{\"name\":\"in\"}},\n",
+                     "{\"ph\":\"X\",\"name\":\"a\",\"tid\":1,\"ts\":1,\"dur\":1,\"args\":", args, "}\n"));
+  };
+  EXPECT_OK(with_args("{\"copied_bytes\":1,\"copy_seconds\":2}").status());
+  EXPECT_THAT(with_args("{\"copied_bytes\":7e300,\"copy_seconds\":2}"),
+              StatusIs(absl::StatusCode::kInvalidArgument, "line 3: copied_bytes: must be a whole number"));
+  EXPECT_THAT(with_args("{\"copied_bytes\":1}"), StatusIs(absl::StatusCode::kInvalidArgument, "line 3"));
+  EXPECT_THAT(with_args("[]"), StatusIs(absl::StatusCode::kInvalidArgument, "line 3"));
 }
 
 }  // namespace

@@ -60,6 +60,10 @@ struct StreamSpan {
   const WorkLabel* label = nullptr;
   std::optional<WaitCause> waited_for;  // nothing: it worked
   TimeSpan time;
+  // Of what it copied between host and device, and how long these copies took alone: without what came between them, as a
+  // call of the host that waits.
+  int64_t copied_bytes = 0;
+  double copy_seconds = 0;
 };
 
 struct StreamStats {
@@ -116,7 +120,8 @@ class Stream {
   virtual absl::Status Synchronize() = 0;
   // Since the last call, which resets them. Labels in them must still be there.
   virtual StreamStats TakeStats() = 0;
-  // From now on spans are kept, or not, as at first: on a GPU they take a timing event a label, and two a wait. The stream is idle.
+  // From now on spans are kept, or not, as at first: on a GPU they take a timing event a label, and two a
+  // wait or copy. The stream is idle.
   virtual void KeepSpans(bool keep) = 0;
 };
 

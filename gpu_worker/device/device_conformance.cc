@@ -380,13 +380,19 @@ TEST_P(DeviceConformanceTest, SpansSayWhenEachLabelWorkedAndWaited) {
   const Label pulls, first, second;
   const Label push;
   const std::unique_ptr<Event> pulled = device().NewEvent(), computed = device().NewEvent();
+  constexpr int64_t kBytes = 4096;
+  ASSERT_OK_AND_ASSIGN(void* const arena, device().Address({.offset_bytes = 0, .num_bytes = kBytes}));
+  ASSERT_OK_AND_ASSIGN(const HostMemory host, device().NewHostMemory(kBytes));
   Stream& in = device().stream(StreamId::kIn);
   Stream& compute = device().stream(StreamId::kCompute);
   Stream& out = device().stream(StreamId::kOut);
   for (Stream* stream : {&in, &compute, &out}) stream->KeepSpans(true);
   const Clock::time_point before = Clock::now();
+  in.CopyIn(arena, host.bytes);  // nobody's
   in.SetLabel(&pulls);
+  in.CopyIn(arena, host.bytes);
   in.HostCall(pause);
+  in.CopyIn(arena, host.bytes.subspan(0, kBytes / 2));
   in.Record(*pulled);
   in.SetLabel(nullptr);
   compute.SetLabel(&first);
@@ -399,7 +405,12 @@ TEST_P(DeviceConformanceTest, SpansSayWhenEachLabelWorkedAndWaited) {
   compute.SetLabel(nullptr);
   out.SetLabel(&push);
   out.Wait(*computed, WaitCause::kNone);
-  out.HostCall(pause);
+  out.CopyOutTo(
+      [&]() -> absl::StatusOr<absl::Span<std::byte>> {
+        std::this_thread::sleep_for(std::chrono::milliseconds(40));
+        return host.bytes;
+      },
+      arena);
   out.SetLabel(nullptr);
   compute.HostCall(pause);  // nobody's
   ASSERT_OK(in.Synchronize());
@@ -412,6 +423,7 @@ TEST_P(DeviceConformanceTest, SpansSayWhenEachLabelWorkedAndWaited) {
   ASSERT_EQ(pulling.size(), 1u);
   EXPECT_EQ(pulling[0].label, &pulls);
   EXPECT_EQ(pulling[0].waited_for, std::nullopt);
+  EXPECT_EQ(pulling[0].copied_bytes, kBytes + kBytes / 2);
   ASSERT_EQ(computing.size(), 3u);
   EXPECT_EQ(computing[0].label, &first);
   EXPECT_EQ(computing[0].waited_for, WaitCause::kPull);
@@ -424,11 +436,18 @@ TEST_P(DeviceConformanceTest, SpansSayWhenEachLabelWorkedAndWaited) {
   EXPECT_GE(computing[1].time.end - computing[1].time.begin, std::chrono::milliseconds(80) - kOff);
   EXPECT_GE(computing[1].time.begin, pulling[0].time.end - kOff);
   EXPECT_GE(computing[2].time.begin, computing[1].time.end - kOff);
+  for (const StreamSpan& span : computing) EXPECT_EQ(span.copied_bytes, 0);
   ASSERT_EQ(pushing.size(), 2u);
   EXPECT_EQ(pushing[0].waited_for, WaitCause::kNone);
+  EXPECT_EQ(pushing[0].copied_bytes, 0);
+  EXPECT_EQ(pushing[1].copied_bytes, kBytes);
   EXPECT_EQ(pushing[1].waited_for, std::nullopt);
   EXPECT_GE(pushing[1].time.begin, computing[1].time.end - kOff);
   EXPECT_GE(pulling[0].time.begin, before - kOff);
+  for (const StreamSpan& span : {pulling[0], pushing[1]}) {  // without the pause
+    EXPECT_GT(span.copy_seconds, 0);
+    EXPECT_LT(span.copy_seconds, std::chrono::duration<double>(std::chrono::milliseconds(40) - kOff).count());
+  }
   EXPECT_LE(computing[2].time.end, after - std::chrono::milliseconds(40) + kOff);
 
   // As at first, nothing is kept.

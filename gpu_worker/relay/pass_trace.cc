@@ -29,7 +29,8 @@ void PassTrace::AddSpans(StreamId stream, absl::Span<const StreamSpan> spans) {
     if (span.waited_for.has_value()) {
       log_.Add(track, WaitTitle(*span.waited_for), span.time.begin, span.time.end, absl::StrCat("before ", title));
     } else {
-      log_.Add(track, title, span.time.begin, span.time.end, DebugString(work, model_));
+      log_.Add(track, title, span.time.begin, span.time.end, DebugString(work, model_), span.copied_bytes,
+               span.copy_seconds);
     }
   }
 }

@@ -8,15 +8,16 @@ from eps_run import BIN, EPS, SystemTest, model_hash, run, summary, train
 
 class TraceTest(SystemTest):
     def events(self, path):
-        """Of each track, by (process, thread): (name, begin, end, detail) in seconds."""
+        """Of each track, by (process, thread): (name, begin, end, detail, copied bytes) in seconds."""
         trace = json.loads(path.read_text())["traceEvents"]
         processes = {e["pid"]: e["args"]["name"] for e in trace if e["name"] == "process_name"}
         threads = {e["tid"]: (processes[e["pid"]], e["args"]["name"]) for e in trace if e["name"] == "thread_name"}
         tracks = {place: [] for place in threads.values()}
         for e in trace:
             if e["ph"] == "X":
-                detail = e.get("args", {}).get("detail", "")
-                tracks[threads[e["tid"]]].append((e["name"], e["ts"] / 1e6, (e["ts"] + e["dur"]) / 1e6, detail))
+                args = e.get("args", {})
+                tracks[threads[e["tid"]]].append((e["name"], e["ts"] / 1e6, (e["ts"] + e["dur"]) / 1e6,
+                                                  args.get("detail", ""), args.get("copied_bytes", 0)))
         return tracks
 
     def test_a_trace_has_every_micro_batch_every_chunk_and_every_step_on_one_clock(self):
@@ -34,6 +35,9 @@ class TraceTest(SystemTest):
         transfers = [e for w in (1, 2) for s in ("in", "out") for e in tracks[(f"worker {w}", s)]]
         for title in ("pull h.0", "push h.0", "store_record head"):
             self.assertTrue([e for e in transfers if e[0] == title], title)
+        block = 12 * 64 * 64 + 13 * 64  # parameters; in bf16, and a flag of the one vnode, which is finite
+        self.assertEqual({e[4] for e in transfers if e[0] == "push h.0"}, {2 * block + 4})
+        self.assertEqual({e[4] for e in transfers if e[0].startswith("wait")}, {0})
         # Of each worker and stream one after the other, but for the version that a pull waits for.
         for (_, thread), events in tracks.items():
             if thread in ("compute", "out"):

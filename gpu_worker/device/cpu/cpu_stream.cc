@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <functional>
 #include <optional>
@@ -58,18 +59,18 @@ void CpuStream::Record(Event& event) { Enqueue({.record = static_cast<CpuEvent*>
 
 void CpuStream::CopyIn(void* device, absl::Span<const std::byte> host) {
   if (host.empty()) return;
-  Launch([device, host] { std::memcpy(device, host.data(), host.size()); });
+  Launch([this, device, host] { Copy(device, host.data(), host.size()); });
 }
 
 void CpuStream::CopyOut(absl::Span<std::byte> host, const void* device) {
   if (host.empty()) return;
-  Launch([device, host] { std::memcpy(host.data(), device, host.size()); });
+  Launch([this, device, host] { Copy(host.data(), device, host.size()); });
 }
 
 void CpuStream::CopyOutTo(std::function<absl::StatusOr<absl::Span<std::byte>>()> destination, const void* device) {
-  HostCall([destination = std::move(destination), device]() -> absl::Status {
+  HostCall([this, destination = std::move(destination), device]() -> absl::Status {
     EPS_ASSIGN_OR_RETURN(const absl::Span<std::byte> host, destination());
-    if (!host.empty()) std::memcpy(host.data(), device, host.size());
+    if (!host.empty()) Copy(host.data(), device, host.size());
     return absl::OkStatus();
   });
 }
@@ -85,6 +86,13 @@ void CpuStream::Launch(std::function<void()> work) {
     work();
     return absl::OkStatus();
   }});
+}
+
+void CpuStream::Copy(void* to, const void* from, size_t num_bytes) {
+  const Clock::time_point begin = Clock::now();
+  std::memcpy(to, from, num_bytes);
+  copied_.num_bytes += static_cast<int64_t>(num_bytes);
+  copied_.seconds += std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
 void CpuStream::Enqueue(Task task) {
@@ -125,7 +133,7 @@ void CpuStream::KeepSpans(bool keep) {
 }
 
 // What follows under one label is one span.
-void CpuStream::KeepSpan(const Task& task, TimeSpan time) {
+void CpuStream::KeepSpan(const Task& task, TimeSpan time, const Copied& copied) {
   if (task.label == nullptr || task.run == nullptr) return;
   const auto waited_for = task.waits ? std::optional(task.cause) : std::nullopt;
   std::vector<StreamSpan>& spans = stats_.spans;
@@ -134,6 +142,8 @@ void CpuStream::KeepSpan(const Task& task, TimeSpan time) {
   } else {
     spans.push_back({task.label, waited_for, time});
   }
+  spans.back().copied_bytes += copied.num_bytes;
+  spans.back().copy_seconds += copied.seconds;
 }
 
 void CpuStream::Finish(const Task& task, const absl::Status& status, TimeSpan span) {
@@ -147,7 +157,8 @@ void CpuStream::Finish(const Task& task, const absl::Status& status, TimeSpan sp
   } else {
     stats_.busy_at_most_seconds += seconds;
   }
-  if (keeps_spans_) KeepSpan(task, span);
+  const Copied copied = std::exchange(copied_, {});
+  if (keeps_spans_) KeepSpan(task, span, copied);
 }
 
 void CpuStream::Loop() {

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <deque>
 #include <functional>
 #include <thread>
@@ -68,12 +69,19 @@ class CpuStream : public Stream {
     WaitCause cause = WaitCause::kNone;
     const WorkLabel* label = nullptr;  // in front of an error that `run` makes, and not of one that a wait passes on
   };
+  struct Copied {
+    int64_t num_bytes = 0;
+    double seconds = 0;
+  };
   void Enqueue(Task task);
+  // On the stream's thread.
+  void Copy(void* to, const void* from, size_t num_bytes);
   void Loop();
   void Finish(const Task& task, const absl::Status& status, TimeSpan span) ABSL_LOCKS_EXCLUDED(mu_);
-  void KeepSpan(const Task& task, TimeSpan span) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void KeepSpan(const Task& task, TimeSpan span, const Copied& copied) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const WorkLabel* label_ = nullptr;  // of who enqueues
+  Copied copied_;                     // by the task that runs; the thread's
 
   std::atomic<bool> closing_{false};  // atomic, because events look at it without mu_
 

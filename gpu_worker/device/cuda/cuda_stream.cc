@@ -2,12 +2,14 @@
 
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
@@ -100,7 +102,7 @@ void CudaStream::SetLabel(const WorkLabel* label) {
   if (!keeps_spans_) return;
   Issue([this, label](GpuStream) {
     EPS_ASSIGN_OR_RETURN(OwnedGpuEvent begin, Mark());
-    labels_.push_back({.label = label, .waits = waits_.size(), .begin = std::move(begin)});
+    labels_.push_back({.label = label, .waits = waits_.size(), .copies = copies_.size(), .begin = std::move(begin)});
     return absl::OkStatus();
   });
 }
@@ -140,12 +142,14 @@ void CudaStream::Record(Event& event) {
 void CudaStream::CopyIn(void* device, absl::Span<const std::byte> host) {
   if (host.empty()) return;
   Issue([this, device, host](GpuStream stream) {
-    auto* to = static_cast<std::byte*>(device);
-    for (const absl::Span<const std::byte> part : pins_->Parts(host)) {
-      EPS_RETURN_IF_ERROR(runtime_->CopyIn(stream, to, part));
-      to += part.size();
-    }
-    return absl::OkStatus();
+    return IssueTimed(host.size(), [&]() -> absl::Status {
+      auto* to = static_cast<std::byte*>(device);
+      for (const absl::Span<const std::byte> part : pins_->Parts(host)) {
+        EPS_RETURN_IF_ERROR(runtime_->CopyIn(stream, to, part));
+        to += part.size();
+      }
+      return absl::OkStatus();
+    });
   });
 }
 
@@ -163,13 +167,24 @@ void CudaStream::CopyOutTo(std::function<absl::StatusOr<absl::Span<std::byte>>()
 }
 
 absl::Status CudaStream::IssueCopyOut(absl::Span<std::byte> host, const void* device) {
-  const auto* from = static_cast<const std::byte*>(device);
-  std::byte* to = host.data();
-  for (const absl::Span<const std::byte> part : pins_->Parts(host)) {
-    EPS_RETURN_IF_ERROR(runtime_->CopyOut(stream_, absl::MakeSpan(to, part.size()), from));
-    from += part.size();
-    to += part.size();
-  }
+  return IssueTimed(host.size(), [&]() -> absl::Status {
+    const auto* from = static_cast<const std::byte*>(device);
+    std::byte* to = host.data();
+    for (const absl::Span<const std::byte> part : pins_->Parts(host)) {
+      EPS_RETURN_IF_ERROR(runtime_->CopyOut(stream_, absl::MakeSpan(to, part.size()), from));
+      from += part.size();
+      to += part.size();
+    }
+    return absl::OkStatus();
+  });
+}
+
+absl::Status CudaStream::IssueTimed(size_t num_bytes, absl::FunctionRef<absl::Status()> issue) {
+  if (!keeps_spans_) return issue();
+  EPS_ASSIGN_OR_RETURN(OwnedGpuEvent start, Mark());
+  EPS_RETURN_IF_ERROR(issue());
+  EPS_ASSIGN_OR_RETURN(OwnedGpuEvent end, Mark());
+  copies_.push_back({.num_bytes = num_bytes, .start = std::move(start), .end = std::move(end)});
   return absl::OkStatus();
 }
 
@@ -234,6 +249,7 @@ absl::Status CudaStream::EndBurst() {
   // A stream that failed has waits without an end, and marks that may never be reached: they are not used again.
   waits_.clear();
   labels_.clear();
+  copies_.clear();
   burst_start_.reset();
   return Annotate(status, name_);
 }
@@ -244,6 +260,7 @@ absl::Status CudaStream::TakeSpans(const TimeOfMark& time_of, std::chrono::stead
     if (labels_[l].label == nullptr) continue;
     const bool is_last = l + 1 == labels_.size();
     const size_t waits_end = is_last ? waits_.size() : labels_[l + 1].waits;
+    const size_t copies_end = is_last ? copies_.size() : labels_[l + 1].copies;
     TimeSpan time;
     EPS_ASSIGN_OR_RETURN(time.begin, time_of(labels_[l].begin));
     const auto work_until = [&](std::chrono::steady_clock::time_point until) {
@@ -266,9 +283,29 @@ absl::Status CudaStream::TakeSpans(const TimeOfMark& time_of, std::chrono::stead
       EPS_ASSIGN_OR_RETURN(const auto next, time_of(labels_[l + 1].begin));
       work_until(next);
     }
+    EPS_RETURN_IF_ERROR(TakeCopies(labels_[l], copies_end));
   }
+  for (TimedCopy& copy : copies_) {
+    spare_marks_.push_back(std::move(copy.start));
+    spare_marks_.push_back(std::move(copy.end));
+  }
+  copies_.clear();
   for (LabelMark& mark : labels_) spare_marks_.push_back(std::move(mark.begin));
   labels_.clear();
+  return absl::OkStatus();
+}
+
+// A label's waits stand before its copies, so that these are of its last span; there is none where all of it was shorter
+// than the clock tells.
+absl::Status CudaStream::TakeCopies(const LabelMark& mark, size_t end) {
+  if (stats_.spans.empty()) return absl::OkStatus();
+  StreamSpan& span = stats_.spans.back();
+  if (span.label != mark.label || span.waited_for.has_value()) return absl::OkStatus();
+  for (size_t c = mark.copies; c < end; ++c) {
+    EPS_ASSIGN_OR_RETURN(const double seconds, runtime_->SecondsBetween(copies_[c].start.get(), copies_[c].end.get()));
+    span.copied_bytes += static_cast<int64_t>(copies_[c].num_bytes);
+    span.copy_seconds += seconds;
+  }
   return absl::OkStatus();
 }
 

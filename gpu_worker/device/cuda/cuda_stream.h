@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
@@ -113,14 +114,21 @@ class CudaStream : public Stream {
   CudaStream(std::shared_ptr<GpuRuntime> runtime, std::shared_ptr<const HostPins> pins, const char* name,
              GraphUse graphs, GpuStream stream)
       : runtime_(std::move(runtime)), pins_(std::move(pins)), name_(name), stream_(stream), graphs_(runtime_, graphs) {}
+  // Without what its stream did before, and what the host did.
+  struct TimedCopy {
+    size_t num_bytes = 0;
+    OwnedGpuEvent start, end;
+  };
   // Where a label's work begins.
   struct LabelMark {
     const WorkLabel* label = nullptr;  // null: the work before is over
-    size_t waits = 0;                  // that were issued before
+    size_t waits = 0, copies = 0;      // that were issued before
     OwnedGpuEvent begin;
   };
   void EndSegment();
   absl::Status IssueCopyOut(absl::Span<std::byte> host, const void* device);
+  // `issue` issues a copy of so many bytes, and nothing else.
+  absl::Status IssueTimed(size_t num_bytes, absl::FunctionRef<absl::Status()> issue);
   // A timing event, recorded here.
   absl::StatusOr<OwnedGpuEvent> Mark();
   absl::Status BeginBurst();
@@ -129,6 +137,8 @@ class CudaStream : public Stream {
   absl::Status TakeFigures(OwnedGpuEvent end, std::chrono::steady_clock::time_point end_time);
   using TimeOfMark = std::function<absl::StatusOr<std::chrono::steady_clock::time_point>(const OwnedGpuEvent& mark)>;
   absl::Status TakeSpans(const TimeOfMark& time_of, std::chrono::steady_clock::time_point end_time);
+  // Adds copies_ from those of the label on, up to `end`, to its span.
+  absl::Status TakeCopies(const LabelMark& mark, size_t end);
 
   const std::shared_ptr<GpuRuntime> runtime_;
   const std::shared_ptr<const HostPins> pins_;
@@ -143,6 +153,7 @@ class CudaStream : public Stream {
   std::vector<TimedWait> waits_;
   bool keeps_spans_ = false;
   std::vector<LabelMark> labels_;  // of a burst whose spans are kept
+  std::vector<TimedCopy> copies_;  // of the same
 
   // Not issued yet; these belong to who enqueues, also while the issuing thread is busy.
   std::vector<ComputeWork> segment_;
