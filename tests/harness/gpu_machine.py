@@ -30,6 +30,7 @@ LIBRARIES = {"cuBLASLt": ("libcublasLt.so.13", "cublasLtGetVersion"), "cuDNN": (
              "NCCL": ("libnccl.so.2", "ncclGetVersion")}
 PROBE_SECONDS = 100  # the first load of the libraries, hundreds of MB each, from a cold disk
 ASK_SECONDS = 20
+GROWS_BELOW = 0.8  # of what the host is said to have: a MemTotal that is not only what the kernel keeps
 
 # As each library is loaded: "VERSION, FILE", or why it is not.
 LOAD_LIBRARIES = """
@@ -150,10 +151,37 @@ def ask_nvidia_smi(fields, *args):
     return dict(zip(names, values)) if done.returncode == 0 and len(values) == len(names) else {}
 
 
+def setting(path):
+    """A file of the system's: of "a [b] c" it is b; None if it is not there."""
+    try:
+        text = Path(path).read_text().strip()
+    except OSError:
+        return None
+    chosen = re.search(r"\[(\S+)\]", text)
+    return chosen[1] if chosen else text
+
+
+def memory(host_bytes, root=Path("/")):
+    """Of the host, in words; what the system does not say is left out. `host_bytes`: what it is said to have."""
+    text = setting(root / "proc/meminfo") or ""
+    known = {name: int(kib) * 1024 for name, kib in re.findall(r"^(\w+):\s+(\d+) kB$", text, re.M)}
+    said = {name: f"{known[name] / 2**30:.1f} GiB" for name in ("MemTotal", "MemFree", "MemAvailable") if name in known}
+    if "MemTotal" in known:
+        grows = known["MemTotal"] < GROWS_BELOW * host_bytes
+        said["memory grows on demand"] = (f"it seems: MemTotal is far below --host-memory, {host_bytes / 2**30:.1f} GiB"
+                                          if grows else "not seen")
+    files = {"vm.overcommit_memory": "proc/sys/vm/overcommit_memory",
+             "transparent_hugepage": "sys/kernel/mm/transparent_hugepage/enabled",
+             "transparent_hugepage of shared memory": "sys/kernel/mm/transparent_hugepage/shmem_enabled",
+             "memory.max of the cgroup": "sys/fs/cgroup/memory.max"}
+    return {**said, **{name: value for name, file in files.items() if (value := setting(root / file)) is not None}}
+
+
 def machine(host_bytes):
-    """Of the host, and what nvidia-smi says of its first GPU."""
-    said = ask_nvidia_smi("name,driver_version,memory.total,pcie.link.gen.current,pcie.link.width.current")
-    return {"cores": len(os.sched_getaffinity(0)), "host_gib": round(host_bytes / 2**30, 1),
+    """Of the host, and what nvidia-smi says of its first GPU. The link of an idle GPU may be slower than it can be."""
+    said = ask_nvidia_smi("name,driver_version,memory.total,pcie.link.gen.current,pcie.link.width.current,"
+                          "pcie.link.gen.max,pcie.link.width.max")
+    return {"cores": len(os.sched_getaffinity(0)), "host_gib": round(host_bytes / 2**30, 1), **memory(host_bytes),
             "python": ".".join(map(str, sys.version_info[:3])), **(said or {"nvidia-smi": "not there"})}
 
 

@@ -256,6 +256,24 @@ class MachineTest(Scripts):
     def test_libraries_are_named_with_their_versions_or_why_not(self):
         self.assertEqual(set(gpu_machine.libraries()), set(gpu_machine.LIBRARIES))
 
+    def test_the_memory_of_the_host_in_words(self):
+        root = self.work.path / "root"
+        files = {"proc/meminfo": "MemTotal:       4194304 kB\nMemFree:        1048576 kB\nHugePages_Total:       0\n",
+                 "proc/sys/vm/overcommit_memory": "1\n",
+                 "sys/kernel/mm/transparent_hugepage/enabled": "always [madvise] never\n",
+                 "sys/kernel/mm/transparent_hugepage/shmem_enabled": "always within_size [advise] never deny force\n"}
+        for name, text in files.items():
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / name).write_text(text)
+        said = gpu_machine.memory(128 << 30, root)
+        self.assertEqual(said, {
+            "MemTotal": "4.0 GiB", "MemFree": "1.0 GiB",
+            "memory grows on demand": "it seems: MemTotal is far below --host-memory, 128.0 GiB",
+            "vm.overcommit_memory": "1", "transparent_hugepage": "madvise",
+            "transparent_hugepage of shared memory": "advise"})
+        self.assertEqual(gpu_machine.memory(4 << 30, root)["memory grows on demand"], "not seen")
+        self.assertEqual(gpu_machine.memory(128 << 30, root / "nowhere"), {})
+
     def test_a_cap_of_what_is_free(self):
         bench = parts.Bench(self.work.path, "cuda:0", False, 0, 1, sys.executable)
         for free, cap, said in ((79 << 30, int(0.95 * (79 << 30)), "cap 75 GiB (0.95 of 79.0 GiB that are free)"),
