@@ -39,7 +39,7 @@ def new_bench(args, folder, device):
     if args.python is None and not args.list:
         args.python = gpu_machine.python_with_torch()
     return parts.Bench(folder, device, args.tiny, args.host_memory * parts.GIB, args.rounds, args.python, known,
-                       args.out / RUN_LOG)
+                       args.out / RUN_LOG, args.out)
 
 
 def begin_report(report, args, device):

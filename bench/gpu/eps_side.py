@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import re
+import shutil
 import signal
 import statistics
 import time
@@ -19,6 +20,7 @@ CHOICES = {"relay": {"weight_slots": 2}, "resident": {"resident": True}, "keep":
 WARM_UP = 3
 MOST_SECONDS = 900  # for one run: what takes longer hangs
 PLAN_SECONDS = 60  # for one plan
+PROFILE_SECONDS = 60  # for one profile; a GPU takes some ten
 INTERRUPT_SECONDS = 4  # for a run to end when it is asked to
 
 
@@ -29,7 +31,12 @@ class Place:
     device: str
     tokens: Path  # uint16
     log: Path = None  # takes what the programs of all runs logged
+    kept: Path = None  # folder of what the report keeps of them: profiles, and pictures of a step; None: `folder`
     number: int = 0
+    profiles: dict = dataclasses.field(default_factory=dict)  # by what they are of
+
+    def keep(self, name):
+        return (self.kept or self.folder) / name
 
 
 def run_spec(place, model, batch, choice, steps, changes=None):
@@ -48,24 +55,72 @@ def run_spec(place, model, batch, choice, steps, changes=None):
     return path
 
 
-def plan(place, model, batch, choice="relay", cap=None, deadline=float("inf")):
-    """What `eps plan` says, with `host_total_bytes`, the daemon's and the worker's; None, and why, if nothing fits."""
+@dataclasses.dataclass(frozen=True)
+class Profile:
+    """What `eps profile` measured; else plans are made from nominal figures."""
+    file: Path = None  # None: none
+    seconds: float = 0.0  # that it took
+    failed: str = ""  # why there is none
+
+    @property
+    def flags(self):
+        return ["--profile", self.file or "nominal"]
+
+    def __str__(self):
+        return f"{self.file.name}, measured in {self.seconds:.0f} s" if self.file else "nominal figures"
+
+
+def profile(place, model, batch, deadline):
+    """Of this machine with the model's layers in micro-batches of this size, whatever their numbers: measured once."""
+    name = (f"profile-{model.d}-wide-{model.heads}-heads-context-{model.context}-vocab-{model.vocab}"
+            f"-micro-batch-{batch.micro_batch}")
+    if name not in place.profiles:
+        spec, file = run_spec(place, model, batch, "relay", steps=1), place.keep(f"{name}.json")
+        began = time.monotonic()
+        file.unlink(missing_ok=True)  # an earlier report's
+        try:
+            done = processes.run([eps_run.EPS, "profile", "--run", spec, "--device", place.device, "--out", file],
+                                 min(deadline, began + PROFILE_SECONDS))
+            failed = done.stderr.strip()[-300:] if done.returncode else ""
+        except Failed as error:
+            failed = str(error)
+        seconds = time.monotonic() - began
+        place.profiles[name] = Profile(failed=f"eps profile: {failed}") if failed else Profile(file, seconds)
+    return place.profiles[name]
+
+
+def memory_flags(cap, host_memory):
+    return [*(["--device-memory", cap] if cap else []), *(["--host-memory", host_memory] if host_memory else [])]
+
+
+def plan(place, model, batch, choice="relay", cap=None, deadline=float("inf"), host_memory=0, measured=Profile()):
+    """What `eps plan` says, with `host_total_bytes`, the daemon's and the worker's; None, and why, if nothing fits.
+    `host_memory`: for activations; 0: boundaries alone, whatever they take."""
     spec = run_spec(place, model, batch, choice, steps=1)
-    cap_flags = ["--device-memory", str(cap)] if cap else []
-    done = processes.run([eps_run.EPS, "plan", "--run", spec, "--device", place.device, "--json", *cap_flags],
-                         min(deadline, time.monotonic() + PLAN_SECONDS))
+    done = processes.run([eps_run.EPS, "plan", "--run", spec, "--device", place.device, "--json", *measured.flags,
+                          *memory_flags(cap, host_memory)], min(deadline, time.monotonic() + PLAN_SECONDS))
     if done.returncode == 3:
         return None, done.stderr.strip()
     if done.returncode != 0:
         raise Failed(f"eps plan: {done.stderr.strip()}")
     said = json.loads(done.stdout)
     worker = said["worker_host"]  # of which pinned_bytes is a part, with the daemon's weights
-    said["host_total_bytes"] = said["host"]["total_bytes"] + worker["boundary_bytes"] + worker["push_bytes"]
+    said["host_total_bytes"] = (said["host"]["total_bytes"] + worker["boundary_bytes"] + worker["inner_bytes"] +
+                                worker["push_bytes"])
     return said, ""
 
 
+def plan_in_short(planned, measured, host_memory):
+    """What became of the inner activations of blocks and micro-batches, and what the plan was made from."""
+    device, step = planned["device"], planned["step"]
+    return {"kept": device["kept_inner"], "swapped": device["swapped_inner"], "recomputed": device["recomputed_inner"],
+            "last_block_back_to_back": device["last_block_back_to_back"],
+            "predicted_seconds": step["predicted_seconds"], "bound": step["bound"], "from": str(measured),
+            "host_memory_bytes": host_memory}
+
+
 def recomputed_share(planned, model, batch):
-    return 1 - planned["device"]["kept_inner"] / (model.layers * batch.micro_batches)
+    return planned["device"]["recomputed_inner"] / (model.layers * batch.micro_batches)
 
 
 def counters(address):
@@ -115,6 +170,40 @@ def per_step(samples, name):
     return (later[-1][name] - later[0][name]) / (later[-1]["steps"] - later[0]["steps"])
 
 
+def trace_events(out):
+    """Of a run with --trace, also of one that was cut short: (process, track, event) of all that took time."""
+    if (out / "trace.json").exists():
+        files = [json.loads((out / "trace.json").read_text())["traceEvents"]]
+    else:
+        files = [[json.loads(line.rstrip(",")) for line in path.read_text(errors="replace").splitlines()
+                  if line.rstrip(",").startswith("{") and line.rstrip(",").endswith("}")]
+                 for path in sorted(out.glob("trace/worker-*.json"))]
+    for events in files:
+        processes_named = {event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"}
+        tracks_named = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
+        for event in events:
+            if event["ph"] == "X":
+                yield processes_named.get(event["pid"], ""), tracks_named[event["tid"]], event
+
+
+def copies(out):
+    """What was copied between host and device in the steps behind the warm-up, by kind (`pull`, `push`, ...): bytes of
+    a step, and bytes a second while they were copied: without what a pull waits for its version, or for other copies.
+    """
+    events = [event for event in trace_events(out) if event[0].startswith("worker ")]
+    steps = {event["name"]: event["ts"] for _, track, event in events if track == "steps"}
+    late = [ts for name, ts in steps.items() if re.fullmatch(r"step \d+", name) and int(name.split()[1]) >= WARM_UP]
+    found = {}
+    for _, _, event in events:
+        args = event.get("args", {})
+        if late and args.get("copied_bytes") and event["ts"] >= min(late):
+            kind = found.setdefault(event["name"].partition(" ")[0], [0, 0.0])
+            kind[0] += args["copied_bytes"]
+            kind[1] += args["copy_seconds"]
+    return {kind: {"bytes_per_step": num_bytes / len(late), "bytes_per_second": num_bytes / seconds}
+            for kind, (num_bytes, seconds) in found.items() if seconds > 0}
+
+
 def worker_logs(out):
     """Of each worker of a run."""
     return [path.read_text(errors="replace") for path in sorted(Path(out).glob("logs/gpu_worker-*.log"))]
@@ -161,12 +250,14 @@ def graph_launches(log):
     return sum(map(int, found))
 
 
-def train(place, model, batch, choice, cap, deadline, measured=6, changes=None):
-    """Speed, waits and memory of so many steps behind the warm-up; of fewer, if the time ends before."""
+def train(place, model, batch, choice, cap, deadline, measured=6, changes=None, flags=(), picture=None):
+    """Speed, waits and memory of so many steps behind the warm-up; of fewer, if the time ends before. `picture`: with a
+    trace, of which a picture of one step is kept under this name, and `copies`."""
     spec = run_spec(place, model, batch, choice, WARM_UP + measured, changes)
     out = place.folder / f"out-{place.number}"
     start = time.monotonic()
-    command = eps_run.train_command(spec, out, "--device", place.device, "--device-memory", cap)
+    command = eps_run.train_command(spec, out, "--device", place.device, "--device-memory", cap, *flags,
+                                    *(["--trace"] if picture else []))
     try:
         with processes.Process(command) as process:
             samples, first_at = watch(process, out, min(deadline, start + MOST_SECONDS))
@@ -182,6 +273,8 @@ def train(place, model, batch, choice, cap, deadline, measured=6, changes=None):
     late = steps[WARM_UP:]
     if not late:
         raise Failed(f"eps train: {len(steps)} steps in {time.monotonic() - start:.0f} s, {WARM_UP + 1} are needed")
+    if picture and (out / "timeline.svg").exists():
+        shutil.copy(out / "timeline.svg", place.keep(f"{picture}.svg"))
     seconds = [step["step_seconds"] for step in late]
     waits = {cause: statistics.mean(step["waits"].get(cause, 0) for step in late) for cause in late[-1]["waits"]}
     return {"tokens_per_step": batch.tokens(model), "steps": len(late),
@@ -194,5 +287,6 @@ def train(place, model, batch, choice, cap, deadline, measured=6, changes=None):
             "graph_launches": graph_launches(log),
             "counted_pulled_bytes": per_step(samples, "pulled_bytes"),
             "counted_pushed_bytes": per_step(samples, "pushed_bytes"),
+            "copies": copies(out) if picture else {},
             "start_seconds": first_at - start - steps[0]["step_seconds"] if first_at else None,
             "loss_first": steps[0]["loss"], "loss_last": steps[-1]["loss"]}

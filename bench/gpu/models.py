@@ -102,6 +102,7 @@ class Ceilings:
     in_bytes: float = None  # per second from registered memory, in large pieces, while the other way is busy too
     out_bytes: float = None
     in_alone_bytes: float = None  # while it is not
+    out_alone_bytes: float = None
     parameters_updated: float = None  # a second, by all cores
     dram_bytes: float = None  # a second, read and written by all cores
 
@@ -115,15 +116,17 @@ class Ceilings:
         return Ceilings(
             flops=peak * 1e12 if peak else None, in_bytes=giga("both_in_gb_per_second"),
             out_bytes=giga("both_out_gb_per_second"), in_alone_bytes=giga("in_gb_per_second"),
+            out_alone_bytes=giga("out_gb_per_second"),
             parameters_updated=update["parameters"] / update["update_seconds"] if update else None,
             dram_bytes=28 * update["parameters"] / update["floor_seconds"] if update else None)
 
 
-def floor_seconds(model, batch, recomputed, ceilings):
+def floor_seconds(model, batch, recomputed, ceilings, host_boundaries=1.0, swapped_bytes=0):
     """The time of a step by what bounds it, were everything else hidden: {compute, in, out, update, host}; None where
-    the ceiling is not known. The step's floor is the largest."""
+    the ceiling is not known. The step's floor is the largest. `host_boundaries`: the share of boundaries that live on
+    the host; `swapped_bytes`: of inner activations, which go out and come in once."""
     tokens = batch.tokens(model)
-    stash_in, stash_out = boundary_bytes(model, tokens)
+    stash_in, stash_out = (host_boundaries * num_bytes + swapped_bytes for num_bytes in boundary_bytes(model, tokens))
     # A push is written to the worker's inbox, copied into the daemon, and read there by the update (counted with it).
     host = pulled_bytes(model) + 3 * pushed_bytes(model) + stash_in + stash_out + update_bytes(model)
     amounts = {"compute": (executed_operations(model, tokens, recomputed), ceilings.flops),

@@ -14,16 +14,20 @@ import eps_side
 import gpu_machine
 import models
 import processes
-from eps_side import recomputed_share
+from eps_side import plan_in_short, recomputed_share
 from models import Batch, Ceilings
 from part_report import Failed, Outcome, Part
-from tables import (GIB, compared, curve_table, gib, link_tables, memory_rows, memory_said, memory_table, share,
-                    speed_table, update_table)
+from tables import (GIB, compared, copies_said, copies_table, gib, limits_said, limits_table, link_tables, memory_rows,
+                    memory_said, memory_table, share, speed_table, update_table)
 
 HERE = Path(__file__).resolve().parent
 WHOLE_DEVICE = 120 * GIB  # a cap for what is to lie on the device whole, where that is free
 FREE_SHARE = 0.95  # of the device's free memory: CUDA's context and the libraries lie beside the cap
 HOST_SPARE = 4 * GIB  # of DRAM, for the system and what has no plan
+MOST_SWAPPED = 32 * GIB  # of activations: what is taken is pinned before a run's first step, some seconds for 10 GiB
+PROFILE_SHARE = 0.3  # of the time that is left, for a profile
+TORCH_SECONDS = 12  # for each of PyTorch's variants, before further runs of ours get any
+FEWER_MICRO_BATCHES = 2
 CURVE = (8, 1, 4, 2, 16)  # micro-batches, the most telling ones first
 BATCHES = (32, 64, 128, 256)  # sequences, of L2L's table (arXiv:2002.05645)
 OUR_SHARE = 0.4  # of the time that is left, for a run of ours: one that hangs leaves the rest to the others
@@ -34,6 +38,11 @@ def tail_json(text):
     return json.loads(text.strip().splitlines()[-1])
 
 
+def speed_ratio(one, other):
+    """None without both."""
+    return share(one["tokens_per_second"], other["tokens_per_second"]) if one and other else None
+
+
 def share_of_time(deadline, part):
     now = time.monotonic()
     return now + part * (deadline - now)
@@ -41,12 +50,12 @@ def share_of_time(deadline, part):
 
 class Bench:
     """What the parts have in common. `links`: gpu_ceilings' last line, `update`: update_bench's; {} until measured.
-    `log` takes what the programs of all runs log."""
+    `log` takes what the programs of all runs log, `kept` is the folder of what else the report keeps of them."""
 
-    def __init__(self, folder, device, tiny, host_bytes, rounds, python, ceilings=None, log=None):
+    def __init__(self, folder, device, tiny, host_bytes, rounds, python, ceilings=None, log=None, kept=None):
         self.device, self.tiny, self.host_bytes, self.rounds, self.python = device, tiny, host_bytes, rounds, python
         self.links, self.update = (ceilings or {}).get("links", {}), (ceilings or {}).get("update", {})
-        self.place = eps_side.Place(Path(folder), device, Path(folder) / "tokens.bin", log)
+        self.place = eps_side.Place(Path(folder), device, Path(folder) / "tokens.bin", log, kept)
         self.slow = []  # why the figures of this part are not those of a machine as it should be
 
     def need_tokens(self):
@@ -83,16 +92,42 @@ class Bench:
 
     # ---- Both sides ----
 
-    def eps(self, model, batch, choice, cap, deadline, measured=6, changes=None):
-        """A run, with what its plan says and what follows from both."""
-        planned, why = eps_side.plan(self.place, model, batch, choice, cap, deadline)
+    def profile(self, model, batch, deadline):
+        self.need_tokens()
+        measured = eps_side.profile(self.place, model, batch, share_of_time(deadline, PROFILE_SHARE))
+        if measured.failed:
+            self.slow.append(f"plans from nominal figures of another GPU: {measured.failed}")
+        return measured
+
+    def plan(self, model, batch, choice, cap, deadline):
+        """As users are told to have it made: from a profile of this machine, and with what the host has left for
+        activations. Its JSON, the profile, and --host-memory's bytes; 0: it is not given."""
+        measured = self.profile(model, batch, deadline)
+        planned, why = eps_side.plan(self.place, model, batch, choice, cap, deadline, measured=measured)
         if planned is None:
             raise Failed(f"{choice}: {why}")
-        self.need_tokens()
-        got = eps_side.train(self.place, model, batch, choice, cap, deadline, measured, changes)
+        left = min(MOST_SWAPPED, int(self.host_bytes) - HOST_SPARE - planned["host_total_bytes"])
+        if choice == "relay" and left > 0 and planned["device"]["recomputed_inner"] > 0:
+            host_memory = planned["worker_host"]["boundary_bytes"] + left
+            swapping, _ = eps_side.plan(self.place, model, batch, choice, cap, deadline, host_memory, measured)
+            if swapping is not None:
+                return swapping, measured, host_memory
+        return planned, measured, 0
+
+    def eps(self, model, batch, choice, cap, deadline, measured=6, changes=None, picture=None):
+        """A run, with what its plan says and what follows from both. `picture`: with a trace, as eps_side.train."""
+        planned, profile, host_memory = self.plan(model, batch, choice, cap, deadline)
+        flags = [*profile.flags, *eps_side.memory_flags(None, host_memory)]
+        got = eps_side.train(self.place, model, batch, choice, cap, deadline, measured, changes, flags, picture)
         self.slow += filter(None, (got["not_pinned"], got["plain_attention"]))
+        got["plan"] = plan_in_short(planned, profile, host_memory)
         got["recomputed"] = recomputed_share(planned, model, batch)
         got["host_planned_bytes"] = planned["host_total_bytes"]
+        host = planned["worker_host"]
+        got["floors"] = models.floor_seconds(
+            model, batch, got["recomputed"], self.ceilings,
+            min(1.0, host["boundary_bytes"] / (models.WIRE_BYTES * batch.tokens(model) * model.d * model.layers)),
+            host["inner_bytes"])
         rate = models.model_operations(model, 1) * got["tokens_per_second"]
         got["model_flops"], got["utilisation"] = rate, share(rate, self.ceilings.flops)
         return got
@@ -167,28 +202,54 @@ class Bench:
         self.update = tail_json(done.stdout)
         return [update_table(self.update)], []
 
+    def both_ways(self, model, batch, cap, rounds, deadline):
+        """By relay and with everything resident, in turn, as a machine may drift: the middle one of each, all, and what
+        went wrong."""
+        runs, errors = {"relay": [], "resident": []}, []
+        for _ in range(rounds):
+            for choice, limit in (("relay", cap), ("resident", self.largest_cap(WHOLE_DEVICE)[0])):
+                try:
+                    until = share_of_time(deadline, OUR_SHARE / rounds)
+                    runs[choice].append(self.eps(model, batch, choice, limit, until))
+                except Failed as error:  # the other sides are still worth knowing
+                    errors.append(f"{choice}: {error}")
+        middle = {name: sorted(each, key=lambda got: got["tokens_per_second"])[len(each) // 2]
+                  for name, each in runs.items() if each}
+        return middle, runs, errors
+
     def compare(self, model, batch, cap, variants):
         def run(deadline):
-            m = self.model(model)
-            rounds, errors = {"relay": [], "resident": []}, []
-            for _ in range(self.rounds):  # in turn, as a machine may drift
-                for choice, limit in (("relay", self.cap(cap)), ("resident", self.largest_cap(WHOLE_DEVICE)[0])):
-                    try:
-                        until = share_of_time(deadline, OUR_SHARE / self.rounds)
-                        rounds[choice].append(self.eps(m, batch, choice, limit, until))
-                    except Failed as error:  # the other sides are still worth knowing
-                        errors.append(f"{choice}: {error}")
+            m, fewer = self.model(model), dataclasses.replace(batch, micro_batches=FEWER_MICRO_BATCHES)
+            torch_seconds = 0 if self.tiny else TORCH_SECONDS * len(variants.split(","))
+            began = time.monotonic()
+            self.profile(m, batch, deadline)
+            ready = time.monotonic()
+            middle, rounds, errors = self.both_ways(m, batch, self.cap(cap), self.rounds, deadline)
+            pairs, not_reached = {batch: middle}, [f"no time was left for {fewer.micro_batches} micro-batches"]
+            one_pair = (time.monotonic() - ready) / self.rounds
+
+            def add_fewer(until):
+                """As many tokens a micro-batch: how many there are decides what of them must be kept."""
+                if fewer not in pairs and until - time.monotonic() > 1.3 * one_pair:
+                    pairs[fewer], rounds[f"{fewer.micro_batches}_micro_batches"], failed = self.both_ways(
+                        m, fewer, self.cap(cap), 1, until)
+                    not_reached[:] = [f"{fewer.micro_batches} micro-batches, {why}" for why in failed]
+
+            add_fewer(deadline - torch_seconds)
             torch = self.torch(m, batch, variants, deadline)
-            middle = {name: sorted(runs, key=lambda got: got["tokens_per_second"])[len(runs) // 2]
-                      for name, runs in rounds.items() if runs}
+            add_fewer(deadline)  # if it was faster than that
             best = self.best(torch)
-            speed = lambda side: side and side["tokens_per_second"]  # noqa: E731
-            ratios = {f"relay_to_{name}": share(speed(middle.get("relay")), speed(other))
-                      for name, other in (("resident", middle.get("resident")), ("torch", best))}
+            relay = middle.get("relay")
+            ratios = {"relay_to_resident": speed_ratio(relay, middle.get("resident")),
+                      "relay_to_torch": speed_ratio(relay, best),
+                      f"relay_to_resident_with_{fewer.micro_batches}_micro_batches": speed_ratio(
+                          *(pairs.get(fewer, {}).get(name) for name in ("relay", "resident")))}
             names = {"relay": f"relay, cap {gib(self.cap(cap)):.3g} GiB", "resident": "everything resident"}
-            outcome = Outcome("; ".join([*errors, *compared(middle, best, ratios, torch)]),
-                              [speed_table(m, batch, {names[name]: got for name, got in middle.items()}, torch)],
-                              {**ratios, "rounds": rounds, "torch": torch})
+            ours = {f"{names[name]}, {each.micro_batches} micro-batches": got
+                    for each, pair in pairs.items() for name, got in pair.items()}
+            said = compared(m, pairs, best, ratios["relay_to_torch"], torch)
+            outcome = Outcome("; ".join([*errors, *said, *not_reached]), [speed_table(m, batch, ours, torch)],
+                              {**ratios, "rounds": rounds, "torch": torch, "profile_seconds": ready - began})
             if errors:
                 raise Failed(outcome.said, outcome)
             return outcome
@@ -201,6 +262,7 @@ class Bench:
         for micro_batches in CURVE:
             batch = self.batch(micro_batches, 4)
             tokens = batch.tokens(m)
+            # Without a profile, which changes no byte that is needed.
             planned, why = eps_side.plan(self.place, m, batch, "relay", self.cap(16 * GIB), deadline)
             if planned is None or planned["host_total_bytes"] + HOST_SPARE > self.host_bytes:
                 host = why or (f"needs {gib(planned['host_total_bytes']):.0f} GiB of host memory, and "
@@ -211,25 +273,21 @@ class Bench:
                 left_out.append(f"{tokens:,} tokens a step: no time was left.")
                 continue
             try:
-                got = self.eps(m, batch, "relay", self.cap(16 * GIB), deadline, measured=3)
+                points[tokens] = self.eps(m, batch, "relay", self.cap(16 * GIB), deadline, measured=3,
+                                          picture=f"gpt-7b-{tokens}-tokens")
             except Failed as error:
                 left_out.append(f"{tokens:,} tokens a step: {error}.")
-                continue
-            got["floors"] = models.floor_seconds(m, batch, got["recomputed"], self.ceilings)
-            points[tokens] = got
         if not points:
             raise Failed("; ".join(left_out))
         best = max(points.values(), key=lambda got: got["tokens_per_second"])
-        link = self.ceilings.in_alone_bytes
-        pulls = max(models.pulled_bytes(m) / got["step_seconds"] for got in points.values())
         said = (f"{m.parameters / 1e9:.2f} B parameters in {gib(best['device_cap_bytes']):.3g} GiB, host "
                 f"{gib(best['host_planned_bytes']):.0f} GiB planned: at {best['tokens_per_step']:,} tokens a step "
                 f"{best['tokens_per_second']:,.0f} tokens/s"
                 + (f", {best['utilisation']:.1%} of the bf16 peak (goal 45%)" if best["utilisation"] else "")
-                + (f"; pulls at least {pulls / 1e9:.1f} GB/s, {pulls / link:.2f} of the link (goal 0.9)" if link
-                   else "")
-                + f"; waits {best['wait_fraction']:.1%}")
-        return Outcome(said, [curve_table(m, points, left_out)], {"points": points, "left_out": left_out})
+                + f"; {copies_said(m, best, self.ceilings)}; waits {best['wait_fraction']:.1%}")
+        names = {f"{tokens:,} tokens a step": got for tokens, got in sorted(points.items())}
+        return Outcome(said, [limits_table(f"{m.name}: speed against tokens a step", points.values(), left_out),
+                              copies_table(names, self.ceilings)], {"points": points, "left_out": left_out})
 
     def kept(self, deadline):
         """7 B under 80 GiB, or what is free: nothing is recomputed."""
@@ -243,12 +301,15 @@ class Bench:
         if micro_batches == 0:
             raise Failed(f"{cap_said}: not even one micro-batch is kept whole under it")
         batch = self.batch(micro_batches, 4)
-        got = self.eps(m, batch, "keep", cap, deadline, measured=3)
+        got = self.eps(m, batch, "keep", cap, deadline, measured=3, picture="gpt-7b-80gib")
         said = (f"{cap_said}: nothing recomputed, {got['tokens_per_step']:,} tokens a step: "
                 f"{got['tokens_per_second']:,.0f} tokens/s"
                 + (f", {got['utilisation']:.1%} of the bf16 peak (goal 70%)" if got["utilisation"] else "")
-                + f", waits {got['wait_fraction']:.1%}")
-        return Outcome(said, [speed_table(m, batch, {f"relay, {cap_said}, all kept": got}, None)], {"kept": got})
+                + f"; {limits_said(got)}; {copies_said(m, got, self.ceilings)}; waits {got['wait_fraction']:.1%}")
+        name = f"relay, {cap_said}, all kept"
+        return Outcome(said, [speed_table(m, batch, {name: got}, None),
+                              limits_table(f"{m.name}, all kept: what bounds its step", [got], []),
+                              copies_table({name: got}, self.ceilings)], {"kept": got})
 
     def memory(self, deadline):
         """BERT-Large at equal batch: the device's memory, and speed."""
@@ -350,16 +411,16 @@ class Bench:
         bert, gpt = self.batch(4, 32), self.batch(4, 8)
         parts = [
             Part("ceilings", self.measure_ceilings, 30),
-            Part("bert-large", self.compare(models.BERT_LARGE, bert, 8 * GIB, quick), 80),
-            Part("gpt-1.3b", self.compare(models.GPT_1B, gpt, 8 * GIB, quick), 100),
-            Part("bert-large-every-way", self.compare(models.BERT_LARGE, bert, 8 * GIB, every), 150, False),
-            Part("gpt-1.3b-every-way", self.compare(models.GPT_1B, gpt, 8 * GIB, every), 200, False),
-            Part("exact-bits", self.exact_bits, 80, False),
-            Part("graphs", self.graphs, 80, False),
-            Part("memory", self.memory, 200, False),
-            Part("gpt-7b", self.curve, 100, False),
-            Part("gpt-7b-80gib", self.kept, 100, False),
-            Part("largest", self.largest, 120, False),
+            Part("bert-large", self.compare(models.BERT_LARGE, bert, 8 * GIB, quick), 85),
+            Part("gpt-1.3b", self.compare(models.GPT_1B, gpt, 8 * GIB, quick), 105),
+            Part("bert-large-every-way", self.compare(models.BERT_LARGE, bert, 8 * GIB, every), 190, False),
+            Part("gpt-1.3b-every-way", self.compare(models.GPT_1B, gpt, 8 * GIB, every), 250, False),
+            Part("exact-bits", self.exact_bits, 95, False),
+            Part("graphs", self.graphs, 95, False),
+            Part("memory", self.memory, 215, False),
+            Part("gpt-7b", self.curve, 130, False),
+            Part("gpt-7b-80gib", self.kept, 125, False),
+            Part("largest", self.largest, 140, False),
         ]
         return [dataclasses.replace(part, run=self.with_warnings(part.run),
                                     about_seconds=20 if self.tiny else part.about_seconds) for part in parts]

@@ -24,17 +24,59 @@ def gib(num_bytes):
 
 # ---- In words ----
 
-def compared(middle, best, ratios, torch):
-    if relay := middle.get("relay"):
-        yield f"relay in {gib(relay['device_cap_bytes']):.3g} GiB {relay['tokens_per_second']:,.0f} tokens/s"
-        if ratios["relay_to_resident"]:
-            yield f"{ratios['relay_to_resident']:.3f} of everything resident (goal 0.95)"
-        if best:
-            yield f"{ratios['relay_to_torch']:.3f} of PyTorch's best, {best['variant']} (goal 1.0)"
-        yield f"waits {relay['wait_fraction']:.1%} (goal below 5%)"
+def compared(model, pairs, best, relay_to_torch, torch):
+    """pairs: by Batch, the first of which is PyTorch's too."""
+    for batch, pair in pairs.items():
+        if relay := pair.get("relay"):
+            yield (f"{batch.tokens(model):,} tokens a step in {batch.micro_batches} micro-batches: relay in "
+                   f"{gib(relay['device_cap_bytes']):.3g} GiB {relay['tokens_per_second']:,.0f} tokens/s")
+            if ratio := share(relay["tokens_per_second"], pair.get("resident", {}).get("tokens_per_second")):
+                yield f"{ratio:.3f} of everything resident (goal 0.95)"
+            yield f"waits {relay['wait_fraction']:.1%} (goal below 5%)"
+    if relay_to_torch:
+        yield (f"the relay of {next(iter(pairs)).micro_batches} micro-batches {relay_to_torch:.3f} of PyTorch's best, "
+               f"{best['variant']} (goal 1.0)")
     if not best:
         name, variant = next(iter(torch["variants"].items()))
         yield f"PyTorch ran in no way ({name}: {variant['error']})"
+
+
+def bound_of(floors):
+    """What bounds a step, and its seconds; (None, None) where no ceiling is known."""
+    known = {name: seconds for name, seconds in floors.items() if seconds is not None}
+    name = max(known, key=known.get, default=None)
+    return name, known.get(name)
+
+
+def utilisation_at_bound(got):
+    """Of the bf16 peak, were a step as short as what bounds it."""
+    name, seconds = bound_of(got["floors"])
+    return got["utilisation"] * got["step_seconds"] / seconds if name and got["utilisation"] else None
+
+
+def limits_said(got):
+    name, seconds = bound_of(got["floors"])
+    if name is None:
+        return "what bounds a step is not known without ceilings (the part `ceilings`, or --ceilings)"
+    parts = ", ".join(f"{part} {known:.3g}" for part, known in got["floors"].items() if known is not None)
+    most = utilisation_at_bound(got)
+    return (f"a step takes {got['step_seconds']:.3g} s, and its parts alone {parts} s: {name} bounds it, "
+            f"{share(seconds, got['step_seconds']):.2f} of what it allows is reached"
+            + (f", which is {most:.1%} of the bf16 peak" if most else ""))
+
+
+def copies_said(model, got, ceilings):
+    said = []
+    for name, kind, num_bytes, link, goal in (
+            ("pulls", "pull", models.pulled_bytes(model), ceilings.in_alone_bytes, " (goal 0.9)"),
+            ("pushes", "push", models.pushed_bytes(model), ceilings.out_alone_bytes, "")):
+        copied = got["copies"].get(kind, {}).get("bytes_per_second")
+        words = [f"{copied / 1e9:.1f} GB/s while they are copied"] if copied else []
+        if copied and link:
+            words.append(f"{copied / link:.2f} of the link{goal}")
+        words.append(f"{num_bytes / got['step_seconds'] / 1e9:.1f} GB/s over the whole step")
+        said.append(f"{name} {', '.join(words)}")
+    return "; ".join(said)
 
 
 # ---- Tables ----
@@ -60,21 +102,36 @@ def update_table(update):
                  [f"{update['ratio']:.3f} of the byte floor (goal 0.85)."])
 
 
-SPEED_COLUMNS = ["", "tokens/s", "model TFLOP/s", "of the bf16 peak", "device GiB", "waits", "recomputed"]
+SPEED_COLUMNS = ["", "tokens a step", "tokens/s", "model TFLOP/s", "of the bf16 peak", "device GiB", "waits", "kept",
+                 "swapped", "recomputed", "s a step", "planned s"]
+PLAN_COLUMNS = ("kept", "swapped", "recomputed")
+
+
+def plan_note(runs):
+    """What their plans were made from."""
+    said = dict.fromkeys(
+        got["plan"]["from"] + (f", with --host-memory {gib(got['plan']['host_memory_bytes']):.3g} GiB"
+                               if got["plan"]["host_memory_bytes"] else "") for got in runs)
+    return ("Kept, swapped, recomputed: how many inner activations of a block and micro-batch, as the plan says (none "
+            "of the last block where it goes back to back). `planned s`: the step that it predicts. Plans were made "
+            f"from {'; from '.join(said)}.")
 
 
 def speed_table(model, batch, ours, torch):
     rows = []
     for name, got in ours.items():
-        rows.append([name, got["tokens_per_second"], got["model_flops"] / 1e12, got["utilisation"],
-                     gib(got["device_peak_bytes"] + (got["device_outside_bytes"] or 0)), got["wait_fraction"],
-                     got["recomputed"]])
+        rows.append([name, got["tokens_per_step"], got["tokens_per_second"], got["model_flops"] / 1e12,
+                     got["utilisation"], gib(got["device_peak_bytes"] + (got["device_outside_bytes"] or 0)),
+                     got["wait_fraction"], *(got["plan"][place] for place in PLAN_COLUMNS), got["step_seconds"],
+                     got["plan"]["predicted_seconds"]])
     operations = models.model_operations(model, 1)
-    notes = [ATTENTION_NOTE, "Waits: the share of a pass in which the compute stream waits."]
+    notes = [ATTENTION_NOTE, "Waits: the share of a pass in which the compute stream waits.",
+             *([plan_note(ours.values())] if ours else [])]
     for name, variant in (torch["variants"] if torch else {}).items():
         speed = variant.get("tokens_per_second")
-        rows.append([f"PyTorch, {name}", speed or variant["error"], speed and speed * operations / 1e12, None,
-                     gib(variant.get("peak_bytes")), None, None])
+        rows.append([f"PyTorch, {name}", batch.tokens(model), speed or variant["error"],
+                     speed and speed * operations / 1e12, None, gib(variant.get("peak_bytes")), None,
+                     *(None for _ in PLAN_COLUMNS), None, None])
     if torch:
         notes += [TORCH_NOTE, *([f"PyTorch {torch['torch']}. {'; '.join(torch['notes'])}"] if torch["torch"] else [])]
     title = (f"{model.name}: {model.layers} layers, {model.d} wide, {model.heads} heads, context {model.context}; "
@@ -82,27 +139,40 @@ def speed_table(model, batch, ours, torch):
     return Table(title, SPEED_COLUMNS, rows, notes)
 
 
-def curve_table(model, points, left_out):
+def limits_table(title, points, left_out):
+    """points: what Bench.eps says of runs."""
     rows = []
-    for tokens, got in sorted(points.items()):
-        floors = got["floors"]
-        known = {name: seconds for name, seconds in floors.items() if seconds is not None}
-        bound = max(known, key=known.get, default=None)
-        rows.append([tokens, got["step_seconds"], known.get(bound), bound, *floors.values(), got["tokens_per_second"],
-                     got["utilisation"], got["wait_fraction"], got["recomputed"],
-                     models.pulled_bytes(model) / got["step_seconds"] / 1e9,
+    for got in sorted(points, key=lambda got: got["tokens_per_step"]):
+        bound, seconds = bound_of(got["floors"])
+        rows.append([got["tokens_per_step"], got["step_seconds"], got["plan"]["predicted_seconds"], seconds, bound,
+                     *got["floors"].values(), got["tokens_per_second"], got["utilisation"], utilisation_at_bound(got),
+                     got["wait_fraction"], *(got["plan"][place] for place in PLAN_COLUMNS),
                      gib(got["host_planned_bytes"])])
     notes = [ATTENTION_NOTE,
              "The model of a step: the largest of compute (operations, what is recomputed among them, over the bf16 "
-             "peak), in and out (weights, gradients and boundaries over the link, both ways at once), update (by all "
-             "cores), and host (all that the host's memory reads and writes, over its bandwidth).",
-             "Pulls: the bytes of weights over the time of the whole step. The worker does not tell how long its "
-             "transfers took, so this is the least that they reached; it comes near to the link where a step is bound "
-             "by `in`.",
-             *left_out]
-    return Table(f"{model.name}: speed against tokens a step",
-                 ["tokens a step", "s", "model s", "bound by", "compute s", "in s", "out s", "update s", "host s",
-                  "tokens/s", "of the bf16 peak", "waits", "recomputed", "pulls GB/s", "host GiB planned"], rows, notes)
+             "peak), in and out (weights, gradients, boundaries and what is swapped over the link, both ways at once), "
+             "update (by all cores), and host (all that the host's memory reads and writes, over its bandwidth). `at "
+             "most`: of the bf16 peak, were the step as short as that.", plan_note(points), *left_out]
+    return Table(title, ["tokens a step", "s", "planned s", "model s", "bound by", "compute s", "in s", "out s",
+                         "update s", "host s", "tokens/s", "of the bf16 peak", "at most", "waits", *PLAN_COLUMNS,
+                         "host GiB planned"], rows, notes)
+
+
+def copies_table(ours, ceilings):
+    """ours: by name, runs with a trace."""
+    rows = []
+    for name, got in ours.items():
+        for kind, copied in got["copies"].items():
+            comes_in = kind == "pull" or kind.startswith("load")
+            link = ceilings.in_alone_bytes if comes_in else ceilings.out_alone_bytes
+            rows.append([name, kind, "in" if comes_in else "out", copied["bytes_per_step"] / 1e9,
+                         copied["bytes_per_second"] / 1e9, share(copied["bytes_per_second"], link),
+                         copied["bytes_per_step"] / got["step_seconds"] / 1e9])
+    return Table("Copies between host and device within a step",
+                 ["", "", "", "GB a step", "GB/s while copied", "of the link", "GB/s over the step"], rows,
+                 ["By the worker's trace: bytes of the copies over the time that these took by the device's clock, "
+                  "without waiting for a version, for memory, or for what the stream did before. The link: of copies "
+                  "one way alone, as `ceilings` has it; here both ways, and several streams, may be busy at once."])
 
 
 def memory_rows(batch, ours, theirs):

@@ -4,6 +4,7 @@ import contextlib
 import io
 import json
 import os
+import shutil
 import signal
 import sys
 import time
@@ -50,11 +51,26 @@ class GpuBenchTest(SystemTest):
             self.assertGreater(min(point["floors"].values()), 0)
         for name in ("bert-large", "gpt-1.3b"):
             self.assertGreater(said["parts"][name]["relay_to_resident"], 0)
-        self.assertEqual(said["parts"]["gpt-7b-80gib"]["kept"]["recomputed"], 0)
+            self.assertGreater(said["parts"][name]["relay_to_resident_with_2_micro_batches"], 0)
+            self.assertIn("128 tokens a step in 2 micro-batches: relay in", said["parts"][name]["said"])
+        kept = said["parts"]["gpt-7b-80gib"]
+        self.assertEqual(kept["kept"]["recomputed"], 0)
+        self.assertIn(" bounds it, ", kept["said"])
+        self.assertRegex(kept["said"], r"pushes [\d.]+ GB/s while they are copied, [\d.]+ of the link, [\d.]+ GB/s")
+        # One shape of all, measured once; plans and runs take it.
+        plan = kept["kept"]["plan"]
+        profile, seconds = plan["from"].split(", measured in ")
+        self.assertEqual([path.name for path in report.glob("profile-*")], [profile])
+        self.assertEqual({row["plan"]["from"] for row in said["parts"]["gpt-7b"]["points"].values()},
+                         {f"{profile}, measured in {seconds}"})
+        self.assertEqual((plan["kept"], plan["swapped"], plan["recomputed"]), (3 * 16, 0, 0))
+        self.assertIn("predicted below", (report / "gpt-7b-80gib.svg").read_text())
+        self.assertIn("GiB", said["machine"]["MemTotal"])
         self.assertIn("8 layers", said["parts"]["largest"]["said"])
         text = (report / "report.md").read_text()
         for table in said["tables"]:
             self.assertIn(table["title"], text)
+        self.assertIn("## Copies between host and device within a step", text)
 
     def test_parameters_are_those_of_the_plan(self):
         place = eps_side.Place(self.work.path, "cuda", self.work.path / "tokens.bin")
@@ -91,6 +107,29 @@ class GpuBenchTest(SystemTest):
         self.assertEqual(floors["compute"], models.model_operations(model, 4) / 2e12)
         self.assertEqual(floors["update"], model.parameters / 2000)
         self.assertEqual(set(models.floor_seconds(model, Batch(1, 1), 0, Ceilings()).values()), {None})
+        self.assertEqual((ceilings.out_bytes, ceilings.out_alone_bytes), (40e9, 50e9))
+        moved = models.floor_seconds(model, Batch(1, 1), 0, ceilings, host_boundaries=0, swapped_bytes=1000)
+        self.assertAlmostEqual(moved["in"], (models.pulled_bytes(model) + 1000) / 40e9)
+        self.assertAlmostEqual(moved["out"], (models.pushed_bytes(model) + 1000) / 40e9)
+        self.assertAlmostEqual((floors["in"] - moved["in"]) * 40e9, 3 * 2 * 4 * 8 * 2 - 1000)  # boundaries
+
+    def test_what_bounds_a_step_is_told_beside_what_was_measured(self):
+        got = {"step_seconds": 4.0, "utilisation": 0.25, "tokens_per_step": 8, "copies": {},
+               "floors": {"compute": 1.0, "in": 0.5, "out": None, "update": 2.0, "host": 1.5}}
+        self.assertEqual(tables.limits_said(got),
+                         "a step takes 4 s, and its parts alone compute 1, in 0.5, update 2, host 1.5 s: update bounds "
+                         "it, 0.50 of what it allows is reached, which is 50.0% of the bf16 peak")
+        self.assertIn("not known", tables.limits_said({**got, "floors": {"compute": None}}))
+        ceilings = Ceilings(in_alone_bytes=50e9, out_alone_bytes=40e9)
+        said = tables.copies_said(SMALL, {**got, "copies": {"pull": {"bytes_per_step": 4e9, "bytes_per_second": 45e9}}},
+                                  ceilings)
+        self.assertIn("pulls 45.0 GB/s while they are copied, 0.90 of the link (goal 0.9), ", said)
+        self.assertRegex(said, "; pushes [0-9.]+ GB/s over the whole step$")  # no trace has them
+        table = tables.copies_table({"a run": {**got, "copies": {
+            "pull": {"bytes_per_step": 4e9, "bytes_per_second": 45e9},
+            "store_inner": {"bytes_per_step": 8e9, "bytes_per_second": 20e9}}}}, ceilings)
+        self.assertEqual(table.rows, [["a run", "pull", "in", 4.0, 45.0, 0.9, 1.0],
+                                      ["a run", "store_inner", "out", 8.0, 20.0, 0.5, 2.0]])
 
     def test_ceilings_as_tables(self):
         links = {**CEILINGS["links"], "device_copy_gb_per_second": 4000.0, "register_seconds_per_gb": 0.25,
@@ -127,6 +166,117 @@ class EpsSideTest(ByHandTest):
         place.tokens.write_bytes(b"12")
         with self.assertRaisesRegex(Failed, "has 1 tokens"):
             eps_side.train(place, SMALL, Batch(2, 2), "relay", 64 << 20, time.monotonic() + 60)
+
+    def test_copies_are_counted_behind_the_warm_up_without_waits(self):
+        """In a whole trace, and in what is left of one whose processes were killed."""
+        lines = [{"ph": "M", "name": "process_name", "pid": 1, "tid": 0, "args": {"name": "worker 1"}}]
+        lines += [{"ph": "M", "name": "thread_name", "pid": 1, "tid": tid, "args": {"name": name}}
+                  for tid, name in enumerate(("steps", "in", "out"), start=1)]
+        event = lambda name, tid, ts, **args: lines.append(  # noqa: E731
+            {"ph": "X", "name": name, "pid": 1, "tid": tid, "ts": ts, "dur": 900.0, **({"args": args} if args else {})})
+        for step in range(eps_side.WARM_UP + 2):
+            speed = 10 if step < eps_side.WARM_UP else 1000
+            event("pull h.0", 2, 1000.0 * step, detail="pull", copied_bytes=1000, copy_seconds=1 / speed)
+            event("wait: version", 2, 1000.0 * step)
+            event("pull head", 2, 1000.0 * step + 1, detail="pull", copied_bytes=3000, copy_seconds=3 / speed)
+            event("push h.0", 3, 1000.0 * step + 2, detail="push", copied_bytes=500, copy_seconds=0.25)
+            event("expand h.0", 3, 1000.0 * step + 3, detail="expand")
+            event(f"step {step}", 1, 1000.0 * step, detail="1 vnodes")
+        want = {"pull": {"bytes_per_step": 4000, "bytes_per_second": 1e6},
+                "push": {"bytes_per_step": 500, "bytes_per_second": 2000}}
+        whole, cut = self.work.path / "whole", self.work.path / "cut"
+        whole.mkdir()
+        (whole / "trace.json").write_text(json.dumps({"traceEvents": lines}))
+        (cut / "trace").mkdir(parents=True)
+        written = "".join(f"{json.dumps(line)},\n" for line in lines)
+        (cut / "trace/worker-1.json").write_text(f'[\n{written}{{"ph":"X"')
+        for out in (whole, cut):
+            found = eps_side.copies(out)
+            self.assertEqual(set(found), set(want))
+            for kind, figures in want.items():
+                for name, value in figures.items():
+                    self.assertAlmostEqual(found[kind][name], value, msg=f"{out} {kind} {name}")
+        self.assertEqual(eps_side.copies(self.work.path), {})
+
+    @measures_the_process
+    def test_pulls_on_the_emulated_device_are_counted_to_the_byte(self):
+        if not (BIN / "gpu_worker_emulated").exists():
+            self.skipTest(f"{BIN}/gpu_worker_emulated is not built (./build --test-programs)")
+        programs = self.work.path / "bin"
+        programs.mkdir()
+        for program, place in {"eps": "eps", "eps_server": "eps_server", "gpu_worker_emulated": "gpu_worker"}.items():
+            shutil.copy(BIN / program, programs / place)
+        place = self.place()
+        place.device = "cuda:0"
+        with mock.patch.object(eps_run, "EPS", programs / "eps"):
+            got = eps_side.train(place, SMALL, Batch(2, 2), "relay", 64 << 20, time.monotonic() + 120, measured=2,
+                                 picture="step")
+        self.assertEqual(got["steps"], 2)
+        self.assertEqual(got["copies"]["pull"]["bytes_per_step"], models.pulled_bytes(SMALL))
+        flags = 4 * (SMALL.layers + 2)  # one of each push, which say that it is finite
+        self.assertEqual(got["copies"]["push"]["bytes_per_step"], models.pushed_bytes(SMALL) + flags)
+        self.assertGreater(got["copies"]["pull"]["bytes_per_second"], 0)
+        self.assertTrue((self.work.path / "step.svg").exists())
+
+    def test_a_profile_that_fails_is_told_and_not_tried_again(self):
+        bench = parts.Bench(self.work.path, "cuda:99", True, 1 << 30, 1, sys.executable)  # which is not there
+        for _ in range(2):
+            planned, profile, _ = bench.plan(SMALL, Batch(2, 2), "relay", 64 << 20, time.monotonic() + 60)
+            self.assertEqual((planned["step"]["profile"], profile.flags), ("nominal", ["--profile", "nominal"]))
+        self.assertEqual(len({*bench.slow}), 1)
+        self.assertIn("plans from nominal figures of another GPU: eps profile: ", bench.slow[0])
+
+    def test_what_the_host_has_left_is_there_for_swapping(self):
+        bench = parts.Bench(self.work.path, "cuda", False, 128 << 30, 1, sys.executable)
+        batch, cap = Batch(4, 8), 8 << 30
+        with mock.patch.object(eps_side, "profile", lambda *_: eps_side.Profile()):
+            planned, _, host_memory = bench.plan(models.GPT_1B, batch, "relay", cap, time.monotonic() + 60)
+            self.assertGreater(planned["device"]["swapped_inner"], 0)
+            self.assertGreater(planned["worker_host"]["inner_bytes"], 0)
+            self.assertLessEqual(planned["worker_host"]["inner_bytes"] + planned["worker_host"]["boundary_bytes"],
+                                 host_memory)
+            self.assertLessEqual(planned["host_total_bytes"] + parts.HOST_SPARE, 128 << 30)
+            counts = eps_side.plan_in_short(planned, eps_side.Profile(), host_memory)
+            self.assertEqual(counts["kept"] + counts["swapped"] + counts["recomputed"],
+                             (models.GPT_1B.layers - counts["last_block_back_to_back"]) * batch.micro_batches)
+            bench.host_bytes = 24 << 30  # what the daemon and boundaries take
+            planned, _, host_memory = bench.plan(models.GPT_1B, batch, "relay", cap, time.monotonic() + 60)
+            self.assertEqual((planned["device"]["swapped_inner"], host_memory), (0, 0))
+
+    def test_fewer_micro_batches_come_where_pytorch_leaves_time(self):
+        class Timed(parts.Bench):
+            def profile(self, *_):
+                return eps_side.Profile()
+
+            def eps(self, model, batch, choice, cap, deadline, **_):
+                time.sleep(0.05)
+                speed = {"relay": 90.0, "resident": 100.0}[choice] / batch.micro_batches
+                return {"tokens_per_step": batch.tokens(model), "tokens_per_second": speed, "model_flops": 1.0,
+                        "utilisation": None, "device_peak_bytes": 1, "device_outside_bytes": 1, "device_cap_bytes": cap,
+                        "wait_fraction": 0.0, "recomputed": 0.0, "step_seconds": 1.0,
+                        "plan": {"kept": 1, "swapped": 0, "recomputed": 0, "predicted_seconds": 1.0, "from": "a file",
+                                 "host_memory_bytes": 0}}
+
+            def torch(self, model, batch, variants, deadline, measured=6):
+                self.reached.append("torch")
+                eager = {"variant": "eager", "tokens_per_second": 20.0}
+                return {"variants": {"eager": eager}, "torch": None, "notes": []}
+
+            def both_ways(self, model, batch, *args):
+                self.reached.append(batch.micro_batches)
+                return super().both_ways(model, batch, *args)
+
+        bench = Timed(self.work.path, "cpu", False, 0, 1, sys.executable)
+        run = bench.compare(SMALL, Batch(4, 2), 8 << 30, "eager")
+        for seconds, reached in ((60, [4, 2, "torch"]), (5, [4, "torch", 2]), (0.1, [4, "torch"])):
+            bench.reached = []
+            outcome = run(time.monotonic() + seconds)
+            self.assertEqual(bench.reached, reached)
+            self.assertEqual(outcome.figures["relay_to_resident"], 0.9)
+            self.assertEqual(outcome.figures["relay_to_torch"], 90 / 4 / 20)
+            self.assertEqual(outcome.figures["relay_to_resident_with_2_micro_batches"], 0.9 if 2 in reached else None)
+            self.assertEqual("no time was left for 2 micro-batches" in outcome.said, 2 not in reached)
+            self.assertIn("256 tokens a step in 4 micro-batches: relay in 8 GiB", outcome.said)
 
     LOG = ("T INFO worker_ready worker=1 device_outside_bytes=33554432 host_bytes=1\n"
            "T WARNING memory_not_pinned bytes=4096 cost=slow error=no\n"
