@@ -29,6 +29,7 @@
 #include "gpu_worker/relay/pass_trace.h"
 #include "gpu_worker/relay/pull_clock.h"
 #include "gpu_worker/relay/push_buffers.h"
+#include "gpu_worker/relay/push_pieces.h"
 #include "gpu_worker/relay/step_label.h"
 
 namespace eps::worker {
@@ -115,7 +116,18 @@ class RelayExecutorImpl : public RelayExecutor {
   void EnqueuePush(const RelayStep& step, const Pass& pass);
   void EnqueueExchange(const RelayStep& step, const Pass& pass);
   void EnqueuePushPart(const RelayStep& step, const Pass& pass);
-  void EnqueueCopyToPush(const Pass& pass, int64_t num_bytes, const std::byte* gradient);
+  // A gradient on its way out.
+  struct Leaving {
+    const std::byte* gradient = nullptr;  // on the device
+    int64_t num_elems = 0;
+    Dtype dtype = Dtype::kF32;
+    TreeNode node;
+    const std::byte* flags = nullptr;  // on the device: whether it is finite
+    int num_flags = 0;
+    int first_flag = 0;  // of the node's
+    std::vector<PushedPart> parts;
+  };
+  void EnqueueLeaving(const Pass& pass, const Leaving& leaving);
   // `destination`: null where the weights are read in place.
   absl::Status PullBlobs(const RelayStep& step, const Pass& pass, std::byte* destination);
   // Where the transport has the weights in this host's memory, nothing else copies them: kernels read them there, or one
@@ -132,8 +144,7 @@ class RelayExecutorImpl : public RelayExecutor {
   };
   std::vector<PulledPart> PulledParts(LayerId layer, const Pass& pass) const;
   absl::StatusOr<PushMemory> NewPushMemory(int64_t num_bytes);
-  void Push(const RelayStep& step, const Pass& pass, const PushMemory& gradient);
-  void PushPart(const RelayStep& step, const Pass& pass, const GroupParts::Root& root, const PushMemory& sum);
+  void Push(const Pass& pass, const PushedPart& part, TreeNode node, Dtype dtype, int first_flag);
 
   // The step's micro-batch, of those of the pass.
   int64_t Item(const RelayStep& step) const {
@@ -603,31 +614,59 @@ void RelayExecutorImpl::EnqueueLoadTokens(const RelayStep& step, const Pass& pas
   device_.stream(StreamId::kOut).CopyIn(Slot(arena_.tokens, step.tokens), tokens);
 }
 
+// One buffer for the layer, and where it leaves whole one contribution for each of its blobs that is not frozen.
 void RelayExecutorImpl::EnqueuePush(const RelayStep& step, const Pass& pass) {
-  Stream& out = device_.stream(StreamId::kOut);
-  EnqueueCopyToPush(pass,
-                    model_.layer(step.layer).trainable_elems * SizeOf(PushedDtype(step.node, pass.context.gradients)),
-                    Slot(arena_.pushes, step.push));
-  out.CopyOut(AsBytes(memory_.flags().subspan(0, static_cast<size_t>(step.node.count))),
-              arena_.records + plan_.FlagsOffset(step.push));
-  out.HostCall([this, &step, &pass] {
-    Push(step, pass, std::exchange(leaving_, {}));
-    return absl::OkStatus();
-  });
+  const LayerSpec& layer = model_.layer(step.layer);
+  std::vector<PushedPart> parts;
+  for (const BlobUse& use : layer.blobs) {
+    const BlobSpec& blob = model_.blob(use.blob);
+    if (blob.frozen) continue;
+    parts.push_back(
+        {.use = use, .chunks = blob.all_chunks(), .first_elem = use.offset_elems, .num_elems = blob.num_elems});
+  }
+  EnqueueLeaving(pass, {.gradient = Slot(arena_.pushes, step.push),
+                        .num_elems = layer.trainable_elems,
+                        .dtype = PushedDtype(step.node, pass.context.gradients),
+                        .node = step.node,
+                        .flags = arena_.records + plan_.FlagsOffset(step.push),
+                        .num_flags = step.node.count,
+                        .first_flag = 0,
+                        .parts = std::move(parts)});
 }
 
 // The gradient goes straight to where the transport sends it from. Its memory is taken in stream order, so that only
-// gradients that are really under way hold any.
-void RelayExecutorImpl::EnqueueCopyToPush(const Pass& pass, int64_t num_bytes, const std::byte* gradient) {
-  device_.stream(StreamId::kOut)
-      .CopyOutTo(
-          [this, &pass, num_bytes]() -> absl::StatusOr<absl::Span<std::byte>> {
-            absl::StatusOr<PushMemory> memory = NewPushMemory(num_bytes);
+// gradients that are really under way hold any, and for all pieces at once.
+void RelayExecutorImpl::EnqueueLeaving(const Pass& pass, const Leaving& leaving) {
+  Stream& out = device_.stream(StreamId::kOut);
+  const int64_t elem_bytes = SizeOf(leaving.dtype);
+  const std::vector<PushPiece> pieces =
+      CutPush(leaving.parts, leaving.num_elems, options_.push_piece_bytes / elem_bytes);
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    const PushPiece& piece = pieces[i];
+    const bool first = i == 0, last = i + 1 == pieces.size();
+    const int64_t offset_bytes = piece.first_elem * elem_bytes, num_bytes = piece.num_elems * elem_bytes;
+    out.CopyOutTo(
+        [this, &pass, first, all_bytes = leaving.num_elems * elem_bytes, offset_bytes,
+         num_bytes]() -> absl::StatusOr<absl::Span<std::byte>> {
+          if (first) {
+            absl::StatusOr<PushMemory> memory = NewPushMemory(all_bytes);
             EPS_RETURN_IF_ERROR(EndGroupOf(pass, memory.status()));
             leaving_ = *std::move(memory);
-            return leaving_.bytes;
-          },
-          gradient);
+          }
+          return leaving_.bytes.subspan(static_cast<size_t>(offset_bytes), static_cast<size_t>(num_bytes));
+        },
+        leaving.gradient + offset_bytes);
+    if (first) {
+      out.CopyOut(AsBytes(memory_.flags().subspan(0, static_cast<size_t>(leaving.num_flags))), leaving.flags);
+    }
+    out.HostCall([this, &pass, parts = piece.parts, node = leaving.node, dtype = leaving.dtype,
+                  first_flag = leaving.first_flag, last]() -> absl::Status {
+      if (pass.group != nullptr) EPS_RETURN_IF_ERROR(pass.group->status());  // else it may never have come
+      for (const PushedPart& part : parts) Push(pass, part, node, dtype, first_flag);
+      if (last) leaving_ = {};
+      return absl::OkStatus();
+    });
+  }
 }
 
 void RelayExecutorImpl::EnqueueExchange(const RelayStep& step, const Pass& pass) {
@@ -642,37 +681,20 @@ void RelayExecutorImpl::EnqueuePushPart(const RelayStep& step, const Pass& pass)
   const GroupParts& parts = *pass.context.group;
   const int64_t part_elems = parts.PartElems(step.layer, parts.rank());
   if (part_elems == 0) return;
-  Stream& out = device_.stream(StreamId::kOut);
+  std::vector<PushedPart> pushed;
+  for (const GroupParts::Piece& piece : parts.PiecesOf(step.layer, parts.rank())) {
+    pushed.push_back({piece.use, piece.chunks, piece.packed_elem, piece.num_elems});
+  }
   for (const GroupParts::Root& root : parts.roots()) {
     const int64_t place = parts.AreaElem(step.layer, root.place.rank, root.place.round);
-    EnqueueCopyToPush(pass, part_elems * int64_t{sizeof(float)}, arena_.group_area + place * int64_t{sizeof(float)});
-    out.CopyOut(AsBytes(memory_.flags().subspan(0, static_cast<size_t>(plan_.num_vnodes))),
-                arena_.records + plan_.GroupFlagsOffset(step.flag_turn));
-    out.HostCall([this, &step, &pass, &root] {
-      const PushMemory sum = std::exchange(leaving_, {});
-      EPS_RETURN_IF_ERROR(pass.group->status());  // else what was exchanged may never have come
-      PushPart(step, pass, root, sum);
-      return absl::OkStatus();
-    });
-  }
-}
-
-void RelayExecutorImpl::PushPart(const RelayStep& step, const Pass& pass, const GroupParts::Root& root,
-                                 const PushMemory& sum) {
-  const GroupParts& parts = *pass.context.group;
-  const int nonfinite_vnode = NonfiniteVnode(root.node, memory_.flags().data() + root.node.first);
-  for (const GroupParts::Piece& piece : parts.PiecesOf(step.layer, parts.rank())) {
-    transport_.Push(
-        {.step = pass.context.step,
-         .blob = piece.use.blob,
-         .use = piece.use.use,
-         .node = root.node,
-         .chunks = piece.chunks,
-         .dtype = Dtype::kF32,
-         .nonfinite_vnode = nonfinite_vnode,
-         .payload = absl::MakeConstSpan(sum.bytes).subspan(static_cast<size_t>(piece.packed_elem) * sizeof(float),
-                                                           static_cast<size_t>(piece.num_elems) * sizeof(float)),
-         .owner = sum.owner});
+    EnqueueLeaving(pass, {.gradient = arena_.group_area + place * int64_t{sizeof(float)},
+                          .num_elems = part_elems,
+                          .dtype = Dtype::kF32,
+                          .node = root.node,
+                          .flags = arena_.records + plan_.GroupFlagsOffset(step.flag_turn),
+                          .num_flags = plan_.num_vnodes,
+                          .first_flag = root.node.first,
+                          .parts = pushed});
   }
 }
 
@@ -684,26 +706,19 @@ absl::StatusOr<PushMemory> RelayExecutorImpl::NewPushMemory(int64_t num_bytes) {
   return *std::move(own);
 }
 
-// One buffer for the layer, one contribution for each of its blobs that is not frozen.
-void RelayExecutorImpl::Push(const RelayStep& step, const Pass& pass, const PushMemory& gradient) {
-  const LayerSpec& layer = model_.layer(step.layer);
-  const Dtype dtype = PushedDtype(step.node, pass.context.gradients);
+void RelayExecutorImpl::Push(const Pass& pass, const PushedPart& part, TreeNode node, Dtype dtype, int first_flag) {
   const int64_t elem_bytes = SizeOf(dtype);
-  const int nonfinite_vnode = NonfiniteVnode(step.node, memory_.flags().data());
-  for (const BlobUse& use : layer.blobs) {
-    if (model_.blob(use.blob).frozen) continue;
-    transport_.Push({.step = pass.context.step,
-                     .blob = use.blob,
-                     .use = use.use,
-                     .node = step.node,
-                     .chunks = model_.blob(use.blob).all_chunks(),
-                     .dtype = dtype,
-                     .nonfinite_vnode = nonfinite_vnode,
-                     .payload = absl::MakeConstSpan(gradient.bytes)
-                                    .subspan(static_cast<size_t>(use.offset_elems * elem_bytes),
-                                             static_cast<size_t>(model_.blob(use.blob).num_elems * elem_bytes)),
-                     .owner = gradient.owner});
-  }
+  transport_.Push({.step = pass.context.step,
+                   .blob = part.use.blob,
+                   .use = part.use.use,
+                   .node = node,
+                   .chunks = part.chunks,
+                   .dtype = dtype,
+                   .nonfinite_vnode = NonfiniteVnode(node, memory_.flags().data() + first_flag),
+                   .payload = absl::MakeConstSpan(leaving_.bytes)
+                                  .subspan(static_cast<size_t>(part.first_elem * elem_bytes),
+                                           static_cast<size_t>(part.num_elems * elem_bytes)),
+                   .owner = leaving_.owner});
 }
 
 absl::Status FillRotaryTable(const ModelConfig& model, std::byte* to, Device& device) {

@@ -224,6 +224,7 @@ struct Way {
   std::vector<std::vector<std::string>> algorithms = {};  // of products, as each worker's GPU prefers them; empty: all
   std::optional<Choices> choices = std::nullopt;          // what every worker follows
   ForwardWitness* witness = nullptr;                      // of every worker
+  int64_t push_piece_bytes = RelayExecutor::Options().push_piece_bytes;
 
   KernelSizes kernels() const { return cuda.has_value() ? cuda::CudaKernelSizes(*cuda) : CpuKernelSizes(); }
   std::unique_ptr<Device> MakeDevice(int64_t arena_bytes, size_t worker) const {
@@ -267,7 +268,8 @@ struct Worker {
                                       .device = device.get(),
                                       .transport = way.in_place ? static_cast<Transport*>(&in_place) : &transport,
                                       .plan = plan,
-                                      .witness = way.witness})
+                                      .witness = way.witness,
+                                      .push_piece_bytes = way.push_piece_bytes})
                    .value();
     if (!way.choices.has_value()) return;
     executor->Survey(*device->survey());
@@ -1152,14 +1154,19 @@ TEST_F(RelayExecutorTest, AGradientThatIsNotFiniteNamesItsVnode) {
     if (batch.vnode != 2) batch.labels.assign(batch.labels.size(), -100);
   }
   for (const int64_t more_bytes : {0, -1}) {
-    std::unique_ptr<InProcessStore> store = NewStore();
-    Worker worker(model_, run_, {.more_bytes = more_bytes}, *store);
-    const auto result = worker.executor->Run(all_);
-    ASSERT_OK(result);
-    for (const VnodeRecord& record : result->records) EXPECT_EQ(record.finite, record.vnode != 2);
-    const std::vector<int> vnodes = store->NonFiniteVnodes(kStep);
-    EXPECT_FALSE(vnodes.empty());
-    EXPECT_EQ(vnodes, std::vector<int>(vnodes.size(), 2));
+    size_t contributions = 0;  // that name it
+    for (const int64_t push_piece_bytes : {RelayExecutor::kPushPieceBytes, int64_t{1}}) {
+      std::unique_ptr<InProcessStore> store = NewStore();
+      Worker worker(model_, run_, {.more_bytes = more_bytes, .push_piece_bytes = push_piece_bytes}, *store);
+      const auto result = worker.executor->Run(all_);
+      ASSERT_OK(result);
+      for (const VnodeRecord& record : result->records) EXPECT_EQ(record.finite, record.vnode != 2);
+      const std::vector<int> vnodes = store->NonFiniteVnodes(kStep);
+      EXPECT_FALSE(vnodes.empty());
+      EXPECT_EQ(vnodes, std::vector<int>(vnodes.size(), 2));
+      if (contributions == 0) contributions = vnodes.size();
+      EXPECT_EQ(vnodes.size(), contributions);  // the first piece of each knows it, too
+    }
   }
 }
 
@@ -1288,6 +1295,49 @@ std::vector<std::vector<int>> EvenShares(int virtual_nodes, int members) {
   std::vector<std::vector<int>> shares(static_cast<size_t>(members));
   for (int v = 0; v < virtual_nodes; ++v) shares[static_cast<size_t>(v * members / virtual_nodes)].push_back(v);
   return shares;
+}
+
+TEST_F(RelayExecutorTest, ALayerThatLeavesInPiecesGivesTheSameBits) {
+  Use(RunOfSeveralChunks(Dtype::kBf16, 4));
+  ASSERT_EQ(model_.blob(BlobId(0)).num_chunks(), 4);  // the last one short
+  ASSERT_EQ(model_.blob(model_.layers[1].blobs[0].blob).num_chunks(), 2);
+  const StepOutcome whole = RunStep({});
+  EXPECT_EQ(whole.pushes, (2 + 2 + 2) * 4);
+  constexpr int64_t kTwoChunks = 2 * kChunkElems * 2;  // of bf16
+  const std::pair<std::string, Way> ways[] = {
+      {"cpu", {.push_piece_bytes = kTwoChunks}},
+      {"memory of its own", {.own_memory = true, .push_piece_bytes = kTwoChunks}},
+      {"in the inbox", {.in_place = true, .push_piece_bytes = kTwoChunks}},
+      {"two workers", {.workers = {{0, 3}, {1, 2}}, .push_piece_bytes = kTwoChunks}},
+  };
+  for (const auto& [name, way] : ways) {
+    const StepOutcome pieces = RunStep(way);
+    ExpectSameBits(whole, pieces, name);
+    EXPECT_EQ(pieces.pushes, (3 + 2 + 3) * 4) << name;  // of the table two, the blocks and the small ones whole
+  }
+  // A sum in fp32 has twice the bytes.
+  const StepOutcome sum = RunStep({.more_bytes = -1, .push_piece_bytes = kTwoChunks});
+  ExpectSameBits(whole, sum, "sum");
+  EXPECT_EQ(sum.pushes, 5 + 2 * 2 + 5);
+  for (const bool in_place : {false, true}) {
+    const Way group = {.in_place = in_place, .workers = EvenShares(4, 2), .group = true};
+    Way in_pieces = group;
+    in_pieces.push_piece_bytes = 1;
+    const StepOutcome pieces = RunStep(in_pieces);
+    ExpectSameBits(whole, pieces, "group");
+    EXPECT_EQ(pieces.pushes, sum.pushes);  // each chunk by itself, too
+  }
+}
+
+TEST_F(RelayExecutorTest, OnCudaALayerThatLeavesInPiecesGivesTheSameBits) {
+  Use(RunOfSeveralChunks(Dtype::kF32, 2));
+  for (const bool in_place : {false, true}) {
+    const StepOutcome whole = RunStep({.in_place = in_place, .cuda = Dtype::kF32});
+    const StepOutcome pieces = RunStep({.in_place = in_place, .cuda = Dtype::kF32, .push_piece_bytes = 1});
+    ExpectSameBits(whole, pieces, in_place ? "in the inbox" : "elsewhere");
+    EXPECT_EQ(whole.pushes, (2 + 2 + 2) * 2);
+    EXPECT_EQ(pieces.pushes, (5 + 2 * 2 + 5) * 2);
+  }
 }
 
 TEST_F(RelayExecutorTest, AGroupGivesTheBitsOfOneWorker) {
