@@ -31,7 +31,7 @@ struct DaemonOptions {
   ServerDoors doors;                           // of that address
   int max_connections = 0;                     // 0: 1024, or 8 for each expected worker if that is more
   int expected_workers = 1;                    // the first step waits until so many are ready
-  int threads = 1;                             // of the optimizer, and of loading
+  int threads = 1;                             // of the optimizer, and of loading; CopierThreads of them for a worker
   int64_t window_bytes = 0;                    // of contributions; 0: the run's default
   absl::Duration lease = absl::Seconds(10);
   absl::Duration linger = absl::ZeroDuration();  // that the HTTP page is served after the run has ended

@@ -109,7 +109,10 @@ void AddFlags(CLI::App& app, Flags& flags) {
       ->type_name("N")
       ->check(CLI::Range(1, 4096))
       ->capture_default_str();
-  app.add_option("--threads", options.threads, "Threads of the optimizer, and of loading weights; default: all cores")
+  app.add_option(
+         "--threads", options.threads,
+         "Threads of the optimizer, and of loading weights; a quarter as many, 1 to 8, copy each worker's gradients "
+         "out of shared memory beside them; default: all cores")
       ->type_name("N")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
@@ -206,7 +209,7 @@ int Main(int argc, char** argv) {
   umask(077);                // the model, its checkpoints and its figures are this user's alone
   signal(SIGPIPE, SIG_IGN);  // a peer that is gone is an error of its stream
   signal(SIGXFSZ, SIG_IGN);  // a file beyond the limit is an error of its write, as on a full disk
-  const absl::Status room = CheckThreadRoom(DaemonThreads(flags.options.threads));
+  const absl::Status room = CheckThreadRoom(DaemonThreads(flags.options.threads, flags.options.expected_workers));
   if (!room.ok()) return Fail(room, kExitFailed);
   auto signals = SignalWatcher::Create();
   if (!signals.ok()) return Fail(signals.status(), kExitFailed);

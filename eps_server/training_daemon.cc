@@ -21,6 +21,7 @@
 #include "common/checkpoint/model_source.h"
 #include "common/checkpoint/resumed_run.h"
 #include "common/grpc/message_limits.h"
+#include "common/grpc/thread_needs.h"
 #include "common/model/model_spec.h"
 #include "common/samples/class_names.h"
 #include "common/samples/tokenizer_of_ids.h"
@@ -228,6 +229,7 @@ class TrainingDaemon final : public Daemon {
                                                                  .store = store_.get(),
                                                                  .aggregator = &coordinator_->aggregator(),
                                                                  .last_version = Version(run_.steps),
+                                                                 .copiers = CopierThreads(options_.threads),
                                                                  .traffic = &traffic_.shared_memory}));
     std::vector<std::unique_ptr<grpc::Service>> services;
     services.push_back(NewControlService({.incarnation = incarnation_,

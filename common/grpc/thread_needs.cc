@@ -13,15 +13,21 @@ int GrpcThreads() { return 8 + std::clamp(static_cast<int>(std::thread::hardware
 
 int ClientThreads() { return GrpcThreads(); }
 
-// Calls, coordinator, checkpoints, pages, signals, and shared memory with a few workers.
-int DaemonThreads(int optimizer_threads) { return GrpcThreads() + optimizer_threads + 12; }
+// Calls, coordinator, checkpoints, pages, signals, and shared memory with a few workers of one copier. More copiers are
+// counted for as many workers as a host has GPUs: where no more threads start, a worker has fewer.
+int DaemonThreads(int optimizer_threads, int workers) {
+  return GrpcThreads() + optimizer_threads + 12 + std::min(workers, 8) * (CopierThreads(optimizer_threads) - 1);
+}
+
+int CopierThreads(int optimizer_threads) { return std::clamp(optimizer_threads / 4, 1, 8); }
 
 // Streams, control, transport, pages.
 int WorkerThreads(int compute_threads) { return GrpcThreads() + compute_threads + 8; }
 
 int RunThreads(int workers, int compute_threads) {
   const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-  return std::min(1024, ClientThreads() + 1 + DaemonThreads(cores) + workers * (1 + WorkerThreads(compute_threads)));
+  const int of_workers = workers * (1 + WorkerThreads(compute_threads));
+  return std::min(1024, ClientThreads() + 1 + DaemonThreads(cores, workers) + of_workers);
 }
 
 }  // namespace eps

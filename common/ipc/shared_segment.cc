@@ -79,13 +79,19 @@ absl::StatusOr<FileDescriptor> SharedSegment::ReadOnlyFile() const {
   return absl::UnimplementedError(message);
 }
 
-void SharedSegment::LetGo(int64_t offset_bytes, int64_t num_bytes) const {
-  const int64_t page_bytes = sysconf(_SC_PAGESIZE);
-  const int64_t begin = RoundUp(offset_bytes, page_bytes);
-  const int64_t end = (offset_bytes + num_bytes) / page_bytes * page_bytes;
-  EPS_CHECK(offset_bytes >= 0 && num_bytes >= 0 && end <= static_cast<int64_t>(bytes_.size()));
-  // Of shared memory this drops the mapping of the pages, not the pages.
-  if (begin < end) madvise(bytes_.data() + begin, static_cast<size_t>(end - begin), MADV_DONTNEED);
+absl::Status SharedSegment::Read(int64_t offset_bytes, absl::Span<std::byte> to) const {
+  EPS_CHECK(offset_bytes >= 0 && offset_bytes + static_cast<int64_t>(to.size()) <= static_cast<int64_t>(bytes_.size()));
+  while (!to.empty()) {
+    const ssize_t got = pread(file_.get(), to.data(), to.size(), offset_bytes);
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) {
+      return absl::InternalError(
+          absl::StrCat("shared memory, read at ", offset_bytes, ": ", got < 0 ? strerror(errno) : "it ends there"));
+    }
+    to.remove_prefix(static_cast<size_t>(got));
+    offset_bytes += got;
+  }
+  return absl::OkStatus();
 }
 
 SharedSegment::SharedSegment(SharedSegment&& other) noexcept

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "common/base/file_util.h"
@@ -44,9 +45,13 @@ class SharedSegment {
   // Errors: UNIMPLEMENTED there is no /proc · RESOURCE_EXHAUSTED too many open files
   absl::StatusOr<FileDescriptor> ReadOnlyFile() const;
 
-  // What lies there stays as it is, and is not counted as this process's resident memory any more until it is touched
-  // again. Whole pages only.
-  void LetGo(int64_t offset_bytes, int64_t num_bytes) const;
+  // Copies what lies there. Unlike bytes(), it maps no page: what is read so is not counted as this process's resident
+  // memory, and costs no page faults. `to` lies within the segment.
+  //
+  // Errors: INTERNAL the system's reason
+  // Cost:   of a segment in small pages 1.15 to 1.2 times as fast as a copy from bytes() whose pages are let go of behind
+  //         it, in pieces of whatever size (one thread and two, 2 cores of a virtual machine, 2026-11-24)
+  absl::Status Read(int64_t offset_bytes, absl::Span<std::byte> to) const;
 
  private:
   SharedSegment(FileDescriptor file, absl::Span<std::byte> bytes) : file_(std::move(file)), bytes_(bytes) {}

@@ -6,10 +6,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstdint>
 #include <cstring>
+#include <fstream>
 #include <string>
 #include <utility>
+#include <vector>
 
+#include "absl/types/span.h"
 #include "common/testing/status_matchers.h"
 #include "gtest/gtest.h"
 
@@ -19,6 +23,18 @@ namespace {
 using absl::StatusCode;
 
 FileDescriptor Duplicate(const SharedSegment& segment) { return FileDescriptor(dup(segment.file().get())); }
+
+std::byte ByteAt(int64_t place) { return static_cast<std::byte>(place * 7 + (place >> 12)); }
+
+// Of this process, in shared memory.
+int64_t ResidentSharedKib() {
+  std::ifstream status("/proc/self/status");
+  for (std::string word; status >> word;) {
+    int64_t kib = 0;
+    if (word == "RssShmem:" && status >> kib) return kib;
+  }
+  return -1;
+}
 
 TEST(SharedSegmentTest, WhatTheCreatorWritesTheReceiverReads) {
   auto created = SharedSegment::Create("test", 10'000, SegmentWriter::kCreator);
@@ -90,16 +106,31 @@ TEST(SharedSegmentTest, AFileThatMayShrinkIsRefused) {
               StatusIs(StatusCode::kInvalidArgument, "shared memory: not sealed against shrinking"));
 }
 
-TEST(SharedSegmentTest, WhatIsLetGoStaysAsItIs) {
-  auto created = SharedSegment::Create("test", 20'000, SegmentWriter::kReceiver);
+TEST(SharedSegmentTest, WhatIsReadIsWhatThePeerWroteAndIsNotResident) {
+  constexpr int64_t kBytes = int64_t{16} << 20;
+  auto created = SharedSegment::Create("test", kBytes, SegmentWriter::kReceiver);
   ASSERT_THAT(created, IsOk());
-  auto received = SharedSegment::Map(Duplicate(*created), 20'000, SegmentWriter::kReceiver);
-  ASSERT_THAT(received, IsOk());
-  std::memset(received->bytes().data(), 9, 20'000);
-  created->LetGo(0, 20'000);
-  created->LetGo(5'000, 100);
-  received->LetGo(1, 19'999);
-  for (const std::byte byte : created->bytes()) ASSERT_EQ(byte, std::byte{9});
+  const pid_t child = fork();  // so that no page of it is mapped here
+  if (child == 0) {
+    auto received = SharedSegment::Map(Duplicate(*created), kBytes, SegmentWriter::kReceiver);
+    if (!received.ok()) _exit(1);
+    for (int64_t i = 0; i < kBytes; ++i) received->bytes()[static_cast<size_t>(i)] = ByteAt(i);
+    _exit(0);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  ASSERT_EQ(status, 0);
+
+  std::vector<std::byte> to(static_cast<size_t>(kBytes));
+  std::memset(to.data(), 1, to.size());
+  const int64_t before_kib = ResidentSharedKib();
+  ASSERT_OK(created->Read(0, absl::MakeSpan(to)));
+  EXPECT_LT(ResidentSharedKib(), before_kib + 1024);
+  for (int64_t i = 0; i < kBytes; ++i) ASSERT_EQ(to[static_cast<size_t>(i)], ByteAt(i)) << i;
+  // The last bytes, from a place that no page begins at.
+  ASSERT_OK(created->Read(kBytes - 4099, absl::MakeSpan(to).subspan(0, 4099)));
+  for (int64_t i = 0; i < 4099; ++i) ASSERT_EQ(to[static_cast<size_t>(i)], ByteAt(kBytes - 4099 + i)) << i;
+  EXPECT_OK(created->Read(kBytes, {}));
 }
 
 TEST(SharedSegmentTest, AnImpossibleSizeIsRefusedWithWhatWasNeeded) {

@@ -105,21 +105,21 @@ class AggregatorImpl final : public Aggregator {
     Pump(calls);
   }
 
-  absl::StatusOr<ChunkOutcome> AddChunk(const ContributionKey& key, int64_t chunk,
-                                        absl::Span<const std::byte> payload) override {
+  absl::StatusOr<ChunkOutcome> AddChunk(const ContributionKey& key, int64_t chunk, int64_t payload_bytes,
+                                        const Fill& fill) override {
     Calls calls;
     {
       MutexLock lock(mu_);
       EPS_RETURN_IF_ERROR(stopped_);
       EPS_RETURN_IF_ERROR(Check(key));
-      EPS_RETURN_IF_ERROR(CheckChunk(key, chunk, payload));
+      EPS_RETURN_IF_ERROR(CheckChunk(key, chunk, payload_bytes));
       if (!IsWanted(key, chunk)) return Drop(key, chunk, calls);
       if (open_.find(OpenKeyOf(key)) == open_.end()) {
         return absl::FailedPreconditionError(absl::StrCat(DebugString(key), ": chunk ", chunk, " was not admitted"));
       }
     }
-    EPS_ASSIGN_OR_RETURN(ChunkBuffer buffer, pool_->Take(static_cast<int64_t>(payload.size())));
-    memcpy(buffer.data(), payload.data(), payload.size());
+    EPS_ASSIGN_OR_RETURN(ChunkBuffer buffer, pool_->Take(payload_bytes));
+    EPS_RETURN_IF_ERROR(fill(absl::MakeSpan(buffer.data(), static_cast<size_t>(payload_bytes))));
 
     ChunkOutcome outcome;
     std::optional<ChunkGradient> ready;
@@ -274,7 +274,7 @@ class AggregatorImpl final : public Aggregator {
   }
 
   absl::Status Check(const ContributionKey& key) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  absl::Status CheckChunk(const ContributionKey& key, int64_t chunk, absl::Span<const std::byte> payload) const;
+  absl::Status CheckChunk(const ContributionKey& key, int64_t chunk, int64_t payload_bytes) const;
 
   int64_t UsedBytes() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return reserved_bytes_ + pool_->held_bytes(); }
 
@@ -500,15 +500,14 @@ absl::Status AggregatorImpl::Check(const ContributionKey& key) const {
   return absl::OkStatus();
 }
 
-absl::Status AggregatorImpl::CheckChunk(const ContributionKey& key, int64_t chunk,
-                                        absl::Span<const std::byte> payload) const {
+absl::Status AggregatorImpl::CheckChunk(const ContributionKey& key, int64_t chunk, int64_t payload_bytes) const {
   if (!key.chunks.Contains(chunk)) {
     return absl::InvalidArgumentError(absl::StrCat("chunk: ", chunk, ", the contribution to blob ", key.blob.value(),
                                                    " has ", DebugString(key.chunks)));
   }
   const int64_t wanted = ChunkBytes(key, chunk);
-  if (static_cast<int64_t>(payload.size()) != wanted) {
-    return absl::InvalidArgumentError(absl::StrCat("payload_bytes: ", payload.size(), ", chunk ", chunk, " of blob ",
+  if (payload_bytes != wanted) {
+    return absl::InvalidArgumentError(absl::StrCat("payload_bytes: ", payload_bytes, ", chunk ", chunk, " of blob ",
                                                    key.blob.value(), " in ", DtypeName(key.dtype), " has ", wanted));
   }
   return absl::OkStatus();
@@ -519,6 +518,14 @@ absl::Status AggregatorImpl::CheckChunk(const ContributionKey& key, int64_t chun
 std::string DebugString(const ContributionKey& key) {
   return absl::StrCat("step ", key.step.value(), ", blob ", key.blob.value(), ", use ", key.use, ", node ",
                       DebugString(key.node), ", ", DebugString(key.chunks));
+}
+
+absl::StatusOr<ChunkOutcome> Aggregator::AddChunk(const ContributionKey& key, int64_t chunk,
+                                                  absl::Span<const std::byte> payload) {
+  return AddChunk(key, chunk, static_cast<int64_t>(payload.size()), [payload](absl::Span<std::byte> to) {
+    memcpy(to.data(), payload.data(), payload.size());
+    return absl::OkStatus();
+  });
 }
 
 absl::StatusOr<std::unique_ptr<Aggregator>> Aggregator::Create(Options options) {

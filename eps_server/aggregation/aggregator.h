@@ -94,14 +94,20 @@ class Aggregator {
   //         RESOURCE_EXHAUSTED too many offers wait · Stop's reason
   virtual void Offer(const ContributionKey& key, std::function<void(absl::StatusOr<Verdict>)> answer) = 0;
 
-  // Copies one chunk of an admitted contribution. A repeated one, and one of a step that is over,
+  // Writes a payload to where it is kept: all of it, or an error. Called without a lock, once, or not at all for a chunk
+  // that is not wanted.
+  using Fill = std::function<absl::Status(absl::Span<std::byte>)>;
+
+  // Takes one chunk of an admitted contribution. A repeated one, and one of a step that is over,
   // is dropped quietly.
   //
   // Errors: INVALID_ARGUMENT as in Offer, and: a chunk that is none of the contribution's, a payload that is not
   //         exactly the chunk's bytes · FAILED_PRECONDITION the contribution was not admitted ·
-  //         RESOURCE_EXHAUSTED no memory · Stop's reason
-  virtual absl::StatusOr<ChunkOutcome> AddChunk(const ContributionKey& key, int64_t chunk,
-                                                absl::Span<const std::byte> payload) = 0;
+  //         RESOURCE_EXHAUSTED no memory · fill's, and the chunk does not count · Stop's reason
+  virtual absl::StatusOr<ChunkOutcome> AddChunk(const ContributionKey& key, int64_t chunk, int64_t payload_bytes,
+                                                const Fill& fill) = 0;
+  // The same of a payload in memory.
+  absl::StatusOr<ChunkOutcome> AddChunk(const ContributionKey& key, int64_t chunk, absl::Span<const std::byte> payload);
 
   // The stream of an admitted contribution ended before its last chunk: gives back what it reserved
   // and did not fill. Chunks that came stay valid. Call once per admission that did not reach

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "common/base/ids.h"
@@ -186,6 +187,22 @@ class AggregatorPartsTest : public ::testing::Test {
     for (const GradientOperand& operand : gradient.operands) nodes_[{blob, chunk}] += DebugString(operand.node);
   }
 };
+
+TEST_F(AggregatorPartsTest, AChunkThatCannotBeReadDoesNotCountAndMayComeAgain) {
+  Start(2);
+  const ContributionKey key = Key({0, 1}, {0, 1});
+  EXPECT_EQ(Offer(key), "admitted");
+  const int64_t reserved_bytes = aggregator_->window_used_bytes();
+  const int64_t num_bytes = model_.blob(key.blob).chunk_elems(0) * SizeOf(key.dtype);
+  EXPECT_THAT(
+      aggregator_->AddChunk(key, 0, num_bytes, [](absl::Span<std::byte>) { return absl::InternalError("lost"); }),
+      StatusIs(absl::StatusCode::kInternal, "lost"));
+  EXPECT_EQ(aggregator_->window_used_bytes(), reserved_bytes);
+  EXPECT_TRUE(Add(key, 0).counted);
+  // What is there already is not read.
+  EXPECT_OK(
+      aggregator_->AddChunk(key, 0, num_bytes, [](absl::Span<std::byte>) { return absl::InternalError("lost"); }));
+}
 
 TEST_F(AggregatorPartsTest, PartsOfAGroupAddUp) {
   Start(4);

@@ -65,15 +65,14 @@ void SharedMemoryConnection::Run() {
     return;
   }
   LogInfo("shared_memory_connected", {{"worker", worker_.value()}, {"inbox_bytes", inbox_->bytes().size()}});
-  absl::StatusOr<std::thread> copier = StartThread([this] { CopyUntilEnd(); });
-  if (!copier.ok()) End(copier.status());
+  std::vector<std::thread> copiers = StartCopiers();
   status = channel_->Run([this](absl::string_view packet) {
     absl::Status handled = Handle(packet);
     if (!handled.ok()) End(handled);
     return handled;
   });
-  End(status);  // for the copier; the first reason stands
-  if (copier.ok()) copier->join();
+  End(status);  // for the copiers; the first reason stands
+  for (std::thread& copier : copiers) copier.join();
   inbox_.reset();  // nobody reads it any more, and a worker that was killed may have left much in it
   std::vector<ContributionKey> unfinished;
   absl::Status why;
@@ -264,7 +263,7 @@ void SharedMemoryConnection::OnVerdict(uint32_t number, const ContributionKey& k
     if (admitted && !gone) {
       contributions_.Admit(number);
       if (offset_bytes >= 0) {
-        copies_.push_back({.number = number, .key = key, .offset_bytes = offset_bytes, .staged_chunk = {}});
+        copies_.push_back({.number = number, .key = key, .offset_bytes = offset_bytes, .next_chunk = key.chunks.first});
         copies_changed_.NotifyOne();
       }
     }
@@ -286,51 +285,60 @@ absl::Status SharedMemoryConnection::HandleChunk(const SharedMessage& message) {
   bool& in_use = slot_in_use_[static_cast<size_t>(message.offset_bytes / kStagingSlotBytes)];
   if (in_use) return Wrong("offset", absl::StrCat(message.offset_bytes), "a slot that was given back");
   in_use = true;
-  copies_.push_back(
-      {.number = message.number, .key = *key, .offset_bytes = message.offset_bytes, .staged_chunk = message.chunk});
+  copies_.push_back({.number = message.number,
+                     .key = *key,
+                     .offset_bytes = message.offset_bytes,
+                     .next_chunk = message.chunk,
+                     .staged = true});
   copies_changed_.NotifyOne();
   return absl::OkStatus();
 }
 
+std::vector<std::thread> SharedMemoryConnection::StartCopiers() {
+  std::vector<std::thread> copiers;
+  for (int i = 0; i < options_.copiers; ++i) {
+    absl::StatusOr<std::thread> copier = StartThread([this] { CopyUntilEnd(); });
+    if (!copier.ok()) {
+      if (copiers.empty()) End(copier.status());  // with fewer than were asked for it is slower, and that is all
+      break;
+    }
+    copiers.push_back(*std::move(copier));
+  }
+  return copiers;
+}
+
 void SharedMemoryConnection::CopyUntilEnd() {
   while (true) {
-    Copy copy;
-    {
-      MutexLock lock(mu_);
-      while (copies_.empty() && !ended_) copies_changed_.Wait(mu_);
-      if (ended_) return;
-      copy = copies_.front();
-      copies_.pop_front();
-    }
-    if (absl::Status status = CopyIn(copy); !status.ok()) return End(status);
+    const absl::StatusOr<std::optional<TakenChunk>> chunk = NextChunk();
+    if (!chunk.ok()) return End(chunk.status());
+    if (!chunk->has_value()) return;
+    if (absl::Status status = CopyIn(**chunk); !status.ok()) return End(status);
   }
 }
 
-absl::Status SharedMemoryConnection::CopyIn(const Copy& copy) {
-  if (copy.staged_chunk.has_value()) {
-    EPS_RETURN_IF_ERROR(AddChunk(copy, *copy.staged_chunk, copy.offset_bytes).status());
-    {
-      MutexLock lock(mu_);
-      slot_in_use_[static_cast<size_t>(copy.offset_bytes / kStagingSlotBytes)] = false;
-    }
-    Reply({.kind = SharedMessageKind::kTaken, .number = copy.number, .offset_bytes = copy.offset_bytes});
-    return absl::OkStatus();
+absl::StatusOr<std::optional<SharedMemoryConnection::TakenChunk>> SharedMemoryConnection::NextChunk() {
+  MutexLock lock(mu_);
+  while (true) {
+    while (copies_.empty() && !ended_) copies_changed_.Wait(mu_);
+    if (ended_) return std::nullopt;
+    EPS_ASSIGN_OR_RETURN(const std::optional<TakenChunk> chunk, TakeChunk());
+    if (!copies_.empty()) copies_changed_.NotifyOne();  // another one helps
+    if (chunk.has_value()) return chunk;
   }
-  const ChunkRange chunks = copy.key.chunks;
-  for (int64_t chunk = chunks.first; chunk < chunks.end() && !ended(); ++chunk) {
-    const int64_t within_bytes = (chunk - chunks.first) * kChunkElems * SizeOf(copy.key.dtype);
-    EPS_ASSIGN_OR_RETURN(const bool answered, AddChunk(copy, chunk, copy.offset_bytes + within_bytes));
-    if (answered) break;
-  }
-  return absl::OkStatus();
 }
 
-absl::StatusOr<bool> SharedMemoryConnection::AddChunk(const Copy& copy, int64_t chunk, int64_t offset_bytes) {
+absl::StatusOr<std::optional<SharedMemoryConnection::TakenChunk>> SharedMemoryConnection::TakeChunk() {
+  Copy& copy = copies_.front();
   const BlobSpec& blob = options_.model->blob(copy.key.blob);
-  if (chunk >= blob.num_chunks()) {
-    return Wrong("chunk", absl::StrCat(chunk), absl::StrCat("below ", blob.num_chunks()));
+  if (copy.next_chunk >= blob.num_chunks()) {
+    return Wrong("chunk", absl::StrCat(copy.next_chunk), absl::StrCat("below ", blob.num_chunks()));
   }
-  const int64_t payload_bytes = blob.chunk_elems(chunk) * SizeOf(copy.key.dtype);
+  TakenChunk taken = {.number = copy.number,
+                      .key = copy.key,
+                      .chunk = copy.next_chunk,
+                      .offset_bytes = copy.offset_bytes,
+                      .num_bytes = blob.chunk_elems(copy.next_chunk) * SizeOf(copy.key.dtype),
+                      .staged = copy.staged};
   const ChunkHeader header = {.kind = ChunkKind::kGradient,
                               .dtype = copy.key.dtype,
                               .incarnation = options_.incarnation,
@@ -338,30 +346,56 @@ absl::StatusOr<bool> SharedMemoryConnection::AddChunk(const Copy& copy, int64_t 
                               .blob = copy.key.blob,
                               .use = copy.key.use,
                               .node = copy.key.node,
-                              .chunk = static_cast<int32_t>(chunk),
-                              .payload_bytes = static_cast<uint32_t>(payload_bytes),
+                              .chunk = static_cast<int32_t>(taken.chunk),
+                              .payload_bytes = static_cast<uint32_t>(taken.num_bytes),
                               .nonfinite_vnode = copy.key.nonfinite_vnode,
                               .contribution = copy.number};
-  IncomingContributions::Place place;
+  EPS_ASSIGN_OR_RETURN(const IncomingContributions::Place place, contributions_.Take(header));
+  taken.wanted = place.wanted;
+  copy.offset_bytes += taken.num_bytes;
+  ++copy.next_chunk;
+  if (copy.staged || place.last || !place.wanted) copies_.pop_front();
+  if (!place.wanted) return taken.staged ? std::optional(taken) : std::nullopt;
+  Copying& copying = copying_[taken.number];
+  ++copying.under_way;
+  copying.all_taken = place.last;
+  return taken;
+}
+
+absl::Status SharedMemoryConnection::CopyIn(const TakenChunk& chunk) {
+  if (chunk.wanted) {
+    if (options_.traffic != nullptr) options_.traffic->pushed_bytes += chunk.num_bytes;
+    EPS_ASSIGN_OR_RETURN(const ChunkOutcome outcome,
+                         options_.aggregator->AddChunk(chunk.key, chunk.chunk, chunk.num_bytes,
+                                                       [this, &chunk](absl::Span<std::byte> to) {
+                                                         return inbox_->Read(chunk.offset_bytes, to);
+                                                       }));
+    EndCopy(chunk.number, outcome.complete);
+  }
+  if (!chunk.staged) return absl::OkStatus();
   {
     MutexLock lock(mu_);
-    EPS_ASSIGN_OR_RETURN(place, contributions_.Take(header));
+    slot_in_use_[static_cast<size_t>(chunk.offset_bytes / kStagingSlotBytes)] = false;
   }
-  if (!place.wanted) return false;
-  const absl::Span<const std::byte> payload =
-      inbox_->bytes().subspan(static_cast<size_t>(offset_bytes), static_cast<size_t>(payload_bytes));
-  if (options_.traffic != nullptr) options_.traffic->pushed_bytes += payload_bytes;
-  EPS_ASSIGN_OR_RETURN(const ChunkOutcome outcome, options_.aggregator->AddChunk(place.key, chunk, payload));
-  // So that the daemon's resident memory is what eps plan says, however much waits in the inboxes.
-  inbox_->LetGo(offset_bytes, payload_bytes);
-  if (!outcome.complete && !place.last) return false;
+  Reply({.kind = SharedMessageKind::kTaken, .number = chunk.number, .offset_bytes = chunk.offset_bytes});
+  return absl::OkStatus();
+}
+
+void SharedMemoryConnection::EndCopy(uint32_t number, bool complete) {
   {
     MutexLock lock(mu_);
-    contributions_.Complete(copy.number);
+    const auto copying = copying_.find(number);
+    copying->second.complete |= complete;
+    complete = copying->second.complete;
+    // Also before the last chunk, when another worker sent the same: nothing more of it is taken.
+    if (complete) contributions_.Complete(number);
+    if (--copying->second.under_way > 0) return;
+    const bool answered = complete || copying->second.all_taken;
+    copying_.erase(copying);
+    if (!answered) return;
+    contributions_.Complete(number);
   }
-  Reply(
-      {.kind = outcome.complete ? SharedMessageKind::kComplete : SharedMessageKind::kNotWanted, .number = copy.number});
-  return true;
+  Reply({.kind = complete ? SharedMessageKind::kComplete : SharedMessageKind::kNotWanted, .number = number});
 }
 
 void SharedMemoryConnection::Reply(SharedMessage message) {

@@ -4,8 +4,11 @@
 #include <array>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <optional>
+#include <thread>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -27,7 +30,11 @@ namespace eps::server {
 // One worker's connection. Whatever the peer says is checked; what makes no sense ends the connection, with a reason in
 // the log and, if the peer reads it, in a last message.
 //
-// Threads: Run from one, which starts another one for copies; Close from any. Answers of store and aggregator may come
+// Copies: what is admitted stands in one queue, and its copiers share out the chunks of what stands in front: each takes
+// the next chunk under the lock, so in order, and copies it without. A contribution is answered by the copier that ends
+// its last copy under way, once there is nothing more to take of it: from then on nobody reads its memory.
+//
+// Threads: Run from one, which starts options.copiers others; Close from any. Answers of store and aggregator may come
 //          after the end, so it is kept alive by them.
 class SharedMemoryConnection : public std::enable_shared_from_this<SharedMemoryConnection> {
  public:
@@ -43,8 +50,25 @@ class SharedMemoryConnection : public std::enable_shared_from_this<SharedMemoryC
   struct Copy {
     uint32_t number = 0;
     ContributionKey key;
+    int64_t offset_bytes = 0;  // of what is not taken
+    int64_t next_chunk = 0;
+    bool staged = false;
+  };
+  // A chunk that one copier has taken.
+  struct TakenChunk {
+    uint32_t number = 0;
+    ContributionKey key;
+    int64_t chunk = 0;
     int64_t offset_bytes = 0;
-    std::optional<int32_t> staged_chunk;
+    int64_t num_bytes = 0;
+    bool staged = false;
+    bool wanted = false;  // false: a staged one that was there already
+  };
+  // Of a contribution, while copiers are at it.
+  struct Copying {
+    int under_way = 0;
+    bool all_taken = false;
+    bool complete = false;
   };
 
   absl::Status ShakeHands() ABSL_LOCKS_EXCLUDED(mu_);
@@ -62,11 +86,16 @@ class SharedMemoryConnection : public std::enable_shared_from_this<SharedMemoryC
   void OnVerdict(uint32_t number, const ContributionKey& key, int64_t offset_bytes,
                  const absl::StatusOr<Verdict>& verdict) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Of the copying thread.
+  // One at least, or the end.
+  std::vector<std::thread> StartCopiers() ABSL_LOCKS_EXCLUDED(mu_);
+  // Of a copier.
   void CopyUntilEnd() ABSL_LOCKS_EXCLUDED(mu_);
-  absl::Status CopyIn(const Copy& copy) ABSL_LOCKS_EXCLUDED(mu_);
-  // Returns true once the contribution is answered.
-  absl::StatusOr<bool> AddChunk(const Copy& copy, int64_t chunk, int64_t offset_bytes) ABSL_LOCKS_EXCLUDED(mu_);
+  // Waits for one. Empty: the end.
+  absl::StatusOr<std::optional<TakenChunk>> NextChunk() ABSL_LOCKS_EXCLUDED(mu_);
+  // The first in the queue's next one, which is taken out of it. Empty: there is none, the rest of it is not wanted.
+  absl::StatusOr<std::optional<TakenChunk>> TakeChunk() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status CopyIn(const TakenChunk& chunk) ABSL_LOCKS_EXCLUDED(mu_);
+  void EndCopy(uint32_t number, bool complete) ABSL_LOCKS_EXCLUDED(mu_);
 
   void Reply(SharedMessage message);
   void LogEnd(const absl::Status& why) const;
@@ -86,6 +115,7 @@ class SharedMemoryConnection : public std::enable_shared_from_this<SharedMemoryC
   mutable Mutex mu_;
   CondVar copies_changed_;
   std::deque<Copy> copies_ ABSL_GUARDED_BY(mu_);
+  std::map<uint32_t, Copying> copying_ ABSL_GUARDED_BY(mu_);  // by number
   std::array<bool, kStagingSlots> slot_in_use_ ABSL_GUARDED_BY(mu_) = {};
   IncomingContributions contributions_ ABSL_GUARDED_BY(mu_);
   int pulls_ ABSL_GUARDED_BY(mu_) = 0;           // that are not answered

@@ -27,7 +27,7 @@
 namespace eps::server {
 namespace {
 
-// A connection has two threads and three descriptors. Workers beyond it go through gRPC, unless the run forbids that.
+// A connection has a few threads and three descriptors. Workers beyond it go through gRPC, unless the run forbids that.
 constexpr size_t kMaxConnections = kSharedMemoryConnections;
 
 class SharedMemoryServerImpl final : public SharedMemoryServer {

@@ -60,6 +60,7 @@ class SharedMemoryServerTest : public testing::Test {
                                          .aggregator = aggregator,
                                          .last_version = Version(10),
                                          .max_inbox_bytes = MaxInboxBytes(model_, run_),
+                                         .copiers = 2,
                                          .traffic = &traffic_})
                   .value();
   }

@@ -30,7 +30,8 @@ class SharedMemoryDaemon final : public DataPlaneDaemon {
                                                  .store = store_.get(),
                                                  .aggregator = aggregator_.get(),
                                                  .last_version = Version(100),
-                                                 .max_inbox_bytes = server::MaxInboxBytes(model_, run_)})
+                                                 .max_inbox_bytes = server::MaxInboxBytes(model_, run_),
+                                                 .copiers = 3})
                   .value();
   }
   ~SharedMemoryDaemon() override { Stop(); }
