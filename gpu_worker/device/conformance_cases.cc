@@ -451,10 +451,12 @@ LossOutputs RunLoss(ConformanceMemory& memory, const LossCase& t, const LossInpu
   LossRecord* record = memory.Put(std::vector<LossRecord>{{.loss_sum = 0.5, .counted = 2, .finite = 1, .correct = 1}});
   for (int64_t first = 0; first < t.V; first += t.chunk) {
     const int64_t n = std::min(t.chunk, t.V - first);
+    const PaddedRows rows = {.columns = n, .extra = t.extra};
     kernels.SoftmaxChunk({.M = t.M,
                           .chunk = n,
                           .first = first,
-                          .logits = memory.PutAct(Columns(in.logits, t.V, first, n)),
+                          .ld = rows.ld(),
+                          .logits = rows.Put(memory, Columns(in.logits, t.V, first, n)),
                           .labels = labels,
                           .row_max = row_max,
                           .row_sum = row_sum,
@@ -470,17 +472,19 @@ LossOutputs RunLoss(ConformanceMemory& memory, const LossCase& t, const LossInpu
   LossOutputs out{Array(t.M * t.V), memory.Get<LossRecord>(record, 1)[0]};
   for (int64_t first = 0; first < t.V; first += t.chunk) {
     const int64_t n = std::min(t.chunk, t.V - first);
-    void* logits = memory.PutAct(Columns(in.logits, t.V, first, n));
+    const PaddedRows rows = {.columns = n, .extra = t.extra};
+    void* logits = rows.Put(memory, Columns(in.logits, t.V, first, n));
     kernels.SoftmaxChunkBackward({.M = t.M,
                                   .chunk = n,
                                   .first = first,
                                   .V = t.V,
+                                  .ld = rows.ld(),
                                   .logits = logits,
                                   .labels = labels,
                                   .row_max = row_max,
                                   .row_sum = row_sum,
                                   .scale = scale});
-    const Array d = memory.GetAct(logits, t.M * n);
+    const Array d = rows.Get(memory, logits, t.M);
     for (int64_t i = 0; i < t.M * n; ++i) out.dlogits[i / n * t.V + first + i % n] = d[i];
   }
   return out;

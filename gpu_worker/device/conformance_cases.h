@@ -191,6 +191,7 @@ Array RunColumnSum(ConformanceMemory& memory, int64_t M, int64_t N, int64_t befo
 struct LossCase {
   int64_t M, V, chunk;
   double range = 4;
+  int64_t extra = 0;  // columns of junk behind each row of a chunk, which nothing reads or writes
 };
 struct LossInputs {
   Array logits;

@@ -249,11 +249,12 @@ struct ColumnSumArgs {
   void* scratch = nullptr;  // KernelSizes::column_sum(M, N) bytes
 };
 
-// The fused cross-entropy, one chunk of the vocabulary at a time: logits (M, chunk) exist, never (M, V).
+// The fused cross-entropy, one chunk of the vocabulary at a time: no logits (M, V) need exist.
 // First pass, every chunk in order: row_max and row_sum are the running softmax over the chunks seen.
 struct SoftmaxChunkArgs {
   int64_t M = 0, chunk = 0, first = 0;  // columns [first, first + chunk) of the vocabulary
-  const void* logits = nullptr;         // act (M, chunk)
+  int64_t ld = 0;                       // of logits, >= chunk
+  const void* logits = nullptr;         // act (M, chunk), ld
   const int32_t* labels = nullptr;      // (M); a label outside [0, V) is not counted (-100 by convention)
   float* row_max = nullptr;             // (M) in and out; set by this call when first == 0
   float* row_sum = nullptr;             // (M) in and out
@@ -262,7 +263,8 @@ struct SoftmaxChunkArgs {
 // Second pass: logits -> their gradient, in place: (softmax - onehot) * scale, 0 for uncounted rows.
 struct SoftmaxChunkBackwardArgs {
   int64_t M = 0, chunk = 0, first = 0, V = 0;
-  void* logits = nullptr;  // act (M, chunk) in; gradient out
+  int64_t ld = 0;          // of logits, >= chunk
+  void* logits = nullptr;  // act (M, chunk), ld: in; gradient out; what lies behind a row's columns is left alone
   const int32_t* labels = nullptr;
   const float* row_max = nullptr;
   const float* row_sum = nullptr;

@@ -28,8 +28,10 @@ using conformance::Slope;
 
 TEST_P(DeviceConformanceTest, CrossEntropyInChunksAgreesWithFp64) {
   for (const LossCase& t : {LossCase{7, 256, 256}, LossCase{65, 1000, 300}, LossCase{33, 37, 10}, LossCase{1, 1, 1},
-                            LossCase{40, 500, 128, 60.0}, LossCase{40, 100, 7, 1000.0}}) {
-    SCOPED_TRACE(std::to_string(t.V) + " by " + std::to_string(t.chunk));
+                            LossCase{40, 500, 128, 60.0}, LossCase{40, 100, 7, 1000.0},
+                            // Of odd columns, in rows that are aligned and in others.
+                            LossCase{33, 411, 137, 4.0, 7}, LossCase{33, 37, 10, 4.0, 3}}) {
+    SCOPED_TRACE(std::to_string(t.V) + " by " + std::to_string(t.chunk) + " and " + std::to_string(t.extra));
     ConformanceMemory memory(device());
     const LossInputs in = MakeLossInputs(t);
     const double scale = 1.0 / static_cast<double>(t.M);

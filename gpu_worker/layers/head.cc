@@ -11,13 +11,32 @@ namespace eps::worker {
 namespace {
 
 constexpr int64_t kMaxVocabChunk = 4096;
-constexpr int64_t kRowsTogether = 64;  // chunks start at multiples of it, so their rows of the table are aligned
+// Chunks start at multiples of it, so their rows of the table are aligned; so are rows of logits.
+constexpr int64_t kRowsTogether = 64;
 
 // Which random numbers are whose; part of what makes a run's bits.
 constexpr int kClassifierDropoutUse = 0;
 
 // Rows that have logits.
 int64_t OutputRows(const LayerShape& s) { return s.is_classifier() ? s.B : s.M(); }
+
+int64_t NumChunks(const LayerShape& s) { return (s.num_outputs() + VocabChunk(s) - 1) / VocabChunk(s); }
+// Columns of chunk `index`: all have VocabChunk, but the last.
+int64_t ChunkColumns(const LayerShape& s, int64_t index) {
+  return std::min(VocabChunk(s), s.num_outputs() - index * VocabChunk(s));
+}
+
+int64_t LogitsBytes(const LayerShape& s) {
+  const int64_t row = std::max(LogitsRow(VocabChunk(s)), LogitsRow(ChunkColumns(s, NumChunks(s) - 1)));
+  return OutputRows(s) * row * s.act_bytes();
+}
+
+// A chunk of the vocabulary that has its logits.
+struct Chunk {
+  int64_t first = 0, columns = 0;  // [first, first + columns)
+  int64_t ld = 0;                  // of logits
+  void* logits = nullptr;          // act (rows, columns), ld
+};
 
 // What a classifier and a head of masked tokens have beside the norm and the table.
 struct DenseScratch {
@@ -56,7 +75,7 @@ struct HeadScratch {
   int64_t normed, d_normed;          // act (M, C) each
   int64_t mean, rstd;                // fp32 (M) each
   int64_t row_max, row_sum, target;  // fp32 (rows) each: the running softmax
-  int64_t logits;                    // act (rows, chunk)
+  int64_t logits;                    // act (rows, columns of a chunk), LogitsRow
   int64_t table;                     // act (chunk, C), when the wire form is not the compute dtype
   DenseScratch dense;
   int64_t kernel;  // kernels' own; last, so that no address depends on its size
@@ -72,7 +91,7 @@ struct HeadScratch {
         row_max(layout.Take(OutputRows(s) * int64_t{sizeof(float)})),
         row_sum(layout.Take(OutputRows(s) * int64_t{sizeof(float)})),
         target(layout.Take(OutputRows(s) * int64_t{sizeof(float)})),
-        logits(layout.Take(OutputRows(s) * VocabChunk(s) * s.act_bytes())),
+        logits(layout.Take(LogitsBytes(s))),
         table(layout.Take(s.expands() ? VocabChunk(s) * s.C * s.act_bytes() : 0)),
         dense(s, layout),
         kernel(layout.total_bytes()) {}
@@ -97,57 +116,65 @@ class HeadWork {
     if (s_.has_dense_head) Dense();
   }
 
-  // logits (num_rows, chunk) = features (num_rows, C) table[first, first + chunk)^T + bias, for the last `num_rows` rows.
-  // Leaves the table's chunk in table_.
-  void Logits(int64_t first, int64_t chunk, int64_t num_rows) {
+  int64_t num_chunks() const { return NumChunks(s_); }
+  Chunk ChunkOf(int64_t index) {
+    const int64_t columns = ChunkColumns(s_, index);
+    return {
+        .first = index * VocabChunk(s_), .columns = columns, .ld = LogitsRow(columns), .logits = Scratch(at_.logits)};
+  }
+
+  // logits (num_rows, columns) = features (num_rows, C) table[first, first + columns)^T + bias, for the last `num_rows`
+  // rows. Leaves the table's chunk in table_.
+  void Logits(const Chunk& chunk, int64_t num_rows) {
     const HeadOffsets& from = args_.weight_offsets;
-    table_ = Parameter(from.table + first * s_.C, chunk * s_.C, at_.table);
-    k_.MatMul({.M = num_rows,
-               .N = chunk,
-               .K = s_.C,
-               .a = At(features(), (rows_ - num_rows) * s_.C * s_.act_bytes()),
-               .lda = s_.C,
-               .b = table_,
-               .ldb = s_.C,
-               .trans_b = true,
-               .c = logits(),
-               .ldc = chunk,
-               .bias = from.bias.has_value() ? Parameter(*from.bias + first, chunk, at_.dense.bias) : nullptr});
+    table_ = Parameter(from.table + chunk.first * s_.C, chunk.columns * s_.C, at_.table);
+    k_.MatMul(
+        {.M = num_rows,
+         .N = chunk.columns,
+         .K = s_.C,
+         .a = At(features(), (rows_ - num_rows) * s_.C * s_.act_bytes()),
+         .lda = s_.C,
+         .b = table_,
+         .ldb = s_.C,
+         .trans_b = true,
+         .c = chunk.logits,
+         .ldc = chunk.ld,
+         .bias = from.bias.has_value() ? Parameter(*from.bias + chunk.first, chunk.columns, at_.dense.bias) : nullptr});
   }
 
   // starts: the gradient of the features is set, not added to.
-  void LogitsBackward(int64_t first, int64_t chunk, bool starts, float* gradient) {
+  void LogitsBackward(const Chunk& chunk, bool starts, float* gradient) {
     const HeadOffsets& to = args_.offsets;
     k_.MatMul({.M = rows_,
                .N = s_.C,
-               .K = chunk,
-               .a = logits(),
-               .lda = chunk,
+               .K = chunk.columns,
+               .a = chunk.logits,
+               .lda = chunk.ld,
                .b = table_,
                .ldb = s_.C,
                .c = d_features(),
                .ldc = s_.C,
                .accumulate = !starts});
     if (Trains(to.table)) {
-      k_.MatMul({.M = chunk,
+      k_.MatMul({.M = chunk.columns,
                  .N = s_.C,
                  .K = rows_,
-                 .a = logits(),
-                 .lda = chunk,
+                 .a = chunk.logits,
+                 .lda = chunk.ld,
                  .trans_a = true,
                  .b = features(),
                  .ldb = s_.C,
-                 .c = gradient + to.table + first * s_.C,
+                 .c = gradient + to.table + chunk.first * s_.C,
                  .ldc = s_.C,
                  .c_is_gradient = true,
                  .accumulate = true});
     }
     if (!to.bias.has_value()) return;
     k_.ColumnSum({.M = rows_,
-                  .N = chunk,
-                  .ld = chunk,
-                  .x = logits(),
-                  .out = gradient + *to.bias + first,
+                  .N = chunk.columns,
+                  .ld = chunk.ld,
+                  .x = chunk.logits,
+                  .out = gradient + *to.bias + chunk.first,
                   .scratch = Scratch(at_.kernel)});
   }
 
@@ -157,7 +184,6 @@ class HeadWork {
   }
 
   int64_t rows() const { return rows_; }
-  void* logits() { return Scratch(at_.logits); }
   float* row_max() { return Floats(at_.row_max); }
   float* row_sum() { return Floats(at_.row_sum); }
   float* target() { return Floats(at_.target); }
@@ -320,6 +346,12 @@ int64_t VocabChunk(const LayerShape& shape) {
   return RoundUp((outputs + num_chunks - 1) / num_chunks, kRowsTogether);
 }
 
+int64_t LogitsRow(int64_t columns) {
+  constexpr int64_t kClashingRow = 256;
+  const int64_t row = RoundUp(columns, kRowsTogether);
+  return row % kClashingRow == 0 && row != columns ? row + kRowsTogether : row;
+}
+
 int64_t HeadScratchBytes(const LayerShape& shape, const KernelSizes& kernels) {
   int64_t kernel = NormScratchBytes(shape.has_mean, shape.M(), shape.C, kernels);
   if (shape.has_dense_head) {
@@ -331,19 +363,17 @@ int64_t HeadScratchBytes(const LayerShape& shape, const KernelSizes& kernels) {
 
 void HeadForwardBackward(Kernels& kernels, const HeadArgs& args, const void* x, const int32_t* labels, double scale,
                          LossRecord* record, void* dx, float* gradient) {
-  const int64_t V = args.shape.num_outputs(), width = VocabChunk(args.shape);
-  const int64_t num_chunks = (V + width - 1) / width;
   HeadWork work(kernels, args);
-  const int64_t M = work.rows();
-  const auto columns = [&](int64_t index) { return std::min(width, V - index * width); };
-
+  const int64_t M = work.rows(), V = args.shape.num_outputs();
   work.Features(x);
-  for (int64_t i = 0; i < num_chunks; ++i) {
-    work.Logits(i * width, columns(i), M);
+  for (int64_t i = 0; i < work.num_chunks(); ++i) {
+    const Chunk chunk = work.ChunkOf(i);
+    work.Logits(chunk, M);
     kernels.SoftmaxChunk({.M = M,
-                          .chunk = columns(i),
-                          .first = i * width,
-                          .logits = work.logits(),
+                          .chunk = chunk.columns,
+                          .first = chunk.first,
+                          .ld = chunk.ld,
+                          .logits = chunk.logits,
                           .labels = labels,
                           .row_max = work.row_max(),
                           .row_sum = work.row_sum(),
@@ -357,32 +387,33 @@ void HeadForwardBackward(Kernels& kernels, const HeadArgs& args, const void* x, 
                 .target = work.target(),
                 .record = record});
   if (dx == nullptr) return;
-  for (int64_t i = num_chunks - 1; i >= 0; --i) {
-    const bool is_last = i == num_chunks - 1;
-    if (!is_last) work.Logits(i * width, columns(i), M);
+  for (int64_t i = work.num_chunks() - 1; i >= 0; --i) {
+    const Chunk chunk = work.ChunkOf(i);
+    const bool is_last = i == work.num_chunks() - 1;
+    if (!is_last) work.Logits(chunk, M);
     kernels.SoftmaxChunkBackward({.M = M,
-                                  .chunk = columns(i),
-                                  .first = i * width,
+                                  .chunk = chunk.columns,
+                                  .first = chunk.first,
                                   .V = V,
-                                  .logits = work.logits(),
+                                  .ld = chunk.ld,
+                                  .logits = chunk.logits,
                                   .labels = labels,
                                   .row_max = work.row_max(),
                                   .row_sum = work.row_sum(),
                                   .scale = scale});
-    work.LogitsBackward(i * width, columns(i), is_last, gradient);
+    work.LogitsBackward(chunk, is_last, gradient);
   }
   work.FeaturesBackward(x, dx, gradient);
 }
 
 void HeadLogits(Kernels& kernels, const HeadArgs& args, const void* x,
                 const std::function<void(int64_t, int64_t, const void*)>& take) {
-  const int64_t V = args.shape.num_outputs(), width = VocabChunk(args.shape);
   HeadWork work(kernels, args);
   work.Features(x);
-  for (int64_t first = 0; first < V; first += width) {
-    const int64_t chunk = std::min(width, V - first);
-    work.Logits(first, chunk, 1);
-    take(first, chunk, work.logits());
+  for (int64_t i = 0; i < work.num_chunks(); ++i) {
+    const Chunk chunk = work.ChunkOf(i);
+    work.Logits(chunk, 1);
+    take(chunk.first, chunk.columns, chunk.logits);
   }
 }
 

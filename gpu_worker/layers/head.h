@@ -45,6 +45,11 @@ HeadOffsets HeadOffsetsOf(const ModelSpec& model, LayerId layer);
 // products stay far wider than any tile. Chunks are evened out, so that none is a thin rest.
 int64_t VocabChunk(const LayerShape& shape);
 
+// Elements from row to row of the logits of so many columns: a multiple of 64, so that rows begin aligned whatever the
+// columns are. It is a multiple of 256 only if they are one: such rows fall on few sets of a cache, and with AVX-512 oneDNN
+// computes products with them otherwise, with other bits than those of rows that lie one behind the other.
+int64_t LogitsRow(int64_t columns);
+
 int64_t HeadScratchBytes(const LayerShape& shape, const KernelSizes& kernels);
 
 struct HeadArgs {

@@ -351,6 +351,19 @@ TEST(LayersTest, VocabularyChunksCoverItEvenly) {
   }
 }
 
+TEST(LayersTest, RowsOfLogitsBeginAlignedAndClashOnlyWhereTheirColumnsDo) {
+  EXPECT_EQ(LogitsRow(3904), 3904);
+  EXPECT_EQ(LogitsRow(3409), 3456);
+  EXPECT_EQ(LogitsRow(4096), 4096);
+  EXPECT_EQ(LogitsRow(4036), 4096 + 64);
+  for (int64_t columns = 1; columns <= 4096; ++columns) {
+    const int64_t row = LogitsRow(columns);
+    EXPECT_GE(row, columns);
+    EXPECT_EQ(row % 64, 0) << columns;
+    EXPECT_EQ(row % 256 == 0, columns % 256 == 0) << columns;
+  }
+}
+
 TEST(LayersTest, AMicroBatchsRandomNumbersDependOnItsPlaceInTheVnodeOnly) {
   const MicroBatchKey key{.seed = 9, .step = StepId(3), .vnode = 2, .layer = LayerId(1), .micro_batch = 3};
   const Dropout dropout = key.MakeDropout(0.1, 2, 10);

@@ -59,7 +59,7 @@ HWY_INLINE float ScalarExp(float x) {
 
 void SoftmaxChunkImpl(const SoftmaxChunkArgs& args, int64_t begin, int64_t end) {
   for (int64_t row = begin; row < end; ++row) {
-    const float* x = static_cast<const float*>(args.logits) + row * args.chunk;
+    const float* x = static_cast<const float*>(args.logits) + row * args.ld;
     const bool first = args.first == 0;
     const float old_max = first ? std::numeric_limits<float>::lowest() : args.row_max[row];
     const float max = RowMax(x, args.chunk, old_max);
@@ -74,7 +74,7 @@ void SoftmaxChunkImpl(const SoftmaxChunkArgs& args, int64_t begin, int64_t end) 
 void SoftmaxChunkBackwardImpl(const SoftmaxChunkBackwardArgs& args, int64_t begin, int64_t end) {
   const DF d;
   for (int64_t row = begin; row < end; ++row) {
-    float* x = static_cast<float*>(args.logits) + row * args.chunk;
+    float* x = static_cast<float*>(args.logits) + row * args.ld;
     const int64_t label = args.labels[row];
     if (label < 0 || label >= args.V) {
       std::fill(x, x + args.chunk, 0.0f);

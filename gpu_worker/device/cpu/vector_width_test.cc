@@ -189,10 +189,23 @@ std::vector<float> RunKernels() {
   auto* labels = reinterpret_cast<int32_t*>(a.Zero(M));
   for (int64_t i = 0; i < M; ++i) labels[i] = static_cast<int32_t>(i * 3);
   float *logits = a.Filled(M * V, 10), *max = a.Zero(M), *sum = a.Zero(M);
-  k.SoftmaxChunk(
-      {.M = M, .chunk = V, .logits = logits, .labels = labels, .row_max = max, .row_sum = sum, .target = a.Zero(M)});
-  k.SoftmaxChunkBackward(
-      {.M = M, .chunk = V, .V = V, .logits = logits, .labels = labels, .row_max = max, .row_sum = sum, .scale = 0.01});
+  k.SoftmaxChunk({.M = M,
+                  .chunk = V,
+                  .ld = V,
+                  .logits = logits,
+                  .labels = labels,
+                  .row_max = max,
+                  .row_sum = sum,
+                  .target = a.Zero(M)});
+  k.SoftmaxChunkBackward({.M = M,
+                          .chunk = V,
+                          .V = V,
+                          .ld = V,
+                          .logits = logits,
+                          .labels = labels,
+                          .row_max = max,
+                          .row_sum = sum,
+                          .scale = 0.01});
   k.Embedding({.B = 1,
                .T = M,
                .C = C,

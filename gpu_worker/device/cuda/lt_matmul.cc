@@ -15,8 +15,7 @@ constexpr int kVectorBytes = 16;
 
 bool IsAligned(const void* start) { return reinterpret_cast<uintptr_t>(start) % kVectorBytes == 0; }
 
-// `aligned`: what else has to be, of which the library is told nothing apart. One operand that is not makes no other slow: the
-// last chunk of a vocabulary has odd rows of logits, and the table beside them may still be read by vectors.
+// `aligned`: what else has to be, of which the library is told nothing apart. One operand that is not makes no other slow.
 void SetAlignment(LtMatrix& matrix, const void* start, bool aligned = true) {
   aligned = aligned && IsAligned(start) && matrix.ld * SizeOf(matrix.dtype) % kVectorBytes == 0;
   matrix.alignment_bytes = aligned ? kVectorBytes : static_cast<int>(SizeOf(matrix.dtype));

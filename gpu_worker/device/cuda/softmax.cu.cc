@@ -18,10 +18,10 @@ constexpr int kRowThreads = 256;
 
 template <typename T, bool kVector>
 __global__ void __launch_bounds__(kRowThreads)
-    SoftmaxChunkKernel(int64_t chunk, int64_t first, const T* logits, const int32_t* labels, float* row_max,
+    SoftmaxChunkKernel(int64_t chunk, int64_t first, int64_t ld, const T* logits, const int32_t* labels, float* row_max,
                        float* row_sum, float* target) {
   const int64_t row = blockIdx.x;
-  const T* x = logits + row * chunk;
+  const T* x = logits + row * ld;
   const float old_max = first == 0 ? -FLT_MAX : row_max[row];
   float max = old_max;  // the largest that is not NaN: a NaN shows up in the sum
   for (int64_t at = threadIdx.x * kPack; at < chunk; at += kRowThreads * kPack) {
@@ -48,10 +48,10 @@ __global__ void __launch_bounds__(kRowThreads)
 
 template <typename T, bool kVector>
 __global__ void __launch_bounds__(kRowThreads)
-    SoftmaxChunkBackwardKernel(int64_t chunk, int64_t first, int64_t V, T* logits, const int32_t* labels,
+    SoftmaxChunkBackwardKernel(int64_t chunk, int64_t first, int64_t V, int64_t ld, T* logits, const int32_t* labels,
                                const float* row_max, const float* row_sum, double scale) {
   const int64_t row = blockIdx.x;
-  T* x = logits + row * chunk;
+  T* x = logits + row * ld;
   const int64_t label = labels[row];
   const bool counted = label >= 0 && label < V;
   const float max = row_max[row];
@@ -118,9 +118,9 @@ __global__ void __launch_bounds__(kRowThreads) LossKernel(LossArgs args) {
 void SoftmaxChunk(KernelQueue& queue, Dtype act, const SoftmaxChunkArgs& args) {
   ForAct(act, [&](auto type) {
     using T = typename decltype(type)::type;
-    ForVector(args.chunk, {}, [&](auto vector) {
+    ForVector(args.ld, {args.logits}, [&](auto vector) {
       Launch(queue, "SoftmaxChunk", {.blocks_x = args.M, .threads = kRowThreads},
-             &SoftmaxChunkKernel<T, decltype(vector)::value>, args.chunk, args.first,
+             &SoftmaxChunkKernel<T, decltype(vector)::value>, args.chunk, args.first, args.ld,
              static_cast<const T*>(args.logits), args.labels, args.row_max, args.row_sum, args.target);
     });
   });
@@ -129,9 +129,9 @@ void SoftmaxChunk(KernelQueue& queue, Dtype act, const SoftmaxChunkArgs& args) {
 void SoftmaxChunkBackward(KernelQueue& queue, Dtype act, const SoftmaxChunkBackwardArgs& args) {
   ForAct(act, [&](auto type) {
     using T = typename decltype(type)::type;
-    ForVector(args.chunk, {}, [&](auto vector) {
+    ForVector(args.ld, {args.logits}, [&](auto vector) {
       Launch(queue, "SoftmaxChunkBackward", {.blocks_x = args.M, .threads = kRowThreads},
-             &SoftmaxChunkBackwardKernel<T, decltype(vector)::value>, args.chunk, args.first, args.V,
+             &SoftmaxChunkBackwardKernel<T, decltype(vector)::value>, args.chunk, args.first, args.V, args.ld,
              static_cast<T*>(args.logits), args.labels, args.row_max, args.row_sum, args.scale);
     });
   });
