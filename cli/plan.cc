@@ -184,6 +184,7 @@ void PrintJson(const WholePlan& plan, const std::optional<PlanExplanation>& expl
                                    {"swapped_inner", plan.device.inner.swapped},
                                    {"recomputed_inner", plan.device.inner.recomputed()},
                                    {"last_block_back_to_back", plan.device.last_block_is_back_to_back()},
+                                   {"keeps_logits", plan.device.keeps_logits},
                                    {"buffers", buffers}}},
                                  {"step",
                                   {{"workers", plan.workers},

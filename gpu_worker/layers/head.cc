@@ -30,6 +30,10 @@ int64_t LogitsBytes(const LayerShape& s) {
   const int64_t row = std::max(LogitsRow(VocabChunk(s)), LogitsRow(ChunkColumns(s, NumChunks(s) - 1)));
   return OutputRows(s) * row * s.act_bytes();
 }
+// Of one that is not the last.
+int64_t KeptChunkBytes(const LayerShape& s) {
+  return RoundUp(OutputRows(s) * LogitsRow(VocabChunk(s)) * s.act_bytes(), kArenaAlignBytes);
+}
 
 // A chunk of the vocabulary that has its logits.
 struct Chunk {
@@ -69,19 +73,20 @@ struct DenseScratch {
 };
 
 struct HeadScratch {
-  explicit HeadScratch(const LayerShape& s) : HeadScratch(s, Layout()) {}
+  HeadScratch(const LayerShape& s, bool keeps_logits) : HeadScratch(s, keeps_logits, Layout()) {}
 
   int64_t gamma, beta;               // act (C) each, when the wire form is not the compute dtype
   int64_t normed, d_normed;          // act (M, C) each
   int64_t mean, rstd;                // fp32 (M) each
   int64_t row_max, row_sum, target;  // fp32 (rows) each: the running softmax
-  int64_t logits;                    // act (rows, columns of a chunk), LogitsRow
+  int64_t logits;                    // act (rows, columns of a chunk), LogitsRow; of the last one, or of all in turn
+  int64_t kept_logits;               // likewise, of each other chunk, KeptChunkBytes apart, when they are kept
   int64_t table;                     // act (chunk, C), when the wire form is not the compute dtype
   DenseScratch dense;
   int64_t kernel;  // kernels' own; last, so that no address depends on its size
 
  private:
-  HeadScratch(const LayerShape& s, Layout layout)
+  HeadScratch(const LayerShape& s, bool keeps_logits, Layout layout)
       : gamma(layout.Take(s.expands() ? s.C * s.act_bytes() : 0)),
         beta(layout.Take(s.expands() && s.has_mean ? s.C * s.act_bytes() : 0)),
         normed(layout.Take(s.boundary_bytes())),
@@ -92,6 +97,7 @@ struct HeadScratch {
         row_sum(layout.Take(OutputRows(s) * int64_t{sizeof(float)})),
         target(layout.Take(OutputRows(s) * int64_t{sizeof(float)})),
         logits(layout.Take(LogitsBytes(s))),
+        kept_logits(layout.Take(keeps_logits ? KeptLogitsBytes(s) : 0)),
         table(layout.Take(s.expands() ? VocabChunk(s) * s.C * s.act_bytes() : 0)),
         dense(s, layout),
         kernel(layout.total_bytes()) {}
@@ -104,7 +110,7 @@ class HeadWork {
       : k_(kernels),
         args_(args),
         s_(args.shape),
-        at_(args.shape),
+        at_(args.shape, args.keeps_logits),
         rows_(OutputRows(args.shape)),
         norm_{kernels, args.shape.M(), args.shape.C, args.shape.layer_norm_eps},
         dense_norm_{kernels, rows_, args.shape.C, args.shape.layer_norm_eps} {}
@@ -119,27 +125,33 @@ class HeadWork {
   int64_t num_chunks() const { return NumChunks(s_); }
   Chunk ChunkOf(int64_t index) {
     const int64_t columns = ChunkColumns(s_, index);
-    return {
-        .first = index * VocabChunk(s_), .columns = columns, .ld = LogitsRow(columns), .logits = Scratch(at_.logits)};
+    const bool is_kept = args_.keeps_logits && index < num_chunks() - 1;
+    return {.first = index * VocabChunk(s_),
+            .columns = columns,
+            .ld = LogitsRow(columns),
+            .logits = Scratch(is_kept ? at_.kept_logits + index * KeptChunkBytes(s_) : at_.logits)};
+  }
+
+  // What Logits and LogitsBackward read of the table.
+  void LoadTable(const Chunk& chunk) {
+    table_ = Parameter(args_.weight_offsets.table + chunk.first * s_.C, chunk.columns * s_.C, at_.table);
   }
 
   // logits (num_rows, columns) = features (num_rows, C) table[first, first + columns)^T + bias, for the last `num_rows`
-  // rows. Leaves the table's chunk in table_.
+  // rows.
   void Logits(const Chunk& chunk, int64_t num_rows) {
-    const HeadOffsets& from = args_.weight_offsets;
-    table_ = Parameter(from.table + chunk.first * s_.C, chunk.columns * s_.C, at_.table);
-    k_.MatMul(
-        {.M = num_rows,
-         .N = chunk.columns,
-         .K = s_.C,
-         .a = At(features(), (rows_ - num_rows) * s_.C * s_.act_bytes()),
-         .lda = s_.C,
-         .b = table_,
-         .ldb = s_.C,
-         .trans_b = true,
-         .c = chunk.logits,
-         .ldc = chunk.ld,
-         .bias = from.bias.has_value() ? Parameter(*from.bias + chunk.first, chunk.columns, at_.dense.bias) : nullptr});
+    const std::optional<int64_t> bias = args_.weight_offsets.bias;
+    k_.MatMul({.M = num_rows,
+               .N = chunk.columns,
+               .K = s_.C,
+               .a = At(features(), (rows_ - num_rows) * s_.C * s_.act_bytes()),
+               .lda = s_.C,
+               .b = table_,
+               .ldb = s_.C,
+               .trans_b = true,
+               .c = chunk.logits,
+               .ldc = chunk.ld,
+               .bias = bias.has_value() ? Parameter(*bias + chunk.first, chunk.columns, at_.dense.bias) : nullptr});
   }
 
   // starts: the gradient of the features is set, not added to.
@@ -358,8 +370,10 @@ int64_t HeadScratchBytes(const LayerShape& shape, const KernelSizes& kernels) {
     const int64_t rows = OutputRows(shape);
     kernel = std::max({kernel, kernels.column_sum(rows, shape.C), kernels.column_sum(rows, VocabChunk(shape))});
   }
-  return HeadScratch(shape).kernel + kernel;
+  return HeadScratch(shape, /*keeps_logits=*/false).kernel + kernel;
 }
+
+int64_t KeptLogitsBytes(const LayerShape& shape) { return (NumChunks(shape) - 1) * KeptChunkBytes(shape); }
 
 void HeadForwardBackward(Kernels& kernels, const HeadArgs& args, const void* x, const int32_t* labels, double scale,
                          LossRecord* record, void* dx, float* gradient) {
@@ -368,6 +382,7 @@ void HeadForwardBackward(Kernels& kernels, const HeadArgs& args, const void* x, 
   work.Features(x);
   for (int64_t i = 0; i < work.num_chunks(); ++i) {
     const Chunk chunk = work.ChunkOf(i);
+    work.LoadTable(chunk);
     work.Logits(chunk, M);
     kernels.SoftmaxChunk({.M = M,
                           .chunk = chunk.columns,
@@ -390,7 +405,8 @@ void HeadForwardBackward(Kernels& kernels, const HeadArgs& args, const void* x, 
   for (int64_t i = work.num_chunks() - 1; i >= 0; --i) {
     const Chunk chunk = work.ChunkOf(i);
     const bool is_last = i == work.num_chunks() - 1;
-    if (!is_last) work.Logits(chunk, M);
+    if (!is_last) work.LoadTable(chunk);
+    if (!is_last && !args.keeps_logits) work.Logits(chunk, M);
     kernels.SoftmaxChunkBackward({.M = M,
                                   .chunk = chunk.columns,
                                   .first = chunk.first,
@@ -412,6 +428,7 @@ void HeadLogits(Kernels& kernels, const HeadArgs& args, const void* x,
   work.Features(x);
   for (int64_t i = 0; i < work.num_chunks(); ++i) {
     const Chunk chunk = work.ChunkOf(i);
+    work.LoadTable(chunk);
     work.Logits(chunk, 1);
     take(chunk.first, chunk.columns, chunk.logits);
   }

@@ -19,8 +19,9 @@ namespace eps::worker {
 //
 // The vocabulary goes by in chunks of columns: a first pass makes the running softmax, a second one, last chunk
 // first, makes each chunk's logits again and turns them into their gradient. The last chunk's logits are still
-// there from the first pass; a vocabulary of one chunk computes its logits once.
-// Cost: products of 4 M C V multiply-adds for several chunks, 3 for one.
+// there from the first pass; a vocabulary of one chunk computes its logits once. With room for the logits of all chunks,
+// the second pass finds them as well (HeadArgs::keeps_logits).
+// Cost: products of 4 M C V multiply-adds for several chunks, 3 for one or where logits are kept.
 struct HeadOffsets {  // in elements from where the layer begins; negative ones, too, where blobs lie in place
   struct Norm {
     int64_t scale = 0;             // (C)
@@ -51,6 +52,8 @@ int64_t VocabChunk(const LayerShape& shape);
 int64_t LogitsRow(int64_t columns);
 
 int64_t HeadScratchBytes(const LayerShape& shape, const KernelSizes& kernels);
+// What keeping logits takes beside: those of all chunks but the last. 0 of one chunk.
+int64_t KeptLogitsBytes(const LayerShape& shape);
 
 struct HeadArgs {
   LayerShape shape;
@@ -59,6 +62,9 @@ struct HeadArgs {
   HeadOffsets weight_offsets;     // from `weights`; the same where that is a slot
   const void* weights = nullptr;  // in the wire dtype: the table is expanded chunk by chunk
   int64_t trainable_elems = 0;    // of the layer (LayerSpec)
+  // Whether each chunk's logits stay from the first pass to the second, which changes no bit; `scratch` has
+  // KeptLogitsBytes more then.
+  bool keeps_logits = false;
   void* scratch = nullptr;
 };
 

@@ -77,6 +77,7 @@ LayerSizes SizesOf(const ModelSpec& model, const LayerSpec& layer, const LayerSh
       break;
     case LayerKind::kHead:
       sizes.backward_scratch_bytes = HeadScratchBytes(shape, kernels);
+      sizes.kept_logits_bytes = KeptLogitsBytes(shape);
       break;
   }
   return sizes;

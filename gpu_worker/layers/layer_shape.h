@@ -85,6 +85,7 @@ struct LayerSizes {
   int64_t inner_bytes = 0;             // what backward needs beside the boundary
   int64_t forward_scratch_bytes = 0;   // recomputing needs no more than that
   int64_t backward_scratch_bytes = 0;  // the head's one visit is counted here
+  int64_t kept_logits_bytes = 0;       // beside, where the head keeps its logits (HeadArgs)
 };
 // How much of the layer's slot its backward writes gradients to, from the start on: all that is trained, and what kernels
 // make in passing of frozen vectors. 0 below the lowest layer that trains, which has no backward.

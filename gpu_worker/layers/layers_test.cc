@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -94,7 +95,7 @@ std::vector<Case> Cases() {
       ModelConfig bert = {.family = ModelFamily::kBert, .num_layers = 1, .d_model = 10, .num_heads = 2};
       bert.context = 7;
       bert.max_positions = 9;
-      bert.vocab = 4111;  // two chunks
+      bert.vocab = 8222;  // three chunks
       bert.d_ff = 21;
       bert.num_types = 2;
       bert.embedding_dropout = bert.attention_dropout = bert.residual_dropout = bert.classifier_dropout = dropout;
@@ -113,6 +114,11 @@ std::vector<Case> Cases() {
 
 void FillSmall(float* values, int64_t n) {
   for (int64_t i = 0; i < n; ++i) values[i] = static_cast<float>(std::sin(static_cast<double>(i) * 0.7)) * 0.3f;
+}
+// Bytes that are as GuardedArena::Take left them.
+int64_t Untouched(const void* buffer, int64_t num_bytes) {
+  const auto* words = static_cast<const uint32_t*>(buffer);
+  return 4 * std::count(words, words + num_bytes / 4, 0xFFFFFFFFu);
 }
 bool AllFinite(const float* values, int64_t n) {
   for (int64_t i = 0; i < n; ++i) {
@@ -283,6 +289,7 @@ TEST(LayersTest, EmbeddingAndHeadStayWithinTheirSizes) {
     auto* record = static_cast<LossRecord*>(arena.Take(sizeof(LossRecord)));
     *record = LossRecord();
     const LayerSizes sizes = SizesOf(model, head, shape, CpuKernelSizes());
+    void* scratch = arena.Take(sizes.backward_scratch_bytes);
     HeadForwardBackward(kernels,
                         {.shape = shape,
                          .key = {.layer = head.id},
@@ -290,7 +297,7 @@ TEST(LayersTest, EmbeddingAndHeadStayWithinTheirSizes) {
                          .weight_offsets = HeadOffsetsOf(model, head.id),
                          .weights = head_weights,
                          .trainable_elems = head.trainable_elems,
-                         .scratch = arena.Take(sizes.backward_scratch_bytes)},
+                         .scratch = scratch},
                         y, labels, 0.25, record, dx, head_gradient);
     arena.ExpectGuardsIntact();
     EXPECT_TRUE(AllFinite(dx, boundary_elems));
@@ -310,9 +317,35 @@ TEST(LayersTest, EmbeddingAndHeadStayWithinTheirSizes) {
     arena.ExpectGuardsIntact();
     EXPECT_EQ(std::memcmp(again, record, sizeof(LossRecord)), 0);
 
+    // Kept logits give the same bits as those that are computed twice.
+    EXPECT_EQ(sizes.kept_logits_bytes > 0, shape.num_outputs() > VocabChunk(shape));
+    float* kept_gradient = take_gradient(head);
+    float* kept_dx = arena.TakeFloats(boundary_elems);
+    auto* kept_record = static_cast<LossRecord*>(arena.Take(sizeof(LossRecord)));
+    *kept_record = LossRecord();
+    const int64_t scratch_bytes = sizes.backward_scratch_bytes + sizes.kept_logits_bytes;
+    void* kept_scratch = arena.Take(scratch_bytes);
+    HeadForwardBackward(kernels,
+                        {.shape = shape,
+                         .key = {.layer = head.id},
+                         .offsets = HeadOffsetsOf(model, head.id),
+                         .weight_offsets = HeadOffsetsOf(model, head.id),
+                         .weights = head_weights,
+                         .trainable_elems = head.trainable_elems,
+                         .keeps_logits = true,
+                         .scratch = kept_scratch},
+                        y, labels, 0.25, kept_record, kept_dx, kept_gradient);
+    arena.ExpectGuardsIntact();
+    EXPECT_EQ(std::memcmp(kept_dx, dx, static_cast<size_t>(boundary_elems) * 4), 0);
+    EXPECT_EQ(std::memcmp(kept_gradient, head_gradient, static_cast<size_t>(head.num_elems) * 4), 0);
+    EXPECT_EQ(std::memcmp(kept_record, record, sizeof(LossRecord)), 0);
+    // They did lie there, each chunk in a place of its own. The last one is narrower than those that lay where it does.
+    EXPECT_LE(Untouched(kept_scratch, scratch_bytes),
+              Untouched(scratch, sizes.backward_scratch_bytes) + sizes.kept_logits_bytes / 8);
+
     float* embedding_gradient = take_gradient(embedding);
-    void* scratch = arena.Take(SizesOf(model, embedding, shape, CpuKernelSizes()).backward_scratch_bytes);
-    EmbeddingBackward(kernels, shape, key, offsets, TokenArrays(shape, tokens), dx, embedding_gradient, scratch);
+    EmbeddingBackward(kernels, shape, key, offsets, TokenArrays(shape, tokens), dx, embedding_gradient,
+                      arena.Take(SizesOf(model, embedding, shape, CpuKernelSizes()).backward_scratch_bytes));
     arena.ExpectGuardsIntact();
     EXPECT_TRUE(AllFinite(embedding_gradient, embedding.num_elems));
   }

@@ -103,6 +103,7 @@ PlanNeeds NeedsOf(const PlanRequest& request) {
     }
     needs.wire_bytes.push_back(sizes.wire_bytes);
     needs.push_elems = std::max(needs.push_elems, layer.trainable_elems);
+    if (sizes.kept_logits_bytes > 0) needs.keeping_head_bytes = sizes.backward_scratch_bytes + sizes.kept_logits_bytes;
     if (layer.kind != LayerKind::kBlock) continue;
     needs.block_gradient_bytes = std::max(needs.block_gradient_bytes, sizes.gradient_bytes);
     if (layer.id >= model.lowest_trainable_layer()) ++needs.backward_blocks;
@@ -176,7 +177,9 @@ RelayPlan LayArena(const PlanRequest& request, const PlanNeeds& needs, const Pla
   plan.token_slots = arena.Take(RelayPlan::kTokenSlots, needs.token_bytes);
   plan.inner = {.total = InnerTotal(needs, choice), .kept = choice.kept_inner, .swapped = choice.swapped_inner};
   plan.inner_slots = arena.Take(choice.inner_slots, needs.largest.inner_bytes);
-  plan.scratch = arena.Take(std::max(needs.largest.forward_scratch_bytes, needs.largest.backward_scratch_bytes));
+  plan.keeps_logits = choice.keeps_logits;
+  plan.scratch = arena.Take(std::max({needs.largest.forward_scratch_bytes, needs.largest.backward_scratch_bytes,
+                                      choice.keeps_logits ? needs.keeping_head_bytes : 0}));
   if (needs.forms_groups()) {
     const GroupBounds bounds = {.num_vnodes = needs.num_vnodes,
                                 .max_pass_vnodes = needs.max_pass_vnodes,

@@ -49,6 +49,7 @@ struct PlanNeeds {
   int64_t items = 0;                 // micro-batches of a pass
   int64_t backward_blocks = 0;       // blocks that have a backward
   int64_t block_gradient_bytes = 0;  // of the largest block
+  int64_t keeping_head_bytes = 0;    // scratch of a head that keeps its logits; 0: it computes none twice
   int64_t push_elems = 0;            // of the layer that pushes most
   Dtype gradients = Dtype::kF32;
   int num_vnodes = 1;  // of the run
@@ -86,6 +87,7 @@ struct PlanChoice {
   int gradient_slots = 1;
   int push_slots = 1;
   bool last_block_is_back_to_back = false;  // with two weight slots and two push slots at least
+  bool keeps_logits = false;                // the head, where it would compute them twice
 
   friend bool operator==(const PlanChoice&, const PlanChoice&) = default;
 };

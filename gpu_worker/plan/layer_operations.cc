@@ -1,5 +1,7 @@
 #include "gpu_worker/plan/layer_operations.h"
 
+#include "gpu_worker/layers/head.h"
+
 namespace eps::worker {
 namespace {
 
@@ -27,8 +29,10 @@ LayerOperations HeadOperations(const LayerShape& s) {
   const auto rows = static_cast<double>(s.is_classifier() ? s.B : s.M());
   double product = 2 * rows * static_cast<double>(s.C) * static_cast<double>(s.num_outputs());
   if (s.has_dense_head) product += 2 * rows * static_cast<double>(s.C) * static_cast<double>(s.C);
+  const int64_t twice = (s.num_outputs() - 1) / VocabChunk(s) * VocabChunk(s);  // columns of all chunks but the last
   LayerOperations operations;
   operations.forward = product;
+  operations.recompute = 2 * rows * static_cast<double>(s.C) * static_cast<double>(twice);
   operations.backward =
       4 * product;  // logits twice (the softmax's sums, then its gradient), and the two of the gradient
   operations.bytes = static_cast<double>(s.act_bytes()) * rows * static_cast<double>(4 * s.C + 3 * s.num_outputs());

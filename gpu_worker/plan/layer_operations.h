@@ -10,9 +10,11 @@ namespace eps::worker {
 // that everything else reads and writes, which is small beside them from some width on.
 struct LayerOperations {
   double forward = 0;
-  double recompute = 0;  // all but the product behind the activation, whose output nobody needs
-  double backward = 0;   // without recomputing; the head's: its whole visit
-  double bytes = 0;      // of a forward; a backward's are of the same order
+  // All but the product behind the activation, whose output nobody needs; the head's: logits that are there a second time,
+  // unless it keeps them.
+  double recompute = 0;
+  double backward = 0;  // without recomputing; the head's: its whole visit, keeping nothing
+  double bytes = 0;     // of a forward; a backward's are of the same order
 };
 LayerOperations OperationsOf(LayerKind kind, const LayerShape& shape);
 

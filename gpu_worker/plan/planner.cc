@@ -90,6 +90,7 @@ class Planner {
     double before = std::numeric_limits<double>::infinity();
     while (best_seconds_ < before && num_steps_ < kMostSteps) {
       before = best_seconds_;
+      if (needs_.keeping_head_bytes > 0) TryKeptLogits();
       if (boundaries_are_free() && needs_.relay.inner == InnerPolicy::kAuto) TryOtherBoundaries();
       if (needs_.may_be_back_to_back()) TryBackToBack();
       if (needs_.weight_slots_are_free()) TryWeightSlots();
@@ -162,6 +163,14 @@ class Planner {
     if (from.inner_slots < of_use) TryMostBoundaries(from, from.inner_slots + 1);
   }
 
+  // The head's logits kept or not. The room for one micro-batch's saves a product of each, so that it is often worth more
+  // than the inner activations that it takes the place of. With as many gradient slots as fit.
+  void TryKeptLogits() {
+    PlanChoice choice = best_;
+    choice.keeps_logits = !best_.keeps_logits;
+    TryWithGradientSlots(choice);
+  }
+
   // Back to back or not. It is of use where inner activations would be recomputed or swapped: one block's need no place any
   // more. With as many gradient slots as fit, which the last block has as well.
   void TryBackToBack() {
@@ -175,11 +184,17 @@ class Planner {
     choice.weight_slots = std::max(2, best_.weight_slots);
     choice.push_slots = 2;
     choice.last_block_is_back_to_back = true;
+    TryWithGradientSlots(choice);
+  }
+
+  // With the most gradient slots that fit beside the change, no more than the best so far has.
+  void TryWithGradientSlots(PlanChoice choice) {
+    const int most = best_.gradient_slots;
     std::vector<int> gradient_slots = UsefulGradientSlots(needs_);
     std::reverse(gradient_slots.begin(), gradient_slots.end());
     for (const int slots : gradient_slots) {
       choice.gradient_slots = slots;
-      if (slots <= best_.gradient_slots && TryChanged(choice)) return;
+      if (slots <= most && TryChanged(choice)) return;
     }
   }
 
@@ -247,9 +262,9 @@ class Planner {
   // Than the best so far. Less of something is of use for what gets its room alone.
   bool HasNothingMore(const PlanChoice& choice) const {
     return choice.last_block_is_back_to_back == best_.last_block_is_back_to_back &&
-           choice.inner_slots <= best_.inner_slots && choice.boundary_slots <= best_.boundary_slots &&
-           choice.weight_slots <= best_.weight_slots && choice.gradient_slots <= best_.gradient_slots &&
-           choice.push_slots <= best_.push_slots;
+           choice.keeps_logits <= best_.keeps_logits && choice.inner_slots <= best_.inner_slots &&
+           choice.boundary_slots <= best_.boundary_slots && choice.weight_slots <= best_.weight_slots &&
+           choice.gradient_slots <= best_.gradient_slots && choice.push_slots <= best_.push_slots;
   }
 
   void Search(PlanChoice choice) {

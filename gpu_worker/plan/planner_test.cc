@@ -170,6 +170,43 @@ TEST(PlannerTest, ALargerCapIsNotSlowerWhereInnerActivationsAndBoundariesCompete
   }
 }
 
+// Of a vocabulary of several chunks, for every micro-batch in the room of one; of one chunk there is nothing to keep.
+TEST(PlannerTest, TheHeadKeepsItsLogitsWhereThatIsWorthTheirRoom) {
+  EXPECT_FALSE(TestRun().Plan(0).value().keeps_logits);
+  TestRun run(4, 8);
+  run.run.batch.virtual_nodes = 1;  // one gradient slot is all that there is
+  run.run.model.vocab = 9000;
+  const int64_t smallest = run.Smallest();
+  ASSERT_OK_AND_ASSIGN(const RelayPlan least, run.Plan(smallest));
+  EXPECT_FALSE(least.keeps_logits);
+  EXPECT_EQ(least.arena_bytes, smallest);
+  ASSERT_OK_AND_ASSIGN(const RelayPlan most, run.Plan(0));
+  ExpectSound(most);
+  EXPECT_TRUE(most.keeps_logits);
+  EXPECT_TRUE(most.inner.keeps_all());
+  const int64_t kept_bytes = 2 * (2 * 32) * 3008 * 4;  // two of three chunks, fp32
+  EXPECT_EQ(most.scratch.num_bytes - least.scratch.num_bytes, kept_bytes);
+  EXPECT_NE(Print(most).find("the head's logits are kept"), std::string::npos);
+  EXPECT_EQ(Print(least).find("the head's logits are kept"), std::string::npos);
+  // Before all inner activations are kept, which save less in as much room; never for more than the cap.
+  double seconds = 1e9;
+  int both = 0;
+  for (int i = 0; i <= 16; ++i) {
+    const int64_t cap = smallest + (most.arena_bytes - smallest) * i / 16;
+    ASSERT_OK_AND_ASSIGN(const RelayPlan plan, run.Plan(cap));
+    ExpectSound(plan);
+    const double predicted = PredictStep(run.Request(cap), plan).timeline.step_seconds;
+    EXPECT_LE(predicted, seconds * 1.005) << cap;
+    seconds = std::min(seconds, predicted);
+    both += plan.keeps_logits && !plan.inner.keeps_all() ? 1 : 0;
+  }
+  EXPECT_GT(both, 0);
+  RelayPlan twice = most;
+  twice.keeps_logits = false;
+  EXPECT_LT(PredictStep(run.Request(0), most).timeline.step_seconds,
+            PredictStep(run.Request(0), twice).timeline.step_seconds);
+}
+
 TEST(PlannerTest, TheLastBlockIsBackToBackWhereThatMakesTheStepShorter) {
   TestRun run;
   const int64_t smallest = run.Smallest();

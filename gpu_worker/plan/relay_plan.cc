@@ -87,7 +87,9 @@ std::vector<PlanLine> Describe(const RelayPlan& plan) {
   add("boundaries", TotalBytes(plan.boundary_slots), absl::StrCat(Slots(plan.boundary_slots), BoundariesWhy(plan)));
   add("tokens", TotalBytes(plan.token_slots), absl::StrCat(Slots(plan.token_slots), ": token ids and labels"));
   add("inner activations", TotalBytes(plan.inner_slots), absl::StrCat(Slots(plan.inner_slots), InnerWhy(plan)));
-  add("scratch", plan.scratch.num_bytes, "the largest layer's, forward or backward");
+  add("scratch", plan.scratch.num_bytes,
+      absl::StrCat("the largest layer's, forward or backward",
+                   plan.keeps_logits ? "; the head's logits are kept, none is computed twice" : ""));
   if (plan.group_area.num_bytes > 0) {
     add("group", plan.group_area.num_bytes,
         "what the other members of a group sum of this worker's part of a layer, fp32");

@@ -40,6 +40,9 @@ struct RelayPlan {
   // Of a pass with so many micro-batches, in which so many blocks have a backward some time after their forward.
   std::vector<InnerPlace> PlacesOf(int64_t blocks, int64_t items) const;
   ArenaSpan scratch;  // the largest layer's, forward or backward
+  // Whether the head's logits stay in scratch from its first pass over the vocabulary to the second; else they are computed
+  // twice, but for those of the last chunk.
+  bool keeps_logits = false;
   // Where a group's nodes of this worker's part of a layer come together, fp32 (GroupParts); empty: it forms no groups.
   ArenaSpan group_area;
   // Angles of rotary positions (common/model/rotary.h), fp32, the same all along; empty where the family has none.

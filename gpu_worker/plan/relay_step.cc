@@ -127,6 +127,7 @@ std::string DebugString(const RelayStep& step, const ModelSpec& model) {
   field("record", step.record);
   field("host", step.host);
   field("round", step.round);
+  if (step.keeps_logits) absl::StrAppend(&text, " keeps logits");
   for (const int other : step.waits_for) absl::StrAppend(&text, " after ", other);
   return text;
 }

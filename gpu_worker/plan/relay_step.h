@@ -54,6 +54,7 @@ struct RelayStep {
   int gradient = -1, other_gradient = -1, push = -1, record = -1;
   int host = -1;                   // of loads and stores: RelayPlan::host_boundary_slots, or host_inner_slots
   int round = -1, flag_turn = -1;  // of a group: GroupParts, RelayPlan::GroupFlagsOffset
+  bool keeps_logits = false;       // kHead: RelayPlan::keeps_logits
   // Steps of other streams, earlier in the list, that must be done before this one starts. Steps of the same stream
   // run in the order of the list.
   std::vector<int> waits_for;

@@ -362,6 +362,7 @@ class ScheduleBuilder {
   void Head(size_t t) {
     const Turn& turn = turns_[t];
     RelayStep step = StepOf(Kind::kHead, turn);
+    step.keeps_logits = plan_.keeps_logits;
     step.weights = weights_;
     step.input = SlotsOf(t).input;
     step.output = TakeOutput(t);

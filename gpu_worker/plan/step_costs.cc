@@ -106,6 +106,9 @@ class StepSeconds {
       sizes_.push_back(sizes);
       inner_bytes_ = std::max(inner_bytes_, sizes.inner_bytes);
     }
+    const LayerOperations head = OperationsOf(LayerKind::kHead, shape_);
+    second_logits_seconds_ =
+        Scaled(TimesOfLayer(model.layers.back()).forward_seconds, head.recompute, head.forward, 0, head.bytes);
   }
 
   double operator()(const RelayStep& step) const {
@@ -139,6 +142,7 @@ class StepSeconds {
       case Kind::kLoss:
         return times.forward_seconds;
       case Kind::kHead:
+        return std::max(0.0, times.backward_seconds - (step.keeps_logits ? second_logits_seconds_ : 0));
       case Kind::kBackward:
         return times.backward_seconds;
       case Kind::kZeroGradient:
@@ -194,6 +198,7 @@ class StepSeconds {
   std::array<LayerTimes, kLayerKinds.size()> times_;  // as kLayerKinds
   std::vector<LayerSizes> sizes_;                     // by layer
   int64_t inner_bytes_ = 0;                           // what is swapped: a slot
+  double second_logits_seconds_ = 0;                  // of the head, whose times are those of one that keeps none
 };
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/base/ids.h"
 #include "common/model/model_spec.h"
 #include "common/spec/run_config.h"
 #include "common/tensor/dtype.h"
@@ -38,10 +39,14 @@ class StepCostsTest : public ::testing::Test {
                           run_.precision.wire, CpuKernelSizes().compute_dtype);
   }
   // Of the first block.
-  double Seconds(Kind kind) const {
+  double Seconds(Kind kind) const { return SecondsOf({.kind = kind, .layer = LayerId(1)}); }
+  double HeadSeconds(bool keeps_logits) const {
+    const LayerId head(static_cast<int>(run_.model.num_layers) + 1);
+    return SecondsOf({.kind = Kind::kHead, .layer = head, .keeps_logits = keeps_logits});
+  }
+  double SecondsOf(const RelayStep& step) const {
     const ModelSpec model = BuildModel(run_.model).value();
-    const StepCosts costs = CostsOf(profile_, model, run_, CpuKernelSizes(), LinkKind::kInPlace);
-    return costs.seconds({.kind = kind, .layer = model.layers[1].id});
+    return CostsOf(profile_, model, run_, CpuKernelSizes(), LinkKind::kInPlace).seconds(step);
   }
   bool IsExact() const { return HasExactTimes(profile_, BuildModel(run_.model).value(), run_, CpuKernelSizes()); }
 
@@ -95,6 +100,17 @@ TEST_F(StepCostsTest, ALeafThatIsPushedAloneIsReadOnceAndWrittenOnce) {
     EXPECT_DOUBLE_EQ(Seconds(Kind::kEmitLeaf),
                      elems * static_cast<double>(4 + SizeOf(gradients)) / profile_.gradient_bytes_per_second);
   }
+}
+
+TEST_F(StepCostsTest, AHeadThatKeepsItsLogitsSavesMostOfAForward) {
+  EXPECT_EQ(HeadSeconds(true), 0.5);  // it has one chunk
+  run_.model.vocab = 4 * 4096;
+  run_.model.d_model = 1024;  // the product is most of what it does
+  profile_.layers[2].shape = Shape();
+  EXPECT_EQ(HeadSeconds(false), 0.5);
+  // All but a quarter of the product, and what the forward reads and writes.
+  EXPECT_LT(HeadSeconds(true), 0.5 - 0.25 * 0.5);
+  EXPECT_GT(HeadSeconds(true), 0.5 - 0.25 * 0.75);
 }
 
 TEST_F(StepCostsTest, ABlockThatIsFrozenNeedsNoBackward) {

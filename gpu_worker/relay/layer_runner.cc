@@ -94,6 +94,7 @@ void LayerRunner::RunEach(const PassContext& pass) {
     step.input = 0;
     step.output = static_cast<int>(plan_.boundary_slots.size()) - 1;
     step.inner = static_cast<int>(plan_.inner_slots.size()) - 1;
+    step.keeps_logits = plan_.keeps_logits;
     if (layer.kind == LayerKind::kHead) {
       Head(step, pass);
       continue;
@@ -149,6 +150,7 @@ HeadArgs LayerRunner::HeadOf(const RelayStep& step, const PassContext& pass) con
           .weight_offsets = head_.Mapped(offset),
           .weights = Weights(step, pass),
           .trainable_elems = model_.layer(step.layer).trainable_elems,
+          .keeps_logits = step.keeps_logits,
           .scratch = arena_.scratch};
 }
 

@@ -540,6 +540,22 @@ TEST_F(RelayExecutorTest, SeveralChunksOfTheVocabularyGiveTheSameGradients) {
   }
 }
 
+TEST_F(RelayExecutorTest, AHeadThatKeepsItsLogitsChangesNoBit) {
+  RunConfig run = SmallRun();
+  run.model = {.num_layers = 1, .d_model = 8, .num_heads = 2, .context = 5, .vocab = 9001, .init_seed = 1};
+  run.batch = {.virtual_nodes = 2, .micro_batches = 2, .micro_batch = 1};
+  for (const Dtype wire : {Dtype::kF32, Dtype::kBf16}) {
+    run.precision = {.wire = wire, .gradients = wire};
+    Use(run);
+    for (const std::optional<Dtype> cuda : {std::optional<Dtype>(), std::optional<Dtype>(wire)}) {
+      Way way{.cuda = cuda, .choice = PlanChoice{.keeps_logits = false}};
+      const StepOutcome computed_twice = RunStep(way);
+      way.choice->keeps_logits = true;
+      ExpectSameBits(computed_twice, RunStep(way), absl::StrCat(DtypeName(wire), cuda.has_value() ? ", cuda" : ""));
+    }
+  }
+}
+
 RunConfig SmallLlama(Dtype dtype) {
   RunConfig run = SmallRun(dtype);
   run.model = {.family = ModelFamily::kLlama, .num_layers = 3, .d_model = 64, .num_heads = 4, .context = 13};
