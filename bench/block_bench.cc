@@ -69,7 +69,8 @@ class BlockBench {
                                    .residual = x_});
                       }});
     };
-    const auto backward = [&](const std::string& name, float* x, float* dy, int64_t in, int64_t out, float* dx) {
+    const auto backward = [&](const std::string& name, float* x, float* dy, int64_t in, int64_t out, float* dx,
+                              bool has_bias = true) {
       list.push_back({name + " dx", 2 * M * static_cast<double>(in * out), [=, this] {
                         k_.MatMul({.M = s_.M(),
                                    .N = in,
@@ -96,6 +97,7 @@ class BlockBench {
                                    .c_is_gradient = true,
                                    .accumulate = true});
                       }});
+      if (!has_bias) return;
       list.push_back({name + " db", 0,
                       [=, this] { k_.ColumnSum({.M = s_.M(), .N = out, .x = dy, .out = db_, .scratch = scratch_}); }});
     };
@@ -159,9 +161,15 @@ class BlockBench {
     linear("mlp proj", gelu_, 4 * c, c, y_, MatMulArgs::Epilogue::kResidual);
     backward("mlp proj", gelu_, d_, 4 * c, c, d_wide_);
     list.push_back({"gelu backward", 0, [=, this] {
-                      k_.ActivationBackward({.n = s_.M() * 4 * c, .x = fc_, .dy = d_wide_, .activated = gelu_});
+                      k_.ActivationBackward({.M = s_.M(),
+                                             .N = 4 * c,
+                                             .x = fc_,
+                                             .dy = d_wide_,
+                                             .activated = gelu_,
+                                             .dbias = db_,
+                                             .scratch = scratch_});
                     }});
-    backward("fc", normed_, d_wide_, c, 4 * c, y_);
+    backward("fc", normed_, d_wide_, c, 4 * c, y_, /*has_bias=*/false);  // gelu's backward made its gradient
     norm_backward("ln2", mid_);
     backward("attention proj", o_, d_, c, c, y_);
     list.push_back({"attention backward", 5 * half_scores, [=, this] {

@@ -219,15 +219,16 @@ Outputs RunLayerNorm(ConformanceMemory& memory, const LayerNormCase& t, const Ke
   float* rstd = static_cast<float*>(memory.Alloc(t.M * 4));
   float* dgamma = memory.PutF32(in.dgamma);
   float* dbeta = memory.PutF32(in.dbeta);
+  void* dy = memory.PutAct(in.dy);
   void* residual = t.residual ? memory.PutAct(in.residual) : nullptr;
-  void* dx = t.in_place ? residual : memory.AllocAct(n);
+  void* dx = !t.in_place ? memory.AllocAct(n) : t.residual ? residual : dy;
   Kernels& kernels = memory.device().kernels();
   kernels.LayerNorm({.M = t.M, .C = t.C, .x = x, .gamma = gamma, .beta = beta, .y = y, .mean = mean, .rstd = rstd});
   kernels.LayerNormApply(
       {.M = t.M, .C = t.C, .x = x, .gamma = gamma, .beta = beta, .mean = mean, .rstd = rstd, .y = again});
   kernels.LayerNormBackward({.M = t.M,
                              .C = t.C,
-                             .dy = memory.PutAct(in.dy),
+                             .dy = dy,
                              .x = x,
                              .gamma = gamma,
                              .mean = mean,
@@ -396,13 +397,24 @@ Outputs RunAttention(ConformanceMemory& memory, const AttentionCase& t, const At
   return {memory.GetAct(o, t.o_elems()), memory.GetF32(lse, t.B * t.H * t.T), memory.GetAct(dqkv, t.qkv_elems())};
 }
 
-Outputs RunActivationBackward(ConformanceMemory& memory, Activation activation, const Array& x, const Array& dy) {
+Outputs RunActivationBackward(ConformanceMemory& memory, Activation activation, int64_t N, const Array& x,
+                              const Array& dy, const KernelSizes& sizes, bool has_bias) {
   const int64_t n = static_cast<int64_t>(x.size());
   void* d = memory.PutAct(dy);
   void* activated = memory.AllocAct(n);
+  float* dbias = has_bias ? memory.PutF32(Array(N, 0.25)) : nullptr;
   memory.device().kernels().ActivationBackward(
-      {.n = n, .activation = activation, .x = memory.PutAct(x), .dy = d, .activated = activated});
-  return {memory.GetAct(d, n), memory.GetAct(activated, n)};
+      {.M = n / N,
+       .N = N,
+       .activation = activation,
+       .x = memory.PutAct(x),
+       .dy = d,
+       .activated = activated,
+       .dbias = dbias,
+       .scratch = has_bias ? memory.Alloc(sizes.column_sum(n / N, N)) : nullptr});
+  Outputs out = {memory.GetAct(d, n), memory.GetAct(activated, n)};
+  if (has_bias) out.push_back(memory.GetF32(dbias, N));
+  return out;
 }
 
 Array RunDropout(ConformanceMemory& memory, const Array& x, const Dropout& dropout, bool in_place) {

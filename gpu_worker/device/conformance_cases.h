@@ -81,8 +81,9 @@ Outputs RunEmbedding(ConformanceMemory& memory, const EmbeddingCase& t, const Ke
 
 struct LayerNormCase {
   int64_t M, C;
-  bool residual = false, in_place = false;
-  double offset = 0;  // added to x: sums of squares must not cancel
+  bool residual = false;
+  bool in_place = false;  // dx is dresidual, or dy without it
+  double offset = 0;      // added to x: sums of squares must not cancel
 };
 struct LayerNormInputs {
   Array x, gamma, beta, dy, residual, dgamma, dbeta;
@@ -182,8 +183,9 @@ inline Outputs RunAttention(ConformanceMemory& memory, const AttentionCase& t, c
 }
 
 inline constexpr Activation kActivations[] = {Activation::kGeluTanh, Activation::kGelu, Activation::kTanh};
-// {dx, activated}
-Outputs RunActivationBackward(ConformanceMemory& memory, Activation activation, const Array& x, const Array& dy);
+// Of rows of N. {dx, activated, dbias onto 0.25 in each column or nothing}
+Outputs RunActivationBackward(ConformanceMemory& memory, Activation activation, int64_t N, const Array& x,
+                              const Array& dy, const KernelSizes& sizes, bool has_bias = true);
 Array RunDropout(ConformanceMemory& memory, const Array& x, const Dropout& dropout, bool in_place);
 // Onto 0.25 in each column.
 Array RunColumnSum(ConformanceMemory& memory, int64_t M, int64_t N, int64_t before, const KernelSizes& sizes);

@@ -267,9 +267,21 @@ TEST_P(DeviceConformanceTest, EmbeddingBackwardAddsToEachRowInTheOrderOfItsPosit
 }
 
 std::vector<LayerNormCase> LayerNormCases() {
-  return {{1, 1},          {3, 5, true},     {37, 48, true, true},
-          {100, 33},       {130, 384, true}, {64, 100, false, false, 100.0},
-          {2100, 20, true}};
+  return {{1, 1},
+          {3, 5, true},
+          {37, 48, true, true},
+          {100, 33},
+          {130, 384, true},
+          {64, 100, false, false, 100.0},
+          {2100, 20, true},
+          {41, 264, false, true},  // rows of several packs a lane
+          {17, 768, true, true},
+          {20, 1024, false, true},
+          {11, 1032, true, true},  // and of a block: one, two, three, four packs a thread, and no whole ones
+          {3, 4104, false, true},
+          {3, 8200, true, true},
+          {2, 12296, true},
+          {5, 1030, true, true}};
 }
 
 TEST_P(DeviceConformanceTest, LayerNormAndItsBackwardAgreeWithFp64) {
@@ -325,8 +337,13 @@ std::vector<RmsNormCase> RmsNormCases() {
           {.M = 37, .heads = 1, .C = 48, .ldx_extra = 8, .ldy_extra = 16, .residual = true},
           {.M = 40, .heads = 1, .C = 33, .ldx_extra = 5},
           {.M = 70, .heads = 1, .C = 384, .residual = true, .in_place = true},
-          {.M = 5, .heads = 1, .C = 263, .in_place = true},                  // a block's, no whole packs
-          {.M = 2, .heads = 1, .C = 8200, .residual = true},                 // two packs a thread
+          {.M = 5, .heads = 1, .C = 263, .in_place = true},  // a block's, no whole packs
+          {.M = 19, .heads = 1, .C = 700, .ldx_extra = 4, .residual = true},
+          {.M = 17, .heads = 1, .C = 1024, .in_place = true},
+          {.M = 5, .heads = 1, .C = 1040, .ldx_extra = 3, .residual = true},
+          {.M = 2, .heads = 1, .C = 4104, .ldx_extra = 1, .ldy_extra = 1, .in_place = true},
+          {.M = 2, .heads = 1, .C = 8200, .residual = true},  // several packs a thread
+          {.M = 2, .heads = 1, .C = 12296, .residual = true, .in_place = true},
           {.M = 30, .heads = 3, .C = 64, .ldx_extra = 128, .ldy_extra = 0},  // heads within a projection
           {.M = 30, .heads = 3, .C = 64, .ldx_extra = 24, .ldy_extra = 24, .in_place = true, .first = 192},
           {.M = 11, .heads = 2, .C = 20, .ldx_extra = 3, .ldy_extra = 7, .residual = true, .first = 1},
@@ -453,13 +470,17 @@ TEST_P(DeviceConformanceTest, RotaryAgreesWithFp64AndItsInverseUndoesIt) {
 TEST_P(DeviceConformanceTest, ActivationBackwardAgreesWithFp64AndFiniteDifferences) {
   std::mt19937 random(2);
   for (const Activation activation : kActivations) {
-    for (const int64_t n : {1, 17, 16384 + 5}) {
-      SCOPED_TRACE(static_cast<int>(activation));
+    for (const auto& [M, N] : {std::pair<int64_t, int64_t>{1, 1}, {17, 1}, {1, 16384 + 5}, {300, 65}, {70, 520}}) {
+      SCOPED_TRACE(std::to_string(static_cast<int>(activation)) + " of " + std::to_string(M) + " x " +
+                   std::to_string(N));
+      const int64_t n = M * N;
       ConformanceMemory memory(device());
       Array x = RandomArray(random, n, 12.0);
       if (n > 4) x[0] = 0, x[1] = -40, x[2] = 40, x[3] = -1e4, x[4] = 1e4;
       const Array dy = RandomArray(random, n);
-      const Outputs out = RunActivationBackward(memory, activation, x, dy);
+      const Outputs out = RunActivationBackward(memory, activation, N, x, dy, GetParam().sizes);
+      EXPECT_EQ(RunActivationBackward(memory, activation, N, x, dy, GetParam().sizes, /*has_bias=*/false),
+                Outputs({out[0], out[1]}));
       Array dx(n), y(n), slope(n);
       const auto f = [&](double at) { return reference::Activate(activation, at); };
       for (int64_t i = 0; i < n; ++i) {
@@ -476,6 +497,28 @@ TEST_P(DeviceConformanceTest, ActivationBackwardAgreesWithFp64AndFiniteDifferenc
   }
 }
 
+// A promise of kernels.h.
+TEST_P(DeviceConformanceTest, ActivationBackwardsBiasGradientIsTheColumnSumOfWhatItWrites) {
+  std::mt19937 random(9);
+  for (const auto& [M, N] : {std::pair<int64_t, int64_t>{1, 3}, {33, 8}, {9000, 20}, {300, 776}}) {
+    SCOPED_TRACE(std::to_string(M) + " x " + std::to_string(N));
+    ConformanceMemory memory(device());
+    const Outputs out = RunActivationBackward(memory, Activation::kGeluTanh, N, RandomArray(random, M * N, 3.0),
+                                              RandomArray(random, M * N), GetParam().sizes);
+    float* sum = memory.PutF32(Array(N, 0.25));
+    device().kernels().ColumnSum({.M = M,
+                                  .N = N,
+                                  .ld = N,
+                                  .x = memory.PutAct(out[0]),
+                                  .out = sum,
+                                  .scratch = memory.Alloc(GetParam().sizes.column_sum(M, N))});
+    EXPECT_EQ(out[2], memory.GetF32(sum, N));
+    Array want(N, 0.25);
+    for (int64_t i = 0; i < M * N; ++i) want[i % N] += out[0][i];
+    ExpectNear(out[2], want, 4 * kEps * static_cast<double>(M), 4 * kEps, "sum");
+  }
+}
+
 TEST_P(DeviceConformanceTest, ActivationBackwardGivesTheBitsOfTheForward) {
   for (const Activation activation : kActivations) {
     const MatMulCase t = {.M = 67,
@@ -486,7 +529,8 @@ TEST_P(DeviceConformanceTest, ActivationBackwardGivesTheBitsOfTheForward) {
                           .activation = activation};
     ConformanceMemory memory(device());
     const Outputs forward = RunMatMul(memory, t);
-    const Outputs backward = RunActivationBackward(memory, activation, forward[0], Array(forward[0].size(), 1.0));
+    const Outputs backward =
+        RunActivationBackward(memory, activation, t.N, forward[0], Array(forward[0].size(), 1.0), GetParam().sizes);
     EXPECT_TRUE(backward[1] == forward[1]) << t.Name();
   }
 }
@@ -596,7 +640,9 @@ Outputs RunEverything(Device& device, const KernelSizes& sizes) {
         EmbeddingCase{.B = 3, .T = 300, .C = 40, .V = 500, .document_tokens = 60, .num_types = 2}}) {
     with_memory([&](ConformanceMemory& memory) { return RunEmbedding(memory, t, sizes); });
   }
-  with_memory([&](ConformanceMemory& memory) { return RunLayerNorm(memory, {1000, 384, true}, sizes); });
+  for (const LayerNormCase& t : {LayerNormCase{1000, 384, true}, LayerNormCase{30, 2056, true}}) {
+    with_memory([&](ConformanceMemory& memory) { return RunLayerNorm(memory, t, sizes); });
+  }
   for (const RmsNormCase& t :
        {RmsNormCase{.M = 1000, .heads = 1, .C = 384, .residual = true},
         RmsNormCase{.M = 300, .heads = 4, .C = 50, .ldx_extra = 9, .ldy_extra = 1, .first = 2}}) {
@@ -623,7 +669,8 @@ Outputs RunEverything(Device& device, const KernelSizes& sizes) {
   for (const Activation activation : kActivations) {
     with_memory([&](ConformanceMemory& memory) {
       std::mt19937 random(8);
-      return RunActivationBackward(memory, activation, RandomArray(random, 100000, 5.0), RandomArray(random, 100000));
+      return RunActivationBackward(memory, activation, 400, RandomArray(random, 100000, 5.0),
+                                   RandomArray(random, 100000), sizes);
     });
   }
   with_memory([&](ConformanceMemory& memory) {

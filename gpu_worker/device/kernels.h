@@ -200,11 +200,13 @@ struct AttentionBackwardArgs {
 };
 
 struct ActivationBackwardArgs {
-  int64_t n = 0;
+  int64_t M = 0, N = 0;
   Activation activation = Activation::kGeluTanh;
-  const void* x = nullptr;    // act (n): before the activation
-  void* dy = nullptr;         // act (n): in, the gradient of f(x); out, that of x
-  void* activated = nullptr;  // act (n) out: f(x) again, the bits that MatMul's kActivation gave; or null
+  const void* x = nullptr;    // act (M, N): before the activation
+  void* dy = nullptr;         // act (M, N): in, the gradient of f(x); out, that of x
+  void* activated = nullptr;  // act (M, N) out: f(x) again, the bits that MatMul's kActivation gave; or null
+  float* dbias = nullptr;     // (N), added to: the gradient of x's bias, the bits that ColumnSum gives of dy; or null
+  void* scratch = nullptr;    // with dbias KernelSizes::column_sum(M, N) bytes
 };
 
 // y = silu(gate) up, silu(x) = x / (1 + e^-x). Source: Shazeer, arXiv:2002.05202.

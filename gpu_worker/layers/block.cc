@@ -198,19 +198,26 @@ void MlpBackward(const BlockWork& b, const BackwardScratch& at, void* dy, float*
   const void* d_out = b.ThroughDropout(dy, kMlpProjectionDropoutUse, b.Scratch(at.dropped));
   void* d_hidden = s.is_gated ? b.Scratch(at.d_hidden) : d_up;
   b.linear.BackwardInput({w.down}, d_out, b.C, d_hidden);
-  if (s.is_gated) {
+  if (s.is_gated) {  // its products have no biases
     b.k.SwigluBackward(
         {.M = b.M, .F = s.F, .gate_up = b.Inner(b.in.up), .dy = d_hidden, .dgate_up = d_up, .y = hidden});
   } else {
-    b.k.ActivationBackward(
-        {.n = b.M * s.F, .activation = s.activation, .x = b.Inner(b.in.up), .dy = d_up, .activated = hidden});
+    b.k.ActivationBackward({.M = b.M,
+                            .N = s.F,
+                            .activation = s.activation,
+                            .x = b.Inner(b.in.up),
+                            .dy = d_up,
+                            .activated = hidden,
+                            .dbias = b.linear.BiasGradient(w.up.front(), gradient),
+                            .scratch = kernel});
   }
-  b.linear.BackwardWeights({w.down}, hidden, d_out, b.C, gradient, kernel);
+  b.linear.BackwardWeights({w.down}, hidden, d_out, b.C, gradient);
+  b.linear.BackwardBiases({w.down}, d_out, b.C, gradient, kernel);
 
   void* normed = b.Scratch(at.normed2);
   void* d_normed = b.Scratch(at.d_normed2);
   b.norm.Again(b.Parameters(w.mlp_norm), x_mid, b.Norm2(), normed);
-  b.linear.BackwardWeights(w.up, normed, d_up, s.up_width(), gradient, kernel);
+  b.linear.BackwardWeights(w.up, normed, d_up, s.up_width(), gradient);
   b.linear.BackwardInput(w.up, d_up, s.up_width(), d_normed, s.adds_to_normed ? dy : nullptr);
   b.norm.Backward(b.Parameters(w.mlp_norm), d_normed, x_mid, b.Norm2(), s.adds_to_normed ? nullptr : dy, dy,
                   gradient + w.mlp_norm.scale, BlockWork::Shift(gradient, w.mlp_norm), kernel);
@@ -225,7 +232,8 @@ void AttentionPartBackward(const BlockWork& b, const BackwardScratch& at, const 
 
   const void* d_out = b.ThroughDropout(dx, kAttentionProjectionDropoutUse, b.Scratch(at.dropped));
   b.linear.BackwardInput({w.attention_out}, d_out, b.C, d_o);
-  b.linear.BackwardWeights({w.attention_out}, b.Inner(b.in.o), d_out, b.C, gradient, kernel);
+  b.linear.BackwardWeights({w.attention_out}, b.Inner(b.in.o), d_out, b.C, gradient);
+  b.linear.BackwardBiases({w.attention_out}, d_out, b.C, gradient, kernel);
   b.k.AttentionBackward({.B = s.B,
                          .T = s.T,
                          .H = s.H,
@@ -248,7 +256,8 @@ void AttentionPartBackward(const BlockWork& b, const BackwardScratch& at, const 
   void* d_normed = b.Scratch(at.d_normed1);
   b.norm.Again(b.Parameters(w.attention_norm), x, b.Norm1(), normed);
   b.DropInput(normed);
-  b.linear.BackwardWeights(w.qkv, normed, d_qkv, s.qkv_width(), gradient, kernel);
+  b.linear.BackwardWeights(w.qkv, normed, d_qkv, s.qkv_width(), gradient);
+  b.linear.BackwardBiases(w.qkv, d_qkv, s.qkv_width(), gradient, kernel);
   b.linear.BackwardInput(w.qkv, d_qkv, s.qkv_width(), d_normed, s.adds_to_normed ? dx : nullptr);
   b.DropInput(d_normed);
   b.norm.Backward(b.Parameters(w.attention_norm), d_normed, x, b.Norm1(), s.adds_to_normed ? nullptr : dx, dx,

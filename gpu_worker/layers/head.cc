@@ -275,7 +275,13 @@ class HeadWork {
       NormBackward(dense_norm_, dense_parameters_, *args_.offsets.dense_norm, d, Scratch(at_.dense.activated),
                    dense_statistics(), d, gradient);
     }
-    k_.ActivationBackward({.n = rows_ * s_.C, .activation = activation(), .x = Scratch(at_.dense.before), .dy = d});
+    k_.ActivationBackward({.M = rows_,
+                           .N = s_.C,
+                           .activation = activation(),
+                           .x = Scratch(at_.dense.before),
+                           .dy = d,
+                           .dbias = gradient + args_.offsets.dense->bias,
+                           .scratch = Scratch(at_.kernel)});
     if (Trains(args_.offsets.dense->weight)) {
       k_.MatMul({.M = s_.C,
                  .N = s_.C,
@@ -290,12 +296,6 @@ class HeadWork {
                  .c_is_gradient = true,
                  .accumulate = true});
     }
-    k_.ColumnSum({.M = rows_,
-                  .N = s_.C,
-                  .ld = s_.C,
-                  .x = d,
-                  .out = gradient + args_.offsets.dense->bias,
-                  .scratch = Scratch(at_.kernel)});
     k_.MatMul({.M = rows_,
                .N = s_.C,
                .K = s_.C,

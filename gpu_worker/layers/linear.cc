@@ -64,8 +64,9 @@ void LinearContext::BackwardInput(absl::Span<const Linear> linears, const void* 
 }
 
 void LinearContext::BackwardWeights(absl::Span<const Linear> linears, const void* x, const void* dy, int64_t ld,
-                                    float* gradient, void* scratch) const {
+                                    float* gradient) const {
   for (const Linear& l : linears) {
+    if (l.weight >= trainable_elems) continue;
     const void* columns = At(dy, l.first_column * act_bytes);
     MatMulArgs product = {.K = M, .trans_a = true, .c = gradient + l.weight, .c_is_gradient = true, .accumulate = true};
     product.M = l.is_out_in ? l.out : l.in;
@@ -75,10 +76,22 @@ void LinearContext::BackwardWeights(absl::Span<const Linear> linears, const void
     product.b = l.is_out_in ? x : columns;
     product.ldb = l.is_out_in ? l.in : ld;
     product.ldc = product.N;
-    if (l.weight < trainable_elems) kernels.MatMul(product);
-    if (l.bias < 0 || l.bias >= trainable_elems) continue;
-    kernels.ColumnSum({.M = M, .N = l.out, .ld = ld, .x = columns, .out = gradient + l.bias, .scratch = scratch});
+    kernels.MatMul(product);
   }
+}
+
+void LinearContext::BackwardBiases(absl::Span<const Linear> linears, const void* dy, int64_t ld, float* gradient,
+                                   void* scratch) const {
+  for (const Linear& l : linears) {
+    float* out = BiasGradient(l, gradient);
+    if (out == nullptr) continue;
+    kernels.ColumnSum(
+        {.M = M, .N = l.out, .ld = ld, .x = At(dy, l.first_column * act_bytes), .out = out, .scratch = scratch});
+  }
+}
+
+float* LinearContext::BiasGradient(const Linear& linear, float* gradient) const {
+  return linear.bias < 0 || linear.bias >= trainable_elems ? nullptr : gradient + linear.bias;
 }
 
 int64_t LinearScratchBytes(absl::Span<const Linear> linears, int64_t M, const KernelSizes& kernels) {

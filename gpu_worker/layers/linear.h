@@ -40,9 +40,14 @@ struct LinearContext {
   // dx (M, in) = the sum over `linears` of dy w^T, and `residual` (M, in) if it is not null
   void BackwardInput(absl::Span<const Linear> linears, const void* dy, int64_t ld, void* dx,
                      const void* residual = nullptr) const;
-  // Gradients of weights and biases, added to; of frozen ones none is made. scratch: LinearScratchBytes
-  void BackwardWeights(absl::Span<const Linear> linears, const void* x, const void* dy, int64_t ld, float* gradient,
-                       void* scratch) const;
+  // Gradients of weights, added to, and of biases; of frozen ones none is made.
+  void BackwardWeights(absl::Span<const Linear> linears, const void* x, const void* dy, int64_t ld,
+                       float* gradient) const;
+  // scratch: LinearScratchBytes
+  void BackwardBiases(absl::Span<const Linear> linears, const void* dy, int64_t ld, float* gradient,
+                      void* scratch) const;
+  // Where that of the product's bias is added to, or null: it has none, or a frozen one.
+  float* BiasGradient(const Linear& linear, float* gradient) const;
 };
 int64_t LinearScratchBytes(absl::Span<const Linear> linears, int64_t M, const KernelSizes& kernels);
 

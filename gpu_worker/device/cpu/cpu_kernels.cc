@@ -42,6 +42,15 @@ void CpuKernels::ForRanges(int64_t n, int64_t tile, const Fn& fn) {
                     [&](int64_t index, float* scratch) { fn(index * tile, std::min((index + 1) * tile, n), scratch); });
 }
 
+void CpuKernels::SumColumns(const ColumnSumArgs& args) {
+  const RowTiling tiling = ReductionTiling(args.M);
+  float* partials = static_cast<float*>(args.scratch);
+  ForRanges(args.M, tiling.rows_per_tile, [&](int64_t begin, int64_t end, float*) {
+    ColumnSumRows(args, begin, end, partials + begin / tiling.rows_per_tile * args.N);
+  });
+  ReducePartials(pool_, partials, tiling.num_tiles, args.N, args.N, args.out);
+}
+
 void CpuKernels::MatMul(const MatMulArgs& args) {
   compute_.Launch([this, args] {
     const MatMulTiling tiling = TileMatMul(args.M, args.N);
@@ -147,8 +156,10 @@ void CpuKernels::AttentionBackward(const AttentionBackwardArgs& args) {
 
 void CpuKernels::ActivationBackward(const ActivationBackwardArgs& args) {
   compute_.Launch([this, args] {
-    ForRanges(args.n, kTileElems,
+    ForRanges(args.M * args.N, kTileElems,
               [&](int64_t begin, int64_t end, float*) { ActivationBackwardElems(args, begin, end); });
+    if (args.dbias == nullptr) return;
+    SumColumns({.M = args.M, .N = args.N, .ld = args.N, .x = args.dy, .out = args.dbias, .scratch = args.scratch});
   });
 }
 
@@ -181,14 +192,7 @@ void CpuKernels::ApplyDropout(const DropoutArgs& args) {
 }
 
 void CpuKernels::ColumnSum(const ColumnSumArgs& args) {
-  compute_.Launch([this, args] {
-    const RowTiling tiling = ReductionTiling(args.M);
-    float* partials = static_cast<float*>(args.scratch);
-    ForRanges(args.M, tiling.rows_per_tile, [&](int64_t begin, int64_t end, float*) {
-      ColumnSumRows(args, begin, end, partials + begin / tiling.rows_per_tile * args.N);
-    });
-    ReducePartials(pool_, partials, tiling.num_tiles, args.N, args.N, args.out);
-  });
+  compute_.Launch([this, args] { SumColumns(args); });
 }
 
 void CpuKernels::SoftmaxChunk(const SoftmaxChunkArgs& args) {

@@ -46,6 +46,8 @@ class CpuKernels : public Kernels {
   // fn(begin, end, scratch) for each tile of at most `tile` of n things.
   template <typename Fn>
   void ForRanges(int64_t n, int64_t tile, const Fn& fn);
+  // ColumnSum within a kernel.
+  void SumColumns(const ColumnSumArgs& args);
 
   CpuStream& compute_;
   ThreadPool& pool_;

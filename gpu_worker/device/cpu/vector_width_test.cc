@@ -155,8 +155,14 @@ std::vector<float> RunKernels() {
   }
 
   for (const Activation activation : {Activation::kGeluTanh, Activation::kGelu, Activation::kTanh}) {
-    k.ActivationBackward(
-        {.n = M * C, .activation = activation, .x = x, .dy = a.Filled(M * C, 7), .activated = a.Zero(M * C)});
+    k.ActivationBackward({.M = M,
+                          .N = C,
+                          .activation = activation,
+                          .x = x,
+                          .dy = a.Filled(M * C, 7),
+                          .activated = a.Zero(M * C),
+                          .dbias = a.Zero(C),
+                          .scratch = a.Zero(sizes.column_sum(M, C) / 4)});
   }
   k.ApplyDropout({.n = M * C, .x = x, .y = a.Zero(M * C), .dropout = dropout});
   // One product per element is exact in any order: what differs could only be the epilogue.

@@ -16,10 +16,17 @@ constexpr int64_t kF32Bytes = 4;
 constexpr int64_t kMinRowsPerTile = 32;
 constexpr int64_t kMaxRowTiles = 256;
 
-// (num_tiles, N): each tile's column sums; of rms norm, its sums for dgamma.
+// Of tiles that are walked over: two for each multiprocessor of the largest GPUs, and more where a block has few
+// columns at once; but partial sums, which the same pass writes, stay small beside the rows.
+constexpr int64_t kMinWalks = 256, kMaxWalks = 512;
+constexpr int64_t kColumnsAtOnce = int64_t{1} << 20;
+
+// (num_tiles, N): each tile's column sums.
 int64_t ColumnSumBytes(int64_t M, int64_t N) { return ReductionTiling(M).num_tiles * N * kF32Bytes; }
-// Of dgamma, and of dbeta.
-int64_t LayerNormBackwardBytes(int64_t M, int64_t C) { return 2 * ColumnSumBytes(M, C); }
+// (num_tiles, C): each tile's sums for dgamma.
+int64_t RmsNormBackwardBytes(int64_t rows, int64_t C) { return WalkTiling(rows, C).num_tiles * C * kF32Bytes; }
+// And for dbeta.
+int64_t LayerNormBackwardBytes(int64_t M, int64_t C) { return 2 * RmsNormBackwardBytes(M, C); }
 int64_t AttentionBytes(int64_t, int64_t, int64_t, int64_t) { return 0; }
 // A number for each row of the probabilities; the plain kernel's and fused attention's.
 int64_t AttentionBackwardBytes(int64_t B, int64_t T, int64_t H, int64_t) { return B * H * T * kF32Bytes; }
@@ -42,13 +49,20 @@ int64_t OutsideBytesWithFusedAttention(int, int64_t T, int64_t H, int64_t D, boo
   return kMatMulWorkspaceBytes + std::max(kAttentionWorkspaceBytes, sequence_bytes);
 }
 
+RowTiling CutRows(int64_t rows, int64_t min_rows_per_tile, int64_t max_tiles) {
+  RowTiling tiling;
+  tiling.rows_per_tile = std::max(min_rows_per_tile, (rows + max_tiles - 1) / max_tiles);
+  tiling.num_tiles = (rows + tiling.rows_per_tile - 1) / tiling.rows_per_tile;
+  return tiling;
+}
+
 }  // namespace
 
-RowTiling ReductionTiling(int64_t M) {
-  RowTiling tiling;
-  tiling.rows_per_tile = std::max(kMinRowsPerTile, (M + kMaxRowTiles - 1) / kMaxRowTiles);
-  tiling.num_tiles = (M + tiling.rows_per_tile - 1) / tiling.rows_per_tile;
-  return tiling;
+RowTiling ReductionTiling(int64_t M) { return CutRows(M, kMinRowsPerTile, kMaxRowTiles); }
+
+RowTiling WalkTiling(int64_t rows, int64_t C) {
+  const int64_t columns_of_block = C <= kMaxWarpRowColumns ? kTileWarps * C : C;
+  return CutRows(rows, kTileWarps, std::clamp(kColumnsAtOnce / columns_of_block, kMinWalks, kMaxWalks));
 }
 
 GatherScratch GatherScratchOf(int64_t M, int64_t C) {
@@ -64,7 +78,7 @@ KernelSizes CudaKernelSizes(Dtype act) {
   sizes.compute_dtype = act;
   sizes.embedding_backward = &EmbeddingBackwardBytes;
   sizes.layer_norm_backward = &LayerNormBackwardBytes;
-  sizes.rms_norm_backward = &ColumnSumBytes;
+  sizes.rms_norm_backward = &RmsNormBackwardBytes;
   sizes.attention = &AttentionBytes;
   sizes.attention_backward = &AttentionBackwardBytes;
   sizes.column_sum = &ColumnSumBytes;

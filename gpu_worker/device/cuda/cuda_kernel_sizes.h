@@ -46,6 +46,12 @@ struct RowTiling {
 };
 RowTiling ReductionTiling(int64_t M);
 
+// How it is cut where a pass over rows of C, a norm's backward, makes the sums beside it: a block walks over a tile's
+// rows. It has them one at a time, or, of up to kMaxWarpRowColumns, one for each of its kTileWarps warps.
+inline constexpr int64_t kMaxWarpRowColumns = 1024;
+inline constexpr int kTileWarps = 8;
+RowTiling WalkTiling(int64_t rows, int64_t C);
+
 }  // namespace eps::worker::cuda
 
 #endif  // EPS_GPU_WORKER_DEVICE_CUDA_CUDA_KERNEL_SIZES_H_

@@ -38,5 +38,30 @@ TEST(CudaKernelSizesTest, TheEmbeddingsScratchHasASumForEachTileBesideTheSort) {
   EXPECT_EQ(CudaKernelSizes(Dtype::kBf16).embedding_tile, kGatherTile);
 }
 
+TEST(CudaKernelSizesTest, WalksTakeAllRowsAndAreNoMoreThanSumUpFast) {
+  for (const int64_t rows : {1, 7, 8, 9, 255, 2048, 4097, 8192, 100003}) {
+    for (const int64_t C : {1, 64, 256, 768, 1024, 1032, 2048, 4096, 16384, 65536}) {
+      const RowTiling tiling = WalkTiling(rows, C);
+      EXPECT_GE(tiling.rows_per_tile, 8);
+      EXPECT_LE(tiling.num_tiles, C <= 256 || (C > kMaxWarpRowColumns && C <= 2048) ? 512 : 256) << C;
+      EXPECT_GE(tiling.num_tiles * tiling.rows_per_tile, rows);
+      EXPECT_LT((tiling.num_tiles - 1) * tiling.rows_per_tile, rows) << "a tile without rows";
+      EXPECT_EQ(CudaKernelSizes(Dtype::kBf16).layer_norm_backward(rows, C), tiling.num_tiles * 2 * C * 4);
+      EXPECT_EQ(CudaKernelSizes(Dtype::kBf16).rms_norm_backward(rows, C), tiling.num_tiles * C * 4);
+    }
+  }
+}
+
+// Queries and keys have one scratch, of the size that queries need: several times the keys' rows.
+TEST(CudaKernelSizesTest, SeveralTimesTheRowsNeedNoLessScratch) {
+  const KernelSizes sizes = CudaKernelSizes(Dtype::kBf16);
+  for (int64_t rows = 1; rows < 20000; rows += 37) {
+    for (const int64_t times : {1, 2, 3, 8}) {
+      EXPECT_GE(sizes.rms_norm_backward(times * rows, 128), sizes.rms_norm_backward(rows, 128))
+          << rows << " x " << times;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace eps::worker::cuda

@@ -93,6 +93,24 @@ TEST(CudaKernelsTest, ProductsAreOfTheComputeDtypeAndOfTf32WhereTheRunSaysSo) {
   EXPECT_TRUE(queue.product.tf32);
 }
 
+// What is limited by the memory's bandwidth reads its arrays once: gradients of parameters come from the same pass.
+TEST(CudaKernelsTest, BackwardPassesAreOnePassOverTheirArrays) {
+  RecordingQueue queue;
+  CudaKernels kernels(Dtype::kBf16, &queue);
+  float bias[8];
+  kernels.LayerNormBackward({.M = 2, .C = 8});
+  EXPECT_THAT(queue.calls, ElementsAre("LayerNormBackward", "AddPartials"));
+  queue.calls.clear();
+  kernels.RmsNormBackward({.M = 2, .C = 8, .lddy = 8, .ldx = 8, .lddx = 8});
+  EXPECT_THAT(queue.calls, ElementsAre("RmsNormBackward", "AddPartials"));
+  queue.calls.clear();
+  kernels.ActivationBackward({.M = 2, .N = 8, .dbias = bias});
+  EXPECT_THAT(queue.calls, ElementsAre("ActivationBackwardColumns", "AddPartials"));
+  queue.calls.clear();
+  kernels.ActivationBackward({.M = 2, .N = 8});
+  EXPECT_THAT(queue.calls, ElementsAre("ActivationBackward"));
+}
+
 TEST(CudaKernelsTest, AttentionIsTheLibrarysWhereItTakesIt) {
   RecordingQueue queue;
   CudaKernels kernels(Dtype::kBf16, &queue);

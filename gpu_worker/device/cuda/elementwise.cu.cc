@@ -9,10 +9,13 @@
 #include "common/numeric/bf16.h"
 #include "common/tensor/dtype.h"
 #include "gpu_worker/device/cuda/act_dispatch.h"
+#include "gpu_worker/device/cuda/cuda_kernel_sizes.h"
 #include "gpu_worker/device/cuda/device_code.h"
 #include "gpu_worker/device/cuda/device_dropout.h"
 #include "gpu_worker/device/cuda/launch.h"
+#include "gpu_worker/device/cuda/reduction.h"
 #include "gpu_worker/device/cuda/simt.h"
+#include "gpu_worker/device/cuda/tile_sums.h"
 #include "gpu_worker/device/kernels.h"
 
 namespace eps::worker::cuda {
@@ -109,20 +112,40 @@ __global__ void AddResidualKernel(int64_t M, int64_t N, int64_t ld, const T* x, 
   }
 }
 
-template <typename T, Activation kActivation>
-__global__ void ActivationBackwardKernel(int64_t n, const T* x, T* dy, T* activated) {
-  const int64_t at = PackStart();
-  float v[kPack], d[kPack];
-  LoadPack<true>(x, at, n, v);
-  LoadPack<true>(dy, at, n, d);
+// Of elements [at, at + 8) of a row of N: what dy becomes, before it is rounded, is in d too; 0 from N on.
+template <typename T, bool kVector, Activation kActivation>
+__device__ __forceinline__ void ActivationBackwardPack(const T* x, T* dy, T* activated, int64_t at, int64_t N,
+                                                       float (&d)[kPack]) {
+  float v[kPack];
+  LoadPack<kVector>(x, at, N, v);
+  LoadPack<kVector>(dy, at, N, d);
   EPS_UNROLL
   for (int i = 0; i < kPack; ++i) {
     const Activated a = Activate<kActivation>(v[i]);
     d[i] *= a.slope;
     v[i] = a.y;
   }
-  StorePack<true>(d, dy, at, n);
-  if (activated != nullptr) StorePack<true>(v, activated, at, n);
+  StorePack<kVector>(d, dy, at, N);
+  if (activated != nullptr) StorePack<kVector>(v, activated, at, N);
+}
+
+template <typename T, Activation kActivation>
+__global__ void ActivationBackwardKernel(int64_t n, const T* x, T* dy, T* activated) {
+  float d[kPack];
+  ActivationBackwardPack<T, true, kActivation>(x, dy, activated, PackStart(), n, d);
+}
+
+// And a tile's sums of the columns of dy, as they are stored: what ColumnSum's kernel gives.
+template <typename T, bool kVector, Activation kActivation>
+__global__ void __launch_bounds__(kTileWarps* kWarpSize, 4)
+    ActivationBackwardColumnsKernel(int64_t M, int64_t N, int64_t rows_per_tile, const T* x, T* dy, T* activated,
+                                    float* partials) {
+  SumColumns(M, N, rows_per_tile, partials, [&](int64_t row, int64_t at, float(&d)[kPack]) {
+    ActivationBackwardPack<T, kVector, kActivation>(x + row * N, dy + row * N,
+                                                    activated == nullptr ? nullptr : activated + row * N, at, N, d);
+    EPS_UNROLL
+    for (int i = 0; i < kPack; ++i) d[i] = ToFloat(FromFloat<T>(d[i]));
+  });
 }
 
 // The one place where silu(gate) is computed: forward and backward give the same bits.
@@ -368,9 +391,24 @@ void AddResidual(KernelQueue& queue, Dtype act, const EpilogueArgs& args) {
 void ActivationBackward(KernelQueue& queue, Dtype act, const ActivationBackwardArgs& args) {
   ForAct(act, [&](auto type) {
     using T = typename decltype(type)::type;
+    const T* x = static_cast<const T*>(args.x);
+    T *dy = static_cast<T*>(args.dy), *activated = static_cast<T*>(args.activated);
     ForActivation(args.activation, [&](auto f) {
-      Launch(queue, "ActivationBackward", ElementShape(args.n), &ActivationBackwardKernel<T, decltype(f)::value>,
-             args.n, static_cast<const T*>(args.x), static_cast<T*>(args.dy), static_cast<T*>(args.activated));
+      constexpr Activation kActivation = decltype(f)::value;
+      if (args.dbias == nullptr) {
+        const int64_t n = args.M * args.N;
+        Launch(queue, "ActivationBackward", ElementShape(n), &ActivationBackwardKernel<T, kActivation>, n, x, dy,
+               activated);
+        return;
+      }
+      const RowTiling tiling = ReductionTiling(args.M);
+      float* partials = static_cast<float*>(args.scratch);
+      ForVector(args.N, {x, dy, activated}, [&](auto vector) {
+        Launch(queue, "ActivationBackwardColumns", ColumnSumShape(args.N, tiling),
+               &ActivationBackwardColumnsKernel<T, decltype(vector)::value, kActivation>, args.M, args.N,
+               tiling.rows_per_tile, x, dy, activated, partials);
+      });
+      AddPartials(queue, partials, tiling.num_tiles, args.N, args.dbias);
     });
   });
 }

@@ -10,6 +10,7 @@
 #include "gpu_worker/device/cuda/launch.h"
 #include "gpu_worker/device/cuda/reduction.h"
 #include "gpu_worker/device/cuda/row_packs.h"
+#include "gpu_worker/device/cuda/row_walk.h"
 #include "gpu_worker/device/cuda/simt.h"
 #include "gpu_worker/device/kernels.h"
 
@@ -69,81 +70,69 @@ __global__ void __launch_bounds__(kMaxThreads)
   StoreNormalized<kVector>(LoadRow<kVector, kPacks>(x + row * C, C), mean[row], rstd[row], gamma, beta, y + row * C, C);
 }
 
-// A block takes a row.
-template <typename T, bool kVector, int kPacks>
-__global__ void __launch_bounds__(kMaxThreads)
-    LayerNormBackwardKernel(int64_t C, const T* dy, const T* x, const T* gamma, const float* mean, const float* rstd,
-                            const T* dresidual, T* dx) {
-  const int64_t row = blockIdx.x;
-  const RowPacks<kPacks> g = LoadRow<true, kPacks>(gamma, C);
-  RowPacks<kPacks> d = LoadRow<kVector, kPacks>(dy + row * C, C);
-  RowPacks<kPacks> xhat = LoadRow<kVector, kPacks>(x + row * C, C);
-  const float row_mean = mean[row], row_rstd = rstd[row];
-  float sum = 0, dot = 0;
-  EPS_UNROLL
-  for (int p = 0; p < kPacks; ++p) {
-    EPS_UNROLL
-    for (int i = 0; i < kPack; ++i) {
-      xhat.value[p][i] = (xhat.value[p][i] - row_mean) * row_rstd;
-      d.value[p][i] *= g.value[p][i];  // 0 behind the row's end
-      sum += d.value[p][i];
-      dot += d.value[p][i] * xhat.value[p][i];
+// With g = dy * gamma and xhat = (x - mean) * rstd: dx = rstd * (g - mean over C of g - xhat * mean over C of (g *
+// xhat)) + dresidual, and what a tile of rows adds to dgamma and dbeta: partials (gridDim.x, 2, C).
+template <typename Code, typename T>
+__global__ void __launch_bounds__(Code::Walk::kMaxThreads)
+    LayerNormBackwardKernel(int64_t M, int64_t C, int64_t rows_per_tile, const T* dy, const T* x, const T* gamma,
+                            const float* mean, const float* rstd, const T* dresidual, T* dx, float* partials) {
+  using Walk = typename Code::Walk;
+  const int64_t begin = blockIdx.x * rows_per_tile, end = begin + rows_per_tile < M ? begin + rows_per_tile : M;
+  const float of_each = 1 / static_cast<float>(C);
+  RowPacks<Code::kPacks> dgamma = {}, dbeta = {};
+  for (int64_t row = begin + Walk::Team(); row < end; row += Walk::Teams()) {
+    typename Code::Raw d = {}, v = {}, residual = {};
+    if (Code::kHoldsRows) {
+      d = Code::Load(dy + row * C, C);
+      v = Code::Load(x + row * C, C);
+      if (dresidual != nullptr) residual = Code::Load(dresidual + row * C, C);
     }
-  }
-  sum = BlockSum(sum) / static_cast<float>(C);
-  dot = BlockSum(dot) / static_cast<float>(C);
-  EPS_UNROLL
-  for (int p = 0; p < kPacks; ++p) {
-    float residual[kPack] = {}, out[kPack];
-    if (dresidual != nullptr) LoadPack<kVector>(dresidual + row * C, Column(p), C, residual);
-    EPS_UNROLL
-    for (int i = 0; i < kPack; ++i) {
-      out[i] = row_rstd * (d.value[p][i] - sum - xhat.value[p][i] * dot) + residual[i];
-    }
-    StorePack<kVector>(out, dx + row * C, Column(p), C);
-  }
-}
-
-// What a tile of rows adds to dgamma and dbeta: partials (gridDim.y, 2, C). A block takes 256 columns, a pack for each lane:
-// each warp every 8th row, then the warps in order.
-constexpr int kGradientWarps = 8;
-constexpr int kGradientColumns = kWarpSize * kPack;
-
-template <typename T, bool kVector>
-__global__ void __launch_bounds__(kGradientWarps* kWarpSize)
-    LayerNormGradientKernel(int64_t M, int64_t C, int64_t rows_per_tile, const T* dy, const T* x, const float* mean,
-                            const float* rstd, float* partials) {
-  __shared__ float warp_sums[2][kGradientWarps][kGradientColumns];
-  const int lane = threadIdx.x % kWarpSize, warp = threadIdx.x / kWarpSize;
-  const int64_t first = static_cast<int64_t>(blockIdx.x) * kGradientColumns;
-  const int64_t begin = blockIdx.y * rows_per_tile, end = begin + rows_per_tile < M ? begin + rows_per_tile : M;
-  float dgamma[kPack] = {}, dbeta[kPack] = {};
-  for (int64_t row = begin + warp; row < end; row += kGradientWarps) {
-    float d[kPack], v[kPack];
-    LoadPack<kVector>(dy + row * C, first + lane * kPack, C, d);
-    LoadPack<kVector>(x + row * C, first + lane * kPack, C, v);
     const float row_mean = mean[row], row_rstd = rstd[row];
+    float sum = 0, dot = 0;
     EPS_UNROLL
-    for (int i = 0; i < kPack; ++i) {
-      dgamma[i] += d[i] * ((v[i] - row_mean) * row_rstd);
-      dbeta[i] += d[i];
+    for (int p = 0; p < Code::kPacks; ++p) {
+      float g[kPack];
+      if (!Code::kHoldsRows) {
+        Code::LoadPart(dy + row * C, p, C, d);
+        Code::LoadPart(x + row * C, p, C, v);
+      }
+      LoadPack<true>(gamma, Column<Walk>(p), C, g);
+      EPS_UNROLL
+      for (int i = 0; i < kPack; ++i) {
+        const float xhat = (v.At(p, i) - row_mean) * row_rstd, dg = d.At(p, i) * g[i];  // dg is 0 behind the row's end
+        dgamma.value[p][i] = fmaf(d.At(p, i), xhat, dgamma.value[p][i]);
+        dbeta.value[p][i] += d.At(p, i);
+        sum += dg;
+        dot = fmaf(dg, xhat, dot);
+      }
+    }
+    Walk::SumBoth(sum, dot);
+    sum *= of_each;
+    dot *= of_each;
+    if (Code::kHoldsRows) {
+      d.Forget();
+      v.Forget();
+    }
+    EPS_UNROLL
+    for (int p = 0; p < Code::kPacks; ++p) {
+      if (!Code::kHoldsRows) {
+        Code::LoadPart(dy + row * C, p, C, d);
+        Code::LoadPart(x + row * C, p, C, v);
+        if (dresidual != nullptr) Code::LoadPart(dresidual + row * C, p, C, residual);
+      }
+      float g[kPack], out[kPack];
+      LoadPack<true>(gamma, Column<Walk>(p), C, g);
+      EPS_UNROLL
+      for (int i = 0; i < kPack; ++i) {
+        const float xhat = (v.At(p, i) - row_mean) * row_rstd;
+        out[i] = fmaf(row_rstd, fmaf(-xhat, dot, d.At(p, i) * g[i] - sum), residual.At(p, i));
+      }
+      StorePack<Code::kVector>(out, dx + row * C, Column<Walk>(p), C);
     }
   }
-  EPS_UNROLL
-  for (int i = 0; i < kPack; ++i) {
-    warp_sums[0][warp][lane * kPack + i] = dgamma[i];
-    warp_sums[1][warp][lane * kPack + i] = dbeta[i];
-  }
-  __syncthreads();
-  const int64_t column = first + threadIdx.x;
-  if (column >= C) return;
-  EPS_UNROLL
-  for (int which = 0; which < 2; ++which) {
-    float total = 0;
-    EPS_UNROLL
-    for (int i = 0; i < kGradientWarps; ++i) total += warp_sums[which][i][threadIdx.x];
-    partials[(2 * static_cast<int64_t>(blockIdx.y) + which) * C + column] = total;
-  }
+  float* out = partials + int64_t{2} * blockIdx.x * C;
+  Walk::template Store<Code::kVector>(dgamma, C, out);
+  Walk::template Store<Code::kVector>(dbeta, C, out + C);
 }
 
 // fn(Type, Flag, Packs) for rows of C elements.
@@ -177,28 +166,17 @@ void LayerNormApply(KernelQueue& queue, Dtype act, const LayerNormApplyArgs& arg
 }
 
 void LayerNormBackward(KernelQueue& queue, Dtype act, const LayerNormBackwardArgs& args) {
-  const RowTiling tiling = ReductionTiling(args.M);
+  const RowTiling tiling = WalkTiling(args.M, args.C);
   float* partials = static_cast<float*>(args.scratch);
-  // First what reads dy, which dx may be.
-  ForAct(act, [&](auto type) {
-    using T = typename decltype(type)::type;
-    ForVector(args.C, {args.dy, args.x}, [&](auto vector) {
-      Launch(queue, "LayerNormGradient",
-             {.blocks_x = CeilDiv(args.C, kGradientColumns),
-              .blocks_y = tiling.num_tiles,
-              .threads = kGradientWarps * kWarpSize},
-             &LayerNormGradientKernel<T, decltype(vector)::value>, args.M, args.C, tiling.rows_per_tile,
-             static_cast<const T*>(args.dy), static_cast<const T*>(args.x), args.mean, args.rstd, partials);
-    });
+  ForWalk(act, args.C, args.C, {args.dy, args.x, args.dresidual, args.dx}, [&](auto code) {
+    using Code = decltype(code);
+    using T = typename Code::T;
+    Launch(queue, "LayerNormBackward", Code::Walk::Shape(args.C, tiling.num_tiles), &LayerNormBackwardKernel<Code, T>,
+           args.M, args.C, tiling.rows_per_tile, static_cast<const T*>(args.dy), static_cast<const T*>(args.x),
+           static_cast<const T*>(args.gamma), args.mean, args.rstd, static_cast<const T*>(args.dresidual),
+           static_cast<T*>(args.dx), partials);
   });
   AddPartials(queue, partials, tiling.num_tiles, args.C, args.dgamma, args.dbeta);
-  ForRow(act, args.C, [&](auto type, auto vector, auto packs) {
-    using T = typename decltype(type)::type;
-    Launch(queue, "LayerNormBackward", {.blocks_x = args.M, .threads = ThreadsOfRow(args.C)},
-           &LayerNormBackwardKernel<T, decltype(vector)::value, decltype(packs)::value>, args.C,
-           static_cast<const T*>(args.dy), static_cast<const T*>(args.x), static_cast<const T*>(args.gamma), args.mean,
-           args.rstd, static_cast<const T*>(args.dresidual), static_cast<T*>(args.dx));
-  });
 }
 
 }  // namespace eps::worker::cuda

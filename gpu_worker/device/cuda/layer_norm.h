@@ -7,7 +7,8 @@
 #include "gpu_worker/device/cuda/launch.h"
 #include "gpu_worker/device/kernels.h"
 
-// A block normalises a row, which its threads hold in registers: rows are read once. Sums are fp32.
+// A block normalises a row, which its threads hold in registers: rows are read once. Sums are fp32. The backward
+// makes its sums over rows in the same pass (row_walk.h).
 namespace eps::worker::cuda {
 
 inline constexpr int64_t kMaxLayerNormColumns = 65536;  // of any model: common/model/model_spec.cc

@@ -8,37 +8,16 @@
 #include "gpu_worker/device/cuda/device_code.h"
 #include "gpu_worker/device/cuda/launch.h"
 #include "gpu_worker/device/cuda/simt.h"
+#include "gpu_worker/device/cuda/tile_sums.h"
 #include "gpu_worker/device/kernels.h"
 
 namespace eps::worker::cuda {
 namespace {
 
-// A block sums 256 columns of a tile: each warp every 8th row, each lane a pack of columns; then the warps in order.
-constexpr int kWarps = 8;
-constexpr int kBlockColumns = kWarpSize * kPack;
-
 template <typename T, bool kVector>
 __global__ void ColumnSumKernel(int64_t M, int64_t N, int64_t ld, int64_t rows_per_tile, const T* x, float* partials) {
-  __shared__ float warp_sums[kWarps][kBlockColumns];
-  const int lane = threadIdx.x % kWarpSize, warp = threadIdx.x / kWarpSize;
-  const int64_t at = static_cast<int64_t>(blockIdx.x) * kBlockColumns + lane * kPack;
-  const int64_t begin = blockIdx.y * rows_per_tile, end = begin + rows_per_tile < M ? begin + rows_per_tile : M;
-  float sum[kPack] = {};
-  for (int64_t row = begin + warp; row < end; row += kWarps) {
-    float v[kPack];
-    LoadPack<kVector>(x + row * ld, at, N, v);
-    EPS_UNROLL
-    for (int i = 0; i < kPack; ++i) sum[i] += v[i];
-  }
-  EPS_UNROLL
-  for (int i = 0; i < kPack; ++i) warp_sums[warp][lane * kPack + i] = sum[i];
-  __syncthreads();
-  const int64_t column = static_cast<int64_t>(blockIdx.x) * kBlockColumns + threadIdx.x;
-  if (column >= N) return;
-  float total = 0;
-  EPS_UNROLL
-  for (int i = 0; i < kWarps; ++i) total += warp_sums[i][threadIdx.x];
-  partials[blockIdx.y * N + column] = total;
+  SumColumns(M, N, rows_per_tile, partials,
+             [&](int64_t row, int64_t at, float(&v)[kPack]) { LoadPack<kVector>(x + row * ld, at, N, v); });
 }
 
 // A block adds up 32 columns, a lane each: each warp every 16th tile, then the warps in order.
@@ -75,16 +54,18 @@ void AddPartials(KernelQueue& queue, const float* partials, int64_t num_tiles, i
          &AddPartialsKernel, partials, num_tiles, outs * N, N, out, second_out);
 }
 
+LaunchShape ColumnSumShape(int64_t N, const RowTiling& tiling) {
+  return {.blocks_x = CeilDiv(N, kTileColumns), .blocks_y = tiling.num_tiles, .threads = kTileWarps * kWarpSize};
+}
+
 void ColumnSum(KernelQueue& queue, Dtype act, const ColumnSumArgs& args) {
   const RowTiling tiling = ReductionTiling(args.M);
   float* partials = static_cast<float*>(args.scratch);
   ForAct(act, [&](auto type) {
     using T = typename decltype(type)::type;
     ForVector(args.ld, {args.x}, [&](auto vector) {
-      Launch(queue, "ColumnSum",
-             {.blocks_x = CeilDiv(args.N, kBlockColumns), .blocks_y = tiling.num_tiles, .threads = kWarps * kWarpSize},
-             &ColumnSumKernel<T, decltype(vector)::value>, args.M, args.N, args.ld, tiling.rows_per_tile,
-             static_cast<const T*>(args.x), partials);
+      Launch(queue, "ColumnSum", ColumnSumShape(args.N, tiling), &ColumnSumKernel<T, decltype(vector)::value>, args.M,
+             args.N, args.ld, tiling.rows_per_tile, static_cast<const T*>(args.x), partials);
     });
   });
   AddPartials(queue, partials, tiling.num_tiles, args.N, args.out);

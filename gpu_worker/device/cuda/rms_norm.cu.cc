@@ -13,6 +13,7 @@
 #include "gpu_worker/device/cuda/launch.h"
 #include "gpu_worker/device/cuda/reduction.h"
 #include "gpu_worker/device/cuda/row_packs.h"
+#include "gpu_worker/device/cuda/row_walk.h"
 #include "gpu_worker/device/cuda/simt.h"
 #include "gpu_worker/device/kernels.h"
 
@@ -91,85 +92,74 @@ __global__ void __launch_bounds__(kMaxThreads)
                         rows.C);
 }
 
-// With g = dy * gamma and xhat = x * rstd: dx = rstd * (g - xhat * mean over C of (g * xhat)) + dresidual. Fused
-// products are written out, so that every instance gives the same bits.
+// With g = dy * gamma and xhat = x * rstd: dx = rstd * (g - xhat * mean over C of (g * xhat)) + dresidual, and what a
+// tile of rows adds to dgamma: partials (gridDim.x, C). Fused products are written out, so that every instance gives
+// the same bits.
 template <typename Code, typename T>
-__global__ void __launch_bounds__(kMaxThreads)
-    RmsNormBackwardKernel(HeadRows rows, int64_t lddy, int64_t ldx, int64_t lddx, const T* dy, const T* x,
-                          const T* gamma, const float* rstd, const T* dresidual, T* dx) {
-  using Team = typename Code::Team;
-  const int64_t row = Team::Row();
-  if (row >= rows.count) return;
-  RowPacks<Code::kPacks> d = Load<Code>(dy + rows.Start(row, lddy), rows.C);
-  RowPacks<Code::kPacks> xhat = Load<Code>(x + rows.Start(row, ldx), rows.C);
-  const float row_rstd = rstd[row];
-  float dot = 0;
-  EPS_UNROLL
-  for (int p = 0; p < Code::kPacks; ++p) {
-    float g[kPack];
-    LoadPack<true>(gamma, Column<Team>(p), rows.C, g);
-    EPS_UNROLL
-    for (int i = 0; i < kPack; ++i) {
-      xhat.value[p][i] *= row_rstd;
-      d.value[p][i] *= g[i];  // 0 behind the row's end
-      dot = fmaf(d.value[p][i], xhat.value[p][i], dot);
-    }
-  }
-  dot = Team::Sum(dot) / static_cast<float>(rows.C);
-  const int64_t to = rows.Start(row, lddx);
-  EPS_UNROLL
-  for (int p = 0; p < Code::kPacks; ++p) {
-    float residual[kPack] = {}, out[kPack];
-    if (dresidual != nullptr) LoadPack<Code::kVector>(dresidual + to, Column<Team>(p), rows.C, residual);
-    EPS_UNROLL
-    for (int i = 0; i < kPack; ++i) {
-      out[i] = fmaf(row_rstd, fmaf(-xhat.value[p][i], dot, d.value[p][i]), residual[i]);
-    }
-    StorePack<Code::kVector>(out, dx + to, Column<Team>(p), rows.C);
-  }
-}
-
-// What a tile of rows adds to dgamma: partials (gridDim.y, C). A block takes 256 columns, a pack for each lane: each
-// warp every 8th row, then the warps in order.
-constexpr int kGradientWarps = 8;
-constexpr int kGradientColumns = kWarpSize * kPack;
-
-template <typename T, bool kVector>
-__global__ void __launch_bounds__(kGradientWarps* kWarpSize)
-    RmsNormGradientKernel(HeadRows rows, int64_t lddy, int64_t ldx, int64_t rows_per_tile, const T* dy, const T* x,
-                          const float* rstd, float* partials) {
-  __shared__ float warp_sums[kGradientWarps][kGradientColumns];
-  const int lane = threadIdx.x % kWarpSize, warp = threadIdx.x / kWarpSize;
-  const int64_t first = static_cast<int64_t>(blockIdx.x) * kGradientColumns;
-  const int64_t begin = blockIdx.y * rows_per_tile;
+__global__ void __launch_bounds__(Code::Walk::kMaxThreads)
+    RmsNormBackwardKernel(HeadRows rows, int64_t rows_per_tile, int64_t lddy, int64_t ldx, int64_t lddx, const T* dy,
+                          const T* x, const T* gamma, const float* rstd, const T* dresidual, T* dx, float* partials) {
+  using Walk = typename Code::Walk;
+  const int64_t C = rows.C, begin = blockIdx.x * rows_per_tile;
   const int64_t end = begin + rows_per_tile < rows.count ? begin + rows_per_tile : rows.count;
-  float dgamma[kPack] = {};
-  for (int64_t row = begin + warp; row < end; row += kGradientWarps) {
-    float d[kPack], v[kPack];
-    LoadPack<kVector>(dy + rows.Start(row, lddy), first + lane * kPack, rows.C, d);
-    LoadPack<kVector>(x + rows.Start(row, ldx), first + lane * kPack, rows.C, v);
+  const float of_each = 1 / static_cast<float>(C);
+  RowPacks<Code::kPacks> dgamma = {};
+  for (int64_t row = begin + Walk::Team(); row < end; row += Walk::Teams()) {
+    const T *from_dy = dy + rows.Start(row, lddy), *from_x = x + rows.Start(row, ldx);
+    const int64_t to = rows.Start(row, lddx);
+    typename Code::Raw d = {}, v = {}, residual = {};
+    if (Code::kHoldsRows) {
+      d = Code::Load(from_dy, C);
+      v = Code::Load(from_x, C);
+      if (dresidual != nullptr) residual = Code::Load(dresidual + to, C);
+    }
     const float row_rstd = rstd[row];
+    float dot = 0;
     EPS_UNROLL
-    for (int i = 0; i < kPack; ++i) dgamma[i] = fmaf(d[i], v[i] * row_rstd, dgamma[i]);
+    for (int p = 0; p < Code::kPacks; ++p) {
+      float g[kPack];
+      if (!Code::kHoldsRows) {
+        Code::LoadPart(from_dy, p, C, d);
+        Code::LoadPart(from_x, p, C, v);
+      }
+      LoadPack<true>(gamma, Column<Walk>(p), C, g);
+      EPS_UNROLL
+      for (int i = 0; i < kPack; ++i) {
+        const float xhat = v.At(p, i) * row_rstd;
+        dgamma.value[p][i] = fmaf(d.At(p, i), xhat, dgamma.value[p][i]);
+        dot = fmaf(d.At(p, i) * g[i], xhat, dot);  // 0 behind the row's end
+      }
+    }
+    dot = Walk::Sum(dot) * of_each;
+    if (Code::kHoldsRows) {
+      d.Forget();
+      v.Forget();
+    }
+    EPS_UNROLL
+    for (int p = 0; p < Code::kPacks; ++p) {
+      if (!Code::kHoldsRows) {
+        Code::LoadPart(from_dy, p, C, d);
+        Code::LoadPart(from_x, p, C, v);
+        if (dresidual != nullptr) Code::LoadPart(dresidual + to, p, C, residual);
+      }
+      float g[kPack], out[kPack];
+      LoadPack<true>(gamma, Column<Walk>(p), C, g);
+      EPS_UNROLL
+      for (int i = 0; i < kPack; ++i) {
+        out[i] = fmaf(row_rstd, fmaf(-(v.At(p, i) * row_rstd), dot, d.At(p, i) * g[i]), residual.At(p, i));
+      }
+      StorePack<Code::kVector>(out, dx + to, Column<Walk>(p), C);
+    }
   }
-  EPS_UNROLL
-  for (int i = 0; i < kPack; ++i) warp_sums[warp][lane * kPack + i] = dgamma[i];
-  __syncthreads();
-  const int64_t column = first + threadIdx.x;
-  if (column >= rows.C) return;
-  float total = 0;
-  EPS_UNROLL
-  for (int i = 0; i < kGradientWarps; ++i) total += warp_sums[i][threadIdx.x];
-  partials[blockIdx.y * rows.C + column] = total;
+  Walk::template Store<Code::kVector>(dgamma, C, partials + static_cast<int64_t>(blockIdx.x) * C);
 }
 
-// ForVector for rows that are C elements apart for each head, and one of `lds` for each m.
-template <typename Fn>
-void ForVectorRows(int64_t C, std::initializer_list<int64_t> lds, std::initializer_list<const void*> arrays,
-                   const Fn& fn) {
+// What the addresses of rows are multiples of, where they are C elements apart for each head and one of `lds` for
+// each m.
+int64_t StepOf(int64_t C, std::initializer_list<int64_t> lds) {
   int64_t step = C;
   for (const int64_t ld : lds) step = std::gcd(step, ld);
-  ForVector(step, arrays, fn);
+  return step;
 }
 
 // fn(RowCode) for rows of C elements. A row that a warp can hold, one pack a lane, is a warp's: a block for each would
@@ -179,7 +169,7 @@ void ForRow(Dtype act, int64_t C, std::initializer_list<int64_t> lds, std::initi
             const Fn& fn) {
   ForAct(act, [&](auto type) {
     using T = typename decltype(type)::type;
-    ForVectorRows(C, lds, arrays, [&](auto vector) {
+    ForVector(StepOf(C, lds), arrays, [&](auto vector) {
       constexpr bool kVector = decltype(vector)::value;
       if (C <= kWarpSize * kPack) {
         fn(RowCode<T, kVector, 1, WarpTeam>());
@@ -223,28 +213,18 @@ void RmsNormApply(KernelQueue& queue, Dtype act, const RmsNormApplyArgs& args) {
 
 void RmsNormBackward(KernelQueue& queue, Dtype act, const RmsNormBackwardArgs& args) {
   const HeadRows rows = RowsOf(args);
-  const RowTiling tiling = ReductionTiling(rows.count);
+  const RowTiling tiling = WalkTiling(rows.count, args.C);
   float* partials = static_cast<float*>(args.scratch);
-  // First what reads dy, which dx may be.
-  ForAct(act, [&](auto type) {
-    using T = typename decltype(type)::type;
-    ForVectorRows(args.C, {args.lddy, args.ldx}, {args.dy, args.x}, [&](auto vector) {
-      Launch(queue, "RmsNormGradient",
-             {.blocks_x = CeilDiv(args.C, kGradientColumns),
-              .blocks_y = tiling.num_tiles,
-              .threads = kGradientWarps * kWarpSize},
-             &RmsNormGradientKernel<T, decltype(vector)::value>, rows, args.lddy, args.ldx, tiling.rows_per_tile,
-             static_cast<const T*>(args.dy), static_cast<const T*>(args.x), args.rstd, partials);
-    });
-  });
-  AddPartials(queue, partials, tiling.num_tiles, args.C, args.dgamma);
-  ForRow(act, args.C, {args.lddy, args.ldx, args.lddx}, {args.dy, args.x, args.dresidual, args.dx}, [&](auto code) {
+  const int64_t step = StepOf(args.C, {args.lddy, args.ldx, args.lddx});
+  ForWalk(act, args.C, step, {args.dy, args.x, args.dresidual, args.dx}, [&](auto code) {
     using Code = decltype(code);
     using T = typename Code::T;
-    Launch(queue, "RmsNormBackward", ShapeOf<Code>(rows), &RmsNormBackwardKernel<Code, T>, rows, args.lddy, args.ldx,
-           args.lddx, static_cast<const T*>(args.dy), static_cast<const T*>(args.x), static_cast<const T*>(args.gamma),
-           args.rstd, static_cast<const T*>(args.dresidual), static_cast<T*>(args.dx));
+    Launch(queue, "RmsNormBackward", Code::Walk::Shape(args.C, tiling.num_tiles), &RmsNormBackwardKernel<Code, T>, rows,
+           tiling.rows_per_tile, args.lddy, args.ldx, args.lddx, static_cast<const T*>(args.dy),
+           static_cast<const T*>(args.x), static_cast<const T*>(args.gamma), args.rstd,
+           static_cast<const T*>(args.dresidual), static_cast<T*>(args.dx), partials);
   });
+  AddPartials(queue, partials, tiling.num_tiles, args.C, args.dgamma);
 }
 
 }  // namespace eps::worker::cuda
