@@ -219,6 +219,16 @@ class SystemTest(unittest.TestCase):
         else:
             print(f"its files are left in {self.work.path}")
 
+    def emulated_eps(self):
+        """Where `eps` lies beside a gpu_worker whose cuda devices are emulated."""
+        if not (BIN / "gpu_worker_emulated").exists():
+            self.skipTest(f"{BIN}/gpu_worker_emulated is not built (./build --test-programs)")
+        programs = self.work.path / "bin"
+        programs.mkdir()
+        for program, place in {"eps": "eps", "eps_server": "eps_server", "gpu_worker_emulated": "gpu_worker"}.items():
+            shutil.copy(BIN / program, programs / place)
+        return programs / "eps"
+
     def gone(self, pids, timeout=30):
         deadline = time.monotonic() + timeout * TIME_SCALE
         while left := [pid for pid in pids if alive(pid)]:

@@ -4,7 +4,6 @@ import contextlib
 import io
 import json
 import os
-import shutil
 import signal
 import sys
 import time
@@ -200,15 +199,9 @@ class EpsSideTest(ByHandTest):
 
     @measures_the_process
     def test_pulls_on_the_emulated_device_are_counted_to_the_byte(self):
-        if not (BIN / "gpu_worker_emulated").exists():
-            self.skipTest(f"{BIN}/gpu_worker_emulated is not built (./build --test-programs)")
-        programs = self.work.path / "bin"
-        programs.mkdir()
-        for program, place in {"eps": "eps", "eps_server": "eps_server", "gpu_worker_emulated": "gpu_worker"}.items():
-            shutil.copy(BIN / program, programs / place)
         place = self.place()
         place.device = "cuda:0"
-        with mock.patch.object(eps_run, "EPS", programs / "eps"):
+        with mock.patch.object(eps_run, "EPS", self.emulated_eps()):
             got = eps_side.train(place, SMALL, Batch(2, 2), "relay", 64 << 20, time.monotonic() + 120, measured=2,
                                  picture="step")
         self.assertEqual(got["steps"], 2)

@@ -7,7 +7,6 @@ import importlib.util
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -209,13 +208,7 @@ class BitsTest(SystemTest):
                          [["BF16 fused", "ran", "the same", "not reached", "not reached", "OTHER BITS", "failed"]])
 
     def emulated(self):
-        if not (BIN / "gpu_worker_emulated").exists():
-            self.skipTest(f"{BIN}/gpu_worker_emulated is not built (./build --test-programs)")
-        programs = self.work.path / "bin"
-        programs.mkdir()
-        for program, place in {"eps": "eps", "eps_server": "eps_server", "gpu_worker_emulated": "gpu_worker"}.items():
-            shutil.copy(BIN / program, programs / place)
-        return mock.patch.object(eps_run, "EPS", programs / "eps")
+        return mock.patch.object(eps_run, "EPS", self.emulated_eps())
 
     @measures_the_process
     def test_on_the_emulated_device(self):
