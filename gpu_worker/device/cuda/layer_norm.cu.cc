@@ -18,39 +18,41 @@ namespace eps::worker::cuda {
 namespace {
 
 // Forward and Apply both end here: the same bits.
-template <bool kVector, int kPacks, typename T>
-__device__ __forceinline__ void StoreNormalized(const RowPacks<kPacks>& x, float mean, float rstd, const T* gamma,
-                                                const T* beta, T* y, int64_t C) {
-  EPS_UNROLL
-  for (int p = 0; p < kPacks; ++p) {
+template <typename Code>
+__device__ __forceinline__ void StoreNormalized(const RowPacks<Code::kPacks>& x, float mean, float rstd,
+                                                const typename Code::T* gamma, const typename Code::T* beta,
+                                                typename Code::T* y, int64_t C) {
+  EPS_UNROLL_PACKS
+  for (int p = 0; p < Code::kPacks; ++p) {
+    const int64_t at = Column<BlockTeam>(p);
     float g[kPack], b[kPack], out[kPack];
-    LoadPack<true>(gamma, Column(p), C, g);
-    LoadPack<true>(beta, Column(p), C, b);
+    LoadPack<true>(gamma, at, C, g);
+    LoadPack<true>(beta, at, C, b);
     EPS_UNROLL
     for (int i = 0; i < kPack; ++i) out[i] = (x.value[p][i] - mean) * rstd * g[i] + b[i];
-    StorePack<kVector>(out, y, Column(p), C);
+    StorePack<Code::kVector>(out, y, at, C);
   }
 }
 
-template <typename T, bool kVector, int kPacks>
+template <typename Code, typename T>
 __global__ void __launch_bounds__(kMaxThreads) LayerNormKernel(int64_t C, float eps, const T* x, const T* gamma,
                                                                const T* beta, T* y, float* mean_out, float* rstd_out) {
   const int64_t row = blockIdx.x;
-  const RowPacks<kPacks> packs = LoadRow<kVector, kPacks>(x + row * C, C);
+  const RowPacks<Code::kPacks> packs = LoadRow<Code>(x + row * C, C);
   float sum = 0;
-  EPS_UNROLL
-  for (int p = 0; p < kPacks; ++p) {
+  EPS_UNROLL_PACKS
+  for (int p = 0; p < Code::kPacks; ++p) {
     EPS_UNROLL
     for (int i = 0; i < kPack; ++i) sum += packs.value[p][i];  // 0 behind the row's end
   }
   const float mean = BlockSum(sum) / static_cast<float>(C);
   // In a second pass, as the difference of two sums would cancel.
   float squares = 0;
-  EPS_UNROLL
-  for (int p = 0; p < kPacks; ++p) {
+  EPS_UNROLL_PACKS
+  for (int p = 0; p < Code::kPacks; ++p) {
     EPS_UNROLL
     for (int i = 0; i < kPack; ++i) {
-      const float d = Column(p) + i < C ? packs.value[p][i] - mean : 0.0f;
+      const float d = Column<BlockTeam>(p) + i < C ? packs.value[p][i] - mean : 0.0f;
       squares += d * d;
     }
   }
@@ -59,15 +61,15 @@ __global__ void __launch_bounds__(kMaxThreads) LayerNormKernel(int64_t C, float 
     mean_out[row] = mean;
     rstd_out[row] = rstd;
   }
-  StoreNormalized<kVector>(packs, mean, rstd, gamma, beta, y + row * C, C);
+  StoreNormalized<Code>(packs, mean, rstd, gamma, beta, y + row * C, C);
 }
 
-template <typename T, bool kVector, int kPacks>
+template <typename Code, typename T>
 __global__ void __launch_bounds__(kMaxThreads)
     LayerNormApplyKernel(int64_t C, const T* x, const T* gamma, const T* beta, const float* mean, const float* rstd,
                          T* y) {
   const int64_t row = blockIdx.x;
-  StoreNormalized<kVector>(LoadRow<kVector, kPacks>(x + row * C, C), mean[row], rstd[row], gamma, beta, y + row * C, C);
+  StoreNormalized<Code>(LoadRow<Code>(x + row * C, C), mean[row], rstd[row], gamma, beta, y + row * C, C);
 }
 
 // With g = dy * gamma and xhat = (x - mean) * rstd: dx = rstd * (g - mean over C of g - xhat * mean over C of (g *
@@ -89,7 +91,7 @@ __global__ void __launch_bounds__(Code::Walk::kMaxThreads)
     }
     const float row_mean = mean[row], row_rstd = rstd[row];
     float sum = 0, dot = 0;
-    EPS_UNROLL
+    EPS_UNROLL_PACKS
     for (int p = 0; p < Code::kPacks; ++p) {
       float g[kPack];
       if (!Code::kHoldsRows) {
@@ -113,7 +115,7 @@ __global__ void __launch_bounds__(Code::Walk::kMaxThreads)
       d.Forget();
       v.Forget();
     }
-    EPS_UNROLL
+    EPS_UNROLL_PACKS
     for (int p = 0; p < Code::kPacks; ++p) {
       if (!Code::kHoldsRows) {
         Code::LoadPart(dy + row * C, p, C, d);
@@ -131,37 +133,38 @@ __global__ void __launch_bounds__(Code::Walk::kMaxThreads)
     }
   }
   float* out = partials + int64_t{2} * blockIdx.x * C;
-  Walk::template Store<Code::kVector>(dgamma, C, out);
-  Walk::template Store<Code::kVector>(dbeta, C, out + C);
+  Walk::template Store<Code>(dgamma, C, out);
+  Walk::template Store<Code>(dbeta, C, out + C);
 }
 
-// fn(Type, Flag, Packs) for rows of C elements.
+// fn(RowCode) for rows of C elements.
 template <typename Fn>
 void ForRow(Dtype act, int64_t C, const Fn& fn) {
   ForAct(act, [&](auto type) {
-    ForVector(C, {}, [&](auto vector) { ForPacks(C, vector, [&](auto packs) { fn(type, vector, packs); }); });
+    using T = typename decltype(type)::type;
+    ForVector(C, {}, [&](auto vector) { ForBlockRow<T, decltype(vector)::value>(C, fn); });
   });
 }
 
 }  // namespace
 
 void LayerNorm(KernelQueue& queue, Dtype act, const LayerNormArgs& args) {
-  ForRow(act, args.C, [&](auto type, auto vector, auto packs) {
-    using T = typename decltype(type)::type;
-    Launch(queue, "LayerNorm", {.blocks_x = args.M, .threads = ThreadsOfRow(args.C)},
-           &LayerNormKernel<T, decltype(vector)::value, decltype(packs)::value>, args.C, static_cast<float>(args.eps),
-           static_cast<const T*>(args.x), static_cast<const T*>(args.gamma), static_cast<const T*>(args.beta),
-           static_cast<T*>(args.y), args.mean, args.rstd);
+  ForRow(act, args.C, [&](auto code) {
+    using Code = decltype(code);
+    using T = typename Code::T;
+    Launch(queue, "LayerNorm", {.blocks_x = args.M, .threads = ThreadsOfRow(args.C)}, &LayerNormKernel<Code, T>, args.C,
+           static_cast<float>(args.eps), static_cast<const T*>(args.x), static_cast<const T*>(args.gamma),
+           static_cast<const T*>(args.beta), static_cast<T*>(args.y), args.mean, args.rstd);
   });
 }
 
 void LayerNormApply(KernelQueue& queue, Dtype act, const LayerNormApplyArgs& args) {
-  ForRow(act, args.C, [&](auto type, auto vector, auto packs) {
-    using T = typename decltype(type)::type;
+  ForRow(act, args.C, [&](auto code) {
+    using Code = decltype(code);
+    using T = typename Code::T;
     Launch(queue, "LayerNormApply", {.blocks_x = args.M, .threads = ThreadsOfRow(args.C)},
-           &LayerNormApplyKernel<T, decltype(vector)::value, decltype(packs)::value>, args.C,
-           static_cast<const T*>(args.x), static_cast<const T*>(args.gamma), static_cast<const T*>(args.beta),
-           args.mean, args.rstd, static_cast<T*>(args.y));
+           &LayerNormApplyKernel<Code, T>, args.C, static_cast<const T*>(args.x), static_cast<const T*>(args.gamma),
+           static_cast<const T*>(args.beta), args.mean, args.rstd, static_cast<T*>(args.y));
   });
 }
 

@@ -34,20 +34,11 @@ HeadRows RowsOf(const Args& args) {
   return {args.M * args.heads, args.heads, args.C};
 }
 
-// How rows of one width, alignment and dtype are computed.
-template <typename Act, bool kWhole, int kCount, typename RowTeam>
-struct RowCode {
-  using T = Act;
-  using Team = RowTeam;
-  static constexpr bool kVector = kWhole;
-  static constexpr int kPacks = kCount;
-};
-
 // Forward and Apply both end here: the same bits. y may be where x was loaded from.
 template <typename Code>
 __device__ __forceinline__ void StoreNormalized(const RowPacks<Code::kPacks>& x, float rstd,
                                                 const typename Code::T* gamma, typename Code::T* y, int64_t C) {
-  EPS_UNROLL
+  EPS_UNROLL_PACKS
   for (int p = 0; p < Code::kPacks; ++p) {
     const int64_t at = Column<typename Code::Team>(p);
     float g[kPack], out[kPack];
@@ -59,19 +50,14 @@ __device__ __forceinline__ void StoreNormalized(const RowPacks<Code::kPacks>& x,
 }
 
 template <typename Code, typename T>
-__device__ __forceinline__ RowPacks<Code::kPacks> Load(const T* row, int64_t C) {
-  return LoadRow<Code::kVector, Code::kPacks, typename Code::Team>(row, C);
-}
-
-template <typename Code, typename T>
 __global__ void __launch_bounds__(kMaxThreads) RmsNormKernel(HeadRows rows, int64_t ldx, int64_t ldy, float eps,
                                                              const T* x, const T* gamma, T* y, float* rstd_out) {
   using Team = typename Code::Team;
   const int64_t row = Team::Row();
   if (row >= rows.count) return;  // the whole team
-  const RowPacks<Code::kPacks> packs = Load<Code>(x + rows.Start(row, ldx), rows.C);
+  const RowPacks<Code::kPacks> packs = LoadRow<Code>(x + rows.Start(row, ldx), rows.C);
   float squares = 0;
-  EPS_UNROLL
+  EPS_UNROLL_PACKS
   for (int p = 0; p < Code::kPacks; ++p) {
     EPS_UNROLL
     for (int i = 0; i < kPack; ++i) {
@@ -88,7 +74,7 @@ __global__ void __launch_bounds__(kMaxThreads)
     RmsNormApplyKernel(HeadRows rows, int64_t ldx, int64_t ldy, const T* x, const T* gamma, const float* rstd, T* y) {
   const int64_t row = Code::Team::Row();
   if (row >= rows.count) return;
-  StoreNormalized<Code>(Load<Code>(x + rows.Start(row, ldx), rows.C), rstd[row], gamma, y + rows.Start(row, ldy),
+  StoreNormalized<Code>(LoadRow<Code>(x + rows.Start(row, ldx), rows.C), rstd[row], gamma, y + rows.Start(row, ldy),
                         rows.C);
 }
 
@@ -115,7 +101,7 @@ __global__ void __launch_bounds__(Code::Walk::kMaxThreads)
     }
     const float row_rstd = rstd[row];
     float dot = 0;
-    EPS_UNROLL
+    EPS_UNROLL_PACKS
     for (int p = 0; p < Code::kPacks; ++p) {
       float g[kPack];
       if (!Code::kHoldsRows) {
@@ -135,7 +121,7 @@ __global__ void __launch_bounds__(Code::Walk::kMaxThreads)
       d.Forget();
       v.Forget();
     }
-    EPS_UNROLL
+    EPS_UNROLL_PACKS
     for (int p = 0; p < Code::kPacks; ++p) {
       if (!Code::kHoldsRows) {
         Code::LoadPart(from_dy, p, C, d);
@@ -151,7 +137,7 @@ __global__ void __launch_bounds__(Code::Walk::kMaxThreads)
       StorePack<Code::kVector>(out, dx + to, Column<Walk>(p), C);
     }
   }
-  Walk::template Store<Code::kVector>(dgamma, C, partials + static_cast<int64_t>(blockIdx.x) * C);
+  Walk::template Store<Code>(dgamma, C, partials + static_cast<int64_t>(blockIdx.x) * C);
 }
 
 // What the addresses of rows are multiples of, where they are C elements apart for each head and one of `lds` for
@@ -174,7 +160,7 @@ void ForRow(Dtype act, int64_t C, std::initializer_list<int64_t> lds, std::initi
       if (C <= kWarpSize * kPack) {
         fn(RowCode<T, kVector, 1, WarpTeam>());
       } else {
-        ForPacks(C, vector, [&](auto packs) { fn(RowCode<T, kVector, decltype(packs)::value, BlockTeam>()); });
+        ForBlockRow<T, kVector>(C, fn);
       }
     });
   });

@@ -34,45 +34,47 @@ struct WarpTeam {
   static __device__ __forceinline__ float Sum(float x) { return WarpSum(x); }
 };
 
-// Thread t of a team holds packs t, t + Threads(), ... of the row: kPacks of them.
+// How rows of one width, alignment and dtype are computed: thread t of a team holds packs t, t + Threads(), ... of the
+// row, kPacks of them.
+template <typename Act, bool kWhole, int kCount, typename RowTeam>
+struct RowCode {
+  using T = Act;
+  using Team = RowTeam;
+  static constexpr bool kVector = kWhole;
+  static constexpr int kPacks = kCount;
+  // Of loops over a thread's packs: EPS_UNROLL_PACKS. What registers cannot hold anyhow is rolled, and in local memory.
+  static constexpr int kUnroll = kPacks <= 4 ? kPacks : 1;
+};
+
 template <int kPacks>
 struct RowPacks {
   float value[kPacks][kPack];
 };
 
 // The first column of the calling thread's pack p.
-template <typename Team = BlockTeam>
+template <typename Team>
 __device__ __forceinline__ int64_t Column(int p) {
   return (Team::Thread() + static_cast<int64_t>(p) * Team::Threads()) * kPack;
 }
 
-template <bool kVector, int kPacks, typename Team = BlockTeam, typename T>
-__device__ __forceinline__ RowPacks<kPacks> LoadRow(const T* row, int64_t C) {
-  RowPacks<kPacks> packs;
-  EPS_UNROLL
-  for (int p = 0; p < kPacks; ++p) LoadPack<kVector>(row, Column<Team>(p), C, packs.value[p]);
+template <typename Code, typename T = typename Code::T>
+__device__ __forceinline__ RowPacks<Code::kPacks> LoadRow(const T* row, int64_t C) {
+  RowPacks<Code::kPacks> packs;
+  EPS_UNROLL_PACKS
+  for (int p = 0; p < Code::kPacks; ++p) {
+    LoadPack<Code::kVector>(row, Column<typename Code::Team>(p), C, packs.value[p]);
+  }
   return packs;
 }
 
-template <int kCount>
-struct Packs {
-  static constexpr int value = kCount;
-};
-
-// fn(Packs<what each thread of a block of ThreadsOfRow(C) holds at most>); `vector` is ForVector's flag.
-template <typename Vector, typename Fn>
-void ForPacks(int64_t C, Vector, const Fn& fn) {
+// fn(RowCode) for rows of C elements, each computed by a block of ThreadsOfRow(C). Rows that are no multiple of a pack,
+// and the widest, are rare: not worth kernels of their own.
+template <typename T, bool kVector, typename Fn>
+void ForBlockRow(int64_t C, const Fn& fn) {
   const int64_t packs = CeilDiv(CeilDiv(C, kPack), ThreadsOfRow(C));
-  // Rows that are no multiple of a pack, and the widest, are rare: not worth kernels of their own.
-  if constexpr (!Vector::value) {
-    fn(Packs<8>());
-  } else if (packs <= 1) {
-    fn(Packs<1>());
-  } else if (packs <= 2) {
-    fn(Packs<2>());
-  } else {
-    fn(Packs<8>());
-  }
+  if (packs > 2) return fn(RowCode<T, false, 8, BlockTeam>());
+  if (kVector && packs <= 1) return fn(RowCode<T, kVector, 1, BlockTeam>());
+  fn(RowCode<T, kVector, 2, BlockTeam>());
 }
 
 }  // namespace eps::worker::cuda

@@ -51,10 +51,10 @@ struct BlockWalk : BlockTeam {
     }
   }
   // out (C) = the sum of the teams' sums, in order. Every thread of the block calls it.
-  template <bool kVector, int kPacks>
-  static __device__ __forceinline__ void Store(const RowPacks<kPacks>& sums, int64_t C, float* out) {
-    EPS_UNROLL
-    for (int p = 0; p < kPacks; ++p) StorePack<kVector>(sums.value[p], out, Column<BlockWalk>(p), C);
+  template <typename Code>
+  static __device__ __forceinline__ void Store(const RowPacks<Code::kPacks>& sums, int64_t C, float* out) {
+    EPS_UNROLL_PACKS
+    for (int p = 0; p < Code::kPacks; ++p) StorePack<Code::kVector>(sums.value[p], out, Column<BlockWalk>(p), C);
   }
 };
 struct WarpWalk : WarpTeam {
@@ -66,10 +66,10 @@ struct WarpWalk : WarpTeam {
     a = WarpSum(a);
     b = WarpSum(b);
   }
-  template <bool kVector, int kPacks>
-  static __device__ __forceinline__ void Store(const RowPacks<kPacks>& sums, int64_t C, float* out) {
-    EPS_UNROLL
-    for (int p = 0; p < kPacks; ++p) {
+  template <typename Code>
+  static __device__ __forceinline__ void Store(const RowPacks<Code::kPacks>& sums, int64_t C, float* out) {
+    EPS_UNROLL_PACKS
+    for (int p = 0; p < Code::kPacks; ++p) {
       const int64_t first = int64_t{p} * kTileColumns;
       if (first < C) AddWarps(sums.value[p], C - first, out + first);
     }
@@ -102,12 +102,10 @@ struct RawRow {
 
 // How rows of one width, alignment and dtype are walked over.
 template <typename Act, bool kWhole, int kCount, typename RowWalk>
-struct WalkCode {
+struct WalkCode : RowCode<Act, kWhole, kCount, RowWalk> {
   using T = Act;
   using Walk = RowWalk;
-  static constexpr bool kVector = kWhole;
-  static constexpr int kPacks = kCount;
-  using Raw = RawRow<T, kPacks>;
+  using Raw = RawRow<T, kCount>;
   // Whether there are registers for three rows beside the sums. Where not, what is needed again is loaded again, from
   // the multiprocessor's cache.
   static constexpr bool kHoldsRows = kCount < 3;
@@ -115,7 +113,7 @@ struct WalkCode {
   static __device__ __forceinline__ void LoadPart(const T* row, int p, int64_t C, Raw& raw) {
     const int64_t at = Column<Walk>(p);
     Pack<T> pack = {};
-    if (kVector) {
+    if (kWhole) {
       if (at < C) pack = *reinterpret_cast<const Pack<T>*>(row + at);
     } else {
       EPS_UNROLL
@@ -128,32 +126,29 @@ struct WalkCode {
   static __device__ __forceinline__ Raw Load(const T* row, int64_t C) {
     Raw raw;
     EPS_UNROLL
-    for (int p = 0; p < kPacks; ++p) LoadPart(row, p, C, raw);
+    for (int p = 0; p < kCount; ++p) LoadPart(row, p, C, raw);
     return raw;
   }
 };
+
+template <typename T, bool kVector, int kPacks, typename Fn>
+void ForTeam(bool by_warps, const Fn& fn) {
+  by_warps ? fn(WalkCode<T, kVector, kPacks, WarpWalk>()) : fn(WalkCode<T, kVector, kPacks, BlockWalk<(kPacks > 1)>>());
+}
 
 // fn(WalkCode) for rows of C elements. Which team takes a row depends on C alone: so do the bits. Rows that are no
 // multiple of a pack, and the widest, are rare: not worth kernels of their own.
 template <typename T, bool kVector, typename Fn>
 void ForWidth(int64_t C, const Fn& fn) {
-  if (C <= kMaxWarpRowColumns) {
-    const int64_t packs = CeilDiv(C, kTileColumns);
-    if constexpr (kVector) {
-      if (packs <= 1) return fn(WalkCode<T, kVector, 1, WarpWalk>());
-      if (packs <= 2) return fn(WalkCode<T, kVector, 2, WarpWalk>());
-      if (packs <= 3) return fn(WalkCode<T, kVector, 3, WarpWalk>());
-    }
-    return fn(WalkCode<T, kVector, 4, WarpWalk>());
-  }
-  const int64_t packs = CeilDiv(C, BlockWalk<true>::kMaxThreads * kPack);
+  const bool by_warps = C <= kMaxWarpRowColumns;
+  const int64_t packs = CeilDiv(C, by_warps ? kTileColumns : BlockWalk<true>::kMaxThreads * kPack);
+  if (packs > 4) return fn(WalkCode<T, false, 16, BlockWalk<true>>());
   if constexpr (kVector) {
-    if (packs <= 1) return fn(WalkCode<T, kVector, 1, BlockWalk<false>>());
-    if (packs <= 2) return fn(WalkCode<T, kVector, 2, BlockWalk<true>>());
-    if (packs <= 3) return fn(WalkCode<T, kVector, 3, BlockWalk<true>>());
+    if (packs <= 1) return ForTeam<T, true, 1>(by_warps, fn);
+    if (packs <= 2) return ForTeam<T, true, 2>(by_warps, fn);
+    if (packs <= 3) return ForTeam<T, true, 3>(by_warps, fn);
   }
-  if (packs <= 4) return fn(WalkCode<T, kVector, 4, BlockWalk<true>>());
-  return fn(WalkCode<T, kVector, 16, BlockWalk<true>>());
+  ForTeam<T, kVector, 4>(by_warps, fn);
 }
 
 // The same, for rows that begin `step` elements apart or a multiple of that.

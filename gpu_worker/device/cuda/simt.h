@@ -11,8 +11,9 @@
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
-#define EPS_UNROLL _Pragma("unroll")       // so that arrays indexed in the loop stay in registers
-#define EPS_NO_UNROLL _Pragma("unroll 1")  // where code would grow for nothing
+#define EPS_UNROLL _Pragma("unroll")                        // so that arrays indexed in the loop stay in registers
+#define EPS_NO_UNROLL _Pragma("unroll 1")                   // where code would grow for nothing
+#define EPS_UNROLL_PACKS _Pragma("unroll (Code::kUnroll)")  // the one or the other, by what `Code` is for
 
 namespace eps::worker::cuda {
 
@@ -33,6 +34,7 @@ __device__ T* DynamicShared() {
 
 #define EPS_UNROLL
 #define EPS_NO_UNROLL
+#define EPS_UNROLL_PACKS
 
 namespace eps::worker::cuda {
 
