@@ -70,6 +70,12 @@ bool DependsOnDepth(const WholePlan& plan) {
 std::string WorkersText(int workers) {
   return workers == 1 ? "one worker" : absl::StrCat(workers, " workers with a device each");
 }
+std::string WorkersText(const WholePlan& plan) {
+  const int members = plan.step.group_members;
+  if (members == 0) return WorkersText(plan.workers);
+  return absl::StrCat(WorkersText(plan.workers),
+                      members == plan.workers ? std::string(", a group") : absl::StrCat(", in groups of ", members));
+}
 
 // Of what makes several plans: each of hundreds of layers takes seconds. On a terminal one line, which is gone at the end;
 // elsewhere a line every few seconds.
@@ -88,8 +94,8 @@ std::function<void(size_t done, size_t all)> ShowPlans(const char* what) {
 // Where a step's time goes, on paper.
 void PrintStep(const WholePlan& plan) {
   const worker::Profile& profile = plan.profile;
-  std::printf("\na step of %s, predicted: %.4g s, %.0f tokens/s; %s is busy the longest\n",
-              WorkersText(plan.workers).c_str(), plan.step.timeline.step_seconds,
+  std::printf("\na step of %s, predicted: %.4g s, %.0f tokens/s; %s is busy the longest\n", WorkersText(plan).c_str(),
+              plan.step.timeline.step_seconds,
               static_cast<double>(plan.run.tokens_per_step()) / plan.step.timeline.step_seconds,
               std::string(worker::ActivityName(plan.step.timeline.bound())).c_str());
   if (profile.measured == "nominal") {
@@ -188,6 +194,7 @@ void PrintJson(const WholePlan& plan, const std::optional<PlanExplanation>& expl
                                    {"buffers", buffers}}},
                                  {"step",
                                   {{"workers", plan.workers},
+                                   {"group_members", plan.step.group_members},
                                    {"predicted_seconds", plan.step.timeline.step_seconds},
                                    {"bound", std::string(worker::ActivityName(plan.step.timeline.bound()))},
                                    {"profile", plan.profile.measured},
@@ -221,8 +228,8 @@ std::string Timeline(const WholePlan& plan, const std::string& file) {
   if (!absl::EndsWith(file, ".svg")) return ToChromeTrace(tracks);
   const double seconds = plan.step.timeline.step_seconds / plan.step.scale;
   return TimelineSvg(
-      absl::StrFormat("A step of %s, predicted: %.4g s", WorkersText(plan.workers), plan.step.timeline.step_seconds),
-      tracks, 0, seconds);
+      absl::StrFormat("A step of %s, predicted: %.4g s", WorkersText(plan), plan.step.timeline.step_seconds), tracks, 0,
+      seconds);
 }
 
 void PrintCurve(const std::vector<CapPoint>& points) {

@@ -30,11 +30,11 @@ absl::Status CheckVnodes(const GroupVnodes& group, int num_vnodes) {
   return absl::OkStatus();
 }
 
-int64_t PartElemsOf(const ModelSpec& model, const LayerSpec& layer, int rank, int size) {
+int64_t PartElemsOf(const ModelSpec& model, const LayerSpec& layer, int rank, int size, bool with_frozen) {
   int64_t elems = 0;
   for (const BlobUse& use : layer.blobs) {
     const BlobSpec& blob = model.blob(use.blob);
-    if (blob.frozen) continue;
+    if (blob.frozen && !with_frozen) continue;
     elems += blob.part_elems(PartOf(blob.num_chunks(), rank, size));
   }
   return elems;
@@ -44,12 +44,22 @@ int64_t PartElemsOf(const ModelSpec& model, const LayerSpec& layer, int rank, in
 int64_t MostAreaElems(const ModelSpec& model, int size, int64_t num_nodes) {
   int64_t most = 0;
   for (const LayerSpec& layer : model.layers) {
-    for (int rank = 0; rank < size; ++rank) most = std::max(most, num_nodes * PartElemsOf(model, layer, rank, size));
+    for (int rank = 0; rank < size; ++rank) {
+      most = std::max(most, num_nodes * PartElemsOf(model, layer, rank, size, /*with_frozen=*/false));
+    }
   }
   return most;
 }
 
 }  // namespace
+
+GroupBounds BoundsOf(const RelayPlan& plan, Dtype gradients) {
+  return {.num_vnodes = plan.num_vnodes,
+          .max_pass_vnodes = plan.max_pass_vnodes,
+          .max_subtree_leaves = plan.max_subtree_leaves(),
+          .area_elems = plan.group_area.num_bytes / int64_t{sizeof(float)},
+          .gradients = gradients};
+}
 
 std::vector<TreeNode> GroupNodes(absl::Span<const int> vnodes, int num_vnodes, int max_leaves) {
   return PushedNodes(vnodes, num_vnodes, max_leaves, Dtype::kF32);
@@ -133,7 +143,10 @@ std::vector<GroupParts::Piece> GroupParts::Pieces(LayerId layer, int rank, bool 
 }
 
 int64_t GroupParts::PartElems(LayerId layer, int rank) const {
-  return PartElemsOf(*model_, model_->layer(layer), rank, size());
+  return PartElemsOf(*model_, model_->layer(layer), rank, size(), /*with_frozen=*/false);
+}
+int64_t GroupParts::WeightPartElems(LayerId layer, int rank) const {
+  return PartElemsOf(*model_, model_->layer(layer), rank, size(), /*with_frozen=*/true);
 }
 
 int64_t GroupParts::AreaElem(LayerId layer, int rank, int round) const {
@@ -155,15 +168,23 @@ std::optional<GroupParts::Place> GroupParts::Gather(TreeNode node) {
   return left;
 }
 
+std::vector<std::vector<int>> EvenShares(int num_vnodes, int size) {
+  std::vector<std::vector<int>> shares(static_cast<size_t>(size));
+  for (int rank = 0; rank < size; ++rank) {
+    const ChunkRange share = PartOf(num_vnodes, rank, size);
+    for (int64_t vnode = share.first; vnode < share.end(); ++vnode) {
+      shares[static_cast<size_t>(rank)].push_back(static_cast<int>(vnode));
+    }
+  }
+  return shares;
+}
+
 int64_t GroupAreaElems(const ModelSpec& model, int max_members, const GroupBounds& bounds) {
   const int most_leaves = static_cast<int>(std::min<int64_t>(bounds.max_subtree_leaves, bounds.num_vnodes));
   int64_t most = 0;
   for (int size = 2; size <= std::min(max_members, bounds.num_vnodes); ++size) {
     int64_t num_nodes = 0;
-    for (int rank = 0; rank < size; ++rank) {
-      const ChunkRange share = PartOf(bounds.num_vnodes, rank, size);  // as the daemon shares vnodes out
-      std::vector<int> vnodes;
-      for (int64_t vnode = share.first; vnode < share.end(); ++vnode) vnodes.push_back(static_cast<int>(vnode));
+    for (const std::vector<int>& vnodes : EvenShares(bounds.num_vnodes, size)) {
       num_nodes += static_cast<int64_t>(GroupNodes(vnodes, bounds.num_vnodes, most_leaves).size());
     }
     most = std::max(most, MostAreaElems(model, size, num_nodes));

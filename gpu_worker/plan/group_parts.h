@@ -14,6 +14,7 @@
 #include "common/schedule/reduction_tree.h"
 #include "common/schedule/vnode_batch.h"
 #include "common/tensor/dtype.h"
+#include "gpu_worker/plan/relay_plan.h"
 
 namespace eps::worker {
 
@@ -28,6 +29,7 @@ struct GroupBounds {
   int64_t area_elems = 0;  // of RelayPlan::group_area, fp32; 0: this worker forms no groups
   Dtype gradients = Dtype::kF32;
 };
+GroupBounds BoundsOf(const RelayPlan& plan, Dtype gradients);
 
 // Who gives what to whom, so that each member ends with the group's sum of its part of every layer.
 //
@@ -63,8 +65,9 @@ class GroupParts {
   std::vector<Piece> PiecesOf(LayerId layer, int rank) const;
   // What is pulled: of all blobs.
   std::vector<Piece> WeightPiecesOf(LayerId layer, int rank) const;
-  // Of PiecesOf.
+  // Of PiecesOf, and of WeightPiecesOf.
   int64_t PartElems(LayerId layer, int rank) const;
+  int64_t WeightPartElems(LayerId layer, int rank) const;
   // Where the node of (rank, round) lies in this member's group area, in elements.
   int64_t AreaElem(LayerId layer, int rank, int round) const;
 
@@ -97,6 +100,9 @@ class GroupParts {
   std::vector<Sum> sums_;
   std::vector<Root> roots_;
 };
+
+// The vnodes of each of `size` workers that share all of a run's, as the daemon shares them out.
+std::vector<std::vector<int>> EvenShares(int num_vnodes, int size);
 
 // The group area of a worker whose groups have at most `max_members`, with even shares of the vnodes: fp32 elements.
 int64_t GroupAreaElems(const ModelSpec& model, int max_members, const GroupBounds& bounds);

@@ -1,8 +1,10 @@
 #include "gpu_worker/plan/planner.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <limits>
 #include <numeric>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -10,8 +12,11 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/types/span.h"
 #include "common/base/byte_size.h"
 #include "common/base/status_macros.h"
+#include "common/schedule/vnode_batch.h"
+#include "gpu_worker/plan/group_parts.h"
 #include "gpu_worker/plan/inner_search.h"
 #include "gpu_worker/plan/schedule.h"
 
@@ -332,6 +337,20 @@ class Planner {
   double best_seconds_ = std::numeric_limits<double>::infinity();
 };
 
+// The group of the last worker, if it is in one that can carry the step: workers are taken in turn, as many as a group
+// may have.
+std::optional<GroupParts> GroupOfLast(const PlanRequest& request, const RelayPlan& plan,
+                                      absl::Span<const std::vector<int>> shares) {
+  const auto most = static_cast<size_t>(std::max(1, request.max_group_members));
+  const size_t last = shares.size() - 1, first = last / most * most;
+  if (first == last) return std::nullopt;
+  GroupVnodes members{
+      .group = 1, .rank = static_cast<int>(last - first), .vnodes = {shares.begin() + first, shares.end()}};
+  absl::StatusOr<GroupParts> parts =
+      GroupParts::Make(*request.model, std::move(members), BoundsOf(plan, request.run->precision.gradients));
+  return parts.ok() ? std::optional(*std::move(parts)) : std::nullopt;
+}
+
 // What the user could change, each with the cap that would then do.
 std::string Suggestions(const PlanRequest& request, int64_t needed_bytes) {
   std::vector<std::string> lines;
@@ -386,23 +405,30 @@ int64_t SmallestCapBytes(const PlanRequest& request) {
 Prediction PredictStep(const PlanRequest& request, const RelayPlan& plan, const StepOnPaper& step) {
   const PlanNeeds needs = NeedsOf(request);
   const int workers = std::clamp(step.workers, 1, needs.num_vnodes);  // that have a vnode
-  const int share = (needs.num_vnodes + workers - 1) / workers;
+  const std::vector<std::vector<int>> shares = EvenShares(needs.num_vnodes, workers);
   PassShape pass = PassOf(request, needs);
-  pass.vnodes.resize(std::min(pass.vnodes.size(), static_cast<size_t>(share)));
+  pass.vnodes = shares.back();
+  pass.vnodes.resize(std::min(pass.vnodes.size(), static_cast<size_t>(needs.max_pass_vnodes)));
   Reduced reduced = Reduce(pass, plan, needs);
   if (step.dropped.empty()) {
     reduced.pass.inner = reduced.plan.PlacesOf(plan.inner.total / needs.items, reduced.items());
   }
   reduced.pass.dropped = step.dropped;
+  const std::optional<GroupParts> group = GroupOfLast(request, plan, shares);
+  if (group.has_value()) reduced.pass.group_rounds = group->rounds();
   StepCosts costs = CostsOf(BesideOthers(ProfileOf(request), request.link, workers), *request.model, *request.run,
-                            request.kernels, request.link);
+                            request.kernels, request.link, group.has_value() ? &*group : nullptr);
   // The daemon reads everybody's, one for each vnode or sum of some.
-  costs.contribution_seconds = [one = std::move(costs.contribution_seconds),
-                                shares = static_cast<double>(needs.num_vnodes) / share](const RelayStep& push) {
-    return shares * one(push);
+  const double all = group.has_value()
+                         ? static_cast<double>(workers) / group->size()
+                         : static_cast<double>(needs.num_vnodes) / static_cast<double>(shares.back().size());
+  costs.contribution_seconds = [one = std::move(costs.contribution_seconds), all](const RelayStep& push) {
+    return all * one(push);
   };
-  Prediction prediction{
-      .timeline = {}, .steps = BuildSchedule(*request.model, reduced.plan, reduced.pass), .scale = reduced.scale};
+  Prediction prediction{.timeline = {},
+                        .steps = BuildSchedule(*request.model, reduced.plan, reduced.pass),
+                        .scale = reduced.scale,
+                        .group_members = group.has_value() ? group->size() : 0};
   Timeline& timeline = prediction.timeline;
   timeline = Simulate(*request.model, prediction.steps, costs);
   timeline.step_seconds *= reduced.scale;

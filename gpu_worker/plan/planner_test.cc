@@ -1,6 +1,7 @@
 #include "gpu_worker/plan/planner.h"
 
 #include <algorithm>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -410,6 +411,56 @@ TEST(PlannerTest, SizesDoNotOverflow) {
   run.run.relay.resident = true;
   EXPECT_GT(run.Smallest(), int64_t{1} << 60);
   EXPECT_THAT(run.Plan(int64_t{1} << 40), StatusIs(absl::StatusCode::kResourceExhausted, "needs at least"));
+}
+
+TEST(PlannerTest, MembersOfAGroupArePredictedWithTheirExchanges) {
+  TestRun run;
+  run.run.model.d_model = 1024;  // blobs of many chunks, of which each member has a part
+  run.run.precision = {.wire = Dtype::kF32, .gradients = Dtype::kF32};
+  PlanRequest request = run.Request(0);
+  request.link = LinkKind::kNetwork;
+  const auto kinds = [](const Prediction& step) {
+    std::set<RelayStep::Kind> kinds;
+    for (const RelayStep& each : step.steps) kinds.insert(each.kind);
+    return kinds;
+  };
+  const auto predict = [&](int max_group_members, int workers) {
+    request.max_group_members = max_group_members;
+    return PredictStep(request, MakeRelayPlan(request).value(), {.workers = workers});
+  };
+  const Prediction group = predict(2, 2), apart = predict(0, 2);
+  EXPECT_EQ(group.group_members, 2);
+  EXPECT_THAT(kinds(group), ::testing::IsSupersetOf(
+                                {RelayStep::Kind::kExchange, RelayStep::Kind::kSumGroup, RelayStep::Kind::kPushPart}));
+  EXPECT_FALSE(kinds(group).contains(RelayStep::Kind::kPush));
+  EXPECT_EQ(apart.group_members, 0);
+  EXPECT_FALSE(kinds(apart).contains(RelayStep::Kind::kExchange));
+  // Each pulls a half over the network, which is what a step of this run waits for.
+  EXPECT_LT(group.timeline.step_seconds, apart.timeline.step_seconds);
+
+  // As many as there are, as many as a group may have, and the last one alone.
+  EXPECT_EQ(predict(4, 2).group_members, 2);
+  EXPECT_EQ(predict(2, 4).group_members, 2);
+  EXPECT_EQ(predict(4, 4).group_members, 4);
+  EXPECT_EQ(predict(4, 1).group_members, 0);
+  EXPECT_EQ(predict(3, 4).group_members, 0);
+  // Of six the second three have one vnode that is no sibling of theirs, and in 16 bits nothing to sum it with.
+  run.run.batch.virtual_nodes = 6;
+  EXPECT_EQ(predict(3, 6).group_members, 3);
+  run.run.precision = {.wire = Dtype::kBf16, .gradients = Dtype::kBf16};
+  EXPECT_EQ(predict(3, 6).group_members, 0);
+}
+
+// The exchanges are the whole step's.
+TEST(PlannerTest, LongStepsOfGroupsArePredictedAsWell) {
+  TestRun run(100, 64);
+  PlanRequest request = run.Request(0);
+  request.max_group_members = 2;
+  const RelayPlan plan = MakeRelayPlan(request).value();
+  const Prediction step = PredictStep(request, plan, {.workers = 2});
+  EXPECT_GT(step.scale, 1);
+  EXPECT_EQ(step.group_members, 2);
+  EXPECT_GT(step.timeline.step_seconds, 0);
 }
 
 // Over a network; the table, which is the first layer, takes longer to pull than a block to compute.

@@ -4,12 +4,15 @@
 #include <array>
 #include <cmath>
 #include <cstddef>
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "common/base/ids.h"
 #include "common/base/status_macros.h"
 #include "gpu_worker/layers/layer_shape.h"
 #include "gpu_worker/plan/layer_operations.h"
@@ -90,14 +93,23 @@ double UpdateBytes(const RunConfig& run) {
   return 8 + moments;
 }
 
+// Of one element of what a group pushes.
+double BytesOfRoots(const GroupParts& group, Dtype gradients) {
+  double bytes = 0;
+  for (const GroupParts::Root& root : group.roots())
+    bytes += static_cast<double>(SizeOf(PushedDtype(root.node, gradients)));
+  return bytes;
+}
+
 // The seconds of each step, by its kind.
 class StepSeconds {
  public:
   StepSeconds(const Profile& profile, const ModelSpec& model, const RunConfig& run, const KernelSizes& kernels,
-              LinkKind link)
+              LinkKind link, const GroupParts* group)
       : profile_(profile),
         model_(model),
         link_(link),
+        group_(group != nullptr ? std::optional(*group) : std::nullopt),
         shape_(ShapeOf(model, run, kernels)),
         gradients_(run.precision.gradients) {
     for (size_t i = 0; i < kLayerKinds.size(); ++i) times_[i] = TimesOf(profile, model, kLayerKinds[i], shape_);
@@ -118,7 +130,7 @@ class StepSeconds {
     const auto trained = static_cast<double>(layer.trainable_elems);
     switch (step.kind) {
       case Kind::kPull:
-        return PullSeconds(sizes.wire_bytes);
+        return group_.has_value() ? PullPartSeconds(layer) : PullSeconds(sizes.wire_bytes);
       case Kind::kExpand:
         if (times.expand_seconds > 0) return times.expand_seconds;
         return Gradient(static_cast<double>(sizes.wire_bytes + sizes.expanded_bytes));
@@ -158,8 +170,11 @@ class StepSeconds {
       case Kind::kPush:
         return PushSeconds(static_cast<double>(SizeOf(PushedDtype(step.node, gradients_))) * trained);
       case Kind::kExchange:
+        return ExchangeSeconds(layer.id, step.round);
       case Kind::kSumGroup:
+        return Gradient(3 * 4 * static_cast<double>(group_->sums().size()) * PartElems(layer.id));
       case Kind::kPushPart:
+        return PushSeconds(BytesOfRoots(*group_, gradients_) * PartElems(layer.id));
       case Kind::kStartRecord:
       case Kind::kStoreRecord:
         return 0;
@@ -190,9 +205,38 @@ class StepSeconds {
     return link_ == LinkKind::kNetwork ? copy + Over(bytes, profile_.network_bytes_per_second) : copy;
   }
 
+  // ---- as a member of group_ ----
+  double PartElems(LayerId layer) const { return static_cast<double>(group_->PartElems(layer, group_->rank())); }
+  // Its own part from the daemon, which it gives the others, and theirs.
+  double PullPartSeconds(const LayerSpec& layer) const {
+    if (link_ == LinkKind::kInPlace) return 0;
+    const int64_t elem_bytes = SizeOf(shape_.wire);
+    const int64_t own = group_->WeightPartElems(layer.id, group_->rank()) * elem_bytes;
+    return PullSeconds(own) + ExchangeSeconds(static_cast<double>(own * (group_->size() - 1)),
+                                              static_cast<double>(layer.num_elems * elem_bytes - own));
+  }
+  // It gives of its node what is the others', and gets of each other's node what is its own.
+  double ExchangeSeconds(LayerId layer, int round) const {
+    double given = 0, got = 0;
+    for (int rank = 0; rank < group_->size(); ++rank) {
+      if (rank == group_->rank()) continue;
+      if (group_->Node(group_->rank(), round).has_value()) {
+        given += 4 * static_cast<double>(group_->PartElems(layer, rank));
+      }
+      if (group_->Node(rank, round).has_value()) got += 4 * PartElems(layer);
+    }
+    return ExchangeSeconds(given, got);
+  }
+  double ExchangeSeconds(double given_bytes, double got_bytes) const {
+    if (!absl::StartsWith(profile_.device, "cuda")) return Over(given_bytes + got_bytes, profile_.out_bytes_per_second);
+    return Over(std::max(given_bytes, got_bytes),
+                std::min(profile_.in_bytes_per_second, profile_.out_bytes_per_second));
+  }
+
   const Profile profile_;
   const ModelSpec& model_;
   const LinkKind link_;
+  const std::optional<GroupParts> group_;  // none: it goes alone
   const LayerShape shape_;
   const Dtype gradients_;
   std::array<LayerTimes, kLayerKinds.size()> times_;  // as kLayerKinds
@@ -209,17 +253,21 @@ LinkKind LinkOf(const std::string& device, TransportChoice transport) {
 }
 
 StepCosts CostsOf(const Profile& profile, const ModelSpec& model, const RunConfig& run, const KernelSizes& kernels,
-                  LinkKind link) {
+                  LinkKind link, const GroupParts* group) {
   EPS_CHECK(profile.update_bytes_per_second > 0);
   StepCosts costs;
-  costs.seconds = StepSeconds(profile, model, run, kernels, link);
+  costs.seconds = StepSeconds(profile, model, run, kernels, link, group);
   costs.handover_seconds = profile.handover_seconds;
   costs.between_steps_seconds = profile.step_seconds;
   costs.sharing = profile.sharing;
-  costs.contribution_seconds = [&model, gradients = run.precision.gradients,
+  // Of a group, what all members push of a layer.
+  const double group_bytes = group != nullptr ? BytesOfRoots(*group, run.precision.gradients) : 0;
+  costs.contribution_seconds = [&model, group_bytes, gradients = run.precision.gradients,
                                 rate = profile.update_bytes_per_second](const RelayStep& step) {
-    return static_cast<double>(model.layer(step.layer).trainable_elems * SizeOf(PushedDtype(step.node, gradients))) /
-           rate;
+    const double bytes = step.kind == RelayStep::Kind::kPushPart
+                             ? group_bytes
+                             : static_cast<double>(SizeOf(PushedDtype(step.node, gradients)));
+    return static_cast<double>(model.layer(step.layer).trainable_elems) * bytes / rate;
   };
   for (const BlobSpec& blob : model.blobs) {
     const double elems = blob.frozen ? 0 : static_cast<double>(blob.num_elems);

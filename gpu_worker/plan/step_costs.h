@@ -6,6 +6,7 @@
 #include "common/model/model_spec.h"
 #include "common/spec/run_config.h"
 #include "gpu_worker/device/kernels.h"
+#include "gpu_worker/plan/group_parts.h"
 #include "gpu_worker/plan/profile.h"
 #include "gpu_worker/plan/timeline.h"
 
@@ -23,8 +24,12 @@ LinkKind LinkOf(const std::string& device, TransportChoice transport);
 // What each step of a run costs on a machine that was measured. A layer that was measured in its shape, with a backward if
 // the run needs one, has its times; for others those of the shape nearest in width and tokens, one that has the backward
 // before any that has none, by their operations and bytes. Where none has, the backward is made from the forward.
+//
+// group: of which the worker is the member of its rank; null: it goes alone. Exchanges were not measured: with the `cpu`
+// device both ways are copies within the host's memory, one after the other; GPUs are taken to reach each other, both ways
+// at once, as fast as they reach the host. Members that come late to an exchange are not in it.
 StepCosts CostsOf(const Profile& profile, const ModelSpec& model, const RunConfig& run, const KernelSizes& kernels,
-                  LinkKind link);
+                  LinkKind link, const GroupParts* group = nullptr);
 
 // The machine as one of several workers has it that are alike and do the same at once (StepOnPaper).
 Profile BesideOthers(Profile profile, LinkKind link, int workers);

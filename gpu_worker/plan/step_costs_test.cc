@@ -1,5 +1,6 @@
 #include "gpu_worker/plan/step_costs.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "common/tensor/dtype.h"
 #include "gpu_worker/device/cpu/cpu_kernel_sizes.h"
 #include "gpu_worker/layers/layer_shape.h"
+#include "gpu_worker/plan/group_parts.h"
 #include "gpu_worker/plan/profile.h"
 #include "gpu_worker/plan/relay_step.h"
 #include "gtest/gtest.h"
@@ -111,6 +113,47 @@ TEST_F(StepCostsTest, AHeadThatKeepsItsLogitsSavesMostOfAForward) {
   // All but a quarter of the product, and what the forward reads and writes.
   EXPECT_LT(HeadSeconds(true), 0.5 - 0.25 * 0.5);
   EXPECT_GT(HeadSeconds(true), 0.5 - 0.25 * 0.75);
+}
+
+TEST_F(StepCostsTest, AMemberOfAGroupPullsAndPushesItsPartAndExchangesTheRest) {
+  run_.model.d_model = 1024;  // many chunks
+  run_.batch.virtual_nodes = 4;
+  run_.precision = {.wire = Dtype::kBf16, .gradients = Dtype::kBf16};
+  profile_.in_bytes_per_second = 3e9;
+  profile_.out_bytes_per_second = 2e9;
+  const ModelSpec model = BuildModel(run_.model).value();
+  const GroupBounds bounds = {.num_vnodes = 4, .max_pass_vnodes = 4, .max_subtree_leaves = 2, .area_elems = 1 << 30};
+  const LayerId block(1);
+  const auto of_block = static_cast<double>(model.layer(block).num_elems);
+  double pulled = 0, pushed = 0, read = 0;
+  for (const int rank : {0, 1}) {
+    const GroupParts group =
+        GroupParts::Make(model, {.group = 1, .rank = rank, .vnodes = {{0, 1}, {2, 3}}}, bounds).value();
+    const auto own = static_cast<double>(group.PartElems(block, rank)), others = of_block - own;
+    EXPECT_GT(own, 0);
+    EXPECT_GT(others, 0);
+    const auto costs_of = [&](const char* device, LinkKind link) {
+      profile_.device = device;
+      return CostsOf(profile_, model, run_, CpuKernelSizes(), link, &group);
+    };
+    const auto step = [&](Kind kind) { return RelayStep{.kind = kind, .layer = block, .round = 0}; };
+
+    // A node in fp32: copied into the other's memory, and out of it.
+    const StepCosts cpu = costs_of("cpu", LinkKind::kInPlace);
+    EXPECT_DOUBLE_EQ(cpu.seconds(step(Kind::kExchange)), 4 * of_block / 2e9);
+    EXPECT_EQ(cpu.seconds(step(Kind::kPull)), 0);  // read in place, and not exchanged
+    EXPECT_DOUBLE_EQ(cpu.seconds(step(Kind::kSumGroup)), 3 * 4 * own / profile_.gradient_bytes_per_second);
+    // Over a link, both ways at once.
+    const StepCosts cuda = costs_of("cuda:0", LinkKind::kHostMemory);
+    EXPECT_DOUBLE_EQ(cuda.seconds(step(Kind::kExchange)), 4 * std::max(own, others) / 2e9);
+    EXPECT_DOUBLE_EQ(cuda.seconds(step(Kind::kPull)), 2 * own / 3e9 + 2 * std::max(own, others) / 2e9);
+    pulled += 2 * own;
+    pushed += cuda.seconds(step(Kind::kPushPart)) * 2e9;
+    read = cuda.contribution_seconds(step(Kind::kPushPart)) * profile_.update_bytes_per_second;
+  }
+  EXPECT_EQ(pulled, 2 * of_block);
+  EXPECT_DOUBLE_EQ(pushed, 4 * of_block);  // one sum of all vnodes, in fp32
+  EXPECT_DOUBLE_EQ(read, pushed);
 }
 
 TEST_F(StepCostsTest, ABlockThatIsFrozenNeedsNoBackward) {

@@ -236,12 +236,7 @@ absl::Status RelayExecutorImpl::Check(const Assignment& assignment) const {
 absl::StatusOr<std::unique_ptr<GroupParts>> RelayExecutorImpl::PartsOf(const Assignment& assignment) {
   if (!assignment.group.has_value()) return nullptr;
   absl::StatusOr<GroupParts> parts =
-      GroupParts::Make(model_, *assignment.group,
-                       {.num_vnodes = run_.batch.virtual_nodes,
-                        .max_pass_vnodes = plan_.max_pass_vnodes,
-                        .max_subtree_leaves = plan_.max_subtree_leaves(),
-                        .area_elems = plan_.group_area.num_bytes / int64_t{sizeof(float)},
-                        .gradients = run_.precision.gradients});
+      GroupParts::Make(model_, *assignment.group, BoundsOf(plan_, run_.precision.gradients));
   if (parts.ok()) return std::make_unique<GroupParts>(*std::move(parts));
   if (!absl::IsFailedPrecondition(parts.status())) return parts.status();
   if (std::exchange(group_not_used_, parts.status()) != parts.status()) {
