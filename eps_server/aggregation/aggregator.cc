@@ -3,12 +3,9 @@
 #include <string.h>
 
 #include <algorithm>
-#include <compare>
 #include <deque>
 #include <iterator>
-#include <map>
 #include <optional>
-#include <tuple>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
@@ -17,14 +14,19 @@
 #include "common/base/mutex.h"
 #include "common/base/status_macros.h"
 #include "common/schedule/chunk_range.h"
+#include "common/schedule/reduction_tree.h"
+#include "eps_server/aggregation/admission_window.h"
 #include "eps_server/aggregation/chunk_pool.h"
+#include "eps_server/aggregation/contribution_key.h"
 #include "eps_server/aggregation/coverage.h"
+#include "eps_server/aggregation/step_coverage.h"
 #include "eps_server/aggregation/window_size.h"
 
 namespace eps::server {
 namespace {
 
-using Answer = std::function<void(absl::StatusOr<Verdict>)>;
+using Answer = AdmissionWindow::Answer;
+using Answered = AdmissionWindow::Answered;
 
 // The contributions of one chunk, while the consumer has them. Tells the aggregator when they are
 // gone.
@@ -46,48 +48,27 @@ class AggregatorImpl final : public Aggregator {
       : model_(*options.model),
         num_vnodes_(options.virtual_nodes),
         gradients_(options.gradients),
-        window_bytes_(options.window_bytes),
         consume_(std::move(options.consume)),
         on_step_in_(std::move(options.on_step_in)),
-        pool_(ChunkPool::Create(options.window_bytes)) {
-    for (const BlobSpec& blob : model_.blobs) {
-      if (blob.frozen) continue;
-      for (size_t use = 0; use < blob.uses.size(); ++use) {
-        backward_order_.push_back({blob.id, static_cast<int>(use)});
-      }
-    }
-    std::stable_sort(backward_order_.begin(), backward_order_.end(),
-                     [this](Use a, Use b) { return Position(a) > Position(b); });
-    // A few times every vnode of every use, in parts of one chunk.
-    int64_t parts = 0;
-    for (const Use& use : backward_order_) parts += model_.blob(use.blob).num_chunks();
-    max_waiting_ = std::min<int64_t>(1 << 20, 1024 + int64_t{4} * num_vnodes_ * parts);
-  }
+        pool_(ChunkPool::Create(options.window_bytes)),
+        coverage_(&model_, num_vnodes_),
+        window_({.model = &model_,
+                 .pool = pool_.get(),
+                 .virtual_nodes = num_vnodes_,
+                 .window_bytes = options.window_bytes}) {}
 
   void BeginStep(StepId step, const std::vector<bool>& dropped) override {
     Calls calls;
     MutexLock lock(mu_);
-    EPS_CHECK(step > step_ && chunks_left_ == 0);
+    EPS_CHECK(step > step_ && coverage_.missing_chunks() == 0);
     EPS_CHECK(dropped.empty() || dropped.size() == model_.blobs.size());
     step_ = step;
-    front_ = 0;
-    reserved_bytes_ = 0;
-    open_.clear();
-    // What the consumer still has belongs to finished blobs: at_consumer counts anew.
-    blobs_.clear();
-    for (const BlobSpec& spec : model_.blobs) {
-      BlobSlot& blob = blobs_.emplace_back();
-      blob.dropped = !dropped.empty() && dropped[static_cast<size_t>(spec.id.value())];
-      if (spec.frozen || blob.dropped) continue;
-      chunks_left_ += spec.num_chunks();
-      blob.uses.resize(spec.uses.size());
-      for (UseSlot& use : blob.uses) use.chunks.resize(static_cast<size_t>(spec.num_chunks()));
-    }
-    EPS_CHECK(chunks_left_ > 0);
-    handing_ = chunks_left_;
-    // Whatever waited was for an earlier step.
-    for (auto& [place, waiting] : waiting_) calls.Add(std::move(waiting.answer), Verdict::kNotWanted);
-    waiting_.clear();
+    coverage_.Begin(dropped);
+    EPS_CHECK(coverage_.missing_chunks() > 0);
+    handing_ = coverage_.missing_chunks();
+    // What the consumer still has belongs to finished blobs.
+    at_consumer_.assign(model_.blobs.size(), 0);
+    calls.Add(window_.BeginStep());
   }
 
   void Offer(const ContributionKey& key, Answer answer) override {
@@ -96,12 +77,9 @@ class AggregatorImpl final : public Aggregator {
     if (absl::Status status = stopped_.ok() ? Check(key) : stopped_; !status.ok()) {
       return calls.Add(std::move(answer), status);
     }
-    if (key.step < step_ || IsCovered(key)) return calls.Add(std::move(answer), Verdict::kNotWanted);
-    if (static_cast<int64_t>(waiting_.size()) >= max_waiting_) {
-      return calls.Add(std::move(answer), absl::ResourceExhaustedError(
-                                              absl::StrCat(waiting_.size(), " offers wait for the window already")));
-    }
-    waiting_.emplace(PlaceInQueue(key), Waiting{key, std::move(answer)});
+    if (key.step < step_ || coverage_.Covers(key)) return calls.Add(std::move(answer), Verdict::kNotWanted);
+    if (absl::Status full = window_.CheckLine(); !full.ok()) return calls.Add(std::move(answer), full);
+    window_.Wait(key, std::move(answer));
     Pump(calls);
   }
 
@@ -114,7 +92,7 @@ class AggregatorImpl final : public Aggregator {
       EPS_RETURN_IF_ERROR(Check(key));
       EPS_RETURN_IF_ERROR(CheckChunk(key, chunk, payload_bytes));
       if (!IsWanted(key, chunk)) return Drop(key, chunk, calls);
-      if (open_.find(OpenKeyOf(key)) == open_.end()) {
+      if (!window_.IsAdmitted(key)) {
         return absl::FailedPreconditionError(absl::StrCat(DebugString(key), ": chunk ", chunk, " was not admitted"));
       }
     }
@@ -127,7 +105,8 @@ class AggregatorImpl final : public Aggregator {
       MutexLock lock(mu_);
       // The same one may have come from another worker meanwhile.
       if (!IsWanted(key, chunk)) return Drop(key, chunk, calls);
-      Count(key, chunk, std::move(buffer));
+      window_.GiveBack(key, chunk);
+      coverage_.Add(key, chunk, std::move(buffer));
       ready = ConsumeIfWhole(key.blob, chunk);
       outcome = {.counted = true, .complete = CloseIfComplete(key)};
       Pump(calls);
@@ -142,47 +121,30 @@ class AggregatorImpl final : public Aggregator {
   void Abandon(const ContributionKey& key) override {
     Calls calls;
     MutexLock lock(mu_);
-    const auto found = open_.find(OpenKeyOf(key));
-    if (key.step != step_ || found == open_.end() || --found->second.senders > 0) return;
-    Close(found);
+    if (key.step != step_ || !window_.Abandon(key)) return;
     Pump(calls);
   }
 
   std::vector<bool> MissingVnodes() const override {
-    std::vector<bool> missing(static_cast<size_t>(num_vnodes_), false);
     MutexLock lock(mu_);
-    for (const BlobSlot& blob : blobs_) {
-      for (const UseSlot& use : blob.uses) {
-        for (const Coverage& chunk : use.chunks) {
-          if (chunk.IsWhole(num_vnodes_)) continue;
-          for (int v = 0; v < num_vnodes_; ++v) {
-            if (!missing[v] && !chunk.Covers(v)) missing[v] = true;
-          }
-        }
-      }
-    }
-    return missing;
+    return coverage_.MissingVnodes();
   }
-
   std::vector<BlobId> MissingBlobs() const override {
-    std::vector<BlobId> missing;
     MutexLock lock(mu_);
-    for (size_t b = 0; b < blobs_.size(); ++b) {
-      const BlobSpec& blob = model_.blobs[b];
-      if (blob.frozen || blobs_[b].dropped) continue;
-      if (blobs_[b].consumed_chunks < blob.num_chunks()) missing.push_back(blob.id);
-    }
-    return missing;
+    return coverage_.MissingBlobs();
   }
 
-  int64_t window_bytes() const override { return window_bytes_; }
+  int64_t window_bytes() const override {
+    MutexLock lock(mu_);
+    return window_.window_bytes();
+  }
   int64_t window_used_bytes() const override {
     MutexLock lock(mu_);
-    return UsedBytes();
+    return window_.used_bytes();
   }
   int64_t waiting_offers() const override {
     MutexLock lock(mu_);
-    return static_cast<int64_t>(waiting_.size());
+    return window_.num_waiting();
   }
 
   void Stop(absl::Status reason) override {
@@ -190,46 +152,10 @@ class AggregatorImpl final : public Aggregator {
     MutexLock lock(mu_);
     if (!stopped_.ok()) return;  // the first reason is the cause
     stopped_ = reason;
-    for (auto& [place, waiting] : waiting_) calls.Add(std::move(waiting.answer), reason);
-    waiting_.clear();
+    calls.Add(window_.Refuse(reason));
   }
 
  private:
-  struct Use {
-    BlobId blob;
-    int use;
-  };
-  struct UseSlot {
-    std::vector<Coverage> chunks;
-    int64_t whole_chunks = 0;
-  };
-  struct BlobSlot {
-    std::vector<UseSlot> uses;
-    int64_t consumed_chunks = 0;
-    int64_t at_consumer = 0;  // chunks of this step whose memory the consumer still has
-    bool dropped = false;     // by this step: it has no uses
-  };
-  struct OpenKey {
-    BlobId blob;
-    int use;
-    TreeNode node;
-    ChunkRange chunks;
-    Dtype dtype;
-    friend auto operator<=>(const OpenKey&, const OpenKey&) = default;
-  };
-  // An admitted contribution that is not complete.
-  struct Open {
-    int senders = 0;             // admissions of the very same part of the very same node
-    std::vector<bool> reserved;  // by chunk, from the first of the part on
-    int64_t reserved_bytes = 0;
-  };
-  struct Waiting {
-    ContributionKey key;
-    Answer answer;
-  };
-  // The highest layer first, then by node; the number keeps equal ones apart, in order of arrival.
-  using QueuePlace = std::tuple<int, BlobId, int, int, int64_t>;
-
   // Answers to give once the lock is released: declare before the lock. An answer may bring about further ones, as that of
   // a sender who is gone by now, who abandons it: they are given behind those that are under way, not from within them.
   class Calls {
@@ -237,7 +163,7 @@ class AggregatorImpl final : public Aggregator {
     Calls() = default;
     Calls(const Calls&) = delete;
     ~Calls() {
-      static thread_local std::deque<Call>* under_way = nullptr;  // by the outermost one of this thread
+      static thread_local std::deque<Answered>* under_way = nullptr;  // by the outermost one of this thread
       if (under_way != nullptr) {
         std::move(calls_.begin(), calls_.end(), std::back_inserter(*under_way));
         return;
@@ -250,153 +176,56 @@ class AggregatorImpl final : public Aggregator {
       under_way = nullptr;
     }
     void Add(Answer answer, absl::StatusOr<Verdict> verdict) {
-      calls_.emplace_back(std::move(answer), std::move(verdict));
+      calls_.push_back({std::move(answer), std::move(verdict)});
+    }
+    void Add(std::vector<Answered> answered) {
+      std::move(answered.begin(), answered.end(), std::back_inserter(calls_));
     }
 
    private:
-    using Call = std::pair<Answer, absl::StatusOr<Verdict>>;
-    std::deque<Call> calls_;
+    std::deque<Answered> calls_;
   };
 
-  int Position(Use use) const { return model_.blob(use.blob).uses[use.use].value(); }
-  static OpenKey OpenKeyOf(const ContributionKey& key) { return {key.blob, key.use, key.node, key.chunks, key.dtype}; }
-  UseSlot& SlotOf(const ContributionKey& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    return blobs_[key.blob.value()].uses[key.use];
-  }
   int64_t ChunkBytes(const ContributionKey& key, int64_t chunk) const {
     return model_.blob(key.blob).chunk_elems(chunk) * SizeOf(key.dtype);
   }
-  int64_t ReservedBytes(const ContributionKey& key, int64_t chunk) const {
-    return ChunkPool::CostBytes(ChunkBytes(key, chunk));
-  }
-  QueuePlace PlaceInQueue(const ContributionKey& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    return {-Position({key.blob, key.use}), key.blob, key.node.first, key.node.count, next_offer_++};
-  }
-
   absl::Status Check(const ContributionKey& key) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status CheckChunk(const ContributionKey& key, int64_t chunk, int64_t payload_bytes) const;
 
-  int64_t UsedBytes() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return reserved_bytes_ + pool_->held_bytes(); }
-
-  // Answers offers from the front of the queue, as far as the window has room.
+  // Answers offers, as far as the window has room.
   void Pump(Calls& calls) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    AdvanceFront();
-    while (!waiting_.empty()) {
-      const auto first = waiting_.begin();
-      const ContributionKey key = first->second.key;
-      const bool wanted = !IsCovered(key);
-      if (wanted && !Admit(key)) return;
-      calls.Add(std::move(first->second.answer), wanted ? Verdict::kAdmitted : Verdict::kNotWanted);
-      waiting_.erase(first);
-    }
-  }
-
-  // Moves to the first use, in backward order, that is not whole.
-  void AdvanceFront() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    while (front_ < backward_order_.size() && !blobs_.empty()) {
-      const Use use = backward_order_[front_];
-      const bool dropped = blobs_[use.blob.value()].dropped;
-      if (!dropped && blobs_[use.blob.value()].uses[use.use].whole_chunks < model_.blob(use.blob).num_chunks()) return;
-      ++front_;
-    }
-  }
-
-  // What there is of the key's use, of the key's chunks alone.
-  absl::Span<const Coverage> CoverageOf(const ContributionKey& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    return absl::MakeConstSpan(SlotOf(key).chunks)
-        .subspan(static_cast<size_t>(key.chunks.first), static_cast<size_t>(key.chunks.count));
-  }
-
-  bool IsCovered(const ContributionKey& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    const absl::Span<const Coverage> chunks = CoverageOf(key);
-    return std::all_of(chunks.begin(), chunks.end(), [&](const Coverage& chunk) { return chunk.Covers(key.node); });
-  }
-
-  bool Admit(const ContributionKey& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    const auto found = open_.find(OpenKeyOf(key));
-    if (found != open_.end()) {  // who comes first with a chunk fills the one reservation
-      ++found->second.senders;
-      return true;
-    }
-    Open open;
-    open.senders = 1;
-    const absl::Span<const Coverage> chunks = CoverageOf(key);
-    open.reserved.resize(chunks.size());
-    for (size_t i = 0; i < chunks.size(); ++i) {
-      open.reserved[i] = !chunks[i].Covers(key.node);
-      if (open.reserved[i]) open.reserved_bytes += ReservedBytes(key, key.chunks.first + static_cast<int64_t>(i));
-    }
-    if (UsedBytes() + open.reserved_bytes > window_bytes_ && !GoesFirst(key)) return false;
-    reserved_bytes_ += open.reserved_bytes;
-    open_.emplace(OpenKeyOf(key), std::move(open));
-    return true;
-  }
-
-  // The layer that backward completes next is never kept waiting by those behind it. A finished
-  // blob that still waits for its update needs no contribution to go on, so waiting for it cannot
-  // starve anybody, and bounds the window.
-  bool GoesFirst(const ContributionKey& key) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    return front_ < backward_order_.size() && finished_at_consumer_ == 0 &&
-           Position({key.blob, key.use}) >= Position(backward_order_[front_]);
-  }
-
-  void Unreserve(const ContributionKey& key, int64_t chunk) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    const auto found = open_.find(OpenKeyOf(key));
-    if (found == open_.end()) return;
-    const size_t place = static_cast<size_t>(chunk - key.chunks.first);
-    if (!found->second.reserved[place]) return;
-    const int64_t num_bytes = ReservedBytes(key, chunk);
-    found->second.reserved[place] = false;
-    found->second.reserved_bytes -= num_bytes;
-    reserved_bytes_ -= num_bytes;
-  }
-
-  void Close(std::map<OpenKey, Open>::iterator open) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    reserved_bytes_ -= open->second.reserved_bytes;
-    open_.erase(open);
+    calls.Add(window_.Admit(coverage_, /*finished_blob_waits=*/finished_at_consumer_ > 0));
   }
 
   bool CloseIfComplete(const ContributionKey& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    if (!IsCovered(key)) return false;
-    const auto found = open_.find(OpenKeyOf(key));
-    if (found != open_.end()) Close(found);
+    if (!coverage_.Covers(key)) return false;
+    window_.Close(key);
     return true;
   }
 
   bool IsWanted(const ContributionKey& key, int64_t chunk) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    return key.step == step_ && !SlotOf(key).chunks[chunk].Covers(key.node);
+    return key.step == step_ && !coverage_.Covers(key, chunk);
   }
 
   ChunkOutcome Drop(const ContributionKey& key, int64_t chunk, Calls& calls) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     if (key.step < step_) return {.counted = false, .complete = true};
-    Unreserve(key, chunk);
+    window_.GiveBack(key, chunk);
     const bool complete = CloseIfComplete(key);
     Pump(calls);
     return {.counted = false, .complete = complete};
   }
 
-  void Count(const ContributionKey& key, int64_t chunk, ChunkBuffer buffer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    Unreserve(key, chunk);
-    UseSlot& use = SlotOf(key);
-    use.chunks[chunk].Add({key.node, key.dtype, key.nonfinite_vnode, std::move(buffer)});
-    if (use.chunks[chunk].IsWhole(num_vnodes_)) ++use.whole_chunks;
-  }
-
   std::optional<ChunkGradient> ConsumeIfWhole(BlobId id, int64_t chunk) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    BlobSlot& blob = blobs_[id.value()];
-    for (const UseSlot& use : blob.uses) {
-      if (!use.chunks[chunk].IsWhole(num_vnodes_)) return std::nullopt;
-    }
+    if (!coverage_.IsWhole(id, chunk)) return std::nullopt;
     auto consumed = std::make_shared<ConsumedChunk>();
     ChunkGradient gradient;
-    for (size_t use = 0; use < blob.uses.size(); ++use) {
-      AppendUse(blob.uses[use].chunks[chunk].Consume(), static_cast<int>(use), gradient, *consumed);
+    for (int use = 0; use < coverage_.num_uses(id); ++use) {
+      AppendUse(coverage_.Consume(id, use, chunk), use, gradient, *consumed);
     }
     consumed->released = [this, step = step_, id] { OnReleased(step, id); };
     gradient.owner = std::move(consumed);
-    ++blob.at_consumer;
-    if (++blob.consumed_chunks == model_.blob(id).num_chunks()) finished_at_consumer_ += blob.at_consumer;
-    --chunks_left_;
+    const int64_t at_consumer = ++at_consumer_[static_cast<size_t>(id.value())];
+    if (coverage_.IsWhole(id)) finished_at_consumer_ += at_consumer;
     return gradient;
   }
 
@@ -428,10 +257,9 @@ class AggregatorImpl final : public Aggregator {
   void OnReleased(StepId step, BlobId id) {
     Calls calls;
     MutexLock lock(mu_);
-    BlobSlot& blob = blobs_[id.value()];
-    const bool finished = step < step_ || blob.consumed_chunks == model_.blob(id).num_chunks();
+    const bool finished = step < step_ || coverage_.IsWhole(id);
     if (finished) --finished_at_consumer_;
-    if (step == step_) --blob.at_consumer;
+    if (step == step_) --at_consumer_[static_cast<size_t>(id.value())];
     Pump(calls);
   }
 
@@ -439,26 +267,20 @@ class AggregatorImpl final : public Aggregator {
   const ModelSpec& model_;
   const int num_vnodes_;
   const Dtype gradients_;
-  const int64_t window_bytes_;
   const std::function<void(StepId, BlobId, int64_t, ChunkGradient)> consume_;
   const std::function<void(StepId)> on_step_in_;
   const std::shared_ptr<ChunkPool> pool_;
-  std::vector<Use> backward_order_;  // the highest layer first
-  int64_t max_waiting_ = 0;
 
   // Guarded by mu_. No ChunkGradient is destroyed under it: that calls back.
   mutable Mutex mu_;
   StepId step_ ABSL_GUARDED_BY(mu_) = StepId(-1);
-  std::vector<BlobSlot> blobs_ ABSL_GUARDED_BY(mu_);  // of step_; empty before the first
-  int64_t chunks_left_ ABSL_GUARDED_BY(mu_) = 0;      // not whole yet
-  int64_t handing_ ABSL_GUARDED_BY(mu_) = 0;          // not given to `consume` yet
-  size_t front_ ABSL_GUARDED_BY(mu_) = 0;             // index into backward_order_
-  std::map<OpenKey, Open> open_ ABSL_GUARDED_BY(mu_);
-  int64_t reserved_bytes_ ABSL_GUARDED_BY(mu_) = 0;
-  // Chunks of finished blobs whose memory is still in use.
+  StepCoverage coverage_ ABSL_GUARDED_BY(mu_);  // of step_
+  AdmissionWindow window_ ABSL_GUARDED_BY(mu_);
+  int64_t handing_ ABSL_GUARDED_BY(mu_) = 0;  // chunks not given to `consume` yet
+  // Chunks of step_ whose memory the consumer still has, by blob.
+  std::vector<int64_t> at_consumer_ ABSL_GUARDED_BY(mu_);
+  // The same of finished blobs, of whichever step.
   int64_t finished_at_consumer_ ABSL_GUARDED_BY(mu_) = 0;
-  std::map<QueuePlace, Waiting> waiting_ ABSL_GUARDED_BY(mu_);
-  int64_t next_offer_ ABSL_GUARDED_BY(mu_) = 0;
   absl::Status stopped_ ABSL_GUARDED_BY(mu_);
 };
 
@@ -493,7 +315,7 @@ absl::Status AggregatorImpl::Check(const ContributionKey& key) const {
   if (key.step.value() < 0 || key.step > step_) {
     return error("step: ", key.step.value(), ", the step in progress is ", step_.value());
   }
-  if (key.step == step_ && blobs_[key.blob.value()].dropped) {
+  if (key.step == step_ && coverage_.is_dropped(key.blob)) {
     return error("blob: ", key.blob.value(), " (", blob.name, ") is dropped by step ", step_.value(),
                  " (depth.drop), it takes no gradients");
   }
@@ -514,11 +336,6 @@ absl::Status AggregatorImpl::CheckChunk(const ContributionKey& key, int64_t chun
 }
 
 }  // namespace
-
-std::string DebugString(const ContributionKey& key) {
-  return absl::StrCat("step ", key.step.value(), ", blob ", key.blob.value(), ", use ", key.use, ", node ",
-                      DebugString(key.node), ", ", DebugString(key.chunks));
-}
 
 absl::StatusOr<ChunkOutcome> Aggregator::AddChunk(const ContributionKey& key, int64_t chunk,
                                                   absl::Span<const std::byte> payload) {

@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -13,33 +12,11 @@
 #include "absl/types/span.h"
 #include "common/base/ids.h"
 #include "common/model/model_spec.h"
-#include "common/schedule/chunk_range.h"
-#include "common/schedule/reduction_tree.h"
 #include "common/tensor/dtype.h"
+#include "eps_server/aggregation/contribution_key.h"
 #include "eps_server/optimizer/chunk_gradient.h"
 
 namespace eps::server {
-
-// Some chunks of one node of the reduction tree of one (step, blob, use): what a worker offers and then sends chunk by
-// chunk. Parts of one node may overlap, and mix with whole blobs and with other nodes, as they like: what is counted is
-// counted for each chunk on its own.
-struct ContributionKey {
-  StepId step;
-  BlobId blob;
-  int use = 0;
-  TreeNode node;
-  ChunkRange chunks;
-  Dtype dtype = Dtype::kF32;
-  int nonfinite_vnode = -1;  // a vnode of `node` whose gradient is not finite; -1: none
-};
-
-// "step 3, blob 7, use 0, node {0..3}, chunks 2..4" for messages.
-std::string DebugString(const ContributionKey& key);
-
-enum class Verdict {
-  kAdmitted,   // send its chunks
-  kNotWanted,  // each of its chunks is counted already, or its step is over: release it
-};
 
 struct ChunkOutcome {
   bool counted = false;  // false: it was there already, or its step is over
@@ -53,10 +30,10 @@ struct ChunkOutcome {
 // and hands a chunk to `consume` the moment that all its uses are covered whole, in whatever order
 // things came. Frozen blobs, and those that a step drops, have no contributions, and the step does not wait for any.
 //
-// Memory: contributions live in a window of window_bytes. Each reserves those of its chunks that are missing when it
-// is admitted; what does not fit is answered later, the highest layer first. The layer that
-// backward completes next is always admitted, once no finished blob still waits for its update, so
-// that a redo never starves: the window is exceeded by one layer's contributions at most.
+// Memory: contributions live in a window of window_bytes (AdmissionWindow). Each reserves those of its chunks that are
+// missing when it is admitted; what does not fit is answered later, the highest layer first. The layer that backward
+// completes next is always admitted, once no finished blob still waits for its update: the window is exceeded by one
+// layer's contributions at most.
 // A worker must go on to its next assignment while offers of an earlier one are not answered: that
 // assignment, the redo of a lost worker's part, may be what makes the room.
 //
