@@ -3,12 +3,17 @@
 
 #include <cstddef>
 
+#include "absl/status/status.h"
 #include "common/base/ids.h"
 #include "common/tensor/dtype.h"
 #include "gpu_worker/group/group.h"
 #include "gpu_worker/plan/group_parts.h"
 
 namespace eps::worker {
+
+// Ends the group, if there is one, where `status` is an error, and returns it: what failed here never comes to the other
+// members, and they are told.
+absl::Status EndOnError(Group* group, absl::Status status);
 
 // What GroupParts says, as addresses of this member's device.
 

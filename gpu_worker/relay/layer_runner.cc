@@ -14,7 +14,7 @@ absl::Span<const std::byte> BytesOf(const T& value) {
 }  // namespace
 
 bool ReadsInPlace(const LayerSpec& layer, const PassContext& pass) {
-  if (pass.in_place.empty()) return false;
+  if (!pass.weights.in_place()) return false;
   return layer.kind != LayerKind::kBlock || layer.blobs.size() == 1 || pass.shape.expands();
 }
 
@@ -115,13 +115,13 @@ MicroBatchKey LayerRunner::Key(const RelayStep& step, const PassContext& pass) c
 
 const std::byte* LayerRunner::Weights(const RelayStep& step, const PassContext& pass) const {
   if (!ReadsInPlace(model_.layer(step.layer), pass)) return Slot(arena_.weights, step.weights);
-  return pass.in_place[static_cast<size_t>(model_.layer(step.layer).blobs.front().blob.value())];
+  return pass.weights.address(model_.layer(step.layer).blobs.front().blob);
 }
 
 int64_t LayerRunner::WeightOffset(LayerId layer, int64_t slot_offset_elems, const PassContext& pass) const {
-  if (pass.in_place.empty()) return slot_offset_elems;
+  if (!pass.weights.in_place()) return slot_offset_elems;
   const std::vector<BlobUse>& uses = model_.layer(layer).blobs;
-  const auto address = [&](const BlobUse& use) { return pass.in_place[static_cast<size_t>(use.blob.value())]; };
+  const auto address = [&](const BlobUse& use) { return pass.weights.address(use.blob); };
   const BlobUse* in = &uses.front();
   for (const BlobUse& use : uses) {
     if (use.offset_elems <= slot_offset_elems) in = &use;
@@ -177,9 +177,9 @@ void LayerRunner::Expand(const RelayStep& step, const PassContext& pass) {
                     .src_dtype = pass.shape.wire,
                     .dst = arena_.expanded + offset_elems * pass.shape.act_bytes()});
   };
-  if (pass.in_place.empty()) return widen(Slot(arena_.weights, step.weights), 0, layer.num_elems);
+  if (!pass.weights.in_place()) return widen(Slot(arena_.weights, step.weights), 0, layer.num_elems);
   for (const BlobUse& use : layer.blobs) {
-    widen(pass.in_place[static_cast<size_t>(use.blob.value())], use.offset_elems, model_.blob(use.blob).num_elems);
+    widen(pass.weights.address(use.blob), use.offset_elems, model_.blob(use.blob).num_elems);
   }
 }
 

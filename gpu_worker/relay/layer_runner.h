@@ -20,6 +20,7 @@
 #include "gpu_worker/plan/schedule.h"
 #include "gpu_worker/relay/arena_map.h"
 #include "gpu_worker/relay/pass_memory.h"
+#include "gpu_worker/relay/pass_weights.h"
 
 namespace eps::worker {
 
@@ -33,8 +34,7 @@ struct PassContext {
   Dtype gradients = Dtype::kF32;
   bool training = true;               // false: no dropout
   const GroupParts* group = nullptr;  // null: this worker goes alone
-  // Where each blob's weights lie, by blob: where the device can read them in place. Empty: in the arena's slots.
-  std::vector<const std::byte*> in_place = {};
+  PassWeights weights = {};
   absl::Span<std::byte> logits;  // kLogits only: (vocab) in the compute dtype, on the host
 };
 

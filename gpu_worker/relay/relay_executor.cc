@@ -31,6 +31,7 @@
 #include "gpu_worker/relay/push_buffers.h"
 #include "gpu_worker/relay/push_pieces.h"
 #include "gpu_worker/relay/step_label.h"
+#include "gpu_worker/relay/weight_puller.h"
 
 namespace eps::worker {
 namespace {
@@ -40,25 +41,16 @@ using Clock = std::chrono::steady_clock;
 // A pass and what its steps need beside the arena. Lives until all streams are idle.
 struct Pass {
   PassContext context;
-  Version version;
   const std::vector<RelayStep>* steps = nullptr;
   std::deque<StepLabel> labels;          // by step
   absl::Span<const VnodeBatch> batches;  // one per vnode of the pass
-  // By blob: where the host has its weights, and the transport need not copy them; empty: nowhere.
-  std::vector<const std::byte*> in_place;
-  Group* group = nullptr;  // null: alone; else context.group says who does what
+  Group* group = nullptr;                // null: alone; else context.group says who does what
 };
 
 std::string ToText(const std::vector<LayerId>& layers) {
   return absl::StrCat(
       "{", absl::StrJoin(layers, ", ", [](std::string* out, LayerId layer) { absl::StrAppend(out, layer.value()); }),
       "}");
-}
-
-// What fails here never comes to the other members of the group: they are told.
-absl::Status EndGroupOf(const Pass& pass, absl::Status status) {
-  if (!status.ok() && pass.group != nullptr) pass.group->End(status);
-  return status;
 }
 
 template <typename T>
@@ -89,6 +81,7 @@ class RelayExecutorImpl : public RelayExecutor {
         memory_(std::move(memory)),
         witnessed_(std::move(witnessed)),
         layers_(model_, plan_, arena_, memory_.start_values(), device_.kernels(), device_.stream(StreamId::kCompute)),
+        weights_(model_, device_, transport_, arena_, shape_.wire, pull_clock_),
         push_buffers_(&device_, plan_.host_push_bytes) {
     if (options_.trace == nullptr) return;
     trace_.emplace(options_.trace, &model_);
@@ -111,7 +104,6 @@ class RelayExecutorImpl : public RelayExecutor {
   void Enqueue(size_t index, const Pass& pass);
   void EnqueueWaits(const RelayStep& step, const Pass& pass);
   void EnqueueWitness(const RelayStep& step, const Pass& pass);
-  void EnqueuePull(const RelayStep& step, const Pass& pass);
   void EnqueueLoadTokens(const RelayStep& step, const Pass& pass);
   void EnqueuePush(const RelayStep& step, const Pass& pass);
   void EnqueueExchange(const RelayStep& step, const Pass& pass);
@@ -128,21 +120,6 @@ class RelayExecutorImpl : public RelayExecutor {
     std::vector<PushedPart> parts;
   };
   void EnqueueLeaving(const Pass& pass, const Leaving& leaving);
-  // `destination`: null where the weights are read in place.
-  absl::Status PullBlobs(const RelayStep& step, const Pass& pass, std::byte* destination);
-  // Where the transport has the weights in this host's memory, nothing else copies them: kernels read them there, or one
-  // copy brings them into the arena.
-  //
-  // Errors: RESOURCE_EXHAUSTED they lie nowhere, and the host has no memory to pull them to
-  absl::Status FindWeights(Pass& pass);
-  std::vector<const std::byte*> InPlace(Version version) const;  // by blob; empty: not all are
-  absl::Span<const std::byte> InPlaceBytes(const Pass& pass, BlobId blob, ChunkRange chunks) const;
-  struct PulledPart {
-    BlobId blob;
-    ChunkRange chunks;
-    int64_t slot_elem = 0, num_elems = 0;
-  };
-  std::vector<PulledPart> PulledParts(LayerId layer, const Pass& pass) const;
   absl::StatusOr<PushMemory> NewPushMemory(int64_t num_bytes);
   void Push(const Pass& pass, const PushedPart& part, TreeNode node, Dtype dtype, int first_flag);
 
@@ -171,14 +148,14 @@ class RelayExecutorImpl : public RelayExecutor {
   const HostMemory witnessed_;  // what a layer made, for the witness; empty without one
   LayerRunner layers_;
 
-  HostMemory staging_in_;  // a layer as it was pulled; empty until a pass needs it
+  PullClock pull_clock_;
+  WeightPuller weights_;
   PushBuffers push_buffers_;
   PushMemory leaving_;                          // of the push under way; the out-stream's
   std::vector<std::unique_ptr<Event>> events_;  // by step of a pass; grows to the longest pass
   using ScheduleKey =                           // what differs between the passes of a run
       std::tuple<std::vector<int>, bool, bool, int, std::vector<LayerId>>;
   std::map<ScheduleKey, std::vector<RelayStep>> schedules_;
-  PullClock pull_clock_;
   std::optional<PassTrace> trace_;
   absl::Status group_not_used_;  // why, the last time: it is told once
 };
@@ -293,8 +270,7 @@ absl::Status RelayExecutorImpl::RunPass(const Assignment& assignment, absl::Span
       .training = !evaluates,
       .group = parts};
   pass.group = group;
-  pass.version = ReadVersion(assignment.step);
-  EPS_RETURN_IF_ERROR(FindWeights(pass));
+  EPS_ASSIGN_OR_RETURN(pass.context.weights, weights_.Find(ReadVersion(assignment.step)));
   pass.steps = &Schedule(shape);
   pass.batches = batches;
   const absl::Status status = Execute(pass);
@@ -354,8 +330,7 @@ absl::StatusOr<std::vector<float>> RelayExecutorImpl::NextTokenLogits(Version ve
   pass.context.shape.has_documents = false;
   pass.context.shape.B = 1;
   pass.context.shape.T = static_cast<int64_t>(tokens.size());
-  pass.version = version;
-  EPS_RETURN_IF_ERROR(FindWeights(pass));
+  EPS_ASSIGN_OR_RETURN(pass.context.weights, weights_.Find(version));
   pass.steps = &Schedule(shape);
   pass.batches = absl::MakeConstSpan(&batch, 1);
   const absl::Status status = Execute(pass);
@@ -411,7 +386,7 @@ absl::Status RelayExecutorImpl::Execute(Pass& pass) {
                                            : std::array{StreamId::kOut, StreamId::kIn, StreamId::kCompute};
   absl::Status first;
   for (const StreamId id : order) {
-    const absl::Status status = EndGroupOf(pass, device_.stream(id).Synchronize());
+    const absl::Status status = EndOnError(pass.group, device_.stream(id).Synchronize());
     if (first.ok()) first = status;
   }
   leaving_ = {};  // of a push that failed half-way
@@ -434,7 +409,7 @@ void RelayExecutorImpl::Enqueue(size_t index, const Pass& pass) {
   EnqueueWaits(step, pass);
   switch (step.kind) {
     case RelayStep::Kind::kPull:
-      EnqueuePull(step, pass);
+      weights_.Enqueue(step, pass.context, pass.group);
       break;
     case RelayStep::Kind::kLoadTokens:
       EnqueueLoadTokens(step, pass);
@@ -487,96 +462,6 @@ void RelayExecutorImpl::EnqueueWitness(const RelayStep& step, const Pass& pass) 
                                 step.micro_batch, witnessed_.bytes);
     return absl::OkStatus();
   });
-}
-
-void RelayExecutorImpl::EnqueuePull(const RelayStep& step, const Pass& pass) {
-  Stream& in = device_.stream(StreamId::kIn);
-  std::byte* slot = Slot(arena_.weights, step.weights);
-  const bool direct = device_.properties().host_addressable;
-  const bool in_place = !pass.in_place.empty();
-  const bool reads_in_place = in_place && (!direct || ReadsInPlace(model_.layer(step.layer), pass.context));
-  std::byte* destination = reads_in_place ? nullptr : direct ? slot : staging_in_.bytes.data();
-  const auto pull = [this, &step, &pass, destination] { return EndGroupOf(pass, PullBlobs(step, pass, destination)); };
-  if (destination == nullptr) {
-    // Only waited for: the copies before it need not be done first, so that a GPU goes from one to the next.
-    in.IssueNative([pull](void*) { return pull(); });
-  } else {
-    in.HostCall(pull);
-  }
-  if (direct && in_place) return;  // read there, or copied whole
-  if (!direct) {
-    // One copy a blob, from where the daemon has it or it was pulled to.
-    const int64_t elem_bytes = SizeOf(shape_.wire);
-    for (const PulledPart& part : PulledParts(step.layer, pass)) {
-      in.CopyIn(slot + part.slot_elem * elem_bytes,
-                in_place ? InPlaceBytes(pass, part.blob, part.chunks)
-                         : staging_in_.bytes.subspan(static_cast<size_t>(part.slot_elem * elem_bytes),
-                                                     static_cast<size_t>(part.num_elems * elem_bytes)));
-    }
-  }
-  if (pass.group != nullptr) {
-    pass.group->Enqueue(GroupLane::kPull, ExchangeWeights(*pass.context.group, step.layer, shape_.wire, slot));
-    // On a GPU an exchange that was cut short ends like any other: nothing may be computed with what it left.
-    in.HostCall([&pass] { return pass.group->status(); });
-  }
-}
-
-// What this worker pulls of a layer: all of it, or its part in a group. Weights that are read in place are not exchanged.
-std::vector<RelayExecutorImpl::PulledPart> RelayExecutorImpl::PulledParts(LayerId layer, const Pass& pass) const {
-  std::vector<PulledPart> parts;
-  const GroupParts* group = pass.context.group;
-  if (group != nullptr && pass.context.in_place.empty()) {
-    for (const GroupParts::Piece& piece : group->WeightPiecesOf(layer, group->rank())) {
-      parts.push_back({piece.use.blob, piece.chunks, piece.slot_elem, piece.num_elems});
-    }
-    return parts;
-  }
-  for (const BlobUse& use : model_.layer(layer).blobs) {
-    const BlobSpec& blob = model_.blob(use.blob);
-    parts.push_back({use.blob, blob.all_chunks(), use.offset_elems, blob.num_elems});
-  }
-  return parts;
-}
-
-absl::Span<const std::byte> RelayExecutorImpl::InPlaceBytes(const Pass& pass, BlobId id, ChunkRange chunks) const {
-  const BlobSpec& blob = model_.blob(id);
-  const int64_t elem_bytes = SizeOf(shape_.wire);
-  return absl::MakeConstSpan(pass.in_place[static_cast<size_t>(id.value())] + blob.part_first_elem(chunks) * elem_bytes,
-                             static_cast<size_t>(blob.part_elems(chunks) * elem_bytes));
-}
-
-std::vector<const std::byte*> RelayExecutorImpl::InPlace(Version version) const {
-  std::vector<const std::byte*> addresses;
-  for (const BlobSpec& blob : model_.blobs) {
-    addresses.push_back(transport_.InPlace(blob.id, version));
-    if (addresses.back() == nullptr) return {};
-  }
-  return addresses;
-}
-
-absl::Status RelayExecutorImpl::FindWeights(Pass& pass) {
-  pass.in_place = InPlace(pass.version);
-  const bool direct = device_.properties().host_addressable;
-  if (direct) pass.context.in_place = pass.in_place;
-  if (direct || !pass.in_place.empty() || !staging_in_.bytes.empty()) return absl::OkStatus();
-  EPS_ASSIGN_OR_RETURN(staging_in_, device_.NewHostMemory(model_.max_layer_elems() * SizeOf(shape_.wire)));
-  return absl::OkStatus();
-}
-
-absl::Status RelayExecutorImpl::PullBlobs(const RelayStep& step, const Pass& pass, std::byte* destination) {
-  const int64_t elem_bytes = SizeOf(shape_.wire);
-  for (const PulledPart& part : PulledParts(step.layer, pass)) {
-    const Clock::time_point begin = Clock::now();
-    const absl::StatusOr<PullTiming> timing =
-        destination == nullptr ? transport_.Await(part.blob, pass.version)
-                               : transport_.Pull(part.blob, pass.version, part.chunks,
-                                                 absl::MakeSpan(destination + part.slot_elem * elem_bytes,
-                                                                static_cast<size_t>(part.num_elems * elem_bytes)));
-    if (!timing.ok()) return Annotate(timing.status(), absl::StrCat("pull of blob ", model_.blob(part.blob).name));
-    if (destination == nullptr) device_.ExpectCopiesFrom(InPlaceBytes(pass, part.blob, part.chunks));
-    pull_clock_.Pulled(begin, timing->version_wait_seconds, Clock::now());
-  }
-  return absl::OkStatus();
 }
 
 // Where the device copies them from; the assignment's own memory is the caller's.
@@ -645,7 +530,7 @@ void RelayExecutorImpl::EnqueueLeaving(const Pass& pass, const Leaving& leaving)
          num_bytes]() -> absl::StatusOr<absl::Span<std::byte>> {
           if (first) {
             absl::StatusOr<PushMemory> memory = NewPushMemory(all_bytes);
-            EPS_RETURN_IF_ERROR(EndGroupOf(pass, memory.status()));
+            EPS_RETURN_IF_ERROR(EndOnError(pass.group, memory.status()));
             leaving_ = *std::move(memory);
           }
           return leaving_.bytes.subspan(static_cast<size_t>(offset_bytes), static_cast<size_t>(num_bytes));

@@ -45,6 +45,7 @@
 #include "gpu_worker/layers/reference_gpt2.h"
 #include "gpu_worker/plan/arena_layout.h"
 #include "gpu_worker/plan/planner.h"
+#include "gpu_worker/relay/device_with_memory_of_its_own.h"
 #include "gpu_worker/relay/forward_witness.h"
 #include "gpu_worker/transport/in_process.h"
 #include "gpu_worker/transport/transport.h"
@@ -122,28 +123,6 @@ Assignment Only(const Assignment& all, const std::vector<int>& vnodes) {
   for (const int v : vnodes) some.vnodes.push_back(all.vnodes[static_cast<size_t>(v)]);
   return some;
 }
-
-// Passes everything on, but says that the host cannot address the arena, as a GPU does.
-class DeviceWithMemoryOfItsOwn : public Device {
- public:
-  explicit DeviceWithMemoryOfItsOwn(std::unique_ptr<Device> device)
-      : device_(std::move(device)), properties_(device_->properties()) {
-    properties_.host_addressable = false;
-  }
-  const DeviceProperties& properties() const override { return properties_; }
-  int64_t arena_bytes() const override { return device_->arena_bytes(); }
-  absl::StatusOr<void*> Address(ArenaSpan span) override { return device_->Address(span); }
-  int64_t arena_high_water_bytes() const override { return device_->arena_high_water_bytes(); }
-  int64_t outside_bytes() const override { return device_->outside_bytes(); }
-  Stream& stream(StreamId id) override { return device_->stream(id); }
-  std::unique_ptr<Event> NewEvent() override { return device_->NewEvent(); }
-  Kernels& kernels() override { return device_->kernels(); }
-  void Recover() override { device_->Recover(); }
-
- private:
-  std::unique_ptr<Device> device_;
-  DeviceProperties properties_;
-};
 
 // Memory as a daemon shares it: written here, and mapped once more for the worker, whose device may take the permission to
 // write from its pages.
