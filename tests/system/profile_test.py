@@ -83,6 +83,14 @@ class ProfileTest(SystemTest):
         of_two = self.plan(spec, "--device-memory", cap, "--workers", 2)["step"]
         self.assertEqual(of_two["workers"], 2)
         self.assertLess(of_two["predicted_seconds"], self.plan(spec, "--device-memory", cap)["step"]["predicted_seconds"])
+        self.assertEqual(of_two["group_members"], 0)
+        grouped = ("--set", "relay.group_members=2", "--workers", 2)
+        of_group = self.plan(spec, *grouped)["step"]
+        self.assertEqual((of_group["workers"], of_group["group_members"]), (2, 2))
+        timeline = self.work.path / "group.json"
+        done = run([str(EPS), "plan", "--run", str(spec), *map(str, grouped), "--timeline", str(timeline)])
+        self.assertIn("a step of 2 workers with a device each, a group, predicted", done.stdout)
+        self.assertIn("exchange h.0", timeline.read_text())
         for flag in ("--timeline", "--cap-curve"):
             picture = self.work.path / "picture.svg"
             done = run([str(EPS), "plan", "--run", str(spec), "--device-memory", str(cap), flag, str(picture), "--explain"])

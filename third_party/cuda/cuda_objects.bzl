@@ -2,9 +2,13 @@
 
 load("@cuda_toolkit//:found.bzl", "NVCC")
 
-# Machine code for these, and PTX of the least, which a driver compiles for any later one.
-_ARCHITECTURES = ["80", "86", "89", "90a", "100", "120"]
-_PTX = "80"
+# PTX for these, which is most of nvcc's work, and from it machine code for those. The least one's is kept beside: a
+# driver compiles it for any GPU that comes later.
+_ARCHITECTURES = {
+    "80": ["compute_80", "sm_80", "sm_86", "sm_89"],
+    "90a": ["sm_90a"],
+    "100": ["sm_100", "sm_120"],
+}
 
 _FLAGS = [
     "-std=c++20",
@@ -15,9 +19,7 @@ _FLAGS = [
     "--expt-relaxed-constexpr",
     "-Werror=all-warnings",
     "-Xcompiler=-fPIC,-O3,-fno-omit-frame-pointer",
-] + ["-gencode=arch=compute_%s,code=sm_%s" % (arch, arch) for arch in _ARCHITECTURES] + [
-    "-gencode=arch=compute_%s,code=compute_%s" % (_PTX, _PTX),
-]
+] + ["-gencode=arch=compute_%s,code=[%s]" % (ptx, ",".join(codes)) for ptx, codes in _ARCHITECTURES.items()]
 
 def _cuda_objects_impl(ctx):
     headers = depset(
