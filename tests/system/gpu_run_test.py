@@ -38,6 +38,8 @@ echo "[ RUN      ] Gpu/DeviceConformanceTest.First/$dtype"
 echo "[       OK ] Gpu/DeviceConformanceTest.First/$dtype (1 ms)"
 echo "[ RUN      ] Gpu/DeviceConformanceTest.Second/$dtype"
 """
+# Which of a dtype's processes it is.
+SHARD = 'echo "shard $GTEST_SHARD_INDEX of $GTEST_TOTAL_SHARDS"\n'
 SECOND_PASSES = 'echo "[       OK ] Gpu/DeviceConformanceTest.Second/$dtype (1 ms)"\n'
 SANITIZER = """#!/bin/bash
 tool="$2"
@@ -66,9 +68,13 @@ class Scripts(SystemTest):
 
 
 class ConformanceTest(Scripts):
-    def conformance(self, suite, seconds=20):
-        with mock.patch.object(conformance, "SUITE", suite):
+    def conformance(self, suite, seconds=20, cores=4):
+        with mock.patch.object(conformance, "SUITE", suite), \
+                mock.patch.object(conformance.os, "sched_getaffinity", lambda _: range(cores)):
             return conformance.conformance(self.work.path, soon(seconds))
+
+    def logs(self):
+        return {path.name: path.read_text() for path in self.work.path.glob("conformance-*.log")}
 
     def test_cases_that_are_sanitized_are_there(self):
         names = [name for path in DEVICE_SOURCES.glob("*conformance*.cc")
@@ -86,31 +92,64 @@ class ConformanceTest(Scripts):
         self.assertEqual(set(re.findall(r'ConformanceParam\{\s*"(\w+)"', text)), set(conformance.DTYPES))
 
     def test_all_cases_pass(self):
-        said = self.conformance(self.script("suite", SUITE + SECOND_PASSES))
-        self.assertEqual(said, "; ".join(f"{dtype}: 2 of 2 passed" for dtype in conformance.DTYPES))
-        self.assertIn("First/Fp16", (self.work.path / "conformance-Fp16.log").read_text())
+        outcome = self.conformance(self.script("suite", SUITE + SECOND_PASSES))
+        self.assertEqual((outcome.state, outcome.said),
+                         ("passed", "; ".join(f"{dtype}: 2 of 2 passed" for dtype in conformance.DTYPES)))
+        self.assertIn("First/Fp16", self.logs()["conformance-Fp16.log"])
+
+    def test_cores_bound_among_how_many_processes_cases_are_divided(self):
+        for cores, dtypes_of_16_bits in ((1, 1), (5, 1), (6, 2), (9, 3), (16, 4), (128, 4)):
+            self.assertEqual({dtype: conformance.shards(dtype, cores) for dtype in conformance.DTYPES},
+                             {"Bf16": dtypes_of_16_bits, "Fp16": dtypes_of_16_bits, "Fp32": 1, "Tf32": 1}, cores)
+
+    def test_what_the_processes_of_a_dtype_say_is_told_as_one(self):
+        (self.work.path / "conformance-Bf16-4.log").write_text("an earlier report's")
+        outcome = self.conformance(self.script("suite", SUITE + SECOND_PASSES + SHARD), cores=8)
+        self.assertEqual(outcome.said, "Bf16: 6 of 6 passed; Fp16: 6 of 6 passed; Fp32: 2 of 2 passed; "
+                                       "Tf32: 2 of 2 passed")
+        logs = self.logs()
+        self.assertEqual(set(logs), {f"conformance-{name}.log" for name in (
+            "Bf16-1", "Bf16-2", "Bf16-3", "Fp16-1", "Fp16-2", "Fp16-3", "Fp32", "Tf32")})
+        for number in range(3):
+            self.assertIn(f"shard {number} of 3\n", logs[f"conformance-Fp16-{number + 1}.log"])
+        self.assertIn("shard 0 of 1\n", logs["conformance-Fp32.log"])
 
     def test_a_case_that_hangs_is_named_with_those_that_passed(self):
         start = time.monotonic()
-        with self.assertRaisesRegex(Failed, "Fp16: 1 of 2 passed, Second/Fp16 was running, ended after") as raised:
-            self.conformance(self.script("suite", SUITE + f'[ "$dtype" = Fp16 ] && sleep 60\n{SECOND_PASSES}'), 2)
-        self.assertIn("Bf16: 2 of 2 passed", str(raised.exception))
-        self.assertLess(time.monotonic() - start, 20)
+        suite = self.script("suite", SUITE + f'[ $dtype$GTEST_SHARD_INDEX = Fp160 ] && sleep 60\n{SECOND_PASSES}')
+        outcome = self.conformance(suite, 2)
+        self.assertEqual(outcome.state, "partly")
+        self.assertRegex(outcome.said, "Fp16: 1 of 2 passed, Second/Fp16 was running, ended after [2-9] s")
+        self.assertIn("Bf16: 2 of 2 passed", outcome.said)
+        self.assertRegex(self.conformance(suite, 2, cores=6).said, "Fp16: 3 of 4 passed, Second/Fp16 was running, "
+                                                                   "1 of 2 processes were ended after [2-9] s")
+        self.assertLess(time.monotonic() - start, 30)
+
+    FAILS = 'echo "[  FAILED  ] Gpu/DeviceConformanceTest.Second/$dtype, where GetParam() = $dtype"; exit 1\n'
 
     def test_a_case_that_fails_is_run_once_more_alone(self):
-        fails = 'echo "[  FAILED  ] Gpu/DeviceConformanceTest.Second/$dtype, where GetParam() = $dtype"; exit 1\n'
         with self.assertRaises(Failed) as raised:
-            self.conformance(self.script("suite", f'{SUITE}[ $dtype = Tf32 ] || {{ {SECOND_PASSES} exit; }}\n{fails}'))
+            self.conformance(self.script("suite", f'{SUITE}[ $dtype = Tf32 ] || {{ {SECOND_PASSES} exit; }}\n'
+                                                  f'{self.FAILS}'), cores=8)
         said = str(raised.exception)
-        self.assertIn("Bf16: 2 of 2 passed", said)
+        self.assertIn("Bf16: 6 of 6 passed", said)
         self.assertIn("Tf32: 1 of 2 passed, 1 failed: Second/Tf32", said)
         self.assertIn("once more, alone: 1 of 2 passed, 1 failed: Second/Tf32", said)
+
+    def test_a_case_that_fails_beside_one_that_hangs_fails(self):
+        with self.assertRaisesRegex(Failed, "Fp16: 2 of 4 passed, 1 failed: Second/Fp16, Second/Fp16 was running, "
+                                            "1 of 2 processes were ended after") as raised:
+            self.conformance(self.script("suite", f'{SUITE}[ $dtype = Fp16 ] || {{ {SECOND_PASSES} exit; }}\n'
+                                                  f'[ $GTEST_SHARD_INDEX = 1 ] && sleep 60\n{self.FAILS}'), 2, cores=6)
+        self.assertNotIn("once more", str(raised.exception))  # no time is left
 
     def test_a_suite_that_dies_or_has_no_cases_or_is_not_there_fails(self):
         with self.assertRaisesRegex(Failed, r"Fp32: 1 of 2 passed, Second/Fp32 was running, ended with -?\d+: .*First"):
             self.conformance(self.script("suite", SUITE + "kill -SEGV $$\n"))
         with self.assertRaisesRegex(Failed, "no case is there"):
             self.conformance(self.script("suite", '#!/bin/bash\necho "[==========] Running 0 tests from 0 suites."\n'))
+        with self.assertRaisesRegex(Failed, "Bf16: 0 of [?] passed, ended after"):
+            self.conformance(self.script("suite", "#!/bin/bash\nsleep 60\n"), 1)
         with self.assertRaisesRegex(Failed, "cannot be started"):
             self.conformance(self.work.path / "nothing")
 

@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "common/base/status_macros.h"
+#include "cuda_runtime_api.h"
 #include "cudnn_graph.h"
 #include "cudnn_version.h"
 #include "gpu_worker/device/cuda/loaded_library.h"
@@ -63,6 +64,9 @@ absl::StatusOr<std::unique_ptr<CudnnApi>> CudnnApi::Load(const std::string& name
   EPS_CUDNN_FIND(cudnnBackendFinalize);
   EPS_CUDNN_FIND(cudnnBackendExecute);
 #undef EPS_CUDNN_FIND
+  // What compiles engines' kernels. The library loads these 109 MB for each plan anew, and leaks where they are unloaded in
+  // between: so they stay. Where they are not, a plan that wants them says so.
+  LoadedLibrary::Open(absl::StrCat("libnvrtc.so.", CUDART_VERSION / 1000)).IgnoreError();
   return api;
 }
 
