@@ -1,9 +1,11 @@
-// What a GPU and its link to the host reach at most: copies between host and device, each way alone and both at once,
-// from memory that is pinned, registered as a worker registers the daemon's, and pageable; what registering costs;
-// copies within the device; bf16 products by cuBLASLt, as the cuda device asks for them, at the shapes of the models
-// that bench/gpu/run trains. Random data, warmed up, medians. Prints tables and, last, one JSON line.
+// What a GPU and its link to the host reach at most: bf16 products by cuBLASLt, as the cuda device asks for them, at the
+// shapes of the models that bench/gpu/run trains; copies within the device; copies between host and device, each way
+// alone and both at once, from memory that is pinned, registered as a worker registers the daemon's, and pageable; what
+// registering costs. Random data, warmed up, medians.
 //
-// Exits with 77 where there is no GPU that would do.
+// Prints tables, and after each section one JSON line of all so far: so the last line counts, also of a program that was
+// ended. A section that fails is named in `not_measured`, and the others go on. Exits with 1 where all failed, with 77
+// where there is no GPU that would do.
 
 #include <algorithm>
 #include <atomic>
@@ -50,6 +52,7 @@ constexpr int kNoGpu = 77;
 constexpr int64_t kMiB = int64_t{1} << 20;
 constexpr int64_t kPieces[] = {32 * kMiB, 256 * kMiB};  // a block of BERT-Large, and of a model of 7 B parameters
 constexpr int64_t kRegisterPiece = 32 * kMiB;
+constexpr int kPageableRepeats = 2;  // at most: these copies are slow, and workers pin what they copy
 
 struct Settings {
   int device = 0;
@@ -156,7 +159,7 @@ class Way {
 };
 
 // Passes of `measured`, while `other`, if there is one, goes on passing beside it; the median's GB/s.
-absl::StatusOr<double> Measure(const Settings& settings, Way& measured, Way* other, int64_t piece_bytes) {
+absl::StatusOr<double> Measure(const Settings& settings, int repeats, Way& measured, Way* other, int64_t piece_bytes) {
   std::atomic<bool> done = false;
   absl::Status beside;
   std::thread thread;
@@ -168,7 +171,7 @@ absl::StatusOr<double> Measure(const Settings& settings, Way& measured, Way* oth
   }
   const auto passes = [&]() -> absl::StatusOr<double> {
     std::vector<double> rates;
-    for (int r = -1; r < settings.repeats; ++r) {
+    for (int r = -1; r < repeats; ++r) {
       EPS_ASSIGN_OR_RETURN(const double rate, measured.Pass(piece_bytes));
       if (r >= 0) rates.push_back(rate);  // the first one warms up
     }
@@ -189,12 +192,13 @@ absl::StatusOr<Json> MeasureCopies(const Settings& settings, const std::string& 
   Way out(cudaMemcpyDeviceToHost, out_memory->bytes, device + num_bytes);
   EPS_RETURN_IF_ERROR(in.Open());
   EPS_RETURN_IF_ERROR(out.Open());
+  const int repeats = kind == "pageable" ? std::min(settings.repeats, kPageableRepeats) : settings.repeats;
   Json rows = Json::array();
   for (const int64_t piece : kPieces) {
-    EPS_ASSIGN_OR_RETURN(const double in_alone, Measure(settings, in, nullptr, piece));
-    EPS_ASSIGN_OR_RETURN(const double out_alone, Measure(settings, out, nullptr, piece));
-    EPS_ASSIGN_OR_RETURN(const double in_both, Measure(settings, in, &out, piece));
-    EPS_ASSIGN_OR_RETURN(const double out_both, Measure(settings, out, &in, piece));
+    EPS_ASSIGN_OR_RETURN(const double in_alone, Measure(settings, repeats, in, nullptr, piece));
+    EPS_ASSIGN_OR_RETURN(const double out_alone, Measure(settings, repeats, out, nullptr, piece));
+    EPS_ASSIGN_OR_RETURN(const double in_both, Measure(settings, repeats, in, &out, piece));
+    EPS_ASSIGN_OR_RETURN(const double out_both, Measure(settings, repeats, out, &in, piece));
     std::printf("  %-11s %4lld MiB   in %6.1f   out %6.1f   both at once: in %6.1f, out %6.1f   GB/s\n", kind.c_str(),
                 static_cast<long long>(piece / kMiB), in_alone, out_alone, in_both, out_both);
     rows.push_back({{"memory", kind},
@@ -343,6 +347,25 @@ absl::StatusOr<Json> MeasureProducts(const Settings& settings, GpuRuntime& runti
   return rows;
 }
 
+struct Section {
+  const char* name;
+  std::function<absl::Status(Json&)> measure;  // adds what it finds
+};
+
+// Errors: the last section's, where each failed
+absl::Status MeasureAll(absl::Span<const Section> sections, Json& json) {
+  absl::Status last;
+  for (const Section& section : sections) {
+    if (const absl::Status status = section.measure(json); !status.ok()) {
+      last = status;
+      json["not_measured"][section.name] = std::string(status.message());
+    }
+    std::printf("%s\n", json.dump().c_str());
+    std::fflush(stdout);  // whoever ends this program has what it found
+  }
+  return json["not_measured"].size() == sections.size() ? last : absl::OkStatus();
+}
+
 absl::Status Run(const Settings& settings, GpuRuntime& runtime) {
   EPS_BENCH_CUDA(cudaSetDevice, settings.device);
   const int64_t buffer_bytes = settings.buffer_mib * kMiB;
@@ -351,35 +374,54 @@ absl::Status Run(const Settings& settings, GpuRuntime& runtime) {
   std::byte* device = nullptr;
   EPS_BENCH_CUDA(cudaMalloc, reinterpret_cast<void**>(&device), static_cast<size_t>(device_bytes));
   const absl::Cleanup free = [&] { cudaFree(device); };
-  Json json = {{"name", "gpu_ceilings"}, {"gpu", runtime.model()}, {"repeats", settings.repeats}};
-
-  std::printf("%s\ncopies of %lld MiB in pieces, medians of %d\n", runtime.model().c_str(),
-              static_cast<long long>(settings.buffer_mib), settings.repeats);
-  json["copies"] = Json::array();
-  for (const char* kind : {"pinned", "registered", "pageable"}) {
+  const auto add_copies = [&](const std::string& kind, Json& json) -> absl::Status {
     EPS_ASSIGN_OR_RETURN(const Json rows, MeasureCopies(settings, kind, device));
     json["copies"].insert(json["copies"].end(), rows.begin(), rows.end());
-  }
-  EPS_ASSIGN_OR_RETURN(const double whole, MeasureRegistering(settings, buffer_bytes));
-  EPS_ASSIGN_OR_RETURN(const double pieces, MeasureRegistering(settings, kRegisterPiece));
-  std::printf("  registering shared memory: %.3f s a GB at once, %.3f s in pieces of %lld MiB\n", whole, pieces,
-              static_cast<long long>(kRegisterPiece / kMiB));
-  json["register_seconds_per_gb"] = whole;
-  json["register_in_pieces_seconds_per_gb"] = pieces;
-
-  EPS_ASSIGN_OR_RETURN(const double copy_seconds, DeviceSeconds(settings, nullptr, [&](int) {
-                         return Check(cudaMemcpyAsync(device + buffer_bytes, device, static_cast<size_t>(buffer_bytes),
-                                                      cudaMemcpyDeviceToDevice, nullptr),
-                                      "cudaMemcpyAsync");
-                       }));
-  json["device_copy_gb_per_second"] = 2e-9 * static_cast<double>(buffer_bytes) / copy_seconds;
-  std::printf("  within the device: %.0f GB/s, read and written\n", json["device_copy_gb_per_second"].get<double>());
-
-  std::printf("bf16 products by cuBLASLt: M, N, K\n");
-  EPS_ASSIGN_OR_RETURN(json["products"], MeasureProducts(settings, runtime, device));
-  json["peak_bf16_tflops"] = json["products"].back()["tflops"];
-  std::printf("%s\n", json.dump().c_str());
-  return absl::OkStatus();
+    return absl::OkStatus();
+  };
+  // What a step is bound by first, what is slow last.
+  const std::vector<Section> sections = {
+      {"products",
+       [&](Json& json) -> absl::Status {
+         std::printf("bf16 products by cuBLASLt: M, N, K\n");
+         EPS_ASSIGN_OR_RETURN(json["products"], MeasureProducts(settings, runtime, device));
+         json["peak_bf16_tflops"] = json["products"].back()["tflops"];
+         return absl::OkStatus();
+       }},
+      {"copies within the device",
+       [&](Json& json) -> absl::Status {
+         EPS_ASSIGN_OR_RETURN(const double seconds, DeviceSeconds(settings, nullptr, [&](int) {
+                                return Check(
+                                    cudaMemcpyAsync(device + buffer_bytes, device, static_cast<size_t>(buffer_bytes),
+                                                    cudaMemcpyDeviceToDevice, nullptr),
+                                    "cudaMemcpyAsync");
+                              }));
+         json["device_copy_gb_per_second"] = 2e-9 * static_cast<double>(buffer_bytes) / seconds;
+         std::printf("within the device: %.0f GB/s, read and written\ncopies of %lld MiB in pieces, medians of %d\n",
+                     json["device_copy_gb_per_second"].get<double>(), static_cast<long long>(settings.buffer_mib),
+                     settings.repeats);
+         return absl::OkStatus();
+       }},
+      {"registered copies", [&](Json& json) { return add_copies("registered", json); }},
+      {"pinned copies", [&](Json& json) { return add_copies("pinned", json); }},
+      {"registering",
+       [&](Json& json) -> absl::Status {
+         EPS_ASSIGN_OR_RETURN(const double whole, MeasureRegistering(settings, buffer_bytes));
+         EPS_ASSIGN_OR_RETURN(const double pieces, MeasureRegistering(settings, kRegisterPiece));
+         std::printf("  registering shared memory: %.3f s a GB at once, %.3f s in pieces of %lld MiB\n", whole, pieces,
+                     static_cast<long long>(kRegisterPiece / kMiB));
+         json["register_seconds_per_gb"] = whole;
+         json["register_in_pieces_seconds_per_gb"] = pieces;
+         return absl::OkStatus();
+       }},
+      {"pageable copies", [&](Json& json) { return add_copies("pageable", json); }}};
+  Json json = {{"name", "gpu_ceilings"},
+               {"gpu", runtime.model()},
+               {"repeats", settings.repeats},
+               {"copies", Json::array()},
+               {"not_measured", Json::object()}};
+  std::printf("%s\n", runtime.model().c_str());
+  return MeasureAll(sections, json);
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 """The parts of bench/gpu/run: what is measured, and how."""
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -34,8 +35,12 @@ OUR_SHARE = 0.4  # of the time that is left, for a run of ours: one that hangs l
 
 
 def tail_json(text):
-    """The last line of a benchmark."""
-    return json.loads(text.strip().splitlines()[-1])
+    """The last line of a benchmark that is JSON, and whole; {} if none is."""
+    for line in reversed(text.splitlines()):
+        if line.startswith("{"):
+            with contextlib.suppress(ValueError):
+                return json.loads(line)
+    return {}
 
 
 def speed_ratio(one, other):
@@ -169,6 +174,7 @@ class Bench:
                 left_out += why
             except Failed as error:  # the other is still worth knowing
                 errors.append(str(error))
+                tables += error.outcome.tables if error.outcome else []
         c = self.ceilings
         said = [f"bf16 products {c.flops / 1e12:.0f} TFLOP/s" if c.flops else "",
                 f"in {c.in_alone_bytes / 1e9:.1f} GB/s ({c.in_bytes / 1e9:.1f} beside out {c.out_bytes / 1e9:.1f})"
@@ -176,7 +182,8 @@ class Bench:
                 f"update {c.parameters_updated / 1e9:.2f} G parameters/s, {self.update['ratio']:.2f} of its byte floor"
                 if c.parameters_updated else "", *left_out]
         outcome = Outcome("; ".join(filter(None, [*errors, *said])), tables,
-                          {"links": self.links, "update": self.update})
+                          {"links": self.links, "update": self.update},
+                          state="partly" if self.links.get("not_measured") else "passed")
         if errors:
             raise Failed(outcome.said, outcome)
         return outcome
@@ -185,11 +192,25 @@ class Bench:
         """Its tables, and what is left out."""
         if not self.device.startswith("cuda"):
             return [], ["no link and no products: the device is the processor"]
-        done = processes.run([eps_run.BIN / "gpu_ceilings", "--device", self.device.partition(":")[2] or "0"], deadline)
-        if done.returncode != 0:
-            raise Failed(f"gpu_ceilings: {done.stderr.strip()[-500:]}")
-        self.links = tail_json(done.stdout)
-        return link_tables(self.links), []
+        failed = ""
+        try:
+            done = processes.run([eps_run.BIN / "gpu_ceilings", "--device", self.device.partition(":")[2] or "0"],
+                                 deadline)
+            links = tail_json(done.stdout)
+            if done.returncode != 0:
+                failed = f"gpu_ceilings ended with {done.returncode}: {done.stderr.strip()[-500:]}"
+        except processes.OutOfTime as error:
+            links = tail_json(error.stdout)
+            if not links:
+                raise
+            links.setdefault("not_measured", {})["the rest"] = "no time was left"
+        if not links:
+            raise Failed(failed or "gpu_ceilings says nothing")
+        self.links = links
+        if failed:
+            raise Failed(failed, Outcome("", link_tables(links)))
+        return link_tables(links), [f"not measured: {name}: {why}"
+                                    for name, why in links.get("not_measured", {}).items()]
 
     def measure_update(self, deadline):
         program = eps_run.BIN / "update_bench"
@@ -197,9 +218,10 @@ class Bench:
             return [], [f"no update: {program} is not there"]
         done = processes.run([program, "--threads", len(os.sched_getaffinity(0)),
                               "--millions", 10 if self.tiny else 500], deadline)
-        if done.returncode != 0:
+        update = tail_json(done.stdout)
+        if done.returncode != 0 or not update:
             raise Failed(f"update_bench: {done.stderr.strip()[-500:]}")
-        self.update = tail_json(done.stdout)
+        self.update = update
         return [update_table(self.update)], []
 
     def both_ways(self, model, batch, cap, rounds, deadline):

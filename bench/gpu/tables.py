@@ -82,12 +82,17 @@ def copies_said(model, got, ceilings):
 # ---- Tables ----
 
 def link_tables(links):
+    """Of what gpu_ceilings came to."""
     copies = [[row["memory"], row["piece_bytes"] >> 20, *(row[f"{key}_gb_per_second"] for key in (
-        "in", "out", "both_in", "both_out"))] for row in links["copies"]]
-    notes = [f"Within the device {links['device_copy_gb_per_second']:.0f} GB/s, read and written. Registering shared "
-             f"memory: {links['register_seconds_per_gb']:.3f} s a GB at once, "
-             f"{links['register_in_pieces_seconds_per_gb']:.3f} s in pieces of 32 MiB."]
-    products = [[row[key] for key in ("form", "M", "N", "K", "tflops")] for row in links["products"]]
+        "in", "out", "both_in", "both_out"))] for row in links.get("copies", [])]
+    notes = []
+    if "device_copy_gb_per_second" in links:
+        notes.append(f"Within the device {links['device_copy_gb_per_second']:.0f} GB/s, read and written.")
+    if "register_seconds_per_gb" in links:
+        notes.append(f"Registering shared memory: {links['register_seconds_per_gb']:.3f} s a GB at once, "
+                     f"{links['register_in_pieces_seconds_per_gb']:.3f} s in pieces of 32 MiB.")
+    notes += [f"Not measured: {name}: {why}" for name, why in links.get("not_measured", {}).items()]
+    products = [[row[key] for key in ("form", "M", "N", "K", "tflops")] for row in links.get("products", [])]
     return [Table("Copies between host and device, GB/s", ["memory", "pieces of MiB", "in", "out", "in, both at once",
                                                            "out, both at once"], copies, notes),
             Table("bf16 products by cuBLASLt", ["form", "M", "N", "K", "TFLOP/s"], products,

@@ -138,6 +138,42 @@ class GpuBenchTest(SystemTest):
         self.assertIn("| registered | 32 | 50 | 50 | 40 | 40 |", copies)
         self.assertIn("0.250 s a GB at once", copies)
         self.assertIn("| NN | 8,192 | 8,192 | 8,192 | 700 |", products)
+
+    def measure_ceilings(self, script, seconds=20):
+        """Of a gpu_ceilings that is a script."""
+        program = self.work.path / "gpu_ceilings"
+        program.write_text(f"#!/bin/bash\n{script}")
+        program.chmod(0o755)
+        bench = parts.Bench(self.work.path, "cuda:0", True, 0, 1, sys.executable)
+        with mock.patch.object(eps_run, "BIN", self.work.path):  # which has no update_bench
+            return bench, bench.measure_ceilings(time.monotonic() + seconds)
+
+    PRODUCTS = {"products": [{"form": "NN", "M": 8192, "N": 8192, "K": 8192, "tflops": 700.0}],
+                "peak_bf16_tflops": 700.0, "copies": [], "not_measured": {}}
+
+    def test_ceilings_that_are_cut_leave_what_was_measured(self):
+        said = json.dumps(self.PRODUCTS)
+        bench, outcome = self.measure_ceilings(f"echo 'a GPU'; echo '{said}'; echo '{{\"products\": ['; sleep 60\n", 3)
+        self.assertEqual((outcome.state, bench.ceilings.flops), ("partly", 700e12))
+        self.assertIn("bf16 products 700 TFLOP/s; not measured: the rest: no time was left", outcome.said)
+        copies, products = map(part_report.markdown_table, outcome.tables)
+        self.assertIn("Not measured: the rest: no time was left", copies)
+        self.assertIn("| NN | 8,192 | 8,192 | 8,192 | 700 |", products)
+        self.assertIsNone(bench.ceilings.in_bytes)
+        with self.assertRaisesRegex(Failed, "gpu_ceilings was ended after"):
+            self.measure_ceilings("sleep 60\n", 1)
+
+    def test_ceilings_that_a_machine_refuses_are_told(self):
+        links = {**self.PRODUCTS, **CEILINGS["links"],
+                 "not_measured": {"registering": "cudaHostRegister: not supported"}}
+        bench, outcome = self.measure_ceilings(f"echo '{json.dumps(links)}'\n")
+        self.assertEqual((outcome.state, bench.ceilings.in_bytes), ("partly", 40e9))
+        self.assertIn("; not measured: registering: cudaHostRegister: not supported", outcome.said)
+        with self.assertRaisesRegex(Failed, "gpu_ceilings ended with 3: broken; bf16 products 2 TFLOP/s") as raised:
+            self.measure_ceilings(f"echo '{json.dumps(links)}'; echo broken >&2; exit 3\n")
+        self.assertEqual(len(raised.exception.outcome.tables), 2)
+        with self.assertRaisesRegex(Failed, "gpu_ceilings says nothing"):
+            self.measure_ceilings("echo 'a GPU'\n")
         update = part_report.markdown_table(tables.update_table({**CEILINGS["update"], "threads": 2}))
         self.assertIn("0.500 of the byte floor", update)
 
