@@ -18,11 +18,14 @@ SUITE = BIN / "gpu_conformance"
 DTYPES = {"Bf16": 4, "Fp16": 4, "Fp32": 1, "Tf32": 1}
 AGAIN_SECONDS = 10  # left, for what failed to be run once more
 
-# Cases for compute-sanitizer, which is some hundred times slower: each of our kernels once, in bf16.
-SANITIZED = ("ActivationBackwardAgrees*", "SwigluAndItsBackward*", "RmsNormAndItsBackward*", "RotaryAgrees*",
-             "EmbeddingAndItsBackward*", "LayerNormAndItsBackward*", "CrossEntropyInChunks*", "ColumnSum*",
-             "AttentionDrops*", "EachDropoutHas*", "DropoutOfAll*")
-SANITIZED_FILTER = ":".join(f"*.{case}/Bf16" for case in SANITIZED)
+# Cases for compute-sanitizer, which is some hundred times slower: each of our kernels once. In bf16, but for attention,
+# which is ours alone in fp32 and, as no library takes heads of 20, in the case of one document.
+SANITIZED = ("OneDocument*/Bf16", "AttentionDrops*/Fp32", "HeadsOfQueries*/Fp32", "WidenIs*/Bf16",
+             "FinishLeafInto*/Bf16", "AddGradient*/Bf16", "EmbeddingAndItsBackward*/Bf16",
+             "EmbeddingBackwardAdds*/Bf16", "LayerNormAndItsBackward*/Bf16", "RmsNormAndItsBackward*/Bf16",
+             "SwigluAndItsBackward*/Bf16", "RotaryAgrees*/Bf16", "ActivationBackwardAgrees*/Bf16",
+             "EachDropoutHas*/Bf16", "DropoutOfAll*/Bf16", "ColumnSum*/Bf16", "CrossEntropyInChunks*/Bf16")
+SANITIZED_FILTER = ":".join(f"*.{case}" for case in SANITIZED)
 
 # Libraries try what a machine may not have, on purpose: an error that a call returns is no finding. For races only our
 # own kernels are looked at, which lie in the namespace eps: the libraries' take most of the time.
