@@ -1,5 +1,6 @@
 // Attention against plain fp64 loops and finite differences.
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -240,30 +241,39 @@ Array OutputWithNaN(ConformanceMemory& memory, const AttentionCase& t, int64_t a
   return memory.GetAct(o, t.o_elems());
 }
 
-// Whether a NaN may be in rows of this position where row `at` is the first to see one.
-bool MayBeLoose(int64_t position, int64_t at, int64_t tile) { return tile > 1 && position / tile == at / tile; }
+// Whether a NaN in a key at `at` may be in causal rows of this position that do not see it: where the tile of the rows has
+// that of the key among those it computes.
+bool MayBeLoose(int64_t position, int64_t at, int64_t window, int64_t tile) {
+  if (tile <= 1) return false;
+  const int64_t first_row = position / tile * tile;
+  const int64_t first_column = window == 0 ? 0 : std::max<int64_t>(first_row - window + 1, 0);
+  return first_column / tile <= at / tile && at / tile <= position / tile;
+}
 
 TEST_P(DeviceConformanceTest, AttentionLetsNaNThrough) {
-  const AttentionCase t = {1, 80, 1, 16};
+  const AttentionCase t = {.B = 2, .T = 200, .H = 2, .D = 16};
+  constexpr int64_t kAt = 150, kHead = 1;  // of the second sequence
   ConformanceMemory memory(device());
-  const Array got = OutputWithNaN(memory, t, 70 * 3 * 16 + 16 + 2, GetParam().sizes);  // k of row 70
+  const int64_t k = ((t.T + kAt) * 3 * t.H + t.H + kHead) * t.D + 2;
+  const Array got = OutputWithNaN(memory, t, k, GetParam().sizes);
   for (int64_t i = 0; i < t.o_elems(); ++i) {
-    const int64_t position = i / 16;
-    if (position < 70 && MayBeLoose(position, 70, GetParam().loose_mask_tile)) continue;
-    EXPECT_EQ(std::isnan(got[i]), position >= 70) << i;
+    const int64_t row = i / (t.H * t.D), position = row % t.T, head = i / t.D % t.H;
+    const bool reads = row >= t.T && head == kHead, seen = reads && position >= kAt;
+    if (reads && !seen && MayBeLoose(position, kAt, t.window, GetParam().loose_mask_tile)) continue;
+    ASSERT_EQ(std::isnan(got[i]), seen) << row << " " << head;
   }
 }
 
 TEST_P(DeviceConformanceTest, NaNDoesNotGetBeyondTheWindowNorToHeadsThatDoNotReadIt) {
-  const AttentionCase t = {.B = 1, .T = 200, .H = 4, .D = 16, .shared_by = 2, .window = 5};
-  ConformanceMemory memory(device());
+  const AttentionCase t = {.B = 1, .T = 300, .H = 4, .D = 16, .shared_by = 2, .window = 5};
   // k of the second head, row 70.
+  ConformanceMemory memory(device());
   const Array got = OutputWithNaN(memory, t, (70 * 8 + 5) * t.D, GetParam().sizes);
   for (int64_t i = 0; i < t.o_elems(); ++i) {
     const int64_t position = i / (4 * t.D), head = i / t.D % 4;
     const bool seen = position >= 70 && position < 75;
-    if (!seen && head >= 2 && MayBeLoose(position, 70, GetParam().loose_mask_tile)) continue;
-    EXPECT_EQ(std::isnan(got[i]), head >= 2 && seen) << position << " " << head;
+    if (!seen && head >= 2 && MayBeLoose(position, 70, t.window, GetParam().loose_mask_tile)) continue;
+    ASSERT_EQ(std::isnan(got[i]), head >= 2 && seen) << position << " " << head;
   }
 }
 

@@ -28,7 +28,7 @@ DeviceFactory Gpu(Dtype act, bool tf32 = false) {
   };
 }
 
-constexpr int64_t kCudnnTile = 64;  // of at least so many positions
+constexpr int64_t kCudnnTile = 128;  // of at most so many positions, of queries and of keys: Hopper's
 
 // A second device of the same GPU gives the same bits. What the suite multiplies is of bf16's precision, which TF32
 // keeps: its bounds are those of fp32.
