@@ -239,6 +239,12 @@ def plain_attention(log):
     return f"{lines[0][0]}: {lines[0][1]}" if lines else ""
 
 
+def engines_passed_over(log):
+    """In words, of the library's engines that failed where another was taken, or none; "" if none did."""
+    lines = re.findall(r" attention_engine_passed_over (.*)", log)
+    return f"attention_engine_passed_over: {len(lines)} times; the first: {lines[0]}" if lines else ""
+
+
 def uses_fused_attention(log):
     """Whether the library planned any; an emulator's device has no library that would say so."""
     return " attention_planned " in log or 'device_model="cuda emulated, fused attention"' in log
@@ -284,6 +290,7 @@ def train(place, model, batch, choice, cap, deadline, measured=6, changes=None, 
             "device_cap_bytes": cap, "device_peak_bytes": late[-1]["device_peak_bytes"],
             "device_outside_bytes": outside_bytes(log),
             "not_pinned": not_pinned(log), "plain_attention": plain_attention(log),
+            "engines_passed_over": engines_passed_over(log),
             "graph_launches": graph_launches(log),
             "counted_pulled_bytes": per_step(samples, "pulled_bytes"),
             "counted_pushed_bytes": per_step(samples, "pushed_bytes"),

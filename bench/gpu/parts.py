@@ -124,7 +124,7 @@ class Bench:
         planned, profile, host_memory = self.plan(model, batch, choice, cap, deadline)
         flags = [*profile.flags, *eps_side.memory_flags(None, host_memory)]
         got = eps_side.train(self.place, model, batch, choice, cap, deadline, measured, changes, flags, picture)
-        self.slow += filter(None, (got["not_pinned"], got["plain_attention"]))
+        self.slow += filter(None, (got["not_pinned"], got["plain_attention"], got["engines_passed_over"]))
         got["plan"] = plan_in_short(planned, profile, host_memory)
         got["recomputed"] = recomputed_share(planned, model, batch)
         got["host_planned_bytes"] = planned["host_total_bytes"]

@@ -1020,7 +1020,7 @@ TEST_F(RelayExecutorTest, ChoicesThatWereTriedLeaveAStepAsItWas) {
   worker.executor->Survey(*worker.device->survey());
   // Runs products all over the arena, before the first step.
   ASSERT_OK_AND_ASSIGN(Choices made, worker.device->Choose(ChoiceRule::kFastest));
-  for (auto& [key, value] : made) value = "rising";
+  for (auto& [key, value] : made) value = value == "falling" ? "rising" : value;  // attention's stays
   ASSERT_OK(worker.device->Follow(made));
   const auto result = worker.executor->Run(all_);
   ASSERT_OK(result);

@@ -319,7 +319,11 @@ class EpsSideTest(ByHandTest):
         self.assertEqual(eps_side.not_pinned(self.LOG),
                          "memory_not_pinned: 2 times, 4192 bytes; the first: cost=slow error=no")
         self.assertEqual(eps_side.plain_attention(self.LOG), 'attention_by_plain_kernel: B=2 why="no engine"')
-        self.assertEqual((eps_side.not_pinned(""), eps_side.plain_attention("")), ("", ""))
+        passed_over = "T WARNING attention_engine_passed_over engine=4 status=\"INTERNAL: x\"\n"
+        self.assertEqual(eps_side.engines_passed_over(self.LOG + 2 * passed_over),
+                         'attention_engine_passed_over: 2 times; the first: engine=4 status="INTERNAL: x"')
+        self.assertEqual([said("") for said in (eps_side.not_pinned, eps_side.plain_attention,
+                                                eps_side.engines_passed_over)], ["", "", ""])
 
     def test_what_makes_a_part_slow_is_said_first(self):
         bench = parts.Bench(self.work.path, "cpu", True, 0, 1, sys.executable)

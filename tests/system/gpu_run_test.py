@@ -219,7 +219,7 @@ class BitsTest(SystemTest):
             runs.check_log(self.FUSED, graphs, self.PLANNED)
         with self.assertRaisesRegex(Failed, "no graph was captured: \"not permitted\""):
             runs.check_log(self.FUSED, relay, self.PLANNED + '... WARNING graphs_not_used why="not permitted"\n')
-        for log, why in ((self.PLAIN, "no engine"), ("", "does not say why"),
+        for log, why in ((self.PLAIN, "no engine"), (self.PLANNED + self.PLAIN, "no engine"), ("", "does not say why"),
                          ('... WARNING attention_is_plain_and_slow why="no cuDNN"\n', "no cuDNN")):
             with self.assertRaisesRegex(Failed, f"attention was not fused: .*{why}"):
                 runs.check_log(self.FUSED, relay, log)

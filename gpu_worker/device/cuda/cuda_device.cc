@@ -44,12 +44,7 @@ class StreamQueue : public ComputeQueue {
     stream_.Launch(std::move(call));
   }
   void MatMul(const MatMulProblem& problem) override {
-    if (!choices_.Covers(problem)) {  // its bits would be another worker's by chance alone
-      stream_.Issue([problem](GpuStream) {
-        return absl::InternalError(absl::StrCat(KeyOf(LtShapeOf(problem)), ": was not surveyed, and has no choice"));
-      });
-      return;
-    }
+    if (!choices_.Covers(problem)) return Refuse(KeyOf(LtShapeOf(problem)));
     stream_.Launch(problem);
   }
 
@@ -57,6 +52,10 @@ class StreamQueue : public ComputeQueue {
 
   bool TakesAttention(const SdpaProblem& problem) override {
     if (plain_attention_) return false;
+    if (!choices_.Covers(problem)) {
+      Refuse(KeyOf(problem));
+      return true;  // nothing runs in a stream that failed
+    }
     const absl::StatusOr<bool> takes = runtime_.TakesAttention(problem);
     if (takes.ok()) return *takes;
     stream_.Issue([status = takes.status()](GpuStream) { return Annotate(status, "attention"); });
@@ -70,6 +69,12 @@ class StreamQueue : public ComputeQueue {
   }
 
  private:
+  // Its bits would be another worker's by chance alone.
+  void Refuse(const std::string& key) {
+    stream_.Issue(
+        [key](GpuStream) { return absl::InternalError(absl::StrCat(key, ": was not surveyed, and has no choice")); });
+  }
+
   GpuRuntime& runtime_;
   CudaStream& stream_;
   const MatMulChoices& choices_;
@@ -92,7 +97,7 @@ class CudaDevice : public Device {
         arena_(static_cast<char*>(arena)),
         spans_(options.arena_bytes),
         streams_(std::move(streams)),
-        choices_(runtime_),
+        choices_(runtime_, options.plain_attention),
         queue_(runtime_.get(), streams_[static_cast<size_t>(StreamId::kCompute)].get(), &choices_,
                options.plain_attention),
         kernels_(options.act, &queue_, options.tf32),

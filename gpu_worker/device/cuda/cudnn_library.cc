@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -86,9 +87,32 @@ absl::StatusOr<bool> CudnnLibrary::Takes(const SdpaProblem& problem) {
   return false;
 }
 
+absl::StatusOr<std::string> CudnnLibrary::Algorithm(const SdpaProblem& problem) {
+  MutexLock lock(mu_);
+  const auto found = planned_.find(problem);
+  if (found == planned_.end() || found->second == nullptr) {
+    return absl::FailedPreconditionError("attention that was not planned");
+  }
+  const auto name = [](const Direction& direction) {
+    return absl::StrCat("engine ", direction.plan->engine(), " of place ", direction.plan->place());
+  };
+  return absl::StrCat("forward ", name(found->second->forward), ", backward ", name(found->second->backward));
+}
+
+// A library that does not start, as where one of its parts is of another version, takes nothing.
+absl::Status CudnnLibrary::HoldHandle() {
+  if (handle_ != nullptr || !no_handle_.ok()) return no_handle_;
+  const absl::Status made = api_->Check(api_->cudnnCreate(&handle_), "cudnnCreate");
+  if (made.ok() || absl::IsResourceExhausted(made)) return made;
+  handle_ = nullptr;
+  no_handle_ = absl::UnimplementedError(made.message());
+  LogWarning("attention_is_plain_and_slow", {{"why", made.ToString()}});
+  return no_handle_;
+}
+
 absl::StatusOr<std::unique_ptr<CudnnLibrary::Planned>> CudnnLibrary::Plan(const SdpaProblem& problem) {
   EPS_RETURN_IF_ERROR(CheckFusedAttention(problem, sm_major_));
-  if (handle_ == nullptr) EPS_RETURN_IF_ERROR(api_->Check(api_->cudnnCreate(&handle_), "cudnnCreate"));
+  EPS_RETURN_IF_ERROR(HoldHandle());
   auto planned = std::make_unique<Planned>();
   EPS_ASSIGN_OR_RETURN(planned->forward, PlanDirection(problem, &SdpaForwardGraph));
   EPS_ASSIGN_OR_RETURN(planned->backward, PlanDirection(problem, &SdpaBackwardGraph));

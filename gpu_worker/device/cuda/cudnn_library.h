@@ -38,6 +38,7 @@ class CudnnLibrary : public FusedAttention {
   ~CudnnLibrary() override;
 
   absl::StatusOr<bool> Takes(const SdpaProblem& problem) override;
+  absl::StatusOr<std::string> Algorithm(const SdpaProblem& problem) override;
   absl::Status Forward(cudaStream_t stream, const SdpaProblem& problem, const SdpaArrays& arrays,
                        EnqueueDropoutMask enqueue_mask) override;
   absl::Status Backward(cudaStream_t stream, const SdpaProblem& problem, const SdpaArrays& arrays,
@@ -62,6 +63,7 @@ class CudnnLibrary : public FusedAttention {
   using MakeGraph = absl::StatusOr<SdpaGraph>(const SdpaProblem&);
 
   CudnnLibrary(std::unique_ptr<CudnnApi> api, int sm_major) : api_(std::move(api)), sm_major_(sm_major) {}
+  absl::Status HoldHandle() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::StatusOr<std::unique_ptr<Planned>> Plan(const SdpaProblem& problem) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::StatusOr<Direction> PlanDirection(const SdpaProblem& problem, MakeGraph* make_graph)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -74,6 +76,7 @@ class CudnnLibrary : public FusedAttention {
 
   Mutex mu_;
   cudnnHandle_t handle_ ABSL_GUARDED_BY(mu_) = nullptr;
+  absl::Status no_handle_ ABSL_GUARDED_BY(mu_);  // why there will be none; OK: there is one, or nobody has asked
   std::map<SdpaProblem, std::unique_ptr<Planned>> planned_ ABSL_GUARDED_BY(mu_);  // null: not taken
   void* workspace_ ABSL_GUARDED_BY(mu_) = nullptr;
   int64_t workspace_bytes_ ABSL_GUARDED_BY(mu_) = 0;

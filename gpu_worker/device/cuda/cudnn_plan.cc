@@ -243,11 +243,18 @@ absl::Status CudnnPlan::Choose(const CudnnDescriptor& operation_graph, const Cud
   EPS_RETURN_IF_ERROR(heuristic.Set(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, operation_graph));
   EPS_RETURN_IF_ERROR(heuristic.Set(CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, CUDNN_HEUR_MODE_A));
   EPS_RETURN_IF_ERROR(heuristic.Set(CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, device));
-  EPS_RETURN_IF_ERROR_WITH(heuristic.Finalize(), "heuristic");
+  if (const absl::Status listed = heuristic.Finalize(); !listed.ok()) {
+    if (absl::IsUnimplemented(listed) || absl::IsResourceExhausted(listed)) return Annotate(listed, "heuristic");
+    // As where this part of the library is of another version, or missing: it is loaded now.
+    LogWarning("attention_is_plain_and_slow", {{"why", listed.ToString()}});
+    return absl::UnimplementedError(absl::StrCat("heuristic: ", listed.message()));
+  }
   EPS_ASSIGN_OR_RETURN(std::vector<CudnnDescriptor> configs,
                        heuristic.GetDescriptors(CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR));
   std::string refused;
+  place_ = -1;
   for (CudnnDescriptor& config : configs) {
+    ++place_;
     EPS_ASSIGN_OR_RETURN(std::vector<CudnnDescriptor> engines,
                          config.GetDescriptors(CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_BACKEND_ENGINE_DESCRIPTOR));
     if (engines.size() != 1) return absl::InternalError("a configuration of cuDNN's has not one engine");
@@ -260,15 +267,15 @@ absl::Status CudnnPlan::Choose(const CudnnDescriptor& operation_graph, const Cud
     EPS_ASSIGN_OR_RETURN(CudnnDescriptor made, CudnnDescriptor::New(api_, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR));
     EPS_RETURN_IF_ERROR(made.Set(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, config));
     const absl::Status status = made.Finalize();
-    // What an engine lists as its own and has no code for that compiles it has not got.
-    if (absl::IsAborted(status)) {
-      LogWarning("attention_engine_passed_over", {{"engine", engine_}, {"why", status.message()}});
-    }
-    if (absl::IsUnimplemented(status) || absl::IsAborted(status)) {
+    if (absl::IsResourceExhausted(status)) return Annotate(status, absl::StrCat("engine ", engine_));
+    if (!status.ok()) {
+      // What an engine lists as its own, and has no code for that compiles and is loaded, it has not got.
+      if (!absl::IsUnimplemented(status)) {
+        LogWarning("attention_engine_passed_over", {{"engine", engine_}, {"status", status.ToString()}});
+      }
       absl::StrAppend(&refused, "; engine ", engine_, ": ", status.message());
       continue;
     }
-    EPS_RETURN_IF_ERROR_WITH(status, absl::StrCat("engine ", engine_));
     EPS_ASSIGN_OR_RETURN(workspace_bytes_,
                          made.Get<int64_t>(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64));
     parts_.push_back(std::move(config));

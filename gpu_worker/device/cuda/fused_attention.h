@@ -27,6 +27,8 @@ class FusedAttention {
   // Whether it computes the problem, forward and backward; the answer stays, and is logged when it is found. An error
   // is not an answer: what is merely not supported is `false`.
   virtual absl::StatusOr<bool> Takes(const SdpaProblem& problem) = 0;
+  // Of a problem that it takes, as GpuRuntime::AttentionAlgorithm.
+  virtual absl::StatusOr<std::string> Algorithm(const SdpaProblem& problem) = 0;
   // Of a problem that it takes; all in one stream, as there is one workspace.
   virtual absl::Status Forward(cudaStream_t stream, const SdpaProblem& problem, const SdpaArrays& arrays,
                                EnqueueDropoutMask enqueue_mask) = 0;

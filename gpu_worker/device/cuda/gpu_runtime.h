@@ -32,6 +32,9 @@ struct GpuGraph {
 // One that only orders is cheaper to record and to wait for.
 enum class GpuEventUse { kOrder, kTiming };
 
+// Of attention that our own kernel computes.
+inline constexpr char kPlainAttention[] = "plain";
+
 // Of a whole device, whoever holds it.
 struct GpuMemory {
   int64_t free_bytes = 0;  // now
@@ -94,6 +97,9 @@ class GpuRuntime {
   // both. The answer stays. The first question about a problem may take seconds, and allocate.
   // Errors: RESOURCE_EXHAUSTED the device has no room for its workspace
   virtual absl::StatusOr<bool> TakesAttention(const SdpaProblem& problem) = 0;
+  // By what: kPlainAttention, or text that gives the same bits in every process with this model(), each time. Of what a
+  // library has, one engine may work in one process and fail in another. Asks TakesAttention first.
+  virtual absl::StatusOr<std::string> AttentionAlgorithm(const SdpaProblem& problem) = 0;
   // Of problems that it takes, in one stream.
   virtual absl::Status Attention(GpuStream stream, const SdpaProblem& problem, const SdpaArrays& arrays) = 0;
   virtual absl::Status AttentionBackward(GpuStream stream, const SdpaProblem& problem, const SdpaArrays& arrays) = 0;

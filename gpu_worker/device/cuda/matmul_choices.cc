@@ -11,11 +11,13 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "common/base/status_macros.h"
 #include "common/numeric/philox.h"
 #include "common/tensor/dtype.h"
+#include "gpu_worker/device/cuda/sdpa_problem.h"
 
 namespace eps::worker::cuda {
 namespace {
@@ -139,12 +141,25 @@ absl::StatusOr<std::string> Fastest(GpuRuntime& runtime, Stopwatch& stopwatch, c
 
 }  // namespace
 
+std::string KeyOf(const SdpaProblem& p) {
+  return absl::StrCat("attention ", DtypeName(p.act), " B ", p.B, " T ", p.T, " H ", p.H, "/", p.kv_heads, " D ", p.D,
+                      " scale ", p.scale, p.causal ? " causal" : "",
+                      p.window > 0 ? absl::StrCat(" window ", p.window) : "", p.documents ? " documents" : "",
+                      p.dropout > 0 ? absl::StrCat(" dropout ", p.dropout) : "");
+}
+
 absl::StatusOr<Choices> MatMulChoices::Choose(ChoiceRule rule) {
   std::unique_ptr<Stopwatch> stopwatch;
   if (rule == ChoiceRule::kFastest) {
     EPS_ASSIGN_OR_RETURN(stopwatch, Stopwatch::New(*runtime_));
   }
   Choices choices;
+  for (const SdpaProblem& problem : attention_) {
+    const std::string key = KeyOf(problem);
+    absl::StatusOr<std::string> algorithm = runtime_->AttentionAlgorithm(problem);
+    EPS_RETURN_IF_ERROR_WITH(algorithm.status(), key);
+    choices[key] = *std::move(algorithm);
+  }
   for (const auto& [shape, problem] : surveyed_) {
     const std::string key = KeyOf(shape);
     absl::StatusOr<std::vector<std::string>> algorithms =
@@ -161,15 +176,27 @@ absl::StatusOr<Choices> MatMulChoices::Choose(ChoiceRule rule) {
   return choices;
 }
 
+absl::StatusOr<std::string> MatMulChoices::ChosenFor(const std::string& key, const Choices& choices) const {
+  const auto chosen = choices.find(key);
+  if (chosen != choices.end()) return chosen->second;
+  return absl::FailedPreconditionError(
+      absl::StrCat("the run's choices for ", runtime_->model(), " have none for ", key));
+}
+
 absl::Status MatMulChoices::Follow(const Choices& choices) {
+  for (const SdpaProblem& problem : attention_) {
+    const std::string key = KeyOf(problem);
+    EPS_ASSIGN_OR_RETURN(const std::string chosen, ChosenFor(key, choices));
+    absl::StatusOr<std::string> mine = runtime_->AttentionAlgorithm(problem);
+    EPS_RETURN_IF_ERROR_WITH(mine.status(), key);
+    if (*mine == chosen) continue;
+    return absl::FailedPreconditionError(absl::StrCat("cannot follow the run's choice for ", key, ": it is \"", chosen,
+                                                      "\", and this device has \"", *mine, "\""));
+  }
   for (const auto& [shape, problem] : surveyed_) {
     const std::string key = KeyOf(shape);
-    const auto chosen = choices.find(key);
-    if (chosen == choices.end()) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("the run's choices for ", runtime_->model(), " have none for ", key));
-    }
-    EPS_RETURN_IF_ERROR_WITH(runtime_->UseMatMulAlgorithm(problem, chosen->second),
+    EPS_ASSIGN_OR_RETURN(const std::string chosen, ChosenFor(key, choices));
+    EPS_RETURN_IF_ERROR_WITH(runtime_->UseMatMulAlgorithm(problem, chosen),
                              absl::StrCat("cannot follow the run's choice for ", key));
   }
   follows_ = true;

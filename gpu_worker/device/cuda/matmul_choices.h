@@ -3,6 +3,9 @@
 
 #include <map>
 #include <memory>
+#include <set>
+#include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -16,19 +19,28 @@
 
 namespace eps::worker::cuda {
 
-// By which algorithms a device computes its matrix products: Device's survey, Choose and Follow.
+// All that tells a problem of attention from others of a model.
+std::string KeyOf(const SdpaProblem& problem);
+
+// By which algorithms a device computes its matrix products, and attention: Device's survey, Choose and Follow. Of attention
+// there is nothing to choose from: what the device has is told, so that no other device computes with another.
 //
-// As a queue it keeps what products it is asked for, one of each shape, and runs nothing.
+// As a queue it keeps what products and attention it is asked for, one of each shape, and runs nothing.
 //
 // Threads: one at a time
 class MatMulChoices : public ComputeQueue {
  public:
-  explicit MatMulChoices(std::shared_ptr<GpuRuntime> runtime) : runtime_(std::move(runtime)) {}
+  // `plain_attention`: whatever the library has, which is not asked.
+  explicit MatMulChoices(std::shared_ptr<GpuRuntime> runtime, bool plain_attention = false)
+      : runtime_(std::move(runtime)), plain_attention_(plain_attention) {}
 
   void Launch(KernelCall) override {}
   void MatMul(const MatMulProblem& problem) override { surveyed_.emplace(LtShapeOf(problem), problem); }
   const PhiloxKey* DropoutKey(PhiloxKey) override { return nullptr; }
-  bool TakesAttention(const SdpaProblem&) override { return false; }
+  bool TakesAttention(const SdpaProblem& problem) override {
+    if (!plain_attention_) attention_.insert(problem);
+    return false;
+  }
   void Attention(const SdpaProblem&, const SdpaArrays&) override {}
   void AttentionBackward(const SdpaProblem&, const SdpaArrays&) override {}
 
@@ -38,14 +50,20 @@ class MatMulChoices : public ComputeQueue {
   // Cost: kMostTried * (1 + kRounds * kCallsPerRound) products of each shape
   absl::StatusOr<Choices> Choose(ChoiceRule rule);
   absl::Status Follow(const Choices& choices);
-  // False: choices are followed, and there is none for this product.
+  // False: choices are followed, and there is none for this product, or this attention.
   bool Covers(const MatMulProblem& problem) const { return !follows_ || surveyed_.count(LtShapeOf(problem)) > 0; }
+  bool Covers(const SdpaProblem& problem) const { return !follows_ || attention_.count(problem) > 0; }
 
   static constexpr int kMostTried = 8, kRounds = 3, kCallsPerRound = 4;
 
  private:
+  // Errors: FAILED_PRECONDITION there is none
+  absl::StatusOr<std::string> ChosenFor(const std::string& key, const Choices& choices) const;
+
   const std::shared_ptr<GpuRuntime> runtime_;
+  const bool plain_attention_;
   std::map<LtShape, MatMulProblem> surveyed_;
+  std::set<SdpaProblem> attention_;
   bool follows_ = false;
 };
 

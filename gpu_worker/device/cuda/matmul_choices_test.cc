@@ -18,6 +18,7 @@
 #include "gpu_worker/device/cuda/emulator/grid.h"
 #include "gpu_worker/device/cuda/lt_matmul.h"
 #include "gpu_worker/device/cuda/matmul_problem.h"
+#include "gpu_worker/device/cuda/sdpa_problem.h"
 #include "gpu_worker/device/device.h"
 #include "gpu_worker/device/kernels.h"
 #include "gtest/gtest.h"
@@ -115,6 +116,38 @@ TEST(MatMulChoicesTest, WhatCannotBeFollowedIsNamed) {
       {{products.FirstKey(), "rising"}, {products.SecondKey(), "rising"}, {"of a layer that is not here", "x"}}));
 }
 
+TEST(MatMulChoicesTest, WhatComputesAttentionIsToldAndFollowedOrNamed) {
+  SdpaProblem fused = {.B = 2, .T = 16, .H = 4, .kv_heads = 2, .D = 8, .scale = 0.5, .window = 5, .dropout = 0.1};
+  SdpaProblem plain = fused;
+  plain.D = 9;
+  const auto surveyed = [&](const EmulatedTraits& traits, bool plain_attention = false) {
+    auto choices = std::make_unique<MatMulChoices>(NewEmulatedRuntime(GridOrder::kForward, traits), plain_attention);
+    EXPECT_FALSE(choices->TakesAttention(fused));
+    EXPECT_FALSE(choices->TakesAttention(plain));
+    return choices;
+  };
+  const std::string key = "attention BF16 B 2 T 16 H 4/2 D 8 scale 0.5 causal window 5 dropout 0.1";
+  const Choices made = {{key, "graph"},
+                        {"attention BF16 B 2 T 16 H 4/2 D 9 scale 0.5 causal window 5 dropout 0.1", "plain"}};
+  const EmulatedTraits traits = {.has_fused_attention = true};
+  EXPECT_THAT(surveyed(traits)->Choose(ChoiceRule::kFirst), IsOkAndHolds(made));
+  EXPECT_OK(surveyed(traits)->Follow(made));
+  EXPECT_THAT(surveyed(traits)->Follow({}), StatusIs(StatusCode::kFailedPrecondition,
+                                                     "the run's choices for cuda emulated, fused attention have none "
+                                                     "for attention BF16 B 2"));
+  // An engine failed here that works elsewhere; or all of them.
+  EXPECT_THAT(
+      surveyed({.has_fused_attention = true, .attention_algorithm = "another engine"})->Follow(made),
+      StatusIs(StatusCode::kFailedPrecondition, "cannot follow the run's choice for " + key +
+                                                    ": it is \"graph\", and this device has \"another engine\""));
+  EXPECT_THAT(surveyed({})->Follow(made),
+              StatusIs(StatusCode::kFailedPrecondition, "it is \"graph\", and this device has \"plain\""));
+  EXPECT_THAT(surveyed({.attention_error = absl::ResourceExhaustedError("no room")})->Follow(made),
+              StatusIs(StatusCode::kResourceExhausted, key + ": no room"));
+  // Where the run asks for the plain kernel no library is asked.
+  EXPECT_THAT(surveyed(traits, /*plain_attention=*/true)->Choose(ChoiceRule::kFirst), IsOkAndHolds(Choices()));
+}
+
 // ---- the device ----
 
 // 1e8 + 1 - 1e8 + 1, which is 1 or 0 by the order of its sum, in fp32.
@@ -165,6 +198,16 @@ TEST_F(CudaDeviceChoicesTest, WhatIsFollowedMakesTheBits) {
   choices.begin()->second = "falling";
   ASSERT_OK(device_->Follow(choices));
   EXPECT_THAT(Run(Product()), IsOkAndHolds(0.0f));
+}
+
+TEST_F(CudaDeviceChoicesTest, AttentionWithoutAChoiceIsAnErrorOnceChoicesAreFollowed) {
+  device_->survey()->MatMul(Product());
+  ASSERT_OK(device_->Follow(device_->Choose(ChoiceRule::kFirst).value()));
+  device_->kernels().Attention(
+      {.B = 1, .T = 2, .H = 1, .kv_heads = 1, .D = 4, .qkv = At(kA), .o = At(kB), .lse = At(kC), .scale = 1});
+  EXPECT_THAT(device_->stream(StreamId::kCompute).Synchronize(),
+              StatusIs(StatusCode::kInternal, "attention F32 B 1 T 2 H 1/1 D 4 scale 1 causal: was not surveyed"));
+  device_->Recover();
 }
 
 TEST_F(CudaDeviceChoicesTest, AProductWithoutAChoiceIsAnErrorOnceChoicesAreFollowed) {

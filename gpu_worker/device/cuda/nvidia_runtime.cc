@@ -224,6 +224,11 @@ class NvidiaRuntime : public GpuRuntime {
     EPS_RETURN_IF_ERROR(Use());
     return attention_->Takes(problem);
   }
+  absl::StatusOr<std::string> AttentionAlgorithm(const SdpaProblem& problem) override {
+    EPS_ASSIGN_OR_RETURN(const bool takes, TakesAttention(problem));
+    if (!takes) return std::string(kPlainAttention);
+    return attention_->Algorithm(problem);
+  }
   absl::Status Attention(GpuStream stream, const SdpaProblem& problem, const SdpaArrays& arrays) override {
     EPS_RETURN_IF_ERROR(Use());
     return attention_->Forward(At(stream), problem, arrays, DropoutMasks{this, stream, problem.act});

@@ -248,6 +248,10 @@ class EmulatedRuntime : public GpuRuntime {
     EPS_RETURN_IF_ERROR(traits_.attention_error);
     return traits_.has_fused_attention && CheckFusedAttention(problem, kSmMajor).ok();
   }
+  absl::StatusOr<std::string> AttentionAlgorithm(const SdpaProblem& problem) override {
+    EPS_ASSIGN_OR_RETURN(const bool takes, TakesAttention(problem));
+    return takes ? traits_.attention_algorithm : kPlainAttention;
+  }
   absl::Status Attention(GpuStream stream, const SdpaProblem& problem, const SdpaArrays& arrays) override {
     return RunAttention(stream, problem, &SdpaForwardGraph, arrays);
   }

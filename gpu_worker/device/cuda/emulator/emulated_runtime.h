@@ -35,10 +35,11 @@ struct EmulatedTraits {
   int64_t good_launches = INT64_MAX;  // the kernel launched after so many fails when it runs, and every call after that
   bool has_fused_attention = false;   // of what Hopper's takes
   bool attention_by_parts = false;    // as small as they may be
-  absl::Status attention_error;       // what a question about attention gets, if it is not OK
-  absl::Status capture_error;         // what a capture ends with, if it is not OK
-  absl::Status captured_call_error;   // what a launch or a product gets in a capture, if it is not OK
-  std::optional<bool> is_reached;     // what it says of every event when it is asked; none: the truth
+  std::string attention_algorithm = "graph";        // what it is called
+  absl::Status attention_error;                     // what a question about attention gets, if it is not OK
+  absl::Status capture_error;                       // what a capture ends with, if it is not OK
+  absl::Status captured_call_error;                 // what a launch or a product gets in a capture, if it is not OK
+  std::optional<bool> is_reached;                   // what it says of every event when it is asked; none: the truth
   std::atomic<int64_t>* graphs_launched = nullptr;  // counted here, if anywhere; outlives the runtime
   std::vector<EmulatedAlgorithm> algorithms = {{.name = "rising", .order = SumOrder::kRising},
                                                {.name = "falling", .order = SumOrder::kFalling}};  // as it prefers them
