@@ -21,9 +21,9 @@
 #include "gpu_worker/device/cuda/cuda_stream.h"
 #include "gpu_worker/device/cuda/gpu_runtime.h"
 #include "gpu_worker/device/cuda/host_pins.h"
+#include "gpu_worker/device/cuda/kernel_choices.h"
 #include "gpu_worker/device/cuda/launch.h"
 #include "gpu_worker/device/cuda/lt_matmul.h"
-#include "gpu_worker/device/cuda/matmul_choices.h"
 #include "gpu_worker/device/cuda/matmul_problem.h"
 #include "gpu_worker/device/cuda/sdpa_problem.h"
 #include "gpu_worker/device/device.h"
@@ -36,7 +36,7 @@ using Streams = std::array<std::unique_ptr<CudaStream>, kNumStreams>;
 class StreamQueue : public ComputeQueue {
  public:
   // All outlive the queue.
-  StreamQueue(GpuRuntime* runtime, CudaStream* stream, const MatMulChoices* choices, bool plain_attention)
+  StreamQueue(GpuRuntime* runtime, CudaStream* stream, const KernelChoices* choices, bool plain_attention)
       : runtime_(*runtime), stream_(*stream), choices_(*choices), plain_attention_(plain_attention) {}
 
   void Launch(KernelCall call) override {
@@ -77,7 +77,7 @@ class StreamQueue : public ComputeQueue {
 
   GpuRuntime& runtime_;
   CudaStream& stream_;
-  const MatMulChoices& choices_;
+  const KernelChoices& choices_;
   const bool plain_attention_;
 };
 
@@ -163,7 +163,7 @@ class CudaDevice : public Device {
   DeviceProperties properties_;  // fixed after construction
   ArenaSpans spans_;
   Streams streams_;
-  MatMulChoices choices_;
+  KernelChoices choices_;
   StreamQueue queue_;
   CudaKernels kernels_;
   CudaKernels survey_;  // whose queue is choices_

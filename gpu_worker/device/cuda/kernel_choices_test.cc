@@ -1,4 +1,4 @@
-#include "gpu_worker/device/cuda/matmul_choices.h"
+#include "gpu_worker/device/cuda/kernel_choices.h"
 
 #include <chrono>
 #include <cstddef>
@@ -59,9 +59,9 @@ struct Products {
   std::string SecondKey() const { return KeyOf(LtShapeOf(second)); }
 };
 
-TEST(MatMulChoicesTest, TheFirstThatIsOfferedIsChosenForEachShape) {
+TEST(KernelChoicesTest, TheFirstThatIsOfferedIsChosenForEachShape) {
   Products products;
-  MatMulChoices choices(Runtime({kFalling, kRising}));
+  KernelChoices choices(Runtime({kFalling, kRising}));
   choices.MatMul(products.first);
   choices.MatMul(products.second);
   choices.MatMul(products.first);
@@ -70,12 +70,12 @@ TEST(MatMulChoicesTest, TheFirstThatIsOfferedIsChosenForEachShape) {
   for (const float x : products.memory) EXPECT_EQ(x, 0);  // nothing was run
 }
 
-TEST(MatMulChoicesTest, TheFastestIsFoundByTrying) {
+TEST(KernelChoicesTest, TheFastestIsFoundByTrying) {
   Products products;
   EmulatedAlgorithm slow = kRising, slower = kFalling;
   slow.takes = milliseconds(2);
   slower.takes = milliseconds(4);
-  MatMulChoices choices(Runtime({slower, slow}));
+  KernelChoices choices(Runtime({slower, slow}));
   choices.MatMul(products.first);
   EXPECT_THAT(choices.Choose(ChoiceRule::kFastest), IsOkAndHolds(Choices{{products.FirstKey(), "rising"}}));
   for (const float* operand : {static_cast<const float*>(products.first.a), static_cast<const float*>(products.first.b),
@@ -87,13 +87,13 @@ TEST(MatMulChoicesTest, TheFastestIsFoundByTrying) {
   }
 }
 
-TEST(MatMulChoicesTest, OneThatFailsWhenItIsTriedIsLeftOut) {
+TEST(KernelChoicesTest, OneThatFailsWhenItIsTriedIsLeftOut) {
   Products products;
   const auto choose = [&](bool refuses_falling) {
     EmulatedTraits traits;
     traits.algorithms[0].is_refused = true;
     traits.algorithms[1].is_refused = refuses_falling;
-    MatMulChoices choices(NewEmulatedRuntime(GridOrder::kForward, traits));
+    KernelChoices choices(NewEmulatedRuntime(GridOrder::kForward, traits));
     choices.MatMul(products.first);
     return choices.Choose(ChoiceRule::kFastest);
   };
@@ -101,9 +101,9 @@ TEST(MatMulChoicesTest, OneThatFailsWhenItIsTriedIsLeftOut) {
   EXPECT_THAT(choose(true), StatusIs(StatusCode::kInternal, products.FirstKey() + ": the emulator refuses \"rising\""));
 }
 
-TEST(MatMulChoicesTest, WhatCannotBeFollowedIsNamed) {
+TEST(KernelChoicesTest, WhatCannotBeFollowedIsNamed) {
   Products products;
-  MatMulChoices choices(Runtime({kRising}));
+  KernelChoices choices(Runtime({kRising}));
   choices.MatMul(products.first);
   choices.MatMul(products.second);
   EXPECT_THAT(choices.Follow({{products.FirstKey(), "rising"}}),
@@ -116,12 +116,12 @@ TEST(MatMulChoicesTest, WhatCannotBeFollowedIsNamed) {
       {{products.FirstKey(), "rising"}, {products.SecondKey(), "rising"}, {"of a layer that is not here", "x"}}));
 }
 
-TEST(MatMulChoicesTest, WhatComputesAttentionIsToldAndFollowedOrNamed) {
+TEST(KernelChoicesTest, WhatComputesAttentionIsToldAndFollowedOrNamed) {
   SdpaProblem fused = {.B = 2, .T = 16, .H = 4, .kv_heads = 2, .D = 8, .scale = 0.5, .window = 5, .dropout = 0.1};
   SdpaProblem plain = fused;
   plain.D = 9;
   const auto surveyed = [&](const EmulatedTraits& traits, bool plain_attention = false) {
-    auto choices = std::make_unique<MatMulChoices>(NewEmulatedRuntime(GridOrder::kForward, traits), plain_attention);
+    auto choices = std::make_unique<KernelChoices>(NewEmulatedRuntime(GridOrder::kForward, traits), plain_attention);
     EXPECT_FALSE(choices->TakesAttention(fused));
     EXPECT_FALSE(choices->TakesAttention(plain));
     return choices;

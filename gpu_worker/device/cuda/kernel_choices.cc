@@ -1,4 +1,4 @@
-#include "gpu_worker/device/cuda/matmul_choices.h"
+#include "gpu_worker/device/cuda/kernel_choices.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -122,10 +122,10 @@ absl::StatusOr<std::string> Fastest(GpuRuntime& runtime, Stopwatch& stopwatch, c
   EPS_RETURN_IF_ERROR(stopwatch.FillOperands(problem));
   // The first round loads code and wakes the clocks, and does not count. In turns, so that a clock that drifts favours
   // nobody.
-  for (int round = 0; round <= MatMulChoices::kRounds; ++round) {
+  for (int round = 0; round <= KernelChoices::kRounds; ++round) {
     for (Candidate& candidate : candidates) {
       if (!candidate.status.ok()) continue;
-      const int calls = round == 0 ? 1 : MatMulChoices::kCallsPerRound;
+      const int calls = round == 0 ? 1 : KernelChoices::kCallsPerRound;
       candidate.status = Try(runtime, stopwatch, problem, calls, candidate);
       if (round == 0) candidate.seconds = std::numeric_limits<double>::infinity();
     }
@@ -148,7 +148,7 @@ std::string KeyOf(const SdpaProblem& p) {
                       p.dropout > 0 ? absl::StrCat(" dropout ", p.dropout) : "");
 }
 
-absl::StatusOr<Choices> MatMulChoices::Choose(ChoiceRule rule) {
+absl::StatusOr<Choices> KernelChoices::Choose(ChoiceRule rule) {
   std::unique_ptr<Stopwatch> stopwatch;
   if (rule == ChoiceRule::kFastest) {
     EPS_ASSIGN_OR_RETURN(stopwatch, Stopwatch::New(*runtime_));
@@ -176,14 +176,14 @@ absl::StatusOr<Choices> MatMulChoices::Choose(ChoiceRule rule) {
   return choices;
 }
 
-absl::StatusOr<std::string> MatMulChoices::ChosenFor(const std::string& key, const Choices& choices) const {
+absl::StatusOr<std::string> KernelChoices::ChosenFor(const std::string& key, const Choices& choices) const {
   const auto chosen = choices.find(key);
   if (chosen != choices.end()) return chosen->second;
   return absl::FailedPreconditionError(
       absl::StrCat("the run's choices for ", runtime_->model(), " have none for ", key));
 }
 
-absl::Status MatMulChoices::Follow(const Choices& choices) {
+absl::Status KernelChoices::Follow(const Choices& choices) {
   for (const SdpaProblem& problem : attention_) {
     const std::string key = KeyOf(problem);
     EPS_ASSIGN_OR_RETURN(const std::string chosen, ChosenFor(key, choices));

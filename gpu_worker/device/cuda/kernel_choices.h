@@ -1,5 +1,5 @@
-#ifndef EPS_GPU_WORKER_DEVICE_CUDA_MATMUL_CHOICES_H_
-#define EPS_GPU_WORKER_DEVICE_CUDA_MATMUL_CHOICES_H_
+#ifndef EPS_GPU_WORKER_DEVICE_CUDA_KERNEL_CHOICES_H_
+#define EPS_GPU_WORKER_DEVICE_CUDA_KERNEL_CHOICES_H_
 
 #include <map>
 #include <memory>
@@ -28,10 +28,10 @@ std::string KeyOf(const SdpaProblem& problem);
 // As a queue it keeps what products and attention it is asked for, one of each shape, and runs nothing.
 //
 // Threads: one at a time
-class MatMulChoices : public ComputeQueue {
+class KernelChoices : public ComputeQueue {
  public:
   // `plain_attention`: whatever the library has, which is not asked.
-  explicit MatMulChoices(std::shared_ptr<GpuRuntime> runtime, bool plain_attention = false)
+  explicit KernelChoices(std::shared_ptr<GpuRuntime> runtime, bool plain_attention = false)
       : runtime_(std::move(runtime)), plain_attention_(plain_attention) {}
 
   void Launch(KernelCall) override {}
@@ -69,4 +69,4 @@ class MatMulChoices : public ComputeQueue {
 
 }  // namespace eps::worker::cuda
 
-#endif  // EPS_GPU_WORKER_DEVICE_CUDA_MATMUL_CHOICES_H_
+#endif  // EPS_GPU_WORKER_DEVICE_CUDA_KERNEL_CHOICES_H_
