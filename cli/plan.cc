@@ -70,11 +70,10 @@ bool DependsOnDepth(const WholePlan& plan) {
 std::string WorkersText(int workers) {
   return workers == 1 ? "one worker" : absl::StrCat(workers, " workers with a device each");
 }
+// Of a plan's step: of the last of them.
 std::string WorkersText(const WholePlan& plan) {
   const int members = plan.step.group_members;
-  if (members == 0) return WorkersText(plan.workers);
-  return absl::StrCat(WorkersText(plan.workers),
-                      members == plan.workers ? std::string(", a group") : absl::StrCat(", in groups of ", members));
+  return absl::StrCat(WorkersText(plan.workers), members > 0 ? absl::StrCat(" in a group of ", members) : "");
 }
 
 // Of what makes several plans: each of hundreds of layers takes seconds. On a terminal one line, which is gone at the end;

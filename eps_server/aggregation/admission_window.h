@@ -100,7 +100,7 @@ class AdmissionWindow {
     ContributionKey key;
     Answer answer;
   };
-  // The highest layer first, then by node; the number keeps equal ones apart, in order of arrival.
+  // The highest layer first, then by blob and node; the number keeps equal ones apart, in order of arrival.
   using Place = std::tuple<int, BlobId, int, int, int64_t>;
 
   static OpenKey OpenKeyOf(const ContributionKey& key) { return {key.blob, key.use, key.node, key.chunks, key.dtype}; }

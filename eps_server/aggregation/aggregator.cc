@@ -50,6 +50,7 @@ class AggregatorImpl final : public Aggregator {
         gradients_(options.gradients),
         consume_(std::move(options.consume)),
         on_step_in_(std::move(options.on_step_in)),
+        window_bytes_(options.window_bytes),
         pool_(ChunkPool::Create(options.window_bytes)),
         coverage_(&model_, num_vnodes_),
         window_({.model = &model_,
@@ -134,10 +135,7 @@ class AggregatorImpl final : public Aggregator {
     return coverage_.MissingBlobs();
   }
 
-  int64_t window_bytes() const override {
-    MutexLock lock(mu_);
-    return window_.window_bytes();
-  }
+  int64_t window_bytes() const override { return window_bytes_; }
   int64_t window_used_bytes() const override {
     MutexLock lock(mu_);
     return window_.used_bytes();
@@ -269,6 +267,7 @@ class AggregatorImpl final : public Aggregator {
   const Dtype gradients_;
   const std::function<void(StepId, BlobId, int64_t, ChunkGradient)> consume_;
   const std::function<void(StepId)> on_step_in_;
+  const int64_t window_bytes_;
   const std::shared_ptr<ChunkPool> pool_;
 
   // Guarded by mu_. No ChunkGradient is destroyed under it: that calls back.

@@ -313,6 +313,22 @@ TEST_F(AggregatorTest, RedoIsNeverStarvedByAFullWindow) {
   EXPECT_EQ(aggregator_->waiting_offers(), 4);
 }
 
+// As updates of one step are made while the next one's gradients come: their memory will be free without any of these.
+TEST_F(AggregatorTest, WhatGoesFirstWaitsForUpdatesOfTheStepBefore) {
+  Start(1, 1);
+  for (const auto& [blob, use] :
+       std::vector<std::pair<BlobId, int>>{{kLnF, 0}, {kWte, 1}, {kBlock1, 0}, {kBlock0, 0}, {kWte, 0}, {kWpe, 0}}) {
+    ASSERT_GT(Send(Key(blob, use, {0, 1})), 0);
+    if (blob != kWpe) consumed_.clear();
+  }
+  ASSERT_FALSE(consumed_.empty());  // the last one's
+  aggregator_->BeginStep(StepId(1));
+  Offer(Key(kLnF, 0, {0, 1}, 1), "head");
+  EXPECT_THAT(Answers(), IsEmpty());
+  consumed_.clear();
+  EXPECT_THAT(Answers(), ElementsAre("head:admitted"));
+}
+
 TEST_F(AggregatorTest, NonfiniteVnodeGoesAlong) {
   Start(2);
   ContributionKey bad = Key(kWpe, 0, {1, 1});

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -12,6 +13,7 @@
 #include "common/base/host.h"
 #include "common/base/status_macros.h"
 #include "common/checkpoint/run_state.h"
+#include "common/schedule/chunk_range.h"
 
 namespace eps::server {
 namespace {
@@ -185,7 +187,8 @@ std::vector<WorkerId> Membership::LeavingWorkers() const {
 }
 
 int Membership::num_ready() const {
-  return static_cast<int>(std::count_if(workers_.begin(), workers_.end(), [](const auto& w) { return w.second.ready; }));
+  return static_cast<int>(
+      std::count_if(workers_.begin(), workers_.end(), [](const auto& w) { return w.second.ready; }));
 }
 
 std::vector<Groups::Candidate> Membership::GroupCandidates() const {
@@ -220,10 +223,9 @@ std::vector<WorkerStatus> Membership::List(absl::Duration now) const {
 
 std::vector<std::vector<int>> SplitVnodes(absl::Span<const int> vnodes, int num_workers) {
   std::vector<std::vector<int>> parts(static_cast<size_t>(num_workers));
-  const size_t count = vnodes.size();
-  for (size_t i = 0; i < parts.size(); ++i) {
-    const size_t begin = i * count / parts.size(), end = (i + 1) * count / parts.size();
-    parts[i].assign(vnodes.begin() + begin, vnodes.begin() + end);
+  for (int i = 0; i < num_workers; ++i) {
+    const ChunkRange part = PartOf(static_cast<int64_t>(vnodes.size()), i, num_workers);
+    parts[static_cast<size_t>(i)].assign(vnodes.begin() + part.first, vnodes.begin() + part.end());
   }
   return parts;
 }

@@ -66,6 +66,13 @@ class Group {
   virtual void End(absl::Status reason) = 0;
 };
 
+// Ends the group, if there is one, where `status` is an error, and returns it: what failed here never comes to the other
+// members, and they are told.
+inline absl::Status EndOnError(Group* group, absl::Status status) {
+  if (!status.ok() && group != nullptr) group->End(status);
+  return status;
+}
+
 struct GroupOptions {
   uint64_t id = 0;  // of the group, from the daemon: who joins another one by mistake is turned away
   int rank = 0;

@@ -181,12 +181,9 @@ RelayPlan LayArena(const PlanRequest& request, const PlanNeeds& needs, const Pla
   plan.scratch = arena.Take(std::max({needs.largest.forward_scratch_bytes, needs.largest.backward_scratch_bytes,
                                       choice.keeps_logits ? needs.keeping_head_bytes : 0}));
   if (needs.forms_groups()) {
-    const GroupBounds bounds = {.num_vnodes = needs.num_vnodes,
-                                .max_pass_vnodes = needs.max_pass_vnodes,
-                                .max_subtree_leaves = plan.max_subtree_leaves(),
-                                .gradients = needs.gradients};
     plan.group_area =
-        arena.Take(GroupAreaElems(*request.model, needs.max_group_members, bounds) * int64_t{sizeof(float)});
+        arena.Take(GroupAreaElems(*request.model, needs.max_group_members, BoundsOf(plan, needs.gradients)) *
+                   int64_t{sizeof(float)});
   }
   plan.rotary_table = arena.Take(needs.rotary_bytes);
   plan.records = arena.Take(plan.GroupFlagsOffset(needs.forms_groups() ? RelayPlan::kGroupFlagTurns : 0));

@@ -29,6 +29,7 @@ struct GroupBounds {
   int64_t area_elems = 0;  // of RelayPlan::group_area, fp32; 0: this worker forms no groups
   Dtype gradients = Dtype::kF32;
 };
+// Of the groups of workers with that plan. gradients: the run's.
 GroupBounds BoundsOf(const RelayPlan& plan, Dtype gradients);
 
 // Who gives what to whom, so that each member ends with the group's sum of its part of every layer.

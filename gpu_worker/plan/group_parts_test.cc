@@ -23,15 +23,8 @@ ModelSpec SmallModel() {
   return BuildModel({.num_layers = 2, .d_model = 200, .num_heads = 4, .context = 64, .vocab = 3001}).value();
 }
 
-GroupVnodes EvenShares(int num_vnodes, int size, int rank) {
-  GroupVnodes group{.group = 1, .rank = rank, .vnodes = {}};
-  for (int member = 0; member < size; ++member) {
-    const ChunkRange share = PartOf(num_vnodes, member, size);
-    std::vector<int> vnodes;
-    for (int64_t vnode = share.first; vnode < share.end(); ++vnode) vnodes.push_back(static_cast<int>(vnode));
-    group.vnodes.push_back(std::move(vnodes));
-  }
-  return group;
+GroupVnodes EvenGroup(int num_vnodes, int size, int rank) {
+  return {.group = 1, .rank = rank, .vnodes = EvenShares(num_vnodes, size)};
 }
 
 GroupBounds BoundsFor(const ModelSpec& model, int num_vnodes, int64_t max_leaves, Dtype gradients = Dtype::kF32) {
@@ -58,7 +51,7 @@ TEST(GroupPartsTest, ThePartsOfAllMembersAreTheLayerOnce) {
   const ModelSpec model = SmallModel();
   for (int size = 2; size <= 8; ++size) {
     const GroupBounds bounds = BoundsFor(model, 16, 16);
-    ASSERT_OK_AND_ASSIGN(const GroupParts parts, GroupParts::Make(model, EvenShares(16, size, 0), bounds));
+    ASSERT_OK_AND_ASSIGN(const GroupParts parts, GroupParts::Make(model, EvenGroup(16, size, 0), bounds));
     for (const LayerSpec& layer : model.layers) {
       std::map<int64_t, int64_t> covered;  // slot element -> elements
       int64_t total = 0;
@@ -90,7 +83,7 @@ TEST(GroupPartsTest, WhatIsFrozenIsPulledInPartsAndIsNoPartOfWhatIsPushed) {
   ModelConfig config = SmallModel().config;
   config.freeze = {"transformer.wte.weight", "transformer.h.0.*", "transformer.h.1.mlp.*"};
   const ModelSpec model = BuildModel(config).value();
-  ASSERT_OK_AND_ASSIGN(const GroupParts parts, GroupParts::Make(model, EvenShares(16, 3, 0), BoundsFor(model, 16, 16)));
+  ASSERT_OK_AND_ASSIGN(const GroupParts parts, GroupParts::Make(model, EvenGroup(16, 3, 0), BoundsFor(model, 16, 16)));
   for (const LayerSpec& layer : model.layers) {
     int64_t pushed = 0, pulled = 0;
     for (int rank = 0; rank < 3; ++rank) {
@@ -115,7 +108,7 @@ TEST(GroupPartsTest, TheSumsAreTheTreesToTheBit) {
       for (int64_t max_leaves = 1; max_leaves <= 32; max_leaves *= 2) {
         const GroupBounds bounds = BoundsFor(model, num_vnodes, max_leaves);
         ASSERT_OK_AND_ASSIGN(const GroupParts parts,
-                             GroupParts::Make(model, EvenShares(num_vnodes, size, size - 1), bounds));
+                             GroupParts::Make(model, EvenGroup(num_vnodes, size, size - 1), bounds));
         std::map<int64_t, float> area;  // by place
         const auto at = [&](int rank, int round) -> float& {
           return area[parts.AreaElem(model.layers[1].id, rank, round)];
@@ -172,13 +165,13 @@ TEST(GroupPartsTest, AllMembersComeToTheSameAnswer) {
         StatusIs(StatusCode::kFailedPrecondition, "member 1 has 0 virtual nodes"));
     GroupBounds small = bounds;
     small.area_elems /= 8;
-    EXPECT_THAT(GroupParts::Make(model, EvenShares(6, 3, rank), small).status(),
+    EXPECT_THAT(GroupParts::Make(model, EvenGroup(6, 3, rank), small).status(),
                 StatusIs(StatusCode::kFailedPrecondition, "the group area has"));
     small = bounds;
     small.max_pass_vnodes = 1;
-    EXPECT_THAT(GroupParts::Make(model, EvenShares(6, 3, rank), small).status(),
+    EXPECT_THAT(GroupParts::Make(model, EvenGroup(6, 3, rank), small).status(),
                 StatusIs(StatusCode::kFailedPrecondition, "must be 1 to 1"));
-    EXPECT_OK(GroupParts::Make(model, EvenShares(6, 3, rank), bounds).status());
+    EXPECT_OK(GroupParts::Make(model, EvenGroup(6, 3, rank), bounds).status());
   }
 }
 

@@ -279,7 +279,7 @@ TEST(PlannerTest, AStepOfSeveralWorkersIsPredictedToBeShorterByWhatTheyDoNotShar
         EXPECT_LT(some.steps.size(), one.steps.size());
         seconds = some.timeline.step_seconds;
       }
-      // Of three the first has two vnodes, as each of two. The fifth and more have none.
+      // Of three the last has two vnodes, as each of two. The fifth and more have none.
       EXPECT_GT(PredictStep(request, plan, {.workers = 3}).timeline.step_seconds, seconds);
       EXPECT_EQ(PredictStep(request, plan, {.workers = 8}).timeline.step_seconds, seconds);
     }
@@ -451,16 +451,23 @@ TEST(PlannerTest, MembersOfAGroupArePredictedWithTheirExchanges) {
   EXPECT_EQ(predict(3, 6).group_members, 0);
 }
 
-// The exchanges are the whole step's.
-TEST(PlannerTest, LongStepsOfGroupsArePredictedAsWell) {
-  TestRun run(100, 64);
+// With a single gradient slot each vnode is a node, and a round of its own.
+TEST(PlannerTest, LongStepsOfGroupsHaveAsManyExchangesForTheirLength) {
+  TestRun run(30, 4);
+  run.run.precision = {.wire = Dtype::kF32, .gradients = Dtype::kF32};
+  run.run.batch.virtual_nodes = 256;
   PlanRequest request = run.Request(0);
   request.max_group_members = 2;
-  const RelayPlan plan = MakeRelayPlan(request).value();
+  RelayPlan plan = MakeRelayPlan(request).value();
+  plan.gradient_slots.resize(1);
+  plan.group_area.num_bytes = int64_t{1} << 40;
   const Prediction step = PredictStep(request, plan, {.workers = 2});
-  EXPECT_GT(step.scale, 1);
+  EXPECT_GT(step.scale, 1.5);
   EXPECT_EQ(step.group_members, 2);
-  EXPECT_GT(step.timeline.step_seconds, 0);
+  const auto exchanges = std::count_if(step.steps.begin(), step.steps.end(), [](const RelayStep& each) {
+    return each.kind == RelayStep::Kind::kExchange && each.layer == LayerId(1);
+  });
+  EXPECT_NEAR(static_cast<double>(exchanges) * step.scale, 128, 4);
 }
 
 // Over a network; the table, which is the first layer, takes longer to pull than a block to compute.

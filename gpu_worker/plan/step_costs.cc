@@ -93,13 +93,8 @@ double UpdateBytes(const RunConfig& run) {
   return 8 + moments;
 }
 
-// Of one element of what a group pushes.
-double BytesOfRoots(const GroupParts& group, Dtype gradients) {
-  double bytes = 0;
-  for (const GroupParts::Root& root : group.roots())
-    bytes += static_cast<double>(SizeOf(PushedDtype(root.node, gradients)));
-  return bytes;
-}
+// Of one element of what a group pushes: sums, in fp32.
+double BytesOfRoots(const GroupParts& group) { return 4 * static_cast<double>(group.roots().size()); }
 
 // The seconds of each step, by its kind.
 class StepSeconds {
@@ -164,6 +159,7 @@ class StepSeconds {
       case Kind::kAddGradient:
         return Gradient(3 * 4 * trained);
       case Kind::kEmitGradient:
+        if (group_.has_value()) return Gradient(8 * (trained + PartElems(layer.id)));  // its own part goes apart
         return Gradient((4 + static_cast<double>(SizeOf(PushedDtype(step.node, gradients_)))) * trained);
       case Kind::kEmitLeaf:  // read once
         return Gradient((4 + static_cast<double>(SizeOf(gradients_))) * trained);
@@ -174,7 +170,7 @@ class StepSeconds {
       case Kind::kSumGroup:
         return Gradient(3 * 4 * static_cast<double>(group_->sums().size()) * PartElems(layer.id));
       case Kind::kPushPart:
-        return PushSeconds(BytesOfRoots(*group_, gradients_) * PartElems(layer.id));
+        return PushSeconds(BytesOfRoots(*group_) * PartElems(layer.id));
       case Kind::kStartRecord:
       case Kind::kStoreRecord:
         return 0;
@@ -261,7 +257,7 @@ StepCosts CostsOf(const Profile& profile, const ModelSpec& model, const RunConfi
   costs.between_steps_seconds = profile.step_seconds;
   costs.sharing = profile.sharing;
   // Of a group, what all members push of a layer.
-  const double group_bytes = group != nullptr ? BytesOfRoots(*group, run.precision.gradients) : 0;
+  const double group_bytes = group != nullptr ? BytesOfRoots(*group) : 0;
   costs.contribution_seconds = [&model, group_bytes, gradients = run.precision.gradients,
                                 rate = profile.update_bytes_per_second](const RelayStep& step) {
     const double bytes = step.kind == RelayStep::Kind::kPushPart

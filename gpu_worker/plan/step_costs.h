@@ -31,7 +31,8 @@ LinkKind LinkOf(const std::string& device, TransportChoice transport);
 StepCosts CostsOf(const Profile& profile, const ModelSpec& model, const RunConfig& run, const KernelSizes& kernels,
                   LinkKind link, const GroupParts* group = nullptr);
 
-// The machine as one of several workers has it that are alike and do the same at once (StepOnPaper).
+// The machine as one of several workers has it that are alike and do the same at once (StepOnPaper). Over a network each
+// is taken to have a host of its own, also where a group is not.
 Profile BesideOthers(Profile profile, LinkKind link, int workers);
 
 // Whether every kind of layer of the run was measured in its very shape.

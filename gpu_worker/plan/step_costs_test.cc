@@ -142,6 +142,7 @@ TEST_F(StepCostsTest, AMemberOfAGroupPullsAndPushesItsPartAndExchangesTheRest) {
     const StepCosts cpu = costs_of("cpu", LinkKind::kInPlace);
     EXPECT_DOUBLE_EQ(cpu.seconds(step(Kind::kExchange)), 4 * of_block / 2e9);
     EXPECT_EQ(cpu.seconds(step(Kind::kPull)), 0);  // read in place, and not exchanged
+    EXPECT_DOUBLE_EQ(cpu.seconds(step(Kind::kEmitGradient)), 8 * (of_block + own) / profile_.gradient_bytes_per_second);
     EXPECT_DOUBLE_EQ(cpu.seconds(step(Kind::kSumGroup)), 3 * 4 * own / profile_.gradient_bytes_per_second);
     // Over a link, both ways at once.
     const StepCosts cuda = costs_of("cuda:0", LinkKind::kHostMemory);

@@ -11,7 +11,7 @@
 
 namespace eps::worker {
 
-// Passes everything on, but says that the host cannot address the arena, as a GPU does.
+// A cpu device that says that the host cannot address its arena, as a GPU does.
 class DeviceWithMemoryOfItsOwn : public Device {
  public:
   explicit DeviceWithMemoryOfItsOwn(std::unique_ptr<Device> device)

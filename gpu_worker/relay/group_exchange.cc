@@ -23,11 +23,6 @@ absl::Span<Byte> Elems(Byte* base, int64_t first, int64_t count, int64_t elem_by
 
 }  // namespace
 
-absl::Status EndOnError(Group* group, absl::Status status) {
-  if (!status.ok() && group != nullptr) group->End(status);
-  return status;
-}
-
 Exchange ExchangeWeights(const GroupParts& parts, LayerId layer, Dtype wire, std::byte* slot) {
   Exchange exchange = EmptyExchange(parts.size());
   const int64_t elem_bytes = SizeOf(wire);

@@ -11,10 +11,6 @@
 
 namespace eps::worker {
 
-// Ends the group, if there is one, where `status` is an error, and returns it: what failed here never comes to the other
-// members, and they are told.
-absl::Status EndOnError(Group* group, absl::Status status);
-
 // What GroupParts says, as addresses of this member's device.
 
 // The members' parts of a layer's weights: each gives its own to all, and `slot` then holds the layer.

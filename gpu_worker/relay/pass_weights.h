@@ -20,7 +20,7 @@ enum class WeightSource {
 struct PassWeights {
   Version version;
   WeightSource source = WeightSource::kPulled;
-  // By blob: where the daemon has it, in this host's memory; of kInPlace and kCopied alone.
+  // By blob: where the daemon has it, in this host's memory, as long as the step is open; of kInPlace and kCopied alone.
   std::vector<const std::byte*> addresses = {};
 
   bool in_place() const { return source == WeightSource::kInPlace; }

@@ -44,6 +44,7 @@
 #include "gpu_worker/group/shared_memory_group.h"
 #include "gpu_worker/layers/reference_gpt2.h"
 #include "gpu_worker/plan/arena_layout.h"
+#include "gpu_worker/plan/group_parts.h"
 #include "gpu_worker/plan/planner.h"
 #include "gpu_worker/relay/device_with_memory_of_its_own.h"
 #include "gpu_worker/relay/forward_witness.h"
@@ -1284,12 +1285,6 @@ RunConfig RunOfSeveralChunks(Dtype dtype, int virtual_nodes) {
   run.model = {.num_layers = 2, .d_model = 160, .num_heads = 2, .context = 7, .vocab = 5000, .init_seed = 11};
   run.batch = {.virtual_nodes = virtual_nodes, .micro_batches = 2, .micro_batch = 1};
   return run;
-}
-
-std::vector<std::vector<int>> EvenShares(int virtual_nodes, int members) {
-  std::vector<std::vector<int>> shares(static_cast<size_t>(members));
-  for (int v = 0; v < virtual_nodes; ++v) shares[static_cast<size_t>(v * members / virtual_nodes)].push_back(v);
-  return shares;
 }
 
 TEST_F(RelayExecutorTest, ALayerThatLeavesInPiecesGivesTheSameBits) {

@@ -92,13 +92,19 @@ class FakeGroup : public Group {
  public:
   int rank() const override { return 1; }
   int size() const override { return 2; }
-  void Enqueue(GroupLane lane, Exchange) override { exchanges_ += lane == GroupLane::kPull ? 1 : 100; }
+  void Enqueue(GroupLane lane, Exchange) override {
+    exchanges_ += lane == GroupLane::kPull ? 1 : 100;
+    if (loses_a_member_) End(absl::AbortedError("member 0 is gone"));
+  }
+  // Its exchanges end all the same, as on a GPU.
+  void LoseAMember() { loses_a_member_ = true; }
   absl::Status status() const override { return status_; }
   void End(absl::Status reason) override { status_ = std::move(reason); }
   int exchanges() const { return exchanges_; }
 
  private:
   int exchanges_ = 0;
+  bool loses_a_member_ = false;
   absl::Status status_;
 };
 
@@ -209,6 +215,13 @@ TEST_F(WeightPullerTest, AMemberOfAGroupGetsItsPartAndExchangesTheRest) {
   run(/*own_memory=*/false, /*in_place=*/false);
   run(/*own_memory=*/true, /*in_place=*/false);
   run(/*own_memory=*/true, /*in_place=*/true);
+}
+
+TEST_F(WeightPullerTest, NothingIsComputedWithWhatAnExchangeThatWasCutShortLeft) {
+  Start(/*own_memory=*/false, /*in_place=*/false);
+  FormGroup();
+  group_.LoseAMember();
+  EXPECT_THAT(Pull(kBlock), StatusIs(absl::StatusCode::kAborted, "member 0 is gone"));
 }
 
 TEST_F(WeightPullerTest, APullThatFailsNamesTheBlobAndEndsTheGroup) {

@@ -89,7 +89,7 @@ class ProfileTest(SystemTest):
         self.assertEqual((of_group["workers"], of_group["group_members"]), (2, 2))
         timeline = self.work.path / "group.json"
         done = run([str(EPS), "plan", "--run", str(spec), *map(str, grouped), "--timeline", str(timeline)])
-        self.assertIn("a step of 2 workers with a device each, a group, predicted", done.stdout)
+        self.assertIn("a step of 2 workers with a device each in a group of 2, predicted", done.stdout)
         self.assertIn("exchange h.0", timeline.read_text())
         for flag in ("--timeline", "--cap-curve"):
             picture = self.work.path / "picture.svg"

@@ -73,7 +73,9 @@ template <typename T, bool kVector, typename Fn>
 void ForBlockRow(int64_t C, const Fn& fn) {
   const int64_t packs = CeilDiv(CeilDiv(C, kPack), ThreadsOfRow(C));
   if (packs > 2) return fn(RowCode<T, false, 8, BlockTeam>());
-  if (kVector && packs <= 1) return fn(RowCode<T, kVector, 1, BlockTeam>());
+  if constexpr (kVector) {
+    if (packs <= 1) return fn(RowCode<T, true, 1, BlockTeam>());
+  }
   fn(RowCode<T, kVector, 2, BlockTeam>());
 }
 
