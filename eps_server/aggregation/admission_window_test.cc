@@ -15,6 +15,7 @@
 #include "common/testing/status_matchers.h"
 #include "eps_server/aggregation/chunk_pool.h"
 #include "eps_server/aggregation/contribution_key.h"
+#include "eps_server/aggregation/small_model.h"
 #include "eps_server/aggregation/step_coverage.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -25,11 +26,6 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-// wte (one chunk, used by embedding and head), wpe, two blocks of four chunks, ln_f.
-ModelSpec SmallModel() {
-  return *BuildModel({.num_layers = 2, .d_model = 256, .num_heads = 2, .context = 16, .vocab = 100});
-}
-constexpr BlobId kWte(0), kWpe(1), kBlock0(2), kBlock1(3), kLnF(4);
 constexpr int kVnodes = 4;
 
 class AdmissionWindowTest : public ::testing::Test {

@@ -18,6 +18,7 @@
 #include "common/tensor/dtype.h"
 #include "common/testing/status_matchers.h"
 #include "eps_server/aggregation/aggregator.h"
+#include "eps_server/aggregation/small_model.h"
 #include "eps_server/optimizer/chunk_gradient.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -29,11 +30,6 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-// Blocks of four chunks, the last one short, and three blobs of one.
-ModelSpec SmallModel() {
-  return *BuildModel({.num_layers = 2, .d_model = 256, .num_heads = 2, .context = 16, .vocab = 100});
-}
-constexpr BlobId kBlock(2);
 // Elements of a chunk that are looked at: every so manyeth.
 constexpr int64_t kStride = 127;
 
@@ -90,7 +86,7 @@ class AggregatorPartsTest : public ::testing::Test {
     aggregator_->BeginStep(StepId(0));
   }
 
-  ContributionKey Key(TreeNode node, ChunkRange chunks, BlobId blob = kBlock, int use = 0) const {
+  ContributionKey Key(TreeNode node, ChunkRange chunks, BlobId blob = kBlock0, int use = 0) const {
     return {.step = StepId(0),
             .blob = blob,
             .use = use,
@@ -98,7 +94,7 @@ class AggregatorPartsTest : public ::testing::Test {
             .chunks = chunks,
             .dtype = node.is_leaf() ? Dtype::kBf16 : Dtype::kF32};
   }
-  ContributionKey Whole(TreeNode node, BlobId blob = kBlock, int use = 0) const {
+  ContributionKey Whole(TreeNode node, BlobId blob = kBlock0, int use = 0) const {
     return Key(node, model_.blob(blob).all_chunks(), blob, use);
   }
 
@@ -153,18 +149,18 @@ class AggregatorPartsTest : public ::testing::Test {
   int64_t Cost(ChunkRange chunks, Dtype dtype = Dtype::kF32) const {
     int64_t sum = 0;
     for (int64_t chunk = chunks.first; chunk < chunks.end(); ++chunk) {
-      sum += (model_.blob(kBlock).chunk_elems(chunk) * SizeOf(dtype) + 4095) / 4096 * 4096;
+      sum += (model_.blob(kBlock0).chunk_elems(chunk) * SizeOf(dtype) + 4095) / 4096 * 4096;
     }
     return sum;
   }
   // What was consumed, once, of every chunk of the block has the bits of the tree.
   void ExpectTheBitsOfTheTree() const {
-    for (int64_t chunk = 0; chunk < model_.blob(kBlock).num_chunks(); ++chunk) {
-      const auto sums = sums_.find({kBlock, chunk});
+    for (int64_t chunk = 0; chunk < model_.blob(kBlock0).num_chunks(); ++chunk) {
+      const auto sums = sums_.find({kBlock0, chunk});
       ASSERT_NE(sums, sums_.end()) << "chunk " << chunk;
       std::vector<float> want;
-      for (int64_t i = 0; i < model_.blob(kBlock).chunk_elems(chunk); i += kStride) {
-        want.push_back(Sum({0, virtual_nodes_}, kBlock, 0, chunk * kChunkElems + i));
+      for (int64_t i = 0; i < model_.blob(kBlock0).chunk_elems(chunk); i += kStride) {
+        want.push_back(Sum({0, virtual_nodes_}, kBlock0, 0, chunk * kChunkElems + i));
       }
       ASSERT_EQ(sums->second.size(), want.size());
       EXPECT_EQ(std::memcmp(sums->second.data(), want.data(), want.size() * sizeof(float)), 0) << "chunk " << chunk;
@@ -206,7 +202,7 @@ TEST_F(AggregatorPartsTest, AChunkThatCannotBeReadDoesNotCountAndMayComeAgain) {
 
 TEST_F(AggregatorPartsTest, PartsOfAGroupAddUp) {
   Start(4);
-  const int64_t num_chunks = model_.blob(kBlock).num_chunks();
+  const int64_t num_chunks = model_.blob(kBlock0).num_chunks();
   for (const int member : {2, 0, 1}) {
     const ChunkRange part = PartOf(num_chunks, member, 3);
     std::vector<int64_t> all;
@@ -219,7 +215,7 @@ TEST_F(AggregatorPartsTest, PartsOfAGroupAddUp) {
 
 TEST_F(AggregatorPartsTest, ARedoOfWholeBlobsAfterPartsOfALostGroupCountsEachChunkOnce) {
   Start(6);
-  SendAllBlobsBut(kBlock);
+  SendAllBlobsBut(kBlock0);
   // A worker by itself has vnodes 4 and 5. Of the group of three that has 0..3, the third one is lost before its
   // second chunk.
   EXPECT_THAT(Send(Whole({4, 2})), ElementsAre(0, 1, 2, 3));
@@ -228,7 +224,7 @@ TEST_F(AggregatorPartsTest, ARedoOfWholeBlobsAfterPartsOfALostGroupCountsEachChu
   const ContributionKey lost = Key({0, 4}, {2, 2});
   EXPECT_EQ(Offer(lost), "admitted");
   EXPECT_TRUE(Add(lost, 2).counted);
-  EXPECT_EQ(sums_.count({kBlock, 2}), 1u);
+  EXPECT_EQ(sums_.count({kBlock0, 2}), 1u);
   EXPECT_EQ(aggregator_->window_used_bytes(), Cost({3, 1}) * 2);  // {4..5} is held, {0..3} is reserved
   aggregator_->Abandon(lost);
   EXPECT_EQ(aggregator_->window_used_bytes(), Cost({3, 1}));
@@ -246,14 +242,14 @@ TEST_F(AggregatorPartsTest, ARedoOfWholeBlobsAfterPartsOfALostGroupCountsEachChu
   EXPECT_THAT(aggregator_->MissingVnodes(), ElementsAre(false, true, true, true, false, false));
   EXPECT_THAT(Send(Whole({1, 1})), ElementsAre(3));
   EXPECT_THAT(aggregator_->MissingVnodes(), ElementsAre(false, false, true, true, false, false));
-  EXPECT_THAT(aggregator_->MissingBlobs(), ElementsAre(kBlock));
+  EXPECT_THAT(aggregator_->MissingBlobs(), ElementsAre(kBlock0));
   EXPECT_EQ(steps_in_, 0);
   EXPECT_THAT(Send(Whole({2, 2})), ElementsAre(3));
   EXPECT_THAT(aggregator_->MissingVnodes(), ElementsAre(false, false, false, false, false, false));
   EXPECT_THAT(aggregator_->MissingBlobs(), IsEmpty());
   EXPECT_EQ(steps_in_, 1);
-  EXPECT_EQ(nodes_.at({kBlock, 0}), "{0..3}{4..5}");
-  EXPECT_EQ(nodes_.at({kBlock, 3}), "{0}{1}{2..3}{4..5}");
+  EXPECT_EQ(nodes_.at({kBlock0, 0}), "{0..3}{4..5}");
+  EXPECT_EQ(nodes_.at({kBlock0, 3}), "{0}{1}{2..3}{4..5}");
   ExpectTheBitsOfTheTree();
   EXPECT_EQ(aggregator_->window_used_bytes(), 0);
   // What the lost one's peers still have is not wanted.
@@ -270,8 +266,8 @@ TEST_F(AggregatorPartsTest, APartReplacesPendingDescendantsInItsChunksAlone) {
   EXPECT_EQ(aggregator_->window_used_bytes(),
             2 * Cost({0, 1}, Dtype::kBf16) + 2 * Cost({3, 1}, Dtype::kBf16) + Cost({1, 2}));
   EXPECT_THAT(Send(Whole({2, 2})), ElementsAre(0, 1, 2, 3));
-  EXPECT_EQ(nodes_.at({kBlock, 0}), "{0}{1}{2..3}");
-  EXPECT_EQ(nodes_.at({kBlock, 1}), "{0..1}{2..3}");
+  EXPECT_EQ(nodes_.at({kBlock0, 0}), "{0}{1}{2..3}");
+  EXPECT_EQ(nodes_.at({kBlock0, 1}), "{0..1}{2..3}");
   ExpectTheBitsOfTheTree();
   EXPECT_EQ(aggregator_->window_used_bytes(), 0);
 }
@@ -354,7 +350,7 @@ TEST_F(AggregatorPartsTest, AnAbandonedPartGivesBackItsOwnReservationAlone) {
 TEST_F(AggregatorPartsTest, APartFitsWhereAWholeBlobWaits) {
   Start(4, Cost({0, 4}));
   const BlobId other(3);
-  ASSERT_GT(model_.blob(other).uses[0], model_.blob(kBlock).uses[0]);
+  ASSERT_GT(model_.blob(other).uses[0], model_.blob(kBlock0).uses[0]);
   EXPECT_EQ(Offer(Key({0, 4}, {0, 3}, other)), "admitted");  // the window has room for the short chunk
   EXPECT_EQ(Offer(Key({0, 4}, {3, 1})), "admitted");
   EXPECT_EQ(Offer(Key({0, 2}, {0, 2})), "waits");

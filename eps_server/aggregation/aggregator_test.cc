@@ -17,6 +17,7 @@
 #include "common/schedule/reduction_tree.h"
 #include "common/tensor/dtype.h"
 #include "common/testing/status_matchers.h"
+#include "eps_server/aggregation/small_model.h"
 #include "eps_server/aggregation/window_size.h"
 #include "eps_server/optimizer/chunk_gradient.h"
 #include "gmock/gmock.h"
@@ -27,12 +28,6 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
-
-// wte (one chunk, used by embedding and head), wpe, two blocks of four chunks, ln_f.
-ModelSpec SmallModel() {
-  return *BuildModel({.num_layers = 2, .d_model = 256, .num_heads = 2, .context = 16, .vocab = 100});
-}
-constexpr BlobId kWte(0), kWpe(1), kBlock0(2), kBlock1(3), kLnF(4);
 
 struct Consumed {
   StepId step;

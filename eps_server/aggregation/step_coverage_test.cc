@@ -11,6 +11,7 @@
 #include "eps_server/aggregation/chunk_pool.h"
 #include "eps_server/aggregation/contribution_key.h"
 #include "eps_server/aggregation/coverage.h"
+#include "eps_server/aggregation/small_model.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -20,8 +21,6 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-// wte (one chunk, used by embedding and head), wpe, two blocks of four chunks, ln_f.
-constexpr BlobId kWte(0), kWpe(1), kBlock0(2), kBlock1(3), kLnF(4);
 constexpr LayerId kEmbedding(0), kLayer0(1), kLayer1(2), kHead(3);
 
 class StepCoverageTest : public ::testing::Test {
@@ -35,7 +34,7 @@ class StepCoverageTest : public ::testing::Test {
     }
   }
 
-  const ModelSpec model_ = *BuildModel({.num_layers = 2, .d_model = 256, .num_heads = 2, .context = 16, .vocab = 100});
+  const ModelSpec model_ = SmallModel();
   StepCoverage coverage_{&model_, 4};
 };
 
