@@ -365,9 +365,10 @@ TEST_P(DeviceConformanceTest, RmsNormAndItsBackwardAgreeWithFp64) {
     auto b = reference::RmsNormBackward(in.dy, in.x, in.gamma, 1e-5, t.rows(), t.C);
     for (size_t i = 0; i < b.dx.size(); ++i) b.dx[i] += t.residual ? in.residual[i] : 0.0;
     for (int64_t c = 0; c < t.C; ++c) b.dgamma[c] += in.dgamma[c];
-    // A sum of squares does not cancel, but all of it is rounded as it grows; y has one rounding to the compute dtype.
+    // A sum of squares does not cancel, but all of it is rounded as it grows, which tells in the widest rows; y has one
+    // rounding to the compute dtype.
     const double rstd = *std::max_element(f.rstd.begin(), f.rstd.end());
-    const double of_sum = 16 * kEps * std::max(1.0, static_cast<double>(t.C) / 4096);
+    const double of_sum = (t.C > 16384 ? 32 : 16) * kEps;
     ExpectNear(out[0], f.y, ActTiny(memory), of_sum + 2 * ActEps(memory), "y");
     ExpectNear(out[1], f.rstd, 0, of_sum, "rstd");
     EXPECT_TRUE(out[2] == out[0]) << "RmsNormApply gave other bits";

@@ -22,6 +22,7 @@
 #include "gpu_worker/device/cuda/cudnn_library.h"
 #include "gpu_worker/device/cuda/cudnn_plan.h"
 #include "gpu_worker/device/cuda/device_dropout.h"
+#include "gpu_worker/device/cuda/loaded_library.h"
 #include "gpu_worker/device/cuda/sdpa_graph.h"
 #include "gpu_worker/device/cuda/sdpa_problem.h"
 #include "gtest/gtest.h"
@@ -55,7 +56,9 @@ class CudnnTest : public ::testing::Test {
     api_ = *std::move(api);
     // What compiles engines' kernels is loaded with the library, and held.
     const std::string compiler = absl::StrCat("libnvrtc.so.", CUDART_VERSION / 1000);
-    if (dlopen(compiler.c_str(), RTLD_NOW | RTLD_NOLOAD) == nullptr) GTEST_SKIP() << "no " << compiler;
+    const bool is_held = dlopen(compiler.c_str(), RTLD_NOW | RTLD_NOLOAD) != nullptr;
+    if (const auto there = LoadedLibrary::Open(compiler); !there.ok()) GTEST_SKIP() << there.status();
+    ASSERT_TRUE(is_held) << compiler << " is there, and was not loaded";
     // Engines want a driver to be there. The toolkit's stub of it is enough for all but loading what they compiled.
     if (dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL) == nullptr) {
       const char* toolkit = std::getenv("CUDA_PATH");

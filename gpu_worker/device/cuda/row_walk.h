@@ -131,6 +131,7 @@ struct WalkCode : RowCode<Act, kWhole, kCount, RowWalk> {
   }
 };
 
+// fn(WalkCode) for rows that a block's warps, or the block, hold in so many packs a thread.
 template <typename T, bool kVector, int kPacks, typename Fn>
 void ForTeam(bool by_warps, const Fn& fn) {
   by_warps ? fn(WalkCode<T, kVector, kPacks, WarpWalk>()) : fn(WalkCode<T, kVector, kPacks, BlockWalk<(kPacks > 1)>>());
