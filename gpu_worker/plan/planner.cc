@@ -415,8 +415,9 @@ Prediction PredictStep(const PlanRequest& request, const RelayPlan& plan, const 
   }
   reduced.pass.dropped = step.dropped;
   const std::optional<GroupParts> group = GroupOfLast(request, plan, shares);
-  if (group.has_value())
+  if (group.has_value()) {
     reduced.pass.group_rounds = static_cast<int>(std::max<int64_t>(1, Scaled(group->rounds(), reduced)));
+  }
   StepCosts costs = CostsOf(BesideOthers(ProfileOf(request), request.link, workers), *request.model, *request.run,
                             request.kernels, request.link, group.has_value() ? &*group : nullptr);
   // The daemon reads everybody's, one for each vnode or sum of some.
