@@ -15,13 +15,6 @@
 
 namespace eps::bench {
 
-double Median(std::vector<double> values) {
-  if (values.empty()) return 0;
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
-
 absl::Span<std::byte> NewMemory(int64_t num_bytes) {
   constexpr int64_t kHugePage = 2 << 20;
   const size_t rounded = static_cast<size_t>((num_bytes + kHugePage - 1) / kHugePage * kHugePage);

@@ -10,11 +10,11 @@
 #include <vector>
 
 #include "absl/types/span.h"
+#include "common/base/median.h"
 
 namespace eps::bench {
 
-// The upper one of the middle two; 0 of none.
-double Median(std::vector<double> values);
+using eps::Median;
 
 // Written once, in huge pages where the system has them, as the store's and the arena's memory is. Never given back.
 absl::Span<std::byte> NewMemory(int64_t num_bytes);

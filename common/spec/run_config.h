@@ -130,6 +130,12 @@ struct CheckpointConfig {
   friend bool operator==(const CheckpointConfig&, const CheckpointConfig&) = default;
 };
 
+// How many vnodes of a step each worker computes. Changes no bits.
+enum class VnodeShares {
+  kBySpeed,  // such that all are done at about the same time
+  kEven,
+};
+
 struct RelayConfig {
   InnerPolicy inner = InnerPolicy::kAuto;
   BoundaryPolicy boundaries = BoundaryPolicy::kAuto;
@@ -137,6 +143,7 @@ struct RelayConfig {
   int weight_slots = 0;               // 0: two, and as many more as the planner finds of use
   int group_members = 1;              // at most; 1: no groups
   GraphUse graphs = GraphUse::kAuto;  // of cuda devices
+  VnodeShares vnode_shares = VnodeShares::kBySpeed;
 
   friend bool operator==(const RelayConfig&, const RelayConfig&) = default;
 };

@@ -155,6 +155,7 @@ void CheckRelay(const proto::Relay& relay, Checker& check, RelayConfig& out) {
   out.graphs = relay.graphs() == proto::Relay::Graphs::ALWAYS  ? GraphUse::kAlways
                : relay.graphs() == proto::Relay::Graphs::NEVER ? GraphUse::kNever
                                                                : GraphUse::kAuto;
+  out.vnode_shares = relay.vnode_shares() == proto::Relay::VnodeShares::EVEN ? VnodeShares::kEven : VnodeShares::kBySpeed;
 }
 
 TransportChoice ToTransport(proto::Transport::Choice choice) {
@@ -246,6 +247,8 @@ void WriteRelay(const RelayConfig& relay, proto::Relay& out) {
   out.set_graphs(relay.graphs == GraphUse::kAlways  ? proto::Relay::Graphs::ALWAYS
                  : relay.graphs == GraphUse::kNever ? proto::Relay::Graphs::NEVER
                                                     : proto::Relay::Graphs::AUTO);
+  out.set_vnode_shares(relay.vnode_shares == VnodeShares::kEven ? proto::Relay::VnodeShares::EVEN
+                                                                : proto::Relay::VnodeShares::BY_SPEED);
 }
 
 proto::Precision::Format ToProto(Dtype dtype) {

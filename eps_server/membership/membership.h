@@ -52,6 +52,12 @@ struct PassTiming {
   double seconds = 0;
   std::map<std::string, double> wait_seconds;  // compute's, by cause: pull, stash, push, version
   int64_t device_peak_bytes = 0;               // so far
+
+  // Without those in which other workers, or the daemon, kept it waiting.
+  double OwnSeconds() const {
+    const auto version = wait_seconds.find("version");
+    return version == wait_seconds.end() ? seconds : seconds - version->second;
+  }
 };
 
 // The way to a worker. Methods never block and may be called after the stream has ended.

@@ -78,6 +78,7 @@ CoordinatorImpl::CoordinatorImpl(Options options)
       progress_(std::move(options.resume), start_),
       step_(first_version_.value()),
       end_(std::max(LastStep(run_, options.most_steps), first_version_.value())),
+      balancer_(run_.batch.virtual_nodes),
       gate_(first_version_),
       evaluation_(run_.evaluation, run_.steps, evaluation_data_ == nullptr ? 0 : evaluation_data_->num_rounds(),
                   first_version_),

@@ -43,6 +43,7 @@
 #include "eps_server/step/step_report.h"
 #include "eps_server/step/step_wait.h"
 #include "eps_server/step/step_watch.h"
+#include "eps_server/step/vnode_balancer.h"
 #include "eps_server/step/vnode_ledger.h"
 #include "eps_server/store/store.h"
 
@@ -138,6 +139,7 @@ class CoordinatorImpl final : public Coordinator {
   void OpenStep(Actions& actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // All vnodes at a step's begin, to groups too; those of lost workers later, to each alone.
   void AssignVnodes(Actions& actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void LogShares(StepId step, const VnodeBalancer::Decision& decision) const;
   // Every contribution and record of the step is in: nothing of it can be lost any more, so the next may begin.
   void OpenGate(Actions& actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Every blob is at the next version and every record is in.
@@ -244,6 +246,7 @@ class CoordinatorImpl final : public Coordinator {
   std::optional<double> loss_scale_ ABSL_GUARDED_BY(mu_);
   PassTotals step_passes_ ABSL_GUARDED_BY(mu_);
   absl::Duration step_opened_at_ ABSL_GUARDED_BY(mu_);
+  VnodeBalancer balancer_ ABSL_GUARDED_BY(mu_);
   StepId contributions_in_ ABSL_GUARDED_BY(mu_) = StepId(-1);
   Version gate_ ABSL_GUARDED_BY(mu_);                     // newest version of the first layer that may be published
   std::vector<BlobId> behind_gate_ ABSL_GUARDED_BY(mu_);  // made at gate_ + 1, not published

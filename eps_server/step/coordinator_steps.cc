@@ -14,6 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/time.h"
 #include "common/base/ids.h"
 #include "common/base/log.h"
@@ -25,6 +26,7 @@
 #include "eps_server/membership/membership.h"
 #include "eps_server/optimizer/update_engine.h"
 #include "eps_server/step/step_report.h"
+#include "eps_server/step/vnode_balancer.h"
 #include "eps_server/step/vnode_ledger.h"
 #include "eps_server/step/vnode_shares.h"
 
@@ -105,7 +107,13 @@ void CoordinatorImpl::AssignVnodes(Actions& actions) {
   if (!loss_scale_.has_value()) return;  // not for long: OnStepDecided
   watch_.OnProgress(clock_());           // who gets the vnodes of a lost worker is not to blame for its silence
   const std::vector<Groups::Formed> groups = fresh ? groups_.formed() : std::vector<Groups::Formed>();
-  for (const VnodeShare& share : ShareVnodes(vnodes, workers, groups)) {
+  std::vector<int> counts;
+  if (fresh && groups.empty() && run_.relay.vnode_shares == VnodeShares::kBySpeed) {
+    counts = balancer_.BeginStep(workers);
+  } else {
+    balancer_.SkipStep();
+  }
+  for (const VnodeShare& share : ShareVnodes(vnodes, workers, groups, counts)) {
     auto assignment = std::make_shared<Assignment>(ledger_->Assign(share.worker, share.vnodes, share.group));
     assignment->loss_scale = *loss_scale_;
     assignment->dropped = drop_.DroppedIn(step_);
@@ -125,13 +133,45 @@ void CoordinatorImpl::OpenGate(Actions& actions) {
   // Before the next step's contributions can come: no blob runs away from its capture.
   if (closing_->checkpoint) StartCheckpoint(next);
   opened_ = false;
-  watch_.OnProgress(clock_());
+  const absl::Duration now = clock_();
+  watch_.OnProgress(now);
+  if (const auto decision = balancer_.EndStep(absl::ToDoubleSeconds(now - step_opened_at_)); decision.has_value()) {
+    if (decision->changes_counts()) ++counts_.share_changes;
+    actions.push_back([this, step = step_, decision = *decision] { LogShares(step, decision); });
+  }
   step_ = StepId(next.value());
   gate_ = next;
   actions.push_back([this, next, blobs = std::exchange(behind_gate_, {})] {
     for (const BlobId blob : frozen_) store_.Publish(blob, next);  // as it was
     for (const BlobId blob : blobs) store_.Publish(blob, next);
   });
+}
+
+void CoordinatorImpl::LogShares(StepId step, const VnodeBalancer::Decision& decision) const {
+  using Kind = VnodeBalancer::Decision::Kind;
+  std::vector<std::string> vnodes, seconds;
+  for (const VnodeBalancer::WorkerVnodes& worker : decision.workers) {
+    vnodes.push_back(absl::StrCat(worker.worker.value(), ":", worker.vnodes));
+    seconds.push_back(absl::StrCat(worker.worker.value(), ":", worker.vnode_seconds));
+  }
+  const std::string worker_vnodes = absl::StrJoin(vnodes, ","), vnode_seconds = absl::StrJoin(seconds, ",");
+  if (decision.kind == Kind::kWorkerSlow) {
+    return LogWarning("worker_slows_steps", {{"worker", decision.slow_worker.value()},
+                                             {"step", step.value()},
+                                             {"worker_vnodes", worker_vnodes},
+                                             {"vnode_seconds", vnode_seconds},
+                                             {"step_seconds", decision.step_seconds},
+                                             {"without_it", decision.other_seconds},
+                                             {"next", "more and smaller virtual nodes, or a run without this worker"}});
+  }
+  const char* event = decision.kind == Kind::kTried  ? "vnode_shares_tried"
+                      : decision.kind == Kind::kKept ? "vnode_shares_kept"
+                                                     : "vnode_shares_taken_back";
+  LogInfo(event, {{"step", step.value()},
+                  {"worker_vnodes", worker_vnodes},
+                  {"vnode_seconds", vnode_seconds},
+                  {"step_seconds", decision.step_seconds},
+                  {decision.kind == Kind::kTried ? "expected" : "before", decision.other_seconds}});
 }
 
 void CoordinatorImpl::Commit(Actions& actions) {

@@ -27,6 +27,7 @@
 #include "eps_server/membership/membership.h"
 #include "eps_server/step/coordinator_test_run.h"
 #include "eps_server/step/coordinator_test_worker.h"
+#include "eps_server/step/vnode_balancer.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -209,6 +210,30 @@ TEST(CoordinatorTest, WorkersScaleByWhatTheStepsBeforeLeft) {
   EXPECT_EQ(status.skipped_steps, 2);
   EXPECT_EQ(status.loss_scale, 0x1p23);
   EXPECT_EQ(run.checkpointer->snapshots().at(4).state.loss_scale, LossScale{0x1p23});
+}
+
+TEST(CoordinatorTest, AFasterWorkerGetsMoreVnodesWithoutChangingABit) {
+  RunConfig config = SmallRun();
+  config.steps = 3 * VnodeBalancer::kWindow;
+  const std::string reference = Reference(config);
+  for (const VnodeShares shares : {VnodeShares::kBySpeed, VnodeShares::kEven}) {
+    config.relay.vnode_shares = shares;
+    FakeClock clock;  // stands still: no trial makes a step shorter
+    TestRun run(config, {.expected_workers = 2, .clock = &clock});
+    FakeWorker fast(run), slow(run);
+    fast.SetVnodeSeconds(1);
+    slow.SetVnodeSeconds(3);
+    EXPECT_OK(run.coordinator->WaitUntilFinished());
+    EXPECT_EQ(run.Result(config.steps), reference);
+    std::vector<size_t> of_fast, of_slow;
+    for (int64_t step = 0; step < config.steps; ++step) {
+      const bool tried = shares == VnodeShares::kBySpeed && step / VnodeBalancer::kWindow == 1;
+      of_fast.push_back(tried ? 3 : 2);
+      of_slow.push_back(tried ? 1 : 2);
+    }
+    EXPECT_EQ(fast.vnode_counts(), of_fast);
+    EXPECT_EQ(slow.vnode_counts(), of_slow);
+  }
 }
 
 TEST(CoordinatorTest, AStepThatWaitsTooLongIsCounted) {

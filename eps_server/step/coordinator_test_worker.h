@@ -61,6 +61,13 @@ class FakeWorker {
   bool finished_ok() const { return channel_->finished_ok(); }
   void Kill() { dead_ = true; }
   bool dead() const { return dead_; }
+  // Says that each vnode took it so long, beside a wait for weights that is not its own time.
+  void SetVnodeSeconds(double seconds) { vnode_seconds_ = seconds; }
+  // By step, from the first one that it computed.
+  std::vector<size_t> vnode_counts() {
+    MutexLock lock(counts_mu_);
+    return vnode_counts_;
+  }
   // Sends records whose loss is no number.
   void BreakLoss() { broken_loss_ = true; }
   // Sends contributions, but no record until ReleaseRecords.
@@ -153,6 +160,10 @@ class FakeWorker {
   bool RunPass(const Assignment& assignment) {
     if (assignment.evaluation_round.has_value()) return Evaluate(assignment);
     loss_scales_[assignment.step.value()] = static_cast<float>(assignment.loss_scale);
+    {
+      MutexLock lock(counts_mu_);
+      vnode_counts_.push_back(assignment.vnodes.size());
+    }
     EXPECT_EQ(assignment.dropped, LayerDrop(run_.model, run_.config.layer_drop).DroppedIn(assignment.step));
     const auto is_dropped = [&](const LayerSpec& layer) {
       return std::binary_search(assignment.dropped.begin(), assignment.dropped.end(), layer.id);
@@ -327,8 +338,12 @@ class FakeWorker {
                                        : 1.0 / static_cast<double>(3 + batch.vnode + assignment.step.value());
       records.push_back({batch.vnode, loss, CountedTokens(batch), true});
     }
-    EXPECT_OK(run_.coordinator->PassDone(id_, assignment.step, records,
-                                         {.seconds = 1, .wait_seconds = {{"pull", 0.25}}, .device_peak_bytes = 77}));
+    PassTiming timing{.seconds = 1, .wait_seconds = {{"pull", 0.25}}, .device_peak_bytes = 77};
+    if (const double seconds = vnode_seconds_; seconds > 0) {
+      timing.wait_seconds["version"] = 3;
+      timing.seconds = 3 + seconds * static_cast<double>(assignment.vnodes.size());
+    }
+    EXPECT_OK(run_.coordinator->PassDone(id_, assignment.step, records, timing));
     return true;
   }
 
@@ -341,6 +356,9 @@ class FakeWorker {
   std::atomic<bool> holds_records_ = false;
   std::atomic<bool> holds_evaluations_ = false;
   std::atomic<bool> is_evaluating_ = false;
+  std::atomic<double> vnode_seconds_ = 0;  // 0: a pass takes a second
+  Mutex counts_mu_;
+  std::vector<size_t> vnode_counts_ ABSL_GUARDED_BY(counts_mu_);
   int messages_left_;
   std::map<int64_t, float> loss_scales_;  // by step; of thread_
   std::thread thread_;

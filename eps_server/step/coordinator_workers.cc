@@ -121,6 +121,7 @@ absl::Status CoordinatorImpl::PassDone(WorkerId worker, StepId step, std::vector
   if (step == step_) {
     EPS_RETURN_IF_ERROR(ledger_->AddRecords(worker, records));
     step_passes_.Add(timing);
+    balancer_.OnPass(worker, timing.OwnSeconds());
     if (const std::optional<int> vnode = ledger_->NonfiniteVnode(); vnode && !SkipsNonfinite()) {
       FailLocked(
           absl::OutOfRangeError(absl::StrCat("step ", step.value(), ": the loss of vnode ", *vnode, " is not finite")));

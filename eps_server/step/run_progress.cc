@@ -1,11 +1,11 @@
 #include "eps_server/step/run_progress.h"
 
-#include <algorithm>
 #include <cstddef>
 #include <utility>
 #include <vector>
 
 #include "common/base/ids.h"
+#include "common/base/median.h"
 #include "common/base/status_macros.h"
 
 namespace eps::server {
@@ -13,14 +13,6 @@ namespace {
 
 constexpr size_t kRecentSteps = 10;   // that tokens_per_second and eta_seconds look at
 constexpr size_t kMedianSteps = 101;  // that median_step_seconds looks at
-
-double Median(const std::deque<double>& values) {
-  if (values.empty()) return 0;
-  std::vector<double> sorted(values.begin(), values.end());
-  const auto middle = sorted.begin() + static_cast<ptrdiff_t>(sorted.size() / 2);
-  std::nth_element(sorted.begin(), middle, sorted.end());
-  return *middle;
-}
 
 }  // namespace
 
@@ -74,7 +66,7 @@ void RunProgress::Fill(RunStatus& status, int64_t end, absl::Duration now) const
   status.counts.tokens = num_tokens_;
   status.counts.skipped_steps = num_skipped_;
   status.last_step_seconds = last_.seconds;
-  status.median_step_seconds = Median(step_seconds_);
+  status.median_step_seconds = Median(std::vector<double>(step_seconds_.begin(), step_seconds_.end()));
   status.step_age_seconds = absl::ToDoubleSeconds(now - last_commit_);
   status.loss_curve = loss_curve_.Points();
   status.loss_curve_steps = loss_curve_.steps_per_point();

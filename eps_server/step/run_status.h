@@ -22,6 +22,7 @@ struct RunCounts {
   int64_t workers_attached = 0;
   int64_t workers_lost = 0;        // that did not leave by themselves
   int64_t vnodes_redone = 0;       // of lost workers
+  int64_t share_changes = 0;       // steps from which on workers have other counts of vnodes, by measured speed
   int64_t step_waits = 0;          // warnings of a step that waits too long
   int64_t versions_published = 0;  // of blobs
   int64_t passes = 0;

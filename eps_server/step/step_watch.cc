@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "common/base/median.h"
+
 namespace eps::server {
 namespace {
 
@@ -24,10 +26,7 @@ void StepWatch::OnStepDone(absl::Duration step_time) {
 
 absl::Duration StepWatch::FirstReport() const {
   if (recent_.empty()) return kWithoutMedian;
-  std::vector<absl::Duration> sorted(recent_.begin(), recent_.end());
-  const auto middle = sorted.begin() + static_cast<ptrdiff_t>(sorted.size() / 2);
-  std::nth_element(sorted.begin(), middle, sorted.end());
-  return std::max(kShortest, kMedians * *middle);
+  return std::max(kShortest, kMedians * Median(std::vector<absl::Duration>(recent_.begin(), recent_.end())));
 }
 
 bool StepWatch::IsLate(absl::Duration now) const {

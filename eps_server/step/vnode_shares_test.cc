@@ -22,6 +22,15 @@ TEST(VnodeSharesTest, AloneEachGetsItsRangeByItsId) {
   EXPECT_FALSE(shares[0].group.has_value());
 }
 
+TEST(VnodeSharesTest, OrAsManyAsItIsToHave) {
+  const auto shares = ShareVnodes({0, 1, 2, 3, 4}, Ids({3, 7, 9}), {}, {4, 0, 1});
+  ASSERT_EQ(shares.size(), 2u);
+  EXPECT_EQ(shares[0].worker, WorkerId(3));
+  EXPECT_EQ(shares[0].vnodes, (std::vector<int>{0, 1, 2, 3}));
+  EXPECT_EQ(shares[1].worker, WorkerId(9));
+  EXPECT_EQ(shares[1].vnodes, (std::vector<int>{4}));
+}
+
 TEST(VnodeSharesTest, TheMembersOfAGroupAreNeighboursAndKnowOfEachOther) {
   const std::vector<Groups::Formed> groups = {{.group = 9, .members = Ids({1, 3})},
                                               {.group = 8, .members = Ids({2, 5})}};

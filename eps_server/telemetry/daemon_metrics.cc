@@ -154,6 +154,10 @@ constexpr MetricSpec kLost{.name = "eps_workers_lost_total",
 constexpr MetricSpec kRedone{.name = "eps_vnodes_redone_total",
                              .type = kCounter,
                              .help = "Virtual nodes of lost workers that others ran again."};
+constexpr MetricSpec kShareChanges{
+    .name = "eps_vnode_share_changes_total",
+    .type = kCounter,
+    .help = "Times that virtual nodes were shared out otherwise by measured speed; what was tried and taken back counts twice."};
 constexpr MetricSpec kLeaseAge{.name = "eps_lease_age_seconds",
                                .help = "Time since the last sign of life, the largest over the workers."};
 constexpr MetricSpec kLeaseLimit{.name = "eps_lease_limit_seconds",
@@ -246,6 +250,7 @@ constexpr const MetricSpec* kTable[] = {
     &kAttached,
     &kLost,
     &kRedone,
+    &kShareChanges,
     &kLeaseAge,
     &kLeaseLimit,
     &kPass,
@@ -359,6 +364,7 @@ void SetCounts(const RunCounts& counts, MetricPage& page) {
   page.Set(kAttached, static_cast<double>(counts.workers_attached));
   page.Set(kLost, static_cast<double>(counts.workers_lost));
   page.Set(kRedone, static_cast<double>(counts.vnodes_redone));
+  page.Set(kShareChanges, static_cast<double>(counts.share_changes));
   page.Set(kPasses, static_cast<double>(counts.passes));
   page.Set(kPassSeconds, counts.pass_seconds);
   for (const absl::string_view cause : kWaitCauses) page.Set(kWaits, cause, 0);
