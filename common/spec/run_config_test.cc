@@ -111,8 +111,8 @@ TEST_F(RunConfigTest, RelayTransportAndPrecisionAreRead) {
       relay { inner: RECOMPUTE boundaries: DEVICE resident: true weight_slots: 3 group_members: 4
               graphs: NEVER  vnode_shares: EVEN }
       transport: GRPC  precision { wire: FP32 gradients: BF16 algorithms: FASTEST })");
-  EXPECT_EQ(config.relay,
-            (RelayConfig{InnerPolicy::kRecompute, BoundaryPolicy::kDevice, true, 3, 4, GraphUse::kNever, VnodeShares::kEven}));
+  EXPECT_EQ(config.relay, (RelayConfig{InnerPolicy::kRecompute, BoundaryPolicy::kDevice, true, 3, 4, GraphUse::kNever,
+                                       VnodeShares::kEven}));
   EXPECT_EQ(config.transport, TransportChoice::kGrpc);
   EXPECT_EQ(config.precision, (PrecisionConfig{Dtype::kF32, Dtype::kBf16, ChoiceRule::kFastest}));
   EXPECT_THAT(ParseRunConfig(SerializeRunConfig(config)), IsOkAndHolds(config));

@@ -155,7 +155,8 @@ void CheckRelay(const proto::Relay& relay, Checker& check, RelayConfig& out) {
   out.graphs = relay.graphs() == proto::Relay::Graphs::ALWAYS  ? GraphUse::kAlways
                : relay.graphs() == proto::Relay::Graphs::NEVER ? GraphUse::kNever
                                                                : GraphUse::kAuto;
-  out.vnode_shares = relay.vnode_shares() == proto::Relay::VnodeShares::EVEN ? VnodeShares::kEven : VnodeShares::kBySpeed;
+  out.vnode_shares =
+      relay.vnode_shares() == proto::Relay::VnodeShares::EVEN ? VnodeShares::kEven : VnodeShares::kBySpeed;
 }
 
 TransportChoice ToTransport(proto::Transport::Choice choice) {

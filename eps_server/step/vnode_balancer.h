@@ -85,14 +85,14 @@ class VnodeBalancer {
   std::vector<double> costs_;      // by worker: what the counts in use come from; empty: as many for all
   std::vector<int> counts_;        // of these; empty with them
 
-  bool is_measured_ = false;                       // the step in progress
-  std::map<WorkerId, double> pass_seconds_;        // of the same
+  bool is_measured_ = false;                        // the step in progress
+  std::map<WorkerId, double> pass_seconds_;         // of the same
   std::vector<std::vector<double>> vnode_seconds_;  // of the window, by worker and step
-  std::vector<double> step_seconds_;               // of the same, by step
+  std::vector<double> step_seconds_;                // of the same, by step
 
-  std::optional<Trial> trial_;     // the window is its
+  std::optional<Trial> trial_;      // the window is its
   int windows_between_trials_ = 1;  // after the next one that is taken back
-  int windows_to_wait_ = 0;        // before the next one
+  int windows_to_wait_ = 0;         // before the next one
   std::set<WorkerId> told_slow_;
 };
 

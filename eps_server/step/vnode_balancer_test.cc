@@ -43,7 +43,9 @@ TEST(CountsByCostTest, NoOtherCountsAreDoneEarlier) {
         for (const int count : counts) sum += count;
         EXPECT_EQ(sum, vnodes);
         const bool enough = vnodes >= least * static_cast<int>(costs.size());
-        if (enough) { EXPECT_GE(*std::min_element(counts.begin(), counts.end()), least); }
+        if (enough) {
+          EXPECT_GE(*std::min_element(counts.begin(), counts.end()), least);
+        }
         EXPECT_EQ(Longest(counts, costs), LeastOfAll(vnodes, costs, 0, enough ? least : 0));
       }
     }

@@ -154,10 +154,11 @@ constexpr MetricSpec kLost{.name = "eps_workers_lost_total",
 constexpr MetricSpec kRedone{.name = "eps_vnodes_redone_total",
                              .type = kCounter,
                              .help = "Virtual nodes of lost workers that others ran again."};
-constexpr MetricSpec kShareChanges{
-    .name = "eps_vnode_share_changes_total",
-    .type = kCounter,
-    .help = "Times that virtual nodes were shared out otherwise by measured speed; what was tried and taken back counts twice."};
+constexpr MetricSpec kShareChanges{.name = "eps_vnode_share_changes_total",
+                                   .type = kCounter,
+                                   .help =
+                                       "Times that virtual nodes were shared out otherwise by measured speed; what was "
+                                       "tried and taken back counts twice."};
 constexpr MetricSpec kLeaseAge{.name = "eps_lease_age_seconds",
                                .help = "Time since the last sign of life, the largest over the workers."};
 constexpr MetricSpec kLeaseLimit{.name = "eps_lease_limit_seconds",
@@ -344,7 +345,8 @@ void SetWorkers(const RunStatus& status, MetricPage& page) {
     silent = std::max(silent, worker.silent_for);
     if (worker.last_pass.seconds > 0) passes.push_back(worker.last_pass.seconds);
   }
-  for (const WorkerState state : {WorkerState::kAttaching, WorkerState::kIdle, WorkerState::kRunning, WorkerState::kLeaving}) {
+  for (const WorkerState state :
+       {WorkerState::kAttaching, WorkerState::kIdle, WorkerState::kRunning, WorkerState::kLeaving}) {
     page.Set(kWorkers, WorkerStateName(state), states[state]);
   }
   page.Set(kGrouped, static_cast<double>(grouped));

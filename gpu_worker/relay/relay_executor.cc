@@ -20,16 +20,13 @@
 #include "common/numeric/fp16.h"
 #include "gpu_worker/layers/layer_shape.h"
 #include "gpu_worker/plan/group_parts.h"
-#include "gpu_worker/plan/pushed_nodes.h"
 #include "gpu_worker/plan/schedule.h"
 #include "gpu_worker/relay/arena_map.h"
-#include "gpu_worker/relay/group_exchange.h"
+#include "gpu_worker/relay/gradient_pusher.h"
 #include "gpu_worker/relay/layer_runner.h"
 #include "gpu_worker/relay/pass_memory.h"
 #include "gpu_worker/relay/pass_trace.h"
 #include "gpu_worker/relay/pull_clock.h"
-#include "gpu_worker/relay/push_buffers.h"
-#include "gpu_worker/relay/push_pieces.h"
 #include "gpu_worker/relay/step_label.h"
 #include "gpu_worker/relay/weight_puller.h"
 
@@ -58,14 +55,6 @@ absl::Span<std::byte> AsBytes(absl::Span<T> values) {
   return absl::MakeSpan(reinterpret_cast<std::byte*>(values.data()), values.size() * sizeof(T));
 }
 
-// The lowest vnode of `node` whose gradient is not finite, by its flags (one a leaf); -1: none.
-int NonfiniteVnode(TreeNode node, const int32_t* flags) {
-  for (int leaf = 0; leaf < node.count; ++leaf) {
-    if (flags[leaf] == 0) return node.first + leaf;
-  }
-  return -1;
-}
-
 class RelayExecutorImpl : public RelayExecutor {
  public:
   RelayExecutorImpl(Options options, ArenaMap arena, const LayerShape& shape, PassMemory memory, HostMemory witnessed)
@@ -82,7 +71,7 @@ class RelayExecutorImpl : public RelayExecutor {
         witnessed_(std::move(witnessed)),
         layers_(model_, plan_, arena_, memory_.start_values(), device_.kernels(), device_.stream(StreamId::kCompute)),
         weights_(model_, device_, transport_, arena_, shape_.wire, pull_clock_),
-        push_buffers_(&device_, plan_.host_push_bytes) {
+        gradients_(model_, plan_, device_, transport_, arena_, memory_.flags(), options_.push_piece_bytes) {
     if (options_.trace == nullptr) return;
     trace_.emplace(options_.trace, &model_);
     for (const StreamId id : kStreams) device_.stream(id).KeepSpans(true);
@@ -105,23 +94,6 @@ class RelayExecutorImpl : public RelayExecutor {
   void EnqueueWaits(const RelayStep& step, const Pass& pass);
   void EnqueueWitness(const RelayStep& step, const Pass& pass);
   void EnqueueLoadTokens(const RelayStep& step, const Pass& pass);
-  void EnqueuePush(const RelayStep& step, const Pass& pass);
-  void EnqueueExchange(const RelayStep& step, const Pass& pass);
-  void EnqueuePushPart(const RelayStep& step, const Pass& pass);
-  // A gradient on its way out.
-  struct Leaving {
-    const std::byte* gradient = nullptr;  // on the device
-    int64_t num_elems = 0;
-    Dtype dtype = Dtype::kF32;
-    TreeNode node;
-    const std::byte* flags = nullptr;  // on the device: whether it is finite
-    int num_flags = 0;
-    int first_flag = 0;  // of the node's
-    std::vector<PushedPart> parts;
-  };
-  void EnqueueLeaving(const Pass& pass, const Leaving& leaving);
-  absl::StatusOr<PushMemory> NewPushMemory(int64_t num_bytes);
-  void Push(const Pass& pass, const PushedPart& part, TreeNode node, Dtype dtype, int first_flag);
 
   // The step's micro-batch, of those of the pass.
   int64_t Item(const RelayStep& step) const {
@@ -150,8 +122,7 @@ class RelayExecutorImpl : public RelayExecutor {
 
   PullClock pull_clock_;
   WeightPuller weights_;
-  PushBuffers push_buffers_;
-  PushMemory leaving_;                          // of the push under way; the out-stream's
+  GradientPusher gradients_;
   std::vector<std::unique_ptr<Event>> events_;  // by step of a pass; grows to the longest pass
   using ScheduleKey =                           // what differs between the passes of a run
       std::tuple<std::vector<int>, bool, bool, int, std::vector<LayerId>>;
@@ -351,7 +322,7 @@ absl::StatusOr<std::vector<float>> RelayExecutorImpl::NextTokenLogits(Version ve
 }
 
 const std::vector<RelayStep>& RelayExecutorImpl::Schedule(const PassShape& shape) {
-  // A worker's vnodes change only when workers come or go, so a few schedules serve a whole run. With layers dropped each
+  // A worker's vnodes change only when workers come or go, or differ in speed, so a few schedules serve a whole run. With layers dropped each
   // step has its own, which takes milliseconds to build, and is not seen again.
   const size_t most_schedules = run_.layer_drop.is_on() ? 2 : 8;
   const ScheduleKey key(shape.vnodes, shape.forward_only, shape.evaluates, shape.group_rounds, shape.dropped);
@@ -389,7 +360,7 @@ absl::Status RelayExecutorImpl::Execute(Pass& pass) {
     const absl::Status status = EndOnError(pass.group, device_.stream(id).Synchronize());
     if (first.ok()) first = status;
   }
-  leaving_ = {};  // of a push that failed half-way
+  gradients_.EndPass();
   if (!first.ok()) device_.Recover();
   return first;
 }
@@ -433,13 +404,13 @@ void RelayExecutorImpl::Enqueue(size_t index, const Pass& pass) {
       device_.stream(StreamId::kIn).CopyIn(Slot(arena_.inners, step.inner), memory_.Inner(step.host));
       break;
     case RelayStep::Kind::kPush:
-      EnqueuePush(step, pass);
+      gradients_.EnqueuePush(step, pass.context);
       break;
     case RelayStep::Kind::kExchange:
-      EnqueueExchange(step, pass);
+      gradients_.EnqueueExchange(step, pass.context, *pass.group);
       break;
     case RelayStep::Kind::kPushPart:
-      EnqueuePushPart(step, pass);
+      gradients_.EnqueuePushPart(step, pass.context, *pass.group);
       break;
     case RelayStep::Kind::kStoreRecord:
       out.CopyOut(AsBytes(memory_.records().subspan(static_cast<size_t>(step.vnode), 1)),
@@ -492,113 +463,6 @@ void RelayExecutorImpl::StageTokens(const Pass& pass) const {
 void RelayExecutorImpl::EnqueueLoadTokens(const RelayStep& step, const Pass& pass) {
   const absl::Span<const std::byte> tokens = memory_.Tokens(Item(step), pass.context.shape);
   device_.stream(StreamId::kOut).CopyIn(Slot(arena_.tokens, step.tokens), tokens);
-}
-
-// One buffer for the layer, and where it leaves whole one contribution for each of its blobs that is not frozen.
-void RelayExecutorImpl::EnqueuePush(const RelayStep& step, const Pass& pass) {
-  const LayerSpec& layer = model_.layer(step.layer);
-  std::vector<PushedPart> parts;
-  for (const BlobUse& use : layer.blobs) {
-    const BlobSpec& blob = model_.blob(use.blob);
-    if (blob.frozen) continue;
-    parts.push_back(
-        {.use = use, .chunks = blob.all_chunks(), .first_elem = use.offset_elems, .num_elems = blob.num_elems});
-  }
-  EnqueueLeaving(pass, {.gradient = Slot(arena_.pushes, step.push),
-                        .num_elems = layer.trainable_elems,
-                        .dtype = PushedDtype(step.node, pass.context.gradients),
-                        .node = step.node,
-                        .flags = arena_.records + plan_.FlagsOffset(step.push),
-                        .num_flags = step.node.count,
-                        .first_flag = 0,
-                        .parts = std::move(parts)});
-}
-
-// The gradient goes straight to where the transport sends it from. Its memory is taken in stream order, so that only
-// gradients that are really under way hold any, and for all pieces at once.
-void RelayExecutorImpl::EnqueueLeaving(const Pass& pass, const Leaving& leaving) {
-  Stream& out = device_.stream(StreamId::kOut);
-  const int64_t elem_bytes = SizeOf(leaving.dtype);
-  const std::vector<PushPiece> pieces =
-      CutPush(leaving.parts, leaving.num_elems, options_.push_piece_bytes / elem_bytes);
-  for (size_t i = 0; i < pieces.size(); ++i) {
-    const PushPiece& piece = pieces[i];
-    const bool first = i == 0, last = i + 1 == pieces.size();
-    const int64_t offset_bytes = piece.first_elem * elem_bytes, num_bytes = piece.num_elems * elem_bytes;
-    out.CopyOutTo(
-        [this, &pass, first, all_bytes = leaving.num_elems * elem_bytes, offset_bytes,
-         num_bytes]() -> absl::StatusOr<absl::Span<std::byte>> {
-          if (first) {
-            absl::StatusOr<PushMemory> memory = NewPushMemory(all_bytes);
-            EPS_RETURN_IF_ERROR(EndOnError(pass.group, memory.status()));
-            leaving_ = *std::move(memory);
-          }
-          return leaving_.bytes.subspan(static_cast<size_t>(offset_bytes), static_cast<size_t>(num_bytes));
-        },
-        leaving.gradient + offset_bytes);
-    if (first) {
-      out.CopyOut(AsBytes(memory_.flags().subspan(0, static_cast<size_t>(leaving.num_flags))), leaving.flags);
-    }
-    out.HostCall([this, &pass, parts = piece.parts, node = leaving.node, dtype = leaving.dtype,
-                  first_flag = leaving.first_flag, last]() -> absl::Status {
-      if (pass.group != nullptr) EPS_RETURN_IF_ERROR(pass.group->status());  // else it may never have come
-      for (const PushedPart& part : parts) Push(pass, part, node, dtype, first_flag);
-      if (last) leaving_ = {};
-      return absl::OkStatus();
-    });
-  }
-}
-
-void RelayExecutorImpl::EnqueueExchange(const RelayStep& step, const Pass& pass) {
-  const std::byte* push = step.push >= 0 ? Slot(arena_.pushes, step.push) : nullptr;
-  pass.group->Enqueue(GroupLane::kPush,
-                      ExchangeGradients(*pass.context.group, step.layer, step.round, push, arena_.group_area,
-                                        arena_.records + plan_.GroupFlagsOffset(step.flag_turn)));
-}
-
-// One buffer for each subtree that the group has summed.
-void RelayExecutorImpl::EnqueuePushPart(const RelayStep& step, const Pass& pass) {
-  const GroupParts& parts = *pass.context.group;
-  const int64_t part_elems = parts.PartElems(step.layer, parts.rank());
-  if (part_elems == 0) return;
-  std::vector<PushedPart> pushed;
-  for (const GroupParts::Piece& piece : parts.PiecesOf(step.layer, parts.rank())) {
-    pushed.push_back({piece.use, piece.chunks, piece.packed_elem, piece.num_elems});
-  }
-  for (const GroupParts::Root& root : parts.roots()) {
-    const int64_t place = parts.AreaElem(step.layer, root.place.rank, root.place.round);
-    EnqueueLeaving(pass, {.gradient = arena_.group_area + place * int64_t{sizeof(float)},
-                          .num_elems = part_elems,
-                          .dtype = Dtype::kF32,
-                          .node = root.node,
-                          .flags = arena_.records + plan_.GroupFlagsOffset(step.flag_turn),
-                          .num_flags = plan_.num_vnodes,
-                          .first_flag = root.node.first,
-                          .parts = pushed});
-  }
-}
-
-// The transport's own, where it has any, is sent without a copy.
-absl::StatusOr<PushMemory> RelayExecutorImpl::NewPushMemory(int64_t num_bytes) {
-  std::optional<PushMemory> own = transport_.NewPushMemory(num_bytes);
-  if (!own.has_value()) return push_buffers_.Acquire(num_bytes);
-  device_.ExpectCopiesTo(own->bytes);
-  return *std::move(own);
-}
-
-void RelayExecutorImpl::Push(const Pass& pass, const PushedPart& part, TreeNode node, Dtype dtype, int first_flag) {
-  const int64_t elem_bytes = SizeOf(dtype);
-  transport_.Push({.step = pass.context.step,
-                   .blob = part.use.blob,
-                   .use = part.use.use,
-                   .node = node,
-                   .chunks = part.chunks,
-                   .dtype = dtype,
-                   .nonfinite_vnode = NonfiniteVnode(node, memory_.flags().data() + first_flag),
-                   .payload = absl::MakeConstSpan(leaving_.bytes)
-                                  .subspan(static_cast<size_t>(part.first_elem * elem_bytes),
-                                           static_cast<size_t>(part.num_elems * elem_bytes)),
-                   .owner = leaving_.owner});
 }
 
 absl::Status FillRotaryTable(const ModelConfig& model, std::byte* to, Device& device) {

@@ -32,9 +32,6 @@ struct PassResult {
 // Carries a RelayPlan out: the forward and backward relay of a set of vnodes through every layer.
 // Decides nothing: sizes and places come from the plan, order from BuildSchedule.
 //
-// A push leaves in pieces of at most push_piece_bytes, each a range of chunks of one blob: it is handed to the transport
-// when it is on the host, while the next is copied. What fits one piece leaves as one, with a contribution for each blob.
-//
 // Where the transport has weights in memory that the device can read (a cpu, shared memory), kernels read them there and
 // a pull is a wait; the slots of the plan are not used then.
 //

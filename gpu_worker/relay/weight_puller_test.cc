@@ -21,11 +21,11 @@
 #include "gmock/gmock.h"
 #include "gpu_worker/device/cpu/cpu_device.h"
 #include "gpu_worker/device/device.h"
-#include "gpu_worker/group/group.h"
 #include "gpu_worker/plan/group_parts.h"
 #include "gpu_worker/plan/schedule.h"
 #include "gpu_worker/relay/arena_map.h"
 #include "gpu_worker/relay/device_with_memory_of_its_own.h"
+#include "gpu_worker/relay/fake_group.h"
 #include "gpu_worker/relay/layer_runner.h"
 #include "gpu_worker/relay/pass_weights.h"
 #include "gpu_worker/relay/pull_clock.h"
@@ -87,27 +87,6 @@ class FakeTransport : public Transport {
   std::vector<std::string> calls_;
 };
 
-// The other members have nothing to give.
-class FakeGroup : public Group {
- public:
-  int rank() const override { return 1; }
-  int size() const override { return 2; }
-  void Enqueue(GroupLane lane, Exchange) override {
-    exchanges_ += lane == GroupLane::kPull ? 1 : 100;
-    if (loses_a_member_) End(absl::AbortedError("member 0 is gone"));
-  }
-  // Its exchanges end all the same, as on a GPU.
-  void LoseAMember() { loses_a_member_ = true; }
-  absl::Status status() const override { return status_; }
-  void End(absl::Status reason) override { status_ = std::move(reason); }
-  int exchanges() const { return exchanges_; }
-
- private:
-  int exchanges_ = 0;
-  bool loses_a_member_ = false;
-  absl::Status status_;
-};
-
 class WeightPullerTest : public ::testing::Test {
  protected:
   // A block of four chunks; wte, wpe and ln_f beside it.
@@ -166,7 +145,7 @@ TEST_F(WeightPullerTest, WhatKernelsReadInPlaceIsOnlyWaitedForAndNotExchanged) {
   ASSERT_OK(Pull(kBlock));
   EXPECT_THAT(transport_->calls(), ElementsAre("await wte v7", "await wpe v7", "await h.0 v7"));
   EXPECT_TRUE(IsFullOf(SlotOf(block()[0]), kUntouched));
-  EXPECT_EQ(group_.exchanges(), 0);
+  EXPECT_EQ(group_.pulls(), 0);
 }
 
 TEST_F(WeightPullerTest, ABlockOfSeveralBlobsInPlaceIsCopiedWholeToItsSlot) {
@@ -176,7 +155,7 @@ TEST_F(WeightPullerTest, ABlockOfSeveralBlobsInPlaceIsCopiedWholeToItsSlot) {
   ASSERT_OK(Pull(kBlock));
   EXPECT_THAT(transport_->calls(), ElementsAre(HasSubstr("pull h.0 v7, chunks 0.."), HasSubstr("pull h.0.frozen v7")));
   for (const BlobUse& use : block()) EXPECT_TRUE(IsFullOf(SlotOf(use), std::byte(use.blob.value())));
-  EXPECT_EQ(group_.exchanges(), 0);
+  EXPECT_EQ(group_.pulls(), 0);
 }
 
 TEST_F(WeightPullerTest, ADeviceWithMemoryOfItsOwnCopiesWhatIsInPlace) {
@@ -210,7 +189,7 @@ TEST_F(WeightPullerTest, AMemberOfAGroupGetsItsPartAndExchangesTheRest) {
     const int64_t first = blob.part_first_elem({2, 2});
     EXPECT_TRUE(IsFullOf(SlotOf(block()[0], 0, first), kUntouched));
     EXPECT_TRUE(IsFullOf(SlotOf(block()[0], first, blob.num_elems - first), std::byte(blob.id.value())));
-    EXPECT_EQ(group_.exchanges(), 1);
+    EXPECT_EQ(group_.pulls(), 1);
   };
   run(/*own_memory=*/false, /*in_place=*/false);
   run(/*own_memory=*/true, /*in_place=*/false);
