@@ -180,7 +180,7 @@ absl::StatusOr<int64_t> CoordinatorImpl::RequestStop(std::string reason) {
     MutexLock lock(mu_);
     if (over_) return progress_.state().version.value();
     stop_requested_ = true;
-    end_ = std::min(end_, step_.value() + (opened_ ? 1 : 0));
+    end_ = std::min(end_, step_.value() + (open_.has_value() ? 1 : 0));
     EndWithoutWorkers();
     if (!failure_.ok()) return absl::FailedPreconditionError(failure_.message());
     last = end_;

@@ -49,13 +49,19 @@
 
 namespace eps::server {
 
-// A step whose gate is open but that is not committed: some blobs are still being made.
-struct Closing {
-  std::unique_ptr<VnodeLedger> ledger;
-  PassTotals passes;
+// A step from its begin to its commit.
+struct StepInWork {
   absl::Duration opened_at;
-  bool checkpoint = false;
-  int workers = 0;
+  std::unique_ptr<VnodeLedger> ledger;  // null until its data is read
+  std::optional<double> loss_scale;     // once it is known: the engine may be ahead of a step that lacks records alone
+  PassTotals passes;
+};
+
+// One whose gate is open but that is not committed: some blobs are still being made.
+struct ClosingStep {
+  StepInWork step;
+  bool checkpoint = false;  // of the version that it makes
+  int workers = 0;          // that were ready
 };
 
 // The coordinator. A run is one state under one lock, and its methods are in files by what they are about:
@@ -102,6 +108,10 @@ class CoordinatorImpl final : public Coordinator {
   }
   void FailLocked(absl::Status why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool EndsEarly() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return stop_requested_ || !ended_for_.ok(); }
+  // Of the step in progress; null: there is none, or its data is being read.
+  VnodeLedger* ledger() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return open_.has_value() ? open_->ledger.get() : nullptr;
+  }
 
   // ---- called by the engine and the aggregator ----
 
@@ -186,11 +196,11 @@ class CoordinatorImpl final : public Coordinator {
   void CountBlobs(RunStatus& status) const;
   // Of the step in progress, or of an evaluation's round; null: there is none, or its data is being read.
   const VnodeLedger* LedgerInWork() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    return ledger_ != nullptr ? ledger_.get() : evaluation_.ledger();
+    return ledger() != nullptr ? ledger() : evaluation_.ledger();
   }
   // While a step should be moving.
   bool IsWatched() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    return !over_ && failure_.ok() && (opened_ || closing_.has_value() || evaluation_.is_on());
+    return !over_ && failure_.ok() && (open_.has_value() || closing_.has_value() || evaluation_.is_on());
   }
   // Someone should look: says who has not finished what, once per wait and interval.
   void WatchStep(Actions& actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -235,23 +245,18 @@ class CoordinatorImpl final : public Coordinator {
   DeviceChoices choices_ ABSL_GUARDED_BY(mu_);
   int expected_workers_ ABSL_GUARDED_BY(mu_);  // the first step waits until so many are ready
 
-  RunProgress progress_ ABSL_GUARDED_BY(mu_);          // as committed
-  std::vector<int64_t> updates_ ABSL_GUARDED_BY(mu_);  // by blob, as committed
-  StepId step_ ABSL_GUARDED_BY(mu_);                   // in progress if opened_, else the next one
-  int64_t end_ ABSL_GUARDED_BY(mu_);                   // steps after which the run ends; never rises
-  bool begun_ ABSL_GUARDED_BY(mu_) = false;            // the first step of this sitting was opened
-  bool opened_ ABSL_GUARDED_BY(mu_) = false;
-  std::unique_ptr<VnodeLedger> ledger_ ABSL_GUARDED_BY(mu_);  // of step_; null until its data is read
-  // Of step_, once it is known: the engine may be ahead of a step that lacks records alone.
-  std::optional<double> loss_scale_ ABSL_GUARDED_BY(mu_);
-  PassTotals step_passes_ ABSL_GUARDED_BY(mu_);
-  absl::Duration step_opened_at_ ABSL_GUARDED_BY(mu_);
+  RunProgress progress_ ABSL_GUARDED_BY(mu_);            // as committed
+  std::vector<int64_t> updates_ ABSL_GUARDED_BY(mu_);    // by blob, as committed
+  StepId step_ ABSL_GUARDED_BY(mu_);                     // open_'s, else the next one
+  int64_t end_ ABSL_GUARDED_BY(mu_);                     // steps after which the run ends; never rises
+  bool begun_ ABSL_GUARDED_BY(mu_) = false;              // the first step of this sitting was opened
+  std::optional<StepInWork> open_ ABSL_GUARDED_BY(mu_);  // the step in progress
   VnodeBalancer balancer_ ABSL_GUARDED_BY(mu_);
   StepId contributions_in_ ABSL_GUARDED_BY(mu_) = StepId(-1);
-  Version gate_ ABSL_GUARDED_BY(mu_);                     // newest version of the first layer that may be published
-  std::vector<BlobId> behind_gate_ ABSL_GUARDED_BY(mu_);  // made at gate_ + 1, not published
-  std::optional<Closing> closing_ ABSL_GUARDED_BY(mu_);
-  std::deque<StepUpdate> made_ ABSL_GUARDED_BY(mu_);  // not committed
+  Version gate_ ABSL_GUARDED_BY(mu_);                        // newest version of the first layer that may be published
+  std::vector<BlobId> behind_gate_ ABSL_GUARDED_BY(mu_);     // made at gate_ + 1, not published
+  std::optional<ClosingStep> closing_ ABSL_GUARDED_BY(mu_);  // the one before
+  std::deque<StepUpdate> made_ ABSL_GUARDED_BY(mu_);         // not committed
 
   Evaluation evaluation_ ABSL_GUARDED_BY(mu_);  // only while no step is in progress, and all are committed
   std::optional<EvaluationReport> newest_evaluation_ ABSL_GUARDED_BY(mu_);

@@ -94,7 +94,7 @@ RunPhase CoordinatorImpl::Phase() const {
   if (!failure_.ok()) return RunPhase::kFailed;
   // Who watches takes a daemon that is gone after this for one that has done its work: not one that was told to end before.
   if (over_ && step_.value() >= run_.steps) return RunPhase::kFinished;
-  if (over_ || step_.value() >= end_ || (stop_requested_ && opened_)) return RunPhase::kFinishing;
+  if (over_ || step_.value() >= end_ || (stop_requested_ && open_.has_value())) return RunPhase::kFinishing;
   if (members_.num_ready() == 0 || !begun_) return RunPhase::kWaitingForWorkers;
   return RunPhase::kTraining;
 }
@@ -121,7 +121,7 @@ void CoordinatorImpl::WatchStep(Actions& actions) {
 StepWait CoordinatorImpl::FindStepWait() const {
   StepWait wait{.step = step_};
   if (closing_.has_value()) {
-    wait.step = closing_->ledger->step();
+    wait.step = closing_->step.ledger->step();
     wait.cause = engine_->update_is_held() ? "checkpoint" : "update";
     for (const BlobSpec& blob : model_.blobs) {
       if (store_.published(blob.id) < NextVersion(wait.step)) wait.blobs.push_back(blob.name);
@@ -138,8 +138,8 @@ StepWait CoordinatorImpl::FindStepWait() const {
     wait.vnodes = ledger->Unfinished(/*missing=*/{});
     return wait;
   }
-  wait.cause = members_.num_ready() == 0 ? "no_worker" : ledger_->AllRecordsIn() ? "push" : "compute";
-  wait.vnodes = ledger_->Unfinished(aggregator_->MissingVnodes());
+  wait.cause = members_.num_ready() == 0 ? "no_worker" : ledger->AllRecordsIn() ? "push" : "compute";
+  wait.vnodes = ledger->Unfinished(aggregator_->MissingVnodes());
   for (const BlobId blob : aggregator_->MissingBlobs()) wait.blobs.push_back(model_.blob(blob).name);
   return wait;
 }

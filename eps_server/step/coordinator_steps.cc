@@ -59,16 +59,16 @@ void CoordinatorImpl::Advance(Actions& actions) {
   ExpireLeases(actions);
   QueueGroupOrders(groups_.Expire(clock_()));
   if (closing_.has_value() && !made_.empty()) Commit(actions);
-  if (opened_ && ledger_ != nullptr && ledger_->AllRecordsIn() && contributions_in_ == step_ && !closing_.has_value()) {
+  if (ledger() != nullptr && ledger()->AllRecordsIn() && contributions_in_ == step_ && !closing_.has_value()) {
     OpenGate(actions);
   }
   ReleaseLeaving(actions);
-  if (!opened_ && !closing_.has_value()) Evaluate(actions);
-  if (!opened_ && step_.value() < end_ && !EvaluationComesFirst() && MayBegin()) OpenStep(actions);
+  if (!open_.has_value() && !closing_.has_value()) Evaluate(actions);
+  if (!open_.has_value() && step_.value() < end_ && !EvaluationComesFirst() && MayBegin()) OpenStep(actions);
   SendGroupOrders(actions);  // before the assignments, which may belong to them
-  if (ledger_ != nullptr) AssignVnodes(actions);
+  if (ledger() != nullptr) AssignVnodes(actions);
   EndWithoutWorkers();
-  if (!opened_ && !closing_.has_value()) AtBoundary(actions);
+  if (!open_.has_value() && !closing_.has_value()) AtBoundary(actions);
   if (IsWatched()) WatchStep(actions);
 }
 
@@ -79,33 +79,32 @@ bool CoordinatorImpl::MayBegin() const {
 }
 
 void CoordinatorImpl::OpenStep(Actions& actions) {
-  begun_ = opened_ = true;
+  begun_ = true;
+  open_.emplace();
+  open_->opened_at = clock_();
   QueueGroupOrders(groups_.Arrange(members_.GroupCandidates(), clock_()));
-  step_opened_at_ = clock_();
-  watch_.OnProgress(step_opened_at_);
-  step_passes_ = {};
-  loss_scale_.reset();
+  watch_.OnProgress(open_->opened_at);
   actions.push_back([this, step = step_] {
     absl::StatusOr<std::vector<VnodeBatch>> batches = data_->Read(step);
     aggregator_->BeginStep(step, DroppedBlobs(model_, drop_.DroppedIn(step)));
     engine_->OpenStep(step);
     MutexLock lock(mu_);
-    if (!opened_) return;  // EndWithoutWorkers
+    if (!open_.has_value()) return;  // EndWithoutWorkers
     if (!batches.ok()) return EndBeforeStep(batches.status());
-    ledger_ = std::make_unique<VnodeLedger>(step, *std::move(batches));
+    open_->ledger = std::make_unique<VnodeLedger>(step, *std::move(batches));
     Wake();
   });
 }
 
 void CoordinatorImpl::AssignVnodes(Actions& actions) {
-  const std::vector<int> vnodes = ledger_->Unassigned();
+  const std::vector<int> vnodes = ledger()->Unassigned();
   const std::vector<WorkerId> workers = members_.ReadyWorkers();
   if (vnodes.empty() || workers.empty()) return;
-  const bool fresh = ledger_->IsFresh();
+  const bool fresh = ledger()->IsFresh();
   if (fresh && groups_.IsForming()) return;  // not for long: Expire
-  if (!loss_scale_.has_value()) loss_scale_ = engine_->loss_scale(step_);
-  if (!loss_scale_.has_value()) return;  // not for long: OnStepDecided
-  watch_.OnProgress(clock_());           // who gets the vnodes of a lost worker is not to blame for its silence
+  if (!open_->loss_scale.has_value()) open_->loss_scale = engine_->loss_scale(step_);
+  if (!open_->loss_scale.has_value()) return;  // not for long: OnStepDecided
+  watch_.OnProgress(clock_());                 // who gets the vnodes of a lost worker is not to blame for its silence
   const std::vector<Groups::Formed> groups = fresh ? groups_.formed() : std::vector<Groups::Formed>();
   std::vector<int> counts;
   if (fresh && groups.empty() && run_.relay.vnode_shares == VnodeShares::kBySpeed) {
@@ -114,37 +113,35 @@ void CoordinatorImpl::AssignVnodes(Actions& actions) {
     balancer_.SkipStep();
   }
   for (const VnodeShare& share : ShareVnodes(vnodes, workers, groups, counts)) {
-    auto assignment = std::make_shared<Assignment>(ledger_->Assign(share.worker, share.vnodes, share.group));
-    assignment->loss_scale = *loss_scale_;
+    auto assignment = std::make_shared<Assignment>(ledger()->Assign(share.worker, share.vnodes, share.group));
+    assignment->loss_scale = *open_->loss_scale;
     assignment->dropped = drop_.DroppedIn(step_);
     actions.push_back([channel = members_.channel(share.worker), assignment] { channel->SendAssignment(assignment); });
   }
 }
 
 void CoordinatorImpl::OpenGate(Actions& actions) {
-  const Version next = NextVersion(step_);
-  closing_.emplace();
-  closing_->ledger = std::move(ledger_);
-  closing_->passes = std::move(step_passes_);
-  closing_->opened_at = step_opened_at_;
-  closing_->workers = members_.num_ready();
-  most_workers_ = std::max(most_workers_, closing_->workers);
-  closing_->checkpoint = checkpoints_.IsDue(next) || (next.value() >= end_ && EndsWithCheckpoint());
-  // Before the next step's contributions can come: no blob runs away from its capture.
-  if (closing_->checkpoint) StartCheckpoint(next);
-  opened_ = false;
+  const StepId step = step_;
+  const Version next = NextVersion(step);
   const absl::Duration now = clock_();
   watch_.OnProgress(now);
-  if (const auto decision = balancer_.EndStep(absl::ToDoubleSeconds(now - step_opened_at_)); decision.has_value()) {
-    if (decision->changes_counts()) ++counts_.share_changes;
-    actions.push_back([this, step = step_, decision = *decision] { LogShares(step, decision); });
-  }
+  closing_ = ClosingStep{.step = *std::exchange(open_, std::nullopt),
+                         .checkpoint = checkpoints_.IsDue(next) || (next.value() >= end_ && EndsWithCheckpoint()),
+                         .workers = members_.num_ready()};
+  most_workers_ = std::max(most_workers_, closing_->workers);
+  // Before the next step's contributions can come: no blob runs away from its capture.
+  if (closing_->checkpoint) StartCheckpoint(next);
   step_ = StepId(next.value());
   gate_ = next;
   actions.push_back([this, next, blobs = std::exchange(behind_gate_, {})] {
     for (const BlobId blob : frozen_) store_.Publish(blob, next);  // as it was
     for (const BlobId blob : blobs) store_.Publish(blob, next);
   });
+  const double seconds = absl::ToDoubleSeconds(now - closing_->step.opened_at);
+  if (const auto decision = balancer_.EndStep(seconds); decision.has_value()) {
+    if (decision->changes_counts()) ++counts_.share_changes;
+    actions.push_back([this, step, decision = *decision] { LogShares(step, decision); });
+  }
 }
 
 void CoordinatorImpl::LogShares(StepId step, const VnodeBalancer::Decision& decision) const {
@@ -176,7 +173,7 @@ void CoordinatorImpl::LogShares(StepId step, const VnodeBalancer::Decision& deci
 
 void CoordinatorImpl::Commit(Actions& actions) {
   const absl::Duration now = clock_();
-  const VnodeLedger& ledger = *closing_->ledger;
+  const VnodeLedger& ledger = *closing_->step.ledger;
   StepUpdate made = std::move(made_.front());
   made_.pop_front();
   EPS_CHECK(made.step == ledger.step());
@@ -190,10 +187,10 @@ void CoordinatorImpl::Commit(Actions& actions) {
   report.loss_scale = made.loss_scale;
   report.next_loss_scale = made.next_loss_scale;
   report.held_seconds = made.held_seconds;
-  report.seconds = absl::ToDoubleSeconds(now - std::max(progress_.last_commit(), closing_->opened_at));
+  report.seconds = absl::ToDoubleSeconds(now - std::max(progress_.last_commit(), closing_->step.opened_at));
   report.tokens = ledger.counted_tokens();
   report.tokens_per_second = report.seconds > 0 ? static_cast<double>(report.tokens) / report.seconds : 0;
-  report.wait_fraction = closing_->passes.Fractions();
+  report.wait_fraction = closing_->step.passes.Fractions();
   report.device_peak_bytes = device_peak_bytes_;
   report.workers = closing_->workers;
 
@@ -227,7 +224,7 @@ void CoordinatorImpl::ReportStep(const StepReport& report, const std::string& wh
 }
 
 void CoordinatorImpl::EndWithoutWorkers() {
-  if (!stop_requested_ || !opened_ || closing_.has_value() || members_.num_alive() > 0) return;
+  if (!stop_requested_ || !open_.has_value() || closing_.has_value() || members_.num_alive() > 0) return;
   if (!engine_->TryHoldUpdates(progress_.state().version)) {
     return FailLocked(absl::UnavailableError(absl::StrCat("stopped, and no worker is left to finish step ",
                                                           step_.value(), ", in which weights were updated")));
@@ -237,8 +234,7 @@ void CoordinatorImpl::EndWithoutWorkers() {
 
 void CoordinatorImpl::EndBeforeStep(absl::Status why) {
   ended_for_ = std::move(why);
-  opened_ = false;
-  ledger_.reset();
+  open_.reset();
   end_ = step_.value();
   Wake();
 }

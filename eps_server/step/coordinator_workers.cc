@@ -114,15 +114,15 @@ absl::Status CoordinatorImpl::PassDone(WorkerId worker, StepId step, std::vector
   MutexLock lock(mu_);
   EPS_RETURN_IF_ERROR(members_.Renew(worker, clock_()));
   if (over_) return absl::OkStatus();
-  if (step > step_ || (step == step_ && ledger_ == nullptr) || step.value() < 0) {
+  if (step > step_ || (step == step_ && ledger() == nullptr) || step.value() < 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("pass_done.step: ", step.value(), ", the step in progress is ", step_.value()));
   }
   if (step == step_) {
-    EPS_RETURN_IF_ERROR(ledger_->AddRecords(worker, records));
-    step_passes_.Add(timing);
+    EPS_RETURN_IF_ERROR(ledger()->AddRecords(worker, records));
+    open_->passes.Add(timing);
     balancer_.OnPass(worker, timing.OwnSeconds());
-    if (const std::optional<int> vnode = ledger_->NonfiniteVnode(); vnode && !SkipsNonfinite()) {
+    if (const std::optional<int> vnode = ledger()->NonfiniteVnode(); vnode && !SkipsNonfinite()) {
       FailLocked(
           absl::OutOfRangeError(absl::StrCat("step ", step.value(), ": the loss of vnode ", *vnode, " is not finite")));
     }
@@ -189,9 +189,9 @@ absl::Status CoordinatorImpl::Leave(WorkerId worker) {
 void CoordinatorImpl::ReleaseLeaving(Actions& actions) {
   const std::vector<WorkerId> leaving = members_.LeavingWorkers();
   if (leaving.empty()) return;
-  const std::vector<bool> missing = ledger_ == nullptr ? std::vector<bool>() : aggregator_->MissingVnodes();
+  const std::vector<bool> missing = ledger() == nullptr ? std::vector<bool>() : aggregator_->MissingVnodes();
   for (const WorkerId worker : leaving) {
-    if (ledger_ != nullptr && ledger_->Needs(worker, missing)) continue;
+    if (ledger() != nullptr && ledger()->Needs(worker, missing)) continue;
     if (evaluation_.ledger() != nullptr && evaluation_.ledger()->Needs(worker, /*missing=*/{})) continue;
     std::shared_ptr<WorkerChannel> channel = members_.channel(worker);
     Lose(worker);
@@ -240,15 +240,15 @@ int CoordinatorImpl::Lose(WorkerId worker) {
   std::vector<uint64_t> lost_groups;
   QueueGroupOrders(groups_.Lose(worker, lost_groups));
   const int of_groups = LoseGroups(lost_groups) + evaluation_.Lose(worker);
-  if (ledger_ == nullptr || !ledger_->Holds(worker)) return of_groups;
-  return of_groups + ledger_->Lose(worker, aggregator_->MissingVnodes());
+  if (ledger() == nullptr || !ledger()->Holds(worker)) return of_groups;
+  return of_groups + ledger()->Lose(worker, aggregator_->MissingVnodes());
 }
 
 int CoordinatorImpl::LoseGroups(absl::Span<const uint64_t> groups) {
   int vnodes = 0;
-  if (ledger_ == nullptr || groups.empty()) return vnodes;
+  if (ledger() == nullptr || groups.empty()) return vnodes;
   const std::vector<bool> missing = aggregator_->MissingVnodes();
-  for (const uint64_t group : groups) vnodes += ledger_->LoseGroup(group, missing);
+  for (const uint64_t group : groups) vnodes += ledger()->LoseGroup(group, missing);
   return vnodes;
 }
 
