@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "bench/support.h"
+#include "common/base/median.h"
 #include "gpu_worker/device/cpu/cpu_device.h"
 #include "gpu_worker/device/cpu/cpu_kernel_sizes.h"
 #include "gpu_worker/device/device.h"
@@ -231,14 +232,14 @@ int Run(const Shape& shape, int threads, int rounds) {
     }
   }
   double total = 0;
-  for (size_t i = 0; i < kernels.size(); ++i) total += bench::Median(seconds[i]);
+  for (size_t i = 0; i < kernels.size(); ++i) total += Median(seconds[i]);
   std::printf("%s, %d threads; C %ld H %ld T %ld B %ld\n", (*device)->properties().model.c_str(), threads,
               static_cast<long>(shape.C), static_cast<long>(shape.H), static_cast<long>(shape.T),
               static_cast<long>(shape.B));
   std::printf("%-20s %10s %7s %9s\n", "kernel", "ms", "share", "GFLOP/s");
   nlohmann::json shares;
   for (size_t i = 0; i < kernels.size(); ++i) {
-    const double s = bench::Median(seconds[i]);
+    const double s = Median(seconds[i]);
     shares[kernels[i].name] = s / total;
     std::printf("%-20s %10.3f %6.1f%%", kernels[i].name.c_str(), 1e3 * s, 100 * s / total);
     if (kernels[i].flops > 0) std::printf(" %9.1f", kernels[i].flops / s * 1e-9);

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "bench/support.h"
+#include "common/base/median.h"
 #include "common/base/status_macros.h"
 #include "gpu_worker/device/cpu/matmul.h"
 #include "gpu_worker/device/cpu/thread_pool.h"
@@ -139,7 +140,7 @@ int Run(int64_t largest_m) {
         const double in_place = Seconds(p, x, threads, TileInPlace), ours = Seconds(p, x, threads, DeviceTile);
         if (round > 0) seconds[0].push_back(in_place), seconds[1].push_back(ours);  // the first: pages, code
       }
-      for (int side = 0; side < 2; ++side) rate[threads - 1][side] = p.flops() / bench::Median(seconds[side]) * 1e-9;
+      for (int side = 0; side < 2; ++side) rate[threads - 1][side] = p.flops() / Median(seconds[side]) * 1e-9;
       log_ratio[threads - 1] += std::log(rate[threads - 1][1] / rate[threads - 1][0]);
     }
     std::printf("%-4s %6ld %6ld %6ld | %12.1f %11.1f | %9.1f %11.1f\n", p.form, static_cast<long>(p.M),

@@ -10,6 +10,7 @@
 
 #include "CLI/CLI.hpp"
 #include "bench/support.h"
+#include "common/base/median.h"
 #include "common/base/parallel_for.h"
 #include "common/model/model_spec.h"
 #include "common/spec/run_config.h"
@@ -46,7 +47,7 @@ nlohmann::ordered_json MeasureGap(const Settings& settings) {
       });
   const auto exact = std::count_if(gaps.begin(), gaps.end(), [](double gap) { return gap < 1e-9; });
   const auto beyond = std::count_if(gaps.begin(), gaps.end(), [](double gap) { return gap > 0.02; });
-  const double worst = *std::max_element(gaps.begin(), gaps.end()), median = bench::Median(gaps);
+  const double worst = *std::max_element(gaps.begin(), gaps.end()), median = Median(gaps);
   std::printf(
       "search: %lld instances of up to %lld places: median %.4f%% above the best of all, worst %.2f%%, %lld exact, "
       "%lld beyond 2%%\n",

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "bench/support.h"
+#include "common/base/median.h"
 #include "common/base/status_macros.h"
 #include "gpu_worker/device/cpu/cpu_device.h"
 #include "gpu_worker/device/device.h"
@@ -99,7 +100,7 @@ int Run(bool by_tiles, int threads, int rounds) {
     }
   }
   nlohmann::json medians = nlohmann::json::array();
-  for (const Product& p : products) medians.push_back(bench::Median(p.seconds));
+  for (const Product& p : products) medians.push_back(Median(p.seconds));
   std::printf("%s\n", medians.dump().c_str());
   return 0;
 }

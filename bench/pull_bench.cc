@@ -24,6 +24,7 @@
 #include "bench/support.h"
 #include "common/base/ids.h"
 #include "common/base/malloc_settings.h"
+#include "common/base/median.h"
 #include "common/base/mutex.h"
 #include "common/base/status_macros.h"
 #include "common/grpc/byte_buffers.h"

@@ -22,6 +22,7 @@
 #include "absl/types/span.h"
 #include "bench/support.h"
 #include "common/base/ids.h"
+#include "common/base/median.h"
 #include "common/base/status_macros.h"
 #include "common/formats/shared_message.h"
 #include "common/model/model_spec.h"

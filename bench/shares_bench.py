@@ -61,7 +61,7 @@ def run_once(args, folder, side, cores):
                 process.kill()
                 process.wait()
     steps = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
-    kept = re.findall(r"vnode_shares_kept .*worker_vnodes=(\S+) ", log_path.read_text())
+    kept = re.findall(r"vnode_shares_kept .*vnode_counts=(\S+) ", log_path.read_text())
     rates = [step["tokens_per_second"] for step in steps[len(steps) * 2 // 3:]]
     return statistics.median(rates), kept[-1] if kept else "even"
 
@@ -85,7 +85,7 @@ def main():
             for side in SIDES:
                 rounds[side].append(run_once(args, folder, side, cores))
     result = {"name": "shares"}
-    print(f"{'vnode_shares':<14} {'tokens/s':>9}  worker:vnodes at the end, by round")
+    print(f"{'vnode_shares':<14} {'tokens/s':>9}  worker:vnodes kept last, by round")
     for side in SIDES:
         rate = statistics.median(rate for rate, _ in rounds[side])
         print(f"{side:<14} {rate:9.0f}  " + "  ".join(counts for _, counts in rounds[side]))

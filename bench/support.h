@@ -10,11 +10,8 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "common/base/median.h"
 
 namespace eps::bench {
-
-using eps::Median;
 
 // Written once, in huge pages where the system has them, as the store's and the arena's memory is. Never given back.
 absl::Span<std::byte> NewMemory(int64_t num_bytes);

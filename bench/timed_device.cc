@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "bench/support.h"
+#include "common/base/median.h"
 #include "nlohmann/json.hpp"
 
 namespace eps::worker {
@@ -124,7 +125,7 @@ class TimedKernels : public Kernels {
                             {"shape", all.work.shape},
                             {"calls", all.seconds.size()},
                             {"seconds", seconds},
-                            {"median_seconds", bench::Median(all.seconds)},
+                            {"median_seconds", Median(all.seconds)},
                             {"operations", all.work.operations}};
       if (!all.work.product.is_null()) row["product"] = all.work.product;
       rows.push_back(std::move(row));

@@ -22,6 +22,7 @@
 #include "absl/types/span.h"
 #include "bench/support.h"
 #include "common/base/ids.h"
+#include "common/base/median.h"
 #include "common/model/model_spec.h"
 #include "common/numeric/bf16.h"
 #include "common/schedule/reduction_tree.h"
@@ -130,7 +131,7 @@ double RunAll(int threads, int64_t num_chunks, const std::function<void(int64_t)
 }
 
 void PrintSide(const char* name, const std::vector<double>& seconds, double parameters) {
-  const double median = bench::Median(seconds);
+  const double median = Median(seconds);
   std::printf("%-10s %8.4f s  [%.4f .. %.4f]  %7.0f M parameters/s  %6.1f GB/s\n", name, median,
               *std::min_element(seconds.begin(), seconds.end()), *std::max_element(seconds.begin(), seconds.end()),
               parameters / median / 1e6, parameters * kBytesPerParameter / median / 1e9);
@@ -162,7 +163,7 @@ void Measure(const Settings& settings) {
     updates.push_back(update_seconds);
   }
   const double parameters = static_cast<double>(work.num_elems());
-  const double ratio = bench::Median(floors) / bench::Median(updates);
+  const double ratio = Median(floors) / Median(updates);
   std::printf("fused AdamW update, %.0f M parameters, %d threads, median of %d\n", parameters / 1e6, settings.threads,
               settings.repeats);
   PrintSide("plain loop", floors, parameters);
@@ -173,8 +174,8 @@ void Measure(const Settings& settings) {
                                {"parameters", work.num_elems()},
                                {"threads", settings.threads},
                                {"repeats", settings.repeats},
-                               {"floor_seconds", bench::Median(floors)},
-                               {"update_seconds", bench::Median(updates)}};
+                               {"floor_seconds", Median(floors)},
+                               {"update_seconds", Median(updates)}};
   std::printf("%s\n", line.dump().c_str());
 }
 

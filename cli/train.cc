@@ -42,6 +42,7 @@
 #include "common/checkpoint/checkpoint_directory.h"
 #include "common/checkpoint/checkpoint_files.h"
 #include "common/checkpoint/manifest.h"
+#include "common/checkpoint/resumed_run.h"
 #include "common/formats/model_folder_writer.h"
 #include "common/grpc/thread_needs.h"
 #include "common/telemetry/http_page.h"
@@ -198,7 +199,7 @@ bool IsDone(const TrainFlags& flags) {
   if (!run.ok() || !newest.ok() || newest->value() < run->steps) return false;
   const std::string folder = checkpoints.FolderOf(*newest);
   const absl::StatusOr<Manifest> manifest = ReadManifest(folder);
-  return manifest.ok() && DifferencesThatMatter(manifest->run, *run).empty() && VerifyCheckpointFolder(folder).ok();
+  return manifest.ok() && DifferencesThatMatter(*manifest, *run).empty() && VerifyCheckpointFolder(folder).ok();
 }
 
 // What --export asks for, before the run takes its hours.

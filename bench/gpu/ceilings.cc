@@ -30,6 +30,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "bench/support.h"
+#include "common/base/median.h"
 #include "common/base/status_macros.h"
 #include "common/ipc/shared_segment.h"
 #include "common/numeric/bf16.h"

@@ -1,5 +1,7 @@
 #include "common/checkpoint/resumed_run.h"
 
+#include <algorithm>
+#include <cstddef>
 #include <filesystem>
 #include <optional>
 #include <system_error>
@@ -44,7 +46,28 @@ absl::Status TakeKeptTokenizer(const std::string& kept_path, const std::string& 
   return absl::OkStatus();
 }
 
+// One that was not given stays so.
+void MovePath(const std::string& now, std::string& was) {
+  if (!was.empty() && !now.empty()) was = now;
+}
+
+void MovePaths(const DataConfig& now, DataConfig& was) {
+  MovePath(now.path, was.path);
+  MovePath(now.tokenizer_path, was.tokenizer_path);
+}
+
 }  // namespace
+
+std::vector<std::string> DifferencesThatMatter(const Manifest& was, const RunConfig& now) {
+  RunConfig moved = was.run;
+  if (was.state.data.is_known()) {
+    MovePath(now.model_from, moved.model_from);
+    MovePaths(now.data, moved.data);
+    const size_t num_sources = std::min(now.sources.size(), moved.sources.size());
+    for (size_t i = 0; i < num_sources; ++i) MovePaths(now.sources[i].data, moved.sources[i].data);
+  }
+  return DifferencesThatMatter(moved, now);
+}
 
 absl::StatusOr<RunConfig> LoadRunOfFolder(const std::string& out, const std::string& run_file,
                                           const std::vector<FieldOverride>& overrides) {

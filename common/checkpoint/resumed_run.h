@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/checkpoint/manifest.h"
 #include "common/spec/run_config.h"
 
 namespace eps {
@@ -17,6 +18,10 @@ namespace eps {
 // Errors: LoadResumedRunConfig's
 absl::StatusOr<RunConfig> LoadRunOfFolder(const std::string& out, const std::string& run_file,
                                           const std::vector<FieldOverride>& overrides);
+
+// As of two runs (run_config.h). What the data is a checkpoint knows by their content (RunState::data), so that files and
+// folders may lie elsewhere than they did; who opens them compares what is in them. One that does not goes by their paths.
+std::vector<std::string> DifferencesThatMatter(const Manifest& was, const RunConfig& now);
 
 // `run`, to read its data by: a tokenizer that is gone is the one that the run keeps. Its checkpoints go by `run`.
 // Errors: NOT_FOUND naming the field and both places: the run does not keep that one

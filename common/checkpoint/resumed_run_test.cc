@@ -91,6 +91,41 @@ TEST_F(ResumedRunTest, AFolderThatIsThereGoesBeforeWhatIsKept) {
   EXPECT_THAT(Readable(), IsOkAndHolds(run_));
 }
 
+TEST_F(ResumedRunTest, FilesThatLieElsewhereMakeNoOtherRunWhereTheDataAreKnownByTheirContent) {
+  Write("there/a.txt", "text");
+  Write("there/model/config.json", kConfig);
+  Write("there/model/tokenizer.json", "{}");
+  Write("there/run.textproto", kRun);
+  ASSERT_OK_AND_ASSIGN(const RunConfig moved, LoadRunOfFolder(dir_.File("out"), dir_.File("there/run.textproto"), {}));
+  EXPECT_EQ(moved.data.path, dir_.File("there/a.txt"));
+  Manifest manifest{.run = run_, .state = StateAt(4), .files = {}};
+  manifest.state.data = {.num_bytes = 4, .sha256 = std::string(64, '0')};
+  EXPECT_THAT(DifferencesThatMatter(manifest, moved), IsEmpty());
+  RunConfig other = moved;
+  other.model_from = "";
+  EXPECT_THAT(DifferencesThatMatter(manifest, other), ElementsAre(HasSubstr("model.from: was ")));
+  other = moved;
+  other.steps = 10;
+  EXPECT_THAT(DifferencesThatMatter(manifest, other), ElementsAre("steps: was 9, now 10"));
+  manifest.state.data = {};
+  EXPECT_THAT(
+      DifferencesThatMatter(manifest, moved),
+      ElementsAre(HasSubstr("model.from: was "), HasSubstr("data.path: was "), HasSubstr("data.tokenizer_path")));
+}
+
+TEST_F(ResumedRunTest, OfSeveralSourcesEachMayLieElsewhere) {
+  Write("b.txt", "more");
+  Begin(R"(model { from: "model" }  optimizer { schedule { peak: 0.1 } }  steps: 9
+           data { sources { path: "a.txt" weight: 2 } sources { path: "b.txt" weight: 1 } })");
+  Manifest manifest{.run = run_, .state = StateAt(4), .files = {}};
+  manifest.state.data = {.num_bytes = 4, .sha256 = std::string(64, '0')};
+  RunConfig moved = run_;
+  moved.sources[1].data.path = dir_.File("there/b.txt");
+  EXPECT_THAT(DifferencesThatMatter(manifest, moved), IsEmpty());
+  moved.sources.pop_back();
+  EXPECT_FALSE(DifferencesThatMatter(manifest, moved).empty());
+}
+
 TEST_F(ResumedRunTest, WhereNothingIsKeptEitherBothPlacesAreNamed) {
   Remove("model");
   Remove("out/source");

@@ -12,6 +12,7 @@
 #include "common/checkpoint/checkpoint_directory.h"
 #include "common/checkpoint/checkpoint_files.h"
 #include "common/checkpoint/manifest.h"
+#include "common/checkpoint/resumed_run.h"
 #include "common/checkpoint/update_counts.h"
 #include "eps_server/checkpoint/capture_buffer.h"
 #include "eps_server/checkpoint/capture_size.h"
@@ -96,7 +97,7 @@ class FolderCheckpointer final : public Checkpointer {
   // Everything but the tensors' names, before anything is stored.
   absl::StatusOr<Manifest> CheckForResume(Version version, const std::string& folder) const {
     EPS_ASSIGN_OR_RETURN(Manifest manifest, ReadManifest(folder));
-    const std::vector<std::string> differences = DifferencesThatMatter(manifest.run, run_);
+    const std::vector<std::string> differences = DifferencesThatMatter(manifest, run_);
     if (!differences.empty()) {
       return absl::FailedPreconditionError(absl::StrCat(folder,
                                                         " is of another run: ", absl::StrJoin(differences, "; "),

@@ -84,6 +84,12 @@ bool AgreeInWhatBothSay(const nlohmann::json& former, const nlohmann::json& orig
   return true;
 }
 
+// The same file elsewhere is the same.
+nlohmann::json WithoutPath(nlohmann::json origin) {
+  origin.erase("path");
+  return origin;
+}
+
 // The template of the token file's conversations (WithTokenFile) where it is there with its index, and was made from
 // `origin`; nullopt: it has to be made.
 std::optional<std::string> FindMade(const std::string& folder, const nlohmann::json& origin, FormerTokens former) {
@@ -97,10 +103,10 @@ std::optional<std::string> FindMade(const std::string& folder, const nlohmann::j
   nlohmann::json made = nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false);
   if (!made.is_object()) return std::nullopt;
   const bool is_former = former == FormerTokens::kTaken && made.value("format", nlohmann::json()) == kFormerFormat;
-  if (is_former && AgreeInWhatBothSay(made, origin)) return "";
+  if (is_former && AgreeInWhatBothSay(WithoutPath(made), origin)) return "";
   const nlohmann::json written_by = made.value(kWrittenBy, nlohmann::json());
   made.erase(kWrittenBy);
-  if (made != origin || !written_by.is_string()) return std::nullopt;
+  if (WithoutPath(made) != WithoutPath(origin) || !written_by.is_string()) return std::nullopt;
   return written_by.get<std::string>();
 }
 

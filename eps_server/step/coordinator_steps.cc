@@ -146,29 +146,36 @@ void CoordinatorImpl::OpenGate(Actions& actions) {
 
 void CoordinatorImpl::LogShares(StepId step, const VnodeBalancer::Decision& decision) const {
   using Kind = VnodeBalancer::Decision::Kind;
-  std::vector<std::string> vnodes, seconds;
+  std::vector<std::string> counts, seconds;
   for (const VnodeBalancer::WorkerVnodes& worker : decision.workers) {
-    vnodes.push_back(absl::StrCat(worker.worker.value(), ":", worker.vnodes));
+    counts.push_back(absl::StrCat(worker.worker.value(), ":", worker.vnodes));
     seconds.push_back(absl::StrCat(worker.worker.value(), ":", worker.vnode_seconds));
   }
-  const std::string worker_vnodes = absl::StrJoin(vnodes, ","), vnode_seconds = absl::StrJoin(seconds, ",");
-  if (decision.kind == Kind::kWorkerSlow) {
-    return LogWarning("worker_slows_steps", {{"worker", decision.slow_worker.value()},
-                                             {"step", step.value()},
-                                             {"worker_vnodes", worker_vnodes},
-                                             {"vnode_seconds", vnode_seconds},
-                                             {"step_seconds", decision.step_seconds},
-                                             {"without_it", decision.other_seconds},
-                                             {"next", "more and smaller virtual nodes, or a run without this worker"}});
+  const std::string vnode_counts = absl::StrJoin(counts, ","), vnode_seconds = absl::StrJoin(seconds, ",");
+  switch (decision.kind) {
+    case Kind::kTried:
+      return LogInfo("vnode_shares_tried", {{"step", step.value()},
+                                            {"vnode_counts", vnode_counts},
+                                            {"vnode_seconds", vnode_seconds},
+                                            {"step_seconds", decision.step_seconds},
+                                            {"promised_step_seconds", decision.promised_step_seconds}});
+    case Kind::kKept:
+    case Kind::kTakenBack:
+      return LogInfo(decision.kind == Kind::kKept ? "vnode_shares_kept" : "vnode_shares_taken_back",
+                     {{"step", step.value()},
+                      {"vnode_counts", vnode_counts},
+                      {"vnode_seconds", vnode_seconds},
+                      {"step_seconds", decision.step_seconds},
+                      {"step_seconds_before", decision.step_seconds_before}});
+    case Kind::kWorkerSlow:
+      return LogWarning("worker_slows_steps", {{"worker", decision.slow_worker.value()},
+                                               {"step", step.value()},
+                                               {"vnode_counts", vnode_counts},
+                                               {"vnode_seconds", vnode_seconds},
+                                               {"step_seconds", decision.step_seconds},
+                                               {"step_seconds_without_it", decision.promised_step_seconds},
+                                               {"next", "more and smaller vnodes, or a run without this worker"}});
   }
-  const char* event = decision.kind == Kind::kTried  ? "vnode_shares_tried"
-                      : decision.kind == Kind::kKept ? "vnode_shares_kept"
-                                                     : "vnode_shares_taken_back";
-  LogInfo(event, {{"step", step.value()},
-                  {"worker_vnodes", worker_vnodes},
-                  {"vnode_seconds", vnode_seconds},
-                  {"step_seconds", decision.step_seconds},
-                  {decision.kind == Kind::kTried ? "expected" : "before", decision.other_seconds}});
 }
 
 void CoordinatorImpl::Commit(Actions& actions) {

@@ -46,12 +46,9 @@ inline constexpr int kNever = std::numeric_limits<int>::max();
 class FakeWorker {
  public:
   // Dies, without a word, before it sends its `dies_at`th message (chunks and records).
-  explicit FakeWorker(TestRun& run, int dies_at = kNever) : run_(run), messages_left_(dies_at) {
-    id_ = *run.coordinator->Attach({.device_name = "cpu", .device_model = "test", .device_cap_bytes = 1 << 20});
-    EXPECT_OK(run.coordinator->Connect(id_, channel_));
-    EXPECT_OK(run.coordinator->Ready(id_, {}));
-    thread_ = std::thread([this] { Loop(); });
-  }
+  explicit FakeWorker(TestRun& run, int dies_at = kNever) : FakeWorker(run, dies_at, 0, nullptr) {}
+  // Each vnode takes it so many seconds of `clock`. It says that it waited for versions in beside, for much longer.
+  FakeWorker(TestRun& run, int64_t vnode_seconds, FakeClock& clock) : FakeWorker(run, kNever, vnode_seconds, &clock) {}
   ~FakeWorker() {
     channel_->Close();
     thread_.join();
@@ -61,8 +58,6 @@ class FakeWorker {
   bool finished_ok() const { return channel_->finished_ok(); }
   void Kill() { dead_ = true; }
   bool dead() const { return dead_; }
-  // Says that each vnode took it so long, beside a wait for weights that is not its own time.
-  void SetVnodeSeconds(double seconds) { vnode_seconds_ = seconds; }
   // By step, from the first one that it computed.
   std::vector<size_t> vnode_counts() {
     MutexLock lock(counts_mu_);
@@ -79,6 +74,13 @@ class FakeWorker {
   bool is_evaluating() const { return is_evaluating_; }
 
  private:
+  FakeWorker(TestRun& run, int dies_at, int64_t vnode_seconds, FakeClock* clock)
+      : run_(run), vnode_seconds_(vnode_seconds), clock_(clock), messages_left_(dies_at) {
+    id_ = *run.coordinator->Attach({.device_name = "cpu", .device_model = "test", .device_cap_bytes = 1 << 20});
+    EXPECT_OK(run.coordinator->Connect(id_, channel_));
+    EXPECT_OK(run.coordinator->Ready(id_, {}));
+    thread_ = std::thread([this] { Loop(); });
+  }
   class Channel : public WorkerChannel {
    public:
     void SendGroupOrder(const GroupOrder&) override {}  // this one forms none
@@ -339,9 +341,11 @@ class FakeWorker {
       records.push_back({batch.vnode, loss, CountedTokens(batch), true});
     }
     PassTiming timing{.seconds = 1, .wait_seconds = {{"pull", 0.25}}, .device_peak_bytes = 77};
-    if (const double seconds = vnode_seconds_; seconds > 0) {
-      timing.wait_seconds["version"] = 3;
-      timing.seconds = 3 + seconds * static_cast<double>(assignment.vnodes.size());
+    if (clock_ != nullptr) {
+      const int64_t seconds = vnode_seconds_ * static_cast<int64_t>(assignment.vnodes.size());
+      clock_->seconds += seconds;
+      timing.wait_seconds["version"] = 30;
+      timing.seconds = 30 + static_cast<double>(seconds);
     }
     EXPECT_OK(run_.coordinator->PassDone(id_, assignment.step, records, timing));
     return true;
@@ -356,7 +360,8 @@ class FakeWorker {
   std::atomic<bool> holds_records_ = false;
   std::atomic<bool> holds_evaluations_ = false;
   std::atomic<bool> is_evaluating_ = false;
-  std::atomic<double> vnode_seconds_ = 0;  // 0: a pass takes a second
+  const int64_t vnode_seconds_;
+  FakeClock* const clock_;  // null: each pass says that it took a second
   Mutex counts_mu_;
   std::vector<size_t> vnode_counts_ ABSL_GUARDED_BY(counts_mu_);
   int messages_left_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <numeric>
+#include <queue>
 #include <utility>
 
 #include "common/base/median.h"
@@ -23,13 +24,21 @@ double LongestPass(absl::Span<const int> counts, absl::Span<const double> costs)
 std::vector<int> CountsByCost(int num_vnodes, absl::Span<const double> costs, int least) {
   const int num_workers = static_cast<int>(costs.size());
   std::vector<int> counts(costs.size(), num_vnodes >= num_workers * least ? least : 0);
-  for (int left = num_vnodes - std::accumulate(counts.begin(), counts.end(), 0); left > 0; --left) {
-    // One more for who is then done first. Nobody else's turn would end the whole earlier.
-    size_t next = 0;
-    for (size_t i = 1; i < costs.size(); ++i) {
-      if ((counts[i] + 1) * costs[i] <= (counts[next] + 1) * costs[next]) next = i;
+  // When each would be done with one more. It goes to who is done first: nobody else's turn would end the whole earlier.
+  struct Next {
+    double done = 0;
+    size_t worker = 0;
+    bool operator<(const Next& other) const {
+      return done > other.done || (done == other.done && worker < other.worker);
     }
-    ++counts[next];
+  };
+  std::priority_queue<Next> nexts;
+  for (size_t i = 0; i < costs.size(); ++i) nexts.push({(counts[i] + 1) * costs[i], i});
+  for (int left = num_vnodes - std::accumulate(counts.begin(), counts.end(), 0); left > 0; --left) {
+    const size_t i = nexts.top().worker;
+    nexts.pop();
+    ++counts[i];
+    nexts.push({(counts[i] + 1) * costs[i], i});
   }
   return counts;
 }
@@ -37,7 +46,12 @@ std::vector<int> CountsByCost(int num_vnodes, absl::Span<const double> costs, in
 const std::vector<int>& VnodeBalancer::BeginStep(absl::Span<const WorkerId> workers) {
   is_measured_ = true;
   pass_seconds_.clear();
-  if (absl::MakeConstSpan(workers_) == workers) return counts_;
+  if (absl::MakeConstSpan(workers_) != workers) ChangeWorkers(workers);
+  return counts_;
+}
+
+void VnodeBalancer::ChangeWorkers(absl::Span<const WorkerId> workers) {
+  if (trial_.has_value()) costs_ = trial_->costs_before;  // nobody has judged it
   // Who stays costs what it did, and who comes what they do in the mean.
   std::map<WorkerId, double> known;
   double sum = 0;
@@ -58,7 +72,10 @@ const std::vector<int>& VnodeBalancer::BeginStep(absl::Span<const WorkerId> work
   windows_to_wait_ = 0;
   Use(std::move(costs));
   BeginWindow();
-  return counts_;
+}
+
+std::vector<int> VnodeBalancer::CountsOf(absl::Span<const WorkerId> workers) const {
+  return absl::MakeConstSpan(workers_) == workers ? counts_ : std::vector<int>();
 }
 
 void VnodeBalancer::BeginWindow() {
@@ -68,26 +85,23 @@ void VnodeBalancer::BeginWindow() {
 
 void VnodeBalancer::Use(std::vector<double> costs) {
   costs_ = std::move(costs);
-  counts_ = costs_.empty() ? std::vector<int>() : CountsByCost(num_vnodes_, costs_, /*least=*/1);
-}
-
-std::vector<int> VnodeBalancer::Counts() const {
-  if (!counts_.empty()) return counts_;
-  std::vector<int> counts;
+  if (!costs_.empty() && has_choice()) {
+    counts_ = CountsByCost(num_vnodes_, costs_, /*least=*/1);
+    return;
+  }
+  counts_.clear();
   const int size = static_cast<int>(workers_.size());
-  for (int i = 0; i < size; ++i) counts.push_back(static_cast<int>(PartOf(num_vnodes_, i, size).count));
-  return counts;
+  for (int i = 0; i < size; ++i) counts_.push_back(static_cast<int>(PartOf(num_vnodes_, i, size).count));
 }
 
 std::optional<VnodeBalancer::Decision> VnodeBalancer::EndStep(double seconds) {
-  const bool is_balanced = workers_.size() > 1 && static_cast<int>(workers_.size()) < num_vnodes_;
-  if (!std::exchange(is_measured_, false) || !is_balanced) return std::nullopt;
-  const std::vector<int> counts = Counts();
+  if (!std::exchange(is_measured_, false) || !has_choice()) return std::nullopt;
   std::vector<double> vnode_seconds;
   for (size_t i = 0; i < workers_.size(); ++i) {
-    const double pass_seconds = pass_seconds_[workers_[i]];
-    if (pass_seconds <= 0) return std::nullopt;  // it did not say
-    vnode_seconds.push_back(pass_seconds / counts[i]);
+    // Workers say it, and no pass is longer than its step.
+    const double pass_seconds = std::min(pass_seconds_[workers_[i]], seconds);
+    if (!(pass_seconds > 0)) return std::nullopt;  // it did not say
+    vnode_seconds.push_back(pass_seconds / counts_[i]);
   }
   for (size_t i = 0; i < workers_.size(); ++i) vnode_seconds_[i].push_back(vnode_seconds[i]);
   step_seconds_.push_back(seconds);
@@ -106,41 +120,46 @@ std::optional<VnodeBalancer::Decision> VnodeBalancer::EndStep(double seconds) {
 
 VnodeBalancer::Decision VnodeBalancer::JudgeTrial(const Medians& window) {
   const Trial trial = *std::exchange(trial_, std::nullopt);
-  if (window.step_seconds < trial.seconds_before) {
+  const bool is_kept = window.step_seconds < trial.seconds_before;
+  if (is_kept) {
     windows_between_trials_ = 1;
-    return Decide(Decision::Kind::kKept, window, trial.seconds_before);
+  } else {
+    Use(trial.costs_before);
+    windows_to_wait_ = windows_between_trials_;
+    windows_between_trials_ = std::min(2 * windows_between_trials_, kMostWindowsBetweenTrials);
   }
-  Use(trial.costs_before);
-  windows_to_wait_ = windows_between_trials_;
-  windows_between_trials_ = std::min(2 * windows_between_trials_, kMostWindowsBetweenTrials);
-  return Decide(Decision::Kind::kTakenBack, window, trial.seconds_before);
+  Decision decision = Decide(is_kept ? Decision::Kind::kKept : Decision::Kind::kTakenBack, window);
+  decision.step_seconds_before = trial.seconds_before;
+  return decision;
 }
 
 std::optional<VnodeBalancer::Decision> VnodeBalancer::LookForBetter(const Medians& window) {
   const std::vector<double>& costs = window.vnode_seconds;
-  const double longest = LongestPass(Counts(), costs);
+  const double longest = LongestPass(counts_, costs);
   const auto gain_of = [&](const std::vector<int>& counts) { return longest - LongestPass(counts, costs); };
   const double worthwhile = kWorthwhile * window.step_seconds;
   if (const double gain = gain_of(CountsByCost(num_vnodes_, costs, /*least=*/1)); gain >= worthwhile) {
     trial_ = Trial{.costs_before = costs_, .seconds_before = window.step_seconds};
     Use(costs);
-    return Decide(Decision::Kind::kTried, window, window.step_seconds - gain);
+    Decision decision = Decide(Decision::Kind::kTried, window);
+    decision.promised_step_seconds = window.step_seconds - gain;
+    return decision;
   }
   const std::vector<int> without_slow = CountsByCost(num_vnodes_, costs, /*least=*/0);
   const double gain = gain_of(without_slow);
   if (gain < worthwhile) return std::nullopt;
   const auto slow = static_cast<size_t>(std::find(without_slow.begin(), without_slow.end(), 0) - without_slow.begin());
   if (slow == workers_.size() || !told_slow_.insert(workers_[slow]).second) return std::nullopt;
-  Decision decision = Decide(Decision::Kind::kWorkerSlow, window, window.step_seconds - gain);
+  Decision decision = Decide(Decision::Kind::kWorkerSlow, window);
+  decision.promised_step_seconds = window.step_seconds - gain;
   decision.slow_worker = workers_[slow];
   return decision;
 }
 
-VnodeBalancer::Decision VnodeBalancer::Decide(Decision::Kind kind, const Medians& window, double other_seconds) const {
-  Decision decision{.kind = kind, .workers = {}, .step_seconds = window.step_seconds, .other_seconds = other_seconds};
-  const std::vector<int> counts = Counts();
-  for (size_t i = 0; i < counts.size(); ++i) {
-    decision.workers.push_back({workers_[i], counts[i], window.vnode_seconds[i]});
+VnodeBalancer::Decision VnodeBalancer::Decide(Decision::Kind kind, const Medians& window) const {
+  Decision decision{.kind = kind, .workers = {}, .step_seconds = window.step_seconds};
+  for (size_t i = 0; i < counts_.size(); ++i) {
+    decision.workers.push_back({workers_[i], counts_[i], window.vnode_seconds[i]});
   }
   return decision;
 }

@@ -13,6 +13,7 @@ namespace eps::server {
 
 // How many of `num_vnodes` each of several workers gets, so that the last of them is done as early as can be, where a vnode
 // takes worker i costs[i] > 0. Each gets `least`, where there are vnodes enough. Of equals the later ones get more.
+// Takes num_vnodes * log(workers).
 std::vector<int> CountsByCost(int num_vnodes, absl::Span<const double> costs, int least);
 
 // How many vnodes of a step each worker computes: as many for all at first, then such that all are done at about the same
@@ -22,25 +23,29 @@ std::vector<int> CountsByCost(int num_vnodes, absl::Span<const double> costs, in
 //
 // Every kWindow steps give medians: what a vnode takes each worker, and what the step takes. Where other counts promise a
 // step shorter by kWorthwhile they are tried for as many steps, and stay if it did get shorter: what seems a worker's own
-// speed may be a limit that all share. Otherwise the counts of before come back, and the next trial comes later, after twice
-// as many windows each time. Each worker keeps one vnode, by which it is measured.
+// speed may be a limit that all share. Otherwise the counts of before come back, and the next trial comes after twice as
+// many windows as the time before, until one is kept or the workers change. Where there are more vnodes than workers each
+// keeps one, by which it is measured; else the counts are even, and nothing is.
 //
 // Threads: none of its own; the owner guards it.
 class VnodeBalancer {
  public:
-  static constexpr int kWindow = 7;  // steps
-  static constexpr double kWorthwhile = 0.05;
-  static constexpr int kMostWindowsBetweenTrials = 64;
+  static constexpr int kWindow = 7;                     // steps; three that something disturbs do not show
+  static constexpr double kWorthwhile = 0.05;           // of a step: more than medians of equal workers differ by
+  static constexpr int kMostWindowsBetweenTrials = 64;  // one of 65 is then a trial that may cost some per cent
 
   explicit VnodeBalancer(int num_vnodes) : num_vnodes_(num_vnodes) {}
 
-  // A step begins, and is shared out among `workers` (rising, at least one), each for itself. Returns their counts; empty:
-  // as many for all.
+  // A step begins, and is shared out among `workers` (rising, at least one), each for itself. Returns their counts.
   const std::vector<int>& BeginStep(absl::Span<const WorkerId> workers);
   // `worker` has computed what it was given, in so many seconds of its own: not those in which it waited for others.
-  void OnPass(WorkerId worker, double seconds) { pass_seconds_[worker] = seconds; }
+  void OnPass(WorkerId worker, double seconds) {
+    if (is_measured_) pass_seconds_[worker] = seconds;
+  }
   // What the step takes says nothing: some of it was given out again, for instance.
   void SkipStep() { is_measured_ = false; }
+  // The counts of the newest step that was begun here, if it was of these workers; else empty.
+  std::vector<int> CountsOf(absl::Span<const WorkerId> workers) const;
 
   struct WorkerVnodes {
     WorkerId worker;
@@ -55,8 +60,9 @@ class VnodeBalancer {
       kWorkerSlow,  // with its one vnode `slow_worker` makes steps longer than they would be without it; said once
     } kind = Kind::kTried;
     std::vector<WorkerVnodes> workers;
-    double step_seconds = 0;   // of the window's steps, in the median
-    double other_seconds = 0;  // kTried, kWorkerSlow: what is promised; else of the window before the trial
+    double step_seconds = 0;           // of the window's steps, in the median
+    double step_seconds_before = 0;    // kKept, kTakenBack: of the window before the trial
+    double promised_step_seconds = 0;  // kTried: with the other counts; kWorkerSlow: without it
     WorkerId slow_worker;
     bool changes_counts() const { return kind == Kind::kTried || kind == Kind::kTakenBack; }
   };
@@ -73,17 +79,19 @@ class VnodeBalancer {
     std::vector<double> costs_before;
     double seconds_before = 0;
   };
+  void ChangeWorkers(absl::Span<const WorkerId> workers);
   void BeginWindow();
   void Use(std::vector<double> costs);
-  std::vector<int> Counts() const;  // in use, by worker
+  // Whether the counts can be other than even.
+  bool has_choice() const { return workers_.size() > 1 && static_cast<int>(workers_.size()) < num_vnodes_; }
   Decision JudgeTrial(const Medians& window);
   std::optional<Decision> LookForBetter(const Medians& window);
-  Decision Decide(Decision::Kind kind, const Medians& window, double other_seconds) const;
+  Decision Decide(Decision::Kind kind, const Medians& window) const;
 
   const int num_vnodes_;
   std::vector<WorkerId> workers_;  // of the newest step; rising
-  std::vector<double> costs_;      // by worker: what the counts in use come from; empty: as many for all
-  std::vector<int> counts_;        // of these; empty with them
+  std::vector<double> costs_;      // by worker: what the counts in use come from; empty: none are known
+  std::vector<int> counts_;        // in use, by worker
 
   bool is_measured_ = false;                        // the step in progress
   std::map<WorkerId, double> pass_seconds_;         // of the same

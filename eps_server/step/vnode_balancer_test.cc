@@ -68,11 +68,8 @@ struct Simulation {
   std::vector<int> Step() {
     std::vector<WorkerId> workers;
     for (const auto& [id, seconds] : vnode_seconds) workers.push_back(WorkerId(id));
-    std::vector<int> counts = balancer.BeginStep(workers);
-    if (counts.empty()) {
-      const int size = static_cast<int>(workers.size());
-      for (int i = 0; i < size; ++i) counts.push_back(vnodes * (i + 1) / size - vnodes * i / size);
-    }
+    const std::vector<int> counts = balancer.BeginStep(workers);
+    EXPECT_EQ(balancer.CountsOf(workers), counts);
     double longest = shared;
     for (size_t i = 0; i < counts.size(); ++i) {
       const double seconds = counts[i] * vnode_seconds[i].second;
@@ -129,9 +126,9 @@ TEST(VnodeBalancerTest, AFasterOneGetsMoreOnceThatHasProvedFaster) {
   EXPECT_TRUE(run.decisions[0].changes_counts());
   EXPECT_FALSE(run.decisions[1].changes_counts());
   EXPECT_DOUBLE_EQ(run.decisions[0].step_seconds, 12.1);
-  EXPECT_DOUBLE_EQ(run.decisions[0].other_seconds, 6.1);
+  EXPECT_DOUBLE_EQ(run.decisions[0].promised_step_seconds, 6.1);
   EXPECT_DOUBLE_EQ(run.decisions[1].step_seconds, 6.1);
-  EXPECT_DOUBLE_EQ(run.decisions[1].other_seconds, 12.1);
+  EXPECT_DOUBLE_EQ(run.decisions[1].step_seconds_before, 12.1);
 }
 
 TEST(VnodeBalancerTest, WhatGainsLittleIsNotTried) {
@@ -185,6 +182,37 @@ TEST(VnodeBalancerTest, WhoComesIsTakenForOneLikeTheOthersAndWhoStaysForWhatItWa
   EXPECT_EQ(run.Step(), (std::vector<int>{6, 6}));
 }
 
+TEST(VnodeBalancerTest, OfMoreWorkersThanVnodesNoneIsLeftOutForWhatWasKnown) {
+  Simulation run(4);
+  run.vnode_seconds = {{1, 1.0}, {2, 10.0}};
+  EXPECT_EQ(run.Windows(3), (std::vector<int>{3, 1}));
+  for (const int id : {3, 4, 5}) run.vnode_seconds.emplace_back(id, 1.0);
+  EXPECT_EQ(run.Windows(2), (std::vector<int>{0, 1, 1, 1, 1}));
+  run.vnode_seconds.resize(2);  // and what was known is still
+  EXPECT_EQ(run.Step(), (std::vector<int>{3, 1}));
+}
+
+TEST(VnodeBalancerTest, ATrialThatNobodyHasJudgedIsNoneOnceTheWorkersChange) {
+  Simulation run(8);
+  run.vnode_seconds = {{1, 1.0}, {2, 3.0}};
+  run.shared = 20;
+  EXPECT_EQ(run.Windows(1), (std::vector<int>{4, 4}));
+  EXPECT_EQ(run.Step(), (std::vector<int>{6, 2}));
+  run.vnode_seconds.emplace_back(3, 1.0);
+  EXPECT_EQ(run.Step(), (std::vector<int>{2, 3, 3}));
+}
+
+TEST(VnodeBalancerTest, APassThatIsSaidToBeLongerThanItsStepIsAsLong) {
+  Simulation run(8);
+  run.vnode_seconds = {{1, 1.0}, {2, 1.0}};
+  run.before_end = [&] { run.balancer.OnPass(WorkerId(2), 1e308); };
+  run.Windows(4);
+  for (const VnodeBalancer::Decision& decision : run.decisions) {
+    EXPECT_LT(decision.workers[1].vnode_seconds, 10);
+    EXPECT_GE(decision.promised_step_seconds, 0);
+  }
+}
+
 TEST(VnodeBalancerTest, ALostWorkersStepAndSilentWorkersSayNothing) {
   Simulation run(8);
   run.vnode_seconds = {{1, 1.0}, {2, 3.0}};
@@ -195,6 +223,7 @@ TEST(VnodeBalancerTest, ALostWorkersStepAndSilentWorkersSayNothing) {
   EXPECT_TRUE(run.decisions.empty());
   run.before_end = nullptr;
   EXPECT_EQ(run.Windows(2), (std::vector<int>{6, 2}));
+  EXPECT_TRUE(run.balancer.CountsOf({WorkerId(1)}).empty());
   // Steps that other code shares out, as those of groups, are not begun here.
   EXPECT_FALSE(run.balancer.EndStep(1).has_value());
 }
@@ -206,7 +235,7 @@ TEST(VnodeBalancerTest, OneThatHoldsAllUpKeepsOneVnodeAndIsNamedOnce) {
   ASSERT_EQ(run.kinds(), (std::vector<Kind>{Kind::kTried, Kind::kKept, Kind::kWorkerSlow}));
   EXPECT_EQ(run.decisions[2].slow_worker, WorkerId(2));
   EXPECT_DOUBLE_EQ(run.decisions[2].step_seconds, 10.1);
-  EXPECT_DOUBLE_EQ(run.decisions[2].other_seconds, 4.1);
+  EXPECT_DOUBLE_EQ(run.decisions[2].promised_step_seconds, 4.1);
 }
 
 TEST(VnodeBalancerTest, WhereNobodyCanHaveMoreNothingIsTried) {

@@ -163,10 +163,11 @@ constexpr MetricSpec kLeaseAge{.name = "eps_lease_age_seconds",
                                .help = "Time since the last sign of life, the largest over the workers."};
 constexpr MetricSpec kLeaseLimit{.name = "eps_lease_limit_seconds",
                                  .help = "The lease: a worker silent for so long is lost."};
-constexpr MetricSpec kPass{.name = "eps_pass_seconds",
-                           .help = "Time of the workers' last passes: a max far above the median is a slow worker.",
-                           .label = "stat",
-                           .label_values = kStats};
+constexpr MetricSpec kPass{
+    .name = "eps_pass_seconds",
+    .help = "Time of the workers' last passes: a max far above the median is a worker too slow for the fewest vnodes.",
+    .label = "stat",
+    .label_values = kStats};
 constexpr MetricSpec kPasses{.name = "eps_passes_total", .type = kCounter, .help = "Passes that workers reported."};
 constexpr MetricSpec kPassSeconds{
     .name = "eps_pass_seconds_total", .type = kCounter, .help = "Time of all passes, added over the workers."};

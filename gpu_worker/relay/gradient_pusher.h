@@ -35,14 +35,15 @@ class GradientPusher {
   GradientPusher(const ModelSpec& model, const RelayPlan& plan, Device& device, Transport& transport,
                  const ArenaMap& arena, absl::Span<int32_t> flags, int64_t piece_bytes);
 
+  // `pass` and `group` must live until the out-stream is idle. Errors (in the stream): RESOURCE_EXHAUSTED the host has no
+  // memory for the gradient, the group's and the device's. The transport's come from its Flush.
+
   // Of a worker alone: one contribution for each of the layer's blobs that is not frozen.
   void EnqueuePush(const RelayStep& step, const PassContext& pass);
   // Of a group's member: one round in which it gives and gets gradients, and what the group has summed then, one
   // contribution for each subtree and for each piece of this member's part.
   void EnqueueExchange(const RelayStep& step, const PassContext& pass, Group& group);
   void EnqueuePushPart(const RelayStep& step, const PassContext& pass, Group& group);
-  // All must live until the out-stream is idle. Errors (in the stream): RESOURCE_EXHAUSTED the host has no memory for the
-  // gradient, the group's and the device's. The transport's come from its Flush.
 
   // The out-stream is idle; a push may have failed half-way.
   void EndPass() { leaving_ = {}; }

@@ -322,8 +322,8 @@ absl::StatusOr<std::vector<float>> RelayExecutorImpl::NextTokenLogits(Version ve
 }
 
 const std::vector<RelayStep>& RelayExecutorImpl::Schedule(const PassShape& shape) {
-  // A worker's vnodes change only when workers come or go, or differ in speed, so a few schedules serve a whole run. With layers dropped each
-  // step has its own, which takes milliseconds to build, and is not seen again.
+  // A worker's vnodes change only when workers come or go, or differ in speed, so a few schedules serve a whole run. With
+  // layers dropped each step has its own, which takes milliseconds to build, and is not seen again.
   const size_t most_schedules = run_.layer_drop.is_on() ? 2 : 8;
   const ScheduleKey key(shape.vnodes, shape.forward_only, shape.evaluates, shape.group_rounds, shape.dropped);
   const auto found = schedules_.find(key);

@@ -2,7 +2,7 @@
 
 import subprocess
 
-from eps_run import EPS, SystemTest, model_hash, sample_text, start_train, summary, wait_for_steps
+from eps_run import EPS, SystemTest, model_hash, sample_text, start_train, summary, train, wait_for_steps
 
 RUN = {"steps": 300, "checkpoint": {"every_steps": 0}}
 
@@ -57,3 +57,22 @@ class SameFolderTest(SystemTest):
             self.assertEqual(model_hash(out), before)
         data.write_bytes(text)
         self.train_ok(spec, out, "--resume")
+
+    def test_a_run_that_was_moved_with_its_data_goes_on(self):
+        here, there, text = self.work.path / "here", self.work.path / "there", sample_text()
+        here.mkdir()
+        (here / "own.txt").write_bytes(text)
+        changes = {"steps": 300, "data": {"path": "own.txt"}}
+        self.interrupt(self.work.spec(changes, name="here/run.json"), here / "out", 3)
+        here.rename(there)
+        (there / "own.txt").write_bytes(text[1:] + b"?")
+        self.refused(train(there / "run.json", there / "out", "--resume"), 2, f"data.path: {there}/own.txt is not the file")
+        (there / "own.txt").write_bytes(text)
+        self.train_ok(there / "run.json", there / "out", "--resume")
+        quiet = self.work.out("quiet")
+        self.train_ok(there / "run.json", quiet)
+        self.assertEqual(model_hash(there / "out"), model_hash(quiet))
+        again = self.work.path / "again"  # done, and its data is gone
+        there.rename(again)
+        (again / "own.txt").unlink()
+        self.train_ok(again / "run.json", again / "out", "--resume")

@@ -180,6 +180,16 @@ class ResumeWithoutTheFolderTest(FolderTest):
         shutil.rmtree(self.folder)
         self.refused(self.resume(), 2, "model.from: ", f"{self.folder}/config.json", f"{self.out}/source/config.json")
 
+    def test_a_folder_that_lies_elsewhere_is_taken_from_there_with_the_tokens_that_were_made(self):
+        shutil.rmtree(latest_checkpoint(self.out))
+        elsewhere, tokens = self.folder.with_name("elsewhere"), self.out / "data" / "tokens.bin"
+        self.folder.rename(elsewhere)
+        made = tokens.stat().st_mtime_ns
+        done = self.resume("--set", f"model.from={elsewhere}")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(model_hash(self.out), self.want)
+        self.assertEqual(tokens.stat().st_mtime_ns, made)
+
     def test_a_folder_that_has_become_another_model_is_refused_as_before(self):
         self.go_back()
         config = json.loads((self.folder / "config.json").read_text())
