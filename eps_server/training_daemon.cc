@@ -363,12 +363,14 @@ class TrainingDaemon final : public Daemon {
   absl::Status CheckData() {
     EPS_ASSIGN_OR_RETURN(const DataMark mark, MarkDataFiles(data_->files()));
     if (resumed_.data.is_known() && resumed_.data != mark) {
-      const std::string difference =
-          resumed_.data.num_bytes == mark.num_bytes
-              ? std::string("the same size, and other content")
-              : absl::StrCat("had ", resumed_.data.num_bytes, " bytes, and has ", mark.num_bytes);
       std::vector<std::string> paths;
       for (const DataSource& source : run_.all_sources()) paths.push_back(source.data.path);
+      const bool is_read_itself = data_->files() == paths;
+      const std::string difference =
+          absl::StrCat(is_read_itself ? "" : "by its tokens, of which its index and its tokenizer are a part: ",
+                       resumed_.data.num_bytes != mark.num_bytes
+                           ? absl::StrCat(resumed_.data.num_bytes, " bytes then, ", mark.num_bytes, " now")
+                           : std::string("the same size, and other content"));
       return absl::FailedPreconditionError(absl::StrCat(
           run_.sources.empty() ? "data.path: " : "data.sources: ", absl::StrJoin(paths, ", "),
           run_.sources.empty() ? " is not the file that " : " are not the files that ", checkpointer_->LatestPath(),

@@ -51,9 +51,15 @@ void MovePath(const std::string& now, std::string& was) {
   if (!was.empty() && !now.empty()) was = now;
 }
 
+// Where nothing is, nothing was moved to: what the run keeps would stand in for it, whatever was mistyped.
+void MoveSourcePath(const std::string& now, std::string& was) {
+  std::error_code ignored;
+  if (std::filesystem::exists(now, ignored)) MovePath(now, was);
+}
+
 void MovePaths(const DataConfig& now, DataConfig& was) {
   MovePath(now.path, was.path);
-  MovePath(now.tokenizer_path, was.tokenizer_path);
+  MoveSourcePath(now.tokenizer_path, was.tokenizer_path);
 }
 
 }  // namespace
@@ -61,7 +67,7 @@ void MovePaths(const DataConfig& now, DataConfig& was) {
 std::vector<std::string> DifferencesThatMatter(const Manifest& was, const RunConfig& now) {
   RunConfig moved = was.run;
   if (was.state.data.is_known()) {
-    MovePath(now.model_from, moved.model_from);
+    MoveSourcePath(now.model_from, moved.model_from);
     MovePaths(now.data, moved.data);
     const size_t num_sources = std::min(now.sources.size(), moved.sources.size());
     for (size_t i = 0; i < num_sources; ++i) MovePaths(now.sources[i].data, moved.sources[i].data);

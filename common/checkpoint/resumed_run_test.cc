@@ -102,6 +102,8 @@ TEST_F(ResumedRunTest, FilesThatLieElsewhereMakeNoOtherRunWhereTheDataAreKnownBy
   manifest.state.data = {.num_bytes = 4, .sha256 = std::string(64, '0')};
   EXPECT_THAT(DifferencesThatMatter(manifest, moved), IsEmpty());
   RunConfig other = moved;
+  other.model_from = dir_.File("nowhere");
+  EXPECT_THAT(DifferencesThatMatter(manifest, other), ElementsAre(HasSubstr("model.from: was ")));
   other.model_from = "";
   EXPECT_THAT(DifferencesThatMatter(manifest, other), ElementsAre(HasSubstr("model.from: was ")));
   other = moved;

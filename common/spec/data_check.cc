@@ -96,11 +96,12 @@ TokenForm TokenFormOf(const proto::Data& data, const std::string& model_from, co
   return data.has_tokenizer_path() || model_has_one ? TokenForm::kModel : TokenForm::kBytes;
 }
 
-// What `data` leaves open is as it was.
-void KeepFormer(const DataConfig& was, proto::Data& data) {
+// What `data` leaves open is as it was in `run`. The model's own tokenizer is still that, wherever the model lies now.
+void KeepFormer(const RunConfig& run, const DataConfig& was, proto::Data& data) {
   if (!data.has_tokenizer() && !data.has_token_bytes() && !data.has_tokenizer_path()) {
     data.set_tokenizer(ToProto(was.tokenizer));
-    if (was.tokenizer == TokenForm::kModel) data.set_tokenizer_path(was.tokenizer_path);
+    const bool is_models_own = was.tokenizer_path == run.model_from;
+    if (was.tokenizer == TokenForm::kModel && !is_models_own) data.set_tokenizer_path(was.tokenizer_path);
   }
   const bool are_ids = data.has_token_bytes() || (data.has_tokenizer() && data.tokenizer() == proto::Data::TOKEN_IDS);
   if (are_ids && !data.has_token_bytes()) data.set_token_bytes(was.token_bytes);
@@ -395,7 +396,7 @@ void CheckData(proto::Data data, const RunConfig& run, const CheckContext& conte
   }
   const DataFile file =
       LookAtDataFile(data.path(), TokenFormOf(data, run.model_from, context), out.path_field, context, check);
-  if (file.was != nullptr) KeepFormer(*file.was, data);
+  if (file.was != nullptr) KeepFormer(*context.resumed, *file.was, data);
   const DataForm form = FormOf(data, context);
   out.path = file.path;
   out.is_jsonl = form == DataForm::kJsonl;

@@ -137,11 +137,16 @@ void CoordinatorImpl::OpenGate(Actions& actions) {
     for (const BlobId blob : frozen_) store_.Publish(blob, next);  // as it was
     for (const BlobId blob : blobs) store_.Publish(blob, next);
   });
-  const double seconds = absl::ToDoubleSeconds(now - closing_->step.opened_at);
+  const double seconds = absl::ToDoubleSeconds(now - closing_->step.opened_at) / ShareOfLayers(step);
   if (const auto decision = balancer_.EndStep(seconds); decision.has_value()) {
     if (decision->changes_counts()) ++counts_.share_changes;
     actions.push_back([this, step, decision = *decision] { LogShares(step, decision); });
   }
+}
+
+double CoordinatorImpl::ShareOfLayers(StepId step) const {
+  const auto dropped = static_cast<double>(drop_.DroppedIn(step).size());
+  return 1 - dropped / static_cast<double>(model_.layers.size());
 }
 
 void CoordinatorImpl::LogShares(StepId step, const VnodeBalancer::Decision& decision) const {

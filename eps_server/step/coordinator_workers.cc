@@ -121,7 +121,7 @@ absl::Status CoordinatorImpl::PassDone(WorkerId worker, StepId step, std::vector
   if (step == step_) {
     EPS_RETURN_IF_ERROR(ledger()->AddRecords(worker, records));
     open_->passes.Add(timing);
-    balancer_.OnPass(worker, timing.OwnSeconds());
+    balancer_.OnPass(worker, timing.OwnSeconds() / ShareOfLayers(step));
     if (const std::optional<int> vnode = ledger()->NonfiniteVnode(); vnode && !SkipsNonfinite()) {
       FailLocked(
           absl::OutOfRangeError(absl::StrCat("step ", step.value(), ": the loss of vnode ", *vnode, " is not finite")));

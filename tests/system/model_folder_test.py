@@ -189,6 +189,14 @@ class ResumeWithoutTheFolderTest(FolderTest):
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual(model_hash(self.out), self.want)
         self.assertEqual(tokens.stat().st_mtime_ns, made)
+        self.assertNotIn("kept_source_taken", done.stdout + done.stderr)
+        self.go_back()
+        shutil.rmtree(self.out / "source")  # nor is it needed
+        self.folder.mkdir()
+        self.refused(self.resume("--set", f"model.from={self.folder}x"), 2, f"{self.folder}x/config.json")
+        done = self.resume("--set", f"model.from={elsewhere}")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(model_hash(self.out), self.want)
 
     def test_a_folder_that_has_become_another_model_is_refused_as_before(self):
         self.go_back()
