@@ -367,7 +367,7 @@ class TrainingDaemon final : public Daemon {
       for (const DataSource& source : run_.all_sources()) paths.push_back(source.data.path);
       const bool is_read_itself = data_->files() == paths;
       const std::string difference =
-          absl::StrCat(is_read_itself ? "" : "by its tokens, of which its index and its tokenizer are a part: ",
+          absl::StrCat(is_read_itself ? "" : "by the tokens and the index that are read: ",
                        resumed_.data.num_bytes != mark.num_bytes
                            ? absl::StrCat(resumed_.data.num_bytes, " bytes then, ", mark.num_bytes, " now")
                            : std::string("the same size, and other content"));

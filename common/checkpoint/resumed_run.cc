@@ -46,20 +46,25 @@ absl::Status TakeKeptTokenizer(const std::string& kept_path, const std::string& 
   return absl::OkStatus();
 }
 
-// One that was not given stays so.
-void MovePath(const std::string& now, std::string& was) {
-  if (!was.empty() && !now.empty()) was = now;
-}
-
-// Where nothing is, nothing was moved to: what the run keeps would stand in for it, whatever was mistyped.
-void MoveSourcePath(const std::string& now, std::string& was) {
+bool Exists(const std::string& path) {
   std::error_code ignored;
-  if (std::filesystem::exists(now, ignored)) MovePath(now, was);
+  return std::filesystem::exists(path, ignored);
 }
 
-void MovePaths(const DataConfig& now, DataConfig& was) {
-  MovePath(now.path, was.path);
-  MoveSourcePath(now.tokenizer_path, was.tokenizer_path);
+// Where a model or its tokenizer has gone: what is in them is compared with nothing, so that the former one is gone, and
+// the other is there. One that was not given stays so, here and below.
+void FollowModel(const std::string& now, std::string& was) {
+  if (!was.empty() && !HasConfig(was) && HasConfig(now)) was = now;
+}
+
+void FollowTokenizer(const std::string& now, std::string& was) {
+  if (!was.empty() && !HasTokenizerFile(was) && HasTokenizerFile(now)) was = now;
+}
+
+// Data are compared when they are opened, which those of a finished run are not.
+void FollowData(const DataConfig& now, DataConfig& was) {
+  if (!was.path.empty() && (Exists(now.path) || !Exists(was.path))) was.path = now.path;
+  FollowTokenizer(now.tokenizer_path, was.tokenizer_path);
 }
 
 }  // namespace
@@ -67,10 +72,10 @@ void MovePaths(const DataConfig& now, DataConfig& was) {
 std::vector<std::string> DifferencesThatMatter(const Manifest& was, const RunConfig& now) {
   RunConfig moved = was.run;
   if (was.state.data.is_known()) {
-    MoveSourcePath(now.model_from, moved.model_from);
-    MovePaths(now.data, moved.data);
+    FollowModel(now.model_from, moved.model_from);
+    FollowData(now.data, moved.data);
     const size_t num_sources = std::min(now.sources.size(), moved.sources.size());
-    for (size_t i = 0; i < num_sources; ++i) MovePaths(now.sources[i].data, moved.sources[i].data);
+    for (size_t i = 0; i < num_sources; ++i) FollowData(now.sources[i].data, moved.sources[i].data);
   }
   return DifferencesThatMatter(moved, now);
 }

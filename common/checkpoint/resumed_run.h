@@ -19,9 +19,9 @@ namespace eps {
 absl::StatusOr<RunConfig> LoadRunOfFolder(const std::string& out, const std::string& run_file,
                                           const std::vector<FieldOverride>& overrides);
 
-// As of two runs (run_config.h). What the data is a checkpoint knows by their content (RunState::data), so that files and
-// folders may lie elsewhere than they did, if they are there; who opens data compares what is in them. One that does not
-// goes by their paths.
+// As of two runs (run_config.h). What the data is a checkpoint knows by their content (RunState::data), so that they may lie
+// elsewhere than they did; who opens them compares what is in them. One that does not know goes by their paths. A model's
+// folder and a tokenizer may lie elsewhere if they are no longer where they were.
 std::vector<std::string> DifferencesThatMatter(const Manifest& was, const RunConfig& now);
 
 // `run`, to read its data by: a tokenizer that is gone is the one that the run keeps. Its checkpoints go by `run`.

@@ -100,12 +100,19 @@ TEST_F(ResumedRunTest, FilesThatLieElsewhereMakeNoOtherRunWhereTheDataAreKnownBy
   EXPECT_EQ(moved.data.path, dir_.File("there/a.txt"));
   Manifest manifest{.run = run_, .state = StateAt(4), .files = {}};
   manifest.state.data = {.num_bytes = 4, .sha256 = std::string(64, '0')};
+  // A model's content is not known: it has not moved as long as it is there.
+  EXPECT_THAT(DifferencesThatMatter(manifest, moved),
+              ElementsAre(HasSubstr("model.from: was "), HasSubstr("data.tokenizer_path: was ")));
+  Remove("model");
   EXPECT_THAT(DifferencesThatMatter(manifest, moved), IsEmpty());
   RunConfig other = moved;
-  other.model_from = dir_.File("nowhere");
+  other.model_from = dir_.File("out");  // which holds no model
   EXPECT_THAT(DifferencesThatMatter(manifest, other), ElementsAre(HasSubstr("model.from: was ")));
-  other.model_from = "";
-  EXPECT_THAT(DifferencesThatMatter(manifest, other), ElementsAre(HasSubstr("model.from: was ")));
+  other = moved;
+  other.data.path = dir_.File("nowhere");
+  EXPECT_THAT(DifferencesThatMatter(manifest, other), ElementsAre(HasSubstr("data.path: was ")));
+  Remove("a.txt");  // nor is the former: whoever needs the data says so
+  EXPECT_THAT(DifferencesThatMatter(manifest, other), IsEmpty());
   other = moved;
   other.steps = 10;
   EXPECT_THAT(DifferencesThatMatter(manifest, other), ElementsAre("steps: was 9, now 10"));
@@ -121,6 +128,7 @@ TEST_F(ResumedRunTest, OfSeveralSourcesEachMayLieElsewhere) {
            data { sources { path: "a.txt" weight: 2 } sources { path: "b.txt" weight: 1 } })");
   Manifest manifest{.run = run_, .state = StateAt(4), .files = {}};
   manifest.state.data = {.num_bytes = 4, .sha256 = std::string(64, '0')};
+  Write("there/b.txt", "more");
   RunConfig moved = run_;
   moved.sources[1].data.path = dir_.File("there/b.txt");
   EXPECT_THAT(DifferencesThatMatter(manifest, moved), IsEmpty());

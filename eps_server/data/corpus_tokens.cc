@@ -84,7 +84,7 @@ bool AgreeInWhatBothSay(const nlohmann::json& former, const nlohmann::json& orig
   return true;
 }
 
-// The same file elsewhere is the same.
+// Of a run that goes on, whose data may have been moved.
 nlohmann::json WithoutPath(nlohmann::json origin) {
   origin.erase("path");
   return origin;
@@ -102,11 +102,13 @@ std::optional<std::string> FindMade(const std::string& folder, const nlohmann::j
   if (!text.ok()) return std::nullopt;
   nlohmann::json made = nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false);
   if (!made.is_object()) return std::nullopt;
-  const bool is_former = former == FormerTokens::kTaken && made.value("format", nlohmann::json()) == kFormerFormat;
+  const bool goes_on = former == FormerTokens::kTaken;
+  const bool is_former = goes_on && made.value("format", nlohmann::json()) == kFormerFormat;
   if (is_former && AgreeInWhatBothSay(WithoutPath(made), origin)) return "";
   const nlohmann::json written_by = made.value(kWrittenBy, nlohmann::json());
   made.erase(kWrittenBy);
-  if (WithoutPath(made) != WithoutPath(origin) || !written_by.is_string()) return std::nullopt;
+  const bool is_same = goes_on ? WithoutPath(made) == WithoutPath(origin) : made == origin;
+  if (!is_same || !written_by.is_string()) return std::nullopt;
   return written_by.get<std::string>();
 }
 

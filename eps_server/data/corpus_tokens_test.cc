@@ -76,6 +76,19 @@ TEST_F(CorpusTokensTest, WhatWasMadeFromTheSameIsKeptAndElseMadeAnew) {
   EXPECT_THAT(*ReadFile(folder() + "/tokens.json"), HasSubstr("\"counts_all\": true"));
 }
 
+TEST_F(CorpusTokensTest, ARunThatGoesOnKeepsTheTokensOfDataThatWereMoved) {
+  Write("{\"text\": \"abc\"}\n");
+  ASSERT_OK_AND_ASSIGN(const RunConfig run, WithTokenFile(run_, folder(), 1));
+  const std::string moved = run_.data.path + ".elsewhere.jsonl";
+  std::filesystem::rename(run_.data.path, moved);
+  run_.data.path = moved;
+  ASSERT_OK(WriteFileAtomically(run.data.path, "as they were"));
+  ASSERT_OK(WithTokenFile(run_, folder(), 1, FormerTokens::kTaken));
+  EXPECT_THAT(ReadFile(run.data.path), IsOkAndHolds("as they were"));
+  ASSERT_OK(WithTokenFile(run_, folder(), 1));  // another run
+  EXPECT_THAT(ReadFile(run.data.path), IsOkAndHolds(std::string("a\0b\0c\0", 6)));
+}
+
 TEST_F(CorpusTokensTest, TheTemplateThatAutoTurnedOutToBeIsKnownAlsoOfAFileThatIsKept) {
   Write(R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]})");
   for (int time = 0; time < 2; ++time) {

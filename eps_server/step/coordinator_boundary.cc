@@ -79,8 +79,8 @@ void CoordinatorImpl::AssignRound(Actions& actions) {
   const std::vector<WorkerId> workers = members_.ReadyWorkers();
   if (vnodes.empty() || workers.empty()) return;
   watch_.OnProgress(clock_());
-  const bool is_fresh = evaluation_.ledger()->IsFresh();
-  const std::vector<int> counts = is_fresh ? balancer_.CountsOf(workers) : std::vector<int>();
+  const bool by_speed = evaluation_.ledger()->IsFresh() && groups_.formed().empty();
+  const std::vector<int> counts = by_speed ? balancer_.CountsOf(workers) : std::vector<int>();
   for (const VnodeShare& share : ShareVnodes(vnodes, workers, {}, counts)) {
     auto assignment = std::make_shared<Assignment>(evaluation_.Assign(share.worker, share.vnodes));
     actions.push_back([channel = members_.channel(share.worker), assignment] { channel->SendAssignment(assignment); });

@@ -149,7 +149,7 @@ class CoordinatorImpl final : public Coordinator {
   void OpenStep(Actions& actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // All vnodes at a step's begin, to groups too; those of lost workers later, to each alone.
   void AssignVnodes(Actions& actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Of the layers of `step`, those that it does not leave out: by this share its times are less than a whole step's.
+  // Of the layers of `step`, those that it does not leave out: its times are about this share of a whole step's.
   double ShareOfLayers(StepId step) const;
   void LogShares(StepId step, const VnodeBalancer::Decision& decision) const;
   // Every contribution and record of the step is in: nothing of it can be lost any more, so the next may begin.

@@ -219,7 +219,7 @@ TEST(CoordinatorTest, AFasterWorkerGetsMoreVnodesWithoutChangingABit) {
   for (const VnodeShares shares : {VnodeShares::kBySpeed, VnodeShares::kEven}) {
     config.relay.vnode_shares = shares;
     FakeClock clock;
-    TestRun run(config, {.expected_workers = 2, .clock = &clock});
+    TestRun run(config, {.expected_workers = 2, .clock = &clock, .lease = absl::Hours(1)});
     FakeWorker fast(run, /*vnode_seconds=*/1, clock), slow(run, /*vnode_seconds=*/3, clock);
     EXPECT_OK(run.coordinator->WaitUntilFinished());
     EXPECT_EQ(run.Result(config.steps), reference);

@@ -212,6 +212,7 @@ struct RunOptions {
   int64_t window_bytes = 0;
   int64_t most_steps = 0;
   FakeClock* clock = nullptr;
+  absl::Duration lease = absl::Seconds(10);
   const Snapshot* resume = nullptr;
 };
 
@@ -232,6 +233,7 @@ struct TestRun {
                               .observers = {&reports},
                               .data = *StepData::Create(this->config),
                               .expected_workers = options.expected_workers,
+                              .lease = options.lease,
                               .threads = options.threads,
                               .window_bytes = options.window_bytes,
                               .most_steps = options.most_steps};

@@ -47,7 +47,7 @@ class FakeWorker {
  public:
   // Dies, without a word, before it sends its `dies_at`th message (chunks and records).
   explicit FakeWorker(TestRun& run, int dies_at = kNever) : FakeWorker(run, dies_at, 0, nullptr) {}
-  // Each vnode takes it so many seconds of `clock`. It says that it waited for versions in beside, for much longer.
+  // Each vnode takes it so many seconds of `clock`. It says that beside them it waited for versions, for much longer.
   FakeWorker(TestRun& run, int64_t vnode_seconds, FakeClock& clock) : FakeWorker(run, kNever, vnode_seconds, &clock) {}
   ~FakeWorker() {
     channel_->Close();

@@ -23,8 +23,8 @@ std::vector<int> CountsByCost(int num_vnodes, absl::Span<const double> costs, in
 //
 // Every kWindow steps give medians: what a vnode takes each worker, and what the step takes. Where other counts promise a
 // step shorter by kWorthwhile they are tried for as many steps, and stay if it did get shorter: what seems a worker's own
-// speed may be a limit that all share. Otherwise the counts of before come back, and the next trial comes after twice as
-// many windows as the time before, until one is kept or the workers change. Where there are more vnodes than workers each
+// speed may be a limit that all share. Otherwise the counts of before come back, and a window passes before the next trial,
+// then two, four and so on, until one is kept or the workers change. Where there are more vnodes than workers each
 // keeps one, by which it is measured; else the counts are even, and nothing is.
 //
 // Threads: none of its own; the owner guards it.
@@ -32,7 +32,7 @@ class VnodeBalancer {
  public:
   static constexpr int kWindow = 7;                     // steps; three that something disturbs do not show
   static constexpr double kWorthwhile = 0.05;           // of a step: more than medians of equal workers differ by
-  static constexpr int kMostWindowsBetweenTrials = 64;  // one of 65 is then a trial that may cost some per cent
+  static constexpr int kMostWindowsBetweenTrials = 64;  // one of 66 is then a trial, which may cost some per cent
 
   explicit VnodeBalancer(int num_vnodes) : num_vnodes_(num_vnodes) {}
 
@@ -66,7 +66,8 @@ class VnodeBalancer {
     WorkerId slow_worker;
     bool changes_counts() const { return kind == Kind::kTried || kind == Kind::kTakenBack; }
   };
-  // All of the step is in, so many seconds after it began.
+  // All of the step is in, so many seconds after it began. Of a step that leaves layers out, give what a whole one would
+  // take, as of its passes: what is compared is then the same work.
   std::optional<Decision> EndStep(double seconds);
 
  private:

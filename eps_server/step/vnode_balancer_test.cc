@@ -148,7 +148,7 @@ TEST(VnodeBalancerTest, WhatAllShareIsNotShortenedByOtherCountsSoTheyAreTakenBac
   EXPECT_EQ(run.Windows(1), (std::vector<int>{4, 4}));
   ASSERT_EQ(run.kinds(), (std::vector<Kind>{Kind::kTried, Kind::kTakenBack}));
   EXPECT_EQ(run.decisions[1].workers[0].vnodes, 4);
-  // One window between, then two, then four: in 13 windows more there are three trials.
+  // One window passes, then two, then four: in 13 windows more there are three trials.
   run.Windows(13);
   const std::vector<Kind> kinds = run.kinds();
   EXPECT_EQ(std::count(kinds.begin(), kinds.end(), Kind::kTried), 4);
@@ -182,7 +182,7 @@ TEST(VnodeBalancerTest, WhoComesIsTakenForOneLikeTheOthersAndWhoStaysForWhatItWa
   EXPECT_EQ(run.Step(), (std::vector<int>{6, 6}));
 }
 
-TEST(VnodeBalancerTest, OfMoreWorkersThanVnodesNoneIsLeftOutForWhatWasKnown) {
+TEST(VnodeBalancerTest, OfMoreWorkersThanVnodesWhatWasKnownLeavesOutNobodyElse) {
   Simulation run(4);
   run.vnode_seconds = {{1, 1.0}, {2, 10.0}};
   EXPECT_EQ(run.Windows(3), (std::vector<int>{3, 1}));
@@ -206,11 +206,8 @@ TEST(VnodeBalancerTest, APassThatIsSaidToBeLongerThanItsStepIsAsLong) {
   Simulation run(8);
   run.vnode_seconds = {{1, 1.0}, {2, 1.0}};
   run.before_end = [&] { run.balancer.OnPass(WorkerId(2), 1e308); };
-  run.Windows(4);
-  for (const VnodeBalancer::Decision& decision : run.decisions) {
-    EXPECT_LT(decision.workers[1].vnode_seconds, 10);
-    EXPECT_GE(decision.promised_step_seconds, 0);
-  }
+  EXPECT_EQ(run.Windows(4), (std::vector<int>{4, 4}));
+  EXPECT_TRUE(run.decisions.empty());
 }
 
 TEST(VnodeBalancerTest, ALostWorkersStepAndSilentWorkersSayNothing) {

@@ -165,7 +165,8 @@ constexpr MetricSpec kLeaseLimit{.name = "eps_lease_limit_seconds",
                                  .help = "The lease: a worker silent for so long is lost."};
 constexpr MetricSpec kPass{
     .name = "eps_pass_seconds",
-    .help = "Time of the workers' last passes: a max far above the median is a worker too slow for the fewest vnodes.",
+    .help =
+        "Time of the workers' last passes: a max far above the median is a worker too slow for the vnodes that it has.",
     .label = "stat",
     .label_values = kStats};
 constexpr MetricSpec kPasses{.name = "eps_passes_total", .type = kCounter, .help = "Passes that workers reported."};
