@@ -1,11 +1,11 @@
 // The fused AdamW update of one step (sum of two 16-bit contributions, norm, update, next 16-bit
 // wire form) against a plain loop that reads and writes the same bytes and computes nothing
-// (prefetching made it slower, so it has none). The two sides run in turn, A B A B, on the same
-// memory, in one process; the ratio of their medians is what matters, absolute figures drift with
+// (prefetching made it slower, so it has none), with moments in fp32 and in bf16. All sides run in turn,
+// A B C D A B C D, in one process; ratios of their medians are what matters, absolute figures drift with
 // the machine.
 //
-//   bytes per parameter: reads 2 (wire) + 2 (rest) + 8 (moments) + 4 (contributions), writes 2 + 2
-//   + 8
+//   bytes per parameter: reads 2 (wire) + 2 (rest) + 8 (moments; bf16: 4) + 4 (contributions), writes 2 + 2
+//   + 8 (4)
 
 #include <algorithm>
 #include <atomic>
@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <thread>
@@ -37,7 +38,7 @@
 namespace eps::server {
 namespace {
 
-constexpr double kBytesPerParameter = 28;
+constexpr double BytesPerParameter(Dtype moments) { return 12 + 4 * static_cast<double>(SizeOf(moments)); }
 
 struct Settings {
   int64_t millions = 300;  // parameters
@@ -48,14 +49,14 @@ struct Settings {
 // One blob of so many whole chunks, and two 16-bit leaves of its gradient.
 class Work {
  public:
-  explicit Work(int64_t num_chunks) : num_chunks_(num_chunks) {
+  Work(int64_t num_chunks, Dtype moments) : num_chunks_(num_chunks) {
     BlobSpec blob;
     blob.num_elems = num_chunks * kChunkElems;
     blob.tensors = {{.name = "all", .shape = {num_chunks, kChunkElems}}};
     ModelSpec model;
     model.blobs = {blob};
     RunConfig run;
-    run.precision = {.wire = Dtype::kBf16, .gradients = Dtype::kBf16};
+    run.precision = {.wire = Dtype::kBf16, .gradients = Dtype::kBf16, .moments = moments};
     store_ = Store::Create(model, run).value();
     for (auto& leaf : leaves_) leaf.resize(static_cast<size_t>(blob.num_elems));
   }
@@ -99,19 +100,45 @@ void Update(Work& work, int64_t chunk, const UpdateScalars& scalars, double& squ
   UpdateChunk(work.Chunk(chunk), gradient, absl::MakeConstSpan(&all, 1), scalars, &squares);
 }
 
-// Reads and writes what Update does. `one` and `zero` are not known to the compiler, so nothing is
-// left out, and no value changes, so both sides always see the same numbers.
+// Reads and writes what Update does. `zero` is not known to the compiler, so nothing is left out, and no value
+// changes, so both sides always see the same numbers. Moment: bits of one.
 #if defined(__x86_64__)
 __attribute__((target_clones("avx512f", "avx2", "default")))
 #endif
-void Floor(const uint16_t* __restrict wire_in, uint16_t* __restrict wire_out, uint16_t* __restrict rest,
-           float* __restrict m, float* __restrict v, const uint16_t* __restrict a, const uint16_t* __restrict b,
-           float one, uint16_t zero) {
+void Floor32(const uint16_t* __restrict wire_in, uint16_t* __restrict wire_out, uint16_t* __restrict rest,
+             uint32_t* __restrict m, uint32_t* __restrict v, const uint16_t* __restrict a,
+             const uint16_t* __restrict b, uint16_t zero) {
   for (int64_t i = 0; i < kChunkElems; ++i) {
     wire_out[i] = static_cast<uint16_t>(wire_in[i] ^ (a[i] & zero));
     rest[i] = static_cast<uint16_t>(rest[i] ^ (b[i] & zero));
-    m[i] *= one;
-    v[i] *= one;
+    m[i] ^= zero;
+    v[i] ^= zero;
+  }
+}
+#if defined(__x86_64__)
+__attribute__((target_clones("avx512f", "avx2", "default")))
+#endif
+void Floor16(const uint16_t* __restrict wire_in, uint16_t* __restrict wire_out, uint16_t* __restrict rest,
+             uint16_t* __restrict m, uint16_t* __restrict v, const uint16_t* __restrict a,
+             const uint16_t* __restrict b, uint16_t zero) {
+  for (int64_t i = 0; i < kChunkElems; ++i) {
+    wire_out[i] = static_cast<uint16_t>(wire_in[i] ^ (a[i] & zero));
+    rest[i] = static_cast<uint16_t>(rest[i] ^ (b[i] & zero));
+    m[i] = static_cast<uint16_t>(m[i] ^ zero);
+    v[i] = static_cast<uint16_t>(v[i] ^ zero);
+  }
+}
+void Floor(Work& work, int64_t chunk, uint16_t zero) {
+  const ChunkState s = work.Chunk(chunk);
+  const auto* wire_in = static_cast<const uint16_t*>(s.wire_in);
+  auto* wire_out = static_cast<uint16_t*>(s.wire_out);
+  const uint16_t *a = work.Leaf(0, chunk), *b = work.Leaf(1, chunk);
+  if (s.moment_dtype == Dtype::kF32) {
+    Floor32(wire_in, wire_out, s.rest, static_cast<uint32_t*>(s.moment1), static_cast<uint32_t*>(s.moment2), a, b,
+            zero);
+  } else {
+    Floor16(wire_in, wire_out, s.rest, static_cast<uint16_t*>(s.moment1), static_cast<uint16_t*>(s.moment2), a, b,
+            zero);
   }
 }
 
@@ -130,52 +157,75 @@ double RunAll(int threads, int64_t num_chunks, const std::function<void(int64_t)
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-void PrintSide(const char* name, const std::vector<double>& seconds, double parameters) {
-  const double median = Median(seconds);
-  std::printf("%-10s %8.4f s  [%.4f .. %.4f]  %7.0f M parameters/s  %6.1f GB/s\n", name, median,
-              *std::min_element(seconds.begin(), seconds.end()), *std::max_element(seconds.begin(), seconds.end()),
-              parameters / median / 1e6, parameters * kBytesPerParameter / median / 1e9);
+struct Side {
+  Dtype moments;
+  bool is_update;
+  std::vector<double> seconds;
+  double seconds_per_parameter = 0;  // the median
+};
+
+void Print(const Side& side) {
+  const double rate = 1 / side.seconds_per_parameter;
+  const double scale = side.seconds_per_parameter / Median(side.seconds);
+  std::printf("%-11s %-5s moments  %6.3f ns a parameter  [%.3f .. %.3f]  %6.0f M parameters/s  %6.1f GB/s\n",
+              side.is_update ? "update" : "plain loop", std::string(DtypeName(side.moments)).c_str(),
+              1e9 * side.seconds_per_parameter,
+              1e9 * scale * *std::min_element(side.seconds.begin(), side.seconds.end()),
+              1e9 * scale * *std::max_element(side.seconds.begin(), side.seconds.end()), rate / 1e6,
+              rate * BytesPerParameter(side.moments) / 1e9);
+}
+
+// The sides in turn, with memory of their own for each dtype of moments.
+std::vector<Side> MeasureSides(const Settings& settings, int64_t num_chunks) {
+  OptimizerConfig optimizer;
+  optimizer.weight_decay = 0.1;
+  UpdateScalars scalars = ComputeUpdateScalars(optimizer, 1e-4, 10, 1);
+  volatile uint16_t zero = 0;
+  std::vector<double> squares(static_cast<size_t>(num_chunks));
+  std::map<Dtype, std::unique_ptr<Work>> works;
+  for (const Dtype moments : {Dtype::kF32, Dtype::kBf16}) {
+    Work& work = *(works[moments] = std::make_unique<Work>(num_chunks, moments));
+    RunAll(settings.threads, num_chunks, [&](int64_t c) { work.Fill(c); });
+  }
+  std::vector<Side> sides = {
+      {Dtype::kF32, false, {}}, {Dtype::kF32, true, {}}, {Dtype::kBf16, false, {}}, {Dtype::kBf16, true, {}}};
+  for (int r = -1; r < settings.repeats; ++r) {  // the first is to warm up
+    for (Side& side : sides) {
+      Work& work = *works[side.moments];
+      const double seconds = RunAll(settings.threads, num_chunks, [&](int64_t c) {
+        side.is_update ? Update(work, c, scalars, squares[static_cast<size_t>(c)]) : Floor(work, c, zero);
+      });
+      if (r >= 0) side.seconds.push_back(seconds);
+    }
+    ++scalars.moment_key;
+  }
+  for (Side& side : sides) {
+    side.seconds_per_parameter = Median(side.seconds) / static_cast<double>(num_chunks * kChunkElems);
+  }
+  return sides;
 }
 
 void Measure(const Settings& settings) {
-  Work work(settings.millions * 1000000 / kChunkElems + 1);
-  OptimizerConfig optimizer;
-  optimizer.weight_decay = 0.1;
-  const UpdateScalars scalars = ComputeUpdateScalars(optimizer, 1e-4, 10, 1);
-  volatile float one = 1;
-  volatile uint16_t zero = 0;
-  std::vector<double> squares(static_cast<size_t>(work.num_chunks()));
-  const auto update = [&](int64_t c) { Update(work, c, scalars, squares[c]); };
-  const auto floor = [&](int64_t c) {
-    const ChunkState s = work.Chunk(c);
-    Floor(static_cast<const uint16_t*>(s.wire_in), static_cast<uint16_t*>(s.wire_out), s.rest, s.moment1, s.moment2,
-          work.Leaf(0, c), work.Leaf(1, c), one, zero);
-  };
-  RunAll(settings.threads, work.num_chunks(), [&](int64_t c) { work.Fill(c); });
-  const auto run = [&](const std::function<void(int64_t)>& body) {
-    return RunAll(settings.threads, work.num_chunks(), body);
-  };
-  std::vector<double> floors, updates;
-  for (int r = -1; r < settings.repeats; ++r) {
-    const double floor_seconds = run(floor), update_seconds = run(update);
-    if (r < 0) continue;  // warm-up
-    floors.push_back(floor_seconds);
-    updates.push_back(update_seconds);
-  }
-  const double parameters = static_cast<double>(work.num_elems());
-  const double ratio = Median(floors) / Median(updates);
-  std::printf("fused AdamW update, %.0f M parameters, %d threads, median of %d\n", parameters / 1e6, settings.threads,
-              settings.repeats);
-  PrintSide("plain loop", floors, parameters);
-  PrintSide("update", updates, parameters);
-  std::printf("update reaches %.3f of the byte floor (goal: 0.85)\n", ratio);
+  const int64_t num_chunks = settings.millions * 1000000 / kChunkElems + 1;
+  const std::vector<Side> sides = MeasureSides(settings, num_chunks);
+  std::printf("fused AdamW update, %lld M parameters, %d threads, median of %d\n",
+              static_cast<long long>(num_chunks * kChunkElems / 1000000), settings.threads, settings.repeats);
+  for (const Side& side : sides) Print(side);
+  const auto over = [&](int a, int b) { return sides[a].seconds_per_parameter / sides[b].seconds_per_parameter; };
+  std::printf("update reaches %.3f of the byte floor, with bf16 moments %.3f (goal: 0.85)\n", over(0, 1), over(2, 3));
+  std::printf("with bf16 moments it is %.3f times as fast; bytes allow %.3f\n", over(1, 3),
+              BytesPerParameter(Dtype::kF32) / BytesPerParameter(Dtype::kBf16));
   const nlohmann::json line = {{"name", "update"},
-                               {"ratio", ratio},
-                               {"parameters", work.num_elems()},
+                               {"ratio", over(0, 1)},
+                               {"bf16_moments_ratio", over(2, 3)},
+                               {"bf16_moments_speedup", over(1, 3)},
+                               {"parameters", num_chunks * kChunkElems},
                                {"threads", settings.threads},
                                {"repeats", settings.repeats},
-                               {"floor_seconds", Median(floors)},
-                               {"update_seconds", Median(updates)}};
+                               {"floor_seconds", Median(sides[0].seconds)},
+                               {"update_seconds", Median(sides[1].seconds)},
+                               {"bf16_moments_floor_seconds", Median(sides[2].seconds)},
+                               {"bf16_moments_update_seconds", Median(sides[3].seconds)}};
   std::printf("%s\n", line.dump().c_str());
 }
 

@@ -41,7 +41,7 @@ void Append(std::vector<Finding>& findings, std::vector<Finding> more) {
   for (Finding& finding : more) findings.push_back(std::move(finding));
 }
 
-// Masters and moments in fp32: what model.safetensors and optimizer.safetensors hold.
+// Masters in fp32 and moments as they are kept: what model.safetensors and optimizer.safetensors hold.
 int64_t CheckpointBytes(const WholePlan& plan) {
   return plan.model.num_parameters() * int64_t{sizeof(float)} + plan.host.store.moment_bytes;
 }

@@ -32,12 +32,14 @@ std::vector<SafetensorsEntry> MasterEntries(const ModelSpec& model, Dtype wire) 
   return entries;
 }
 
-std::vector<SafetensorsEntry> MomentEntries(const ModelSpec& model, const std::vector<absl::string_view>& moments) {
+std::vector<SafetensorsEntry> MomentEntries(const ModelSpec& model, const RunConfig& run) {
+  const std::vector<absl::string_view> moments = MomentNames(run.optimizer);
+  const std::string dtype(DtypeName(run.precision.moments));
   std::vector<SafetensorsEntry> entries;
   for (const BlobSpec* blob : BlobsInFileOrder(model, /*with_frozen=*/false)) {
     for (const TensorSpec& tensor : blob->tensors) {
       for (const absl::string_view moment : moments) {
-        entries.push_back({.name = absl::StrCat(moment, ".", tensor.name), .dtype = "F32", .shape = tensor.shape});
+        entries.push_back({.name = absl::StrCat(moment, ".", tensor.name), .dtype = dtype, .shape = tensor.shape});
       }
     }
   }

@@ -23,7 +23,7 @@ std::vector<const BlobSpec*> BlobsInFileOrder(const ModelSpec& model, bool with_
 std::vector<SafetensorsEntry> MasterEntries(const ModelSpec& model, Dtype wire);
 
 // optimizer.safetensors: each tensor that is not frozen once per moment, beside each other.
-std::vector<SafetensorsEntry> MomentEntries(const ModelSpec& model, const std::vector<absl::string_view>& moments);
+std::vector<SafetensorsEntry> MomentEntries(const ModelSpec& model, const RunConfig& run);
 
 }  // namespace eps
 

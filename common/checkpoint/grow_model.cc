@@ -200,7 +200,7 @@ absl::Status WriteMoments(const std::string& from, const std::string& to, const 
                           absl::Span<const GrownBlock> blocks) {
   const std::vector<absl::string_view> moments = MomentNames(run.optimizer);
   EPS_ASSIGN_OR_RETURN(GrownFile file, GrownFile::Create(PathOf(from, kOptimizerFile), PathOf(to, kOptimizerFile),
-                                                         MomentEntries(grown, moments)));
+                                                         MomentEntries(grown, run)));
   for (const BlobSpec* blob : BlobsInFileOrder(grown, /*with_frozen=*/false)) {
     for (const TensorSpec& tensor : blob->tensors) {
       const TensorSource source = SourceOf(tensor, blocks);

@@ -106,7 +106,7 @@ class GrowCheckpointTest : public ::testing::Test {
     const std::string folder = directory.StartWriting(state.version).value();
     const ModelSpec model = BuildModel(run.model).value();
     WriteTensors(folder + "/" + kModelFile, MasterEntries(model, run.precision.wire));
-    WriteTensors(folder + "/" + kOptimizerFile, MomentEntries(model, MomentNames(run.optimizer)));
+    WriteTensors(folder + "/" + kOptimizerFile, MomentEntries(model, run));
     EXPECT_OK(WriteFileAtomically(folder + "/" + kConfigFile, ModelConfigToJson(run.model)));
     Manifest manifest{.run = run, .state = state, .files = {}};
     for (const absl::string_view name : kSummedFiles) {
@@ -195,6 +195,21 @@ TEST_F(GrowCheckpointTest, EveryTensorAndMomentIsThatOfItsBlock) {
   EXPECT_EQ(read.run, grown.run);
   EXPECT_EQ(read.state.updates, grown.state.updates);
   EXPECT_EQ(read.state.losses, StateAt(4).losses);
+}
+
+TEST_F(GrowCheckpointTest, Bf16MomentsStayBf16) {
+  RunConfig was = Run();
+  was.precision.moments = Dtype::kBf16;
+  const std::string folder = Write(was, StateAt(4));
+  ASSERT_OK_AND_ASSIGN(const Manifest grown, Grow(folder, InsertBlocks(3, {{{1, kCopy}}}).value()));
+  EXPECT_EQ(grown.run.precision.moments, Dtype::kBf16);
+  ASSERT_OK_AND_ASSIGN(const auto file, SafetensorsReader::Open(grown_folder() + "/" + kOptimizerFile));
+  for (const SafetensorsEntry& entry : file->entries()) EXPECT_EQ(entry.dtype, "BF16") << entry.name;
+  const Values was_moments = ReadAll(folder + "/" + kOptimizerFile),
+               moments = ReadAll(grown_folder() + "/" + kOptimizerFile);
+  const std::string name = "exp_avg_sq.transformer.h.1.mlp.c_fc.weight";
+  EXPECT_FALSE(IsZero(moments.at(name)));
+  EXPECT_EQ(moments.at("exp_avg_sq.transformer.h.2.mlp.c_fc.weight"), was_moments.at(name));
 }
 
 TEST_F(GrowCheckpointTest, CountsOfUpdatesGoWithTheirBlocks) {

@@ -107,12 +107,16 @@ struct OptimizerConfig {
   ClipMode clip = ClipMode::kNone;
   double clip_norm = 0;
 
+  // Values that the rule keeps of each parameter: AdamW's m and v, SGD's momentum.
+  int num_moments() const { return rule == OptimizerRule::kAdamW ? 2 : momentum != 0 ? 1 : 0; }
+
   friend bool operator==(const OptimizerConfig&, const OptimizerConfig&) = default;
 };
 
 struct PrecisionConfig {
   Dtype wire = Dtype::kBf16;
   Dtype gradients = Dtype::kBf16;
+  Dtype moments = Dtype::kF32;  // or kBf16
   ChoiceRule algorithms = ChoiceRule::kFirst;
   bool tf32 = false;                                       // FP32 wire only
   bool plain_attention = false;                            // of GPUs

@@ -123,9 +123,9 @@ void CheckPrecision(const proto::Precision& precision, Checker& check, Precision
   out.wire = dtype(EPS_FIELD(precision, wire));
   out.gradients = dtype(EPS_FIELD(precision, gradients));
   out.algorithms = precision.algorithms() == proto::Precision::FASTEST ? ChoiceRule::kFastest : ChoiceRule::kFirst;
-  if (precision.has_moments() && precision.moments() != proto::Precision::FP32) {
-    check.Fail("precision.moments",
-               absl::StrCat(proto::Precision::Format_Name(precision.moments()), " is not available yet; use FP32"));
+  if (precision.has_moments()) out.moments = dtype(precision.moments());
+  if (out.moments == Dtype::kF16) {
+    check.Fail("precision.moments", "FP16 has no room for squares of gradients; use FP32 or BF16");
   }
   out.tf32 = precision.tf32();
   out.plain_attention = precision.plain_attention();
@@ -303,7 +303,7 @@ proto::RunSpec ToRunSpec(const RunConfig& config) {
   WriteOptimizer(config.optimizer, *spec.mutable_optimizer());
   spec.mutable_precision()->set_wire(ToProto(config.precision.wire));
   spec.mutable_precision()->set_gradients(ToProto(config.precision.gradients));
-  spec.mutable_precision()->set_moments(proto::Precision::FP32);
+  spec.mutable_precision()->set_moments(ToProto(config.precision.moments));
   spec.mutable_precision()->set_algorithms(
       config.precision.algorithms == ChoiceRule::kFastest ? proto::Precision::FASTEST : proto::Precision::FIRST);
   spec.mutable_precision()->set_tf32(config.precision.tf32);

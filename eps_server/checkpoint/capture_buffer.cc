@@ -8,18 +8,19 @@
 namespace eps::server {
 
 absl::StatusOr<std::unique_ptr<CaptureBuffer>> CaptureBuffer::Create(int64_t num_bytes) {
-  EPS_CHECK(num_bytes >= static_cast<int64_t>(sizeof(float)));
+  EPS_CHECK(num_bytes > 0);
   EPS_ASSIGN_OR_RETURN(AnonymousMemory memory, AnonymousMemory::Map(num_bytes, "checkpoint.buffer_bytes"));
   std::memset(memory.base(), 0, static_cast<size_t>(num_bytes));
   return std::unique_ptr<CaptureBuffer>(new CaptureBuffer(std::move(memory)));
 }
 
-float* CaptureBuffer::Push(size_t num_floats) {
-  size_t begin = 0, room_end = num_floats_;
+std::byte* CaptureBuffer::Push(size_t num_bytes) {
+  const auto all_bytes = static_cast<size_t>(memory_.num_bytes());
+  size_t begin = 0, room_end = all_bytes;
   if (!arrays_.empty()) {
     const Array &oldest = arrays_.front(), &newest = arrays_.back();
     const bool wrapped = newest.begin < oldest.begin;
-    if (wrapped || num_floats_ - newest.end < num_floats) {
+    if (wrapped || all_bytes - newest.end < num_bytes) {
       // Behind the newest and before the oldest, or from the start again if nothing is there yet.
       begin = wrapped ? newest.end : 0;
       room_end = oldest.begin;
@@ -27,9 +28,9 @@ float* CaptureBuffer::Push(size_t num_floats) {
       begin = newest.end;
     }
   }
-  if (room_end - begin < num_floats) return nullptr;
-  arrays_.push_back({begin, begin + num_floats});
-  return base_ + begin;
+  if (room_end - begin < num_bytes) return nullptr;
+  arrays_.push_back({begin, begin + num_bytes});
+  return memory_.base() + begin;
 }
 
 void CaptureBuffer::Pop() {

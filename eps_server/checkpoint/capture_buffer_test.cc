@@ -1,6 +1,8 @@
 #include "eps_server/checkpoint/capture_buffer.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
 #include <deque>
 #include <utility>
 #include <vector>
@@ -13,12 +15,12 @@ namespace eps::server {
 namespace {
 
 TEST(CaptureBufferTest, TakesWhatFitsAndNoMore) {
-  ASSERT_OK_AND_ASSIGN(const auto buffer, CaptureBuffer::Create(10 * sizeof(float)));
-  EXPECT_EQ(buffer->num_bytes(), 40);
+  ASSERT_OK_AND_ASSIGN(const auto buffer, CaptureBuffer::Create(10));
+  EXPECT_EQ(buffer->num_bytes(), 10);
   EXPECT_EQ(buffer->Push(11), nullptr);
-  float* const all = buffer->Push(10);
+  std::byte* const all = buffer->Push(10);
   ASSERT_NE(all, nullptr);
-  std::fill_n(all, 10, 1.0f);
+  std::fill_n(all, 10, std::byte{1});
   EXPECT_EQ(buffer->Push(1), nullptr);
   buffer->Pop();
   EXPECT_NE(buffer->Push(4), nullptr);
@@ -27,17 +29,17 @@ TEST(CaptureBufferTest, TakesWhatFitsAndNoMore) {
 }
 
 TEST(CaptureBufferTest, RoomAtTheStartIsUsedAgainAndNothingIsOverwritten) {
-  ASSERT_OK_AND_ASSIGN(const auto buffer, CaptureBuffer::Create(101 * sizeof(float)));
-  std::deque<std::pair<float*, std::vector<float>>> held;
+  ASSERT_OK_AND_ASSIGN(const auto buffer, CaptureBuffer::Create(101));
+  std::deque<std::pair<std::byte*, std::vector<std::byte>>> held;
   uint32_t random = 1;
   int pushed = 0, wrapped = 0;
   for (int i = 0; i < 20000; ++i) {
     random = random * 1664525 + 1013904223;
-    const size_t num_floats = 1 + (random >> 20) % 40;
-    if (float* const array = (random >> 30) != 0 ? buffer->Push(num_floats) : nullptr; array != nullptr) {
+    const size_t num_bytes = 1 + (random >> 20) % 40;
+    if (std::byte* const array = (random >> 30) != 0 ? buffer->Push(num_bytes) : nullptr; array != nullptr) {
       wrapped += !held.empty() && array < held.back().first;
-      std::vector<float> values(num_floats);
-      for (float& value : values) value = static_cast<float>(++pushed);
+      std::vector<std::byte> values(num_bytes);
+      for (std::byte& value : values) value = static_cast<std::byte>(++pushed);
       std::copy(values.begin(), values.end(), array);
       held.emplace_back(array, std::move(values));
     } else if (!held.empty()) {
@@ -51,7 +53,7 @@ TEST(CaptureBufferTest, RoomAtTheStartIsUsedAgainAndNothingIsOverwritten) {
 }
 
 TEST(CaptureBufferTest, IsEmptyAfterClear) {
-  ASSERT_OK_AND_ASSIGN(const auto buffer, CaptureBuffer::Create(10 * sizeof(float)));
+  ASSERT_OK_AND_ASSIGN(const auto buffer, CaptureBuffer::Create(10));
   ASSERT_NE(buffer->Push(7), nullptr);
   buffer->Clear();
   EXPECT_NE(buffer->Push(10), nullptr);

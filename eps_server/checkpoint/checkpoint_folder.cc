@@ -49,11 +49,12 @@ constexpr int64_t kWriteBackBytes = int64_t{32} << 20;
 
 class TensorFiles {
  public:
-  TensorFiles(const ModelSpec& model, const RunConfig& run, int num_moments, std::unique_ptr<SafetensorsWriter> masters,
+  TensorFiles(const ModelSpec& model, const RunConfig& run, std::unique_ptr<SafetensorsWriter> masters,
               std::unique_ptr<SafetensorsWriter> moments, PatientThread& patient)
       : model_(model),
         wire_(run.precision.wire),
-        num_moments_(num_moments),
+        num_moments_(run.optimizer.num_moments()),
+        moment_bytes_(SizeOf(run.precision.moments)),
         first_tensors_(FirstTensors(model)),
         masters_(std::move(masters)),
         moments_(std::move(moments)),
@@ -67,7 +68,7 @@ class TensorFiles {
       for (int which = -1; which < num_moments_; ++which) {
         EPS_RETURN_IF_ERROR(patient_.Run([&] { return WriteArray(chunk, which); }));
       }
-      unsynced_bytes_ += (1 + num_moments_) * chunk.num_elems * int64_t{sizeof(float)};
+      unsynced_bytes_ += chunk.num_elems * (kMasterBytes + num_moments_ * moment_bytes_);
     }
     if (unsynced_bytes_ < kWriteBackBytes) return absl::OkStatus();
     unsynced_bytes_ = 0;
@@ -102,11 +103,15 @@ class TensorFiles {
 
   // which: -1 the masters, else a moment
   absl::Status WriteArray(const CapturedChunk& chunk, int which) {
-    const float* values = chunk.values + (which + 1) * chunk.num_elems;
+    const std::byte* const array =
+        which < 0 ? chunk.state : chunk.state + chunk.num_elems * (kMasterBytes + which * moment_bytes_);
+    const int64_t elem_bytes = which < 0 ? kMasterBytes : moment_bytes_;
     const auto blob = static_cast<size_t>(chunk.blob.value());
     return ForEachTensorOf(chunk, [&](size_t tensor, int64_t first_elem, int64_t chunk_elem, int64_t num_elems) {
-      const int64_t offset_bytes = first_elem * int64_t{sizeof(float)};
-      const absl::Span<const std::byte> bytes = Bytes({values + chunk_elem, static_cast<size_t>(num_elems)});
+      const int64_t offset_bytes = first_elem * elem_bytes;
+      // Safetensors are little endian, and so is every machine that this runs on.
+      const absl::Span<const std::byte> bytes(array + chunk_elem * elem_bytes,
+                                              static_cast<size_t>(num_elems * elem_bytes));
       if (which < 0) return masters_->Write(first_tensors_[blob] + tensor, offset_bytes, bytes);
       const size_t entry = (first_tensors_[blob] + tensor) * static_cast<size_t>(num_moments_);
       return moments_->Write(entry + static_cast<size_t>(which), offset_bytes, bytes);
@@ -121,14 +126,11 @@ class TensorFiles {
     });
   }
 
-  // Safetensors are little endian, and so is every machine that this runs on.
-  static absl::Span<const std::byte> Bytes(absl::Span<const float> values) {
-    return {reinterpret_cast<const std::byte*>(values.data()), values.size() * sizeof(float)};
-  }
-
+  static constexpr int64_t kMasterBytes = sizeof(float);
   const ModelSpec& model_;
   const Dtype wire_;
   const int num_moments_;
+  const int64_t moment_bytes_;  // of an element
   const std::vector<size_t> first_tensors_;
   const std::unique_ptr<SafetensorsWriter> masters_;
   const std::unique_ptr<SafetensorsWriter> moments_;
@@ -138,15 +140,14 @@ class TensorFiles {
 
 absl::Status WriteTensors(const std::string& folder, StateCapture& capture, const ModelSpec& model,
                           const RunConfig& run, PatientThread& patient) {
-  const std::vector<absl::string_view> moment_names = MomentNames(run.optimizer);
-  EPS_CHECK(capture.num_moments() == static_cast<int>(moment_names.size()));
+  EPS_CHECK(capture.num_moments() == run.optimizer.num_moments() && capture.moment_dtype() == run.precision.moments);
   // What every writer of PyTorch tensors says, and some readers ask for.
   const std::map<std::string, std::string> metadata = {{"format", "pt"}};
   EPS_ASSIGN_OR_RETURN(auto masters, SafetensorsWriter::Create(PathOf(folder, kModelFile),
                                                                MasterEntries(model, run.precision.wire), metadata));
-  EPS_ASSIGN_OR_RETURN(auto moments, SafetensorsWriter::Create(PathOf(folder, kOptimizerFile),
-                                                               MomentEntries(model, moment_names), metadata));
-  TensorFiles files(model, run, capture.num_moments(), std::move(masters), std::move(moments), patient);
+  EPS_ASSIGN_OR_RETURN(auto moments,
+                       SafetensorsWriter::Create(PathOf(folder, kOptimizerFile), MomentEntries(model, run), metadata));
+  TensorFiles files(model, run, std::move(masters), std::move(moments), patient);
   for (capture.Fill(); capture.front() != nullptr; capture.Fill()) {
     EPS_RETURN_IF_ERROR(files.WriteChunk(*capture.front()));
     capture.Pop();
@@ -240,13 +241,13 @@ absl::Status WriteCheckpointFolder(const std::string& folder, StateCapture& capt
 
 absl::Status LoadTensors(const std::string& folder, const ModelSpec& model, const Manifest& manifest, LoadWhat what,
                          Store& store) {
-  const std::vector<absl::string_view> moment_names = MomentNames(manifest.run.optimizer);
+  const int num_moments = manifest.run.optimizer.num_moments();
   const std::vector<SafetensorsEntry> master_entries = MasterEntries(model, manifest.run.precision.wire);
-  const std::vector<SafetensorsEntry> moment_entries = MomentEntries(model, moment_names);
+  const std::vector<SafetensorsEntry> moment_entries = MomentEntries(model, manifest.run);
   EPS_ASSIGN_OR_RETURN(const auto masters, OpenTensors(PathOf(folder, kModelFile), master_entries));
   std::unique_ptr<SafetensorsReader> moments;
   if (what == LoadWhat::kMastersAndMoments) {
-    EPS_CHECK(store.num_moments() == static_cast<int>(moment_names.size()));
+    EPS_CHECK(store.num_moments() == num_moments && store.moment_dtype() == manifest.run.precision.moments);
     EPS_ASSIGN_OR_RETURN(moments, OpenTensors(PathOf(folder, kOptimizerFile), moment_entries));
   }
   EPS_RETURN_IF_ERROR(ReadTensors(*masters, model, master_entries, 1, /*with_frozen=*/true,
@@ -255,7 +256,7 @@ absl::Status LoadTensors(const std::string& folder, const ModelSpec& model, cons
                                   }));
   if (moments == nullptr) return absl::OkStatus();
   return ReadTensors(
-      *moments, model, moment_entries, moment_names.size(), /*with_frozen=*/false,
+      *moments, model, moment_entries, static_cast<size_t>(num_moments), /*with_frozen=*/false,
       [&](BlobId blob, int which, int64_t offset, auto values) { store.LoadMoment(blob, which, offset, values); });
 }
 

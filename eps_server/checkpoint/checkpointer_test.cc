@@ -103,6 +103,24 @@ INSTANTIATE_TEST_SUITE_P(WireAndRule, RoundTripTest,
                                            std::pair(Dtype::kBf16, Rule::kSgdMomentum),
                                            std::pair(Dtype::kF32, Rule::kSgdMomentum)));
 
+TEST(CheckpointerTest, Bf16MomentsAreWrittenAsTheyLieAndComeBack) {
+  RunConfig run = SmallRun();
+  run.precision.moments = Dtype::kBf16;
+  const Fixture f(run);
+  const std::unique_ptr<Store> written = f.StoreAt(7);
+  ASSERT_OK(f.Open()->Write(*written, StateAt(7), {AllBlobs(f.model), [](BlobId) {}}));
+  const std::string path = f.FolderOf(7) + "/optimizer.safetensors";
+  ASSERT_OK_AND_ASSIGN(const auto moments, SafetensorsReader::Open(path));
+  for (const SafetensorsEntry& entry : moments->entries()) EXPECT_EQ(entry.dtype, "BF16") << entry.name;
+  const std::unique_ptr<Store> loaded = Store::Create(f.model, f.run).value();
+  ASSERT_OK(f.Open()->LoadLatest(*loaded));
+  ExpectSameTensors(f.model, *written, *loaded, Version(7));
+  RunConfig other = run;
+  other.precision.moments = Dtype::kF32;
+  EXPECT_THAT(Checkpointer::Create(f.directory, f.model, other).value()->LoadLatest(*loaded),
+              StatusIs(absl::StatusCode::kFailedPrecondition, "precision.moments: was BF16, now FP32"));
+}
+
 TEST(CheckpointerTest, OfAFrozenTensorTheWireFormIsWrittenAndComesBack) {
   for (const Dtype wire : {Dtype::kBf16, Dtype::kF16, Dtype::kF32}) {
     RunConfig run = SmallRun(wire);

@@ -1,6 +1,7 @@
 #include "eps_server/checkpoint/state_capture.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -58,13 +59,16 @@ bool StateCapture::CopyNext() {
     return true;
   }
   const auto num_elems = static_cast<size_t>(chunk.num_elems);
-  float* values = buffer_->Push(num_elems * static_cast<size_t>(1 + num_moments()));
-  if (values == nullptr) return false;
-  chunk.values = values;
-  store_->ReadMaster(blob.id, version_, chunk.first_elem, {values, num_elems});
+  const auto elem_bytes = static_cast<size_t>(SizeOf(moment_dtype())), moment_bytes = num_elems * elem_bytes;
+  const size_t master_bytes = num_elems * sizeof(float);
+  std::byte* const state = buffer_->Push(master_bytes + static_cast<size_t>(num_moments()) * moment_bytes);
+  if (state == nullptr) return false;
+  chunk.state = state;
+  store_->ReadMaster(blob.id, version_, chunk.first_elem, {reinterpret_cast<float*>(state), num_elems});
   for (int which = 0; which < num_moments(); ++which) {
-    values += num_elems;
-    store_->ReadMoment(blob.id, which, chunk.first_elem, {values, num_elems});
+    std::memcpy(state + master_bytes + static_cast<size_t>(which) * moment_bytes,
+                store_->Moment(blob.id, which).data() + static_cast<size_t>(chunk.first_elem) * elem_bytes,
+                moment_bytes);
   }
   chunks_.push_back(chunk);
   return true;
@@ -72,7 +76,7 @@ bool StateCapture::CopyNext() {
 
 void StateCapture::Pop() {
   EPS_CHECK(!chunks_.empty());
-  if (chunks_.front().values != nullptr) buffer_->Pop();
+  if (chunks_.front().state != nullptr) buffer_->Pop();
   chunks_.pop_front();
 }
 

@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "common/base/ids.h"
 #include "common/model/model_spec.h"
+#include "common/tensor/dtype.h"
 #include "eps_server/checkpoint/capture_buffer.h"
 #include "eps_server/store/store.h"
 
@@ -20,13 +21,14 @@ struct CapturedChunk {
   BlobId blob;
   int64_t first_elem = 0;
   int64_t num_elems = 0;
-  const float* values = nullptr;    // (1 + moments, num_elems): the masters, then each moment; null: frozen
+  // The masters, (num_elems) in fp32, then each moment, (num_elems) in the store's moment dtype; null: frozen.
+  const std::byte* state = nullptr;
   const std::byte* wire = nullptr;  // (num_elems) in the wire dtype, in the store; frozen blobs only
 };
 
 // Copies one version of the model out of the store, chunk by chunk in the order in which blobs are updated next, as far
 // as the buffer reaches; who writes the chunks makes room for more. A copy takes a read and a write of 12 bytes a
-// parameter (AdamW): as much as memory can do, and no disk in it. A frozen blob does not change: it is read in the store
+// parameter (AdamW, fp32 moments): as much as memory can do, and no disk in it. A frozen blob does not change: it is read in the store
 // when it is written, and takes no room.
 //
 // Threads: one at a time
@@ -47,6 +49,7 @@ class StateCapture {
 
   // Arrays of a chunk, beside the masters.
   int num_moments() const { return store_->num_moments(); }
+  Dtype moment_dtype() const { return store_->moment_dtype(); }
 
  private:
   StateCapture(const Store& store, const ModelSpec& model, Version version, std::vector<BlobId> order,

@@ -1,6 +1,7 @@
 #include "eps_server/checkpoint/state_capture.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstring>
 #include <memory>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "common/checkpoint/testing.h"
 #include "common/model/model_spec.h"
 #include "common/spec/run_config.h"
+#include "common/tensor/dtype.h"
 #include "common/testing/status_matchers.h"
 #include "eps_server/checkpoint/capture_buffer.h"
 #include "eps_server/checkpoint/capture_size.h"
@@ -22,14 +24,16 @@ namespace eps::server {
 namespace {
 
 // Blocks of two chunks, the others of one.
-RunConfig TwoChunkRun() {
+RunConfig TwoChunkRun(Dtype moments) {
   RunConfig run = SmallRun();
+  run.precision.moments = moments;
   run.model = {.num_layers = 2, .d_model = 160, .num_heads = 2, .context = 8, .vocab = 256};
   return run;
 }
 
 struct Fixture {
-  RunConfig run = TwoChunkRun();
+  explicit Fixture(Dtype moments = Dtype::kF32) : run(TwoChunkRun(moments)) {}
+  RunConfig run;
   ModelSpec model = BuildModel(run.model).value();
   std::unique_ptr<Store> store = FilledStore(model, run, Version(6), 1);
   std::vector<BlobId> captured;
@@ -40,15 +44,19 @@ struct Fixture {
         .value();
   }
   // A chunk as the store has it.
-  std::vector<float> Read(const CapturedChunk& chunk) const {
-    std::vector<float> values(static_cast<size_t>(3 * chunk.num_elems));
-    const auto part = [&](int i) {
-      return absl::MakeSpan(values).subspan(static_cast<size_t>(i * chunk.num_elems),
-                                            static_cast<size_t>(chunk.num_elems));
-    };
-    store->ReadMaster(chunk.blob, Version(6), chunk.first_elem, part(0));
-    for (int which = 0; which < 2; ++which) store->ReadMoment(chunk.blob, which, chunk.first_elem, part(which + 1));
-    return values;
+  std::vector<std::byte> Read(const CapturedChunk& chunk) const {
+    std::vector<float> master(static_cast<size_t>(chunk.num_elems));
+    store->ReadMaster(chunk.blob, Version(6), chunk.first_elem, absl::MakeSpan(master));
+    const absl::Span<const std::byte> bytes(reinterpret_cast<const std::byte*>(master.data()), master.size() * 4);
+    std::vector<std::byte> state(bytes.begin(), bytes.end());
+    const auto elem_bytes = static_cast<size_t>(SizeOf(store->moment_dtype()));
+    for (int which = 0; which < 2; ++which) {
+      const absl::Span<const std::byte> moment = store->Moment(chunk.blob, which)
+                                                     .subspan(static_cast<size_t>(chunk.first_elem) * elem_bytes,
+                                                              static_cast<size_t>(chunk.num_elems) * elem_bytes);
+      state.insert(state.end(), moment.begin(), moment.end());
+    }
+    return state;
   }
 };
 
@@ -65,18 +73,23 @@ TEST(StateCaptureTest, EverythingIsCopiedAtOnceWhereItFits) {
   EXPECT_EQ(num_elems, f.model.num_elems());
 }
 
-TEST(StateCaptureTest, WhatDoesNotFitIsCopiedInOrderAsRoomComesBack) {
-  Fixture f;
+class CaptureMomentsTest : public ::testing::TestWithParam<Dtype> {};
+INSTANTIATE_TEST_SUITE_P(Dtype, CaptureMomentsTest, ::testing::Values(Dtype::kF32, Dtype::kBf16));
+
+TEST_P(CaptureMomentsTest, WhatDoesNotFitIsCopiedInOrderAsRoomComesBack) {
+  Fixture f(GetParam());
+  const int64_t elem_bytes = 4 + 2 * SizeOf(GetParam());
   for (const int64_t chunks : {1, 2, 3}) {
     f.captured.clear();
-    const auto buffer = CaptureBuffer::Create(chunks * 12 * kChunkElems).value();
+    const auto buffer = CaptureBuffer::Create(chunks * elem_bytes * kChunkElems).value();
     StateCapture capture = f.Capture(*buffer);
     BlobId last(-1);
     for (capture.Fill(); capture.front() != nullptr; capture.Fill()) {
       const CapturedChunk chunk = *capture.front();
       EXPECT_GE(chunk.blob, last);
       last = chunk.blob;
-      EXPECT_EQ(std::memcmp(f.Read(chunk).data(), chunk.values, static_cast<size_t>(12 * chunk.num_elems)), 0);
+      const std::vector<std::byte> want = f.Read(chunk);
+      EXPECT_EQ(std::memcmp(want.data(), chunk.state, want.size()), 0);
       capture.Pop();
     }
     EXPECT_EQ(f.captured, AllBlobs(f.model));

@@ -3,6 +3,7 @@
 #include <bit>
 
 #include "absl/types/span.h"
+#include "eps_server/store/testing.h"
 #include "gtest/gtest.h"
 
 namespace eps::server {
@@ -27,7 +28,7 @@ std::vector<float> ReadAll(const Store& store, const BlobSpec& blob, int kind, V
   if (kind < 0) {
     store.ReadMaster(blob.id, version, 0, absl::MakeSpan(values));
   } else {
-    store.ReadMoment(blob.id, kind, 0, absl::MakeSpan(values));
+    values = ReadMoment(store, blob.id, kind, 0, blob.num_elems);
   }
   return values;
 }

@@ -21,6 +21,7 @@ std::string WhatCaptureMeans(const DaemonMemory& memory) {
 
 DaemonMemory ComputeDaemonMemory(const ModelSpec& model, const RunConfig& run) {
   return {.store = ComputeStoreSizes(model, run),
+          .moments = run.precision.moments,
           .contribution_window_bytes = DefaultWindowBytes(model),
           .hold_bytes = HoldBytes(model, run),
           .capture_bytes = CaptureBufferBytes(model, run),
@@ -33,7 +34,9 @@ std::vector<DaemonMemoryLine> Describe(const DaemonMemory& memory) {
       {"weights on the wire", memory.store.wire_bytes,
        "two versions, so that a lost worker's part is run again as it was"},
       {"rest of the masters", memory.store.rest_bytes, "what the wire form lacks of fp32"},
-      {"optimizer moments", memory.store.moment_bytes, "fp32"},
+      {"optimizer moments", memory.store.moment_bytes,
+       memory.moments == Dtype::kBf16 ? "bf16, rounded stochastically"
+                                      : "fp32 (precision.moments: BF16 takes half of it)"},
       {"gradients in flight", memory.contribution_window_bytes, "at most; what does not fit waits in the workers"},
       {"gradients held", memory.hold_bytes, "fp32 sums until the step's norm is known: EXACT clipping, FP16"},
       {"state copied for a checkpoint", memory.capture_bytes, WhatCaptureMeans(memory)},

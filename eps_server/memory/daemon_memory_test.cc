@@ -16,6 +16,10 @@ TEST(DaemonMemoryTest, BytesPerParameterAreWhatTheHeaderOfTheStoreSays) {
   RunConfig run;
   run.precision = {.wire = Dtype::kBf16, .gradients = Dtype::kBf16};
   EXPECT_EQ(ComputeDaemonMemory(model, run).model_state_bytes(), 14 * model.num_parameters());
+  run.precision.moments = Dtype::kBf16;
+  EXPECT_EQ(ComputeDaemonMemory(model, run).model_state_bytes(), 10 * model.num_parameters());
+  EXPECT_EQ(ComputeDaemonMemory(model, run).capture_all_bytes, 8 * model.num_parameters());
+  run.precision.moments = Dtype::kF32;
   run.precision.wire = Dtype::kF32;
   EXPECT_EQ(ComputeDaemonMemory(model, run).model_state_bytes(), 16 * model.num_parameters());
   run.optimizer.rule = OptimizerRule::kSgd;

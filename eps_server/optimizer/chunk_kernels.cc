@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "eps_server/optimizer/moment_rounding.h"
 #include "hwy/cache_control.h"
 #include "hwy/detect_targets.h"
 // Leaves out targets without fused multiply-add and those whose vectors have no size at compile
@@ -30,6 +31,7 @@ inline constexpr int kMaxDepth = 24;          // partial sums of 2^16 vnodes, an
 // line of 16-bit elements, two of fp32.
 inline constexpr int64_t kPrefetchElems = 256;
 inline constexpr int64_t kPrefetchUnit = 32;
+static_assert(kPrefetchUnit == kMomentNoiseUnit);
 static_assert(kTensorAlignElems % kPrefetchUnit == 0);
 
 // The summing program with loads and adds joined where they follow each other.
@@ -98,8 +100,10 @@ namespace hn = hwy::HWY_NAMESPACE;
 using DF = hn::CappedTag<float, kLanes>;
 using VF = hn::Vec<DF>;
 using DU = hn::RebindToUnsigned<DF>;
+using VU = hn::Vec<DU>;
 using DI = hn::RebindToSigned<DF>;
 using D16 = hn::Rebind<uint16_t, DF>;
+using DPairs = hn::Repartition<uint16_t, DF>;  // as many bytes as DF
 using DH = hn::Rebind<hwy::float16_t, DF>;
 using DHalf = hn::Half<DF>;
 using DD = hn::Rebind<double, DHalf>;
@@ -112,18 +116,6 @@ bool HasFusedMultiplyAdd() { return HWY_NATIVE_FMA != 0; }
 HWY_INLINE VF LoadBf16(const uint16_t* from) {
   return hn::BitCast(DF(), hn::ShiftLeft<16>(hn::PromoteTo(DU(), hn::LoadU(D16(), from))));
 }
-// The low 16 bits of each lane.
-HWY_INLINE void StoreLow16(hn::Vec<DU> value, uint16_t* to) {
-#if HWY_TARGET <= HWY_AVX3
-  // One instruction, where Highway's own takes three.
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtepi32_epi16(value.raw));
-#else
-  // At most 0xFFFF: the saturating conversion changes nothing.
-  const auto low = hn::And(value, hn::Set(DU(), 0xFFFFu));
-  hn::StoreU(hn::DemoteTo(D16(), hn::BitCast(DI(), low)), D16(), to);
-#endif
-}
-
 // As common/numeric/fp16.h: to nearest, ties to even, on every processor.
 HWY_INLINE VF LoadFp16(const uint16_t* from) { return hn::PromoteTo(DF(), hn::BitCast(DH(), hn::LoadU(D16(), from))); }
 HWY_INLINE void StoreFp16(VF value, uint16_t* to) {
@@ -214,6 +206,83 @@ const float* SumBlock(const FusedProgram& program, int64_t first, int64_t count,
   return scratch[0];
 }
 
+// ---- the 16 logical lanes ----
+
+// AVX2 widens and narrows 16-bit values by one instruction each where it may stay within halves of a vector, and by two
+// where not: there lanes 0 to 3 and 8 to 11 are the first vector, 4 to 7 and 12 to 15 the second. Elsewhere they are in order.
+constexpr bool kIsByHalves = HWY_TARGET == HWY_AVX2;
+
+struct Floats {
+  VF v[kVecs];
+};
+struct Words {
+  VU v[kVecs];
+};
+
+// fn(k) of each of the vectors.
+template <typename Fn>
+HWY_INLINE void ForVecs(const Fn& fn) {
+  for (int64_t k = 0; k < kVecs; ++k) fn(k);
+}
+
+// From lanes in order to those of Floats, and back.
+HWY_INLINE Floats Reordered(const Floats& x) {
+#if HWY_TARGET == HWY_AVX2
+  return {hn::ConcatLowerLower(DF(), x.v[1], x.v[0]), hn::ConcatUpperUpper(DF(), x.v[1], x.v[0])};
+#else
+  return x;
+#endif
+}
+
+HWY_INLINE Floats LoadFloats(const float* from) {
+  Floats in_order;
+  ForVecs([&](int64_t k) { in_order.v[k] = hn::LoadU(DF(), from + k * kVec); });
+  return Reordered(in_order);
+}
+HWY_INLINE void StoreFloats(const Floats& x, float* to) {
+  const Floats in_order = Reordered(x);
+  ForVecs([&](int64_t k) { hn::StoreU(in_order.v[k], DF(), to + k * kVec); });
+}
+
+// `high` in the upper 16 bits of each word, `low` in the lower ones.
+HWY_INLINE Words LoadHalves(const uint16_t* high, const uint16_t* low) {
+  Words words;
+#if HWY_TARGET == HWY_AVX2
+  const auto h = hn::LoadU(DPairs(), high), l = hn::LoadU(DPairs(), low);
+  words.v[0] = hn::BitCast(DU(), hn::InterleaveLower(DPairs(), l, h));
+  words.v[1] = hn::BitCast(DU(), hn::InterleaveUpper(DPairs(), l, h));
+#else
+  ForVecs([&](int64_t k) {
+    const VU h = hn::PromoteTo(DU(), hn::LoadU(D16(), high + k * kVec));
+    words.v[k] = hn::Or(hn::ShiftLeft<16>(h), hn::PromoteTo(DU(), hn::LoadU(D16(), low + k * kVec)));
+  });
+#endif
+  return words;
+}
+HWY_INLINE Floats LoadBf16s(const uint16_t* from) {
+  Floats x;
+#if HWY_TARGET == HWY_AVX2
+  const auto high = hn::LoadU(DPairs(), from), low = hn::Zero(DPairs());
+  x.v[0] = hn::BitCast(DF(), hn::InterleaveLower(DPairs(), low, high));
+  x.v[1] = hn::BitCast(DF(), hn::InterleaveUpper(DPairs(), low, high));
+#else
+  ForVecs([&](int64_t k) { x.v[k] = LoadBf16(from + k * kVec); });
+#endif
+  return x;
+}
+// Words of at most 0xFFFF: the saturating conversions change nothing.
+HWY_INLINE void StoreLowHalves(const Words& words, uint16_t* to) {
+#if HWY_TARGET == HWY_AVX2
+  const __m256i packed = _mm256_packus_epi32(words.v[0].raw, words.v[1].raw);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), packed);
+#elif HWY_TARGET <= HWY_AVX3
+  // One instruction, where Highway's own takes three.
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtepi32_epi16(words.v[0].raw));
+#else
+  ForVecs([&](int64_t k) { hn::StoreU(hn::DemoteTo(D16(), hn::BitCast(DI(), words.v[k])), D16(), to + k * kVec); });
+#endif
+}
+
 // ---- sums of squares ----
 
 // Element i goes to lane i mod 16. The product of two floats is exact in fp64, so fused or not is
@@ -225,16 +294,19 @@ struct SquareSum {
   HWY_INLINE explicit SquareSum(const SquareLanes& from) {
     for (int64_t k = 0; k < kAccs; ++k) acc[k] = hn::Load(DD(), from.lanes + k * kDoubles);
   }
-  HWY_INLINE void Add(int64_t vec, VF g) {
+  HWY_INLINE void Add(const Floats& g) {
+    ForVecs([&](int64_t k) {
 #if HWY_TARGET == HWY_SCALAR
-    const VD x = hn::PromoteTo(DD(), g);
-    acc[vec] = hn::MulAdd(x, x, acc[vec]);
+      const VD x = hn::PromoteTo(DD(), g.v[k]);
+      acc[k] = hn::MulAdd(x, x, acc[k]);
 #else
-    const VD low = hn::PromoteTo(DD(), hn::LowerHalf(DHalf(), g));
-    const VD high = hn::PromoteTo(DD(), hn::UpperHalf(DHalf(), g));
-    acc[2 * vec] = hn::MulAdd(low, low, acc[2 * vec]);
-    acc[2 * vec + 1] = hn::MulAdd(high, high, acc[2 * vec + 1]);
+      const VD low = hn::PromoteTo(DD(), hn::LowerHalf(DHalf(), g.v[k]));
+      const VD high = hn::PromoteTo(DD(), hn::UpperHalf(DHalf(), g.v[k]));
+      const int64_t of_low = kIsByHalves ? k : 2 * k, of_high = kIsByHalves ? k + 2 : 2 * k + 1;
+      acc[of_low] = hn::MulAdd(low, low, acc[of_low]);
+      acc[of_high] = hn::MulAdd(high, high, acc[of_high]);
 #endif
+    });
   }
   HWY_INLINE void SaveTo(SquareLanes& to) const {
     for (int64_t k = 0; k < kAccs; ++k) hn::Store(acc[k], DD(), to.lanes + k * kDoubles);
@@ -250,11 +322,9 @@ double SumChunkImpl(const ChunkGradient& gradient, int64_t num_elems, float* sum
     const float* g = SumBlock(program, first, count, scratch);
     SquareSum square(squares);
     for (int64_t i = 0; i < count; i += kLanes) {
-      for (int64_t k = 0; k < kVecs; ++k) {
-        const VF value = hn::LoadU(DF(), g + i + k * kVec);
-        if (sum != nullptr) hn::StoreU(value, DF(), sum + first + i + k * kVec);
-        square.Add(k, value);
-      }
+      const Floats values = LoadFloats(g + i);
+      if (sum != nullptr) StoreFloats(values, sum + first + i);
+      square.Add(values);
     }
     square.SaveTo(squares);
   }
@@ -268,8 +338,8 @@ struct Fp32Master {
   float* out;
   explicit Fp32Master(const ChunkState& chunk)
       : in(static_cast<const float*>(chunk.wire_in)), out(static_cast<float*>(chunk.wire_out)) {}
-  HWY_INLINE VF Load(int64_t i) const { return hn::LoadU(DF(), in + i); }
-  HWY_INLINE void Store(VF p, int64_t i) const { hn::StoreU(p, DF(), out + i); }
+  HWY_INLINE Floats Load(int64_t i) const { return LoadFloats(in + i); }
+  HWY_INLINE void Store(const Floats& p, int64_t i) const { StoreFloats(p, out + i); }
   HWY_INLINE void Prefetch(int64_t i) const {
     for (const int64_t at : {i, i + kLanes}) {
       hwy::Prefetch(in + at);
@@ -287,15 +357,21 @@ struct SplitMaster {
       : in(static_cast<const uint16_t*>(chunk.wire_in)),
         out(static_cast<uint16_t*>(chunk.wire_out)),
         rest(chunk.rest) {}
-  HWY_INLINE VF Load(int64_t i) const {
-    const auto high = hn::PromoteTo(DU(), hn::LoadU(D16(), in + i));
-    const auto low = hn::PromoteTo(DU(), hn::LoadU(D16(), rest + i));
-    return hn::BitCast(DF(), hn::Sub(hn::Or(hn::ShiftLeft<16>(high), low), hn::Set(DU(), 0x8000u)));
+  HWY_INLINE Floats Load(int64_t i) const {
+    const Words rounded = LoadHalves(in + i, rest + i);
+    Floats p;
+    ForVecs([&](int64_t k) { p.v[k] = hn::BitCast(DF(), hn::Sub(rounded.v[k], hn::Set(DU(), 0x8000u))); });
+    return p;
   }
-  HWY_INLINE void Store(VF p, int64_t i) const {
-    const auto rounded = hn::Add(hn::BitCast(DU(), p), hn::Set(DU(), 0x8000u));
-    StoreLow16(hn::ShiftRight<16>(rounded), out + i);
-    StoreLow16(rounded, rest + i);
+  HWY_INLINE void Store(const Floats& p, int64_t i) const {
+    Words high, low;
+    ForVecs([&](int64_t k) {
+      const VU rounded = hn::Add(hn::BitCast(DU(), p.v[k]), hn::Set(DU(), 0x8000u));
+      high.v[k] = hn::ShiftRight<16>(rounded);
+      low.v[k] = hn::And(rounded, hn::Set(DU(), 0xFFFFu));
+    });
+    StoreLowHalves(high, out + i);
+    StoreLowHalves(low, rest + i);
   }
   HWY_INLINE void Prefetch(int64_t i) const {
     hwy::Prefetch(in + i);
@@ -309,10 +385,13 @@ struct Fp16Master {
   float* master;
   uint16_t* out;
   explicit Fp16Master(const ChunkState& chunk) : master(chunk.master), out(static_cast<uint16_t*>(chunk.wire_out)) {}
-  HWY_INLINE VF Load(int64_t i) const { return hn::LoadU(DF(), master + i); }
-  HWY_INLINE void Store(VF p, int64_t i) const {
-    hn::StoreU(p, DF(), master + i);
-    StoreFp16(p, out + i);
+  HWY_INLINE Floats Load(int64_t i) const { return LoadFloats(master + i); }
+  HWY_INLINE void Store(const Floats& p, int64_t i) const {
+    const Floats in_order = Reordered(p);
+    ForVecs([&](int64_t k) {
+      hn::StoreU(in_order.v[k], DF(), master + i + k * kVec);
+      StoreFp16(in_order.v[k], out + i + k * kVec);
+    });
   }
   HWY_INLINE void Prefetch(int64_t i) const {
     hwy::Prefetch(master + i);
@@ -321,9 +400,71 @@ struct Fp16Master {
   }
 };
 
+// The optimizer's moments as they are kept.
+struct Fp32Moment {
+  static constexpr bool kIsRounded = false;
+  float* values;
+  explicit Fp32Moment(void* values) : values(static_cast<float*>(values)) {}
+  HWY_INLINE Floats Load(int64_t i) const { return LoadFloats(values + i); }
+  HWY_INLINE void Store(const Floats& moment, const Words& /*noise*/, int64_t i) const {
+    StoreFloats(moment, values + i);
+  }
+  HWY_INLINE void Prefetch(int64_t i) const {
+    hwy::Prefetch(values + i);
+    hwy::Prefetch(values + i + kLanes);
+  }
+};
+// moment_rounding.h: RoundMoment.
+struct Bf16Moment {
+  static constexpr bool kIsRounded = true;
+  uint16_t* values;
+  explicit Bf16Moment(void* values) : values(static_cast<uint16_t*>(values)) {}
+  HWY_INLINE Floats Load(int64_t i) const { return LoadBf16s(values + i); }
+  HWY_INLINE void Store(const Floats& moment, const Words& noise, int64_t i) const {
+    Words kept;
+    ForVecs([&](int64_t k) { kept.v[k] = hn::ShiftRight<16>(hn::Add(hn::BitCast(DU(), moment.v[k]), noise.v[k])); });
+    StoreLowHalves(kept, values + i);
+  }
+  HWY_INLINE void Prefetch(int64_t i) const { hwy::Prefetch(values + i); }
+};
+
+// moment_rounding.h: MomentNoise.
+struct NoiseSource {
+  Words first;  // of the chunk's first pairs, before mixing
+  NoiseSource(const ChunkState& chunk, const UpdateScalars& s) {
+    const uint32_t pair = s.moment_key + static_cast<uint32_t>(chunk.first_elem / 2);
+    uint32_t lanes[kLanes];
+    for (uint32_t lane = 0; lane < kLanes; ++lane) {
+      // The middle two of four quarters change places.
+      const uint32_t from = kIsByHalves && lane / 4 % 3 != 0 ? lane ^ 12 : lane;
+      lanes[lane] = pair + from;
+    }
+    ForVecs([&](int64_t k) { first.v[k] = hn::LoadU(DU(), lanes + k * kVec); });
+  }
+  // The words of elements [i, i + 32), i a multiple of 32: those of the first 16 have the low halves.
+  HWY_INLINE Words Pairs(int64_t i) const {
+    Words words;
+    ForVecs([&](int64_t k) {
+      VU x = hn::Add(first.v[k], hn::Set(DU(), static_cast<uint32_t>(i / 2)));
+      x = hn::Mul(hn::Xor(x, hn::ShiftRight<16>(x)), hn::Set(DU(), 0x85EBCA6Bu));
+      x = hn::Mul(hn::Xor(x, hn::ShiftRight<13>(x)), hn::Set(DU(), 0xC2B2AE35u));
+      words.v[k] = hn::Xor(x, hn::ShiftRight<16>(x));
+    });
+    return words;
+  }
+  HWY_INLINE static Words Half(const Words& pairs, bool second) {
+    Words half;
+    ForVecs([&](int64_t k) {
+      half.v[k] = second ? hn::ShiftRight<16>(pairs.v[k]) : hn::And(pairs.v[k], hn::Set(DU(), 0xFFFFu));
+    });
+    return half;
+  }
+};
+
+template <typename Moment>
 struct AdamW {
-  float* m;
-  float* v;
+  static constexpr bool kIsRounded = Moment::kIsRounded;
+  Moment m, v;
   VF keep, beta1, one_minus_beta1, beta2, one_minus_beta2, inv_sqrt_bias2, eps, step_size;
   AdamW(const ChunkState& chunk, const UpdateScalars& s, bool decays)
       : m(chunk.moment1),
@@ -336,51 +477,66 @@ struct AdamW {
         inv_sqrt_bias2(hn::Set(DF(), s.inv_sqrt_bias2)),
         eps(hn::Set(DF(), s.eps)),
         step_size(hn::Set(DF(), s.step_size)) {}
-  HWY_INLINE VF Update(VF p, VF g, int64_t i) const {
-    const VF mi = hn::MulAdd(hn::LoadU(DF(), m + i), beta1, hn::Mul(g, one_minus_beta1));
-    const VF vi = hn::MulAdd(hn::LoadU(DF(), v + i), beta2, hn::Mul(hn::Mul(g, g), one_minus_beta2));
-    hn::StoreU(mi, DF(), m + i);
-    hn::StoreU(vi, DF(), v + i);
-    const VF denominator = hn::MulAdd(hn::Sqrt(vi), inv_sqrt_bias2, eps);
-    return hn::NegMulAdd(step_size, hn::Div(mi, denominator), hn::Mul(p, keep));
+  HWY_INLINE Floats Update(const Floats& p, const Floats& g, const Words& noise, int64_t i) const {
+    Floats mi = m.Load(i), vi = v.Load(i), out;
+    ForVecs([&](int64_t k) {
+      const VF gk = g.v[k];
+      mi.v[k] = hn::MulAdd(mi.v[k], beta1, hn::Mul(gk, one_minus_beta1));
+      vi.v[k] = hn::MulAdd(vi.v[k], beta2, hn::Mul(hn::Mul(gk, gk), one_minus_beta2));
+      const VF denominator = hn::MulAdd(hn::Sqrt(vi.v[k]), inv_sqrt_bias2, eps);
+      out.v[k] = hn::NegMulAdd(step_size, hn::Div(mi.v[k], denominator), hn::Mul(p.v[k], keep));
+    });
+    m.Store(mi, noise, i);
+    v.Store(vi, noise, i);
+    return out;
   }
   HWY_INLINE void Prefetch(int64_t i) const {
-    for (const int64_t at : {i, i + kLanes}) {
-      hwy::Prefetch(m + at);
-      hwy::Prefetch(v + at);
-    }
+    m.Prefetch(i);
+    v.Prefetch(i);
   }
 };
 
-template <bool kMomentum>
-struct Sgd {
-  float* b;
+template <typename Moment>
+struct Momentum {
+  static constexpr bool kIsRounded = Moment::kIsRounded;
+  Moment b;
   VF decay, momentum, step_size;
-  Sgd(const ChunkState& chunk, const UpdateScalars& s, bool decays)
+  Momentum(const ChunkState& chunk, const UpdateScalars& s, bool decays)
       : b(chunk.moment1),
         decay(hn::Set(DF(), decays ? s.decay : 0.0f)),
         momentum(hn::Set(DF(), s.momentum)),
         step_size(hn::Set(DF(), s.step_size)) {}
-  HWY_INLINE VF Update(VF p, VF g, int64_t i) const {
-    g = hn::MulAdd(decay, p, g);
-    if constexpr (kMomentum) {
-      g = hn::MulAdd(momentum, hn::LoadU(DF(), b + i), g);
-      hn::StoreU(g, DF(), b + i);
-    }
-    return hn::NegMulAdd(step_size, g, p);
+  HWY_INLINE Floats Update(const Floats& p, const Floats& g, const Words& noise, int64_t i) const {
+    Floats bi = b.Load(i), out;
+    ForVecs([&](int64_t k) {
+      bi.v[k] = hn::MulAdd(momentum, bi.v[k], hn::MulAdd(decay, p.v[k], g.v[k]));
+      out.v[k] = hn::NegMulAdd(step_size, bi.v[k], p.v[k]);
+    });
+    b.Store(bi, noise, i);
+    return out;
   }
-  HWY_INLINE void Prefetch(int64_t i) const {
-    if constexpr (!kMomentum) return;
-    hwy::Prefetch(b + i);
-    hwy::Prefetch(b + i + kLanes);
+  HWY_INLINE void Prefetch(int64_t i) const { b.Prefetch(i); }
+};
+
+// Without momentum.
+struct PlainSgd {
+  static constexpr bool kIsRounded = false;
+  VF decay, step_size;
+  PlainSgd(const ChunkState& /*chunk*/, const UpdateScalars& s, bool decays)
+      : decay(hn::Set(DF(), decays ? s.decay : 0.0f)), step_size(hn::Set(DF(), s.step_size)) {}
+  HWY_INLINE Floats Update(const Floats& p, const Floats& g, const Words& /*noise*/, int64_t /*i*/) const {
+    Floats out;
+    ForVecs([&](int64_t k) { out.v[k] = hn::NegMulAdd(step_size, hn::MulAdd(decay, p.v[k], g.v[k]), p.v[k]); });
+    return out;
   }
+  HWY_INLINE void Prefetch(int64_t /*i*/) const {}
 };
 
 // Where the summed gradient comes from. The usual cases, at most two contributions, are read as the
 // update goes; sums of more go through a block in L1.
 struct Fp32Source {
   const float* values;
-  HWY_INLINE VF Load(int64_t i) const { return hn::LoadU(DF(), values + i); }
+  HWY_INLINE Floats Load(int64_t i) const { return LoadFloats(values + i); }
   HWY_INLINE void Prefetch(int64_t i) const {
     hwy::Prefetch(values + i);
     hwy::Prefetch(values + i + kLanes);
@@ -388,14 +544,19 @@ struct Fp32Source {
 };
 struct Bf16Source {
   const uint16_t* values;
-  HWY_INLINE VF Load(int64_t i) const { return LoadBf16(values + i); }
+  HWY_INLINE Floats Load(int64_t i) const { return LoadBf16s(values + i); }
   HWY_INLINE void Prefetch(int64_t i) const { hwy::Prefetch(values + i); }
 };
 template <typename Left, typename Right>
 struct SumSource {
   Left left;
   Right right;
-  HWY_INLINE VF Load(int64_t i) const { return hn::Add(left.Load(i), right.Load(i)); }
+  HWY_INLINE Floats Load(int64_t i) const {
+    Floats sum = left.Load(i);
+    const Floats added = right.Load(i);
+    ForVecs([&](int64_t k) { sum.v[k] = hn::Add(sum.v[k], added.v[k]); });
+    return sum;
+  }
   HWY_INLINE void Prefetch(int64_t i) const {
     left.Prefetch(i);
     right.Prefetch(i);
@@ -404,36 +565,38 @@ struct SumSource {
 struct BlockSource {
   const float* block;  // of element `first`
   int64_t first;
-  HWY_INLINE VF Load(int64_t i) const { return hn::Load(DF(), block + (i - first)); }
+  HWY_INLINE Floats Load(int64_t i) const { return LoadFloats(block + (i - first)); }
   HWY_INLINE void Prefetch(int64_t) const {}
 };
 
 template <typename Rule, typename Master, typename Source>
-void UpdateRange(const Rule rule, const Master master, const Source source, const VF scale, int64_t begin, int64_t end,
-                 SquareLanes& squares) {
+void UpdateRange(const Rule rule, const Master master, const NoiseSource noise, const Source source, const VF scale,
+                 int64_t begin, int64_t end, SquareLanes& squares) {
   SquareSum square(squares);
   for (int64_t i = begin; i < end; i += kPrefetchUnit) {
     const int64_t ahead = i + kPrefetchElems;
     rule.Prefetch(ahead);
     master.Prefetch(ahead);
     source.Prefetch(ahead);
+    Words pairs = {};
+    if constexpr (Rule::kIsRounded) pairs = noise.Pairs(i);
     for (int64_t at = i; at < i + kPrefetchUnit; at += kLanes) {
-      for (int64_t k = 0; k < kVecs; ++k) {
-        const VF gradient = source.Load(at + k * kVec);
-        square.Add(k, gradient);
-        const VF p = rule.Update(master.Load(at + k * kVec), hn::Mul(gradient, scale), at + k * kVec);
-        master.Store(p, at + k * kVec);
-      }
+      Floats gradient = source.Load(at);
+      square.Add(gradient);
+      ForVecs([&](int64_t k) { gradient.v[k] = hn::Mul(gradient.v[k], scale); });
+      Words half = {};
+      if constexpr (Rule::kIsRounded) half = NoiseSource::Half(pairs, at != i);
+      master.Store(rule.Update(master.Load(at), gradient, half, at), at);
     }
   }
   square.SaveTo(squares);
 }
 
 template <typename Rule, typename Master>
-void UpdateDecayRange(const Rule rule, const Master master, const FusedProgram& program, const VF scale,
-                      const DecayRange& range, SquareLanes& squares) {
+void UpdateDecayRange(const Rule rule, const Master master, const NoiseSource noise, const FusedProgram& program,
+                      const VF scale, const DecayRange& range, SquareLanes& squares) {
   const auto update = [&](auto source, int64_t begin, int64_t end) {
-    UpdateRange(rule, master, source, scale, begin, end, squares);
+    UpdateRange(rule, master, noise, source, scale, begin, end, squares);
   };
   if (program.ops.size() == 1) {
     const FusedOp& only = program.ops[0];
@@ -465,7 +628,7 @@ double UpdateRanges(const ChunkState& chunk, const FusedProgram& program, const 
                     const UpdateScalars& scalars) {
   SquareLanes squares;
   for (size_t r = 0; r < num_ranges; ++r) {
-    UpdateDecayRange(Rule(chunk, scalars, ranges[r].decays), Master(chunk), program,
+    UpdateDecayRange(Rule(chunk, scalars, ranges[r].decays), Master(chunk), NoiseSource(chunk, scalars), program,
                      hn::Set(DF(), scalars.gradient_scale), ranges[r], squares);
   }
   return squares.Total();
@@ -488,8 +651,13 @@ double UpdateWith(const ChunkState& chunk, const FusedProgram& program, const De
 double UpdateChunkImpl(const ChunkState& chunk, const ChunkGradient& gradient, const DecayRange* ranges,
                        size_t num_ranges, const UpdateScalars& scalars) {
   const FusedProgram program = Fuse(gradient);
-  if (scalars.rule == OptimizerRule::kAdamW) return UpdateWith<AdamW>(chunk, program, ranges, num_ranges, scalars);
-  const auto update = chunk.moment1 != nullptr ? UpdateWith<Sgd<true>> : UpdateWith<Sgd<false>>;
+  const bool is_bf16 = chunk.moment_dtype == Dtype::kBf16;
+  auto* update = UpdateWith<PlainSgd>;
+  if (scalars.rule == OptimizerRule::kAdamW) {
+    update = is_bf16 ? UpdateWith<AdamW<Bf16Moment>> : UpdateWith<AdamW<Fp32Moment>>;
+  } else if (chunk.moment1 != nullptr) {
+    update = is_bf16 ? UpdateWith<Momentum<Bf16Moment>> : UpdateWith<Momentum<Fp32Moment>>;
+  }
   return update(chunk, program, ranges, num_ranges, scalars);
 }
 

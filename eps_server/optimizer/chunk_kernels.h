@@ -16,7 +16,8 @@ namespace eps::server {
 // kTensorAlignElems: there are no tails.
 //
 // Cost: one pass. An update with a 16-bit wire reads 2 (wire) + 2 (rest) + 8 (moments) +
-// contributions and writes 2 + 2 + 8 bytes per element; with an FP16 wire 4 (master) + 8 and 4 + 2 + 8.
+// contributions and writes 2 + 2 + 8 bytes per element; with an FP16 wire 4 (master) + 8 and 4 + 2 + 8. Moments in bf16 are
+// 4 each way in place of 8.
 
 // FAILED_PRECONDITION if this processor's vectors have no fused multiply-add: other bits.
 absl::Status CheckVectorUnit();
@@ -27,6 +28,8 @@ absl::Status CheckVectorUnit();
 //   p -= step_size * m / (sqrt(v) * inv_sqrt_bias2 + eps)
 //
 // SGD: g += decay p;  b = momentum b + g;  p -= step_size * b  (without momentum: g for b)
+//
+// p is made of the moments as they are computed; what is kept of them is rounded, if they are bf16 (moment_rounding.h).
 struct UpdateScalars {
   OptimizerRule rule = OptimizerRule::kAdamW;
   float gradient_scale = 1;  // of clipping, over the loss scale
@@ -38,6 +41,7 @@ struct UpdateScalars {
   float inv_sqrt_bias2 = 1;  // 1 / sqrt(1 - beta2^t)
   float eps = 0;
   float momentum = 0;
+  uint32_t moment_key = 0;  // MomentKey of the step and the blob: bf16 moments only
 };
 // `update` counts from 1 the updates that were made, without skipped steps.
 UpdateScalars ComputeUpdateScalars(const OptimizerConfig& optimizer, double learning_rate, int64_t update,

@@ -16,6 +16,7 @@
 #include "common/tensor/dtype.h"
 #include "common/testing/status_matchers.h"
 #include "eps_server/optimizer/chunk_gradient.h"
+#include "eps_server/optimizer/moment_rounding.h"
 #include "eps_server/store/store.h"
 #include "gtest/gtest.h"
 #include "hwy/targets.h"
@@ -225,6 +226,40 @@ TEST(ChunkKernelsFormTest, EveryFormOfAGradientGivesTheSameUpdate) {
   }
 }
 
+// The arithmetic is that of fp32 moments, and so are the weights; what is kept of the moments is rounded as
+// moment_rounding.h says, by the element's number in its blob.
+TEST_P(ChunkKernelsTest, Bf16MomentsAreTheFp32OnesRounded) {
+  const Gradient gradient(Leaves(2), 2, Dtype::kBf16, 3);
+  constexpr int64_t kFirstElem = 3 * kChunkElems;
+  for (const OptimizerConfig& config : {AdamWConfig(), SgdConfig(0.9)}) {
+    Chunk exact(GetParam(), 4), rounded(GetParam(), 4);
+    std::vector<uint16_t> m16, v16;
+    for (int64_t i = 0; i < kElems; ++i) {
+      m16.push_back(ToBf16(exact.m[i]).bits);
+      v16.push_back(ToBf16(exact.v[i]).bits);
+      exact.m[i] = ToFloat(Bf16{m16.back()});
+      exact.v[i] = ToFloat(Bf16{v16.back()});
+    }
+    rounded.state.moment_dtype = Dtype::kBf16;
+    rounded.state.moment1 = m16.data();
+    rounded.state.moment2 = v16.data();
+    rounded.state.first_elem = kFirstElem;
+    UpdateScalars scalars = ComputeUpdateScalars(config, 1e-3, 5, 0.5);
+    scalars.moment_key = 0xFFFFF000u;  // the count wraps around within the chunk
+    UpdateChunk(exact.state, gradient.gradient, kRanges, scalars, nullptr);
+    UpdateChunk(rounded.state, gradient.gradient, kRanges, scalars, nullptr);
+    const bool has_second = config.rule == OptimizerRule::kAdamW;
+    for (int64_t i = 0; i < kElems; ++i) {
+      const uint16_t noise = MomentNoise(scalars.moment_key, kFirstElem + i);
+      ASSERT_EQ(rounded.Updated(i), exact.Updated(i)) << i;
+      ASSERT_EQ(m16[i], RoundMoment(exact.m[i], noise).bits) << i;
+      if (has_second) {
+        ASSERT_EQ(v16[i], RoundMoment(exact.v[i], noise).bits) << i;
+      }
+    }
+  }
+}
+
 // Everything that the wire may hold: each number of binary16 is a gradient.
 TEST(ChunkKernelsFormTest, EveryFp16NumberIsReadAsItself) {
   constexpr int64_t kCount = 0x7C00;  // the finite ones that are not negative
@@ -297,15 +332,20 @@ TEST(ChunkKernelsBitsTest, DoNotDependOnTheVectorWidth) {
     for (const Dtype dtype : {Dtype::kF32, Dtype::kBf16, Dtype::kF16}) {
       for (const OptimizerConfig& config : {AdamWConfig(), SgdConfig(0.9)}) {
         const Gradient gradient(Leaves(5), 5, dtype, 4);
-        Chunk chunk(dtype, 8);
-        double squares = 0;
-        UpdateChunk(chunk.state, gradient.gradient, kRanges, ComputeUpdateScalars(config, 1e-3, 2, 0.7), &squares);
-        for (int64_t i = 0; i < kElems; ++i) {
-          for (const float value : {chunk.Updated(i), chunk.m[i], chunk.v[i]}) {
-            bits.append(reinterpret_cast<const char*>(&value), sizeof(value));
+        for (const Dtype moments : {Dtype::kF32, Dtype::kBf16}) {
+          Chunk chunk(dtype, 8);
+          chunk.state.moment_dtype = moments;  // as bf16 the same memory is other numbers, twice as many as are used
+          UpdateScalars scalars = ComputeUpdateScalars(config, 1e-3, 2, 0.7);
+          scalars.moment_key = 7;
+          double squares = 0;
+          UpdateChunk(chunk.state, gradient.gradient, kRanges, scalars, &squares);
+          for (int64_t i = 0; i < kElems; ++i) {
+            for (const float value : {chunk.Updated(i), chunk.m[i], chunk.v[i]}) {
+              bits.append(reinterpret_cast<const char*>(&value), sizeof(value));
+            }
           }
+          bits.append(reinterpret_cast<const char*>(&squares), sizeof(squares));
         }
-        bits.append(reinterpret_cast<const char*>(&squares), sizeof(squares));
       }
     }
     results.push_back(bits);

@@ -19,6 +19,7 @@
 #include "common/tensor/dtype.h"
 #include "eps_server/optimizer/chunk_kernels.h"
 #include "eps_server/optimizer/held_gradients.h"
+#include "eps_server/optimizer/moment_rounding.h"
 #include "eps_server/optimizer/nonfinite_gradient.h"
 #include "eps_server/optimizer/schedule.h"
 #include "eps_server/optimizer/task_queue.h"
@@ -62,7 +63,8 @@ int64_t GradientBytes(const ChunkGradient& gradient, int64_t num_elems) {
 // the master or its rest, and the moments, all in place.
 int64_t StateBytes(const ChunkState& state) {
   const int64_t moments = (state.moment1 != nullptr) + (state.moment2 != nullptr);
-  const int64_t in_place = (state.rest != nullptr ? 2 : 0) + (state.master != nullptr ? 4 : 0) + 4 * moments;
+  const int64_t in_place =
+      (state.rest != nullptr ? 2 : 0) + (state.master != nullptr ? 4 : 0) + moments * SizeOf(state.moment_dtype);
   const int64_t wire_forms = state.master != nullptr ? 1 : 2;
   return state.num_elems * (wire_forms * SizeOf(state.wire_dtype) + 2 * in_place);
 }
@@ -200,7 +202,9 @@ class UpdateEngineImpl final : public UpdateEngine {
     return hold_.IsHeld(blob, ReadVersion(step_));
   }
   UpdateScalars Scalars(BlobId blob, double scale) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    return ComputeUpdateScalars(run_.optimizer, learning_rate_, updates_[blob.value()] + 1, scale);
+    UpdateScalars scalars = ComputeUpdateScalars(run_.optimizer, learning_rate_, updates_[blob.value()] + 1, scale);
+    scalars.moment_key = MomentKey(model_.config.init_seed, step_, blob);
+    return scalars;
   }
 
   void BeginStep(StepId step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {

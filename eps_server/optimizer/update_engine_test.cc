@@ -32,7 +32,9 @@
 #include "common/testing/status_matchers.h"
 #include "eps_server/optimizer/chunk_gradient.h"
 #include "eps_server/optimizer/chunk_witness.h"
+#include "eps_server/optimizer/moment_rounding.h"
 #include "eps_server/store/store.h"
+#include "eps_server/store/testing.h"
 #include "gtest/gtest.h"
 
 namespace eps::server {
@@ -72,8 +74,7 @@ class Trainer {
       if (from != nullptr) from->store_->ReadMaster(blob.id, Version(first_step), 0, absl::MakeSpan(values));
       store_->LoadMaster(blob.id, Version(first_step), 0, values);
       for (int which = 0; from != nullptr && which < store_->num_moments(); ++which) {
-        from->store_->ReadMoment(blob.id, which, 0, absl::MakeSpan(values));
-        store_->LoadMoment(blob.id, which, 0, values);
+        store_->LoadMoment(blob.id, which, 0, ReadMoment(*from->store_, blob.id, which, 0, blob.num_elems));
       }
       store_->Publish(blob.id, Version(first_step));
       for (int64_t c = 0; !blob.frozen && c < blob.num_chunks(); ++c) chunks_.push_back({blob.id, c});
@@ -193,7 +194,7 @@ class Trainer {
       store_->ReadMaster(blob.id, Version(version), 0, absl::MakeSpan(values));
       append();
       for (int which = 0; !blob.frozen && which < store_->num_moments(); ++which) {
-        store_->ReadMoment(blob.id, which, 0, absl::MakeSpan(values));
+        values = ReadMoment(*store_, blob.id, which, 0, blob.num_elems);
         append();
       }
     }
@@ -245,20 +246,46 @@ std::string Train(const RunConfig& run, int threads, int steps) {
 class UpdateEngineTest : public ::testing::TestWithParam<ClipMode> {};
 
 TEST_P(UpdateEngineTest, BitsDoNotDependOnThreadsArrivalOrSplit) {
-  const RunConfig run = SmallRun(GetParam(), 0.01);
-  const std::string want = Train(run, 1, 3);
-  for (const int threads : {2, 3, 4}) EXPECT_TRUE(Train(run, threads, 3) == want) << threads;
+  for (const Dtype moments : {Dtype::kF32, Dtype::kBf16}) {
+    RunConfig run = SmallRun(GetParam(), 0.01);
+    run.precision.moments = moments;
+    const std::string want = Train(run, 1, 3);
+    for (const int threads : {2, 3, 4}) EXPECT_TRUE(Train(run, threads, 3) == want) << threads;
 
-  const std::vector<std::vector<TreeNode>> splits = {{{0, 3}}, {{0, 2}, {2, 1}}, {{0, 1}, {1, 1}, {2, 1}}};
-  std::mt19937 random(1);
-  Trainer trainer(run, 2);
-  for (int step = 0; step < 3; ++step) {
-    std::vector<ChunkId> chunks = trainer.chunks();
-    std::shuffle(chunks.begin(), chunks.end(), random);
-    for (const ChunkId id : chunks) trainer.Submit(step, id, splits[random() % splits.size()]);
-    trainer.WaitForStep(step);
+    const std::vector<std::vector<TreeNode>> splits = {{{0, 3}}, {{0, 2}, {2, 1}}, {{0, 1}, {1, 1}, {2, 1}}};
+    std::mt19937 random(1);
+    Trainer trainer(run, 2);
+    for (int step = 0; step < 3; ++step) {
+      std::vector<ChunkId> chunks = trainer.chunks();
+      std::shuffle(chunks.begin(), chunks.end(), random);
+      for (const ChunkId id : chunks) trainer.Submit(step, id, splits[random() % splits.size()]);
+      trainer.WaitForStep(step);
+    }
+    EXPECT_TRUE(trainer.Bits(3) == want);
   }
-  EXPECT_TRUE(trainer.Bits(3) == want);
+}
+
+TEST_P(UpdateEngineTest, Bf16MomentsAreRoundedByTheStepTheBlobAndTheElement) {
+  RunConfig run = SmallRun(GetParam(), 1e9);
+  run.model.init_seed = 11;
+  Trainer exact(run, 2, 7);
+  run.precision.moments = Dtype::kBf16;
+  Trainer rounded(run, 2, 7);
+  for (Trainer* trainer : {&exact, &rounded}) {
+    trainer->SubmitAll(7);
+    trainer->WaitForStep(7);
+  }
+  for (const BlobId blob : {kWte, kBlock}) {
+    const int64_t num_elems = rounded.model().blob(blob).num_elems;
+    const uint32_t key = MomentKey(11, StepId(7), blob);
+    for (int which = 0; which < 2; ++which) {
+      const std::vector<float> want = ReadMoment(exact.store(), blob, which, 0, num_elems);
+      const std::vector<float> got = ReadMoment(rounded.store(), blob, which, 0, num_elems);
+      for (int64_t i = 0; i < num_elems; ++i) {
+        ASSERT_EQ(got[i], ToFloat(RoundMoment(want[i], MomentNoise(key, i)))) << which << " " << i;
+      }
+    }
+  }
 }
 
 // Keeps what it is shown.
@@ -392,11 +419,10 @@ TEST(UpdateEngineClipTest, ExactIsTorchsAndBlobsComeInPullOrder) {
   const std::vector<BlobId> made = trainer.made();
   for (size_t b = 0; b < made.size(); ++b) EXPECT_EQ(made[b], BlobId(static_cast<int32_t>(b)));
   // m = (1 - beta1) * scale * g
-  std::vector<float> m(1);
-  trainer.store().ReadMoment(kBlock, 0, 5, absl::MakeSpan(m));
+  const float m = ReadMoment(trainer.store(), kBlock, 0, 5, 1)[0];
   double g = 0;
   for (int v = 0; v < kVnodes; ++v) g += Trainer::GradientAt(0, v, kBlock, 5);
-  EXPECT_NEAR(m[0], 0.1 * update.scale * g, 1e-5 * std::abs(m[0]));
+  EXPECT_NEAR(m, 0.1 * update.scale * g, 1e-5 * std::abs(m));
 }
 
 TEST(UpdateEngineClipTest, PerBlobScalesEachByItsOwnNorm) {
@@ -404,11 +430,10 @@ TEST(UpdateEngineClipTest, PerBlobScalesEachByItsOwnNorm) {
   trainer.SubmitAll(0);
   trainer.WaitForStep(0);
   for (const BlobId blob : {kWte, kBlock}) {
-    std::vector<float> m(1);
-    trainer.store().ReadMoment(blob, 0, 5, absl::MakeSpan(m));
+    const float m = ReadMoment(trainer.store(), blob, 0, 5, 1)[0];
     double g = 0;
     for (int v = 0; v < kVnodes; ++v) g += Trainer::GradientAt(0, v, blob, 5);
-    EXPECT_NEAR(m[0], 0.1 * g * 0.01 / (trainer.Norm(0, blob) + 1e-6), 1e-5 * std::abs(m[0]));
+    EXPECT_NEAR(m, 0.1 * g * 0.01 / (trainer.Norm(0, blob) + 1e-6), 1e-5 * std::abs(m));
   }
 }
 
@@ -572,7 +597,7 @@ std::vector<float> StateOf(const Trainer& trainer, Store& store, BlobId blob, in
   store.ReadMaster(blob, Version(version), 0, absl::MakeSpan(values));
   state = values;
   for (int which = 0; which < store.num_moments(); ++which) {
-    store.ReadMoment(blob, which, 0, absl::MakeSpan(values));
+    values = ReadMoment(store, blob, which, 0, static_cast<int64_t>(values.size()));
     state.insert(state.end(), values.begin(), values.end());
   }
   return state;

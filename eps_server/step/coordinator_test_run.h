@@ -36,6 +36,7 @@
 #include "eps_server/membership/monotonic_clock.h"
 #include "eps_server/step/coordinator.h"
 #include "eps_server/store/store.h"
+#include "eps_server/store/testing.h"
 #include "gtest/gtest.h"
 
 namespace eps::server {
@@ -94,7 +95,7 @@ class MemoryCheckpointer : public Checkpointer {
         if (which < 0) {
           store.ReadMaster(order[b], state.version, 0, absl::MakeSpan(values));
         } else {
-          store.ReadMoment(order[b], which, 0, absl::MakeSpan(values));
+          values = ReadMoment(store, order[b], which, 0, model_.blob(order[b]).num_elems);
         }
       }
       capture.captured(order[b]);

@@ -20,11 +20,6 @@
 namespace eps::server {
 namespace {
 
-int NumMoments(const OptimizerConfig& optimizer) {
-  if (optimizer.rule == OptimizerRule::kAdamW) return 2;
-  return optimizer.momentum != 0 ? 1 : 0;
-}
-
 // What a model takes: the wire forms in memory that workers of this host can map, the rest in memory of our own. Where
 // the system cannot share memory the wire forms lie before the rest.
 struct StoreMemory {
@@ -52,7 +47,7 @@ struct BlobMemory {
   std::byte* wire[2] = {nullptr, nullptr};  // frozen: the same one twice
   uint16_t* rest = nullptr;                 // bf16 wire only
   float* master = nullptr;                  // fp16 wire only
-  float* moments[2] = {nullptr, nullptr};
+  std::byte* moments[2] = {nullptr, nullptr};
   int64_t num_elems = 0;
   bool frozen = false;
 };
@@ -63,7 +58,8 @@ class StoreImpl final : public Store {
       : sizes_(ComputeStoreSizes(model, run)),
         layout_(model, run.precision.wire),
         wire_dtype_(run.precision.wire),
-        num_moments_(NumMoments(run.optimizer)),
+        num_moments_(run.optimizer.num_moments()),
+        moment_dtype_(run.precision.moments),
         memory_(std::move(memory)),
         states_(model.blobs.size()) {
     LayOut(model);
@@ -72,6 +68,7 @@ class StoreImpl final : public Store {
   StoreSizes sizes() const override { return sizes_; }
   Dtype wire_dtype() const override { return wire_dtype_; }
   int num_moments() const override { return num_moments_; }
+  Dtype moment_dtype() const override { return moment_dtype_; }
 
   void LoadMaster(BlobId blob, Version version, int64_t offset_elems, absl::Span<const float> values) override {
     const BlobMemory& at = Range(blob, offset_elems, static_cast<int64_t>(values.size()));
@@ -102,7 +99,13 @@ class StoreImpl final : public Store {
   void LoadMoment(BlobId blob, int which, int64_t offset_elems, absl::Span<const float> values) override {
     const BlobMemory& at = Range(blob, offset_elems, static_cast<int64_t>(values.size()));
     EPS_CHECK(which >= 0 && which < num_moments_ && !at.frozen);
-    std::copy(values.begin(), values.end(), at.moments[which] + offset_elems);
+    std::byte* const moment = at.moments[which] + offset_elems * SizeOf(moment_dtype_);
+    if (moment_dtype_ == Dtype::kF32) {
+      std::copy(values.begin(), values.end(), reinterpret_cast<float*>(moment));
+    } else {
+      std::transform(values.begin(), values.end(), reinterpret_cast<uint16_t*>(moment),
+                     [](float value) { return ToBf16(value).bits; });
+    }
   }
 
   void Publish(BlobId blob, Version version) override {
@@ -188,8 +191,10 @@ class StoreImpl final : public Store {
     state.wire_out = at.wire[(version.value() + 1) & 1] + wire_offset;
     if (at.rest != nullptr) state.rest = at.rest + first;
     if (at.master != nullptr) state.master = at.master + first;
-    if (num_moments_ > 0) state.moment1 = at.moments[0] + first;
-    if (num_moments_ > 1) state.moment2 = at.moments[1] + first;
+    state.moment_dtype = moment_dtype_;
+    if (num_moments_ > 0) state.moment1 = at.moments[0] + first * SizeOf(moment_dtype_);
+    if (num_moments_ > 1) state.moment2 = at.moments[1] + first * SizeOf(moment_dtype_);
+    state.first_elem = first;
     state.num_elems = std::min(kChunkElems, at.num_elems - first);
     return state;
   }
@@ -222,10 +227,10 @@ class StoreImpl final : public Store {
     for (size_t i = 0; i < values.size(); ++i) values[i] = Join({{high[i]}, low[i]});
   }
 
-  void ReadMoment(BlobId blob, int which, int64_t offset_elems, absl::Span<float> values) const override {
-    const BlobMemory& at = Range(blob, offset_elems, static_cast<int64_t>(values.size()));
+  absl::Span<const std::byte> Moment(BlobId blob, int which) const override {
+    const BlobMemory& at = blobs_[Index(blob)];
     EPS_CHECK(which >= 0 && which < num_moments_ && !at.frozen);
-    std::copy_n(at.moments[which] + offset_elems, values.size(), values.begin());
+    return {at.moments[which], static_cast<size_t>(at.num_elems * SizeOf(moment_dtype_))};
   }
 
  private:
@@ -264,7 +269,7 @@ class StoreImpl final : public Store {
     }
     for (int i = 0; i < num_moments_; ++i) {
       for (BlobMemory& blob : blobs_) {
-        if (!blob.frozen) blob.moments[i] = reinterpret_cast<float*>(take(blob.num_elems * 4));
+        if (!blob.frozen) blob.moments[i] = take(blob.num_elems * SizeOf(moment_dtype_));
       }
     }
     EPS_CHECK(next - begin == sizes_.total_bytes() - sizes_.weights_bytes());
@@ -312,6 +317,7 @@ class StoreImpl final : public Store {
   const WireLayout layout_;
   const Dtype wire_dtype_;
   const int num_moments_;
+  const Dtype moment_dtype_;
   const StoreMemory memory_;
   std::vector<BlobMemory> blobs_;
 
@@ -329,7 +335,7 @@ StoreSizes ComputeStoreSizes(const ModelSpec& model, const RunConfig& run) {
   sizes.wire_bytes = 2 * num_elems * SizeOf(wire);
   sizes.frozen_bytes = (model.num_elems() - num_elems) * SizeOf(wire);
   sizes.rest_bytes = num_elems * (wire == Dtype::kBf16 ? 2 : wire == Dtype::kF16 ? 4 : 0);
-  sizes.moment_bytes = num_elems * 4 * NumMoments(run.optimizer);
+  sizes.moment_bytes = num_elems * run.optimizer.num_moments() * SizeOf(run.precision.moments);
   return sizes;
 }
 

@@ -22,7 +22,7 @@ namespace eps::server {
 //   wire bf16: 2 + 2 (two wire buffers) + 2 (the rest of the master, common/numeric/bf16.h) + moments
 //   wire fp16: 2 + 2 + 4 (the master: no 16 bits beside such a wire form restore it) + moments
 //   wire fp32: 4 + 4 (the wire form is the master) + moments
-//   moments:   AdamW 4 + 4 · SGD 4 with momentum, else 0
+//   moments:   AdamW 4 + 4 · SGD 4 with momentum, else 0; half of it in bf16
 //
 // A frozen one costs its wire form, once.
 struct StoreSizes {
@@ -36,15 +36,17 @@ struct StoreSizes {
 StoreSizes ComputeStoreSizes(const ModelSpec& model, const RunConfig& run);
 
 // Raw memory of a chunk under update: what it reads at version s and what it writes for s + 1. Every
-// array has num_elems elements; wire_in and wire_out are of wire_dtype. Owned by the store.
+// array has num_elems elements; wire_in and wire_out are of wire_dtype, moments of moment_dtype. Owned by the store.
 struct ChunkState {
   Dtype wire_dtype = Dtype::kBf16;
+  Dtype moment_dtype = Dtype::kF32;
   const void* wire_in = nullptr;  // version s, buffer s mod 2
   void* wire_out = nullptr;       // version s + 1, the other buffer
   uint16_t* rest = nullptr;       // bf16 wire only; read and written
   float* master = nullptr;        // fp16 wire only; read and written, and wire_in is not read
-  float* moment1 = nullptr;       // AdamW's m, SGD's momentum; null if the rule has none
-  float* moment2 = nullptr;       // AdamW's v
+  void* moment1 = nullptr;        // AdamW's m, SGD's momentum; null if the rule has none
+  void* moment2 = nullptr;        // AdamW's v
+  int64_t first_elem = 0;         // of the chunk, in its blob
   int64_t num_elems = 0;
 };
 
@@ -67,8 +69,8 @@ class Store {
   virtual Dtype wire_dtype() const = 0;
 
   // Sets the fp32 masters of a tensor (or any elements) of a blob that has no published version yet, for
-  // `version`; moments likewise (which: 0 or 1), of a blob that is not frozen. Padding stays zero. A frozen blob keeps
-  // the values rounded to the wire form, as a pull gives them.
+  // `version`; moments likewise (which: 0 or 1), of a blob that is not frozen, rounded to moment_dtype. Padding stays zero.
+  // A frozen blob keeps the values rounded to the wire form, as a pull gives them.
   virtual void LoadMaster(BlobId blob, Version version, int64_t offset_elems, absl::Span<const float> values) = 0;
   virtual void LoadMoment(BlobId blob, int which, int64_t offset_elems, absl::Span<const float> values) = 0;
 
@@ -97,11 +99,12 @@ class Store {
   // Copies the wire form of `version` to version + 1's buffer: a step that changes nothing.
   virtual void CarryOver(BlobId blob, Version version) = 0;
 
-  // For checkpoints: the fp32 master of `version` (the newest made), exact, of a frozen blob its wire form; moments, of one
-  // that is not frozen. The caller sees to it that the blob is not updated meanwhile.
+  // For checkpoints: the fp32 master of `version` (the newest made), exact, of a frozen blob its wire form; a moment, of one
+  // that is not frozen, in place: num_elems of moment_dtype. The caller sees to it that the blob is not updated meanwhile.
   virtual void ReadMaster(BlobId blob, Version version, int64_t offset_elems, absl::Span<float> values) const = 0;
   virtual int num_moments() const = 0;
-  virtual void ReadMoment(BlobId blob, int which, int64_t offset_elems, absl::Span<float> values) const = 0;
+  virtual Dtype moment_dtype() const = 0;
+  virtual absl::Span<const std::byte> Moment(BlobId blob, int which) const = 0;
 };
 
 }  // namespace eps::server

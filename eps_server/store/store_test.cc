@@ -1,4 +1,5 @@
 #include "eps_server/store/store.h"
+#include "eps_server/store/testing.h"
 
 #include <bit>
 #include <cmath>
@@ -132,6 +133,9 @@ TEST(StoreSizesTest, CountsEachParameterAsDocumented) {
   EXPECT_EQ(bytes_per_elem(Dtype::kF16, OptimizerRule::kAdamW, 0), 16);
   EXPECT_EQ(bytes_per_elem(Dtype::kBf16, OptimizerRule::kSgd, 0.9), 10);
   EXPECT_EQ(bytes_per_elem(Dtype::kF32, OptimizerRule::kSgd, 0), 8);
+  RunConfig run = SmallRun(Dtype::kBf16);
+  run.precision.moments = Dtype::kBf16;
+  EXPECT_EQ(ComputeStoreSizes(model, run).total_bytes(), 10 * model.num_elems());
 }
 
 TEST(StoreChunkTest, ReadsOneBufferAndWritesTheOther) {
@@ -166,11 +170,27 @@ TEST(StoreMomentTest, AreKeptApart) {
   Fixture f(Dtype::kBf16);
   f.store->LoadMoment(kBlock, 0, 64, std::vector<float>{1, 2, 3});
   f.store->LoadMoment(kBlock, 1, 64, std::vector<float>{4, 5, 6});
-  std::vector<float> read(3);
-  f.store->ReadMoment(kBlock, 1, 64, absl::MakeSpan(read));
-  EXPECT_EQ(read, (std::vector<float>{4, 5, 6}));
-  f.store->ReadMoment(kBlock, 0, 63, absl::MakeSpan(read));
-  EXPECT_EQ(read, (std::vector<float>{0, 1, 2}));
+  EXPECT_EQ(ReadMoment(*f.store, kBlock, 1, 64, 3), (std::vector<float>{4, 5, 6}));
+  EXPECT_EQ(ReadMoment(*f.store, kBlock, 0, 63, 3), (std::vector<float>{0, 1, 2}));
+}
+
+TEST(StoreMomentTest, InBf16LieAt2BytesEachAndAreRoundedToNearestWhereTheyAreLoaded) {
+  RunConfig run = SmallRun(Dtype::kBf16);
+  run.precision.moments = Dtype::kBf16;
+  const ModelSpec model = *BuildModel(run.model);
+  const std::unique_ptr<Store> store = *Store::Create(model, run);
+  EXPECT_EQ(store->moment_dtype(), Dtype::kBf16);
+  store->LoadMoment(kBlock, 0, 64, std::vector<float>{1, 1 + 0x1p-8f, 3});
+  store->LoadMoment(kBlock, 1, 64, std::vector<float>{4, 5, 6});
+  EXPECT_EQ(ReadMoment(*store, kBlock, 0, 63, 4), (std::vector<float>{0, 1, 1 + 0x1p-7f, 3}));
+  EXPECT_EQ(ReadMoment(*store, kBlock, 1, 64, 3), (std::vector<float>{4, 5, 6}));
+  const int64_t num_elems = model.blob(kBlock).num_elems;
+  EXPECT_EQ(store->Moment(kBlock, 0).size(), static_cast<size_t>(2 * num_elems));
+  const ChunkState chunk = store->Chunk(kBlock, 0, Version(0));
+  EXPECT_EQ(chunk.moment_dtype, Dtype::kBf16);
+  EXPECT_EQ(chunk.moment1, store->Moment(kBlock, 0).data());
+  EXPECT_EQ(chunk.moment2, store->Moment(kBlock, 1).data());
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(chunk.moment2) % 64, 0u);
 }
 
 struct Answer {

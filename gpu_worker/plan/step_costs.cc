@@ -89,8 +89,7 @@ LayerShape ShapeOf(const ModelSpec& model, const RunConfig& run, const KernelSiz
 
 // Of a fused update of one element: its wire form, rest and moments, read and written; contributions are read beside.
 double UpdateBytes(const RunConfig& run) {
-  const double moments = run.optimizer.rule == OptimizerRule::kAdamW ? 16 : 8;
-  return 8 + moments;
+  return 8 + 2 * static_cast<double>(run.optimizer.num_moments() * SizeOf(run.precision.moments));
 }
 
 // Of one element of what a group pushes: sums, in fp32.

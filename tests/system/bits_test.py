@@ -4,7 +4,7 @@ import json
 import shutil
 import signal
 
-from eps_run import SystemTest, model_hash, needs_at_least, start_train, summary, train, wait_for_steps
+from eps_run import SystemTest, latest_checkpoint, model_hash, needs_at_least, start_train, summary, train, wait_for_steps
 
 
 class BitsTest(SystemTest):
@@ -83,12 +83,7 @@ class BitsTest(SystemTest):
             for workers, transport in ((2, "SHARED_MEMORY"), (3, "GRPC")):
                 self.same_bits(spec, expected, f"{mode}-{workers}-workers", "--workers", workers, "--set",
                                f"transport={transport}")
-            out = self.work.out(f"{mode}-resumed")
-            process = start_train(spec, out)
-            wait_for_steps(process, out, 7)
-            process.send_signal(signal.SIGINT)
-            process.communicate()
-            self.same_bits(spec, expected, f"{mode}-resumed", "--resume")
+            out = self.resumed(spec, expected, f"{mode}-resumed")
             self.assertEqual(self.scales(out), scales)
             shutil.rmtree(self.work.out("reference"))
 
@@ -102,6 +97,40 @@ class BitsTest(SystemTest):
         self.assertEqual(summary(out)["skipped_steps"], 0)
         for fp32, fp16 in zip(*losses):
             self.assertAlmostEqual(fp32, fp16, delta=2e-3 * fp32)
+
+    def resumed(self, spec, expected, name):
+        out = self.work.out(name)
+        process = start_train(spec, out)
+        wait_for_steps(process, out, 7)
+        process.send_signal(signal.SIGINT)
+        process.communicate()
+        return self.same_bits(spec, expected, name, "--resume")
+
+    def test_bf16_moments_take_10_bytes_a_parameter_and_learn_what_fp32_ones_do_with_the_same_bits_for_any_workers(self):
+        losses, state_bytes, moment_bytes, hashes = [], [], [], []
+        for form in ("FP32", "BF16"):
+            spec, expected = self.reference({"precision": {"moments": form}, "steps": 40})
+            reference = summary(self.work.out("reference"))
+            losses.append(reference["loss"])
+            state_bytes.append(reference["model_state_bytes"])
+            moment_bytes.append((latest_checkpoint(self.work.out("reference")) / "optimizer.safetensors").stat().st_size)
+            hashes.append(expected)
+            if form == "FP32":
+                shutil.rmtree(self.work.out("reference"))
+        self.assertAlmostEqual(state_bytes[1] / state_bytes[0], 10 / 14, delta=1e-3)
+        self.assertAlmostEqual(moment_bytes[1] / moment_bytes[0], 1 / 2, delta=0.05)
+        self.assertNotEqual(*hashes)
+        self.assertEqual(losses[0][0], losses[1][0])
+        self.assertLess(losses[1][-1], losses[1][0] - 0.5, "the run learns nothing")
+        for fp32, bf16 in zip(*losses):
+            self.assertAlmostEqual(fp32, bf16, delta=5e-3 * fp32)
+        self.same_bits(spec, expected, "3-workers", "--workers", 3)
+        self.same_bits(spec, expected, "2-threads", "--threads", 2)
+        out = self.resumed(spec, expected, "resumed")
+        other = self.work.spec({"precision": {"moments": "FP32"}, "steps": 40}, name="other.json")
+        refused = train(other, out, "--resume")
+        self.assertEqual(refused.returncode, 2)
+        self.assertIn("precision.moments: was BF16, now FP32", refused.stderr)
 
     def test_dropout_and_odd_counts_give_the_same_bits_for_one_and_two_workers(self):
         spec, expected = self.reference({
