@@ -5,9 +5,16 @@
 namespace eps {
 
 std::vector<absl::string_view> MomentNames(const OptimizerConfig& optimizer) {
-  if (optimizer.rule == OptimizerRule::kAdamW) return {"exp_avg", "exp_avg_sq"};
-  if (optimizer.momentum != 0) return {"momentum"};
-  return {};
+  switch (optimizer.rule) {
+    case OptimizerRule::kAdamW:
+      return {"exp_avg", "exp_avg_sq"};
+    case OptimizerRule::kLion:
+      return {"exp_avg"};
+    case OptimizerRule::kSgd:
+      break;
+  }
+  if (optimizer.momentum == 0) return {};
+  return {"momentum"};
 }
 
 std::vector<const BlobSpec*> BlobsInFileOrder(const ModelSpec& model, bool with_frozen) {

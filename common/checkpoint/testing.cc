@@ -21,8 +21,12 @@ RunConfig SmallRun(Dtype wire, Rule rule) {
   run.optimizer.peak_learning_rate = 1e-3;
   run.precision = {.wire = wire, .gradients = wire};
   run.steps = 20;
-  if (rule != Rule::kAdamW) run.optimizer.rule = OptimizerRule::kSgd;
-  if (rule == Rule::kSgdMomentum) run.optimizer.momentum = 0.9;
+  if (rule == Rule::kLion) {
+    run.optimizer.rule = OptimizerRule::kLion;
+  } else if (rule != Rule::kAdamW) {
+    run.optimizer.rule = OptimizerRule::kSgd;
+    run.optimizer.momentum = rule == Rule::kSgdMomentum ? 0.9 : 0;
+  }
   return run;
 }
 

@@ -14,7 +14,7 @@
 // Tests only: a small run, and what looks at a checkpoint of it and damages it.
 namespace eps {
 
-enum class Rule { kAdamW, kSgd, kSgdMomentum };
+enum class Rule { kAdamW, kSgd, kSgdMomentum, kLion };
 
 // 20 steps of 4 sequences.
 RunConfig SmallRun(Dtype wire = Dtype::kBf16, Rule rule = Rule::kAdamW);

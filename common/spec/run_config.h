@@ -24,7 +24,7 @@ namespace eps {
 enum class TokenForm { kBytes, kTokenFile, kModel };
 enum class DocumentMode { kJoined, kPacked, kPadded };
 enum class DataOrder { kSequential, kShuffled };
-enum class OptimizerRule { kAdamW, kSgd };
+enum class OptimizerRule { kAdamW, kSgd, kLion };
 enum class ScheduleDecay { kConstant, kLinear, kCosine };
 enum class ClipMode { kNone, kExact, kPerBlob, kLagged };
 enum class InnerPolicy { kAuto, kKeep, kSwap, kRecompute };
@@ -97,8 +97,9 @@ struct BatchConfig {
 
 struct OptimizerConfig {
   OptimizerRule rule = OptimizerRule::kAdamW;
-  double beta1 = 0.9, beta2 = 0.999, eps = 1e-8;  // AdamW
-  double momentum = 0;                            // SGD
+  double beta1 = 0.9, beta2 = 0.999;  // AdamW and Lion
+  double eps = 1e-8;                  // AdamW
+  double momentum = 0;                // SGD
   double weight_decay = 0;
   double peak_learning_rate = 0;
   double final_learning_rate = 0;
@@ -107,8 +108,11 @@ struct OptimizerConfig {
   ClipMode clip = ClipMode::kNone;
   double clip_norm = 0;
 
-  // Values that the rule keeps of each parameter: AdamW's m and v, SGD's momentum.
-  int num_moments() const { return rule == OptimizerRule::kAdamW ? 2 : momentum != 0 ? 1 : 0; }
+  // Values that the rule keeps of each parameter: AdamW's m and v, the momentum of SGD and Lion.
+  int num_moments() const {
+    if (rule == OptimizerRule::kAdamW) return 2;
+    return rule == OptimizerRule::kLion || momentum != 0 ? 1 : 0;
+  }
 
   friend bool operator==(const OptimizerConfig&, const OptimizerConfig&) = default;
 };

@@ -100,6 +100,15 @@ TEST_F(RunConfigTest, AnExplicitZeroIsNoAbsentField) {
   EXPECT_EQ(config.optimizer.beta1, 0);
 }
 
+TEST_F(RunConfigTest, LionTakesItsOwnDefaults) {
+  const RunConfig config = MustLoad(kSmall, {{"optimizer.lion.weight_decay", "0.5"}});
+  EXPECT_EQ(config.optimizer.rule, OptimizerRule::kLion);
+  EXPECT_EQ(config.optimizer.beta1, 0.9);
+  EXPECT_EQ(config.optimizer.beta2, 0.99);
+  EXPECT_EQ(config.optimizer.weight_decay, 0.5);
+  EXPECT_EQ(config.optimizer.num_moments(), 1);
+}
+
 TEST_F(RunConfigTest, SgdTakesItsOwnDefaults) {
   const RunConfig config = MustLoad(kSmall, {{"optimizer.sgd.momentum", "0.5"}});
   EXPECT_EQ(config.optimizer.rule, OptimizerRule::kSgd);
@@ -267,6 +276,8 @@ TEST_F(RunConfigTest, ValuesOutsideTheirRangeAreNamed) {
            Case{"optimizer.schedule.peak", "1e39", "optimizer.schedule.peak: 1e+39"},
            Case{"optimizer.adamw.weight_decay", "inf", "optimizer.adamw.weight_decay: inf"},
            Case{"optimizer.sgd.momentum", "1", "optimizer.sgd.momentum: 1"},
+           Case{"optimizer.lion.beta2", "1", "optimizer.lion.beta2: 1"},
+           Case{"optimizer.lion.weight_decay", "-1", "optimizer.lion.weight_decay: -1"},
            Case{"optimizer.schedule.peak", "0", "optimizer.schedule.peak: 0, must be greater than 0"},
            Case{"optimizer.schedule.peak", "nan", "optimizer.schedule.peak: nan"},
            Case{"optimizer.schedule.peak", "inf", "optimizer.schedule.peak: inf"},
@@ -305,6 +316,7 @@ TEST_F(RunConfigTest, ProductsThatWouldOverflowAreRefused) {
 TEST_F(RunConfigTest, WhatIsSerialisedIsParsedWithTheSameBits) {
   for (RunConfig config :
        {MustLoad(kExample), MustLoad(kSmall), MustLoad(kSmall, {{"optimizer.sgd.momentum", "0.9"}}),
+        MustLoad(kSmall, {{"optimizer.lion.beta1", "0.95"}}),
         MustLoad(kSmall, {{"data.path", "x.bin"}, {"data.token_bytes", "4"}, {"data.documents", "PADDED"}}),
         MustLoad(kSmall, {{"data.path", "x.jsonl"}, {"data.tokenizer_path", "model"}, {"data.count", "ALL"}}),
         MustLoad(kSmall, {{"evaluation.path", "b.txt"}, {"evaluation.every_steps", "5"}, {"evaluation.samples", "9"}}),

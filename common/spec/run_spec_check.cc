@@ -54,6 +54,14 @@ void CheckRule(const proto::Optimizer& optimizer, Checker& check, OptimizerConfi
     out.weight_decay = check.NotNegative("optimizer.sgd.weight_decay", EPS_FIELD(sgd, weight_decay), 0);
     return;
   }
+  if (optimizer.has_lion()) {
+    const proto::Lion& lion = optimizer.lion();
+    out.rule = OptimizerRule::kLion;
+    out.beta1 = check.BelowOne("optimizer.lion.beta1", EPS_FIELD(lion, beta1), 0.9);
+    out.beta2 = check.BelowOne("optimizer.lion.beta2", EPS_FIELD(lion, beta2), 0.99);
+    out.weight_decay = check.NotNegative("optimizer.lion.weight_decay", EPS_FIELD(lion, weight_decay), 0);
+    return;
+  }
   const proto::AdamW& adamw = optimizer.adamw();
   out.rule = OptimizerRule::kAdamW;
   out.beta1 = check.BelowOne("optimizer.adamw.beta1", EPS_FIELD(adamw, beta1), 0.9);
@@ -215,15 +223,26 @@ proto::Clip::Mode ToProto(ClipMode mode) {
 }
 
 void WriteOptimizer(const OptimizerConfig& optimizer, proto::Optimizer& out) {
-  if (optimizer.rule == OptimizerRule::kAdamW) {
-    proto::AdamW& adamw = *out.mutable_adamw();
-    adamw.set_beta1(optimizer.beta1);
-    adamw.set_beta2(optimizer.beta2);
-    adamw.set_eps(optimizer.eps);
-    adamw.set_weight_decay(optimizer.weight_decay);
-  } else {
-    out.mutable_sgd()->set_momentum(optimizer.momentum);
-    out.mutable_sgd()->set_weight_decay(optimizer.weight_decay);
+  switch (optimizer.rule) {
+    case OptimizerRule::kAdamW: {
+      proto::AdamW& adamw = *out.mutable_adamw();
+      adamw.set_beta1(optimizer.beta1);
+      adamw.set_beta2(optimizer.beta2);
+      adamw.set_eps(optimizer.eps);
+      adamw.set_weight_decay(optimizer.weight_decay);
+      break;
+    }
+    case OptimizerRule::kSgd:
+      out.mutable_sgd()->set_momentum(optimizer.momentum);
+      out.mutable_sgd()->set_weight_decay(optimizer.weight_decay);
+      break;
+    case OptimizerRule::kLion: {
+      proto::Lion& lion = *out.mutable_lion();
+      lion.set_beta1(optimizer.beta1);
+      lion.set_beta2(optimizer.beta2);
+      lion.set_weight_decay(optimizer.weight_decay);
+      break;
+    }
   }
   proto::Schedule& schedule = *out.mutable_schedule();
   schedule.set_peak(optimizer.peak_learning_rate);

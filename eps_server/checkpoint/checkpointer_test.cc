@@ -101,6 +101,7 @@ INSTANTIATE_TEST_SUITE_P(WireAndRule, RoundTripTest,
                          ::testing::Values(std::pair(Dtype::kBf16, Rule::kAdamW), std::pair(Dtype::kF32, Rule::kAdamW),
                                            std::pair(Dtype::kBf16, Rule::kSgd), std::pair(Dtype::kF32, Rule::kSgd),
                                            std::pair(Dtype::kBf16, Rule::kSgdMomentum),
+                                           std::pair(Dtype::kBf16, Rule::kLion),
                                            std::pair(Dtype::kF32, Rule::kSgdMomentum)));
 
 TEST(CheckpointerTest, Bf16MomentsAreWrittenAsTheyLieAndComeBack) {

@@ -518,6 +518,33 @@ struct Momentum {
   HWY_INLINE void Prefetch(int64_t i) const { b.Prefetch(i); }
 };
 
+template <typename Moment>
+struct Lion {
+  static constexpr bool kIsRounded = Moment::kIsRounded;
+  Moment m;
+  VF keep, beta1, one_minus_beta1, beta2, one_minus_beta2, step_size;
+  Lion(const ChunkState& chunk, const UpdateScalars& s, bool decays)
+      : m(chunk.moment1),
+        keep(hn::Set(DF(), decays ? s.keep : 1.0f)),
+        beta1(hn::Set(DF(), s.beta1)),
+        one_minus_beta1(hn::Set(DF(), s.one_minus_beta1)),
+        beta2(hn::Set(DF(), s.beta2)),
+        one_minus_beta2(hn::Set(DF(), s.one_minus_beta2)),
+        step_size(hn::Set(DF(), s.step_size)) {}
+  HWY_INLINE Floats Update(const Floats& p, const Floats& g, const Words& noise, int64_t i) const {
+    Floats mi = m.Load(i), out;
+    ForVecs([&](int64_t k) {
+      const VF direction = hn::MulAdd(mi.v[k], beta1, hn::Mul(g.v[k], one_minus_beta1));
+      const VF step = hn::IfThenElseZero(hn::Ne(direction, hn::Zero(DF())), hn::CopySign(step_size, direction));
+      out.v[k] = hn::Sub(hn::Mul(p.v[k], keep), step);
+      mi.v[k] = hn::MulAdd(mi.v[k], beta2, hn::Mul(g.v[k], one_minus_beta2));
+    });
+    m.Store(mi, noise, i);
+    return out;
+  }
+  HWY_INLINE void Prefetch(int64_t i) const { m.Prefetch(i); }
+};
+
 // Without momentum.
 struct PlainSgd {
   static constexpr bool kIsRounded = false;
@@ -655,6 +682,8 @@ double UpdateChunkImpl(const ChunkState& chunk, const ChunkGradient& gradient, c
   auto* update = UpdateWith<PlainSgd>;
   if (scalars.rule == OptimizerRule::kAdamW) {
     update = is_bf16 ? UpdateWith<AdamW<Bf16Moment>> : UpdateWith<AdamW<Fp32Moment>>;
+  } else if (scalars.rule == OptimizerRule::kLion) {
+    update = is_bf16 ? UpdateWith<Lion<Bf16Moment>> : UpdateWith<Lion<Fp32Moment>>;
   } else if (chunk.moment1 != nullptr) {
     update = is_bf16 ? UpdateWith<Momentum<Bf16Moment>> : UpdateWith<Momentum<Fp32Moment>>;
   }
@@ -690,13 +719,17 @@ UpdateScalars ComputeUpdateScalars(const OptimizerConfig& optimizer, double lear
     s.momentum = static_cast<float>(optimizer.momentum);
     return s;
   }
-  const double t = static_cast<double>(update);
-  s.step_size = static_cast<float>(learning_rate / (1 - std::pow(optimizer.beta1, t)));
   s.keep = static_cast<float>(1 - learning_rate * optimizer.weight_decay);
   s.beta1 = static_cast<float>(optimizer.beta1);
   s.one_minus_beta1 = static_cast<float>(1 - optimizer.beta1);
   s.beta2 = static_cast<float>(optimizer.beta2);
   s.one_minus_beta2 = static_cast<float>(1 - optimizer.beta2);
+  if (optimizer.rule == OptimizerRule::kLion) {
+    s.step_size = static_cast<float>(learning_rate);
+    return s;
+  }
+  const double t = static_cast<double>(update);
+  s.step_size = static_cast<float>(learning_rate / (1 - std::pow(optimizer.beta1, t)));
   s.inv_sqrt_bias2 = static_cast<float>(1 / std::sqrt(1 - std::pow(optimizer.beta2, t)));
   s.eps = static_cast<float>(optimizer.eps);
   return s;

@@ -29,12 +29,16 @@ absl::Status CheckVectorUnit();
 //
 // SGD: g += decay p;  b = momentum b + g;  p -= step_size * b  (without momentum: g for b)
 //
+// Lion (arXiv:2302.06675, algorithm 2), with sign(0) = 0:
+//
+//   p *= keep          p -= step_size * sign(beta1 m + (1 - beta1) g)          m = beta2 m + (1 - beta2) g
+//
 // p is made of the moments as they are computed; what is kept of them is rounded, if they are bf16 (moment_rounding.h).
 struct UpdateScalars {
   OptimizerRule rule = OptimizerRule::kAdamW;
   float gradient_scale = 1;  // of clipping, over the loss scale
-  float step_size = 0;       // AdamW: learning rate / (1 - beta1^t); SGD: learning rate
-  float keep = 1;            // AdamW: 1 - learning rate * weight decay
+  float step_size = 0;       // AdamW: learning rate / (1 - beta1^t); SGD, Lion: learning rate
+  float keep = 1;            // AdamW, Lion: 1 - learning rate * weight decay
   float decay = 0;           // SGD: weight decay
   float beta1 = 0, one_minus_beta1 = 1;
   float beta2 = 0, one_minus_beta2 = 1;

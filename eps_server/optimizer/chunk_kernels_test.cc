@@ -130,6 +130,14 @@ OptimizerConfig SgdConfig(double momentum) {
   config.weight_decay = 0.1;
   return config;
 }
+OptimizerConfig LionConfig() {
+  OptimizerConfig config;
+  config.rule = OptimizerRule::kLion;
+  config.beta1 = 0.8;
+  config.beta2 = 0.97;
+  config.weight_decay = 0.1;
+  return config;
+}
 // The middle decays.
 const std::vector<DecayRange> kRanges = {{0, 64, false}, {64, 2048 + 128, true}, {2048 + 128, kElems, false}};
 bool Decays(int64_t i) { return i >= 64 && i < 2048 + 128; }
@@ -190,10 +198,29 @@ TEST_P(ChunkKernelsTest, SgdAgreesWithFp64) {
   }
 }
 
+TEST_P(ChunkKernelsTest, LionAgreesWithFp64) {
+  const Gradient gradient(Leaves(4), 4, Dtype::kBf16, 1);
+  Chunk chunk(GetParam(), 2);
+  const Chunk before = chunk;
+  const double lr = 1e-3, scale = 0.25;
+  UpdateChunk(chunk.state, gradient.gradient, kRanges, ComputeUpdateScalars(LionConfig(), lr, 3, scale), nullptr);
+  int negative = 0;
+  for (int64_t i = 0; i < kElems; ++i) {
+    const double g = gradient.SumAt(i) * scale, direction = 0.8 * before.m[i] + 0.2 * g;
+    double p = before.master[i];
+    if (Decays(i)) p *= 1 - lr * 0.1;
+    if (std::abs(direction) < 1e-9) continue;  // its sign may be lost in fp32
+    negative += direction < 0 ? 1 : 0;
+    ExpectClose(chunk.Updated(i), direction < 0 ? p + lr : p - lr, 1e-6, i);
+    ExpectClose(chunk.m[i], 0.97 * before.m[i] + 0.03 * g, 1e-6, i);
+  }
+  EXPECT_GT(negative, kElems / 4);
+}
+
 TEST_P(ChunkKernelsTest, ZeroPaddingStaysZero) {
   Gradient gradient(Leaves(1), 1, Dtype::kF32, 1);
   std::fill(gradient.f32[0].begin(), gradient.f32[0].end(), 0.0f);
-  for (const OptimizerConfig& config : {AdamWConfig(), SgdConfig(0.9)}) {
+  for (const OptimizerConfig& config : {AdamWConfig(), SgdConfig(0.9), LionConfig()}) {
     Chunk chunk(GetParam(), 2);
     for (std::vector<float>* zeros : {&chunk.master, &chunk.out32, &chunk.m, &chunk.v}) {
       std::fill(zeros->begin(), zeros->end(), 0.0f);
@@ -231,7 +258,7 @@ TEST(ChunkKernelsFormTest, EveryFormOfAGradientGivesTheSameUpdate) {
 TEST_P(ChunkKernelsTest, Bf16MomentsAreTheFp32OnesRounded) {
   const Gradient gradient(Leaves(2), 2, Dtype::kBf16, 3);
   constexpr int64_t kFirstElem = 3 * kChunkElems;
-  for (const OptimizerConfig& config : {AdamWConfig(), SgdConfig(0.9)}) {
+  for (const OptimizerConfig& config : {AdamWConfig(), SgdConfig(0.9), LionConfig()}) {
     Chunk exact(GetParam(), 4), rounded(GetParam(), 4);
     std::vector<uint16_t> m16, v16;
     for (int64_t i = 0; i < kElems; ++i) {
@@ -330,7 +357,7 @@ TEST(ChunkKernelsBitsTest, DoNotDependOnTheVectorWidth) {
     ASSERT_OK(CheckVectorUnit());
     std::string bits;
     for (const Dtype dtype : {Dtype::kF32, Dtype::kBf16, Dtype::kF16}) {
-      for (const OptimizerConfig& config : {AdamWConfig(), SgdConfig(0.9)}) {
+      for (const OptimizerConfig& config : {AdamWConfig(), SgdConfig(0.9), LionConfig()}) {
         const Gradient gradient(Leaves(5), 5, dtype, 4);
         for (const Dtype moments : {Dtype::kF32, Dtype::kBf16}) {
           Chunk chunk(dtype, 8);

@@ -132,6 +132,7 @@ TEST(StoreSizesTest, CountsEachParameterAsDocumented) {
   EXPECT_EQ(bytes_per_elem(Dtype::kF32, OptimizerRule::kAdamW, 0), 16);
   EXPECT_EQ(bytes_per_elem(Dtype::kF16, OptimizerRule::kAdamW, 0), 16);
   EXPECT_EQ(bytes_per_elem(Dtype::kBf16, OptimizerRule::kSgd, 0.9), 10);
+  EXPECT_EQ(bytes_per_elem(Dtype::kBf16, OptimizerRule::kLion, 0), 10);
   EXPECT_EQ(bytes_per_elem(Dtype::kF32, OptimizerRule::kSgd, 0), 8);
   RunConfig run = SmallRun(Dtype::kBf16);
   run.precision.moments = Dtype::kBf16;

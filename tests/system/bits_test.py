@@ -150,6 +150,16 @@ class BitsTest(SystemTest):
                 hashes.add(model_hash(out))
             self.assertEqual(len(hashes), 1, f"clip {mode}")
 
+    def test_lion_with_bf16_moments_takes_8_bytes_a_parameter_and_gives_the_same_bits_for_two_workers(self):
+        spec, expected = self.reference({
+            "optimizer": {"adamw": None, "lion": {"weight_decay": 0.1}, "schedule": {"peak": 5e-4}},
+            "precision": {"moments": "BF16"}})
+        reference = summary(self.work.out("reference"))
+        self.assertAlmostEqual(reference["model_state_bytes"] / reference["parameters"], 8, delta=0.1)
+        self.assertLess(reference["loss_last"], reference["loss_first"] - 0.5, "the run learns nothing")
+        self.same_bits(spec, expected, "2-workers", "--workers", 2)
+        self.resumed(spec, expected, "resumed")
+
     def test_sgd_with_momentum_gives_the_same_bits_for_one_and_two_workers(self):
         spec, expected = self.reference({"optimizer": {
             "adamw": None, "sgd": {"momentum": 0.9, "weight_decay": 0.01}, "schedule": {"peak": 0.05}}})
