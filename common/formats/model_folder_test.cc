@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/base/file_util.h"
 #include "common/formats/model_folder_files.h"
 #include "common/formats/model_folder_writer.h"
 #include "common/formats/safetensors.h"
@@ -215,6 +216,20 @@ TEST(ModelFolderTest, AFolderBesideTheTargetIsNotTouched) {
   std::ofstream(dir.path() + "/out.tmp/kept") << "x";
   ASSERT_OK(WriteModelFolder(dir.path() + "/out", SmallModel(), {.dtype = "F32"}, FillPart));
   EXPECT_TRUE(std::filesystem::exists(dir.path() + "/out.tmp/kept"));
+}
+
+TEST(ModelFolderTest, WhatAKilledWriterLeftIsRemovedAndWhatAnotherStillWritesIsNot) {
+  TempDir dir;
+  for (const char* name : {"/out.tmp.1", "/out.tmp.22", "/out.tmp.3x", "/other.tmp.1"}) {
+    std::filesystem::create_directory(dir.path() + name);
+    std::ofstream(dir.path() + name + "/model.safetensors") << "half";
+  }
+  ASSERT_OK_AND_ASSIGN(const FileDescriptor writing, LockDirectory(dir.path() + "/out.tmp.22"));
+  ASSERT_OK(WriteModelFolder(dir.path() + "/out", SmallModel(), {.dtype = "F32"}, FillPart));
+  EXPECT_FALSE(std::filesystem::exists(dir.path() + "/out.tmp.1"));
+  for (const char* name : {"/out.tmp.22", "/out.tmp.3x", "/other.tmp.1"}) {
+    EXPECT_TRUE(std::filesystem::exists(dir.path() + name + "/model.safetensors")) << name;
+  }
 }
 
 TEST(ModelFolderTest, WhatIsNoNumberStaysSoInEveryDtype) {

@@ -14,6 +14,8 @@
 #include <system_error>
 #include <vector>
 
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/file_util.h"
@@ -161,6 +163,24 @@ absl::Status CheckForm(const ModelFolderForm& form) {
   return absl::InvalidArgumentError(absl::StrCat("shards of ", form.max_shard_bytes, " bytes, must be at least 1"));
 }
 
+constexpr char kAside[] = ".tmp.";  // OUT.tmp.PID is OUT while it is written, locked by who writes it
+
+// Removes what writers of `folder` left that were killed. One that writes still, in whatever container, has its lock.
+void RemoveLeftovers(const std::string& folder) {
+  const std::filesystem::path path(folder);
+  const std::string prefix = path.filename().string() + kAside;
+  std::error_code error;
+  std::filesystem::directory_iterator entry(path.parent_path(), error);
+  for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
+    const std::string name = entry->path().filename().string();
+    int64_t pid = 0;
+    if (!absl::StartsWith(name, prefix) || !absl::SimpleAtoi(name.substr(prefix.size()), &pid)) continue;
+    const absl::StatusOr<FileDescriptor> lock = LockDirectory(entry->path().string());
+    std::error_code ignored;
+    if (lock.ok()) std::filesystem::remove_all(entry->path(), ignored);
+  }
+}
+
 }  // namespace
 
 absl::Status CheckNewFolder(const std::string& folder) {
@@ -177,9 +197,10 @@ absl::Status WriteModelFolder(const std::string& folder, const ModelSpec& model,
   const std::filesystem::path target = std::filesystem::absolute(folder, error).lexically_normal();
   if (error) return FileError(error.value(), "find", folder);
   const std::string clean = target.has_filename() ? target.string() : target.parent_path().string();
-  const std::string aside = absl::StrCat(clean, ".tmp.", getpid());  // nobody else's folder
-  std::filesystem::remove_all(aside, ignored);
+  RemoveLeftovers(clean);
+  const std::string aside = absl::StrCat(clean, kAside, getpid());
   EPS_RETURN_IF_ERROR(MakeDirs(aside));
+  EPS_ASSIGN_OR_RETURN(const FileDescriptor lock, LockDirectory(aside));
   absl::Status status = WriteFiles(aside, model, form, read);
   if (status.ok()) {
     std::filesystem::remove(clean, ignored);  // an empty folder would be in the way
