@@ -41,7 +41,7 @@ namespace {
 constexpr double BytesPerParameter(Dtype moments) { return 12 + 4 * static_cast<double>(SizeOf(moments)); }
 
 struct Settings {
-  int64_t millions = 300;  // parameters
+  int64_t millions = 100;  // parameters
   int threads = 2;
   int repeats = 7;
 };
@@ -235,7 +235,7 @@ void Measure(const Settings& settings) {
 int main(int argc, char** argv) {
   eps::server::Settings settings;
   CLI::App app{"The fused AdamW update against a plain loop with the same reads and writes."};
-  app.add_option("--millions", settings.millions, "Parameters, in millions")
+  app.add_option("--millions", settings.millions, "Parameters, in millions; 32 MB of memory each")
       ->capture_default_str()
       ->check(CLI::Range(1, 100000));
   app.add_option("--threads", settings.threads, "Threads on both sides")

@@ -1,6 +1,7 @@
 #include "common/checkpoint/checkpoint_tensors.h"
 
 #include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
 
 namespace eps {
 
@@ -41,6 +42,7 @@ std::vector<SafetensorsEntry> MasterEntries(const ModelSpec& model, Dtype wire) 
 
 std::vector<SafetensorsEntry> MomentEntries(const ModelSpec& model, const RunConfig& run) {
   const std::vector<absl::string_view> moments = MomentNames(run.optimizer);
+  EPS_CHECK(static_cast<int>(moments.size()) == run.optimizer.num_moments());
   const std::string dtype(DtypeName(run.precision.moments));
   std::vector<SafetensorsEntry> entries;
   for (const BlobSpec* blob : BlobsInFileOrder(model, /*with_frozen=*/false)) {

@@ -11,12 +11,9 @@
 namespace eps {
 namespace {
 
-// Dropouts' keys have vnodes from 0 on: theirs are other numbers.
-constexpr int32_t kWholeStep = -1;
-
 // In [0, 1), 53 bits.
 double UniformOf(uint64_t seed, StepId step, LayerId layer) {
-  const RandomKey key{.seed = seed, .step = step.value(), .vnode = kWholeStep, .layer = layer.value()};
+  const RandomKey key{.seed = seed, .step = step.value(), .vnode = Whole::kDroppedLayers, .layer = layer.value()};
   const std::array<uint32_t, 4> bits = Philox(key.philox(), {0, 0, 0, 0});
   return static_cast<double>((uint64_t{bits[0]} << 32 | bits[1]) >> 11) * 0x1p-53;
 }

@@ -8,7 +8,7 @@ namespace eps {
 
 // bfloat16 as its bits. fp32 -> bf16 rounds to nearest, ties away from zero: (bits + 0x8000) >> 16. With
 // this rule the 16 bits that the shift drops, kept beside the result, restore the fp32 value exactly; see
-// SplitFloat. It is the one rounding of the project: weights on the wire and gradient leaves. A NaN may
+// SplitFloat. It is the rounding of weights on the wire and of gradient leaves. A NaN may
 // come out as a number: look for non-finite values before rounding.
 struct Bf16 {
   uint16_t bits = 0;

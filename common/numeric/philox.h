@@ -37,11 +37,17 @@ constexpr uint64_t Mix64(uint64_t x) {
   return x ^ (x >> 31);
 }
 
+// In place of a vnode: what is drawn for a step and not for a vnode.
+struct Whole {
+  static constexpr int32_t kDroppedLayers = -1;  // common/model/layer_drop.h
+  static constexpr int32_t kMoments = -2;        // eps_server/optimizer/moment_rounding.h
+};
+
 // What a random number of the run depends on, and all it depends on: nothing about placement.
 struct RandomKey {
   uint64_t seed = 0;  // the run's
   int64_t step = 0;
-  int32_t vnode = 0;
+  int32_t vnode = 0;  // from 0 on, or a Whole
   int32_t layer = 0;
   int32_t use = 0;  // which dropout of the layer
 

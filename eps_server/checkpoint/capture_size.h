@@ -11,8 +11,7 @@
 namespace eps::server {
 
 // What a checkpoint copies out of the store: masters in fp32 and moments, 12 bytes a parameter with AdamW, 8 where moments
-// are bf16. Frozen blobs
-// are written from where they lie.
+// are bf16. Frozen blobs are written from where they lie.
 inline int64_t CaptureBytes(const ModelSpec& model, const RunConfig& run) {
   return int64_t{sizeof(float)} * model.num_trainable_elems() + ComputeStoreSizes(model, run).moment_bytes;
 }

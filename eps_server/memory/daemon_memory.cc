@@ -9,6 +9,12 @@
 namespace eps::server {
 namespace {
 
+std::string WhatMomentsAre(const DaemonMemory& memory) {
+  if (memory.store.moment_bytes == 0) return "none: SGD without momentum";
+  if (memory.moments == Dtype::kBf16) return "bf16, rounded stochastically";
+  return "fp32 (precision.moments: BF16 takes half of it)";
+}
+
 std::string WhatCaptureMeans(const DaemonMemory& memory) {
   if (memory.capture_bytes == memory.capture_all_bytes) {
     return "all of it, so that no update waits for the disk (checkpoint.buffer_bytes)";
@@ -34,9 +40,7 @@ std::vector<DaemonMemoryLine> Describe(const DaemonMemory& memory) {
       {"weights on the wire", memory.store.wire_bytes,
        "two versions, so that a lost worker's part is run again as it was"},
       {"rest of the masters", memory.store.rest_bytes, "what the wire form lacks of fp32"},
-      {"optimizer moments", memory.store.moment_bytes,
-       memory.moments == Dtype::kBf16 ? "bf16, rounded stochastically"
-                                      : "fp32 (precision.moments: BF16 takes half of it)"},
+      {"optimizer moments", memory.store.moment_bytes, WhatMomentsAre(memory)},
       {"gradients in flight", memory.contribution_window_bytes, "at most; what does not fit waits in the workers"},
       {"gradients held", memory.hold_bytes, "fp32 sums until the step's norm is known: EXACT clipping, FP16"},
       {"state copied for a checkpoint", memory.capture_bytes, WhatCaptureMeans(memory)},

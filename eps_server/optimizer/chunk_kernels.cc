@@ -211,6 +211,7 @@ const float* SumBlock(const FusedProgram& program, int64_t first, int64_t count,
 // AVX2 widens and narrows 16-bit values by one instruction each where it may stay within halves of a vector, and by two
 // where not: there lanes 0 to 3 and 8 to 11 are the first vector, 4 to 7 and 12 to 15 the second. Elsewhere they are in order.
 constexpr bool kIsByHalves = HWY_TARGET == HWY_AVX2;
+static_assert(!kIsByHalves || kVecs == 2);
 
 struct Floats {
   VF v[kVecs];
@@ -236,12 +237,12 @@ HWY_INLINE Floats Reordered(const Floats& x) {
 
 HWY_INLINE Floats LoadFloats(const float* from) {
   Floats in_order;
-  ForVecs([&](int64_t k) { in_order.v[k] = hn::LoadU(DF(), from + k * kVec); });
+  ForVecs([&](int64_t k) HWY_ATTR { in_order.v[k] = hn::LoadU(DF(), from + k * kVec); });
   return Reordered(in_order);
 }
 HWY_INLINE void StoreFloats(const Floats& x, float* to) {
   const Floats in_order = Reordered(x);
-  ForVecs([&](int64_t k) { hn::StoreU(in_order.v[k], DF(), to + k * kVec); });
+  ForVecs([&](int64_t k) HWY_ATTR { hn::StoreU(in_order.v[k], DF(), to + k * kVec); });
 }
 
 // `high` in the upper 16 bits of each word, `low` in the lower ones.
@@ -252,7 +253,7 @@ HWY_INLINE Words LoadHalves(const uint16_t* high, const uint16_t* low) {
   words.v[0] = hn::BitCast(DU(), hn::InterleaveLower(DPairs(), l, h));
   words.v[1] = hn::BitCast(DU(), hn::InterleaveUpper(DPairs(), l, h));
 #else
-  ForVecs([&](int64_t k) {
+  ForVecs([&](int64_t k) HWY_ATTR {
     const VU h = hn::PromoteTo(DU(), hn::LoadU(D16(), high + k * kVec));
     words.v[k] = hn::Or(hn::ShiftLeft<16>(h), hn::PromoteTo(DU(), hn::LoadU(D16(), low + k * kVec)));
   });
@@ -266,7 +267,7 @@ HWY_INLINE Floats LoadBf16s(const uint16_t* from) {
   x.v[0] = hn::BitCast(DF(), hn::InterleaveLower(DPairs(), low, high));
   x.v[1] = hn::BitCast(DF(), hn::InterleaveUpper(DPairs(), low, high));
 #else
-  ForVecs([&](int64_t k) { x.v[k] = LoadBf16(from + k * kVec); });
+  ForVecs([&](int64_t k) HWY_ATTR { x.v[k] = LoadBf16(from + k * kVec); });
 #endif
   return x;
 }
@@ -279,7 +280,8 @@ HWY_INLINE void StoreLowHalves(const Words& words, uint16_t* to) {
   // One instruction, where Highway's own takes three.
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtepi32_epi16(words.v[0].raw));
 #else
-  ForVecs([&](int64_t k) { hn::StoreU(hn::DemoteTo(D16(), hn::BitCast(DI(), words.v[k])), D16(), to + k * kVec); });
+  ForVecs([&](int64_t k)
+              HWY_ATTR { hn::StoreU(hn::DemoteTo(D16(), hn::BitCast(DI(), words.v[k])), D16(), to + k * kVec); });
 #endif
 }
 
@@ -295,7 +297,7 @@ struct SquareSum {
     for (int64_t k = 0; k < kAccs; ++k) acc[k] = hn::Load(DD(), from.lanes + k * kDoubles);
   }
   HWY_INLINE void Add(const Floats& g) {
-    ForVecs([&](int64_t k) {
+    ForVecs([&](int64_t k) HWY_ATTR {
 #if HWY_TARGET == HWY_SCALAR
       const VD x = hn::PromoteTo(DD(), g.v[k]);
       acc[k] = hn::MulAdd(x, x, acc[k]);
@@ -360,12 +362,12 @@ struct SplitMaster {
   HWY_INLINE Floats Load(int64_t i) const {
     const Words rounded = LoadHalves(in + i, rest + i);
     Floats p;
-    ForVecs([&](int64_t k) { p.v[k] = hn::BitCast(DF(), hn::Sub(rounded.v[k], hn::Set(DU(), 0x8000u))); });
+    ForVecs([&](int64_t k) HWY_ATTR { p.v[k] = hn::BitCast(DF(), hn::Sub(rounded.v[k], hn::Set(DU(), 0x8000u))); });
     return p;
   }
   HWY_INLINE void Store(const Floats& p, int64_t i) const {
     Words high, low;
-    ForVecs([&](int64_t k) {
+    ForVecs([&](int64_t k) HWY_ATTR {
       const VU rounded = hn::Add(hn::BitCast(DU(), p.v[k]), hn::Set(DU(), 0x8000u));
       high.v[k] = hn::ShiftRight<16>(rounded);
       low.v[k] = hn::And(rounded, hn::Set(DU(), 0xFFFFu));
@@ -388,7 +390,7 @@ struct Fp16Master {
   HWY_INLINE Floats Load(int64_t i) const { return LoadFloats(master + i); }
   HWY_INLINE void Store(const Floats& p, int64_t i) const {
     const Floats in_order = Reordered(p);
-    ForVecs([&](int64_t k) {
+    ForVecs([&](int64_t k) HWY_ATTR {
       hn::StoreU(in_order.v[k], DF(), master + i + k * kVec);
       StoreFp16(in_order.v[k], out + i + k * kVec);
     });
@@ -422,7 +424,8 @@ struct Bf16Moment {
   HWY_INLINE Floats Load(int64_t i) const { return LoadBf16s(values + i); }
   HWY_INLINE void Store(const Floats& moment, const Words& noise, int64_t i) const {
     Words kept;
-    ForVecs([&](int64_t k) { kept.v[k] = hn::ShiftRight<16>(hn::Add(hn::BitCast(DU(), moment.v[k]), noise.v[k])); });
+    ForVecs([&](int64_t k)
+                HWY_ATTR { kept.v[k] = hn::ShiftRight<16>(hn::Add(hn::BitCast(DU(), moment.v[k]), noise.v[k])); });
     StoreLowHalves(kept, values + i);
   }
   HWY_INLINE void Prefetch(int64_t i) const { hwy::Prefetch(values + i); }
@@ -439,12 +442,12 @@ struct NoiseSource {
       const uint32_t from = kIsByHalves && lane / 4 % 3 != 0 ? lane ^ 12 : lane;
       lanes[lane] = pair + from;
     }
-    ForVecs([&](int64_t k) { first.v[k] = hn::LoadU(DU(), lanes + k * kVec); });
+    ForVecs([&](int64_t k) HWY_ATTR { first.v[k] = hn::LoadU(DU(), lanes + k * kVec); });
   }
   // The words of elements [i, i + 32), i a multiple of 32: those of the first 16 have the low halves.
   HWY_INLINE Words Pairs(int64_t i) const {
     Words words;
-    ForVecs([&](int64_t k) {
+    ForVecs([&](int64_t k) HWY_ATTR {
       VU x = hn::Add(first.v[k], hn::Set(DU(), static_cast<uint32_t>(i / 2)));
       x = hn::Mul(hn::Xor(x, hn::ShiftRight<16>(x)), hn::Set(DU(), 0x85EBCA6Bu));
       x = hn::Mul(hn::Xor(x, hn::ShiftRight<13>(x)), hn::Set(DU(), 0xC2B2AE35u));
@@ -454,7 +457,7 @@ struct NoiseSource {
   }
   HWY_INLINE static Words Half(const Words& pairs, bool second) {
     Words half;
-    ForVecs([&](int64_t k) {
+    ForVecs([&](int64_t k) HWY_ATTR {
       half.v[k] = second ? hn::ShiftRight<16>(pairs.v[k]) : hn::And(pairs.v[k], hn::Set(DU(), 0xFFFFu));
     });
     return half;
@@ -479,7 +482,7 @@ struct AdamW {
         step_size(hn::Set(DF(), s.step_size)) {}
   HWY_INLINE Floats Update(const Floats& p, const Floats& g, const Words& noise, int64_t i) const {
     Floats mi = m.Load(i), vi = v.Load(i), out;
-    ForVecs([&](int64_t k) {
+    ForVecs([&](int64_t k) HWY_ATTR {
       const VF gk = g.v[k];
       mi.v[k] = hn::MulAdd(mi.v[k], beta1, hn::Mul(gk, one_minus_beta1));
       vi.v[k] = hn::MulAdd(vi.v[k], beta2, hn::Mul(hn::Mul(gk, gk), one_minus_beta2));
@@ -508,7 +511,7 @@ struct Momentum {
         step_size(hn::Set(DF(), s.step_size)) {}
   HWY_INLINE Floats Update(const Floats& p, const Floats& g, const Words& noise, int64_t i) const {
     Floats bi = b.Load(i), out;
-    ForVecs([&](int64_t k) {
+    ForVecs([&](int64_t k) HWY_ATTR {
       bi.v[k] = hn::MulAdd(momentum, bi.v[k], hn::MulAdd(decay, p.v[k], g.v[k]));
       out.v[k] = hn::NegMulAdd(step_size, bi.v[k], p.v[k]);
     });
@@ -533,7 +536,7 @@ struct Lion {
         step_size(hn::Set(DF(), s.step_size)) {}
   HWY_INLINE Floats Update(const Floats& p, const Floats& g, const Words& noise, int64_t i) const {
     Floats mi = m.Load(i), out;
-    ForVecs([&](int64_t k) {
+    ForVecs([&](int64_t k) HWY_ATTR {
       const VF direction = hn::MulAdd(mi.v[k], beta1, hn::Mul(g.v[k], one_minus_beta1));
       const VF step = hn::IfThenElseZero(hn::Ne(direction, hn::Zero(DF())), hn::CopySign(step_size, direction));
       out.v[k] = hn::Sub(hn::Mul(p.v[k], keep), step);
@@ -553,7 +556,8 @@ struct PlainSgd {
       : decay(hn::Set(DF(), decays ? s.decay : 0.0f)), step_size(hn::Set(DF(), s.step_size)) {}
   HWY_INLINE Floats Update(const Floats& p, const Floats& g, const Words& /*noise*/, int64_t /*i*/) const {
     Floats out;
-    ForVecs([&](int64_t k) { out.v[k] = hn::NegMulAdd(step_size, hn::MulAdd(decay, p.v[k], g.v[k]), p.v[k]); });
+    ForVecs([&](int64_t k)
+                HWY_ATTR { out.v[k] = hn::NegMulAdd(step_size, hn::MulAdd(decay, p.v[k], g.v[k]), p.v[k]); });
     return out;
   }
   HWY_INLINE void Prefetch(int64_t /*i*/) const {}
@@ -581,7 +585,7 @@ struct SumSource {
   HWY_INLINE Floats Load(int64_t i) const {
     Floats sum = left.Load(i);
     const Floats added = right.Load(i);
-    ForVecs([&](int64_t k) { sum.v[k] = hn::Add(sum.v[k], added.v[k]); });
+    ForVecs([&](int64_t k) HWY_ATTR { sum.v[k] = hn::Add(sum.v[k], added.v[k]); });
     return sum;
   }
   HWY_INLINE void Prefetch(int64_t i) const {
@@ -610,7 +614,7 @@ void UpdateRange(const Rule rule, const Master master, const NoiseSource noise, 
     for (int64_t at = i; at < i + kPrefetchUnit; at += kLanes) {
       Floats gradient = source.Load(at);
       square.Add(gradient);
-      ForVecs([&](int64_t k) { gradient.v[k] = hn::Mul(gradient.v[k], scale); });
+      ForVecs([&](int64_t k) HWY_ATTR { gradient.v[k] = hn::Mul(gradient.v[k], scale); });
       Words half = {};
       if constexpr (Rule::kIsRounded) half = NoiseSource::Half(pairs, at != i);
       master.Store(rule.Update(master.Load(at), gradient, half, at), at);

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <optional>
 #include <random>
 #include <string>
 #include <vector>
@@ -114,6 +115,20 @@ struct Chunk {
   std::vector<float> master, out32, m, v;
   std::vector<uint16_t> wire16, out16, rest;
   ChunkState state;
+};
+
+// A chunk's moments, rounded to bf16; the chunk is made to use these.
+struct Bf16Moments {
+  explicit Bf16Moments(Chunk& chunk) {
+    for (int64_t i = 0; i < kElems; ++i) {
+      m.push_back(ToBf16(chunk.m[i]).bits);
+      v.push_back(ToBf16(chunk.v[i]).bits);
+    }
+    chunk.state.moment_dtype = Dtype::kBf16;
+    chunk.state.moment1 = m.data();
+    chunk.state.moment2 = v.data();
+  }
+  std::vector<uint16_t> m, v;
 };
 
 OptimizerConfig AdamWConfig() {
@@ -260,28 +275,24 @@ TEST_P(ChunkKernelsTest, Bf16MomentsAreTheFp32OnesRounded) {
   constexpr int64_t kFirstElem = 3 * kChunkElems;
   for (const OptimizerConfig& config : {AdamWConfig(), SgdConfig(0.9), LionConfig()}) {
     Chunk exact(GetParam(), 4), rounded(GetParam(), 4);
-    std::vector<uint16_t> m16, v16;
+    Bf16Moments moments(rounded);
     for (int64_t i = 0; i < kElems; ++i) {
-      m16.push_back(ToBf16(exact.m[i]).bits);
-      v16.push_back(ToBf16(exact.v[i]).bits);
-      exact.m[i] = ToFloat(Bf16{m16.back()});
-      exact.v[i] = ToFloat(Bf16{v16.back()});
+      exact.m[i] = ToFloat(Bf16{moments.m[i]});
+      exact.v[i] = ToFloat(Bf16{moments.v[i]});
     }
-    rounded.state.moment_dtype = Dtype::kBf16;
-    rounded.state.moment1 = m16.data();
-    rounded.state.moment2 = v16.data();
     rounded.state.first_elem = kFirstElem;
     UpdateScalars scalars = ComputeUpdateScalars(config, 1e-3, 5, 0.5);
-    scalars.moment_key = 0xFFFFF000u;  // the count wraps around within the chunk
+    scalars.moment_key =
+        -static_cast<uint32_t>(kFirstElem / 2) - 0x500u;  // words' numbers wrap around within the chunk
     UpdateChunk(exact.state, gradient.gradient, kRanges, scalars, nullptr);
     UpdateChunk(rounded.state, gradient.gradient, kRanges, scalars, nullptr);
     const bool has_second = config.rule == OptimizerRule::kAdamW;
     for (int64_t i = 0; i < kElems; ++i) {
       const uint16_t noise = MomentNoise(scalars.moment_key, kFirstElem + i);
       ASSERT_EQ(rounded.Updated(i), exact.Updated(i)) << i;
-      ASSERT_EQ(m16[i], RoundMoment(exact.m[i], noise).bits) << i;
+      ASSERT_EQ(moments.m[i], RoundMoment(exact.m[i], noise).bits) << i;
       if (has_second) {
-        ASSERT_EQ(v16[i], RoundMoment(exact.v[i], noise).bits) << i;
+        ASSERT_EQ(moments.v[i], RoundMoment(exact.v[i], noise).bits) << i;
       }
     }
   }
@@ -358,20 +369,25 @@ TEST(ChunkKernelsBitsTest, DoNotDependOnTheVectorWidth) {
     std::string bits;
     for (const Dtype dtype : {Dtype::kF32, Dtype::kBf16, Dtype::kF16}) {
       for (const OptimizerConfig& config : {AdamWConfig(), SgdConfig(0.9), LionConfig()}) {
-        const Gradient gradient(Leaves(5), 5, dtype, 4);
-        for (const Dtype moments : {Dtype::kF32, Dtype::kBf16}) {
-          Chunk chunk(dtype, 8);
-          chunk.state.moment_dtype = moments;  // as bf16 the same memory is other numbers, twice as many as are used
-          UpdateScalars scalars = ComputeUpdateScalars(config, 1e-3, 2, 0.7);
-          scalars.moment_key = 7;
-          double squares = 0;
-          UpdateChunk(chunk.state, gradient.gradient, kRanges, scalars, &squares);
-          for (int64_t i = 0; i < kElems; ++i) {
-            for (const float value : {chunk.Updated(i), chunk.m[i], chunk.v[i]}) {
-              bits.append(reinterpret_cast<const char*>(&value), sizeof(value));
+        for (const int num_vnodes : {1, 2, 5}) {
+          const Gradient gradient(Leaves(num_vnodes), num_vnodes, dtype, 4);
+          for (const bool is_bf16 : {false, true}) {
+            Chunk chunk(dtype, 8);
+            std::optional<Bf16Moments> moments;
+            if (is_bf16) moments.emplace(chunk);
+            UpdateScalars scalars = ComputeUpdateScalars(config, 1e-3, 2, 0.7);
+            scalars.moment_key = 7;
+            double squares = 0;
+            UpdateChunk(chunk.state, gradient.gradient, kRanges, scalars, &squares);
+            for (int64_t i = 0; i < kElems; ++i) {
+              for (const float value : {chunk.Updated(i), is_bf16 ? ToFloat(Bf16{moments->m[i]}) : chunk.m[i],
+                                        is_bf16 ? ToFloat(Bf16{moments->v[i]}) : chunk.v[i]}) {
+                ASSERT_TRUE(std::isfinite(value)) << i;
+                bits.append(reinterpret_cast<const char*>(&value), sizeof(value));
+              }
             }
+            bits.append(reinterpret_cast<const char*>(&squares), sizeof(squares));
           }
-          bits.append(reinterpret_cast<const char*>(&squares), sizeof(squares));
         }
       }
     }

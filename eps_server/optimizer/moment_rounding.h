@@ -19,25 +19,24 @@ namespace eps::server {
 
 // One of them for each blob of a step.
 constexpr uint32_t MomentKey(uint64_t seed, StepId step, BlobId blob) {
-  // Dropouts' keys have vnodes from 0 on, and that of dropped layers (common/model/layer_drop.cc) is -1.
-  constexpr int32_t kMoments = -2;
-  return RandomKey{.seed = seed, .step = step.value(), .vnode = kMoments, .layer = blob.value()}.philox().k0;
+  return RandomKey{.seed = seed, .step = step.value(), .vnode = Whole::kMoments, .layer = blob.value()}.philox().k0;
 }
 
-// Of the element with that number in its blob, for both its moments: each is right on average, and what one is kept too large
-// the other is, too. An element and the one 16 behind it share a word of 32 random bits, as computing them is what an update
-// with bf16 moments waits for; the mixing is the finaliser of MurmurHash3, which maps no two words to one.
+// Of the element with that number in its blob, for both its moments. Of each 32 elements in a row, element i and the one 16
+// behind it have the halves of one word, as making words is what an update with bf16 moments waits for. Words are mixed by the
+// finaliser of MurmurHash3, which makes no two numbers one.
 inline constexpr int64_t kMomentNoiseUnit = 32;  // elements whose noise is made at once
 constexpr uint16_t MomentNoise(uint32_t key, int64_t elem) {
-  const int64_t pair = elem / 32 * 16 + elem % 16;
-  uint32_t x = key + static_cast<uint32_t>(pair);
+  constexpr int64_t kWords = kMomentNoiseUnit / 2;
+  uint32_t x = key + static_cast<uint32_t>(elem / kMomentNoiseUnit * kWords + elem % kWords);
   x = (x ^ (x >> 16)) * 0x85EBCA6Bu;
   x = (x ^ (x >> 13)) * 0xC2B2AE35u;
   x ^= x >> 16;
-  return static_cast<uint16_t>(elem % 32 < 16 ? x : x >> 16);
+  return static_cast<uint16_t>(elem % kMomentNoiseUnit < kWords ? x : x >> 16);
 }
 
-// Away from zero where the bits that are dropped and the noise make a unit.
+// Away from zero where the bits that are dropped and the noise make a unit. Infinities stay; beyond the largest bf16 number
+// lies infinity; a NaN may come out as a number: gradients that are not finite are found by their squares.
 constexpr Bf16 RoundMoment(float value, uint16_t noise) {
   return {static_cast<uint16_t>((std::bit_cast<uint32_t>(value) + noise) >> 16)};
 }

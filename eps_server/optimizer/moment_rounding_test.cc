@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <set>
 
 #include "common/base/ids.h"
@@ -31,6 +32,16 @@ TEST(RoundMomentTest, WhatBf16HoldsStays) {
     EXPECT_EQ(ToFloat(rounded), value);
     EXPECT_EQ(std::signbit(ToFloat(rounded)), std::signbit(value));
   }
+}
+
+TEST(RoundMomentTest, WhatIsTooLargeIsInfiniteAndInfinityStays) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity(), kMax = std::numeric_limits<float>::max();
+  for (const uint32_t noise : {0u, 0xFFFFu}) {
+    EXPECT_EQ(ToFloat(RoundMoment(kInfinity, static_cast<uint16_t>(noise))), kInfinity);
+    EXPECT_EQ(ToFloat(RoundMoment(-kInfinity, static_cast<uint16_t>(noise))), -kInfinity);
+  }
+  EXPECT_EQ(ToFloat(RoundMoment(kMax, 0)), 0x1.FEp127f);
+  EXPECT_EQ(ToFloat(RoundMoment(kMax, 1)), kInfinity);
 }
 
 // The moment of a gradient that is always the same is its square: rounded to nearest it would stop half way.

@@ -268,9 +268,9 @@ TEST_P(UpdateEngineTest, BitsDoNotDependOnThreadsArrivalOrSplit) {
 TEST_P(UpdateEngineTest, Bf16MomentsAreRoundedByTheStepTheBlobAndTheElement) {
   RunConfig run = SmallRun(GetParam(), 1e9);
   run.model.init_seed = 11;
-  Trainer exact(run, 2, 7);
+  Trainer exact(run, 2, 7, /*skipped=*/3);
   run.precision.moments = Dtype::kBf16;
-  Trainer rounded(run, 2, 7);
+  Trainer rounded(run, 2, 7, /*skipped=*/3);
   for (Trainer* trainer : {&exact, &rounded}) {
     trainer->SubmitAll(7);
     trainer->WaitForStep(7);
@@ -285,6 +285,33 @@ TEST_P(UpdateEngineTest, Bf16MomentsAreRoundedByTheStepTheBlobAndTheElement) {
         ASSERT_EQ(got[i], ToFloat(RoundMoment(want[i], MomentNoise(key, i)))) << which << " " << i;
       }
     }
+  }
+}
+
+TEST(UpdateEngineBytesTest, CountsWhatAnUpdateReadsAndWrites) {
+  struct Case {
+    Dtype wire, moments;
+    OptimizerRule rule;
+    int64_t bytes;  // an element: of the wire form and its successor, what the master has beside, each moment twice
+  };
+  for (const Case& c : {
+           Case{Dtype::kBf16, Dtype::kF32, OptimizerRule::kAdamW, 4 + 4 + 16},
+           Case{Dtype::kBf16, Dtype::kBf16, OptimizerRule::kAdamW, 4 + 4 + 8},
+           Case{Dtype::kBf16, Dtype::kBf16, OptimizerRule::kLion, 4 + 4 + 4},
+           Case{Dtype::kF32, Dtype::kF32, OptimizerRule::kLion, 8 + 8},
+           Case{Dtype::kF32, Dtype::kF32, OptimizerRule::kSgd, 8},
+           Case{Dtype::kF16, Dtype::kBf16, OptimizerRule::kAdamW, 2 + 8 + 8},
+       }) {
+    RunConfig run = SmallRun(ClipMode::kNone);
+    run.precision.wire = c.wire;
+    run.precision.moments = c.moments;
+    run.optimizer.rule = c.rule;
+    Trainer trainer(run);
+    trainer.SubmitAll(0);
+    trainer.WaitForStep(0);
+    constexpr int64_t kContributionBytes = kVnodes * 4;
+    EXPECT_EQ(trainer.engine().counts().moved_bytes, (c.bytes + kContributionBytes) * trainer.model().num_elems())
+        << DtypeName(c.wire) << " " << DtypeName(c.moments) << " " << static_cast<int>(c.rule);
   }
 }
 

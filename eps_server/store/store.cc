@@ -340,6 +340,7 @@ StoreSizes ComputeStoreSizes(const ModelSpec& model, const RunConfig& run) {
 }
 
 absl::StatusOr<std::unique_ptr<Store>> Store::Create(const ModelSpec& model, const RunConfig& run) {
+  EPS_CHECK(run.precision.moments != Dtype::kF16);
   for (const BlobSpec& blob : model.blobs) EPS_CHECK(blob.num_elems > 0 && blob.num_elems % kTensorAlignElems == 0);
   EPS_ASSIGN_OR_RETURN(StoreMemory memory,
                        StoreMemory::Map(ComputeStoreSizes(model, run), WireLayout(model, run.precision.wire)));

@@ -1,5 +1,4 @@
 #include "eps_server/store/store.h"
-#include "eps_server/store/testing.h"
 
 #include <bit>
 #include <cmath>
@@ -17,6 +16,7 @@
 #include "common/spec/run_config.h"
 #include "common/tensor/dtype.h"
 #include "common/testing/status_matchers.h"
+#include "eps_server/store/testing.h"
 #include "gtest/gtest.h"
 
 namespace eps::server {

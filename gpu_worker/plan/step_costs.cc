@@ -89,7 +89,8 @@ LayerShape ShapeOf(const ModelSpec& model, const RunConfig& run, const KernelSiz
 
 // Of a fused update of one element: its wire form, rest and moments, read and written; contributions are read beside.
 double UpdateBytes(const RunConfig& run) {
-  return 8 + 2 * static_cast<double>(run.optimizer.num_moments() * SizeOf(run.precision.moments));
+  const int64_t weights = run.precision.wire == Dtype::kF16 ? 10 : 8;
+  return static_cast<double>(weights + 2 * run.optimizer.num_moments() * SizeOf(run.precision.moments));
 }
 
 // Of one element of what a group pushes: sums, in fp32.

@@ -67,8 +67,9 @@ class BitsTest(SystemTest):
     def test_fp16_skips_what_overflows_and_gives_the_same_bits_for_any_workers_and_through_a_resume(self):
         # The first gradients overflow, and the scale doubles until others do.
         precision = {"wire": "FP16", "gradients": "FP16", "loss_scale": {"initial": 2 ** 22, "growth_interval": 3}}
-        for mode in ("EXACT", None):
+        for mode, moments in (("EXACT", "FP32"), (None, "BF16")):
             clip = {"mode": mode, "norm": 0.5} if mode else None
+            precision["moments"] = moments
             spec, expected = self.reference({"precision": precision, "optimizer": {"clip": clip}, "steps": 24})
             out = self.work.out("reference")
             reference, scales = summary(out), self.scales(out)
