@@ -291,14 +291,15 @@ class Operands {
  public:
   static constexpr int64_t kElems = 256 * kMiB;
   explicit Operands(std::byte* device) : device_(reinterpret_cast<uint16_t*>(device)) {}
-  absl::Status Fill() {
+  absl::Status Fill(cudaStream_t stream) {
     constexpr int64_t kOnceElems = 32 * kMiB;
     std::vector<uint16_t> once(kOnceElems);
     std::mt19937 random(1);
     for (uint16_t& value : once) value = ToBf16(static_cast<float>(static_cast<int32_t>(random())) * 0x1p-31f).bits;
     for (int64_t at = 0; at < kElems; at += kOnceElems) {
-      EPS_BENCH_CUDA(cudaMemcpy, device_ + at, once.data(), kOnceElems * 2, cudaMemcpyHostToDevice);
+      EPS_BENCH_CUDA(cudaMemcpyAsync, device_ + at, once.data(), kOnceElems * 2, cudaMemcpyHostToDevice, stream);
     }
+    EPS_BENCH_CUDA(cudaStreamSynchronize, stream);  // `once` has been read
     return absl::OkStatus();
   }
   const uint16_t* Place(int64_t num_elems, int turn) const { return device_ + turn % (kElems / num_elems) * num_elems; }
@@ -322,7 +323,9 @@ absl::StatusOr<double> TeraflopsOf(const Settings& settings, GpuRuntime& runtime
                            .addend = trans_a ? result : nullptr,
                            .operand_dtype = Dtype::kBf16,
                            .result_dtype = trans_a ? Dtype::kF32 : Dtype::kBf16};
-  EPS_BENCH_CUDA(cudaMemset, result, 0, static_cast<size_t>(p.M * p.N) * 4);  // what is added to is a number
+  // What is added to is a number. In the stream: no other is ordered before it.
+  EPS_BENCH_CUDA(cudaMemsetAsync, result, 0, static_cast<size_t>(p.M * p.N) * 4,
+                 static_cast<cudaStream_t>(stream.handle));
   EPS_ASSIGN_OR_RETURN(const double seconds,
                        DeviceSeconds(settings, static_cast<cudaStream_t>(stream.handle), [&](int turn) {
                          problem.a = operands.Place(p.M * p.K, turn);
@@ -335,9 +338,9 @@ absl::StatusOr<double> TeraflopsOf(const Settings& settings, GpuRuntime& runtime
 absl::StatusOr<Json> MeasureProducts(const Settings& settings, GpuRuntime& runtime, std::byte* device) {
   const Operands operands(device);
   std::byte* const result = device + 2 * Operands::kElems;
-  EPS_RETURN_IF_ERROR(Operands(device).Fill());
   EPS_ASSIGN_OR_RETURN(const GpuStream stream, runtime.NewStream());
   const absl::Cleanup destroy = [&] { runtime.DestroyStream(stream); };
+  EPS_RETURN_IF_ERROR(Operands(device).Fill(static_cast<cudaStream_t>(stream.handle)));
   Json rows = Json::array();
   for (const Product& p : Products()) {
     EPS_ASSIGN_OR_RETURN(const double rate, TeraflopsOf(settings, runtime, stream, p, operands, result));
