@@ -39,14 +39,16 @@ int64_t EmbeddingBackwardBytes(int64_t M, int64_t, int64_t C) {
 int64_t OutsideBytes(int, int64_t, int64_t, int64_t, bool) { return kMatMulWorkspaceBytes; }
 // At most: the plan does not know which attention it will be, nor how many heads share keys and values and stay together. A
 // sequence is (H, T, T) numbers of 16 bits, T as long as whole tiles, the gradients of each head's keys and values, and
-// something beside; with dropout a mask of as many numbers. What is not fused with it may be without, in an evaluation.
+// something beside; with dropout a mask of as many numbers. What is not fused with it may be without, in an evaluation. Where T
+// is no multiple of 4, several sequences may be too many to fit and not to be cut (CutSmaller).
 int64_t OutsideBytesWithFusedAttention(int, int64_t T, int64_t H, int64_t D, bool drops) {
   constexpr int64_t kRows = 64, kColumns = 128, kBeside = int64_t{16} << 20;
   const int64_t probability_bytes = RoundUp(T, kRows) * RoundUp(T, kColumns) * 2;
   if (probability_bytes + kBeside > kMaxAttentionWorkspaceBytes) return kMatMulWorkspaceBytes;  // it is not fused
   const int64_t head_bytes = probability_bytes * (drops ? 2 : 1) + 2 * T * D * 2;
   const int64_t sequence_bytes = std::min(H * head_bytes + kBeside, kMaxAttentionWorkspaceBytes);
-  return kMatMulWorkspaceBytes + std::max(kAttentionWorkspaceBytes, sequence_bytes);
+  const int64_t several_bytes = T % 4 == 0 ? kAttentionWorkspaceBytes : kMaxAttentionWorkspaceBytes;
+  return kMatMulWorkspaceBytes + std::max(several_bytes, sequence_bytes);
 }
 
 RowTiling CutRows(int64_t rows, int64_t min_rows_per_tile, int64_t max_tiles) {

@@ -15,8 +15,8 @@ KernelSizes CudaKernelSizes(Dtype act);
 inline constexpr int64_t kMatMulWorkspaceBytes = int64_t{32} << 20;
 
 // What fused attention may work in, outside of the arena too. Held is what the problems of a run want of it. As many
-// sequences at once as fit into the first: 10 of 1024 tokens and 12 heads; one that does not may have the second: 4096 tokens
-// and 32 heads take 1 GiB, and of 8192 tokens 8 heads at once.
+// sequences at once as fit into the first: 10 of 1024 tokens and 12 heads; one that does not, or several that cannot be cut, may
+// have the second: 4096 tokens and 32 heads take 1 GiB, and of 8192 tokens 8 heads at once.
 inline constexpr int64_t kAttentionWorkspaceBytes = int64_t{256} << 20;
 inline constexpr int64_t kMaxAttentionWorkspaceBytes = int64_t{1088} << 20;
 

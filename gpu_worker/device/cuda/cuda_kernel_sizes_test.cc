@@ -24,6 +24,7 @@ TEST(CudaKernelSizesTest, AttentionsWorkspaceIsNoLessThanTheLibraryWants) {
 TEST(CudaKernelSizesTest, AttentionsWorkspaceHasABound) {
   EXPECT_EQ(AttentionBytes(128, 12, 64, true), kAttentionWorkspaceBytes) << "several sequences at once";
   EXPECT_EQ(AttentionBytes(8192, 32, 128, false), kMaxAttentionWorkspaceBytes) << "some heads at once";
+  EXPECT_EQ(AttentionBytes(1022, 12, 64, false), kMaxAttentionWorkspaceBytes) << "sequences that cannot be cut";
   EXPECT_EQ(AttentionBytes(20000, 32, 128, true), kMaxAttentionWorkspaceBytes) << "an evaluation drops nothing";
   EXPECT_EQ(AttentionBytes(30000, 1, 128, false), 0) << "not fused";
   EXPECT_EQ(CudaKernelSizes(Dtype::kF32).outside_bytes(1, 2048, 32, 128, false), kMatMulWorkspaceBytes);

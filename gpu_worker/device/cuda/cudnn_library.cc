@@ -131,14 +131,13 @@ absl::StatusOr<CudnnLibrary::Direction> CudnnLibrary::PlanDirection(const SdpaPr
     direction.mask_offset_bytes = RoundUp(direction.plan->workspace_bytes(), kMaskAlignBytes);
     direction.mask_elems = part.dropout > 0 ? part.B * part.H * part.T * part.T : 0;
     workspace_bytes = direction.workspace_bytes();
-    const bool fits = workspace_bytes <= kAttentionWorkspaceBytes;
-    if (fits || (direction.part.B == 1 && workspace_bytes <= kMaxAttentionWorkspaceBytes)) return direction;
     // What is not in proportion makes the first guess one too many, at most.
     const SdpaProblem smaller =
         CutSmaller(direction.part, workspace_bytes, kAttentionWorkspaceBytes, kMaxAttentionWorkspaceBytes);
     if (smaller == direction.part) break;
     direction.part = smaller;
   }
+  if (workspace_bytes <= kMaxAttentionWorkspaceBytes) return direction;
   return absl::UnimplementedError(absl::StrCat(direction.part.B, " of ", problem.B, " sequences and ",
                                                direction.part.kv_heads, " of ", problem.kv_heads,
                                                " heads of keys and values want ", workspace_bytes,

@@ -66,9 +66,7 @@ class GraphBuilder {
   SdpaTensor OfO(int64_t uid) const {
     return {.uid = uid, .type = ElementOf(p_.act), .dims = o_dims(), .strides = {p_.T * o_row(), p_.D, o_row(), 1}};
   }
-  SdpaTensor OfRows(int64_t uid) const {
-    return {.uid = uid, .dims = rows(), .strides = {p_.heads_of_array() * p_.T, p_.T, 1, 1}};
-  }
+  SdpaTensor OfRows(int64_t uid) const { return {.uid = uid, .dims = rows(), .strides = DenseStrides(rows())}; }
   // What says which probabilities there are.
   void PutMasks() {
     if (p_.documents) {

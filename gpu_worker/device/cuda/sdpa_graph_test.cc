@@ -91,6 +91,20 @@ TEST(SdpaGraphTest, BackwardsTensorsLieAsTheKernelTableHasThem) {
   EXPECT_EQ(graph.operations.back().output, kUidDQ);
 }
 
+TEST(SdpaGraphTest, RowsSumsArePackedAlsoOfSomeHeads) {
+  SdpaProblem some = kProblem;
+  some.B = 1;
+  some.H = some.kv_heads = 2;
+  some.array_H = some.array_kv_heads = 4;
+  ASSERT_OK_AND_ASSIGN(const SdpaGraph forward, SdpaForwardGraph(some));
+  ASSERT_OK_AND_ASSIGN(const SdpaGraph backward, SdpaBackwardGraph(some));
+  EXPECT_THAT(forward.tensor(kUidQ).strides, ElementsAre(576, 8, 96, 1)) << "the rows of an array of 4 heads";
+  EXPECT_THAT(forward.tensor(kUidStats).strides, ElementsAre(12, 6, 1, 1));
+  for (const int64_t uid : {kUidStats, kUidDelta}) {
+    EXPECT_THAT(backward.tensor(uid).strides, ElementsAre(12, 6, 1, 1)) << uid;
+  }
+}
+
 TEST(SdpaGraphTest, MasksAreOnlyThereWhereTheyAreAskedFor) {
   for (const auto make : {&SdpaForwardGraph, &SdpaBackwardGraph}) {
     const auto expect_masks = [&](const SdpaProblem& problem, int64_t less, int64_t greater, int64_t greater_equal) {
@@ -490,9 +504,9 @@ TEST(SdpaGraphTest, SequencesAtATimeGiveTheSameBits) {
 // Heads of queries that share keys and values stay together.
 TEST(SdpaGraphTest, HeadsAtATimeGiveTheSameBits) {
   for (const double dropout : {0.0, 0.3}) {
-    SdpaProblem whole = {.B = 2, .T = 4, .H = 8, .kv_heads = 4, .D = 8, .act = Dtype::kF32, .dropout = dropout};
-    if (dropout > 0) whole.B = 1;  // as CutSmaller
+    const SdpaProblem whole = {.B = 2, .T = 4, .H = 8, .kv_heads = 4, .D = 8, .act = Dtype::kF32, .dropout = dropout};
     SdpaProblem some = whole;
+    some.B = 1;
     some.H = 4;
     some.kv_heads = 2;
     some.array_H = 8;

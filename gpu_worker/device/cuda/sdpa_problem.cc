@@ -34,6 +34,7 @@ T* Skip(T* array, int64_t num_elems) {
 // `most_bytes`, else the least.
 int64_t LargestPart(int64_t whole, int64_t elems, int64_t workspace_bytes, int64_t most_bytes) {
   constexpr int64_t kElemsOf16Bytes = 4;
+  if (workspace_bytes <= most_bytes) return whole;
   const int64_t of_each = (workspace_bytes + whole - 1) / whole;
   int64_t least = whole;
   for (int64_t units = whole; units > 0; --units) {
@@ -60,6 +61,10 @@ absl::Status CheckSdpaProblem(const SdpaProblem& p) {
     return absl::InvalidArgumentError(absl::StrCat("attention: H ", p.H, " and kv_heads ", p.kv_heads,
                                                    " are no part of array_H ", p.array_H, " and array_kv_heads ",
                                                    p.array_kv_heads));
+  }
+  if (p.B > 1 && p.heads_of_array() != p.H) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("attention: H ", p.H, " are some of array_H ", p.array_H, ", of B ", p.B, " sequences"));
   }
   if (p.window < 0 || (p.window > 0 && !p.causal)) {
     return absl::InvalidArgumentError(
@@ -91,8 +96,8 @@ SdpaProblem CutSmaller(const SdpaProblem& p, int64_t workspace_bytes, int64_t mo
   SdpaProblem cut = p;
   cut.B = LargestPart(p.B, p.documents ? p.T : p.H * p.T, workspace_bytes, most_of_several);
   if (cut.B < p.B) return cut;
-  // No part of the batch is aligned. Some heads of each sequence would have dropout's elements in several places.
-  if (p.B > 1 && p.dropout > 0) return p;
+  // Some heads of each sequence would have rows' sums with gaps between them.
+  if (p.B > 1) return p;
   cut.kv_heads = LargestPart(p.kv_heads, p.sharers() * p.T, workspace_bytes, most_of_one);
   if (cut.kv_heads == p.kv_heads) return p;
   cut.H = cut.kv_heads * p.sharers();

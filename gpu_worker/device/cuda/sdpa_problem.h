@@ -18,7 +18,7 @@ struct SdpaProblem {
   int64_t B = 0, T = 0;         // sequences, and positions of each, or of the longest
   int64_t H = 0, kv_heads = 0;  // heads of queries, and of keys and values: each is used by H / kv_heads of the former
   int64_t D = 0;                // elements of a head
-  // Heads that the arrays have, of which these are some that lie next to each other; 0: just these.
+  // Heads that the arrays have, of which these are some of a single sequence that lie next to each other; 0: just these.
   int64_t array_H = 0, array_kv_heads = 0;
   Dtype act = Dtype::kBf16;
   double scale = 1;        // of q k^T
@@ -60,10 +60,11 @@ absl::Status CheckSdpaProblem(const SdpaProblem& problem);
 absl::Status CheckFusedAttention(const SdpaProblem& problem, int sm_major);
 
 // Neither sequences nor heads see each other, so a problem may be computed by parts that are alike, with less workspace:
-// `part`, which wants `workspace_bytes`, cut smaller, if it can be. Into sequences, as many as want at most
-// `most_of_several` in proportion; a single one into heads of keys and values, with those of queries that use them, as
-// many as want at most `most_of_one`. Every part's fp32 arrays begin at 16 bytes, as the library was told, and its
-// dropout's elements follow each other.
+// `part`, which wants `workspace_bytes`, cut smaller, if that is too much and it can be. Into sequences, as many as want at
+// most `most_of_several` in proportion; a single one into heads of keys and values, with those of queries that use them, as
+// many as want at most `most_of_one`. Every part's fp32 arrays begin at 16 bytes, as the library was told, its rows' sums
+// are packed, as the library wants them, and its dropout's elements follow each other: so several sequences of which no
+// fewer begin there are left as they are.
 SdpaProblem CutSmaller(const SdpaProblem& part, int64_t workspace_bytes, int64_t most_of_several, int64_t most_of_one);
 
 // One of a problem's parts: its arrays from its first sequence on, and its first head of keys and values, counted in the

@@ -71,6 +71,7 @@ TEST(SdpaProblemTest, WhatIsNoProblemIsRefusedByField) {
   refused([](SdpaProblem& p) { p.D = 0; }, "D 0");
   refused([](SdpaProblem& p) { p.kv_heads = 0; }, "kv_heads 0");
   refused([](SdpaProblem& p) { p.kv_heads = 5; }, "H 12 is not a multiple of kv_heads 5");
+  refused([](SdpaProblem& p) { p.array_H = p.array_kv_heads = 24; }, "H 12 are some of array_H 24, of B 8 sequences");
   refused([](SdpaProblem& p) { p.window = -1; }, "window -1");
   refused([](SdpaProblem& p) { p.window = 4, p.causal = false; }, "window 4");
   refused([](SdpaProblem& p) { p.scale = std::numeric_limits<double>::quiet_NaN(); }, "scale");
@@ -130,12 +131,24 @@ TEST(SdpaProblemTest, ASingleSequenceIsCutIntoHeadsWithThoseThatShareThem) {
   EXPECT_EQ(CutSmaller(odd, 600, 100, 300).kv_heads, 2) << "three are not aligned";
 }
 
-// Some heads of several sequences would have their elements in several places.
-TEST(SdpaProblemTest, WithDropoutABatchThatCannotBeCutIsNotCutIntoHeads) {
+TEST(SdpaProblemTest, WhatFitsIsLeft) {
+  const SdpaProblem several = {.B = 7, .T = 4, .H = 3, .kv_heads = 3, .D = 8};
+  EXPECT_EQ(CutSmaller(several, 100, 100, 200), several) << "though 7 times a seventh, rounded up, are more";
+  SdpaProblem one = several;
+  one.B = 1;
+  EXPECT_EQ(CutSmaller(one, 200, 100, 200), one);
+  EXPECT_EQ(CutSmaller(one, 201, 100, 200).kv_heads, 1);
+}
+
+// Before 9.26 cuDNN's backward takes rows' sums ("stats") that are packed, and no others: those of some heads of several
+// sequences have the other heads' between them.
+TEST(SdpaProblemTest, ABatchThatCannotBeCutIsNotCutIntoHeads) {
   SdpaProblem problem = {.B = 25, .T = 1022, .H = 22, .kv_heads = 22, .D = 64, .documents = true};
-  EXPECT_EQ(CutSmaller(problem, 5000, 100, 100).kv_heads, 2) << "no fifth of it is aligned";
+  EXPECT_EQ(CutSmaller(problem, 5000, 100, 100), problem) << "no fifth of it is aligned";
   problem.dropout = 0.1;
   EXPECT_EQ(CutSmaller(problem, 5000, 100, 100), problem);
+  problem.B = 1;
+  EXPECT_EQ(CutSmaller(problem, 5000, 100, 100).kv_heads, 2);
 }
 
 TEST(SdpaProblemTest, PartsBeginWhereTheyLie) {
