@@ -26,13 +26,15 @@ def _cuda_objects_impl(ctx):
         ctx.files.hdrs,
         transitive = [dep[CcInfo].compilation_context.headers for dep in ctx.attr.deps],
     )
+    fused = ctx.files.fused_srcs
     objects = []
     for source in ctx.files.srcs:
         name = source.basename[:source.basename.index(".")]
         object = ctx.actions.declare_file("%s_/%s.o" % (ctx.label.name, name))
         ctx.actions.run(
             executable = NVCC,
-            arguments = _FLAGS + ["-I.", "-I" + ctx.bin_dir.path, source.path, "-o", object.path],
+            arguments = _FLAGS + ["-fmad=true" if source in fused else "-fmad=false"] +
+                        ["-I.", "-I" + ctx.bin_dir.path, source.path, "-o", object.path],
             inputs = depset([source], transitive = [headers]),
             outputs = [object],
             mnemonic = "CudaCompile",
@@ -47,6 +49,11 @@ cuda_objects = rule(
     doc = "Objects for the `srcs` of a cc_library. Only where @cuda_toolkit was found.",
     attrs = {
         "srcs": attr.label_list(allow_files = [".cu.cc"]),
+        "fused_srcs": attr.label_list(
+            doc = "Those of `srcs` in which nvcc may make one rounding of a product and a sum. In the others that is where it " +
+                  "is written, and nowhere else: two kernels whose bits have to agree do not hang on how each is compiled.",
+            allow_files = [".cu.cc"],
+        ),
         "hdrs": attr.label_list(allow_files = [".h"]),
         "deps": attr.label_list(providers = [CcInfo]),
     },

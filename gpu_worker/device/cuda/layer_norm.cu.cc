@@ -29,7 +29,7 @@ __device__ __forceinline__ void StoreNormalized(const RowPacks<Code::kPacks>& x,
     LoadPack<true>(gamma, at, C, g);
     LoadPack<true>(beta, at, C, b);
     EPS_UNROLL
-    for (int i = 0; i < kPack; ++i) out[i] = (x.value[p][i] - mean) * rstd * g[i] + b[i];
+    for (int i = 0; i < kPack; ++i) out[i] = fmaf((x.value[p][i] - mean) * rstd, g[i], b[i]);
     StorePack<Code::kVector>(out, y, at, C);
   }
 }
@@ -53,7 +53,7 @@ __global__ void __launch_bounds__(kMaxThreads) LayerNormKernel(int64_t C, float 
     EPS_UNROLL
     for (int i = 0; i < kPack; ++i) {
       const float d = Column<BlockTeam>(p) + i < C ? packs.value[p][i] - mean : 0.0f;
-      squares += d * d;
+      squares = fmaf(d, d, squares);
     }
   }
   const float rstd = 1 / sqrtf(BlockSum(squares) / static_cast<float>(C) + eps);
@@ -127,7 +127,7 @@ __global__ void __launch_bounds__(Code::Walk::kMaxThreads)
       EPS_UNROLL
       for (int i = 0; i < kPack; ++i) {
         const float xhat = (v.At(p, i) - row_mean) * row_rstd;
-        out[i] = fmaf(row_rstd, fmaf(-xhat, dot, d.At(p, i) * g[i] - sum), residual.At(p, i));
+        out[i] = fmaf(row_rstd, fmaf(-xhat, dot, fmaf(d.At(p, i), g[i], -sum)), residual.At(p, i));
       }
       StorePack<Code::kVector>(out, dx + row * C, Column<Walk>(p), C);
     }
