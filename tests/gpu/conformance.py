@@ -16,7 +16,10 @@ SUITE = BIN / "gpu_conformance"
 # The names of its devices, in gpu_worker/device/cuda/gpu_conformance.cc, and among how many processes the cases of each
 # are divided where there are cores: cuDNN makes some hundred plans for those of 16 bits, at 0.5 to 1 s of a core each.
 DTYPES = {"Bf16": 4, "Fp16": 4, "Fp32": 1, "Tf32": 1}
-AGAIN_SECONDS = 10  # left, for what failed to be run once more
+# Cases of all devices that compare times, which whatever runs beside them changes: they run afterwards, alone.
+TIMED = ("*Spans*", "*Waits*", "*AWait*")
+ALONE_SECONDS = 10  # left, for cases to be run alone
+SOME_FAILED = 1  # GoogleTest's exit code
 
 # Cases for compute-sanitizer, which is some hundred times slower: each of our kernels once. In bf16, but for attention,
 # which is ours alone in fp32 and, as no library takes heads of 20, in the case of one document.
@@ -99,7 +102,9 @@ class Shard:
 
     def died(self):
         """In words, if it ended otherwise than with cases that passed or failed."""
-        if not self.ended or self.process.returncode == 0 or CaseLog.of(self.text()).failed:
+        if not self.ended or self.process.returncode == 0:
+            return ""
+        if self.process.returncode == SOME_FAILED and CaseLog.of(self.text()).failed:
             return ""
         return f"ended with {self.process.returncode}: ...{' '.join(self.text().split())[-300:]}"
 
@@ -110,32 +115,38 @@ def start_suite(dtype, out, started):
     for i in range(count):
         log = out / f"conformance-{dtype}{f'-{i + 1}' if count > 1 else ''}.log"
         env = {**os.environ, "GTEST_TOTAL_SHARDS": str(count), "GTEST_SHARD_INDEX": str(i)}
-        started.append(Shard(processes.Process([SUITE, f"--gtest_filter=*/{dtype}"], log=log, env=env), log))
+        command = [SUITE, f"--gtest_filter=*/{dtype}-{':'.join(TIMED)}"]
+        started.append(Shard(processes.Process(command, log=log, env=env), log))
 
 
-def again_alone(cases, log, deadline):
-    """How cases that failed beside other processes do without them."""
-    log.unlink(missing_ok=True)
+def has_time(deadline):
+    return deadline - time.monotonic() > ALONE_SECONDS
+
+
+def run_alone(cases, log, deadline):
+    """Those of these names or patterns, beside no other process."""
     with processes.Process([SUITE, f"--gtest_filter={':'.join(cases)}"], log=log) as process:
-        process.wait(deadline)
-    return f"once more, alone: {CaseLog.of(log.read_text(errors='replace')).said()}"
+        shard = Shard(process, log)
+        shard.end(deadline)
+    return shard
 
 
-def told(dtype, started):
-    """Of a dtype's processes: in words, the cases, and whether anything is wrong."""
+def told(name, started):
+    """Of the processes that share cases: in words, the cases, and whether anything but a case that failed is wrong."""
     cases = CaseLog.merged([CaseLog.of(shard.text()) for shard in started])
     died, late = list(filter(None, (shard.died() for shard in started))), [each for each in started if not each.ended]
-    words = [f"{dtype}: {cases.said()}", *died]
+    words = [f"{name}: {cases.said()}", *died]
     if late:
         which = f"{len(late)} of {len(started)} processes were " if len(started) > 1 else ""
         words.append(f"{which}ended after {max(shard.seconds for shard in late):.0f} s")
-    elif not cases.passed and not died:
+    elif not cases.total and not died:
         words.append("no case is there")
-    return ", ".join(words), cases, bool(died or cases.failed or not cases.passed)
+    return ", ".join(words), cases, bool(died or not (cases.passed or cases.failed))
 
 
 def conformance(out, deadline):
-    """Each dtype's cases in processes of their own: what takes most of the time, plans of a library, is on the host."""
+    """Each dtype's cases in processes of their own: what takes most of the time, plans of a library, is on the host. Then
+    alone what compares times, and what failed: a case that fails beside others and not alone is no failure."""
     for old in out.glob("conformance-*.log"):  # an earlier report's, perhaps of other shards
         old.unlink()
     started = {dtype: [] for dtype in DTYPES}
@@ -147,14 +158,28 @@ def conformance(out, deadline):
     finally:
         for shard in sum(started.values(), []):
             shard.process.end()
-    said, cases, wrong = zip(*(told(dtype, those) for dtype, those in started.items()))
-    said, failed = list(said), [case for log in cases for case in log.failed]
-    if failed and deadline - time.monotonic() > AGAIN_SECONDS:
-        said.append(again_alone(failed, out / "conformance-again.log", deadline))
-    if any(wrong):
+    said, cases, wrong = map(list, zip(*(told(dtype, those) for dtype, those in started.items())))
+    failed = {case for log in cases for case in log.failed}
+    ended = all(shard.ended for shard in sum(started.values(), []))
+    if has_time(deadline):
+        timed = run_alone(TIMED, out / "conformance-timed.log", deadline)
+        words, of_timed, is_wrong = told("timed, alone", [timed])
+        said.append(words)
+        wrong += [is_wrong, bool(of_timed.failed)]
+        ended = ended and timed.ended
+    else:
+        said.append("timed: not reached")
+        ended = False
+    if failed and has_time(deadline):
+        alone = run_alone(sorted(failed), out / "conformance-again.log", deadline)
+        words, again, _ = told("once more, alone", [alone])
+        said.append(words)
+        if by_load := failed.intersection(again.passed):
+            said.append(f"failed only beside other processes: {', '.join(map(short, sorted(by_load)))}")
+            failed -= by_load
+    if failed or any(wrong):
         raise Failed(f"{'; '.join(said)} (conformance-*.log)")
-    all_ended = all(shard.ended for shard in sum(started.values(), []))
-    return Outcome("; ".join(said), state="passed" if all_ended else "partly")
+    return Outcome("; ".join(said), state="passed" if ended else "partly")
 
 
 # ---- Under compute-sanitizer ----

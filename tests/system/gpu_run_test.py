@@ -33,6 +33,10 @@ DEVICE_SOURCES = ROOT / "gpu_worker/device"
 # What gpu_conformance and compute-sanitizer print, in short.
 SUITE = """#!/bin/bash
 dtype="${1##*/}"
+dtype="${dtype%%-*}"
+[[ "$1" != *=\\*Spans* ]] || { echo "[==========] Running 1 test from 1 test suite."
+  echo "[ RUN      ] Gpu/DeviceConformanceTest.SpansSay/Fp32"
+  echo "[${TIMED_CASE:-       OK }] Gpu/DeviceConformanceTest.SpansSay/Fp32 (1 ms)"; exit ${TIMED_CODE:-0}; }
 echo "[==========] Running 2 tests from 1 test suite."
 echo "[ RUN      ] Gpu/DeviceConformanceTest.First/$dtype"
 echo "[       OK ] Gpu/DeviceConformanceTest.First/$dtype (1 ms)"
@@ -97,7 +101,8 @@ class ConformanceTest(Scripts):
     def test_all_cases_pass(self):
         outcome = self.conformance(self.script("suite", SUITE + SECOND_PASSES))
         self.assertEqual((outcome.state, outcome.said),
-                         ("passed", "; ".join(f"{dtype}: 2 of 2 passed" for dtype in conformance.DTYPES)))
+                         ("passed", "; ".join([*(f"{dtype}: 2 of 2 passed" for dtype in conformance.DTYPES),
+                                               "timed, alone: 1 of 1 passed"])))
         self.assertIn("First/Fp16", self.logs()["conformance-Fp16.log"])
 
     def test_cores_bound_among_how_many_processes_cases_are_divided(self):
@@ -109,10 +114,10 @@ class ConformanceTest(Scripts):
         (self.work.path / "conformance-Bf16-4.log").write_text("an earlier report's")
         outcome = self.conformance(self.script("suite", SUITE + SECOND_PASSES + SHARD), cores=8)
         self.assertEqual(outcome.said, "Bf16: 6 of 6 passed; Fp16: 6 of 6 passed; Fp32: 2 of 2 passed; "
-                                       "Tf32: 2 of 2 passed")
+                                       "Tf32: 2 of 2 passed; timed, alone: 1 of 1 passed")
         logs = self.logs()
         self.assertEqual(set(logs), {f"conformance-{name}.log" for name in (
-            "Bf16-1", "Bf16-2", "Bf16-3", "Fp16-1", "Fp16-2", "Fp16-3", "Fp32", "Tf32")})
+            "Bf16-1", "Bf16-2", "Bf16-3", "Fp16-1", "Fp16-2", "Fp16-3", "Fp32", "Tf32", "timed")})
         for number in range(3):
             self.assertIn(f"shard {number} of 3\n", logs[f"conformance-Fp16-{number + 1}.log"])
         self.assertIn("shard 0 of 1\n", logs["conformance-Fp32.log"])
@@ -124,6 +129,7 @@ class ConformanceTest(Scripts):
         self.assertEqual(outcome.state, "partly")
         self.assertRegex(outcome.said, "Fp16: 1 of 2 passed, Second/Fp16 was running, ended after [2-9] s")
         self.assertIn("Bf16: 2 of 2 passed", outcome.said)
+        self.assertIn("; timed: not reached", outcome.said)
         self.assertRegex(self.conformance(suite, 2, cores=6).said, "Fp16: 3 of 4 passed, Second/Fp16 was running, "
                                                                    "1 of 2 processes were ended after [2-9] s")
         self.assertLess(time.monotonic() - start, 30)
@@ -138,6 +144,49 @@ class ConformanceTest(Scripts):
         self.assertIn("Bf16: 6 of 6 passed", said)
         self.assertIn("Tf32: 1 of 2 passed, 1 failed: Second/Tf32", said)
         self.assertIn("once more, alone: 1 of 2 passed, 1 failed: Second/Tf32", said)
+        self.assertNotIn("only beside", said)
+
+    def test_a_case_that_fails_beside_others_and_passes_alone_is_no_failure(self):
+        alone = '[[ "$1" != *Second/Tf32 ]] || '
+        suite = self.script("suite", f'{SUITE}[ $dtype = Tf32 ] || {{ {SECOND_PASSES} exit; }}\n'
+                                     f'{alone} {{ {SECOND_PASSES} exit; }}\n{self.FAILS}')
+        outcome = self.conformance(suite)
+        self.assertEqual(outcome.state, "passed")
+        self.assertIn("Tf32: 1 of 2 passed, 1 failed: Second/Tf32; ", outcome.said)
+        self.assertIn("; once more, alone: 2 of 2 passed; failed only beside other processes: Second/Tf32",
+                      outcome.said)
+        # What ended it otherwise stays one.
+        suite = self.script("suite", f'{SUITE}[ $dtype = Tf32 ] || {{ {SECOND_PASSES} exit; }}\n'
+                                     f'{alone} {{ {SECOND_PASSES} exit; }}\n{self.FAILS.replace("exit 1", "exit 3")}')
+        with self.assertRaisesRegex(Failed, "Second/Tf32, ended with 3: .*failed only beside other processes"):
+            self.conformance(suite)
+
+    def test_what_compares_times_runs_afterwards_and_alone(self):
+        order = self.work.path / "order"
+        begin = f'echo "begin $1" >>{order}\ntrap \'echo "end $1" >>{order}\' EXIT\n'
+        self.conformance(self.script("suite", SUITE.replace("\n", f"\n{begin}", 1) + f"sleep 0.3\n{SECOND_PASSES}"))
+        lines = order.read_text().splitlines()
+        self.assertEqual(len(lines), 2 * len(conformance.DTYPES) + 2)
+        self.assertEqual([line.split()[0] for line in lines[-3:]], ["end", "begin", "end"])
+        self.assertIn("--gtest_filter=*Spans*:*Waits*:*AWait*", lines[-1])
+        for line in lines[:-2]:
+            self.assertRegex(line, r"--gtest_filter=\*/\w+-\*Spans\*:\*Waits\*:\*AWait\*$")
+
+    def test_a_case_that_compares_times_and_fails_fails(self):
+        with mock.patch.dict(os.environ, {"TIMED_CASE": "  FAILED  ", "TIMED_CODE": "1"}):
+            with self.assertRaisesRegex(Failed, "timed, alone: 0 of 1 passed, 1 failed: SpansSay/Fp32 "):
+                self.conformance(self.script("suite", SUITE + SECOND_PASSES))
+
+    def test_cases_that_compare_times_are_among_the_timed(self):
+        bodies = {name: body for path in DEVICE_SOURCES.glob("*conformance*.cc")
+                  for name, body in re.findall(r"^TEST_P\(DeviceConformanceTest, (\w+)\) {\n(.*?)^}", path.read_text(),
+                                               re.M | re.S)}
+        compares = {name for name, body in bodies.items() if re.search(r"TakeStats|steady_clock", body)}
+        self.assertEqual(len(compares), 3)
+        for name in compares:
+            self.assertTrue(any(fnmatchcase(name, pattern) for pattern in conformance.TIMED), name)
+        for pattern in conformance.TIMED:
+            self.assertTrue(any(fnmatchcase(name, pattern) for name in compares), pattern)
 
     def test_a_case_that_fails_beside_one_that_hangs_fails(self):
         with self.assertRaisesRegex(Failed, "Fp16: 2 of 4 passed, 1 failed: Second/Fp16, Second/Fp16 was running, "
