@@ -162,10 +162,11 @@ class Device {
   // Errors: RESOURCE_EXHAUSTED there is not so much
   virtual absl::StatusOr<HostMemory> NewHostMemory(int64_t num_bytes);
   // Host memory that will be copied from (CopyIn), or to (CopyOut), again and again: a device may pin it for fast copies,
-  // and says what it could not pin in the log alone. Asked again for the same memory it does nothing. The memory stays
-  // mapped as long as the device lives. Its pages are of one kind: those that are copied from are written by others alone,
-  // and nothing is copied to them; a device that pins them, for which they must be mapped writable, leaves them mapped for
-  // reading. May block; on any thread.
+  // and says what it could not pin in the log alone. Asked again for the same memory it tries once more what it could not
+  // pin, and after that does nothing. The memory stays mapped as long as the device lives. Its pages are of one kind: those
+  // that are copied from are written by others alone, and nothing is copied to them; a device that pins them, for which they
+  // must be mapped writable, leaves them mapped for reading. May block; on any thread, but no other one enqueues copies of
+  // the memory meanwhile.
   virtual void ExpectCopiesFrom(absl::Span<const std::byte> /*host*/) {}
   virtual void ExpectCopiesTo(absl::Span<std::byte> /*host*/) {}
 

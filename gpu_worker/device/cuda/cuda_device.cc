@@ -1,5 +1,7 @@
 #include "gpu_worker/device/cuda/cuda_device.h"
 
+#include <sys/mman.h>
+
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -81,7 +83,7 @@ class StreamQueue : public ComputeQueue {
   const bool plain_attention_;
 };
 
-void SayNotPinned(size_t num_bytes, const absl::Status& why) {
+void SayNotPinned(int64_t num_bytes, const absl::Status& why) {
   LogWarning("memory_not_pinned", {{"bytes", num_bytes},
                                    {"cost", "copies pass through a buffer of the driver, and wait for each other"},
                                    {"error", why.ToString()}});
@@ -110,6 +112,7 @@ class CudaDevice : public Device {
     // All at once: one may be waiting for another. Then idle: nothing that is pinned is copied.
     for (const auto& stream : streams_) stream->Close();
     for (auto& stream : streams_) stream.reset();
+    pins_->LetGo();  // memory of NewMappedMemory, which has the pins too, may outlive what others have mapped
     runtime_->Free(arena_);
   }
 
@@ -125,11 +128,7 @@ class CudaDevice : public Device {
   absl::StatusOr<HostMemory> NewHostMemory(int64_t num_bytes) override {
     if (num_bytes == 0) return HostMemory();
     const absl::StatusOr<void*> memory = runtime_->AllocateHost(num_bytes);
-    if (!memory.ok()) {
-      // A container may limit what is locked: a slow run is better than none.
-      SayNotPinned(static_cast<size_t>(num_bytes), memory.status());
-      return Device::NewHostMemory(num_bytes);
-    }
+    if (!memory.ok()) return NewMappedMemory(static_cast<size_t>(num_bytes));
     std::shared_ptr<void> owner(*memory, [runtime = runtime_](void* held) { runtime->FreeHost(held); });
     return HostMemory{absl::MakeSpan(static_cast<std::byte*>(*memory), static_cast<size_t>(num_bytes)),
                       std::move(owner)};
@@ -154,11 +153,27 @@ class CudaDevice : public Device {
  private:
   void Pin(absl::Span<const std::byte> host, HostAccess access) {
     const absl::Status status = pins_->Pin(host, access);
-    if (!status.ok()) SayNotPinned(host.size(), status);
+    if (!status.ok()) SayNotPinned(pins_->loose_bytes(host), status);
+  }
+
+  // For where one call for so much pinned memory fails: in pieces, as many as can be. A container may limit what is locked,
+  // and a slow run is better than none.
+  absl::StatusOr<HostMemory> NewMappedMemory(size_t num_bytes) {
+    void* const memory = mmap(nullptr, num_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) {
+      return absl::ResourceExhaustedError(absl::StrCat("no ", num_bytes, " bytes of host memory"));
+    }
+    const absl::Span<std::byte> bytes = absl::MakeSpan(static_cast<std::byte*>(memory), num_bytes);
+    std::shared_ptr<void> owner(memory, [pins = pins_, bytes](void* mapped) {
+      pins->Unpin(bytes);
+      munmap(mapped, bytes.size());
+    });
+    Pin(bytes, HostAccess::kReadWrite);
+    return HostMemory{bytes, std::move(owner)};
   }
 
   const std::shared_ptr<GpuRuntime> runtime_;
-  const std::shared_ptr<HostPins> pins_;  // goes after the streams
+  const std::shared_ptr<HostPins> pins_;
   char* const arena_;
   DeviceProperties properties_;  // fixed after construction
   ArenaSpans spans_;

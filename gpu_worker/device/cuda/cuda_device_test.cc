@@ -1,6 +1,7 @@
 #include "gpu_worker/device/cuda/cuda_device.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -89,6 +90,41 @@ TEST(CudaDeviceTest, HostMemoryThatCannotBePinnedIsThereAllTheSame) {
     EXPECT_TRUE(std::equal(back.begin(), back.end(), memory.bytes.begin()));
     held.push_back(memory);
   }
+}
+
+// In pieces of 256 MiB, of which the first and the last can be: a copy goes over both ends of the second.
+TEST(CudaDeviceTest, HostMemoryThatCannotBePinnedAtOnceIsPinnedInPieces) {
+  constexpr int64_t kPiece = int64_t{256} << 20, kBytes = 2 * kPiece + 1000, kCopied = 2000;
+  std::atomic<int64_t> pinned = 0;
+  ASSERT_OK_AND_ASSIGN(
+      std::unique_ptr<Device> device,
+      cuda::NewCudaDevice({.arena_bytes = 4096, .act = Dtype::kF32},
+                          cuda::NewEmulatedRuntime(GridOrder::kForward,
+                                                   {.most_pinned_bytes = kPiece + 8192, .pinned_bytes = &pinned})));
+  ASSERT_OK_AND_ASSIGN(void* at, device->Address({0, kCopied}));
+  ASSERT_OK_AND_ASSIGN(HostMemory memory, device->NewHostMemory(kBytes));
+  ASSERT_EQ(memory.bytes.size(), static_cast<size_t>(kBytes));
+  EXPECT_EQ(pinned, kPiece + 4096);
+  Stream& in = device->stream(StreamId::kIn);
+  for (const int64_t first : {kPiece - 1000, 2 * kPiece - 1000}) {
+    const absl::Span<std::byte> part = memory.bytes.subspan(static_cast<size_t>(first), kCopied);
+    std::fill(part.begin(), part.end(), std::byte{3});
+    in.CopyIn(at, part);
+    in.HostCall([part] {
+      std::fill(part.begin(), part.end(), std::byte{4});
+      return absl::OkStatus();
+    });
+    in.CopyOut(part, at);
+    ASSERT_OK(in.Synchronize());
+    EXPECT_EQ(std::count(part.begin(), part.end(), std::byte{3}), kCopied);
+  }
+  memory = HostMemory();
+  EXPECT_EQ(pinned, 0);
+  ASSERT_OK_AND_ASSIGN(const HostMemory outlives, device->NewHostMemory(kBytes));
+  EXPECT_EQ(pinned, kPiece + 4096);
+  device.reset();
+  EXPECT_EQ(pinned, 0) << "no device copies to it";
+  outlives.bytes.back() = std::byte{5};
 }
 
 // Whichever stream is asked first: it says that it only found the error.

@@ -26,11 +26,23 @@ uintptr_t End(absl::Span<const std::byte> host) { return Begin(host) + host.size
 
 }  // namespace
 
-HostPins::~HostPins() {
-  MutexLock lock(mu_);
-  for (const auto& [begin, piece] : pieces_) {
-    if (piece.state == State::kPinned) runtime_->UnregisterHost(Bytes(begin, piece.end));
+// Under the lock: who finds nothing left may unmap it.
+void HostPins::Unpin(uintptr_t begin, uintptr_t end) {
+  const auto first = pieces_.lower_bound(begin), last = pieces_.lower_bound(end);
+  for (auto piece = first; piece != last; ++piece) {
+    if (piece->second.state == State::kPinned) runtime_->UnregisterHost(Bytes(piece->first, piece->second.end));
   }
+  pieces_.erase(first, last);
+}
+
+void HostPins::Unpin(absl::Span<const std::byte> host) {
+  MutexLock lock(mu_);
+  Unpin(Begin(host), End(host));
+}
+
+void HostPins::LetGo() {
+  MutexLock lock(mu_);
+  Unpin(0, UINTPTR_MAX);
 }
 
 uintptr_t HostPins::FirstPage(absl::Span<const std::byte> host) { return Begin(host) / kPageBytes * kPageBytes; }
@@ -50,7 +62,12 @@ std::vector<std::pair<uintptr_t, uintptr_t>> HostPins::Claim(absl::Span<const st
   for (uintptr_t at = FirstPage(host); at < last;) {
     const auto next = FindFrom(at);
     if (next != pieces_.end() && next->first <= at) {
-      at = next->second.end;  // seen before
+      if (Piece& seen = pieces_[next->first]; seen.state == State::kRefused && !seen.is_last_try) {
+        seen.state = State::kAsked;
+        seen.is_last_try = true;
+        claimed.emplace_back(next->first, seen.end);
+      }
+      at = next->second.end;
       continue;
     }
     uintptr_t end = std::min<uintptr_t>(last, at + kPieceBytes);
@@ -73,10 +90,11 @@ absl::Status HostPins::Pin(absl::Span<const std::byte> host, HostAccess access) 
   if (host.empty()) return absl::OkStatus();
   absl::Status status;
   for (const auto& [begin, end] : Claim(host)) {
-    if (status.ok()) status = runtime_->RegisterHost(Bytes(begin, end), access);
-    if (status.ok() && access == HostAccess::kRead) mprotect(reinterpret_cast<void*>(begin), end - begin, PROT_READ);
+    const absl::Status pinned = runtime_->RegisterHost(Bytes(begin, end), access);
+    if (pinned.ok() && access == HostAccess::kRead) mprotect(reinterpret_cast<void*>(begin), end - begin, PROT_READ);
+    if (status.ok()) status = pinned;
     MutexLock lock(mu_);
-    pieces_[begin].state = status.ok() ? State::kPinned : State::kRefused;
+    pieces_[begin].state = pinned.ok() ? State::kPinned : State::kRefused;
     settled_.NotifyAll();
   }
   MutexLock lock(mu_);
@@ -109,6 +127,16 @@ std::vector<absl::Span<const std::byte>> HostPins::Parts(absl::Span<const std::b
     at = end;
   }
   return parts;
+}
+
+int64_t HostPins::loose_bytes(absl::Span<const std::byte> host) const {
+  auto num_bytes = static_cast<int64_t>(host.size());
+  MutexLock lock(mu_);
+  for (auto piece = FindFrom(Begin(host)); piece != pieces_.end() && piece->first < End(host); ++piece) {
+    if (piece->second.state != State::kPinned) continue;
+    num_bytes -= static_cast<int64_t>(std::min(piece->second.end, End(host)) - std::max(piece->first, Begin(host)));
+  }
+  return num_bytes;
 }
 
 int64_t HostPins::pinned_bytes() const {

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <thread>
 #include <vector>
 
@@ -15,6 +16,7 @@
 #include "gmock/gmock.h"
 #include "gpu_worker/device/cuda/emulator/emulated_runtime.h"
 #include "gpu_worker/device/cuda/emulator/grid.h"
+#include "gpu_worker/device/cuda/gpu_runtime.h"
 #include "gtest/gtest.h"
 
 namespace eps::worker::cuda {
@@ -97,11 +99,43 @@ TEST_F(HostPinsTest, ALargeRangeIsPinnedInPieces) {
   EXPECT_EQ(pins.pinned_bytes(), kMappedBytes);
 }
 
-TEST_F(HostPinsTest, WhatCannotBePinnedIsSaidOnceAndLeft) {
+TEST_F(HostPinsTest, WhatIsRefusedLeavesTheOtherPieces) {
+  HostPins pins(NewEmulatedRuntime(GridOrder::kForward, {.most_pinned_bytes = 2 * HostPins::kPieceBytes - kPage}));
+  EXPECT_THAT(pins.Pin(At(0, kMappedBytes), kRead), StatusIs(absl::StatusCode::kResourceExhausted));
+  EXPECT_EQ(pins.pinned_bytes(), kMappedBytes - HostPins::kPieceBytes) << "the first, and the half one behind";
+  EXPECT_EQ(pins.loose_bytes(At(0, kMappedBytes)), HostPins::kPieceBytes);
+  EXPECT_EQ(pins.loose_bytes(At(HostPins::kPieceBytes - 10, 30)), 20);
+  EXPECT_THAT(Lengths(pins, 5, kMappedBytes - 5),
+              ElementsAre(HostPins::kPieceBytes - 5, HostPins::kPieceBytes, HostPins::kPieceBytes / 2));
+}
+
+TEST_F(HostPinsTest, WhatIsRefusedIsTriedOnceMore) {
+  const std::shared_ptr<GpuRuntime> runtime = NewEmulatedRuntime(GridOrder::kForward, {.most_pinned_bytes = 4 * kPage});
+  HostPins pins(runtime);
+  ASSERT_OK_AND_ASSIGN(void* held, runtime->AllocateHost(2 * kPage));
+  EXPECT_FALSE(pins.Pin(At(0, 3 * kPage), kRead).ok());
+  runtime->FreeHost(held);
+  EXPECT_OK(pins.Pin(At(kPage, 1), kRead)) << "the shortage is over";
+  EXPECT_EQ(pins.pinned_bytes(), 3 * kPage);
+}
+
+TEST_F(HostPinsTest, MemoryThatIsLetGoOfIsForgotten) {
+  HostPins pins(NewEmulatedRuntime(GridOrder::kForward, {.most_pinned_bytes = 5 * kPage}));
+  EXPECT_OK(pins.Pin(At(0, kPage), kRead));
+  EXPECT_OK(pins.Pin(At(kPage, 3 * kPage), HostAccess::kReadWrite));
+  pins.Unpin(At(kPage, 3 * kPage));
+  EXPECT_EQ(pins.pinned_bytes(), kPage);
+  EXPECT_OK(pins.Pin(At(2 * kPage, 4 * kPage), HostAccess::kReadWrite));
+  pins.LetGo();
+  EXPECT_EQ(pins.pinned_bytes(), 0);
+}
+
+TEST_F(HostPinsTest, WhatCannotBePinnedIsSaidTwiceAndLeft) {
   HostPins pins(NewEmulatedRuntime(GridOrder::kForward, {.most_pinned_bytes = 3 * kPage}));
   EXPECT_OK(pins.Pin(At(0, 2 * kPage), kRead));
   EXPECT_THAT(pins.Pin(At(0, 6 * kPage), kRead), StatusIs(absl::StatusCode::kResourceExhausted));
-  EXPECT_OK(pins.Pin(At(0, 6 * kPage), kRead)) << "it asked again";
+  EXPECT_THAT(pins.Pin(At(0, 6 * kPage), kRead), StatusIs(absl::StatusCode::kResourceExhausted));
+  EXPECT_OK(pins.Pin(At(0, 6 * kPage), kRead)) << "it asked a third time";
   EXPECT_EQ(pins.pinned_bytes(), 2 * kPage);
   EXPECT_OK(pins.Pin(At(9 * kPage, 1), kRead));
   EXPECT_EQ(pins.pinned_bytes(), 3 * kPage);

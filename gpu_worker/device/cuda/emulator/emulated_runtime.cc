@@ -1,5 +1,7 @@
 #include "gpu_worker/device/cuda/emulator/emulated_runtime.h"
 
+#include <sys/mman.h>
+
 #include <atomic>
 #include <chrono>
 #include <cstddef>
@@ -17,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
@@ -152,14 +155,14 @@ class EmulatedRuntime : public GpuRuntime {
     if (num_bytes > traits_.most_pinned_bytes - pinned_bytes_) return NoMorePinned();
     EPS_ASSIGN_OR_RETURN(void* memory, Allocate(num_bytes));
     allocated_[memory] = num_bytes;
-    pinned_bytes_ += num_bytes;
+    CountPinned(num_bytes);
     return memory;
   }
   void FreeHost(void* memory) override {
     MutexLock lock(mu_);
     const auto found = allocated_.find(memory);
     EPS_CHECK(found != allocated_.end());
-    pinned_bytes_ -= found->second;
+    CountPinned(-found->second);
     allocated_.erase(found);
     std::free(memory);
   }
@@ -177,15 +180,16 @@ class EmulatedRuntime : public GpuRuntime {
       return NoMorePinned();
     }
     pinned_[pages.data()] = {.num_bytes = pages.size(), .access = access};
-    pinned_bytes_ += static_cast<int64_t>(pages.size());
+    CountPinned(static_cast<int64_t>(pages.size()));
     return absl::OkStatus();
   }
   void UnregisterHost(absl::Span<const std::byte> pages) override {
     MutexLock lock(mu_);
     const auto found = pinned_.find(pages.data());
     EPS_CHECK(found != pinned_.end() && found->second.num_bytes == pages.size());
+    EPS_CHECK(msync(const_cast<std::byte*>(pages.data()), pages.size(), MS_ASYNC) == 0);  // else: not mapped any more
     pinned_.erase(found);
-    pinned_bytes_ -= static_cast<int64_t>(pages.size());
+    CountPinned(-static_cast<int64_t>(pages.size()));
   }
 
   absl::StatusOr<GpuStream> NewStream() override { return GpuStream{new EmulatedStream(order_)}; }
@@ -342,6 +346,10 @@ class EmulatedRuntime : public GpuRuntime {
     return used == used_.end() ? traits_.algorithms.front() : used->second;
   }
 
+  void CountPinned(int64_t num_bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    pinned_bytes_ += num_bytes;
+    if (traits_.pinned_bytes != nullptr) *traits_.pinned_bytes += num_bytes;
+  }
   static absl::Status NoMorePinned() { return absl::ResourceExhaustedError("no more memory can be pinned"); }
   absl::Status CheckFault(absl::string_view call) const {
     return failed_ ? FoundBy(call, "an emulated fault") : absl::OkStatus();

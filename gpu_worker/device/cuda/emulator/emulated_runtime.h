@@ -41,6 +41,7 @@ struct EmulatedTraits {
   absl::Status captured_call_error;                 // what a launch or a product gets in a capture, if it is not OK
   std::optional<bool> is_reached;                   // what it says of every event when it is asked; none: the truth
   std::atomic<int64_t>* graphs_launched = nullptr;  // counted here, if anywhere; outlives the runtime
+  std::atomic<int64_t>* pinned_bytes = nullptr;     // the same, of the host's memory
   std::vector<EmulatedAlgorithm> algorithms = {{.name = "rising", .order = SumOrder::kRising},
                                                {.name = "falling", .order = SumOrder::kFalling}};  // as it prefers them
 };
