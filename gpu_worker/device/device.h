@@ -108,8 +108,12 @@ class Stream {
   virtual void CopyIn(void* device, absl::Span<const std::byte> host) = 0;
   virtual void CopyOut(absl::Span<std::byte> host, const void* device) = 0;
   // As CopyOut, to memory that is chosen when the copy's turn comes. `destination` is called on the host once all that
-  // was enqueued before is done or on its way, and keeps it waiting while it runs; its error becomes the stream's.
-  virtual void CopyOutTo(std::function<absl::StatusOr<absl::Span<std::byte>>()> destination, const void* device) = 0;
+  // was enqueued before is done or on its way, and keeps it waiting while it runs; its error becomes the stream's. `then` is
+  // a HostCall behind the copy, but for one thing: of such copies that are enqueued one right behind the other the next may
+  // be under way when it runs, so that a device need not stand still between them. It may wait for something else to be
+  // enqueued, or for Synchronize.
+  virtual void CopyOutTo(std::function<absl::StatusOr<absl::Span<std::byte>>()> destination, const void* device,
+                         std::function<absl::Status()> then) = 0;
   // Runs `call` on the host in stream order. It may block, e.g. for a pull. Not for kernels.
   virtual void HostCall(std::function<absl::Status()> call) = 0;
   // Calls `issue` where this stream's work is issued, in its turn, for libraries that enqueue by themselves: with the

@@ -136,6 +136,7 @@ TEST_P(DeviceConformanceTest, ADestinationIsChosenWhenTheCopysTurnComes) {
     return absl::MakeSpan(places.back());
   };
   places.reserve(3);
+  const auto nothing = [] { return absl::OkStatus(); };
   bool go = false;
   Stream& out = device().stream(StreamId::kOut);
   out.HostCall([&go] {
@@ -150,10 +151,10 @@ TEST_P(DeviceConformanceTest, ADestinationIsChosenWhenTheCopysTurnComes) {
         asked_in_turn = go;
         return new_place();
       },
-      at);
+      at, nothing);
   out.CopyIn(at, twos);
-  out.CopyOutTo(new_place, at);
-  out.CopyOutTo([] { return absl::Span<std::byte>(); }, at);
+  out.CopyOutTo(new_place, at, nothing);
+  out.CopyOutTo([] { return absl::Span<std::byte>(); }, at, nothing);
   std::vector<std::byte> seen;  // by a call behind the copies: they are done
   out.HostCall([&] {
     seen = places.at(1);
@@ -167,20 +168,78 @@ TEST_P(DeviceConformanceTest, ADestinationIsChosenWhenTheCopysTurnComes) {
   EXPECT_TRUE(seen == twos);
 }
 
+TEST_P(DeviceConformanceTest, WhatFollowsACopyComesInOrderOnceItsBytesAreThere) {
+  constexpr int kCopies = 3;
+  constexpr size_t kBytes = 1 << 20;
+  ASSERT_OK_AND_ASSIGN(void* at, device().Address({0, kBytes}));
+  std::vector<std::byte> sent(kBytes);
+  std::vector<std::vector<std::byte>> places(kCopies, std::vector<std::byte>(kBytes)), seen(kCopies);
+  Stream& out = device().stream(StreamId::kOut);
+  for (size_t round = 0; round < 2; ++round) {  // the second after a stream that was idle
+    std::vector<int> order;
+    for (size_t i = 0; i < kBytes; ++i) sent[i] = static_cast<std::byte>(i / 7 + round);
+    out.CopyIn(at, sent);
+    for (int i = 0; i < kCopies; ++i) {
+      std::vector<std::byte>& place = places[static_cast<size_t>(i)];
+      out.CopyOutTo([&place] { return absl::MakeSpan(place); }, at,
+                    [&, i] {
+                      order.push_back(i);
+                      seen[static_cast<size_t>(i)] = place;
+                      return absl::OkStatus();
+                    });
+    }
+    if (round == 0) {
+      out.HostCall([&] {
+        order.push_back(kCopies);
+        return absl::OkStatus();
+      });
+    }
+    ASSERT_OK(out.Synchronize());
+    EXPECT_EQ(order, round == 0 ? (std::vector<int>{0, 1, 2, kCopies}) : (std::vector<int>{0, 1, 2}));
+    for (int i = 0; i < kCopies; ++i) EXPECT_TRUE(seen[static_cast<size_t>(i)] == sent) << i;
+  }
+}
+
+TEST_P(DeviceConformanceTest, AnErrorOfWhatFollowsACopyEndsTheStream) {
+  ASSERT_OK_AND_ASSIGN(void* at, device().Address({0, 256}));
+  std::vector<std::byte> place(256);
+  const auto destination = [&place]() -> absl::StatusOr<absl::Span<std::byte>> { return absl::MakeSpan(place); };
+  int ran = 0;
+  const auto run = [&ran] {
+    ++ran;
+    return absl::OkStatus();
+  };
+  Stream& out = device().stream(StreamId::kOut);
+  out.CopyOutTo(destination, at, [] { return absl::UnavailableError("the first failed"); });
+  out.CopyOutTo(destination, at, run);
+  out.CopyOutTo(destination, at, run);
+  out.HostCall(run);
+  EXPECT_THAT(out.Synchronize(), StatusIs(absl::StatusCode::kUnavailable, "the first failed"));
+  device().Recover();
+  out.HostCall(run);
+  ASSERT_OK(out.Synchronize());
+  EXPECT_EQ(ran, 1) << "what was left behind";
+}
+
 TEST_P(DeviceConformanceTest, ACopyWithoutADestinationFailsItsStreamAndAFailedStreamAsksForNone) {
   ASSERT_OK_AND_ASSIGN(void* at, device().Address({0, 256}));
   Stream& out = device().stream(StreamId::kOut);
-  int asked = 0;
+  int asked = 0, ran = 0;
   for (int i = 0; i < 2; ++i) {
     out.CopyOutTo(
         [&asked]() -> absl::StatusOr<absl::Span<std::byte>> {
           ++asked;
           return absl::ResourceExhaustedError("no room");
         },
-        at);
+        at,
+        [&ran] {
+          ++ran;
+          return absl::OkStatus();
+        });
   }
   EXPECT_THAT(out.Synchronize(), StatusIs(absl::StatusCode::kResourceExhausted, "no room"));
   EXPECT_EQ(asked, 1);
+  EXPECT_EQ(ran, 0);
 }
 
 TEST_P(DeviceConformanceTest, HighWaterMarkIsTheLargestEndAskedFor) {
@@ -410,7 +469,7 @@ TEST_P(DeviceConformanceTest, SpansSayWhenEachLabelWorkedAndWaited) {
         std::this_thread::sleep_for(std::chrono::milliseconds(40));
         return host.bytes;
       },
-      arena);
+      arena, [] { return absl::OkStatus(); });
   out.SetLabel(nullptr);
   compute.HostCall(pause);  // nobody's
   ASSERT_OK(in.Synchronize());
@@ -510,7 +569,7 @@ TEST_P(DeviceConformanceTest, AnErrorNamesTheWorkThatFailedAndNotTheWorkThatWait
   in.Record(*event);
   compute.SetLabel(&other);
   compute.Wait(*event, WaitCause::kPull);
-  compute.CopyOutTo([] { return absl::Span<std::byte>(); }, nullptr);
+  compute.CopyOutTo([] { return absl::Span<std::byte>(); }, nullptr, [] { return absl::OkStatus(); });
   for (Stream* stream : {&compute, &in}) {
     const absl::Status status = stream->Synchronize();
     EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);

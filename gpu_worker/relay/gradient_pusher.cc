@@ -85,34 +85,34 @@ void GradientPusher::Enqueue(const Gradient& gradient, const PassContext& pass, 
   Stream& out = device_.stream(StreamId::kOut);
   const int64_t elem_bytes = SizeOf(gradient.dtype);
   const std::vector<PushPiece> pieces = CutPush(gradient.parts, gradient.num_elems, piece_bytes_ / elem_bytes);
+  const absl::Span<int32_t> flags = flags_.subspan(0, static_cast<size_t>(gradient.num_flags));
+  out.CopyOut(absl::MakeSpan(reinterpret_cast<std::byte*>(flags.data()), flags.size() * sizeof(int32_t)),
+              gradient.flags);
   for (size_t i = 0; i < pieces.size(); ++i) {
     const PushPiece& piece = pieces[i];
-    const bool first = i == 0, last = i + 1 == pieces.size();
+    const bool first = i == 0;
     const int64_t offset_bytes = piece.first_elem * elem_bytes, num_bytes = piece.num_elems * elem_bytes;
-    out.CopyOutTo(
-        [this, group, first, all_bytes = gradient.num_elems * elem_bytes, offset_bytes,
-         num_bytes]() -> absl::StatusOr<absl::Span<std::byte>> {
-          if (first) {
-            absl::StatusOr<PushMemory> memory = NewMemory(all_bytes);
-            EPS_RETURN_IF_ERROR(EndOnError(group, memory.status()));
-            leaving_ = *std::move(memory);
-          }
-          return leaving_.bytes.subspan(static_cast<size_t>(offset_bytes), static_cast<size_t>(num_bytes));
-        },
-        gradient.address + offset_bytes);
-    if (first) {
-      const absl::Span<int32_t> flags = flags_.subspan(0, static_cast<size_t>(gradient.num_flags));
-      out.CopyOut(absl::MakeSpan(reinterpret_cast<std::byte*>(flags.data()), flags.size() * sizeof(int32_t)),
-                  gradient.flags);
-    }
-    out.HostCall([this, &pass, group, parts = piece.parts, node = gradient.node, dtype = gradient.dtype,
-                  first_flag = gradient.first_flag, last]() -> absl::Status {
+    auto destination = [this, group, first, all_bytes = gradient.num_elems * elem_bytes, offset_bytes,
+                        num_bytes]() -> absl::StatusOr<absl::Span<std::byte>> {
+      if (first) {
+        absl::StatusOr<PushMemory> memory = NewMemory(all_bytes);
+        EPS_RETURN_IF_ERROR(EndOnError(group, memory.status()));
+        leaving_ = *std::move(memory);
+      }
+      return leaving_.bytes.subspan(static_cast<size_t>(offset_bytes), static_cast<size_t>(num_bytes));
+    };
+    auto push = [this, &pass, group, parts = piece.parts, node = gradient.node, dtype = gradient.dtype,
+                 first_flag = gradient.first_flag]() -> absl::Status {
       if (group != nullptr) EPS_RETURN_IF_ERROR(group->status());  // else it may never have come
       for (const PushedPart& part : parts) Push(pass, part, node, dtype, first_flag);
-      if (last) leaving_ = {};
       return absl::OkStatus();
-    });
+    };
+    out.CopyOutTo(std::move(destination), gradient.address + offset_bytes, std::move(push));
   }
+  out.HostCall([this] {
+    leaving_ = {};
+    return absl::OkStatus();
+  });
 }
 
 // The transport's own, where it has any, is sent without a copy.

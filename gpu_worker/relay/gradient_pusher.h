@@ -24,9 +24,10 @@ namespace eps::worker {
 
 // Takes gradients from the arena to the transport: the kPush, kExchange and kPushPart steps of a pass.
 //
-// A push leaves in pieces of at most piece_bytes, each a range of chunks of one blob: it is handed to the transport when
-// it is on the host, while the next is copied. What fits one piece leaves as one, with a contribution for each blob. Its
-// memory is taken in stream order, so that only gradients that are really under way hold any, and for all pieces at once.
+// A push leaves in pieces of at most piece_bytes, each a range of chunks of one blob: it is handed to the transport
+// when it is on the host, while the next, which has memory of its own, is copied. What fits one piece leaves as one,
+// with a contribution for each blob. Its memory is taken in stream order, so that only gradients that are really under
+// way hold any, and for all pieces at once.
 //
 // Threads: one caller; pushes leave from the device's out-stream
 class GradientPusher {

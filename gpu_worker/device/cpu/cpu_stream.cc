@@ -67,12 +67,14 @@ void CpuStream::CopyOut(absl::Span<std::byte> host, const void* device) {
   Launch([this, device, host] { Copy(host.data(), device, host.size()); });
 }
 
-void CpuStream::CopyOutTo(std::function<absl::StatusOr<absl::Span<std::byte>>()> destination, const void* device) {
+void CpuStream::CopyOutTo(std::function<absl::StatusOr<absl::Span<std::byte>>()> destination, const void* device,
+                          std::function<absl::Status()> then) {
   HostCall([this, destination = std::move(destination), device]() -> absl::Status {
     EPS_ASSIGN_OR_RETURN(const absl::Span<std::byte> host, destination());
     if (!host.empty()) Copy(host.data(), device, host.size());
     return absl::OkStatus();
   });
+  HostCall(std::move(then));
 }
 
 void CpuStream::HostCall(std::function<absl::Status()> call) { Enqueue({.run = std::move(call)}); }

@@ -46,7 +46,8 @@ class CpuStream : public Stream {
   void Record(Event& event) override;
   void CopyIn(void* device, absl::Span<const std::byte> host) override;
   void CopyOut(absl::Span<std::byte> host, const void* device) override;
-  void CopyOutTo(std::function<absl::StatusOr<absl::Span<std::byte>>()> destination, const void* device) override;
+  void CopyOutTo(std::function<absl::StatusOr<absl::Span<std::byte>>()> destination, const void* device,
+                 std::function<absl::Status()> then) override;
   void HostCall(std::function<absl::Status()> call) override;
   void IssueNative(std::function<absl::Status(void* stream)> issue) override;
   absl::Status Synchronize() override;

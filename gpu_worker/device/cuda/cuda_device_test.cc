@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "common/spec/graph_use.h"
 #include "common/tensor/dtype.h"
@@ -125,6 +126,29 @@ TEST(CudaDeviceTest, HostMemoryThatCannotBePinnedAtOnceIsPinnedInPieces) {
   device.reset();
   EXPECT_EQ(pinned, 0) << "no device copies to it";
   outlives.bytes.back() = std::byte{5};
+}
+
+// The next copy is enqueued before the host waits for one, and not the one after: the link has something to do meanwhile.
+TEST(CudaDeviceTest, ACopyIsUnderWayWhileTheHostHandlesTheOneBefore) {
+  ASSERT_OK_AND_ASSIGN(const std::unique_ptr<Device> device, Emulated(Dtype::kF32, GridOrder::kForward)(4096));
+  ASSERT_OK_AND_ASSIGN(void* at, device->Address({0, 256}));
+  std::vector<std::byte> place(256);
+  std::vector<std::string> order;
+  Stream& out = device->stream(StreamId::kOut);
+  for (const std::string name : {"0", "1", "2"}) {
+    out.CopyOutTo(
+        [&, name]() -> absl::StatusOr<absl::Span<std::byte>> {
+          order.push_back("copy " + name);
+          return absl::MakeSpan(place);
+        },
+        at,
+        [&, name] {
+          order.push_back("then " + name);
+          return absl::OkStatus();
+        });
+  }
+  ASSERT_OK(out.Synchronize());
+  EXPECT_EQ(order, (std::vector<std::string>{"copy 0", "copy 1", "then 0", "copy 2", "then 1", "then 2"}));
 }
 
 // Whichever stream is asked first: it says that it only found the error.

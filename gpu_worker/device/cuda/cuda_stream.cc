@@ -75,6 +75,9 @@ void CudaStream::Issue(std::function<absl::Status(GpuStream)> work) {
 }
 
 void CudaStream::EndSegment() {
+  if (std::exchange(leaves_arrival_, false)) {
+    thread_.HostCall([this] { return Arrive(std::exchange(arrival_, std::nullopt)); });
+  }
   const DropoutKeyPack keys = std::exchange(keys_, {});  // of a launch that was left out, too
   if (segment_.empty()) return;
   Issue([this, segment = std::exchange(segment_, {}), keys](GpuStream stream) {
@@ -158,12 +161,25 @@ void CudaStream::CopyOut(absl::Span<std::byte> host, const void* device) {
   Issue([this, device, host](GpuStream) { return IssueCopyOut(host, device); });
 }
 
-// The issuing thread asks, and goes on at once: the GPU may still be busy with what comes before the copy.
-void CudaStream::CopyOutTo(std::function<absl::StatusOr<absl::Span<std::byte>>()> destination, const void* device) {
-  Issue([this, destination = std::move(destination), device](GpuStream) -> absl::Status {
+// The issuing thread asks, and goes on at once: the GPU may still be busy with what comes before the copy. For the copy
+// before this one it waits when this one is issued.
+void CudaStream::CopyOutTo(std::function<absl::StatusOr<absl::Span<std::byte>>()> destination, const void* device,
+                           std::function<absl::Status()> then) {
+  leaves_arrival_ = false;
+  Issue([this, destination = std::move(destination), device, then = std::move(then)](GpuStream) -> absl::Status {
     EPS_ASSIGN_OR_RETURN(const absl::Span<std::byte> host, destination());
-    return IssueCopyOut(host, device);
+    EPS_RETURN_IF_ERROR(IssueCopyOut(host, device));
+    EPS_ASSIGN_OR_RETURN(OwnedGpuEvent copied, Mark());
+    return Arrive(std::exchange(arrival_, Arrival{.copied = std::move(copied), .then = then}));
   });
+  leaves_arrival_ = true;
+}
+
+absl::Status CudaStream::Arrive(std::optional<Arrival> arrival) {
+  if (!arrival.has_value()) return absl::OkStatus();
+  EPS_RETURN_IF_ERROR(runtime_->Await(arrival->copied.get()));
+  spare_marks_.push_back(std::move(arrival->copied));
+  return arrival->then();
 }
 
 absl::Status CudaStream::IssueCopyOut(absl::Span<std::byte> host, const void* device) {
@@ -203,6 +219,7 @@ void CudaStream::IssueNative(std::function<absl::Status(void* stream)> issue) {
 absl::Status CudaStream::Synchronize() {
   EndSegment();
   absl::Status status = thread_.Synchronize();
+  arrival_.reset();  // of a stream that failed
   absl::Status ended = EndBurst();
   if (label_ != nullptr) ended = Annotate(ended, absl::StrCat("up to ", label_->ToString()));
   label_ = nullptr;

@@ -84,7 +84,8 @@ class CudaStream : public Stream {
   void Record(Event& event) override;
   void CopyIn(void* device, absl::Span<const std::byte> host) override;
   void CopyOut(absl::Span<std::byte> host, const void* device) override;
-  void CopyOutTo(std::function<absl::StatusOr<absl::Span<std::byte>>()> destination, const void* device) override;
+  void CopyOutTo(std::function<absl::StatusOr<absl::Span<std::byte>>()> destination, const void* device,
+                 std::function<absl::Status()> then) override;
   void HostCall(std::function<absl::Status()> call) override;
   void IssueNative(std::function<absl::Status(void* stream)> issue) override;
   absl::Status Synchronize() override;
@@ -119,6 +120,11 @@ class CudaStream : public Stream {
     size_t num_bytes = 0;
     OwnedGpuEvent start, end;
   };
+  // Of CopyOutTo.
+  struct Arrival {
+    OwnedGpuEvent copied;
+    std::function<absl::Status()> then;
+  };
   // Where a label's work begins.
   struct LabelMark {
     const WorkLabel* label = nullptr;  // null: the work before is over
@@ -126,6 +132,8 @@ class CudaStream : public Stream {
     OwnedGpuEvent begin;
   };
   void EndSegment();
+  // Waits for the copy, if there is one, and calls what is to come then.
+  absl::Status Arrive(std::optional<Arrival> arrival);
   absl::Status IssueCopyOut(absl::Span<std::byte> host, const void* device);
   // `issue` issues a copy of so many bytes, and nothing else.
   absl::Status IssueTimed(size_t num_bytes, absl::FunctionRef<absl::Status()> issue);
@@ -155,7 +163,10 @@ class CudaStream : public Stream {
   std::vector<LabelMark> labels_;  // of a burst whose spans are kept
   std::vector<TimedCopy> copies_;  // of the same
 
+  std::optional<Arrival> arrival_;  // of a copy that is issued
+
   // Not issued yet; these belong to who enqueues, also while the issuing thread is busy.
+  bool leaves_arrival_ = false;  // what was enqueued last will have left one in arrival_
   std::vector<ComputeWork> segment_;
   DropoutKeyPack keys_;  // of segment_, as they are to lie in key_memory_
 

@@ -117,6 +117,8 @@ class GpuRuntime {
   virtual absl::Status Record(GpuStream stream, GpuEvent event) = 0;
   virtual absl::Status Wait(GpuStream stream, GpuEvent event) = 0;
   virtual absl::Status Synchronize(GpuStream stream) = 0;
+  // Waits for the GPU to come to the event's last record.
+  virtual absl::Status Await(GpuEvent event) = 0;
   // Whether the GPU has come to the event's last record. Does not wait.
   virtual absl::StatusOr<bool> IsReached(GpuEvent event) = 0;
   // Between two events for timing that were reached.

@@ -283,6 +283,10 @@ class NvidiaRuntime : public GpuRuntime {
     EPS_RETURN_IF_ERROR(Use());
     return Check(cudaStreamSynchronize(At(stream)), "cudaStreamSynchronize");
   }
+  absl::Status Await(GpuEvent event) override {
+    EPS_RETURN_IF_ERROR(Use());
+    return Check(cudaEventSynchronize(At(event)), "cudaEventSynchronize");
+  }
   absl::StatusOr<bool> IsReached(GpuEvent event) override {
     EPS_RETURN_IF_ERROR(Use());
     const cudaError_t found = cudaEventQuery(At(event));

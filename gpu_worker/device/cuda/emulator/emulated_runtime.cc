@@ -306,6 +306,10 @@ class EmulatedRuntime : public GpuRuntime {
     EPS_RETURN_IF_ERROR(At(stream).thread.Synchronize());
     return CheckFault("Synchronize");
   }
+  absl::Status Await(GpuEvent event) override {
+    At(event).AwaitReached(At(event).last_enqueued());
+    return CheckFault("Await");
+  }
   absl::StatusOr<bool> IsReached(GpuEvent event) override {
     EPS_RETURN_IF_ERROR(CheckFault("IsReached"));
     return traits_.is_reached.has_value() ? *traits_.is_reached : At(event).is_reached();
