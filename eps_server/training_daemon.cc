@@ -141,7 +141,7 @@ class TrainingDaemon final : public Daemon {
     EPS_ASSIGN_OR_RETURN(store_, CreateStore(model_, run_, expected_resident_bytes_));
     if (GoesOn()) {
       EPS_RETURN_IF_ERROR(Resume());
-      return CheckData();
+      return SettleTokens(CheckData());
     }
     EPS_RETURN_IF_ERROR(CheckData());
     resumed_.loss_scale = FirstLossScale(run_.precision.loss_scale);
@@ -287,6 +287,10 @@ class TrainingDaemon final : public Daemon {
   void Abort(absl::Status why) override { coordinator_->Fail(std::move(why)); }
 
  private:
+  // Where tokens lie that were made of the data.
+  std::string DataFolder() const { return options_.out + "/data"; }
+  std::string EvaluationFolder() const { return options_.out + "/evaluation"; }
+
   // From a checkpoint; false: from the start, --resume or not.
   bool GoesOn() const { return options_.resume && HoldsCheckpoints(options_.out); }
 
@@ -337,18 +341,17 @@ class TrainingDaemon final : public Daemon {
       EPS_RETURN_IF_ERROR(MakeDirs(options_.out));
       EPS_RETURN_IF_ERROR(LockOut());
     }
-    const FormerTokens former = GoesOn() ? FormerTokens::kTaken : FormerTokens::kMadeAnew;
+    const FormerTokens former = GoesOn() ? FormerTokens::kKept : FormerTokens::kReplaced;
     EPS_ASSIGN_OR_RETURN(RunConfig readable, GoesOn() ? WithKeptTokenizer(options_.out, run_) : run_);
     if (GoesOn()) SayWhatIsGone();
-    EPS_ASSIGN_OR_RETURN(RunConfig of_tokens,
-                         WithTokenFiles(readable, options_.out + "/data", options_.threads, former));
+    EPS_ASSIGN_OR_RETURN(RunConfig of_tokens, WithTokenFiles(readable, DataFolder(), options_.threads, former));
     NameChatTemplate(of_tokens);
     EPS_RETURN_IF_ERROR(NameClasses(of_tokens));
     EPS_ASSIGN_OR_RETURN(data_, StepData::Create(of_tokens));
     if (!run_.evaluation.is_on()) return absl::OkStatus();
     readable.model.class_names = run_.model.class_names;
-    EPS_ASSIGN_OR_RETURN(evaluation_data_, EvaluationData::Open(readable, *data_, options_.out + "/evaluation",
-                                                                options_.threads, former));
+    EPS_ASSIGN_OR_RETURN(evaluation_data_,
+                         EvaluationData::Open(readable, *data_, EvaluationFolder(), options_.threads, former));
     return absl::OkStatus();
   }
 
@@ -357,6 +360,18 @@ class TrainingDaemon final : public Daemon {
     EPS_ASSIGN_OR_RETURN(resumed_, checkpointer_->LoadLatest(*store_));
     LogInfo("run_resumed", {{"checkpoint", checkpointer_->LatestPath()}, {"step", resumed_.version.value()}});
     return absl::OkStatus();
+  }
+
+  // Of a run that goes on tokens that had to be made are taken only if they are what it began with.
+  absl::Status SettleTokens(absl::Status checked) const {
+    for (const std::string& folder : {DataFolder(), EvaluationFolder()}) {
+      if (checked.ok()) {
+        checked = AcceptNewTokens(folder);
+      } else {
+        DropNewTokens(folder);
+      }
+    }
+    return checked;
   }
 
   // What a run goes on with is what it began with: its bits are those of a run that was never disturbed.

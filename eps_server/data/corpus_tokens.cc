@@ -10,6 +10,7 @@
 #include <optional>
 #include <system_error>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -48,6 +49,9 @@ absl::StatusOr<TokenizerSettings> SettingsOf(const DataConfig& data) {
 
 std::string TokenPath(const std::string& folder) { return folder + "/tokens.bin"; }
 std::string OriginPath(const std::string& folder) { return folder + "/tokens.json"; }
+// Of tokens that are not in place yet.
+std::string NewTokenPath(const std::string& folder) { return folder + "/new.bin"; }
+std::string NewOriginPath(const std::string& folder) { return folder + "/new.json"; }
 
 std::string Sha256OfText(const std::string& text) {
   return Sha256Hex(absl::MakeConstSpan(reinterpret_cast<const std::byte*>(text.data()), text.size()));
@@ -102,7 +106,7 @@ std::optional<std::string> FindMade(const std::string& folder, const nlohmann::j
   if (!text.ok()) return std::nullopt;
   nlohmann::json made = nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false);
   if (!made.is_object()) return std::nullopt;
-  const bool goes_on = former == FormerTokens::kTaken;
+  const bool goes_on = former == FormerTokens::kKept;
   const bool is_former = goes_on && made.value("format", nlohmann::json()) == kFormerFormat;
   if (is_former && AgreeInWhatBothSay(WithoutPath(made), origin)) return "";
   const nlohmann::json written_by = made.value(kWrittenBy, nlohmann::json());
@@ -147,30 +151,46 @@ absl::Status Rename(const std::string& from, const std::string& to) {
   return absl::OkStatus();
 }
 
+void DropNew(const std::string& folder) {
+  std::error_code ignored;
+  for (const std::string& left :
+       {NewOriginPath(folder), NewTokenPath(folder), DocumentIndexPath(NewTokenPath(folder))}) {
+    std::filesystem::remove(left, ignored);
+  }
+}
+
 // Puts the new files in place of those in `folder`: what says that these are whole goes first, and comes last.
-absl::Status Replace(const std::string& folder, const std::string& made, const nlohmann::json& origin) {
+absl::Status AcceptNew(const std::string& folder) {
   std::error_code error;
   std::filesystem::remove(OriginPath(folder), error);
   if (error) return FileError(error.value(), "remove", OriginPath(folder));
-  EPS_RETURN_IF_ERROR(Rename(DocumentIndexPath(made), DocumentIndexPath(TokenPath(folder))));
-  EPS_RETURN_IF_ERROR(Rename(made, TokenPath(folder)));
-  return WriteFileAtomically(OriginPath(folder), origin.dump(2) + "\n");
+  EPS_RETURN_IF_ERROR(Rename(DocumentIndexPath(NewTokenPath(folder)), DocumentIndexPath(TokenPath(folder))));
+  EPS_RETURN_IF_ERROR(Rename(NewTokenPath(folder), TokenPath(folder)));
+  EPS_RETURN_IF_ERROR(Rename(NewOriginPath(folder), OriginPath(folder)));
+  return SyncDirectory(folder);
 }
 
-// Makes the token file of `folder`, whose old one stays until the new one is whole. Gives the template of its
-// conversations.
-absl::StatusOr<std::string> Make(const DataConfig& data, const Tokenizer& tokenizer, TokenizeOptions options,
-                                 const std::string& folder, nlohmann::json origin) {
+// Makes new files in `folder`, beside those that are there. Gives the template of its conversations.
+absl::StatusOr<std::string> MakeNew(const DataConfig& data, const Tokenizer& tokenizer, TokenizeOptions options,
+                                    const std::string& folder, nlohmann::json origin) {
   EPS_RETURN_IF_ERROR(MakeDirs(folder));
-  options.out = folder + "/new.bin";
-  std::error_code ignored;
-  for (const std::string& left : {options.out, DocumentIndexPath(options.out)}) {
-    std::filesystem::remove(left, ignored);  // of a process that was killed
-  }
+  options.out = NewTokenPath(folder);
   EPS_ASSIGN_OR_RETURN(const TokenizeReport report, Tokenize(data, tokenizer, options));
   origin[kWrittenBy] = report.chat_template;
-  EPS_RETURN_IF_ERROR(Replace(folder, options.out, origin));
+  EPS_RETURN_IF_ERROR(WriteFileAtomically(NewOriginPath(folder), origin.dump(2) + "\n"));
   return report.chat_template;
+}
+
+// `folder`, and the folders in it.
+std::vector<std::string> TokenFolders(const std::string& folder) {
+  std::vector<std::string> folders = {folder};
+  std::error_code error;
+  std::filesystem::directory_iterator entry(folder, error);
+  for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
+    std::error_code ignored;
+    if (entry->is_directory(ignored)) folders.push_back(entry->path().string());
+  }
+  return folders;
 }
 
 // All but `out`.
@@ -226,16 +246,23 @@ absl::StatusOr<RunConfig> WithTokenFile(const RunConfig& run, const std::string&
   EPS_ASSIGN_OR_RETURN(const MaskConfig mask, MaskOf(run, *tokenizer));
   EPS_ASSIGN_OR_RETURN(const TokenizeOptions options, OptionsOf(data, *tokenizer, threads));
   EPS_ASSIGN_OR_RETURN(const nlohmann::json origin, Origin(data, *tokenizer, options));
+  DropNew(folder);  // of a process that was killed
+  std::string token_path = TokenPath(folder);
   std::optional<std::string> chat_template = FindMade(folder, origin, former);
   if (chat_template.has_value()) {
-    LogInfo("data_tokens_kept", {{"path", data.path}, {"token_file", TokenPath(folder)}});
+    LogInfo("data_tokens_kept", {{"path", data.path}, {"token_file", token_path}});
   } else {
-    EPS_ASSIGN_OR_RETURN(chat_template, Make(data, *tokenizer, options, folder, origin));
+    EPS_ASSIGN_OR_RETURN(chat_template, MakeNew(data, *tokenizer, options, folder, origin));
+    if (former == FormerTokens::kReplaced) {
+      EPS_RETURN_IF_ERROR(AcceptNew(folder));
+    } else {
+      token_path = NewTokenPath(folder);
+    }
   }
   RunConfig result = run;
   result.data = {.field = data.field,
                  .path_field = data.path_field,
-                 .path = TokenPath(folder),
+                 .path = token_path,
                  .tokenizer = TokenForm::kTokenFile,
                  .token_bytes = options.token_bytes,
                  .chat_template = *std::move(chat_template),
@@ -258,6 +285,18 @@ absl::StatusOr<RunConfig> WithTokenFiles(const RunConfig& run, const std::string
     result.sources[i].data = one.data;
   }
   return result;
+}
+
+absl::Status AcceptNewTokens(const std::string& folder) {
+  for (const std::string& one : TokenFolders(folder)) {
+    std::error_code ignored;
+    if (std::filesystem::exists(NewOriginPath(one), ignored)) EPS_RETURN_IF_ERROR(AcceptNew(one));
+  }
+  return absl::OkStatus();
+}
+
+void DropNewTokens(const std::string& folder) {
+  for (const std::string& one : TokenFolders(folder)) DropNew(one);
 }
 
 }  // namespace eps::server

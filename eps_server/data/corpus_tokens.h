@@ -3,19 +3,23 @@
 
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/spec/run_config.h"
 
 namespace eps::server {
 
-// What becomes of a token file that an earlier version of this program made from the same, as far as it says.
+// What becomes of a token file that is there already.
 enum class FormerTokens {
-  kMadeAnew,  // by today's rules
-  kTaken,     // of a run that goes on: what it began with may have been cut and marked by others
+  // It is taken if it was made from the same by this version, else made anew in its place.
+  kReplaced,
+  // Of a run that goes on: also if an earlier version of this program made it from the same, as far as it says: what the run
+  // began with may have been cut and marked by other rules. What has to be made lies beside it until AcceptNewTokens.
+  kKept,
 };
 
 // `run`, with data that is a token file: as it is, or, where run.data needs tokenizing, with one in `folder`, which is
-// made here, with tokens.json, which says from what. One that is there already and was made from the same is taken.
+// made here, with tokens.json, which says from what, unless there is one to take.
 // Of such a one the result's data.chat_template is that by which its conversations were written, never "auto"; "": it
 // holds none, or an earlier version made it, which did not say.
 //
@@ -23,10 +27,16 @@ enum class FormerTokens {
 // Errors:  TokenizeCorpus's and LoadTokenizer's, naming data's field · INVALID_ARGUMENT the tokenizer has more tokens
 //          than the model · the system's. After any but the last, what is in `folder` is as it was
 absl::StatusOr<RunConfig> WithTokenFile(const RunConfig& run, const std::string& folder, int threads,
-                                        FormerTokens former = FormerTokens::kMadeAnew);
+                                        FormerTokens former = FormerTokens::kReplaced);
 // The same for each of run.sources, in folders of their own: `folder`/0, `folder`/1, ...
 absl::StatusOr<RunConfig> WithTokenFiles(const RunConfig& run, const std::string& folder, int threads,
-                                         FormerTokens former = FormerTokens::kMadeAnew);
+                                         FormerTokens former = FormerTokens::kReplaced);
+
+// Of `folder` and the folders in it: puts what kKept left beside a token file in its place. Who has it open reads on.
+// Errors: the system's
+absl::Status AcceptNewTokens(const std::string& folder);
+// Removes it.
+void DropNewTokens(const std::string& folder);
 
 }  // namespace eps::server
 

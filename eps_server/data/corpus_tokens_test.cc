@@ -83,7 +83,7 @@ TEST_F(CorpusTokensTest, ARunThatGoesOnKeepsTheTokensOfDataThatWereMoved) {
   std::filesystem::rename(run_.data.path, moved);
   run_.data.path = moved;
   ASSERT_OK(WriteFileAtomically(run.data.path, "as they were"));
-  ASSERT_OK(WithTokenFile(run_, folder(), 1, FormerTokens::kTaken));
+  ASSERT_OK(WithTokenFile(run_, folder(), 1, FormerTokens::kKept));
   EXPECT_THAT(ReadFile(run.data.path), IsOkAndHolds("as they were"));
   ASSERT_OK(WithTokenFile(run_, folder(), 1));  // another run
   EXPECT_THAT(ReadFile(run.data.path), IsOkAndHolds(std::string("a\0b\0c\0", 6)));
@@ -112,15 +112,56 @@ TEST_F(CorpusTokensTest, ARunThatGoesOnTakesWhatAnEarlierVersionMadeOfTheSame) {
     ASSERT_OK(WriteFileAtomically(run.data.path, "by other rules"));
   };
   be_of_earlier_version();
-  ASSERT_OK(WithTokenFile(run_, folder(), 1, FormerTokens::kTaken));
+  ASSERT_OK(WithTokenFile(run_, folder(), 1, FormerTokens::kKept));
   EXPECT_THAT(ReadFile(run.data.path), IsOkAndHolds("by other rules"));
-  ASSERT_OK(WithTokenFile(run_, folder(), 1, FormerTokens::kMadeAnew));
+  ASSERT_OK(WithTokenFile(run_, folder(), 1, FormerTokens::kReplaced));
   EXPECT_THAT(ReadFile(run.data.path), IsOkAndHolds(std::string("a\0b\0c\0", 6)));
 
   be_of_earlier_version();
   run_.data.counts_all = true;
-  ASSERT_OK(WithTokenFile(run_, folder(), 1, FormerTokens::kTaken));
+  ASSERT_OK(WithTokenFile(run_, folder(), 1, FormerTokens::kKept));
+  ASSERT_OK(AcceptNewTokens(folder()));
   EXPECT_THAT(ReadFile(run.data.path), IsOkAndHolds(std::string("a\0b\0c\0", 6)));
+}
+
+// Of other data: who opens them says whether they are what the run began with.
+TEST_F(CorpusTokensTest, ARunThatGoesOnHasItsTokensUntilNewOnesAreAccepted) {
+  Write("{\"text\": \"abc\"}\n");
+  ASSERT_OK(WithTokenFile(run_, folder(), 1));
+  const auto before = TreeOf(folder());
+  Write("{\"text\": \"abcd\"}\n");
+  for (const bool accepted : {false, true}) {
+    ASSERT_OK_AND_ASSIGN(const RunConfig run, WithTokenFile(run_, folder(), 1, FormerTokens::kKept));
+    EXPECT_THAT(ReadFile(run.data.path), IsOkAndHolds(std::string("a\0b\0c\0d\0", 8)));
+    ASSERT_OK_AND_ASSIGN(auto source, SampleSource::Open(run));
+    if (accepted) {
+      ASSERT_OK(AcceptNewTokens(folder()));
+    } else {
+      DropNewTokens(folder());
+      EXPECT_EQ(TreeOf(folder()), before);
+    }
+    VnodeBatch batch;
+    ASSERT_OK(source->Append(0, 0, batch));  // it reads on what it has opened
+    EXPECT_EQ(batch.tokens[0], 'a');
+  }
+  EXPECT_EQ(TreeOf(folder()).size(), before.size());
+  ASSERT_OK_AND_ASSIGN(const RunConfig run, WithTokenFile(run_, folder(), 1, FormerTokens::kKept));
+  EXPECT_EQ(run.data.path, folder() + "/tokens.bin");
+  EXPECT_THAT(ReadFile(run.data.path), IsOkAndHolds(std::string("a\0b\0c\0d\0", 8)));
+  ASSERT_OK(AcceptNewTokens(folder()));  // nothing
+  EXPECT_EQ(TreeOf(folder()).size(), before.size());
+}
+
+TEST_F(CorpusTokensTest, WhatAProcessThatWasKilledMadeIsNeverAccepted) {
+  Write("{\"text\": \"abcd\"}\n");
+  ASSERT_OK(WithTokenFile(run_, folder(), 1));
+  const auto before = TreeOf(folder());
+  for (const char* name : {"/new.bin", "/new.bin.docs", "/new.json"})
+    ASSERT_OK(WriteFileAtomically(folder() + name, "?"));
+  ASSERT_OK(WithTokenFile(run_, folder(), 1, FormerTokens::kKept));
+  ASSERT_OK(AcceptNewTokens(folder()));
+  EXPECT_EQ(TreeOf(folder()).at("tokens.bin"), before.at("tokens.bin"));
+  EXPECT_EQ(TreeOf(folder()).count("new.json"), 0u);
 }
 
 TEST_F(CorpusTokensTest, WhatIsThereStaysUntilWhatTakesItsPlaceIsWhole) {

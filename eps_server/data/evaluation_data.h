@@ -26,7 +26,7 @@ class EvaluationData {
   // SampleSource::Open's and CheckIds'
   static absl::StatusOr<std::unique_ptr<EvaluationData>> Open(const RunConfig& run, const StepData& training,
                                                               const std::string& folder, int threads,
-                                                              FormerTokens former = FormerTokens::kMadeAnew);
+                                                              FormerTokens former = FormerTokens::kReplaced);
   // Of `ranges`, one behind the other; with fewer than all (run.evaluation.samples), each gives its share, its first ones.
   EvaluationData(const RunConfig& run, std::vector<SampleRange> ranges);
 

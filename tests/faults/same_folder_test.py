@@ -58,6 +58,25 @@ class SameFolderTest(SystemTest):
         data.write_bytes(text)
         self.train_ok(spec, out, "--resume")
 
+    def test_a_refused_run_has_the_tokens_that_it_had(self):
+        def tree():
+            return {path.name: path.read_bytes() for path in (out / "data").iterdir()}
+
+        out, data = self.work.out("run"), self.work.path / "own.jsonl"
+        lines = ['{"text": "%s"}' % line for line in sample_text().decode().replace('"', "'").splitlines() if line]
+        spec = self.work.spec({"steps": 300, "data": {"path": str(data), "documents": "PACKED"}}, name="own.json")
+        data.write_text("\n".join(lines))
+        self.interrupt(spec, out, 3)
+        before = tree()
+        data.write_text("\n".join(lines[1:]))
+        self.refused(train(spec, out, "--resume"), 2, f"data.path: {data} is not the file")
+        self.assertEqual(tree(), before)
+        data.write_text("\n".join(lines))
+        for name in before:
+            (out / "data" / name).unlink()  # made anew, they are what they were
+        self.train_ok(spec, out, "--resume")
+        self.assertEqual(tree(), before)
+
     def test_a_run_that_was_moved_with_its_data_goes_on(self):
         here, there, text = self.work.path / "here", self.work.path / "there", sample_text()
         here.mkdir()
