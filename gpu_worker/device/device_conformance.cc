@@ -7,9 +7,11 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -202,17 +204,22 @@ TEST_P(DeviceConformanceTest, WhatFollowsACopyComesInOrderOnceItsBytesAreThere) 
 
 TEST_P(DeviceConformanceTest, AnErrorOfWhatFollowsACopyEndsTheStream) {
   ASSERT_OK_AND_ASSIGN(void* at, device().Address({0, 256}));
-  std::vector<std::byte> place(256);
-  const auto destination = [&place]() -> absl::StatusOr<absl::Span<std::byte>> { return absl::MakeSpan(place); };
   int ran = 0;
   const auto run = [&ran] {
     ++ran;
     return absl::OkStatus();
   };
   Stream& out = device().stream(StreamId::kOut);
-  out.CopyOutTo(destination, at, [] { return absl::UnavailableError("the first failed"); });
-  out.CopyOutTo(destination, at, run);
-  out.CopyOutTo(destination, at, run);
+  // What follows a copy may own the memory, which is to outlast the copy though it never runs.
+  const auto copy = [&](std::function<absl::Status()> then) {
+    auto place = std::make_shared<std::vector<std::byte>>(256);
+    std::vector<std::byte>& bytes = *place;
+    out.CopyOutTo([&bytes]() -> absl::StatusOr<absl::Span<std::byte>> { return absl::MakeSpan(bytes); }, at,
+                  [place = std::move(place), then = std::move(then)] { return then(); });
+  };
+  copy([] { return absl::UnavailableError("the first failed"); });
+  copy(run);
+  copy(run);
   out.HostCall(run);
   EXPECT_THAT(out.Synchronize(), StatusIs(absl::StatusCode::kUnavailable, "the first failed"));
   device().Recover();

@@ -356,6 +356,15 @@ class Kernels {
   virtual void FillZero(const FillZeroArgs&) = 0;
 };
 
+// What libraries hold memory for.
+struct LibraryUse {
+  int threads = 1;
+  // Attention of H heads of D over B sequences of T, in documents or not, of which probabilities may be dropped. 0: none.
+  int64_t B = 0, T = 0, H = 0, D = 0;
+  bool has_documents = false;
+  bool drops = false;
+};
+
 // Scratch that kernels of a kind of device need: pure functions of the problem's shape, so that the planner
 // can ask before any device exists. Every kind of device has one: CpuKernelSizes.
 struct KernelSizes {
@@ -371,9 +380,8 @@ struct KernelSizes {
   int64_t embedding_tile = 0;
   // Whether the device pins the host's memory that it copies from and to.
   bool pins_host_memory = false;
-  // Not scratch: what libraries and threads hold beside the arena, as Device::outside_bytes says, for attention of H heads
-  // of D over sequences of T, of which probabilities may be dropped.
-  int64_t (*outside_bytes)(int threads, int64_t T, int64_t H, int64_t D, bool drops) = nullptr;
+  // Not scratch: what libraries and threads hold beside the arena, as Device::outside_bytes says.
+  int64_t (*outside_bytes)(const LibraryUse& use) = nullptr;
 };
 
 }  // namespace eps::worker

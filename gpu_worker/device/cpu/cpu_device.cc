@@ -46,7 +46,7 @@ class CpuDevice : public Device {
     return arena_.start() + span.offset_bytes;
   }
   int64_t arena_high_water_bytes() const override { return spans_.high_water_bytes(); }
-  int64_t outside_bytes() const override { return CpuKernelSizes().outside_bytes(threads_, 0, 0, 0, false); }
+  int64_t outside_bytes() const override { return CpuKernelSizes().outside_bytes({.threads = threads_}); }
 
   Stream& stream(StreamId id) override { return streams_.at(id); }
   std::unique_ptr<Event> NewEvent() override { return std::make_unique<cpu::CpuEvent>(); }

@@ -32,8 +32,8 @@ int64_t ColumnSumBytes(int64_t M, int64_t N) { return RoundUp64(ReductionTiling(
 constexpr int64_t kMatMulBytes = int64_t{4} << 20;
 constexpr int64_t kMatMulBytesPerThread = int64_t{2} << 20;
 
-int64_t OutsideBytes(int threads, int64_t, int64_t, int64_t, bool) {
-  return kMatMulBytes + threads * kMatMulBytesPerThread + cpu::TileScratchBytes(threads);
+int64_t OutsideBytes(const LibraryUse& use) {
+  return kMatMulBytes + use.threads * kMatMulBytesPerThread + cpu::TileScratchBytes(use.threads);
 }
 
 }  // namespace

@@ -36,19 +36,21 @@ int64_t EmbeddingBackwardBytes(int64_t M, int64_t, int64_t C) {
   return (scratch.positions + M) * int64_t{sizeof(uint32_t)};
 }
 
-int64_t OutsideBytes(int, int64_t, int64_t, int64_t, bool) { return kMatMulWorkspaceBytes; }
+int64_t OutsideBytes(const LibraryUse&) { return kMatMulWorkspaceBytes; }
 // At most: the plan does not know which attention it will be, nor how many heads share keys and values and stay together. A
 // sequence is (H, T, T) numbers of 16 bits, T as long as whole tiles, the gradients of each head's keys and values, and
-// something beside; with dropout a mask of as many numbers. What is not fused with it may be without, in an evaluation. Where T
-// is no multiple of 4, several sequences may be too many to fit and not to be cut (CutSmaller).
-int64_t OutsideBytesWithFusedAttention(int, int64_t T, int64_t H, int64_t D, bool drops) {
+// something beside; with dropout a mask of as many numbers. What is not fused with it may be without, in an evaluation. Several
+// sequences that are too many are cut, unless no part of them is aligned (CutSmaller).
+int64_t OutsideBytesWithFusedAttention(const LibraryUse& use) {
+  const auto& [threads, B, T, H, D, has_documents, drops] = use;
   constexpr int64_t kRows = 64, kColumns = 128, kBeside = int64_t{16} << 20;
   const int64_t probability_bytes = RoundUp(T, kRows) * RoundUp(T, kColumns) * 2;
   if (probability_bytes + kBeside > kMaxAttentionWorkspaceBytes) return kMatMulWorkspaceBytes;  // it is not fused
   const int64_t head_bytes = probability_bytes * (drops ? 2 : 1) + 2 * T * D * 2;
-  const int64_t sequence_bytes = std::min(H * head_bytes + kBeside, kMaxAttentionWorkspaceBytes);
-  const int64_t several_bytes = T % 4 == 0 ? kAttentionWorkspaceBytes : kMaxAttentionWorkspaceBytes;
-  return kMatMulWorkspaceBytes + std::max(several_bytes, sequence_bytes);
+  const bool can_be_cut = B == 1 || (has_documents ? T : H * T) % 4 == 0;
+  const int64_t at_once = can_be_cut ? 1 : B;
+  const int64_t most_bytes = std::min(at_once * H * head_bytes + kBeside, kMaxAttentionWorkspaceBytes);
+  return kMatMulWorkspaceBytes + std::max(kAttentionWorkspaceBytes, most_bytes);
 }
 
 RowTiling CutRows(int64_t rows, int64_t min_rows_per_tile, int64_t max_tiles) {

@@ -10,8 +10,10 @@ namespace {
 
 constexpr int64_t kMiB = int64_t{1} << 20;
 
-int64_t AttentionBytes(int64_t T, int64_t H, int64_t D, bool drops) {
-  return CudaKernelSizes(Dtype::kBf16).outside_bytes(1, T, H, D, drops) - kMatMulWorkspaceBytes;
+int64_t AttentionBytes(int64_t T, int64_t H, int64_t D, bool drops, int64_t B = 1, bool has_documents = false) {
+  return CudaKernelSizes(Dtype::kBf16)
+             .outside_bytes({.B = B, .T = T, .H = H, .D = D, .has_documents = has_documents, .drops = drops}) -
+         kMatMulWorkspaceBytes;
 }
 
 // What cuDNN 9.19 wants for one sequence on sm_90, where keys are shared by 4 heads.
@@ -24,10 +26,14 @@ TEST(CudaKernelSizesTest, AttentionsWorkspaceIsNoLessThanTheLibraryWants) {
 TEST(CudaKernelSizesTest, AttentionsWorkspaceHasABound) {
   EXPECT_EQ(AttentionBytes(128, 12, 64, true), kAttentionWorkspaceBytes) << "several sequences at once";
   EXPECT_EQ(AttentionBytes(8192, 32, 128, false), kMaxAttentionWorkspaceBytes) << "some heads at once";
-  EXPECT_EQ(AttentionBytes(1022, 12, 64, false), kMaxAttentionWorkspaceBytes) << "sequences that cannot be cut";
+  EXPECT_EQ(AttentionBytes(1022, 12, 64, false, 64), kAttentionWorkspaceBytes) << "sequences that can be cut";
+  EXPECT_EQ(AttentionBytes(1022, 12, 64, false, 64, true), kMaxAttentionWorkspaceBytes) << "that cannot";
+  EXPECT_EQ(AttentionBytes(1021, 11, 64, false, 64), kMaxAttentionWorkspaceBytes) << "that cannot";
+  EXPECT_EQ(AttentionBytes(1021, 11, 64, false, 1), kAttentionWorkspaceBytes) << "one alone";
+  EXPECT_EQ(AttentionBytes(1021, 11, 64, false, 2), kAttentionWorkspaceBytes) << "that fit";
   EXPECT_EQ(AttentionBytes(20000, 32, 128, true), kMaxAttentionWorkspaceBytes) << "an evaluation drops nothing";
   EXPECT_EQ(AttentionBytes(30000, 1, 128, false), 0) << "not fused";
-  EXPECT_EQ(CudaKernelSizes(Dtype::kF32).outside_bytes(1, 2048, 32, 128, false), kMatMulWorkspaceBytes);
+  EXPECT_EQ(CudaKernelSizes(Dtype::kF32).outside_bytes({.B = 1, .T = 2048, .H = 32, .D = 128}), kMatMulWorkspaceBytes);
 }
 
 TEST(CudaKernelSizesTest, TheEmbeddingsScratchHasASumForEachTileBesideTheSort) {

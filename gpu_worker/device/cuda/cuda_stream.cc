@@ -165,11 +165,11 @@ void CudaStream::CopyOut(absl::Span<std::byte> host, const void* device) {
 // before this one it waits when this one is issued.
 void CudaStream::CopyOutTo(std::function<absl::StatusOr<absl::Span<std::byte>>()> destination, const void* device,
                            std::function<absl::Status()> then) {
-  leaves_arrival_ = false;
+  if (segment_.empty()) leaves_arrival_ = false;  // nothing lies between the two copies
   Issue([this, destination = std::move(destination), device, then = std::move(then)](GpuStream) -> absl::Status {
     EPS_ASSIGN_OR_RETURN(const absl::Span<std::byte> host, destination());
     EPS_RETURN_IF_ERROR(IssueCopyOut(host, device));
-    EPS_ASSIGN_OR_RETURN(OwnedGpuEvent copied, Mark());
+    EPS_ASSIGN_OR_RETURN(OwnedGpuEvent copied, RecordArrival());
     return Arrive(std::exchange(arrival_, Arrival{.copied = std::move(copied), .then = then}));
   });
   leaves_arrival_ = true;
@@ -178,8 +178,19 @@ void CudaStream::CopyOutTo(std::function<absl::StatusOr<absl::Span<std::byte>>()
 absl::Status CudaStream::Arrive(std::optional<Arrival> arrival) {
   if (!arrival.has_value()) return absl::OkStatus();
   EPS_RETURN_IF_ERROR(runtime_->Await(arrival->copied.get()));
-  spare_marks_.push_back(std::move(arrival->copied));
+  spare_arrivals_.push_back(std::move(arrival->copied));
   return arrival->then();
+}
+
+absl::StatusOr<OwnedGpuEvent> CudaStream::RecordArrival() {
+  if (spare_arrivals_.empty()) {
+    EPS_ASSIGN_OR_RETURN(OwnedGpuEvent made, OwnedGpuEvent::New(runtime_, GpuEventUse::kArrival));
+    spare_arrivals_.push_back(std::move(made));
+  }
+  EPS_RETURN_IF_ERROR(runtime_->Record(stream_, spare_arrivals_.back().get()));
+  OwnedGpuEvent arrival = std::move(spare_arrivals_.back());
+  spare_arrivals_.pop_back();
+  return arrival;
 }
 
 absl::Status CudaStream::IssueCopyOut(absl::Span<std::byte> host, const void* device) {
@@ -219,8 +230,8 @@ void CudaStream::IssueNative(std::function<absl::Status(void* stream)> issue) {
 absl::Status CudaStream::Synchronize() {
   EndSegment();
   absl::Status status = thread_.Synchronize();
-  arrival_.reset();  // of a stream that failed
   absl::Status ended = EndBurst();
+  arrival_.reset();  // of a stream that failed: its copy is over by now
   if (label_ != nullptr) ended = Annotate(ended, absl::StrCat("up to ", label_->ToString()));
   label_ = nullptr;
   if (status.ok()) status = std::move(ended);

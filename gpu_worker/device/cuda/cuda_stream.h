@@ -134,6 +134,7 @@ class CudaStream : public Stream {
   void EndSegment();
   // Waits for the copy, if there is one, and calls what is to come then.
   absl::Status Arrive(std::optional<Arrival> arrival);
+  absl::StatusOr<OwnedGpuEvent> RecordArrival();
   absl::Status IssueCopyOut(absl::Span<std::byte> host, const void* device);
   // `issue` issues a copy of so many bytes, and nothing else.
   absl::Status IssueTimed(size_t num_bytes, absl::FunctionRef<absl::Status()> issue);
@@ -164,6 +165,7 @@ class CudaStream : public Stream {
   std::vector<TimedCopy> copies_;  // of the same
 
   std::optional<Arrival> arrival_;  // of a copy that is issued
+  std::vector<OwnedGpuEvent> spare_arrivals_;
 
   // Not issued yet; these belong to who enqueues, also while the issuing thread is busy.
   bool leaves_arrival_ = false;  // what was enqueued last will have left one in arrival_

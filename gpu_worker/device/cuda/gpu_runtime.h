@@ -29,8 +29,11 @@ struct GpuGraph {
   int64_t nodes = 0;  // kernels, mostly
 };
 
-// One that only orders is cheaper to record and to wait for.
-enum class GpuEventUse { kOrder, kTiming };
+enum class GpuEventUse {
+  kOrder,    // cheaper to record and to wait for
+  kTiming,   // SecondsBetween
+  kArrival,  // Await
+};
 
 // Of attention that our own kernel computes.
 inline constexpr char kPlainAttention[] = "plain";

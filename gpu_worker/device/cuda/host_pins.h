@@ -34,7 +34,8 @@ class HostPins {
   // Pins the pages of `host` that were not seen before; a page keeps the access that it was first seen with. Returns
   // once those that another thread is pinning are settled too. kRead: pages that are pinned are mapped for reading alone
   // from then on; their pins outlast the permission that they needed.
-  // Other threads enqueue no copies of `host` meanwhile: they would not know which of it is pinned.
+  // Other threads enqueue no copies of `host`, or of what was pinned in one piece with it, meanwhile: they would not know
+  // which of it is pinned.
   // Errors: the first of the runtime's; the other pieces are pinned all the same
   absl::Status Pin(absl::Span<const std::byte> host, HostAccess access) ABSL_LOCKS_EXCLUDED(mu_);
   // `host` in parts, in order, each of which one copy may take: it lies in one registration, or outside of all.

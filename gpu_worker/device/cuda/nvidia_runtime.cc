@@ -58,7 +58,6 @@ bool IsOfRunningWork(cudaError_t error) {
     case cudaErrorLaunchFailure:
     case cudaErrorTensorMemoryLeak:
     case cudaErrorExternalDevice:
-    case cudaErrorUnknown:
       return true;
     default:
       return false;
@@ -183,7 +182,10 @@ class NvidiaRuntime : public GpuRuntime {
   absl::StatusOr<GpuEvent> NewEvent(GpuEventUse use) override {
     EPS_RETURN_IF_ERROR(Use());
     cudaEvent_t event = nullptr;
-    const unsigned flags = use == GpuEventUse::kTiming ? cudaEventDefault : cudaEventDisableTiming;
+    // A host that waits sleeps: cores are for the daemon.
+    const unsigned flags = use == GpuEventUse::kTiming    ? cudaEventDefault
+                           : use == GpuEventUse::kArrival ? cudaEventDisableTiming | cudaEventBlockingSync
+                                                          : cudaEventDisableTiming;
     EPS_RETURN_IF_ERROR(Check(cudaEventCreateWithFlags(&event, flags), "cudaEventCreateWithFlags"));
     return GpuEvent{event};
   }
