@@ -1,5 +1,6 @@
 """Two sittings, or two sets of data, on one folder: one of them has it, and the other leaves no trace."""
 
+import json
 import subprocess
 
 from eps_run import EPS, SystemTest, model_hash, sample_text, start_train, summary, train, wait_for_steps
@@ -63,7 +64,8 @@ class SameFolderTest(SystemTest):
             return {path.name: path.read_bytes() for path in (out / "data").iterdir()}
 
         out, data = self.work.out("run"), self.work.path / "own.jsonl"
-        lines = ['{"text": "%s"}' % line for line in sample_text().decode().replace('"', "'").splitlines() if line]
+        text = sample_text().decode()
+        lines = [json.dumps({"text": text[i: i + 200]}) for i in range(0, len(text), 200)]
         spec = self.work.spec({"steps": 300, "data": {"path": str(data), "documents": "PACKED"}}, name="own.json")
         data.write_text("\n".join(lines))
         self.interrupt(spec, out, 3)
