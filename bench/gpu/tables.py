@@ -100,11 +100,14 @@ def link_tables(links):
 
 
 def update_table(update):
-    rows = [[name, update[key], 28 * update["parameters"] / update[key] / 1e9, update["parameters"] / update[key] / 1e9]
-            for name, key in (("plain loop", "floor_seconds"), ("update", "update_seconds"))]
+    rows = [[name, update[key], each * update["parameters"] / update[key] / 1e9, update["parameters"] / update[key] / 1e9]
+            for name, key, each in (("plain loop", "floor_seconds", 28), ("update", "update_seconds", 28),
+                                    ("plain loop, bf16 moments", "bf16_moments_floor_seconds", 20),
+                                    ("update, bf16 moments", "bf16_moments_update_seconds", 20))]
     return Table(f"Update of {update['parameters'] / 1e6:.0f} M parameters by {update['threads']} threads",
                  ["", "s", "GB/s of DRAM", "G parameters/s"], rows,
-                 [f"{update['ratio']:.3f} of the byte floor (goal 0.85)."])
+                 [f"{update['ratio']:.3f} of the byte floor, with bf16 moments {update['bf16_moments_ratio']:.3f} "
+                  "(goal 0.85)."])
 
 
 SPEED_COLUMNS = ["", "tokens a step", "tokens/s", "model TFLOP/s", "of the bf16 peak", "device GiB", "waits", "kept",
