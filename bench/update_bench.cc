@@ -101,45 +101,27 @@ void Update(Work& work, int64_t chunk, const UpdateScalars& scalars, double& squ
 }
 
 // Reads and writes what Update does. `zero` is not known to the compiler, so nothing is left out, and no value
-// changes, so both sides always see the same numbers. Moment: bits of one.
-#if defined(__x86_64__)
-__attribute__((target_clones("avx512f", "avx2", "default")))
-#endif
-void Floor32(const uint16_t* __restrict wire_in, uint16_t* __restrict wire_out, uint16_t* __restrict rest,
-             uint32_t* __restrict m, uint32_t* __restrict v, const uint16_t* __restrict a,
-             const uint16_t* __restrict b, uint16_t zero) {
+// changes, so both sides always see the same numbers. Bits: of a moment.
+template <typename Bits>
+__attribute__((always_inline)) inline void FloorOf(const ChunkState& chunk, const uint16_t* __restrict a,
+                                                   const uint16_t* __restrict b, uint16_t zero) {
+  const auto* __restrict wire_in = static_cast<const uint16_t*>(chunk.wire_in);
+  auto* __restrict wire_out = static_cast<uint16_t*>(chunk.wire_out);
+  uint16_t* __restrict rest = chunk.rest;
+  auto* __restrict m = static_cast<Bits*>(chunk.moment1);
+  auto* __restrict v = static_cast<Bits*>(chunk.moment2);
   for (int64_t i = 0; i < kChunkElems; ++i) {
     wire_out[i] = static_cast<uint16_t>(wire_in[i] ^ (a[i] & zero));
     rest[i] = static_cast<uint16_t>(rest[i] ^ (b[i] & zero));
-    m[i] ^= zero;
-    v[i] ^= zero;
+    m[i] = static_cast<Bits>(m[i] ^ zero);
+    v[i] = static_cast<Bits>(v[i] ^ zero);
   }
 }
 #if defined(__x86_64__)
 __attribute__((target_clones("avx512f", "avx2", "default")))
 #endif
-void Floor16(const uint16_t* __restrict wire_in, uint16_t* __restrict wire_out, uint16_t* __restrict rest,
-             uint16_t* __restrict m, uint16_t* __restrict v, const uint16_t* __restrict a,
-             const uint16_t* __restrict b, uint16_t zero) {
-  for (int64_t i = 0; i < kChunkElems; ++i) {
-    wire_out[i] = static_cast<uint16_t>(wire_in[i] ^ (a[i] & zero));
-    rest[i] = static_cast<uint16_t>(rest[i] ^ (b[i] & zero));
-    m[i] = static_cast<uint16_t>(m[i] ^ zero);
-    v[i] = static_cast<uint16_t>(v[i] ^ zero);
-  }
-}
-void Floor(Work& work, int64_t chunk, uint16_t zero) {
-  const ChunkState s = work.Chunk(chunk);
-  const auto* wire_in = static_cast<const uint16_t*>(s.wire_in);
-  auto* wire_out = static_cast<uint16_t*>(s.wire_out);
-  const uint16_t *a = work.Leaf(0, chunk), *b = work.Leaf(1, chunk);
-  if (s.moment_dtype == Dtype::kF32) {
-    Floor32(wire_in, wire_out, s.rest, static_cast<uint32_t*>(s.moment1), static_cast<uint32_t*>(s.moment2), a, b,
-            zero);
-  } else {
-    Floor16(wire_in, wire_out, s.rest, static_cast<uint16_t*>(s.moment1), static_cast<uint16_t*>(s.moment2), a, b,
-            zero);
-  }
+void Floor(const ChunkState& chunk, const uint16_t* a, const uint16_t* b, uint16_t zero) {
+  chunk.moment_dtype == Dtype::kF32 ? FloorOf<uint32_t>(chunk, a, b, zero) : FloorOf<uint16_t>(chunk, a, b, zero);
 }
 
 // Every chunk once, by `threads` threads; seconds.
@@ -193,7 +175,8 @@ std::vector<Side> MeasureSides(const Settings& settings, int64_t num_chunks) {
     for (Side& side : sides) {
       Work& work = *works[side.moments];
       const double seconds = RunAll(settings.threads, num_chunks, [&](int64_t c) {
-        side.is_update ? Update(work, c, scalars, squares[static_cast<size_t>(c)]) : Floor(work, c, zero);
+        side.is_update ? Update(work, c, scalars, squares[static_cast<size_t>(c)])
+                       : Floor(work.Chunk(c), work.Leaf(0, c), work.Leaf(1, c), zero);
       });
       if (r >= 0) side.seconds.push_back(seconds);
     }

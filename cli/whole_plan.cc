@@ -59,14 +59,7 @@ absl::StatusOr<WholePlan> MakeWholePlan(WholePlanRequest whole) {
         worker::PredictStep(request, plan.device, {.dropped = dropped, .workers = plan.workers}).timeline.step_seconds;
   }
   plan.has_exact_times = worker::HasExactTimes(plan.profile, plan.model, plan.run, kernels);
-  const ModelConfig& config = plan.model.config;
-  plan.outside_bytes = request.kernels.outside_bytes({.threads = plan.threads,
-                                                      .B = plan.run.batch.micro_batch,
-                                                      .T = config.context,
-                                                      .H = config.num_heads,
-                                                      .D = config.head_dim(),
-                                                      .has_documents = plan.run.data.has_documents(),
-                                                      .drops = config.attention_dropout > 0});
+  plan.outside_bytes = request.kernels.outside_bytes(worker::LibraryUseOf(plan.run, plan.threads));
   plan.host = server::ComputeDaemonMemory(plan.model, plan.run);
   return plan;
 }

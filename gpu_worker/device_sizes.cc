@@ -22,6 +22,16 @@ absl::StatusOr<KernelSizes> FindKernelSizes(const std::string& device, Dtype wir
   return cuda::CudaKernelSizes(wire);
 }
 
+LibraryUse LibraryUseOf(const RunConfig& run, int threads) {
+  return {.threads = threads,
+          .B = run.batch.micro_batch,
+          .T = run.model.context,
+          .H = run.model.num_heads,
+          .D = run.model.head_dim(),
+          .has_documents = run.data.has_documents(),
+          .drops = run.model.attention_dropout > 0};
+}
+
 // Of the total, and not of what is free: workers look one after the other, when the ones before have taken their share.
 int64_t DefaultGpuMemoryBytes(int64_t free_bytes, int64_t total_bytes, int sharers) {
   return std::min(free_bytes, total_bytes / sharers) / 10 * 9;

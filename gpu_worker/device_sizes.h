@@ -6,6 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "common/spec/run_config.h"
 #include "common/tensor/dtype.h"
 #include "gpu_worker/device/kernels.h"
 
@@ -15,6 +16,9 @@ namespace eps::worker {
 // need this build have it.
 // Errors: INVALID_ARGUMENT no such name
 absl::StatusOr<KernelSizes> FindKernelSizes(const std::string& device, Dtype wire);
+
+// What a run asks of libraries on a worker with so many threads.
+LibraryUse LibraryUseOf(const RunConfig& run, int threads);
 
 // The I of "cuda:I", 0 for "cuda". Errors: INVALID_ARGUMENT another name
 absl::StatusOr<int> GpuIndex(absl::string_view device);

@@ -140,14 +140,7 @@ absl::Status Session::OpenTransport(const RelayPlan& plan, bool pins_weights) {
 
 int64_t Session::ArenaCap(const KernelSizes& kernels) const {
   if (!options_.is_default_memory || IsOnHost(options_.device)) return options_.device_memory_bytes;
-  const ModelConfig& config = model_.config;
-  const int64_t outside = kernels.outside_bytes({.threads = options_.threads,
-                                                 .B = attachment_.run.batch.micro_batch,
-                                                 .T = config.context,
-                                                 .H = config.num_heads,
-                                                 .D = config.head_dim(),
-                                                 .has_documents = attachment_.run.data.has_documents(),
-                                                 .drops = config.attention_dropout > 0});
+  const int64_t outside = kernels.outside_bytes(LibraryUseOf(attachment_.run, options_.threads));
   return std::max<int64_t>(1, options_.device_memory_bytes - outside);
 }
 
