@@ -1,11 +1,10 @@
 // The fused AdamW update of one step (sum of two 16-bit contributions, norm, update, next 16-bit
 // wire form) against a plain loop that reads and writes the same bytes and computes nothing
-// (prefetching made it slower, so it has none), with moments in fp32 and in bf16. All sides run in turn,
-// A B C D A B C D, in one process; ratios of their medians are what matters, absolute figures drift with
-// the machine.
+// (prefetching made it slower, so it has none), with moments in fp32, bf16 and fp8. All sides run in turn,
+// in one process; ratios of their medians are what matters, absolute figures drift with the machine.
 //
-//   bytes per parameter: reads 2 (wire) + 2 (rest) + 8 (moments; bf16: 4) + 4 (contributions), writes 2 + 2
-//   + 8 (4)
+//   bytes per parameter: reads 2 (wire) + 2 (rest) + 8 (moments; bf16: 4, fp8: 2 1/16) + 4 (contributions), writes 2 + 2
+//   + 8 (4, 2 1/16)
 
 #include <algorithm>
 #include <atomic>
@@ -27,18 +26,24 @@
 #include "common/model/model_spec.h"
 #include "common/numeric/bf16.h"
 #include "common/schedule/reduction_tree.h"
+#include "common/spec/moment_format.h"
 #include "common/spec/run_config.h"
 #include "common/tensor/dtype.h"
 #include "eps_server/optimizer/chunk_gradient.h"
 #include "eps_server/optimizer/chunk_kernels.h"
 #include "eps_server/optimizer/float_mode.h"
+#include "eps_server/optimizer/update_scalars.h"
 #include "eps_server/store/store.h"
 #include "nlohmann/json.hpp"
 
 namespace eps::server {
 namespace {
 
-constexpr double BytesPerParameter(Dtype moments) { return 12 + 4 * static_cast<double>(SizeOf(moments)); }
+constexpr MomentFormat kFormats[] = {MomentFormat::kFp32, MomentFormat::kBf16, MomentFormat::kFp8};
+
+constexpr double BytesPerParameter(MomentFormat moments) {
+  return 12 + 4 * static_cast<double>(MomentBytes(moments, kChunkElems)) / kChunkElems;
+}
 
 struct Settings {
   int64_t millions = 100;  // parameters
@@ -49,7 +54,7 @@ struct Settings {
 // One blob of so many whole chunks, and two 16-bit leaves of its gradient.
 class Work {
  public:
-  Work(int64_t num_chunks, Dtype moments) : num_chunks_(num_chunks) {
+  Work(int64_t num_chunks, MomentFormat moments) : num_chunks_(num_chunks) {
     BlobSpec blob;
     blob.num_elems = num_chunks * kChunkElems;
     blob.tensors = {{.name = "all", .shape = {num_chunks, kChunkElems}}};
@@ -101,7 +106,7 @@ void Update(Work& work, int64_t chunk, const UpdateScalars& scalars, double& squ
 }
 
 // Reads and writes what Update does. `zero` is not known to the compiler, so nothing is left out, and no value
-// changes, so both sides always see the same numbers. Bits: of a moment.
+// changes, so both sides always see the same numbers. Bits: of a moment's element; of fp8 a few more bytes follow.
 template <typename Bits>
 __attribute__((always_inline)) inline void FloorOf(const ChunkState& chunk, const uint16_t* __restrict a,
                                                    const uint16_t* __restrict b, uint16_t zero) {
@@ -116,12 +121,24 @@ __attribute__((always_inline)) inline void FloorOf(const ChunkState& chunk, cons
     m[i] = static_cast<Bits>(m[i] ^ zero);
     v[i] = static_cast<Bits>(v[i] ^ zero);
   }
+  const int64_t all = MomentBytes(chunk.moment_format, kChunkElems) / static_cast<int64_t>(sizeof(Bits));
+  for (int64_t i = kChunkElems; i < all; ++i) {
+    m[i] = static_cast<Bits>(m[i] ^ zero);
+    v[i] = static_cast<Bits>(v[i] ^ zero);
+  }
 }
 #if defined(__x86_64__)
 __attribute__((target_clones("avx512f", "avx2", "default")))
 #endif
 void Floor(const ChunkState& chunk, const uint16_t* a, const uint16_t* b, uint16_t zero) {
-  chunk.moment_dtype == Dtype::kF32 ? FloorOf<uint32_t>(chunk, a, b, zero) : FloorOf<uint16_t>(chunk, a, b, zero);
+  switch (chunk.moment_format) {
+    case MomentFormat::kFp32:
+      return FloorOf<uint32_t>(chunk, a, b, zero);
+    case MomentFormat::kBf16:
+      return FloorOf<uint16_t>(chunk, a, b, zero);
+    case MomentFormat::kFp8:
+      return FloorOf<uint8_t>(chunk, a, b, zero);
+  }
 }
 
 // Every chunk once, by `threads` threads; seconds.
@@ -140,7 +157,7 @@ double RunAll(int threads, int64_t num_chunks, const std::function<void(int64_t)
 }
 
 struct Side {
-  Dtype moments;
+  MomentFormat moments;
   bool is_update;
   std::vector<double> seconds;
   double seconds_per_parameter = 0;  // the median
@@ -150,7 +167,7 @@ void Print(const Side& side) {
   const double rate = 1 / side.seconds_per_parameter;
   const double scale = side.seconds_per_parameter / Median(side.seconds);
   std::printf("%-11s %-5s moments  %6.3f ns a parameter  [%.3f .. %.3f]  %6.0f M parameters/s  %6.1f GB/s\n",
-              side.is_update ? "update" : "plain loop", std::string(DtypeName(side.moments)).c_str(),
+              side.is_update ? "update" : "plain loop", std::string(MomentFormatName(side.moments)).c_str(),
               1e9 * side.seconds_per_parameter,
               1e9 * scale * *std::min_element(side.seconds.begin(), side.seconds.end()),
               1e9 * scale * *std::max_element(side.seconds.begin(), side.seconds.end()), rate / 1e6,
@@ -164,13 +181,13 @@ std::vector<Side> MeasureSides(const Settings& settings, int64_t num_chunks) {
   UpdateScalars scalars = ComputeUpdateScalars(optimizer, 1e-4, 10, 1);
   volatile uint16_t zero = 0;
   std::vector<double> squares(static_cast<size_t>(num_chunks));
-  std::map<Dtype, std::unique_ptr<Work>> works;
-  for (const Dtype moments : {Dtype::kF32, Dtype::kBf16}) {
+  std::map<MomentFormat, std::unique_ptr<Work>> works;
+  std::vector<Side> sides;
+  for (const MomentFormat moments : kFormats) {
     Work& work = *(works[moments] = std::make_unique<Work>(num_chunks, moments));
     RunAll(settings.threads, num_chunks, [&](int64_t c) { work.Fill(c); });
+    for (const bool is_update : {false, true}) sides.push_back({moments, is_update, {}});
   }
-  std::vector<Side> sides = {
-      {Dtype::kF32, false, {}}, {Dtype::kF32, true, {}}, {Dtype::kBf16, false, {}}, {Dtype::kBf16, true, {}}};
   for (int r = -1; r < settings.repeats; ++r) {  // the first is to warm up
     for (Side& side : sides) {
       Work& work = *works[side.moments];
@@ -195,20 +212,27 @@ void Measure(const Settings& settings) {
               static_cast<long long>(num_chunks * kChunkElems / 1000000), settings.threads, settings.repeats);
   for (const Side& side : sides) Print(side);
   const auto over = [&](int a, int b) { return sides[a].seconds_per_parameter / sides[b].seconds_per_parameter; };
-  std::printf("update reaches %.3f of the byte floor, with bf16 moments %.3f (goal: 0.85)\n", over(0, 1), over(2, 3));
-  std::printf("with bf16 moments it is %.3f times as fast; bytes allow %.3f\n", over(1, 3),
-              BytesPerParameter(Dtype::kF32) / BytesPerParameter(Dtype::kBf16));
+  std::printf("update reaches %.3f of the byte floor, with bf16 moments %.3f (goal: 0.85), with fp8 moments %.3f\n",
+              over(0, 1), over(2, 3), over(4, 5));
+  const double fp32_bytes = BytesPerParameter(MomentFormat::kFp32);
+  std::printf("with bf16 moments it is %.3f times as fast; bytes allow %.3f; with fp8 %.3f of %.3f\n", over(1, 3),
+              fp32_bytes / BytesPerParameter(MomentFormat::kBf16), over(1, 5),
+              fp32_bytes / BytesPerParameter(MomentFormat::kFp8));
   const nlohmann::json line = {{"name", "update"},
                                {"ratio", over(0, 1)},
                                {"bf16_moments_ratio", over(2, 3)},
                                {"bf16_moments_speedup", over(1, 3)},
+                               {"fp8_moments_ratio", over(4, 5)},
+                               {"fp8_moments_speedup", over(1, 5)},
                                {"parameters", num_chunks * kChunkElems},
                                {"threads", settings.threads},
                                {"repeats", settings.repeats},
                                {"floor_seconds", Median(sides[0].seconds)},
                                {"update_seconds", Median(sides[1].seconds)},
                                {"bf16_moments_floor_seconds", Median(sides[2].seconds)},
-                               {"bf16_moments_update_seconds", Median(sides[3].seconds)}};
+                               {"bf16_moments_update_seconds", Median(sides[3].seconds)},
+                               {"fp8_moments_floor_seconds", Median(sides[4].seconds)},
+                               {"fp8_moments_update_seconds", Median(sides[5].seconds)}};
   std::printf("%s\n", line.dump().c_str());
 }
 
@@ -218,7 +242,7 @@ void Measure(const Settings& settings) {
 int main(int argc, char** argv) {
   eps::server::Settings settings;
   CLI::App app{"The fused AdamW update against a plain loop with the same reads and writes."};
-  app.add_option("--millions", settings.millions, "Parameters, in millions; 32 MB of memory each")
+  app.add_option("--millions", settings.millions, "Parameters, in millions; 44 MB of memory each")
       ->capture_default_str()
       ->check(CLI::Range(1, 100000));
   app.add_option("--threads", settings.threads, "Threads on both sides")

@@ -41,9 +41,10 @@ void Append(std::vector<Finding>& findings, std::vector<Finding> more) {
   for (Finding& finding : more) findings.push_back(std::move(finding));
 }
 
-// Masters in fp32 and moments as they are kept: what model.safetensors and optimizer.safetensors hold.
+// Masters in fp32, and moments: what model.safetensors and optimizer.safetensors hold.
 int64_t CheckpointBytes(const WholePlan& plan) {
-  return plan.model.num_parameters() * int64_t{sizeof(float)} + plan.host.store.moment_bytes;
+  const int64_t moment_bytes = plan.run.optimizer.num_moments() * SizeOf(MomentFileDtype(plan.run.precision.moments));
+  return plan.model.num_parameters() * int64_t{sizeof(float)} + plan.model.num_trainable_elems() * moment_bytes;
 }
 
 // A run that is wrong in itself is bad input and no finding.

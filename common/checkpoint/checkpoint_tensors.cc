@@ -43,7 +43,7 @@ std::vector<SafetensorsEntry> MasterEntries(const ModelSpec& model, Dtype wire) 
 std::vector<SafetensorsEntry> MomentEntries(const ModelSpec& model, const RunConfig& run) {
   const std::vector<absl::string_view> moments = MomentNames(run.optimizer);
   EPS_CHECK(static_cast<int>(moments.size()) == run.optimizer.num_moments());
-  const std::string dtype(DtypeName(run.precision.moments));
+  const std::string dtype(DtypeName(MomentFileDtype(run.precision.moments)));
   std::vector<SafetensorsEntry> entries;
   for (const BlobSpec* blob : BlobsInFileOrder(model, /*with_frozen=*/false)) {
     for (const TensorSpec& tensor : blob->tensors) {

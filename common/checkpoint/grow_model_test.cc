@@ -197,12 +197,12 @@ TEST_F(GrowCheckpointTest, EveryTensorAndMomentIsThatOfItsBlock) {
   EXPECT_EQ(read.state.losses, StateAt(4).losses);
 }
 
-TEST_F(GrowCheckpointTest, Bf16MomentsStayBf16) {
+TEST_F(GrowCheckpointTest, NarrowMomentsStayBf16) {
   RunConfig was = Run();
-  was.precision.moments = Dtype::kBf16;
+  was.precision.moments = MomentFormat::kFp8;
   const std::string folder = Write(was, StateAt(4));
   ASSERT_OK_AND_ASSIGN(const Manifest grown, Grow(folder, InsertBlocks(3, {{{1, kCopy}}}).value()));
-  EXPECT_EQ(grown.run.precision.moments, Dtype::kBf16);
+  EXPECT_EQ(grown.run.precision.moments, MomentFormat::kFp8);
   ASSERT_OK_AND_ASSIGN(const auto file, SafetensorsReader::Open(grown_folder() + "/" + kOptimizerFile));
   for (const SafetensorsEntry& entry : file->entries()) EXPECT_EQ(entry.dtype, "BF16") << entry.name;
   const Values was_moments = ReadAll(folder + "/" + kOptimizerFile),

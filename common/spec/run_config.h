@@ -13,6 +13,7 @@
 #include "common/model/model_spec.h"
 #include "common/schedule/loss_scale.h"
 #include "common/spec/graph_use.h"
+#include "common/spec/moment_format.h"
 #include "common/tensor/dtype.h"
 
 namespace eps {
@@ -120,7 +121,7 @@ struct OptimizerConfig {
 struct PrecisionConfig {
   Dtype wire = Dtype::kBf16;
   Dtype gradients = Dtype::kBf16;
-  Dtype moments = Dtype::kF32;  // or kBf16
+  MomentFormat moments = MomentFormat::kFp32;
   ChoiceRule algorithms = ChoiceRule::kFirst;
   bool tf32 = false;                                       // FP32 wire only
   bool plain_attention = false;                            // of GPUs

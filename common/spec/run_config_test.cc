@@ -86,7 +86,7 @@ TEST_F(RunConfigTest, AbsentFieldsTakeTheirDefaults) {
   EXPECT_EQ(config.optimizer.warmup_steps, 0);
   EXPECT_EQ(config.optimizer.clip, ClipMode::kNone);
   EXPECT_EQ(config.precision,
-            (PrecisionConfig{.wire = Dtype::kBf16, .gradients = Dtype::kBf16, .moments = Dtype::kF32}));
+            (PrecisionConfig{.wire = Dtype::kBf16, .gradients = Dtype::kBf16, .moments = MomentFormat::kFp32}));
   EXPECT_EQ(config.relay, RelayConfig{});
   EXPECT_EQ(config.transport, TransportChoice::kAuto);
   EXPECT_EQ(config.checkpoint, (CheckpointConfig{0, 2, 0, true}));
@@ -285,8 +285,8 @@ TEST_F(RunConfigTest, ValuesOutsideTheirRangeAreNamed) {
            Case{"optimizer.schedule.final", "0.1", "optimizer.schedule.final: given without"},
            Case{"optimizer.clip.norm", "1", "optimizer.clip.mode: missing"},
            Case{"optimizer.clip.mode", "EXACT", "optimizer.clip.norm: 0, must be greater than 0"},
-           Case{"precision.moments", "FP16",
-                "precision.moments: FP16 has no room for squares of gradients; use FP32 or BF16"},
+           Case{"precision.moments", "FP16", "precision.moments: FP16"},
+           Case{"precision.wire", "FP8", "precision.wire: FP8"},
            Case{"precision.tf32", "true", "precision.tf32: is of products of FP32 operands"},
            Case{"precision.loss_scale.initial", "2", "precision.loss_scale: has a meaning only where"},
            Case{"relay.weight_slots", "0", "relay.weight_slots: 0, must be at least 1"},
@@ -404,6 +404,7 @@ TEST_F(RunConfigTest, EachFieldThatChangesBitsIsNamedWithBothValues) {
            Case{"precision.algorithms", "FASTEST", "FIRST", "FASTEST"},
            Case{"precision.gradients", "FP16", "BF16", "FP16"},
            Case{"precision.moments", "BF16", "FP32", "BF16"},
+           Case{"precision.moments", "FP8", "FP32", "FP8"},
            Case{"steps", "300", "200", "300"},
        }) {
     const std::vector<std::string> differences =

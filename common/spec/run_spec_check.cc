@@ -121,6 +121,12 @@ void CheckLossScale(const proto::LossScale& scale, Checker& check, LossScaleRule
                                                EPS_FIELD(scale, growth_interval), out.growth_interval, 0, kMaxSteps);
 }
 
+MomentFormat ToMomentFormat(proto::Moments::Format format) {
+  return format == proto::Moments::FP8    ? MomentFormat::kFp8
+         : format == proto::Moments::BF16 ? MomentFormat::kBf16
+                                          : MomentFormat::kFp32;
+}
+
 void CheckPrecision(const proto::Precision& precision, Checker& check, PrecisionConfig& out) {
   const auto dtype = [](std::optional<proto::Precision::Format> given) {
     const proto::Precision::Format format = given.value_or(proto::Precision::BF16);
@@ -131,10 +137,7 @@ void CheckPrecision(const proto::Precision& precision, Checker& check, Precision
   out.wire = dtype(EPS_FIELD(precision, wire));
   out.gradients = dtype(EPS_FIELD(precision, gradients));
   out.algorithms = precision.algorithms() == proto::Precision::FASTEST ? ChoiceRule::kFastest : ChoiceRule::kFirst;
-  if (precision.has_moments()) out.moments = dtype(precision.moments());
-  if (out.moments == Dtype::kF16) {
-    check.Fail("precision.moments", "FP16 has no room for squares of gradients; use FP32 or BF16");
-  }
+  out.moments = ToMomentFormat(precision.moments());
   out.tf32 = precision.tf32();
   out.plain_attention = precision.plain_attention();
   if (out.tf32 && out.wire != Dtype::kF32) {
@@ -275,6 +278,11 @@ proto::Precision::Format ToProto(Dtype dtype) {
   return dtype == Dtype::kF32    ? proto::Precision::FP32
          : dtype == Dtype::kBf16 ? proto::Precision::BF16
                                  : proto::Precision::FP16;
+}
+proto::Moments::Format ToProto(MomentFormat format) {
+  return format == MomentFormat::kFp32   ? proto::Moments::FP32
+         : format == MomentFormat::kBf16 ? proto::Moments::BF16
+                                         : proto::Moments::FP8;
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -14,6 +15,9 @@
 #include "common/checkpoint/checkpoint_tensors.h"
 #include "common/formats/safetensors.h"
 #include "common/model/hf_config.h"
+#include "common/numeric/bf16.h"
+#include "common/numeric/fp8_block.h"
+#include "common/spec/moment_format.h"
 #include "common/tensor/dtype.h"
 
 namespace eps::server {
@@ -54,7 +58,8 @@ class TensorFiles {
       : model_(model),
         wire_(run.precision.wire),
         num_moments_(run.optimizer.num_moments()),
-        moment_bytes_(SizeOf(run.precision.moments)),
+        moment_format_(run.precision.moments),
+        moment_bytes_(SizeOf(MomentFileDtype(moment_format_))),
         first_tensors_(FirstTensors(model)),
         masters_(std::move(masters)),
         moments_(std::move(moments)),
@@ -101,10 +106,19 @@ class TensorFiles {
     return absl::OkStatus();
   }
 
+  // A moment, as the file has it: (num_elems) in MomentFileDtype.
+  const std::byte* MomentOf(const CapturedChunk& chunk, int which) {
+    const std::byte* const moment =
+        chunk.state + chunk.num_elems * kMasterBytes + which * MomentBytes(moment_format_, chunk.num_elems);
+    if (moment_format_ != MomentFormat::kFp8) return moment;
+    decoded_.resize(static_cast<size_t>(chunk.num_elems));
+    DecodeFp8(KindOfMoment(which), moment, 0, absl::MakeSpan(decoded_));
+    return reinterpret_cast<const std::byte*>(decoded_.data());
+  }
+
   // which: -1 the masters, else a moment
   absl::Status WriteArray(const CapturedChunk& chunk, int which) {
-    const std::byte* const array =
-        which < 0 ? chunk.state : chunk.state + chunk.num_elems * (kMasterBytes + which * moment_bytes_);
+    const std::byte* const array = which < 0 ? chunk.state : MomentOf(chunk, which);
     const int64_t elem_bytes = which < 0 ? kMasterBytes : moment_bytes_;
     const auto blob = static_cast<size_t>(chunk.blob.value());
     return ForEachTensorOf(chunk, [&](size_t tensor, int64_t first_elem, int64_t chunk_elem, int64_t num_elems) {
@@ -130,17 +144,19 @@ class TensorFiles {
   const ModelSpec& model_;
   const Dtype wire_;
   const int num_moments_;
-  const int64_t moment_bytes_;  // of an element
+  const MomentFormat moment_format_;
+  const int64_t moment_bytes_;  // of an element, in the file
   const std::vector<size_t> first_tensors_;
   const std::unique_ptr<SafetensorsWriter> masters_;
   const std::unique_ptr<SafetensorsWriter> moments_;
   PatientThread& patient_;
+  std::vector<Bf16> decoded_;  // a chunk's moment, while it is written
   int64_t unsynced_bytes_ = 0;
 };
 
 absl::Status WriteTensors(const std::string& folder, StateCapture& capture, const ModelSpec& model,
                           const RunConfig& run, PatientThread& patient) {
-  EPS_CHECK(capture.num_moments() == run.optimizer.num_moments() && capture.moment_dtype() == run.precision.moments);
+  EPS_CHECK(capture.num_moments() == run.optimizer.num_moments() && capture.moment_format() == run.precision.moments);
   // What every writer of PyTorch tensors says, and some readers ask for.
   const std::map<std::string, std::string> metadata = {{"format", "pt"}};
   EPS_ASSIGN_OR_RETURN(auto masters, SafetensorsWriter::Create(PathOf(folder, kModelFile),
@@ -247,7 +263,7 @@ absl::Status LoadTensors(const std::string& folder, const ModelSpec& model, cons
   EPS_ASSIGN_OR_RETURN(const auto masters, OpenTensors(PathOf(folder, kModelFile), master_entries));
   std::unique_ptr<SafetensorsReader> moments;
   if (what == LoadWhat::kMastersAndMoments) {
-    EPS_CHECK(store.num_moments() == num_moments && store.moment_dtype() == manifest.run.precision.moments);
+    EPS_CHECK(store.num_moments() == num_moments && store.moment_format() == manifest.run.precision.moments);
     EPS_ASSIGN_OR_RETURN(moments, OpenTensors(PathOf(folder, kOptimizerFile), moment_entries));
   }
   EPS_RETURN_IF_ERROR(ReadTensors(*masters, model, master_entries, 1, /*with_frozen=*/true,

@@ -7,6 +7,8 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "common/spec/moment_format.h"
+#include "eps_server/checkpoint/capture_size.h"
 
 namespace eps::server {
 namespace {
@@ -59,16 +61,16 @@ bool StateCapture::CopyNext() {
     return true;
   }
   const auto num_elems = static_cast<size_t>(chunk.num_elems);
-  const auto elem_bytes = static_cast<size_t>(SizeOf(moment_dtype())), moment_bytes = num_elems * elem_bytes;
+  const auto moment_bytes = static_cast<size_t>(MomentBytes(moment_format(), chunk.num_elems));
   const size_t master_bytes = num_elems * sizeof(float);
-  std::byte* const state = buffer_->Push(master_bytes + static_cast<size_t>(num_moments()) * moment_bytes);
+  std::byte* const state =
+      buffer_->Push(static_cast<size_t>(CapturedChunkBytes(num_moments(), moment_format(), chunk.num_elems)));
   if (state == nullptr) return false;
   chunk.state = state;
   store_->ReadMaster(blob.id, version_, chunk.first_elem, {reinterpret_cast<float*>(state), num_elems});
   for (int which = 0; which < num_moments(); ++which) {
     std::memcpy(state + master_bytes + static_cast<size_t>(which) * moment_bytes,
-                store_->Moment(blob.id, which).data() + static_cast<size_t>(chunk.first_elem) * elem_bytes,
-                moment_bytes);
+                store_->Moment(blob.id, which).data() + MomentBytes(moment_format(), chunk.first_elem), moment_bytes);
   }
   chunks_.push_back(chunk);
   return true;

@@ -10,7 +10,7 @@
 #include "absl/status/statusor.h"
 #include "common/base/ids.h"
 #include "common/model/model_spec.h"
-#include "common/tensor/dtype.h"
+#include "common/spec/moment_format.h"
 #include "eps_server/checkpoint/capture_buffer.h"
 #include "eps_server/store/store.h"
 
@@ -21,7 +21,7 @@ struct CapturedChunk {
   BlobId blob;
   int64_t first_elem = 0;
   int64_t num_elems = 0;
-  // The masters, (num_elems) in fp32, then each moment, (num_elems) in the store's moment dtype; null: frozen.
+  // The masters, (num_elems) in fp32, then each moment, (num_elems) in the store's moment format; null: frozen.
   const std::byte* state = nullptr;
   const std::byte* wire = nullptr;  // (num_elems) in the wire dtype, in the store; frozen blobs only
 };
@@ -49,7 +49,7 @@ class StateCapture {
 
   // Arrays of a chunk, beside the masters.
   int num_moments() const { return store_->num_moments(); }
-  Dtype moment_dtype() const { return store_->moment_dtype(); }
+  MomentFormat moment_format() const { return store_->moment_format(); }
 
  private:
   StateCapture(const Store& store, const ModelSpec& model, Version version, std::vector<BlobId> order,

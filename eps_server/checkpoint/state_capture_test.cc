@@ -11,8 +11,8 @@
 #include "common/base/ids.h"
 #include "common/checkpoint/testing.h"
 #include "common/model/model_spec.h"
+#include "common/spec/moment_format.h"
 #include "common/spec/run_config.h"
-#include "common/tensor/dtype.h"
 #include "common/testing/status_matchers.h"
 #include "eps_server/checkpoint/capture_buffer.h"
 #include "eps_server/checkpoint/capture_size.h"
@@ -24,7 +24,7 @@ namespace eps::server {
 namespace {
 
 // Blocks of two chunks, the others of one.
-RunConfig TwoChunkRun(Dtype moments) {
+RunConfig TwoChunkRun(MomentFormat moments) {
   RunConfig run = SmallRun();
   run.precision.moments = moments;
   run.model = {.num_layers = 2, .d_model = 160, .num_heads = 2, .context = 8, .vocab = 256};
@@ -32,7 +32,7 @@ RunConfig TwoChunkRun(Dtype moments) {
 }
 
 struct Fixture {
-  explicit Fixture(Dtype moments = Dtype::kF32) : run(TwoChunkRun(moments)) {}
+  explicit Fixture(MomentFormat moments = MomentFormat::kFp32) : run(TwoChunkRun(moments)) {}
   RunConfig run;
   ModelSpec model = BuildModel(run.model).value();
   std::unique_ptr<Store> store = FilledStore(model, run, Version(6), 1);
@@ -49,11 +49,11 @@ struct Fixture {
     store->ReadMaster(chunk.blob, Version(6), chunk.first_elem, absl::MakeSpan(master));
     const absl::Span<const std::byte> bytes(reinterpret_cast<const std::byte*>(master.data()), master.size() * 4);
     std::vector<std::byte> state(bytes.begin(), bytes.end());
-    const auto elem_bytes = static_cast<size_t>(SizeOf(store->moment_dtype()));
     for (int which = 0; which < 2; ++which) {
-      const absl::Span<const std::byte> moment = store->Moment(chunk.blob, which)
-                                                     .subspan(static_cast<size_t>(chunk.first_elem) * elem_bytes,
-                                                              static_cast<size_t>(chunk.num_elems) * elem_bytes);
+      const absl::Span<const std::byte> moment =
+          store->Moment(chunk.blob, which)
+              .subspan(static_cast<size_t>(MomentBytes(store->moment_format(), chunk.first_elem)),
+                       static_cast<size_t>(MomentBytes(store->moment_format(), chunk.num_elems)));
       state.insert(state.end(), moment.begin(), moment.end());
     }
     return state;
@@ -73,21 +73,22 @@ TEST(StateCaptureTest, EverythingIsCopiedAtOnceWhereItFits) {
   EXPECT_EQ(num_elems, f.model.num_elems());
 }
 
-class CaptureMomentsTest : public ::testing::TestWithParam<Dtype> {};
-INSTANTIATE_TEST_SUITE_P(Dtype, CaptureMomentsTest, ::testing::Values(Dtype::kF32, Dtype::kBf16));
+class CaptureMomentsTest : public ::testing::TestWithParam<MomentFormat> {};
+INSTANTIATE_TEST_SUITE_P(Format, CaptureMomentsTest,
+                         ::testing::Values(MomentFormat::kFp32, MomentFormat::kBf16, MomentFormat::kFp8));
 
 TEST_P(CaptureMomentsTest, WhatDoesNotFitIsCopiedInOrderAsRoomComesBack) {
   Fixture f(GetParam());
-  const int64_t elem_bytes = 4 + 2 * SizeOf(GetParam());
   for (const int64_t chunks : {1, 2, 3}) {
     f.captured.clear();
-    const auto buffer = CaptureBuffer::Create(chunks * elem_bytes * kChunkElems).value();
+    const auto buffer = CaptureBuffer::Create(chunks * CapturedChunkBytes(2, GetParam(), kChunkElems)).value();
     StateCapture capture = f.Capture(*buffer);
     BlobId last(-1);
     for (capture.Fill(); capture.front() != nullptr; capture.Fill()) {
       const CapturedChunk chunk = *capture.front();
       EXPECT_GE(chunk.blob, last);
       last = chunk.blob;
+      EXPECT_EQ(reinterpret_cast<uintptr_t>(chunk.state) % 64, 0u);
       const std::vector<std::byte> want = f.Read(chunk);
       EXPECT_EQ(std::memcmp(want.data(), chunk.state, want.size()), 0);
       capture.Pop();

@@ -11,8 +11,15 @@ namespace {
 
 std::string WhatMomentsAre(const DaemonMemory& memory) {
   if (memory.store.moment_bytes == 0) return "none: SGD without momentum";
-  if (memory.moments == Dtype::kBf16) return "bf16, rounded stochastically";
-  return "fp32 (precision.moments: BF16 takes half of it)";
+  switch (memory.moments) {
+    case MomentFormat::kFp32:
+      break;
+    case MomentFormat::kBf16:
+      return "bf16, rounded stochastically (precision.moments: FP8 takes half of it)";
+    case MomentFormat::kFp8:
+      return "fp8 in blocks of 32, rounded stochastically";
+  }
+  return "fp32 (precision.moments: BF16 takes half of it, FP8 a quarter)";
 }
 
 std::string WhatCaptureMeans(const DaemonMemory& memory) {

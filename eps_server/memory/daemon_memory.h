@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "common/model/model_spec.h"
+#include "common/spec/moment_format.h"
 #include "common/spec/run_config.h"
-#include "common/tensor/dtype.h"
 #include "eps_server/store/store.h"
 
 namespace eps::server {
@@ -24,7 +24,7 @@ inline constexpr int64_t kManifestBytesPerStep = 256;
 // Every byte of the daemon's memory, by kind: arithmetic alone, nothing is allocated.
 struct DaemonMemory {
   StoreSizes store;
-  Dtype moments = Dtype::kF32;
+  MomentFormat moments = MomentFormat::kFp32;
   int64_t contribution_window_bytes = 0;  // gradients in flight, at most
   int64_t hold_bytes = 0;                 // sums held until the step's norm is known: EXACT clipping, FP16
   int64_t capture_bytes = 0;              // for what is copied for a checkpoint and not yet written; kept all the time

@@ -1,6 +1,7 @@
 #include "eps_server/memory/daemon_memory.h"
 
 #include "common/model/model_spec.h"
+#include "common/spec/moment_format.h"
 #include "common/spec/run_config.h"
 #include "common/tensor/dtype.h"
 #include "gtest/gtest.h"
@@ -16,10 +17,15 @@ TEST(DaemonMemoryTest, BytesPerParameterAreWhatTheHeaderOfTheStoreSays) {
   RunConfig run;
   run.precision = {.wire = Dtype::kBf16, .gradients = Dtype::kBf16};
   EXPECT_EQ(ComputeDaemonMemory(model, run).model_state_bytes(), 14 * model.num_parameters());
-  run.precision.moments = Dtype::kBf16;
+  run.precision.moments = MomentFormat::kBf16;
   EXPECT_EQ(ComputeDaemonMemory(model, run).model_state_bytes(), 10 * model.num_parameters());
   EXPECT_EQ(ComputeDaemonMemory(model, run).capture_all_bytes, 8 * model.num_parameters());
-  run.precision.moments = Dtype::kF32;
+  run.precision.moments = MomentFormat::kFp8;
+  EXPECT_EQ(ComputeDaemonMemory(model, run).model_state_bytes(),
+            8 * model.num_parameters() + model.num_parameters() / 16);
+  EXPECT_EQ(ComputeDaemonMemory(model, run).capture_all_bytes,
+            6 * model.num_parameters() + model.num_parameters() / 16);
+  run.precision.moments = MomentFormat::kFp32;
   run.precision.wire = Dtype::kF32;
   EXPECT_EQ(ComputeDaemonMemory(model, run).model_state_bytes(), 16 * model.num_parameters());
   run.optimizer.rule = OptimizerRule::kSgd;

@@ -5,8 +5,8 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
-#include "common/spec/run_config.h"
 #include "eps_server/optimizer/chunk_gradient.h"
+#include "eps_server/optimizer/update_scalars.h"
 #include "eps_server/store/store.h"
 
 namespace eps::server {
@@ -17,39 +17,10 @@ namespace eps::server {
 //
 // Cost: one pass. An update with a 16-bit wire reads 2 (wire) + 2 (rest) + 8 (moments) +
 // contributions and writes 2 + 2 + 8 bytes per element; with an FP16 wire 4 (master) + 8 and 4 + 2 + 8. Moments in bf16 are
-// 4 each way in place of 8.
+// 4 each way in place of 8, in fp8 a little more than 2.
 
 // FAILED_PRECONDITION if this processor's vectors have no fused multiply-add: other bits.
 absl::Status CheckVectorUnit();
-
-// What one update is made of, rounded to fp32 once. AdamW, in the order of torch/optim/adamw.py:
-//
-//   p *= keep          m = beta1 m + (1 - beta1) g       v = beta2 v + (1 - beta2) g^2
-//   p -= step_size * m / (sqrt(v) * inv_sqrt_bias2 + eps)
-//
-// SGD: g += decay p;  b = momentum b + g;  p -= step_size * b  (without momentum: g for b)
-//
-// Lion (arXiv:2302.06675, algorithm 2), with sign(0) = 0:
-//
-//   p *= keep          p -= step_size * sign(beta1 m + (1 - beta1) g)          m = beta2 m + (1 - beta2) g
-//
-// p is made of the moments as they are computed; what is kept of them is rounded, if they are bf16 (moment_rounding.h).
-struct UpdateScalars {
-  OptimizerRule rule = OptimizerRule::kAdamW;
-  float gradient_scale = 1;  // of clipping, over the loss scale
-  float step_size = 0;       // AdamW: learning rate / (1 - beta1^t); SGD, Lion: learning rate
-  float keep = 1;            // AdamW, Lion: 1 - learning rate * weight decay
-  float decay = 0;           // SGD: weight decay
-  float beta1 = 0, one_minus_beta1 = 1;
-  float beta2 = 0, one_minus_beta2 = 1;
-  float inv_sqrt_bias2 = 1;  // 1 / sqrt(1 - beta2^t)
-  float eps = 0;
-  float momentum = 0;
-  uint32_t moment_key = 0;  // MomentKey of the step and the blob: bf16 moments only
-};
-// `update` counts from 1 the updates that were made, without skipped steps.
-UpdateScalars ComputeUpdateScalars(const OptimizerConfig& optimizer, double learning_rate, int64_t update,
-                                   double gradient_scale);
 
 // Elements [begin, end) of a chunk, multiples of kTensorAlignElems.
 struct DecayRange {

@@ -1,7 +1,9 @@
 #include "eps_server/optimizer/chunk_kernels.h"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <limits>
@@ -12,12 +14,15 @@
 
 #include "common/numeric/bf16.h"
 #include "common/numeric/fp16.h"
+#include "common/numeric/fp8_block.h"
 #include "common/schedule/reduction_tree.h"
+#include "common/spec/moment_format.h"
 #include "common/spec/run_config.h"
 #include "common/tensor/dtype.h"
 #include "common/testing/status_matchers.h"
 #include "eps_server/optimizer/chunk_gradient.h"
 #include "eps_server/optimizer/moment_rounding.h"
+#include "eps_server/optimizer/update_scalars.h"
 #include "eps_server/store/store.h"
 #include "gtest/gtest.h"
 #include "hwy/targets.h"
@@ -117,19 +122,59 @@ struct Chunk {
   ChunkState state;
 };
 
-// A chunk's moments, rounded to bf16; the chunk is made to use these.
-struct Bf16Moments {
-  explicit Bf16Moments(Chunk& chunk) {
-    for (int64_t i = 0; i < kElems; ++i) {
-      m.push_back(ToBf16(chunk.m[i]).bits);
-      v.push_back(ToBf16(chunk.v[i]).bits);
+// A chunk's moments, rounded to `format`; the chunk is made to use these.
+struct NarrowMoments {
+  NarrowMoments(Chunk& chunk, MomentFormat format) : format(format) {
+    for (int which = 0; which < 2; ++which) {
+      const std::vector<float>& exact = which == 0 ? chunk.m : chunk.v;
+      bytes[which].resize(MomentBytes(format, kElems));
+      if (format == MomentFormat::kFp8) {
+        EncodeFp8(KindOfMoment(which), exact, bytes[which].data());
+      } else {
+        for (int64_t i = 0; i < kElems; ++i) Bits(which)[i] = ToBf16(exact[i]).bits;
+      }
     }
-    chunk.state.moment_dtype = Dtype::kBf16;
-    chunk.state.moment1 = m.data();
-    chunk.state.moment2 = v.data();
+    chunk.state.moment_format = format;
+    chunk.state.moment1 = bytes[0].data();
+    chunk.state.moment2 = bytes[1].data();
   }
-  std::vector<uint16_t> m, v;
+  std::vector<float> Values(int which) {
+    std::vector<Bf16> values(kElems);
+    if (format == MomentFormat::kFp8) {
+      DecodeFp8(KindOfMoment(which), bytes[which].data(), 0, absl::MakeSpan(values));
+    } else {
+      for (int64_t i = 0; i < kElems; ++i) values[i] = Bf16{Bits(which)[i]};
+    }
+    std::vector<float> floats;
+    for (const Bf16 value : values) floats.push_back(ToFloat(value));
+    return floats;
+  }
+  uint16_t* Bits(int which) { return reinterpret_cast<uint16_t*>(bytes[which].data()); }
+  MomentFormat format;
+  std::vector<std::byte> bytes[2];
 };
+
+// What is kept of `exact`, by element of the blob.
+std::vector<float> Rounded(MomentFormat format, int which, const std::vector<float>& exact, uint32_t key,
+                           int64_t first_elem) {
+  std::vector<float> kept;
+  uint8_t shared_exponent = 0;
+  for (int64_t i = 0; i < static_cast<int64_t>(exact.size()); ++i) {
+    const uint16_t noise = MomentNoise(key, first_elem + i);
+    if (format == MomentFormat::kBf16) {
+      kept.push_back(ToFloat(RoundMoment(exact[i], noise)));
+      continue;
+    }
+    const Fp8Kind kind = KindOfMoment(which);
+    if (i % kFp8BlockElems == 0) {
+      float largest = 0;
+      for (int64_t k = i; k < i + kFp8BlockElems; ++k) largest = std::max(largest, std::abs(exact[k]));
+      shared_exponent = Fp8SharedExponent(kind, std::bit_cast<uint32_t>(largest));
+    }
+    kept.push_back(ToFloat(FromFp8(kind, ToFp8(kind, exact[i], shared_exponent, noise), shared_exponent)));
+  }
+  return kept;
+}
 
 OptimizerConfig AdamWConfig() {
   OptimizerConfig config;
@@ -270,29 +315,35 @@ TEST(ChunkKernelsFormTest, EveryFormOfAGradientGivesTheSameUpdate) {
 
 // The arithmetic is that of fp32 moments, and so are the weights; what is kept of the moments is rounded as
 // moment_rounding.h says, by the element's number in its blob.
-TEST_P(ChunkKernelsTest, Bf16MomentsAreTheFp32OnesRounded) {
+TEST_P(ChunkKernelsTest, NarrowMomentsAreTheFp32OnesRounded) {
   const Gradient gradient(Leaves(2), 2, Dtype::kBf16, 3);
   constexpr int64_t kFirstElem = 3 * kChunkElems;
-  for (const OptimizerConfig& config : {AdamWConfig(), SgdConfig(0.9), LionConfig()}) {
-    Chunk exact(GetParam(), 4), rounded(GetParam(), 4);
-    Bf16Moments moments(rounded);
-    for (int64_t i = 0; i < kElems; ++i) {
-      exact.m[i] = ToFloat(Bf16{moments.m[i]});
-      exact.v[i] = ToFloat(Bf16{moments.v[i]});
-    }
-    rounded.state.first_elem = kFirstElem;
-    UpdateScalars scalars = ComputeUpdateScalars(config, 1e-3, 5, 0.5);
-    scalars.moment_key =
-        -static_cast<uint32_t>(kFirstElem / 2) - 0x500u;  // words' numbers wrap around within the chunk
-    UpdateChunk(exact.state, gradient.gradient, kRanges, scalars, nullptr);
-    UpdateChunk(rounded.state, gradient.gradient, kRanges, scalars, nullptr);
-    const bool has_second = config.rule == OptimizerRule::kAdamW;
-    for (int64_t i = 0; i < kElems; ++i) {
-      const uint16_t noise = MomentNoise(scalars.moment_key, kFirstElem + i);
-      ASSERT_EQ(rounded.Updated(i), exact.Updated(i)) << i;
-      ASSERT_EQ(moments.m[i], RoundMoment(exact.m[i], noise).bits) << i;
-      if (has_second) {
-        ASSERT_EQ(moments.v[i], RoundMoment(exact.v[i], noise).bits) << i;
+  for (const MomentFormat format : {MomentFormat::kBf16, MomentFormat::kFp8}) {
+    for (const OptimizerConfig& config : {AdamWConfig(), SgdConfig(0.9), LionConfig()}) {
+      Chunk exact(GetParam(), 4), rounded(GetParam(), 4);
+      // Blocks whose values lie far apart, and one of zeros.
+      for (int64_t i = 0; i < kElems; ++i) {
+        const double scale = i / 32 == 5 ? 0 : i / 32 % 4 == 0 ? std::exp2(-static_cast<double>(i % 32)) : 1;
+        rounded.m[i] *= static_cast<float>(scale);
+        rounded.v[i] *= static_cast<float>(scale * scale);
+      }
+      NarrowMoments moments(rounded, format);
+      exact.m = moments.Values(0);
+      exact.v = moments.Values(1);
+      rounded.state.first_elem = kFirstElem;
+      UpdateScalars scalars = ComputeUpdateScalars(config, 1e-3, 5, 0.5);
+      scalars.moment_key =
+          -static_cast<uint32_t>(kFirstElem / 2) - 0x500u;  // words' numbers wrap around within the chunk
+      UpdateChunk(exact.state, gradient.gradient, kRanges, scalars, nullptr);
+      UpdateChunk(rounded.state, gradient.gradient, kRanges, scalars, nullptr);
+      for (int64_t i = 0; i < kElems; ++i) ASSERT_EQ(rounded.Updated(i), exact.Updated(i)) << i;
+      for (int which = 0; which < (config.rule == OptimizerRule::kAdamW ? 2 : 1); ++which) {
+        const std::vector<float> want =
+            Rounded(format, which, which == 0 ? exact.m : exact.v, scalars.moment_key, kFirstElem);
+        const std::vector<float> got = moments.Values(which);
+        for (int64_t i = 0; i < kElems; ++i) {
+          ASSERT_EQ(std::bit_cast<uint32_t>(got[i]), std::bit_cast<uint32_t>(want[i])) << which << " " << i;
+        }
       }
     }
   }
@@ -371,17 +422,18 @@ TEST(ChunkKernelsBitsTest, DoNotDependOnTheVectorWidth) {
       for (const OptimizerConfig& config : {AdamWConfig(), SgdConfig(0.9), LionConfig()}) {
         for (const int num_vnodes : {1, 2, 5}) {
           const Gradient gradient(Leaves(num_vnodes), num_vnodes, dtype, 4);
-          for (const bool is_bf16 : {false, true}) {
+          for (const MomentFormat format : {MomentFormat::kFp32, MomentFormat::kBf16, MomentFormat::kFp8}) {
             Chunk chunk(dtype, 8);
-            std::optional<Bf16Moments> moments;
-            if (is_bf16) moments.emplace(chunk);
+            std::optional<NarrowMoments> moments;
+            if (format != MomentFormat::kFp32) moments.emplace(chunk, format);
             UpdateScalars scalars = ComputeUpdateScalars(config, 1e-3, 2, 0.7);
             scalars.moment_key = 7;
             double squares = 0;
             UpdateChunk(chunk.state, gradient.gradient, kRanges, scalars, &squares);
+            const std::vector<float> m = moments.has_value() ? moments->Values(0) : chunk.m;
+            const std::vector<float> v = moments.has_value() ? moments->Values(1) : chunk.v;
             for (int64_t i = 0; i < kElems; ++i) {
-              for (const float value : {chunk.Updated(i), is_bf16 ? ToFloat(Bf16{moments->m[i]}) : chunk.m[i],
-                                        is_bf16 ? ToFloat(Bf16{moments->v[i]}) : chunk.v[i]}) {
+              for (const float value : {chunk.Updated(i), m[i], v[i]}) {
                 ASSERT_TRUE(std::isfinite(value)) << i;
                 bits.append(reinterpret_cast<const char*>(&value), sizeof(value));
               }

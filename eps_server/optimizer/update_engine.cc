@@ -16,6 +16,7 @@
 #include "common/base/status_macros.h"
 #include "common/model/layer_drop.h"
 #include "common/schedule/reduction_tree.h"
+#include "common/spec/moment_format.h"
 #include "common/tensor/dtype.h"
 #include "eps_server/optimizer/chunk_kernels.h"
 #include "eps_server/optimizer/held_gradients.h"
@@ -24,6 +25,7 @@
 #include "eps_server/optimizer/schedule.h"
 #include "eps_server/optimizer/task_queue.h"
 #include "eps_server/optimizer/update_hold.h"
+#include "eps_server/optimizer/update_scalars.h"
 
 namespace eps::server {
 namespace {
@@ -63,10 +65,10 @@ int64_t GradientBytes(const ChunkGradient& gradient, int64_t num_elems) {
 // the master or its rest, and the moments, all in place.
 int64_t StateBytes(const ChunkState& state) {
   const int64_t moments = (state.moment1 != nullptr) + (state.moment2 != nullptr);
-  const int64_t in_place =
-      (state.rest != nullptr ? 2 : 0) + (state.master != nullptr ? 4 : 0) + moments * SizeOf(state.moment_dtype);
+  const int64_t rest = (state.rest != nullptr ? 2 : 0) + (state.master != nullptr ? 4 : 0);
   const int64_t wire_forms = state.master != nullptr ? 1 : 2;
-  return state.num_elems * (wire_forms * SizeOf(state.wire_dtype) + 2 * in_place);
+  return state.num_elems * (wire_forms * SizeOf(state.wire_dtype) + 2 * rest) +
+         2 * moments * MomentBytes(state.moment_format, state.num_elems);
 }
 
 class UpdateEngineImpl final : public UpdateEngine {

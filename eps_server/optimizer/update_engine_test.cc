@@ -246,7 +246,7 @@ std::string Train(const RunConfig& run, int threads, int steps) {
 class UpdateEngineTest : public ::testing::TestWithParam<ClipMode> {};
 
 TEST_P(UpdateEngineTest, BitsDoNotDependOnThreadsArrivalOrSplit) {
-  for (const Dtype moments : {Dtype::kF32, Dtype::kBf16}) {
+  for (const MomentFormat moments : {MomentFormat::kFp32, MomentFormat::kBf16, MomentFormat::kFp8}) {
     RunConfig run = SmallRun(GetParam(), 0.01);
     run.precision.moments = moments;
     const std::string want = Train(run, 1, 3);
@@ -269,7 +269,7 @@ TEST_P(UpdateEngineTest, Bf16MomentsAreRoundedByTheStepTheBlobAndTheElement) {
   RunConfig run = SmallRun(GetParam(), 1e9);
   run.model.init_seed = 11;
   Trainer exact(run, 2, 7, /*skipped=*/3);
-  run.precision.moments = Dtype::kBf16;
+  run.precision.moments = MomentFormat::kBf16;
   Trainer rounded(run, 2, 7, /*skipped=*/3);
   for (Trainer* trainer : {&exact, &rounded}) {
     trainer->SubmitAll(7);
@@ -290,17 +290,19 @@ TEST_P(UpdateEngineTest, Bf16MomentsAreRoundedByTheStepTheBlobAndTheElement) {
 
 TEST(UpdateEngineBytesTest, CountsWhatAnUpdateReadsAndWrites) {
   struct Case {
-    Dtype wire, moments;
+    Dtype wire;
+    MomentFormat moments;
     OptimizerRule rule;
-    int64_t bytes;  // an element: of the wire form and its successor, what the master has beside, each moment twice
+    double bytes;  // an element: of the wire form and its successor, what the master has beside, each moment twice
   };
   for (const Case& c : {
-           Case{Dtype::kBf16, Dtype::kF32, OptimizerRule::kAdamW, 4 + 4 + 16},
-           Case{Dtype::kBf16, Dtype::kBf16, OptimizerRule::kAdamW, 4 + 4 + 8},
-           Case{Dtype::kBf16, Dtype::kBf16, OptimizerRule::kLion, 4 + 4 + 4},
-           Case{Dtype::kF32, Dtype::kF32, OptimizerRule::kLion, 8 + 8},
-           Case{Dtype::kF32, Dtype::kF32, OptimizerRule::kSgd, 8},
-           Case{Dtype::kF16, Dtype::kBf16, OptimizerRule::kAdamW, 2 + 8 + 8},
+           Case{Dtype::kBf16, MomentFormat::kFp32, OptimizerRule::kAdamW, 4 + 4 + 16},
+           Case{Dtype::kBf16, MomentFormat::kBf16, OptimizerRule::kAdamW, 4 + 4 + 8},
+           Case{Dtype::kBf16, MomentFormat::kFp8, OptimizerRule::kAdamW, 4 + 4 + 4 * 33 / 32.0},
+           Case{Dtype::kBf16, MomentFormat::kBf16, OptimizerRule::kLion, 4 + 4 + 4},
+           Case{Dtype::kF32, MomentFormat::kFp32, OptimizerRule::kLion, 8 + 8},
+           Case{Dtype::kF32, MomentFormat::kFp32, OptimizerRule::kSgd, 8},
+           Case{Dtype::kF16, MomentFormat::kBf16, OptimizerRule::kAdamW, 2 + 8 + 8},
        }) {
     RunConfig run = SmallRun(ClipMode::kNone);
     run.precision.wire = c.wire;
@@ -310,8 +312,9 @@ TEST(UpdateEngineBytesTest, CountsWhatAnUpdateReadsAndWrites) {
     trainer.SubmitAll(0);
     trainer.WaitForStep(0);
     constexpr int64_t kContributionBytes = kVnodes * 4;
-    EXPECT_EQ(trainer.engine().counts().moved_bytes, (c.bytes + kContributionBytes) * trainer.model().num_elems())
-        << DtypeName(c.wire) << " " << DtypeName(c.moments) << " " << static_cast<int>(c.rule);
+    EXPECT_EQ(static_cast<double>(trainer.engine().counts().moved_bytes),
+              (c.bytes + kContributionBytes) * static_cast<double>(trainer.model().num_elems()))
+        << DtypeName(c.wire) << " " << MomentFormatName(c.moments) << " " << static_cast<int>(c.rule);
   }
 }
 

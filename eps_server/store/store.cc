@@ -16,6 +16,7 @@
 #include "common/formats/wire_layout.h"
 #include "common/numeric/bf16.h"
 #include "common/numeric/fp16.h"
+#include "common/numeric/fp8_block.h"
 
 namespace eps::server {
 namespace {
@@ -41,7 +42,7 @@ struct StoreMemory {
   }
 };
 
-// Where a blob lies. Every array starts at a multiple of 64 bytes, as blobs are multiples of 64
+// Where a blob lies. Every array but moments in fp8 starts at a multiple of 64 bytes, as blobs are multiples of 64
 // elements.
 struct BlobMemory {
   std::byte* wire[2] = {nullptr, nullptr};  // frozen: the same one twice
@@ -59,7 +60,7 @@ class StoreImpl final : public Store {
         layout_(model, run.precision.wire),
         wire_dtype_(run.precision.wire),
         num_moments_(run.optimizer.num_moments()),
-        moment_dtype_(run.precision.moments),
+        moment_format_(run.precision.moments),
         memory_(std::move(memory)),
         states_(model.blobs.size()) {
     LayOut(model);
@@ -68,7 +69,7 @@ class StoreImpl final : public Store {
   StoreSizes sizes() const override { return sizes_; }
   Dtype wire_dtype() const override { return wire_dtype_; }
   int num_moments() const override { return num_moments_; }
-  Dtype moment_dtype() const override { return moment_dtype_; }
+  MomentFormat moment_format() const override { return moment_format_; }
 
   void LoadMaster(BlobId blob, Version version, int64_t offset_elems, absl::Span<const float> values) override {
     const BlobMemory& at = Range(blob, offset_elems, static_cast<int64_t>(values.size()));
@@ -99,12 +100,18 @@ class StoreImpl final : public Store {
   void LoadMoment(BlobId blob, int which, int64_t offset_elems, absl::Span<const float> values) override {
     const BlobMemory& at = Range(blob, offset_elems, static_cast<int64_t>(values.size()));
     EPS_CHECK(which >= 0 && which < num_moments_ && !at.frozen);
-    std::byte* const moment = at.moments[which] + offset_elems * SizeOf(moment_dtype_);
-    if (moment_dtype_ == Dtype::kF32) {
-      std::copy(values.begin(), values.end(), reinterpret_cast<float*>(moment));
-    } else {
-      std::transform(values.begin(), values.end(), reinterpret_cast<uint16_t*>(moment),
-                     [](float value) { return ToBf16(value).bits; });
+    std::byte* const moment = at.moments[which] + MomentBytes(moment_format_, offset_elems);
+    switch (moment_format_) {
+      case MomentFormat::kFp32:
+        std::copy(values.begin(), values.end(), reinterpret_cast<float*>(moment));
+        return;
+      case MomentFormat::kBf16:
+        std::transform(values.begin(), values.end(), reinterpret_cast<uint16_t*>(moment),
+                       [](float value) { return ToBf16(value).bits; });
+        return;
+      case MomentFormat::kFp8:
+        EPS_CHECK(offset_elems % kFp8BlockElems == 0);
+        EncodeFp8(KindOfMoment(which), values, moment);
     }
   }
 
@@ -191,9 +198,9 @@ class StoreImpl final : public Store {
     state.wire_out = at.wire[(version.value() + 1) & 1] + wire_offset;
     if (at.rest != nullptr) state.rest = at.rest + first;
     if (at.master != nullptr) state.master = at.master + first;
-    state.moment_dtype = moment_dtype_;
-    if (num_moments_ > 0) state.moment1 = at.moments[0] + first * SizeOf(moment_dtype_);
-    if (num_moments_ > 1) state.moment2 = at.moments[1] + first * SizeOf(moment_dtype_);
+    state.moment_format = moment_format_;
+    if (num_moments_ > 0) state.moment1 = at.moments[0] + MomentBytes(moment_format_, first);
+    if (num_moments_ > 1) state.moment2 = at.moments[1] + MomentBytes(moment_format_, first);
     state.first_elem = first;
     state.num_elems = std::min(kChunkElems, at.num_elems - first);
     return state;
@@ -230,7 +237,7 @@ class StoreImpl final : public Store {
   absl::Span<const std::byte> Moment(BlobId blob, int which) const override {
     const BlobMemory& at = blobs_[Index(blob)];
     EPS_CHECK(which >= 0 && which < num_moments_ && !at.frozen);
-    return {at.moments[which], static_cast<size_t>(at.num_elems * SizeOf(moment_dtype_))};
+    return {at.moments[which], static_cast<size_t>(MomentBytes(moment_format_, at.num_elems))};
   }
 
  private:
@@ -269,7 +276,7 @@ class StoreImpl final : public Store {
     }
     for (int i = 0; i < num_moments_; ++i) {
       for (BlobMemory& blob : blobs_) {
-        if (!blob.frozen) blob.moments[i] = take(blob.num_elems * SizeOf(moment_dtype_));
+        if (!blob.frozen) blob.moments[i] = take(MomentBytes(moment_format_, blob.num_elems));
       }
     }
     EPS_CHECK(next - begin == sizes_.total_bytes() - sizes_.weights_bytes());
@@ -317,7 +324,7 @@ class StoreImpl final : public Store {
   const WireLayout layout_;
   const Dtype wire_dtype_;
   const int num_moments_;
-  const Dtype moment_dtype_;
+  const MomentFormat moment_format_;
   const StoreMemory memory_;
   std::vector<BlobMemory> blobs_;
 
@@ -335,12 +342,11 @@ StoreSizes ComputeStoreSizes(const ModelSpec& model, const RunConfig& run) {
   sizes.wire_bytes = 2 * num_elems * SizeOf(wire);
   sizes.frozen_bytes = (model.num_elems() - num_elems) * SizeOf(wire);
   sizes.rest_bytes = num_elems * (wire == Dtype::kBf16 ? 2 : wire == Dtype::kF16 ? 4 : 0);
-  sizes.moment_bytes = num_elems * run.optimizer.num_moments() * SizeOf(run.precision.moments);
+  sizes.moment_bytes = run.optimizer.num_moments() * MomentBytes(run.precision.moments, num_elems);
   return sizes;
 }
 
 absl::StatusOr<std::unique_ptr<Store>> Store::Create(const ModelSpec& model, const RunConfig& run) {
-  EPS_CHECK(run.precision.moments != Dtype::kF16);
   for (const BlobSpec& blob : model.blobs) EPS_CHECK(blob.num_elems > 0 && blob.num_elems % kTensorAlignElems == 0);
   EPS_ASSIGN_OR_RETURN(StoreMemory memory,
                        StoreMemory::Map(ComputeStoreSizes(model, run), WireLayout(model, run.precision.wire)));

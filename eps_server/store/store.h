@@ -12,6 +12,8 @@
 #include "common/base/ids.h"
 #include "common/ipc/shared_segment.h"
 #include "common/model/model_spec.h"
+#include "common/numeric/fp8_block.h"
+#include "common/spec/moment_format.h"
 #include "common/spec/run_config.h"
 #include "common/tensor/dtype.h"
 
@@ -22,7 +24,7 @@ namespace eps::server {
 //   wire bf16: 2 + 2 (two wire buffers) + 2 (the rest of the master, common/numeric/bf16.h) + moments
 //   wire fp16: 2 + 2 + 4 (the master: no 16 bits beside such a wire form restore it) + moments
 //   wire fp32: 4 + 4 (the wire form is the master) + moments
-//   moments:   AdamW 4 + 4 · Lion 4 · SGD 4 with momentum, else 0; half of it in bf16
+//   moments:   AdamW 4 + 4 · Lion 4 · SGD 4 with momentum, else 0; in bf16 2 for each 4, in fp8 33/32
 //
 // A frozen one costs its wire form, once.
 struct StoreSizes {
@@ -35,11 +37,14 @@ struct StoreSizes {
 };
 StoreSizes ComputeStoreSizes(const ModelSpec& model, const RunConfig& run);
 
+// What fp8 holds of a rule's first or second moment (which: 0 or 1): the second is a mean of squares.
+constexpr Fp8Kind KindOfMoment(int which) { return which == 0 ? Fp8Kind::kSigned : Fp8Kind::kPositive; }
+
 // Raw memory of a chunk under update: what it reads at version s and what it writes for s + 1. Every
-// array has num_elems elements; wire_in and wire_out are of wire_dtype, moments of moment_dtype. Owned by the store.
+// array has num_elems elements; wire_in and wire_out are of wire_dtype, moments in moment_format. Owned by the store.
 struct ChunkState {
   Dtype wire_dtype = Dtype::kBf16;
-  Dtype moment_dtype = Dtype::kF32;
+  MomentFormat moment_format = MomentFormat::kFp32;
   const void* wire_in = nullptr;  // version s, buffer s mod 2
   void* wire_out = nullptr;       // version s + 1, the other buffer
   uint16_t* rest = nullptr;       // bf16 wire only; read and written
@@ -69,7 +74,8 @@ class Store {
   virtual Dtype wire_dtype() const = 0;
 
   // Sets the fp32 masters of a tensor (or any elements) of a blob that has no published version yet, for
-  // `version`; moments likewise (which: 0 or 1), of a blob that is not frozen, rounded to moment_dtype. Padding stays zero.
+  // `version`; moments likewise (which: 0 or 1), of a blob that is not frozen, rounded to moment_format: those in fp8 from a
+  // multiple of kFp8BlockElems, as zero behind the values to the next. Padding of masters stays zero.
   // A frozen blob keeps the values rounded to the wire form, as a pull gives them.
   virtual void LoadMaster(BlobId blob, Version version, int64_t offset_elems, absl::Span<const float> values) = 0;
   virtual void LoadMoment(BlobId blob, int which, int64_t offset_elems, absl::Span<const float> values) = 0;
@@ -100,10 +106,10 @@ class Store {
   virtual void CarryOver(BlobId blob, Version version) = 0;
 
   // For checkpoints: the fp32 master of `version` (the newest made), exact, of a frozen blob its wire form; a moment, of one
-  // that is not frozen, in place: num_elems of moment_dtype. The caller sees to it that the blob is not updated meanwhile.
+  // that is not frozen, in place: num_elems in moment_format. The caller sees to it that the blob is not updated meanwhile.
   virtual void ReadMaster(BlobId blob, Version version, int64_t offset_elems, absl::Span<float> values) const = 0;
   virtual int num_moments() const = 0;
-  virtual Dtype moment_dtype() const = 0;
+  virtual MomentFormat moment_format() const = 0;
   virtual absl::Span<const std::byte> Moment(BlobId blob, int which) const = 0;
 };
 

@@ -13,6 +13,7 @@
 #include "common/model/model_spec.h"
 #include "common/numeric/bf16.h"
 #include "common/numeric/fp16.h"
+#include "common/spec/moment_format.h"
 #include "common/spec/run_config.h"
 #include "common/tensor/dtype.h"
 #include "common/testing/status_matchers.h"
@@ -135,8 +136,10 @@ TEST(StoreSizesTest, CountsEachParameterAsDocumented) {
   EXPECT_EQ(bytes_per_elem(Dtype::kBf16, OptimizerRule::kLion, 0), 10);
   EXPECT_EQ(bytes_per_elem(Dtype::kF32, OptimizerRule::kSgd, 0), 8);
   RunConfig run = SmallRun(Dtype::kBf16);
-  run.precision.moments = Dtype::kBf16;
+  run.precision.moments = MomentFormat::kBf16;
   EXPECT_EQ(ComputeStoreSizes(model, run).total_bytes(), 10 * model.num_elems());
+  run.precision.moments = MomentFormat::kFp8;
+  EXPECT_EQ(ComputeStoreSizes(model, run).total_bytes(), 8 * model.num_elems() + 2 * model.num_elems() / 32);
 }
 
 TEST(StoreChunkTest, ReadsOneBufferAndWritesTheOther) {
@@ -177,10 +180,10 @@ TEST(StoreMomentTest, AreKeptApart) {
 
 TEST(StoreMomentTest, InBf16LieAt2BytesEachAndAreRoundedToNearestWhereTheyAreLoaded) {
   RunConfig run = SmallRun(Dtype::kBf16);
-  run.precision.moments = Dtype::kBf16;
+  run.precision.moments = MomentFormat::kBf16;
   const ModelSpec model = *BuildModel(run.model);
   const std::unique_ptr<Store> store = *Store::Create(model, run);
-  EXPECT_EQ(store->moment_dtype(), Dtype::kBf16);
+  EXPECT_EQ(store->moment_format(), MomentFormat::kBf16);
   store->LoadMoment(kBlock, 0, 64, std::vector<float>{1, 1 + 0x1p-8f, 3});
   store->LoadMoment(kBlock, 1, 64, std::vector<float>{4, 5, 6});
   EXPECT_EQ(ReadMoment(*store, kBlock, 0, 63, 4), (std::vector<float>{0, 1, 1 + 0x1p-7f, 3}));
@@ -188,10 +191,51 @@ TEST(StoreMomentTest, InBf16LieAt2BytesEachAndAreRoundedToNearestWhereTheyAreLoa
   const int64_t num_elems = model.blob(kBlock).num_elems;
   EXPECT_EQ(store->Moment(kBlock, 0).size(), static_cast<size_t>(2 * num_elems));
   const ChunkState chunk = store->Chunk(kBlock, 0, Version(0));
-  EXPECT_EQ(chunk.moment_dtype, Dtype::kBf16);
+  EXPECT_EQ(chunk.moment_format, MomentFormat::kBf16);
   EXPECT_EQ(chunk.moment1, store->Moment(kBlock, 0).data());
   EXPECT_EQ(chunk.moment2, store->Moment(kBlock, 1).data());
   EXPECT_EQ(reinterpret_cast<uintptr_t>(chunk.moment2) % 64, 0u);
+}
+
+TEST(StoreMomentTest, InFp8LieInBlocksEachWithASharedExponent) {
+  RunConfig run = SmallRun(Dtype::kBf16);
+  run.precision.moments = MomentFormat::kFp8;
+  const ModelSpec model = *BuildModel(run.model);
+  const std::unique_ptr<Store> store = *Store::Create(model, run);
+  // A value that is too small beside its neighbours, and is not in a block of its own.
+  store->LoadMoment(kBlock, 0, 64, std::vector<float>{1, -1.1f, 0x1p-20f});
+  store->LoadMoment(kBlock, 0, 96, std::vector<float>{0x1p-20f});
+  store->LoadMoment(kBlock, 1, 64, std::vector<float>{4, 5, 0});
+  EXPECT_EQ(ReadMoment(*store, kBlock, 0, 63, 5), (std::vector<float>{0, 1, -1.125f, 0, 0}));
+  EXPECT_EQ(ReadMoment(*store, kBlock, 0, 95, 3), (std::vector<float>{0, 0x1p-20f, 0}));
+  EXPECT_EQ(ReadMoment(*store, kBlock, 1, 63, 4), (std::vector<float>{0, 4, 5, 0x1p-29f}));
+  const int64_t num_elems = model.blob(kBlock).num_elems;
+  EXPECT_EQ(store->Moment(kBlock, 0).size(), static_cast<size_t>(num_elems / 32 * 33));
+  const ChunkState chunk = store->Chunk(kBlock, 0, Version(0));
+  EXPECT_EQ(chunk.moment_format, MomentFormat::kFp8);
+  EXPECT_EQ(chunk.moment1, store->Moment(kBlock, 0).data());
+  EXPECT_EQ(chunk.moment2, store->Moment(kBlock, 1).data());
+}
+
+TEST(StoreMomentTest, EachChunkHasItsPartInEveryFormat) {
+  for (const MomentFormat format : {MomentFormat::kFp32, MomentFormat::kBf16, MomentFormat::kFp8}) {
+    RunConfig run = SmallRun(Dtype::kBf16);
+    run.precision.moments = format;
+    run.model.d_model = 160;  // blocks of two chunks
+    run.model.num_heads = 2;
+    const ModelSpec model = *BuildModel(run.model);
+    ASSERT_EQ(model.blob(kBlock).num_chunks(), 2);
+    const std::unique_ptr<Store> store = *Store::Create(model, run);
+    store->LoadMoment(kBlock, 1, kChunkElems, std::vector<float>{2});
+    const ChunkState chunk = store->Chunk(kBlock, 1, Version(0));
+    EXPECT_EQ(static_cast<std::byte*>(chunk.moment2) - store->Moment(kBlock, 1).data(),
+              MomentBytes(format, kChunkElems));
+    EXPECT_NE(static_cast<std::byte*>(chunk.moment2)[format == MomentFormat::kFp32   ? 3
+                                                     : format == MomentFormat::kBf16 ? 1
+                                                                                     : 0],
+              std::byte{0});
+    EXPECT_EQ(ReadMoment(*store, kBlock, 1, kChunkElems - 1, 2), (std::vector<float>{0, 2}));
+  }
 }
 
 struct Answer {

@@ -10,7 +10,7 @@
 // Tests only.
 namespace eps::server {
 
-// Elements [first_elem, first_elem + num_elems) of a moment, whatever its dtype.
+// Elements [first_elem, first_elem + num_elems) of a moment, whatever its format.
 std::vector<float> ReadMoment(const Store& store, BlobId blob, int which, int64_t first_elem, int64_t num_elems);
 
 }  // namespace eps::server

@@ -90,7 +90,8 @@ LayerShape ShapeOf(const ModelSpec& model, const RunConfig& run, const KernelSiz
 // Of a fused update of one element: its wire form, rest and moments, read and written; contributions are read beside.
 double UpdateBytes(const RunConfig& run) {
   const int64_t weights = run.precision.wire == Dtype::kF16 ? 10 : 8;
-  return static_cast<double>(weights + 2 * run.optimizer.num_moments() * SizeOf(run.precision.moments));
+  const int64_t moments = run.optimizer.num_moments() * MomentBytes(run.precision.moments, kTensorAlignElems);
+  return static_cast<double>(weights) + 2 * static_cast<double>(moments) / kTensorAlignElems;
 }
 
 // Of one element of what a group pushes: sums, in fp32.
