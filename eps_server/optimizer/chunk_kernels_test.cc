@@ -328,8 +328,8 @@ TEST_P(ChunkKernelsTest, NarrowMomentsAreTheFp32OnesRounded) {
         rounded.v[i] *= static_cast<float>(scale * scale);
       }
       NarrowMoments moments(rounded, format);
-      exact.m = moments.Values(0);
-      exact.v = moments.Values(1);
+      std::ranges::copy(moments.Values(0), exact.m.begin());
+      std::ranges::copy(moments.Values(1), exact.v.begin());
       rounded.state.first_elem = kFirstElem;
       UpdateScalars scalars = ComputeUpdateScalars(config, 1e-3, 5, 0.5);
       scalars.moment_key =

@@ -29,7 +29,7 @@ struct Fp32Source {
 };
 struct Bf16Source {
   const uint16_t* values;
-  HWY_INLINE Floats Load(int64_t i) const { return LoadBf16s(values + i); }
+  HWY_INLINE Floats Load(int64_t i) const { return FromBf16(LoadShorts(values + i)); }
   HWY_INLINE void Prefetch(int64_t i) const { hwy::Prefetch(values + i); }
 };
 template <typename Left, typename Right>

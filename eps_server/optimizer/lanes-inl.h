@@ -25,9 +25,7 @@ using DU = hn::RebindToUnsigned<DF>;
 using VU = hn::Vec<DU>;
 using DI = hn::RebindToSigned<DF>;
 using VI = hn::Vec<DI>;
-using D8 = hn::Rebind<uint8_t, DF>;
 using D16 = hn::Rebind<uint16_t, DF>;
-using DPairs = hn::Repartition<uint16_t, DF>;  // as many bytes as DF
 using DH = hn::Rebind<hwy::float16_t, DF>;
 using DHalf = hn::Half<DF>;
 using DD = hn::Rebind<double, DHalf>;
@@ -56,10 +54,29 @@ struct Words {
   VU v[kVecs];
 };
 
+// The same lanes in 16 bits.
+#if HWY_TARGET == HWY_AVX2
+using DS = hn::Repartition<uint16_t, DF>;
+#else
+using DS = D16;
+#endif
+using VS = hn::Vec<DS>;
+using DSI = hn::RebindToSigned<DS>;
+constexpr int64_t kShortVec = static_cast<int64_t>(hn::MaxLanes(DS()));
+constexpr int64_t kShortVecs = kLanes / kShortVec;
+struct Shorts {
+  VS v[kShortVecs];
+};
+
 // fn(k) of each of the vectors.
 template <typename Fn>
 HWY_INLINE void ForVecs(const Fn& fn) {
   for (int64_t k = 0; k < kVecs; ++k) fn(k);
+}
+
+template <typename Fn>
+HWY_INLINE void ForShortVecs(const Fn& fn) {
+  for (int64_t k = 0; k < kShortVecs; ++k) fn(k);
 }
 
 // From lanes in order to those of Floats, and back.
@@ -81,70 +98,98 @@ HWY_INLINE void StoreFloats(const Floats& x, float* to) {
   ForVecs([&](int64_t k) HWY_ATTR { hn::StoreU(in_order.v[k], DF(), to + k * kVec); });
 }
 
-// `high` in the upper 16 bits of each word, `low` in the lower ones.
-HWY_INLINE Words LoadHalves(const uint16_t* high, const uint16_t* low) {
-  Words words;
-#if HWY_TARGET == HWY_AVX2
-  const auto h = hn::LoadU(DPairs(), high), l = hn::LoadU(DPairs(), low);
-  words.v[0] = hn::BitCast(DU(), hn::InterleaveLower(DPairs(), l, h));
-  words.v[1] = hn::BitCast(DU(), hn::InterleaveUpper(DPairs(), l, h));
-#else
-  ForVecs([&](int64_t k) HWY_ATTR {
-    const VU h = hn::PromoteTo(DU(), hn::LoadU(D16(), high + k * kVec));
-    words.v[k] = hn::Or(hn::ShiftLeft<16>(h), hn::PromoteTo(DU(), hn::LoadU(D16(), low + k * kVec)));
-  });
-#endif
-  return words;
-}
-HWY_INLINE Floats LoadBf16s(const uint16_t* from) {
-  Floats x;
-#if HWY_TARGET == HWY_AVX2
-  const auto high = hn::LoadU(DPairs(), from), low = hn::Zero(DPairs());
-  x.v[0] = hn::BitCast(DF(), hn::InterleaveLower(DPairs(), low, high));
-  x.v[1] = hn::BitCast(DF(), hn::InterleaveUpper(DPairs(), low, high));
-#else
-  ForVecs([&](int64_t k) HWY_ATTR { x.v[k] = LoadBf16(from + k * kVec); });
-#endif
+HWY_INLINE Shorts LoadShorts(const uint16_t* from) {
+  Shorts x;
+  ForShortVecs([&](int64_t k) HWY_ATTR { x.v[k] = hn::LoadU(DS(), from + k * kShortVec); });
   return x;
 }
-// Words of at most 0xFFFF: the saturating conversions change nothing.
-HWY_INLINE void StoreLowHalves(const Words& words, uint16_t* to) {
+HWY_INLINE void StoreShorts(const Shorts& x, uint16_t* to) {
+  ForShortVecs([&](int64_t k) HWY_ATTR { hn::StoreU(x.v[k], DS(), to + k * kShortVec); });
+}
+
+// `high` in the upper 16 bits of each word, `low` in the lower ones.
+HWY_INLINE Words Joined(const Shorts& high, const Shorts& low) {
 #if HWY_TARGET == HWY_AVX2
-  const __m256i packed = _mm256_packus_epi32(words.v[0].raw, words.v[1].raw);
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), packed);
-#elif HWY_TARGET <= HWY_AVX3
-  // One instruction, where Highway's own takes three.
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtepi32_epi16(words.v[0].raw));
+  return {hn::BitCast(DU(), hn::InterleaveLower(DS(), low.v[0], high.v[0])),
+          hn::BitCast(DU(), hn::InterleaveUpper(DS(), low.v[0], high.v[0]))};
 #else
-  ForVecs([&](int64_t k)
-              HWY_ATTR { hn::StoreU(hn::DemoteTo(D16(), hn::BitCast(DI(), words.v[k])), D16(), to + k * kVec); });
+  Words words;
+  ForVecs([&](int64_t k) HWY_ATTR {
+    words.v[k] = hn::Or(hn::ShiftLeft<16>(hn::PromoteTo(DU(), high.v[k])), hn::PromoteTo(DU(), low.v[k]));
+  });
+  return words;
+#endif
+}
+HWY_INLINE Floats FromBf16(const Shorts& bits) {
+#if HWY_TARGET == HWY_AVX2
+  const Words words = Joined(bits, {hn::Zero(DS())});
+  return {hn::BitCast(DF(), words.v[0]), hn::BitCast(DF(), words.v[1])};
+#else
+  Floats x;
+  ForVecs([&](int64_t k) HWY_ATTR { x.v[k] = hn::BitCast(DF(), hn::ShiftLeft<16>(hn::PromoteTo(DU(), bits.v[k]))); });
+  return x;
+#endif
+}
+// The low halves of words of at most 0xFFFF: the saturating conversions change nothing.
+HWY_INLINE Shorts LowHalves(const Words& words) {
+#if HWY_TARGET == HWY_AVX2
+  return {VS{_mm256_packus_epi32(words.v[0].raw, words.v[1].raw)}};
+#elif HWY_TARGET <= HWY_AVX3
+  return {VS{_mm512_cvtepi32_epi16(words.v[0].raw)}};  // one instruction, where Highway's own takes three
+#else
+  Shorts x;
+  ForVecs([&](int64_t k) HWY_ATTR { x.v[k] = hn::DemoteTo(DS(), hn::BitCast(DI(), words.v[k])); });
+  return x;
+#endif
+}
+// The sign of each, in the uppermost bit; what the others are does not matter.
+HWY_INLINE Shorts Signs(const Floats& x) {
+#if HWY_TARGET == HWY_AVX2
+  const auto saturated = hn::ReorderDemote2To(DSI(), hn::BitCast(DI(), x.v[0]), hn::BitCast(DI(), x.v[1]));
+  return {hn::BitCast(DS(), saturated)};
+#else
+  Shorts signs;
+  ForVecs([&](int64_t k) HWY_ATTR { signs.v[k] = hn::BitCast(DS(), hn::DemoteTo(DSI(), hn::BitCast(DI(), x.v[k]))); });
+  return signs;
 #endif
 }
 
-// 16 bytes, each as a word.
-HWY_INLINE Words LoadBytes(const uint8_t* from) {
-  Words words;
+// The 16 lanes of each half of kUnitElems bytes.
+struct ByteUnit {
+  Shorts half[2];
+};
+// Each byte in the upper 8 of its 16 bits.
+HWY_INLINE ByteUnit LoadBytes(const uint8_t* from) {
+  ByteUnit bytes;
 #if HWY_TARGET == HWY_AVX2
-  const __m128i quarters = _mm_shuffle_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)), 0xD8);
-  words.v[0] = VU{_mm256_cvtepu8_epi32(quarters)};
-  words.v[1] = VU{_mm256_cvtepu8_epi32(_mm_srli_si128(quarters, 8))};
+  const hn::Repartition<uint8_t, DF> d8;
+  const __m256i loaded = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
+  const hn::Vec<decltype(d8)> quarters{_mm256_permute4x64_epi64(loaded, 0xD8)};
+  bytes.half[0].v[0] = hn::BitCast(DS(), hn::InterleaveLower(d8, hn::Zero(d8), quarters));
+  bytes.half[1].v[0] = hn::BitCast(DS(), hn::InterleaveUpper(d8, hn::Zero(d8), quarters));
 #else
-  ForVecs([&](int64_t k) HWY_ATTR { words.v[k] = hn::PromoteTo(DU(), hn::LoadU(D8(), from + k * kVec)); });
+  const hn::Rebind<uint8_t, DS> d8;
+  for (const int half : {0, 1}) {
+    ForShortVecs([&](int64_t k) HWY_ATTR {
+      const uint8_t* const at = from + half * kLanes + k * kShortVec;
+      bytes.half[half].v[k] = hn::ShiftLeft<8>(hn::PromoteTo(DS(), hn::LoadU(d8, at)));
+    });
+  }
 #endif
-  return words;
+  return bytes;
 }
-// Words of at most 0xFF, of kUnitElems elements.
-HWY_INLINE void StoreBytes(const Words& first, const Words& second, uint8_t* to) {
+// What is at most 0xFF as signed 16 bits; negative ones are 0.
+HWY_INLINE void StoreBytes(const ByteUnit& bytes, uint8_t* to) {
 #if HWY_TARGET == HWY_AVX2
-  const __m256i first_16 = _mm256_packus_epi32(first.v[0].raw, first.v[1].raw);
-  const __m256i second_16 = _mm256_packus_epi32(second.v[0].raw, second.v[1].raw);
-  const __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi16(first_16, second_16), 0xD8);
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), packed);
+  const __m256i quarters = _mm256_packus_epi16(bytes.half[0].v[0].raw, bytes.half[1].v[0].raw);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm256_permute4x64_epi64(quarters, 0xD8));
 #else
-  ForVecs([&](int64_t k) HWY_ATTR {
-    hn::StoreU(hn::DemoteTo(D8(), hn::BitCast(DI(), first.v[k])), D8(), to + k * kVec);
-    hn::StoreU(hn::DemoteTo(D8(), hn::BitCast(DI(), second.v[k])), D8(), to + kLanes + k * kVec);
-  });
+  const hn::Rebind<uint8_t, DS> d8;
+  for (const int half : {0, 1}) {
+    ForShortVecs([&](int64_t k) HWY_ATTR {
+      hn::StoreU(hn::DemoteTo(d8, hn::BitCast(DSI(), bytes.half[half].v[k])), d8, to + half * kLanes + k * kShortVec);
+    });
+  }
 #endif
 }
 

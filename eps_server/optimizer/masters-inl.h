@@ -43,7 +43,7 @@ struct SplitMaster {
         out(static_cast<uint16_t*>(chunk.wire_out)),
         rest(chunk.rest) {}
   HWY_INLINE Floats Load(int64_t i) const {
-    const Words rounded = LoadHalves(in + i, rest + i);
+    const Words rounded = Joined(LoadShorts(in + i), LoadShorts(rest + i));
     Floats p;
     ForVecs([&](int64_t k) HWY_ATTR { p.v[k] = hn::BitCast(DF(), hn::Sub(rounded.v[k], hn::Set(DU(), 0x8000u))); });
     return p;
@@ -55,8 +55,8 @@ struct SplitMaster {
       high.v[k] = hn::ShiftRight<16>(rounded);
       low.v[k] = hn::And(rounded, hn::Set(DU(), 0xFFFFu));
     });
-    StoreLowHalves(high, out + i);
-    StoreLowHalves(low, rest + i);
+    StoreShorts(LowHalves(high), out + i);
+    StoreShorts(LowHalves(low), rest + i);
   }
   HWY_INLINE void Prefetch(int64_t i) const {
     hwy::Prefetch(in + i);

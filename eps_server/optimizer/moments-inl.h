@@ -85,13 +85,13 @@ struct Bf16Moment {
   static constexpr bool kIsRounded = true;
   struct Unit {
     uint16_t* values;
-    HWY_INLINE Floats Load(int half) const { return LoadBf16s(values + half * kLanes); }
+    HWY_INLINE Floats Load(int half) const { return FromBf16(LoadShorts(values + half * kLanes)); }
     HWY_INLINE void Store(int half, const Floats& moment, const UnitNoise& unit_noise) {
       const Words noise = unit_noise.Half(half);
       Words kept;
       ForVecs([&](int64_t k)
                   HWY_ATTR { kept.v[k] = hn::ShiftRight<16>(hn::Add(hn::BitCast(DU(), moment.v[k]), noise.v[k])); });
-      StoreLowHalves(kept, values + half * kLanes);
+      StoreShorts(LowHalves(kept), values + half * kLanes);
     }
     HWY_INLINE void Close(const UnitNoise& /*noise*/) const {}
   };
@@ -101,69 +101,80 @@ struct Bf16Moment {
   HWY_INLINE void Prefetch(int64_t i) const { hwy::Prefetch(values + i); }
 };
 
-// common/numeric/fp8_block.h. A unit is a block: it is written when its largest value is known.
+// common/numeric/fp8_block.h, by other ways to the same bits: codes are made into bf16 and back in 16 bits, of which a vector
+// holds twice as many. A unit is a block: it is written when its largest value is known.
 template <Fp8Kind kKind>
 struct Fp8Moment {
   static constexpr bool kIsRounded = true;
   static_assert(kFp8BlockElems == kUnitElems);
   struct Unit {
     uint8_t* block;
-    VU exponent;       // the shared one, where fp32 has its own
+    ByteUnit codes;
+    VS smallest;       // bf16's exponent that is shared
     Floats stored[2];  // what the block will be
 
     HWY_INLINE Floats Load(int half) const {
-      const Words codes = LoadBytes(block + half * kLanes);
-      Floats moment;
-      ForVecs([&](int64_t k) HWY_ATTR { moment.v[k] = hn::BitCast(DF(), Decoded(codes.v[k])); });
-      return moment;
+      Shorts bits;
+      ForShortVecs([&](int64_t k) HWY_ATTR { bits.v[k] = Decoded(codes.half[half].v[k]); });
+      return FromBf16(bits);
     }
     HWY_INLINE void Store(int half, const Floats& moment, const UnitNoise& /*noise*/) { stored[half] = moment; }
     HWY_INLINE void Close(const UnitNoise& noise) const {
-      const VU shared = SharedExponent(), smallest = hn::ShiftLeft<23>(shared);
-      Words codes[2];
+      Words magnitudes[2];
       for (const int half : {0, 1}) {
-        const Words of_half = noise.Half(half);
-        ForVecs([&](int64_t k) HWY_ATTR {
-          const VU added = hn::Sub(hn::ShiftLeft<kFp8DroppedBits - 16>(of_half.v[k]), smallest);
-          codes[half].v[k] = Encoded(hn::BitCast(DU(), stored[half].v[k]), added);
-        });
+        ForVecs([&](int64_t k) HWY_ATTR { magnitudes[half].v[k] = Magnitude(stored[half].v[k]); });
       }
-      StoreBytes(codes[0], codes[1], block);
-      block[kFp8BlockElems] = static_cast<uint8_t>(hn::GetLane(shared));
+      const uint32_t exponent = SharedExponent(magnitudes);
+      const VS lowest = hn::Set(DS(), static_cast<uint16_t>(exponent << (23 - kFp8DroppedBits)));
+      ByteUnit made;
+      for (const int half : {0, 1}) {
+        const Words added = noise.Half(half);
+        ForVecs([&](int64_t k) HWY_ATTR {
+          const VU with_noise = hn::Add(magnitudes[half].v[k], hn::ShiftLeft<kFp8DroppedBits - 16>(added.v[k]));
+          magnitudes[half].v[k] = hn::ShiftRight<kFp8DroppedBits>(with_noise);
+        });
+        const Shorts kept = LowHalves(magnitudes[half]);
+        ForShortVecs([&](int64_t k) HWY_ATTR { made.half[half].v[k] = hn::Sub(kept.v[k], lowest); });
+        if constexpr (kKind == Fp8Kind::kSigned) AddSigns(Signs(stored[half]), made.half[half]);
+      }
+      StoreBytes(made, block);
+      block[kFp8BlockElems] = static_cast<uint8_t>(exponent);
     }
 
    private:
-    HWY_INLINE VU Decoded(VU code) const {
-      if constexpr (kKind == Fp8Kind::kPositive) return hn::Add(hn::ShiftLeft<kFp8DroppedBits>(code), exponent);
-      const VU magnitude = hn::And(code, hn::Set(DU(), 0x7Fu));
-      const VU value = hn::Add(hn::ShiftLeft<kFp8DroppedBits>(magnitude), exponent);
-      const VU sign = hn::ShiftLeft<24>(hn::Xor(code, magnitude));
-      return hn::Or(sign, hn::IfThenZeroElse(hn::Eq(magnitude, hn::Zero(DU())), value));
+    HWY_INLINE VS Decoded(VS code) const {  // in the upper 8 bits
+      if constexpr (kKind == Fp8Kind::kPositive)
+        return hn::Add(hn::ShiftRight<8 - (kFp8DroppedBits - 16)>(code), smallest);
+      // The sign and 7 bits, where bf16 has them.
+      const VS spread = hn::BitCast(DS(), hn::ShiftRight<8 - (kFp8DroppedBits - 16)>(hn::BitCast(DSI(), code)));
+      const VS bits = hn::And(spread, hn::Set(DS(), 0x87F0));
+      const auto is_zero = hn::Eq(hn::And(code, hn::Set(DS(), 0x7F00)), hn::Zero(DS()));
+      return hn::Add(bits, hn::IfThenZeroElse(is_zero, smallest));
     }
-    // added: the noise, less the smallest code's bits
-    HWY_INLINE static VU Encoded(VU bits, VU added) {
-      const VI above = hn::BitCast(DI(), hn::Add(WithoutSign(bits), added));
-      const VU code = hn::ShiftRight<kFp8DroppedBits>(hn::BitCast(DU(), hn::Max(above, hn::Zero(DI()))));
-      if constexpr (kKind == Fp8Kind::kPositive) return code;
-      return hn::Or(code, hn::And(hn::ShiftRight<24>(bits), hn::Set(DU(), 0x80u)));
+    HWY_INLINE static void AddSigns(const Shorts& signs, Shorts& codes) {
+      ForShortVecs([&](int64_t k) HWY_ATTR {
+        const VS positive = hn::BitCast(DS(), hn::Max(hn::BitCast(DSI(), codes.v[k]), hn::Zero(DSI())));
+        codes.v[k] = hn::Or(positive, hn::And(hn::ShiftRight<8>(signs.v[k]), hn::Set(DS(), 0x80)));
+      });
     }
-    HWY_INLINE static VU WithoutSign(VU bits) { return hn::And(bits, hn::Set(DU(), 0x7FFFFFFFu)); }
-    // In every lane.
-    HWY_INLINE VU SharedExponent() const {
-      VU largest = hn::Zero(DU());
-      for (const Floats& half : stored) {
-        ForVecs([&](int64_t k) HWY_ATTR { largest = hn::Max(largest, WithoutSign(hn::BitCast(DU(), half.v[k]))); });
+    // Second moments have no sign.
+    HWY_INLINE static VU Magnitude(VF value) {
+      const VU bits = hn::BitCast(DU(), value);
+      return kKind == Fp8Kind::kPositive ? bits : hn::And(bits, hn::Set(DU(), 0x7FFFFFFFu));
+    }
+    HWY_INLINE static uint32_t SharedExponent(const Words (&magnitudes)[2]) {
+      VU largest = hn::Max(magnitudes[0].v[0], magnitudes[1].v[0]);
+      for (int64_t k = 1; k < kVecs; ++k) {
+        largest = hn::Max(largest, hn::Max(magnitudes[0].v[k], magnitudes[1].v[k]));
       }
-      largest = hn::MaxOfLanes(DU(), largest);
-      const VU above = hn::ShiftRight<23>(hn::Add(largest, hn::Set(DU(), (1u << kFp8DroppedBits) - 1)));
-      return hn::Sub(above, hn::Min(above, hn::Set(DU(), Fp8ExponentSpan(kKind))));
+      return Fp8SharedExponent(kKind, hn::GetLane(hn::MaxOfLanes(DU(), largest)));
     }
   };
   uint8_t* blocks;
   explicit Fp8Moment(void* values) : blocks(static_cast<uint8_t*>(values)) {}
   HWY_INLINE Unit Open(int64_t i) const {
     uint8_t* const block = blocks + i / kFp8BlockElems * kFp8BlockBytes;
-    return {block, hn::Set(DU(), uint32_t{block[kFp8BlockElems]} << 23), {}};
+    return {block, LoadBytes(block), hn::Set(DS(), static_cast<uint16_t>(block[kFp8BlockElems] << 7)), {}};
   }
   HWY_INLINE void Prefetch(int64_t i) const { hwy::Prefetch(blocks + i / kFp8BlockElems * kFp8BlockBytes); }
 };
