@@ -1,5 +1,6 @@
 #include "eps_server/checkpoint/testing.h"
 
+#include <algorithm>
 #include <bit>
 
 #include "absl/types/span.h"
@@ -33,6 +34,13 @@ std::vector<float> ReadAll(const Store& store, const BlobSpec& blob, int kind, V
   return values;
 }
 
+// Of moments it is in no file, and in fp8 not always zero.
+bool IsPadding(const BlobSpec& blob, int64_t elem) {
+  return std::none_of(blob.tensors.begin(), blob.tensors.end(), [&](const TensorSpec& tensor) {
+    return elem >= tensor.offset_elems && elem < tensor.offset_elems + tensor.num_elems();
+  });
+}
+
 }  // namespace
 
 std::unique_ptr<Store> FilledStore(const ModelSpec& model, const RunConfig& run, Version version, uint64_t seed) {
@@ -63,6 +71,7 @@ void ExpectSameTensors(const ModelSpec& model, const Store& a, const Store& b, V
       const std::vector<float> of_a = ReadAll(a, blob, kind, version);
       const std::vector<float> of_b = ReadAll(b, blob, kind, version);
       for (size_t i = 0; i < of_a.size(); ++i) {
+        if (kind >= 0 && IsPadding(blob, static_cast<int64_t>(i))) continue;
         ASSERT_EQ(std::bit_cast<uint32_t>(of_a[i]), std::bit_cast<uint32_t>(of_b[i]))
             << blob.name << " element " << i << (kind < 0 ? " of the master" : " of moment ") << kind;
       }

@@ -17,7 +17,7 @@ namespace eps::server {
 // -0 and the largest ones among them. Padding is zero.
 std::unique_ptr<Store> FilledStore(const ModelSpec& model, const RunConfig& run, Version version, uint64_t seed);
 
-// Same bits of every master and moment.
+// Same bits of every master, padding included, and of every tensor's moments.
 void ExpectSameTensors(const ModelSpec& model, const Store& a, const Store& b, Version version);
 
 std::vector<BlobId> AllBlobs(const ModelSpec& model);
