@@ -80,7 +80,7 @@ def main():
     print("L2L: 45% less at batches of up to 256, 24 layers; a batch of 32 in less than 8 GB")
     largest = []
     for what, shape in (("1,024 wide", {}), ("8,192 wide", {"model__d_model": 8192, "model__heads": 64, "model__d_ff": 32768})):
-        for moments in ("FP32", "BF16"):
+        for moments in ("FP32", "BF16", "FP8"):
             layers, parameters, per_parameter = most_layers(precision__moments=moments, **shape)
             largest.append({"shape": what, "moments": moments, "layers": layers, "parameters": parameters})
             print(f"most that 16 GiB and 512 GB hold, {what}, {moments} moments: {layers} layers, {parameters / 1e9:.1f} billion "

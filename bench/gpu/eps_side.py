@@ -93,10 +93,11 @@ def memory_flags(cap, host_memory):
     return [*(["--device-memory", cap] if cap else []), *(["--host-memory", host_memory] if host_memory else [])]
 
 
-def plan(place, model, batch, choice="relay", cap=None, deadline=float("inf"), host_memory=0, measured=Profile()):
+def plan(place, model, batch, choice="relay", cap=None, deadline=float("inf"), host_memory=0, measured=Profile(),
+         changes=None):
     """What `eps plan` says, with `host_total_bytes`, the daemon's and the worker's; None, and why, if nothing fits.
     `host_memory`: for activations; 0: boundaries alone, whatever they take."""
-    spec = run_spec(place, model, batch, choice, steps=1)
+    spec = run_spec(place, model, batch, choice, steps=1, changes=changes)
     done = processes.run([eps_run.EPS, "plan", "--run", spec, "--device", place.device, "--json", *measured.flags,
                           *memory_flags(cap, host_memory)], min(deadline, time.monotonic() + PLAN_SECONDS))
     if done.returncode == 3:

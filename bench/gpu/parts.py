@@ -391,19 +391,20 @@ class Bench:
                        [speed_table(m, batch, middle, None)], {"to_never": ratios, "rounds": rounds})
 
     def largest(self, deadline):
-        """The deepest model of 4,096 wide that the host's memory holds, a few steps of it under 16 GiB."""
+        """The deepest model of 4,096 wide that the host's memory holds with fp8 moments, a few steps of it under 16 GiB."""
         base, batch, cap = self.model(models.GPT_7B), self.batch(1, 1), self.cap(16 * GIB)
+        narrow = {"precision": {"moments": "FP8"}}
         deep = lambda layers: dataclasses.replace(base, layers=layers, name=f"{layers} layers")  # noqa: E731
 
         def fits(layers):
-            planned, _ = eps_side.plan(self.place, deep(layers), batch, "relay", cap, deadline)
+            planned, _ = eps_side.plan(self.place, deep(layers), batch, "relay", cap, deadline, changes=narrow)
             return planned is not None and planned["host_total_bytes"] + HOST_SPARE <= self.host_bytes
 
         m = deep(models.largest_that_fits(fits, 8 if self.tiny else 256))
         if m.layers == 0:
             raise Failed("not even one layer fits")
-        got = self.eps(m, batch, "relay", cap, deadline, measured=1 if not self.tiny else 3)
-        said = (f"{m.layers} layers, {m.parameters / 1e9:.2f} B parameters: host "
+        got = self.eps(m, batch, "relay", cap, deadline, measured=1 if not self.tiny else 3, changes=narrow)
+        said = (f"{m.layers} layers, {m.parameters / 1e9:.2f} B parameters, moments in fp8: host "
                 f"{gib(got['host_planned_bytes']):.1f} GiB planned of {gib(self.host_bytes):.1f}, "
                 f"{got['step_seconds']:.1f} s a step, loss "
                 f"{got['loss_first']:.3f} -> {got['loss_last']:.3f}")

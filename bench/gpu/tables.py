@@ -103,11 +103,13 @@ def update_table(update):
     rows = [[name, update[key], each * update["parameters"] / update[key] / 1e9, update["parameters"] / update[key] / 1e9]
             for name, key, each in (("plain loop", "floor_seconds", 28), ("update", "update_seconds", 28),
                                     ("plain loop, bf16 moments", "bf16_moments_floor_seconds", 20),
-                                    ("update, bf16 moments", "bf16_moments_update_seconds", 20))]
+                                    ("update, bf16 moments", "bf16_moments_update_seconds", 20),
+                                    ("plain loop, fp8 moments", "fp8_moments_floor_seconds", 16.125),
+                                    ("update, fp8 moments", "fp8_moments_update_seconds", 16.125))]
     return Table(f"Update of {update['parameters'] / 1e6:.0f} M parameters by {update['threads']} threads",
                  ["", "s", "GB/s of DRAM", "G parameters/s"], rows,
                  [f"{update['ratio']:.3f} of the byte floor, with bf16 moments {update['bf16_moments_ratio']:.3f} "
-                  "(goal 0.85)."])
+                  f"(goal 0.85), with fp8 moments {update['fp8_moments_ratio']:.3f}."])
 
 
 SPEED_COLUMNS = ["", "tokens a step", "tokens/s", "model TFLOP/s", "of the bf16 peak", "device GiB", "waits", "kept",

@@ -30,7 +30,8 @@ CEILINGS = {"links": {"copies": [{"memory": "registered", "piece_bytes": 1 << 25
                       "peak_bf16_tflops": 2},
             "update": {"parameters": 1000, "update_seconds": 0.5, "floor_seconds": 0.25, "ratio": 0.5,
                        "bf16_moments_update_seconds": 0.4, "bf16_moments_floor_seconds": 0.2,
-                       "bf16_moments_ratio": 0.5}}
+                       "bf16_moments_ratio": 0.5, "fp8_moments_update_seconds": 0.4, "fp8_moments_floor_seconds": 0.1,
+                       "fp8_moments_ratio": 0.25}}
 
 
 class GpuBenchTest(SystemTest):
@@ -177,7 +178,7 @@ class GpuBenchTest(SystemTest):
         with self.assertRaisesRegex(Failed, "gpu_ceilings says nothing"):
             self.measure_ceilings("echo 'a GPU'\n")
         update = part_report.markdown_table(tables.update_table({**CEILINGS["update"], "threads": 2}))
-        self.assertIn("0.500 of the byte floor, with bf16 moments 0.500", update)
+        self.assertIn("0.500 of the byte floor, with bf16 moments 0.500 (goal 0.85), with fp8 moments 0.250", update)
         self.assertIn("update, bf16 moments", update)
 
     def test_the_largest_that_fits(self):
