@@ -104,24 +104,24 @@ class Bench:
             self.slow.append(f"plans from nominal figures of another GPU: {measured.failed}")
         return measured
 
-    def plan(self, model, batch, choice, cap, deadline):
+    def plan(self, model, batch, choice, cap, deadline, changes=None):
         """As users are told to have it made: from a profile of this machine, and with what the host has left for
         activations. Its JSON, the profile, and --host-memory's bytes; 0: it is not given."""
         measured = self.profile(model, batch, deadline)
-        planned, why = eps_side.plan(self.place, model, batch, choice, cap, deadline, measured=measured)
+        planned, why = eps_side.plan(self.place, model, batch, choice, cap, deadline, measured=measured, changes=changes)
         if planned is None:
             raise Failed(f"{choice}: {why}")
         left = min(MOST_SWAPPED, int(self.host_bytes) - HOST_SPARE - planned["host_total_bytes"])
         if choice == "relay" and left > 0 and planned["device"]["recomputed_inner"] > 0:
             host_memory = planned["worker_host"]["boundary_bytes"] + left
-            swapping, _ = eps_side.plan(self.place, model, batch, choice, cap, deadline, host_memory, measured)
+            swapping, _ = eps_side.plan(self.place, model, batch, choice, cap, deadline, host_memory, measured, changes)
             if swapping is not None:
                 return swapping, measured, host_memory
         return planned, measured, 0
 
     def eps(self, model, batch, choice, cap, deadline, measured=6, changes=None, picture=None):
         """A run, with what its plan says and what follows from both. `picture`: with a trace, as eps_side.train."""
-        planned, profile, host_memory = self.plan(model, batch, choice, cap, deadline)
+        planned, profile, host_memory = self.plan(model, batch, choice, cap, deadline, changes)
         flags = [*profile.flags, *eps_side.memory_flags(None, host_memory)]
         got = eps_side.train(self.place, model, batch, choice, cap, deadline, measured, changes, flags, picture)
         self.slow += filter(None, (got["not_pinned"], got["plain_attention"], got["engines_passed_over"]))
