@@ -23,6 +23,8 @@
 #include "common/base/flags.h"
 #include "common/base/memory_room.h"
 #include "common/base/status_macros.h"
+#include "common/spec/moment_format.h"
+#include "common/tensor/dtype.h"
 #include "nlohmann/json.hpp"
 
 namespace eps::cli {

@@ -22,6 +22,7 @@
 #include "common/formats/safetensors.h"
 #include "common/model/hf_config.h"
 #include "common/model/model_spec.h"
+#include "common/spec/moment_format.h"
 #include "common/spec/run_config.h"
 #include "common/testing/status_matchers.h"
 #include "common/testing/temp_dir.h"

@@ -13,12 +13,12 @@
 // (arXiv:2310.10537). docs/formats.md has the bytes.
 //
 //   block   32 codes, then the shared exponent: 33 bytes
-//   signed  sign, 4 bits of exponent, 3 of mantissa; a code without its sign is 0, or from 1 to 127 of an eighth of a power
-//           of two each: 16 powers of two below the block's largest value. What is smaller is 0.
-//   positive  5 bits of exponent, 3 of mantissa: 32 powers of two. Smaller ones, 0 too, are the smallest one: these are
-//           second moments, which others are divided by. A block of zeros has zeros.
+//   signed    sign, 4 bits of exponent, 3 of mantissa: a code m without its sign is (1 + m % 8 / 8) 2^(m / 8) of the smallest
+//             power of two, and 0 is 0. What is below the smallest is 0.
+//   positive  5 bits of exponent, 3 of mantissa, the same without a zero. What is below the smallest, 0 too, is the smallest:
+//             these are second moments, which others are divided by. A block of zeros has zeros.
 //
-// Without their lowest 20 bits the values are those of fp32, so that bf16 holds each exactly.
+// The values are fp32 numbers whose lowest 20 bits are zero, so that bf16 holds each exactly.
 namespace eps {
 
 enum class Fp8Kind { kSigned, kPositive };
@@ -38,7 +38,8 @@ constexpr uint8_t Fp8SharedExponent(Fp8Kind kind, uint32_t max_bits) {
 }
 
 // Away from zero where the bits that are dropped and the noise, which lies `kFp8DroppedBits` - 16 bits higher, make a unit:
-// with noise of 0x8000 to nearest; evenly distributed noise makes it right on average. A positive one's sign is dropped.
+// with noise of 0x8000 to nearest; evenly distributed noise makes it right on average, from the smallest power of two on: a
+// signed one that is less than 1.125 of it is 0 or that. A positive one's sign is dropped.
 constexpr uint8_t ToFp8(Fp8Kind kind, float value, uint8_t shared_exponent, uint16_t noise) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
   const auto above = static_cast<int32_t>((bits & 0x7FFFFFFFu) + (uint32_t{noise} << (kFp8DroppedBits - 16)) -

@@ -9,6 +9,7 @@
 #include "common/base/file_util.h"
 #include "common/choices/choices.h"
 #include "common/schedule/loss_scale.h"
+#include "common/spec/moment_format.h"
 #include "common/spec/testing.h"
 #include "common/tensor/dtype.h"
 #include "common/testing/status_matchers.h"

@@ -26,6 +26,7 @@
 #include "common/formats/safetensors.h"
 #include "common/model/model_spec.h"
 #include "common/schedule/loss_scale.h"
+#include "common/spec/moment_format.h"
 #include "common/spec/run_config.h"
 #include "common/tensor/dtype.h"
 #include "common/testing/status_matchers.h"

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/spec/moment_format.h"
+#include "common/tensor/dtype.h"
 #include "eps_server/checkpoint/capture_size.h"
 
 namespace eps::server {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 
+#include "common/model/model_spec.h"
 #include "common/spec/moment_format.h"
 #include "common/spec/run_config.h"
 #include "common/tensor/dtype.h"
@@ -32,7 +33,7 @@ namespace HWY_NAMESPACE {
 // How far ahead memory is asked for, the best of 128 to 1024 (bench/update_bench, Zen 4); at once a cache line of 16-bit
 // elements, two of fp32.
 constexpr int64_t kPrefetchElems = 256;
-static_assert(kUnitElems == kMomentNoiseUnit && kTensorAlignElems % kUnitElems == 0);
+static_assert(kTensorAlignElems % kUnitElems == 0);
 
 bool HasFusedMultiplyAdd() { return HWY_NATIVE_FMA != 0; }
 

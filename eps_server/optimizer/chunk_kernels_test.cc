@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "common/numeric/bf16.h"
 #include "common/numeric/fp16.h"
 #include "common/numeric/fp8_block.h"
@@ -149,6 +150,10 @@ struct NarrowMoments {
     for (const Bf16 value : values) floats.push_back(ToFloat(value));
     return floats;
   }
+  std::byte Exponent(int which, int64_t block) const { return bytes[which][(block + 1) * kFp8BlockBytes - 1]; }
+  std::byte Code(int which, int64_t i) const {
+    return bytes[which][i / kFp8BlockElems * kFp8BlockBytes + i % kFp8BlockElems];
+  }
   uint16_t* Bits(int which) { return reinterpret_cast<uint16_t*>(bytes[which].data()); }
   MomentFormat format;
   std::vector<std::byte> bytes[2];
@@ -208,6 +213,21 @@ void ExpectClose(double got, double want, double tolerance, int64_t i) {
     ADD_FAILURE() << "element " << i << ": " << got << ", want " << want;
   }
 }
+
+// Which of Highway's targets runs.
+class ScopedTarget {
+ public:
+  explicit ScopedTarget(int64_t target) { Choose(target); }
+  ~ScopedTarget() { Choose(0); }
+  ScopedTarget(const ScopedTarget&) = delete;
+  ScopedTarget& operator=(const ScopedTarget&) = delete;
+
+ private:
+  static void Choose(int64_t targets) {  // 0: what this processor has
+    hwy::SetSupportedTargetsForTest(targets);
+    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+  }
+};
 
 class ChunkKernelsTest : public ::testing::TestWithParam<Dtype> {};
 
@@ -313,19 +333,57 @@ TEST(ChunkKernelsFormTest, EveryFormOfAGradientGivesTheSameUpdate) {
   }
 }
 
+// Values of a block that lie far apart, in every fourth; a block of zeros, and one of the smallest numbers.
+float Unevenness(int64_t i) {
+  const int64_t block = i / kFp8BlockElems, place = i % kFp8BlockElems;
+  if (block == 5) return 0;
+  if (block == 6) return 0x1p-59f;
+  return block % 4 == 0 ? std::exp2(-static_cast<float>(place)) : 1;
+}
+
+// By the gradients of each leaf, in fp32.
+Gradient UnevenGradient(int num_vnodes) {
+  Gradient gradient(Leaves(num_vnodes), num_vnodes, Dtype::kF32, 3);
+  for (std::vector<float>& leaf : gradient.f32) {
+    for (int64_t i = 0; i < kElems; ++i) leaf[i] *= Unevenness(i);
+  }
+  return gradient;
+}
+
+// What fp8 does at its ends was seen: zeros of both signs, smallest second moments that stand for less, and blocks whose
+// exponent is the lowest.
+void ExpectEdges(int which, const NarrowMoments& moments, const std::vector<float>& values) {
+  int positive_zeros = 0, negative_zeros = 0, smallest = 0, lowest = 0;
+  for (int64_t i = 0; i < kElems; ++i) {
+    if (i / kFp8BlockElems == 5 || i / kFp8BlockElems == 6) continue;
+    positive_zeros += values[i] == 0 && !std::signbit(values[i]);
+    negative_zeros += values[i] == 0 && std::signbit(values[i]);
+    smallest += moments.Code(which, i) == std::byte{0};
+  }
+  for (int64_t block = 0; block < kElems / kFp8BlockElems; ++block)
+    lowest += moments.Exponent(which, block) == std::byte{0};
+  if (which == 0) {
+    EXPECT_GT(positive_zeros, 100);
+    EXPECT_GT(negative_zeros, 100);
+    EXPECT_EQ(lowest, 1);  // of zeros
+  } else {
+    EXPECT_EQ(positive_zeros + negative_zeros, 0);
+    EXPECT_GT(smallest, 100);
+    EXPECT_EQ(lowest, 2);
+  }
+}
+
 // The arithmetic is that of fp32 moments, and so are the weights; what is kept of the moments is rounded as
 // moment_rounding.h says, by the element's number in its blob.
-TEST_P(ChunkKernelsTest, NarrowMomentsAreTheFp32OnesRounded) {
-  const Gradient gradient(Leaves(2), 2, Dtype::kBf16, 3);
+void ExpectNarrowMomentsAreTheFp32OnesRounded(Dtype wire) {
+  const Gradient gradient = UnevenGradient(2);
   constexpr int64_t kFirstElem = 3 * kChunkElems;
   for (const MomentFormat format : {MomentFormat::kBf16, MomentFormat::kFp8}) {
     for (const OptimizerConfig& config : {AdamWConfig(), SgdConfig(0.9), LionConfig()}) {
-      Chunk exact(GetParam(), 4), rounded(GetParam(), 4);
-      // Blocks whose values lie far apart, and one of zeros.
+      Chunk exact(wire, 4), rounded(wire, 4);
       for (int64_t i = 0; i < kElems; ++i) {
-        const double scale = i / 32 == 5 ? 0 : i / 32 % 4 == 0 ? std::exp2(-static_cast<double>(i % 32)) : 1;
-        rounded.m[i] *= static_cast<float>(scale);
-        rounded.v[i] *= static_cast<float>(scale * scale);
+        rounded.m[i] *= Unevenness(i);
+        rounded.v[i] *= Unevenness(i) * Unevenness(i);
       }
       NarrowMoments moments(rounded, format);
       std::ranges::copy(moments.Values(0), exact.m.begin());
@@ -341,12 +399,22 @@ TEST_P(ChunkKernelsTest, NarrowMomentsAreTheFp32OnesRounded) {
         const std::vector<float> want =
             Rounded(format, which, which == 0 ? exact.m : exact.v, scalars.moment_key, kFirstElem);
         const std::vector<float> got = moments.Values(which);
+        if (format == MomentFormat::kFp8) ExpectEdges(which, moments, want);
         for (int64_t i = 0; i < kElems; ++i) {
           ASSERT_EQ(std::bit_cast<uint32_t>(got[i]), std::bit_cast<uint32_t>(want[i])) << which << " " << i;
         }
       }
     }
   }
+}
+
+TEST_P(ChunkKernelsTest, NarrowMomentsAreTheFp32OnesRounded) { ExpectNarrowMomentsAreTheFp32OnesRounded(GetParam()); }
+
+// The code that every target but AVX2 has, where there is nothing else to run it on.
+TEST_P(ChunkKernelsTest, NarrowMomentsAreTheFp32OnesRoundedInOrderedLanesToo) {
+  const ScopedTarget fallback(HWY_SCALAR);
+  if (CheckVectorUnit().ok()) GTEST_SKIP() << "Highway's fallback is not among the targets";
+  ExpectNarrowMomentsAreTheFp32OnesRounded(GetParam());
 }
 
 // Everything that the wire may hold: each number of binary16 is a gradient.
@@ -414,14 +482,14 @@ TEST(ChunkKernelsBitsTest, DoNotDependOnTheVectorWidth) {
   const int64_t supported = hwy::SupportedTargets();
   for (const int64_t target : {HWY_AVX3, HWY_AVX2, HWY_NEON}) {
     if ((supported & target) == 0) continue;
-    hwy::SetSupportedTargetsForTest(target);
-    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+    const ScopedTarget chosen(target);
     ASSERT_OK(CheckVectorUnit());
     std::string bits;
     for (const Dtype dtype : {Dtype::kF32, Dtype::kBf16, Dtype::kF16}) {
       for (const OptimizerConfig& config : {AdamWConfig(), SgdConfig(0.9), LionConfig()}) {
         for (const int num_vnodes : {1, 2, 5}) {
-          const Gradient gradient(Leaves(num_vnodes), num_vnodes, dtype, 4);
+          const Gradient gradient =
+              dtype == Dtype::kF32 ? UnevenGradient(num_vnodes) : Gradient(Leaves(num_vnodes), num_vnodes, dtype, 4);
           for (const MomentFormat format : {MomentFormat::kFp32, MomentFormat::kBf16, MomentFormat::kFp8}) {
             Chunk chunk(dtype, 8);
             std::optional<NarrowMoments> moments;
@@ -445,8 +513,6 @@ TEST(ChunkKernelsBitsTest, DoNotDependOnTheVectorWidth) {
     }
     results.push_back(bits);
   }
-  hwy::SetSupportedTargetsForTest(0);
-  hwy::GetChosenTarget().Update(hwy::SupportedTargets());
   for (const std::string& bits : results) EXPECT_TRUE(bits == results[0]);
   RecordProperty("widths", static_cast<int>(results.size()));
   EXPECT_GE(results.size(), 1u);

@@ -10,7 +10,7 @@
 
 namespace eps::server {
 
-// How moments that are kept in bf16 are rounded: up with a probability that is the part of a unit they lie above the number
+// How moments that are kept in bf16 or fp8 (common/numeric/fp8_block.h) are rounded: up with a probability that is the part of a unit they lie above the number
 // below, so that the number kept is right on average (stochastic rounding: Gupta et al., ICML 2015). To nearest, a second
 // moment would stand still: with beta2 = 0.999 a step changes it by less than the half unit, 2^-9 of it, that would round away.
 //
@@ -23,7 +23,7 @@ constexpr uint32_t MomentKey(uint64_t seed, StepId step, BlobId blob) {
 }
 
 // Of the element with that number in its blob, for both its moments. Of each 32 elements in a row, element i and the one 16
-// behind it have the halves of one word, as making words is what an update with bf16 moments waits for. Words are mixed by the
+// behind it have the halves of one word, as making words is what an update with narrow moments waits for. Words are mixed by the
 // finaliser of MurmurHash3, which makes no two numbers one.
 inline constexpr int64_t kMomentNoiseUnit = 32;  // elements whose noise is made at once
 constexpr uint16_t MomentNoise(uint32_t key, int64_t elem) {

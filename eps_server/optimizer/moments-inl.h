@@ -34,6 +34,7 @@ struct UnitNoise {
   }
 };
 
+static_assert(kUnitElems == kMomentNoiseUnit);
 struct NoiseSource {
   Words first;  // of the chunk's first pairs, before mixing
   NoiseSource(const ChunkState& chunk, const UpdateScalars& s) {

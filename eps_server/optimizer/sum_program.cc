@@ -3,6 +3,7 @@
 #include <cstddef>
 
 #include "common/base/status_macros.h"
+#include "common/schedule/reduction_tree.h"
 
 namespace eps::server {
 

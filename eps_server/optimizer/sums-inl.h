@@ -61,7 +61,7 @@ void AddToBlock(const std::byte* a, int64_t first, int64_t count, float* HWY_RES
     hn::Store(hn::Add(hn::Load(DF(), out + i), LoadOperand<kA>(a, first + i)), DF(), out + i);
   }
 }
-void AddBlock(const float* HWY_RESTRICT right, int64_t count, float* HWY_RESTRICT left) {
+HWY_INLINE void AddBlock(const float* HWY_RESTRICT right, int64_t count, float* HWY_RESTRICT left) {
   for (int64_t i = 0; i < count; i += kVec) {
     hn::Store(hn::Add(hn::Load(DF(), left + i), hn::Load(DF(), right + i)), DF(), left + i);
   }
@@ -69,7 +69,7 @@ void AddBlock(const float* HWY_RESTRICT right, int64_t count, float* HWY_RESTRIC
 
 // Elements [first, first + count) of the sum: in place if there is a single fp32 contribution, else
 // in scratch.
-const float* SumBlock(const FusedProgram& program, int64_t first, int64_t count, float (*scratch)[kBlockElems]) {
+inline const float* SumBlock(const FusedProgram& program, int64_t first, int64_t count, float (*scratch)[kBlockElems]) {
   if (program.ops.size() == 1 && program.ops[0].kind == FusedOp::Kind::kLoad) {
     const GradientOperand& only = program.operands[program.ops[0].a];
     if (only.dtype == Dtype::kF32) return reinterpret_cast<const float*>(only.values) + first;

@@ -27,6 +27,7 @@
 #include "common/numeric/bf16.h"
 #include "common/schedule/loss_scale.h"
 #include "common/schedule/reduction_tree.h"
+#include "common/spec/moment_format.h"
 #include "common/spec/run_config.h"
 #include "common/tensor/dtype.h"
 #include "common/testing/status_matchers.h"

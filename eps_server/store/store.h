@@ -75,7 +75,7 @@ class Store {
 
   // Sets the fp32 masters of a tensor (or any elements) of a blob that has no published version yet, for
   // `version`; moments likewise (which: 0 or 1), of a blob that is not frozen, rounded to moment_format: those in fp8 from a
-  // multiple of kFp8BlockElems, as zero behind the values to the next. Padding of masters stays zero.
+  // multiple of kFp8BlockElems, and what the last block lacks of values is as if zero. Padding of masters stays zero.
   // A frozen blob keeps the values rounded to the wire form, as a pull gives them.
   virtual void LoadMaster(BlobId blob, Version version, int64_t offset_elems, absl::Span<const float> values) = 0;
   virtual void LoadMoment(BlobId blob, int which, int64_t offset_elems, absl::Span<const float> values) = 0;
