@@ -333,11 +333,13 @@ TEST(ChunkKernelsFormTest, EveryFormOfAGradientGivesTheSameUpdate) {
   }
 }
 
+constexpr int64_t kZeroBlock = 70;  // where nothing decays
+
 // Values of a block that lie far apart, in every fourth; a block of zeros, and one of the smallest numbers.
 float Unevenness(int64_t i) {
   const int64_t block = i / kFp8BlockElems, place = i % kFp8BlockElems;
-  if (block == 5) return 0;
-  if (block == 6) return 0x1p-59f;
+  if (block == kZeroBlock) return 0;
+  if (block == kZeroBlock + 1) return 0x1p-59f;
   return block % 4 == 0 ? std::exp2(-static_cast<float>(place)) : 1;
 }
 
@@ -355,7 +357,7 @@ Gradient UnevenGradient(int num_vnodes) {
 void ExpectEdges(int which, const NarrowMoments& moments, const std::vector<float>& values) {
   int positive_zeros = 0, negative_zeros = 0, smallest = 0, lowest = 0;
   for (int64_t i = 0; i < kElems; ++i) {
-    if (i / kFp8BlockElems == 5 || i / kFp8BlockElems == 6) continue;
+    if (i / kFp8BlockElems == kZeroBlock || i / kFp8BlockElems == kZeroBlock + 1) continue;
     positive_zeros += values[i] == 0 && !std::signbit(values[i]);
     negative_zeros += values[i] == 0 && std::signbit(values[i]);
     smallest += moments.Code(which, i) == std::byte{0};
