@@ -108,8 +108,8 @@ class BitsTest(SystemTest):
         return self.same_bits(spec, expected, name, "--resume")
 
     def test_narrow_moments_take_less_and_learn_what_fp32_ones_do_with_the_same_bits_for_any_workers(self):
-        # Rows of 48 and 100: tensors that end within a block of fp8.
-        odd = {"model": {"d_model": 48, "heads": 3, "d_ff": 100}, "steps": 40}
+        # Tensors that end within a block of fp8.
+        odd = {"model": {"d_model": 48, "heads": 3, "context": 23}, "steps": 40}
         spec, fp32_hash = self.reference({**odd, "precision": {"moments": "FP32"}})
         fp32 = summary(self.work.out("reference"))
         fp32_file = (latest_checkpoint(self.work.out("reference")) / "optimizer.safetensors").stat().st_size
