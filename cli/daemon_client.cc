@@ -157,4 +157,10 @@ absl::StatusOr<proto::StopReply> DaemonClient::Stop(const std::string& reason, a
   return Call(*stub_, &proto::Control::Stub::Stop, request, timeout);
 }
 
+absl::Status DaemonClient::Drain(absl::Span<const int64_t> workers, absl::Duration timeout) {
+  proto::DrainRequest request;
+  request.mutable_worker_id()->Add(workers.begin(), workers.end());
+  return Call(*stub_, &proto::Control::Stub::Drain, request, timeout).status();
+}
+
 }  // namespace eps::cli

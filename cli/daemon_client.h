@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "common/grpc/credentials.h"
 #include "proto/control.grpc.pb.h"
 
@@ -41,6 +42,7 @@ class DaemonClient {
   absl::Status ExpectWorkers(int workers, absl::Duration timeout);
   absl::StatusOr<proto::CheckpointReply> Checkpoint(absl::Duration timeout);
   absl::StatusOr<proto::StopReply> Stop(const std::string& reason, absl::Duration timeout);
+  absl::Status Drain(absl::Span<const int64_t> workers, absl::Duration timeout);
   proto::Control::Stub& stub() { return *stub_; }
 
  private:

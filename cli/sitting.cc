@@ -167,18 +167,19 @@ SittingEnd Sitting::Watch() {
     if (num_running > 0 && num_running < expected && client.ExpectWorkers(num_running, absl::Seconds(1)).ok()) {
       expected = num_running;
     }
-    // A worker that ended well was told that the run is over: the daemon ends by itself, whoever was lost before.
-    const bool over =
+    const absl::StatusOr<proto::StatusReply> status = client.Status(absl::Seconds(1));
+    // A worker that ended well was told that the run is over, and then the daemon ends by itself, whoever was lost before; or
+    // it was let go (eps drain), and then the daemon may wait for another.
+    const bool ended_well =
         std::any_of(workers_.begin(), workers_.end(), [](const ChildProcess& w) { return w.ended_well(); });
+    const bool over = ended_well && !(status.ok() && status->state() == "waiting_for_workers");
     if (num_running == 0 && !over && !none_left_) {
       // Nobody can finish the step: the daemon ends with the checkpoint that stands. One that was told to end does so by
       // itself, and a second signal would cost the checkpoint that it may be writing.
       none_left_ = true;
       if (!interrupted_at_.has_value()) kill(daemon_.pid, SIGTERM);
     }
-    if (const absl::StatusOr<proto::StatusReply> status = client.Status(absl::Seconds(1)); status.ok()) {
-      if (options_.show) options_.show(*status);
-    }
+    if (status.ok() && options_.show) options_.show(*status);
   }
 }
 

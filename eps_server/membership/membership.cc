@@ -137,6 +137,28 @@ absl::Status Membership::Leave(WorkerId worker, absl::Duration now) {
   return absl::OkStatus();
 }
 
+absl::Status Membership::Drain(absl::Span<const WorkerId> workers) {
+  const auto is_asked = [&](WorkerId id) { return std::find(workers.begin(), workers.end(), id) != workers.end(); };
+  for (const WorkerId id : workers) {
+    const auto worker = workers_.find(id);
+    if (worker == workers_.end()) {
+      return absl::NotFoundError(absl::StrCat("worker ", id.value(), ": none of that number is attached"));
+    }
+    // It would take the news that it is unknown for a daemon that was restarted, and attach again.
+    if (worker->second.channel == nullptr) {
+      return absl::FailedPreconditionError(absl::StrCat("worker ", id.value(), ": is still attaching; try again"));
+    }
+  }
+  const bool one_stays = std::any_of(workers_.begin(), workers_.end(), [&](const auto& worker) {
+    return !worker.second.is_leaving() && !is_asked(worker.first);
+  });
+  if (!one_stays) {
+    return absl::FailedPreconditionError("no other worker would be left; attach one first, or end the run: eps stop");
+  }
+  for (const WorkerId id : workers) workers_.at(id).status.state = WorkerState::kLeaving;
+  return absl::OkStatus();
+}
+
 std::shared_ptr<WorkerChannel> Membership::Remove(WorkerId worker) {
   const auto found = workers_.find(worker);
   if (found == workers_.end()) return nullptr;

@@ -102,6 +102,10 @@ class Membership {
   // It wants to go: it stays until Remove, and is given nothing new.
   absl::Status Leave(WorkerId worker, absl::Duration now);
 
+  // The same of several, whom somebody else wants to go: all, or none if it fails.
+  // Errors: NOT_FOUND one of them · FAILED_PRECONDITION one of them is not connected yet; no other that stays is attached
+  absl::Status Drain(absl::Span<const WorkerId> workers);
+
   // Forgets a worker; its channel is returned (null: unknown, or it never connected). It is listed as lost for a while,
   // unless it wanted to go.
   std::shared_ptr<WorkerChannel> Remove(WorkerId worker);

@@ -83,6 +83,21 @@ TEST(MembershipTest, WhoIsAboutToLeaveIsGivenNothingAndListedAsThatUntilItIsGone
   EXPECT_EQ(members.List(At(5)).size(), 1u) << "nobody has lost it";
 }
 
+TEST(MembershipTest, WhoIsDrainedLeavesAsLongAsAnotherStays) {
+  Membership members(absl::Seconds(10));
+  const WorkerId first = JoinReady(members, 0), second = JoinReady(members, 0), third = JoinReady(members, 0);
+  EXPECT_THAT(members.Drain({first, WorkerId(99)}), StatusIs(absl::StatusCode::kNotFound, "worker 99"));
+  EXPECT_THAT(members.Drain({first, second, third}), StatusIs(absl::StatusCode::kFailedPrecondition, "eps stop"));
+  EXPECT_THAT(members.LeavingWorkers(), IsEmpty()) << "all or none";
+  EXPECT_OK(members.Drain({first, second}));
+  EXPECT_OK(members.Drain({second})) << "asked again";
+  EXPECT_THAT(members.LeavingWorkers(), ElementsAre(first, second));
+  EXPECT_THAT(members.Drain({third}), StatusIs(absl::StatusCode::kFailedPrecondition)) << "the others only leave";
+  const WorkerId attaching = *members.Attach(Cpu(), At(0));
+  EXPECT_THAT(members.Drain({attaching}), StatusIs(absl::StatusCode::kFailedPrecondition, "still attaching"));
+  EXPECT_OK(members.Drain({third}));
+}
+
 TEST(MembershipTest, LeaseRunsOutUnlessRenewed) {
   Membership members(absl::Seconds(10));
   const WorkerId silent = JoinReady(members, 0), lively = JoinReady(members, 0);

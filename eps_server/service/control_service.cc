@@ -87,6 +87,19 @@ class ControlService final : public proto::Control::CallbackService {
     return Answer(context, absl::OkStatus());
   }
 
+  grpc::ServerUnaryReactor* Drain(grpc::CallbackServerContext* context, const proto::DrainRequest* request,
+                                  proto::DrainReply*) override {
+    if (options_.coordinator == nullptr) return Answer(context, NotTraining());
+    const auto num_workers = static_cast<size_t>(request->worker_id_size());
+    if (num_workers == 0 || num_workers > kMaxWorkers) {
+      return Answer(context, absl::InvalidArgumentError(
+                                 absl::StrCat("worker_id: ", num_workers, " are given, must be 1 to ", kMaxWorkers)));
+    }
+    std::vector<WorkerId> workers;
+    for (const int64_t id : request->worker_id()) workers.push_back(WorkerId(id));
+    return Answer(context, options_.coordinator->Drain(workers));
+  }
+
   grpc::ServerWriteReactor<proto::GenerateReply>* Generate(grpc::CallbackServerContext*,
                                                            const proto::GenerateRequest* request) override {
     return StartGenerateCall(options_.serving, *request);

@@ -120,6 +120,11 @@ class FakeCoordinator final : public Coordinator {
     to->SendFinish(true, "it asked to leave");
     return absl::OkStatus();
   }
+  absl::Status Drain(absl::Span<const WorkerId> workers) override {
+    MutexLock lock(mu);
+    drained.assign(workers.begin(), workers.end());
+    return absl::FailedPreconditionError("no other worker would be left");
+  }
   void Disconnect(WorkerId, absl::Status why) override {
     MutexLock lock(mu);
     disconnected = std::move(why);
@@ -156,6 +161,7 @@ class FakeCoordinator final : public Coordinator {
   Mutex mu;
   CondVar changed;
   int expected = 0;
+  std::vector<WorkerId> drained;
   std::vector<WorkerInfo> infos;
   std::shared_ptr<WorkerChannel> channel;
   int64_t arena_bytes = 0;
@@ -485,7 +491,7 @@ TEST_F(ControlServiceTest, ABrokenConnectionDisconnectsTheWorker) {
   EXPECT_THAT(coordinator_.WaitForDisconnect(), StatusIs(StatusCode::kUnavailable));
 }
 
-TEST_F(ControlServiceTest, StatusCheckpointAndStopAreAnswered) {
+TEST_F(ControlServiceTest, StatusCheckpointStopAndDrainAreAnswered) {
   {
     grpc::ClientContext context;
     proto::StatusReply reply;
@@ -513,6 +519,19 @@ TEST_F(ControlServiceTest, StatusCheckpointAndStopAreAnswered) {
     ASSERT_OK(FromGrpc(stub_->Stop(&context, request, &reply)));
     EXPECT_EQ(reply.step(), 4);
     EXPECT_EQ(coordinator_.stop_reason, "enough");
+  }
+  for (const std::vector<int64_t>& workers : {std::vector<int64_t>{7, 3}, {}}) {
+    grpc::ClientContext context;
+    proto::DrainRequest request;
+    request.mutable_worker_id()->Add(workers.begin(), workers.end());
+    proto::DrainReply reply;
+    const absl::Status status = FromGrpc(stub_->Drain(&context, request, &reply));
+    if (workers.empty()) {
+      EXPECT_THAT(status, StatusIs(StatusCode::kInvalidArgument, "worker_id: 0 are given, must be 1 to 4096"));
+      continue;
+    }
+    EXPECT_THAT(status, StatusIs(StatusCode::kFailedPrecondition, "no other worker"));
+    EXPECT_EQ(coordinator_.drained, (std::vector<WorkerId>{WorkerId(7), WorkerId(3)}));
   }
   {
     grpc::ClientContext context;

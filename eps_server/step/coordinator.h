@@ -108,6 +108,8 @@ class Coordinator {
   virtual absl::Status ReportGroup(WorkerId worker, const GroupReport& report) = 0;
   // It wants to go: it is given nothing new, and told to finish once nobody needs what it has been given.
   virtual absl::Status Leave(WorkerId worker) = 0;
+  // The same of several, whom an operator wants to go: all, or none if it fails. Errors: Membership::Drain's
+  virtual absl::Status Drain(absl::Span<const WorkerId> workers) = 0;
   // The worker is gone: its stream ended, it reported a failure, it sent nonsense. Quiet for an
   // unknown one.
   virtual void Disconnect(WorkerId worker, absl::Status why) = 0;

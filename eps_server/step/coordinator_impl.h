@@ -90,6 +90,7 @@ class CoordinatorImpl final : public Coordinator {
                               PassTiming timing) override;
   absl::Status ReportGroup(WorkerId worker, const GroupReport& report) override;
   absl::Status Leave(WorkerId worker) override;
+  absl::Status Drain(absl::Span<const WorkerId> workers) override;
   void Disconnect(WorkerId worker, absl::Status why) override;
   RunStatus Status() const override;
   std::vector<double> Losses() const override;

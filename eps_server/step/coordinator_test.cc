@@ -402,6 +402,25 @@ TEST_P(CoordinatorModeTest, WhoAsksToLeaveFinishesItsPartAndIsGivenNoMore) {
   EXPECT_TRUE(run.Result(config.steps) == Reference(config));
 }
 
+TEST_P(CoordinatorModeTest, WhoIsDrainedFinishesItsPartAndTheLastOneStays) {
+  const RunConfig config = Config();
+  TestRun run(config, {.expected_workers = 2});
+  FakeWorker drained(run);
+  drained.HoldRecords();
+  FakeWorker other(run);
+  WaitFor([&] { return run.coordinator->Status().counts.passes == 1; });  // the other's
+  const WorkerId both[] = {drained.id(), other.id()};
+  EXPECT_THAT(run.coordinator->Drain(both), StatusIs(absl::StatusCode::kFailedPrecondition, "eps stop"));
+  ASSERT_OK(run.coordinator->Drain({both, 1}));
+  EXPECT_FALSE(drained.finished_ok());
+  drained.ReleaseRecords();
+  WaitFor([&] { return drained.finished_ok(); });
+  EXPECT_THAT(run.coordinator->Drain({both, 1}), StatusIs(absl::StatusCode::kNotFound));
+  ASSERT_OK(run.coordinator->WaitUntilFinished());
+  EXPECT_EQ(run.coordinator->Status().counts.vnodes_redone, 0);
+  EXPECT_TRUE(run.Result(config.steps) == Reference(config));
+}
+
 // As where a service manager asks all processes of a run to end.
 TEST(CoordinatorTest, AStopWithAllWorkersLeavingEndsAfterTheStep) {
   TestRun run(SmallRun(ClipMode::kNone), {.expected_workers = 2});

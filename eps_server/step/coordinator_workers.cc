@@ -186,6 +186,16 @@ absl::Status CoordinatorImpl::Leave(WorkerId worker) {
   return absl::OkStatus();
 }
 
+absl::Status CoordinatorImpl::Drain(absl::Span<const WorkerId> workers) {
+  {
+    MutexLock lock(mu_);
+    EPS_RETURN_IF_ERROR(members_.Drain(workers));
+    Wake();
+  }
+  for (const WorkerId worker : workers) LogInfo("worker_drained", {{"worker", worker.value()}});
+  return absl::OkStatus();
+}
+
 void CoordinatorImpl::ReleaseLeaving(Actions& actions) {
   const std::vector<WorkerId> leaving = members_.LeavingWorkers();
   if (leaving.empty()) return;
@@ -197,7 +207,7 @@ void CoordinatorImpl::ReleaseLeaving(Actions& actions) {
     Lose(worker);
     actions.push_back([this, worker, channel, step = step_] {
       LogLost(worker, step, /*vnodes=*/0, absl::OkStatus());
-      if (channel != nullptr) channel->SendFinish(true, "it asked to leave");
+      if (channel != nullptr) channel->SendFinish(true, "it leaves");
     });
   }
 }

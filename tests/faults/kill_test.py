@@ -104,6 +104,42 @@ class KillTest(SystemTest):
             self.assertNotIn("worker_lost", log)
             self.finishes_like_a_quiet_run(name, out)
 
+    def test_a_drained_worker_finishes_its_part_and_the_last_one_cannot_be(self):
+        out = self.work.out("drained")
+        drain = [str(EPS), "drain", "--out", str(out)]
+        process = start_train(self.specs["bf16"], out, "--workers", 3, *NO_CHECKPOINTS)
+        wait_for_steps(process, out, 7)
+        for given, said in ((["99"], "worker 99: none of that number is attached"),
+                            (["1", "2", "3"], "no other worker would be left"),
+                            (["--host", "elsewhere"], "--host elsewhere: no worker of that host is attached"),
+                            (["--host", socket.gethostname()], "no other worker would be left")):
+            refused = run([*drain, *given])
+            self.assertEqual(refused.returncode, 1, refused.stderr)
+            self.assertIn(said, refused.stderr)
+        self.assertEqual(run(drain).returncode, 2)
+        first = run([*drain, "2"])
+        self.assertEqual((first.returncode, first.stdout), (0, "worker 2 left\n"), first.stderr)
+        status = json.loads(run([str(EPS), "status", "--json", "--out", str(out)]).stdout)
+        self.assertEqual([worker["worker_id"] for worker in status["workers"]], ["1", "3"])
+        self.assertEqual(run([*drain, "1", "--no-wait"]).returncode, 0)
+        returncode, stderr = self.end(process, timeout=120)
+        self.assertEqual(returncode, 0, stderr)
+        self.assertNotIn("ended", stderr)
+        log = (out / "logs" / "eps_server.log").read_text()
+        self.assertEqual(log.count("worker_drained"), 2)
+        self.assertNotIn("worker_lost", log)
+        self.finishes_like_a_quiet_run("bf16", out)
+
+    def test_a_run_whose_last_worker_dies_after_others_were_drained_ends(self):
+        out = self.work.out("drained-then-killed")
+        process = start_train(self.specs["bf16"], out, "--workers", 2, *NO_CHECKPOINTS)
+        wait_for_steps(process, out, 7)
+        self.assertEqual(run([str(EPS), "drain", "--out", str(out), "1"]).returncode, 0)
+        os.kill(children(process.pid, "gpu_worker")[0], signal.SIGKILL)
+        returncode, stderr = self.end(process)
+        self.assertEqual(returncode, 1, stderr)
+        self.resume("bf16", out)
+
     def test_the_last_worker_that_leaves_costs_no_step(self):
         out = self.work.out("last-leaves")
         process = start_train(self.specs["bf16"], out, *NO_CHECKPOINTS)

@@ -1,0 +1,113 @@
+// eps drain: lets workers of a run go, and waits until they are gone.
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdio>
+#include <limits>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "cli/command.h"
+#include "cli/daemon_client.h"
+#include "common/base/exit_code.h"
+#include "common/base/status_macros.h"
+
+namespace eps::cli {
+namespace {
+
+constexpr absl::Duration kCallTimeout = absl::Seconds(10);
+constexpr absl::Duration kPollInterval = absl::Milliseconds(200);
+constexpr absl::Duration kQuietTime = absl::Seconds(2);  // what takes longer is said
+
+struct DrainFlags {
+  DaemonFlags daemon;
+  std::vector<int64_t> workers;
+  std::vector<std::string> hosts;
+  bool no_wait = false;
+};
+
+bool IsAttached(const proto::WorkerStatus& worker) { return worker.state() != "lost"; }
+
+// Those given by number, and all of the hosts given.
+absl::StatusOr<std::vector<int64_t>> ChosenWorkers(const DrainFlags& flags, const proto::StatusReply& status) {
+  std::set<int64_t> chosen(flags.workers.begin(), flags.workers.end());
+  for (const std::string& host : flags.hosts) {
+    bool found = false;
+    for (const proto::WorkerStatus& worker : status.workers()) {
+      if (!IsAttached(worker) || worker.host_name() != host) continue;
+      chosen.insert(worker.worker_id());
+      found = true;
+    }
+    if (!found) return absl::NotFoundError(absl::StrCat("--host ", host, ": no worker of that host is attached"));
+  }
+  return std::vector<int64_t>(chosen.begin(), chosen.end());
+}
+
+std::string Named(const std::vector<int64_t>& workers) {
+  return absl::StrCat(workers.size() == 1 ? "worker " : "workers ", absl::StrJoin(workers, ", "));
+}
+
+absl::Status WaitUntilGone(DaemonClient& client, const std::vector<int64_t>& workers) {
+  const absl::Time begin = absl::Now();
+  std::vector<int64_t> said;
+  while (true) {
+    const absl::StatusOr<proto::StatusReply> status = client.Status(kCallTimeout);
+    if (absl::IsUnavailable(status.status())) return absl::OkStatus();  // the run is over, and they with it
+    EPS_RETURN_IF_ERROR(status.status());
+    std::vector<int64_t> left;
+    for (const proto::WorkerStatus& worker : status->workers()) {
+      const bool is_drained = std::find(workers.begin(), workers.end(), worker.worker_id()) != workers.end();
+      if (is_drained && IsAttached(worker)) left.push_back(worker.worker_id());
+    }
+    if (left.empty()) return absl::OkStatus();
+    if (left != said && absl::Now() - begin > kQuietTime) {
+      std::fprintf(stderr, "waiting for %s: step %lld needs what is being computed there\n", Named(left).c_str(),
+                   static_cast<long long>(status->step()));
+      said = left;
+    }
+    absl::SleepFor(kPollInterval);
+  }
+}
+
+absl::Status RunDrain(const DrainFlags& flags, DaemonClient& client) {
+  EPS_ASSIGN_OR_RETURN(const proto::StatusReply status, client.Status(kCallTimeout));
+  EPS_ASSIGN_OR_RETURN(const std::vector<int64_t> workers, ChosenWorkers(flags, status));
+  EPS_RETURN_IF_ERROR(client.Drain(workers, kCallTimeout));
+  if (!flags.no_wait) EPS_RETURN_IF_ERROR(WaitUntilGone(client, workers));
+  std::printf("%s %s\n", Named(workers).c_str(),
+              flags.no_wait ? "will leave after what is being computed there" : "left");
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void AddDrain(CLI::App& app, int* exit_code) {
+  CLI::App* command = app.add_subcommand(
+      "drain",
+      "Lets workers go without costing a step: each finishes what it has been given, and ends with exit code 0");
+  auto flags = std::make_shared<DrainFlags>();
+  command->add_option("WORKER", flags->workers, "Their numbers, as eps status has them")
+      ->check(CLI::Range(int64_t{1}, std::numeric_limits<int64_t>::max()));
+  command->add_option("--host", flags->hosts, "All workers of that host, as eps status names it; may be repeated")
+      ->type_name("NAME");
+  command->add_flag("--no-wait", flags->no_wait, "Do not wait until they are gone");
+  flags->daemon.AddTo(*command);
+  command->callback([flags, exit_code] {
+    if (flags->workers.empty() && flags->hosts.empty()) {
+      *exit_code =
+          ReportStart(absl::InvalidArgumentError("say whom: WORKER, a number that eps status has, or --host NAME"));
+      return;
+    }
+    *exit_code = flags->daemon.Run([&](DaemonClient& client) { return RunDrain(*flags, client); });
+  });
+}
+
+}  // namespace eps::cli
