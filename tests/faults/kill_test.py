@@ -1,12 +1,14 @@
 """Invariants 4 and 5: processes are killed, runs are interrupted, and the final bits are those of a quiet run."""
 
+import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import time
 
-from eps_run import (EPS, TIME_SCALE, SystemTest, children, committed_steps, latest_checkpoint, model_hash, start_train,
+from eps_run import (EPS, TIME_SCALE, SystemTest, children, committed_steps, latest_checkpoint, model_hash, run, start_train,
                      summary, train, train_command, wait_for_steps)
 
 # So many steps that a test which is held up for a second still finds the run going on.
