@@ -16,8 +16,8 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "cli/command.h"
+#include "cli/common_flags.h"
 #include "cli/daemon_client.h"
-#include "common/base/exit_code.h"
 #include "common/base/status_macros.h"
 
 namespace eps::cli {
