@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
-#include <limits>
 #include <memory>
 #include <set>
 #include <string>
@@ -94,10 +93,10 @@ void AddDrain(CLI::App& app, int* exit_code) {
       "drain",
       "Lets workers go without costing a step: each finishes what it has been given, and ends with exit code 0");
   auto flags = std::make_shared<DrainFlags>();
-  command->add_option("WORKER", flags->workers, "Their numbers, as eps status has them")
-      ->check(CLI::Range(int64_t{1}, std::numeric_limits<int64_t>::max()));
+  command->add_option("WORKER", flags->workers, "Their numbers, as eps status has them")->check(CLI::PositiveNumber);
   command->add_option("--host", flags->hosts, "All workers of that host, as eps status names it; may be repeated")
-      ->type_name("NAME");
+      ->type_name("NAME")
+      ->allow_extra_args(false);
   command->add_flag("--no-wait", flags->no_wait, "Do not wait until they are gone");
   flags->daemon.AddTo(*command);
   command->callback([flags, exit_code] {
