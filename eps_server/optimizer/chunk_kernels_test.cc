@@ -1,233 +1,38 @@
 #include "eps_server/optimizer/chunk_kernels.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <limits>
 #include <optional>
-#include <random>
 #include <string>
 #include <vector>
 
-#include "absl/types/span.h"
 #include "common/numeric/bf16.h"
 #include "common/numeric/fp16.h"
-#include "common/numeric/fp8_block.h"
 #include "common/schedule/reduction_tree.h"
 #include "common/spec/moment_format.h"
 #include "common/spec/run_config.h"
 #include "common/tensor/dtype.h"
 #include "common/testing/status_matchers.h"
 #include "eps_server/optimizer/chunk_gradient.h"
-#include "eps_server/optimizer/moment_rounding.h"
+#include "eps_server/optimizer/chunk_kernels_testing.h"
 #include "eps_server/optimizer/update_scalars.h"
-#include "eps_server/store/store.h"
 #include "gtest/gtest.h"
 #include "hwy/targets.h"
 
 namespace eps::server {
 namespace {
 
-constexpr int64_t kElems = 5 * 1024 + 64;  // blocks and a part of one
-
-std::vector<float> Normal(int64_t count, uint64_t seed, double scale = 1) {
-  std::mt19937_64 random(seed);
-  std::normal_distribution<double> normal(0, scale);
-  std::vector<float> values(count);
-  for (float& value : values) value = static_cast<float>(normal(random));
-  return values;
-}
-
-// Leaves or subtree sums over `nodes`, and the program that adds them.
-struct Gradient {
-  Gradient(const std::vector<TreeNode>& nodes, int num_vnodes, Dtype leaves, uint64_t seed, double scale = 1e-2) {
-    for (const TreeNode node : nodes) {
-      f32.push_back(Normal(kElems, seed + node.first, scale));
-      bits.emplace_back();
-      dtypes.push_back(node.is_leaf() ? leaves : Dtype::kF32);
-      for (float& value : f32.back()) {
-        if (dtypes.back() == Dtype::kBf16) {
-          bits.back().push_back(ToBf16(value).bits);
-          value = ToFloat(ToBf16(value));
-        } else if (dtypes.back() == Dtype::kF16) {
-          bits.back().push_back(ToFp16(value).bits);
-          value = ToFloat(ToFp16(value));
-        }
-      }
-    }
-    for (size_t i = 0; i < nodes.size(); ++i) {
-      const void* values = dtypes[i] != Dtype::kF32 ? static_cast<const void*>(bits[i].data()) : f32[i].data();
-      gradient.operands.push_back({dtypes[i], static_cast<const std::byte*>(values), nodes[i], 0});
-    }
-    gradient.program = SumProgram(nodes, num_vnodes);
-  }
-  // The program as it is defined, element by element.
-  float SumAt(int64_t i) const {
-    std::vector<float> stack;
-    for (const SumOp& op : gradient.program) {
-      if (op.kind == SumOp::Kind::kLoad) {
-        stack.push_back(f32[op.operand][i]);
-      } else {
-        const float right = stack.back();
-        stack.pop_back();
-        stack.back() += right;
-      }
-    }
-    return stack.back();
-  }
-  std::vector<std::vector<float>> f32;
-  std::vector<std::vector<uint16_t>> bits;  // of what has 16
-  std::vector<Dtype> dtypes;
-  ChunkGradient gradient;
-};
-
-std::vector<TreeNode> Leaves(int count) {
-  std::vector<TreeNode> leaves;
-  for (int i = 0; i < count; ++i) leaves.push_back({i, 1});
-  return leaves;
-}
-
-// A chunk with memory of its own.
-struct Chunk {
-  Chunk(Dtype dtype, uint64_t seed, bool moments = true) : dtype(dtype), master(Normal(kElems, seed, 0.1)) {
-    wire16.resize(kElems);
-    out16.resize(kElems);
-    rest.resize(kElems);
-    out32.resize(kElems);
-    for (int64_t i = 0; i < kElems; ++i) {
-      wire16[i] = Split(master[i]).wire.bits;
-      rest[i] = Split(master[i]).rest;
-    }
-    m = Normal(kElems, seed + 1, 1e-3);
-    v = Normal(kElems, seed + 2, 1e-3);
-    for (float& value : v) value *= value;
-    state.wire_dtype = dtype;
-    const bool is_fp32 = dtype == Dtype::kF32;
-    state.wire_in = is_fp32 ? static_cast<const void*>(master.data()) : wire16.data();
-    state.wire_out = is_fp32 ? static_cast<void*>(out32.data()) : out16.data();
-    state.rest = dtype == Dtype::kBf16 ? rest.data() : nullptr;
-    out32 = master;
-    state.master = dtype == Dtype::kF16 ? out32.data() : nullptr;
-    state.moment1 = moments ? m.data() : nullptr;
-    state.moment2 = moments ? v.data() : nullptr;
-    state.num_elems = kElems;
-  }
-  float Updated(int64_t i) const { return dtype == Dtype::kBf16 ? Join({{out16[i]}, rest[i]}) : out32[i]; }
-
-  Dtype dtype;
-  std::vector<float> master, out32, m, v;
-  std::vector<uint16_t> wire16, out16, rest;
-  ChunkState state;
-};
-
-// A chunk's moments, rounded to `format`; the chunk is made to use these.
-struct NarrowMoments {
-  NarrowMoments(Chunk& chunk, MomentFormat format) : format(format) {
-    for (int which = 0; which < 2; ++which) {
-      const std::vector<float>& exact = which == 0 ? chunk.m : chunk.v;
-      bytes[which].resize(MomentBytes(format, kElems));
-      if (format == MomentFormat::kFp8) {
-        EncodeFp8(KindOfMoment(which), exact, bytes[which].data());
-      } else {
-        for (int64_t i = 0; i < kElems; ++i) Bits(which)[i] = ToBf16(exact[i]).bits;
-      }
-    }
-    chunk.state.moment_format = format;
-    chunk.state.moment1 = bytes[0].data();
-    chunk.state.moment2 = bytes[1].data();
-  }
-  std::vector<float> Values(int which) {
-    std::vector<Bf16> values(kElems);
-    if (format == MomentFormat::kFp8) {
-      DecodeFp8(KindOfMoment(which), bytes[which].data(), 0, absl::MakeSpan(values));
-    } else {
-      for (int64_t i = 0; i < kElems; ++i) values[i] = Bf16{Bits(which)[i]};
-    }
-    std::vector<float> floats;
-    for (const Bf16 value : values) floats.push_back(ToFloat(value));
-    return floats;
-  }
-  std::byte Exponent(int which, int64_t block) const { return bytes[which][(block + 1) * kFp8BlockBytes - 1]; }
-  std::byte Code(int which, int64_t i) const {
-    return bytes[which][i / kFp8BlockElems * kFp8BlockBytes + i % kFp8BlockElems];
-  }
-  uint16_t* Bits(int which) { return reinterpret_cast<uint16_t*>(bytes[which].data()); }
-  MomentFormat format;
-  std::vector<std::byte> bytes[2];
-};
-
-// What is kept of `exact`, by element of the blob.
-std::vector<float> Rounded(MomentFormat format, int which, const std::vector<float>& exact, uint32_t key,
-                           int64_t first_elem) {
-  std::vector<float> kept;
-  uint8_t shared_exponent = 0;
-  for (int64_t i = 0; i < static_cast<int64_t>(exact.size()); ++i) {
-    const uint16_t noise = MomentNoise(key, first_elem + i);
-    if (format == MomentFormat::kBf16) {
-      kept.push_back(ToFloat(RoundMoment(exact[i], noise)));
-      continue;
-    }
-    const Fp8Kind kind = KindOfMoment(which);
-    if (i % kFp8BlockElems == 0) {
-      float largest = 0;
-      for (int64_t k = i; k < i + kFp8BlockElems; ++k) largest = std::max(largest, std::abs(exact[k]));
-      shared_exponent = Fp8SharedExponent(kind, std::bit_cast<uint32_t>(largest));
-    }
-    kept.push_back(ToFloat(FromFp8(kind, ToFp8(kind, exact[i], shared_exponent, noise), shared_exponent)));
-  }
-  return kept;
-}
-
-OptimizerConfig AdamWConfig() {
-  OptimizerConfig config;
-  config.beta1 = 0.9;
-  config.beta2 = 0.95;
-  config.weight_decay = 0.1;
-  return config;
-}
-OptimizerConfig SgdConfig(double momentum) {
-  OptimizerConfig config;
-  config.rule = OptimizerRule::kSgd;
-  config.momentum = momentum;
-  config.weight_decay = 0.1;
-  return config;
-}
-OptimizerConfig LionConfig() {
-  OptimizerConfig config;
-  config.rule = OptimizerRule::kLion;
-  config.beta1 = 0.8;
-  config.beta2 = 0.97;
-  config.weight_decay = 0.1;
-  return config;
-}
-// The middle decays.
-const std::vector<DecayRange> kRanges = {{0, 64, false}, {64, 2048 + 128, true}, {2048 + 128, kElems, false}};
 bool Decays(int64_t i) { return i >= 64 && i < 2048 + 128; }
-
 void ExpectClose(double got, double want, double tolerance, int64_t i) {
   // NaN fails.
   if (!(std::abs(got - want) <= tolerance * (1e-3 + std::abs(want)))) {
     ADD_FAILURE() << "element " << i << ": " << got << ", want " << want;
   }
 }
-
-// Which of Highway's targets runs.
-class ScopedTarget {
- public:
-  explicit ScopedTarget(int64_t target) { Choose(target); }
-  ~ScopedTarget() { Choose(0); }
-  ScopedTarget(const ScopedTarget&) = delete;
-  ScopedTarget& operator=(const ScopedTarget&) = delete;
-
- private:
-  static void Choose(int64_t targets) {  // 0: what this processor has
-    hwy::SetSupportedTargetsForTest(targets);
-    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
-  }
-};
 
 class ChunkKernelsTest : public ::testing::TestWithParam<Dtype> {};
 
@@ -331,92 +136,6 @@ TEST(ChunkKernelsFormTest, EveryFormOfAGradientGivesTheSameUpdate) {
       EXPECT_TRUE(from_narrow.out16 == from_wide.out16);
     }
   }
-}
-
-constexpr int64_t kZeroBlock = 70;  // where nothing decays
-
-// Values of a block that lie far apart, in every fourth; a block of zeros, and one of the smallest numbers.
-float Unevenness(int64_t i) {
-  const int64_t block = i / kFp8BlockElems, place = i % kFp8BlockElems;
-  if (block == kZeroBlock) return 0;
-  if (block == kZeroBlock + 1) return 0x1p-59f;
-  return block % 4 == 0 ? std::exp2(-static_cast<float>(place)) : 1;
-}
-
-// By the gradients of each leaf, in fp32.
-Gradient UnevenGradient(int num_vnodes) {
-  Gradient gradient(Leaves(num_vnodes), num_vnodes, Dtype::kF32, 3);
-  for (std::vector<float>& leaf : gradient.f32) {
-    for (int64_t i = 0; i < kElems; ++i) leaf[i] *= Unevenness(i);
-  }
-  return gradient;
-}
-
-// What fp8 does at its ends was seen: zeros of both signs, smallest second moments that stand for less, and blocks whose
-// exponent is the lowest.
-void ExpectEdges(int which, const NarrowMoments& moments, const std::vector<float>& values) {
-  int positive_zeros = 0, negative_zeros = 0, smallest = 0, lowest = 0;
-  for (int64_t i = 0; i < kElems; ++i) {
-    if (i / kFp8BlockElems == kZeroBlock || i / kFp8BlockElems == kZeroBlock + 1) continue;
-    positive_zeros += values[i] == 0 && !std::signbit(values[i]);
-    negative_zeros += values[i] == 0 && std::signbit(values[i]);
-    smallest += moments.Code(which, i) == std::byte{0};
-  }
-  for (int64_t block = 0; block < kElems / kFp8BlockElems; ++block)
-    lowest += moments.Exponent(which, block) == std::byte{0};
-  if (which == 0) {
-    EXPECT_GT(positive_zeros, 100);
-    EXPECT_GT(negative_zeros, 100);
-    EXPECT_EQ(lowest, 1);  // of zeros
-  } else {
-    EXPECT_EQ(positive_zeros + negative_zeros, 0);
-    EXPECT_GT(smallest, 100);
-    EXPECT_EQ(lowest, 2);
-  }
-}
-
-// The arithmetic is that of fp32 moments, and so are the weights; what is kept of the moments is rounded as
-// moment_rounding.h says, by the element's number in its blob.
-void ExpectNarrowMomentsAreTheFp32OnesRounded(Dtype wire) {
-  const Gradient gradient = UnevenGradient(2);
-  constexpr int64_t kFirstElem = 3 * kChunkElems;
-  for (const MomentFormat format : {MomentFormat::kBf16, MomentFormat::kFp8}) {
-    for (const OptimizerConfig& config : {AdamWConfig(), SgdConfig(0.9), LionConfig()}) {
-      Chunk exact(wire, 4), rounded(wire, 4);
-      for (int64_t i = 0; i < kElems; ++i) {
-        rounded.m[i] *= Unevenness(i);
-        rounded.v[i] *= Unevenness(i) * Unevenness(i);
-      }
-      NarrowMoments moments(rounded, format);
-      std::ranges::copy(moments.Values(0), exact.m.begin());
-      std::ranges::copy(moments.Values(1), exact.v.begin());
-      rounded.state.first_elem = kFirstElem;
-      UpdateScalars scalars = ComputeUpdateScalars(config, 1e-3, 5, 0.5);
-      scalars.moment_key =
-          -static_cast<uint32_t>(kFirstElem / 2) - 0x500u;  // words' numbers wrap around within the chunk
-      UpdateChunk(exact.state, gradient.gradient, kRanges, scalars, nullptr);
-      UpdateChunk(rounded.state, gradient.gradient, kRanges, scalars, nullptr);
-      for (int64_t i = 0; i < kElems; ++i) ASSERT_EQ(rounded.Updated(i), exact.Updated(i)) << i;
-      for (int which = 0; which < (config.rule == OptimizerRule::kAdamW ? 2 : 1); ++which) {
-        const std::vector<float> want =
-            Rounded(format, which, which == 0 ? exact.m : exact.v, scalars.moment_key, kFirstElem);
-        const std::vector<float> got = moments.Values(which);
-        if (format == MomentFormat::kFp8) ExpectEdges(which, moments, want);
-        for (int64_t i = 0; i < kElems; ++i) {
-          ASSERT_EQ(std::bit_cast<uint32_t>(got[i]), std::bit_cast<uint32_t>(want[i])) << which << " " << i;
-        }
-      }
-    }
-  }
-}
-
-TEST_P(ChunkKernelsTest, NarrowMomentsAreTheFp32OnesRounded) { ExpectNarrowMomentsAreTheFp32OnesRounded(GetParam()); }
-
-// The code that every target but AVX2 has, where there is nothing else to run it on.
-TEST_P(ChunkKernelsTest, NarrowMomentsAreTheFp32OnesRoundedInOrderedLanesToo) {
-  const ScopedTarget fallback(HWY_SCALAR);
-  if (CheckVectorUnit().ok()) GTEST_SKIP() << "Highway's fallback is not among the targets";
-  ExpectNarrowMomentsAreTheFp32OnesRounded(GetParam());
 }
 
 // Everything that the wire may hold: each number of binary16 is a gradient.
