@@ -1,6 +1,7 @@
 #ifndef EPS_CLI_DAEMON_CLIENT_H_
 #define EPS_CLI_DAEMON_CLIENT_H_
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>

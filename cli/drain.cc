@@ -25,6 +25,7 @@ namespace {
 constexpr absl::Duration kCallTimeout = absl::Seconds(10);
 constexpr absl::Duration kPollInterval = absl::Milliseconds(200);
 constexpr absl::Duration kQuietTime = absl::Seconds(2);  // what takes longer is said
+constexpr absl::Duration kPatience = absl::Seconds(10);  // with a daemon that does not answer
 
 struct DrainFlags {
   DaemonFlags daemon;
@@ -54,25 +55,60 @@ std::string Named(const std::vector<int64_t>& workers) {
   return absl::StrCat(workers.size() == 1 ? "worker " : "workers ", absl::StrJoin(workers, ", "));
 }
 
-absl::Status WaitUntilGone(DaemonClient& client, const std::vector<int64_t>& workers) {
+// What became of the workers, by a status of the same daemon.
+struct Drained {
+  std::vector<int64_t> waiting, lost;
+};
+Drained FindDrained(const proto::StatusReply& status, const std::vector<int64_t>& workers) {
+  Drained found;
+  for (const proto::WorkerStatus& worker : status.workers()) {
+    if (std::find(workers.begin(), workers.end(), worker.worker_id()) == workers.end()) continue;
+    (IsAttached(worker) ? found.waiting : found.lost).push_back(worker.worker_id());
+  }
+  return found;
+}
+
+// The daemon was asked, and is not there to say what became of it.
+absl::Status WithoutAnswer(const std::vector<int64_t>& workers, const absl::Status& why) {
+  return absl::Status(
+      why.code(),
+      absl::StrCat(Named(workers), " had been asked to leave, and whether they did is not known: ", why.message()));
+}
+
+// A daemon that has nothing more to do ends within moments, and lets everybody go before.
+bool IsEnding(const proto::StatusReply& status) {
+  return status.state() == "finishing" || status.state() == "finished" || status.state() == "failed";
+}
+
+absl::Status WaitUntilGone(DaemonClient& client, const std::vector<int64_t>& workers, proto::StatusReply last) {
   const absl::Time begin = absl::Now();
+  absl::Time heard = begin;
   std::vector<int64_t> said;
   while (true) {
-    const absl::StatusOr<proto::StatusReply> status = client.Status(kCallTimeout);
-    if (absl::IsUnavailable(status.status())) return absl::OkStatus();  // the run is over, and they with it
-    EPS_RETURN_IF_ERROR(status.status());
-    std::vector<int64_t> left;
-    for (const proto::WorkerStatus& worker : status->workers()) {
-      const bool is_drained = std::find(workers.begin(), workers.end(), worker.worker_id()) != workers.end();
-      if (is_drained && IsAttached(worker)) left.push_back(worker.worker_id());
-    }
-    if (left.empty()) return absl::OkStatus();
-    if (left != said && absl::Now() - begin > kQuietTime) {
-      std::fprintf(stderr, "waiting for %s: step %lld needs what is being computed there\n", Named(left).c_str(),
-                   static_cast<long long>(status->step()));
-      said = left;
-    }
     absl::SleepFor(kPollInterval);
+    const absl::StatusOr<proto::StatusReply> status = client.Status(kCallTimeout);
+    if (!status.ok()) {
+      if (absl::IsUnavailable(status.status()) && IsEnding(last)) return absl::OkStatus();
+      const bool may_come = absl::IsUnavailable(status.status()) || absl::IsDeadlineExceeded(status.status());
+      if (!may_come || absl::Now() - heard > kPatience) return WithoutAnswer(workers, status.status());
+      continue;
+    }
+    heard = absl::Now();
+    if (status->incarnation() != last.incarnation()) {
+      return WithoutAnswer(workers,
+                           absl::AbortedError("the daemon was restarted, and knows its workers by other numbers"));
+    }
+    last = *status;
+    const Drained found = FindDrained(last, workers);
+    if (!found.lost.empty()) {
+      return absl::AbortedError(absl::StrCat(Named(found.lost), found.lost.size() == 1 ? " was" : " were",
+                                             " lost while leaving; others compute what was to be done there"));
+    }
+    if (found.waiting.empty()) return absl::OkStatus();
+    if (found.waiting != said && absl::Now() - begin > kQuietTime) {
+      std::fprintf(stderr, "waiting for %s, which first finishes what it was given\n", Named(found.waiting).c_str());
+      said = found.waiting;
+    }
   }
 }
 
@@ -80,7 +116,7 @@ absl::Status RunDrain(const DrainFlags& flags, DaemonClient& client) {
   EPS_ASSIGN_OR_RETURN(const proto::StatusReply status, client.Status(kCallTimeout));
   EPS_ASSIGN_OR_RETURN(const std::vector<int64_t> workers, ChosenWorkers(flags, status));
   EPS_RETURN_IF_ERROR(client.Drain(workers, kCallTimeout));
-  if (!flags.no_wait) EPS_RETURN_IF_ERROR(WaitUntilGone(client, workers));
+  if (!flags.no_wait) EPS_RETURN_IF_ERROR(WaitUntilGone(client, workers, status));
   std::printf("%s %s\n", Named(workers).c_str(),
               flags.no_wait ? "will leave after what is being computed there" : "left");
   return absl::OkStatus();

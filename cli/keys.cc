@@ -67,7 +67,7 @@ void PrintUse(const KeysFlags& flags, absl::Time until) {
       "Each worker's machine gets ca.crt, client.crt, client.key and token, over a way that nobody else reads:\n"
       "  gpu_worker --connect %s:7070 \\\n"
       "    --tls-ca %s/ca.crt --tls-cert %s/client.crt --tls-key %s/client.key --token-file %s/token\n\n"
-      "eps status, eps top, eps checkpoint and eps stop take the same flags as gpu_worker.\n",
+      "eps status, eps top, eps checkpoint, eps drain and eps stop take the same flags as gpu_worker.\n",
       d, absl::FormatTime("%Y-%m-%d", until, absl::UTCTimeZone()).c_str(), d, d, d, d, host.c_str(), d, d, d, d);
 }
 

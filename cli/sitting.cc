@@ -238,6 +238,9 @@ SittingEnd Sitting::DaemonEnded() {
         .exit_code = kExitDoesNotFit, .errors = {why.empty() ? Ended(workers_.front()) : why}, .does_not_fit = true};
   }
   SittingEnd end = {.exit_code = kExitFailed};
+  const bool all_let_go = none_left_ && std::all_of(workers_.begin(), workers_.end(),
+                                                    [](const ChildProcess& worker) { return worker.ended_well(); });
+  if (all_let_go) end.errors.push_back("no worker was left: those that this command started were let go (eps drain)");
   for (const ChildProcess& worker : workers_) {
     if (worker.ended_well()) continue;
     end.does_not_fit = end.does_not_fit || DoesNotFit(worker);

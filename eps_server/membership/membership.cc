@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <set>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -137,33 +138,45 @@ absl::Status Membership::Leave(WorkerId worker, absl::Duration now) {
   return absl::OkStatus();
 }
 
-absl::Status Membership::Drain(absl::Span<const WorkerId> workers) {
-  const auto is_asked = [&](WorkerId id) { return std::find(workers.begin(), workers.end(), id) != workers.end(); };
-  for (const WorkerId id : workers) {
+absl::StatusOr<std::vector<WorkerId>> Membership::Drain(absl::Span<const WorkerId> workers) {
+  const std::set<WorkerId> asked(workers.begin(), workers.end());
+  for (const WorkerId id : asked) {
     const auto worker = workers_.find(id);
     if (worker == workers_.end()) {
       return absl::NotFoundError(absl::StrCat("worker ", id.value(), ": none of that number is attached"));
     }
-    // It would take the news that it is unknown for a daemon that was restarted, and attach again.
-    if (worker->second.channel == nullptr) {
-      return absl::FailedPreconditionError(absl::StrCat("worker ", id.value(), ": is still attaching; try again"));
+    // It listens to no order before it is.
+    if (!worker->second.ready) {
+      return absl::FailedPreconditionError(absl::StrCat("worker ", id.value(), ": is not ready yet; try again"));
     }
   }
-  const bool one_stays = std::any_of(workers_.begin(), workers_.end(), [&](const auto& worker) {
-    return !worker.second.is_leaving() && !is_asked(worker.first);
-  });
-  if (!one_stays) {
-    return absl::FailedPreconditionError("no other worker would be left; attach one first, or end the run: eps stop");
+  const std::vector<WorkerId> ready = ReadyWorkers();
+  if (std::all_of(ready.begin(), ready.end(), [&](WorkerId id) { return asked.count(id) > 0; })) {
+    return absl::FailedPreconditionError(
+        "no other worker is ready; attach one and wait until it is, or end the run: eps stop");
   }
-  for (const WorkerId id : workers) workers_.at(id).status.state = WorkerState::kLeaving;
-  return absl::OkStatus();
+  std::vector<WorkerId> told;
+  for (const WorkerId id : asked) {
+    Worker& worker = workers_.at(id);
+    if (worker.is_leaving()) continue;
+    worker.status.state = WorkerState::kLeaving;
+    told.push_back(id);
+  }
+  return told;
+}
+
+void Membership::LetGo(WorkerId worker) { workers_.at(worker).let_go = true; }
+
+bool Membership::IsLetGo(WorkerId worker) const {
+  const auto found = workers_.find(worker);
+  return found != workers_.end() && found->second.let_go;
 }
 
 std::shared_ptr<WorkerChannel> Membership::Remove(WorkerId worker) {
   const auto found = workers_.find(worker);
   if (found == workers_.end()) return nullptr;
   std::shared_ptr<WorkerChannel> channel = std::move(found->second.channel);
-  if (!found->second.is_leaving()) {
+  if (!found->second.let_go) {
     lost_.push_back(std::move(found->second.status));
     lost_.back().state = WorkerState::kLost;
     if (lost_.size() > kMaxLost) lost_.pop_front();
@@ -203,14 +216,19 @@ std::vector<WorkerId> Membership::ReadyWorkers() const {
 std::vector<WorkerId> Membership::LeavingWorkers() const {
   std::vector<WorkerId> leaving;
   for (const auto& [id, worker] : workers_) {
-    if (worker.is_leaving()) leaving.push_back(id);
+    if (worker.is_leaving() && !worker.let_go) leaving.push_back(id);
   }
   return leaving;
 }
 
 int Membership::num_ready() const {
+  return static_cast<int>(std::count_if(workers_.begin(), workers_.end(),
+                                        [](const auto& w) { return w.second.ready && !w.second.let_go; }));
+}
+
+int Membership::num_alive() const {
   return static_cast<int>(
-      std::count_if(workers_.begin(), workers_.end(), [](const auto& w) { return w.second.ready; }));
+      std::count_if(workers_.begin(), workers_.end(), [](const auto& w) { return !w.second.let_go; }));
 }
 
 std::vector<Groups::Candidate> Membership::GroupCandidates() const {
@@ -229,7 +247,7 @@ std::shared_ptr<WorkerChannel> Membership::channel(WorkerId worker) const {
 std::vector<std::shared_ptr<WorkerChannel>> Membership::Channels() const {
   std::vector<std::shared_ptr<WorkerChannel>> channels;
   for (const auto& [id, worker] : workers_) {
-    if (worker.channel != nullptr) channels.push_back(worker.channel);
+    if (worker.channel != nullptr && !worker.let_go) channels.push_back(worker.channel);
   }
   return channels;
 }

@@ -103,11 +103,16 @@ class Membership {
   absl::Status Leave(WorkerId worker, absl::Duration now);
 
   // The same of several, whom somebody else wants to go: all, or none if it fails.
-  // Errors: NOT_FOUND one of them · FAILED_PRECONDITION one of them is not connected yet; no other that stays is attached
-  absl::Status Drain(absl::Span<const WorkerId> workers);
+  // Returns those that were not leaving before.
+  // Errors: NOT_FOUND one of them · FAILED_PRECONDITION one of them is not ready yet; no other is ready and stays
+  absl::StatusOr<std::vector<WorkerId>> Drain(absl::Span<const WorkerId> workers);
+  // Of one that is leaving: nobody needs it any more, and it was told so. It counts for nothing, and is known, so that what
+  // it still says is no error, until Remove.
+  void LetGo(WorkerId worker);
+  bool IsLetGo(WorkerId worker) const;
 
   // Forgets a worker; its channel is returned (null: unknown, or it never connected). It is listed as lost for a while,
-  // unless it wanted to go.
+  // unless it was let go.
   std::shared_ptr<WorkerChannel> Remove(WorkerId worker);
   bool Contains(WorkerId worker) const { return workers_.count(worker) > 0; }
   // Errors: NOT_FOUND
@@ -120,12 +125,12 @@ class Membership {
   std::vector<WorkerId> Expired(absl::Duration now) const;
   // Connected, ready, and not about to leave, by rising id.
   std::vector<WorkerId> ReadyWorkers() const;
-  std::vector<WorkerId> LeavingWorkers() const;
-  int num_ready() const;  // those that are about to leave too
+  std::vector<WorkerId> LeavingWorkers() const;  // and not let go
+  int num_ready() const;                         // those that are about to leave too
   // The same, as Groups::Arrange takes them.
   std::vector<Groups::Candidate> GroupCandidates() const;
   int64_t largest_cap_bytes() const { return largest_cap_bytes_; }     // of all that ever were ready
-  int num_alive() const { return static_cast<int>(workers_.size()); }  // attaching ones too
+  int num_alive() const;                                               // attaching ones too
   std::shared_ptr<WorkerChannel> channel(WorkerId worker) const;
   std::vector<std::shared_ptr<WorkerChannel>> Channels() const;
 
@@ -136,6 +141,7 @@ class Membership {
   struct Worker {
     WorkerStatus status;
     bool ready = false;
+    bool let_go = false;
     std::shared_ptr<WorkerChannel> channel;
     absl::Duration deadline;
     bool is_leaving() const { return status.state == WorkerState::kLeaving; }

@@ -80,21 +80,43 @@ TEST(MembershipTest, WhoIsAboutToLeaveIsGivenNothingAndListedAsThatUntilItIsGone
   EXPECT_EQ(members.List(At(5)).front().state, WorkerState::kLeaving);
   EXPECT_THAT(members.Expired(At(10)), ElementsAre(stays)) << "asking was a sign of life";
   EXPECT_NE(members.Remove(leaving), nullptr);
-  EXPECT_EQ(members.List(At(5)).size(), 1u) << "nobody has lost it";
+  EXPECT_EQ(members.List(At(5)).back().state, WorkerState::kLost) << "it went before it was let go";
 }
 
-TEST(MembershipTest, WhoIsDrainedLeavesAsLongAsAnotherStays) {
+TEST(MembershipTest, WhoIsLetGoCountsForNothingAndIsKnownUntilItIsGone) {
+  Membership members(absl::Seconds(10));
+  const WorkerId leaving = JoinReady(members, 0), stays = JoinReady(members, 0);
+  EXPECT_OK(members.Leave(leaving, At(5)));
+  EXPECT_FALSE(members.IsLetGo(leaving));
+  members.LetGo(leaving);
+  EXPECT_TRUE(members.IsLetGo(leaving));
+  EXPECT_THAT(members.ReadyWorkers(), ElementsAre(stays));
+  EXPECT_THAT(members.LeavingWorkers(), IsEmpty());
+  EXPECT_EQ(members.num_ready(), 1);
+  EXPECT_EQ(members.num_alive(), 1);
+  EXPECT_EQ(members.Channels().size(), 1u);
+  EXPECT_OK(members.Renew(leaving, At(6))) << "its last heartbeat";
+  EXPECT_EQ(members.List(At(6)).front().state, WorkerState::kLeaving);
+  EXPECT_NE(members.Remove(leaving), nullptr);
+  EXPECT_FALSE(members.IsLetGo(leaving));
+  EXPECT_EQ(members.List(At(6)).size(), 1u) << "nobody has lost it";
+}
+
+TEST(MembershipTest, WhoIsDrainedLeavesAsLongAsAnotherIsReady) {
   Membership members(absl::Seconds(10));
   const WorkerId first = JoinReady(members, 0), second = JoinReady(members, 0), third = JoinReady(members, 0);
   EXPECT_THAT(members.Drain({first, WorkerId(99)}), StatusIs(absl::StatusCode::kNotFound, "worker 99"));
   EXPECT_THAT(members.Drain({first, second, third}), StatusIs(absl::StatusCode::kFailedPrecondition, "eps stop"));
   EXPECT_THAT(members.LeavingWorkers(), IsEmpty()) << "all or none";
-  EXPECT_OK(members.Drain({first, second}));
-  EXPECT_OK(members.Drain({second})) << "asked again";
+  EXPECT_THAT(members.Drain({second, first, second}), IsOkAndHolds(ElementsAre(first, second)));
+  EXPECT_THAT(members.Drain({second}), IsOkAndHolds(IsEmpty())) << "asked again";
   EXPECT_THAT(members.LeavingWorkers(), ElementsAre(first, second));
   EXPECT_THAT(members.Drain({third}), StatusIs(absl::StatusCode::kFailedPrecondition)) << "the others only leave";
   const WorkerId attaching = *members.Attach(Cpu(), At(0));
-  EXPECT_THAT(members.Drain({attaching}), StatusIs(absl::StatusCode::kFailedPrecondition, "still attaching"));
+  EXPECT_OK(members.Connect(attaching, std::make_shared<SilentChannel>(), At(0)));
+  EXPECT_THAT(members.Drain({attaching}), StatusIs(absl::StatusCode::kFailedPrecondition, "not ready yet"));
+  EXPECT_THAT(members.Drain({third}), StatusIs(absl::StatusCode::kFailedPrecondition)) << "no other is ready";
+  EXPECT_OK(members.Ready(attaching, {}, At(0)));
   EXPECT_OK(members.Drain({third}));
 }
 

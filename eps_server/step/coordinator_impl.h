@@ -131,8 +131,9 @@ class CoordinatorImpl final : public Coordinator {
   void ExpireLeases(Actions& actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Those that asked to leave go as soon as nobody needs what they were given.
   void ReleaseLeaving(Actions& actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Returns how many vnodes others must run again.
+  // These return how many vnodes others must run again. Lose also forgets the worker.
   int Lose(WorkerId worker) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  int TakeBack(WorkerId worker) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   int LoseGroups(absl::Span<const uint64_t> groups) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   static bool LeftByItself(int vnodes, const absl::Status& why) { return why.ok() && vnodes == 0; }
   void CountLost(int vnodes, const absl::Status& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

@@ -94,6 +94,9 @@ RunPhase CoordinatorImpl::Phase() const {
   if (!failure_.ok()) return RunPhase::kFailed;
   // Who watches takes a daemon that is gone after this for one that has done its work: not one that was told to end before.
   if (over_ && step_.value() >= run_.steps) return RunPhase::kFinished;
+  if (!over_ && !stop_requested_ && EvaluationComesFirst() && members_.num_ready() == 0) {
+    return RunPhase::kWaitingForWorkers;  // of the last step, too
+  }
   if (over_ || step_.value() >= end_ || (stop_requested_ && open_.has_value())) return RunPhase::kFinishing;
   if (members_.num_ready() == 0 || !begun_) return RunPhase::kWaitingForWorkers;
   return RunPhase::kTraining;

@@ -398,7 +398,10 @@ TEST_P(CoordinatorModeTest, WhoAsksToLeaveFinishesItsPartAndIsGivenNoMore) {
   EXPECT_EQ(status.counts.vnodes_redone, 0);
   EXPECT_EQ(status.counts.workers_lost, 0);
   EXPECT_EQ(status.counts.passes, 1 + config.steps);
+  EXPECT_OK(run.coordinator->Heartbeat(leaving.id())) << "until its stream ends";
+  run.coordinator->Disconnect(leaving.id(), absl::UnavailableError("its stream ended"));
   EXPECT_THAT(run.coordinator->Heartbeat(leaving.id()), StatusIs(absl::StatusCode::kNotFound));
+  EXPECT_EQ(run.coordinator->Status().counts.workers_lost, 0);
   EXPECT_TRUE(run.Result(config.steps) == Reference(config));
 }
 
@@ -415,9 +418,12 @@ TEST_P(CoordinatorModeTest, WhoIsDrainedFinishesItsPartAndTheLastOneStays) {
   EXPECT_FALSE(drained.finished_ok());
   drained.ReleaseRecords();
   WaitFor([&] { return drained.finished_ok(); });
+  EXPECT_OK(run.coordinator->Heartbeat(drained.id())) << "until its stream ends";
+  run.coordinator->Disconnect(drained.id(), absl::UnavailableError("its stream ended"));
   EXPECT_THAT(run.coordinator->Drain({both, 1}), StatusIs(absl::StatusCode::kNotFound));
   ASSERT_OK(run.coordinator->WaitUntilFinished());
   EXPECT_EQ(run.coordinator->Status().counts.vnodes_redone, 0);
+  EXPECT_EQ(run.coordinator->Status().counts.workers_lost, 0);
   EXPECT_TRUE(run.Result(config.steps) == Reference(config));
 }
 

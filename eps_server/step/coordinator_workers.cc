@@ -113,7 +113,7 @@ absl::Status CoordinatorImpl::PassDone(WorkerId worker, StepId step, std::vector
                                        PassTiming timing) {
   MutexLock lock(mu_);
   EPS_RETURN_IF_ERROR(members_.Renew(worker, clock_()));
-  if (over_) return absl::OkStatus();
+  if (over_ || members_.IsLetGo(worker)) return absl::OkStatus();
   if (step > step_ || (step == step_ && ledger() == nullptr) || step.value() < 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("pass_done.step: ", step.value(), ", the step in progress is ", step_.value()));
@@ -134,7 +134,7 @@ absl::Status CoordinatorImpl::EvaluationDone(WorkerId worker, Version version, i
                                              std::vector<VnodeRecord> records, PassTiming timing) {
   MutexLock lock(mu_);
   EPS_RETURN_IF_ERROR(members_.Renew(worker, clock_()));
-  if (over_) return absl::OkStatus();
+  if (over_ || members_.IsLetGo(worker)) return absl::OkStatus();
   EPS_RETURN_IF_ERROR(evaluation_.AddRecords(worker, version, round, records));
   return CountPass(worker, std::move(timing));
 }
@@ -187,12 +187,13 @@ absl::Status CoordinatorImpl::Leave(WorkerId worker) {
 }
 
 absl::Status CoordinatorImpl::Drain(absl::Span<const WorkerId> workers) {
+  std::vector<WorkerId> told;
   {
     MutexLock lock(mu_);
-    EPS_RETURN_IF_ERROR(members_.Drain(workers));
+    EPS_ASSIGN_OR_RETURN(told, members_.Drain(workers));
     Wake();
   }
-  for (const WorkerId worker : workers) LogInfo("worker_drained", {{"worker", worker.value()}});
+  for (const WorkerId worker : told) LogInfo("worker_drained", {{"worker", worker.value()}});
   return absl::OkStatus();
 }
 
@@ -203,11 +204,11 @@ void CoordinatorImpl::ReleaseLeaving(Actions& actions) {
   for (const WorkerId worker : leaving) {
     if (ledger() != nullptr && ledger()->Needs(worker, missing)) continue;
     if (evaluation_.ledger() != nullptr && evaluation_.ledger()->Needs(worker, /*missing=*/{})) continue;
-    std::shared_ptr<WorkerChannel> channel = members_.channel(worker);
-    Lose(worker);
-    actions.push_back([this, worker, channel, step = step_] {
+    members_.LetGo(worker);
+    TakeBack(worker);
+    actions.push_back([this, worker, channel = members_.channel(worker), step = step_] {
       LogLost(worker, step, /*vnodes=*/0, absl::OkStatus());
-      if (channel != nullptr) channel->SendFinish(true, "it leaves");
+      if (channel != nullptr) channel->SendFinish(true, "it was asked to leave");
     });
   }
 }
@@ -218,6 +219,10 @@ void CoordinatorImpl::Disconnect(WorkerId worker, absl::Status why) {
   {
     MutexLock lock(mu_);
     if (!members_.Contains(worker)) return;
+    if (members_.IsLetGo(worker)) {
+      members_.Remove(worker);
+      return;
+    }
     vnodes = Lose(worker);
     CountLost(vnodes, why);
     step = step_;
@@ -233,6 +238,10 @@ void CoordinatorImpl::ExpireLeases(Actions& actions) {
     no_expiry_before_ = now + lease_ / 2;
   if (now < no_expiry_before_) return;
   for (const WorkerId worker : members_.Expired(now)) {
+    if (members_.IsLetGo(worker)) {
+      members_.Remove(worker);
+      continue;
+    }
     std::shared_ptr<WorkerChannel> channel = members_.channel(worker);
     const int vnodes = Lose(worker);
     const absl::Status why =
@@ -247,6 +256,10 @@ void CoordinatorImpl::ExpireLeases(Actions& actions) {
 
 int CoordinatorImpl::Lose(WorkerId worker) {
   members_.Remove(worker);
+  return TakeBack(worker);
+}
+
+int CoordinatorImpl::TakeBack(WorkerId worker) {
   std::vector<uint64_t> lost_groups;
   QueueGroupOrders(groups_.Lose(worker, lost_groups));
   const int of_groups = LoseGroups(lost_groups) + evaluation_.Lose(worker);

@@ -112,9 +112,9 @@ class KillTest(SystemTest):
         process = start_train(self.specs["bf16"], out, "--workers", 3, *NO_CHECKPOINTS)
         wait_for_steps(process, out, 7)
         for given, said in ((["99"], "worker 99: none of that number is attached"),
-                            (["1", "2", "3"], "no other worker would be left"),
+                            (["1", "2", "3"], "no other worker is ready"),
                             (["--host", "elsewhere"], "--host elsewhere: no worker of that host is attached"),
-                            (["--host", socket.gethostname()], "no other worker would be left")):
+                            (["--host", socket.gethostname()], "no other worker is ready")):
             refused = run([*drain, *given])
             self.assertEqual(refused.returncode, 1, refused.stderr)
             self.assertIn(said, refused.stderr)
@@ -137,6 +137,8 @@ class KillTest(SystemTest):
         process = start_train(self.specs["bf16"], out, "--workers", 2, *NO_CHECKPOINTS)
         wait_for_steps(process, out, 7)
         self.assertEqual(run([str(EPS), "drain", "--out", str(out), "1"]).returncode, 0)
+        while len(children(process.pid, "gpu_worker")) > 1:
+            time.sleep(0.01)
         os.kill(children(process.pid, "gpu_worker")[0], signal.SIGKILL)
         returncode, stderr = self.end(process)
         self.assertEqual(returncode, 1, stderr)
