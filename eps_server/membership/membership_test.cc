@@ -80,7 +80,7 @@ TEST(MembershipTest, WhoIsAboutToLeaveIsGivenNothingAndListedAsThatUntilItIsGone
   EXPECT_EQ(members.List(At(5)).front().state, WorkerState::kLeaving);
   EXPECT_THAT(members.Expired(At(10)), ElementsAre(stays)) << "asking was a sign of life";
   EXPECT_NE(members.Remove(leaving), nullptr);
-  EXPECT_EQ(members.List(At(5)).back().state, WorkerState::kLost) << "it went before it was let go";
+  EXPECT_EQ(members.List(At(5)).front().state, WorkerState::kLost) << "it went before it was let go";
 }
 
 TEST(MembershipTest, WhoIsLetGoCountsForNothingAndIsKnownUntilItIsGone) {

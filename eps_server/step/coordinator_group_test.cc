@@ -155,9 +155,11 @@ TEST(CoordinatorGroupTest, AMemberThatAsksToLeaveStaysUntilItsGroupsPassIsOver) 
   }
   ASSERT_OK(run.coordinator->PassDone(first.id, of_first->step, records, {.seconds = 1}));
   absl::SleepFor(absl::Milliseconds(120));
-  EXPECT_OK(run.coordinator->Heartbeat(first.id)) << "the other may still be exchanging with it";
+  EXPECT_EQ(run.coordinator->Status().phase, RunPhase::kTraining) << "the other may still be exchanging with it";
   run.coordinator->Disconnect(second.id, absl::UnavailableError("it was killed"));
-  WaitFor([&] { return !run.coordinator->Heartbeat(first.id).ok(); });
+  WaitFor([&] { return run.coordinator->Status().phase == RunPhase::kWaitingForWorkers; });
+  EXPECT_EQ(first.NextOrder().kind, GroupOrder::Kind::kEnd) << "else it may wait for the other";
+  EXPECT_OK(run.coordinator->Heartbeat(first.id)) << "its stream has not ended";
 }
 
 TEST(CoordinatorGroupTest, AMemberThatSaysThatItsGroupIsOverKeepsItsPlace) {
