@@ -78,19 +78,24 @@ TEST(CoordinatorEvaluationTest, VnodesOfAWorkerThatIsLostInAnEvaluationGoToOther
   EXPECT_TRUE(run.Result(4) == Reference(SmallRun()));
 }
 
-TEST(CoordinatorEvaluationTest, AnEvaluationWaitsForWorkersWhenAllAreLost) {
-  TestRun run(EvaluatedRun());
-  {
-    FakeWorker first(run);
-    first.HoldEvaluations();
-    WaitFor([&] { return first.is_evaluating(); });
-    first.Kill();
-    WaitFor([&] { return run.coordinator->Status().counts.workers_lost == 1; });
-    EXPECT_EQ(run.coordinator->Status().phase, RunPhase::kWaitingForWorkers);
+TEST(CoordinatorEvaluationTest, AnEvaluationWaitsForWorkersWhenAllAreLostAfterTheLastStepToo) {
+  RunConfig config = EvaluatedRun();
+  for (const int64_t every_steps : {3, 4}) {
+    config.evaluation.every_steps = every_steps;
+    TestRun run(config);
+    {
+      FakeWorker first(run);
+      first.HoldEvaluations();
+      WaitFor([&] { return first.is_evaluating(); });
+      EXPECT_EQ(run.committed(), every_steps);
+      first.Kill();
+      WaitFor([&] { return run.coordinator->Status().counts.workers_lost == 1; });
+      EXPECT_EQ(run.coordinator->Status().phase, RunPhase::kWaitingForWorkers) << every_steps;
+    }
+    FakeWorker second(run);
+    ASSERT_OK(run.coordinator->WaitUntilFinished());
+    ExpectSame(run.reports.evaluations(), ReferenceEvaluations(config));
   }
-  FakeWorker second(run);
-  ASSERT_OK(run.coordinator->WaitUntilFinished());
-  ExpectSame(run.reports.evaluations(), ReferenceEvaluations(EvaluatedRun()));
 }
 
 TEST(CoordinatorEvaluationTest, AStopEndsAnEvaluationAfterItsRoundAndTheResumedRunMakesItAnew) {
