@@ -93,8 +93,8 @@ class CommandsTest(SystemTest):
         self.assertEqual(latest_checkpoint(out).name, f"step-{committed_steps(out):08d}")
         self.assertEqual(summary(out)["steps"], committed_steps(out))
         self.assertEqual(summary(out)["steps_planned"], 100000)
-        for command in ("status", "checkpoint", "stop"):
-            over = run([str(EPS), command, "--out", str(out)])
+        for command in (["status"], ["checkpoint"], ["drain", "1"], ["stop"]):
+            over = run([str(EPS), *command, "--out", str(out)])
             self.assertEqual(over.returncode, 1, over.stdout)
             self.assertIn(f"{latest_checkpoint(out)}; go on with --resume", over.stderr)
 
@@ -109,8 +109,8 @@ class CommandsTest(SystemTest):
             self.assertNotIn("--resume", over.stdout)
         status = json.loads(run([str(EPS), "status", "--out", str(out), "--json"]).stdout)
         self.assertEqual((status["state"], status["step"], status["loss"]), ("finished", "12", summary(out)["loss_last"]))
-        for command in ("checkpoint", "stop"):
-            self.refused(run([str(EPS), command, "--out", str(out)]), 1, "has ended: 12 of 12 steps were done")
+        for command in (["checkpoint"], ["drain", "1"], ["stop"]):
+            self.refused(run([str(EPS), *command, "--out", str(out)]), 1, "has ended: 12 of 12 steps were done")
 
     def test_a_run_that_ended_without_a_checkpoint_is_a_run_all_the_same(self):
         spec, out = self.work.spec({"checkpoint": {"every_steps": 0, "last": False}}), self.work.out("run")
