@@ -22,6 +22,7 @@
 namespace eps::cli {
 namespace {
 
+constexpr int64_t kMostWorkers = int64_t{1} << 40;  // no daemon counts so far
 constexpr absl::Duration kCallTimeout = absl::Seconds(10);
 constexpr absl::Duration kPollInterval = absl::Milliseconds(200);
 constexpr absl::Duration kQuietTime = absl::Seconds(2);  // what takes longer is said
@@ -88,9 +89,11 @@ absl::Status WaitUntilGone(DaemonClient& client, const std::vector<int64_t>& wor
     absl::SleepFor(kPollInterval);
     const absl::StatusOr<proto::StatusReply> status = client.Status(kCallTimeout);
     if (!status.ok()) {
-      if (absl::IsUnavailable(status.status()) && IsEnding(last)) return absl::OkStatus();
-      const bool may_come = absl::IsUnavailable(status.status()) || absl::IsDeadlineExceeded(status.status());
-      if (!may_come || absl::Now() - heard > kPatience) return WithoutAnswer(workers, status.status());
+      // CANCELLED: it ends in this very moment.
+      const bool is_gone = absl::IsUnavailable(status.status()) || absl::IsCancelled(status.status());
+      if (is_gone && IsEnding(last)) return absl::OkStatus();
+      if (!(is_gone || absl::IsDeadlineExceeded(status.status())) || absl::Now() - heard > kPatience)
+        return WithoutAnswer(workers, status.status());
       continue;
     }
     heard = absl::Now();
@@ -129,7 +132,8 @@ void AddDrain(CLI::App& app, int* exit_code) {
       "drain",
       "Lets workers go without costing a step: each finishes what it has been given, and ends with exit code 0");
   auto flags = std::make_shared<DrainFlags>();
-  command->add_option("WORKER", flags->workers, "Their numbers, as eps status has them")->check(CLI::PositiveNumber);
+  command->add_option("WORKER", flags->workers, "Their numbers, as eps status has them")
+      ->check(CLI::Range(int64_t{1}, kMostWorkers));
   command->add_option("--host", flags->hosts, "All workers of that host, as eps status names it; may be repeated")
       ->type_name("NAME")
       ->allow_extra_args(false);

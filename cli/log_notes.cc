@@ -11,8 +11,8 @@
 namespace eps::cli {
 namespace {
 
-constexpr absl::string_view kShownEvents[] = {"INFO data_tokenized ", "INFO data_documents ",
-                                              "INFO kept_source_taken "};
+constexpr absl::string_view kShownEvents[] = {"INFO data_tokenized ", "INFO data_documents ", "INFO kept_source_taken ",
+                                              "INFO worker_left "};
 
 bool IsWarning(absl::string_view entry) {
   return absl::StartsWith(entry, "WARNING ") || absl::StartsWith(entry, "ERROR ");

@@ -97,7 +97,7 @@ std::vector<GroupOrder> Groups::Lose(WorkerId worker, std::vector<uint64_t>& los
   for (const auto& [id, group] : groups_) {
     if (std::find(group.members.begin(), group.members.end(), worker) != group.members.end()) lost.push_back(id);
   }
-  for (const uint64_t id : lost) End(id, absl::StrCat("worker ", worker.value(), " was lost"), worker, orders);
+  for (const uint64_t id : lost) End(id, absl::StrCat("worker ", worker.value(), " is gone"), worker, orders);
   std::erase_if(left_out_, [worker](const auto& entry) {
     return std::find(entry.second.begin(), entry.second.end(), worker) != entry.second.end();
   });

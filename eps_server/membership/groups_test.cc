@@ -78,7 +78,7 @@ TEST_F(GroupsTest, ALostMemberEndsItAndTheOthersFormANewOne) {
   const uint64_t id = Form({Of(1), Of(2), Of(3)});
   std::vector<uint64_t> lost;
   EXPECT_EQ(Texts(groups_.Lose(WorkerId(2), lost)),
-            (std::vector<std::string>{"end 1: worker 2 was lost", "end 3: worker 2 was lost"}));
+            (std::vector<std::string>{"end 1: worker 2 is gone", "end 3: worker 2 is gone"}));
   EXPECT_EQ(lost, std::vector<uint64_t>{id});
   EXPECT_TRUE(groups_.formed().empty());
   EXPECT_EQ(Texts(groups_.Arrange({Of(1), Of(3)}, now_)), std::vector<std::string>{"found 1 as 0 of 2"});

@@ -221,6 +221,11 @@ std::vector<WorkerId> Membership::LeavingWorkers() const {
   return leaving;
 }
 
+std::vector<WorkerId> Membership::WorkersForTheRest() const {
+  std::vector<WorkerId> workers = ReadyWorkers();
+  return workers.empty() ? LeavingWorkers() : workers;
+}
+
 int Membership::num_ready() const {
   return static_cast<int>(std::count_if(workers_.begin(), workers_.end(),
                                         [](const auto& w) { return w.second.ready && !w.second.let_go; }));

@@ -126,6 +126,9 @@ class Membership {
   // Connected, ready, and not about to leave, by rising id.
   std::vector<WorkerId> ReadyWorkers() const;
   std::vector<WorkerId> LeavingWorkers() const;  // and not let go
+  // Who gets what is left of a step or round: the ready ones; where none is, those that are about to leave, as long as they
+  // are needed.
+  std::vector<WorkerId> WorkersForTheRest() const;
   int num_ready() const;                         // those that are about to leave too
   // The same, as Groups::Arrange takes them.
   std::vector<Groups::Candidate> GroupCandidates() const;

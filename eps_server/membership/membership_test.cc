@@ -75,6 +75,7 @@ TEST(MembershipTest, WhoIsAboutToLeaveIsGivenNothingAndListedAsThatUntilItIsGone
   EXPECT_THAT(members.Leave(WorkerId(99), At(5)), StatusIs(absl::StatusCode::kNotFound));
   EXPECT_THAT(members.ReadyWorkers(), ElementsAre(stays));
   EXPECT_THAT(members.LeavingWorkers(), ElementsAre(leaving));
+  EXPECT_THAT(members.WorkersForTheRest(), ElementsAre(stays));
   EXPECT_EQ(members.num_ready(), 2);
   EXPECT_EQ(members.GroupCandidates().size(), 1u);
   EXPECT_EQ(members.List(At(5)).front().state, WorkerState::kLeaving);
@@ -88,10 +89,13 @@ TEST(MembershipTest, WhoIsLetGoCountsForNothingAndIsKnownUntilItIsGone) {
   const WorkerId leaving = JoinReady(members, 0), stays = JoinReady(members, 0);
   EXPECT_OK(members.Leave(leaving, At(5)));
   EXPECT_FALSE(members.IsLetGo(leaving));
+  EXPECT_OK(members.Leave(stays, At(5)));
+  EXPECT_THAT(members.WorkersForTheRest(), ElementsAre(leaving, stays)) << "nobody else is left";
   members.LetGo(leaving);
   EXPECT_TRUE(members.IsLetGo(leaving));
-  EXPECT_THAT(members.ReadyWorkers(), ElementsAre(stays));
-  EXPECT_THAT(members.LeavingWorkers(), IsEmpty());
+  EXPECT_THAT(members.WorkersForTheRest(), ElementsAre(stays));
+  EXPECT_THAT(members.ReadyWorkers(), IsEmpty());
+  EXPECT_THAT(members.LeavingWorkers(), ElementsAre(stays));
   EXPECT_EQ(members.num_ready(), 1);
   EXPECT_EQ(members.num_alive(), 1);
   EXPECT_EQ(members.Channels().size(), 1u);

@@ -76,7 +76,7 @@ void CoordinatorImpl::ReadRound(int64_t round) {
 
 void CoordinatorImpl::AssignRound(Actions& actions) {
   const std::vector<int> vnodes = evaluation_.ledger()->Unassigned();
-  const std::vector<WorkerId> workers = members_.ReadyWorkers();
+  const std::vector<WorkerId> workers = members_.WorkersForTheRest();
   if (vnodes.empty() || workers.empty()) return;
   watch_.OnProgress(clock_());
   const bool by_speed = evaluation_.ledger()->IsFresh() && groups_.formed().empty();

@@ -98,7 +98,7 @@ void CoordinatorImpl::OpenStep(Actions& actions) {
 
 void CoordinatorImpl::AssignVnodes(Actions& actions) {
   const std::vector<int> vnodes = ledger()->Unassigned();
-  const std::vector<WorkerId> workers = members_.ReadyWorkers();
+  const std::vector<WorkerId> workers = members_.WorkersForTheRest();
   if (vnodes.empty() || workers.empty()) return;
   const bool fresh = ledger()->IsFresh();
   if (fresh && groups_.IsForming()) return;  // not for long: Expire

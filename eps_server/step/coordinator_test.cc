@@ -405,6 +405,27 @@ TEST_P(CoordinatorModeTest, WhoAsksToLeaveFinishesItsPartAndIsGivenNoMore) {
   EXPECT_TRUE(run.Result(config.steps) == Reference(config));
 }
 
+TEST_P(CoordinatorModeTest, WhoIsAboutToLeaveFinishesTheStepWhereNobodyElseIsLeft) {
+  const RunConfig config = Config();
+  TestRun run(config, {.expected_workers = 2});
+  FakeWorker leaving(run);
+  leaving.HoldRecords();
+  {
+    FakeWorker other(run);
+    other.HoldRecords();
+    WaitFor([&] { return run.coordinator->Status().workers.back().state == WorkerState::kRunning; });
+    ASSERT_OK(run.coordinator->Leave(leaving.id()));
+    other.Kill();
+    WaitFor([&] { return run.coordinator->Status().counts.workers_lost == 1; });
+  }
+  leaving.ReleaseRecords();
+  WaitFor([&] { return leaving.finished_ok(); });
+  EXPECT_EQ(run.committed(), 1);
+  FakeWorker third(run);
+  ASSERT_OK(run.coordinator->WaitUntilFinished());
+  EXPECT_TRUE(run.Result(config.steps) == Reference(config));
+}
+
 TEST_P(CoordinatorModeTest, WhoIsDrainedFinishesItsPartAndTheLastOneStays) {
   const RunConfig config = Config();
   TestRun run(config, {.expected_workers = 2});

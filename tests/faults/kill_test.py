@@ -144,6 +144,20 @@ class KillTest(SystemTest):
         self.assertEqual(returncode, 1, stderr)
         self.resume("bf16", out)
 
+    def test_a_worker_that_leaves_finishes_the_step_when_the_others_die_in_it(self):
+        out = self.work.out("leaving-alone")
+        process = start_train(self.specs["bf16"], out, "--workers", 2, *NO_CHECKPOINTS)
+        wait_for_steps(process, out, 7)
+        leaving, other = children(process.pid, "gpu_worker")
+        os.kill(other, signal.SIGSTOP)
+        os.kill(leaving, signal.SIGTERM)
+        time.sleep(0.5)
+        os.kill(other, signal.SIGKILL)
+        returncode, stderr = self.end(process)
+        self.assertEqual(returncode, 1, stderr)
+        self.assertEqual(latest_checkpoint(out).name, f"step-{committed_steps(out):08d}")
+        self.resume("bf16", out)
+
     def test_the_last_worker_that_leaves_costs_no_step(self):
         out = self.work.out("last-leaves")
         process = start_train(self.specs["bf16"], out, *NO_CHECKPOINTS)
