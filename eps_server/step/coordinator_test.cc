@@ -420,7 +420,7 @@ TEST_P(CoordinatorModeTest, WhoIsAboutToLeaveFinishesTheStepWhereNobodyElseIsLef
   }
   leaving.ReleaseRecords();
   WaitFor([&] { return leaving.finished_ok(); });
-  EXPECT_EQ(run.committed(), 1);
+  WaitFor([&] { return run.committed() == 1; });
   FakeWorker third(run);
   ASSERT_OK(run.coordinator->WaitUntilFinished());
   EXPECT_TRUE(run.Result(config.steps) == Reference(config));
