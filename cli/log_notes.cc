@@ -12,7 +12,7 @@ namespace eps::cli {
 namespace {
 
 constexpr absl::string_view kShownEvents[] = {"INFO data_tokenized ", "INFO data_documents ", "INFO kept_source_taken ",
-                                              "INFO worker_left "};
+                                              "INFO worker_leaves ", "INFO worker_drained "};
 
 bool IsWarning(absl::string_view entry) {
   return absl::StartsWith(entry, "WARNING ") || absl::StartsWith(entry, "ERROR ");
