@@ -35,7 +35,9 @@ TEST_F(LogNotesTest, WarningsAndWhatTheDataAreAreShownOnceAndWithoutTheirTime) {
   Write("2026-01-01T00:00:03.000Z INFO kept_source_taken gone=llama kept_in=out/source\n");
   EXPECT_THAT(notes.Next(), ElementsAre("eps_server: INFO kept_source_taken gone=llama kept_in=out/source"));
   // Who is asked to leave is said, and not that all leave when the run is over.
-  Write("2026-01-01T00:00:04.000Z INFO worker_drained worker=2\n2026-01-01T00:00:05.000Z INFO worker_left worker=2 step=7\n");
+  Write(
+      "2026-01-01T00:00:04.000Z INFO worker_drained worker=2\n2026-01-01T00:00:05.000Z INFO worker_left worker=2 "
+      "step=7\n");
   EXPECT_THAT(notes.Next(), ElementsAre("eps_server: INFO worker_drained worker=2"));
   EXPECT_THAT(notes.Next(), IsEmpty());
 }
