@@ -129,11 +129,11 @@ class Membership {
   // Who gets what is left of a step or round: the ready ones; where none is, those that are about to leave, as long as they
   // are needed.
   std::vector<WorkerId> WorkersForTheRest() const;
-  int num_ready() const;                         // those that are about to leave too
+  int num_ready() const;  // those that are about to leave too
   // The same, as Groups::Arrange takes them.
   std::vector<Groups::Candidate> GroupCandidates() const;
-  int64_t largest_cap_bytes() const { return largest_cap_bytes_; }     // of all that ever were ready
-  int num_alive() const;                                               // attaching ones too
+  int64_t largest_cap_bytes() const { return largest_cap_bytes_; }  // of all that ever were ready
+  int num_alive() const;                                            // attaching ones too
   std::shared_ptr<WorkerChannel> channel(WorkerId worker) const;
   std::vector<std::shared_ptr<WorkerChannel>> Channels() const;
 
