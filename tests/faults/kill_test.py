@@ -132,6 +132,26 @@ class KillTest(SystemTest):
         self.assertNotIn("worker_lost", log)
         self.finishes_like_a_quiet_run("bf16", out)
 
+    def test_drain_says_so_when_its_worker_or_the_daemon_dies_meanwhile(self):
+        for victim, said in (("gpu_worker", "worker 1 was lost while leaving"), ("eps_server", "is not known: ")):
+            with self.subTest(victim):
+                out = self.work.out(f"drain-{victim}-killed")
+                process = start_train(self.specs["bf16"], out, "--workers", 2, *NO_CHECKPOINTS)
+                wait_for_steps(process, out, 7)
+                status = json.loads(run([str(EPS), "status", "--json", "--out", str(out)]).stdout)
+                pid = int(next(worker["process_id"] for worker in status["workers"] if worker["worker_id"] == "1"))
+                os.kill(pid, signal.SIGSTOP)  # so that it cannot leave before
+                drain = subprocess.Popen([str(EPS), "drain", "--out", str(out), "1"], stdout=subprocess.PIPE,
+                                         stderr=subprocess.PIPE, text=True)
+                while "worker_drained" not in (out / "logs" / "eps_server.log").read_text():
+                    self.assertIsNone(drain.poll())
+                    time.sleep(0.01)
+                os.kill(pid if victim == "gpu_worker" else children(process.pid, victim)[0], signal.SIGKILL)
+                stdout, stderr = drain.communicate(timeout=60)
+                self.assertEqual((drain.returncode, stdout), (1, ""), stderr)
+                self.assertIn(said, stderr)
+                self.assertEqual(self.end(process, timeout=120)[0], 0 if victim == "gpu_worker" else 1)
+
     def test_a_run_whose_last_worker_dies_after_others_were_drained_ends(self):
         out = self.work.out("drained-then-killed")
         process = start_train(self.specs["bf16"], out, "--workers", 2, *NO_CHECKPOINTS)
