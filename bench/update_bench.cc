@@ -44,6 +44,10 @@ constexpr MomentFormat kFormats[] = {MomentFormat::kFp32, MomentFormat::kBf16, M
 constexpr double BytesPerParameter(MomentFormat moments) {
   return 12 + 4 * static_cast<double>(MomentBytes(moments, kChunkElems)) / kChunkElems;
 }
+// Master, moments and gradient once more.
+constexpr double LambBytesPerParameter(MomentFormat moments) {
+  return BytesPerParameter(moments) + 8 + 2 * static_cast<double>(MomentBytes(moments, kChunkElems)) / kChunkElems;
+}
 
 struct Settings {
   int64_t millions = 100;  // parameters
@@ -95,14 +99,26 @@ class Work {
   std::vector<uint16_t> leaves_[2];
 };
 
-void Update(Work& work, int64_t chunk, const UpdateScalars& scalars, double& squares) {
+ChunkGradient GradientOf(const Work& work, int64_t chunk) {
   ChunkGradient gradient;
   for (int v = 0; v < 2; ++v) {
     gradient.operands.push_back({Dtype::kBf16, reinterpret_cast<const std::byte*>(work.Leaf(v, chunk)), {v, 1}, 0});
   }
   gradient.program = {{SumOp::Kind::kLoad, 0}, {SumOp::Kind::kLoad, 1}, {SumOp::Kind::kAdd, 0}};
-  const DecayRange all{0, kChunkElems, true};
-  UpdateChunk(work.Chunk(chunk), gradient, absl::MakeConstSpan(&all, 1), scalars, &squares);
+  return gradient;
+}
+
+constexpr GroupRange kAll{0, kChunkElems, 0};
+
+void Update(Work& work, int64_t chunk, const UpdateScalars& scalars, double& squares) {
+  UpdateChunk(work.Chunk(chunk), GradientOf(work, chunk), absl::MakeConstSpan(&kAll, 1), scalars, &squares);
+}
+
+// The first of LAMB's two passes; Update is the second.
+void MeasureStep(Work& work, int64_t chunk, const UpdateScalars& scalars, double& squares) {
+  StepSquares step;
+  squares = MeasureSteps(work.Chunk(chunk), GradientOf(work, chunk), absl::MakeConstSpan(&kAll, 1), scalars,
+                         absl::MakeSpan(&step, 1));
 }
 
 // Reads and writes what Update does. `zero` is not known to the compiler, so nothing is left out, and no value
@@ -156,9 +172,11 @@ double RunAll(int threads, int64_t num_chunks, const std::function<void(int64_t)
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
+enum class Loop { kPlain, kUpdate, kLamb };
+
 struct Side {
   MomentFormat moments;
-  bool is_update;
+  Loop loop;
   std::vector<double> seconds;
   double seconds_per_parameter = 0;  // the median
 };
@@ -166,19 +184,22 @@ struct Side {
 void Print(const Side& side) {
   const double rate = 1 / side.seconds_per_parameter;
   const double scale = side.seconds_per_parameter / Median(side.seconds);
-  std::printf("%-11s %-5s moments  %6.3f ns a parameter  [%.3f .. %.3f]  %6.0f M parameters/s  %6.1f GB/s\n",
-              side.is_update ? "update" : "plain loop", std::string(MomentFormatName(side.moments)).c_str(),
-              1e9 * side.seconds_per_parameter,
-              1e9 * scale * *std::min_element(side.seconds.begin(), side.seconds.end()),
-              1e9 * scale * *std::max_element(side.seconds.begin(), side.seconds.end()), rate / 1e6,
-              rate * BytesPerParameter(side.moments) / 1e9);
+  std::printf(
+      "%-11s %-5s moments  %6.3f ns a parameter  [%.3f .. %.3f]  %6.0f M parameters/s  %6.1f GB/s\n",
+      side.loop == Loop::kPlain    ? "plain loop"
+      : side.loop == Loop::kUpdate ? "update"
+                                   : "LAMB",
+      std::string(MomentFormatName(side.moments)).c_str(), 1e9 * side.seconds_per_parameter,
+      1e9 * scale * *std::min_element(side.seconds.begin(), side.seconds.end()),
+      1e9 * scale * *std::max_element(side.seconds.begin(), side.seconds.end()), rate / 1e6,
+      rate * (side.loop == Loop::kLamb ? LambBytesPerParameter(side.moments) : BytesPerParameter(side.moments)) / 1e9);
 }
 
 // The sides in turn, with memory of their own for each dtype of moments.
 std::vector<Side> MeasureSides(const Settings& settings, int64_t num_chunks) {
   OptimizerConfig optimizer;
-  optimizer.weight_decay = 0.1;
-  UpdateScalars scalars = ComputeUpdateScalars(optimizer, 1e-4, 10, 1);
+  const TensorGroup decaying = {.weight_decay = 0.1};
+  UpdateScalars scalars = ComputeUpdateScalars(optimizer, absl::MakeConstSpan(&decaying, 1), 1e-4, 10, 1);
   volatile uint16_t zero = 0;
   std::vector<double> squares(static_cast<size_t>(num_chunks));
   std::map<MomentFormat, std::unique_ptr<Work>> works;
@@ -186,14 +207,20 @@ std::vector<Side> MeasureSides(const Settings& settings, int64_t num_chunks) {
   for (const MomentFormat moments : kFormats) {
     Work& work = *(works[moments] = std::make_unique<Work>(num_chunks, moments));
     RunAll(settings.threads, num_chunks, [&](int64_t c) { work.Fill(c); });
-    for (const bool is_update : {false, true}) sides.push_back({moments, is_update, {}});
+    for (const Loop loop : {Loop::kPlain, Loop::kUpdate}) sides.push_back({moments, loop, {}});
   }
+  sides.push_back({MomentFormat::kFp32, Loop::kLamb, {}});
   for (int r = -1; r < settings.repeats; ++r) {  // the first is to warm up
     for (Side& side : sides) {
       Work& work = *works[side.moments];
-      const double seconds = RunAll(settings.threads, num_chunks, [&](int64_t c) {
-        side.is_update ? Update(work, c, scalars, squares[static_cast<size_t>(c)])
-                       : Floor(work.Chunk(c), work.Leaf(0, c), work.Leaf(1, c), zero);
+      double seconds = 0;
+      if (side.loop == Loop::kLamb) {
+        seconds += RunAll(settings.threads, num_chunks,
+                          [&](int64_t c) { MeasureStep(work, c, scalars, squares[static_cast<size_t>(c)]); });
+      }
+      seconds += RunAll(settings.threads, num_chunks, [&](int64_t c) {
+        side.loop != Loop::kPlain ? Update(work, c, scalars, squares[static_cast<size_t>(c)])
+                                  : Floor(work.Chunk(c), work.Leaf(0, c), work.Leaf(1, c), zero);
       });
       if (r >= 0) side.seconds.push_back(seconds);
     }
@@ -218,6 +245,8 @@ void Measure(const Settings& settings) {
   std::printf("with bf16 moments it is %.3f times as fast; bytes allow %.3f; with fp8 %.3f of %.3f\n", over(1, 3),
               fp32_bytes / BytesPerParameter(MomentFormat::kBf16), over(1, 5),
               fp32_bytes / BytesPerParameter(MomentFormat::kFp8));
+  std::printf("LAMB takes %.3f times as long; bytes allow %.3f\n", over(6, 1),
+              LambBytesPerParameter(MomentFormat::kFp32) / fp32_bytes);
   const nlohmann::json line = {{"name", "update"},
                                {"ratio", over(0, 1)},
                                {"bf16_moments_ratio", over(2, 3)},
@@ -232,7 +261,8 @@ void Measure(const Settings& settings) {
                                {"bf16_moments_floor_seconds", Median(sides[2].seconds)},
                                {"bf16_moments_update_seconds", Median(sides[3].seconds)},
                                {"fp8_moments_floor_seconds", Median(sides[4].seconds)},
-                               {"fp8_moments_update_seconds", Median(sides[5].seconds)}};
+                               {"fp8_moments_update_seconds", Median(sides[5].seconds)},
+                               {"lamb_over_update", over(6, 1)}};
   std::printf("%s\n", line.dump().c_str());
 }
 

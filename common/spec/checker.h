@@ -28,6 +28,9 @@ class Checker {
     if (status_.ok()) status_ = absl::InvalidArgumentError(absl::StrCat(field, ": ", what));
   }
 
+  // What another has found, which names the field.
+  void Take(const absl::Status& status) { status_.Update(status); }
+
   template <typename T>
   T Integer(absl::string_view field, std::optional<T> given, T absent, int64_t min, int64_t max) {
     const T value = given.value_or(absent);

@@ -25,7 +25,7 @@ namespace eps {
 enum class TokenForm { kBytes, kTokenFile, kModel };
 enum class DocumentMode { kJoined, kPacked, kPadded };
 enum class DataOrder { kSequential, kShuffled };
-enum class OptimizerRule { kAdamW, kSgd, kLion };
+enum class OptimizerRule { kAdamW, kSgd, kLion, kLamb };
 enum class ScheduleDecay { kConstant, kLinear, kCosine };
 enum class ClipMode { kNone, kExact, kPerBlob, kLagged };
 enum class InnerPolicy { kAuto, kKeep, kSwap, kRecompute };
@@ -96,12 +96,23 @@ struct BatchConfig {
   friend bool operator==(const BatchConfig&, const BatchConfig&) = default;
 };
 
+// Tensors with a learning rate or a weight decay of their own (common/spec/parameter_groups.h).
+struct ParameterGroupConfig {
+  std::vector<std::string> tensors;  // patterns over their names
+  double learning_rate_scale = 1;
+  std::optional<double> weight_decay = std::nullopt;  // of all of them; none: the rule's
+
+  friend bool operator==(const ParameterGroupConfig&, const ParameterGroupConfig&) = default;
+};
+
 struct OptimizerConfig {
   OptimizerRule rule = OptimizerRule::kAdamW;
-  double beta1 = 0.9, beta2 = 0.999;  // AdamW and Lion
-  double eps = 1e-8;                  // AdamW
+  double beta1 = 0.9, beta2 = 0.999;  // AdamW, LAMB and Lion
+  double eps = 1e-8;                  // AdamW, LAMB
+  double max_trust_ratio = 0;         // LAMB; 0: no bound
   double momentum = 0;                // SGD
-  double weight_decay = 0;
+  double weight_decay = 0;            // of tensors of two or more dimensions that no group gives another
+  std::vector<ParameterGroupConfig> groups;
   double peak_learning_rate = 0;
   double final_learning_rate = 0;
   int64_t warmup_steps = 0;
@@ -109,9 +120,9 @@ struct OptimizerConfig {
   ClipMode clip = ClipMode::kNone;
   double clip_norm = 0;
 
-  // Values that the rule keeps of each parameter: AdamW's m and v, the momentum of SGD and Lion.
+  // Values that the rule keeps of each parameter: AdamW's and LAMB's m and v, the momentum of SGD and Lion.
   int num_moments() const {
-    if (rule == OptimizerRule::kAdamW) return 2;
+    if (rule == OptimizerRule::kAdamW || rule == OptimizerRule::kLamb) return 2;
     return rule == OptimizerRule::kLion || momentum != 0 ? 1 : 0;
   }
 

@@ -101,22 +101,6 @@ TEST_F(RunConfigTest, AnExplicitZeroIsNoAbsentField) {
   EXPECT_EQ(config.optimizer.beta1, 0);
 }
 
-TEST_F(RunConfigTest, LionTakesItsOwnDefaults) {
-  const RunConfig config = MustLoad(kSmall, {{"optimizer.lion.weight_decay", "0.5"}});
-  EXPECT_EQ(config.optimizer.rule, OptimizerRule::kLion);
-  EXPECT_EQ(config.optimizer.beta1, 0.9);
-  EXPECT_EQ(config.optimizer.beta2, 0.99);
-  EXPECT_EQ(config.optimizer.weight_decay, 0.5);
-  EXPECT_EQ(config.optimizer.num_moments(), 1);
-}
-
-TEST_F(RunConfigTest, SgdTakesItsOwnDefaults) {
-  const RunConfig config = MustLoad(kSmall, {{"optimizer.sgd.momentum", "0.5"}});
-  EXPECT_EQ(config.optimizer.rule, OptimizerRule::kSgd);
-  EXPECT_EQ(config.optimizer.momentum, 0.5);
-  EXPECT_EQ(config.optimizer.weight_decay, 0);
-}
-
 TEST_F(RunConfigTest, RelayTransportAndPrecisionAreRead) {
   const RunConfig config = MustLoad(std::string(kSmall) + R"(
       relay { inner: RECOMPUTE boundaries: DEVICE resident: true weight_slots: 3 group_members: 4
@@ -172,14 +156,6 @@ TEST_F(RunConfigTest, WhatDoesNotGoWithFp16IsRefused) {
     refused({fp16, {"precision.loss_scale.initial", bad}}, "precision.loss_scale.initial: ");
   }
   refused({fp16, {"precision.loss_scale.growth_interval", "-1"}}, "precision.loss_scale.growth_interval: -1");
-}
-
-TEST_F(RunConfigTest, EveryClipModeIsRead) {
-  EXPECT_EQ(MustLoad(kSmall, {{"optimizer.clip.mode", "PER_BLOB"}, {"optimizer.clip.norm", "2"}}).optimizer.clip,
-            ClipMode::kPerBlob);
-  EXPECT_EQ(MustLoad(kSmall, {{"optimizer.clip.mode", "LAGGED"}, {"optimizer.clip.norm", "2"}}).optimizer.clip,
-            ClipMode::kLagged);
-  EXPECT_EQ(MustLoad(kSmall, {{"optimizer.clip.mode", "NONE"}}).optimizer.clip, ClipMode::kNone);
 }
 
 TEST_F(RunConfigTest, LayersAreDroppedOnlyWhereItIsSaid) {
@@ -270,22 +246,6 @@ TEST_F(RunConfigTest, ValuesOutsideTheirRangeAreNamed) {
            Case{"batch.virtual_nodes", "65537", "batch.virtual_nodes: 65537, must be at most 65536"},
            Case{"batch.micro_batches", "-1", "batch.micro_batches: -1, must be at least 1"},
            Case{"batch.micro_batch", "0", "batch.micro_batch: 0, must be at least 1"},
-           Case{"optimizer.adamw.beta1", "1", "optimizer.adamw.beta1: 1"},
-           Case{"optimizer.adamw.beta2", "-0.5", "optimizer.adamw.beta2: -0.5"},
-           Case{"optimizer.adamw.eps", "0", "optimizer.adamw.eps: 0, must be greater than 0"},
-           Case{"optimizer.adamw.eps", "1e-300", "optimizer.adamw.eps: 1e-300, must be greater than 0"},
-           Case{"optimizer.schedule.peak", "1e39", "optimizer.schedule.peak: 1e+39"},
-           Case{"optimizer.adamw.weight_decay", "inf", "optimizer.adamw.weight_decay: inf"},
-           Case{"optimizer.sgd.momentum", "1", "optimizer.sgd.momentum: 1"},
-           Case{"optimizer.lion.beta2", "1", "optimizer.lion.beta2: 1"},
-           Case{"optimizer.lion.weight_decay", "-1", "optimizer.lion.weight_decay: -1"},
-           Case{"optimizer.schedule.peak", "0", "optimizer.schedule.peak: 0, must be greater than 0"},
-           Case{"optimizer.schedule.peak", "nan", "optimizer.schedule.peak: nan"},
-           Case{"optimizer.schedule.peak", "inf", "optimizer.schedule.peak: inf"},
-           Case{"optimizer.schedule.warmup_steps", "-1", "optimizer.schedule.warmup_steps: -1"},
-           Case{"optimizer.schedule.final", "0.1", "optimizer.schedule.final: given without"},
-           Case{"optimizer.clip.norm", "1", "optimizer.clip.mode: missing"},
-           Case{"optimizer.clip.mode", "EXACT", "optimizer.clip.norm: 0, must be greater than 0"},
            Case{"precision.moments", "FP16", "precision.moments: \"FP16\", must be one of FP32, BF16, FP8"},
            Case{"precision.wire", "FP8", "precision.wire: \"FP8\", must be one of FP32, BF16, FP16"},
            Case{"precision.tf32", "true", "precision.tf32: is of products of FP32 operands"},

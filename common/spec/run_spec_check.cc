@@ -13,6 +13,7 @@
 #include "common/spec/checker.h"
 #include "common/spec/data_check.h"
 #include "common/spec/model_check.h"
+#include "common/spec/optimizer_check.h"
 #include "common/tensor/dtype.h"
 
 namespace eps {
@@ -42,72 +43,6 @@ absl::Status CheckProducts(const RunConfig& config) {
         absl::StrCat("steps: ", config.steps, " of ", sequences, " sequences each, must be fewer than 2^61 sequences"));
   }
   return absl::OkStatus();
-}
-
-// ---- Optimizer
-
-void CheckRule(const proto::Optimizer& optimizer, Checker& check, OptimizerConfig& out) {
-  if (optimizer.has_sgd()) {
-    const proto::Sgd& sgd = optimizer.sgd();
-    out.rule = OptimizerRule::kSgd;
-    out.momentum = check.BelowOne("optimizer.sgd.momentum", EPS_FIELD(sgd, momentum), 0);
-    out.weight_decay = check.NotNegative("optimizer.sgd.weight_decay", EPS_FIELD(sgd, weight_decay), 0);
-    return;
-  }
-  if (optimizer.has_lion()) {
-    const proto::Lion& lion = optimizer.lion();
-    out.rule = OptimizerRule::kLion;
-    out.beta1 = check.BelowOne("optimizer.lion.beta1", EPS_FIELD(lion, beta1), 0.9);
-    out.beta2 = check.BelowOne("optimizer.lion.beta2", EPS_FIELD(lion, beta2), 0.99);
-    out.weight_decay = check.NotNegative("optimizer.lion.weight_decay", EPS_FIELD(lion, weight_decay), 0);
-    return;
-  }
-  const proto::AdamW& adamw = optimizer.adamw();
-  out.rule = OptimizerRule::kAdamW;
-  out.beta1 = check.BelowOne("optimizer.adamw.beta1", EPS_FIELD(adamw, beta1), 0.9);
-  out.beta2 = check.BelowOne("optimizer.adamw.beta2", EPS_FIELD(adamw, beta2), 0.999);
-  out.eps = check.Positive("optimizer.adamw.eps", EPS_FIELD(adamw, eps), 1e-8);
-  out.weight_decay = check.NotNegative("optimizer.adamw.weight_decay", EPS_FIELD(adamw, weight_decay), 0.01);
-}
-
-void CheckSchedule(const proto::Schedule& schedule, Checker& check, OptimizerConfig& out) {
-  out.peak_learning_rate = check.Positive("optimizer.schedule.peak", EPS_FIELD(schedule, peak), 0);
-  out.final_learning_rate = check.NotNegative("optimizer.schedule.final", EPS_FIELD(schedule, final), 0);
-  out.warmup_steps =
-      check.Integer<int64_t>("optimizer.schedule.warmup_steps", EPS_FIELD(schedule, warmup_steps), 0, 0, kMaxSteps);
-  if (schedule.has_final() && !schedule.has_decay()) {
-    check.Fail("optimizer.schedule.final", "given without optimizer.schedule.decay; add decay: LINEAR or COSINE");
-  }
-  switch (schedule.decay()) {
-    case proto::Schedule::LINEAR:
-      out.decay = ScheduleDecay::kLinear;
-      break;
-    case proto::Schedule::COSINE:
-      out.decay = ScheduleDecay::kCosine;
-      break;
-    default:
-      out.decay = ScheduleDecay::kConstant;
-  }
-}
-
-void CheckClip(const proto::Clip& clip, Checker& check, OptimizerConfig& out) {
-  if (!clip.has_mode()) check.Fail("optimizer.clip.mode", "missing, must be EXACT, PER_BLOB or LAGGED");
-  switch (clip.mode()) {
-    case proto::Clip::EXACT:
-      out.clip = ClipMode::kExact;
-      break;
-    case proto::Clip::PER_BLOB:
-      out.clip = ClipMode::kPerBlob;
-      break;
-    case proto::Clip::LAGGED:
-      out.clip = ClipMode::kLagged;
-      break;
-    default:
-      out.clip = ClipMode::kNone;
-      out.clip_norm = check.NotNegative("optimizer.clip.norm", EPS_FIELD(clip, norm), 0);
-      return;
-  }
-  out.clip_norm = check.Positive("optimizer.clip.norm", EPS_FIELD(clip, norm), 0);
 }
 
 // ---- Precision, relay, transport, checkpoint
@@ -199,63 +134,6 @@ void CheckLayerDrop(const proto::LayerDrop& drop, const ModelConfig& model, Chec
 
 // ---- Back to a RunSpec
 
-proto::Schedule::Decay ToProto(ScheduleDecay decay) {
-  switch (decay) {
-    case ScheduleDecay::kConstant:
-      return proto::Schedule::CONSTANT;
-    case ScheduleDecay::kLinear:
-      return proto::Schedule::LINEAR;
-    case ScheduleDecay::kCosine:
-      return proto::Schedule::COSINE;
-  }
-  return proto::Schedule::CONSTANT;
-}
-
-proto::Clip::Mode ToProto(ClipMode mode) {
-  switch (mode) {
-    case ClipMode::kNone:
-      return proto::Clip::NONE;
-    case ClipMode::kExact:
-      return proto::Clip::EXACT;
-    case ClipMode::kPerBlob:
-      return proto::Clip::PER_BLOB;
-    case ClipMode::kLagged:
-      return proto::Clip::LAGGED;
-  }
-  return proto::Clip::NONE;
-}
-
-void WriteOptimizer(const OptimizerConfig& optimizer, proto::Optimizer& out) {
-  switch (optimizer.rule) {
-    case OptimizerRule::kAdamW: {
-      proto::AdamW& adamw = *out.mutable_adamw();
-      adamw.set_beta1(optimizer.beta1);
-      adamw.set_beta2(optimizer.beta2);
-      adamw.set_eps(optimizer.eps);
-      adamw.set_weight_decay(optimizer.weight_decay);
-      break;
-    }
-    case OptimizerRule::kSgd:
-      out.mutable_sgd()->set_momentum(optimizer.momentum);
-      out.mutable_sgd()->set_weight_decay(optimizer.weight_decay);
-      break;
-    case OptimizerRule::kLion: {
-      proto::Lion& lion = *out.mutable_lion();
-      lion.set_beta1(optimizer.beta1);
-      lion.set_beta2(optimizer.beta2);
-      lion.set_weight_decay(optimizer.weight_decay);
-      break;
-    }
-  }
-  proto::Schedule& schedule = *out.mutable_schedule();
-  schedule.set_peak(optimizer.peak_learning_rate);
-  schedule.set_warmup_steps(optimizer.warmup_steps);
-  schedule.set_decay(ToProto(optimizer.decay));
-  schedule.set_final(optimizer.final_learning_rate);
-  out.mutable_clip()->set_mode(ToProto(optimizer.clip));
-  out.mutable_clip()->set_norm(optimizer.clip_norm);
-}
-
 void WriteRelay(const RelayConfig& relay, proto::Relay& out) {
   out.set_inner(relay.inner == InnerPolicy::kKeep        ? proto::Relay::Inner::KEEP
                 : relay.inner == InnerPolicy::kSwap      ? proto::Relay::Inner::SWAP
@@ -297,9 +175,7 @@ absl::StatusOr<RunConfig> CheckRunSpec(const proto::RunSpec& spec, const CheckCo
     CheckData(spec.data(), config, context, check, config.data);
   }
   CheckBatch(spec.batch(), check, config.batch);
-  CheckRule(spec.optimizer(), check, config.optimizer);
-  CheckSchedule(spec.optimizer().schedule(), check, config.optimizer);
-  if (spec.optimizer().has_clip()) CheckClip(spec.optimizer().clip(), check, config.optimizer);
+  CheckOptimizer(spec.optimizer(), config.model, check, config.optimizer);
   CheckPrecision(spec.precision(), check, config.precision);
   if (config.precision.loss_scale.has_value() &&
       (config.optimizer.clip == ClipMode::kPerBlob || config.optimizer.clip == ClipMode::kLagged)) {

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstddef>
 
+#include "absl/types/span.h"
+#include "common/base/status_macros.h"
 #include "common/model/model_spec.h"
 #include "common/spec/moment_format.h"
 #include "common/spec/run_config.h"
@@ -79,12 +81,9 @@ void UpdateRange(const Rule rule, const Master master, const NoiseSource noise, 
   square.SaveTo(squares);
 }
 
-template <typename Rule, typename Master>
-void UpdateDecayRange(const Rule rule, const Master master, const NoiseSource noise, const FusedProgram& program,
-                      const VF scale, const DecayRange& range, SquareLanes& squares) {
-  const auto update = [&](auto source, int64_t begin, int64_t end) {
-    UpdateRange(rule, master, noise, source, scale, begin, end, squares);
-  };
+// visit(source, begin, end) of parts of [range.begin, range.end), one behind the other.
+template <typename Visit>
+void ForEachSource(const FusedProgram& program, const GroupRange& range, const Visit& visit) {
   if (program.ops.size() == 1) {
     const FusedOp& only = program.ops[0];
     const GradientOperand& a = program.operands[only.a];
@@ -95,78 +94,149 @@ void UpdateDecayRange(const Rule rule, const Master master, const NoiseSource no
     const auto* b16 = reinterpret_cast<const uint16_t*>(b.values);
     const auto both = [&](Dtype dtype) { return a.dtype == dtype && b.dtype == dtype; };
     if (only.kind == FusedOp::Kind::kLoad) {
-      if (a.dtype == Dtype::kBf16) return update(Bf16Source{a16}, range.begin, range.end);
-      if (a.dtype == Dtype::kF32) return update(Fp32Source{a32}, range.begin, range.end);
+      if (a.dtype == Dtype::kBf16) return visit(Bf16Source{a16}, range.begin, range.end);
+      if (a.dtype == Dtype::kF32) return visit(Fp32Source{a32}, range.begin, range.end);
     } else if (both(Dtype::kBf16)) {
-      return update(SumSource<Bf16Source, Bf16Source>{{a16}, {b16}}, range.begin, range.end);
+      return visit(SumSource<Bf16Source, Bf16Source>{{a16}, {b16}}, range.begin, range.end);
     } else if (both(Dtype::kF32)) {
-      return update(SumSource<Fp32Source, Fp32Source>{{a32}, {b32}}, range.begin, range.end);
+      return visit(SumSource<Fp32Source, Fp32Source>{{a32}, {b32}}, range.begin, range.end);
     }
   }
   HWY_ALIGN float scratch[kMaxSumDepth][kBlockElems];
   for (int64_t first = range.begin; first < range.end; first += kBlockElems) {
     const int64_t count = std::min(kBlockElems, range.end - first);
-    update(BlockSource{SumBlock(program, first, count, scratch), first}, first, first + count);
+    visit(BlockSource{SumBlock(program, first, count, scratch), first}, first, first + count);
   }
 }
 
 template <typename Rule, typename Master>
-double UpdateRanges(const ChunkState& chunk, const FusedProgram& program, const DecayRange* ranges, size_t num_ranges,
+double UpdateRanges(const ChunkState& chunk, const FusedProgram& program, absl::Span<const GroupRange> ranges,
                     const UpdateScalars& scalars) {
   SquareLanes squares;
-  for (size_t r = 0; r < num_ranges; ++r) {
-    UpdateDecayRange(Rule(chunk, scalars, ranges[r].decays), Master(chunk), NoiseSource(chunk, scalars), program,
-                     hn::Set(DF(), scalars.gradient_scale), ranges[r], squares);
+  const Master master(chunk);
+  const NoiseSource noise(chunk, scalars);
+  const VF scale = hn::Set(DF(), scalars.gradient_scale);
+  for (const GroupRange& range : ranges) {
+    const Rule rule(chunk, scalars, scalars.groups[static_cast<size_t>(range.group)]);
+    ForEachSource(program, range, [&](auto source, int64_t begin, int64_t end) HWY_ATTR {
+      UpdateRange(rule, master, noise, source, scale, begin, end, squares);
+    });
   }
   return squares.Total();
 }
 
-template <typename Rule>
-double UpdateWith(const ChunkState& chunk, const FusedProgram& program, const DecayRange* ranges, size_t num_ranges,
-                  const UpdateScalars& scalars) {
+struct LambSquares {
+  SquareLanes weights, step;
+};
+
+template <typename Moments, typename Master, typename Source>
+void MeasureRange(const LambStep<Moments>& rule, const Master master, const Source source, const VF scale,
+                  int64_t begin, int64_t end, SquareLanes& gradient_squares, LambSquares& squares) {
+  SquareSum of_gradient(gradient_squares), of_weights(squares.weights), of_step(squares.step);
+  for (int64_t i = begin; i < end; i += kUnitElems) {
+    const int64_t ahead = i + kPrefetchElems;
+    rule.adam.Prefetch(ahead);
+    master.Prefetch(ahead);
+    source.Prefetch(ahead);
+    const typename AdamW<Moments>::Unit unit = rule.adam.Open(i);
+    for (int half = 0; half < 2; ++half) {
+      const int64_t at = i + half * kLanes;
+      Floats gradient = source.Load(at);
+      of_gradient.Add(gradient);
+      ForVecs([&](int64_t k) HWY_ATTR { gradient.v[k] = hn::Mul(gradient.v[k], scale); });
+      const Floats weights = master.Load(at);
+      of_weights.Add(weights);
+      of_step.Add(rule.Of(weights, gradient, unit, half));
+    }
+  }
+  of_gradient.SaveTo(gradient_squares);
+  of_weights.SaveTo(squares.weights);
+  of_step.SaveTo(squares.step);
+}
+
+template <typename Moments, typename Master>
+double MeasureRanges(const ChunkState& chunk, const FusedProgram& program, absl::Span<const GroupRange> ranges,
+                     const UpdateScalars& scalars, absl::Span<StepSquares> result) {
+  SquareLanes gradient_squares;
+  const Master master(chunk);
+  const VF scale = hn::Set(DF(), scalars.gradient_scale);
+  for (size_t r = 0; r < ranges.size(); ++r) {
+    const LambStep<Moments> rule(chunk, scalars, scalars.groups[static_cast<size_t>(ranges[r].group)]);
+    LambSquares squares;
+    ForEachSource(program, ranges[r], [&](auto source, int64_t begin, int64_t end) HWY_ATTR {
+      MeasureRange(rule, master, source, scale, begin, end, gradient_squares, squares);
+    });
+    result[r] = {squares.weights.Total(), squares.step.Total()};
+  }
+  return gradient_squares.Total();
+}
+
+// visit(TypeConstant<Master>) of the form in which the store keeps masters.
+template <typename Type>
+struct TypeConstant {
+  using type = Type;
+};
+template <typename Visit>
+double ForMaster(const ChunkState& chunk, const Visit& visit) {
   switch (chunk.wire_dtype) {
     case Dtype::kF32:
-      return UpdateRanges<Rule, Fp32Master>(chunk, program, ranges, num_ranges, scalars);
+      return visit(TypeConstant<Fp32Master>());
     case Dtype::kBf16:
-      return UpdateRanges<Rule, SplitMaster>(chunk, program, ranges, num_ranges, scalars);
+      return visit(TypeConstant<SplitMaster>());
     case Dtype::kF16:
       break;
   }
-  return UpdateRanges<Rule, Fp16Master>(chunk, program, ranges, num_ranges, scalars);
+  return visit(TypeConstant<Fp16Master>());
 }
-
-using UpdateFn = double (*)(const ChunkState&, const FusedProgram&, const DecayRange*, size_t, const UpdateScalars&);
-
-template <typename Moments>
-UpdateFn UpdateWithMoments(const ChunkState& chunk, OptimizerRule rule) {
-  switch (rule) {
-    case OptimizerRule::kAdamW:
-      return UpdateWith<AdamW<Moments>>;
-    case OptimizerRule::kLion:
-      return UpdateWith<Lion<Moments>>;
-    case OptimizerRule::kSgd:
-      break;
-  }
-  return chunk.moment1 != nullptr ? UpdateWith<Momentum<Moments>> : UpdateWith<PlainSgd>;
-}
-
-UpdateFn UpdateOf(const ChunkState& chunk, OptimizerRule rule) {
+template <typename Visit>
+double ForMoments(const ChunkState& chunk, const Visit& visit) {
   switch (chunk.moment_format) {
     case MomentFormat::kFp32:
-      return UpdateWithMoments<Fp32Moments>(chunk, rule);
+      return visit(TypeConstant<Fp32Moments>());
     case MomentFormat::kBf16:
-      return UpdateWithMoments<Bf16Moments>(chunk, rule);
+      return visit(TypeConstant<Bf16Moments>());
     case MomentFormat::kFp8:
       break;
   }
-  return UpdateWithMoments<Fp8Moments>(chunk, rule);
+  return visit(TypeConstant<Fp8Moments>());
 }
 
-double UpdateChunkImpl(const ChunkState& chunk, const ChunkGradient& gradient, const DecayRange* ranges,
-                       size_t num_ranges, const UpdateScalars& scalars) {
+template <typename Rule>
+double UpdateWith(const ChunkState& chunk, const FusedProgram& program, absl::Span<const GroupRange> ranges,
+                  const UpdateScalars& scalars) {
+  return ForMaster(chunk, [&](auto master) {
+    return UpdateRanges<Rule, typename decltype(master)::type>(chunk, program, ranges, scalars);
+  });
+}
+
+double UpdateChunkImpl(const ChunkState& chunk, const ChunkGradient& gradient, absl::Span<const GroupRange> ranges,
+                       const UpdateScalars& scalars) {
   const FusedProgram program = Fuse(gradient);
-  auto* const update = UpdateOf(chunk, scalars.rule);
-  return update(chunk, program, ranges, num_ranges, scalars);
+  return ForMoments(chunk, [&](auto moments) {
+    using Moments = typename decltype(moments)::type;
+    switch (scalars.rule) {
+      case OptimizerRule::kAdamW:
+      case OptimizerRule::kLamb:
+        return UpdateWith<AdamW<Moments>>(chunk, program, ranges, scalars);
+      case OptimizerRule::kLion:
+        return UpdateWith<Lion<Moments>>(chunk, program, ranges, scalars);
+      case OptimizerRule::kSgd:
+        break;
+    }
+    return chunk.moment1 != nullptr ? UpdateWith<Momentum<Moments>>(chunk, program, ranges, scalars)
+                                    : UpdateWith<PlainSgd>(chunk, program, ranges, scalars);
+  });
+}
+
+double MeasureStepsImpl(const ChunkState& chunk, const ChunkGradient& gradient, absl::Span<const GroupRange> ranges,
+                        const UpdateScalars& scalars, absl::Span<StepSquares> squares) {
+  const FusedProgram program = Fuse(gradient);
+  return ForMoments(chunk, [&](auto moments) {
+    return ForMaster(chunk, [&](auto master) {
+      return MeasureRanges<typename decltype(moments)::type, typename decltype(master)::type>(chunk, program, ranges,
+                                                                                              scalars, squares);
+    });
+  });
 }
 
 }  // namespace HWY_NAMESPACE
@@ -179,6 +249,7 @@ namespace eps::server {
 HWY_EXPORT(HasFusedMultiplyAdd);
 HWY_EXPORT(SumChunkImpl);
 HWY_EXPORT(UpdateChunkImpl);
+HWY_EXPORT(MeasureStepsImpl);
 
 absl::Status CheckVectorUnit() {
   if (HWY_DYNAMIC_DISPATCH(HasFusedMultiplyAdd)()) return absl::OkStatus();
@@ -187,10 +258,16 @@ absl::Status CheckVectorUnit() {
       "a run depend on");
 }
 
-void UpdateChunk(const ChunkState& chunk, const ChunkGradient& gradient, absl::Span<const DecayRange> ranges,
+void UpdateChunk(const ChunkState& chunk, const ChunkGradient& gradient, absl::Span<const GroupRange> ranges,
                  const UpdateScalars& scalars, double* sum_of_squares) {
-  const double squares = HWY_DYNAMIC_DISPATCH(UpdateChunkImpl)(chunk, gradient, ranges.data(), ranges.size(), scalars);
+  const double squares = HWY_DYNAMIC_DISPATCH(UpdateChunkImpl)(chunk, gradient, ranges, scalars);
   if (sum_of_squares != nullptr) *sum_of_squares = squares;
+}
+
+double MeasureSteps(const ChunkState& chunk, const ChunkGradient& gradient, absl::Span<const GroupRange> ranges,
+                    const UpdateScalars& scalars, absl::Span<StepSquares> squares) {
+  EPS_CHECK(squares.size() == ranges.size());
+  return HWY_DYNAMIC_DISPATCH(MeasureStepsImpl)(chunk, gradient, ranges, scalars, squares);
 }
 
 double SumChunk(const ChunkGradient& gradient, int64_t num_elems, float* sum) {

@@ -17,22 +17,35 @@ namespace eps::server {
 //
 // Cost: one pass. An update with a 16-bit wire reads 2 (wire) + 2 (rest) + 8 (moments) +
 // contributions and writes 2 + 2 + 8 bytes per element; with an FP16 wire 4 (master) + 8 and 4 + 2 + 8. Moments in bf16 are
-// 4 each way in place of 8, in fp8 a little more than 2.
+// 4 each way in place of 8, in fp8 a little more than 2. LAMB has a pass before it that reads all of this and writes nothing.
 
 // FAILED_PRECONDITION if this processor's vectors have no fused multiply-add: other bits.
 absl::Status CheckVectorUnit();
 
-// Elements [begin, end) of a chunk, multiples of kTensorAlignElems.
-struct DecayRange {
+// Elements [begin, end) of a chunk, multiples of kTensorAlignElems: of tensors of one TensorGroup.
+struct GroupRange {
   int64_t begin = 0;
   int64_t end = 0;
-  bool decays = false;
+  int group = 0;  // of UpdateScalars::groups
 };
 
 // Updates the chunk by the sum of `gradient`. `ranges` cover it. sum_of_squares, if not null, gets
 // that of the unscaled sum: not finite exactly if some element of the sum is not.
-void UpdateChunk(const ChunkState& chunk, const ChunkGradient& gradient, absl::Span<const DecayRange> ranges,
+void UpdateChunk(const ChunkState& chunk, const ChunkGradient& gradient, absl::Span<const GroupRange> ranges,
                  const UpdateScalars& scalars, double* sum_of_squares);
+
+// Sums of squares, in fp64.
+struct StepSquares {
+  double weights = 0;
+  double step = 0;  // of LAMB's u: update_scalars.h
+
+  friend bool operator==(const StepSquares&, const StepSquares&) = default;
+};
+// LAMB's pass before UpdateChunk, which writes nothing: of each range what its trust ratio is made of. `squares` has
+// as many elements as `ranges`. Returns the unscaled sum's squares, as UpdateChunk has them. Element i into lane i mod 16 of its
+// range, the lanes in order.
+double MeasureSteps(const ChunkState& chunk, const ChunkGradient& gradient, absl::Span<const GroupRange> ranges,
+                    const UpdateScalars& scalars, absl::Span<StepSquares> squares);
 
 // The sum of `gradient` into `sum` (num_elems of it) if that is not null, and its sum of squares:
 // element i into lane i mod 16, the lanes in order, in fp64.

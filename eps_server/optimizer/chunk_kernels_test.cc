@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "common/numeric/bf16.h"
 #include "common/numeric/fp16.h"
 #include "common/schedule/reduction_tree.h"
@@ -43,7 +44,7 @@ TEST_P(ChunkKernelsTest, AdamWAgreesWithFp64) {
   const double lr = 1e-3, scale = 0.25;
   const int t = 3;
   double squares = 0;
-  UpdateChunk(chunk.state, gradient.gradient, kRanges, ComputeUpdateScalars(AdamWConfig(), lr, t, scale), &squares);
+  UpdateChunk(chunk.state, gradient.gradient, kRanges, ScalarsOf(AdamWConfig(), lr, t, scale), &squares);
   double want_squares = 0;
   for (int64_t i = 0; i < kElems; ++i) {
     const double sum = gradient.SumAt(i), g = sum * scale;
@@ -70,7 +71,7 @@ TEST_P(ChunkKernelsTest, SgdAgreesWithFp64) {
     const Gradient gradient(Leaves(3), 3, Dtype::kF32, 5);
     Chunk chunk(GetParam(), 6, momentum != 0);
     const Chunk before = chunk;
-    UpdateChunk(chunk.state, gradient.gradient, kRanges, ComputeUpdateScalars(SgdConfig(momentum), 0.1, 1, 1), nullptr);
+    UpdateChunk(chunk.state, gradient.gradient, kRanges, ScalarsOf(SgdConfig(momentum), 0.1, 1, 1), nullptr);
     for (int64_t i = 0; i < kElems; ++i) {
       double g = gradient.SumAt(i);
       if (Decays(i)) g += 0.1 * before.master[i];
@@ -88,7 +89,7 @@ TEST_P(ChunkKernelsTest, LionAgreesWithFp64) {
   Chunk chunk(GetParam(), 2);
   const Chunk before = chunk;
   const double lr = 1e-3, scale = 0.25;
-  UpdateChunk(chunk.state, gradient.gradient, kRanges, ComputeUpdateScalars(LionConfig(), lr, 3, scale), nullptr);
+  UpdateChunk(chunk.state, gradient.gradient, kRanges, ScalarsOf(LionConfig(), lr, 3, scale), nullptr);
   int negative = 0;
   for (int64_t i = 0; i < kElems; ++i) {
     const double g = gradient.SumAt(i) * scale, direction = 0.8 * before.m[i] + 0.2 * g;
@@ -100,6 +101,32 @@ TEST_P(ChunkKernelsTest, LionAgreesWithFp64) {
     ExpectClose(chunk.m[i], 0.97 * before.m[i] + 0.03 * g, 1e-6, i);
   }
   EXPECT_GT(negative, kElems / 4);
+}
+
+TEST_P(ChunkKernelsTest, LambsPassAgreesWithFp64AndWritesNothing) {
+  const Gradient gradient(Leaves(4), 4, Dtype::kBf16, 1);
+  Chunk chunk(GetParam(), 2);
+  const Chunk before = chunk;
+  const int t = 3;
+  std::vector<StepSquares> squares(kRanges.size());
+  const double of_gradient = MeasureSteps(chunk.state, gradient.gradient, kRanges,
+                                          ScalarsOf(LambConfig(), 1e-3, t, 0.25), absl::MakeSpan(squares));
+  EXPECT_EQ(of_gradient, SumChunk(gradient.gradient, kElems, nullptr));
+  for (size_t r = 0; r < kRanges.size(); ++r) {
+    StepSquares want;
+    for (int64_t i = kRanges[r].begin; i < kRanges[r].end; ++i) {
+      const double g = gradient.SumAt(i) * 0.25;
+      const double m = 0.9 * before.m[i] + 0.1 * g, v = 0.95 * before.v[i] + 0.05 * g * g;
+      const double u = m / (1 - std::pow(0.9, t)) / (std::sqrt(v) / std::sqrt(1 - std::pow(0.95, t)) + 1e-8) +
+                       (Decays(i) ? 0.1 * before.master[i] : 0);
+      want.weights += double{before.master[i]} * before.master[i];
+      want.step += u * u;
+    }
+    ExpectClose(squares[r].weights, want.weights, 1e-12, static_cast<int64_t>(r));
+    ExpectClose(squares[r].step, want.step, 1e-6, static_cast<int64_t>(r));
+  }
+  EXPECT_TRUE(chunk.out32 == before.out32 && chunk.out16 == before.out16 && chunk.rest == before.rest);
+  EXPECT_TRUE(chunk.m == before.m && chunk.v == before.v);
 }
 
 TEST_P(ChunkKernelsTest, ZeroPaddingStaysZero) {
@@ -114,7 +141,7 @@ TEST_P(ChunkKernelsTest, ZeroPaddingStaysZero) {
       chunk.wire16[i] = Split(0.0f).wire.bits;
       chunk.rest[i] = Split(0.0f).rest;
     }
-    UpdateChunk(chunk.state, gradient.gradient, kRanges, ComputeUpdateScalars(config, 0.1, 1, 1), nullptr);
+    UpdateChunk(chunk.state, gradient.gradient, kRanges, ScalarsOf(config, 0.1, 1, 1), nullptr);
     for (int64_t i = 0; i < kElems; ++i) ASSERT_EQ(chunk.Updated(i), 0.0f) << i;
   }
 }
@@ -129,7 +156,7 @@ TEST(ChunkKernelsFormTest, EveryFormOfAGradientGivesTheSameUpdate) {
       Gradient wide(Leaves(num_vnodes), num_vnodes, Dtype::kF32, 7);
       for (int v = 0; v < num_vnodes; ++v) std::copy(narrow.f32[v].begin(), narrow.f32[v].end(), wide.f32[v].begin());
       Chunk from_narrow(Dtype::kF16, 8), from_wide(Dtype::kF16, 8);
-      const UpdateScalars scalars = ComputeUpdateScalars(AdamWConfig(), 1e-3, 2, 0.5);
+      const UpdateScalars scalars = ScalarsOf(AdamWConfig(), 1e-3, 2, 0.5);
       UpdateChunk(from_narrow.state, narrow.gradient, kRanges, scalars, nullptr);
       UpdateChunk(from_wide.state, wide.gradient, kRanges, scalars, nullptr);
       EXPECT_TRUE(from_narrow.out32 == from_wide.out32) << num_vnodes << " " << DtypeName(leaves);
@@ -207,7 +234,7 @@ TEST(ChunkKernelsBitsTest, DoNotDependOnTheVectorWidth) {
     ASSERT_OK(CheckVectorUnit());
     std::string bits;
     for (const Dtype dtype : {Dtype::kF32, Dtype::kBf16, Dtype::kF16}) {
-      for (const OptimizerConfig& config : {AdamWConfig(), SgdConfig(0.9), LionConfig()}) {
+      for (const OptimizerConfig& config : {AdamWConfig(), SgdConfig(0.9), LionConfig(), LambConfig()}) {
         for (const int num_vnodes : {1, 2, 5}) {
           const Gradient gradient =
               dtype == Dtype::kF32 ? UnevenGradient(num_vnodes) : Gradient(Leaves(num_vnodes), num_vnodes, dtype, 4);
@@ -215,9 +242,14 @@ TEST(ChunkKernelsBitsTest, DoNotDependOnTheVectorWidth) {
             Chunk chunk(dtype, 8);
             std::optional<NarrowMoments> moments;
             if (format != MomentFormat::kFp32) moments.emplace(chunk, format);
-            UpdateScalars scalars = ComputeUpdateScalars(config, 1e-3, 2, 0.7);
+            UpdateScalars scalars = ScalarsOf(config, 1e-3, 2, 0.7);
             scalars.moment_key = 7;
             double squares = 0;
+            if (config.rule == OptimizerRule::kLamb) {
+              std::vector<StepSquares> measured(kRanges.size());
+              MeasureSteps(chunk.state, gradient.gradient, kRanges, scalars, absl::MakeSpan(measured));
+              bits.append(reinterpret_cast<const char*>(measured.data()), measured.size() * sizeof(StepSquares));
+            }
             UpdateChunk(chunk.state, gradient.gradient, kRanges, scalars, &squares);
             const std::vector<float> m = moments.has_value() ? moments->Values(0) : chunk.m;
             const std::vector<float> v = moments.has_value() ? moments->Values(1) : chunk.v;

@@ -17,6 +17,7 @@
 #include "common/tensor/dtype.h"
 #include "eps_server/optimizer/chunk_gradient.h"
 #include "eps_server/optimizer/chunk_kernels.h"
+#include "eps_server/optimizer/update_scalars.h"
 #include "eps_server/store/store.h"
 #include "hwy/targets.h"
 
@@ -173,8 +174,18 @@ inline OptimizerConfig LionConfig() {
   config.weight_decay = 0.1;
   return config;
 }
+inline OptimizerConfig LambConfig() {
+  OptimizerConfig config = AdamWConfig();
+  config.rule = OptimizerRule::kLamb;
+  return config;
+}
 // The middle decays.
-inline const std::vector<DecayRange> kRanges = {{0, 64, false}, {64, 2048 + 128, true}, {2048 + 128, kElems, false}};
+inline const std::vector<GroupRange> kRanges = {{0, 64, 0}, {64, 2048 + 128, 1}, {2048 + 128, kElems, 0}};
+inline UpdateScalars ScalarsOf(const OptimizerConfig& config, double learning_rate, int64_t update,
+                               double gradient_scale) {
+  const std::vector<TensorGroup> groups = {{.weight_decay = 0}, {.weight_decay = config.weight_decay}};
+  return ComputeUpdateScalars(config, groups, learning_rate, update, gradient_scale);
+}
 
 // Which of Highway's targets runs.
 class ScopedTarget {

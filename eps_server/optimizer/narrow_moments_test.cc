@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "common/model/model_spec.h"
 #include "common/numeric/bf16.h"
 #include "common/numeric/fp8_block.h"
@@ -76,7 +77,7 @@ void ExpectTheFp32OnesRounded(Dtype wire) {
   const Gradient gradient = UnevenGradient(2);
   constexpr int64_t kFirstElem = 3 * kChunkElems;
   for (const MomentFormat format : {MomentFormat::kBf16, MomentFormat::kFp8}) {
-    for (const OptimizerConfig& config : {AdamWConfig(), SgdConfig(0.9), LionConfig()}) {
+    for (const OptimizerConfig& config : {AdamWConfig(), SgdConfig(0.9), LionConfig(), LambConfig()}) {
       Chunk exact(wire, 4), rounded(wire, 4);
       for (int64_t i = 0; i < kElems; ++i) {
         rounded.m[i] *= Unevenness(i);
@@ -86,13 +87,19 @@ void ExpectTheFp32OnesRounded(Dtype wire) {
       std::ranges::copy(moments.Values(0), exact.m.begin());
       std::ranges::copy(moments.Values(1), exact.v.begin());
       rounded.state.first_elem = kFirstElem;
-      UpdateScalars scalars = ComputeUpdateScalars(config, 1e-3, 5, 0.5);
+      UpdateScalars scalars = ScalarsOf(config, 1e-3, 5, 0.5);
       scalars.moment_key =
           -static_cast<uint32_t>(kFirstElem / 2) - 0x500u;  // words' numbers wrap around within the chunk
+      if (config.rule == OptimizerRule::kLamb) {
+        std::vector<StepSquares> of_exact(kRanges.size()), of_rounded(kRanges.size());
+        MeasureSteps(exact.state, gradient.gradient, kRanges, scalars, absl::MakeSpan(of_exact));
+        MeasureSteps(rounded.state, gradient.gradient, kRanges, scalars, absl::MakeSpan(of_rounded));
+        EXPECT_TRUE(of_rounded == of_exact);
+      }
       UpdateChunk(exact.state, gradient.gradient, kRanges, scalars, nullptr);
       UpdateChunk(rounded.state, gradient.gradient, kRanges, scalars, nullptr);
       for (int64_t i = 0; i < kElems; ++i) ASSERT_EQ(rounded.Updated(i), exact.Updated(i)) << i;
-      for (int which = 0; which < (config.rule == OptimizerRule::kAdamW ? 2 : 1); ++which) {
+      for (int which = 0; which < config.num_moments(); ++which) {
         const std::vector<float> want =
             Rounded(format, which, which == 0 ? exact.m : exact.v, scalars.moment_key, kFirstElem);
         const std::vector<float> got = moments.Values(which);

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <chrono>
 #include <cmath>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -12,6 +13,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "common/base/mutex.h"
 #include "common/base/status_macros.h"
 #include "common/model/layer_drop.h"
@@ -24,6 +26,7 @@
 #include "eps_server/optimizer/nonfinite_gradient.h"
 #include "eps_server/optimizer/schedule.h"
 #include "eps_server/optimizer/task_queue.h"
+#include "eps_server/optimizer/tensor_groups.h"
 #include "eps_server/optimizer/update_hold.h"
 #include "eps_server/optimizer/update_scalars.h"
 
@@ -34,24 +37,6 @@ constexpr double kClipEpsilon = 1e-6;  // of torch.nn.utils.clip_grad_norm_
 
 double ClipScale(const OptimizerConfig& optimizer, double norm) {
   return std::min(1.0, optimizer.clip_norm / (norm + kClipEpsilon));
-}
-
-// The chunk's elements by whether they decay; a tensor's padding goes with the tensor.
-std::vector<DecayRange> RangesOf(const BlobSpec& blob, int64_t chunk) {
-  const int64_t chunk_begin = chunk * kChunkElems, chunk_end = chunk_begin + blob.chunk_elems(chunk);
-  std::vector<DecayRange> ranges;
-  for (size_t t = 0; t < blob.tensors.size(); ++t) {
-    const int64_t next = t + 1 < blob.tensors.size() ? blob.tensors[t + 1].offset_elems : blob.num_elems;
-    const int64_t begin = std::max(blob.tensors[t].offset_elems, chunk_begin), end = std::min(next, chunk_end);
-    if (begin >= end) continue;
-    const bool decays = blob.tensors[t].decays();
-    if (!ranges.empty() && ranges.back().decays == decays) {
-      ranges.back().end = end - chunk_begin;
-    } else {
-      ranges.push_back({begin - chunk_begin, end - chunk_begin, decays});
-    }
-  }
-  return ranges;
 }
 
 // What a pass over a chunk has to read.
@@ -71,6 +56,14 @@ int64_t StateBytes(const ChunkState& state) {
          2 * moments * MomentBytes(state.moment_format, state.num_elems);
 }
 
+// What LAMB's first pass has to read of it.
+int64_t ReadBytes(const ChunkState& state) {
+  const int64_t master = state.master != nullptr ? 4 : SizeOf(state.wire_dtype) + (state.rest != nullptr ? 2 : 0);
+  return state.num_elems * master + 2 * MomentBytes(state.moment_format, state.num_elems);
+}
+
+using SharedScalars = std::shared_ptr<const UpdateScalars>;
+
 class UpdateEngineImpl final : public UpdateEngine {
  public:
   UpdateEngineImpl(Options options, HeldGradients held_gradients)
@@ -80,23 +73,20 @@ class UpdateEngineImpl final : public UpdateEngine {
         witness_(options.witness),
         trace_(options.trace),
         clip_(options.run->optimizer.clip),
+        has_trust_ratios_(options.run->optimizer.rule == OptimizerRule::kLamb),
         defers_(options.run->defers_updates()),
         on_blob_made_(std::move(options.on_blob_made)),
         on_step_decided_(std::move(options.on_step_decided)),
         on_step_made_(std::move(options.on_step_made)),
         on_failure_(std::move(options.on_failure)),
+        groups_(GroupTensors(model_, run_.optimizer)),
         held_gradients_(std::move(held_gradients)),
         drop_(model_, run_.layer_drop),
         last_norm_(options.last_norm),
         updates_(std::move(options.updates)),
         next_loss_scale_(options.loss_scale),
         queue_(options.threads) {
-    for (const BlobSpec& blob : model_.blobs) {
-      std::vector<std::vector<DecayRange>>& ranges = ranges_.emplace_back();
-      if (blob.frozen) continue;
-      ++blobs_to_make_;
-      for (int64_t c = 0; c < blob.num_chunks(); ++c) ranges.push_back(RangesOf(blob, c));
-    }
+    for (const BlobSpec& blob : model_.blobs) blobs_to_make_ += blob.frozen ? 0 : 1;
     if (trace_ != nullptr) held_track_ = trace_->AddTrack("updates held");
     MutexLock lock(mu_);
     if (updates_.empty()) updates_.resize(model_.blobs.size(), options.first_step.value() - options.skipped_steps);
@@ -179,14 +169,17 @@ class UpdateEngineImpl final : public UpdateEngine {
     ChunkGradient gradient;
   };
   struct BlobState {
-    std::vector<double> squares;                             // by chunk
-    std::vector<ChunkGradient> kept;                         // by chunk, PER_BLOB
+    std::vector<double> squares;                             // of the gradient, by chunk
+    std::vector<std::vector<StepSquares>> step_squares;      // LAMB: by chunk and range
+    std::vector<ChunkGradient> kept;                         // by chunk, PER_BLOB and LAMB unless deferred
     std::vector<std::pair<int64_t, ChunkGradient>> blocked;  // eager: wait for ReleaseUpdate
-    int64_t gathered = 0;                                    // chunks measured, PER_BLOB
+    int64_t gathered = 0;                                    // chunks whose norm is known, PER_BLOB
+    int64_t measured = 0;                                    // chunks whose step_squares are there
     int64_t updated = 0;                                     // chunks
     bool dropped = false;                                    // by this step
-    bool ready = false;  // scalars are known, updates may run unless HoldUpdates says no (PER_BLOB, deferred)
-    UpdateScalars scalars;
+    bool ready = false;     // scalars are known, updates may run unless HoldUpdates says no (where not eager)
+    double scale = 1;       // of the gradient, as far as it is known
+    SharedScalars scalars;  // by scale; LAMB: without trust ratios until all is measured
     double Squares() const {
       double sum = 0;
       for (const double square : squares) sum += square;
@@ -194,7 +187,7 @@ class UpdateEngineImpl final : public UpdateEngine {
     }
   };
 
-  bool IsEager() const { return !defers_ && clip_ != ClipMode::kPerBlob; }
+  bool IsEager() const { return !defers_ && clip_ != ClipMode::kPerBlob && !has_trust_ratios_; }
   void Hold(Version version) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     for (const BlobSpec& blob : model_.blobs) {
       if (!blob.frozen) hold_.Hold(blob.id, version);
@@ -203,10 +196,16 @@ class UpdateEngineImpl final : public UpdateEngine {
   bool IsHeld(BlobId blob) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     return hold_.IsHeld(blob, ReadVersion(step_));
   }
-  UpdateScalars Scalars(BlobId blob, double scale) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    UpdateScalars scalars = ComputeUpdateScalars(run_.optimizer, learning_rate_, updates_[blob.value()] + 1, scale);
-    scalars.moment_key = MomentKey(model_.config.init_seed, step_, blob);
-    return scalars;
+  void SetScale(BlobId blob, double scale) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    blobs_[blob.value()].scale = scale;
+    SetScalars(blob, groups_[blob.value()].groups);
+  }
+  void SetScalars(BlobId blob, absl::Span<const TensorGroup> groups) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    BlobState& state = blobs_[blob.value()];
+    auto scalars = std::make_shared<UpdateScalars>(
+        ComputeUpdateScalars(run_.optimizer, groups, learning_rate_, updates_[blob.value()] + 1, state.scale));
+    scalars->moment_key = MomentKey(model_.config.init_seed, step_, blob);
+    state.scalars = std::move(scalars);
   }
 
   void BeginStep(StepId step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
@@ -229,8 +228,9 @@ class UpdateEngineImpl final : public UpdateEngine {
       if (state.dropped) continue;
       chunks_to_gather_ += blob.num_chunks();
       state.squares.resize(static_cast<size_t>(blob.num_chunks()));
-      state.scalars = Scalars(blob.id, scale_);
-      if (clip_ == ClipMode::kPerBlob) state.kept.resize(static_cast<size_t>(blob.num_chunks()));
+      SetScale(blob.id, scale_);
+      if (!defers_ && !IsEager()) state.kept.resize(static_cast<size_t>(blob.num_chunks()));
+      if (has_trust_ratios_) state.step_squares.resize(static_cast<size_t>(blob.num_chunks()));
     }
     if (opened_ >= step_) CarryDropped();
     std::vector<Submitted> later = std::exchange(later_, {});
@@ -262,9 +262,16 @@ class UpdateEngineImpl final : public UpdateEngine {
   void Gather(BlobId blob, int64_t chunk, ChunkGradient gradient) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     if (!IsEager()) {
       // A std::function must be copyable, so the gradient goes behind a pointer.
-      Push({"sum", blob, chunk},
-           [this, step = step_, blob, chunk, shared = std::make_shared<ChunkGradient>(std::move(gradient))] {
-             defers_ ? SumDeferred(step, blob, chunk, *shared) : Measure(step, blob, chunk, *shared);
+      Push({defers_ ? "sum" : "measure", blob, chunk},
+           [this, step = step_, blob, chunk, scalars = blobs_[blob.value()].scalars,
+            shared = std::make_shared<ChunkGradient>(std::move(gradient))] {
+             if (defers_) {
+               SumDeferred(step, blob, chunk, *shared);
+             } else if (clip_ == ClipMode::kPerBlob) {
+               MeasureGradient(step, blob, chunk, *shared);
+             } else {
+               MeasureArrived(step, blob, chunk, *shared, *scalars);
+             }
            });
     } else if (IsHeld(blob)) {
       blobs_[blob.value()].blocked.emplace_back(chunk, std::move(gradient));
@@ -278,7 +285,7 @@ class UpdateEngineImpl final : public UpdateEngine {
     newest_updated_ = step_;
     Push({"update", blob, chunk}, [this, blob, chunk, scalars = blobs_[blob.value()].scalars, step = step_,
                                    shared = std::make_shared<ChunkGradient>(std::move(gradient))] {
-      UpdateEager(step, blob, chunk, *shared, scalars);
+      UpdateEager(step, blob, chunk, *shared, *scalars);
     });
   }
 
@@ -308,15 +315,15 @@ class UpdateEngineImpl final : public UpdateEngine {
     if (gradient.nonfinite_vnode >= 0) return FailNonFinite(blob, chunk, gradient);
     double squares = 0;
     ShowSum(step, blob, chunk, gradient);
-    Update(store_.Chunk(blob, chunk, ReadVersion(step)), gradient, ranges_[blob.value()][chunk], scalars, &squares);
+    Update(step, blob, chunk, gradient, scalars, &squares);
     if (!std::isfinite(squares)) return FailNonFinite(blob, chunk, gradient);
     gradient = {};
     ShowUpdated(step, blob, chunk);
     FinishChunk(blob, [&](BlobState& state) { state.squares[chunk] = squares; });
   }
 
-  // PER_BLOB, first pass.
-  void Measure(StepId step, BlobId blob, int64_t chunk, ChunkGradient& gradient) {
+  // PER_BLOB: the pass that finds the blob's norm.
+  void MeasureGradient(StepId step, BlobId blob, int64_t chunk, ChunkGradient& gradient) {
     const int64_t num_elems = model_.blob(blob).chunk_elems(chunk);
     ShowSum(step, blob, chunk, gradient);
     const double squares = SumChunk(gradient, num_elems, nullptr);
@@ -329,8 +336,30 @@ class UpdateEngineImpl final : public UpdateEngine {
     if (++state.gathered < model_.blob(blob).num_chunks()) return;
     const double scale = ClipScale(run_.optimizer, std::sqrt(state.Squares()));
     scale_ = std::min(scale_, scale);
-    state.scalars = Scalars(blob, scale);
-    MakeReady(blob);
+    SetScale(blob, scale);
+    Advance(blob);
+  }
+
+  // LAMB, whose scale is known from the start: the gradient's norm, and that of the step.
+  void MeasureArrived(StepId step, BlobId blob, int64_t chunk, ChunkGradient& gradient, const UpdateScalars& scalars) {
+    if (gradient.nonfinite_vnode >= 0) return FailNonFinite(blob, chunk, gradient);
+    ShowSum(step, blob, chunk, gradient);
+    double squares = 0;
+    std::vector<StepSquares> step_squares = Measure(step, blob, chunk, gradient, scalars, &squares);
+    if (!std::isfinite(squares)) return FailNonFinite(blob, chunk, gradient);
+    MutexLock lock(mu_);
+    BlobState& state = blobs_[blob.value()];
+    state.squares[chunk] = squares;
+    state.kept[chunk] = std::move(gradient);
+    NoteMeasured(blob, chunk, std::move(step_squares));
+  }
+
+  // LAMB, PER_BLOB or deferred.
+  void MeasureGathered(StepId step, BlobId blob, int64_t chunk, const UpdateScalars& scalars) {
+    const ChunkGradient gradient = Gathered(blob, chunk);
+    std::vector<StepSquares> step_squares = Measure(step, blob, chunk, gradient, scalars, nullptr);
+    MutexLock lock(mu_);
+    NoteMeasured(blob, chunk, std::move(step_squares));
   }
 
   // Deferred: the gradient's memory is free after this.
@@ -365,9 +394,42 @@ class UpdateEngineImpl final : public UpdateEngine {
     is_decided_ = true;
     for (const BlobSpec& blob : model_.blobs) {  // pull order: the next forward waits for the first layer first
       if (blob.frozen || blobs_[blob.id.value()].dropped) continue;
-      blobs_[blob.id.value()].scalars = Scalars(blob.id, scale_ / loss_scale_.value);
-      MakeReady(blob.id);
+      SetScale(blob.id, scale_ / loss_scale_.value);
+      Advance(blob.id);
     }
+  }
+
+  // The scale of its gradient is known.
+  void Advance(BlobId blob) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    if (!has_trust_ratios_ || skipped_) return MakeReady(blob);
+    for (int64_t chunk = 0; chunk < model_.blob(blob).num_chunks(); ++chunk) {
+      Push({"measure", blob, chunk}, [this, blob, chunk, step = step_, scalars = blobs_[blob.value()].scalars] {
+        MeasureGathered(step, blob, chunk, *scalars);
+      });
+    }
+  }
+
+  // Norms are summed chunk by chunk, a chunk's ranges in order.
+  void NoteMeasured(BlobId blob, int64_t chunk, std::vector<StepSquares> squares) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    BlobState& state = blobs_[blob.value()];
+    state.step_squares[chunk] = std::move(squares);
+    if (++state.measured < model_.blob(blob).num_chunks()) return;
+    const TensorGroups& of_blob = groups_[blob.value()];
+    std::vector<StepSquares> of_group(of_blob.groups.size());
+    for (size_t c = 0; c < of_blob.ranges.size(); ++c) {
+      for (size_t r = 0; r < of_blob.ranges[c].size(); ++r) {
+        StepSquares& sum = of_group[static_cast<size_t>(of_blob.ranges[c][r].group)];
+        sum.weights += state.step_squares[c][r].weights;
+        sum.step += state.step_squares[c][r].step;
+      }
+    }
+    std::vector<TensorGroup> groups = of_blob.groups;
+    for (size_t g = 0; g < groups.size(); ++g) {
+      if (!of_blob.has_trust_ratio[g]) continue;
+      groups[g].learning_rate_scale *= TrustRatio(of_group[g], run_.optimizer.max_trust_ratio);
+    }
+    SetScalars(blob, groups);
+    MakeReady(blob);
   }
 
   void MakeReady(BlobId blob) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
@@ -403,7 +465,7 @@ class UpdateEngineImpl final : public UpdateEngine {
     if (skipped_) return PushCarryOver(blob);
     for (int64_t chunk = 0; chunk < model_.blob(blob).num_chunks(); ++chunk) {
       Push({"update", blob, chunk}, [this, blob, chunk, step = step_, scalars = blobs_[blob.value()].scalars] {
-        UpdateGathered(step, blob, chunk, scalars);
+        UpdateGathered(step, blob, chunk, *scalars);
       });
     }
   }
@@ -416,19 +478,23 @@ class UpdateEngineImpl final : public UpdateEngine {
     FinishChunk(blob, [&](BlobState& state) { state.updated = model_.blob(blob).num_chunks() - 1; });
   }
 
-  // PER_BLOB and deferred, second pass.
-  void UpdateGathered(StepId step, BlobId blob, int64_t chunk, const UpdateScalars& scalars) {
-    ChunkGradient gradient;
+  // The gradient of a chunk that a pass before has kept; it is kept on.
+  ChunkGradient Gathered(BlobId blob, int64_t chunk) {
     if (defers_) {
       const auto* sum = reinterpret_cast<const std::byte*>(held_gradients_.Chunk(blob, chunk));
-      gradient.operands = {{Dtype::kF32, sum, {}, 0}};
-      gradient.program = {{SumOp::Kind::kLoad, 0}};
-    } else {
-      MutexLock lock(mu_);
-      gradient = std::exchange(blobs_[blob.value()].kept[chunk], {});
+      return {.operands = {{Dtype::kF32, sum, {}, 0}}, .program = {{SumOp::Kind::kLoad, 0}}};
     }
-    Update(store_.Chunk(blob, chunk, ReadVersion(step)), gradient, ranges_[blob.value()][chunk], scalars, nullptr);
-    gradient = {};
+    MutexLock lock(mu_);
+    return blobs_[blob.value()].kept[chunk];
+  }
+
+  // The last pass, where it is not the only one.
+  void UpdateGathered(StepId step, BlobId blob, int64_t chunk, const UpdateScalars& scalars) {
+    Update(step, blob, chunk, Gathered(blob, chunk), scalars, nullptr);
+    if (!defers_) {
+      MutexLock lock(mu_);
+      blobs_[blob.value()].kept[chunk] = {};
+    }
     ShowUpdated(step, blob, chunk);
     FinishChunk(blob, [](BlobState&) {});
   }
@@ -444,11 +510,23 @@ class UpdateEngineImpl final : public UpdateEngine {
     if (witness_ != nullptr) witness_->OnUpdated(step, blob, chunk);
   }
 
-  void Update(const ChunkState& state, const ChunkGradient& gradient, absl::Span<const DecayRange> ranges,
-              const UpdateScalars& scalars, double* squares) {
-    UpdateChunk(state, gradient, ranges, scalars, squares);
+  void Update(StepId step, BlobId blob, int64_t chunk, const ChunkGradient& gradient, const UpdateScalars& scalars,
+              double* squares) {
+    const ChunkState state = store_.Chunk(blob, chunk, ReadVersion(step));
+    UpdateChunk(state, gradient, groups_[blob.value()].ranges[chunk], scalars, squares);
     updated_elems_ += state.num_elems;
     moved_bytes_ += GradientBytes(gradient, state.num_elems) + StateBytes(state);
+  }
+
+  std::vector<StepSquares> Measure(StepId step, BlobId blob, int64_t chunk, const ChunkGradient& gradient,
+                                   const UpdateScalars& scalars, double* squares) {
+    const ChunkState state = store_.Chunk(blob, chunk, ReadVersion(step));
+    const std::vector<GroupRange>& ranges = groups_[blob.value()].ranges[chunk];
+    std::vector<StepSquares> step_squares(ranges.size());
+    const double of_gradient = MeasureSteps(state, gradient, ranges, scalars, absl::MakeSpan(step_squares));
+    if (squares != nullptr) *squares = of_gradient;
+    moved_bytes_ += GradientBytes(gradient, state.num_elems) + ReadBytes(state);
+    return step_squares;
   }
 
   template <typename Note>
@@ -520,14 +598,15 @@ class UpdateEngineImpl final : public UpdateEngine {
   ChunkWitness* const witness_;  // null: none
   TraceLog* const trace_;        // null: none
   const ClipMode clip_;
+  const bool has_trust_ratios_;
   const bool defers_;
   const std::function<void(BlobId, Version)> on_blob_made_;
   const std::function<void()> on_step_decided_;
   const std::function<void(const StepUpdate&)> on_step_made_;
   const std::function<void(absl::Status)> on_failure_;
-  std::vector<std::vector<std::vector<DecayRange>>> ranges_;  // by blob and chunk
-  int held_track_ = 0;                                        // of trace_
-  size_t blobs_to_make_ = 0;                                  // a step, those that it drops too
+  const std::vector<TensorGroups> groups_;  // by blob
+  int held_track_ = 0;                      // of trace_
+  size_t blobs_to_make_ = 0;                // a step, those that it drops too
   const HeldGradients held_gradients_;
   const LayerDrop drop_;
 

@@ -48,15 +48,15 @@ struct UpdateCounts {
 // oneTBB threads. Frozen ones are nothing to it: they are in no norm and in no callback. Those that a step drops
 // (RunConfig::layer_drop) take their version over unchanged as soon as it is open, and are in no norm.
 //
-// Eager (no clipping, PER_BLOB, LAGGED): a chunk (PER_BLOB: a blob) is updated as soon as its
-// gradient is in. A gradient that is not finite ends the run: on_failure names step, layer and
+// Eager (no clipping, PER_BLOB, LAGGED): a chunk (PER_BLOB, LAMB: a blob) is updated as soon as its
+// gradient is in, which PER_BLOB and LAMB read once before, for norms. A gradient that is not finite ends the run: on_failure names step, layer and
 // vnode. Deferred (EXACT; FP16, which scales the loss): a chunk's gradient is summed into a buffer of 4
 // bytes per parameter as soon as it is in; once all are, the global norm is known and blobs are
 // updated in pull order, by the gradient divided by the step's loss scale. A step with a gradient
 // that is not finite is skipped whole.
 //
-// Bits: norms are sums of squares in fp64: 16 logical lanes, lanes in order, chunks in order, blobs
-// in order. Nothing depends on threads, arrival or vector width. Optimizer step: bias corrections
+// Bits: norms are sums of squares in fp64: 16 logical lanes, lanes in order, (LAMB: a chunk's part of a tensor,) chunks in
+// order, blobs in order. Nothing depends on threads, arrival or vector width. Optimizer step: bias corrections
 // count the updates that the blob had, without skipped steps, as PyTorch's AMP does, and without those that dropped it,
 // as PyTorch does for a parameter without a gradient; the learning rate follows the step. Threads: all methods are safe
 // and return at once. Callbacks come without a lock, from the engine's threads.

@@ -34,217 +34,14 @@
 #include "eps_server/optimizer/chunk_gradient.h"
 #include "eps_server/optimizer/chunk_witness.h"
 #include "eps_server/optimizer/moment_rounding.h"
+#include "eps_server/optimizer/update_engine_testing.h"
 #include "eps_server/store/store.h"
-#include "eps_server/store/testing.h"
 #include "gtest/gtest.h"
 
 namespace eps::server {
 namespace {
 
-constexpr int kVnodes = 3;
-constexpr BlobId kWte(0), kBlock(2);
-
-RunConfig SmallRun(ClipMode clip, double clip_norm = 1) {
-  RunConfig run;
-  // The block has 4 chunks and ends in a part of one.
-  run.model = {.num_layers = 1, .d_model = 256, .num_heads = 2, .context = 16, .vocab = 100};
-  run.batch.virtual_nodes = kVnodes;
-  run.steps = 20;
-  run.optimizer.peak_learning_rate = 1e-2;
-  run.optimizer.weight_decay = 0.1;
-  run.optimizer.clip = clip;
-  run.optimizer.clip_norm = clip_norm;
-  return run;
-}
-
-struct ChunkId {
-  BlobId blob;
-  int64_t chunk;
-};
-
-// A store and an engine; publishes what is made.
-class Trainer {
- public:
-  explicit Trainer(const RunConfig& run, int threads = 2, int64_t first_step = 0, int64_t skipped = 0,
-                   double last_norm = 0, LossScale loss_scale = {}, ChunkWitness* witness = nullptr,
-                   std::vector<int64_t> updates = {}, const Trainer* from = nullptr)
-      : run_(run), model_(*BuildModel(run.model)), store_(*Store::Create(model_, run_)) {
-    for (const BlobSpec& blob : model_.blobs) {
-      std::vector<float> values(static_cast<size_t>(blob.num_elems));
-      for (size_t i = 0; i < values.size(); ++i) values[i] = 0.01f * static_cast<float>((i * 7 + 3) % 101) - 0.5f;
-      if (from != nullptr) from->store_->ReadMaster(blob.id, Version(first_step), 0, absl::MakeSpan(values));
-      store_->LoadMaster(blob.id, Version(first_step), 0, values);
-      for (int which = 0; from != nullptr && which < store_->num_moments(); ++which) {
-        store_->LoadMoment(blob.id, which, 0, ReadMoment(*from->store_, blob.id, which, 0, blob.num_elems));
-      }
-      store_->Publish(blob.id, Version(first_step));
-      for (int64_t c = 0; !blob.frozen && c < blob.num_chunks(); ++c) chunks_.push_back({blob.id, c});
-    }
-    engine_ = *UpdateEngine::Create({.model = &model_,
-                                     .run = &run_,
-                                     .store = store_.get(),
-                                     .witness = witness,
-                                     .threads = threads,
-                                     .first_step = StepId(first_step),
-                                     .skipped_steps = skipped,
-                                     .updates = std::move(updates),
-                                     .last_norm = last_norm,
-                                     .loss_scale = loss_scale,
-                                     .on_blob_made =
-                                         [this](BlobId blob, Version version) {
-                                           store_->Publish(blob, version);
-                                           MutexLock lock(mu_);
-                                           made_.push_back(blob);
-                                           changed_.NotifyAll();
-                                         },
-                                     .on_step_decided = [this] { ++decided_; },
-                                     .on_step_made =
-                                         [this](const StepUpdate& update) {
-                                           MutexLock lock(mu_);
-                                           updates_.push_back(update);
-                                           changed_.NotifyAll();
-                                         },
-                                     .on_failure =
-                                         [this](absl::Status status) {
-                                           MutexLock lock(mu_);
-                                           failure_ = status;
-                                           changed_.NotifyAll();
-                                         }});
-  }
-
-  const ModelSpec& model() const { return model_; }
-  Store& store() { return *store_; }
-  UpdateEngine& engine() { return *engine_; }
-  const std::vector<ChunkId>& chunks() const { return chunks_; }
-  int decided() const { return decided_; }
-
-  // A gradient of vnode `vnode` that depends on nothing else than its arguments.
-  static float GradientAt(int64_t step, int vnode, BlobId blob, int64_t elem) {
-    const uint64_t mixed =
-        (static_cast<uint64_t>(step + 1) * 1000003 + vnode * 7919 + blob.value() * 104729 + elem) * 0x9E3779B97F4A7C15u;
-    return static_cast<float>(static_cast<int64_t>(mixed >> 40) - (1 << 23)) * 0x1p-30f;
-  }
-  // Summed by the "worker" over each of `nodes`, in the tree's order.
-  ChunkGradient Gradient(int64_t step, ChunkId id, const std::vector<TreeNode>& nodes) const {
-    struct Values {
-      std::vector<std::vector<float>> nodes;
-    };
-    const int64_t count = model_.blob(id.blob).chunk_elems(id.chunk);
-    auto values = std::make_shared<Values>();
-    ChunkGradient gradient;
-    for (const TreeNode node : nodes) {
-      std::vector<float>& sums = values->nodes.emplace_back(static_cast<size_t>(count));
-      for (int64_t i = 0; i < count; ++i) sums[i] = SumAt(step, node, id.blob, id.chunk * kChunkElems + i);
-      gradient.operands.push_back({Dtype::kF32, reinterpret_cast<const std::byte*>(sums.data()), node, 0});
-    }
-    gradient.program = SumProgram(nodes, kVnodes);
-    gradient.owner = values;
-    return gradient;
-  }
-  // What a witness must be shown of it.
-  std::vector<float> Sum(int64_t step, ChunkId id) const {
-    std::vector<float> sum(static_cast<size_t>(model_.blob(id.blob).chunk_elems(id.chunk)));
-    for (size_t i = 0; i < sum.size(); ++i) {
-      sum[i] = SumAt(step, {0, kVnodes}, id.blob, id.chunk * kChunkElems + static_cast<int64_t>(i));
-    }
-    return sum;
-  }
-  static std::vector<TreeNode> Leaves() { return {{0, 1}, {1, 1}, {2, 1}}; }
-
-  void Submit(int64_t step, ChunkId id, const std::vector<TreeNode>& nodes = Leaves()) {
-    engine_->Submit(StepId(step), id.blob, id.chunk, Gradient(step, id, nodes));
-  }
-  // Of what the step does not drop.
-  void SubmitAll(int64_t step) {
-    const std::vector<bool> dropped = Dropped(step);
-    for (const ChunkId id : chunks_) {
-      if (!dropped[static_cast<size_t>(id.blob.value())]) Submit(step, id);
-    }
-  }
-  std::vector<bool> Dropped(int64_t step) const {
-    return DroppedBlobs(model_, LayerDrop(model_, run_.layer_drop).DroppedIn(StepId(step)));
-  }
-
-  StepUpdate WaitForStep(int64_t step) {
-    MutexLock lock(mu_);
-    while (failure_.ok() && (updates_.empty() || updates_.back().step.value() < step)) changed_.Wait(mu_);
-    EXPECT_OK(failure_);
-    return updates_.empty() ? StepUpdate() : updates_.back();
-  }
-  absl::Status WaitForFailure() {
-    MutexLock lock(mu_);
-    while (failure_.ok()) changed_.Wait(mu_);
-    return failure_;
-  }
-  size_t WaitForBlobs(size_t count) {
-    MutexLock lock(mu_);
-    while (made_.size() < count) changed_.Wait(mu_);
-    return made_.size();
-  }
-  std::vector<BlobId> made() {
-    MutexLock lock(mu_);
-    return made_;
-  }
-
-  // Masters and moments.
-  std::string Bits(int64_t version) const {
-    std::string bits;
-    for (const BlobSpec& blob : model_.blobs) {
-      std::vector<float> values(static_cast<size_t>(blob.num_elems));
-      const auto append = [&] { bits.append(reinterpret_cast<const char*>(values.data()), values.size() * 4); };
-      store_->ReadMaster(blob.id, Version(version), 0, absl::MakeSpan(values));
-      append();
-      for (int which = 0; !blob.frozen && which < store_->num_moments(); ++which) {
-        values = ReadMoment(*store_, blob.id, which, 0, blob.num_elems);
-        append();
-      }
-    }
-    return bits;
-  }
-
-  double Norm(int64_t step, BlobId only = BlobId(-1)) const {
-    double sum = 0;
-    for (const BlobSpec& blob : model_.blobs) {
-      if (blob.frozen || (only.value() >= 0 && blob.id != only)) continue;
-      for (int64_t i = 0; i < blob.num_elems; ++i) {
-        const double g = SumAt(step, {0, kVnodes}, blob.id, i);
-        sum += g * g;
-      }
-    }
-    return std::sqrt(sum);
-  }
-
- private:
-  static float SumAt(int64_t step, TreeNode node, BlobId blob, int64_t elem) {
-    if (node.is_leaf()) return GradientAt(step, node.first, blob, elem);
-    const int left = LeftLeaves(node.count);
-    return SumAt(step, {node.first, left}, blob, elem) +
-           SumAt(step, {node.first + left, node.count - left}, blob, elem);
-  }
-
-  const RunConfig run_;
-  const ModelSpec model_;
-  const std::unique_ptr<Store> store_;
-  std::vector<ChunkId> chunks_;
-  std::atomic<int> decided_ = 0;
-  Mutex mu_;
-  CondVar changed_;
-  std::vector<BlobId> made_ ABSL_GUARDED_BY(mu_);
-  std::vector<StepUpdate> updates_ ABSL_GUARDED_BY(mu_);
-  absl::Status failure_ ABSL_GUARDED_BY(mu_);
-  std::unique_ptr<UpdateEngine> engine_;  // last: its threads use the above
-};
-
-std::string Train(const RunConfig& run, int threads, int steps) {
-  Trainer trainer(run, threads);
-  for (int step = 0; step < steps; ++step) {
-    trainer.SubmitAll(step);
-    trainer.WaitForStep(step);
-  }
-  return trainer.Bits(steps);
-}
-
-class UpdateEngineTest : public ::testing::TestWithParam<ClipMode> {};
+class UpdateEngineTest : public ::testing::TestWithParam<Mode> {};
 
 TEST_P(UpdateEngineTest, BitsDoNotDependOnThreadsArrivalOrSplit) {
   for (const MomentFormat moments : {MomentFormat::kFp32, MomentFormat::kBf16, MomentFormat::kFp8}) {
@@ -290,6 +87,7 @@ TEST_P(UpdateEngineTest, Bf16MomentsAreRoundedByTheStepTheBlobAndTheElement) {
 }
 
 TEST(UpdateEngineBytesTest, CountsWhatAnUpdateReadsAndWrites) {
+  constexpr int64_t kContributionBytes = kVnodes * 4;
   struct Case {
     Dtype wire;
     MomentFormat moments;
@@ -304,6 +102,9 @@ TEST(UpdateEngineBytesTest, CountsWhatAnUpdateReadsAndWrites) {
            Case{Dtype::kF32, MomentFormat::kFp32, OptimizerRule::kLion, 8 + 8},
            Case{Dtype::kF32, MomentFormat::kFp32, OptimizerRule::kSgd, 8},
            Case{Dtype::kF16, MomentFormat::kBf16, OptimizerRule::kAdamW, 2 + 8 + 8},
+           // Master and moments once more, and the contributions.
+           Case{Dtype::kBf16, MomentFormat::kFp32, OptimizerRule::kLamb, 4 + 4 + 16 + 4 + 8 + kContributionBytes},
+           Case{Dtype::kF32, MomentFormat::kBf16, OptimizerRule::kLamb, 8 + 8 + 4 + 4 + kContributionBytes},
        }) {
     RunConfig run = SmallRun(ClipMode::kNone);
     run.precision.wire = c.wire;
@@ -312,7 +113,6 @@ TEST(UpdateEngineBytesTest, CountsWhatAnUpdateReadsAndWrites) {
     Trainer trainer(run);
     trainer.SubmitAll(0);
     trainer.WaitForStep(0);
-    constexpr int64_t kContributionBytes = kVnodes * 4;
     EXPECT_EQ(static_cast<double>(trainer.engine().counts().moved_bytes),
               (c.bytes + kContributionBytes) * static_cast<double>(trainer.model().num_elems()))
         << DtypeName(c.wire) << " " << MomentFormatName(c.moments) << " " << static_cast<int>(c.rule);
@@ -383,7 +183,7 @@ TEST(UpdateEngineWitnessTest, SeesTheMastersOfASkippedStepToo) {
 }
 
 TEST_P(UpdateEngineTest, ClippingThatNeverBitesChangesNoBit) {
-  EXPECT_TRUE(Train(SmallRun(GetParam(), 1e9), 2, 2) == Train(SmallRun(ClipMode::kNone), 2, 2));
+  EXPECT_TRUE(Train(SmallRun(GetParam(), 1e9), 2, 2) == Train(SmallRun(Mode{ClipMode::kNone, GetParam().rule}), 2, 2));
 }
 
 TEST_P(UpdateEngineTest, ReportsTheNorm) {
@@ -439,8 +239,12 @@ TEST_P(UpdateEngineTest, DestructionDropsWhatIsQueued) {
   trainer.SubmitAll(1);
 }
 
-INSTANTIATE_TEST_SUITE_P(Clip, UpdateEngineTest,
-                         ::testing::Values(ClipMode::kNone, ClipMode::kExact, ClipMode::kPerBlob, ClipMode::kLagged));
+INSTANTIATE_TEST_SUITE_P(Modes, UpdateEngineTest,
+                         ::testing::Values(Mode{ClipMode::kNone}, Mode{ClipMode::kExact}, Mode{ClipMode::kPerBlob},
+                                           Mode{ClipMode::kLagged}, Mode{ClipMode::kNone, OptimizerRule::kLamb},
+                                           Mode{ClipMode::kExact, OptimizerRule::kLamb},
+                                           Mode{ClipMode::kPerBlob, OptimizerRule::kLamb},
+                                           Mode{ClipMode::kLagged, OptimizerRule::kLamb}));
 
 TEST(UpdateEngineClipTest, ExactIsTorchsAndBlobsComeInPullOrder) {
   Trainer trainer(SmallRun(ClipMode::kExact, 0.01), 1);
@@ -490,8 +294,10 @@ ChunkGradient Infinite(const Trainer& trainer, ChunkId id) {
 }
 
 TEST(UpdateEngineNonfiniteTest, EndsAnEagerRunNamingLayerTensorAndVnode) {
-  for (const ClipMode clip : {ClipMode::kNone, ClipMode::kLagged, ClipMode::kPerBlob}) {
-    Trainer trainer(SmallRun(clip));
+  for (const Mode mode :
+       {Mode{ClipMode::kNone}, Mode{ClipMode::kLagged}, Mode{ClipMode::kPerBlob},
+        Mode{ClipMode::kNone, OptimizerRule::kLamb}, Mode{ClipMode::kPerBlob, OptimizerRule::kLamb}}) {
+    Trainer trainer(SmallRun(mode));
     trainer.engine().Submit(StepId(0), kBlock, 0, Infinite(trainer, {kBlock, 0}));
     EXPECT_THAT(trainer.WaitForFailure(),
                 StatusIs(absl::StatusCode::kOutOfRange,
@@ -502,15 +308,20 @@ TEST(UpdateEngineNonfiniteTest, EndsAnEagerRunNamingLayerTensorAndVnode) {
 }
 
 TEST(UpdateEngineNonfiniteTest, AWorkersReportIsEnough) {
-  Trainer trainer(SmallRun(ClipMode::kNone));
-  ChunkGradient gradient = trainer.Gradient(0, {kBlock, 1}, Trainer::Leaves());
-  gradient.nonfinite_vnode = 1;
-  trainer.engine().Submit(StepId(0), kBlock, 1, std::move(gradient));
-  EXPECT_THAT(trainer.WaitForFailure(), StatusIs(absl::StatusCode::kOutOfRange, "layer h.0, vnode 1"));
+  for (const OptimizerRule rule : {OptimizerRule::kAdamW, OptimizerRule::kLamb}) {
+    Trainer trainer(SmallRun(Mode{ClipMode::kNone, rule}));
+    ChunkGradient gradient = trainer.Gradient(0, {kBlock, 1}, Trainer::Leaves());
+    gradient.nonfinite_vnode = 1;
+    trainer.engine().Submit(StepId(0), kBlock, 1, std::move(gradient));
+    EXPECT_THAT(trainer.WaitForFailure(), StatusIs(absl::StatusCode::kOutOfRange, "layer h.0, vnode 1"));
+  }
 }
 
-TEST(UpdateEngineNonfiniteTest, ExactSkipsTheStepWhole) {
-  const RunConfig run = SmallRun(ClipMode::kExact);
+class UpdateEngineSkipTest : public ::testing::TestWithParam<OptimizerRule> {};
+INSTANTIATE_TEST_SUITE_P(Rules, UpdateEngineSkipTest, ::testing::Values(OptimizerRule::kAdamW, OptimizerRule::kLamb));
+
+TEST_P(UpdateEngineSkipTest, ExactSkipsTheStepWhole) {
+  const RunConfig run = SmallRun(Mode{ClipMode::kExact, GetParam()});
   Trainer trainer(run);
   const std::string before = trainer.Bits(0);
   for (const ChunkId id : trainer.chunks()) {
@@ -616,8 +427,8 @@ TEST(UpdateEngineLossScaleTest, WithoutFp16ItIsOneAndKnownAtOnce) {
 }
 
 // Three small blocks, of which some rest in each step.
-RunConfig DroppingRun(ClipMode clip) {
-  RunConfig run = SmallRun(clip, 0.01);
+RunConfig DroppingRun(Mode mode) {
+  RunConfig run = SmallRun(mode, 0.01);
   run.model = {.num_layers = 3, .d_model = 64, .num_heads = 2, .context = 16, .vocab = 100, .init_seed = 5};
   run.layer_drop.share = 0.5;
   return run;

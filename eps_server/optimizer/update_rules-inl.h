@@ -19,6 +19,7 @@ HWY_BEFORE_NAMESPACE();
 namespace eps::server {
 namespace HWY_NAMESPACE {
 
+// AdamW, and what LAMB does once it knows its trust ratios.
 template <typename Moments>
 struct AdamW {
   static constexpr bool kIsRounded = Moments::First::kIsRounded;
@@ -33,26 +34,29 @@ struct AdamW {
   typename Moments::First m;
   typename Moments::Second v;
   VF keep, beta1, one_minus_beta1, beta2, one_minus_beta2, inv_sqrt_bias2, eps, step_size;
-  AdamW(const ChunkState& chunk, const UpdateScalars& s, bool decays)
+  AdamW(const ChunkState& chunk, const UpdateScalars& s, const GroupScalars& group)
       : m(chunk.moment1),
         v(chunk.moment2),
-        keep(hn::Set(DF(), decays ? s.keep : 1.0f)),
+        keep(hn::Set(DF(), group.keep)),
         beta1(hn::Set(DF(), s.beta1)),
         one_minus_beta1(hn::Set(DF(), s.one_minus_beta1)),
         beta2(hn::Set(DF(), s.beta2)),
         one_minus_beta2(hn::Set(DF(), s.one_minus_beta2)),
         inv_sqrt_bias2(hn::Set(DF(), s.inv_sqrt_bias2)),
         eps(hn::Set(DF(), s.eps)),
-        step_size(hn::Set(DF(), s.step_size)) {}
+        step_size(hn::Set(DF(), group.step_size)) {}
   HWY_INLINE Unit Open(int64_t i) const { return {m.Open(i), v.Open(i)}; }
+  // The moments of the next version, and m / (sqrt(v) * inv_sqrt_bias2 + eps) of them.
+  HWY_INLINE VF Advance(VF g, VF& mk, VF& vk) const {
+    mk = hn::MulAdd(mk, beta1, hn::Mul(g, one_minus_beta1));
+    vk = hn::MulAdd(vk, beta2, hn::Mul(hn::Mul(g, g), one_minus_beta2));
+    return hn::Div(mk, hn::MulAdd(hn::Sqrt(vk), inv_sqrt_bias2, eps));
+  }
   HWY_INLINE Floats Update(const Floats& p, const Floats& g, const UnitNoise& noise, Unit& unit, int half) const {
     Floats mi = unit.m.Load(half), vi = unit.v.Load(half), out;
     ForVecs([&](int64_t k) HWY_ATTR {
-      const VF gk = g.v[k];
-      mi.v[k] = hn::MulAdd(mi.v[k], beta1, hn::Mul(gk, one_minus_beta1));
-      vi.v[k] = hn::MulAdd(vi.v[k], beta2, hn::Mul(hn::Mul(gk, gk), one_minus_beta2));
-      const VF denominator = hn::MulAdd(hn::Sqrt(vi.v[k]), inv_sqrt_bias2, eps);
-      out.v[k] = hn::NegMulAdd(step_size, hn::Div(mi.v[k], denominator), hn::Mul(p.v[k], keep));
+      const VF direction = Advance(g.v[k], mi.v[k], vi.v[k]);
+      out.v[k] = hn::NegMulAdd(step_size, direction, hn::Mul(p.v[k], keep));
     });
     unit.m.Store(half, mi, noise);
     unit.v.Store(half, vi, noise);
@@ -64,6 +68,23 @@ struct AdamW {
   }
 };
 
+// LAMB's u: update_scalars.h.
+template <typename Moments>
+struct LambStep {
+  AdamW<Moments> adam;
+  VF inv_bias1, decay;
+  LambStep(const ChunkState& chunk, const UpdateScalars& s, const GroupScalars& group)
+      : adam(chunk, s, group), inv_bias1(hn::Set(DF(), s.inv_bias1)), decay(hn::Set(DF(), group.decay)) {}
+  HWY_INLINE Floats Of(const Floats& p, const Floats& g, const typename AdamW<Moments>::Unit& unit, int half) const {
+    Floats mi = unit.m.Load(half), vi = unit.v.Load(half), step;
+    ForVecs([&](int64_t k) HWY_ATTR {
+      const VF direction = adam.Advance(g.v[k], mi.v[k], vi.v[k]);
+      step.v[k] = hn::MulAdd(decay, p.v[k], hn::Mul(inv_bias1, direction));
+    });
+    return step;
+  }
+};
+
 template <typename Moments>
 struct Momentum {
   using Moment = typename Moments::First;
@@ -71,11 +92,11 @@ struct Momentum {
   static constexpr bool kIsRounded = Moment::kIsRounded;
   Moment b;
   VF decay, momentum, step_size;
-  Momentum(const ChunkState& chunk, const UpdateScalars& s, bool decays)
+  Momentum(const ChunkState& chunk, const UpdateScalars& s, const GroupScalars& group)
       : b(chunk.moment1),
-        decay(hn::Set(DF(), decays ? s.decay : 0.0f)),
+        decay(hn::Set(DF(), group.decay)),
         momentum(hn::Set(DF(), s.momentum)),
-        step_size(hn::Set(DF(), s.step_size)) {}
+        step_size(hn::Set(DF(), group.step_size)) {}
   HWY_INLINE Unit Open(int64_t i) const { return b.Open(i); }
   HWY_INLINE Floats Update(const Floats& p, const Floats& g, const UnitNoise& noise, Unit& unit, int half) const {
     Floats bi = unit.Load(half), out;
@@ -96,14 +117,14 @@ struct Lion {
   static constexpr bool kIsRounded = Moment::kIsRounded;
   Moment m;
   VF keep, beta1, one_minus_beta1, beta2, one_minus_beta2, step_size;
-  Lion(const ChunkState& chunk, const UpdateScalars& s, bool decays)
+  Lion(const ChunkState& chunk, const UpdateScalars& s, const GroupScalars& group)
       : m(chunk.moment1),
-        keep(hn::Set(DF(), decays ? s.keep : 1.0f)),
+        keep(hn::Set(DF(), group.keep)),
         beta1(hn::Set(DF(), s.beta1)),
         one_minus_beta1(hn::Set(DF(), s.one_minus_beta1)),
         beta2(hn::Set(DF(), s.beta2)),
         one_minus_beta2(hn::Set(DF(), s.one_minus_beta2)),
-        step_size(hn::Set(DF(), s.step_size)) {}
+        step_size(hn::Set(DF(), group.step_size)) {}
   HWY_INLINE Unit Open(int64_t i) const { return m.Open(i); }
   HWY_INLINE Floats Update(const Floats& p, const Floats& g, const UnitNoise& noise, Unit& unit, int half) const {
     Floats mi = unit.Load(half), out;
@@ -126,8 +147,8 @@ struct PlainSgd {
     HWY_INLINE void Close(const UnitNoise& /*noise*/) const {}
   };
   VF decay, step_size;
-  PlainSgd(const ChunkState& /*chunk*/, const UpdateScalars& s, bool decays)
-      : decay(hn::Set(DF(), decays ? s.decay : 0.0f)), step_size(hn::Set(DF(), s.step_size)) {}
+  PlainSgd(const ChunkState& /*chunk*/, const UpdateScalars& /*s*/, const GroupScalars& group)
+      : decay(hn::Set(DF(), group.decay)), step_size(hn::Set(DF(), group.step_size)) {}
   HWY_INLINE Unit Open(int64_t /*i*/) const { return {}; }
   HWY_INLINE Floats Update(const Floats& p, const Floats& g, const UnitNoise& /*noise*/, Unit& /*unit*/,
                            int /*half*/) const {

@@ -88,11 +88,21 @@ LayerShape ShapeOf(const ModelSpec& model, const RunConfig& run, const KernelSiz
                         run.precision.wire, kernels.compute_dtype);
 }
 
-// Of a fused update of one element: its wire form, rest and moments, read and written; contributions are read beside.
+// Of the update of one element: its wire form, rest and moments, read and written; contributions are read beside. LAMB reads
+// the master and the moments once more before.
 double UpdateBytes(const RunConfig& run) {
-  const int64_t weights = run.precision.wire == Dtype::kF16 ? 10 : 8;
-  const int64_t moments = run.optimizer.num_moments() * MomentBytes(run.precision.moments, kTensorAlignElems);
-  return static_cast<double>(weights) + 2 * static_cast<double>(moments) / kTensorAlignElems;
+  const double weights = run.precision.wire == Dtype::kF16 ? 10 : 8;
+  const double moments = static_cast<double>(run.optimizer.num_moments()) *
+                         static_cast<double>(MomentBytes(run.precision.moments, kTensorAlignElems)) / kTensorAlignElems;
+  const double measured = run.optimizer.rule == OptimizerRule::kLamb ? 4 + moments : 0;
+  return weights + 2 * moments + measured;
+}
+
+// How often contributions are read: where norms are of a blob, once for each before the update. Held ones are read for their
+// sum alone.
+int ReadsOfContributions(const RunConfig& run) {
+  if (run.defers_updates()) return 1;
+  return 1 + (run.optimizer.clip == ClipMode::kPerBlob ? 1 : 0) + (run.optimizer.rule == OptimizerRule::kLamb ? 1 : 0);
 }
 
 // Of one element of what a group pushes: sums, in fp32.
@@ -261,7 +271,8 @@ StepCosts CostsOf(const Profile& profile, const ModelSpec& model, const RunConfi
   // Of a group, what all members push of a layer.
   const double group_bytes = group != nullptr ? BytesOfRoots(*group) : 0;
   costs.contribution_seconds = [&model, group_bytes, gradients = run.precision.gradients,
-                                rate = profile.update_bytes_per_second](const RelayStep& step) {
+                                rate = profile.update_bytes_per_second /
+                                       ReadsOfContributions(run)](const RelayStep& step) {
     const double bytes = step.kind == RelayStep::Kind::kPushPart
                              ? group_bytes
                              : static_cast<double>(SizeOf(PushedDtype(step.node, gradients)));

@@ -71,14 +71,17 @@ class TorchReference(SystemTest):
             rows.append(token_masking.mask(text[first: first + context], place, seed=0, vocab=vocab, **rule))
         return tuple(torch.from_numpy(np.stack(part)) for part in zip(*rows))
 
+    def optimizer(self, w):
+        return torch_gpt2.adamw(w, PEAK, (0.9, 0.95), 1e-8, 0.1)
+
     def train_torch(self, clip, decay, freeze=(), drop=None):
         frozen = {k for k in self.weights if any(fnmatch.fnmatchcase(k, pattern) for pattern in freeze)}
         w = {k: v.clone().requires_grad_(k not in frozen) for k, v in self.weights.items()}
-        optimizer = torch_gpt2.adamw(w, PEAK, (0.9, 0.95), 1e-8, 0.1)
+        optimizer = self.optimizer(w)
         losses, norms = [], []
         for step in range(STEPS):
             for group in optimizer.param_groups:
-                group["lr"] = learning_rate(step, decay)
+                group["lr"] = learning_rate(step, decay) * group.get("scale", 1)
             # A parameter without a gradient has no update, and counts none.
             optimizer.zero_grad(set_to_none=True)
             if drop:
@@ -91,14 +94,15 @@ class TorchReference(SystemTest):
             losses.append(loss.item())
         return losses, norms, {k: v.detach().numpy() for k, v in w.items()}
 
-    def compare(self, clip, decay, *args, freeze=(), drop=None):
+    def compare(self, clip, decay, *args, freeze=(), drop=None, rule=None):
+        """rule: of the RunSpec's optimizer, which `optimizer` says in PyTorch's words."""
         spec = self.work.spec({
             "model": {"from": str(self.folder), "freeze": list(freeze),
                       **{k: None for k in ("family", "layers", "d_model", "heads", "context", "vocab", "init_seed")}},
             "data": {"order": "SEQUENTIAL", "seed": None},
             "batch": {"virtual_nodes": VNODES, "micro_batches": MICRO_BATCHES, "micro_batch": MICRO_BATCH},
             "optimizer": {"clip": {"mode": "EXACT", "norm": clip} if clip else None,
-                          "schedule": {"peak": PEAK, "warmup_steps": WARMUP, "decay": decay, "final": FINAL}},
+                          "schedule": {"peak": PEAK, "warmup_steps": WARMUP, "decay": decay, "final": FINAL}, **(rule or {})},
             "precision": {"wire": "FP32", "gradients": "FP32"}, "steps": STEPS,
             "depth": {"drop": {k: v for k, v in drop.items() if k != "blocks"}} if drop else None}, name=f"{self.folder.name}.json")
         out = self.work.out(f"{self.folder.name}-run")

@@ -168,6 +168,24 @@ class BitsTest(SystemTest):
                 self.same_bits(spec, expected, f"{form}-2-workers", "--workers", 2)
                 self.resumed(spec, expected, f"{form}-resumed")
 
+    def test_lamb_and_parameter_groups_give_the_same_bits_for_any_workers_and_ways_of_clipping(self):
+        hashes = set()
+        for mode in ("EXACT", "PER_BLOB", "LAGGED", None):
+            with self.subTest(mode):
+                shutil.rmtree(self.work.out("reference"), ignore_errors=True)
+                spec, expected = self.reference({
+                    "optimizer": {"adamw": None, "lamb": {"weight_decay": 0.1}, "schedule": {"peak": 0.02},
+                                  "clip": {"mode": mode, "norm": 0.5} if mode else None,
+                                  "groups": [{"tensors": ["*.bias"], "learning_rate_scale": 0.5},
+                                             {"tensors": ["transformer.w*"], "weight_decay": 0}]},
+                    "precision": {"moments": "BF16"}})
+                reference = summary(self.work.out("reference"))
+                self.assertLess(reference["loss_last"], reference["loss_first"] - 0.5, "the run learns nothing")
+                self.same_bits(spec, expected, f"{mode}-3-workers", "--workers", 3, "--threads", 2)
+                self.resumed(spec, expected, f"{mode}-resumed")
+                hashes.add(expected)
+        self.assertEqual(len(hashes), 4)
+
     def test_sgd_with_momentum_gives_the_same_bits_for_one_and_two_workers(self):
         spec, expected = self.reference({"optimizer": {
             "adamw": None, "sgd": {"momentum": 0.9, "weight_decay": 0.01}, "schedule": {"peak": 0.05}}})
