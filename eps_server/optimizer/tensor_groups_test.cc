@@ -149,7 +149,7 @@ class Reference {
   std::map<std::pair<int32_t, std::string>, Tensor> tensors_;
 };
 
-void ExpectAgrees(const Trainer& trainer, const Reference& reference, int64_t version) {
+void ExpectAgrees(Trainer& trainer, const Reference& reference, int64_t version) {
   for (const BlobSpec& blob : reference.model().blobs) {
     for (const TensorSpec& tensor : blob.tensors) {
       const Tensor& want = reference.tensor(blob.id, tensor.name);
