@@ -18,6 +18,7 @@ void AddSample(CLI::App& app, int* exit_code);
 void AddCheckpoint(CLI::App& app, int* exit_code);
 void AddStop(CLI::App& app, int* exit_code);
 void AddDrain(CLI::App& app, int* exit_code);
+void AddResize(CLI::App& app, int* exit_code);
 void AddTop(CLI::App& app, int* exit_code);
 void AddDoctor(CLI::App& app, int* exit_code);
 void AddKeys(CLI::App& app, int* exit_code);

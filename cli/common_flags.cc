@@ -1,6 +1,8 @@
 #include "cli/common_flags.h"
 
+#include <algorithm>
 #include <cstdio>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -107,7 +109,18 @@ absl::StatusOr<worker::Profile> LoadProfile(const std::string& chosen, const std
 
 void WorkerFlags::SetDefaultMemory(const MemoryRoom& room, int num_workers) {
   workers = num_workers;
-  if (device_memory_bytes == 0 && device == "cpu") device_memory_bytes = DefaultDeviceMemoryBytes(room, workers);
+  memory_is_default = device_memory_bytes == 0;
+  if (memory_is_default && device == "cpu") device_memory_bytes = DefaultDeviceMemoryBytes(room, workers);
+}
+
+WorkerFlags WorkerFlags::ForOneMore(const MemoryRoom& room, int others) const {
+  WorkerFlags more = *this;
+  more.workers = std::max(workers, others + 1);
+  if (threads == 0) more.threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / (others + 1));
+  if (memory_is_default && device == "cpu") {
+    more.device_memory_bytes = std::min(device_memory_bytes, DefaultDeviceMemoryBytes(room, /*workers=*/1));
+  }
+  return more;
 }
 
 void WorkerFlags::SetDefaultProfile(int threads_per_worker) {

@@ -40,6 +40,7 @@ struct WorkerFlags {
   int threads = 0;                  // 0: not given
   std::string profile;              // what --profile says, or by SetDefaultProfile what it stands for
   int workers = 1;                  // that compute with these; set by SetDefaultMemory
+  bool memory_is_default = false;   // set by SetDefaultMemory
 
   void AddTo(CLI::App& command);
   // The cap of each of `num_workers` workers where none was given, so that all that plan with it, before and after the
@@ -48,6 +49,9 @@ struct WorkerFlags {
   // The profile that is kept of workers with so many threads, where none was given and one is there: the same for all that
   // plan, before and after the start.
   void SetDefaultProfile(int threads_per_worker);
+
+  // The same for one more beside `others` that are there: threads and a cap that were not given are of what is left.
+  WorkerFlags ForOneMore(const MemoryRoom& room, int others) const;
 
   // The own flags of worker `turn`, from 0, for the daemon at `address`, with `threads` where none were given.
   std::vector<std::string> ToArguments(const std::string& address, int default_threads, int turn) const;

@@ -1,8 +1,10 @@
 #include "cli/common_flags.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "CLI/CLI.hpp"
@@ -53,6 +55,25 @@ TEST(WorkerFlagsTest, AGivenCapIsLeftAloneAndAGpuIsSharedByItsWorkers) {
   WorkerFlags unknown;
   unknown.SetDefaultMemory(MemoryRoom(), 3);
   EXPECT_EQ(unknown.device_memory_bytes, 0);
+}
+
+TEST(WorkerFlagsTest, OneMoreHasWhatIsLeft) {
+  WorkerFlags flags;
+  flags.SetDefaultMemory(kRoom, 1);
+  EXPECT_EQ(flags.device_memory_bytes, 6 * kGib);
+  const int cores = static_cast<int>(std::thread::hardware_concurrency());
+  WorkerFlags more = flags.ForOneMore({.total_bytes = 16 * kGib, .available_bytes = 4 * kGib}, 2);
+  EXPECT_EQ(more.device_memory_bytes, 2 * kGib);
+  EXPECT_EQ(more.threads, std::max(1, cores / 3));
+  EXPECT_EQ(flags.ForOneMore(kRoom, 1).device_memory_bytes, 6 * kGib);  // no more than the first has
+
+  WorkerFlags given = {.device = "cuda", .device_memory_bytes = 7, .threads = 5};
+  given.SetDefaultMemory(kRoom, 1);
+  more = given.ForOneMore(kRoom, 1);
+  EXPECT_EQ(more.device_memory_bytes, 7);
+  EXPECT_THAT(more.ToArguments("h:1", 4, 1),
+              ElementsAre("--connect", "h:1", "--device", "cuda", "--threads", "5", "--device-memory", "7",
+                          "--host-workers", "2", "--host-turn", "1"));
 }
 
 TEST(WorkerFlagsTest, AllPlanWithOneProfile) {

@@ -137,8 +137,10 @@ absl::StatusOr<Reply> Call(proto::Control::Stub& stub,
 
 }  // namespace
 
-absl::StatusOr<proto::StatusReply> DaemonClient::Status(absl::Duration timeout) {
-  return Call(*stub_, &proto::Control::Stub::GetStatus, proto::StatusRequest(), timeout);
+absl::StatusOr<proto::StatusReply> DaemonClient::Status(absl::Duration timeout, bool starts_workers) {
+  proto::StatusRequest request;
+  request.set_starts_workers(starts_workers);
+  return Call(*stub_, &proto::Control::Stub::GetStatus, request, timeout);
 }
 
 absl::Status DaemonClient::ExpectWorkers(int workers, absl::Duration timeout) {
@@ -161,6 +163,12 @@ absl::Status DaemonClient::Drain(absl::Span<const int64_t> workers, absl::Durati
   proto::DrainRequest request;
   request.mutable_worker_id()->Add(workers.begin(), workers.end());
   return Call(*stub_, &proto::Control::Stub::Drain, request, timeout).status();
+}
+
+absl::Status DaemonClient::StartWorkers(int workers, absl::Duration timeout) {
+  proto::StartWorkersRequest request;
+  request.set_workers(workers);
+  return Call(*stub_, &proto::Control::Stub::StartWorkers, request, timeout).status();
 }
 
 }  // namespace eps::cli

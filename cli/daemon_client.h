@@ -39,11 +39,13 @@ class DaemonClient {
   explicit DaemonClient(const std::string& address, std::shared_ptr<grpc::ChannelCredentials> credentials = nullptr);
 
   // Errors: UNAVAILABLE nobody listens · DEADLINE_EXCEEDED · the daemon's
-  absl::StatusOr<proto::StatusReply> Status(absl::Duration timeout);
+  // starts_workers: as StatusRequest has it.
+  absl::StatusOr<proto::StatusReply> Status(absl::Duration timeout, bool starts_workers = false);
   absl::Status ExpectWorkers(int workers, absl::Duration timeout);
   absl::StatusOr<proto::CheckpointReply> Checkpoint(absl::Duration timeout);
   absl::StatusOr<proto::StopReply> Stop(const std::string& reason, absl::Duration timeout);
   absl::Status Drain(absl::Span<const int64_t> workers, absl::Duration timeout);
+  absl::Status StartWorkers(int workers, absl::Duration timeout);
   proto::Control::Stub& stub() { return *stub_; }
 
  private:

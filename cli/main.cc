@@ -48,6 +48,7 @@ int main(int argc, char** argv) {
   eps::cli::AddSample(app, &exit_code);
   eps::cli::AddCheckpoint(app, &exit_code);
   eps::cli::AddStop(app, &exit_code);
+  eps::cli::AddResize(app, &exit_code);
   eps::cli::AddDrain(app, &exit_code);
   eps::cli::AddDoctor(app, &exit_code);
   eps::cli::AddKeys(app, &exit_code);

@@ -19,6 +19,7 @@
 #include "cli/progress.h"
 #include "cli/run_report.h"
 #include "common/base/exit_code.h"
+#include "common/base/memory_room.h"
 #include "common/base/status_macros.h"
 
 namespace eps::cli {
@@ -61,17 +62,22 @@ std::string ForwardDigestFile(const std::string& out, int worker) {
   return absl::StrCat(out, "/forward-", worker, ".jsonl");
 }
 
+std::string WorkerTraceLogFile(const std::string& out, int worker) {
+  return absl::StrCat(out, "/trace/worker-", worker, ".json");
+}
+
+std::string DaemonTraceLogFile(const std::string& out) { return out + "/trace/daemon.json"; }
+
 std::vector<std::string> TraceLogFiles(const std::string& out, int workers) {
   std::vector<std::string> files;
-  for (int worker = 1; worker <= workers; ++worker)
-    files.push_back(absl::StrCat(out, "/trace/worker-", worker, ".json"));
-  files.push_back(out + "/trace/daemon.json");
+  for (int worker = 1; worker <= workers; ++worker) files.push_back(WorkerTraceLogFile(out, worker));
+  files.push_back(DaemonTraceLogFile(out));
   return files;
 }
 
 Sitting::Sitting(SittingOptions options, SignalQueue* signals) : options_(std::move(options)), signals_(*signals) {}
 
-SittingEnd Sitting::Run() {
+SittingEnd Sitting::RunAll() {
   if (absl::Status status = StartDaemon(); !status.ok()) return Failed(status);
   const absl::StatusOr<bool> listening = WaitForEndpoint();
   if (absl::IsCancelled(listening.status())) {
@@ -81,7 +87,9 @@ SittingEnd Sitting::Run() {
   }
   if (!listening.ok()) return Failed(listening.status());
   if (!*listening) return DaemonEnded();
-  if (absl::Status status = StartWorkers(); !status.ok()) return Failed(status);
+  for (int i = 0; i < options_.workers; ++i) {
+    if (absl::Status status = StartWorker(options_.worker); !status.ok()) return Failed(status);
+  }
   return Watch();
 }
 
@@ -94,7 +102,7 @@ absl::Status Sitting::StartDaemon() {
   arguments.insert(arguments.end(), more.begin(), more.end());
   arguments.insert(arguments.end(), options_.daemon_arguments.begin(), options_.daemon_arguments.end());
   if (options_.trace) {
-    arguments.insert(arguments.end(), {"--trace", TraceLogFiles(options_.out, options_.workers).back()});
+    arguments.insert(arguments.end(), {"--trace", DaemonTraceLogFile(options_.out)});
   }
   // A daemon whose starter died finishes its step, writes the checkpoint, and lets its workers go.
   EPS_ASSIGN_OR_RETURN(daemon_, Spawn({.name = "eps_server",
@@ -121,30 +129,41 @@ absl::StatusOr<bool> Sitting::WaitForEndpoint() {
   }
 }
 
-std::vector<std::string> Sitting::WorkerArguments(int worker) const {
-  std::vector<std::string> arguments = options_.worker.ToArguments(address_, options_.threads, worker - 1);
+std::vector<std::string> Sitting::WorkerArguments(const WorkerFlags& flags, int worker, int place) const {
+  std::vector<std::string> arguments = flags.ToArguments(address_, options_.threads, place);
   arguments.insert(arguments.end(), {"--token-file", doors_.token_file});
   if (options_.forward_digests) {
     arguments.insert(arguments.end(), {"--digests", ForwardDigestFile(options_.out, worker)});
   }
-  if (options_.trace) {
-    const size_t index = static_cast<size_t>(worker - 1);
-    arguments.insert(arguments.end(), {"--trace", TraceLogFiles(options_.out, options_.workers)[index]});
-  }
+  if (options_.trace) arguments.insert(arguments.end(), {"--trace", WorkerTraceLogFile(options_.out, worker)});
   return arguments;
 }
 
-absl::Status Sitting::StartWorkers() {
-  for (int i = 1; i <= options_.workers; ++i) {
-    EPS_ASSIGN_OR_RETURN(ChildProcess worker, Spawn({.name = absl::StrCat("gpu_worker ", i),
-                                                     .program = options_.programs + "/gpu_worker",
-                                                     .arguments = WorkerArguments(i),
-                                                     .log_path = WorkerLogFile(options_.out, i),
-                                                     .signal_when_parent_dies = 0}));
-    workers_.push_back(std::move(worker));
-    reported_.push_back(false);
+absl::Status Sitting::StartWorker(const WorkerFlags& flags) {
+  const int number = static_cast<int>(workers_.size()) + 1;
+  int place = 0;
+  while (std::any_of(workers_.begin(), workers_.end(),
+                     [&](const Worker& w) { return w.process.running() && w.place == place; })) {
+    ++place;
   }
+  EPS_ASSIGN_OR_RETURN(ChildProcess worker, Spawn({.name = absl::StrCat("gpu_worker ", number),
+                                                   .program = options_.programs + "/gpu_worker",
+                                                   .arguments = WorkerArguments(flags, number, place),
+                                                   .log_path = WorkerLogFile(options_.out, number),
+                                                   .signal_when_parent_dies = 0}));
+  workers_.push_back({std::move(worker), place});
   return absl::OkStatus();
+}
+
+void Sitting::StartMore(int64_t asked_for) {
+  for (; started_for_ < asked_for; ++started_for_) {
+    if (interrupted_at_.has_value() || none_left_) continue;
+    const std::string name = absl::StrCat("gpu_worker ", workers_.size() + 1);
+    const absl::Status started = StartWorker(options_.worker.ForOneMore(FindMemoryRoom(), NumRunning()));
+    if (!options_.note) continue;
+    options_.note(started.ok() ? absl::StrCat("eps: starting ", name, ", as eps resize asks for it")
+                               : absl::StrCat("eps: ", name, " cannot be started: ", started.message()));
+  }
 }
 
 SittingEnd Sitting::Watch() {
@@ -160,18 +179,17 @@ SittingEnd Sitting::Watch() {
       if (options_.note) options_.note(Printable(note));
     }
     if (!daemon_.running()) return DaemonEnded();
-    const int num_running = static_cast<int>(
-        std::count_if(workers_.begin(), workers_.end(), [](const ChildProcess& w) { return w.running(); }));
+    const int num_running = NumRunning();
     // A worker that died before it attached is not waited for.
     NoteDeadWorkers();
     if (num_running > 0 && num_running < expected && client.ExpectWorkers(num_running, absl::Seconds(1)).ok()) {
       expected = num_running;
     }
-    const absl::StatusOr<proto::StatusReply> status = client.Status(absl::Seconds(1));
+    const absl::StatusOr<proto::StatusReply> status = client.Status(absl::Seconds(1), /*starts_workers=*/true);
     // A worker that ended well was told that the run is over, and then the daemon ends by itself, whoever was lost before; or
     // it was let go (eps drain), and then the daemon may wait for another.
     const bool ended_well =
-        std::any_of(workers_.begin(), workers_.end(), [](const ChildProcess& w) { return w.ended_well(); });
+        std::any_of(workers_.begin(), workers_.end(), [](const Worker& w) { return w.process.ended_well(); });
     const bool over = ended_well && !(status.ok() && status->state() == "waiting_for_workers");
     if (num_running == 0 && !over && !none_left_) {
       // Nobody can finish the step: the daemon ends with the checkpoint that stands. One that was told to end does so by
@@ -179,22 +197,28 @@ SittingEnd Sitting::Watch() {
       none_left_ = true;
       if (!interrupted_at_.has_value()) kill(daemon_.pid, SIGTERM);
     }
+    if (status.ok()) StartMore(status->workers_asked_for());
     if (status.ok() && options_.show) options_.show(*status);
   }
 }
 
 void Sitting::ReapAll() {
   std::vector<ChildProcess*> children = {&daemon_};
-  for (ChildProcess& worker : workers_) children.push_back(&worker);
+  for (Worker& worker : workers_) children.push_back(&worker.process);
   Reap(children);
 }
 
 void Sitting::NoteDeadWorkers() {
-  for (size_t i = 0; i < workers_.size(); ++i) {
-    if (workers_[i].running() || workers_[i].ended_well() || reported_[i]) continue;
-    reported_[i] = true;
-    if (options_.note) options_.note(absl::StrCat("eps: ", workers_[i].name, " ended: ", Ended(workers_[i])));
+  for (Worker& worker : workers_) {
+    if (worker.process.running() || worker.process.ended_well() || worker.end_is_said) continue;
+    worker.end_is_said = true;
+    if (options_.note) options_.note(absl::StrCat("eps: ", worker.process.name, " ended: ", Ended(worker.process)));
   }
+}
+
+int Sitting::NumRunning() const {
+  return static_cast<int>(
+      std::count_if(workers_.begin(), workers_.end(), [](const Worker& worker) { return worker.process.running(); }));
 }
 
 void Sitting::PassOn(int number) {
@@ -230,18 +254,19 @@ SittingEnd Sitting::DaemonEnded() {
   if (EndedForSignal(daemon_) && (!none_left_ || interrupted_at_.has_value())) {
     return {.exit_code = code, .errors = {absl::StrCat("ended by a signal; ", NewestCheckpointText(options_.out))}};
   }
-  if (!workers_.empty() && std::all_of(workers_.begin(), workers_.end(), DoesNotFit)) {
+  if (!workers_.empty() &&
+      std::all_of(workers_.begin(), workers_.end(), [](const Worker& worker) { return DoesNotFit(worker.process); })) {
     // Each said so before its first step: this sitting has done nothing.
-    const std::string why = LastWords(workers_.front());
+    const ChildProcess& first = workers_.front().process;
+    const std::string why = LastWords(first);
     RemoveNewFolder();
-    return {
-        .exit_code = kExitDoesNotFit, .errors = {why.empty() ? Ended(workers_.front()) : why}, .does_not_fit = true};
+    return {.exit_code = kExitDoesNotFit, .errors = {why.empty() ? Ended(first) : why}, .does_not_fit = true};
   }
   SittingEnd end = {.exit_code = kExitFailed};
   const bool all_let_go = none_left_ && std::all_of(workers_.begin(), workers_.end(),
-                                                    [](const ChildProcess& worker) { return worker.ended_well(); });
+                                                    [](const Worker& worker) { return worker.process.ended_well(); });
   if (all_let_go) end.errors.push_back("no worker was left: those that this command started were let go (eps drain)");
-  for (const ChildProcess& worker : workers_) {
+  for (const auto& [worker, place, is_said] : workers_) {
     if (worker.ended_well()) continue;
     end.does_not_fit = end.does_not_fit || DoesNotFit(worker);
     end.errors.push_back(absl::StrCat(worker.name, " ended: ", Ended(worker)));
@@ -281,15 +306,12 @@ void Sitting::AbortDaemon() {
   }
 }
 
-bool Sitting::AnyRunning() const {
-  return daemon_.running() ||
-         std::any_of(workers_.begin(), workers_.end(), [](const ChildProcess& worker) { return worker.running(); });
-}
+bool Sitting::AnyRunning() const { return daemon_.running() || NumRunning() > 0; }
 
 void Sitting::EndChildren() {
   ReapAll();
-  for (ChildProcess& worker : workers_) {
-    if (worker.running()) kill(worker.pid, SIGKILL);
+  for (const Worker& worker : workers_) {
+    if (worker.process.running()) kill(worker.process.pid, SIGKILL);
   }
   if (daemon_.running()) kill(daemon_.pid, SIGKILL);
   while (AnyRunning()) {

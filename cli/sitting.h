@@ -38,6 +38,7 @@ struct SittingEnd {
   int exit_code = 0;                // as `eps train` ends
   std::vector<std::string> errors;  // why, a line each, for people; where the exit code is not 0
   bool does_not_fit = false;        // a worker said that its device is too small
+  int workers = 0;                  // that were started
 };
 
 // Where worker `worker`, from 1, of a sitting in `out` logs.
@@ -48,6 +49,9 @@ std::string ForwardDigestFile(const std::string& out, int worker);
 
 // Where those of a sitting in `out` that is traced write what they do (TraceLog): each worker, then the daemon.
 std::vector<std::string> TraceLogFiles(const std::string& out, int workers);
+// Those of one worker, and of the daemon.
+std::string WorkerTraceLogFile(const std::string& out, int worker);
+std::string DaemonTraceLogFile(const std::string& out);
 
 // One sitting of a run: starts a daemon and workers as processes, watches them until the daemon has ended, and says how.
 // No process is left when it is destroyed.
@@ -62,17 +66,26 @@ class Sitting {
   Sitting& operator=(const Sitting&) = delete;
 
   // Once.
-  SittingEnd Run();
+  SittingEnd Run() {
+    SittingEnd end = RunAll();
+    end.workers = static_cast<int>(workers_.size());
+    return end;
+  }
 
  private:
+  SittingEnd RunAll();
   absl::Status StartDaemon();
   // False when the daemon ended first. Errors: CANCELLED a signal came: there is no step to finish yet
   absl::StatusOr<bool> WaitForEndpoint();
-  absl::Status StartWorkers();
-  std::vector<std::string> WorkerArguments(int worker) const;
+  // One more, by `flags`, in the first place that is free.
+  absl::Status StartWorker(const WorkerFlags& flags);
+  std::vector<std::string> WorkerArguments(const WorkerFlags& flags, int worker, int place) const;
+  // As many as the daemon was asked for since it was last looked (eps resize).
+  void StartMore(int64_t asked_for);
   SittingEnd Watch();
   void ReapAll();
   void NoteDeadWorkers();
+  int NumRunning() const;
   void PassOn(int number);
   SittingEnd DaemonEnded();
   void RemoveNewFolder();  // of a run that was not begun
@@ -86,8 +99,13 @@ class Sitting {
   std::string address_;
   ClientDoors doors_;
   ChildProcess daemon_;
-  std::vector<ChildProcess> workers_;
-  std::vector<bool> reported_;  // whose end was said
+  struct Worker {
+    ChildProcess process;
+    int place = 0;             // from 0; no two that run have the same
+    bool end_is_said = false;  // for people
+  };
+  std::vector<Worker> workers_;  // worker i + 1
+  int64_t started_for_ = 0;      // of StatusReply.workers_asked_for
   bool none_left_ = false;      // the last worker has died, and the daemon was told to end for that
   std::optional<std::chrono::steady_clock::time_point> interrupted_at_;  // by the first signal
   bool at_once_ = false;  // children were ended before they could end by themselves

@@ -120,8 +120,9 @@ void SayStart(const TrainFlags& flags, const RunOutline& outline) {
 
 // What the plan says of a step, to be drawn below one that was measured. Empty where it says nothing of that: several
 // workers, no measured profile, a cap that the worker alone knows, steps that each leave out other blocks.
-absl::StatusOr<std::vector<TraceTrack>> PredictedTracks(const TrainFlags& flags, const TracedStep& measured) {
-  if (flags.workers > 1 || flags.worker.profile == worker::kNominalProfile || flags.worker.device_memory_bytes == 0) {
+absl::StatusOr<std::vector<TraceTrack>> PredictedTracks(const TrainFlags& flags, int workers,
+                                                        const TracedStep& measured) {
+  if (workers > 1 || flags.worker.profile == worker::kNominalProfile || flags.worker.device_memory_bytes == 0) {
     return std::vector<TraceTrack>();
   }
   EPS_ASSIGN_OR_RETURN(RunConfig run, LoadRunToTrain(flags.ForPreflight()));
@@ -135,10 +136,10 @@ absl::StatusOr<std::vector<TraceTrack>> PredictedTracks(const TrainFlags& flags,
   return Later(TracksOf(plan), measured.begin);
 }
 
-// Makes trace.json and timeline.svg of what the processes left.
-absl::Status FinishTrace(const TrainFlags& flags) {
+// Makes trace.json and timeline.svg of what the processes left; `workers`: that were started.
+absl::Status FinishTrace(const TrainFlags& flags, int workers) {
   const std::string out = flags.OutFolder();
-  std::vector<std::string> files = TraceLogFiles(out, flags.workers);
+  std::vector<std::string> files = TraceLogFiles(out, workers);
   std::error_code ignored;
   const auto is_missing = [&](const std::string& file) { return !std::filesystem::exists(file, ignored); };
   files.erase(std::remove_if(files.begin(), files.end(), is_missing), files.end());
@@ -146,7 +147,7 @@ absl::Status FinishTrace(const TrainFlags& flags) {
   EPS_ASSIGN_OR_RETURN(std::vector<TraceTrack> tracks, JoinTraceLogs(files));
   absl::Status predicted_status;  // what was measured is shown without it, too
   if (const std::optional<TracedStep> step = MedianStep(tracks); step.has_value()) {
-    const absl::StatusOr<std::vector<TraceTrack>> predicted = PredictedTracks(flags, *step);
+    const absl::StatusOr<std::vector<TraceTrack>> predicted = PredictedTracks(flags, workers, *step);
     predicted_status = predicted.status();
     const bool is_predicted = predicted.ok() && !predicted->empty();
     if (is_predicted) tracks.insert(tracks.end(), predicted->begin(), predicted->end());
@@ -330,7 +331,7 @@ int RunTrain(TrainFlags flags) {
   progress.Finish();
   for (const std::string& error : end.errors) std::fprintf(stderr, "eps: %s\n", error.c_str());
   if (flags.trace) {
-    const absl::Status traced = FinishTrace(flags);
+    const absl::Status traced = FinishTrace(flags, end.workers);
     if (!traced.ok()) std::fprintf(stderr, "eps: trace: %s\n", std::string(traced.message()).c_str());
   }
   if (end.exit_code == kExitDone && !flags.quiet) std::printf("%s\n", EndText(out).c_str());

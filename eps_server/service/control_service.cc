@@ -10,13 +10,16 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/ids.h"
+#include "common/base/log.h"
 #include "common/base/protocol_version.h"
 #include "common/base/status_macros.h"
 #include "common/choices/choices_message.h"
 #include "common/grpc/grpc_status.h"
 #include "eps_server/membership/membership.h"
+#include "eps_server/membership/monotonic_clock.h"
 #include "eps_server/service/event_stream.h"
 #include "eps_server/service/generate_call.h"
+#include "eps_server/service/start_orders.h"
 #include "eps_server/service/status_reply.h"
 #include "eps_server/service/worker_messages.h"
 #include "proto/control.grpc.pb.h"
@@ -40,8 +43,9 @@ class ControlService final : public proto::Control::CallbackService {
     return StartEventStream(*options_.host, options_.incarnation);
   }
 
-  grpc::ServerUnaryReactor* GetStatus(grpc::CallbackServerContext* context, const proto::StatusRequest*,
+  grpc::ServerUnaryReactor* GetStatus(grpc::CallbackServerContext* context, const proto::StatusRequest* request,
                                       proto::StatusReply* reply) override {
+    if (request->starts_workers()) start_orders_.NoteStarter();
     if (options_.coordinator != nullptr) {
       FillStatus(options_.coordinator->Status(), *reply);
     } else {
@@ -51,6 +55,7 @@ class ControlService final : public proto::Control::CallbackService {
       reply->set_state("serving");
     }
     reply->set_incarnation(options_.incarnation);
+    reply->set_workers_asked_for(start_orders_.asked_for());
     return Answer(context, absl::OkStatus());
   }
 
@@ -102,6 +107,15 @@ class ControlService final : public proto::Control::CallbackService {
     return Answer(context, options_.coordinator->Drain(workers));
   }
 
+  grpc::ServerUnaryReactor* StartWorkers(grpc::CallbackServerContext* context,
+                                         const proto::StartWorkersRequest* request,
+                                         proto::StartWorkersReply*) override {
+    if (options_.coordinator == nullptr) return Answer(context, NotTraining());
+    const absl::Status status = start_orders_.Ask(request->workers());
+    if (status.ok()) LogInfo("workers_asked_for", {{"workers", request->workers()}});
+    return Answer(context, status);
+  }
+
   grpc::ServerWriteReactor<proto::GenerateReply>* Generate(grpc::CallbackServerContext*,
                                                            const proto::GenerateRequest* request) override {
     return StartGenerateCall(options_.serving, *request);
@@ -146,6 +160,7 @@ class ControlService final : public proto::Control::CallbackService {
   }
 
   const ControlServiceOptions options_;
+  StartOrders start_orders_{SteadyClock()};
 };
 
 }  // namespace

@@ -59,7 +59,7 @@ class TorchTest(TorchReference):
         self.assertGreater(max(self.made.ratios), 2 * min(self.made.ratios), "one ratio would do for all")
 
     def test_twenty_steps_with_lamb_bound_ratios_and_exact_clipping(self):
-        bound = 0.2
+        bound = 0.07
         self.compare(0.5, "LINEAR", rule=self.lamb(max_trust_ratio=bound))
         reached = sum(ratio == bound for ratio in self.made.ratios)
         self.assertTrue(0 < reached < len(self.made.ratios), f"{reached} of {len(self.made.ratios)} ratios are the bound")
