@@ -491,6 +491,30 @@ TEST_F(ControlServiceTest, ABrokenConnectionDisconnectsTheWorker) {
   EXPECT_THAT(coordinator_.WaitForDisconnect(), StatusIs(StatusCode::kUnavailable));
 }
 
+TEST_F(ControlServiceTest, WorkersAreAskedForOfWhoSaysThatItStartsThem) {
+  const auto ask = [&](int workers) {
+    grpc::ClientContext context;
+    proto::StartWorkersRequest request;
+    request.set_workers(workers);
+    proto::StartWorkersReply reply;
+    return FromGrpc(stub_->StartWorkers(&context, request, &reply));
+  };
+  const auto look = [&](bool starts_workers) {
+    grpc::ClientContext context;
+    proto::StatusRequest request;
+    request.set_starts_workers(starts_workers);
+    proto::StatusReply reply;
+    EXPECT_OK(FromGrpc(stub_->GetStatus(&context, request, &reply)));
+    return reply.workers_asked_for();
+  };
+  EXPECT_EQ(look(false), 0);
+  EXPECT_THAT(ask(1), StatusIs(StatusCode::kFailedPrecondition, "nobody starts workers"));
+  EXPECT_EQ(look(true), 0);
+  EXPECT_OK(ask(2));
+  EXPECT_THAT(ask(0), StatusIs(StatusCode::kInvalidArgument, "workers: 0"));
+  EXPECT_EQ(look(true), 2);
+}
+
 TEST_F(ControlServiceTest, StatusCheckpointStopAndDrainAreAnswered) {
   {
     grpc::ClientContext context;

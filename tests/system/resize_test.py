@@ -3,9 +3,11 @@
 import json
 import os
 import signal
+import subprocess
 import time
 
-from eps_run import EPS, ByHandTest, SystemTest, children, model_hash, run, start_train, summary, wait_for_steps
+from eps_run import (EPS, ByHandTest, SystemTest, children, model_hash, run, start_train, summary, train_command,
+                     wait_for_steps)
 
 # So many steps that a run goes on while workers come and go.
 LONG = {"steps": 800, "checkpoint": {"every_steps": 0}}
@@ -20,21 +22,27 @@ def ready(out):
     return [int(worker["worker_id"]) for worker in status["workers"] if worker["state"] in ("idle", "running")]
 
 
+def start_talking(spec, out):
+    """What eps train notes is on stdout."""
+    command = [word for word in train_command(spec, out) if word != "--quiet"]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True)
+
+
 class ResizeTest(SystemTest):
     def test_a_run_grows_and_shrinks_without_losing_a_step_or_changing_a_bit(self):
         spec = self.work.spec(LONG)
         out = self.work.out("resized")
-        process = start_train(spec, out)
+        process = start_talking(spec, out)
         wait_for_steps(process, out, 5)
         for workers, said, there in ((3, "2 more workers compute\n", [1, 2, 3]), (3, "there are 3 already\n", [1, 2, 3]),
                                      (1, "workers 2, 3 left\n", [1]), (2, "1 more worker computes\n", [1, 4])):
             done = resize(out, workers)
             self.assertEqual((done.returncode, done.stdout), (0, said), done.stderr)
             self.assertEqual(ready(out), there)
-        stderr = process.communicate(timeout=120)[1]
+        stdout, stderr = process.communicate(timeout=120)
         self.assertEqual(process.returncode, 0, stderr)
         for number in (2, 3, 4):
-            self.assertIn(f"eps: starting gpu_worker {number}, as eps resize asks for it", stderr)
+            self.assertIn(f"eps: starting gpu_worker {number}, as eps resize asks for it", stdout)
             self.assertTrue((out / "logs" / f"gpu_worker-{number}.log").exists())
         log = (out / "logs" / "eps_server.log").read_text()
         self.assertNotIn("worker_lost", log)
@@ -44,7 +52,7 @@ class ResizeTest(SystemTest):
         self.train_ok(spec, quiet)
         self.assertEqual(model_hash(out), model_hash(quiet))
         self.assertEqual(summary(out)["loss"], summary(quiet)["loss"])
-        self.refused(resize(out, 2), 1, "no daemon")
+        self.refused(resize(out, 2), 1, "has ended: 800 of 800 steps")
 
     def test_a_traced_run_shows_the_workers_that_came_later(self):
         out = self.work.out("traced")
@@ -59,7 +67,7 @@ class ResizeTest(SystemTest):
 
     def test_a_worker_that_ends_before_it_computes_is_said_by_both_and_the_run_goes_on(self):
         out, kept = self.work.out("never-ready"), self.work.path / "token"
-        process = start_train(self.work.spec(LONG), out)
+        process = start_talking(self.work.spec(LONG), out)
         wait_for_steps(process, out, 5)
         token = (out / "token").read_text()
         kept.write_text(token)
@@ -67,9 +75,9 @@ class ResizeTest(SystemTest):
         (out / "token").write_text(token.strip()[::-1] + "\n")  # the new worker has a wrong one
         self.refused(resize(out, 2, "--token-file", kept, "--timeout", 2), 1, "1 of 2 workers are ready after 2s",
                      "logs/gpu_worker-N.log")
-        stderr = process.communicate(timeout=120)[1]
+        stdout, stderr = process.communicate(timeout=120)
         self.assertEqual(process.returncode, 0, stderr)
-        self.assertIn("eps: gpu_worker 2 ended: exit code", stderr)
+        self.assertIn("eps: gpu_worker 2 ended: exit code", stdout)
 
     def test_what_cannot_be_is_refused(self):
         out = self.work.out("refused")
