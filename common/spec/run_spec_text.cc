@@ -10,6 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "common/base/status_macros.h"
 #include "common/spec/run_spec_fields.h"
 #include "google/protobuf/descriptor.h"
@@ -95,15 +96,22 @@ class FirstError : public google::protobuf::io::ErrorCollector {
       return;
     }
     const std::string path = PathAtEnd(absl::string_view(text_).substr(0, OffsetOf(text_, line, column)));
-    const Descriptor* parent = ParentOf(path);
-    const bool unknown = absl::StrContains(message, "has no field named") && parent != nullptr;
-    message_ = absl::StrCat(line + 1, ":", column + 1, ": ", path, path.empty() ? "" : ": ",
-                            unknown ? UnknownFieldText(*parent) : message);
+    message_ = absl::StrCat(line + 1, ":", column + 1, ": ", path, path.empty() ? "" : ": ", Said(message, path));
   }
 
   const std::string& message() const { return message_; }
 
  private:
+  // What the parser says of the field at `path`, with what would be right.
+  static std::string Said(const std::string& message, absl::string_view path) {
+    const Descriptor* parent = ParentOf(path);
+    if (parent == nullptr) return message;
+    if (absl::StrContains(message, "has no field named")) return UnknownFieldText(*parent);
+    const FieldDescriptor* field = parent->FindFieldByName(std::string(path.substr(path.rfind('.') + 1)));
+    if (field == nullptr || !absl::StartsWith(message, "Unknown enumeration value")) return message;
+    return absl::StrCat(absl::StripSuffix(message, "."), "; must be ", TypeWords(*field));
+  }
+
   const std::string& text_;
   std::string message_;
 };
