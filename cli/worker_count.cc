@@ -90,7 +90,8 @@ absl::Status WaitUntilWorkersAreReady(DaemonClient& client, int count, absl::Dur
     const int64_t ready = std::count_if(last.workers().begin(), last.workers().end(), [](const auto& worker) {
       return worker.state() == "idle" || worker.state() == "running";
     });
-    if (ready >= count || IsEnding(last)) return absl::OkStatus();
+    if (ready >= count) return absl::OkStatus();
+    if (IsEnding(last)) return absl::CancelledError("the run has come to its end meanwhile");
     if (absl::Now() - begin > time) {
       return absl::DeadlineExceededError(absl::StrCat(
           ready, " of ", count, " workers are ready after ", absl::FormatDuration(time),

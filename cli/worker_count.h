@@ -25,8 +25,8 @@ std::string WorkersText(const std::vector<int64_t>& workers);
 // Errors: ABORTED one was lost while leaving, or the daemon was restarted · the daemon's, where it does not answer
 absl::Status WaitUntilWorkersLeft(DaemonClient& client, const std::vector<int64_t>& workers, proto::StatusReply last);
 
-// Until `count` workers are ready and stay. Says on stderr how many are missing. OK too when the run ends meanwhile.
-// Errors: DEADLINE_EXCEEDED not in `time` · ABORTED the daemon was restarted · the daemon's
+// Until `count` workers are ready and stay. Says on stderr how many are.
+// Errors: DEADLINE_EXCEEDED not in `time` · CANCELLED the run ends · ABORTED the daemon was restarted · the daemon's
 absl::Status WaitUntilWorkersAreReady(DaemonClient& client, int count, absl::Duration time, proto::StatusReply last);
 
 }  // namespace eps::cli

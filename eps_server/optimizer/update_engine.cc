@@ -356,8 +356,8 @@ class UpdateEngineImpl final : public UpdateEngine {
 
   // LAMB, PER_BLOB or deferred.
   void MeasureGathered(StepId step, BlobId blob, int64_t chunk, const UpdateScalars& scalars) {
-    const ChunkGradient gradient = Gathered(blob, chunk);
-    std::vector<StepSquares> step_squares = Measure(step, blob, chunk, gradient, scalars, nullptr);
+    std::vector<StepSquares> step_squares =
+        Measure(step, blob, chunk, Gathered(blob, chunk, /*is_last=*/false), scalars, nullptr);
     MutexLock lock(mu_);
     NoteMeasured(blob, chunk, std::move(step_squares));
   }
@@ -478,23 +478,20 @@ class UpdateEngineImpl final : public UpdateEngine {
     FinishChunk(blob, [&](BlobState& state) { state.updated = model_.blob(blob).num_chunks() - 1; });
   }
 
-  // The gradient of a chunk that a pass before has kept; it is kept on.
-  ChunkGradient Gathered(BlobId blob, int64_t chunk) {
+  // The gradient of a chunk that a pass before has kept; `is_last`: nobody needs it after this.
+  ChunkGradient Gathered(BlobId blob, int64_t chunk, bool is_last) {
     if (defers_) {
       const auto* sum = reinterpret_cast<const std::byte*>(held_gradients_.Chunk(blob, chunk));
       return {.operands = {{Dtype::kF32, sum, {}, 0}}, .program = {{SumOp::Kind::kLoad, 0}}};
     }
     MutexLock lock(mu_);
-    return blobs_[blob.value()].kept[chunk];
+    ChunkGradient& kept = blobs_[blob.value()].kept[chunk];
+    return is_last ? std::exchange(kept, {}) : kept;
   }
 
-  // The last pass, where it is not the only one.
+  // The last pass, where it is not the only one. Contributions are given back without the lock, and before the blob is told.
   void UpdateGathered(StepId step, BlobId blob, int64_t chunk, const UpdateScalars& scalars) {
-    Update(step, blob, chunk, Gathered(blob, chunk), scalars, nullptr);
-    if (!defers_) {
-      MutexLock lock(mu_);
-      blobs_[blob.value()].kept[chunk] = {};
-    }
+    Update(step, blob, chunk, Gathered(blob, chunk, /*is_last=*/true), scalars, nullptr);
     ShowUpdated(step, blob, chunk);
     FinishChunk(blob, [](BlobState&) {});
   }
