@@ -26,6 +26,7 @@
 #include "common/formats/safetensors.h"
 #include "common/model/hf_config.h"
 #include "common/model/model_spec.h"
+#include "common/spec/parameter_groups.h"
 #include "common/spec/run_config.h"
 
 namespace eps {
@@ -106,6 +107,30 @@ absl::Status CheckFreeze(const ModelSpec& was, const ModelSpec& grown, absl::Spa
                                                      tensor.name,
                                                      " in the grown model, whose blocks are counted anew; patterns "
                                                      "that name no block's number stay what they are"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// The same of optimizer.groups, unless --set has changed them: then it was seen to.
+absl::Status CheckParameterGroups(const ModelSpec& was, const OptimizerConfig& optimizer_was, const ModelSpec& grown,
+                                  const OptimizerConfig& optimizer, absl::Span<const GrownBlock> blocks) {
+  if (optimizer.groups != optimizer_was.groups) return absl::OkStatus();
+  EPS_ASSIGN_OR_RETURN(const auto old_groups, AssignParameterGroups(was, optimizer.groups));
+  EPS_ASSIGN_OR_RETURN(const auto new_groups, AssignParameterGroups(grown, optimizer.groups));
+  const auto text = [](const std::map<std::string, int>& groups, const std::string& name) {
+    const auto found = groups.find(name);
+    return found == groups.end() ? std::string("no group") : absl::StrCat("group ", found->second);
+  };
+  for (const BlobSpec& blob : grown.blobs) {
+    for (const TensorSpec& tensor : blob.tensors) {
+      const std::string source = SourceOf(tensor, blocks).name;
+      const std::string before = text(old_groups, source), after = text(new_groups, tensor.name);
+      if (blob.frozen || before == after) continue;
+      return absl::InvalidArgumentError(absl::StrCat(
+          "optimizer.groups: ", source, " is in ", before, ", and would be in ", after, " as ", tensor.name,
+          " in the grown model, whose blocks are counted anew; say what is wanted: --set "
+          "'optimizer.groups[0].tensors=PATTERN' adds a pattern, which with ! takes back"));
     }
   }
   return absl::OkStatus();
@@ -349,7 +374,9 @@ absl::StatusOr<Manifest> GrowCheckpoint(const std::string& folder, absl::Span<co
   EPS_ASSIGN_OR_RETURN(const ModelSpec grown, BuildGrown(manifest.run.model, blocks));
   EPS_RETURN_IF_ERROR(CheckFreeze(was, grown, blocks));
   EPS_ASSIGN_OR_RETURN(manifest.state.updates, GrownUpdates(manifest.state, was, grown, blocks));
+  const OptimizerConfig optimizer_was = manifest.run.optimizer;
   EPS_ASSIGN_OR_RETURN(manifest.run, GrownRun(manifest.run, grown.config, overrides));
+  EPS_RETURN_IF_ERROR(CheckParameterGroups(was, optimizer_was, grown, manifest.run.optimizer, blocks));
   EPS_RETURN_IF_ERROR(VerifyCheckpointFolder(folder));  // reads it whole: what is cheap to refuse comes first
   const Version version = manifest.state.version;
   EPS_RETURN_IF_ERROR(MakeDirs(out));

@@ -62,8 +62,8 @@ absl::StatusOr<std::vector<GrownBlock>> StackBlocks(int64_t num_layers, int64_t 
 // Time:   three passes over the files: sums, copy, sums
 // Errors: FAILED_PRECONDITION `out` holds checkpoints, a run.textproto or a source, or is a running daemon's · INVALID_ARGUMENT what the
 //         model cannot take: kZeroGated in a BERT, more layers than there may be, a tensor that model.freeze would freeze in
-//         one of the two models alone; --set and the field · NOT_FOUND `folder` is no checkpoint of a run · DATA_LOSS naming
-//         file and field or tensor · the system's
+//         one of the two models alone, or that would come into another one of optimizer.groups, which no override changes; --set
+//         and the field · NOT_FOUND `folder` is no checkpoint of a run · DATA_LOSS naming file and field or tensor · the system's
 absl::StatusOr<Manifest> GrowCheckpoint(const std::string& folder, absl::Span<const GrownBlock> blocks,
                                         const std::vector<FieldOverride>& overrides, const std::string& out);
 inline constexpr char kGrownRunFile[] = "run.textproto";

@@ -250,6 +250,26 @@ TEST_F(GrowCheckpointTest, PatternsThatWouldFreezeOthersAreRefused) {
   EXPECT_OK(Grow(folder, InsertBlocks(3, {{{2, kCopy}}}).value()));
 }
 
+TEST_F(GrowCheckpointTest, PatternsThatWouldGiveTensorsOtherRatesAreRefusedUntilTheyAreSeenTo) {
+  RunConfig run = Run();
+  run.optimizer.groups = {{{"transformer.h.0.*"}, 0.5}};
+  const std::string folder = Write(run, StateAt(4));
+  EXPECT_THAT(Grow(folder, InsertBlocks(3, {{{0, kCopy}}}).value()),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       "optimizer.groups: transformer.h.0.ln_1.weight is in group 0, and would be in no group as "
+                       "transformer.h.1.ln_1.weight"));
+  ASSERT_OK_AND_ASSIGN(const Manifest grown, Grow(folder, InsertBlocks(3, {{{0, kCopy}}}).value(),
+                                                  {{"optimizer.groups[0].tensors", "transformer.h.1.*"}}));
+  EXPECT_EQ(grown.run.optimizer.groups,
+            (std::vector<ParameterGroupConfig>{{{"transformer.h.0.*", "transformer.h.1.*"}, 0.5}}));
+}
+
+TEST_F(GrowCheckpointTest, PatternsThatNameNoMovedBlockStay) {
+  RunConfig run = Run();
+  run.optimizer.groups = {{{"transformer.h.0.*"}, 0.5}, {{"*.bias"}, 1, 0}};
+  EXPECT_OK(Grow(Write(run, StateAt(4)), InsertBlocks(3, {{{2, kCopy}}}).value()));
+}
+
 TEST_F(GrowCheckpointTest, FieldsOfTheRunThatGoesOnMayBeSetButNotThoseThatTheCheckpointGoesBy) {
   const std::string folder = Write(Run(), StateAt(4));
   const std::vector<GrownBlock> blocks = StackBlocks(3, 6).value();
