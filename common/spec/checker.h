@@ -18,6 +18,11 @@ namespace eps {
 // Of `steps`, and of whatever counts some of them.
 inline constexpr int64_t kMaxSteps = 1'000'000'000'000;
 
+// Whether it is positive and normal in fp32, in which the optimizer computes: denormals are zero there.
+inline bool IsNormalFloat(double value) {
+  return value >= std::numeric_limits<float>::min() && value <= std::numeric_limits<float>::max();
+}
+
 // Checks one value after the other and keeps the first error. An absent field's default is checked
 // too: 0 where the field is required.
 class Checker {
@@ -42,7 +47,7 @@ class Checker {
   // All comparisons fail for NaN.
   double Positive(absl::string_view field, std::optional<double> given, double absent) {
     const double value = given.value_or(absent);
-    if (!(value >= kMinFloat && value <= kMaxFloat))
+    if (!IsNormalFloat(value))
       Fail(field, absl::StrCat(value, ", must be greater than 0, and a normal number in fp32"));
     return value;
   }
@@ -59,8 +64,6 @@ class Checker {
   }
 
  private:
-  // The optimizer computes in fp32, where denormals are zero.
-  static constexpr double kMinFloat = std::numeric_limits<float>::min();
   static constexpr double kMaxFloat = std::numeric_limits<float>::max();
   absl::Status status_;
 };

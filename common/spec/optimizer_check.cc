@@ -64,6 +64,11 @@ void CheckGroups(const proto::Optimizer& optimizer, const ModelConfig& model, Ch
     added.tensors.assign(group.tensors().begin(), group.tensors().end());
     added.learning_rate_scale =
         check.Positive(absl::StrCat(field, ".learning_rate_scale"), EPS_FIELD(group, learning_rate_scale), 1);
+    if (const double peak = added.learning_rate_scale * out.peak_learning_rate; !IsNormalFloat(peak)) {
+      check.Fail(
+          absl::StrCat(field, ".learning_rate_scale"),
+          absl::StrCat(added.learning_rate_scale, ", times optimizer.schedule.peak must be a normal number in fp32"));
+    }
     if (group.has_weight_decay()) {
       added.weight_decay = check.NotNegative(absl::StrCat(field, ".weight_decay"), group.weight_decay(), 0);
     }
@@ -147,8 +152,8 @@ proto::Clip::Mode ToProto(ClipMode mode) {
 
 void CheckOptimizer(const proto::Optimizer& optimizer, const ModelConfig& model, Checker& check, OptimizerConfig& out) {
   CheckRule(optimizer, check, out);
-  CheckGroups(optimizer, model, check, out);
   CheckSchedule(optimizer.schedule(), check, out);
+  CheckGroups(optimizer, model, check, out);
   if (optimizer.has_clip()) CheckClip(optimizer.clip(), check, out);
 }
 

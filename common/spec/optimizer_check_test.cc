@@ -1,5 +1,3 @@
-#include "common/spec/optimizer_check.h"
-
 #include <optional>
 #include <string>
 
@@ -138,17 +136,29 @@ TEST_F(RunConfigTest, AGroupThatMeansNothingIsRefused) {
     refused(absl::StrCat("groups { tensors: \"*\" learning_rate_scale: ", scale, " }"),
             "optimizer.groups[0].learning_rate_scale: ");
   }
+  // 0.1 times it.
+  refused("groups { tensors: \"*\" learning_rate_scale: 1e-37 }",
+          "learning_rate_scale: 1e-37, times optimizer.schedule.peak");
+  EXPECT_THAT(
+      Load(WithGroups("groups { tensors: \"*\" learning_rate_scale: 1e38 }"), {{"optimizer.schedule.peak", "100"}}),
+      StatusIs(kInvalid, "learning_rate_scale: 1e+38, times optimizer.schedule.peak"));
+  for (const char* none : {"tensors: \"!*.bias\"", "tensors: \"*.bias\" tensors: \"!*\""}) {
+    refused(absl::StrCat("groups { ", none, " weight_decay: 1 }"),
+            "optimizer.groups[0].tensors: chooses no tensor that is trained");
+  }
+  EXPECT_THAT(Load(WithGroups("groups { tensors: \"*.wte.*\" weight_decay: 1 }"), {{"model.freeze", "*.wte.*"}}),
+              StatusIs(kInvalid, "optimizer.groups[0].tensors: chooses no tensor that is trained"));
   refused("groups { tensors: \"*\" weight_decay: -1 }", "optimizer.groups[0].weight_decay: -1");
   std::string many;
   for (int i = 0; i <= kMaxParameterGroups; ++i) many += good;
-  refused(many, "optimizer.groups: 257, must be at most 256");
+  refused(many, "optimizer.groups: 65, must be at most 64");
   std::string wide;
   for (int i = 0; i < 4; ++i) {
     wide += "groups { weight_decay: 1 ";
     for (int p = 0; p < kMaxParameterGroupPatterns / 4 + (i == 0 ? 1 : 0); ++p) wide += "tensors: \"*\" ";
     wide += "} ";
   }
-  refused(wide, "optimizer.groups: 1025 patterns, must be at most 1024");
+  refused(wide, "optimizer.groups: 257 patterns, must be at most 256");
 }
 
 }  // namespace

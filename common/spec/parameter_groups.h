@@ -11,11 +11,11 @@
 
 namespace eps {
 
-inline constexpr int kMaxParameterGroups = 256;
-inline constexpr int kMaxParameterGroupPatterns = 1024;  // of all groups
+inline constexpr int kMaxParameterGroups = 64;
+inline constexpr int kMaxParameterGroupPatterns = 256;  // of all groups
 
 // The place in `groups` (OptimizerConfig's) of each tensor that is in one, by its name: the last that chooses it.
-// Errors: INVALID_ARGUMENT, which names optimizer.groups[i].tensors: no pattern · ChooseTensors' (common/model/name_patterns.h)
+// Errors: INVALID_ARGUMENT, which names optimizer.groups[i].tensors: no pattern; no tensor that is trained is chosen · ChooseTensors' (common/model/name_patterns.h)
 absl::StatusOr<std::map<std::string, int>> AssignParameterGroups(const ModelSpec& model,
                                                                  const std::vector<ParameterGroupConfig>& groups);
 

@@ -68,7 +68,7 @@ std::vector<TensorGroups> GroupTensors(const ModelSpec& model, const OptimizerCo
     if (blob.frozen) continue;
     std::vector<int> place;
     for (const TensorSpec& tensor : blob.tensors) {
-      const bool has_trust_ratio = optimizer.rule == OptimizerRule::kLamb && tensor.shape.size() >= 2;
+      const bool has_trust_ratio = optimizer.rule == OptimizerRule::kLamb && tensor.decays();
       place.push_back(PlaceOf(GroupOf(tensor, optimizer, *by_name), has_trust_ratio, groups));
     }
     for (int64_t c = 0; c < blob.num_chunks(); ++c) groups.ranges.push_back(RangesOf(blob, place, c));
@@ -78,7 +78,7 @@ std::vector<TensorGroups> GroupTensors(const ModelSpec& model, const OptimizerCo
 
 double TrustRatio(const StepSquares& squares, double max_trust_ratio) {
   if (squares.weights == 0 || squares.step == 0) return 1;
-  const double ratio = std::sqrt(squares.weights) / std::sqrt(squares.step);
+  const double ratio = std::min(std::sqrt(squares.weights) / std::sqrt(squares.step), kMaxTrustRatio);
   return max_trust_ratio > 0 ? std::min(ratio, max_trust_ratio) : ratio;
 }
 

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <set>
 #include <string>
@@ -15,7 +16,9 @@
 #include "common/model/model_spec.h"
 #include "common/spec/run_config.h"
 #include "eps_server/optimizer/chunk_kernels.h"
+#include "eps_server/optimizer/update_engine.h"
 #include "eps_server/optimizer/update_engine_testing.h"
+#include "eps_server/optimizer/update_scalars.h"
 #include "eps_server/store/store.h"
 #include "gtest/gtest.h"
 
@@ -75,8 +78,14 @@ TEST(TrustRatioTest, IsTheWeightsNormOverTheSteps) {
   EXPECT_EQ(TrustRatio({.weights = 0, .step = 4}, 0), 1);
   EXPECT_EQ(TrustRatio({.weights = 9, .step = 0}, 0), 1);
   EXPECT_EQ(TrustRatio({.weights = 9, .step = 0}, 0.5), 1);
-  // The smallest steps that there are.
-  EXPECT_TRUE(std::isfinite(TrustRatio({.weights = 1e60, .step = 1e-300}, 0)));
+}
+
+TEST(TrustRatioTest, OfTheSmallestStepsIsANumberThatTheUpdateCanUse) {
+  const double ratio = TrustRatio({.weights = 1e60, .step = 1e-300}, 0);
+  const std::vector<TensorGroup> groups = {{.learning_rate_scale = ratio, .weight_decay = 0.1}};
+  const UpdateScalars scalars = ComputeUpdateScalars(SmallRun(ClipMode::kNone).optimizer, groups, 1, 1, 1);
+  EXPECT_TRUE(std::isfinite(scalars.groups[0].step_size));
+  EXPECT_TRUE(std::isfinite(scalars.groups[0].keep));
 }
 
 // ---- what the engine makes of it, against fp64
@@ -101,9 +110,10 @@ class Reference {
   const ModelSpec& model() const { return model_; }
   const Tensor& tensor(BlobId blob, const std::string& name) const { return tensors_.at({blob.value(), name}); }
 
-  void Step(int64_t step, double scale) {
+  // scale: of each blob's gradient.
+  void Step(int64_t step, const std::function<double(BlobId)>& scale) {
     for (const BlobSpec& blob : model_.blobs) {
-      for (const TensorSpec& tensor : blob.tensors) StepTensor(step, scale, blob.id, tensor);
+      for (const TensorSpec& tensor : blob.tensors) StepTensor(step, scale(blob.id), blob.id, tensor);
     }
   }
 
@@ -149,7 +159,7 @@ class Reference {
   std::map<std::pair<int32_t, std::string>, Tensor> tensors_;
 };
 
-void ExpectAgrees(Trainer& trainer, const Reference& reference, int64_t version) {
+void ExpectAgrees(const Trainer& trainer, const Reference& reference, int64_t version) {
   for (const BlobSpec& blob : reference.model().blobs) {
     for (const TensorSpec& tensor : blob.tensors) {
       const Tensor& want = reference.tensor(blob.id, tensor.name);
@@ -171,6 +181,7 @@ class TensorGroupsEngineTest : public ::testing::TestWithParam<Mode> {};
 INSTANTIATE_TEST_SUITE_P(Modes, TensorGroupsEngineTest,
                          ::testing::Values(Mode{ClipMode::kNone}, Mode{ClipMode::kNone, OptimizerRule::kLamb},
                                            Mode{ClipMode::kExact, OptimizerRule::kLamb},
+                                           Mode{ClipMode::kPerBlob, OptimizerRule::kLamb},
                                            Mode{ClipMode::kLagged, OptimizerRule::kLamb}));
 
 TEST_P(TensorGroupsEngineTest, EachTensorMovesAsItsGroupAndTheRuleSay) {
@@ -181,7 +192,11 @@ TEST_P(TensorGroupsEngineTest, EachTensorMovesAsItsGroupAndTheRuleSay) {
   Reference reference(run);
   for (int64_t step = 0; step < 3; ++step) {
     trainer.SubmitAll(step);
-    reference.Step(step, trainer.WaitForStep(step).scale);
+    const StepUpdate update = trainer.WaitForStep(step);
+    reference.Step(step, [&](BlobId blob) {
+      return GetParam().clip == ClipMode::kPerBlob ? std::min(1.0, 0.01 / (trainer.Norm(step, blob) + 1e-6))
+                                                   : update.scale;
+    });
     ExpectAgrees(trainer, reference, step + 1);
   }
   if (GetParam().rule != OptimizerRule::kLamb) return;
@@ -197,15 +212,16 @@ TEST(TensorGroupsEngineTest, TrustRatiosStopAtTheirBound) {
   Reference reference(run);
   trainer.SubmitAll(0);
   trainer.WaitForStep(0);
-  reference.Step(0, 1);
+  reference.Step(0, [](BlobId) { return 1.0; });
   EXPECT_EQ(*reference.ratios.rbegin(), 0.125);
   ExpectAgrees(trainer, reference, 1);
 }
 
 TEST(TensorGroupsEngineTest, GroupsOfEveryTensorAreAnotherRateAndDecay) {
   RunConfig grouped = SmallRun(ClipMode::kExact, 0.01), plain = grouped;
-  grouped.optimizer.groups = {{{"*"}, 0.5}};
+  grouped.optimizer.groups = {{{"*"}, 0.5, 0}};
   plain.optimizer.peak_learning_rate *= 0.5;
+  plain.optimizer.weight_decay = 0;
   EXPECT_TRUE(Train(grouped, 2, 2) == Train(plain, 2, 2));
 }
 

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <chrono>
 #include <cmath>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <set>
@@ -337,7 +338,7 @@ class UpdateEngineImpl final : public UpdateEngine {
     const double scale = ClipScale(run_.optimizer, std::sqrt(state.Squares()));
     scale_ = std::min(scale_, scale);
     SetScale(blob, scale);
-    Advance(blob);
+    has_trust_ratios_ ? PushMeasures(blob) : MakeReady(blob);
   }
 
   // LAMB, whose scale is known from the start: the gradient's norm, and that of the step.
@@ -395,13 +396,25 @@ class UpdateEngineImpl final : public UpdateEngine {
     for (const BlobSpec& blob : model_.blobs) {  // pull order: the next forward waits for the first layer first
       if (blob.frozen || blobs_[blob.id.value()].dropped) continue;
       SetScale(blob.id, scale_ / loss_scale_.value);
-      Advance(blob.id);
+      if (has_trust_ratios_ && !skipped_) {
+        to_measure_.push_back(blob.id);
+      } else {
+        MakeReady(blob.id);
+      }
     }
+    // Two, so that threads are busy when the first is measured; its updates come before the third is.
+    MeasureNext();
+    MeasureNext();
   }
 
-  // The scale of its gradient is known.
-  void Advance(BlobId blob) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    if (!has_trust_ratios_ || skipped_) return MakeReady(blob);
+  // Deferred LAMB, in pull order.
+  void MeasureNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    if (to_measure_.empty()) return;
+    const BlobId blob = to_measure_.front();
+    to_measure_.pop_front();
+    PushMeasures(blob);
+  }
+  void PushMeasures(BlobId blob) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     for (int64_t chunk = 0; chunk < model_.blob(blob).num_chunks(); ++chunk) {
       Push({"measure", blob, chunk}, [this, blob, chunk, step = step_, scalars = blobs_[blob.value()].scalars] {
         MeasureGathered(step, blob, chunk, *scalars);
@@ -430,6 +443,7 @@ class UpdateEngineImpl final : public UpdateEngine {
     }
     SetScalars(blob, groups);
     MakeReady(blob);
+    MeasureNext();
   }
 
   void MakeReady(BlobId blob) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
@@ -627,6 +641,7 @@ class UpdateEngineImpl final : public UpdateEngine {
   std::set<BlobId> carries_held_ ABSL_GUARDED_BY(mu_);  // dropped by step_, held
   int64_t chunks_to_gather_ ABSL_GUARDED_BY(mu_) = 0;
   int64_t gathered_ ABSL_GUARDED_BY(mu_) = 0;     // chunks, deferred
+  std::deque<BlobId> to_measure_ ABSL_GUARDED_BY(mu_);
   size_t blobs_made_ ABSL_GUARDED_BY(mu_) = 0;    // and announced
   std::string nonfinite_ ABSL_GUARDED_BY(mu_);    // what makes a deferred step be skipped
   bool is_decided_ ABSL_GUARDED_BY(mu_) = false;  // whether step_ is skipped, and next_loss_scale_

@@ -1,18 +1,14 @@
 #include "eps_server/optimizer/update_engine.h"
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <cstdint>
-#include <cstring>
 #include <limits>
 #include <map>
-#include <memory>
 #include <optional>
 #include <random>
 #include <string>
-#include <thread>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -262,6 +258,33 @@ TEST(UpdateEngineClipTest, ExactIsTorchsAndBlobsComeInPullOrder) {
   EXPECT_NEAR(m, 0.1 * update.scale * g, 1e-5 * std::abs(m));
 }
 
+// What was moved when the first chunk had been updated.
+class FirstUpdate : public ChunkWitness {
+ public:
+  void OnSummed(StepId, BlobId, int64_t, absl::Span<const float>) override {}
+  void OnUpdated(StepId, BlobId, int64_t) override {
+    if (moved_bytes < 0) moved_bytes = trainer->engine().counts().moved_bytes;
+  }
+  const Trainer* trainer = nullptr;
+  int64_t moved_bytes = -1;
+};
+
+// The first layer's next version is pulled first: it waits for its own norms, and one blob's more.
+TEST(UpdateEngineClipTest, ExactLambUpdatesTheFirstBlobBeforeTheThirdIsMeasured) {
+  FirstUpdate witness;
+  Trainer trainer(SmallRun(Mode{ClipMode::kExact, OptimizerRule::kLamb}), 1, 0, 0, 0, {}, &witness);
+  witness.trainer = &trainer;
+  trainer.SubmitAll(0);
+  trainer.WaitForStep(0);
+  const ModelSpec& model = trainer.model();
+  const int64_t summed = (4 * kVnodes + 4) * model.num_elems();                                  // read, and held
+  const int64_t measured = (4 + 4 + 8) * (model.blobs[0].num_elems + model.blobs[1].num_elems);  // sum, master, moments
+  const int64_t updated = (4 + 8 + 16) * model.blobs[0].chunk_elems(0);
+  EXPECT_EQ(witness.moved_bytes, summed + measured + updated);
+  const std::vector<BlobId> made = trainer.made();
+  for (size_t b = 0; b < made.size(); ++b) EXPECT_EQ(made[b], BlobId(static_cast<int32_t>(b)));
+}
+
 TEST(UpdateEngineClipTest, PerBlobScalesEachByItsOwnNorm) {
   Trainer trainer(SmallRun(ClipMode::kPerBlob, 0.01));
   trainer.SubmitAll(0);
@@ -376,10 +399,13 @@ void SubmitScaled(Trainer& trainer, int64_t step, double scale) {
 }
 
 TEST(UpdateEngineLossScaleTest, AnyScaleGivesTheSameBitsAndTheSameNorm) {
-  for (const ClipMode clip : {ClipMode::kNone, ClipMode::kExact}) {
+  for (const Mode mode : {Mode{ClipMode::kNone}, Mode{ClipMode::kExact}, Mode{ClipMode::kNone, OptimizerRule::kLamb},
+                          Mode{ClipMode::kExact, OptimizerRule::kLamb}}) {
     std::string want;
     for (const double scale : {1.0, 0x1p12, 0x1p-3}) {
-      Trainer trainer(Fp16Run(clip, scale, 0), 2, 0, 0, 0, {scale});
+      RunConfig run = Fp16Run(mode.clip, scale, 0);
+      run.optimizer.rule = mode.rule;
+      Trainer trainer(run, 2, 0, 0, 0, {scale});
       for (int step = 0; step < 2; ++step) {
         SubmitScaled(trainer, step, scale);
         const StepUpdate update = trainer.WaitForStep(step);
@@ -539,8 +565,9 @@ TEST_P(UpdateEngineTest, ADroppedBlobWaitsForItsReleaseAndForNothingElse) {
 }
 
 TEST(UpdateEngineTest, AStepThatHasBegunToUpdateOrIsMadeIsHeldNoMore) {
-  for (const ClipMode clip : {ClipMode::kNone, ClipMode::kExact}) {
-    Trainer trainer(SmallRun(clip));
+  for (const Mode mode : {Mode{ClipMode::kNone}, Mode{ClipMode::kExact}, Mode{ClipMode::kNone, OptimizerRule::kLamb},
+                          Mode{ClipMode::kExact, OptimizerRule::kLamb}}) {
+    Trainer trainer(SmallRun(mode));
     EXPECT_TRUE(trainer.engine().TryHoldUpdates(Version(0)));
     for (const BlobSpec& blob : trainer.model().blobs) trainer.engine().ReleaseUpdate(blob.id, Version(0));
     trainer.SubmitAll(0);
@@ -566,8 +593,10 @@ TEST(HoldBytesTest, ExactAndFp16Hold) {
 }
 
 TEST(FrozenUpdateTest, StepsAreMadeOfWhatIsTrainedAloneWithItsNormInEveryMode) {
-  for (const ClipMode clip : {ClipMode::kNone, ClipMode::kExact, ClipMode::kPerBlob, ClipMode::kLagged}) {
-    RunConfig run = SmallRun(clip, 0.01);
+  for (const Mode mode :
+       {Mode{ClipMode::kNone}, Mode{ClipMode::kExact}, Mode{ClipMode::kPerBlob}, Mode{ClipMode::kLagged},
+        Mode{ClipMode::kNone, OptimizerRule::kLamb}, Mode{ClipMode::kExact, OptimizerRule::kLamb}}) {
+    RunConfig run = SmallRun(mode, 0.01);
     run.model.freeze = {"transformer.wte.weight", "*.attn.*"};
     Trainer trainer(run);
     ASSERT_TRUE(trainer.model().blob(kWte).frozen);

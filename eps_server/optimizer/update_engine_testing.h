@@ -115,8 +115,8 @@ class Trainer {
   }
 
   const ModelSpec& model() const { return model_; }
-  Store& store() { return *store_; }
-  UpdateEngine& engine() { return *engine_; }
+  Store& store() const { return *store_; }
+  UpdateEngine& engine() const { return *engine_; }
   const std::vector<ChunkId>& chunks() const { return chunks_; }
   int decided() const { return decided_; }
 

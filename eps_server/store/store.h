@@ -24,7 +24,7 @@ namespace eps::server {
 //   wire bf16: 2 + 2 (two wire buffers) + 2 (the rest of the master, common/numeric/bf16.h) + moments
 //   wire fp16: 2 + 2 + 4 (the master: no 16 bits beside such a wire form restore it) + moments
 //   wire fp32: 4 + 4 (the wire form is the master) + moments
-//   moments:   AdamW 4 + 4 · Lion 4 · SGD 4 with momentum, else 0; in bf16 2 for each 4, in fp8 33/32
+//   moments:   AdamW, LAMB 4 + 4 · Lion 4 · SGD 4 with momentum, else 0; in bf16 2 for each 4, in fp8 33/32
 //
 // A frozen one costs its wire form, once.
 struct StoreSizes {
@@ -49,8 +49,8 @@ struct ChunkState {
   void* wire_out = nullptr;       // version s + 1, the other buffer
   uint16_t* rest = nullptr;       // bf16 wire only; read and written
   float* master = nullptr;        // fp16 wire only; read and written, and wire_in is not read
-  void* moment1 = nullptr;        // AdamW's and Lion's m, SGD's momentum; null if the rule has none
-  void* moment2 = nullptr;        // AdamW's v
+  void* moment1 = nullptr;        // AdamW's, LAMB's and Lion's m, SGD's momentum; null if the rule has none
+  void* moment2 = nullptr;        // AdamW's and LAMB's v
   int64_t first_elem = 0;         // of the chunk, in its blob
   int64_t num_elems = 0;
 };

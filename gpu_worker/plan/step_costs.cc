@@ -94,8 +94,9 @@ double UpdateBytes(const RunConfig& run) {
   const double weights = run.precision.wire == Dtype::kF16 ? 10 : 8;
   const double moments = static_cast<double>(run.optimizer.num_moments()) *
                          static_cast<double>(MomentBytes(run.precision.moments, kTensorAlignElems)) / kTensorAlignElems;
-  const double measured = run.optimizer.rule == OptimizerRule::kLamb ? 4 + moments : 0;
-  return weights + 2 * moments + measured;
+  const bool is_lamb = run.optimizer.rule == OptimizerRule::kLamb;
+  const double held = run.defers_updates() && is_lamb ? 8 : 0;  // the sum, twice
+  return weights + 2 * moments + (is_lamb ? 4 + moments : 0) + held;
 }
 
 // How often contributions are read: where norms are of a blob, once for each before the update. Held ones are read for their

@@ -155,6 +155,33 @@ TEST_F(StepCostsTest, AMemberOfAGroupPullsAndPushesItsPartAndExchangesTheRest) {
   EXPECT_DOUBLE_EQ(read, pushed);
 }
 
+// As UpdateCounts::moved_bytes has it: of an element of a bf16 wire with fp32 moments.
+TEST_F(StepCostsTest, PassesForNormsReadMasterMomentsAndContributionsOnceMore) {
+  struct Case {
+    OptimizerRule rule;
+    ClipMode clip;
+    double update_bytes, contribution_reads;
+  };
+  for (const Case& c :
+       {Case{OptimizerRule::kAdamW, ClipMode::kLagged, 24, 1}, Case{OptimizerRule::kAdamW, ClipMode::kPerBlob, 24, 2},
+        Case{OptimizerRule::kLamb, ClipMode::kNone, 36, 2}, Case{OptimizerRule::kLamb, ClipMode::kPerBlob, 36, 3},
+        Case{OptimizerRule::kLamb, ClipMode::kExact, 44, 1}}) {
+    run_.optimizer.rule = c.rule;
+    run_.optimizer.clip = c.clip;
+    run_.optimizer.clip_norm = 1;
+    const ModelSpec model = BuildModel(run_.model).value();
+    const StepCosts costs = CostsOf(profile_, model, run_, CpuKernelSizes(), LinkKind::kInPlace);
+    const LayerSpec& block = model.layer(LayerId(1));
+    const double rate = profile_.update_bytes_per_second;
+    const BlobId blob = block.blobs[0].blob;
+    EXPECT_DOUBLE_EQ(costs.update_seconds[static_cast<size_t>(blob.value())] * rate,
+                     c.update_bytes * static_cast<double>(model.blob(blob).num_elems));
+    const double read = costs.contribution_seconds({.kind = Kind::kPush, .layer = block.id, .node = {0, 1}}) * rate;
+    const auto once = static_cast<double>(block.trainable_elems * SizeOf(run_.precision.gradients));
+    EXPECT_DOUBLE_EQ(read, c.contribution_reads * once);
+  }
+}
+
 TEST_F(StepCostsTest, ABlockThatIsFrozenNeedsNoBackward) {
   profile_.layers[1].backward_seconds = 0;
   profile_.layers[0].backward_seconds = 0;
