@@ -23,7 +23,8 @@ struct Kind {
 constexpr Kind kKinds[] = {
     {"forward", "#2da44e"},    {"backward", "#0b5cad"},    {"recompute", "#bf8700"}, {"head", "#8250df"},
     {"pull", "#1b7c83"},       {"push", "#bc4c00"},        {"update", "#cf222e"},    {"sum", "#e16f24"},
-    {"load_inner", "#57606a"}, {"store_inner", "#6e7781"}, {"wait:", "#ffd8d3"},     {"step", "#d0d7de"},
+    {"load_inner", "#57606a"}, {"store_inner", "#6e7781"}, {"wait:", "#ffd8d3"},     {"measure", "#fb8f44"},
+    {"step", "#d0d7de"},
 };
 constexpr absl::string_view kOther = "other";
 

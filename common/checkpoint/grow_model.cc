@@ -112,10 +112,13 @@ absl::Status CheckFreeze(const ModelSpec& was, const ModelSpec& grown, absl::Spa
   return absl::OkStatus();
 }
 
-// The same of optimizer.groups, unless --set has changed them: then it was seen to.
+// The same of optimizer.groups, unless --set has changed their patterns: then it was seen to.
 absl::Status CheckParameterGroups(const ModelSpec& was, const OptimizerConfig& optimizer_was, const ModelSpec& grown,
                                   const OptimizerConfig& optimizer, absl::Span<const GrownBlock> blocks) {
-  if (optimizer.groups != optimizer_was.groups) return absl::OkStatus();
+  const auto has_patterns_of = [](const ParameterGroupConfig& a, const ParameterGroupConfig& b) {
+    return a.tensors == b.tensors;
+  };
+  if (!std::ranges::equal(optimizer.groups, optimizer_was.groups, has_patterns_of)) return absl::OkStatus();
   EPS_ASSIGN_OR_RETURN(const auto old_groups, AssignParameterGroups(was, optimizer.groups));
   EPS_ASSIGN_OR_RETURN(const auto new_groups, AssignParameterGroups(grown, optimizer.groups));
   const auto text = [](const std::map<std::string, int>& groups, const std::string& name) {

@@ -258,6 +258,9 @@ TEST_F(GrowCheckpointTest, PatternsThatWouldGiveTensorsOtherRatesAreRefusedUntil
               StatusIs(absl::StatusCode::kInvalidArgument,
                        "optimizer.groups: transformer.h.0.ln_1.weight is in group 0, and would be in no group as "
                        "transformer.h.1.ln_1.weight"));
+  EXPECT_THAT(
+      Grow(folder, InsertBlocks(3, {{{0, kCopy}}}).value(), {{"optimizer.groups[0].learning_rate_scale", "0.4"}}),
+      StatusIs(absl::StatusCode::kInvalidArgument, "and would be in no group as transformer.h.1."));
   ASSERT_OK_AND_ASSIGN(const Manifest grown, Grow(folder, InsertBlocks(3, {{{0, kCopy}}}).value(),
                                                   {{"optimizer.groups[0].tensors", "transformer.h.1.*"}}));
   EXPECT_EQ(grown.run.optimizer.groups,

@@ -1,6 +1,8 @@
 #include "common/spec/optimizer_check.h"
 
+#include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -34,8 +36,10 @@ void CheckRule(const proto::Optimizer& optimizer, Checker& check, OptimizerConfi
     out.beta2 = check.BelowOne("optimizer.lamb.beta2", EPS_FIELD(lamb, beta2), 0.999);
     out.eps = check.Positive("optimizer.lamb.eps", EPS_FIELD(lamb, eps), 1e-6);
     out.weight_decay = check.NotNegative("optimizer.lamb.weight_decay", EPS_FIELD(lamb, weight_decay), 0.01);
-    if (lamb.has_max_trust_ratio()) {
-      out.max_trust_ratio = check.Positive("optimizer.lamb.max_trust_ratio", lamb.max_trust_ratio(), 0);
+    const double most = out.max_trust_ratio;
+    out.max_trust_ratio = check.Positive("optimizer.lamb.max_trust_ratio", EPS_FIELD(lamb, max_trust_ratio), most);
+    if (out.max_trust_ratio > most) {
+      check.Fail("optimizer.lamb.max_trust_ratio", absl::StrCat(out.max_trust_ratio, ", must be at most 2^64"));
     }
     return;
   }
@@ -45,6 +49,20 @@ void CheckRule(const proto::Optimizer& optimizer, Checker& check, OptimizerConfi
   out.beta2 = check.BelowOne("optimizer.adamw.beta2", EPS_FIELD(adamw, beta2), 0.999);
   out.eps = check.Positive("optimizer.adamw.eps", EPS_FIELD(adamw, eps), 1e-8);
   out.weight_decay = check.NotNegative("optimizer.adamw.weight_decay", EPS_FIELD(adamw, weight_decay), 0.01);
+}
+
+// The largest learning rate, and what decays by it, of tensors whose rate is `scale` times the schedule's.
+void CheckRate(const std::string& field, double scale, double weight_decay, const OptimizerConfig& optimizer,
+               Checker& check) {
+  const double rate = scale * std::max(optimizer.peak_learning_rate, optimizer.final_learning_rate);
+  if (!IsNormalFloat(scale * optimizer.peak_learning_rate) || !IsNormalFloat(rate)) {
+    check.Fail(field,
+               absl::StrCat(scale, ", times optimizer.schedule's peak or final must be a normal number in fp32"));
+  }
+  if (weight_decay > 0 && rate * weight_decay > std::numeric_limits<float>::max()) {
+    check.Fail(field, absl::StrCat("a learning rate of ", rate, " times a weight decay of ", weight_decay,
+                                   " must be finite in fp32"));
+  }
 }
 
 void CheckGroups(const proto::Optimizer& optimizer, const ModelConfig& model, Checker& check, OptimizerConfig& out) {
@@ -64,14 +82,11 @@ void CheckGroups(const proto::Optimizer& optimizer, const ModelConfig& model, Ch
     added.tensors.assign(group.tensors().begin(), group.tensors().end());
     added.learning_rate_scale =
         check.Positive(absl::StrCat(field, ".learning_rate_scale"), EPS_FIELD(group, learning_rate_scale), 1);
-    if (const double peak = added.learning_rate_scale * out.peak_learning_rate; !IsNormalFloat(peak)) {
-      check.Fail(
-          absl::StrCat(field, ".learning_rate_scale"),
-          absl::StrCat(added.learning_rate_scale, ", times optimizer.schedule.peak must be a normal number in fp32"));
-    }
     if (group.has_weight_decay()) {
       added.weight_decay = check.NotNegative(absl::StrCat(field, ".weight_decay"), group.weight_decay(), 0);
     }
+    CheckRate(absl::StrCat(field, ".learning_rate_scale"), added.learning_rate_scale,
+              added.weight_decay.value_or(out.weight_decay), out, check);
   }
   if (patterns > kMaxParameterGroupPatterns) {
     check.Fail("optimizer.groups", absl::StrCat(patterns, " patterns, must be at most ", kMaxParameterGroupPatterns));
@@ -153,6 +168,7 @@ proto::Clip::Mode ToProto(ClipMode mode) {
 void CheckOptimizer(const proto::Optimizer& optimizer, const ModelConfig& model, Checker& check, OptimizerConfig& out) {
   CheckRule(optimizer, check, out);
   CheckSchedule(optimizer.schedule(), check, out);
+  CheckRate("optimizer.schedule.peak", 1, out.weight_decay, out, check);
   CheckGroups(optimizer, model, check, out);
   if (optimizer.has_clip()) CheckClip(optimizer.clip(), check, out);
 }
@@ -184,7 +200,7 @@ void WriteOptimizer(const OptimizerConfig& optimizer, proto::Optimizer& out) {
       lamb.set_beta2(optimizer.beta2);
       lamb.set_eps(optimizer.eps);
       lamb.set_weight_decay(optimizer.weight_decay);
-      if (optimizer.max_trust_ratio > 0) lamb.set_max_trust_ratio(optimizer.max_trust_ratio);
+      lamb.set_max_trust_ratio(optimizer.max_trust_ratio);
       break;
     }
   }

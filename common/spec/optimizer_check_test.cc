@@ -18,6 +18,12 @@ using ::testing::IsEmpty;
 using ::testing::Pair;
 using ::testing::UnorderedElementsAre;
 
+// kSmall with these.
+std::string WithGroups(const std::string& groups) {
+  std::string text = kSmall;
+  return text.insert(text.find("schedule"), groups + " ");
+}
+
 TEST_F(RunConfigTest, LionTakesItsOwnDefaults) {
   const RunConfig config = MustLoad(kSmall, {{"optimizer.lion.weight_decay", "0.5"}});
   EXPECT_EQ(config.optimizer.rule, OptimizerRule::kLion);
@@ -41,7 +47,7 @@ TEST_F(RunConfigTest, LambTakesItsOwnDefaults) {
   EXPECT_EQ(config.optimizer.beta2, 0.999);
   EXPECT_EQ(config.optimizer.eps, 1e-6);
   EXPECT_EQ(config.optimizer.weight_decay, 0.01);
-  EXPECT_EQ(config.optimizer.max_trust_ratio, 0);
+  EXPECT_EQ(config.optimizer.max_trust_ratio, 0x1p64);
   EXPECT_EQ(config.optimizer.num_moments(), 2);
   const RunConfig bound = MustLoad(kSmall, {{"optimizer.lamb.max_trust_ratio", "10"}});
   EXPECT_EQ(bound.optimizer.max_trust_ratio, 10);
@@ -83,18 +89,27 @@ TEST_F(RunConfigTest, OptimizerValuesOutsideTheirRangeAreNamed) {
            Case{"optimizer.lamb.eps", "0", "optimizer.lamb.eps: 0, must be greater than 0"},
            Case{"optimizer.lamb.weight_decay", "nan", "optimizer.lamb.weight_decay: nan"},
            Case{"optimizer.lamb.max_trust_ratio", "0", "optimizer.lamb.max_trust_ratio: 0, must be greater than 0"},
+           Case{"optimizer.lamb.max_trust_ratio", "1e20",
+                "optimizer.lamb.max_trust_ratio: 1e+20, must be at most 2^64"},
        }) {
     EXPECT_THAT(LoadWith(c.path, c.value), StatusIs(kInvalid, c.message)) << c.path << " = " << c.value;
   }
 }
 
-// ---- Parameter groups
-
-// kSmall with these.
-std::string WithGroups(const std::string& groups) {
-  std::string text = kSmall;
-  return text.insert(text.find("schedule"), groups + " ");
+TEST_F(RunConfigTest, RatesAndDecaysWhoseProductLeavesFp32AreRefused) {
+  EXPECT_OK(Load(kSmall, {{"optimizer.adamw.weight_decay", "3e38"}}));
+  EXPECT_THAT(Load(kSmall, {{"optimizer.adamw.weight_decay", "3e38"}, {"optimizer.schedule.peak", "10"}}),
+              StatusIs(kInvalid, "optimizer.schedule.peak: a learning rate of 10 times a weight decay of 3e+38"));
+  const std::string rising = WithGroups("groups { tensors: \"*\" learning_rate_scale: 1e30 }");
+  EXPECT_THAT(
+      Load(rising, {{"optimizer.schedule.decay", "LINEAR"}, {"optimizer.schedule.final", "1e9"}}),
+      StatusIs(kInvalid, "optimizer.groups[0].learning_rate_scale: 1e+30, times optimizer.schedule's peak or final"));
+  EXPECT_THAT(Load(WithGroups("groups { tensors: \"*\" learning_rate_scale: 100 weight_decay: 1e38 }")),
+              StatusIs(kInvalid,
+                       "optimizer.groups[0].learning_rate_scale: a learning rate of 10 times a weight decay of 1e+38"));
 }
+
+// ---- Parameter groups
 
 TEST_F(RunConfigTest, ATensorIsInTheLastGroupThatChoosesIt) {
   const RunConfig config = MustLoad(WithGroups(R"(
@@ -138,17 +153,19 @@ TEST_F(RunConfigTest, AGroupThatMeansNothingIsRefused) {
   }
   // 0.1 times it.
   refused("groups { tensors: \"*\" learning_rate_scale: 1e-37 }",
-          "learning_rate_scale: 1e-37, times optimizer.schedule.peak");
+          "learning_rate_scale: 1e-37, times optimizer.schedule's peak");
   EXPECT_THAT(
       Load(WithGroups("groups { tensors: \"*\" learning_rate_scale: 1e38 }"), {{"optimizer.schedule.peak", "100"}}),
-      StatusIs(kInvalid, "learning_rate_scale: 1e+38, times optimizer.schedule.peak"));
+      StatusIs(kInvalid, "learning_rate_scale: 1e+38, times optimizer.schedule's peak"));
   for (const char* none : {"tensors: \"!*.bias\"", "tensors: \"*.bias\" tensors: \"!*\""}) {
     refused(absl::StrCat("groups { ", none, " weight_decay: 1 }"),
             "optimizer.groups[0].tensors: chooses no tensor that is trained");
   }
   EXPECT_THAT(Load(WithGroups("groups { tensors: \"*.wte.*\" weight_decay: 1 }"), {{"model.freeze", "*.wte.*"}}),
               StatusIs(kInvalid, "optimizer.groups[0].tensors: chooses no tensor that is trained"));
-  refused("groups { tensors: \"*\" weight_decay: -1 }", "optimizer.groups[0].weight_decay: -1");
+  for (const char* decay : {"-1", "nan", "inf"}) {
+    refused(absl::StrCat("groups { tensors: \"*\" weight_decay: ", decay, " }"), "optimizer.groups[0].weight_decay: ");
+  }
   std::string many;
   for (int i = 0; i <= kMaxParameterGroups; ++i) many += good;
   refused(many, "optimizer.groups: 65, must be at most 64");

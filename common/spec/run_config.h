@@ -109,7 +109,7 @@ struct OptimizerConfig {
   OptimizerRule rule = OptimizerRule::kAdamW;
   double beta1 = 0.9, beta2 = 0.999;  // AdamW, LAMB and Lion
   double eps = 1e-8;                  // AdamW, LAMB
-  double max_trust_ratio = 0;         // LAMB; 0: no bound
+  double max_trust_ratio = 0x1p64;    // LAMB; beyond it steps would leave fp32
   double momentum = 0;                // SGD
   double weight_decay = 0;            // of tensors of two or more dimensions that no group gives another
   std::vector<ParameterGroupConfig> groups;

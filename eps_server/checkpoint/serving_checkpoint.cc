@@ -18,10 +18,7 @@ namespace {
 
 // The run as one that trains nothing: what serving needs, and no more memory.
 RunConfig WithoutTraining(RunConfig run) {
-  run.optimizer.rule = OptimizerRule::kSgd;
-  run.optimizer.momentum = 0;
-  run.optimizer.clip = ClipMode::kNone;
-  run.optimizer.clip_norm = 0;
+  run.optimizer = {.rule = OptimizerRule::kSgd, .peak_learning_rate = run.optimizer.peak_learning_rate};
   run.model.embedding_dropout = run.model.attention_dropout = run.model.residual_dropout = 0;
   return run;
 }

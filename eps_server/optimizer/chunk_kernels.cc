@@ -64,7 +64,8 @@ void UpdateRange(const Rule rule, const Master master, const NoiseSource noise, 
   for (int64_t i = begin; i < end; i += kUnitElems) {
     const int64_t ahead = i + kPrefetchElems;
     rule.Prefetch(ahead);
-    master.Prefetch(ahead);
+    master.PrefetchIn(ahead);
+    master.PrefetchOut(ahead);
     source.Prefetch(ahead);
     UnitNoise of_unit = {};
     if constexpr (Rule::kIsRounded) of_unit = noise.Of(i);
@@ -136,7 +137,7 @@ void MeasureRange(const LambStep<Moments>& rule, const Master master, const Sour
   for (int64_t i = begin; i < end; i += kUnitElems) {
     const int64_t ahead = i + kPrefetchElems;
     rule.adam.Prefetch(ahead);
-    master.Prefetch(ahead);
+    master.PrefetchIn(ahead);
     source.Prefetch(ahead);
     const typename AdamW<Moments>::Unit unit = rule.adam.Open(i);
     for (int half = 0; half < 2; ++half) {

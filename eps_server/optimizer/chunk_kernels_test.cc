@@ -8,6 +8,7 @@
 #include <limits>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "absl/types/span.h"
@@ -103,9 +104,35 @@ TEST_P(ChunkKernelsTest, LionAgreesWithFp64) {
   EXPECT_GT(negative, kElems / 4);
 }
 
-TEST_P(ChunkKernelsTest, LambsPassAgreesWithFp64AndWritesNothing) {
-  const Gradient gradient(Leaves(4), 4, Dtype::kBf16, 1);
-  Chunk chunk(GetParam(), 2);
+TEST_P(ChunkKernelsTest, ZeroPaddingStaysZero) {
+  Gradient gradient(Leaves(1), 1, Dtype::kF32, 1);
+  std::fill(gradient.f32[0].begin(), gradient.f32[0].end(), 0.0f);
+  for (const OptimizerConfig& config : {AdamWConfig(), SgdConfig(0.9), LionConfig()}) {
+    Chunk chunk(GetParam(), 2);
+    for (std::vector<float>* zeros : {&chunk.master, &chunk.out32, &chunk.m, &chunk.v}) {
+      std::fill(zeros->begin(), zeros->end(), 0.0f);
+    }
+    for (int64_t i = 0; i < kElems; ++i) {
+      chunk.wire16[i] = Split(0.0f).wire.bits;
+      chunk.rest[i] = Split(0.0f).rest;
+    }
+    UpdateChunk(chunk.state, gradient.gradient, kRanges, ScalarsOf(config, 0.1, 1, 1), nullptr);
+    for (int64_t i = 0; i < kElems; ++i) ASSERT_EQ(chunk.Updated(i), 0.0f) << i;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Wire, ChunkKernelsTest, ::testing::Values(Dtype::kF32, Dtype::kBf16, Dtype::kF16));
+
+// As they are read one by one, two at once, and through a block.
+class LambPassTest : public ::testing::TestWithParam<std::tuple<Dtype, Dtype, int>> {};  // wire, leaves, how many
+INSTANTIATE_TEST_SUITE_P(Forms, LambPassTest,
+                         ::testing::Combine(::testing::Values(Dtype::kF32, Dtype::kBf16, Dtype::kF16),
+                                            ::testing::Values(Dtype::kF32, Dtype::kBf16), ::testing::Values(1, 2, 4)));
+
+TEST_P(LambPassTest, AgreesWithFp64AndWritesNothing) {
+  const auto [wire, leaves, count] = GetParam();
+  const Gradient gradient(Leaves(count), count, leaves, 1);
+  Chunk chunk(wire, 2);
   const Chunk before = chunk;
   const int t = 3;
   std::vector<StepSquares> squares(kRanges.size());
@@ -128,25 +155,6 @@ TEST_P(ChunkKernelsTest, LambsPassAgreesWithFp64AndWritesNothing) {
   EXPECT_TRUE(chunk.out32 == before.out32 && chunk.out16 == before.out16 && chunk.rest == before.rest);
   EXPECT_TRUE(chunk.m == before.m && chunk.v == before.v);
 }
-
-TEST_P(ChunkKernelsTest, ZeroPaddingStaysZero) {
-  Gradient gradient(Leaves(1), 1, Dtype::kF32, 1);
-  std::fill(gradient.f32[0].begin(), gradient.f32[0].end(), 0.0f);
-  for (const OptimizerConfig& config : {AdamWConfig(), SgdConfig(0.9), LionConfig()}) {
-    Chunk chunk(GetParam(), 2);
-    for (std::vector<float>* zeros : {&chunk.master, &chunk.out32, &chunk.m, &chunk.v}) {
-      std::fill(zeros->begin(), zeros->end(), 0.0f);
-    }
-    for (int64_t i = 0; i < kElems; ++i) {
-      chunk.wire16[i] = Split(0.0f).wire.bits;
-      chunk.rest[i] = Split(0.0f).rest;
-    }
-    UpdateChunk(chunk.state, gradient.gradient, kRanges, ScalarsOf(config, 0.1, 1, 1), nullptr);
-    for (int64_t i = 0; i < kElems; ++i) ASSERT_EQ(chunk.Updated(i), 0.0f) << i;
-  }
-}
-
-INSTANTIATE_TEST_SUITE_P(Wire, ChunkKernelsTest, ::testing::Values(Dtype::kF32, Dtype::kBf16, Dtype::kF16));
 
 // Two contributions are added as they are read, one is read as it is; more, and what has other forms, through a block.
 TEST(ChunkKernelsFormTest, EveryFormOfAGradientGivesTheSameUpdate) {

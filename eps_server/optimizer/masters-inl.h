@@ -25,11 +25,13 @@ struct Fp32Master {
       : in(static_cast<const float*>(chunk.wire_in)), out(static_cast<float*>(chunk.wire_out)) {}
   HWY_INLINE Floats Load(int64_t i) const { return LoadFloats(in + i); }
   HWY_INLINE void Store(const Floats& p, int64_t i) const { StoreFloats(p, out + i); }
-  HWY_INLINE void Prefetch(int64_t i) const {
-    for (const int64_t at : {i, i + kLanes}) {
-      hwy::Prefetch(in + at);
-      hwy::Prefetch(out + at);
-    }
+  HWY_INLINE void PrefetchIn(int64_t i) const {
+    hwy::Prefetch(in + i);
+    hwy::Prefetch(in + i + kLanes);
+  }
+  HWY_INLINE void PrefetchOut(int64_t i) const {
+    hwy::Prefetch(out + i);
+    hwy::Prefetch(out + i + kLanes);
   }
 };
 
@@ -58,11 +60,11 @@ struct SplitMaster {
     StoreShorts(LowHalves(high), out + i);
     StoreShorts(LowHalves(low), rest + i);
   }
-  HWY_INLINE void Prefetch(int64_t i) const {
+  HWY_INLINE void PrefetchIn(int64_t i) const {
     hwy::Prefetch(in + i);
-    hwy::Prefetch(out + i);
     hwy::Prefetch(rest + i);
   }
+  HWY_INLINE void PrefetchOut(int64_t i) const { hwy::Prefetch(out + i); }
 };
 
 // The master beside its wire form, which is made anew and not read.
@@ -78,11 +80,11 @@ struct Fp16Master {
       StoreFp16(in_order.v[k], out + i + k * kVec);
     });
   }
-  HWY_INLINE void Prefetch(int64_t i) const {
+  HWY_INLINE void PrefetchIn(int64_t i) const {
     hwy::Prefetch(master + i);
     hwy::Prefetch(master + i + kLanes);
-    hwy::Prefetch(out + i);
   }
+  HWY_INLINE void PrefetchOut(int64_t i) const { hwy::Prefetch(out + i); }
 };
 
 }  // namespace HWY_NAMESPACE

@@ -77,9 +77,8 @@ std::vector<TensorGroups> GroupTensors(const ModelSpec& model, const OptimizerCo
 }
 
 double TrustRatio(const StepSquares& squares, double max_trust_ratio) {
-  if (squares.weights == 0 || squares.step == 0) return 1;
-  const double ratio = std::min(std::sqrt(squares.weights) / std::sqrt(squares.step), kMaxTrustRatio);
-  return max_trust_ratio > 0 ? std::min(ratio, max_trust_ratio) : ratio;
+  const bool has_ratio = squares.weights != 0 && squares.step != 0;
+  return std::min(has_ratio ? std::sqrt(squares.weights) / std::sqrt(squares.step) : 1.0, max_trust_ratio);
 }
 
 }  // namespace eps::server

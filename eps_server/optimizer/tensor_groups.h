@@ -22,9 +22,7 @@ struct TensorGroups {
 // Pre: the RunSpec's check has passed run.optimizer.groups for this model
 std::vector<TensorGroups> GroupTensors(const ModelSpec& model, const OptimizerConfig& optimizer);
 
-// Of LAMB: |weights| / |step| by their sums of squares, 1 where either is 0, at most max_trust_ratio unless that is 0. Never
-// beyond kMaxTrustRatio, so that its product with a learning rate is a number in fp32.
-inline constexpr double kMaxTrustRatio = 0x1p64;
+// Of LAMB: |weights| / |step| by their sums of squares, 1 where either is 0; at most max_trust_ratio.
 double TrustRatio(const StepSquares& squares, double max_trust_ratio);
 
 }  // namespace eps::server

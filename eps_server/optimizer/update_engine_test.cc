@@ -9,6 +9,7 @@
 #include <optional>
 #include <random>
 #include <string>
+#include <thread>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -32,6 +33,7 @@
 #include "eps_server/optimizer/moment_rounding.h"
 #include "eps_server/optimizer/update_engine_testing.h"
 #include "eps_server/store/store.h"
+#include "eps_server/store/testing.h"
 #include "gtest/gtest.h"
 
 namespace eps::server {
@@ -103,6 +105,7 @@ TEST(UpdateEngineBytesTest, CountsWhatAnUpdateReadsAndWrites) {
            // Master and moments once more, and the contributions.
            Case{Dtype::kBf16, MomentFormat::kFp32, OptimizerRule::kLamb, 4 + 4 + 16 + 4 + 8 + kContributionBytes},
            Case{Dtype::kF32, MomentFormat::kBf16, OptimizerRule::kLamb, 8 + 8 + 4 + 4 + kContributionBytes},
+           Case{Dtype::kF16, MomentFormat::kFp32, OptimizerRule::kLamb, 2 + 8 + 16 + 4 + 8 + kContributionBytes},
        }) {
     RunConfig run = SmallRun(ClipMode::kNone);
     run.precision.wire = c.wire;

@@ -101,11 +101,12 @@ constexpr MetricSpec kOffers{.name = "eps_offers_waiting", .help = "Contribution
 constexpr MetricSpec kUpdated{.name = "eps_updated_parameters_total",
                               .type = kCounter,
                               .help = "Parameters updated by the optimizer, each once per step, padding counted."};
-constexpr MetricSpec kUpdateMoved{.name = "eps_update_bytes_total",
-                                  .type = kCounter,
-                                  .help =
-                                      "Bytes of gradients, weights and moments that summing and updating had to "
-                                      "read and write."};
+constexpr MetricSpec kUpdateMoved{
+    .name = "eps_update_bytes_total",
+    .type = kCounter,
+    .help =
+        "Bytes of gradients, weights and moments that summing, measuring and updating had to "
+        "read and write."};
 constexpr MetricSpec kUpdateFloor{
     .name = "eps_update_floor_bytes_per_second",
     .help =
@@ -115,7 +116,7 @@ constexpr MetricSpec kUpdateFloor{
 constexpr MetricSpec kUpdateBusy{
     .name = "eps_update_busy_seconds_total",
     .type = kCounter,
-    .help = "Time that the optimizer's threads spent summing and updating, added over the threads."};
+    .help = "Time that the optimizer's threads spent summing, measuring and updating, added over the threads."};
 
 // ---- memory ----
 constexpr MetricSpec kParameters{.name = "eps_parameters", .help = "Parameters of the model, padding not counted."};

@@ -95,7 +95,7 @@ double UpdateBytes(const RunConfig& run) {
   const double moments = static_cast<double>(run.optimizer.num_moments()) *
                          static_cast<double>(MomentBytes(run.precision.moments, kTensorAlignElems)) / kTensorAlignElems;
   const bool is_lamb = run.optimizer.rule == OptimizerRule::kLamb;
-  const double held = run.defers_updates() && is_lamb ? 8 : 0;  // the sum, twice
+  const double held = run.defers_updates() ? (is_lamb ? 8 : 4) : 0;  // the sum, in fp32
   return weights + 2 * moments + (is_lamb ? 4 + moments : 0) + held;
 }
 
