@@ -120,10 +120,12 @@ WorkerFlags WorkerFlags::ForOneMore(const MemoryRoom& room, int others) const {
   if (memory_is_default && device == "cpu") {
     more.device_memory_bytes = std::min(device_memory_bytes, DefaultDeviceMemoryBytes(room, /*workers=*/1));
   }
+  if (profile_is_default) more.profile = worker::ChooseProfile("", device, more.threads);
   return more;
 }
 
 void WorkerFlags::SetDefaultProfile(int threads_per_worker) {
+  profile_is_default = profile.empty();
   profile = worker::ChooseProfile(profile, device, threads_per_worker);
 }
 

@@ -41,6 +41,7 @@ struct WorkerFlags {
   std::string profile;              // what --profile says, or by SetDefaultProfile what it stands for
   int workers = 1;                  // that compute with these; set by SetDefaultMemory
   bool memory_is_default = false;   // set by SetDefaultMemory
+  bool profile_is_default = false;  // set by SetDefaultProfile
 
   void AddTo(CLI::App& command);
   // The cap of each of `num_workers` workers where none was given, so that all that plan with it, before and after the
@@ -50,7 +51,8 @@ struct WorkerFlags {
   // plan, before and after the start.
   void SetDefaultProfile(int threads_per_worker);
 
-  // The same for one more beside `others` that are there: threads and a cap that were not given are of what is left.
+  // The same for one more beside `others` that are there: what was not given of threads, cap and profile is as for a
+  // run that has one more.
   WorkerFlags ForOneMore(const MemoryRoom& room, int others) const;
 
   // The own flags of worker `turn`, from 0, for the daemon at `address`, with `threads` where none were given.

@@ -137,9 +137,13 @@ absl::StatusOr<Reply> Call(proto::Control::Stub& stub,
 
 }  // namespace
 
-absl::StatusOr<proto::StatusReply> DaemonClient::Status(absl::Duration timeout, bool starts_workers) {
+absl::StatusOr<proto::StatusReply> DaemonClient::Status(absl::Duration timeout) {
+  return Call(*stub_, &proto::Control::Stub::GetStatus, proto::StatusRequest(), timeout);
+}
+
+absl::StatusOr<proto::StatusReply> DaemonClient::Status(const proto::WorkerStarter& starter, absl::Duration timeout) {
   proto::StatusRequest request;
-  request.set_starts_workers(starts_workers);
+  *request.mutable_starter() = starter;
   return Call(*stub_, &proto::Control::Stub::GetStatus, request, timeout);
 }
 
@@ -165,10 +169,12 @@ absl::Status DaemonClient::Drain(absl::Span<const int64_t> workers, absl::Durati
   return Call(*stub_, &proto::Control::Stub::Drain, request, timeout).status();
 }
 
-absl::Status DaemonClient::StartWorkers(int workers, absl::Duration timeout) {
+absl::StatusOr<int64_t> DaemonClient::StartWorkers(int workers, absl::Duration timeout) {
   proto::StartWorkersRequest request;
   request.set_workers(workers);
-  return Call(*stub_, &proto::Control::Stub::StartWorkers, request, timeout).status();
+  EPS_ASSIGN_OR_RETURN(const proto::StartWorkersReply reply,
+                       Call(*stub_, &proto::Control::Stub::StartWorkers, request, timeout));
+  return reply.number();
 }
 
 }  // namespace eps::cli

@@ -39,13 +39,15 @@ class DaemonClient {
   explicit DaemonClient(const std::string& address, std::shared_ptr<grpc::ChannelCredentials> credentials = nullptr);
 
   // Errors: UNAVAILABLE nobody listens · DEADLINE_EXCEEDED · the daemon's
-  // starts_workers: as StatusRequest has it.
-  absl::StatusOr<proto::StatusReply> Status(absl::Duration timeout, bool starts_workers = false);
+  absl::StatusOr<proto::StatusReply> Status(absl::Duration timeout);
+  // The same for who starts the daemon's workers.
+  absl::StatusOr<proto::StatusReply> Status(const proto::WorkerStarter& starter, absl::Duration timeout);
   absl::Status ExpectWorkers(int workers, absl::Duration timeout);
   absl::StatusOr<proto::CheckpointReply> Checkpoint(absl::Duration timeout);
   absl::StatusOr<proto::StopReply> Stop(const std::string& reason, absl::Duration timeout);
   absl::Status Drain(absl::Span<const int64_t> workers, absl::Duration timeout);
-  absl::Status StartWorkers(int workers, absl::Duration timeout);
+  // The order's number.
+  absl::StatusOr<int64_t> StartWorkers(int workers, absl::Duration timeout);
   proto::Control::Stub& stub() { return *stub_; }
 
  private:

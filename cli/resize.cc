@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
-#include <functional>
 #include <memory>
 #include <vector>
 
@@ -29,51 +28,53 @@ struct ResizeFlags {
   bool no_wait = false;
 };
 
-// Those that stay unless somebody lets them go, the newest first.
-std::vector<int64_t> StayingWorkers(const proto::StatusReply& status) {
-  std::vector<int64_t> staying;
+// The `count` that came last.
+std::vector<int64_t> NewestWorkers(const proto::StatusReply& status, int count) {
+  std::vector<int64_t> workers;
   for (const proto::WorkerStatus& worker : status.workers()) {
-    if (IsAttached(worker) && worker.state() != "leaving") staying.push_back(worker.worker_id());
+    if (Stays(worker)) workers.push_back(worker.worker_id());
   }
-  std::sort(staying.begin(), staying.end(), std::greater<>());
-  return staying;
+  std::sort(workers.begin(), workers.end());
+  workers.erase(workers.begin(), workers.end() - count);
+  return workers;
 }
 
-absl::Status LetGo(const ResizeFlags& flags, DaemonClient& client, std::vector<int64_t> leaving,
+absl::Status LetGo(const ResizeFlags& flags, DaemonClient& client, const std::vector<int64_t>& leaving,
                    const proto::StatusReply& status) {
   EPS_RETURN_IF_ERROR(client.Drain(leaving, kCallTimeout));
-  std::reverse(leaving.begin(), leaving.end());
   if (!flags.no_wait) EPS_RETURN_IF_ERROR(WaitUntilWorkersLeft(client, leaving, status));
   std::printf("%s %s\n", WorkersText(leaving).c_str(),
               flags.no_wait ? "will leave after what is being computed there" : "left");
   return absl::OkStatus();
 }
 
-absl::Status StartMore(const ResizeFlags& flags, DaemonClient& client, int more, const proto::StatusReply& status) {
-  EPS_RETURN_IF_ERROR(client.StartWorkers(more, kCallTimeout));
-  if (!flags.no_wait) {
-    EPS_RETURN_IF_ERROR(WaitUntilWorkersAreReady(client, flags.workers, absl::Seconds(flags.timeout_seconds), status));
+absl::Status StartMore(const ResizeFlags& flags, DaemonClient& client, const proto::StatusReply& status) {
+  EPS_ASSIGN_OR_RETURN(const int64_t order, client.StartWorkers(flags.workers, kCallTimeout));
+  if (flags.no_wait) {
+    std::printf("%d workers are asked for\n", flags.workers);
+    return absl::OkStatus();
   }
-  const bool is_one = more == 1;
-  std::printf("%d more worker%s %s\n", more, is_one ? "" : "s",
-              flags.no_wait ? "will be started" : (is_one ? "computes" : "compute"));
+  EPS_RETURN_IF_ERROR(WaitForStartOrder(client, order, absl::Seconds(flags.timeout_seconds), status));
+  std::printf("%d workers compute\n", flags.workers);
   return absl::OkStatus();
 }
 
 absl::Status RunResize(const ResizeFlags& flags, DaemonClient& client) {
   EPS_ASSIGN_OR_RETURN(const proto::StatusReply status, client.Status(kCallTimeout));
-  if (status.state() != "training") {
+  if (!MayGrow(status)) {
     return absl::FailedPreconditionError(
         absl::StrCat("the run is not training, its state is \"", status.state(), "\": there is nothing to resize"));
   }
-  std::vector<int64_t> staying = StayingWorkers(status);
-  const int present = static_cast<int>(staying.size());
-  if (flags.workers > present) return StartMore(flags, client, flags.workers - present, status);
-  if (flags.workers < present) {
-    staying.resize(static_cast<size_t>(present - flags.workers));
-    return LetGo(flags, client, staying, status);
+  const bool is_starting = status.start_order().number() > 0 && !status.start_order().is_over();
+  if (is_starting && flags.workers < status.start_order().workers()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(status.start_order().workers(),
+                     " workers were asked for, and some are being started; try again once they compute"));
   }
-  std::printf("there are %d already\n", present);
+  const int staying = CountStaying(status);
+  if (flags.workers < staying) return LetGo(flags, client, NewestWorkers(status, staying - flags.workers), status);
+  if (flags.workers > CountReady(status) || is_starting) return StartMore(flags, client, status);
+  std::printf("%d workers compute already\n", flags.workers);
   return absl::OkStatus();
 }
 
@@ -85,8 +86,12 @@ void AddResize(CLI::App& app, int* exit_code) {
                                          "more where it runs. No step is lost, and "
                                          "no bit changes");
   auto flags = std::make_shared<ResizeFlags>();
-  command->add_option("WORKERS", flags->workers, "How many there are to be")->required()->check(CLI::Range(1, 4096));
-  command->add_option("--timeout", flags->timeout_seconds, "How long to wait until those that are started compute")
+  command->add_option("WORKERS", flags->workers, "How many there are to be, at most batch.virtual_nodes")
+      ->required()
+      ->check(CLI::Range(1, 4096));
+  command
+      ->add_option("--timeout", flags->timeout_seconds,
+                   "How long to wait until those that are started compute (who goes is waited for without a limit)")
       ->type_name("SECONDS")
       ->check(CLI::Range(1, 86400))
       ->capture_default_str();

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <set>
 #include <system_error>
 #include <utility>
 
@@ -21,6 +22,8 @@
 #include "common/base/exit_code.h"
 #include "common/base/memory_room.h"
 #include "common/base/status_macros.h"
+#include "common/base/thread.h"
+#include "common/grpc/thread_needs.h"
 
 namespace eps::cli {
 namespace {
@@ -155,15 +158,27 @@ absl::Status Sitting::StartWorker(const WorkerFlags& flags) {
   return absl::OkStatus();
 }
 
-void Sitting::StartMore(int64_t asked_for) {
-  for (; started_for_ < asked_for; ++started_for_) {
-    if (interrupted_at_.has_value() || none_left_) continue;
-    const std::string name = absl::StrCat("gpu_worker ", workers_.size() + 1);
-    const absl::Status started = StartWorker(options_.worker.ForOneMore(FindMemoryRoom(), NumRunning()));
-    if (!options_.note) continue;
-    options_.note(started.ok() ? absl::StrCat("eps: starting ", name, ", as eps resize asks for it")
-                               : absl::StrCat("eps: ", name, " cannot be started: ", started.message()));
+void Sitting::FollowOrders(const proto::StatusReply& status) {
+  const std::set<pid_t> ready = ReadyProcesses(status);
+  bool one_is_starting = false;
+  for (Worker& worker : workers_) {
+    worker.was_ready = worker.was_ready || ready.count(worker.process.pid) > 0;
+    one_is_starting = one_is_starting || worker.is_starting();
   }
+  if (!orders_.WantsOneMore(status, one_is_starting)) return;
+  if (interrupted_at_.has_value() || none_left_) return orders_.GiveUp("the run is being ended");
+  const WorkerFlags flags = options_.worker.ForOneMore(FindMemoryRoom(), NumRunning());
+  absl::Status started = CheckThreadRoom(WorkerThreads(flags.threads));
+  if (started.ok()) started = StartWorker(flags);
+  const std::string name = absl::StrCat("gpu_worker ", workers_.size() + (started.ok() ? 0 : 1));
+  if (started.ok()) {
+    workers_.back().is_late = true;
+  } else {
+    orders_.GiveUp(absl::StrCat(name, ": ", started.message()));
+  }
+  if (!options_.note) return;
+  options_.note(started.ok() ? absl::StrCat("eps: starting ", name, ", as eps resize asks for it")
+                             : absl::StrCat("eps: ", name, " cannot be started: ", started.message()));
 }
 
 SittingEnd Sitting::Watch() {
@@ -185,9 +200,10 @@ SittingEnd Sitting::Watch() {
     if (num_running > 0 && num_running < expected && client.ExpectWorkers(num_running, absl::Seconds(1)).ok()) {
       expected = num_running;
     }
-    const absl::StatusOr<proto::StatusReply> status = client.Status(absl::Seconds(1), /*starts_workers=*/true);
+    const absl::StatusOr<proto::StatusReply> status =
+        options_.follows_orders ? client.Status(orders_.report(), absl::Seconds(1)) : client.Status(absl::Seconds(1));
     // A worker that ended well was told that the run is over, and then the daemon ends by itself, whoever was lost before; or
-    // it was let go (eps drain), and then the daemon may wait for another.
+    // it was let go (eps drain, eps resize), and then the daemon may wait for another.
     const bool ended_well =
         std::any_of(workers_.begin(), workers_.end(), [](const Worker& w) { return w.process.ended_well(); });
     const bool over = ended_well && !(status.ok() && status->state() == "waiting_for_workers");
@@ -197,7 +213,7 @@ SittingEnd Sitting::Watch() {
       none_left_ = true;
       if (!interrupted_at_.has_value()) kill(daemon_.pid, SIGTERM);
     }
-    if (status.ok()) StartMore(status->workers_asked_for());
+    if (status.ok() && options_.follows_orders) FollowOrders(*status);
     if (status.ok() && options_.show) options_.show(*status);
   }
 }
@@ -212,6 +228,9 @@ void Sitting::NoteDeadWorkers() {
   for (Worker& worker : workers_) {
     if (worker.process.running() || worker.process.ended_well() || worker.end_is_said) continue;
     worker.end_is_said = true;
+    if (worker.is_late && !worker.was_ready) {
+      orders_.GiveUp(absl::StrCat(worker.process.name, " ended: ", Ended(worker.process)));
+    }
     if (options_.note) options_.note(absl::StrCat("eps: ", worker.process.name, " ended: ", Ended(worker.process)));
   }
 }
@@ -265,11 +284,13 @@ SittingEnd Sitting::DaemonEnded() {
   SittingEnd end = {.exit_code = kExitFailed};
   const bool all_let_go = none_left_ && std::all_of(workers_.begin(), workers_.end(),
                                                     [](const Worker& worker) { return worker.process.ended_well(); });
-  if (all_let_go) end.errors.push_back("no worker was left: those that this command started were let go (eps drain)");
-  for (const auto& [worker, place, is_said] : workers_) {
-    if (worker.ended_well()) continue;
-    end.does_not_fit = end.does_not_fit || DoesNotFit(worker);
-    end.errors.push_back(absl::StrCat(worker.name, " ended: ", Ended(worker)));
+  if (all_let_go)
+    end.errors.push_back("no worker was left: those that this command started were let go (eps drain, eps resize)");
+  for (const Worker& worker : workers_) {
+    const ChildProcess& process = worker.process;
+    if (process.ended_well() || (worker.is_late && !worker.was_ready)) continue;  // who never computed is no reason
+    end.does_not_fit = end.does_not_fit || DoesNotFit(process);
+    end.errors.push_back(absl::StrCat(process.name, " ended: ", Ended(process)));
   }
   end.errors.push_back(absl::StrCat("the daemon ended: ", Ended(daemon_), " (log: ", daemon_.log_path, ")"));
   end.errors.push_back(NewestCheckpointText(options_.out));
@@ -284,8 +305,12 @@ void Sitting::RemoveNewFolder() {
   if (options_.out_is_new && !has_steps) std::filesystem::remove_all(options_.out, ignored);
 }
 
-// Workers end by themselves once the daemon has said that the run is over; those of a dead daemon are ended.
+// Workers end by themselves once the daemon has said that the run is over; those of a dead daemon, and those to whom it has
+// never spoken, are ended.
 void Sitting::WaitForWorkers() {
+  for (const Worker& worker : workers_) {
+    if (worker.is_starting()) kill(worker.process.pid, SIGKILL);
+  }
   const bool daemon_died = WIFSIGNALED(*daemon_.wait_status);
   const absl::Time deadline = absl::Now() + (daemon_died ? absl::ZeroDuration() : kGraceAtEnd);
   while (AnyRunning() && absl::Now() < deadline) {

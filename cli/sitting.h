@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "cli/child_process.h"
 #include "cli/common_flags.h"
+#include "cli/order_follower.h"
 #include "cli/signal_queue.h"
 #include "common/grpc/credentials.h"
 #include "proto/control.pb.h"
@@ -29,6 +30,7 @@ struct SittingOptions {
   bool forward_digests = false;               // each worker writes ForwardDigestFile
   bool trace = false;                         // all write TraceLogFiles, whose folder is there
   bool end_at_once = false;                   // by the first signal, not by the second
+  bool follows_orders = false;                // starts more workers when the daemon is asked for them
 
   std::function<void(const proto::StatusReply&)> show;  // how far it is, several times a second
   std::function<void(const std::string&)> note;         // something happened; a line for people
@@ -80,8 +82,8 @@ class Sitting {
   // One more, by `flags`, in the first place that is free.
   absl::Status StartWorker(const WorkerFlags& flags);
   std::vector<std::string> WorkerArguments(const WorkerFlags& flags, int worker, int place) const;
-  // As many as the daemon was asked for since it was last looked (eps resize).
-  void StartMore(int64_t asked_for);
+  // What the daemon is asked for by eps resize.
+  void FollowOrders(const proto::StatusReply& status);
   SittingEnd Watch();
   void ReapAll();
   void NoteDeadWorkers();
@@ -103,9 +105,12 @@ class Sitting {
     ChildProcess process;
     int place = 0;             // from 0; no two that run have the same
     bool end_is_said = false;  // for people
+    bool is_late = false;      // started for an order
+    bool was_ready = false;    // of a late one: the daemon has said so
+    bool is_starting() const { return is_late && !was_ready && process.running(); }
   };
   std::vector<Worker> workers_;  // worker i + 1
-  int64_t started_for_ = 0;      // of StatusReply.workers_asked_for
+  OrderFollower orders_;
   bool none_left_ = false;      // the last worker has died, and the daemon was told to end for that
   std::optional<std::chrono::steady_clock::time_point> interrupted_at_;  // by the first signal
   bool at_once_ = false;  // children were ended before they could end by themselves

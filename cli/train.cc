@@ -141,8 +141,11 @@ absl::Status FinishTrace(const TrainFlags& flags, int workers) {
   const std::string out = flags.OutFolder();
   std::vector<std::string> files = TraceLogFiles(out, workers);
   std::error_code ignored;
-  const auto is_missing = [&](const std::string& file) { return !std::filesystem::exists(file, ignored); };
-  files.erase(std::remove_if(files.begin(), files.end(), is_missing), files.end());
+  // Also one that its process was ended before it wrote anything to.
+  const auto is_empty = [&](const std::string& file) {
+    return !std::filesystem::exists(file, ignored) || std::filesystem::file_size(file, ignored) == 0;
+  };
+  files.erase(std::remove_if(files.begin(), files.end(), is_empty), files.end());
   if (files.empty()) return absl::OkStatus();  // it ended before anything was begun, and has said why
   EPS_ASSIGN_OR_RETURN(std::vector<TraceTrack> tracks, JoinTraceLogs(files));
   absl::Status predicted_status;  // what was measured is shown without it, too
@@ -324,6 +327,7 @@ int RunTrain(TrainFlags flags) {
                    .out_is_new = out_is_new,
                    .daemon_arguments = flags.DaemonArguments(),
                    .trace = flags.trace,
+                   .follows_orders = true,
                    .show = [&](const proto::StatusReply& status) { progress.Show(status); },
                    .note = [&](const std::string& text) { progress.Note(text); }},
                   &*signals);

@@ -10,6 +10,19 @@
 
 namespace eps::cli {
 
+int CountStaying(const proto::StatusReply& status) {
+  return static_cast<int>(std::count_if(status.workers().begin(), status.workers().end(), Stays));
+}
+
+int CountReady(const proto::StatusReply& status) {
+  return static_cast<int>(std::count_if(status.workers().begin(), status.workers().end(),
+                                        [](const auto& worker) { return Stays(worker) && IsReady(worker); }));
+}
+
+bool MayGrow(const proto::StatusReply& status) {
+  return status.state() == "training" || status.state() == "waiting_for_workers";
+}
+
 std::string WorkersText(const std::vector<int64_t>& workers) {
   return absl::StrCat(workers.size() == 1 ? "worker " : "workers ", absl::StrJoin(workers, ", "));
 }
@@ -83,36 +96,36 @@ absl::Status WaitUntilWorkersLeft(DaemonClient& client, const std::vector<int64_
   }
 }
 
-absl::Status WaitUntilWorkersAreReady(DaemonClient& client, int count, absl::Duration time, proto::StatusReply last) {
-  const absl::Time begin = absl::Now();
-  int64_t said = -1;
-  while (true) {
-    const int64_t ready = std::count_if(last.workers().begin(), last.workers().end(), [](const auto& worker) {
-      return worker.state() == "idle" || worker.state() == "running";
-    });
-    if (ready >= count) return absl::OkStatus();
-    if (IsEnding(last)) return absl::CancelledError("the run has come to its end meanwhile");
-    if (absl::Now() - begin > time) {
-      return absl::DeadlineExceededError(absl::StrCat(
-          ready, " of ", count, " workers are ready after ", absl::FormatDuration(time),
-          "; why the others are not stands where they are started, or in the run's folder in logs/gpu_worker-N.log"));
+absl::Status WaitForStartOrder(DaemonClient& client, int64_t number, absl::Duration time,
+                               const proto::StatusReply& before) {
+  const absl::Time begin = absl::Now(), end = begin + time;
+  absl::Time heard = begin;
+  int ready = CountReady(before), said = -1;
+  while (absl::Now() < end) {
+    absl::SleepFor(std::min(kPollInterval, end - absl::Now()));
+    const absl::StatusOr<proto::StatusReply> status =
+        client.Status(std::clamp(end - absl::Now(), kPollInterval, kCallTimeout));
+    if (!status.ok()) {
+      if (absl::Now() - heard < kPatience) continue;
+      return absl::Status(
+          status.status().code(),
+          absl::StrCat("workers were asked for, and whether they compute is not known: ", status.status().message()));
     }
-    if (ready != said && absl::Now() - begin > kQuietTime) {
-      std::fprintf(stderr, "waiting for workers: %lld of %d are ready\n", static_cast<long long>(ready), count);
+    heard = absl::Now();
+    if (status->incarnation() != before.incarnation()) return absl::AbortedError("the daemon was restarted");
+    const proto::StartOrder& order = status->start_order();
+    if (order.number() > number) return absl::AbortedError("another eps resize has taken the place of this one");
+    if (!order.failure().empty()) return absl::AbortedError(absl::StrCat("not all were started: ", order.failure()));
+    if (order.is_over()) return absl::OkStatus();
+    ready = CountReady(*status);
+    if (ready != said && heard - begin > kQuietTime) {
+      std::fprintf(stderr, "waiting for workers: %d of %d are ready\n", ready, order.workers());
       said = ready;
     }
-    absl::SleepFor(kPollInterval);
-    absl::StatusOr<proto::StatusReply> status = client.Status(kCallTimeout);
-    absl::Status error = status.status();
-    if (error.ok() && status->incarnation() != last.incarnation())
-      error = absl::AbortedError("the daemon was restarted");
-    if (!error.ok()) {
-      return absl::Status(
-          error.code(),
-          absl::StrCat("more workers were asked for, and whether they compute is not known: ", error.message()));
-    }
-    last = *std::move(status);
   }
+  return absl::DeadlineExceededError(
+      absl::StrCat(ready, " workers are ready after ", absl::FormatDuration(time),
+                   "; the others may still come, and asking again for the same number starts none twice"));
 }
 
 }  // namespace eps::cli

@@ -16,6 +16,15 @@ namespace eps::cli {
 
 // Not lost.
 inline bool IsAttached(const proto::WorkerStatus& worker) { return worker.state() != "lost"; }
+// Attached, and not asked to leave.
+inline bool Stays(const proto::WorkerStatus& worker) { return IsAttached(worker) && worker.state() != "leaving"; }
+// It has said that it can compute; it may leave.
+inline bool IsReady(const proto::WorkerStatus& worker) { return IsAttached(worker) && worker.state() != "attaching"; }
+int CountStaying(const proto::StatusReply& status);
+// Of those that stay.
+int CountReady(const proto::StatusReply& status);
+// Whether the run has something to do for more workers.
+bool MayGrow(const proto::StatusReply& status);
 
 // "worker 3", "workers 1, 2".
 std::string WorkersText(const std::vector<int64_t>& workers);
@@ -25,9 +34,11 @@ std::string WorkersText(const std::vector<int64_t>& workers);
 // Errors: ABORTED one was lost while leaving, or the daemon was restarted · the daemon's, where it does not answer
 absl::Status WaitUntilWorkersLeft(DaemonClient& client, const std::vector<int64_t>& workers, proto::StatusReply last);
 
-// Until `count` workers are ready and stay. Says on stderr how many are.
-// Errors: DEADLINE_EXCEEDED not in `time` · CANCELLED the run ends · ABORTED the daemon was restarted · the daemon's
-absl::Status WaitUntilWorkersAreReady(DaemonClient& client, int count, absl::Duration time, proto::StatusReply last);
+// Until the order `number` (StatusReply.start_order) is over. Says on stderr how many workers are ready.
+// Errors: ABORTED it was given up, and why; a newer one has taken its place; the daemon was restarted · DEADLINE_EXCEEDED not
+//         in `time` · the daemon's, where it does not answer
+absl::Status WaitForStartOrder(DaemonClient& client, int64_t number, absl::Duration time,
+                               const proto::StatusReply& before);
 
 }  // namespace eps::cli
 

@@ -236,7 +236,8 @@ class TrainingDaemon final : public Daemon {
                                           .run_config = SerializeRunConfig(run_),
                                           .shared_memory_socket = SharedMemorySocket(shared_memory_),
                                           .host = host_.get(),
-                                          .coordinator = coordinator_.get()}));
+                                          .coordinator = coordinator_.get(),
+                                          .most_workers = run_.batch.virtual_nodes}));
     services.push_back(NewDataService({.incarnation = incarnation_,
                                        .model = &model_,
                                        .store = store_.get(),

@@ -32,7 +32,8 @@ constexpr uint32_t kMaxThreads = 1 << 16;  // for people: more is shown as so ma
 
 class ControlService final : public proto::Control::CallbackService {
  public:
-  explicit ControlService(ControlServiceOptions options) : options_(std::move(options)) {}
+  explicit ControlService(ControlServiceOptions options)
+      : options_(std::move(options)), start_orders_(options_.most_workers, SteadyClock()) {}
 
   grpc::ServerUnaryReactor* Attach(grpc::CallbackServerContext* context, const proto::AttachRequest* request,
                                    proto::AttachReply* reply) override {
@@ -45,7 +46,7 @@ class ControlService final : public proto::Control::CallbackService {
 
   grpc::ServerUnaryReactor* GetStatus(grpc::CallbackServerContext* context, const proto::StatusRequest* request,
                                       proto::StatusReply* reply) override {
-    if (request->starts_workers()) start_orders_.NoteStarter();
+    if (request->has_starter()) NoteStarter(request->starter());
     if (options_.coordinator != nullptr) {
       FillStatus(options_.coordinator->Status(), *reply);
     } else {
@@ -55,7 +56,13 @@ class ControlService final : public proto::Control::CallbackService {
       reply->set_state("serving");
     }
     reply->set_incarnation(options_.incarnation);
-    reply->set_workers_asked_for(start_orders_.asked_for());
+    if (const StartOrders::Order order = start_orders_.newest(); order.number > 0) {
+      proto::StartOrder& said = *reply->mutable_start_order();
+      said.set_number(order.number);
+      said.set_workers(order.workers);
+      said.set_is_over(order.is_over);
+      said.set_failure(order.failure);
+    }
     return Answer(context, absl::OkStatus());
   }
 
@@ -109,11 +116,17 @@ class ControlService final : public proto::Control::CallbackService {
 
   grpc::ServerUnaryReactor* StartWorkers(grpc::CallbackServerContext* context,
                                          const proto::StartWorkersRequest* request,
-                                         proto::StartWorkersReply*) override {
+                                         proto::StartWorkersReply* reply) override {
     if (options_.coordinator == nullptr) return Answer(context, NotTraining());
-    const absl::Status status = start_orders_.Ask(request->workers());
-    if (status.ok()) LogInfo("workers_asked_for", {{"workers", request->workers()}});
-    return Answer(context, status);
+    const RunPhase phase = options_.coordinator->Status().phase;
+    if (phase != RunPhase::kTraining && phase != RunPhase::kWaitingForWorkers) {
+      return Answer(context, absl::FailedPreconditionError("the run neither trains nor waits for workers"));
+    }
+    const absl::StatusOr<int64_t> number = start_orders_.Ask(request->workers());
+    if (!number.ok()) return Answer(context, number.status());
+    LogInfo("workers_asked_for", {{"workers", request->workers()}, {"order", *number}, {"peer", context->peer()}});
+    reply->set_number(*number);
+    return Answer(context, absl::OkStatus());
   }
 
   grpc::ServerWriteReactor<proto::GenerateReply>* Generate(grpc::CallbackServerContext*,
@@ -122,6 +135,11 @@ class ControlService final : public proto::Control::CallbackService {
   }
 
  private:
+  void NoteStarter(const proto::WorkerStarter& starter) {
+    if (!start_orders_.NoteStarter(starter.order(), starter.is_over(), starter.failure())) return;
+    LogWarning("workers_not_started", {{"order", starter.order()}, {"why", start_orders_.newest().failure}});
+  }
+
   static absl::Status NotTraining() {
     return absl::FailedPreconditionError("this daemon serves a checkpoint and trains nothing");
   }
@@ -160,7 +178,7 @@ class ControlService final : public proto::Control::CallbackService {
   }
 
   const ControlServiceOptions options_;
-  StartOrders start_orders_{SteadyClock()};
+  StartOrders start_orders_;
 };
 
 }  // namespace

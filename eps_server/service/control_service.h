@@ -22,6 +22,7 @@ struct ControlServiceOptions {
   WorkerHost* host = nullptr;  // these outlive the server that the service is registered with
   // Exactly one of these two.
   Coordinator* coordinator = nullptr;  // while training
+  int most_workers = 1;                // the same: that have something to do, batch.virtual_nodes
   ServingHost* serving = nullptr;      // while serving
   Version serving_version;
   RunStatus serving_status;                                // what GetStatus says of the model that is served

@@ -2,11 +2,13 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/base/mutex.h"
 #include "common/base/protocol_version.h"
@@ -29,6 +31,7 @@ namespace {
 using absl::StatusCode;
 
 constexpr uint64_t kIncarnation = 99;
+constexpr int kMostWorkers = 4;
 
 // Keeps what it is told.
 class FakeCoordinator final : public Coordinator {
@@ -133,7 +136,10 @@ class FakeCoordinator final : public Coordinator {
   }
   RunStatus Status() const override {
     RunStatus status;
-    status.phase = RunPhase::kTraining;
+    {
+      MutexLock lock(mu);
+      status.phase = phase;
+    }
     status.step = 3;
     status.loss = 2.5;
     status.wait_fraction = {{"pull", 0.5}};
@@ -158,10 +164,11 @@ class FakeCoordinator final : public Coordinator {
     return disconnected;
   }
 
-  Mutex mu;
+  mutable Mutex mu;
   CondVar changed;
   int expected = 0;
   std::vector<WorkerId> drained;
+  RunPhase phase = RunPhase::kTraining;
   std::vector<WorkerInfo> infos;
   std::shared_ptr<WorkerChannel> channel;
   int64_t arena_bytes = 0;
@@ -179,7 +186,11 @@ class FakeCoordinator final : public Coordinator {
 class ControlServiceTest : public testing::Test {
  protected:
   ControlServiceTest() : host_(coordinator_) {
-    Start({.incarnation = kIncarnation, .run_config = "the run", .host = &host_, .coordinator = &coordinator_});
+    Start({.incarnation = kIncarnation,
+           .run_config = "the run",
+           .host = &host_,
+           .coordinator = &coordinator_,
+           .most_workers = kMostWorkers});
   }
 
   void Start(ControlServiceOptions options) {
@@ -492,27 +503,41 @@ TEST_F(ControlServiceTest, ABrokenConnectionDisconnectsTheWorker) {
 }
 
 TEST_F(ControlServiceTest, WorkersAreAskedForOfWhoSaysThatItStartsThem) {
-  const auto ask = [&](int workers) {
+  const auto ask = [&](int workers) -> absl::StatusOr<int64_t> {
     grpc::ClientContext context;
     proto::StartWorkersRequest request;
     request.set_workers(workers);
     proto::StartWorkersReply reply;
-    return FromGrpc(stub_->StartWorkers(&context, request, &reply));
+    const absl::Status status = FromGrpc(stub_->StartWorkers(&context, request, &reply));
+    if (!status.ok()) return status;
+    return reply.number();
   };
-  const auto look = [&](bool starts_workers) {
+  const auto look = [&](std::optional<int64_t> order, const std::string& failure = "") {
     grpc::ClientContext context;
     proto::StatusRequest request;
-    request.set_starts_workers(starts_workers);
+    if (order.has_value()) {
+      request.mutable_starter()->set_order(*order);
+      request.mutable_starter()->set_is_over(!failure.empty());
+      request.mutable_starter()->set_failure(failure);
+    }
     proto::StatusReply reply;
     EXPECT_OK(FromGrpc(stub_->GetStatus(&context, request, &reply)));
-    return reply.workers_asked_for();
+    return reply.start_order();
   };
-  EXPECT_EQ(look(false), 0);
+  EXPECT_EQ(look(std::nullopt).number(), 0);
   EXPECT_THAT(ask(1), StatusIs(StatusCode::kFailedPrecondition, "nobody starts workers"));
-  EXPECT_EQ(look(true), 0);
-  EXPECT_OK(ask(2));
-  EXPECT_THAT(ask(0), StatusIs(StatusCode::kInvalidArgument, "workers: 0"));
-  EXPECT_EQ(look(true), 2);
+  EXPECT_EQ(look(0).number(), 0);
+  EXPECT_THAT(ask(3), IsOkAndHolds(1));
+  EXPECT_THAT(ask(kMostWorkers + 1), StatusIs(StatusCode::kInvalidArgument, "workers: 5, must be 1 to 4"));
+  EXPECT_EQ(look(0).workers(), 3);
+  const proto::StartOrder given_up = look(1, "it does not fit");
+  EXPECT_TRUE(given_up.is_over());
+  EXPECT_EQ(given_up.failure(), "it does not fit");
+  {
+    MutexLock lock(coordinator_.mu);
+    coordinator_.phase = RunPhase::kFinishing;
+  }
+  EXPECT_THAT(ask(3), StatusIs(StatusCode::kFailedPrecondition, "the run neither trains nor waits for workers"));
 }
 
 TEST_F(ControlServiceTest, StatusCheckpointStopAndDrainAreAnswered) {

@@ -1,31 +1,38 @@
 #include "eps_server/service/start_orders.h"
 
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "eps_server/membership/membership.h"
 
 namespace eps::server {
 
-void StartOrders::NoteStarter() {
+bool StartOrders::NoteStarter(int64_t number, bool is_over, std::string failure) {
+  constexpr size_t kMaxFailureBytes = 1024;
   MutexLock lock(mu_);
   starter_seen_at_ = clock_();
+  if (number != newest_.number || number == 0) return false;
+  const bool is_new = newest_.failure.empty() && !failure.empty();
+  newest_.is_over = is_over;
+  newest_.failure = failure.substr(0, kMaxFailureBytes);
+  return is_new;
 }
 
-absl::Status StartOrders::Ask(int workers) {
-  if (workers < 1 || workers > static_cast<int>(kMaxWorkers)) {
-    return absl::InvalidArgumentError(absl::StrCat("workers: ", workers, ", must be 1 to ", kMaxWorkers));
+absl::StatusOr<int64_t> StartOrders::Ask(int workers) {
+  if (workers < 1 || workers > most_workers_) {
+    return absl::InvalidArgumentError(absl::StrCat("workers: ", workers, ", must be 1 to ", most_workers_,
+                                                   ", as batch.virtual_nodes is: others would have nothing to do"));
   }
   MutexLock lock(mu_);
   if (clock_() - starter_seen_at_ > kStarterTime) {
     return absl::FailedPreconditionError(
         "nobody starts workers for this daemon, as eps train does; start gpu_worker --connect where they are to run");
   }
-  asked_for_ += workers;
-  return absl::OkStatus();
+  newest_ = {.number = newest_.number + 1, .workers = workers};
+  return newest_.number;
 }
 
-int64_t StartOrders::asked_for() const {
+StartOrders::Order StartOrders::newest() const {
   MutexLock lock(mu_);
-  return asked_for_;
+  return newest_;
 }
 
 }  // namespace eps::server

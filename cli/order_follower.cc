@@ -1,0 +1,43 @@
+#include "cli/order_follower.h"
+
+#include <utility>
+
+#include "cli/worker_count.h"
+#include "common/base/host.h"
+
+namespace eps::cli {
+
+std::set<pid_t> ReadyProcesses(const proto::StatusReply& status) {
+  std::set<pid_t> ready;
+  for (const proto::WorkerStatus& worker : status.workers()) {
+    if (IsReady(worker) && worker.host_name() == HostName()) ready.insert(static_cast<pid_t>(worker.process_id()));
+  }
+  return ready;
+}
+
+bool OrderFollower::WantsOneMore(const proto::StatusReply& status, bool one_is_starting) {
+  const proto::StartOrder& order = status.start_order();
+  if (order.number() == 0) return false;
+  if (order.number() > report_.order()) {
+    report_.Clear();
+    report_.set_order(order.number());
+  }
+  if (report_.is_over()) return false;
+  if (CountReady(status) >= order.workers()) {
+    report_.set_is_over(!one_is_starting);
+    return false;
+  }
+  if (!MayGrow(status)) {
+    GiveUp("the run has come to its end");
+    return false;
+  }
+  return !one_is_starting && CountStaying(status) < order.workers();
+}
+
+void OrderFollower::GiveUp(std::string why) {
+  if (report_.order() == 0 || report_.is_over()) return;
+  report_.set_is_over(true);
+  report_.set_failure(std::move(why));
+}
+
+}  // namespace eps::cli
