@@ -62,7 +62,7 @@ class ResizeTest(SystemTest):
         self.train_ok(spec, quiet, "--steps", committed_steps(out))
         self.assertEqual(model_hash(out), model_hash(quiet))
         self.assertEqual(summary(out)["loss"], summary(quiet)["loss"])
-        self.refused(resize(out, 2), 1, "has ended")
+        self.refused(resize(out, 2), 1, "no daemon runs for")
 
     def test_orders_that_follow_each_other_start_nobody_twice(self):
         out = self.work.out("twice")
