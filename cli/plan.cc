@@ -122,9 +122,10 @@ void PrintStep(const WholePlan& plan) {
   for (size_t a = 0; a < worker::kNumActivities; ++a) {
     row(absl::StrCat("busy: ", name(a)), plan.step.timeline.busy_seconds[a]);
   }
-  for (int cause = 1; cause < worker::kNumWaitCauses; ++cause) {
-    row(absl::StrCat("waits for: ", worker::WaitCauseName(static_cast<worker::WaitCause>(cause))),
-        plan.step.timeline.compute_wait_seconds[static_cast<size_t>(cause)]);
+  for (size_t cause = 1; cause < worker::kNumWaitCauses; ++cause) {
+    const auto wait = static_cast<worker::WaitCause>(cause);
+    if (wait == worker::WaitCause::kRoom) continue;  // is not simulated
+    row(absl::StrCat("waits for: ", worker::WaitCauseName(wait)), plan.step.timeline.compute_wait_seconds[cause]);
   }
 }
 
@@ -203,6 +204,7 @@ void PrintJson(const WholePlan& plan, const std::optional<PlanExplanation>& expl
                                   {{"boundary_bytes", plan.device.host_boundary_bytes},
                                    {"inner_bytes", plan.device.host_inner_bytes},
                                    {"push_bytes", plan.device.host_push_bytes},
+                                   {"redo_push_bytes", plan.device.host_redo_push_bytes},
                                    {"pass_bytes", plan.device.host_pass_bytes},
                                    {"pinned_bytes", plan.device.host_pinned_bytes}}},
                                  {"host",

@@ -197,7 +197,8 @@ absl::Status Session::Prepare(const DeviceBackend& backend) {
                                                          .plan = std::move(plan),
                                                          .witness = options_.witness,
                                                          .alter_schedule = options_.hooks.alter_schedule,
-                                                         .trace = options_.trace}));
+                                                         .trace = options_.trace,
+                                                         .is_awaited = [this] { return control_->HasNext(); }}));
   return Choose();
 }
 

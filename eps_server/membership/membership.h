@@ -50,13 +50,16 @@ struct WorkerMemory {
 // Where the time of a pass went.
 struct PassTiming {
   double seconds = 0;
-  std::map<std::string, double> wait_seconds;  // compute's, by cause: pull, stash, push, version
+  std::map<std::string, double> wait_seconds;  // compute's, by cause: kWaitCauses
   int64_t device_peak_bytes = 0;               // so far
 
   // Without those in which other workers, or the daemon, kept it waiting.
   double OwnSeconds() const {
-    const auto version = wait_seconds.find("version");
-    return version == wait_seconds.end() ? seconds : seconds - version->second;
+    double own = seconds;
+    for (const char* cause : {"version", "room"}) {
+      if (const auto waited = wait_seconds.find(cause); waited != wait_seconds.end()) own -= waited->second;
+    }
+    return own;
   }
 };
 

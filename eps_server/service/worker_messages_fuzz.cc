@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstdlib>
 
+#include "common/base/wait_cause.h"
 #include "common/choices/choices.h"
 #include "common/choices/choices_message.h"
 #include "google/protobuf/stubs/logging.h"
@@ -22,9 +23,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
     if (memory->device_arena_bytes < 0 || memory->device_outside_bytes < 0 || memory->host_bytes < 0) abort();
   }
   if (const auto timing = ToTiming(event.pass_done()); timing.ok()) {
-    if (!(timing->seconds >= 0) || std::isinf(timing->seconds) || timing->wait_seconds.size() > 4) abort();
+    if (!(timing->seconds >= 0) || std::isinf(timing->seconds)) abort();
     for (const auto& [cause, seconds] : timing->wait_seconds) {
-      if (!(seconds >= 0) || std::isinf(seconds)) abort();
+      if (!eps::IsWaitCause(cause) || !(seconds >= 0) || std::isinf(seconds)) abort();
     }
   }
   if (const auto choices = eps::ChoicesFromProto(event.choices().choices()); choices.ok()) {

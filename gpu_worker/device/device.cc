@@ -48,6 +48,8 @@ absl::string_view WaitCauseName(WaitCause cause) {
       return "push";
     case WaitCause::kVersion:
       return "version";
+    case WaitCause::kRoom:
+      return "room";
   }
   return "unknown";
 }

@@ -39,8 +39,8 @@ inline constexpr std::array kStreams = {StreamId::kCompute, StreamId::kIn, Strea
 absl::string_view StreamName(StreamId id);  // "compute", "in", "out"
 
 // Why a stream waits for an event: what StreamStats counts by.
-enum class WaitCause { kNone, kPull, kStash, kPush, kVersion };
-inline constexpr int kNumWaitCauses = 5;
+enum class WaitCause { kNone, kPull, kStash, kPush, kVersion, kRoom };
+inline constexpr int kNumWaitCauses = 6;
 absl::string_view WaitCauseName(WaitCause cause);  // "pull", "stash", ...
 
 // From one moment to another, on the host's clock.
@@ -71,9 +71,9 @@ struct StreamStats {
   // cannot tell leaves the gaps in, in which nothing was enqueued: it is the most that the stream can have been busy.
   double busy_at_most_seconds = 0;
   std::array<double, kNumWaitCauses> wait_seconds = {};  // blocked in Wait, by cause
-  // The waits under WaitCause::kPull, one after the other. Of a device with a clock of its own, up to a millisecond off.
-  std::vector<TimeSpan> pull_waits;
-  // With KeepSpans, of what had a label: one after the other, in stream order; as exact as pull_waits. A stream that failed
+  // When it waited, by cause (not kNone), one after the other. Of a device with a clock of its own, up to a millisecond off.
+  std::array<std::vector<TimeSpan>, kNumWaitCauses> waits = {};
+  // With KeepSpans, of what had a label: one after the other, in stream order; as exact as `waits`. A stream that failed
   // may lack some.
   std::vector<StreamSpan> spans;
 };

@@ -51,6 +51,7 @@ TEST_P(DeviceConformanceTest, WaitCausesHaveNames) {
   EXPECT_EQ(WaitCauseName(WaitCause::kStash), "stash");
   EXPECT_EQ(WaitCauseName(WaitCause::kPush), "push");
   EXPECT_EQ(WaitCauseName(WaitCause::kVersion), "version");
+  EXPECT_EQ(WaitCauseName(WaitCause::kRoom), "room");
 }
 
 TEST_P(DeviceConformanceTest, AddressesAreDistinctAndAligned) {
@@ -430,7 +431,7 @@ TEST_P(DeviceConformanceTest, WaitsAreCountedByCauseAndTakenOnce) {
   EXPECT_GE(in.TakeStats().busy_at_most_seconds, 2 * least);
   const StreamStats again = compute.TakeStats();
   EXPECT_EQ(again.busy_at_most_seconds, 0);
-  EXPECT_TRUE(again.pull_waits.empty());
+  for (const std::vector<TimeSpan>& waits : again.waits) EXPECT_TRUE(waits.empty());
   for (const double seconds : again.wait_seconds) EXPECT_EQ(seconds, 0);
 }
 
@@ -546,8 +547,10 @@ TEST_P(DeviceConformanceTest, AWaitForAPullSaysWhenItWas) {
   ASSERT_OK(in.Synchronize());
   std::this_thread::sleep_for(std::chrono::milliseconds(30));  // the stream is idle long before it is asked
   ASSERT_OK(compute.Synchronize());
-  const std::vector<TimeSpan> waits = compute.TakeStats().pull_waits;
+  const StreamStats stats = compute.TakeStats();
+  const std::vector<TimeSpan>& waits = stats.waits[static_cast<size_t>(WaitCause::kPull)];
   ASSERT_EQ(waits.size(), 2u);
+  EXPECT_EQ(stats.waits[static_cast<size_t>(WaitCause::kPush)].size(), 1u);
   constexpr auto kOff = std::chrono::milliseconds(15);  // half a pause: a busy machine wakes threads late
   for (int i = 0; i < 2; ++i) {
     EXPECT_LE(waits[i].begin, begin[i] + kOff) << i;

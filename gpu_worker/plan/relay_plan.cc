@@ -106,7 +106,11 @@ std::vector<PlanLine> Describe(const RelayPlan& plan) {
     add("host inner activations", plan.host_inner_bytes, absl::StrCat(plan.inner.swapped, " that are swapped"));
   }
   add("host gradients", plan.host_push_bytes,
-      "at most, while the daemon has no room; with shared memory they lie in the inbox, beside 4 MiB of slots");
+      "on their way to the daemon; with shared memory they lie in the inbox, beside 4 MiB of slots");
+  if (plan.host_redo_push_bytes > plan.host_push_bytes) {
+    add("host gradients, at worst", plan.host_redo_push_bytes,
+        "in a step in which another worker is lost, and its vnodes are run again here; in no total");
+  }
   add("host, a pass's steps", plan.host_pass_bytes, "enqueued at once, each with its event and its waits");
   if (plan.host_pinned_bytes > 0) {
     add("host, pinned of it", plan.host_pinned_bytes,

@@ -71,8 +71,12 @@ struct RelayPlan {
   int64_t host_boundary_slots = 0;
   int64_t host_boundary_bytes = 0;
   int64_t host_inner_bytes = 0;  // inner.swapped slots
-  // And gradients waiting for the daemon, at most: every vnode's of a whole step, each pushed alone.
+  // And gradients on their way to the daemon: two of the largest pushes, one of which leaves while the other one is copied
+  // out. What does not fit keeps the relay waiting (PushBuffers).
   int64_t host_push_bytes = 0;
+  // The most that these can come to in a step in which vnodes of lost workers are run again here, one after the other,
+  // while the daemon takes nothing: every vnode's of every layer. 0 where there is one vnode, and so one worker.
+  int64_t host_redo_push_bytes = 0;
   // The steps of the largest pass, which is enqueued whole.
   int64_t host_pass_bytes = 0;
   // What the device pins of boundaries, inner activations and gradients, and of the daemon's weights in both versions where

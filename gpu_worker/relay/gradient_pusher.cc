@@ -1,6 +1,6 @@
 #include "gpu_worker/relay/gradient_pusher.h"
 
-#include <optional>
+#include <functional>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -23,7 +23,8 @@ int NonfiniteVnode(TreeNode node, const int32_t* flags) {
 }  // namespace
 
 GradientPusher::GradientPusher(const ModelSpec& model, const RelayPlan& plan, Device& device, Transport& transport,
-                               const ArenaMap& arena, absl::Span<int32_t> flags, int64_t piece_bytes)
+                               const ArenaMap& arena, absl::Span<int32_t> flags, int64_t piece_bytes,
+                               std::function<bool()> is_awaited)
     : model_(model),
       plan_(plan),
       device_(device),
@@ -31,7 +32,10 @@ GradientPusher::GradientPusher(const ModelSpec& model, const RelayPlan& plan, De
       arena_(arena),
       flags_(flags),
       piece_bytes_(piece_bytes),
-      buffers_(&device, plan.host_push_bytes) {}
+      buffers_({.device = &device,
+                .transport = &transport,
+                .most_bytes = plan.host_push_bytes,
+                .is_awaited = std::move(is_awaited)}) {}
 
 void GradientPusher::EnqueuePush(const RelayStep& step, const PassContext& pass) {
   const LayerSpec& layer = model_.layer(step.layer);
@@ -95,7 +99,7 @@ void GradientPusher::Enqueue(const Gradient& gradient, const PassContext& pass, 
     auto destination = [this, group, first, all_bytes = gradient.num_elems * elem_bytes, offset_bytes,
                         num_bytes]() -> absl::StatusOr<absl::Span<std::byte>> {
       if (first) {
-        absl::StatusOr<PushMemory> memory = NewMemory(all_bytes);
+        absl::StatusOr<PushMemory> memory = buffers_.Acquire(all_bytes);
         EPS_RETURN_IF_ERROR(EndOnError(group, memory.status()));
         leaving_ = *std::move(memory);
       }
@@ -113,14 +117,6 @@ void GradientPusher::Enqueue(const Gradient& gradient, const PassContext& pass, 
     leaving_ = {};
     return absl::OkStatus();
   });
-}
-
-// The transport's own, where it has any, is sent without a copy.
-absl::StatusOr<PushMemory> GradientPusher::NewMemory(int64_t num_bytes) {
-  std::optional<PushMemory> own = transport_.NewPushMemory(num_bytes);
-  if (!own.has_value()) return buffers_.Acquire(num_bytes);
-  device_.ExpectCopiesTo(own->bytes);
-  return *std::move(own);
 }
 
 void GradientPusher::Push(const PassContext& pass, const PushedPart& part, TreeNode node, Dtype dtype, int first_flag) {

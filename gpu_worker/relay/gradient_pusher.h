@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -33,11 +34,16 @@ namespace eps::worker {
 class GradientPusher {
  public:
   // All outlive the pusher. `flags`: host memory for those of the push under way, plan.num_vnodes of them.
+  // is_awaited: PushBuffers'.
   GradientPusher(const ModelSpec& model, const RelayPlan& plan, Device& device, Transport& transport,
-                 const ArenaMap& arena, absl::Span<int32_t> flags, int64_t piece_bytes);
+                 const ArenaMap& arena, absl::Span<int32_t> flags, int64_t piece_bytes,
+                 std::function<bool()> is_awaited);
 
   // `pass` and `group` must live until the out-stream is idle. Errors (in the stream): RESOURCE_EXHAUSTED the host has no
   // memory for the gradient, the group's and the device's. The transport's come from its Flush.
+
+  // The out-stream is idle. is_last: of those that compute what a step was assigned.
+  void BeginPass(bool is_last) { buffers_.BeginPass(/*is_bounded=*/is_last); }
 
   // Of a worker alone: one contribution for each of the layer's blobs that is not frozen.
   void EnqueuePush(const RelayStep& step, const PassContext& pass);
@@ -46,8 +52,11 @@ class GradientPusher {
   void EnqueueExchange(const RelayStep& step, const PassContext& pass, Group& group);
   void EnqueuePushPart(const RelayStep& step, const PassContext& pass, Group& group);
 
-  // The out-stream is idle; a push may have failed half-way.
-  void EndPass() { leaving_ = {}; }
+  // The out-stream is idle; a push may have failed half-way. Returns when it waited for room (PushBuffers).
+  std::vector<TimeSpan> EndPass() {
+    leaving_ = {};
+    return buffers_.TakeWaits();
+  }
 
  private:
   // A gradient on its way out.
@@ -63,7 +72,6 @@ class GradientPusher {
   };
   // group: null: alone.
   void Enqueue(const Gradient& gradient, const PassContext& pass, Group* group);
-  absl::StatusOr<PushMemory> NewMemory(int64_t num_bytes);
   void Push(const PassContext& pass, const PushedPart& part, TreeNode node, Dtype dtype, int first_flag);
 
   // Fixed after construction.

@@ -72,6 +72,7 @@ class GradientPusherTest : public ::testing::Test {
     plan_.num_vnodes = kVnodes;
     plan_.gradient_slots.resize(3);
     plan_.push_slots.resize(1);
+    plan_.host_push_bytes = int64_t{1} << 30;
     const int64_t slot_bytes = model_.max_layer_elems() * int64_t{sizeof(float)};
     const int64_t records_bytes = plan_.GroupFlagsOffset(RelayPlan::kGroupFlagTurns);
     device_ = NewCpuDevice({.arena_bytes = 3 * slot_bytes + records_bytes}).value();
@@ -85,7 +86,7 @@ class GradientPusherTest : public ::testing::Test {
     flags_.assign(kVnodes, -1);
     transport_ = std::make_unique<FakeTransport>();
     pusher_ = std::make_unique<GradientPusher>(model_, plan_, *device_, *transport_, arena_, absl::MakeSpan(flags_),
-                                               piece_bytes);
+                                               piece_bytes, /*is_awaited=*/nullptr);
     pass_.step = StepId(5);
     pass_.gradients = Dtype::kF32;
   }
@@ -117,7 +118,7 @@ class GradientPusherTest : public ::testing::Test {
   }
   absl::Status EndPass() {
     const absl::Status status = device_->stream(StreamId::kOut).Synchronize();
-    pusher_->EndPass();
+    EXPECT_TRUE(pusher_->EndPass().empty());
     return status;
   }
   const BlobSpec& block() const { return model_.blob(model_.layer(kBlock).blobs[0].blob); }

@@ -35,10 +35,10 @@ void PassTrace::AddSpans(StreamId stream, absl::Span<const StreamSpan> spans) {
   }
 }
 
-void PassTrace::AddVersionWaits(absl::Span<const TimeSpan> waits) {
+void PassTrace::AddWaits(StreamId stream, WaitCause cause, absl::Span<const TimeSpan> waits) {
   for (const TimeSpan& wait : waits) {
     if (wait.begin < wait.end) {
-      log_.Add(streams_[static_cast<size_t>(StreamId::kIn)], WaitTitle(WaitCause::kVersion), wait.begin, wait.end);
+      log_.Add(streams_[static_cast<size_t>(stream)], WaitTitle(cause), wait.begin, wait.end);
     }
   }
 }

@@ -12,7 +12,8 @@
 namespace eps::worker {
 
 // Writes what a device's streams did in each pass: a line of the picture for each stream, an event for each step of the
-// relay, and for each wait in front of one. On the in-stream a wait for a version lies within the pull that it is of.
+// relay, and for each wait in front of one. A wait for a version lies within the pull that it is of, on the in-stream, and one
+// for room within its push, on the out-stream.
 //
 // Threads: one
 class PassTrace {
@@ -22,7 +23,8 @@ class PassTrace {
 
   // Whose labels are StepLabels.
   void AddSpans(StreamId stream, absl::Span<const StreamSpan> spans);
-  void AddVersionWaits(absl::Span<const TimeSpan> waits);
+  // Of what a stream does, and not in front of it.
+  void AddWaits(StreamId stream, WaitCause cause, absl::Span<const TimeSpan> waits);
   // An assignment: vnodes of a step, or of an evaluation of the version that the step reads.
   void AddAssignment(StepId step, bool evaluates, size_t vnodes, TimeSpan time);
 

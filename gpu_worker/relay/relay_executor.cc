@@ -24,6 +24,7 @@
 #include "gpu_worker/relay/arena_map.h"
 #include "gpu_worker/relay/gradient_pusher.h"
 #include "gpu_worker/relay/layer_runner.h"
+#include "gpu_worker/relay/overlap.h"
 #include "gpu_worker/relay/pass_memory.h"
 #include "gpu_worker/relay/pass_trace.h"
 #include "gpu_worker/relay/pull_clock.h"
@@ -71,7 +72,8 @@ class RelayExecutorImpl : public RelayExecutor {
         witnessed_(std::move(witnessed)),
         layers_(model_, plan_, arena_, memory_.start_values(), device_.kernels(), device_.stream(StreamId::kCompute)),
         weights_(model_, device_, transport_, arena_, shape_.wire, pull_clock_),
-        gradients_(model_, plan_, device_, transport_, arena_, memory_.flags(), options_.push_piece_bytes) {
+        gradients_(model_, plan_, device_, transport_, arena_, memory_.flags(), options_.push_piece_bytes,
+                   options_.is_awaited) {
     if (options_.trace == nullptr) return;
     trace_.emplace(options_.trace, &model_);
     for (const StreamId id : kStreams) device_.stream(id).KeepSpans(true);
@@ -103,7 +105,8 @@ class RelayExecutorImpl : public RelayExecutor {
     return memory_.Boundary(step.host, pass.context.shape);
   }
   void StageTokens(const Pass& pass) const;
-  // The device's statistics of the last pass, whose labels are still there; the wait for versions apart from the wait for pulls.
+  // The device's statistics of the last pass, whose labels are still there; the waits for versions, and for room, apart
+  // from those for pulls, and for the out-stream.
   std::array<double, kNumWaitCauses> TakeWaits();
 
   // Fixed after construction.
@@ -127,6 +130,7 @@ class RelayExecutorImpl : public RelayExecutor {
   using ScheduleKey =                           // what differs between the passes of a run
       std::tuple<std::vector<int>, bool, bool, int, std::vector<LayerId>>;
   std::map<ScheduleKey, std::vector<RelayStep>> schedules_;
+  std::vector<TimeSpan> room_waits_;  // of the out-stream, in the last pass
   std::optional<PassTrace> trace_;
   absl::Status group_not_used_;  // why, the last time: it is told once
 };
@@ -205,6 +209,7 @@ absl::StatusOr<PassResult> RelayExecutorImpl::Run(const Assignment& assignment, 
   if (parts == nullptr) group = nullptr;
   EPS_CHECK(parts == nullptr || group != nullptr);
   for (size_t first = 0; first < batches.size(); first += most) {
+    gradients_.BeginPass(/*is_last=*/first + most >= batches.size());
     EPS_RETURN_IF_ERROR(RunPass(assignment, batches.subspan(first, most), group, parts.get(), result));
   }
   const TimeSpan time = {start, Clock::now()};
@@ -360,7 +365,7 @@ absl::Status RelayExecutorImpl::Execute(Pass& pass) {
     const absl::Status status = EndOnError(pass.group, device_.stream(id).Synchronize());
     if (first.ok()) first = status;
   }
-  gradients_.EndPass();
+  room_waits_ = gradients_.EndPass();
   if (!first.ok()) device_.Recover();
   return first;
 }
@@ -479,13 +484,24 @@ std::array<double, kNumWaitCauses> RelayExecutorImpl::TakeWaits() {
   const StreamStats& compute = stats[static_cast<size_t>(StreamId::kCompute)];
   if (trace_.has_value()) {
     for (const StreamId id : kStreams) trace_->AddSpans(id, stats[static_cast<size_t>(id)].spans);
-    trace_->AddVersionWaits(pull_clock_.version_waits());
+    trace_->AddWaits(StreamId::kIn, WaitCause::kVersion, pull_clock_.version_waits());
+    trace_->AddWaits(StreamId::kOut, WaitCause::kRoom, room_waits_);
   }
   std::array<double, kNumWaitCauses> waits = compute.wait_seconds;
-  double& pull = waits[static_cast<size_t>(WaitCause::kPull)];
-  const double version = std::min(pull, pull_clock_.VersionWaitSeconds(compute.pull_waits));
-  pull -= version;
-  waits[static_cast<size_t>(WaitCause::kVersion)] += version;
+  const auto tell_apart = [&waits](WaitCause whole, WaitCause part, double seconds) {
+    double& of_whole = waits[static_cast<size_t>(whole)];
+    seconds = std::min(of_whole, seconds);
+    of_whole -= seconds;
+    waits[static_cast<size_t>(part)] += seconds;
+  };
+  const auto waited = [&compute](WaitCause cause) {
+    return absl::MakeConstSpan(compute.waits[static_cast<size_t>(cause)]);
+  };
+  tell_apart(WaitCause::kPull, WaitCause::kVersion, pull_clock_.VersionWaitSeconds(waited(WaitCause::kPull)));
+  // Activations that leave, or come, behind a gradient that waits for room wait for it too.
+  for (const WaitCause cause : {WaitCause::kPush, WaitCause::kStash}) {
+    tell_apart(cause, WaitCause::kRoom, OverlapSeconds(room_waits_, waited(cause)));
+  }
   return waits;
 }
 

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -53,6 +54,8 @@ class RelayExecutor {
     AlterSchedule alter_schedule = nullptr;      // of every pass; of a test's program alone
     int64_t push_piece_bytes = kPushPieceBytes;  // other ones for tests alone; a piece has a whole chunk at least
     TraceLog* trace = nullptr;                   // outlives the executor; null: none
+    // Whether an order waits for the one that runs to be done; null: never. Asked by any thread.
+    std::function<bool()> is_awaited = nullptr;
   };
   static absl::StatusOr<std::unique_ptr<RelayExecutor>> Create(Options options);
   virtual ~RelayExecutor() = default;

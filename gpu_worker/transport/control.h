@@ -100,6 +100,8 @@ class Control {
 
   // Blocks until there is an order.
   virtual absl::StatusOr<Order> Next() = 0;
+  // Whether Next would return at once. Any thread.
+  virtual bool HasNext() const = 0;
 
   // What this worker would choose; a ChoicesOrder answers. Before SendReady.
   virtual void SendChoices(const Choices& choices) = 0;

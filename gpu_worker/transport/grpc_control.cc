@@ -66,6 +66,11 @@ class GrpcControl final : public Control {
     return order;
   }
 
+  bool HasNext() const override {
+    MutexLock lock(mu_);
+    return !orders_.empty() || !failure_.ok();
+  }
+
   void SendChoices(const Choices& choices) override {
     proto::WorkerEvent event;
     *event.mutable_choices() = ChoicesToProto(choices);
@@ -228,7 +233,7 @@ class GrpcControl final : public Control {
   const std::unique_ptr<proto::Control::Stub> stub_;
   const std::unique_ptr<grpc::ClientReaderWriter<proto::WorkerEvent, proto::DaemonEvent>> stream_;
 
-  Mutex mu_;
+  mutable Mutex mu_;
   CondVar orders_changed_;
   CondVar to_send_changed_;
   std::deque<Order> orders_ ABSL_GUARDED_BY(mu_);

@@ -155,7 +155,7 @@ void CpuStream::Finish(const Task& task, const absl::Status& status, TimeSpan sp
   const double seconds = std::chrono::duration<double>(span.end - span.begin).count();
   if (task.waits) {
     stats_.wait_seconds[static_cast<size_t>(task.cause)] += seconds;
-    if (task.cause == WaitCause::kPull) stats_.pull_waits.push_back(span);
+    if (task.cause != WaitCause::kNone) stats_.waits[static_cast<size_t>(task.cause)].push_back(span);
   } else {
     stats_.busy_at_most_seconds += seconds;
   }

@@ -350,11 +350,11 @@ absl::Status CudaStream::TakeFigures(OwnedGpuEvent end, std::chrono::steady_cloc
     EPS_ASSIGN_OR_RETURN(const double seconds, runtime_->SecondsBetween(wait.start.get(), wait.end->get()));
     stats_.wait_seconds[static_cast<size_t>(wait.cause)] += seconds;
     busy_seconds -= seconds;
-    if (wait.cause == WaitCause::kPull) {
+    if (wait.cause != WaitCause::kNone) {
       TimeSpan span;
       EPS_ASSIGN_OR_RETURN(span.begin, before_end(wait.start));
       EPS_ASSIGN_OR_RETURN(span.end, before_end(*wait.end));
-      stats_.pull_waits.push_back(span);
+      stats_.waits[static_cast<size_t>(wait.cause)].push_back(span);
     }
     spare_marks_.push_back(std::move(wait.start));
     spare_marks_.push_back(*std::move(wait.end));
