@@ -122,10 +122,10 @@ void PrintStep(const WholePlan& plan) {
   for (size_t a = 0; a < worker::kNumActivities; ++a) {
     row(absl::StrCat("busy: ", name(a)), plan.step.timeline.busy_seconds[a]);
   }
-  for (size_t cause = 1; cause < worker::kNumWaitCauses; ++cause) {
-    const auto wait = static_cast<worker::WaitCause>(cause);
-    if (wait == worker::WaitCause::kRoom) continue;  // is not simulated
-    row(absl::StrCat("waits for: ", worker::WaitCauseName(wait)), plan.step.timeline.compute_wait_seconds[cause]);
+  using worker::WaitCause;
+  for (const WaitCause cause : {WaitCause::kPull, WaitCause::kStash, WaitCause::kPush, WaitCause::kVersion}) {
+    row(absl::StrCat("waits for: ", worker::WaitCauseName(cause)),
+        plan.step.timeline.compute_wait_seconds[static_cast<size_t>(cause)]);
   }
 }
 

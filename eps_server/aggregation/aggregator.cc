@@ -130,6 +130,10 @@ class AggregatorImpl final : public Aggregator {
     MutexLock lock(mu_);
     return coverage_.MissingVnodes();
   }
+  std::vector<bool> VnodesMissingNext() const override {
+    MutexLock lock(mu_);
+    return coverage_.VnodesMissingNext();
+  }
   std::vector<BlobId> MissingBlobs() const override {
     MutexLock lock(mu_);
     return coverage_.MissingBlobs();

@@ -93,6 +93,8 @@ class Aggregator {
 
   // missing[v]: some chunk of the current step still lacks vnode v.
   virtual std::vector<bool> MissingVnodes() const = 0;
+  // missing[v]: some chunk of the layer that backward completes next still lacks vnode v: those furthest behind.
+  virtual std::vector<bool> VnodesMissingNext() const = 0;
   // Blobs of the current step of which some chunk still lacks a vnode, in the model's order.
   virtual std::vector<BlobId> MissingBlobs() const = 0;
 

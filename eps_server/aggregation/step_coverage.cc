@@ -77,16 +77,29 @@ std::optional<LayerId> StepCoverage::next_layer() const {
 std::vector<bool> StepCoverage::MissingVnodes() const {
   std::vector<bool> missing(static_cast<size_t>(num_vnodes_), false);
   for (const BlobSlot& blob : blobs_) {
-    for (const UseSlot& use : blob.uses) {
-      for (const Coverage& chunk : use.chunks) {
-        if (chunk.IsWhole(num_vnodes_)) continue;
-        for (int v = 0; v < num_vnodes_; ++v) {
-          if (!missing[v] && !chunk.Covers(v)) missing[v] = true;
-        }
-      }
-    }
+    for (const UseSlot& use : blob.uses) AddMissing(use, missing);
   }
   return missing;
+}
+
+std::vector<bool> StepCoverage::VnodesMissingNext() const {
+  std::vector<bool> missing(static_cast<size_t>(num_vnodes_), false);
+  const std::optional<LayerId> next = next_layer();
+  for (size_t i = front_; next.has_value() && i < backward_order_.size() && LayerOf(backward_order_[i]) == *next; ++i) {
+    const Use use = backward_order_[i];
+    const BlobSlot& blob = blobs_[use.blob.value()];
+    if (!blob.is_dropped) AddMissing(blob.uses[use.use], missing);
+  }
+  return missing;
+}
+
+void StepCoverage::AddMissing(const UseSlot& use, std::vector<bool>& missing) const {
+  for (const Coverage& chunk : use.chunks) {
+    if (chunk.IsWhole(num_vnodes_)) continue;
+    for (int v = 0; v < num_vnodes_; ++v) {
+      if (!missing[v] && !chunk.Covers(v)) missing[v] = true;
+    }
+  }
 }
 
 std::vector<BlobId> StepCoverage::MissingBlobs() const {

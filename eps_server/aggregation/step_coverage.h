@@ -50,6 +50,8 @@ class StepCoverage {
 
   // missing[v]: some chunk lacks vnode v.
   std::vector<bool> MissingVnodes() const;
+  // missing[v]: some chunk of next_layer() lacks vnode v.
+  std::vector<bool> VnodesMissingNext() const;
   // Blobs of which some chunk lacks a vnode, in the model's order.
   std::vector<BlobId> MissingBlobs() const;
 
@@ -71,6 +73,7 @@ class StepCoverage {
   LayerId LayerOf(Use use) const { return model_.blob(use.blob).uses[use.use]; }
   const UseSlot& SlotOf(const ContributionKey& key) const { return blobs_[key.blob.value()].uses[key.use]; }
   bool IsWhole(Use use) const;
+  void AddMissing(const UseSlot& use, std::vector<bool>& missing) const;
   void AdvanceFront();
 
   // Fixed after construction.

@@ -42,7 +42,23 @@ TEST_F(StepCoverageTest, NothingIsMissingBeforeTheFirstStep) {
   EXPECT_EQ(coverage_.missing_chunks(), 0);
   EXPECT_EQ(coverage_.next_layer(), std::nullopt);
   EXPECT_THAT(coverage_.MissingVnodes(), ElementsAre(false, false, false, false));
+  EXPECT_THAT(coverage_.VnodesMissingNext(), ElementsAre(false, false, false, false));
   EXPECT_THAT(coverage_.MissingBlobs(), IsEmpty());
+}
+
+TEST_F(StepCoverageTest, KnowsWhoIsFurthestBehind) {
+  coverage_.Begin({});
+  EXPECT_THAT(coverage_.VnodesMissingNext(), ElementsAre(true, true, true, true));
+  // Vnodes 0 and 1 are through the head, of which 2 lacks one blob and 3 both; below it everybody lacks something.
+  AddAll(kLnF, {0, 2});
+  AddAll(kLnF, {2, 1});
+  AddAll(kWte, {0, 2}, 1);
+  EXPECT_THAT(coverage_.VnodesMissingNext(), ElementsAre(false, false, true, true));
+  EXPECT_THAT(coverage_.MissingVnodes(), ElementsAre(true, true, true, true));
+  AddAll(kLnF, {3, 1});
+  AddAll(kWte, {2, 2}, 1);
+  AddAll(kBlock1, {0, 2});
+  EXPECT_THAT(coverage_.VnodesMissingNext(), ElementsAre(false, false, true, true));
 }
 
 TEST_F(StepCoverageTest, KnowsWhichLayerBackwardCompletesNext) {

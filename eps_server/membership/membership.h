@@ -50,7 +50,7 @@ struct WorkerMemory {
 // Where the time of a pass went.
 struct PassTiming {
   double seconds = 0;
-  std::map<std::string, double> wait_seconds;  // compute's, by cause: kWaitCauses
+  std::map<std::string, double> wait_seconds;  // compute's, by cause (kWaitCauses)
   int64_t device_peak_bytes = 0;               // so far
 
   // Without those in which other workers, or the daemon, kept it waiting.

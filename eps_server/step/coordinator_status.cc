@@ -142,7 +142,10 @@ StepWait CoordinatorImpl::FindStepWait() const {
     return wait;
   }
   wait.cause = members_.num_ready() == 0 ? "no_worker" : ledger->AllRecordsIn() ? "push" : "compute";
-  wait.vnodes = ledger->Unfinished(aggregator_->MissingVnodes());
+  // Who computes and is not furthest behind may be waiting itself, for room for its gradients.
+  const std::vector<bool> behind = aggregator_->VnodesMissingNext();
+  const bool tells_apart = wait.cause == "compute" && std::find(behind.begin(), behind.end(), true) != behind.end();
+  wait.vnodes = tells_apart ? ledger->HoldersOf(behind) : ledger->Unfinished(aggregator_->MissingVnodes());
   for (const BlobId blob : aggregator_->MissingBlobs()) wait.blobs.push_back(model_.blob(blob).name);
   return wait;
 }

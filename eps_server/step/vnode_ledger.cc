@@ -107,6 +107,14 @@ std::map<WorkerId, std::vector<int>> VnodeLedger::Unfinished(const std::vector<b
   return unfinished;
 }
 
+std::map<WorkerId, std::vector<int>> VnodeLedger::HoldersOf(const std::vector<bool>& vnodes) const {
+  std::map<WorkerId, std::vector<int>> holders;
+  for (size_t v = 0; v < vnodes_.size(); ++v) {
+    if (vnodes[v]) holders[vnodes_[v].holder.value_or(WorkerId())].push_back(static_cast<int>(v));
+  }
+  return holders;
+}
+
 absl::Status VnodeLedger::Check(WorkerId worker, const VnodeRecord& record) const {
   if (record.vnode < 0 || static_cast<size_t>(record.vnode) >= vnodes_.size()) {
     return absl::InvalidArgumentError(absl::StrCat("record.vnode: ", record.vnode, ", there are ", vnodes_.size()));

@@ -57,6 +57,8 @@ class VnodeLedger {
   absl::Status AddRecords(WorkerId worker, absl::Span<const VnodeRecord> records);
   // Vnodes without a record, or with contributions missing (as in Lose), by who computes them; WorkerId() is nobody.
   std::map<WorkerId, std::vector<int>> Unfinished(const std::vector<bool>& missing) const;
+  // vnodes[v]: those asked for; as above.
+  std::map<WorkerId, std::vector<int>> HoldersOf(const std::vector<bool>& vnodes) const;
   bool AllRecordsIn() const { return records_in_ == static_cast<int>(vnodes_.size()); }
   // The lowest vnode whose loss is not finite.
   std::optional<int> NonfiniteVnode() const;

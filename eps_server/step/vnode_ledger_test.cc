@@ -104,6 +104,8 @@ TEST(VnodeLedgerTest, SaysWhoHasNotFinishedWhat) {
   // Of vnode 1 a contribution is missing; 2 has no record; 3 is nobody's.
   EXPECT_THAT(ledger.Unfinished({false, true, false, false}),
               ElementsAre(Pair(WorkerId(), ElementsAre(3)), Pair(kA, ElementsAre(1)), Pair(kB, ElementsAre(2))));
+  EXPECT_THAT(ledger.HoldersOf({true, false, false, true}),
+              ElementsAre(Pair(WorkerId(), ElementsAre(3)), Pair(kA, ElementsAre(0))));
 }
 
 TEST(VnodeLedgerTest, CountsEachRecordOnceAndSumsInTreeOrder) {

@@ -164,12 +164,13 @@ constexpr MetricSpec kLeaseAge{.name = "eps_lease_age_seconds",
                                .help = "Time since the last sign of life, the largest over the workers."};
 constexpr MetricSpec kLeaseLimit{.name = "eps_lease_limit_seconds",
                                  .help = "The lease: a worker silent for so long is lost."};
-constexpr MetricSpec kPass{
-    .name = "eps_pass_seconds",
-    .help =
-        "Time of the workers' last passes: a max far above the median is a worker too slow for the vnodes that it has.",
-    .label = "stat",
-    .label_values = kStats};
+constexpr MetricSpec kPass{.name = "eps_pass_seconds",
+                           .help =
+                               "Time of the workers' last passes, without waits for others and the daemon: a max far "
+                               "above the median is a worker "
+                               "too slow for the vnodes that it has.",
+                           .label = "stat",
+                           .label_values = kStats};
 constexpr MetricSpec kPasses{.name = "eps_passes_total", .type = kCounter, .help = "Passes that workers reported."};
 constexpr MetricSpec kPassSeconds{
     .name = "eps_pass_seconds_total", .type = kCounter, .help = "Time of all passes, added over the workers."};
@@ -346,7 +347,7 @@ void SetWorkers(const RunStatus& status, MetricPage& page) {
     arena_bytes = std::max(arena_bytes, worker.memory.device_arena_bytes);
     peak_bytes = std::max(peak_bytes, worker.last_pass.device_peak_bytes);
     silent = std::max(silent, worker.silent_for);
-    if (worker.last_pass.seconds > 0) passes.push_back(worker.last_pass.seconds);
+    if (worker.last_pass.seconds > 0) passes.push_back(worker.last_pass.OwnSeconds());
   }
   for (const WorkerState state :
        {WorkerState::kAttaching, WorkerState::kIdle, WorkerState::kRunning, WorkerState::kLeaving}) {

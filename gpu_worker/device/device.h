@@ -38,7 +38,8 @@ inline constexpr int kNumStreams = 3;
 inline constexpr std::array kStreams = {StreamId::kCompute, StreamId::kIn, StreamId::kOut};
 absl::string_view StreamName(StreamId id);  // "compute", "in", "out"
 
-// Why a stream waits for an event: what StreamStats counts by.
+// Why a stream waits for an event: what StreamStats counts by. kVersion and kRoom are parts of the others, which the relay
+// tells apart (RelayExecutor).
 enum class WaitCause { kNone, kPull, kStash, kPush, kVersion, kRoom };
 inline constexpr int kNumWaitCauses = 6;
 absl::string_view WaitCauseName(WaitCause cause);  // "pull", "stash", ...

@@ -48,10 +48,10 @@ class ArenaBuilder {
   int64_t end_bytes_ = 0;
 };
 
-// Each vnode's gradient of each layer as a leaf of its own. Sums take no more.
-int64_t AllPushesBytes(const ModelSpec& model, const PlanNeeds& needs) {
+// Each vnode's gradient of each of the layers, from `first` on, as a leaf of its own. Sums take no more.
+int64_t PushesBytes(const ModelSpec& model, size_t first, const PlanNeeds& needs) {
   int64_t elems = 0;
-  for (const LayerSpec& layer : model.layers) elems += layer.trainable_elems;
+  for (size_t i = first; i < model.layers.size(); ++i) elems += model.layers[i].trainable_elems;
   return elems * needs.num_vnodes * SizeOf(needs.gradients);
 }
 
@@ -195,10 +195,15 @@ RelayPlan LayArena(const PlanRequest& request, const PlanNeeds& needs, const Pla
   if (choice.boundary_slots >= needs.most_boundary_slots()) plan.host_boundary_slots = 0;
   plan.host_boundary_bytes = plan.host_boundary_slots * needs.boundary_bytes;
   plan.host_inner_bytes = choice.swapped_inner * needs.inner_slot_bytes();
-  const int64_t all_pushes_bytes = AllPushesBytes(*request.model, needs);
-  plan.host_push_bytes =
-      std::min(all_pushes_bytes, 2 * needs.push_elems * SizeOf(PushDtype(needs, choice.gradient_slots)));
-  if (needs.num_vnodes > 1) plan.host_redo_push_bytes = all_pushes_bytes;
+  const int64_t all_pushes_bytes = PushesBytes(*request.model, 0, needs);
+  plan.host_push_bytes = 2 * needs.push_elems * SizeOf(PushDtype(needs, choice.gradient_slots));
+  if (needs.num_vnodes > 1) {
+    plan.host_redo_push_bytes = all_pushes_bytes;
+    if (choice.last_block_is_back_to_back) {
+      plan.host_push_bytes += PushesBytes(*request.model, request.model->layers.size() - 2, needs);
+    }
+  }
+  plan.host_push_bytes = std::min(plan.host_push_bytes, all_pushes_bytes);
   // There through every layer, and back through the blocks that have a backward and the embedding.
   plan.host_pass_bytes = (needs.num_layers + needs.backward_blocks + 1) * needs.items * kTurnBytes;
   if (request.kernels.pins_host_memory) {

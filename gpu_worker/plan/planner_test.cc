@@ -592,7 +592,8 @@ scratch 166656 (the largest layer's, forward or backward)
 records 256 (loss records and finite flags)
 device total 1083136 (of 1.0 MiB allowed)
 host boundaries 655360 (40: layers' inputs; gradients take the places of what is over)
-host gradients 1879040 (at most, while the daemon has no room; with shared memory they lie in the inbox, beside 4 MiB of slots)
+host gradients 200192 (on their way to the daemon; with shared memory they lie in the inbox, beside 4 MiB of slots)
+host gradients, at worst 1879040 (in a step in which another worker is lost, and its vnodes are run again here; in no total)
 host, a pass's steps 585728 (enqueued at once, each with its event and its waits)
 )");
   EXPECT_EQ(Print(run.Plan(0).value()),
@@ -607,7 +608,8 @@ scratch 166656 (the largest layer's, forward or backward)
 records 256 (loss records and finite flags)
 device total 7023616 (no cap given)
 host boundaries 0 (boundaries stay on the device)
-host gradients 1879040 (at most, while the daemon has no room; with shared memory they lie in the inbox, beside 4 MiB of slots)
+host gradients 799744 (on their way to the daemon; with shared memory they lie in the inbox, beside 4 MiB of slots)
+host gradients, at worst 1879040 (in a step in which another worker is lost, and its vnodes are run again here; in no total)
 host, a pass's steps 585728 (enqueued at once, each with its event and its waits)
 )");
 }

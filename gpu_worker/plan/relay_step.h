@@ -55,6 +55,9 @@ struct RelayStep {
   int host = -1;                   // of loads and stores: RelayPlan::host_boundary_slots, or host_inner_slots
   int round = -1, flag_turn = -1;  // of a group: GroupParts, RelayPlan::GroupFlagsOffset
   bool keeps_logits = false;       // kHead: RelayPlan::keeps_logits
+  // kPush: it may wait until the daemon has taken what was pushed before: no earlier push of the pass is of a lower layer
+  // than a later one, or this one. Else what it waits for could be waiting for it.
+  bool may_wait = true;
   // Steps of other streams, earlier in the list, that must be done before this one starts. Steps of the same stream
   // run in the order of the list.
   std::vector<int> waits_for;

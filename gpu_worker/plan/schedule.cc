@@ -444,6 +444,24 @@ std::vector<RelayStep> BuildWhole(const ModelSpec& model, const RelayPlan& plan,
   return ScheduleBuilder(model, plan, pass, &stores_all.reloaded_boundaries(), &stores_all.reloaded_inners()).Build();
 }
 
+// RelayStep::may_wait. Where the last block is back to back the head's pushes and its own take turns.
+void FindPushesThatMayWait(std::vector<RelayStep>& steps) {
+  std::vector<RelayStep*> pushes;
+  for (RelayStep& step : steps) {
+    if (step.kind == RelayStep::Kind::kPush) pushes.push_back(&step);
+  }
+  std::vector<LayerId> highest_from(pushes.size());  // of each push and those behind it
+  for (size_t i = pushes.size(); i-- > 0;) {
+    highest_from[i] = pushes[i]->layer;
+    if (i + 1 < pushes.size()) highest_from[i] = std::max(highest_from[i], highest_from[i + 1]);
+  }
+  LayerId lowest;  // of those before
+  for (size_t i = 0; i < pushes.size(); ++i) {
+    pushes[i]->may_wait = i == 0 || lowest >= highest_from[i];
+    lowest = i == 0 ? pushes[i]->layer : std::min(lowest, pushes[i]->layer);
+  }
+}
+
 // The model of the layers that are left; their ids and their blobs stay what they were.
 ModelSpec WithoutLayers(const ModelSpec& model, const std::vector<LayerId>& dropped) {
   ModelSpec left;
@@ -464,7 +482,11 @@ Turns TurnsOf(const ModelSpec& model, const RelayPlan& plan, const PassShape& pa
 
 std::vector<RelayStep> BuildSchedule(const ModelSpec& model, const RelayPlan& plan, const PassShape& pass) {
   EPS_CHECK(!pass.vnodes.empty() && static_cast<int>(pass.vnodes.size()) <= plan.max_pass_vnodes);
-  if (pass.dropped.empty()) return BuildWhole(model, plan, pass);
+  if (pass.dropped.empty()) {
+    std::vector<RelayStep> steps = BuildWhole(model, plan, pass);
+    FindPushesThatMayWait(steps);
+    return steps;
+  }
   // In the order of what is left every layer has its place as its id; where its weights and its gradient go, and with what
   // random numbers, is told by its own.
   ModelSpec left = WithoutLayers(model, pass.dropped);
@@ -478,6 +500,7 @@ std::vector<RelayStep> BuildSchedule(const ModelSpec& model, const RelayPlan& pl
     // Of a resident plan each layer has a slot of its own, of its own size.
     if (plan.resident && step.weights >= 0) step.weights = ids[static_cast<size_t>(step.weights)].value();
   }
+  FindPushesThatMayWait(steps);
   return steps;
 }
 

@@ -53,6 +53,7 @@ void GradientPusher::EnqueuePush(const RelayStep& step, const PassContext& pass)
            .flags = arena_.records + plan_.FlagsOffset(step.push),
            .num_flags = step.node.count,
            .first_flag = 0,
+           .may_wait = step.may_wait,
            .parts = std::move(parts)},
           pass, /*group=*/nullptr);
 }
@@ -96,10 +97,10 @@ void GradientPusher::Enqueue(const Gradient& gradient, const PassContext& pass, 
     const PushPiece& piece = pieces[i];
     const bool first = i == 0;
     const int64_t offset_bytes = piece.first_elem * elem_bytes, num_bytes = piece.num_elems * elem_bytes;
-    auto destination = [this, group, first, all_bytes = gradient.num_elems * elem_bytes, offset_bytes,
-                        num_bytes]() -> absl::StatusOr<absl::Span<std::byte>> {
+    auto destination = [this, group, first, all_bytes = gradient.num_elems * elem_bytes, offset_bytes, num_bytes,
+                        may_wait = gradient.may_wait]() -> absl::StatusOr<absl::Span<std::byte>> {
       if (first) {
-        absl::StatusOr<PushMemory> memory = buffers_.Acquire(all_bytes);
+        absl::StatusOr<PushMemory> memory = buffers_.Acquire(all_bytes, may_wait);
         EPS_RETURN_IF_ERROR(EndOnError(group, memory.status()));
         leaving_ = *std::move(memory);
       }

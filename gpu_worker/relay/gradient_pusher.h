@@ -43,7 +43,7 @@ class GradientPusher {
   // memory for the gradient, the group's and the device's. The transport's come from its Flush.
 
   // The out-stream is idle. is_last: of those that compute what a step was assigned.
-  void BeginPass(bool is_last) { buffers_.BeginPass(/*is_bounded=*/is_last); }
+  void BeginPass(bool is_last) { buffers_.BeginPass(is_last); }
 
   // Of a worker alone: one contribution for each of the layer's blobs that is not frozen.
   void EnqueuePush(const RelayStep& step, const PassContext& pass);
@@ -68,6 +68,7 @@ class GradientPusher {
     const std::byte* flags = nullptr;  // on the device: whether it is finite
     int num_flags = 0;
     int first_flag = 0;  // of the node's
+    bool may_wait = true;  // for room: RelayStep's
     std::vector<PushedPart> parts;
   };
   // group: null: alone.

@@ -6,12 +6,14 @@
 #include <memory>
 #include <optional>
 #include <utility>
-#include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "common/base/byte_size.h"
 #include "common/base/mutex.h"
 #include "common/base/status_macros.h"
 #include "gpu_worker/device/device.h"
+#include "gpu_worker/transport/transport.h"
 
 namespace eps::worker {
 namespace {
@@ -19,120 +21,106 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kLook(20);  // how late who waits for room sees that it is awaited
+constexpr int64_t kAlignBytes = 64;
 
 }  // namespace
 
-void PushBuffers::BeginPass(bool is_bounded) {
-  is_bounded_ = is_bounded;
+PushBuffers::PushBuffers(Options options)
+    : options_(std::move(options)), state_(std::make_shared<State>(RoundUp(options_.most_bytes, kAlignBytes))) {}
+
+void PushBuffers::BeginPass(bool is_last) {
+  is_last_pass_ = is_last;
   MutexLock lock(state_->mu);
   ++state_->pass;
-  state_->used_bytes = 0;
-  state_->transport_bytes = 0;
+  state_->under_way = 0;
 }
 
-void PushBuffers::Return(State& state, const Share& share) {
-  MutexLock lock(state.mu);
-  if (share.pass == state.pass) {
-    state.used_bytes -= share.num_bytes;
-    if (share.is_transports) state.transport_bytes -= share.num_bytes;
-  }
-  ++state.returns;
-  state.returned.NotifyAll();
-}
-
-std::optional<PushBuffers::Room> PushBuffers::LookForRoom(int64_t num_bytes) {
-  State& state = *state_;
-  int64_t seen_returns = 0;
-  {
-    MutexLock lock(state.mu);
-    seen_returns = state.returns;
-  }
-  std::optional<PushMemory> memory = options_.transport->NewPushMemory(num_bytes);
-  const bool is_unbounded = !is_bounded_ || (options_.is_awaited != nullptr && options_.is_awaited());
-  MutexLock lock(state.mu);
-  // While some of the transport's memory is this pass's there will be more of it, and other memory would come on top.
-  const bool fits = state.transport_bytes == 0 && state.used_bytes + num_bytes <= options_.most_bytes;
-  if (memory.has_value() || is_unbounded || state.used_bytes == 0 || fits) {
-    state.used_bytes += num_bytes;
-    if (memory.has_value()) state.transport_bytes += num_bytes;
-    return Room{{state.pass, num_bytes, memory.has_value()}, std::move(memory)};
-  }
-  if (state.returns == seen_returns) state.returned.WaitFor(state.mu, kLook);
-  return std::nullopt;
-}
-
-absl::StatusOr<PushMemory> PushBuffers::Acquire(int64_t num_bytes) {
-  const Clock::time_point begin = Clock::now();
-  std::optional<Room> room = LookForRoom(num_bytes);
-  if (!room.has_value()) {
-    while (!room.has_value()) room = LookForRoom(num_bytes);
-    waits_.push_back({begin, Clock::now()});
-  }
-  if (room->memory.has_value()) {
-    options_.device->ExpectCopiesTo(room->memory->bytes);
-    const absl::Span<std::byte> bytes = room->memory->bytes;
-    auto let_go = [state = state_, share = room->share, owner = std::move(room->memory->owner)](void*) mutable {
-      owner.reset();
-      Return(*state, share);
-    };
-    return PushMemory{bytes, std::shared_ptr<void>(bytes.data(), std::move(let_go))};
-  }
-  absl::StatusOr<HostMemory> taken = Take(num_bytes);
-  if (!taken.ok()) {
-    Return(*state_, room->share);
-    return taken.status();
-  }
-  const absl::Span<std::byte> bytes = taken->bytes;
-  auto let_go = [state = state_, share = room->share, block = *std::move(taken),
-                 most_bytes = options_.most_bytes](void*) mutable {
+absl::StatusOr<PushMemory> PushBuffers::Acquire(int64_t num_bytes, bool may_wait) {
+  std::optional<Clock::time_point> waits_since;
+  while (true) {
+    int64_t times_let_go = 0;
     {
-      MutexLock lock(state->mu);
-      if (state->held_bytes <= most_bytes) {
-        state->blocks.push_back(std::move(block));
-      } else {  // more than this was needed for once; it is given back outside of the lock
-        state->held_bytes -= share.num_bytes;
-      }
+      MutexLock lock(state_->mu);
+      times_let_go = state_->times_let_go;
     }
-    block = {};
-    Return(*state, share);
+    EPS_ASSIGN_OR_RETURN(std::optional<PushMemory> memory, TryTake(num_bytes));
+    const bool waits =
+        may_wait && is_last_pass_ && HasUnderWay() && !(options_.is_awaited != nullptr && options_.is_awaited());
+    if (!memory.has_value() && !waits) {
+      EPS_ASSIGN_OR_RETURN(const HostMemory alone, options_.device->NewHostMemory(num_bytes));
+      memory = PushMemory{alone.bytes, alone.owner};
+    }
+    if (memory.has_value()) {
+      if (waits_since.has_value()) waits_.push_back({*waits_since, Clock::now()});
+      return Counted(*std::move(memory));
+    }
+    if (!waits_since.has_value()) waits_since = Clock::now();
+    WaitForRoom(times_let_go);
+  }
+}
+
+absl::StatusOr<std::optional<PushMemory>> PushBuffers::TryTake(int64_t num_bytes) {
+  std::optional<PushMemory> memory = options_.transport->NewPushMemory(num_bytes);
+  if (memory.has_value()) {
+    transport_has_memory_ = true;
+    options_.device->ExpectCopiesTo(memory->bytes);
+    return memory;
+  }
+  if (transport_has_memory_) return std::nullopt;
+  return TakeOfBlock(num_bytes);
+}
+
+absl::StatusOr<std::optional<PushMemory>> PushBuffers::TakeOfBlock(int64_t num_bytes) {
+  const int64_t taken_bytes = RoundUp(num_bytes, kAlignBytes);
+  std::optional<int64_t> place;
+  {
+    MutexLock lock(state_->mu);
+    place = state_->free_places.Take(taken_bytes);
+  }
+  if (!place.has_value()) return std::nullopt;
+  const auto give_back = [state = state_, place = *place, taken_bytes] {
+    MutexLock lock(state->mu);
+    state->free_places.Return(place, taken_bytes);
   };
-  return PushMemory{bytes, std::shared_ptr<void>(bytes.data(), std::move(let_go))};
-}
-
-std::optional<HostMemory> PushBuffers::TakeFree(int64_t num_bytes, std::vector<HostMemory>& freed) {
-  State& state = *state_;
-  MutexLock lock(state.mu);
-  // Layers come in few sizes, so only a block of the very size is taken: no small gradient sits in a large block.
-  for (HostMemory& block : state.blocks) {
-    if (static_cast<int64_t>(block.bytes.size()) != num_bytes) continue;
-    HostMemory taken = std::exchange(block, std::move(state.blocks.back()));
-    state.blocks.pop_back();
-    return taken;
+  if (block_.bytes.empty()) {
+    absl::StatusOr<HostMemory> made = options_.device->NewHostMemory(RoundUp(options_.most_bytes, kAlignBytes));
+    if (!made.ok()) {
+      give_back();
+      return made.status();
+    }
+    block_ = *std::move(made);
   }
-  // Sizes change with the layers, and with the vnodes that a worker holds.
-  while (state.held_bytes + num_bytes > options_.most_bytes && !state.blocks.empty()) {
-    state.held_bytes -= static_cast<int64_t>(state.blocks.back().bytes.size());
-    freed.push_back(std::move(state.blocks.back()));
-    state.blocks.pop_back();
+  std::byte* const bytes = block_.bytes.data() + *place;
+  return PushMemory{absl::MakeSpan(bytes, static_cast<size_t>(num_bytes)),
+                    std::shared_ptr<void>(bytes, [give_back, block = block_.owner](void*) { give_back(); })};
+}
+
+bool PushBuffers::HasUnderWay() const {
+  MutexLock lock(state_->mu);
+  return state_->under_way > 0;
+}
+
+void PushBuffers::WaitForRoom(int64_t times_let_go) {
+  MutexLock lock(state_->mu);
+  if (state_->times_let_go == times_let_go) state_->let_go.WaitFor(state_->mu, kLook);
+}
+
+PushMemory PushBuffers::Counted(PushMemory memory) {
+  int64_t pass = 0;
+  {
+    MutexLock lock(state_->mu);
+    pass = state_->pass;
+    ++state_->under_way;
   }
-  state.held_bytes += num_bytes;
-  return std::nullopt;
-}
-
-absl::StatusOr<HostMemory> PushBuffers::Take(int64_t num_bytes) {
-  std::vector<HostMemory> freed;
-  if (std::optional<HostMemory> taken = TakeFree(num_bytes, freed); taken.has_value()) return *std::move(taken);
-  freed.clear();
-  absl::StatusOr<HostMemory> made = options_.device->NewHostMemory(num_bytes);
-  if (made.ok()) return made;
-  MutexLock lock(state_->mu);
-  state_->held_bytes -= num_bytes;
-  return made;
-}
-
-int64_t PushBuffers::held_bytes() const {
-  MutexLock lock(state_->mu);
-  return state_->held_bytes;
+  std::byte* const bytes = memory.bytes.data();
+  memory.owner = std::shared_ptr<void>(bytes, [state = state_, pass, owner = std::move(memory.owner)](void*) mutable {
+    owner.reset();  // first: whoever wakes up is to find the memory there
+    MutexLock lock(state->mu);
+    if (pass == state->pass) --state->under_way;
+    ++state->times_let_go;
+    state->let_go.NotifyAll();
+  });
+  return memory;
 }
 
 }  // namespace eps::worker

@@ -131,6 +131,7 @@ class RelayExecutorImpl : public RelayExecutor {
       std::tuple<std::vector<int>, bool, bool, int, std::vector<LayerId>>;
   std::map<ScheduleKey, std::vector<RelayStep>> schedules_;
   std::vector<TimeSpan> room_waits_;  // of the out-stream, in the last pass
+  Clock::time_point computed_at_;     // when compute had done all of it
   std::optional<PassTrace> trace_;
   absl::Status group_not_used_;  // why, the last time: it is told once
 };
@@ -352,6 +353,10 @@ absl::Status RelayExecutorImpl::Execute(Pass& pass) {
   if (trace_.has_value()) {  // what a stream does ends with its last step, whenever it is asked
     for (const StreamId id : kStreams) device_.stream(id).SetLabel(nullptr);
   }
+  device_.stream(StreamId::kCompute).HostCall([this] {
+    computed_at_ = Clock::now();
+    return absl::OkStatus();
+  });
 
   // Every stream is synchronised, failed or not: what is queued points into `pass`. Host calls, and with them what comes
   // over the wire, are the in-stream's and the out-stream's: the compute stream catches those errors, and may itself have
@@ -502,6 +507,8 @@ std::array<double, kNumWaitCauses> RelayExecutorImpl::TakeWaits() {
   for (const WaitCause cause : {WaitCause::kPush, WaitCause::kStash}) {
     tell_apart(cause, WaitCause::kRoom, OverlapSeconds(room_waits_, waited(cause)));
   }
+  // And the gradients that leave last, when all is computed.
+  waits[static_cast<size_t>(WaitCause::kRoom)] += OverlapSeconds(room_waits_, {{computed_at_, Clock::now()}});
   return waits;
 }
 

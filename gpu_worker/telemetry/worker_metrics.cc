@@ -45,7 +45,7 @@ constexpr MetricSpec kDevice{
 constexpr MetricSpec kHost{
     .name = "worker_host_memory_bytes",
     .help =
-        "Of the host: what stashed activations, waiting gradients and the steps of a pass take at most, what the "
+        "Of the host: what stashed activations, gradients under way and the steps of a pass take by the plan, what the "
         "process holds.",
     .label = "kind",
     .label_values = kHostKinds};

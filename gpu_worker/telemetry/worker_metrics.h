@@ -31,7 +31,7 @@ struct WorkerView {
   int64_t device_arena_bytes = 0;
   int64_t device_peak_bytes = 0;
   int64_t device_outside_bytes = 0;
-  int64_t host_bytes = 0;  // boundaries, swapped inner activations, waiting gradients and a pass's steps, at most
+  int64_t host_bytes = 0;  // boundaries, swapped inner activations, gradients under way and a pass's steps, by the plan
 };
 
 // The page /metrics. `start_seconds`: when the worker started, since the epoch; `resident_bytes`: of the process.

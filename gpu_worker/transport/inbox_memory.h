@@ -3,22 +3,20 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <optional>
-#include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/types/span.h"
 #include "common/base/mutex.h"
 #include "common/ipc/shared_segment.h"
+#include "gpu_worker/transport/free_places.h"
 #include "gpu_worker/transport/transport.h"
 
 namespace eps::worker {
 
 // The inbox that the daemon reads this worker's gradients from: slots for staging at its beginning, and behind them
-// memory that is handed out. The lowest place that fits is taken, so that no more pages are touched than are in use at
-// once.
+// memory that is handed out.
 //
 // Threads: safe
 class InboxMemory : public std::enable_shared_from_this<InboxMemory> {
@@ -36,14 +34,12 @@ class InboxMemory : public std::enable_shared_from_this<InboxMemory> {
   }
 
  private:
-  void Return(int64_t offset_bytes, int64_t num_bytes) ABSL_LOCKS_EXCLUDED(mu_);
-
   // Fixed after construction.
   const SharedSegment segment_;
   const int64_t staging_bytes_;
 
   Mutex mu_;
-  std::map<int64_t, int64_t> free_ ABSL_GUARDED_BY(mu_);  // offset -> bytes; neighbours are joined
+  FreePlaces free_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace eps::worker

@@ -22,7 +22,7 @@ struct SharedMemoryTransportOptions {
   const ModelSpec* model = nullptr;  // outlives the transport
   Dtype wire_dtype = Dtype::kBf16;
   bool pins_weights = false;  // DeviceBackend's
-  int64_t push_bytes = 0;     // of contributions that wait for the daemon, at most: what NewPushMemory hands out
+  int64_t push_bytes = 0;     // of contributions under way: what NewPushMemory hands out, at most
   // Called when it fails by itself, perhaps while nobody waits for it: with the first error, from any thread, once.
   std::function<void(absl::Status)> on_failure = nullptr;
 };

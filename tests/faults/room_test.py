@@ -17,6 +17,15 @@ class RoomTest(ByHandTest):
         """Of each step: how much of the workers' pass time compute waited for room."""
         return [json.loads(line)["waits"].get("room", 0) for line in (out / "metrics.jsonl").read_text().splitlines()]
 
+    def stop_at_the_beginning_of_a_step(self, worker, out):
+        """Stands still for a while; returns which step that was."""
+        before = committed_steps(out)
+        while committed_steps(out) == before:
+            time.sleep(0.001)
+        worker.send_signal(signal.SIGSTOP)
+        time.sleep(STOPPED_SECONDS * TIME_SCALE)
+        return committed_steps(out)
+
     def test_who_waits_for_a_worker_that_stands_still_goes_on_with_it_or_without_it(self):
         quiet = self.work.out("quiet")
         self.train_ok(self.work.spec(SPEC), quiet)
@@ -26,21 +35,17 @@ class RoomTest(ByHandTest):
             daemon, address = self.start_daemon(spec, out, "--expect-workers", 2)
             ahead, behind = (self.start_worker(address, "--device-memory", "64MiB", "--threads", 1) for _ in range(2))
             wait_for_steps(daemon, out, 3)
-            behind.send_signal(signal.SIGSTOP)
-            time.sleep(STOPPED_SECONDS * TIME_SCALE)
-            goes_on_at = committed_steps(out)
+            waited_in = self.stop_at_the_beginning_of_a_step(behind, out)
             behind.send_signal(signal.SIGCONT)
-            wait_for_steps(daemon, out, goes_on_at + 5)
+            wait_for_steps(daemon, out, waited_in + 3)
             self.assertNotIn("worker_lost", self.log(daemon))
-            self.assertGreater(max(self.shares_of_room(out)[:goes_on_at + 1]), 0.2)
+            self.assertGreater(self.shares_of_room(out)[waited_in], 0.2)
 
-            behind.send_signal(signal.SIGSTOP)
-            time.sleep(STOPPED_SECONDS * TIME_SCALE)
-            killed_at = committed_steps(out)
+            killed_in = self.stop_at_the_beginning_of_a_step(behind, out)
             behind.kill()
             for process in (ahead, daemon):
                 self.assertEqual(process.wait(120 * TIME_SCALE), 0, self.log(process))
             self.assertIn("worker_lost", self.log(daemon))
-            self.assertGreater(self.shares_of_room(out)[killed_at], 0.2)  # of the survivor alone
+            self.assertGreater(self.shares_of_room(out)[killed_in], 0.2)
             self.assertEqual(model_hash(out), model_hash(quiet))
             self.assertEqual(summary(out)["loss"], summary(quiet)["loss"])

@@ -115,7 +115,7 @@ class FreezeTest(SystemTest):
         self.assertEqual(plain["host"]["model_state_bytes"], 14 * plain["parameters"])
         self.assertEqual(saved["host"]["model_state_bytes"], 14 * block + 2 * others)
         self.assertEqual(saved["host"]["hold_bytes"], 4 * block)
-        self.assertLess(saved["worker_host"]["push_bytes"], plain["worker_host"]["push_bytes"])
+        self.assertLess(saved["worker_host"]["redo_push_bytes"], plain["worker_host"]["redo_push_bytes"])
         self.assertLess(saved["device"]["arena_bytes"], plain["device"]["arena_bytes"])
         smallest = saved["device"]["smallest_cap_bytes"]
         for cap in (smallest, 2 * smallest):
