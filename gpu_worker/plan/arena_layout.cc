@@ -196,7 +196,8 @@ RelayPlan LayArena(const PlanRequest& request, const PlanNeeds& needs, const Pla
   plan.host_boundary_bytes = plan.host_boundary_slots * needs.boundary_bytes;
   plan.host_inner_bytes = choice.swapped_inner * needs.inner_slot_bytes();
   const int64_t all_pushes_bytes = PushesBytes(*request.model, 0, needs);
-  plan.host_push_bytes = 2 * needs.push_elems * SizeOf(PushDtype(needs, choice.gradient_slots));
+  plan.host_push_bytes =
+      2 * RoundUp(needs.push_elems * SizeOf(PushDtype(needs, choice.gradient_slots)), kArenaAlignBytes);
   if (needs.num_vnodes > 1) {
     plan.host_redo_push_bytes = all_pushes_bytes;
     if (choice.last_block_is_back_to_back) {

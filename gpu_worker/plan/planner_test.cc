@@ -520,8 +520,7 @@ TEST(PlannerTest, GradientsHaveRoomForWhatTrainsAndInnerActivationsForWhatHasABa
   EXPECT_TRUE(plan.inner.keeps_all());
   EXPECT_EQ(plan.inner_slots.size(), 8u);  // one block's, of 4 vnodes of 2
   EXPECT_EQ(plan.host_redo_push_bytes, block.trainable_elems * 4 * SizeOf(some.run.precision.gradients));
-  EXPECT_EQ(plan.host_push_bytes,
-            std::min(plan.host_redo_push_bytes, 2 * block.trainable_elems * (plan.max_subtree_leaves() == 1 ? 2 : 4)));
+  EXPECT_EQ(plan.host_push_bytes, std::min(plan.host_redo_push_bytes, 2 * plan.push_slots[0].num_bytes));
   // Only the head trains: no block is gone through on the way back, and one slot serves them all on the way there.
   some.run.model.freeze = {"*", "!transformer.ln_f.*"};
   for (const InnerPolicy inner : {InnerPolicy::kAuto, InnerPolicy::kKeep, InnerPolicy::kRecompute}) {
@@ -608,7 +607,7 @@ scratch 166656 (the largest layer's, forward or backward)
 records 256 (loss records and finite flags)
 device total 7023616 (no cap given)
 host boundaries 0 (boundaries stay on the device)
-host gradients 799744 (on their way to the daemon; with shared memory they lie in the inbox, beside 4 MiB of slots)
+host gradients 399872 (on their way to the daemon; with shared memory they lie in the inbox, beside 4 MiB of slots)
 host gradients, at worst 1879040 (in a step in which another worker is lost, and its vnodes are run again here; in no total)
 host, a pass's steps 585728 (enqueued at once, each with its event and its waits)
 )");
