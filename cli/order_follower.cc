@@ -1,7 +1,8 @@
 #include "cli/order_follower.h"
 
-#include <utility>
+#include <string>
 
+#include "cli/progress.h"
 #include "cli/worker_count.h"
 #include "common/base/host.h"
 
@@ -21,9 +22,11 @@ bool OrderFollower::WantsOneMore(const proto::StatusReply& status, bool one_is_s
   if (order.number() > report_.order()) {
     report_.Clear();
     report_.set_order(order.number());
+    had_enough_ = false;
   }
   if (report_.is_over()) return false;
   if (CountReady(status) >= order.workers()) {
+    had_enough_ = true;
     report_.set_is_over(!one_is_starting);
     return false;
   }
@@ -34,10 +37,10 @@ bool OrderFollower::WantsOneMore(const proto::StatusReply& status, bool one_is_s
   return !one_is_starting && CountStaying(status) < order.workers();
 }
 
-void OrderFollower::GiveUp(std::string why) {
+void OrderFollower::GiveUp(const std::string& why) {
   if (report_.order() == 0 || report_.is_over()) return;
   report_.set_is_over(true);
-  report_.set_failure(std::move(why));
+  if (!had_enough_) report_.set_failure(Printable(why));
 }
 
 }  // namespace eps::cli

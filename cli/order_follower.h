@@ -21,16 +21,18 @@ std::set<pid_t> ReadyProcesses(const proto::StatusReply& status);
 // Threads: one
 class OrderFollower {
  public:
-  // Whether one more worker is to be started for the newest order. `one_is_starting`: that was started for an order, and
-  // is not ready.
+  // Whether one more worker is to be started for the newest order. `one_is_starting`: one of those that run here has not
+  // become ready yet, for whatever it was started.
   bool WantsOneMore(const proto::StatusReply& status, bool one_is_starting);
-  // The newest order is given up: a worker of it cannot be started, or has ended before it was ready.
-  void GiveUp(std::string why);
+  // The newest order is given up: a worker cannot be started for it, or has ended before it was over. `why`: for people; as
+  // Printable, since it goes over the wire. Without effect once there were enough.
+  void GiveUp(const std::string& why);
   // For StatusRequest.starter.
   const proto::WorkerStarter& report() const { return report_; }
 
  private:
   proto::WorkerStarter report_;  // of the newest order that was seen
+  bool had_enough_ = false;      // ready, for that order
 };
 
 }  // namespace eps::cli

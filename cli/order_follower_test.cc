@@ -77,6 +77,23 @@ TEST(OrderFollowerTest, AnOrderThatWasGivenUpStartsNobodyAndTheNextOneDoes) {
   EXPECT_EQ(follower.report().failure(), "");
 }
 
+TEST(OrderFollowerTest, WhatFailsOnceThereAreEnoughIsNoFailure) {
+  OrderFollower follower;
+  EXPECT_FALSE(follower.WantsOneMore(Status(1, 2, {"running", "running"}), true));
+  follower.GiveUp("gpu_worker 3 ended");
+  EXPECT_TRUE(follower.report().is_over());
+  EXPECT_EQ(follower.report().failure(), "");
+}
+
+TEST(OrderFollowerTest, WhatItSaysCanBeSent) {
+  OrderFollower follower;
+  EXPECT_TRUE(follower.WantsOneMore(Status(1, 2, {"running"}), false));
+  follower.GiveUp("/tmp/\xff is not there");
+  proto::WorkerStarter received;
+  EXPECT_TRUE(received.ParseFromString(follower.report().SerializeAsString()));
+  EXPECT_NE(received.failure().find("is not there"), std::string::npos);
+}
+
 TEST(OrderFollowerTest, NobodyIsStartedForARunThatEnds) {
   for (const char* state : {"finishing", "finished", "failed"}) {
     OrderFollower follower;

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -39,6 +40,10 @@ std::vector<int64_t> NewestWorkers(const proto::StatusReply& status, int count) 
   return workers;
 }
 
+std::string ComputingText(int workers) {
+  return absl::StrCat(workers, workers == 1 ? " worker computes" : " workers compute");
+}
+
 absl::Status LetGo(const ResizeFlags& flags, DaemonClient& client, const std::vector<int64_t>& leaving,
                    const proto::StatusReply& status) {
   EPS_RETURN_IF_ERROR(client.Drain(leaving, kCallTimeout));
@@ -48,33 +53,30 @@ absl::Status LetGo(const ResizeFlags& flags, DaemonClient& client, const std::ve
   return absl::OkStatus();
 }
 
-absl::Status StartMore(const ResizeFlags& flags, DaemonClient& client, const proto::StatusReply& status) {
-  EPS_ASSIGN_OR_RETURN(const int64_t order, client.StartWorkers(flags.workers, kCallTimeout));
-  if (flags.no_wait) {
-    std::printf("%d workers are asked for\n", flags.workers);
-    return absl::OkStatus();
-  }
-  EPS_RETURN_IF_ERROR(WaitForStartOrder(client, order, absl::Seconds(flags.timeout_seconds), status));
-  std::printf("%d workers compute\n", flags.workers);
-  return absl::OkStatus();
-}
-
 absl::Status RunResize(const ResizeFlags& flags, DaemonClient& client) {
-  EPS_ASSIGN_OR_RETURN(const proto::StatusReply status, client.Status(kCallTimeout));
+  EPS_ASSIGN_OR_RETURN(proto::StatusReply status, client.Status(kCallTimeout));
   if (!MayGrow(status)) {
     return absl::FailedPreconditionError(
         absl::StrCat("the run is not training, its state is \"", status.state(), "\": there is nothing to resize"));
   }
+  // An order that is being carried out is replaced, and not counted on.
   const bool is_starting = status.start_order().number() > 0 && !status.start_order().is_over();
-  if (is_starting && flags.workers < status.start_order().workers()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(status.start_order().workers(),
-                     " workers were asked for, and some are being started; try again once they compute"));
+  int excess = CountStaying(status) - flags.workers;
+  if (!is_starting && excess > 0) return LetGo(flags, client, NewestWorkers(status, excess), status);
+  if (!is_starting && CountReady(status) == flags.workers) {
+    std::printf("%s already\n", ComputingText(flags.workers).c_str());
+    return absl::OkStatus();
   }
-  const int staying = CountStaying(status);
-  if (flags.workers < staying) return LetGo(flags, client, NewestWorkers(status, staying - flags.workers), status);
-  if (flags.workers > CountReady(status) || is_starting) return StartMore(flags, client, status);
-  std::printf("%d workers compute already\n", flags.workers);
+  EPS_ASSIGN_OR_RETURN(const int64_t order, client.StartWorkers(flags.workers, kCallTimeout));
+  if (flags.no_wait) {
+    std::printf("%d %s asked for\n", flags.workers, flags.workers == 1 ? "worker is" : "workers are");
+    return absl::OkStatus();
+  }
+  EPS_RETURN_IF_ERROR(WaitForStartOrder(client, order, absl::Seconds(flags.timeout_seconds), status));
+  EPS_ASSIGN_OR_RETURN(status, client.Status(kCallTimeout));
+  excess = CountStaying(status) - flags.workers;
+  if (excess > 0) return LetGo(flags, client, NewestWorkers(status, excess), status);
+  std::printf("%s\n", ComputingText(flags.workers).c_str());
   return absl::OkStatus();
 }
 
@@ -84,7 +86,7 @@ void AddResize(CLI::App& app, int* exit_code) {
   CLI::App* command = app.add_subcommand("resize",
                                          "Makes a run have so many workers: lets the newest go, or has eps train start "
                                          "more where it runs. No step is lost, and "
-                                         "no bit changes");
+                                         "on one device model no bit changes");
   auto flags = std::make_shared<ResizeFlags>();
   command->add_option("WORKERS", flags->workers, "How many there are to be, at most batch.virtual_nodes")
       ->required()

@@ -22,8 +22,6 @@
 #include "common/base/exit_code.h"
 #include "common/base/memory_room.h"
 #include "common/base/status_macros.h"
-#include "common/base/thread.h"
-#include "common/grpc/thread_needs.h"
 
 namespace eps::cli {
 namespace {
@@ -162,23 +160,21 @@ void Sitting::FollowOrders(const proto::StatusReply& status) {
   const std::set<pid_t> ready = ReadyProcesses(status);
   bool one_is_starting = false;
   for (Worker& worker : workers_) {
-    worker.was_ready = worker.was_ready || ready.count(worker.process.pid) > 0;
-    one_is_starting = one_is_starting || worker.is_starting();
+    const bool is_ready = ready.count(worker.process.pid) > 0;
+    worker.was_ready = worker.was_ready || is_ready;
+    // Also one that the daemon does not know yet, or not any more: it may attach at any moment.
+    one_is_starting = one_is_starting || (worker.process.running() && !is_ready);
   }
   if (!orders_.WantsOneMore(status, one_is_starting)) return;
   if (interrupted_at_.has_value() || none_left_) return orders_.GiveUp("the run is being ended");
-  const WorkerFlags flags = options_.worker.ForOneMore(FindMemoryRoom(), NumRunning());
-  absl::Status started = CheckThreadRoom(WorkerThreads(flags.threads));
-  if (started.ok()) started = StartWorker(flags);
-  const std::string name = absl::StrCat("gpu_worker ", workers_.size() + (started.ok() ? 0 : 1));
-  if (started.ok()) {
-    workers_.back().is_late = true;
-  } else {
+  const std::string name = absl::StrCat("gpu_worker ", workers_.size() + 1);
+  if (absl::Status started = StartWorker(options_.worker.ForOneMore(FindMemoryRoom(), NumRunning())); !started.ok()) {
     orders_.GiveUp(absl::StrCat(name, ": ", started.message()));
+    if (options_.note) options_.note(absl::StrCat("eps: ", name, " cannot be started: ", started.message()));
+    return;
   }
-  if (!options_.note) return;
-  options_.note(started.ok() ? absl::StrCat("eps: starting ", name, ", as eps resize asks for it")
-                             : absl::StrCat("eps: ", name, " cannot be started: ", started.message()));
+  workers_.back().order = orders_.report().order();
+  if (options_.note) options_.note(absl::StrCat("eps: starting ", name, ", as eps resize asks for it"));
 }
 
 SittingEnd Sitting::Watch() {
@@ -226,12 +222,12 @@ void Sitting::ReapAll() {
 
 void Sitting::NoteDeadWorkers() {
   for (Worker& worker : workers_) {
-    if (worker.process.running() || worker.process.ended_well() || worker.end_is_said) continue;
+    if (worker.process.running() || worker.end_is_said) continue;
     worker.end_is_said = true;
-    if (worker.is_late && !worker.was_ready) {
-      orders_.GiveUp(absl::StrCat(worker.process.name, " ended: ", Ended(worker.process)));
-    }
-    if (options_.note) options_.note(absl::StrCat("eps: ", worker.process.name, " ended: ", Ended(worker.process)));
+    const std::string end = absl::StrCat(worker.process.name, " ended: ", Ended(worker.process));
+    // Whether it was ready or not: else one that fails in its first pass would be started again and again.
+    if (worker.order > 0 && worker.order == orders_.report().order()) orders_.GiveUp(end);
+    if (options_.note && !worker.process.ended_well()) options_.note(absl::StrCat("eps: ", end));
   }
 }
 
@@ -273,28 +269,37 @@ SittingEnd Sitting::DaemonEnded() {
   if (EndedForSignal(daemon_) && (!none_left_ || interrupted_at_.has_value())) {
     return {.exit_code = code, .errors = {absl::StrCat("ended by a signal; ", NewestCheckpointText(options_.out))}};
   }
-  if (!workers_.empty() &&
-      std::all_of(workers_.begin(), workers_.end(), [](const Worker& worker) { return DoesNotFit(worker.process); })) {
+  const std::vector<const Worker*> workers = WorkersThatCount();
+  if (!workers.empty() &&
+      std::all_of(workers.begin(), workers.end(), [](const Worker* worker) { return DoesNotFit(worker->process); })) {
     // Each said so before its first step: this sitting has done nothing.
-    const ChildProcess& first = workers_.front().process;
+    const ChildProcess& first = workers.front()->process;
     const std::string why = LastWords(first);
     RemoveNewFolder();
     return {.exit_code = kExitDoesNotFit, .errors = {why.empty() ? Ended(first) : why}, .does_not_fit = true};
   }
   SittingEnd end = {.exit_code = kExitFailed};
-  const bool all_let_go = none_left_ && std::all_of(workers_.begin(), workers_.end(),
-                                                    [](const Worker& worker) { return worker.process.ended_well(); });
+  const bool all_let_go = none_left_ && std::all_of(workers.begin(), workers.end(),
+                                                    [](const Worker* worker) { return worker->process.ended_well(); });
   if (all_let_go)
     end.errors.push_back("no worker was left: those that this command started were let go (eps drain, eps resize)");
-  for (const Worker& worker : workers_) {
-    const ChildProcess& process = worker.process;
-    if (process.ended_well() || (worker.is_late && !worker.was_ready)) continue;  // who never computed is no reason
+  for (const Worker* worker : workers) {
+    const ChildProcess& process = worker->process;
+    if (process.ended_well()) continue;
     end.does_not_fit = end.does_not_fit || DoesNotFit(process);
     end.errors.push_back(absl::StrCat(process.name, " ended: ", Ended(process)));
   }
   end.errors.push_back(absl::StrCat("the daemon ended: ", Ended(daemon_), " (log: ", daemon_.log_path, ")"));
   end.errors.push_back(NewestCheckpointText(options_.out));
   return end;
+}
+
+std::vector<const Sitting::Worker*> Sitting::WorkersThatCount() const {
+  std::vector<const Worker*> workers;
+  for (const Worker& worker : workers_) {
+    if (!worker.never_computed()) workers.push_back(&worker);  // who came late, and never computed, is no reason
+  }
+  return workers;
 }
 
 void Sitting::RemoveNewFolder() {
@@ -305,11 +310,11 @@ void Sitting::RemoveNewFolder() {
   if (options_.out_is_new && !has_steps) std::filesystem::remove_all(options_.out, ignored);
 }
 
-// Workers end by themselves once the daemon has said that the run is over; those of a dead daemon, and those to whom it has
-// never spoken, are ended.
+// Workers end by themselves once the daemon has said that the run is over; those of a dead daemon are ended. One that was
+// still starting may look for it for a while: it is asked to leave, which it does at once where it has not attached.
 void Sitting::WaitForWorkers() {
   for (const Worker& worker : workers_) {
-    if (worker.is_starting()) kill(worker.process.pid, SIGKILL);
+    if (worker.never_computed() && worker.process.running()) kill(worker.process.pid, SIGTERM);
   }
   const bool daemon_died = WIFSIGNALED(*daemon_.wait_status);
   const absl::Time deadline = absl::Now() + (daemon_died ? absl::ZeroDuration() : kGraceAtEnd);

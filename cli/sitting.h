@@ -2,6 +2,7 @@
 #define EPS_CLI_SITTING_H_
 
 #include <chrono>
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
@@ -75,6 +76,15 @@ class Sitting {
   }
 
  private:
+  struct Worker {
+    ChildProcess process;
+    int place = 0;             // from 0; no two that run have the same
+    bool end_is_said = false;  // for people
+    int64_t order = 0;         // that it was started for; 0: it is here from the beginning
+    bool was_ready = false;    // the daemon has said so
+    bool never_computed() const { return order > 0 && !was_ready; }
+  };
+
   SittingEnd RunAll();
   absl::Status StartDaemon();
   // False when the daemon ended first. Errors: CANCELLED a signal came: there is no step to finish yet
@@ -87,6 +97,8 @@ class Sitting {
   SittingEnd Watch();
   void ReapAll();
   void NoteDeadWorkers();
+  // Of those that have ended: what counts for how the sitting ended.
+  std::vector<const Worker*> WorkersThatCount() const;
   int NumRunning() const;
   void PassOn(int number);
   SittingEnd DaemonEnded();
@@ -101,14 +113,6 @@ class Sitting {
   std::string address_;
   ClientDoors doors_;
   ChildProcess daemon_;
-  struct Worker {
-    ChildProcess process;
-    int place = 0;             // from 0; no two that run have the same
-    bool end_is_said = false;  // for people
-    bool is_late = false;      // started for an order
-    bool was_ready = false;    // of a late one: the daemon has said so
-    bool is_starting() const { return is_late && !was_ready && process.running(); }
-  };
   std::vector<Worker> workers_;  // worker i + 1
   OrderFollower orders_;
   bool none_left_ = false;      // the last worker has died, and the daemon was told to end for that

@@ -59,6 +59,12 @@ bool IsEnding(const proto::StatusReply& status) {
   return status.state() == "finishing" || status.state() == "finished" || status.state() == "failed";
 }
 
+// CANCELLED: it ends in this very moment.
+bool IsGone(const absl::Status& status) { return absl::IsUnavailable(status) || absl::IsCancelled(status); }
+bool MayAnswerLater(const absl::Status& status) { return IsGone(status) || absl::IsDeadlineExceeded(status); }
+
+constexpr absl::string_view kHasEnded = "the run has come to its end meanwhile";
+
 }  // namespace
 
 absl::Status WaitUntilWorkersLeft(DaemonClient& client, const std::vector<int64_t>& workers, proto::StatusReply last) {
@@ -69,12 +75,9 @@ absl::Status WaitUntilWorkersLeft(DaemonClient& client, const std::vector<int64_
     absl::SleepFor(kPollInterval);
     const absl::StatusOr<proto::StatusReply> status = client.Status(kCallTimeout);
     if (!status.ok()) {
-      // CANCELLED: it ends in this very moment.
-      const bool is_gone = absl::IsUnavailable(status.status()) || absl::IsCancelled(status.status());
-      if (is_gone && IsEnding(last)) return absl::OkStatus();
-      if (!(is_gone || absl::IsDeadlineExceeded(status.status())) || absl::Now() - heard > kPatience)
-        return WithoutAnswer(workers, status.status());
-      continue;
+      if (IsGone(status.status()) && IsEnding(last)) return absl::OkStatus();
+      if (MayAnswerLater(status.status()) && absl::Now() - heard < kPatience) continue;
+      return WithoutAnswer(workers, status.status());
     }
     heard = absl::Now();
     if (status->incarnation() != last.incarnation()) {
@@ -101,22 +104,26 @@ absl::Status WaitForStartOrder(DaemonClient& client, int64_t number, absl::Durat
   const absl::Time begin = absl::Now(), end = begin + time;
   absl::Time heard = begin;
   int ready = CountReady(before), said = -1;
+  bool is_ending = false;
   while (absl::Now() < end) {
     absl::SleepFor(std::min(kPollInterval, end - absl::Now()));
     const absl::StatusOr<proto::StatusReply> status =
         client.Status(std::clamp(end - absl::Now(), kPollInterval, kCallTimeout));
     if (!status.ok()) {
-      if (absl::Now() - heard < kPatience) continue;
+      if (IsGone(status.status()) && is_ending) return absl::CancelledError(kHasEnded);
+      if (MayAnswerLater(status.status()) && absl::Now() - heard < kPatience) continue;
       return absl::Status(
           status.status().code(),
           absl::StrCat("workers were asked for, and whether they compute is not known: ", status.status().message()));
     }
     heard = absl::Now();
+    is_ending = IsEnding(*status);
     if (status->incarnation() != before.incarnation()) return absl::AbortedError("the daemon was restarted");
     const proto::StartOrder& order = status->start_order();
     if (order.number() > number) return absl::AbortedError("another eps resize has taken the place of this one");
     if (!order.failure().empty()) return absl::AbortedError(absl::StrCat("not all were started: ", order.failure()));
     if (order.is_over()) return absl::OkStatus();
+    if (is_ending) return absl::CancelledError(kHasEnded);
     ready = CountReady(*status);
     if (ready != said && heard - begin > kQuietTime) {
       std::fprintf(stderr, "waiting for workers: %d of %d are ready\n", ready, order.workers());
@@ -124,7 +131,7 @@ absl::Status WaitForStartOrder(DaemonClient& client, int64_t number, absl::Durat
     }
   }
   return absl::DeadlineExceededError(
-      absl::StrCat(ready, " workers are ready after ", absl::FormatDuration(time),
+      absl::StrCat(ready, ready == 1 ? " worker is" : " workers are", " ready after ", absl::FormatDuration(time),
                    "; the others may still come, and asking again for the same number starts none twice"));
 }
 

@@ -12,7 +12,7 @@
 
 namespace eps::cli {
 
-// Waits of commands that change how many workers a run has.
+// What commands that change how many workers a run has ask of a status, and wait for.
 
 // Not lost.
 inline bool IsAttached(const proto::WorkerStatus& worker) { return worker.state() != "lost"; }
@@ -35,8 +35,8 @@ std::string WorkersText(const std::vector<int64_t>& workers);
 absl::Status WaitUntilWorkersLeft(DaemonClient& client, const std::vector<int64_t>& workers, proto::StatusReply last);
 
 // Until the order `number` (StatusReply.start_order) is over. Says on stderr how many workers are ready.
-// Errors: ABORTED it was given up, and why; a newer one has taken its place; the daemon was restarted · DEADLINE_EXCEEDED not
-//         in `time` · the daemon's, where it does not answer
+// Errors: ABORTED it was given up, and why; a newer one has taken its place; the daemon was restarted · CANCELLED the run came
+//         to its end · DEADLINE_EXCEEDED not in `time` · the daemon's, where it does not answer
 absl::Status WaitForStartOrder(DaemonClient& client, int64_t number, absl::Duration time,
                                const proto::StatusReply& before);
 

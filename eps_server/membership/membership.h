@@ -1,6 +1,7 @@
 #ifndef EPS_SERVER_MEMBERSHIP_MEMBERSHIP_H_
 #define EPS_SERVER_MEMBERSHIP_MEMBERSHIP_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -59,7 +60,7 @@ struct PassTiming {
     for (const char* cause : {"version", "room"}) {
       if (const auto waited = wait_seconds.find(cause); waited != wait_seconds.end()) own -= waited->second;
     }
-    return own;
+    return std::max(0.0, own);  // they were measured by another clock
   }
 };
 

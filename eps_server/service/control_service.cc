@@ -136,8 +136,8 @@ class ControlService final : public proto::Control::CallbackService {
 
  private:
   void NoteStarter(const proto::WorkerStarter& starter) {
-    if (!start_orders_.NoteStarter(starter.order(), starter.is_over(), starter.failure())) return;
-    LogWarning("workers_not_started", {{"order", starter.order()}, {"why", start_orders_.newest().failure}});
+    const std::string why = start_orders_.NoteStarter(starter.order(), starter.is_over(), starter.failure());
+    if (!why.empty()) LogWarning("workers_not_started", {{"order", starter.order()}, {"why", why}});
   }
 
   static absl::Status NotTraining() {

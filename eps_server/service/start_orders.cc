@@ -1,19 +1,27 @@
 #include "eps_server/service/start_orders.h"
 
+#include <string>
+#include <utility>
+
 #include "absl/status/status.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 
 namespace eps::server {
 
-bool StartOrders::NoteStarter(int64_t number, bool is_over, std::string failure) {
+std::string StartOrders::NoteStarter(int64_t number, bool is_over, const std::string& failure) {
   constexpr size_t kMaxFailureBytes = 1024;
+  std::string text = failure.substr(0, kMaxFailureBytes);
+  for (char& letter : text) {  // it goes on to every client, in messages that must be UTF-8, and to terminals
+    if (!absl::ascii_isprint(static_cast<unsigned char>(letter))) letter = '?';
+  }
   MutexLock lock(mu_);
   starter_seen_at_ = clock_();
-  if (number != newest_.number || number == 0) return false;
-  const bool is_new = newest_.failure.empty() && !failure.empty();
+  if (number != newest_.number || number == 0) return "";
+  const bool is_new = newest_.failure.empty();
   newest_.is_over = is_over;
-  newest_.failure = failure.substr(0, kMaxFailureBytes);
-  return is_new;
+  newest_.failure = std::move(text);
+  return is_new ? newest_.failure : "";
 }
 
 absl::StatusOr<int64_t> StartOrders::Ask(int workers) {
@@ -32,7 +40,12 @@ absl::StatusOr<int64_t> StartOrders::Ask(int workers) {
 
 StartOrders::Order StartOrders::newest() const {
   MutexLock lock(mu_);
-  return newest_;
+  Order newest = newest_;
+  if (newest.number > 0 && !newest.is_over && clock_() - starter_seen_at_ > kStarterTime) {
+    newest.is_over = true;
+    newest.failure = "nothing is heard of whoever starts workers";
+  }
+  return newest;
 }
 
 }  // namespace eps::server

@@ -29,11 +29,13 @@ class StartOrders {
   // most_workers: batch.virtual_nodes
   StartOrders(int most_workers, MonotonicClock clock) : most_workers_(most_workers), clock_(std::move(clock)) {}
 
-  // Somebody who starts workers has looked, and says this of order `number`. True if it gave up the newest one by this.
-  bool NoteStarter(int64_t number, bool is_over, std::string failure);
+  // Somebody who starts workers has looked, and says this of order `number`; what is no ASCII text of `failure` is replaced, and
+  // a long one is cut. Returns the failure of the newest order if it is new; else "".
+  std::string NoteStarter(int64_t number, bool is_over, const std::string& failure);
   // The number of the new order, which is the newest.
   // Errors: INVALID_ARGUMENT not 1 to most_workers · FAILED_PRECONDITION nobody who starts workers has looked for kStarterTime
   absl::StatusOr<int64_t> Ask(int workers);
+  // One that nobody has looked at for kStarterTime is over, and has failed.
   Order newest() const;
 
  private:

@@ -29,19 +29,41 @@ TEST(StartOrdersTest, AreTakenWhileSomebodyLooksWhoStartsWorkers) {
 
 TEST(StartOrdersTest, WhatIsSaidOfAnOlderOneIsNotOfTheNewest) {
   StartOrders orders(8, [] { return absl::ZeroDuration(); });
-  EXPECT_FALSE(orders.NoteStarter(0, true, "of none"));
+  EXPECT_EQ(orders.NoteStarter(0, true, "of none"), "");
   EXPECT_THAT(orders.Ask(2), IsOkAndHolds(1));
-  EXPECT_FALSE(orders.NoteStarter(1, false, ""));
-  EXPECT_TRUE(orders.NoteStarter(1, true, "it does not fit"));
-  EXPECT_FALSE(orders.NoteStarter(1, true, "it does not fit"));  // said before
+  EXPECT_EQ(orders.NoteStarter(1, false, ""), "");
+  EXPECT_EQ(orders.NoteStarter(1, true, "it does not fit"), "it does not fit");
+  EXPECT_EQ(orders.NoteStarter(1, true, "it does not fit"), "");  // said before
   EXPECT_TRUE(orders.newest().is_over);
   EXPECT_EQ(orders.newest().failure, "it does not fit");
   EXPECT_THAT(orders.Ask(3), IsOkAndHolds(2));
-  EXPECT_FALSE(orders.NoteStarter(1, true, "it does not fit"));
+  EXPECT_EQ(orders.NoteStarter(1, true, "it does not fit"), "");
   EXPECT_FALSE(orders.newest().is_over);
   EXPECT_EQ(orders.newest().failure, "");
-  EXPECT_TRUE(orders.NoteStarter(2, true, std::string(5000, 'x')));
+  EXPECT_EQ(orders.NoteStarter(2, true, std::string(5000, 'x')), std::string(1024, 'x'));
   EXPECT_EQ(orders.newest().failure.size(), 1024u);
+}
+
+TEST(StartOrdersTest, AFailureIsTextThatEveryClientCanRead) {
+  StartOrders orders(8, [] { return absl::ZeroDuration(); });
+  orders.NoteStarter(0, true, "");
+  EXPECT_THAT(orders.Ask(2), IsOkAndHolds(1));
+  EXPECT_EQ(orders.NoteStarter(1, true, "/tmp/\xff\x1b[2J: no \xc3\xa4"), "/tmp/??[2J: no ??");
+}
+
+TEST(StartOrdersTest, AnOrderIsOverWhereWhoeverStartsWorkersIsGone) {
+  absl::Duration now = absl::Seconds(100);
+  StartOrders orders(8, [&] { return now; });
+  orders.NoteStarter(0, true, "");
+  EXPECT_THAT(orders.Ask(2), IsOkAndHolds(1));
+  now += absl::Seconds(10);
+  EXPECT_FALSE(orders.newest().is_over);
+  now += absl::Milliseconds(1);
+  EXPECT_TRUE(orders.newest().is_over);
+  EXPECT_EQ(orders.newest().failure, "nothing is heard of whoever starts workers");
+  orders.NoteStarter(1, false, "");  // it is back
+  EXPECT_FALSE(orders.newest().is_over);
+  EXPECT_EQ(orders.newest().failure, "");
 }
 
 TEST(StartOrdersTest, MoreWorkersThanHaveSomethingToDoAreRefused) {

@@ -15,7 +15,7 @@ struct StepWait {
   StepId step;
   double seconds = 0;
   absl::string_view cause;                      // "data", "no_worker", "compute", "push", "update", "checkpoint"
-  // Not finished, by worker; WorkerId() is nobody. Of "compute" those that are furthest behind.
+  // Not finished, by worker; WorkerId() is nobody. Of "compute", in training, those that are furthest behind.
   std::map<WorkerId, std::vector<int>> vnodes;
   std::vector<std::string> blobs;               // not complete, by name
 };

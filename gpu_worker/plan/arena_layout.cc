@@ -48,11 +48,19 @@ class ArenaBuilder {
   int64_t end_bytes_ = 0;
 };
 
-// Each vnode's gradient of each of the layers, from `first` on, as a leaf of its own. Sums take no more.
-int64_t PushesBytes(const ModelSpec& model, size_t first, const PlanNeeds& needs) {
-  int64_t elems = 0;
-  for (size_t i = first; i < model.layers.size(); ++i) elems += model.layers[i].trainable_elems;
+// Of layers with so many elements that train: each vnode's gradient as a leaf of its own. Sums take no more.
+int64_t LeavesBytes(int64_t elems, const PlanNeeds& needs) {
   return elems * needs.num_vnodes * SizeOf(needs.gradients);
+}
+
+// Of the head and a block that is back to back with it, which is the last one that a step leaves.
+int64_t BackToBackElems(const ModelSpec& model) {
+  int64_t head = 0, block = 0;
+  for (const LayerSpec& layer : model.layers) {
+    if (layer.kind == LayerKind::kHead) head = layer.trainable_elems;
+    if (layer.kind == LayerKind::kBlock) block = std::max(block, layer.trainable_elems);
+  }
+  return head + block;
 }
 
 // The daemon's weights in their wire form: both versions of what is trained, the frozen ones once.
@@ -195,13 +203,15 @@ RelayPlan LayArena(const PlanRequest& request, const PlanNeeds& needs, const Pla
   if (choice.boundary_slots >= needs.most_boundary_slots()) plan.host_boundary_slots = 0;
   plan.host_boundary_bytes = plan.host_boundary_slots * needs.boundary_bytes;
   plan.host_inner_bytes = choice.swapped_inner * needs.inner_slot_bytes();
-  const int64_t all_pushes_bytes = PushesBytes(*request.model, 0, needs);
+  int64_t trainable_elems = 0;
+  for (const LayerSpec& layer : request.model->layers) trainable_elems += layer.trainable_elems;
+  const int64_t all_pushes_bytes = LeavesBytes(trainable_elems, needs);
   plan.host_push_bytes =
       2 * RoundUp(needs.push_elems * SizeOf(PushDtype(needs, choice.gradient_slots)), kArenaAlignBytes);
   if (needs.num_vnodes > 1) {
     plan.host_redo_push_bytes = all_pushes_bytes;
     if (choice.last_block_is_back_to_back) {
-      plan.host_push_bytes += PushesBytes(*request.model, request.model->layers.size() - 2, needs);
+      plan.host_push_bytes += LeavesBytes(BackToBackElems(*request.model), needs);
     }
   }
   plan.host_push_bytes = std::min(plan.host_push_bytes, all_pushes_bytes);

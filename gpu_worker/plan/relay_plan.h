@@ -72,8 +72,8 @@ struct RelayPlan {
   int64_t host_boundary_bytes = 0;
   int64_t host_inner_bytes = 0;  // inner.swapped slots
   // And gradients on their way to the daemon: two of the largest pushes, one of which leaves while the other one is copied
-  // out; and, where the last block is back to back and several vnodes are, every vnode's of the head and of that block, which
-  // do not wait (RelayStep::may_wait). What does not fit keeps the relay waiting (PushBuffers).
+  // out; and, where the last block is back to back and there are several vnodes, every vnode's of the head and of that block,
+  // most of which must not wait (RelayStep::may_wait). What does not fit keeps the relay waiting (PushBuffers).
   int64_t host_push_bytes = 0;
   // The most that these can come to in a step in which vnodes of lost workers are run again here, one after the other,
   // while the daemon takes nothing: every vnode's of every layer. 0 where there is one vnode, and so one worker.

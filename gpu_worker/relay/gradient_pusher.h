@@ -39,11 +39,11 @@ class GradientPusher {
                  const ArenaMap& arena, absl::Span<int32_t> flags, int64_t piece_bytes,
                  std::function<bool()> is_awaited);
 
-  // `pass` and `group` must live until the out-stream is idle. Errors (in the stream): RESOURCE_EXHAUSTED the host has no
-  // memory for the gradient, the group's and the device's. The transport's come from its Flush.
-
   // The out-stream is idle. is_last: of those that compute what a step was assigned.
   void BeginPass(bool is_last) { buffers_.BeginPass(is_last); }
+
+  // `pass` and `group` must live until the out-stream is idle. Errors (in the stream): RESOURCE_EXHAUSTED the host has no
+  // memory for the gradient, the group's and the device's. The transport's come from its Flush.
 
   // Of a worker alone: one contribution for each of the layer's blobs that is not frozen.
   void EnqueuePush(const RelayStep& step, const PassContext& pass);

@@ -38,24 +38,22 @@ void PushBuffers::BeginPass(bool is_last) {
 absl::StatusOr<PushMemory> PushBuffers::Acquire(int64_t num_bytes, bool may_wait) {
   std::optional<Clock::time_point> waits_since;
   while (true) {
-    int64_t times_let_go = 0;
-    {
-      MutexLock lock(state_->mu);
-      times_let_go = state_->times_let_go;
-    }
+    // Looked at first: where nothing is under way and there is no place all the same, none will come back.
+    const UnderWay under_way = LookUnderWay();
     EPS_ASSIGN_OR_RETURN(std::optional<PushMemory> memory, TryTake(num_bytes));
-    const bool waits =
-        may_wait && is_last_pass_ && HasUnderWay() && !(options_.is_awaited != nullptr && options_.is_awaited());
-    if (!memory.has_value() && !waits) {
+    if (!memory.has_value()) {
+      const bool waits = may_wait && is_last_pass_ && under_way.gradients > 0 &&
+                         !(options_.is_awaited != nullptr && options_.is_awaited());
+      if (waits) {
+        if (!waits_since.has_value()) waits_since = Clock::now();
+        WaitForRoom(under_way);
+        continue;
+      }
       EPS_ASSIGN_OR_RETURN(const HostMemory alone, options_.device->NewHostMemory(num_bytes));
       memory = PushMemory{alone.bytes, alone.owner};
     }
-    if (memory.has_value()) {
-      if (waits_since.has_value()) waits_.push_back({*waits_since, Clock::now()});
-      return Counted(*std::move(memory));
-    }
-    if (!waits_since.has_value()) waits_since = Clock::now();
-    WaitForRoom(times_let_go);
+    if (waits_since.has_value()) waits_.push_back({*waits_since, Clock::now()});
+    return Counted(*std::move(memory));
   }
 }
 
@@ -71,6 +69,9 @@ absl::StatusOr<std::optional<PushMemory>> PushBuffers::TryTake(int64_t num_bytes
 }
 
 absl::StatusOr<std::optional<PushMemory>> PushBuffers::TakeOfBlock(int64_t num_bytes) {
+  if (block_.bytes.empty()) {
+    EPS_ASSIGN_OR_RETURN(block_, options_.device->NewHostMemory(RoundUp(options_.most_bytes, kAlignBytes)));
+  }
   const int64_t taken_bytes = RoundUp(num_bytes, kAlignBytes);
   std::optional<int64_t> place;
   {
@@ -78,31 +79,23 @@ absl::StatusOr<std::optional<PushMemory>> PushBuffers::TakeOfBlock(int64_t num_b
     place = state_->free_places.Take(taken_bytes);
   }
   if (!place.has_value()) return std::nullopt;
-  const auto give_back = [state = state_, place = *place, taken_bytes] {
+  std::byte* const bytes = block_.bytes.data() + *place;
+  auto give_back = [state = state_, block = block_.owner, place = *place, taken_bytes](void*) {
     MutexLock lock(state->mu);
     state->free_places.Return(place, taken_bytes);
   };
-  if (block_.bytes.empty()) {
-    absl::StatusOr<HostMemory> made = options_.device->NewHostMemory(RoundUp(options_.most_bytes, kAlignBytes));
-    if (!made.ok()) {
-      give_back();
-      return made.status();
-    }
-    block_ = *std::move(made);
-  }
-  std::byte* const bytes = block_.bytes.data() + *place;
   return PushMemory{absl::MakeSpan(bytes, static_cast<size_t>(num_bytes)),
-                    std::shared_ptr<void>(bytes, [give_back, block = block_.owner](void*) { give_back(); })};
+                    std::shared_ptr<void>(bytes, std::move(give_back))};
 }
 
-bool PushBuffers::HasUnderWay() const {
+PushBuffers::UnderWay PushBuffers::LookUnderWay() const {
   MutexLock lock(state_->mu);
-  return state_->under_way > 0;
+  return {state_->under_way, state_->times_let_go};
 }
 
-void PushBuffers::WaitForRoom(int64_t times_let_go) {
+void PushBuffers::WaitForRoom(const UnderWay& since) {
   MutexLock lock(state_->mu);
-  if (state_->times_let_go == times_let_go) state_->let_go.WaitFor(state_->mu, kLook);
+  if (state_->times_let_go == since.times_let_go) state_->let_go.WaitFor(state_->mu, kLook);
 }
 
 PushMemory PushBuffers::Counted(PushMemory memory) {

@@ -72,9 +72,13 @@ class PushBuffers {
   // Memory that is there for this; empty: there is none now.
   absl::StatusOr<std::optional<PushMemory>> TryTake(int64_t num_bytes);
   absl::StatusOr<std::optional<PushMemory>> TakeOfBlock(int64_t num_bytes);
-  bool HasUnderWay() const;
-  // Until something was let go since `times_let_go` was what it is told, or for a moment.
-  void WaitForRoom(int64_t times_let_go);
+  // What this pass has under way, and how often anything was let go so far.
+  struct UnderWay {
+    int64_t gradients = 0, times_let_go = 0;
+  };
+  UnderWay LookUnderWay() const;
+  // Until something was let go since then, or for a moment.
+  void WaitForRoom(const UnderWay& since);
   PushMemory Counted(PushMemory memory);
 
   // Fixed after construction.

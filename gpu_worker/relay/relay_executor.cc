@@ -350,13 +350,13 @@ absl::Status RelayExecutorImpl::Execute(Pass& pass) {
   StageTokens(pass);
   for (const RelayStep& step : steps) pass.labels.emplace_back(&model_, pass.context.step, &step);
   for (size_t i = 0; i < steps.size(); ++i) Enqueue(i, pass);
-  if (trace_.has_value()) {  // what a stream does ends with its last step, whenever it is asked
-    for (const StreamId id : kStreams) device_.stream(id).SetLabel(nullptr);
-  }
   device_.stream(StreamId::kCompute).HostCall([this] {
     computed_at_ = Clock::now();
     return absl::OkStatus();
   });
+  if (trace_.has_value()) {  // what a stream does ends with its last step, whenever it is asked
+    for (const StreamId id : kStreams) device_.stream(id).SetLabel(nullptr);
+  }
 
   // Every stream is synchronised, failed or not: what is queued points into `pass`. Host calls, and with them what comes
   // over the wire, are the in-stream's and the out-stream's: the compute stream catches those errors, and may itself have

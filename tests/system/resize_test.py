@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import subprocess
+import time
 
 from eps_run import (EPS, TIME_SCALE, ByHandTest, SystemTest, children, committed_steps, model_hash, run, summary,
                      train_command, wait_for_steps)
@@ -45,7 +46,8 @@ class ResizeTest(SystemTest):
         spec, out = self.work.spec(ENDLESS), self.work.out("resized")
         process = self.start(spec, out)
         for workers, said, there in ((3, "3 workers compute\n", [1, 2, 3]), (3, "3 workers compute already\n", [1, 2, 3]),
-                                     (1, "workers 2, 3 left\n", [1]), (2, "2 workers compute\n", [1, 4])):
+                                     (1, "workers 2, 3 left\n", [1]), (1, "1 worker computes already\n", [1]),
+                                     (2, "2 workers compute\n", [1, 4])):
             done = resize(out, workers)
             self.assertEqual((done.returncode, done.stdout), (0, said), done.stderr)
             self.assertEqual(ready(out), there)
@@ -71,14 +73,44 @@ class ResizeTest(SystemTest):
         for _ in range(2):
             done = resize(out, 3, "--no-wait")
             self.assertEqual((done.returncode, done.stdout), (0, "3 workers are asked for\n"), done.stderr)
-        self.refused(resize(out, 1), 1, "3 workers were asked for, and some are being started")
-        self.refused(resize(out, 3, "--timeout", 1), 1, "1 workers are ready after 1s", "starts none twice")
+        self.refused(resize(out, 3, "--timeout", 1), 1, "1 worker is ready after 1s", "starts none twice")
         os.kill(process.pid, signal.SIGCONT)
         done = resize(out, 3)
         self.assertEqual((done.returncode, done.stdout), (0, "3 workers compute\n"), done.stderr)
         self.assertEqual(ready(out), [1, 2, 3])
         self.stop(process, out)
         self.assertFalse((out / "logs" / "gpu_worker-4.log").exists())
+
+    def test_a_wrong_number_is_taken_back(self):
+        out = self.work.out("taken-back")
+        process = self.start(self.work.spec({**ENDLESS, "batch": {"virtual_nodes": 64}}), out)
+        self.assertEqual(resize(out, 64, "--no-wait").returncode, 0)
+        done = resize(out, 2)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(len(ready(out)), 2)
+        self.stop(process, out)
+        self.assertLess(len(list((out / "logs").glob("gpu_worker-*.log"))), 64)
+
+    def test_workers_that_are_still_starting_are_counted(self):
+        out = self.work.out("counted")
+        command = [word for word in train_command(self.work.spec(ENDLESS), out, "--workers", 2) if word != "--quiet"]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL,
+                                   text=True)
+        self.addCleanup(lambda: process.poll() is None and process.kill())
+        while len(workers := children(process.pid, "gpu_worker")) < 2:
+            self.assertIsNone(process.poll())
+            time.sleep(0.001)
+        for worker in workers:
+            os.kill(worker, signal.SIGSTOP)
+        resize(out, 2, "--no-wait")  # refused where the daemon has not heard of eps train yet
+        time.sleep(0.5 * TIME_SCALE)
+        for worker in workers:
+            os.kill(worker, signal.SIGCONT)
+        done = resize(out, 2)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(ready(out), [1, 2])
+        self.stop(process, out)
+        self.assertFalse((out / "logs" / "gpu_worker-3.log").exists())
 
     def test_a_traced_run_shows_what_the_worker_that_came_later_computed(self):
         out = self.work.out("traced")
@@ -121,6 +153,7 @@ class ResizeTest(SystemTest):
         self.assertEqual(resize(out, 2, "--no-wait").returncode, 0)
         while len(workers := children(process.pid, "gpu_worker")) < 2:
             self.assertIsNone(process.poll())
+            time.sleep(0.001)
         try:
             os.kill(max(workers), signal.SIGSTOP)  # it may have attached: then it is lost when it is not heard of
         except ProcessLookupError:
