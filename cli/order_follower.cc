@@ -2,8 +2,8 @@
 
 #include <string>
 
-#include "cli/progress.h"
 #include "cli/worker_count.h"
+#include "common/base/ascii_text.h"
 #include "common/base/host.h"
 
 namespace eps::cli {
@@ -40,7 +40,7 @@ bool OrderFollower::WantsOneMore(const proto::StatusReply& status, bool one_is_s
 void OrderFollower::GiveUp(const std::string& why) {
   if (report_.order() == 0 || report_.is_over()) return;
   report_.set_is_over(true);
-  if (!had_enough_) report_.set_failure(Printable(why));
+  if (!had_enough_) report_.set_failure(AsciiText(why));
 }
 
 }  // namespace eps::cli

@@ -24,8 +24,8 @@ class OrderFollower {
   // Whether one more worker is to be started for the newest order. `one_is_starting`: one of those that run here has not
   // become ready yet, for whatever it was started.
   bool WantsOneMore(const proto::StatusReply& status, bool one_is_starting);
-  // The newest order is given up: a worker cannot be started for it, or has ended before it was over. `why`: for people; as
-  // Printable, since it goes over the wire. Without effect once there were enough.
+  // The newest order is given up: a worker cannot be started for it, or has ended before it was over. `why`: for people, in
+  // ASCII from here on. Without effect once there were enough.
   void GiveUp(const std::string& why);
   // For StatusRequest.starter.
   const proto::WorkerStarter& report() const { return report_; }

@@ -4,17 +4,14 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/ascii_text.h"
 
 namespace eps::server {
 
 std::string StartOrders::NoteStarter(int64_t number, bool is_over, const std::string& failure) {
   constexpr size_t kMaxFailureBytes = 1024;
-  std::string text = failure.substr(0, kMaxFailureBytes);
-  for (char& letter : text) {  // it goes on to every client, in messages that must be UTF-8, and to terminals
-    if (!absl::ascii_isprint(static_cast<unsigned char>(letter))) letter = '?';
-  }
+  std::string text = AsciiText(failure.substr(0, kMaxFailureBytes));
   MutexLock lock(mu_);
   starter_seen_at_ = clock_();
   if (number != newest_.number || number == 0) return "";
