@@ -80,6 +80,7 @@ class PushBuffersTest : public ::testing::Test {
   PushBuffers Pool(int64_t most_bytes) {
     return PushBuffers(
         {.device = device_.get(), .transport = &transport_, .most_bytes = most_bytes, .is_awaited = [this] {
+           ++asked_;
            return is_awaited_.load();
          }});
   }

@@ -257,10 +257,12 @@ TEST_F(PushRoomTest, TheHeadsGradientsDoNotWaitForABlocksThatWaitForThem) {
   RelayPlan plan = LayArena(request, NeedsOf(request), choice);
   plan.host_push_bytes = 2 * plan.push_slots[0].num_bytes;  // and no room for the others
   const LayerSpec& last_block = model_.layers[model_.layers.size() - 2];
-  const BlobId of_head_alone = model_.layers.back().blobs.back().blob;
-  ASSERT_EQ(model_.blob(of_head_alone).uses.size(), 1u);
+  const auto& of_head = model_.layers.back().blobs;
+  const auto alone = std::find_if(of_head.begin(), of_head.end(),
+                                  [this](const BlobUse& use) { return model_.blob(use.blob).uses.size() == 1; });
+  ASSERT_NE(alone, of_head.end());
   const Outcome outcome =
-      RunStep(plan, {.held_blob = last_block.blobs[0].blob, .awaited_blob = of_head_alone, .awaited = 8});
+      RunStep(plan, {.held_blob = last_block.blobs[0].blob, .awaited_blob = alone->blob, .awaited = 8});
   EXPECT_EQ(outcome.gradients, RunStep(plan, {}).gradients);
 }
 
