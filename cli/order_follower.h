@@ -25,7 +25,7 @@ class OrderFollower {
   // become ready yet, for whatever it was started.
   bool WantsOneMore(const proto::StatusReply& status, bool one_is_starting);
   // The newest order is given up: a worker cannot be started for it, or has ended before it was over. `why`: for people, in
-  // ASCII from here on. Without effect once there were enough.
+  // ASCII from here on; no failure once there were enough.
   void GiveUp(const std::string& why);
   // For StatusRequest.starter.
   const proto::WorkerStarter& report() const { return report_; }

@@ -167,8 +167,7 @@ constexpr MetricSpec kLeaseLimit{.name = "eps_lease_limit_seconds",
 constexpr MetricSpec kPass{.name = "eps_pass_seconds",
                            .help =
                                "Time of the workers' last passes, without waits for others and the daemon: a max far "
-                               "above the median is a worker "
-                               "too slow for the vnodes that it has.",
+                               "above the median is a worker too slow for the vnodes that it has.",
                            .label = "stat",
                            .label_values = kStats};
 constexpr MetricSpec kPasses{.name = "eps_passes_total", .type = kCounter, .help = "Passes that workers reported."};

@@ -438,12 +438,6 @@ class ScheduleBuilder {
   GradientSteps gradients_;
 };
 
-std::vector<RelayStep> BuildWhole(const ModelSpec& model, const RelayPlan& plan, const PassShape& pass) {
-  ScheduleBuilder stores_all(model, plan, pass, nullptr, nullptr);
-  stores_all.Build();
-  return ScheduleBuilder(model, plan, pass, &stores_all.reloaded_boundaries(), &stores_all.reloaded_inners()).Build();
-}
-
 // RelayStep::may_wait. Where the last block is back to back the head's pushes and its own take turns.
 void FindPushesThatMayWait(std::vector<RelayStep>& steps) {
   std::vector<RelayStep*> pushes;
@@ -460,6 +454,15 @@ void FindPushesThatMayWait(std::vector<RelayStep>& steps) {
     pushes[i]->may_wait = i == 0 || lowest >= highest_from[i];
     lowest = i == 0 ? pushes[i]->layer : std::min(lowest, pushes[i]->layer);
   }
+}
+
+std::vector<RelayStep> BuildWhole(const ModelSpec& model, const RelayPlan& plan, const PassShape& pass) {
+  ScheduleBuilder stores_all(model, plan, pass, nullptr, nullptr);
+  stores_all.Build();
+  ScheduleBuilder builder(model, plan, pass, &stores_all.reloaded_boundaries(), &stores_all.reloaded_inners());
+  std::vector<RelayStep> steps = builder.Build();
+  FindPushesThatMayWait(steps);
+  return steps;
 }
 
 // The model of the layers that are left; their ids and their blobs stay what they were.
@@ -482,11 +485,7 @@ Turns TurnsOf(const ModelSpec& model, const RelayPlan& plan, const PassShape& pa
 
 std::vector<RelayStep> BuildSchedule(const ModelSpec& model, const RelayPlan& plan, const PassShape& pass) {
   EPS_CHECK(!pass.vnodes.empty() && static_cast<int>(pass.vnodes.size()) <= plan.max_pass_vnodes);
-  if (pass.dropped.empty()) {
-    std::vector<RelayStep> steps = BuildWhole(model, plan, pass);
-    FindPushesThatMayWait(steps);
-    return steps;
-  }
+  if (pass.dropped.empty()) return BuildWhole(model, plan, pass);
   // In the order of what is left every layer has its place as its id; where its weights and its gradient go, and with what
   // random numbers, is told by its own.
   ModelSpec left = WithoutLayers(model, pass.dropped);
@@ -500,7 +499,6 @@ std::vector<RelayStep> BuildSchedule(const ModelSpec& model, const RelayPlan& pl
     // Of a resident plan each layer has a slot of its own, of its own size.
     if (plan.resident && step.weights >= 0) step.weights = ids[static_cast<size_t>(step.weights)].value();
   }
-  FindPushesThatMayWait(steps);
   return steps;
 }
 

@@ -358,9 +358,9 @@ absl::Status RelayExecutorImpl::Execute(Pass& pass) {
     for (const StreamId id : kStreams) device_.stream(id).SetLabel(nullptr);
   }
 
-  // Every stream is synchronised, failed or not: what is queued points into `pass`. Host calls, and with them what comes
-  // over the wire, are the in-stream's and the out-stream's: the compute stream catches those errors, and may itself have
-  // one of the device alone.
+  // Every stream is synchronised, failed or not: what is queued points into `pass`. What comes over the wire are the
+  // in-stream's and the out-stream's host calls: the compute stream catches those errors, and may itself have one of the
+  // device alone.
   // In a group the out-stream is first: where compute has failed it is the one that learns of it without the other
   // members, who may be waiting for what this one does not do any more.
   const auto order = pass.group == nullptr ? std::array{StreamId::kIn, StreamId::kOut, StreamId::kCompute}
