@@ -1,7 +1,9 @@
 #ifndef EPS_CLI_COMMAND_H_
 #define EPS_CLI_COMMAND_H_
 
-#include "CLI/CLI.hpp"
+namespace CLI {
+class App;
+}  // namespace CLI
 
 namespace eps::cli {
 

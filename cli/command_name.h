@@ -3,7 +3,9 @@
 
 #include <string>
 
-#include "CLI/CLI.hpp"
+namespace CLI {
+class App;
+}  // namespace CLI
 
 namespace eps::cli {
 

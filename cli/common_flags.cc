@@ -5,6 +5,7 @@
 #include <thread>
 #include <utility>
 
+#include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "common/base/exit_code.h"
 #include "common/base/flags.h"

@@ -6,12 +6,16 @@
 #include <string>
 #include <vector>
 
-#include "CLI/CLI.hpp"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/base/memory_room.h"
 #include "common/spec/run_config.h"
 #include "gpu_worker/plan/profile.h"
+
+namespace CLI {
+class App;
+class Option;
+}  // namespace CLI
 
 namespace eps::cli {
 

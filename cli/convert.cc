@@ -3,6 +3,7 @@
 #include <memory>
 #include <string>
 
+#include "CLI/CLI.hpp"
 #include "cli/command.h"
 #include "cli/common_flags.h"
 #include "cli/export_model.h"

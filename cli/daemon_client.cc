@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <system_error>
 
+#include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "cli/common_flags.h"

@@ -6,13 +6,16 @@
 #include <memory>
 #include <string>
 
-#include "CLI/CLI.hpp"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "common/grpc/credentials.h"
 #include "proto/control.grpc.pb.h"
+
+namespace CLI {
+class App;
+}  // namespace CLI
 
 namespace eps::cli {
 

@@ -3,9 +3,13 @@
 
 #include <string>
 
-#include "CLI/CLI.hpp"
 #include "absl/status/status.h"
 #include "common/formats/model_folder_writer.h"
+
+namespace CLI {
+class App;
+class Option;
+}  // namespace CLI
 
 namespace eps::cli {
 

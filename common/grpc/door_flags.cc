@@ -1,5 +1,9 @@
 #include "common/grpc/door_flags.h"
 
+#include <string>
+
+#include "CLI/CLI.hpp"
+
 namespace eps {
 namespace {
 

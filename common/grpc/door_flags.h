@@ -1,8 +1,11 @@
 #ifndef EPS_COMMON_GRPC_DOOR_FLAGS_H_
 #define EPS_COMMON_GRPC_DOOR_FLAGS_H_
 
-#include "CLI/CLI.hpp"
 #include "common/grpc/credentials.h"
+
+namespace CLI {
+class App;
+}  // namespace CLI
 
 // The flags of the doors, in every program the same. Secrets come from files: arguments can be read by every process
 // of the machine.

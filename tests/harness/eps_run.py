@@ -32,6 +32,10 @@ os.environ["XDG_CACHE_HOME"] = "/dev/null"
 
 CANNOT_RUN_HERE = 77  # exit code, as ./test understands it
 
+# Cases that run at the same time. One alone leaves cores idle, as processes start, end and wait for each other; more
+# would take each other's time.
+AT_ONCE = min(4, len(os.sched_getaffinity(0)))
+
 # Of a test that measures a process: its memory, or how fast it is.
 measures_the_process = unittest.skipIf(SANITIZER, f"{SANITIZER} takes memory and time of its own")
 
