@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "common/base/byte_size.h"
 #include "common/base/wait_cause.h"
@@ -75,6 +76,20 @@ std::string FormatWaits(const proto::StatusReply& status) {
     absl::StrAppend(&text, text.empty() ? "" : " ", cause, " ", std::lround(found->second * 100), "%");
   }
   return text.empty() ? "nothing" : text;
+}
+
+std::string FormatStepWait(const proto::StatusReply& status) {
+  if (!status.has_step_wait()) return "";
+  const proto::StepWait& wait = status.step_wait();
+  const std::string of =
+      wait.worker_id().empty() ? "" : absl::StrCat(" of worker ", absl::StrJoin(wait.worker_id(), ", "));
+  return absl::StrCat(wait.cause(), of, ", ", FormatSeconds(wait.seconds()));
+}
+
+std::string FormatStartOrder(const proto::StatusReply& status) {
+  const proto::StartOrder& order = status.start_order();
+  if (order.number() == 0 || (order.is_over() && order.failure().empty())) return "";
+  return absl::StrCat(order.workers(), " wanted, ", order.failure().empty() ? "being started" : order.failure());
 }
 
 std::string ProgressLine(const proto::StatusReply& status, int width) {

@@ -89,6 +89,31 @@ TEST(ProgressTest, ControlCharactersArePrintedAsQuestionMarks) {
             "e");  // letters of other languages stay
 }
 
+TEST(ProgressTest, AStepThatWaitsTooLongSaysForWhom) {
+  proto::StatusReply status;
+  EXPECT_EQ(FormatStepWait(status), "");
+  status.mutable_step_wait()->set_cause("compute");
+  status.mutable_step_wait()->set_seconds(65);
+  status.mutable_step_wait()->add_worker_id(2);
+  status.mutable_step_wait()->add_worker_id(3);
+  EXPECT_EQ(FormatStepWait(status), "compute of worker 2, 3, 65.0 s");
+  status.mutable_step_wait()->clear_worker_id();
+  status.mutable_step_wait()->set_cause("update");
+  EXPECT_EQ(FormatStepWait(status), "update, 65.0 s");
+}
+
+TEST(ProgressTest, AnOrderForWorkersIsShownUntilAllAreThereOrForGoodWhereItFailed) {
+  proto::StatusReply status;
+  EXPECT_EQ(FormatStartOrder(status), "");
+  status.mutable_start_order()->set_number(1);
+  status.mutable_start_order()->set_workers(4);
+  EXPECT_EQ(FormatStartOrder(status), "4 wanted, being started");
+  status.mutable_start_order()->set_is_over(true);
+  EXPECT_EQ(FormatStartOrder(status), "");
+  status.mutable_start_order()->set_failure("worker 3 ended: exit code 1");
+  EXPECT_EQ(FormatStartOrder(status), "4 wanted, worker 3 ended: exit code 1");
+}
+
 TEST(ProgressTest, NoWaitIsNothing) { EXPECT_EQ(FormatWaits(proto::StatusReply()), "nothing"); }
 
 }  // namespace

@@ -36,6 +36,7 @@ void PrintForPeople(const proto::StatusReply& status) {
   Line("speed", absl::StrCat(std::to_string(static_cast<int64_t>(status.tokens_per_second())), " tokens/s, ",
                              status.tokens(), " tokens in all"));
   Line("compute waits for", FormatWaits(status));
+  if (const std::string wait = FormatStepWait(status); !wait.empty()) Line("this step waits for", wait);
   Line("model", absl::StrCat(status.parameters(), " parameters, state ", FormatByteSize(status.model_state_bytes())));
   Line("daemon memory", absl::StrCat(FormatByteSize(status.resident_bytes()), " resident; contributions ",
                                      FormatByteSize(status.contribution_window_used_bytes()), " of ",
@@ -47,6 +48,7 @@ void PrintForPeople(const proto::StatusReply& status) {
              status.checkpoint_failures(), " of this sitting; the newest ",
              status.checkpoint_error().empty() ? "was written" : absl::StrCat("failed: ", status.checkpoint_error())));
   }
+  if (const std::string order = FormatStartOrder(status); !order.empty()) Line("workers", order);
   for (const proto::WorkerStatus& worker : status.workers()) {
     Line(absl::StrCat("worker ", worker.worker_id()).c_str(),
          absl::StrCat(worker.state(), ", ", worker.device_name(), ", pid ", worker.process_id(),

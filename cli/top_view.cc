@@ -53,6 +53,9 @@ void AddProgress(const proto::StatusReply& status, std::vector<std::string>& lin
                                FormatSeconds(status.step_age_seconds()), " ago  skipped ", status.skipped_steps(),
                                FormatLossScale(status), "  waited too long ", status.step_waits(),
                                "  compute waits for ", FormatWaits(status)));
+  if (const std::string wait = FormatStepWait(status); !wait.empty()) {
+    lines.push_back(absl::StrCat("THIS STEP WAITS for ", wait));
+  }
 }
 
 void AddPlot(const proto::StatusReply& status, TopSize size, std::vector<std::string>& lines) {
@@ -83,8 +86,9 @@ void AddDaemon(const proto::StatusReply& status, std::vector<std::string>& lines
                     status.checkpoint_error().empty() ? "" : absl::StrCat(": ", status.checkpoint_error()));
   }
   lines.push_back(absl::StrCat("checkpoint  ", checkpoint));
+  const std::string order = FormatStartOrder(status);
   lines.push_back(absl::StrCat("workers     attached ", status.workers_attached(), "  lost ", status.workers_lost(),
-                               "  virtual nodes redone ", status.vnodes_redone()));
+                               "  virtual nodes redone ", status.vnodes_redone(), order.empty() ? "" : "  ", order));
 }
 
 // A column of its own, where there is more than one host.

@@ -94,6 +94,19 @@ TEST(TopViewTest, AFailedCheckpointIsShown) {
   EXPECT_THAT(Text(status, {200, 60}), HasSubstr("FAILED 2 times: No space left on device"));
 }
 
+TEST(TopViewTest, AStepThatWaitsAndWorkersThatAreStartedAreShown) {
+  proto::StatusReply status = Training();
+  EXPECT_THAT(Text(status, {200, 60}), Not(HasSubstr("THIS STEP WAITS")));
+  status.mutable_step_wait()->set_cause("compute");
+  status.mutable_step_wait()->set_seconds(65);
+  status.mutable_step_wait()->add_worker_id(2);
+  status.mutable_start_order()->set_number(1);
+  status.mutable_start_order()->set_workers(4);
+  const std::string text = Text(status, {200, 60});
+  EXPECT_THAT(text, HasSubstr("\nTHIS STEP WAITS for compute of worker 2, 65.0 s\n"));
+  EXPECT_THAT(text, HasSubstr("virtual nodes redone 0  4 wanted, being started\n"));
+}
+
 TEST(TopViewTest, WhatComesFromOutsideCannotSteerTheTerminal) {
   proto::StatusReply status = Training();
   status.mutable_workers(1)->set_device_name("cpu\033[2J\r\n");

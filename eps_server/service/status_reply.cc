@@ -70,6 +70,14 @@ void FillStatus(const RunStatus& status, proto::StatusReply& reply) {
   for (const double loss : status.loss_curve) reply.add_loss_curve(loss);
   reply.set_loss_curve_steps(status.loss_curve_steps);
   for (const WorkerStatus& worker : status.workers) FillWorker(worker, *reply.add_workers());
+  if (status.step_wait.has_value()) {
+    proto::StepWait& wait = *reply.mutable_step_wait();
+    wait.set_cause(ToString(status.step_wait->cause));
+    wait.set_seconds(status.step_wait->seconds);
+    for (const auto& [worker, vnodes] : status.step_wait->vnodes) {
+      if (worker != WorkerId()) wait.add_worker_id(worker.value());
+    }
+  }
   if (status.evaluation.has_value()) {
     proto::EvaluationStatus& evaluation = *reply.mutable_evaluation();
     evaluation.set_step(status.evaluation->version.value());

@@ -209,7 +209,7 @@ class CoordinatorImpl final : public Coordinator {
   // Someone should look: says who has not finished what, once per wait and interval.
   void WatchStep(Actions& actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // What the step in progress, or the one before whose blobs are being made, waits for.
-  StepWait FindStepWait() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  StepWait FindStepWait(absl::Duration now) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   // Fixed after construction.
   const ModelSpec& model_;

@@ -67,9 +67,7 @@ void CoordinatorImpl::FillStatus(RunStatus& status) const {
   status.most_workers = most_workers_;
   status.predicted_step_seconds = predicted_step_seconds_;
   if (IsWatched() && watch_.IsLate(now)) {
-    const absl::string_view cause = FindStepWait().cause;
-    status.step_wait_cause = std::string(cause.data(), cause.size());
-    status.step_wait_seconds = absl::ToDoubleSeconds(watch_.Waited(now));
+    status.step_wait = FindStepWait(now);
   }
   status.counts.pass_seconds = all_passes_.seconds;
   status.counts.wait_seconds = all_passes_.wait_seconds;
@@ -116,13 +114,12 @@ void CoordinatorImpl::WatchStep(Actions& actions) {
   const absl::Duration now = clock_();
   if (!watch_.IsDue(now)) return;
   ++counts_.step_waits;
-  StepWait wait = FindStepWait();
-  wait.seconds = absl::ToDoubleSeconds(watch_.Waited(now));
+  StepWait wait = FindStepWait(now);
   actions.push_back([wait] { LogStepWait(wait); });
 }
 
-StepWait CoordinatorImpl::FindStepWait() const {
-  StepWait wait{.step = step_};
+StepWait CoordinatorImpl::FindStepWait(absl::Duration now) const {
+  StepWait wait{.step = step_, .seconds = absl::ToDoubleSeconds(watch_.Waited(now))};
   if (closing_.has_value()) {
     wait.step = closing_->step.ledger->step();
     wait.cause = engine_->update_is_held() ? "checkpoint" : "update";

@@ -250,14 +250,16 @@ TEST(CoordinatorTest, AStepThatWaitsTooLongIsCounted) {
   WaitFor([&] { return run.coordinator->Status().counts.step_waits == 1; });
   const RunStatus status = run.coordinator->Status();
   EXPECT_EQ(status.step_age_seconds, 65);
-  EXPECT_EQ(status.step_wait_cause, "compute");
-  EXPECT_EQ(status.step_wait_seconds, 65);
+  ASSERT_TRUE(status.step_wait.has_value());
+  EXPECT_EQ(status.step_wait->cause, "compute");
+  EXPECT_EQ(status.step_wait->seconds, 65);
+  EXPECT_THAT(status.step_wait->vnodes, ::testing::ElementsAre(::testing::Pair(first.id(), ::testing::SizeIs(2))));
   EXPECT_EQ(status.blobs, static_cast<int64_t>(run.model.blobs.size()));
   EXPECT_EQ(status.workers[0].silent_for, absl::Seconds(5));
   first.ReleaseRecords();
   ASSERT_OK(run.coordinator->WaitUntilFinished());
   EXPECT_EQ(run.coordinator->Status().counts.step_waits, 1);
-  EXPECT_EQ(run.coordinator->Status().step_wait_cause, "");
+  EXPECT_FALSE(run.coordinator->Status().step_wait.has_value());
 }
 
 TEST(CoordinatorTest, CountsWhatHappened) {

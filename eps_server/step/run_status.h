@@ -11,6 +11,7 @@
 #include "common/base/ids.h"
 #include "eps_server/membership/membership.h"
 #include "eps_server/step/step_report.h"
+#include "eps_server/step/step_wait.h"
 
 namespace eps::server {
 
@@ -71,8 +72,7 @@ struct RunStatus {
   double loss_scale = 1;                        // of the next step
   double last_step_seconds = 0;                 // of the last committed step of this sitting
   double step_age_seconds = 0;                  // since the last commit, or since the start
-  std::string step_wait_cause;                  // StepWait's, of a step that waits too long now; "" if none does
-  double step_wait_seconds = 0;                 // that it has waited; 0 if none waits too long
+  std::optional<StepWait> step_wait;            // of a step that waits too long now
   int64_t checkpoint_step = -1;                 // of the newest one on disk; -1: none
   double checkpoint_age_seconds = 0;            // since it was written; since the start if none was in this sitting
   double checkpoint_write_seconds = 0;          // of the newest write of this sitting

@@ -285,7 +285,8 @@ void SetProgress(const DaemonView& view, MetricPage& page) {
   page.Set(kStepAge, status.step_age_seconds);
   page.Set(kStepWaits, static_cast<double>(status.counts.step_waits));
   for (const absl::string_view cause : kStepWaitCauses) {
-    page.Set(kStepWait, cause, cause == status.step_wait_cause ? status.step_wait_seconds : 0);
+    const bool is_it = status.step_wait.has_value() && status.step_wait->cause == cause;
+    page.Set(kStepWait, cause, is_it ? status.step_wait->seconds : 0);
   }
   if (status.eta_seconds >= 0) page.Set(kEta, status.eta_seconds);
   page.Set(kTrainSeconds, status.seconds);

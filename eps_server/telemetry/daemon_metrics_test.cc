@@ -51,8 +51,7 @@ DaemonView Training() {
   status.tokens = 700;
   status.counts.steps = 2;
   status.counts.tokens = 200;
-  status.step_wait_cause = "push";
-  status.step_wait_seconds = 12.5;
+  status.step_wait = StepWait{.seconds = 12.5, .cause = "push"};
   status.checkpoint_writing_seconds = 1.5;
   status.loss = 2.5;
   status.learning_rate = 1e-3;

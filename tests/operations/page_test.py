@@ -290,6 +290,9 @@ class PageTest(SystemTest):
         self.assertRegex(line, r"cause=(compute|push)")
         self.assertRegex(line, r"worker_vnodes=\"?1:\{0,1,2,3\}")
         self.assertRegex(line, r"blobs=\S+")
+        for command in (["status"], ["top", "--once"]):
+            said = run([str(EPS), *command, "--out", str(out)])
+            self.assertRegex(said.stdout, r"(?i)this step waits for +(compute|push) of worker 1, ")
         page = values(get(metrics_address(out), "/metrics")[1])
         self.assertEqual(page["eps_step_waits_total"], 1)
         waits = {name: value for name, value in page.items() if name.startswith("eps_step_wait_seconds") and value > 0}
