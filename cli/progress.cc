@@ -20,6 +20,7 @@ namespace {
 constexpr absl::Duration kPlainInterval = absl::Seconds(5);  // between lines where there is no terminal
 constexpr int kBarCells = 20;
 constexpr int kNoTerminalWidth = 200;
+constexpr int kMostWorkersNamed = 8;
 
 int TerminalWidth() {
   winsize size{};
@@ -81,15 +82,20 @@ std::string FormatWaits(const proto::StatusReply& status) {
 std::string FormatStepWait(const proto::StatusReply& status) {
   if (!status.has_step_wait()) return "";
   const proto::StepWait& wait = status.step_wait();
-  const std::string of =
-      wait.worker_id().empty() ? "" : absl::StrCat(" of worker ", absl::StrJoin(wait.worker_id(), ", "));
-  return absl::StrCat(wait.cause(), of, ", ", FormatSeconds(wait.seconds()));
+  std::string text = absl::StrCat(wait.cause(), ", ", FormatSeconds(wait.seconds()));
+  const int count = wait.worker_id_size(), shown = std::min(count, kMostWorkersNamed);
+  if (count == 0) return text;
+  absl::StrAppend(&text, count == 1 ? ", of worker " : ", of workers ",
+                  absl::StrJoin(wait.worker_id().begin(), wait.worker_id().begin() + shown, ", "));
+  if (count > shown) absl::StrAppend(&text, " and ", count - shown, " more");
+  return text;
 }
 
 std::string FormatStartOrder(const proto::StatusReply& status) {
   const proto::StartOrder& order = status.start_order();
   if (order.number() == 0 || (order.is_over() && order.failure().empty())) return "";
-  return absl::StrCat(order.workers(), " wanted, ", order.failure().empty() ? "being started" : order.failure());
+  if (order.failure().empty()) return absl::StrCat(order.workers(), " wanted, being started");
+  return absl::StrCat("the newest order, of ", order.workers(), ", failed: ", order.failure());
 }
 
 std::string ProgressLine(const proto::StatusReply& status, int width) {

@@ -31,10 +31,12 @@ std::string ProgressLine(const proto::StatusReply& status, int width);
 // What a step's compute waited for, the shares of at least half a percent: "pull 1% version 3%"; "nothing".
 std::string FormatWaits(const proto::StatusReply& status);
 
-// What the step in progress has waited for too long: "compute of worker 2, 3, 65.0 s"; "": it does not.
+// What the step in progress has waited for too long: "compute, 65.0 s, of workers 2, 3"; "": it does not.
+// Of many workers the first eight.
 std::string FormatStepWait(const proto::StatusReply& status);
 
-// What became of the newest order of `eps resize`: "4 wanted, being started", or why they were not; "": all is done.
+// What became of the newest order of `eps resize`: "4 wanted, being started"; "the newest order, of 4,
+// failed: WHY"; "": all is done.
 std::string FormatStartOrder(const proto::StatusReply& status);
 
 // Shows ProgressLine: on a terminal one line that is written over, elsewhere a line every few seconds.

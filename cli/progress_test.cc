@@ -96,7 +96,9 @@ TEST(ProgressTest, AStepThatWaitsTooLongSaysForWhom) {
   status.mutable_step_wait()->set_seconds(65);
   status.mutable_step_wait()->add_worker_id(2);
   status.mutable_step_wait()->add_worker_id(3);
-  EXPECT_EQ(FormatStepWait(status), "compute of worker 2, 3, 65.0 s");
+  EXPECT_EQ(FormatStepWait(status), "compute, 65.0 s, of workers 2, 3");
+  for (int id = 4; id < 20; ++id) status.mutable_step_wait()->add_worker_id(id);
+  EXPECT_EQ(FormatStepWait(status), "compute, 65.0 s, of workers 2, 3, 4, 5, 6, 7, 8, 9 and 10 more");
   status.mutable_step_wait()->clear_worker_id();
   status.mutable_step_wait()->set_cause("update");
   EXPECT_EQ(FormatStepWait(status), "update, 65.0 s");
@@ -111,7 +113,7 @@ TEST(ProgressTest, AnOrderForWorkersIsShownUntilAllAreThereOrForGoodWhereItFaile
   status.mutable_start_order()->set_is_over(true);
   EXPECT_EQ(FormatStartOrder(status), "");
   status.mutable_start_order()->set_failure("worker 3 ended: exit code 1");
-  EXPECT_EQ(FormatStartOrder(status), "4 wanted, worker 3 ended: exit code 1");
+  EXPECT_EQ(FormatStartOrder(status), "the newest order, of 4, failed: worker 3 ended: exit code 1");
 }
 
 TEST(ProgressTest, NoWaitIsNothing) { EXPECT_EQ(FormatWaits(proto::StatusReply()), "nothing"); }

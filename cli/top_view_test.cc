@@ -103,7 +103,7 @@ TEST(TopViewTest, AStepThatWaitsAndWorkersThatAreStartedAreShown) {
   status.mutable_start_order()->set_number(1);
   status.mutable_start_order()->set_workers(4);
   const std::string text = Text(status, {200, 60});
-  EXPECT_THAT(text, HasSubstr("\nTHIS STEP WAITS for compute of worker 2, 65.0 s\n"));
+  EXPECT_THAT(text, HasSubstr("\nTHIS STEP WAITS for compute, 65.0 s, of worker 2\n"));
   EXPECT_THAT(text, HasSubstr("virtual nodes redone 0  4 wanted, being started\n"));
 }
 

@@ -4,6 +4,7 @@
 
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "common/base/ids.h"
 
 namespace eps::server {
 namespace {

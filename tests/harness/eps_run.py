@@ -3,6 +3,7 @@
 From the environment: EPS_BIN, EPS_DEVICE, EPS_SANITIZER, EPS_TIME_SCALE (docs/operations.md#tests).
 """
 
+import ctypes
 import dataclasses
 import functools
 import hashlib
@@ -36,8 +37,17 @@ CANNOT_RUN_HERE = 77  # exit code, as ./test understands it
 # would take each other's time.
 AT_ONCE = min(4, len(os.sched_getaffinity(0)))
 
-# Of a test that measures a process: its memory, or how fast it is.
-measures_the_process = unittest.skipIf(SANITIZER, f"{SANITIZER} takes memory and time of its own")
+
+def alone(case):
+    """A case that no other runs beside, as it measures, or has deadlines that no EPS_TIME_SCALE makes longer."""
+    case.runs_alone = True
+    return case
+
+
+def measures_the_process(case):
+    """A case that measures a process: its memory, or how fast it is."""
+    return alone(unittest.skipIf(SANITIZER, f"{SANITIZER} takes memory and time of its own")(case))
+
 
 # A model that trains in milliseconds a step, with several chunks, vnodes and micro-batches all the same.
 TINY = {
@@ -374,30 +384,45 @@ def cases_of(suite):
             yield part
 
 
-def run_share(folders, patterns, share, shares):
-    """Every `shares`-th case of those that a pattern matches, from number `share` on."""
+def runs_alone(case):
+    return hasattr(case, "runs_alone") or hasattr(getattr(case, case._testMethodName, None), "runs_alone")
+
+
+def die_with(parent):
+    """For a process of a pool, which would wait for its next task for ever when its parent is killed."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def run_share(folders, patterns, share, shares, *, apart):
+    """Every `shares`-th case of those that a pattern matches, from number `share` on; of those that run alone if
+    `apart`, else of the others."""
     loader = unittest.TestLoader()
     loader.testNamePatterns = list(patterns)
     cases = [case for folder in folders
              for case in cases_of(loader.discover(str(folder), pattern="*_test.py", top_level_dir=str(folder)))]
+    cases = [case for case in cases if runs_alone(case) == apart]
     runner = unittest.TextTestRunner(verbosity=2, stream=WholeLines(sys.stdout), resultclass=TimedResult)
     return Ran.of(runner.run(unittest.TestSuite(cases[share::shares])))
 
 
 def main(*folders, patterns=("*",), at_once=1):
     """Runs the cases of every *_test.py in the folders that a pattern matches, or all, if words are given, whose name
-    holds one; its last line counts the cases. `at_once`: processes that have a share of them each.
+    holds one; its last line counts the cases. `at_once`: processes that have a share of them each, but for cases that
+    run alone, which come last.
 
     Returns 77 when none of them could run here, 1 when one failed or there was none."""
     patterns = [f"*{word}*" for word in sys.argv[1:]] or list(patterns)
     start = time.monotonic()
+    of_share = functools.partial(run_share, folders, patterns, shares=at_once, apart=False)
     if at_once == 1:
-        ran = run_share(folders, patterns, 0, 1)
+        ran = of_share(0)
     else:
         # A process that dies ends this with an error.
-        with ProcessPoolExecutor(at_once, multiprocessing.get_context("fork")) as pool:
-            of_share = functools.partial(run_share, folders, patterns, shares=at_once)
+        with ProcessPoolExecutor(at_once, multiprocessing.get_context("fork"), die_with, (os.getpid(),)) as pool:
             ran = functools.reduce(Ran.__add__, pool.map(of_share, range(at_once)))
+    ran += run_share(folders, patterns, 0, 1, apart=True)
     print("\n".join(ran.errors), end="\n" if ran.errors else "")
     ran.print_slowest(time.monotonic() - start)
     failed, skipped = len(ran.failed), len(ran.skipped)

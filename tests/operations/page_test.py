@@ -292,7 +292,7 @@ class PageTest(SystemTest):
         self.assertRegex(line, r"blobs=\S+")
         for command in (["status"], ["top", "--once"]):
             said = run([str(EPS), *command, "--out", str(out)])
-            self.assertRegex(said.stdout, r"(?i)this step waits for +(compute|push) of worker 1, ")
+            self.assertRegex(said.stdout, r"(?i)this step waits for +(compute|push), .* s, of worker 1\n")
         page = values(get(metrics_address(out), "/metrics")[1])
         self.assertEqual(page["eps_step_waits_total"], 1)
         waits = {name: value for name, value in page.items() if name.startswith("eps_step_wait_seconds") and value > 0}

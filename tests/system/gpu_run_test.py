@@ -16,7 +16,7 @@ from fnmatch import fnmatchcase
 from unittest import mock
 
 import eps_run
-from eps_run import BIN, ROOT, SystemTest, measures_the_process
+from eps_run import BIN, ROOT, SystemTest, alone, measures_the_process
 
 os.environ.setdefault("EPS_BIN", str(BIN))  # or gpu_machine would choose
 sys.path[:0] = [str(ROOT / folder) for folder in ("bench/gpu", "tests/gpu")]
@@ -71,6 +71,7 @@ class Scripts(SystemTest):
         return path
 
 
+@alone
 class ConformanceTest(Scripts):
     def conformance(self, suite, seconds=20, cores=4):
         with mock.patch.object(conformance, "SUITE", suite), \
