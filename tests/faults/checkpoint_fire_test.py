@@ -17,8 +17,8 @@ import time
 import zlib
 from pathlib import Path
 
-from eps_run import (EPS, TIME_SCALE, SystemTest, alone, children, latest_checkpoint, model_hash, run, start_train,
-                     summary, train, train_command, wait_for_steps)
+from eps_run import (EPS, TIME_SCALE, SystemTest, children, latest_checkpoint, model_hash, run, start_train, summary,
+                     train, train_command, wait_for_steps)
 
 STATE_MB = int(os.environ.get("EPS_FAULT_STATE_MB", "100"))
 KILLS = int(os.environ.get("EPS_FAULT_KILLS", "20"))
@@ -272,7 +272,6 @@ class FireTest(SystemTest):
         self.ends(process, 1)
         return took
 
-    @alone
     def test_killed_at_any_moment_of_a_checkpoint_the_newest_one_is_whole_and_the_bits_stay(self):
         spec = self.big_run()
         rng = random.Random(SEED)
