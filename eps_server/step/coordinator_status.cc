@@ -7,7 +7,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "common/base/ids.h"
 #include "common/base/mutex.h"

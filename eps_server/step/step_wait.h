@@ -10,7 +10,7 @@
 
 namespace eps::server {
 
-// What a step waits for that takes too long.
+// What a step waits for that takes too long. `cause` is a literal.
 struct StepWait {
   StepId step;
   double seconds = 0;
