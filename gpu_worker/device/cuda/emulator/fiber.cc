@@ -38,66 +38,60 @@ size_t NextShift() {
   return next.fetch_add(1) % kStackShifts * kStackShift;
 }
 
+// Who switches, from right before until right after it.
+thread_local Fiber* leaving = nullptr;
+
 }  // namespace
 
 Fiber::Fiber(std::function<void()> body) : body_(std::move(body)) {
   boost::context::protected_fixedsize_stack allocator(kStackBytes);
   const boost::context::stack_context stack = allocator.allocate();
   stack_bottom_ = static_cast<const char*>(stack.sp) - kStackBytes;
+  stack_bytes_ = kStackBytes;
   const size_t shift = NextShift();
-  inner_ = boost::context::fiber(
+  at_ = boost::context::fiber(
       std::allocator_arg, boost::context::preallocated(static_cast<char*>(stack.sp) - shift, stack.size - shift, stack),
-      allocator, [this](boost::context::fiber&& caller) {
-        caller_ = std::move(caller);
-        Enter();
+      allocator, [this](boost::context::fiber&& suspended) {
+        AfterSwitch(std::move(suspended));
         body_();
         done_ = true;
-        Leave();
-        return std::move(caller_);
+        BeforeSwitch(*last_);
+        return std::move(last_->at_);
       });
-  if (__tsan_create_fiber != nullptr) tsan_inner_ = __tsan_create_fiber(0);
+  if (__tsan_create_fiber != nullptr) tsan_ = __tsan_create_fiber(0);
 }
 
 Fiber::~Fiber() {
-  EPS_CHECK(done_ || !begun_);
-  if (tsan_inner_ != nullptr) __tsan_destroy_fiber(tsan_inner_);
+  EPS_CHECK(done_ || !begun_ || !body_);
+  if (body_ && tsan_ != nullptr) __tsan_destroy_fiber(tsan_);
 }
 
-void Fiber::Resume() {
-  begun_ = true;
-#ifdef __SANITIZE_ADDRESS__
-  __sanitizer_start_switch_fiber(&asan_caller_frames_, stack_bottom_, kStackBytes);
-#endif
-  if (tsan_inner_ != nullptr) {
-    tsan_caller_ = __tsan_get_current_fiber();
-    __tsan_switch_to_fiber(tsan_inner_, 0);
-  }
-  inner_ = std::move(inner_).resume();
-#ifdef __SANITIZE_ADDRESS__
-  __sanitizer_finish_switch_fiber(asan_caller_frames_, nullptr, nullptr);
-#endif
+void Fiber::SwitchTo(Fiber& next) {
+  next.begun_ = true;
+  BeforeSwitch(next);
+  AfterSwitch(std::move(next.at_).resume());
 }
 
-void Fiber::Yield() {
-  Leave();
-  caller_ = std::move(caller_).resume();
-  Enter();
-}
-
-// On the fiber's stack, right after a switch to it.
-void Fiber::Enter() {
-#ifdef __SANITIZE_ADDRESS__
-  __sanitizer_finish_switch_fiber(asan_inner_frames_, &caller_bottom_, &caller_bytes_);
-#endif
-}
-
-// On the fiber's stack, right before a switch from it.
-void Fiber::Leave() {
+// On this fiber's stack.
+void Fiber::BeforeSwitch(Fiber& next) {
+  leaving = this;
+  next.last_ = this;
 #ifdef __SANITIZE_ADDRESS__
   // A fiber that is done never comes back: its frames are given up.
-  __sanitizer_start_switch_fiber(done_ ? nullptr : &asan_inner_frames_, caller_bottom_, caller_bytes_);
+  __sanitizer_start_switch_fiber(done_ ? nullptr : &asan_frames_, next.stack_bottom_, next.stack_bytes_);
 #endif
-  if (tsan_inner_ != nullptr) __tsan_switch_to_fiber(tsan_caller_, 0);
+  if (__tsan_switch_to_fiber != nullptr) {
+    if (!body_) tsan_ = __tsan_get_current_fiber();
+    __tsan_switch_to_fiber(next.tsan_, 0);
+  }
+}
+
+// On this fiber's stack. `suspended`: who left, where it stands now; empty, if it is done.
+void Fiber::AfterSwitch(boost::context::fiber suspended) {
+#ifdef __SANITIZE_ADDRESS__
+  __sanitizer_finish_switch_fiber(asan_frames_, &leaving->stack_bottom_, &leaving->stack_bytes_);
+#endif
+  leaving->at_ = std::move(suspended);
 }
 
 }  // namespace eps::worker::cuda

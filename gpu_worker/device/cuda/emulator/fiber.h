@@ -1,45 +1,45 @@
 #ifndef EPS_GPU_WORKER_DEVICE_CUDA_EMULATOR_FIBER_H_
 #define EPS_GPU_WORKER_DEVICE_CUDA_EMULATOR_FIBER_H_
 
+#include <cstddef>
 #include <functional>
 
 #include "boost/context/fiber.hpp"
 
 namespace eps::worker::cuda {
 
-// A function with a stack of its own, which runs when it is resumed and stops where it yields.
+// A stack, and where on it its function stands. Fibers switch to each other without a scheduler between them: the switch is
+// what an emulated kernel spends most of its time on.
 //
-// Threads: one, which begins it and resumes it to its end; the sanitizers are told of each switch
+// Threads: one, for all fibers that switch to each other; the sanitizers are told of each switch
 class Fiber {
  public:
-  // Starts with the first Resume.
+  // The stack that the thread runs on already.
+  Fiber() = default;
+  // A new one, on which `body` runs from the first switch to it on. When it returns, who switched to it last goes on.
   explicit Fiber(std::function<void()> body);
   // `body` has returned, or never began.
   ~Fiber();
   Fiber(const Fiber&) = delete;
   Fiber& operator=(const Fiber&) = delete;
 
-  // Runs `body` until it yields or returns. Not again after it has returned.
-  void Resume();
-  // Inside of `body`: back to who resumed it.
-  void Yield();
-  bool done() const { return done_; }
+  // From this fiber, which is the one that runs, to `next`, whose body has not returned. Returns when another one switches
+  // back to this one.
+  void SwitchTo(Fiber& next);
 
  private:
-  void Enter();
-  void Leave();
+  void BeforeSwitch(Fiber& next);
+  void AfterSwitch(boost::context::fiber suspended);
 
-  std::function<void()> body_;
+  std::function<void()> body_;  // of a stack of its own
   bool begun_ = false, done_ = false;
-  boost::context::fiber inner_, caller_;
-  // What the sanitizers want to know of the two stacks.
-  void* tsan_inner_ = nullptr;
-  void* tsan_caller_ = nullptr;
-  void* asan_caller_frames_ = nullptr;
-  void* asan_inner_frames_ = nullptr;
+  boost::context::fiber at_;  // where it stands, while another one runs
+  Fiber* last_ = nullptr;     // that switched to it
+  // What the sanitizers want to know.
+  void* tsan_ = nullptr;
+  void* asan_frames_ = nullptr;
   const void* stack_bottom_ = nullptr;
-  const void* caller_bottom_ = nullptr;
-  size_t caller_bytes_ = 0;
+  size_t stack_bytes_ = 0;
 };
 
 }  // namespace eps::worker::cuda

@@ -56,7 +56,7 @@ class GridRunner::Block {
   explicit Block(GridOrder order) : order_(order) {}
   ~Block() {
     body_ = nullptr;
-    for (const auto& thread : threads_) thread->fiber->Resume();
+    for (const auto& thread : threads_) main_.SwitchTo(*thread->fiber);
   }
 
   void Begin(const LaunchShape& shape, const std::function<void()>& body) {
@@ -73,18 +73,9 @@ class GridRunner::Block {
   void Run() {
     std::fill(shared_.begin(), shared_.end(), std::byte{0xFF});
     for (size_t i = 0; i < num_threads_; ++i) threads_[i]->finished = false;
-    for (size_t left = num_threads_; left > 0;) {
-      bool ran = false;
-      for (size_t i = 0; i < num_threads_; ++i) {
-        EmulatedThread& thread = *threads_[order_ == GridOrder::kForward ? i : num_threads_ - 1 - i];
-        if (!thread.can_run()) continue;
-        threadIdx = {thread.index, 0, 0};
-        thread.fiber->Resume();
-        ran = true;
-        left -= thread.finished ? 1 : 0;
-      }
-      EPS_CHECK(ran);  // else every thread waits, and nobody is left to come
-    }
+    unfinished_ = num_threads_;
+    const size_t last = order_ == GridOrder::kForward ? num_threads_ - 1 : 0;
+    main_.SwitchTo(NextAfter(last));
   }
 
   void* shared() {
@@ -108,12 +99,27 @@ class GridRunner::Block {
     EmulatedThread& thread = *threads_[threadIdx.x];
     thread.waits_at = &barrier;
     thread.waits_in_phase = barrier.phase;
-    thread.fiber->Yield();
+    thread.fiber->SwitchTo(NextAfter(thread.index));
     thread.waits_at = nullptr;
   }
 
  private:
   static constexpr size_t kSharedAlignBytes = 16;
+
+  // Whoever may run and is next in order behind thread `index`, and behind the last one the first: its fiber, for which
+  // threadIdx is set.
+  Fiber& NextAfter(size_t index) {
+    for (size_t i = 0; i < num_threads_; ++i) {
+      index = order_ == GridOrder::kForward ? (index + 1 < num_threads_ ? index + 1 : 0)
+                                            : (index > 0 ? index - 1 : num_threads_ - 1);
+      EmulatedThread& thread = *threads_[index];
+      if (!thread.can_run()) continue;
+      threadIdx = {thread.index, 0, 0};
+      return *thread.fiber;
+    }
+    constexpr bool kEveryThreadWaits = true;  // and nobody is left to come
+    EPS_CHECK(!kEveryThreadWaits);
+  }
 
   void AddThread() {
     EmulatedThread& thread = *threads_.emplace_back(std::make_unique<EmulatedThread>());
@@ -122,7 +128,7 @@ class GridRunner::Block {
       while (body_ != nullptr) {
         (*body_)();
         thread.finished = true;
-        thread.fiber->Yield();
+        thread.fiber->SwitchTo(--unfinished_ == 0 ? main_ : NextAfter(thread.index));
       }
     });
     if (threads_.size() % kWarpThreads == 0) warps_.emplace_back();
@@ -131,6 +137,8 @@ class GridRunner::Block {
   const GridOrder order_;
   const std::function<void()>* body_ = nullptr;           // null: the fibers end
   size_t num_threads_ = 0;                                // of the grid that runs; fibers may be more
+  size_t unfinished_ = 0;                                 // of these, in the block that runs
+  Fiber main_;                                            // who runs the block
   std::vector<std::unique_ptr<EmulatedThread>> threads_;  // by address: their fibers know them
   std::deque<Warp> warps_;
   Barrier block_;

@@ -123,7 +123,7 @@ TEST(GridDeathTest, ThreadsThatWaitForNobodyEndTheProgram) {
                         [] {
                           if (threadIdx.x < 32) __syncthreads();
                         }),
-               "check failed: ran");
+               "EveryThreadWaits");
 }
 
 }  // namespace

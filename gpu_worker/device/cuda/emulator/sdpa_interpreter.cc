@@ -44,6 +44,19 @@ Index Within(const Index& i, const Index& larger, const Index& dims) {
   return within;
 }
 
+int64_t Offset(const Index& strides, const Index& i) {
+  return i[0] * strides[0] + i[1] * strides[1] + i[2] * strides[2] + i[3] * strides[3];
+}
+
+// A tensor as an operation reads it: in fp32, looked up and converted once.
+struct Operand {
+  float At(const Index& i) const { return data[Offset(strides, i)]; }
+
+  Index dims, strides;
+  std::vector<float> converted;  // what `data` points to, unless that is the graph's own
+  const float* data = nullptr;
+};
+
 class Interpreter {
  public:
   Interpreter(const SdpaGraph& graph, absl::Span<const SdpaBinding> bindings) : graph_(graph) {
@@ -72,58 +85,86 @@ class Interpreter {
   }
 
  private:
-  // In elements.
-  static int64_t Offset(const SdpaTensor& tensor, const Index& i) {
-    int64_t offset = 0;
-    for (size_t axis = 0; axis < 4; ++axis) offset += i[axis] * tensor.strides[axis];
-    return offset;
+  Operand Read(const SdpaTensor& tensor) const {
+    Operand operand{.dims = tensor.dims, .strides = tensor.strides};
+    if (tensor.is_virtual) {
+      operand.data = virtual_.at(tensor.uid).data();
+      return operand;
+    }
+    if (tensor.value.has_value()) {
+      operand.strides = {0, 0, 0, 0};
+      operand.converted = {*tensor.value};
+    } else {
+      operand.strides = {tensor.dims[1] * tensor.dims[2] * tensor.dims[3], tensor.dims[2] * tensor.dims[3],
+                         tensor.dims[3], 1};
+      operand.converted = Convert(tensor, arrays_.at(tensor.uid));
+    }
+    operand.data = operand.converted.data();
+    return operand;
   }
 
-  float Get(const SdpaTensor& tensor, const Index& i) const {
-    if (tensor.value.has_value()) return *tensor.value;
-    const int64_t offset = Offset(tensor, i);
-    if (tensor.is_virtual) return virtual_.at(tensor.uid)[static_cast<size_t>(offset)];
-    const void* array = arrays_.at(tensor.uid);
+  // Its elements alone, row by row: what lies between them may be another's.
+  static std::vector<float> Convert(const SdpaTensor& tensor, const void* array) {
+    const auto convert = [&](const auto& to_float) {
+      std::vector<float> values;
+      values.reserve(static_cast<size_t>(tensor.dims[0] * tensor.dims[1] * tensor.dims[2] * tensor.dims[3]));
+      ForEach(tensor.dims, [&](const Index& i) { values.push_back(to_float(Offset(tensor.strides, i))); });
+      return values;
+    };
     switch (tensor.type) {
       case ElementType::kBf16:
-        return ToFloat(static_cast<const ActBf16*>(array)[offset]);
+        return convert([array](int64_t i) { return ToFloat(static_cast<const ActBf16*>(array)[i]); });
       case ElementType::kF16:
-        return ToFloat(static_cast<const ActFp16*>(array)[offset]);
+        return convert([array](int64_t i) { return ToFloat(static_cast<const ActFp16*>(array)[i]); });
       case ElementType::kF32:
-        return static_cast<const float*>(array)[offset];
+        return convert([array](int64_t i) { return static_cast<const float*>(array)[i]; });
       case ElementType::kI32:
-        return static_cast<float>(static_cast<const int32_t*>(array)[offset]);
+        return convert([array](int64_t i) { return static_cast<float>(static_cast<const int32_t*>(array)[i]); });
       case ElementType::kBool:
         break;
     }
     EPS_CHECK(false);
   }
 
-  void Put(const SdpaTensor& tensor, const Index& i, float value) {
-    const int64_t offset = Offset(tensor, i);
+  // Puts what `value(i)` gives everywhere in `tensor`, rounded to its type.
+  template <typename Fn>
+  void Write(const SdpaTensor& tensor, const Fn& value) {
+    const auto put = [&](const auto& store) {
+      ForEach(tensor.dims, [&](const Index& i) { store(Offset(tensor.strides, i), value(i)); });
+    };
     if (tensor.is_virtual) {
-      virtual_.at(tensor.uid)[static_cast<size_t>(offset)] = Rounded(value, tensor.type);
-    } else if (tensor.type == ElementType::kBf16) {
-      static_cast<ActBf16*>(arrays_.at(tensor.uid))[offset] = FromFloat<ActBf16>(value);
-    } else if (tensor.type == ElementType::kF16) {
-      static_cast<ActFp16*>(arrays_.at(tensor.uid))[offset] = FromFloat<ActFp16>(value);
-    } else {
-      EPS_CHECK(tensor.type == ElementType::kF32);
-      static_cast<float*>(arrays_.at(tensor.uid))[offset] = value;
+      float* const to = virtual_.at(tensor.uid).data();
+      return put([to, type = tensor.type](int64_t i, float x) { to[i] = Rounded(x, type); });
+    }
+    void* const array = arrays_.at(tensor.uid);
+    switch (tensor.type) {
+      case ElementType::kBf16:
+        return put([array](int64_t i, float x) { static_cast<ActBf16*>(array)[i] = FromFloat<ActBf16>(x); });
+      case ElementType::kF16:
+        return put([array](int64_t i, float x) { static_cast<ActFp16*>(array)[i] = FromFloat<ActFp16>(x); });
+      default:
+        EPS_CHECK(tensor.type == ElementType::kF32);
+        return put([array](int64_t i, float x) { static_cast<float*>(array)[i] = x; });
     }
   }
 
   void MatMul(const SdpaOperation& operation) {
-    const SdpaTensor &a = graph_.tensor(operation.inputs[0]), &b = graph_.tensor(operation.inputs[1]);
+    const Operand a = Read(graph_.tensor(operation.inputs[0])), b = Read(graph_.tensor(operation.inputs[1]));
     const SdpaTensor& c = graph_.tensor(operation.output);
     EPS_CHECK(a.dims[2] == c.dims[2] && b.dims[3] == c.dims[3] && a.dims[3] == b.dims[2]);
-    ForEach(c.dims, [&](const Index& i) {
-      const int64_t a_head = i[1] * a.dims[1] / c.dims[1], b_head = i[1] * b.dims[1] / c.dims[1];
-      float sum = 0;
-      for (int64_t k = 0; k < a.dims[3]; ++k) {
-        sum += Get(a, {i[0], a_head, i[2], k}) * Get(b, {i[0], b_head, k, i[3]});
+    std::vector<float> row(static_cast<size_t>(c.dims[3]));
+    Write(c, [&](const Index& i) {
+      if (i[3] == 0) {  // the first of a row: the loop over columns is the inner one, and each sum's order the same
+        const float* const a_row = a.data + Offset(a.strides, {i[0], i[1] * a.dims[1] / c.dims[1], i[2], 0});
+        const float* const b_head = b.data + Offset(b.strides, {i[0], i[1] * b.dims[1] / c.dims[1], 0, 0});
+        std::fill(row.begin(), row.end(), 0.0f);
+        for (int64_t k = 0; k < a.dims[3]; ++k) {
+          const float factor = a_row[k * a.strides[3]];
+          const float* const b_row = b_head + k * b.strides[2];
+          for (size_t n = 0; n < row.size(); ++n) row[n] += factor * b_row[static_cast<int64_t>(n) * b.strides[3]];
+        }
       }
-      Put(c, i, sum);
+      return row[static_cast<size_t>(i[3])];
     });
   }
 
@@ -134,8 +175,8 @@ class Interpreter {
       SdpaTensor view = y;
       view.uid = x.uid;
       view.is_virtual = false;
-      ForEach(y.dims, [&](const Index& i) { Put(y, i, Get(view, i)); });
-      return;
+      const Operand from = Read(view);
+      return Write(y, [&](const Index& i) { return from.At(i); });
     }
     std::vector<float>& to = virtual_.at(y.uid);
     EPS_CHECK(to.size() == virtual_.at(x.uid).size());
@@ -144,11 +185,12 @@ class Interpreter {
   }
 
   void Reduce(const SdpaOperation& operation) {
-    const SdpaTensor &x = graph_.tensor(operation.inputs[0]), &y = graph_.tensor(operation.output);
+    const Operand x = Read(graph_.tensor(operation.inputs[0]));
+    const SdpaTensor& y = graph_.tensor(operation.output);
     const bool max = operation.kind == Kind::kReduceMax;
     std::map<Index, float> results;
     ForEach(x.dims, [&](const Index& i) {
-      const float value = Get(x, i);
+      const float value = x.At(i);
       const auto [result, first] = results.emplace(Within(i, x.dims, y.dims), value);
       if (first) return;
       if (!max) {
@@ -157,17 +199,19 @@ class Interpreter {
         result->second = std::isnan(result->second) ? result->second : value;
       }
     });
-    for (const auto& [i, value] : results) Put(y, i, value);
+    Write(y, [&](const Index& i) { return results.at(i); });
   }
 
   void Pointwise(const SdpaOperation& operation) {
     const SdpaTensor& y = graph_.tensor(operation.output);
-    ForEach(y.dims, [&](const Index& i) {
+    std::vector<Operand> inputs;
+    for (const int64_t uid : operation.inputs) inputs.push_back(uid == kNoUid ? Operand() : Read(graph_.tensor(uid)));
+    Write(y, [&](const Index& i) {
       const auto in = [&](size_t which) {
-        const SdpaTensor& x = graph_.tensor(operation.inputs[which]);
-        return Get(x, Within(i, y.dims, x.dims));
+        const Operand& x = inputs[which];
+        return x.At(x.dims == y.dims ? i : Within(i, y.dims, x.dims));
       };
-      Put(y, i, Value(operation.kind, i, in));
+      return Value(operation.kind, i, in);
     });
   }
   template <typename In>
