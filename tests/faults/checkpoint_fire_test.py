@@ -17,8 +17,8 @@ import time
 import zlib
 from pathlib import Path
 
-from eps_run import (EPS, TIME_SCALE, SystemTest, children, latest_checkpoint, model_hash, run, start_train, summary,
-                     train, train_command, wait_for_steps)
+from eps_run import (EPS, TIME_SCALE, SystemTest, alone, children, latest_checkpoint, model_hash, run, start_train,
+                     summary, train, train_command, wait_for_steps)
 
 STATE_MB = int(os.environ.get("EPS_FAULT_STATE_MB", "100"))
 KILLS = int(os.environ.get("EPS_FAULT_KILLS", "20"))
@@ -43,6 +43,7 @@ def verify(folder):
         assert crcs == wanted["crc32_per_mib"], f"{folder}: {name}"
 
 
+@alone
 class FireTest(SystemTest):
     def setUp(self):
         super().setUp()

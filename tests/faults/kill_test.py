@@ -8,8 +8,8 @@ import socket
 import subprocess
 import time
 
-from eps_run import (EPS, TIME_SCALE, SystemTest, children, committed_steps, latest_checkpoint, model_hash, run, start_train,
-                     summary, train, train_command, wait_for_steps)
+from eps_run import (EPS, TIME_SCALE, SystemTest, alone, children, committed_steps, latest_checkpoint, model_hash, run,
+                     start_train, summary, train, train_command, wait_for_steps)
 
 # So many steps that a test which is held up for a second still finds the run going on.
 LONG = {"steps": 300, "checkpoint": {"every_steps": 10, "keep": 3}}
@@ -106,6 +106,7 @@ class KillTest(SystemTest):
             self.assertNotIn("worker_lost", log)
             self.finishes_like_a_quiet_run(name, out)
 
+    @alone
     def test_a_drained_worker_finishes_its_part_and_the_last_one_cannot_be(self):
         out = self.work.out("drained")
         drain = [str(EPS), "drain", "--out", str(out)]
@@ -132,6 +133,7 @@ class KillTest(SystemTest):
         self.assertNotIn("worker_lost", log)
         self.finishes_like_a_quiet_run("bf16", out)
 
+    @alone
     def test_drain_says_so_when_its_worker_or_the_daemon_dies_meanwhile(self):
         for victim, said in (("gpu_worker", "worker 1 was lost while leaving"), ("eps_server", "is not known: ")):
             with self.subTest(victim):

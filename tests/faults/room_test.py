@@ -4,7 +4,7 @@ import json
 import signal
 import time
 
-from eps_run import TIME_SCALE, ByHandTest, committed_steps, model_hash, summary, wait_for_steps
+from eps_run import TIME_SCALE, ByHandTest, alone, committed_steps, model_hash, summary, wait_for_steps
 
 STEPS = 30
 # So many layers that the daemon's window and what a worker may have under way hold a part of them alone.
@@ -12,6 +12,7 @@ SPEC = {"model": {"layers": 24, "d_model": 64}, "batch": {"virtual_nodes": 4}, "
 STOPPED_SECONDS = 1.0
 
 
+@alone
 class RoomTest(ByHandTest):
     def shares_of_room(self, out):
         """Of each step: how much of the workers' pass time compute waited for room."""

@@ -3,11 +3,12 @@
 import json
 import subprocess
 
-from eps_run import EPS, SystemTest, model_hash, sample_text, start_train, summary, train, wait_for_steps
+from eps_run import EPS, SystemTest, alone, model_hash, sample_text, start_train, summary, train, wait_for_steps
 
 RUN = {"steps": 300, "checkpoint": {"every_steps": 0}}
 
 
+@alone
 class SameFolderTest(SystemTest):
     def status(self, out):
         return subprocess.run([EPS, "status", "--out", out], capture_output=True, text=True, timeout=60)

@@ -5,7 +5,7 @@ import signal
 import threading
 import time
 
-from eps_run import TIME_SCALE, ByHandTest, committed_steps, model_hash, summary, wait_for_steps
+from eps_run import TIME_SCALE, ByHandTest, alone, committed_steps, model_hash, summary, wait_for_steps
 
 STEPS = 45
 SPEC = {"model": {"layers": 4, "d_model": 128}, "batch": {"virtual_nodes": 8}, "steps": STEPS}
@@ -38,6 +38,7 @@ class Hindrance:
         self.thread.join()
 
 
+@alone
 class SharesTest(ByHandTest):
     def test_a_worker_that_is_held_up_has_fewer_vnodes_and_no_bit_changes(self):
         out = self.work.out("hindered")

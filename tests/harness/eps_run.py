@@ -33,13 +33,14 @@ os.environ["XDG_CACHE_HOME"] = "/dev/null"
 
 CANNOT_RUN_HERE = 77  # exit code, as ./test understands it
 
-# Cases that run at the same time, where none kills a process at a moment that the speed of others decides. One alone
-# leaves cores idle, as processes start, end and wait for each other; more would take each other's time.
+# Cases that run at the same time. One alone leaves cores idle, as processes start, end and wait for each other; more would
+# take each other's time.
 AT_ONCE = min(4, len(os.sched_getaffinity(0)))
 
 
 def alone(case):
-    """A case that no other runs beside, as it measures, or has deadlines that no EPS_TIME_SCALE makes longer."""
+    """A case that no other runs beside, as it measures, has deadlines that no EPS_TIME_SCALE makes longer, or acts at a
+    moment of a run of seconds, which others would make it miss."""
     case.runs_alone = True
     return case
 
