@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <limits>
 #include <system_error>
 
 #include "CLI/CLI.hpp"
@@ -29,8 +30,9 @@
 
 namespace eps::cli {
 
-absl::StatusOr<Endpoint> ReadEndpoint(const std::string& out) {
-  const std::string path = absl::StrCat(out, "/endpoints.json");
+namespace {
+
+absl::StatusOr<Endpoint> ReadEndpointFile(const std::string& path) {
   EPS_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
   const nlohmann::json json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object() || !json.contains("grpc") || !json["grpc"].is_string() || !json.contains("pid") ||
@@ -40,14 +42,17 @@ absl::StatusOr<Endpoint> ReadEndpoint(const std::string& out) {
   return Endpoint{json["grpc"].get<std::string>(), json["pid"].get<int64_t>()};
 }
 
-namespace {
-
 // EPERM: it is another user's, and there.
-bool IsAlive(int64_t process_id) { return kill(static_cast<pid_t>(process_id), 0) == 0 || errno == EPERM; }
+bool IsAlive(int64_t process_id) {
+  if (process_id < 1 || process_id > std::numeric_limits<pid_t>::max()) return false;  // of many, or of nobody
+  return kill(static_cast<pid_t>(process_id), 0) == 0 || errno == EPERM;
+}
 
 // Of the daemon that runs for `out`. Errors: ReadEndpoint's · UNAVAILABLE none does, and where the run stands
 absl::StatusOr<Endpoint> FindDaemon(const std::string& out) {
-  absl::StatusOr<Endpoint> endpoint = ReadEndpoint(out);
+  absl::StatusOr<Endpoint> endpoint = ReadStartingEndpoint(out);
+  if (endpoint.ok() && IsAlive(endpoint->process_id)) return endpoint;
+  endpoint = ReadEndpoint(out);
   const bool is_gone = endpoint.ok() ? !IsAlive(endpoint->process_id) : absl::IsNotFound(endpoint.status());
   if (is_gone) return absl::UnavailableError(NotRunningText(out));
   return endpoint;
@@ -62,6 +67,12 @@ absl::Status WithAdvice(const absl::Status& status, const std::string& connect) 
 }
 
 }  // namespace
+
+absl::StatusOr<Endpoint> ReadEndpoint(const std::string& out) { return ReadEndpointFile(out + "/endpoints.json"); }
+
+absl::StatusOr<Endpoint> ReadStartingEndpoint(const std::string& out) {
+  return ReadEndpointFile(out + "/starting.json");
+}
 
 std::string RunTokenFile(const std::string& out) { return out + "/token"; }
 
@@ -139,13 +150,19 @@ absl::StatusOr<Reply> Call(proto::Control::Stub& stub,
 }  // namespace
 
 absl::StatusOr<proto::StatusReply> DaemonClient::Status(absl::Duration timeout) {
-  return Call(*stub_, &proto::Control::Stub::GetStatus, proto::StatusRequest(), timeout);
+  return Ask(proto::StatusRequest(), timeout);
 }
 
 absl::StatusOr<proto::StatusReply> DaemonClient::Status(const proto::WorkerStarter& starter, absl::Duration timeout) {
   proto::StatusRequest request;
   *request.mutable_starter() = starter;
-  return Call(*stub_, &proto::Control::Stub::GetStatus, request, timeout);
+  return Ask(request, timeout);
+}
+
+absl::StatusOr<proto::StatusReply> DaemonClient::Ask(const proto::StatusRequest& request, absl::Duration timeout) {
+  absl::StatusOr<proto::StatusReply> reply = Call(*stub_, &proto::Control::Stub::GetStatus, request, timeout);
+  const bool has_broken = absl::IsUnavailable(reply.status()) || absl::IsCancelled(reply.status());
+  return has_broken ? Call(*stub_, &proto::Control::Stub::GetStatus, request, timeout) : reply;
 }
 
 absl::Status DaemonClient::ExpectWorkers(int workers, absl::Duration timeout) {

@@ -19,13 +19,15 @@ class App;
 
 namespace eps::cli {
 
-// The daemon's address and process, as it writes them to OUT/endpoints.json once it listens.
+// The daemon's address and process, as it writes them into OUT.
 struct Endpoint {
   std::string address;  // HOST:PORT
   int64_t process_id = 0;
 };
-// Errors: NOT_FOUND no such file · INVALID_ARGUMENT naming the file and field
+// Of endpoints.json, once workers may attach. Errors: NOT_FOUND no such file · INVALID_ARGUMENT naming the file and field
 absl::StatusOr<Endpoint> ReadEndpoint(const std::string& out);
+// Of starting.json, until then: GetStatus is answered alone. Errors: as above
+absl::StatusOr<Endpoint> ReadStartingEndpoint(const std::string& out);
 
 // Where `eps train` leaves the token of a run's daemon.
 std::string RunTokenFile(const std::string& out);
@@ -41,6 +43,7 @@ class DaemonClient {
   // Without credentials in plaintext.
   explicit DaemonClient(const std::string& address, std::shared_ptr<grpc::ChannelCredentials> credentials = nullptr);
 
+  // A connection that breaks is made once more: a daemon that has just started closes those from before.
   // Errors: UNAVAILABLE nobody listens · DEADLINE_EXCEEDED · the daemon's
   absl::StatusOr<proto::StatusReply> Status(absl::Duration timeout);
   // The same for who starts the daemon's workers.
@@ -54,6 +57,8 @@ class DaemonClient {
   proto::Control::Stub& stub() { return *stub_; }
 
  private:
+  absl::StatusOr<proto::StatusReply> Ask(const proto::StatusRequest& request, absl::Duration timeout);
+
   std::shared_ptr<proto::Control::Stub> stub_;
 };
 

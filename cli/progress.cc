@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -21,6 +22,7 @@ constexpr absl::Duration kPlainInterval = absl::Seconds(5);  // between lines wh
 constexpr int kBarCells = 20;
 constexpr int kNoTerminalWidth = 200;
 constexpr int kMostWorkersNamed = 8;
+constexpr double kLongStepSeconds = 10;
 
 int TerminalWidth() {
   winsize size{};
@@ -79,6 +81,12 @@ std::string FormatWaits(const proto::StatusReply& status) {
   return text.empty() ? "nothing" : text;
 }
 
+std::string FormatLongStep(const proto::StatusReply& status) {
+  if (status.step_seconds() < kLongStepSeconds) return "";
+  return absl::StrCat("this step ", FormatSeconds(status.step_seconds()), ", ", status.blobs() - status.blobs_pending(),
+                      " of ", status.blobs(), " blobs done");
+}
+
 std::string FormatStepWait(const proto::StatusReply& status) {
   if (!status.has_step_wait()) return "";
   const proto::StepWait& wait = status.step_wait();
@@ -91,6 +99,15 @@ std::string FormatStepWait(const proto::StatusReply& status) {
   return text;
 }
 
+std::string FormatStartWork(const proto::StatusReply& status) {
+  const proto::StartWork& work = status.start_work();
+  if (work.what().empty()) return "";
+  const std::string bytes = work.total_bytes() > 0 ? absl::StrCat(", ", FormatByteSize(work.done_bytes()), " of ",
+                                                                  FormatByteSize(work.total_bytes()))
+                                                   : "";
+  return absl::StrCat(work.what(), bytes, ", ", FormatSeconds(work.seconds()));
+}
+
 std::string FormatStartOrder(const proto::StatusReply& status) {
   const proto::StartOrder& order = status.start_order();
   if (order.number() == 0 || (order.is_over() && order.failure().empty())) return "";
@@ -100,11 +117,14 @@ std::string FormatStartOrder(const proto::StatusReply& status) {
 
 std::string ProgressLine(const proto::StatusReply& status, int width) {
   if (status.state() != "training" && status.state() != "finishing" && status.step() == 0) {
-    return absl::StrCat(status.state(), " ...").substr(0, width);
+    const std::string work = Printable(FormatStartWork(status));
+    return (work.empty() ? absl::StrCat(status.state(), " ...") : absl::StrCat(status.state(), ": ", work))
+        .substr(0, width);
   }
   const int64_t percent = status.steps() > 0 ? 100 * status.step() / status.steps() : 0;
   std::string line = absl::StrFormat("%3d%% step %d/%d", percent, status.step(), status.steps());
-  if (status.step() == 0) return line.substr(0, width);  // nothing is known yet
+  if (const std::string long_step = FormatLongStep(status); !long_step.empty()) absl::StrAppend(&line, "  ", long_step);
+  if (status.step() == 0) return line.substr(0, width);  // nothing else is known yet
   absl::StrAppend(&line, absl::StrFormat("  loss %.3f", status.loss()));
   if (status.has_evaluation()) absl::StrAppend(&line, absl::StrFormat("  eval %.3f", status.evaluation().loss()));
   absl::StrAppend(&line,
@@ -122,20 +142,22 @@ std::string ProgressLine(const proto::StatusReply& status, int width) {
 ProgressPrinter::ProgressPrinter(bool quiet) : quiet_(quiet), terminal_(isatty(STDOUT_FILENO) == 1) {}
 
 void ProgressPrinter::Show(const proto::StatusReply& status) {
-  ShowLine(status.step(), [&status](int width) { return ProgressLine(status, width); });
+  ShowLine([&status](int width) { return ProgressLine(status, width); });
 }
 
-void ProgressPrinter::ShowLine(int64_t step, const std::function<std::string(int width)>& line) {
+void ProgressPrinter::ShowLine(const std::function<std::string(int width)>& line) {
   if (quiet_) return;
   if (terminal_) {
     std::printf("\r\033[K%s", line(TerminalWidth() - 1).c_str());
     line_open_ = true;
   } else {
-    if (step == last_step_ || absl::Now() - last_shown_ < kPlainInterval) return;
-    std::printf("%s\n", line(kNoTerminalWidth).c_str());
+    if (absl::Now() - last_shown_ < kPlainInterval) return;
+    std::string text = line(kNoTerminalWidth);
+    if (text == last_line_) return;
+    std::printf("%s\n", text.c_str());
+    last_line_ = std::move(text);
+    last_shown_ = absl::Now();
   }
-  last_step_ = step;
-  last_shown_ = absl::Now();
   std::fflush(stdout);
 }
 

@@ -25,15 +25,23 @@ std::string Printable(std::string text);
 
 // One line of a run in progress, at most `width` characters:
 //   [#######-------------]  35% step 105/300  loss 2.613  1640 tok/s  eta 2:05  dev 14.2 MiB of 16.0 MiB  waits pull 1%
-// Behind the loss "  eval 2.701", of the newest evaluation. Where the line is too long, whole fields are left out.
+// Behind the step FormatLongStep, behind the loss "  eval 2.701", of the newest evaluation. While the daemon starts
+// "starting: reading the checkpoint, ...". Where the line is too long, whole fields are left out.
 std::string ProgressLine(const proto::StatusReply& status, int width);
 
 // What a step's compute waited for, the shares of at least half a percent: "pull 1% version 3%"; "nothing".
 std::string FormatWaits(const proto::StatusReply& status);
 
+// How far a step is that takes long: "this step 65.0 s, 12 of 50 blobs done"; "": it has not yet taken ten seconds.
+std::string FormatLongStep(const proto::StatusReply& status);
+
 // What the step in progress has waited for too long: "compute, 65.0 s, of workers 2, 3"; "": it does not.
 // Of many workers the first eight.
 std::string FormatStepWait(const proto::StatusReply& status);
+
+// What a daemon does that is starting: "tokenizing books.txt, 120 MiB of 2.0 GiB, 35.1 s"; "": it is not, or has begun
+// nothing that takes long.
+std::string FormatStartWork(const proto::StatusReply& status);
 
 // What became of the newest order of `eps resize`: "4 wanted, being started"; "the newest order, of 4,
 // failed: WHY"; "": all is done.
@@ -44,8 +52,8 @@ class ProgressPrinter {
  public:
   explicit ProgressPrinter(bool quiet);
   void Show(const proto::StatusReply& status);
-  // The same for something else than a run: `line` makes one of at most so many characters, `step` tells how far it is.
-  void ShowLine(int64_t step, const std::function<std::string(int width)>& line);
+  // The same for something else than a run: `line` makes one of at most so many characters.
+  void ShowLine(const std::function<std::string(int width)>& line);
   // Prints a line of its own, on a terminal in the place of the progress line, which Show prints anew below it. Nothing
   // when quiet.
   void Note(const std::string& text);
@@ -56,7 +64,7 @@ class ProgressPrinter {
   const bool quiet_;
   const bool terminal_;
   bool line_open_ = false;
-  int64_t last_step_ = -1;
+  std::string last_line_;  // where there is no terminal
   absl::Time last_shown_ = absl::InfinitePast();
 };
 

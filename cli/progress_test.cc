@@ -53,6 +53,35 @@ TEST(ProgressTest, BeforeTheFirstStepIsDoneNothingIsMadeUp) {
   EXPECT_EQ(ProgressLine(status, 200), "  0% step 0/300");
 }
 
+TEST(ProgressTest, AStepThatTakesLongShowsHowFarItIs) {
+  proto::StatusReply status = Training();
+  status.set_step(0);
+  status.set_blobs(50);
+  status.set_blobs_pending(38);
+  status.set_step_seconds(9.9);
+  EXPECT_EQ(ProgressLine(status, 200), "  0% step 0/300");
+  status.set_step_seconds(65);
+  EXPECT_EQ(ProgressLine(status, 200), "  0% step 0/300  this step 65.0 s, 12 of 50 blobs done");
+  status.clear_step_seconds();  // none is in progress, however long ago the last one ended
+  status.set_step_age_seconds(65);
+  EXPECT_EQ(FormatLongStep(status), "");
+}
+
+TEST(ProgressTest, WhileTheDaemonStartsWhatItDoesIsShown) {
+  proto::StatusReply status;
+  status.set_state("starting");
+  status.mutable_start_work();
+  EXPECT_EQ(FormatStartWork(status), "");
+  EXPECT_EQ(ProgressLine(status, 80), "starting ...");
+  status.mutable_start_work()->set_what("tokenizing b\x1bks.txt");
+  status.mutable_start_work()->set_seconds(3.25);
+  EXPECT_EQ(ProgressLine(status, 80), "starting: tokenizing b?ks.txt, 3.250 s");
+  status.mutable_start_work()->set_done_bytes(3 << 20);
+  status.mutable_start_work()->set_total_bytes(int64_t{5} << 30);
+  EXPECT_EQ(ProgressLine(status, 80), "starting: tokenizing b?ks.txt, 3.0 MiB of 5.0 GiB, 3.250 s");
+  EXPECT_EQ(ProgressLine(status, 20), "starting: tokenizing");
+}
+
 TEST(ProgressTest, BeforeTheFirstStepTheStateIsShown) {
   proto::StatusReply status;
   status.set_state("waiting_for_workers");

@@ -28,6 +28,7 @@ namespace {
 
 constexpr absl::Duration kPollInterval = absl::Milliseconds(100);
 constexpr std::chrono::seconds kRepeat(1);                 // within which a signal that comes again is the same one
+constexpr std::chrono::seconds kQuietStart(1);             // of most runs it is over by then, and nothing to be shown
 constexpr absl::Duration kAbortTime = absl::Seconds(5);    // for a daemon that is to end at once
 constexpr absl::Duration kGraceAtEnd = absl::Seconds(10);  // for a child to end by itself
 
@@ -83,7 +84,7 @@ SittingEnd Sitting::RunAll() {
   const absl::StatusOr<bool> listening = WaitForEndpoint();
   if (absl::IsCancelled(listening.status())) {
     if (options_.end_at_once) AbortDaemon();
-    EndChildren();
+    EndStart();
     return Failed(listening.status(), kExitSignal + signals_.last());
   }
   if (!listening.ok()) return Failed(listening.status());
@@ -115,6 +116,8 @@ absl::Status Sitting::StartDaemon() {
 }
 
 absl::StatusOr<bool> Sitting::WaitForEndpoint() {
+  const auto begin = std::chrono::steady_clock::now();
+  auto shown = begin;
   // As long as it runs: tokenizing and loading hundreds of GB take as long as they take, and a signal ends it.
   while (true) {
     Reap({&daemon_});
@@ -122,12 +125,31 @@ absl::StatusOr<bool> Sitting::WaitForEndpoint() {
     const absl::StatusOr<Endpoint> endpoint = ReadEndpoint(options_.out);
     if (endpoint.ok() && endpoint->process_id == daemon_.pid) {
       address_ = endpoint->address;
+      starting_.reset();
       return true;
+    }
+    const auto now = std::chrono::steady_clock::now();
+    if (now - begin > kQuietStart && now - shown > absl::ToChronoNanoseconds(kPollInterval)) {
+      shown = now;
+      ShowStart();
     }
     if (signals_.Wait(absl::Milliseconds(5)).has_value()) {
       return absl::CancelledError("ended by a signal before the run had begun; nothing was changed");
     }
   }
+}
+
+void Sitting::ShowStart() {
+  if (!options_.show) return;
+  if (starting_ == nullptr) {
+    const absl::StatusOr<Endpoint> endpoint = ReadStartingEndpoint(options_.out);
+    if (!endpoint.ok() || endpoint->process_id != daemon_.pid) return;
+    auto credentials = NewChannelCredentials(doors_, endpoint->address, absl::Now());
+    if (!credentials.ok()) return;  // Watch says why
+    starting_ = std::make_unique<DaemonClient>(endpoint->address, *std::move(credentials));
+  }
+  const absl::StatusOr<proto::StatusReply> status = starting_->Status(absl::Seconds(1));
+  if (status.ok() && status->has_start_work()) options_.show(*status);
 }
 
 std::vector<std::string> Sitting::WorkerArguments(const WorkerFlags& flags, int worker, int place) const {
@@ -334,6 +356,17 @@ void Sitting::AbortDaemon() {
     absl::SleepFor(absl::Milliseconds(20));
     Reap({&daemon_});
   }
+}
+
+// The first signal ends a daemon that starts, and takes what it has half made with it.
+void Sitting::EndStart() {
+  if (daemon_.running()) kill(daemon_.pid, SIGTERM);
+  const absl::Time deadline = absl::Now() + kAbortTime;
+  while (daemon_.running() && absl::Now() < deadline) {
+    absl::SleepFor(absl::Milliseconds(5));
+    Reap({&daemon_});
+  }
+  EndChildren();
 }
 
 bool Sitting::AnyRunning() const { return daemon_.running() || NumRunning() > 0; }

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "cli/child_process.h"
 #include "cli/common_flags.h"
+#include "cli/daemon_client.h"
 #include "cli/order_follower.h"
 #include "cli/signal_queue.h"
 #include "common/grpc/credentials.h"
@@ -87,8 +89,10 @@ class Sitting {
 
   SittingEnd RunAll();
   absl::Status StartDaemon();
-  // False when the daemon ended first. Errors: CANCELLED a signal came: there is no step to finish yet
+  // Until workers may attach; shows what the daemon does meanwhile. False when it ended first.
+  // Errors: CANCELLED a signal came: there is no step to finish yet
   absl::StatusOr<bool> WaitForEndpoint();
+  void ShowStart();
   // One more, by `flags`, in the first place that is free.
   absl::Status StartWorker(const WorkerFlags& flags);
   std::vector<std::string> WorkerArguments(const WorkerFlags& flags, int worker, int place) const;
@@ -105,12 +109,14 @@ class Sitting {
   void RemoveNewFolder();  // of a run that was not begun
   void WaitForWorkers();
   void AbortDaemon();
+  void EndStart();
   bool AnyRunning() const;
   void EndChildren();
 
   const SittingOptions options_;
   SignalQueue& signals_;
-  std::string address_;
+  std::string address_;                     // "": workers may not attach yet
+  std::unique_ptr<DaemonClient> starting_;  // of the daemon, while it loads; null: it does not listen yet
   ClientDoors doors_;
   ChildProcess daemon_;
   std::vector<Worker> workers_;  // worker i + 1

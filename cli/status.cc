@@ -25,7 +25,13 @@ void Line(const char* what, const std::string& value) { std::printf("%-20s %s\n"
 
 void PrintForPeople(const proto::StatusReply& status) {
   Line("state", status.failure().empty() ? status.state() : absl::StrCat(status.state(), ": ", status.failure()));
+  if (status.has_start_work()) {  // nothing else is known yet
+    const std::string work = FormatStartWork(status);
+    Line("at work on", work.empty() ? "nothing that takes long yet" : work);
+    return;
+  }
   Line("step", absl::StrCat(status.step(), " of ", status.steps(), ", eta ", FormatEta(status.eta_seconds())));
+  if (const std::string long_step = FormatLongStep(status); !long_step.empty()) Line("at work on", long_step);
   Line("loss", absl::StrCat(status.loss(), " nats a token; gradient norm ", status.gradient_norm(), ", learning rate ",
                             status.learning_rate()));
   if (status.has_evaluation()) {

@@ -126,7 +126,7 @@ absl::StatusOr<int> RunTokenize(const TokenizeFlags& flags) {
   EPS_RETURN_IF_ERROR(stopper.Start());
   ProgressPrinter printer(flags.quiet);
   const auto show = [&printer](const TokenizeProgress& progress) {
-    printer.ShowLine(progress.bytes_done, [&progress](int width) { return TokenizeProgressLine(progress, width); });
+    printer.ShowLine([&progress](int width) { return TokenizeProgressLine(progress, width); });
   };
   const absl::StatusOr<TokenizeReport> report = TokenizeCorpus(options, *tokenizer, show, stopper.stop());
   printer.Finish();

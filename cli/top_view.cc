@@ -53,9 +53,20 @@ void AddProgress(const proto::StatusReply& status, std::vector<std::string>& lin
                                FormatSeconds(status.step_age_seconds()), " ago  skipped ", status.skipped_steps(),
                                FormatLossScale(status), "  waited too long ", status.step_waits(),
                                "  compute waits for ", FormatWaits(status)));
+  if (const std::string long_step = FormatLongStep(status); !long_step.empty()) lines.push_back(long_step);
   if (const std::string wait = FormatStepWait(status); !wait.empty()) {
     lines.push_back(absl::StrCat("THIS STEP WAITS for ", wait));
   }
+}
+
+// Nothing else is known yet.
+void AddStart(const proto::StatusReply& status, std::vector<std::string>& lines) {
+  const proto::StartWork& work = status.start_work();
+  lines.push_back(work.total_bytes() > 0 ? absl::StrFormat("%s  %s %d%%", status.state(),
+                                                           ProgressBar(work.done_bytes(), work.total_bytes()),
+                                                           100 * work.done_bytes() / work.total_bytes())
+                                         : status.state());
+  if (const std::string text = FormatStartWork(status); !text.empty()) lines.push_back(text);
 }
 
 void AddPlot(const proto::StatusReply& status, TopSize size, std::vector<std::string>& lines) {
@@ -167,10 +178,14 @@ std::vector<std::string> PlotLines(const std::vector<double>& points, int rows, 
 
 std::vector<std::string> TopView(const proto::StatusReply& status, TopSize size) {
   std::vector<std::string> lines;
-  AddProgress(status, lines);
-  AddPlot(status, size, lines);
-  AddDaemon(status, lines);
-  AddWorkers(status, size, lines);
+  if (status.has_start_work()) {
+    AddStart(status, lines);
+  } else {
+    AddProgress(status, lines);
+    AddPlot(status, size, lines);
+    AddDaemon(status, lines);
+    AddWorkers(status, size, lines);
+  }
   if (static_cast<int>(lines.size()) > size.rows) lines.resize(static_cast<size_t>(std::max(0, size.rows)));
   for (std::string& line : lines)
     line = Printable(std::move(line)).substr(0, static_cast<size_t>(std::max(0, size.columns)));

@@ -52,6 +52,19 @@ proto::StatusReply Training() {
 
 std::string Text(const proto::StatusReply& status, TopSize size) { return absl::StrJoin(TopView(status, size), "\n"); }
 
+TEST(TopViewTest, WhileTheDaemonStartsWhatItDoesIsShownAlone) {
+  proto::StatusReply status;
+  status.set_state("starting");
+  status.mutable_start_work();
+  EXPECT_THAT(TopView(status, {}), ElementsAre("starting"));
+  status.mutable_start_work()->set_what("reading the checkpoint");
+  status.mutable_start_work()->set_done_bytes(3 << 20);
+  status.mutable_start_work()->set_total_bytes(12 << 20);
+  status.mutable_start_work()->set_seconds(14.25);
+  EXPECT_THAT(TopView(status, {}), ElementsAre("starting  [#####---------------] 25%",
+                                               "reading the checkpoint, 3.0 MiB of 12.0 MiB, 14.2 s"));
+}
+
 TEST(TopViewTest, ShowsTheRunItsMemoryItsCheckpointsAndItsWorkers) {
   const std::string text = Text(Training(), {200, 60});
   for (const char* part : {"training  [#######-------------] 35%  step 105 of 300  eta 2:05",

@@ -8,10 +8,11 @@
 
 namespace eps::server {
 
-absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Create(const DaemonOptions& options) {
+absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Create(const DaemonOptions& options, LongWork& work) {
   EPS_ASSIGN_OR_RETURN(const ListenAddress listen, ParseListenAddress(options.listen));
   EPS_RETURN_IF_ERROR_WITH(CheckPageAddress(options.metrics_listen, options.metrics_any_address), "--metrics-listen");
-  return options.serve_folder.empty() ? CreateTrainingDaemon(options, listen) : CreateServingDaemon(options, listen);
+  return options.serve_folder.empty() ? CreateTrainingDaemon(options, listen, work)
+                                      : CreateServingDaemon(options, listen, work);
 }
 
 }  // namespace eps::server

@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "common/base/long_work.h"
 #include "common/grpc/credentials.h"
 #include "common/spec/run_config.h"
 #include "eps_server/telemetry/daemon_page.h"
@@ -43,16 +44,17 @@ struct DaemonOptions {
 class Daemon {
  public:
   // Checks everything that can be wrong with the input (listen address, RunSpec, data, weights, checkpoints) and loads
-  // the model; then, and not before, makes `out`.
-  // Errors: INVALID_ARGUMENT, NOT_FOUND, FAILED_PRECONDITION, DATA_LOSS, naming the field or file · UNAVAILABLE the
-  //         address is in use · RESOURCE_EXHAUSTED
-  static absl::StatusOr<std::unique_ptr<Daemon>> Create(const DaemonOptions& options);
+  // the model, which may take minutes: it listens and answers all that while, and `work`, which outlives the
+  // daemon or a Start that succeeded, is told how far it is. After an error nothing has changed, but for tokens of data that were made whole.
+  // Errors: INVALID_ARGUMENT, NOT_FOUND, FAILED_PRECONDITION, DATA_LOSS, naming the field or file · UNAVAILABLE an
+  //         address is in use · RESOURCE_EXHAUSTED · CANCELLED by `work`
+  static absl::StatusOr<std::unique_ptr<Daemon>> Create(const DaemonOptions& options, LongWork& work);
   virtual ~Daemon() = default;
 
   // True if there is nothing to do: the run was resumed and is done.
   virtual bool finished_before() const { return false; }
 
-  // Listens and writes OUT/endpoints.json. Errors: UNAVAILABLE the address is in use · the system's, naming the file
+  // Lets workers attach, and writes OUT/endpoints.json. Errors: the system's, naming the file
   virtual absl::Status Start() = 0;
 
   // Blocks until the run is over (or, while serving, until Stop), and leaves its reports in OUT.

@@ -11,6 +11,12 @@
 
 namespace eps::server {
 
+namespace {
+
+std::string NameOf(int number) { return number == SIGHUP ? "SIGHUP" : number == SIGINT ? "SIGINT" : "SIGTERM"; }
+
+}  // namespace
+
 void Interrupts::OnSignal(int number) {
   MutexLock lock(mu_);
   any_ = true;
@@ -20,14 +26,27 @@ void Interrupts::OnSignal(int number) {
     first_ = number;
     first_at_ = clock_();
   }
+  if (start_ != nullptr) start_->Cancel();
   if (daemon_ == nullptr) return;
   if (number != SIGHUP && is_second && clock_() - first_at_ < kRepeat) return;
-  const std::string name = number == SIGHUP ? "SIGHUP" : number == SIGINT ? "SIGINT" : "SIGTERM";
+  const std::string name = NameOf(number);
   if (number != SIGHUP && is_second) {
     daemon_->Abort(absl::CancelledError(absl::StrCat("ended at once by a second signal, ", name)));
   } else {
     daemon_->Stop(name);
   }
+}
+
+void Interrupts::OnStarted(Daemon* daemon) {
+  MutexLock lock(mu_);
+  start_ = nullptr;
+  daemon_ = daemon;
+  if (any_) daemon_->Stop(NameOf(first_ != 0 ? first_ : SIGHUP));
+}
+
+int Interrupts::first() {
+  MutexLock lock(mu_);
+  return first_ != 0 || !any_ ? first_ : SIGHUP;
 }
 
 int Interrupts::OnRunOver() {

@@ -5,28 +5,34 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/time/time.h"
+#include "common/base/long_work.h"
 #include "common/base/mutex.h"
 #include "eps_server/daemon.h"
 #include "eps_server/membership/monotonic_clock.h"
 
 namespace eps::server {
 
-// What signals mean to a daemon: the first SIGINT or SIGTERM stops it after the step in progress, a second one ends it at
-// once. What comes within kRepeat is the same signal: `timeout` signals a process and then its group, and a service
-// manager all processes of a group, of which `eps train` passes its own on. SIGHUP says that whoever started us is gone,
-// once for each of its threads: however often it comes, it asks to stop and never to end at once. After the run, any of
-// them ends the lingering.
+// What signals mean to a daemon. While it starts, the first one ends it. From OnStarted on the first SIGINT or SIGTERM
+// stops it after the step in progress, a second one ends it at once. What comes within kRepeat is the same signal:
+// `timeout` signals a process and then its group, and a service manager all processes of a group, of which `eps train`
+// passes its own on. SIGHUP says that whoever started us is gone, once for each of its threads: however often it comes,
+// it asks to stop and never to end at once. After the run, any of them ends the lingering.
 //
 // Threads: safe
 class Interrupts {
  public:
   static constexpr absl::Duration kRepeat = absl::Seconds(1);
 
-  explicit Interrupts(Daemon* daemon, MonotonicClock clock = SteadyClock())
-      : clock_(std::move(clock)), daemon_(daemon) {}
+  // `start`: what is done until OnStarted.
+  explicit Interrupts(LongWork* start, MonotonicClock clock = SteadyClock())
+      : clock_(std::move(clock)), start_(start) {}
 
   void OnSignal(int number) ABSL_LOCKS_EXCLUDED(mu_);
 
+  // The daemon is there. A signal that came too late to end its start stops it.
+  void OnStarted(Daemon* daemon) ABSL_LOCKS_EXCLUDED(mu_);
+  // SIGINT or SIGTERM, whichever came first; else SIGHUP, if it came; 0: none.
+  int first() ABSL_LOCKS_EXCLUDED(mu_);
   // The run is over: the daemon is not told of signals any more, and may go. Returns the first SIGINT or SIGTERM; 0: none.
   int OnRunOver() ABSL_LOCKS_EXCLUDED(mu_);
   // For `linger`, or until a signal comes; not at all if one came before, however long ago.
@@ -36,7 +42,8 @@ class Interrupts {
   const MonotonicClock clock_;
   Mutex mu_;  // held while the daemon is told, which is short, so that it does not go meanwhile
   CondVar came_;
-  Daemon* daemon_ ABSL_GUARDED_BY(mu_);
+  LongWork* start_ ABSL_GUARDED_BY(mu_);           // null: it is over
+  Daemon* daemon_ ABSL_GUARDED_BY(mu_) = nullptr;  // null: it has not started, or is over
   int first_ ABSL_GUARDED_BY(mu_) = 0;  // SIGINT or SIGTERM
   absl::Duration first_at_ ABSL_GUARDED_BY(mu_);
   bool any_ ABSL_GUARDED_BY(mu_) = false;

@@ -10,6 +10,8 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "common/base/long_work.h"
+#include "common/testing/status_matchers.h"
 #include "gtest/gtest.h"
 
 namespace eps::server {
@@ -27,7 +29,9 @@ struct FakeDaemon final : Daemon {
 TEST(InterruptsTest, TheSecondSignalEndsAtOnceAndSighupNever) {
   FakeDaemon daemon;
   absl::Duration now;
-  Interrupts interrupts(&daemon, [&now] { return now; });
+  LongWork work;
+  Interrupts interrupts(&work, [&now] { return now; });
+  interrupts.OnStarted(&daemon);
   interrupts.OnSignal(SIGHUP);
   interrupts.OnSignal(SIGHUP);
   interrupts.OnSignal(SIGTERM);
@@ -41,9 +45,26 @@ TEST(InterruptsTest, TheSecondSignalEndsAtOnceAndSighupNever) {
   EXPECT_EQ(daemon.told.size(), 4u);
 }
 
+TEST(InterruptsTest, WhileTheDaemonStartsTheFirstSignalEndsThat) {
+  for (const int number : {SIGTERM, SIGHUP}) {
+    LongWork work;
+    Interrupts interrupts(&work);
+    EXPECT_EQ(interrupts.first(), 0);
+    EXPECT_OK(work.Add(1));
+    interrupts.OnSignal(number);
+    EXPECT_THAT(work.Add(1), StatusIs(absl::StatusCode::kCancelled));
+    EXPECT_EQ(interrupts.first(), number);
+    FakeDaemon daemon;  // which had loaded all that it had to
+    interrupts.OnStarted(&daemon);
+    EXPECT_EQ(daemon.told, std::vector<std::string>{number == SIGHUP ? "SIGHUP" : "SIGTERM"});
+  }
+}
+
 TEST(InterruptsTest, AStoppedRunDoesNotLinger) {
   FakeDaemon daemon;
-  Interrupts interrupts(&daemon);
+  LongWork work;
+  Interrupts interrupts(&work);
+  interrupts.OnStarted(&daemon);
   interrupts.OnSignal(SIGTERM);
   interrupts.OnRunOver();
   interrupts.Linger(absl::Hours(1));
@@ -51,7 +72,9 @@ TEST(InterruptsTest, AStoppedRunDoesNotLinger) {
 
 TEST(InterruptsTest, LingersUntilASignalOrTheEnd) {
   FakeDaemon daemon;
-  Interrupts interrupts(&daemon);
+  LongWork work;
+  Interrupts interrupts(&work);
+  interrupts.OnStarted(&daemon);
   EXPECT_EQ(interrupts.OnRunOver(), 0);
   const auto begin = std::chrono::steady_clock::now();
   interrupts.Linger(absl::Milliseconds(50));

@@ -19,6 +19,7 @@
 #include "common/base/byte_size.h"
 #include "common/base/exit_code.h"
 #include "common/base/log.h"
+#include "common/base/long_work.h"
 #include "common/base/malloc_settings.h"
 #include "common/base/signal_watcher.h"
 #include "common/base/status_macros.h"
@@ -134,7 +135,9 @@ void AddFlags(CLI::App& app, Flags& flags) {
       ->check(CLI::Range(int64_t{0}, int64_t{86400}))
       ->capture_default_str();
   app.footer(
-      "SIGINT and SIGTERM let the step in progress finish and write its checkpoint; a second one ends at once.\n"
+      "SIGINT and SIGTERM let the step in progress finish and write its checkpoint; a second one ends at once. While "
+      "the\n"
+      "model is loaded the first one ends that, with nothing changed; so does SIGHUP.\n"
       "Exit codes: 0 done, 1 the run failed, 2 bad usage, config or input file, 3 does not fit, 130 or 143 ended by a\n"
       "signal after its checkpoint.");
 }
@@ -168,7 +171,17 @@ int Fail(const absl::Status& status, int exit_code) {
 }
 
 int RunDaemon(const DaemonOptions& options, std::unique_ptr<SignalWatcher> early_signals) {
-  auto daemon = Daemon::Create(options);
+  LongWork work;
+  Interrupts interrupts(&work);
+  const std::unique_ptr<SignalWatcher> signals = std::move(early_signals);  // ends before what it calls
+  signals->Watch([&](int number) { interrupts.OnSignal(number); });
+  auto daemon = Daemon::Create(options, work);
+  // A signal may have come behind the last that could be given up.
+  const bool is_unwanted = daemon.ok() && !(*daemon)->finished_before() && interrupts.first() != 0;
+  if (absl::IsCancelled(daemon.status()) || is_unwanted) {
+    return Fail(absl::CancelledError("ended by a signal before the run had begun; nothing was changed"),
+                kExitSignal + interrupts.first());
+  }
   if (!daemon.ok()) return Fail(daemon.status(), StartExitCode(daemon.status()));
   if ((*daemon)->finished_before()) {
     LogInfo("run_is_done", {{"out", options.out}});
@@ -176,9 +189,7 @@ int RunDaemon(const DaemonOptions& options, std::unique_ptr<SignalWatcher> early
   }
   malloc_trim(0);  // what loading needed
   if (absl::Status status = (*daemon)->Start(); !status.ok()) return Fail(status, kExitFailed);
-  Interrupts interrupts(daemon->get());
-  const std::unique_ptr<SignalWatcher> signals = std::move(early_signals);  // ends before what it calls
-  signals->Watch([&](int number) { interrupts.OnSignal(number); });
+  interrupts.OnStarted(daemon->get());
   const absl::Status ended = (*daemon)->Wait();
   const int number = interrupts.OnRunOver();
   int exit_code = (*daemon)->stopped_early() && number != 0 ? kExitSignal + number : kExitDone;

@@ -8,10 +8,12 @@
 #include "common/base/file_util.h"
 #include "common/base/log.h"
 #include "common/base/mutex.h"
+#include "common/base/new_folder.h"
 #include "common/base/status_macros.h"
 #include "common/grpc/message_limits.h"
 #include "common/spec/run_config.h"
 #include "eps_server/checkpoint/serving_checkpoint.h"
+#include "eps_server/daemon_front.h"
 #include "eps_server/doors.h"
 #include "eps_server/endpoint_file.h"
 #include "eps_server/incarnation.h"
@@ -21,7 +23,6 @@
 #include "eps_server/service/serving_host.h"
 #include "eps_server/service/traffic.h"
 #include "eps_server/shared_memory_door.h"
-#include "eps_server/telemetry/daemon_page.h"
 
 namespace eps::server {
 namespace {
@@ -31,27 +32,34 @@ constexpr absl::Duration kLeaseCheck = absl::Seconds(1);
 
 class ServingDaemon final : public Daemon {
  public:
-  ServingDaemon(const DaemonOptions& options, ListenAddress listen)
-      : options_(options), listen_(std::move(listen)), incarnation_(NewIncarnation()) {}
+  ServingDaemon(const DaemonOptions& options, ListenAddress listen, LongWork& work)
+      : options_(options), listen_(std::move(listen)), work_(work), incarnation_(NewIncarnation()) {}
 
-  ~ServingDaemon() override {  // first these: they use all of what follows them
-    page_.reset();
-    server_.reset();
-    shared_memory_.reset();
-  }
+  ~ServingDaemon() override { front_.reset(); }  // first: it uses all of what follows it
 
   absl::Status Load() {
-    EPS_ASSIGN_OR_RETURN(rpc_options_, OpenDoors(listen_, options_));
+    EPS_ASSIGN_OR_RETURN(RpcServerOptions rpc_options, OpenDoors(listen_, options_));
     EPS_ASSIGN_OR_RETURN(certificate_expiry_seconds_, CertificateExpirySeconds(options_.doors));
-    EPS_RETURN_IF_ERROR(CheckPortIsFree(listen_));
-    EPS_ASSIGN_OR_RETURN(page_, DaemonPage::Start(options_.metrics_listen, options_.metrics_any_address));
+    EPS_ASSIGN_OR_RETURN(out_, NewFolder::Make(options_.out));
+    absl::StatusOr<FileDescriptor> lock = LockDirectory(options_.out);
+    if (!lock.ok()) return Annotate(lock.status(), "--out");
+    out_lock_ = *std::move(lock);
+    EPS_ASSIGN_OR_RETURN(front_, DaemonFront::Open({.out = options_.out,
+                                                    .listen = listen_,
+                                                    .rpc = std::move(rpc_options),
+                                                    .metrics_listen = options_.metrics_listen,
+                                                    .metrics_any_address = options_.metrics_any_address,
+                                                    .incarnation = incarnation_,
+                                                    .work = &work_}));
     EPS_ASSIGN_OR_RETURN(
-        served_, LoadCheckpointForServing(options_.serve_folder,
-                                          {.threads = options_.threads, .max_context = options_.serve_context}));
+        served_,
+        LoadCheckpointForServing(options_.serve_folder,
+                                 {.threads = options_.threads, .max_context = options_.serve_context, .work = &work_}));
     EPS_ASSIGN_OR_RETURN(max_message_bytes_, MaxControlMessageBytes(served_.run));
     host_ = std::make_unique<ServingHost>(served_.run);
-    EPS_RETURN_IF_ERROR(MakeDirs(options_.out));
-    return RemoveEndpointFile(options_.out);
+    EPS_RETURN_IF_ERROR(work_.Add(0));
+    out_.Keep();
+    return RemoveEndpointFile(options_.out, EndpointFile::kRunning);
   }
 
   absl::Status Start() override {
@@ -60,7 +68,7 @@ class ServingDaemon final : public Daemon {
     status_.newest_checkpoint = served_.folder;
     status_.step = served_.state.version.value();
     status_.loss = served_.state.losses.empty() ? 0 : served_.state.losses.back();
-    page_->Show([this] { return View(); });
+    front_->page().Show([this] { return View(); });
     EPS_ASSIGN_OR_RETURN(shared_memory_, OpenSharedMemory(served_.run, {.incarnation = incarnation_,
                                                                         .model = &served_.model,
                                                                         .store = served_.store.get(),
@@ -81,20 +89,19 @@ class ServingDaemon final : public Daemon {
                                        .aggregator = nullptr,
                                        .last_version = served_.state.version,
                                        .traffic = &traffic_.grpc}));
-    EPS_ASSIGN_OR_RETURN(server_, RpcServer::Start(listen_, std::move(services), max_message_bytes_, rpc_options_));
-    LogInfo("daemon_listening", {{"grpc", server_->address()},
-                                 {"metrics", page_->address()},
+    EPS_RETURN_IF_ERROR(front_->GoOn(std::move(services), max_message_bytes_));
+    LogInfo("daemon_listening", {{"grpc", front_->server().address()},
+                                 {"metrics", front_->page().address()},
                                  {"incarnation", incarnation_},
                                  {"serves", served_.folder},
                                  {"parameters", served_.model.num_parameters()}});
-    return WriteEndpointFile(options_.out, server_->LocalAddress(), page_->address());
+    return absl::OkStatus();
   }
 
   absl::Status Wait() override {
     while (!StoppedWithin(kLeaseCheck)) host_->EndExpired();
     host_->Finish();
-    server_->Shutdown(kLeaveTime);
-    server_.reset();
+    front_->server().Shutdown(kLeaveTime);
     shared_memory_.reset();
     MutexLock lock(mu_);
     return why_;
@@ -109,8 +116,8 @@ class ServingDaemon final : public Daemon {
   std::unique_ptr<DaemonPage> TakePage(const absl::Status& ended) override {
     DaemonView view = View();
     view.phase = ended.ok() ? "finished" : "failed";
-    page_->Show([view] { return view; });
-    return std::move(page_);
+    front_->page().Show([view] { return view; });
+    return front_->TakePage();
   }
 
  private:
@@ -140,8 +147,10 @@ class ServingDaemon final : public Daemon {
   // Fixed after Load.
   const DaemonOptions options_;
   const ListenAddress listen_;
+  LongWork& work_;  // until Start
   const uint64_t incarnation_;
-  RpcServerOptions rpc_options_;
+  FileDescriptor out_lock_;  // one daemon at a time says there where it is
+  NewFolder out_;
   ServingCheckpoint served_;
   int max_message_bytes_ = 0;
   double certificate_expiry_seconds_ = 0;
@@ -149,8 +158,7 @@ class ServingDaemon final : public Daemon {
   std::unique_ptr<ServingHost> host_;
   Traffic traffic_;
   std::unique_ptr<SharedMemoryServer> shared_memory_;
-  std::unique_ptr<RpcServer> server_;
-  std::unique_ptr<DaemonPage> page_;
+  std::unique_ptr<DaemonFront> front_;
 
   Mutex mu_;
   CondVar changed_;
@@ -160,8 +168,9 @@ class ServingDaemon final : public Daemon {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Daemon>> CreateServingDaemon(const DaemonOptions& options, const ListenAddress& listen) {
-  auto daemon = std::make_unique<ServingDaemon>(options, listen);
+absl::StatusOr<std::unique_ptr<Daemon>> CreateServingDaemon(const DaemonOptions& options, const ListenAddress& listen,
+                                                            LongWork& work) {
+  auto daemon = std::make_unique<ServingDaemon>(options, listen, work);
   EPS_RETURN_IF_ERROR(daemon->Load());
   return daemon;
 }

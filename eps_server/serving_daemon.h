@@ -10,7 +10,8 @@
 namespace eps::server {
 
 // Daemon::Create for a checkpoint that is served.
-absl::StatusOr<std::unique_ptr<Daemon>> CreateServingDaemon(const DaemonOptions& options, const ListenAddress& listen);
+absl::StatusOr<std::unique_ptr<Daemon>> CreateServingDaemon(const DaemonOptions& options, const ListenAddress& listen,
+                                                            LongWork& work);
 
 }  // namespace eps::server
 

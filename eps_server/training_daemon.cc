@@ -17,6 +17,7 @@
 #include "common/base/file_util.h"
 #include "common/base/log.h"
 #include "common/base/memory_speed.h"
+#include "common/base/new_folder.h"
 #include "common/base/status_macros.h"
 #include "common/checkpoint/model_source.h"
 #include "common/checkpoint/resumed_run.h"
@@ -28,6 +29,7 @@
 #include "common/schedule/loss_scale.h"
 #include "common/telemetry/trace_log.h"
 #include "eps_server/checkpoint/checkpointer.h"
+#include "eps_server/daemon_front.h"
 #include "eps_server/data/corpus_tokens.h"
 #include "eps_server/data/data_mark.h"
 #include "eps_server/data/evaluation_data.h"
@@ -50,7 +52,6 @@
 #include "eps_server/step/coordinator.h"
 #include "eps_server/step/step_report.h"
 #include "eps_server/store/store.h"
-#include "eps_server/telemetry/daemon_page.h"
 
 namespace eps::server {
 namespace {
@@ -112,14 +113,14 @@ constexpr size_t kMaxClassesLogged = 100;
 
 class TrainingDaemon final : public Daemon {
  public:
-  TrainingDaemon(const DaemonOptions& options, ListenAddress listen)
-      : options_(options), listen_(std::move(listen)), incarnation_(NewIncarnation()) {}
+  TrainingDaemon(const DaemonOptions& options, ListenAddress listen, LongWork& work)
+      : options_(options), listen_(std::move(listen)), work_(work), incarnation_(NewIncarnation()) {}
 
   ~TrainingDaemon() override { Close(absl::ZeroDuration()); }
 
-  // Reads and checks; changes nothing on disk, but for the tokens of data that has none yet.
+  // Reads and checks; leaves nothing on disk, but for the tokens of data that has none yet.
   absl::Status Load() {
-    EPS_ASSIGN_OR_RETURN(rpc_options_, OpenDoors(listen_, options_));
+    EPS_ASSIGN_OR_RETURN(RpcServerOptions rpc_options, OpenDoors(listen_, options_));
     EPS_ASSIGN_OR_RETURN(certificate_expiry_seconds_, CertificateExpirySeconds(options_.doors));
     std::error_code ignored;
     if (std::filesystem::exists(options_.out, ignored)) EPS_RETURN_IF_ERROR(LockOut());
@@ -128,16 +129,25 @@ class TrainingDaemon final : public Daemon {
                                                : LoadRunConfig(options_.run_file, options_.overrides));
     EPS_ASSIGN_OR_RETURN(max_message_bytes_, MaxControlMessageBytes(run_));
     EPS_RETURN_IF_ERROR(ReadSource());
+    if (!HoldsCheckpoints(options_.out)) EPS_RETURN_IF_ERROR(CheckTokenizerOfIds(run_));
+    // What comes now may take long.
+    EPS_ASSIGN_OR_RETURN(out_, NewFolder::Make(options_.out));
+    EPS_RETURN_IF_ERROR(LockOut());
+    EPS_ASSIGN_OR_RETURN(front_, DaemonFront::Open({.out = options_.out,
+                                                    .listen = listen_,
+                                                    .rpc = std::move(rpc_options),
+                                                    .metrics_listen = options_.metrics_listen,
+                                                    .metrics_any_address = options_.metrics_any_address,
+                                                    .incarnation = incarnation_,
+                                                    .work = &work_}));
     EPS_RETURN_IF_ERROR(OpenData());
     EPS_ASSIGN_OR_RETURN(model_, BuildModel(run_.model));
     DaemonMemory memory = ComputeDaemonMemory(model_, run_);
     if (options_.window_bytes > 0) memory.contribution_window_bytes = options_.window_bytes;
     expected_resident_bytes_ = memory.total_bytes();
     checkpoint_buffer_bytes_ = memory.capture_bytes;
-    EPS_RETURN_IF_ERROR(CheckPortIsFree(listen_));
-    // Before the model is loaded, which may take minutes: the page says so meanwhile.
-    EPS_ASSIGN_OR_RETURN(page_, DaemonPage::Start(options_.metrics_listen, options_.metrics_any_address));
     floor_bytes_per_second_ = MeasureMemorySpeed(options_.threads, kFloorTime).per_thread();
+    EPS_RETURN_IF_ERROR(BeginStage("taking memory"));
     EPS_ASSIGN_OR_RETURN(store_, CreateStore(model_, run_, expected_resident_bytes_));
     if (GoesOn()) {
       EPS_RETURN_IF_ERROR(Resume());
@@ -146,17 +156,16 @@ class TrainingDaemon final : public Daemon {
     EPS_RETURN_IF_ERROR(CheckData());
     resumed_.loss_scale = FirstLossScale(run_.precision.loss_scale);
     if (run_.model_from.empty()) {
-      InitStore(model_, options_.threads, *store_);
-      return absl::OkStatus();
+      return InitStore(model_, options_.threads, *store_, &work_);
     }
-    return LoadHuggingFace(run_.model_from, model_, options_.threads, *store_);
+    return LoadHuggingFace(run_.model_from, model_, options_.threads, *store_, &work_);
   }
 
-  // Makes the folder, and everything that writes into it.
+  // Makes everything that writes into the folder, which stays from now on.
   absl::Status Open() {
-    EPS_RETURN_IF_ERROR(MakeDirs(options_.out));
-    EPS_RETURN_IF_ERROR(LockOut());
-    EPS_RETURN_IF_ERROR(RemoveEndpointFile(options_.out));
+    EPS_RETURN_IF_ERROR(BeginStage("opening the run"));
+    out_.Keep();
+    EPS_RETURN_IF_ERROR(RemoveEndpointFile(options_.out, EndpointFile::kRunning));
     // Of a former sitting: it would say that the run has ended.
     if (resumed_.version.value() < run_.steps) {
       EPS_RETURN_IF_ERROR(RemoveIfThere(options_.out + "/summary.json"));
@@ -193,7 +202,7 @@ class TrainingDaemon final : public Daemon {
                                                             .window_bytes = options_.window_bytes,
                                                             .most_steps = options_.most_steps}));
     host_ = std::make_unique<TrainingHost>(*coordinator_);
-    page_->Show([this] { return View(); });
+    front_->page().Show([this] { return View(); });
     return absl::OkStatus();
   }
 
@@ -244,21 +253,22 @@ class TrainingDaemon final : public Daemon {
                                        .aggregator = &coordinator_->aggregator(),
                                        .last_version = Version(run_.steps),
                                        .traffic = &traffic_.grpc}));
-    EPS_ASSIGN_OR_RETURN(server_, RpcServer::Start(listen_, std::move(services), max_message_bytes_, rpc_options_));
-    LogInfo("daemon_listening", {{"grpc", server_->address()},
-                                 {"metrics", page_->address()},
+    is_open_ = true;
+    EPS_RETURN_IF_ERROR(front_->GoOn(std::move(services), max_message_bytes_));
+    LogInfo("daemon_listening", {{"grpc", front_->server().address()},
+                                 {"metrics", front_->page().address()},
                                  {"incarnation", incarnation_},
                                  {"step", resumed_.version.value()},
                                  {"steps", run_.steps},
                                  {"parameters", model_.num_parameters()},
                                  {"model_state_bytes", store_->sizes().total_bytes()},
                                  {"contribution_window_bytes", coordinator_->aggregator().window_bytes()}});
-    return WriteEndpointFile(options_.out, server_->LocalAddress(), page_->address());
+    return absl::OkStatus();
   }
 
   absl::Status Wait() override {
     const absl::Status ended = coordinator_->WaitUntilFinished();
-    server_->SetServing(false);
+    front_->server().SetServing(false);
     const RunStatus status = coordinator_->Status();
     stopped_early_ = status.step < run_.steps;
     absl::Status reported;
@@ -278,8 +288,8 @@ class TrainingDaemon final : public Daemon {
   std::unique_ptr<DaemonPage> TakePage(const absl::Status& ended) override {
     DaemonView view = View();
     view.phase = ended.ok() ? "finished" : "failed";
-    page_->Show([view] { return view; });
-    return std::move(page_);
+    front_->page().Show([view] { return view; });
+    return front_->TakePage();
   }
 
   void Stop(const std::string& reason) override {
@@ -291,6 +301,13 @@ class TrainingDaemon final : public Daemon {
   // Where tokens lie that were made of the data.
   std::string DataFolder() const { return options_.out + "/data"; }
   std::string EvaluationFolder() const { return options_.out + "/evaluation"; }
+
+  // Of the start. Errors: CANCELLED it was given up
+  absl::Status BeginStage(const char* what) {
+    EPS_RETURN_IF_ERROR(work_.Add(0));
+    work_.Begin(what);
+    return absl::OkStatus();
+  }
 
   // From a checkpoint; false: from the start, --resume or not.
   bool GoesOn() const { return options_.resume && HoldsCheckpoints(options_.out); }
@@ -334,31 +351,24 @@ class TrainingDaemon final : public Daemon {
 
   // Changes run_.model only by its classes' names.
   absl::Status OpenData() {
-    bool needs_tokenizing =
-        run_.evaluation.is_on() && !run_.evaluation.path.empty() && run_.evaluation_data().needs_tokenizing();
-    for (const DataSource& source : run_.all_sources()) needs_tokenizing |= source.data.needs_tokenizing();
-    if (!HoldsCheckpoints(options_.out)) EPS_RETURN_IF_ERROR(CheckTokenizerOfIds(run_));
-    if (needs_tokenizing) {
-      EPS_RETURN_IF_ERROR(MakeDirs(options_.out));
-      EPS_RETURN_IF_ERROR(LockOut());
-    }
     const FormerTokens former = GoesOn() ? FormerTokens::kKept : FormerTokens::kReplaced;
     EPS_ASSIGN_OR_RETURN(RunConfig readable, GoesOn() ? WithKeptTokenizer(options_.out, run_) : run_);
     if (GoesOn()) SayWhatIsGone();
-    EPS_ASSIGN_OR_RETURN(RunConfig of_tokens, WithTokenFiles(readable, DataFolder(), options_.threads, former));
+    EPS_ASSIGN_OR_RETURN(RunConfig of_tokens, WithTokenFiles(readable, DataFolder(), options_.threads, former, &work_));
     NameChatTemplate(of_tokens);
     EPS_RETURN_IF_ERROR(NameClasses(of_tokens));
+    EPS_RETURN_IF_ERROR(BeginStage("reading the data"));
     EPS_ASSIGN_OR_RETURN(data_, StepData::Create(of_tokens));
     if (!run_.evaluation.is_on()) return absl::OkStatus();
     readable.model.class_names = run_.model.class_names;
     EPS_ASSIGN_OR_RETURN(evaluation_data_,
-                         EvaluationData::Open(readable, *data_, EvaluationFolder(), options_.threads, former));
+                         EvaluationData::Open(readable, *data_, EvaluationFolder(), options_.threads, former, &work_));
     return absl::OkStatus();
   }
 
   absl::Status Resume() {
     EPS_ASSIGN_OR_RETURN(checkpointer_, Checkpointer::Create(CheckpointFolder(options_.out), model_, run_));
-    EPS_ASSIGN_OR_RETURN(resumed_, checkpointer_->LoadLatest(*store_));
+    EPS_ASSIGN_OR_RETURN(resumed_, checkpointer_->LoadLatest(*store_, &work_));
     LogInfo("run_resumed", {{"checkpoint", checkpointer_->LatestPath()}, {"step", resumed_.version.value()}});
     return absl::OkStatus();
   }
@@ -418,19 +428,19 @@ class TrainingDaemon final : public Daemon {
   }
 
   void Close(absl::Duration grace) {
-    if (server_ == nullptr) return;
+    if (!std::exchange(is_open_, false)) return;
     store_->CancelWaiters(absl::UnavailableError("the daemon ends"));
-    server_->Shutdown(grace);
-    server_.reset();
+    front_->server().Shutdown(grace);
     shared_memory_.reset();
   }
 
   // Fixed after Load and Open. In order of use: the later ones point to the earlier ones.
   const DaemonOptions options_;
-  FileDescriptor out_lock_;
   const ListenAddress listen_;
+  LongWork& work_;  // until Start
   const uint64_t incarnation_;
-  RpcServerOptions rpc_options_;
+  FileDescriptor out_lock_;
+  NewFolder out_;
   RunConfig run_;
   std::optional<ModelSource> source_;  // what Open keeps; nullopt: nothing more, it is there
   ModelSpec model_;
@@ -452,16 +462,16 @@ class TrainingDaemon final : public Daemon {
   double floor_bytes_per_second_ = 0;
   Traffic traffic_;
   std::unique_ptr<SharedMemoryServer> shared_memory_;
-  std::unique_ptr<RpcServer> server_;
-  std::unique_ptr<DaemonPage> page_;  // last: it asks all of the above
+  bool is_open_ = false;  // for workers
   bool stopped_early_ = false;
+  std::unique_ptr<DaemonFront> front_;  // last: it asks all of the above
 };
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Daemon>> CreateTrainingDaemon(const DaemonOptions& options,
-                                                             const ListenAddress& listen) {
-  auto daemon = std::make_unique<TrainingDaemon>(options, listen);
+absl::StatusOr<std::unique_ptr<Daemon>> CreateTrainingDaemon(const DaemonOptions& options, const ListenAddress& listen,
+                                                             LongWork& work) {
+  auto daemon = std::make_unique<TrainingDaemon>(options, listen, work);
   EPS_RETURN_IF_ERROR(daemon->Load());
   if (daemon->finished_before()) {
     EPS_RETURN_IF_ERROR(daemon->ReportIfMissing());

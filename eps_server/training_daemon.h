@@ -10,7 +10,8 @@
 namespace eps::server {
 
 // Daemon::Create for a run that is trained.
-absl::StatusOr<std::unique_ptr<Daemon>> CreateTrainingDaemon(const DaemonOptions& options, const ListenAddress& listen);
+absl::StatusOr<std::unique_ptr<Daemon>> CreateTrainingDaemon(const DaemonOptions& options, const ListenAddress& listen,
+                                                             LongWork& work);
 
 }  // namespace eps::server
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <memory>
 #include <utility>
+#include <variant>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/match.h"
@@ -21,6 +22,7 @@ namespace {
 
 constexpr absl::Duration kFirstWait = absl::Milliseconds(100);
 constexpr absl::Duration kLongestWait = absl::Seconds(2);
+constexpr absl::Duration kSayStarting = absl::Seconds(30);
 
 // The same again later may work: the daemon is away, was restarted, or has given up this worker's lease.
 bool MayRetry(const absl::Status& status) {
@@ -51,21 +53,41 @@ absl::StatusOr<Introduction> Introduce(const WorkerOptions& options) {
                       .threads = options.threads};
 }
 
-// Attaches, waiting longer and longer between attempts, until `options.reconnect` has passed since the connection was
-// lost. `first_error` is what made us try; it is returned if nothing helps.
+// Attaches, waiting longer and longer between attempts, until `options.reconnect` has passed since the daemon was lost, or
+// was last heard of: for one that says that it starts, which may take hours, as long as it says so. `first_error` is what
+// made us try; it is returned if nothing helps.
 absl::StatusOr<Attachment> AttachWithPatience(const WorkerOptions& options, const Introduction& introduction,
                                               absl::Status first_error) {
-  const absl::Time deadline = absl::Now() + options.reconnect;
+  absl::Time deadline = absl::Now() + options.reconnect;
+  absl::Time next_said = absl::InfinitePast();
+  bool was_starting = false;
   for (absl::Duration wait = kFirstWait;; wait = std::min(wait * 2, kLongestWait)) {
-    auto attachment = GrpcAttach(options.address, introduction, std::max(deadline - absl::Now(), absl::Seconds(1)),
-                                 options.credentials);
-    if (attachment.ok() || !MayRetry(attachment.status()) || IsAnotherDaemon(attachment.status())) return attachment;
+    auto answer = GrpcAttach(options.address, introduction, std::max(deadline - absl::Now(), absl::Seconds(1)),
+                             options.credentials);
+    const absl::Time now = absl::Now();
+    if (answer.ok()) {
+      if (auto* attachment = std::get_if<Attachment>(&*answer)) return std::move(*attachment);
+      if (now >= next_said) {
+        LogInfo("worker_waits_for_daemon",
+                {{"address", options.address}, {"starting", std::get<StartingDaemon>(*answer).what}});
+        next_said = now + kSayStarting;
+      }
+      first_error = absl::OkStatus();
+      was_starting = true;
+      absl::SleepFor(wait);
+      continue;
+    }
+    if (!MayRetry(answer.status()) || IsAnotherDaemon(answer.status())) return answer.status();
+    if (std::exchange(was_starting, false)) {  // it is away from now on
+      deadline = now + options.reconnect;
+      wait = kFirstWait;
+    }
     if (first_error.ok()) {
-      first_error = attachment.status();
+      first_error = answer.status();
       LogInfo("worker_waits_for_daemon", {{"address", options.address}, {"error", first_error.ToString()}});
     }
-    if (absl::Now() + wait > deadline) return first_error;
-    absl::SleepFor(wait);
+    if (now >= deadline) return first_error;
+    absl::SleepFor(std::min(wait, deadline - now));
   }
 }
 

@@ -10,6 +10,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/string_view.h"
 #include "common/base/file_util.h"
+#include "common/base/long_work.h"
 #include "common/base/status_macros.h"
 
 namespace eps {
@@ -45,7 +46,7 @@ std::string Sha256Hex(absl::Span<const std::byte> bytes) {
   return hash.FinishHex();
 }
 
-absl::StatusOr<std::string> Sha256HexOfFile(const std::string& path) {
+absl::StatusOr<std::string> Sha256HexOfFile(const std::string& path, LongWork* work) {
   EPS_ASSIGN_OR_RETURN(const FileDescriptor file, OpenFile(path, O_RDONLY));
   Sha256 hash;
   std::vector<std::byte> buffer(1 << 20);
@@ -55,6 +56,7 @@ absl::StatusOr<std::string> Sha256HexOfFile(const std::string& path) {
     if (n < 0) return FileError(errno, "read", path);
     if (n == 0) return hash.FinishHex();
     hash.Update(absl::MakeConstSpan(buffer).subspan(0, static_cast<size_t>(n)));
+    EPS_RETURN_IF_ERROR(AddTo(work, n));
   }
 }
 

@@ -10,6 +10,8 @@
 
 namespace eps {
 
+class LongWork;
+
 // SHA-256 (FIPS 180-4) over bytes that come in parts. One thread at a time.
 class Sha256 {
  public:
@@ -29,8 +31,9 @@ class Sha256 {
 
 std::string Sha256Hex(absl::Span<const std::byte> bytes);
 
-// Of a file, read in pieces, whatever its length. Errors: FileError's, see common/base/file_util.h
-absl::StatusOr<std::string> Sha256HexOfFile(const std::string& path);
+// Of a file, read in pieces, whatever its length, which `work` is told of; null: nobody is.
+// Errors: CANCELLED by `work` · FileError's, see common/base/file_util.h
+absl::StatusOr<std::string> Sha256HexOfFile(const std::string& path, LongWork* work = nullptr);
 
 }  // namespace eps
 

@@ -16,6 +16,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/file_util.h"
+#include "common/base/long_work.h"
 #include "common/base/sha256.h"
 #include "common/base/status_macros.h"
 
@@ -150,10 +151,16 @@ absl::Status CheckSizes(const std::string& folder, const Manifest& manifest) {
   return absl::OkStatus();
 }
 
-absl::Status CheckSums(const std::string& folder, const Manifest& manifest, absl::Span<const absl::string_view> files) {
+absl::Status CheckSums(const std::string& folder, const Manifest& manifest, absl::Span<const absl::string_view> files,
+                       LongWork* work) {
+  if (work != nullptr) {
+    int64_t num_bytes = 0;
+    for (const absl::string_view name : files) num_bytes += manifest.files.at(std::string(name)).num_bytes;
+    work->Begin("checking the checkpoint's sums", num_bytes);
+  }
   for (const absl::string_view name : files) {
     const std::string path = PathOf(folder, name);
-    EPS_ASSIGN_OR_RETURN(const std::string found, Sha256HexOfFile(path));
+    EPS_ASSIGN_OR_RETURN(const std::string found, Sha256HexOfFile(path, work));
     const FileSum& wanted = manifest.files.at(std::string(name));
     if (found == wanted.sha256) continue;
     // Read again, for the parts: only who has a damaged file pays for it.

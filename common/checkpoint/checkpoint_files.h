@@ -18,6 +18,8 @@
 // Finding a checkpoint, and trusting its files. Nothing here writes. docs/formats.md, Checkpoints.
 namespace eps {
 
+class LongWork;
+
 // Bytes, sha256 and the parts' CRC-32 of a regular file, which is read once, part by part.
 class FileSummer {
  public:
@@ -47,9 +49,10 @@ absl::StatusOr<Manifest> ReadManifest(const std::string& folder);
 // Every file of the manifest is there with its size: cheap.
 // Errors: DATA_LOSS naming the file, found and wanted
 absl::Status CheckSizes(const std::string& folder, const Manifest& manifest);
-// As the manifest says, byte for byte, of those files: reads them whole.
-// Errors: DATA_LOSS naming the file, found and wanted, and which bytes are damaged · the system's
-absl::Status CheckSums(const std::string& folder, const Manifest& manifest, absl::Span<const absl::string_view> files);
+// As the manifest says, byte for byte, of those files: reads them whole, which `work` is told of; null: nobody is.
+// Errors: DATA_LOSS naming the file, found and wanted, and which bytes are damaged · CANCELLED by `work` · the system's
+absl::Status CheckSums(const std::string& folder, const Manifest& manifest, absl::Span<const absl::string_view> files,
+                       LongWork* work = nullptr);
 // ReadManifest and CheckSizes: what can be told without reading the tensors.
 absl::Status CheckComplete(const std::string& folder);
 

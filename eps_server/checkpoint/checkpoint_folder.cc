@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/file_util.h"
+#include "common/base/long_work.h"
 #include "common/base/status_macros.h"
 #include "common/checkpoint/checkpoint_files.h"
 #include "common/checkpoint/checkpoint_tensors.h"
@@ -218,12 +219,18 @@ absl::StatusOr<std::unique_ptr<SafetensorsReader>> OpenTensors(const std::string
   return file;
 }
 
+int64_t DataBytes(const SafetensorsReader& file) {
+  int64_t num_bytes = 0;
+  for (const SafetensorsEntry& tensor : file.entries()) num_bytes += tensor.num_bytes;
+  return num_bytes;
+}
+
 // Hands each of `entries`, a piece at a time, to `load(blob, which of a tensor, offset_elems, values)`: `per_tensor` of each
 // tensor, of frozen blobs too if it says so.
 template <typename Load>
 absl::Status ReadTensors(const SafetensorsReader& file, const ModelSpec& model,
                          const std::vector<SafetensorsEntry>& entries, size_t per_tensor, bool with_frozen,
-                         const Load& load) {
+                         LongWork* work, const Load& load) {
   std::vector<float> buffer(kChunkElems);
   auto entry = entries.begin();
   for (const BlobSpec* blob : BlobsInFileOrder(model, with_frozen)) {
@@ -234,7 +241,8 @@ absl::Status ReadTensors(const SafetensorsReader& file, const ModelSpec& model,
           const auto values = absl::MakeSpan(buffer).subspan(0, static_cast<size_t>(num_elems));
           EPS_RETURN_IF_ERROR(file.ReadFloatsAt(stored, first, values));
           load(blob->id, static_cast<int>(which), tensor.offset_elems + first, values);
-          return absl::OkStatus();
+          const int64_t elem_bytes = stored.num_bytes / tensor.num_elems();
+          return AddTo(work, num_elems * elem_bytes);
         }));
       }
     }
@@ -256,7 +264,7 @@ absl::Status WriteCheckpointFolder(const std::string& folder, StateCapture& capt
 }
 
 absl::Status LoadTensors(const std::string& folder, const ModelSpec& model, const Manifest& manifest, LoadWhat what,
-                         Store& store) {
+                         Store& store, LongWork* work) {
   const int num_moments = manifest.run.optimizer.num_moments();
   const std::vector<SafetensorsEntry> master_entries = MasterEntries(model, manifest.run.precision.wire);
   const std::vector<SafetensorsEntry> moment_entries = MomentEntries(model, manifest.run);
@@ -266,13 +274,16 @@ absl::Status LoadTensors(const std::string& folder, const ModelSpec& model, cons
     EPS_CHECK(store.num_moments() == num_moments && store.moment_format() == manifest.run.precision.moments);
     EPS_ASSIGN_OR_RETURN(moments, OpenTensors(PathOf(folder, kOptimizerFile), moment_entries));
   }
-  EPS_RETURN_IF_ERROR(ReadTensors(*masters, model, master_entries, 1, /*with_frozen=*/true,
+  if (work != nullptr) {
+    work->Begin("reading the checkpoint", DataBytes(*masters) + (moments == nullptr ? 0 : DataBytes(*moments)));
+  }
+  EPS_RETURN_IF_ERROR(ReadTensors(*masters, model, master_entries, 1, /*with_frozen=*/true, work,
                                   [&](BlobId blob, int, int64_t offset, auto values) {
                                     store.LoadMaster(blob, manifest.state.version, offset, values);
                                   }));
   if (moments == nullptr) return absl::OkStatus();
   return ReadTensors(
-      *moments, model, moment_entries, static_cast<size_t>(num_moments), /*with_frozen=*/false,
+      *moments, model, moment_entries, static_cast<size_t>(num_moments), /*with_frozen=*/false, work,
       [&](BlobId blob, int which, int64_t offset, auto values) { store.LoadMoment(blob, which, offset, values); });
 }
 

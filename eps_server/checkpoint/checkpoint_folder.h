@@ -12,6 +12,10 @@
 #include "eps_server/checkpoint/state_capture.h"
 #include "eps_server/store/store.h"
 
+namespace eps {
+class LongWork;
+}  // namespace eps
+
 namespace eps::server {
 
 // One checkpoint's folder, from a store and into one. common/checkpoint/checkpoint_files.h checks its files.
@@ -27,11 +31,12 @@ absl::Status WriteCheckpointFolder(const std::string& folder, StateCapture& capt
                                    const RunConfig& run, const RunState& state, PatientThread& patient);
 
 // Fills an empty store with masters and moments, or with masters alone, at the manifest's step. The files are
-// checked to hold exactly the model's tensors before the first one is stored; their sums are CheckSums' matter.
-// Errors: DATA_LOSS naming file and tensor
+// checked to hold exactly the model's tensors before the first one is stored; their sums are CheckSums' matter. `work` is
+// told how far it is; null: nobody is.
+// Errors: DATA_LOSS naming file and tensor · CANCELLED by `work`
 enum class LoadWhat { kMastersAndMoments, kMasters };
 absl::Status LoadTensors(const std::string& folder, const ModelSpec& model, const Manifest& manifest, LoadWhat what,
-                         Store& store);
+                         Store& store, LongWork* work = nullptr);
 
 }  // namespace eps::server
 

@@ -7,6 +7,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
 #include "common/base/log.h"
+#include "common/base/long_work.h"
 #include "common/base/mutex.h"
 #include "common/base/status_macros.h"
 #include "common/checkpoint/checkpoint_directory.h"
@@ -47,14 +48,14 @@ class FolderCheckpointer final : public Checkpointer {
     return WriteCopied(store, state, capture);
   }
 
-  absl::StatusOr<RunState> LoadLatest(Store& store) override {
+  absl::StatusOr<RunState> LoadLatest(Store& store, LongWork* work) override {
     EPS_ASSIGN_OR_RETURN(const Version version, FindNewestCheckpoint(directory_));
     const std::string folder = directory_.FolderOf(version);
-    absl::StatusOr<Manifest> manifest = CheckForResume(version, folder);
+    absl::StatusOr<Manifest> manifest = CheckForResume(version, folder, work);
     absl::Status status = manifest.status();
-    if (status.ok()) status = LoadTensors(folder, model_, *manifest, LoadWhat::kMastersAndMoments, store);
+    if (status.ok()) status = LoadTensors(folder, model_, *manifest, LoadWhat::kMastersAndMoments, store, work);
     // Of another run or format nothing is damaged. All else, a disk that cannot be read too, is.
-    if (!status.ok() && !absl::IsFailedPrecondition(status)) {
+    if (!status.ok() && !absl::IsFailedPrecondition(status) && !absl::IsCancelled(status)) {
       return absl::DataLossError(absl::StrCat(status.message(), "; ", WhatToDo(version)));
     }
     EPS_RETURN_IF_ERROR(status);
@@ -95,7 +96,7 @@ class FolderCheckpointer final : public Checkpointer {
   }
 
   // Everything but the tensors' names, before anything is stored.
-  absl::StatusOr<Manifest> CheckForResume(Version version, const std::string& folder) const {
+  absl::StatusOr<Manifest> CheckForResume(Version version, const std::string& folder, LongWork* work) const {
     EPS_ASSIGN_OR_RETURN(Manifest manifest, ReadManifest(folder));
     const std::vector<std::string> differences = DifferencesThatMatter(manifest, run_);
     if (!differences.empty()) {
@@ -110,7 +111,7 @@ class FolderCheckpointer final : public Checkpointer {
     }
     EPS_RETURN_IF_ERROR_WITH(UpdatesOfBlobs(manifest.state, model_).status(), absl::StrCat(folder, "/", kManifestFile));
     EPS_RETURN_IF_ERROR(CheckSizes(folder, manifest));
-    EPS_RETURN_IF_ERROR(CheckSums(folder, manifest, kSummedFiles));
+    EPS_RETURN_IF_ERROR(CheckSums(folder, manifest, kSummedFiles, work));
     return manifest;
   }
 

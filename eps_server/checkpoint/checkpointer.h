@@ -14,6 +14,10 @@
 #include "common/spec/run_config.h"
 #include "eps_server/store/store.h"
 
+namespace eps {
+class LongWork;
+}  // namespace eps
+
 namespace eps::server {
 
 // Writes and loads checkpoints of one run in `directory` (DIR/checkpoints):
@@ -53,24 +57,27 @@ class Checkpointer {
   //         `order` does not have each blob once, or `state` is one that no run has
   virtual absl::StatusOr<std::string> Write(const Store& store, const RunState& state, const Capture& capture) = 0;
 
-  // Loads the newest complete checkpoint into an empty store: masters, moments; publishes nothing.
+  // Loads the newest complete checkpoint into an empty store: masters, moments; publishes nothing. `work` is told how far
+  // it is; null: nobody is.
   // Errors: NOT_FOUND there is none · FAILED_PRECONDITION of another run: names the fields that differ ·
-  //         DATA_LOSS a checksum or size is wrong: names file and what to do
-  virtual absl::StatusOr<RunState> LoadLatest(Store& store) = 0;
+  //         DATA_LOSS a checksum or size is wrong: names file and what to do · CANCELLED by `work`
+  virtual absl::StatusOr<RunState> LoadLatest(Store& store, LongWork* work = nullptr) = 0;
 
   // Of the newest that this object found or wrote; "" if there is none.
   virtual std::string LatestPath() const = 0;
 };
 
 // Fills an empty store from a folder that ModelFolder takes, with up to `threads` threads: the same bits for any number.
-// Everything but the values is checked before the first tensor is stored.
+// Everything but the values is checked before the first tensor is stored. `work` is told how far it is; null: nobody is.
 //
 // Memory: beside the store, 1 MiB of values in each thread, whatever the model; the files' pages are the system's
-// Errors: NOT_FOUND, INVALID_ARGUMENT naming file, tensor, shape or dtype found and wanted
-absl::Status LoadHuggingFace(const std::string& folder, const ModelSpec& model, int threads, Store& store);
+// Errors: NOT_FOUND, INVALID_ARGUMENT naming file, tensor, shape or dtype found and wanted · CANCELLED by `work`
+absl::Status LoadHuggingFace(const std::string& folder, const ModelSpec& model, int threads, Store& store,
+                             LongWork* work = nullptr);
 
 // Fills an empty store with initial values (InitTensor), with up to `threads` threads: the same bits for any number.
-void InitStore(const ModelSpec& model, int threads, Store& store);
+// `work` as above. Errors: CANCELLED by `work`
+absl::Status InitStore(const ModelSpec& model, int threads, Store& store, LongWork* work = nullptr);
 
 }  // namespace eps::server
 

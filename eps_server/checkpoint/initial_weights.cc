@@ -16,6 +16,7 @@
 #include "absl/types/span.h"
 #include "common/base/ids.h"
 #include "common/base/log.h"
+#include "common/base/long_work.h"
 #include "common/base/mutex.h"
 #include "common/base/status_macros.h"
 #include "common/base/thread.h"
@@ -52,6 +53,8 @@ absl::Status CheckShape(const std::string& folder, const ModelConfig& found, con
   return absl::OkStatus();
 }
 
+int64_t MasterBytes(const ModelSpec& model) { return model.num_parameters() * static_cast<int64_t>(sizeof(float)); }
+
 // A slice of a tensor that is made and stored at once.
 struct Part {
   BlobId blob;
@@ -73,45 +76,50 @@ std::vector<Part> CutIntoParts(const ModelSpec& model) {
 }
 
 // Stores what `make(part, values)` makes of every part, with up to `threads` threads that take the parts in their order:
-// the same bits for any number. The first error ends it, and is returned.
+// the same bits for any number. The first error ends it, and is returned. `work` is told of each part, in fp32.
 template <typename Make>
-absl::Status FillStore(const ModelSpec& model, int threads, Store& store, const Make& make) {
+absl::Status FillStore(const ModelSpec& model, int threads, Store& store, LongWork* work, const Make& make) {
   const std::vector<Part> parts = CutIntoParts(model);
   std::atomic<size_t> next = 0;
   Mutex mu;
   absl::Status status;  // under mu
-  const auto work = [&] {
+  const auto fill_part = [&](const Part& part, absl::Span<float> values) -> absl::Status {
+    EPS_RETURN_IF_ERROR(make(part, values));
+    store.LoadMaster(part.blob, kInitialVersion, part.tensor->offset_elems + part.first_elem, values);
+    return AddTo(work, part.num_elems * static_cast<int64_t>(sizeof(float)));
+  };
+  const auto fill = [&] {
     std::vector<float> buffer(kChunkElems);
     for (size_t i = next++; i < parts.size(); i = next++) {
-      const Part& part = parts[i];
-      const auto values = absl::MakeSpan(buffer).subspan(0, static_cast<size_t>(part.num_elems));
-      if (absl::Status made = make(part, values); !made.ok()) {
+      const auto values = absl::MakeSpan(buffer).subspan(0, static_cast<size_t>(parts[i].num_elems));
+      if (absl::Status filled = fill_part(parts[i], values); !filled.ok()) {
         MutexLock lock(mu);
-        if (status.ok()) status = std::move(made);
+        if (status.ok()) status = std::move(filled);
         next = parts.size();
         return;
       }
-      store.LoadMaster(part.blob, kInitialVersion, part.tensor->offset_elems + part.first_elem, values);
     }
   };
   std::vector<std::thread> helpers;
   for (int t = 1; t < threads && static_cast<size_t>(t) < parts.size(); ++t) {
-    absl::StatusOr<std::thread> helper = StartThread(work);
+    absl::StatusOr<std::thread> helper = StartThread(fill);
     if (!helper.ok()) break;  // those that there are do it all
     helpers.push_back(*std::move(helper));
   }
-  work();
+  fill();
   for (std::thread& helper : helpers) helper.join();
   return status;
 }
 
 }  // namespace
 
-absl::Status LoadHuggingFace(const std::string& folder, const ModelSpec& model, int threads, Store& store) {
+absl::Status LoadHuggingFace(const std::string& folder, const ModelSpec& model, int threads, Store& store,
+                             LongWork* work) {
   const absl::Time begin = absl::Now();
   EPS_ASSIGN_OR_RETURN(const std::unique_ptr<ModelFolder> source, ModelFolder::Open(folder, model.config));
   EPS_RETURN_IF_ERROR(CheckShape(folder, source->model().config, model.config));
-  EPS_RETURN_IF_ERROR(FillStore(model, threads, store, [&](const Part& part, absl::Span<float> values) {
+  if (work != nullptr) work->Begin(absl::StrCat("reading the weights of ", folder), MasterBytes(model));
+  EPS_RETURN_IF_ERROR(FillStore(model, threads, store, work, [&](const Part& part, absl::Span<float> values) {
     if (!source->is_new(*part.tensor)) return source->ReadPart(*part.tensor, part.first_elem, values);
     InitTensorPart(*part.tensor, model.config.init_seed, part.first_elem, values);
     return absl::OkStatus();
@@ -127,12 +135,12 @@ absl::Status LoadHuggingFace(const std::string& folder, const ModelSpec& model, 
   return absl::OkStatus();
 }
 
-void InitStore(const ModelSpec& model, int threads, Store& store) {
-  const absl::Status made = FillStore(model, threads, store, [&](const Part& part, absl::Span<float> values) {
+absl::Status InitStore(const ModelSpec& model, int threads, Store& store, LongWork* work) {
+  if (work != nullptr) work->Begin("making the initial weights", MasterBytes(model));
+  return FillStore(model, threads, store, work, [&](const Part& part, absl::Span<float> values) {
     InitTensorPart(*part.tensor, model.config.init_seed, part.first_elem, values);
     return absl::OkStatus();
   });
-  EPS_CHECK(made.ok());
 }
 
 }  // namespace eps::server

@@ -62,7 +62,7 @@ INSTANTIATE_TEST_SUITE_P(Threads, InitStoreTest, ::testing::Values(1, 3, 1000));
 
 TEST_P(InitStoreTest, EveryTensorHasItsInitialValues) {
   Fixture f;
-  InitStore(f.model, GetParam(), *f.store);
+  ASSERT_OK(InitStore(f.model, GetParam(), *f.store));
   std::vector<float> values;
   std::string of;
   ExpectStoreHolds(f.model, *f.store, [&](const TensorSpec& tensor, int64_t i) {

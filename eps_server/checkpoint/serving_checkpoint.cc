@@ -5,6 +5,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/long_work.h"
 #include "common/base/status_macros.h"
 #include "common/checkpoint/checkpoint_files.h"
 #include "common/checkpoint/manifest.h"
@@ -35,10 +36,11 @@ absl::Status MakeStore(const ServingOptions& options, ServingCheckpoint& result)
 absl::Status LoadStepFolder(const ServingOptions& options, ServingCheckpoint& result) {
   EPS_ASSIGN_OR_RETURN(Manifest manifest, ReadManifest(result.folder));
   EPS_RETURN_IF_ERROR(CheckSizes(result.folder, manifest));
-  EPS_RETURN_IF_ERROR(CheckSums(result.folder, manifest, {kConfigFile, kModelFile}));
+  EPS_RETURN_IF_ERROR(CheckSums(result.folder, manifest, {kConfigFile, kModelFile}, options.work));
   result.run = WithoutTraining(manifest.run);
   EPS_RETURN_IF_ERROR(MakeStore(options, result));
-  EPS_RETURN_IF_ERROR(LoadTensors(result.folder, result.model, manifest, LoadWhat::kMasters, *result.store));
+  EPS_RETURN_IF_ERROR(
+      LoadTensors(result.folder, result.model, manifest, LoadWhat::kMasters, *result.store, options.work));
   result.state = std::move(manifest.state);
   return absl::OkStatus();
 }
@@ -57,7 +59,7 @@ absl::Status LoadHuggingFaceFolder(const ServingOptions& options, ServingCheckpo
   run.steps = 1;
   result.run = WithoutTraining(std::move(run));
   EPS_RETURN_IF_ERROR(MakeStore(options, result));
-  return LoadHuggingFace(result.folder, result.model, options.threads, *result.store);
+  return LoadHuggingFace(result.folder, result.model, options.threads, *result.store, options.work);
 }
 
 }  // namespace

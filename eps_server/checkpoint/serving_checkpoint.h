@@ -11,6 +11,10 @@
 #include "common/spec/run_config.h"
 #include "eps_server/store/store.h"
 
+namespace eps {
+class LongWork;
+}  // namespace eps
+
 namespace eps::server {
 
 // A checkpoint's model, ready to be pulled: `state.version` of every blob is published.
@@ -28,6 +32,7 @@ struct ServingOptions {
   int threads = 1;  // that load a Hugging Face folder
   // The context of the run, at most, where positions are no parameters of the model; 0: what the run or the folder has.
   int64_t max_context = 0;
+  LongWork* work = nullptr;  // is told how far it is; null: nobody is
 };
 
 // Loads the model of a checkpoint: a step-NNNNNNNN folder, a file `latest`, the folder that holds them

@@ -144,7 +144,7 @@ TEST(ServingCheckpointTest, AHuggingFaceFolderIsServedInFp32) {
   EXPECT_EQ(served.store->wire_dtype(), Dtype::kF32);
   EXPECT_EQ(served.state.version, Version(0));
   const auto wanted = Store::Create(f.model, served.run).value();
-  InitStore(f.model, 1, *wanted);
+  ASSERT_OK(InitStore(f.model, 1, *wanted));
   ExpectSameWire(f.model, *wanted, *served.store, Version(0));
   EXPECT_THAT(ParseRunConfig(SerializeRunConfig(served.run)), IsOkAndHolds(served.run));
 }

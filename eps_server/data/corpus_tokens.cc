@@ -17,6 +17,8 @@
 #include "absl/types/span.h"
 #include "common/base/file_util.h"
 #include "common/base/log.h"
+#include "common/base/long_work.h"
+#include "common/base/new_folder.h"
 #include "common/base/sha256.h"
 #include "common/base/status_macros.h"
 #include "common/corpus/tokenize_corpus.h"
@@ -29,7 +31,6 @@
 namespace eps::server {
 namespace {
 
-constexpr double kReportSeconds = 10;
 constexpr int kFormat = 2, kFormerFormat = 1;  // of tokens.json
 constexpr char kWrittenBy[] = "written_by";    // in it, beside what the file was made from: ChatTemplateChoice's name
 
@@ -118,17 +119,13 @@ std::optional<std::string> FindMade(const std::string& folder, const nlohmann::j
 
 // Errors: TokenizeCorpus's, naming data's field
 absl::StatusOr<TokenizeReport> Tokenize(const DataConfig& data, const Tokenizer& tokenizer,
-                                        const TokenizeOptions& options) {
-  double reported = 0;
-  const auto report = [&](const TokenizeProgress& progress) {
-    if (progress.seconds < reported + kReportSeconds) return;
-    reported = progress.seconds;
-    LogInfo("data_tokenizing", {{"path", data.path},
-                                {"bytes_done", progress.bytes_done},
-                                {"bytes_total", progress.bytes_total},
-                                {"tokens", progress.tokens}});
+                                        const TokenizeOptions& options, LongWork* work) {
+  if (work != nullptr) work->Begin(absl::StrCat("tokenizing ", data.path));
+  const std::atomic<bool> never = false;
+  const std::atomic<bool>& stop = work != nullptr ? work->is_cancelled() : never;
+  const auto report = [work](const TokenizeProgress& progress) {
+    if (work != nullptr) work->Reach(progress.bytes_done, progress.bytes_total).IgnoreError();  // `stop` says the same
   };
-  const std::atomic<bool> stop = false;
   absl::StatusOr<TokenizeReport> done = TokenizeCorpus(options, tokenizer, report, stop);
   EPS_RETURN_IF_ERROR_WITH(done.status(), data.path_field);
   LogInfo("data_tokenized", {{"path", data.path},
@@ -172,10 +169,10 @@ absl::Status AcceptNew(const std::string& folder) {
 
 // Makes new files in `folder`, beside those that are there. Gives the template of its conversations.
 absl::StatusOr<std::string> MakeNew(const DataConfig& data, const Tokenizer& tokenizer, TokenizeOptions options,
-                                    const std::string& folder, nlohmann::json origin) {
-  EPS_RETURN_IF_ERROR(MakeDirs(folder));
+                                    const std::string& folder, nlohmann::json origin, LongWork* work) {
+  EPS_ASSIGN_OR_RETURN(const NewFolder made, NewFolder::Make(folder));
   options.out = NewTokenPath(folder);
-  EPS_ASSIGN_OR_RETURN(const TokenizeReport report, Tokenize(data, tokenizer, options));
+  EPS_ASSIGN_OR_RETURN(const TokenizeReport report, Tokenize(data, tokenizer, options, work));
   origin[kWrittenBy] = report.chat_template;
   EPS_RETURN_IF_ERROR(WriteFileAtomically(NewOriginPath(folder), origin.dump(2) + "\n"));
   return report.chat_template;
@@ -234,7 +231,7 @@ absl::StatusOr<MaskConfig> MaskOf(const RunConfig& run, const Tokenizer& tokeniz
 }  // namespace
 
 absl::StatusOr<RunConfig> WithTokenFile(const RunConfig& run, const std::string& folder, int threads,
-                                        FormerTokens former) {
+                                        FormerTokens former, LongWork* work) {
   const DataConfig& data = run.data;
   if (!data.needs_tokenizing()) return run;
   EPS_ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer, TokenizerOf(data));
@@ -252,7 +249,7 @@ absl::StatusOr<RunConfig> WithTokenFile(const RunConfig& run, const std::string&
   if (chat_template.has_value()) {
     LogInfo("data_tokens_kept", {{"path", data.path}, {"token_file", token_path}});
   } else {
-    EPS_ASSIGN_OR_RETURN(chat_template, MakeNew(data, *tokenizer, options, folder, origin));
+    EPS_ASSIGN_OR_RETURN(chat_template, MakeNew(data, *tokenizer, options, folder, origin, work));
     if (former == FormerTokens::kReplaced) {
       EPS_RETURN_IF_ERROR(AcceptNew(folder));
     } else {
@@ -275,13 +272,14 @@ absl::StatusOr<RunConfig> WithTokenFile(const RunConfig& run, const std::string&
 }
 
 absl::StatusOr<RunConfig> WithTokenFiles(const RunConfig& run, const std::string& folder, int threads,
-                                         FormerTokens former) {
-  if (run.sources.empty()) return WithTokenFile(run, folder, threads, former);
+                                         FormerTokens former, LongWork* work) {
+  if (run.sources.empty()) return WithTokenFile(run, folder, threads, former, work);
+  EPS_ASSIGN_OR_RETURN(const NewFolder made, NewFolder::Make(folder));
   RunConfig result = run;
   for (size_t i = 0; i < run.sources.size(); ++i) {
     RunConfig one = run;
     one.data = run.sources[i].data;
-    EPS_ASSIGN_OR_RETURN(one, WithTokenFile(one, absl::StrCat(folder, "/", i), threads, former));
+    EPS_ASSIGN_OR_RETURN(one, WithTokenFile(one, absl::StrCat(folder, "/", i), threads, former, work));
     result.sources[i].data = one.data;
   }
   return result;

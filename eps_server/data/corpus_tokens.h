@@ -7,6 +7,10 @@
 #include "absl/status/statusor.h"
 #include "common/spec/run_config.h"
 
+namespace eps {
+class LongWork;
+}  // namespace eps
+
 namespace eps::server {
 
 // What becomes of a token file that is there already.
@@ -23,14 +27,16 @@ enum class FormerTokens {
 // Of such a one the result's data.chat_template is that by which its conversations were written, never "auto"; "": it
 // holds none, or an earlier version made it, which did not say.
 //
+// `work` is told how far it is; null: nobody is.
+//
 // Threads: encodes on `threads`
 // Errors:  TokenizeCorpus's and LoadTokenizer's, naming data's field · INVALID_ARGUMENT the tokenizer has more tokens
-//          than the model · the system's. After any but the last, what is in `folder` is as it was
+//          than the model · CANCELLED by `work` · the system's. After any but the last, what is in `folder` is as it was
 absl::StatusOr<RunConfig> WithTokenFile(const RunConfig& run, const std::string& folder, int threads,
-                                        FormerTokens former = FormerTokens::kReplaced);
+                                        FormerTokens former = FormerTokens::kReplaced, LongWork* work = nullptr);
 // The same for each of run.sources, in folders of their own: `folder`/0, `folder`/1, ...
 absl::StatusOr<RunConfig> WithTokenFiles(const RunConfig& run, const std::string& folder, int threads,
-                                         FormerTokens former = FormerTokens::kReplaced);
+                                         FormerTokens former = FormerTokens::kReplaced, LongWork* work = nullptr);
 
 // Of `folder` and the folders in it: puts what kKept left beside a token file in its place. Who has it open reads on.
 // Errors: the system's

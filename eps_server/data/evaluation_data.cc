@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/long_work.h"
 #include "common/base/status_macros.h"
 #include "common/samples/class_names.h"
 
@@ -19,11 +20,11 @@ int64_t Share(int64_t total, int64_t part, int64_t whole) {
 
 absl::StatusOr<std::unique_ptr<EvaluationData>> EvaluationData::Open(const RunConfig& run, const StepData& training,
                                                                      const std::string& folder, int threads,
-                                                                     FormerTokens former) {
+                                                                     FormerTokens former, LongWork* work) {
   if (run.evaluation.path.empty()) return std::make_unique<EvaluationData>(run, training.held_out());
   RunConfig of_path = run;
   of_path.data = run.evaluation_data();
-  EPS_ASSIGN_OR_RETURN(const RunConfig of_tokens, WithTokenFile(of_path, folder, threads, former));
+  EPS_ASSIGN_OR_RETURN(const RunConfig of_tokens, WithTokenFile(of_path, folder, threads, former, work));
   EPS_RETURN_IF_ERROR(CheckClassesOfEvaluation(of_path, of_tokens));
   EPS_ASSIGN_OR_RETURN(std::shared_ptr<const SampleSource> source, SampleSource::Open(of_tokens));
   EPS_RETURN_IF_ERROR(source->CheckIds());

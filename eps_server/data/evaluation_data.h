@@ -13,6 +13,10 @@
 #include "eps_server/data/corpus_tokens.h"
 #include "eps_server/data/step_data.h"
 
+namespace eps {
+class LongWork;
+}  // namespace eps
+
 namespace eps::server {
 
 // The samples of an evaluation, cut into rounds of as many as a step has; the last one is filled up with samples of which
@@ -21,12 +25,13 @@ namespace eps::server {
 // Threads: safe; fixed after construction.
 class EvaluationData {
  public:
-  // Of the run's evaluation.path, which is made into tokens in `folder` where it needs that, by `threads`; or of what
-  // `training` keeps back. Errors: WithTokenFile's, CheckClassesOfEvaluation's,
+  // Of the run's evaluation.path, which is made into tokens in `folder` where it needs that, by `threads`, of which
+  // `work` is told; or of what `training` keeps back. Errors: WithTokenFile's, CheckClassesOfEvaluation's,
   // SampleSource::Open's and CheckIds'
   static absl::StatusOr<std::unique_ptr<EvaluationData>> Open(const RunConfig& run, const StepData& training,
                                                               const std::string& folder, int threads,
-                                                              FormerTokens former = FormerTokens::kReplaced);
+                                                              FormerTokens former = FormerTokens::kReplaced,
+                                                              LongWork* work = nullptr);
   // Of `ranges`, one behind the other; with fewer than all (run.evaluation.samples), each gives its share, its first ones.
   EvaluationData(const RunConfig& run, std::vector<SampleRange> ranges);
 

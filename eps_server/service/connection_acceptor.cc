@@ -71,9 +71,12 @@ ConnectionAcceptor::ConnectionAcceptor(FileDescriptor listener, FileDescriptor w
 
 ConnectionAcceptor::~ConnectionAcceptor() { Stop(); }
 
-void ConnectionAcceptor::Start(std::unique_ptr<Target> target) {
-  target_ = std::move(target);
-  thread_ = std::thread([this] { Run(); });
+void ConnectionAcceptor::HandOverTo(std::unique_ptr<Target> target) {
+  {
+    MutexLock lock(mu_);
+    target_.swap(target);
+  }
+  if (!thread_.joinable()) thread_ = std::thread([this] { Run(); });
 }
 
 void ConnectionAcceptor::Stop() {
@@ -111,6 +114,7 @@ void ConnectionAcceptor::Accept() {
   Target::NewConnectionParameters parameters;
   parameters.listener_fd = listener_.get();
   parameters.fd = fd;
+  MutexLock lock(mu_);
   target_->HandleNewConnection(&parameters);
 }
 

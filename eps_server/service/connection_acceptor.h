@@ -10,8 +10,10 @@
 #include <thread>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "common/base/file_util.h"
+#include "common/base/mutex.h"
 #include "eps_server/service/listen_address.h"
 #include "grpcpp/server_builder.h"
 
@@ -23,20 +25,20 @@ namespace eps::server {
 // A host may hold at most half of the places, so that one cannot shut out the others; hosts of loopback, which are all
 // the same machine, may hold all.
 //
-// Threads: one of its own, from Start to Stop
+// Threads: one of its own, from the first HandOverTo to Stop
 class ConnectionAcceptor {
  public:
   using Target = grpc::experimental::ExternalConnectionAcceptor;
 
-  // Listens. Connections wait in the system's queue until Start.
+  // Listens. Connections wait in the system's queue until HandOverTo.
   // Errors: UNAVAILABLE naming the address and the system's reason
   static absl::StatusOr<std::unique_ptr<ConnectionAcceptor>> Listen(const ListenAddress& address, int max_connections);
   ~ConnectionAcceptor();
 
   int port() const { return port_; }  // the one that the system chose
 
-  // Hands connections over to `target`, whose server has been started.
-  void Start(std::unique_ptr<Target> target);
+  // From now on connections go to `target`, whose server has been started; the one before gets none any more.
+  void HandOverTo(std::unique_ptr<Target> target) ABSL_LOCKS_EXCLUDED(mu_);
   // Accepts no more. Those that were handed over are gRPC's.
   void Stop();
 
@@ -64,7 +66,9 @@ class ConnectionAcceptor {
   const FileDescriptor wake_;  // an eventfd that ends the thread
   const int port_;
   const size_t max_connections_;
-  std::unique_ptr<Target> target_;  // from Start on
+
+  Mutex mu_;  // held while a connection is handed over: a target whose server has been shut down would lose it
+  std::unique_ptr<Target> target_ ABSL_GUARDED_BY(mu_);
 
   std::vector<Connection> connections_;  // of the thread
   int64_t last_logged_ = 0;              // seconds; of the thread

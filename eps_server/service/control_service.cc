@@ -11,7 +11,6 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/ids.h"
 #include "common/base/log.h"
-#include "common/base/protocol_version.h"
 #include "common/base/status_macros.h"
 #include "common/choices/choices_message.h"
 #include "common/grpc/grpc_status.h"
@@ -151,12 +150,7 @@ class ControlService final : public proto::Control::CallbackService {
   }
 
   absl::Status AttachWorker(const proto::AttachRequest& request, const std::string& peer, proto::AttachReply& reply) {
-    // Before anything else: of another version, no other field can be trusted.
-    if (request.protocol_version() != kProtocolVersion) {
-      return absl::FailedPreconditionError(absl::StrCat("protocol_version: the worker speaks ",
-                                                        request.protocol_version(), ", this daemon ", kProtocolVersion,
-                                                        "; use programs of one release"));
-    }
+    EPS_RETURN_IF_ERROR(CheckProtocolVersion(request.protocol_version()));
     EPS_ASSIGN_OR_RETURN(const WorkerId worker,
                          options_.host->Attach({.device_name = request.device_name(),
                                                 .device_model = request.device_model(),

@@ -4,12 +4,8 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
-#include <cerrno>
-#include <cstring>
-
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "common/base/file_util.h"
 #include "common/base/host.h"
 
 namespace eps::server {
@@ -70,19 +66,6 @@ SocketAddress ToSocketAddress(const ListenAddress& address) {
     result.length = sizeof(v4);
   }
   return result;
-}
-
-absl::Status CheckPortIsFree(const ListenAddress& address) {
-  if (address.port == 0) return absl::OkStatus();
-  const SocketAddress where = ToSocketAddress(address);
-  const FileDescriptor socket_fd(socket(where.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  if (!socket_fd.is_open()) return absl::OkStatus();  // the server itself will say what is wrong
-  const int on = 1;  // as the server does, so that connections of a daemon that just ended do not count
-  setsockopt(socket_fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-  if (bind(socket_fd.get(), reinterpret_cast<const sockaddr*>(&where.storage), where.length) != 0) {
-    return absl::UnavailableError(absl::StrCat("cannot listen on ", address.ToString(), ": ", std::strerror(errno)));
-  }
-  return absl::OkStatus();
 }
 
 }  // namespace eps::server

@@ -33,9 +33,6 @@ struct SocketAddress {
 };
 SocketAddress ToSocketAddress(const ListenAddress& address);
 
-// Errors: UNAVAILABLE naming the address: another process listens there
-absl::Status CheckPortIsFree(const ListenAddress& address);
-
 }  // namespace eps::server
 
 #endif  // EPS_SERVER_SERVICE_LISTEN_ADDRESS_H_

@@ -45,27 +45,41 @@ void SetLimits(const RpcLimits& limits, grpc::ServerBuilder& builder) {
 absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(const ListenAddress& address,
                                                             std::vector<std::unique_ptr<grpc::Service>> services,
                                                             int max_message_bytes, RpcServerOptions options) {
-  std::unique_ptr<RpcServer> result(new RpcServer());
-  result->services_ = std::move(services);
-  max_message_bytes = std::max(max_message_bytes, static_cast<int>(kMaxDataMessageBytes));
   if (options.credentials == nullptr) options.credentials = grpc::InsecureServerCredentials();
-  EPS_ASSIGN_OR_RETURN(result->acceptor_, ConnectionAcceptor::Listen(address, options.limits.max_connections));
+  std::unique_ptr<RpcServer> result(new RpcServer(std::move(options)));
+  EPS_ASSIGN_OR_RETURN(result->acceptor_, ConnectionAcceptor::Listen(address, result->options_.limits.max_connections));
+  EPS_RETURN_IF_ERROR(result->Serve(std::move(services), max_message_bytes, result->options_.is_serving));
+  result->address_ = ListenAddress{address.host, result->acceptor_->port()}.ToString();
+  return result;
+}
 
+absl::Status RpcServer::Serve(std::vector<std::unique_ptr<grpc::Service>> services, int max_message_bytes,
+                              bool is_serving) {
+  max_message_bytes = std::max(max_message_bytes, static_cast<int>(kMaxDataMessageBytes));
   grpc::EnableDefaultHealthCheckService(true);
   grpc::ServerBuilder builder;
   auto target = builder.experimental().AddExternalConnectionAcceptor(
-      grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, options.credentials);
-  for (const auto& service : result->services_) builder.RegisterService(service.get());
+      grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, options_.credentials);
+  for (const auto& service : services) builder.RegisterService(service.get());
   builder.SetMaxReceiveMessageSize(max_message_bytes);
   builder.SetMaxSendMessageSize(std::max(max_message_bytes, static_cast<int>(kRunMessageBytes)));  // an AttachReply
   builder.SetResourceQuota(grpc::ResourceQuota("eps_server").Resize(kQuotaBytes));
-  SetLimits(options.limits, builder);
+  SetLimits(options_.limits, builder);
   for (const ChannelArgument& each : kDataChannelArguments) builder.AddChannelArgument(each.name, each.value);
-  result->server_ = builder.BuildAndStart();
-  if (result->server_ == nullptr) return absl::InternalError("gRPC does not start its server; its log says why");
-  result->acceptor_->Start(std::move(target));
-  result->address_ = ListenAddress{address.host, result->acceptor_->port()}.ToString();
-  return result;
+  std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+  if (server == nullptr) return absl::InternalError("gRPC does not start its server; its log says why");
+  if (!is_serving) server->GetHealthCheckService()->SetServingStatus(false);
+  acceptor_->HandOverTo(std::move(target));
+  server_.swap(server);
+  services_.swap(services);
+  if (server == nullptr) return absl::OkStatus();
+  server->Shutdown(absl::ToChronoTime(absl::Now()));
+  server->Wait();
+  return absl::OkStatus();
+}
+
+absl::Status RpcServer::Replace(std::vector<std::unique_ptr<grpc::Service>> services, int max_message_bytes) {
+  return Serve(std::move(services), max_message_bytes, /*is_serving=*/true);
 }
 
 std::string RpcServer::LocalAddress() const {

@@ -3,8 +3,10 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "eps_server/service/connection_acceptor.h"
@@ -31,11 +33,12 @@ struct RpcLimits {
 struct RpcServerOptions {
   std::shared_ptr<grpc::ServerCredentials> credentials = nullptr;  // null: plaintext for everyone
   RpcLimits limits = {};
+  bool is_serving = true;  // what grpc.health.v1 says at first
 };
 
 // The daemon's gRPC server: its services and grpc.health.v1.
 //
-// Threads: gRPC's own call the services; Shutdown from one
+// Threads: gRPC's own call the services; the rest from one
 class RpcServer {
  public:
   // `max_message_bytes`: of anything that is received or sent, on either plane; what carries a run may be kRunMessageBytes.
@@ -45,20 +48,30 @@ class RpcServer {
                                                           int max_message_bytes, RpcServerOptions options = {});
   ~RpcServer();
 
+  // Goes on with other services, at the same address and for the same peers. Who connects from now on, or was waiting to,
+  // comes to them; connections that are open are closed, which clients make anew by themselves, and calls that are under
+  // way on them end with UNAVAILABLE or CANCELLED. After an error nothing has changed.
+  absl::Status Replace(std::vector<std::unique_ptr<grpc::Service>> services, int max_message_bytes);
+
   // HOST:PORT, with the port that the system chose.
   const std::string& address() const { return address_; }
   // The same as processes of this machine write it: loopback for a server that listens on all addresses.
   std::string LocalAddress() const;
 
-  // What grpc.health.v1 answers for the server as a whole (no name of a service); true from the start.
+  // What grpc.health.v1 answers for the server as a whole (no name of a service); as the options say from the start, true
+  // after Replace.
   void SetServing(bool serving);
 
   // Takes no more calls; lets those under way end for `grace`, then cancels them. Blocks until all have ended.
   void Shutdown(absl::Duration grace);
 
  private:
-  RpcServer() = default;
+  explicit RpcServer(RpcServerOptions options) : options_(std::move(options)) {}
 
+  // Starts a server and makes it the acceptor's, in place of the one before. Errors: INTERNAL
+  absl::Status Serve(std::vector<std::unique_ptr<grpc::Service>> services, int max_message_bytes, bool is_serving);
+
+  const RpcServerOptions options_;
   std::vector<std::unique_ptr<grpc::Service>> services_;  // outlive the server
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<ConnectionAcceptor> acceptor_;

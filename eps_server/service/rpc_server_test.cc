@@ -273,6 +273,25 @@ TEST_F(DoorTest, FilesThatOthersMayReadOpenNothing) {
 
 using LimitTest = RpcServerTest;
 
+TEST_F(RpcServerTest, AnOccupiedPortIsNamed) {
+  Start({});
+  const std::string address = server_->address();
+  std::vector<std::unique_ptr<grpc::Service>> services;
+  services.push_back(NewDataService({.incarnation = 2, .model = &model_}));
+  const int port = std::stoi(address.substr(address.rfind(':') + 1));
+  EXPECT_THAT(RpcServer::Start({.host = "127.0.0.1", .port = port}, std::move(services), 0),
+              StatusIs(absl::StatusCode::kUnavailable, address));
+}
+
+TEST_F(DoorTest, WhatTakesTheServicesPlaceIsBehindTheSameDoor) {
+  Start(WithToken(WithTls(keys_), keys_));
+  std::vector<std::unique_ptr<grpc::Service>> services;
+  services.push_back(NewDataService({.incarnation = 2, .model = &model_}));
+  ASSERT_OK(server_->Replace(std::move(services), 1 << 20));
+  EXPECT_EQ(Ask({.ca_file = keys_.ca, .token_file = keys_.token}).error_code(), StatusCode::OK);
+  EXPECT_EQ(Ask({.ca_file = keys_.ca}).error_code(), StatusCode::UNAUTHENTICATED);
+}
+
 TEST_F(LimitTest, OneConnectionTooManyIsClosedAtOnceAndAPlaceThatIsLeftIsFree) {
   Start({}, {.max_connections = 3});
   std::vector<FileDescriptor> held;

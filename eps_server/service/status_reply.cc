@@ -66,6 +66,9 @@ void FillStatus(const RunStatus& status, proto::StatusReply& reply) {
   reply.set_workers_lost(status.counts.workers_lost);
   reply.set_vnodes_redone(status.counts.vnodes_redone);
   reply.set_step_waits(status.counts.step_waits);
+  reply.set_step_seconds(status.step_seconds);
+  reply.set_blobs(status.blobs);
+  reply.set_blobs_pending(status.blobs_pending);
   reply.set_hold_bytes(status.hold_bytes);
   reply.set_lease_seconds(status.lease_seconds);
   for (const double loss : status.loss_curve) reply.add_loss_curve(loss);

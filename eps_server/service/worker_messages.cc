@@ -14,6 +14,7 @@
 #include "absl/strings/string_view.h"
 #include "common/base/host.h"
 #include "common/base/ids.h"
+#include "common/base/protocol_version.h"
 #include "common/base/status_macros.h"
 #include "common/base/wait_cause.h"
 #include "common/schedule/group_limits.h"
@@ -41,6 +42,13 @@ std::string PageAddress(const std::string& told, const std::string& peer) {
   if ((host != "0.0.0.0" && host != "::") || colon == std::string::npos) return told;
   const bool is_v6 = absl::StrContains(from, ':');
   return absl::StrCat(is_v6 ? "[" : "", from, is_v6 ? "]" : "", told.substr(colon));
+}
+
+absl::Status CheckProtocolVersion(uint32_t worker_version) {
+  if (worker_version == kProtocolVersion) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat("protocol_version: the worker speaks ", worker_version,
+                                                    ", this daemon ", kProtocolVersion,
+                                                    "; use programs of one release"));
 }
 
 absl::StatusOr<WorkerMemory> ToMemory(const proto::Ready& ready) {

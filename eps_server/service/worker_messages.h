@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/schedule/vnode_batch.h"
 #include "eps_server/aggregation/aggregator.h"
@@ -30,6 +31,9 @@ std::string PageAddress(const std::string& told, const std::string& peer);
 absl::StatusOr<std::vector<float>> ToLogits(const proto::Inferred& inferred);
 // Errors also: FAILED_PRECONDITION another incarnation
 absl::StatusOr<ContributionKey> ToKey(const proto::Offer& offer, uint64_t incarnation);
+
+// Of a worker that speaks another version no other field can be trusted. Errors: FAILED_PRECONDITION naming both versions
+absl::Status CheckProtocolVersion(uint32_t worker_version);
 
 }  // namespace eps::server
 

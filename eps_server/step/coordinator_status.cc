@@ -65,6 +65,10 @@ void CoordinatorImpl::FillStatus(RunStatus& status) const {
   status.device_cap_bytes = members_.largest_cap_bytes();
   status.most_workers = most_workers_;
   status.predicted_step_seconds = predicted_step_seconds_;
+  if (closing_.has_value() || open_.has_value()) {
+    status.step_seconds =
+        absl::ToDoubleSeconds(now - (closing_.has_value() ? closing_->step.opened_at : open_->opened_at));
+  }
   if (IsWatched() && watch_.IsLate(now)) {
     status.step_wait = FindStepWait(now);
   }

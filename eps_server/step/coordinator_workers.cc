@@ -100,6 +100,7 @@ absl::Status CoordinatorImpl::Ready(WorkerId worker, WorkerMemory memory) {
     MutexLock lock(mu_);
     EPS_RETURN_IF_ERROR(members_.Ready(worker, memory, clock_()));
     predicted_step_seconds_ = memory.predicted_step_seconds;
+    watch_.Expect(absl::Seconds(predicted_step_seconds_));
     Wake();
   }
   LogInfo("worker_ready", {{"worker", worker.value()},

@@ -72,6 +72,7 @@ struct RunStatus {
   double loss_scale = 1;                        // of the next step
   double last_step_seconds = 0;                 // of the last committed step of this sitting
   double step_age_seconds = 0;                  // since the last commit, or since the start
+  double step_seconds = 0;                      // that the step in progress has taken so far; 0: none is
   std::optional<StepWait> step_wait;            // of a step that waits too long now
   int64_t checkpoint_step = -1;                 // of the newest one on disk; -1: none
   double checkpoint_age_seconds = 0;            // since it was written; since the start if none was in this sitting

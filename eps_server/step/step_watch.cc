@@ -25,7 +25,7 @@ void StepWatch::OnStepDone(absl::Duration step_time) {
 }
 
 absl::Duration StepWatch::FirstReport() const {
-  if (recent_.empty()) return kWithoutMedian;
+  if (recent_.empty()) return std::max(kWithoutMedian, kMedians * predicted_);
   return std::max(kShortest, kMedians * Median(std::vector<absl::Duration>(recent_.begin(), recent_.end())));
 }
 

@@ -9,7 +9,8 @@
 namespace eps::server {
 
 // Says when a step has made no progress for so long that someone should be told: after max(10 s, 5 * the median of the
-// last steps), a minute as long as there is no median, and again after twice that, four times, eight times, ...
+// last steps), as long as there is no median max(a minute, 5 * what a plan predicts), and again after twice that, four
+// times, eight times, ...
 //
 // Threads: none of its own; the owner guards it. Time is passed in.
 class StepWatch {
@@ -17,6 +18,8 @@ class StepWatch {
   // The run has moved on: a step began, its gate opened, it was committed.
   void OnProgress(absl::Duration now);
   void OnStepDone(absl::Duration step_time);
+  // What a plan says that a step takes; zero: nothing.
+  void Expect(absl::Duration predicted) { predicted_ = predicted; }
 
   // True once per wait and interval; only asked while something should be moving.
   bool IsDue(absl::Duration now);
@@ -31,6 +34,7 @@ class StepWatch {
   absl::Duration last_progress_;
   absl::Duration next_report_ = absl::ZeroDuration();  // of waiting; zero: as FirstReport says
   std::deque<absl::Duration> recent_;                  // the last steps' times
+  absl::Duration predicted_;
 };
 
 }  // namespace eps::server

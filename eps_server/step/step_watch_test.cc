@@ -35,6 +35,22 @@ TEST(StepWatchTest, TheFirstStepMayTakeAMinute) {
   EXPECT_TRUE(watch.IsDue(absl::Seconds(60)));
 }
 
+TEST(StepWatchTest, TheFirstStepMayTakeFiveTimesWhatThePlanSays) {
+  StepWatch watch;
+  watch.Expect(absl::Seconds(100));
+  watch.OnProgress(absl::ZeroDuration());
+  EXPECT_FALSE(watch.IsDue(absl::Seconds(499)));
+  EXPECT_TRUE(watch.IsDue(absl::Seconds(500)));
+  // What was measured says more, and a short plan does not make the first step suspicious.
+  watch.OnStepDone(absl::Seconds(4));
+  watch.OnProgress(absl::Seconds(500));
+  EXPECT_TRUE(watch.IsDue(absl::Seconds(520)));
+  StepWatch brief;
+  brief.Expect(absl::Seconds(1));
+  brief.OnProgress(absl::ZeroDuration());
+  EXPECT_FALSE(brief.IsDue(absl::Seconds(59)));
+}
+
 TEST(StepWatchTest, IsLateFromTheFirstReportUntilThereIsProgress) {
   StepWatch watch;
   watch.OnStepDone(absl::Seconds(1));

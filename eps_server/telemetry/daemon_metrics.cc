@@ -33,6 +33,10 @@ constexpr MetricSpec kPhase{.name = "eps_run_phase",
                             .help = "1 for what the run is at, 0 for the others.",
                             .label = "phase",
                             .label_values = kPhases};
+constexpr MetricSpec kStartDone{
+    .name = "eps_start_done_bytes",
+    .help = "While the daemon starts, of what it reads or makes now, which the log's work_begun names; then 0."};
+constexpr MetricSpec kStartTotal{.name = "eps_start_total_bytes", .help = "Of the same; 0 too where it is not known."};
 constexpr MetricSpec kRunSteps{.name = "eps_run_steps", .help = "Steps of the whole run."};
 constexpr MetricSpec kStep{
     .name = "eps_step",
@@ -47,6 +51,10 @@ constexpr MetricSpec kLossScale{
         "What the gradients of the next step are multiplied by; 1 without FP16. It halves with each skipped step: one "
         "that falls on and on is a run that diverges."};
 constexpr MetricSpec kStepSeconds{.name = "eps_step_seconds", .help = "Time of the last committed step."};
+constexpr MetricSpec kPredictedStep{.name = "eps_predicted_step_seconds",
+                                    .help =
+                                        "What the newest worker's plan says that a step takes where it has all virtual "
+                                        "nodes; 0: its device was not profiled."};
 constexpr MetricSpec kStepAge{
     .name = "eps_step_age_seconds",
     .help = "Time since the last commit, or since the start: a run that stands still shows here."};
@@ -215,12 +223,15 @@ constexpr MetricSpec kCertificateExpiry{
 constexpr const MetricSpec* kTable[] = {
     &kStart,
     &kPhase,
+    &kStartDone,
+    &kStartTotal,
     &kRunSteps,
     &kStep,
     &kSteps,
     &kLossScale,
     &kSkipped,
     &kStepSeconds,
+    &kPredictedStep,
     &kStepAge,
     &kStepWaits,
     &kStepWait,
@@ -282,6 +293,7 @@ void SetProgress(const DaemonView& view, MetricPage& page) {
   page.Set(kLossScale, status.loss_scale);
   page.Set(kSkipped, static_cast<double>(status.counts.skipped_steps));
   if (status.last_step_seconds > 0) page.Set(kStepSeconds, status.last_step_seconds);
+  page.Set(kPredictedStep, status.predicted_step_seconds);
   page.Set(kStepAge, status.step_age_seconds);
   page.Set(kStepWaits, static_cast<double>(status.counts.step_waits));
   for (const absl::string_view cause : kStepWaitCauses) {
@@ -403,6 +415,8 @@ std::string DaemonMetricsText(const DaemonView& view, double start_seconds) {
   MetricPage page(kTable);
   page.Set(kStart, start_seconds);
   page.SetOneOf(kPhase, view.phase);
+  page.Set(kStartDone, static_cast<double>(view.start_done_bytes));
+  page.Set(kStartTotal, static_cast<double>(view.start_total_bytes));
   if (view.certificate_expiry_seconds > 0) page.Set(kCertificateExpiry, view.certificate_expiry_seconds);
   if (view.phase != "starting") {  // before that nothing is known of the run
     SetProgress(view, page);

@@ -17,6 +17,7 @@ MetricTable DaemonMetricTable();
 struct DaemonView {
   std::string phase = "starting";  // as StatusReply.state
   RunStatus status;
+  int64_t start_done_bytes = 0, start_total_bytes = 0;  // while starting: LongWork's
   int64_t expected_resident_bytes = 0;    // what `eps plan` says that the daemon takes; 0: not known
   int64_t checkpoint_every_steps = 0;     // of the RunSpec
   double floor_bytes_per_second = 0;      // of one of the optimizer's threads; 0: not measured

@@ -45,6 +45,8 @@ DaemonView Training() {
   view.grpc_pulled_bytes = 4096;
   view.checkpoint_buffer_bytes = 512;
   view.certificate_expiry_seconds = 2e9;
+  view.start_done_bytes = 3;
+  view.start_total_bytes = 4;
   RunStatus& status = view.status;
   status.step = 7;
   status.steps = 10;
@@ -95,6 +97,8 @@ TEST(DaemonMetricsTest, ShowsWhatTheRunSays) {
                            "eps_checkpoint_failing 0\n",
                            "eps_checkpoint_writing_seconds 1.5\n",
                            "eps_certificate_expiry_time_seconds 2000000000\n",
+                           "eps_start_done_bytes 3\n",
+                           "eps_start_total_bytes 4\n",
                            "eps_run_steps 10\n",
                            "eps_loss_nats 2.5\n",
                            "eps_eta_seconds 3\n",
@@ -135,8 +139,8 @@ TEST(DaemonMetricsTest, WhatIsNotKnownHasNoSample) {
   }
 }
 
-TEST(DaemonMetricsTest, WhileItStartsOnlyThePhaseIsKnown) {
-  EXPECT_EQ(NumSeries(DaemonMetricsText(DaemonView(), 0)), 8);  // the start and seven phases
+TEST(DaemonMetricsTest, WhileItStartsOnlyThePhaseAndWhatIsDoneAreKnown) {
+  EXPECT_EQ(NumSeries(DaemonMetricsText(DaemonView(), 0)), 10);  // the start, seven phases, what is done
 }
 
 TEST(DaemonMetricsTest, ACheckpointThatCouldNotBeWrittenShowsUntilOneIs) {

@@ -45,6 +45,11 @@ struct Attachment {
   std::chrono::nanoseconds clock_offset = {};
 };
 
+// The daemon is there, and loads its model yet: it is to be asked again, for as long as it says so.
+struct StartingDaemon {
+  std::string what;  // it does, for people; never ""
+};
+
 // What the planned worker uses.
 struct MemoryReport {
   int64_t device_arena_bytes = 0;

@@ -251,8 +251,8 @@ class GrpcControl final : public Control {
 
 }  // namespace
 
-absl::StatusOr<Attachment> GrpcAttach(const std::string& address, const Introduction& introduction,
-                                      absl::Duration timeout, std::shared_ptr<grpc::ChannelCredentials> credentials) {
+absl::StatusOr<AttachAnswer> GrpcAttach(const std::string& address, const Introduction& introduction,
+                                        absl::Duration timeout, std::shared_ptr<grpc::ChannelCredentials> credentials) {
   const auto stub =
       proto::Control::NewStub(NewControlChannel(address, static_cast<int>(kRunMessageBytes), std::move(credentials)));
   proto::AttachRequest request;
@@ -270,10 +270,11 @@ absl::StatusOr<Attachment> GrpcAttach(const std::string& address, const Introduc
   const auto begin = std::chrono::steady_clock::now();
   EPS_RETURN_IF_ERROR_WITH(FromGrpc(stub->Attach(&context, request, &reply)), absl::StrCat("attach to ", address));
   const auto end = std::chrono::steady_clock::now();
+  if (!reply.starting().empty()) return StartingDaemon{reply.starting()};
   auto attachment = ToAttachment(reply);
   EPS_RETURN_IF_ERROR_WITH(attachment.status(), absl::StrCat("attach to ", address, ": its answer"));
   attachment->clock_offset = ClockOffset(begin, std::chrono::nanoseconds(reply.clock_nanos()), end);
-  return attachment;
+  return *std::move(attachment);
 }
 
 absl::StatusOr<std::unique_ptr<Control>> OpenGrpcControl(const std::string& address, const Attachment& attachment,

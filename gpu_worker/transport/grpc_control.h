@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <variant>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -13,14 +14,16 @@
 
 namespace eps::worker {
 
-// Introduces this worker to the daemon at `address` (HOST:PORT). Waits for at most `timeout`.
+// Introduces this worker to the daemon at `address` (HOST:PORT), which lets it in, or starts yet. Waits for at most
+// `timeout`.
 //
 // Errors: UNAVAILABLE nobody listens there (try again) · FAILED_PRECONDITION the daemon refuses: another protocol
 //         version, or its run is over · UNAUTHENTICATED no token, or another one · INVALID_ARGUMENT it answered what
 //         makes no sense
-absl::StatusOr<Attachment> GrpcAttach(const std::string& address, const Introduction& introduction,
-                                      absl::Duration timeout,
-                                      std::shared_ptr<grpc::ChannelCredentials> credentials = nullptr);
+using AttachAnswer = std::variant<Attachment, StartingDaemon>;
+absl::StatusOr<AttachAnswer> GrpcAttach(const std::string& address, const Introduction& introduction,
+                                        absl::Duration timeout,
+                                        std::shared_ptr<grpc::ChannelCredentials> credentials = nullptr);
 
 // What cannot wait until Next is asked again, as a pass is under way. From a thread of the stream's, not under a lock.
 struct ControlCallbacks {

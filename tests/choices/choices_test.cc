@@ -7,6 +7,7 @@
 #include <string>
 #include <thread>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -14,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "common/base/file_util.h"
+#include "common/base/long_work.h"
 #include "common/checkpoint/checkpoint_files.h"
 #include "common/checkpoint/manifest.h"
 #include "common/choices/choices.h"
@@ -29,6 +31,7 @@
 #include "gpu_worker/device_backend.h"
 #include "gpu_worker/session.h"
 #include "gpu_worker/telemetry/worker_page.h"
+#include "gpu_worker/transport/control.h"
 #include "gpu_worker/transport/grpc_control.h"
 #include "gpu_worker/worker_options.h"
 #include "gtest/gtest.h"
@@ -74,10 +77,11 @@ absl::Status Work(const std::string& address, const Algorithms& algorithms) {
   const worker::WorkerOptions options = {.address = address, .device_memory_bytes = 64 << 20};
   const auto page = worker::WorkerPage::Start({});
   if (!page.ok()) return page.status();
-  auto attachment = worker::GrpcAttach(
+  auto answer = worker::GrpcAttach(
       address, {.device_name = "cuda:0", .device_model = kModel, .device_cap_bytes = 64 << 20}, absl::Seconds(10));
-  if (!attachment.ok()) return attachment.status();
-  const auto session = worker::Session::Open(options, Emulated(algorithms), *std::move(attachment), **page);
+  if (!answer.ok()) return answer.status();
+  const auto session =
+      worker::Session::Open(options, Emulated(algorithms), std::get<worker::Attachment>(*std::move(answer)), **page);
   if (!session.ok()) return session.status();
   return (*session)->Run().status;
 }
@@ -98,7 +102,8 @@ class ChoicesTest : public ::testing::Test {
                                           .overrides = {{"precision.algorithms", algorithms}},
                                           .resume = resume,
                                           .out = out_,
-                                          .expected_workers = workers});
+                                          .expected_workers = workers},
+                                         start_);
     if (!daemon.ok()) return daemon.status();
     daemon_ = *std::move(daemon);
     return daemon_->Start();
@@ -128,6 +133,7 @@ class ChoicesTest : public ::testing::Test {
 
   TempDir dir_;
   std::string out_;  // of the newest daemon
+  LongWork start_;
   std::unique_ptr<server::Daemon> daemon_;
 };
 

@@ -1,0 +1,51 @@
+#include "eps_server/daemon_front.h"
+
+#include <utility>
+
+#include "common/base/log.h"
+#include "common/base/status_macros.h"
+#include "eps_server/endpoint_file.h"
+#include "eps_server/service/starting_service.h"
+
+namespace eps::server {
+
+DaemonFront::DaemonFront(Options options) : options_(std::move(options)) {}
+
+absl::StatusOr<std::unique_ptr<DaemonFront>> DaemonFront::Open(Options given) {
+  std::unique_ptr<DaemonFront> front(new DaemonFront(std::move(given)));
+  const Options& options = front->options_;
+  EPS_ASSIGN_OR_RETURN(front->page_, DaemonPage::Start(options.metrics_listen, options.metrics_any_address));
+  front->page_->Show([work = options.work] {
+    const LongWork::View at = work->Look();
+    DaemonView view;
+    view.start_done_bytes = at.done_bytes;
+    view.start_total_bytes = at.total_bytes;
+    return view;
+  });
+  RpcServerOptions rpc = options.rpc;
+  rpc.is_serving = false;
+  EPS_ASSIGN_OR_RETURN(front->server_,
+                       RpcServer::Start(options.listen, NewStartingServices(options.incarnation, options.work),
+                                        /*max_message_bytes=*/0, std::move(rpc)));
+  front->is_starting_ = true;
+  EPS_RETURN_IF_ERROR(
+      WriteEndpointFile(options.out, EndpointFile::kStarting, front->server_->LocalAddress(), front->page_->address()));
+  LogInfo("daemon_starts", {{"grpc", front->server_->address()}, {"metrics", front->page_->address()}});
+  return front;
+}
+
+DaemonFront::~DaemonFront() {
+  // Who does not find it looks no further, and nothing can be done about an error here.
+  if (is_starting_) RemoveEndpointFile(options_.out, EndpointFile::kStarting).IgnoreError();
+}
+
+absl::Status DaemonFront::GoOn(std::vector<std::unique_ptr<grpc::Service>> services, int max_message_bytes) {
+  EPS_RETURN_IF_ERROR(server_->Replace(std::move(services), max_message_bytes));
+  EPS_RETURN_IF_ERROR(
+      WriteEndpointFile(options_.out, EndpointFile::kRunning, server_->LocalAddress(), page_->address()));
+  EPS_RETURN_IF_ERROR(RemoveEndpointFile(options_.out, EndpointFile::kStarting));
+  is_starting_ = false;
+  return absl::OkStatus();
+}
+
+}  // namespace eps::server
