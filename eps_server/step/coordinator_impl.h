@@ -162,6 +162,8 @@ class CoordinatorImpl final : public Coordinator {
   // The step in progress, in which no weight was updated, is taken back: the run ends with the checkpoint of the one
   // before, for `why`.
   void EndBeforeStep(absl::Status why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Of the step in progress: each record and contribution.
+  bool IsAllIn() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Stopped, and nobody is left to finish the step in progress: the run ends before it, unless weights were updated in it.
   void EndWithoutWorkers() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 

@@ -235,8 +235,15 @@ void CoordinatorImpl::ReportStep(const StepReport& report, const std::string& wh
   for (StepObserver* observer : observers_) observer->OnCommit(report);
 }
 
+bool CoordinatorImpl::IsAllIn() const {
+  if (ledger() == nullptr || !ledger()->AllRecordsIn()) return false;
+  const std::vector<bool> missing = aggregator_->MissingVnodes();
+  return std::find(missing.begin(), missing.end(), true) == missing.end();
+}
+
 void CoordinatorImpl::EndWithoutWorkers() {
   if (!stop_requested_ || !open_.has_value() || closing_.has_value() || members_.num_alive() > 0) return;
+  if (IsAllIn()) return;  // who finished it was let go, and the aggregator is about to say so (OnStepIn)
   if (!engine_->TryHoldUpdates(progress_.state().version)) {
     return FailLocked(absl::UnavailableError(absl::StrCat("stopped, and no worker is left to finish step ",
                                                           step_.value(), ", in which weights were updated")));
